@@ -61,18 +61,23 @@ def reference_lines(
     return out | ({} if source is None else {'source entropy': source})
 
 # %% ../nbs/lib/report.ipynb #ae787265
+def _jsonl(path):
+    "The objects in a JSONL file; a last line that was cut short is left out, any other damage raises GpubError"
+    rows, lines = [], path.read_text(encoding='utf-8', errors='replace').splitlines()
+    for i, line in enumerate(lines, 1):
+        try: rows.append(dict(json.loads(line)))
+        except (ValueError, TypeError):
+            if i < len(lines): raise GpubError(f'{path} line {i} is not a JSON object: {line[:60]!r}; delete that line') from None
+    return rows
+
+# %% ../nbs/lib/report.ipynb #9d484923
 def read_log(
     run_dir # a run folder
 ): # one dict per logged step
     "The rows of `log.jsonl`; a last line that was cut short is left out. Raises GpubError if nothing is there"
-    path, rows = Path(run_dir, 'log.jsonl'), []
+    path = Path(run_dir, 'log.jsonl')
     if not path.is_file(): raise GpubError(f'{run_dir} has no log.jsonl: is it the folder of a run?')
-    lines = path.read_text(encoding='utf-8', errors='replace').splitlines()
-    for i, line in enumerate(lines, 1):
-        try: rows.append(dict(json.loads(line)))
-        except (ValueError, TypeError):
-            if i < len(lines): raise GpubError(f'{path} line {i} is not a JSON object: {line[:60]!r}') from None
-    if not rows: raise GpubError(f'{path} is empty: the run has not logged a step yet')
+    if not (rows := _jsonl(path)): raise GpubError(f'{path} is empty: the run has not logged a step yet')
     return rows
 
 def sample_table(
@@ -81,9 +86,8 @@ def sample_table(
     "The samples a run wrote on its way, each with the validation loss it had then"
     path = Path(run_dir, 'samples.jsonl')
     if not path.is_file(): return []
-    vals = [(r['step'], r['val_loss']) for r in read_log(run_dir) if 'val_loss' in r]
-    rows = [json.loads(l) for l in path.read_text(encoding='utf-8').splitlines() if l.endswith('}')]
-    rows = [dict(step=r['step'], val_loss=next((v for s, v in reversed(vals) if s <= r['step']), None), prompt=r['prompt'], seed=r.get('seed'), text=r['text']) for r in rows]
+    vals = [(r['step'], r['val_loss']) for r in read_log(run_dir) if r.get('val_loss') is not None]
+    rows = [dict(step=r['step'], val_loss=next((v for s, v in reversed(vals) if s <= r['step']), None), prompt=r['prompt'], seed=r.get('seed'), text=r['text']) for r in _jsonl(path)]
     order = list(dict.fromkeys((r['prompt'], r['seed']) for r in rows))
     return sorted(rows, key=lambda r: (order.index((r['prompt'], r['seed'])), r['step']))
 
@@ -127,6 +131,13 @@ def _draw_references(ax, refs, size):
         ax.plot([1, 1.02], [v, at], color=colour, lw=.7, transform=ax.get_yaxis_transform(), clip_on=False)
         ax.text(1.03, at, f'{name} {v:.2f}', color=colour, size=size, va='center', transform=ax.get_yaxis_transform())
 
+def _free_height(ax, ends, refs):
+    "Middle of the widest empty band over the right end of the curves, as a share of the axes' height: room for the legend"
+    lo, hi = ax.get_ylim(); floor = max(ends, default=lo)
+    edges = sorted([floor, hi, *(v for k, v in refs.items() if v > floor and not k.endswith(' alone'))])
+    _, a, b = max((b - a, a, b) for a, b in zip(edges, edges[1:]))
+    return ((a + b)/2 - lo)/(hi - lo)
+
 # %% ../nbs/lib/report.ipynb #c3a6eb39
 def plot_loss(
     rows,             # as from `read_log`
@@ -142,7 +153,7 @@ def plot_loss(
         fig, ax = plt.subplots(figsize=size, facecolor=c['page']); ax.set_facecolor(c['page'])
         (tx, ty), (vx, vy) = _column(rows, x, 'loss'), _column(rows, x, 'val_loss')
         dot = 'o' if len(tx) < 3 else None
-        ax.plot(tx, ty, color=c['raw'], lw=1, marker=dot, label='training, single batches', zorder=2)
+        ax.plot(tx, ty, color=c['raw'], lw=1, marker=dot, label='training, as logged', zorder=2)
         ax.plot(tx, smooth(ty), color=c['train'], lw=1.8, label='training, smoothed', zorder=3)
         ax.plot(vx, vy, color=c['val'], lw=1.8, marker='o', ms=4 if len(vx) < 40 else 0, label='validation', zorder=4)
         levels = [*ty, *vy, *(v for k, v in (refs or {}).items() if not k.endswith(' alone'))] or [0, 1]
@@ -150,9 +161,9 @@ def plot_loss(
         ax.margins(x=.01); ax.grid(color=c['grid'], lw=.8); ax.set_axisbelow(True); ax.tick_params(length=0)
         ax.set(xlabel=dict(usd='dollars').get(x, x), ylabel=f'loss, {unit}'); ax.xaxis.set_major_formatter(lambda v, _: f'{v:,.6g}'); ax.locator_params('x', nbins=5 if small else 8)
         if x == 'step': _tokens_on_top(ax, rows)
-        fig.tight_layout(); fig.subplots_adjust(right=(.70 if small else .84) if refs else .97)
+        fig.tight_layout(); fig.subplots_adjust(right=(.70 if small else .81) if refs else .97)
         if refs: _draw_references(ax, refs, pt - 1)
-        ax.legend(frameon=False, loc='upper center' if refs else 'upper right', bbox_to_anchor=(.55, .97) if refs else None)
+        ax.legend(loc='center right', bbox_to_anchor=(1, _free_height(ax, [*ty[-1:], *vy[-1:]], refs or {})), facecolor=c['page'], edgecolor='none', framealpha=1)
     plt.close(fig)
     return fig
 
@@ -179,17 +190,17 @@ def _svg(fig, label):
     return s.replace('<svg', f'<svg role="img" aria-label="{html.escape(label)}"', 1)
 
 CSS = ':root{' + ''.join(f'--{k}:{v};' for k, v in COLOURS.items()) + '''--card:#fff;color-scheme:light dark}
-@media(prefers-color-scheme:dark){:root{--ink:#e9e7e2;--mute:#9a9fa8;--grid:#2d3138;--page:#15171b;--raw:#3a4d66;--train:#79b0ea;--val:#f3935c;--limit:#5cc795;--card:#1c1f25}}
+@media(prefers-color-scheme:dark){:root{--ink:#e9e7e2;--mute:#9a9fa8;--grid:#2d3138;--page:#15171b;--raw:#4a648a;--train:#79b0ea;--val:#f3935c;--limit:#5cc795;--card:#1c1f25}}
 *{box-sizing:border-box}body{margin:0 auto;padding:2rem 1.2rem 4rem;max-width:62rem;background:var(--page);color:var(--ink);font:16px/1.55 system-ui,-apple-system,"Segoe UI",sans-serif}
 h1{font-size:2rem;line-height:1.2;margin:0}h2{font-size:1.2rem;margin:2.8rem 0 .6rem}p{max-width:44rem}.mute,caption,small{color:var(--mute)}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(9.5rem,1fr));gap:.7rem;margin:1.6rem 0}.tile{background:var(--card);border:1px solid var(--grid);border-radius:10px;padding:.7rem .9rem}
+.tiles{display:grid;grid-template-columns:repeat(4,1fr);gap:.7rem;margin:1.6rem 0}.tile{background:var(--card);border:1px solid var(--grid);border-radius:10px;padding:.7rem .9rem}
 .tile b{display:block;font-size:1.55rem;line-height:1.25;font-weight:600;font-variant-numeric:tabular-nums}.tile span{font-size:.85rem;color:var(--mute)}.tile.main b{color:var(--val)}
-svg{display:block;width:100%;height:auto}.narrow{display:none}@media(max-width:640px){.wide{display:none}.narrow{display:block}h1{font-size:1.6rem}body{padding-top:1.2rem}}
+svg{display:block;width:100%;height:auto}.narrow{display:none}@media(max-width:640px){.wide{display:none}.narrow{display:block}h1{font-size:1.6rem}body{padding-top:1.2rem}.tiles{grid-template-columns:1fr 1fr}.refs tr{display:grid;grid-template-columns:1fr 5rem 4.5rem;border-bottom:1px solid var(--grid)}.refs td,.refs th{border:0}.refs td:last-child{grid-column:1/-1;padding-top:0;color:var(--mute)}.refs th:last-child{display:none}}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.92rem;width:100%}th,td{text-align:left;padding:.38rem .9rem .38rem 0;border-bottom:1px solid var(--grid);vertical-align:top}th{color:var(--mute);font-weight:500}
-td.n{font-variant-numeric:tabular-nums;white-space:nowrap}.cols{display:grid;grid-template-columns:repeat(auto-fit,minmax(17rem,1fr));gap:0 2.5rem}
+@media(min-width:641px){.refs td:first-child{white-space:nowrap}}tr.us td{color:var(--val);font-weight:600}td.n{font-variant-numeric:tabular-nums;white-space:nowrap}.cols{display:grid;grid-template-columns:repeat(auto-fit,minmax(17rem,1fr));gap:0 2.5rem}
 .sample{display:grid;grid-template-columns:8.5rem 1fr;gap:1rem;border-top:1px solid var(--grid);padding:.9rem 0}@media(max-width:640px){.sample{grid-template-columns:1fr;gap:.3rem}}
 pre{margin:0;font:.88rem/1.5 ui-monospace,Menlo,Consolas,monospace;white-space:pre-wrap;overflow-wrap:anywhere}pre b{color:var(--val);font-weight:600}
-.sample b{font-size:1.05rem}.sample span{display:block;font-size:.85rem;color:var(--mute)}.note{border-left:3px solid var(--val);padding-left:.8rem}details summary{cursor:pointer;margin-top:2rem;color:var(--mute)}'''
+.sample div b{font-size:1.05rem}.sample span{display:block;font-size:.85rem;color:var(--mute)}.note{border-left:3px solid var(--val);padding-left:.8rem}details summary{cursor:pointer;margin-top:2rem;color:var(--mute)}'''
 
 # %% ../nbs/lib/report.ipynb #7db42c24
 def _say(v):
@@ -213,28 +224,34 @@ def _pairs(d, prefix=''):
 
 def _section(title, body): return f'<h2>{html.escape(title)}</h2>{body}' if body else ''
 
+def _subtitle(config):
+    "What ran, as far as the configuration tells"
+    return ' · '.join([str(config[k]) for k in ('preset', 'data.source') if k in config] + [f'{config[k]:,} parameters' for k in ('parameters',) if k in config])
+
 def _clock(s): return f'{s:.0f} s' if s < 120 else f'{s/60:.1f} min' if s < 7200 else f'{s/3600:.1f} h'
 
 def _dollars(usd): return f'${usd:,.2f}' if usd >= .995 or not usd else f'${usd:.2g}'
 
 # %% ../nbs/lib/report.ipynb #fc432297
-def _summary(rows, unit):
+def _last_val(rows): return next((r for r in reversed(rows) if r.get('val_loss') is not None and math.isfinite(r['val_loss'])), {})
+
+def _summary(rows, bill, unit):
     "The tiles: where it ended, and what that took"
-    last, val = rows[-1], next((r for r in reversed(rows) if math.isfinite(r.get('val_loss') or math.nan)), None)
+    val, last = _last_val(rows), {k: v for r in rows for k, v in r.items() if v is not None} | bill # the bill knows the whole run
     tiles = []
     if val:
-        tiles += [('main', f'{val["val_loss"]:.3f}', f'validation loss, {unit}'), ('', f'{math.exp(val["val_loss"]):.1f}', 'choices it wavers between, e^loss')]
+        tiles = [('main', f'{val["val_loss"]:.3f}', f'validation loss, {unit}'), ('', f'{math.exp(val["val_loss"]):.1f}', 'equally likely choices, e^loss')]
         if 'val_bpb' in val: tiles.insert(1, ('', f'{val["val_bpb"]:.3f}', 'bits per byte'))
     for key, show, what in [('step', _say, 'steps'), ('tokens', lambda t: f'{t/1e6:,.3g} M', 'tokens read'), ('seconds', _clock, 'training time'), ('tok_s', lambda t: f'{t:,.0f}', 'tokens per second'), ('usd', _dollars, 'cost')]:
         if last.get(key) is not None: tiles.append(('', show(last[key]), what))
-    return '<div class="tiles">' + ''.join(f'<div class="tile {c}"><b>{html.escape(v)}</b><span>{w}</span></div>' for c, v, w in tiles) + '</div>'
+    return '<div class="tiles">' + ''.join(f'<div class="tile {c}"><b>{html.escape(v)}</b><span>{html.escape(w)}</span></div>' for c, v, w in tiles) + '</div>'
 
 def _references(refs, rows, unit):
     "The lines of the chart as a table, the run among them"
-    val = next((r for r in reversed(rows) if math.isfinite(r.get('val_loss') or math.nan)), {})
-    ratio = val['val_bpb']/val['val_loss'] if val.get('val_bpb') and val.get('val_loss') else None
+    val = _last_val(rows); ratio = val['val_bpb']/val['val_loss'] if val.get('val_bpb') and val['val_loss'] else None
     lines = [(k, v, MEANING.get(k, '')) for k, v in refs.items()] + ([('this run', val['val_loss'], 'validation loss at the last measurement')] if val else [])
-    return _table([(k, f'{v:.3f}', f'{v*ratio:.3f}' if ratio else '–', m) for k, v, m in sorted(lines, key=lambda l: -l[1])], ['', unit, 'bits/byte', 'what it is'])
+    table = _table([(k, f'{v:.3f}', f'{v*ratio:.3f}' if ratio else '–', m) for k, v, m in sorted(lines, key=lambda l: -l[1])], ['', unit, 'bits/byte', 'what it is'])
+    return f'<div class="refs">{table}</div>'.replace('<tr><td>this run<', '<tr class="us"><td>this run<')
 
 def _samples(samples):
     "What it wrote, milestone by milestone"
@@ -281,8 +298,8 @@ def write_report(
     pictures = ''.join(f'<div class="{c}">{_svg(plot_loss(rows, refs, size=size, unit=unit), f"loss by step ({c})")}</div>' for c, size in [('wide', (9, 4.6)), ('narrow', (4.2, 4.4))])
     machine, config = config.pop('machine', {}), dict(_pairs(config))
     name = html.escape(run.resolve().name)
-    body = [f'<h1>{name}</h1><p class="mute">{html.escape(" · ".join(f"{k} {_say(config[k])}" for k in ("preset", "data.source", "parameters") if k in config))}</p>',
-        *(f'<p class="note">{html.escape(n)}</p>' for n in _notes(run, rows, refs, samples, bill)), _summary(rows, unit),
+    body = [f'<h1>{name}</h1><p class="mute">{html.escape(_subtitle(config))}</p>',
+        *(f'<p class="note">{html.escape(n)}</p>' for n in _notes(run, rows, refs, samples, bill)), _summary(rows, bill, unit),
         _section('How it learned', pictures),
         _section('What the numbers mean', refs and '<p>All in the same unit, so a line of the chart is a rival: lower is better.</p>' + _references(refs, rows, unit)),
         _section('What it wrote', _samples(samples)),
