@@ -1,7 +1,7 @@
 # Every target sets up .venv by itself the first time; `make` alone lists them.
 BIN := .venv/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 LIMIT := $(if $(shell command -v timeout),timeout -k 10 1200)
-TEST_ENV := IN_TEST=1 OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 MPLBACKEND=Agg
+TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 MPLBACKEND=Agg
 NB_NEEDED = $(if $(NB),,$(error say which notebook: make $@ NB=nbs/season1/01_first_transformer.ipynb))
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 export PYTHON

@@ -1,0 +1,56 @@
+"""What README and CONTRIBUTING promise: commands that exist, links that lead somewhere, figures that are the published ones."""
+import json, re
+import pytest
+from gpub.cli import cli
+from gpub.gpt import GPTConfig, count_params
+
+PAGES = ['README.md', 'CONTRIBUTING.md', 'data/README.md']
+
+def targets(root): return set(re.findall(r'^([a-z][a-z-]*):', (root/'Makefile').read_text(encoding='utf-8'), re.M))
+
+def missing(root, page):
+    "Make targets, relative links and gpub commands a page names that do not exist"
+    text = (root/page).read_text(encoding='utf-8')
+    fenced = '\n'.join(re.findall(r'^```sh\n(.*?)^```', text, re.M | re.S) + re.findall(r'`([^`\n]+)`', text))
+    wanted = set(re.findall(r'\bmake ([a-z][a-z-]*)', fenced))
+    links = [u for u in re.findall(r'\]\(([^)#\s]+)', text) if '://' not in u]
+    words = re.findall(r'^\S*gpub ([a-z]+)', fenced, re.M)
+    return [f'make {t}' for t in wanted - targets(root)] + [u for u in links if not ((root/page).parent/u).exists()] + \
+           [f'gpub {w}' for w in words if w not in cli.commands]
+
+@pytest.mark.parametrize('page', PAGES)
+def test_names_exist(root, page): assert missing(root, page) == []
+
+def test_missing_is_found(tmp_path):
+    (tmp_path/'Makefile').write_text('train: x\n')
+    (tmp_path/'README.md').write_text('```sh\nmake train\nmake tea\ngpub brew x\n```\n[a](no.md) [b](https://x.org) `make honey`, make peace')
+    assert sorted(missing(tmp_path, 'README.md')) == ['gpub brew', 'make honey', 'make tea', 'no.md']
+
+def test_readme_opens_with_the_two_commands(root):
+    first = re.search(r'```sh\n(.*?)```', (root/'README.md').read_text(encoding='utf-8'), re.S)[1]
+    assert re.findall(r'^make (\w+)', first, re.M) == ['train', 'test']
+
+def facts(root):
+    "The figures the README's table of models may quote, per row"
+    load = lambda name: json.loads((root/'data/published'/f'{name}.json').read_text(encoding='utf-8'))
+    runs = load('runs')
+    model, run = ({x['id']: x for x in runs[k]} for k in ('models', 'runs'))
+    small, gpt2, big = run['s1-phase1'], run['s1-phase3'], run['s2-1b']
+    total = big['totals'][0]
+    first = big['phases'][:4]
+    assert total['at_step'] == first[-1]['step_end'] == 90_000
+    billion = lambda n, digits=1: f'{n / 1e9:.{digits}f}'
+    return [{f"{count_params(GPTConfig(vocab=65, ctx=256, width=128, layers=2, heads=4)):,}", '2', model['char-400k']['layers'], small['dataset_mb'], small['minutes'], small['rows'][-1]['train_loss']},
+            {f"{model['gpt2-134m']['computed']['exact']:,}", model['gpt2-134m']['layers'], '2', gpt2['epochs'], billion(load('data')['datasets'][2]['train_tokens_from_steps']),
+             *re.findall(r'\d+', gpt2['gpu']), gpt2['hours_total_stated'], f"{gpt2['compute_units_total']:,}", gpt2['rows'][-1]['train_loss']},
+            {f"{model['gpub-1b']['computed']['exact']:,}", model['gpub-1b']['layers'], billion(total['tokens_exact']), *re.findall(r'\d+', big['gpu']),
+             f"{sum(p['hours_computed'] for p in first):.0f}", total['cost_usd'], first[-1]['train_loss_end']}]
+
+def quoted(row): return re.findall(r'\d[\d,]*(?:\.\d+)?', row)
+
+def test_readme_figures_are_the_published_ones(root):
+    rows = re.findall(r'^\| .*(?:\d{3},){1,3}\d{3} .*$', (root/'README.md').read_text(encoding='utf-8'), re.M)
+    assert len(rows) == 3
+    for row, known in zip(rows, facts(root)):
+        wrong = set(quoted(row)) - {str(k) for k in known}
+        assert not wrong, f'{wrong} in {row!r}: published are {known}'
