@@ -104,16 +104,20 @@ class Block:
     column:str = 'text'
 
 def read_pieces(
-    path,    # a file
-    codec,   # gzip, zstd or None
-    size=BLOCK
+    path,       # a file
+    codec,      # gzip, zstd or None
+    size=BLOCK,
+    meter=None  # dict: its 'read' goes up by the bytes of the file that were read
 ):
     "The decompressed content in pieces; raises `GpubError` when it is cut off or no such format"
     import pyarrow as pa
-    done = 0
+    done = at = 0
     try:
-        with pa.input_stream(str(path), compression=codec, buffer_size=1 << 20) as f:
-            while b := f.read(size): done += len(b); yield b
+        with pa.OSFile(str(path)) as raw, (pa.CompressedInputStream(raw, codec) if codec else raw) as f:
+            while b := f.read(size):
+                done += len(b)
+                if meter is not None: meter['read'] += raw.tell() - at; at = raw.tell()
+                yield b
     except (OSError, EOFError, pa.ArrowInvalid) as e:
         why = 'it ends in the middle, fetch it again' if 'runcated' in str(e) else f'{e}'.split('\n')[0]
         raise GpubError(f'{path}: cannot be read past byte {done:,} of its content: {why}') from None
@@ -166,28 +170,30 @@ def cut_text(
     if rest: yield rest
 
 def file_blocks(
-    path, column='text'
+    path, column='text', meter=None
 ):
     "All of a file as `Block`s"
     kind, codec = kind_of(path); name = str(path)
-    if kind == '.parquet': yield from parquet_blocks(path, column)
+    if kind == '.parquet': yield from parquet_blocks(path, column, meter)
     elif kind == '.jsonl':
-        for whole, lines in cut_lines(read_pieces(path, codec)): yield Block('jsonl' if whole else 'skipped', lines, name, column)
+        for whole, lines in cut_lines(read_pieces(path, codec, meter=meter)): yield Block('jsonl' if whole else 'skipped', lines, name, column)
     else:
-        for text in cut_text(from_utf16(read_pieces(path, codec))): yield Block('text', text, name)
+        for text in cut_text(from_utf16(read_pieces(path, codec, meter=meter))): yield Block('text', text, name)
 
 def to_arrow(texts):
     import pyarrow as pa
     batch = pa.record_batch([pa.array(texts, pa.large_string())] if isinstance(texts, list) else [texts], ['text'])
     return batch.schema.serialize().to_pybytes() + batch.serialize().to_pybytes()
 
-def parquet_blocks(path, column):
+def parquet_blocks(path, column, meter=None):
     "The text column of a Parquet file, a few thousand rows at a time"
     import pyarrow as pa, pyarrow.parquet as pq
     try:
         with pq.ParquetFile(path) as f:
             if column not in (names := f.schema_arrow.names): raise GpubError(f"{path}: no column {column!r}, it has {', '.join(names)}; write PATH#column")
-            for batch in f.iter_batches(batch_size=500, columns=[column]): yield Block('arrow', to_arrow(batch.column(0)), str(path), column)
+            for batch in f.iter_batches(batch_size=500, columns=[column]):
+                if meter is not None: meter['read'] += os.path.getsize(path)*len(batch)/max(f.metadata.num_rows, 1)
+                yield Block('arrow', to_arrow(batch.column(0)), str(path), column)
     except (pa.ArrowInvalid, OSError) as e: raise GpubError(f"{path}: not a readable Parquet file ({str(e).splitlines()[0]}); fetch it again") from None
 
 # %% ../nbs/lib/sources.ipynb #6766369a
@@ -299,11 +305,11 @@ class Chunk:
     @property
     def size(self): return sum(len(b.data) for b in self.blocks)
 
-def read_blocks(source, rank, world, state, say):
+def read_blocks(source, rank, world, state, meter, say):
     if source.hub: yield from hub_blocks(source.hub, rank, world, state)
     else:
         for f in find_files(source.path, say):
-            for b in file_blocks(f, source.column): yield b, None
+            for b in file_blocks(f, source.column, meter): yield b, None
 
 def chunks(
     source:Source,
@@ -311,11 +317,12 @@ def chunks(
     start=0,         # number of the first chunk, and
     state=None,      # the state before it (Hub streams)
     size=CHUNK,
+    meter=None,     # dict whose 'read' follows the bytes read from files
     say=print
 ):
     "Yield the `Chunk`s of a source in order"
     n, held = start, []; total = 0
-    for b, after in read_blocks(source, rank, world, state, say):
+    for b, after in read_blocks(source, rank, world, state, meter, say):
         held.append(b); total += len(b.data)
         if total >= size: yield Chunk(source.name, n, held, after); n, held, total = n+1, [], 0
     if held: yield Chunk(source.name, n, held, None)
