@@ -1,6 +1,6 @@
 """What README and CONTRIBUTING promise: commands that exist, links that lead somewhere, figures that are the published ones."""
 import json, re
-import pytest
+import pytest, yaml
 from gpub.cli import cli
 from gpub.gpt import GPTConfig, count_params
 
@@ -54,3 +54,10 @@ def test_readme_figures_are_the_published_ones(root):
     for row, known in zip(rows, facts(root)):
         wrong = set(quoted(row)) - {str(k) for k in known}
         assert not wrong, f'{wrong} in {row!r}: published are {known}'
+
+def sidebar(items): return [n for x in items for n in ([x] if isinstance(x, str) else sidebar(x['contents']))]
+
+def test_sidebar_lists_every_notebook(root):
+    listed = sidebar(yaml.safe_load((root/'_quarto.yml').read_text(encoding='utf-8'))['website']['sidebar']['contents'])
+    there = [p.relative_to(root/'nbs').as_posix() for p in (root/'nbs').rglob('*.ipynb') if '.ipynb_checkpoints' not in p.parts]
+    assert sorted(listed) == sorted(there)

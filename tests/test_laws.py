@@ -100,6 +100,15 @@ def unexercised(root):
             if not name.startswith('_') and not uses & words: out.append(f'{path.relative_to(root)}: {name} is exported and no cell of the notebook uses it')
     return out
 
+def mixed_imports(root):
+    "Cells with imports and other code: building the pages runs every cell that imports, alone"
+    out = []
+    for path, cell in ((p, c) for p in notebooks(root) for c in cells(p) if not directive(c, r'export[si]?|eval:\s*false')):
+        tree, kinds = python(source(cell)), (ast.Import, ast.ImportFrom)
+        if any(isinstance(n, kinds) for n in ast.walk(tree)) and not all(isinstance(n, (*kinds, ast.Pass)) for n in tree.body):
+            out.append(f'{path.relative_to(root)}: give the import a cell of its own: {source(cell).strip()[:60]!r}')
+    return out
+
 def off_template(root):
     out = []
     for path in notebooks(root):
@@ -179,7 +188,7 @@ def out_of_step(folder):
     for name in ('nbdev_export', 'nbdev_clean'): subprocess.run([tool/name], cwd=folder, check=True, capture_output=True)
     return [p.relative_to(folder).as_posix() for p in sorted({*before, *(folder/'gpub').glob('*.py')}) if not p.exists() or before.get(p) != p.read_bytes()]
 
-@pytest.mark.parametrize('law', [cycles, looks_ahead, wrong_rooms, twice_exported, unexercised, off_template, heavy, pickles, machine_paths], ids=lambda f: f.__name__)
+@pytest.mark.parametrize('law', [cycles, looks_ahead, wrong_rooms, twice_exported, unexercised, mixed_imports, off_template, heavy, pickles, machine_paths], ids=lambda f: f.__name__)
 def test_law(root, law):
     broken = law(root)
     assert not broken, '\n' + '\n'.join(broken)
@@ -233,6 +242,11 @@ def test_unexercised_commands_and_constants(tmp_path):
     notebook(tmp_path/'nbs/a.ipynb', '#| export\n@cli.command()\ndef sample_(x): pass', '#| export\n@cli.command("go")\ndef went(): pass',
              '#| export\n@cli.group()\ndef bench(): pass', '#| export\nA, B = 1, 2\nC: int = 3', 'run("gpub sample x; gpub go", A)')
     assert [u.split()[1] for u in unexercised(tmp_path)] == ['bench', 'B', 'C']
+
+@pytest.mark.parametrize('cell, ok', [('import a, b\nfrom c import d\n%matplotlib inline', True), ('import a; a.f()', False), ('def f(): import a', False), ('#| export\nimport a; a.f()', True)])
+def test_mixed_imports_are_found(tmp_path, cell, ok):
+    notebook(tmp_path/'nbs/a.ipynb', cell)
+    assert (mixed_imports(tmp_path) == []) is ok
 
 @pytest.mark.parametrize('text, ok', [(CHAPTER, True), (CHAPTER.replace('> t', 't'), False), (CHAPTER.replace('## Takeaways', ''), False),
                                       (CHAPTER.replace('Idea 2', 'Idea 3'), False), (CHAPTER + '\n## Extra', False)])
