@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['NGRAM', 'KNOWN', 'BURST', 'SLOTS', 'AT_MOST', 'strings', 'benchmark_items', 'Benchmarks', 'Found', 'scan_texts',
-           'word_at', 'Scan']
+           'word_at', 'Scan', 'pass_gate']
 
 # %% ../nbs/lib/scan.ipynb #4bce07df
 import csv, gzip, json, re
@@ -144,14 +144,9 @@ class Scan:
         hits = sum(sum(f.known.values()) + sum(f.benchmarks.values()) for f in self.sources.values())
         return 1e6*hits/max(1, sum(f.docs for f in self.sources.values()))
 
-    def gate(self,
-        limit # hits per million documents; `None` lets everything pass
-    ):
-        "Refuse a corpus that has more"
-        if limit is None or self.rate() <= limit: return
-        worst = max(((n, w, s) for s, f in self.sources.items() for w, n in (f.known + f.benchmarks).items()))
-        raise GpubError(f'the scan found {self.rate():,.1f} contaminated documents per million, the gate allows {limit:g}; most: {worst[1]!r} in {worst[0]:,} documents of {worst[2]!r}. '
-                        'Clean that source, or raise --gate')
+    def worst(self): # (documents, string or file, source), or `None`
+        "The most frequent hit"
+        return max(((n, w, s) for s, f in self.sources.items() for w, n in (f.known + f.benchmarks).items()), default=None)
 
     def to_dict(self):
         return {s: dict(docs=f.docs, known=dict(f.known.most_common()), benchmarks=dict(f.benchmarks.most_common()), attractors=self.attractors(s), examples=f.examples) for s, f in self.sources.items()}
@@ -161,3 +156,13 @@ class Scan:
         names = list(self.sources); keys = sorted({k for f in self.sources.values() for k in f.known + f.benchmarks}, key=lambda k: (-sum((f.known + f.benchmarks)[k] for f in self.sources.values()), k))
         rows = [['documents'] + [f'{f.docs:,}' for f in self.sources.values()]] + [[k] + [f'{(f.known + f.benchmarks)[k]:,}' for f in self.sources.values()] for k in keys]
         return '\n'.join(f'{r[0]:24}' + ''.join(f'{c:>14}' for c in r[1:]) for r in [[''] + names] + rows)
+
+def pass_gate(
+    rate,  # hits per million documents
+    worst, # from `Scan.worst`
+    limit  # `None` lets everything pass
+):
+    "Refuse a corpus with more hits than the limit"
+    if limit is not None and rate > limit:
+        raise GpubError(f'the scan found {rate:,.1f} contaminated documents per million, the gate allows {limit:g}; most: {worst[1]!r} in {worst[0]:,} documents of {worst[2]!r}. '
+                        'Clean that source, or raise --gate')

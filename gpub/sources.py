@@ -32,12 +32,12 @@ class Source(Config):
     "A named place text comes from, and its share of the mixture"
     name:str
     path:str
-    weight:float = 1.
+    weight:float|None = None
     column:str = 'text'
 
     def __post_init__(self):
         if not re.fullmatch(r'[\w.-]+', self.name): raise GpubError(f'source name {self.name!r}: use letters, digits, . _ - only')
-        if not 0 < self.weight < float('inf'): raise GpubError(f'source {self.name}: weight {self.weight} must be a positive number')
+        if self.weight is not None and not 0 < self.weight < float('inf'): raise GpubError(f'source {self.name}: weight {self.weight} must be a positive number')
 
     @classmethod
     def parse(cls,
@@ -49,7 +49,7 @@ class Source(Config):
         path, colon, last = rest.rpartition(':')
         try: weight = float(last) if colon else None
         except ValueError: weight = None
-        if weight is None: path, weight = rest, 1.
+        if weight is None: path = rest
         path, _, column = path.partition('#')
         return cls(name=name, path=path, weight=weight, column=column or 'text')
 
@@ -301,6 +301,7 @@ class Chunk:
     n:int
     blocks:list
     state:dict|None = None # of a Hub stream, after this chunk
+    hub:bool = False       # a Hub stream holds this node's records only, a file those of all nodes
 
     @property
     def size(self): return sum(len(b.data) for b in self.blocks)
@@ -321,8 +322,8 @@ def chunks(
     say=print
 ):
     "Yield the `Chunk`s of a source in order"
-    n, held = start, []; total = 0
+    n, held, total, hub = start, [], 0, bool(source.hub)
     for b, after in read_blocks(source, rank, world, state, meter, say):
         held.append(b); total += len(b.data)
-        if total >= size: yield Chunk(source.name, n, held, after); n, held, total = n+1, [], 0
-    if held: yield Chunk(source.name, n, held, None)
+        if total >= size: yield Chunk(source.name, n, held, after, hub); n, held, total = n+1, [], 0
+    if held: yield Chunk(source.name, n, held, after, hub)
