@@ -27,13 +27,12 @@ def scramble(
 def shuffled(
     places, # integer array, each in range(n)
     n:int,  # length of the list that is shuffled
-    key,    # integers: another key, another order
-    rounds=4,
+    *key,   # integers: another key, another order
 ): # int64 array like `places`
     "What stands at these places when range(n) is shuffled: a Feistel network over two digits, walked again where it steps outside"
     b = np.uint64(int(np.ceil(np.sqrt(n)))); a = np.uint64(-(-n // int(b)))
     mod = lambda x, m: x - x // m * m                     # numpy divides by a scalar eight times faster than it takes remainders
-    keys = scramble(*np.atleast_1d(key), np.arange(2 * rounds)).reshape(rounds, 2); out = np.array(places, np.uint64); todo = np.arange(len(out))
+    keys = scramble(*key, np.arange(8)).reshape(4, 2); out = np.array(places, np.uint64); todo = np.arange(len(out))
     while len(todo):
         left = out[todo] // b; right = out[todo] - left * b
         for k, l in keys:
@@ -57,7 +56,7 @@ class Stream:
         self.epochs = lru_cache(4)(self._epochs); self._views = [sliding_window_view(p, ctx + 1) if len(p) > ctx else None for p in self.parts]
 
     def _epochs(self, deal): # first window and phase of each of the ctx epochs in one deal
-        phases = shuffled(np.arange(self.ctx), self.ctx, (*self.key, deal, 0))
+        phases = shuffled(np.arange(self.ctx), self.ctx, *self.key, deal, 0)
         return np.cumsum([0, *np.maximum(self.tokens - 1 - phases, 0) // self.ctx]), phases
 
     def epoch(self, window): # how many epochs were finished before this window
@@ -73,7 +72,7 @@ class Stream:
         while lo < hi:
             e = self.epoch(lo); deal, i = divmod(e, self.ctx); firsts, phases = self.epochs(deal)
             first = deal * (self.tokens - self.ctx) + firsts[i]; n = int(firsts[i + 1] - firsts[i]); stop = min(hi, int(first) + n)
-            out.append(phases[i] + self.ctx * shuffled(np.arange(lo, stop) - first, n, (*self.key, e, 1))); lo = stop
+            out.append(phases[i] + self.ctx * shuffled(np.arange(lo, stop) - first, n, *self.key, e, 1)); lo = stop
         return np.concatenate(out) if out else np.zeros(0, np.int64)
 
     def order(self, lo, hi, ahead=4096): # `starts`, computed for many steps at once and remembered
