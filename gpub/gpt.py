@@ -131,7 +131,9 @@ class GPT(nn.Module):
         for name, p in self.named_parameters():
             if name.endswith('bias'): nn.init.zeros_(p)
             elif p.dim() < 2: nn.init.ones_(p) # a norm's gain
-            else: nn.init.normal_(p, std=self.cfg.init_std / (2*self.cfg.layers)**(0.5*name.endswith(('attn.proj.weight', 'ffn.down.weight'))))
+            else:
+                writer = name.endswith(('attn.proj.weight', 'ffn.down.weight'))
+                nn.init.normal_(p, std=self.cfg.init_std / ((2*self.cfg.layers)**0.5 if writer else 1))
 
     def forward(self,
         ids_bt, # int64 token ids, at most `ctx` per row
