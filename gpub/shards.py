@@ -39,9 +39,15 @@ def join(
     end,       # id of the end token, or None
     dtype,
 ): # (one array of all ids, an array of the documents' lengths in it)
-    "Documents one after another, each followed by the end token"
-    tail = [] if end is None else [np.array([end], dtype)]; lengths = np.fromiter(map(len, documents), np.int64, len(documents)) + len(tail)
-    return np.concatenate([np.zeros(0, dtype), *(a for d in documents for a in (d, *tail))], dtype=dtype, casting='unsafe'), lengths
+    "Documents one after another, each followed by the end token; raises `GpubError` for ids that `dtype` cannot hold"
+    dtype = np.dtype(dtype); last = b'' if end is None else np.array([end], dtype).tobytes(); lengths = np.array([len(d) for d in documents], np.int64) + bool(last)
+    return np.frombuffer(last.join([*[_narrow(d, dtype) for d in documents], b'']), dtype), lengths # joining bytes is twice as fast as np.concatenate
+
+def _narrow(ids, dtype):
+    if ids.dtype != dtype:
+        if ids.size and not 0 <= ids.min() <= ids.max() <= np.iinfo(dtype).max: raise GpubError(f'ids from {ids.min()} to {ids.max()} do not fit in {dtype.name}')
+        ids = ids.astype(dtype)
+    return ids if ids.flags.c_contiguous else np.ascontiguousarray(ids)
 
 # %% ../nbs/lib/shards.ipynb #6e63df44
 class ShardWriter:
@@ -111,7 +117,8 @@ class ShardWriter:
         if split not in ('train', 'val'): raise GpubError(f'a shard is of split train or val, not {split!r}')
         if not len(lengths) == len(names) == len(sizes): raise GpubError(f'{len(lengths)} documents came with {len(names)} names and {len(sizes)} sizes')
         if len(ids) and int(ids.max()) >= self.tokenizer.vocab: raise GpubError(f'{source}: id {int(ids.max())} is outside the vocabulary of {self.tokenizer.vocab}')
-        ends, i = np.cumsum(lengths), 0; lines = [f"{n} {name}\n" for n, name in zip(lengths.tolist(), map(_one_line, names))]
+        ends, i = np.cumsum(lengths), 0; names = names if '\n' not in ''.join(names) else [' '.join(n.splitlines()) for n in names]
+        lines = [f'{n} {name}\n' for n, name in zip(lengths.tolist(), names)]
         with self._disk():
             while i < len(lengths):
                 s = self._shard(split, source); first = int(ends[i - 1]) if i else 0
@@ -173,7 +180,6 @@ class ShardWriter:
         except OSError as e: raise GpubError(f'cannot write to {self.folder}: {e.strerror or e}; what was committed is safe, the same command goes on from there') from e
 
 def _docs(file): return file.replace('.bin', '.docs')
-def _one_line(name): return ' '.join(str(name).split()) or '-'
 
 # %% ../nbs/lib/shards.ipynb #4ce200a2
 def read_manifest(
@@ -231,7 +237,7 @@ def documents_at(
     lo, hi,   # tokens lo..hi of its shard
 ): # list of names
     "Documents that lie in a range of tokens"
-    with open(path, encoding='utf-8') as f: sizes, names = zip(*(line.rstrip('\n').split(' ', 1) for line in f))
+    with open(path, encoding='utf-8', newline='\n') as f: sizes, names = zip(*(line.rstrip('\n').split(' ', 1) for line in f))
     ends = np.cumsum(np.array(sizes, np.int64)); first, last = np.searchsorted(ends, [lo, hi - 1], 'right')
     return list(names[first:last + 1])
 
