@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SUSPECTS', 'MOJIBAKE', 'SURROGATES', 'KEEP', 'CONTROL', 'REPAIRS', 'DROPS', 'KEPT_EXAMPLES', 'LOWER', 'EXACT', 'Q',
-           'PERMS', 'BANDS', 'SHINGLE', 'symbols', 'fix_surrogates', 'fix_encoding', 'fix_nfc', 'fix_controls', 'Rules',
-           'broken_share', 'symbol_share', 'repeat_share', 'clean', 'Counts', 'powers', 'mix', 'word_hashes',
+           'PERMS', 'BANDS', 'SHINGLE', 'utf8', 'symbols', 'fix_surrogates', 'fix_encoding', 'fix_nfc', 'fix_controls',
+           'Rules', 'broken_share', 'symbol_share', 'repeat_share', 'clean', 'Counts', 'powers', 'mix', 'word_hashes',
            'ngram_hashes', 'repeats', 'signatures', 'band_hashes', 'ngram_hashes_rows', 'near_repeats']
 
 # %% ../nbs/lib/cleaning.ipynb #4ac415f2
@@ -24,17 +24,20 @@ KEEP = bytes(i for i in range(256) if i >= 128 or chr(i).isalnum() or chr(i) in 
 CONTROL = bytes(i for i in (*range(32), 127) if i not in (9, 10))
 
 @lru_cache(maxsize=1)
+def utf8(text:str)->bytes:
+    "The bytes of the text, remembered for the next who asks"
+    return text.encode('utf-8', 'surrogatepass')
+
+@lru_cache(maxsize=1)
 def symbols(
     text:str
 )->bytes: # control characters included, in order
     "The ASCII characters of `text` that are no letter, digit or white space; two rules look at them, one pass finds them"
-    return text.encode('utf-8', 'surrogatepass').translate(None, KEEP)
+    return utf8(text).translate(None, KEEP)
 
 def fix_surrogates(text:str)->str:
     "Halves of surrogate pairs, legal in JSON and in no encoding, become U+FFFD"
-    try: text.encode()
-    except UnicodeEncodeError: return SURROGATES.sub('\ufffd', text)
-    return text
+    return SURROGATES.sub('\ufffd', text) if not text.isascii() and b'\xed' in utf8(text) and SURROGATES.search(text) else text
 
 def fix_encoding(text:str)->str:
     "Undo text decoded with the wrong codec (`cafÃ©`), where a cheap test finds the typical pairs"
