@@ -1,0 +1,214 @@
+"Runs through the command line: bad input, interruptions, resuming bit for bit"
+import functools, http.server, json, os, random, re, shutil, signal, subprocess, sys, threading, time
+from pathlib import Path
+import pytest
+import torch
+import gpub.run as gpub_run
+from gpub.checkpoint import load_checkpoint
+from gpub.cli import main
+from gpub.core import GpubError, load_shakespeare
+from gpub.plays import plays
+from gpub.run import Run
+from gpub.train import TrainConfig
+
+TINY = ['--set', 'width=32', '--set', 'ctx=32', '--set', 'batch_tokens=256', '--steps', '30', '--save-every', '5']
+
+@pytest.fixture(scope='module')
+def text(tmp_path_factory):
+    p = tmp_path_factory.mktemp('text')/'play.txt'; p.write_text(plays(6000, seed=3)); return p
+
+def gpub(*argv):
+    "Run the command in this process: exit code"
+    old, sys.argv = sys.argv, ['gpub', *map(str, argv)]
+    try: main(); return 0
+    except SystemExit as e: return e.code or 0
+    finally: sys.argv = old
+
+def start(*argv, **env):
+    "Run the command in its own process"
+    return subprocess.Popen([sys.executable, '-c', 'from gpub.cli import main; main()', *map(str, argv)], text=True, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, env={**os.environ, 'OMP_NUM_THREADS': '1', **env})
+
+def wait_for(out, step, proc):
+    "Until the log has a row of `step` or later"
+    log = Path(out)/'log.jsonl'
+    while proc.poll() is None:
+        if log.exists() and any(json.loads(l)['step'] >= step for l in log.read_text().splitlines() if l.endswith('}')): return
+        time.sleep(.005)
+    raise AssertionError(f'ended with {proc.returncode} before step {step}: {proc.communicate()}')
+
+def clockless(out):
+    return [{k: v for k, v in json.loads(l).items() if k not in ('seconds', 'tok_s', 'mfu', 'usd')} for l in (Path(out)/'log.jsonl').read_text().splitlines()]
+
+def same_run(a, b):
+    x, y = load_checkpoint(a), load_checkpoint(b)
+    assert x.step == y.step and x.model.keys() == y.model.keys() and x.optimizer.keys() == y.optimizer.keys()
+    assert all(torch.equal(x.model[k], y.model[k]) for k in x.model) and all(torch.equal(x.optimizer[k], y.optimizer[k]) for k in x.optimizer)
+    assert clockless(a) == clockless(b) and (Path(a)/'samples.jsonl').read_text() == (Path(b)/'samples.jsonl').read_text()
+
+@pytest.fixture(scope='module')
+def straight(text, tmp_path_factory):
+    "An undisturbed run, the measure of all others"
+    out = tmp_path_factory.mktemp('runs')/'straight'
+    assert gpub('train', 'shakespeare', '--data', text, '--out', out, *TINY) == 0
+    return out
+
+def one_line(capsys, *parts):
+    err = capsys.readouterr().err.strip()
+    assert err.count('\n') == 0 and err.startswith('gpub: ') and 'Traceback' not in err, err
+    for p in parts: assert str(p) in err, (p, err)
+
+def test_folder_and_report(straight, capsys):
+    for f in ('config.json', 'log.jsonl', 'samples.jsonl', 'bill.json', 'report.html', 'loss.png', 'LATEST', 'tokenizer.json'): assert (straight/f).is_file()
+    rows = clockless(straight); assert rows[-1]['step'] == 30 and rows[-1]['val_loss'] < rows[0]['loss'] and rows[-1]['val_bpb'] > 0
+    assert {'step', 'tokens', 'loss', 'lr', 'grad_norm'} <= rows[0].keys() and rows[-1]['tokens'] == 30*256
+    config = json.loads((straight/'config.json').read_text()); assert {'model', 'train', 'data', 'machine', 'reference', 'precision'} <= config.keys()
+    page = (straight/'report.html').read_text(); assert 'xz' in page and 'uniform' in page and not re.search(r'(?:src|href)="https?:', page)
+    assert json.loads((straight/'bill.json').read_text())['usd'] == 0
+    assert not [p for p in straight.rglob('*') if p.suffix in ('.pt', '.pth', '.pkl', '.bin')]
+
+def test_again_is_done_at_once(straight, text, capsys):
+    before = (straight/'log.jsonl').read_text()
+    assert gpub('train', 'shakespeare', '--data', text, '--out', straight, *TINY) == 0
+    assert (straight/'log.jsonl').read_text() == before and 'done' in capsys.readouterr().out
+
+def test_sample(straight, capsys):
+    assert gpub('sample', straight, '--prompt', 'The ', '-n', '30', '--seed', '4') == 0; a = capsys.readouterr().out
+    assert gpub('sample', straight, '--prompt', 'The ', '-n', '30', '--seed', '4') == 0; assert capsys.readouterr().out == a
+    assert a.startswith('The ') and len(a) == 35
+    assert gpub('sample', straight, '--prompt', 'naïve ☃') == 1; one_line(capsys, 'ï', '☃')
+
+@pytest.mark.parametrize('argv, parts', [
+    (['train', 'shakespere'], ['shakespere', 'shakespeare']),
+    (['train', 'shakespeare', '--set', 'learning_rate=3'], ['learning_rate']),
+    (['train', 'shakespeare', '--set', 'heads=5'], ['heads', '5']),
+    (['train', 'shakespeare', '--set', 'lr=fast'], ['lr', 'fast']),
+    (['train', 'shakespeare', '--set', 'lr'], ['key=value']),
+    (['train', 'shakespeare', '--steps', '0'], ['steps', '0']),
+    (['train', 'shakespeare', '--set', 'batch_tokens=100'], ['batch_tokens', '100', '256']),
+    (['train', 'shakespeare', '--device', 'tpu'], ['tpu', 'cpu']),
+    (['train', 'shakespeare', '--usd-per-hour', '-1'], ['-1']),
+    (['train', 'shakespeare', '--data', 'no/such.txt'], ['no/such.txt']),
+    (['sample', 'no/such/run'], ['no/such/run']),
+    (['fly'], ['fly']),
+    (['train'], ['PRESET'])])
+def test_refusals(argv, parts, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert gpub(*argv) == 1; one_line(capsys, *parts)
+    assert not list(tmp_path.rglob('checkpoints'))
+
+@pytest.mark.parametrize('content, parts', [(b'', ['0 characters']), (b'a', ['1 characters']), (b'aaaa', ['distinct']), (b'to be or not to be', ['18', '33']), (b'caf\xe9 noir', ['UTF-8', 'byte 3'])])
+def test_unusable_texts(content, parts, tmp_path, capsys):
+    p = tmp_path/'text.txt'; p.write_bytes(content)
+    assert gpub('train', 'shakespeare', '--data', p, '--out', tmp_path/'run', *TINY) == 1; one_line(capsys, *parts)
+
+def test_another_run_is_refused_and_untouched(straight, text, capsys):
+    before = {p: p.read_bytes() for p in straight.rglob('*') if p.is_file()}
+    assert gpub('train', 'shakespeare', '--data', text, '--out', straight, *TINY, '--set', 'lr=0.5') == 1
+    one_line(capsys, 'train.lr', '0.008', '0.5', '--out')
+    assert {p: p.read_bytes() for p in straight.rglob('*') if p.is_file() and p.name != '.lock'} == {p: b for p, b in before.items() if p.name != '.lock'}
+
+def test_a_file_in_the_way(text, tmp_path, capsys):
+    (tmp_path/'runs').write_text('not a folder')
+    assert gpub('train', 'shakespeare', '--data', text, '--out', tmp_path/'runs'/'x', *TINY) == 1; one_line(capsys, '--out')
+
+def test_no_permission(text, tmp_path, capsys):
+    folder = tmp_path/'locked'; folder.mkdir(); folder.chmod(0o500)
+    if os.access(folder, os.W_OK): # root writes everywhere but to a file system that is read-only
+        folder = Path('/proc/gpub')
+    assert gpub('train', 'shakespeare', '--data', text, '--out', folder/'x', *TINY) == 1; one_line(capsys, folder, '--out')
+
+def test_disk_full_while_saving(text, tmp_path, capsys, monkeypatch):
+    out, save, saved = tmp_path/'run', gpub_run.save_checkpoint, []
+    def full(run_dir, step, *a, **kw):
+        if step > 10: monkeypatch.setattr(shutil, 'disk_usage', lambda p: shutil._ntuple_diskusage(10**6, 10**6, 1000))
+        saved.append(step); return save(run_dir, step, *a, **kw)
+    monkeypatch.setattr(gpub_run, 'save_checkpoint', full)
+    assert gpub('train', 'shakespeare', '--data', text, '--out', out, *TINY) == 1; one_line(capsys, 'room')
+    assert saved == [5, 10, 15] and load_checkpoint(out).step == 10
+    monkeypatch.undo()
+    assert gpub('train', 'shakespeare', '--data', text, '--out', out, *TINY) == 0 # goes on
+
+@pytest.mark.skipif(not hasattr(os, 'geteuid') or os.geteuid() != 0, reason='mounting a small file system needs root')
+def test_a_really_full_disk(text, tmp_path, capsys, straight):
+    disk = tmp_path/'disk'; disk.mkdir()
+    if subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=900k', 'tmpfs', disk], capture_output=True).returncode: pytest.skip('mount is not allowed here')
+    try:
+        assert gpub('train', 'shakespeare', '--data', text, '--out', disk/'run', *TINY) == 1; one_line(capsys, 'room')
+        assert load_checkpoint(disk/'run').step >= 5
+    finally: subprocess.run(['umount', disk])
+
+def test_log_that_cannot_be_written(text, tmp_path, capsys, monkeypatch):
+    def full(path, row): raise OSError(28, 'No space left on device')
+    monkeypatch.setattr(gpub_run, 'append', full)
+    assert gpub('train', 'shakespeare', '--data', text, '--out', tmp_path/'run', *TINY) == 1; one_line(capsys, 'disk is full')
+
+def test_nan_keeps_the_last_good_checkpoint(text, tmp_path, capsys, monkeypatch):
+    real = gpub_run.train
+    def poisoned(model, *a, **kw):
+        for s in real(model, *a, **kw):
+            if s.n == 12: model.blocks[0].ffn.up.weight.data[0, 0] = float('nan')
+            yield s
+    monkeypatch.setattr(gpub_run, 'train', poisoned)
+    assert gpub('train', 'shakespeare', '--data', text, '--out', tmp_path/'run', *TINY) == 1
+    one_line(capsys, 'step 13', 'step-00000010')
+    c = load_checkpoint(tmp_path/'run'); assert c.step == 10 and all(torch.isfinite(t).all() for t in c.model.values())
+    assert all(torch.isfinite(torch.tensor(r['loss'])) for r in clockless(tmp_path/'run'))
+
+def test_corrupted_download(tmp_path, capsys, monkeypatch):
+    (tmp_path/'www').mkdir(); (tmp_path/'www'/'input.txt').write_text('To be, or not to b')
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path/'www'); monkeypatch.setattr(handler.func, 'log_message', lambda *a: None)
+    server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), handler); threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv('GPUB_DATA', ''); monkeypatch.setenv('GPUB_CACHE', str(tmp_path/'cache'))
+    url = f'http://127.0.0.1:{server.server_port}/input.txt'
+    monkeypatch.setattr(gpub_run, 'load_shakespeare', lambda say: load_shakespeare(url, say))
+    assert gpub('train', 'shakespeare', '--out', tmp_path/'run', *TINY) == 1; one_line(capsys, 'input.txt', '18 bytes', '1,115,394')
+    assert not (tmp_path/'cache').exists(); server.shutdown()
+    (tmp_path/'cache').mkdir(); (tmp_path/'cache'/'tinyshakespeare.txt').write_text('To be') # and a damaged copy in the cache
+    assert gpub('train', 'shakespeare', '--out', tmp_path/'run', *TINY) == 1; one_line(capsys, 'tinyshakespeare.txt', '5 bytes')
+
+def test_without_network_the_plays(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv('GPUB_DATA', ''); monkeypatch.setenv('GPUB_CACHE', str(tmp_path/'cache'))
+    monkeypatch.setattr(gpub_run, 'load_shakespeare', lambda say: load_shakespeare('http://127.0.0.1:9/none', say))
+    argv = ['train', 'shakespeare', '--out', tmp_path/'run', '--set', 'width=16', '--set', 'ctx=128', '--set', 'batch_tokens=256', '--steps', '3', '--set', 'heads=2']
+    assert gpub(*argv) == 0; assert 'NO NETWORK' in capsys.readouterr().out
+    assert json.loads((tmp_path/'run'/'config.json').read_text())['reference']['source entropy'] > 0
+
+@pytest.mark.parametrize('sig', [signal.SIGINT, signal.SIGTERM])
+def test_stop_and_go_on(sig, straight, text, tmp_path):
+    argv = ['train', 'shakespeare', '--data', text, '--out', tmp_path/'run', *TINY]
+    p = start(*argv); wait_for(tmp_path/'run', 10, p); p.send_signal(sig); out, err = p.communicate(timeout=120)
+    assert p.returncode == 130, err
+    assert 'go on with: gpub train shakespeare' in err and 'Traceback' not in err
+    assert 10 <= load_checkpoint(tmp_path/'run').step < 30
+    assert gpub(*argv) == 0; same_run(tmp_path/'run', straight)
+
+def killed_and_resumed(straight, text, out, rng, extra=()):
+    argv = ['train', 'shakespeare', '--data', text, '--out', out, *TINY, *extra]
+    p = start(*argv); wait_for(out, rng.choice([4, 8, 10, 19, 20, 27]), p); time.sleep(rng.random()*.05); p.kill(); p.communicate()
+    assert gpub(*argv) == 0; same_run(out, straight)
+
+@pytest.mark.parametrize('seed', range(2))
+def test_kill_9(seed, straight, text, tmp_path): killed_and_resumed(straight, text, tmp_path/'run', random.Random(seed))
+
+@pytest.mark.slow
+@pytest.mark.parametrize('seed', range(20))
+def test_kill_9_often(seed, straight, text, tmp_path): killed_and_resumed(straight, text, tmp_path/'run', random.Random(100 + seed))
+
+def test_second_process_is_refused(straight, text, tmp_path, capsys):
+    argv = ['train', 'shakespeare', '--data', text, '--out', tmp_path/'run', *TINY[:-4], '--steps', '100000', '--set', 'compile=no']
+    p = start(*argv); wait_for(tmp_path/'run', 10, p)
+    assert gpub(*argv) == 1; one_line(capsys, 'in use', p.pid); p.kill(); p.communicate()
+
+@pytest.mark.slow
+def test_compile_falls_back_without_a_compiler(text, tmp_path):
+    p = start('train', 'shakespeare', '--data', text, '--out', tmp_path/'run', *TINY, '--set', 'compile=yes', PATH=str(tmp_path), CXX='', TORCHINDUCTOR_CACHE_DIR=str(tmp_path/'cache'))
+    out, err = p.communicate(timeout=300); assert p.returncode == 0, err
+    assert out.count('going on in eager mode') == 1 and len([l for l in out.splitlines() if 'torch.compile failed' in l]) == 1
+
+@pytest.mark.slow
+def test_compiled_checkpoints_are_the_same_files(straight, text, tmp_path):
+    assert gpub('train', 'shakespeare', '--data', text, '--out', tmp_path/'run', *TINY, '--set', 'compile=yes') == 0
+    a, b = load_checkpoint(tmp_path/'run'), load_checkpoint(straight)
+    assert a.model.keys() == b.model.keys() and all((a.model[k] - b.model[k]).abs().max() < .05 for k in a.model)
+    assert abs(clockless(tmp_path/'run')[-1]['val_loss'] - clockless(straight)[-1]['val_loss']) < .02
