@@ -402,9 +402,8 @@ class Batches:
         return dict(source=' + '.join(dict.fromkeys(f[0] for f in found)), shards=list(dict.fromkeys(f[1] for f in found)), documents=[f[2] for f in found])
 
     def _gather(self, step): # the same rows, from tokens that are already on the device
-        span = torch.arange(self.ctx + 1, device=self.device)
         starts = [torch.from_numpy(s.order(a, b)).to(self.device) for s, a, b in self.windows(step)]
-        return torch.cat([ids[at[:, None] + span].long() & mask for (ids, mask), at in zip(self._resident, starts)])
+        return torch.cat([ids.unfold(0, self.ctx + 1, 1)[at].long() & mask for (ids, mask), at in zip(self._resident, starts)])
 
 def _weights(weights, names): # shares that sum to one, in the order of the streams
     if set(weights) != set(names): raise GpubError(f"the weights are for {', '.join(weights)}; the sources are {', '.join(names)}")
