@@ -157,7 +157,7 @@ VERSE = dict(
         The {noun} that {does} {the} {noun} must {do} {the} {noun}
         The {Noun} and {the} {noun} were {adj} in {where}
         I {do} {the} {Noun}, but {the} {Noun} {went}
-        I {Do} {the} {noun}, and yet {the} {noun} is {adj}
+        I {Do} {the} {noun}, yet {the} {noun} is {adj}
         I had a {noun}, a {Noun}, and a {noun}
         There is no {noun} so {adj} but wants a {noun}
         There was a {Noun} once that {done} a {noun}
@@ -184,11 +184,11 @@ VERSE = dict(
         You {do} {the} {noun} as {nouns} {Do} {the} {noun}'''),
     ask=lines('''
         What {noun} hath {done} {the} {Noun} of {the} {noun}
-        What, shall a {Noun} {Do} {the} {Adj} {noun}
+        Shall a {Noun} {Do} {the} {Adj} {noun}
         Is this {the} {Noun} that {the} {Noun} {done}
         Is there no {noun}, no {Noun}, and no {noun}
         Where is {the} {noun} that {done} {the} {Adj} {noun}
-        Where are the {nouns} that {Do} a {Adj} {noun}
+        Where are the {nouns} that {Do} a {adj} {noun}
         Who {done} {the} {noun}, and who shall {do} {the} {Noun}
         Why should a {noun} {Do} so {adj} a {noun}
         How can I {go}, when all the {nouns} are {adj}'''),
@@ -216,7 +216,7 @@ CAST = dict(
                They pay me by {the} {noun} to {do} {the} {Noun}
                I juggle {nouns}; {the} {Adj} {noun} is mine''',
     GHOST='''   I died in {where}, and had a {Adj} {noun}
-               I walk at night; by day I {Do} {the} {noun}
+               I walk at night; by day I {do} {the} {noun}
                Beware {the} {Noun} and {the} {Adj} {noun}''',
     NURSE='''   Sit down and drink this {noun} of {Adj} {noun}
                Poor lamb, you have {the} {Noun} and {the} {noun}
