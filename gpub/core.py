@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 import numpy as np
 import torch
+from .plays import plays
 
 # %% ../nbs/00_core.ipynb #09885863
 class GpubError(ValueError):
@@ -209,7 +210,6 @@ def load_shakespeare(
         with urllib.request.urlopen(url, timeout=20) as r: data = r.read()
     except (urllib.error.URLError, OSError) as e:
         note = f'NO NETWORK ({getattr(e, "reason", e)}): training on the built-in plays, not on Shakespeare. For the real text put tinyshakespeare.txt into {cache_dir()}'
-        from gpub.plays import plays
         say(note); return Text(plays(SHAKESPEARE_BYTES, seed=0), 'built-in plays', note)
     text = check_shakespeare(data, url); p = cache_dir()/'tinyshakespeare.txt'
     try: write_atomic(p, data); note = f'downloaded to {p}'

@@ -13,7 +13,6 @@ from functools import cache
 from itertools import accumulate
 from os.path import commonprefix
 import numpy as np
-from .core import GpubError
 
 # %% ../nbs/lib/plays.ipynb #203068ef
 class Grammar:
@@ -24,23 +23,23 @@ class Grammar:
     ):
         self.start, self.rules = '{'+start+'}', {'{'+name+'}': self._parse(name, alts) for name, alts in rules.items()}
         used = {t for alts in self.rules.values() for _, tokens in alts for t in tokens if t[0] == '{'} | {self.start}
-        if lost := sorted(used - set(self.rules)): raise GpubError(f'the grammar uses rules it does not have: {", ".join(lost)}; add them or fix the spelling')
+        if lost := sorted(used - set(self.rules)): raise ValueError(f'the grammar uses rules it does not have: {", ".join(lost)}; add them or fix the spelling')
         self._dice = {name: (list(accumulate(p for p, _ in alts))[:-1], [t[::-1] for _, t in alts]) for name, alts in self.rules.items()}
         self._tree = {name: self._tell_apart(name, alts) for name, alts in self.rules.items()}
 
     @staticmethod
     def _parse(name, alts):
         "(probability, tokens) for each alternative; a token is text, or a rule in braces"
-        if not alts or min(alts.values()) <= 0: raise GpubError(f'rule {name!r} needs alternatives with positive weights, got {alts}')
+        if not alts or min(alts.values()) <= 0: raise ValueError(f'rule {name!r} needs alternatives with positive weights, got {alts}')
         total = sum(alts.values())
         parsed = [(w/total, tuple(re.findall(r'\{[^{}]+\}|[^{}]+', alt))) for alt, w in alts.items()]
-        if any(''.join(tokens) != alt for (_, tokens), alt in zip(parsed, alts)): raise GpubError(f'rule {name!r} has a brace without its partner: {list(alts)}')
+        if any(''.join(tokens) != alt for (_, tokens), alt in zip(parsed, alts)): raise ValueError(f'rule {name!r} has a brace without its partner: {list(alts)}')
         return parsed
 
     def _open(self, p, tokens, depth=0):
         "All ways on from `tokens` up to the next character of text"
         if not tokens or tokens[0][0] != '{': return [(p, tokens)]
-        if depth > 50: raise GpubError(f'rule {tokens[0]} can begin with itself: a reader would never get to its first character; put the repetition last')
+        if depth > 50: raise ValueError(f'rule {tokens[0]} can begin with itself: a reader would never get to its first character; put the repetition last')
         return [o for q, alt in self.rules[tokens[0]] for o in self._open(p*q, alt + tokens[1:], depth+1)]
 
     def _tell_apart(self, name, ways, said=''):
@@ -48,7 +47,7 @@ class Grammar:
         if len(ways) == 1: return ways[0][1][::-1]
         ways = [o for p, tokens in ways for o in self._open(p, tokens)]
         if len(said) > 300 or not all(t for _, t in ways):
-            raise GpubError(f'the grammar is ambiguous: in rule {name}, {said[:80]!r} can be a whole text and the beginning of another; change one of the two')
+            raise ValueError(f'the grammar is ambiguous: in rule {name}, {said[:80]!r} can be a whole text and the beginning of another; change one of the two')
         forks = {}
         for p, (head, *rest) in ways: forks.setdefault(head[0], []).append((p, ((head[1:],) if head[1:] else ()) + tuple(rest)))
         total = sum(p for p, _ in ways)
@@ -72,7 +71,7 @@ class Grammar:
     )->str:
         "The beginning of an endless stream of texts; any two calls with the same `seed` agree as far as the shorter one goes"
         for name, n in dict(chars=chars, seed=seed).items():
-            if type(n) is not int or n < 0: raise GpubError(f'{name} must be a whole number of at least 0, got {n!r}')
+            if type(n) is not int or n < 0: raise ValueError(f'{name} must be a whole number of at least 0, got {n!r}')
         rng, out, got = random.Random(seed), [], 0
         while got < chars:
             out.append(self.write(rng)); got += len(out[-1])
@@ -101,7 +100,7 @@ class Grammar:
 
     @staticmethod
     def _refuse(text, i, expected):
-        raise GpubError(f'the grammar cannot write this text: after {text[max(0, i-30):i]!r} (character {i}) comes {text[i]!r}, possible is one of {expected!r}; '
+        raise ValueError(f'the grammar cannot write this text: after {text[max(0, i-30):i]!r} (character {i}) comes {text[i]!r}, possible is one of {expected!r}; '
                         'is the text from this generator, and does it start at the start of a scene?')
 
     def per_text(self)->tuple: # (nats, characters)
@@ -113,7 +112,7 @@ class Grammar:
                 own[at[n]] += p*-math.log(p), p*sum(len(t) for t in tokens if t[0] != '{')
                 for t in tokens:
                     if t in at: calls[at[n], at[t]] += p
-        if max(abs(np.linalg.eigvals(calls))) >= 1: raise GpubError('the grammar never ends on average: make its recursive alternatives lighter')
+        if max(abs(np.linalg.eigvals(calls))) >= 1: raise ValueError('the grammar never ends on average: make its recursive alternatives lighter')
         return tuple(np.linalg.solve(np.eye(len(names)) - calls, own)[at[self.start]].tolist())
 
     def entropy(self)->float: # nats per character
@@ -303,7 +302,7 @@ def plays_entropy()->float: # nats per character
 def plays_char_nll(
     text:str, # begins at the start of a scene, ends anywhere
 )->np.ndarray: # nats per character, in order
-    "What each character of `text` costs the ideal reader; raises `GpubError` where the generator could not have written it"
+    "What each character of `text` costs the ideal reader; raises `ValueError` where the generator could not have written it"
     return play().char_nll(text)
 
 def plays_nll(
@@ -315,8 +314,8 @@ def plays_nll(
 def scene_start(
     text:str, # any piece of a play
 )->int: # characters to skip
-    "Where the first whole scene begins; raises `GpubError` if there is none"
-    if (at := text.find('SCENE. ')) < 0: raise GpubError(f'no scene begins in these {len(text):,} characters; pass a longer piece, or the text before it as well')
+    "Where the first whole scene begins; raises `ValueError` if there is none"
+    if (at := text.find('SCENE. ')) < 0: raise ValueError(f'no scene begins in these {len(text):,} characters; pass a longer piece, or the text before it as well')
     return at
 
 # %% ../nbs/lib/plays.ipynb #f0e2b83c
@@ -325,7 +324,7 @@ def ideal_error(
 )->float: # nats per character, one standard error
     "How far the ideal reader's average on `text` is expected to be from the entropy"
     nll, starts = plays_char_nll(text), [m.start() for m in re.finditer(r'SCENE\. ', text)]
-    if len(starts) < 3: raise GpubError(f'an error bar needs at least 2 whole scenes, got {max(0, len(starts) - 1)}; pass a longer text')
+    if len(starts) < 3: raise ValueError(f'an error bar needs at least 2 whole scenes, got {max(0, len(starts) - 1)}; pass a longer text')
     off = np.add.reduceat(nll - plays_entropy(), starts)[:-1]
     return float(off.std(ddof=1) * math.sqrt(len(off)) / starts[-1])
 
@@ -349,9 +348,9 @@ class Markov:
         alphabet:str, # its letters, each once
         seed:int=0,   # draws the odds
     ):
-        if type(order) is not int or order < 0: raise GpubError(f'order must be a whole number of at least 0, got {order!r}')
-        if len(alphabet) < 2 or len(set(alphabet)) < len(alphabet): raise GpubError(f'an alphabet needs at least 2 letters, each once, got {alphabet!r}')
-        if len(alphabet)**order > 2000: raise GpubError(f'{len(alphabet)} letters to the power {order} are {len(alphabet)**order:,} contexts; at most 2000: use fewer letters or a lower order')
+        if type(order) is not int or order < 0: raise ValueError(f'order must be a whole number of at least 0, got {order!r}')
+        if len(alphabet) < 2 or len(set(alphabet)) < len(alphabet): raise ValueError(f'an alphabet needs at least 2 letters, each once, got {alphabet!r}')
+        if len(alphabet)**order > 2000: raise ValueError(f'{len(alphabet)} letters to the power {order} are {len(alphabet)**order:,} contexts; at most 2000: use fewer letters or a lower order')
         self.order, self.alphabet = order, alphabet
         self.odds = np.random.default_rng(seed).dirichlet([.5]*len(alphabet), len(alphabet)**order) # (context, next letter)
 

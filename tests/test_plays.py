@@ -3,7 +3,6 @@ import hashlib, math, os, random, subprocess, sys
 from collections import Counter
 import numpy as np
 import pytest
-from gpub.core import GpubError
 from gpub.plays import Grammar, Markov, ideal_error, play, plays, plays_char_nll, plays_entropy, plays_nll, scene_start, sees_future
 
 TEXT = plays(300_000, seed=5)
@@ -30,7 +29,7 @@ def test_nobody_answers_himself():
 
 @pytest.mark.parametrize('args', [(-1,), (1.5,), ('10',), (10, -1), (10, 'x'), (True,)])
 def test_bad_amounts_are_refused(args):
-    with pytest.raises(GpubError, match='whole number'): plays(*args)
+    with pytest.raises(ValueError, match='whole number'): plays(*args)
 
 def test_entropy_is_what_the_ideal_reader_pays():
     nats, chars = plays_nll(TEXT)
@@ -54,7 +53,7 @@ def test_next_characters_are_a_distribution():
         odds = 0
         for c in sorted(set(TEXT)):
             try: odds += math.exp(-plays_char_nll(TEXT[:n] + c)[-1])
-            except GpubError: pass
+            except ValueError: pass
         assert math.isclose(odds, 1)
 
 def test_dice_and_reader_agree_on_every_toy_text():
@@ -78,35 +77,35 @@ AMBIGUOUS = [{'s': {'{bird}{end}': 1}, 'bird': {'crow': 1, 'crown': 1}, 'end': {
              {'s': {'{t}a.': 1, '{t}b.': 1}, 't': {'z{t}': 1, 'y': 1}}]                              # told apart after any number of characters
 @pytest.mark.parametrize('rules', AMBIGUOUS)
 def test_an_ambiguous_grammar_is_refused(rules):
-    with pytest.raises(GpubError, match='ambiguous'): Grammar(rules, 's')
+    with pytest.raises(ValueError, match='ambiguous'): Grammar(rules, 's')
 
 def test_the_play_with_one_bad_word_is_refused(monkeypatch):
     import gpub.plays as P
     monkeypatch.setitem(P.WORDS, 'noun', P.WORDS['noun'] | {'moons': 1})
-    with pytest.raises(GpubError, match=r"ambiguous.*moon"): play.__wrapped__()
+    with pytest.raises(ValueError, match=r"ambiguous.*moon"): play.__wrapped__()
 
 @pytest.mark.parametrize('rules, says', [({'s': {'{t}': 1}}, 'does not have: {t}'), ({'s': {}}, 'positive weights'), ({'s': {'a': 0}}, 'positive weights'), ({'s': {'a{': 1}}, 'brace'),
                                          ({'s': {'{s}a': 1, 'b': 1}}, 'begin with itself')])
 def test_a_broken_grammar_is_refused(rules, says):
-    with pytest.raises(GpubError, match=says): Grammar(rules, 's')
+    with pytest.raises(ValueError, match=says): Grammar(rules, 's')
 
 def test_a_grammar_that_never_ends_has_no_entropy():
-    with pytest.raises(GpubError, match='never ends'): Grammar({'s': {'a{s}{s}': 1, 'b': 1}}, 's').entropy()
+    with pytest.raises(ValueError, match='never ends'): Grammar({'s': {'a{s}{s}': 1, 'b': 1}}, 's').entropy()
 
 @pytest.mark.parametrize('text, at', [('To be', 0), (TEXT[:500] + '#', 500), (TEXT[:200] + TEXT[:50], 200), (TEXT[1:300], 0), ('SCENE. A laboratory', 11)])
 def test_a_text_the_grammar_cannot_write_is_refused_with_its_place(text, at):
-    with pytest.raises(GpubError, match=rf'character {at}\)'): plays_nll(text)
+    with pytest.raises(ValueError, match=rf'character {at}\)'): plays_nll(text)
 
 def test_every_single_typo_is_found_or_costs():
     "Replace one character by '#', which no rule contains: refused at exactly that place"
     for at in random.Random(0).sample(range(2_000), 50):
-        with pytest.raises(GpubError, match=rf'character {at}\)'): plays_nll(TEXT[:at] + '#' + TEXT[at+1:2_000])
+        with pytest.raises(ValueError, match=rf'character {at}\)'): plays_nll(TEXT[:at] + '#' + TEXT[at+1:2_000])
 
 def test_a_split_in_the_middle_of_a_scene():
     split = 270_001; val = TEXT[split:]; skip = scene_start(val)
     assert skip > 0 and np.allclose(plays_char_nll(val[skip:]), plays_char_nll(TEXT)[split+skip:])
-    with pytest.raises(GpubError, match='no scene begins'): scene_start('GHOST:\nBoo.')
-    with pytest.raises(GpubError, match='2 whole scenes'): ideal_error(TEXT[:100])
+    with pytest.raises(ValueError, match='no scene begins'): scene_start('GHOST:\nBoo.')
+    with pytest.raises(ValueError, match='2 whole scenes'): ideal_error(TEXT[:100])
 
 def test_alarm():
     assert sees_future(.30, .45, .01) and 'future' in sees_future(.44, .45)
@@ -127,4 +126,4 @@ def test_markov_entropy_is_what_a_reader_pays(order):
 
 @pytest.mark.parametrize('args', [(-1, 'ab'), (1, 'a'), (1, 'aba'), (12, 'ab'), (1.0, 'ab')])
 def test_markov_refuses(args):
-    with pytest.raises(GpubError): Markov(*args)
+    with pytest.raises(ValueError): Markov(*args)
