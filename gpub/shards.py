@@ -67,9 +67,10 @@ class ShardWriter:
         self.cursor, self.sources, self._full, self._open, self._files, self._count = None, {}, [], {}, {}, {}
         with self._disk(): self.folder.mkdir(parents=True, exist_ok=True)
         self.done = self.manifest_path.exists()
-        if self.done: self._same(read_json(self.manifest_path))
+        if self.done: self._same(read_json(self.manifest_path)); self._progress.unlink(missing_ok=True)
         elif self._progress.exists(): self._resume(read_json(self._progress))
         elif strays := [p.name for p in self.folder.glob('*-*.bin') if world == 1]: raise GpubError(f'{self.folder} holds {strays[0]} but no manifest: choose an empty folder, or empty this one')
+        else: self.commit(None)
 
     def _same(self, d):
         if d.get('format') != FORMAT: raise GpubError(f"{self.folder} has format {d.get('format')!r}, this version writes {FORMAT}: choose another folder")
@@ -79,19 +80,18 @@ class ShardWriter:
     def _resume(self, d):
         self._same(d); self.cursor, self.sources, self._full, self._count = d['cursor'], d['sources'], d['full'], d['count']
         self._open = {(s['split'], s['source']): s for s in d['open']}
+        kept = {Path(s['file']).stem for s in [*self._full, *self._open.values()]}
+        for p in self.folder.glob('*-*'): # of this node, and begun after the commit
+            if (m := re.match(r'((train|val)-(\d+))\.(bin|docs)', p.name)) and int(m[3]) % self.world == self.rank and m[1] not in kept: p.unlink()
         for s in self._full: self._rename(s['file'])
-        keep = {s['file'] for s in self._open.values()} | {s['file'] for s in self._full}
-        for p in self.folder.glob('*.part'):
-            if p.name.split('.')[0] + '.bin' not in keep and self._mine(p.name): p.unlink()
         for s in self._open.values():
-            for name, size in (s['file'], s['tokens'] * self.dtype.itemsize), (_docs(s['file']), s['index_bytes']):
-                part = self.folder/(name + '.part')
-                if not part.exists() or part.stat().st_size < size: raise GpubError(f'{part} should hold at least the {size:,} bytes that were committed: empty {self.folder} and start again')
-                os.truncate(part, size)
-            self._attach(s)
-        if d['closed']: self._finish(d['manifest'])
+            self._cut(s['file'], s['tokens'] * self.dtype.itemsize); self._cut(_docs(s['file']), s['index_bytes']); self._attach(s)
 
-    def _mine(self, name): return int(re.match(r'\w+-(\d+)', name)[1]) % self.world == self.rank
+    def _cut(self, name, size): # back to what was committed
+        part = self.folder/(name + '.part')
+        if (self.folder/name).exists(): os.replace(self.folder/name, part) # `close` got that far
+        if not part.exists() or part.stat().st_size < size: raise GpubError(f'{part} should hold at least the {size:,} bytes that were committed: empty {self.folder} and start again')
+        os.truncate(part, size)
 
     def _attach(self, s): # open the two files of a shard at their ends
         ids, docs = (self.folder/(n + '.part') for n in (s['file'], _docs(s['file'])))
@@ -141,18 +141,19 @@ class ShardWriter:
         cursor, # anything JSON holds: where the reader goes on when all that was added so far is safe
     ):
         "Make everything added so far safe against crash and power cut"
-        self._commit(cursor)
-
-    def _commit(self, cursor, **extra):
         with self._disk():
-            for f, docs, _ in self._files.values():
-                for x in f, docs: x.flush(); os.fsync(x.fileno())
-            for s in self._full:
-                if s['file'] in self._files: s['xxh3'] = self._files[s['file']][2].hexdigest()
-            self.cursor = cursor; state = dict(cursor=cursor, sources=self.sources, full=self._full, open=list(self._open.values()), count=self._count, closed=False)
-            write_atomic(self._progress, json.dumps({**self.head, **state, **extra}))
-            for s in self._full:
-                if files := self._files.pop(s['file'], None): files[0].close(); files[1].close(); self._rename(s['file'])
+            self._sync(); self.cursor = cursor; state = dict(cursor=cursor, sources=self.sources, full=self._full, open=list(self._open.values()), count=self._count)
+            write_atomic(self._progress, json.dumps({**self.head, **state})); self._settle()
+
+    def _sync(self): # bytes to the disk, checksums of full shards
+        for f, docs, _ in self._files.values():
+            for x in f, docs: x.flush(); os.fsync(x.fileno())
+        for s in self._full:
+            if s['file'] in self._files: s['xxh3'] = self._files[s['file']][2].hexdigest()
+
+    def _settle(self): # full shards get their final names
+        for s in self._full:
+            if files := self._files.pop(s['file'], None): files[0].close(); files[1].close(); self._rename(s['file'])
 
     def _rename(self, file):
         for name in file, _docs(file):
@@ -164,15 +165,11 @@ class ShardWriter:
         "Finish: every file gets its final name, the manifest is written last"
         if self.done: return read_json(self.manifest_path)
         self._full += self._open.values(); self._open = {}
-        for s in self._full: s['xxh3'] = s.get('xxh3') or self._files[s['file']][2].hexdigest()
-        shards = [{k: v for k, v in s.items()} for s in sorted(self._full, key=lambda s: s['file'])]
-        manifest = {**self.head, **extra, 'rank': self.rank, 'sources': self.sources, 'shards': shards}
-        self._commit(self.cursor, closed=True, manifest=manifest); self._finish(manifest); return manifest
-
-    def _finish(self, manifest):
         with self._disk():
-            self.tokenizer.save(self.folder); write_atomic(self.manifest_path, json.dumps(manifest, indent=1) + '\n'); self._progress.unlink()
-        self.done = True
+            self._sync(); self._settle(); self.tokenizer.save(self.folder)
+            manifest = {**self.head, **extra, 'rank': self.rank, 'sources': self.sources, 'shards': sorted(self._full, key=lambda s: s['file'])}
+            write_atomic(self.manifest_path, json.dumps(manifest, indent=1) + '\n'); self._progress.unlink(missing_ok=True)
+        self.done = True; return manifest
 
     @contextmanager
     def _disk(self):
