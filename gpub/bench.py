@@ -7,18 +7,16 @@ __all__ = ['Contender', 'ours', 'random_windows', 'adamw', 'HFModel', 'field_of'
            'bench_table']
 
 # %% ../nbs/lib/bench.ipynb #9bbaa660
-import json, math, time
+import math, time
 from dataclasses import dataclass, field
-from pathlib import Path
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
-from .core import GpubError, machine, seed_everything, use_threads, write_atomic
+from .core import GpubError, machine, seed_everything, use_threads
 from .gpt import GPT, GPTConfig
-from .run import PRESETS, Run, flops_per_token, load_text, matmul_peak, split
-from .shards import Batches
-from .train import TrainConfig, evaluate, make_optimizers, rate, train
+from .run import PRESETS, flops_per_token, load_corpus, matmul_peak
+from .train import TrainConfig, evaluate, train
 
 # %% ../nbs/lib/bench.ipynb #f7ae8b84
 @dataclass
@@ -42,7 +40,7 @@ def ours(name, preset, corpus, settings=None):
     "The preset, through the library's own loop"
     r = PRESETS[preset]; cfg = TrainConfig(**{**r.train.to_dict(), **(settings or {})})
     mc = GPTConfig(vocab=corpus.tok.vocab, **r.model); seed_everything(cfg.seed); model = GPT(mc)
-    by_ctx = {c: Batches(corpus.train, ctx=c, batch=cfg.batch_tokens//c, seed=cfg.seed) for c in {mc.ctx, *(c for _, c in cfg.stages)}}
+    by_ctx = {c: corpus.train(c, cfg.batch_tokens//c, cfg.seed) for c in {mc.ctx, *(c for _, c in cfg.stages)}}
     loop = train(model, lambda n, c: by_ctx[c][n], cfg)
     return Contender(name, model, lambda n: next(loop), cfg.steps, cfg.batch_tokens)
 
@@ -56,7 +54,7 @@ def random_windows(ids, ctx, batch, seed):
 
 def adamw(name, model, corpus, ctx, batch, lr, steps, betas=(.9, .999), weight_decay=.01, clip=0., rates=lambda n: 1.):
     "A hand-written loop around AdamW"
-    opt = torch.optim.AdamW(model.parameters(), lr=lr, betas=betas, weight_decay=weight_decay); get = random_windows(corpus.train, ctx, batch, 0)
+    opt = torch.optim.AdamW(model.parameters(), lr=lr, betas=betas, weight_decay=weight_decay); get = random_windows(corpus.tok.encode(corpus.texts[0]).astype(np.int64), ctx, batch, 0)
     def step(n):
         for g in opt.param_groups: g['lr'] = lr*rates(n)
         model.loss(*get()).backward()
@@ -89,7 +87,7 @@ def field_of(preset, corpus, hf=True, settings=None):
 # %% ../nbs/lib/bench.ipynb #0250fab3
 def race(
     contenders,       # a list of `Contender`
-    corpus,           # has `.val`
+    corpus,           # `Corpus`
     seconds=180.,     # the most each may use
     every=5.,         # seconds between validations
     say=print,
@@ -116,13 +114,14 @@ def bench_shakespeare(
     shapes=('shakespeare', 'shakespeare-short'), # presets to race
     seconds=180.,     # the most each contender may use
     losses=(2.0, 1.88, 1.7),
-    data=None, hf=True, settings=None, every=5., say=print,
+    data=None, # a text file
+    hf=True, settings=None, every=5., say=print,
 ): # dict, plain values
     "Race the library's recipe against plain ones; the first contender is ours"
     use_threads(); out = dict(machine=machine(), shapes={})
     peak = matmul_peak(torch.device('cpu'), torch.float32); out['matmul_peak_gflops'] = round(peak/1e9, 1)
     for preset in shapes:
-        corpus = split(load_text(data, say), PRESETS[preset].model['ctx']); out['text'] = corpus.text.source
+        corpus = load_corpus(data, PRESETS[preset].model['ctx'], say); out['text'] = corpus.source
         say(f'{preset}: {PRESETS[preset].about}')
         cs = field_of(preset, corpus, hf, settings); race(cs, corpus, seconds, every, say)
         flops = flops_per_token(cs[0].model.cfg)

@@ -11,6 +11,7 @@ import click
 from . import __version__
 from .bench import bench_shakespeare, bench_table
 from .core import GpubError, write_atomic
+from .prep_cli import data_group, prep_command
 from .run import PRESETS, Interrupted, Run, continue_text
 
 # %% ../nbs/lib/cli.ipynb #1408daa8
@@ -30,7 +31,7 @@ def parse_settings(pairs):
 @cli.command(epilog='Presets: ' + '; '.join(f'{k}: {p.about}' for k, p in PRESETS.items()))
 @click.argument('preset')
 @click.option('--out', help='Run folder.  [default: runs/PRESET]')
-@click.option('--data', help='A text file.  [default: tiny Shakespeare]')
+@click.option('--data', help='A text file, or a folder made by gpub prep.  [default: tiny Shakespeare]')
 @click.option('--steps', type=int, help="Optimizer steps, instead of the preset's.")
 @click.option('--seed', type=int, help='Seed of weights and data order.')
 @click.option('--device', default='auto', show_default=True, help='auto, cpu, cuda, cuda:1, mps.')
@@ -72,6 +73,9 @@ def bench_shakespeare_command(file, seconds, shapes, hf, data):
     result = bench_shakespeare(shapes or tuple(PRESETS), seconds, data=data, hf=hf)
     click.echo('\n' + bench_table(result))
     if file: write_atomic(file, json.dumps(result, indent=1) + '\n'); click.echo(f'written to {file}')
+
+cli.add_command(prep_command)
+cli.add_command(data_group)
 
 # %% ../nbs/lib/cli.ipynb #845aedfe
 def main():

@@ -212,3 +212,14 @@ def test_compiled_checkpoints_are_the_same_files(straight, text, tmp_path):
     a, b = load_checkpoint(tmp_path/'run'), load_checkpoint(straight)
     assert a.model.keys() == b.model.keys() and all((a.model[k] - b.model[k]).abs().max() < .05 for k in a.model)
     assert abs(clockless(tmp_path/'run')[-1]['val_loss'] - clockless(straight)[-1]['val_loss']) < .02
+
+def test_from_prep_to_a_trained_run(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path); scenes = plays(60_000, seed=5).split('SCENE. ')[1:-1]
+    (tmp_path/'plays.jsonl').write_text('\n'.join(json.dumps(dict(text='SCENE. ' + s)) for s in scenes))
+    assert gpub('prep', '--source', 'plays=plays.jsonl', '--out', 'shards', '--vocab', 300, '--val', .2, '--workers', 1) == 0
+    argv = ['train', 'shakespeare', '--data', 'shards', '--out', 'run', *TINY]
+    assert gpub(*argv) == 0; rows = clockless('run')
+    assert rows[-1]['val_loss'] < rows[0]['loss'] and json.loads(Path('run/config.json').read_text())['unit'] == 'nats/token'
+    assert gpub('sample', 'run', '-n', 5) == 0
+    capsys.readouterr(); manifest = tmp_path/'shards'/'manifest.json'; manifest.write_text(manifest.read_text().replace('"tokenizer": "', '"tokenizer": "0'))
+    assert gpub(*argv[:-2], '--out', 'other') == 1; one_line(capsys, 'tokenizer', 'manifest.json')
