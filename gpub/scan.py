@@ -125,7 +125,7 @@ class Scan:
 
     def attractors(self,
         source, top=10,
-        rare=.002,         # at most this share of all documents has the word
+        rare=.002,         # at most this share of all documents (or 5) has the word
         concentrated=.9,   # at least this share of those is in this source
         least=2            # in at least so many documents
     )->list: # of (word, documents, occurrences per bursty document), most bursty first
@@ -136,7 +136,7 @@ class Scan:
         slot = np.array([word_hashes(w, EXACT)[0][0] % np.uint64(SLOTS) if len(word_hashes(w, EXACT)[0]) else 0 for w, _ in words], np.int64)
         here, everywhere = self.seen[source][slot], sum(s[slot].astype(np.int64) for s in self.seen.values())
         for (w, (docs, n)), mine, all_ in zip(words, here, everywhere):
-            if all_ <= max(rare*total, least) and mine >= concentrated*all_ and docs >= least: rows.append((w, int(mine), n/docs))
+            if all_ <= max(rare*total, 5) and mine >= concentrated*all_ and docs >= least: rows.append((w, int(mine), n/docs))
         return sorted(rows, key=lambda r: (-r[2], r[0]))[:top]
 
     def rate(self): # per million documents

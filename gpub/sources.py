@@ -160,14 +160,13 @@ def cut_text(
     pieces # iterable of bytes
 ):
     "Blocks of plain text, cut at the last blank line, else line, else space, else before a UTF-8 character"
-    rest = b''
-    for b in pieces:
-        b = rest + b
-        end = next((i for sep in (b'\n\n', b'\n', b' ') if (i := b.rfind(sep, len(b)//2) + len(sep)) >= len(sep)), len(b))
-        if end == len(b): end = whole_chars(b)
-        rest = b[end:]
-        yield b[:end]
-    if rest: yield rest
+    held = b''
+    for b in pieces: # what is held is cut only when more follows
+        if held:
+            end = next((i for sep in (b'\n\n', b'\n', b' ') if (i := held.rfind(sep, len(held)//2) + len(sep)) >= len(sep)), 0) or whole_chars(held)
+            yield held[:end]
+        held = held[end:] + b if held else b
+    if held: yield held
 
 def file_blocks(
     path, column='text', meter=None

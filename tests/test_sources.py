@@ -1,0 +1,112 @@
+"Readers: what comes out is what went in, whatever the container; dirt is counted, half a file refused"
+import gzip, json, os, sys
+import numpy as np, pyarrow as pa, pyarrow.parquet as pq, pytest, zstandard
+from hypothesis import given, settings, strategies as st
+from gpub.core import GpubError
+from gpub.sources import BLOCK, NAMED, Source, chunks, cut_lines, cut_pieces, cut_text, find_files, from_utf16, open_hub, records
+
+TEXTS = [f'document {i}: ' + 'naïve façade ☂ '*(i % 40) for i in range(300)]
+
+def texts_of(path, **kw): return [t for c in chunks(Source(name='s', path=str(path)), **kw) for b in c.blocks for t, _, why in records(b) if why is None]
+
+@pytest.fixture
+def lines(): return ''.join(json.dumps({'text': t}) + '\n' for t in TEXTS).encode()
+
+@pytest.mark.parametrize('name', ['a.jsonl', 'a.jsonl.gz', 'a.jsonl.zst', 'a.parquet'])
+def test_every_container_gives_the_same_texts(tmp_path, lines, name):
+    p = tmp_path/name
+    if name.endswith('gz'): p.write_bytes(gzip.compress(lines[:999]) + gzip.compress(lines[999:]))  # two members, as `cat a.gz b.gz` makes
+    elif name.endswith('zst'): p.write_bytes(zstandard.compress(lines[:999]) + zstandard.compress(lines[999:]))
+    elif name.endswith('parquet'): pq.write_table(pa.table({'id': range(len(TEXTS)), 'text': TEXTS}), p, row_group_size=64)
+    else: p.write_bytes(lines)
+    assert texts_of(p) == TEXTS
+
+@pytest.mark.parametrize('codec', ['gz', 'zst'])
+def test_a_truncated_file_is_refused(tmp_path, lines, codec):
+    big = lines*20; packed = gzip.compress(big) if codec == 'gz' else zstandard.compress(big)
+    p = tmp_path/f'a.jsonl.{codec}'; p.write_bytes(packed[:len(packed)//2])
+    with pytest.raises(GpubError, match=f'a.jsonl.{codec}.*ends in the middle'): texts_of(p)
+    p.write_bytes(b'this is not compressed at all')
+    with pytest.raises(GpubError, match=f'a.jsonl.{codec}'): texts_of(p)
+
+def test_a_broken_parquet_file_and_a_missing_column(tmp_path):
+    (tmp_path/'a.parquet').write_bytes(b'PAR1 nothing')
+    with pytest.raises(GpubError, match='not a readable Parquet'): texts_of(tmp_path/'a.parquet')
+    pq.write_table(pa.table({'body': ['x']}), tmp_path/'b.parquet')
+    with pytest.raises(GpubError, match="no column 'text', it has body"): texts_of(tmp_path/'b.parquet')
+
+def test_folders_and_globs_read_each_file_once_and_name_doubles(tmp_path, lines):
+    for d in 'ab': (tmp_path/d).mkdir(); (tmp_path/d/'x.jsonl').write_bytes(lines)
+    (tmp_path/'a'/'.hidden.jsonl').write_bytes(lines); (tmp_path/'a'/'empty.txt').touch(); (tmp_path/'a'/'picture.png').write_bytes(b'x')
+    said = []
+    assert len(find_files(str(tmp_path), said.append)) == 3 and "'x.jsonl' occurs 2 times" in said[0]
+    assert texts_of(tmp_path, say=said.append) == TEXTS*2 == texts_of(f'{tmp_path}/**/*.jsonl', say=said.append)
+
+def test_dirt_in_jsonl_is_counted(tmp_path):
+    (tmp_path/'a.jsonl').write_bytes(b'{"text": "good"}\nnot json\n{"body": 1}\n{"text": "caf\xe9"}\n{"text": "nul \\u0000"}\r\n\n{"text": "half \\ud83d"}\n{"text": "cut o')
+    got = [r for c in chunks(Source(name='s', path=str(tmp_path/'a.jsonl'))) for b in c.blocks for r in records(b)]
+    assert [why for *_, why in got] == [None, 'not JSON', "no text in 'text'", None, None, None, 'not JSON']
+    assert [(t, fix) for t, fix, why in got if not why] == [('good', None), ('café', 'cp1252'), ('nul \0', None), ('half \ud83d', None)]
+
+def test_a_line_of_100_mb_is_skipped_in_bounded_memory(tmp_path):
+    p = tmp_path/'a.jsonl'
+    with open(p, 'wb') as f:
+        f.write(b'{"text": "before"}\n{"text": "')
+        for _ in range(100): f.write(b'x'*2**20)
+        f.write(b'"}\n{"text": "after"}\n')
+    biggest, got = 0, []
+    for c in chunks(Source(name='s', path=str(p))):
+        biggest = max(biggest, c.size); got += [r for b in c.blocks for r in records(b)]
+    assert [t for t, _, why in got if not why] == ['before', 'after'] and [why for *_, why in got if why] == ['line over the limit'] and biggest < 8 * 2**20
+
+def test_a_text_line_of_100_mb_is_cut(tmp_path):
+    p = tmp_path/'a.txt'; p.write_bytes('ü'.encode()*(8*BLOCK))
+    pieces, longest = 0, 0
+    for c in chunks(Source(name='s', path=str(p))):
+        for b in c.blocks:
+            for t, fix, why in records(b): assert fix is None and why is None; pieces += len(t); longest = max(longest, len(t))
+    assert pieces == 8*BLOCK and longest <= 16_000
+
+def test_utf16_and_mixed_encodings(tmp_path):
+    (tmp_path/'u.txt').write_bytes('Grüße aus dem Süden'.encode('utf-16')); assert texts_of(tmp_path/'u.txt') == ['Grüße aus dem Süden']
+    (tmp_path/'m.txt').write_bytes('é ☂\n'.encode() + 'naïve\n'.encode('cp1252')); assert texts_of(tmp_path/'m.txt') == ['é ☂\nnaïve\n']
+
+@settings(deadline=None, max_examples=60)
+@given(st.binary(max_size=600), st.integers(1, 80), st.integers(1, 100))
+def test_cutting_loses_nothing(data, size, limit):
+    pieces = [data[i:i+size] for i in range(0, len(data), size)]
+    assert b''.join(b for ok, b in cut_lines(pieces, limit=10**6)) == data and b''.join(cut_text(pieces)) == data
+    whole = data.split(b'\n')
+    assert all(l in whole for ok, b in cut_lines(pieces, limit=limit) if ok for l in b.split(b'\n'))
+
+@settings(deadline=None, max_examples=60)
+@given(st.text(max_size=300), st.integers(2, 50))
+def test_pieces_and_utf16_round_trip(text, size):
+    assert ''.join(cut_pieces(text, size)) == text and all(0 < len(p) <= size for p in cut_pieces(text, size))
+    raw = text.encode('utf-16', 'surrogatepass')
+    if text and '\ud800' <= max(text) : text = raw.decode('utf-16', 'replace')
+    assert b''.join(from_utf16([raw[i:i+size] for i in range(0, len(raw), size)])).decode('utf-8', 'surrogatepass') == raw.decode('utf-16', 'replace')
+
+LAYOUT = {'fineweb-edu': ('HuggingFaceFW/fineweb-edu', None, dict(text=None, id='urn', dump='CC-MAIN-2024-10', url='http://x', score=3.2, int_score=3)),
+          'finemath': ('HuggingFaceTB/finemath', 'finemath-4plus', dict(url='http://x', text=None, token_count=9, char_count=9, score=4.1)),
+          'python-edu': ('HuggingFaceTB/smollm-corpus', 'python-edu', dict(blob_id=None, repo_name='a/b', path='/x.py', length_bytes=9, score=4.2, int_score=4)),
+          'python-edu-text': ('Avelina/python-edu-cleaned', None, dict(text=None, blob_id='x'))}
+
+@pytest.mark.parametrize('name', LAYOUT)
+def test_named_datasets_from_local_files_of_the_same_layout(tmp_path, monkeypatch, name):
+    repo, config, row = LAYOUT[name]; column = NAMED[name].column
+    assert (NAMED[name].repo, NAMED[name].config) == (repo, config) and row[column] is None
+    data = tmp_path/'hub'/repo/(config or 'data'); data.mkdir(parents=True); blobs = tmp_path/'blobs'; blobs.mkdir()
+    if config: (tmp_path/'hub'/repo/'README.md').write_text(f'---\nconfigs:\n- config_name: {config}\n  data_files:\n  - split: train\n    path: {config}/*\n---\n')
+    keys = [f'{i:040x}' for i in range(len(TEXTS))] if column == 'blob_id' else TEXTS
+    for k, t in zip(keys, TEXTS): column == 'blob_id' and k[-1] != '7' and (blobs/k).write_bytes(gzip.compress(t.encode()))
+    half = len(keys)//2
+    for i, part in enumerate((keys[:half], keys[half:])): pq.write_table(pa.Table.from_pylist([row | {column: k} for k in part]), data/f'train-{i:05d}-of-00002.parquet')
+    monkeypatch.setenv('GPUB_HUB', str(tmp_path/'hub')); monkeypatch.setenv('GPUB_BLOBS', blobs.as_uri() + '/'); monkeypatch.setenv('HF_DATASETS_CACHE', str(tmp_path/'cache'))
+    want = [t for k, t in zip(keys, TEXTS) if column != 'blob_id' or k[-1] != '7']
+    assert texts_of(name) == want
+    parts = [texts_of(name, rank=r, world=2) for r in (0, 1)]; assert sorted(parts[0] + parts[1]) == sorted(want) and abs(len(parts[0]) - len(parts[1])) < 20
+
+def test_a_dataset_that_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setenv('GPUB_HUB', str(tmp_path)); monkeypatch.setenv('HF_HUB_OFFLINE', '1')
+    with pytest.raises(GpubError, match='nobody/nothing: cannot be opened'): texts_of('hf:nobody/nothing')
