@@ -187,6 +187,7 @@ class BPETokenizer:
         engine=None,   # 'tokenizers' or 'tiktoken'; without it the fastest that is proved to give the same ids
     ):
         d = json.loads(tok.to_str()); model, self._tok = d['model'], tok; self.pattern = _pattern(d)
+        self._plain = d['normalizer'] is None and not model.get('ignore_merges') and not model.get('dropout')
         spelled = [m.split(' ') if isinstance(m, str) else m for m in model['merges']]
         self.merges, self.vocab = [(model['vocab'][a], model['vocab'][b]) for a, b in spelled], tok.get_vocab_size()
         self.specials = {t['content']: t['id'] for t in d['added_tokens']}; self.end = self.specials.get(SPECIALS[0])
@@ -233,11 +234,10 @@ class BPETokenizer:
         return cls(tok)
 
     def same_as_tiktoken(self): # the two conditions of the proof
-        d = json.loads(self._tok.to_str()); ids, model = d['model']['vocab'], self._tok.model
-        plain = d['normalizer'] is None and not d['model'].get('ignore_merges') and not d['model'].get('dropout')
+        ids, model = self._tok.get_vocab(with_added_tokens=False), self._tok.model
         full = len(ids.keys() - self.specials.keys()) == 256 + len(self.merges)
         ordered = full and all(self.tokens[256 + i] == self.tokens[a] + self.tokens[b] for i, (a, b) in enumerate(self.merges))
-        return plain and ordered and all([t.id for t in model.tokenize(s)] == [i] for s, i in ids.items() if s not in self.specials)
+        return self._plain and ordered and all([t.id for t in model.tokenize(s)] == [i] for s, i in ids.items() if s not in self.specials)
 
     def _tiktoken(self):
         import tiktoken
