@@ -232,7 +232,7 @@ def _stages(cfg, out, folder, workers, rank, world, settings, say):
         docs, names, sizes = sources[i].pick(part, split, cutoff, tok.end)
         if names: writer.add(sources[i].name, docs, names, sizes, split)
         p.update(docs[0].nbytes, len(docs[0]), k/len(order))
-        if k % 32 == 31: writer.commit(k+1)
+        if k % 32 == 31 or k+1 == len(order): writer.commit(k+1)
     for s in sources:
         for why, n in sorted(s.counts.dropped.items()): writer.drop(s.name, why, n)
     manifest = writer.close(mix=mixed, weights=cfg.weights, tokenizer_sample=sample, counts={s.name: s.counts.to_dict() for s in sources}, scan=scan and {k: scan[k] for k in ('rate', 'table')})

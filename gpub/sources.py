@@ -169,15 +169,16 @@ def cut_text(
     if held: yield held
 
 def file_blocks(
-    path, column='text', meter=None
+    path, column='text', meter=None,
+    size=BLOCK # bytes read at a time
 ):
     "All of a file as `Block`s"
     kind, codec = kind_of(path); name = str(path)
     if kind == '.parquet': yield from parquet_blocks(path, column, meter)
     elif kind == '.jsonl':
-        for whole, lines in cut_lines(read_pieces(path, codec, meter=meter)): yield Block('jsonl' if whole else 'skipped', lines, name, column)
+        for whole, lines in cut_lines(read_pieces(path, codec, size, meter)): yield Block('jsonl' if whole else 'skipped', lines, name, column)
     else:
-        for text in cut_text(from_utf16(read_pieces(path, codec, meter=meter))): yield Block('text', text, name)
+        for text in cut_text(from_utf16(read_pieces(path, codec, size, meter))): yield Block('text', text, name)
 
 def to_arrow(texts):
     import pyarrow as pa
@@ -305,11 +306,11 @@ class Chunk:
     @property
     def size(self): return sum(len(b.data) for b in self.blocks)
 
-def read_blocks(source, rank, world, state, meter, say):
+def read_blocks(source, rank, world, state, meter, size, say):
     if source.hub: yield from hub_blocks(source.hub, rank, world, state)
     else:
         for f in find_files(source.path, say):
-            for b in file_blocks(f, source.column, meter): yield b, None
+            for b in file_blocks(f, source.column, meter, size): yield b, None
 
 def chunks(
     source:Source,
@@ -322,7 +323,7 @@ def chunks(
 ):
     "Yield the `Chunk`s of a source in order"
     n, held, total, hub = start, [], 0, bool(source.hub)
-    for b, after in read_blocks(source, rank, world, state, meter, say):
+    for b, after in read_blocks(source, rank, world, state, meter, min(size, BLOCK), say):
         held.append(b); total += len(b.data)
         if total >= size: yield Chunk(source.name, n, held, after, hub); n, held, total = n+1, [], 0
     if held: yield Chunk(source.name, n, held, after, hub)

@@ -108,5 +108,6 @@ def test_named_datasets_from_local_files_of_the_same_layout(tmp_path, monkeypatc
     parts = [texts_of(name, rank=r, world=2) for r in (0, 1)]; assert sorted(parts[0] + parts[1]) == sorted(want) and abs(len(parts[0]) - len(parts[1])) < 20
 
 def test_a_dataset_that_is_not_there(tmp_path, monkeypatch):
-    monkeypatch.setenv('GPUB_HUB', str(tmp_path)); monkeypatch.setenv('HF_HUB_OFFLINE', '1')
+    import datasets.config, huggingface_hub.constants
+    monkeypatch.setenv('GPUB_HUB', str(tmp_path)); monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_OFFLINE', True); monkeypatch.setattr(datasets.config, 'HF_HUB_OFFLINE', True)
     with pytest.raises(GpubError, match='nobody/nothing: cannot be opened'): texts_of('hf:nobody/nothing')
