@@ -2,11 +2,13 @@
 BIN := .venv/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 LIMIT := $(if $(shell command -v timeout),timeout -k 10 1200)
 TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 MPLBACKEND=Agg
-NB_NEEDED = $(if $(NB),,$(error say which notebook: make $@ NB=nbs/season1/01_first_transformer.ipynb))
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 export PYTHON
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
+ifneq ($(filter run py ipynb,$(MAKECMDGOALS)),)
+$(if $(NB),,$(error say which notebook: make $(firstword $(MAKECMDGOALS)) NB=nbs/season1/01_first_transformer.ipynb))
+endif
 .PHONY: help train test test-slow lab site run py ipynb export clean
 
 help:            ## this list
@@ -32,14 +34,14 @@ site: .venv/docs.stamp   ## the website, with pip packages only -> _site_offline
 	@$(BIN)/python tools/offline/build.py
 
 run: .venv/dev.stamp     ## run a notebook in full and store its outputs: make run NB=nbs/...
-	@$(NB_NEEDED)$(BIN)/python tools/nbrun.py $(NB)
+	@$(BIN)/python tools/nbrun.py $(NB)
 	@$(MAKE) -s export
 
 py: .venv/dev.stamp      ## a notebook as text in .py/: make py NB=nbs/...
-	@$(NB_NEEDED)mkdir -p .py && for n in $(NB); do $(BIN)/jupytext -q --to py:percent -o .py/$$(basename $$n .ipynb).py $$n && echo .py/$$(basename $$n .ipynb).py || exit 1; done
+	@mkdir -p .py && for n in $(NB); do $(BIN)/jupytext -q --to py:percent -o .py/$$(basename $$n .ipynb).py $$n && echo .py/$$(basename $$n .ipynb).py || exit 1; done
 
 ipynb: .venv/dev.stamp   ## the text back into the notebook, ids and outputs kept: make ipynb NB=nbs/...
-	@$(NB_NEEDED)for n in $(NB); do $(BIN)/jupytext -q --to ipynb --update -o $$n .py/$$(basename $$n .ipynb).py || exit 1; done
+	@for n in $(NB); do $(BIN)/jupytext -q --to ipynb --update -o $$n .py/$$(basename $$n .ipynb).py || exit 1; done
 
 export: .venv/dev.stamp  ## notebooks -> gpub/, and noise out of the notebooks
 	@$(BIN)/nbdev_export && $(BIN)/nbdev_clean

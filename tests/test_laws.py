@@ -38,9 +38,7 @@ def reach(graph, name):
     return seen
 
 def cycles(root):
-    "Circles of imports. One arrow is left out: `core` reaches for the plays when there is no network, inside a function"
     graph = imports(root)
-    graph.get('core', set()).discard('plays')
     return [f'{m} imports itself through {sorted(reach(graph, m))}' for m in graph if m in reach(graph, m)]
 
 def exports_to(path):
