@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from .core import GpubError, machine, seed_everything, use_threads
 from .gpt import GPT, GPTConfig
 from .run import PRESETS, flops_per_token, load_corpus, matmul_peak
-from .train import TrainConfig, evaluate, train
+from .train import TrainConfig, contexts, evaluate, train
 
 # %% ../nbs/lib/bench.ipynb #f7ae8b84
 @dataclass
@@ -40,7 +40,7 @@ def ours(name, preset, corpus, settings=None):
     "The preset, through the library's own loop"
     r = PRESETS[preset]; cfg = TrainConfig(**{**r.train.to_dict(), **(settings or {})})
     mc = GPTConfig(vocab=corpus.tok.vocab, **r.model); seed_everything(cfg.seed); model = GPT(mc)
-    by_ctx = {c: corpus.train(c, cfg.batch_tokens//c, cfg.seed) for c in {mc.ctx, *(c for _, c in cfg.stages)}}
+    by_ctx = {c: corpus.train(c, cfg.batch_tokens//c, cfg.seed) for c in contexts(cfg, mc.ctx)}
     loop = train(model, lambda n, c: by_ctx[c][n], cfg)
     return Contender(name, model, lambda n: next(loop), cfg.steps, cfg.batch_tokens)
 

@@ -22,7 +22,7 @@ from .plays import ideal_error, plays_entropy, plays_nll, scene_start, sees_futu
 from .report import bits_per_byte, read_log, reference_lines, write_report
 from .shards import Batches, open_shard, read_manifest
 from .tokenizer import CharTokenizer, load_tokenizer
-from .train import (Diverged, TrainConfig, backward, choose_loss, ctx_at, evaluate, make_optimizers, optimizer_state,
+from .train import (Diverged, TrainConfig, backward, choose_loss, contexts, ctx_at, evaluate, make_optimizers, optimizer_state,
                         restore_optimizers, seconds_per_call, train)
 
 # %% ../nbs/lib/run.ipynb #08dbef15
@@ -37,7 +37,7 @@ class Preset:
 
 PRESETS = {
     'shakespeare': Preset('2 x 128, context 256, 437,888 parameters on tiny Shakespeare: minutes on two CPU cores',
-        dict(ctx=256, width=128, layers=2, heads=4), TrainConfig(steps=1200, batch_tokens=4096)),
+        dict(ctx=256, width=128, layers=2, heads=4), TrainConfig(steps=1200, batch_tokens=4096, stages=((0., 64), (.25, 128), (.5, 256)))),
     'shakespeare-short': Preset('4 x 128, context 64: the quickest way to something that looks like English',
         dict(ctx=64, width=128, layers=4, heads=4, init_std=0.1), TrainConfig(steps=170, batch_tokens=2048, muon_lr=.05, muon_momentum=.9, lr=.03, warmup=0, decay=.6), evals=4),
 }
@@ -266,12 +266,11 @@ class Run:
         self.model_cfg = GPTConfig(vocab=self.corpus.tok.vocab, **shape)
         self.val_bytes = len(self.corpus.val_text().encode()); self.evals = self._at(i/self.preset.evals for i in range(1, self.preset.evals + 1))
         self.milestones = self._at(self.preset.samples); self.save_every = save_every or max(1, self.cfg.steps//10)
-        self.batches_by_ctx = {c: self._batches(c) for c in {self.model_cfg.ctx, *(c for _, c in self.cfg.stages)}}
+        self.batches_by_ctx = {c: self._batches(c) for c in contexts(self.cfg, self.model_cfg.ctx)}
 
     def _at(self, shares): return {round(s*self.cfg.steps) for s in shares}
 
     def _batches(self, ctx):
-        if ctx > self.model_cfg.ctx: raise GpubError(f"a stage has context {ctx}, beyond the model's {self.model_cfg.ctx}")
         if self.cfg.batch_tokens % ctx: raise GpubError(f'batch_tokens {self.cfg.batch_tokens} is not a multiple of the context {ctx}')
         return self.corpus.train(ctx, self.cfg.batch_tokens//ctx, self.cfg.seed)
 

@@ -94,7 +94,9 @@ def unexercised(root):
     for path in notebooks(root):
         exported = [c for c in cells(path) if directive(c, 'exports?')]
         words = {w for c in cells(path) if not directive(c, r'exports?|exporti|eval:\s*false') for w in used(python(source(c)))}
+        inside = {n.id for c in exported for n in ast.walk(python(source(c))) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
         for name, uses in (d for c in exported for d in defined(python(source(c)))):
+            if name.isupper() and name in inside: continue # a constant is exercised by the function that reads it
             if not name.startswith('_') and not uses & words: out.append(f'{path.relative_to(root)}: {name} is exported and no cell of the notebook uses it')
     return out
 

@@ -11,7 +11,7 @@ from gpub.plays import plays
 from gpub.run import Run
 from gpub.train import TrainConfig
 
-TINY = ['--set', 'width=32', '--set', 'ctx=32', '--set', 'batch_tokens=256', '--steps', '30', '--save-every', '5']
+TINY = ['--set', 'width=32', '--set', 'ctx=32', '--set', 'stages=[[0,16],[0.5,32]]', '--set', 'batch_tokens=256', '--steps', '30', '--save-every', '5']
 
 @pytest.fixture(scope='module')
 def text(tmp_path_factory):
@@ -85,7 +85,7 @@ def test_sample(straight, capsys):
     (['train', 'shakespeare', '--set', 'lr=fast'], ['lr', 'fast']),
     (['train', 'shakespeare', '--set', 'lr'], ['key=value']),
     (['train', 'shakespeare', '--steps', '0'], ['steps', '0']),
-    (['train', 'shakespeare', '--set', 'batch_tokens=100'], ['batch_tokens', '100', '256']),
+    (['train', 'shakespeare', '--set', 'batch_tokens=100'], ['batch_tokens', '100', '64']),
     (['train', 'shakespeare', '--device', 'tpu'], ['tpu', 'cpu']),
     (['train', 'shakespeare', '--usd-per-hour', '-1'], ['-1']),
     (['train', 'shakespeare', '--data', 'no/such.txt'], ['no/such.txt']),
