@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PrepConfig', 'kept_texts', 'hash_of', 'Worker', 'setup', 'scan_chunk', 'encode_chunk', 'todo', 'Progress', 'inputs',
-           'same_job', 'learn_tokenizer', 'look', 'prepare', 'mix_table']
+           'same_job', 'learn_tokenizer', 'look', 'prepare', 'tidy', 'mix_table']
 
 # %% ../nbs/season1/02_data_preparation.ipynb #25d1abef
 import errno, json, shutil, sys, time
@@ -101,7 +101,7 @@ class Worker:
 def setup(cfg, folder, tok=None, bench=False, rank=0, world=1):
     "Make a `Worker`, in the process it will work in"
     cfg = PrepConfig.from_dict(cfg)
-    return Worker(cfg, Path(folder), load_tokenizer(tok) if tok else None, Benchmarks(cfg.benchmarks) if bench and cfg.benchmarks else None, rank, world)
+    return Worker(cfg, Path(folder), load_tokenizer(tok) if isinstance(tok, str) else tok, Benchmarks(cfg.benchmarks) if bench and cfg.benchmarks else None, rank, world)
 
 def scan_chunk(w, chunk):
     "(source, bytes, what the scan found)"
@@ -171,15 +171,15 @@ def same_job(old, new, where):
 def learn_tokenizer(cfg, folder, say=print):
     "The tokenizer asked for, or one trained on the first documents of every source; and how many bytes of each it saw"
     path = folder/'tokenizer'
-    if not (path/'sample.json').exists():
-        if cfg.tokenizer: tok, seen = load_tokenizer(cfg.tokenizer), {}
-        else:
-            texts = {s.name: (t for c in chunks(s, size=1 << 20, say=lambda m: None) for t, *_ in kept_texts(c, cfg.rules, Counts())) for s in cfg.parsed}
-            sample = stratified(texts, int(cfg.sample_mb*1e6), cfg.weights); seen = {k: sum(len(t.encode()) for t in v) for k, v in sample.items()}
-            say(f"tokenizer: learning {cfg.vocab:,} tokens from {', '.join(f'{n/1e6:.1f} MB of {k}' for k, n in seen.items())}")
-            tok = BPETokenizer.train((t for v in sample.values() for t in v), cfg.vocab)
-        tok.save(path); write_atomic(path/'sample.json', json.dumps(seen))
-    return load_tokenizer(path), read_json(path/'sample.json')
+    if (path/'sample.json').exists(): return load_tokenizer(path), read_json(path/'sample.json')
+    if cfg.tokenizer: tok, seen = load_tokenizer(cfg.tokenizer), {}
+    else:
+        texts = {s.name: (t for c in chunks(s, size=1 << 20, say=lambda m: None) for t, *_ in kept_texts(c, cfg.rules, Counts())) for s in cfg.parsed}
+        sample = stratified(texts, int(cfg.sample_mb*1e6), cfg.weights); seen = {k: sum(len(t.encode()) for t in v) for k, v in sample.items()}
+        say(f"tokenizer: learning {cfg.vocab:,} tokens from {', '.join(f'{n/1e6:.1f} MB of {k}' for k, n in seen.items())}")
+        tok = BPETokenizer.train((t for v in sample.values() for t in v), cfg.vocab)
+    tok.save(path); write_atomic(path/'sample.json', json.dumps(seen))
+    return tok, seen
 
 def look(cfg, folder, workers, rank, world, say):
     "The scan as a stage: the report, once, then the gate"
@@ -206,7 +206,7 @@ def prepare(
     settings = cfg.settings | dict(inputs=inputs(cfg))
     try:
         if final.exists():
-            same_job(read_json(final)['settings'], settings, out); shutil.rmtree(folder, ignore_errors=True); say(f'{out} is complete'); return read_json(final)
+            same_job(read_json(final)['settings'], settings, out); tidy(out, folder); say(f'{out} is complete'); return read_json(final)
         plan = cfg.settings | dict(inputs=inputs(cfg, exact=True))
         if (folder/'plan.json').exists(): same_job(read_json(folder/'plan.json'), plan, folder)
         else: write_atomic(folder/'plan.json', json.dumps(plan))
@@ -219,7 +219,8 @@ def _stages(cfg, out, folder, workers, rank, world, settings, say):
     scan = look(cfg, folder, workers, rank, world, say) if cfg.scan else None
     tok, sample = learn_tokenizer(cfg, folder, say)
     total, meter, p = sum(f[1] for s in inputs(cfg, exact=True).values() for f in s if isinstance(f[1], int)), dict(read=0), Progress('encode')
-    for size, tokens in ordered_map(encode_chunk, todo(cfg, folder, rank, world, meter, say), workers, setup, (cfg.to_dict(), str(folder), str(folder/'tokenizer'), False, rank, world)):
+    args = cfg.to_dict(), str(folder), tok if workers == 1 else str(folder/'tokenizer'), False, rank, world
+    for size, tokens in ordered_map(encode_chunk, todo(cfg, folder, rank, world, meter, say), workers, setup, args):
         p.update(size, tokens, meter['read']/total if total else 0)
     p.done(say)
     sources = [Encoded(folder, s.name) for s in cfg.parsed]
@@ -237,8 +238,14 @@ def _stages(cfg, out, folder, workers, rank, world, settings, say):
         for why, n in sorted(s.counts.dropped.items()): writer.drop(s.name, why, n)
     manifest = writer.close(mix=mixed, weights=cfg.weights, tokenizer_sample=sample, counts={s.name: s.counts.to_dict() for s in sources}, scan=scan and {k: scan[k] for k in ('rate', 'table')})
     p.done(say); say(mix_table(manifest))
-    shutil.rmtree(folder)
-    return manifest
+    tidy(out, folder); return manifest
+
+def tidy(out, folder):
+    "Remove the work folder, and temporary files of this node's writes that were killed"
+    tail = folder.name.removeprefix('.work')
+    for name in (f'manifest{tail}.json', f'.progress{tail}.json', *([] if tail else ['tokenizer.json'])):
+        for p in Path(out).glob(f'.{name}.????????'): p.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
 
 def mix_table(manifest):
     "Tokens, share and epochs of each source, as text"
