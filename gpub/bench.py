@@ -8,7 +8,7 @@ __all__ = ['Contender', 'ours', 'random_windows', 'adamw', 'HFModel', 'field_of'
 
 # %% ../nbs/lib/bench.ipynb #9bbaa660
 import math, time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 from torch import nn
@@ -75,7 +75,7 @@ class HFModel(nn.Module):
 def field_of(preset, corpus, hf=True, settings=None):
     "All contenders for a preset's shape"
     r = PRESETS[preset]; mc = GPTConfig(vocab=corpus.tok.vocab, **r.model); out = [ours('gpub', preset, corpus, settings)]
-    def fresh(cls=GPT): seed_everything(0); return cls(GPTConfig(**{**mc.to_dict(), 'init_std': .02}))
+    def fresh(cls=GPT): seed_everything(0); return cls(replace(mc, embed_std=None))
     batch = r.train.batch_tokens//mc.ctx
     if preset == 'shakespeare-short': # the published recipe: cosine from 1e-3 to 1e-4 after 100 steps of warm-up
         cos = lambda n: min(1., (n + 1)/100) if n < 100 else .1 + .45*(1 + math.cos(math.pi*(n - 100)/1900))

@@ -57,6 +57,7 @@ class GPTConfig(Config):
     bias:bool=True      # biases in linear layers and norms
     tied:bool=True      # the head reads tokens with the embedding's own matrix
     init_std:float=0.02 # standard deviation of fresh weights
+    embed_std:float|None=None # of fresh embeddings; None: the same
 
     def __post_init__(self):
         for k in ('vocab', 'ctx', 'width', 'layers', 'heads'):
@@ -64,8 +65,9 @@ class GPTConfig(Config):
         for k in ('bias', 'tied'):
             if type(b := getattr(self, k)) is not bool: raise GpubError(f'{k} must be true or false, got {b!r}')
         if self.width % self.heads: raise GpubError(f'width must be a multiple of heads, got width {self.width} and {self.heads} heads')
-        if not (isinstance(self.init_std, (int, float)) and 0 < self.init_std < float('inf')):
-            raise GpubError(f'init_std must be a positive number, got {self.init_std!r}')
+        for k in ('init_std', 'embed_std'):
+            if (x := getattr(self, k)) is None and k == 'embed_std': continue
+            if not (isinstance(x, (int, float)) and 0 < x < float('inf')): raise GpubError(f'{k} must be a positive number, got {x!r}')
 
 # %% ../nbs/season1/01_first_transformer.ipynb #233d0bc6
 class Attention(nn.Module):

@@ -39,7 +39,7 @@ PRESETS = {
     'shakespeare': Preset('2 x 128, context 256, 437,888 parameters on tiny Shakespeare: minutes on two CPU cores',
         dict(ctx=256, width=128, layers=2, heads=4), TrainConfig(steps=1200, batch_tokens=4096, stages=((0., 64), (.25, 128), (.5, 256)))),
     'shakespeare-short': Preset('4 x 128, context 64: the quickest way to something that looks like English',
-        dict(ctx=64, width=128, layers=4, heads=4, init_std=0.1), TrainConfig(steps=170, batch_tokens=2048, muon_lr=.05, muon_momentum=.9, lr=.03, warmup=0, decay=.6), evals=4),
+        dict(ctx=64, width=128, layers=4, heads=4, embed_std=0.1), TrainConfig(steps=170, batch_tokens=2048, muon_lr=.05, muon_momentum=.9, lr=.03, warmup=0, decay=.5), evals=4),
 }
 
 def find_preset(
