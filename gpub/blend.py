@@ -30,12 +30,12 @@ def save_chunk(
     out = dict(ids=ids, lengths=lengths, hashes=np.fromiter(map(xxhash.xxh3_64_intdigest, raw), np.uint64, len(raw)),
                sizes=np.fromiter(map(len, raw), np.int64, len(raw)), names=np.frombuffer('\n'.join(names).encode(), np.uint8))
     if sigs is not None: out['sigs'] = sigs
-    write_atomic(path, save(out, dict(counts=json.dumps(counts.to_dict()), state=json.dumps(state))))
+    write_atomic(path, save(out, dict(about=json.dumps(dict(counts=counts.to_dict(), state=state)))))
 
 def load(path, *keys):
     "Arrays of a chunk file; with no key, its metadata"
     from safetensors import safe_open
-    with safe_open(path, 'np') as f: return [f.get_tensor(k) for k in keys] if keys else {k: json.loads(v) for k, v in f.metadata().items()}
+    with safe_open(path, 'np') as f: return [f.get_tensor(k) for k in keys] if keys else json.loads(f.metadata()['about'])
 
 # %% ../nbs/lib/blend.ipynb #cebdbcab
 SALT = np.uint64(0x5DEECE66D)

@@ -136,10 +136,10 @@ def todo(
 # %% ../nbs/season1/02_data_preparation.ipynb #fb45f7e4
 class Progress:
     "One line that says how far, how fast, how long"
-    def __init__(self, stage, stream=None): self.stage, self.stream, self.start, self.last, self.bytes, self.tokens = stage, stream or sys.stderr, time.time(), 0, 0, 0
+    def __init__(self, stage, stream=None): self.stage, self.stream, self.start, self.last, self.bytes, self.tokens = stage, sys.stderr if stream is None else stream, time.time(), 0, 0, 0
 
     def line(self, share):
-        t = max(time.time() - self.start, 1e-9); left = t*(1-share)/share if 0 < share <= 1 else None
+        t = max(time.time() - self.start, 1e-9); left = t*(1-share)/share if 0 < share < 1 else None
         return (f'{self.stage:8} {100*share:5.1f}%' if left is not None else f'{self.stage:14}') + f'  {self.bytes/1e6:,.1f} MB  {self.bytes/1e6/t:,.1f} MB/s' + \
             (f'  {self.tokens:,} tokens' if self.tokens else '') + (f'  ETA {int(left)//60}:{int(left)%60:02d}' if left is not None else '')
 

@@ -325,5 +325,5 @@ def chunks(
     n, held, total, hub = start, [], 0, bool(source.hub)
     for b, after in read_blocks(source, rank, world, state, meter, min(size, BLOCK), say):
         held.append(b); total += len(b.data)
-        if total >= size: yield Chunk(source.name, n, held, after, hub); n, held, total = n+1, [], 0
+        if total >= .75*size: yield Chunk(source.name, n, held, after, hub); n, held, total = n+1, [], 0
     if held: yield Chunk(source.name, n, held, after, hub)
