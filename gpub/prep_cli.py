@@ -12,7 +12,7 @@ import click
 from .cleaning import Rules
 from .core import GpubError
 from .prep import PrepConfig, mix_table, prepare
-from .shards import Batches, compress, merge, unpack
+from .shards import Batches, compress, merge, read_manifest, unpack
 
 # %% ../nbs/lib/prep_cli.ipynb #b6fc6029
 def gather(
@@ -80,11 +80,10 @@ def data_group():
 def what(folder, step, ctx, batch, seed):
     "Which documents and sources step N reads: for the step where the loss jumped."
     batches = Batches.from_shards(folder, ctx=ctx, batch=batch, seed=seed)
-    for row in batches.what(step): click.echo(row if isinstance(row, str) else '  '.join(map(str, row.values() if isinstance(row, dict) else row)))
+    for n, r in enumerate(batches.what(step)): click.echo(f"row {n}: {r['source']}, epoch {r['epoch']}, tokens {r['start']:,} to {r['stop']:,} of {' '.join(r['shards'])}: {'; '.join(r['documents'])}")
 
 @data_group.command('mix')
 @click.argument('folder')
 def show_mix(folder):
     "Tokens, share and epochs of every source."
-    from gpub.shards import read_manifest
     m = read_manifest(folder); click.echo(mix_table(m) if 'mix' in m and not m.get('merged') else mix_of(m))
