@@ -81,7 +81,7 @@ def bench_prep(
         best = 'encoder' if 'encoder' in runs and cpu['encoder'] < cpu['encode_batch_fast'] else 'encode_batch_fast'
         ratios = dict(of_fastest_encoder=cpu[best]/ours, of_fastest_encoder_with_startup=cpu[best]/cpu['pipeline'], of_encode_batch_fast=cpu['encode_batch_fast']/cpu['pipeline'])
         if usual: ratios['of_datasets_map'] = cpu['datasets_map']/cpu['pipeline']
-        stages = stage_speeds(texts[:max(50, len(texts)//8)]); writing = shard_writing(tok, tok.encode_batch(texts, threads=1) if tok._fast else tok.encode_batch(texts), d)
+        stages = stage_speeds(texts[:max(50, len(texts)//8)]); writing = shard_writing(tok, tok.encode_batch(texts, threads=1) if tok._fast else tok.encode_batch(texts), d, tokens=1 << (27 if mb >= 10 else 20))
     os.environ.pop('TOKENIZERS_PARALLELISM') if before is None else os.environ.__setitem__('TOKENIZERS_PARALLELISM', before)
     return dict(machine=machine(), text=where, mb=size, documents=len(texts), vocab=tok.vocab, engine=tok.engine, startup_seconds=startup[1], documents_with_other_ids=len(same), mb_per_second={k: size/v for k, v in clock.items()},
                 mb_per_cpu_second={k: size/v for k, v in cpu.items()}, ratios=ratios | dict(shard_writing_of_file_copy=writing['copy']/writing['shards']), stages_mb_per_second=stages)
