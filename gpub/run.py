@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from .checkpoint import differences, latest, load_checkpoint, lock, save_checkpoint
-from .core import (GpubError, Text, load_shakespeare, machine, pick_device, pick_precision, read_json, runs_dir, seed_everything,
+from .core import (GpubError, Text, cpu_has_bf16, load_shakespeare, machine, pick_device, pick_precision, read_json, runs_dir, seed_everything,
                        use_threads, write_atomic)
 from .gpt import GPT, GPTConfig, sample
 from .plays import ideal_error, plays_entropy, plays_nll, scene_start, sees_future
@@ -37,7 +37,7 @@ class Preset:
 
 PRESETS = {
     'shakespeare': Preset('2 x 128, context 256, 437,888 parameters on tiny Shakespeare: minutes on two CPU cores',
-        dict(ctx=256, width=128, layers=2, heads=4), TrainConfig(steps=1200, batch_tokens=4096, stages=((0., 64), (.25, 128), (.5, 256)))),
+        dict(ctx=256, width=128, layers=2, heads=4), TrainConfig(steps=1100, batch_tokens=4096)),
     'shakespeare-short': Preset('4 x 128, context 64: the quickest way to something that looks like English',
         dict(ctx=64, width=128, layers=4, heads=4, embed_std=0.1), TrainConfig(steps=170, batch_tokens=2048, muon_lr=.05, muon_momentum=.9, lr=.03, warmup=0, decay=.5), evals=4),
 }
@@ -150,6 +150,7 @@ def matmul_peak(
     device, dtype, n=1024
 ): # FLOP/s
     "What this device really does on a large matmul: the ceiling that utilisation is a share of"
+    if device.type == 'cpu' and not cpu_has_bf16(): dtype = torch.float32 # it would be emulated
     a = torch.randn(n, n, device=device, dtype=dtype); sync = torch.cuda.synchronize if device.type == 'cuda' else lambda: None
     def f(): a @ a; sync()
     return 2*n**3/seconds_per_call(f, 5)
