@@ -205,7 +205,7 @@ def load_shakespeare(
     "Tiny Shakespeare from `$GPUB_DATA`, the cache or the network; with none of them, as many characters of built-in plays"
     for d in data_dirs():
         for p in (d/'tinyshakespeare.txt', d/'input.txt'):
-            if p.is_file(): return Text(check_shakespeare(p.read_bytes(), p), 'tiny shakespeare', f'read from {p}')
+            if p.is_file(): return Text(check_shakespeare(p.read_bytes(), p), 'tiny shakespeare', f'{p.name} from {"the cache" if d == cache_dir() else "$GPUB_DATA"}')
     try:
         with urllib.request.urlopen(url, timeout=20) as r: data = r.read()
     except (urllib.error.URLError, OSError) as e:

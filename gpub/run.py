@@ -32,12 +32,12 @@ class Preset:
     about:str
     model:dict          # `GPTConfig` without vocab
     train:TrainConfig
-    evals:int=8         # validation passes
+    evals:int=5         # validation passes
     samples:tuple=(0., .1, .25, .5, 1.) # milestones, as shares of the run
 
 PRESETS = {
     'shakespeare': Preset('2 x 128, context 256, 437,888 parameters on tiny Shakespeare: minutes on two CPU cores',
-        dict(ctx=256, width=128, layers=2, heads=4), TrainConfig(steps=1100, batch_tokens=4096)),
+        dict(ctx=256, width=128, layers=2, heads=4, embed_std=0.05), TrainConfig(steps=950, batch_tokens=4096, muon_lr=.03, weight_decay=.1)),
     'shakespeare-short': Preset('4 x 128, context 64: the quickest way to something that looks like English',
         dict(ctx=64, width=128, layers=4, heads=4, embed_std=0.1), TrainConfig(steps=170, batch_tokens=2048, muon_lr=.05, muon_momentum=.9, lr=.03, warmup=0, decay=.5), evals=4),
 }
@@ -230,9 +230,10 @@ class Progress:
     "One line that rewrites itself on a terminal; elsewhere a line now and then"
     def __init__(self, total, every=None, out=None):
         self.total, self.out = total, out or sys.stdout
-        self.live, self.every, self.shown = self.out.isatty(), every or max(1, total//10), False
+        self.live, self.every, self.shown, self.due = self.out.isatty(), every or max(1, total//10), False, 0
     def __call__(self, row, val=None, eta=0):
-        if not self.live and row['step'] % self.every and row['step'] != self.total: return
+        if not self.live and row['step'] < self.due and row['step'] != self.total: return
+        self.due = (row['step']//self.every + 1)*self.every
         line = (f"step {row['step']:>5}/{self.total}  loss {row['loss']:.3f}  val {'-' if val is None else format(val, '.3f')}  "
                 f"{row['tok_s']/1e3:.1f}K tok/s  {clock(row['seconds'])} done, {clock(eta)} left  ${row['usd']:.2f}")
         self.out.write(('\r\x1b[K' + line) if self.live else line + '\n'); self.out.flush(); self.shown = self.live

@@ -26,7 +26,7 @@ class TrainConfig(Config):
     muon_momentum:float=0.95
     lr:float=0.008                 # peak rate of AdamW
     betas:tuple=(0.9, 0.95)        # of AdamW
-    weight_decay:float=0.0         # of matrices, decoupled
+    weight_decay:float=0.0         # of the blocks' matrices, decoupled
     schedule:str='linear'          # linear or cosine decay to zero, or constant
     warmup:int=20                  # steps from zero to the peak rate
     decay:float=1.0                # the last share of the run in which the rate falls
@@ -135,9 +135,9 @@ def make_optimizers(
     "Muon for the matrices of the blocks and AdamW for the rest, or AdamW for everything"
     named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
     mats = {n: p for n, p in named if p.ndim == 2 and n.startswith('blocks.') and cfg.optimizer == 'muon'}
-    rest = [p for n, p in named if n not in mats]
-    groups = [dict(params=[p for p in rest if p.ndim >= 2], weight_decay=cfg.weight_decay), dict(params=[p for p in rest if p.ndim < 2], weight_decay=0.)]
-    opts = [torch.optim.AdamW(groups, lr=cfg.lr, betas=cfg.betas, fused=True)]
+    rest = [(n, p) for n, p in named if n not in mats]; decays = lambda n, p: p.ndim >= 2 and n.startswith('blocks.')
+    groups = [dict(params=[p for n, p in rest if decays(n, p)], weight_decay=cfg.weight_decay), dict(params=[p for n, p in rest if not decays(n, p)], weight_decay=0.)]
+    opts = [torch.optim.AdamW([g for g in groups if g['params']], lr=cfg.lr, betas=cfg.betas, fused=True)]
     if mats: opts.append(Muon(mats.values(), lr=cfg.muon_lr, momentum=cfg.muon_momentum, weight_decay=cfg.weight_decay, dtype=muon_dtype,
                               parts={p: 3 for n, p in mats.items() if n.endswith('qkv.weight') and p.size(0) == 3*p.size(1)}))
     for o in opts:

@@ -61,3 +61,12 @@ def test_sidebar_lists_every_notebook(root):
     listed = sidebar(yaml.safe_load((root/'_quarto.yml').read_text(encoding='utf-8'))['website']['sidebar']['contents'])
     there = [p.relative_to(root/'nbs').as_posix() for p in (root/'nbs').rglob('*.ipynb') if '.ipynb_checkpoints' not in p.parts]
     assert sorted(listed) == sorted(there)
+
+def test_readme_quotes_our_own_run(root):
+    "Figures of the README's run are those of its receipt"
+    text, run = (root/'README.md').read_text(encoding='utf-8'), root/'data/runs/shakespeare'
+    config, bill = (json.loads((run/f'{n}.json').read_text(encoding='utf-8')) for n in ('config', 'bill'))
+    section = re.search(r'^## What `make train` gave us\n(.*?)^## ', text, re.M | re.S)[1]
+    for figure in (f"{bill['val_loss']:.2f} nats/char", f"{bill['val_bpb']:.2f} bits per byte", f"{bill['seconds']/60:.1f} minutes", config['machine']['cpu'], f"{config['parameters']:,}", f"${bill['usd']:.2f}"):
+        assert figure in section, figure
+    assert config['data']['source'] == 'tiny shakespeare' and config['parameters'] == 437_888
