@@ -334,15 +334,18 @@ class Run:
             if s.n % self.cfg.log_every == 0 or s.n in self.evals: self._log(s)
             done = s.n == self.cfg.steps
             with self._aside():
-                if s.n in self.milestones: self._sample(s.n)
+                if s.n in self.milestones: self._read(s); self._sample(s.n)
                 if s.n % self.save_every == 0 or done or stop.is_set(): self._save(s)
             if stop.is_set() and not done: raise Interrupted(f'stopped at step {s.n} of {self.cfg.steps}, saved in {self.out}; go on with: {self.command}')
 
     def _seconds(self): return self.spent + time.perf_counter() - self.began
 
     def _read(self, s):
-        "The step's numbers; a broken run says where its last good weights are"
-        try: return s.row()
+        "The step's numbers, if they and the weights they led to are numbers; a broken run says where its last good weights are"
+        try:
+            row = s.row()
+            if all(p.isfinite().all() for p in self.model.parameters()): return row
+            raise Diverged(f'the weights are not numbers after step {s.n}: stopped; start again in another folder with a lower learning rate')
         except Diverged as e:
             good = latest(self.out, say=self.say) if (self.out/'LATEST').exists() else None
             raise Diverged(f"{e}; the last good checkpoint is {good or 'none yet'}") from None

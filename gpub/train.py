@@ -176,7 +176,7 @@ class Step:
     bad:torch.Tensor      # first step with a non-finite loss or gradient, else 0
     def row(self):
         "The step as plain numbers; raises `Diverged` if any step so far was not finite"
-        if n := int(self.bad): raise Diverged(f'the loss or its gradient is not a number at step {n}: stopped; lower the learning rate (--set lr=..., muon_lr=...) and go on from the last checkpoint')
+        if n := int(self.bad): raise Diverged(f'the loss or its gradient is not a number at step {n}: stopped; start again in another folder with a lower learning rate')
         return dict(step=self.n, tokens=self.tokens, loss=float(self.loss), lr=self.lr, grad_norm=float(self.grad_norm))
 
 # %% ../nbs/season1/04_training_challenges.ipynb #00902ffd
