@@ -4,17 +4,19 @@
 
 # %% auto #0
 __all__ = ['FORMAT', 'MODEL', 'OPTIMIZER', 'untie', 'checkpoints', 'Damaged', 'verify', 'save_checkpoint', 'Checkpoint', 'latest',
-           'load_checkpoint', 'differences', 'lock']
+           'load_checkpoint', 'differences', 'Saver', 'mirror_run', 'restore_from_mirror', 'Mirror', 'lock']
 
 # %% ../nbs/lib/checkpoint.ipynb #e6c03e00
 import errno, json, os, re, shutil
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256 as sha256_of
 from pathlib import Path
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from .core import GpubError, sha256, write_atomic
+from .core import GpubError, read_json, sha256, write_atomic
 
 # %% ../nbs/lib/checkpoint.ipynb #be9a08bb
 FORMAT = 1
@@ -53,7 +55,6 @@ def _seal(record):
 
 def _write(folder, parts, record):
     "Fill `folder`: one safetensors file per part, then `record` with their checksums as state.json; all of it on the disk on return"
-    folder.mkdir(parents=True)
     for name, (tensors, tied) in parts.items():
         save_file({k: _host(t) for k, t in tensors.items()}, folder/name)
         _fsync(folder/name)
@@ -81,8 +82,10 @@ def verify(
 ): # the content of state.json; raises Damaged, or GpubError if a newer gpub wrote it
     "Check a checkpoint against its own checksums"
     folder = Path(folder)
+    if folder.is_file(): raise Damaged(f'{folder} is a file: a checkpoint is a folder')
     try: record = json.loads((folder/'state.json').read_text(encoding='utf-8'))
     except FileNotFoundError: raise Damaged(f'{folder}: state.json is missing') from None
+    except OSError as e: raise Damaged(f'{folder}: state.json cannot be read: {_reason(e)}') from None
     except ValueError: raise Damaged(f'{folder}: state.json is not JSON') from None
     if not isinstance(record, dict) or not isinstance(record.get('format'), int): raise Damaged(f'{folder}: state.json is not that of a checkpoint')
     if record['format'] > FORMAT: raise GpubError(f'{folder} has format {record["format"]}, this gpub reads up to {FORMAT}: upgrade gpub (pip install -U gpub)')
@@ -107,36 +110,58 @@ def save_checkpoint(
     milestone=False, # True: this one is never rotated away
 ): # the folder written; raises GpubError, with all earlier checkpoints as they were
     "Write one checkpoint, all or nothing"
-    if keep < 1: raise GpubError(f'keep must be at least 1, got {keep}: the newest checkpoint always stays')
-    root = Path(run_dir, 'checkpoints'); final = root/f'step-{step:08d}'; temp = root/f'.tmp-{final.name}'
     parts = {MODEL: untie(model), OPTIMIZER: untie(optimizer)}
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        for p in root.glob('.tmp-*'): shutil.rmtree(p)
-        _need_room(root, parts)
-        _write(temp, parts, dict(format=FORMAT, step=step, milestone=milestone, files={}, state=state))
-        _replace(temp, final)
-        write_atomic(Path(run_dir, 'LATEST'), final.name + '\n')
-        _rotate(root, step, keep)
+    return _finish(run_dir, step, parts, state, keep, milestone, _begin(run_dir, step, parts, keep))
+
+# %% ../nbs/lib/checkpoint.ipynb #d808f77a
+@contextmanager
+def _told(step, root):
+    "The system's complaints about a save as one line"
+    try: yield
     except (OSError, SafetensorError) as e:
         raise GpubError(f'could not save step {step} in {root}: {_reason(e)}; earlier checkpoints are untouched, make room or permission there and run the same command again') from e
+
+def _reason(e): return (getattr(e, 'strerror', None) or str(e)).splitlines()[0]
+
+def _begin(run_dir, step, parts, keep):
+    "Whatever can be refused before a byte is copied, cleaning up after whoever died here; the temporary folder to write into"
+    if keep < 1: raise GpubError(f'keep must be at least 1, got {keep}: the newest checkpoint always stays')
+    root = Path(run_dir, 'checkpoints'); temp = root/f'.tmp-step-{step:08d}'
+    with _told(step, root):
+        _clear(root)
+        _need_room(root, sum(t.nbytes + 256 for tensors, _ in parts.values() for t in tensors.values()) + 2**16) # names, shapes and state.json
+        temp.mkdir()
+    return temp
+
+def _finish(run_dir, step, parts, state, keep, milestone, temp):
+    "From the temporary folder to the finished checkpoint; its folder"
+    root, final = temp.parent, temp.with_name(temp.name[5:])
+    try:
+        with _told(step, root):
+            _write(temp, parts, dict(format=FORMAT, step=step, milestone=milestone, files={}, state=state))
+            _replace(temp, final)
+            write_atomic(Path(run_dir, 'LATEST'), final.name + '\n')
+            _rotate(root, step, keep)
     finally: shutil.rmtree(temp, ignore_errors=True)
     return final
 
-# %% ../nbs/lib/checkpoint.ipynb #d808f77a
-def _need_room(root, parts):
-    "Refuse before writing what will not fit: the new checkpoint stands beside the old ones for a moment"
-    need = sum(t.nbytes + 256 for tensors, _ in parts.values() for t in tensors.values()) + 2**16 # names, shapes and state.json
-    if (free := shutil.disk_usage(root).free) < need:
-        raise GpubError(f'no room for a checkpoint in {root}: it needs {_mb(need)}, {_mb(free)} are free; delete something there, keep fewer or choose another folder, then run the same command again')
+def _delete(p): shutil.rmtree(p) if p.is_dir() else p.unlink()
 
-def _reason(e): return (getattr(e, 'strerror', None) or str(e)).splitlines()[0]
+def _clear(root):
+    "Make the folder, without the remains of whoever died in it"
+    root.mkdir(parents=True, exist_ok=True)
+    for p in root.glob('.tmp-*'): _delete(p)
+
+def _need_room(root, need):
+    "Refuse before writing what will not fit: the new checkpoint stands beside the old ones for a moment"
+    if (free := shutil.disk_usage(root).free) < need:
+        raise GpubError(f'no room for a checkpoint in {root}: it needs {_mb(need)}, {_mb(free)} are free; delete something there, keep fewer or choose another folder')
 
 def _replace(temp, final):
     "Put `temp` in the place of `final`; at every moment one of the two has a name that `checkpoints` finds"
     old = final.with_name(final.name + '.old')
     if final.exists():
-        if old.exists(): shutil.rmtree(old)
+        if old.exists(): _delete(old)
         final.rename(old)
     temp.rename(final); _fsync(final.parent)
 
@@ -144,11 +169,13 @@ def _is_milestone(folder):
     try: return json.loads((folder/'state.json').read_text(encoding='utf-8')).get('milestone', False)
     except (OSError, ValueError, AttributeError): return False # damaged: nothing there worth keeping
 
+def _step(folder): return int(folder.stem[5:])
+
 def _rotate(root, step, keep):
     "Delete all but the last `keep` up to `step` and the milestones, each first renamed so that half a deletion never looks like a checkpoint"
-    done = [p for p in checkpoints(root.parent) if p.suffix != '.old' and int(p.name[5:]) <= step]
+    done = [p for p in checkpoints(root.parent) if p.suffix != '.old' and _step(p) <= step]
     for p in [*root.glob('step-*.old'), *(p for p in done[keep:] if not _is_milestone(p))]:
-        shutil.rmtree(p.rename(root/f'.tmp-gone-{p.name}'))
+        _delete(p.rename(root/f'.tmp-gone-{p.name}'))
 
 # %% ../nbs/lib/checkpoint.ipynb #63874d56
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +209,7 @@ def load_checkpoint(
         folder, record = found
     else:
         folder = path if step is None else path/'checkpoints'/f'step-{step:08d}'
-        if not folder.is_dir(): raise GpubError(f'{path} holds no checkpoint of step {step}; it has {[int(p.name[5:13]) for p in checkpoints(path)]}')
+        if not folder.exists(): raise GpubError(f'{path} holds no checkpoint of step {step}; it has {[_step(p) for p in checkpoints(path)]}')
         record = verify(folder, files)
     tensors = [_read(folder/f, record['files'][f]['tied']) for f in files]
     return Checkpoint(step=record['step'], model=tensors[0], optimizer=tensors[1] if optimizer else {}, state=record['state'], path=folder)
@@ -191,13 +218,13 @@ def load_checkpoint(
 def _newest(run_dir, files, say):
     "(folder, record) of the newest whole checkpoint, None if there is none at all"
     run_dir, bad = Path(run_dir), []
-    if (p := run_dir/'LATEST').is_file() and not (run_dir/'checkpoints'/(name := p.read_text(errors='replace').strip()[:80])).is_dir():
+    if (p := run_dir/'LATEST').is_file() and not (run_dir/'checkpoints'/(name := p.read_text(errors='replace').strip()[:80])).exists():
         say(f'{p} names {name!r}, which is gone; looking for the newest checkpoint that is there')
     for folder in checkpoints(run_dir):
         try: record = verify(folder, files)
         except Damaged as e: bad.append(e); say(f'skipped a damaged checkpoint: {e}')
         else: return folder, record
-    if bad: raise GpubError(f'{run_dir}: none of its {len(bad)} checkpoints is whole (newest: {bad[0]}); restore one, or start again in another folder')
+    if bad: raise Damaged(f'{run_dir}: none of its {len(bad)} checkpoints is whole (newest: {bad[0]}); restore one, or start again in another folder')
 
 def _read(path, tied):
     try: tensors = load_file(path)
@@ -220,6 +247,153 @@ def _flat(d, prefix=''):
     out = {}
     for k, v in d.items(): out |= _flat(v, f'{prefix}{k}.') if isinstance(v, dict) and v else {f'{prefix}{k}': json.loads(json.dumps(v))}
     return out
+
+# %% ../nbs/lib/checkpoint.ipynb #0c8ff28b
+@torch.no_grad()
+def _snapshot(tensors):
+    "Copies in host memory that the training cannot touch; a GPU is waited for once, not for every tensor"
+    out = {k: torch.empty(t.shape, dtype=t.dtype, pin_memory=t.is_cuda).copy_(t, non_blocking=t.is_cuda) for k, t in tensors.items()}
+    for d in {t.device for t in tensors.values() if t.is_cuda}: torch.cuda.current_stream(d).synchronize()
+    return out
+
+# %% ../nbs/lib/checkpoint.ipynb #90d10c17
+class Saver:
+    "Checkpoints written behind the training's back; leaving a `with` block waits for the last one"
+    def __init__(self,
+        run_dir,     # the run folder
+        keep:int=3,  # how many of the newest stay, beside the milestones
+        mirror=None, # a second folder for the run: another disk, a network volume, Drive
+        say=print,   # called with one line when the mirror fails
+    ):
+        self.run_dir, self.keep, self.say = Path(run_dir), keep, say
+        self.mirror = None if mirror is None else Mirror(run_dir, mirror, keep, say)
+        self._pool, self._job = ThreadPoolExecutor(1, 'gpub-save'), None
+
+    def save(self, step, model, optimizer, state, milestone=False):
+        "Copy what `save_checkpoint` takes, return, and write it behind; raises GpubError for the last write if that failed, or at once if there is no room for this one"
+        self._written()
+        parts = {MODEL: untie(model), OPTIMIZER: untie(optimizer)}
+        temp = _begin(self.run_dir, step, parts, self.keep)
+        parts, state = {n: (_snapshot(tensors), tied) for n, (tensors, tied) in parts.items()}, json.loads(json.dumps(state))
+        self._job = self._pool.submit(self._write, step, parts, state, milestone, temp)
+
+    def _write(self, step, parts, state, milestone, temp):
+        _finish(self.run_dir, step, parts, state, self.keep, milestone, temp)
+        if self.mirror: self.mirror.later()
+
+    def _written(self):
+        "Return when the last write is over; raises what it failed with, once"
+        if self._job is None: return
+        wait([self._job]); job, self._job = self._job, None # in this order: a Ctrl-C while waiting forgets nothing
+        job.result()
+
+    def wait(self):
+        "Return when everything is on the disks, logs too; raises GpubError for a write that failed, or a mirror that is behind"
+        self._written()
+        if self.mirror: self.mirror.wait()
+
+    def __enter__(self): return self
+    def __exit__(self, kind, error, traceback):
+        try: self.wait()
+        except GpubError as e:
+            if error is None: raise
+            self.say(str(e)) # never in front of what ended the block
+
+# %% ../nbs/lib/checkpoint.ipynb #443ff41e
+def mirror_run(
+    run_dir,    # where the run is
+    mirror,     # where it should also be, made if it is not there
+    keep:int=3, # the rule of rotation, as in `save_checkpoint`
+):
+    "Bring a mirror up to date, every checkpoint verified there; raises GpubError or OSError, with the mirror's older checkpoints as they were"
+    run_dir, mirror = Path(run_dir), Path(mirror)
+    _same_run(run_dir, mirror)
+    _clear(mirror/'checkpoints'); _copy_small(run_dir, mirror)
+    mine = [p for p in checkpoints(run_dir) if p.suffix != '.old']
+    for p in mine:
+        try: _there(p, mirror/'checkpoints'/p.name) or _copy_checkpoint(p, mirror)
+        except (OSError, Damaged):
+            if p.exists(): raise # else it was rotated away while we read it
+    if mine: _rotate(mirror/'checkpoints', _step(mine[0]), keep)
+
+def restore_from_mirror(
+    run_dir,   # the run folder, perhaps empty, perhaps behind
+    mirror,    # what `mirror_run` filled
+    say=print, # called with one line when something is brought back, and for every damaged checkpoint passed over
+): # the checkpoint brought back, None if there was no need; raises GpubError when the mirror is another run's, or nothing in it is whole and nothing is here
+    "Bring the newest whole checkpoint of a mirror home, with configuration and logs, if it is newer than what is here"
+    run_dir, mirror = Path(run_dir), Path(mirror)
+    if not checkpoints(mirror): return None
+    _same_run(run_dir, mirror); mine = None
+    try: mine = latest(run_dir, say=say)
+    except Damaged as e: say(f'{e}')
+    if mine and _step(checkpoints(mirror)[0]) <= _step(mine): return None
+    try: best = latest(mirror, say=say)
+    except Damaged as e:
+        if not mine: raise
+        say(f'{e}'); return None
+    if mine and _step(best) <= _step(mine): return None
+    try: _clear(run_dir/'checkpoints'); _copy_small(mirror, run_dir); _copy_checkpoint(best, run_dir)
+    except OSError as e: raise GpubError(f'could not bring {best} to {run_dir}: {_reason(e)}; choose another folder with --out') from e
+    say(f'{run_dir} had {f"only step {_step(mine)}" if mine else "no checkpoint"}: brought step {_step(best)} back from {mirror}')
+    return run_dir/'checkpoints'/best.name
+
+# %% ../nbs/lib/checkpoint.ipynb #c44aac81
+def _same_run(run_dir, mirror):
+    "Refuse a mirror of another run: rotation would eat it"
+    a, b = mirror/'config.json', run_dir/'config.json'
+    if run_dir.resolve() in (mirror.resolve(), *mirror.resolve().parents): raise GpubError(f'the mirror {mirror} is inside the run folder: choose another disk')
+    if a.exists() and b.exists() and (diff := differences(read_json(a), read_json(b))):
+        raise GpubError(f'the mirror {mirror} holds another run: {"; ".join(diff[:3])}{f" and {len(diff) - 3} more" if len(diff) > 3 else ""}. Choose another folder for it')
+
+def _copy_small(source, to):
+    "Configuration, logs, tokenizer, report: every plain file of a run folder but LATEST, which follows its checkpoint"
+    for f in sorted(source.iterdir()):
+        if f.is_file() and f.name != 'LATEST' and not f.name.startswith('.'): write_atomic(to/f.name, f.read_bytes())
+
+def _sizes(folder): return {f.name: f.stat().st_size for f in folder.iterdir()}
+
+def _there(source, copy):
+    "Was this checkpoint copied before? Names, sizes and the sealed record are compared; the contents were verified when they came"
+    return copy.is_dir() and _sizes(source) == _sizes(copy) and (source/'state.json').read_bytes() == (copy/'state.json').read_bytes()
+
+def _copy_checkpoint(source, run_dir):
+    "Bring one checkpoint into another run folder, whole or not at all"
+    final = run_dir/'checkpoints'/source.name; temp = final.with_name(f'.tmp-{source.name}'); sizes = _sizes(source)
+    _need_room(final.parent, sum(sizes.values()) + 2**16)
+    try:
+        temp.mkdir()
+        for name in sizes: shutil.copyfile(source/name, temp/name); _fsync(temp/name)
+        verify(temp); _replace(temp, final)
+    finally: shutil.rmtree(temp, ignore_errors=True)
+    if checkpoints(run_dir)[0].name == final.name: write_atomic(run_dir/'LATEST', final.name + '\n')
+
+# %% ../nbs/lib/checkpoint.ipynb #9588dd0e
+class Mirror:
+    "Keeps a second run folder up to date from a thread; what fails there is said, not raised, until `wait`"
+    def __init__(self, run_dir, folder, keep:int=3, say=print):
+        self.run_dir, self.folder, self.keep, self.say = Path(run_dir), Path(folder), keep, say
+        _same_run(self.run_dir, self.folder)
+        self._pool, self._job, self._met = ThreadPoolExecutor(1, 'gpub-mirror'), None, False
+
+    def later(self):
+        "Copy soon; a copy that has not begun yet will do"
+        if self._job and self._job.done(): self._job.result()
+        if not self._job or self._job.running() or self._job.done(): self._job = self._pool.submit(self._try)
+
+    def wait(self):
+        "Copy what is missing and return; raises GpubError when the mirror is not complete"
+        if problem := self._pool.submit(self._sync).result():
+            raise GpubError(f'the run is safe in {self.run_dir}, its mirror {self.folder} is behind: {problem}; run the same command again, or copy the folder yourself, before this machine goes')
+
+    def _try(self):
+        if problem := self._sync(): self.say(f'the mirror {self.folder} is behind: {problem}; the training goes on, the next save tries again')
+
+    def _sync(self):
+        "What is wrong with the mirror, None if it is complete"
+        if self._met and not (self.folder/'LATEST').exists(): return 'its files are gone (unplugged?)' # never fill an empty mount point
+        try: mirror_run(self.run_dir, self.folder, self.keep); self._met = (self.folder/'LATEST').exists()
+        except (OSError, GpubError) as e: return _reason(e)
 
 # %% ../nbs/lib/checkpoint.ipynb #d39ecb1e
 @contextmanager

@@ -1,9 +1,10 @@
 "Saving and loading under kill -9, full disks, damage and company"
-import json, os, pickle, random, shutil, signal, subprocess, sys, time
+import json, os, pickle, random, shutil, signal, subprocess, sys, threading, time
 from collections import namedtuple
 import pytest, torch
 from gpub import checkpoint as ckpt
-from gpub.checkpoint import MODEL, OPTIMIZER, Damaged, checkpoints, differences, latest, load_checkpoint, lock, save_checkpoint, verify
+from gpub.checkpoint import (MODEL, OPTIMIZER, Damaged, Saver, checkpoints, differences, latest, load_checkpoint, lock, mirror_run,
+                             restore_from_mirror, save_checkpoint, verify)
 from gpub.core import GpubError
 
 def tensors(step, n=1000): return {'w': torch.full((n,), float(step)), 'b': torch.arange(n) + step}
@@ -91,13 +92,14 @@ def damage(kind, folder):
     if kind == 'text': f.write_text('To be, or not to be')
     if kind == 'pickle': f.write_bytes(pickle.dumps({'w': 1}))
     if kind == 'empty': f.write_bytes(b'')
+    if kind == 'a text file': shutil.rmtree(folder); folder.write_text('To be, or not to be')
     if kind == 'no state': (folder/'state.json').unlink()
     if kind == 'cut state': (folder/'state.json').write_text((folder/'state.json').read_text()[:50])
     if kind == 'not utf-8': (folder/'state.json').write_bytes(b'\xff\xfe\x00{')
     if kind == 'other json': (folder/'state.json').write_text('[1]')
     if kind == 'edited state': (folder/'state.json').write_text((folder/'state.json').read_text().replace('"tokens": 20', '"tokens": 21'))
 
-@pytest.mark.parametrize('kind', ['truncated', 'bit flip', 'missing', 'text', 'pickle', 'empty', 'no state', 'cut state', 'not utf-8', 'other json', 'edited state'])
+@pytest.mark.parametrize('kind', ['truncated', 'bit flip', 'missing', 'text', 'pickle', 'empty', 'no state', 'cut state', 'not utf-8', 'other json', 'edited state', 'a text file'])
 def test_damage_is_skipped_and_said(tmp_path, kind):
     save(tmp_path, 1); damage(kind, save(tmp_path, 2))
     said = []
@@ -220,3 +222,193 @@ def test_lock_where_the_file_system_has_none(tmp_path, monkeypatch):
     def unsupported(file): raise OSError(95, 'Operation not supported')
     monkeypatch.setattr(ckpt, '_grab', unsupported); said = []
     with lock(tmp_path, say=said.append): assert 'cannot be locked' in said[0]
+
+# The saver: the same promises, kept by a thread
+
+def put(saver, step, n=1000, **kw): saver.save(step, tensors(step, n), {'m': torch.full((n,), -float(step))}, {'tokens': step*10}, **kw)
+
+def test_saver_writes_what_the_foreground_writes(tmp_path):
+    w = torch.arange(6.).view(2, 3); state = {'lr': .1, 'deep': [1]}
+    model = {'w': w, 'same': w, 'T': w.T, 'row': w[1], 'half': w.bfloat16(), 'param': torch.nn.Parameter(w.clone()), 'none': torch.empty(0, 4)}
+    front = save_checkpoint(tmp_path/'a', 1, model, {'step': torch.tensor(3.)}, state, milestone=True)
+    with Saver(tmp_path/'b') as saver:
+        saver.save(1, model, {'step': torch.tensor(3.)}, state, milestone=True)
+        w.zero_(); state['deep'].append(2) # after save returned everything may change
+    back = tmp_path/'b'/'checkpoints'/front.name
+    assert {f.name: f.read_bytes() for f in front.iterdir()} == {f.name: f.read_bytes() for f in back.iterdir()}
+    assert load_checkpoint(tmp_path/'b').model['same'] is not None and verify(back)['files'][MODEL]['tied'] == {'same': 'w'}
+
+def test_save_returns_while_the_disk_is_busy(tmp_path, monkeypatch):
+    "The order of events, not a stopwatch: `save` is back while the write stands still, and the next one waits for it"
+    let, events, real = threading.Event(), [], ckpt.save_file
+    def slow(*a): assert let.wait(30); events.append('written'); real(*a)
+    monkeypatch.setattr(ckpt, 'save_file', slow)
+    with Saver(tmp_path) as saver:
+        put(saver, 1); events.append('training goes on'); assert latest(tmp_path) is None
+        let.set(); put(saver, 2); assert events[:3] == ['training goes on', 'written', 'written'] and latest(tmp_path).name == 'step-00000001'
+    assert check_whole(tmp_path) == 2 and (tmp_path/'LATEST').read_text() == 'step-00000002\n'
+
+@pytest.mark.parametrize('where', ['save_file', '_fsync', 'sha256', '_replace', 'write_atomic', '_rotate'])
+@pytest.mark.parametrize('how', ['save', 'wait', 'exit'])
+def test_a_failure_in_the_thread_is_raised_once(tmp_path, monkeypatch, where, how):
+    save(tmp_path, 1)
+    def full(*a): raise OSError(28, 'No space left on device')
+    saver = Saver(tmp_path)
+    with monkeypatch.context() as m:
+        m.setattr(ckpt, where, full); put(saver, 2)
+        line = refused('could not save step 2', dict(save=lambda: put(saver, 3), wait=saver.wait, exit=lambda: saver.__exit__(None, None, None))[how])
+    assert 'No space left on device' in line and check_whole(tmp_path) in (1, 2)
+    put(saver, 3); saver.wait(); assert check_whole(tmp_path) == 3 and not list((tmp_path/'checkpoints').glob('.*')), 'said once, and the saver works again'
+
+def test_a_bug_in_the_thread_is_not_swallowed(tmp_path, monkeypatch):
+    def broken(*a): raise ZeroDivisionError('bug')
+    monkeypatch.setattr(ckpt, '_write', broken); saver = Saver(tmp_path); put(saver, 1)
+    with pytest.raises(ZeroDivisionError): saver.wait()
+
+def test_what_ended_the_block_is_what_is_raised(tmp_path, monkeypatch):
+    said = []
+    with pytest.raises(KeyError), Saver(tmp_path, say=said.append) as saver: put(saver, 1, n=100_000); raise KeyError('first')
+    assert check_whole(tmp_path) == 1 and said == [], 'the save was finished'
+    def full(*a): raise OSError(28, 'No space left on device')
+    monkeypatch.setattr(ckpt, 'save_file', full)
+    with pytest.raises(KeyError), Saver(tmp_path, say=said.append) as saver: put(saver, 2); raise KeyError('first')
+    assert len(said) == 1 and 'could not save step 2' in said[0]
+
+def test_no_room_is_refused_before_the_copy(tmp_path, monkeypatch):
+    save(tmp_path, 1); before = snapshot(tmp_path); saver = Saver(tmp_path)
+    monkeypatch.setattr(ckpt.shutil, 'disk_usage', lambda p: namedtuple('U', 'total used free')(10**9, 10**9, 50_000))
+    monkeypatch.setattr(ckpt, '_snapshot', lambda *a: pytest.fail('copied before looking'))
+    assert '0.1 MB are free' in refused('no room', put, saver, 2, n=100_000)
+    refused('at least 1, got 0', put, Saver(tmp_path, keep=0), 2)
+    assert snapshot(tmp_path) == before
+
+@posix
+def test_kill_9_in_the_background_never_loses_a_checkpoint(tmp_path):
+    rng, done, halfway, mirrored = random.Random(1), 0, 0, 0
+    run, away = tmp_path/'run', tmp_path/'away'
+    def loop(step, pipe):
+        saver = Saver(run, keep=2, mirror=away)
+        while True:
+            step += 1; put(saver, step, n=20_000)       # returns when step - 1 is on the disk
+            os.write(pipe, (step - 1).to_bytes(4, 'big'))
+    for _ in range(20):
+        r, w = os.pipe(); pid = forked(lambda: loop(done, w)); os.close(w)
+        for _ in range(rng.randint(2, 4)): last = os.read(r, 4)
+        time.sleep(rng.random()*.02)
+        os.kill(pid, signal.SIGKILL); assert end(pid) == -signal.SIGKILL
+        while more := os.read(r, 4): last = more
+        os.close(r); reported = int.from_bytes(last, 'big')
+        halfway += any(x.name.startswith('.tmp') for x in (run/'checkpoints').iterdir())
+        done = check_whole(run)
+        assert reported <= done <= reported + 2, 'a checkpoint reported as saved is gone'
+        if checkpoints(away): assert mirrored <= (mirrored := check_whole(away)) <= done
+    assert halfway and mirrored, 'no kill fell into a save, or nothing was ever mirrored'
+    shutil.rmtree(run); restore_from_mirror(run, away, say=lambda line: None); assert check_whole(run) == mirrored
+
+# The mirror
+
+def files(run, text):
+    run.mkdir(parents=True, exist_ok=True)
+    for name in ('config.json', 'log.jsonl', 'samples.jsonl', 'tokenizer.json'): (run/name).write_text(json.dumps({'text': text}))
+
+@pytest.fixture
+def both(tmp_path):
+    "A run of steps 1 (a milestone), 2 and 3 with its mirror"
+    run, away = tmp_path/'run', tmp_path/'away'; files(run, 'x')
+    with Saver(run, keep=2, mirror=away) as saver:
+        for step in (1, 2, 3): put(saver, step, milestone=step == 1)
+    return run, away
+
+def test_mirror_equals_the_run(both):
+    run, away = both
+    assert steps(away) == steps(run) == [3, 2, 1] and snapshot(run) == snapshot(away)
+    before = {p: p.stat().st_mtime_ns for p in (away/'checkpoints').rglob('*')}
+    mirror_run(run, away); assert before == {p: p.stat().st_mtime_ns for p in (away/'checkpoints').rglob('*')}, 'copied what was there'
+    save(run, 4, keep=1); mirror_run(run, away, keep=1); assert steps(away) == [4, 1]
+
+def test_restore_into_nothing_and_from_behind(both):
+    run, away = both; said, whole = [], snapshot(run)
+    shutil.rmtree(run); assert restore_from_mirror(run, away, said.append) == latest(run)
+    assert check_whole(run) == 3 and said == [f'{run} had no checkpoint: brought step 3 back from {away}']
+    assert snapshot(run) == {k: v for k, v in whole.items() if 'step-00000003' in k or 'checkpoints' not in k}
+    shutil.rmtree(run/'checkpoints'); save(run, 2); (run/'log.jsonl').write_text('old'); restore_from_mirror(run, away, said.append)
+    assert 'had only step 2' in said[-1] and check_whole(run) == 3 and (run/'log.jsonl').read_text() == (away/'log.jsonl').read_text()
+    n = len(said); save(run, 4); assert restore_from_mirror(run, away, said.append) is None and check_whole(run) == 4 and len(said) == n
+    assert restore_from_mirror(run, away/'nowhere', said.append) is None
+
+@pytest.mark.parametrize('kind', ['truncated', 'bit flip', 'missing', 'no state', 'a text file'])
+def test_damage_on_either_side(both, kind):
+    run, away = both; said = []
+    for folder in [*checkpoints(run)]: damage(kind, folder)
+    restore_from_mirror(run, away, said.append); assert check_whole(run) == 3, 'all damaged here, whole there'
+    shutil.rmtree(run); damage(kind, checkpoints(away)[0])
+    restore_from_mirror(run, away, said.append); assert check_whole(run) == 2, 'the mirror too steps back to what is whole'
+    for folder in checkpoints(away): shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
+    shutil.rmtree(run); damage(kind, save(away, 9))
+    refused('none of its 1 checkpoints is whole', restore_from_mirror, run, away, said.append); assert not run.exists()
+    save(run, 5); assert restore_from_mirror(run, away, said.append) is None and check_whole(run) == 5
+    assert all('\n' not in line for line in said)
+
+def test_a_copy_that_arrives_damaged_gets_no_name(both, monkeypatch):
+    run, away = both; save(run, 4, keep=2); real, said = shutil.copyfile, []
+    def bad(a, b): real(a, b); str(b).endswith(MODEL) and os.truncate(b, 99)
+    with monkeypatch.context() as m:
+        m.setattr(ckpt.shutil, 'copyfile', bad)
+        with pytest.raises(Damaged, match='99 bytes'): mirror_run(run, away, keep=2)
+    assert steps(away) == [3, 2, 1] and check_whole(away) == 3
+    mirror_run(run, away, keep=2); assert snapshot(run) == snapshot(away)
+
+def test_a_mirror_that_fails_and_recovers(tmp_path):
+    run, blocked, said = tmp_path/'run', tmp_path/'blocked', []
+    blocked.write_text('a file where the mirror should be'); saver = Saver(run, mirror=blocked/'away', say=said.append)
+    put(saver, 1); put(saver, 2)                       # training goes on
+    line = refused('its mirror .* is behind', saver.wait); assert f'the run is safe in {run}' in line
+    assert check_whole(run) == 2 and said and all('tries again' in s and '\n' not in s for s in said)
+    blocked.unlink(); put(saver, 3); saver.wait()
+    assert snapshot(run) == snapshot(blocked/'away') and steps(run) == [3, 2, 1]
+
+def test_a_mirror_that_is_unplugged(both):
+    run, away = both; said = []
+    saver = Saver(run, mirror=away, say=said.append); put(saver, 4); saver.wait()
+    away.rename(away.with_name('pulled')); away.mkdir()  # the mount point stays
+    put(saver, 5); refused('unplugged', saver.wait); assert not list(away.iterdir()), 'filled the empty mount point'
+    away.rmdir(); away.with_name('pulled').rename(away); put(saver, 6); saver.wait(); assert check_whole(away) == 6
+
+def test_mirror_full_on_a_real_small_disk(tmp_path):
+    run, away, said = tmp_path/'run', tmp_path/'away', []; away.mkdir()
+    if sys.platform != 'linux' or subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=1m', 'tmpfs', away], capture_output=True).returncode:
+        pytest.skip('mounting a tmpfs needs root on Linux')
+    try:
+        saver = Saver(run, mirror=away, say=said.append); put(saver, 1, n=10_000); saver.wait()
+        put(saver, 2, n=60_000); assert 'are free' in refused('no room for a checkpoint', saver.wait)
+        assert check_whole(run) == 2 and check_whole(away) == 1 and len(said) == 1
+        (away/'filler').write_bytes(bytes(700_000)); (run/'log.jsonl').write_bytes(bytes(900_000)) # now not even the log fits
+        put(saver, 3, n=100); refused('No space left', saver.wait); assert check_whole(away) == 1
+        (away/'filler').unlink(); (run/'log.jsonl').write_text('{}'); shutil.rmtree(run/'checkpoints'/'step-00000002'); saver.wait(); assert check_whole(away) == 3
+    finally: subprocess.run(['umount', away], check=True)
+
+def test_a_read_only_disk(tmp_path):
+    if sys.platform != 'linux' or subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=4m', 'tmpfs', tmp_path], capture_output=True).returncode:
+        pytest.skip('mounting a tmpfs needs root on Linux')
+    try:
+        saver = Saver(tmp_path); put(saver, 1); saver.wait(); before = snapshot(tmp_path)
+        subprocess.run(['mount', '-o', 'remount,ro', tmp_path], check=True)
+        for f in (save, lambda *a: put(saver, 2)): refused('Read-only file system; earlier checkpoints are untouched', f, tmp_path, 2) # at once, before a copy
+        assert snapshot(tmp_path) == before and check_whole(tmp_path) == 1
+    finally: subprocess.run(['umount', tmp_path], check=True)
+
+def test_a_mirror_of_another_run_is_refused(both, tmp_path):
+    run, away = both; other = tmp_path/'other'; files(other, 'y'); before = snapshot(away)
+    for f in (lambda: Saver(other, mirror=away), lambda: mirror_run(other, away), lambda: restore_from_mirror(other, away)):
+        assert "text: this run 'x', asked 'y'" in refused('holds another run', f)
+    for bad in (run, run/'mirror'): refused('inside the run folder', Saver, run, mirror=bad)
+    assert snapshot(away) == before
+
+def test_mirrors_do_not_pile_up(tmp_path, monkeypatch):
+    "A mirror slower than the saves copies the newest, not a queue of old ones"
+    let, started, calls, real = threading.Event(), threading.Event(), [], ckpt.mirror_run
+    def slow(*a): calls.append(1); started.set(); assert let.wait(30); real(*a)
+    monkeypatch.setattr(ckpt, 'mirror_run', slow); saver = Saver(tmp_path/'run', keep=2, mirror=tmp_path/'away')
+    put(saver, 1); assert started.wait(30)
+    for step in range(2, 9): put(saver, step)
+    saver._written(); let.set(); saver.wait(); assert len(calls) == 3 and steps(tmp_path/'away') == [8, 7]
