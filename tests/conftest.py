@@ -1,5 +1,5 @@
 """What every test shares: the repository's root and a copy of what is needed to export it."""
-import shutil
+import os, shutil, subprocess, sys
 from pathlib import Path
 import pytest
 
@@ -12,3 +12,15 @@ def copy(root, tmp_path):
     for name in ('nbs', 'gpub'): shutil.copytree(root/name, tmp_path/name, ignore=shutil.ignore_patterns('__pycache__', '.ipynb_checkpoints', 'runs'))
     for name in ('settings.ini', 'setup.py', 'README.md', '_quarto.yml'): shutil.copy(root/name, tmp_path)
     return tmp_path
+
+@pytest.fixture
+def small_disk(tmp_path):
+    "`small_disk(kb)` mounts a disk of that size, or changes the size of the one that is there; root on Linux only"
+    d = tmp_path/'disk'; d.mkdir(); mounted = []
+    def size(kb):
+        if sys.platform != 'linux' or os.geteuid(): pytest.skip('mounting a small disk needs root on Linux')
+        done = subprocess.run(['mount', *(['-o', f'remount,size={kb}k'] if mounted else ['-t', 'tmpfs', '-o', f'size={kb}k', 'tmpfs']), str(d)], capture_output=True, text=True)
+        if done.returncode: pytest.skip(f'no small disk can be mounted here: {done.stderr.strip()}')
+        mounted.append(kb); return d
+    yield size
+    if mounted: subprocess.run(['umount', '-l', str(d)], check=True)

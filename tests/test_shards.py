@@ -155,7 +155,6 @@ def _die_at(n): # in the child: SIGKILL itself at the n-th call that changes a f
 
 def test_uncommitted_tail_is_cut(tmp_path):
     w = fill(tmp_path/'a', upto=21); w.add('edu', docs(9, seed=9), ['lost'] * 9, [1] * 9)
-    for files in w._files.values(): files[0].flush(); files[1].flush()
     fill(tmp_path/'a').close(); fill(tmp_path/'b').close(); assert content(tmp_path/'a') == content(tmp_path/'b')
 
 def test_full_disk_is_one_line_and_nothing_is_lost(tmp_path, monkeypatch):
@@ -188,7 +187,8 @@ def _own_checksum(folder): _write(folder, last=b'\x30\x00'); _shard(folder, xxh3
     (lambda f: _write(f, cut=-2), r'train-00000.bin: expected \d+ bytes, found \d+'), (lambda f: _write(f, last=b'\x00\x00'), r'train-00000.bin: expected xxh3 \w{16}, found \w{16}'),
     (lambda f: CharTokenizer('abc').save(f), r'manifest.json: expected tokenizer \w+, found \w+'), (_own_checksum, 'train-00000.bin: expected ids below 26, found 48'),
     (lambda f: _edit(f, format=2), 'manifest.json: expected format 1, found 2'), (lambda f: _edit(f, dtype='uint32'), "expected dtype uint16.*found 'uint32'"),
-    (lambda f: (f/'train-00000.bin').unlink(), 'train-00000.bin is missing'), (lambda f: (f/'manifest.json').unlink(), 'no manifest.json'), (lambda f: (f/'tokenizer.json').unlink(), 'tokenizer'),
+    (lambda f: (f/'train-00000.bin').unlink(), 'train-00000.bin is missing'), (lambda f: (f/'train-00000.docs').unlink(), 'train-00000.docs cannot be read'),
+    (lambda f: (f/'val-00000.docs').write_text('1 renamed\n'), r'val-00000.docs: expected xxh3 \w{16}, found \w{16}'), (lambda f: (f/'manifest.json').unlink(), 'no manifest.json'), (lambda f: (f/'tokenizer.json').unlink(), 'tokenizer'),
     (lambda f: _shard(f, file='../../etc/passwd'), 'is no name of a shard'), (lambda f: (f/'manifest.json').write_text('{"format": 1'), 'not valid JSON'), (lambda f: (f/'manifest.json').write_text('{"format": 1}'), 'lacks dtype')])
 def test_reader_refuses(folder, damage, line):
     verify(folder, TOK); damage(folder)
@@ -227,14 +227,30 @@ def test_nodes_merge(tmp_path):
 
 def test_compress_and_unpack(folder, tmp_path):
     before, after = compress(folder, tmp_path/'z'); assert 0 < after < before
+    with pytest.raises(GpubError, match='folder of their own'): compress(folder, folder)
     compress(folder, tmp_path/'here'); unpack(tmp_path/'here'); assert content(folder).items() <= content(tmp_path/'here').items()
     with pytest.raises(GpubError, match='unpack the folder first'): Batches.from_shards(tmp_path/'z', ctx=4, batch=1)
     unpack(tmp_path/'z', tmp_path/'back'); assert content(tmp_path/'back') == content(folder)
     for damage in lambda b: b[:-9], lambda b: b[:20] + b'\x55\x55\x55' + b[23:], lambda b: b'not zstd', lambda b: b'':
-        p = tmp_path/'z/train-00000.bin.zst'; raw = p.read_bytes(); p.write_bytes(damage(raw))
-        with pytest.raises(GpubError, match='train-00000.bin.zst'): unpack(tmp_path/'z', tmp_path/'bad')
-        assert not (tmp_path/'bad/manifest.json').exists() and not list((tmp_path/'bad').glob('*.bin')); p.write_bytes(raw)
+        for p in tmp_path/'z/train-00000.docs.zst', tmp_path/'z/train-00000.bin.zst': _no_unpack(p, damage, tmp_path)
     p.unlink(); pytest.raises(GpubError, unpack, tmp_path/'z', tmp_path/'bad').match('is missing')
+
+def _no_unpack(p, damage, tmp_path):
+    raw = p.read_bytes(); p.write_bytes(damage(raw))
+    with pytest.raises(GpubError, match=p.name): unpack(tmp_path/'z', tmp_path/'bad')
+    assert not (tmp_path/'bad/manifest.json').exists() and not list((tmp_path/'bad').glob('*.bin')); p.write_bytes(raw)
+
+def test_full_disk_while_packing(folder, tmp_path, small_disk):
+    disk = small_disk(8); compress(folder, tmp_path/'z')
+    for f, a in (compress, folder), (unpack, tmp_path/'z'):
+        with pytest.raises(GpubError, match='cannot write to .*No space left on device; make room'): f(a, disk/f.__name__)
+        assert not (disk/f.__name__/'manifest.json').exists()
+    small_disk(4096); compress(folder, disk/'compress'); unpack(disk/'compress', disk/'unpack'); assert content(disk/'unpack') == content(folder)
+
+def test_shards_without_checksums_of_names_can_be_read(folder): # written before there were any
+    m = read_manifest(folder); _edit(folder, shards=[{k: v for k, v in s.items() if k != 'docs_xxh3'} for s in m['shards']]); verify(folder, TOK)
+    (folder/'train-00000.docs').write_text('no number')
+    with pytest.raises(GpubError, match='train-00000.docs holds no list of documents'): [Batches.from_shards(folder, ctx=8, batch=8).what(s) for s in range(9)]
 
 def test_missing_packages_are_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, 'xxhash', None); monkeypatch.setitem(sys.modules, 'zstandard', None)
