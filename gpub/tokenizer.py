@@ -101,6 +101,7 @@ SPECIALS = ('<|endoftext|>', '<|pad|>', '<|system|>', '<|user|>', '<|assistant|>
 _PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)] # bytes that stand for themselves in the files, and get the first ids
 BYTES = _PRINTABLE + [b for b in range(256) if b not in _PRINTABLE] # byte of each of the first 256 ids, as in GPT-2
 BYTE_OF = {chr(b if i < len(_PRINTABLE) else 256 + i - len(_PRINTABLE)): b for i, b in enumerate(BYTES)} # how files spell a byte -> the byte
+_AS_BYTES = str.maketrans({c: chr(b) for c, b in BYTE_OF.items()})
 
 def pieces(
     text:str,
@@ -185,16 +186,17 @@ class BPETokenizer:
     def __init__(self,
         tok:Tokenizer, # byte-level BPE as made by `train` or `from_gpt2`
         engine=None,   # 'tokenizers' or 'tiktoken'; without it the fastest that is proved to give the same ids
+        d=None,        # what `tok.to_str()` holds, where that is at hand
     ):
-        d = json.loads(tok.to_str()); model, self._tok = d['model'], tok; self.pattern = _pattern(d)
+        d = d or json.loads(tok.to_str()); model, self._tok = d['model'], tok; self.pattern = _pattern(d)
         self._plain = d['normalizer'] is None and not model.get('ignore_merges') and not model.get('dropout')
         spelled = [m.split(' ') if isinstance(m, str) else m for m in model['merges']]
         self.merges, self.vocab = [(model['vocab'][a], model['vocab'][b]) for a, b in spelled], tok.get_vocab_size()
         self.specials = {t['content']: t['id'] for t in d['added_tokens']}; self.end = self.specials.get(SPECIALS[0])
         names = {i: t for t, i in tok.get_vocab().items()}; special = set(self.specials.values())
         if set(names) != set(range(self.vocab)): raise GpubError(f'the {self.vocab} ids of this tokenizer are not 0..{self.vocab - 1}')
-        try: self.tokens = [names[i].encode() if i in special else bytes(BYTE_OF[c] for c in names[i]) for i in range(self.vocab)]
-        except KeyError as e: raise GpubError(f'this tokenizer is not byte-level: one of its tokens holds {e.args[0]!r}') from None
+        if odd := set(''.join(t for i, t in names.items() if i not in special)) - BYTE_OF.keys(): raise GpubError(f'this tokenizer is not byte-level: one of its tokens holds {min(odd)!r}')
+        self.tokens = [names[i].encode() if i in special else names[i].translate(_AS_BYTES).encode('latin-1') for i in range(self.vocab)]
         if gone := set(BYTE_OF) - model['vocab'].keys(): raise GpubError(f'this tokenizer lacks {len(gone)} of the 256 bytes: some texts could not be encoded')
         self._byte_id = np.array([model['vocab'][c] for c, b in sorted(BYTE_OF.items(), key=lambda x: x[1])])
         tok.encode_special_tokens = True                               # text that spells <|endoftext|> is text
@@ -321,6 +323,7 @@ def tokenizer_report(
 # %% ../nbs/lib/tokenizer.ipynb #8b158d20
 def load_tokenizer(
     path, # a `tokenizer.json`, or a folder that holds one or GPT-2's `vocab.json` and `merges.txt`
+    engine=None, # of a `BPETokenizer`, where it has been chosen already
 ): # the tokenizer that was saved there
     "Read a tokenizer back; raises `GpubError` for a file that is none"
     path = Path(path)
@@ -328,5 +331,5 @@ def load_tokenizer(
         return BPETokenizer.from_gpt2(path/'vocab.json', path/'merges.txt')
     path = path/'tokenizer.json' if path.is_dir() else path; d = read_json(path)
     if isinstance(d, dict) and d.get('type') == 'char' and isinstance(d.get('chars'), str): return CharTokenizer(d['chars'])
-    if isinstance(d, dict) and isinstance(d.get('model'), dict) and d['model'].get('type') == 'BPE': return BPETokenizer(Tokenizer.from_str(json.dumps(d)))
+    if isinstance(d, dict) and isinstance(d.get('model'), dict) and d['model'].get('type') == 'BPE': return BPETokenizer(Tokenizer.from_str(path.read_text('utf-8')), engine, d)
     raise GpubError(f'{path} is neither a character nor a byte-pair tokenizer file')
