@@ -55,8 +55,9 @@ class Encoded:
         share # of the documents, for validation
     ):
         "Decide the validation documents: those whose lot is at or below a limit; the lowest lot if there would be none"
-        kept = [lot(load(p, 'hashes')[0])[d == 0] for p, d in zip(self.parts, self.drop)]
-        if share and sum(map(len, kept)) > 1: self.limit = max(int(share*2**64), min(int(k.min()) for k in kept if len(k)) + 1)
+        lots = (lot(load(p, 'hashes')[0])[d == 0] for p, d in zip(self.parts, self.drop))
+        n, lowest = zip(*((len(x), int(x.min())) for x in lots if len(x))) if self.counts.kept else ((0,), (0,))
+        if share and sum(n) > 1: self.limit = max(int(share*2**64), min(lowest) + 1)
 
     def docs(self, i, split):
         "(hashes, lengths, which of them are kept and in this split) of a chunk"
@@ -93,14 +94,14 @@ def drop_duplicates(
     near,    # similarity, or `None`
     folder
 ):
-    "Mark all but the first of equal (1) and of similar (2) documents, over all sources"
+    "Mark all but the first of equal (1) and of similar (2) documents, over all sources; memory: four bytes a document, and what `repeats` and `near_repeats` bound"
     parts = [p for s in sources for p in s.parts]; drops = [d for s in sources for d in s.drop]; flat = np.zeros(sum(map(len, drops)), np.uint8)
     exact = repeats([lambda p=p: load(p, 'hashes')[0] for p in parts]); flat[exact] = 1
     if near and len(flat):
         path = Path(folder)/'signatures'
         with open(path, 'wb') as f:
-            for p in parts: load(p, 'sigs')[0].tofile(f)
-        flat[near_repeats(np.memmap(path, np.uint32, 'r').reshape(len(flat), -1), near, exact)] = 2
+            for p in parts: f.write(load(p, 'sigs')[0])
+        flat[near_repeats(lambda: np.memmap(path, np.uint32, 'r').reshape(len(flat), -1), near, exact)] = 2
     for d, piece in zip(drops, np.split(flat, np.cumsum([len(d) for d in drops])[:-1] if drops else [])): d[:] = piece
     for s in sources:
         for code, why in ((1, 'duplicate'), (2, 'near duplicate')):

@@ -6,7 +6,7 @@
 __all__ = ['SUSPECTS', 'MOJIBAKE', 'SURROGATES', 'KEEP', 'CONTROL', 'REPAIRS', 'DROPS', 'KEPT_EXAMPLES', 'LOWER', 'EXACT', 'Q',
            'PERMS', 'BANDS', 'SHINGLE', 'utf8', 'symbols', 'fix_surrogates', 'fix_encoding', 'fix_nfc', 'fix_controls',
            'Rules', 'broken_share', 'symbol_share', 'repeat_share', 'clean', 'Counts', 'powers', 'mix', 'word_hashes',
-           'ngram_hashes', 'repeats', 'signatures', 'band_hashes', 'ngram_hashes_rows', 'near_repeats']
+           'ngram_hashes', 'repeats', 'signatures', 'band_hashes', 'ngram_hashes_rows', 'in_band', 'near_repeats']
 
 # %% ../nbs/lib/cleaning.ipynb #4ac415f2
 import re, unicodedata
@@ -179,9 +179,9 @@ def ngram_hashes(
 # %% ../nbs/lib/cleaning.ipynb #1776ac32
 def repeats(
     parts,             # list of uint64 arrays (or functions that load one), in input order
-    at_once=8_000_000, # documents held in memory per round
+    at_once=4_000_000, # documents compared together
 )->np.ndarray: # positions of all but the first of each value, sorted
-    "Where a value appears that has appeared before"
+    "Where a value appears that has appeared before; memory: about 60 bytes for each of `at_once`, however many there are"
     parts = [p if callable(p) else (lambda p=p: p) for p in parts]
     total = sum(len(p()) for p in parts)
     rounds = max(1, -(-total//at_once)); found = []
@@ -222,23 +222,33 @@ def ngram_hashes_rows(rows):
     for c in rows.T: h = mix(h*np.uint64(0xA24BAED4963EE407) + c)
     return h
 
+def in_band(
+    opened, # function that gives the signatures
+    among,  # bool for each: look only at these
+    band:int, turn:int, turns:int,
+    piece=1 << 17 # signatures looked at together
+)->tuple: # (positions, hashes of the band)
+    "Those whose hash of this band falls to this of several turns"
+    at, out, cols = [], [], slice(band*PERMS//BANDS, (band + 1)*PERMS//BANDS)
+    for lo in range(0, len(among), piece):
+        h = ngram_hashes_rows(np.asarray(opened()[lo:lo + piece, cols], np.uint64)); mine = np.flatnonzero(among[lo:lo + piece] & (mix(h) % np.uint64(turns) == turn))
+        at.append(mine + lo); out.append(h[mine])
+    return np.concatenate(at), np.concatenate(out)
+
 def near_repeats(
-    sigs,                # (n, 128), in input order; may be a memory map
+    sigs,                # (n, 128), in input order; or a function that opens them anew, so that pages of a memory map are given back
     threshold:float=.8,  # drop from this estimated Jaccard similarity on
     skip=(),             # positions to leave out: the exact duplicates
+    at_once=4_000_000,   # documents compared together
 )->np.ndarray: # positions, sorted; each is similar to an earlier document
-    "Documents that resemble an earlier one: same band, then enough of the 128 numbers in common"
-    out = np.zeros(len(sigs), bool); skip = np.asarray(skip, np.int64)
-    for band in range(BANDS):
-        w = PERMS//BANDS
-        h = ngram_hashes_rows(np.asarray(sigs[:, band*w:(band+1)*w], np.uint64)); h[skip] = mix(np.arange(len(skip), dtype=np.uint64))
-        order = np.argsort(h, kind='stable')
-        same = np.concatenate([[False], h[order[1:]] == h[order[:-1]]])
-        leader = order[np.maximum.accumulate(np.where(same, 0, np.arange(len(order))))]
-        for first in (leader[same], order[:-1][same[1:]]):
-            later = order[same]
-            for lo in range(0, len(later), 100_000):
-                a, b = first[lo:lo+100_000], later[lo:lo+100_000]
-                out[b] |= (np.asarray(sigs[a]) == np.asarray(sigs[b])).mean(1) >= threshold
-    out[skip] = False
+    "Documents that resemble an earlier one: same band, then enough of the 128 numbers in common; memory: 2 bytes a document, and about 60 for each of `at_once`"
+    opened = sigs if callable(sigs) else lambda: sigs
+    n = len(opened()); out, among, turns = np.zeros(n, bool), np.ones(n, bool), max(1, -(-n//at_once)); among[np.asarray(skip, np.int64)] = False
+    for band, turn in ((b, t) for b in range(BANDS if n else 0) for t in range(turns)):
+        at, h = in_band(opened, among, band, turn, turns); order = np.argsort(h, kind='stable'); h = h[order]; at = at[order]
+        same = np.concatenate([[False], h[1:] == h[:-1]])[:len(h)]; leader = np.maximum.accumulate(np.where(same, 0, np.arange(len(h))))
+        for first in (at[leader[same]], at[:-1][same[1:]]):
+            for lo in range(0, len(first), 20_000):
+                rows, a, b = opened(), first[lo:lo + 20_000], at[same][lo:lo + 20_000]
+                out[b] |= (np.asarray(rows[a]) == np.asarray(rows[b])).mean(1) >= threshold
     return np.flatnonzero(out)
