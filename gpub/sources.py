@@ -277,6 +277,11 @@ def open_hub(
     if names and hub.column not in names: raise GpubError(f"{hub.repo}: no column {hub.column!r}, it has {', '.join(names)}; write hf:{hub.repo}#column")
     return split_dataset_by_node(ds.select_columns([hub.column]), rank=rank, world_size=world)
 
+def _next_row(stream, repo):
+    "The next row, `None` at the end; raises `GpubError` when the stream breaks"
+    try: return next(stream, None)
+    except Exception as e: raise GpubError(f'{repo}: the stream broke ({type(e).__name__}: {str(e).splitlines()[0][:150]}); run the same command again to go on') from e
+
 def hub_blocks(
     hub:Hub, rank=0, world=1,
     state=None, # what an earlier block carried: start after it
@@ -285,8 +290,8 @@ def hub_blocks(
     "Yield (`Block`, state of the stream after it)"
     ds = open_hub(hub, rank, world); kind = 'blobs' if hub.column == 'blob_id' else 'arrow'
     if state: ds.load_state_dict(state)
-    batch = []
-    for row in ds:
+    batch, stream = [], iter(ds)
+    while (row := _next_row(stream, hub.repo)) is not None:
         batch.append(row[hub.column])
         if len(batch) == rows: yield Block(kind, to_arrow(batch), hub.repo, hub.column), ds.state_dict(); batch = []
     if batch: yield Block(kind, to_arrow(batch), hub.repo, hub.column), ds.state_dict()

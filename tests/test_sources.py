@@ -107,6 +107,14 @@ def test_named_datasets_from_local_files_of_the_same_layout(tmp_path, monkeypatc
     assert texts_of(name) == want
     parts = [texts_of(name, rank=r, world=2) for r in (0, 1)]; assert sorted(parts[0] + parts[1]) == sorted(want) and abs(len(parts[0]) - len(parts[1])) < 20
 
+def test_a_stream_that_breaks(tmp_path, monkeypatch):
+    data = tmp_path/'hub'/'some'/'set'/'data'; data.mkdir(parents=True)
+    for i in range(2): pq.write_table(pa.table({'text': TEXTS}), data/f'train-{i:05d}.parquet')
+    raw = (data/'train-00001.parquet').read_bytes(); (data/'train-00001.parquet').write_bytes(raw[:200] + b'\x55'*(len(raw) - 1200) + raw[-1000:])
+    monkeypatch.setenv('GPUB_HUB', str(tmp_path/'hub')); monkeypatch.setenv('HF_DATASETS_CACHE', str(tmp_path/'cache'))
+    with pytest.raises(GpubError, match='some/set: the stream broke .*run the same command again') as e: texts_of('hf:some/set')
+    assert '\n' not in str(e.value)
+
 def test_a_dataset_that_is_not_there(tmp_path, monkeypatch):
     import datasets.config, huggingface_hub.constants
     monkeypatch.setenv('GPUB_HUB', str(tmp_path)); monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_OFFLINE', True); monkeypatch.setattr(datasets.config, 'HF_HUB_OFFLINE', True)
