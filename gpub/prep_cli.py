@@ -12,7 +12,7 @@ import click
 from .cleaning import Rules
 from .core import GpubError
 from .prep import PrepConfig, mix_table, prepare
-from .shards import Batches, compress, merge, read_manifest, unpack
+from .shards import Batches, compress, merge, read_manifest, unpack, verify, writing_to
 
 # %% ../nbs/lib/prep_cli.ipynb #b6fc6029
 def gather(
@@ -22,12 +22,13 @@ def gather(
     "Bring the parts of several nodes together and join their manifests"
     if len(folders) == 1 and (out is None or Path(out) == Path(folders[0])): return merge(folders[0])
     if out is None: raise GpubError(f'--merge of {len(folders)} folders needs --out, the folder for the whole')
-    out = Path(out); out.mkdir(parents=True, exist_ok=True)
+    out = Path(out)
     for d in map(Path, folders):
         if not any(d.glob('manifest-*-of-*.json')): raise GpubError(f'{d} holds no part of several (manifest-00000-of-...json): name the folders the nodes wrote')
-        for f in sorted(d.iterdir()):
-            if f.is_file() and not (out/f.name).exists():
-                shutil.copy2(f, out/f'{f.name}.part'); os.replace(out/f'{f.name}.part', out/f.name)
+    with writing_to(out, 'make room and give the same command again'):
+        out.mkdir(parents=True, exist_ok=True)
+        for f in (f for d in map(Path, folders) for f in sorted(d.iterdir()) if f.is_file() and not (out/f.name).exists()):
+            shutil.copyfile(f, out/f'{f.name}.part'); os.replace(out/f'{f.name}.part', out/f.name)
     return merge(out)
 
 @click.command('prep', epilog='Named sources: fineweb-edu, finemath, python-edu (text fetched file by file), python-edu-text; any other as hf:OWNER/NAME@CONFIG#COLUMN.')
@@ -55,7 +56,7 @@ def prep_command(folders, sources, out, vocab, tokenizer, sample_mb, val, tokens
 
     Safe to kill at any moment: the same command goes on, and the shards are the same to the byte."""
     if to_unpack: m = unpack(to_unpack); return click.echo(f"{to_unpack}: {sum(s['tokens'] for s in m['shards']):,} tokens restored and verified")
-    if merging: return click.echo(mix_of(gather(folders, out)))
+    if merging: m = gather(folders, out); verify(out or folders[0]); return click.echo(mix_of(m))
     if folders: raise GpubError(f'what is {folders[0]!r}? Sources are given as --source NAME=PATH; folders are for --merge')
     if not out: raise GpubError('--out is missing: where should the shards go?')
     cfg = PrepConfig(sources=sources, vocab=vocab, tokenizer=tokenizer, sample_mb=sample_mb, val=val, tokens=tokens, near=near, scan=scan, benchmarks=benchmarks, gate=gate, rules=Rules(min_chars=min_chars))
@@ -80,6 +81,7 @@ def data_group():
 def what(folder, step, ctx, batch, seed):
     "Which documents and sources step N reads: for the step where the loss jumped."
     batches = Batches.from_shards(folder, ctx=ctx, batch=batch, seed=seed)
+    click.echo(f'step {step}, seed {seed}: {batch} rows of {ctx} tokens, epoch {batches.epoch(step)} of {folder} (data {batches.fingerprint})')
     for n, r in enumerate(batches.what(step)): click.echo(f"row {n}: {r['source']}, epoch {r['epoch']}, tokens {r['start']:,} to {r['stop']:,} of {' '.join(r['shards'])}: {'; '.join(r['documents'])}")
 
 @data_group.command('mix')

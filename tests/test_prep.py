@@ -161,6 +161,18 @@ def test_disk_full_loses_nothing(corpus, tokenizer, whole, tmp_path, monkeypatch
         with pytest.raises(GpubError, match='No space left on device; nothing is lost'): prepare(config(corpus, tokenizer), tmp_path/'o', say=quiet)
     prepare(config(corpus, tokenizer), tmp_path/'o', say=quiet); assert content(tmp_path/'o') == content(whole)
 
+@pytest.mark.parametrize('workers', [1, 2])
+def test_a_disk_that_is_really_full(corpus, tokenizer, whole, small_disk, workers):
+    "Every attempt gets some more room: all stages meet the end of the disk, and the end is the same"
+    cfg, refused, disk = config(corpus, tokenizer), 0, small_disk(40)
+    for kb in range(40 if workers == 1 else 400, 4000, 60 if workers == 1 else 400):
+        small_disk(kb)
+        try: prepare(cfg, disk/'o', workers, say=quiet); break
+        except GpubError as e: assert 'cannot write to' in str(e) and 'No space left on device' in str(e) and '\n' not in str(e)
+        refused += 1; assert not (disk/'o'/'manifest.json').exists()
+        with pytest.raises(GpubError): verify(disk/'o')
+    assert refused >= (5 if workers == 1 else 1) and content(disk/'o') == content(whole)
+
 def test_another_tokenizer_cannot_read_them(whole):
     with pytest.raises(GpubError, match='tokenizer'): verify(whole, tokenizer=BPETokenizer.train(['some other text, some other text']*9, 300))
 
