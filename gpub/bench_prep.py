@@ -106,17 +106,21 @@ def datasketch_repeats(texts, threshold=.8):
     return out
 
 def shard_writing(tok, ids, folder, rounds=5, tokens=1 << 25):
-    "Median seconds to write these documents, repeated up to `tokens`, as shards, and to copy a file of as many bytes and force it to disk too"
-    chunk, t = join(ids, tok.end, ids[0].dtype), dict(shards=[], copy=[]); times = max(1, tokens//len(chunk[0])); names, sizes = ['text.jsonl 1.1']*len(ids), [1]*len(ids)
-    (Path(folder)/'plain').write_bytes(chunk[0].tobytes()*times)
-    def write(n):
-        w = ShardWriter(Path(folder)/f'w{n}', tok)
-        for _ in range(times): w.add('text', chunk, names, sizes)
+    "Median seconds to write these documents, repeated up to `tokens`, as shards, a million tokens at a time as `prepare` does, and to copy the finished files and force the copies to disk too"
+    folder, per = Path(folder), max(1, len(ids)*2**20//max(1, sum(map(len, ids)))); chunks_ = [join(ids[i:i + per], tok.end, ids[0].dtype) for i in range(0, len(ids), per)]
+    t, times, about = dict(shards=[], copy=[]), max(1, tokens//sum(len(c[0]) for c in chunks_)), [([f'text.jsonl 1.{i}' for i in range(len(c[1]))], [1]*len(c[1])) for c in chunks_]
+    def write():
+        w = ShardWriter(folder/'w', tok)
+        for c, (names, sizes) in zip(chunks_*times, about*times): w.add('text', c, names, sizes)
         w.commit(1); w.close()
-    def copy(n):
-        shutil.copyfile(Path(folder)/'plain', Path(folder)/f'copy{n}')
-        with open(Path(folder)/f'copy{n}', 'rb+') as f: os.fsync(f.fileno())
-    for n in range(rounds): t['shards'].append(timed(lambda: write(n))[0]); t['copy'].append(timed(lambda: copy(n))[0])
+    def copy():
+        (folder/'copy').mkdir()
+        for p in (folder/'w').iterdir():
+            shutil.copyfile(p, folder/'copy'/p.name)
+            with open(folder/'copy'/p.name, 'rb+') as f: os.fsync(f.fileno())
+    for n in range(rounds):
+        t['shards'].append(timed(write)[0]); t['copy'].append(timed(copy)[0])
+        for d in 'w', 'copy': shutil.rmtree(folder/d)
     return {k: float(np.median(v)) for k, v in t.items()}
 
 def bench_prep_table(r):

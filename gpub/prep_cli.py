@@ -11,8 +11,9 @@ from pathlib import Path
 import click
 from .cleaning import Rules
 from .core import GpubError
+from .parts import compress, merge, unpack
 from .prep import PrepConfig, mix_table, prepare
-from .shards import Batches, compress, merge, read_manifest, unpack, verify, writing_to
+from .shards import Batches, read_manifest, verify, writing_to
 
 # %% ../nbs/lib/prep_cli.ipynb #b6fc6029
 def gather(

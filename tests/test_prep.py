@@ -5,8 +5,9 @@ import numpy as np, pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from gpub.blend import lot
 from gpub.core import GpubError
+from gpub.parts import merge
 from gpub.prep import PrepConfig, Progress, hash_of, mix_table, prepare
-from gpub.shards import Batches, merge, read_manifest, verify
+from gpub.shards import Batches, read_manifest, verify
 from gpub.tokenizer import BPETokenizer, load_tokenizer
 
 SHARES = {'edu': .87, 'math': .10, 'code': .03}

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from gpub import shards
+from gpub import parts
 from gpub.core import GpubError
+from gpub.parts import compress, merge, unpack
 from gpub.sampler import Stream, scramble, shuffled
-from gpub.shards import Batches, ShardWriter, checksum, compress, documents_at, join, manifest_fingerprint, merge, read_manifest, unpack, verify
+from gpub.shards import Batches, ShardWriter, checksum, documents_at, join, manifest_fingerprint, read_manifest, verify
 from gpub.tokenizer import CharTokenizer
 
 pytest.importorskip('xxhash'); pytest.importorskip('zstandard')
@@ -255,7 +256,7 @@ def test_shards_without_checksums_of_names_can_be_read(folder): # written before
 def test_missing_packages_are_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, 'xxhash', None); monkeypatch.setitem(sys.modules, 'zstandard', None)
     with pytest.raises(GpubError, match=r"xxhash: pip install 'gpub\[data\]'"): fill(tmp_path/'a')
-    with pytest.raises(GpubError, match='zstandard'): shards._zstd()
+    with pytest.raises(GpubError, match='zstandard'): parts._zstd()
     assert Batches(np.arange(9), ctx=2, batch=1)[0][0].shape == (1, 2)
 
 @fast
