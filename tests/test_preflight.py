@@ -1,0 +1,101 @@
+"Each question of the preflight, each with a planted defect that makes exactly that line fail"
+from collections import namedtuple
+from functools import partial
+import pytest, torch
+from gpub import preflight as pf
+from gpub.core import GpubError
+from gpub.gpt import GPT, sdpa
+from gpub.preflight import CHECKS, Check, Subject, examine, preflight, preflight_table, spark
+
+SMALL = dict(layers=1, width=32, ctx=32, batch_tokens=1024)
+RESUME = 'save, kill, resume'
+
+def failing(settings=None, skip=(RESUME,), **kw):
+    "Names of the lines that fail"
+    said = []
+    for name in skip: CHECKS.pop(name, None)
+    checks = preflight('shakespeare', settings=SMALL | (settings or {}), device='cpu', say=said.append, **kw)
+    assert len(checks) == len(CHECKS) and len(said) == 1 + len(checks) and all(isinstance(c, Check) and c.seconds >= 0 for c in checks)
+    bad = [c.name for c in checks if not c.ok]
+    assert preflight_table(checks).splitlines()[-1].endswith(f'NOT READY: {", ".join(bad)}' if bad else ': ready')
+    return bad
+
+@pytest.fixture(autouse=True)
+def own_checks(monkeypatch):
+    "What a test takes away comes back"
+    for name, f in list(CHECKS.items()): monkeypatch.setitem(CHECKS, name, f)
+
+def test_a_healthy_run_passes_all_eight_on_one_screen():
+    checks = preflight('shakespeare', settings=SMALL, device='cpu', say=lambda line: None)
+    table = preflight_table(checks)
+    assert all(c.ok for c in checks) and len(checks) == 8, table
+    assert len(table.splitlines()) <= 24 and max(map(len, table.splitlines())) < 240
+
+def test_a_large_preset_is_examined_through_its_twin():
+    CHECKS.pop(RESUME); lines = []
+    checks = preflight('shakespeare', settings=dict(layers=12, width=768, heads=12, ctx=512, batch_tokens=4096), device='cpu', say=lines.append)
+    assert all(c.ok for c in checks), preflight_table(checks)
+    assert {c.name for c in checks if 'twin: 2 x 128' in c.found} == {'loss at birth', 'sees only the past', 'learning rate', 'learns one batch', 'device and reference'}
+    assert '12 x 768' in lines[0] and 'assumed' in checks[-1].found
+
+class Loud(GPT):
+    "An embedding ten times too wide"
+    def reset(self):
+        super().reset()
+        with torch.no_grad(): self.tok.weight.mul_(10)
+
+class Bigram(GPT):
+    "Looks at nothing but the last token"
+    def forward(self, ids_bt): return self.norm(self.tok(ids_bt)) @ self.tok.weight.T
+
+def open_eyes(q, k, v): return (q @ k.mT / q.size(-1)**.5).softmax(-1) @ v
+def wrong_kernel(q, k, v): return sdpa(q, k, v)*(1 if q.dtype == torch.float64 else 3)
+
+@pytest.mark.parametrize('line, model', [('loss at birth', Loud), ('sees only the past', partial(GPT, attend=open_eyes)), ('learns one batch', Bigram),
+                                         ('device and reference', partial(GPT, attend=wrong_kernel))], ids=lambda x: x if isinstance(x, str) else '')
+def test_a_broken_model(monkeypatch, line, model):
+    monkeypatch.setattr(pf, 'GPT', model)
+    assert failing() == [line]
+
+def test_targets_that_are_not_shifted(monkeypatch):
+    real = Subject.rows; monkeypatch.setattr(Subject, 'rows', lambda *a: (real(*a)[0],)*2)
+    assert failing(dict(tied=False)) == ['three rows of data']
+
+def test_ids_beyond_the_vocabulary(monkeypatch):
+    s = Subject('shakespeare', settings=SMALL, device='cpu', say=lambda line: None); x, y = s.rows(0, 32); x[0, 0] = 65
+    s.rows = lambda *a: (x, y); c = examine('three rows of data', pf.rows, s)
+    assert not c.ok and 'ids up to 65' in c.found
+
+@pytest.mark.parametrize('settings', [dict(lr=.8, muon_lr=3.), dict(lr=0., muon_lr=0.)], ids=['too high', 'zero'])
+def test_a_bad_learning_rate(settings): assert failing(settings) == ['learning rate']
+
+def test_no_room_on_the_disk(monkeypatch):
+    monkeypatch.setattr(pf.shutil, 'disk_usage', lambda p: namedtuple('U', 'total used free')(10, 10, 0))
+    assert failing() == ['forecast']
+
+def test_a_card_that_is_too_small():
+    s = Subject('shakespeare', settings=dict(layers=96, width=12288, heads=96, ctx=512), gpu='T4', device='cpu', say=lambda line: None)
+    c = examine('forecast', pf.forecast, s); assert not c.ok and 'T4' in c.found
+    s = Subject('shakespeare', settings=SMALL, gpu='T4', usd_per_hour=2., device='cpu', say=lambda line: None)
+    c = examine('forecast', pf.forecast, s); assert c.ok and '$' in c.found
+
+@pytest.mark.parametrize('defect, says', [
+    (lambda code: 'import gpub.run\ngpub.run.restore_optimizers = lambda *a: None\n' + code, 'losses differ'),
+    (lambda code: code.replace('    run.go()', "    (run.out/'LATEST').unlink(missing_ok=True)\n    run.go()"), 'went on after 0'),
+    (lambda code: 'import sys\nif sys.argv[1].count("whole"): sys.exit("no way back")\n' + code, 'does not start again: no way back'),
+    (lambda code: 'import sys; sys.exit("no such luck")\n' + code, 'ended by itself: no such luck')], ids=['forgets the moments', 'restarts', 'does not come back', 'never starts'])
+def test_a_resume_that_is_none(monkeypatch, defect, says):
+    broken = defect(pf.CHILD); assert broken != pf.CHILD; monkeypatch.setattr(pf, 'CHILD', broken)
+    c = examine(RESUME, pf.resume, Subject('shakespeare', settings=SMALL, device='cpu', say=lambda line: None))
+    assert not c.ok and says in c.found, c.found
+
+def test_a_check_that_breaks_is_a_line_that_fails():
+    CHECKS['three rows of data'] = lambda s: 1/0
+    assert failing() == ['three rows of data']
+
+def test_refusals_are_those_of_a_run():
+    for bad in (dict(preset='none'), dict(preset='shakespeare', settings={'widht': 1}), dict(preset='shakespeare', data='no/such/file')):
+        with pytest.raises(GpubError) as e: preflight(**bad, device='cpu')
+        assert '\n' not in str(e.value)
+
+def test_spark(): assert spark([1, 2, float('inf'), 3]) == '▁▅×█' and spark([]) == '' and spark([2., 2.]) == '▁▁'
