@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Alarm', 'check_targets', 'check_repeats', 'check_ends', 'check_dtype', 'check_causal', 'check_mask',
            'check_attention', 'saved_bytes', 'check_accumulation', 'check_state', 'check_parity', 'check_free',
-           'check_precision', 'check_mfu', 'check_memory', 'check_bottleneck', 'check_builder']
+           'check_precision', 'check_mfu', 'check_memory', 'check_room', 'check_bottleneck', 'check_builder']
 
 # %% ../nbs/lib/alarms.ipynb #9dba9f84
 import re, sys
@@ -171,7 +171,15 @@ def check_memory(
 ):
     "A forecast fits; raises `Alarm` with the parts, largest first"
     need, order = sum(parts.values()), sorted(parts.items(), key=lambda kv: -kv[1])
-    if need > limit: raise Alarm(f"{need/1e9:.1f} GB are needed ({', '.join(f'{k} {v/1e9:.1f}' for k, v in order)}), the device has {limit/1e9:.1f}", 'halve the micro-batch and keep the tokens per step, or recompute activations')
+    if need > limit: raise Alarm(f"{need/1e9:.1f} GB are needed ({', '.join(f'{k} {v/1e9:.1f}' for k, v in order if v > .01*need)}), the device has {limit/1e9:.1f}", 'halve the micro-batch and keep the tokens per step, or recompute activations')
+
+def check_room(
+    free, total, # bytes, as torch.cuda.mem_get_info() says
+    own=0,       # bytes of this process: torch.cuda.memory_reserved()
+    most=1.5e9,  # for drivers, contexts and a screen
+):
+    "Nobody else fills the device; raises `Alarm` with what they hold"
+    if (held := total - free - own) > most: raise Alarm(f'{held/1e9:.1f} of the device\'s {total/1e9:.1f} GB are held by other processes', 'end them (nvidia-smi names them), or restart the runtime')
 
 def check_bottleneck(
     parts,      # name -> measured seconds of a step

@@ -23,7 +23,7 @@ from .gpt import GPT, GPTConfig
 from .plays import sees_future
 from .report import read_log, sample_table
 from .tokenizer import load_tokenizer
-from .train import TrainConfig, rate
+from .train import CHANGEABLE, TrainConfig, rate
 
 # %% ../nbs/lib/doctor.ipynb #ecc451f2
 def _values(rows, key): return [(r['step'], r[key]) for r in rows if r.get(key) is not None]
@@ -74,13 +74,16 @@ def check_future(
 
 def check_gap(
     rows,
-    most=.05, # share of the best validation loss
+    most=.05, # of the best validation loss: how far the last may be above it
+    gap=.3,   # of the last: how far training may be below it
 ):
-    "Validation has not turned upwards while training went on falling"
+    "Validation stays near training, and has not turned upwards"
     val = _values(rows, 'val_loss')
-    if len(val) < 3: return f'{len(val)} validations, too few to see a turn'
-    best, last, train = min(val, key=lambda sv: sv[1]), val[-1], _values(rows, 'loss')[-1]
-    if last[1] > best[1]*(1 + most): raise Alarm(f'validation rose from {best[1]:.3f} at step {best[0]:,} to {last[1]:.3f} at step {last[0]:,} (training: {train[1]:.3f}): the model learns its text by heart', f'use the checkpoint near step {best[0]:,}; more text, fewer epochs or a smaller model')
+    if len(val) < 2: return f'{len(val)} validations, too few to compare'
+    best, last = min(val, key=lambda sv: sv[1]), val[-1]
+    now = median(v for _, v in _values(rows, 'loss')[-10:])
+    if last[1] - now > gap*last[1]: raise Alarm(f'validation is at {last[1]:.3f}, training at {now:.3f}: more than {gap:.0%} apart', 'more text, fewer epochs or a smaller model; and look whether both are measured in the same way')
+    if last[1] > best[1]*(1 + most): raise Alarm(f'validation rose from {best[1]:.3f} at step {best[0]:,} to {last[1]:.3f} at step {last[0]:,}: the model learns its text by heart', f'use the checkpoint near step {best[0]:,}; more text, fewer epochs or a smaller model')
     return f'best validation {best[1]:.3f} at step {best[0]:,}, last {last[1]:.3f}'
 
 # %% ../nbs/lib/doctor.ipynb #cc5453ab
@@ -172,15 +175,21 @@ def check_shapes(run_dir, config):
     if not (folder := _whole(run_dir)): return 'no checkpoint to compare'
     with torch.device('meta'): model = GPT(GPTConfig.from_dict(config['model']))
     check_state(saved_shapes(folder), model.state_dict())
-    if diff := differences(read_json(folder/'state.json')['state'].get('config', {}), {k: config[k] for k in ('preset', 'model', 'train', 'data')}):
+    then = _identity(folder)
+    if diff := differences(_fixed(then), _fixed({k: config.get(k, {}) for k in then})):
         raise Alarm(f'{folder.name} was saved by another configuration: {diff[0]}'.replace('this run', 'checkpoint').replace('asked', 'config.json'), 'restore the config.json the run began with')
     return f'{folder.name} fits config.json'
 
+def _identity(folder): return read_json(Path(folder, 'state.json'))['state'].get('config', {})
+def _fixed(d): return {k: {n: v for n, v in d[k].items() if n not in CHANGEABLE} if k == 'train' else d[k] for k in d} # a resumed run may change the others
+
 def _whole(run_dir):
     "The newest checkpoint that is whole, or None"
-    for p in checkpoints(run_dir):
-        try: verify(p, (MODEL,)); return p
-        except Damaged: continue
+    return next((p for p in checkpoints(run_dir) if _sound(p, (MODEL,))), None)
+
+def _sound(folder, files=()):
+    try: verify(folder, files); return True
+    except GpubError: return False # `check_checkpoints` says why
 
 def check_tokenizer(run_dir, config):
     "The tokenizer in the folder is the one the model was trained with"
@@ -232,7 +241,8 @@ def _facts(run_dir):
     if gone := [k for k in ('model', 'train', 'data') if k not in config]: raise GpubError(f"{run/'config.json'} lacks {', '.join(gone)}: it is not what gpub train wrote; restore it")
     if bad := [i for i, r in enumerate(rows, 1) if not all(isinstance(r.get(k), (int, float)) for k in ('step', 'loss'))]: raise GpubError(f"{run/'log.jsonl'} line {bad[0]} has no step or no loss; delete that line")
     cfg = TrainConfig.from_dict(config['train'])
-    return SimpleNamespace(dir=run, config=config, rows=rows, cfg=cfg, left=max(0, cfg.steps - rows[-1]['step']), vocab=config['model']['vocab'])
+    every = max([cfg.log_every, *(_identity(p).get('train', {}).get('log_every', 1) for p in checkpoints(run) if _sound(p))]) # a resumed run may have changed it
+    return SimpleNamespace(dir=run, config=config, rows=rows, cfg=cfg, every=every, left=max(0, cfg.steps - rows[-1]['step']), vocab=config['model']['vocab'])
 
 CHECKS = (
     ('checkpoints', 'alarm', lambda r: check_checkpoints(r.dir, not r.left)),
@@ -245,7 +255,7 @@ CHECKS = (
     ('the future',  'alarm', lambda r: check_future(r.rows, r.config.get('reference', {}).get('source entropy'))),
     ('rate',        'alarm', lambda r: lr_jump(r.rows)),
     ('schedule',    'alarm', lambda r: check_schedule(r.rows, r.cfg)),
-    ('steps',       'alarm', lambda r: check_steps(r.rows, r.cfg.log_every, r.cfg.batch_tokens)),
+    ('steps',       'alarm', lambda r: check_steps(r.rows, r.every, r.cfg.batch_tokens)),
     ('overfitting', 'warn',  lambda r: check_gap(r.rows)),
     ('throughput',  'warn',  lambda r: check_throughput(r.rows)),
     ('utilisation', 'warn',  lambda r: check_use(r.rows, r.config.get('parameters', 0))),

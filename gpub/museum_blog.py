@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['BLOG', 'Scratch', 'Exhibit', 'exhibit', 'context_on_resume', 'int32_targets', 'file_nobody_wrote', 'forget',
-           'read_seconds', 'blamed_mmap', 'list_comprehension', 'idle_device', 'memory_parts', 'batch_128',
-           'held_memory', 'hardcoded_tokenizer', 'int16_for_int32', 'score_matrix']
+           'read_seconds', 'blamed_mmap', 'list_comprehension', 'idle_device', 'batch_128', 'held_memory',
+           'hardcoded_tokenizer', 'int16_for_int32', 'score_matrix']
 
 # %% ../nbs/lib/museum_blog.ipynb #17f5815e
 import os, subprocess, sys, tempfile, time
@@ -15,14 +15,16 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from .alarms import check_attention, check_bottleneck, check_builder, check_dtype, check_free, check_memory, check_mfu, check_targets, saved_bytes
+from .alarms import check_attention, check_bottleneck, check_builder, check_dtype, check_free, check_memory, check_mfu, check_targets
 from .bench_data import medians, slices
 from .checkpoint import load_checkpoint, save_checkpoint
 from .core import GpubError
-from .gpt import GPT, GPTConfig, attend, count_params, sdpa
+from .folder import open_folder
+from .gpt import GPT, GPTConfig, attend, sdpa
 from .plays import plays
-from .run import flops_per_token, matmul_peak, open_folder
+from .run import matmul_peak
 from .shards import Batches, ShardWriter, verify
+from .sizes import PARTS, SHAPES, flops_per_token, memory
 from .tokenizer import BPETokenizer, CharTokenizer, load_tokenizer
 from .train import seconds_per_call
 
@@ -139,35 +141,18 @@ def list_comprehension(broken, scratch):
          symptom='nvidia-smi says 100%, the throughput says otherwise',
          fix='compute the share of the peak from tokens per second; then larger pieces, compile, lower precision')
 def idle_device(broken, scratch):
-    cfg = GPTConfig(vocab=65, ctx=256, width=128, layers=2, heads=4); model = GPT(cfg); rows, t = (1, 8) if broken else (8, 256)
+    cfg = GPTConfig(vocab=65, ctx=256, width=128, layers=2, heads=4); model = GPT(cfg); rows, t = (1, 2) if broken else (8, 256)
     x = torch.randint(65, (rows, t + 1))
     seconds = seconds_per_call(lambda: model.loss(x[:, :-1], x[:, 1:]).backward())
     return dict(mfu=flops_per_token(replace(cfg, ctx=t))*rows*t/seconds/matmul_peak(torch.device('cpu'), torch.float32))
 
 # %% ../nbs/lib/museum_blog.ipynb #76eba4f9
-def memory_parts(
-    cfg,   # GPTConfig
-    rows,  # sequences per forward pass
-    dtype=torch.bfloat16, # of activations; weights, gradients and AdamW's moments are fp32
-): # name -> bytes
-    "A forecast of training memory, counted on the meta device"
-    with torch.device('meta'): model = GPT(cfg, attend=_flash).to(dtype); ids = torch.zeros(rows, cfg.ctx, dtype=torch.int64)
-    hidden = saved_bytes(lambda: model(ids)); whole = saved_bytes(lambda: model.loss(ids, ids)); scores = rows*cfg.ctx*cfg.vocab
-    return {'activations': hidden, 'logits': whole - hidden + scores*8, 'weights, gradients, moments': 16*count_params(cfg)} # 8: the gradients of cross entropy and of its log-softmax, fp32, exist together
-
-class _Flash(torch.autograd.Function):
-    "Keeps what a fused kernel keeps: queries, keys, values, output and one number per query"
-    @staticmethod
-    def forward(ctx, q, k, v): ctx.save_for_backward(q, k, v, q.new_empty(q.shape[:-1], dtype=torch.float32)); return torch.empty_like(q)
-
-def _flash(q, k, v): return _Flash.apply(q, k, v)
-
 @exhibit('batch-128', 'Out of memory at batch 128', source='challenge-07', alarm=check_memory,
          symptom='torch.OutOfMemoryError some steps into the run, or only once autotuning starts',
-         fix='count before renting; halve the rows per pass and keep the tokens per step')
+         fix='count before renting; halve the rows per pass and keep the tokens per step (the engine does)')
 def batch_128(broken, scratch):
-    cfg = GPTConfig(vocab=32_000, ctx=512, width=768, layers=12, heads=12, tied=False)
-    return dict(parts=memory_parts(cfg, 128 if broken else 64), limit=40e9)
+    forecast = memory(SHAPES['gpt2-134m'].cfg(), 128 if broken else 64, half=True, optimizer='adamw')
+    return dict(parts={k: forecast[k] for k in PARTS}, limit=40e9)
 
 # %% ../nbs/lib/museum_blog.ipynb #dec640b2
 _HOLD = 'import sys; from gpub.checkpoint import lock\nwith lock(sys.argv[1]): ballast = bytearray(50_000_000); print("held", flush=True); sys.stdin.read()'

@@ -80,7 +80,8 @@ DEFECTS = [
     ('rows missing',        lambda run: write(run, rows(run)[:9] + rows(run)[12:]),  {'steps': 'steps 10 to 12'}),
     ('rows repeated',       lambda run: write(run, rows(run)[:25] + rows(run)[24:]), {'steps': 'step 25 comes after step 25'}),
     ('another batch',       edit(tokens=lambda r, cfg: r['step']*(256 if r['step'] < 20 else 512)), {'steps': 'tokens'}),
-    ('overfitting',         at(30, val_loss=5.),                                     {'overfitting': 'by heart'}),
+    ('overfitting',         at(30, val_loss=3.5),                                    {'overfitting': 'by heart'}),
+    ('learned by heart',    edit(loss=lambda r, cfg: r['loss']*(1 - .02*r['step'])), {'overfitting': 'apart'}),
     ('slower and slower',   edit(tok_s=lambda r, cfg: 1000 if r['step'] < 22 else 100), {'throughput': 'of late'}),
     ('no bill',             lambda run: (run/'bill.json').unlink(),                  {'papers': 'bill.json'}),
     ('no report',           lambda run: (run/'report.html').unlink(),                {'papers': 'report.html'}),
@@ -95,6 +96,11 @@ def test_planted_defect_is_found_alone(run, plant, expected):
     for name, part in expected.items(): assert part in bad[name].what and '\n' not in bad[name].what, bad[name]
     levels = {name: level for name, level, _ in CHECKS}
     assert all(f.level == levels[n] and f.do for n, f in bad.items() if n != 'tokenizer')
+
+def test_a_resumed_run_may_log_less_often(run):
+    write(run, [r for r in rows(run) if r['step'] <= 10 or r['step'] % 5 == 0]); assert found(run).keys() == {'steps'}
+    def less(model, state): state['config']['train']['log_every'] = 5; return model, state
+    resave(less)(run); assert found(run) == {}
 
 def test_every_check_has_a_planted_defect():
     covered = {n for *_, expected in DEFECTS for n in expected} | {'utilisation', 'disk'} # these two below
