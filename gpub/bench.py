@@ -15,7 +15,9 @@ from torch import nn
 from torch.nn import functional as F
 from .core import GpubError, machine, seed_everything, use_threads
 from .gpt import GPT, GPTConfig
-from .run import PRESETS, flops_per_token, load_corpus, matmul_peak
+from .corpus import load_corpus
+from .run import PRESETS, matmul_peak
+from .sizes import flops_per_token
 from .train import TrainConfig, contexts, evaluate, train
 
 # %% ../nbs/lib/bench.ipynb #f7ae8b84
@@ -118,6 +120,7 @@ def bench_shakespeare(
     hf=True, settings=None, every=5., say=print,
 ): # dict, plain values
     "Race the library's recipe against plain ones; the first contender is ours"
+    import torch._dynamo # the first optimizer step of a process imports it: seconds that whoever starts would pay
     use_threads(); out = dict(machine=machine(), shapes={})
     peak = matmul_peak(torch.device('cpu'), torch.float32); out['matmul_peak_gflops'] = round(peak/1e9, 1)
     for preset in shapes:

@@ -3,6 +3,8 @@ import functools, http.server, json, os, random, re, shutil, signal, subprocess,
 from pathlib import Path
 import pytest
 import torch
+import gpub.checkpoint as gpub_checkpoint
+import gpub.corpus as gpub_corpus
 import gpub.run as gpub_run
 from gpub.checkpoint import load_checkpoint
 from gpub.cli import main
@@ -87,6 +89,9 @@ def test_sample(straight, capsys):
     (['train', 'shakespeare', '--steps', '0'], ['steps', '0']),
     (['train', 'shakespeare', '--set', 'batch_tokens=100'], ['batch_tokens', '100', '256']),
     (['train', 'shakespeare', '--device', 'tpu'], ['tpu', 'cpu']),
+    (['train', 'shakespeare', '--parallel', 'magic'], ['magic', 'fsdp']),
+    (['train', 'shakespeare', '--set', 'grad_checkpoint=some'], ['some', 'selective']),
+    (['train', 'gpt2-134m'], ['32,000', 'gpub prep']),
     (['train', 'shakespeare', '--usd-per-hour', '-1'], ['-1']),
     (['train', 'shakespeare', '--data', 'no/such.txt'], ['no/such.txt']),
     (['sample', 'no/such/run'], ['no/such/run']),
@@ -119,11 +124,11 @@ def test_no_permission(text, tmp_path, capsys):
     assert gpub('train', 'shakespeare', '--data', text, '--out', folder/'x', *TINY) == 1; one_line(capsys, folder, '--out')
 
 def test_disk_full_while_saving(text, tmp_path, capsys, monkeypatch):
-    out, save, saved = tmp_path/'run', gpub_run.save_checkpoint, []
-    def full(run_dir, step, *a, **kw):
+    out, save, saved = tmp_path/'run', gpub_checkpoint.Saver.save, []
+    def full(self, step, *a, **kw):
         if step > 10: monkeypatch.setattr(shutil, 'disk_usage', lambda p: shutil._ntuple_diskusage(10**6, 10**6, 1000))
-        saved.append(step); return save(run_dir, step, *a, **kw)
-    monkeypatch.setattr(gpub_run, 'save_checkpoint', full)
+        saved.append(step); return save(self, step, *a, **kw)
+    monkeypatch.setattr(gpub_checkpoint.Saver, 'save', full)
     assert gpub('train', 'shakespeare', '--data', text, '--out', out, *TINY) == 1; one_line(capsys, 'room')
     assert saved == [5, 10, 15] and load_checkpoint(out).step == 10
     monkeypatch.undo()
@@ -161,7 +166,7 @@ def test_corrupted_download(tmp_path, capsys, monkeypatch):
     server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), handler); threading.Thread(target=server.serve_forever, daemon=True).start()
     monkeypatch.setenv('GPUB_DATA', ''); monkeypatch.setenv('GPUB_CACHE', str(tmp_path/'cache'))
     url = f'http://127.0.0.1:{server.server_port}/input.txt'
-    monkeypatch.setattr(gpub_run, 'load_shakespeare', lambda say: load_shakespeare(url, say))
+    monkeypatch.setattr(gpub_corpus, 'load_shakespeare', lambda say: load_shakespeare(url, say))
     assert gpub('train', 'shakespeare', '--out', tmp_path/'run', *TINY) == 1; one_line(capsys, 'input.txt', '18 bytes', '1,115,394')
     assert not (tmp_path/'cache').exists(); server.shutdown()
     (tmp_path/'cache').mkdir(); (tmp_path/'cache'/'tinyshakespeare.txt').write_text('To be') # and a damaged copy in the cache
@@ -169,7 +174,7 @@ def test_corrupted_download(tmp_path, capsys, monkeypatch):
 
 def test_without_network_the_plays(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv('GPUB_DATA', ''); monkeypatch.setenv('GPUB_CACHE', str(tmp_path/'cache'))
-    monkeypatch.setattr(gpub_run, 'load_shakespeare', lambda say: load_shakespeare('http://127.0.0.1:9/none', say))
+    monkeypatch.setattr(gpub_corpus, 'load_shakespeare', lambda say: load_shakespeare('http://127.0.0.1:9/none', say))
     argv = ['train', 'shakespeare', '--out', tmp_path/'run', '--set', 'width=16', '--set', 'ctx=128', '--set', 'batch_tokens=256', '--steps', '3', '--set', 'heads=2']
     assert gpub(*argv) == 0; assert 'NO NETWORK' in capsys.readouterr().out
     assert json.loads((tmp_path/'run'/'config.json').read_text())['reference']['source entropy'] > 0
@@ -183,17 +188,63 @@ def test_stop_and_go_on(sig, straight, text, tmp_path):
     assert 10 <= load_checkpoint(tmp_path/'run').step < 30
     assert gpub(*argv) == 0; same_run(tmp_path/'run', straight)
 
-def killed_and_resumed(straight, text, out, rng, extra=()):
-    argv = ['train', 'shakespeare', '--data', text, '--out', out, *TINY, *extra]
-    p = start(*argv); wait_for(out, rng.choice([4, 8, 10, 19, 20, 27]), p); time.sleep(rng.random()*.05); p.kill(); p.communicate()
-    assert gpub(*argv) == 0; same_run(out, straight)
+# all of them cross an epoch's end (the text is 21 steps long) and change the context half way
+VARIANTS = dict(muon=(), accumulation=('--set', 'micro_batch=3'), adamw=('--set', 'optimizer=adamw', '--set', 'clip=1'), compiled=('--set', 'compile=yes'),
+                checkpointing=('--set', 'grad_checkpoint=selective', '--set', 'micro_batch=2'))
 
-@pytest.mark.parametrize('seed', range(2))
-def test_kill_9(seed, straight, text, tmp_path): killed_and_resumed(straight, text, tmp_path/'run', random.Random(seed))
+@pytest.fixture(scope='module')
+def undisturbed(text, tmp_path_factory):
+    "Variant -> a run of it that nobody disturbed"
+    @functools.cache
+    def run(variant):
+        out = tmp_path_factory.mktemp('undisturbed')/variant
+        assert gpub('train', 'shakespeare', '--data', text, '--out', out, *TINY, *VARIANTS[variant]) == 0
+        return out
+    return run
+
+def killed_and_resumed(undisturbed, variant, text, out, rng):
+    argv = ['train', 'shakespeare', '--data', text, '--out', out, *TINY, *VARIANTS[variant]]
+    p = start(*argv); wait_for(out, rng.choice([4, 8, 10, 19, 20, 27]), p); time.sleep(rng.random()*.05); p.kill(); p.communicate()
+    assert gpub(*argv) == 0; same_run(out, undisturbed(variant))
+
+@pytest.mark.parametrize('variant', ['muon', 'accumulation', 'adamw'])
+def test_kill_9(variant, undisturbed, text, tmp_path): killed_and_resumed(undisturbed, variant, text, tmp_path/'run', random.Random(variant))
 
 @pytest.mark.slow
 @pytest.mark.parametrize('seed', range(20))
-def test_kill_9_often(seed, straight, text, tmp_path): killed_and_resumed(straight, text, tmp_path/'run', random.Random(100 + seed))
+def test_kill_9_often(seed, undisturbed, text, tmp_path):
+    killed_and_resumed(undisturbed, [*VARIANTS][seed % len(VARIANTS)], text, tmp_path/'run', random.Random(100 + seed))
+
+def test_what_decides_speed_may_change_on_the_way(straight, text, tmp_path, capsys):
+    argv = ['train', 'shakespeare', '--data', text, '--out', tmp_path/'run', *TINY]
+    p = start(*argv); wait_for(tmp_path/'run', 10, p); p.terminate(); p.communicate(timeout=120); capsys.readouterr()
+    assert gpub(*argv, '--set', 'micro_batch=2', '--set', 'grad_checkpoint=full') == 0; assert 'micro_batch now 2' in capsys.readouterr().out
+    a, b = load_checkpoint(tmp_path/'run'), load_checkpoint(straight); assert all((a.model[k] - b.model[k]).abs().max() < 1e-3 for k in a.model)
+    assert a.state['fit'] == dict(mode='full', micro=2)
+
+def test_out_of_memory_halves_the_micro_batch_and_a_resume_remembers(text, tmp_path, capsys, monkeypatch):
+    from gpub.gpt import GPT
+    whole = GPT.loss
+    def cramped(self, x, y):
+        if len(x) > 3 and torch.is_grad_enabled(): raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB')
+        return whole(self, x, y)
+    monkeypatch.setattr(GPT, 'loss', cramped)
+    argv = ['train', 'shakespeare', '--data', text, '--out', tmp_path/'run', *TINY, '--set', 'compile=no']
+    assert gpub(*argv) == 0; out = capsys.readouterr().out
+    assert 'out of memory with 16 sequences' in out and '2 from here on, 8 passes a step' in out and out.count('out of memory') == 3
+    assert load_checkpoint(tmp_path/'run').state['fit'] == dict(mode='off', micro=2)
+
+def test_the_mirror_brings_a_lost_machine_back(straight, text, tmp_path, capsys):
+    argv = ['train', 'shakespeare', '--data', text, '--out', tmp_path/'run', '--mirror', tmp_path/'drive', *TINY]
+    p = start(*argv); wait_for(tmp_path/'run', 20, p); p.terminate(); p.communicate(timeout=120)
+    shutil.rmtree(tmp_path/'run'); assert load_checkpoint(tmp_path/'drive').step >= 20
+    assert gpub(*argv) == 0; same_run(tmp_path/'run', straight); same_run(tmp_path/'drive', straight)
+
+def test_tracked_by_wandb_offline(text, tmp_path, monkeypatch):
+    monkeypatch.setenv('WANDB_MODE', 'offline'); monkeypatch.setenv('WANDB_SILENT', 'true')
+    assert gpub('train', 'shakespeare', '--data', text, '--out', tmp_path/'run', *TINY, '--track', 'wandb') == 0
+    run_id = json.loads((tmp_path/'run'/'config.json').read_text())['run_id']
+    assert [p for p in (tmp_path/'run').rglob('*.wandb') if run_id in p.name]
 
 def test_second_process_is_refused(straight, text, tmp_path, capsys):
     argv = ['train', 'shakespeare', '--data', text, '--out', tmp_path/'run', *TINY[:-4], '--steps', '100000', '--set', 'compile=no']
