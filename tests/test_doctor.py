@@ -3,6 +3,7 @@ import json, shutil
 from pathlib import Path
 import pytest
 import gpub.doctor as gpub_doctor
+import gpub.run as gpub_run
 from gpub.checkpoint import load_checkpoint, save_checkpoint
 from gpub.core import GpubError
 from gpub.doctor import CHECKS, doctor, doctor_table
@@ -30,6 +31,18 @@ def test_a_healthy_run_gives_only_ok(healthy):
 def test_a_run_on_its_way_is_healthy(run):
     write(run, rows(run)[:17]); (run/'bill.json').unlink(); (run/'report.html').unlink()
     assert found(run) == {}
+
+def test_a_killed_and_resumed_run_is_healthy(tmp_path, monkeypatch):
+    (tmp_path/'play.txt').write_text(plays(6000, seed=3)); settings, real = dict(width=32, ctx=32, batch_tokens=256, steps=20, log_every=1), gpub_run.train
+    def dies(*a, **kw):
+        for s in real(*a, **kw):
+            if s.n == 13: raise MemoryError('killed here') # two steps after the last checkpoint, with rows in the log
+            yield s
+    go = lambda: Run('shakespeare', tmp_path/'run', tmp_path/'play.txt', settings, say=lambda s: None).go()
+    monkeypatch.setattr(gpub_run, 'train', dies)
+    with pytest.raises(MemoryError): go()
+    assert rows(tmp_path/'run')[-1]['step'] == 12 and found(tmp_path/'run') == {} # broken off, and nothing is wrong with it
+    monkeypatch.undo(); go(); assert len(rows(tmp_path/'run')) == 20 and found(tmp_path/'run') == {}
 
 def edit(**change):
     "Rewrite every row by functions of row and config"
