@@ -136,8 +136,9 @@ class ShardWriter:
 
     def _append(self, s, ids, lines, size, documents):
         for (f, h), raw in zip(self._files[s['file']], (memoryview(np.ascontiguousarray(ids, self.dtype)).cast('B'), memoryview(lines))):
-            h.update(raw)
+            h.update(raw); at = f.tell()
             while len(raw): raw = raw[f.write(raw):] # a file without a buffer takes what fits
+            if hasattr(os, 'posix_fadvise'): os.posix_fadvise(f.fileno(), at, 0, os.POSIX_FADV_DONTNEED) # the disk begins now, so `commit` waits less
         s['tokens'] += len(ids); s['documents'] += documents; s['bytes'] += int(size); s['index_bytes'] += len(lines)
         if s['tokens'] >= self.shard_tokens: self._full.append(self._open.pop((s['split'], s['source'])))
 
@@ -187,7 +188,7 @@ def docs_file(
     return file.replace('.bin', '.docs')
 
 def _lines(lengths, names): # a line per document; a name keeps to its line
-    lines = ''.join(map('%d %s\n'.__mod__, zip(lengths.tolist(), names)))
+    lines = ''.join([f'{n} {name}\n' for n, name in zip(lengths.tolist(), names)])
     if lines.count('\n') > len(names): return _lines(lengths, [' '.join(n.splitlines()) for n in names])
     return lines.encode('utf-8', 'replace')
 
