@@ -105,7 +105,7 @@ def datasketch_repeats(texts, threshold=.8):
         else: lsh.insert(i, m)
     return out
 
-def shard_writing(tok, ids, folder, rounds=5, tokens=1 << 25):
+def shard_writing(tok, ids, folder, rounds=9, tokens=1 << 25):
     "Median seconds to write these documents, repeated up to `tokens`, as shards, a million tokens at a time as `prepare` does, and to copy the finished files and force the copies to disk too"
     folder, per = Path(folder), max(1, len(ids)*2**20//max(1, sum(map(len, ids)))); chunks_ = [join(ids[i:i + per], tok.end, ids[0].dtype) for i in range(0, len(ids), per)]
     t, times, about = dict(shards=[], copy=[]), max(1, tokens//sum(len(c[0]) for c in chunks_)), [([f'text.jsonl 1.{i}' for i in range(len(c[1]))], [1]*len(c[1])) for c in chunks_]
