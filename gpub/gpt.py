@@ -83,9 +83,9 @@ class Attention(nn.Module):
 
     def split(self, x_btc): return x_btc.unflatten(-1, (self.heads, -1)).transpose(1, 2) # (b, h, t, d)
 
-    def forward(self, x_btc):
+    def forward(self, x_btc, attend=None): # `attend`: for this call only; chapter 5's remembers keys and values
         q_bhtd, k_bhtd, v_bhtd = map(self.split, self.qkv(x_btc).chunk(3, -1))
-        return self.proj(self.attend(q_bhtd, k_bhtd, v_bhtd).transpose(1, 2).flatten(2))
+        return self.proj((attend or self.attend)(q_bhtd, k_bhtd, v_bhtd).transpose(1, 2).flatten(2))
 
 # %% ../nbs/season1/01_first_transformer.ipynb #6da1b584
 class MLP(nn.Module):
@@ -109,8 +109,8 @@ class Block(nn.Module):
         super().__init__()
         self.norm1, self.attn, self.norm2, self.ffn = norm1, attn, norm2, ffn
 
-    def forward(self, x_btc):
-        x_btc = x_btc + self.attn(self.norm1(x_btc))
+    def forward(self, x_btc, *attend): # passed on to `attn`
+        x_btc = x_btc + self.attn(self.norm1(x_btc), *attend)
         return x_btc + self.ffn(self.norm2(x_btc))
 
 # %% ../nbs/season1/01_first_transformer.ipynb #16997910
@@ -139,12 +139,13 @@ class GPT(nn.Module):
                 nn.init.normal_(p, std=self.cfg.init_std / ((2*self.cfg.layers)**0.5 if writer else 1))
 
     def forward(self,
-        ids_bt, # int64 token ids, at most `ctx` per row
+        ids_bt,      # int64 token ids, at most `ctx` per row
+        memory=None, # of what came before them: `memory[layer]` is an `attend`, `memory.positions(t)` says where they stand
     ): # (b, t, v) logits: row t scores what comes after token t
         t = ids_bt.size(1)
         if t > self.cfg.ctx: raise GpubError(f'{t} tokens are more than the context of {self.cfg.ctx}')
-        x_btc = self.tok(ids_bt) + self.pos.weight[:t]
-        for block in self.blocks: x_btc = self.through(block, x_btc)
+        x_btc = self.tok(ids_bt) + (self.pos.weight[:t] if memory is None else self.pos(memory.positions(t)))
+        for i, block in enumerate(self.blocks): x_btc = self.through(block, x_btc) if memory is None else block(x_btc, memory[i])
         return F.linear(self.norm(x_btc), (self.head or self.tok).weight)
 
     def loss(self,
