@@ -67,7 +67,7 @@ def context_on_resume(broken, scratch):
 
 # %% ../nbs/lib/museum_blog.ipynb #cba9d785
 @exhibit('int32-targets', 'Cross entropy refuses int32', source='challenge-02', alarm=check_targets,
-         symptom='expected scalar type Long but found Int',
+         symptom='expected scalar type Long but found Int (newer torch: expected target dtype to be Long)',
          fix='convert in the batch builder: one gather, cast to int64, two views')
 def int32_targets(broken, scratch):
     window = torch.arange(24, dtype=torch.int32).view(2, 12)
@@ -106,13 +106,13 @@ def read_seconds(
     for name in ('mapped', 'dropped'): ids.tofile(Path(folder, name))
     mapped = np.memmap(Path(folder, 'mapped'), np.int32, 'r')
     for _ in range(rounds):
-        forget(Path(folder, 'dropped')); dropped = np.memmap(Path(folder, 'dropped'), np.int32, 'r')
-        for way, a in dict(mapped=mapped, dropped=dropped, RAM=ids, loop=mapped).items():
+        can = forget(Path(folder, 'dropped')); dropped = np.memmap(Path(folder, 'dropped'), np.int32, 'r')
+        for way, a in (dict(mapped=mapped, RAM=ids, loop=mapped) | (dict(dropped=dropped) if can else {})).items():
             at = rng.integers(0, tokens - ctx - 1, batch); start = time.perf_counter()
             slices(a, ctx, batch, rng) if way == 'loop' else a[at[:, None] + span].astype(np.int64)
             times[way].append(time.perf_counter() - start)
-        del dropped # a mapped page cannot be dropped
-    return {way: float(np.median(t)) for way, t in times.items()}
+        del a, dropped # a mapped page cannot be dropped
+    return {way: float(np.median(t)) for way, t in times.items() if t}
 
 @exhibit('blamed-mmap', 'Was it mmap?', source='challenge-04', alarm=check_bottleneck,
          symptom='1.6 s a step, and the data file is memory-mapped',

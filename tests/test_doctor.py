@@ -2,11 +2,14 @@
 import json, shutil
 from pathlib import Path
 import pytest
+import gpub.corpus as gpub_corpus
 import gpub.doctor as gpub_doctor
 import gpub.run as gpub_run
 from gpub.checkpoint import load_checkpoint, save_checkpoint
-from gpub.core import GpubError
+from gpub.core import GpubError, Text
 from gpub.doctor import CHECKS, doctor, doctor_table
+from gpub.gpt import GPT
+from gpub.museum import peek
 from gpub.plays import plays
 from gpub.run import Run
 from gpub.train import TrainConfig, rate
@@ -43,6 +46,13 @@ def test_a_killed_and_resumed_run_is_healthy(tmp_path, monkeypatch):
     with pytest.raises(MemoryError): go()
     assert rows(tmp_path/'run')[-1]['step'] == 12 and found(tmp_path/'run') == {} # broken off, and nothing is wrong with it
     monkeypatch.undo(); go(); assert len(rows(tmp_path/'run')) == 20 and found(tmp_path/'run') == {}
+
+def test_a_model_that_sees_the_future_is_found_out(tmp_path, monkeypatch):
+    "The whole way: a mask off by one, trained on the built-in plays, gets below the entropy of its source"
+    monkeypatch.setattr(gpub_corpus, 'load_shakespeare', lambda say: Text(plays(300_000, seed=0), 'built-in plays', 'no network'))
+    monkeypatch.setattr(gpub_run, 'GPT', lambda cfg: GPT(cfg, attend=peek))
+    Run('shakespeare', tmp_path/'run', None, dict(width=32, ctx=32, layers=1, batch_tokens=512, steps=250), say=lambda s: None).go()
+    bad = found(tmp_path/'run'); assert bad['the future'].level == 'alarm' and 'sees the future' in bad['the future'].what, bad
 
 def edit(**change):
     "Rewrite every row by functions of row and config"
