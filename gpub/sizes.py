@@ -71,6 +71,7 @@ class Anatomy:
     tied:bool
     layers:int
     width:int
+    hidden:int  # the widest thing in a block, numbers per token
     vocab:int
     ctx:int
     saved:tuple # of `Saved`: one block
@@ -89,7 +90,8 @@ def _(cfg:GPTConfig):
              Saved('attention', c, False, 'off selective'), Saved('softmax sums', cfg.heads, True, 'off selective'), Saved('projection', c, False, 'selective'),
              Saved('stream between', c, True, 'off'), Saved('norm 2', c, False, 'off'), Saved('means, deviations', 4, True, 'off'),
              Saved('up', 4*c, False, 'off selective'), Saved('bend', 4*c, False, 'off'), Saved('down', c, False, 'selective'))
-    return Anatomy(params=sum(part.values()), blocks=12*cfg.layers*c*c, head=cfg.vocab*c, tied=cfg.tied, layers=cfg.layers, width=c, vocab=cfg.vocab, ctx=cfg.ctx, saved=saved)
+    return Anatomy(params=sum(part.values()), blocks=12*cfg.layers*c*c, head=cfg.vocab*c, tied=cfg.tied, layers=cfg.layers, width=c, hidden=4*c,
+                   vocab=cfg.vocab, ctx=cfg.ctx, saved=saved)
 
 def flops_per_token(
     cfg # a config
@@ -136,7 +138,7 @@ def moments(
     kept, opened = size(lambda m: mode in m), size(lambda m: 'off' in m and mode not in m) # by each block; when one is run again
     every, grads, head = a.layers*kept, 4*a.params, 4*a.head
     base = dict(weights=4*a.params + (2*(a.blocks + a.head) if half else 0), optimizer=optimizer_bytes(cfg, optimizer)) # autocast keeps narrow copies
-    tail, work = n*(c*(4 + narrow) + 24), n*c*(4 + 4*narrow)                    # the last norm and the ids; gradients on their way through an MLP
+    tail, work = n*(c*(4 + narrow) + 24), n*(4*c + narrow*a.hidden)              # the last norm and the ids; gradients on their way through an MLP
     muon = a.blocks*(8 if half else 32/3) if optimizer == MUON else 0           # the step ahead, and five stacks of a third of the matrices each
     row = lambda gradients, activations=0, logits=0, temporary=0: base | dict(gradients=gradients, activations=activations, logits=logits, temporary=int(temporary))
     early = grads if accumulate else head                                       # what is there once the head's gradient is

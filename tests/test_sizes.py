@@ -90,6 +90,11 @@ def test_peak_memory_is_a_peak_not_a_sum():
     def f(): [torch.ones(1000).sum() for _ in range(50)]; a = torch.ones(250_000); del a; torch.ones(1000)
     assert 1e6 <= peak_memory(f) < 1.1e6
 
+@pytest.mark.slow
+@pytest.mark.parametrize('mode', MODES)
+def test_the_134m_itself(mode):
+    cfg = config_of('gpt2-134m'); got = peak_memory(lambda: steps(cfg, 2, mode)); assert abs(memory(cfg, 2, mode=mode, optimizer='adamw')['peak']/got - 1) <= .15
+
 def test_parts_add_up_to_the_fullest_moment():
     for kw in (dict(), dict(half=True, accumulate=True), dict(mode='full', optimizer='adamw')):
         m, each = memory(TINY, 4, **kw), moments(TINY, 4, **kw)
@@ -171,7 +176,7 @@ def test_another_architecture_joins_by_registering():
     @dataclass(frozen=True, kw_only=True)
     class Bags(Config): vocab:int; width:int; layers:int
     @anatomy.register
-    def _(cfg:Bags): return Anatomy(params=cfg.vocab*cfg.width + cfg.layers*cfg.width**2, blocks=cfg.layers*cfg.width**2, head=cfg.vocab*cfg.width, tied=True, layers=cfg.layers, width=cfg.width, vocab=cfg.vocab,
+    def _(cfg:Bags): return Anatomy(params=cfg.vocab*cfg.width + cfg.layers*cfg.width**2, blocks=cfg.layers*cfg.width**2, head=cfg.vocab*cfg.width, tied=True, layers=cfg.layers, width=cfg.width, hidden=cfg.width, vocab=cfg.vocab,
                                     ctx=16, saved=(Saved('stream', cfg.width, True, 'off selective full'),))
     p = plan(Bags(vocab=100, width=64, layers=3), 'T4', '1M'); assert p['parameters'] == 6400 + 3*4096 and p['rows'][0]['fits'] and '3 x 64' in plan_table(p)
 
