@@ -140,6 +140,7 @@ def check_parity(
     most=1e-3,    # of the largest value
 ):
     "Two ways to compute the same thing agree; raises `Alarm` with the difference"
+    if got.shape != want.shape: raise Alarm(f'{what} have shape {tuple(got.shape)} and {tuple(want.shape)}', 'compare what both were built with first')
     if not (off := float((got - want).abs().max()/want.abs().max())) <= most:
         raise Alarm(f'{what} differ by {off:.1%} of their largest value (allowed: {most:.1%})', 'compare layer by layer from the input on; with rotary positions look first at the layout of the pairs')
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['CHECKS', 'check_finite', 'check_birth', 'check_jumps', 'check_future', 'check_gap', 'lr_jump', 'check_schedule',
            'check_steps', 'check_throughput', 'check_use', 'check_checkpoints', 'check_latest', 'saved_shapes',
-           'check_shapes', 'check_tokenizer', 'check_disk', 'check_papers', 'check_samples', 'Finding', 'doctor',
+           'check_shapes', 'check_tokenizer', 'check_disk', 'check_finished', 'check_samples', 'Finding', 'doctor',
            'doctor_table']
 
 # %% ../nbs/lib/doctor.ipynb #6a73feb4
@@ -204,7 +204,7 @@ def check_disk(run_dir):
     if free < need: raise Alarm(f'{free/1e6:,.0f} MB are free, two checkpoints and some room are {need/1e6:,.0f}', 'make room or lower --keep before the next save')
     return f'{free/1e9:,.1f} GB free'
 
-def check_papers(
+def check_finished(
     run_dir,
     left:int, # steps still to do
 ):
@@ -245,23 +245,23 @@ def _facts(run_dir):
     return SimpleNamespace(dir=run, config=config, rows=rows, cfg=cfg, every=every, left=max(0, cfg.steps - rows[-1]['step']), vocab=config['model']['vocab'])
 
 CHECKS = (
-    ('checkpoints', 'alarm', lambda r: check_checkpoints(r.dir, not r.left)),
-    ('LATEST',      'alarm', lambda r: check_latest(r.dir)),
-    ('weights',     'alarm', lambda r: check_shapes(r.dir, r.config)),
-    ('tokenizer',   'alarm', lambda r: check_tokenizer(r.dir, r.config)),
-    ('numbers',     'alarm', lambda r: check_finite(r.rows)),
-    ('first loss',  'alarm', lambda r: check_birth(r.rows, r.vocab)),
-    ('loss',        'alarm', lambda r: check_jumps(r.rows)),
-    ('the future',  'alarm', lambda r: check_future(r.rows, r.config.get('reference', {}).get('source entropy'))),
-    ('rate',        'alarm', lambda r: lr_jump(r.rows)),
-    ('schedule',    'alarm', lambda r: check_schedule(r.rows, r.cfg)),
-    ('steps',       'alarm', lambda r: check_steps(r.rows, r.every, r.cfg.batch_tokens)),
-    ('overfitting', 'warn',  lambda r: check_gap(r.rows)),
-    ('throughput',  'warn',  lambda r: check_throughput(r.rows)),
-    ('utilisation', 'warn',  lambda r: check_use(r.rows, r.config.get('parameters', 0))),
-    ('disk',        'warn',  lambda r: check_disk(r.dir)),
-    ('papers',      'warn',  lambda r: check_papers(r.dir, r.left)),
-    ('samples',     'warn',  lambda r: check_samples(sample_table(r.dir))),
+    ('checkpoints',     'alarm', lambda r: check_checkpoints(r.dir, not r.left)),
+    ('LATEST',          'alarm', lambda r: check_latest(r.dir)),
+    ('weights',         'alarm', lambda r: check_shapes(r.dir, r.config)),
+    ('tokenizer',       'alarm', lambda r: check_tokenizer(r.dir, r.config)),
+    ('finite',          'alarm', lambda r: check_finite(r.rows)),
+    ('loss at birth',   'alarm', lambda r: check_birth(r.rows, r.vocab)),
+    ('loss',            'alarm', lambda r: check_jumps(r.rows)),
+    ('causality',       'alarm', lambda r: check_future(r.rows, r.config.get('reference', {}).get('source entropy'))),
+    ('learning rate',   'alarm', lambda r: lr_jump(r.rows)),
+    ('schedule',        'alarm', lambda r: check_schedule(r.rows, r.cfg)),
+    ('steps',           'alarm', lambda r: check_steps(r.rows, r.every, r.cfg.batch_tokens)),
+    ('overfitting',     'warn',  lambda r: check_gap(r.rows)),
+    ('throughput',      'warn',  lambda r: check_throughput(r.rows)),
+    ('utilisation',     'warn',  lambda r: check_use(r.rows, r.config.get('parameters', 0))),
+    ('disk',            'warn',  lambda r: check_disk(r.dir)),
+    ('bill and report', 'warn',  lambda r: check_finished(r.dir, r.left)),
+    ('samples',         'warn',  lambda r: check_samples(sample_table(r.dir))),
 )
 
 def doctor(
@@ -282,6 +282,7 @@ def doctor_table(
 ): # text
     "The findings for people: what is wrong first"
     order = sorted(findings, key=lambda f: ('alarm', 'warn', 'ok').index(f.level))
-    lines = [f'{f.level:<6}{f.name:<13}{f.what}' + (f'\n{"":19}-> {f.do}' if f.do else '') for f in order]
+    lines = [f'{f.level:<6}{f.name:<16}{f.what}' + (f'\n{"":22}-> {f.do}' if f.do else '') for f in order]
     bad = {k: sum(f.level == k for f in findings) for k in ('alarm', 'warn')}
-    return '\n'.join([*lines, f"{len(findings)} checks: {bad['alarm']} alarms, {bad['warn']} warnings"])
+    count = lambda n, what: f"{n} {what}{'s' * (n != 1)}"
+    return '\n'.join([*lines, f"{len(findings)} checks: {count(bad['alarm'], 'alarm')}, {count(bad['warn'], 'warning')}"])

@@ -52,7 +52,7 @@ def test_a_model_that_sees_the_future_is_found_out(tmp_path, monkeypatch):
     monkeypatch.setattr(gpub_corpus, 'load_shakespeare', lambda say: Text(plays(300_000, seed=0), 'built-in plays', 'no network'))
     monkeypatch.setattr(gpub_run, 'GPT', lambda cfg: GPT(cfg, attend=peek))
     Run('shakespeare', tmp_path/'run', None, dict(width=32, ctx=32, layers=1, batch_tokens=512, steps=250), say=lambda s: None).go()
-    bad = found(tmp_path/'run'); assert bad['the future'].level == 'alarm' and 'sees the future' in bad['the future'].what, bad
+    bad = found(tmp_path/'run'); assert bad['causality'].level == 'alarm' and 'sees the future' in bad['causality'].what, bad
 
 def edit(**change):
     "Rewrite every row by functions of row and config"
@@ -92,13 +92,13 @@ DEFECTS = [
     ('another config',      resave(other_state),                                     {'weights': 'train.seed'}),
     ('another tokenizer',   lambda run: (run/'tokenizer.json').write_text(json.dumps(dict(type='char', chars='abc'))), {'tokenizer': 'fingerprint'}),
     ('no tokenizer',        lambda run: (run/'tokenizer.json').unlink(),             {'tokenizer': 'tokenizer.json'}),
-    ('nan',                 at(20, val_loss=float('nan')),                           {'numbers': 'step 20'}),
-    ('infinite gradient',   at(20, grad_norm=float('inf')),                          {'numbers': 'grad_norm'}),
-    ('bad start',           at(1, loss=9.),                                          {'first loss': 'above ln'}),
-    ('too good a start',    at(1, loss=1.),                                          {'first loss': 'below ln'}),
+    ('nan',                 at(20, val_loss=float('nan')),                           {'finite': 'step 20'}),
+    ('infinite gradient',   at(20, grad_norm=float('inf')),                          {'finite': 'grad_norm'}),
+    ('bad start',           at(1, loss=9.),                                          {'loss at birth': 'above ln'}),
+    ('too good a start',    at(1, loss=1.),                                          {'loss at birth': 'below ln'}),
     ('a leap',              at(20, loss=6.),                                         {'loss': 'at step 20'}),
-    ('a look ahead',        reference,                                               {'the future': 'limit of 9.0'}),
-    ('schedule restarted',  edit(lr=lambda r, cfg: cfg.lr*rate((r['step'] - 1) % 25, cfg)), {'rate': 'at step 26', 'schedule': 'at step 26'}),
+    ('a look ahead',        reference,                                               {'causality': 'limit of 9.0'}),
+    ('schedule restarted',  edit(lr=lambda r, cfg: cfg.lr*rate((r['step'] - 1) % 25, cfg)), {'learning rate': 'at step 26', 'schedule': 'at step 26'}),
     ('schedule too fast',   edit(lr=lambda r, cfg: cfg.lr*rate(4*r['step'] - 1, cfg)), {'schedule': 'at step 1,'}),
     ('rows missing',        lambda run: write(run, rows(run)[:9] + rows(run)[12:]),  {'steps': 'steps 10 to 12'}),
     ('rows repeated',       lambda run: write(run, rows(run)[:25] + rows(run)[24:]), {'steps': 'step 25 comes after step 25'}),
@@ -106,8 +106,8 @@ DEFECTS = [
     ('overfitting',         at(30, val_loss=3.5),                                    {'overfitting': 'by heart'}),
     ('learned by heart',    edit(loss=lambda r, cfg: r['loss']*(1 - .02*r['step'])), {'overfitting': 'apart'}),
     ('slower and slower',   edit(tok_s=lambda r, cfg: 1000 if r['step'] < 22 else 100), {'throughput': 'of late'}),
-    ('no bill',             lambda run: (run/'bill.json').unlink(),                  {'papers': 'bill.json'}),
-    ('no report',           lambda run: (run/'report.html').unlink(),                {'papers': 'report.html'}),
+    ('no bill',             lambda run: (run/'bill.json').unlink(),                  {'bill and report': 'bill.json'}),
+    ('no report',           lambda run: (run/'report.html').unlink(),                {'bill and report': 'report.html'}),
     ('in circles',          samples('and the '*20, {30}),                            {'samples': 'repeats itself'}),
     ('always the same',     samples('To be, or not to be, that is the question: whether it is nobler'), {'samples': 'are the same'}),
 ]
