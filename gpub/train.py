@@ -254,7 +254,7 @@ class Fit:
         elif self.auto and self.mode != 'full':
             self.use(MODES[MODES.index(self.mode) + 1])
             self.say(f'out of memory with one sequence of {ctx} tokens: gradient checkpointing is {self.mode} from here on; ' + ('the forward pass is computed twice, a third more arithmetic' if self.mode == 'full' else 'all but matmuls and attention is computed twice'))
-        else: raise GpubError(f'out of memory with one sequence of {ctx} tokens and grad_checkpoint {self.mode}: use a smaller model or ctx, --set grad_checkpoint=full, or a larger device')
+        else: raise GpubError(f'out of memory with one sequence of {ctx} tokens and grad_checkpoint {self.mode}: use {"" if self.mode == "full" else "--set grad_checkpoint=full, "}a smaller model or ctx, or a larger device')
 
 # %% ../nbs/season1/04_training_challenges.ipynb #4fb1262b
 class Diverged(GpubError):
