@@ -1,6 +1,9 @@
 "Each question of the preflight, each with a planted defect that makes exactly that line fail"
+import os
 from collections import namedtuple
+from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 import pytest, torch
 from gpub import preflight as pf
 from gpub.core import GpubError
@@ -26,7 +29,8 @@ def own_checks(monkeypatch):
     for name, f in list(CHECKS.items()): monkeypatch.setitem(CHECKS, name, f)
 
 def test_a_healthy_run_passes_all_eight_on_one_screen():
-    checks = preflight('shakespeare', settings=SMALL, device='cpu', say=lambda line: None)
+    began = sum(os.times()[:4]); checks = preflight('shakespeare', settings=SMALL, device='cpu', say=lambda line: None)
+    assert sum(os.times()[:4]) - began < 60, 'more than a minute of work'
     table = preflight_table(checks)
     assert all(c.ok for c in checks) and len(checks) == 8, table
     assert len(table.splitlines()) <= 24 and max(map(len, table.splitlines())) < 240
@@ -60,6 +64,13 @@ def test_a_broken_model(monkeypatch, line, model):
 def test_targets_that_are_not_shifted(monkeypatch):
     real = Subject.rows; monkeypatch.setattr(Subject, 'rows', lambda *a: (real(*a)[0],)*2)
     assert failing(dict(tied=False)) == ['three rows of data']
+
+def test_special_tokens_are_seen():
+    s = Subject('shakespeare', settings=SMALL, device='cpu', say=lambda line: None); text = s.run.corpus.tok
+    tok = SimpleNamespace(specials={'<|end|>': 0}, decode=lambda ids: ''.join('<|end|>' if i == 0 else text.decode([i]) for i in ids)) # the newline plays the end of a document
+    s.run.corpus = replace(s.run.corpus, tok=tok); c = examine('three rows of data', pf.rows, s)
+    shown = c.found.splitlines()[1:]; assert c.ok and len(shown) == 3 and all('<|end|>' in line for line in shown)
+    assert int(c.found.split(';')[1].split()[0]) == int((s.rows(0, 32, 32)[0] == 0).any(1).sum()) > 3
 
 def test_ids_beyond_the_vocabulary(monkeypatch):
     s = Subject('shakespeare', settings=SMALL, device='cpu', say=lambda line: None); x, y = s.rows(0, 32); x[0, 0] = 65
