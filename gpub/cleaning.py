@@ -79,8 +79,8 @@ def repeat_share(
     text:str
 )->float: # 0 to 1
     "The share of characters that sit in lines the text has said before; lines under 9 characters, braces and the like, do not count"
-    lines = text.replace('\n\n', '\n').split('\n')
-    if len(set(lines)) > .9*len(lines): return 0.
+    lines = text.split('\n')
+    if len(set(lines)) > .9*(len(lines) - lines.count('')): return 0.
     long = [l for l in lines if len(l) > 8]
     total = sum(map(len, long))
     return 1 - sum(map(len, set(long)))/total if total else 0.
@@ -96,11 +96,13 @@ def clean(
     text:str,
     rules:Rules=Rules(),
 )->tuple: # (text, names of the repairs made), or (None, the reason)
-    "All repairs, then the first rule that objects"
-    did = []
-    for name, fix in REPAIRS.items():
-        new = fix(text)
-        if new is not text: text = new; did.append(name)
+    "All repairs, again while one makes work for another, then the first rule that objects"
+    did, before = [], None
+    while text is not before:
+        before = text
+        for name, fix in REPAIRS.items():
+            new = fix(text)
+            if new is not text: text = new; did += [name]*(name not in did)
     for name, objects in DROPS.items():
         if objects(text, rules): return None, name
     return text, did
