@@ -21,6 +21,7 @@ from .checkpoint import MODEL, Damaged, checkpoints, differences, verify
 from .core import GpubError, read_json
 from .gpt import GPT, GPTConfig
 from .plays import sees_future
+from .preflight import most_at_birth
 from .report import read_log, sample_table
 from .tokenizer import load_tokenizer
 from .train import CHANGEABLE, TrainConfig, rate
@@ -40,12 +41,13 @@ def check_finite(
 def check_birth(
     rows,
     vocab:int,
-    over=1.5, # nats; wide embeddings with a tied head start well above guessing
+    most=0,   # nats the initialisation explains, as from `preflight.most_at_birth`; wide embeddings with a tied head start above guessing
+    give=.5,  # nats, for a small batch
 ):
     "The first loss is near ln V, that of a model that knows nothing"
     (step, first), guess = _values(rows, 'loss')[0], math.log(vocab)
-    if first > guess + over: raise Alarm(f'loss {first:.2f} at step {step} is {first - guess:.2f} above ln {vocab} = {guess:.2f}, what guessing costs', 'look at the scale of the initial weights, and whether targets belong to this vocabulary')
-    if step <= 1 and first < guess - .5: raise Alarm(f'loss {first:.2f} at step {step} is below ln {vocab} = {guess:.2f} before anything was learned', 'the targets are visible: look at the mask and the shift')
+    if first > max(guess, most) + give: raise Alarm(f'loss {first:.2f} at step {step} is above {max(guess, most):.2f}, where this initialisation begins (guessing costs ln {vocab} = {guess:.2f})', 'look at the scale of the initial weights, and whether targets belong to this vocabulary')
+    if step <= 1 and first < guess - give: raise Alarm(f'loss {first:.2f} at step {step} is below ln {vocab} = {guess:.2f} before anything was learned', 'the targets are visible: look at the mask and the shift')
     return f'{first:.2f} at step {step}, ln {vocab} is {guess:.2f}'
 
 def check_jumps(
@@ -250,7 +252,7 @@ CHECKS = (
     ('weights',         'alarm', lambda r: check_shapes(r.dir, r.config)),
     ('tokenizer',       'alarm', lambda r: check_tokenizer(r.dir, r.config)),
     ('finite',          'alarm', lambda r: check_finite(r.rows)),
-    ('loss at birth',   'alarm', lambda r: check_birth(r.rows, r.vocab)),
+    ('loss at birth',   'alarm', lambda r: check_birth(r.rows, r.vocab, most_at_birth(GPTConfig.from_dict(r.config['model'])))),
     ('loss',            'alarm', lambda r: check_jumps(r.rows)),
     ('causality',       'alarm', lambda r: check_future(r.rows, r.config.get('reference', {}).get('source entropy'))),
     ('learning rate',   'alarm', lambda r: lr_jump(r.rows)),

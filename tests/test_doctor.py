@@ -94,7 +94,7 @@ DEFECTS = [
     ('no tokenizer',        lambda run: (run/'tokenizer.json').unlink(),             {'tokenizer': 'tokenizer.json'}),
     ('nan',                 at(20, val_loss=float('nan')),                           {'finite': 'step 20'}),
     ('infinite gradient',   at(20, grad_norm=float('inf')),                          {'finite': 'grad_norm'}),
-    ('bad start',           at(1, loss=9.),                                          {'loss at birth': 'above ln'}),
+    ('bad start',           at(1, loss=9.),                                          {'loss at birth': 'where this initialisation begins'}),
     ('too good a start',    at(1, loss=1.),                                          {'loss at birth': 'below ln'}),
     ('a leap',              at(20, loss=6.),                                         {'loss': 'at step 20'}),
     ('a look ahead',        reference,                                               {'causality': 'limit of 9.0'}),
@@ -145,4 +145,4 @@ def test_what_is_no_run_is_refused(run, name, content, part):
 def test_damaged_folder_is_a_finding_and_no_traceback(run):
     p = run/'config.json'; c = json.loads(p.read_text()); del c['data']['tokenizer']; c['model']['colour'] = 3; p.write_text(json.dumps(c))
     (run/'samples.jsonl').write_text('{"step": 1}\n'); bad = found(run)
-    assert {'tokenizer', 'weights', 'samples'} == bad.keys() and 'colour' in bad['weights'].what and 'KeyError' in bad['tokenizer'].what
+    assert {'tokenizer', 'weights', 'samples', 'loss at birth'} == bad.keys() and 'colour' in bad['weights'].what and 'KeyError' in bad['tokenizer'].what
