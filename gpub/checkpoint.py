@@ -119,7 +119,8 @@ def _told(step, root):
     "The system's complaints about a save as one line"
     try: yield
     except (OSError, SafetensorError) as e:
-        raise GpubError(f'could not save step {step} in {root}: {_reason(e)}; earlier checkpoints are untouched, make room or permission there and run the same command again') from e
+        raise GpubError(f'could not save step {step} in {root}: {_reason(e)}; earlier checkpoints are untouched, '
+                        'make room or permission there and run the same command again') from e
 
 def _reason(e): return (getattr(e, 'strerror', None) or str(e)).splitlines()[0]
 
@@ -155,7 +156,8 @@ def _clear(root):
 def _need_room(root, need):
     "Refuse before writing what will not fit: the new checkpoint stands beside the old ones for a moment"
     if (free := shutil.disk_usage(root).free) < need:
-        raise GpubError(f'no room for a checkpoint in {root}: it needs {_mb(need)}, {_mb(free)} are free; delete something there, keep fewer or choose another folder')
+        raise GpubError(f'no room for a checkpoint in {root}: it needs {_mb(need)}, {_mb(free)} are free; '
+                        'delete something there, keep fewer or choose another folder')
 
 def _replace(temp, final):
     "Put `temp` in the place of `final`; at every moment one of the two has a name that `checkpoints` finds"
@@ -270,7 +272,7 @@ class Saver:
         self._pool, self._job = ThreadPoolExecutor(1, 'gpub-save'), None
 
     def save(self, step, model, optimizer, state, milestone=False):
-        "Copy what `save_checkpoint` takes, return, and write it behind; raises GpubError for the last write if that failed, or at once if there is no room for this one"
+        "Copy what `save_checkpoint` takes, return, and write it behind; raises GpubError if the last write failed, or if there is no room for this one"
         self._written()
         parts = {MODEL: untie(model), OPTIMIZER: untie(optimizer)}
         temp = _begin(self.run_dir, step, parts, self.keep)
@@ -342,9 +344,11 @@ def restore_from_mirror(
 def _same_run(run_dir, mirror):
     "Refuse a mirror of another run: rotation would eat it"
     a, b = mirror/'config.json', run_dir/'config.json'
-    if run_dir.resolve() in (mirror.resolve(), *mirror.resolve().parents): raise GpubError(f'the mirror {mirror} is inside the run folder: choose another disk')
+    there = mirror.resolve()
+    if run_dir.resolve() in (there, *there.parents): raise GpubError(f'the mirror {mirror} is inside the run folder: choose another disk')
     if a.exists() and b.exists() and (diff := differences(read_json(a), read_json(b))):
-        raise GpubError(f'the mirror {mirror} holds another run: {"; ".join(diff[:3])}{f" and {len(diff) - 3} more" if len(diff) > 3 else ""}. Choose another folder for it')
+        more = f' and {len(diff) - 3} more' if len(diff) > 3 else ''
+        raise GpubError(f'the mirror {mirror} holds another run: {"; ".join(diff[:3])}{more}. Choose another folder for it')
 
 def _copy_small(source, to):
     "Configuration, logs, tokenizer, report: every plain file of a run folder but LATEST, which follows its checkpoint"
@@ -384,7 +388,8 @@ class Mirror:
     def wait(self):
         "Copy what is missing and return; raises GpubError when the mirror is not complete"
         if problem := self._pool.submit(self._sync).result():
-            raise GpubError(f'the run is safe in {self.run_dir}, its mirror {self.folder} is behind: {problem}; run the same command again, or copy the folder yourself, before this machine goes')
+            raise GpubError(f'the run is safe in {self.run_dir}, its mirror {self.folder} is behind: {problem}; '
+                            'run the same command again, or copy the folder yourself, before this machine goes')
 
     def _try(self):
         if problem := self._sync(): self.say(f'the mirror {self.folder} is behind: {problem}; the training goes on, the next save tries again')

@@ -67,7 +67,8 @@ class Subject:
     def steps(self, batches, n, factor=1.):
         "Train a fresh model for `n` steps at `factor` of the preset's rates with the real loop; its losses, one by one"
         base = self.train if self.train.lr or self.train.muon_lr else type(self.train)(steps=1) # rates of zero have no multiples
-        cfg = replace(self.train, steps=n, lr=base.lr*factor, muon_lr=base.muon_lr*factor, warmup=2, grad_checkpoint='off', schedule='constant', stages=(), micro_batch=None)
+        cfg = replace(self.train, steps=n, lr=base.lr*factor, muon_lr=base.muon_lr*factor, warmup=2, schedule='constant', stages=(),
+                      micro_batch=None, grad_checkpoint='off')
         model = self.build(self.learn)
         opts = make_optimizers(model, cfg, torch.bfloat16 if self.device.type == 'cuda' else torch.float32)
         for s in train(model, lambda step, ctx: batches(step), cfg, opts, dtype=self.dtype, scaler=self.scaler): yield float(s.loss)
@@ -106,7 +107,8 @@ def rows(
     x, y = s.rows(0, s.cfg.ctx, 32); shifted, top = float((x[:, 1:] == y[:, :-1]).double().mean()), int(max(x.max(), y.max()))
     if min(x.min(), y.min()) < 0 or top >= s.cfg.vocab: return False, f'ids up to {top:,}', f'ids below {s.cfg.vocab:,}'
     tok = s.run.corpus.tok; special = torch.isin(x, torch.tensor([*getattr(tok, 'specials', {}).values()], dtype=x.dtype)); held = special.any(1)
-    text = ''.join(f'\n{tok.decode(x[i, max(0, int(special[i].int().argmax()) - 8):].numpy())[:chars]!r}' for i in held.int().argsort(descending=True, stable=True)[:3].tolist())
+    first, best = special.int().argmax(1).tolist(), held.int().argsort(descending=True, stable=True)[:3].tolist() # rows that hold one come first
+    text = ''.join(f'\n{tok.decode(x[i, max(0, first[i] - 8):].numpy())[:chars]!r}' for i in best)
     return shifted == 1, f'{shifted:.1%} of the targets are the next token; {int(held.sum())} of {len(x)} rows hold a special token{text}', '100%'
 
 # %% ../nbs/lib/preflight.ipynb #1b08dcef
@@ -169,12 +171,22 @@ for out in how.pop('outs'):
     run.go(); print('began at', min(seen), flush=True)
 '''
 
-def _child(how, **extra):
-    return subprocess.Popen([sys.executable, '-c', CHILD, json.dumps(how | extra)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def _child(how, *outs):
+    return subprocess.Popen([sys.executable, '-c', CHILD, json.dumps(how | dict(outs=list(map(str, outs))))], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 def _last_line(text): return (text.strip().splitlines() or ['without a word'])[-1][:200]
 
-def _weights(out): return load_checkpoint(out, say=lambda line: None).model
+def _small_run(s, text, steps):
+    "Arguments of a `Run` that is over in a moment, on a piece of the validation text"
+    piece = s.run.corpus.tok.decode(s.run.corpus.val[:4000]) + ' ab'; text.write_text(piece*(4000//len(piece) + 1), encoding='utf-8')
+    shape = {k: getattr(twin(s.cfg), k) for k in ('layers', 'width', 'heads', 'ctx')}
+    few = dict(steps=steps, batch_tokens=4*shape['ctx'], stages=[], micro_batch=None, log_every=1, compile='no')
+    return dict(preset=s.run.name, data=str(text), device=str(s.device), settings=s.settings | shape | few)
+
+def _apart(killed, whole, steps):
+    "(largest difference between the logged losses of two run folders, whether the weights are equal to the bit)"
+    a, b = ([r['loss'] for r in read_log(o)] for o in (killed, whole)); wa, wb = (load_checkpoint(o, say=lambda line: None).model for o in (killed, whole))
+    return max(abs(p - q) for p, q in zip(a, b)) if len(a) == len(b) == steps else math.inf, all(torch.equal(wa[k], wb[k]) for k in wb)
 
 def resume(
     s:Subject,
@@ -183,22 +195,16 @@ def resume(
 ): # (ok, found, wanted)
     "Killed and resumed equals undisturbed"
     with tempfile.TemporaryDirectory() as d:
-        killed, whole, text = Path(d, 'killed'), Path(d, 'whole'), Path(d, 'text.txt')
-        ids = s.run.corpus.val[:4000].tolist(); text.write_text((s.run.corpus.tok.decode(s.run.corpus.val[:4000]) + ' ab')*max(1, 4000//len(ids)), encoding='utf-8')
-        shape = {k: getattr(twin(s.cfg), k) for k in ('layers', 'width', 'heads', 'ctx')}
-        how = dict(preset=s.run.name, data=str(text), device=str(s.device), settings=s.settings | shape | dict(steps=steps, batch_tokens=4*shape['ctx'], stages=[], micro_batch=None, log_every=1, compile='no'))
-        first = _child(how, outs=[str(killed)])
-        reached = any(line == f'step {kill}\n' for line in first.stdout); first.kill(); last = first.communicate()[1]
+        killed, whole = Path(d, 'killed'), Path(d, 'whole'); how = _small_run(s, Path(d, 'text.txt'), steps)
+        first = _child(how, killed); reached = any(line == f'step {kill}\n' for line in first.stdout); first.kill(); last = first.communicate()[1]
         if not reached: return False, f'the first run ended by itself: {_last_line(last)}', 'a run to kill'
-        second = _child(how, outs=[str(killed), str(whole)]); out, err = second.communicate()
-        if second.returncode: return False, f'the killed run does not start again: {_last_line(err)}', 'a resumed run'
-        began = [int(l.split()[-1]) for l in out.splitlines() if l.startswith('began at')]
-        a, b = ([r['loss'] for r in read_log(o)] for o in (killed, whole))
-        wa, wb = _weights(killed), _weights(whole); same = all(torch.equal(wa[k], wb[k]) for k in wb)
-    far = max(map(lambda p, q: abs(p - q), a, b), default=math.inf) if len(a) == len(b) == steps else math.inf
-    ok = 0 < began[0] <= kill and began[1] == 0 and (far == 0 and same if s.device.type == 'cpu' else far < 1e-2)
-    found = f'killed in step {kill + 1}, went on after {began[0]}: losses {"equal" if far == 0 else f"differ by {far:.1e}"}, weights {"equal" if same else "differ"} (twin: {shape["layers"]} x {shape["width"]})'
-    return ok, found, 'goes on after a checkpoint; ' + ('bit for bit' if s.device.type == 'cpu' else 'within 0.01')
+        second = _child(how, killed, whole); out, last = second.communicate()
+        if second.returncode: return False, f'the killed run does not start again: {_last_line(last)}', 'a resumed run'
+        far, same = _apart(killed, whole, steps)
+    began, bits = [int(l.split()[-1]) for l in out.splitlines() if l.startswith('began at')], s.device.type == 'cpu'
+    ok = 0 < began[0] <= kill and began[1] == 0 and (far == 0 and same if bits else far < 1e-2)
+    found = f'killed in step {kill + 1}, went on after {began[0]}: losses {"equal" if far == 0 else f"differ by {far:.1e}"}, weights {"equal" if same else "differ"}'
+    return ok, f'{found} (twin: {how["settings"]["layers"]} x {how["settings"]["width"]})', 'goes on after a checkpoint; ' + ('bit for bit' if bits else 'within 0.01')
 
 # %% ../nbs/lib/preflight.ipynb #1bc4d3c1
 def parity(
@@ -207,7 +213,7 @@ def parity(
     "Logits and loss agree with double precision on the CPU"
     model = s.build(s.look).eval(); exact = copy.deepcopy(model).cpu().double(); most = 1e-3 if s.dtype == torch.float32 else 3e-2
     with torch.no_grad():
-        with torch.autocast(s.device.type, s.dtype, enabled=s.dtype != torch.float32): got, loss = model(s.x.to(s.device)), model.loss(s.x.to(s.device), s.y.to(s.device))
+        with torch.autocast(s.device.type, s.dtype, enabled=s.dtype != torch.float32): got, loss = model(x := s.x.to(s.device)), model.loss(x, s.y.to(s.device))
         want = exact(s.x); far, off = float((got.cpu().double() - want).norm()/want.norm()), abs(float(loss) - float(exact.loss(s.x, s.y)))
     return far < most and off < most, f'{str(s.dtype)[6:]} on {s.device}: logits differ by {far:.1e}, loss by {off:.1e}{s.size(s.look)}', f'below {most:.0e}'
 
@@ -221,23 +227,29 @@ def flops_per_second(s:Subject):
         if s.device.type == 'cuda': torch.cuda.synchronize(s.device)
     return flops_per_token(s.cfg)*x.numel()/seconds_per_call(step), 'measured'
 
+def _here(s, tokens):
+    "(bytes needed, bytes there are, hours, usd, how that is known) on this machine; the engine halves its micro-batch and checkpoints until it fits"
+    batch = min(s.train.micro_batch or math.inf, max(1, s.train.batch_tokens//s.cfg.ctx)); half = s.dtype != torch.float32
+    need = min(memory(s.cfg, b, mode=m, half=half, optimizer=s.train.optimizer)['peak'] for b, m in ((batch, 'off'), (1, 'full')))
+    speed, how = flops_per_second(s); hours = tokens*flops_per_token(s.cfg)/speed/3600
+    return need, torch.cuda.mem_get_info(s.device)[0] if s.device.type == 'cuda' else ram_bytes(), hours, hours*s.run.usd_per_hour, how
+
+def _there(s, tokens):
+    "The same on the card `s.gpu`"
+    p = plan(s.cfg, s.gpu, tokens, s.run.usd_per_hour or None, optimizer=s.train.optimizer); r = next((r for r in p['rows'] if r['fits']), p['rows'][-1])
+    return r['peak_gb']*1e9, p['memory_gb']*1e9, r['hours'], r['usd'], f"{p['gpu']}, {p['speed']}"
+
 def forecast(
     s:Subject,
 ): # (ok, found, wanted)
     "Memory, disk, hours and dollars"
-    tokens, half, place = s.train.steps*s.train.batch_tokens, s.dtype != torch.float32, s.run.out.absolute()
+    tokens, place = s.train.steps*s.train.batch_tokens, s.run.out.absolute()
     while not place.exists(): place = place.parent
     disk, free = checkpoint_bytes(s.cfg, s.train.optimizer)*(s.run.keep + len(s.run.milestones) + 1), shutil.disk_usage(place).free
-    if s.gpu:
-        p = plan(s.cfg, s.gpu, tokens, s.run.usd_per_hour or None, optimizer=s.train.optimizer); r = next((r for r in p['rows'] if r['fits']), p['rows'][-1])
-        need, have, hours, usd, how = r['peak_gb']*1e9, p['memory_gb']*1e9 if r['fits'] else 0, r['hours'], r['usd'], f"{p['gpu']}, {p['speed']}"
-    else:
-        speed, how = flops_per_second(s); hours = tokens*flops_per_token(s.cfg)/speed/3600; usd = hours*s.run.usd_per_hour
-        ctx = s.cfg.ctx; batch = min(s.train.micro_batch or math.inf, max(1, s.train.batch_tokens//ctx))
-        need, have = min(memory(s.cfg, b, mode=m, half=half, optimizer=s.train.optimizer)['peak'] for b, m in ((batch, 'off'), (1, 'full'))), torch.cuda.mem_get_info(s.device)[0] if s.device.type == 'cuda' else ram_bytes() # the engine halves and checkpoints until it fits
-    time_ = '?' if hours is None else f'{hours:.1f} h' if hours >= 1 else f'{60*hours:.1f} min'
-    return need < have and disk < free, (f'memory {need/1e9:.2f} GB of {have/1e9:.1f}, disk {disk/1e9:.2f} GB of {free/1e9:.1f}, {time_}, {"no price" if usd is None else f"${usd:.2f}"} '
-                                         f'for {tokens:,} tokens ({how})'), 'room for all of it'
+    need, have, hours, usd, how = (_there if s.gpu else _here)(s, tokens)
+    took = 'no time known' if hours is None else f'{hours:.1f} h' if hours >= 1 else f'{60*hours:.1f} min'; paid = 'no price' if usd is None else f'${usd:.2f}'
+    found = f'memory {need/1e9:.2f} GB of {have/1e9:.1f}, disk {disk/1e9:.2f} GB of {free/1e9:.1f}, {took}, {paid} for {tokens:,} tokens ({how})'
+    return need < have and disk < free and hours is not None, found, 'room for all of it'
 
 # %% ../nbs/lib/preflight.ipynb #cdd74418
 CHECKS = {'loss at birth': birth, 'sees only the past': causality, 'three rows of data': rows, 'learning rate': learning_rate, 'learns one batch': overfit,
@@ -268,7 +280,8 @@ def preflight(
 def check_line(c:Check):
     "One answer to read; further lines of what was found stand below"
     first, *rest = c.found.split('\n')
-    return f'{"ok" if c.ok else "FAIL":5}{c.name:{max(map(len, CHECKS))}}  {first}  (wanted: {c.wanted}; {c.seconds:.1f} s)' + ''.join(f'\n{"":7}{r}' for r in rest)
+    head = f'{"ok" if c.ok else "FAIL":5}{c.name:{max(map(len, CHECKS))}}  {first}  (wanted: {c.wanted}; {c.seconds:.1f} s)'
+    return head + ''.join(f'\n{"":7}{r}' for r in rest)
 
 def preflight_table(
     checks:list, # from `preflight`

@@ -14,20 +14,26 @@ from .core import GpubError
 def _module(name, extra=None):
     "Import a package that gpub does not need by itself"
     try: return importlib.import_module(name)
-    except ImportError as e: raise GpubError(f"--track {extra or name} needs a package that does not load ({e}): pip install 'gpub[{extra or name}]', or use --track none") from None
+    except ImportError as e:
+        raise GpubError(f"--track {(n := extra or name)} needs a package that does not load ({e}): pip install 'gpub[{n}]', or use --track none") from None
+
+def _why(e): return f'{type(e).__name__}: {(str(e).splitlines() or [""])[0][:150]}'
 
 def _wandb(run_dir, config, run_id, start):
     "Weights & Biases, its files inside the run folder; WANDB_MODE=offline keeps it off the network"
     for k in ('CACHE', 'DATA'): os.environ.setdefault(f'WANDB_{k}_DIR', str(run_dir/'wandb'/k.lower()))
     wandb = _module('wandb')
-    run = wandb.init(project='gpub', id=run_id, name=run_dir.name, resume='allow', dir=str(run_dir), config=config, settings=wandb.Settings(silent=True, disable_git=True, save_code=False))
-    return (lambda step, row: run.log(row, step=step), lambda step, prompt, text: run.log({'sample': wandb.Html(f'<pre>{html.escape(text)}</pre>')}, step=step), run.finish)
+    quiet = wandb.Settings(silent=True, disable_git=True, save_code=False)
+    run = wandb.init(project='gpub', id=run_id, name=run_dir.name, resume='allow', dir=str(run_dir), config=config, settings=quiet)
+    def sample(step, prompt, text): run.log({'sample': wandb.Html(f'<pre>{html.escape(text)}</pre>')}, step=step)
+    return lambda step, row: run.log(row, step=step), sample, run.finish
 
 def _trackio(run_dir, config, run_id, start):
     "Hugging Face's local dashboard (`trackio show`); the run is found again by its name"
     trackio = _module('trackio')
     run = trackio.init(project='gpub', name=run_id, config=config, resume='allow')
-    return (lambda step, row: run.log(row, step=step), lambda step, prompt, text: run.log({'sample': trackio.Markdown(f'```\n{text}\n```')}, step=step), run.finish)
+    def sample(step, prompt, text): run.log({'sample': trackio.Markdown(f'```\n{text}\n```')}, step=step)
+    return lambda step, row: run.log(row, step=step), sample, run.finish
 
 def _tensorboard(run_dir, config, run_id, start):
     "Event files in RUN/tensorboard; on a resume the rows after the checkpoint are struck out, as they are in log.jsonl"
@@ -56,7 +62,7 @@ class Tracker:
         try: f(*args)
         except Exception as e: # a server, a quota, a full disk: nothing of it is worth a run
             self.alive = False
-            self.say(f'{self.name} failed and is off until the run is resumed ({type(e).__name__}: {(str(e).splitlines() or [""])[0][:150]}); log.jsonl has every row')
+            self.say(f'{self.name} failed and is off until the run is resumed ({_why(e)}); log.jsonl has every row')
 
     def log(self, row:dict):
         "Show the numbers of one row of log.jsonl; `row['step']` is the axis"
@@ -84,4 +90,4 @@ def tracker(
     except GpubError: raise
     except Exception as e: # their own errors, of many kinds
         hint = 'log in first (wandb login), or set WANDB_MODE=offline' if name == 'wandb' else 'see its own documentation'
-        raise GpubError(f'{name} did not start ({type(e).__name__}: {(str(e).splitlines() or [""])[0][:150]}): {hint}, or use --track none') from e
+        raise GpubError(f'{name} did not start ({_why(e)}): {hint}, or use --track none') from e
