@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SHAPES', 'MODES', 'PARTS', 'ADAMW', 'MUON', 'GPUS', 'ROOM', 'Shape', 'nearest', 'config_of', 'Saved', 'Anatomy',
-           'anatomy', 'flops_per_token', 'recompute_flops', 'optimizer_bytes', 'moments', 'memory', 'peak_memory',
-           'GPU', 'ram_bytes', 'this_cpu', 'find_gpu', 'count_of', 'largest_batch', 'seconds_per_token',
+           'anatomy', 'flops_per_token', 'recompute_flops', 'optimizer_bytes', 'left_over', 'moments', 'memory',
+           'peak_memory', 'GPU', 'ram_bytes', 'this_cpu', 'find_gpu', 'count_of', 'largest_batch', 'seconds_per_token',
            'checkpoint_bytes', 'receipts', 'find_receipt', 'plan', 'plan_table']
 
 # %% ../nbs/season1/03_scaling_up.ipynb #1e892aff
@@ -26,13 +26,15 @@ class Shape:
     config:type=GPTConfig # the architecture
     def cfg(self): return self.config(**self.model)
 
+def _gpt2(**model): return dict(width=768, layers=12, heads=12) | model
+
 SHAPES = {
     'shakespeare': Shape('2 x 128, context 256: the first model', dict(vocab=65, ctx=256, width=128, layers=2, heads=4, embed_std=0.05)),
     'shakespeare-short': Shape('4 x 128, context 64: deeper, and quick on a CPU', dict(vocab=65, ctx=64, width=128, layers=4, heads=4, embed_std=0.1)),
-    'medium': Shape('4 x 256, context 256, untied head: what the blog shipped as its second model', dict(vocab=190, ctx=256, width=256, layers=4, heads=4, tied=False)),
-    'gpt2-124m': Shape("12 x 768, context 1024, GPT-2's vocabulary, tied: the smallest GPT-2", dict(vocab=50_257, ctx=1024, width=768, layers=12, heads=12)),
-    'gpt2-134m': Shape("12 x 768, context 512, vocabulary 32,000, untied: the blog's third model", dict(vocab=32_000, ctx=512, width=768, layers=12, heads=12, tied=False)),
-    'gpt2-355m': Shape("24 x 1024, context 1024, GPT-2's vocabulary, tied: the second GPT-2", dict(vocab=50_257, ctx=1024, width=1024, layers=24, heads=16)),
+    'medium': Shape("4 x 256, context 256, untied: the blog's second model as shipped", dict(vocab=190, ctx=256, width=256, layers=4, heads=4, tied=False)),
+    'gpt2-124m': Shape('12 x 768, context 1024, 50,257 tokens, tied: the smallest GPT-2', _gpt2(vocab=50_257, ctx=1024)),
+    'gpt2-134m': Shape("12 x 768, context 512, 32,000 tokens, untied: the blog's third model", _gpt2(vocab=32_000, ctx=512, tied=False)),
+    'gpt2-355m': Shape('24 x 1024, context 1024, 50,257 tokens, tied: the second GPT-2', _gpt2(vocab=50_257, ctx=1024, width=1024, layers=24, heads=16)),
 }
 
 def nearest(
@@ -86,12 +88,13 @@ def anatomy(
 @anatomy.register
 def _(cfg:GPTConfig):
     c, part = cfg.width, param_table(cfg)
-    saved = (Saved('stream into the block', c, True, 'off selective full'), Saved('norm 1', c, False, 'off'), Saved('queries, keys, values', 3*c, False, 'off selective'),
-             Saved('attention', c, False, 'off selective'), Saved('softmax sums', cfg.heads, True, 'off selective'), Saved('projection', c, False, 'selective'),
+    saved = (Saved('stream into the block', c, True, 'off selective full'), Saved('norm 1', c, False, 'off'),
+             Saved('queries, keys, values', 3*c, False, 'off selective'), Saved('attention', c, False, 'off selective'),
+             Saved('softmax sums', cfg.heads, True, 'off selective'), Saved('projection', c, False, 'selective'),
              Saved('stream between', c, True, 'off'), Saved('norm 2', c, False, 'off'), Saved('means, deviations', 4, True, 'off'),
              Saved('up', 4*c, False, 'off selective'), Saved('bend', 4*c, False, 'off'), Saved('down', c, False, 'selective'))
-    return Anatomy(params=sum(part.values()), blocks=12*cfg.layers*c*c, head=cfg.vocab*c, tied=cfg.tied, layers=cfg.layers, width=c, hidden=4*c,
-                   vocab=cfg.vocab, ctx=cfg.ctx, saved=saved)
+    return Anatomy(params=sum(part.values()), blocks=12*cfg.layers*c*c, head=cfg.vocab*c, tied=cfg.tied, layers=cfg.layers,
+                   width=c, hidden=4*c, vocab=cfg.vocab, ctx=cfg.ctx, saved=saved)
 
 def flops_per_token(
     cfg # a config
@@ -121,6 +124,14 @@ def optimizer_bytes(
     a = anatomy(cfg)
     return 8*a.params if optimizer == ADAMW else 8*a.params - 4*a.blocks
 
+def left_over(
+    a,    # an `Anatomy`
+    half, # matmuls in 2 bytes
+    ok,   # function of a row's modes
+): # bytes
+    "What one block leaves per token, of the rows that are `ok`"
+    return sum(s.numbers*(4 if s.wide or not half else 2) for s in a.saved if ok(s.modes.split()))
+
 def moments(
     cfg,               # a config
     batch:int,         # sequences at once, the micro-batch
@@ -134,13 +145,14 @@ def moments(
     if mode not in MODES: raise GpubError(f'checkpointing must be one of {", ".join(MODES)}, got {mode!r}')
     if type(batch) is not int or batch < 1: raise GpubError(f'the micro-batch must be a whole number of at least 1, got {batch!r}')
     a, narrow = anatomy(cfg), 2 if half else 4; n, c = batch*(ctx or a.ctx), a.width
-    size = lambda ok: n*sum(s.numbers*(4 if s.wide else narrow) for s in a.saved if ok(s.modes.split()))
+    size = lambda ok: n*left_over(a, half, ok)
     kept, opened = size(lambda m: mode in m), size(lambda m: 'off' in m and mode not in m) # by each block; when one is run again
     every, grads, head = a.layers*kept, 4*a.params, 4*a.head
     base = dict(weights=4*a.params + (2*(a.blocks + a.head) if half else 0), optimizer=optimizer_bytes(cfg, optimizer)) # autocast keeps narrow copies
     tail, work = n*(c*(4 + narrow) + 24), n*(4*c + narrow*a.hidden)              # the last norm and the ids; gradients on their way through an MLP
     muon = a.blocks*(8 if half else 32/3) if optimizer == MUON else 0           # the step ahead, and five stacks of a third of the matrices each
-    row = lambda gradients, activations=0, logits=0, temporary=0: base | dict(gradients=gradients, activations=activations, logits=logits, temporary=int(temporary))
+    def row(gradients, activations=0, logits=0, temporary=0):
+        return base | dict(gradients=gradients, activations=activations, logits=logits, temporary=int(temporary))
     early = grads if accumulate else head                                       # what is there once the head's gradient is
     return {'loss': row(grads if accumulate else 0, every + tail, 12*n*a.vocab),             # log-probabilities, their gradient, the logits' gradient
             'head': row(early, every + tail, (4 + narrow*half)*n*a.vocab, head*(accumulate + half/2) + n*c*narrow),
@@ -231,8 +243,9 @@ def this_cpu(
 ): # `GPU`
     "This machine as a card: its matmul and its copying measured now, in fp32"
     a, big = torch.randn(n, n), torch.randn(n*n*16)
-    return GPU('cpu', ram_bytes()/1e9, None, None, 2*n**3/_best(lambda: a @ a, 5)/1e12, 2*4*big.numel()/_best(big.clone, 3)/1e9, f'measured now on {cpu_name()}', 0.40,
-               "gpub's first model on two CPU cores: data/runs/shakespeare", 0., 'your own machine')
+    tflops, copied = 2*n**3/_best(lambda: a @ a, 5)/1e12, 2*4*big.numel()/_best(big.clone, 3)/1e9
+    return GPU('cpu', ram_bytes()/1e9, None, None, tflops, copied, f'measured now on {cpu_name()}',
+               0.40, "gpub's first model on two CPU cores", 0., 'your own machine')
 
 def _plain(name):
     "NVIDIA A100-SXM4-80GB -> a10080"
@@ -274,8 +287,7 @@ def seconds_per_token(
     cfg, gpu, mode='off', mfu=None # a config; a `GPU`; of `MODES`; share of the peak, default the card's
 ): # seconds
     "Arithmetic at the achieved rate, and for selective checkpointing what it writes and reads again"
-    a, narrow = anatomy(cfg), 4 if gpu.format == 'fp32' else 2
-    again = sum(s.numbers*(4 if s.wide else narrow) for s in a.saved if 'off' in s.modes.split() and mode == 'selective' not in s.modes.split()) if mode == 'selective' else 0
+    a = anatomy(cfg); again = left_over(a, gpu.format != 'fp32', lambda m: 'off' in m and 'selective' not in m) if mode == 'selective' else 0
     return (flops_per_token(cfg) + recompute_flops(cfg, mode))/(gpu.peak*(mfu or gpu.mfu)) + 2*a.layers*again/(1e9*gpu.bandwidth)
 
 def checkpoint_bytes(
@@ -299,8 +311,8 @@ def receipts(
 
 def find_receipt(preset, gpu, folder=None):
     "The receipt of a preset on a card, else None"
-    same = (lambda name: name == cpu_name()) if gpu.name == 'cpu' else lambda name: _plain(name) in (_plain(gpu.name), _plain(gpu.name) + f'{gpu.memory_gb:.0f}')
-    return next((r for r in receipts(folder) if r['preset'] == preset and same(r['gpu'])), None)
+    names = (_plain(cpu_name()),) if gpu.name == 'cpu' else (_plain(gpu.name), _plain(gpu.name) + f'{gpu.memory_gb:.0f}')
+    return next((r for r in receipts(folder) if r['preset'] == preset and _plain(r['gpu']) in names), None)
 
 def plan(
     what,               # a preset or a config
@@ -317,30 +329,37 @@ def plan(
     if mfu is not None and not 0 < mfu <= 1: raise GpubError(f'mfu is a share of the peak, above 0 and at most 1, got {mfu}')
     if usd_per_hour is not None and not 0 <= usd_per_hour < float('inf'): raise GpubError(f'--usd-per-hour must be 0 or more, got {usd_per_hour}')
     seen = find_receipt(what, card, folder) if isinstance(what, str) and mfu is None else None
-    usd = card.usd if usd_per_hour is None else usd_per_hour
     fast = seen['tok_s']*seconds_per_token(cfg, card, seen.get('mode', 'off')) if seen else 1 # how much faster than forecast
-    kw, rows = dict(half=card.format != 'fp32', optimizer=optimizer, accumulate=True), []
-    for mode in MODES:
-        b = largest_batch(cfg, ROOM*1e9*card.memory_gb, max(1, n//a.ctx), mode=mode, **kw)
+    usd, kw = card.usd if usd_per_hour is None else usd_per_hour, dict(half=card.format != 'fp32', optimizer=optimizer, accumulate=True)
+    def row(mode):
+        b = largest_batch(cfg, ROOM*1e9*card.memory_gb, max(1, n//a.ctx), mode=mode, **kw); peak = memory(cfg, max(b, 1), mode=mode, **kw)['peak']
         tok_s = fast/seconds_per_token(cfg, card, mode, mfu); hours = n/tok_s/3600
-        rows.append(dict(checkpointing=mode, fits=b > 0, micro_batch=b, peak_gb=memory(cfg, max(b, 1), mode=mode, **kw)['peak']/1e9, tok_s=tok_s if b else None,
-                         hours=hours if b else None, usd=hours*usd if b and usd is not None else None))
-    why = f"measured: {seen['where']}" if seen else f'assumed: {mfu or card.mfu:.0%} of {card.peak/1e12:.4g} TFLOP/s ({"asked for" if mfu else card.mfu_source})'
-    if not seen and not mfu and card.name != 'cpu' and a.width < 512: why += '; too high for a model this narrow'
-    return dict(model=what if isinstance(what, str) else f'{a.layers} x {a.width}', parameters=a.params, flops_per_token=flops_per_token(cfg), ctx=a.ctx, gpu=card.name, memory_gb=card.memory_gb,
-                format=card.format, optimizer=optimizer, tokens=n, speed=why, usd_per_hour=usd, price='asked for' if usd_per_hour is not None else card.price, keep=keep,
-                checkpoint_gb=checkpoint_bytes(cfg, optimizer)/1e9, rows=rows)
+        speed = dict(tok_s=tok_s, hours=hours, usd=None if usd is None else hours*usd)
+        return dict(checkpointing=mode, fits=b > 0, micro_batch=b, peak_gb=peak/1e9, **(speed if b else dict.fromkeys(speed)))
+    return dict(model=what if isinstance(what, str) else f'{a.layers} x {a.width}', parameters=a.params, flops_per_token=flops_per_token(cfg), ctx=a.ctx,
+                gpu=card.name, memory_gb=card.memory_gb, format=card.format, optimizer=optimizer, tokens=n, speed=_why(a, card, mfu, seen),
+                usd_per_hour=usd, price='asked for' if usd_per_hour is not None else card.price, keep=keep, checkpoint_gb=checkpoint_bytes(cfg, optimizer)/1e9,
+                rows=[row(mode) for mode in MODES])
+
+def _why(a, card, mfu, seen):
+    "Where a speed comes from"
+    if seen: return f"measured: {seen['where']}"
+    source = 'asked for' if mfu else card.mfu_source + ('; too high for a model this narrow' if card.name != 'cpu' and a.width < 512 else '')
+    return f'assumed: {mfu or card.mfu:.0%} of {card.peak/1e12:.4g} TFLOP/s ({source})'
 
 def plan_table(
     p:dict # from `plan`
 ): # text
     "A plan to read"
-    out = [f"{p['model']}: {p['parameters']:,} parameters, {p['flops_per_token']/1e6:,.1f} MFLOP per token", f"{p['gpu']}: {p['memory_gb']:.4g} GB, {p['format']}, {p['optimizer']}; {p['tokens']:,} tokens", '',
+    out = [f"{p['model']}: {p['parameters']:,} parameters, {p['flops_per_token']/1e6:,.1f} MFLOP per token",
+           f"{p['gpu']}: {p['memory_gb']:.4g} GB, {p['format']}, {p['optimizer']}; {p['tokens']:,} tokens", '',
            f"{'checkpointing':15}{'fits':5}{'micro-batch':>14}{'peak GB':>10}{'tok/s':>13}{'hours':>10}{'$':>10}"]
     for r in p['rows']:
         if not r['fits']: out.append(f"{r['checkpointing']:15}{'no':5}{'':14}{r['peak_gb']:10.2f}   for a micro-batch of 1 x {p['ctx']}"); continue
-        cost = '?' if r['usd'] is None else f"{r['usd']:,.2f}"
-        out.append(f"{r['checkpointing']:15}{'yes':5}{str(r['micro_batch']) + ' x ' + str(p['ctx']):>14}{r['peak_gb']:10.2f}{r['tok_s']:13,.0f}{r['hours']:10.2f}{cost:>10}")
-    price = f"price    ${p['usd_per_hour']:.2f} an hour, {p['price']}" if p['usd_per_hour'] is not None else f"price    none known for a {p['gpu']}: give --usd-per-hour"
-    return '\n'.join(out + ['', f"speed    {p['speed']}", price, f"disk     {p['checkpoint_gb']:.3g} GB a checkpoint; {p['keep']} kept and one being written: {(p['keep'] + 1)*p['checkpoint_gb']:.3g} GB",
-                            f"memory   planned to {ROOM:.0%} of the card, forecast without torch.compile"])
+        cost, cut = '?' if r['usd'] is None else f"{r['usd']:,.2f}", f"{r['micro_batch']} x {p['ctx']}"
+        out.append(f"{r['checkpointing']:15}{'yes':5}{cut:>14}{r['peak_gb']:10.2f}{r['tok_s']:13,.0f}{r['hours']:10.2f}{cost:>10}")
+    known, one, all_ = p['usd_per_hour'] is not None, p['checkpoint_gb'], (p['keep'] + 1)*p['checkpoint_gb']
+    return '\n'.join([*out, '', f"speed    {p['speed']}",
+                      f"price    ${p['usd_per_hour']:.2f} an hour, {p['price']}" if known else f"price    none known for a {p['gpu']}: give --usd-per-hour",
+                      f"disk     {one:.3g} GB a checkpoint; {p['keep']} kept and one being written: {all_:.3g} GB",
+                      f"memory   planned to {ROOM:.0%} of the card, forecast without torch.compile"])
