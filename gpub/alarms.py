@@ -62,6 +62,7 @@ def check_dtype(
     look:int=1 << 20, # ids to look at
 ):
     "A token file is what the reader takes it for; raises `Alarm` with sizes or ids"
+    if not Path(path).is_file(): raise Alarm(f'{path} is missing', 'give the file the tokens were written to')
     dtype, size = np.dtype(dtype), Path(path).stat().st_size
     if size != tokens*dtype.itemsize:
         raise Alarm(f'{path} has {size:,} bytes, {tokens:,} ids of {dtype.name} are {tokens*dtype.itemsize:,}', f'its ids are {size/max(tokens, 1):g} bytes wide: keep the dtype beside the tokens and read it from there')
@@ -189,6 +190,7 @@ def check_bottleneck(
     least=.5,   # share of the step that makes a cause
 ):
     "What is blamed for a slow step takes a good share of it; raises `Alarm` when it cannot be the cause"
+    if blamed not in parts: raise Alarm(f'nothing was measured for {blamed!r}, only for {", ".join(parts)}', 'time it by itself first')
     if parts[blamed] < least*step: raise Alarm(f'{blamed} take {parts[blamed]*1e3:.3g} ms of a step of {step:.3g} s, {parts[blamed]/step:.2%}', 'they are not the cause: measure the other parts before changing anything')
 
 def check_builder(

@@ -240,11 +240,11 @@ def _facts(run_dir):
     run = Path(run_dir)
     if not (run/'config.json').is_file(): raise GpubError(f'{run} is not a run folder: it has no config.json; give the folder of gpub train')
     config = read_json(run/'config.json'); rows = read_log(run)
-    if gone := [k for k in ('model', 'train', 'data') if k not in config]: raise GpubError(f"{run/'config.json'} lacks {', '.join(gone)}: it is not what gpub train wrote; restore it")
+    if gone := [k for k in ('model', 'train', 'data') if not isinstance(config, dict) or not isinstance(config.get(k), dict)]: raise GpubError(f"{run/'config.json'} lacks {', '.join(gone)}: it is not what gpub train wrote; restore it")
     if bad := [i for i, r in enumerate(rows, 1) if not all(isinstance(r.get(k), (int, float)) for k in ('step', 'loss'))]: raise GpubError(f"{run/'log.jsonl'} line {bad[0]} has no step or no loss; delete that line")
     cfg = TrainConfig.from_dict(config['train'])
     every = max([cfg.log_every, *(_identity(p).get('train', {}).get('log_every', 1) for p in checkpoints(run) if _sound(p))]) # a resumed run may have changed it
-    return SimpleNamespace(dir=run, config=config, rows=rows, cfg=cfg, every=every, left=max(0, cfg.steps - rows[-1]['step']), vocab=config['model']['vocab'])
+    return SimpleNamespace(dir=run, config=config, rows=rows, cfg=cfg, every=every, left=max(0, cfg.steps - rows[-1]['step']), vocab=config['model'].get('vocab'))
 
 CHECKS = (
     ('checkpoints',     'alarm', lambda r: check_checkpoints(r.dir, not r.left)),

@@ -135,7 +135,7 @@ def test_idle_device_and_full_disk(run, monkeypatch):
     bad = found(run); assert bad.keys() == {'utilisation', 'disk'} and {f.level for f in bad.values()} == {'warn'}
     assert '1.0%' in bad['utilisation'].what and '1 MB are free' in bad['disk'].what
 
-@pytest.mark.parametrize('name, content, part', [('config.json', None, 'not a run folder'), ('config.json', '{', 'not valid JSON'), ('config.json', '{}', 'lacks model, train, data'),
+@pytest.mark.parametrize('name, content, part', [('config.json', None, 'not a run folder'), ('config.json', '{', 'not valid JSON'), ('config.json', '{}', 'lacks model, train, data'), ('config.json', '[]', 'lacks model, train, data'),
     ('log.jsonl', None, 'no log.jsonl'), ('log.jsonl', '', 'is empty'), ('log.jsonl', '{"step": 1}\n', 'line 1 has no step or no loss')])
 def test_what_is_no_run_is_refused(run, name, content, part):
     (run/name).unlink()
@@ -143,6 +143,6 @@ def test_what_is_no_run_is_refused(run, name, content, part):
     with pytest.raises(GpubError, match=part): doctor(run)
 
 def test_damaged_folder_is_a_finding_and_no_traceback(run):
-    p = run/'config.json'; c = json.loads(p.read_text()); del c['data']['tokenizer']; c['model']['colour'] = 3; p.write_text(json.dumps(c))
+    p = run/'config.json'; c = json.loads(p.read_text()); del c['data']['tokenizer'], c['model']['vocab']; c['model']['colour'] = 3; p.write_text(json.dumps(c))
     (run/'samples.jsonl').write_text('{"step": 1}\n'); bad = found(run)
     assert {'tokenizer', 'weights', 'samples', 'loss at birth'} == bad.keys() and 'colour' in bad['weights'].what and 'KeyError' in bad['tokenizer'].what
