@@ -387,6 +387,24 @@ def test_mirror_full_on_a_real_small_disk(tmp_path):
         (away/'filler').unlink(); (run/'log.jsonl').write_text('{}'); shutil.rmtree(run/'checkpoints'/'step-00000002'); saver.wait(); assert check_whole(away) == 3
     finally: subprocess.run(['umount', away], check=True)
 
+def test_no_free_byte_on_a_real_disk(tmp_path):
+    if sys.platform != 'linux' or subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=1m', 'tmpfs', tmp_path], capture_output=True).returncode:
+        pytest.skip('mounting a tmpfs needs root on Linux')
+    try:
+        saver = Saver(tmp_path); put(saver, 1); saver.wait()
+        with pytest.raises(OSError), open(tmp_path/'filler', 'wb', buffering=0) as f:
+            while True: f.write(bytes(4096))
+        assert shutil.disk_usage(tmp_path).free == 0; before = snapshot(tmp_path)
+        for f in (save, lambda *a: put(saver, 2)): assert '0.0 MB are free' in refused('no room', f, tmp_path, 2)
+        assert snapshot(tmp_path) == before and check_whole(tmp_path) == 1
+        (tmp_path/'filler').unlink(); put(saver, 2); saver.wait(); assert check_whole(tmp_path) == 2, 'made room, and on it goes'
+    finally: subprocess.run(['umount', tmp_path], check=True)
+
+def test_a_mirror_of_a_newer_gpub_is_left_alone(both):
+    run, away = both; f = checkpoints(away)[0]/'state.json'; shutil.rmtree(run)
+    record = json.loads(f.read_text()) | {'format': ckpt.FORMAT + 1}; f.write_text(json.dumps(record | {'seal': ckpt._seal(record)})); before = snapshot(away)
+    refused('upgrade gpub', restore_from_mirror, run, away); assert snapshot(away) == before and not run.exists()
+
 def test_a_read_only_disk(tmp_path):
     if sys.platform != 'linux' or subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=4m', 'tmpfs', tmp_path], capture_output=True).returncode:
         pytest.skip('mounting a tmpfs needs root on Linux')
