@@ -7,7 +7,7 @@ __all__ = ['LARGE', 'PRESETS', 'Preset', 'recipe', 'find_preset', 'override', 'm
            'one_process_less', 'Run', 'load_run', 'continue_text']
 
 # %% ../nbs/lib/run.ipynb #e6dde8c0
-import difflib, gc, json, math, secrets, time
+import difflib, json, math, secrets, time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -228,7 +228,6 @@ class Run:
             loss_fn = self.model.loss if self.sliced else choose_loss(self.model, x, y, self.cfg, self.cfg.steps - self.step, self.precision.dtype, self.say, self.fit)
             loss_fn = share_gradients(self.model, loss_fn, self.world, self.parallel)
             with self._aside(): self.step or self._sample(0)
-            gc.collect(); gc.freeze() # what lives now lives on: the collector need not look at it again
             for s in train(self.model, self.batches, self.cfg, self.opts, self.step, loss_fn, self.precision.dtype, self.scaler, self.fit, self.world):
                 self.step, stopping, done = s.n, self.world.any(stop.is_set()), s.n == self.cfg.steps
                 if s.n % self.cfg.log_every == 0 or s.n in self.evals: self._log(s)
