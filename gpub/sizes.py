@@ -301,12 +301,11 @@ def receipts(
 ): # dicts with preset, gpu, tok_s, where; from `gpub bench train` also ctx, mode, micro, batch_tokens, precision, peak_gb
     "Measured speeds: the folders runs/*/ and the files of `gpub bench train` in bench/"
     folder = Path(folder or (Path(__file__).parents[1]/'data' if '__file__' in globals() else '../../data')); out = []
-    for bill in sorted(folder.glob('runs/*/bill.json')):
-        config = read_json(bill.parent/'config.json'); m = config['machine']
-        out.append(dict(preset=config['preset'], gpu=m['gpu'] or m['cpu'], tok_s=read_json(bill)['tok_s'], where=f'data/runs/{bill.parent.name}'))
-    for path in sorted(folder.glob('bench/*.json')):
-        r = read_json(path); s = r.get('speed')
-        if s and 'tok_s' in s: out.append(dict(s, gpu=r['machine']['gpu'] or r['machine']['cpu'], where=f'data/bench/{path.name}'))
+    def add(r, m, path):
+        if m and 'preset' in r and 'tok_s' in r: out.append(dict(r, gpu=m['gpu'] or m['cpu'], where=f'data/{path.relative_to(folder).as_posix()}'))
+    for path in sorted(folder.glob('runs/*/bill.json')):
+        config = read_json(path.parent/'config.json'); add(dict(preset=config.get('preset'), tok_s=read_json(path)['tok_s']), config.get('machine'), path.parent)
+    for path in sorted(folder.glob('bench/*.json')): r = read_json(path); add(r.get('speed', {}), r.get('machine'), path)
     return out
 
 def find_receipt(preset, gpu, folder=None):
@@ -358,8 +357,8 @@ def plan_table(
         if not r['fits']: out.append(f"{r['checkpointing']:15}{'no':5}{'':14}{r['peak_gb']:10.2f}   for a micro-batch of 1 x {p['ctx']}"); continue
         cost, cut = '?' if r['usd'] is None else f"{r['usd']:,.2f}", f"{r['micro_batch']} x {p['ctx']}"
         out.append(f"{r['checkpointing']:15}{'yes':5}{cut:>14}{r['peak_gb']:10.2f}{r['tok_s']:13,.0f}{r['hours']:10.2f}{cost:>10}")
-    known, one, all_ = p['usd_per_hour'] is not None, p['checkpoint_gb'], (p['keep'] + 1)*p['checkpoint_gb']
+    known, size = p['usd_per_hour'] is not None, lambda gb: f'{gb:.3g} GB' if gb >= 1 else f'{1000*gb:.3g} MB'
     return '\n'.join([*out, '', f"speed    {p['speed']}",
-                      f"price    ${p['usd_per_hour']:.2f} an hour, {p['price']}" if known else f"price    none known for a {p['gpu']}: give --usd-per-hour",
-                      f"disk     {one:.3g} GB a checkpoint; {p['keep']} kept and one being written: {all_:.3g} GB",
+                      f"price    ${p['usd_per_hour']:.2f} an hour, {p['price']}" if known else f"price    none known for {p['gpu']}: give --usd-per-hour",
+                      f"disk     {size(p['checkpoint_gb'])} a checkpoint; {p['keep']} kept and one being written: {size((p['keep'] + 1)*p['checkpoint_gb'])}",
                       f"memory   planned to {ROOM:.0%} of the card, forecast without torch.compile"])
