@@ -35,7 +35,9 @@ def check_finite(
     "Losses and gradients are numbers"
     for key in ('loss', 'val_loss', 'grad_norm'):
         for step, v in _values(rows, key):
-            if not math.isfinite(v): raise Alarm(f'{key} is {v} at step {step:,}', 'start again in another folder from a checkpoint before it, with a lower learning rate or with clipping')
+            if not math.isfinite(v):
+                raise Alarm(f'{key} is {v} at step {step:,}',
+                            'start again in another folder from a checkpoint before it, with a lower learning rate or with clipping')
     return f'{len(rows):,} rows, all numbers'
 
 def check_birth(
@@ -46,8 +48,12 @@ def check_birth(
 ):
     "The first loss is near ln V, that of a model that knows nothing"
     (step, first), guess = _values(rows, 'loss')[0], math.log(vocab)
-    if first > max(guess, most) + give: raise Alarm(f'loss {first:.2f} at step {step} is above {max(guess, most):.2f}, where this initialisation begins (guessing costs ln {vocab} = {guess:.2f})', 'look at the scale of the initial weights, and whether targets belong to this vocabulary')
-    if step <= 1 and first < guess - give: raise Alarm(f'loss {first:.2f} at step {step} is below ln {vocab} = {guess:.2f} before anything was learned', 'the targets are visible: look at the mask and the shift')
+    if first > max(guess, most) + give:
+        raise Alarm(f'loss {first:.2f} at step {step} is above {max(guess, most):.2f}, where this initialisation begins (guessing: ln {vocab} = {guess:.2f})',
+                    'look at the scale of the initial weights, and whether targets belong to this vocabulary')
+    if step <= 1 and first < guess - give:
+        raise Alarm(f'loss {first:.2f} at step {step} is below ln {vocab} = {guess:.2f} before anything was learned',
+                    'the targets are visible: look at the mask and the shift')
     return f'{first:.2f} at step {step}, ln {vocab} is {guess:.2f}'
 
 def check_jumps(
@@ -60,7 +66,9 @@ def check_jumps(
     steps, loss = zip(*_values(rows, 'loss'))
     for i in range(5, len(loss)):
         past = loss[max(0, i - back):i]; mid = median(past); usual = median(abs(v - mid) for v in past)
-        if loss[i] - mid > max(least, times*usual): raise Alarm(f'the loss jumps from about {mid:.2f} to {loss[i]:.2f} at step {steps[i]:,}', 'look at what changed there: a resume, another tokenizer or data, a rate too high')
+        if loss[i] - mid > max(least, times*usual):
+            raise Alarm(f'the loss jumps from about {mid:.2f} to {loss[i]:.2f} at step {steps[i]:,}',
+                        'look at what changed there: a resume, another tokenizer or data, a rate too high')
     return f'{loss[0]:.2f} to {loss[-1]:.2f} without a leap'
 
 def check_future(
@@ -84,8 +92,12 @@ def check_gap(
     if len(val) < 2: return f'{len(val)} validations, too few to compare'
     best, last = min(val, key=lambda sv: sv[1]), val[-1]
     now = median(v for _, v in _values(rows, 'loss')[-10:])
-    if last[1] - now > gap*last[1]: raise Alarm(f'validation is at {last[1]:.3f}, training at {now:.3f}: more than {gap:.0%} apart', 'more text, fewer epochs or a smaller model; and look whether both are measured in the same way')
-    if last[1] > best[1]*(1 + most): raise Alarm(f'validation rose from {best[1]:.3f} at step {best[0]:,} to {last[1]:.3f} at step {last[0]:,}: the model learns its text by heart', f'use the checkpoint near step {best[0]:,}; more text, fewer epochs or a smaller model')
+    if last[1] - now > gap*last[1]:
+        raise Alarm(f'validation is at {last[1]:.3f}, training at {now:.3f}: more than {gap:.0%} apart',
+                    'more text, fewer epochs or a smaller model; and look whether both are measured in the same way')
+    if last[1] > best[1]*(1 + most):
+        raise Alarm(f'validation rose from {best[1]:.3f} at step {best[0]:,} to {last[1]:.3f} at step {last[0]:,}: the model learns its text by heart',
+                    f'use the checkpoint near step {best[0]:,}; more text, fewer epochs or a smaller model')
     return f'best validation {best[1]:.3f} at step {best[0]:,}, last {last[1]:.3f}'
 
 # %% ../nbs/lib/doctor.ipynb #cc5453ab
@@ -93,7 +105,9 @@ def lr_jump(rows):
     "The learning rate never rises again after it has fallen"
     lr = _values(rows, 'lr'); fell = False
     for (a, before), (b, now) in zip(lr, lr[1:]):
-        if fell and now > before*(1 + 1e-9): raise Alarm(f'the learning rate falls, then rises from {before:.3g} at step {a:,} to {now:.3g} at step {b:,}', 'the schedule started over: give it the step number of the checkpoint when resuming')
+        if fell and now > before*(1 + 1e-9):
+            raise Alarm(f'the learning rate falls, then rises from {before:.3g} at step {a:,} to {now:.3g} at step {b:,}',
+                        'the schedule started over: give it the step number of the checkpoint when resuming')
         fell |= now < before
     return f'{lr[0][1]:.3g} to {lr[-1][1]:.3g}'
 
@@ -104,7 +118,8 @@ def check_schedule(
     "Every logged rate is the schedule's"
     for step, lr in _values(rows, 'lr'):
         if not math.isclose(lr, want := cfg.lr*rate(step - 1, cfg), rel_tol=1e-6, abs_tol=1e-12):
-            raise Alarm(f'the learning rate is {lr:.3g} at step {step:,}, the schedule says {want:.3g}', 'count optimizer steps, not micro-batches, and give the schedule the step number when resuming')
+            raise Alarm(f'the learning rate is {lr:.3g} at step {step:,}, the schedule says {want:.3g}',
+                        'count optimizer steps, not micro-batches, and give the schedule the step number when resuming')
     return f'as configured ({cfg.schedule}, {cfg.warmup} steps of warm-up)'
 
 def check_steps(
@@ -115,9 +130,15 @@ def check_steps(
     "Steps follow each other without a hole or a repetition, and tokens with them"
     last = 0
     for r in rows:
-        if r['step'] <= last: raise Alarm(f"step {r['step']:,} comes after step {last:,} in the log", 'a resumed run wrote on without cutting the log: drop the older rows')
-        if r['step'] > last + every: raise Alarm(f"steps {last + 1:,} to {r['step'] - 1:,} are missing in the log, which has a row every {every}", 'the log was cut or two processes wrote it: trust no curve across the hole')
-        if r.get('tokens', want := r['step']*batch_tokens) != want: raise Alarm(f"step {r['step']:,} says {r['tokens']:,} tokens, {batch_tokens:,} a step make {want:,}", 'the batch changed on the way: resume with the same tokens per step')
+        if r['step'] <= last:
+            raise Alarm(f"step {r['step']:,} comes after step {last:,} in the log",
+                        'a resumed run wrote on without cutting the log: drop the older rows')
+        if r['step'] > last + every:
+            raise Alarm(f"steps {last + 1:,} to {r['step'] - 1:,} are missing in the log, which has a row every {every}",
+                        'the log was cut or two processes wrote it: trust no curve across the hole')
+        if r.get('tokens', want := r['step']*batch_tokens) != want:
+            raise Alarm(f"step {r['step']:,} says {r['tokens']:,} tokens, {batch_tokens:,} a step make {want:,}",
+                        'the batch changed on the way: resume with the same tokens per step')
         last = r['step']
     return f'{len(rows):,} rows to step {last:,}'
 
@@ -129,7 +150,9 @@ def check_throughput(
     speed = [v for _, v in _values(rows, 'tok_s')]
     if len(speed) < 12: return f'{len(speed)} rows, too few to tell'
     usual, late = median(speed), median(speed[-len(speed)//4:])
-    if late < least*usual: raise Alarm(f'{late:,.0f} tokens/s of late, {usual:,.0f} usually', 'look for another process on the device, a full disk, heat, or logs and checkpoints that grow')
+    if late < least*usual:
+        raise Alarm(f'{late:,.0f} tokens/s of late, {usual:,.0f} usually',
+                    'look for another process on the device, a full disk, heat, or logs and checkpoints that grow')
     return f'{usual:,.0f} tokens/s, {late:,.0f} of late'
 
 def check_use(
@@ -152,7 +175,9 @@ def check_checkpoints(
     for p in found:
         try: verify(p)
         except Damaged as e: bad.append(str(e))
-    if bad: raise Alarm(f'{len(bad)} of {len(found)} checkpoints are damaged: {bad[0]}', 'delete them or copy them again; loading steps back to the newest whole one')
+    if bad:
+        raise Alarm(f'{len(bad)} of {len(found)} checkpoints are damaged: {bad[0]}',
+                    'delete them or copy them again; loading steps back to the newest whole one')
     if done and not found: raise Alarm('the run is finished and has no checkpoint', 'restore the checkpoints folder, or train again')
     return f'{len(found)}, all whole' if found else 'none yet'
 
@@ -161,8 +186,13 @@ def check_latest(run_dir):
     path, names = Path(run_dir, 'LATEST'), [p.name for p in checkpoints(run_dir)]
     said = path.read_text(encoding='utf-8', errors='replace').strip()[:80] if path.is_file() else None
     if said is None and not names: return 'nothing saved yet'
-    if said not in names: raise Alarm(f"LATEST {'is missing' if said is None else f'names {said!r}, which is not there'}; the newest checkpoint is {names[0] if names else 'none'}", 'write the name of the newest checkpoint into it, or copy the missing folder again')
-    if said != names[0]: raise Alarm(f'LATEST names {said}, the newest checkpoint is {names[0]}', 'the writer was stopped in between: resuming takes the newest whole one')
+    if said not in names:
+        found = 'is missing' if said is None else f'names {said!r}, which is not there'
+        raise Alarm(f"LATEST {found}; the newest checkpoint is {names[0] if names else 'none'}",
+                    'write the name of the newest checkpoint into it, or copy the missing folder again')
+    if said != names[0]:
+        raise Alarm(f'LATEST names {said}, the newest checkpoint is {names[0]}',
+                    'the writer was stopped in between: resuming takes the newest whole one')
     return said
 
 def saved_shapes(
@@ -179,11 +209,13 @@ def check_shapes(run_dir, config):
     check_state(saved_shapes(folder), model.state_dict())
     then = _identity(folder)
     if diff := differences(_fixed(then), _fixed({k: config.get(k, {}) for k in then})):
-        raise Alarm(f'{folder.name} was saved by another configuration: {diff[0]}'.replace('this run', 'checkpoint').replace('asked', 'config.json'), 'restore the config.json the run began with')
+        raise Alarm(f'{folder.name} was saved by another configuration: {diff[0]}'.replace('this run', 'checkpoint').replace('asked', 'config.json'),
+                    'restore the config.json the run began with')
     return f'{folder.name} fits config.json'
 
 def _identity(folder): return read_json(Path(folder, 'state.json'))['state'].get('config', {})
-def _fixed(d): return {k: {n: v for n, v in d[k].items() if n not in CHANGEABLE} if k == 'train' else d[k] for k in d} # a resumed run may change the others
+def _fixed(d):
+    return {k: {n: v for n, v in d[k].items() if n not in CHANGEABLE} if k == 'train' else d[k] for k in d} # a resumed run may change the others
 
 def _whole(run_dir):
     "The newest checkpoint that is whole, or None"
@@ -196,14 +228,18 @@ def _sound(folder, files=()):
 def check_tokenizer(run_dir, config):
     "The tokenizer in the folder is the one the model was trained with"
     want, found = config['data']['tokenizer'], load_tokenizer(run_dir).fingerprint
-    if found != want: raise Alarm(f'tokenizer.json has fingerprint {found}, the run was made with {want}', 'put the original file back: the same ids mean other words to this one')
+    if found != want:
+        raise Alarm(f'tokenizer.json has fingerprint {found}, the run was made with {want}',
+                    'put the original file back: the same ids mean other words to this one')
     return f'fingerprint {found}'
 
 def check_disk(run_dir):
     "The next checkpoint fits, twice"
     free = shutil.disk_usage(run_dir).free; newest = checkpoints(run_dir)[:1]
     need = 2*sum(p.stat().st_size for d in newest for p in d.iterdir()) + 2**24
-    if free < need: raise Alarm(f'{free/1e6:,.0f} MB are free, two checkpoints and some room are {need/1e6:,.0f}', 'make room or lower --keep before the next save')
+    if free < need:
+        raise Alarm(f'{free/1e6:,.0f} MB are free, two checkpoints and some room are {need/1e6:,.0f}',
+                    'make room or lower --keep before the next save')
     return f'{free/1e9:,.1f} GB free'
 
 def check_finished(
@@ -212,7 +248,9 @@ def check_finished(
 ):
     "A finished run has its bill and its report"
     if left: return f'{left:,} steps to go'
-    if gone := [f for f in ('bill.json', 'report.html') if not Path(run_dir, f).is_file()]: raise Alarm(f"{' and '.join(gone)} missing although the run is finished", 'run the same training command again: it writes them and ends')
+    if gone := [f for f in ('bill.json', 'report.html') if not Path(run_dir, f).is_file()]:
+        raise Alarm(f"{' and '.join(gone)} missing although the run is finished",
+                    'run the same training command again: it writes them and ends')
     return 'bill and report written'
 
 def check_samples(
@@ -221,9 +259,13 @@ def check_samples(
     "Samples change while the model learns, and the last one does not go round in circles"
     texts = [(r['step'], r['text'].removeprefix(r['prompt'])) for r in samples]
     for (a, one), (b, two) in zip(texts, texts[1:]):
-        if one == two and a != b: raise Alarm(f'the samples of steps {a:,} and {b:,} are the same', 'the weights do not change, or sampling reads other weights than training writes')
+        if one == two and a != b:
+            raise Alarm(f'the samples of steps {a:,} and {b:,} are the same',
+                        'the weights do not change, or sampling reads other weights than training writes')
     last = texts[-1][1].encode() if texts else b''
-    if len(last) > 60 and (share := len(zlib.compress(last, 9))/len(last)) < .25: raise Alarm(f'the last sample repeats itself: it compresses to {share:.0%}', 'train longer, sample at a temperature nearer 1, and look for duplicates in the data')
+    if len(last) > 60 and (share := len(zlib.compress(last, 9))/len(last)) < .25:
+        raise Alarm(f'the last sample repeats itself: it compresses to {share:.0%}',
+                    'train longer, sample at a temperature nearer 1, and look for duplicates in the data')
     return f'{len(texts)}, all different'
 
 # %% ../nbs/lib/doctor.ipynb #d55c106b
@@ -238,13 +280,17 @@ class Finding:
 def _facts(run_dir):
     "Everything the checks need, read once"
     run = Path(run_dir)
-    if not (run/'config.json').is_file(): raise GpubError(f'{run} is not a run folder: it has no config.json; give the folder of gpub train')
+    if not (run/'config.json').is_file():
+        raise GpubError(f'{run} is not a run folder: it has no config.json; give the folder of gpub train')
     config = read_json(run/'config.json'); rows = read_log(run)
-    if gone := [k for k in ('model', 'train', 'data') if not isinstance(config, dict) or not isinstance(config.get(k), dict)]: raise GpubError(f"{run/'config.json'} lacks {', '.join(gone)}: it is not what gpub train wrote; restore it")
-    if bad := [i for i, r in enumerate(rows, 1) if not all(isinstance(r.get(k), (int, float)) for k in ('step', 'loss'))]: raise GpubError(f"{run/'log.jsonl'} line {bad[0]} has no step or no loss; delete that line")
+    if gone := [k for k in ('model', 'train', 'data') if not isinstance(config, dict) or not isinstance(config.get(k), dict)]:
+        raise GpubError(f"{run/'config.json'} lacks {', '.join(gone)}: it is not what gpub train wrote; restore it")
+    if bad := [i for i, r in enumerate(rows, 1) if not all(isinstance(r.get(k), (int, float)) for k in ('step', 'loss'))]:
+        raise GpubError(f"{run/'log.jsonl'} line {bad[0]} has no step or no loss; delete that line")
     cfg = TrainConfig.from_dict(config['train'])
-    every = max([cfg.log_every, *(_identity(p).get('train', {}).get('log_every', 1) for p in checkpoints(run) if _sound(p))]) # a resumed run may have changed it
-    return SimpleNamespace(dir=run, config=config, rows=rows, cfg=cfg, every=every, left=max(0, cfg.steps - rows[-1]['step']), vocab=config['model'].get('vocab'))
+    said = [_identity(p).get('train', {}).get('log_every', 1) for p in checkpoints(run) if _sound(p)] # a resumed run may have changed it
+    return SimpleNamespace(dir=run, config=config, rows=rows, cfg=cfg, every=max([cfg.log_every, *said]),
+                           left=max(0, cfg.steps - rows[-1]['step']), vocab=config['model'].get('vocab'))
 
 CHECKS = (
     ('checkpoints',     'alarm', lambda r: check_checkpoints(r.dir, not r.left)),
@@ -277,7 +323,8 @@ def _ask(facts, name, level, check):
     try: return Finding('ok', name, check(facts))
     except Alarm as e: return Finding(level, name, e.what, e.do)
     except GpubError as e: return Finding('alarm', name, str(e))
-    except (KeyError, TypeError, OSError) as e: return Finding('alarm', name, f'cannot be read ({type(e).__name__}: {e})', 'a file of the run was edited or damaged: restore it')
+    except (KeyError, TypeError, OSError) as e:
+        return Finding('alarm', name, f'cannot be read ({type(e).__name__}: {e})', 'a file of the run was edited or damaged: restore it')
 
 def doctor_table(
     findings

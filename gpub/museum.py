@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 import numpy as np
 import torch
-from .alarms import (check_accumulation, check_causal, check_dtype, check_ends, check_mask, check_parity, check_precision, check_repeats, check_state,
-                         check_targets)
+from .alarms import (check_accumulation, check_causal, check_dtype, check_ends, check_mask, check_parity, check_precision, check_repeats,
+                         check_state, check_targets)
 from .checkpoint import save_checkpoint, verify
 from .core import pick_precision
 from .doctor import check_schedule, check_tokenizer, lr_jump
@@ -206,8 +206,8 @@ def half_checkpoint(broken, scratch):
     return dict(folder=folder)
 
 # %% ../nbs/lib/museum.ipynb #a26c0ab0
-FAMOUS = (causal_leak, unshifted_labels, mean_of_means_, micro_step_schedule, orig_mod, uint16_as_int16, tokenizer_swap, rope_layout, missing_end, tied_export,
-          bf16_on_t4, restarted_schedule, mask_dtype, cloned_workers, saved_nan, half_checkpoint)
+FAMOUS = (causal_leak, unshifted_labels, mean_of_means_, micro_step_schedule, orig_mod, uint16_as_int16, tokenizer_swap, rope_layout,
+          missing_end, tied_export, bf16_on_t4, restarted_schedule, mask_dtype, cloned_workers, saved_nan, half_checkpoint)
 EXHIBITS = BLOG + FAMOUS
 
 def symptoms():

@@ -101,8 +101,9 @@ def read_seconds(
     tokens=1 << 22, # in each, 4 bytes apiece
     ctx=512, batch=64, rounds=15,
 ): # {way: median seconds of one step's reads}
-    "What it costs to read a batch, four ways in turns: mapped file with its pages in memory, the same dropped before each step, RAM, a Python loop over the mapped file"
-    rng, span, times = np.random.default_rng(0), np.arange(ctx + 1), {k: [] for k in ('mapped', 'dropped', 'RAM', 'loop')}; ids = rng.integers(0, 32_000, tokens, np.int32)
+    "Reading a batch four ways, in turns: a mapped file with its pages in memory, with them dropped before each step, an array in RAM, a loop of slices"
+    rng, span, times = np.random.default_rng(0), np.arange(ctx + 1), {k: [] for k in ('mapped', 'dropped', 'RAM', 'loop')}
+    ids = rng.integers(0, 32_000, tokens, np.int32)
     for name in ('mapped', 'dropped'): ids.tofile(Path(folder, name))
     mapped = np.memmap(Path(folder, 'mapped'), np.int32, 'r')
     for _ in range(rounds):
@@ -155,13 +156,15 @@ def batch_128(broken, scratch):
     return dict(parts={k: forecast[k] for k in PARTS}, limit=40e9)
 
 # %% ../nbs/lib/museum_blog.ipynb #dec640b2
-_HOLD = 'import sys; from gpub.checkpoint import lock\nwith lock(sys.argv[1]): ballast = bytearray(50_000_000); print("held", flush=True); sys.stdin.read()'
+_HOLD = '''import sys; from gpub.checkpoint import lock
+with lock(sys.argv[1]): ballast = bytearray(50_000_000); print("held", flush=True); sys.stdin.read()'''
 
 @exhibit('held-memory', 'Memory held by the dead', source='challenge-08', alarm=check_free,
          symptom='out of memory at once, on a device that should be empty, after a crash',
          fix='end the process the alarm names (or restart the runtime), then start again')
 def held_memory(broken, scratch):
-    other = scratch.enter_context(subprocess.Popen([sys.executable, '-c', _HOLD, str(scratch.folder/'run')], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+    command = [sys.executable, '-c', _HOLD, str(scratch.folder/'run')]
+    other = scratch.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
     other.stdout.readline()                                # it has the memory and the lock
     if not broken: other.communicate()                     # its input closes: it ends
     return dict(run_dir=scratch.folder/'run')
@@ -190,4 +193,5 @@ def int16_for_int32(broken, scratch):
 def score_matrix(broken, scratch): return dict(attend=attend if broken else sdpa)
 
 # %% ../nbs/lib/museum_blog.ipynb #c9d0e25b
-BLOG = (context_on_resume, int32_targets, file_nobody_wrote, blamed_mmap, list_comprehension, idle_device, batch_128, held_memory, hardcoded_tokenizer, int16_for_int32, score_matrix)
+BLOG = (context_on_resume, int32_targets, file_nobody_wrote, blamed_mmap, list_comprehension, idle_device, batch_128, held_memory,
+        hardcoded_tokenizer, int16_for_int32, score_matrix)

@@ -17,7 +17,8 @@ from gpub.train import TrainConfig, rate
 @pytest.fixture(scope='module')
 def healthy(tmp_path_factory):
     folder = tmp_path_factory.mktemp('doctor'); text = folder/'play.txt'; text.write_text(plays(6000, seed=3))
-    Run('shakespeare', folder/'run', text, dict(width=32, ctx=32, batch_tokens=256, steps=30, log_every=1, stages=[[0, 16], [.5, 32]]), say=lambda s: None).go()
+    Run('shakespeare', folder/'run', text,
+        dict(width=32, ctx=32, batch_tokens=256, steps=30, log_every=1, stages=[[0, 16], [.5, 32]]), say=lambda s: None).go()
     return folder/'run'
 
 @pytest.fixture
@@ -36,7 +37,8 @@ def test_a_run_on_its_way_is_healthy(run):
     assert found(run) == {}
 
 def test_a_killed_and_resumed_run_is_healthy(tmp_path, monkeypatch):
-    (tmp_path/'play.txt').write_text(plays(6000, seed=3)); settings, real = dict(width=32, ctx=32, batch_tokens=256, steps=20, log_every=1), gpub_run.train
+    (tmp_path/'play.txt').write_text(plays(6000, seed=3))
+    settings, real = dict(width=32, ctx=32, batch_tokens=256, steps=20, log_every=1), gpub_run.train
     def dies(*a, **kw):
         for s in real(*a, **kw):
             if s.n == 13: raise MemoryError('killed here') # two steps after the last checkpoint, with rows in the log
@@ -68,7 +70,9 @@ def cut(path, n): path.write_bytes(path.read_bytes()[:n])
 def resave(change):
     "Write the newest checkpoint again, whole, with another content"
     def plant(run):
-        c = load_checkpoint(run); model, state = change(dict(c.model), json.loads(json.dumps(c.state))); save_checkpoint(run, c.step, model, c.optimizer, state)
+        c = load_checkpoint(run)
+        model, state = change(dict(c.model), json.loads(json.dumps(c.state)))
+        save_checkpoint(run, c.step, model, c.optimizer, state)
     return plant
 
 def reference(run): p = run/'config.json'; c = json.loads(p.read_text()); c['reference']['source entropy'] = 9.; p.write_text(json.dumps(c))
@@ -86,7 +90,8 @@ DEFECTS = [
     ('no checkpoints',      lambda run: shutil.rmtree(run/'checkpoints'),            {'checkpoints': 'no checkpoint', 'LATEST': 'not there'}),
     ('LATEST to nowhere',   lambda run: (run/'LATEST').write_text('step-00000099'),  {'LATEST': "'step-00000099'"}),
     ('LATEST gone',         lambda run: (run/'LATEST').unlink(),                     {'LATEST': 'missing'}),
-    ('LATEST is old',       lambda run: (run/'LATEST').write_text(sorted(p.name for p in (run/'checkpoints').iterdir())[0]), {'LATEST': 'the newest checkpoint is step-00000030'}),
+    ('LATEST is old',       lambda run: (run/'LATEST').write_text(sorted(p.name for p in (run/'checkpoints').iterdir())[0]),
+                                                                                     {'LATEST': 'the newest checkpoint is step-00000030'}),
     ('compiled keys',       resave(lambda m, s: ({f'_orig_mod.{k}': v for k, v in m.items()}, s)), {'weights': '_orig_mod.'}),
     ('another width',       resave(lambda m, s: (m | {'tok.weight': m['tok.weight'][:, :16].clone()}, s)), {'weights': 'shape'}),
     ('another config',      resave(other_state),                                     {'weights': 'train.seed'}),
@@ -135,7 +140,9 @@ def test_idle_device_and_full_disk(run, monkeypatch):
     bad = found(run); assert bad.keys() == {'utilisation', 'disk'} and {f.level for f in bad.values()} == {'warn'}
     assert '1.0%' in bad['utilisation'].what and '1 MB are free' in bad['disk'].what
 
-@pytest.mark.parametrize('name, content, part', [('config.json', None, 'not a run folder'), ('config.json', '{', 'not valid JSON'), ('config.json', '{}', 'lacks model, train, data'), ('config.json', '[]', 'lacks model, train, data'),
+@pytest.mark.parametrize('name, content, part', [
+    ('config.json', None, 'not a run folder'), ('config.json', '{', 'not valid JSON'), ('config.json', '{}', 'lacks model, train, data'),
+    ('config.json', '[]', 'lacks model, train, data'),
     ('log.jsonl', None, 'no log.jsonl'), ('log.jsonl', '', 'is empty'), ('log.jsonl', '{"step": 1}\n', 'line 1 has no step or no loss')])
 def test_what_is_no_run_is_refused(run, name, content, part):
     (run/name).unlink()
@@ -143,6 +150,12 @@ def test_what_is_no_run_is_refused(run, name, content, part):
     with pytest.raises(GpubError, match=part): doctor(run)
 
 def test_damaged_folder_is_a_finding_and_no_traceback(run):
-    p = run/'config.json'; c = json.loads(p.read_text()); del c['data']['tokenizer'], c['model']['vocab']; c['model']['colour'] = 3; p.write_text(json.dumps(c))
+    p = run/'config.json'
+    c = json.loads(p.read_text())
+    del c['data']['tokenizer'], c['model']['vocab']
+    c['model']['colour'] = 3
+    p.write_text(json.dumps(c))
     (run/'samples.jsonl').write_text('{"step": 1}\n'); bad = found(run)
-    assert {'tokenizer', 'weights', 'samples', 'loss at birth'} == bad.keys() and 'colour' in bad['weights'].what and 'KeyError' in bad['tokenizer'].what
+    assert {'tokenizer', 'weights', 'samples', 'loss at birth'} == bad.keys()
+    assert 'colour' in bad['weights'].what
+    assert 'KeyError' in bad['tokenizer'].what

@@ -9,12 +9,34 @@ from gpub.museum_blog import Exhibit, Scratch, exhibit
 by_name = lambda e: e.name
 
 FACTS = { # what each message must name
-    'context-on-resume': 'model.ctx: this run 512, asked 1024', 'int32-targets': 'torch.int32', 'file-nobody-wrote': 'RUN/run holds no checkpoint', 'blamed-mmap': 'of a step of 1.6 s',
-    'list-comprehension': 'times as long as copying', 'idle-device': 'of the matmul peak', 'batch-128': 'the device has 40.0', 'held-memory': 'in use by process', 'hardcoded-tokenizer': 'these ids mean other words',
-    'int16-for-int32': '1,000 ids of int16 are 2,000', 'score-matrix': 'times the memory for twice the context', 'causal-leak': 'depends on the token at position', 'unshifted-labels': 'targets equal the inputs',
-    'mean-of-means': 'pieces of 2 rows', 'micro-step-schedule': 'at step 2, the schedule says', 'orig-mod': '_orig_mod.tok.weight', 'uint16-as-int16': 'read as int16 has ids from -', 'tokenizer-swap': 'the run was made with',
-    'rope-layout': 'attention scores differ by', 'missing-end': 'and 0 end tokens', 'tied-export': "lacks 'head.weight'", 'bf16-on-t4': 'capability 7.5', 'restarted-schedule': 'at step 21 to', 'mask-dtype': 'torch.float32 and holds 1',
-    'cloned-workers': 'step 1 reads a window that step 0 has read', 'saved-nan': 'not a number at step', 'half-checkpoint': 'has 2,000 bytes'}
+    'context-on-resume': 'model.ctx: this run 512, asked 1024',
+    'int32-targets': 'torch.int32',
+    'file-nobody-wrote': 'RUN/run holds no checkpoint',
+    'blamed-mmap': 'of a step of 1.6 s',
+    'list-comprehension': 'times as long as copying',
+    'idle-device': 'of the matmul peak',
+    'batch-128': 'the device has 40.0',
+    'held-memory': 'in use by process',
+    'hardcoded-tokenizer': 'these ids mean other words',
+    'int16-for-int32': '1,000 ids of int16 are 2,000',
+    'score-matrix': 'times the memory for twice the context',
+    'causal-leak': 'depends on the token at position',
+    'unshifted-labels': 'targets equal the inputs',
+    'mean-of-means': 'pieces of 2 rows',
+    'micro-step-schedule': 'at step 2, the schedule says',
+    'orig-mod': '_orig_mod.tok.weight',
+    'uint16-as-int16': 'read as int16 has ids from -',
+    'tokenizer-swap': 'the run was made with',
+    'rope-layout': 'attention scores differ by',
+    'missing-end': 'and 0 end tokens',
+    'tied-export': "lacks 'head.weight'",
+    'bf16-on-t4': 'capability 7.5',
+    'restarted-schedule': 'at step 21 to',
+    'mask-dtype': 'torch.float32 and holds 1',
+    'cloned-workers': 'step 1 reads a window that step 0 has read',
+    'saved-nan': 'not a number at step',
+    'half-checkpoint': 'has 2,000 bytes',
+}
 
 @pytest.mark.parametrize('e', EXHIBITS, ids=by_name)
 def test_alarm_rings_for_the_broken_code(e):
