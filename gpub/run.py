@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 import torch
-from .checkpoint import Saver, latest, load_checkpoint, lock, restore_from_mirror
+from .checkpoint import Saver, latest, load_checkpoint, lock, mirror_run, restore_from_mirror
 from .core import GpubError, cpu_has_bf16, machine, pick_device, pick_precision, read_json, runs_dir, seed_everything, use_threads, write_atomic
 from .corpus import load_corpus, pick_prompt, references
 from .folder import Interrupted, Progress, append, clock, cut_log, disk_errors, open_folder, stop_flag
@@ -183,6 +183,7 @@ class Run:
             self._open()
             if self.step < self.cfg.steps: yield from self._train(stop)
             self.world.first(self._finish)
+            if self.mirror: self.world.first(self._mirrored)
 
     def _open(self):
         "Build the model, check the folder, and pick up where it was left"
@@ -202,6 +203,10 @@ class Run:
         if self.world.main:
             self.corpus.tok.save(self.out)
             for f in ('log.jsonl', 'samples.jsonl'): cut_log(self.out/f, self.step)
+
+    def _mirrored(self):
+        "The finished run, report and all, in the second place too"
+        with disk_errors(self.mirror): mirror_run(self.out, self.mirror, self.keep)
 
     def _from_mirror(self): restore_from_mirror(self.out, self.mirror, self.say)
 

@@ -239,6 +239,8 @@ def test_the_mirror_brings_a_lost_machine_back(straight, text, tmp_path, capsys)
     p = start(*argv); wait_for(tmp_path/'run', 20, p); p.terminate(); p.communicate(timeout=120)
     shutil.rmtree(tmp_path/'run'); assert load_checkpoint(tmp_path/'drive').step >= 20
     assert gpub(*argv) == 0; same_run(tmp_path/'run', straight); same_run(tmp_path/'drive', straight)
+    for f in ('bill.json', 'report.html', 'loss.png'): assert (tmp_path/'drive'/f).read_bytes() == (tmp_path/'run'/f).read_bytes()
+    (tmp_path/'drive'/'bill.json').unlink(); assert gpub(*argv) == 0 and (tmp_path/'drive'/'bill.json').exists() # a finished run is mirrored again
 
 def test_tracked_by_wandb_offline(text, tmp_path, monkeypatch):
     monkeypatch.setenv('WANDB_MODE', 'offline'); monkeypatch.setenv('WANDB_SILENT', 'true')
