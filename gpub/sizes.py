@@ -304,7 +304,8 @@ def receipts(
     def add(r, m, path):
         if m and 'preset' in r and 'tok_s' in r: out.append(dict(r, gpu=m['gpu'] or m['cpu'], where=f'data/{path.relative_to(folder).as_posix()}'))
     for path in sorted(folder.glob('runs/*/bill.json')):
-        config = read_json(path.parent/'config.json'); add(dict(preset=config.get('preset'), tok_s=read_json(path)['tok_s']), config.get('machine'), path.parent)
+        config = read_json(path.parent/'config.json')
+        add(dict(preset=config.get('preset'), tok_s=read_json(path)['tok_s']), config.get('machine'), path.parent)
     for path in sorted(folder.glob('bench/*.json')): r = read_json(path); add(r.get('speed', {}), r.get('machine'), path)
     return out
 
