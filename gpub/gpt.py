@@ -130,13 +130,13 @@ class GPT(nn.Module):
         self.reset()
 
     def reset(self):
-        "Fresh weights: `init_std` everywhere, the two layers per block that write to the residual stream smaller, biases zero"
+        "Fresh weights: `init_std` (embeddings: `embed_std`), the two layers per block that write to the residual stream smaller, biases zero"
+        std = self.cfg.init_std
         for name, p in self.named_parameters():
             if name.endswith('bias'): nn.init.zeros_(p)
             elif p.dim() < 2: nn.init.ones_(p) # a norm's gain
-            else:
-                writer = name.endswith(('attn.proj.weight', 'ffn.down.weight'))
-                nn.init.normal_(p, std=self.cfg.init_std / ((2*self.cfg.layers)**0.5 if writer else 1))
+            elif name.endswith(('attn.proj.weight', 'ffn.down.weight')): nn.init.normal_(p, std=std/(2*self.cfg.layers)**.5)
+            else: nn.init.normal_(p, std=self.cfg.embed_std or std if name in ('tok.weight', 'pos.weight') else std)
 
     def forward(self,
         ids_bt,      # int64 token ids, at most `ctx` per row

@@ -306,8 +306,9 @@ class Run:
 
     def _future(self, loss):
         "The alarm of a known source: nobody reads its text better than the ideal reader"
-        if 'source entropy' not in self.config['reference']: return None
-        text = self.corpus.texts[1]; text = text[scene_start(text):]
+        text = self.corpus.texts[1] if self.corpus.texts else ''
+        if 'source entropy' not in self.config['reference'] or text.count('SCENE. ') < 3: return None # too short for an error bar
+        text = text[scene_start(text):]
         nats, chars = plays_nll(text)
         return sees_future(loss, nats/chars, ideal_error(text))
 

@@ -29,8 +29,8 @@ class Shape:
 def _gpt2(**model): return dict(width=768, layers=12, heads=12) | model
 
 SHAPES = {
-    'shakespeare': Shape('2 x 128, context 256: the first model', dict(vocab=65, ctx=256, width=128, layers=2, heads=4, embed_std=0.05)),
-    'shakespeare-short': Shape('4 x 128, context 64: deeper, and quick on a CPU', dict(vocab=65, ctx=64, width=128, layers=4, heads=4, embed_std=0.1)),
+    'shakespeare': Shape('2 x 128, context 256: the first model', dict(vocab=65, ctx=256, width=128, layers=2, heads=4)),
+    'shakespeare-short': Shape('4 x 128, context 64: deeper, and quick on a CPU', dict(vocab=65, ctx=64, width=128, layers=4, heads=4)),
     'medium': Shape("4 x 256, context 256, untied: the blog's second model as shipped", dict(vocab=190, ctx=256, width=256, layers=4, heads=4, tied=False)),
     'gpt2-124m': Shape('12 x 768, context 1024, 50,257 tokens, tied: the smallest GPT-2', _gpt2(vocab=50_257, ctx=1024)),
     'gpt2-134m': Shape("12 x 768, context 512, 32,000 tokens, untied: the blog's third model", _gpt2(vocab=32_000, ctx=512, tied=False)),
