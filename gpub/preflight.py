@@ -230,9 +230,10 @@ def flops_per_second(s:Subject):
 def _here(s, tokens):
     "(bytes needed, bytes there are, hours, usd, how that is known) on this machine; the engine halves its micro-batch and checkpoints until it fits"
     batch = min(s.train.micro_batch or math.inf, max(1, s.train.batch_tokens//s.cfg.ctx)); half = s.dtype != torch.float32
-    need = min(memory(s.cfg, b, mode=m, half=half, optimizer=s.train.optimizer)['peak'] for b, m in ((batch, 'off'), (1, 'full')))
+    have = torch.cuda.mem_get_info(s.device)[0] if s.device.type == 'cuda' else ram_bytes()
+    asked, least = (memory(s.cfg, b, mode=m, half=half, optimizer=s.train.optimizer)['peak'] for b, m in ((batch, 'off'), (1, 'full')))
     speed, how = flops_per_second(s); hours = tokens*flops_per_token(s.cfg)/speed/3600
-    return need, torch.cuda.mem_get_info(s.device)[0] if s.device.type == 'cuda' else ram_bytes(), hours, hours*s.run.usd_per_hour, how
+    return asked if asked < have else least, have, hours, hours*s.run.usd_per_hour, how + ('' if asked < have else '; in smaller pieces and with gradient checkpointing')
 
 def _there(s, tokens):
     "The same on the card `s.gpu`"
