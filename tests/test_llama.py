@@ -5,7 +5,7 @@ import pytest, torch
 from torch.utils.flop_counter import FlopCounterMode
 from gpub.core import GpubError
 from gpub.gpt import GPT, GPTConfig, attend, causal, count_params, reach, sdpa
-from gpub.hub import from_theirs, to_config, to_theirs
+from gpub.translate import from_theirs, to_config, to_theirs
 from gpub.llama import BURN_1B, BURN_TOY, Llama, LlamaConfig, Rope, SwiGLU, build, grouped, kv_bytes, llama_table, repeated, rotate, swiglu_width
 from gpub.sizes import SHAPES, anatomy, config_of, flops_per_token, memory, peak_memory, plan
 from gpub.train import TrainConfig, through, train
