@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from .core import GpubError, machine, pick_device, pick_precision, seed_everything, use_threads
 from .gpt import GPT, GPTConfig
+from .llama import build
 from .run import PRESETS, Run, find_preset, matmul_peak, override
 from .shards import Batches
 from .sizes import SHAPES, flops_per_token
@@ -43,9 +44,9 @@ def step_speed(
     say=print,
 ): # dict: tokens/s, utilisation, memory, losses
     "The engine's own loop on random tokens"
-    p = find_preset(preset); shape, cfg = override(p.model, replace(p.train, steps=max(p.train.steps, steps + warmup)), settings or {})
-    device = pick_device(device); precision = pick_precision(device, cfg.precision); mc = GPTConfig(vocab=SHAPES[preset].model['vocab'], **shape)
-    seed_everything(cfg.seed); model = GPT(mc).to(device); fit = Fit(model, cfg, say=say)
+    p = find_preset(preset); shape, cfg = override(replace(p, train=replace(p.train, steps=max(p.train.steps, steps + warmup))), settings or {})
+    device = pick_device(device); precision = pick_precision(device, cfg.precision); mc = p.config(vocab=SHAPES[preset].model['vocab'], **shape)
+    seed_everything(cfg.seed); model = build(mc).to(device); fit = Fit(model, cfg, say=say)
     data = Batches(zipf_tokens(max(1_000_000, 4*cfg.batch_tokens), mc.vocab), ctx=mc.ctx, batch=cfg.batch_tokens//mc.ctx, device=device)
     if device.type == 'cuda': torch.cuda.reset_peak_memory_stats()
     loss_fn = choose_loss(model, *(t.to(device) for t in data[0]), cfg, steps + warmup, precision.dtype, say, fit)
@@ -67,7 +68,7 @@ def overhead(
     with tempfile.TemporaryDirectory() as d:
         run = Run(preset, d + '/run', data, {'steps': steps, **(settings or {})}, save_every=100, say=say); run.evals, run.milestones = {steps}, set(); run.progress.out = open(d + '/out', 'w')
         engine = run.steps(); next(engine)
-        model = GPT(run.model_cfg); opts = make_optimizers(model, run.cfg); params = [*model.parameters()]; x, y = run.batches(0, run.model_cfg.ctx)
+        model = build(run.model_cfg); opts = make_optimizers(model, run.cfg); params = [*model.parameters()]; x, y = run.batches(0, run.model_cfg.ctx)
         loss_fn = choose_loss(model, x, y, run.cfg, steps, say=say)
         def bare():
             loss_fn(x, y).backward(); torch.nn.utils.get_total_norm([p.grad for p in params])

@@ -19,7 +19,7 @@ from safetensors import safe_open
 from .alarms import Alarm, check_mfu, check_state
 from .checkpoint import MODEL, Damaged, checkpoints, differences, verify
 from .core import GpubError, read_json
-from .gpt import GPT, GPTConfig
+from .llama import build
 from .plays import sees_future
 from .preflight import most_at_birth
 from .report import read_log, sample_table
@@ -202,11 +202,14 @@ def saved_shapes(
     with safe_open(Path(folder, MODEL), 'pt') as f: out = {k: SimpleNamespace(shape=tuple(f.get_slice(k).get_shape())) for k in f.keys()}
     return out | {k: out[v] for k, v in read_json(Path(folder, 'state.json'))['files'][MODEL]['tied'].items()}
 
+def _model(config):
+    "The model of a run, without its weights"
+    with torch.device('meta'): return build(config['model'])
+
 def check_shapes(run_dir, config):
     "The newest whole checkpoint is one of this model"
     if not (folder := _whole(run_dir)): return 'no checkpoint to compare'
-    with torch.device('meta'): model = GPT(GPTConfig.from_dict(config['model']))
-    check_state(saved_shapes(folder), model.state_dict())
+    check_state(saved_shapes(folder), _model(config).state_dict())
     then = _identity(folder)
     if diff := differences(_fixed(then), _fixed({k: config.get(k, {}) for k in then})):
         raise Alarm(f'{folder.name} was saved by another configuration: {diff[0]}'.replace('this run', 'checkpoint').replace('asked', 'config.json'),
@@ -298,7 +301,7 @@ CHECKS = (
     ('weights',         'alarm', lambda r: check_shapes(r.dir, r.config)),
     ('tokenizer',       'alarm', lambda r: check_tokenizer(r.dir, r.config)),
     ('finite',          'alarm', lambda r: check_finite(r.rows)),
-    ('loss at birth',   'alarm', lambda r: check_birth(r.rows, r.vocab, most_at_birth(GPTConfig.from_dict(r.config['model'])))),
+    ('loss at birth',   'alarm', lambda r: check_birth(r.rows, r.vocab, most_at_birth(_model(r.config).cfg))),
     ('loss',            'alarm', lambda r: check_jumps(r.rows)),
     ('causality',       'alarm', lambda r: check_future(r.rows, r.config.get('reference', {}).get('source entropy'))),
     ('learning rate',   'alarm', lambda r: lr_jump(r.rows)),

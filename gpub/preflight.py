@@ -15,10 +15,11 @@ from pathlib import Path
 import torch
 from .checkpoint import load_checkpoint
 from .core import pick_precision, seed_everything
-from .gpt import GPT, count_params, reach
+from .gpt import reach
+from .llama import build
 from .report import read_log
 from .run import Run, matmul_peak
-from .sizes import checkpoint_bytes, flops_per_token, memory, plan, ram_bytes
+from .sizes import anatomy, checkpoint_bytes, flops_per_token, memory, plan, ram_bytes
 from .train import make_optimizers, seconds_per_call, train
 
 # %% ../nbs/lib/preflight.ipynb #11941a19
@@ -32,11 +33,12 @@ class Check:
     seconds:float=0.
 
 def twin(
-    cfg, # `GPTConfig`
+    cfg, # `GPTConfig` or `LlamaConfig`
 ): # the same kind of model: at most 2 layers, width 128, context 64
     "A model small enough for any machine, with the vocabulary, biases and head of the real one"
-    width = min(cfg.width, 128)
-    return replace(cfg, layers=min(cfg.layers, 2), width=width, ctx=min(cfg.ctx, 64), heads=max(h for h in range(1, cfg.heads + 1) if width % h == 0))
+    width = min(cfg.width, 128); heads = max(h for h in range(1, cfg.heads + 1) if width % (2*h) == 0)
+    grouped = dict(kv_heads=max(g for g in range(1, cfg.kv_heads + 1) if heads % g == 0), ffn=cfg.ffn*width//cfg.width) if hasattr(cfg, 'kv_heads') else {}
+    return replace(cfg, layers=min(cfg.layers, 2), width=width, ctx=min(cfg.ctx, 64), heads=heads, **grouped)
 
 class Subject:
     "A run as it would start, and a batch of its data"
@@ -46,8 +48,8 @@ class Subject:
         p = pick_precision(self.device, self.train.precision)
         self.dtype, self.scaler = p.dtype, torch.amp.GradScaler(self.device.type, enabled=p.scaler)
         gpu = self.device.type != 'cpu'
-        self.look = self.cfg if gpu or count_params(self.cfg) < 5e7 else twin(self.cfg)   # a few forward passes
-        self.learn = self.cfg if count_params(self.cfg) < (2e9 if gpu else 2e6) else twin(self.cfg) # a few hundred steps
+        self.look = self.cfg if gpu or anatomy(self.cfg).params < 5e7 else twin(self.cfg)   # a few forward passes
+        self.learn = self.cfg if anatomy(self.cfg).params < (2e9 if gpu else 2e6) else twin(self.cfg) # a few hundred steps
         self.tokens = 1024 if self.cfg.vocab < 5000 else 256
         self.x, self.y = self.rows(0)
 
@@ -57,7 +59,7 @@ class Subject:
         return self.run.corpus.train(ctx, max(least, self.tokens//ctx), self.train.seed)[step]
 
     def build(self, cfg, seed=0):
-        seed_everything(seed); return GPT(cfg).to(self.device)
+        seed_everything(seed); return build(cfg).to(self.device)
 
     def size(self, cfg): return '' if cfg == self.cfg else f' (twin: {cfg.layers} x {cfg.width}, context {cfg.ctx})'
 
@@ -75,7 +77,7 @@ class Subject:
 
 # %% ../nbs/lib/preflight.ipynb #86adec9e
 def most_at_birth(
-    cfg, # `GPTConfig`
+    cfg, # `GPTConfig` or `LlamaConfig`
 ): # nats
     "The largest loss that a healthy initialisation explains"
     e = cfg.embed_std or cfg.init_std; spread = cfg.width*(e if cfg.tied else cfg.init_std)**2
@@ -274,7 +276,7 @@ def preflight(
 ): # list of `Check`; raises GpubError where `Run` would
     "Eight questions before a run"
     s = Subject(preset, data, settings, device, gpu, usd_per_hour, say); done = []
-    say(f'{preset}: {s.cfg.layers} x {s.cfg.width}, context {s.cfg.ctx}, {count_params(s.cfg):,} parameters on {s.device}; {s.run.corpus.note}')
+    say(f'{preset}: {s.cfg.layers} x {s.cfg.width}, context {s.cfg.ctx}, {anatomy(s.cfg).params:,} parameters on {s.device}; {s.run.corpus.note}')
     for name, f in CHECKS.items(): done.append(examine(name, f, s)); say(check_line(done[-1]))
     return done
 

@@ -16,7 +16,8 @@ from .checkpoint import Saver, latest, load_checkpoint, lock, mirror_run, restor
 from .core import GpubError, cpu_has_bf16, machine, pick_device, pick_precision, read_json, runs_dir, seed_everything, use_threads, write_atomic
 from .corpus import load_corpus, pick_prompt, references
 from .folder import Interrupted, Progress, append, clock, cut_log, disk_errors, open_folder, stop_flag
-from .gpt import GPT, GPTConfig, sample
+from .gpt import sample
+from .llama import build
 from .parallel import Relayed, World, host_copy, shard, share_gradients
 from .plays import ideal_error, plays_nll, scene_start, sees_future
 from .report import bits_per_byte, read_log, write_report
@@ -31,14 +32,15 @@ from .train import (CHANGEABLE, Diverged, Fit, TrainConfig, backward, choose_los
 class Preset:
     "A name's worth of settings; the text decides the vocabulary"
     about:str
-    model:dict          # `GPTConfig` without vocab
+    model:dict          # of the shape's config, without vocab
     train:TrainConfig
+    config:type         # `GPTConfig` or `LlamaConfig`
     evals:int=5         # validation passes
     samples:tuple=(0., .1, .25, .5, 1.) # milestones, as shares of the run
 
 def recipe(name, **kw):
     "The preset of a shape in `SHAPES`"
-    evals = kw.pop('evals', 5); return Preset(SHAPES[name].about, {k: v for k, v in SHAPES[name].model.items() if k != 'vocab'}, TrainConfig(**kw), evals)
+    evals = kw.pop('evals', 5); return Preset(SHAPES[name].about, {k: v for k, v in SHAPES[name].model.items() if k != 'vocab'}, TrainConfig(**kw), SHAPES[name].config, evals)
 
 LARGE = dict(muon_lr=.02, lr=.003, weight_decay=.1, clip=1., warmup=500, decay=.6) # not tuned at these sizes: the small model's rates, taken back
 PRESETS = {
@@ -48,6 +50,8 @@ PRESETS = {
     'gpt2-134m': recipe('gpt2-134m', steps=82_000, batch_tokens=32_768, evals=40, **LARGE), # about 20 tokens a parameter
     'gpt2-124m': recipe('gpt2-124m', steps=19_000, batch_tokens=131_072, evals=40, **LARGE),
     'gpt2-355m': recipe('gpt2-355m', steps=54_000, batch_tokens=131_072, evals=40, **LARGE),
+    'burn-toy': recipe('burn-toy', steps=200, batch_tokens=1024, muon_lr=.02, lr=.01, warmup=10),
+    'burn-1b': recipe('burn-1b', steps=160_000, batch_tokens=131_072, evals=80, **LARGE), # the blog's tokens per step; 20 tokens a parameter
 }
 
 def find_preset(
@@ -59,12 +63,12 @@ def find_preset(
     raise GpubError(f"no preset {name!r}; there are: {', '.join(near)}")
 
 def override(
-    model:dict, cfg:TrainConfig, # from a preset
-    settings:dict,               # {'lr': '0.01', 'width': '64'}: text from a command line, or values
+    preset:Preset,
+    settings:dict, # {'lr': '0.01', 'width': '64'}: text from a command line, or values
 ): # (model, cfg) with the settings in
-    "Change settings by name; raises `GpubError` for a name that neither has"
-    fields = {**TrainConfig.__dataclass_fields__, **{k: f for k, f in GPTConfig.__dataclass_fields__.items() if k != 'vocab'}}
-    model, changes = dict(model), {}
+    "Change settings by name; raises `GpubError` for a name that neither model nor recipe has"
+    fields = {**TrainConfig.__dataclass_fields__, **{k: f for k, f in preset.config.__dataclass_fields__.items() if k != 'vocab'}}
+    model, cfg, changes = dict(preset.model), preset.train, {}
     for k, v in settings.items():
         if k not in fields:
             near = sorted(fields, key=lambda n: -difflib.SequenceMatcher(None, k, n).ratio())
@@ -127,15 +131,15 @@ class Run:
         if not (isinstance(usd_per_hour, (int, float)) and 0 <= usd_per_hour < math.inf): raise GpubError(f'--usd-per-hour must be 0 or more, got {usd_per_hour}')
         if parallel not in ('ddp', 'fsdp'): raise GpubError(f"--parallel must be ddp or fsdp, got {parallel!r}")
         self.name, self.preset, self.world, self.parallel = preset, find_preset(preset), World.from_env(), parallel
-        shape, self.cfg = override(self.preset.model, self.preset.train, settings or {})
+        shape, self.cfg = override(self.preset, settings or {})
         self.out, self.usd_per_hour, self.keep, self.mirror, self.track = Path(out or runs_dir()/preset), usd_per_hour, keep, mirror, track
         self.progress = Progress(self.cfg.steps); self.say = (say or self.progress.say) if self.world.main else lambda text: None
         self.command = command or f'gpub train {preset} --out {self.out}'
         use_threads(); self.device = pick_device(self.world.device(device))
-        GPTConfig(vocab=2, **shape) # refuse an impossible shape before reading anything
+        self.preset.config(vocab=2, **shape) # refuse an impossible shape before reading anything
         if data is None and (v := SHAPES[preset].model['vocab']) > 1000: raise GpubError(f'{preset} is a model for a vocabulary of {v:,}, not for the characters of Shakespeare: give --data a folder made by gpub prep, or a text file')
         self.corpus = load_corpus(data, shape['ctx'], self.say)
-        self.model_cfg = GPTConfig(vocab=self.corpus.tok.vocab, **shape)
+        self.model_cfg = self.preset.config(vocab=self.corpus.tok.vocab, **shape)
         self.val_bytes = len(self.corpus.val_text().encode()); self.evals = self._at(i/self.preset.evals for i in range(1, self.preset.evals + 1))
         self.milestones = self._at(self.preset.samples); self.save_every = save_every or max(1, self.cfg.steps//10)
         self.batches_by_ctx = {c: self._batches(c) for c in contexts(self.cfg, self.model_cfg.ctx)}
@@ -187,7 +191,7 @@ class Run:
 
     def _open(self):
         "Build the model, check the folder, and pick up where it was left"
-        seed_everything(self.cfg.seed); self.model = GPT(self.model_cfg).to(self.device)
+        seed_everything(self.cfg.seed); self.model = build(self.model_cfg).to(self.device)
         if self.mirror: self.world.first(lambda: self._from_mirror())
         self.config = self.world.first(lambda: open_folder(self.out, self.identity(), self.extras, CHANGEABLE))
         self.precision = pick_precision(self.device, self.config['precision']['name'])
@@ -321,7 +325,7 @@ def load_run(
     "A trained model, ready to use; raises `GpubError` when the folder holds none"
     if not Path(run, 'config.json').is_file(): raise GpubError(f'{run} is not a run folder: it has no config.json; train one with gpub train shakespeare')
     config = read_json(Path(run, 'config.json')); c = load_checkpoint(run, step, optimizer=False)
-    model = GPT(GPTConfig.from_dict(config['model'])); model.load_state_dict(c.model)
+    model = build(config['model']); model.load_state_dict(c.model)
     return model.to(pick_device(device)).eval(), load_tokenizer(run), config
 
 def continue_text(

@@ -52,7 +52,7 @@ def test_a_killed_and_resumed_run_is_healthy(tmp_path, monkeypatch):
 def test_a_model_that_sees_the_future_is_found_out(tmp_path, monkeypatch):
     "The whole way: a mask off by one, trained on the built-in plays, gets below the entropy of its source"
     monkeypatch.setattr(gpub_corpus, 'load_shakespeare', lambda say: Text(plays(300_000, seed=0), 'built-in plays', 'no network'))
-    monkeypatch.setattr(gpub_run, 'GPT', lambda cfg: GPT(cfg, attend=peek))
+    monkeypatch.setattr(gpub_run, 'build', lambda cfg: GPT(cfg, attend=peek))
     Run('shakespeare', tmp_path/'run', None, dict(width=32, ctx=32, layers=1, batch_tokens=512, steps=250), say=lambda s: None).go()
     bad = found(tmp_path/'run'); assert bad['causality'].level == 'alarm' and 'sees the future' in bad['causality'].what, bad
 

@@ -58,7 +58,7 @@ def wrong_kernel(q, k, v): return sdpa(q, k, v)*(1 if q.dtype == torch.float64 e
 @pytest.mark.parametrize('line, model', [('loss at birth', Loud), ('sees only the past', partial(GPT, attend=open_eyes)), ('learns one batch', Bigram),
                                          ('device and reference', partial(GPT, attend=wrong_kernel))], ids=lambda x: x if isinstance(x, str) else '')
 def test_a_broken_model(monkeypatch, line, model):
-    monkeypatch.setattr(pf, 'GPT', model)
+    monkeypatch.setattr(pf, 'build', model)
     assert failing() == [line]
 
 def test_targets_that_are_not_shifted(monkeypatch):
