@@ -9,10 +9,12 @@ __all__ = ['gather', 'prep_command', 'mix_of', 'data_group', 'what', 'show_mix']
 import os, shutil
 from pathlib import Path
 import click
+from click.core import ParameterSource
 from .cleaning import Rules
 from .core import GpubError
 from .parts import compress, merge, unpack
 from .prep import PrepConfig, mix_table, prepare
+from .recipes import load_recipe
 from .shards import Batches, read_manifest, verify, writing_to
 
 # %% ../nbs/lib/prep_cli.ipynb #b6fc6029
@@ -34,6 +36,7 @@ def gather(
 
 @click.command('prep', epilog='Named sources: fineweb-edu, finemath, python-edu (text fetched file by file), python-edu-text; any other as hf:OWNER/NAME@CONFIG#COLUMN.')
 @click.argument('folders', nargs=-1)
+@click.option('--recipe', help='A recipe file, such as data/recipes/burn1b.json; --source NAME=PATH then says where its sources are instead.')
 @click.option('--source', 'sources', multiple=True, metavar='NAME=PATH[:WEIGHT]', help='A file, folder, glob or dataset, and its share of the tokens. Repeat for a mix.')
 @click.option('--out', help='The shard folder. The same command continues an interrupted run.')
 @click.option('--vocab', type=int, default=32_000, show_default=True, help='Tokens to learn; 5 special ones come on top.')
@@ -52,7 +55,7 @@ def gather(
 @click.option('--compress', 'packed', is_flag=True, help='Also write OUT-zst, compressed for upload.')
 @click.option('--unpack', 'to_unpack', metavar='DIR', help='Restore a folder made by --compress, and verify it.')
 @click.option('--merge', 'merging', is_flag=True, help='Join the parts of several nodes: gpub prep --merge DIR...')
-def prep_command(folders, sources, out, vocab, tokenizer, sample_mb, val, tokens, near, scan, benchmarks, gate, min_chars, workers, rank, world, packed, to_unpack, merging):
+def prep_command(folders, recipe, sources, out, vocab, tokenizer, sample_mb, val, tokens, near, scan, benchmarks, gate, min_chars, workers, rank, world, packed, to_unpack, merging):
     """Clean, deduplicate, scan, tokenize and mix text into shards to train on.
 
     Safe to kill at any moment: the same command goes on, and the shards are the same to the byte."""
@@ -60,7 +63,9 @@ def prep_command(folders, sources, out, vocab, tokenizer, sample_mb, val, tokens
     if merging: m = gather(folders, out); verify(out or folders[0]); return click.echo(mix_of(m))
     if folders: raise GpubError(f'what is {folders[0]!r}? Sources are given as --source NAME=PATH; folders are for --merge')
     if not out: raise GpubError('--out is missing: where should the shards go?')
-    cfg = PrepConfig(sources=sources, vocab=vocab, tokenizer=tokenizer, sample_mb=sample_mb, val=val, tokens=tokens, near=near, scan=scan, benchmarks=benchmarks, gate=gate, rules=Rules(min_chars=min_chars))
+    asked = dict(vocab=vocab, tokenizer=tokenizer, sample_mb=sample_mb, val=val, tokens=tokens, near=near, scan=scan, benchmarks=benchmarks, gate=gate, rules=Rules(min_chars=min_chars))
+    from_user = click.get_current_context().get_parameter_source
+    cfg = load_recipe(recipe, sources, **{k: v for k, v in asked.items() if k != 'rules' and from_user(k) == ParameterSource.COMMANDLINE}) if recipe else PrepConfig(sources=sources, **asked)
     prepare(cfg, out, workers, rank, world, click.echo)
     if packed: a, b = compress(out, f'{out}-zst'); click.echo(f'{out}-zst: {a:,} bytes to {b:,} ({b/max(a, 1):.0%})')
 

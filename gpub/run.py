@@ -7,7 +7,7 @@ __all__ = ['LARGE', 'PRESETS', 'Preset', 'recipe', 'find_preset', 'override', 'm
            'one_process_less', 'Run', 'load_run', 'continue_text']
 
 # %% ../nbs/lib/run.ipynb #e6dde8c0
-import difflib, json, math, secrets, time
+import difflib, itertools, json, math, secrets, time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from .checkpoint import Saver, latest, load_checkpoint, lock, mirror_run, restor
 from .core import GpubError, cpu_has_bf16, machine, pick_device, pick_precision, read_json, runs_dir, seed_everything, use_threads, write_atomic
 from .corpus import load_corpus, pick_prompt, references
 from .folder import Interrupted, Progress, append, clock, cut_log, disk_errors, open_folder, stop_flag
+from .generate import write
 from .gpt import sample
 from .llama import build
 from .parallel import Relayed, World, host_copy, shard, share_gradients
@@ -330,9 +331,12 @@ def load_run(
 
 def continue_text(
     run, prompt=None, # a run folder; default prompt: the run's own
-    n:int=400,        # characters to add
+    n:int=400,        # tokens to add
     temperature=.8, seed:int=0, step=None, device='auto',
+    stream=False,     # get a generator of pieces of text, the prompt first
+    **taste,          # top_k, top_p, repetition_penalty, stop
 ): # the prompt and its continuation
     "Let a trained run go on with a text; raises `GpubError` naming characters it never saw"
-    use_threads(); model, tok, config = load_run(run, step, device)
-    return tok.decode(sample(model, tok.encode(prompt or config['prompt']), n, temperature, seed))
+    use_threads(); model, tok, config = load_run(run, step, device); prompt = prompt or config['prompt']
+    out = write(model, tok, prompt, n, stream=stream, temperature=temperature, seed=seed, **taste)
+    return itertools.chain([prompt], out) if stream else out

@@ -30,6 +30,14 @@ def test_prep_compress_unpack_what(text, tmp_path):
     rows = run(data_group, 'what', tmp_path/'o', '--step', 4, '--ctx', 32, '--batch', 6).output.splitlines()
     assert rows[0].startswith('step 4, seed 0: 6 rows of 32 tokens') and len(rows) == 7 and all('.txt' in r for r in rows[1:]) and '70.00%' in run(data_group, 'mix', tmp_path/'o').output
 
+def test_a_recipe_with_sources_from_elsewhere(text, tmp_path, root):
+    "The 1B's own recipe, at another place and a smaller vocabulary: shares as it says, what is typed comes first"
+    names = 'fineweb-edu', 'finemath', 'python-edu'; words = [x for s in names for x in ('--source', f'{s}={tmp_path}/{s}.jsonl')]
+    for i, n in enumerate(names): (tmp_path/f'{n}.jsonl').write_text(''.join(json.dumps(dict(text=t)) + '\n' for t in plays(120_000, seed=20 + i).split('\n\n')))
+    out = run(prep_command, '--recipe', root/'data/recipes/burn1b.json', *words, '--out', tmp_path/'o', '--vocab', 350, '--workers', 1, '--no-scan', '--min-chars', 40).output
+    assert '87.00%' in out and '10.00%' in out and '3.00%' in out and read_manifest(tmp_path/'o')['vocab'] == 355
+    with pytest.raises(GpubError, match="no source 'wiki' to replace"): run(prep_command, '--recipe', root/'data/recipes/burn1b.json', '--source', f'wiki={text}/a.txt', '--out', tmp_path/'p')
+
 def test_a_damaged_upload_is_refused(text, tmp_path):
     run(prep_command, *flags(text, tmp_path/'o'), '--compress'); z = tmp_path/'o-zst'/'train-00000.bin.zst'; z.write_bytes(z.read_bytes()[:-50])
     with pytest.raises(GpubError, match='train-00000.bin.zst'): run(prep_command, '--unpack', f'{tmp_path}/o-zst')

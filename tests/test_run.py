@@ -266,6 +266,14 @@ def test_compiled_checkpoints_are_the_same_files(straight, text, tmp_path):
     assert a.model.keys() == b.model.keys() and all((a.model[k] - b.model[k]).abs().max() < .05 for k in a.model)
     assert abs(clockless(tmp_path/'run')[-1]['val_loss'] - clockless(straight)[-1]['val_loss']) < .02
 
+def test_the_second_family_trains_resumes_and_leaves_for_hugging_face(text, tmp_path, capsys):
+    argv = ['train', 'burn-toy', '--data', text, '--steps', '30', '--save-every', '5', '--set', 'ctx=32', '--set', 'batch_tokens=256']
+    assert gpub(*argv, '--out', tmp_path/'a') == 0
+    p = start(*argv, '--out', tmp_path/'b'); wait_for(tmp_path/'b', 10, p); p.kill(); p.communicate(); assert gpub(*argv, '--out', tmp_path/'b') == 0; same_run(tmp_path/'a', tmp_path/'b')
+    assert gpub('export', tmp_path/'a', tmp_path/'hf') == 0 and gpub('import', tmp_path/'hf', tmp_path/'back') == 0; capsys.readouterr()
+    said = [gpub('sample', tmp_path/r, '--prompt', 'The ', '-n', 30, '--top-k', 5) or capsys.readouterr().out for r in ('a', 'back')]; assert said[0] == said[1] and len(said[0]) == 35
+    assert gpub('push', tmp_path/'hf', 'me/model', '--dry-run') == 0 and 'would upload' in capsys.readouterr().out
+
 def test_from_prep_to_a_trained_run(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path); scenes = plays(60_000, seed=5).split('SCENE. ')[1:-1]
     (tmp_path/'plays.jsonl').write_text('\n'.join(json.dumps(dict(text='SCENE. ' + s)) for s in scenes))
