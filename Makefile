@@ -28,7 +28,7 @@ test-slow: .venv/dev.stamp  ## the tests that take minutes
 	@$(TEST_ENV) $(BIN)/python -m pytest -q tests -m slow
 
 lab: .venv/dev.stamp     ## JupyterLab on the chapters
-	@$(BIN)/jupyter lab nbs
+	@$(BIN)/jupyter lab nbs $(if $(filter 0,$(shell id -u 2>&1)),--allow-root) $(ARGS)
 
 site: .venv/docs.stamp   ## the website, with pip packages only -> _site_offline/html/index.html
 	@$(BIN)/python tools/offline/build.py
