@@ -84,8 +84,8 @@ def compare(
         ax.plot(*zip(*line), 'o-', ms=4, color=f'C{i}', label=f'{r.name}, {line[-1][1]:.3f}', zorder=3)
         if y == 'val_loss': ax.plot(*_line(r.rows, x), color=f'C{i}', alpha=.35, lw=1)
     ax.set(xlabel=dict(usd='dollars').get(x, x), ylabel='bits per byte' if y == 'val_bpb' else f'loss, {runs[0].unit}'); fig.tight_layout()
-    if refs and y == 'val_loss' and runs[0].refs: fig.subplots_adjust(right=.81); ax.set_ylim(*ax.get_ylim()); _draw_references(ax, runs[0].refs, 9)
-    ax.legend(title='validation', loc='upper right', framealpha=1, edgecolor='none').set_zorder(9); plt.close(fig)
+    if refs and y == 'val_loss' and runs[0].refs: fig.subplots_adjust(right=.81); ax.set_ylim(min(ax.get_ylim()[0], *runs[0].refs.values()) - .1, max(ax.get_ylim()[1], *runs[0].refs.values()) + .1); _draw_references(ax, runs[0].refs, 9)
+    ax.legend(title='validation', framealpha=.9, edgecolor='none').set_zorder(9); plt.close(fig)
     return fig
 
 def _line(rows, x):
