@@ -16,6 +16,7 @@ from .core import GpubError, read_json, write_atomic
 from .folder import disk_errors
 from .report import read_log
 from .run import load_run
+from .shards import read_manifest
 from .to_gguf import write_gguf
 from .translate import family, from_config, from_theirs, read_tokenizer, to_config, to_theirs, write_tokenizer
 
@@ -125,6 +126,8 @@ def model_card(
             f'print(tok.decode(model.generate(**tok({config.get("prompt", "")!r}, return_tensors="pt"), max_new_tokens=100)[0]))', '```', '']
     seen = [f'- {k}: {v:,}' if type(v) is int else f'- {k}: {v}' for k, v in dict(source=data.get('source') and Path(data['source']).name, **{'tokens to learn from': data.get('train'), 'tokens held out': data.get('val'), 'tokens seen': rows[-1]['tokens'] if rows else None,
             'fingerprint of the data': data.get('tokens'), 'fingerprint of the tokenizer': data.get('tokenizer')}).items() if v is not None]
+    if data.get('source') and Path(data['source'], 'manifest.json').is_file():
+        parts = {n: d['tokens'] for n, d in read_manifest(data['source'])['sources'].items()}; seen += [f'- of them {n}: {t:,} tokens, {t/sum(parts.values()):.1%}' for n, t in parts.items()]
     few = rows[::max(1, len(rows)//10)] + ([] if not rows or rows[-1] in rows[::max(1, len(rows)//10)] else rows[-1:])
     loss = [f'| step | tokens | validation, {unit} | bits per byte |', '|--:|--:|--:|--:|'] + [f"| {r['step']:,} | {r['tokens']:,} | {r['val_loss']:.4f} | {r['val_bpb']:.4f} |" for r in few] if rows else ['No validation was logged.']
     if Path(run, 'loss.png').is_file(): loss += ['', '![loss](loss.png)']

@@ -215,3 +215,22 @@ def test_gguf_refusals(tmp_path, monkeypatch):
 
 def test_settings_survive_json():
     for cfg, tok in KINDS.values(): assert from_config(json.loads(json.dumps(to_config(cfg, tok)))) == cfg
+
+def test_from_recipe_to_hugging_face(tmp_path, root):
+    "The 1B's recipe on files of one's own, its toy twin trained on them, exported and read again"
+    from gpub.prep import prepare
+    from gpub.recipes import load_recipe
+    names = ('fineweb-edu', 'finemath', 'python-edu')
+    for i, n in enumerate(names): (tmp_path/f'{n}.jsonl').write_text('\n'.join(json.dumps(dict(text=t)) for t in plays(120_000, i).split('\n\n') if len(t) > 60))
+    recipe = load_recipe(root/'data/recipes/burn1b.json', [f'{n}={tmp_path}/{n}.jsonl' for n in names], vocab=300, sample_mb=.1, val=.1); prepare(recipe, tmp_path/'shards', 1, 0, 1, lambda text: None)
+    run = Run('burn-toy', tmp_path/'run', tmp_path/'shards', dict(steps=2, batch_tokens=256, log_every=1, compile='no'), say=lambda text: None); run.progress.out = open(os.devnull, 'w'); run.go(); run.progress.out.close()
+    folder = export_run(tmp_path/'run', tmp_path/'hf'); model, tok, _ = load_run(tmp_path/'run', device='cpu'); back, tok2 = import_folder(folder); ids = torch.randint(tok.vocab, (1, 64))
+    assert isinstance(model.cfg, LlamaConfig) and torch.equal(model(ids), back(ids)) and tok2.fingerprint == tok.fingerprint
+    card = (folder/'README.md').read_text(encoding='utf-8'); shares = [float(l.split()[-1].rstrip('%')) for l in card.splitlines() if l.startswith('- of them')]
+    assert 'a LLaMA-style model' in card and all(abs(s - w) < .5 for s, w in zip(shares, (87, 10, 3), strict=True))
+
+@pytest.mark.parametrize('recipe, sources, says', [({'sources': 'x'}, (), 'not a recipe'), ({'sources': [{'name': 'a', 'path': 'b'}]}, ('c=d',), "no source 'c'"), ({'sources': [{'name': 'a', 'path': 'b'}], 'speed': 1}, (), "'speed'"), ({'sources': [{'name': 'a'}]}, (), "'path'")])
+def test_recipes_refused(tmp_path, recipe, sources, says):
+    from gpub.recipes import load_recipe
+    (tmp_path/'r.json').write_text(json.dumps(recipe))
+    with pytest.raises(GpubError, match=says): load_recipe(tmp_path/'r.json', sources)
