@@ -6,8 +6,14 @@
 __all__ = []
 
 # %% ../nbs/lib/main.ipynb #5e6bf8b7
+import os, sys
 from .cli import main
 
 # %% ../nbs/lib/main.ipynb #7ee5c7c6
 #| eval: false
-if __name__ == '__main__': main()
+if __name__ == '__main__':
+    try: main(); code = 0
+    except SystemExit as e: code = e.code or 0
+    sys.stdout.flush(); sys.stderr.flush()
+    if 'RANK' in os.environ: os._exit(code) # all is saved and closed; threads of torch.distributed sometimes abort a process that takes itself apart
+    sys.exit(code)
