@@ -26,7 +26,7 @@ from .report import bits_per_byte, read_log, write_report
 from .sizes import SHAPES, flops_per_token
 from .tokenizer import load_tokenizer
 from .trackers import tracker
-from .train import (CHANGEABLE, Diverged, Fit, TrainConfig, backward, choose_loss, contexts, ctx_at, depth_at, evaluate, make_optimizers, optimizer_state,
+from .train import (CHANGEABLE, Diverged, Fit, TrainConfig, choose_loss, contexts, ctx_at, depth_at, evaluate, make_optimizers, optimizer_state,
                         restore_optimizers, seconds_per_call, train)
 
 # %% ../nbs/lib/run.ipynb #08dbef15
@@ -177,8 +177,9 @@ class Run:
 
     def _step_seconds(self, dtype):
         x, y = (t.to(self.device) for t in self.batches(0, ctx_at(0, self.cfg, self.model_cfg.ctx)))
+        fit = Fit(self.model, self.cfg, self.world, lambda text: None) # a first step that does not fit is cut here too; the run's own says so
         def step():
-            with torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32): backward(self.model.loss, x, y, self.cfg.micro_batch)
+            with torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32): fit.backward(self.model.loss, x, y)
         t = seconds_per_call(step); self.model.zero_grad(); return t
 
     def go(self):
