@@ -69,9 +69,9 @@ def bench_eval(
     with tempfile.TemporaryDirectory(prefix='gpub-') as tmp:
         folder, ours, trial = export_model(model, tok, Path(tmp)/'model'), adapter(model, tok), {}
         asked = [requests(items[i:i + block]) for i in range(0, n, block)]
-        for b in (1, 4, 16):
+        for b in (1, 2, 4, 8, 16):
             lm = exported(folder, d, b); answer = {b: lambda r: lm.loglikelihood(r, disable_tqdm=True)}
-            turns(answer, [asked[0][:8]]); trial[b] = turns(answer, [asked[0][:32]])[0][b][0]
+            turns(answer, [asked[0][:8]]); trial[b] = round(turns(answer, [asked[0][:32]])[0][b][0], 3)
         best = min(trial, key=trial.get); lm = exported(folder, d, best); say(f'lm-eval hf: batches of {best} suit it best')
         runs = {'gpub': lambda r: ours.loglikelihood(r, disable_tqdm=True), 'lm-eval hf': lambda r: lm.loglikelihood(r, disable_tqdm=True)}
         turns(runs, [asked[0][:8]]); spent, said = turns(runs, asked)
@@ -79,15 +79,17 @@ def bench_eval(
     picks = [[max(range(i, i + 4), key=lambda j: s[j][0]) for i in range(0, 4*n, 4)] for s in (a, b)]
     tokens = sum(len(tok.encode(i.context)) for i in items)/n, sum(len(tok.encode(' ' + c)) for i in items for c in i.choices)/4/n
     wall, cpu = ({k: round(v[j], 2) for k, v in spent.items()} for j in (0, 1)); ratio = lambda s: round(s['lm-eval hf']/max(s['gpub'], 1e-9), 3)
-    return dict(machine=machine(d), preset=preset, parameters=sum(p.numel() for p in model.parameters()), vocab=tok.vocab, tokenizer=learned, questions=n,
-                source=source, context_tokens=round(tokens[0], 1), answer_tokens=round(tokens[1], 1), hf_batch=best, seconds=wall, cpu_seconds=cpu,
+    precision = {k: str(next(m.parameters()).dtype).removeprefix('torch.') for k, m in {'gpub': model, 'lm-eval hf': lm.model}.items()}
+    return dict(machine=machine(d), preset=preset, parameters=sum(p.numel() for p in model.parameters()), precision=precision, vocab=tok.vocab,
+                tokenizer=learned, questions=n, source=source, context_tokens=round(tokens[0], 1), answer_tokens=round(tokens[1], 1),
+                hf_batch=best, hf_batch_seconds=trial, seconds=wall, cpu_seconds=cpu,
                 faster=ratio(wall), faster_cpu=ratio(cpu), most_apart_nats=float(f'{max(apart):.2g}'),
                 same_favourite=statistics.mean(x[1] == y[1] for x, y in zip(a, b)), same_pick=statistics.mean(x == y for x, y in zip(*picks)))
 
 def bench_eval_table(r:dict):
     "The receipt in lines"
     m = r['machine']
-    return '\n'.join([f"{m['gpu'] or m['cpu']}, {m['threads']} threads, torch {m['torch']}; {r['preset']}, {r['parameters']:,} parameters",
+    return '\n'.join([f"{m['gpu'] or m['cpu']}, {m['threads']} threads, torch {m['torch']}; {r['preset']}, {r['parameters']:,} parameters in {', '.join({*r['precision'].values()})}",
                       f"{r['questions']} questions of {r['source']}, {r['context_tokens']:.0f} tokens of context and four answers of {r['answer_tokens']:.0f}",
                       *(f"  {k:12}{s:9.1f} s{r['questions']/s:9.2f} questions a second" for k, s in r['seconds'].items()),
                       f"gpub is {r['faster']:.2f} times as fast ({r['faster_cpu']:.2f} in CPU time) as hf in batches of {r['hf_batch']}",
