@@ -218,7 +218,7 @@ GPUS = {g.name: g for g in (
     GPU('RTX 4090', 24, 165.2, 165.2, 82.6, 1008, 'NVIDIA Ada whitepaper, fp32 accumulation', *_GUESS),
     GPU('A40', 48, 149.7, 149.7, 37.4, 696, 'NVIDIA A40 datasheet', 0.49, "the blog's 1B on an A40: 10,400 tok/s", 0.40, 'RunPod, 2026-03-07'),
     GPU('A100-40', 40, 312, 312, 19.5, 1555, 'NVIDIA A100 datasheet', *_A100, 0.80, 'Colab, 8 units an hour at $9.99 for 100, 2026-02-06'),
-    GPU('A100-80', 80, 312, 312, 19.5, 2039, 'NVIDIA A100 datasheet', *_A100, 1.45, 'RunPod on demand, 2026-03-07'),
+    GPU('A100-80', 80, 312, 312, 19.5, 2039, 'NVIDIA A100 datasheet', *_A100, 1.49, 'RunPod on demand, 2026-04-07'),
     GPU('H100', 80, 989, 989, 67, 3350, 'NVIDIA H100 datasheet, SXM', *_HOPPER, 2.99, 'RunPod, 2026-04-07'),
     GPU('H200 NVL', 141, 836, 836, 60, 4800, 'NVIDIA H200 datasheet, NVL', *_HOPPER, 3.39, 'RunPod, 2026-04-07'),
     GPU('H200', 141, 989, 989, 67, 4800, 'NVIDIA H200 datasheet, SXM', *_HOPPER),

@@ -159,9 +159,9 @@ def test_every_sheet_is_complete():
 def test_plan_adds_up(tmp_path):
     p = plan('gpt2-134m', 'A100-80', '2.8B', folder=tmp_path); row = p['rows'][0]
     assert row['fits'] and row['peak_gb'] <= ROOM*80 and row['tok_s'] == pytest.approx(.5*312e12/713.7e6, rel=1e-3)
-    assert row['hours'] == pytest.approx(2.8e9/row['tok_s']/3600) and row['usd'] == pytest.approx(row['hours']*1.45)
+    assert row['hours'] == pytest.approx(2.8e9/row['tok_s']/3600) and row['usd'] == pytest.approx(row['hours']*1.49)
     assert plan('gpt2-134m', 'A100-80', '2.8B', mfu=.25, folder=tmp_path)['rows'][0]['tok_s'] == pytest.approx(row['tok_s']/2)
-    text = plan_table(p); assert all(w in text for w in ('134,601,216', 'A100-80', 'bf16', '$1.45', 'assumed: 50%', 'build-nanogpt', 'kept')) and json.dumps(p)
+    text = plan_table(p); assert all(w in text for w in ('134,601,216', 'A100-80', 'bf16', '$1.49', 'assumed: 50%', 'build-nanogpt', 'kept')) and json.dumps(p)
 
 def test_unknown_price_is_asked_for(tmp_path):
     p = plan('gpt2-134m', 'T4', '2.8B', folder=tmp_path); assert p['rows'][0]['usd'] is None and 'give --usd-per-hour' in plan_table(p)
