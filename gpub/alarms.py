@@ -123,7 +123,7 @@ def saved_bytes(
     def pack(t):
         if not (t.is_leaf and t.requires_grad): kept[t.untyped_storage()._cdata] = t # holding `t` keeps the address from being used again
         return t
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t): out = f()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t): f()
     return sum(t.untyped_storage().nbytes() for t in kept.values())
 
 # %% ../nbs/lib/alarms.ipynb #a74b138e

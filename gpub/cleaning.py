@@ -6,7 +6,7 @@
 __all__ = ['SUSPECTS', 'MOJIBAKE', 'SURROGATES', 'KEEP', 'CONTROL', 'REPAIRS', 'DROPS', 'KEPT_EXAMPLES', 'LOWER', 'EXACT', 'Q',
            'PERMS', 'BANDS', 'SHINGLE', 'utf8', 'symbols', 'fix_surrogates', 'fix_encoding', 'fix_nfc', 'fix_controls',
            'Rules', 'broken_share', 'symbol_share', 'repeat_share', 'clean', 'Counts', 'powers', 'mix', 'word_hashes',
-           'ngram_hashes', 'repeats', 'signatures', 'band_hashes', 'ngram_hashes_rows', 'in_band', 'near_repeats']
+           'ngram_hashes', 'repeats', 'signatures', 'row_hashes', 'in_band', 'near_repeats']
 
 # %% ../nbs/lib/cleaning.ipynb #4ac415f2
 import re, unicodedata
@@ -71,9 +71,13 @@ class Rules(Config):
         for name in ('max_broken', 'max_symbols', 'max_repeats'):
             if not 0 <= getattr(self, name) <= 1: raise GpubError(f'{name} is a share between 0 and 1, got {getattr(self, name)}')
 
-def broken_share(text:str)->float: return text.count('\ufffd')/max(len(text), 1)
+def broken_share(text:str)->float:
+    "The share of characters that are U+FFFD"
+    return text.count('\ufffd')/max(len(text), 1)
 
-def symbol_share(text:str)->float: return len(symbols(text))/max(len(text), 1)
+def symbol_share(text:str)->float:
+    "ASCII symbols, a character"
+    return len(symbols(text))/max(len(text), 1)
 
 def repeat_share(
     text:str
@@ -213,13 +217,10 @@ def signatures(
     flat = np.concatenate(sets) if sets else np.zeros(0, np.uint64)
     return np.array(rensa.RMinHash.digest_matrix_from_flat_token_hashes(flat, ends, PERMS, 1).to_rows(), np.uint32).reshape(len(sets), PERMS)
 
-def band_hashes(
-    sigs # (n, 128)
-)->np.ndarray: # (n, 16) uint64
-    "One number per band of a signature: equal numbers, equal bands"
-    return np.stack([ngram_hashes_rows(b) for b in np.split(sigs.astype(np.uint64), BANDS, axis=1)], axis=1) if len(sigs) else np.zeros((0, BANDS), np.uint64)
-
-def ngram_hashes_rows(rows):
+def row_hashes(
+    rows # (n, k) integers
+)->np.ndarray: # n numbers
+    "A 64-bit number for every row: equal numbers, equal rows"
     h = np.zeros(len(rows), np.uint64)
     for c in rows.T: h = mix(h*np.uint64(0xA24BAED4963EE407) + c)
     return h
@@ -233,7 +234,7 @@ def in_band(
     "Those whose hash of this band falls to this of several turns"
     at, out, cols = [], [], slice(band*PERMS//BANDS, (band + 1)*PERMS//BANDS)
     for lo in range(0, len(among), piece):
-        h = ngram_hashes_rows(np.asarray(opened()[lo:lo + piece, cols], np.uint64)); mine = np.flatnonzero(among[lo:lo + piece] & (mix(h) % np.uint64(turns) == turn))
+        h = row_hashes(np.asarray(opened()[lo:lo + piece, cols], np.uint64)); mine = np.flatnonzero(among[lo:lo + piece] & (mix(h) % np.uint64(turns) == turn))
         at.append(mine + lo); out.append(h[mine])
     return np.concatenate(at), np.concatenate(out)
 

@@ -9,7 +9,6 @@ __all__ = ['Relayed', 'World', 'plain', 'like', 'host_copy', 'Sharded', 'shard',
 import json, os
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 import torch
 import torch.distributed as dist
 from torch import nn

@@ -43,7 +43,6 @@ AGAIN = 'make room and give the same command again'
 def compress(
     folder, # a finished shard folder
     to,     # gets the same with every .bin and .docs as .zst
-    level=3,
 ): # bytes before, bytes after
     "Copy a shard folder for upload, compressed"
     z, folder, to = _zstd(), Path(folder), Path(to)
@@ -53,7 +52,7 @@ def compress(
         to.mkdir(parents=True, exist_ok=True); (to/'manifest.json').unlink(missing_ok=True) # last out, last in
         for name in (n for s in manifest['shards'] for n in (s['file'], docs_file(s['file']))):
             part = to/(name + '.zst.part')
-            with open(folder/name, 'rb') as f, open(part, 'wb') as g: n, m = z.ZstdCompressor(level, threads=-1, write_checksum=True).copy_stream(f, g)
+            with open(folder/name, 'rb') as f, open(part, 'wb') as g: n, m = z.ZstdCompressor(threads=-1, write_checksum=True).copy_stream(f, g)
             os.replace(part, to/(name + '.zst')); before += n; after += m
         for name in 'tokenizer.json', 'manifest.json': write_atomic(to/name, (folder/name).read_bytes())
     return before, after

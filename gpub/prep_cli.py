@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 from .cleaning import Rules
 from .core import GpubError
-from .parts import compress, merge, unpack
+from .parts import AGAIN, compress, merge, unpack
 from .prep import PrepConfig, mix_table, prepare
 from .recipes import load_recipe
 from .shards import Batches, read_manifest, verify, writing_to
@@ -28,7 +28,7 @@ def gather(
     out = Path(out)
     for d in map(Path, folders):
         if not any(d.glob('manifest-*-of-*.json')): raise GpubError(f'{d} holds no part of several (manifest-00000-of-...json): name the folders the nodes wrote')
-    with writing_to(out, 'make room and give the same command again'):
+    with writing_to(out, AGAIN):
         out.mkdir(parents=True, exist_ok=True)
         for f in (f for d in map(Path, folders) for f in sorted(d.iterdir()) if f.is_file() and not (out/f.name).exists()):
             shutil.copyfile(f, out/f'{f.name}.part'); os.replace(out/f'{f.name}.part', out/f.name)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 import numpy as np
 from .core import GpubError
-from .cleaning import EXACT, ngram_hashes, word_hashes
+from .cleaning import EXACT, KEPT_EXAMPLES, ngram_hashes, word_hashes
 
 # %% ../nbs/lib/scan.ipynb #9bc840b0
 NGRAM = 13
@@ -21,7 +21,7 @@ NGRAM = 13
 def strings(x):
     "Every string inside a JSON value"
     if isinstance(x, str): yield x
-    elif isinstance(x, (list, tuple)):
+    elif isinstance(x, list):
         for v in x: yield from strings(v)
     elif isinstance(x, dict):
         for v in x.values(): yield from strings(v)
@@ -40,12 +40,11 @@ def benchmark_items(path):
 class Benchmarks:
     "The n-grams of benchmark files, ready to be looked up"
     def __init__(self,
-        paths, # files or folders
-        n=NGRAM
+        paths # files or folders
     ):
         files = sorted(f for p in map(Path, paths) for f in ([p] if p.is_file() else p.rglob('*')) if f.is_file() and re.search(r'\.(jsonl?|csv|txt)(\.gz)?$', f.name))
         if not files: raise GpubError(f"no benchmark files (.jsonl, .json, .csv, .txt) in {', '.join(map(str, paths))}")
-        self.n, self.names, self.items, self.short = n, [f.name for f in files], Counter(), Counter()
+        self.names, self.items, self.short = [f.name for f in files], Counter(), Counter()
         found = [(np.full(len(h), i, np.int32), h) for i, f in enumerate(files) for h in self._grams(f)]
         which, hashes = (np.concatenate(a) for a in zip(*found)) if found else (np.zeros(0, np.int32), np.zeros(0, np.uint64))
         self.hashes, at = np.unique(hashes, return_index=True); self.which = which[at]
@@ -53,7 +52,7 @@ class Benchmarks:
 
     def _grams(self, f):
         for item in benchmark_items(f):
-            grams = [g for s in item if len(g := ngram_hashes(word_hashes(s.encode('utf-8', 'replace'))[0], self.n))]
+            grams = [g for s in item if len(g := ngram_hashes(word_hashes(s.encode('utf-8', 'replace'))[0], NGRAM))]
             self.items[f.name] += 1; self.short[f.name] += not grams
             yield from grams
 
@@ -61,7 +60,7 @@ class Benchmarks:
         text
     )->list: # names of benchmark files, each once
         "Which benchmarks share a run of words with `text`"
-        h = ngram_hashes(word_hashes(text)[0], self.n); h = h[self.maybe[h >> np.uint64(40)]]
+        h = ngram_hashes(word_hashes(text)[0], NGRAM); h = h[self.maybe[h >> np.uint64(40)]]
         if not len(h) or not len(self.hashes): return []
         at = np.minimum(np.searchsorted(self.hashes, h), len(self.hashes)-1)
         return [self.names[i] for i in np.unique(self.which[at[self.hashes[at] == h]])]
@@ -83,7 +82,7 @@ class Found:
 
     def note(self, key, text, at=0):
         e = self.examples.setdefault(key, [])
-        if len(e) < 5: e.append(text[max(0, at-60):at+100])
+        if len(e) < KEPT_EXAMPLES: e.append(text[max(0, at-60):at+100])
 
 def scan_texts(
     texts,
@@ -119,7 +118,7 @@ class Scan:
         f = self.sources.setdefault(source, Found()); seen = self.seen.setdefault(source, np.zeros(SLOTS, np.uint32))
         f.docs += found.docs; f.known.update(found.known); f.benchmarks.update(found.benchmarks)
         for w, (d, o) in found.bursts.items(): b = f.bursts.setdefault(w, [0, 0]); b[0] += d; b[1] += o
-        for k, e in found.examples.items(): f.examples[k] = (f.examples.get(k, []) + e)[:5]
+        for k, e in found.examples.items(): f.examples[k] = (f.examples.get(k, []) + e)[:KEPT_EXAMPLES]
         if len(found.seen): seen[found.seen[0]] += found.seen[1].astype(np.uint32)
         if len(f.bursts) > AT_MOST: f.bursts = dict(sorted(f.bursts.items(), key=lambda wb: (-wb[1][1], wb[0]))[:AT_MOST//2])
 
@@ -140,7 +139,7 @@ class Scan:
         return sorted(rows, key=lambda r: (-r[2], r[0]))[:top]
 
     def rate(self): # per million documents
-        "Documents with a known attractor or a benchmark overlap, per million"
+        "Known attractors and benchmark overlaps, each counted once a document, per million documents"
         hits = sum(sum(f.known.values()) + sum(f.benchmarks.values()) for f in self.sources.values())
         return 1e6*hits/max(1, sum(f.docs for f in self.sources.values()))
 
@@ -153,9 +152,9 @@ class Scan:
 
     def table(self):
         "The blog's table: documents per string and source"
-        names = list(self.sources); keys = sorted({k for f in self.sources.values() for k in f.known + f.benchmarks}, key=lambda k: (-sum((f.known + f.benchmarks)[k] for f in self.sources.values()), k))
-        rows = [['documents'] + [f'{f.docs:,}' for f in self.sources.values()]] + [[k] + [f'{(f.known + f.benchmarks)[k]:,}' for f in self.sources.values()] for k in keys]
-        return '\n'.join(f'{r[0]:24}' + ''.join(f'{c:>14}' for c in r[1:]) for r in [[''] + names] + rows)
+        hits = [f.known + f.benchmarks for f in self.sources.values()]; total = sum(hits, Counter())
+        rows = [['', *self.sources], ['documents', *(f'{f.docs:,}' for f in self.sources.values())], *([k, *(f'{h[k]:,}' for h in hits)] for k in sorted(total, key=lambda k: (-total[k], k)))]
+        return '\n'.join(f'{r[0]:24}' + ''.join(f'{c:>14}' for c in r[1:]) for r in rows)
 
 def pass_gate(
     rate,  # hits per million documents

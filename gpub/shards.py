@@ -26,12 +26,11 @@ def _xxh3():
 
 def checksum(
     path, # any file
-    upto=None, # hash only its first bytes
 ): # an xxh3 hasher, ready to take more
     "Hash a file piece by piece"
-    h, left = _xxh3(), os.path.getsize(path) if upto is None else upto
+    h = _xxh3()
     with open(path, 'rb') as f:
-        while left > 0 and (b := f.read(min(left, 1 << 22))): h.update(b); left -= len(b)
+        while b := f.read(1 << 22): h.update(b)
     return h
 
 @contextmanager
@@ -184,7 +183,8 @@ class ShardWriter:
 
 def docs_file(
     file, # name of a shard
-): # of the file beside it that names its documents
+): # name
+    "The file beside a shard that names its documents"
     return file.replace('.bin', '.docs')
 
 def _lines(lengths, names): # a line per document; a name keeps to its line
@@ -314,14 +314,6 @@ class Batches:
         self.folder, self.fingerprint, records = folder, manifest_fingerprint(manifest), list(records.values())
         self._records = records if weights else [[s for rs in records for s in rs]]
         return self
-
-    @property
-    def tokens_per_step(self): return self.batch * self.ctx
-
-    @property
-    def steps_per_epoch(self): # of the source that runs out first
-        windows = min((s.tokens - self.ctx) / self.ctx / w for s, w in zip(self.streams, self.weights))
-        return max(1, round(windows / self.batch))
 
     def taken(self,
         windows:int, # how many windows all ranks have read together

@@ -9,7 +9,8 @@ __all__ = ['NAMED', 'KINDS', 'PACKED', 'BLOCK', 'LINE_LIMIT', 'PIECE', 'ARCHIVE'
            'hub_blocks', 'Chunk', 'read_blocks', 'chunks']
 
 # %% ../nbs/lib/sources.ipynb #71437de3
-import codecs, glob, gzip, io, json, os, re, urllib.request
+import codecs, glob, gzip, json, os, re, urllib.error, urllib.request
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from .core import Config, GpubError
@@ -87,9 +88,8 @@ def find_files(
     else: found = [Path(f) for f in glob.glob(path, recursive=True) if kind_of(f) and Path(f).is_file()]
     if not found: raise GpubError(f"{path}: no such file, and nothing there ends in {', '.join(KINDS)} (.gz, .zst)")
     found = sorted({f.resolve(): f for f in found}.values(), key=str)
-    names = [f.name for f in found]
-    if twice := sorted({n for n in names if names.count(n) > 1} if len(names) < 5000 else ()):
-        say(f"{path}: the file name {twice[0]!r} occurs {names.count(twice[0])} times; all are read" + (f' ({len(twice)} such names)' if len(twice) > 1 else ''))
+    if twice := sorted((name, n) for name, n in Counter(f.name for f in found).items() if n > 1):
+        say(f"{path}: the file name {twice[0][0]!r} occurs {twice[0][1]} times; all are read" + (f' ({len(twice)} such names)' if len(twice) > 1 else ''))
     return found
 
 # %% ../nbs/lib/sources.ipynb #9aa92d61
@@ -180,7 +180,10 @@ def file_blocks(
     else:
         for text in cut_text(from_utf16(read_pieces(path, codec, size, meter))): yield Block('text', text, name)
 
-def to_arrow(texts):
+def to_arrow(
+    texts # a list of str, or an Arrow column of them
+)->bytes:
+    "Texts as one Arrow record batch, which holds every string as it is and crosses processes"
     import pyarrow as pa
     batch = pa.record_batch([pa.array(texts, pa.large_string())] if isinstance(texts, list) else [texts], ['text'])
     return batch.schema.serialize().to_pybytes() + batch.serialize().to_pybytes()
@@ -312,6 +315,7 @@ class Chunk:
     def size(self): return sum(len(b.data) for b in self.blocks)
 
 def read_blocks(source, rank, world, state, meter, size, say):
+    "Yield (`Block`, state of the Hub stream after it, or `None`) of a source, wherever it is"
     if source.hub: yield from hub_blocks(source.hub, rank, world, state)
     else:
         for f in find_files(source.path, say):
