@@ -28,9 +28,10 @@ def test_performance_page_shows_every_receipt(root):
     assert set(re.findall(r'data/bench/([\w.-]+\.json)', page)) == files and all(f'| {r} |' in page for r in runs), 'stale: make run NB=nbs/performance.ipynb'
 
 def test_every_exhibit_is_on_the_page_of_symptoms(root):
-    from gpub.museum import symptoms
-    page = shown(root/'nbs/something_went_wrong.ipynb')
-    assert all(s['symptom'].replace('_', r'\_')[:20] in page or s['symptom'][:20] in page for s in symptoms()) and page.count('](lib/museum') == len(symptoms())
+    from gpub.museum import EXHIBITS
+    from gpub.museum_infra import INFRA
+    page = shown(root/'nbs/something_went_wrong.ipynb'); every = EXHIBITS + INFRA
+    assert [e.name for e in every if e.symptom[:20] not in page] == [] and page.count('](lib/museum') == len(every)
 
 def close(minutes, measured):
     "Whether a time somebody wrote down is still about the measured one: machines and their load differ"

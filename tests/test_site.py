@@ -1,8 +1,9 @@
 """The built site. `tools/offline/check.py` examines every build by itself; here it is shown faults to find, and, where `SITE` names a built site,
 a browser opens every page of it: SITE=_site_offline/html pytest tests/test_site.py"""
-import json, os, sys
+import ast, json, os, re, shutil, subprocess, sys, tarfile
+from configparser import ConfigParser
 from pathlib import Path
-import pytest
+import pytest, yaml
 from browser import Browser
 
 sys.path.insert(0, str(Path(__file__).parents[1]/'tools'/'offline'))
@@ -29,24 +30,77 @@ def test_faults_of_styles_and_of_nothing(tmp_path):
     assert broken(tmp_path) == [f'{tmp_path} holds no page']
     assert len(broken(site(tmp_path/'s', css='@import "https://fonts.org/f.css"; a { background: url(//cdn.org/p.png) }'))) == 2
 
+def needed(root):
+    "What the cells that run while the pages are built import at once: package -> notebooks"
+    found = {}
+    for p in (root/'nbs').rglob('*.ipynb'):
+        for s in (''.join(c['source']) for c in json.loads(p.read_text(encoding='utf-8'))['cells'] if c['cell_type'] == 'code'):
+            if re.search(r'^#\|\s*eval:\s*false', s, re.M): continue
+            for n in ast.parse(re.sub(r'^(\s*)[%!].*$', r'\1pass', s, flags=re.M)).body:
+                for m in [a.name for a in n.names] if isinstance(n, ast.Import) else [n.module] if isinstance(n, ast.ImportFrom) else []: found.setdefault(m.split('.')[0], set()).add(p.stem)
+    return found
+
+def test_what_pages_import_comes_with_the_docs(root):
+    "`make site` on a fresh clone installs the docs packages and no others"
+    cfg = ConfigParser(delimiters=['=']); cfg.read(root/'settings.ini', encoding='utf-8'); known = {re.split('[=<>]', w)[0] for k in ('requirements', 'docs_requirements') for w in cfg['DEFAULT'][k].split()}
+    lost = {m: sorted(where) for m, where in needed(root).items() if m not in known | {'gpub', 'IPython', *sys.stdlib_module_names}}   # IPython comes with nbdev
+    assert 'torch' in needed(root) and not lost, lost
+
+def test_the_map_calls_pages_by_their_names(root):
+    title = lambda path: re.match(r'# (.+)', ''.join(json.loads((root/path).read_text(encoding='utf-8'))['cells'][0]['source']))[1]
+    rows = re.findall(r'^\| \[([^\]]+)\]\((nbs/\S+\.ipynb)\)', (root/'README.md').read_text(encoding='utf-8'), re.M)
+    assert len(rows) > 10 and [(said, path) for said, path in rows if said != title(path)] == []
+
+def test_issue_forms_are_what_they_look_like(root):
+    "In YAML's short form a comma ends a sentence: the rest of it became a setting that GitHub refuses"
+    for p in (root/'.github/ISSUE_TEMPLATE').glob('*.yml'):
+        for field in yaml.safe_load(p.read_text(encoding='utf-8')).get('body', []): assert set(field['attributes']) <= {'label', 'description', 'placeholder', 'render'}, p.name
+
 @pytest.fixture(scope='module')
 def built():
     if not os.environ.get('SITE'): pytest.skip('no site to look at: make site, then SITE=_site_offline/html')
     folder = Path(os.environ['SITE']).resolve(); assert (folder/'index.html').is_file(), f'{folder} is no built site'
     return folder
 
+def visit(built, browser):
+    "Open every page of the site, one after the other: (name, browser)"
+    for page in sorted(built.rglob('*.html')):
+        browser.events.clear(); browser.open(page.as_uri()); browser.wait(f'document.readyState == "complete" && location.href.split("#")[0] == {json.dumps(page.as_uri())}')
+        yield page.relative_to(built).as_posix(), browser
+
 @pytest.mark.parametrize('width', (390, 1280))
 def test_every_page_in_a_browser(built, tmp_path, width):
-    "No error, no request to elsewhere, nothing wider than the window"
+    "No error, no request to elsewhere, nothing wider than the window, every picture shown"
     wrong = []
-    with Browser(tmp_path, width, 844, dark=width < 600) as b:
-        for page in sorted(built.rglob('*.html')):
-            b.events.clear(); b.open(page.as_uri()); b.wait(f'document.readyState == "complete" && location.href.split("#")[0] == {json.dumps(page.as_uri())}'); name = page.relative_to(built)
+    with Browser(tmp_path, width, 844, dark=width < 600) as browser:
+        for name, b in visit(built, browser):
             wide = b.run('Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)')
             if wide > width: wrong.append(f'{name} is {wide} wide in a window of {width}')
+            wrong += [f'{name} does not show {u}' for u in b.run('[...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src)')]
             wrong += [f"{name} asks {u}" for e in b.seen('Network.requestWillBeSent') if not (u := e['request']['url']).startswith(('file:', 'data:', 'blob:', 'about:'))]
             wrong += [f"{name}: {e['entry']['text']} {e['entry'].get('url', '')}" for e in b.seen('Log.entryAdded') if e['entry']['level'] == 'error']
             wrong += [f"{name}: {e['exceptionDetails'].get('exception', {}).get('description', e)}" for e in b.seen('Runtime.exceptionThrown')]
+    assert not wrong, '\n' + '\n'.join(wrong)
+
+AXE = 'axe-core@4.14.1'
+JUDGE = """axe.run(document, {resultTypes: ['violations'], iframes: false}).then(r => r.violations.filter(v => ['serious', 'critical'].includes(v.impact))
+    .map(v => `${v.id} (${v.nodes.length} times): ${v.nodes[0].html.slice(0, 160)}`))"""
+
+@pytest.fixture(scope='session')
+def axe(tmp_path_factory):
+    "The script of axe-core, which npm fetches"
+    if not (npm := shutil.which('npm')): pytest.skip('no npm on this machine to fetch axe-core with')
+    folder = tmp_path_factory.mktemp('axe'); got = subprocess.run([npm, 'pack', AXE, '--silent', '--fetch-retries=0'], cwd=folder, capture_output=True, text=True)
+    if got.returncode: pytest.skip(f'npm cannot fetch {AXE}: {got.stderr.strip()[:200]}')
+    with tarfile.open(folder/got.stdout.split()[-1]) as t: return t.extractfile('package/axe.min.js').read().decode()
+
+def test_axe_finds_what_is_wrong(axe, tmp_path):
+    (tmp_path/'s').mkdir(); (tmp_path/'s/bad.html').write_text('<html lang="en"><title>a</title><main><h1>a</h1><img src="data:,"><p style="color: #ccc; background: #fff">pale</p></main>')
+    with Browser(tmp_path) as browser: assert [sorted(f.split()[0] for f in b.run(f'{axe};{JUDGE}')) for _, b in visit(tmp_path/'s', browser)] == [['color-contrast', 'image-alt']]
+
+@pytest.mark.parametrize('width, dark', [(390, True), (1280, False)])
+def test_axe_finds_nothing_serious(built, axe, tmp_path, width, dark):
+    with Browser(tmp_path, width, 844, dark) as browser: wrong = [f'{name}: {w}' for name, b in visit(built, browser) for w in b.run(f'{axe};{JUDGE}')]
     assert not wrong, '\n' + '\n'.join(wrong)
 
 def test_search_finds(built, tmp_path):
