@@ -62,7 +62,7 @@ def bench_prep(
 )->dict:
     "Whole pipeline, bare encoders, the usual way, near dedup, scan, shard writing: MB/s and ratios"
     where, texts = bench_text(mb); size = sum(len(t.encode()) for t in texts)/1e6
-    tok = BPETokenizer.train(texts, vocab); same = [t for t in texts if (tok.encode(t) != tok._tok.encode(t, add_special_tokens=False).ids).any()]
+    tok = BPETokenizer.train(texts, vocab); other = [t for t in texts if tok.encode(t).tolist() != tok._tok.encode(t, add_special_tokens=False).ids]
     before = os.environ.get('TOKENIZERS_PARALLELISM'); os.environ['TOKENIZERS_PARALLELISM'] = 'false'
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as d:
         d = Path(d); tok.save(d/'tok'); path = d/'text.jsonl'
@@ -82,7 +82,7 @@ def bench_prep(
         if usual: ratios['of_datasets_map'] = cpu['datasets_map']/cpu['pipeline']
         stages = stage_speeds(texts[:max(50, len(texts)//8)]); writing = shard_writing(tok, tok.encode_batch(texts, threads=1) if tok._fast else tok.encode_batch(texts), d, tokens=1 << (27 if mb >= 10 else 20))
     os.environ.pop('TOKENIZERS_PARALLELISM') if before is None else os.environ.__setitem__('TOKENIZERS_PARALLELISM', before)
-    return dict(machine=machine(), text=where, mb=size, documents=len(texts), vocab=tok.vocab, engine=tok.engine, startup_seconds=startup[1], documents_with_other_ids=len(same), mb_per_second={k: size/v for k, v in clock.items()},
+    return dict(machine=machine(), text=where, mb=size, documents=len(texts), vocab=tok.vocab, engine=tok.engine, startup_seconds=startup[1], documents_with_other_ids=len(other), mb_per_second={k: size/v for k, v in clock.items()},
                 mb_per_cpu_second={k: size/v for k, v in cpu.items()}, ratios=ratios | dict(shard_writing_of_file_copy=writing['copy']/writing['shards']), stages_mb_per_second=stages)
 
 def stage_speeds(texts):

@@ -45,7 +45,9 @@ def qkv(*shape, keys=None, dtype=torch.float64):
     gen = torch.Generator().manual_seed(0); b, h, t, d = shape
     return [torch.randn(b, h, n, d, generator=gen, dtype=torch.float64).to(dtype) for n in (t, keys or t, keys or t)]
 
-def gap(a, b): return float((a.double() - b.double()).abs().max())
+def gap(a, b):
+    "The largest difference of two tensors"
+    return float((a.double() - b.double()).abs().max())
 
 def wrong_shape(got, want):
     "A complaint about a tensor that is none, or has another shape than `want`"
@@ -122,7 +124,9 @@ def turned(x_btnd, base=10_000.):
     "Rotary positions as season 2 computes them, position 0 first"
     return rotate(x_btnd, *Rope(x_btnd.size(1), x_btnd.size(-1), base)(x_btnd.size(1)))
 
-def heads(t, n=2, d=8, dtype=torch.float32): return torch.randn(2, t, n, d, generator=torch.Generator().manual_seed(1)).to(dtype)
+def heads(t, n=2, d=8, dtype=torch.float32):
+    "Random vectors (2, t, n, d) from a fixed seed"
+    return torch.randn(2, t, n, d, generator=torch.Generator().manual_seed(1)).to(dtype)
 
 @demand('rope', 'shape', 'the shape that went in comes out')
 def _(mine): x = heads(6, 3); return wrong_shape(mine(x), x)
@@ -171,11 +175,15 @@ def _(mine):
 def _(mine): return wrong_gradient(mine, turned, [heads(7)])
 
 # %% ../nbs/lib/grade.ipynb #75694a9e
-def spaced(words): return ''.join(w + c for w, c in zip(words, map(chr, chain(range(33, 97), range(123, 127))))) # after each another character, so that no pair across words comes twice
+def spaced(words):
+    "The words, after each another character, so that no pair across words comes twice"
+    return ''.join(w + c for w, c in zip(words, map(chr, chain(range(33, 97), range(123, 127)))))
 
 WORDS = spaced(['abcd']*16 + ['abcx']*8 + ['abyz']*4) # ab stands 28 times, then abc 24, abcd 16, abcx 8: one winner each time
 
-def cut(tok, text): return [tok.decode([i]) for i in tok.encode(text)]
+def cut(tok, text):
+    "The tokens of a text, as text"
+    return [tok.decode([i]) for i in tok.encode(text)]
 
 @demand('bpe', 'round trip', 'decode(encode(text)) is the text')
 def _(mine):

@@ -9,9 +9,7 @@ __all__ = ['SOURCE', 'TWIN', 'FAMOUS', 'EXHIBITS', 'letters', 'teach', 'peek', '
            'cloned_workers', 'saved_nan', 'half_checkpoint', 'symptoms']
 
 # %% ../nbs/lib/museum.ipynb #392147ca
-import math
 from dataclasses import replace
-from pathlib import Path
 import numpy as np
 import torch
 from .alarms import (check_accumulation, check_causal, check_dtype, check_ends, check_mask, check_parity, check_precision, check_repeats,
@@ -30,7 +28,9 @@ from .train import Step, TrainConfig, backward, rate, train
 SOURCE = Markov(1, 'abcdefgh', seed=1)
 TWIN = GPTConfig(vocab=8, ctx=32, width=32, layers=1, heads=2)
 
-def letters(n=20_000, seed=0): return CharTokenizer(SOURCE.alphabet).encode(SOURCE.sample(n, seed))
+def letters(n=20_000, seed=0):
+    "Ids of `n` letters of `SOURCE`"
+    return CharTokenizer(SOURCE.alphabet).encode(SOURCE.sample(n, seed))
 
 def teach(
     steps:int, attend=sdpa, # of the model
@@ -212,4 +212,4 @@ EXHIBITS = BLOG + FAMOUS
 
 def symptoms():
     "What one sees, and where it is explained: a list of dicts with symptom, exhibit, title, alarm and fix"
-    return [dict(symptom=e.symptom, exhibit=e.name, title=e.title, alarm=getattr(e.alarm, '__qualname__', str(e.alarm)), fix=e.fix) for e in EXHIBITS]
+    return [dict(symptom=e.symptom, exhibit=e.name, title=e.title, alarm=e.alarm.__qualname__, fix=e.fix) for e in EXHIBITS]

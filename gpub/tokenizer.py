@@ -77,13 +77,17 @@ class CharTokenizer:
         lost = sorted(set(text) - set(self.chars)); more = f' and {len(lost) - 8} more' if len(lost) > 8 else ''
         raise GpubError(f"this vocabulary of {self.vocab} characters lacks {', '.join(map(repr, lost[:8]))}{more}: leave them out, or train on a text that has them")
 
-    def encode_batch(self, texts): return [self.encode(t) for t in texts]
+    def encode_batch(self, texts):
+        "Ids of many texts, an array each"
+        return [self.encode(t) for t in texts]
 
     def decode(self, ids):
-        "The text that `ids` stand for"
+        "The text that `ids` stand for; raises `GpubError` naming an id that stands for nothing"
         return self._codes[check_ids(ids, self.vocab)].tobytes().decode('utf-32-le', 'surrogatepass')
 
-    def decode_bytes(self, ids): return self.decode(ids).encode()
+    def decode_bytes(self, ids):
+        "That text in UTF-8"
+        return self.decode(ids).encode()
 
     @property
     def fingerprint(self): return fingerprint(['char', self.chars])
@@ -91,6 +95,7 @@ class CharTokenizer:
     def save(self,
         folder, # gets a `tokenizer.json`
     ): # path of the file
+        "Keep it; `load_tokenizer` reads it back"
         return write_atomic(Path(folder)/'tokenizer.json', json.dumps({'type': 'char', 'chars': self.chars}))
 
 # %% ../nbs/lib/tokenizer.ipynb #8eade3d6
@@ -120,11 +125,13 @@ class MiniBPE:
         for pair in merges: self.learn(pair)
 
     def learn(self, pair):
+        "Make a token of a pair of ids; its id"
         self.ranks[pair] = len(self.tokens); self.tokens.append(self.tokens[pair[0]] + self.tokens[pair[1]])
         return self.ranks[pair]
 
     @staticmethod
-    def join(word, pair, new): # the word with every such pair, from the left, made one token
+    def join(word, pair, new):
+        "The word with every such pair, from the left, made one token"
         out, i = [], 0
         while i < len(word):
             hit = tuple(word[i:i + 2]) == pair
@@ -151,6 +158,7 @@ class MiniBPE:
         return self
 
     def encode(self, text):
+        "A list of ids: in every piece the pair learned earliest is joined first"
         out = []
         for p in pieces(text):
             word = [self.ids[b] for b in p.encode()]
@@ -161,7 +169,9 @@ class MiniBPE:
             out += word
         return out
 
-    def decode(self, ids): return b''.join(self.tokens[i] for i in ids).decode('utf-8', 'replace')
+    def decode(self, ids):
+        "The text of `ids`; half a character becomes U+FFFD"
+        return b''.join(self.tokens[i] for i in ids).decode('utf-8', 'replace')
 
 # %% ../nbs/lib/tokenizer.ipynb #8262ff0c
 def _whole(text): # lone surrogates (half a character, from broken JSON) cannot be encoded: U+FFFD
@@ -235,7 +245,8 @@ class BPETokenizer:
         tok.add_special_tokens([AddedToken(SPECIALS[0], special=True, normalized=False)])
         return cls(tok)
 
-    def same_as_tiktoken(self): # the two conditions of the proof
+    def same_as_tiktoken(self):
+        "Whether tiktoken, which knows no merges, only which bytes are a token, must give the same ids: the two conditions of the proof"
         ids, model = self._tok.get_vocab(with_added_tokens=False), self._tok.model
         full = len(ids.keys() - self.specials.keys()) == 256 + len(self.merges)
         ordered = full and all(self.tokens[256 + i] == self.tokens[a] + self.tokens[b] for i, (a, b) in enumerate(self.merges))
@@ -281,7 +292,9 @@ class BPETokenizer:
         with ThreadPoolExecutor(threads) as pool: list(pool.map(work, range(4 * threads)))
         return out
 
-    def decode_bytes(self, ids): return b''.join([self.tokens[i] for i in check_ids(ids, self.vocab).tolist()])
+    def decode_bytes(self, ids):
+        "The bytes of `ids`; raises `GpubError` naming an id that stands for nothing"
+        return b''.join([self.tokens[i] for i in check_ids(ids, self.vocab).tolist()])
 
     def decode(self, ids):
         "The text of `ids`; bytes that are no UTF-8 (half a character, say) become U+FFFD"
@@ -290,6 +303,7 @@ class BPETokenizer:
     def save(self,
         folder, # gets a `tokenizer.json`, which `transformers` reads too
     ): # path of the file
+        "Keep it; `load_tokenizer` reads it back"
         return write_atomic(Path(folder)/'tokenizer.json', self._tok.to_str(pretty=True))
 
 # %% ../nbs/lib/tokenizer.ipynb #c18cb671
