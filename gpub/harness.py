@@ -139,7 +139,7 @@ def adapter(
     "A model of ours as lm-eval asks it"
     parts = lm_eval_parts()
     class Ours(parts.TemplateLM):
-        cuts, window, eot_token_id = Cuts(), model.cfg.ctx, tok and tok.end
+        cuts, window, eot_token_id, device = Cuts(), model.cfg.ctx, tok and tok.end, model.tok.weight.device
         def tok_encode(self, string, add_special_tokens=None, **kw): return encode(string)
         def _loglikelihood_tokens(self, requests, **kw): return likelihoods(model, [(c, a) for _, c, a in requests], tokens, self.cuts)
         def loglikelihood(self, requests, disable_tqdm=True): return super().loglikelihood(requests, True)
@@ -235,14 +235,14 @@ def tied(item, pairs, near=1e-3):
 def agreement(
     run, lm,   # a run folder, and our adapter of it
     asked,     # as for `ask`
-    step=None, tokens=1024, say=print,
+    step=None, say=print,
 ): # name -> dict: n, same (items with equal outcomes), ties (unequal, but two answers are likely to within 1e-3 nats), apart (nats at most), refused (by hf)
     "Our adapter beside lm-eval's `hf` model on the exported folder, item by item"
     def fits(item): return all(len(lm._encode_pair(item.context, f' {c}')[1]) <= lm.window for c in item.choices)
     whole, asked = asked, {n: (kept, kind) for n, (items, kind) in asked.items() if (kept := [i for i in items if fits(i)])}
     if not asked: say("every question has an answer longer than the window, which lm-eval's hf model refuses: nothing to compare"); return {}
     with tempfile.TemporaryDirectory(prefix='gpub-') as tmp:
-        ours, theirs = ask(lm, asked), ask(exported(export_run(run, Path(tmp)/'model', step)), asked)
+        ours, theirs = ask(lm, asked), ask(exported(export_run(run, Path(tmp)/'model', step), lm.device), asked)
     out = {}
     for name, (items, kind) in asked.items():
         a, b = outcomes(items, ours[name], kind), outcomes(items, theirs[name], kind)
@@ -257,11 +257,13 @@ def agreement(
 # %% ../nbs/lib/harness.ipynb #eaebf65e
 def items_of(
     task, # a task of lm-eval
+    shots:int=0, # solved questions before each, unless the task is one without
 ): # list of `Item`
-    "The questions of one of lm-eval's own tasks, as it asks them without examples"
-    out, name = [], task.task_name
+    "The questions of one of lm-eval's own tasks, as it asks them"
+    out, name = [], task.task_name; task.set_fewshot_seed(1234) # its evaluator's
+    if task.OUTPUT_TYPE != 'multiple_choice' or task.config.num_fewshot == 0: shots = 0
     for n, doc in enumerate(task.eval_docs):
-        context, target = task.fewshot_context(doc, 0), task.doc_to_target(doc)
+        context, target = task.fewshot_context(doc, shots), task.doc_to_target(doc)
         if task.OUTPUT_TYPE == 'loglikelihood': choices, right = [target.removeprefix(' ')], [0]
         else: choices, right = task.doc_to_choice(doc), target if isinstance(target, list) else [target]
         if 'mc2_targets' in doc: right = [i for i, l in enumerate(doc['mc2_targets']['labels']) if l]
@@ -270,12 +272,14 @@ def items_of(
 
 def their_items(
     name:str,     # of `gpub.tasks.TASKS`
+    shots:int=0,  # as for `items_of`
     manager=None, # lm-eval's TaskManager
 ): # list of `Item`
     "The questions of a benchmark from lm-eval itself, which downloads them; raises `GpubError` where it cannot"
     lm_eval_parts()
     from lm_eval.tasks import TaskManager
+    wanted = 'lambada_openai' if name == 'lambada' else name
     try:
-        with hushed(): return [i for t in (manager or TaskManager()).load([dict(lambada='lambada_openai').get(name, name)])['tasks'].values() for i in items_of(t)]
+        with hushed(): return [i for t in (manager or TaskManager()).load([wanted])['tasks'].values() for i in items_of(t, shots)]
     except Exception as e: # of its download, of many kinds
         raise GpubError(f'lm-eval cannot get the questions of {name}: {str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__}') from None

@@ -16,18 +16,22 @@ CAGE = r'''
 import sys, json, os
 job = json.loads(sys.stdin.buffer.read()); out = os.dup(1); null = os.open(os.devnull, os.O_RDWR)
 for fd in (0, 1, 2): os.dup2(null, fd)
-try: import ctypes; ctypes.CDLL(None).unshare(0x50000000) # new user and network namespaces: no way out, not even to localhost
+try: # Linux. New user and network namespaces: no way out, not even to localhost. Landlock: the kernel lets nothing be written, made, deleted or started
+    import ctypes; c = ctypes.CDLL(None); c.unshare(0x50000000); version = c.syscall(444, None, 0, 1)
+    rules = c.syscall(444, ctypes.byref(ctypes.c_uint64(0x1ff3 | (version > 2) << 14)), 8, 0)
+    if rules >= 0: c.prctl(38, 1, 0, 0, 0); c.syscall(446, rules, 0)
 except (ImportError, OSError, AttributeError, TypeError): pass
 try:
     import resource
-    for what, n in (('AS', job['bytes']), ('CPU', job['seconds']), ('FSIZE', 0), ('CORE', 0), ('NPROC', 0)):
+    for what, n in (('AS', job['bytes']), ('CPU', job['seconds']), ('FSIZE', 4096), ('CORE', 0), ('NPROC', 0)):
         resource.setrlimit(getattr(resource, 'RLIMIT_' + what), (n, n + (what == 'CPU')))
 except ImportError: pass
 write, leave = os.write, os._exit
 barred = 'socket.', 'subprocess.', 'ctypes.', 'shutil.', 'pty.', 'ftplib.', 'http.', 'urllib.', 'winreg.', 'mmap.', 'signal.', 'os.'
 def refuse(event, args):
     bad = event.startswith(barred) and event not in ('os.listdir', 'os.scandir', 'os.walk', 'os.fwalk')
-    if event == 'open': bad = isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) or isinstance(args[0], int)
+    if event == 'open': bad = isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC) or isinstance(args[0], int)
+    if event == 'import' and args[0] in ('_posixsubprocess', '_ctypes'): bad, event = True, 'import of ' + args[0]
     if bad: raise PermissionError(f'{event} is refused')
 sys.addaudithook(refuse)
 for name in ('ctypes', '_ctypes'): sys.modules.pop(name, None)
@@ -54,11 +58,14 @@ def run_python(
     "Run a program to its end, contained"
     word, started = secrets.token_hex(8), time.perf_counter()
     job = json.dumps(dict(code=code, seconds=seconds, bytes=memory_mb << 20, word=word)).encode()
-    with tempfile.TemporaryDirectory(prefix='gpub-') as empty:
-        p = subprocess.Popen([sys.executable, '-I', '-S', '-c', CAGE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=empty,
+    with tempfile.TemporaryDirectory(prefix='gpub-') as empty, tempfile.TemporaryFile() as out: # a file can be kept small, a pipe cannot
+        p = subprocess.Popen([sys.executable, '-I', '-S', '-c', CAGE], stdin=subprocess.PIPE, stdout=out, stderr=subprocess.DEVNULL, cwd=empty,
                              env={k: v for k, v in os.environ.items() if k == 'SYSTEMROOT'}, start_new_session=True)
-        try: said = p.communicate(job, timeout=clock or 3*seconds + 2)[0].decode('utf-8', 'replace')
-        except subprocess.TimeoutExpired: p.kill(); p.communicate(); return Ran(False, 'time', time.perf_counter() - started)
+        try: p.communicate(job, timeout=clock or 3*seconds + 2)
+        except subprocess.TimeoutExpired:
+            os.killpg(p.pid, signal.SIGKILL) if hasattr(os, 'killpg') else p.kill(); p.communicate()
+            return Ran(False, 'time', time.perf_counter() - started)
+        out.seek(0); said = out.read(4096).decode('utf-8', 'replace')
     took = time.perf_counter() - started
     if hasattr(signal, 'SIGXCPU') and p.returncode == -signal.SIGXCPU: return Ran(False, 'time', took)
     if not said.startswith(word): return Ran(False, f'ended early (exit code {p.returncode})', took)

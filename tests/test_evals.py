@@ -1,5 +1,5 @@
 """Evaluation: items are asked as lm-eval asks them, scores are the same item by item, bad input is one line, and a model's programs are contained."""
-import json, math, os, sys, time
+import ctypes, json, math, os, sys, time
 from pathlib import Path
 import numpy as np
 import pytest
@@ -84,13 +84,34 @@ THEIRS = { # task -> (its file, our row, where it is from, the row of the Hub's 
 
 @pytest.mark.parametrize('task', TASKS)
 def test_questions_are_put_as_lm_eval_puts_them(task):
+    ours, file, theirs, path = THEIRS[task]; item, = items_of(their_task(path, test=[theirs])); where = Path(file or 'x')
+    context, choices, right = TASKS[task].read(ours, where); assert (item.context, item.choices, item.right) == (TASKS[task].head(where) + context, tuple(choices), tuple(right))
+
+def their_task(path, **splits):
+    "lm-eval's own definition of a task, with data of ours"
     from datasets import Dataset
     import lm_eval.tasks
     from lm_eval.tasks._yaml_loader import load_yaml
-    ours, file, theirs, path = THEIRS[task]; config = load_yaml(Path(lm_eval.tasks.__file__).parent/path)
-    config = {k: v for k, v in config.items() if k not in ('tag', 'include', 'group', 'task_alias', 'metadata', 'dataset_path', 'dataset_name', 'fewshot_config', 'training_split', 'validation_split', 'fewshot_split')}
-    with hushed(): item, = items_of(lm_eval_parts().Task(config=config | dict(custom_dataset=lambda **kw: dict(test=Dataset.from_list([theirs])), test_split='test', num_fewshot=0)))
-    context, choices, right = TASKS[task].read(ours, Path(file or 'x')); assert (item.context, item.choices, item.right) == (context, tuple(choices), tuple(right))
+    config = load_yaml(Path(lm_eval.tasks.__file__).parent/path); data = {k: Dataset.from_list(v) for k, v in splits.items()}
+    config = {k: v for k, v in config.items() if k not in ('tag', 'include', 'group', 'task_alias', 'metadata', 'dataset_path', 'dataset_name', 'training_split', 'validation_split', 'fewshot_split')}
+    if 'solved' in splits: config |= dict(fewshot_split='solved')
+    with hushed(): return lm_eval_parts().Task(config=config | dict(custom_dataset=lambda **kw: data, test_split='test'))
+
+@pytest.mark.parametrize('task', ['arc_easy', 'hellaswag', 'mmlu', 'piqa'])
+@pytest.mark.parametrize('own', [False, True])
+def test_solved_questions_are_those_lm_eval_puts_before(tmp_path, task, own):
+    "From a file of them, and where there is none from the other questions"
+    ours, file, theirs, path = THEIRS[task]
+    def many(row, n):
+        return [json.loads(json.dumps(row).replace('Water is wet', f'Water {i}').replace('What is wet?', f'What {i}?').replace('Why?', f'Why {i}?').replace('he king', f'he king {i}').replace('to sit', f'to sit {i}')) for i in range(n)]
+    name = TASKS[task].file.replace('*', 'abstract_algebra_test'); test, solved = tmp_path/name, tmp_path/name.replace('test', 'dev').replace('_val', '_dev')
+    for where, rows in ((test, many(ours, 40)[::2]),) + (() if own else ((solved, many(ours, 40)[1::2]),)):
+        where.parent.mkdir(parents=True, exist_ok=True); where.write_text('\n'.join(','.join(r) for r in rows) if task == 'mmlu' else '\n'.join(map(json.dumps, rows)))
+    data = dict(test=many(theirs, 40)[::2]) | ({} if own else dict(solved=many(theirs, 40)[1::2])); asked = their_task(path, **data)
+    if own: asked.fewshot_cfg.split = 'test'; asked.sampler.replace_df(list(asked.fewshot_docs()))
+    want = items_of(asked, 5); got = load_items(task, folder=tmp_path, shots=5); assert [(i.context, i.choices, i.right) for i in got] == [(i.context, i.choices, i.right) for i in want]
+    assert len(got) == 20 and len(got[3].context) > 2*len(load_items(task, folder=tmp_path)[3].context) and set(load_items(task, 6, tmp_path, shots=5)) < set(got)
+    with pytest.raises(GpubError, match='20 solved questions asked for' if own else '21 solved questions asked for'): load_items(task, folder=tmp_path, shots=20 if own else 21)
 
 # scores
 
@@ -140,7 +161,7 @@ def test_the_error_is_the_binomial_one_and_the_bootstrap_agrees():
 def test_a_guesser_is_called_one_and_a_knower_is_not(seed):
     rng = np.random.default_rng(seed); items = [Item(str(i), 'q', tuple('x'*int(n) for n in rng.integers(1, 9, 4)), (int(rng.integers(4)),)) for i in range(600)]
     def answers(lift): return [[(float(rng.normal()) + lift*(j in i.right), False) for j in range(4)] for i in items]
-    assert grade(items, answers(3))['acc']['verdict'].startswith('above every control') and ('not distinguishable' in (v := grade(items, answers(0))['acc']['verdict']) or 'below' in v or seed != 0)
+    assert grade(items, answers(3))['acc']['verdict'].startswith('above every control') and not grade(items, answers(0))['acc']['verdict'].startswith('above')
 
 def test_published_rows_name_their_metric(root):
     rows = published('hellaswag', root/'data'); by = {(r['model'], r['metric']): round(100*r['score'], 2) for r in rows}
@@ -173,10 +194,18 @@ def test_no_run(tmp_path, files):
 # programs and texts
 
 @pytest.mark.parametrize('code, why', [('while True: pass', 'time'), ('import time\ntime.sleep(60)', 'time'), ('x = bytearray(10**11)', 'memory'), ('import socket; socket.socket()', 'refused'), ('import os; os.system("true")', 'refused'),
-                                       ('open("here", "w")', 'refused'), ('import os; os._exit(0)', 'ended early'), ('raise SystemExit', 'SystemExit'), ('def f(', 'SyntaxError'), ('assert False', 'AssertionError')])
+                                       ('open("here", "w")', 'refused'), ('import os; os.open("here", os.O_TRUNC)', 'refused'), ('import os\nwhile True: os.fork()', 'refused'),
+                                       ('import os\nfor fd in range(3, 30):\n    try: os.write(fd, b"x"*10**7)\n    except OSError: pass', 'ended early'), ('import os; os._exit(0)', 'ended early'), ('raise SystemExit', 'SystemExit'), ('def f(', 'SyntaxError'), ('assert False', 'AssertionError')])
 def test_programs_are_contained(code, why, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path); t = time.perf_counter(); ran = run_python(code, seconds=1, clock=2 if 'sleep' in code else None)
     assert not ran.ok and why in ran.why and time.perf_counter() - t < 8 and not list(tmp_path.iterdir())
+
+@pytest.mark.skipif(sys.platform != 'linux' or ctypes.CDLL(None).syscall(444, None, 0, 1) < 1, reason='no Landlock in this kernel')
+@pytest.mark.parametrize('code', ['open("{0}", "w")', 'import os; os.remove("{0}")', 'import os; os.mkfifo("{0}2")', 'import subprocess; subprocess.run(["true"])'])
+def test_the_kernel_alone_contains_them_too(code, tmp_path, monkeypatch):
+    from gpub import sandbox
+    (tmp_path/'f').write_text('mine'); monkeypatch.setattr(sandbox, 'CAGE', sandbox.CAGE.replace('sys.addaudithook(refuse)\n', ''))
+    assert 'Permission denied' in run_python(code.format(tmp_path/'f')).why and [p.read_text() for p in tmp_path.iterdir()] == ['mine']
 
 def test_a_solution_passes_and_an_empty_function_does_not():
     p = dict(task_id='t', prompt='def double(x):\n    "Twice x"\n', test='def check(f):\n    assert f(2) == 4\n', entry_point='double')
