@@ -252,6 +252,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                            'gpub.core.cpu_has_bf16': ('core.html#cpu_has_bf16', 'gpub/core.py'),
                            'gpub.core.cpu_name': ('core.html#cpu_name', 'gpub/core.py'),
                            'gpub.core.data_dirs': ('core.html#data_dirs', 'gpub/core.py'),
+                           'gpub.core.first_line': ('core.html#first_line', 'gpub/core.py'),
                            'gpub.core.git_commit': ('core.html#git_commit', 'gpub/core.py'),
                            'gpub.core.load_shakespeare': ('core.html#load_shakespeare', 'gpub/core.py'),
                            'gpub.core.machine': ('core.html#machine', 'gpub/core.py'),

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['SHAKESPEARE_URL', 'SHAKESPEARE_SHA', 'SHAKESPEARE_BYTES', 'GpubError', 'Config', 'write_atomic', 'read_json',
-           'seed_everything', 'use_threads', 'pick_device', 'Precision', 'cpu_has_bf16', 'pick_precision', 'cache_dir',
-           'data_dirs', 'shipped', 'runs_dir', 'reduced', 'sha256', 'cpu_name', 'git_commit', 'machine', 'Text',
-           'check_shakespeare', 'load_shakespeare', 'shakespeare']
+           'first_line', 'seed_everything', 'use_threads', 'pick_device', 'Precision', 'cpu_has_bf16', 'pick_precision',
+           'cache_dir', 'data_dirs', 'shipped', 'runs_dir', 'reduced', 'sha256', 'cpu_name', 'git_commit', 'machine',
+           'Text', 'check_shakespeare', 'load_shakespeare', 'shakespeare']
 
 # %% ../nbs/00_core.ipynb #afe14f8f
 import dataclasses, hashlib, json, os, platform, random, subprocess, sys, tempfile, time, urllib.error, urllib.request
@@ -67,6 +67,13 @@ def read_json(
     try: return json.loads(Path(path).read_text(encoding='utf-8'))
     except OSError as e: raise GpubError(f'cannot read {path}: {e.strerror}') from None
     except ValueError as e: raise GpubError(f'{path} is not valid JSON ({e}); restore it or delete it') from None
+
+def first_line(
+    error,    # an exception
+    most=150, # characters
+): # text
+    "What an exception says, in one line: the system's words for it where there are some, its name where it says nothing"
+    return next(iter((getattr(error, 'strerror', None) or str(error)).strip().splitlines()), type(error).__name__)[:most]
 
 # %% ../nbs/00_core.ipynb #0ee042bf
 def seed_everything(

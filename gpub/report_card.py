@@ -11,7 +11,7 @@ import math, re
 from collections import Counter
 from pathlib import Path
 import numpy as np
-from .core import GpubError, read_json
+from .core import GpubError, read_json, shipped
 from .results import Table
 
 # %% ../nbs/lib/report_card.ipynb #407d71b4
@@ -121,10 +121,10 @@ SIZES = dict(arc_easy=2376, arc_challenge=1172, hellaswag=10_042, mmlu=14_042, l
 
 def published(
     task:str,
-    folder=None, # default: this checkout's data/, when there is one
+    folder=None, # default: what came with gpub
 ): # list of dicts: model, metric, score and se as shares, source
     "Stored scores of other models on a task, the course's own model first"
-    folder = Path(folder or (Path(__file__).parents[1]/'data' if '__file__' in globals() else '../../data'))
+    folder = Path(folder or shipped())
     if not (folder/'peers.json').is_file(): return []
     blog, case = read_json(folder/'published/benchmarks.json'), {c['id']: c for c in read_json(folder/'published/conflicts.json')['items']}['peer-metric']
     metric = 'acc' if task == 'mmlu' else re.search(r'peers are (\w+)', case['decision'])[1] + f" ({case['status']})" # decided there, with the arithmetic

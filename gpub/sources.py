@@ -13,7 +13,7 @@ import codecs, glob, gzip, json, os, re, urllib.error, urllib.request
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from .core import Config, GpubError
+from .core import Config, GpubError, first_line
 
 # %% ../nbs/lib/sources.ipynb #a4fc25aa
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +119,7 @@ def read_pieces(
                 if meter is not None: meter['read'] += raw.tell() - at; at = raw.tell()
                 yield b
     except (OSError, EOFError, pa.ArrowInvalid) as e:
-        why = 'it ends in the middle, fetch it again' if 'runcated' in str(e) else f'{e}'.split('\n')[0]
+        why = 'it ends in the middle, fetch it again' if 'runcated' in str(e) else first_line(e)
         raise GpubError(f'{path}: cannot be read past byte {done:,} of its content: {why}') from None
 
 def cut_lines(
@@ -197,7 +197,7 @@ def parquet_blocks(path, column, meter=None):
             for batch in f.iter_batches(batch_size=500, columns=[column]):
                 if meter is not None: meter['read'] += os.path.getsize(path)*len(batch)/max(f.metadata.num_rows, 1)
                 yield Block('arrow', to_arrow(batch.column(0)), str(path), column)
-    except (pa.ArrowInvalid, OSError) as e: raise GpubError(f"{path}: not a readable Parquet file ({str(e).splitlines()[0]}); fetch it again") from None
+    except (pa.ArrowInvalid, OSError) as e: raise GpubError(f"{path}: not a readable Parquet file ({first_line(e)}); fetch it again") from None
 
 # %% ../nbs/lib/sources.ipynb #6766369a
 def decode(
@@ -275,7 +275,7 @@ def open_hub(
     from datasets.distributed import split_dataset_by_node
     local = Path(os.environ.get('GPUB_HUB', '/nowhere'))/hub.repo
     try: ds = load_dataset(str(local) if local.is_dir() else hub.repo, hub.config, split='train', streaming=True)
-    except Exception as e: raise GpubError(f'{hub.repo}: cannot be opened ({type(e).__name__}: {str(e).splitlines()[0][:150]}); check the name and the network') from None
+    except Exception as e: raise GpubError(f'{hub.repo}: cannot be opened ({type(e).__name__}: {first_line(e)}); check the name and the network') from None
     names = ds.column_names
     if names and hub.column not in names: raise GpubError(f"{hub.repo}: no column {hub.column!r}, it has {', '.join(names)}; write hf:{hub.repo}#column")
     return split_dataset_by_node(ds.select_columns([hub.column]), rank=rank, world_size=world)
@@ -283,7 +283,7 @@ def open_hub(
 def _next_row(stream, repo):
     "The next row, `None` at the end; raises `GpubError` when the stream breaks"
     try: return next(stream, None)
-    except Exception as e: raise GpubError(f'{repo}: the stream broke ({type(e).__name__}: {str(e).splitlines()[0][:150]}); run the same command again to go on') from e
+    except Exception as e: raise GpubError(f'{repo}: the stream broke ({type(e).__name__}: {first_line(e)}); run the same command again to go on') from e
 
 def hub_blocks(
     hub:Hub, rank=0, world=1,

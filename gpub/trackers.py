@@ -8,7 +8,7 @@ __all__ = ['OPENERS', 'Tracker', 'tracker']
 # %% ../nbs/lib/trackers.ipynb #3cda4e7b
 import html, importlib, os
 from pathlib import Path
-from .core import GpubError
+from .core import GpubError, first_line
 
 # %% ../nbs/lib/trackers.ipynb #202eb5b6
 def _module(name, extra=None):
@@ -17,7 +17,7 @@ def _module(name, extra=None):
     except ImportError as e:
         raise GpubError(f"--track {(n := extra or name)} needs a package that does not load ({e}): pip install 'gpub[{n}]', or use --track none") from None
 
-def _why(e): return f'{type(e).__name__}: {(str(e).splitlines() or [""])[0][:150]}'
+def _why(e): return f'{type(e).__name__}: {first_line(e)}'
 
 def _wandb(run_dir, config, run_id, start):
     "Weights & Biases, its files inside the run folder; WANDB_MODE=offline keeps it off the network"
