@@ -11,7 +11,7 @@ from gpub.cli import main
 from gpub.core import load_shakespeare
 from gpub.plays import plays
 
-TINY = ['--set', 'width=32', '--set', 'ctx=32', '--set', 'stages=[[0,16],[0.5,32]]', '--set', 'depths=[[0,1],[0.4,2]]', '--set', 'batch_tokens=256', '--steps', '30', '--save-every', '5']
+TINY = ['--set', 'precision=fp32', '--set', 'width=32', '--set', 'ctx=32', '--set', 'stages=[[0,16],[0.5,32]]', '--set', 'depths=[[0,1],[0.4,2]]', '--set', 'batch_tokens=256', '--steps', '30', '--save-every', '5']
 
 @pytest.fixture(scope='module')
 def text(tmp_path_factory):
@@ -186,9 +186,9 @@ def test_stop_and_go_on(sig, straight, text, tmp_path):
     assert 10 <= load_checkpoint(tmp_path/'run').step < 30
     assert gpub(*argv) == 0; same_run(tmp_path/'run', straight)
 
-# all of them cross an epoch's end (the text is 21 steps long) and change the context half way
+# all of them cross an epoch's end (the text is 21 steps long) and change the context half way; bf16 is emulated where the CPU lacks it
 VARIANTS = dict(muon=(), accumulation=('--set', 'micro_batch=3'), adamw=('--set', 'optimizer=adamw', '--set', 'clip=1'), compiled=('--set', 'compile=yes'),
-                checkpointing=('--set', 'grad_checkpoint=selective', '--set', 'micro_batch=2'))
+                checkpointing=('--set', 'grad_checkpoint=selective', '--set', 'micro_batch=2'), bf16=('--set', 'precision=bf16'))
 
 @pytest.fixture(scope='module')
 def undisturbed(text, tmp_path_factory):
@@ -205,7 +205,7 @@ def killed_and_resumed(undisturbed, variant, text, out, rng):
     p = start(*argv); wait_for(out, rng.choice([4, 8, 10, 19, 20, 27]), p); time.sleep(rng.random()*.05); p.kill(); p.communicate()
     assert gpub(*argv) == 0; same_run(out, undisturbed(variant))
 
-@pytest.mark.parametrize('variant', ['muon', 'accumulation', 'adamw'])
+@pytest.mark.parametrize('variant', ['muon', 'accumulation', 'adamw', 'bf16'])
 def test_kill_9(variant, undisturbed, text, tmp_path): killed_and_resumed(undisturbed, variant, text, tmp_path/'run', random.Random(variant))
 
 @pytest.mark.slow
@@ -228,7 +228,7 @@ def test_out_of_memory_halves_the_micro_batch_and_a_resume_remembers(text, tmp_p
         return whole(self, x, y)
     monkeypatch.setattr(GPT, 'loss', cramped)
     monkeypatch.setattr('gpub.core.cpu_has_bf16', lambda: True) # then fp32 and bf16 are timed first, in the same cramped memory
-    argv = ['train', 'shakespeare', '--data', text, '--out', tmp_path/'run', *TINY, '--set', 'compile=no']
+    argv = ['train', 'shakespeare', '--data', text, '--out', tmp_path/'run', *TINY, '--set', 'compile=no', '--set', 'precision=auto']
     assert gpub(*argv) == 0; out = capsys.readouterr().out
     assert 'out of memory with 16 sequences' in out and '2 from here on, 8 passes a step' in out and out.count('out of memory') == 3
     assert load_checkpoint(tmp_path/'run').state['fit'] == dict(mode='off', micro=2)
