@@ -1,30 +1,31 @@
 #!/usr/bin/env bash
 # Trains the 1B on a rented GPU, and survives a closed laptop and a machine that is taken away.
 #
-#   USD_PER_HOUR=1.45 MAX_USD=185 bash scripts/runpod.sh          on the pod: starts everything inside tmux; attach with: tmux attach -t gpub
-#   TOY=1 USD_PER_HOUR=1.45 bash scripts/runpod.sh                the same on any CPU, in a minute
+#   USD_PER_HOUR=1.49 MAX_USD=185 bash scripts/runpod.sh          on the pod: starts everything inside tmux; attach with: tmux attach -t gpub
+#   TOY=1 USD_PER_HOUR=1.49 bash scripts/runpod.sh                the same on any CPU, in a minute
 #
 # HOME_DIR  where data and run live            [/workspace when it is there, else .]
 # MIRROR    a second place for the run: a network volume or a mounted Drive
 # SHARDS    a folder made by `gpub prep`, or by `gpub prep --compress`, to use instead of preparing the corpus
 # UNTIL     the last phase to do now: smoke, proof, grind, push, longer, chinchilla
+# WHEN_DONE a command for the very end, so that nobody pays for a sleeping GPU: 'runpodctl stop pod $RUNPOD_POD_ID'
 # NO_TMUX=1 stay in this terminal
 set -euo pipefail
 cd "$(dirname "$0")/.."
-: "${USD_PER_HOUR:?what does this machine cost an hour? USD_PER_HOUR=1.45 bash scripts/runpod.sh}"
+: "${USD_PER_HOUR:?what does this machine cost an hour? USD_PER_HOUR=1.49 bash scripts/runpod.sh}"
 HOME_DIR=${HOME_DIR:-$([ -d /workspace ] && echo /workspace || echo .)}
 PY=${PYTHON:-python}
 
 if [ -z "${NO_TMUX:-}" ] && [ -z "${TMUX:-}" ]; then
     command -v tmux >/dev/null || { echo 'tmux is missing (apt-get install -y tmux), or set NO_TMUX=1' >&2; exit 1; }
-    asked=(NO_TMUX=1); for v in USD_PER_HOUR MAX_USD HOME_DIR MIRROR SHARDS UNTIL TOY PYTHON; do [ -z "${!v:-}" ] || asked+=("$v=${!v}"); done # a tmux that is already running has its own environment
+    asked=(NO_TMUX=1); for v in USD_PER_HOUR MAX_USD HOME_DIR MIRROR SHARDS UNTIL TOY PYTHON WHEN_DONE; do [ -z "${!v:-}" ] || asked+=("$v=${!v}"); done # a tmux that is already running has its own environment
     tmux new-session -d -s gpub "$(printf '%q ' env "${asked[@]}" "$(command -v bash)" "$PWD/scripts/runpod.sh"); exec bash"
     echo 'started; look with: tmux attach -t gpub'; exit 0
 fi
 
 # gpub, with the torch that this machine already has
 if ! "$PY" -c 'import gpub' 2>/dev/null; then
-    keep=$(mktemp); "$PY" -m pip freeze | grep -iE '^torch==' > "$keep" || true
+    keep=$(mktemp); "$PY" -c 'from importlib.metadata import version; print("torch==" + version("torch"))' > "$keep"
     "$PY" -m pip install -q -c "$keep" -e '.[data,hub]'
 fi
 gpub() { "$PY" -m gpub "$@"; }
@@ -49,4 +50,5 @@ for attempt in 1 2 3 4 5; do
     echo "gpub run ended with code $code (attempt $attempt of 5); going on from the last checkpoint"
 done
 gpub bill "$run"
-exit $code
+if [ -n "${WHEN_DONE:-}" ] && [ "$code" -ne 130 ]; then bash -c "$WHEN_DONE"; fi
+exit "$code"
