@@ -45,7 +45,9 @@ def read_weights(
 ): # name -> tensor
     "All tensors of a Hugging Face folder; raises `GpubError` for missing or damaged files, and for pickles"
     folder = Path(folder)
-    if (folder/INDEX).is_file(): files = sorted(set(read_json(folder/INDEX)['weight_map'].values()))
+    if (folder/INDEX).is_file():
+        try: files = sorted(set(read_json(folder/INDEX)['weight_map'].values()))
+        except (AttributeError, KeyError, TypeError): raise GpubError(f'{folder/INDEX} has no weight_map of names and files; fetch it again') from None
     elif (folder/WEIGHTS).is_file(): files = [WEIGHTS]
     elif pickles := sorted(p.name for p in folder.iterdir() if p.suffix in ('.bin', '.pt', '.pth', '.ckpt', '.pkl')):
         raise GpubError(f'{folder} has its weights as a pickle only ({pickles[0]}): opening one can run any code it holds, so gpub never does; fetch the safetensors version, or convert it where it came from')
@@ -168,5 +170,5 @@ def push(
     except ImportError: raise GpubError("uploading needs huggingface_hub: pip install 'gpub[hub]'") from None
     api = HfApi(token=token)
     try: api.create_repo(repo, private=private, exist_ok=True); api.upload_folder(repo_id=repo, folder_path=str(folder), allow_patterns=[p.name for p in files])
-    except Exception as e: raise GpubError(f'the Hub refused: {str(e).strip().splitlines()[0]}'.replace(token, '***')) from None # its errors are of many kinds
+    except Exception as e: raise GpubError(f'the Hub refused: {(str(e).strip() or type(e).__name__).splitlines()[0]}'.replace(token, '***')) from None # its errors are of many kinds
     return url

@@ -14,7 +14,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from .core import GpubError, read_json, write_atomic
 from .gpt import GPTConfig
 from .llama import LlamaConfig, build
-from .tokenizer import CharTokenizer, load_tokenizer
+from .tokenizer import GPT2_PATTERN, BPETokenizer, CharTokenizer, load_tokenizer
 
 # %% ../nbs/lib/translate.ipynb #0b343c69
 BLOCKS = {'gpt2': ('transformer.h.', {'norm1': 'ln_1', 'attn.qkv': 'attn.c_attn', 'attn.proj': 'attn.c_proj', 'norm2': 'ln_2', 'ffn.up': 'mlp.c_fc', 'ffn.down': 'mlp.c_proj'}),
@@ -102,20 +102,20 @@ def to_config(
                 hidden_act='silu', attention_bias=False, mlp_bias=False, attention_dropout=0., **shared)
 
 EXTRA = ('bias', 'init_std', 'embed_std')
-WANTED = {'gpt2': dict(activation_function=('gelu_new', ('gelu_new', 'gelu_pytorch_tanh')), layer_norm_epsilon=(1e-5, (1e-5,)), scale_attn_weights=(True, (True,)), add_cross_attention=(False, (False,)), scale_attn_by_inverse_layer_idx=(False, (False,))),
-          'llama': dict(hidden_act=('silu', ('silu', 'swish')), attention_bias=(False, (False, None)), mlp_bias=(False, (False, None)))} # setting -> (its default, what we can do)
+WANTED = {'gpt2': dict(activation_function=('gelu_new', ('gelu_new', 'gelu_pytorch_tanh')), layer_norm_epsilon=(1e-5, (1e-5,)), scale_attn_weights=(True, (True,)), add_cross_attention=(False, (False,)), scale_attn_by_inverse_layer_idx=(False, (False,)), quantization_config=(None, (None,))),
+          'llama': dict(hidden_act=('silu', ('silu', 'swish')), attention_bias=(False, (False, None)), mlp_bias=(False, (False, None)), sliding_window=(None, (None,)), quantization_config=(None, (None,)))} # setting -> (its default, what we can do)
 
 def from_config(
     c:dict, # the content of a config.json
 ): # `GPTConfig` or `LlamaConfig`
     "What a Hugging Face config describes; raises `GpubError` naming the family or the setting that we do not have"
-    kind = c.get('model_type')
+    kind = c.get('model_type') if isinstance(c, dict) else None
     if kind not in BLOCKS: raise GpubError(f"model_type is {kind!r}: gpub imports {' and '.join(BLOCKS)}")
     for k, (usual, fine) in WANTED[kind].items():
         if (v := c.get(k, usual)) not in fine: raise GpubError(f"config.json says {k} = {v!r}; gpub's {kind} has only {fine[0]!r}")
     try: return (_gpt_settings if kind == 'gpt2' else _llama_settings)(c)
     except KeyError as e: raise GpubError(f'config.json of this {kind} lacks {e}') from None
-    except (TypeError, ZeroDivisionError) as e: raise GpubError(f'config.json of this {kind} makes no sense: {e}') from None
+    except (AttributeError, TypeError, ZeroDivisionError) as e: raise GpubError(f'config.json of this {kind} makes no sense: {e}') from None
 
 def _extra(c): return {k: v for k, v in c.get('gpub', {}).items() if k in EXTRA}
 
@@ -158,7 +158,10 @@ def read_tokenizer(
     "The tokenizer of a Hugging Face folder; raises `GpubError` for one of another kind"
     folder = Path(folder)
     if not (folder/'tokenizer.json').is_file(): return load_tokenizer(folder) if (folder/'merges.txt').is_file() and (folder/'vocab.json').is_file() else None
-    d = read_json(folder/'tokenizer.json'); model = d.get('model') or {}
+    d = read_json(folder/'tokenizer.json'); model, cut = (x if isinstance(x, dict) else {} for x in ((d.get(k) if isinstance(d, dict) else None) for k in ('model', 'pre_tokenizer')))
+    if model.get('type') == 'BPE' and cut.get('type') == 'ByteLevel' and cut.get('use_regex', True) and not cut.get('add_prefix_space', True): # GPT-2's own: the pattern is not in the file but in the library
+        tok = Tokenizer.from_str(json.dumps(d)); tok.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(GPT2_PATTERN), 'isolated'), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+        return BPETokenizer(tok)
     if model.get('type') != 'WordLevel': return load_tokenizer(folder)
     chars = sorted(model['vocab'], key=model['vocab'].get)
     if any(len(c) != 1 for c in chars) or [model['vocab'][c] for c in chars] != list(range(len(chars))): raise GpubError(f'{folder}: its tokenizer knows words, such as {max(chars, key=len)!r}; gpub has characters and byte pairs')

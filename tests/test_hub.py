@@ -12,12 +12,13 @@ from gpub.llama import LlamaConfig, build
 from gpub.plays import plays
 from gpub.run import Run, continue_text, load_run
 from gpub.to_gguf import gguf_tensors, write_gguf
-from gpub.tokenizer import BPETokenizer, CharTokenizer
+from gpub.tokenizer import GPT2_PATTERN, SPECIALS, BPETokenizer, CharTokenizer, load_tokenizer
 from gpub.train import evaluate
 from gpub.translate import from_config, to_config, to_theirs, to_tokenizer
 
 TEXT = plays(30_000, 0)
 CHARS, BPE = CharTokenizer.from_text(TEXT + 'é\t\r'), BPETokenizer.train([TEXT], vocab=300)
+GPT_BPE = BPETokenizer.train([TEXT], vocab=300, specials=SPECIALS[:1], pattern=GPT2_PATTERN)
 LLAMA = LlamaConfig(vocab=BPE.vocab, ctx=64, width=32, layers=3, heads=4, kv_heads=2, ffn=96); GPT2 = GPTConfig(vocab=CHARS.vocab, ctx=64, width=32, layers=3, heads=4)
 KINDS = {'llama': (LLAMA, BPE), 'llama untied': (replace(LLAMA, tied=False, rope_base=500_000., norm_eps=1e-6), BPE), 'llama of characters': (replace(LLAMA, vocab=CHARS.vocab), CHARS),
          'gpt2': (GPT2, CHARS), 'gpt2 untied': (replace(GPT2, tied=False), CHARS), 'gpt2 without biases': (replace(GPT2, bias=False), CHARS), 'gpt2 of byte pairs': (replace(GPT2, vocab=BPE.vocab), BPE)}
@@ -108,7 +109,7 @@ def test_not_over_something(exported):
 
 @pytest.mark.parametrize('change, says', [
     (dict(rope_scaling={'rope_type': 'llama3', 'factor': 8.}), "rope scaling.*llama3"), (dict(rope_scaling={'type': 'linear', 'factor': 2.}), 'rope scaling.*linear'), (dict(rope_parameters={'rope_type': 'yarn', 'rope_theta': 1e4}), 'rope scaling.*yarn'),
-    (dict(attention_bias=True), 'attention_bias = True'), (dict(mlp_bias=True), 'mlp_bias = True'), (dict(hidden_act='gelu'), "hidden_act = 'gelu'"), (dict(head_dim=16), 'head_dim = 16'), (dict(model_type='mamba'), "'mamba'.*gpt2 and llama"),
+    (dict(attention_bias=True), 'attention_bias = True'), (dict(mlp_bias=True), 'mlp_bias = True'), (dict(hidden_act='gelu'), "hidden_act = 'gelu'"), (dict(head_dim=16), 'head_dim = 16'), (dict(sliding_window=32), 'sliding_window = 32'), (dict(quantization_config={'bits': 4}), 'quantization_config'), (dict(rope_parameters='plain'), 'makes no sense'), (dict(model_type='mamba'), "'mamba'.*gpt2 and llama"),
     (dict(num_attention_heads=5), 'width 32 and 5 heads|head_dim'), (dict(num_attention_heads=5, head_dim=None), 'width 32 and 5 heads'), (dict(num_key_value_heads=3), '4 heads and 3 kv_heads'), (dict(hidden_size=36, head_dim=9), 'even.*9'),
     (dict(vocab_size=500), 'vocabulary of 500, the tokenizer one of 305'), (dict(num_hidden_layers=4), "lack 'model.layers.3"), (dict(num_hidden_layers=2), '9 tensors .*no place'), (dict(intermediate_size=97), r'\(96, 32\).*\(97, 32\)'),
     (dict(tie_word_embeddings=False), "lack 'lm_head.weight'"), (dict(num_attention_heads='four'), 'makes no sense')])
@@ -122,6 +123,8 @@ def test_refused_settings_of_gpt2(tmp_path, change, says):
 def test_a_setting_that_is_not_there(exported):
     c = json.loads((exported/'config.json').read_text()); del c['hidden_size']; (exported/'config.json').write_text(json.dumps(c))
     with pytest.raises(GpubError, match="lacks 'hidden_size'"): import_folder(exported)
+    (exported/'config.json').write_text('[]')
+    with pytest.raises(GpubError, match='model_type is None'): import_folder(exported)
 
 def test_the_other_family(exported, tmp_path):
     save_file({k: v.contiguous() for k, v in to_theirs(loud(GPT2)).items()}, exported/WEIGHTS)
@@ -146,6 +149,9 @@ def test_missing_and_broken_files(tmp_path):
     with pytest.raises(GpubError, match=f'1 of its {len(shards)} weight files: {shards[1]}'): import_folder(folder)
     (folder/shards[1]).write_bytes(whole[:len(whole)//2])
     with pytest.raises(GpubError, match=f'{shards[1]} is not a whole'): import_folder(folder)
+    for broken in ('[]', '{"weight_map": 3}', '{"files": {}}'):
+        (folder/INDEX).write_text(broken)
+        with pytest.raises(GpubError, match='has no weight_map'): import_folder(folder)
     for p in [*folder.glob('model*')]: p.unlink()
     with pytest.raises(GpubError, match='holds no model.safetensors'): import_folder(folder)
     (folder/'pytorch_model.bin').write_bytes(b'\x80\x04.')
@@ -157,6 +163,14 @@ def test_missing_and_broken_files(tmp_path):
 def test_no_tokenizer(exported, tmp_path):
     (exported/'tokenizer.json').unlink(); model, tok = import_folder(exported); assert tok is None and model.cfg == LLAMA
     with pytest.raises(GpubError, match='has no tokenizer'): import_run(exported, tmp_path/'run')
+
+def test_gpt2_as_it_is_published(tmp_path):
+    "Its tokenizer.json leaves the cutting to the library: the same ids, and the same tokenizer as from its two older files"
+    hf = pytest.importorskip('transformers'); d, cfg = json.loads(to_tokenizer(GPT_BPE).to_str()), replace(GPT2, vocab=GPT_BPE.vocab); vocab = d['model']['vocab']
+    (tmp_path/'vocab.json').write_text(json.dumps(vocab | GPT_BPE.specials)); (tmp_path/'merges.txt').write_text('#version: 0.2\n' + '\n'.join(m if isinstance(m, str) else ' '.join(m) for m in d['model']['merges']))
+    theirs = hf.GPT2TokenizerFast.from_pretrained(tmp_path); folder = export_model(loud(cfg), GPT_BPE, tmp_path/'hf'); theirs.save_pretrained(folder)
+    assert json.loads((folder/'tokenizer.json').read_text())['pre_tokenizer']['type'] == 'ByteLevel'
+    odd = TEXT + "\n\n it's   we'll\t 12345 \u00d8\u00e9!?  "; _, tok = import_folder(folder); assert tok.encode(odd).tolist() == theirs(odd)['input_ids'] and tok.fingerprint == load_tokenizer(tmp_path).fingerprint
 
 def test_a_tokenizer_of_words(exported):
     (exported/'tokenizer.json').write_text(json.dumps({'model': {'type': 'WordLevel', 'vocab': {'hello': 0, 'w': 1}, 'unk_token': 'w'}}))
@@ -189,6 +203,9 @@ def test_push_uses_the_token_and_never_says_it(exported, monkeypatch, capsys):
     def refuse(*a, **kw): raise RuntimeError('401 for token hf_secret\nmore')
     monkeypatch.setattr(Api, 'create_repo', refuse)
     with pytest.raises(GpubError, match=r'the Hub refused: 401 for token \*\*\*$'): push(exported, 'me/it')
+    def hang_up(*a, **kw): raise ConnectionError
+    monkeypatch.setattr(Api, 'create_repo', hang_up)
+    with pytest.raises(GpubError, match='the Hub refused: ConnectionError$'): push(exported, 'me/it')
 
 @pytest.mark.parametrize('cfg, tok', [c for c in CASES if 'without' not in c.id])
 def test_gguf_reads_back_equal(cfg, tok, tmp_path):
