@@ -81,7 +81,7 @@ def rung(
 ): # the result as it is filed
     "Train one twin on one budget; the same call goes on where it was stopped. Raises `GpubError` when there is less text than tokens"
     if tokens < BATCH or tokens % BATCH: raise GpubError(f'tokens must be a multiple of the {BATCH} of a step, got {tokens:,}')
-    steps = tokens//BATCH; settings = twin(width) | dict(steps=steps, batch_tokens=BATCH, log_every=max(1, steps//32), warmup=max(10, steps//50), compile='no', seed=seed) | RATES | settings
+    steps = tokens//BATCH; settings = twin(width) | dict(steps=steps, batch_tokens=BATCH, log_every=max(1, steps//32), warmup=max(10, steps//50), compile='no', precision='fp32', seed=seed) | RATES | settings
     began = time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())
     run = Run('burn-toy', out, data, settings, 'cpu', keep=1, say=lambda text: None)
     if run.corpus.tokens < tokens: raise GpubError(f'{data} has {run.corpus.tokens:,} tokens and {tokens:,} are asked for: a law of data needs fresh data, make more')
@@ -90,7 +90,7 @@ def rung(
     return dict(width=width, params=a.params, blocks=a.blocks, tokens=tokens, seed=seed, loss=loss, ideal=ideal, engine_loss=rows[-1]['val_loss'], flops_per_token=flops_per_token(model.cfg),
                 tok_s=round(len(rows)/sum(1/r['tok_s'] for r in rows)), seconds=rows[-1]['seconds'], began=began)
 
-RATES = dict(muon_lr=.04, lr=.02) # one pair for all widths, chosen at the smallest budget
+RATES = dict(muon_lr=.04, lr=.02) # one pair for all widths, chosen at the smallest budget: idea 5 finds out what that cost
 LADDER = [(w, t, 0) for t in (1 << 18, 1 << 19, 1 << 20) for w in (16, 24, 32, 48, 64)] + [(16, 1 << 21, 0), (24, 1 << 21, 0), (32, 1 << 21, 0), (32, 1 << 19, 1)] # (width, tokens, seed)
 
 def climb(
@@ -98,12 +98,13 @@ def climb(
     data,          # from `known_source`
     work,          # where runs and their checkpoints go
     rungs=LADDER,  # (width, tokens, seed)
+    **settings     # of the engine, instead of the ladder's
 ): # yields each result as it is filed
     "Train the rungs that have no receipt yet, and file config, log, samples and result"
     for width, tokens, seed in rungs:
-        name = f'w{width}-{tokens//1024}k' + f'-s{seed}'*(seed > 0); home, out = Path(folder, name), Path(work, name)
+        name = f'w{width}-{tokens//1024}k' + f'-s{seed}'*(seed > 0) + ''.join(f'-{k}{v}' for k, v in settings.items()); home, out = Path(folder, name), Path(work, name)
         if (home/'result.json').is_file(): continue
-        result = rung(width, tokens, data, out, seed); home.mkdir(parents=True, exist_ok=True)
+        result = rung(width, tokens, data, out, seed, **settings); home.mkdir(parents=True, exist_ok=True)
         for f in ('log.jsonl', 'samples.jsonl'): shutil.copyfile(out/f, home/f)
         here = json.dumps(str(data))[1:-1]; write_atomic(home/'config.json', (out/'config.json').read_text(encoding='utf-8').replace(here, Path(data).name)) # a receipt names no folder of this machine
         write_atomic(home/'result.json', json.dumps(result, indent=1) + '\n')

@@ -1,5 +1,5 @@
 "Scaling laws: known laws come back, intervals cover as often as they say, the best size is the best, forecasts cannot be made afterwards"
-import contextlib, io, json, math
+import contextlib, io, json, math, re
 from pathlib import Path
 import numpy as np
 import pytest
@@ -156,17 +156,21 @@ def test_climbing_files_each_rung_once_and_goes_on(tmp_path, monkeypatch):
         two, = climb(tmp_path/'filed', data, tmp_path/'work', rungs); assert not list(climb(tmp_path/'filed', data, tmp_path/'work', rungs))
         with pytest.raises(GpubError, match='fresh data'): rung(16, 64*BATCH, data, tmp_path/'too-long')
     assert [(r['width'], r['tokens'], r['seed']) for r in (one, two)] == rungs and [r['name'] for r in read_ladder(tmp_path/'filed')] == ['w24-1k-s1', 'w16-2k']
+    with contextlib.redirect_stdout(io.StringIO()): other, = climb(tmp_path/'rates', data, tmp_path/'work', rungs[1:], muon_lr=.02, lr=.01)
+    assert read_ladder(tmp_path/'rates')[0]['name'] == 'w24-1k-s1-muon_lr0.02-lr0.01' and other['loss'] != one['loss']
     assert sorted(p.name for p in (tmp_path/'filed/w16-2k').iterdir()) == ['config.json', 'log.jsonl', 'result.json', 'samples.jsonl'] and {r['loss'] for r in read_ladder(tmp_path/'filed')} == {one['loss'], two['loss']}
     assert read_json(tmp_path/'filed/w16-2k/config.json')['data']['source'] == 'plays' # not where it lay
     assert np.allclose(points([one])[0], (one['params'], 2*BATCH, one['loss'] - one['ideal'] + plays_entropy()))
 
-@pytest.mark.parametrize('folder, rates', [('ladder', RATES), ('ladder-forecast', RATES), ('ladder-rates', {k: v/2 for k, v in RATES.items()})])
-def test_receipts_are_what_they_say(folder, rates):
+def rates_of(name): return dict(muon_lr=float(m[1]), lr=float(m[2])) if (m := re.search(r'-muon_lr([\d.]+)-lr([\d.]+)$', name)) else RATES
+
+@pytest.mark.parametrize('folder', ['ladder', 'ladder-forecast', 'ladder-rates'])
+def test_receipts_are_what_they_say(folder):
     for r in read_ladder(DATA/folder):
         home = DATA/folder/r['name']; config, rows = read_json(home/'config.json'), read_log(home); cfg = LlamaConfig.from_dict(config['model']); t = config['train']
         assert (anatomy(cfg).params, anatomy(cfg).blocks, flops_per_token(cfg)) == (r['params'], r['blocks'], r['flops_per_token']) and r['params'] == config['parameters']
         assert t['steps']*t['batch_tokens'] == r['tokens'] == rows[-1]['tokens'] and t['seed'] == r['seed'] and (t['schedule'], t['decay'], t['floor']) == ('linear', 1., 0.), r['name']
-        assert rows[-1]['lr'] <= 1.01*t['lr']/t['steps'] and {k: t[k] for k in RATES} == rates # its own schedule, down to nothing
+        assert rows[-1]['lr'] <= 1.01*t['lr']/t['steps'] and {k: t[k] for k in RATES} == rates_of(r['name']) # its own schedule, down to nothing
         assert r['tokens'] <= config['data']['train'] # no character twice
         assert r['engine_loss'] == rows[-1]['val_loss'] and r['ideal'] < r['loss'] < r['engine_loss']
 
