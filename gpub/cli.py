@@ -25,7 +25,7 @@ from .grade import check_command
 from .serve import demo_command
 from .hub import export_run, import_run, push
 from .bench_eval import bench_eval, bench_eval_table
-from .economics import compare, compare_table
+from .economics import compare, compare_table, informed_plan
 from .doctor import doctor as examine_run, doctor_table
 from .ladder import bench_ladder_command
 from .ledger import bill_command
@@ -35,7 +35,7 @@ from .preflight import preflight as run_preflight
 from .prep_cli import data_group, prep_command
 from .folder import Interrupted
 from .run import PRESETS, Run, continue_text
-from .sizes import plan as make_plan, plan_table
+from .sizes import plan_table
 from .train import Diverged
 
 # %% ../nbs/lib/cli.ipynb #1408daa8
@@ -128,15 +128,15 @@ def push_command(folder, repo, public, dry_run):
 @click.argument('preset')
 @click.option('--gpu', help='A card by name, or cpu for this machine. An unknown name lists them.')
 @click.option('--tokens', required=True, help='To train on: 300M, 2.8B, or a number.')
-@click.option('--usd-per-hour', type=float, help='What the machine costs.  [default: a published price]')
-@click.option('--mfu', type=float, help="Share of the card's peak to expect.  [default: a receipt, else what others saw]")
+@click.option('--usd-per-hour', type=float, help='What the machine costs.  [default: the newest of the dated table]')
+@click.option('--mfu', type=float, help="Share of the card's peak to expect.  [default: a receipt, else a published speed, else what others saw]")
 @click.option('--optimizer', default='muon', show_default=True, help='muon or adamw.')
 @click.option('--compare', 'compared', is_flag=True, help='All cards side by side, the cheapest per token first.')
 def plan(preset, gpu, tokens, usd_per_hour, mfu, optimizer, compared):
     "Before you pay: does PRESET fit, how fast will it be, what will it cost."
     if not (gpu or compared): raise GpubError('give --gpu NAME, or --compare for all cards')
     if compared: return click.echo(compare_table(compare(preset, tokens, [gpu] if gpu else None, usd_per_hour, optimizer)))
-    click.echo(plan_table(make_plan(preset, gpu, tokens, usd_per_hour, mfu, optimizer)))
+    click.echo(plan_table(informed_plan(preset, gpu, tokens, usd_per_hour, mfu, optimizer)))
 
 @cli.command()
 @click.argument('preset')
@@ -241,8 +241,7 @@ def main():
     except Interrupted as e:
         if os.environ.get('RANK', '0') == '0': click.echo(f'gpub: {e}', err=True)
         sys.exit(130)
-    except KeyboardInterrupt: click.echo('gpub: stopped', err=True); sys.exit(130)
-    except click.exceptions.Abort: sys.exit(130)
+    except (KeyboardInterrupt, click.exceptions.Abort): click.echo('gpub: stopped', err=True); sys.exit(130)
     except click.exceptions.NoArgsIsHelpError as e: click.echo(e.format_message()); sys.exit(0)
     except click.ClickException as e: click.echo(f'gpub: {e.format_message()} (see gpub --help)', err=True); sys.exit(1)
     except GpubError as e:

@@ -5,14 +5,15 @@
 # %% auto #0
 __all__ = ['MORE', 'FLAGS', 'LINKS', 'CHECKLIST', 'HERE', 'TAUGHT', 'find_card', 'hourly', 'card_table', 'usd_per_billion',
            'break_even', 'fits_table', 'checkpointing_price', 'flag_table', 'all_reduce_seconds', 'scale_out',
-           'checklist', 'failure_table', 'stands', 'lessons_table', 'published_speeds', 'compare', 'compare_table']
+           'checklist', 'failure_table', 'stands', 'lessons_table', 'published_speeds', 'informed_plan', 'compare',
+           'compare_table']
 
 # %% ../nbs/season2/04_ten_lessons.ipynb #3491ddbd
 import importlib.util, re
 from pathlib import Path
-from .claims import ladders, lookup, shipped
-from .core import GpubError, read_json
-from .ledger import check_rate, find_price
+from .claims import ladders, lookup
+from .core import GpubError, shipped
+from .ledger import check_rate, known_price
 from .museum_infra import INFRA
 from .results import Table
 from .sizes import (GPU, GPUS, MODES, ROOM, _plain, anatomy, config_of, count_of, find_gpu, flops_per_token, memory, nearest, plan,
@@ -40,10 +41,7 @@ def hourly(
     "What an hour costs, and who says so; raises `GpubError` for a price that is none"
     if usd_per_hour is not None: return check_rate(usd_per_hour), 'asked for'
     if card.name == 'cpu': return 0., card.price
-    try: usd, where = find_price(card.name)
-    except GpubError: return None, 'none known: give --usd-per-hour'
-    row = next((p for p in read_json(shipped('prices.json')) if _plain(p['gpu']) == _plain(card.name) and p['usd_per_hour'] == usd), None)
-    return usd, f"{where}, {row['note']} ({', '.join(row['source'])})" if row else where
+    return known_price(card.name) or (None, 'none known: give --usd-per-hour')
 
 def card_table(
     cards=None # `GPU`s; default: all
@@ -211,6 +209,22 @@ def published_speeds(
     told = lookup('costs/usd_per_billion_tokens') if what == 'burn-1b' else []
     return {find_card(r['gpu']).name: r['tokens_per_s'] for r in told if r['measured'] and 'spot' not in r['gpu']}
 
+def informed_plan(
+    what,              # a preset or a config
+    card,              # a name or a `GPU`
+    tokens,            # 300M, 2.8B or a number
+    usd_per_hour=None, # default: the dated table
+    mfu=None,          # share of the peak, instead of everything that is known
+    optimizer='muon',
+    folder=None,       # like data/, for receipts
+): # as from `sizes.plan`, with `kind`: measured, published, forecast or asked for
+    "A plan at the speed that is known best (a receipt's, else the published one of this very model, else the forecast) and at the dated price"
+    g, told = find_card(card), published_speeds(what); usd, where = hourly(g, usd_per_hour)
+    p = plan(what, g, tokens, usd, mfu, optimizer, folder=folder or shipped())
+    kind = 'asked for' if mfu else 'measured' if p['speed'].startswith('measured') else 'published' if g.name in told else 'forecast'
+    if kind == 'published': p = plan(what, g, tokens, usd, told[g.name]*flops_per_token(config_of(what))/g.peak, optimizer) | dict(speed=f'published: {told[g.name]:,} tok/s')
+    return p | dict(kind=kind, price=where)
+
 def compare(
     what,              # a preset or a config
     tokens,            # 300M, 2.8B or a number
@@ -220,18 +234,14 @@ def compare(
     folder=None,       # like data/, for receipts
 ): # list of dicts, the cheapest per token first; then those without a price, the fastest first; then those it does not fit
     "A model on many cards; raises `GpubError` as `plan` does, and for a price that is none"
-    cards, asked, told, rows = [find_card(g) for g in gpus or [*GPUS, *MORE]], usd_per_hour, published_speeds(what), []
+    cards, asked, rows = [find_card(g) for g in gpus or [*GPUS, *MORE]], usd_per_hour, []
     if isinstance(asked, dict) and (lost := [*(asked.keys() - {g.name for g in cards})]):
         raise GpubError(f"a price is given for {lost[0]!r}, which is not compared; the names are {', '.join(g.name for g in cards)}")
     for g in cards:
-        usd, where = hourly(g, asked.get(g.name) if isinstance(asked, dict) else asked)
-        p = plan(what, g, tokens, usd, optimizer=optimizer, folder=folder or shipped())
-        kind = 'measured' if p['speed'].startswith('measured') else 'published' if g.name in told else 'forecast'
-        if kind == 'published': p = plan(what, g, tokens, usd, told[g.name]*flops_per_token(config_of(what))/g.peak, optimizer)
+        p = informed_plan(what, g, tokens, asked.get(g.name) if isinstance(asked, dict) else asked, optimizer=optimizer, folder=folder)
         best = min((r for r in p['rows'] if r['fits']), key=lambda r: r['hours'], default=p['rows'][-1])
-        rows.append({k: best[k] for k in ('fits', 'checkpointing', 'micro_batch', 'peak_gb', 'tok_s', 'hours')} | dict(
-            gpu=g.name, kind=kind, speed=p['speed'] if kind != 'published' else f'published: {told[g.name]:,} tok/s', usd_per_hour=usd, price=where,
-            usd=None if usd is None else best['usd'], usd_per_billion=usd_per_billion(usd, best['tok_s']) if best['fits'] and usd else None))
+        rows.append({k: best[k] for k in ('fits', 'checkpointing', 'micro_batch', 'peak_gb', 'tok_s', 'hours', 'usd')} | {k: p[k] for k in ('gpu', 'kind', 'speed', 'usd_per_hour', 'price')} | dict(
+            usd_per_billion=usd_per_billion(p['usd_per_hour'], best['tok_s']) if best['fits'] and p['usd_per_hour'] else None))
     return sorted(rows, key=lambda r: (not r['fits'], r['usd_per_billion'] is None, r['usd_per_billion'] or r['hours'] or r['peak_gb']))
 
 def compare_table(

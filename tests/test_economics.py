@@ -3,12 +3,15 @@ import json, math
 from dataclasses import replace
 import pytest
 import torch
+from click.testing import CliRunner
 from gpub.claims import lookup
+from gpub.cli import cli
 from gpub.core import GpubError
 from gpub.economics import (CHECKLIST, LINKS, MORE, TAUGHT, all_reduce_seconds, break_even, card_table, checklist, checkpointing_price, compare, compare_table, failure_table, find_card,
-                            fits_table, flag_table, hourly, lessons_table, scale_out, stands, usd_per_billion)
+                            fits_table, flag_table, hourly, informed_plan, lessons_table, scale_out, stands, usd_per_billion)
 from gpub.museum_infra import INFRA, _installed, check_first_batch, check_versions
-from gpub.sizes import GPUS, ROOM, config_of, memory, plan
+from gpub.ledger import known_price
+from gpub.sizes import GPUS, ROOM, config_of, memory, plan, plan_table
 from pathlib import Path
 
 NBS = Path(__file__).parents[1]/'nbs'
@@ -27,6 +30,17 @@ def test_no_price_and_no_speed_are_refused(usd, tok_s):
 def test_a_card_without_a_price_asks_for_one():
     assert hourly(GPUS['T4']) == (None, 'none known: give --usd-per-hour') and 'give --usd-per-hour' in str(compare_table(compare('gpt2-134m', '1B', ['T4'])))
     assert compare('gpt2-134m', '1B', ['T4'], usd_per_hour=.35)[0]['usd'] > 0 and [r[5] for r in card_table([GPUS['T4'], GPUS['A40']]).rows] == ['', '0.40']
+
+def test_one_price_for_every_command():
+    for g in GPUS.values(): assert known_price(g.name) is None and g.usd is None or known_price(g.name)[0] == g.usd == hourly(g)[0], g.name # the table of cards repeats the dated one
+    assert known_price('A100-80') == (1.49, 'RunPod, 2026-04-07, on demand (s2-01, s5-01)') == hourly(GPUS['A100-80'])
+    said = [CliRunner().invoke(cli, ['plan', 'burn-1b', '--tokens', '1B', *more]).output for more in (['--gpu', 'A100-80'], ['--gpu', 'A100-80', '--compare'])]
+    assert '$1.49 an hour, RunPod, 2026-04-07, on demand (s2-01, s5-01)' in said[0] and '1.49' in said[1] and all('28,300' in s for s in said) and not any('1.45' in s for s in said)
+
+def test_what_is_known_goes_before_what_is_assumed():
+    kinds = [informed_plan('burn-1b', c, '1B', mfu=m)['kind'] for c, m in (('A100-80', None), ('H100', None), ('A100-80', .5))]; assert kinds == ['published', 'forecast', 'asked for']
+    p = informed_plan('burn-1b', 'NVIDIA L40S', '1B', 2.); assert p['usd_per_hour'] == 2 and p['price'] == 'asked for' and 'none known' in plan_table(informed_plan('burn-1b', 'T4', '1B'))
+    with pytest.raises(GpubError, match='above 0, got 0'): informed_plan('burn-1b', 'A100-80', '1B', 0)
 
 def test_every_price_in_the_table_was_published():
     costs, rows = lookup('costs/hourly_prices'), json.loads((NBS.parent/'data/prices.json').read_text(encoding='utf-8')); dates = {s['slug']: s['date'] for s in lookup('sources/items')}
