@@ -12,8 +12,8 @@ import re, sys
 from pathlib import Path
 import numpy as np
 import torch
-from .checkpoint import lock
 from .core import GpubError
+from .folder import lock
 from .gpt import reach
 
 # %% ../nbs/lib/alarms.ipynb #b415be5e

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
-from .core import GpubError, machine, seed_everything, use_threads
+from .core import GpubError, machine, pick_precision, seed_everything, use_threads
 from .gpt import GPT, GPTConfig
 from .corpus import load_corpus
-from .run import PRESETS, matmul_peak
+from .run import PRESETS, matmul_peak, pass_seconds
 from .sizes import flops_per_token
-from .train import TrainConfig, contexts, depth_at, evaluate, train
+from .train import TrainConfig, contexts, ctx_at, depth_at, evaluate, train
 
 # %% ../nbs/lib/bench.ipynb #f7ae8b84
 @dataclass
@@ -31,6 +31,7 @@ class Contender:
     steps:int           # its recipe's length
     tokens:int          # per step
     cfg:TrainConfig|None=None # ours, whose blocks may sleep
+    precision:str='fp32'
     seconds:float=0.
     done:int=0
     curve:list=field(default_factory=list) # (seconds, step, validation loss)
@@ -49,8 +50,8 @@ def ours(name, preset, corpus, settings=None):
     r = PRESETS[preset]; cfg = TrainConfig(**{**r.train.to_dict(), **(settings or {})})
     mc = GPTConfig(vocab=corpus.tok.vocab, **r.model); seed_everything(cfg.seed); model = GPT(mc)
     by_ctx = {c: corpus.train(c, cfg.batch_tokens//c, cfg.seed) for c in contexts(cfg, mc.ctx)}
-    loop = train(model, lambda n, c: by_ctx[c][n], cfg)
-    return Contender(name, model, lambda n: next(loop), cfg.steps, cfg.batch_tokens, cfg)
+    p = pick_precision('cpu', cfg.precision, lambda dtype: pass_seconds(model, *by_ctx[ctx_at(0, cfg, mc.ctx)][0], dtype, cfg)); loop = train(model, lambda n, c: by_ctx[c][n], cfg, dtype=p.dtype)
+    return Contender(name, model, lambda n: next(loop), cfg.steps, cfg.batch_tokens, cfg, p.name)
 
 def random_windows(ids, ctx, batch, seed):
     "The usual loader: windows at random places, stacked one by one"
@@ -77,7 +78,8 @@ class HFModel(nn.Module):
         try: from transformers import GPT2Config, GPT2LMHeadModel
         except ImportError: raise GpubError("this contender needs transformers: pip install 'gpub[hub]'") from None
         self.cfg = cfg
-        self.hf = GPT2LMHeadModel(GPT2Config(vocab_size=cfg.vocab, n_positions=cfg.ctx, n_embd=cfg.width, n_layer=cfg.layers, n_head=cfg.heads, resid_pdrop=0., embd_pdrop=0., attn_pdrop=0., bos_token_id=0, eos_token_id=0))
+        self.hf = GPT2LMHeadModel(GPT2Config(vocab_size=cfg.vocab, n_positions=cfg.ctx, n_embd=cfg.width, n_layer=cfg.layers, n_head=cfg.heads, resid_pdrop=0., embd_pdrop=0., attn_pdrop=0., bos_token_id=0, eos_token_id=0,
+                                             tie_word_embeddings=cfg.tied))
     def loss(self, x, y): return F.cross_entropy(self.hf(x, use_cache=False).logits.flatten(0, 1), y.flatten())
 
 def field_of(preset, corpus, hf=True, settings=None):
@@ -128,13 +130,13 @@ def bench_shakespeare(
     "Race the library's recipe against plain ones; the first contender is ours"
     import torch._dynamo # the first optimizer step of a process imports it: seconds that whoever starts would pay
     use_threads(); out = dict(machine=machine(), shapes={})
-    peak = matmul_peak(torch.device('cpu'), torch.float32); out['matmul_peak_gflops'] = round(peak/1e9, 1)
+    peaks = {n: matmul_peak(torch.device('cpu'), d) for n, d in dict(fp32=torch.float32, bf16=torch.bfloat16).items()}; out['matmul_peak_gflops'] = round(peaks['fp32']/1e9, 1)
     for preset in shapes:
         corpus = load_corpus(data, PRESETS[preset].model['ctx'], say); out['text'] = corpus.source
         say(f'{preset}: {PRESETS[preset].about}')
         cs = field_of(preset, corpus, hf, settings); race(cs, corpus, seconds, every, say)
-        out['shapes'][preset] = {c.name: dict(steps=c.done, seconds=round(c.seconds, 1), tok_s=round(c.done*c.tokens/c.seconds), final=c.curve[-1][2],
-            peak_share=round(c.flops()/c.seconds/peak, 3), time_to={str(l): time_to(c.curve, l) for l in losses},
+        out['shapes'][preset] = {c.name: dict(steps=c.done, precision=c.precision, seconds=round(c.seconds, 1), tok_s=round(c.done*c.tokens/c.seconds), final=c.curve[-1][2],
+            peak_share=round(c.flops()/c.seconds/peaks[c.precision], 3), time_to={str(l): time_to(c.curve, l) for l in losses},
             time_to_ours={k.name: time_to(c.curve, k.curve[-1][2]) for k in cs if k is not c}, curve=c.curve) for c in cs}
     return out
 

@@ -11,11 +11,12 @@ import json, platform, statistics, subprocess, sys, tempfile, time
 from dataclasses import replace
 import numpy as np
 import torch
+from .bench import HFModel
 from .bench_llama import MIDDLE, bench_llama, bench_llama_line
 from .core import GpubError, machine, pick_device, pick_precision, seed_everything, use_threads
 from .gpt import GPT, GPTConfig
 from .llama import LlamaConfig, build
-from .run import PRESETS, Run, find_preset, matmul_peak, override
+from .run import Run, find_preset, matmul_peak, override, pass_seconds
 from .shards import Batches
 from .sizes import SHAPES, flops_per_token
 from .train import Fit, TrainConfig, choose_loss, make_optimizers, train
@@ -45,11 +46,12 @@ def step_speed(
 ): # dict: tokens/s, utilisation, memory, losses
     "The engine's own loop on random tokens"
     p = find_preset(preset); shape, cfg = override(replace(p, train=replace(p.train, steps=max(p.train.steps, steps + warmup))), settings or {})
-    device = pick_device(device); precision = pick_precision(device, cfg.precision); mc = p.config(vocab=SHAPES[preset].model['vocab'], **shape)
+    device = pick_device(device); mc = p.config(vocab=SHAPES[preset].model['vocab'], **shape)
     seed_everything(cfg.seed); model = build(mc).to(device); fit = Fit(model, cfg, say=say)
     data = Batches(zipf_tokens(max(1_000_000, 4*cfg.batch_tokens), mc.vocab), ctx=mc.ctx, batch=cfg.batch_tokens//mc.ctx, device=device)
+    precision = pick_precision(device, cfg.precision, lambda dtype: pass_seconds(model, *data[0], dtype, cfg))
     if device.type == 'cuda': torch.cuda.reset_peak_memory_stats()
-    loss_fn = choose_loss(model, *(t.to(device) for t in data[0]), cfg, steps + warmup, precision.dtype, say, fit)
+    loss_fn = choose_loss(model, *data[0], cfg, steps + warmup, precision.dtype, say, fit)
     opts = make_optimizers(model, cfg, torch.bfloat16 if device.type == 'cuda' else torch.float32); tick, losses = Ticks(device), []
     for s in train(model, lambda n, ctx: data[n], cfg, opts, 0, loss_fn, precision.dtype, torch.amp.GradScaler(device.type, enabled=precision.scaler), fit):
         if s.n >= warmup: tick()
@@ -62,22 +64,24 @@ def step_speed(
 
 # %% ../nbs/lib/bench_train.ipynb #c5b89f51
 def overhead(
-    preset='shakespeare', steps=300, turn=10, settings=None, data=None, say=lambda text: None
+    preset='shakespeare', steps=300, turn=10, settings=None, say=lambda text: None
 ): # dict: seconds of both, and their ratio
     "The engine's time for `steps` steps over a bare loop's"
     with tempfile.TemporaryDirectory() as d:
-        run = Run(preset, d + '/run', data, {'steps': steps, **(settings or {})}, save_every=100, say=say); run.evals, run.milestones = {steps}, set(); run.progress.out = open(d + '/out', 'w')
+        run = Run(preset, d + '/run', settings={'steps': steps, **(settings or {})}, save_every=100, say=say); run.evals, run.milestones = {steps}, set(); run.progress.out = open(d + '/out', 'w')
         engine = run.steps(); next(engine)
-        model = build(run.model_cfg); opts = make_optimizers(model, run.cfg); params = [*model.parameters()]; x, y = run.batches(0, run.model_cfg.ctx)
-        loss_fn = choose_loss(model, x, y, run.cfg, steps, say=say)
+        dev, dtype = run.device, run.precision.dtype; model = build(run.model_cfg).to(dev); x, y = (t.to(dev) for t in run.batches(0, run.model_cfg.ctx)); params = [*model.parameters()]
+        opts = make_optimizers(model, run.cfg, torch.bfloat16 if dev.type == 'cuda' else torch.float32); loss_fn = choose_loss(model, x, y, run.cfg, steps, dtype, say)
         def bare():
-            loss_fn(x, y).backward(); torch.nn.utils.get_total_norm([p.grad for p in params])
+            with torch.autocast(dev.type, dtype, enabled=dtype != torch.float32): loss = loss_fn(x, y)
+            loss.backward(); torch.nn.utils.get_total_norm([p.grad for p in params])
             for o in opts: o.step(); o.zero_grad()
         bare(); spent = dict(engine=0., bare=0.)
         for _ in range((steps - 2)//turn):
             for name, step in ('engine', lambda: next(engine)), ('bare', bare):
                 start = time.perf_counter()
                 for _ in range(turn): step()
+                if dev.type == 'cuda': torch.cuda.synchronize()
                 spent[name] += time.perf_counter() - start
         engine.close(); run.progress.out.close()
     n = (steps - 2)//turn*turn
@@ -89,7 +93,9 @@ def peak_rss():
     import resource
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss*(1 if platform.system() == 'Darwin' else 1024)
 
-def tokens_for(cfg, batch, steps): return zipf_tokens(max(200_000, 4*batch*cfg.ctx*steps), cfg.vocab)
+def tokens_for(cfg, batch, steps):
+    "Random ids, four times as many as `steps` steps read"
+    return zipf_tokens(max(200_000, 4*batch*cfg.ctx*steps), cfg.vocab)
 
 def gpub_steps(model, batch, steps):
     "Seconds of each step of our loop with AdamW, and this process's peak memory"
@@ -100,11 +106,9 @@ def gpub_steps(model, batch, steps):
 
 def trainer_steps(model, batch, steps):
     "The same of transformers' Trainer"
-    try: from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments; import accelerate
+    try: import accelerate; from transformers import Trainer, TrainerCallback, TrainingArguments # the Trainer needs accelerate, and asks late
     except ImportError as e: raise GpubError(f"this comparison needs transformers and accelerate ({e}): pip install 'gpub[hub]' accelerate") from None
     use_threads(); seed_everything(0); cfg = GPTConfig(**model); tick = Ticks(torch.device('cpu')); data = Batches(tokens_for(cfg, batch, steps), ctx=cfg.ctx, batch=1)
-    net = GPT2LMHeadModel(GPT2Config(vocab_size=cfg.vocab, n_positions=cfg.ctx, n_embd=cfg.width, n_layer=cfg.layers, n_head=cfg.heads, resid_pdrop=0., embd_pdrop=0., attn_pdrop=0.,
-                                     bos_token_id=0, eos_token_id=0, tie_word_embeddings=cfg.tied))
     rows = [dict(input_ids=(x := data[i][0][0]), labels=x) for i in range(steps*batch)]
     class Clock(TrainerCallback):
         def on_train_begin(self, *args, **kw): tick()
@@ -112,7 +116,7 @@ def trainer_steps(model, batch, steps):
     with tempfile.TemporaryDirectory() as d:
         args = TrainingArguments(d, max_steps=steps, per_device_train_batch_size=batch, use_cpu=True, optim='adamw_torch_fused', learning_rate=1e-4, max_grad_norm=0., save_strategy='no', logging_strategy='no',
                                  report_to=[], disable_tqdm=True)
-        out = Trainer(net, args, train_dataset=rows, callbacks=[Clock()]).train()
+        out = Trainer(HFModel(cfg).hf, args, train_dataset=rows, callbacks=[Clock()]).train()
     return dict(seconds=tick.seconds(), rss=peak_rss(), loss=out.training_loss)
 
 def alone(f, **kw):

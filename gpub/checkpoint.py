@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['FORMAT', 'MODEL', 'OPTIMIZER', 'untie', 'checkpoints', 'Damaged', 'verify', 'save_checkpoint', 'Checkpoint', 'latest',
-           'load_checkpoint', 'differences', 'Saver', 'mirror_run', 'restore_from_mirror', 'Mirror', 'lock']
+           'load_checkpoint', 'Saver', 'mirror_run', 'restore_from_mirror', 'Mirror']
 
 # %% ../nbs/lib/checkpoint.ipynb #e6c03e00
-import errno, json, os, re, shutil
+import json, os, re, shutil
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +16,8 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from .core import GpubError, read_json, sha256, write_atomic
+from .core import GpubError, first_line, read_json, sha256, write_atomic
+from .folder import differences
 
 # %% ../nbs/lib/checkpoint.ipynb #be9a08bb
 FORMAT = 1
@@ -85,7 +86,7 @@ def verify(
     if folder.is_file(): raise Damaged(f'{folder} is a file: a checkpoint is a folder')
     try: record = json.loads((folder/'state.json').read_text(encoding='utf-8'))
     except FileNotFoundError: raise Damaged(f'{folder}: state.json is missing') from None
-    except OSError as e: raise Damaged(f'{folder}: state.json cannot be read: {_reason(e)}') from None
+    except OSError as e: raise Damaged(f'{folder}: state.json cannot be read: {first_line(e)}') from None
     except ValueError: raise Damaged(f'{folder}: state.json is not JSON') from None
     if not isinstance(record, dict) or not isinstance(record.get('format'), int): raise Damaged(f'{folder}: state.json is not that of a checkpoint')
     if record['format'] > FORMAT: raise GpubError(f'{folder} has format {record["format"]}, this gpub reads up to {FORMAT}: upgrade gpub (pip install -U gpub)')
@@ -119,10 +120,8 @@ def _told(step, root):
     "The system's complaints about a save as one line"
     try: yield
     except (OSError, SafetensorError) as e:
-        raise GpubError(f'could not save step {step} in {root}: {_reason(e)}; earlier checkpoints are untouched, '
+        raise GpubError(f'could not save step {step} in {root}: {first_line(e)}; earlier checkpoints are untouched, '
                         'make room or permission there and run the same command again') from e
-
-def _reason(e): return (getattr(e, 'strerror', None) or str(e)).splitlines()[0]
 
 def _begin(run_dir, step, parts, keep):
     "Whatever can be refused before a byte is copied, cleaning up after whoever died here; the temporary folder to write into"
@@ -190,12 +189,11 @@ class Checkpoint:
     path: Path      # where it came from
 
 def latest(
-    run_dir,                  # the run folder
-    files=(MODEL, OPTIMIZER), # the files that must be whole
-    say=print,                # called with one line for every damaged checkpoint passed over
+    run_dir,   # the run folder
+    say=print, # called with one line for every damaged checkpoint passed over
 ): # its folder, or None if nothing was ever saved; raises GpubError if nothing is whole
     "The newest checkpoint that is whole"
-    return (found := _newest(run_dir, files, say)) and found[0]
+    return (found := _newest(run_dir, (MODEL, OPTIMIZER), say)) and found[0]
 
 def load_checkpoint(
     path,           # a run folder, or one checkpoint folder in it
@@ -230,25 +228,8 @@ def _newest(run_dir, files, say):
 
 def _read(path, tied):
     try: tensors = load_file(path)
-    except SafetensorError as e: raise Damaged(f'{path} is not a safetensors file: {_reason(e)}') from None
+    except SafetensorError as e: raise Damaged(f'{path} is not a safetensors file: {first_line(e)}') from None
     return tensors | {name: tensors[first] for name, first in tied.items()}
-
-# %% ../nbs/lib/checkpoint.ipynb #d1affb7e
-def differences(
-    found:dict,  # the configuration the folder was made with
-    wanted:dict, # the one asked for now
-): # lines, empty if they agree
-    "What differs between two nested configurations, in words"
-    a, b = _flat(found), _flat(wanted)
-    return [f'{k}: this run {repr(a[k]) if k in a else "has none"}, asked {repr(b[k]) if k in b else "for none"}'
-            for k in a | b if (k in a, a.get(k)) != (k in b, b.get(k))]
-
-# %% ../nbs/lib/checkpoint.ipynb #e470249a
-def _flat(d, prefix=''):
-    "Nested dicts to dotted keys, values as JSON would give them back (a tuple is a list)"
-    out = {}
-    for k, v in d.items(): out |= _flat(v, f'{prefix}{k}.') if isinstance(v, dict) and v else {f'{prefix}{k}': json.loads(json.dumps(v))}
-    return out
 
 # %% ../nbs/lib/checkpoint.ipynb #0c8ff28b
 @torch.no_grad()
@@ -336,7 +317,7 @@ def restore_from_mirror(
         say(f'{e}'); return None
     if mine and _step(best) <= _step(mine): return None
     try: _clear(run_dir/'checkpoints'); _copy_small(mirror, run_dir); _copy_checkpoint(best, run_dir)
-    except OSError as e: raise GpubError(f'could not bring {best} to {run_dir}: {_reason(e)}; choose another folder with --out') from e
+    except OSError as e: raise GpubError(f'could not bring {best} to {run_dir}: {first_line(e)}; choose another folder with --out') from e
     say(f'{run_dir} had {f"only step {_step(mine)}" if mine else "no checkpoint"}: brought step {_step(best)} back from {mirror}')
     return run_dir/'checkpoints'/best.name
 
@@ -398,32 +379,4 @@ class Mirror:
         "What is wrong with the mirror, None if it is complete"
         if self._met and not (self.folder/'LATEST').exists(): return 'its files are gone (unplugged?)' # never fill an empty mount point
         try: mirror_run(self.run_dir, self.folder, self.keep); self._met = (self.folder/'LATEST').exists()
-        except (OSError, GpubError) as e: return _reason(e)
-
-# %% ../nbs/lib/checkpoint.ipynb #d39ecb1e
-@contextmanager
-def lock(
-    run_dir,   # the run folder, made if it is not there
-    say=print, # called with one line on a file system that knows no locks
-):
-    "Hold a run folder alone; raises GpubError naming the process that has it"
-    path = Path(run_dir, '.lock')
-    try: path.parent.mkdir(parents=True, exist_ok=True); file = open(path, 'a+')
-    except OSError as e: raise GpubError(f'cannot write in {run_dir}: {_reason(e)}; choose another folder with --out') from None
-    with file:
-        try: _grab(file)
-        except OSError as e:
-            if e.errno not in (errno.EAGAIN, errno.EACCES, errno.EDEADLK): say(f'{run_dir} cannot be locked ({_reason(e)}): make sure that nobody else trains there')
-            else: file.seek(0); raise GpubError(f'{run_dir} is in use by process {file.read().strip() or "unknown"}: wait for it, stop it, or choose another folder with --out') from None
-        file.truncate(0); file.write(str(os.getpid())); file.flush()
-        yield
-
-# %% ../nbs/lib/checkpoint.ipynb #b5337abc
-def _grab(file):
-    "Lock `file` or raise OSError at once"
-    if os.name == 'nt':
-        import msvcrt
-        file.seek(2**30); msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1) # far behind the process number, which others may read
-    else:
-        import fcntl
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (OSError, GpubError) as e: return first_line(e)

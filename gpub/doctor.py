@@ -17,8 +17,9 @@ from types import SimpleNamespace
 import torch
 from safetensors import safe_open
 from .alarms import Alarm, check_mfu, check_state
-from .checkpoint import MODEL, Damaged, checkpoints, differences, verify
+from .checkpoint import MODEL, Damaged, checkpoints, verify
 from .core import GpubError, read_json
+from .folder import differences, fixed
 from .llama import build
 from .plays import sees_future
 from .preflight import most_at_birth
@@ -211,14 +212,12 @@ def check_shapes(run_dir, config):
     if not (folder := _whole(run_dir)): return 'no checkpoint to compare'
     check_state(saved_shapes(folder), _model(config).state_dict())
     then = _identity(folder)
-    if diff := differences(_fixed(then), _fixed({k: config.get(k, {}) for k in then})):
+    if diff := differences(*(fixed(c, CHANGEABLE) for c in (then, {k: config.get(k, {}) for k in then}))): # a resumed run may change the others
         raise Alarm(f'{folder.name} was saved by another configuration: {diff[0]}'.replace('this run', 'checkpoint').replace('asked', 'config.json'),
                     'restore the config.json the run began with')
     return f'{folder.name} fits config.json'
 
 def _identity(folder): return read_json(Path(folder, 'state.json'))['state'].get('config', {})
-def _fixed(d):
-    return {k: {n: v for n, v in d[k].items() if n not in CHANGEABLE} if k == 'train' else d[k] for k in d} # a resumed run may change the others
 
 def _whole(run_dir):
     "The newest checkpoint that is whole, or None"

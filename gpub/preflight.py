@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FACTORS', 'CHILD', 'CHECKS', 'Check', 'twin', 'Subject', 'most_at_birth', 'birth', 'causality', 'rows', 'spark',
            'rate_curve', 'best_factor', 'learning_rate', 'overfit', 'resume', 'parity', 'flops_per_second', 'forecast',
-           'examine', 'preflight', 'check_line', 'preflight_table']
+           'examine', 'preflight', 'check_line']
 
 # %% ../nbs/lib/preflight.ipynb #13d1fbff
 import copy, json, math, shutil, subprocess, sys, tempfile, time
@@ -14,13 +14,13 @@ from functools import cached_property
 from pathlib import Path
 import torch
 from .checkpoint import load_checkpoint
-from .core import pick_precision, seed_everything
+from .core import first_line, pick_precision, seed_everything
 from .gpt import reach
 from .llama import build
 from .report import read_log
-from .run import Run, matmul_peak
+from .run import Run, matmul_peak, pass_seconds
 from .sizes import anatomy, checkpoint_bytes, flops_per_token, memory, plan, ram_bytes
-from .train import make_optimizers, seconds_per_call, train
+from .train import ctx_at, make_optimizers, seconds_per_call, train
 
 # %% ../nbs/lib/preflight.ipynb #11941a19
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class Subject:
     def __init__(self, preset, data=None, settings=None, device='auto', gpu=None, usd_per_hour=0., say=print):
         self.run = Run(preset, data=data, settings=settings, device=device, usd_per_hour=usd_per_hour, say=say)
         self.cfg, self.train, self.device, self.settings, self.gpu = self.run.model_cfg, self.run.cfg, self.run.device, settings or {}, gpu
-        p = pick_precision(self.device, self.train.precision)
-        self.dtype, self.scaler = p.dtype, torch.amp.GradScaler(self.device.type, enabled=p.scaler)
         gpu = self.device.type != 'cpu'
         self.look = self.cfg if gpu or anatomy(self.cfg).params < 5e7 else twin(self.cfg)   # a few forward passes
         self.learn = self.cfg if anatomy(self.cfg).params < (2e9 if gpu else 2e6) else twin(self.cfg) # a few hundred steps
+        self.precision = p = pick_precision(self.device, self.train.precision, self._seconds if self.learn == self.cfg else None)
+        self.dtype, self.scaler = p.dtype, torch.amp.GradScaler(self.device.type, enabled=p.scaler)
         self.tokens = 1024 if self.cfg.vocab < 5000 else 256
         self.x, self.y = self.rows(0)
 
@@ -58,8 +58,13 @@ class Subject:
         ctx = min(ctx, self.cfg.ctx)
         return self.run.corpus.train(ctx, max(least, self.tokens//ctx), self.train.seed)[step]
 
-    def build(self, cfg, seed=0):
-        seed_everything(seed); return build(cfg).to(self.device)
+    def build(self, cfg):
+        "A fresh model, always the same"
+        seed_everything(0); return build(cfg).to(self.device)
+
+    def _seconds(self, dtype): # as the run will measure it
+        x, y = (t.to(self.device) for t in self.run.batches(0, ctx_at(0, self.train, self.cfg.ctx)))
+        return pass_seconds(self.build(self.cfg), x, y, dtype, self.train)
 
     def size(self, cfg): return '' if cfg == self.cfg else f' (twin: {cfg.layers} x {cfg.width}, context {cfg.ctx})'
 
@@ -182,7 +187,7 @@ def _small_run(s, text, steps):
     "Arguments of a `Run` that is over in a moment, on a piece of the validation text"
     piece = s.run.corpus.tok.decode(s.run.corpus.val[:4000]) + ' ab'; text.write_text(piece*(4000//len(piece) + 1), encoding='utf-8')
     shape = {k: getattr(twin(s.cfg), k) for k in ('layers', 'width', 'heads', 'ctx')}
-    few = dict(steps=steps, batch_tokens=4*shape['ctx'], stages=[], depths=[], micro_batch=None, log_every=1, compile='no')
+    few = dict(steps=steps, batch_tokens=4*shape['ctx'], stages=[], depths=[], micro_batch=None, log_every=1, compile='no', precision=s.precision.name) # else each would time its own
     return dict(preset=s.run.name, data=str(text), device=str(s.device), settings=s.settings | shape | few)
 
 def _apart(killed, whole, steps):
@@ -262,7 +267,7 @@ def examine(name, f, *args):
     "One check, timed; whatever goes wrong in it is its answer"
     t = time.perf_counter()
     try: ok, found, wanted = f(*args)
-    except Exception as e: ok, found, wanted = False, f'{type(e).__name__}: {(str(e).splitlines() or [""])[0][:200]}', 'an answer'
+    except Exception as e: ok, found, wanted = False, f'{type(e).__name__}: {first_line(e, 200)}', 'an answer'
     return Check(name, bool(ok), found, wanted, time.perf_counter() - t)
 
 def preflight(
@@ -285,10 +290,3 @@ def check_line(c:Check):
     first, *rest = c.found.split('\n')
     head = f'{"ok" if c.ok else "FAIL":5}{c.name:{max(map(len, CHECKS))}}  {first}  (wanted: {c.wanted}; {c.seconds:.1f} s)'
     return head + ''.join(f'\n{"":7}{r}' for r in rest)
-
-def preflight_table(
-    checks:list, # from `preflight`
-): # text
-    "All answers and the verdict"
-    bad = [c.name for c in checks if not c.ok]; verdict = f'NOT READY: {", ".join(bad)}' if bad else 'ready'
-    return '\n'.join([*map(check_line, checks), f'{len(checks)} checks in {sum(c.seconds for c in checks):.0f} s: {verdict}'])

@@ -2,9 +2,15 @@
 import os, shutil, subprocess, sys
 from pathlib import Path
 import pytest
+from gpub.plays import plays
 
 @pytest.fixture(scope='session')
 def root(): return Path(__file__).resolve().parent.parent
+
+@pytest.fixture(scope='session')
+def text(tmp_path_factory):
+    "A short play in a file, the same for every test"
+    p = tmp_path_factory.mktemp('text')/'play.txt'; p.write_text(plays(6000, seed=3)); return p
 
 @pytest.fixture
 def copy(root, tmp_path):

@@ -3,9 +3,10 @@ import json, os, pickle, random, shutil, signal, subprocess, sys, threading, tim
 from collections import namedtuple
 import pytest, torch
 from gpub import checkpoint as ckpt
-from gpub.checkpoint import (MODEL, OPTIMIZER, Damaged, Saver, checkpoints, differences, latest, load_checkpoint, lock, mirror_run,
-                             restore_from_mirror, save_checkpoint, verify)
+from gpub.checkpoint import (MODEL, OPTIMIZER, Damaged, Saver, checkpoints, latest, load_checkpoint, mirror_run, restore_from_mirror, save_checkpoint, verify)
+from gpub import folder as fold
 from gpub.core import GpubError
+from gpub.folder import differences, lock
 
 def tensors(step, n=1000): return {'w': torch.full((n,), float(step)), 'b': torch.arange(n) + step}
 
@@ -170,16 +171,13 @@ def test_disk_full_while_writing(tmp_path, monkeypatch, where):
     assert snapshot(tmp_path) == before and not list((tmp_path/'checkpoints').glob('.tmp*'))
     monkeypatch.undo(); save(tmp_path, 2); assert check_whole(tmp_path) == 2
 
-def test_disk_full_on_a_real_small_disk(tmp_path, monkeypatch):
-    if sys.platform != 'linux' or subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=1m', 'tmpfs', tmp_path], capture_output=True).returncode:
-        pytest.skip('mounting a tmpfs needs root on Linux')
-    try:
-        save(tmp_path, 1, n=10_000); before = snapshot(tmp_path)
-        refused('no room', save, tmp_path, 2, n=60_000)
-        monkeypatch.setattr(ckpt, '_need_room', lambda *a: None)      # somebody else fills the disk after we looked
-        for n in (60_000, 100_000): refused('No space left', save, tmp_path, 2, n=n)
-        assert snapshot(tmp_path) == before and check_whole(tmp_path) == 1
-    finally: subprocess.run(['umount', tmp_path], check=True)
+def test_disk_full_on_a_real_small_disk(small_disk, monkeypatch):
+    disk = small_disk(1024)
+    save(disk, 1, n=10_000); before = snapshot(disk)
+    refused('no room', save, disk, 2, n=60_000)
+    monkeypatch.setattr(ckpt, '_need_room', lambda *a: None)      # somebody else fills the disk after we looked
+    for n in (60_000, 100_000): refused('No space left', save, disk, 2, n=n)
+    assert snapshot(disk) == before and check_whole(disk) == 1
 
 def test_no_permission(tmp_path, monkeypatch):
     (tmp_path/'file').write_text('x')
@@ -206,7 +204,7 @@ def test_differences():
         'train: this run has none, asked {}', 'seed: this run has none, asked None']
     assert differences({'a': 1}, {'a': '1'}) == ["a: this run 1, asked '1'"]
 
-HOLD = 'import sys, time; from gpub.checkpoint import lock\nwith lock(sys.argv[1]): print("held", flush=True); time.sleep(60)'
+HOLD = 'import sys, time; from gpub.folder import lock\nwith lock(sys.argv[1]): print("held", flush=True); time.sleep(60)'
 
 def test_lock_across_processes_and_after_kill_9(tmp_path):
     p = subprocess.Popen([sys.executable, '-c', HOLD, tmp_path], stdout=subprocess.PIPE, text=True)
@@ -220,7 +218,7 @@ def test_lock_across_processes_and_after_kill_9(tmp_path):
 
 def test_lock_where_the_file_system_has_none(tmp_path, monkeypatch):
     def unsupported(file): raise OSError(95, 'Operation not supported')
-    monkeypatch.setattr(ckpt, '_grab', unsupported); said = []
+    monkeypatch.setattr(fold, '_grab', unsupported); said = []
     with lock(tmp_path, say=said.append): assert 'cannot be locked' in said[0]
 
 # The saver: the same promises, kept by a thread
@@ -374,46 +372,36 @@ def test_a_mirror_that_is_unplugged(both):
     put(saver, 5); refused('unplugged', saver.wait); assert not list(away.iterdir()), 'filled the empty mount point'
     away.rmdir(); away.with_name('pulled').rename(away); put(saver, 6); saver.wait(); assert check_whole(away) == 6
 
-def test_mirror_full_on_a_real_small_disk(tmp_path):
-    run, away, said = tmp_path/'run', tmp_path/'away', []; away.mkdir()
-    if sys.platform != 'linux' or subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=1m', 'tmpfs', away], capture_output=True).returncode:
-        pytest.skip('mounting a tmpfs needs root on Linux')
-    try:
-        saver = Saver(run, mirror=away, say=said.append); put(saver, 1, n=10_000); saver.wait()
-        put(saver, 2, n=60_000); assert 'are free' in refused('no room for a checkpoint', saver.wait)
-        assert check_whole(run) == 2 and check_whole(away) == 1 and len(said) == 1
-        (away/'filler').write_bytes(bytes(700_000)); (run/'log.jsonl').write_bytes(bytes(900_000)) # now not even the log fits
-        put(saver, 3, n=100); refused('No space left', saver.wait); assert check_whole(away) == 1
-        (away/'filler').unlink(); (run/'log.jsonl').write_text('{}'); shutil.rmtree(run/'checkpoints'/'step-00000002'); saver.wait(); assert check_whole(away) == 3
-    finally: subprocess.run(['umount', away], check=True)
+def test_mirror_full_on_a_real_small_disk(tmp_path, small_disk):
+    run, away, said = tmp_path/'run', small_disk(1024), []
+    saver = Saver(run, mirror=away, say=said.append); put(saver, 1, n=10_000); saver.wait()
+    put(saver, 2, n=60_000); assert 'are free' in refused('no room for a checkpoint', saver.wait)
+    assert check_whole(run) == 2 and check_whole(away) == 1 and len(said) == 1
+    (away/'filler').write_bytes(bytes(700_000)); (run/'log.jsonl').write_bytes(bytes(900_000)) # now not even the log fits
+    put(saver, 3, n=100); refused('No space left', saver.wait); assert check_whole(away) == 1
+    (away/'filler').unlink(); (run/'log.jsonl').write_text('{}'); shutil.rmtree(run/'checkpoints'/'step-00000002'); saver.wait(); assert check_whole(away) == 3
 
-def test_no_free_byte_on_a_real_disk(tmp_path):
-    if sys.platform != 'linux' or subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=1m', 'tmpfs', tmp_path], capture_output=True).returncode:
-        pytest.skip('mounting a tmpfs needs root on Linux')
-    try:
-        saver = Saver(tmp_path); put(saver, 1); saver.wait()
-        with pytest.raises(OSError), open(tmp_path/'filler', 'wb', buffering=0) as f:
-            while True: f.write(bytes(4096))
-        assert shutil.disk_usage(tmp_path).free == 0; before = snapshot(tmp_path)
-        for f in (save, lambda *a: put(saver, 2)): assert '0.0 MB are free' in refused('no room', f, tmp_path, 2)
-        assert snapshot(tmp_path) == before and check_whole(tmp_path) == 1
-        (tmp_path/'filler').unlink(); put(saver, 2); saver.wait(); assert check_whole(tmp_path) == 2, 'made room, and on it goes'
-    finally: subprocess.run(['umount', tmp_path], check=True)
+def test_no_free_byte_on_a_real_disk(small_disk):
+    disk = small_disk(1024)
+    saver = Saver(disk); put(saver, 1); saver.wait()
+    with pytest.raises(OSError), open(disk/'filler', 'wb', buffering=0) as f:
+        while True: f.write(bytes(4096))
+    assert shutil.disk_usage(disk).free == 0; before = snapshot(disk)
+    for f in (save, lambda *a: put(saver, 2)): assert '0.0 MB are free' in refused('no room', f, disk, 2)
+    assert snapshot(disk) == before and check_whole(disk) == 1
+    (disk/'filler').unlink(); put(saver, 2); saver.wait(); assert check_whole(disk) == 2, 'made room, and on it goes'
 
 def test_a_mirror_of_a_newer_gpub_is_left_alone(both):
     run, away = both; f = checkpoints(away)[0]/'state.json'; shutil.rmtree(run)
     record = json.loads(f.read_text()) | {'format': ckpt.FORMAT + 1}; f.write_text(json.dumps(record | {'seal': ckpt._seal(record)})); before = snapshot(away)
     refused('upgrade gpub', restore_from_mirror, run, away); assert snapshot(away) == before and not run.exists()
 
-def test_a_read_only_disk(tmp_path):
-    if sys.platform != 'linux' or subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=4m', 'tmpfs', tmp_path], capture_output=True).returncode:
-        pytest.skip('mounting a tmpfs needs root on Linux')
-    try:
-        saver = Saver(tmp_path); put(saver, 1); saver.wait(); before = snapshot(tmp_path)
-        subprocess.run(['mount', '-o', 'remount,ro', tmp_path], check=True)
-        for f in (save, lambda *a: put(saver, 2)): refused('Read-only file system; earlier checkpoints are untouched', f, tmp_path, 2) # at once, before a copy
-        assert snapshot(tmp_path) == before and check_whole(tmp_path) == 1
-    finally: subprocess.run(['umount', tmp_path], check=True)
+def test_a_read_only_disk(small_disk):
+    disk = small_disk(4096)
+    saver = Saver(disk); put(saver, 1); saver.wait(); before = snapshot(disk)
+    subprocess.run(['mount', '-o', 'remount,ro', disk], check=True)
+    for f in (save, lambda *a: put(saver, 2)): refused('Read-only file system; earlier checkpoints are untouched', f, disk, 2) # at once, before a copy
+    assert snapshot(disk) == before and check_whole(disk) == 1
 
 def test_a_mirror_of_another_run_is_refused(both, tmp_path):
     run, away = both; other = tmp_path/'other'; files(other, 'y'); before = snapshot(away)

@@ -14,8 +14,8 @@ from gpub.run import Run
 from gpub.train import TrainConfig, rate
 
 @pytest.fixture(scope='module')
-def healthy(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('doctor'); text = folder/'play.txt'; text.write_text(plays(6000, seed=3))
+def healthy(text, tmp_path_factory):
+    folder = tmp_path_factory.mktemp('doctor')
     Run('shakespeare', folder/'run', text,
         dict(width=32, ctx=32, batch_tokens=256, steps=30, log_every=1, stages=[[0, 16], [.5, 32]]), say=lambda s: None).go()
     return folder/'run'
@@ -35,14 +35,13 @@ def test_a_run_on_its_way_is_healthy(run):
     write(run, rows(run)[:17]); (run/'bill.json').unlink(); (run/'report.html').unlink()
     assert found(run) == {}
 
-def test_a_killed_and_resumed_run_is_healthy(tmp_path, monkeypatch):
-    (tmp_path/'play.txt').write_text(plays(6000, seed=3))
+def test_a_killed_and_resumed_run_is_healthy(text, tmp_path, monkeypatch):
     settings, real = dict(width=32, ctx=32, batch_tokens=256, steps=20, log_every=1), gpub_run.train
     def dies(*a, **kw):
         for s in real(*a, **kw):
             if s.n == 13: raise MemoryError('killed here') # two steps after the last checkpoint, with rows in the log
             yield s
-    go = lambda: Run('shakespeare', tmp_path/'run', tmp_path/'play.txt', settings, say=lambda s: None).go()
+    go = lambda: Run('shakespeare', tmp_path/'run', text, settings, say=lambda s: None).go()
     monkeypatch.setattr(gpub_run, 'train', dies)
     with pytest.raises(MemoryError): go()
     assert rows(tmp_path/'run')[-1]['step'] == 12 and found(tmp_path/'run') == {} # broken off, and nothing is wrong with it

@@ -4,14 +4,10 @@ from pathlib import Path
 import psutil
 import pytest
 from gpub.checkpoint import load_checkpoint
-from gpub.plays import plays
-from test_run import TINY, gpub, wait_for
+from kill import start, wait_for
+from test_run import TINY, gpub
 
 ARGS = [*TINY, '--set', 'compile=no']
-
-@pytest.fixture(scope='module')
-def text(tmp_path_factory):
-    p = tmp_path_factory.mktemp('text')/'play.txt'; p.write_text(plays(6000, seed=3)); return p
 
 @pytest.fixture(scope='module')
 def alone(text, tmp_path_factory):
@@ -50,7 +46,6 @@ def test_one_process_goes_on_where_two_stopped_and_back(how, alone, text, tmp_pa
     assert gpub(*argv) == 0; same_curve(tmp_path/'run', alone)
 
 def test_two_go_on_where_one_stopped(alone, text, tmp_path):
-    from test_run import start
     argv = ['train', 'shakespeare', '--data', text, '--out', tmp_path/'run', *ARGS]
     p = start(*argv); wait_for(tmp_path/'run', 10, p); p.terminate(); p.communicate(timeout=120)
     p = torchrun(*argv, '--parallel', 'fsdp'); out, err = p.communicate(timeout=300); assert p.returncode == 0, err

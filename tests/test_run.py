@@ -1,5 +1,5 @@
 "Runs through the command line: bad input, interruptions, resuming bit for bit"
-import functools, http.server, json, os, random, re, shutil, signal, subprocess, sys, threading, time
+import functools, http.server, json, os, random, re, shutil, signal, sys, threading, time
 from pathlib import Path
 import pytest
 import torch
@@ -10,12 +10,10 @@ from gpub.checkpoint import load_checkpoint
 from gpub.cli import main
 from gpub.core import load_shakespeare
 from gpub.plays import plays
+from kill import same_weights, start, wait_for
 
+# runs are compared: none may time for itself which precision is faster
 TINY = ['--set', 'precision=fp32', '--set', 'width=32', '--set', 'ctx=32', '--set', 'stages=[[0,16],[0.5,32]]', '--set', 'depths=[[0,1],[0.4,2]]', '--set', 'batch_tokens=256', '--steps', '30', '--save-every', '5']
-
-@pytest.fixture(scope='module')
-def text(tmp_path_factory):
-    p = tmp_path_factory.mktemp('text')/'play.txt'; p.write_text(plays(6000, seed=3)); return p
 
 def gpub(*argv):
     "Run the command in this process: exit code"
@@ -24,26 +22,11 @@ def gpub(*argv):
     except SystemExit as e: return e.code or 0
     finally: sys.argv = old
 
-def start(*argv, **env):
-    "Run the command in its own process"
-    return subprocess.Popen([sys.executable, '-c', 'from gpub.cli import main; main()', *map(str, argv)], text=True, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, env={**os.environ, 'OMP_NUM_THREADS': '1', **env})
-
-def wait_for(out, step, proc):
-    "Until the log has a row of `step` or later"
-    log = Path(out)/'log.jsonl'
-    while proc.poll() is None:
-        if log.exists() and any(json.loads(l)['step'] >= step for l in log.read_text().splitlines() if l.endswith('}')): return
-        time.sleep(.005)
-    raise AssertionError(f'ended with {proc.returncode} before step {step}: {proc.communicate()}')
-
 def clockless(out):
     return [{k: v for k, v in json.loads(l).items() if k not in ('seconds', 'tok_s', 'mfu', 'usd')} for l in (Path(out)/'log.jsonl').read_text().splitlines()]
 
 def same_run(a, b):
-    x, y = load_checkpoint(a), load_checkpoint(b)
-    assert x.step == y.step and x.model.keys() == y.model.keys() and x.optimizer.keys() == y.optimizer.keys()
-    assert all(torch.equal(x.model[k], y.model[k]) for k in x.model) and all(torch.equal(x.optimizer[k], y.optimizer[k]) for k in x.optimizer)
+    same_weights(a, b)
     assert clockless(a) == clockless(b) and (Path(a)/'samples.jsonl').read_text() == (Path(b)/'samples.jsonl').read_text()
 
 @pytest.fixture(scope='module')
@@ -132,14 +115,10 @@ def test_disk_full_while_saving(text, tmp_path, capsys, monkeypatch):
     monkeypatch.undo()
     assert gpub('train', 'shakespeare', '--data', text, '--out', out, *TINY) == 0 # goes on
 
-@pytest.mark.skipif(not hasattr(os, 'geteuid') or os.geteuid() != 0, reason='mounting a small file system needs root')
-def test_a_really_full_disk(text, tmp_path, capsys, straight):
-    disk = tmp_path/'disk'; disk.mkdir()
-    if subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=900k', 'tmpfs', disk], capture_output=True).returncode: pytest.skip('mount is not allowed here')
-    try:
-        assert gpub('train', 'shakespeare', '--data', text, '--out', disk/'run', *TINY) == 1; one_line(capsys, 'room')
-        assert load_checkpoint(disk/'run').step >= 5
-    finally: subprocess.run(['umount', disk])
+def test_a_really_full_disk(text, capsys, small_disk):
+    disk = small_disk(900)
+    assert gpub('train', 'shakespeare', '--data', text, '--out', disk/'run', *TINY) == 1; one_line(capsys, 'room')
+    assert load_checkpoint(disk/'run').step >= 5
 
 def test_log_that_cannot_be_written(text, tmp_path, capsys, monkeypatch):
     def full(path, row): raise OSError(28, 'No space left on device')
@@ -173,9 +152,14 @@ def test_corrupted_download(tmp_path, capsys, monkeypatch):
 def test_without_network_the_plays(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv('GPUB_DATA', ''); monkeypatch.setenv('GPUB_CACHE', str(tmp_path/'cache'))
     monkeypatch.setattr(gpub_corpus, 'load_shakespeare', lambda say: load_shakespeare('http://127.0.0.1:9/none', say))
+    monkeypatch.setattr('gpub.core.SHAKESPEARE_BYTES', 60_000) # a shorter play: compressing a long one for the report takes a while
     argv = ['train', 'shakespeare', '--out', tmp_path/'run', '--set', 'width=16', '--set', 'ctx=128', '--set', 'batch_tokens=256', '--steps', '3', '--set', 'heads=2']
     assert gpub(*argv) == 0; assert 'NO NETWORK' in capsys.readouterr().out
     assert json.loads((tmp_path/'run'/'config.json').read_text())['reference']['source entropy'] > 0
+
+def test_stopped_at_once_says_so(capsys, monkeypatch):
+    def twice(self): raise KeyboardInterrupt # a second Ctrl-C, or one before the training began
+    monkeypatch.setattr(gpub_run.Run, 'go', twice); assert gpub('train', 'shakespeare') == 130; one_line(capsys, 'stopped')
 
 @pytest.mark.parametrize('sig', [signal.SIGINT, signal.SIGTERM])
 def test_stop_and_go_on(sig, straight, text, tmp_path):
@@ -252,6 +236,24 @@ def test_second_process_is_refused(straight, text, tmp_path, capsys):
     p = start(*argv); wait_for(tmp_path/'run', 10, p)
     assert gpub(*argv) == 1; one_line(capsys, 'in use', p.pid); p.kill(); p.communicate()
 
+@pytest.mark.parametrize('share, name', [(.5, 'bf16'), (.95, 'fp32')])
+def test_precision_is_measured_once_and_kept(share, name, text, tmp_path, monkeypatch):
+    "Where a CPU multiplies bf16, a step is timed in both; the run keeps what was faster then, whatever is faster when it goes on"
+    monkeypatch.setattr('gpub.core.cpu_has_bf16', lambda: True); asked = []
+    def clock(model, x, y, dtype, cfg): asked.append(dtype); return share if dtype == torch.bfloat16 else 1.
+    monkeypatch.setattr(gpub_run, 'pass_seconds', clock); argv = ['train', 'shakespeare', '--data', text, '--out', tmp_path/'run', *TINY, '--set', 'precision=auto']
+    whole = gpub_run.train; monkeypatch.setattr(gpub_run, 'train', lambda *a, **kw: (asked.append(a[6]), whole(*a, **kw))[1])
+    stop = gpub_run.Run._log; monkeypatch.setattr(gpub_run.Run, '_log', lambda run, s: (stop(run, s), s.n == 10 and run.stop.set()))
+    assert gpub(*argv) == 130; monkeypatch.setattr(gpub_run.Run, '_log', stop); monkeypatch.setattr(gpub_run, 'pass_seconds', lambda *a: pytest.fail('measured again'))
+    assert gpub(*argv) == 0; used = torch.bfloat16 if name == 'bf16' else torch.float32
+    assert asked == [torch.float32, torch.bfloat16, used, used]
+    config = json.loads((tmp_path/'run'/'config.json').read_text()); assert config['precision']['name'] == name and f'{share:.2f} of its fp32 time' in config['precision']['why']
+    first, *_, last = clockless(tmp_path/'run'); assert last['step'] == 30 and last['val_loss'] < first['loss']
+
+def test_bf16_learns_what_fp32_learns(text, undisturbed, tmp_path):
+    a, b = (clockless(undisturbed(v)) for v in ('muon', 'bf16')); assert a != b, 'bf16 was not used'
+    assert abs(a[-1]['val_loss'] - b[-1]['val_loss']) < .02 and all(t.dtype != torch.bfloat16 for t in load_checkpoint(undisturbed('bf16')).model.values())
+
 @pytest.mark.slow
 def test_compile_falls_back_without_a_compiler(text, tmp_path):
     p = start('train', 'shakespeare', '--data', text, '--out', tmp_path/'run', *TINY, '--set', 'compile=yes', PATH=str(tmp_path), CXX='', TORCHINDUCTOR_CACHE_DIR=str(tmp_path/'cache'))
@@ -266,7 +268,7 @@ def test_compiled_checkpoints_are_the_same_files(straight, text, tmp_path):
     assert abs(clockless(tmp_path/'run')[-1]['val_loss'] - clockless(straight)[-1]['val_loss']) < .02
 
 def test_the_second_family_trains_resumes_and_leaves_for_hugging_face(text, tmp_path, capsys):
-    argv = ['train', 'burn-toy', '--data', text, '--steps', '30', '--save-every', '5', '--set', 'ctx=32', '--set', 'batch_tokens=256']
+    argv = ['train', 'burn-toy', '--data', text, '--steps', '30', '--save-every', '5', '--set', 'ctx=32', '--set', 'batch_tokens=256', '--set', 'precision=fp32']
     assert gpub(*argv, '--out', tmp_path/'a') == 0
     p = start(*argv, '--out', tmp_path/'b'); wait_for(tmp_path/'b', 10, p); p.kill(); p.communicate(); assert gpub(*argv, '--out', tmp_path/'b') == 0; same_run(tmp_path/'a', tmp_path/'b')
     assert gpub('export', tmp_path/'a', tmp_path/'hf') == 0 and gpub('import', tmp_path/'hf', tmp_path/'back') == 0; capsys.readouterr()
