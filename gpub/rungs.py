@@ -51,15 +51,16 @@ class Place:
     def best(self): return max(self.peaks.values())
 
 class _Rows:
-    "What a DataLoader of torch asks of a data set"
+    "What a DataLoader of torch asks of a data set; beside the rows the processor time they took, which another process spent"
     def __init__(self, get): self.get = get
-    def __getitem__(self, n): return self.get(n)
+    def __getitem__(self, n): began = time.process_time(); return *self.get(n), time.process_time() - began
 
 def loader(
     p:Place,
     source:str,     # cold (each page read from the disk again), mapped, ram or device
     gather:bool,    # all rows at once, not in a loop
     workers:int=0,  # processes that read ahead
+    spent=lambda s: None, # called with the processor seconds that other processes needed
 ): # function of the step -> (ids, targets)
     "The same rows, fetched in one of several ways"
     path, in_memory = p.path.with_name('cold.bin') if source == 'cold' else p.path, source in ('ram', 'device')
@@ -73,7 +74,8 @@ def loader(
     get = batches.__getitem__ if gather else loop
     if not workers: return get
     ahead = iter(torch.utils.data.DataLoader(_Rows(get), batch_size=None, sampler=range(p.train.steps), num_workers=workers, multiprocessing_context='fork'))
-    return lambda n: next(ahead)
+    def fetch(n): x, y, s = next(ahead); spent(s); return x, y
+    return fetch
 
 def survey(
     preset, device, folder, settings=None, budget=1.
@@ -124,11 +126,15 @@ class Climber:
         if s['compile']: loss = torch.compile(own(loss), dynamic=False, mode=None if s['compile'] == 'default' else s['compile'])
         self.opts = make_optimizers(self.model, cfg, torch.bfloat16 if p.device.type == 'cuda' else torch.float32)
         if not s['fused']: unfuse(self.opts)
-        self.fit, self.get = Fit(self.model, cfg, say=self.notes.append), loader(p, s['source'], s['gather'], s['workers'])
+        self.fit, self.get = Fit(self.model, cfg, say=self.notes.append), loader(p, s['source'], s['gather'], s['workers'], self.elsewhere)
         self.steps = partial(train, self.model, self.fetch, cfg, self.opts, loss_fn=loss, dtype=precision.dtype, fit=self.fit,
                              scaler=torch.amp.GradScaler(p.device.type, enabled=precision.scaler))
         self.loop = self.steps(start=0)
         self.run(1); self.ready = time.perf_counter() - began
+
+    def elsewhere(self, s):
+        "Work that other processes did is no saving on a CPU: its processor time counts like this one's"
+        if self.p.device.type == 'cpu': self.clock.waited += s/torch.get_num_threads()
 
     def fetch(self, n, ctx):
         wall, busy = time.perf_counter(), time.process_time(); rows = self.get(n)
@@ -193,7 +199,8 @@ RUNGS = (
          why='a batch is a sliver of the tokens and takes microseconds to copy; all of them may not fit'),
     Rung('TF32', 'fp32 matmuls round their inputs to 10 bits', dict(tf32=True), tolerance=.02, lacks=lambda p: lacks_format(p.device, 'tf32'),
          why='training multiplies in bf16 where TF32 exists; fp32, when asked for, means fp32'),
-    Rung('bf16', 'matmuls in bf16 under autocast', dict(precision='bf16'), tolerance=.05, lacks=lambda p: lacks_format(p.device, 'bf16')),
+    Rung('bf16', 'matmuls in bf16 under autocast', dict(precision='bf16'), tolerance=.05, lacks=lambda p: lacks_format(p.device, 'bf16'),
+         why='on a CPU a run measures a step in both formats, and takes bf16 where it is faster'),
     Rung('fp16 + scaler', 'matmuls in fp16, gradients scaled up and back', dict(precision='fp16'), dict(precision='fp32'), .05,
          lambda p: lacks_format(p.device, 'fp16'), 'bf16 has the range of fp32 and needs no scaler; fp16 is for cards without it'),
     Rung('fused attention', 'no matrix of scores', dict(attend='sdpa'), tolerance=.01),

@@ -4,7 +4,8 @@ from dataclasses import replace
 import pytest, torch
 from gpub.bench_generate import as_gpt2
 from gpub.core import GpubError
-from gpub.generate import Memory, Taste, chances, choose, generate, penalise, write
+from gpub import generate as generation
+from gpub.generate import Laid, Memory, Taste, chances, choose, generate, laid, penalise, write
 from gpub.gpt import GPT, GPTConfig, sample
 from gpub.tokenizer import BPETokenizer, CharTokenizer
 
@@ -118,13 +119,40 @@ def test_bad_text_is_one_line(kw, said):
 def test_penalty_moves_both_signs_down():
     x = torch.tensor([[2., -2., 2.]]); assert penalise(x, torch.tensor([[True, True, False]]), 2.).tolist() == [[1., -4., 2.]]
 
+def flops(f):
+    "What a call computes"
+    from torch.utils.flop_counter import FlopCounterMode
+    with FlopCounterMode(display=False) as count, torch.no_grad(): f()
+    return count.get_total_flops()
+
+@pytest.mark.parametrize('width', (48, 512))
+def test_of_a_prompt_only_the_end_is_scored(width):
+    "Counted: reading a prompt costs a forward pass less the head of all positions but one; a window that slides, too"
+    model = toy(width=width, heads=4, vocab=997); head = 2*width*997
+    for ids in (PROMPTS[1], PROMPTS[3] + [0]*3): assert flops(lambda: generate(model, ids, 1)) == flops(lambda: model(torch.tensor([ids]))) - (len(ids) - 1)*head
+    slid = flops(lambda: generate(model, [1]*32, 2)); assert slid == 2*flops(lambda: generate(model, [1]*32, 1))
+
+@pytest.mark.parametrize('lay', ('turned', 'packed'))
+@pytest.mark.parametrize('tied', (True, False))
+def test_matrices_that_lie_another_way_write_the_same(monkeypatch, lay, tied):
+    "And copies never outlive the weights they were made of"
+    if lay == 'packed' and not torch.backends.mkldnn.is_available(): pytest.skip('this torch has no oneDNN')
+    model = toy(width=512, heads=8, tied=tied); want = sample(model, PROMPTS[1], 40, temperature=0); asked = []
+    monkeypatch.setattr(generation, 'best_lay', lambda *a: asked.append(a) or lay)
+    assert generate(model, PROMPTS[1], 40, temperature=0) == want and isinstance(laid(model), Laid) and laid(model) is laid(model, 5) and len(asked) == 1
+    both = generate(model, PROMPTS, 40, temperature=0); assert both[1] == want
+    with torch.no_grad(): model.blocks[1].ffn.up.weight.mul_(-1)
+    assert generate(model, PROMPTS[1], 40, temperature=0) == sample(model, PROMPTS[1], 40, temperature=0) != want
+    assert len(asked) == 2 and not isinstance(laid(toy(width=512, heads=8), 9), Laid)
+
+def test_the_model_is_left_as_it_was():
+    model = toy(); ids = torch.tensor([PROMPTS[1]])
+    with torch.no_grad(): before = model(ids)
+    stream = generate(model, PROMPTS[1], 5, stream=True); next(stream)
+    with torch.no_grad(): assert torch.equal(model(ids), before) # in the middle of a text, as when two share a model
+
 def test_a_token_costs_the_same_at_the_end_of_the_window():
     "Counted, not timed: arithmetic per token does not grow with the text, but for attention's share"
-    from torch.utils.flop_counter import FlopCounterMode
-    model = toy(ctx=128); ids = torch.randint(29, (1, 128)); memory, flops = Memory(model.cfg), []
-    for x in ids.split(1, 1):
-        with FlopCounterMode(display=False) as f: memory.read(model, x)
-        flops.append(f.get_total_flops())
-    whole = FlopCounterMode(display=False)
-    with whole, torch.no_grad(): model(ids)
-    assert flops[-1] < 1.8*flops[0] and flops[-1] < whole.get_total_flops()/50
+    model = toy(ctx=128); ids = torch.randint(29, (1, 128)); memory = Memory(model.cfg)
+    each = [flops(lambda: memory.read(model, x)) for x in ids.split(1, 1)]
+    assert each[-1] < 1.8*each[0] and each[-1] < flops(lambda: model(ids))/50
