@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 import click
 from .checkpoint import latest, restore_from_mirror
-from .core import Config, GpubError, pick_device, read_json, write_atomic
+from .core import Config, GpubError, pick_device, read_json, shipped, write_atomic
 from .folder import Interrupted, append
 from .ledger import account, bill, check_rate, columns, find_price, level, money, of_phase, read_ledger
 from .parallel import World
@@ -113,42 +113,16 @@ class Plan(Config):
         return self.phases[names.index(name)]
 
 # %% ../nbs/season2/02_the_175_dollar_experiment.ipynb #27c27387
-def _plan(about, preset, settings, save_every, *rows):
-    "A plan from rows: name, question, until, usd, (gates as words), settings, milestones"
-    def gate(metric, least=None, most=None, *after): return Gate(metric=metric, least=least, most=most, **(dict(when='always', after=after[0]) if after else {}))
-    return Plan(about=about, preset=preset, settings=settings, save_every=save_every,
-                phases=tuple(Phase(name=n, question=q, until=u, usd=d, gates=tuple(gate(*g) for g in gs), settings=s, milestones=m)
-                             for n, q, u, d, gs, s, m in rows))
-
-_ASK = ('Does it run, and does the loss leave chance?', 'Does it learn language?', 'Does it keep learning at a price worth paying?',
-        'Is the next point of loss worth its dollars?', 'Where does the curve bend?', 'What do 20 tokens a parameter give?')
-_full, _off = dict(grad_checkpoint='full'), dict(grad_checkpoint='off')
-_gap, _sane, _dear = ('gap', None, .3), ('sample', .25, None), ('usd_per_billion', None, 16., 200)
-PLANS = {
-    'burn-1b': _plan("The 1B of season 2: four phases with the blog's budgets on an A100, two more at spot prices", 'burn-1b', {}, 500,
-        ('smoke', _ASK[0], 200, 5., (('loss', 4., 8.), ('tok_s', 12_000, None, 50)), _full, ()),
-        ('proof', _ASK[1], 10_000, 25., (('loss', 2.3, 4.5), ('val_loss', None, 4.5), _gap, _sane, ('tok_s', 20_000, None, 100)), _full, (10_000,)),
-        ('grind', _ASK[2], 60_000, 100., (('loss', 2., 2.9), _gap, _sane, _dear), _off, (30_000, 60_000)),
-        ('push', _ASK[3], 90_000, 50., (('loss', 2., 2.7), _gap, _dear), _off, (90_000,)),
-        ('longer', _ASK[4], 120_000, 40., (_gap, _dear), _off, (120_000,)),
-        ('chinchilla', _ASK[5], 160_000, 50., (_gap, _dear), _off, (160_000,))),
-    'burn-toy': _plan("The same on the toy twin, on a CPU; a hundredth of the dollars, pretended", 'burn-toy', dict(log_every=2, compile='no'), 10,
-        ('smoke', _ASK[0], 10, .05, (('learned', .01, None), ('tok_s', 100, None, 4)), _full, ()),
-        ('proof', _ASK[1], 50, .25, (('learned', .15, .6), ('gap', None, .5), ('tok_s', 100, None, 4)), _full, (50,)),
-        ('grind', _ASK[2], 120, 1., (('learned', .2, .7), ('gap', None, .5), ('sample', .45, None)), _off, (80, 120)),
-        ('push', _ASK[3], 160, .5, (('learned', .2, .7), ('gap', None, .5)), _off, (160,)),
-        ('longer', _ASK[4], 180, .4, (('gap', None, .5),), _off, ()),
-        ('chinchilla', _ASK[5], 200, .5, (('gap', None, .5),), _off, (200,))),
-}
+PLANS = {'burn-1b': 'burn1b-plan.json', 'burn-toy': 'burn-toy-plan.json'} # name -> file in data/recipes
 
 def read_plan(
     what # a `Plan`, the name of one, or a file
 ): # `Plan`
     "A plan; raises `GpubError` for a name or a file that holds none"
     if isinstance(what, Plan): return what
-    if str(what) in PLANS: return PLANS[str(what)]
-    if not Path(what).is_file(): raise GpubError(f"no plan {str(what)!r}: give a file, or one of {', '.join(nearest(str(what), PLANS))}")
-    d = read_json(what)
+    path = shipped(f'recipes/{PLANS[str(what)]}') if str(what) in PLANS else Path(what)
+    if not path.is_file(): raise GpubError(f"no plan {str(what)!r}: give a file, or one of {', '.join(nearest(str(what), PLANS))}")
+    d = read_json(path)
     if not isinstance(d, dict) or not isinstance(d.get('phases'), list):
         raise GpubError(f'{what} is not a plan: it needs about, preset and phases, a list')
     return Plan.from_dict(d)
@@ -205,7 +179,7 @@ def ask(
     "Put the gates to a phase"
     asked = [(g, v) for g, v in ((g, value(g.metric)) for g in gates) if strict or v is not None]
     checks, bad = [(str(g), v, g.holds(v)) for g, v in asked], [(g, v) for g, v in asked if not g.holds(v)]
-    if not bad: return 'continue', f"{'all ' if len(checks) > 1 else ''}{len(checks)} gate{'s hold' if len(checks) != 1 else ' holds'}", checks
+    if not bad: return 'continue', ('no gate was asked', '1 gate holds', f'all {len(checks)} gates hold')[min(2, len(checks))], checks
     say = [f"{g.metric} " + ('was never measured' if v is None else f'is {v:,.6g}') + f", wanted {str(g).removeprefix(g.metric + ' ')}" for g, v in bad]
     return 'change GPU' if all(g.metric in SPEED for g, _ in bad) else 'stop', '; '.join(say), checks
 
@@ -353,7 +327,8 @@ def _walk_through(plan, todo, out, world, rate, accept, how, say, train):
         if not trained or v.word == 'continue': v = _told(world, lambda: judge(out, plan, phase, rate, accept)); step = phase.until
         if world.main: say(str(v))
         if v.word != 'continue': return v
-    return v or Verdict('continue', phase.name, step, 'was done before', total=paid(out))
+    if v: return v
+    v = Verdict('continue', phase.name, step, 'was done before', total=paid(out)); world.main and say(str(v)); return v
 
 def _told(world, f):
     "The `Verdict` that process 0 comes to, for all"
@@ -429,7 +404,8 @@ def run_command(plan, out, data, usd_per_hour, gpu, max_usd, until, accept, paid
     p = read_plan(plan)
     if show: return click.echo(plan_text(p))
     if bad := [w for w in settings if '=' not in w]: raise GpubError(f'--set takes key=value, got {bad[0]!r}')
-    rate = find_price(gpu)[0] if gpu and usd_per_hour is None else check_rate(usd_per_hour)
+    rate, where = find_price(gpu) if gpu and usd_per_hour is None else (check_rate(usd_per_hour), None)
+    if where: click.echo(f'{gpu}: ${rate:.2f} an hour, {where}')
     v = run_plan(p, out or f'runs/{Path(plan).stem}', data, rate, max_usd, until, accept, dict(w.split('=', 1) for w in settings), device=device, keep=keep,
                  mirror=mirror, track=track, parallel=parallel, paid=paid_gaps, command='gpub ' + shlex.join(sys.argv[1:]))
     if v.word != 'continue' and not v.ceiling: raise GpubError(f'{v.phase}: {v.word}; {v.reason}')

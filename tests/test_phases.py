@@ -8,15 +8,15 @@ import gpub.run as gpub_run_module
 from gpub.checkpoint import load_checkpoint
 from gpub.core import GpubError, read_json
 from gpub.ledger import KINDS, Ledger, account, bill, bill_command, bill_text, find_price, read_ledger
-from gpub.phases import PLANS, Gate, paid, run_command, run_plan, verdicts
+from gpub.phases import Gate, paid, read_plan, run_command, run_plan, verdicts
 from gpub.plays import plays
 from gpub.run import Run
 
 def shrink(p, until, milestones): return replace(p, until=until, milestones=milestones, gates=tuple(replace(g, metric='gap', least=None, most=2.) if g.metric in ('sample', 'learned') else g for g in p.gates))
 
 # the toy plan's six phases in 40 steps of 256 tokens
-TOY = replace(PLANS['burn-toy'], settings=dict(log_every=2, compile='no', batch_tokens=256), save_every=4,
-              phases=tuple(shrink(p, u, m) for p, u, m in zip(PLANS['burn-toy'].phases, (4, 12, 24, 32, 36, 40), ((), (), (18, 24), (), (), (40,)))))
+TOY = replace(read_plan('burn-toy'), settings=dict(log_every=2, compile='no', precision='fp32', batch_tokens=256), save_every=4,
+              phases=tuple(shrink(p, u, m) for p, u, m in zip(read_plan('burn-toy').phases, (4, 12, 24, 32, 36, 40), ((), (), (18, 24), (), (), (40,)))))
 
 def with_phase(name, **kw): return replace(TOY, phases=tuple(replace(p, **kw) if p.name == name else p for p in TOY.phases))
 
@@ -171,9 +171,9 @@ def test_a_plan_that_is_no_json(text, tmp_path):
         with pytest.raises(GpubError, match=words): gpub_run('burn-toy', '--usd-per-hour', rate)
     with pytest.raises(GpubError, match="no price is known for 'GTX 970': give --usd-per-hour"): gpub_run('burn-toy', '--gpu', 'GTX 970')
 
-def test_files_are_the_plans_of_the_package(root):
-    for name, file in (('burn-1b', 'burn1b-plan.json'), ('burn-toy', 'burn-toy-plan.json')): assert read_json(root/'data'/'recipes'/file) == json.loads(json.dumps(PLANS[name].to_dict()))
-    assert [(p.name, p.until, p.usd) for p in PLANS['burn-1b'].phases[:4]] == [('smoke', 200, 5.), ('proof', 10_000, 25.), ('grind', 60_000, 100.), ('push', 90_000, 50.)] and PLANS['burn-1b'].steps == 160_000
+def test_the_published_plan():
+    p = read_plan('burn-1b'); assert [(p.name, p.until, p.usd) for p in p.phases[:4]] == [('smoke', 200, 5.), ('proof', 10_000, 25.), ('grind', 60_000, 100.), ('push', 90_000, 50.)] and p.steps == 160_000 and p.preset == 'burn-1b'
+    assert [g.metric for g in p.phase('proof').gates] == ['loss', 'val_loss', 'gap', 'sample', 'tok_s'] and [p.settings['grad_checkpoint'] for p in p.phases] == ['full']*2 + ['off']*4
 
 @pytest.fixture
 def short(text, tmp_path):
@@ -192,7 +192,7 @@ def test_a_ledger_cut_in_the_middle_is_refused_and_left_alone(short, text):
 
 def test_logs_of_one_row_and_none(short):
     log = short/'log.jsonl'; one = log.read_text().splitlines()[0] + '\n'; log.write_text(one)
-    b = bill(short); assert 'points of loss, at least 12' in b['next']['why'] and b['phases'][0]['usd_per_point'] is None and bill_text(b)
+    b = bill(short); assert '1 point of loss, at least 12' in b['next']['why'] and 'it rose' not in bill_text(b) and b['phases'][0]['usd_per_point'] is None and bill_text(b)
     for text, words in (('', 'is empty'), ('{"step": 2, "loss": 1.0}\n', 'line 1 has no step, loss or tokens')):
         log.write_text(text)
         with pytest.raises(GpubError, match=words): bill(short)
