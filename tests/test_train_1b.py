@@ -1,51 +1,82 @@
 "The final notebook, killed in the middle of each phase and run again from the top; the script for a pod"
-import json, os, re, shutil, subprocess, sys
+import json, os, queue, random, shutil, signal, subprocess, sys
 import pytest
-from gpub.phases import PLANS, reached, run_plan, verdicts
+from gpub.phases import read_plan, reached, run_plan, verdicts
 from gpub.ledger import read_ledger
+from gpub.prep import PrepConfig, prepare
 from test_phases import SILENT, TOY, losses, quick, same_run, wait_for # noqa: F401, quick is a fixture
 
-def code(root, plan):
-    "The notebook's cells as one script, on a plan of ours"
-    cells = [''.join(c['source']) for c in json.loads((root/'nbs'/'train_1b.ipynb').read_text(encoding='utf-8'))['cells'] if c['cell_type'] == 'code']
-    src = re.sub(r'^[!%].*$', '', '\n'.join(cells), flags=re.M); old = "'burn-1b' if CUDA else 'burn-toy'"; assert src.count(old) == 1
-    return src.replace(old, repr(str(plan)))
+def cells(root, plan):
+    "The notebook's code cells, on a plan of ours"
+    src = [''.join(c['source']) for c in json.loads((root/'nbs'/'train_1b.ipynb').read_text(encoding='utf-8'))['cells'] if c['cell_type'] == 'code']; old = "'burn-1b' if CUDA else 'burn-toy'"
+    assert sum(c.count(old) for c in src) == 1; return [c.replace(old, repr(str(plan))) for c in src]
 
-def kernel(src, home, **env):
-    return subprocess.Popen([sys.executable, '-c', src], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=home,
-                            env={**os.environ, 'GPUB_HOME': str(home), 'IN_TEST': '1', 'MPLBACKEND': 'Agg', 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': '', **env})
+def env(home): return {**os.environ, 'GPUB_HOME': str(home), 'IN_TEST': '1', 'MPLBACKEND': 'Agg', 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': ''}
 
-def killed_and_run_again(root, plan, phases, tmp_path, **settings):
-    plan.save(tmp_path/'plan.json'); src, home = code(root, tmp_path/'plan.json'), tmp_path/'plan'; bounds = {n: (a, b) for n, a, b in plan.bounds()}
+def as_script(src, home, step=None):
+    "All cells in one process, killed when the log reaches `step`; what it said"
+    k = subprocess.Popen([sys.executable, '-c', '\n'.join(src)], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=home, env=env(home))
+    if step: wait_for(home/'plan'/'run', step, k); k.kill(); k.communicate(); return ''
+    out, err = k.communicate(timeout=600); assert k.returncode == 0, err[-3000:]; return out
+
+def as_notebook(src, home, step=None):
+    "Cell after cell in a Jupyter kernel, which is killed when the log reaches `step`; what it said"
+    from jupyter_client import KernelManager
+    km = KernelManager(kernel_name='python3'); km.start_kernel(cwd=str(home), env=env(home) | {'MPLBACKEND': 'module://matplotlib_inline.backend_inline'}); kc = km.client(); kc.start_channels(); said, log = [], home/'plan'/'run'/'log.jsonl'
+    try:
+        kc.wait_for_ready(timeout=120)
+        for c in src:
+            asked = kc.execute(c); busy = True
+            while busy:
+                if step and log.exists() and any(json.loads(l)['step'] >= step for l in log.read_text().splitlines() if l.endswith('}')): return km.signal_kernel(signal.SIGKILL)
+                try: m = kc.get_iopub_msg(timeout=.02)
+                except queue.Empty: assert km.is_alive(), c; continue
+                if m['parent_header'].get('msg_id') != asked: continue
+                assert m['msg_type'] != 'error', '\n'.join(m['content']['traceback'])
+                said.append(m['content'].get('text', '') if m['msg_type'] == 'stream' else m['msg_type'] + ' '); busy = m['content'].get('execution_state') != 'idle'
+    finally: kc.stop_channels(); km.shutdown_kernel(now=True)
+    assert not step, f'all cells were done before step {step}'; return ''.join(said)
+
+def killed_and_run_again(kernel, root, plan, phases, tmp_path):
+    plan.save(tmp_path/'plan.json'); src, home = cells(root, tmp_path/'plan.json'), tmp_path/'plan'; bounds = {n: (a, b) for n, a, b in plan.bounds()}
     for p in phases:
-        k = kernel(src, tmp_path); wait_for(home/'run', sum(bounds[p])//2, k); k.kill(); k.communicate()
-        assert reached(home/'run', say=lambda s: None) < bounds[p][1]
-    k = kernel(src, tmp_path); out, err = k.communicate(timeout=600); assert k.returncode == 0, err[-3000:]
-    assert 'asked before: the run has begun' in out and f'{phases[-1]}' in out and 'would upload' in out
+        kernel(src, tmp_path, sum(bounds[p])//2); assert reached(home/'run', say=lambda s: None) < bounds[p][1]
+    out = kernel(src, tmp_path); assert 'asked before: the run has begun' in out and f'{phases[-1]}' in out and 'would upload' in out
     run_plan(plan, tmp_path/'whole', str(home/'shards'), 1.45, device='cpu', say=lambda s: None, progress=SILENT); same_run(home/'run', tmp_path/'whole')
     assert dict(losses(home/'run')) == dict(losses(tmp_path/'whole')) and [v['word'] for v in verdicts(home/'run')] == ['continue']*len(plan.phases)
-    assert sum(bool(r.get('open')) for r in read_ledger(home/'run')) >= len(plan.phases) + len(phases)
+    assert sum(bool(r.get('open')) for r in read_ledger(home/'run')) >= len(plan.phases) + len(phases); return out
 
-def test_kernel_killed_in_the_middle_of_a_phase(root, tmp_path): killed_and_run_again(root, TOY, ['grind'], tmp_path)
+def test_killed_in_the_middle_of_a_phase(root, tmp_path): killed_and_run_again(as_script, root, TOY, ['grind'], tmp_path)
 
 @pytest.mark.slow
-def test_kernel_killed_in_the_middle_of_every_phase(root, tmp_path): killed_and_run_again(root, PLANS['burn-toy'], [p.name for p in PLANS['burn-toy'].phases], tmp_path)
+def test_jupyter_kernel_killed_in_the_middle_of_every_phase(root, tmp_path):
+    plan = read_plan('burn-toy'); out = killed_and_run_again(as_notebook, root, plan, [p.name for p in plan.phases], tmp_path); assert 'display_data' in out # the picture
+
+def test_a_recipe_reads_no_more_of_the_hub_than_it_needs(tmp_path, monkeypatch):
+    "FineWeb-Edu is 1.3 trillion tokens; here it is 4 MB, of which 20,000 tokens are asked for"
+    import pyarrow as pa, pyarrow.parquet as pq
+    data = tmp_path/'hub/HuggingFaceFW/fineweb-edu/data'; data.mkdir(parents=True); rng = random.Random(0); words = [''.join(rng.choices('abcdefghij', k=rng.randint(2, 9))) for _ in range(500)]
+    pq.write_table(pa.table({'text': [' '.join(rng.choices(words, k=30)) for _ in range(20_000)]}), data/'train-00000.parquet')
+    monkeypatch.setenv('GPUB_HUB', str(tmp_path/'hub')); monkeypatch.setenv('HF_DATASETS_CACHE', str(tmp_path/'cache'))
+    cfg = PrepConfig(sources=('web=fineweb-edu:1',), vocab=500, sample_mb=.05, chunk_mb=.05, val=.01, tokens=20_000)
+    m = prepare(cfg, tmp_path/'out', say=lambda s: None); read = m['counts']['web']['bytes_in']
+    assert sum(s['tokens'] for s in m['shards'] if s['split'] == 'train') == pytest.approx(20_000, rel=.02) and m['mix']['web']['train']['epochs'] <= 1 and 6*20_000 <= read < 1e6, read
 
 def test_the_notebook_opens_in_colab_and_keeps_torch(root):
     cells = [''.join(c['source']) for c in json.loads((root/'nbs'/'train_1b.ipynb').read_text(encoding='utf-8'))['cells']]
     assert 'https://colab.research.google.com/github/gpuburnout/gpub/blob/main/nbs/train_1b.ipynb' in '\n'.join(cells)
-    setup = next(c for c in cells if 'pip install' in c); assert '-c /tmp/keep.txt' in setup and 'grep -iE "^torch=="' in setup and 'pip install torch' not in setup
+    setup = next(c for c in cells if c.startswith('import importlib.util')); assert "'-c', '/tmp/keep.txt'" in setup and 'torch=={metadata' in setup
     assert 'gpub run burn-1b' in cells[-2] and '--mirror' in cells[-2] and '--max-usd' in cells[-2]
 
 @pytest.mark.skipif(os.name == 'nt' or not shutil.which('bash'), reason='a shell script')
 def test_the_script_asks_for_the_price(root):
     done = subprocess.run(['bash', 'scripts/runpod.sh'], cwd=root, capture_output=True, text=True, env={k: v for k, v in os.environ.items() if k != 'USD_PER_HOUR'})
-    assert done.returncode == 1 and 'what does this machine cost an hour? USD_PER_HOUR=1.45' in done.stderr
+    assert done.returncode == 1 and 'what does this machine cost an hour? USD_PER_HOUR=1.49' in done.stderr
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == 'nt' or not shutil.which('bash'), reason='a shell script')
 def test_the_script_on_the_twin(root, tmp_path):
-    env = {**os.environ, 'TOY': '1', 'USD_PER_HOUR': '1.45', 'MAX_USD': '1', 'NO_TMUX': '1', 'HOME_DIR': str(tmp_path), 'PYTHON': sys.executable}
+    env = {**os.environ, 'TOY': '1', 'USD_PER_HOUR': '1.49', 'MAX_USD': '1', 'NO_TMUX': '1', 'HOME_DIR': str(tmp_path), 'PYTHON': sys.executable, 'WHEN_DONE': f'touch {tmp_path}/done'}
     done = subprocess.run(['bash', 'scripts/runpod.sh'], cwd=root, capture_output=True, text=True, env=env, timeout=600); assert done.returncode == 0, done.stderr[-2000:]
-    assert 'chinchilla, step 200: CONTINUE' in done.stdout and 'a billion tokens' in done.stdout and reached(tmp_path/'runs'/'toy') == 200
+    assert 'chinchilla, step 200: CONTINUE' in done.stdout and 'a billion tokens' in done.stdout and reached(tmp_path/'runs'/'toy') == 200 and (tmp_path/'done').is_file()
     done = subprocess.run(['bash', 'scripts/runpod.sh'], cwd=root, capture_output=True, text=True, env=env | {'MAX_USD': '0.000001'}, timeout=600); assert done.returncode == 0 # all phases are done: nothing to pay
