@@ -72,7 +72,7 @@ def fresh_compiles():
 # %% ../nbs/lib/ladder.ipynb #24da53a5
 def top_rungs(p:Place, stack:dict):
     "The engine with its own settings, against all that paid: what the library leaves lying"
-    ours = {**shipped(p.device), **p.asked}
+    ours = {**shipped(p.device), **p.asked, 'attend': 'picked'} # by device and format, as a run does
     if p.device.type == 'cpu': ours |= {k: stack[k] for k in ('compile', 'precision')} # `auto` measures a step there, as this ladder did
     return (Rung('the library as it comes', 'every default of the engine, with AdamW', {**ours, 'optimizer': 'adamw'}, tolerance=.05),
             Rung('with Muon', 'and with the recipe\'s own optimizer', {**ours, 'optimizer': 'muon'}, tolerance=None))

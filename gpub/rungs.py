@@ -22,7 +22,7 @@ from .core import GpubError, pick_precision, seed_everything
 from .gpt import GPT, attend, sdpa
 from .llama import Llama, build, grouped, repeated
 from .museum_blog import forget
-from .run import find_preset, override
+from .run import find_preset, override, pick_attention
 from .shards import Batches
 from .sizes import SHAPES, flops_per_token, peak_memory
 from .speed import head_loss, kernel
@@ -120,6 +120,7 @@ class Climber:
         s = self.s; seed_everything(p.train.seed); naive = repeated(attend) if hasattr(p.cfg, 'kv_heads') else attend
         self.model = build(p.cfg, **(dict(attend=naive) if s['attend'] == 'naive' else {})).to(p.device)
         precision = pick_precision(p.device, s['precision'])
+        if s['attend'] == 'picked': pick_attention(self.model, p.device, precision.dtype)
         cfg = replace(p.train, precision=precision.name, compile='no', grad_checkpoint=s['grad_checkpoint'], optimizer=s['optimizer'],
                       micro_batch=-(-p.rows//s['pieces']))
         loss = self.model.loss if (s['multiple'], s['head']) == (1, 'whole') else head_loss(self.model, s['multiple'], s['head'])

@@ -52,3 +52,18 @@ def test_it_writes_in_a_browser_what_the_model_writes(served, tmp_path):
         b.run(fill('Prompt', 'Ж')); b.run(press('Write')); b.wait("document.body.textContent.includes('lacks')")
         assert not [u for e in b.seen('Network.requestWillBeSent') if not (u := e['request']['url']).startswith((f'http://127.0.0.1:{port}', 'data:', 'blob:', 'about:'))]
         assert not b.seen('Runtime.exceptionThrown')
+
+def click(b, element): # where a hand would
+    x, y = b.run(f"(() => {{ const e = {element}; e.scrollIntoView({{block: 'center'}}); const r = e.getBoundingClientRect(); return [r.x + r.width/2, r.y + r.height/2] }})()")
+    for kind in ('mousePressed', 'mouseReleased'): b('Input.dispatchMouseEvent', type=kind, x=x, y=y, button='left', clickCount=1)
+
+def test_two_checkpoints_write_side_by_side(served, tmp_path):
+    run, port = served; texts = "[...document.querySelectorAll('.written textarea')].map(t => t.value)"; option = "[...document.querySelectorAll('[role=option]')].find(o => o.textContent.includes('run, step 7'))"
+    with Browser(tmp_path, 1280, 900) as b:
+        b.open(f'http://127.0.0.1:{port}/'); b.wait("[...document.querySelectorAll('button')].some(x => x.textContent.trim() == 'Write')")
+        click(b, "document.querySelector('input[role=combobox]')"); b.wait(option); click(b, option); b.wait("document.querySelectorAll('.token').length == 2")
+        for label, value in (('Prompt', TEXT[:5]), ('number input for Tokens', '1000'), ('Seed', '3')): b.run(fill(label, value))
+        b.run(f"window.looks = []; setInterval(() => looks.push({texts}.map(t => [...t].length)), 5)"); b.run(press('Write')); b.wait(f"{texts}.length == 2 && {texts}.every(t => [...t].length == 1005)")
+        assert b.run("[...document.querySelectorAll('.written')].map(e => e.textContent.trim())") == ['run, step 9', 'run, step 7']
+        for got, step in zip(b.run(texts), (9, 7)): model, tok, _ = load_run(run, step, 'cpu'); assert got == write(model, tok, TEXT[:5], 1000, temperature=.8, seed=3)
+        assert sum(len(l) == 2 and all(5 < n < 1005 for n in l) for l in b.run('looks')) > 2 # both were seen growing
