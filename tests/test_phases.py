@@ -3,14 +3,14 @@ import json, os, shutil, signal, subprocess, sys, time
 from dataclasses import replace
 from pathlib import Path
 import pytest
-import torch
+import kill
 import gpub.run as gpub_run_module
 from gpub.checkpoint import load_checkpoint
 from gpub.core import GpubError, read_json
 from gpub.ledger import KINDS, Ledger, account, bill, bill_command, bill_text, find_price, read_ledger
 from gpub.phases import Gate, paid, read_plan, run_command, run_plan, verdicts
-from gpub.plays import plays
 from gpub.run import Run
+from kill import same_weights, wait_for
 
 def shrink(p, until, milestones): return replace(p, until=until, milestones=milestones, gates=tuple(replace(g, metric='gap', least=None, most=2.) if g.metric in ('sample', 'learned') else g for g in p.gates))
 
@@ -19,10 +19,6 @@ TOY = replace(read_plan('burn-toy'), settings=dict(log_every=2, compile='no', pr
               phases=tuple(shrink(p, u, m) for p, u, m in zip(read_plan('burn-toy').phases, (4, 12, 24, 32, 36, 40), ((), (), (18, 24), (), (), (40,)))))
 
 def with_phase(name, **kw): return replace(TOY, phases=tuple(replace(p, **kw) if p.name == name else p for p in TOY.phases))
-
-@pytest.fixture(scope='module')
-def text(tmp_path_factory):
-    p = tmp_path_factory.mktemp('text')/'play.txt'; p.write_text(plays(6_000, seed=3)); return p
 
 def argv(text, out, *more):
     plan = Path(text).parent/'toy-plan.json'; TOY.save(plan)
@@ -37,20 +33,8 @@ def quick():
         whole = gpub_run_module.sample; m.setattr(gpub_run_module, 'sample', lambda model, ids, n, **kw: whole(model, ids, 20, **kw)); yield
 
 def gpub_run(*argv): run_command.main([*map(str, argv)], standalone_mode=False)
-def start(*argv): return subprocess.Popen([sys.executable, '-c', 'from gpub.phases import run_command; run_command()', *map(str, argv)], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, 'OMP_NUM_THREADS': '1'})
+def start(*argv): return kill.start(*argv, main='from gpub.phases import run_command; run_command()')
 def walk(plan, out, text, **kw): return run_plan(plan, out, text, **{**dict(usd_per_hour=1.45, device='cpu', say=lambda s: None, progress=SILENT), **kw})
-
-def wait_for(out, step, proc):
-    "Until the log has a row of `step` or later"
-    log = Path(out)/'log.jsonl'
-    while proc.poll() is None:
-        if log.exists() and any(json.loads(l)['step'] >= step for l in log.read_text().splitlines() if l.endswith('}')): return
-        time.sleep(.002)
-    raise AssertionError(f'ended with {proc.returncode} before step {step}: {proc.communicate()}')
-
-def same_run(a, b):
-    x, y = load_checkpoint(a), load_checkpoint(b)
-    assert x.step == y.step and all(torch.equal(x.model[k], y.model[k]) for k in y.model) and all(torch.equal(x.optimizer[k], y.optimizer[k]) for k in y.optimizer)
 
 def losses(out): return [(r['step'], r['loss']) for r in map(json.loads, (Path(out)/'log.jsonl').read_text().splitlines())]
 
@@ -63,7 +47,7 @@ def straight(text, tmp_path_factory):
 
 def test_phases_equal_one_run(straight, text, tmp_path):
     v = walk(TOY, tmp_path/'run', text); assert v.word == 'continue' and v.step == TOY.steps
-    same_run(tmp_path/'run', straight); assert dict(losses(straight)).items() <= dict(losses(tmp_path/'run')).items()
+    same_weights(tmp_path/'run', straight); assert dict(losses(straight)).items() <= dict(losses(tmp_path/'run')).items()
     assert [(v['phase'], v['word']) for v in verdicts(tmp_path/'run')] == [(p.name, 'continue') for p in TOY.phases]
     kept = {int(p.name[5:]) for p in (tmp_path/'run'/'checkpoints').iterdir()}; assert {m for p in TOY.phases for m in p.milestones} <= kept
     b = bill(tmp_path/'run'); assert [p['name'] for p in b['phases']] == [p.name for p in TOY.phases] and sum(p['usd'] for p in b['phases']) == pytest.approx(b['usd']) and 'lost' not in bill_text(b)
@@ -73,7 +57,7 @@ def killed(phases, straight, text, out):
         start_ = dict((n, a) for n, a, _ in TOY.bounds())[p.name]
         proc = start(*argv(text, out)); wait_for(out, (start_ + p.until)//2, proc); proc.kill(); proc.communicate()
     assert 'done' not in (v := walk(TOY, out, text)).reason and v.step == TOY.steps
-    same_run(out, straight); assert losses(out)[-1] == losses(straight)[-1]
+    same_weights(out, straight); assert losses(out)[-1] == losses(straight)[-1]
     rows = read_ledger(out); spans = account(rows); live = [s for s in spans if s.kind not in ('lost', 'idle')]
     assert sum(bool(r.get('open')) for r in rows) >= 6 + len(phases) and all(s.kind in KINDS for s in spans)
     steps = sorted((s.first, s.last) for s in live if s.kind == 'train' and s.last > s.first); assert steps[0][0] == 0 and all(a[1] == b[0] for a, b in zip(steps, steps[1:])), 'every step counts exactly once'
@@ -90,7 +74,7 @@ def test_stopped_from_outside(straight, text, tmp_path):
 
 def test_a_lost_machine_comes_back_from_the_mirror(straight, text, tmp_path):
     walk(TOY, tmp_path/'run', text, until='proof', mirror=str(tmp_path/'drive')); before = paid(tmp_path/'drive'); shutil.rmtree(tmp_path/'run')
-    v = walk(TOY, tmp_path/'run', text, mirror=str(tmp_path/'drive')); assert v.step == 40; same_run(tmp_path/'run', straight); same_run(tmp_path/'drive', straight)
+    v = walk(TOY, tmp_path/'run', text, mirror=str(tmp_path/'drive')); assert v.step == 40; same_weights(tmp_path/'run', straight); same_weights(tmp_path/'drive', straight)
     assert paid(tmp_path/'run') > before > 0
 
 @pytest.mark.parametrize('plan, kw, phase, word, why', [
@@ -113,7 +97,7 @@ def test_a_slow_machine(text, tmp_path, monkeypatch, straight):
     whole = Run.batches; slow = lambda self, step, ctx: (time.sleep(.1), whole(self, step, ctx))[1]
     monkeypatch.setattr(Run, 'batches', slow); plan = with_phase('proof', gates=(Gate(metric='tok_s', least=256/.1, when='always', after=2),))
     v = walk(plan, tmp_path/'run', text); assert (v.phase, v.word) == ('proof', 'change GPU') and 4 < v.step < 12 and 'tok_s' in v.reason
-    monkeypatch.setattr(Run, 'batches', whole); v = walk(TOY, tmp_path/'run', text); assert v.word == 'continue'; same_run(tmp_path/'run', straight) # on another machine it goes on
+    monkeypatch.setattr(Run, 'batches', whole); v = walk(TOY, tmp_path/'run', text); assert v.word == 'continue'; same_weights(tmp_path/'run', straight) # on another machine it goes on
 
 def test_money_that_came_later(text, tmp_path, straight):
     v = walk(with_phase('grind', usd=1e-5), tmp_path/'run', text); assert (v.phase, v.word) == ('grind', 'stop') and 12 <= v.step < 24 and not v.ceiling
