@@ -69,27 +69,22 @@ def rate(
     step:int,        # steps done so far, from 0
     cfg:TrainConfig,
 ): # factor of the peak learning rate
-    "The learning-rate schedule: warm-up, plateau, decay"
+    "The learning-rate schedule: warmup, plateau, decay"
     up = min(1., (step + 1)/cfg.warmup) if cfg.warmup else 1.
     fall = min(1., max(0., (step - cfg.steps*(1 - cfg.decay))/(cfg.steps*cfg.decay)))
     left = dict(linear=1 - fall, cosine=.5 + .5*math.cos(math.pi*fall), constant=1.)[cfg.schedule]
     return up*(cfg.floor + (1 - cfg.floor)*left)
 
-def ctx_at(
-    step:int,        # steps done so far
-    cfg:TrainConfig,
-    ctx:int,         # the model's own
-): # tokens per sequence at this step
-    "The context length of a step, from `cfg.stages`, never beyond the model's"
-    return min(ctx, [c for share, c in ((0., ctx), *cfg.stages) if step >= share*cfg.steps][-1])
+def _staged(plan, step, cfg, most): # plan: (share of the run, value from there on), ...
+    return min(most, [n for share, n in ((0., most), *plan) if step >= share*cfg.steps][-1])
 
-def depth_at(
-    step:int,        # steps done so far
-    cfg:TrainConfig,
-    layers:int,      # the model's own
-): # blocks at work in this step
-    "How many blocks are awake at a step, from `cfg.depths`, at the end always all"
-    return min(layers, [n for share, n in ((0., layers), *cfg.depths) if step >= share*cfg.steps][-1]) if step < cfg.steps else layers
+def ctx_at(step:int, cfg:TrainConfig, ctx:int):
+    "Tokens per sequence after `step` steps, from `cfg.stages`, never beyond the model's own `ctx`"
+    return _staged(cfg.stages, step, cfg, ctx)
+
+def depth_at(step:int, cfg:TrainConfig, layers:int):
+    "How many blocks are awake after `step` steps, from `cfg.depths`, never more than the model's own `layers`"
+    return _staged(cfg.depths, step, cfg, layers)
 
 def contexts(cfg:TrainConfig, ctx:int):
     "All context lengths a run will use"
