@@ -6,7 +6,7 @@
 __all__ = ['SOURCE', 'TWIN', 'FAMOUS', 'EXHIBITS', 'letters', 'teach', 'peek', 'causal_leak', 'unshifted_labels', 'mean_of_means',
            'mean_of_means_', 'micro_step_schedule', 'orig_mod', 'uint16_as_int16', 'tokenizer_swap', 'rope',
            'rope_layout', 'missing_end', 'tied_export', 'bf16_on_t4', 'restarted_schedule', 'mask_dtype',
-           'cloned_workers', 'saved_nan', 'half_checkpoint', 'symptoms']
+           'cloned_workers', 'saved_nan', 'half_checkpoint']
 
 # %% ../nbs/lib/museum.ipynb #392147ca
 from dataclasses import replace
@@ -209,7 +209,3 @@ def half_checkpoint(broken, scratch):
 FAMOUS = (causal_leak, unshifted_labels, mean_of_means_, micro_step_schedule, orig_mod, uint16_as_int16, tokenizer_swap, rope_layout,
           missing_end, tied_export, bf16_on_t4, restarted_schedule, mask_dtype, cloned_workers, saved_nan, half_checkpoint)
 EXHIBITS = BLOG + FAMOUS
-
-def symptoms():
-    "What one sees, and where it is explained: a list of dicts with symptom, exhibit, title, alarm and fix"
-    return [dict(symptom=e.symptom, exhibit=e.name, title=e.title, alarm=e.alarm.__qualname__, fix=e.fix) for e in EXHIBITS]

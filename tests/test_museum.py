@@ -3,7 +3,7 @@ import json
 import pytest
 import gpub.museum, gpub.museum_blog
 from gpub.core import GpubError
-from gpub.museum import BLOG, EXHIBITS, FAMOUS, symptoms
+from gpub.museum import BLOG, EXHIBITS, FAMOUS
 from gpub.museum_blog import Exhibit, exhibit
 
 by_name = lambda e: e.name
@@ -53,7 +53,7 @@ def test_the_blogs_eleven_are_all_there(root):
 
 def test_every_exhibit_made_is_shown():
     made = {v.name for m in (gpub.museum, gpub.museum_blog) for v in vars(m).values() if isinstance(v, Exhibit)}
-    assert made == {e.name for e in EXHIBITS} and len(made) == len(EXHIBITS) == len(symptoms())
+    assert made == {e.name for e in EXHIBITS} and len(made) == len(EXHIBITS)
 
 def test_an_exhibit_that_cannot_be_told_apart_is_found():
     def never(value): pass
