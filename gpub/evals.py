@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 import numpy as np
 from .checkpoint import latest
-from .core import GpubError, machine, pick_device, read_json, use_threads, write_atomic
+from .core import GpubError, first_line, machine, pick_device, read_json, use_threads, write_atomic
 from .corpus import load_corpus
 from .generate import write
 from .harness import adapter, agreement, ask, pair_scores, their_items
@@ -193,7 +193,7 @@ def evaluate_run(
     for t, items in asked.items():
         given, files = shots*(TASKS[t].kind == 'choice'), None if online else task_files(TASKS[t], folder)
         r = result['tasks'][t] = one_task(lm, t, items, tok, count_v, contamination(texts, files) if corpus and files else None, given)
-        source = 'lm-eval' if online else getattr(examples_of(files[0]), 'name', 'the other questions')
+        source = 'lm-eval' if online else getattr(examples_of(files[0]), 'name', 'the other questions') + ' and its like'*(len(files) > 1)
         if given: r['notes'].append(f'{given} solved ones before each, from {source}')
     if code: result['humaneval'] = programs(model, tok, limit, folder=folder)
     if corpus: result['bits_per_byte'] = bits_by_source(model, tok, held_out(corpus))
@@ -257,6 +257,7 @@ def eval_command(runs, tasks, limit, shots, steps, device, folder, online, file,
     if compare and len(runs) != 2: raise GpubError(f'--compare takes two runs, got {len(runs)}')
     if file and len(runs) > 1: raise GpubError('--json is for one run; several write evals.json into their folders')
     if len(steps) > 1 and len(steps) != len(runs): raise GpubError(f'{len(steps)} times --step for {len(runs)} runs: give it once, or once for each')
+    if not (tasks or samples or text): raise GpubError(f"no tasks and nothing else to do; tasks there are: {', '.join(TASKS)}, humaneval")
     if text and not compare: raise GpubError('--text needs --compare and two runs')
     at = [*zip(runs, steps if len(steps) > 1 else [*steps, None][:1]*len(runs))]
     results = [result_of(r, tasks, limit, s, device, folder, check, file, click.echo, online, shots) for r, s in at] if tasks else []
@@ -265,7 +266,7 @@ def eval_command(runs, tasks, limit, shots, steps, device, folder, online, file,
     if samples: click.echo(f'\n{milestones(runs, device)}')
     if compare and text:
         try: words = Path(text).read_text(encoding='utf-8')
-        except (OSError, UnicodeDecodeError) as e: raise GpubError(f'cannot read {text}: {e}') from None
+        except (OSError, UnicodeDecodeError) as e: raise GpubError(f'cannot read {text}: {first_line(e)}') from None
         diff = token_diff(*(load_run(r, s, device)[:2] for r, s in at), words)
         click.echo(f"written to {heat_page(diff, page, [Path(r).name + (f', step {s:,}' if s else '') for r, s in at])}")
 

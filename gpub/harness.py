@@ -17,7 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 import torch
 from torch.nn import functional as F
-from .core import GpubError, read_json
+from .core import GpubError, first_line, read_json
 from .generate import generate
 from .hub import export_run
 from .report_card import outcomes
@@ -282,4 +282,4 @@ def their_items(
     try:
         with hushed(): return [i for t in (manager or TaskManager()).load([wanted])['tasks'].values() for i in items_of(t, shots)]
     except Exception as e: # of its download, of many kinds
-        raise GpubError(f'lm-eval cannot get the questions of {name}: {str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__}') from None
+        raise GpubError(f'lm-eval cannot get the questions of {name}: {first_line(e)}') from None

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch.nn import functional as F
-from .core import GpubError, read_json, write_atomic
+from .core import GpubError, read_json, shipped, write_atomic
 from .generate import write
 from .results import Table, known_share, words_of
 from .run import load_run
@@ -60,10 +60,10 @@ def label(
 
 # %% ../nbs/lib/samples.ipynb #7e3014fa
 def pinned(
-    folder=None, # default: this checkout's data/
+    folder=None, # default: what came with gpub
 ): # list of (prompt, {milestone: the blog's label})
     "The blog's prompts of season 2 and its eight chat questions; raises `GpubError` where the file is not"
-    folder = Path(folder or (Path(__file__).parents[1]/'data' if '__file__' in globals() else '../../data'))
+    folder = Path(folder or shipped())
     said = {p['prompt']: p for p in read_json(folder/'published/prompts.json')['prompts']}
     base = ('The capital of France is', 'def fibonacci(n):', 'In a shocking discovery, scientists found that')
     return [(p, {m['at']: m['label'] for m in said[p]['milestones']}) for p in [*base, *(p for p, r in said.items() if r['kind'].startswith('chat '))]]
