@@ -373,17 +373,22 @@ def tell(
 # %% ../nbs/lib/demo.ipynb #4be7c771
 def surprise(chance): return 0. if chance is None else min(1., -np.log2(max(chance, 1e-9))/8) # 1 from 8 bits on
 
+_STYLE = '''<style>.gpub-told { position: relative; padding-bottom: 10em } .gpub-told pre { white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.5; margin: .3em 0 }
+.gpub-told i { position: absolute; bottom: 7.6em; opacity: .75 } .gpub-told span { cursor: pointer; outline-offset: 1px } .gpub-told span:is(:hover, :focus) { outline: 2px solid #d1541b }
+.gpub-told span:is(:hover, :focus)::after { content: attr(data-tip); position: absolute; left: 0; right: 0; bottom: 0; height: 9.4em; padding: .3em .6em; white-space: pre; font-weight: normal; line-height: 1.45;
+  background: var(--jp-layout-color1, Canvas); color: var(--jp-ui-font-color1, CanvasText); border-top: 1px solid } .gpub-told span:hover::after { z-index: 1 }</style>'''
+
 def as_html(
     w:Written,
 ): # HTML
-    "The text, shaded by surprise; a token pointed at tells its chance and its rivals"
+    "The text, shaded by surprise; a token pointed at, or clicked, tells its chance and its rivals"
     show = lambda t: html.escape(repr(t)[1:-1] if t.strip() != t or not t.isprintable() else t, quote=True)
     def token(i):
-        tip = '&#10;'.join([f'{w.chance[i]:.1%} for ‘{show(w.pieces[i])}’; likeliest:', *(f'‘{show(t)}’ {p:.1%}' for t, p in w.rivals[i])]) if i else ''
+        tip = '&#10;'.join([f'{w.chance[i]:.1%} for ‘{show(w.pieces[i])}’; likeliest:', *(f'{p:6.1%}  ‘{show(t)}’' for t, p in w.rivals[i])]) if i else 'nothing was read before it'
         style = f'background:rgba(209,84,27,{.6*surprise(w.chance[i]):.2f})' + (';font-weight:bold' if i < w.given else '')
-        return f'<span title="{tip}" style="{style}">{html.escape(w.pieces[i])}</span>'
+        return f'<span tabindex="-1" data-tip="{tip}" style="{style}">{html.escape(w.pieces[i])}</span>'
     text = ''.join(map(token, range(len(w.pieces))))
-    return f'<b>{html.escape(w.name)}</b><pre style="white-space:pre-wrap;overflow-wrap:anywhere;line-height:1.5;margin:.3em 0">{text}</pre>'
+    return f'{_STYLE}<div class="gpub-told"><b>{html.escape(w.name)}</b><pre>{text}</pre><i>Point at a token, or click it: what else could have stood there?</i></div>'
 
 def as_picture(
     told,       # list of `Written`
@@ -425,7 +430,7 @@ def playground(
     runs,           # run folders, or one
     device='cpu',   # small models are at home there
 ): # an ipywidgets box; the last expression of a cell shows it
-    "Checkpoints side by side: same prompt, same seed, sliders; point at a token for its chance and its rivals. Needs `pip install gpub[demo]`"
+    "Checkpoints side by side: same prompt, same seed, sliders; point at a token, or click it, for its chance and its rivals. Needs `pip install gpub[demo]`"
     try: import ipywidgets as W
     except ImportError: raise GpubError('the playground needs ipywidgets: pip install gpub[demo]') from None
     found = checkpoint_list(runs); load = lru_cache(4)(lambda name: load_run(*found[name], device)[:2]); last = [*found][-1]

@@ -212,7 +212,7 @@ def _say(v):
     if isinstance(v, bool) or v is None: return {True: 'yes', False: 'no', None: '–'}[v]
     if isinstance(v, int): return f'{v:,}'
     if isinstance(v, float): return f'{v:,.0f}' if abs(v) >= 1000 else f'{v:.4g}'
-    return ', '.join(map(_say, v)) if isinstance(v, (list, tuple)) else str(v)
+    return (', '.join(map(_say, v)) or '–') if isinstance(v, (list, tuple)) else str(v)
 
 def _table(rows, head=()):
     "An HTML table; numbers do not wrap"
@@ -269,7 +269,7 @@ def _samples(samples):
         out.append(f'<div class="sample"><div><b>step {r["step"]:,}</b><span>{val}</span></div><pre><b>{html.escape(r["prompt"])}</b>{html.escape(text)}</pre></div>')
     return ''.join(out)
 
-_BILL = dict(usd='total, $', hours='hours', seconds='seconds', val_loss='final validation loss', val_bpb='final bits per byte', usd_per_hour='$ per hour', tokens='tokens', tok_s='tokens per second', price_source='price from')
+_BILL = dict(usd='total, $', paid_usd='with lost work, $', hours='hours', seconds='seconds', val_loss='final validation loss', val_bpb='final bits per byte', usd_per_hour='$ per hour', tokens='tokens', tok_s='tokens per second', price_source='price from')
 
 def _bill(bill): return _table([(_BILL.get(k, k), f'{v:.4f}' if k == 'hours' else v) for k, v in _pairs(bill)])
 
