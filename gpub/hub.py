@@ -46,7 +46,7 @@ def read_weights(
     "All tensors of a Hugging Face folder; raises `GpubError` for missing or damaged files, and for pickles"
     folder = Path(folder)
     if (folder/INDEX).is_file():
-        try: files = sorted(set(read_json(folder/INDEX)['weight_map'].values()))
+        try: files = sorted({str(f) for f in read_json(folder/INDEX)['weight_map'].values()})
         except (AttributeError, KeyError, TypeError): raise GpubError(f'{folder/INDEX} has no weight_map of names and files; fetch it again') from None
     elif (folder/WEIGHTS).is_file(): files = [WEIGHTS]
     elif pickles := sorted(p.name for p in folder.iterdir() if p.suffix in ('.bin', '.pt', '.pth', '.ckpt', '.pkl')):

@@ -112,7 +112,7 @@ def from_config(
     kind = c.get('model_type') if isinstance(c, dict) else None
     if kind not in BLOCKS: raise GpubError(f"model_type is {kind!r}: gpub imports {' and '.join(BLOCKS)}")
     for k, (usual, fine) in WANTED[kind].items():
-        if (v := c.get(k, usual)) not in fine: raise GpubError(f"config.json says {k} = {v!r}; gpub's {kind} has only {fine[0]!r}")
+        if (v := c.get(k, usual)) not in fine: raise GpubError(f"config.json says {k} = {v!r}; gpub's {kind} has {'none' if fine[0] is None else f'only {fine[0]!r}'}")
     try: return (_gpt_settings if kind == 'gpt2' else _llama_settings)(c)
     except KeyError as e: raise GpubError(f'config.json of this {kind} lacks {e}') from None
     except (AttributeError, TypeError, ZeroDivisionError) as e: raise GpubError(f'config.json of this {kind} makes no sense: {e}') from None

@@ -109,7 +109,7 @@ def test_not_over_something(exported):
 
 @pytest.mark.parametrize('change, says', [
     (dict(rope_scaling={'rope_type': 'llama3', 'factor': 8.}), "rope scaling.*llama3"), (dict(rope_scaling={'type': 'linear', 'factor': 2.}), 'rope scaling.*linear'), (dict(rope_parameters={'rope_type': 'yarn', 'rope_theta': 1e4}), 'rope scaling.*yarn'),
-    (dict(attention_bias=True), 'attention_bias = True'), (dict(mlp_bias=True), 'mlp_bias = True'), (dict(hidden_act='gelu'), "hidden_act = 'gelu'"), (dict(head_dim=16), 'head_dim = 16'), (dict(sliding_window=32), 'sliding_window = 32'), (dict(quantization_config={'bits': 4}), 'quantization_config'), (dict(rope_parameters='plain'), 'makes no sense'), (dict(model_type='mamba'), "'mamba'.*gpt2 and llama"),
+    (dict(attention_bias=True), 'attention_bias = True'), (dict(mlp_bias=True), 'mlp_bias = True'), (dict(hidden_act='gelu'), "hidden_act = 'gelu'"), (dict(head_dim=16), 'head_dim = 16'), (dict(sliding_window=32), "sliding_window = 32; gpub's llama has none"), (dict(quantization_config={'bits': 4}), 'quantization_config'), (dict(rope_parameters='plain'), 'makes no sense'), (dict(model_type='mamba'), "'mamba'.*gpt2 and llama"),
     (dict(num_attention_heads=5), 'width 32 and 5 heads|head_dim'), (dict(num_attention_heads=5, head_dim=None), 'width 32 and 5 heads'), (dict(num_key_value_heads=3), '4 heads and 3 kv_heads'), (dict(hidden_size=36, head_dim=9), 'even.*9'),
     (dict(vocab_size=500), 'vocabulary of 500, the tokenizer one of 305'), (dict(num_hidden_layers=4), "lack 'model.layers.3"), (dict(num_hidden_layers=2), '9 tensors .*no place'), (dict(intermediate_size=97), r'\(96, 32\).*\(97, 32\)'),
     (dict(tie_word_embeddings=False), "lack 'lm_head.weight'"), (dict(num_attention_heads='four'), 'makes no sense')])
@@ -149,6 +149,8 @@ def test_missing_and_broken_files(tmp_path):
     with pytest.raises(GpubError, match=f'1 of its {len(shards)} weight files: {shards[1]}'): import_folder(folder)
     (folder/shards[1]).write_bytes(whole[:len(whole)//2])
     with pytest.raises(GpubError, match=f'{shards[1]} is not a whole'): import_folder(folder)
+    (folder/INDEX).write_text('{"weight_map": {"a": 3}}')
+    with pytest.raises(GpubError, match='lacks 1 of its 1 weight files: 3'): import_folder(folder)
     for broken in ('[]', '{"weight_map": 3}', '{"files": {}}'):
         (folder/INDEX).write_text(broken)
         with pytest.raises(GpubError, match='has no weight_map'): import_folder(folder)
