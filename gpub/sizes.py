@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import singledispatch
 from pathlib import Path
 import torch
-from .core import GpubError, cpu_name, read_json
+from .core import GpubError, cpu_name, read_json, shipped
 from .gpt import GPTConfig, count_params, param_table
 
 # %% ../nbs/season1/03_scaling_up.ipynb #55715fc7
@@ -297,10 +297,11 @@ def checkpoint_bytes(
     return 4*anatomy(cfg).params + optimizer_bytes(cfg, optimizer)
 
 def receipts(
-    folder=None # default: this checkout's data/, when there is one
+    folder=None # default: what came with gpub
 ): # dicts with preset, gpu, tok_s, where; from `gpub bench train` also ctx, mode, micro, batch_tokens, precision, peak_gb
     "Measured speeds: the folders runs/*/ and the files of `gpub bench train` in bench/"
-    folder = Path(folder or (Path(__file__).parents[1]/'data' if '__file__' in globals() else '../../data')); out = []
+    try: folder, out = Path(folder or shipped()), []
+    except GpubError: return [] # a package without its data forecasts all the same
     def add(r, m, path):
         if m and 'preset' in r and 'tok_s' in r: out.append(dict(r, gpu=m['gpu'] or m['cpu'], where=f'data/{path.relative_to(folder).as_posix()}'))
     for path in sorted(folder.glob('runs/*/bill.json')):
