@@ -96,7 +96,7 @@ def generation_speed(preset, device='auto', n=None, rounds=3, precision='fp32', 
 def bench_generate(
     presets=('shakespeare', 'gpt2-134m'), # names from `SHAPES`
     device='auto',
-    n=None,         # tokens; default: to the end of the window, 48 for wide models
+    n=None,         # tokens; default: to the end of the window; on a CPU 128 for wide models
     rounds=3,       # turns of each contender, four times as many for small models; the best counts
     peers=True,     # transformers too
     say=print,      # called with a line per contender
@@ -105,7 +105,7 @@ def bench_generate(
     use_threads(); d = pick_device(device); wide = {p: config_of(p).width >= 512 for p in presets}
     bf16 = d.type == 'cuda' or d.type == 'cpu' and cpu_has_bf16()
     jobs = [(p, precision) for p in presets for precision in (('fp32', 'bf16') if wide[p] and bf16 else ('fp32',))]
-    speed = [generation_speed(p, device, n or (48 if wide[p] and d.type == 'cpu' else None), rounds if wide[p] else 4*rounds, precision, peers, say=say) for p, precision in jobs]
+    speed = [generation_speed(p, device, n or (128 if wide[p] and d.type == 'cpu' else None), rounds if wide[p] else 4*rounds, precision, peers, say=say) for p, precision in jobs]
     return dict(machine=machine(d), speed=speed)
 
 def bench_generate_table(r:dict):

@@ -186,8 +186,8 @@ def best_lay(
     "How a matrix must lie for this processor to multiply a single row fastest: raced once, on more weights than a cache holds"
     x, seconds = torch.ones(1, shape[1], dtype=dtype), {}; block = torch.backends.mkldnn.is_available() and platform.machine() in ('x86_64', 'AMD64') and (dtype == torch.float32 or cpu_has_bf16())
     for lay in LAYS if block else ('plain', 'turned'):
-        ws = [LAYS[lay](torch.ones(shape, dtype=dtype)) for _ in range(8)]
-        seconds[lay] = min(timeit.repeat(lambda: [times(x, w, None, lay) for w in ws], number=1, repeat=7, timer=time.process_time))
+        ws = [LAYS[lay](torch.ones(shape, dtype=dtype)) for _ in range(4)]
+        seconds[lay] = min(timeit.repeat(lambda: [times(x, w, None, lay) for w in ws], number=1, repeat=5, timer=time.process_time))
     return min(seconds, key=seconds.get)
 
 class Laid(TorchFunctionMode):
@@ -204,12 +204,12 @@ _LAID = WeakKeyDictionary() # model -> (what its weights were, `Laid`)
 def laid(
     model, n:int=256, # tokens to come
 ): # context manager
-    "`Laid` in the fastest way, where it pays: on a CPU, for 32 tokens or more; copies of up to 3 GB, kept as long as the model and its weights stay"
+    "`Laid` in the fastest way, where it pays: on a CPU, for 100 tokens or more, since copying takes the time of some; copies of up to 3 GB, kept as long as the model and its weights stay"
     w, size = model.tok.weight, sum(p.numel()*p.element_size() for p in model.parameters())
     if w.device.type != 'cpu' or w.is_inference() or size > 3e9 or w.dtype not in (torch.float32, torch.bfloat16): return nullcontext()
     key = tuple((p.data_ptr(), p._version) for p in model.parameters()); known, mode = _LAID.get(model, (None, None))
     if known != key:
-        lay = best_lay(w.dtype, torch.get_num_threads()) if n >= 32 else 'plain'
+        lay = best_lay(w.dtype, torch.get_num_threads()) if n >= 100 else 'plain'
         if lay == 'plain': return nullcontext()
         _LAID[model] = key, (mode := Laid(model, lay))
     return mode

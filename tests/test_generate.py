@@ -137,12 +137,12 @@ def test_of_a_prompt_only_the_end_is_scored(width):
 def test_matrices_that_lie_another_way_write_the_same(monkeypatch, lay, tied):
     "And copies never outlive the weights they were made of"
     if lay == 'packed' and not torch.backends.mkldnn.is_available(): pytest.skip('this torch has no oneDNN')
-    model = toy(width=512, heads=8, tied=tied); want = sample(model, PROMPTS[1], 40, temperature=0); asked = []
+    model = toy(width=512, heads=8, tied=tied); want = sample(model, PROMPTS[1], 100, temperature=0); asked = []
     monkeypatch.setattr(generation, 'best_lay', lambda *a: asked.append(a) or lay)
-    assert generate(model, PROMPTS[1], 40, temperature=0) == want and isinstance(laid(model), Laid) and laid(model) is laid(model, 5) and len(asked) == 1
-    both = generate(model, PROMPTS, 40, temperature=0); assert both[1] == want
+    assert generate(model, PROMPTS[1], 100, temperature=0) == want and isinstance(laid(model), Laid) and laid(model) is laid(model, 5) and len(asked) == 1
+    both = generate(model, PROMPTS, 100, temperature=0); assert both[1] == want
     with torch.no_grad(): model.blocks[1].ffn.up.weight.mul_(-1)
-    assert generate(model, PROMPTS[1], 40, temperature=0) == sample(model, PROMPTS[1], 40, temperature=0) != want
+    assert generate(model, PROMPTS[1], 100, temperature=0) == sample(model, PROMPTS[1], 100, temperature=0) != want
     assert len(asked) == 2 and not isinstance(laid(toy(width=512, heads=8), 9), Laid)
 
 def test_the_model_is_left_as_it_was():
