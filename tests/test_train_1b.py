@@ -4,7 +4,8 @@ import pytest
 from gpub.phases import read_plan, reached, run_plan, verdicts
 from gpub.ledger import read_ledger
 from gpub.prep import PrepConfig, prepare
-from test_phases import SILENT, TOY, losses, quick, same_run, wait_for # noqa: F401, quick is a fixture
+from kill import same_weights, wait_for
+from test_phases import SILENT, TOY, losses, quick # noqa: F401, quick is a fixture
 
 def cells(root, plan):
     "The notebook's code cells, on a plan of ours"
@@ -42,7 +43,7 @@ def killed_and_run_again(kernel, root, plan, phases, tmp_path):
     for p in phases:
         kernel(src, tmp_path, sum(bounds[p])//2); assert reached(home/'run', say=lambda s: None) < bounds[p][1]
     out = kernel(src, tmp_path); assert 'asked before: the run has begun' in out and f'{phases[-1]}' in out and 'would upload' in out
-    run_plan(plan, tmp_path/'whole', str(home/'shards'), 1.45, device='cpu', say=lambda s: None, progress=SILENT); same_run(home/'run', tmp_path/'whole')
+    run_plan(plan, tmp_path/'whole', str(home/'shards'), 1.45, device='cpu', say=lambda s: None, progress=SILENT); same_weights(home/'run', tmp_path/'whole')
     assert dict(losses(home/'run')) == dict(losses(tmp_path/'whole')) and [v['word'] for v in verdicts(home/'run')] == ['continue']*len(plan.phases)
     assert sum(bool(r.get('open')) for r in read_ledger(home/'run')) >= len(plan.phases) + len(phases); return out
 
