@@ -10,8 +10,8 @@ from gpub.core import GpubError, read_json
 from gpub.llama import LlamaConfig
 from gpub.plays import plays, plays_char_nll, plays_entropy
 from gpub.report import read_log
-from gpub.scaling import (BATCH, CTX, LADDER, PUBLISHED, RATES, VAL, Law, best_for, climb, deep_loss, fit, fit_curve, flops_per_usd, grade, known_source, optimal, points,
-                          read_forecast, read_ladder, rung, span, stamp, stop_when, twin, write_forecast)
+from gpub.scaling import (BATCH, CTX, LADDER, PUBLISHED, VAL, Law, best_for, climb, deep_loss, fit, fit_curve, flops_per_usd, grade, known_source, optimal, points,
+                          rates, read_forecast, read_ladder, rung, span, stamp, stop_when, twin, write_forecast)
 from gpub.sizes import anatomy, config_of, flops_per_token
 from gpub.tokenizer import CharTokenizer
 
@@ -162,7 +162,7 @@ def test_climbing_files_each_rung_once_and_goes_on(tmp_path, monkeypatch):
     assert read_json(tmp_path/'filed/w16-2k/config.json')['data']['source'] == 'plays' # not where it lay
     assert np.allclose(points([one])[0], (one['params'], 2*BATCH, one['loss'] - one['ideal'] + plays_entropy()))
 
-def rates_of(name): return dict(muon_lr=float(m[1]), lr=float(m[2])) if (m := re.search(r'-muon_lr([\d.]+)-lr([\d.]+)$', name)) else RATES
+def rates_of(r): return dict(muon_lr=float(m[1]), lr=float(m[2])) if (m := re.search(r'-muon_lr([\d.]+)-lr([\d.]+)$', r['name'])) else rates(r['width'])
 
 @pytest.mark.parametrize('folder', ['ladder', 'ladder-forecast', 'ladder-rates'])
 def test_receipts_are_what_they_say(folder):
@@ -170,7 +170,7 @@ def test_receipts_are_what_they_say(folder):
         home = DATA/folder/r['name']; config, rows = read_json(home/'config.json'), read_log(home); cfg = LlamaConfig.from_dict(config['model']); t = config['train']
         assert (anatomy(cfg).params, anatomy(cfg).blocks, flops_per_token(cfg)) == (r['params'], r['blocks'], r['flops_per_token']) and r['params'] == config['parameters']
         assert t['steps']*t['batch_tokens'] == r['tokens'] == rows[-1]['tokens'] and t['seed'] == r['seed'] and (t['schedule'], t['decay'], t['floor']) == ('linear', 1., 0.), r['name']
-        assert rows[-1]['lr'] <= 1.01*t['lr']/t['steps'] and {k: t[k] for k in RATES} == rates_of(r['name']) # its own schedule, down to nothing
+        assert rows[-1]['lr'] <= 1.01*t['lr']/t['steps'] and {k: t[k] for k in ('muon_lr', 'lr')} == rates_of(r) # its own schedule, down to nothing
         assert r['tokens'] <= config['data']['train'] # no character twice
         assert r['engine_loss'] == rows[-1]['val_loss'] and r['ideal'] < r['loss'] < r['engine_loss']
 

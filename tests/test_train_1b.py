@@ -66,7 +66,7 @@ def test_a_recipe_reads_no_more_of_the_hub_than_it_needs(tmp_path, monkeypatch):
 def test_the_notebook_opens_in_colab_and_keeps_torch(root):
     cells = [''.join(c['source']) for c in json.loads((root/'nbs'/'train_1b.ipynb').read_text(encoding='utf-8'))['cells']]
     assert 'https://colab.research.google.com/github/gpuburnout/gpub/blob/main/nbs/train_1b.ipynb' in '\n'.join(cells)
-    setup = next(c for c in cells if c.startswith('import importlib.util')); assert "'-c', '/tmp/keep.txt'" in setup and 'torch=={metadata' in setup
+    setup = next(c for c in cells if c.startswith('SOURCE =')); assert "'-c', '/tmp/keep.txt'" in setup and 'torch=={metadata' in setup
     assert 'gpub run burn-1b' in cells[-2] and '--mirror' in cells[-2] and '--max-usd' in cells[-2]
 
 @pytest.mark.skipif(os.name == 'nt' or not shutil.which('bash'), reason='a shell script')
