@@ -204,7 +204,7 @@ SHOWN = { # lesson -> places: a notebook with a heading, or a test
     4: [f'{L}shards.ipynb#The folder', f'{C}02_data_preparation.ipynb#All together'],
     5: [f'{L}tokenizer.ipynb#What a vocabulary is worth', f'{C}02_data_preparation.ipynb#Idea 4: what a token is worth'],
     6: [f'{L}shards.ipynb#Reading, and refusing', 'tests/test_shards.py::test_wrong_tokenizer_is_refused'],
-    7: [],
+    7: [f'{C}05_results.ipynb#Idea 9: Less, but clean', f'{C}02_data_preparation.ipynb#Idea 1: clean, and keep the receipts'],
     8: [f'{L}sources.ipynb#Blocks', 'tests/test_prep.py::test_memory_does_not_grow_with_the_input'],
     9: [f'{C}02_data_preparation.ipynb#All together', 'tests/test_shards.py::test_compress_and_unpack'],
     10: [f'{L}tokenizer.ipynb#The same, at speed', 'tests/test_tokenizer.py::test_sixty_lines_equal_rust'],
