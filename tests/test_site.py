@@ -1,6 +1,6 @@
 """The built site. `tools/offline/check.py` examines every build by itself; here it is shown faults to find, and, where `SITE` names a built site,
 a browser opens every page of it: SITE=_site_offline/html pytest tests/test_site.py"""
-import ast, json, os, re, shutil, subprocess, sys, tarfile
+import ast, html, json, os, re, shutil, subprocess, sys, tarfile
 from configparser import ConfigParser
 from pathlib import Path
 import pytest, yaml
@@ -102,6 +102,28 @@ def test_axe_finds_what_is_wrong(axe, tmp_path):
 def test_axe_finds_nothing_serious(built, axe, tmp_path, width, dark):
     with Browser(tmp_path, width, 844, dark) as browser: wrong = [f'{name}: {w}' for name, b in visit(built, browser) for w in b.run(f'{axe};{JUDGE}')]
     assert not wrong, '\n' + '\n'.join(wrong)
+
+def unwritten(root, built):
+    "Public names whose page has no entry with a link to the line of the source and the source itself; constants only have to be seen"
+    out = []
+    for p in (root/'nbs').rglob('*.ipynb'):
+        mod = re.search(r'"#\| *default_exp (\w+)', p.read_text(encoding='utf-8')); file = mod and root/'gpub'/f'{mod[1]}.py'
+        if not file or not file.is_file(): continue
+        tree = ast.parse(file.read_text(encoding='utf-8')).body; lines = {n.name: n.lineno for n in tree if hasattr(n, 'name')}
+        page = (built/p.relative_to(root/'nbs').with_name(re.sub(r'^\d+[a-z]?_', '', p.stem) + '.html')).read_text(encoding='utf-8'); plain = lambda s: html.unescape(re.sub('<[^>]+>', '', s))
+        entries = {plain(h).rstrip('¶'): body for h, body in re.findall(r'<h3>(.*?)</h3>(.*?)(?=<h[123]>|$)', page, re.S)}
+        for name in next((ast.literal_eval(n.value) for n in tree if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == '__all__'), []):
+            e = entries.get(name, ''); seen = f'/gpub/{mod[1]}.py#L{lines[name]}"' in e and re.search(rf'\b(def|class) {name}\b', plain(e)) if name in lines else re.search(rf'\b{name}\b', plain(page))
+            if not seen: out.append(f'{mod[1]}.{name}')
+    return out
+
+def test_every_public_name_is_in_the_reference(root, built): assert unwritten(root, built) == []
+
+def test_a_name_without_its_entry_is_found(tmp_path):
+    (tmp_path/'nbs').mkdir(); (tmp_path/'gpub').mkdir(); (tmp_path/'nbs/01_a.ipynb').write_text('"#| default_exp a\\n"')
+    (tmp_path/'gpub/a.py').write_text("__all__ = ['f', 'g', 'h', 'K', 'J']\ndef f(): pass\ndef g(): pass\ndef h(): pass\nK = J = 1\n")
+    entry = '<h3>{0}</h3><a href="x/gpub/a.py#L{1}">source</a>\n<pre>def <b>{0}</b>(): pass</pre>\n'
+    (tmp_path/'a.html').write_text(entry.format('f', 2) + entry.format('g', 7) + '<pre>K = 1</pre>'); assert unwritten(tmp_path, tmp_path) == ['a.g', 'a.h', 'a.J']
 
 def test_search_finds(built, tmp_path):
     with Browser(tmp_path) as b:
