@@ -15,7 +15,7 @@ from functools import partial
 import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
-from .core import Config, GpubError
+from .core import Config, GpubError, first_line
 from .parallel import World, like, plain
 from .sizes import MODES
 
@@ -357,7 +357,7 @@ def compiled_loss(
     fn = torch.compile(model.loss, dynamic=False)
     try: trial and trial(fn)
     except Exception as e: # whatever the compiler throws: eager mode computes the same
-        say(f'torch.compile failed ({type(e).__name__}: {str(e).strip().splitlines()[0][:100]}); going on in eager mode'); return model.loss
+        say(f'torch.compile failed ({type(e).__name__}: {first_line(e, 100)}); going on in eager mode'); return model.loss
     return fn
 
 def choose_loss(
