@@ -65,7 +65,7 @@ def prep_command(folders, recipe, sources, out, vocab, tokenizer, sample_mb, val
     if not out: raise GpubError('--out is missing: where should the shards go?')
     asked = dict(vocab=vocab, tokenizer=tokenizer, sample_mb=sample_mb, val=val, tokens=tokens, near=near, scan=scan, benchmarks=benchmarks, gate=gate, rules=Rules(min_chars=min_chars))
     from_user = click.get_current_context().get_parameter_source
-    cfg = load_recipe(recipe, sources, **{k: v for k, v in asked.items() if k != 'rules' and from_user(k) == ParameterSource.COMMANDLINE}) if recipe else PrepConfig(sources=sources, **asked)
+    cfg = load_recipe(recipe, sources, **{k: v for k, v in asked.items() if from_user('min_chars' if k == 'rules' else k) == ParameterSource.COMMANDLINE}) if recipe else PrepConfig(sources=sources, **asked)
     prepare(cfg, out, workers, rank, world, click.echo)
     if packed: a, b = compress(out, f'{out}-zst'); click.echo(f'{out}-zst: {a:,} bytes to {b:,} ({b/max(a, 1):.0%})')
 

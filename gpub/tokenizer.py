@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from .core import GpubError, read_json, write_atomic
+from .core import GpubError, first_line, read_json, write_atomic
 
 # %% ../nbs/lib/tokenizer.ipynb #a6fd456d
 def id_dtype(
@@ -345,5 +345,8 @@ def load_tokenizer(
         return BPETokenizer.from_gpt2(path/'vocab.json', path/'merges.txt')
     path = path/'tokenizer.json' if path.is_dir() else path; d = read_json(path)
     if isinstance(d, dict) and d.get('type') == 'char' and isinstance(d.get('chars'), str): return CharTokenizer(d['chars'])
-    if isinstance(d, dict) and isinstance(d.get('model'), dict) and d['model'].get('type') == 'BPE': return BPETokenizer(Tokenizer.from_str(path.read_text('utf-8')), engine, d)
+    if isinstance(d, dict) and isinstance(d.get('model'), dict) and d['model'].get('type') == 'BPE':
+        try: rust = Tokenizer.from_str(path.read_text('utf-8'))
+        except Exception as e: raise GpubError(f'{path} is not a whole tokenizer file ({first_line(e)}); fetch it again') from None # tokenizers raises nothing narrower
+        return BPETokenizer(rust, engine, d)
     raise GpubError(f'{path} is neither a character nor a byte-pair tokenizer file')

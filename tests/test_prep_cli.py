@@ -35,7 +35,7 @@ def test_a_recipe_with_sources_from_elsewhere(text, tmp_path, root):
     names = 'fineweb-edu', 'finemath', 'python-edu'; words = [x for s in names for x in ('--source', f'{s}={tmp_path}/{s}.jsonl')]
     for i, n in enumerate(names): (tmp_path/f'{n}.jsonl').write_text(''.join(json.dumps(dict(text=t)) + '\n' for t in plays(120_000, seed=20 + i).split('\n\n')))
     out = run(prep_command, '--recipe', root/'data/recipes/burn1b.json', *words, '--out', tmp_path/'o', '--vocab', 350, '--workers', 1, '--no-scan', '--min-chars', 40).output
-    assert '87.00%' in out and '10.00%' in out and '3.00%' in out and read_manifest(tmp_path/'o')['vocab'] == 355
+    assert '87.00%' in out and '10.00%' in out and '3.00%' in out and read_manifest(tmp_path/'o')['vocab'] == 355 and read_manifest(tmp_path/'o')['settings']['rules']['min_chars'] == 40
     with pytest.raises(GpubError, match="no source 'wiki' to replace"): run(prep_command, '--recipe', root/'data/recipes/burn1b.json', '--source', f'wiki={text}/a.txt', '--out', tmp_path/'p')
 
 def test_a_damaged_upload_is_refused(text, tmp_path):

@@ -102,6 +102,8 @@ def test_files(tmp_path, bpe):
     for content in '', '{', '[]', '{"type": "word"}', '{"type": "char", "chars": 5}', '{"model": {"type": "WordPiece"}}':
         bad.write_text(content)
         with pytest.raises(GpubError, match='tokenizer.json'): load_tokenizer(tmp_path)
+    (tmp_path/'tokenizer.json').write_text('{"model": {"type": "BPE"}}')
+    with pytest.raises(GpubError, match='not a whole tokenizer file'): load_tokenizer(tmp_path)
     with pytest.raises(GpubError, match='nowhere'): load_tokenizer(tmp_path/'nowhere')
 
 def test_gpt2_files(tmp_path):
