@@ -50,6 +50,7 @@ def contenders(model, prompt, n, peers=True, uncached=True):
     return out
 
 def sync(device):
+    "Wait until a device has done what it was given"
     if device.type == 'cuda': torch.cuda.synchronize()
 
 def token_times(model, prompt, n):

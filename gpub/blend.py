@@ -13,7 +13,9 @@ from .core import GpubError, write_atomic
 from .cleaning import Counts, mix, near_repeats, repeats
 
 # %% ../nbs/lib/blend.ipynb #a6bb1737
-def chunk_path(folder, source, n): return Path(folder)/'chunks'/source/f'{n:06d}.safetensors'
+def chunk_path(folder, source, n):
+    "The file of a source's chunk"
+    return Path(folder)/'chunks'/source/f'{n:06d}.safetensors'
 
 def save_chunk(
     path,
@@ -40,7 +42,9 @@ def load(path, *keys):
 # %% ../nbs/lib/blend.ipynb #cebdbcab
 SALT = np.uint64(0x5DEECE66D)
 
-def lot(hashes): return mix(hashes ^ SALT)
+def lot(hashes):
+    "A number per hash that decides its place in the mix, and has nothing to do with its use elsewhere"
+    return mix(hashes ^ SALT)
 
 class Encoded:
     "The documents of one source, as their chunks lie in the work folder"

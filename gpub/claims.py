@@ -171,7 +171,9 @@ def load_claims(
         out[c.id] = c
     return list(out.values())
 
-def refuse(r): raise GpubError(f'a claim is an object, got {r!r}')
+def refuse(r):
+    "Raise `GpubError` for a claim that is no object"
+    raise GpubError(f'a claim is an object, got {r!r}')
 
 @dataclass(frozen=True)
 class Judgement:

@@ -114,7 +114,9 @@ class Precision:
     @property
     def dtype(self): return dict(fp32=torch.float32, bf16=torch.bfloat16, fp16=torch.float16)[self.name]
 
-def cpu_has_bf16(): return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+def cpu_has_bf16():
+    "Whether this processor multiplies bf16 in hardware"
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 def pick_precision(
     device,           # where the model runs
@@ -159,9 +161,13 @@ def shipped(
     if not found: raise GpubError(f'data/{name} did not come with this gpub: install it again, or work in a checkout')
     return found[0]
 
-def runs_dir(): return Path(os.environ.get('GPUB_RUNS') or 'runs')
+def runs_dir():
+    "Where runs go: `$GPUB_RUNS`, or `runs`"
+    return Path(os.environ.get('GPUB_RUNS') or 'runs')
 
-def reduced(): return bool(os.environ.get('IN_TEST'))
+def reduced():
+    "Whether notebooks run small, as the tests do"
+    return bool(os.environ.get('IN_TEST'))
 
 def sha256(
     path # a file
@@ -232,4 +238,6 @@ def load_shakespeare(
     except OSError as e: note = f'downloaded (not kept: {p}: {e.strerror})'
     say(note); return Text(text, 'tiny shakespeare', note)
 
-def shakespeare(): return load_shakespeare().text
+def shakespeare():
+    "The text of `load_shakespeare`, and nothing else"
+    return load_shakespeare().text

@@ -371,7 +371,9 @@ def tell(
     return Written(name, [tok.decode([i]) for i in ids], len(given), [None, *p_tv.gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()], [[], *rivals])
 
 # %% ../nbs/lib/demo.ipynb #4be7c771
-def surprise(chance): return 0. if chance is None else min(1., -np.log2(max(chance, 1e-9))/8) # 1 from 8 bits on
+def surprise(chance):
+    "How surprising a character of this chance was: 0 (certain) to 1 (8 bits and more)"
+    return 0. if chance is None else min(1., -np.log2(max(chance, 1e-9))/8) # 1 from 8 bits on
 
 _STYLE = '''<style>.gpub-told { position: relative; padding-bottom: 10em } .gpub-told pre { white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.5; margin: .3em 0 }
 .gpub-told i { position: absolute; bottom: 7.6em; opacity: .75 } .gpub-told span { cursor: pointer; outline-offset: 1px } .gpub-told span:is(:hover, :focus) { outline: 2px solid #d1541b }

@@ -158,7 +158,9 @@ def flush_right(rows, size, device):
     rows = [r[-size:] for r in rows]
     return torch.tensor([[0]*(size - len(r)) + r for r in rows], device=device), [size - len(r) for r in rows]
 
-def small(model): return model.tok.weight.device.type == 'cpu' and 12*model.cfg.width**2 < 1_000_000
+def small(model):
+    "Whether a model on a CPU is so small that Python costs more than its arithmetic"
+    return model.tok.weight.device.type == 'cpu' and 12*model.cfg.width**2 < 1_000_000
 
 class Last(nn.Module):
     "A norm that hands on the last position alone"

@@ -86,6 +86,7 @@ def kept_texts(
             yield new, f'{name} {chunk.n}.{i}', utf8(new)
 
 def hash_of(text):
+    "A 64-bit hash of a text"
     import xxhash
     return np.uint64(xxhash.xxh3_64_intdigest(text.encode('utf-8', 'surrogatepass')))
 

@@ -151,7 +151,9 @@ def milestone_table(
     return Table(['prompt', 'seed', 'step', 'validation', *(['real words'] if known else []), 'text'], [[code(r['prompt']), r['seed'], f"{r['step']:,}",
                  '' if r['val_loss'] is None else f"{r['val_loss']:.3f}", *share(r), code(r['text'].removeprefix(r['prompt'])[:width])] for r in rows])
 
-def words_of(text): return re.findall(r"[a-z]+(?:'[a-z]+)?", text.lower())
+def words_of(text):
+    "The words of a text, in lower case"
+    return re.findall(r"[a-z]+(?:'[a-z]+)?", text.lower())
 
 def known_share(text, known):
     "Share of a text's words that are in a set of words; 0 if it has none"

@@ -35,7 +35,9 @@ def arc(row, where):
     q = row['question']; labels = [c['label'] for c in q['choices']]
     return f"Question: {q['stem']}\nAnswer:", [c['text'] for c in q['choices']], [labels.index(row['answerKey'])]
 
-def openbook(row, where): return row['question']['stem'], *arc(row, where)[1:]
+def openbook(row, where):
+    "A row of OpenBookQA as (context, answers, right ones)"
+    return row['question']['stem'], *arc(row, where)[1:]
 
 def hellaswag(row, where):
     "HellaSwag: activity, context and four endings; an unfinished last sentence (`ctx_b`) starts with a capital"
@@ -52,7 +54,9 @@ def mmlu(row, where):
 def subject(where): # the subject is the file's name
     return f"The following are multiple choice questions (with answers) about {where.stem.removesuffix('_test').replace('_', ' ')}.\n\n"
 
-def piqa(row, where): return f"Question: {row['goal']}\nAnswer:", [row['sol1'], row['sol2']], [int(row['label'])]
+def piqa(row, where):
+    "A row of PIQA as (context, answers, right ones)"
+    return f"Question: {row['goal']}\nAnswer:", [row['sol1'], row['sol2']], [int(row['label'])]
 
 PRIMER = (('What is human life expectancy in the United States?', 'Human life expectancy in the United States is 78 years.'),
           ('Who was president of the United States in 1955?', 'Dwight D. Eisenhower was president of the United States in 1955.'),

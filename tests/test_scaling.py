@@ -1,5 +1,5 @@
 "Scaling laws: known laws come back, intervals cover as often as they say, the best size is the best, forecasts cannot be made afterwards"
-import contextlib, io, json, math, re
+import contextlib, io, math, re
 from pathlib import Path
 import numpy as np
 import pytest
