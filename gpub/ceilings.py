@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import click
 import torch
 from torch.nn import functional as F
-from .core import cpu_has_bf16, machine, pick_device, use_threads, write_atomic
+from .core import cpu_has_bf16, first_line, machine, pick_device, use_threads, write_atomic
 from .gpt import attend
 from .llama import repeated
 from .speed import KERNELS, kernel
@@ -87,7 +87,7 @@ def attention_rates(
         with kernel(None if name == 'default' else name), warnings.catch_warnings():
             warnings.simplefilter('ignore') # torch lists there why a kernel does not apply
             try: seconds = timed(call, device); out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=g < h)
-            except RuntimeError as e: rows[name] = dict(why=str(e).strip().splitlines()[0][:120]); continue
+            except RuntimeError as e: rows[name] = dict(why=first_line(e).split('. ')[0]); continue
         rows[name] = dict(ms=round(1e3*seconds, 4), tflops=round(7*b*h*t*t*d/seconds/1e12, 3), gap=float((out[:1].detach() - true).abs().max()))
     return rows
 
