@@ -186,7 +186,9 @@ def best_lay(
     shape=(3072, 768),
 ): # name from `LAYS`
     "How a matrix must lie for this processor to multiply a single row fastest: raced once, on more weights than a cache holds"
-    x, seconds = torch.ones(1, shape[1], dtype=dtype), {}; block = torch.backends.mkldnn.is_available() and platform.machine() in ('x86_64', 'AMD64') and (dtype == torch.float32 or cpu_has_bf16())
+    x, seconds = torch.ones(1, shape[1], dtype=dtype), {}
+    block = (torch.backends.mkldnn.is_available() and platform.machine() in ('x86_64', 'AMD64') and (dtype == torch.float32 or cpu_has_bf16())
+             and all(hasattr(torch.ops.mkldnn, op) for op in ('_reorder_linear_weight', '_linear_pointwise'))) # not public: another torch may lack them
     for lay in LAYS if block else ('plain', 'turned'):
         ws = [LAYS[lay](torch.ones(shape, dtype=dtype)) for _ in range(4)]
         seconds[lay] = min(timeit.repeat(lambda: [times(x, w, None, lay) for w in ws], number=1, repeat=5, timer=time.process_time))
