@@ -89,7 +89,7 @@ def plot_roofline(
         ax.text(hi, peak, f' {name}', va='center', fontsize=9)
     for k, (label, (x, y)) in enumerate(points.items()):
         ax.plot(x, y, 'o', ms=6, color=f'C{k}', label=label)
-    ax.set(xscale='log', yscale='log', xlabel='FLOPs per byte moved', ylabel='FLOP/s', title=f'slope: {bandwidth/1e9:,.0f} GB/s')
+    ax.set(xscale='log', yscale='log', xlabel='FLOPs per byte moved', ylabel='FLOP/s', xlim=(lo, hi), title=f'slope: {bandwidth/1e9:,.0f} GB/s')
     ax.legend(frameon=False, fontsize=8, loc='center left', bbox_to_anchor=(1.08, .5)); fig.tight_layout(); plt.close(fig)
     return fig
 
