@@ -41,7 +41,7 @@ def test_cards_tell_the_measured_time(root):
     measured = json.loads((root/'data/chapters.json').read_text(encoding='utf-8'))
     for path in sorted((root/'nbs').glob('season*/*.ipynb')):
         card = next((''.join(c['source']) for c in cells(path) if c.get('id') == 'chapter-card'), ''); assert card, f'{path.name} has no card'
-        name = path.relative_to(root/'nbs').with_suffix('').as_posix(); said = re.search(r'\*\*time\*\* (?:(\d+) minutes|not measured yet)', card)
+        name = path.relative_to(root/'nbs').with_suffix('').as_posix(); said = re.search(r'\*\*time\*\* (?:(\d+) minutes?|not measured yet)', card)
         assert said and close(said[1], measured.get(name)), f'{name}: the card says {said and said[0]}, data/chapters.json {measured.get(name)}'
         assert card.count('\n- ') >= 3 and f'/nbs/{name}.ipynb' in card
 

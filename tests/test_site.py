@@ -100,7 +100,8 @@ def test_axe_finds_what_is_wrong(axe, tmp_path):
 
 @pytest.mark.parametrize('width, dark', [(390, True), (1280, False)])
 def test_axe_finds_nothing_serious(built, axe, tmp_path, width, dark):
-    with Browser(tmp_path, width, 844, dark) as browser: wrong = [f'{name}: {w}' for name, b in visit(built, browser) for w in b.run(f'{axe};{JUDGE}')]
+    "Every page once: one half as a phone shows it in the dark, the other half on a desk in the light"
+    with Browser(tmp_path, width, 844, dark) as browser: wrong = [f'{name}: {w}' for i, (name, b) in enumerate(visit(built, browser)) if i % 2 == dark for w in b.run(f'{axe};{JUDGE}')]
     assert not wrong, '\n' + '\n'.join(wrong)
 
 def unwritten(root, built):
