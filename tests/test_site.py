@@ -112,7 +112,7 @@ def unwritten(root, built):
         if not file or not file.is_file(): continue
         tree = ast.parse(file.read_text(encoding='utf-8')).body; lines = {n.name: n.lineno for n in tree if hasattr(n, 'name')}
         page = (built/p.relative_to(root/'nbs').with_name(re.sub(r'^\d+[a-z]?_', '', p.stem) + '.html')).read_text(encoding='utf-8'); plain = lambda s: html.unescape(re.sub('<[^>]+>', '', s))
-        entries = {plain(h).rstrip('¶'): body for h, body in re.findall(r'<h3>(.*?)</h3>(.*?)(?=<h[123]>|$)', page, re.S)}
+        entries = {plain(h).rstrip('¶'): body for h, body in re.findall(r'<h[23]>(.*?)</h[23]>(.*?)(?=<h[123]>|$)', page, re.S)} # h2 where the notebook has no sections
         for name in next((ast.literal_eval(n.value) for n in tree if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == '__all__'), []):
             e = entries.get(name, ''); seen = f'/gpub/{mod[1]}.py#L{lines[name]}"' in e and re.search(rf'\b(def|class) {name}\b', plain(e)) if name in lines else re.search(rf'\b{name}\b', plain(page))
             if not seen: out.append(f'{mod[1]}.{name}')
