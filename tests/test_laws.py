@@ -258,7 +258,7 @@ def test_heavy_and_error_outputs_are_found(tmp_path):
     notebook(tmp_path/'nbs/a.ipynb', '1', outputs=[dict(output_type='stream', text='x' * 100_001), dict(output_type='error', ename='ValueError')])
     assert len(heavy(tmp_path)) == 2 and len(heavy(tmp_path, total=9)) == 3
 
-@pytest.mark.parametrize('line', ['import pickle', 'from joblib import load', 'x = torch.load("f")', 'np.load(f, allow_pickle=True)'])
+@pytest.mark.parametrize('line', ['import pickle', 'from joblib import load', 'x = torch.load("f", weights_only=True)', 'np.load(f, allow_pickle=True)'])
 def test_pickle_is_found(tmp_path, line):
     write(tmp_path/'gpub/a.py', '"No pickle here"\nnp.load(f, allow_pickle=False)\n')
     assert not pickles(tmp_path)
