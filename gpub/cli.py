@@ -47,8 +47,10 @@ def cli():
     Every run lives in one folder: its settings, log, samples, checkpoints, bill and report.html. The command that
     started a run also continues it. `gpub COMMAND --help` tells more."""
 
-def parse_settings(pairs):
-    "`key=value` words to a dict"
+def parse_settings(
+    pairs, # words such as lr=0.01, from --set
+): # dict of strings; `override` gives them their types
+    "The settings somebody typed; raises `GpubError` for a word without ="
     if bad := [p for p in pairs if '=' not in p]: raise GpubError(f'--set takes key=value, got {bad[0]!r}')
     return dict(p.split('=', 1) for p in pairs)
 
@@ -156,8 +158,13 @@ def doctor(run):
     findings = examine_run(run); click.echo(doctor_table(findings))
     verdict(findings, lambda f: f.level == 'alarm', lambda bad: f'{len(bad)} alarms: {", ".join(f.name for f in bad)}')
 
-def verdict(answers, is_bad, lament, praise=None):
-    "Say how it ended, and exit with 1 if it ended badly"
+def verdict(
+    answers,     # checks or findings
+    is_bad,      # whether one of them is
+    lament,      # the bad ones -> the line that says so
+    praise=None, # what is said when none is bad; None: nothing
+):
+    "Say how it ended; raises `GpubError`, for exit code 1, if it ended badly"
     if bad := [a for a in answers if is_bad(a)]: raise GpubError(lament(bad))
     if praise: click.echo(praise)
 
@@ -227,7 +234,10 @@ def bench_eval_command(questions, preset, file, device):
     "Scoring multiple choice against lm-eval's own model on the same folder (extra: gpub[eval])."
     result = bench_eval(questions, preset, device); click.echo(bench_eval_table(result)); keep(result, file)
 
-def keep(result, file):
+def keep(
+    result, # what a benchmark found, as plain values
+    file,   # of --json; None: nowhere
+):
     "Write a benchmark's receipt, if asked to"
     if file: write_atomic(file, json.dumps(result, indent=1) + '\n'); click.echo(f'written to {file}')
 

@@ -22,7 +22,7 @@ def exercises(path):
     return marked(sources(path, 'code'), 'exercise'), marked(sources(path, 'code'), 'check'), marked(fences, 'solution')
 
 def imports_only(src):
-    body = ast.parse(re.sub(r'^[%!].*$', '', src, flags=re.M)).body
+    body = ast.parse(re.sub(r'^(\s*)[%!].*$', r'\1pass', src, flags=re.M)).body
     return bool(body) and all(isinstance(n, (ast.Import, ast.ImportFrom)) for n in body)
 
 def namespace(path):
