@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['COMPARE', 'STATUS', 'Missing', 'pick', 'place', 'lookup', 'number', 'ladders', 'words', 'work_out', 'show',
-           'with_numbers', 'Claim', 'load_claims', 'refuse', 'Judgement', 'judge', 'source_of', 'judge_all', 'tally',
+           'with_numbers', 'Claim', 'load_claims', 'Judgement', 'judge', 'source_of', 'judge_all', 'tally',
            'claim_table', 'conflict_table']
 
 # %% ../nbs/lib/claims.ipynb #770801a1
@@ -40,7 +40,9 @@ def pick(
     there = list(value) if isinstance(value, dict) else [str(v.get('id', i)) if isinstance(v, dict) else str(i) for i, v in enumerate(value)] if isinstance(value, list) else []
     raise GpubError(f"{where} has no {'/'.join((*seen, step))!r}; there: {', '.join(nearest(step, there)[:6]) or 'nothing more'}")
 
-def place(key):
+def place(
+    key # runs/models/gpt2-134m: below data/published; or FILE#way/inside
+): # (file, list of steps)
     "The file below data/ that a key names, and the way inside it"
     file, mark, path = key.partition('#')
     if mark: return file, path.split('/')
@@ -100,7 +102,7 @@ def words(
         training_gb=lambda preset, batch, mode: memory(config_of(preset), batch, mode=mode, half=True, optimizer='adamw')['peak']/1e9)
 
 def work_out(
-    formula:str,
+    formula:str, # of numbers, names, + - * / **, and calls of `known`
     names:dict,  # name -> value
     known:dict,  # name -> function, as from `words`
 ): # a number
@@ -119,7 +121,9 @@ def work_out(
     except SyntaxError: raise GpubError(f'{formula!r} is not a formula') from None
     except (ZeroDivisionError, TypeError, ValueError) as e: raise GpubError(f'{formula!r}: {e}') from None
 
-def show(v):
+def show(
+    v # a number, a list of them, or text
+): # text
     "A number for people: whole numbers with commas, others to four digits"
     if isinstance(v, list): return ' + '.join(map(show, v))
     if not isinstance(v, (int, float)): return str(v)
@@ -131,7 +135,10 @@ class _Numbers(ast.NodeTransformer):
     def visit_Name(self, n): return ast.Name(show(self.names[n.id])) if n.id in self.names else n
     def visit_Constant(self, n): return ast.Name(re.sub(r'e\+0?', 'e', f'{n.value:g}') if isinstance(n.value, float) else str(n.value))
 
-def with_numbers(formula, names):
+def with_numbers(
+    formula, # as in `work_out`
+    names,   # name -> value
+): # text
     "The formula as arithmetic, every name replaced by its value"
     return ast.unparse(_Numbers(names).visit(ast.parse(formula, mode='eval'))).replace(' * ', ' × ')
 
@@ -142,14 +149,14 @@ COMPARE = {'close': lambda found, published, tolerance: abs(found - published) <
 @dataclass(frozen=True, kw_only=True)
 class Claim(Config):
     "A published number and what it is held against"
-    id:str
+    id:str                   # unique, for conflicts and errors
     chapter:str              # season1/01 ... season2/05, or later
-    what:str
+    what:str                 # what the number is of, for the table
     published:str            # its key
     formula:str|None=None    # None: nothing to work out
     names:dict=field(default_factory=dict) # name in the formula -> key
     tolerance:float=.01      # share of the published number; of 1 where that is 0
-    unit:str=''
+    unit:str=''              # behind the published number, in the table
     compare:str='close'      # what the result must be to the published number
     end:str='low'            # of a published range
     conflict:str|None=None   # id in conflicts.json
@@ -165,28 +172,25 @@ def load_claims(
     path = path or shipped('claims.json'); rows, out = read_json(path), {}
     if not isinstance(rows, list): raise GpubError(f'{path} is not a list of claims')
     for i, r in enumerate(rows, 1):
-        try: c = Claim.from_dict(r) if isinstance(r, dict) else refuse(r)
+        if not isinstance(r, dict): raise GpubError(f'{path}, entry {i}: a claim is an object, got {r!r}')
+        try: c = Claim.from_dict(r)
         except GpubError as e: raise GpubError(f'{path}, entry {i}: {e}') from None
         if c.id in out: raise GpubError(f'{path}, entry {i}: there is a claim {c.id!r} already')
         out[c.id] = c
     return list(out.values())
 
-def refuse(r):
-    "Raise `GpubError` for a claim that is no object"
-    raise GpubError(f'a claim is an object, got {r!r}')
-
 @dataclass(frozen=True)
 class Judgement:
     "What became of a claim"
-    claim:Claim
+    claim:Claim       # the one that was judged
     status:str        # agrees, does not, open, not measured yet
-    published:float
-    found:float|None
+    published:float   # the number that was read
+    found:float|None  # what came out; None where nothing could
     how:str           # the arithmetic, the receipt that is missing, or why it is open
     source:tuple      # who published it
 
 def judge(
-    claim:Claim,
+    claim:Claim, # one of `load_claims`
     folder=None, # like data/; default: the one that came with gpub
 ): # `Judgement`
     "Work a claim out; raises `GpubError` for a key, a formula or a conflict that does not exist"
@@ -202,7 +206,10 @@ def judge(
     how = sums + (f', which is to be {claim.compare} the published number' if claim.compare != 'close' else '')
     return Judgement(claim, 'agrees' if ok else 'open' if case['status'] == 'open' else 'does not', published, found, how, who)
 
-def source_of(key, folder=None):
+def source_of(
+    key,         # as for `lookup`
+    folder=None, # as for `lookup`
+): # tuple of ids of posts, such as s2-03
     "The posts that state what stands at a key: those of the innermost record that names any"
     file, path = place(key)
     for n in range(len(path), -1, -1):
@@ -236,12 +243,11 @@ def claim_table(
                  v.how + (f' [{v.claim.conflict}]' if v.claim.conflict else ''), ', '.join(v.source)] for v in verdicts if chapter in (None, v.claim.chapter)], chapter or '')
 
 def conflict_table(
-    verdicts,    # list; each conflict is listed with the claims that work it out
-    folder=None, # as in `judge`
+    verdicts # list; each conflict is listed with the claims that work it out
 ): # Table
     "Everywhere the published sources disagree with each other, with the arithmetic that decides"
     mine = {}
     for v in verdicts: mine.setdefault(v.claim.conflict, []).append(f'{v.claim.id}: {v.status}')
     said = lambda i: '; '.join(f"{c['value']} ({', '.join(c['source'])})" for c in i['claims'])
     return Table(['', 'about', 'what is said', 'arithmetic', 'decision', 'status', 'worked out above'],
-                 [[i['id'], i['topic'], said(i), '; '.join(i['arithmetic']), i['decision'], i['status'], ', '.join(mine.get(i['id'], []))] for i in lookup('conflicts/items', folder)])
+                 [[i['id'], i['topic'], said(i), '; '.join(i['arithmetic']), i['decision'], i['status'], ', '.join(mine.get(i['id'], []))] for i in lookup('conflicts/items')])

@@ -56,8 +56,8 @@ def card_table(
 
 # %% ../nbs/season2/04_ten_lessons.ipynb #8548cb88
 def usd_per_billion(
-    usd_per_hour:float,
-    tok_s:float,
+    usd_per_hour:float, # of the machine, or of all together
+    tok_s:float,        # of the same
 ): # dollars for 10^9 tokens
     "Dollars per token, in a unit people can read; raises `GpubError` unless both are above 0"
     if not 0 < tok_s < float('inf'): raise GpubError(f'tokens per second must be above 0, got {tok_s!r}')
@@ -65,23 +65,23 @@ def usd_per_billion(
 
 def break_even(
     usd_per_hour:float, # of the card in question
-    usd:float, tok_s:float, # price and speed of the one it has to beat
+    usd:float,          # an hour of the one it has to beat
+    tok_s:float,        # and the speed of that one
 ): # tokens per second
     "The speed from which a card is the cheaper one"
     return usd_per_hour/usd_per_billion(usd, tok_s)/3600*1e9
 
 # %% ../nbs/season2/04_ten_lessons.ipynb #096a4986
 def fits_table(
-    what,             # a preset or a config
-    cards=None,       # names or `GPU`s; default: all
-    optimizer='adamw',
+    what,       # a preset or a config
+    cards=None, # names or `GPU`s; default: all
 ): # Table
-    "The largest micro-batch on each card, for each kind of checkpointing"
-    cfg, kw = config_of(what), dict(optimizer=optimizer, accumulate=True); rows, a = [], anatomy(cfg)
+    "The largest micro-batch on each card under AdamW, for each kind of checkpointing"
+    cfg, rows = config_of(what), []; ctx = anatomy(cfg).ctx
     for g in sorted((find_card(c) for c in cards or [*GPUS, *MORE]), key=lambda g: g.memory_gb):
-        p = plan(cfg, g, 10**9, optimizer=optimizer)['rows']
-        rows.append([g.name, f'{g.memory_gb:g}', *(f"{r['micro_batch']} x {a.ctx}" if r['fits'] else 'no' for r in p)])
-    least = [f"{memory(cfg, 1, mode=m, half=True, **kw)['peak']/1e9/ROOM:.1f}" for m in MODES]
+        p = plan(cfg, g, 10**9, optimizer='adamw')['rows']
+        rows.append([g.name, f'{g.memory_gb:g}', *(f"{r['micro_batch']} x {ctx}" if r['fits'] else 'no' for r in p)])
+    least = [f"{memory(cfg, 1, mode=m, half=True, optimizer='adamw', accumulate=True)['peak']/1e9/ROOM:.1f}" for m in MODES]
     return Table(['card', 'GB', *(f'checkpointing {m}' for m in MODES)], rows + [['the least a card needs', '', *(f'{n} GB' for n in least)]])
 
 def checkpointing_price(
@@ -89,7 +89,7 @@ def checkpointing_price(
     tok_s:float,  # with every block run again
     gain:float,   # speed without, as a share: 0.18
     tokens,       # of the run
-    usd_per_hour:float,
+    usd_per_hour:float, # of the card
 ): # dict: hours and usd saved, usd_per_billion before and after, most (the gain that arithmetic allows)
     "What keeping the activations is worth"
     n, cfg = count_of(tokens), config_of(what); before, after = (usd_per_billion(usd_per_hour, s) for s in (tok_s, tok_s*(1 + gain)))
@@ -97,15 +97,15 @@ def checkpointing_price(
                 most=recompute_flops(cfg, 'full')/flops_per_token(cfg))
 
 # %% ../nbs/season2/04_ten_lessons.ipynb #d7106957
-FLAGS = {'no checkpointing': 'gradient checkpointing off', 'Liger': 'Liger Kernel', 'loader workers': 'num_workers 0 to 2', 'TF32': 'TF32 matmul flag'}
+FLAGS = { # rung of the ladder -> name of the published record
+    'no checkpointing': 'gradient checkpointing off', 'Liger': 'Liger Kernel', 'loader workers': 'num_workers 0 to 2', 'TF32': 'TF32 matmul flag'}
 
 def flag_table(
-    flags=FLAGS,  # rung of the ladder -> name of the published record
-    folder=None,  # like data/, for receipts
+    folder=None # like data/, for receipts
 ): # Table
     "What each flag gained: published, and in every receipt there is"
     rows = []
-    for rung, name in flags.items():
+    for rung, name in FLAGS.items():
         blog, seen = lookup(f'ladder/ladder_1b/name={name}'), [(r, x) for r in ladders(folder) for x in r['rows'] if x['rung'] == rung and 'gain' in x]
         here = '; '.join(f"{x['gain'] - 1:+.1%} ({r['preset']}, {r['machine']['gpu'] or r['machine']['cpu']})" for r, x in seen)
         rows.append([rung, f"{blog['gain_pct']:+}%" if 'gain_pct' in blog else blog['gain'], here or 'not measured yet'])
@@ -164,7 +164,7 @@ def checklist():
 
 # %% ../nbs/season2/04_ten_lessons.ipynb #921cbb58
 def failure_table(
-    exhibits=INFRA
+    exhibits=INFRA # whose `source` is a lesson's id
 ): # Table
     "Every failure made again: what the guard says of the broken code, and that it is silent about the repaired one"
     rows = []
@@ -191,13 +191,11 @@ def stands(
     if importlib.util.find_spec(f'gpub.{module}') is None: return False
     return not name or hasattr(importlib.import_module(f'gpub.{module}'), name)
 
-def lessons_table(
-    taught=TAUGHT
-): # Table
-    "The ten lessons, each with its guard, or `not yet`"
+def lessons_table():
+    "The ten lessons, each with its guard, or `not yet`: Table"
     rows = []
     for r in lookup('lessons/things_10'):
-        guard, page = taught[r['id']]; title = re.sub(r'^[0-9]+_', '', Path(page).name).replace('_', ' ')
+        guard, page = TAUGHT[r['id']]; title = re.sub(r'^[0-9]+_', '', Path(page).name).replace('_', ' ')
         rows.append([r['n'], r['text'], f'`{guard}`' if stands(guard) else 'not yet', f'[{title}](../{page}.ipynb)'])
     return Table(['', 'lesson', 'enforced by', 'seen at work'], rows)
 
@@ -215,7 +213,7 @@ def informed_plan(
     tokens,            # 300M, 2.8B or a number
     usd_per_hour=None, # default: the dated table
     mfu=None,          # share of the peak, instead of everything that is known
-    optimizer='muon',
+    optimizer='muon',  # or adamw, as in `plan`
     folder=None,       # like data/, for receipts
 ): # as from `sizes.plan`, with `kind`: measured, published, forecast or asked for
     "A plan at the speed that is known best (a receipt's, else the published one of this very model, else the forecast) and at the dated price"
@@ -230,7 +228,7 @@ def compare(
     tokens,            # 300M, 2.8B or a number
     gpus=None,         # names or `GPU`s; default: every card of the table
     usd_per_hour=None, # one price for all, or {card: price}; default: the dated table
-    optimizer='muon',
+    optimizer='muon',  # or adamw, as in `plan`
     folder=None,       # like data/, for receipts
 ): # list of dicts, the cheapest per token first; then those without a price, the fastest first; then those it does not fit
     "A model on many cards; raises `GpubError` as `plan` does, and for a price that is none"

@@ -29,37 +29,58 @@ TOPICS = dict(
 class Verdict:
     "What was asked of a property, and how it ended"
     name:str      # the property
-    ok:bool
+    ok:bool       # whether it holds
     said:str      # what it demands, or how it failed
 
 PROPERTIES = {t: {} for t in TOPICS} # topic -> name -> (what it demands, function of `mine` that returns a complaint, or nothing)
 
-def demand(topic, name, what):
+def demand(
+    topic, # of `TOPICS`
+    name,  # one or two words, for the table of verdicts
+    what,  # what must hold, said when it does
+): # a decorator
     "Register a property; those that tell more than a wrong number come first"
     def keep(f): PROPERTIES[topic][name] = what, f; return f
     return keep
 
 # %% ../nbs/lib/grade.ipynb #bd444c24
-def qkv(*shape, keys=None, dtype=torch.float64):
+def qkv(
+    *shape,    # b, h, t, d
+    keys=None, # positions of keys and values; default: t
+    dtype=torch.float64, # drawn in double precision whatever it is
+): # q, k, v
     "Random queries, keys and values from a fixed seed, whatever dice were thrown before"
     gen = torch.Generator().manual_seed(0); b, h, t, d = shape
     return [torch.randn(b, h, n, d, generator=gen, dtype=torch.float64).to(dtype) for n in (t, keys or t, keys or t)]
 
-def gap(a, b):
+def gap(
+    a, # a tensor
+    b, # one of the same shape
+): # float
     "The largest difference of two tensors"
     return float((a.double() - b.double()).abs().max())
 
-def wrong_shape(got, want):
+def wrong_shape(
+    got,  # what the learner's function returned, anything
+    want, # a tensor of the right shape
+): # text or None
     "A complaint about a tensor that is none, or has another shape than `want`"
     if not isinstance(got, torch.Tensor): return f'returned {type(got).__name__}, not a tensor'
     if got.shape != want.shape: return f'returned {tuple(got.shape)}, expected {tuple(want.shape)}'
 
-def wrong_dtype(mine, make): # `make(dtype)`: the arguments in it
+def wrong_dtype(
+    mine, # the learner's function
+    make, # dtype -> its arguments in that
+): # text or None
     "A complaint where a dtype goes in and another comes out"
     for dtype in (torch.bfloat16, torch.float64):
         if (got := mine(*make(dtype)).dtype) != dtype: return f'{dtype} went in, {got} came out'
 
-def wrong_gradient(mine, theirs, inputs):
+def wrong_gradient(
+    mine,   # the learner's function
+    theirs, # the right one
+    inputs, # tensors to call both with
+): # text or None
     "A complaint where the gradient of `mine` is missing or differs from that of `theirs`"
     grads = []
     for f in (mine, theirs):
@@ -120,12 +141,20 @@ def _(mine):
 def _(mine): return wrong_gradient(mine, attend, qkv(1, 2, 6, 4))
 
 # %% ../nbs/lib/grade.ipynb #62850329
-def turned(x_btnd, base=10_000.):
+def turned(
+    x_btnd,       # any dtype; angles are in float32
+    base=10_000., # of the angles
+): # (b, t, n, d)
     "Rotary positions as season 2 computes them, position 0 first"
     return rotate(x_btnd, *Rope(x_btnd.size(1), x_btnd.size(-1), base)(x_btnd.size(1)))
 
-def heads(t, n=2, d=8, dtype=torch.float32):
-    "Random vectors (2, t, n, d) from a fixed seed"
+def heads(
+    t,   # positions
+    n=2, # heads
+    d=8, # size of a head
+    dtype=torch.float32, # of the result
+): # (2, t, n, d)
+    "Random vectors from a fixed seed"
     return torch.randn(2, t, n, d, generator=torch.Generator().manual_seed(1)).to(dtype)
 
 @demand('rope', 'shape', 'the shape that went in comes out')
@@ -175,13 +204,18 @@ def _(mine):
 def _(mine): return wrong_gradient(mine, turned, [heads(7)])
 
 # %% ../nbs/lib/grade.ipynb #75694a9e
-def spaced(words):
+def spaced(
+    words # at most 68
+): # text
     "The words, after each another character, so that no pair across words comes twice"
     return ''.join(w + c for w, c in zip(words, map(chr, chain(range(33, 97), range(123, 127)))))
 
 WORDS = spaced(['abcd']*16 + ['abcx']*8 + ['abyz']*4) # ab stands 28 times, then abc 24, abcd 16, abcx 8: one winner each time
 
-def cut(tok, text):
+def cut(
+    tok, # a tokenizer: encode and decode
+    text # to cut
+): # list of str
     "The tokens of a text, as text"
     return [tok.decode([i]) for i in tok.encode(text)]
 
@@ -227,17 +261,32 @@ class Watched:
         self.opt = torch.optim.SGD(self.model.parameters(), lr=.5); self.opt.register_step_pre_hook(lambda *_: self.grads.append(self.flat('grad')))
         self.model.register_forward_pre_hook(lambda m, _: self.modes.append(m.training))
 
-    def flat(self, what='data'): return torch.cat([(x if (x := getattr(p, what)) is not None else torch.zeros_like(p)).detach().flatten() for p in self.model.parameters()])
+    def flat(self,
+        what='data' # or grad, zeros where there is none
+    ):
+        "Every parameter in one vector"
+        return torch.cat([(x if (x := getattr(p, what)) is not None else torch.zeros_like(p)).detach().flatten() for p in self.model.parameters()])
 
-    def batch(self, n):
+    def batch(self,
+        n # the step, which is the seed
+    ): # (4, 8) inputs and targets
+        "Random ids, and a target that can be learned: each id plus the one before"
         x = torch.randint(11, (4, 9), generator=torch.Generator().manual_seed(n)); self.asked.append(n)
         return x[:, :-1], (x[:, 1:] + x[:, :-1]) % 11
 
-    def lead(self, mine, steps=6):
-        "Run a loop; its losses as a list"
+    def lead(self,
+        mine,   # the loop
+        steps=6 # to ask for; three times as many are waited for
+    ): # itself
+        "Run a loop; its losses are kept as a list"
         self.losses = list(islice(mine(self.model, self.batch, self.opt, steps), 3*steps)); return self
 
-def plain_loop(model, batches, opt, steps):
+def plain_loop(
+    model,   # with a `loss(x, y)`
+    batches, # step -> (x, y)
+    opt,     # of torch.optim
+    steps,   # to make
+): # yields floats
     "The loop that all others are held against"
     model.train()
     for n in range(steps):
@@ -278,7 +327,9 @@ def _(mine):
     if (off := gap(Watched().lead(mine).flat(), Watched().lead(plain_loop).flat())) > 1e-5: return f'a weight is off by {off:.2g}'
 
 # %% ../nbs/lib/grade.ipynb #a20e0e99
-def where_raised(error):
+def where_raised(
+    error # with its traceback
+): # text
     "The exception in one line, with the line of the learner's code it came from"
     own = [(f.f_code.co_filename, n) for f, n in traceback.walk_tb(error.__traceback__) if f.f_globals is not globals() and not f.f_globals.get('__name__', '').startswith('torch')]
     file, line = next((x for x in reversed(own) if x[0] == own[0][0]), (None, 0))
@@ -299,7 +350,9 @@ def grade(
         return Verdict(name, not complaint, complaint or what)
     return [one(name, *rest) for name, rest in PROPERTIES[topic].items()]
 
-def grade_table(verdicts):
+def grade_table(
+    verdicts # from `grade`
+): # text
     "The verdicts as lines of text"
     return '\n'.join(f'{"ok  " if v.ok else "FAIL"}  {v.name:<13}  {v.said}' for v in verdicts)
 

@@ -31,7 +31,8 @@ class Ledger:
         step:int=0,          # steps done when this process began
         since=None,          # steady time from which on this process counts; default now
         paid=False,          # the machine was paid for since the last process ended
-        wall=time.time, steady=time.perf_counter, # clocks, in seconds
+        wall=time.time,      # the date, in seconds: it may jump
+        steady=time.perf_counter, # a clock that never does: all durations are its
     ):
         self.path, self.rate, self.step, self.wall, self.steady = run_dir and Path(run_dir, 'ledger.jsonl'), usd_per_hour, step, wall, steady
         self.kind, self.turned, self.row, self.seconds = 'setup', steady() if since is None else since, {}, dict.fromkeys(KINDS, 0.)
@@ -41,7 +42,9 @@ class Ledger:
         self.n, self.first, self.before = len(rows) + 1, step, account([*rows, opened])
         self.path and append(self.path, opened)
 
-    def turn(self, kind):
+    def turn(self,
+        kind # of `KINDS`
+    ):
         "What follows is of this kind"
         if kind not in KINDS: raise GpubError(f"time has no kind {kind!r}; it has {', '.join(KINDS)}")
         now = self.steady(); spent = now - self.turned
@@ -49,13 +52,17 @@ class Ledger:
         self.turned, self.kind = now, kind
 
     @contextmanager
-    def span(self, kind):
+    def span(self,
+        kind # of `KINDS`
+    ):
         "What happens inside is of this kind; spans may stand in each other"
         before = self.kind; self.turn(kind)
         try: yield
         finally: self.turn(before)
 
-    def reach(self, step):
+    def reach(self,
+        step # steps of the run, those of earlier processes too
+    ):
         "So many steps are done; a row is written if it is time for one"
         self.step = step
         if self.steady() - self.began > BEAT: self.flush()
@@ -80,9 +87,9 @@ class Ledger:
 @dataclass(frozen=True)
 class Span:
     "Seconds of one kind"
-    kind:str
-    seconds:float
-    usd:float
+    kind:str  # of `KINDS`
+    seconds:float # how many
+    usd:float # at the price of the time
     first:int # steps done when it began
     last:int  # and when it ended
     was:str   # the kind it had when it was written
@@ -106,7 +113,9 @@ def read_ledger(
     lines = path.read_text(encoding='utf-8', errors='replace').split('\n')
     return [_row(path, i, line) for i, line in enumerate(lines[:-1])] # what stands behind the last line's end is half a row
 
-def mend(run_dir):
+def mend(
+    run_dir # a run folder
+): # its rows
     "`read_ledger`, and half a last row removed from the file, so that the next one begins on a line of its own"
     rows, path = read_ledger(run_dir), Path(run_dir, 'ledger.jsonl')
     if path.is_file() and (data := path.read_bytes()) and not data.endswith(b'\n'): write_atomic(path, data[:data.rfind(b'\n') + 1])
@@ -114,7 +123,7 @@ def mend(run_dir):
 
 # %% ../nbs/lib/ledger.ipynb #29edf9d3
 def again(
-    s:Span,
+    s:Span,   # of an earlier process
     step:int, # from which the next process went on
 ): # one or two `Span`
     "What came after `step` was lost"
@@ -140,7 +149,9 @@ def account(
     return out
 
 # %% ../nbs/lib/ledger.ipynb #86f10064
-def check_rate(usd_per_hour):
+def check_rate(
+    usd_per_hour # as it came from the user, None if it did not
+): # float
     "A price that a budget can be counted in; raises `GpubError` otherwise"
     if usd_per_hour is None: raise GpubError('what does this machine cost? Give --usd-per-hour, or --gpu with a card of the price table')
     if isinstance(usd_per_hour, (int, float)) and 0 < usd_per_hour < math.inf: return float(usd_per_hour)
@@ -165,7 +176,8 @@ def known_price(
     return (GPUS[wanted].usd, GPUS[wanted].price) if wanted in GPUS and GPUS[wanted].usd else None
 
 def find_price(
-    gpu, path=None # as in `known_price`
+    gpu,      # as in `known_price`
+    path=None # as in `known_price`
 ): # (dollars an hour, where and when)
     "What a card costs; raises `GpubError` that asks for --usd-per-hour when nobody knows"
     if found := known_price(gpu, path): return found
@@ -186,25 +198,28 @@ def fit_power(
     miss = ((e[:, None] + a[:, None]*x - y)**2).sum(1); i = int(np.where(a >= 0, miss, np.inf).argmin())
     return float(e[i]), float(max(a[i], 0)), float(ALPHAS[i])
 
-def tokens_to(fit, loss):
+def tokens_to(
+    fit, # (E, A, alpha)
+    loss # to reach
+): # in the unit of the fit's `t`
     "Where a fitted curve reaches a loss; infinity below its floor"
     e, a, alpha = fit
     return (a/(loss - e))**(1/alpha) if loss > e and a > 0 else math.inf
 
 def next_cost(
-    tokens, losses, # of the logged steps, the newest last
+    tokens,         # read so far at each logged step, the newest last
+    losses,         # of the same steps
     usd_per_token,  # what one costs now
     drop=.01,       # nats
-    draws:int=200, seed:int=0,
 ): # dict: usd, low and high (four of five), floor, alpha, rows; or why, when there is no answer
     "What the next `drop` of loss costs, from a fit and its resamples"
     t, y = (np.array([a.mean() for a in np.array_split(np.asarray(v, float), min(len(v), 200))]) for v in (tokens, losses))
     fine = np.isfinite(t) & np.isfinite(y) & (t > 0); t, y = t[fine], y[fine]
     if len(t) < 12: return dict(why=f"{len(t)} point{'s'*(len(t) != 1)} of loss, at least 12 are needed for a fit")
-    now, rng, ends = float(tokens[-1]), np.random.default_rng(seed), []; t = t/now
+    now, rng, ends = float(tokens[-1]), np.random.default_rng(0), []; t = t/now
     def dollars(fit): here = fit[0] + fit[1]; return (tokens_to(fit, here - drop) - 1)*now*usd_per_token if fit[1] > 0 else math.inf
     def late(share): return max(int(np.searchsorted(t, share*t[-1])), min(len(t)//20, len(t) - 8)) # warm-up is no power law
-    for begin in rng.uniform(0, .5, draws):
+    for begin in rng.uniform(0, .5, 200):
         i = rng.integers(late(begin), len(t), len(t) - late(begin)); ends.append(dollars(fit_power(t[i], y[i])))
     fit = fit_power(t[late(.1):], y[late(.1):]); low, mid, high = np.quantile(np.array(ends), [.1, .5, .9], method='nearest')
     if not math.isfinite(mid): return dict(why='the fitted curve does not fall any further: no amount is known to buy it')
@@ -219,19 +234,26 @@ def level(
     return (float(np.mean(y)), float(np.std(y, ddof=1)/math.sqrt(len(y))) if len(y) > 1 else 0.) if y else None
 
 def of_phase(
-    s:Span, start, stop, # steps
+    s:Span,              # of any kind
+    start,               # steps done before the phase
+    stop,                # its last step
     last=False,          # the last phase: what comes after it is its own
 ): # bool
     "Whether a span belongs to the phase that does steps `start` + 1 to `stop`; getting ready counts for what comes"
     if s.was in ('setup', 'compile', 'idle'): return start <= s.first < stop or last and s.first >= stop
     return start < max(s.last, 1) <= stop or last and s.last > stop
 
-def per_point(usd, drop):
+def per_point(
+    usd, # paid
+    drop # nats the loss fell by, negative when it rose
+): # dollars or None
     "Dollars for each nat that the loss fell; None when it did not"
     return usd/drop if drop > 0 else None
 
 def phase_rows(
-    log, spans, phases, # rows, `Span`s, (name, start, stop) of each phase that has begun
+    log,    # its rows
+    spans,  # from `account`
+    phases, # (name, start, stop) of each phase that has begun
 ): # list of dict
     "By phase: steps, tokens, seconds, dollars, the loss at both ends and what a point of it cost"
     out, before = [], level(log[:1])
@@ -286,16 +308,22 @@ def bill(
                 usd_per_billion=dict(all_in=total(spans)/last['tokens']*1e9, train=kinds['train']['usd']/last['tokens']*1e9))
 
 # %% ../nbs/lib/ledger.ipynb #80a7e983
-def money(usd):
+def money(
+    usd # infinity for what no money buys
+): # text
     "Dollars to read, whatever their size"
     return 'never' if math.isinf(usd) else f'${usd:,.2f}' if usd >= .1 or usd == 0 else f'${usd:.2g}' if usd >= 1e-4 else f'${usd:.1e}'
 
-def columns(*rows):
+def columns(
+    *rows # lists of str, all as long as each other
+): # list of str
     "Lines of text, every column as wide as it has to be"
     wide = [max(map(len, c)) for c in zip(*rows)]
     return ['  '.join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(r, wide))).rstrip() for r in rows]
 
-def say_next(n):
+def say_next(
+    n # from `next_cost`
+): # text
     "`next_cost` as a sentence"
     if 'why' in n: return f"the next 0.01 of loss: {n['why']}"
     return f"the next {n['drop']:g} of loss costs about {money(n['usd'])} ({money(n['low'])} to {money(n['high'])}), if the curve goes on as it went"

@@ -28,14 +28,20 @@ from .train import Step, TrainConfig, backward, rate, train
 SOURCE = Markov(1, 'abcdefgh', seed=1)
 TWIN = GPTConfig(vocab=8, ctx=32, width=32, layers=1, heads=2)
 
-def letters(n=20_000, seed=0):
+def letters(
+    n=20_000, # how many
+    seed=0,   # same seed, same letters
+): # (n,) ids below 8
     "Ids of `n` letters of `SOURCE`"
     return CharTokenizer(SOURCE.alphabet).encode(SOURCE.sample(n, seed))
 
 def teach(
-    steps:int, attend=sdpa, # of the model
-    see=lambda x, y: (x, y),# what becomes of a batch
-    start:int=0, model=None, **settings, # of `TrainConfig`
+    steps:int,   # of the whole run
+    attend=sdpa, # of the model's blocks
+    see=lambda x, y: (x, y), # what becomes of a batch
+    start:int=0, # steps that are done already
+    model=None,  # to go on with; default: a fresh one
+    **settings,  # of `TrainConfig`
 ): # (model, list of log rows)
     "Train the twin, with one thing wrong if you like"
     cfg = TrainConfig(**dict(steps=steps, batch_tokens=512, optimizer='adamw', lr=.01, warmup=5) | settings); torch.manual_seed(0)
@@ -43,7 +49,11 @@ def teach(
     return model, [s.row() for s in train(model, lambda n, ctx: see(*data[n]), cfg, start=start)]
 
 # %% ../nbs/lib/museum.ipynb #b17998b4
-def peek(q_bhtd, k_bhsd, v_bhsd):
+def peek(
+    q_bhtd, # queries
+    k_bhsd, # keys, as many positions as queries
+    v_bhsd, # values
+): # (b, h, t, d)
     "`attend` with the mask one place too far"
     t = q_bhtd.size(-2); may_ts = torch.ones(t, t, dtype=torch.bool).tril(1)
     return (q_bhtd @ k_bhsd.mT / q_bhtd.size(-1)**.5).masked_fill(~may_ts, float('-inf')).softmax(-1) @ v_bhsd
@@ -64,7 +74,12 @@ def unshifted_labels(broken, scratch):
     return dict(x_bt=x, y_bt=x if broken else y)
 
 # %% ../nbs/lib/museum.ipynb #69420fb8
-def mean_of_means(loss_fn, x, y, micro):
+def mean_of_means(
+    loss_fn, # (x, y) -> mean loss
+    x,       # (b, t) inputs
+    y,       # (b, t) targets
+    micro,   # rows of a piece; the last may be shorter
+):
     "`backward` as it is usually written"
     pieces = [*zip(x.split(micro), y.split(micro))]
     for xs, ys in pieces: (loss_fn(xs, ys)/len(pieces)).backward()

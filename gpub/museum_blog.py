@@ -29,28 +29,38 @@ from .train import seconds_per_call
 
 # %% ../nbs/lib/museum_blog.ipynb #5dfd4671
 class Scratch(ExitStack):
-    "A folder to make a mess in; what is entered here is closed afterwards"
+    "A temporary folder to make a mess in; what is entered here is closed afterwards"
     def __init__(self): super().__init__(); self.folder = Path(self.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
 
 @dataclass(frozen=True, kw_only=True)
 class Exhibit:
     "A mistake that runs, what one sees of it, the alarm that names it, and the fix"
     name:str      # short, for links
-    title:str
-    source:str    # challenge-01 ... in data/published/lessons.json, or famous
+    title:str     # the heading of its section, where links go
+    source:str    # its id in data/published/lessons.json: challenge-01, infra-01 ...; or famous
     symptom:str   # as someone would describe it
-    fix:str
+    fix:str       # what to do, in a line
     alarm:object  # function of the evidence; raises GpubError
     make:object   # function (broken, scratch) -> evidence, a dict
 
-    def message(self, broken=True):
+    def message(self,
+        broken=True # which code: the wrong or the repaired
+    ): # text or None; RUN stands for the scratch folder
         "What the alarm says about the broken or the fixed code; None when it stays silent"
         with Scratch() as s:
             evidence = self.make(broken, s)
             try: self.alarm(**evidence)
             except GpubError as e: return str(e).replace(str(s.folder), 'RUN')
 
-def exhibit(name, title, *, symptom, fix, alarm, source='famous'):
+def exhibit(
+    name,    # as in `Exhibit`, like all of these
+    title,   # the heading
+    *,
+    symptom, # what is seen
+    fix,     # what to do
+    alarm,   # what has to ring
+    source='famous', # who tells of it
+): # a decorator
     "Make an `Exhibit` of the function below"
     return lambda make: Exhibit(name=name, title=title, source=source, symptom=symptom, fix=fix, alarm=alarm, make=make)
 
@@ -98,11 +108,11 @@ def forget(
 def read_seconds(
     folder,         # for two files of random ids
     tokens=1 << 22, # in each, 4 bytes apiece
-    ctx=512, batch=64, rounds=15,
+    rounds=15,      # steps each way
 ): # {way: median seconds of one step's reads}
-    "Reading a batch four ways, in turns: a mapped file with its pages in memory, with them dropped before each step, an array in RAM, a loop of slices"
-    rng, span, times = np.random.default_rng(0), np.arange(ctx + 1), {k: [] for k in ('mapped', 'dropped', 'RAM', 'loop')}
-    ids = rng.integers(0, 32_000, tokens, np.int32)
+    "Reading 64 windows of 513 ids four ways, in turns: a mapped file with its pages in memory, with them dropped before each step, an array in RAM, a loop of slices"
+    ctx, batch, rng, times = 512, 64, np.random.default_rng(0), {k: [] for k in ('mapped', 'dropped', 'RAM', 'loop')}
+    ids, span = rng.integers(0, 32_000, tokens, np.int32), np.arange(ctx + 1)
     for name in ('mapped', 'dropped'): ids.tofile(Path(folder, name))
     mapped = np.memmap(Path(folder, 'mapped'), np.int32, 'r')
     for _ in range(rounds):

@@ -31,9 +31,9 @@ METRICS = ROW + ('learned', 'gap', 'sample', 'usd_per_billion', 'usd_per_point',
 @dataclass(frozen=True, kw_only=True)
 class Gate(Config):
     "One condition; raises `GpubError` for a metric that nothing logs"
-    metric:str
-    least:float|None=None
-    most:float|None=None
+    metric:str      # of `METRICS`
+    least:float|None=None # the lowest value that holds, in the metric's unit
+    most:float|None=None  # the highest
     when:str='end'  # of the phase, or always: at every row of the log
     after:int=0     # always: from so many steps on, counted from where the phase or a resumed process began
     def __post_init__(self):
@@ -46,7 +46,11 @@ class Gate(Config):
         if self.least is None and self.most is None: raise GpubError(f'the gate on {self.metric} has no limit: give least, most or both')
         if self.least is not None and self.most is not None and self.least > self.most:
             raise GpubError(f'the gate on {self.metric} lets nothing through: least {self.least} is above most {self.most}')
-    def holds(self, value): return value is not None and (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
+    def holds(self,
+        value # as from `measure`
+    ): # bool
+        "Whether a value is between the limits; None, never measured, is not"
+        return value is not None and (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
     def __str__(self):
         bounds = ' to '.join(f'{v:,.6g}' for v in (self.least, self.most) if v is not None)
         return f"{self.metric} {'' if None not in (self.least, self.most) else 'at least ' if self.most is None else 'at most '}{bounds}" + (', always' if self.when == 'always' else '')
@@ -54,10 +58,10 @@ class Gate(Config):
 @dataclass(frozen=True, kw_only=True)
 class Phase(Config):
     "A question, what may be spent on it, and what its answer must be"
-    name:str
-    question:str
-    until:int               # its last step
-    usd:float               # its budget
+    name:str                # for --until, verdicts and the bill
+    question:str            # what its steps are to answer; for people, nothing reads it
+    until:int               # its last step, counted from the start of the run
+    usd:float               # its budget, every process counted
     start:int|None=None     # steps done before it; default: where the one before ends
     gates:tuple=()          # of `Gate`
     settings:dict=field(default_factory=dict) # what changes at its start; they decide speed only
@@ -79,8 +83,8 @@ class Phase(Config):
 @dataclass(frozen=True, kw_only=True)
 class Plan(Config):
     "Phases, one after the other; raises `GpubError` where they overlap or leave a hole"
-    about:str
-    preset:str
+    about:str               # a line on what it is for
+    preset:str              # of `run.PRESETS`: model, recipe and sample prompt
     phases:tuple            # of `Phase`
     settings:dict=field(default_factory=dict) # of the whole run
     save_every:int=500      # steps between checkpoints: what a lost machine takes with it at most
@@ -104,10 +108,21 @@ class Plan(Config):
                 raise GpubError(f'the learning rate of phase {p.name} would end at step {p.schedule_steps:,}, before its last step {p.until:,}')
             at = p.until
     @property
-    def steps(self): return self.phases[-1].until
-    def bounds(self): return [(p.name, a, p.until) for p, a in zip(self.phases, (0, *(p.until for p in self.phases)))]
-    def span(self, phase): return next(b[1:] for b in self.bounds() if b[0] == phase.name)
-    def phase(self, name):
+    def steps(self):
+        "The last step of the last phase"
+        return self.phases[-1].until
+    def bounds(self):
+        "(name, steps done before it, its last step) of every phase"
+        return [(p.name, a, p.until) for p, a in zip(self.phases, (0, *(p.until for p in self.phases)))]
+    def span(self,
+        phase # one of `phases`
+    ): # (steps done before it, its last step)
+        "Where a phase begins and ends"
+        return next(b[1:] for b in self.bounds() if b[0] == phase.name)
+    def phase(self,
+        name # as after --until
+    ): # `Phase`
+        "The phase of that name; raises `GpubError` listing those there are"
         if name not in (names := [p.name for p in self.phases]):
             raise GpubError(f"the plan has no phase {name!r}; it has {', '.join(names)}")
         return self.phases[names.index(name)]
@@ -132,7 +147,7 @@ def measure(
     metric:str,       # of `METRICS`
     run_dir,          # the run folder
     rows,             # of the log, to judge
-    usd_per_hour=0.,
+    usd_per_hour=0.,  # for usd_per_billion; the other prices are in the ledger
     bounds=(0, math.inf), # steps of the phase
 ): # a number, or None where there is nothing to measure yet
     "What a gate asks about"
@@ -151,7 +166,9 @@ def _samples(run_dir, bounds): return sorted((s for s in sample_table(run_dir) i
 def _price_of_more(n): return n['usd'] if 'usd' in n else math.inf if 'not fall' in n['why'] else None
 def _price_of_point(p): return math.inf if p['usd_per_point'] is None else p['usd_per_point']
 
-def squeezed(text):
+def squeezed(
+    text # a sample without its prompt
+): # above 0; little above 1 for a short text
     "Size of a text after compression, as a share: below a quarter it repeats itself"
     b = text.encode(); return len(zlib.compress(b, 9))/max(1, len(b))
 
@@ -160,9 +177,9 @@ def squeezed(text):
 class Verdict:
     "What came of a phase"
     word:str        # continue, stop or change GPU
-    phase:str
+    phase:str       # its name
     step:int        # where it stands
-    reason:str
+    reason:str      # what was asked and found, or what ended it
     usd:float=0.    # paid for the phase
     total:float=0.  # and for the run
     checks:tuple=() # (gate, value, whether it holds)
@@ -173,7 +190,8 @@ class Verdict:
 SPEED = 'tok_s', 'mfu', 'usd_per_billion' # what another machine would change
 
 def ask(
-    gates, value, # of a phase; function of a metric -> number or None
+    gates,        # of a phase
+    value,        # function of a metric -> number or None
     strict=True,  # at the end: what was never measured fails
 ): # (word, reason, checks)
     "Put the gates to a phase"
@@ -197,7 +215,12 @@ def verdicts(
 # %% ../nbs/season2/02_the_175_dollar_experiment.ipynb #c45b6785
 class Walk:
     "One phase on its way: watches the log, the budgets and the ceiling"
-    def __init__(self, plan, phase, run, max_usd=None):
+    def __init__(self,
+        plan,         # `Plan`
+        phase,        # the one of it to walk
+        run,          # a `Run` with the settings of plan and phase
+        max_usd=None, # the ceiling for the whole run
+    ):
         self.plan, self.phase, self.run, self.max_usd, self.rows, self.bounds = plan, phase, run, max_usd, [], plan.span(phase)
         self.began = self.base = self.ended = None; self.steps, self.seen, self.most = deque(maxlen=2*run.cfg.log_every), {}, {}
 
@@ -205,7 +228,9 @@ class Walk:
         "Dollars this phase has cost, by all processes"
         return self.base + self.run.ledger.usd()
 
-    def open(self, s):
+    def open(self,
+        s # the first `Step` of this process
+    ):
         "What was paid before this process"
         last, before = self.phase == self.plan.phases[-1], self.run.ledger.before
         self.most['save'] = max((x.seconds for x in before if x.was == 'save'), default=self.run.ledger.seconds['setup']) # the first is as long as reading, say
@@ -218,7 +243,9 @@ class Walk:
         self.steps.append(new['train']); self.most = {k: max(self.most.get(k, 0), new[k]) for k in ('save', 'eval')}
         return 2*max(self.steps) + 2*self.most['save'] + self.most['eval']
 
-    def money(self, s):
+    def money(self,
+        s # the newest `Step`
+    ):
         "(word, reason, whether it is the ceiling) when the next step might be one too many"
         margin, spent, total = self.ahead()*self.run.usd_per_hour/3600, self.usd(), self.run.ledger.usd()
         if self.max_usd is not None and total + margin > self.max_usd: return 'stop', f'--max-usd {self.max_usd:g} is reached', True
@@ -226,20 +253,26 @@ class Walk:
         left = self.phase.until - s.n; rest = left*self.seen['train']/(s.n - self.began)/3600*self.run.usd_per_hour
         return 'stop', f'the budget of {money(self.phase.usd)} is used up; the other {left:,} steps would cost about {money(rest)}: give the phase a larger one, or a faster machine', False
 
-    def gates(self, s):
+    def gates(self,
+        s # the newest `Step`, which has a row
+    ):
         "(word, reason, False) when a gate that is always asked does not hold"
         asked = [g for g in self.phase.gates if g.when == 'always' and s.n > self.began + g.after]
         word, reason, _ = ask(asked, lambda m: measure(m, self.run.out, self.rows, self.run.usd_per_hour, self.bounds), strict=False)
         return None if word == 'continue' else (word, reason, False)
 
-    def look(self, s):
+    def look(self,
+        s # the newest `Step`
+    ): # None, or (word, reason, whether it is the ceiling)
         "After every step: whether to go on"
         if self.began is None: self.open(s)
         fresh = self.run.row is not None and self.run.row['step'] == s.n
         if fresh: self.rows.append(self.run.row)
         return self.money(s) or (self.gates(s) if fresh else None)
 
-    def go(self, each=None):
+    def go(self,
+        each=None # called with (run, phase) at every row of the log
+    ):
         "Train to the end of the phase, or until something is in the way, with a checkpoint in either case; the reason to stop, or None"
         run, steps = self.run, self.run.steps()
         try:
@@ -258,29 +291,42 @@ class Walk:
         return self.ended
 
 # %% ../nbs/season2/02_the_175_dollar_experiment.ipynb #8482776c
-def entry(run_dir):
+def entry(
+    run_dir # a run folder
+):
     "Dollars another process will take, judging by the dearest so far, until its first stop is on the disk: getting ready, two steps, two saves, a validation"
     spans = account(read_ledger(run_dir)); most = lambda k: max((s.usd for s in spans if s.was == k), default=0)
     step = max((s.usd/(s.last - s.first) for s in spans if s.was == 'train' and s.last > s.first), default=0)
     return most('setup') + most('compile') + 2*step + 2*most('save') + most('eval')
 
 def paid(
-    run_dir, bounds=None, last=False # a run folder; steps of a phase, whether it is the last one
+    run_dir,     # a run folder
+    bounds=None, # (steps done before it, last step) of one phase; default: the whole run
+    last=False,  # it is the plan's last phase, which pays for what comes after it
 ): # dollars
     "What a run, or one phase of it, has cost so far by its ledger"
     return sum(s.usd for s in account(read_ledger(run_dir)) if bounds is None or of_phase(s, *bounds, last))
 
 def conclude(
-    run_dir, plan, phase, step, word, reason, checks=(), ceiling=False
+    run_dir,       # the run folder
+    plan,          # `Plan`
+    phase,         # the one that is judged
+    step,          # where it stands
+    word,          # continue, stop or change GPU
+    reason,        # why, for people
+    checks=(),     # as from `ask`
+    ceiling=False, # it was the caller's own limit
 ): # `Verdict`
-    "Write a verdict down"
+    "Write a verdict down in `phases.jsonl`, with what was paid so far"
     bounds = plan.span(phase)
     v = Verdict(word, phase.name, step, reason, paid(run_dir, bounds, phase == plan.phases[-1]), paid(run_dir), tuple(map(tuple, checks)), ceiling)
     append(Path(run_dir, 'phases.jsonl'), asdict(v) | dict(until=phase.until, at=round(time.time(), 1))); return v
 
 def judge(
-    run_dir, plan, phase,
-    usd_per_hour=0.,
+    run_dir,      # the run folder
+    plan,         # `Plan`
+    phase,        # the one to judge
+    usd_per_hour=0., # as in `measure`
     accept=False, # go on whatever the gates say
 ): # `Verdict`
     "Ask the gates of a phase whose steps are done"
@@ -289,13 +335,18 @@ def judge(
     if word != 'continue' and accept: word, reason = 'continue', f'accepted by hand although {reason}'
     return conclude(run_dir, plan, phase, phase.until, word, reason, checks)
 
-def reached(run_dir, mirror=None, say=print):
+def reached(
+    run_dir,     # a run folder
+    mirror=None, # its second place, if it has one
+    say=print,   # called with a line about a copy, or a checkpoint that is passed over
+):
     "Steps of the newest whole checkpoint, brought back from the mirror if it is newer there; 0 where there is none"
     if mirror: restore_from_mirror(run_dir, mirror, say)
     return int(p.name[5:13]) if (p := latest(run_dir, say=say)) else 0
 
 def run_plan(
-    plan, out,          # a plan, its name or file; the run folder
+    plan,               # a `Plan`, its name or file
+    out,                # the run folder
     data=None,          # a text file or a folder of shards
     usd_per_hour=None,  # what the machine costs
     max_usd=None,       # a ceiling for the whole run, every process counted
@@ -355,9 +406,9 @@ def _one_phase(plan, phase, out, data, rate, max_usd, settings, each, progress, 
 
 # %% ../nbs/season2/02_the_175_dollar_experiment.ipynb #0a4cadbc
 def forecast(
-    plan,
+    plan,         # `Plan`
     tok_s,        # a speed, or {mode of gradient checkpointing: speed}
-    usd_per_hour,
+    usd_per_hour, # of the machine
 ): # list of dict: name, tokens, hours, usd, budget, enough, total; at step `ends` the money does
     "What every phase will cost at a speed and a price"
     out, total, batch = [], 0., plan.settings.get('batch_tokens') or find_preset(plan.preset).train.batch_tokens
@@ -369,13 +420,15 @@ def forecast(
     return out
 
 def plan_text(
-    plan, tok_s=None, usd_per_hour=None # with both also what it will cost
+    plan,              # `Plan`
+    tok_s=None,        # as in `forecast`; with a price also what it will cost
+    usd_per_hour=None, # as in `forecast`
 ): # text
     "A plan to read"
     rows = [['phase', 'steps', 'budget']] + [[p.name, f'{a:,}-{b:,}', money(p.usd)] for p, (_, a, b) in zip(plan.phases, plan.bounds())]
     if tok_s and usd_per_hour:
         more = [[f"{f['hours']:,.2f}", money(f['usd']), money(f['total']), 'fits' if f['enough'] else f"ends at {f['ends']:,}"] for f in forecast(plan, tok_s, usd_per_hour)]
-        rows = [r + m for r, m in zip(rows, [['hours', 'forecast', 'in all', ''], *more])]
+        rows = [r + m for r, m in zip(rows, [['hours', 'forecast', 'in all', 'money'], *more])]
     gates = ['gates', *('; '.join(map(str, p.gates)) for p in plan.phases)]
     return '\n'.join([plan.about, '', *(f'{line}   {g}' for line, g in zip(columns(*rows), gates))])
 

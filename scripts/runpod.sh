@@ -8,7 +8,7 @@
 # MIRROR    a second place for the run: a network volume or a mounted Drive
 # SHARDS    a folder made by `gpub prep`, or by `gpub prep --compress`, to use instead of preparing the corpus
 # UNTIL     the last phase to do now: smoke, proof, grind, push, longer, chinchilla
-# WHEN_DONE a command for the very end, so that nobody pays for a sleeping GPU: 'runpodctl stop pod $RUNPOD_POD_ID'
+# WHEN_DONE a command for the very end, however it came unless by Ctrl-C, so that nobody pays for a sleeping GPU: 'runpodctl stop pod $RUNPOD_POD_ID'
 # NO_TMUX=1 stay in this terminal
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,17 +18,22 @@ PY=${PYTHON:-python}
 
 if [ -z "${NO_TMUX:-}" ] && [ -z "${TMUX:-}" ]; then
     command -v tmux >/dev/null || { echo 'tmux is missing (apt-get install -y tmux), or set NO_TMUX=1' >&2; exit 1; }
-    asked=(NO_TMUX=1); for v in USD_PER_HOUR MAX_USD HOME_DIR MIRROR SHARDS UNTIL TOY PYTHON WHEN_DONE; do [ -z "${!v:-}" ] || asked+=("$v=${!v}"); done # a tmux that is already running has its own environment
+    ! tmux has-session -t =gpub 2>/dev/null || { echo 'tmux has a session gpub already: look with tmux attach -t gpub, and leave it with exit to begin anew' >&2; exit 1; }
+    asked=(NO_TMUX=1); for v in USD_PER_HOUR MAX_USD HOME_DIR MIRROR SHARDS UNTIL TOY PYTHON WHEN_DONE PATH RUNPOD_POD_ID; do [ -z "${!v:-}" ] || asked+=("$v=${!v}"); done # a tmux that is already running has its own environment
     tmux new-session -d -s gpub "$(printf '%q ' env "${asked[@]}" "$(command -v bash)" "$PWD/scripts/runpod.sh"); exec bash"
     echo 'started; look with: tmux attach -t gpub'; exit 0
 fi
+trap 'code=$?; if [ -n "${WHEN_DONE:-}" ] && [ "$code" -ne 130 ]; then bash -c "$WHEN_DONE"; fi' EXIT
 
 # gpub, with the torch that this machine already has
 if ! "$PY" -c 'import gpub' 2>/dev/null; then
     keep=$(mktemp); "$PY" -c 'from importlib.metadata import version; print("torch==" + version("torch"))' > "$keep"
     "$PY" -m pip install -q -c "$keep" -e '.[data,hub]'
 fi
-gpub() { "$PY" -m gpub "$@"; }
+# After a verdict or a refusal gpub says one line and exits with 1; so does Python after an exception that nobody expected, and that becomes 70 here.
+gpub() { "$PY" -c 'import sys, traceback; from gpub.cli import main
+try: main()
+except Exception: traceback.print_exc(); sys.exit(70)' "$@"; }
 
 if [ -n "${TOY:-}" ]; then
     plan=burn-toy; preset=burn-toy; run=$HOME_DIR/runs/toy; data=$HOME_DIR/data/toy.txt
@@ -42,13 +47,12 @@ else
     [ -d "$run" ] || gpub preflight "$preset" --data "$data" --usd-per-hour "$USD_PER_HOUR"
 fi
 
-# A verdict ends the loop: 0 done or ceiling, 1 a gate or a budget said stop, 130 somebody pressed Ctrl-C. Anything else was an accident, and the run goes on from its last checkpoint.
+# What gpub says itself ends the loop: 0 done or ceiling, 1 a gate or a budget said stop, or the command was refused, 130 somebody pressed Ctrl-C. Anything else was an accident, and the run goes on from its last checkpoint.
 for attempt in 1 2 3 4 5; do
     code=0
     gpub run "$plan" --data "$data" --out "$run" --usd-per-hour "$USD_PER_HOUR" ${MAX_USD:+--max-usd "$MAX_USD"} ${UNTIL:+--until "$UNTIL"} ${MIRROR:+--mirror "$MIRROR"} --paid-gaps || code=$?
     case $code in 0|1|130) break;; esac
     echo "gpub run ended with code $code (attempt $attempt of 5); going on from the last checkpoint"
 done
-gpub bill "$run"
-if [ -n "${WHEN_DONE:-}" ] && [ "$code" -ne 130 ]; then bash -c "$WHEN_DONE"; fi
+if [ -f "$run/log.jsonl" ]; then gpub bill "$run"; fi
 exit "$code"
