@@ -19,7 +19,10 @@ from .gpt import reach
 # %% ../nbs/lib/alarms.ipynb #b415be5e
 class Alarm(GpubError):
     "Something is wrong: `what` was found, `do` about it; the message is both"
-    def __init__(self, what, do): super().__init__(f'{what}; {do}'); self.what, self.do = what, do
+    def __init__(self,
+        what, # values included
+        do,   # the remedy
+    ): super().__init__(f'{what}; {do}'); self.what, self.do = what, do
 
 # %% ../nbs/lib/alarms.ipynb #8584b677
 def check_targets(
@@ -129,7 +132,9 @@ def saved_bytes(
 # %% ../nbs/lib/alarms.ipynb #a74b138e
 def check_accumulation(
     accumulate,   # (loss_fn, x, y, micro): leaves gradients in the parameters, as `train.backward` does
-    model, x, y,  # with `.loss`; a batch
+    model,        # has `.loss`; its gradients are gone afterwards
+    x,            # ids of a batch
+    y,            # its targets
     micro:int,    # rows per piece; choose one that does not divide the batch
     most=1e-3,    # relative difference still put down to rounding
 ):
@@ -161,9 +166,10 @@ def check_state(
                     'build the model from the configuration saved with it')
 
 def check_parity(
-    got, want,    # tensors that should agree
-    what='logits',
-    most=1e-3,    # of the largest value
+    got,           # a tensor
+    want,          # what it should be
+    what='logits', # their name in the message
+    most=1e-3,     # of the largest value
 ):
     "Two ways to compute the same thing agree; raises `Alarm` with the difference"
     if got.shape != want.shape:
@@ -190,8 +196,8 @@ def check_precision(
                     'use fp16 with a GradScaler, which precision=auto chooses by itself')
 
 def check_mfu(
-    mfu,        # share of the device's matmul peak, 0 to 1
-    least=.1,
+    mfu,      # share of the device's matmul peak, 0 to 1
+    least=.1, # share that a busy device reaches
 ):
     "The device is busy; raises `Alarm` when it mostly waits"
     if not mfu >= least:
@@ -210,9 +216,10 @@ def check_memory(
                     'halve the micro-batch and keep the tokens per step, or recompute activations')
 
 def check_room(
-    free, total, # bytes, as torch.cuda.mem_get_info() says
-    own=0,       # bytes of this process: torch.cuda.memory_reserved()
-    most=1.5e9,  # for drivers, contexts and a screen
+    free,       # bytes, as torch.cuda.mem_get_info() says
+    total,      # the same
+    own=0,      # bytes of this process: torch.cuda.memory_reserved()
+    most=1.5e9, # bytes for drivers, contexts and a screen
 ):
     "Nobody else fills the device; raises `Alarm` with what they hold"
     if (held := total - free - own) > most:
@@ -232,9 +239,9 @@ def check_bottleneck(
                     'they are not the cause: measure the other parts before changing anything')
 
 def check_builder(
-    seconds, # to build a batch
-    copy,    # to copy as many bytes
-    times=10,
+    seconds,  # to build a batch
+    copy,     # seconds to copy as many bytes
+    times=10, # how much dearer than the copy it may be
 ):
     "Building a batch costs about what moving its bytes costs; raises `Alarm`"
     if seconds > times*copy:

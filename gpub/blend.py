@@ -13,18 +13,23 @@ from .core import GpubError, write_atomic
 from .cleaning import Counts, mix, near_repeats, repeats
 
 # %% ../nbs/lib/blend.ipynb #a6bb1737
-def chunk_path(folder, source, n):
+def chunk_path(
+    folder, # the work folder of a job
+    source, # its name
+    n,      # number of the chunk, from 0
+): # path
     "The file of a source's chunk"
     return Path(folder)/'chunks'/source/f'{n:06d}.safetensors'
 
 def save_chunk(
-    path,
-    ids, lengths, # all documents in one array, end tokens included, and how long each is
-    raw,          # the documents as UTF-8
-    names,
-    counts:Counts,
-    state=None,   # of a Hub stream, after this chunk
-    sigs=None     # MinHash signatures
+    path,          # as from `chunk_path`
+    ids,           # all documents in one array, end tokens included
+    lengths,       # ids of each
+    raw,           # the documents as UTF-8
+    names,         # one each, without line breaks
+    counts:Counts, # what was seen, kept and dropped
+    state=None,    # of a Hub stream, after this chunk
+    sigs=None      # MinHash signatures
 ):
     "Write a chunk file"
     import xxhash
@@ -34,7 +39,10 @@ def save_chunk(
     if sigs is not None: out['sigs'] = sigs
     write_atomic(path, save(out, dict(about=json.dumps(dict(counts=counts.to_dict(), state=state)))))
 
-def load(path, *keys):
+def load(
+    path,  # of a chunk file
+    *keys, # ids, lengths, hashes, sizes, names or sigs
+): # list of arrays, or the metadata
     "Arrays of a chunk file; with no key, its metadata"
     from safetensors import safe_open
     with safe_open(path, 'np') as f: return [f.get_tensor(k) for k in keys] if keys else json.loads(f.metadata()['about'])
@@ -42,13 +50,18 @@ def load(path, *keys):
 # %% ../nbs/lib/blend.ipynb #cebdbcab
 SALT = np.uint64(0x5DEECE66D)
 
-def lot(hashes):
+def lot(
+    hashes # uint64 array
+): # uint64 array
     "A number per hash that decides its place in the mix, and has nothing to do with its use elsewhere"
     return mix(hashes ^ SALT)
 
 class Encoded:
     "The documents of one source, as their chunks lie in the work folder"
-    def __init__(self, folder, name):
+    def __init__(self,
+        folder, # the work folder of a job
+        name,   # of the source
+    ):
         self.name, self.parts = name, sorted(chunk_path(folder, name, 0).parent.glob('*.safetensors'))
         self.counts = Counts()
         for p in self.parts: self.counts.add(load(p)['counts'])
@@ -63,15 +76,23 @@ class Encoded:
         n, lowest = zip(*((len(x), int(x.min())) for x in lots if len(x))) if self.counts.kept else ((0,), (0,))
         if share and sum(n) > 1: self.limit = max(int(share*2**64), min(lowest) + 1)
 
-    def docs(self, i, split):
-        "(hashes, lengths, which of them are kept and in this split) of a chunk"
+    def docs(self,
+        i,     # number of the chunk, from 0
+        split, # train or val
+    ): # (hashes, lengths, mask of those kept and in this split)
+        "The documents of a chunk"
         h, n = load(self.parts[i], 'hashes', 'lengths')
         return h, n, (self.drop[i] == 0) & ((lot(h) < np.uint64(min(self.limit, 2**64-1))) == (split == 'val'))
 
-    def tokens(self, split): return sum(int(n[m].sum()) for _, n, m in (self.docs(i, split) for i in range(len(self.parts))))
+    def tokens(self,
+        split, # train or val
+    ): # int
+        "How many tokens it has there"
+        return sum(int(n[m].sum()) for _, n, m in (self.docs(i, split) for i in range(len(self.parts))))
 
     def cutoff(self,
-        split, quota # tokens
+        split, # train or val
+        quota  # tokens, at most those of the split
     )->tuple: # (hash, tokens of the document with that hash): documents with smaller hashes are taken whole
         "Which documents make `quota` tokens exactly: a random sample that does not depend on their order, found in two passes and little memory"
         bins = np.zeros(1 << 16, np.int64)
@@ -81,8 +102,13 @@ class Encoded:
         h, n = (np.concatenate(a) for a in zip(*inside)); order = np.argsort(h); ends = before[b] + np.cumsum(n[order]); k = np.searchsorted(ends, quota)
         return h[order[k]], int(quota - ends[k] + n[order[k]])
 
-    def pick(self, i, split, cutoff, end):
-        "(ids, lengths), names, sizes of a chunk's documents that belong to `split` and lie below the cutoff"
+    def pick(self,
+        i,      # number of the chunk, from 0
+        split,  # train or val
+        cutoff, # as from `cutoff`; `None` takes all
+        end,    # id of the end token, put where a document is cut; or `None`
+    ): # (ids, lengths), names, sizes in bytes
+        "A chunk's documents that belong to the split and lie below the cutoff"
         h, n, m = self.docs(i, split); ids, names, sizes = load(self.parts[i], 'ids', 'names', 'sizes')
         take = n if cutoff is None else np.where(h < cutoff[0], n, np.where(h == cutoff[0], cutoff[1], 0)); take = np.where(m, take, 0)
         at = np.cumsum(n) - n; some = np.flatnonzero(take)
@@ -95,8 +121,8 @@ class Encoded:
 # %% ../nbs/lib/blend.ipynb #33f7f503
 def drop_duplicates(
     sources, # of `Encoded`, in order
-    near,    # similarity, or `None`
-    folder
+    near,    # similarity from which documents count as the same; `None`: equal ones only
+    folder   # gets a file of all signatures
 ):
     "Mark all but the first of equal (1) and of similar (2) documents, over all sources; memory: four bytes a document, and what `repeats` and `near_repeats` bound"
     parts = [p for s in sources for p in s.parts]; drops = [d for s in sources for d in s.drop]; flat = np.zeros(sum(map(len, drops)), np.uint8)
@@ -125,7 +151,9 @@ def mixture(
     return {s: round(total*w) if available[s] else 0 for s, w in weights.items()}
 
 def steps(
-    sources, weights, total
+    sources, # of `Encoded`, after `split`
+    weights, # {source: share}, or `None` to take all
+    total    # tokens of the training split; `None`: until the first source runs out
 )->tuple: # (list of (source, split, cutoff, chunk number), report of the mix)
     "Everything that has to be copied into shards, in order"
     out, report = [], {}

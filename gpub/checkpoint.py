@@ -252,7 +252,13 @@ class Saver:
         self.mirror = None if mirror is None else Mirror(run_dir, mirror, keep, say)
         self._pool, self._job = ThreadPoolExecutor(1, 'gpub-save'), None
 
-    def save(self, step, model, optimizer, state, milestone=False):
+    def save(self,
+        step:int,        # steps done
+        model:dict,      # name -> tensor; may change as soon as this returns
+        optimizer:dict,  # name -> tensor, the same
+        state:dict,      # anything JSON
+        milestone=False, # True: never rotated away
+    ):
         "Copy what `save_checkpoint` takes, return, and write it behind; raises GpubError if the last write failed, or if there is no room for this one"
         self._written()
         parts = {MODEL: untie(model), OPTIMIZER: untie(optimizer)}
@@ -356,7 +362,12 @@ def _copy_checkpoint(source, run_dir):
 # %% ../nbs/lib/checkpoint.ipynb #9588dd0e
 class Mirror:
     "Keeps a second run folder up to date from a thread; what fails there is said, not raised, until `wait`"
-    def __init__(self, run_dir, folder, keep:int=3, say=print):
+    def __init__(self,
+        run_dir,    # where the run is
+        folder,     # where it should also be; refused if another run is there
+        keep:int=3, # the rule of rotation, as in `save_checkpoint`
+        say=print,  # called with one line each time a copy fails
+    ):
         self.run_dir, self.folder, self.keep, self.say = Path(run_dir), Path(folder), keep, say
         _same_run(self.run_dir, self.folder)
         self._pool, self._job, self._met = ThreadPoolExecutor(1, 'gpub-mirror'), None, False

@@ -42,10 +42,10 @@ def check_finite(
     return f'{len(rows):,} rows, all numbers'
 
 def check_birth(
-    rows,
-    vocab:int,
-    most=0,   # nats the initialisation explains, as from `preflight.most_at_birth`; wide embeddings with a tied head start above guessing
-    give=.5,  # nats, for a small batch
+    rows,      # of the log
+    vocab:int, # V: how many tokens the model chooses from
+    most=0,    # nats the initialisation explains, as from `preflight.most_at_birth`; wide embeddings with a tied head start above guessing
+    give=.5,   # nats, for a small batch
 ):
     "The first loss is near ln V, that of a model that knows nothing"
     (step, first), guess = _values(rows, 'loss')[0], math.log(vocab)
@@ -58,7 +58,7 @@ def check_birth(
     return f'{first:.2f} at step {step}, ln {vocab} is {guess:.2f}'
 
 def check_jumps(
-    rows,
+    rows,      # of the log
     back=10,   # rows to compare with
     least=.5,  # nats
     times=8,   # usual deviations
@@ -73,7 +73,7 @@ def check_jumps(
     return f'{loss[0]:.2f} to {loss[-1]:.2f} without a leap'
 
 def check_future(
-    rows,
+    rows,       # of the log
     limit=None, # nats per character of the ideal reader, where the source is known
     luck=.02,   # nats per character that a validation text may be easier than its source
 ):
@@ -84,7 +84,7 @@ def check_future(
     return f'lowest validation {worst:.3f}, the source has {limit:.3f}'
 
 def check_gap(
-    rows,
+    rows,     # of the log
     most=.05, # of the best validation loss: how far the last may be above it
     gap=.3,   # of the last: how far training may be below it
 ):
@@ -102,7 +102,9 @@ def check_gap(
     return f'best validation {best[1]:.3f} at step {best[0]:,}, last {last[1]:.3f}'
 
 # %% ../nbs/lib/doctor.ipynb #cc5453ab
-def lr_jump(rows):
+def lr_jump(
+    rows # of the log
+):
     "The learning rate never rises again after it has fallen"
     lr = _values(rows, 'lr'); fell = False
     for (a, before), (b, now) in zip(lr, lr[1:]):
@@ -113,8 +115,8 @@ def lr_jump(rows):
     return f'{lr[0][1]:.3g} to {lr[-1][1]:.3g}'
 
 def check_schedule(
-    rows,
-    cfg:TrainConfig,
+    rows,            # of the log
+    cfg:TrainConfig, # of the run
 ):
     "Every logged rate is the schedule's"
     for step, lr in _values(rows, 'lr'):
@@ -124,9 +126,9 @@ def check_schedule(
     return f'as configured ({cfg.schedule}, {cfg.warmup} steps of warm-up)'
 
 def check_steps(
-    rows,
-    every:int,       # steps between rows
-    batch_tokens:int,
+    rows,             # of the log
+    every:int,        # steps between rows, at most
+    batch_tokens:int, # tokens per step
 ):
     "Steps follow each other without a hole or a repetition, and tokens with them"
     last = 0
@@ -144,8 +146,8 @@ def check_steps(
     return f'{len(rows):,} rows to step {last:,}'
 
 def check_throughput(
-    rows,
-    least=.4, # of the usual
+    rows,     # of the log
+    least=.4, # of the usual speed
 ):
     "The run is not slowing down"
     speed = [v for _, v in _values(rows, 'tok_s')]
@@ -157,9 +159,9 @@ def check_throughput(
     return f'{usual:,.0f} tokens/s, {late:,.0f} of late'
 
 def check_use(
-    rows,
-    parameters:int,
-    least=.1,
+    rows,           # of the log
+    parameters:int, # below 200,000 nothing is asked
+    least=.1,       # share of the matmul peak
 ):
     "The device is busy, as far as a model this small can keep it busy"
     mfu = [v for _, v in _values(rows, 'mfu')]
@@ -168,7 +170,7 @@ def check_use(
 
 # %% ../nbs/lib/doctor.ipynb #db60ecb1
 def check_checkpoints(
-    run_dir,
+    run_dir,         # a run folder
     done:bool=False, # the run is at its last step
 ):
     "Every checkpoint is whole, byte for byte"
@@ -182,7 +184,9 @@ def check_checkpoints(
     if done and not found: raise Alarm('the run is finished and has no checkpoint', 'restore the checkpoints folder, or train again')
     return f'{len(found)}, all whole' if found else 'none yet'
 
-def check_latest(run_dir):
+def check_latest(
+    run_dir # a run folder
+):
     "LATEST names the newest checkpoint"
     path, names = Path(run_dir, 'LATEST'), [p.name for p in checkpoints(run_dir)]
     said = path.read_text(encoding='utf-8', errors='replace').strip()[:80] if path.is_file() else None
@@ -207,7 +211,10 @@ def _model(config):
     "The model of a run, without its weights"
     with torch.device('meta'): return build(config['model'])
 
-def check_shapes(run_dir, config):
+def check_shapes(
+    run_dir, # a run folder
+    config,  # what its config.json holds
+):
     "The newest whole checkpoint is one of this model"
     if not (folder := _whole(run_dir)): return 'no checkpoint to compare'
     check_state(saved_shapes(folder), _model(config).state_dict())
@@ -227,7 +234,10 @@ def _sound(folder, files=()):
     try: verify(folder, files); return True
     except GpubError: return False # `check_checkpoints` says why
 
-def check_tokenizer(run_dir, config):
+def check_tokenizer(
+    run_dir, # a run folder
+    config,  # what its config.json holds
+):
     "The tokenizer in the folder is the one the model was trained with"
     want, found = config['data']['tokenizer'], load_tokenizer(run_dir).fingerprint
     if found != want:
@@ -235,7 +245,9 @@ def check_tokenizer(run_dir, config):
                     'put the original file back: the same ids mean other words to this one')
     return f'fingerprint {found}'
 
-def check_disk(run_dir):
+def check_disk(
+    run_dir # a run folder
+):
     "The next checkpoint fits, twice"
     free = shutil.disk_usage(run_dir).free; newest = checkpoints(run_dir)[:1]
     need = 2*sum(p.stat().st_size for d in newest for p in d.iterdir()) + 2**24
@@ -245,7 +257,7 @@ def check_disk(run_dir):
     return f'{free/1e9:,.1f} GB free'
 
 def check_finished(
-    run_dir,
+    run_dir,  # a run folder
     left:int, # steps still to do
 ):
     "A finished run has its bill and its report"
@@ -329,7 +341,7 @@ def _ask(facts, name, level, check):
         return Finding('alarm', name, f'cannot be read ({type(e).__name__}: {e})', 'a file of the run was edited or damaged: restore it')
 
 def doctor_table(
-    findings
+    findings # as `doctor` gives them
 ): # text
     "The findings for people: what is wrong first"
     order = sorted(findings, key=lambda f: ('alarm', 'warn', 'ok').index(f.level))

@@ -26,7 +26,9 @@ class World:
     local:int=0 # which on this machine: its device
 
     @classmethod
-    def from_env(cls, env=None):
+    def from_env(cls,
+        env=None, # {name: text}; default this process's own environment
+    ): # `World`
         "The world that torchrun's variables describe, or a world of one; raises `GpubError` when they make no sense"
         env = os.environ if env is None else env; keys = 'RANK', 'WORLD_SIZE', 'LOCAL_RANK'
         if 'RANK' not in env: return cls()
@@ -36,14 +38,20 @@ class World:
         return world
 
     @property
-    def main(self): return self.rank == 0
+    def main(self):
+        "Whether this is process 0, which alone writes and speaks"
+        return self.rank == 0
 
-    def device(self, name):
+    def device(self,
+        name, # as for `pick_device`
+    ): # a device's name
         "This process's own of the devices called `name`"
         return f'cuda:{self.local}' if self.size > 1 and (name == 'cuda' or name == 'auto' and torch.cuda.is_available()) else name
 
     @contextmanager
-    def joined(self, device):
+    def joined(self,
+        device, # this process's own
+    ):
         "Inside, the processes can talk: gloo between CPUs, NCCL between GPUs; who has joined already stays so"
         if self.size == 1 or dist.is_initialized(): yield self; return
         if device.type == 'cuda': torch.cuda.set_device(device)
@@ -54,24 +62,39 @@ class World:
     def _all(self, t, op):
         if self.size == 1: return t
         dist.all_reduce(t := plain(t).detach().clone(), op); return t
-    def mean(self, t):
-        "Average of a tensor over the processes"
+
+    def mean(self,
+        t, # a tensor, of the same shape everywhere
+    ): # a tensor, the same everywhere
+        "Average over the processes"
         return self._all(t, dist.ReduceOp.SUM)/self.size
-    def max(self, t): return self._all(t, dist.ReduceOp.MAX)
-    def any(self, flag):
+
+    def max(self,
+        t, # a tensor, of the same shape everywhere
+    ): # a tensor, the same everywhere
+        "Largest over the processes, element by element"
+        return self._all(t, dist.ReduceOp.MAX)
+
+    def any(self,
+        flag, # anything with a truth
+    ): # bool, the same everywhere
         "Whether it is true for any process"
         return bool(flag) if self.size == 1 else bool(self.max(torch.tensor([int(flag)])))
 
-    def tell(self, value):
-        "Process 0's `value` (plain JSON) for everybody"
+    def tell(self,
+        value, # plain JSON; only process 0's counts
+    ): # that value
+        "Process 0's value for everybody"
         if self.size == 1: return value
         data = torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8) if self.main else None
         dist.broadcast(n := torch.tensor([len(data) if self.main else 0]), 0)
         dist.broadcast(data := data if self.main else torch.empty(int(n), dtype=torch.uint8), 0)
         return json.loads(bytes(data.tolist()))
 
-    def first(self, f):
-        "What `f()` returns (plain JSON), computed by process 0 alone; its `GpubError` stops everybody"
+    def first(self,
+        f, # called without arguments by process 0 alone; returns plain JSON
+    ): # what it returned, everywhere
+        "Let process 0 do it for everybody; its `GpubError` stops everybody"
         if self.size == 1: return f()
         try: out = dict(value=f() if self.main else None)
         except GpubError as e: self.tell(dict(error=str(e))); raise
@@ -79,17 +102,25 @@ class World:
         return out['value']
 
 # %% ../nbs/lib/parallel.ipynb #db8ff213
-def plain(t):
+def plain(
+    t, # a tensor or a `DTensor`
+): # a tensor
     "The whole tensor, wherever its slices are; every process must ask"
     return t.full_tensor() if hasattr(t, 'full_tensor') else t
 
-def like(t, p):
-    "The whole tensor `t`, cut as the parameter `p` is"
+def like(
+    t, # a whole tensor
+    p, # the parameter whose device and slices it gets
+): # a tensor or a `DTensor`
+    "The whole tensor, cut as the parameter is"
     if not hasattr(p, 'full_tensor'): return t.to(p.device)
     from torch.distributed.tensor import Replicate, DTensor
     return DTensor.from_local(t.to(p.device), p.device_mesh, [Replicate()]*p.device_mesh.ndim, run_check=False).redistribute(placements=p.placements)
 
-def host_copy(tensors, world):
+def host_copy(
+    tensors, # name -> tensor or `DTensor`
+    world,   # its process 0 keeps them
+): # name -> tensor on the CPU; {} on all other processes
     "Whole copies of named tensors in host memory, for the process that writes; one tensor at a time is gathered"
     whole = ((n, plain(t).detach()) for n, t in tensors.items())
     return {n: t.cpu() for n, t in whole if world.main}
@@ -101,18 +132,24 @@ class _Loss(nn.Module):
 
 class Sharded:
     "The loss of a model in slices; `no_sync` as DDP's"
-    def __init__(self, model, loss_fn): self.model, self.fn = model, loss_fn
+    def __init__(self,
+        model,   # after `shard`
+        loss_fn, # its `.loss`
+    ): self.model, self.fn = model, loss_fn
+
     def __call__(self, ids, targets): return self.fn(ids, targets)
+
     @contextmanager
     def no_sync(self):
+        "Inside, gradients stay with the process that computed them"
         self.model.set_requires_gradient_sync(False)
         try: yield
         finally: self.model.set_requires_gradient_sync(True)
 
 def shard(
-    model,  # has `.blocks` and `.loss`
-    world,
-    device,
+    model,  # has `.blocks` and `.loss`; the same weights on every process
+    world,  # a `World` that has joined
+    device, # `cpu` or `cuda`, as all processes have it
 ): # the same model: its parameters are slices now
     "FSDP2: slice every block, and the rest"
     from torch.distributed.device_mesh import init_device_mesh
@@ -123,8 +160,10 @@ def shard(
     return model
 
 def share_gradients(
-    model, loss_fn, # `model.loss`, or a compiled one
-    world, how,     # ddp, or fsdp after `shard`
+    model,   # whole on every process, or after `shard`
+    loss_fn, # `model.loss`, or a compiled one
+    world,   # a `World` that has joined
+    how,     # ddp, or fsdp after `shard`
 ): # a loss function whose `backward` leaves the average over all processes; alone: the one given
     "Average gradients over the processes while they are computed"
     if world.size == 1: return loss_fn

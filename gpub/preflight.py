@@ -26,11 +26,11 @@ from .train import ctx_at, make_optimizers, seconds_per_call, train
 @dataclass(frozen=True)
 class Check:
     "The answer to one question"
-    name:str
-    ok:bool
-    found:str
-    wanted:str
-    seconds:float=0.
+    name:str         # a key of `CHECKS`
+    ok:bool          # whether to spend
+    found:str        # with its number; further lines to read
+    wanted:str       # what it is compared with
+    seconds:float=0. # what the answer took
 
 def twin(
     cfg, # `GPTConfig` or `LlamaConfig`
@@ -42,7 +42,15 @@ def twin(
 
 class Subject:
     "A run as it would start, and a batch of its data"
-    def __init__(self, preset, data=None, settings=None, device='auto', gpu=None, usd_per_hour=0., say=print):
+    def __init__(self,
+        preset,          # a name from `PRESETS`
+        data=None,       # a text file or a folder of shards; default tiny Shakespeare
+        settings=None,   # {'lr': 0.01}
+        device='auto',   # where the questions are answered
+        gpu=None,        # forecast for this card instead
+        usd_per_hour=0., # what the machine costs
+        say=print,       # called with what `Run` has to say
+    ):
         self.run = Run(preset, data=data, settings=settings, device=device, usd_per_hour=usd_per_hour, say=say)
         self.cfg, self.train, self.device, self.settings, self.gpu = self.run.model_cfg, self.run.cfg, self.run.device, settings or {}, gpu
         gpu = self.device.type != 'cpu'
@@ -53,12 +61,18 @@ class Subject:
         self.tokens = 1024 if self.cfg.vocab < 5000 else 256
         self.x, self.y = self.rows(0)
 
-    def rows(self, step, ctx=64, least=1):
-        "Inputs and targets of a small step of the run's own data, at least that many rows"
+    def rows(self,
+        step,    # from 0
+        ctx=64,  # tokens a row, as far as the model takes
+        least=1, # rows
+    ): # (ids, targets)
+        "A small step of the run's own data"
         ctx = min(ctx, self.cfg.ctx)
         return self.run.corpus.train(ctx, max(least, self.tokens//ctx), self.train.seed)[step]
 
-    def build(self, cfg):
+    def build(self,
+        cfg, # the run's, or its `twin`
+    ):
         "A fresh model, always the same"
         seed_everything(0); return build(cfg).to(self.device)
 
@@ -66,13 +80,23 @@ class Subject:
         x, y = (t.to(self.device) for t in self.run.batches(0, ctx_at(0, self.train, self.cfg.ctx)))
         return pass_seconds(self.build(self.cfg), x, y, dtype, self.train)
 
-    def size(self, cfg): return '' if cfg == self.cfg else f' (twin: {cfg.layers} x {cfg.width}, context {cfg.ctx})'
+    def size(self,
+        cfg, # of the model that was asked
+    ): # text; '' for the run's own size
+        "What an answer says about a twin"
+        return '' if cfg == self.cfg else f' (twin: {cfg.layers} x {cfg.width}, context {cfg.ctx})'
 
     @cached_property
-    def curve(self): return rate_curve(self)
+    def curve(self):
+        "`rate_curve`, trained once for the two questions that need it"
+        return rate_curve(self)
 
-    def steps(self, batches, n, factor=1.):
-        "Train a fresh model for `n` steps at `factor` of the preset's rates with the real loop; its losses, one by one"
+    def steps(self,
+        batches,   # function of a step -> (ids, targets)
+        n,         # how many
+        factor=1., # of the preset's rates
+    ): # yields losses
+        "Train a fresh model with the real loop"
         base = self.train if self.train.lr or self.train.muon_lr else type(self.train)(steps=1) # rates of zero have no multiples
         cfg = replace(self.train, steps=n, lr=base.lr*factor, muon_lr=base.muon_lr*factor, warmup=2, schedule='constant', stages=(), depths=(),
                       micro_batch=None, grad_checkpoint='off')
@@ -89,7 +113,7 @@ def most_at_birth(
     return math.log(cfg.vocab*math.exp(spread/2) + (math.exp(cfg.width*e*e/math.hypot(e, cfg.init_std)) if cfg.tied else 0))
 
 def birth(
-    s:Subject,
+    s:Subject, # a model of `s.look` is made
 ): # (ok, found, wanted)
     "A fresh model is as surprised as chance"
     model, least, most = s.build(s.look), math.log(s.cfg.vocab), most_at_birth(s.look)
@@ -98,7 +122,7 @@ def birth(
 
 # %% ../nbs/lib/preflight.ipynb #e17e2d59
 def causality(
-    s:Subject,
+    s:Subject, # a model of `s.look` is made
 ): # (ok, found, wanted)
     "No logit depends on a later token, and each depends on its own"
     r = reach(s.build(s.look), s.x[0, :24].to(s.device)).cpu()
@@ -107,7 +131,7 @@ def causality(
 
 # %% ../nbs/lib/preflight.ipynb #10479509
 def rows(
-    s:Subject,
+    s:Subject,    # its data, tokenizer and vocabulary
     chars:int=64, # of each row
 ): # (ok, found, wanted)
     "The targets are the next tokens, and the text is there to be read"
@@ -130,19 +154,21 @@ def spark(
     return ''.join('▁▂▃▄▅▆▇█'[round(7*(v - lo)/(hi - lo or 1))] if math.isfinite(v) else '×' for v in values)
 
 def rate_curve(
-    s:Subject,
-    n:int=16, # steps of each training
+    s:Subject, # models of `s.learn` are trained
+    n:int=16,  # steps of each training
 ): # (loss at birth, {factor of the preset's rates: mean loss of the last quarter})
     "Loss against learning rate"
     batches = [s.rows(i) for i in range(n)]; losses = {f: [*s.steps(batches.__getitem__, n, f)] for f in FACTORS}
     return losses[FACTORS[0]][0], {f: sum(l[-n//4:])/len(l[-n//4:]) for f, l in losses.items()}
 
-def best_factor(curve):
+def best_factor(
+    curve, # {factor: loss}, as `rate_curve` gives it
+): # a factor
     "The factor with the lowest loss"
     return min(curve, key=lambda f: curve[f] if math.isfinite(curve[f]) else math.inf)
 
 def learning_rate(
-    s:Subject,
+    s:Subject, # its `curve`, and the preset's rates
 ): # (ok, found, wanted)
     "The preset's rate does at least half of what the best rate does"
     start, curve = s.curve; fine = {f: v for f, v in curve.items() if math.isfinite(v)}
@@ -154,8 +180,8 @@ def learning_rate(
 
 # %% ../nbs/lib/preflight.ipynb #8e8acd98
 def overfit(
-    s:Subject,
-    n:int=80, # steps at most
+    s:Subject, # a model of `s.learn` is trained
+    n:int=80,  # steps at most
 ): # (ok, found, wanted)
     "One small batch at the best rate of the curve, again and again, until it is known by heart"
     x, y = s.x[:4], s.y[:4]; first = None
@@ -196,9 +222,9 @@ def _apart(killed, whole, steps):
     return max(abs(p - q) for p, q in zip(a, b)) if len(a) == len(b) == steps else math.inf, all(torch.equal(wa[k], wb[k]) for k in wb)
 
 def resume(
-    s:Subject,
-    steps:int=8,
-    kill:int=6, # when this step's batch is fetched
+    s:Subject,   # its settings, on a piece of its validation text
+    steps:int=8, # of the whole run
+    kill:int=6,  # when this step's batch is fetched
 ): # (ok, found, wanted)
     "Killed and resumed equals undisturbed"
     with tempfile.TemporaryDirectory() as d:
@@ -215,7 +241,7 @@ def resume(
 
 # %% ../nbs/lib/preflight.ipynb #1bc4d3c1
 def parity(
-    s:Subject,
+    s:Subject, # a model of `s.look`, in the run's precision
 ): # (ok, found, wanted)
     "Logits and loss agree with double precision on the CPU"
     model = s.build(s.look).eval(); exact = copy.deepcopy(model).cpu().double(); most = 1e-3 if s.dtype == torch.float32 else 3e-2
@@ -225,8 +251,10 @@ def parity(
     return far < most and off < most, f'{str(s.dtype)[6:]} on {s.device}: logits differ by {far:.1e}, loss by {off:.1e}{s.size(s.look)}', f'below {most:.0e}'
 
 # %% ../nbs/lib/preflight.ipynb #3fd744d7
-def flops_per_second(s:Subject):
-    "(what this device reaches on this model, how that is known)"
+def flops_per_second(
+    s:Subject, # timed at its real size, or not at all
+): # (FLOP/s, how that is known)
+    "What this device reaches on this model"
     if s.look != s.cfg: return .4*matmul_peak(s.device, s.dtype), 'assumed: 40% of a large matmul'
     model = s.build(s.cfg); x, y = (t.to(s.device) for t in s.rows(0, s.cfg.ctx))
     def step():
@@ -248,7 +276,7 @@ def _there(s, tokens):
     return r['peak_gb']*1e9, p['memory_gb']*1e9, r['hours'], r['usd'], f"{p['gpu']}, {p['speed']}"
 
 def forecast(
-    s:Subject,
+    s:Subject, # its size, steps, card and price
 ): # (ok, found, wanted)
     "Memory, disk, hours and dollars"
     tokens, place = s.train.steps*s.train.batch_tokens, s.run.out.absolute()
@@ -263,7 +291,11 @@ def forecast(
 CHECKS = {'loss at birth': birth, 'sees only the past': causality, 'three rows of data': rows, 'learning rate': learning_rate, 'learns one batch': overfit,
           'save, kill, resume': resume, 'device and reference': parity, 'forecast': forecast}
 
-def examine(name, f, *args):
+def examine(
+    name,  # for the answer
+    f,     # gives (ok, found, wanted)
+    *args, # of `f`
+): # `Check`
     "One check, timed; whatever goes wrong in it is its answer"
     t = time.perf_counter()
     try: ok, found, wanted = f(*args)
@@ -274,7 +306,7 @@ def preflight(
     preset:str,       # a name from `PRESETS`
     data=None,        # a text file or a folder of shards; default tiny Shakespeare
     settings=None,    # {'lr': 0.01}
-    device='auto',
+    device='auto',    # where the questions are answered
     gpu=None,         # forecast for this card instead of this machine
     usd_per_hour=0.,  # what the machine costs
     say=print,        # called with every line when it is ready
@@ -285,7 +317,9 @@ def preflight(
     for name, f in CHECKS.items(): done.append(examine(name, f, s)); say(check_line(done[-1]))
     return done
 
-def check_line(c:Check):
+def check_line(
+    c:Check # an answer
+): # text
     "One answer to read; further lines of what was found stand below"
     first, *rest = c.found.split('\n')
     head = f'{"ok" if c.ok else "FAIL":5}{c.name:{max(map(len, CHECKS))}}  {first}  (wanted: {c.wanted}; {c.seconds:.1f} s)'

@@ -33,9 +33,9 @@ from .train import (CHANGEABLE, Diverged, Fit, TrainConfig, choose_loss, context
 @dataclass(frozen=True)
 class Preset:
     "A name's worth of settings; the text decides the vocabulary"
-    about:str
+    about:str           # one sentence, for whoever chooses
     model:dict          # of the shape's config, without vocab
-    train:TrainConfig
+    train:TrainConfig   # the recipe
     config:type         # `GPTConfig` or `LlamaConfig`
     evals:int=5         # validation passes
     samples:tuple=(0., .1, .25, .5, 1.) # milestones, as shares of the run
@@ -68,7 +68,7 @@ def find_preset(
     raise GpubError(f"no preset {name!r}; there are: {', '.join(nearest(name, PRESETS))}")
 
 def override(
-    preset:Preset,
+    preset:Preset, # stays as it is
     settings:dict, # {'lr': '0.01', 'width': '64'}: text from a command line, or values
 ): # (model, cfg) with the settings in
     "Change settings by name; raises `GpubError` for a name that neither model nor recipe has"
@@ -85,7 +85,9 @@ def override(
 
 # %% ../nbs/lib/run.ipynb #a00bc0a4
 def matmul_peak(
-    device, dtype, n=1024
+    device, # where
+    dtype,  # of the factors
+    n=1024, # rows and columns of each
 ): # FLOP/s
     "What this device really does on a large matmul: the ceiling that utilisation is a share of"
     if device.type == 'cpu' and not cpu_has_bf16(): dtype = torch.float32 # it would be emulated
@@ -107,9 +109,11 @@ def pick_attention(
     return model
 
 def pass_seconds(
-    model, x, y, # a batch as in training
-    dtype,       # of the matmuls
-    cfg:TrainConfig,
+    model,           # a GPT or a Llama; its gradients are gone afterwards
+    x,               # ids of a batch as in training
+    y,               # its targets
+    dtype,           # of the matmuls
+    cfg:TrainConfig, # its micro-batch and checkpointing
 ): # seconds of processor time, which other programs on the machine do not lengthen
     "How long forward and backward of a batch take: what `pick_precision` asks on a CPU before it believes in bf16"
     pick_attention(model, x.device, dtype); fit = Fit(model, cfg, say=lambda text: None) # a first step that does not fit is cut here too; the run's own says so
@@ -124,13 +128,18 @@ def get_rng():
     "The states of torch's random generators, as tensors"
     return {'rng|cpu': torch.get_rng_state()} | ({'rng|cuda': torch.cuda.get_rng_state()} if torch.cuda.is_available() and torch.cuda.is_initialized() else {})
 
-def set_rng(states):
+def set_rng(
+    states, # by name, as `get_rng` gives them
+):
     "Put back what `get_rng` gave; a generator that is not here is passed over"
     if 'rng|cpu' in states: torch.set_rng_state(states['rng|cpu'])
     if 'rng|cuda' in states and torch.cuda.is_available(): torch.cuda.set_rng_state(states['rng|cuda'])
 
 @contextmanager
-def one_process_less(world, command):
+def one_process_less(
+    world,   # a `World`; alone, errors pass as they are
+    command, # what goes on from the last checkpoint
+):
     "Where several processes train together, the loss of one is one clear line from the others"
     try: yield
     except RuntimeError as e: # what gloo and NCCL raise; a `GpubError` is none
@@ -145,7 +154,7 @@ class Run:
         out=None,             # the run folder; default runs/<preset>
         data=None,            # a text file or a folder of shards; default tiny Shakespeare
         settings=None,        # {'steps': 100, 'lr': '0.01'}
-        device='auto',
+        device='auto',        # auto, cpu, cuda or mps
         usd_per_hour=0.,      # what the machine costs
         keep:int=3,           # checkpoints kept beside the milestones
         save_every:int|None=None, # steps; default a tenth of the run
@@ -181,10 +190,17 @@ class Run:
         if self.cfg.batch_tokens % ctx: raise GpubError(f'batch_tokens {self.cfg.batch_tokens} is not a multiple of the context {ctx}')
         return self.corpus.train(ctx, self.cfg.batch_tokens//ctx, self.cfg.seed, rank=self.world.rank, world=self.world.size)
 
-    def batches(self, step, ctx): return self.batches_by_ctx[ctx][step]
+    def batches(self,
+        step, # from 0
+        ctx,  # one of `contexts`
+    ): # (ids, targets)
+        "This process's rows of a step"
+        return self.batches_by_ctx[ctx][step]
 
     @property
-    def sliced(self): return self.world.size > 1 and self.parallel == 'fsdp'
+    def sliced(self):
+        "Whether each process holds a slice of the model only"
+        return self.world.size > 1 and self.parallel == 'fsdp'
 
     def identity(self):
         "What makes two runs the same"
@@ -377,7 +393,7 @@ class Run:
 def load_run(
     run,       # a run folder
     step=None, # which checkpoint; default the newest
-    device='auto',
+    device='auto', # where the model goes
 ): # (model in eval mode, tokenizer, config)
     "A trained model, ready to use; raises `GpubError` when the folder holds none"
     if not Path(run, 'config.json').is_file(): raise GpubError(f'{run} is not a run folder: it has no config.json; train one with gpub train shakespeare')
@@ -386,11 +402,14 @@ def load_run(
     return model.to(pick_device(device)).eval(), load_tokenizer(run), config
 
 def continue_text(
-    run, prompt=None, # a run folder; default prompt: the run's own
-    n:int=400,        # tokens to add
-    temperature=.8, seed:int=0, step=None,
-    stream=False,     # get a generator of pieces of text, the prompt first
-    **taste,          # top_k, top_p, repetition_penalty, stop
+    run,            # a run folder
+    prompt=None,    # default: the run's own
+    n:int=400,      # tokens to add
+    temperature=.8, # 0: always the likeliest token
+    seed:int=0,     # of the dice
+    step=None,      # which checkpoint; default the newest
+    stream=False,   # get a generator of pieces of text, the prompt first
+    **taste,        # top_k, top_p, repetition_penalty, stop
 ): # the prompt and its continuation
     "Let a trained run go on with a text; raises `GpubError` naming characters it never saw"
     use_threads(); model, tok, config = load_run(run, step); prompt = prompt or config['prompt']

@@ -50,7 +50,7 @@ class Stream:
         parts,    # arrays of ids (memmaps too); together they are one long text
         ctx:int,  # a window holds ctx + 1 ids
         key,      # integers that decide the order
-        name='text',
+        name='text', # of the source, for errors and `Batches.what`
     ):
         self.parts, self.ctx, self.key, self.name, self._cache = [np.asarray(p) for p in parts], ctx, key, name, (0, np.zeros(0, np.int64))
         self.sizes = np.array([len(p) for p in self.parts]); self.ends = np.cumsum(self.sizes); self.tokens = int(self.ends[-1])
@@ -61,7 +61,10 @@ class Stream:
         phases = shuffled(np.arange(self.ctx), self.ctx, *self.key, deal, 0)
         return np.cumsum([0, *np.maximum(self.tokens - 1 - phases, 0) // self.ctx]), phases
 
-    def epoch(self, window): # how many epochs were finished before this window
+    def epoch(self,
+        window, # counted from the start of training
+    ): # int
+        "How many epochs were finished before a window"
         deal, i = divmod(window, self.tokens - self.ctx)
         return deal * self.ctx + int(np.searchsorted(self.epochs(deal)[0], i, 'right')) - 1
 
@@ -77,7 +80,11 @@ class Stream:
             out.append(phases[i] + self.ctx * shuffled(np.arange(lo, stop) - first, n, *self.key, e, 1)); lo = stop
         return np.concatenate(out) if out else np.zeros(0, np.int64)
 
-    def order(self, lo, hi): # `starts`, computed for many steps at once and remembered
+    def order(self,
+        lo, # first window, counted from the start of training
+        hi, # one past the last
+    ): # int64 array
+        "`starts`, computed for many steps at once and remembered"
         first, cache = self._cache
         if not first <= lo <= hi <= first + len(cache): first, cache = self._cache = lo, self.starts(lo, max(hi, lo + min(AHEAD, 8 * self.tokens // self.ctx)))
         return cache[lo - first:hi - first]
@@ -93,6 +100,10 @@ class Stream:
         for r in np.flatnonzero(~inside): out[r] = np.concatenate([self.parts[p][i:j] for p, i, j in self.spans(int(starts[r]), int(starts[r]) + self.ctx + 1)])
         return out
 
-    def spans(self, lo, hi): # where the ids lo..hi of the text lie: [(part, first, one past the last)]
+    def spans(self,
+        lo, # first id, counted in the whole text
+        hi, # one past the last
+    ): # [(part, first, one past the last)], counted in that part
+        "In which parts a range of ids lies"
         begins = self.ends - self.sizes; touched = np.flatnonzero((self.ends > lo) & (begins < hi))
         return [(int(p), max(lo - int(begins[p]), 0), min(hi - int(begins[p]), int(self.sizes[p]))) for p in touched]

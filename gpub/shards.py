@@ -35,8 +35,8 @@ def checksum(
 
 @contextmanager
 def writing_to(
-    folder,
-    then, # what the reader of the error can do
+    folder, # named in the error
+    then,   # what its reader can do
 ):
     "One line for a disk that is full, read-only or gone"
     try: yield
@@ -45,7 +45,7 @@ def writing_to(
 def join(
     documents, # arrays of ids
     end,       # id of the end token, or None
-    dtype,
+    dtype,     # of the array, as from `id_dtype`
 ): # (one array of all ids, an array of the documents' lengths in it)
     "Documents one after another, each followed by the end token; raises `GpubError` for ids that `dtype` cannot hold"
     dtype = np.dtype(dtype); last = b'' if end is None else np.array([end], dtype).tobytes(); lengths = np.array([len(d) for d in documents], np.int64) + bool(last)
@@ -64,7 +64,8 @@ class ShardWriter:
         folder,               # made if missing; one that holds an unfinished job with the same settings is continued
         tokenizer,            # CharTokenizer or BPETokenizer: gives vocabulary, end token and fingerprint
         *, shard_tokens=1 << 27, # a shard is closed by the document that reaches this size
-        rank=0, world=1,      # this node of several: it writes shards number rank, rank + world, ...; `merge` joins them
+        rank=0,               # this node of several: it writes shards number rank, rank + world, ...
+        world=1,              # how many nodes there are; `merge` joins their manifests
         settings=None,        # anything JSON holds that decides the output; stored, and compared before going on
     ):
         self.folder, self.tokenizer, self.rank, self.world, self.shard_tokens = Path(folder), tokenizer, rank, world, shard_tokens
@@ -116,7 +117,7 @@ class ShardWriter:
         documents,  # list of arrays of ids; or what `join` made of them, if a worker has done that
         names,      # list of str: what `Batches.what` calls them
         sizes,      # list of int: bytes of text each was
-        split='train',
+        split='train', # or val
     ):
         "Append documents; raises `GpubError` for ids outside the vocabulary and for a full disk"
         ids, lengths = documents if isinstance(documents, tuple) else join(documents, self.tokenizer.end, self.dtype)
@@ -141,7 +142,11 @@ class ShardWriter:
         s['tokens'] += len(ids); s['documents'] += documents; s['bytes'] += int(size); s['index_bytes'] += len(lines)
         if s['tokens'] >= self.shard_tokens: self._full.append(self._open.pop((s['split'], s['source'])))
 
-    def drop(self, source, why, count=1):
+    def drop(self,
+        source,  # the source they were from
+        why,     # a few words, a key of the manifest
+        count=1, # documents
+    ):
         "Note documents that were left out, and why"
         dropped = self.sources.setdefault(source, dict(tokens=0, bytes=0, documents=0, dropped={}))['dropped']; dropped[why] = dropped.get(why, 0) + count
 
@@ -194,7 +199,7 @@ def _lines(lengths, names): # a line per document; a name keeps to its line
 
 # %% ../nbs/lib/shards.ipynb #4ce200a2
 def read_manifest(
-    folder,
+    folder, # of shards
 ): # dict
     "A folder's manifest; raises `GpubError` for an unfinished folder or another format"
     folder = Path(folder); path = folder/'manifest.json'
@@ -217,14 +222,15 @@ def well_formed(
     return d
 
 def manifest_fingerprint(
-    manifest:dict,
+    manifest:dict, # as from `read_manifest`
 ): # 16 hex digits
     "A short name for exactly these tokens in this order"
     return hashlib.sha256(json.dumps([manifest['tokenizer'], *([s[k] for k in ('split', 'source', 'tokens', 'xxh3')] for s in manifest['shards'])]).encode()).hexdigest()[:16]
 
 def open_shard(
-    folder, manifest,
-    shard, # one of manifest['shards']
+    folder,   # of shards
+    manifest, # its own
+    shard,    # one of manifest['shards']
 ): # its ids, read from disk when touched
     "A shard as an array; raises `GpubError` when it is missing or has the wrong size"
     path, dtype = Path(folder)/shard['file'], np.dtype(manifest['dtype']).newbyteorder('<'); size = shard['tokens'] * dtype.itemsize
@@ -233,7 +239,7 @@ def open_shard(
     return np.memmap(path, dtype, 'r') if size else np.zeros(0, dtype)
 
 def verify(
-    folder,
+    folder,         # of shards
     tokenizer=None, # must be the one the shards were made with; without it, the folder's own is checked
     full=True,      # read every byte, not only the sizes
 ): # the manifest
@@ -248,8 +254,9 @@ def verify(
     return manifest
 
 def matches(
-    path, expected, # a file and its xxh3, or `None` when none was noted
-    shown=None,     # named in the error instead
+    path,       # a file
+    expected,   # its xxh3, or `None` when none was noted
+    shown=None, # named in the error instead
 ):
     "Read a whole file; raises `GpubError` when it is not what was written"
     try: found = checksum(path).hexdigest()
@@ -257,8 +264,9 @@ def matches(
     if expected not in (None, found): raise GpubError(f'{shown or path}: expected xxh3 {expected}, found {found}: it is cut or damaged, copy it again')
 
 def documents_at(
-    path,     # a `.docs` file
-    lo, hi,   # tokens lo..hi of its shard
+    path, # a `.docs` file
+    lo,   # first token of the range, counted in its shard
+    hi,   # one past the last
 ): # list of names
     "Documents that lie in a range of tokens"
     try:
@@ -276,7 +284,8 @@ class Batches:
         *, ctx:int,   # tokens a row
         batch:int,    # rows a step, over all ranks together
         seed:int=0,   # decides the order
-        rank:int=0, world:int=1, # this process takes rows rank * batch/world onwards
+        rank:int=0,   # this process takes rows rank * batch/world onwards
+        world:int=1,  # how many processes share a step
         weights=None, # {source: share of the tokens}; without it all sources are read as one text, each window once an epoch
         device=None,  # keep the tokens on this device and gather there
         hash_ids=True, # False: leave `fingerprint` to the caller, who knows a cheaper one
@@ -294,12 +303,13 @@ class Batches:
 
     @classmethod
     def from_shards(cls,
-        folder, *, split='train',
+        folder,         # of shards
+        *, split='train', # or val
         weights=None,   # {source: share}; without it every window comes once an epoch
         mode='mmap',    # 'mmap' reads from disk as needed, 'ram' loads first, 'device' loads to `device`
         tokenizer=None, # refuse shards of another one
         full=True,      # check every byte first (one fast pass), not only the sizes
-        device=None,
+        device=None,    # where mode 'device' keeps them; default the CPU
         **kw,           # ctx, batch, seed, rank, world
     ): # batches whose `what` knows the documents
         "Batches from a shard folder, checked; raises `GpubError` where something does not match"
@@ -325,12 +335,18 @@ class Batches:
             out.append((left * share + (1 << 31)) >> 32); left -= out[-1]; weight -= w
         return [*out, left]
 
-    def windows(self, step): # [(stream, first window, one past the last)] of this rank's rows
+    def windows(self,
+        step, # from 0
+    ): # [(stream, first window, one past the last)]
+        "Which windows this rank's rows of a step are"
         if step < 0: raise IndexError(f'steps count from 0, not {step}')
         lo = step * self.batch + self.rank * self.batch // self.world
         return [(s, a, b) for s, a, b in zip(self.streams, self.taken(lo), self.taken(lo + self.batch // self.world))]
 
-    def epoch(self, step): # finished epochs before this step, of the source that is furthest
+    def epoch(self,
+        step, # from 0
+    ): # int
+        "Finished epochs before a step, of the source that is furthest"
         return max(s.epoch(n) for s, n in zip(self.streams, self.taken(step * self.batch)))
 
     def __getitem__(self,
@@ -342,7 +358,7 @@ class Batches:
         return rows.narrow(1, 0, self.ctx), rows.narrow(1, 1, self.ctx)
 
     def what(self,
-        step:int,
+        step:int, # from 0
     ): # list of dicts, one per row of this rank: source, epoch, position, and from shards the documents read
         "Which documents of which sources a step reads"
         out = []

@@ -60,7 +60,9 @@ class CharTokenizer:
         self._table = np.full(self._codes.max() + 2, -1, np.int32); self._table[self._codes] = np.arange(self.vocab)
 
     @classmethod
-    def from_text(cls, text:str):
+    def from_text(cls,
+        text:str, # at least two different characters
+    ): # the tokenizer
         "The tokenizer of all characters in a text, sorted"
         if not text: raise GpubError('the text is empty: there is nothing to learn from')
         return cls(map(chr, np.unique(code_points(text))))
@@ -77,20 +79,28 @@ class CharTokenizer:
         lost = sorted(set(text) - set(self.chars)); more = f' and {len(lost) - 8} more' if len(lost) > 8 else ''
         raise GpubError(f"this vocabulary of {self.vocab} characters lacks {', '.join(map(repr, lost[:8]))}{more}: leave them out, or train on a text that has them")
 
-    def encode_batch(self, texts):
-        "Ids of many texts, an array each"
+    def encode_batch(self,
+        texts, # list of str
+    ): # list of arrays, one per text
+        "Ids of many texts"
         return [self.encode(t) for t in texts]
 
-    def decode(self, ids):
-        "The text that `ids` stand for; raises `GpubError` naming an id that stands for nothing"
+    def decode(self,
+        ids, # array or list of integers
+    ): # str
+        "The text that ids stand for; raises `GpubError` naming an id that stands for nothing"
         return self._codes[check_ids(ids, self.vocab)].tobytes().decode('utf-32-le', 'surrogatepass')
 
-    def decode_bytes(self, ids):
+    def decode_bytes(self,
+        ids, # array or list of integers
+    ): # bytes
         "That text in UTF-8"
         return self.decode(ids).encode()
 
     @property
-    def fingerprint(self): return fingerprint(['char', self.chars])
+    def fingerprint(self):
+        "16 hex digits: the same for the same characters in the same order"
+        return fingerprint(['char', self.chars])
 
     def save(self,
         folder, # gets a `tokenizer.json`
@@ -109,8 +119,8 @@ BYTE_OF = {chr(b if i < len(_PRINTABLE) else 256 + i - len(_PRINTABLE)): b for i
 _AS_BYTES = str.maketrans({c: chr(b) for c, b in BYTE_OF.items()})
 
 def pieces(
-    text:str,
-    pattern=PATTERN,
+    text:str,        # any
+    pattern=PATTERN, # a regular expression: each match is a piece
 ): # list of str; joined, they are the text again
     "Cut a text where no token may cross"
     return [p for p, _ in pre_tokenizers.Split(Regex(pattern), 'isolated').pre_tokenize_str(text)]
@@ -124,13 +134,19 @@ class MiniBPE:
         self.tokens, self.ranks, self.ids = [bytes([b]) for b in BYTES], {}, {b: i for i, b in enumerate(BYTES)}
         for pair in merges: self.learn(pair)
 
-    def learn(self, pair):
-        "Make a token of a pair of ids; its id"
+    def learn(self,
+        pair, # of ids
+    ): # id of the new token
+        "Make a token of two"
         self.ranks[pair] = len(self.tokens); self.tokens.append(self.tokens[pair[0]] + self.tokens[pair[1]])
         return self.ranks[pair]
 
     @staticmethod
-    def join(word, pair, new):
+    def join(
+        word, # list of ids
+        pair, # tuple of two ids
+        new,  # id that stands for both
+    ): # list of ids
         "The word with every such pair, from the left, made one token"
         out, i = [], 0
         while i < len(word):
@@ -140,7 +156,7 @@ class MiniBPE:
 
     @classmethod
     def train(cls,
-        text:str,
+        text:str,   # to count pairs in
         vocab:int,  # stop at so many tokens, or when no pair comes twice
     ): # the tokenizer
         "Learn merges from a text"
@@ -157,8 +173,10 @@ class MiniBPE:
             count = +count                                             # forget pairs that are gone
         return self
 
-    def encode(self, text):
-        "A list of ids: in every piece the pair learned earliest is joined first"
+    def encode(self,
+        text, # any
+    ): # list of ids
+        "Ids of a text: in every piece the pair learned earliest is joined first"
         out = []
         for p in pieces(text):
             word = [self.ids[b] for b in p.encode()]
@@ -169,8 +187,10 @@ class MiniBPE:
             out += word
         return out
 
-    def decode(self, ids):
-        "The text of `ids`; half a character becomes U+FFFD"
+    def decode(self,
+        ids, # list of integers
+    ): # str
+        "The text of ids; half a character becomes U+FFFD"
         return b''.join(self.tokens[i] for i in ids).decode('utf-8', 'replace')
 
 # %% ../nbs/lib/tokenizer.ipynb #8262ff0c
@@ -219,7 +239,7 @@ class BPETokenizer:
         texts,             # iterable of str
         vocab:int=32_000,  # 256 bytes and the merges; fewer if the texts have no more pairs that come twice
         specials=SPECIALS, # get the ids after that
-        pattern=PATTERN,
+        pattern=PATTERN,   # where no token may cross, see `pieces`
     ): # the tokenizer
         "Learn a vocabulary; raises `GpubError` when there is no text or no room for the 256 bytes"
         if vocab < 256: raise GpubError(f'a byte-level vocabulary needs at least the 256 bytes, not vocab={vocab}')
@@ -292,12 +312,16 @@ class BPETokenizer:
         with ThreadPoolExecutor(threads) as pool: list(pool.map(work, range(4 * threads)))
         return out
 
-    def decode_bytes(self, ids):
-        "The bytes of `ids`; raises `GpubError` naming an id that stands for nothing"
+    def decode_bytes(self,
+        ids, # array or list of integers
+    ): # bytes
+        "The bytes of ids; raises `GpubError` naming an id that stands for nothing"
         return b''.join([self.tokens[i] for i in check_ids(ids, self.vocab).tolist()])
 
-    def decode(self, ids):
-        "The text of `ids`; bytes that are no UTF-8 (half a character, say) become U+FFFD"
+    def decode(self,
+        ids, # array or list of integers
+    ): # str
+        "The text of ids; bytes that are no UTF-8 (half a character, say) become U+FFFD"
         return self.decode_bytes(ids).decode('utf-8', 'replace')
 
     def save(self,

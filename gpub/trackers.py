@@ -52,7 +52,7 @@ class Tracker:
     def __init__(self,
         name:str,        # for the message
         functions:tuple, # log, text, close
-        say=print,
+        say=print,       # called with one line when it fails
     ):
         self.name, self.say, self.alive = name, say, True
         self._log, self._text, self._close = functions
@@ -64,11 +64,17 @@ class Tracker:
             self.alive = False
             self.say(f'{self.name} failed and is off until the run is resumed ({_why(e)}); log.jsonl has every row')
 
-    def log(self, row:dict):
+    def log(self,
+        row:dict, # what is not a number stays out
+    ):
         "Show the numbers of one row of log.jsonl; `row['step']` is the axis"
         self._ask(self._log, row['step'], {k: v for k, v in row.items() if k != 'step' and isinstance(v, (int, float))})
 
-    def sample(self, step:int, prompt:str, text:str):
+    def sample(self,
+        step:int,   # steps done
+        prompt:str, # what the model was given
+        text:str,   # the prompt and its continuation
+    ):
         "Show a piece of text"
         self._ask(self._text, step, prompt, text)
 
@@ -82,7 +88,7 @@ def tracker(
     config:dict, # shown beside the curves
     run_id:str,  # belongs to the run, the same after every resume
     start:int=0, # steps already done
-    say=print,
+    say=print,   # called with one line if it fails later
 ): # `Tracker`; raises GpubError for an unknown name, a missing package, or a tracker that does not start
     "Open the tracker called `name`, on the curve it drew before if there is one"
     if name not in OPENERS: raise GpubError(f"no tracker {name!r}; there are: {', '.join(OPENERS)}")

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['CHANGEABLE', 'KEPT', 'TrainConfig', 'rate', 'ctx_at', 'depth_at', 'contexts', 'orthogonalize', 'Muon',
-           'make_optimizers', 'optimizer_state', 'restore_optimizers', 'backward', 'seconds_per_call', 'keep_matmuls',
-           'through', 'out_of_memory', 'Fit', 'Diverged', 'Step', 'train', 'evaluate', 'compiled_loss', 'choose_loss']
+           'make_optimizers', 'optimizer_state', 'restore_optimizers', 'backward', 'seconds_per_call', 'through',
+           'out_of_memory', 'Fit', 'Diverged', 'Step', 'train', 'evaluate', 'compiled_loss', 'choose_loss']
 
 # %% ../nbs/season1/04_training_challenges.ipynb #ed19aa74
 import math, time
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 import torch
 from torch import nn
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 from .core import Config, GpubError, first_line
 from .parallel import World, like, plain
 from .sizes import MODES
@@ -30,7 +30,7 @@ class TrainConfig(Config):
     micro_batch:int|None=None      # sequences per forward pass; None: all of them at once
     optimizer:str='muon'           # muon (block matrices; AdamW for the rest) or adamw
     muon_lr:float=0.04             # peak rate of Muon
-    muon_momentum:float=0.95
+    muon_momentum:float=0.95       # of Muon's running mean
     lr:float=0.008                 # peak rate of AdamW
     betas:tuple=(0.9, 0.95)        # of AdamW
     weight_decay:float=0.0         # of the blocks' matrices, decoupled
@@ -67,9 +67,9 @@ class TrainConfig(Config):
 # %% ../nbs/season1/04_training_challenges.ipynb #bdad7354
 def rate(
     step:int,        # steps done so far, from 0
-    cfg:TrainConfig,
+    cfg:TrainConfig, # its schedule, warm-up, decay, floor and number of steps
 ): # factor of the peak learning rate
-    "The learning-rate schedule: warmup, plateau, decay"
+    "The learning-rate schedule: warm-up, plateau, decay"
     up = min(1., (step + 1)/cfg.warmup) if cfg.warmup else 1.
     fall = min(1., max(0., (step - cfg.steps*(1 - cfg.decay))/(cfg.steps*cfg.decay)))
     left = dict(linear=1 - fall, cosine=.5 + .5*math.cos(math.pi*fall), constant=1.)[cfg.schedule]
@@ -78,15 +78,26 @@ def rate(
 def _staged(plan, step, cfg, most): # plan: (share of the run, value from there on), ...
     return min(most, [n for share, n in ((0., most), *plan) if step >= share*cfg.steps][-1])
 
-def ctx_at(step:int, cfg:TrainConfig, ctx:int):
+def ctx_at(
+    step:int,        # steps done so far
+    cfg:TrainConfig, # its `stages` and number of steps
+    ctx:int,         # the model's own
+): # tokens
     "Tokens per sequence after `step` steps, from `cfg.stages`, never beyond the model's own `ctx`"
     return _staged(cfg.stages, step, cfg, ctx)
 
-def depth_at(step:int, cfg:TrainConfig, layers:int):
+def depth_at(
+    step:int,        # steps done so far
+    cfg:TrainConfig, # its `depths` and number of steps
+    layers:int,      # the model's own
+): # blocks
     "How many blocks are awake after `step` steps, from `cfg.depths`, never more than the model's own `layers`"
     return _staged(cfg.depths, step, cfg, layers)
 
-def contexts(cfg:TrainConfig, ctx:int):
+def contexts(
+    cfg:TrainConfig, # its `stages` and number of steps
+    ctx:int,         # the model's own
+): # list of ints, shortest first
     "All context lengths a run will use"
     return sorted({ctx_at(math.ceil(share*cfg.steps), cfg, ctx) for share in (0., *(s for s, _ in cfg.stages))})
 
@@ -110,7 +121,7 @@ class Muon(torch.optim.Optimizer):
     "Momentum made orthogonal, for 2-D weights; equal shapes share one batched iteration"
     def __init__(self,
         params,              # 2-D parameters
-        lr=0.04,
+        lr=0.04,             # length of a step along the orthogonal update
         momentum=0.95,       # Nesterov
         weight_decay=0.0,    # decoupled
         ns_steps=5,          # rounds of Newton-Schulz
@@ -123,7 +134,8 @@ class Muon(torch.optim.Optimizer):
         self.dtype, self.parts = dtype, parts or {}
 
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(self):
+        "Move every matrix that has a gradient"
         for g in self.param_groups:
             ps = [p for p in g['params'] if p.grad is not None]
             if not ps: continue
@@ -147,7 +159,7 @@ class Muon(torch.optim.Optimizer):
 # %% ../nbs/season1/04_training_challenges.ipynb #b817f890
 def make_optimizers(
     model,                    # parameters inside the blocks are named `blocks.*`
-    cfg:TrainConfig,
+    cfg:TrainConfig,          # which optimizer, its rates, betas, momentum and decay
     muon_dtype=torch.float32, # bf16 where the hardware is fast at it
 ): # list of torch optimizers; `group['peak']` holds each group's peak rate
     "Muon for the matrices of the blocks and AdamW for the rest, or AdamW for everything"
@@ -163,13 +175,15 @@ def make_optimizers(
     return opts
 
 def optimizer_state(
-    model, opts, # as given to and made by `make_optimizers`
+    model, # as given to `make_optimizers`
+    opts,  # as made by it
 ): # {'parameter|key': tensor}
     "Every tensor the optimizers remember, under the parameter's name: what a checkpoint stores"
     return {f'{n}|{k}': v for n, p in model.named_parameters() for o in opts for k, v in o.state.get(p, {}).items()}
 
 def restore_optimizers(
-    model, opts,
+    model,        # as given to `make_optimizers`
+    opts,         # as made by it, for this model
     tensors:dict, # as made by `optimizer_state`
 ):
     "Put saved optimizer tensors back; raises `GpubError` naming a parameter that the model does not have"
@@ -182,7 +196,8 @@ def restore_optimizers(
 # %% ../nbs/season1/04_training_challenges.ipynb #20a4bdf0
 def backward(
     loss_fn, # (ids, targets) -> mean loss of a micro-batch
-    x, y,    # (batch, t) ids and targets
+    x,       # (batch, t) ids
+    y,       # (batch, t) targets
     micro,   # sequences at once; None: all
     scale=lambda l: l, # multiplies the loss (fp16's scaler)
 ): # the batch's mean loss, detached
@@ -195,29 +210,30 @@ def backward(
     return total
 
 # %% ../nbs/season1/04_training_challenges.ipynb #07757e3f
-def seconds_per_call(f, n=3):
+def seconds_per_call(
+    f,   # called without arguments
+    n=3, # calls that count
+): # seconds
     "The fastest of `n` calls after one that does not count"
     f(); times = []
     for _ in range(n): t = time.perf_counter(); f(); times.append(time.perf_counter() - t)
     return min(times)
 
-KEPT = {getattr(torch.ops.aten, n).default for n in ('mm', 'addmm', 'bmm', '_scaled_dot_product_flash_attention', '_scaled_dot_product_efficient_attention',
-        '_scaled_dot_product_cudnn_attention', '_scaled_dot_product_flash_attention_for_cpu') if hasattr(torch.ops.aten, n)}
-
-def keep_matmuls(ctx, op, *args, **kwargs):
-    "Selective checkpointing's rule: keep what was dear to compute, recompute the rest"
-    return CheckpointPolicy.MUST_SAVE if op in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+KEPT = [getattr(torch.ops.aten, n).default for n in ('mm', 'addmm', 'bmm', '_scaled_dot_product_flash_attention', '_scaled_dot_product_efficient_attention',
+        '_scaled_dot_product_cudnn_attention', '_scaled_dot_product_flash_attention_for_cpu') if hasattr(torch.ops.aten, n)] # dear to compute: what selective checkpointing keeps
 
 def through(
     mode:str, # from `MODES`
 ): # function (block, x) -> block(x)
     "How a block is applied: keeping all its activations, the matmuls' and attention's results, or only its input"
     if mode == 'off': return lambda block, x: block(x)
-    chosen = dict(context_fn=partial(create_selective_checkpoint_contexts, keep_matmuls)) if mode == 'selective' else {}
+    chosen = dict(context_fn=partial(create_selective_checkpoint_contexts, KEPT)) if mode == 'selective' else {}
     return partial(checkpoint, use_reentrant=False, **chosen)
 
 # %% ../nbs/season1/04_training_challenges.ipynb #60a9cf90
-def out_of_memory(error):
+def out_of_memory(
+    error, # an exception
+): # bool
     "Whether an exception says that the device, or the machine, has no memory left"
     return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
 
@@ -225,31 +241,44 @@ class Fit:
     "How a step is cut so that it fits; when memory runs out it shrinks, at the same tokens per step, and says so"
     def __init__(self,
         model,           # its `through` is set where `cfg` asks for checkpointing
-        cfg:TrainConfig,
+        cfg:TrainConfig, # its micro-batch, checkpointing and depths
         world=World(),   # processes cannot shrink one by one: there, running out of memory is an error
-        say=print,
+        say=print,       # called with one line each time it shrinks
     ):
         self.model, self.world, self.say, self.auto, self.micro, self.awake, self.asleep = model, world, say, cfg.grad_checkpoint == 'auto', cfg.micro_batch, None, []
         self.skips = bool(cfg.depths) and world.size == 1 # DDP waits for every parameter's gradient: there the sleepers are computed, for the same result
         self.use('off' if self.auto else cfg.grad_checkpoint)
 
-    def use(self, mode, micro=None):
+    def use(self,
+        mode,       # from `MODES`
+        micro=None, # sequences per forward pass; default: as before
+    ):
         "Switch gradient checkpointing, and the micro-batch if one is given"
         if mode != 'off' and not hasattr(self.model, 'through'): raise GpubError(f'{type(self.model).__name__} has no `through`, so it cannot recompute its blocks: use grad_checkpoint off')
         self.mode, self.micro = mode, micro or self.micro
         if not hasattr(self.model, 'through'): return
         apply = through(mode); self.model.through = (lambda block, x: x if getattr(block, 'asleep', False) else apply(block, x)) if self.skips else apply
 
-    def wake(self, n, fresh):
+    def wake(self,
+        n,     # blocks, counted from the input
+        fresh, # the run is at its first step
+    ):
         "The first `n` blocks work. The others sleep: they learn nothing, and as their writing layers are set to zero when the run is `fresh`, they hand on exactly what they get"
         if n == self.awake: return
         self.awake, sleepers = n, self.model.blocks[n:]; self.asleep = [p for b in sleepers for p in b.parameters()]
         for i, b in enumerate(self.model.blocks): b.asleep = i >= n
         if fresh: [nn.init.zeros_(p) for b in sleepers for name, p in b.named_parameters() if name.startswith(('attn.proj.', 'ffn.down.'))]
 
-    def state(self): return dict(mode=self.mode, micro=self.micro)
+    def state(self):
+        "What a checkpoint keeps, for `use`"
+        return dict(mode=self.mode, micro=self.micro)
 
-    def backward(self, loss_fn, x, y, scale=lambda l: l):
+    def backward(self,
+        loss_fn,           # (ids, targets) -> mean loss of a micro-batch
+        x,                 # (batch, t) ids
+        y,                 # (batch, t) targets
+        scale=lambda l: l, # multiplies the loss (fp16's scaler)
+    ): # the batch's mean loss, detached
         "`backward` of a batch, again and smaller until it fits; raises `GpubError` when nothing smaller is left"
         while True:
             try: return backward(loss_fn, x, y, self.micro, scale)
@@ -259,7 +288,10 @@ class Fit:
             if x.device.type == 'cuda': torch.cuda.empty_cache()
             self.shrink(*x.shape)
 
-    def shrink(self, rows, ctx):
+    def shrink(self,
+        rows, # sequences in the batch
+        ctx,  # tokens in each
+    ):
         "The next smaller way: half the micro-batch, at one sequence the next mode of checkpointing"
         now = min(self.micro or rows, rows)
         if self.world.size > 1: raise GpubError(f'out of memory on process {self.world.rank} with {now} sequences at once: run again with --set micro_batch={max(1, now//2)}{" --set grad_checkpoint=full" if now == 1 else ""}')
@@ -268,7 +300,7 @@ class Fit:
             self.say(f'out of memory with {now} sequences of {ctx} tokens at once: {self.micro} from here on, {-(-rows//self.micro)} passes a step; the result is the same')
         elif self.auto and self.mode != 'full':
             self.use(MODES[MODES.index(self.mode) + 1])
-            self.say(f'out of memory with one sequence of {ctx} tokens: gradient checkpointing is {self.mode} from here on; ' + ('the forward pass is computed twice, a third more arithmetic' if self.mode == 'full' else 'all but matmuls and attention is computed twice'))
+            self.say(f'out of memory with one sequence of {ctx} tokens: gradient checkpointing is {self.mode} from here on; ' + ('the forward pass is computed twice, up to a third more arithmetic' if self.mode == 'full' else 'all but matmuls and attention is computed twice'))
         else: raise GpubError(f'out of memory with one sequence of {ctx} tokens and grad_checkpoint {self.mode}: use {"" if self.mode == "full" else "--set grad_checkpoint=full, "}a smaller model or ctx, or a larger device')
 
 # %% ../nbs/season1/04_training_challenges.ipynb #4fb1262b
@@ -294,7 +326,7 @@ class Step:
 def train(
     model,           # has `.loss(ids, targets)` -> mean nats per token
     batches,         # function of (step, ctx) -> (ids, targets), int64, on the host
-    cfg:TrainConfig,
+    cfg:TrainConfig, # steps, schedules, clipping
     opts=None,       # from `make_optimizers`; default: fresh ones
     start:int=0,     # steps already done
     loss_fn=None,    # what to call instead of `model.loss` (a compiled one)
@@ -349,9 +381,9 @@ def evaluate(
 
 # %% ../nbs/season1/04_training_challenges.ipynb #ad9e7c78
 def compiled_loss(
-    model,
+    model,      # has `.loss`
     trial=None, # function of a loss function that makes one step; a compiler only fails when it is used
-    say=print,
+    say=print,  # called with one line when it does
 ): # loss function
     "A compiled `model.loss`, or the plain one, with a line that says why, when compiling fails"
     fn = torch.compile(model.loss, dynamic=False)
@@ -361,12 +393,14 @@ def compiled_loss(
     return fn
 
 def choose_loss(
-    model, x, y,   # a batch as in training
-    cfg:TrainConfig,
-    steps:int,     # still to do
-    dtype=torch.float32,
-    say=print,
-    fit=None,      # `Fit`; default: as `cfg` says
+    model,               # has `.loss`
+    x,                   # ids of a batch as in training
+    y,                   # its targets
+    cfg:TrainConfig,     # its `compile`
+    steps:int,           # still to do
+    dtype=torch.float32, # of the matmuls, as in training
+    say=print,           # called with one line for what was tried
+    fit=None,            # `Fit`; default: as `cfg` says
 ): # the loss function to train with
     "Follow `cfg.compile`; on a CPU, `auto` compiles runs of five minutes and more if a measured step is faster for it"
     fit = fit or Fit(model, cfg, say=say)
