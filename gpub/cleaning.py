@@ -24,33 +24,43 @@ KEEP = bytes(i for i in range(256) if i >= 128 or chr(i).isalnum() or chr(i) in 
 CONTROL = bytes(i for i in (*range(32), 127) if i not in (9, 10))
 
 @lru_cache(maxsize=1)
-def utf8(text:str)->bytes:
+def utf8(
+    text:str # half a surrogate pair gets three bytes of its own
+)->bytes:
     "The bytes of the text, remembered for the next who asks"
     return text.encode('utf-8', 'surrogatepass')
 
 @lru_cache(maxsize=1)
 def symbols(
-    text:str
+    text:str # any document
 )->bytes: # control characters included, in order
     "The ASCII characters of `text` that are no letter, digit or white space; two rules look at them, one pass finds them"
     return utf8(text).translate(None, KEEP)
 
-def fix_surrogates(text:str)->str:
+def fix_surrogates(
+    text:str # as JSON gave it
+)->str:
     "Halves of surrogate pairs, legal in JSON and in no encoding, become U+FFFD"
     return SURROGATES.sub('\ufffd', text) if not text.isascii() and b'\xed' in utf8(text) and SURROGATES.search(text) else text
 
-def fix_encoding(text:str)->str:
-    "Undo text decoded with the wrong codec (`cafÃ©`), where a cheap test finds the typical pairs"
+def fix_encoding(
+    text:str # perhaps decoded with the wrong codec
+)->str:
+    "Undo the wrong codec (`cafÃ©`), where a cheap test finds the typical pairs"
     if text.isascii() or not any(c in text for c in SUSPECTS) or not MOJIBAKE.search(text): return text
     import ftfy
     new = ftfy.fix_encoding(text)
     return text if new == text else new
 
-def fix_nfc(text:str)->str:
+def fix_nfc(
+    text:str # with accents in one or two code points
+)->str:
     "One spelling for every accented letter: Unicode NFC"
     return text if text.isascii() or unicodedata.is_normalized('NFC', text) else unicodedata.normalize('NFC', text)
 
-def fix_controls(text:str)->str:
+def fix_controls(
+    text:str # with line ends of any system
+)->str:
     "Without control characters, NULs and byte order marks; all line ends `\\n`"
     seen = symbols(text)
     if '\ufeff' not in text and len(seen) == len(seen.translate(None, CONTROL)): return text
@@ -60,10 +70,10 @@ def fix_controls(text:str)->str:
 @dataclass(frozen=True, kw_only=True)
 class Rules(Config):
     "Thresholds of the cleaning rules"
-    min_chars:int = 100
-    max_chars:int = 5_000_000
+    min_chars:int = 100      # white space at the ends not counted
+    max_chars:int = 5_000_000 # all counted
     max_broken:float = .001  # share of U+FFFD
-    max_symbols:float = .5   # share of ASCII symbols in the bytes
+    max_symbols:float = .5   # ASCII symbols per character
     max_repeats:float = .5   # share of characters in lines said before
 
     def __post_init__(self):
@@ -71,16 +81,20 @@ class Rules(Config):
         for name in ('max_broken', 'max_symbols', 'max_repeats'):
             if not 0 <= getattr(self, name) <= 1: raise GpubError(f'{name} is a share between 0 and 1, got {getattr(self, name)}')
 
-def broken_share(text:str)->float:
+def broken_share(
+    text:str # any document
+)->float: # 0 to 1
     "The share of characters that are U+FFFD"
     return text.count('\ufffd')/max(len(text), 1)
 
-def symbol_share(text:str)->float:
-    "ASCII symbols, a character"
+def symbol_share(
+    text:str # any document
+)->float: # 0 to 1
+    "ASCII symbols per character"
     return len(symbols(text))/max(len(text), 1)
 
 def repeat_share(
-    text:str
+    text:str # any document
 )->float: # 0 to 1
     "The share of characters that sit in lines the text has said before; lines under 9 characters, braces and the like, do not count"
     lines = text.split('\n')
@@ -97,8 +111,8 @@ DROPS = {'too short':      lambda t, r: len(t) < r.min_chars or len(t.strip()) <
          'repeated lines': lambda t, r: repeat_share(t) > r.max_repeats}
 
 def clean(
-    text:str,
-    rules:Rules=Rules(),
+    text:str,            # one document
+    rules:Rules=Rules(), # thresholds
 )->tuple: # (text, names of the repairs made), or (None, the reason)
     "All repairs, again while one makes work for another, then the first rule that objects"
     did, before = [], None
@@ -118,14 +132,17 @@ KEPT_EXAMPLES = 5
 class Counts:
     "What happened to the documents of a source"
     seen:int = 0          # documents
-    kept:int = 0
-    bytes_in:int = 0      # UTF-8 bytes of text before cleaning
-    bytes_kept:int = 0
-    repaired:Counter = field(default_factory=Counter)
-    dropped:Counter = field(default_factory=Counter)
-    examples:dict = field(default_factory=dict)
+    kept:int = 0          # of them, after cleaning
+    bytes_in:int = 0      # of the input that was read
+    bytes_kept:int = 0    # UTF-8 bytes of the documents kept
+    repaired:Counter = field(default_factory=Counter) # repair -> documents
+    dropped:Counter = field(default_factory=Counter)  # reason -> documents
+    examples:dict = field(default_factory=dict)       # reason -> beginnings of the first five
 
-    def drop(self, why, text):
+    def drop(self,
+        why,  # the reason, one of `DROPS` or a reader's
+        text, # the document, or what was in its place
+    ):
         "Count a dropped document, and keep its beginning if it is among the first five"
         self.dropped[why] += 1
         kept = self.examples.setdefault(why, [])
@@ -134,6 +151,7 @@ class Counts:
     def add(self,
         other # `Counts`, or its `to_dict`, of what comes next in the input
     ): # self
+        "Add what comes next"
         o = other if isinstance(other, dict) else other.to_dict()
         for k in ('seen', 'kept', 'bytes_in', 'bytes_kept'): setattr(self, k, getattr(self, k) + o[k])
         for k in ('repaired', 'dropped'): getattr(self, k).update(o[k])
@@ -141,6 +159,7 @@ class Counts:
         return self
 
     def to_dict(self):
+        "The same as plain values, sorted"
         return dict(seen=self.seen, kept=self.kept, bytes_in=self.bytes_in, bytes_kept=self.bytes_kept, repaired=dict(sorted(self.repaired.items())),
                     dropped=dict(sorted(self.dropped.items())), examples={k: list(v) for k, v in sorted(self.examples.items())})
 
@@ -150,12 +169,17 @@ EXACT = bytes(i if i >= 128 or chr(i).isalnum() or chr(i) == '_' else 0 for i in
 Q = 0x9E3779B97F4A7C15
 
 @lru_cache(maxsize=2)
-def powers(n, q):
+def powers(
+    n:int, # how many
+    q:int, # below 2**64
+): # n uint64
     "1, q, q**2 ... modulo 2**64"
     a = np.full(n, q, np.uint64); a[0] = 1
     return np.cumprod(a, dtype=np.uint64)
 
-def mix(h):
+def mix(
+    h # uint64 array
+): # as many
     "Spread the entropy of 64-bit numbers over all their bits"
     h = (h ^ (h >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
     return h ^ (h >> np.uint64(32))
@@ -226,12 +250,14 @@ def row_hashes(
     return h
 
 def in_band(
-    opened, # function that gives the signatures
-    among,  # bool for each: look only at these
-    band:int, turn:int, turns:int,
-    piece=1 << 17 # signatures looked at together
+    opened,    # function that gives the signatures
+    among,     # bool for each: look only at these
+    band:int,  # 0 to `BANDS` - 1
+    turn:int,  # 0 to `turns` - 1
+    turns:int, # into how many parts the hashes are dealt
 )->tuple: # (positions, hashes of the band)
-    "Those whose hash of this band falls to this of several turns"
+    "Those whose hash of this band falls to this of several turns, looked at a piece of the signatures at a time"
+    piece = 1 << 17
     at, out, cols = [], [], slice(band*PERMS//BANDS, (band + 1)*PERMS//BANDS)
     for lo in range(0, len(among), piece):
         h = row_hashes(np.asarray(opened()[lo:lo + piece, cols], np.uint64)); mine = np.flatnonzero(among[lo:lo + piece] & (mix(h) % np.uint64(turns) == turn))

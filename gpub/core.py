@@ -24,7 +24,9 @@ class GpubError(ValueError):
 @dataclass(frozen=True, kw_only=True)
 class Config:
     "Frozen settings with a JSON round trip; subclasses refuse bad values in `__post_init__`"
-    def to_dict(self): return dataclasses.asdict(self)
+    def to_dict(self):
+        "The settings as plain values, a config inside as a dict"
+        return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls,
@@ -38,17 +40,23 @@ class Config:
         if gone := [k for k in needed if k not in d]: raise GpubError(f"{cls.__name__} needs a value for {', '.join(map(repr, gone))}")
         return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in d.items()})
 
-    def save(self, path): write_atomic(path, json.dumps(self.to_dict(), indent=1) + '\n')
+    def save(self,
+        path # a JSON file, made or replaced as a whole
+    ):
+        "Write the settings to a file"
+        write_atomic(path, json.dumps(self.to_dict(), indent=1) + '\n')
 
     @classmethod
-    def load(cls, path):
-        "Read a config file; raises `GpubError` when it is missing or no JSON"
+    def load(cls,
+        path # a file that `save` made
+    ):
+        "Read a config file; raises `GpubError` when it is missing, no JSON or no such config"
         return cls.from_dict(read_json(path))
 
 # %% ../nbs/00_core.ipynb #f332ff71
 def write_atomic(
-    path,           # where the file should be
-    data:bytes|str, # its whole content
+    path,           # where the file should be; missing folders are made
+    data:bytes|str, # its whole content; a str is written as UTF-8
 ): # the path
     "Write a file so that a reader, or a crash, sees the old content or the new one, never a part"
     path = Path(path); path.parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +91,7 @@ def seed_everything(
     random.seed(seed); np.random.seed(seed % 2**32); torch.manual_seed(seed)
 
 def use_threads(
-    n:int|None=None # how many; default: the cores this process may run on
+    n:int|None=None # how many; default: `$OMP_NUM_THREADS`, else the cores this process may run on
 ): # how many it is now
     "Set torch's CPU threads, and flush denormal floats to zero (call it before the first matmul: workers inherit the setting)"
     torch.set_flush_denormal(True)
@@ -112,7 +120,9 @@ class Precision:
     scaler:bool # fp16 only: its gradients underflow below about 3e-8
     why:str     # one sentence for people
     @property
-    def dtype(self): return dict(fp32=torch.float32, bf16=torch.bfloat16, fp16=torch.float16)[self.name]
+    def dtype(self):
+        "The format as torch calls it"
+        return dict(fp32=torch.float32, bf16=torch.bfloat16, fp16=torch.float16)[self.name]
 
 def cpu_has_bf16():
     "Whether this processor multiplies bf16 in hardware"
@@ -208,9 +218,9 @@ SHAKESPEARE_BYTES = 1_115_394
 @dataclass(frozen=True)
 class Text:
     "A text, where it came from, and a sentence about it"
-    text:str
+    text:str   # all of it
     source:str # 'tiny shakespeare', 'built-in plays' or a path
-    note:str
+    note:str   # how it was come by, for people
 
 def check_shakespeare(
     data:bytes, # what was read

@@ -30,11 +30,13 @@ class Corpus:
     tokens:int      # to learn from
     fingerprint:str # of the training ids
 
-    def val_text(self): return self.texts[1] if self.texts else self.tok.decode(self.val)
+    def val_text(self):
+        "The validation text, decoded where only its ids were kept"
+        return self.texts[1] if self.texts else self.tok.decode(self.val)
 
 def load_text(
     path=None, # a .txt file; None: tiny Shakespeare
-    say=print,
+    say=print, # told of a download, or that there is no network
 ): # `Text`
     "Read a text; raises `GpubError` when it is missing, not UTF-8 or holds nothing to predict"
     if path is None: return load_shakespeare(say=say)
@@ -45,8 +47,8 @@ def load_text(
     return Text(text, str(path), f'read from {path}')
 
 def text_corpus(
-    text:Text,
-    ctx:int, # the model's
+    text:Text, # every character counts
+    ctx:int,   # the model's
 ): # `Corpus`
     "Cut and encode; raises `GpubError` when either part is shorter than one window"
     tok = CharTokenizer.from_text(text.text); ids = tok.encode(text.text).astype(np.int64); cut = int(.9*len(ids))
@@ -58,30 +60,35 @@ def text_corpus(
 
 def shard_corpus(
     folder,  # made by `gpub prep`
-    ctx:int,
-    most=2_000_000, # validation tokens to judge by
+    ctx:int, # the model's
 ): # `Corpus`
     "A shard folder, every byte checked once; raises `GpubError` when anything in it does not match"
     first = Batches.from_shards(folder, ctx=ctx, batch=1); manifest = read_manifest(folder)
     val = [open_shard(folder, manifest, s) for s in manifest['shards'] if s['split'] == 'val']
-    val = np.concatenate([np.zeros(0, np.int64), *val])[:most].astype(np.int64)
+    val = np.concatenate([np.zeros(0, np.int64), *val])[:2_000_000].astype(np.int64) # enough to judge by
     if len(val) < ctx + 1: raise GpubError(f'{folder} has {len(val):,} validation tokens, fewer than one window of {ctx + 1}: prepare it with a larger --val, or use a smaller --set ctx=...')
     return Corpus(source=str(folder), note=f'shards in {folder}', tok=load_tokenizer(folder), unit='nats/token', val=val, texts=None, fingerprint=first.fingerprint,
                   tokens=sum(s['tokens'] for s in manifest['shards'] if s['split'] == 'train'),
                   train=lambda ctx, batch, seed, **kw: Batches.from_shards(folder, ctx=ctx, batch=batch, seed=seed, full=False, **kw))
 
-def load_corpus(data, ctx, say=print):
+def load_corpus(
+    data,      # a text file, a shard folder, or None: tiny Shakespeare
+    ctx:int,   # the model's
+    say=print, # told of a download, or that there is no network
+): # `Corpus`
     "A text file, a shard folder, or tiny Shakespeare"
     return shard_corpus(data, ctx) if data and Path(data).is_dir() else text_corpus(load_text(data, say), ctx)
 
-def references(c:Corpus):
+def references(
+    c:Corpus # what the run learns from
+): # name -> nats per `c.unit`
     "Lines to hold a loss against, in the run's unit; for the built-in plays also the entropy that nothing can beat"
     if c.texts: return reference_lines(*c.texts, c.tok.vocab, plays_entropy() if c.source == 'built-in plays' else None)
     share = np.bincount(c.val)/len(c.val); share = share[share > 0]
     return {'uniform': math.log(c.tok.vocab), 'unigram': float(-(share*np.log(share)).sum())}
 
 def pick_prompt(
-    text:str
+    text:str # of the corpus
 ): # a few characters to start every sample with
     "ROMEO if he is in the play, else the first speaker, else the first word"
     speakers = [l + '\n' for l in text.splitlines() if l.endswith(':') and len(l) < 30]

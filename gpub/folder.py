@@ -19,7 +19,7 @@ def differences(
 ): # lines, empty if they agree
     "What differs between two nested configurations, in words"
     a, b = _flat(found), _flat(wanted)
-    return [f'{k}: this run {repr(a[k]) if k in a else "has none"}, asked {repr(b[k]) if k in b else "for none"}'
+    return [f'{k}: this run {repr(a[k])[:150] if k in a else "has none"}, asked {repr(b[k])[:150] if k in b else "for none"}'
             for k in a | b if (k in a, a.get(k)) != (k in b, b.get(k))]
 
 # %% ../nbs/lib/folder.ipynb #e470249a
@@ -31,8 +31,8 @@ def _flat(d, prefix=''):
 
 # %% ../nbs/lib/folder.ipynb #9824c5fd
 def append(
-    path,     # a .jsonl file
-    row:dict,
+    path,     # a .jsonl file, made if it is not there
+    row:dict, # whatever JSON holds
 ):
     "Add one line to a log"
     with open(path, 'a', encoding='utf-8') as f: f.write(json.dumps(row, ensure_ascii=False) + '\n')
@@ -105,7 +105,7 @@ def _grab(file):
 # %% ../nbs/lib/folder.ipynb #7e027bf8
 @contextmanager
 def stop_flag(
-    say=print
+    say=print # told once that the run is stopping
 ): # a `threading.Event`
     "An event that Ctrl-C and SIGTERM set; the second Ctrl-C is an ordinary one"
     flag, old = threading.Event(), {}
@@ -135,21 +135,33 @@ def disk_errors(
         raise GpubError(f'cannot write in {out}: {what}; the same command then goes on from the last checkpoint') from e
 
 # %% ../nbs/lib/folder.ipynb #88386943
-def clock(seconds):
+def clock(
+    seconds # any number, however many hours
+): # text
     "Minutes and seconds, as 2:05"
     return f'{int(seconds)//60}:{int(seconds)%60:02d}'
 
 class Progress:
     "One line that rewrites itself on a terminal; elsewhere a line now and then"
-    def __init__(self, total, every=None, out=None):
-        self.total, self.out = total, out or sys.stdout
+    def __init__(self,
+        total,      # steps of the run
+        every=None, # steps from line to line where there is no terminal; default: a tenth of the run
+    ):
+        self.total, self.out = total, sys.stdout
         self.live, self.every, self.shown, self.due = self.out.isatty(), every or max(1, total//10), False, 0
-    def __call__(self, row, val=None, eta=0):
+    def __call__(self,
+        row,      # of the log: step, loss, tok_s, seconds, usd
+        val=None, # the newest validation loss
+        eta=0,    # seconds left
+    ):
+        "Show where the run is"
         if not self.live and row['step'] < self.due and row['step'] != self.total: return
         self.due = (row['step']//self.every + 1)*self.every
         line = (f"step {row['step']:>5}/{self.total}  loss {row['loss']:.3f}  val {'-' if val is None else format(val, '.3f')}  "
                 f"{row['tok_s']/1e3:.1f}K tok/s  {clock(row['seconds'])} done, {clock(eta)} left  ${row['usd']:.2f}")
         self.out.write(('\r\x1b[K' + line) if self.live else line + '\n'); self.out.flush(); self.shown = self.live
-    def say(self, text):
+    def say(self,
+        text # a line or more
+    ):
         "Print below the line, which moves on"
         self.out.write(('\r\x1b[K' if self.shown else '') + str(text) + '\n'); self.out.flush(); self.shown = False

@@ -37,8 +37,8 @@ def attend(
 # %% ../nbs/season1/01_first_transformer.ipynb #7a915c67
 def sdpa(
     q_bhtd, # as in `attend`
-    k_bhsd,
-    v_bhsd,
+    k_bhsd, # the same
+    v_bhsd, # the same
 ): # (b, h, t, d)
     "`attend` through torch's fused kernel, which never stores the (t, s) weights"
     t, s = q_bhtd.size(-2), k_bhsd.size(-2)
@@ -73,29 +73,41 @@ class GPTConfig(Config):
 class Attention(nn.Module):
     "Heads that each look back over the sequence in their own way, mixed by one last linear layer"
     def __init__(self,
-        cfg:GPTConfig,
-        attend=sdpa, # (q, k, v) -> (b, h, t, d)
+        cfg:GPTConfig, # its width, heads and bias count here
+        attend=sdpa,   # how the heads look back: (q, k, v) -> (b, h, t, d)
     ):
         super().__init__()
         self.heads, self.attend = cfg.heads, attend
         self.qkv = nn.Linear(cfg.width, 3*cfg.width, bias=cfg.bias)
         self.proj = nn.Linear(cfg.width, cfg.width, bias=cfg.bias)
 
-    def split(self, x_btc): return x_btc.unflatten(-1, (self.heads, -1)).transpose(1, 2) # (b, h, t, d)
+    def split(self,
+        x_btc # queries, keys or values of all heads side by side
+    ): # (b, h, t, d)
+        "Cut the channels into heads"
+        return x_btc.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
-    def forward(self, x_btc, attend=None): # `attend`: for this call only; chapter 5's remembers keys and values
+    def forward(self,
+        x_btc,       # normed residual stream
+        attend=None, # for this call only; chapter 5's remembers keys and values
+    ): # (b, t, c)
         q_bhtd, k_bhtd, v_bhtd = map(self.split, self.qkv(x_btc).chunk(3, -1))
         return self.proj((attend or self.attend)(q_bhtd, k_bhtd, v_bhtd).transpose(1, 2).flatten(2))
 
 # %% ../nbs/season1/01_first_transformer.ipynb #6da1b584
 class MLP(nn.Module):
     "Each position thinks for itself: four times wider, a bend, and back"
-    def __init__(self, cfg:GPTConfig):
+    def __init__(self,
+        cfg:GPTConfig # its width and bias count here
+    ):
         super().__init__()
         self.up = nn.Linear(cfg.width, 4*cfg.width, bias=cfg.bias)
         self.down = nn.Linear(4*cfg.width, cfg.width, bias=cfg.bias)
 
-    def forward(self, x_btc): return self.down(F.gelu(self.up(x_btc), approximate='tanh')) # tanh: as in GPT-2's own weights
+    def forward(self,
+        x_btc # normed residual stream
+    ): # (b, t, c)
+        return self.down(F.gelu(self.up(x_btc), approximate='tanh')) # tanh: as in GPT-2's own weights
 
 # %% ../nbs/season1/01_first_transformer.ipynb #4dd59836
 class Block(nn.Module):
@@ -109,7 +121,10 @@ class Block(nn.Module):
         super().__init__()
         self.norm1, self.attn, self.norm2, self.ffn = norm1, attn, norm2, ffn
 
-    def forward(self, x_btc, *attend): # passed on to `attn`
+    def forward(self,
+        x_btc,   # the residual stream
+        *attend, # passed on to `attn`
+    ): # (b, t, c) the stream with both findings added
         x_btc = x_btc + self.attn(self.norm1(x_btc), *attend)
         return x_btc + self.ffn(self.norm2(x_btc))
 
@@ -117,8 +132,8 @@ class Block(nn.Module):
 class GPT(nn.Module):
     "Token ids in, scores for the next token out"
     def __init__(self,
-        cfg:GPTConfig,
-        attend=sdpa, # how its heads look back
+        cfg:GPTConfig, # the whole shape
+        attend=sdpa,   # how all its heads look back
     ):
         super().__init__()
         self.cfg, norm = cfg, lambda: nn.LayerNorm(cfg.width, bias=cfg.bias)
@@ -157,7 +172,7 @@ class GPT(nn.Module):
 
 # %% ../nbs/season1/01_first_transformer.ipynb #908a0b25
 def param_table(
-    cfg:GPTConfig,
+    cfg:GPTConfig, # any shape, however large
 ): # part -> number of parameters, all layers together
     "Where the parameters of `GPT(cfg)` are, without building it"
     c, n, b = cfg.width, cfg.layers, int(cfg.bias)

@@ -121,11 +121,15 @@ class Grammar:
         return nats/chars
 
 # %% ../nbs/lib/plays.ipynb #ef257e72
-def words(s:str)->dict:
+def words(
+    s:str # separated by white space
+)->dict:
     "The words of `s` as alternatives of equal weight"
     return dict.fromkeys(s.split(), 1)
 
-def lines(s:str)->dict:
+def lines(
+    s:str # indented as you like; empty lines do not count
+)->dict:
     "The lines of `s` as alternatives of equal weight"
     return dict.fromkeys(filter(None, map(str.strip, s.splitlines())), 1)
 

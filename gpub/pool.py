@@ -32,7 +32,8 @@ def ordered_map(
     f,         # function of (state, item), importable by name
     items,     # iterable, read as workers become free
     workers=1, # processes; with 1 everything happens in this one
-    setup=tuple, args=(), # `setup(*args)` makes the state of a worker, once
+    setup=tuple, # makes the state of a worker, once, from
+    args=(),   # these
 ):
     "Yield `f(state, item)` for each item, in order"
     if workers < 1: raise GpubError(f'workers {workers}: need at least 1')

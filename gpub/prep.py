@@ -15,6 +15,7 @@ import numpy as np
 from .core import Config, GpubError, read_json, write_atomic
 from .blend import Encoded, chunk_path, drop_duplicates, load, save_chunk, steps
 from .cleaning import Counts, Rules, clean, mix, signatures, utf8
+from .folder import differences
 from .pool import ordered_map
 from .scan import KNOWN, Benchmarks, Scan, pass_gate, scan_texts
 from .shards import ShardWriter, join
@@ -31,14 +32,14 @@ class PrepConfig(Config):
     sample_mb:float = 50.     # text it is trained on, over all sources
     val:float = .005          # share of the documents kept for validation
     tokens:int|None = None    # with weights: tokens in all, repeating what runs out; default: until the first source runs out
-    rules:Rules = Rules()
+    rules:Rules = Rules()     # thresholds for dropping a document
     near:float|None = None    # drop documents this similar (Jaccard) to an earlier one
     scan:bool = True          # look for attractors and benchmarks first
     benchmarks:tuple = ()     # files to look for in the text
-    attractors:tuple = KNOWN
+    attractors:tuple = KNOWN  # strings the scan looks for by name
     gate:float|None = None    # stop above so many scan hits per million documents
-    shard_tokens:int = 1 << 27
-    chunk_mb:float = 4.
+    shard_tokens:int = 1 << 27 # a shard is closed by the document that reaches this
+    chunk_mb:float = 4.       # input a worker takes at once, in 2^20 bytes
 
     def __post_init__(self):
         if isinstance(self.rules, dict): object.__setattr__(self, 'rules', Rules.from_dict(self.rules))
@@ -52,7 +53,9 @@ class PrepConfig(Config):
         if self.chunk_mb <= 0 or self.sample_mb <= 0: raise GpubError(f'chunk_mb {self.chunk_mb} and sample_mb {self.sample_mb} must be positive')
 
     @property
-    def parsed(self): return [Source.parse(s) for s in self.sources]
+    def parsed(self):
+        "The sources as `Source` objects"
+        return [Source.parse(s) for s in self.sources]
 
     @property
     def weights(self):
@@ -61,14 +64,17 @@ class PrepConfig(Config):
         return None if None in w.values() else {k: v/sum(w.values()) for k, v in w.items()}
 
     @property
-    def settings(self): return {k: v for k, v in self.to_dict().items() if k not in ('scan', 'benchmarks', 'attractors', 'gate')}
+    def settings(self):
+        "What decides the shards' bytes: everything but the scan, which only looks"
+        return {k: v for k, v in self.to_dict().items() if k not in ('scan', 'benchmarks', 'attractors', 'gate')}
 
 # %% ../nbs/season1/02_data_preparation.ipynb #f522e0b0
 def kept_texts(
-    chunk,           # from `gpub.sources.chunks`
-    rules:Rules,
-    counts:Counts,   # gets what happened
-    rank=0, world=1, # keep the records whose hash belongs to this node
+    chunk,         # from `gpub.sources.chunks`
+    rules:Rules,   # which texts to drop
+    counts:Counts, # gets what happened
+    rank=0,        # this node: it keeps the records whose hash belongs to it,
+    world=1,       # of so many nodes
 ):
     "Yield (cleaned text, name, its UTF-8 bytes) of each record of a chunk that the rules let pass"
     counts.bytes_in += chunk.size; i = 0
@@ -85,7 +91,9 @@ def kept_texts(
             counts.repaired.update(did); counts.kept += 1
             yield new, f'{name} {chunk.n}.{i}', utf8(new)
 
-def hash_of(text):
+def hash_of(
+    text:str # any; half a surrogate pair is no obstacle
+): # uint64
     "A 64-bit hash of a text"
     import xxhash
     return np.uint64(xxhash.xxh3_64_intdigest(text.encode('utf-8', 'surrogatepass')))
@@ -93,26 +101,37 @@ def hash_of(text):
 @dataclass
 class Worker:
     "What a worker has at hand for every chunk"
-    cfg:PrepConfig
-    folder:Path
-    tok:object = None   # a tokenizer
-    bench:object = None # `Benchmarks`
-    rank:int = 0
-    world:int = 1
+    cfg:PrepConfig      # the whole job
+    folder:Path         # the work folder
+    tok:object = None   # a tokenizer; the scan needs none
+    bench:object = None # `Benchmarks` to look for, where there are any
+    rank:int = 0        # this node,
+    world:int = 1       # of so many
 
-def setup(cfg, folder, tok=None, bench=False, rank=0, world=1, engine=None):
+def setup(
+    cfg,         # a `PrepConfig` as a dict, which crosses processes
+    folder,      # the work folder
+    tok=None,    # a tokenizer, or a folder to load one from
+    bench=False, # load the benchmarks of `cfg`: the scan does
+    rank=0,      # this node,
+    world=1,     # of so many
+    engine=None, # the tokenizer's encoder, which the parent has chosen already
+): # `Worker`
     "Make a `Worker`, in the process it will work in"
     cfg = PrepConfig.from_dict(cfg)
     return Worker(cfg, Path(folder), load_tokenizer(tok, engine) if isinstance(tok, str) else tok, Benchmarks(cfg.benchmarks) if bench and cfg.benchmarks else None, rank, world)
 
-def scan_chunk(w, chunk):
-    "(source, bytes, what the scan found)"
+def scan_chunk(
+    w:Worker, # its rules, attractors and benchmarks count
+    chunk,    # from `gpub.sources.chunks`
+): # (source, bytes read, `Found`)
+    "Clean and scan a chunk"
     return chunk.source, chunk.size, scan_texts([t for t, *_ in kept_texts(chunk, w.cfg.rules, Counts(), w.rank, 1 if chunk.hub else w.world)], w.cfg.attractors, w.bench)
 
 # %% ../nbs/season1/02_data_preparation.ipynb #2da8f4d7
 def encode_chunk(
-    w:Worker,
-    chunk,
+    w:Worker, # with a tokenizer
+    chunk,    # from `gpub.sources.chunks`
 )->tuple: # (bytes read, tokens)
     "Clean and encode a chunk; all that came of it becomes one file, whole or not there"
     counts = Counts(); pairs = list(kept_texts(chunk, w.cfg.rules, counts, w.rank, 1 if chunk.hub else w.world))
@@ -126,7 +145,14 @@ def encode_chunk(
 ENOUGH = 6 # bytes of a Hub stream to read for every token wanted: web text has about 4.5, and rules and duplicates take their part
 
 def needed(
-    cfg, source, rank=0, world=1, start=0, state=None, meter=None, say=print # as for `chunks`
+    cfg:PrepConfig, # its tokens, weights and chunk size decide how much
+    source,         # one of `cfg.parsed`
+    rank=0,         # this and the rest: as for `chunks`
+    world=1,        # nodes
+    start=0,        # number of the first chunk
+    state=None,     # of a Hub stream before it
+    meter=None,     # counts the bytes read from files
+    say=print,      # told of duplicated file names
 ):
     "The chunks of a source; of a Hub stream as many as its share of `cfg.tokens` can need, not the whole web"
     size = int(cfg.chunk_mb*2**20); most = ENOUGH*cfg.tokens*cfg.weights[source.name]/world/(.75*size) if source.hub and cfg.tokens else math.inf
@@ -134,7 +160,12 @@ def needed(
     return takewhile(lambda c: c.n < most, chunks(source, rank, world, start, state, size, meter, say))
 
 def todo(
-    cfg, folder, rank=0, world=1, meter=None, say=print
+    cfg:PrepConfig, # all its sources
+    folder,         # the work folder, with the chunk files there are
+    rank=0,         # this node,
+    world=1,        # of so many
+    meter=None,     # counts the bytes read from files
+    say=print,      # told of duplicated file names
 ):
     "The chunks that have no file yet, in order; a Hub stream starts after the last whole run of them"
     for s in cfg.parsed:
@@ -148,23 +179,41 @@ def todo(
 # %% ../nbs/season1/02_data_preparation.ipynb #fb45f7e4
 class Progress:
     "One line that says how far, how fast, how long"
-    def __init__(self, stage, stream=None): self.stage, self.stream, self.start, self.last, self.bytes, self.tokens = stage, sys.stderr if stream is None else stream, time.time(), 0, 0, 0
+    def __init__(self,
+        stage:str,   # scan, encode or write
+        stream=None, # gets the live line if it is a terminal; default: stderr
+    ):
+        self.stage, self.stream, self.start, self.last, self.bytes, self.tokens = stage, sys.stderr if stream is None else stream, time.time(), 0, 0, 0
 
-    def line(self, share):
+    def line(self,
+        share # of the work, 0 to 1; without an end in sight, at 0 and at 1, neither percentage nor ETA
+    ): # text
+        "How far, how fast, how long"
         t = max(time.time() - self.start, 1e-9); left = t*(1-share)/share if 0 < share < 1 else None
         return (f'{self.stage:8} {100*share:5.1f}%' if left is not None else f'{self.stage:14}') + f'  {self.bytes/1e6:,.1f} MB  {self.bytes/1e6/t:,.1f} MB/s' + \
             (f'  {self.tokens:,} tokens' if self.tokens else '') + (f'  ETA {int(left)//60}:{int(left)%60:02d}' if left is not None else '')
 
-    def update(self, size, tokens=0, share=0., every=.5):
+    def update(self,
+        size,     # bytes more
+        tokens=0, # tokens more
+        share=0., # of the work, as for `line`
+    ):
+        "Count some work; on a terminal the line follows, twice a second"
         self.bytes += size; self.tokens += tokens
-        if self.stream.isatty() and time.time() - self.last > every: self.last = time.time(); self.stream.write(f'\r{self.line(share):90}'); self.stream.flush()
+        if self.stream.isatty() and time.time() - self.last > .5: self.last = time.time(); self.stream.write(f'\r{self.line(share):90}'); self.stream.flush()
 
-    def done(self, say):
+    def done(self,
+        say # gets the last line
+    ):
+        "Wipe the live line and say the last one"
         if self.stream.isatty(): self.stream.write('\r' + ' '*90 + '\r')
-        say(self.line(1.)); return dict(stage=self.stage, mb=self.bytes/1e6, seconds=time.time() - self.start, mb_s=self.bytes/1e6/max(time.time() - self.start, 1e-9), tokens=self.tokens)
+        say(self.line(1.))
 
-def inputs(cfg, exact=False):
-    "What goes in: file names and sizes (`exact`: whole paths and times too), or dataset names"
+def inputs(
+    cfg:PrepConfig, # its sources count
+    exact=False,    # files with whole path and time too: for an interrupted run, which must meet the very same ones
+): # source -> list of [name, bytes, ...], or the parts of a dataset's name
+    "What goes in"
     out = {}
     for s in cfg.parsed:
         if s.hub: out[s.name] = [list(s.hub.to_dict().values())]; continue
@@ -172,18 +221,23 @@ def inputs(cfg, exact=False):
         out[s.name] = [[str(f), st.st_size, st.st_mtime_ns] if exact else [f.name, st.st_size] for f, st in stats]
     return out
 
-def same_job(old, new, where):
-    "Refuse to continue another job"
-    flat = lambda d: {f'{k}.{j}': w for k, v in d.items() for j, w in (v.items() if isinstance(v, dict) else [('', v)])}
-    o, n = flat(old), flat(json.loads(json.dumps(new)))
-    if differ := [k for k in {**o, **n} if o.get(k) != n.get(k)]:
-        k = differ[0]; raise GpubError(f"{where} belongs to another job: {k.strip('.')} was {str(o.get(k))[:150]}, now {str(n.get(k))[:150]}; choose another --out, or delete {where}")
+def same_job(
+    old,   # settings the folder was made with
+    new,   # settings asked for now
+    where, # the folder, for the message
+):
+    "Refuse to continue another job; raises `GpubError` with the first difference"
+    if differ := differences(old, new): raise GpubError(f'{where} belongs to another job: {differ[0]}; choose another --out, or delete {where}')
 
 # %% ../nbs/season1/02_data_preparation.ipynb #a20bfdff
 REFUSALS = errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EFBIG, errno.EIO, errno.ENOTDIR, errno.EEXIST # what a disk says to a writer
 
-def learn_tokenizer(cfg, folder, say=print):
-    "The tokenizer asked for, or one trained on the first documents of every source; and how many bytes of each it saw"
+def learn_tokenizer(
+    cfg:PrepConfig, # its tokenizer, or its vocabulary, sources and sample
+    folder,         # the work folder, which keeps the result
+    say=print,      # told what it learns from
+): # (tokenizer, bytes of the sample by source)
+    "The tokenizer asked for, or one trained on the first documents of every source"
     path = folder/'tokenizer'
     if (path/'sample.json').exists(): return load_tokenizer(path), read_json(path/'sample.json')
     if cfg.tokenizer: tok, seen = load_tokenizer(cfg.tokenizer), {}
@@ -195,7 +249,14 @@ def learn_tokenizer(cfg, folder, say=print):
     tok.save(path); write_atomic(path/'sample.json', json.dumps(seen))
     return tok, seen
 
-def look(cfg, folder, workers, rank, world, say):
+def look(
+    cfg:PrepConfig, # its attractors, benchmarks and gate
+    folder,         # the work folder, which keeps the report
+    workers,        # processes
+    rank,           # this node,
+    world,          # of so many
+    say,            # gets the table
+): # the report: rate per million documents, worst hit, table, sources
     "The scan as a stage: the report, once, then the gate"
     path, key = folder/'scan.json', json.loads(json.dumps([cfg.benchmarks, cfg.attractors]))
     if not path.exists() or read_json(path)['asked'] != key:
@@ -208,11 +269,12 @@ def look(cfg, folder, workers, rank, world, say):
     return found
 
 def prepare(
-    cfg:PrepConfig,
-    out,             # the shard folder; its hidden folder .work holds what an interrupted run needs to go on
-    workers:int=1,
-    rank:int=0, world:int=1, # this node of several; run `merge` when all are done
-    say=print
+    cfg:PrepConfig, # what to make
+    out,            # the shard folder; its hidden folder .work holds what an interrupted run needs to go on
+    workers:int=1,  # processes; the bytes are the same for any number
+    rank:int=0,     # this node,
+    world:int=1,    # of so many; run `merge` when all are done
+    say=print,      # gets a line per stage, and the table of the mix
 )->dict: # the manifest
     "Raw text to shards, all stages; run again after any interruption to go on, with the same bytes as if nothing had happened"
     if not 0 <= rank < world: raise GpubError(f'rank {rank} does not exist in a world of {world}')
@@ -254,14 +316,19 @@ def _stages(cfg, out, folder, workers, rank, world, settings, say):
     p.done(say); say(mix_table(manifest))
     tidy(out, folder); return manifest
 
-def tidy(out, folder):
+def tidy(
+    out,    # the shard folder
+    folder, # its work folder
+):
     "Remove the work folder, and temporary files of this node's writes that were killed"
     tail = folder.name.removeprefix('.work')
     for name in (f'manifest{tail}.json', f'.progress{tail}.json', *([] if tail else ['tokenizer.json'])):
         for p in Path(out).glob(f'.{name}.????????'): p.unlink()
     shutil.rmtree(folder, ignore_errors=True)
 
-def mix_table(manifest):
+def mix_table(
+    manifest # of a folder that `prepare` made
+): # text
     "Tokens, share and epochs of each source, as text"
     rows = [f"{'':12}{'documents':>11}{'tokens':>14}{'share':>9}{'asked':>9}{'epochs':>8}{'val tokens':>12}"]
     for s, m in manifest['mix'].items():

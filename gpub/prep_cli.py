@@ -69,7 +69,9 @@ def prep_command(folders, recipe, sources, out, vocab, tokenizer, sample_mb, val
     prepare(cfg, out, workers, rank, world, click.echo)
     if packed: a, b = compress(out, f'{out}-zst'); click.echo(f'{out}-zst: {a:,} bytes to {b:,} ({b/max(a, 1):.0%})')
 
-def mix_of(manifest):
+def mix_of(
+    manifest # of any shard folder
+): # text
     "Tokens and share by source of a merged folder"
     total = sum(s['tokens'] for s in manifest['sources'].values())
     return '\n'.join(f"{name:12}{s['documents']:>11,} documents{s['tokens']:>14,} tokens{100*s['tokens']/max(total, 1):>8.2f}%" for name, s in manifest['sources'].items())

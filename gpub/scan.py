@@ -18,7 +18,9 @@ from .cleaning import EXACT, KEPT_EXAMPLES, ngram_hashes, word_hashes
 # %% ../nbs/lib/scan.ipynb #9bc840b0
 NGRAM = 13
 
-def strings(x):
+def strings(
+    x # as `json.loads` gave it
+):
     "Every string inside a JSON value"
     if isinstance(x, str): yield x
     elif isinstance(x, list):
@@ -26,8 +28,10 @@ def strings(x):
     elif isinstance(x, dict):
         for v in x.values(): yield from strings(v)
 
-def benchmark_items(path):
-    "The records of a benchmark file (.jsonl, .json, .csv, .txt, or .gz of one), each a list of its strings"
+def benchmark_items(
+    path # .jsonl, .json, .csv, .txt (items between blank lines), or .gz of one
+):
+    "The records of a benchmark file, each a list of its strings"
     path = Path(path); name = path.name.removesuffix('.gz')
     try:
         with (gzip.open if path.suffix == '.gz' else open)(path, 'rt', encoding='utf-8', errors='replace', newline='') as f:
@@ -57,7 +61,7 @@ class Benchmarks:
             yield from grams
 
     def hits(self,
-        text
+        text # a document, cleaned
     )->list: # names of benchmark files, each once
         "Which benchmarks share a run of words with `text`"
         h = ngram_hashes(word_hashes(text)[0], NGRAM); h = h[self.maybe[h >> np.uint64(40)]]
@@ -73,21 +77,26 @@ AT_MOST = 200_000          # noticed words remembered per source
 @dataclass
 class Found:
     "What the scan saw in one source; adds up"
-    docs:int = 0
+    docs:int = 0                                          # documents scanned
     known:Counter = field(default_factory=Counter)        # string -> documents that have it
     benchmarks:Counter = field(default_factory=Counter)   # file -> documents that share 13 words with it
     bursts:dict = field(default_factory=dict)             # word -> [documents where it is bursty, occurrences in them]
     examples:dict = field(default_factory=dict)           # string or file -> up to 5 beginnings of documents
     seen:tuple = ()                                       # (slots, documents) of all words, by hash
 
-    def note(self, key, text, at=0):
+    def note(self,
+        key,  # the string or benchmark file it is an example of
+        text, # the document
+        at=0, # character where the string stands
+    ):
+        "Keep what stands around a hit, if it is among the first five"
         e = self.examples.setdefault(key, [])
         if len(e) < KEPT_EXAMPLES: e.append(text[max(0, at-60):at+100])
 
 def scan_texts(
-    texts,
-    known=KNOWN,
-    bench:Benchmarks=None
+    texts,                # list of str, cleaned
+    known=KNOWN,          # strings to look for by name
+    bench:Benchmarks=None # questions to look for
 )->Found:
     "Scan some documents of one source"
     out, slots = Found(docs=len(texts)), []
@@ -105,7 +114,10 @@ def scan_texts(
     out.seen = np.unique(np.concatenate(slots), return_counts=True) if slots else ()
     return out
 
-def word_at(data, start):
+def word_at(
+    data:bytes, # a document
+    start:int,  # from `word_hashes`
+): # text, 60 bytes at most
     "The word that begins at this byte"
     return re.match(rb'[\w\x80-\xff]*', data[start:start+60]).group().decode('utf-8', 'replace')
 
@@ -113,7 +125,10 @@ class Scan:
     "What was seen in all sources: a report, and a gate"
     def __init__(self): self.sources, self.seen = {}, {}
 
-    def add(self, source, found):
+    def add(self,
+        source:str,  # its name
+        found:Found, # in the next documents of it
+    ):
         "Take in the next piece of a source, in order"
         f = self.sources.setdefault(source, Found()); seen = self.seen.setdefault(source, np.zeros(SLOTS, np.uint32))
         f.docs += found.docs; f.known.update(found.known); f.benchmarks.update(found.benchmarks)
@@ -123,7 +138,8 @@ class Scan:
         if len(f.bursts) > AT_MOST: f.bursts = dict(sorted(f.bursts.items(), key=lambda wb: (-wb[1][1], wb[0]))[:AT_MOST//2])
 
     def attractors(self,
-        source, top=10,
+        source:str,        # its name
+        top=10,            # as many words at most
         rare=.002,         # at most this share of all documents (or 5) has the word
         concentrated=.9,   # at least this share of those is in this source
         least=2            # in at least so many documents
@@ -148,6 +164,7 @@ class Scan:
         return max(((n, w, s) for s, f in self.sources.items() for w, n in (f.known + f.benchmarks).items()), default=None)
 
     def to_dict(self):
+        "Everything found, by source, as plain values"
         return {s: dict(docs=f.docs, known=dict(f.known.most_common()), benchmarks=dict(f.benchmarks.most_common()), attractors=self.attractors(s), examples=f.examples) for s, f in self.sources.items()}
 
     def table(self):

@@ -21,10 +21,12 @@ from .gpt import GPTConfig, count_params, param_table
 @dataclass(frozen=True)
 class Shape:
     "A size with a name"
-    about:str
+    about:str             # one line for people
     model:dict            # arguments of its config, vocabulary included
     config:type=GPTConfig # the architecture
-    def cfg(self): return self.config(**self.model)
+    def cfg(self):
+        "The config itself"
+        return self.config(**self.model)
 
 def _gpt2(**model): return dict(width=768, layers=12, heads=12) | model
 
@@ -59,7 +61,7 @@ MODES = ('off', 'selective', 'full') # gradient checkpointing: keep everything, 
 @dataclass(frozen=True)
 class Saved:
     "Something a block's forward pass leaves for its backward pass"
-    name:str
+    name:str    # for tables
     numbers:int # per token
     wide:bool   # always 4 bytes; else as wide as the matmuls' format
     modes:str   # which of `MODES` keep it
@@ -70,12 +72,12 @@ class Anatomy:
     params:int  # all parameters
     blocks:int  # of them, in the matrices of all blocks
     head:int    # weights of the output head, tied or not
-    tied:bool
-    layers:int
-    width:int
+    tied:bool   # whether the head is the embedding
+    layers:int  # how many blocks
+    width:int   # of the residual stream, numbers per token
     hidden:int  # the widest thing in a block, numbers per token
-    vocab:int
-    ctx:int
+    vocab:int   # distinct tokens
+    ctx:int     # the most tokens at once
     saved:tuple # of `Saved`: one block
 
 @singledispatch
@@ -83,7 +85,7 @@ def anatomy(
     cfg # a config
 ): # `Anatomy`
     "Take a config apart; an architecture joins with `@anatomy.register`. Raises `GpubError` for one that has not"
-    raise GpubError(f'no forecast for a {type(cfg).__name__}: give a preset ({", ".join(SHAPES)}) or a model config')
+    raise GpubError(f'no forecast for {type(cfg).__name__} {cfg!r}: give a preset ({", ".join(SHAPES)}) or a model config')
 
 @anatomy.register
 def _(cfg:GPTConfig):
@@ -162,7 +164,9 @@ def moments(
             'update': row(grads, 0, 0, muon)}
 
 def memory(
-    cfg, batch:int, **kw # as in `moments`
+    cfg,       # a config
+    batch:int, # sequences at once, the micro-batch
+    **kw,      # as in `moments`
 ): # part -> bytes, with 'peak' and the 'moment' it comes at
     "The memory training needs: the fullest moment, by part"
     moment, parts = max(moments(cfg, batch, **kw).items(), key=lambda m: sum(m[1].values()))
@@ -192,21 +196,27 @@ def peak_memory(
 @dataclass(frozen=True)
 class GPU:
     "A card as a forecast sees it"
-    name:str
+    name:str             # as in `GPUS`, or cpu
     memory_gb:float      # 10^9 bytes
     bf16:float|None      # dense peaks in TFLOP/s; None: not in hardware
-    fp16:float|None
-    fp32:float
+    fp16:float|None      # the same
+    fp32:float           # the same, without tensor cores
     bandwidth:float      # GB/s
     sheet:str            # where these come from
     mfu:float            # share of the peak that training is assumed to reach
-    mfu_source:str
+    mfu_source:str       # where that share was reached
     usd:float|None=None  # per hour
     price:str=''         # where, when
+
     @property
-    def format(self): return 'bf16' if self.bf16 else 'fp16' if self.fp16 else 'fp32'
+    def format(self):
+        "The number format to train in"
+        return 'bf16' if self.bf16 else 'fp16' if self.fp16 else 'fp32'
+
     @property
-    def peak(self): return 1e12*(self.bf16 or self.fp16 or self.fp32)
+    def peak(self):
+        "FLOP/s in that format"
+        return 1e12*(self.bf16 or self.fp16 or self.fp32)
 
 _A100 = 0.50, 'GPT-2 124M on an A100: 50% in build-nanogpt, 60% in llm.c'
 _HOPPER = 0.40, 'GPT-2 124M on one H100: 462-468K tok/s in llm.c and modded-nanogpt'
@@ -274,9 +284,10 @@ def count_of(
     return n
 
 def largest_batch(
-    cfg, room,    # bytes to stay within
+    cfg,          # a config
+    room,         # bytes to stay within
     most=1 << 16, # sequences
-    **kw          # as in `moments`
+    **kw,         # as in `moments`
 ): # sequences, 0 when not even one fits
     "The largest power of two that fits as a micro-batch"
     n = 0
@@ -284,14 +295,18 @@ def largest_batch(
     return n
 
 def seconds_per_token(
-    cfg, gpu, mode='off', mfu=None # a config; a `GPU`; of `MODES`; share of the peak, default the card's
+    cfg,        # a config
+    gpu:GPU,    # the card
+    mode='off', # gradient checkpointing, of `MODES`
+    mfu=None,   # share of the peak; default: the card's
 ): # seconds
     "Arithmetic at the achieved rate, and for selective checkpointing what it writes and reads again"
     a = anatomy(cfg); again = left_over(a, gpu.format != 'fp32', lambda m: 'off' in m and 'selective' not in m) if mode == 'selective' else 0
     return (flops_per_token(cfg) + recompute_flops(cfg, mode))/(gpu.peak*(mfu or gpu.mfu)) + 2*a.layers*again/(1e9*gpu.bandwidth)
 
 def checkpoint_bytes(
-    cfg, optimizer='muon'
+    cfg,             # a config
+    optimizer='muon' # muon or adamw
 ): # bytes
     "One checkpoint on the disk: the weights in fp32 and what the optimizer remembers"
     return 4*anatomy(cfg).params + optimizer_bytes(cfg, optimizer)
@@ -310,8 +325,12 @@ def receipts(
     for path in sorted(folder.glob('bench/*.json')): r = read_json(path); add(r.get('speed', {}), r.get('machine'), path)
     return out
 
-def find_receipt(preset, gpu, folder=None):
-    "The receipt of a preset on a card, else None"
+def find_receipt(
+    preset:str,  # its name
+    gpu:GPU,     # the card; cpu: receipts of this very processor
+    folder=None, # as for `receipts`
+): # one of `receipts`, else None
+    "What a preset really did on a card"
     names = (_plain(cpu_name()),) if gpu.name == 'cpu' else (_plain(gpu.name), _plain(gpu.name) + f'{gpu.memory_gb:.0f}')
     return next((r for r in receipts(folder) if r['preset'] == preset and _plain(r['gpu']) in names), None)
 

@@ -19,9 +19,9 @@ from .core import Config, GpubError, first_line
 @dataclass(frozen=True, kw_only=True)
 class Hub(Config):
     "A dataset on the Hugging Face Hub"
-    repo:str
-    config:str|None = None
-    column:str = 'text'
+    repo:str               # owner/name
+    config:str|None = None # where the dataset has several
+    column:str = 'text'    # holds the text; blob_id: the text is fetched by it
 
 NAMED = {'fineweb-edu':     Hub(repo='HuggingFaceFW/fineweb-edu'),
          'finemath':        Hub(repo='HuggingFaceTB/finemath', config='finemath-4plus'),
@@ -31,10 +31,10 @@ NAMED = {'fineweb-edu':     Hub(repo='HuggingFaceFW/fineweb-edu'),
 @dataclass(frozen=True, kw_only=True)
 class Source(Config):
     "A named place text comes from, and its share of the mixture"
-    name:str
-    path:str
-    weight:float|None = None
-    column:str = 'text'
+    name:str                 # letters, digits, . _ -
+    path:str                 # a file, folder or glob, one of `NAMED`, or hf:owner/name@config
+    weight:float|None = None # relative to the other sources'; None: take everything
+    column:str = 'text'      # where records have several; a dataset of `NAMED` has its own
 
     def __post_init__(self):
         if not re.fullmatch(r'[\w.-]+', self.name): raise GpubError(f'source name {self.name!r}: use letters, digits, . _ - only')
@@ -67,7 +67,7 @@ KINDS = ('.txt', '.md', '.jsonl', '.parquet')
 PACKED = {'.gz': 'gzip', '.zst': 'zstd'}
 
 def kind_of(
-    path
+    path # only its name is looked at
 )->tuple: # (one of KINDS, codec or `None`), or `None` when it is not ours
     "Which reader and which decompressor a file name asks for"
     stem, ext = os.path.splitext(str(path).lower()); codec = PACKED.get(ext)
@@ -98,15 +98,15 @@ BLOCK, LINE_LIMIT, PIECE = 2 << 20, 64 << 20, 16_000  # bytes, bytes, characters
 @dataclass
 class Block:
     "A piece of input: whole records, not yet parsed"
-    kind:str         # text, jsonl, arrow, blobs or skipped
-    data:bytes
-    file:str         # where it is from
-    column:str = 'text'
+    kind:str             # text, jsonl, arrow, blobs or skipped
+    data:bytes           # as the kind says
+    file:str             # where it is from
+    column:str = 'text'  # of JSON lines and Arrow: where the text is
 
 def read_pieces(
     path,       # a file
     codec,      # gzip, zstd or None
-    size=BLOCK,
+    size=BLOCK, # bytes at a time
     meter=None  # dict: its 'read' goes up by the bytes of the file that were read
 ):
     "The decompressed content in pieces; raises `GpubError` when it is cut off or no such format"
@@ -140,7 +140,9 @@ def cut_lines(
             if sum(map(len, rest)) > limit: yield False, rest[0][:200]; rest, skipping = [], True
     if rest and (last := b''.join(rest)): yield True, last
 
-def whole_chars(b):
+def whole_chars(
+    b:bytes # UTF-8, cut anywhere
+): # 0 to 3 bytes fewer than `b` has
     "The length of `b` without a UTF-8 character cut off at its end"
     for k in range(1, min(4, len(b)) + 1):
         if b[-k] < 0x80: break
@@ -169,8 +171,10 @@ def cut_text(
     if held: yield held
 
 def file_blocks(
-    path, column='text', meter=None,
-    size=BLOCK # bytes read at a time
+    path,          # a file that `kind_of` knows
+    column='text', # of JSON lines and Parquet
+    meter=None,    # as for `read_pieces`
+    size=BLOCK,    # bytes read at a time
 ):
     "All of a file as `Block`s"
     kind, codec = kind_of(path); name = str(path)
@@ -188,8 +192,12 @@ def to_arrow(
     batch = pa.record_batch([pa.array(texts, pa.large_string())] if isinstance(texts, list) else [texts], ['text'])
     return batch.schema.serialize().to_pybytes() + batch.serialize().to_pybytes()
 
-def parquet_blocks(path, column, meter=None):
-    "The text column of a Parquet file, a few thousand rows at a time"
+def parquet_blocks(
+    path,       # a Parquet file
+    column,     # where its text is
+    meter=None, # as for `read_pieces`; a row counts as its share of the file
+):
+    "The text column of a Parquet file, 500 rows at a time"
     import pyarrow as pa, pyarrow.parquet as pq
     try:
         with pq.ParquetFile(path) as f:
@@ -201,7 +209,7 @@ def parquet_blocks(path, column, meter=None):
 
 # %% ../nbs/lib/sources.ipynb #6766369a
 def decode(
-    data:bytes
+    data:bytes # in whatever codec
 )->tuple: # (text, name of the repair or `None`)
     "Bytes to text: UTF-8, and a line that is not: cp1252, with U+FFFD for what that lacks"
     try: return data.decode(), None
@@ -210,7 +218,7 @@ def decode(
     return (data.decode('cp1252', 'replace') if len(lines) == 1 else '\n'.join(decode(l)[0] for l in lines)), 'cp1252'
 
 def cut_pieces(
-    text:str,
+    text:str,   # of any length
     size=PIECE, # characters, at most
 )->list:
     "A long plain text as documents of at most `size` characters, cut at blank lines, else lines, else spaces"
@@ -220,8 +228,11 @@ def cut_pieces(
         out.append(text[at:end]); at = end
     return out + ([text[at:]] if at < len(text) else [])
 
-def parse_line(line, column):
-    "(text, repair, None), or (line, None, reason)"
+def parse_line(
+    line:bytes, # of a .jsonl file
+    column:str, # the key whose value is the text
+): # (text, repair or `None`, `None`), or (the line, `None`, reason)
+    "The text of a JSON line"
     fix = None
     try: row = json.loads(line)
     except ValueError:
@@ -233,7 +244,7 @@ def parse_line(line, column):
     return (got, fix, None) if isinstance(got, str) else (line[:200].decode('utf-8', 'replace'), None, f'no text in {column!r}')
 
 def records(
-    block:Block
+    block:Block # of any kind
 ):
     "Yield (text, repair or `None`, `None`) for each record, or (what was there, `None`, reason)"
     if block.kind == 'text':
@@ -252,11 +263,10 @@ def records(
 ARCHIVE = 'https://softwareheritage.s3.amazonaws.com/content/'
 
 def fetch_blob(
-    blob_id:str,
-    base=None # default: `$GPUB_BLOBS`, else the public bucket of Software Heritage
+    blob_id:str # its name in the archive: `$GPUB_BLOBS`, else the public bucket of Software Heritage
 ): # str, or `None` when the archive lacks it
     "The source file behind a row of python-edu"
-    base = base or os.environ.get('GPUB_BLOBS') or ARCHIVE
+    base = os.environ.get('GPUB_BLOBS') or ARCHIVE
     try:
         with urllib.request.urlopen(f'{base}{blob_id}', timeout=30) as r: return decode(gzip.decompress(r.read()))[0]
     except urllib.error.HTTPError as e:
@@ -268,8 +278,10 @@ def fetch_blob(
 
 # %% ../nbs/lib/sources.ipynb #843e0120
 def open_hub(
-    hub:Hub, rank=0, world=1
-):
+    hub:Hub, # which dataset
+    rank=0,  # this node,
+    world=1, # of so many
+): # an iterable of the `datasets` library, with only the text's column
     "The dataset as a stream, this node's part of it"
     from datasets import load_dataset
     from datasets.distributed import split_dataset_by_node
@@ -286,17 +298,18 @@ def _next_row(stream, repo):
     except Exception as e: raise GpubError(f'{repo}: the stream broke ({type(e).__name__}: {first_line(e)}); run the same command again to go on') from e
 
 def hub_blocks(
-    hub:Hub, rank=0, world=1,
+    hub:Hub,    # which dataset
+    rank=0,     # this node,
+    world=1,    # of so many
     state=None, # what an earlier block carried: start after it
-    rows=500
 ):
-    "Yield (`Block`, state of the stream after it)"
+    "Yield (`Block` of 500 rows, state of the stream after it)"
     ds = open_hub(hub, rank, world); kind = 'blobs' if hub.column == 'blob_id' else 'arrow'
     if state: ds.load_state_dict(state)
     batch, stream = [], iter(ds)
     while (row := _next_row(stream, hub.repo)) is not None:
         batch.append(row[hub.column])
-        if len(batch) == rows: yield Block(kind, to_arrow(batch), hub.repo, hub.column), ds.state_dict(); batch = []
+        if len(batch) == 500: yield Block(kind, to_arrow(batch), hub.repo, hub.column), ds.state_dict(); batch = []
     if batch: yield Block(kind, to_arrow(batch), hub.repo, hub.column), ds.state_dict()
 
 # %% ../nbs/lib/sources.ipynb #57ce25b2
@@ -305,16 +318,26 @@ CHUNK = 4 << 20
 @dataclass
 class Chunk:
     "The unit of work"
-    source:str
-    n:int
-    blocks:list
+    source:str             # its name
+    n:int                  # counts the chunks of the source
+    blocks:list            # of `Block`
     state:dict|None = None # of a Hub stream, after this chunk
     hub:bool = False       # a Hub stream holds this node's records only, a file those of all nodes
 
     @property
-    def size(self): return sum(len(b.data) for b in self.blocks)
+    def size(self):
+        "Bytes of input"
+        return sum(len(b.data) for b in self.blocks)
 
-def read_blocks(source, rank, world, state, meter, size, say):
+def read_blocks(
+    source:Source, # files or a dataset
+    rank,          # this node,
+    world,         # of so many: counts for a dataset, files are read whole
+    state,         # of the Hub stream to start after, or `None`
+    meter,         # as for `read_pieces`
+    size,          # bytes read at a time
+    say,           # told of duplicated file names
+):
     "Yield (`Block`, state of the Hub stream after it, or `None`) of a source, wherever it is"
     if source.hub: yield from hub_blocks(source.hub, rank, world, state)
     else:
@@ -322,13 +345,14 @@ def read_blocks(source, rank, world, state, meter, size, say):
             for b in file_blocks(f, source.column, meter, size): yield b, None
 
 def chunks(
-    source:Source,
-    rank=0, world=1, # which part of a Hub stream; files are read whole, workers keep their part of the records
-    start=0,         # number of the first chunk, and
-    state=None,      # the state before it (Hub streams)
-    size=CHUNK,
-    meter=None,     # dict whose 'read' follows the bytes read from files
-    say=print
+    source:Source, # files or a dataset
+    rank=0,        # this node: which part of a Hub stream; files are read whole, workers keep their part of the records
+    world=1,       # nodes
+    start=0,       # number of the first chunk, and
+    state=None,    # the state before it (Hub streams)
+    size=CHUNK,    # bytes of a chunk, about
+    meter=None,    # dict whose 'read' follows the bytes read from files
+    say=print,     # told of duplicated file names
 ):
     "Yield the `Chunk`s of a source in order"
     n, held, total, hub = start, [], 0, bool(source.hub)

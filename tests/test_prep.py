@@ -132,7 +132,7 @@ def test_twenty_random_kills_with_two_workers(tmp_path):
 def test_finished_is_finished_and_another_job_is_refused(corpus, tokenizer, whole):
     before, said = content(whole), []
     prepare(config(corpus, tokenizer), whole, say=said.append); assert content(whole) == before and 'complete' in said[0]
-    with pytest.raises(GpubError, match='another job: val was 0.05, now 0.1'): prepare(config(corpus, tokenizer, val=.1), whole, say=quiet)
+    with pytest.raises(GpubError, match='another job: val: this run 0.05, asked 0.1'): prepare(config(corpus, tokenizer, val=.1), whole, say=quiet)
     assert content(whole) == before
 
 def test_changed_input_is_noticed(corpus, tokenizer, tmp_path):

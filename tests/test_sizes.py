@@ -139,7 +139,7 @@ def test_gpu_names():
 
 def test_unknown_preset_names_the_nearest():
     with pytest.raises(GpubError, match='there are: gpt2-134m'): plan('gpt2-134', 'T4', '1M')
-    with pytest.raises(GpubError, match='no forecast for a dict'): plan({}, 'T4', '1M')
+    with pytest.raises(GpubError, match='no forecast for dict {}'): plan({}, 'T4', '1M')
 
 def test_bad_numbers_are_refused():
     for kw, said in ((dict(mfu=40), 'mfu'), (dict(mfu=0), 'mfu'), (dict(mfu=float('nan')), 'mfu'), (dict(usd_per_hour=-1), 'usd-per-hour'),
