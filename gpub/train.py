@@ -50,16 +50,21 @@ class TrainConfig(Config):
     def __post_init__(self):
         for k in ('steps', 'batch_tokens', 'log_every'):
             if type(v := getattr(self, k)) is not int or v < 1: raise GpubError(f'{k} must be a whole number of at least 1, got {v!r}')
-        for k in ('lr', 'muon_lr', 'warmup', 'weight_decay', 'clip', 'seed'):
+        for k in ('lr', 'muon_lr', 'warmup', 'weight_decay', 'clip'):
             if not (isinstance(v := getattr(self, k), (int, float)) and 0 <= v < math.inf): raise GpubError(f'{k} must be 0 or more, got {v!r}')
+        if type(self.seed) is not int or not 0 <= self.seed < 1 << 64: raise GpubError(f'seed must be a whole number from 0 to below 2^64, got {self.seed!r}')
+        def within(v, low, high): return isinstance(v, (int, float)) and low <= v <= high
+        if not within(self.muon_momentum, 0, 1 - 1e-9): raise GpubError(f'muon_momentum must be from 0 to below 1, got {self.muon_momentum!r}')
+        if not (isinstance(b := self.betas, (tuple, list)) and len(b) == 2 and all(within(v, 0, 1 - 1e-9) for v in b)): raise GpubError(f'betas must be two numbers from 0 to below 1, got {b!r}')
         for k, ok in dict(optimizer=('muon', 'adamw'), schedule=('linear', 'cosine', 'constant'), compile=('auto', 'yes', 'no'), precision=('auto', 'fp32', 'bf16', 'fp16'),
                          grad_checkpoint=('auto', *MODES)).items():
             if (v := getattr(self, k)) not in ok: raise GpubError(f"{k} must be one of {', '.join(ok)}, got {v!r}")
-        if not 0 <= self.floor <= 1: raise GpubError(f'floor is a share of the peak rate and must be from 0 to 1, got {self.floor}')
-        if not 0 < self.decay <= 1: raise GpubError(f'decay is a share of the run and must be above 0 and at most 1, got {self.decay}')
+        if not within(self.floor, 0, 1): raise GpubError(f'floor is a share of the peak rate and must be from 0 to 1, got {self.floor!r}')
+        if not within(self.decay, 1e-9, 1): raise GpubError(f'decay is a share of the run and must be above 0 and at most 1, got {self.decay!r}')
         if self.micro_batch is not None and (type(self.micro_batch) is not int or self.micro_batch < 1): raise GpubError(f'micro_batch must be at least 1, got {self.micro_batch!r}')
         for k, what in dict(stages='contexts', depths='numbers of blocks').items():
-            v = tuple(map(tuple, getattr(self, k))); at = [share for share, _ in v]; object.__setattr__(self, k, v)
+            try: v = tuple((float(share), n) for share, n in getattr(self, k)); at = [share for share, _ in v]; object.__setattr__(self, k, v)
+            except (TypeError, ValueError): raise GpubError(f'{k} must be pairs of a share of the run and a whole number, such as [[0, 64], [0.5, 256]], got {getattr(self, k)!r}') from None
             if any(type(n) is not int or n < 1 for _, n in v): raise GpubError(f'the {what} of {k} must be whole numbers of at least 1, got {v}')
             if at and (at[0] != 0 or at != sorted(set(at)) or at[-1] >= 1): raise GpubError(f'{k} must start at 0 and rise below 1, got {v}')
         if [n for _, n in self.depths] != sorted(n for _, n in self.depths): raise GpubError(f'depths must not fall, a block that is awake stays so: got {self.depths}')
