@@ -544,6 +544,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                             'gpub.llama.SwiGLU': ('season2/from_134m_to_1b.html#swiglu', 'gpub/llama.py'),
                             'gpub.llama.SwiGLU.__init__': ('season2/from_134m_to_1b.html#swiglu.__init__', 'gpub/llama.py'),
                             'gpub.llama.SwiGLU.forward': ('season2/from_134m_to_1b.html#swiglu.forward', 'gpub/llama.py'),
+                            'gpub.llama.TiedEmbedding': ('season2/from_134m_to_1b.html#tiedembedding', 'gpub/llama.py'),
+                            'gpub.llama.TiedEmbedding.forward': ('season2/from_134m_to_1b.html#tiedembedding.forward', 'gpub/llama.py'),
                             'gpub.llama._': ('season2/from_134m_to_1b.html#_', 'gpub/llama.py'),
                             'gpub.llama.build': ('season2/from_134m_to_1b.html#build', 'gpub/llama.py'),
                             'gpub.llama.grouped': ('season2/from_134m_to_1b.html#grouped', 'gpub/llama.py'),

@@ -20,23 +20,26 @@ from .corpus import load_corpus
 from .run import PRESETS, matmul_peak, pass_seconds
 from .sizes import flops_per_token
 from .train import TrainConfig, contexts, ctx_at, depth_at, evaluate, train
+from .translate import to_config
 
 # %% ../nbs/lib/bench.ipynb #f7ae8b84
 @dataclass
 class Contender:
     "One way to train, with its own clock"
-    name:str
-    model:nn.Module     # has `.loss(ids, targets)`
+    name:str            # in tables; ours is gpub
+    model:nn.Module     # has `.cfg` and `.loss(ids, targets)`
     step:object         # function of the step number
     steps:int           # its recipe's length
     tokens:int          # per step
-    cfg:TrainConfig|None=None # ours, whose blocks may sleep
-    precision:str='fp32'
-    seconds:float=0.
-    done:int=0
+    cfg:TrainConfig|None=None # of our recipe, whose blocks may sleep for some steps; None: all work in every step
+    precision:str='fp32' # of its matmuls
+    seconds:float=0.    # used so far, on its own clock
+    done:int=0          # steps so far
     curve:list=field(default_factory=list) # (seconds, step, validation loss)
-    def go(self, seconds):
-        "Step until `seconds` more have passed on this clock, or the recipe ends"
+    def go(self,
+        seconds # on the wall, until no further step begins
+    ):
+        "Make steps for some time, or until the recipe ends"
         start = time.perf_counter()
         while self.done < self.steps and time.perf_counter() - start < seconds: self.step(self.done); self.done += 1
         self.seconds += time.perf_counter() - start
@@ -45,7 +48,12 @@ class Contender:
         mc = self.model.cfg; depths = Counter(depth_at(n, self.cfg, mc.layers) if self.cfg else mc.layers for n in range(self.done))
         return sum(k*self.tokens*flops_per_token(replace(mc, layers=d)) for d, k in depths.items())
 
-def ours(name, preset, corpus, settings=None):
+def ours(
+    name,          # of the contender
+    preset,        # key of `PRESETS`
+    corpus,        # `Corpus`
+    settings=None, # fields of `TrainConfig` that take the place of the preset's
+): # `Contender`
     "The preset, through the library's own loop"
     r = PRESETS[preset]; cfg = TrainConfig(**{**r.train.to_dict(), **(settings or {})})
     mc = GPTConfig(vocab=corpus.tok.vocab, **r.model); seed_everything(cfg.seed); model = GPT(mc)
@@ -53,7 +61,12 @@ def ours(name, preset, corpus, settings=None):
     p = pick_precision('cpu', cfg.precision, lambda dtype: pass_seconds(model, *by_ctx[ctx_at(0, cfg, mc.ctx)][0], dtype, cfg)); loop = train(model, lambda n, c: by_ctx[c][n], cfg, dtype=p.dtype)
     return Contender(name, model, lambda n: next(loop), cfg.steps, cfg.batch_tokens, cfg, p.name)
 
-def random_windows(ids, ctx, batch, seed):
+def random_windows(
+    ids,   # the training split, int64
+    ctx,   # tokens in a window
+    batch, # windows in a step
+    seed,  # of their places
+): # function without arguments -> (ids, targets)
     "The usual loader: windows at random places, stacked one by one"
     gen = torch.Generator().manual_seed(seed); ids = torch.as_tensor(ids)
     def get():
@@ -61,7 +74,19 @@ def random_windows(ids, ctx, batch, seed):
         return torch.stack([ids[i:i + ctx] for i in at]), torch.stack([ids[i + 1:i + 1 + ctx] for i in at])
     return get
 
-def adamw(name, model, corpus, ctx, batch, lr, steps, betas=(.9, .999), weight_decay=.01, clip=0., rates=lambda n: 1.):
+def adamw(
+    name,                # of the contender
+    model,               # has `.loss(ids, targets)`
+    corpus,              # `Corpus`; its first text is read
+    ctx,                 # tokens in a window
+    batch,               # windows in a step
+    lr,                  # learning rate
+    steps,               # the recipe's length
+    betas=(.9, .999),    # torch's own
+    weight_decay=.01,    # torch's own, on every parameter
+    clip=0.,             # largest norm of the gradient; 0: whatever comes
+    rates=lambda n: 1.,  # step -> share of `lr`
+): # `Contender`
     "A hand-written loop around AdamW"
     opt = torch.optim.AdamW(model.parameters(), lr=lr, betas=betas, weight_decay=weight_decay); get = random_windows(corpus.tok.encode(corpus.texts[0]).astype(np.int64), ctx, batch, 0)
     def step(n):
@@ -72,17 +97,27 @@ def adamw(name, model, corpus, ctx, batch, lr, steps, betas=(.9, .999), weight_d
     return Contender(name, model, step, steps, ctx*batch)
 
 class HFModel(nn.Module):
-    "transformers' GPT-2 in the shape of `cfg`, with our `.loss`"
-    def __init__(self, cfg:GPTConfig):
+    "The same shape in transformers, with fresh weights and our `.loss`; raises `GpubError` where that is not installed"
+    def __init__(self,
+        cfg # of a `GPT` or a `Llama`
+    ):
         super().__init__()
-        try: from transformers import GPT2Config, GPT2LMHeadModel
-        except ImportError: raise GpubError("this contender needs transformers: pip install 'gpub[hub]'") from None
-        self.cfg = cfg
-        self.hf = GPT2LMHeadModel(GPT2Config(vocab_size=cfg.vocab, n_positions=cfg.ctx, n_embd=cfg.width, n_layer=cfg.layers, n_head=cfg.heads, resid_pdrop=0., embd_pdrop=0., attn_pdrop=0., bos_token_id=0, eos_token_id=0,
-                                             tie_word_embeddings=cfg.tied))
-    def loss(self, x, y): return F.cross_entropy(self.hf(x, use_cache=False).logits.flatten(0, 1), y.flatten())
+        try: from transformers import AutoConfig, AutoModelForCausalLM
+        except ImportError: raise GpubError("this comparison needs transformers: pip install 'gpub[hub]'") from None
+        self.cfg, self.hf = cfg, AutoModelForCausalLM.from_config(AutoConfig.for_model(**to_config(cfg)))
+    def loss(self,
+        ids_bt,     # int64 token ids
+        targets_bt, # the ids one place later
+    ): # mean nats per token
+        "Cross-entropy of what comes next"
+        return F.cross_entropy(self.hf(ids_bt, use_cache=False).logits.flatten(0, 1), targets_bt.flatten())
 
-def field_of(preset, corpus, hf=True, settings=None):
+def field_of(
+    preset,        # key of `PRESETS`
+    corpus,        # `Corpus`
+    hf=True,       # with transformers
+    settings=None, # of our recipe, as for `ours`
+): # list of `Contender`, ours first
     "All contenders for a preset's shape"
     r = PRESETS[preset]; mc = GPTConfig(vocab=corpus.tok.vocab, **r.model); out = [ours('gpub', preset, corpus, settings)]
     def fresh(cls=GPT): seed_everything(0); return cls(replace(mc, embed_std=None))
@@ -100,7 +135,7 @@ def race(
     corpus,           # `Corpus`
     seconds=180.,     # the most each may use
     every=5.,         # seconds between validations
-    say=print,
+    say=print,        # called with a line per validation
 ):
     "Give the next slice to whoever has used the least time, until all are through"
     def running(): return [c for c in contenders if c.done < c.steps and c.seconds < seconds]
@@ -110,8 +145,8 @@ def race(
         say(f'{c.name:13} {c.seconds:6.1f} s  step {c.done:5}  validation {c.curve[-1][2]:.3f}')
 
 def time_to(
-    curve, # (seconds, step, loss), in order
-    loss:float,
+    curve,      # (seconds, step, loss), in order
+    loss:float, # to get down to
 ): # seconds, between two validations by interpolation; None if never
     "When a curve first got down to a loss"
     before = None
@@ -122,10 +157,13 @@ def time_to(
 
 def bench_shakespeare(
     shapes=('shakespeare', 'shakespeare-short'), # presets to race
-    seconds=180.,     # the most each contender may use
-    losses=(2.0, 1.88, 1.7),
-    data=None, # a text file
-    hf=True, settings=None, every=5., say=print,
+    seconds=180.,            # the most each contender may use
+    losses=(2.0, 1.88, 1.7), # the time to each of them is reported
+    data=None,               # a text file; default: Shakespeare
+    hf=True,                 # race transformers too
+    settings=None,           # of our recipe, as for `ours`
+    every=5.,                # seconds between validations
+    say=print,               # called with a line per validation
 ): # dict, plain values
     "Race the library's recipe against plain ones; the first contender is ours"
     import torch._dynamo # the first optimizer step of a process imports it: seconds that whoever starts would pay

@@ -19,19 +19,21 @@ from .sizes import SHAPES
 # %% ../nbs/lib/bench_data.ipynb #d03eaa4f
 def medians(
     contenders, # {name: function of the round's number}
-    rounds:int,
+    rounds:int, # that count, after three that do not
 ): # {name: seconds}
     "The median time of each, measured in turns"
     times = {name: [] for name in contenders}
-    for n in range(-3, rounds): # three rounds to warm up
+    for n in range(-3, rounds):
         for name, f in contenders.items():
             start = time.perf_counter(); f(n + 3); times[name].append(time.perf_counter() - start)
     return {name: float(np.median(t[3:])) for name, t in times.items()}
 
 # %% ../nbs/lib/bench_data.ipynb #96a18c4b
 def slices(
-    ids,  # array or memmap
-    ctx, batch, rng,
+    ids,   # array or memmap
+    ctx,   # tokens in a row
+    batch, # rows
+    rng,   # numpy's Generator: where the rows begin
 ): # inputs and targets
     "The usual loader: a Python loop of slices, stacked"
     at = rng.integers(0, len(ids) - ctx - 1, batch)
@@ -39,19 +41,20 @@ def slices(
 
 def step_seconds(
     shape:dict, # keywords of GPTConfig
-    rows:int,
-): # seconds of one training step, forward, backward and AdamW, fp32, after one to warm up
-    "What a training step costs on this machine"
+    rows:int,   # sequences in the step
+): # seconds
+    "What a training step (forward, backward and AdamW, fp32) costs on this machine, after one that does not count"
     torch.manual_seed(0); model = GPT(GPTConfig(**shape)); opt = torch.optim.AdamW(model.parameters(), lr=1e-4); x = torch.randint(shape['vocab'], (rows, shape['ctx'] + 1))
     for _ in range(2): start = time.perf_counter(); opt.zero_grad(); model.loss(x[:, :-1], x[:, 1:]).backward(); opt.step()
     return time.perf_counter() - start
 
 def bench_loader(
-    tokens:int=1 << 24,       # in the file that is read
-    ctx:int=512, batch:int=64,
-    rounds:int=200,
+    tokens:int=1 << 24, # in the file that is read
+    ctx:int=512,        # tokens in a row
+    batch:int=64,       # rows in a batch
+    rounds:int=200,     # turns of every contender that count
     shape:dict|None=SHAPES['gpt2-134m'].model, # of the training step to compare with; None leaves that out
-    rows:int=1,               # of that step; the loader is timed at as many
+    rows:int=1,         # of that step; the loader is timed at as many
 ): # dict of medians in microseconds and of ratios
     "Time `Batches` from memory and from disk against slices in a loop and against a memcpy"
     rng = np.random.default_rng(0); ids = rng.integers(0, 32_000, tokens, np.uint16); out = np.empty((batch, ctx + 1), np.int64); src = np.ones_like(out); kw = dict(ctx=ctx, batch=batch, hash_ids=False)

@@ -6,7 +6,7 @@
 __all__ = ['bench_items', 'bench_tokenizer', 'turns', 'bench_eval', 'bench_eval_table']
 
 # %% ../nbs/lib/bench_eval.ipynb #bcec1e01
-import json, statistics, tempfile, time
+import statistics, tempfile, time
 from dataclasses import replace
 from pathlib import Path
 from .core import data_dirs, machine, pick_device, seed_everything, use_threads
@@ -21,18 +21,17 @@ from .tokenizer import SPECIALS, BPETokenizer
 
 # %% ../nbs/lib/bench_eval.ipynb #a51661cc
 def bench_items(
-    n:int,
-    length=380, # characters of the built-in questions
+    n:int # questions
 ): # (list of `Item`, what they are)
     "HellaSwag where it is, else continuations of the built-in plays of the same size"
     if any((d/'eval'/TASKS['hellaswag'].file).is_file() for d in data_dirs()): return load_items('hellaswag', n), 'HellaSwag'
-    lines = [l.strip() for l in plays(n*4*length, seed=3).splitlines() if len(l) > 40]
-    return [Item(f'plays:{i}', ' '.join(lines[5*i:5*i + 4])[:length], tuple(lines[5*i + j] for j in range(4)), (0,)) for i in range(n)], 'built-in plays'
+    lines = [l.strip() for l in plays(1520*n, seed=3).splitlines() if len(l) > 40] # four times the characters of a question
+    return [Item(f'plays:{i}', ' '.join(lines[5*i:5*i + 4])[:380], tuple(lines[5*i + j] for j in range(4)), (0,)) for i in range(n)], 'built-in plays'
 
 def bench_tokenizer(
-    items,
-    vocab:int,
-    mb=20, # of text to learn from
+    items,     # list of `Item`, whose words are learned too
+    vocab:int, # tokens, special ones included
+    mb=20,     # of text to learn from, where the corpus is
 ): # (tokenizer, what it learned from); fewer tokens where the text has no more pairs
     "A vocabulary as large as the shape's, so that the output layer costs what it does in earnest"
     path = next((d/'edu.jsonl.zst' for d in data_dirs() if (d/'edu.jsonl.zst').is_file()), None)
@@ -57,11 +56,11 @@ def turns(
 def bench_eval(
     n:int=500,          # questions
     preset='gpt2-124m', # whose shape
-    device='auto',
+    device='auto',      # CUDA where it is, else MPS, else the CPU
     block=50,           # questions in a turn
     settings=None,      # of the shape, instead of the preset's
     mb=20,              # of text for the vocabulary
-    say=print,
+    say=print,          # called with lm-eval's best batch size
 ): # dict, plain values: the receipt of `gpub bench eval`
     "Our adapter and lm-eval's hf model on the same questions and weights; raises `GpubError` where lm-eval is not installed"
     use_threads(); seed_everything(0); d = pick_device(device); items, source = bench_items(n); shape = replace(config_of(preset), **(settings or {}))
@@ -86,7 +85,9 @@ def bench_eval(
                 faster=ratio(wall), faster_cpu=ratio(cpu), most_apart_nats=float(f'{max(apart):.2g}'),
                 same_favourite=statistics.mean(x[1] == y[1] for x, y in zip(a, b)), same_pick=statistics.mean(x == y for x, y in zip(*picks)))
 
-def bench_eval_table(r:dict):
+def bench_eval_table(
+    r:dict # a receipt of `bench_eval`
+): # text
     "The receipt in lines"
     m = r['machine']
     return '\n'.join([f"{m['gpu'] or m['cpu']}, {m['threads']} threads, torch {m['torch']}; {r['preset']}, {r['parameters']:,} parameters in {', '.join({*r['precision'].values()})}",

@@ -20,11 +20,15 @@ from .speed import KERNELS, kernel
 # %% ../nbs/lib/ceilings.ipynb #488d825e
 class Clock:
     "Marks on a device's own clock: CUDA events; on a CPU processor time, shared by the threads, plus `waited`; elsewhere the wall"
-    def __init__(self, device): self.device, self.marks, self.waited = torch.device(device), [], 0.
+    def __init__(self,
+        device,     # whose time it is
+        wall=False, # on a CPU the time on the wall instead of the processor's
+    ):
+        self.device, self.wall, self.marks, self.waited = torch.device(device), wall, [], 0.
     def __call__(self):
         if self.device.type == 'cuda': self.marks.append(torch.cuda.Event(enable_timing=True)); self.marks[-1].record(); return
         if self.device.type == 'mps': torch.mps.synchronize()
-        self.marks.append(time.process_time()/torch.get_num_threads() + self.waited if self.device.type == 'cpu' else time.perf_counter())
+        self.marks.append(time.process_time()/torch.get_num_threads() + self.waited if self.device.type == 'cpu' and not self.wall else time.perf_counter())
     def seconds(self):
         "Between one mark and the next; the marks are gone"
         if self.device.type == 'cuda': torch.cuda.synchronize(self.device)
@@ -32,8 +36,9 @@ class Clock:
         return [a.elapsed_time(b)/1e3 if self.device.type == 'cuda' else b - a for a, b in zip(marks, marks[1:])]
 
 def timed(
-    f, device,
-    n=10, # calls that count, after two that do not
+    f,      # takes nothing
+    device, # where it computes
+    n=10,   # calls that count, after two that do not
 ): # seconds, the median
     "How long a call keeps a device busy"
     f(); f(); clock = Clock(device); clock()
@@ -41,7 +46,9 @@ def timed(
     return statistics.median(clock.seconds())
 
 @contextmanager
-def tf32(on):
+def tf32(
+    on:bool # False: full fp32
+):
     "Let fp32 matmuls round their inputs to TF32 on cards that can (or not), for a while"
     before = torch.get_float32_matmul_precision(); torch.set_float32_matmul_precision('high' if on else 'highest')
     try: yield
@@ -51,7 +58,8 @@ def tf32(on):
 FORMATS = dict(fp32=torch.float32, tf32=torch.float32, bf16=torch.bfloat16, fp16=torch.float16)
 
 def lacks_format(
-    device, name # of FORMATS, or fp8
+    device, # asked by its capability on CUDA
+    name,   # of FORMATS, or fp8
 ): # why a device cannot multiply in this format, or `None`
     "Formats that would be emulated are not measured"
     device = torch.device(device)
@@ -62,8 +70,9 @@ def lacks_format(
     return None if cap >= need else f'{name} needs compute capability {need[0]}.{need[1]}, this card has {cap[0]}.{cap[1]}'
 
 def matmul_rate(
-    device, name:str, # of FORMATS, or fp8
-    n:int,            # rows and columns
+    device,   # where to multiply
+    name:str, # of FORMATS, or fp8
+    n:int,    # rows and columns
 ): # FLOP/s
     "What an n x n matmul reaches, on random numbers"
     gen = torch.Generator(device).manual_seed(0); a, b = (torch.randn(n, n, device=device, generator=gen) for _ in range(2))
@@ -74,8 +83,9 @@ def matmul_rate(
     with tf32(name == 'tf32'): return 2*n**3/timed(lambda: a @ b, device)
 
 def attention_rates(
-    device, shape=(16, 32, 8, 2048, 64), # batch, heads, key-value heads, positions, head size
-    dtype=torch.bfloat16,
+    device,                      # where to attend
+    shape=(16, 32, 8, 2048, 64), # batch, heads, key-value heads, positions, head size
+    dtype=torch.bfloat16,        # of queries, keys and values
 ): # {kernel: dict(ms, tflops, gap) or dict(why)}
     "Forward and backward of causal attention by each kernel; FLOPs of the half that is seen, backward 2.5 times forward (arXiv:2307.08691)"
     b, h, g, t, d = shape; gen = torch.Generator(device).manual_seed(0)
@@ -92,7 +102,10 @@ def attention_rates(
     return rows
 
 # %% ../nbs/lib/ceilings.ipynb #7f585038
-def launch_seconds(device, n=1000):
+def launch_seconds(
+    device, # whose smallest kernel
+    n=1000, # launches
+): # seconds of each
     "What it costs the host to start the smallest kernel"
     x = torch.zeros(1, device=device); wait = torch.cuda.synchronize if torch.device(device).type == 'cuda' else lambda: None
     for _ in range(10): x.add_(1)
@@ -101,10 +114,10 @@ def launch_seconds(device, n=1000):
     wait(); return (time.perf_counter() - start)/n
 
 def bench_machine(
-    device='auto',
-    sizes=None, # of the matmuls; default: up to 8192 on CUDA, 2048 elsewhere
-    shape=None, # of the attention; default: 16 x 32/8 heads x 2048 x 64 on CUDA, small elsewhere
-    say=lambda text: None,
+    device='auto', # CUDA where it is, else MPS, else the CPU
+    sizes=None,    # of the matmuls; default: up to 8192 on CUDA, 2048 elsewhere
+    shape=None,    # of the attention; default: 16 x 32/8 heads x 2048 x 64 on CUDA, small elsewhere
+    say=lambda text: None, # called with a line for each format
 ): # dict, plain values: the receipt
     "The ceilings of this machine: matmul by format and size, copying, launching, attention"
     use_threads(); d = pick_device(device); cuda = d.type == 'cuda'; sizes = sizes or ((512, 1024, 2048, 4096, 8192) if cuda else (256, 512, 1024, 2048))
@@ -124,11 +137,15 @@ def bench_machine(
 
 CLOCKS = dict(cuda='CUDA events', cpu='processor time / threads')
 
-def peaks(m):
-    "The best FLOP/s of each format in a receipt of `bench_machine`"
+def peaks(
+    m # a receipt of `bench_machine`
+): # {format: FLOP/s}
+    "The best that each format reached"
     return {f: 1e12*max(r.values()) for f, r in m['matmul_tflops'].items()}
 
-def machine_table(m):
+def machine_table(
+    m # a receipt of `bench_machine`
+): # text
     "The receipt in lines"
     ns = list(next(iter(m['matmul_tflops'].values()))); a = m['attention']
     lines = [f"{m['machine']['gpu'] or m['machine']['cpu']}, {m['machine']['threads']} threads, torch {m['machine']['torch']}, clock: {m['clock']}",
@@ -140,7 +157,10 @@ def machine_table(m):
     return '\n'.join(lines + [f'{k:15}{told(r)}' for k, r in a['kernels'].items()])
 
 # %% ../nbs/lib/ceilings.ipynb #ef12481a
-def file_receipt(result, file):
+def file_receipt(
+    result, # plain values, as every bench returns them
+    file,   # JSON to write; None or '': nothing
+):
     "Write a receipt, if asked to"
     if file: write_atomic(file, json.dumps(result, indent=1) + '\n'); click.echo(f'written to {file}')
 

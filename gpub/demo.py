@@ -29,7 +29,7 @@ def quantise(
     return (w_oi/scale_o.clamp(min=1e-30)[:, None]).round().to(torch.int8), scale_o
 
 def rounded(
-    model:GPT,
+    model:GPT, # is left as it is
 ): # another `GPT`; its matrices are what 8 bits a weight leave of them
     "The model as the page computes it"
     model = copy.deepcopy(model).float().cpu()
@@ -40,7 +40,7 @@ def rounded(
 
 # %% ../nbs/lib/demo.ipynb #c426dd0c
 def pack(
-    model:GPT,
+    model:GPT, # a tied head is written once
 ): # ([name, rows, columns] of every tensor, columns 0 for vectors; how many 32-bit numbers; bytes)
     "All weights in one block of bytes, matrices at 8 bits"
     names, floats, ints = [], [], []
@@ -321,11 +321,11 @@ def page_shape(
     return cfg, tok, config
 
 def write_page(
-    run,            # a run folder with a character model
-    file,           # the HTML file to write
-    step=None,      # which checkpoint; default the newest
-    title='A language model inside this page',
-    limit_mb=16.,   # the largest page, in MB (1e6 bytes)
+    run,       # a run folder with a character model
+    file,      # the HTML file to write
+    step=None, # which checkpoint; default: the newest
+    title='A language model inside this page', # heading and name of the page
+    limit_mb=16., # the largest page, in MB (1e6 bytes)
 ): # path of the file
     "One self-contained HTML file in which a trained model writes, with its chances and its attention to look at; raises `GpubError` for what cannot be one"
     cfg, tok, config = page_shape(run, limit_mb); saved = load_checkpoint(run, step, optimizer=False)
@@ -354,16 +354,20 @@ def odds(
 @dataclass(frozen=True)
 class Written:
     "What one checkpoint made of a prompt"
-    name:str
+    name:str    # of the checkpoint, over its text
     pieces:list # of text, one per token, the prompt's first
     given:int   # how many of them are the prompt's
     chance:list # that the model gave to each piece; None for the very first
     rivals:list # for each the five likeliest, as (piece, chance)
 
 def tell(
-    name, model, tok,       # as from `load_run`
-    prompt:str, n:int=200,  # tokens to add
-    seed=0, **taste,        # as for `generate`
+    name,       # what the text is called
+    model,      # as from `load_run`
+    tok,        # its tokenizer
+    prompt:str, # what the text begins with
+    n:int=200,  # tokens to add
+    seed=0,     # of the dice, as for `generate`
+    **taste,    # temperature, top_k, top_p, repetition_penalty, slide
 ): # `Written`
     "Let a model go on with a prompt, and keep what else it thought of; raises `GpubError` as `generate` does"
     given = tok.encode(prompt); ids = generate(model, given, n, seed=seed, **taste); p_tv = odds(model, ids); best = p_tv.topk(min(5, tok.vocab))
@@ -371,9 +375,11 @@ def tell(
     return Written(name, [tok.decode([i]) for i in ids], len(given), [None, *p_tv.gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()], [[], *rivals])
 
 # %% ../nbs/lib/demo.ipynb #4be7c771
-def surprise(chance):
-    "How surprising a character of this chance was: 0 (certain) to 1 (8 bits and more)"
-    return 0. if chance is None else min(1., -np.log2(max(chance, 1e-9))/8) # 1 from 8 bits on
+def surprise(
+    chance # that the model gave to a token; None for the very first
+): # 0 (certain) to 1 (8 bits and more)
+    "How surprising a token of this chance was"
+    return 0. if chance is None else min(1., -np.log2(max(chance, 1e-9))/8)
 
 _STYLE = '''<style>.gpub-told { position: relative; padding-bottom: 10em } .gpub-told pre { white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.5; margin: .3em 0 }
 .gpub-told i { position: absolute; bottom: 7.6em; opacity: .75 } .gpub-told span { cursor: pointer; outline-offset: 1px } .gpub-told span:is(:hover, :focus) { outline: 2px solid #d1541b }
@@ -381,7 +387,7 @@ _STYLE = '''<style>.gpub-told { position: relative; padding-bottom: 10em } .gpub
   background: var(--jp-layout-color1, Canvas); color: var(--jp-ui-font-color1, CanvasText); border-top: 1px solid } .gpub-told span:hover::after { z-index: 1 }</style>'''
 
 def as_html(
-    w:Written,
+    w:Written, # from `tell`
 ): # HTML
     "The text, shaded by surprise; a token pointed at, or clicked, tells its chance and its rivals"
     show = lambda t: html.escape(repr(t)[1:-1] if t.strip() != t or not t.isprintable() else t, quote=True)

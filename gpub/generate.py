@@ -47,13 +47,17 @@ class Memory:
         self.pads = torch.tensor(pads, device=self.places.device)[:, None]
         self.keep = self.places >= self.pads # (b, s)
 
-    def positions(self, t:int):
-        "Where the next `t` tokens stand: (t,), or (b, t) if some texts are shorter"
+    def positions(self,
+        t:int # tokens to come
+    ): # (t,), or (b, t) if some texts are shorter
+        "Where the next tokens stand"
         at = self.places.narrow(0, self.n, t)
         return at if self.pads is None else (at - self.pads).clamp(min=0)
 
-    def mask(self, t:int):
-        "(b or 1, 1, t, s) booleans, true where a query may look; None if `t` queries may look everywhere, or plainly backwards"
+    def mask(self,
+        t:int # queries, those of the next tokens
+    ): # (b or 1, 1, t, s) booleans; None if they may look everywhere, or plainly backwards
+        "True where a query may look"
         s = self.n + t
         if self.keep is None: return None if t in (1, s) else causal(t, s, self.places.device)[None, None]
         keep_b11s = self.keep[:, None, None, :s]
@@ -61,7 +65,12 @@ class Memory:
         own_ts = self.places[:s] == self.places[self.n:s, None]
         return causal(t, s, self.places.device) & keep_b11s | own_ts
 
-    def attend(self, i, q_bhtd, k_bgtd, v_bgtd):
+    def attend(self,
+        i,      # buffer of a layer's keys; its values are in the next
+        q_bhtd, # queries of the new tokens
+        k_bgtd, # their keys: one for each of the queries' heads, or for a group of them
+        v_bgtd, # their values
+    ): # (b, h, t, d)
         "Add keys and values to those of a layer, and look at them all"
         self.new[i].copy_(k_bgtd); self.new[i+1].copy_(v_bgtd)
         k_bgsd, v_bgsd = self.all[i], self.all[i+1]; b, h, t, d = q_bhtd.shape; g = k_bgsd.size(1)
@@ -69,8 +78,10 @@ class Memory:
         if t > 1: return F.scaled_dot_product_attention(q_bhtd, k_bgsd, v_bgsd, self.seen, is_causal=self.plain, enable_gqa=True)
         return F.scaled_dot_product_attention(q_bhtd.reshape(b, g, h//g, d), k_bgsd, v_bgsd, self.seen).reshape(b, h, 1, d)
 
-    def open(self, t:int):
-        "Make room for `t` more tokens"
+    def open(self,
+        t:int # tokens to come
+    ):
+        "Make room for more tokens; raises `GpubError` beyond the context"
         if self.n + t > self.ctx: raise GpubError(f'{self.n} remembered and {t} new tokens are more than the context of {self.ctx}')
         self.new, self.all = self.kv.narrow(3, self.n, t).unbind(), self.kv.narrow(3, 0, self.n + t).unbind()
         self.seen = self.mask(t); self.plain = self.seen is None and t > 1
@@ -85,8 +96,13 @@ class Memory:
         return logits_btv
 
 # %% ../nbs/lib/generate.ipynb #ab08f5a8
-def number(name, x, ok, must):
-    "Refuse what is no number or not `ok`, in one line"
+def number(
+    name, # of the setting, for the message
+    x,    # its value
+    ok,   # function of a finite number: is it allowed?
+    must, # what the value must be, for the message
+):
+    "Raise `GpubError` for what is no number or not `ok`"
     if isinstance(x, bool) or not isinstance(x, (int, float)) or not math.isfinite(x) or not ok(x): raise GpubError(f'{name} must be {must}, got {x!r}')
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,9 +143,9 @@ def chances(
 
 def choose(
     logits_bv,     # scores
-    taste=Taste(),
+    taste=Taste(), # temperature, top_k, top_p and repetition_penalty of it
     u_b1=None,     # uniform numbers in [0, 1); not needed at temperature 0
-    said_bv=None,  # for the repetition penalty
+    said_bv=None,  # true where the text has the token already; None: no repetition penalty
 ): # (b, 1) ids
     "The next token of each text"
     if said_bv is not None: logits_bv = penalise(logits_bv, said_bv, taste.repetition_penalty)
@@ -149,23 +165,40 @@ def one_thread(
     try: yield
     finally: torch.set_num_threads(n)
 
-def uniforms(seeds, n, device):
-    "(n, b, 1) uniform numbers: a stream for each seed, whose beginning does not depend on `n`"
+def uniforms(
+    seeds,  # one for each text
+    n,      # numbers of each
+    device, # where they are looked up
+): # (n, b, 1) float32 in [0, 1)
+    "A stream of uniform numbers for each seed, whose beginning does not depend on `n`"
     return torch.from_numpy(np.stack([np.random.default_rng(s).random(n, np.float32) for s in seeds], 1)[..., None]).to(device)
 
-def flush_right(rows, size, device):
-    "(b, size) the ends of some lists of ids, pads (id 0) before the short ones, and how many pads each has"
+def flush_right(
+    rows,   # lists of ids
+    size,   # columns; of a longer list only the end is kept
+    device, # where the tensor is to be
+): # ((b, size) ids, how many pads each row has)
+    "Lists of ids as one tensor, with pads (id 0) before the short ones"
     rows = [r[-size:] for r in rows]
     return torch.tensor([[0]*(size - len(r)) + r for r in rows], device=device), [size - len(r) for r in rows]
 
-def small(model):
+def small(
+    model # with `.tok` and `.cfg.width`
+): # bool
     "Whether a model on a CPU is so small that Python costs more than its arithmetic"
     return model.tok.weight.device.type == 'cpu' and 12*model.cfg.width**2 < 1_000_000
 
 class Last(nn.Module):
     "A norm that hands on the last position alone"
-    def __init__(self, norm): super().__init__(); self.norm = norm
-    def forward(self, x_btc): return self.norm(x_btc[:, -1:])
+    def __init__(self,
+        norm # the model's own
+    ):
+        super().__init__(); self.norm = norm
+    def forward(self,
+        x_btc # what the last block gave
+    ): # (b, 1, c)
+        "The norm of the last position"
+        return self.norm(x_btc[:, -1:])
 
 def last_only(
     model, # with a `norm` before its head
@@ -176,27 +209,35 @@ def last_only(
 
 LAYS = dict(plain=lambda w_oi: w_oi, turned=lambda w_oi: w_oi.t().contiguous().t(), packed=lambda w_oi: torch.ops.mkldnn._reorder_linear_weight(w_oi, 1)) # the last in blocks, as oneDNN reads them
 
-def times(x, w, b=None, lay='plain'):
+def times(
+    x,           # (..., i)
+    w,           # (o, i) matrix, from `LAYS[lay]`
+    b=None,      # (o,) bias
+    lay='plain', # name from `LAYS`
+): # (..., o)
     "`F.linear` with a matrix that lies in one of `LAYS`"
     return torch.ops.mkldnn._linear_pointwise(x, w, b, 'none', [], '') if lay == 'packed' else F.linear(x, w, b)
 
 @lru_cache
 def best_lay(
-    dtype, threads:int, # of torch
-    shape=(3072, 768),
+    dtype,       # float32 or bfloat16
+    threads:int, # of torch: the answer is remembered for this number
 ): # name from `LAYS`
     "How a matrix must lie for this processor to multiply a single row fastest: raced once, on more weights than a cache holds"
-    x, seconds = torch.ones(1, shape[1], dtype=dtype), {}
+    x, seconds = torch.ones(1, 768, dtype=dtype), {}
     block = (torch.backends.mkldnn.is_available() and platform.machine() in ('x86_64', 'AMD64') and (dtype == torch.float32 or cpu_has_bf16())
              and all(hasattr(torch.ops.mkldnn, op) for op in ('_reorder_linear_weight', '_linear_pointwise'))) # not public: another torch may lack them
     for lay in LAYS if block else ('plain', 'turned'):
-        ws = [LAYS[lay](torch.ones(shape, dtype=dtype)) for _ in range(4)]
+        ws = [LAYS[lay](torch.ones(3072, 768, dtype=dtype)) for _ in range(4)]
         seconds[lay] = min(timeit.repeat(lambda: [times(x, w, None, lay) for w in ws], number=1, repeat=5, timer=time.process_time))
     return min(seconds, key=seconds.get)
 
 class Laid(TorchFunctionMode):
     "Inside, a model's matrices multiply from copies that lie in another way"
-    def __init__(self, model, lay):
+    def __init__(self,
+        model, # its linear layers and its head are copied
+        lay,   # name from `LAYS`
+    ):
         super().__init__(); ws = [m.weight for m in model.modules() if isinstance(m, nn.Linear)] + ([] if model.head else [model.tok.weight])
         self.lay, self.copies = lay, {id(w): LAYS[lay](w.detach()) for w in ws}
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -206,7 +247,8 @@ class Laid(TorchFunctionMode):
 _LAID = WeakKeyDictionary() # model -> (what its weights were, `Laid`)
 
 def laid(
-    model, n:int=256, # tokens to come
+    model,     # with `.tok`; its weights are copied again when they have changed since the last call
+    n:int=256, # tokens to come
 ): # context manager
     "`Laid` in the fastest way, where it pays: on a CPU, for 100 tokens or more, since copying takes the time of some; copies of up to 3 GB, kept as long as the model and its weights stay"
     w, size = model.tok.weight, sum(p.numel()*p.element_size() for p in model.parameters())
@@ -243,9 +285,12 @@ def lean(
 
 @torch.inference_mode()
 def steps(
-    model, rows, # ids, memory -> logits; lists of ids
-    n:int, taste, seeds,
-    slide:int=1,
+    model,       # ids, memory -> logits
+    rows,        # a list of ids for each text
+    n:int,       # tokens to add to each
+    taste,       # `Taste`
+    seeds,       # one for each text
+    slide:int=1, # tokens to forget at once when the window is full
 ): # yields (b, 1) ids, `n` times
     "The next tokens of several texts, one at a time"
     weight = model.tok.weight; device, b, ctx = weight.device, len(rows), model.cfg.ctx
@@ -267,8 +312,11 @@ def steps(
         yield x_bt
 
 # %% ../nbs/lib/generate.ipynb #201668f2
-def check_rows(prompts, vocab):
-    "The prompts as lists of ints; raises `GpubError` for an empty one or an id outside the vocabulary"
+def check_rows(
+    prompts, # one sequence of ids for each text
+    vocab,   # how many ids the model knows
+): # lists of ints
+    "The prompts as plain numbers; raises `GpubError` for an empty one or an id outside the vocabulary"
     if not len(prompts): raise GpubError('the prompt is empty; give at least one token')
     rows = [[int(i) for i in p] for p in prompts]
     for k, r in enumerate(rows):
@@ -292,10 +340,10 @@ def generate(
     model,                      # with `.cfg.ctx`, `.cfg.vocab`, `.tok`, a `.norm` before its head, and `forward(ids, memory)`: GPT, Llama
     prompts,                    # one list of ids, or several of any lengths
     n:int,                      # tokens to add to each, at most
-    temperature=1.,             # as in `Taste`
-    top_k=None,
-    top_p=1.,
-    repetition_penalty=1.,
+    temperature=1.,             # below 1 plays safe, above 1 gambles, 0 always takes the favourite
+    top_k=None,                 # only the k best; None: all
+    top_p=1.,                   # only the smallest set with this much probability
+    repetition_penalty=1.,      # above 1 makes what was said less likely
     stop=(),                    # ids that end a text; the one that does is its last token
     seed=0,                     # prompt i of several uses `seed + i`: alone, with that seed, it gives the same text
     stream:bool=False,          # get a generator of new tokens instead
@@ -315,7 +363,10 @@ def generate(
     return out[0] if one else out
 
 # %% ../nbs/lib/generate.ipynb #dbf43412
-def stop_ids(stop, tok):
+def stop_ids(
+    stop, # a text of one token, or several such texts
+    tok,  # with `encode`
+): # list of ids
     "Ids of stop strings; raises `GpubError` for one that is not exactly one token"
     def one(s):
         if s == '' or not isinstance(s, str): raise GpubError(f'a stop must be text of one token, got {s!r}')
@@ -336,12 +387,13 @@ def stream_text(
     if rest := whole.decode(b'', True): yield rest
 
 def write(
-    model, tok, # as from `load_run`
-    prompts,    # a text, or several
-    n:int=400,  # tokens to add
-    stop=(),    # texts of one token each that end it, such as '\n'
+    model,             # as for `generate`
+    tok,               # its tokenizer; to stream, one with `decode_bytes`
+    prompts,           # a text, or several
+    n:int=400,         # tokens to add to each, at most
+    stop=(),           # texts of one token each that end it, such as '\n'
     stream:bool=False, # get a generator of pieces of the new text; one prompt only
-    **taste,    # temperature, top_k, top_p, repetition_penalty, seed, slide
+    **taste,           # temperature, top_k, top_p, repetition_penalty, seed, slide
 ): # the prompt and its continuation, or a list of them
     "`generate` for text; raises `GpubError` as it does, and for characters the vocabulary lacks"
     one = isinstance(prompts, str); rows = [tok.encode(p) for p in ([prompts] if one else prompts)]

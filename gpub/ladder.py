@@ -19,15 +19,23 @@ from .sizes import find_gpu, flops_per_token
 # %% ../nbs/lib/ladder.ipynb #5f342d58
 PROOF, PAYS, WINS = 5, 1.01, .66 # first steps whose losses are compared; the gain a rung must have, and the share of turns it must win: beyond what two equal sides differ by
 
-def duel(a, b, steps):
-    "Seconds of both, in turns; on CUDA the first step of a turn fills the queue and does not count; slow steps are counted up to 10 s"
+def duel(
+    a,     # a `Climber`
+    b,     # another
+    steps, # to count of each
+): # ([seconds of a's steps], [of b's])
+    "Both in turns; on CUDA the first step of a turn fills the queue and does not count; slow steps are counted up to 10 s"
     turn, times = 5 if a.p.device.type == 'cuda' and a.run(1)[0] < .3 else 1, ([], [])
     while len(times[0]) < steps and (len(times[0]) < 3 or sum(map(sum, times)) < 10):
         for c, ts in zip((a, b), times): ts += c.run(turn)[turn > 1:]
     return times
 
 def compare(
-    p:Place, a:Climber, b:Climber, steps:int, tolerance # nats; None: the losses are of another recipe
+    p:Place,   # where both stand
+    a:Climber, # the off side
+    b:Climber, # the on side
+    steps:int, # to measure of each
+    tolerance, # nats; None: the losses are of another recipe
 ): # dict: the numbers of a rung
     "Off against on: time, memory, and the largest difference between the losses of the first steps"
     for c in (a, b): c.run(max(0, PROOF - len(c.losses)))
@@ -44,13 +52,16 @@ def _sheet(p, flops):
     except GpubError: return None
 
 def climb(
-    p:Place, rung:Rung, stack:dict, below, # what the rungs so far add up to, and the climber that stands there
-    steps:int,
+    p:Place,    # whose settings by the user no rung may change
+    rung:Rung,  # to try
+    stack:dict, # switches: what the rungs so far add up to
+    below,      # the climber that stands there
+    steps:int,  # to measure of each side
 ): # (row, stack, climber)
     "Try one rung; stay on it if it pays and the loss is the same"
     row, off, made, got = dict(rung=rung.name, says=rung.says), {**stack, **rung.off}, [], None; on = {**off, **rung.on}
     fixed = [f'{k} is {v} here' for k, v in p.asked.items() if rung.on.get(k, v) != v or rung.off.get(k, v) != v]
-    if why := rung.lacks(p): return row | dict(why=f'not on this machine: {why}'), stack, below
+    if why := rung.lacks and rung.lacks(p): return row | dict(why=f'not on this machine: {why}'), stack, below
     if fixed or on == off: return row | dict(why=', '.join(fixed) or 'the rungs below have it already'), stack, below
     def stand(switches):
         if switches != stack: made.append(Climber(p, switches))
@@ -70,7 +81,10 @@ def fresh_compiles():
     with config.patch(enable_autograd_cache=False): yield
 
 # %% ../nbs/lib/ladder.ipynb #24da53a5
-def top_rungs(p:Place, stack:dict):
+def top_rungs(
+    p:Place,    # where the ladder stands
+    stack:dict, # all that paid: on a CPU its format and compiler are kept
+): # two `Rung`s
     "The engine with its own settings, against all that paid: what the library leaves lying"
     ours = {**shipped(p.device), **p.asked, 'attend': 'picked'} # by device and format, as a run does
     if p.device.type == 'cpu': ours |= {k: stack[k] for k in ('compile', 'precision')} # `auto` measures a step there, as this ladder did
@@ -79,11 +93,12 @@ def top_rungs(p:Place, stack:dict):
 
 def bench_ladder(
     preset=None,       # default: gpt2-134m on CUDA, shakespeare elsewhere
-    device='auto', steps=10, # measured on each side of a rung
+    device='auto',     # CUDA where it is, else MPS, else the CPU
+    steps=10,          # measured on each side of a rung
     seconds=540.,      # for all of it: what does not fit is left out, and said
     settings=None,     # as for `gpub train --set`: width, batch_tokens, precision ...
     rungs=None,        # names; default: all
-    say=print,
+    say=print,         # called with a line for each rung
 ): # dict, plain values: the receipt
     "Every rung off and on, and at the end the library as it comes; raises `GpubError` for a rung that does not exist"
     began = time.perf_counter(); use_threads(); d = pick_device(device); preset = preset or ('gpt2-134m' if d.type == 'cuda' else 'shakespeare')
@@ -109,7 +124,9 @@ def bench_ladder(
                 seconds=round(time.perf_counter() - began, 1), **ground, rows=rows, top=top)
 
 # %% ../nbs/lib/ladder.ipynb #86ee128d
-def row_line(r):
+def row_line(
+    r # a row of a receipt, as `climb` makes it
+): # text
     "A rung in one line"
     if 'why' in r: return f"{r['rung']:24}{r['why']}"
     gb = '' if r['on_gb'] is None else f"{r['off_gb']:9.3f}{r['on_gb']:9.3f}"
@@ -117,7 +134,9 @@ def row_line(r):
     told = f"{r['rung']:24}{r['off_ms']:10.2f}{r['on_ms']:10.2f}{r['gain']:7.2f}x{r['tok_s']:12,}{r['mfu']:7.1%}{gb}  {same}"
     return f'{told:108}kept' if r.get('kept') else told
 
-def ladder_table(l):
+def ladder_table(
+    l # a receipt of `bench_ladder`
+): # text
     "The receipt in lines"
     head = f"{'rung':24}{'off ms':>10}{'on ms':>10}{'gain':>8}{'tok/s':>12}{'MFU':>7}{'off GB':>9}{'on GB':>9}  loss differs by"
     m = l['machine']
@@ -126,7 +145,8 @@ def ladder_table(l):
                       *map(row_line, l['rows'])])
 
 def plot_ladder(
-    l, size=(8, 4.2) # a receipt of `bench_ladder`; inches
+    l,             # a receipt of `bench_ladder`
+    size=(8, 4.2), # inches
 ): # matplotlib Figure
     "Milliseconds of a step on each rung that could be tried, its off side behind it; what paid in colour"
     import matplotlib.pyplot as plt

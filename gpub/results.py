@@ -10,6 +10,7 @@ __all__ = ['C', 'L', 'SHOWN', 'Table', 'Results', 'compare', 'happening', 'stage
 import difflib, math, re
 from dataclasses import dataclass
 from pathlib import Path
+from .checkpoint import checkpoints
 from .core import GpubError, read_json
 from .generate import write
 from .report import _draw_references, plot_loss, read_log, sample_table, smooth, write_report
@@ -19,10 +20,12 @@ from .run import load_run
 @dataclass
 class Table:
     "Rows that a notebook shows as a table and a terminal as columns"
-    head:list  # names of the columns
-    rows:list  # lists of strings and numbers
-    title:str=''
-    def cells(self): return [[' '.join(str(c).split('\n')) for c in r] for r in self.rows]
+    head:list    # names of the columns
+    rows:list    # lists of strings and numbers
+    title:str='' # a line above
+    def cells(self):
+        "The rows as strings without line breaks"
+        return [[' '.join(str(c).split('\n')) for c in r] for r in self.rows]
     def __repr__(self):
         wide = [max(map(len, col)) for col in zip(self.head, *self.cells())]
         return '\n'.join(filter(None, [self.title, *('  '.join(c.ljust(w) for c, w in zip(r, wide)).rstrip() for r in (self.head, *self.cells()))]))
@@ -41,10 +44,24 @@ class Results:
         self.refs, self.unit = self.config.get('reference') or {}, self.config.get('unit', 'nats/char')
         self.vals = [r for r in self.rows if r.get('val_loss') is not None]
 
-    def curve(self, x='step', size=(8, 4)): return plot_loss(self.rows, self.refs, x, size, self.unit)
-    def stages(self): return stage_table(self.rows, self.refs, self.config)
-    def milestones(self): return milestone_table(sample_table(self.path))
-    def receipt(self): return bill_table([self])
+    def curve(self,
+        x='step',     # or tokens, seconds, usd
+        size=(8, 4),  # inches
+    ): # matplotlib Figure
+        "The loss between its reference lines"
+        return plot_loss(self.rows, self.refs, x, size, self.unit)
+
+    def stages(self):
+        "`stage_table` of this run"
+        return stage_table(self.rows, self.refs, self.config)
+
+    def milestones(self):
+        "`milestone_table` of the samples it wrote on its way"
+        return milestone_table(sample_table(self.path))
+
+    def receipt(self):
+        "`bill_table` of this run; raises `GpubError` before it is finished"
+        return bill_table([self])
 
     def _repr_markdown_(self):
         last, c = self.rows[-1], self.config
@@ -95,10 +112,11 @@ def _line(rows, x):
 
 # %% ../nbs/season1/05_results.ipynb #73a8e045
 def happening(
-    before, after,   # loss at both ends of a stage, nats
-    tokens:int,      # read in it
-    rates=(),        # learning rates logged in it
-    refs={},         # name -> loss, as from `report.reference_lines`
+    before,     # loss at the start of a stage, nats
+    after,      # loss at its end
+    tokens:int, # read in it
+    rates=(),   # learning rates logged in it
+    refs={},    # name -> loss, as from `report.reference_lines`
 ): # a sentence
     "A stage in words: what was passed, at what pace, under which learning rate"
     passed = [k for k, v in sorted(refs.items(), key=lambda kv: -kv[1]) if after <= v < before]
@@ -124,15 +142,17 @@ def stage_table(
 
 # %% ../nbs/season1/05_results.ipynb #eae31fe2
 def replay(
-    run,      # a run folder with checkpoints
-    prompts,  # texts
-    n:int=120,# tokens to add
-    seed:int=0, steps=None, device='auto', # which checkpoints; default: all that are kept
-    **taste,  # as for `write`
+    run,           # a run folder with checkpoints
+    prompts,       # a text, or several
+    n:int=120,     # tokens to add
+    seed:int=0,    # of the first prompt; the next one's is one more
+    steps=None,    # which checkpoints; default: all that are kept
+    device='auto', # CUDA where it is, else MPS, else the CPU
+    **taste,       # as for `write`
 ): # rows as `sample_table` has them
     "What each checkpoint of a run makes of pinned prompts; raises `GpubError` when there is none"
     prompts = [prompts] if isinstance(prompts, str) else list(prompts)
-    kept = sorted(int(p.name[5:]) for p in Path(run, 'checkpoints').glob('step-*') if p.name[5:].isdigit()) if steps is None else list(steps)
+    kept = sorted({int(p.stem[5:]) for p in checkpoints(run)}) if steps is None else list(steps)
     if not kept: raise GpubError(f'{run} has no checkpoint to replay')
     vals, rows = [r for r in read_log(run) if r.get('val_loss') is not None], []
     for step in kept:
@@ -145,35 +165,44 @@ def milestone_table(
     known=None,    # words that exist, for the share of them
     width:int=200, # characters shown
 ): # Table
-    "Samples, prompt by prompt, in the order of the run"
+    "Samples, prompt by prompt, in the order of the run; the title has the prompts and their seeds"
     def code(text): return '`' + text.replace('`', "'").replace('\n', ' ⏎ ') + '`'
+    asked = dict.fromkeys((r['prompt'], r['seed']) for r in rows); several = len(asked) > 1
     share = (lambda r: [f"{known_share(r['text'].removeprefix(r['prompt']), known):.0%}"]) if known else (lambda r: [])
-    return Table(['prompt', 'seed', 'step', 'validation', *(['real words'] if known else []), 'text'], [[code(r['prompt']), r['seed'], f"{r['step']:,}",
-                 '' if r['val_loss'] is None else f"{r['val_loss']:.3f}", *share(r), code(r['text'].removeprefix(r['prompt'])[:width])] for r in rows])
+    return Table([*(['prompt'] if several else []), 'step', 'validation', *(['real words'] if known else []), 'text'], [[*([code(r['prompt'])] if several else []), f"{r['step']:,}",
+                 '' if r['val_loss'] is None else f"{r['val_loss']:.3f}", *share(r), code(r['text'].removeprefix(r['prompt'])[:width])] for r in rows],
+                 '; '.join(f'{code(p)}, seed {s}' for p, s in asked))
 
-def words_of(text):
+def words_of(
+    text # English: words are of a to z, perhaps with an apostrophe inside
+): # list
     "The words of a text, in lower case"
     return re.findall(r"[a-z]+(?:'[a-z]+)?", text.lower())
 
-def known_share(text, known):
-    "Share of a text's words that are in a set of words; 0 if it has none"
+def known_share(
+    text,  # whose words are looked up
+    known, # a set of words in lower case
+): # 0 to 1; 0 for a text without words
+    "Share of a text's words that are in a set"
     words = words_of(text); return sum(w in known for w in words)/max(1, len(words))
 
 @dataclass
 class Change:
     "What changed from one text to another"
-    before:str
-    after:str
+    before:str # a text
+    after:str  # another
     @property
-    def same(self): return next((i for i, (a, b) in enumerate(zip(self.before, self.after)) if a != b), min(len(self.before), len(self.after)))
+    def same(self):
+        "How many characters they share before they differ"
+        return next((i for i, (a, b) in enumerate(zip(self.before, self.after)) if a != b), min(len(self.before), len(self.after)))
     def parts(self):
         "(kind, words before, words after): equal, replace, delete or insert"
         a, b = (re.findall(r'\S+|\n', t) for t in (self.before, self.after))
         return [(k, a[i:j], b[m:n]) for k, i, j, m, n in difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes()]
     def _repr_markdown_(self):
         safe = lambda w: '⏎' if w == '\n' else re.sub(r'([*_`~<>|$])', r'\\\1', w)
-        show = lambda mark, ws: f"{mark}{' '.join(map(safe, ws))}{mark}" if ws else ''
-        return f'Same for {self.same} characters. ' + ' '.join(filter(None, (show('', b) if k == 'equal' else f"{show('~~', a)} {show('**', b)}".strip() for k, a, b in self.parts())))
+        show = lambda tag, ws: f"<{tag}>{' '.join(map(safe, ws))}</{tag}>" if ws else ''
+        return f'Same for {self.same} characters. ' + ' '.join(' '.join(map(safe, b)) if k == 'equal' else f"{show('del', a)} {show('b', b)}".strip() for k, a, b in self.parts())
 
 # %% ../nbs/season1/05_results.ipynb #df5e6c7e
 def bill_table(
@@ -211,7 +240,7 @@ SHOWN = { # lesson -> places: a notebook with a heading, or a test
     9: [f'{C}02_data_preparation.ipynb#All together', 'tests/test_shards.py::test_compress_and_unpack'],
     10: [f'{L}tokenizer.ipynb#The same, at speed', 'tests/test_tokenizer.py::test_sixty_lines_equal_rust'],
     11: [f'{C}02_data_preparation.ipynb#Idea 5: survive being killed', 'tests/test_prep.py::test_killed_again_and_again'],
-    12: [f'{L}museum_blog.ipynb#Was it mmap?', f'{L}bench_prep.ipynb#Bench: preparing data'],
+    12: [f'{L}museum_blog.ipynb#Was it mmap?', f'{L}bench_prep.ipynb#Benchmark: preparing data'],
     13: [f'{C}02_data_preparation.ipynb#Published and measured', f'{L}museum_blog.ipynb#Was it mmap?'],
     14: [f'{L}museum_blog.ipynb#The list comprehension', f'{L}shards.ipynb#Batches'],
     15: [f'{C}01_first_transformer.ipynb#Idea 3: Same sum, less paper', f'{C}04_training_challenges.ipynb#Idea 9: compile where it pays'],

@@ -31,24 +31,27 @@ from .train import Fit, TrainConfig, make_optimizers, train
 
 # %% ../nbs/lib/rungs.ipynb #89a8973e
 BASE = dict(source='cold', gather=False, workers=0, tf32=False, precision='fp32', attend='naive', kernel=None, compile=None, fused=False, multiple=1,
-            head='whole',
-            pieces=1, grad_checkpoint='off', collect=True, optimizer='adamw')
+            head='whole', pieces=1, grad_checkpoint='off', collect=True, optimizer='adamw')
 
 @dataclass
 class Place:
     "Where the ladder stands: a model, a recipe, rows and a device"
-    preset:str
+    preset:str          # its name
     cfg:object          # of the model
-    train:TrainConfig
-    device:torch.device
+    train:TrainConfig   # the preset's, with a batch cut to what this device does in about a second
+    device:torch.device # where the steps are made
     path:Path           # of a file of token ids
     ids:np.ndarray      # the same in memory
     peaks:dict          # format -> FLOP/s of a matmul here
     asked:dict=field(default_factory=dict) # switches that the user set
     @property
-    def rows(self): return self.train.batch_tokens//self.cfg.ctx
+    def rows(self):
+        "Sequences in a step"
+        return self.train.batch_tokens//self.cfg.ctx
     @property
-    def best(self): return max(self.peaks.values())
+    def best(self):
+        "FLOP/s of the fastest format"
+        return max(self.peaks.values())
 
 class _Rows:
     "What a DataLoader of torch asks of a data set; beside the rows the processor time they took, which another process spent"
@@ -56,7 +59,7 @@ class _Rows:
     def __getitem__(self, n): began = time.process_time(); return *self.get(n), time.process_time() - began
 
 def loader(
-    p:Place,
+    p:Place,        # its file, its rows, its device
     source:str,     # cold (each page read from the disk again), mapped, ram or device
     gather:bool,    # all rows at once, not in a loop
     workers:int=0,  # processes that read ahead
@@ -78,44 +81,57 @@ def loader(
     return fetch
 
 def survey(
-    preset, device, folder, settings=None, budget=1.
+    preset,        # its name, as in `SHAPES`
+    device,        # where to measure
+    folder,        # existing, for the two token files
+    settings=None, # as for `gpub train --set`; raises `GpubError` for those the ladder switches itself
 ): # `Place`
-    "Look around: what is measured, at how many tokens a step, from which format on"
+    "Look around: what is measured, at how many tokens a step (about a second's worth), from which format on"
     p, device = find_preset(preset), torch.device(device); settings = dict(settings or {})
     if bad := sorted({'compile', 'grad_checkpoint', 'micro_batch', 'stages', 'optimizer'} & set(settings)):
         raise GpubError(f'the ladder switches {", ".join(bad)} itself; leave it out of --set')
     shape, cfg = override(p, settings); mc = p.config(vocab=SHAPES[preset].model['vocab'], **shape); flops = flops_per_token(mc)
     rates = {f: matmul_rate(device, f, 4096 if device.type == 'cuda' else 512) for f in FORMATS if not lacks_format(device, f)}
-    tokens, seconds = cfg.batch_tokens, lambda rate: flops*tokens/(.4*rate)
-    while 'batch_tokens' not in settings and tokens % (2*mc.ctx) == 0 and seconds(max(rates.values())) > budget: tokens //= 2
+    tokens, seconds = cfg.batch_tokens, lambda rate: flops*tokens/(.4*rate) # two fifths of a matmul's rate
+    while 'batch_tokens' not in settings and tokens % (2*mc.ctx) == 0 and seconds(max(rates.values())) > 1: tokens //= 2
     if tokens % mc.ctx: raise GpubError(f'batch_tokens {tokens} is not a multiple of the context {mc.ctx}')
     asked = {} if cfg.precision == 'auto' else dict(precision=cfg.precision)
-    if not asked and seconds(rates['fp32']) > 3*budget: asked = dict(precision=pick_precision(device).name) # fp32 would take all the time there is
+    if not asked and seconds(rates['fp32']) > 3: asked = dict(precision=pick_precision(device).name) # fp32 would take all the time there is
     path = Path(folder)/'tokens.bin'; ids = zipf_tokens(1 << 20, mc.vocab).astype(id_dtype(mc.vocab))
     ids = np.tile(ids, max(16, -(-8*tokens >> 20))) # long enough that cold reads are far apart
     for f in (path, path.with_name('cold.bin')): ids.tofile(f)
     return Place(preset, mc, replace(cfg, batch_tokens=tokens, stages=(), micro_batch=None, steps=max(cfg.steps, 100_000)), device, path, ids, rates, asked)
 
 # %% ../nbs/lib/rungs.ipynb #f5445343
-def unfuse(opts):
+def unfuse(
+    opts # optimizers; those that are no AdamW stay as they are
+):
     "AdamW as torch makes it when nobody asks: one small kernel after another"
     for o in opts:
         if isinstance(o, torch.optim.AdamW):
             o._step_supports_amp_scaling = False
             for g in o.param_groups: g['fused'] = g['foreach'] = None
 
-def held_bytes(model, opts):
+def held_bytes(
+    model, # whose parameters and buffers count
+    opts,  # its optimizers, whose state counts
+): # int
     "Weights, and what the optimizers remember of them"
     return sum(t.numel()*t.element_size() for t in [*model.parameters(), *model.buffers(), *(v for o in opts for s in o.state.values() for v in s.values())])
 
-def own(loss):
+def own(
+    loss # function of (ids, targets)
+): # the same function
     "A function with code of its own: torch.compile keeps kernels by code, and would hand one contender's to another"
     def call(x, y): return loss(x, y)
     call.__code__ = call.__code__.replace(co_name=f'loss_{id(call)}'); return call
 
 class Climber:
     "The engine with some switches thrown; raises what a switch raises that does not work here"
-    def __init__(self, p:Place, switches:dict):
+    def __init__(self,
+        p:Place,       # where it stands
+        switches:dict, # keys of BASE; those left out are as there
+    ):
         began, self.p, self.s, self.clock, self.losses, self.notes = time.perf_counter(), p, {**BASE, **switches}, Clock(p.device), [], []
         s = self.s; seed_everything(p.train.seed); naive = repeated(attend) if hasattr(p.cfg, 'kv_heads') else attend
         self.model = build(p.cfg, **(dict(attend=naive) if s['attend'] == 'naive' else {})).to(p.device)
@@ -133,11 +149,17 @@ class Climber:
         self.loop = self.steps(start=0)
         self.run(1); self.ready = time.perf_counter() - began
 
-    def elsewhere(self, s):
+    def elsewhere(self,
+        s # processor seconds
+    ):
         "Work that other processes did is no saving on a CPU: its processor time counts like this one's"
         if self.p.device.type == 'cpu': self.clock.waited += s/torch.get_num_threads()
 
-    def fetch(self, n, ctx):
+    def fetch(self,
+        n,   # number of the step
+        ctx, # window, which the ladder never changes
+    ): # (ids, targets)
+        "The rows of a step; what the loader waited for is added to the clock"
         wall, busy = time.perf_counter(), time.process_time(); rows = self.get(n)
         self.clock.waited += max(0., time.perf_counter() - wall - (time.process_time() - busy)); return rows
 
@@ -149,8 +171,10 @@ class Climber:
             try: yield
             finally: gc.enable()
 
-    def run(self, n):
-        "`n` steps; their losses are kept, their seconds returned"
+    def run(self,
+        n # steps
+    ): # seconds of each
+        "Make the next steps, and keep their losses"
         with self.around():
             self.clock()
             for _ in range(n): self.losses.append(next(self.loop).loss); self.clock()
@@ -161,7 +185,7 @@ class Climber:
         self.loop.close(); self.loop = self.steps = self.model = self.opts = self.fit = self.get = None
 
     def gb(self):
-        "Weights, optimizer state, and the most a step needs beyond them"
+        "GB (1e9 bytes) of weights, optimizer state, and the most a step needs beyond them; None on MPS, which cannot tell"
         if self.p.device.type == 'mps': return None
         fresh = self.steps(start=len(self.losses)) # a frame of its own: nothing of an earlier step is freed in it
         def one():
@@ -172,14 +196,14 @@ class Climber:
 @dataclass(frozen=True)
 class Rung:
     "One switch, off and on"
-    name:str
-    says:str         # what is different when it is on
-    on:dict          # switches of BASE
+    name:str             # in tables, and for `gpub bench ladder --rung`
+    says:str             # what is different when it is on
+    on:dict              # switches of BASE
     off:dict=field(default_factory=dict) # where its off side differs from the rungs below it
-    tolerance:float=1e-3 # nats by which a step's loss may differ
-    lacks:object=lambda p: None # function of a `Place`: why it cannot be tried there
-    why:str=''       # the reason, where the library comes with it off
-    slow:int=1       # how many times as long as another rung it takes to prepare
+    tolerance:float|None=1e-3 # nats by which a step's loss may differ; None: another recipe, whose losses are not compared
+    lacks:object=None    # function of a `Place`: why it cannot be tried there, or None; None: it can everywhere
+    why:str=''           # the reason, where the library comes with it off
+    slow:int=1           # how many times as long as another rung it takes to prepare
 
 def _cuda(p): return None if p.device.type == 'cuda' else 'no CUDA device'
 def _fork(p):
@@ -240,7 +264,9 @@ def shipped(
             'pieces': 1 if cfg.micro_batch is None else 4, 'grad_checkpoint': 'off' if cfg.grad_checkpoint == 'auto' else cfg.grad_checkpoint,
             'collect': gc.isenabled(), 'optimizer': cfg.optimizer}
 
-def defaults(device='cuda'):
-    "[(rung, whether the library comes with it, why not)]"
+def defaults(
+    device='cuda' # as for `shipped`
+): # [(rung, whether the library comes with it, why not)]
+    "Every rung beside the library's own setting"
     ours = shipped(device)
     return [(r.name, all(ours[k] == v for k, v in r.on.items()), r.why) for r in RUNGS]

@@ -32,7 +32,7 @@ def in_turns(
 # %% ../nbs/lib/serve.ipynb #15363397
 def app(
     runs,         # run folders, or one
-    device='cpu',
+    device='cpu', # where the models compute
     columns=3,    # checkpoints side by side, at most
 ): # a `gradio.Blocks`, not started
     "The page; raises `GpubError` for a folder without checkpoints, and where Gradio is not installed"
@@ -60,8 +60,10 @@ def app(
     return page
 
 def serve(
-    runs, port=7860, device='cpu',
-    wait=True, # until Ctrl-C; else return once it answers
+    runs,         # run folders, or one
+    port=7860,    # where the page answers, on this machine only
+    device='cpu', # where the models compute
+    wait=True,    # until Ctrl-C; else return once it answers
 ): # the running `gradio.Blocks`
     "Start the page on this machine; raises `GpubError` when the port is taken"
     page = app(runs, device); import gradio as gr

@@ -7,7 +7,6 @@ __all__ = ['KERNELS', 'Op', 'Traffic', 'step_ops', 'roof', 'plot_roofline', 'kee
            'head_loss']
 
 # %% ../nbs/season1/06_optimizations.ipynb #d57cb209
-import math
 from dataclasses import dataclass
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -24,12 +23,14 @@ from .gpt import GPT, sdpa
 @dataclass
 class Op:
     "A kind of kernel in a step"
-    name:str
-    calls:int=0
-    flops:int=0
-    bytes:int=0 # read and written
+    name:str    # torch's, without `aten::`
+    calls:int=0 # how often it ran
+    flops:int=0 # of all calls
+    bytes:int=0 # of all calls, read and written
     @property
-    def intensity(self): return self.flops/max(1, self.bytes) # FLOPs per byte
+    def intensity(self):
+        "FLOPs per byte"
+        return self.flops/max(1, self.bytes)
 
 _FREE, _SPARSE = ('empty', '_unsafe_view', 'lift_fresh'), ('embedding', 'nll_loss_forward') # no bytes; reads a few rows of its first input only
 
@@ -52,11 +53,11 @@ class Traffic(TorchDispatchMode):
         return out
 
 def step_ops(
-    cfg,               # a config
-    batch:int=1,       # sequences
-    attend=sdpa,       # as for the model
+    cfg,                 # of the model
+    batch:int=1,         # sequences
+    attend=sdpa,         # as for the model
     dtype=torch.float32, # of the matmuls, under autocast
-    model=GPT,         # (cfg, attend) -> what has `.loss`
+    model=GPT,           # (cfg, attend) -> what has `.loss`
 ): # list of `Op`, most bytes first
     "The kernels of one eager training step, forward and backward, and of a fused AdamW (12 FLOPs, 28 bytes a parameter)"
     with FakeTensorMode(), torch.autocast('cpu', dtype, enabled=dtype != torch.float32):
@@ -79,11 +80,11 @@ def plot_roofline(
     peaks,     # {format: FLOP/s}
     bandwidth, # bytes/s
     points,    # {label: (FLOPs per byte, FLOP/s reached or allowed)}
-    size=(7, 3.4),
+    size=(7, 3.4), # inches
 ): # matplotlib Figure
     "The ceilings of a machine, and where kernels stand under them; both axes logarithmic"
     import matplotlib.pyplot as plt
-    fig, ax = plt.subplots(figsize=size); lo = min([.1, *(i for i, _ in points.values())]); hi = max([1000, *(2*i for i, _ in points.values())])
+    fig, ax = plt.subplots(figsize=size); at = [max(peaks.values())/bandwidth, *(i for i, _ in points.values())]; lo, hi = min(at)/3, 3*max(at)
     for i, (name, peak) in enumerate(sorted(peaks.items(), key=lambda kv: -kv[1])):
         ax.plot([lo, peak/bandwidth, hi], [lo*bandwidth, peak, peak], color='#22252b', lw=1.4, alpha=1 - .2*i)
         ax.text(hi, peak, f' {name}', va='center', fontsize=9)
@@ -104,9 +105,9 @@ def keep_bits(
     return ((i + (1 << drop - 1) - 1 + ((i >> drop) & 1)) >> drop << drop).view(torch.float32)
 
 def lost(
-    g,         # any tensor
-    scale=1.,  # it is multiplied by this first
-    dtype=torch.float16,
+    g,        # any tensor
+    scale=1., # it is multiplied by this first
+    dtype=torch.float16, # the narrow format
 ): # share of the numbers that are not zero and become zero
     "What underflows in a narrow format"
     there = g != 0
@@ -114,8 +115,10 @@ def lost(
 
 # %% ../nbs/season1/06_optimizations.ipynb #f731dfc7
 def tiled(
-    q_bhtd, k_bhsd, v_bhsd, # as in `gpt.attend`
-    tile=64,                # queries, and keys, at a time
+    q_bhtd,  # queries: the last t of the s positions
+    k_bhsd,  # keys
+    v_bhsd,  # values
+    tile=64, # queries, and keys, at a time
 ): # (b, h, t, d)
     "Chapter 1's `attend` with a running softmax over tiles (Dao et al. 2022, arXiv:2205.14135, algorithm 1): no (t, s) matrix"
     t, s, out = q_bhtd.size(-2), k_bhsd.size(-2), []; place_s = torch.arange(s, device=q_bhtd.device)
@@ -150,10 +153,10 @@ def features(
     return model.norm(x_btc)
 
 def head_loss(
-    model,         # `GPT` or `Llama`
-    multiple:int=1,# the head's rows inside: zeros up to a multiple of this, their scores cut off
-    head='whole',  # whole; chunked: `pieces` of the tokens, their scores computed again for the backward pass; torch: `F.linear_cross_entropy` (2.13); liger: the package's
-    pieces:int=8,
+    model,          # `GPT` or `Llama`
+    multiple:int=1, # the head's rows inside: zeros up to a multiple of this, their scores cut off
+    head='whole',   # whole; chunked: `pieces` of the tokens, their scores computed again for the backward pass; torch: `F.linear_cross_entropy` (2.13); liger: the package's
+    pieces:int=8,   # of a chunked head
 ): # function (ids, targets) -> mean nats per token, to be handed to `train` as `loss_fn`
     "Another way to compute `model.loss`; raises `GpubError` for a way that does not exist"
     ways = dict(whole=_whole, chunked=_chunked, torch=_torch, liger=_liger)

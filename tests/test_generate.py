@@ -2,7 +2,7 @@
 import math
 from dataclasses import replace
 import pytest, torch
-from gpub.bench_generate import as_gpt2
+from gpub.bench_generate import in_transformers
 from gpub.core import GpubError
 from gpub import generate as generation
 from gpub.generate import Laid, Memory, Taste, chances, choose, generate, laid, penalise, write
@@ -51,14 +51,14 @@ def test_slide_of_16_reads_what_it_says():
 
 @pytest.mark.parametrize('kw', (dict(), dict(tied=False), dict(width=512, heads=8)))
 def test_greedy_text_is_that_of_transformers(kw):
-    pytest.importorskip('transformers'); model = toy(**kw); theirs = as_gpt2(model)
+    pytest.importorskip('transformers'); model = toy(**kw); theirs = in_transformers(model)
     for p in PROMPTS:
         n = 32 - len(p); x = torch.tensor([p])
         assert generate(model, p, n, temperature=0) == theirs.generate(x, attention_mask=torch.ones_like(x), max_new_tokens=n, do_sample=False, pad_token_id=0)[0].tolist()
 
 def test_repetition_penalty_is_that_of_transformers():
     pytest.importorskip('transformers'); model = toy(); x = torch.tensor([PROMPTS[1]])
-    want = as_gpt2(model).generate(x, attention_mask=torch.ones_like(x), max_new_tokens=20, do_sample=False, repetition_penalty=1.3, pad_token_id=0)[0].tolist()
+    want = in_transformers(model).generate(x, attention_mask=torch.ones_like(x), max_new_tokens=20, do_sample=False, repetition_penalty=1.3, pad_token_id=0)[0].tolist()
     assert generate(model, PROMPTS[1], 20, temperature=0, repetition_penalty=1.3) == want != generate(model, PROMPTS[1], 20, temperature=0)
 
 @pytest.mark.parametrize('kw', (dict(temperature=.7), dict(top_k=3), dict(top_p=.6), dict(top_k=7, top_p=.8, temperature=1.4), dict(top_k=1), dict(top_k=99)))
