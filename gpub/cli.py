@@ -247,6 +247,7 @@ for command in bench_ladder_command, bench_machine_command: bench.add_command(co
 # %% ../nbs/lib/cli.ipynb #845aedfe
 def main():
     "The `gpub` command: runs `cli` and turns what went wrong into one line and an exit code"
+    for s in sys.stdout, sys.stderr: getattr(s, 'reconfigure', dict)(errors='backslashreplace') # a terminal or file that lacks a letter gets its number
     try: cli.main(standalone_mode=False)
     except Interrupted as e:
         if os.environ.get('RANK', '0') == '0': click.echo(f'gpub: {e}', err=True)
@@ -257,3 +258,5 @@ def main():
     except GpubError as e:
         if os.environ.get('RANK', '0') == '0' or not isinstance(e, (Relayed, Diverged)): click.echo(f'gpub: {e}', err=True) # of several processes one tells what all know
         sys.exit(1)
+    except OSError as e: # a path that no module asked about: too long, locked away, on a full disk
+        click.echo(f"gpub: {f'{e.filename}: ' if e.filename else ''}{e.strerror or e}; look at the path, its permissions and the room on its disk", err=True); sys.exit(1)

@@ -169,6 +169,8 @@ class Run:
         self.born = time.perf_counter()
         if not (isinstance(usd_per_hour, (int, float)) and 0 <= usd_per_hour < math.inf): raise GpubError(f'--usd-per-hour must be 0 or more, got {usd_per_hour}')
         if parallel not in ('ddp', 'fsdp'): raise GpubError(f"--parallel must be ddp or fsdp, got {parallel!r}")
+        for k, n in dict(keep=keep, save_every=1 if save_every is None else save_every).items():
+            if type(n) is not int or n < 1: raise GpubError(f"--{k.replace('_', '-')} must be a whole number of at least 1, got {n!r}")
         self.name, self.preset, self.world, self.parallel = preset, find_preset(preset), World.from_env(), parallel
         shape, self.cfg = override(self.preset, settings or {})
         self.out, self.usd_per_hour, self.keep, self.mirror, self.track = Path(out or runs_dir()/preset), usd_per_hour, keep, mirror, track
@@ -266,7 +268,7 @@ class Run:
 
     def _newest(self):
         "The checkpoint that everybody loads, as text"
-        return str(latest(self.out, say=self.say)) if (self.out/'LATEST').exists() else None
+        return (p := latest(self.out, say=self.say)) and str(p)
 
     def _written(self):
         "The newest one when the last write has ended"
@@ -397,9 +399,11 @@ def load_run(
 ): # (model in eval mode, tokenizer, config)
     "A trained model, ready to use; raises `GpubError` when the folder holds none"
     if not Path(run, 'config.json').is_file(): raise GpubError(f'{run} is not a run folder: it has no config.json; train one with gpub train shakespeare')
-    config = read_json(Path(run, 'config.json')); c = load_checkpoint(run, step, optimizer=False)
-    model = build(config['model']); model.load_state_dict(c.model)
-    return model.to(pick_device(device)).eval(), load_tokenizer(run), config
+    config = read_json(Path(run, 'config.json')); c, tok = load_checkpoint(run, step, optimizer=False), load_tokenizer(run)
+    try: model, wanted = build(config['model']), config['data']['tokenizer']; model.load_state_dict(c.model)
+    except (KeyError, TypeError, RuntimeError) as e: raise GpubError(f'{run}: config.json does not describe the model in {c.path} ({first_line(e)}); restore it') from None
+    if tok.fingerprint != wanted: raise GpubError(f'{run}: the model learned with tokenizer {wanted}, tokenizer.json is {tok.fingerprint}: its ids mean other words; restore it')
+    return model.to(pick_device(device)).eval(), tok, config
 
 def continue_text(
     run,            # a run folder

@@ -242,7 +242,7 @@ class BPETokenizer:
         pattern=PATTERN,   # where no token may cross, see `pieces`
     ): # the tokenizer
         "Learn a vocabulary; raises `GpubError` when there is no text or no room for the 256 bytes"
-        if vocab < 256: raise GpubError(f'a byte-level vocabulary needs at least the 256 bytes, not vocab={vocab}')
+        if not 256 <= vocab <= 1 << 24: raise GpubError(f'a byte-level vocabulary needs at least the 256 bytes, and at most 2^24 tokens, not vocab={vocab}')
         texts = (_whole(t) for t in texts if t); first = next(texts, None)
         if first is None: raise GpubError('there is no text to train a tokenizer on')
         tok = _bare(models.BPE(), pattern); alphabet = pre_tokenizers.ByteLevel.alphabet()

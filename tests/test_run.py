@@ -10,6 +10,7 @@ from gpub.checkpoint import load_checkpoint
 from gpub.cli import main
 from gpub.core import load_shakespeare
 from gpub.plays import plays
+from gpub.tokenizer import CharTokenizer
 from kill import same_weights, start, wait_for
 
 # runs are compared: none may time for itself which precision is faster
@@ -67,6 +68,10 @@ def test_sample(straight, capsys):
     (['train', 'shakespeare', '--set', 'heads=5'], ['heads', '5']),
     (['train', 'shakespeare', '--set', 'lr=fast'], ['lr', 'fast']),
     (['train', 'shakespeare', '--set', 'lr'], ['key=value']),
+    *[(['train', 'shakespeare', '--set', f'{k}={v}'], [k, said]) for k, v, said in [('betas', 5, '5'), ('betas', '[1]', '1'), ('betas', '[2,0.9]', '2'), ('betas', '["a","b"]', 'a'), ('muon_momentum', 'much', 'much'), ('muon_momentum', 1, '1'),
+        ('seed', 1.5, '1.5'), ('seed', 2**64, 2**64), ('stages', 5, '5'), ('stages', '[[0,16,3]]', '16'), ('depths', '[[0]]', '0'), ('stages', '[["a",16]]', 'a'), ('decay', 'late', 'late'), ('floor', 'null', 'None')]],
+    (['train', 'shakespeare', '--keep', '0'], ['--keep', '0']), (['train', 'shakespeare', '--save-every', '0'], ['--save-every', '0']),
+    (['train', 'shakespeare', '--device', 'cpu:x'], ['cpu:x']), (['train', 'shakespeare', '--data', 'a'*300], ['aaa', 'too long']), (['sample', 'a'*300], ['aaa', 'too long']),
     (['train', 'shakespeare', '--steps', '0'], ['steps', '0']),
     (['train', 'shakespeare', '--set', 'batch_tokens=100'], ['batch_tokens', '100', '256']),
     (['train', 'shakespeare', '--device', 'tpu'], ['tpu', 'cpu']),
@@ -156,6 +161,24 @@ def test_without_network_the_plays(tmp_path, capsys, monkeypatch):
     argv = ['train', 'shakespeare', '--out', tmp_path/'run', '--set', 'width=16', '--set', 'ctx=128', '--set', 'batch_tokens=256', '--steps', '3', '--set', 'heads=2']
     assert gpub(*argv) == 0; assert 'NO NETWORK' in capsys.readouterr().out
     assert json.loads((tmp_path/'run'/'config.json').read_text())['reference']['source entropy'] > 0
+
+def test_without_LATEST_it_goes_on_all_the_same(straight, text, tmp_path, capsys):
+    "Copied without it, or killed before it was written: the checkpoints are there, and so is the log"
+    out = tmp_path/'run'; shutil.copytree(straight, out); (out/'LATEST').unlink()
+    assert gpub('train', 'shakespeare', '--data', text, '--out', out, *TINY) == 0; same_run(straight, out); assert '--- step 0' not in capsys.readouterr().out
+
+@pytest.mark.parametrize('how, parts', [('tokenizer', ['tokenizer.json', 'restore']), ('model', ['config.json does not describe', 'restore']), ('nothing', ['config.json does not describe', "'model'"])])
+def test_a_run_whose_parts_do_not_belong_together(how, parts, straight, tmp_path, capsys):
+    out = tmp_path/'run'; shutil.copytree(straight, out); config = json.loads((out/'config.json').read_text())
+    if how == 'tokenizer': CharTokenizer(json.loads((out/'tokenizer.json').read_text())['chars'][::-1]).save(out)
+    else: (out/'config.json').write_text(json.dumps(config | dict(model=config['model'] | dict(layers=3)) if how == 'model' else dict(data=config['data'])))
+    assert gpub('sample', out, '-n', '3') == 1; one_line(capsys, *parts)
+
+def test_a_terminal_that_lacks_letters(straight, tmp_path):
+    "cp1252 as on Windows, ASCII as in a bare container: what cannot be shown is spelled, and nothing stops"
+    p = tmp_path/'text.txt'; p.write_text(plays(6000, seed=3).replace('e', '\u2603'), encoding='utf-8')
+    proc = start('train', 'shakespeare', '--data', p, '--out', tmp_path/'run', *TINY[:-4], '--steps', '3', PYTHONIOENCODING='cp1252'); out, err = proc.communicate()
+    assert proc.returncode == 0 and not err and '\\u2603' in out
 
 def test_stopped_at_once_says_so(capsys, monkeypatch):
     def twice(self): raise KeyboardInterrupt # a second Ctrl-C, or one before the training began

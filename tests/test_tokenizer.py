@@ -120,6 +120,7 @@ def test_gpt2_files(tmp_path):
 
 def test_training_refuses():
     with pytest.raises(GpubError, match='256'): BPETokenizer.train([TEXT], vocab=100)
+    with pytest.raises(GpubError, match='at most'): BPETokenizer.train([TEXT], vocab=10**12) # Rust would ask for the memory and end the process
     for empty in [], ['', '']:
         with pytest.raises(GpubError, match='no text'): BPETokenizer.train(empty)
 
