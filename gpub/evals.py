@@ -32,19 +32,21 @@ from .train import evaluate
 
 # %% ../nbs/season2/03_what_it_learned.ipynb #a88180d5
 def calibrate(
-    lm, model,      # a harness model, and the model it wraps
-    ids,            # of a text: at least two
-    tolerance=1e-3, # nats
+    lm,    # a harness model, as from `adapter`
+    model, # the model it wraps
+    ids,   # of a text: at least two
 ): # dict: tokens, and nats a token both ways
-    "The loss through the harness beside `train.evaluate`; raises `GpubError` when they differ, or are no numbers"
+    "The loss through the harness beside `train.evaluate`; raises `GpubError` when they differ by more than a thousandth of a nat, or are no numbers"
     ctx, ids = model.cfg.ctx, [int(i) for i in ids]; windows = [(ids[i:i + 1], ids[i + 1:i + ctx + 1]) for i in range(0, len(ids) - 1, ctx)]
     harness, training = -sum(nats for nats, _ in pair_scores(lm, windows))/(len(ids) - 1), evaluate(model, ids, ctx)
-    if not abs(harness - training) <= tolerance:
+    if not abs(harness - training) <= 1e-3: # nan fails here, too
         raise GpubError(f'the harness measures {harness:.4f} nats a token, training {training:.4f}, on the same {len(ids) - 1:,} tokens: '
                         'until they agree no score means anything')
     return dict(tokens=len(ids) - 1, harness=harness, training=training)
 
-def corpus_of(config): # `Corpus`, or None where it is gone or another one by now
+def corpus_of(
+    config:dict, # the content of a run's config.json
+): # `Corpus`, or None where it is gone or another one by now
     "What a run learned from"
     source = config.get('data', {}).get('source')
     try: c = load_corpus(None if source in ('tiny shakespeare', 'built-in plays') else source, config['model']['ctx'], say=lambda text: None)
@@ -53,16 +55,16 @@ def corpus_of(config): # `Corpus`, or None where it is gone or another one by no
 
 # %% ../nbs/season2/03_what_it_learned.ipynb #bf62e264
 def training_texts(
-    corpus,
-    most=4_000_000, # characters, about; equally from every shard
+    corpus, # `Corpus`
 ): # list of str
-    "Documents that the model learned from, read back from its tokens"
-    if corpus.texts: return [corpus.texts[0][:most]]
-    return [t for texts in shard_texts(corpus, 'train', most//3).values() for t in texts]
+    "Documents that the model learned from, read back from its tokens: about four million characters, equally from every shard"
+    if corpus.texts: return [corpus.texts[0][:4_000_000]]
+    return [t for texts in shard_texts(corpus, 'train', 1_333_333).values() for t in texts]
 
 def shard_texts(
-    corpus, split,
-    most:int, # tokens, over all shards
+    corpus,    # `Corpus` of shards
+    split:str, # train or val
+    most:int,  # tokens, over all shards
 ): # source -> documents
     "Text read back from the shards of a corpus"
     manifest, end, out = read_manifest(corpus.source), corpus.tok.end, {}
@@ -73,9 +75,9 @@ def shard_texts(
     return out
 
 def contamination(
-    texts,
+    texts, # documents
     files, # of a benchmark
-): # dict: documents, how many share 13 words with a question; items, how many are too short to be found
+): # dict: documents, their characters, how many are hits (share 13 words with a question); items, how many are too short to be found
     "Whether the questions were in the training text"
     bench = Benchmarks(files)
     return dict(documents=len(texts), characters=sum(map(len, texts)), hits=sum(bool(bench.hits(t)) for t in texts),
@@ -84,17 +86,23 @@ def contamination(
 # %% ../nbs/season2/03_what_it_learned.ipynb #953d821a
 DEFAULT = 'arc_easy', 'arc_challenge', 'hellaswag', 'mmlu', 'truthfulqa_mc2', 'lambada'
 
-def in_vocabulary(items, tok): # (items, characters replaced)
+def in_vocabulary(
+    items, # list of `Item`
+    tok,   # a character tokenizer lacks most characters; byte pairs lack none
+): # (items, characters replaced)
     "Questions in the characters a tokenizer has"
     lost = Counter()
     def clean(text): t, n = legible(tok, text); lost[''] += n; return t
     return [Item(i.id, clean(i.context), tuple(map(clean, i.choices)), i.right) for i in items], lost['']
 
 def one_task(
-    lm, name, items, tok,
-    count_v, # how often each token occurs in training text
-    found,   # from `contamination`; None: not checked
-    shots:int=0, # solved questions before each of `items`
+    lm,          # our `adapter` of the model
+    name:str,    # of `TASKS`
+    items,       # list of `Item`, as `load_items` gives them
+    tok,         # the model's tokenizer
+    count_v,     # how often each token occurs in training text
+    found,       # from `contamination`; None: not checked
+    shots:int=0, # solved questions that stand before each of `items`, to be noted
 ): # dict
     "A task's part of the results: the model's answers, those of the controls, and what was cut, replaced or found"
     kind, (clean, lost) = TASKS[name].kind, in_vocabulary(items, tok); lm.cuts.contexts = lm.cuts.answers = 0
@@ -111,15 +119,15 @@ def one_task(
 
 # %% ../nbs/season2/03_what_it_learned.ipynb #49c3cd63
 def held_out(
-    corpus,
-    most=60_000, # tokens
+    corpus, # `Corpus`
 ): # source -> documents that the model never learned from
-    "Validation text by source"
-    if corpus.texts: return {corpus.source: [corpus.texts[1][:2*most]]}
-    return shard_texts(corpus, 'val', most)
+    "Validation text by source: 60,000 tokens in all, or 120,000 characters of a plain text"
+    if corpus.texts: return {corpus.source: [corpus.texts[1][:120_000]]}
+    return shard_texts(corpus, 'val', 60_000)
 
 def bits_by_source(
-    model, tok,
+    model, # ids -> logits
+    tok,   # its tokenizer
     texts, # source -> list of str
 ): # source -> bits per byte
     "Surprise at a text in the unit that all tokenizers share; documents follow each other as in training"
@@ -131,8 +139,8 @@ def bits_by_source(
     return out
 
 def by_position(
-    model,
-    ids, # of a text, at least one window
+    model, # ids -> logits; `cfg.ctx` is the window
+    ids,   # of a text, at least one window and a token
 ): # (t,) nats a token at each place of the window
     "Loss by place: how much the tokens before help"
     nats, ctx = token_nats(model, ids), model.cfg.ctx
@@ -140,11 +148,17 @@ def by_position(
     return nats[:len(nats)//ctx*ctx].reshape(-1, ctx).mean(0)
 
 # %% ../nbs/season2/03_what_it_learned.ipynb #56933f39
-def words_known(texts): # a set
-    "The words that occur in a text"
+def words_known(
+    texts, # a list of them
+): # a set
+    "The words that occur in texts"
     return {w for t in texts for w in words_of(t)}
 
-def milestones(runs, device='auto', n:int=60): # str
+def milestones(
+    runs,          # run folders
+    device='auto', # where they are sampled
+    n:int=60,      # tokens for each prompt
+): # str
     "The pinned prompts under all kept checkpoints of some runs; raises `GpubError` where none is kept"
     kept = [(r, int(p.name[5:])) for r in runs for p in sorted(Path(r, 'checkpoints').glob('step-????????'))]; asked = pinned()
     if not kept: raise GpubError(f"no checkpoints in {', '.join(map(str, runs))}: nothing to sample from")
@@ -153,11 +167,12 @@ def milestones(runs, device='auto', n:int=60): # str
 
 # %% ../nbs/season2/03_what_it_learned.ipynb #8b8ef5ba
 def programs(
-    model, tok,
-    limit=None, # the first so many problems
-    n:int=120,  # tokens to write for each
-    folder=None,
-): # dict: n, passed, how the others ended
+    model,       # `GPT` or `Llama`
+    tok,         # its tokenizer
+    limit=None,  # the first so many problems; None: all
+    n:int=120,   # tokens to write for each
+    folder=None, # of the benchmark file, as for `task_files`
+): # dict: n, passed, ends (how they all ended -> how many)
     "HumanEval, one greedy try each, run in the sandbox"
     asked = problems(limit, folder); prompts = [legible(tok, p['prompt'])[0] for p in asked]
     ran = [solves(p, write(model, tok, q, n, temperature=0)[len(q):]) for p, q in zip(asked, prompts)]
@@ -168,13 +183,13 @@ def evaluate_run(
     run,              # a run folder
     tasks=DEFAULT,    # names from `TASKS`, or humaneval
     limit=None,       # items of each, by lot; None: all
-    step=None, device='auto',
+    step=None,        # which checkpoint; default the newest
+    device='auto',    # auto, cpu, cuda, cuda:1
     folder=None,      # of benchmark files, instead of `eval` in `$GPUB_DATA`
     check:int=10,     # items of each task that lm-eval's hf model answers too, on the exported folder; 0: none
-    tokens=None,      # read at once; default: 1024 on a CPU, 8192 elsewhere
     online=False,     # take the questions from lm-eval, which downloads them
     shots:int=0,      # solved questions before each, where answers are chosen and tasks have any
-    say=print,
+    say=print,        # told the gate's numbers, and whether the models agree
 ): # dict: the results, ready for JSON
     "The report card of a run; raises `GpubError` for an unknown task, a missing or malformed file, a missing lm-eval, and a model that fails the gate"
     use_threads(); known = [*TASKS, 'humaneval']
@@ -182,7 +197,7 @@ def evaluate_run(
     asked = {t: by_lot(their_items(t, shots), limit) if online else load_items(t, limit, folder, shots=shots) for t in tasks if t in TASKS}
     code = problems(limit, folder) if 'humaneval' in tasks else []
     model, tok, config = load_run(run, step, device); step = step or int(latest(run).name.removeprefix('step-'))
-    tokens = tokens or (1024 if model.tok.weight.device.type == 'cpu' else 8192); lm, corpus = adapter(model, tok, tokens), corpus_of(config)
+    tokens = 1024 if model.tok.weight.device.type == 'cpu' else 8192; lm, corpus = adapter(model, tok, tokens), corpus_of(config)
     words = [i.context for items in asked.values() for i in items] + [p['prompt'] for p in code]
     texts = training_texts(corpus) if corpus else [legible(tok, t)[0] for t in words]
     ids = np.concatenate(tok.encode_batch(texts)); gate = calibrate(lm, model, (corpus.val if corpus else ids)[:8*model.cfg.ctx + 1])
@@ -203,12 +218,15 @@ def evaluate_run(
                     tokens_at_once=tokens, dtype=str(model.tok.weight.dtype).removeprefix('torch.'), device=str(pick_device(device)))
     return result | dict(settings=settings, versions={n: version(n) for n in ('gpub', 'lm_eval', 'torch', 'transformers')}, machine=machine(settings['device']))
 
-def values(outcome): # what `one_task` stored
+def values(
+    outcome, # as `one_task` stored it: a string of 0 and 1, or a list of numbers
+): # float array
     "Outcomes as numbers again"
     return np.array([float(v) for v in outcome])
 
 def compare_results(
-    a, b, # from `evaluate_run`
+    a, # from `evaluate_run`
+    b, # another; differences are this one's minus the first's
 ): # Table
     "Two report cards, task by task; raises `GpubError` when they have no questions in common"
     common = [t for t in a['tasks'] if t in b['tasks'] and all(a['tasks'][t][k] == b['tasks'][t][k] for k in ('items', 'shots'))]
@@ -223,7 +241,19 @@ def compare_results(
     return Table(['task', 'metric', 'questions', name(a), name(b), 'difference', '95%', ''], rows, 'paired bootstrap over questions')
 
 # %% ../nbs/season2/03_what_it_learned.ipynb #b3f8dcc8
-def result_of(run, tasks, limit, step, device, folder, check, file, say, online=False, shots=0):
+def result_of(
+    run,          # a run folder
+    tasks,        # as for `evaluate_run`, like all that follow but `file`
+    limit,        # questions of each, by lot; None: all
+    step,         # which checkpoint; None: the newest
+    device,       # auto, cpu, cuda, cuda:1
+    folder,       # of benchmark files; None: `eval` in `$GPUB_DATA`
+    check:int,    # questions for lm-eval's hf model
+    file,         # where results are kept; None: evals.json in the run folder
+    say,          # told what is read, computed, written
+    online=False, # questions from lm-eval
+    shots=0,      # solved questions before each
+): # dict, as from `evaluate_run`
     "The results of a run: those in its evals.json if they answer the same questions about the same checkpoint, else new ones"
     path = Path(file or Path(run, 'evals.json')); step = step or (int(latest(run).name.removeprefix('step-')) if Path(run, 'LATEST').is_file() else None)
     if path.is_file():
@@ -270,8 +300,10 @@ def eval_command(runs, tasks, limit, shots, steps, device, folder, online, file,
         diff = token_diff(*(load_run(r, s, device)[:2] for r, s in at), words)
         click.echo(f"written to {heat_page(diff, page, [Path(r).name + (f', step {s:,}' if s else '') for r, s in at])}")
 
-def report(result):
-    "The results in lines"
+def report(
+    result:dict, # from `evaluate_run`
+): # str
+    "The results for a terminal: a table per task"
     out = [f"{result['run']}, step {result['step']:,}, {result['parameters']:,} parameters", *(str(card(t, r)) for t, r in result['tasks'].items())]
     if h := result.get('humaneval'): out.append(f"humaneval: {h['passed']} of {h['n']} functions pass, one try each; ends: {h['ends']}")
     if b := result.get('bits_per_byte'): out.append('bits per byte, held out: ' + ', '.join(f'{k} {v:.3f}' for k, v in b.items()))

@@ -27,13 +27,14 @@ from .tasks import Item
 @dataclass
 class Cuts:
     "How many contexts and answers were too long for the window"
-    contexts:int=0
-    answers:int=0
+    contexts:int=0 # that lost their beginning, or all
+    answers:int=0  # that are longer than the window alone
 
 def fit(
-    context, answer, # ids; neither empty
-    ctx:int,         # the model's window
-    cuts=None,       # `Cuts`, to be added to
+    context,   # ids, at least one
+    answer,    # ids, at least one
+    ctx:int,   # the model's window
+    cuts=None, # `Cuts`, to be added to
 ): # (context, answer) as tuples of what the window holds
     "The end of a question: `ctx` tokens to read, and what each of them predicts"
     if not len(context) or not len(answer): raise GpubError(f'a context of {len(context)} and an answer of {len(answer)} tokens: both need at least one')
@@ -43,7 +44,7 @@ def fit(
 
 def pack(
     pairs,   # of (context, answer), as `fit` gives them
-    ctx:int,
+    ctx:int, # the model's window
 ): # list of (context, [(position in pairs, answer), ...]): at most `ctx` tokens to read in each
     "Answers to the same context, together as far as they fit"
     groups, rows = {}, []
@@ -60,8 +61,8 @@ def pack(
 class Tree:
     "Rows of a context and its answers, as the `memory` of one forward pass"
     def __init__(self,
-        rows, # from `pack`
-        device=None,
+        rows,        # from `pack`
+        device=None, # where the tensors are made; None: the CPU
     ):
         ids, at, branch, self.where, self.ids, self.of = [], [], [], [], [], []
         wide = max(len(c) + sum(len(a) - 1 for _, a in answers) for c, answers in rows)
@@ -75,15 +76,26 @@ class Tree:
         own_btt = branch_bt[:, None] == branch_bt[..., None]; trunk_b1t = (branch_bt == 0)[:, None]
         self.seen = ((own_btt | trunk_b1t) & torch.ones(wide, wide, dtype=torch.bool, device=device).tril())[:, None]
 
-    def positions(self, t): return self.at_bt
+    def positions(self,
+        t, # how many tokens the pass reads: known here already
+    ): # (b, t)
+        "Where tokens stand: every answer begins right after its context"
+        return self.at_bt
 
     def __getitem__(self, layer): return self.attend
 
-    def attend(self, q_bhtd, k_bgtd, v_bgtd):
+    def attend(self,
+        q_bhtd, # queries
+        k_bgtd, # keys; one head may serve several of the queries'
+        v_bgtd, # values
+    ): # like `q_bhtd`
+        "Attention in which a token sees its context and its own answer so far; the same in every layer"
         return F.scaled_dot_product_attention(q_bhtd, k_bgtd, v_bgtd, self.seen, enable_gqa=q_bhtd.size(1) != k_bgtd.size(1))
 
 def some_logits(
-    model, ids_bt, memory,
+    model,   # with `norm` right before its output layer: GPT, Llama
+    ids_bt,  # tokens
+    memory,  # for its `forward`, such as a `Tree`
     where_n, # positions in the flattened batch
 ): # (n, v) logits
     "A forward pass whose output layer runs at some positions only"
@@ -105,10 +117,10 @@ def batches(
 
 @torch.inference_mode()
 def likelihoods(
-    model,         # with `cfg.ctx`, `norm` and `forward(ids, memory)`: GPT, Llama
-    pairs,         # of (context, answer): ids, neither empty
+    model,           # with `cfg.ctx`, `norm` and `forward(ids, memory)`: GPT, Llama
+    pairs,           # of (context, answer): ids, neither empty
     tokens:int=1024, # to read at once
-    cuts=None,     # `Cuts`, to be added to
+    cuts=None,       # `Cuts`, to be added to
 ): # list of (nats, is the favourite), in the order of `pairs`
     "How likely each answer is after its context"
     device, ctx = model.tok.weight.device, model.cfg.ctx; fitted = [fit(c, a, ctx, cuts) for c, a in pairs]
@@ -133,7 +145,8 @@ def lm_eval_parts():
                            Task=task.ConfigurableTask, HFLM=HFLM, Dataset=datasets.Dataset)
 
 def adapter(
-    model, tok,      # as from `load_run`
+    model,           # `GPT` or `Llama`
+    tok,             # its tokenizer; None where only ids are asked about
     tokens:int=1024, # to read at once
 ): # an lm-eval model; its `cuts` count what did not fit
     "A model of ours as lm-eval asks it"
@@ -152,8 +165,13 @@ def adapter(
     encode = lru_cache(1 << 12)(lambda text: [int(i) for i in tok.encode(text)]) # a context comes once for each of its answers
     return Ours()
 
-def until(model, tok, context, how):
-    "What a model writes after a context, up to the first of the texts in `how['until']`"
+def until(
+    model,       # `GPT` or `Llama`
+    tok,         # its tokenizer
+    context:str, # what it reads
+    how:dict,    # a task's settings: `until` (texts), `max_gen_toks` (256 if not said)
+): # text
+    "What a model writes after a context, up to the first of the texts in `how['until']`; raises `GpubError` for a task that wants luck"
     if how.get('do_sample') or how.get('temperature', 0): raise GpubError(f'this harness writes greedily, and the task asks for {how}')
     stops, new = how.get('until') or [], []
     for i in generate(model, tok.encode(context).tolist(), how.get('max_gen_toks', 256), temperature=0, stream=True):
@@ -162,9 +180,9 @@ def until(model, tok, context, how):
     return tok.decode(new)
 
 def exported(
-    folder,     # from `hub.export_run`
-    device='cpu',
-    batch:int=4,
+    folder,       # from `hub.export_run`
+    device='cpu', # where it computes
+    batch:int=4,  # texts at once
 ): # lm-eval's own `hf` model
     "The same model as anybody else would load it, in fp32"
     parts, end = lm_eval_parts(), read_json(Path(folder, 'config.json')).get('eos_token_id')
@@ -189,13 +207,16 @@ def pair_scores(
     with hushed(): return lm._loglikelihood_tokens([(('', ''), list(c), list(a)) for c, a in pairs], disable_tqdm=True)
 
 # %% ../nbs/lib/harness.ipynb #e6ed6aa3
-def requests(items):
+def requests(
+    items, # list of `Item`
+): # list of lm-eval's `Instance`
     "The questions as lm-eval's requests, four for a question of four answers"
     Instance = lm_eval_parts().Instance
     return [Instance('loglikelihood', {}, (i.context, f' {c}'), n) for i in items for n, c in enumerate(i.choices)]
 
 def as_task(
-    name:str, items,
+    name:str,      # how lm-eval shall call it
+    items,         # list of `Item`
     kind='choice', # choice, mass or word
 ): # a task of lm-eval
     "Items of ours as a task of lm-eval"
@@ -227,16 +248,21 @@ def ask(
                 raise GpubError(f'{name}: lm-eval and gpub disagree on {metric} of {bad[0]} and {len(bad) - 1} other items: trust neither before you know why')
     return out
 
-def tied(item, pairs, near=1e-3):
-    "Whether two answers of an item share the first place, to within `near` nats, by likelihood or per character"
+def tied(
+    item,  # `Item`
+    pairs, # of (nats, is the favourite), one per choice
+): # bool
+    "Whether two answers share the first place, to within a thousandth of a nat, by likelihood or per character"
     lls = [ll for ll, _ in pairs]; both = sorted(lls)[-2:], sorted(ll/len(c) for ll, c in zip(lls, item.choices))[-2:]
-    return len(lls) > 1 and any(b - a < near for a, b in both)
+    return len(lls) > 1 and any(b - a < 1e-3 for a, b in both)
 
 def agreement(
-    run, lm,   # a run folder, and our adapter of it
+    run,       # a run folder
+    lm,        # our `adapter` of its model
     asked,     # as for `ask`
-    step=None, say=print,
-): # name -> dict: n, same (items with equal outcomes), ties (unequal, but two answers are likely to within 1e-3 nats), apart (nats at most), refused (by hf)
+    step=None, # which checkpoint; default the newest
+    say=print, # told the findings, a line a task
+): # name -> dict: n, same (items with equal outcomes), ties (unequal, and `tied`), apart (nats at most), refused (by hf)
     "Our adapter beside lm-eval's `hf` model on the exported folder, item by item"
     def fits(item): return all(len(lm._encode_pair(item.context, f' {c}')[1]) <= lm.window for c in item.choices)
     whole, asked = asked, {n: (kept, kind) for n, (items, kind) in asked.items() if (kept := [i for i in items if fits(i)])}
@@ -256,7 +282,7 @@ def agreement(
 
 # %% ../nbs/lib/harness.ipynb #eaebf65e
 def items_of(
-    task, # a task of lm-eval
+    task,        # a task of lm-eval
     shots:int=0, # solved questions before each, unless the task is one without
 ): # list of `Item`
     "The questions of one of lm-eval's own tasks, as it asks them"

@@ -25,8 +25,9 @@ LIMIT = 5_000_000_000 # bytes of a file
 WEIGHTS, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 
 def write_weights(
-    tensors:dict, folder,
-    limit=LIMIT, # bytes of a file; a larger tensor gets one of its own
+    tensors:dict, # name -> tensor
+    folder,       # that is there
+    limit=LIMIT,  # bytes of a file; a larger tensor gets one of its own
 ): # the files' names
     "Save tensors as `transformers` does"
     groups = [[]]; size = 0
@@ -41,7 +42,7 @@ def write_weights(
     return files
 
 def read_weights(
-    folder
+    folder, # with safetensors, one or several with their index
 ): # name -> tensor
     "All tensors of a Hugging Face folder; raises `GpubError` for missing or damaged files, and for pickles"
     folder = Path(folder)
@@ -61,12 +62,13 @@ def read_weights(
 
 # %% ../nbs/lib/hub.ipynb #bbc97f35
 def export_model(
-    model, tok,   # `GPT` or `Llama`, and its tokenizer
-    folder,       # must be new or empty
-    card='',      # README.md
-    limit=LIMIT,  # bytes of a weight file
-    gguf=False,   # also model.gguf, for llama.cpp
-    files=(),     # to be copied beside
+    model,       # `GPT` or `Llama`
+    tok,         # its tokenizer
+    folder,      # must be new or empty
+    card='',     # text of README.md; none if empty
+    limit=LIMIT, # bytes of a weight file
+    gguf=False,  # also model.gguf, for llama.cpp
+    files=(),    # to be copied beside
 ): # the folder
     "A folder that `AutoModelForCausalLM` and `AutoTokenizer` open; raises `GpubError` when model and tokenizer do not belong together"
     folder = Path(folder); same_vocab(model.cfg, tok)
@@ -74,10 +76,10 @@ def export_model(
     temp = folder.with_name(f'.{folder.name}.tmp'); shutil.rmtree(temp, ignore_errors=True)
     with disk_errors(folder):
         try:
-            temp.mkdir(parents=True)
+            temp.mkdir(parents=True); config = to_config(model.cfg, tok)
             write_weights(to_theirs(model), temp, limit); write_tokenizer(tok, temp, model.cfg.ctx)
-            write_atomic(temp/'config.json', json.dumps(to_config(model.cfg, tok), indent=1) + '\n')
-            write_atomic(temp/'generation_config.json', json.dumps({k: v for k, v in to_config(model.cfg, tok).items() if k.endswith('token_id')} | dict(do_sample=True, temperature=.8), indent=1) + '\n')
+            write_atomic(temp/'config.json', json.dumps(config, indent=1) + '\n')
+            write_atomic(temp/'generation_config.json', json.dumps({k: v for k, v in config.items() if k.endswith('token_id')} | dict(do_sample=True, temperature=.8), indent=1) + '\n')
             if card: write_atomic(temp/'README.md', card)
             for f in files: shutil.copy(f, temp/Path(f).name)
             if gguf: write_gguf(model, tok, temp/'model.gguf')
@@ -86,7 +88,10 @@ def export_model(
         finally: shutil.rmtree(temp, ignore_errors=True)
     return folder
 
-def same_vocab(cfg, tok):
+def same_vocab(
+    cfg, # of a model; its `vocab` is compared
+    tok, # a tokenizer; None fits all
+):
     "Raises `GpubError` when the model knows another number of ids than the tokenizer"
     if tok is not None and cfg.vocab != tok.vocab: raise GpubError(f'the model has a vocabulary of {cfg.vocab:,}, the tokenizer one of {tok.vocab:,}: they do not belong together')
 
@@ -115,8 +120,9 @@ def import_run(
 
 # %% ../nbs/lib/hub.ipynb #48052a3c
 def model_card(
-    run,    # a run folder
-    model, config,
+    run,         # a run folder
+    model,       # its model
+    config:dict, # the content of its config.json
 ): # text of README.md
     "The model card of a run: data, loss, bill and limits"
     c, data, rows = model.cfg, config.get('data', {}), [r for r in (read_log(run) if Path(run, 'log.jsonl').is_file() else []) if 'val_loss' in r]
@@ -130,7 +136,7 @@ def model_card(
             'fingerprint of the data': data.get('tokens'), 'fingerprint of the tokenizer': data.get('tokenizer')}).items() if v is not None]
     if data.get('source') and Path(data['source'], 'manifest.json').is_file():
         parts = {n: d['tokens'] for n, d in read_manifest(data['source'])['sources'].items()}; seen += [f'- of them {n}: {t:,} tokens, {t/sum(parts.values()):.1%}' for n, t in parts.items()]
-    few = rows[::max(1, len(rows)//10)] + ([] if not rows or rows[-1] in rows[::max(1, len(rows)//10)] else rows[-1:])
+    few = rows[::max(1, len(rows)//10)]; few += [r for r in rows[-1:] if r not in few]
     loss = [f'| step | tokens | validation, {unit} | bits per byte |', '|--:|--:|--:|--:|'] + [f"| {r['step']:,} | {r['tokens']:,} | {r['val_loss']:.4f} | {r['val_bpb']:.4f} |" for r in few] if rows else ['No validation was logged.']
     if Path(run, 'loss.png').is_file(): loss += ['', '![loss](loss.png)']
     bill, m = read_json(Path(run, 'bill.json')) if Path(run, 'bill.json').is_file() else None, config.get('machine', {})
@@ -154,9 +160,9 @@ def export_run(
 def push(
     folder,        # made by `export_run` or `export_model`
     repo:str,      # OWNER/NAME
-    private=True,
+    private=True,  # of a repository that is made now; one that is there stays as it is
     dry_run=False, # only say what would be uploaded
-    say=print,
+    say=print,     # told what goes where, in one line
 ): # address of the model
     "Upload to the Hugging Face Hub with the token in HF_TOKEN; raises `GpubError` without one, and for whatever the Hub refuses"
     folder = Path(folder); url = f'https://huggingface.co/{repo}'

@@ -16,8 +16,8 @@ from .results import Table
 
 # %% ../nbs/lib/report_card.ipynb #407d71b4
 def outcomes(
-    items,   # list of `Item`
-    answers, # for each, a (log-likelihood in nats, is the favourite) per choice
+    items,         # list of `Item`
+    answers,       # for each, a (log-likelihood in nats, is the favourite) per choice
     kind='choice', # of the task: choice, mass or word
 ): # metric -> float array, one number from 0 to 1 per item
     "What each question brought, by every metric of its kind; raises `GpubError` where a log-likelihood is no number"
@@ -46,16 +46,15 @@ def interval(
 
 # %% ../nbs/lib/report_card.ipynb #f24143f6
 def shuffle(
-    items,
-    seed:int=0,
+    items, # list of `Item`, two or more
 ): # list of `Item`, each with the context of another
-    "The same choices after contexts that have nothing to do with them"
-    order = np.random.default_rng(seed).permutation(len(items)); out = list(items)
+    "The same choices after contexts that have nothing to do with them; the same shuffle every time"
+    order = np.random.default_rng(0).permutation(len(items)); out = list(items)
     for a, b in zip(order, np.roll(order, 1)): out[a] = type(items[a])(items[a].id, items[b].context, items[a].choices, items[a].right)
     return out
 
 def unigram(
-    items,
+    items,    # list of `Item`
     encode,   # text -> ids
     count_v,  # how often each id occurs in training text
 ): # answers, as `outcomes` takes them
@@ -65,9 +64,9 @@ def unigram(
     return [[one(c) for c in i.choices] for i in items]
 
 def guesses(
-    items,
-    kind='choice',
-    vocab=1, # size of the vocabulary, for a word
+    items,         # list of `Item`
+    kind='choice', # of the task: choice, mass or word
+    vocab=1,       # size of the vocabulary, for a word
 ): # name -> metric -> outcomes
     "What needs no model: chance, the commonest position, the longest answer"
     chance = np.array([1/vocab if kind == 'word' else len(i.right)/len(i.choices) for i in items])
@@ -79,7 +78,8 @@ def guesses(
 
 # %% ../nbs/lib/report_card.ipynb #70a86736
 def against(
-    x, control, # outcomes of the model and of a control on the same items
+    x,       # outcomes of the model
+    control, # of a guesser, on the same items
 ): # dict: score and difference with its standard error, and whether that is within 2
     "A control beside a score; the error is that of the paired difference"
     d, se = score(np.asarray(x) - np.asarray(control)); room = 3/len(x) if se < 1e-9 else 2*se # what n tries never showed may still be 3/n
@@ -97,29 +97,31 @@ def verdict(
 Z = 1.959964 + .841621 # 5% two-sided, 80% power
 
 def smallest(
-    n:int, p=.25, # questions, and the score to differ from
-    models=1,     # 1: against a fixed number such as chance; 2: two models on questions of their own
+    n:int,    # questions
+    p=.25,    # the score to differ from, a share
+    models=1, # 1: against a fixed number such as chance; 2: two models on questions of their own
 ): # a share
     "The smallest difference that `n` questions show"
     return Z*math.sqrt(models*p*(1 - p)/n)
 
 def needed(
-    difference,   # a share
-    p=.25, models=1,
+    difference, # a share
+    p=.25,      # the score to differ from, a share
+    models=1,   # as for `smallest`
 ): # a whole number
     "How many questions show a difference"
     return math.ceil(models*p*(1 - p)*(Z/difference)**2)
 
 # %% ../nbs/lib/report_card.ipynb #207168f9
 def paired(
-    a, b,        # outcomes of two models on the same items
-    rounds=10_000,
-    seed:int=0,
+    a,             # outcomes of one model
+    b,             # of another, on the same items
+    rounds=10_000, # draws
 ): # dict: difference (b - a), its standard error, a 95% interval, the share of draws in which b is not better, n
     "Which of two models is better, and how sure that is; raises `GpubError` when they answered different questions"
     a, b = np.asarray(a, float), np.asarray(b, float)
     if a.shape != b.shape: raise GpubError(f'{len(a):,} and {len(b):,} answers cannot be paired: evaluate both with the same tasks and --limit')
-    values, count = np.unique(b - a, return_counts=True); n, rng = len(a), np.random.default_rng(seed)
+    values, count = np.unique(b - a, return_counts=True); n, rng = len(a), np.random.default_rng(0)
     draws = np.concatenate([rng.multinomial(n, count/n, min(1000, rounds - i))@values for i in range(0, rounds, 1000)])/n
     low, high = np.quantile(draws, [.025, .975])
     return dict(n=n, difference=float((b - a).mean()), se=float(draws.std(ddof=1)), low=float(low), high=float(high), not_better=float((draws <= 0).mean()))
@@ -128,7 +130,7 @@ def paired(
 SIZES = dict(arc_easy=2376, arc_challenge=1172, hellaswag=10_042, mmlu=14_042, lambada=5153) # of the full test sets; not mc2, whose outcomes are no coin tosses
 
 def published(
-    task:str,
+    task:str,    # of `tasks.TASKS`
     folder=None, # default: what came with gpub
 ): # list of dicts: model, metric, score and se as shares, source
     "Stored scores of other models on a task, the course's own model first"
@@ -146,10 +148,11 @@ def published(
 
 # %% ../nbs/lib/report_card.ipynb #3b0da8fb
 def grade(
-    items, answers, # as for `outcomes`
-    kind='choice',
-    others=None,    # name -> answers of a control (unigram, shuffled contexts)
-    vocab=1,
+    items,         # list of `Item`
+    answers,       # as for `outcomes`
+    kind='choice', # of the task: choice, mass or word
+    others=None,   # name -> answers of a control (unigram, shuffled contexts)
+    vocab=1,       # as for `guesses`
 ): # metric -> dict: score, se, low, high, controls, verdict
     "Everything about one task's score"
     controls = guesses(items, kind, vocab) | {n: outcomes(items, a, kind) for n, a in (others or {}).items()}; out = {}
@@ -159,14 +162,14 @@ def grade(
     return out
 
 def card(
-    name:str, result, # a task and its part of the results: n, metrics, notes
-    peers=True,       # published rows too
+    name:str,    # of the task
+    result:dict, # its part of the results: n, shots, metrics, notes
 ): # Table
-    "A task's result as a table; scores in percent, one standard error after each"
+    "A task's result as a table, published rows last; scores in percent, one standard error after each"
     pct = lambda s, se=None: f'{100*s:.1f}' + ('' if se is None or math.isnan(se) else f' ± {100*se:.1f}'); rows = []
     for metric, m in result['metrics'].items():
         rows.append(['this model', metric, pct(m['score'], m['se']), f"95%: {pct(m['low'])} to {pct(m['high'])}; {m['verdict']}"])
         def beside(c): return f"model {100*c['difference']:+.1f} ± {100*c['se']:.1f}" + (': no difference shown' if c['same'] else '')
         rows += [[n, metric, pct(c['score']), beside(c)] for n, c in m['controls'].items()]
-    rows += [[r['model'], r['metric'], pct(r['score'], r['se']), f"published, {r['source']}"] for r in (published(name) if peers else [])]
+    rows += [[r['model'], r['metric'], pct(r['score'], r['se']), f"published, {r['source']}"] for r in published(name)]
     return Table(['', 'metric', 'score, %', ''], rows, '; '.join([f"{name}: {result['n']:,} questions, {result['shots']} shots", *result.get('notes', [])]))

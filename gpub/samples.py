@@ -21,34 +21,34 @@ from .scan import scan_texts
 
 # %% ../nbs/lib/samples.ipynb #ec6b2bb0
 def distinct(
-    text:str, n:int=2
+    text:str, # any; words are cut as `results.words_of` does
+    n:int=2,  # words in a run
 ): # 0 to 1; 1 for a text of fewer than n words
     "Share of the runs of `n` words that are different from each other"
     words = words_of(text); grams = [*zip(*(words[i:] for i in range(n)))]
     return len(set(grams))/len(grams) if grams else 1.
 
 def repeated(
-    text:str, n:int=4
+    text:str, # any
 ): # 0 to 1
-    "Share of words inside a run of `n` that was there before"
+    "Share of words inside a run of four that was there before"
     words, seen, old = words_of(text), set(), set()
-    for i in range(len(words) - n + 1):
-        gram = tuple(words[i:i + n])
-        if gram in seen: old |= {*range(i, i + n)}
+    for i in range(len(words) - 3):
+        gram = tuple(words[i:i + 4])
+        if gram in seen: old |= {*range(i, i + 4)}
         seen.add(gram)
     return len(old)/len(words) if words else 0.
 
 def chanted(
-    text:str,
-    most=.2, # share of the words from which on a word is called chanted, if it is longer than three letters and comes six times
+    text:str, # any
 ): # words
-    "Attractors: known ones (chapter 2's list), and a word that takes over"
+    "Attractors: known ones (chapter 2's list), and a word of four letters or more that comes six times and is over a fifth of the text"
     words = words_of(text); found = sorted(scan_texts([text]).known) if text else []
-    return found + [w for w, k in Counter(words).most_common(3) if len(w) > 3 and k >= 6 and k/len(words) > most]
+    return found + [w for w, k in Counter(words).most_common(3) if len(w) > 3 and k >= 6 and k/len(words) > .2]
 
 def label(
     text:str,   # without its prompt
-    known=None, # words that exist
+    known=None, # a set of the words that exist; None: not looked at
 ): # a few words
     "What a text looks like, in the manner of the blog's labels"
     words = words_of(text)
@@ -70,7 +70,7 @@ def pinned(
 
 def legible(
     tok,       # a character tokenizer lacks most characters; byte pairs lack none
-    text:str,
+    text:str,  # any
 ): # (text, how many characters were replaced)
     "A text in the characters of a vocabulary: what it lacks becomes `?`, or its last character where it has no `?`"
     if not hasattr(tok, 'chars'): return text, 0
@@ -78,13 +78,13 @@ def legible(
     return ''.join(c if c in have else mark for c in text), sum(c not in have for c in text)
 
 def side_by_side(
-    checkpoints, # list of (run folder, step); step None: the newest
-    prompts,     # texts
-    n:int=60,    # tokens to add
-    seed:int=0,  # of the first prompt; the next ones count on
-    known=None,  # words that exist, for `label`
-    device='auto',
-    **taste,     # temperature, top_p and so on
+    checkpoints,   # list of (run folder, step); step None: the newest
+    prompts,       # texts
+    n:int=60,      # tokens to add
+    seed:int=0,    # of the first prompt; the next ones count on
+    known=None,    # words that exist, for `label`
+    device='auto', # auto, cpu, cuda, mps
+    **taste,       # temperature, top_p and so on, for `generate.write`
 ): # list of dicts: prompt, run, step, seed, text (without the prompt), lost, distinct, repeated, label
     "The same prompts and seeds under several checkpoints"
     out = []
@@ -96,7 +96,9 @@ def side_by_side(
             out.append(row | dict(distinct=round(distinct(new), 3), repeated=round(repeated(new), 3), label=label(new, known)))
     return out
 
-def judged(r): # a row of `side_by_side`
+def judged(
+    r:dict, # a row of `side_by_side`
+): # a few words
     "What the numbers say of a text"
     return f"{r['label']}; distinct-2 {r['distinct']:.2f}, repeated {r['repeated']:.0%}" + (f"; {r['lost']} characters unknown" if r['lost'] else '')
 
@@ -114,8 +116,8 @@ def sample_page(
     return Table(['prompt', *(['the blog saw'] if labels else []), *names], [[code(p), *blog(p), *(f"{code(at[p, *h]['text'])} {judged(at[p, *h])}" for h in heads)] for p in prompts])
 
 def sample_text(
-    rows,      # as for `sample_page`
-    labels={},
+    rows,      # from `side_by_side`
+    labels={}, # prompt -> {milestone: label}, as from `pinned`
 ): # str
     "The same for a terminal, one checkpoint below the other, and at the end the alarm"
     out, chants = [], [r for r in rows if r['label'].startswith('chants')]
@@ -141,8 +143,9 @@ def token_nats(
     return torch.cat(out).double().numpy()
 
 def token_diff(
-    a, b,    # (model, tokenizer) of two checkpoints
-    text:str,
+    a,        # (model, tokenizer) of one checkpoint
+    b,        # of another
+    text:str, # two tokens or more
 ): # list of (token's text, nats under a, nats under b); None for the first token
     "A text, token by token, under two checkpoints; raises `GpubError` when their tokens are different ones"
     (one, tok), (two, other) = a, b
@@ -160,10 +163,10 @@ PAGE = '''<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewp
 <small>full colour: {full:.1f} nats or more</small></p><p class="t">{text}</p></html>'''
 
 def heat_page(
-    diff,       # from `token_diff`
-    path,       # the .html file
-    names=('a', 'b'),
-    full=3.,    # nats at which the colour is full
+    diff,             # from `token_diff`
+    path,             # the .html file
+    names=('a', 'b'), # of the two checkpoints
+    full=3.,          # nats at which the colour is full
 ): # the path
     "A text coloured by the difference of two checkpoints: one file, for light and dark screens"
     def span(t, x, y):

@@ -45,12 +45,12 @@ write(out, said.encode('utf-8', 'replace')); leave(0)
 @dataclass(frozen=True)
 class Ran:
     "How a program ended"
-    ok:bool
-    why:str # passed, time, memory, an exception with its message, or an exit code
-    seconds:float
+    ok:bool       # it came to its end
+    why:str       # passed, time, memory, an exception with its message, or an exit code
+    seconds:float # by the clock
 
 def run_python(
-    code:str,
+    code:str,      # a whole program
     seconds:int=5, # of CPU time
     memory_mb=512, # address space of the process, interpreter included
     clock=None,    # seconds by the clock; default: three times the CPU time and 2
@@ -87,14 +87,15 @@ def problems(
         out.append(r)
     return out[:limit]
 
-def cut(completion, stops=STOPS):
-    "The completion up to the first stop"
-    return completion[:min([completion.find(s) for s in stops if s in completion], default=len(completion))]
+def cut(
+    completion:str, # what a model wrote after a problem's prompt
+): # its beginning
+    "The completion up to the first of `STOPS`"
+    return completion[:min([completion.find(s) for s in STOPS if s in completion], default=len(completion))]
 
 def solves(
-    problem,    # one of `problems`
-    completion, # what was written after its prompt
-    seconds=5, memory_mb=512,
+    problem:dict,   # one of `problems`
+    completion:str, # what was written after its prompt
 ): # `Ran`
     "Whether a completion passes the problem's tests"
-    return run_python(f"{problem['prompt']}{cut(completion)}\n{problem['test']}\ncheck({problem['entry_point']})\n", seconds, memory_mb)
+    return run_python(f"{problem['prompt']}{cut(completion)}\n{problem['test']}\ncheck({problem['entry_point']})\n")

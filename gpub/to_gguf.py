@@ -16,14 +16,14 @@ from .translate import family, row_sizes, to_tokenizer
 GGUF_NAMES = {'attn.proj': 'attn_output', 'ffn.gate': 'ffn_gate', 'ffn.up': 'ffn_up', 'ffn.down': 'ffn_down', 'norm1': 'attn_norm', 'norm2': 'ffn_norm', 'tok': 'token_embd', 'pos': 'position_embd', 'norm': 'output_norm', 'head': 'output'}
 
 def neighbours(
-    w,     # (heads x d, ...) rows of queries or keys in Hugging Face's order
-    heads:int,
+    w,         # (heads x d, ...) rows of queries or keys in Hugging Face's order
+    heads:int, # of queries or keys, whichever these are
 ): # the same rows, each pair side by side
     "From half-rotation to llama.cpp's order of channels"
     return w.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
 
 def gguf_tensors(
-    model,
+    model, # `GPT` or `Llama`
 ): # name -> fp32 array
     "Our weights under llama.cpp's names and in its order"
     out, cfg = {}, model.cfg
@@ -35,8 +35,9 @@ def gguf_tensors(
     return {k: t.detach().cpu().float().contiguous().numpy() for k, t in out.items()}
 
 def write_gguf(
-    model, tok,
-    path, # the .gguf file
+    model, # `GPT` with biases, or `Llama`
+    tok,   # its tokenizer
+    path,  # the .gguf file
 ): # the path
     "One file for llama.cpp, in fp32; raises `GpubError` without the `gguf` package, and for a GPT without biases"
     try: import gguf

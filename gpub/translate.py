@@ -22,13 +22,15 @@ BLOCKS = {'gpt2': ('transformer.h.', {'norm1': 'ln_1', 'attn.qkv': 'attn.c_attn'
                                       'ffn.gate': 'mlp.gate_proj', 'ffn.up': 'mlp.up_proj', 'ffn.down': 'mlp.down_proj'})}
 OUTSIDE = {'gpt2': {'tok': 'transformer.wte', 'pos': 'transformer.wpe', 'norm': 'transformer.ln_f', 'head': 'lm_head'}, 'llama': {'tok': 'model.embed_tokens', 'norm': 'model.norm', 'head': 'lm_head'}}
 
-def family(cfg):
+def family(
+    cfg, # `GPTConfig` or `LlamaConfig`
+): # gpt2 or llama
     "How Hugging Face calls the architecture of a config"
     return 'llama' if isinstance(cfg, LlamaConfig) else 'gpt2'
 
 def their_names(
     name, # of one of our parameters
-    cfg,
+    cfg,  # of the model it belongs to
 ): # (list of their names, whether they store the transpose)
     "Where a parameter is found in a Hugging Face folder"
     kind, m = family(cfg), re.fullmatch(r'(?:blocks\.(\d+)\.)?(.+)\.(weight|bias)', name)
@@ -36,7 +38,9 @@ def their_names(
     start, parts = BLOCKS[kind]
     return [f'{start}{m[1]}.{p}.{m[3]}' for p in parts[m[2]].split()], kind == 'gpt2' and m[3] == 'weight' and 'norm' not in m[2]
 
-def row_sizes(cfg):
+def row_sizes(
+    cfg, # of the model
+): # three numbers
     "Rows of queries, keys and values in our stacked matrix"
     kv = getattr(cfg, 'kv_heads', cfg.heads)*(cfg.width//cfg.heads)
     return [cfg.width, kv, kv]
@@ -53,12 +57,12 @@ def to_theirs(
     return out
 
 def from_theirs(
-    cfg,
+    cfg,          # of the model that is wanted
     tensors:dict, # name -> tensor, as in their files
 ): # `GPT` or `Llama` with these weights, fp32
     "A model of ours with their weights; raises `GpubError` naming tensors that are missing, too many or of another shape"
     with torch.device('meta'): model = build(cfg)
-    left = {k: v for k, v in known_names(tensors, family(cfg)).items()}; state = {}
+    left, state = known_names(tensors, family(cfg)), {}
     for name, want in model.state_dict().items():
         names, turned = their_names(name, cfg)
         if gone := [n for n in names if n not in left]: raise GpubError(f'the weights lack {gone[0]!r}: {_really(tensors, cfg)}')
@@ -79,7 +83,10 @@ def _really(tensors, cfg):
     if theirs in tensors or theirs.split('.', 1)[1] in tensors: return f'config.json says {family(cfg)}, these are the weights of a {other}'
     return f'this is not a {family(cfg)} of {cfg.layers} layers as its config.json says'
 
-def known_names(tensors, kind):
+def known_names(
+    tensors:dict, # name -> tensor, as in their files
+    kind:str,     # gpt2 or llama
+): # name -> tensor, a new dict
     "Their tensors with the prefix that old folders leave out, without tables that are no weights"
     start = BLOCKS[kind][0].split('.')[0] + '.'
     full = {k if k.startswith((start, 'lm_head.')) else start + k: v for k, v in tensors.items()}
@@ -145,15 +152,19 @@ def to_tokenizer(
     out.pre_tokenizer, out.decoder = pre_tokenizers.Split(Regex(r'[\s\S]'), 'isolated'), decoders.Fuse()
     return out
 
-def write_tokenizer(tok, folder, ctx:int):
+def write_tokenizer(
+    tok,     # `CharTokenizer` or `BPETokenizer`
+    folder,  # that is there
+    ctx:int, # the longest text the model reads
+):
     "tokenizer.json and tokenizer_config.json, for `AutoTokenizer`"
     write_atomic(Path(folder)/'tokenizer.json', to_tokenizer(tok).to_str(pretty=True))
-    end = next((s for s, i in getattr(tok, 'specials', {}).items() if i == tok.end), None); pad = '<|pad|>' if '<|pad|>' in getattr(tok, 'specials', {}) else end
-    words = dict(eos_token=end, pad_token=pad); words = {k: v for k, v in words.items() if v}
+    specials = getattr(tok, 'specials', {}); end = next((s for s, i in specials.items() if i == tok.end), None)
+    words = {k: v for k, v in dict(eos_token=end, pad_token='<|pad|>' if '<|pad|>' in specials else end).items() if v}
     write_atomic(Path(folder)/'tokenizer_config.json', json.dumps(dict(tokenizer_class='PreTrainedTokenizerFast', model_max_length=ctx, clean_up_tokenization_spaces=False, **words), indent=1) + '\n')
 
 def read_tokenizer(
-    folder
+    folder, # with tokenizer.json, or vocab.json and merges.txt
 ): # a tokenizer, None where there is none
     "The tokenizer of a Hugging Face folder; raises `GpubError` for one of another kind"
     folder = Path(folder)

@@ -71,21 +71,21 @@ def test_a_limit_is_a_lot_and_the_smaller_is_in_the_larger(files):
     few, more = (load_items('arc_easy', n, files) for n in (5, 20)); assert len(few) == 5 and set(few) < set(more) and few == load_items('arc_easy', 5, files) and few != load_items('arc_easy', 40, files)[:5]
 
 LABELLED = dict(text=['Water is wet', 'A stone', 'The dry sand of it', 'Fire'], label=['A', 'B', 'C', 'D'])
-THEIRS = { # task -> (its file, our row, where it is from, the row of the Hub's data set, lm-eval's own definition)
-    'arc_easy': (json.loads(ARC), None, dict(question='What is wet?', choices=LABELLED, answerKey='A'), 'arc/arc_easy.yaml'),
-    'arc_challenge': (json.loads(ARC), None, dict(question='What is wet?', choices=LABELLED, answerKey='A'), 'arc/arc_challenge.yaml'),
-    'openbookqa': (json.loads(ARC), None, dict(question_stem='What is wet?', choices=LABELLED, answerKey='A'), 'openbookqa/openbookqa.yaml'),
-    'hellaswag': (json.loads(SWAG), None, json.loads(SWAG) | dict(ctx_a='The king of all the land.', ctx_b='he', label='3'), 'hellaswag/hellaswag.yaml'),
-    'piqa': (row := dict(goal='How to sit?', sol1='On a chair.', sol2='Under it.', label=1), None, row, 'piqa/piqa.yaml'),
-    'lambada': (row := dict(text='Who is there? said the king'), None, row, 'lambada/lambada_openai.yaml'),
-    'mmlu': (['Why? ', '1', '2', '3', '4', 'C'], 'abstract_algebra_test.csv', dict(question='Why? ', choices=['1', '2', '3', '4'], answer=2), 'mmlu/default/mmlu_abstract_algebra.yaml'),
-    'truthfulqa_mc2': ({'Question': 'Who sees?', 'Correct Answers': 'You; Nobody.', 'Incorrect Answers': 'The moon'}, None,
+THEIRS = { # task -> (our row, the row of the Hub's data set, lm-eval's own definition)
+    'arc_easy': (json.loads(ARC), dict(question='What is wet?', choices=LABELLED, answerKey='A'), 'arc/arc_easy.yaml'),
+    'arc_challenge': (json.loads(ARC), dict(question='What is wet?', choices=LABELLED, answerKey='A'), 'arc/arc_challenge.yaml'),
+    'openbookqa': (json.loads(ARC), dict(question_stem='What is wet?', choices=LABELLED, answerKey='A'), 'openbookqa/openbookqa.yaml'),
+    'hellaswag': (json.loads(SWAG), json.loads(SWAG) | dict(ctx_a='The king of all the land.', ctx_b='he', label='3'), 'hellaswag/hellaswag.yaml'),
+    'piqa': (row := dict(goal='How to sit?', sol1='On a chair.', sol2='Under it.', label=1), row, 'piqa/piqa.yaml'),
+    'lambada': (row := dict(text='Who is there? said the king'), row, 'lambada/lambada_openai.yaml'),
+    'mmlu': (['Why? ', '1', '2', '3', '4', 'C'], dict(question='Why? ', choices=['1', '2', '3', '4'], answer=2), 'mmlu/default/mmlu_abstract_algebra.yaml'),
+    'truthfulqa_mc2': ({'Question': 'Who sees?', 'Correct Answers': 'You; Nobody.', 'Incorrect Answers': 'The moon'},
                        dict(question='Who sees?', mc1_targets=dict(choices=['You.'], labels=[1]), mc2_targets=dict(choices=['You.', 'Nobody.', 'The moon.'], labels=[1, 1, 0])), 'truthfulqa/truthfulqa_mc2.yaml')}
 
 @pytest.mark.parametrize('task', TASKS)
 def test_questions_are_put_as_lm_eval_puts_them(task):
-    ours, file, theirs, path = THEIRS[task]; item, = items_of(their_task(path, test=[theirs])); where = Path(file or 'x')
-    context, choices, right = TASKS[task].read(ours, where); assert (item.context, item.choices, item.right) == (TASKS[task].head(where) + context, tuple(choices), tuple(right))
+    ours, theirs, path = THEIRS[task]; item, = items_of(their_task(path, test=[theirs])); context, choices, right = TASKS[task].read(ours)
+    assert (item.context, item.choices, item.right) == (TASKS[task].head.format('abstract algebra') + context, tuple(choices), tuple(right))
 
 def their_task(path, **splits):
     "lm-eval's own definition of a task, with data of ours"
@@ -101,7 +101,7 @@ def their_task(path, **splits):
 @pytest.mark.parametrize('own', [False, True])
 def test_solved_questions_are_those_lm_eval_puts_before(tmp_path, task, own):
     "From a file of them, and where there is none from the other questions"
-    ours, file, theirs, path = THEIRS[task]
+    ours, theirs, path = THEIRS[task]
     def many(row, n):
         return [json.loads(json.dumps(row).replace('Water is wet', f'Water {i}').replace('What is wet?', f'What {i}?').replace('Why?', f'Why {i}?').replace('he king', f'he king {i}').replace('to sit', f'to sit {i}')) for i in range(n)]
     name = TASKS[task].file.replace('*', 'abstract_algebra_test'); test, solved = tmp_path/name, tmp_path/name.replace('test', 'dev').replace('_val', '_dev')

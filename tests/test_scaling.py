@@ -91,13 +91,13 @@ def test_a_judgement_knows_nothing_of_what_comes_later():
     assert len(cut) == 3 and cut == stop_when(later, 1e-8, 1e-3, boots=9)[:3]
 
 P = world()
-@pytest.mark.parametrize('pts, says', [(P[:5], '5 points cannot fix 5 numbers'), ([], '0 points'), (P[P[:, 0] == 8e3].repeat(2, 0), '1 different number of parameters (8,000)'), (P[P[:, 0] < 2e4], '2 different numbers of parameters (8,000, 17,000)'),
+@pytest.mark.parametrize('pts, says', [(P[:5], '5 numbers need at least 6 points, got 5'), ([], 'points, got 0'), (P[P[:, 0] == 8e3].repeat(2, 0), '1 different number of parameters (8,000)'), (P[P[:, 0] < 2e4], '2 different numbers of parameters (8,000, 17,000)'),
     (P[P[:, 1] <= 2**19], '2 different numbers of tokens'), ([*P, (1e4, 1e6, 0.)], 'must be positive numbers, got [10000.0, 1000000.0, 0.0]'), ([*P, (1e4, 1e6, math.nan)], 'nan'), ([*P, (1e4, -1e6, 2.)], '-1000000.0')])
 def test_points_that_cannot_fix_a_law(pts, says):
     with pytest.raises(GpubError) as e: fit(pts)
     assert says in str(e.value) and '\n' not in str(e.value)
 
-@pytest.mark.parametrize('curve, price, least, says', [([], 1e-8, 1e-3, '0 rows are too few'), ([(1e6, 2.)], 1e-8, 1e-3, '1 rows are too few'), (P[:8, 1:], 1e-8, 1e-3, 'tokens of a log must grow'), (np.stack([LINE, LINE], 1), 0, 1e-3, 'usd_per_token must be above zero, got 0'),
+@pytest.mark.parametrize('curve, price, least, says', [([], 1e-8, 1e-3, 'at least 4 rows are needed to judge by, got 0'), ([(1e6, 2.)], 1e-8, 1e-3, 'to judge by, got 1'), (P[:8, 1:], 1e-8, 1e-3, 'tokens of a log must grow'), (np.stack([LINE, LINE], 1), 0, 1e-3, 'usd_per_token must be above zero, got 0'),
     (np.stack([LINE, LINE], 1), 1e-8, -1, 'least must be above zero, got -1'), (np.stack([LINE, 0*LINE], 1), 1e-8, 1e-3, 'must be positive numbers')])
 def test_curves_that_cannot_be_judged(curve, price, least, says):
     with pytest.raises(GpubError) as e: stop_when(curve, price, least)
@@ -113,7 +113,7 @@ def test_empty_and_single_row_logs(tmp_path):
     (tmp_path/'log.jsonl').write_text('')
     with pytest.raises(GpubError, match='is empty'): read_log(tmp_path)
     (tmp_path/'log.jsonl').write_text('{"step": 1, "tokens": 5, "loss": 2.0}\n')
-    with pytest.raises(GpubError, match='1 points cannot fix 3 numbers'): fit_curve([(r['tokens'], r['loss']) for r in read_log(tmp_path)])
+    with pytest.raises(GpubError, match='3 numbers need at least 4 points, got 1'): fit_curve([(r['tokens'], r['loss']) for r in read_log(tmp_path)])
     with pytest.raises(GpubError, match='holds no results'): read_ladder(tmp_path)
 
 def test_a_forecast_is_written_once_and_sealed(tmp_path, worlds):
