@@ -400,7 +400,9 @@ def _one_phase(plan, phase, out, data, rate, max_usd, settings, each, progress, 
               **dict(dict(save_every=plan.save_every, free=CHANGEABLE + (('steps',) if schedules else ())), **how))
     run.milestones = {0} | {m for p in plan.phases for m in p.milestones}; run.evals |= {p.until for p in plan.phases}
     if progress: run.progress.out, run.progress.live = progress, False
-    walk = Walk(plan, phase, run, max_usd); ended = walk.go(each)
+    try: ended = Walk(plan, phase, run, max_usd).go(each)
+    finally:
+        if run.progress.shown: print(file=run.progress.out) # whoever speaks next gets a line of its own
     if ended: return _told(world, lambda: conclude(out, plan, phase, run.step, *ended[:2], ceiling=ended[2]))
     return Verdict('continue', phase.name, run.step, '')
 
