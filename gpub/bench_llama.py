@@ -19,7 +19,7 @@ from .translate import to_config, to_theirs
 MIDDLE = LlamaConfig(vocab=32_005, ctx=256, width=640, layers=12, heads=10, kv_heads=5, ffn=1792) # 77M
 
 def peer(
-    model:Llama,
+    model:Llama, # whose weights are copied
     attn='sdpa', # how it looks back
 ): # `LlamaForCausalLM` with the same weights, on the same device
     "The same model in `transformers`; raises `GpubError` where that is not installed"
@@ -29,7 +29,13 @@ def peer(
     theirs = LlamaForCausalLM(Config(**c, attn_implementation=attn)).to(next(model.parameters()).device)
     theirs.load_state_dict(to_theirs(model), strict=False); return theirs.train()
 
-def step_of(model, loss_fn, x, y, dtype):
+def step_of(
+    model,   # whose parameters are trained
+    loss_fn, # (x, y) -> nats per token, of that model
+    x, # (b, t) ids
+    y, # (b, t) the ids one position later
+    dtype,   # of autocast; `torch.float32`: none
+): # () -> the loss before the step
     "A function that takes one AdamW step and returns the loss"
     opt = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     def step():
@@ -38,10 +44,12 @@ def step_of(model, loss_fn, x, y, dtype):
     return step
 
 def bench_llama(
-    cfg=MIDDLE,
-    batch=2, rounds=8, # sequences of the whole context; steps of each
-    device='auto', compiled=False,
-    say=print,
+    cfg=MIDDLE,     # the shape, a `LlamaConfig`
+    batch=2,        # sequences of the whole context in a step
+    rounds=8,       # steps of each, in turns, after two to warm up
+    device='auto',  # or cpu, cuda, mps
+    compiled=False, # both losses through `torch.compile`
+    say=print,      # gets the result in a line
 ): # dict: seconds of both, their ratio, and the losses, which must agree
     "A training step of ours and of LlamaForCausalLM, in turns"
     use_threads(); device = pick_device(device); precision = pick_precision(device); sync = torch.cuda.synchronize if device.type == 'cuda' else lambda: None
@@ -57,7 +65,9 @@ def bench_llama(
                tok_s=round(batch*cfg.ctx/mid['gpub']), ratio=round(ratio, 3), cpu_ratio=round(cpu, 3) if device.type == 'cpu' else None, gflops=round(flops_per_token(cfg)*batch*cfg.ctx/mid['gpub']/1e9, 1), first_loss=first)
     say(bench_llama_line(out)); return out
 
-def bench_llama_line(r:dict):
+def bench_llama_line(
+    r:dict, # what `bench_llama` returned
+): # one line
     "The receipt in a line"
     cpu = '' if r['cpu_ratio'] is None else f", {r['cpu_ratio']:.2f} in CPU time"
     return (f"Llama of {r['parameters']:,} parameters, {r['batch']} x {r['ctx']}, {r['precision']}, {'compiled' if r['compiled'] else 'eager'}: {r['step_s']['gpub']:.3f} s a step, LlamaForCausalLM (sdpa) {r['step_s']['transformers']:.3f} s: "
