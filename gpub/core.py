@@ -60,7 +60,7 @@ def write_atomic(
 ): # the path
     "Write a file so that a reader, or a crash, sees the old content or the new one, never a part"
     path = Path(path); path.parent.mkdir(parents=True, exist_ok=True)
-    if isinstance(data, str): data = data.encode()
+    if isinstance(data, str): data = data.encode(errors='surrogateescape') # a path that is no UTF-8 keeps its bytes
     fd, tmp = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name}.')
     try:
         with os.fdopen(fd, 'wb') as f: f.write(data); f.flush(); os.fsync(f.fileno())
@@ -96,7 +96,8 @@ def use_threads(
     "Set torch's CPU threads, and flush denormal floats to zero (call it before the first matmul: workers inherit the setting)"
     torch.set_flush_denormal(True)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
-    torch.set_num_threads(n or int(os.environ.get('OMP_NUM_THREADS', 0)) or cores)
+    asked = os.environ.get('OMP_NUM_THREADS', '').split(',')[0].strip() # OpenMP takes a list there, a number for each level
+    torch.set_num_threads(n or (int(asked) if asked.isdecimal() else 0) or cores)
     return torch.get_num_threads()
 
 # %% ../nbs/00_core.ipynb #96d403a6
@@ -108,9 +109,11 @@ def pick_device(
     if name == 'auto': return torch.device(next(k for k, ok in here.items() if ok))
     kind = name.split(':')[0]
     if not here.get(kind): raise GpubError(f"device {name!r} is not on this machine; it has {', '.join(k for k in here if here[k])} (use --device auto)")
-    if name.startswith('cuda:') and int(name[5:]) >= torch.cuda.device_count():
+    try: device = torch.device(name)
+    except RuntimeError: raise GpubError(f'device {name!r} makes no sense: give auto, {kind}, or {kind}:0') from None
+    if kind == 'cuda' and (device.index or 0) >= torch.cuda.device_count():
         raise GpubError(f'device {name!r} is not on this machine; it has {torch.cuda.device_count()} CUDA devices, counted from 0')
-    return torch.device(name)
+    return device
 
 # %% ../nbs/00_core.ipynb #a3fc5270
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@
 __all__ = ['Corpus', 'load_text', 'text_corpus', 'shard_corpus', 'load_corpus', 'references', 'pick_prompt']
 
 # %% ../nbs/lib/corpus.ipynb #22f7894e
-import math
+import math, re
 from dataclasses import dataclass
 from pathlib import Path
 import numpy as np
@@ -91,5 +91,5 @@ def pick_prompt(
     text:str # of the corpus
 ): # a few characters to start every sample with
     "ROMEO if he is in the play, else the first speaker, else the first word"
-    speakers = [l + '\n' for l in text.splitlines() if l.endswith(':') and len(l) < 30]
+    speakers = re.findall(r'^[^\n]{0,28}:\n', text, re.M)
     return 'ROMEO:\n' if 'ROMEO:\n' in speakers else speakers[0] if speakers else text.split()[0]

@@ -41,13 +41,13 @@ def cut_log(
     path,     # a .jsonl file
     step:int, # the checkpoint's
 ):
-    "Drop rows after `step`, and a half-written last one: the resumed run writes them again"
+    "Drop rows after `step`, and a half-written last one: the resumed run writes them again; raises `GpubError` for damage before it"
     if not Path(path).exists(): return
-    keep = []
-    for line in Path(path).read_text(encoding='utf-8').splitlines():
-        try: row = json.loads(line)
-        except ValueError: break
-        if row['step'] <= step: keep.append(line)
+    keep, lines = [], Path(path).read_text(encoding='utf-8', errors='replace').removesuffix('\n').split('\n') # not splitlines: a text may hold U+2028
+    for i, line in enumerate(lines, 1):
+        try: keep += [line]*(json.loads(line)['step'] <= step)
+        except (ValueError, TypeError, KeyError):
+            if i < len(lines): raise GpubError(f'{path} line {i} is no row of a log: {line[:60]!r}; delete that line') from None
     write_atomic(path, ''.join(l + '\n' for l in keep))
 
 def fixed(

@@ -15,7 +15,7 @@ import numpy as np
 from .core import Config, GpubError, read_json, write_atomic
 from .blend import Encoded, chunk_path, drop_duplicates, load, save_chunk, steps
 from .cleaning import Counts, Rules, clean, mix, signatures, utf8
-from .folder import differences
+from .folder import differences, lock
 from .pool import ordered_map
 from .scan import KNOWN, Benchmarks, Scan, pass_gate, scan_texts
 from .shards import ShardWriter, join
@@ -284,9 +284,12 @@ def prepare(
         if final.exists():
             same_job(read_json(final)['settings'], settings, out); tidy(out, folder); say(f'{out} is complete'); return read_json(final)
         plan = cfg.settings | dict(inputs=inputs(cfg, exact=True))
-        if (folder/'plan.json').exists(): same_job(read_json(folder/'plan.json'), plan, folder)
-        else: write_atomic(folder/'plan.json', json.dumps(plan))
-        return _stages(cfg, out, folder, workers, rank, world, settings, say)
+        folder.mkdir(parents=True, exist_ok=True)
+        with lock(folder, say):
+            if (folder/'plan.json').exists(): same_job(read_json(folder/'plan.json'), plan, folder)
+            else: write_atomic(folder/'plan.json', json.dumps(plan))
+            manifest = _stages(cfg, out, folder, workers, rank, world, settings, say)
+        tidy(out, folder); return manifest
     except OSError as e:
         if e.errno not in REFUSALS: raise
         raise GpubError(f'cannot write to {out}: {e.strerror}; nothing is lost: make room (or choose another --out) and run the same command again') from None
@@ -313,8 +316,7 @@ def _stages(cfg, out, folder, workers, rank, world, settings, say):
     for s in sources:
         for why, n in sorted(s.counts.dropped.items()): writer.drop(s.name, why, n)
     manifest = writer.close(mix=mixed, weights=cfg.weights, tokenizer_sample=sample, counts={s.name: s.counts.to_dict() for s in sources}, scan=scan and {k: scan[k] for k in ('rate', 'table')})
-    p.done(say); say(mix_table(manifest))
-    tidy(out, folder); return manifest
+    p.done(say); say(mix_table(manifest)); return manifest
 
 def tidy(
     out,    # the shard folder

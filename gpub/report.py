@@ -63,7 +63,7 @@ def reference_lines(
 # %% ../nbs/lib/report.ipynb #ae787265
 def _jsonl(path):
     "The objects in a JSONL file; a last line that was cut short is left out, any other damage raises GpubError"
-    rows, lines = [], path.read_text(encoding='utf-8', errors='replace').splitlines()
+    rows, lines = [], path.read_text(encoding='utf-8', errors='replace').removesuffix('\n').split('\n') # not splitlines: a text may hold U+2028
     for i, line in enumerate(lines, 1):
         try: rows.append(dict(json.loads(line)))
         except (ValueError, TypeError):

@@ -279,9 +279,9 @@ def count_of(
 ): # a whole number
     "Read a number of tokens; raises `GpubError` for anything else"
     m = re.fullmatch(r'(\d[\d,_]*\.?\d*(?:[eE]\d+)?)\s*([KMBT]?)', str(text).strip(), re.I)
-    n = round(float(m[1].replace(',', '').replace('_', ''))*10**dict(zip(('', 'K', 'M', 'B', 'T'), (0, 3, 6, 9, 12)))[m[2].upper()]) if m else 0
-    if n < 1: raise GpubError(f'tokens must be a count such as 300M, 2.8B or 2605285376, got {text!r}')
-    return n
+    n = float(m[1].replace(',', '').replace('_', ''))*10**dict(zip(('', 'K', 'M', 'B', 'T'), (0, 3, 6, 9, 12)))[m[2].upper()] if m else 0
+    if not .5 < n < 1e30: raise GpubError(f'tokens must be a count such as 300M, 2.8B or 2605285376, got {str(text)[:60]!r}')
+    return round(n)
 
 def largest_batch(
     cfg,          # a config

@@ -6,7 +6,8 @@ from gpub import checkpoint as ckpt
 from gpub.checkpoint import (MODEL, OPTIMIZER, Damaged, Saver, checkpoints, latest, load_checkpoint, mirror_run, restore_from_mirror, save_checkpoint, verify)
 from gpub import folder as fold
 from gpub.core import GpubError
-from gpub.folder import differences, lock
+from gpub.folder import append, cut_log, differences, lock
+from gpub.report import _jsonl
 
 def tensors(step, n=1000): return {'w': torch.full((n,), float(step)), 'b': torch.arange(n) + step}
 
@@ -215,6 +216,14 @@ def test_lock_across_processes_and_after_kill_9(tmp_path):
     with lock(tmp_path): refused(f'in use by process {os.getpid()}', lock(tmp_path).__enter__)
     with pytest.raises(RuntimeError), lock(tmp_path): raise RuntimeError
     with lock(tmp_path): pass
+
+def test_a_log_is_cut_at_the_step_and_nowhere_else(tmp_path):
+    "Half a last row goes; a character that only Python takes for the end of a line does not; damage in the middle is said, and nothing behind it is lost"
+    log = tmp_path/'log.jsonl'
+    for i in range(4): append(log, dict(step=i, text='one\u2028two\x85three'))
+    whole = log.read_text(); log.write_text(whole + '{"step": 4, "te'); cut_log(log, 2); assert log.read_text() == '\n'.join(whole.split('\n')[:3]) + '\n' and len(_jsonl(log)) == 3
+    for bad in '{"ste', '[1]', '{"loss": 1}', '5':
+        log.write_text(f'{{"step": 1}}\n{bad}\n{{"step": 2}}\n'); refused('line 2 is no row', lambda: cut_log(log, 9)); assert '"step": 2' in log.read_text()
 
 def test_lock_where_the_file_system_has_none(tmp_path, monkeypatch):
     def unsupported(file): raise OSError(95, 'Operation not supported')

@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np, pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from gpub.core import GpubError
+from gpub.folder import lock
 from gpub.parts import merge
 from gpub.prep import PrepConfig, Progress, mix_table, prepare
 from gpub.shards import Batches, read_manifest, verify
@@ -134,6 +135,11 @@ def test_finished_is_finished_and_another_job_is_refused(corpus, tokenizer, whol
     prepare(config(corpus, tokenizer), whole, say=said.append); assert content(whole) == before and 'complete' in said[0]
     with pytest.raises(GpubError, match='another job: val: this run 0.05, asked 0.1'): prepare(config(corpus, tokenizer, val=.1), whole, say=quiet)
     assert content(whole) == before
+
+def test_a_second_process_is_refused(corpus, tokenizer, tmp_path):
+    "Two that append to the same shards would both finish, with tokens twice"
+    killed_at(8, config(corpus, tokenizer), tmp_path/'o')
+    with lock(tmp_path/'o'/'.work'), pytest.raises(GpubError, match=f'in use by process {os.getpid()}'): prepare(config(corpus, tokenizer), tmp_path/'o', say=quiet)
 
 def test_changed_input_is_noticed(corpus, tokenizer, tmp_path):
     mine = shutil.copytree(corpus, tmp_path/'text'); cfg = config(mine, tokenizer); out = tmp_path/'o'

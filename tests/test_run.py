@@ -8,7 +8,7 @@ import gpub.corpus as gpub_corpus
 import gpub.run as gpub_run
 from gpub.checkpoint import load_checkpoint
 from gpub.cli import main
-from gpub.core import load_shakespeare
+from gpub.core import load_shakespeare, use_threads
 from gpub.plays import plays
 from gpub.tokenizer import CharTokenizer
 from kill import same_weights, start, wait_for
@@ -179,6 +179,19 @@ def test_a_terminal_that_lacks_letters(straight, tmp_path):
     p = tmp_path/'text.txt'; p.write_text(plays(6000, seed=3).replace('e', '\u2603'), encoding='utf-8')
     proc = start('train', 'shakespeare', '--data', p, '--out', tmp_path/'run', *TINY[:-4], '--steps', '3', PYTHONIOENCODING='cp1252'); out, err = proc.communicate()
     assert proc.returncode == 0 and not err and '\\u2603' in out
+
+def test_odd_line_ends_of_a_text(tmp_path, capsys):
+    "U+2028 and U+0085 end a line for Python, not in a log; and a text without any line end has a prompt too"
+    p = tmp_path/'text.txt'; p.write_text(plays(6000, seed=3).replace(', ', '\u2028').replace('\n', '\x85'), encoding='utf-8'); out = tmp_path/'run'
+    assert gpub('train', 'shakespeare', '--data', p, '--out', out, *TINY[:-4], '--steps', '4', '--save-every', '2') == 0 and (out/'report.html').is_file()
+    before = (out/'samples.jsonl').read_text(); assert '\x85' in before # as it is, not spelled
+    assert gpub('train', 'shakespeare', '--data', p, '--out', out, *TINY[:-4], '--steps', '4', '--save-every', '2') == 0 and (out/'samples.jsonl').read_text() == before
+
+@pytest.mark.parametrize('said, threads', [('1', 1), ('1,2', 1), ('', None), ('many', None), ('-1', None)])
+def test_threads_as_OpenMP_is_told(said, threads, monkeypatch):
+    before = torch.get_num_threads(); monkeypatch.setenv('OMP_NUM_THREADS', said)
+    try: assert use_threads() == (threads or (len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()))
+    finally: torch.set_num_threads(before)
 
 def test_stopped_at_once_says_so(capsys, monkeypatch):
     def twice(self): raise KeyboardInterrupt # a second Ctrl-C, or one before the training began

@@ -125,7 +125,7 @@ def test_largest_batch_is_the_largest():
 @pytest.mark.parametrize('text, n', [('2.8B', 2_800_000_000), ('300M', 300_000_000), ('5k', 5000), ('1e9', 10**9), ('2,605,285,376', 2_605_285_376), ('1_000', 1000), (12, 12), ('1.5T', 1_500_000_000_000)])
 def test_token_counts(text, n): assert count_of(text) == n
 
-@pytest.mark.parametrize('bad', ['', 'B', '-3M', '0', 'lots', '3X', '1.2.3', None, 'nan'])
+@pytest.mark.parametrize('bad', ['', 'B', '-3M', '0', 'lots', '3X', '1.2.3', None, 'nan', '1e400', '9'*400])
 def test_bad_token_counts_are_refused(bad):
     with pytest.raises(GpubError, match='tokens must be a count'): count_of(bad)
 
