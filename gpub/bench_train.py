@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 from .bench import HFModel
-from .bench_llama import MIDDLE, bench_llama, bench_llama_line
+from .bench_llama import MIDDLE, bench_llama, bench_llama_table
 from .ceilings import Clock
 from .core import GpubError, machine, pick_device, pick_precision, seed_everything, use_threads
 from .gpt import GPT, GPTConfig
@@ -173,7 +173,7 @@ def bench_train(
     p = find_preset(preset); out['overhead'] = overhead(say=say)
     if p.config is LlamaConfig: # a CPU races in 77M, a card in the shape itself
         cfg = MIDDLE if d.type == 'cpu' else p.config(vocab=SHAPES[preset].model['vocab'], **override(p, settings or {})[0])
-        out['llama'] = bench_llama(cfg, batch=2 if d.type == 'cpu' else 4, device=device, compiled=d.type == 'cuda', say=say)
+        out['llama'] = bench_llama(cfg, batch=2 if d.type == 'cpu' else 4, device=device, compiled=d.type == 'cuda')
     elif d.type == 'cpu': out['trainer'] = against_trainer(say=say)
     return out
 
@@ -185,5 +185,5 @@ def bench_train_table(
         f"{s['preset']}: {s['tok_s']:,} tok/s, {s['step_ms']:,.1f} ms a step of {s['batch_tokens']:,} tokens, {s['precision']}, {'compiled' if s['compiled'] else 'eager'}, {100*s['mfu']:.0f}% of the measured matmul peak ({s['matmul_peak']} TFLOP/s)"]
     if o := r.get('overhead'): lines.append(f"around the step: {o['ratio']:.3f} of a bare loop's time over {o['steps']} steps ({o['preset']})")
     if t := r.get('trainer'): lines.append(f"{t['preset']}, batch {t['batch']}: a step in {1/t['speed_ratio']:.2f} of the time of transformers' Trainer, with {t['memory_ratio']:.2f} of its peak memory")
-    if l := r.get('llama'): lines.append(bench_llama_line(l))
+    if l := r.get('llama'): lines.append(bench_llama_table(l))
     return '\n'.join(lines)

@@ -15,7 +15,7 @@ from . import __version__
 from .bench import bench_shakespeare, bench_table
 from .bench_data import bench_loader
 from .bench_generate import bench_generate, bench_generate_table
-from .bench_llama import bench_llama, bench_llama_line
+from .bench_llama import bench_llama, bench_llama_table
 from .bench_prep import bench_prep, bench_prep_table
 from .bench_train import bench_train, bench_train_table
 from .ceilings import bench_machine_command
@@ -208,8 +208,8 @@ def bench_generate_command(presets, file, device, peers):
 @click.option('--device', default='auto', show_default=True, help='auto, cpu, cuda, cuda:1.')
 @click.option('--compiled', is_flag=True, help='Compile both.')
 def bench_llama_command(file, device, compiled):
-    "A training step of a Llama of 50-100M parameters against transformers' (extra: gpub[hub])."
-    result = bench_llama(device=device, compiled=compiled); click.echo(bench_llama_line(result)); keep(result, file)
+    "A Llama of 77M parameters, training and decoding, against transformers' (extra: gpub[hub])."
+    result = bench_llama(device=device, compiled=compiled); click.echo(bench_llama_table(result)); keep(result, file)
 
 @bench.command('prep')
 @click.option('--json', 'file', help='Write the result here too.')

@@ -1,5 +1,5 @@
 """The laws of the house. Each is a function that takes a folder and returns what breaks it; each is also shown a planted violation."""
-import ast, json, re, subprocess, sys
+import ast, io, json, re, subprocess, sys, tokenize
 from pathlib import Path
 import pytest
 
@@ -148,6 +148,38 @@ def pickles(root):
             out += [f'{path.name}:{getattr(node, "lineno", node)}: {b}' for b in bad]
     return out
 
+def told(text):
+    "Line numbers that end in a comment"
+    return {t.start[0] for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type == tokenize.COMMENT}
+
+def unexplained(root):
+    "Public names without a docstring, arguments and fields without a comment of their own; an option of a command has its help"
+    out = []
+    for path in sorted((root/'gpub').glob('*.py')):
+        text = path.read_text(encoding='utf-8')
+        tree, lines = ast.parse(text), told(text)
+        public = next((ast.literal_eval(n.value) for n in tree.body if isinstance(n, ast.Assign) and getattr(n.targets[0], 'id', '') == '__all__'), [])
+        def look(node, name):
+            kinds = {getattr(getattr(d, 'func', d), 'attr', getattr(getattr(d, 'func', d), 'id', '')) for d in node.decorator_list}
+            if 'exhibit' in kinds: return # its decorator says what it is
+            if not name.endswith('__init__') and not ast.get_docstring(node): out.append(f'{path.name}: {name} has no docstring')
+            if {'command', 'group'} & kinds: return # click has the help of its options
+            if isinstance(node, ast.ClassDef):
+                args = [(f.target.id, f.lineno) for f in node.body if isinstance(f, ast.AnnAssign)] if 'dataclass' in kinds else []
+                for f in node.body:
+                    if isinstance(f, ast.FunctionDef) and (not f.name.startswith('_') or f.name == '__init__'): look(f, f'{name}.{f.name}')
+                        else: args = [(a.arg, a.lineno) for a in node.args.posonlyargs + node.args.args + node.args.kwonlyargs if a.arg not in ('self', 'cls') and not a.arg.startswith('_')]
+            last = {line: arg for arg, line in args} # a comment explains the last argument of its line
+            out.extend(f'{path.name}: {name}({arg}) has no comment' for arg, line in args if line not in lines or last[line] != arg)
+        for node in tree.body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name in public: look(node, node.name)
+    return out
+
+def long_winded(root, most=60):
+    "Functions of more than `most` lines"
+    return [f'{p.name}: {n.name} has {n.end_lineno - n.lineno + 1} lines' for p in sorted((root/'gpub').glob('*.py')) for n in ast.walk(ast.parse(p.read_text(encoding='utf-8')))
+            if isinstance(n, ast.FunctionDef) and n.end_lineno - n.lineno >= most]
+
 def files(root):
     "What is committed, or would be"
     said = subprocess.run(['git', 'ls-files', '-co', '--exclude-standard', '-z'], cwd=root, capture_output=True, text=True)
@@ -189,7 +221,7 @@ def out_of_step(folder):
     for name in ('nbdev_export', 'nbdev_clean'): subprocess.run([tool/name], cwd=folder, check=True, capture_output=True)
     return [p.relative_to(folder).as_posix() for p in sorted({*before, *(folder/'gpub').glob('*.py')}) if not p.exists() or before.get(p) != p.read_bytes()]
 
-@pytest.mark.parametrize('law', [cycles, looks_ahead, wrong_rooms, twice_exported, unexercised, mixed_imports, off_template, heavy, pickles, machine_paths], ids=lambda f: f.__name__)
+@pytest.mark.parametrize('law', [cycles, looks_ahead, wrong_rooms, twice_exported, unexercised, mixed_imports, off_template, heavy, pickles, unexplained, long_winded, machine_paths], ids=lambda f: f.__name__)
 def test_law(root, law):
     broken = law(root)
     assert not broken, '\n' + '\n'.join(broken)
@@ -264,6 +296,19 @@ def test_pickle_is_found(tmp_path, line):
     assert not pickles(tmp_path)
     write(tmp_path/'gpub/a.py', line)
     assert len(pickles(tmp_path)) == 1
+
+@pytest.mark.parametrize('text, faults', [
+    ('def f(\n    x, # what\n): # out\n    "Gives"', 0), ('def f(\n    x,\n):\n    "Gives"', 1), ('def f(\n    x, y, # what\n):\n    "Gives"', 1), ('def f(): pass', 1), ('def _f(x): pass', 0),
+    ('@dataclass(frozen=True)\nclass f:\n    "A"\n    n:int # how many\n    m:int=2', 1), ('class f:\n    "A"\n    def __init__(self, x): pass\n    def go(self): pass', 2), ('@cli.command()\ndef f(x):\n    "Does"', 0)])
+def test_unexplained_is_found(tmp_path, text, faults):
+    write(tmp_path/'gpub/a.py', f'__all__ = ["f"]\n{text}\n')
+    assert len(unexplained(tmp_path)) == faults
+
+def test_long_function_is_found(tmp_path):
+    write(tmp_path/'gpub/a.py', 'def f():\n' + '    1\n'*59)
+    assert not long_winded(tmp_path)
+    write(tmp_path/'gpub/a.py', 'def f():\n' + '    1\n'*60)
+    assert len(long_winded(tmp_path)) == 1
 
 def test_machine_path_is_found(tmp_path):
     write(tmp_path/'a.md', 'runs in /workspace and ./work/x, https://x.org/work/')
