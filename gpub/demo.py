@@ -311,6 +311,7 @@ def page_shape(
     "What a page would hold; raises `GpubError` for a run that no page can hold"
     if not Path(run, 'config.json').is_file(): raise GpubError(f'{run} is not a run folder: it has no config.json; train one with gpub train shakespeare')
     config, tok = read_json(Path(run, 'config.json')), load_tokenizer(run)
+    if not isinstance(config, dict) or not all(isinstance(config.get(k), dict) for k in ('model', 'data')): raise GpubError(f'{run} is not a run folder: its config.json tells of no model and no data; train one with gpub train shakespeare')
     if strange := sorted(config['model'].keys() - GPTConfig.__dataclass_fields__.keys()):
         raise GpubError(f"{run} is no GPT (its model has {', '.join(strange)}), and the page knows no other model; give it a run of gpub train shakespeare")
     if not isinstance(tok, CharTokenizer):

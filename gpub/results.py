@@ -165,13 +165,12 @@ def milestone_table(
     known=None,    # words that exist, for the share of them
     width:int=200, # characters shown
 ): # Table
-    "Samples, prompt by prompt, in the order of the run; the title has the prompts and their seeds"
+    "Samples, prompt by prompt, in the order of the run; the title has the prompts and their seeds, several prompts are repeated with their texts"
     def code(text): return '`' + text.replace('`', "'").replace('\n', ' ⏎ ') + '`'
-    asked = dict.fromkeys((r['prompt'], r['seed']) for r in rows); several = len(asked) > 1
-    share = (lambda r: [f"{known_share(r['text'].removeprefix(r['prompt']), known):.0%}"]) if known else (lambda r: [])
-    return Table([*(['prompt'] if several else []), 'step', 'validation', *(['real words'] if known else []), 'text'], [[*([code(r['prompt'])] if several else []), f"{r['step']:,}",
-                 '' if r['val_loss'] is None else f"{r['val_loss']:.3f}", *share(r), code(r['text'].removeprefix(r['prompt'])[:width])] for r in rows],
-                 '; '.join(f'{code(p)}, seed {s}' for p, s in asked))
+    asked = dict.fromkeys((r['prompt'], r['seed']) for r in rows); new = lambda r: r['text'].removeprefix(r['prompt'])
+    share = (lambda r: [f'{known_share(new(r), known):.0%}']) if known else (lambda r: [])
+    return Table(['step', 'validation', *(['real words'] if known else []), 'text'], [[f"{r['step']:,}", '' if r['val_loss'] is None else f"{r['val_loss']:.3f}", *share(r),
+                 code((r['prompt'] if len(asked) > 1 else '') + new(r)[:width])] for r in rows], '; '.join(f'{code(p)}, seed {s}' for p, s in asked))
 
 def words_of(
     text # English: words are of a to z, perhaps with an apostrophe inside
@@ -233,19 +232,19 @@ SHOWN = { # lesson -> places: a notebook with a heading, or a test
     2: ['nbs/00_core.ipynb#Settings', f'{C}03_scaling_up.ipynb#Idea 1: A size is a line of data'],
     3: ['nbs/00_core.ipynb#Settings', 'tests/test_results.py::test_missing_settings_take_their_defaults'],
     4: [f'{L}shards.ipynb#The folder', f'{C}02_data_preparation.ipynb#All together'],
-    5: [f'{L}tokenizer.ipynb#What a vocabulary is worth', f'{C}02_data_preparation.ipynb#Idea 4: what a token is worth'],
+    5: [f'{L}tokenizer.ipynb#What a vocabulary is worth', f'{C}02_data_preparation.ipynb#Idea 4: What a token is worth'],
     6: [f'{L}shards.ipynb#Reading, and refusing', 'tests/test_shards.py::test_wrong_tokenizer_is_refused'],
-    7: [f'{C}05_results.ipynb#Idea 9: Less, but clean', f'{C}02_data_preparation.ipynb#Idea 1: clean, and keep the receipts'],
+    7: [f'{C}05_results.ipynb#Idea 9: Less, but clean', f'{C}02_data_preparation.ipynb#Idea 1: Clean, and keep the receipts'],
     8: [f'{L}sources.ipynb#Blocks', 'tests/test_prep.py::test_memory_does_not_grow_with_the_input'],
     9: [f'{C}02_data_preparation.ipynb#All together', 'tests/test_shards.py::test_compress_and_unpack'],
     10: [f'{L}tokenizer.ipynb#The same, at speed', 'tests/test_tokenizer.py::test_sixty_lines_equal_rust'],
-    11: [f'{C}02_data_preparation.ipynb#Idea 5: survive being killed', 'tests/test_prep.py::test_killed_again_and_again'],
+    11: [f'{C}02_data_preparation.ipynb#Idea 5: Survive being killed', 'tests/test_prep.py::test_killed_again_and_again'],
     12: [f'{L}museum_blog.ipynb#Was it mmap?', f'{L}bench_prep.ipynb#Benchmark: preparing data'],
     13: [f'{C}02_data_preparation.ipynb#Published and measured', f'{L}museum_blog.ipynb#Was it mmap?'],
     14: [f'{L}museum_blog.ipynb#The list comprehension', f'{L}shards.ipynb#Batches'],
-    15: [f'{C}01_first_transformer.ipynb#Idea 3: Same sum, less paper', f'{C}04_training_challenges.ipynb#Idea 9: compile where it pays'],
+    15: [f'{C}01_first_transformer.ipynb#Idea 3: Same sum, less paper', f'{C}04_training_challenges.ipynb#Idea 9: Compile where it pays'],
     16: [f'{L}checkpoint.ipynb#A second place', 'tests/test_run.py::test_the_mirror_brings_a_lost_machine_back'],
-    17: [f'{L}museum_blog.ipynb#Memory held by the dead', f'{C}04_training_challenges.ipynb#Idea 5: too large is not the end'],
+    17: [f'{L}museum_blog.ipynb#Memory held by the dead', f'{C}04_training_challenges.ipynb#Idea 5: Too large is not the end'],
     18: [f'{C}05_results.ipynb#Idea 7: Read the bill', 'tests/test_results.py::test_the_published_bill_adds_up'],
     19: [f'{L}museum_blog.ipynb#Cross entropy refuses int32', f'{L}museum_blog.ipynb#int16 for int32'],
     20: [f'{L}museum_blog.ipynb#A context the checkpoint never had', 'tests/test_run.py::test_another_run_is_refused_and_untouched'],

@@ -79,7 +79,7 @@ def serve(
 @click.argument('runs', nargs=-1, required=True, metavar='RUN...')
 @click.option('--html', 'file', help='Write one file that needs nothing but a browser, for one small model of characters.')
 @click.option('--step', type=int, help='Which checkpoint, with --html.  [default: the newest]')
-@click.option('--port', type=int, default=7860, show_default=True, help='Where the page answers, on this machine only.')
+@click.option('--port', type=click.IntRange(1, 65535), default=7860, show_default=True, help='Where the page answers, on this machine only.')
 @click.option('--device', default='cpu', show_default=True, help='Where the models compute.')
 def demo_command(runs, file, step, port, device):
     "A page to play with checkpoints of RUN...: served from here (extra: gpub[demo]), or one file with --html."
