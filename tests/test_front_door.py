@@ -30,6 +30,17 @@ def test_readme_opens_with_the_two_commands(root):
     first = re.search(r'```sh\n(.*?)```', (root/'README.md').read_text(encoding='utf-8'), re.S)[1]
     assert re.findall(r'^make (\w+)', first, re.M) == ['train', 'test']
 
+COLAB = """#| hide
+#| eval: false
+# Fetches the course on Colab, does nothing anywhere else
+if 'google.colab' in str(get_ipython()):
+    !git clone -q https://github.com/gpuburnout/gpub /content/gpub && pip install -q '/content/gpub[data,hub]'
+    %cd /content/gpub/nbs/{}"""
+
+def test_chapters_open_in_colab(root):
+    "Not installed editable: a notebook that runs already would not find it"
+    for p in sorted((root/'nbs').glob('season*/*.ipynb')): assert COLAB.format(p.parent.name) in [''.join(c['source']) for c in json.loads(p.read_text(encoding='utf-8'))['cells']], p.name
+
 def facts(root):
     "The figures the README's table of models may quote, per row"
     load = lambda name: json.loads((root/'data/published'/f'{name}.json').read_text(encoding='utf-8'))
