@@ -168,7 +168,7 @@ def unexplained(root):
                 args = [(f.target.id, f.lineno) for f in node.body if isinstance(f, ast.AnnAssign)] if 'dataclass' in kinds else []
                 for f in node.body:
                     if isinstance(f, ast.FunctionDef) and (not f.name.startswith('_') or f.name == '__init__'): look(f, f'{name}.{f.name}')
-                        else: args = [(a.arg, a.lineno) for a in node.args.posonlyargs + node.args.args + node.args.kwonlyargs if a.arg not in ('self', 'cls') and not a.arg.startswith('_')]
+            else: args = [(a.arg, a.lineno) for a in node.args.posonlyargs + node.args.args + node.args.kwonlyargs if a.arg not in ('self', 'cls') and not a.arg.startswith('_')]
             last = {line: arg for arg, line in args} # a comment explains the last argument of its line
             out.extend(f'{path.name}: {name}({arg}) has no comment' for arg, line in args if line not in lines or last[line] != arg)
         for node in tree.body:
