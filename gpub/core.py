@@ -157,9 +157,11 @@ def pick_precision(
 def cache_dir():
     "The folder for downloads: `$GPUB_CACHE`, else the system's cache folder"
     if d := os.environ.get('GPUB_CACHE'): return Path(d)
-    if sys.platform == 'win32': return Path(os.environ.get('LOCALAPPDATA', Path.home()/'AppData'/'Local'))/'gpub'
-    if sys.platform == 'darwin': return Path.home()/'Library'/'Caches'/'gpub'
-    return Path(os.environ.get('XDG_CACHE_HOME') or Path.home()/'.cache')/'gpub'
+    try: home = Path.home()
+    except RuntimeError: home = Path(tempfile.gettempdir()) # a user whom the system does not know, as in some containers
+    if sys.platform == 'win32': return Path(os.environ.get('LOCALAPPDATA', home/'AppData'/'Local'))/'gpub'
+    if sys.platform == 'darwin': return home/'Library'/'Caches'/'gpub'
+    return Path(os.environ.get('XDG_CACHE_HOME') or home/'.cache')/'gpub'
 
 def data_dirs():
     "Folders to look in for data, first match wins: `$GPUB_DATA` (may list several), then the cache"

@@ -67,6 +67,7 @@ def open_folder(
     path, identity = Path(out, 'config.json'), json.loads(json.dumps(identity))
     if path.exists():
         found = read_json(path)
+        if not isinstance(found, dict) or any(isinstance(v, dict) and not isinstance(found.get(k, {}), dict) for k, v in identity.items()): raise GpubError(f'{path} is not that of a run: restore it, or choose another folder with --out')
         if diff := differences(fixed({k: found.get(k, {}) for k in identity}, free), fixed(identity, free)):
             raise GpubError(f'{out} holds another run: {"; ".join(diff)}. Choose another folder with --out, or give the same settings')
         return found
@@ -147,7 +148,7 @@ class Progress:
         total,      # steps of the run
         every=None, # steps from line to line where there is no terminal; default: a tenth of the run
     ):
-        self.total, self.out = total, sys.stdout
+        self.total, self.out = total, sys.stdout or open(os.devnull, 'w') # none: closed by whoever started this
         self.live, self.every, self.shown, self.due = self.out.isatty(), every or max(1, total//10), False, 0
     def __call__(self,
         row,      # of the log: step, loss, tok_s, seconds, usd

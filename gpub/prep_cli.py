@@ -82,7 +82,7 @@ def data_group():
 
 @data_group.command('what')
 @click.argument('folder')
-@click.option('--step', type=click.IntRange(0), required=True, help='Which step of training.')
+@click.option('--step', type=click.IntRange(0, 10**12), required=True, help='Which step of training.')
 @click.option('--ctx', type=click.IntRange(1), default=512, show_default=True, help='Tokens a row.')
 @click.option('--batch', type=click.IntRange(1), default=64, show_default=True, help='Rows a step.')
 @click.option('--seed', type=int, default=0, show_default=True, help="The run's seed.")

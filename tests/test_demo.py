@@ -22,7 +22,7 @@ def make_run(folder, cfg=TOY, tok=TOK, seed=0):
     with torch.no_grad():
         for p in model.parameters(): p.add_(torch.randn_like(p)*.12)
     folder.mkdir(parents=True, exist_ok=True); tok.save(folder)
-    config = dict(model=cfg.to_dict(), data=dict(source='a text </script>'), prompt=TEXT[:5], unit='nats/char')
+    config = dict(model=cfg.to_dict(), data=dict(source='a text </script>', tokenizer=tok.fingerprint), prompt=TEXT[:5], unit='nats/char')
     (folder/'config.json').write_text(json.dumps(config)); save_checkpoint(folder, 7, model.state_dict(), {}, dict(val_loss=2.5))
     return model
 
@@ -117,9 +117,9 @@ def test_rounding_is_half_a_level():
 def test_refusals(tmp_path):
     make_run(tmp_path/'run'); bpe = BPETokenizer.train([TEXT], vocab=300); make_run(tmp_path/'bpe', replace(TOY, vocab=bpe.vocab), bpe)
     make_run(tmp_path/'llama'); c = json.loads((tmp_path/'llama/config.json').read_text()); c['model'] |= dict(kv_heads=1, rope_base=1e4); (tmp_path/'llama/config.json').write_text(json.dumps(c))
-    (tmp_path/'file').write_text('x'); (tmp_path/'empty').mkdir(); out = tmp_path/'page.html'
+    (tmp_path/'file').write_text('x'); (tmp_path/'empty').mkdir(); out = tmp_path/'page.html'; make_run(tmp_path/'hf'); (tmp_path/'hf/config.json').write_text('{"model_type": "gpt2"}')
     for args, kw, said in (((tmp_path/'bpe', out), {}, 'byte-pair tokenizer of 30'), ((tmp_path/'llama', out), {}, 'kv_heads, rope_base'), ((tmp_path/'empty', out), {}, 'not a run folder'),
-                           ((tmp_path/'none', out), {}, 'not a run folder'), ((tmp_path/'run', tmp_path/'file'/'x.html'), {}, 'cannot write'), ((tmp_path/'run', tmp_path/'empty'), {}, 'cannot write'),
+                           ((tmp_path/'none', out), {}, 'not a run folder'), ((tmp_path/'hf', out), {}, 'not a run folder'), ((tmp_path/'run', tmp_path/'file'/'x.html'), {}, 'cannot write'), ((tmp_path/'run', tmp_path/'empty'), {}, 'cannot write'),
                            ((tmp_path/'run', out), dict(limit_mb=.05), 'at most 0.05 MB'), ((tmp_path/'run', out), dict(step=3), 'step 3')):
         with pytest.raises(GpubError, match=re.escape(said)) as e: write_page(*args, **kw)
         assert '\n' not in str(e.value)

@@ -1,5 +1,5 @@
 "Runs through the command line: bad input, interruptions, resuming bit for bit"
-import functools, http.server, json, os, random, re, shutil, signal, sys, threading, time
+import functools, http.server, json, os, random, re, shutil, signal, sys, tempfile, threading, time
 from pathlib import Path
 import pytest
 import torch
@@ -8,7 +8,7 @@ import gpub.corpus as gpub_corpus
 import gpub.run as gpub_run
 from gpub.checkpoint import load_checkpoint
 from gpub.cli import main
-from gpub.core import load_shakespeare, use_threads
+from gpub.core import cache_dir, load_shakespeare, use_threads
 from gpub.plays import plays
 from gpub.tokenizer import CharTokenizer
 from kill import same_weights, start, wait_for
@@ -81,6 +81,7 @@ def test_sample(straight, capsys):
     (['train', 'shakespeare', '--usd-per-hour', '-1'], ['-1']),
     (['train', 'shakespeare', '--data', 'no/such.txt'], ['no/such.txt']),
     (['sample', 'no/such/run'], ['no/such/run']),
+    (['demo', 'runs/x', '--port', '99999'], ['99999', '65535']), (['data', 'what', 'shards', '--step', 10**30], [10**30]),
     (['fly'], ['fly']),
     (['train'], ['PRESET'])])
 def test_refusals(argv, parts, tmp_path, capsys, monkeypatch):
@@ -98,6 +99,16 @@ def test_another_run_is_refused_and_untouched(straight, text, capsys):
     assert gpub('train', 'shakespeare', '--data', text, '--out', straight, *TINY, '--set', 'lr=0.5') == 1
     one_line(capsys, 'train.lr', '0.008', '0.5', '--out')
     assert {p: p.read_bytes() for p in straight.rglob('*') if p.is_file() and p.name != '.lock'} == {p: b for p, b in before.items() if p.name != '.lock'}
+
+@pytest.mark.parametrize('content', ['5', '[]', '{"train": 5}', '{"preset": "shakespeare", "model": [], "train": {}, "data": {}}'])
+def test_a_config_that_is_none(content, straight, text, tmp_path, capsys):
+    out = tmp_path/'run'; shutil.copytree(straight, out); (out/'config.json').write_text(content)
+    assert gpub('train', 'shakespeare', '--data', text, '--out', out, *TINY) == 1; one_line(capsys, 'config.json', 'restore'); assert load_checkpoint(out).step == 30
+
+def test_a_user_without_a_home(monkeypatch):
+    def unknown(): raise RuntimeError('Could not determine home directory.')
+    for k in ('GPUB_CACHE', 'XDG_CACHE_HOME', 'LOCALAPPDATA'): monkeypatch.delenv(k, raising=False)
+    monkeypatch.setattr(Path, 'home', unknown); assert cache_dir().is_relative_to(tempfile.gettempdir())
 
 def test_a_file_in_the_way(text, tmp_path, capsys):
     (tmp_path/'runs').write_text('not a folder')
@@ -192,6 +203,10 @@ def test_threads_as_OpenMP_is_told(said, threads, monkeypatch):
     before = torch.get_num_threads(); monkeypatch.setenv('OMP_NUM_THREADS', said)
     try: assert use_threads() == (threads or (len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()))
     finally: torch.set_num_threads(before)
+
+def test_without_a_terminal_at_all(straight, text, monkeypatch):
+    monkeypatch.setattr(sys, 'stdout', None) # as under `>&-`
+    assert gpub('train', 'shakespeare', '--data', text, '--out', straight, *TINY) == 0
 
 def test_stopped_at_once_says_so(capsys, monkeypatch):
     def twice(self): raise KeyboardInterrupt # a second Ctrl-C, or one before the training began
