@@ -8,12 +8,12 @@ __all__ = ['LIMIT', 'WEIGHTS', 'INDEX', 'write_weights', 'read_weights', 'export
 
 # %% ../nbs/lib/hub.ipynb #cbe75d6a
 import json, os, re, shutil
+from contextlib import contextmanager
 from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from .checkpoint import save_checkpoint
-from .core import GpubError, read_json, write_atomic
-from .folder import disk_errors
+from .core import GpubError, first_line, read_json, write_atomic
 from .report import read_log
 from .run import load_run
 from .shards import read_manifest
@@ -73,8 +73,8 @@ def export_model(
     "A folder that `AutoModelForCausalLM` and `AutoTokenizer` open; raises `GpubError` when model and tokenizer do not belong together"
     folder = Path(folder); same_vocab(model.cfg, tok)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())): raise GpubError(f'{folder} is there already and not empty: export into a new folder')
-    temp = folder.with_name(f'.{folder.name}.tmp'); shutil.rmtree(temp, ignore_errors=True)
-    with disk_errors(folder):
+    place = folder.absolute(); temp = place.with_name(f'.{place.name}.tmp'); shutil.rmtree(temp, ignore_errors=True)
+    with _writing(folder):
         try:
             temp.mkdir(parents=True); config = to_config(model.cfg, tok)
             write_weights(to_theirs(model), temp, limit); write_tokenizer(tok, temp, model.cfg.ctx)
@@ -83,10 +83,16 @@ def export_model(
             if card: write_atomic(temp/'README.md', card)
             for f in files: shutil.copy(f, temp/Path(f).name)
             if gguf: write_gguf(model, tok, temp/'model.gguf')
-            if folder.exists(): folder.rmdir()
-            temp.rename(folder)
+            if place.exists(): place.rmdir()
+            temp.rename(place)
         finally: shutil.rmtree(temp, ignore_errors=True)
     return folder
+
+@contextmanager
+def _writing(folder):
+    "What the system and safetensors say of a full disk or a forbidden place, as one line"
+    try: yield
+    except (OSError, SafetensorError) as e: raise GpubError(f'cannot write {folder}: {first_line(e)}; make room, or choose another folder') from None
 
 def same_vocab(
     cfg, # of a model; its `vocab` is compared
@@ -113,9 +119,10 @@ def import_run(
     if Path(out, 'config.json').exists(): raise GpubError(f'{out} holds a run already: choose another folder')
     model, tok = import_folder(folder)
     if tok is None: raise GpubError(f'{folder} has no tokenizer that gpub reads (tokenizer.json, or vocab.json and merges.txt): a run needs one')
-    tok.save(out); save_checkpoint(out, 0, model.state_dict(), {}, dict(imported=str(folder)), milestone=True)
     config = dict(preset='imported', model=model.cfg.to_dict(), data=dict(source=str(folder), tokenizer=tok.fingerprint), parameters=sum(p.numel() for p in model.parameters()), prompt='\n')
-    write_atomic(Path(out, 'config.json'), json.dumps(config, indent=1) + '\n')
+    with _writing(out):
+        tok.save(out); save_checkpoint(out, 0, model.state_dict(), {}, dict(imported=str(folder)), milestone=True)
+        write_atomic(Path(out, 'config.json'), json.dumps(config, indent=1) + '\n')
     return Path(out)
 
 # %% ../nbs/lib/hub.ipynb #48052a3c

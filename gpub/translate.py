@@ -11,7 +11,7 @@ import json, re
 from pathlib import Path
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from .core import GpubError, read_json, write_atomic
+from .core import GpubError, first_line, read_json, write_atomic
 from .gpt import GPTConfig
 from .llama import LlamaConfig, build
 from .tokenizer import GPT2_PATTERN, BPETokenizer, CharTokenizer, load_tokenizer
@@ -60,7 +60,7 @@ def from_theirs(
     cfg,          # of the model that is wanted
     tensors:dict, # name -> tensor, as in their files
 ): # `GPT` or `Llama` with these weights, fp32
-    "A model of ours with their weights; raises `GpubError` naming tensors that are missing, too many or of another shape"
+    "A model of ours with their weights; raises `GpubError` naming tensors that are missing, too many, of another shape or quantized"
     with torch.device('meta'): model = build(cfg)
     left, state = known_names(tensors, family(cfg)), {}
     for name, want in model.state_dict().items():
@@ -68,6 +68,7 @@ def from_theirs(
         if gone := [n for n in names if n not in left]: raise GpubError(f'the weights lack {gone[0]!r}: {_really(tensors, cfg)}')
         t = torch.cat([left.pop(n) for n in names]) if len(names) > 1 else left.pop(names[0])
         t = t.T if turned else t
+        if not t.is_floating_point(): raise GpubError(f'{names[0]} holds {str(t.dtype).removeprefix("torch.")}: quantized weights are not read here; fetch the model in bf16 or fp32')
         if t.shape != want.shape: raise GpubError(f'{names[0]} has shape {tuple(t.shape)}, config.json asks for {tuple(want.shape)}')
         state[name] = t
     head = left.pop('lm_head.weight', None) if cfg.tied else None
@@ -171,9 +172,13 @@ def read_tokenizer(
     if not (folder/'tokenizer.json').is_file(): return load_tokenizer(folder) if (folder/'merges.txt').is_file() and (folder/'vocab.json').is_file() else None
     d = read_json(folder/'tokenizer.json'); model, cut = (x if isinstance(x, dict) else {} for x in ((d.get(k) if isinstance(d, dict) else None) for k in ('model', 'pre_tokenizer')))
     if model.get('type') == 'BPE' and cut.get('type') == 'ByteLevel' and cut.get('use_regex', True) and not cut.get('add_prefix_space', True): # GPT-2's own: the pattern is not in the file but in the library
-        tok = Tokenizer.from_str(json.dumps(d)); tok.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(GPT2_PATTERN), 'isolated'), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+        try: tok = Tokenizer.from_str(json.dumps(d))
+        except Exception as e: raise GpubError(f'{folder}/tokenizer.json is not a whole tokenizer file ({first_line(e)}); fetch it again') from None # tokenizers raises nothing narrower
+        tok.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(GPT2_PATTERN), 'isolated'), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
         return BPETokenizer(tok)
     if model.get('type') != 'WordLevel': return load_tokenizer(folder)
-    chars = sorted(model['vocab'], key=model['vocab'].get)
-    if any(len(c) != 1 for c in chars) or [model['vocab'][c] for c in chars] != list(range(len(chars))): raise GpubError(f'{folder}: its tokenizer knows words, such as {max(chars, key=len)!r}; gpub has characters and byte pairs')
+    vocab = model.get('vocab')
+    if not isinstance(vocab, dict) or not vocab or any(type(i) is not int for i in vocab.values()): raise GpubError(f'{folder}/tokenizer.json is not a whole tokenizer file (no vocabulary of texts and ids); fetch it again')
+    chars = sorted(vocab, key=vocab.get)
+    if any(len(c) != 1 for c in chars) or [vocab[c] for c in chars] != list(range(len(chars))): raise GpubError(f'{folder}: its tokenizer knows words, such as {max(chars, key=len)!r}; gpub has characters and byte pairs')
     return CharTokenizer(chars)

@@ -1,6 +1,7 @@
 "Folders for Hugging Face and back: bit-equal round trips, transformers in another process, and everything that is refused"
 import json, os, subprocess, sys
 from dataclasses import replace
+from pathlib import Path
 import numpy as np
 import pytest, torch
 from safetensors.torch import load_file, save_file
@@ -177,6 +178,26 @@ def test_gpt2_as_it_is_published(tmp_path):
 def test_a_tokenizer_of_words(exported):
     (exported/'tokenizer.json').write_text(json.dumps({'model': {'type': 'WordLevel', 'vocab': {'hello': 0, 'w': 1}, 'unk_token': 'w'}}))
     with pytest.raises(GpubError, match="words, such as 'hello'"): import_folder(exported)
+
+@pytest.mark.parametrize('model', [{'type': 'WordLevel'}, {'type': 'WordLevel', 'vocab': ['a']}, {'type': 'WordLevel', 'vocab': {}}, {'type': 'WordLevel', 'vocab': {'a': 'b'}}, {'type': 'BPE'}])
+def test_a_tokenizer_without_its_vocabulary(exported, model):
+    (exported/'tokenizer.json').write_text(json.dumps({'model': model, 'pre_tokenizer': {'type': 'ByteLevel', 'add_prefix_space': False}}))
+    with pytest.raises(GpubError, match='tokenizer.json is not a whole tokenizer file .*fetch it again') as e: import_folder(exported)
+    assert '\n' not in str(e.value)
+
+def test_quantized_weights(exported):
+    save_file({k: v.to(torch.int8) for k, v in load_file(exported/WEIGHTS).items()}, exported/WEIGHTS)
+    with pytest.raises(GpubError, match='holds int8: quantized weights are not read'): import_folder(exported)
+
+def test_places_that_cannot_be_written(exported, tmp_path):
+    (tmp_path/'file').write_text('x')
+    for write in (lambda out: import_run(exported, out), lambda out: export_model(loud(LLAMA), BPE, out/'hf')):
+        with pytest.raises(GpubError, match='cannot write .*another folder') as e: write(tmp_path/'file')
+        assert '\n' not in str(e.value) and (tmp_path/'file').read_text() == 'x'
+    with pytest.raises(GpubError, match='cannot write'): export_model(loud(LLAMA), BPE, Path('/proc/hf' if sys.platform == 'linux' else tmp_path/'file'/'hf'))
+
+def test_into_the_folder_one_stands_in(tmp_path, monkeypatch):
+    (tmp_path/'here').mkdir(); monkeypatch.chdir(tmp_path/'here'); export_model(loud(LLAMA), BPE, '.'); assert (tmp_path/'here'/WEIGHTS).is_file() and [p.name for p in tmp_path.iterdir()] == ['here']
 
 def test_characters_for_the_rust_library():
     fast = to_tokenizer(CHARS); fast = Tokenizer.from_str(fast.to_str()); odd = ' \t\r\n  é' + TEXT[:500]
