@@ -50,7 +50,8 @@ class PrepConfig(Config):
         if not 0 <= self.val < 1: raise GpubError(f'val {self.val} is a share of the documents: 0 to below 1')
         if self.near is not None and not 0 < self.near <= 1: raise GpubError(f'near {self.near} is a similarity: above 0, at most 1')
         if self.tokens is not None and (self.tokens < 1 or not self.weights): raise GpubError(f'tokens {self.tokens}: needs to be positive, and a weight for every source')
-        if self.chunk_mb <= 0 or self.sample_mb <= 0: raise GpubError(f'chunk_mb {self.chunk_mb} and sample_mb {self.sample_mb} must be positive')
+        if not (0 < self.chunk_mb < math.inf and 0 < self.sample_mb < math.inf): raise GpubError(f'chunk_mb {self.chunk_mb} and sample_mb {self.sample_mb} must be positive')
+        if self.gate is not None and not self.gate >= 0: raise GpubError(f'gate {self.gate} is a number of documents per million: 0 or more')
 
     @property
     def parsed(self):

@@ -202,7 +202,8 @@ def test_unusable_input_is_one_line(tokenizer, tmp_path, make, line):
 
 @pytest.mark.parametrize('bad, line', [
     (dict(sources=()), 'no source given'), (dict(sources=('a=x:1', 'a=y:1')), "called 'a'"), (dict(sources=('a=x:1', 'b=y')), 'give all a weight'), (dict(sources=('a=x',), val=2), 'val 2'),
-    (dict(sources=('a=x',), near=0), 'near 0'), (dict(sources=('a=x',), tokens=5), 'tokens 5'), (dict(sources=('a=x',), chunk_mb=0), 'chunk_mb 0')])
+    (dict(sources=('a=x',), near=0), 'near 0'), (dict(sources=('a=x',), tokens=5), 'tokens 5'), (dict(sources=('a=x',), chunk_mb=0), 'chunk_mb 0'),
+    (dict(sources=('a=x',), sample_mb=float('nan')), 'sample_mb nan'), (dict(sources=('a=x',), sample_mb=float('inf')), 'sample_mb inf'), (dict(sources=('a=x',), gate=-1), 'gate -1')])
 def test_bad_settings(bad, line):
     with pytest.raises(GpubError, match=line): PrepConfig(**bad)
 
