@@ -91,6 +91,7 @@ class Attention(nn.Module):
         x_btc,       # normed residual stream
         attend=None, # for this call only; chapter 5's remembers keys and values
     ): # (b, t, c)
+        "What every position heard from itself and from before"
         q_bhtd, k_bhtd, v_bhtd = map(self.split, self.qkv(x_btc).chunk(3, -1))
         return self.proj((attend or self.attend)(q_bhtd, k_bhtd, v_bhtd).transpose(1, 2).flatten(2))
 
@@ -107,6 +108,7 @@ class MLP(nn.Module):
     def forward(self,
         x_btc # normed residual stream
     ): # (b, t, c)
+        "What every position made of what it knows"
         return self.down(F.gelu(self.up(x_btc), approximate='tanh')) # tanh: as in GPT-2's own weights
 
 # %% ../nbs/season1/01_first_transformer.ipynb #4dd59836
@@ -124,7 +126,8 @@ class Block(nn.Module):
     def forward(self,
         x_btc,   # the residual stream
         *attend, # passed on to `attn`
-    ): # (b, t, c) the stream with both findings added
+    ): # (b, t, c)
+        "The stream with both findings added"
         x_btc = x_btc + self.attn(self.norm1(x_btc), *attend)
         return x_btc + self.ffn(self.norm2(x_btc))
 
@@ -156,7 +159,8 @@ class GPT(nn.Module):
     def forward(self,
         ids_bt,      # int64 token ids, at most `ctx` per row
         memory=None, # of what came before them: `memory[layer]` is an `attend`, `memory.positions(t)` says where they stand
-    ): # (b, t, v) logits: row t scores what comes after token t
+    ): # (b, t, v)
+        "Logits: row t scores what comes after token t"
         t = ids_bt.size(1)
         if t > self.cfg.ctx: raise GpubError(f'{t} tokens are more than the context of {self.cfg.ctx}')
         x_btc = self.tok(ids_bt) + (self.pos.weight[:t] if memory is None else self.pos(memory.positions(t)))
