@@ -18,7 +18,7 @@ from .core import first_line, pick_precision, seed_everything
 from .gpt import reach
 from .llama import build
 from .report import read_log
-from .run import Run, matmul_peak, pass_seconds
+from .run import Run, matmul_peak, pass_seconds, pick_attention
 from .sizes import anatomy, checkpoint_bytes, flops_per_token, memory, plan, ram_bytes
 from .train import ctx_at, make_optimizers, seconds_per_call, train
 
@@ -73,12 +73,14 @@ class Subject:
     def build(self,
         cfg, # the run's, or its `twin`
     ):
-        "A fresh model, always the same"
-        seed_everything(0); return build(cfg).to(self.device)
+        "A fresh model, always the same, with the attention kernel the run would take"
+        return pick_attention(self._fresh(cfg), self.device, self.dtype)
+
+    def _fresh(self, cfg): seed_everything(0); return build(cfg).to(self.device)
 
     def _seconds(self, dtype): # as the run will measure it
         x, y = (t.to(self.device) for t in self.run.batches(0, ctx_at(0, self.train, self.cfg.ctx)))
-        return pass_seconds(self.build(self.cfg), x, y, dtype, self.train)
+        return pass_seconds(self._fresh(self.cfg), x, y, dtype, self.train)
 
     def size(self,
         cfg, # of the model that was asked
