@@ -44,8 +44,10 @@ def load(
     *keys, # ids, lengths, hashes, sizes, names or sigs
 ): # list of arrays, or the metadata
     "Arrays of a chunk file; with no key, its metadata"
-    from safetensors import safe_open
-    with safe_open(path, 'np') as f: return [f.get_tensor(k) for k in keys] if keys else json.loads(f.metadata()['about'])
+    from safetensors import SafetensorError, safe_open
+    try:
+        with safe_open(path, 'np') as f: return [f.get_tensor(k) for k in keys] if keys else json.loads(f.metadata()['about'])
+    except SafetensorError as e: raise GpubError(f'{path} is damaged ({e}): delete it, and the same command makes it again') from None
 
 # %% ../nbs/lib/blend.ipynb #cebdbcab
 SALT = np.uint64(0x5DEECE66D)

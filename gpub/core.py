@@ -33,12 +33,14 @@ class Config:
         d:dict # as made by `to_dict`; missing keys take their defaults
     ):
         "The config that `d` describes; raises `GpubError` naming keys it does not know"
+        if not isinstance(d, dict): raise GpubError(f'{cls.__name__} is an object with named values, got {d!r}')
         known = [f.name for f in dataclasses.fields(cls)]
         if extra := sorted(set(d) - set(known)):
             raise GpubError(f"{cls.__name__} does not know {', '.join(map(repr, extra))}; it knows {', '.join(known)}")
         needed = [f.name for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING]
         if gone := [k for k in needed if k not in d]: raise GpubError(f"{cls.__name__} needs a value for {', '.join(map(repr, gone))}")
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in d.items()})
+        try: return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in d.items()})
+        except (TypeError, AttributeError) as e: raise GpubError(f'{cls.__name__}: a value has the wrong type ({first_line(e)})') from None
 
     def save(self,
         path # a JSON file, made or replaced as a whole
@@ -69,12 +71,15 @@ def write_atomic(
     return path
 
 def read_json(
-    path # a JSON file
+    path,   # a JSON file
+    *needs, # what its object must have; none: it may hold anything
 ): # what it holds
     "Read JSON; raises `GpubError` with the file's name when it is missing or damaged"
-    try: return json.loads(Path(path).read_text(encoding='utf-8'))
+    try: d = json.loads(Path(path).read_text(encoding='utf-8'))
     except OSError as e: raise GpubError(f'cannot read {path}: {e.strerror}') from None
     except ValueError as e: raise GpubError(f'{path} is not valid JSON ({e}); restore it or delete it') from None
+    if gone := [k for k in needs if not isinstance(d, dict) or k not in d]: raise GpubError(f"{path} lacks {', '.join(gone)}: it is damaged; restore it or delete it")
+    return d
 
 def first_line(
     error,    # an exception

@@ -260,12 +260,12 @@ def look(
 ): # the report: rate per million documents, worst hit, table, sources
     "The scan as a stage: the report, once, then the gate"
     path, key = folder/'scan.json', json.loads(json.dumps([cfg.benchmarks, cfg.attractors]))
-    if not path.exists() or read_json(path)['asked'] != key:
+    if not path.exists() or read_json(path, 'asked')['asked'] != key:
         scan, p = Scan(), Progress('scan')
         todo_ = (c for s in cfg.parsed for c in needed(cfg, s, rank, world, say=say))
         for source, size, found in ordered_map(scan_chunk, todo_, workers, setup, (cfg.to_dict(), str(folder), None, True, rank, world)): scan.add(source, found); p.update(size)
         write_atomic(path, json.dumps(dict(asked=key, rate=scan.rate(), worst=scan.worst(), table=scan.table(), sources=scan.to_dict()), indent=1)); p.done(say); say(scan.table())
-    found = read_json(path)
+    found = read_json(path, 'rate', 'worst', 'table')
     pass_gate(found['rate'], found['worst'], cfg.gate)
     return found
 
@@ -283,11 +283,11 @@ def prepare(
     settings = cfg.settings | dict(inputs=inputs(cfg))
     try:
         if final.exists():
-            same_job(read_json(final)['settings'], settings, out); tidy(out, folder); say(f'{out} is complete'); return read_json(final)
+            same_job(read_json(final, 'settings')['settings'], settings, out); tidy(out, folder); say(f'{out} is complete'); return read_json(final)
         plan = cfg.settings | dict(inputs=inputs(cfg, exact=True))
         folder.mkdir(parents=True, exist_ok=True)
         with lock(folder, say):
-            if (folder/'plan.json').exists(): same_job(read_json(folder/'plan.json'), plan, folder)
+            if (folder/'plan.json').exists(): same_job(read_json(folder/'plan.json', 'inputs'), plan, folder)
             else: write_atomic(folder/'plan.json', json.dumps(plan))
             manifest = _stages(cfg, out, folder, workers, rank, world, settings, say)
         tidy(out, folder); return manifest

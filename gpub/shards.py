@@ -76,8 +76,8 @@ class ShardWriter:
         self.cursor, self.sources, self._full, self._open, self._files, self._count = None, {}, [], {}, {}, {}
         with self._disk(): self.folder.mkdir(parents=True, exist_ok=True)
         self.done = self.manifest_path.exists()
-        if self.done: self._same(read_json(self.manifest_path)); self._progress.unlink(missing_ok=True)
-        elif self._progress.exists(): self._resume(read_json(self._progress))
+        if self.done: self._same(read_json(self.manifest_path, 'format')); self._progress.unlink(missing_ok=True)
+        elif self._progress.exists(): self._resume(read_json(self._progress, 'format', 'cursor', 'sources', 'full', 'count', 'open'))
         elif strays := [p.name for p in self.folder.glob('*-*.bin') if world == 1]: raise GpubError(f'{self.folder} holds {strays[0]} but no manifest: choose an empty folder, or empty this one')
         else: self.commit(None)
 
@@ -95,6 +95,8 @@ class ShardWriter:
         for s in self._full: self._rename(s['file'])
         for s in self._open.values():
             self._cut(s['file'], s['tokens'] * self.dtype.itemsize); self._cut(docs_file(s['file']), s['index_bytes']); self._attach(s)
+            for name, k, (_, h) in zip((s['file'], docs_file(s['file'])), ('xxh3', 'docs_xxh3'), self._files[s['file']]):
+                if h.hexdigest() != s[k]: raise GpubError(f'{self.folder/name}.part is not what was committed: empty {self.folder} and start again')
 
     def _cut(self, name, size): # back to what was committed
         part = self.folder/(name + '.part')
@@ -158,9 +160,9 @@ class ShardWriter:
             self._sync(); self.cursor = cursor; state = dict(cursor=cursor, sources=self.sources, full=self._full, open=list(self._open.values()), count=self._count)
             write_atomic(self._progress, json.dumps({**self.head, **state})); self._settle()
 
-    def _sync(self): # bytes to the disk, checksums of full shards
+    def _sync(self): # bytes to the disk, checksums of what they are so far
         for f, _ in (x for files in self._files.values() for x in files): os.fsync(f.fileno())
-        for s in self._full:
+        for s in [*self._full, *self._open.values()]:
             if files := self._files.get(s['file']): s['xxh3'], s['docs_xxh3'] = (h.hexdigest() for _, h in files)
 
     def _settle(self): # full shards get their final names

@@ -1,5 +1,5 @@
 "The pipeline: the same bytes for any number of workers and any number of kills; nothing half done can be taken for whole"
-import errno, json, multiprocessing as mp, os, random, shutil, signal, subprocess, sys, time
+import errno, json, multiprocessing as mp, os, random, re, shutil, signal, subprocess, sys, time
 from pathlib import Path
 import numpy as np, pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -7,7 +7,7 @@ from gpub.core import GpubError
 from gpub.folder import lock
 from gpub.parts import merge
 from gpub.prep import PrepConfig, Progress, mix_table, prepare
-from gpub.shards import Batches, read_manifest, verify
+from gpub.shards import Batches, ShardWriter, read_manifest, verify
 from gpub.tokenizer import BPETokenizer, load_tokenizer
 
 SHARES = {'edu': .87, 'math': .10, 'code': .03}
@@ -140,6 +140,16 @@ def test_a_second_process_is_refused(corpus, tokenizer, tmp_path):
     "Two that append to the same shards would both finish, with tokens twice"
     killed_at(8, config(corpus, tokenizer), tmp_path/'o')
     with lock(tmp_path/'o'/'.work'), pytest.raises(GpubError, match=f'in use by process {os.getpid()}'): prepare(config(corpus, tokenizer), tmp_path/'o', say=quiet)
+
+@pytest.mark.parametrize('name, how', [('.work/plan.json', b'5'), ('.work/scan.json', b'[]'), ('.progress.json', b'5'), ('.work/chunks/*/000000.safetensors', b''), ('train-00000.bin.part', None), ('val-00000.docs.part', None)])
+def test_damage_while_nothing_ran_is_one_line(corpus, tokenizer, tmp_path, name, how, monkeypatch):
+    "Another content of the same size too: what was committed has its checksum"
+    def stop(self, **kw): raise KeyboardInterrupt
+    monkeypatch.setattr(ShardWriter, 'close', stop); out = tmp_path/'o'
+    with pytest.raises(KeyboardInterrupt): prepare(config(corpus, tokenizer, shard_tokens=1 << 27), out, say=quiet)
+    monkeypatch.undo(); p = sorted(out.glob(name))[0]; b = p.read_bytes(); p.write_bytes(how if how is not None else b[:9] + bytes([b[9] ^ 1]) + b[10:])
+    with pytest.raises(GpubError, match=re.escape(p.name)) as e: prepare(config(corpus, tokenizer, shard_tokens=1 << 27), out, say=quiet)
+    assert '\n' not in str(e.value) and not (out/'manifest.json').exists()
 
 def test_changed_input_is_noticed(corpus, tokenizer, tmp_path):
     mine = shutil.copytree(corpus, tmp_path/'text'); cfg = config(mine, tokenizer); out = tmp_path/'o'
