@@ -146,7 +146,7 @@ def ladder_table(
 
 def plot_ladder(
     l,             # a receipt of `bench_ladder`
-    size=(8, 4.2), # inches
+    size=(6.4, 4.2), # inches
 ): # matplotlib Figure
     "Milliseconds of a step on each rung that could be tried, its off side behind it; what paid in colour"
     import matplotlib.pyplot as plt
