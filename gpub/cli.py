@@ -258,5 +258,8 @@ def main():
     except GpubError as e:
         if os.environ.get('RANK', '0') == '0' or not isinstance(e, (Relayed, Diverged)): click.echo(f'gpub: {e}', err=True) # of several processes one tells what all know
         sys.exit(1)
+    except ModuleNotFoundError as e: # an extra that no module asked about
+        if (e.name or 'gpub').startswith('gpub'): raise
+        click.echo(f"gpub: this needs the package {e.name}: pip install {e.name}, or the extra that brings it: gpub[data] for prep, gpub[eval] for eval, gpub[hub] for transformers", err=True); sys.exit(1)
     except OSError as e: # a path that no module asked about: too long, locked away, on a full disk
         click.echo(f"gpub: {f'{e.filename}: ' if e.filename else ''}{e.strerror or e}; look at the path, its permissions and the room on its disk", err=True); sys.exit(1)

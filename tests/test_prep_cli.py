@@ -94,6 +94,10 @@ def test_a_full_disk_exits_1_and_the_same_command_goes_on(text, tmp_path, monkey
     small_disk(8000); assert gpub(monkeypatch, capsys, 'prep', *flags(text, disk/'o'))[0] == 0 == gpub(monkeypatch, capsys, 'prep', *flags(text, tmp_path/'o'))[0]
     assert {f.name: f.read_bytes() for f in (disk/'o').iterdir()} == {f.name: f.read_bytes() for f in (tmp_path/'o').iterdir()}
 
+def test_without_the_extra_it_says_which(text, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, 'pyarrow', None); code, said = gpub(monkeypatch, capsys, 'prep', *flags(text, tmp_path/'o'))
+    assert code == 1 and len(said) == 1 and 'pyarrow' in said[0] and 'gpub[data]' in said[0]
+
 def test_shards_of_another_tokenizer_exit_1(text, tmp_path, monkeypatch, capsys):
     run(prep_command, *flags(text, tmp_path/'o')); CharTokenizer('ab').save(tmp_path/'o')
     code, said = gpub(monkeypatch, capsys, 'data', 'what', tmp_path/'o', '--step', 0); assert code == 1 and len(said) == 1 and 'expected tokenizer' in said[0]
