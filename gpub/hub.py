@@ -72,6 +72,7 @@ def export_model(
 ): # the folder
     "A folder that `AutoModelForCausalLM` and `AutoTokenizer` open; raises `GpubError` when model and tokenizer do not belong together"
     folder = Path(folder); same_vocab(model.cfg, tok)
+    if folder.resolve() == Path.cwd(): raise GpubError(f'{folder} is the folder you are in: export into a new one')
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())): raise GpubError(f'{folder} is there already and not empty: export into a new folder')
     place = folder.absolute(); temp = place.with_name(f'.{place.name}.tmp'); shutil.rmtree(temp, ignore_errors=True)
     with _writing(folder):

@@ -107,6 +107,7 @@ def test_not_over_something(exported):
     with pytest.raises(GpubError, match='not empty'): export_model(loud(LLAMA), BPE, exported)
     (exported.parent/'file').write_text('x')
     with pytest.raises(GpubError, match='not empty'): export_model(loud(LLAMA), BPE, exported.parent/'file')
+    with pytest.raises(GpubError, match='the folder you are in'): export_model(loud(LLAMA), BPE, '.')
 
 @pytest.mark.parametrize('change, says', [
     (dict(rope_scaling={'rope_type': 'llama3', 'factor': 8.}), "rope scaling.*llama3"), (dict(rope_scaling={'type': 'linear', 'factor': 2.}), 'rope scaling.*linear'), (dict(rope_parameters={'rope_type': 'yarn', 'rope_theta': 1e4}), 'rope scaling.*yarn'),
