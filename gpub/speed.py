@@ -80,18 +80,18 @@ def plot_roofline(
     peaks,     # {format: FLOP/s}
     bandwidth, # bytes/s
     points,    # {label: (FLOPs per byte, FLOP/s reached or allowed)}
-    size=(7, 3.4), # inches
+    size=(6.4, 3.8), # inches
 ): # matplotlib Figure
     "The ceilings of a machine, and where kernels stand under them; both axes logarithmic"
     import matplotlib.pyplot as plt
-    fig, ax = plt.subplots(figsize=size); at = [max(peaks.values())/bandwidth, *(i for i, _ in points.values())]; lo, hi = min(at)/3, 3*max(at)
+    fig, ax = plt.subplots(figsize=size, layout='constrained'); at = [max(peaks.values())/bandwidth, *(i for i, _ in points.values())]; lo, hi = min(at)/3, 3*max(at)
     for i, (name, peak) in enumerate(sorted(peaks.items(), key=lambda kv: -kv[1])):
         ax.plot([lo, peak/bandwidth, hi], [lo*bandwidth, peak, peak], color='#22252b', lw=1.4, alpha=1 - .2*i)
         ax.text(hi, peak, f' {name}', va='center', fontsize=9)
     for k, (label, (x, y)) in enumerate(points.items()):
         ax.plot(x, y, 'o', ms=6, color=f'C{k}', label=label)
     ax.set(xscale='log', yscale='log', xlabel='FLOPs per byte moved', ylabel='FLOP/s', xlim=(lo, hi), title=f'slope: {bandwidth/1e9:,.0f} GB/s')
-    ax.legend(frameon=False, fontsize=8, loc='center left', bbox_to_anchor=(1.08, .5)); fig.tight_layout(); plt.close(fig)
+    fig.legend(frameon=False, fontsize=9, loc='outside lower center', ncols=3); plt.close(fig)
     return fig
 
 # %% ../nbs/season1/06_optimizations.ipynb #64b1e71e
