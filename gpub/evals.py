@@ -254,10 +254,13 @@ def result_of(
     online=False, # questions from lm-eval
     shots=0,      # solved questions before each
 ): # dict, as from `evaluate_run`
-    "The results of a run: those in its evals.json if they answer the same questions about the same checkpoint, else new ones"
+    "The results of a run: those in its evals.json if they answer the same questions about the same checkpoint, else new ones; raises `GpubError` when that file holds something else"
     path = Path(file or Path(run, 'evals.json')); step = step or (int(latest(run).name.removeprefix('step-')) if Path(run, 'LATEST').is_file() else None)
+    if file: path.parent.mkdir(parents=True, exist_ok=True) # a place that cannot be is said before the work, not after
     if path.is_file():
-        r = read_json(path); have = {*r['tasks'], *(['humaneval'] if 'humaneval' in r else [])}
+        r = read_json(path)
+        if not isinstance(r, dict) or not {'tasks', 'step', 'settings'} <= r.keys(): raise GpubError(f'{path} holds no results of gpub eval: move it away, or choose another file with --json')
+        have = {*r['tasks'], *(['humaneval'] if 'humaneval' in r else [])}
         same = (r['step'], *map(r['settings'].get, ('limit', 'shots', 'questions'))) == (step, limit, shots, 'lm-eval' if online else 'files')
         if same and set(tasks) <= have: say(f'read from {path}'); return r
     r = evaluate_run(run, tasks, limit, step, device, folder, check, online=online, shots=shots, say=say); write_atomic(path, json.dumps(r, indent=1) + '\n'); say(f'written to {path}')

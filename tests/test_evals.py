@@ -188,8 +188,16 @@ def test_characters_a_vocabulary_lacks_are_counted(run):
 def test_refusals(run, words, why):
     with pytest.raises(GpubError, match=why): call(run, *words)
 
+@pytest.mark.parametrize('text', ['[1]', '{}', '{"tasks": {}}', '"x"'])
+def test_another_file_where_results_go(run, files, tmp_path, text):
+    (tmp_path/'r.json').write_text(text)
+    with pytest.raises(GpubError, match='holds no results of gpub eval'): call(run, '--tasks', 'lambada', '--data', files, '--json', tmp_path/'r.json')
+    assert (tmp_path/'r.json').read_text() == text
+
 def test_no_run(tmp_path, files):
     with pytest.raises(GpubError, match='not a run folder'): call(tmp_path, '--tasks', 'arc_easy', '--data', files)
+    with pytest.raises(GpubError, match='not a run folder'): call(tmp_path/'nowhere', '--tasks', 'arc_easy', '--data', files)
+    assert not list(tmp_path.iterdir())
 
 # programs and texts
 
