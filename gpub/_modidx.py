@@ -217,7 +217,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                           'gpub.cli.doctor': ('lib/cli.html#doctor', 'gpub/cli.py'),
                           'gpub.cli.export_command': ('lib/cli.html#export_command', 'gpub/cli.py'),
                           'gpub.cli.import_command': ('lib/cli.html#import_command', 'gpub/cli.py'),
-                          'gpub.cli.keep': ('lib/cli.html#keep', 'gpub/cli.py'),
                           'gpub.cli.main': ('lib/cli.html#main', 'gpub/cli.py'),
                           'gpub.cli.parse_settings': ('lib/cli.html#parse_settings', 'gpub/cli.py'),
                           'gpub.cli.plan': ('lib/cli.html#plan', 'gpub/cli.py'),

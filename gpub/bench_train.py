@@ -17,7 +17,7 @@ from .ceilings import Clock
 from .core import GpubError, machine, pick_device, pick_precision, seed_everything, use_threads
 from .gpt import GPT, GPTConfig
 from .llama import LlamaConfig, build
-from .run import Run, find_preset, matmul_peak, override, pass_seconds
+from .run import Run, find_preset, matmul_peak, override, pass_seconds, pick_attention
 from .shards import Batches
 from .sizes import SHAPES, flops_per_token
 from .train import Fit, TrainConfig, choose_loss, make_optimizers, train
@@ -70,7 +70,7 @@ def overhead(
     with tempfile.TemporaryDirectory() as d:
         run = Run(preset, d + '/run', settings={'steps': steps, **(settings or {})}, save_every=100, say=say); run.evals, run.milestones = {steps}, set(); run.progress.out = open(d + '/out', 'w')
         engine = run.steps(); next(engine)
-        dev, dtype = run.device, run.precision.dtype; model = build(run.model_cfg).to(dev); x, y = (t.to(dev) for t in run.batches(0, run.model_cfg.ctx)); params = [*model.parameters()]
+        dev, dtype = run.device, run.precision.dtype; model = pick_attention(build(run.model_cfg).to(dev), dev, dtype); x, y = (t.to(dev) for t in run.batches(0, run.model_cfg.ctx)); params = [*model.parameters()]
         opts = make_optimizers(model, run.cfg, torch.bfloat16 if dev.type == 'cuda' else torch.float32); loss_fn = choose_loss(model, x, y, run.cfg, steps, dtype, say)
         def bare():
             with torch.autocast(dev.type, dtype, enabled=dtype != torch.float32): loss = loss_fn(x, y)

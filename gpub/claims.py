@@ -249,5 +249,6 @@ def conflict_table(
     mine = {}
     for v in verdicts: mine.setdefault(v.claim.conflict, []).append(f'{v.claim.id}: {v.status}')
     said = lambda i: '; '.join(f"{c['value']} ({', '.join(c['source'])})" for c in i['claims'])
+    decided = lambda i: f"{i['status']}: {i['decision'].removeprefix(i['status']).lstrip(';: ')}"
     return Table(['', 'what is said', 'arithmetic', 'decision', 'worked out above'],
-                 [[i['id'], f"{i['topic']}: {said(i)}", '; '.join(i['arithmetic']), f"{i['status']}: {i['decision']}", ', '.join(mine.get(i['id'], []))] for i in lookup('conflicts/items')])
+                 [[i['id'], f"{i['topic']}: {said(i)}", '; '.join(i['arithmetic']), decided(i), ', '.join(mine.get(i['id'], []))] for i in lookup('conflicts/items')])

@@ -6,7 +6,7 @@
 __all__ = ['cli', 'parse_settings', 'this_command', 'train', 'sample', 'export_command', 'import_command', 'push_command', 'plan',
            'preflight', 'doctor', 'verdict', 'bench', 'bench_shakespeare_command', 'bench_train_command',
            'bench_generate_command', 'bench_llama_command', 'bench_prep_command', 'bench_loader_command',
-           'bench_eval_command', 'keep', 'main']
+           'bench_eval_command', 'main']
 
 # %% ../nbs/lib/cli.ipynb #cc1ee84b
 import json, os, shlex, sys
@@ -18,8 +18,8 @@ from .bench_generate import bench_generate, bench_generate_table
 from .bench_llama import bench_llama, bench_llama_table
 from .bench_prep import bench_prep, bench_prep_table
 from .bench_train import bench_train, bench_train_table
-from .ceilings import bench_machine_command
-from .core import GpubError, write_atomic
+from .ceilings import bench_machine_command, file_receipt
+from .core import GpubError
 from .evals import eval_command
 from .grade import check_command
 from .serve import demo_command
@@ -181,7 +181,7 @@ def bench():
 def bench_shakespeare_command(file, seconds, shapes, hf, data):
     "Our recipe against plain AdamW and against transformers: time to a validation loss."
     result = bench_shakespeare(shapes or ('shakespeare', 'shakespeare-short'), seconds, data=data, hf=hf)
-    click.echo('\n' + bench_table(result)); keep(result, file)
+    click.echo('\n' + bench_table(result)); file_receipt(result, file)
 
 @bench.command('train')
 @click.option('--preset', default='shakespeare', show_default=True, help='Whose step to time.')
@@ -192,7 +192,7 @@ def bench_shakespeare_command(file, seconds, shapes, hf, data):
 @click.option('--peers/--no-peers', default=True, help="Also against a bare loop and, on a CPU, transformers' Trainer (extra: gpub[hub]).")
 def bench_train_command(preset, file, device, steps, settings, peers):
     "A preset's step on this device: tokens a second, share of the peak, and what surrounds it."
-    result = bench_train(preset, device, steps, parse_settings(settings), peers); click.echo(bench_train_table(result)); keep(result, file)
+    result = bench_train(preset, device, steps, parse_settings(settings), peers); click.echo(bench_train_table(result)); file_receipt(result, file)
 
 @bench.command('generate')
 @click.option('--preset', 'presets', multiple=True, help='Whose shape.  [default: shakespeare and gpt2-134m]')
@@ -201,7 +201,7 @@ def bench_train_command(preset, file, device, steps, settings, peers):
 @click.option('--peers/--no-peers', default=True, help="Race transformers' generate too (extra: gpub[hub]).")
 def bench_generate_command(presets, file, device, peers):
     "Tokens a second with a cache, without one, and by transformers."
-    result = bench_generate(presets or ('shakespeare', 'gpt2-134m'), device, peers=peers); click.echo(bench_generate_table(result)); keep(result, file)
+    result = bench_generate(presets or ('shakespeare', 'gpt2-134m'), device, peers=peers); click.echo(bench_generate_table(result)); file_receipt(result, file)
 
 @bench.command('llama')
 @click.option('--json', 'file', help='Write the result here too.')
@@ -209,7 +209,7 @@ def bench_generate_command(presets, file, device, peers):
 @click.option('--compiled', is_flag=True, help='Compile both.')
 def bench_llama_command(file, device, compiled):
     "A Llama of 77M parameters, training and decoding, against transformers' (extra: gpub[hub])."
-    result = bench_llama(device=device, compiled=compiled); click.echo(bench_llama_table(result)); keep(result, file)
+    result = bench_llama(device=device, compiled=compiled); click.echo(bench_llama_table(result)); file_receipt(result, file)
 
 @bench.command('prep')
 @click.option('--json', 'file', help='Write the result here too.')
@@ -217,13 +217,13 @@ def bench_llama_command(file, device, compiled):
 @click.option('--vocab', type=int, default=32_000, show_default=True, help='Tokens of the vocabulary.')
 def bench_prep_command(file, mb, vocab):
     "The data pipeline against bare encoders and datasets.map (extra: gpub[data])."
-    result = bench_prep(mb=mb, vocab=vocab); click.echo(bench_prep_table(result)); keep(result, file)
+    result = bench_prep(mb=mb, vocab=vocab); click.echo(bench_prep_table(result)); file_receipt(result, file)
 
 @bench.command('loader')
 @click.option('--json', 'file', help='Write the result here too.')
 def bench_loader_command(file):
     "Batches against a Python loop and against a plain copy of the same bytes."
-    result = bench_loader(); click.echo(json.dumps(result, indent=1)); keep(result, file)
+    result = bench_loader(); click.echo(json.dumps(result, indent=1)); file_receipt(result, file)
 
 @bench.command('eval')
 @click.option('--questions', type=click.IntRange(8), default=500, show_default=True, help='Of HellaSwag, or of lines like them where its file is absent.')
@@ -232,14 +232,7 @@ def bench_loader_command(file):
 @click.option('--device', default='auto', show_default=True, help='auto, cpu, cuda, cuda:1.')
 def bench_eval_command(questions, preset, file, device):
     "Scoring multiple choice against lm-eval's own model on the same folder (extra: gpub[eval])."
-    result = bench_eval(questions, preset, device); click.echo(bench_eval_table(result)); keep(result, file)
-
-def keep(
-    result, # what a benchmark found, as plain values
-    file,   # of --json; None: nowhere
-):
-    "Write a benchmark's receipt, if asked to"
-    if file: write_atomic(file, json.dumps(result, indent=1) + '\n'); click.echo(f'written to {file}')
+    result = bench_eval(questions, preset, device); click.echo(bench_eval_table(result)); file_receipt(result, file)
 
 for command in prep_command, data_group, run_command, bill_command, eval_command, check_command, demo_command: cli.add_command(command)
 for command in bench_ladder_command, bench_machine_command: bench.add_command(command)

@@ -96,7 +96,7 @@ class ShardWriter:
         for s in self._open.values():
             self._cut(s['file'], s['tokens'] * self.dtype.itemsize); self._cut(docs_file(s['file']), s['index_bytes']); self._attach(s)
             for name, k, (_, h) in zip((s['file'], docs_file(s['file'])), ('xxh3', 'docs_xxh3'), self._files[s['file']]):
-                if h.hexdigest() != s[k]: raise GpubError(f'{self.folder/name}.part is not what was committed: empty {self.folder} and start again')
+                if h.hexdigest() != s.get(k, h.hexdigest()): raise GpubError(f'{self.folder/name}.part is not what was committed: empty {self.folder} and start again')
 
     def _cut(self, name, size): # back to what was committed
         part = self.folder/(name + '.part')

@@ -206,7 +206,7 @@ def _bare(model, pattern): # a byte-level tokenizer of the Rust library, nothing
 
 def _pattern(d): # the split pattern of a tokenizer.json laid out as `_bare` does
     steps = (d.get('pre_tokenizer') or {}).get('pretokenizers') or [{}]
-    if [s.get('type') for s in steps] == ['Split', 'ByteLevel'] and not steps[1]['use_regex'] and not steps[1]['add_prefix_space']:
+    if [s.get('type') for s in steps] == ['Split', 'ByteLevel'] and not steps[1].get('use_regex', True) and not steps[1].get('add_prefix_space', True):
         if steps[0]['behavior'] == 'Isolated' and not steps[0]['invert'] and 'Regex' in steps[0]['pattern']: return steps[0]['pattern']['Regex']
     raise GpubError('this tokenizer does not cut text by one pattern into bytes: only byte-level BPE of that layout is read here')
 
@@ -219,10 +219,10 @@ class BPETokenizer:
         d=None,        # what `tok.to_str()` holds, where that is at hand
     ):
         d = d or json.loads(tok.to_str()); model, self._tok = d['model'], tok; self.pattern = _pattern(d)
-        self._plain = d['normalizer'] is None and not model.get('ignore_merges') and not model.get('dropout')
+        self._plain = d.get('normalizer') is None and not model.get('ignore_merges') and not model.get('dropout')
         spelled = [m.split(' ') if isinstance(m, str) else m for m in model['merges']]
         self.merges, self.vocab = [(model['vocab'][a], model['vocab'][b]) for a, b in spelled], tok.get_vocab_size()
-        self.specials = {t['content']: t['id'] for t in d['added_tokens']}; self.end = self.specials.get(SPECIALS[0])
+        self.specials = {t['content']: t['id'] for t in d.get('added_tokens', [])}; self.end = self.specials.get(SPECIALS[0])
         names = {i: t for t, i in tok.get_vocab().items()}; special = set(self.specials.values())
         if set(names) != set(range(self.vocab)): raise GpubError(f'the {self.vocab} ids of this tokenizer are not 0..{self.vocab - 1}')
         if odd := set(''.join(t for i, t in names.items() if i not in special)) - BYTE_OF.keys(): raise GpubError(f'this tokenizer is not byte-level: one of its tokens holds {min(odd)!r}')
