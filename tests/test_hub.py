@@ -197,9 +197,6 @@ def test_places_that_cannot_be_written(exported, tmp_path):
         assert '\n' not in str(e.value) and (tmp_path/'file').read_text() == 'x'
     with pytest.raises(GpubError, match='cannot write'): export_model(loud(LLAMA), BPE, Path('/proc/hf' if sys.platform == 'linux' else tmp_path/'file'/'hf'))
 
-def test_into_the_folder_one_stands_in(tmp_path, monkeypatch):
-    (tmp_path/'here').mkdir(); monkeypatch.chdir(tmp_path/'here'); export_model(loud(LLAMA), BPE, '.'); assert (tmp_path/'here'/WEIGHTS).is_file() and [p.name for p in tmp_path.iterdir()] == ['here']
-
 def test_characters_for_the_rust_library():
     fast = to_tokenizer(CHARS); fast = Tokenizer.from_str(fast.to_str()); odd = ' \t\r\n  é' + TEXT[:500]
     assert fast.encode(odd).ids == CHARS.encode(odd).tolist() and fast.decode(fast.encode(odd).ids) == odd
