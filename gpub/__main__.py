@@ -15,5 +15,6 @@ if __name__ == '__main__':
     try: main(); code = 0
     except SystemExit as e: code = e.code or 0
     sys.stdout.flush(); sys.stderr.flush()
-    if 'RANK' in os.environ: os._exit(code) # all is saved and closed; threads of torch.distributed sometimes abort a process that takes itself apart
+    if 'RANK' in os.environ:
+        os._exit(code) # all is saved and closed; threads of torch.distributed sometimes abort a process that takes itself apart
     sys.exit(code)

@@ -58,7 +58,8 @@ def ours(
     r = PRESETS[preset]; cfg = TrainConfig(**{**r.train.to_dict(), **(settings or {})})
     mc = GPTConfig(vocab=corpus.tok.vocab, **r.model); seed_everything(cfg.seed); model = GPT(mc)
     by_ctx = {c: corpus.train(c, cfg.batch_tokens//c, cfg.seed) for c in contexts(cfg, mc.ctx)}
-    p = pick_precision('cpu', cfg.precision, lambda dtype: pass_seconds(model, *by_ctx[ctx_at(0, cfg, mc.ctx)][0], dtype, cfg)); loop = train(model, lambda n, c: by_ctx[c][n], cfg, dtype=p.dtype)
+    p = pick_precision('cpu', cfg.precision, lambda dtype: pass_seconds(model, *by_ctx[ctx_at(0, cfg, mc.ctx)][0], dtype, cfg))
+    loop = train(model, lambda n, c: by_ctx[c][n], cfg, dtype=p.dtype)
     return Contender(name, model, lambda n: next(loop), cfg.steps, cfg.batch_tokens, cfg, p.name)
 
 def random_windows(
@@ -88,7 +89,8 @@ def adamw(
     rates=lambda n: 1.,  # step -> share of `lr`
 ): # `Contender`
     "A hand-written loop around AdamW"
-    opt = torch.optim.AdamW(model.parameters(), lr=lr, betas=betas, weight_decay=weight_decay); get = random_windows(corpus.tok.encode(corpus.texts[0]).astype(np.int64), ctx, batch, 0)
+    opt = torch.optim.AdamW(model.parameters(), lr=lr, betas=betas, weight_decay=weight_decay)
+    get = random_windows(corpus.tok.encode(corpus.texts[0]).astype(np.int64), ctx, batch, 0)
     def step(n):
         for g in opt.param_groups: g['lr'] = lr*rates(n)
         model.loss(*get()).backward()
@@ -168,7 +170,8 @@ def bench_shakespeare(
     "Race the library's recipe against plain ones; the first contender is ours"
     import torch._dynamo # the first optimizer step of a process imports it: seconds that whoever starts would pay
     use_threads(); out = dict(machine=machine(), shapes={})
-    peaks = {n: matmul_peak(torch.device('cpu'), d) for n, d in dict(fp32=torch.float32, bf16=torch.bfloat16).items()}; out['matmul_peak_gflops'] = round(peaks['fp32']/1e9, 1)
+    peaks = {n: matmul_peak(torch.device('cpu'), d) for n, d in dict(fp32=torch.float32, bf16=torch.bfloat16).items()}
+    out['matmul_peak_gflops'] = round(peaks['fp32']/1e9, 1)
     for preset in shapes:
         corpus = load_corpus(data, PRESETS[preset].model['ctx'], say); out['text'] = corpus.source
         say(f'{preset}: {PRESETS[preset].about}')
@@ -191,5 +194,6 @@ def bench_table(
         lines += [f"{n:14}{r['tok_s']:12,}{r['peak_share']*100:12.1f}" + ''.join(f'{show(r["time_to"][l]):>12}' for l in losses) + f"{r['final']:12.3f}{r['seconds']:12.1f}" for n, r in rows.items()]
         us = rows['gpub']
         for n, r in list(rows.items())[1:]:
-            if t := us['time_to_ours'].get(n): lines.append(f"gpub reaches the final loss of {n} ({r['final']:.3f}) in 1/{r['seconds']/t:.1f} of its {r['seconds']:.0f} s")
+            if t := us['time_to_ours'].get(n):
+                lines.append(f"gpub reaches the final loss of {n} ({r['final']:.3f}) in 1/{r['seconds']/t:.1f} of its {r['seconds']:.0f} s")
     return '\n'.join(lines)

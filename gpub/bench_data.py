@@ -44,7 +44,10 @@ def step_seconds(
     rows:int,   # sequences in the step
 ): # seconds
     "What a training step (forward, backward and AdamW, fp32) costs on this machine, after one that does not count"
-    torch.manual_seed(0); model = GPT(GPTConfig(**shape)); opt = torch.optim.AdamW(model.parameters(), lr=1e-4); x = torch.randint(shape['vocab'], (rows, shape['ctx'] + 1))
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(**shape))
+    opt = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    x = torch.randint(shape['vocab'], (rows, shape['ctx'] + 1))
     for _ in range(2): start = time.perf_counter(); opt.zero_grad(); model.loss(x[:, :-1], x[:, 1:]).backward(); opt.step()
     return time.perf_counter() - start
 
@@ -57,14 +60,19 @@ def bench_loader(
     rows:int=1,         # of that step; the loader is timed at as many
 ): # dict of medians in microseconds and of ratios
     "Time `Batches` from memory and from disk against slices in a loop and against a memcpy"
-    rng = np.random.default_rng(0); ids = rng.integers(0, 32_000, tokens, np.uint16); out = np.empty((batch, ctx + 1), np.int64); src = np.ones_like(out); kw = dict(ctx=ctx, batch=batch, hash_ids=False)
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, 32_000, tokens, np.uint16)
+    out = np.empty((batch, ctx + 1), np.int64)
+    src = np.ones_like(out)
+    kw = dict(ctx=ctx, batch=batch, hash_ids=False)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as d:
         ids.tofile(Path(d)/'ids.bin'); disk = np.memmap(Path(d)/'ids.bin', np.uint16, 'r')
         ram, mapped, small = Batches(ids, **kw), Batches(disk, **kw), Batches(ids, **{**kw, 'batch': rows}); order = ram.streams[0].starts
         t = medians(dict(ram=ram.__getitem__, mmap=mapped.__getitem__, order=lambda n: order(n * AHEAD, (n + 1) * AHEAD), slices_mmap=lambda n: slices(disk, ctx, batch, rng), slices_ram=lambda n: slices(ids, ctx, batch, rng),
                          memcpy=lambda n: np.copyto(out, src), rows=small.__getitem__), rounds)
         del mapped, disk
-    for k, n in dict(ram=batch, mmap=batch, rows=rows).items(): t[k] += t['order'] * n / AHEAD # the median call finds its order computed: add its share of that
+    for k, n in dict(ram=batch, mmap=batch, rows=rows).items():
+        t[k] += t['order'] * n / AHEAD # the median call finds its order computed: add its share of that
     result = dict(machine=machine(), batch=[batch, ctx + 1], microseconds={k: round(v * 1e6, 1) for k, v in t.items()}, faster_than_slices_mmap=t['slices_mmap'] / t['ram'], faster_than_slices_ram=t['slices_ram'] / t['ram'],
                   times_memcpy=t['ram'] / t['memcpy'])
     if shape: seconds = step_seconds(shape, rows); result |= dict(step_rows=rows, step_seconds=seconds, share_of_step=t['rows'] / seconds)

@@ -63,7 +63,11 @@ def bench_eval(
     say=print,          # called with lm-eval's best batch size
 ): # dict, plain values: the receipt of `gpub bench eval`
     "Our adapter and lm-eval's hf model on the same questions and weights; raises `GpubError` where lm-eval is not installed"
-    use_threads(); seed_everything(0); d = pick_device(device); items, source = bench_items(n); shape = replace(config_of(preset), **(settings or {}))
+    use_threads()
+    seed_everything(0)
+    d = pick_device(device)
+    items, source = bench_items(n)
+    shape = replace(config_of(preset), **(settings or {}))
     tok, learned = bench_tokenizer(items, shape.vocab, mb); model = GPT(replace(shape, vocab=tok.vocab)).to(d).eval()
     with tempfile.TemporaryDirectory(prefix='gpub-') as tmp:
         folder, ours, trial = export_model(model, tok, Path(tmp)/'model'), adapter(model, tok), {}
@@ -77,7 +81,8 @@ def bench_eval(
     a, b = said.values(); apart = [abs(x[0] - y[0]) for x, y in zip(a, b)]
     picks = [[max(range(i, i + 4), key=lambda j: s[j][0]) for i in range(0, 4*n, 4)] for s in (a, b)]
     tokens = sum(len(tok.encode(i.context)) for i in items)/n, sum(len(tok.encode(' ' + c)) for i in items for c in i.choices)/4/n
-    wall, cpu = ({k: round(v[j], 2) for k, v in spent.items()} for j in (0, 1)); ratio = lambda s: round(s['lm-eval hf']/max(s['gpub'], 1e-9), 3)
+    wall, cpu = ({k: round(v[j], 2) for k, v in spent.items()} for j in (0, 1))
+    ratio = lambda s: round(s['lm-eval hf']/max(s['gpub'], 1e-9), 3)
     precision = {k: str(next(m.parameters()).dtype).removeprefix('torch.') for k, m in {'gpub': model, 'lm-eval hf': lm.model}.items()}
     return dict(machine=machine(d), preset=preset, parameters=sum(p.numel() for p in model.parameters()), precision=precision, vocab=tok.vocab,
                 tokenizer=learned, questions=n, source=source, context_tokens=round(tokens[0], 1), answer_tokens=round(tokens[1], 1),

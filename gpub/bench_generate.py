@@ -22,7 +22,8 @@ def in_transformers(
     model, # `GPT` or `Llama`
 ): # their model, with a copy of the same weights; it ends at no token
     "The same function in another library; raises `GpubError` where transformers is not installed"
-    hf = HFModel(model.cfg).hf.to(model.tok.weight).eval(); hf.load_state_dict(to_theirs(model), strict=False) # a tied head is no tensor of ours
+    hf = HFModel(model.cfg).hf.to(model.tok.weight).eval()
+    hf.load_state_dict(to_theirs(model), strict=False) # a tied head is no tensor of ours
     hf.generation_config.eos_token_id = None; return hf
 
 # %% ../nbs/lib/bench_generate.ipynb #b1adec30
@@ -92,7 +93,8 @@ def generation_speed(
     "One preset: tokens a second of every contender, best of `rounds` turns, their ratios, whether the text was the same, and how far from the favourites"
     d = pick_device(device); cfg = config_of(preset); seed_everything(0)
     if precision not in ('fp32', 'bf16'): raise GpubError(f'precision {precision!r} is not one of fp32, bf16')
-    model = build(cfg).to(d, dict(fp32=torch.float32, bf16=torch.bfloat16)[precision]).eval(); prompt = [int(i) for i in torch.randint(cfg.vocab, (16,))]
+    model = build(cfg).to(d, dict(fp32=torch.float32, bf16=torch.bfloat16)[precision]).eval()
+    prompt = [int(i) for i in torch.randint(cfg.vocab, (16,))]
     n = min(n or cfg.ctx, cfg.ctx - len(prompt)); runs = contenders(model, prompt, n, peers, uncached); times = {k: [] for k in runs}
     texts = {k: f() for k, f in runs.items()} # warm
     for _ in range(rounds):
@@ -128,5 +130,6 @@ def bench_generate_table(
         lines += [f"{s['preset']}, {s['precision']}, {s['n']} tokens after {s['prompt']}:", *(f'  {k:16}{v:12,.1f} tok/s' + (f"   gpub is {s['faster_than'][k]:.2f} times as fast, "
                   f"{'the same text' if s['same_text'][k] else 'another text'}" if k != 'gpub' else '') for k, v in s['tok_s'].items())]
         lines.append(f"  chosen scores below the best by at most: {', '.join(f'{k} {v:g}' for k, v in s['short_of_best'].items())}")
-        if s['last_over_first_quarter']: lines.append(f"  a token at the end of the window takes {s['last_over_first_quarter']:.2f} of the time of one at its beginning")
+        if s['last_over_first_quarter']:
+            lines.append(f"  a token at the end of the window takes {s['last_over_first_quarter']:.2f} of the time of one at its beginning")
     return '\n'.join(lines)

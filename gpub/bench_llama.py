@@ -40,19 +40,31 @@ def bench_llama(
     compiled=False, # both losses through `torch.compile`
 ): # dict: seconds of both, their ratio, the losses, which must agree, and what `generation_speed` tells of decoding
     "A training step of ours and of LlamaForCausalLM, in turns, then both decoding; raises `GpubError` where transformers is not installed"
-    use_threads(); device = pick_device(device); precision = pick_precision(device); sync = torch.cuda.synchronize if device.type == 'cuda' else lambda: None
-    torch.manual_seed(0); ours = Llama(cfg).to(device); theirs = in_transformers(ours).train(); x, y = torch.randint(cfg.vocab, (2, batch, cfg.ctx), device=device)
+    use_threads()
+    device = pick_device(device)
+    precision = pick_precision(device)
+    sync = torch.cuda.synchronize if device.type == 'cuda' else lambda: None
+    torch.manual_seed(0)
+    ours = Llama(cfg).to(device)
+    theirs = in_transformers(ours).train()
+    x, y = torch.randint(cfg.vocab, (2, batch, cfg.ctx), device=device)
     losses = dict(gpub=ours.loss, transformers=lambda x, y: F.cross_entropy(theirs(x, use_cache=False).logits.flatten(0, 1).float(), y.flatten()))
     steps = {n: step_of(m, torch.compile(losses[n], dynamic=False) if compiled else losses[n], x, y, precision.dtype) for n, m in (('gpub', ours), ('transformers', theirs))}
     first = {n: float(s()) for n, s in steps.items()}; seconds = {n: [] for n in steps}; [s() for s in steps.values()]
     for r in range(rounds):
         for n in (steps, reversed(steps))[r % 2]:
-            sync(); t = time.perf_counter(), time.process_time(); steps[n](); sync(); seconds[n].append((time.perf_counter() - t[0], time.process_time() - t[1]))
-    mid = {n: statistics.median(s for s, _ in both) for n, both in seconds.items()}; ratio, cpu = (statistics.median(b[i]/a[i] for a, b in zip(seconds['gpub'], seconds['transformers'])) for i in (0, 1))
+            sync()
+            t = time.perf_counter(), time.process_time()
+            steps[n]()
+            sync()
+            seconds[n].append((time.perf_counter() - t[0], time.process_time() - t[1]))
+    mid = {n: statistics.median(s for s, _ in both) for n, both in seconds.items()}
+    ratio, cpu = (statistics.median(b[i]/a[i] for a, b in zip(seconds['gpub'], seconds['transformers'])) for i in (0, 1))
     out = dict(machine=machine(device), parameters=sum(p.numel() for p in ours.parameters()), ctx=cfg.ctx, batch=batch, precision=precision.name, compiled=compiled, step_s={n: round(s, 4) for n, s in mid.items()},
                tok_s=round(batch*cfg.ctx/mid['gpub']), ratio=round(ratio, 3), cpu_ratio=round(cpu, 3) if device.type == 'cpu' else None, gflops=round(flops_per_token(cfg)*batch*cfg.ctx/mid['gpub']/1e9, 1), first_loss=first)
     del steps, losses, ours, theirs
-    writing = generation_speed(cfg, str(device), 128, precision=precision.name if device.type == 'cuda' else 'fp32', uncached=False, flat=False); del writing['preset']
+    writing = generation_speed(cfg, str(device), 128, precision=precision.name if device.type == 'cuda' else 'fp32', uncached=False, flat=False)
+    del writing['preset']
     return out | dict(decoding=writing)
 
 def bench_llama_table(

@@ -67,7 +67,8 @@ def bench_prep(
 )->dict:
     "Whole pipeline, bare encoders, the usual way, near dedup, scan, shard writing: MB/s and ratios"
     where, texts = bench_text(mb); size = sum(len(t.encode()) for t in texts)/1e6
-    tok = BPETokenizer.train(texts, vocab); other = [t for t in texts if tok.encode(t).tolist() != tok._tok.encode(t, add_special_tokens=False).ids]
+    tok = BPETokenizer.train(texts, vocab)
+    other = [t for t in texts if tok.encode(t).tolist() != tok._tok.encode(t, add_special_tokens=False).ids]
     before = os.environ.get('TOKENIZERS_PARALLELISM'); os.environ['TOKENIZERS_PARALLELISM'] = 'false'
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as d:
         d = Path(d); tok.save(d/'tok'); path = d/'text.jsonl'
@@ -85,7 +86,8 @@ def bench_prep(
         best = 'encoder' if 'encoder' in runs and cpu['encoder'] < cpu['encode_batch_fast'] else 'encode_batch_fast'
         ratios = dict(of_fastest_encoder=cpu[best]/ours, of_fastest_encoder_with_startup=cpu[best]/cpu['pipeline'], of_encode_batch_fast=cpu['encode_batch_fast']/cpu['pipeline'])
         if usual: ratios['of_datasets_map'] = cpu['datasets_map']/cpu['pipeline']
-        stages = stage_speeds(texts[:max(50, len(texts)//8)]); writing = shard_writing(tok, tok.encode_batch(texts, threads=1) if tok._fast else tok.encode_batch(texts), d, tokens=1 << (27 if mb >= 10 else 20))
+        stages = stage_speeds(texts[:max(50, len(texts)//8)])
+        writing = shard_writing(tok, tok.encode_batch(texts, threads=1) if tok._fast else tok.encode_batch(texts), d, tokens=1 << (27 if mb >= 10 else 20))
     os.environ.pop('TOKENIZERS_PARALLELISM') if before is None else os.environ.__setitem__('TOKENIZERS_PARALLELISM', before)
     return dict(machine=machine(), text=where, mb=size, documents=len(texts), vocab=tok.vocab, engine=tok.engine, startup_seconds=startup[1], documents_with_other_ids=len(other), mb_per_second={k: size/v for k, v in clock.items()},
                 mb_per_cpu_second={k: size/v for k, v in cpu.items()}, ratios=ratios | dict(shard_writing_of_file_copy=writing['copy']/writing['shards']), stages_mb_per_second=stages)
@@ -108,7 +110,9 @@ def datasketch_repeats(
     from datasketch import MinHash, MinHashLSH
     lsh, out = MinHashLSH(.8, num_perm=128), []
     for i, t in enumerate(texts):
-        w = word_hashes(t)[0]; m = MinHash(128, hashfunc=lambda x: int(x) & 0xFFFFFFFF); m.update_batch(ngram_hashes(w, SHINGLE) if len(w) >= SHINGLE else w)
+        w = word_hashes(t)[0]
+        m = MinHash(128, hashfunc=lambda x: int(x) & 0xFFFFFFFF)
+        m.update_batch(ngram_hashes(w, SHINGLE) if len(w) >= SHINGLE else w)
         if lsh.query(m): out.append(i)
         else: lsh.insert(i, m)
     return out
@@ -121,7 +125,8 @@ def shard_writing(
     tokens=1 << 25, # the documents are repeated up to so many
 ): # dict: seconds of `shards` and of `copy`
     "Writing shards, a million tokens at a time as `prepare` does, against copying the finished files; both are forced to disk"
-    folder, per = Path(folder), max(1, len(ids)*2**20//max(1, sum(map(len, ids)))); chunks_ = [join(ids[i:i + per], tok.end, ids[0].dtype) for i in range(0, len(ids), per)]
+    folder, per = Path(folder), max(1, len(ids)*2**20//max(1, sum(map(len, ids))))
+    chunks_ = [join(ids[i:i + per], tok.end, ids[0].dtype) for i in range(0, len(ids), per)]
     t, times, about = dict(shards=[], copy=[]), max(1, tokens//sum(len(c[0]) for c in chunks_)), [([f'text.jsonl 1.{i}' for i in range(len(c[1]))], [1]*len(c[1])) for c in chunks_]
     def write():
         w = ShardWriter(folder/'w', tok)

@@ -41,19 +41,23 @@ def step_speed(
     say=print,     # called with what the engine decides
 ): # dict: tokens/s, utilisation, memory, losses
     "The engine's own loop on random tokens"
-    p = find_preset(preset); shape, cfg = override(replace(p, train=replace(p.train, steps=max(p.train.steps, steps + warmup))), settings or {})
+    p = find_preset(preset)
+    shape, cfg = override(replace(p, train=replace(p.train, steps=max(p.train.steps, steps + warmup))), settings or {})
     device = pick_device(device); mc = p.config(vocab=SHAPES[preset].model['vocab'], **shape)
     seed_everything(cfg.seed); model = build(mc).to(device); fit = Fit(model, cfg, say=say)
     data = Batches(zipf_tokens(max(1_000_000, 4*cfg.batch_tokens), mc.vocab), ctx=mc.ctx, batch=cfg.batch_tokens//mc.ctx, device=device)
     precision = pick_precision(device, cfg.precision, lambda dtype: pass_seconds(model, *data[0], dtype, cfg))
     if device.type == 'cuda': torch.cuda.reset_peak_memory_stats()
     loss_fn = choose_loss(model, *data[0], cfg, steps + warmup, precision.dtype, say, fit)
-    opts = make_optimizers(model, cfg, torch.bfloat16 if device.type == 'cuda' else torch.float32); tick, losses = Clock(device, wall=True), []
+    opts = make_optimizers(model, cfg, torch.bfloat16 if device.type == 'cuda' else torch.float32)
+    tick, losses = Clock(device, wall=True), []
     for s in train(model, lambda n, ctx: data[n], cfg, opts, 0, loss_fn, precision.dtype, torch.amp.GradScaler(device.type, enabled=precision.scaler), fit):
         if s.n >= warmup: tick()
         losses.append(s.loss)
         if s.n == steps + warmup: s.row(); break
-    seconds = statistics.median(tick.seconds()); rate = cfg.batch_tokens/seconds; peak = matmul_peak(device, precision.dtype, 8192 if device.type == 'cuda' else 1024)
+    seconds = statistics.median(tick.seconds())
+    rate = cfg.batch_tokens/seconds
+    peak = matmul_peak(device, precision.dtype, 8192 if device.type == 'cuda' else 1024)
     return dict(preset=preset, parameters=sum(p.numel() for p in model.parameters()), batch_tokens=cfg.batch_tokens, ctx=mc.ctx, precision=precision.name, compiled=loss_fn != model.loss, **fit.state(),
                 step_ms=round(seconds*1e3, 3), tok_s=round(rate), flops_per_token=flops_per_token(mc), matmul_peak=round(peak/1e12, 3), mfu=round(flops_per_token(mc)*rate/peak, 4),
                 peak_gb=round(torch.cuda.max_memory_allocated()/1e9, 2) if device.type == 'cuda' else None, first_loss=float(losses[0]), last_loss=float(losses[-1]), log_vocab=float(np.log(mc.vocab)))
@@ -68,10 +72,16 @@ def overhead(
 ): # dict: milliseconds a step of both, and their ratio
     "The engine's time over a bare loop's"
     with tempfile.TemporaryDirectory() as d:
-        run = Run(preset, d + '/run', settings={'steps': steps, **(settings or {})}, save_every=100, say=say); run.evals, run.milestones = {steps}, set(); run.progress.out = open(d + '/out', 'w')
+        run = Run(preset, d + '/run', settings={'steps': steps, **(settings or {})}, save_every=100, say=say)
+        run.evals, run.milestones = {steps}, set()
+        run.progress.out = open(d + '/out', 'w')
         engine = run.steps(); next(engine)
-        dev, dtype = run.device, run.precision.dtype; model = pick_attention(build(run.model_cfg).to(dev), dev, dtype); x, y = (t.to(dev) for t in run.batches(0, run.model_cfg.ctx)); params = [*model.parameters()]
-        opts = make_optimizers(model, run.cfg, torch.bfloat16 if dev.type == 'cuda' else torch.float32); loss_fn = choose_loss(model, x, y, run.cfg, steps, dtype, say)
+        dev, dtype = run.device, run.precision.dtype
+        model = pick_attention(build(run.model_cfg).to(dev), dev, dtype)
+        x, y = (t.to(dev) for t in run.batches(0, run.model_cfg.ctx))
+        params = [*model.parameters()]
+        opts = make_optimizers(model, run.cfg, torch.bfloat16 if dev.type == 'cuda' else torch.float32)
+        loss_fn = choose_loss(model, x, y, run.cfg, steps, dtype, say)
         def bare():
             with torch.autocast(dev.type, dtype, enabled=dtype != torch.float32): loss = loss_fn(x, y)
             loss.backward(); torch.nn.utils.get_total_norm([p.grad for p in params])
@@ -109,7 +119,9 @@ def gpub_steps(
     "Our loop with AdamW"
     use_threads(); seed_everything(0); cfg = GPTConfig(**model); net = GPT(cfg); tick = Clock('cpu', wall=True)
     data = Batches(tokens_for(cfg, batch, steps), ctx=cfg.ctx, batch=batch); tick()
-    for s in train(net, lambda n, ctx: data[n], TrainConfig(steps=steps, batch_tokens=batch*cfg.ctx, optimizer='adamw', lr=1e-4, warmup=0, compile='no')): tick(); s.row()
+    for s in train(net, lambda n, ctx: data[n], TrainConfig(steps=steps, batch_tokens=batch*cfg.ctx, optimizer='adamw', lr=1e-4, warmup=0, compile='no')):
+        tick()
+        s.row()
     return dict(seconds=tick.seconds(), rss=peak_rss(), loss=float(s.loss))
 
 def trainer_steps(
@@ -118,9 +130,16 @@ def trainer_steps(
     steps, # to make, on the CPU
 ): # dict as `gpub_steps` gives it, with the mean loss
     "transformers' Trainer on its own GPT-2; raises `GpubError` where it is not installed"
-    try: import accelerate; from transformers import Trainer, TrainerCallback, TrainingArguments # the Trainer needs accelerate, and asks late
-    except ImportError as e: raise GpubError(f"this comparison needs transformers and accelerate ({e}): pip install 'gpub[hub]' accelerate") from None
-    use_threads(); seed_everything(0); cfg = GPTConfig(**model); tick = Clock('cpu', wall=True); data = Batches(tokens_for(cfg, batch, steps), ctx=cfg.ctx, batch=1)
+    try:
+        import accelerate
+        from transformers import Trainer, TrainerCallback, TrainingArguments # the Trainer needs accelerate, and asks late
+    except ImportError as e:
+        raise GpubError(f"this comparison needs transformers and accelerate ({e}): pip install 'gpub[hub]' accelerate") from None
+    use_threads()
+    seed_everything(0)
+    cfg = GPTConfig(**model)
+    tick = Clock('cpu', wall=True)
+    data = Batches(tokens_for(cfg, batch, steps), ctx=cfg.ctx, batch=1)
     rows = [dict(input_ids=(x := data[i][0][0]), labels=x) for i in range(steps*batch)]
     class Marks(TrainerCallback):
         def on_train_begin(self, *args, **kw): tick()
@@ -168,7 +187,9 @@ def bench_train(
     say=print,            # called with a line now and then
 ): # dict, plain values
     "The receipt of `gpub bench train`: this preset here, what surrounds a step, and (on a CPU) the Trainer"
-    use_threads(); d = pick_device(device); out = dict(machine=machine(d), speed=step_speed(preset, device, steps, settings=settings, say=say))
+    use_threads()
+    d = pick_device(device)
+    out = dict(machine=machine(d), speed=step_speed(preset, device, steps, settings=settings, say=say))
     if not peers: return out
     p = find_preset(preset); out['overhead'] = overhead(say=say)
     if p.config is LlamaConfig: # a CPU races in 77M, a card in the shape itself
@@ -181,9 +202,12 @@ def bench_train_table(
     r:dict # a receipt of `bench_train`
 ): # text
     "The receipt in lines"
-    s = r['speed']; lines = [f"{r['machine']['gpu'] or r['machine']['cpu']}, {r['machine']['threads']} threads, torch {r['machine']['torch']}",
+    s = r['speed']
+    lines = [f"{r['machine']['gpu'] or r['machine']['cpu']}, {r['machine']['threads']} threads, torch {r['machine']['torch']}",
         f"{s['preset']}: {s['tok_s']:,} tok/s, {s['step_ms']:,.1f} ms a step of {s['batch_tokens']:,} tokens, {s['precision']}, {'compiled' if s['compiled'] else 'eager'}, {100*s['mfu']:.0f}% of the measured matmul peak ({s['matmul_peak']} TFLOP/s)"]
-    if o := r.get('overhead'): lines.append(f"around the step: {o['ratio']:.3f} of a bare loop's time over {o['steps']} steps ({o['preset']})")
-    if t := r.get('trainer'): lines.append(f"{t['preset']}, batch {t['batch']}: a step in {1/t['speed_ratio']:.2f} of the time of transformers' Trainer, with {t['memory_ratio']:.2f} of its peak memory")
+    if o := r.get('overhead'):
+        lines.append(f"around the step: {o['ratio']:.3f} of a bare loop's time over {o['steps']} steps ({o['preset']})")
+    if t := r.get('trainer'):
+        lines.append(f"{t['preset']}, batch {t['batch']}: a step in {1/t['speed_ratio']:.2f} of the time of transformers' Trainer, with {t['memory_ratio']:.2f} of its peak memory")
     if l := r.get('llama'): lines.append(bench_llama_table(l))
     return '\n'.join(lines)

@@ -101,7 +101,10 @@ class Encoded:
         for h, n, m in (self.docs(i, split) for i in range(len(self.parts))): np.add.at(bins, h[m] >> np.uint64(48), n[m])
         before = np.cumsum(bins) - bins; b = np.searchsorted(before + bins, quota)
         inside = [(h[k], n[k]) for h, n, m in (self.docs(i, split) for i in range(len(self.parts))) for k in [m & (h >> np.uint64(48) == b)]]
-        h, n = (np.concatenate(a) for a in zip(*inside)); order = np.argsort(h); ends = before[b] + np.cumsum(n[order]); k = np.searchsorted(ends, quota)
+        h, n = (np.concatenate(a) for a in zip(*inside))
+        order = np.argsort(h)
+        ends = before[b] + np.cumsum(n[order])
+        k = np.searchsorted(ends, quota)
         return h[order[k]], int(quota - ends[k] + n[order[k]])
 
     def pick(self,
@@ -127,7 +130,9 @@ def drop_duplicates(
     folder   # gets a file of all signatures
 ):
     "Mark all but the first of equal (1) and of similar (2) documents, over all sources; memory: four bytes a document, and what `repeats` and `near_repeats` bound"
-    parts = [p for s in sources for p in s.parts]; drops = [d for s in sources for d in s.drop]; flat = np.zeros(sum(map(len, drops)), np.uint8)
+    parts = [p for s in sources for p in s.parts]
+    drops = [d for s in sources for d in s.drop]
+    flat = np.zeros(sum(map(len, drops)), np.uint8)
     exact = repeats([lambda p=p: load(p, 'hashes')[0] for p in parts]); flat[exact] = 1
     if near and len(flat):
         path = Path(folder)/'signatures'

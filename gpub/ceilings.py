@@ -120,15 +120,22 @@ def bench_machine(
     say=lambda text: None, # called with a line for each format
 ): # dict, plain values: the receipt
     "The ceilings of this machine: matmul by format and size, copying, launching, attention"
-    use_threads(); d = pick_device(device); cuda = d.type == 'cuda'; sizes = sizes or ((512, 1024, 2048, 4096, 8192) if cuda else (256, 512, 1024, 2048))
+    use_threads()
+    d = pick_device(device)
+    cuda = d.type == 'cuda'
+    sizes = sizes or ((512, 1024, 2048, 4096, 8192) if cuda else (256, 512, 1024, 2048))
     whys = {f: lacks_format(d, f) for f in (*FORMATS, 'fp8')}; rates = {}
     for f in (f for f, why in whys.items() if not why):
         try: rates[f] = {str(n): round(matmul_rate(d, f, n)/1e12, 4) for n in sizes}
         except RuntimeError as e: whys[f] = f'failed: {str(e).strip().splitlines()[0][:120]}'
         say(f'{f}: {rates.get(f, whys[f])}')
-    big = torch.empty(1 << (28 if cuda else 24), device=d); copy = 8*big.numel()/timed(big.clone, d); del big # read and written, 4 bytes each
+    big = torch.empty(1 << (28 if cuda else 24), device=d)
+    copy = 8*big.numel()/timed(big.clone, d)
+    del big # read and written, 4 bytes each
     host = None
-    if cuda: pinned = torch.empty(1 << 26).pin_memory(); host = round(4*pinned.numel()/timed(lambda: pinned.to(d, non_blocking=True), d)/1e9, 2)
+    if cuda:
+        pinned = torch.empty(1 << 26).pin_memory()
+        host = round(4*pinned.numel()/timed(lambda: pinned.to(d, non_blocking=True), d)/1e9, 2)
     shape = shape or ((16, 32, 8, 2048, 64) if cuda else (1, 8, 2, 512, 64)); dtype = torch.bfloat16 if not whys['bf16'] else torch.float32
     return dict(kind='machine', machine=machine(d), cuda=torch.version.cuda, cudnn=torch.backends.cudnn.version() if cuda else None,
                 clock=CLOCKS.get(d.type, 'wall'), matmul_tflops=rates, lacks={f: w for f, w in whys.items() if w},

@@ -88,8 +88,10 @@ def verify(
     except FileNotFoundError: raise Damaged(f'{folder}: state.json is missing') from None
     except OSError as e: raise Damaged(f'{folder}: state.json cannot be read: {first_line(e)}') from None
     except ValueError: raise Damaged(f'{folder}: state.json is not JSON') from None
-    if not isinstance(record, dict) or not isinstance(record.get('format'), int): raise Damaged(f'{folder}: state.json is not that of a checkpoint')
-    if record['format'] > FORMAT: raise GpubError(f'{folder} has format {record["format"]}, this gpub reads up to {FORMAT}: upgrade gpub (pip install -U gpub)')
+    if not isinstance(record, dict) or not isinstance(record.get('format'), int):
+        raise Damaged(f'{folder}: state.json is not that of a checkpoint')
+    if record['format'] > FORMAT:
+        raise GpubError(f'{folder} has format {record["format"]}, this gpub reads up to {FORMAT}: upgrade gpub (pip install -U gpub)')
     if record.get('seal') != _seal(record): raise Damaged(f'{folder}: state.json was changed after it was written')
     for name in files: _verify_file(folder/name, record['files'][name])
     return record
@@ -203,13 +205,16 @@ def load_checkpoint(
 ): # Checkpoint; raises GpubError if there is none that is whole
     "Read a checkpoint, never one that fails its checksums"
     path, files = Path(path), (MODEL, OPTIMIZER) if optimizer else (MODEL,)
-    if path.is_file(): raise GpubError(f'{path} is a file: a checkpoint is a folder with {MODEL} and state.json, and gpub never opens pickles (.pt, .bin)')
+    if path.is_file():
+        raise GpubError(f'{path} is a file: a checkpoint is a folder with {MODEL} and state.json, and gpub never opens pickles (.pt, .bin)')
     if step is None and not (path/'state.json').exists():
-        if not (found := _newest(path, files, say)): raise GpubError(f'{path} holds no checkpoint: train there first, or check the folder name')
+        if not (found := _newest(path, files, say)):
+            raise GpubError(f'{path} holds no checkpoint: train there first, or check the folder name')
         folder, record = found
     else:
         folder = path if step is None else path/'checkpoints'/f'step-{step:08d}'
-        if not folder.exists(): raise GpubError(f'{path} holds no checkpoint of step {step}; it has {[_step(p) for p in checkpoints(path)]}')
+        if not folder.exists():
+            raise GpubError(f'{path} holds no checkpoint of step {step}; it has {[_step(p) for p in checkpoints(path)]}')
         record = verify(folder, files)
     tensors = [_read(folder/f, record['files'][f]['tied']) for f in files]
     return Checkpoint(step=record['step'], model=tensors[0], optimizer=tensors[1] if optimizer else {}, state=record['state'], path=folder)
@@ -224,7 +229,8 @@ def _newest(run_dir, files, say):
         try: record = verify(folder, files)
         except Damaged as e: bad.append(e); say(f'skipped a damaged checkpoint: {e}')
         else: return folder, record
-    if bad: raise Damaged(f'{run_dir}: none of its {len(bad)} checkpoints is whole (newest: {bad[0]}); restore one, or start again in another folder')
+    if bad:
+        raise Damaged(f'{run_dir}: none of its {len(bad)} checkpoints is whole (newest: {bad[0]}); restore one, or start again in another folder')
 
 def _read(path, tied):
     try: tensors = load_file(path)
@@ -384,7 +390,8 @@ class Mirror:
                             'run the same command again, or copy the folder yourself, before this machine goes')
 
     def _try(self):
-        if problem := self._sync(): self.say(f'the mirror {self.folder} is behind: {problem}; the training goes on, the next save tries again')
+        if problem := self._sync():
+            self.say(f'the mirror {self.folder} is behind: {problem}; the training goes on, the next save tries again')
 
     def _sync(self):
         "What is wrong with the mirror, None if it is complete"

@@ -161,9 +161,11 @@ class Claim(Config):
     end:str='low'            # of a published range
     conflict:str|None=None   # id in conflicts.json
     def __post_init__(self):
-        if self.compare not in COMPARE: raise GpubError(f'claim {self.id}: compare must be one of {", ".join(COMPARE)}, got {self.compare!r}')
+        if self.compare not in COMPARE:
+            raise GpubError(f'claim {self.id}: compare must be one of {", ".join(COMPARE)}, got {self.compare!r}')
         if self.end not in ('low', 'high'): raise GpubError(f'claim {self.id}: end must be low or high, got {self.end!r}')
-        if not isinstance(self.tolerance, (int, float)) or not 0 <= self.tolerance < math.inf: raise GpubError(f'claim {self.id}: tolerance must be 0 or more, got {self.tolerance!r}')
+        if not isinstance(self.tolerance, (int, float)) or not 0 <= self.tolerance < math.inf:
+            raise GpubError(f'claim {self.id}: tolerance must be 0 or more, got {self.tolerance!r}')
 
 def load_claims(
     path=None # default: data/claims.json
@@ -231,7 +233,8 @@ def tally(
     verdicts # list
 ): # Table
     "How many of each verdict, chapter by chapter"
-    chapters = list(dict.fromkeys(v.claim.chapter for v in verdicts)); n = lambda c, s: sum(v.status == s for v in verdicts if c in (None, v.claim.chapter))
+    chapters = list(dict.fromkeys(v.claim.chapter for v in verdicts))
+    n = lambda c, s: sum(v.status == s for v in verdicts if c in (None, v.claim.chapter))
     return Table(['chapter', 'claims', *STATUS], [[c or 'all', sum(n(c, s) for s in STATUS), *(n(c, s) for s in STATUS)] for c in (*chapters, None)])
 
 def claim_table(

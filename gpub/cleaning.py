@@ -77,7 +77,8 @@ class Rules(Config):
     max_repeats:float = .5   # share of characters in lines said before
 
     def __post_init__(self):
-        if not 0 <= self.min_chars <= self.max_chars: raise GpubError(f'min_chars {self.min_chars} must be between 0 and max_chars {self.max_chars}')
+        if not 0 <= self.min_chars <= self.max_chars:
+            raise GpubError(f'min_chars {self.min_chars} must be between 0 and max_chars {self.max_chars}')
         for name in ('max_broken', 'max_symbols', 'max_repeats'):
             if not 0 <= getattr(self, name) <= 1: raise GpubError(f'{name} is a share between 0 and 1, got {getattr(self, name)}')
 
@@ -260,7 +261,8 @@ def in_band(
     piece = 1 << 17
     at, out, cols = [], [], slice(band*PERMS//BANDS, (band + 1)*PERMS//BANDS)
     for lo in range(0, len(among), piece):
-        h = row_hashes(np.asarray(opened()[lo:lo + piece, cols], np.uint64)); mine = np.flatnonzero(among[lo:lo + piece] & (mix(h) % np.uint64(turns) == turn))
+        h = row_hashes(np.asarray(opened()[lo:lo + piece, cols], np.uint64))
+        mine = np.flatnonzero(among[lo:lo + piece] & (mix(h) % np.uint64(turns) == turn))
         at.append(mine + lo); out.append(h[mine])
     return np.concatenate(at), np.concatenate(out)
 
@@ -272,7 +274,9 @@ def near_repeats(
 )->np.ndarray: # positions, sorted; each is similar to an earlier document
     "Documents that resemble an earlier one: same band, then enough of the 128 numbers in common; memory: 2 bytes a document, and about 60 for each of `at_once`"
     opened = sigs if callable(sigs) else lambda: sigs
-    n = len(opened()); out, among, turns = np.zeros(n, bool), np.ones(n, bool), max(1, -(-n//at_once)); among[np.asarray(skip, np.int64)] = False
+    n = len(opened())
+    out, among, turns = np.zeros(n, bool), np.ones(n, bool), max(1, -(-n//at_once))
+    among[np.asarray(skip, np.int64)] = False
     for band, turn in ((b, t) for b in range(BANDS if n else 0) for t in range(turns)):
         at, h = in_band(opened, among, band, turn, turns); order = np.argsort(h, kind='stable'); h = h[order]; at = at[order]
         same = np.concatenate([[False], h[1:] == h[:-1]])[:len(h)]; leader = np.maximum.accumulate(np.where(same, 0, np.arange(len(h))))

@@ -98,7 +98,8 @@ def train(preset, out, data, steps, seed, device, usd_per_hour, keep, save_every
 @click.option('--step', type=int, help='Which checkpoint.  [default: the newest]')
 def sample(run, prompt, tokens, temperature, top_k, top_p, repetition_penalty, stop, seed, step):
     "Let the model in folder RUN go on with a text; you see it as it comes."
-    for piece in continue_text(run, prompt, tokens, temperature, seed, step, stream=True, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty, stop=stop): click.echo(piece, nl=False)
+    for piece in continue_text(run, prompt, tokens, temperature, seed, step, stream=True, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty, stop=stop):
+        click.echo(piece, nl=False)
     click.echo()
 
 @cli.command('export')
@@ -192,7 +193,9 @@ def bench_shakespeare_command(file, seconds, shapes, hf, data):
 @click.option('--peers/--no-peers', default=True, help="Also against a bare loop and, on a CPU, transformers' Trainer (extra: gpub[hub]).")
 def bench_train_command(preset, file, device, steps, settings, peers):
     "A preset's step on this device: tokens a second, share of the peak, and what surrounds it."
-    result = bench_train(preset, device, steps, parse_settings(settings), peers); click.echo(bench_train_table(result)); file_receipt(result, file)
+    result = bench_train(preset, device, steps, parse_settings(settings), peers)
+    click.echo(bench_train_table(result))
+    file_receipt(result, file)
 
 @bench.command('generate')
 @click.option('--preset', 'presets', multiple=True, help='Whose shape.  [default: shakespeare and gpt2-134m]')
@@ -201,7 +204,9 @@ def bench_train_command(preset, file, device, steps, settings, peers):
 @click.option('--peers/--no-peers', default=True, help="Race transformers' generate too (extra: gpub[hub]).")
 def bench_generate_command(presets, file, device, peers):
     "Tokens a second with a cache, without one, and by transformers."
-    result = bench_generate(presets or ('shakespeare', 'gpt2-134m'), device, peers=peers); click.echo(bench_generate_table(result)); file_receipt(result, file)
+    result = bench_generate(presets or ('shakespeare', 'gpt2-134m'), device, peers=peers)
+    click.echo(bench_generate_table(result))
+    file_receipt(result, file)
 
 @bench.command('llama')
 @click.option('--json', 'file', help='Write the result here too.')
@@ -240,7 +245,8 @@ for command in bench_ladder_command, bench_machine_command: bench.add_command(co
 # %% ../nbs/lib/cli.ipynb #845aedfe
 def main():
     "The `gpub` command: runs `cli` and turns what went wrong into one line and an exit code"
-    for s in sys.stdout, sys.stderr: getattr(s, 'reconfigure', dict)(errors='backslashreplace') # a terminal or file that lacks a letter gets its number
+    for s in sys.stdout, sys.stderr:
+        getattr(s, 'reconfigure', dict)(errors='backslashreplace') # a terminal or file that lacks a letter gets its number
     try: cli.main(standalone_mode=False)
     except Interrupted as e:
         if os.environ.get('RANK', '0') == '0': click.echo(f'gpub: {e}', err=True)
@@ -249,10 +255,13 @@ def main():
     except click.exceptions.NoArgsIsHelpError as e: click.echo(e.format_message()); sys.exit(0)
     except click.ClickException as e: click.echo(f'gpub: {e.format_message()} (see gpub --help)', err=True); sys.exit(1)
     except GpubError as e:
-        if os.environ.get('RANK', '0') == '0' or not isinstance(e, (Relayed, Diverged)): click.echo(f'gpub: {e}', err=True) # of several processes one tells what all know
+        if os.environ.get('RANK', '0') == '0' or not isinstance(e, (Relayed, Diverged)):
+            click.echo(f'gpub: {e}', err=True) # of several processes one tells what all know
         sys.exit(1)
     except ModuleNotFoundError as e: # an extra that no module asked about
         if (e.name or 'gpub').startswith('gpub'): raise
-        click.echo(f"gpub: this needs the package {e.name}: pip install {e.name}, or the extra that brings it: gpub[data] for prep, gpub[eval] for eval, gpub[hub] for transformers", err=True); sys.exit(1)
+        click.echo(f"gpub: this needs the package {e.name}: pip install {e.name}, or the extra that brings it: gpub[data] for prep, gpub[eval] for eval, gpub[hub] for transformers", err=True)
+        sys.exit(1)
     except OSError as e: # a path that no module asked about: too long, locked away, on a full disk
-        click.echo(f"gpub: {f'{e.filename}: ' if e.filename else ''}{e.strerror or e}; look at the path, its permissions and the room on its disk", err=True); sys.exit(1)
+        click.echo(f"gpub: {f'{e.filename}: ' if e.filename else ''}{e.strerror or e}; look at the path, its permissions and the room on its disk", err=True)
+        sys.exit(1)

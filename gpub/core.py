@@ -78,7 +78,8 @@ def read_json(
     try: d = json.loads(Path(path).read_text(encoding='utf-8'))
     except OSError as e: raise GpubError(f'cannot read {path}: {e.strerror}') from None
     except ValueError as e: raise GpubError(f'{path} is not valid JSON ({e}); restore it or delete it') from None
-    if gone := [k for k in needs if not isinstance(d, dict) or k not in d]: raise GpubError(f"{path} lacks {', '.join(gone)}: it is damaged; restore it or delete it")
+    if gone := [k for k in needs if not isinstance(d, dict) or k not in d]:
+        raise GpubError(f"{path} lacks {', '.join(gone)}: it is damaged; restore it or delete it")
     return d
 
 def first_line(
@@ -113,7 +114,8 @@ def pick_device(
     here = {'cuda': torch.cuda.is_available(), 'mps': torch.backends.mps.is_available(), 'cpu': True}
     if name == 'auto': return torch.device(next(k for k, ok in here.items() if ok))
     kind = name.split(':')[0]
-    if not here.get(kind): raise GpubError(f"device {name!r} is not on this machine; it has {', '.join(k for k in here if here[k])} (use --device auto)")
+    if not here.get(kind):
+        raise GpubError(f"device {name!r} is not on this machine; it has {', '.join(k for k in here if here[k])} (use --device auto)")
     try: device = torch.device(name)
     except RuntimeError: raise GpubError(f'device {name!r} makes no sense: give auto, {kind}, or {kind}:0') from None
     if kind == 'cuda' and (device.index or 0) >= torch.cuda.device_count():
@@ -207,7 +209,8 @@ def cpu_name():
 
 def git_commit():
     "The commit of the checkout this package runs from, `+` when edited since; `None` outside one"
-    def git(*a): return subprocess.run(['git', *a], cwd=Path(__file__).parent if '__file__' in globals() else '.', capture_output=True, text=True)
+    def git(*a):
+        return subprocess.run(['git', *a], cwd=Path(__file__).parent if '__file__' in globals() else '.', capture_output=True, text=True)
     try: head = git('rev-parse', '--short', 'HEAD')
     except OSError: return None
     return head.stdout.strip() + ('+' if git('status', '--porcelain', '-uno').stdout.strip() else '') if head.returncode == 0 else None
@@ -247,7 +250,8 @@ def load_shakespeare(
     "Tiny Shakespeare from `$GPUB_DATA`, the cache or the network; with none of them, as many characters of built-in plays"
     for d in data_dirs():
         for p in (d/'tinyshakespeare.txt', d/'input.txt'):
-            if p.is_file(): return Text(check_shakespeare(p.read_bytes(), p), 'tiny shakespeare', f'{p.name} from {"the cache" if d == cache_dir() else "$GPUB_DATA"}')
+            if p.is_file():
+                return Text(check_shakespeare(p.read_bytes(), p), 'tiny shakespeare', f'{p.name} from {"the cache" if d == cache_dir() else "$GPUB_DATA"}')
     try:
         with urllib.request.urlopen(url, timeout=20) as r: data = r.read()
     except (urllib.error.URLError, OSError) as e:

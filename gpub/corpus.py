@@ -41,9 +41,11 @@ def load_text(
     "Read a text; raises `GpubError` when it is missing, not UTF-8 or holds nothing to predict"
     if path is None: return load_shakespeare(say=say)
     try: text = Path(path).read_text(encoding='utf-8')
-    except OSError as e: raise GpubError(f'cannot read {path}: {e.strerror}; give --data a text file or a folder made by gpub prep') from None
+    except OSError as e:
+        raise GpubError(f'cannot read {path}: {e.strerror}; give --data a text file or a folder made by gpub prep') from None
     except UnicodeDecodeError as e: raise GpubError(f'{path} is not UTF-8 text (byte {e.start}: {e.reason}); convert it first') from None
-    if len(set(text)) < 2 or not text.split(): raise GpubError(f'{path} has {len(text):,} characters, {len(set(text))} of them distinct: there is nothing to predict; give a real text')
+    if len(set(text)) < 2 or not text.split():
+        raise GpubError(f'{path} has {len(text):,} characters, {len(set(text))} of them distinct: there is nothing to predict; give a real text')
     return Text(text, str(path), f'read from {path}')
 
 def text_corpus(
@@ -66,7 +68,8 @@ def shard_corpus(
     first = Batches.from_shards(folder, ctx=ctx, batch=1); manifest = read_manifest(folder)
     val = [open_shard(folder, manifest, s) for s in manifest['shards'] if s['split'] == 'val']
     val = np.concatenate([np.zeros(0, np.int64), *val])[:2_000_000].astype(np.int64) # enough to judge by
-    if len(val) < ctx + 1: raise GpubError(f'{folder} has {len(val):,} validation tokens, fewer than one window of {ctx + 1}: prepare it with a larger --val, or use a smaller --set ctx=...')
+    if len(val) < ctx + 1:
+        raise GpubError(f'{folder} has {len(val):,} validation tokens, fewer than one window of {ctx + 1}: prepare it with a larger --val, or use a smaller --set ctx=...')
     return Corpus(source=str(folder), note=f'shards in {folder}', tok=load_tokenizer(folder), unit='nats/token', val=val, texts=None, fingerprint=first.fingerprint,
                   tokens=sum(s['tokens'] for s in manifest['shards'] if s['split'] == 'train'),
                   train=lambda ctx, batch, seed, **kw: Batches.from_shards(folder, ctx=ctx, batch=batch, seed=seed, full=False, **kw))

@@ -309,9 +309,11 @@ def page_shape(
     limit_mb=16.,  # the largest page, in MB (1e6 bytes)
 ): # (its `GPTConfig`, its `CharTokenizer`, its config.json)
     "What a page would hold; raises `GpubError` for a run that no page can hold"
-    if not Path(run, 'config.json').is_file(): raise GpubError(f'{run} is not a run folder: it has no config.json; train one with gpub train shakespeare')
+    if not Path(run, 'config.json').is_file():
+        raise GpubError(f'{run} is not a run folder: it has no config.json; train one with gpub train shakespeare')
     config, tok = read_json(Path(run, 'config.json')), load_tokenizer(run)
-    if not isinstance(config, dict) or not all(isinstance(config.get(k), dict) for k in ('model', 'data')): raise GpubError(f'{run} is not a run folder: its config.json tells of no model and no data; train one with gpub train shakespeare')
+    if not isinstance(config, dict) or not all(isinstance(config.get(k), dict) for k in ('model', 'data')):
+        raise GpubError(f'{run} is not a run folder: its config.json tells of no model and no data; train one with gpub train shakespeare')
     if strange := sorted(config['model'].keys() - GPTConfig.__dataclass_fields__.keys()):
         raise GpubError(f"{run} is no GPT (its model has {', '.join(strange)}), and the page knows no other model; give it a run of gpub train shakespeare")
     if not isinstance(tok, CharTokenizer):
@@ -371,7 +373,10 @@ def tell(
     **taste,    # temperature, top_k, top_p, repetition_penalty, slide
 ): # `Written`
     "Let a model go on with a prompt, and keep what else it thought of; raises `GpubError` as `generate` does"
-    given = tok.encode(prompt); ids = generate(model, given, n, seed=seed, **taste); p_tv = odds(model, ids); best = p_tv.topk(min(5, tok.vocab))
+    given = tok.encode(prompt)
+    ids = generate(model, given, n, seed=seed, **taste)
+    p_tv = odds(model, ids)
+    best = p_tv.topk(min(5, tok.vocab))
     rivals = [[(tok.decode([i]), p) for p, i in zip(*row)] for row in zip(best.values.tolist(), best.indices.tolist())]
     return Written(name, [tok.decode([i]) for i in ids], len(given), [None, *p_tv.gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()], [[], *rivals])
 

@@ -220,7 +220,8 @@ def informed_plan(
     g, told = find_card(card), published_speeds(what); usd, where = hourly(g, usd_per_hour)
     p = plan(what, g, tokens, usd, mfu, optimizer, folder=folder or shipped())
     kind = 'asked for' if mfu else 'measured' if p['speed'].startswith('measured') else 'published' if g.name in told else 'forecast'
-    if kind == 'published': p = plan(what, g, tokens, usd, told[g.name]*flops_per_token(config_of(what))/g.peak, optimizer) | dict(speed=f'published: {told[g.name]:,} tok/s')
+    if kind == 'published':
+        p = plan(what, g, tokens, usd, told[g.name]*flops_per_token(config_of(what))/g.peak, optimizer) | dict(speed=f'published: {told[g.name]:,} tok/s')
     return p | dict(kind=kind, price=where)
 
 def compare(

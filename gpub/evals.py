@@ -49,7 +49,8 @@ def corpus_of(
 ): # `Corpus`, or None where it is gone or another one by now
     "What a run learned from"
     source = config.get('data', {}).get('source')
-    try: c = load_corpus(None if source in ('tiny shakespeare', 'built-in plays') else source, config['model']['ctx'], say=lambda text: None)
+    try:
+        c = load_corpus(None if source in ('tiny shakespeare', 'built-in plays') else source, config['model']['ctx'], say=lambda text: None)
     except GpubError: return None
     return c if c.tok.fingerprint == config['data'].get('tokenizer') and c.fingerprint == config['data'].get('tokens') else None
 
@@ -106,7 +107,9 @@ def one_task(
 ): # dict
     "A task's part of the results: the model's answers, those of the controls, and what was cut, replaced or found"
     kind, (clean, lost) = TASKS[name].kind, in_vocabulary(items, tok); lm.cuts.contexts = lm.cuts.answers = 0
-    answers = ask(lm, {name: (clean, kind)})[name]; cuts = vars(lm.cuts).copy(); others = {'unigram model': unigram(clean, tok.encode, count_v)}
+    answers = ask(lm, {name: (clean, kind)})[name]
+    cuts = vars(lm.cuts).copy()
+    others = {'unigram model': unigram(clean, tok.encode, count_v)}
     if len(items) > 1: others['shuffled contexts'] = ask(lm, {name: (shuffle(clean), kind)})[name]
     notes = [f"{cuts['contexts']} of {sum(len(i.choices) for i in items):,} answers do not fit the window with their question, {cuts['answers']} not even alone"]
     if lost: notes.append(f'{lost:,} characters the vocabulary lacks replaced')
@@ -133,7 +136,8 @@ def bits_by_source(
     "Surprise at a text in the unit that all tokenizers share; documents follow each other as in training"
     out, end = {}, [] if tok.end is None else [tok.end]
     for source, docs in texts.items():
-        parts = tok.encode_batch([legible(tok, d)[0] for d in docs]); ids = np.concatenate([end, *(p for d in parts for p in (d, end))]).astype(np.int64)
+        parts = tok.encode_batch([legible(tok, d)[0] for d in docs])
+        ids = np.concatenate([end, *(p for d in parts for p in (d, end))]).astype(np.int64)
         nats, scored = token_nats(model, ids), ids[1:] != (tok.end if end else -1) # the ends of documents are no text
         out[source] = float(nats[scored].sum()/math.log(2)/len(tok.decode_bytes(ids[1:][scored])))
     return out
@@ -255,15 +259,19 @@ def result_of(
     shots=0,      # solved questions before each
 ): # dict, as from `evaluate_run`
     "The results of a run: those in its evals.json if they answer the same questions about the same checkpoint, else new ones; raises `GpubError` when that file holds something else"
-    path = Path(file or Path(run, 'evals.json')); step = step or (int(latest(run).name.removeprefix('step-')) if Path(run, 'LATEST').is_file() else None)
+    path = Path(file or Path(run, 'evals.json'))
+    step = step or (int(latest(run).name.removeprefix('step-')) if Path(run, 'LATEST').is_file() else None)
     if file: path.parent.mkdir(parents=True, exist_ok=True) # a place that cannot be is said before the work, not after
     if path.is_file():
         r = read_json(path)
-        if not isinstance(r, dict) or not {'tasks', 'step', 'settings'} <= r.keys(): raise GpubError(f'{path} holds no results of gpub eval: move it away, or choose another file with --json')
+        if not isinstance(r, dict) or not {'tasks', 'step', 'settings'} <= r.keys():
+            raise GpubError(f'{path} holds no results of gpub eval: move it away, or choose another file with --json')
         have = {*r['tasks'], *(['humaneval'] if 'humaneval' in r else [])}
         same = (r['step'], *map(r['settings'].get, ('limit', 'shots', 'questions'))) == (step, limit, shots, 'lm-eval' if online else 'files')
         if same and set(tasks) <= have: say(f'read from {path}'); return r
-    r = evaluate_run(run, tasks, limit, step, device, folder, check, online=online, shots=shots, say=say); write_atomic(path, json.dumps(r, indent=1) + '\n'); say(f'written to {path}')
+    r = evaluate_run(run, tasks, limit, step, device, folder, check, online=online, shots=shots, say=say)
+    write_atomic(path, json.dumps(r, indent=1) + '\n')
+    say(f'written to {path}')
     return r
 
 @click.command('eval', epilog=f"Tasks: {', '.join(TASKS)}, humaneval.")
@@ -289,7 +297,8 @@ def eval_command(runs, tasks, limit, shots, steps, device, folder, online, file,
     tasks = tuple(t.strip() for t in tasks.split(',') if t.strip())
     if compare and len(runs) != 2: raise GpubError(f'--compare takes two runs, got {len(runs)}')
     if file and len(runs) > 1: raise GpubError('--json is for one run; several write evals.json into their folders')
-    if len(steps) > 1 and len(steps) != len(runs): raise GpubError(f'{len(steps)} times --step for {len(runs)} runs: give it once, or once for each')
+    if len(steps) > 1 and len(steps) != len(runs):
+        raise GpubError(f'{len(steps)} times --step for {len(runs)} runs: give it once, or once for each')
     if not (tasks or samples or text): raise GpubError(f"no tasks and nothing else to do; tasks there are: {', '.join(TASKS)}, humaneval")
     if text and not compare: raise GpubError('--text needs --compare and two runs')
     at = [*zip(runs, steps if len(steps) > 1 else [*steps, None][:1]*len(runs))]

@@ -67,11 +67,13 @@ def open_folder(
     path, identity = Path(out, 'config.json'), json.loads(json.dumps(identity))
     if path.exists():
         found = read_json(path)
-        if not isinstance(found, dict) or any(isinstance(v, dict) and not isinstance(found.get(k, {}), dict) for k, v in identity.items()): raise GpubError(f'{path} is not that of a run: restore it, or choose another folder with --out')
+        if not isinstance(found, dict) or any(isinstance(v, dict) and not isinstance(found.get(k, {}), dict) for k, v in identity.items()):
+            raise GpubError(f'{path} is not that of a run: restore it, or choose another folder with --out')
         if diff := differences(fixed({k: found.get(k, {}) for k in identity}, free), fixed(identity, free)):
             raise GpubError(f'{out} holds another run: {"; ".join(diff)}. Choose another folder with --out, or give the same settings')
         return found
-    if Path(out, 'checkpoints').exists(): raise GpubError(f'{out} has checkpoints but no config.json: restore it, or choose another folder with --out')
+    if Path(out, 'checkpoints').exists():
+        raise GpubError(f'{out} has checkpoints but no config.json: restore it, or choose another folder with --out')
     config = identity | extras(); write_atomic(path, json.dumps(config, indent=1) + '\n')
     return config
 
@@ -88,8 +90,11 @@ def lock(
     with file:
         try: _grab(file)
         except OSError as e:
-            if e.errno not in (errno.EAGAIN, errno.EACCES, errno.EDEADLK): say(f'{run_dir} cannot be locked ({first_line(e)}): make sure that nobody else trains there')
-            else: file.seek(0); raise GpubError(f'{run_dir} is in use by process {file.read().strip() or "unknown"}: wait for it, stop it, or choose another folder with --out') from None
+            if e.errno not in (errno.EAGAIN, errno.EACCES, errno.EDEADLK):
+                say(f'{run_dir} cannot be locked ({first_line(e)}): make sure that nobody else trains there')
+            else:
+                file.seek(0)
+                raise GpubError(f'{run_dir} is in use by process {file.read().strip() or "unknown"}: wait for it, stop it, or choose another folder with --out') from None
         file.truncate(0); file.write(str(os.getpid())); file.flush()
         yield
 

@@ -103,7 +103,8 @@ def number(
     must, # what the value must be, for the message
 ):
     "Raise `GpubError` for what is no number or not `ok`"
-    if isinstance(x, bool) or not isinstance(x, (int, float)) or not math.isfinite(x) or not ok(x): raise GpubError(f'{name} must be {must}, got {x!r}')
+    if isinstance(x, bool) or not isinstance(x, (int, float)) or not math.isfinite(x) or not ok(x):
+        raise GpubError(f'{name} must be {must}, got {x!r}')
 
 @dataclass(frozen=True, kw_only=True)
 class Taste(Config):
@@ -117,7 +118,8 @@ class Taste(Config):
         number('temperature', self.temperature, lambda x: x >= 0, 'a number of 0 or more')
         number('top_p', self.top_p, lambda x: 0 < x <= 1, 'above 0 and at most 1')
         number('repetition_penalty', self.repetition_penalty, lambda x: x > 0, 'above 0 (1 changes nothing)')
-        if self.top_k is not None: number('top_k', self.top_k, lambda x: isinstance(x, int) and x >= 1, 'a whole number of at least 1, or None for all')
+        if self.top_k is not None:
+            number('top_k', self.top_k, lambda x: isinstance(x, int) and x >= 1, 'a whole number of at least 1, or None for all')
 
 def penalise(
     logits_bv, # scores
@@ -238,7 +240,8 @@ class Laid(TorchFunctionMode):
         model, # its linear layers and its head are copied
         lay,   # name from `LAYS`
     ):
-        super().__init__(); ws = [m.weight for m in model.modules() if isinstance(m, nn.Linear)] + ([] if model.head else [model.tok.weight])
+        super().__init__()
+        ws = [m.weight for m in model.modules() if isinstance(m, nn.Linear)] + ([] if model.head else [model.tok.weight])
         self.lay, self.copies = lay, {id(w): LAYS[lay](w.detach()) for w in ws}
     def __torch_function__(self, func, types, args=(), kwargs=None):
         w = self.copies.get(id(args[1])) if func is F.linear and len(args) > 1 else None
@@ -299,7 +302,9 @@ def steps(
     if taste.repetition_penalty != 1:
         said_bv = torch.zeros(b, model.cfg.vocab, dtype=torch.bool, device=device)
         for said_v, r in zip(said_bv, rows): said_v[r] = True
-    past, tiny, last = [x_bt], small(model), last_only(model); fast = nullcontext() if tiny else laid(model, n); one = lean(model) if tiny and type(model) is GPT else lambda memory, x_b1: memory.read(model, x_b1)[:, -1]
+    past, tiny, last = [x_bt], small(model), last_only(model)
+    fast = nullcontext() if tiny else laid(model, n)
+    one = lean(model) if tiny and type(model) is GPT else lambda memory, x_b1: memory.read(model, x_b1)[:, -1]
     for i in range(n):
         if memory.n == ctx: # full: read the end again, without the oldest
             size = ctx - slide + 1; past = [torch.cat(past, 1)[:, -size:]]; x_bt = past[0]
@@ -320,8 +325,10 @@ def check_rows(
     if not len(prompts): raise GpubError('the prompt is empty; give at least one token')
     rows = [[int(i) for i in p] for p in prompts]
     for k, r in enumerate(rows):
-        if not r: raise GpubError(f'prompt {k + 1} of {len(rows)} is empty; give at least one token' if len(rows) > 1 else 'the prompt is empty; give at least one token')
-        if bad := [i for i in r if not 0 <= i < vocab]: raise GpubError(f'the prompt has the id {bad[0]}, and the model knows 0 to {vocab - 1}: was it made by another tokenizer?')
+        if not r:
+            raise GpubError(f'prompt {k + 1} of {len(rows)} is empty; give at least one token' if len(rows) > 1 else 'the prompt is empty; give at least one token')
+        if bad := [i for i in r if not 0 <= i < vocab]:
+            raise GpubError(f'the prompt has the id {bad[0]}, and the model knows 0 to {vocab - 1}: was it made by another tokenizer?')
     return rows
 
 def until(
@@ -355,7 +362,8 @@ def generate(
         number(name, x, lambda x: isinstance(x, int) and low <= x <= high, f'a whole number of at least {low}' + (f' and at most {high}' if high < math.inf else ''))
     one = len(prompts) > 0 and not hasattr(prompts[0], '__len__') or getattr(prompts, 'ndim', 0) == 1
     rows, stop = check_rows([prompts] if one else prompts, cfg.vocab), set(stop)
-    if bad := [i for i in stop if not (isinstance(i, (int, np.integer)) and 0 <= i < cfg.vocab)]: raise GpubError(f'the stop token {bad[0]!r} is unknown: the model knows the ids 0 to {cfg.vocab - 1}')
+    if bad := [i for i in stop if not (isinstance(i, (int, np.integer)) and 0 <= i < cfg.vocab)]:
+        raise GpubError(f'the stop token {bad[0]!r} is unknown: the model knows the ids 0 to {cfg.vocab - 1}')
     xs = steps(model, rows, n, taste, [seed + i for i in range(len(rows))], slide)
     if stream: return (ids[0] for ids in until(xs, stop)) if one else until(xs, stop)
     new = zip(*until(xs, stop)) if stop else torch.cat([*xs], 1).tolist()

@@ -115,22 +115,26 @@ def _(mine):
 @demand('attention', 'mean', 'the weights of every query add up to 1')
 def _(mine):
     q, k, v = qkv(1, 2, 6, 4); off = (mine(q, k, torch.ones_like(v)) - 1).abs().amax((0, 1, 3))
-    if off.max() > 1e-9: return f'with all values 1, position {int(off.argmax())} gives something {float(off.max()):.2g} away from 1: softmax over the keys, after the mask'
+    if off.max() > 1e-9:
+        return f'with all values 1, position {int(off.argmax())} gives something {float(off.max()):.2g} away from 1: softmax over the keys, after the mask'
 
 @demand('attention', 'scale', 'scores are divided by the root of the head size')
 def _(mine):
     q, k, v = qkv(1, 1, 6, 4); wide = [torch.cat((x, torch.zeros(1, 1, 6, 12, dtype=x.dtype)), -1) for x in (2*q, k, v)]
-    if (off := gap(mine(*wide)[..., :4], mine(q, k, v))) > 1e-9: return f'queries twice as long in four times as many channels should change nothing, and changed it by {off:.2g}: divide by sqrt(d), not by a number'
+    if (off := gap(mine(*wide)[..., :4], mine(q, k, v))) > 1e-9:
+        return f'queries twice as long in four times as many channels should change nothing, and changed it by {off:.2g}: divide by sqrt(d), not by a number'
 
 @demand('attention', 'cache', 'with more keys than queries, the queries are the last positions')
 def _(mine):
     q, k, v = qkv(1, 2, 7, 4); whole = mine(q, k, v)
-    if (off := gap(mine(q[:, :, -2:], k, v), whole[:, :, -2:])) > 1e-9: return f'the last 2 of 7 queries alone give something {off:.2g} away from what all 7 give'
+    if (off := gap(mine(q[:, :, -2:], k, v), whole[:, :, -2:])) > 1e-9:
+        return f'the last 2 of 7 queries alone give something {off:.2g} away from what all 7 give'
 
 @demand('attention', 'size', 'huge scores give no nan')
 def _(mine):
     q, k, v = qkv(1, 1, 5, 4, dtype=torch.float32)
-    if not torch.isfinite(mine(q*1e3, k*1e3, v)).all(): return 'scores in the millions gave nan or inf: subtract the largest before exp, or use softmax'
+    if not torch.isfinite(mine(q*1e3, k*1e3, v)).all():
+        return 'scores in the millions gave nan or inf: subtract the largest before exp, or use softmax'
 
 @demand('attention', 'value', "equal to chapter 1's `attend`")
 def _(mine):
@@ -176,19 +180,22 @@ def _(mine):
 @demand('rope', 'length', 'turning keeps every vector as long as it was')
 def _(mine):
     x = heads(16)
-    if (off := gap(mine(x).norm(dim=-1), x.norm(dim=-1))) > 1e-4: return f'a vector became {off:.2g} longer or shorter: is one of the signs of cos and sin wrong?'
+    if (off := gap(mine(x).norm(dim=-1), x.norm(dim=-1))) > 1e-4:
+        return f'a vector became {off:.2g} longer or shorter: is one of the signs of cos and sin wrong?'
 
 @demand('rope', 'distance', 'a dot product depends on how far two positions are apart, not on where they stand')
 def _(mine):
     q, k = (heads(1).expand(-1, 12, -1, -1).clone() for _ in 'qk'); k = k.flip(-1)
     score_ts = torch.einsum('bqnd,bknd->bnqk', mine(q), mine(k))[0, 0]
-    if (off := max(float(score_ts.diagonal(i).max() - score_ts.diagonal(i).min()) for i in range(-11, 12))) > 1e-4: return f'the same two vectors at the same distance scored {off:.2g} apart: the angle must grow in proportion to the position'
+    if (off := max(float(score_ts.diagonal(i).max() - score_ts.diagonal(i).min()) for i in range(-11, 12))) > 1e-4:
+        return f'the same two vectors at the same distance scored {off:.2g} apart: the angle must grow in proportion to the position'
     if float(score_ts[0].max() - score_ts[0].min()) < 1e-3: return 'distance changes nothing: nothing is turned'
 
 @demand('rope', 'layout', 'channel i is turned with channel i + d/2')
 def _(mine):
     x = torch.zeros(1, 2, 1, 8); x[..., 0] = 1; went = (mine(x)[0, 1, 0].abs() > 1e-6).nonzero()[:, 0].tolist()
-    if went != [0, 4]: return f'channel 0 of 8 went to channels {went}, expected [0, 4]: ' + ('these are neighbours, the layout of another convention' if went == [0, 1] else 'which channels form a pair?')
+    if went != [0, 4]:
+        return f'channel 0 of 8 went to channels {went}, expected [0, 4]: ' + ('these are neighbours, the layout of another convention' if went == [0, 1] else 'which channels form a pair?')
 
 @demand('rope', 'value', "equal to season 2's `rotate`")
 def _(mine):
@@ -198,7 +205,8 @@ def _(mine):
 @demand('rope', 'precision', 'angles are computed in float32, whatever the input is')
 def _(mine):
     x = heads(2048, 1, dtype=torch.bfloat16)
-    if (off := gap(mine(x), turned(x.float()))) > .06: return f'at 2,048 positions of bfloat16 off by {off:.2g}: compute positions, angles, cos and sin in float32'
+    if (off := gap(mine(x), turned(x.float()))) > .06:
+        return f'at 2,048 positions of bfloat16 off by {off:.2g}: compute positions, angles, cos and sin in float32'
 
 @demand('rope', 'gradient', "the gradient is `rotate`'s")
 def _(mine): return wrong_gradient(mine, turned, [heads(7)])
@@ -228,14 +236,16 @@ def _(mine):
 @demand('bpe', 'bytes', 'any text has ids, also one of characters never seen')
 def _(mine):
     tok, text = mine(WORDS, 260), 'naïve 🙂\n\t\x00 漢字'
-    if (got := tok.decode(tok.encode(text))) != text: return f'{text!r} came back as {str(got)!r}: start from the 256 bytes, not from characters'
+    if (got := tok.decode(tok.encode(text))) != text:
+        return f'{text!r} came back as {str(got)!r}: start from the 256 bytes, not from characters'
 
 @demand('bpe', 'vocabulary', 'ids are whole numbers below the size asked for, and merges are used')
 def _(mine):
     for vocab in (256, 257, 260):
         ids = list(mine(WORDS, vocab).encode('abcdabcxqé'))
         if bad := [i for i in ids if not 0 <= int(i) < vocab]: return f'a vocabulary of {vocab} gave id {bad[0]}'
-        if (len(ids) == 11) != (vocab == 256): return f'with a vocabulary of {vocab}, that is 256 bytes and {vocab - 256} merges, the 11 bytes of abcdabcxqé take {len(ids)} ids'
+        if (len(ids) == 11) != (vocab == 256):
+            return f'with a vocabulary of {vocab}, that is 256 bytes and {vocab - 256} merges, the 11 bytes of abcdabcxqé take {len(ids)} ids'
 
 @demand('bpe', 'most frequent', 'each merge joins the pair that is most frequent now')
 def _(mine):
@@ -246,19 +256,24 @@ def _(mine):
 @demand('bpe', 'order', 'merges are applied in the order in which they were learned')
 def _(mine):
     text = spaced(['bc']*30 + ['ab']*20); a, b = cut(mine(text, 258), 'abcbcab'), cut(MiniBPE.train(text, 258), 'abcbcab')
-    if a != b: return f'bc was learned before ab, so abcbcab is cut {"|".join(b)}, not {"|".join(a)}: the earliest merge first, not the leftmost pair'
+    if a != b:
+        return f'bc was learned before ab, so abcbcab is cut {"|".join(b)}, not {"|".join(a)}: the earliest merge first, not the leftmost pair'
 
 @demand('bpe', 'steady', 'the same text has the same ids, whatever was encoded before')
 def _(mine):
     tok = mine(WORDS, 260); first = list(tok.encode('abcdabyz')); tok.encode('zzz'*9)
-    if list(tok.encode('abcdabyz')) != first or list(mine(WORDS, 260).encode('abcdabyz')) != first: return 'the same text got other ids the second time'
+    if list(tok.encode('abcdabyz')) != first or list(mine(WORDS, 260).encode('abcdabyz')) != first:
+        return 'the same text got other ids the second time'
 
 # %% ../nbs/lib/grade.ipynb #d0ca0a16
 class Watched:
     "A small model, batches and an optimizer that note what a loop does with them"
     def __init__(self):
-        torch.manual_seed(0); self.model = GPT(GPTConfig(vocab=11, ctx=8, width=16, layers=1, heads=2)).eval(); self.asked, self.modes, self.grads, self.true = [], [], [], []
-        self.opt = torch.optim.SGD(self.model.parameters(), lr=.5); self.opt.register_step_pre_hook(lambda *_: self.grads.append(self.flat('grad')))
+        torch.manual_seed(0)
+        self.model = GPT(GPTConfig(vocab=11, ctx=8, width=16, layers=1, heads=2)).eval()
+        self.asked, self.modes, self.grads, self.true = [], [], [], []
+        self.opt = torch.optim.SGD(self.model.parameters(), lr=.5)
+        self.opt.register_step_pre_hook(lambda *_: self.grads.append(self.flat('grad')))
         self.model.register_forward_pre_hook(lambda m, _: self.modes.append(m.training))
 
     def flat(self,
@@ -297,11 +312,13 @@ def plain_loop(
 @demand('loop', 'count', 'as many losses, and as many optimizer steps, as were asked for')
 def _(mine):
     w = Watched().lead(mine)
-    if (len(w.losses), len(w.grads)) != (6, 6): return f'6 steps were asked for: {len(w.losses)} losses and {len(w.grads)} optimizer steps came'
+    if (len(w.losses), len(w.grads)) != (6, 6):
+        return f'6 steps were asked for: {len(w.losses)} losses and {len(w.grads)} optimizer steps came'
 
 @demand('loop', 'numbers', 'losses are plain numbers, which hold no graph in memory')
 def _(mine):
-    if bad := [l for l in Watched().lead(mine).losses if type(l) is not float]: return f'a loss is a {type(bad[0]).__name__}: .item() lets go of the graph behind it'
+    if bad := [l for l in Watched().lead(mine).losses if type(l) is not float]:
+        return f'a loss is a {type(bad[0]).__name__}: .item() lets go of the graph behind it'
 
 @demand('loop', 'batches', 'batch n is asked for at step n, each once')
 def _(mine):
@@ -315,7 +332,8 @@ def _(mine):
 def _(mine):
     for n, (a, b) in enumerate(zip(Watched().lead(mine).grads, Watched().lead(plain_loop).grads)):
         if not a.any(): return f'step {n} found no gradient: backward comes before step, zero_grad not between them'
-        if gap(a, b) > 1e-5: return f'the gradient of step {n} is {float(a.norm()/b.norm()):.2f} times as long as it should be' + (': what was left from the steps before was not cleared (zero_grad)' if n else '')
+        if gap(a, b) > 1e-5:
+            return f'the gradient of step {n} is {float(a.norm()/b.norm()):.2f} times as long as it should be' + (': what was left from the steps before was not cleared (zero_grad)' if n else '')
 
 @demand('loop', 'loss', 'the loss of a step is the one before its update')
 def _(mine):
@@ -363,7 +381,8 @@ def load_mine(
     "A function out of a Python file; raises `GpubError` with one line for a file that is not there, does not run, or lacks the name"
     file, _, name = place.rpartition(':')
     if not file or not name.isidentifier(): raise GpubError(f'--mine takes FILE:NAME, such as mine.py:attend, got {place!r}')
-    if not file.endswith('.py'): raise GpubError(f'{file} is no Python file; in a notebook call gpub.grade.grade(topic, your_function) instead')
+    if not file.endswith('.py'):
+        raise GpubError(f'{file} is no Python file; in a notebook call gpub.grade.grade(topic, your_function) instead')
     if not Path(file).is_file(): raise GpubError(f'there is no file {file}')
     spec = importlib.util.spec_from_file_location('mine', Path(file).resolve()); module = importlib.util.module_from_spec(spec)
     try: spec.loader.exec_module(module)
@@ -371,7 +390,8 @@ def load_mine(
     except Exception as e:
         frames = [f for f in traceback.extract_tb(e.__traceback__) if Path(f.filename) == Path(file).resolve()]
         raise GpubError(f'{file} does not run: {type(e).__name__}: {e}' + (f', line {frames[-1].lineno}: {frames[-1].line}' if frames else '')) from None
-    if not callable(mine := getattr(module, name, None)): raise GpubError(f'{file} has no function {name!r}' if mine is None else f'{name} in {file} is a {type(mine).__name__}, not a function')
+    if not callable(mine := getattr(module, name, None)):
+        raise GpubError(f'{file} has no function {name!r}' if mine is None else f'{name} in {file} is a {type(mine).__name__}, not a function')
     return mine
 
 @click.command('check', epilog='What to hand in: ' + '; '.join(f'{k}: {v}' for k, v in TOPICS.items()))

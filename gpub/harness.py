@@ -37,7 +37,8 @@ def fit(
     cuts=None, # `Cuts`, to be added to
 ): # (context, answer) as tuples of what the window holds
     "The end of a question: `ctx` tokens to read, and what each of them predicts"
-    if not len(context) or not len(answer): raise GpubError(f'a context of {len(context)} and an answer of {len(answer)} tokens: both need at least one')
+    if not len(context) or not len(answer):
+        raise GpubError(f'a context of {len(context)} and an answer of {len(answer)} tokens: both need at least one')
     held, n = (*context, *answer)[-(ctx + 1):], min(len(answer), ctx)
     if cuts: cuts.answers += n < len(answer); cuts.contexts += len(held) < len(context) + len(answer)
     return held[:-n], held[-n:]
@@ -158,9 +159,11 @@ def adapter(
         def loglikelihood(self, requests, disable_tqdm=True): return super().loglikelihood(requests, True)
         def loglikelihood_rolling(self, requests, disable_tqdm=True):
             if tok.end is None: raise GpubError('this tokenizer has no token that begins a text, so the first of it cannot be scored')
-            def cut(text): return map(parts.utils.make_disjoint_window, parts.utils.get_rolling_token_windows(self.tok_encode(text), tok.end, model.cfg.ctx, 1))
+            def cut(text):
+                return map(parts.utils.make_disjoint_window, parts.utils.get_rolling_token_windows(self.tok_encode(text), tok.end, model.cfg.ctx, 1))
             windows = [[*cut(r.args[0])] for r in requests]
-            nats = iter(likelihoods(model, [w for ws in windows for w in ws], tokens)); return [sum(next(nats)[0] for _ in ws) for ws in windows]
+            nats = iter(likelihoods(model, [w for ws in windows for w in ws], tokens))
+            return [sum(next(nats)[0] for _ in ws) for ws in windows]
         def generate_until(self, requests, disable_tqdm=True): return [until(model, tok, *r.args) for r in requests]
     encode = lru_cache(1 << 12)(lambda text: [int(i) for i in tok.encode(text)]) # a context comes once for each of its answers
     return Ours()
@@ -220,7 +223,8 @@ def as_task(
     kind='choice', # choice, mass or word
 ): # a task of lm-eval
     "Items of ours as a task of lm-eval"
-    parts = lm_eval_parts(); docs = parts.Dataset.from_list([dict(id=i.id, context=i.context, choices=list(i.choices), right=list(i.right)) for i in items])
+    parts = lm_eval_parts()
+    docs = parts.Dataset.from_list([dict(id=i.id, context=i.context, choices=list(i.choices), right=list(i.right)) for i in items])
     def mass(doc, results):
         p = [math.exp(ll - max(l for l, _ in results)) for ll, _ in results]; return dict(acc=sum(p[r] for r in doc['right'])/sum(p))
     several = dict(output_type='multiple_choice', doc_to_choice=lambda d: d['choices'], doc_to_target=lambda d: d['right'][0])
@@ -266,7 +270,9 @@ def agreement(
     "Our adapter beside lm-eval's `hf` model on the exported folder, item by item"
     def fits(item): return all(len(lm._encode_pair(item.context, f' {c}')[1]) <= lm.window for c in item.choices)
     whole, asked = asked, {n: (kept, kind) for n, (items, kind) in asked.items() if (kept := [i for i in items if fits(i)])}
-    if not asked: say("every question has an answer longer than the window, which lm-eval's hf model refuses: nothing to compare"); return {}
+    if not asked:
+        say("every question has an answer longer than the window, which lm-eval's hf model refuses: nothing to compare")
+        return {}
     with tempfile.TemporaryDirectory(prefix='gpub-') as tmp:
         ours, theirs = ask(lm, asked), ask(exported(export_run(run, Path(tmp)/'model', step), lm.device), asked)
     out = {}

@@ -35,7 +35,8 @@ def write_weights(
         if groups[-1] and size + t.nbytes > limit: groups.append([]); size = 0
         groups[-1].append(name); size += t.nbytes
     files = [WEIGHTS] if len(groups) == 1 else [f'model-{i:05d}-of-{len(groups):05d}.safetensors' for i in range(1, len(groups) + 1)]
-    for f, names in zip(files, groups): save_file({n: tensors[n].detach().cpu().contiguous() for n in names}, Path(folder)/f, metadata={'format': 'pt'})
+    for f, names in zip(files, groups):
+        save_file({n: tensors[n].detach().cpu().contiguous() for n in names}, Path(folder)/f, metadata={'format': 'pt'})
     if len(groups) > 1:
         index = dict(metadata=dict(total_size=sum(t.nbytes for t in tensors.values())), weight_map={n: f for f, names in zip(files, groups) for n in names})
         write_atomic(Path(folder)/INDEX, json.dumps(index, indent=1) + '\n')
@@ -48,12 +49,14 @@ def read_weights(
     folder = Path(folder)
     if (folder/INDEX).is_file():
         try: files = sorted({str(f) for f in read_json(folder/INDEX)['weight_map'].values()})
-        except (AttributeError, KeyError, TypeError): raise GpubError(f'{folder/INDEX} has no weight_map of names and files; fetch it again') from None
+        except (AttributeError, KeyError, TypeError):
+            raise GpubError(f'{folder/INDEX} has no weight_map of names and files; fetch it again') from None
     elif (folder/WEIGHTS).is_file(): files = [WEIGHTS]
     elif pickles := sorted(p.name for p in folder.iterdir() if p.suffix in ('.bin', '.pt', '.pth', '.ckpt', '.pkl')):
         raise GpubError(f'{folder} has its weights as a pickle only ({pickles[0]}): opening one can run any code it holds, so gpub never does; fetch the safetensors version, or convert it where it came from')
     else: raise GpubError(f'{folder} holds no {WEIGHTS} and no {INDEX}')
-    if gone := [f for f in files if not (folder/f).is_file()]: raise GpubError(f'{folder} lacks {len(gone)} of its {len(files)} weight files: {", ".join(gone[:3])}; fetch the folder again')
+    if gone := [f for f in files if not (folder/f).is_file()]:
+        raise GpubError(f'{folder} lacks {len(gone)} of its {len(files)} weight files: {", ".join(gone[:3])}; fetch the folder again')
     out = {}
     for f in files:
         try: out |= load_file(folder/f)
@@ -73,7 +76,8 @@ def export_model(
     "A folder that `AutoModelForCausalLM` and `AutoTokenizer` open; raises `GpubError` when model and tokenizer do not belong together"
     folder = Path(folder); same_vocab(model.cfg, tok)
     if folder.resolve() == Path.cwd(): raise GpubError(f'{folder} is the folder you are in: export into a new one')
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())): raise GpubError(f'{folder} is there already and not empty: export into a new folder')
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise GpubError(f'{folder} is there already and not empty: export into a new folder')
     place = folder.absolute(); temp = place.with_name(f'.{place.name}.tmp'); shutil.rmtree(temp, ignore_errors=True)
     with _writing(folder):
         try:
@@ -93,21 +97,24 @@ def export_model(
 def _writing(folder):
     "What the system and safetensors say of a full disk or a forbidden place, as one line"
     try: yield
-    except (OSError, SafetensorError) as e: raise GpubError(f'cannot write {folder}: {first_line(e)}; make room, or choose another folder') from None
+    except (OSError, SafetensorError) as e:
+        raise GpubError(f'cannot write {folder}: {first_line(e)}; make room, or choose another folder') from None
 
 def same_vocab(
     cfg, # of a model; its `vocab` is compared
     tok, # a tokenizer; None fits all
 ):
     "Raises `GpubError` when the model knows another number of ids than the tokenizer"
-    if tok is not None and cfg.vocab != tok.vocab: raise GpubError(f'the model has a vocabulary of {cfg.vocab:,}, the tokenizer one of {tok.vocab:,}: they do not belong together')
+    if tok is not None and cfg.vocab != tok.vocab:
+        raise GpubError(f'the model has a vocabulary of {cfg.vocab:,}, the tokenizer one of {tok.vocab:,}: they do not belong together')
 
 def import_folder(
     folder, # as downloaded from the Hub, or written by `export_model`
 ): # (model in eval mode with fp32 weights, tokenizer or None where there is none)
     "A GPT-2 or Llama from Hugging Face as one of ours; raises `GpubError` naming whatever does not fit"
     folder = Path(folder)
-    if not folder.is_dir(): raise GpubError(f'{folder} is not a folder; download it first, for example with hf download OWNER/NAME --local-dir {folder.name}')
+    if not folder.is_dir():
+        raise GpubError(f'{folder} is not a folder; download it first, for example with hf download OWNER/NAME --local-dir {folder.name}')
     if not (folder/'config.json').is_file(): raise GpubError(f'{folder} has no config.json: it is not a Hugging Face model folder')
     cfg, tok = from_config(read_json(folder/'config.json')), read_tokenizer(folder); same_vocab(cfg, tok)
     return from_theirs(cfg, read_weights(folder)), tok
@@ -119,7 +126,8 @@ def import_run(
     "Make a run of an imported model, for everything that reads runs; raises `GpubError` when there is one already, or no tokenizer"
     if Path(out, 'config.json').exists(): raise GpubError(f'{out} holds a run already: choose another folder')
     model, tok = import_folder(folder)
-    if tok is None: raise GpubError(f'{folder} has no tokenizer that gpub reads (tokenizer.json, or vocab.json and merges.txt): a run needs one')
+    if tok is None:
+        raise GpubError(f'{folder} has no tokenizer that gpub reads (tokenizer.json, or vocab.json and merges.txt): a run needs one')
     config = dict(preset='imported', model=model.cfg.to_dict(), data=dict(source=str(folder), tokenizer=tok.fingerprint), parameters=sum(p.numel() for p in model.parameters()), prompt='\n')
     with _writing(out):
         tok.save(out); save_checkpoint(out, 0, model.state_dict(), {}, dict(imported=str(folder)), milestone=True)
@@ -143,7 +151,8 @@ def model_card(
     seen = [f'- {k}: {v:,}' if type(v) is int else f'- {k}: {v}' for k, v in dict(source=data.get('source') and Path(data['source']).name, **{'tokens to learn from': data.get('train'), 'tokens held out': data.get('val'), 'tokens seen': rows[-1]['tokens'] if rows else None,
             'fingerprint of the data': data.get('tokens'), 'fingerprint of the tokenizer': data.get('tokenizer')}).items() if v is not None]
     if data.get('source') and Path(data['source'], 'manifest.json').is_file():
-        parts = {n: d['tokens'] for n, d in read_manifest(data['source'])['sources'].items()}; seen += [f'- of them {n}: {t:,} tokens, {t/sum(parts.values()):.1%}' for n, t in parts.items()]
+        parts = {n: d['tokens'] for n, d in read_manifest(data['source'])['sources'].items()}
+        seen += [f'- of them {n}: {t:,} tokens, {t/sum(parts.values()):.1%}' for n, t in parts.items()]
     few = rows[::max(1, len(rows)//10)]; few += [r for r in rows[-1:] if r not in few]
     loss = [f'| step | tokens | validation, {unit} | bits per byte |', '|--:|--:|--:|--:|'] + [f"| {r['step']:,} | {r['tokens']:,} | {r['val_loss']:.4f} | {r['val_bpb']:.4f} |" for r in few] if rows else ['No validation was logged.']
     if Path(run, 'loss.png').is_file(): loss += ['', '![loss](loss.png)']
@@ -175,14 +184,19 @@ def push(
     "Upload to the Hugging Face Hub with the token in HF_TOKEN; raises `GpubError` without one, and for whatever the Hub refuses"
     folder = Path(folder); url = f'https://huggingface.co/{repo}'
     if not re.fullmatch(r'[\w.-]+/[\w.-]+', repo): raise GpubError(f'a repository is called OWNER/NAME, got {repo!r}')
-    if not (folder/'config.json').is_file() or not ((folder/WEIGHTS).is_file() or (folder/INDEX).is_file()): raise GpubError(f'{folder} is not an exported model (no config.json and weights): make one with gpub export')
+    if not (folder/'config.json').is_file() or not ((folder/WEIGHTS).is_file() or (folder/INDEX).is_file()):
+        raise GpubError(f'{folder} is not an exported model (no config.json and weights): make one with gpub export')
     files = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith('.')); size = sum(p.stat().st_size for p in files)
-    if not (dry_run or (token := os.environ.get('HF_TOKEN'))): raise GpubError('HF_TOKEN is not set: put an access token with write permission there (https://huggingface.co/settings/tokens)')
+    if not (dry_run or (token := os.environ.get('HF_TOKEN'))):
+        raise GpubError('HF_TOKEN is not set: put an access token with write permission there (https://huggingface.co/settings/tokens)')
     say(f"{'would upload' if dry_run else 'uploading'} {len(files)} files, {size/1e6:,.1f} MB, to {url} ({'private' if private else 'public'}): {', '.join(p.name for p in files)}")
     if dry_run: return url
     try: from huggingface_hub import HfApi
     except ImportError: raise GpubError("uploading needs huggingface_hub: pip install 'gpub[hub]'") from None
     api = HfApi(token=token)
-    try: api.create_repo(repo, private=private, exist_ok=True); api.upload_folder(repo_id=repo, folder_path=str(folder), allow_patterns=[p.name for p in files])
-    except Exception as e: raise GpubError(f'the Hub refused: {(str(e).strip() or type(e).__name__).splitlines()[0]}'.replace(token, '***')) from None # its errors are of many kinds
+    try:
+        api.create_repo(repo, private=private, exist_ok=True)
+        api.upload_folder(repo_id=repo, folder_path=str(folder), allow_patterns=[p.name for p in files])
+    except Exception as e:
+        raise GpubError(f'the Hub refused: {(str(e).strip() or type(e).__name__).splitlines()[0]}'.replace(token, '***')) from None # its errors are of many kinds
     return url

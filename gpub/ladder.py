@@ -67,7 +67,8 @@ def climb(
         if switches != stack: made.append(Climber(p, switches))
         return below if switches == stack else made[-1]
     try: got = compare(p, stand(off), stand(on), steps, rung.tolerance)
-    except (RuntimeError, ImportError, GpubError) as e: why = f'failed here: {type(e).__name__}: {(str(e).strip().splitlines() or ["no message"])[0][:160]}'
+    except (RuntimeError, ImportError, GpubError) as e:
+        why = f'failed here: {type(e).__name__}: {(str(e).strip().splitlines() or ["no message"])[0][:160]}'
     kept = bool(got and off == stack and got['equal'] and got['gain'] > PAYS and got['wins'] > WINS)
     for c in [below, *made[:-1]] if kept else made: c.close()
     gc.collect()
@@ -101,8 +102,12 @@ def bench_ladder(
     say=print,         # called with a line for each rung
 ): # dict, plain values: the receipt
     "Every rung off and on, and at the end the library as it comes; raises `GpubError` for a rung that does not exist"
-    began = time.perf_counter(); use_threads(); d = pick_device(device); preset = preset or ('gpt2-134m' if d.type == 'cuda' else 'shakespeare')
-    if bad := sorted(set(rungs or ()) - {r.name for r in RUNGS}): raise GpubError(f'no rung {bad[0]!r}; there are: {", ".join(r.name for r in RUNGS)}')
+    began = time.perf_counter()
+    use_threads()
+    d = pick_device(device)
+    preset = preset or ('gpt2-134m' if d.type == 'cuda' else 'shakespeare')
+    if bad := sorted(set(rungs or ()) - {r.name for r in RUNGS}):
+        raise GpubError(f'no rung {bad[0]!r}; there are: {", ".join(r.name for r in RUNGS)}')
     if steps < 1: raise GpubError(f'steps must be at least 1, got {steps}')
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, fresh_compiles():
         p = survey(preset, d, folder, settings); stack = {**BASE, **p.asked}; below, rows, last = Climber(p, stack), [], 0.
@@ -113,7 +118,8 @@ def bench_ladder(
         def tried(rung, limit):
             nonlocal stack, below, last
             start = time.perf_counter()
-            if start - began + last*rung.slow > limit: row = dict(rung=rung.name, says=rung.says, why=f'not measured: the {seconds:.0f} s were over')
+            if start - began + last*rung.slow > limit:
+                row = dict(rung=rung.name, says=rung.says, why=f'not measured: the {seconds:.0f} s were over')
             else: row, stack, below = climb(p, rung, stack, below, steps); last = time.perf_counter() - start
             rows.append(row); say(row_line(row)); return row
         for rung in RUNGS:

@@ -101,7 +101,8 @@ def _row(path, i, line):
     except (ValueError, TypeError): raise bad(f'is not a row of a ledger: {line[:60]!r}') from None
     if r.get('n') != i: raise bad(f"has number {r.get('n')} where {i} belongs: the file was cut in the middle")
     for k in ('at', 'step', 'usd_per_hour', *(() if r.get('open') else ('start',)), *(k for k in KINDS if k in r)):
-        if type(r.get(k)) not in (int, float) or not 0 <= r[k] < math.inf: raise bad(f'has {k} {r.get(k)!r}, a number of at least 0 is needed')
+        if type(r.get(k)) not in (int, float) or not 0 <= r[k] < math.inf:
+            raise bad(f'has {k} {r.get(k)!r}, a number of at least 0 is needed')
     return r
 
 def read_ledger(
@@ -259,7 +260,8 @@ def phase_rows(
     out, before = [], level(log[:1])
     for i, (name, start, stop) in enumerate(phases):
         part, mine = [r for r in log if start < r['step'] <= stop], [s for s in spans if of_phase(s, start, stop, i == len(phases) - 1)]
-        after = level(part) or before; drop, usd, train = before[0] - after[0], sum(s.usd for s in mine), sum(s.seconds for s in mine if s.kind == 'train')
+        after = level(part) or before
+        drop, usd, train = before[0] - after[0], sum(s.usd for s in mine), sum(s.seconds for s in mine if s.kind == 'train')
         tokens = part[-1]['tokens'] - next((r['tokens'] for r in reversed(log) if r['step'] <= start), 0) if part else 0
         out.append(dict(name=name, start=start, stop=part[-1]['step'] if part else start, tokens=tokens, seconds=sum(s.seconds for s in mine), usd=usd,
                         tok_s=tokens/train if train else None, loss=(before[0], after[0]), error=math.hypot(before[1], after[1]),
@@ -277,7 +279,8 @@ def _phases(run_dir, log):
 
 def _spans(run_dir, log, usd_per_hour):
     "(spans, remarks): from the ledger, or where there is none what the log knows; at another price if one is given"
-    rows = read_ledger(run_dir); spans, notes = account(rows), [f"the clock on the wall jumped by {r['jump']:+,.0f} s between steps {r['start']:,} and {r['step']:,}: "
+    rows = read_ledger(run_dir)
+    spans, notes = account(rows), [f"the clock on the wall jumped by {r['jump']:+,.0f} s between steps {r['start']:,} and {r['step']:,}: "
                                                                  'durations come from another clock and stand' for r in rows if 'jump' in r]
     if lost := sum(s.seconds for s in spans if s.kind == 'lost'):
         gaps = 'time without a process counts as idle' if any(r.get('paid') for r in rows[1:]) else 'time without a process is not counted (--paid-gaps when it was paid)'
@@ -298,7 +301,9 @@ def bill(
     log = read_log(run_dir)
     if bad := [i for i, r in enumerate(log, 1) if not all(isinstance(r.get(k), (int, float)) for k in ('step', 'loss', 'tokens'))]:
         raise GpubError(f'{Path(run_dir, "log.jsonl")} line {bad[0]} has no step, loss or tokens; delete that line')
-    spans, notes = _spans(run_dir, log, usd_per_hour); last, half = log[-1], log[len(log)//2]; total = lambda ss, k='usd': sum(getattr(s, k) for s in ss)
+    spans, notes = _spans(run_dir, log, usd_per_hour)
+    last, half = log[-1], log[len(log)//2]
+    total = lambda ss, k='usd': sum(getattr(s, k) for s in ss)
     kinds = {k: dict(seconds=total(ss, 'seconds'), usd=total(ss)) for k in KINDS for ss in [[s for s in spans if s.kind == k]]}
     late = [s for s in spans if s.last > half['step'] and s.kind != 'lost'] # what a token costs of late, all in
     each = total(late)/(last['tokens'] - half['tokens']) if last['tokens'] > half['tokens'] else total(spans)/last['tokens']
@@ -338,7 +343,8 @@ def bill_text(
         return [p['name'], f"{p['start']:,}-{p['stop']:,}", f"{p['tokens']:,}", time_(p['seconds']), f"{p['tok_s']:,.0f}" if p['tok_s'] else '', money(p['usd']),
                 loss, val, money(p['usd_per_point']) if p['usd_per_point'] is not None else 'it rose' if p['loss'][1] > p['loss'][0] else '']
     kinds = [[k, time_(v['seconds']), f"{v['seconds']/max(b['seconds'], 1e-9):.1%}", money(v['usd'])] for k, v in b['kinds'].items() if v['seconds']]
-    phases = [['phase', 'steps', 'tokens', 'time', 'tok/s', '$', 'training loss', 'validation', '$ a point'], *map(phase, b['phases'])]; per = b['usd_per_billion']
+    phases = [['phase', 'steps', 'tokens', 'time', 'tok/s', '$', 'training loss', 'validation', '$ a point'], *map(phase, b['phases'])]
+    per = b['usd_per_billion']
     return '\n'.join([f"{b['run']}: {b['step']:,} steps, {b['tokens']:,} tokens, {time_(b['seconds'])}, {money(b['usd'])}", '',
                       *columns(['kind', 'time', 'share', '$'], *kinds), '', *columns(*phases), '',
                       f"a billion tokens: {money(per['all_in'])} all in, {money(per['train'])} for training alone", say_next(b['next']), *(f'note: {n}' for n in b['notes'])])

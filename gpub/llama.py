@@ -51,7 +51,8 @@ class Rope(nn.Module):
         where_t, # int64 positions, (t,) or (b, t)
     ): # (cos, sin)
         "The rows of some positions; raises `GpubError` beyond the table"
-        if where_t.device.type == 'cpu' and (last := int(where_t.max())) >= self.ctx: raise GpubError(f'position {last} is beyond the context of {self.ctx}')
+        if where_t.device.type == 'cpu' and (last := int(where_t.max())) >= self.ctx:
+            raise GpubError(f'position {last} is beyond the context of {self.ctx}')
         return self.cos[where_t], self.sin[where_t]
 
     def forward(self,
@@ -134,8 +135,10 @@ class LlamaConfig(Config):
             if type(n := getattr(self, k)) is not int or n < 1: raise GpubError(f'{k} must be a whole number of at least 1, got {n!r}')
         if type(self.tied) is not bool: raise GpubError(f'tied must be true or false, got {self.tied!r}')
         if self.width % self.heads: raise GpubError(f'width must be a multiple of heads, got width {self.width} and {self.heads} heads')
-        if self.heads % self.kv_heads: raise GpubError(f'heads must be a multiple of kv_heads, got {self.heads} heads and {self.kv_heads} kv_heads')
-        if self.head_size % 2: raise GpubError(f'the head size must be even, its channels turn in pairs: width {self.width} / {self.heads} heads = {self.head_size}')
+        if self.heads % self.kv_heads:
+            raise GpubError(f'heads must be a multiple of kv_heads, got {self.heads} heads and {self.kv_heads} kv_heads')
+        if self.head_size % 2:
+            raise GpubError(f'the head size must be even, its channels turn in pairs: width {self.width} / {self.heads} heads = {self.head_size}')
         for k in ('rope_base', 'norm_eps', 'init_std', 'embed_std'):
             if (x := getattr(self, k)) is None and k == 'embed_std': continue
             if not (type(x) in (int, float) and 0 < x < float('inf')): raise GpubError(f'{k} must be a positive number, got {x!r}')

@@ -153,7 +153,11 @@ def list_comprehension(broken, scratch):
 def idle_device(broken, scratch):
     cfg = GPTConfig(vocab=65, ctx=256, width=128, layers=2, heads=4); model = GPT(cfg); rows, t = (1, 2) if broken else (8, 256)
     x, a = torch.randint(65, (rows, t + 1)), torch.randn(1024, 1024)
-    def busy(f, n=5): f(); start = time.process_time(); [f() for _ in range(n)]; return (time.process_time() - start)/n # what else runs on this machine does not count
+    def busy(f, n=5):
+        f()
+        start = time.process_time()
+        [f() for _ in range(n)]
+        return (time.process_time() - start)/n # what else runs on this machine does not count
     step, matmul = busy(lambda: model.loss(x[:, :-1], x[:, 1:]).backward()), busy(lambda: a @ a)
     return dict(mfu=flops_per_token(replace(cfg, ctx=t))*rows*t/step/(2*1024**3/matmul))
 

@@ -118,7 +118,8 @@ def bad_host(broken, scratch):
          fix='write beside, rename when whole, say which folder; nothing half-written stays')
 def quota(broken, scratch):
     tok = CharTokenizer('abcd'); model = GPT(GPTConfig(vocab=tok.vocab, ctx=8, width=8, layers=1, heads=1))
-    if broken: scratch.enter_context(mock.patch('gpub.hub.save_file', side_effect=OSError(getattr(errno, 'EDQUOT', errno.ENOSPC), 'Disk quota exceeded')))
+    if broken:
+        scratch.enter_context(mock.patch('gpub.hub.save_file', side_effect=OSError(getattr(errno, 'EDQUOT', errno.ENOSPC), 'Disk quota exceeded')))
     return dict(model=model, tok=tok, folder=scratch.folder/'export')
 
 # %% ../nbs/lib/museum_infra.ipynb #986f4dc4

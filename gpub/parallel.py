@@ -33,7 +33,8 @@ class World:
         env = os.environ if env is None else env; keys = 'RANK', 'WORLD_SIZE', 'LOCAL_RANK'
         if 'RANK' not in env: return cls()
         try: world = cls(*(int(env[k]) for k in keys))
-        except (KeyError, ValueError): raise GpubError(f"torchrun's variables are incomplete: {', '.join(f'{k}={env.get(k)!r}' for k in keys)}; start with torchrun, or unset RANK") from None
+        except (KeyError, ValueError):
+            raise GpubError(f"torchrun's variables are incomplete: {', '.join(f'{k}={env.get(k)!r}' for k in keys)}; start with torchrun, or unset RANK") from None
         if not 0 <= world.rank < world.size: raise GpubError(f'RANK={world.rank} does not exist in a world of {world.size}')
         return world
 

@@ -22,7 +22,8 @@ def merge(
     for path, d in others:
         if differ := [k for k in ('format', 'dtype', 'vocab', 'tokenizer', 'world', 'shard_tokens', 'settings') if d.get(k) != first[1].get(k)]:
             raise GpubError(f'{path} belongs to another job than {first[0].name}: expected {differ[0]} {first[1].get(differ[0])!r}, found {d.get(differ[0])!r}')
-    if lost: raise GpubError(f"{folder}: expected the manifests of {world} nodes, found {len(parts)}: missing rank {', '.join(map(str, sorted(lost)))}")
+    if lost:
+        raise GpubError(f"{folder}: expected the manifests of {world} nodes, found {len(parts)}: missing rank {', '.join(map(str, sorted(lost)))}")
     manifest = {**first[1], 'rank': 0, 'world': 1, 'merged': world, 'sources': _add([d['sources'] for d in parts.values()]),
                 'shards': sorted((s for d in parts.values() for s in d['shards']), key=lambda s: s['file'])}
     for s in manifest['shards']: open_shard(folder, manifest, s)
@@ -52,7 +53,8 @@ def compress(
         to.mkdir(parents=True, exist_ok=True); (to/'manifest.json').unlink(missing_ok=True) # last out, last in
         for name in (n for s in manifest['shards'] for n in (s['file'], docs_file(s['file']))):
             part = to/(name + '.zst.part')
-            with open(folder/name, 'rb') as f, open(part, 'wb') as g: n, m = z.ZstdCompressor(threads=-1, write_checksum=True).copy_stream(f, g)
+            with open(folder/name, 'rb') as f, open(part, 'wb') as g:
+                n, m = z.ZstdCompressor(threads=-1, write_checksum=True).copy_stream(f, g)
             os.replace(part, to/(name + '.zst')); before += n; after += m
         for name in 'tokenizer.json', 'manifest.json': write_atomic(to/name, (folder/name).read_bytes())
     return before, after

@@ -89,7 +89,8 @@ class Plan(Config):
     settings:dict=field(default_factory=dict) # of the whole run
     save_every:int=500      # steps between checkpoints: what a lost machine takes with it at most
     def __post_init__(self):
-        find_preset(self.preset); object.__setattr__(self, 'phases', tuple(p if isinstance(p, Phase) else Phase.from_dict(p) for p in self.phases))
+        find_preset(self.preset)
+        object.__setattr__(self, 'phases', tuple(p if isinstance(p, Phase) else Phase.from_dict(p) for p in self.phases))
         if not self.phases: raise GpubError('a plan needs at least one phase')
         names = [p.name for p in self.phases]
         if len(set(names)) < len(names): raise GpubError(f'two phases are called {max(names, key=names.count)!r}')
@@ -154,15 +155,18 @@ def measure(
     last = lambda k: next((r[k] for r in reversed(rows) if r.get(k) is not None), None)
     if metric == 'loss': return (found := level(rows)) and found[0]
     if metric == 'learned': return (found := level(rows)) and 1 - found[0]/read_json(Path(run_dir, 'config.json'))['reference']['uniform']
-    if metric in ('tok_s', 'mfu', 'grad_norm'): return median(v) if (v := [r[metric] for r in rows if r.get(metric) is not None][-10:]) else None
+    if metric in ('tok_s', 'mfu', 'grad_norm'):
+        return median(v) if (v := [r[metric] for r in rows if r.get(metric) is not None][-10:]) else None
     if metric == 'gap': return last('val_loss') - level(rows)[0] if last('val_loss') is not None else None
     if metric == 'usd_per_billion': return usd_per_hour/3600/speed*1e9 if (speed := measure('tok_s', run_dir, rows)) else None
     if metric == 'sample': return next((squeezed(s['text'].removeprefix(s['prompt'])) for s in _samples(run_dir, bounds)), None)
     if metric == 'next_usd': return _price_of_more(bill(run_dir)['next'])
-    if metric == 'usd_per_point': return _price_of_point(bill(run_dir, phases=[('before', 0, bounds[0])]*(bounds[0] > 0) + [('this', *bounds)])['phases'][-1])
+    if metric == 'usd_per_point':
+        return _price_of_point(bill(run_dir, phases=[('before', 0, bounds[0])]*(bounds[0] > 0) + [('this', *bounds)])['phases'][-1])
     return last(metric)
 
-def _samples(run_dir, bounds): return sorted((s for s in sample_table(run_dir) if bounds[0] < s['step'] <= bounds[1]), key=lambda s: -s['step'])
+def _samples(run_dir, bounds):
+    return sorted((s for s in sample_table(run_dir) if bounds[0] < s['step'] <= bounds[1]), key=lambda s: -s['step'])
 def _price_of_more(n): return n['usd'] if 'usd' in n else math.inf if 'not fall' in n['why'] else None
 def _price_of_point(p): return math.inf if p['usd_per_point'] is None else p['usd_per_point']
 
@@ -394,7 +398,8 @@ def _used_up(plan, phase, out, max_usd):
 def _one_phase(plan, phase, out, data, rate, max_usd, settings, each, progress, how):
     "Train one phase; its `Verdict`, continue when its steps are done"
     world = World.from_env()
-    if full := world.first(lambda: _used_up(plan, phase, out, max_usd)): return _told(world, lambda: conclude(out, plan, phase, reached(out), 'stop', full[0], ceiling=full[1]))
+    if full := world.first(lambda: _used_up(plan, phase, out, max_usd)):
+        return _told(world, lambda: conclude(out, plan, phase, reached(out), 'stop', full[0], ceiling=full[1]))
     schedules = any(p.schedule_steps for p in plan.phases)
     run = Run(plan.preset, out, data, plan.settings | (settings or {}) | phase.settings | dict(steps=phase.schedule_steps or plan.steps), usd_per_hour=rate,
               **dict(dict(save_every=plan.save_every, free=CHANGEABLE + (('steps',) if schedules else ())), **how))

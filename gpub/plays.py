@@ -23,7 +23,8 @@ class Grammar:
     ):
         self.start, self.rules = '{'+start+'}', {'{'+name+'}': self._parse(name, alts) for name, alts in rules.items()}
         used = {t for alts in self.rules.values() for _, tokens in alts for t in tokens if t[0] == '{'} | {self.start}
-        if lost := sorted(used - set(self.rules)): raise ValueError(f'the grammar uses rules it does not have: {", ".join(lost)}; add them or fix the spelling')
+        if lost := sorted(used - set(self.rules)):
+            raise ValueError(f'the grammar uses rules it does not have: {", ".join(lost)}; add them or fix the spelling')
         self._dice = {name: (list(accumulate(p for p, _ in alts))[:-1], [t[::-1] for _, t in alts]) for name, alts in self.rules.items()}
         self._tree = {name: self._tell_apart(name, alts) for name, alts in self.rules.items()}
 
@@ -33,13 +34,15 @@ class Grammar:
         if not alts or min(alts.values()) <= 0: raise ValueError(f'rule {name!r} needs alternatives with positive weights, got {alts}')
         total = sum(alts.values())
         parsed = [(w/total, tuple(re.findall(r'\{[^{}]+\}|[^{}]+', alt))) for alt, w in alts.items()]
-        if any(''.join(tokens) != alt for (_, tokens), alt in zip(parsed, alts)): raise ValueError(f'rule {name!r} has a brace without its partner: {list(alts)}')
+        if any(''.join(tokens) != alt for (_, tokens), alt in zip(parsed, alts)):
+            raise ValueError(f'rule {name!r} has a brace without its partner: {list(alts)}')
         return parsed
 
     def _open(self, p, tokens, depth=0):
         "All ways on from `tokens` up to the next character of text"
         if not tokens or tokens[0][0] != '{': return [(p, tokens)]
-        if depth > 50: raise ValueError(f'rule {tokens[0]} can begin with itself: a reader would never get to its first character; put the repetition last')
+        if depth > 50:
+            raise ValueError(f'rule {tokens[0]} can begin with itself: a reader would never get to its first character; put the repetition last')
         return [o for q, alt in self.rules[tokens[0]] for o in self._open(p*q, alt + tokens[1:], depth+1)]
 
     def _tell_apart(self, name, ways, said=''):
@@ -112,7 +115,8 @@ class Grammar:
                 own[at[n]] += p*-math.log(p), p*sum(len(t) for t in tokens if t[0] != '{')
                 for t in tokens:
                     if t in at: calls[at[n], at[t]] += p
-        if max(abs(np.linalg.eigvals(calls))) >= 1: raise ValueError('the grammar never ends on average: make its recursive alternatives lighter')
+        if max(abs(np.linalg.eigvals(calls))) >= 1:
+            raise ValueError('the grammar never ends on average: make its recursive alternatives lighter')
         return tuple(np.linalg.solve(np.eye(len(names)) - calls, own)[at[self.start]].tolist())
 
     def entropy(self)->float: # nats per character
@@ -319,7 +323,8 @@ def scene_start(
     text:str, # any piece of a play
 )->int: # characters to skip
     "Where the first whole scene begins; raises `ValueError` if there is none"
-    if (at := text.find('SCENE. ')) < 0: raise ValueError(f'no scene begins in these {len(text):,} characters; pass a longer piece, or the text before it as well')
+    if (at := text.find('SCENE. ')) < 0:
+        raise ValueError(f'no scene begins in these {len(text):,} characters; pass a longer piece, or the text before it as well')
     return at
 
 # %% ../nbs/lib/plays.ipynb #f0e2b83c
@@ -353,8 +358,10 @@ class Markov:
         seed:int=0,   # draws the odds
     ):
         if type(order) is not int or order < 0: raise ValueError(f'order must be a whole number of at least 0, got {order!r}')
-        if len(alphabet) < 2 or len(set(alphabet)) < len(alphabet): raise ValueError(f'an alphabet needs at least 2 letters, each once, got {alphabet!r}')
-        if len(alphabet)**order > 2000: raise ValueError(f'{len(alphabet)} letters to the power {order} are {len(alphabet)**order:,} contexts; at most 2000: use fewer letters or a lower order')
+        if len(alphabet) < 2 or len(set(alphabet)) < len(alphabet):
+            raise ValueError(f'an alphabet needs at least 2 letters, each once, got {alphabet!r}')
+        if len(alphabet)**order > 2000:
+            raise ValueError(f'{len(alphabet)} letters to the power {order} are {len(alphabet)**order:,} contexts; at most 2000: use fewer letters or a lower order')
         self.order, self.alphabet = order, alphabet
         self.odds = np.random.default_rng(seed).dirichlet([.5]*len(alphabet), len(alphabet)**order) # (context, next letter)
 

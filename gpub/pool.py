@@ -49,5 +49,6 @@ def ordered_map(
             flying.append(pool.submit(_call, f, item))
             if len(flying) > workers + 1: yield flying.popleft().result()
         while flying: yield flying.popleft().result()
-    except BrokenProcessPool: raise GpubError('a worker process died (killed, or out of memory?): run the same command again to continue, perhaps with fewer --workers') from None
+    except BrokenProcessPool:
+        raise GpubError('a worker process died (killed, or out of memory?): run the same command again to continue, perhaps with fewer --workers') from None
     finally: pool.shutdown(cancel_futures=True)

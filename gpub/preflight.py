@@ -139,7 +139,9 @@ def rows(
     "The targets are the next tokens, and the text is there to be read"
     x, y = s.rows(0, s.cfg.ctx, 32); shifted, top = float((x[:, 1:] == y[:, :-1]).double().mean()), int(max(x.max(), y.max()))
     if min(x.min(), y.min()) < 0 or top >= s.cfg.vocab: return False, f'ids up to {top:,}', f'ids below {s.cfg.vocab:,}'
-    tok = s.run.corpus.tok; special = torch.isin(x, torch.tensor([*getattr(tok, 'specials', {}).values()], dtype=x.dtype)); held = special.any(1)
+    tok = s.run.corpus.tok
+    special = torch.isin(x, torch.tensor([*getattr(tok, 'specials', {}).values()], dtype=x.dtype))
+    held = special.any(1)
     first, best = special.int().argmax(1).tolist(), held.int().argsort(descending=True, stable=True)[:3].tolist() # rows that hold one come first
     text = ''.join(f'\n{tok.decode(x[i, max(0, first[i] - 8):].numpy())[:chars]!r}' for i in best)
     return shifted == 1, f'{shifted:.1%} of the targets are the next token; {int(held.sum())} of {len(x)} rows hold a special token{text}', '100%'
@@ -220,7 +222,8 @@ def _small_run(s, text, steps):
 
 def _apart(killed, whole, steps):
     "(largest difference between the logged losses of two run folders, whether the weights are equal to the bit)"
-    a, b = ([r['loss'] for r in read_log(o)] for o in (killed, whole)); wa, wb = (load_checkpoint(o, say=lambda line: None).model for o in (killed, whole))
+    a, b = ([r['loss'] for r in read_log(o)] for o in (killed, whole))
+    wa, wb = (load_checkpoint(o, say=lambda line: None).model for o in (killed, whole))
     return max(abs(p - q) for p, q in zip(a, b)) if len(a) == len(b) == steps else math.inf, all(torch.equal(wa[k], wb[k]) for k in wb)
 
 def resume(
@@ -231,7 +234,10 @@ def resume(
     "Killed and resumed equals undisturbed"
     with tempfile.TemporaryDirectory() as d:
         killed, whole = Path(d, 'killed'), Path(d, 'whole'); how = _small_run(s, Path(d, 'text.txt'), steps)
-        first = _child(how, killed); reached = any(line == f'step {kill}\n' for line in first.stdout); first.kill(); last = first.communicate()[1]
+        first = _child(how, killed)
+        reached = any(line == f'step {kill}\n' for line in first.stdout)
+        first.kill()
+        last = first.communicate()[1]
         if not reached: return False, f'the first run ended by itself: {_last_line(last)}', 'a run to kill'
         second = _child(how, killed, whole); out, last = second.communicate()
         if second.returncode: return False, f'the killed run does not start again: {_last_line(last)}', 'a resumed run'
@@ -248,7 +254,8 @@ def parity(
     "Logits and loss agree with double precision on the CPU"
     model = s.build(s.look).eval(); exact = copy.deepcopy(model).cpu().double(); most = 1e-3 if s.dtype == torch.float32 else 3e-2
     with torch.no_grad():
-        with torch.autocast(s.device.type, s.dtype, enabled=s.dtype != torch.float32): got, loss = model(x := s.x.to(s.device)), model.loss(x, s.y.to(s.device))
+        with torch.autocast(s.device.type, s.dtype, enabled=s.dtype != torch.float32):
+            got, loss = model(x := s.x.to(s.device)), model.loss(x, s.y.to(s.device))
         want = exact(s.x); far, off = float((got.cpu().double() - want).norm()/want.norm()), abs(float(loss) - float(exact.loss(s.x, s.y)))
     return far < most and off < most, f'{str(s.dtype)[6:]} on {s.device}: logits differ by {far:.1e}, loss by {off:.1e}{s.size(s.look)}', f'below {most:.0e}'
 
@@ -274,7 +281,8 @@ def _here(s, tokens):
 
 def _there(s, tokens):
     "The same on the card `s.gpu`"
-    p = plan(s.cfg, s.gpu, tokens, s.run.usd_per_hour or None, optimizer=s.train.optimizer); r = next((r for r in p['rows'] if r['fits']), p['rows'][-1])
+    p = plan(s.cfg, s.gpu, tokens, s.run.usd_per_hour or None, optimizer=s.train.optimizer)
+    r = next((r for r in p['rows'] if r['fits']), p['rows'][-1])
     return r['peak_gb']*1e9, p['memory_gb']*1e9, r['hours'], r['usd'], f"{p['gpu']}, {p['speed']}"
 
 def forecast(
@@ -285,7 +293,8 @@ def forecast(
     while not place.exists(): place = place.parent
     disk, free = checkpoint_bytes(s.cfg, s.train.optimizer)*(s.run.keep + len(s.run.milestones) + 1), shutil.disk_usage(place).free
     need, have, hours, usd, how = (_there if s.gpu else _here)(s, tokens)
-    took = 'no time known' if hours is None else f'{hours:.1f} h' if hours >= 1 else f'{60*hours:.1f} min'; paid = 'no price' if usd is None else f'${usd:.2f}'
+    took = 'no time known' if hours is None else f'{hours:.1f} h' if hours >= 1 else f'{60*hours:.1f} min'
+    paid = 'no price' if usd is None else f'${usd:.2f}'
     found = f'memory {need/1e9:.2f} GB of {have/1e9:.1f}, disk {disk/1e9:.2f} GB of {free/1e9:.1f}, {took}, {paid} for {tokens:,} tokens ({how})'
     return need < have and disk < free and hours is not None, found, 'room for all of it'
 

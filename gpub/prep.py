@@ -45,13 +45,18 @@ class PrepConfig(Config):
         if isinstance(self.rules, dict): object.__setattr__(self, 'rules', Rules.from_dict(self.rules))
         if not self.sources: raise GpubError('no source given: add --source name=PATH')
         names = [s.name for s in self.parsed]
-        if twice := [n for n in names if names.count(n) > 1]: raise GpubError(f'two sources are called {twice[0]!r}: give each its own name')
-        if len({s.weight is None for s in self.parsed}) > 1: raise GpubError('some sources have a weight and some have none: give all a weight, or none')
+        if twice := [n for n in names if names.count(n) > 1]:
+            raise GpubError(f'two sources are called {twice[0]!r}: give each its own name')
+        if len({s.weight is None for s in self.parsed}) > 1:
+            raise GpubError('some sources have a weight and some have none: give all a weight, or none')
         if not 0 <= self.val < 1: raise GpubError(f'val {self.val} is a share of the documents: 0 to below 1')
         if self.near is not None and not 0 < self.near <= 1: raise GpubError(f'near {self.near} is a similarity: above 0, at most 1')
-        if self.tokens is not None and (self.tokens < 1 or not self.weights): raise GpubError(f'tokens {self.tokens}: needs to be positive, and a weight for every source')
-        if not (0 < self.chunk_mb < math.inf and 0 < self.sample_mb < math.inf): raise GpubError(f'chunk_mb {self.chunk_mb} and sample_mb {self.sample_mb} must be positive')
-        if self.gate is not None and not self.gate >= 0: raise GpubError(f'gate {self.gate} is a number of documents per million: 0 or more')
+        if self.tokens is not None and (self.tokens < 1 or not self.weights):
+            raise GpubError(f'tokens {self.tokens}: needs to be positive, and a weight for every source')
+        if not (0 < self.chunk_mb < math.inf and 0 < self.sample_mb < math.inf):
+            raise GpubError(f'chunk_mb {self.chunk_mb} and sample_mb {self.sample_mb} must be positive')
+        if self.gate is not None and not self.gate >= 0:
+            raise GpubError(f'gate {self.gate} is a number of documents per million: 0 or more')
 
     @property
     def parsed(self):
@@ -156,7 +161,8 @@ def needed(
     say=print,      # told of duplicated file names
 ):
     "The chunks of a source; of a Hub stream as many as its share of `cfg.tokens` can need, not the whole web"
-    size = int(cfg.chunk_mb*2**20); most = ENOUGH*cfg.tokens*cfg.weights[source.name]/world/(.75*size) if source.hub and cfg.tokens else math.inf
+    size = int(cfg.chunk_mb*2**20)
+    most = ENOUGH*cfg.tokens*cfg.weights[source.name]/world/(.75*size) if source.hub and cfg.tokens else math.inf
     if source.hub and source.hub.column == 'blob_id': most /= 20 # forty letters stand for a file of a kilobyte or more
     return takewhile(lambda c: c.n < most, chunks(source, rank, world, start, state, size, meter, say))
 
@@ -201,7 +207,10 @@ class Progress:
     ):
         "Count some work; on a terminal the line follows, twice a second"
         self.bytes += size; self.tokens += tokens
-        if self.stream.isatty() and time.time() - self.last > .5: self.last = time.time(); self.stream.write(f'\r{self.line(share):90}'); self.stream.flush()
+        if self.stream.isatty() and time.time() - self.last > .5:
+            self.last = time.time()
+            self.stream.write(f'\r{self.line(share):90}')
+            self.stream.flush()
 
     def done(self,
         say # gets the last line
@@ -228,7 +237,8 @@ def same_job(
     where, # the folder, for the message
 ):
     "Refuse to continue another job; raises `GpubError` with the first difference"
-    if differ := differences(old, new): raise GpubError(f'{where} belongs to another job: {differ[0]}; choose another --out, or delete {where}')
+    if differ := differences(old, new):
+        raise GpubError(f'{where} belongs to another job: {differ[0]}; choose another --out, or delete {where}')
 
 # %% ../nbs/season1/02_data_preparation.ipynb #a20bfdff
 REFUSALS = errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EFBIG, errno.EIO, errno.ENOTDIR, errno.EEXIST # what a disk says to a writer
@@ -244,7 +254,8 @@ def learn_tokenizer(
     if cfg.tokenizer: tok, seen = load_tokenizer(cfg.tokenizer), {}
     else:
         texts = {s.name: (t for c in chunks(s, size=1 << 20, say=lambda m: None) for t, *_ in kept_texts(c, cfg.rules, Counts())) for s in cfg.parsed}
-        sample = stratified(texts, int(cfg.sample_mb*1e6), cfg.weights); seen = {k: sum(len(t.encode()) for t in v) for k, v in sample.items()}
+        sample = stratified(texts, int(cfg.sample_mb*1e6), cfg.weights)
+        seen = {k: sum(len(t.encode()) for t in v) for k, v in sample.items()}
         say(f"tokenizer: learning {cfg.vocab:,} tokens from {', '.join(f'{n/1e6:.1f} MB of {k}' for k, n in seen.items())}")
         tok = BPETokenizer.train((t for v in sample.values() for t in v), cfg.vocab)
     tok.save(path); write_atomic(path/'sample.json', json.dumps(seen))
@@ -263,8 +274,12 @@ def look(
     if not path.exists() or read_json(path, 'asked')['asked'] != key:
         scan, p = Scan(), Progress('scan')
         todo_ = (c for s in cfg.parsed for c in needed(cfg, s, rank, world, say=say))
-        for source, size, found in ordered_map(scan_chunk, todo_, workers, setup, (cfg.to_dict(), str(folder), None, True, rank, world)): scan.add(source, found); p.update(size)
-        write_atomic(path, json.dumps(dict(asked=key, rate=scan.rate(), worst=scan.worst(), table=scan.table(), sources=scan.to_dict()), indent=1)); p.done(say); say(scan.table())
+        for source, size, found in ordered_map(scan_chunk, todo_, workers, setup, (cfg.to_dict(), str(folder), None, True, rank, world)):
+            scan.add(source, found)
+            p.update(size)
+        write_atomic(path, json.dumps(dict(asked=key, rate=scan.rate(), worst=scan.worst(), table=scan.table(), sources=scan.to_dict()), indent=1))
+        p.done(say)
+        say(scan.table())
     found = read_json(path, 'rate', 'worst', 'table')
     pass_gate(found['rate'], found['worst'], cfg.gate)
     return found
@@ -279,11 +294,17 @@ def prepare(
 )->dict: # the manifest
     "Raw text to shards, all stages; run again after any interruption to go on, with the same bytes as if nothing had happened"
     if not 0 <= rank < world: raise GpubError(f'rank {rank} does not exist in a world of {world}')
-    out = Path(out); tail = '' if world == 1 else f'-{rank:05d}-of-{world:05d}'; folder = out/f'.work{tail}'; final = out/f'manifest{tail}.json'
+    out = Path(out)
+    tail = '' if world == 1 else f'-{rank:05d}-of-{world:05d}'
+    folder = out/f'.work{tail}'
+    final = out/f'manifest{tail}.json'
     settings = cfg.settings | dict(inputs=inputs(cfg))
     try:
         if final.exists():
-            same_job(read_json(final, 'settings')['settings'], settings, out); tidy(out, folder); say(f'{out} is complete'); return read_json(final)
+            same_job(read_json(final, 'settings')['settings'], settings, out)
+            tidy(out, folder)
+            say(f'{out} is complete')
+            return read_json(final)
         plan = cfg.settings | dict(inputs=inputs(cfg, exact=True))
         folder.mkdir(parents=True, exist_ok=True)
         with lock(folder, say):
@@ -307,7 +328,8 @@ def _stages(cfg, out, folder, workers, rank, world, settings, say):
     drop_duplicates(sources, cfg.near, folder)
     for s in sources: s.split(cfg.val)
     order, mixed = steps(sources, cfg.weights, cfg.tokens)
-    if not any(m['train']['tokens'] for m in mixed.values()): raise GpubError(f"no document is left: {({s.name: dict(s.counts.dropped) for s in sources})}; give more text, or relax the rules")
+    if not any(m['train']['tokens'] for m in mixed.values()):
+        raise GpubError(f"no document is left: {({s.name: dict(s.counts.dropped) for s in sources})}; give more text, or relax the rules")
     writer, p = ShardWriter(out, tok, shard_tokens=cfg.shard_tokens, rank=rank, world=world, settings=settings), Progress('write')
     for k, (i, split, cutoff, part) in list(enumerate(order))[writer.cursor or 0:]:
         docs, names, sizes = sources[i].pick(part, split, cutoff, tok.end)

@@ -27,7 +27,8 @@ def gather(
     if out is None: raise GpubError(f'--merge of {len(folders)} folders needs --out, the folder for the whole')
     out = Path(out)
     for d in map(Path, folders):
-        if not any(d.glob('manifest-*-of-*.json')): raise GpubError(f'{d} holds no part of several (manifest-00000-of-...json): name the folders the nodes wrote')
+        if not any(d.glob('manifest-*-of-*.json')):
+            raise GpubError(f'{d} holds no part of several (manifest-00000-of-...json): name the folders the nodes wrote')
     with writing_to(out, AGAIN):
         out.mkdir(parents=True, exist_ok=True)
         for f in (f for d in map(Path, folders) for f in sorted(d.iterdir()) if f.is_file() and not (out/f.name).exists()):
@@ -59,7 +60,9 @@ def prep_command(folders, recipe, sources, out, vocab, tokenizer, sample_mb, val
     """Clean, deduplicate, scan, tokenize and mix text into shards to train on.
 
     Safe to kill at any moment: the same command goes on, and the shards are the same to the byte."""
-    if to_unpack: m = unpack(to_unpack); return click.echo(f"{to_unpack}: {sum(s['tokens'] for s in m['shards']):,} tokens restored and verified")
+    if to_unpack:
+        m = unpack(to_unpack)
+        return click.echo(f"{to_unpack}: {sum(s['tokens'] for s in m['shards']):,} tokens restored and verified")
     if merging: m = gather(folders, out); verify(out or folders[0]); return click.echo(mix_of(m))
     if folders: raise GpubError(f'what is {folders[0]!r}? Sources are given as --source NAME=PATH; folders are for --merge')
     if not out: raise GpubError('--out is missing: where should the shards go?')
@@ -90,7 +93,8 @@ def what(folder, step, ctx, batch, seed):
     "Which documents and sources step N reads: for the step where the loss jumped."
     batches = Batches.from_shards(folder, ctx=ctx, batch=batch, seed=seed)
     click.echo(f'step {step}, seed {seed}: {batch} rows of {ctx} tokens, epoch {batches.epoch(step)} of {folder} (data {batches.fingerprint})')
-    for n, r in enumerate(batches.what(step)): click.echo(f"row {n}: {r['source']}, epoch {r['epoch']}, tokens {r['start']:,} to {r['stop']:,} of {' '.join(r['shards'])}: {'; '.join(r['documents'])}")
+    for n, r in enumerate(batches.what(step)):
+        click.echo(f"row {n}: {r['source']}, epoch {r['epoch']}, tokens {r['start']:,} to {r['stop']:,} of {' '.join(r['shards'])}: {'; '.join(r['documents'])}")
 
 @data_group.command('mix')
 @click.argument('folder')

@@ -20,7 +20,8 @@ def load_recipe(
 ): # `PrepConfig`
     "What a recipe prepares; raises `GpubError` for a source the recipe does not have, and for settings that `PrepConfig` refuses"
     r = dict(read_json(path)); r.pop('about', None)
-    if not isinstance(r.get('sources'), list) or not all(isinstance(s, dict) for s in r['sources']): raise GpubError(f'{path} is not a recipe: it needs "sources", a list of objects with name, path and weight')
+    if not isinstance(r.get('sources'), list) or not all(isinstance(s, dict) for s in r['sources']):
+        raise GpubError(f'{path} is not a recipe: it needs "sources", a list of objects with name, path and weight')
     mine = {s.name: s for s in (Source.from_dict(d) for d in r.pop('sources'))}
     for s in map(Source.parse, sources):
         if s.name not in mine: raise GpubError(f"{path} has no source {s.name!r} to replace; it has {', '.join(mine)}")

@@ -163,7 +163,8 @@ def plot_loss(
         pad = .05*(max(levels) - min(levels)) or .1; ax.set_ylim(min(levels) - pad, max(levels) + pad)
         ax.margins(x=.01); ax.grid(color=c['grid'], lw=.8); ax.set_axisbelow(True); ax.tick_params(length=0)
         ax.set(xlabel=dict(usd='dollars').get(x, x), ylabel=f'loss, {unit}')
-        ax.xaxis.set_major_formatter(lambda v, _: f'{v:,.6g}'); ax.locator_params('x', nbins=5 if small else 8, integer=x in ('step', 'tokens'))
+        ax.xaxis.set_major_formatter(lambda v, _: f'{v:,.6g}')
+        ax.locator_params('x', nbins=5 if small else 8, integer=x in ('step', 'tokens'))
         if x == 'step': _tokens_on_top(ax, rows)
         fig.tight_layout(); fig.subplots_adjust(right=(.70 if small else .81) if refs else .97)
         if refs: _draw_references(ax, refs, pt - 1)
@@ -265,7 +266,8 @@ def _samples(samples):
     for i, r in enumerate(samples):
         if not i or (r['prompt'], r['seed']) != (samples[i-1]['prompt'], samples[i-1]['seed']):
             out.append(f'<p class="mute">Prompt <code>{html.escape(r["prompt"].strip())}</code>, seed {html.escape(_say(r["seed"]))}, the same each time.</p>')
-        text = r['text'].removeprefix(r['prompt']); val = 'not validated yet' if r['val_loss'] is None else f'validation {r["val_loss"]:.2f}'
+        text = r['text'].removeprefix(r['prompt'])
+        val = 'not validated yet' if r['val_loss'] is None else f'validation {r["val_loss"]:.2f}'
         out.append(f'<div class="sample"><div><b>step {r["step"]:,}</b><span>{val}</span></div><pre><b>{html.escape(r["prompt"])}</b>{html.escape(text)}</pre></div>')
     return ''.join(out)
 

@@ -26,7 +26,9 @@ def outcomes(
             raise GpubError(f'the answers of {item.id} get {[ll for ll, _ in pairs]} nats: it computes no numbers, so there is no score; try gpub doctor')
     if kind == 'word': return dict(acc=np.array([float(pairs[0][1]) for pairs in answers]))
     lls = [np.array([ll for ll, _ in pairs]) for pairs in answers]
-    if kind == 'mass': p = [np.exp(l - l.max()) for l in lls]; return dict(acc=np.array([x[list(i.right)].sum()/x.sum() for x, i in zip(p, items)]))
+    if kind == 'mass':
+        p = [np.exp(l - l.max()) for l in lls]
+        return dict(acc=np.array([x[list(i.right)].sum()/x.sum() for x, i in zip(p, items)]))
     def picks(scores): return np.array([float(int(np.argmax(s)) in i.right) for s, i in zip(scores, items)])
     return dict(acc=picks(lls), acc_norm=picks([l/[len(c) for c in i.choices] for l, i in zip(lls, items)]))
 
@@ -120,7 +122,8 @@ def paired(
 ): # dict: difference (b - a), its standard error, a 95% interval, the share of draws in which b is not better, n
     "Which of two models is better, and how sure that is; raises `GpubError` when they answered different questions"
     a, b = np.asarray(a, float), np.asarray(b, float)
-    if a.shape != b.shape: raise GpubError(f'{len(a):,} and {len(b):,} answers cannot be paired: evaluate both with the same tasks and --limit')
+    if a.shape != b.shape:
+        raise GpubError(f'{len(a):,} and {len(b):,} answers cannot be paired: evaluate both with the same tasks and --limit')
     values, count = np.unique(b - a, return_counts=True); n, rng = len(a), np.random.default_rng(0)
     draws = np.concatenate([rng.multinomial(n, count/n, min(1000, rounds - i))@values for i in range(0, rounds, 1000)])/n
     low, high = np.quantile(draws, [.025, .975])

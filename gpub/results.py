@@ -66,7 +66,8 @@ class Results:
     def _repr_markdown_(self):
         last, c = self.rows[-1], self.config
         facts = [('preset', c.get('preset')), ('parameters', c.get('parameters')), ('steps', last['step']), ('tokens', last.get('tokens'))]
-        if self.vals: facts += [('validation loss', f"{self.vals[-1]['val_loss']:.3f} {self.unit}"), ('bits per byte', f"{self.vals[-1].get('val_bpb', math.nan):.3f}")]
+        if self.vals:
+            facts += [('validation loss', f"{self.vals[-1]['val_loss']:.3f} {self.unit}"), ('bits per byte', f"{self.vals[-1].get('val_bpb', math.nan):.3f}")]
         return Table(['', self.name], [(k, f'{v:,}' if isinstance(v, int) else v) for k, v in facts if v is not None])._repr_markdown_()
 
     def save(self,
@@ -93,7 +94,8 @@ def compare(
     if x not in ('step', 'tokens', 'seconds', 'usd'): raise GpubError(f'x must be step, tokens, seconds or usd, got {x!r}')
     if y not in ('val_loss', 'val_bpb'): raise GpubError(f'y must be val_loss or val_bpb, got {y!r}')
     units = {(r.unit, r.config.get('data', {}).get('tokenizer')) for r in runs}
-    if y == 'val_loss' and len(units) > 1: raise GpubError("these runs have different tokenizers, so a token of one is not a token of the other: compare them with y='val_bpb'")
+    if y == 'val_loss' and len(units) > 1:
+        raise GpubError("these runs have different tokenizers, so a token of one is not a token of the other: compare them with y='val_bpb'")
     fig, ax = plt.subplots(figsize=size)
     for i, r in enumerate(runs):
         line = [(v[x], v[y]) for v in r.vals if v.get(x) is not None and v.get(y) is not None]
@@ -101,7 +103,10 @@ def compare(
         ax.plot(*zip(*line), 'o-', ms=4, color=f'C{i}', label=f'{r.name}, {line[-1][1]:.3f}', zorder=3)
         if y == 'val_loss': ax.plot(*_line(r.rows, x), color=f'C{i}', alpha=.35, lw=1)
     ax.set(xlabel=dict(usd='dollars').get(x, x), ylabel='bits per byte' if y == 'val_bpb' else f'loss, {runs[0].unit}'); fig.tight_layout()
-    if refs and y == 'val_loss' and runs[0].refs: fig.subplots_adjust(right=.81); ax.set_ylim(min(ax.get_ylim()[0], *runs[0].refs.values()) - .1, max(ax.get_ylim()[1], *runs[0].refs.values()) + .1); _draw_references(ax, runs[0].refs, 9)
+    if refs and y == 'val_loss' and runs[0].refs:
+        fig.subplots_adjust(right=.81)
+        ax.set_ylim(min(ax.get_ylim()[0], *runs[0].refs.values()) - .1, max(ax.get_ylim()[1], *runs[0].refs.values()) + .1)
+        _draw_references(ax, runs[0].refs, 9)
     ax.legend(title='validation', framealpha=.9, edgecolor='none').set_zorder(9); plt.close(fig)
     return fig
 
@@ -122,7 +127,8 @@ def happening(
     passed = [k for k, v in sorted(refs.items(), key=lambda kv: -kv[1]) if after <= v < before]
     words = [f"passed {', '.join(passed)}"] if passed else []
     words.append(f'{(before - after)/tokens*1e6:+.3g} nats a million tokens'.replace('+', 'fell ', 1) if after < before else 'did not fall')
-    if len(rates) > 1: words.append('learning rate ' + ('rising' if rates[-1] > 1.05*rates[0] else 'falling' if rates[-1] < .95*rates[0] else 'steady'))
+    if len(rates) > 1:
+        words.append('learning rate ' + ('rising' if rates[-1] > 1.05*rates[0] else 'falling' if rates[-1] < .95*rates[0] else 'steady'))
     return '; '.join(words)
 
 def stage_table(
@@ -134,7 +140,9 @@ def stage_table(
     xs, ys = _line(rows, 'step'); at = dict(zip(xs, ys)); ends = [r for r in rows if r.get('val_loss') is not None] or rows[-1:]
     out, last = [], dict(step=0, tokens=0, seconds=0, usd=0, level=refs.get('uniform', ys[0])); epoch = config.get('data', {}).get('train')
     for r in ends:
-        part = [q['lr'] for q in rows if last['step'] < q['step'] <= r['step'] and 'lr' in q]; loss = float(at[r['step']]); level = loss if r.get('val_loss') is None else r['val_loss']
+        part = [q['lr'] for q in rows if last['step'] < q['step'] <= r['step'] and 'lr' in q]
+        loss = float(at[r['step']])
+        level = loss if r.get('val_loss') is None else r['val_loss']
         out.append([f"{r['step']:,}", f"{r['tokens']:,}", f"{r['tokens']/epoch:.2f}" if epoch else '', f'{loss:.3f}', f"{r['val_loss']:.3f}" if r.get('val_loss') is not None else '', f"{r['val_bpb']:.3f}" if r.get('val_bpb') else '',
                     f"{r.get('seconds', 0) - last['seconds']:.1f}", f"{r.get('usd', 0) - last['usd']:.2g}", happening(last['level'], level, r['tokens'] - last['tokens'], part, refs)])
         last = dict(last, **{k: r.get(k, 0) for k in ('step', 'tokens', 'seconds', 'usd')}, level=level)
@@ -157,7 +165,8 @@ def replay(
     vals, rows = [r for r in read_log(run) if r.get('val_loss') is not None], []
     for step in kept:
         model, tok, _ = load_run(run, step, device); val = next((r['val_loss'] for r in reversed(vals) if r['step'] <= step), None)
-        for i, (p, text) in enumerate(zip(prompts, write(model, tok, prompts, n, seed=seed, **taste))): rows.append(dict(step=step, val_loss=val, prompt=p, seed=seed + i, text=text))
+        for i, (p, text) in enumerate(zip(prompts, write(model, tok, prompts, n, seed=seed, **taste))):
+            rows.append(dict(step=step, val_loss=val, prompt=p, seed=seed + i, text=text))
     return sorted(rows, key=lambda r: (r['seed'], r['step']))
 
 def milestone_table(
@@ -257,7 +266,9 @@ def link(
 ): # markdown
     "A place as a link from this chapter's folder; a test, which is no page, as its name"
     if '::' in place: return f'`{place}`'
-    path, heading = place.split('#'); name = re.sub(r'^\d+_', '', Path(path).stem).replace('_', ' '); to = path.removeprefix('nbs/season1/') if path.startswith('nbs/season1/') else '../' + path.removeprefix('nbs/')
+    path, heading = place.split('#')
+    name = re.sub(r'^\d+_', '', Path(path).stem).replace('_', ' ')
+    to = path.removeprefix('nbs/season1/') if path.startswith('nbs/season1/') else '../' + path.removeprefix('nbs/')
     anchor = '' if re.search(r'[.`]', heading) else '#' + re.sub(r'[^\w\- ]', '', heading.lower()).replace(' ', '-')
     return f'[{name}: {heading}]({to}{anchor})'
 

@@ -91,7 +91,8 @@ def matmul_peak(
 ): # FLOP/s
     "What this device really does on a large matmul: the ceiling that utilisation is a share of"
     if device.type == 'cpu' and not cpu_has_bf16(): dtype = torch.float32 # it would be emulated
-    a = torch.randn(n, n, device=device, generator=torch.Generator(device).manual_seed(0)).to(dtype); sync = torch.cuda.synchronize if device.type == 'cuda' else lambda: None
+    a = torch.randn(n, n, device=device, generator=torch.Generator(device).manual_seed(0)).to(dtype)
+    sync = torch.cuda.synchronize if device.type == 'cuda' else lambda: None
     def f(): a @ a; sync()
     return 2*n**3/seconds_per_call(f, 5)
 
@@ -116,7 +117,8 @@ def pass_seconds(
     cfg:TrainConfig, # its micro-batch and checkpointing
 ): # seconds of processor time, which other programs on the machine do not lengthen
     "How long forward and backward of a batch take: what `pick_precision` asks on a CPU before it believes in bf16"
-    pick_attention(model, x.device, dtype); fit = Fit(model, cfg, say=lambda text: None) # a first step that does not fit is cut here too; the run's own says so
+    pick_attention(model, x.device, dtype)
+    fit = Fit(model, cfg, say=lambda text: None) # a first step that does not fit is cut here too; the run's own says so
     def step():
         with torch.autocast(x.device.type, dtype, enabled=dtype != torch.float32): fit.backward(model.loss, x, y)
     step(); times = []
@@ -167,7 +169,8 @@ class Run:
         free=CHANGEABLE,      # settings of `train` that may be others than when the run began
     ):
         self.born = time.perf_counter()
-        if not (isinstance(usd_per_hour, (int, float)) and 0 <= usd_per_hour < math.inf): raise GpubError(f'--usd-per-hour must be 0 or more, got {usd_per_hour}')
+        if not (isinstance(usd_per_hour, (int, float)) and 0 <= usd_per_hour < math.inf):
+            raise GpubError(f'--usd-per-hour must be 0 or more, got {usd_per_hour}')
         if parallel not in ('ddp', 'fsdp'): raise GpubError(f"--parallel must be ddp or fsdp, got {parallel!r}")
         for k, n in dict(keep=keep, save_every=1 if save_every is None else save_every).items():
             if type(n) is not int or n < 1: raise GpubError(f"--{k.replace('_', '-')} must be a whole number of at least 1, got {n!r}")
@@ -179,10 +182,12 @@ class Run:
         self.command = command or f'gpub train {preset} --out {self.out}'
         use_threads(); self.device = pick_device(self.world.device(device))
         self.preset.config(vocab=2, **shape) # refuse an impossible shape before reading anything
-        if data is None and (v := SHAPES[preset].model['vocab']) > 1000 and shape['width'] > 128: raise GpubError(f'{preset} is a model for a vocabulary of {v:,}, not for the characters of Shakespeare: give --data a folder made by gpub prep, or a text file')
+        if data is None and (v := SHAPES[preset].model['vocab']) > 1000 and shape['width'] > 128:
+            raise GpubError(f'{preset} is a model for a vocabulary of {v:,}, not for the characters of Shakespeare: give --data a folder made by gpub prep, or a text file')
         self.corpus = load_corpus(data, shape['ctx'], self.say)
         self.model_cfg = self.preset.config(vocab=self.corpus.tok.vocab, **shape)
-        self.val_bytes = len(self.corpus.val_text().encode()); self.evals = self._at(i/self.preset.evals for i in range(1, self.preset.evals + 1))
+        self.val_bytes = len(self.corpus.val_text().encode())
+        self.evals = self._at(i/self.preset.evals for i in range(1, self.preset.evals + 1))
         self.milestones = self._at(self.preset.samples); self.save_every = save_every or max(1, self.cfg.steps//10)
         self.batches_by_ctx = {c: self._batches(c) for c in contexts(self.cfg, self.model_cfg.ctx)}
 
@@ -247,7 +252,8 @@ class Run:
         self.config = self.world.first(lambda: open_folder(self.out, self.identity(), self.extras, self.free))
         self.precision = pick_precision(self.device, self.config['precision']['name'])
         pick_attention(self.model, self.device, self.precision.dtype)
-        if self.precision.scaler and self.sliced: raise GpubError('fp16 needs whole gradients for its scaler: use --parallel ddp, or --set precision=fp32')
+        if self.precision.scaler and self.sliced:
+            raise GpubError('fp16 needs whole gradients for its scaler: use --parallel ddp, or --set precision=fp32')
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision.scaler)
         self.step, self.spent, self.val = 0, 0., None
         saved = load_checkpoint(path, say=self.say) if (path := self.world.first(self._newest)) else None
@@ -283,7 +289,8 @@ class Run:
         then = c.state.get('config', self.config)['train'] # what it was saved under, not what the run began with
         asked = {k: v for k in self.free if (v := self.cfg.to_dict()[k]) != then.get(k)}
         if not asked: self.fit.use(**c.state['fit'])
-        if self.step < self.cfg.steps: self.say(f'going on from step {self.step} of {self.cfg.steps} ({c.path})' + ''.join(f', {k} now {v}' for k, v in asked.items()))
+        if self.step < self.cfg.steps:
+            self.say(f'going on from step {self.step} of {self.cfg.steps} ({c.path})' + ''.join(f', {k} now {v}' for k, v in asked.items()))
 
     def _train(self, stop):
         "The loop: log, validate, sample, save, in this order"
@@ -291,7 +298,8 @@ class Run:
             self.began, self.first, self.last = time.perf_counter(), self.step, (self.step, time.perf_counter())
             self.peak = matmul_peak(self.device, self.precision.dtype)*self.world.size
             x, y = (t.to(self.device) for t in self.batches(self.step, ctx_at(self.step, self.cfg, self.model_cfg.ctx)))
-            with self.ledger.span('compile'): loss_fn = self.model.loss if self.sliced else choose_loss(self.model, x, y, self.cfg, self.cfg.steps - self.step, self.precision.dtype, self.say, self.fit)
+            with self.ledger.span('compile'):
+                loss_fn = self.model.loss if self.sliced else choose_loss(self.model, x, y, self.cfg, self.cfg.steps - self.step, self.precision.dtype, self.say, self.fit)
             loss_fn = share_gradients(self.model, loss_fn, self.world, self.parallel)
             with self._aside('eval'): self.step or self._sample(0)
             self.ledger.turn('train')
@@ -308,7 +316,8 @@ class Run:
                 with self._aside('eval'): self._sample(s.n)
             if s.n % self.save_every == 0 or done or stopping: self.save(s)
             self.ledger.reach(s.n)
-            if stopping and not done: raise Interrupted(f'stopped at step {s.n} of {self.cfg.steps}, saved in {self.out}; go on with: {self.command}')
+            if stopping and not done:
+                raise Interrupted(f'stopped at step {s.n} of {self.cfg.steps}, saved in {self.out}; go on with: {self.command}')
             with self.ledger.span('idle'): yield s
 
     @contextmanager
@@ -398,11 +407,14 @@ def load_run(
     device='auto', # where the model goes
 ): # (model in eval mode, tokenizer, config)
     "A trained model, ready to use; raises `GpubError` when the folder holds none"
-    if not Path(run, 'config.json').is_file(): raise GpubError(f'{run} is not a run folder: it has no config.json; train one with gpub train shakespeare')
+    if not Path(run, 'config.json').is_file():
+        raise GpubError(f'{run} is not a run folder: it has no config.json; train one with gpub train shakespeare')
     config = read_json(Path(run, 'config.json')); c, tok = load_checkpoint(run, step, optimizer=False), load_tokenizer(run)
     try: model, wanted = build(config['model']), config['data']['tokenizer']; model.load_state_dict(c.model)
-    except (KeyError, TypeError, RuntimeError) as e: raise GpubError(f'{run}: config.json does not describe the model in {c.path} ({first_line(e)}); restore it') from None
-    if tok.fingerprint != wanted: raise GpubError(f'{run}: the model learned with tokenizer {wanted}, tokenizer.json is {tok.fingerprint}: its ids mean other words; restore it')
+    except (KeyError, TypeError, RuntimeError) as e:
+        raise GpubError(f'{run}: config.json does not describe the model in {c.path} ({first_line(e)}); restore it') from None
+    if tok.fingerprint != wanted:
+        raise GpubError(f'{run}: the model learned with tokenizer {wanted}, tokenizer.json is {tok.fingerprint}: its ids mean other words; restore it')
     return model.to(pick_device(device)).eval(), tok, config
 
 def continue_text(

@@ -54,8 +54,10 @@ class Stream:
     ):
         self.parts, self.ctx, self.key, self.name, self._cache = [np.asarray(p) for p in parts], ctx, key, name, (0, np.zeros(0, np.int64))
         self.sizes = np.array([len(p) for p in self.parts]); self.ends = np.cumsum(self.sizes); self.tokens = int(self.ends[-1])
-        if self.tokens <= ctx: raise GpubError(f'{name} has {self.tokens:,} tokens, a window of ctx={ctx} needs {ctx + 1:,}: give more text or a smaller ctx')
-        self.epochs = lru_cache(4)(self._epochs); self._views = [sliding_window_view(p, ctx + 1) if len(p) > ctx else None for p in self.parts]
+        if self.tokens <= ctx:
+            raise GpubError(f'{name} has {self.tokens:,} tokens, a window of ctx={ctx} needs {ctx + 1:,}: give more text or a smaller ctx')
+        self.epochs = lru_cache(4)(self._epochs)
+        self._views = [sliding_window_view(p, ctx + 1) if len(p) > ctx else None for p in self.parts]
 
     def _epochs(self, deal): # first window and phase of each of the ctx epochs in one deal
         phases = shuffled(np.arange(self.ctx), self.ctx, *self.key, deal, 0)
@@ -86,7 +88,8 @@ class Stream:
     ): # int64 array
         "`starts`, computed for many steps at once and remembered"
         first, cache = self._cache
-        if not first <= lo <= hi <= first + len(cache): first, cache = self._cache = lo, self.starts(lo, max(hi, lo + min(AHEAD, 8 * self.tokens // self.ctx)))
+        if not first <= lo <= hi <= first + len(cache):
+            first, cache = self._cache = lo, self.starts(lo, max(hi, lo + min(AHEAD, 8 * self.tokens // self.ctx)))
         return cache[lo - first:hi - first]
 
     def rows(self,
@@ -94,10 +97,13 @@ class Stream:
     ): # (len(starts), ctx + 1) ids
         "The windows that begin there, gathered at once"
         if len(self.parts) == 1: return self._views[0][starts]
-        part = np.searchsorted(self.ends, starts, 'right'); at = starts - (self.ends - self.sizes)[part]; inside = at + self.ctx < self.sizes[part]
+        part = np.searchsorted(self.ends, starts, 'right')
+        at = starts - (self.ends - self.sizes)[part]
+        inside = at + self.ctx < self.sizes[part]
         out = np.empty((len(starts), self.ctx + 1), np.result_type(*{p.dtype for p in self.parts}))
         for p in np.unique(part[inside]): here = inside & (part == p); out[here] = self._views[p][at[here]]
-        for r in np.flatnonzero(~inside): out[r] = np.concatenate([self.parts[p][i:j] for p, i, j in self.spans(int(starts[r]), int(starts[r]) + self.ctx + 1)])
+        for r in np.flatnonzero(~inside):
+            out[r] = np.concatenate([self.parts[p][i:j] for p, i, j in self.spans(int(starts[r]), int(starts[r]) + self.ctx + 1)])
         return out
 
     def spans(self,

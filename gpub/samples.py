@@ -122,7 +122,8 @@ def sample_text(
     "The same for a terminal, one checkpoint below the other, and at the end the alarm"
     out, chants = [], [r for r in rows if r['label'].startswith('chants')]
     for n, r in enumerate(rows := sorted(rows, key=lambda r: r['seed'])):
-        if not n or r['prompt'] != rows[n - 1]['prompt']: out += ['', repr(r['prompt']), *(f'  the blog saw at {k}: {v}' for k, v in (labels.get(r['prompt']) or {}).items())]
+        if not n or r['prompt'] != rows[n - 1]['prompt']:
+            out += ['', repr(r['prompt']), *(f'  the blog saw at {k}: {v}' for k, v in (labels.get(r['prompt']) or {}).items())]
         out += [f"  {r['run']}, step {r['step'] or 'newest'}: {judged(r)}", *(f'    | {line}' for line in r['text'].splitlines())]
     where = ', '.join(f"{r['run']} step {r['step'] or 'newest'} {r['label']}" for r in chants)
     return '\n'.join([*out, '', f'{len(chants)} of {len(rows)} texts chant: {where}' if chants else f'no word is chanted in {len(rows)} texts'])
@@ -149,7 +150,8 @@ def token_diff(
 ): # list of (token's text, nats under a, nats under b); None for the first token
     "A text, token by token, under two checkpoints; raises `GpubError` when their tokens are different ones"
     (one, tok), (two, other) = a, b
-    if tok.fingerprint != other.fingerprint: raise GpubError('these checkpoints have different tokenizers, so they share no tokens: compare bits per byte')
+    if tok.fingerprint != other.fingerprint:
+        raise GpubError('these checkpoints have different tokenizers, so they share no tokens: compare bits per byte')
     ids = tok.encode(legible(tok, text)[0]); na, nb = (token_nats(m, ids).tolist() for m in (one, two))
     return [(tok.decode([i]), x, y) for i, x, y in zip(ids.tolist(), [None, *na], [None, *nb])]
 

@@ -92,10 +92,12 @@ def rung(
 ): # the result as it is filed
     "Train one twin on one budget; the same call goes on where it was stopped. Raises `GpubError` when there is less text than tokens"
     if tokens < BATCH or tokens % BATCH: raise GpubError(f'tokens must be a multiple of the {BATCH} of a step, got {tokens:,}')
-    steps = tokens//BATCH; settings = twin(width) | dict(steps=steps, batch_tokens=BATCH, log_every=max(1, steps//32), warmup=max(10, steps//50), compile='no', precision='fp32', seed=seed) | rates(width) | settings
+    steps = tokens//BATCH
+    settings = twin(width) | dict(steps=steps, batch_tokens=BATCH, log_every=max(1, steps//32), warmup=max(10, steps//50), compile='no', precision='fp32', seed=seed) | rates(width) | settings
     began = time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())
     run = Run('burn-toy', out, data, settings, 'cpu', keep=1, say=lambda text: None)
-    if run.corpus.tokens < tokens: raise GpubError(f'{data} has {run.corpus.tokens:,} tokens and {tokens:,} are asked for: a law of data needs fresh data, make more')
+    if run.corpus.tokens < tokens:
+        raise GpubError(f'{data} has {run.corpus.tokens:,} tokens and {tokens:,} are asked for: a law of data needs fresh data, make more')
     run.evals, run.milestones = {round(i*steps/8) for i in (1, 2, 4, 6, 8)}, {steps} # a ladder needs no samples on the way
     run.go(); model, tok, _ = load_run(out, device='cpu'); loss, ideal = deep_loss(model, tok); rows, a = read_log(out), anatomy(model.cfg)
     return dict(width=width, params=a.params, blocks=a.blocks, tokens=tokens, seed=seed, loss=loss, ideal=ideal, engine_loss=rows[-1]['val_loss'], flops_per_token=flops_per_token(model.cfg),
@@ -118,11 +120,13 @@ def climb(
 ): # yields each result as it is filed
     "Train the rungs that have no receipt yet, and file config, log, samples and result"
     for width, tokens, seed in rungs:
-        name = f'w{width}-{tokens//1024}k' + f'-s{seed}'*(seed > 0) + ''.join(f'-{k}{v}' for k, v in settings.items()); home, out = Path(folder, name), Path(work, name)
+        name = f'w{width}-{tokens//1024}k' + f'-s{seed}'*(seed > 0) + ''.join(f'-{k}{v}' for k, v in settings.items())
+        home, out = Path(folder, name), Path(work, name)
         if (home/'result.json').is_file(): continue
         result = rung(width, tokens, data, out, seed, **settings); home.mkdir(parents=True, exist_ok=True)
         for f in ('log.jsonl', 'samples.jsonl'): shutil.copyfile(out/f, home/f)
-        here = json.dumps(str(data))[1:-1]; write_atomic(home/'config.json', (out/'config.json').read_text(encoding='utf-8').replace(here, Path(data).name)) # a receipt names no folder of this machine
+        here = json.dumps(str(data))[1:-1]
+        write_atomic(home/'config.json', (out/'config.json').read_text(encoding='utf-8').replace(here, Path(data).name)) # a receipt names no folder of this machine
         write_atomic(home/'result.json', json.dumps(result, indent=1) + '\n')
         yield result
 
@@ -156,7 +160,9 @@ def _huber(r, m): return (m*np.where(abs(r) <= HUBER, r*r/2, HUBER*(abs(r) - HUB
 
 def _descend(y, x, m, theta, rounds, floor=None):
     "Levenberg-Marquardt on the Huber loss of log losses `y` (p), point i counted `m[:, i]` times, every row of `theta` for itself"
-    theta, damp = theta.copy(), np.full(len(theta), 1e-2); (log, p), eye = _log_loss(theta, x), np.eye(theta.shape[1]); now = _huber(log - y, m)
+    theta, damp = theta.copy(), np.full(len(theta), 1e-2)
+    (log, p), eye = _log_loss(theta, x), np.eye(theta.shape[1])
+    now = _huber(log - y, m)
     for _ in range(rounds):
         r = log - y; w = m*HUBER/np.maximum(abs(r), HUBER)
         j = np.stack([p[:, 0], *(f for k in range(len(x)) for f in (p[:, k + 1], -p[:, k + 1]*x[k]))], 1)
@@ -202,7 +208,10 @@ class Fit:
 def _fit(pts, columns, boots, seed=0, floor=None):
     "What `fit` and `fit_curve` share: features centred, starts, descent, bootstrap, and back to a law of parameters and tokens"
     y, x = np.log(pts[:, 2]), np.log(pts[:, columns]).T; mean, p = x.mean(1), len(y); x = x - mean[:, None]
-    theta = _starts(y, len(x)); theta[:, 0] = math.log(floor) if floor else theta[:, 0]; theta, off = _descend(y, x, np.ones((len(theta), 1)), theta, 300, floor); best = theta[[off.argmin()]]
+    theta = _starts(y, len(x))
+    theta[:, 0] = math.log(floor) if floor else theta[:, 0]
+    theta, off = _descend(y, x, np.ones((len(theta), 1)), theta, 300, floor)
+    best = theta[[off.argmin()]]
     many, _ = _descend(y, x, np.random.default_rng(seed).multinomial(p, np.full(p, 1/p), boots), np.repeat(best, boots, 0), 100, floor)
     r = (y - _log_loss(best, x)[0][0])*math.sqrt(p/(p - best.shape[1] + bool(floor)))
     def law(t):
@@ -214,10 +223,12 @@ def _fit(pts, columns, boots, seed=0, floor=None):
 def _checked(pts, columns):
     "Points that can fix a law over these columns"
     pts = np.array(pts, dtype=float).reshape(-1, 3); need = 2 + 2*len(columns); names = 'parameters', 'tokens'
-    if bad := [p.tolist() for p in pts if not (np.isfinite(p).all() and (p > 0).all())]: raise GpubError(f'parameters, tokens and losses must be positive numbers, got {bad[0]}: leave that run out')
+    if bad := [p.tolist() for p in pts if not (np.isfinite(p).all() and (p > 0).all())]:
+        raise GpubError(f'parameters, tokens and losses must be positive numbers, got {bad[0]}: leave that run out')
     if len(pts) < need: raise GpubError(f'{need - 1} numbers need at least {need} points, got {len(pts)}')
     for c in columns:
-        if (n := len(set(pts[:, c]))) < 3: raise GpubError(f'{n} different number{"s"*(n > 1)} of {names[c]} ({", ".join(f"{v:,.0f}" for v in sorted(set(pts[:, c])))}): a floor and a slope need at least 3' + (', or fit a single curve with fit_curve' if n == 1 and c == 0 else ''))
+        if (n := len(set(pts[:, c]))) < 3:
+            raise GpubError(f'{n} different number{"s"*(n > 1)} of {names[c]} ({", ".join(f"{v:,.0f}" for v in sorted(set(pts[:, c])))}): a floor and a slope need at least 3' + (', or fit a single curve with fit_curve' if n == 1 and c == 0 else ''))
     return pts
 
 def fit(
@@ -228,7 +239,8 @@ def fit(
 ): # `Fit`
     "The law of L(N, D) by approach 3 of Hoffmann et al. 2022; raises `GpubError` for points that cannot fix it"
     pts = _checked(points, [0, 1])
-    if floor is not None and not 0 < floor < pts[:, 2].min(): raise GpubError(f'the floor must be above zero and below every loss, got {floor} and a loss of {pts[:, 2].min():.4g}')
+    if floor is not None and not 0 < floor < pts[:, 2].min():
+        raise GpubError(f'the floor must be above zero and below every loss, got {floor} and a loss of {pts[:, 2].min():.4g}')
     return _fit(pts, [0, 1], boots, seed, floor)
 
 def fit_curve(
@@ -257,7 +269,8 @@ def best_for(
 ): # [(name, parameters, tokens, loss)], the best first
     "What each model of a menu would reach for the same money"
     if not usd > 0: raise GpubError(f'the budget must be above zero, got ${usd}')
-    if not menu or any(not min(v) > 0 for v in menu.values()): raise GpubError(f'a menu needs models, each with parameters and a price per token above zero, got {menu}')
+    if not menu or any(not min(v) > 0 for v in menu.values()):
+        raise GpubError(f'a menu needs models, each with parameters and a price per token above zero, got {menu}')
     return sorted(((name, n, usd/p, float(law(n, usd/p))) for name, (n, p) in menu.items()), key=lambda r: r[-1])
 
 # %% ../nbs/season2/05_chinchilla.ipynb #8e690c47
@@ -290,7 +303,8 @@ def read_forecast(
 ): # the forecast
     "A forecast as it was written; raises `GpubError` when it was changed since"
     out = read_json(path)
-    if not isinstance(out, dict) or out.get('sha256') != _seal(out): raise GpubError(f'{path} is not what was written: its seal is broken; restore it from the commit {out.get("commit") if isinstance(out, dict) else None}')
+    if not isinstance(out, dict) or out.get('sha256') != _seal(out):
+        raise GpubError(f'{path} is not what was written: its seal is broken; restore it from the commit {out.get("commit") if isinstance(out, dict) else None}')
     return out
 
 def grade(
@@ -300,7 +314,8 @@ def grade(
     "Hold a forecast against what happened; raises `GpubError` for another run, or one that was begun first"
     for k in ('params', 'tokens'):
         if forecast[k] != result[k]: raise GpubError(f'the forecast is for {forecast[k]:,} {k}, the run has {result[k]:,}')
-    if result['began'] <= forecast['written']: raise GpubError(f"the run began at {result['began']}, the forecast was written at {forecast['written']}: that is no forecast")
+    if result['began'] <= forecast['written']:
+        raise GpubError(f"the run began at {result['began']}, the forecast was written at {forecast['written']}: that is no forecast")
     loss = float(points([result])[0, 2])
     return dict(loss=loss, off=forecast['middle'] - loss, inside=forecast['low'] <= loss <= forecast['high'])
 
@@ -330,7 +345,9 @@ def span(
     "The range that a spoken number means; raises `GpubError` for other words"
     text = str(words).strip().lower()
     if m := re.fullmatch(r'(\d+(?:\.\d+)?)\+', text): return float(m[1]), math.inf
-    if m := re.fullmatch(r'(low|mid|high) (\d)0s', text): a, b = dict(low=(0, 4), mid=(4, 7), high=(7, 10))[m[1]]; return 10.*int(m[2]) + a, 10.*int(m[2]) + b
+    if m := re.fullmatch(r'(low|mid|high) (\d)0s', text):
+        a, b = dict(low=(0, 4), mid=(4, 7), high=(7, 10))[m[1]]
+        return 10.*int(m[2]) + a, 10.*int(m[2]) + b
     if m := re.fullmatch(r'(\d+)\s*-\s*(\d+)', text): return float(m[1]), float(m[2]) + 1
     if m := re.fullmatch(r'\d+', text): return float(text), float(text) + 1
     raise GpubError(f"cannot read {words!r} as a number: say 50+, low 20s, mid 30s, high 40s, 90-130 or 47")

@@ -39,7 +39,8 @@ def benchmark_items(
             elif name.endswith('.json'): yield from (list(strings(r)) for r in json.load(f))
             elif name.endswith('.csv'): yield from csv.reader(f)
             else: yield from ([p] for p in re.split(r'\n\s*\n', f.read()))
-    except (OSError, ValueError, EOFError) as e: raise GpubError(f'{path}: not a readable benchmark file ({e}); give .jsonl, .json, .csv or .txt') from None
+    except (OSError, ValueError, EOFError) as e:
+        raise GpubError(f'{path}: not a readable benchmark file ({e}); give .jsonl, .json, .csv or .txt') from None
 
 class Benchmarks:
     "The n-grams of benchmark files, ready to be looked up"

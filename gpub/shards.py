@@ -48,12 +48,15 @@ def join(
     dtype,     # of the array, as from `id_dtype`
 ): # (one array of all ids, an array of the documents' lengths in it)
     "Documents one after another, each followed by the end token; raises `GpubError` for ids that `dtype` cannot hold"
-    dtype = np.dtype(dtype); last = b'' if end is None else np.array([end], dtype).tobytes(); lengths = np.array([len(d) for d in documents], np.int64) + bool(last)
+    dtype = np.dtype(dtype)
+    last = b'' if end is None else np.array([end], dtype).tobytes()
+    lengths = np.array([len(d) for d in documents], np.int64) + bool(last)
     return np.frombuffer(last.join([*[_narrow(d, dtype) for d in documents], b'']), dtype), lengths # joining bytes is twice as fast as np.concatenate
 
 def _narrow(ids, dtype):
     if ids.dtype != dtype:
-        if ids.size and not 0 <= ids.min() <= ids.max() <= np.iinfo(dtype).max: raise GpubError(f'ids from {ids.min()} to {ids.max()} do not fit in {dtype.name}')
+        if ids.size and not 0 <= ids.min() <= ids.max() <= np.iinfo(dtype).max:
+            raise GpubError(f'ids from {ids.min()} to {ids.max()} do not fit in {dtype.name}')
         ids = ids.astype(dtype)
     return ids if ids.flags.c_contiguous else np.ascontiguousarray(ids)
 
@@ -78,11 +81,13 @@ class ShardWriter:
         self.done = self.manifest_path.exists()
         if self.done: self._same(read_json(self.manifest_path, 'format')); self._progress.unlink(missing_ok=True)
         elif self._progress.exists(): self._resume(read_json(self._progress, 'format', 'cursor', 'sources', 'full', 'count', 'open'))
-        elif strays := [p.name for p in self.folder.glob('*-*.bin') if world == 1]: raise GpubError(f'{self.folder} holds {strays[0]} but no manifest: choose an empty folder, or empty this one')
+        elif strays := [p.name for p in self.folder.glob('*-*.bin') if world == 1]:
+            raise GpubError(f'{self.folder} holds {strays[0]} but no manifest: choose an empty folder, or empty this one')
         else: self.commit(None)
 
     def _same(self, d):
-        if d.get('format') != FORMAT: raise GpubError(f"{self.folder} has format {d.get('format')!r}, this version writes {FORMAT}: choose another folder")
+        if d.get('format') != FORMAT:
+            raise GpubError(f"{self.folder} has format {d.get('format')!r}, this version writes {FORMAT}: choose another folder")
         if other := [f'{k}: {d.get(k)!r} there, {v!r} now' for k, v in self.head.items() if d.get(k) != v]:
             raise GpubError(f"{self.folder} holds another job ({'; '.join(other)}): choose another folder, or the same settings")
 
@@ -91,17 +96,20 @@ class ShardWriter:
         self._open = {(s['split'], s['source']): s for s in d['open']}
         kept = {Path(s['file']).stem for s in [*self._full, *self._open.values()]}
         for p in self.folder.glob('*-*'): # of this node, and begun after the commit
-            if (m := re.match(r'((train|val)-(\d+))\.(bin|docs)', p.name)) and int(m[3]) % self.world == self.rank and m[1] not in kept: p.unlink()
+            if (m := re.match(r'((train|val)-(\d+))\.(bin|docs)', p.name)) and int(m[3]) % self.world == self.rank and m[1] not in kept:
+                p.unlink()
         for s in self._full: self._rename(s['file'])
         for s in self._open.values():
             self._cut(s['file'], s['tokens'] * self.dtype.itemsize); self._cut(docs_file(s['file']), s['index_bytes']); self._attach(s)
             for name, k, (_, h) in zip((s['file'], docs_file(s['file'])), ('xxh3', 'docs_xxh3'), self._files[s['file']]):
-                if h.hexdigest() != s.get(k, h.hexdigest()): raise GpubError(f'{self.folder/name}.part is not what was committed: empty {self.folder} and start again')
+                if h.hexdigest() != s.get(k, h.hexdigest()):
+                    raise GpubError(f'{self.folder/name}.part is not what was committed: empty {self.folder} and start again')
 
     def _cut(self, name, size): # back to what was committed
         part = self.folder/(name + '.part')
         if (self.folder/name).exists(): os.replace(self.folder/name, part) # `close` got that far
-        if not part.exists() or part.stat().st_size < size: raise GpubError(f'{part} should hold at least the {size:,} bytes that were committed: empty {self.folder} and start again')
+        if not part.exists() or part.stat().st_size < size:
+            raise GpubError(f'{part} should hold at least the {size:,} bytes that were committed: empty {self.folder} and start again')
         os.truncate(part, size)
 
     def _attach(self, s): # open the two files of a shard at their ends
@@ -125,8 +133,10 @@ class ShardWriter:
         ids, lengths = documents if isinstance(documents, tuple) else join(documents, self.tokenizer.end, self.dtype)
         if self.done: raise GpubError(f'{self.folder} is finished: nothing can be added')
         if split not in ('train', 'val'): raise GpubError(f'a shard is of split train or val, not {split!r}')
-        if not len(lengths) == len(names) == len(sizes): raise GpubError(f'{len(lengths)} documents came with {len(names)} names and {len(sizes)} sizes')
-        if len(ids) and int(ids.max()) >= self.tokenizer.vocab: raise GpubError(f'{source}: id {int(ids.max())} is outside the vocabulary of {self.tokenizer.vocab}')
+        if not len(lengths) == len(names) == len(sizes):
+            raise GpubError(f'{len(lengths)} documents came with {len(names)} names and {len(sizes)} sizes')
+        if len(ids) and int(ids.max()) >= self.tokenizer.vocab:
+            raise GpubError(f'{source}: id {int(ids.max())} is outside the vocabulary of {self.tokenizer.vocab}')
         ends, i = np.cumsum(lengths), 0
         with self._disk():
             while i < len(lengths):
@@ -140,7 +150,8 @@ class ShardWriter:
         for (f, h), raw in zip(self._files[s['file']], (memoryview(np.ascontiguousarray(ids, self.dtype)).cast('B'), memoryview(lines))):
             h.update(raw); at = f.tell()
             while len(raw): raw = raw[f.write(raw):] # a file without a buffer takes what fits
-            if hasattr(os, 'posix_fadvise'): os.posix_fadvise(f.fileno(), at, 0, os.POSIX_FADV_DONTNEED) # the disk begins now, so `commit` waits less
+            if hasattr(os, 'posix_fadvise'):
+                os.posix_fadvise(f.fileno(), at, 0, os.POSIX_FADV_DONTNEED) # the disk begins now, so `commit` waits less
         s['tokens'] += len(ids); s['documents'] += documents; s['bytes'] += int(size); s['index_bytes'] += len(lines)
         if s['tokens'] >= self.shard_tokens: self._full.append(self._open.pop((s['split'], s['source'])))
 
@@ -150,14 +161,17 @@ class ShardWriter:
         count=1, # documents
     ):
         "Note documents that were left out, and why"
-        dropped = self.sources.setdefault(source, dict(tokens=0, bytes=0, documents=0, dropped={}))['dropped']; dropped[why] = dropped.get(why, 0) + count
+        dropped = self.sources.setdefault(source, dict(tokens=0, bytes=0, documents=0, dropped={}))['dropped']
+        dropped[why] = dropped.get(why, 0) + count
 
     def commit(self,
         cursor, # anything JSON holds: where the reader goes on when all that was added so far is safe
     ):
         "Make everything added so far safe against crash and power cut"
         with self._disk():
-            self._sync(); self.cursor = cursor; state = dict(cursor=cursor, sources=self.sources, full=self._full, open=list(self._open.values()), count=self._count)
+            self._sync()
+            self.cursor = cursor
+            state = dict(cursor=cursor, sources=self.sources, full=self._full, open=list(self._open.values()), count=self._count)
             write_atomic(self._progress, json.dumps({**self.head, **state})); self._settle()
 
     def _sync(self): # bytes to the disk, checksums of what they are so far
@@ -215,11 +229,15 @@ def well_formed(
     d,    # what was read there
 ): # the same
     "A manifest of this version with all its parts; raises `GpubError` naming what is wrong"
-    if not isinstance(d, dict) or d.get('format') != FORMAT: raise GpubError(f"{path}: expected format {FORMAT}, found {d.get('format') if isinstance(d, dict) else d!r}: prepare the data again, or update gpub")
-    if gone := [k for k in ('dtype', 'vocab', 'tokenizer', 'shards', 'sources') if k not in d]: raise GpubError(f"{path} lacks {', '.join(gone)}: it is damaged")
-    if d['dtype'] != id_dtype(d['vocab']).name: raise GpubError(f"{path}: expected dtype {id_dtype(d['vocab']).name} for {d['vocab']} ids, found {d['dtype']!r}")
+    if not isinstance(d, dict) or d.get('format') != FORMAT:
+        raise GpubError(f"{path}: expected format {FORMAT}, found {d.get('format') if isinstance(d, dict) else d!r}: prepare the data again, or update gpub")
+    if gone := [k for k in ('dtype', 'vocab', 'tokenizer', 'shards', 'sources') if k not in d]:
+        raise GpubError(f"{path} lacks {', '.join(gone)}: it is damaged")
+    if d['dtype'] != id_dtype(d['vocab']).name:
+        raise GpubError(f"{path}: expected dtype {id_dtype(d['vocab']).name} for {d['vocab']} ids, found {d['dtype']!r}")
     for s in d['shards']:
-        if gone := [k for k in ('file', 'split', 'source', 'tokens', 'documents', 'xxh3') if k not in s]: raise GpubError(f"{path}: a shard lacks {', '.join(gone)}: it is damaged")
+        if gone := [k for k in ('file', 'split', 'source', 'tokens', 'documents', 'xxh3') if k not in s]:
+            raise GpubError(f"{path}: a shard lacks {', '.join(gone)}: it is damaged")
         if not re.fullmatch(r'(train|val)-\d{5,}\.bin', s['file']): raise GpubError(f"{path}: {s['file']!r} is no name of a shard")
     return d
 
@@ -236,7 +254,8 @@ def open_shard(
 ): # its ids, read from disk when touched
     "A shard as an array; raises `GpubError` when it is missing or has the wrong size"
     path, dtype = Path(folder)/shard['file'], np.dtype(manifest['dtype']).newbyteorder('<'); size = shard['tokens'] * dtype.itemsize
-    if not path.exists(): raise GpubError(f"{path} is missing{': unpack the folder first' if path.with_name(path.name + '.zst').exists() else ''}")
+    if not path.exists():
+        raise GpubError(f"{path} is missing{': unpack the folder first' if path.with_name(path.name + '.zst').exists() else ''}")
     if path.stat().st_size != size: raise GpubError(f'{path}: expected {size:,} bytes, found {path.stat().st_size:,}: copy it again')
     return np.memmap(path, dtype, 'r') if size else np.zeros(0, dtype)
 
@@ -248,11 +267,13 @@ def verify(
     "Check a shard folder; raises `GpubError` naming file, expected and found"
     folder, manifest = Path(folder), read_manifest(folder); name = 'the tokenizer given' if tokenizer else folder/'tokenizer.json'
     found = (tokenizer or load_tokenizer(folder)).fingerprint
-    if found != manifest['tokenizer']: raise GpubError(f"{folder/'manifest.json'}: expected tokenizer {manifest['tokenizer']}, found {found} ({name}): these ids mean other words to it")
+    if found != manifest['tokenizer']:
+        raise GpubError(f"{folder/'manifest.json'}: expected tokenizer {manifest['tokenizer']}, found {found} ({name}): these ids mean other words to it")
     for s in manifest['shards']:
         ids = open_shard(folder, manifest, s)
         if full: matches(folder/s['file'], s['xxh3']); matches(folder/docs_file(s['file']), s.get('docs_xxh3'))
-        if full and len(ids) and ids.max() >= manifest['vocab']: raise GpubError(f"{folder/s['file']}: expected ids below {manifest['vocab']}, found {ids.max()}")
+        if full and len(ids) and ids.max() >= manifest['vocab']:
+            raise GpubError(f"{folder/s['file']}: expected ids below {manifest['vocab']}, found {ids.max()}")
     return manifest
 
 def matches(
@@ -263,7 +284,8 @@ def matches(
     "Read a whole file; raises `GpubError` when it is not what was written"
     try: found = checksum(path).hexdigest()
     except OSError as e: raise GpubError(f'{path} cannot be read ({e.strerror}): copy it again') from None
-    if expected not in (None, found): raise GpubError(f'{shown or path}: expected xxh3 {expected}, found {found}: it is cut or damaged, copy it again')
+    if expected not in (None, found):
+        raise GpubError(f'{shown or path}: expected xxh3 {expected}, found {found}: it is cut or damaged, copy it again')
 
 def documents_at(
     path, # a `.docs` file
@@ -356,7 +378,8 @@ class Batches:
     ): # inputs and targets, int64 (batch / world, ctx), two views of one gather
         "This rank's rows of a step"
         if self.device is not None: rows = self._gather(step)
-        else: rows = torch.from_numpy(np.concatenate([s.rows(s.order(a, b)) for s, a, b in self.windows(step)], dtype=np.int64, casting='unsafe'))
+        else:
+            rows = torch.from_numpy(np.concatenate([s.rows(s.order(a, b)) for s, a, b in self.windows(step)], dtype=np.int64, casting='unsafe'))
         return rows.narrow(1, 0, self.ctx), rows.narrow(1, 1, self.ctx)
 
     def what(self,

@@ -301,7 +301,8 @@ def seconds_per_token(
     mfu=None,   # share of the peak; default: the card's
 ): # seconds
     "Arithmetic at the achieved rate, and for selective checkpointing what it writes and reads again"
-    a = anatomy(cfg); again = left_over(a, gpu.format != 'fp32', lambda m: 'off' in m and 'selective' not in m) if mode == 'selective' else 0
+    a = anatomy(cfg)
+    again = left_over(a, gpu.format != 'fp32', lambda m: 'off' in m and 'selective' not in m) if mode == 'selective' else 0
     return (flops_per_token(cfg) + recompute_flops(cfg, mode))/(gpu.peak*(mfu or gpu.mfu)) + 2*a.layers*again/(1e9*gpu.bandwidth)
 
 def checkpoint_bytes(
@@ -318,7 +319,8 @@ def receipts(
     try: folder, out = Path(folder or shipped()), []
     except GpubError: return [] # a package without its data forecasts all the same
     def add(r, m, path):
-        if m and 'preset' in r and 'tok_s' in r: out.append(dict(r, gpu=m['gpu'] or m['cpu'], where=f'data/{path.relative_to(folder).as_posix()}'))
+        if m and 'preset' in r and 'tok_s' in r:
+            out.append(dict(r, gpu=m['gpu'] or m['cpu'], where=f'data/{path.relative_to(folder).as_posix()}'))
     for path in sorted(folder.glob('runs/*/bill.json')):
         config = read_json(path.parent/'config.json')
         add(dict(preset=config.get('preset'), tok_s=read_json(path)['tok_s']), config.get('machine'), path.parent)
@@ -347,12 +349,14 @@ def plan(
     "Will it fit, how fast will it be, what will it cost; raises `GpubError` for a preset, card or number that makes no sense"
     cfg, n = config_of(what), count_of(tokens); a, card = anatomy(cfg), gpu if isinstance(gpu, GPU) else find_gpu(gpu)
     if mfu is not None and not 0 < mfu <= 1: raise GpubError(f'mfu is a share of the peak, above 0 and at most 1, got {mfu}')
-    if usd_per_hour is not None and not 0 <= usd_per_hour < float('inf'): raise GpubError(f'--usd-per-hour must be 0 or more, got {usd_per_hour}')
+    if usd_per_hour is not None and not 0 <= usd_per_hour < float('inf'):
+        raise GpubError(f'--usd-per-hour must be 0 or more, got {usd_per_hour}')
     seen = find_receipt(what, card, folder) if isinstance(what, str) and mfu is None else None
     fast = seen['tok_s']*seconds_per_token(cfg, card, seen.get('mode', 'off')) if seen else 1 # how much faster than forecast
     usd, kw = card.usd if usd_per_hour is None else usd_per_hour, dict(half=card.format != 'fp32', optimizer=optimizer, accumulate=True)
     def row(mode):
-        b = largest_batch(cfg, ROOM*1e9*card.memory_gb, max(1, n//a.ctx), mode=mode, **kw); peak = memory(cfg, max(b, 1), mode=mode, **kw)['peak']
+        b = largest_batch(cfg, ROOM*1e9*card.memory_gb, max(1, n//a.ctx), mode=mode, **kw)
+        peak = memory(cfg, max(b, 1), mode=mode, **kw)['peak']
         tok_s = fast/seconds_per_token(cfg, card, mode, mfu); hours = n/tok_s/3600
         speed = dict(tok_s=tok_s, hours=hours, usd=None if usd is None else hours*usd)
         return dict(checkpointing=mode, fits=b > 0, micro_batch=b, peak_gb=peak/1e9, **(speed if b else dict.fromkeys(speed)))
@@ -375,7 +379,9 @@ def plan_table(
            f"{p['gpu']}: {p['memory_gb']:.4g} GB, {p['format']}, {p['optimizer']}; {p['tokens']:,} tokens", '',
            f"{'checkpointing':15}{'fits':5}{'micro-batch':>14}{'peak GB':>10}{'tok/s':>13}{'hours':>10}{'$':>10}"]
     for r in p['rows']:
-        if not r['fits']: out.append(f"{r['checkpointing']:15}{'no':5}{'':14}{r['peak_gb']:10.2f}   for a micro-batch of 1 x {p['ctx']}"); continue
+        if not r['fits']:
+            out.append(f"{r['checkpointing']:15}{'no':5}{'':14}{r['peak_gb']:10.2f}   for a micro-batch of 1 x {p['ctx']}")
+            continue
         cost, cut = '?' if r['usd'] is None else f"{r['usd']:,.2f}", f"{r['micro_batch']} x {p['ctx']}"
         out.append(f"{r['checkpointing']:15}{'yes':5}{cut:>14}{r['peak_gb']:10.2f}{r['tok_s']:13,.0f}{r['hours']:10.2f}{cost:>10}")
     known, size = p['usd_per_hour'] is not None, lambda gb: f'{gb:.3g} GB' if gb >= 1 else f'{1000*gb:.3g} MB'

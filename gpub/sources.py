@@ -38,7 +38,8 @@ class Source(Config):
 
     def __post_init__(self):
         if not re.fullmatch(r'[\w.-]+', self.name): raise GpubError(f'source name {self.name!r}: use letters, digits, . _ - only')
-        if self.weight is not None and not 0 < self.weight < float('inf'): raise GpubError(f'source {self.name}: weight {self.weight} must be a positive number')
+        if self.weight is not None and not 0 < self.weight < float('inf'):
+            raise GpubError(f'source {self.name}: weight {self.weight} must be a positive number')
 
     @classmethod
     def parse(cls,
@@ -46,7 +47,8 @@ class Source(Config):
     ):
         "The source a command line means; raises `GpubError` with the grammar"
         name, eq, rest = spec.partition('=')
-        if not eq or not rest: raise GpubError(f'--source {spec!r}: write name=PATH or name=PATH:WEIGHT, for example edu=data/edu.jsonl.zst:0.87')
+        if not eq or not rest:
+            raise GpubError(f'--source {spec!r}: write name=PATH or name=PATH:WEIGHT, for example edu=data/edu.jsonl.zst:0.87')
         path, colon, last = rest.rpartition(':')
         try: weight = float(last) if colon else None
         except ValueError: weight = None
@@ -81,9 +83,11 @@ def find_files(
 )->list: # of Path
     "The files a path means, sorted; raises `GpubError` when there is none we can read"
     p = Path(path)
-    if p.is_dir(): found = [f for f in p.rglob('*') if f.is_file() and kind_of(f) and not any(x.startswith('.') for x in f.relative_to(p).parts)]
+    if p.is_dir():
+        found = [f for f in p.rglob('*') if f.is_file() and kind_of(f) and not any(x.startswith('.') for x in f.relative_to(p).parts)]
     elif p.is_file():
-        if not kind_of(p): raise GpubError(f"{p}: do not know how to read {p.suffix or 'a file without extension'}; give {', '.join(KINDS)}, or .txt/.jsonl with .gz or .zst")
+        if not kind_of(p):
+            raise GpubError(f"{p}: do not know how to read {p.suffix or 'a file without extension'}; give {', '.join(KINDS)}, or .txt/.jsonl with .gz or .zst")
         found = [p]
     else: found = [Path(f) for f in glob.glob(path, recursive=True) if kind_of(f) and Path(f).is_file()]
     if not found: raise GpubError(f"{path}: no such file, and nothing there ends in {', '.join(KINDS)} (.gz, .zst)")
@@ -180,7 +184,8 @@ def file_blocks(
     kind, codec = kind_of(path); name = str(path)
     if kind == '.parquet': yield from parquet_blocks(path, column, meter)
     elif kind == '.jsonl':
-        for whole, lines in cut_lines(read_pieces(path, codec, size, meter)): yield Block('jsonl' if whole else 'skipped', lines, name, column)
+        for whole, lines in cut_lines(read_pieces(path, codec, size, meter)):
+            yield Block('jsonl' if whole else 'skipped', lines, name, column)
     else:
         for text in cut_text(from_utf16(read_pieces(path, codec, size, meter))): yield Block('text', text, name)
 
@@ -201,11 +206,13 @@ def parquet_blocks(
     import pyarrow as pa, pyarrow.parquet as pq
     try:
         with pq.ParquetFile(path) as f:
-            if column not in (names := f.schema_arrow.names): raise GpubError(f"{path}: no column {column!r}, it has {', '.join(names)}; write PATH#column")
+            if column not in (names := f.schema_arrow.names):
+                raise GpubError(f"{path}: no column {column!r}, it has {', '.join(names)}; write PATH#column")
             for batch in f.iter_batches(batch_size=500, columns=[column]):
                 if meter is not None: meter['read'] += os.path.getsize(path)*len(batch)/max(f.metadata.num_rows, 1)
                 yield Block('arrow', to_arrow(batch.column(0)), str(path), column)
-    except (pa.ArrowInvalid, OSError) as e: raise GpubError(f"{path}: not a readable Parquet file ({first_line(e)}); fetch it again") from None
+    except (pa.ArrowInvalid, OSError) as e:
+        raise GpubError(f"{path}: not a readable Parquet file ({first_line(e)}); fetch it again") from None
 
 # %% ../nbs/lib/sources.ipynb #6766369a
 def decode(
@@ -287,15 +294,18 @@ def open_hub(
     from datasets.distributed import split_dataset_by_node
     local = Path(os.environ.get('GPUB_HUB', '/nowhere'))/hub.repo
     try: ds = load_dataset(str(local) if local.is_dir() else hub.repo, hub.config, split='train', streaming=True)
-    except Exception as e: raise GpubError(f'{hub.repo}: cannot be opened ({type(e).__name__}: {first_line(e)}); check the name and the network') from None
+    except Exception as e:
+        raise GpubError(f'{hub.repo}: cannot be opened ({type(e).__name__}: {first_line(e)}); check the name and the network') from None
     names = ds.column_names
-    if names and hub.column not in names: raise GpubError(f"{hub.repo}: no column {hub.column!r}, it has {', '.join(names)}; write hf:{hub.repo}#column")
+    if names and hub.column not in names:
+        raise GpubError(f"{hub.repo}: no column {hub.column!r}, it has {', '.join(names)}; write hf:{hub.repo}#column")
     return split_dataset_by_node(ds.select_columns([hub.column]), rank=rank, world_size=world)
 
 def _next_row(stream, repo):
     "The next row, `None` at the end; raises `GpubError` when the stream breaks"
     try: return next(stream, None)
-    except Exception as e: raise GpubError(f'{repo}: the stream broke ({type(e).__name__}: {first_line(e)}); run the same command again to go on') from e
+    except Exception as e:
+        raise GpubError(f'{repo}: the stream broke ({type(e).__name__}: {first_line(e)}); run the same command again to go on') from e
 
 def hub_blocks(
     hub:Hub,    # which dataset

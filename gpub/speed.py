@@ -84,7 +84,9 @@ def plot_roofline(
 ): # matplotlib Figure
     "The ceilings of a machine, and where kernels stand under them; both axes logarithmic"
     import matplotlib.pyplot as plt
-    fig, ax = plt.subplots(figsize=size, layout='constrained'); at = [max(peaks.values())/bandwidth, *(i for i, _ in points.values())]; lo, hi = min(at)/3, 3*max(at)
+    fig, ax = plt.subplots(figsize=size, layout='constrained')
+    at = [max(peaks.values())/bandwidth, *(i for i, _ in points.values())]
+    lo, hi = min(at)/3, 3*max(at)
     for i, (name, peak) in enumerate(sorted(peaks.items(), key=lambda kv: -kv[1])):
         ax.plot([lo, peak/bandwidth, hi], [lo*bandwidth, peak, peak], color='#22252b', lw=1.4, alpha=1 - .2*i)
         ax.text(hi, peak, f' {name}', va='center', fontsize=9)
@@ -168,7 +170,8 @@ def head_loss(
         return ways[head](features(model, ids_bt).flatten(0, 1), F.pad(w_vc, (0, 0, 0, -v % multiple)), targets_bt.flatten(), v, pieces)
     return loss
 
-def _whole(h_nc, w_vc, y_n, v, pieces, reduction='mean'): return F.cross_entropy(F.linear(h_nc, w_vc)[:, :v].float(), y_n, reduction=reduction)
+def _whole(h_nc, w_vc, y_n, v, pieces, reduction='mean'):
+    return F.cross_entropy(F.linear(h_nc, w_vc)[:, :v].float(), y_n, reduction=reduction)
 
 def _chunked(h_nc, w_vc, y_n, v, pieces):
     rows = -(-len(y_n)//pieces)

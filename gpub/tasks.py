@@ -174,7 +174,8 @@ def examples_of(
 ): # path, or None
     "The file of solved questions beside it: `x_train` or `x_dev` for `x_test`, `dev/x_dev` for `test/x_test`"
     for split in ('train', 'dev'):
-        name = re.sub(r'_(test|val)(?=\.)', f'_{split}', path.name); other = (path.parent.parent/split if path.parent.name == 'test' else path.parent)/name
+        name = re.sub(r'_(test|val)(?=\.)', f'_{split}', path.name)
+        other = (path.parent.parent/split if path.parent.name == 'test' else path.parent)/name
         if name != path.name and other.is_file(): return other
 
 def prompts(
@@ -183,11 +184,14 @@ def prompts(
     shots:int=0, # solved questions before each; a kind other than choice takes none
 ): # list of `Item`
     "Questions as they are put: header, solved ones as lm-eval draws them (its seed, or the first for MMLU), the question"
-    items, head = items_in(task, path), task.head.format(path.stem.removesuffix('_test').replace('_', ' ')); other = examples_of(path); rng, pool = Random(1234), items
+    items, head = items_in(task, path), task.head.format(path.stem.removesuffix('_test').replace('_', ' '))
+    other = examples_of(path)
+    rng, pool = Random(1234), items
     if not shots or task.kind != 'choice': return [replace(i, context=head + i.context) for i in items] if head else items
     if other: pool = items_in(task, other)
     draw = shots + (other is None) # one to spare: it may be the question itself
-    if len(pool) < draw: raise GpubError(f'{task.name}: {shots} solved questions asked for, and {other or path} has {len(pool) - (other is None)} to give; use fewer --shots')
+    if len(pool) < draw:
+        raise GpubError(f'{task.name}: {shots} solved questions asked for, and {other or path} has {len(pool) - (other is None)} to give; use fewer --shots')
     def before(i):
         some = [e for e in (pool[:draw] if task.first else rng.sample(pool, draw)) if e is not i]
         return ''.join(f'{e.context} {e.choices[e.right[0]]}\n\n' for e in some[:shots])

@@ -30,7 +30,8 @@ def gguf_tensors(
     for name, t in model.state_dict().items():
         m = re.fullmatch(r'(?:blocks\.(\d+)\.)?(.+)\.(weight|bias)', name); start = f'blk.{m[1]}.' if m[1] else ''
         if m[2] == 'attn.qkv' and family(cfg) == 'llama':
-            q, k, v = t.split(row_sizes(cfg)); out |= {f'{start}attn_q.weight': neighbours(q, cfg.heads), f'{start}attn_k.weight': neighbours(k, cfg.kv_heads), f'{start}attn_v.weight': v}
+            q, k, v = t.split(row_sizes(cfg))
+            out |= {f'{start}attn_q.weight': neighbours(q, cfg.heads), f'{start}attn_k.weight': neighbours(k, cfg.kv_heads), f'{start}attn_v.weight': v}
         else: out[f"{start}{GGUF_NAMES.get(m[2], 'attn_qkv')}.{m[3]}"] = t
     return {k: t.detach().cpu().float().contiguous().numpy() for k, t in out.items()}
 
@@ -45,14 +46,24 @@ def write_gguf(
     c, kind = model.cfg, family(model.cfg)
     if not getattr(c, 'bias', True): raise GpubError("llama.cpp's gpt2 has biases everywhere, this model has none: export without --gguf")
     w = gguf.GGUFWriter(str(path), kind); w.add_name('gpub'); w.add_file_type(gguf.LlamaFileType.ALL_F32)
-    w.add_context_length(c.ctx); w.add_embedding_length(c.width); w.add_block_count(c.layers); w.add_head_count(c.heads); w.add_vocab_size(c.vocab)
-    if kind == 'llama': w.add_feed_forward_length(c.ffn); w.add_head_count_kv(c.kv_heads); w.add_layer_norm_rms_eps(c.norm_eps); w.add_rope_freq_base(c.rope_base); w.add_rope_dimension_count(c.head_size)
+    w.add_context_length(c.ctx)
+    w.add_embedding_length(c.width)
+    w.add_block_count(c.layers)
+    w.add_head_count(c.heads)
+    w.add_vocab_size(c.vocab)
+    if kind == 'llama':
+        w.add_feed_forward_length(c.ffn)
+        w.add_head_count_kv(c.kv_heads)
+        w.add_layer_norm_rms_eps(c.norm_eps)
+        w.add_rope_freq_base(c.rope_base)
+        w.add_rope_dimension_count(c.head_size)
     else: w.add_feed_forward_length(4*c.width); w.add_layer_norm_eps(1e-5)
     if isinstance(tok, CharTokenizer): w.add_tokenizer_model('none')
     else:
         d = json.loads(to_tokenizer(tok).to_str()); names = sorted((ids := d['model']['vocab'] | tok.specials), key=ids.get)
         w.add_tokenizer_model('gpt2'); w.add_tokenizer_pre('gpt-2' if tok.pattern == GPT2_PATTERN else 'llama-bpe'); w.add_token_list(names)
-        w.add_token_types([gguf.TokenType.CONTROL if n in tok.specials else gguf.TokenType.NORMAL for n in names]); w.add_token_merges([m if isinstance(m, str) else ' '.join(m) for m in d['model']['merges']])
+        w.add_token_types([gguf.TokenType.CONTROL if n in tok.specials else gguf.TokenType.NORMAL for n in names])
+        w.add_token_merges([m if isinstance(m, str) else ' '.join(m) for m in d['model']['merges']])
         if tok.end is not None: w.add_eos_token_id(tok.end)
         w.add_add_bos_token(False)
     for name, t in gguf_tensors(model).items(): w.add_tensor(name, t)

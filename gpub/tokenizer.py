@@ -43,7 +43,8 @@ def check_ids(
     "Ids fit for decoding; raises `GpubError` naming the first that is not"
     ids = np.asarray(ids)
     if ids.size == 0: return ids.astype(np.int64)
-    if bad := [int(i) for i in (ids.min(), ids.max()) if not 0 <= i < vocab]: raise GpubError(f'id {bad[0]} is outside this vocabulary of {vocab} ids')
+    if bad := [int(i) for i in (ids.min(), ids.max()) if not 0 <= i < vocab]:
+        raise GpubError(f'id {bad[0]} is outside this vocabulary of {vocab} ids')
     return ids
 
 # %% ../nbs/lib/tokenizer.ipynb #d1a1a809
@@ -56,7 +57,8 @@ class CharTokenizer:
     ):
         self.chars = ''.join(chars); self._codes = code_points(self.chars); self.vocab = len(self._codes)
         if len(set(self.chars)) < self.vocab: raise GpubError(f'a character may have one id only, {self.chars!r} repeats one')
-        if self.vocab < 2: raise GpubError(f'a vocabulary needs at least two different characters, this text has {self.chars!r}: give a longer text')
+        if self.vocab < 2:
+            raise GpubError(f'a vocabulary needs at least two different characters, this text has {self.chars!r}: give a longer text')
         self._table = np.full(self._codes.max() + 2, -1, np.int32); self._table[self._codes] = np.arange(self.vocab)
 
     @classmethod
@@ -207,7 +209,8 @@ def _bare(model, pattern): # a byte-level tokenizer of the Rust library, nothing
 def _pattern(d): # the split pattern of a tokenizer.json laid out as `_bare` does
     steps = (d.get('pre_tokenizer') or {}).get('pretokenizers') or [{}]
     if [s.get('type') for s in steps] == ['Split', 'ByteLevel'] and not steps[1].get('use_regex', True) and not steps[1].get('add_prefix_space', True):
-        if steps[0]['behavior'] == 'Isolated' and not steps[0]['invert'] and 'Regex' in steps[0]['pattern']: return steps[0]['pattern']['Regex']
+        if steps[0]['behavior'] == 'Isolated' and not steps[0]['invert'] and 'Regex' in steps[0]['pattern']:
+            return steps[0]['pattern']['Regex']
     raise GpubError('this tokenizer does not cut text by one pattern into bytes: only byte-level BPE of that layout is read here')
 
 # %% ../nbs/lib/tokenizer.ipynb #cb842086
@@ -225,9 +228,11 @@ class BPETokenizer:
         self.specials = {t['content']: t['id'] for t in d.get('added_tokens', [])}; self.end = self.specials.get(SPECIALS[0])
         names = {i: t for t, i in tok.get_vocab().items()}; special = set(self.specials.values())
         if set(names) != set(range(self.vocab)): raise GpubError(f'the {self.vocab} ids of this tokenizer are not 0..{self.vocab - 1}')
-        if odd := set(''.join(t for i, t in names.items() if i not in special)) - BYTE_OF.keys(): raise GpubError(f'this tokenizer is not byte-level: one of its tokens holds {min(odd)!r}')
+        if odd := set(''.join(t for i, t in names.items() if i not in special)) - BYTE_OF.keys():
+            raise GpubError(f'this tokenizer is not byte-level: one of its tokens holds {min(odd)!r}')
         self.tokens = [names[i].encode() if i in special else names[i].translate(_AS_BYTES).encode('latin-1') for i in range(self.vocab)]
-        if gone := set(BYTE_OF) - model['vocab'].keys(): raise GpubError(f'this tokenizer lacks {len(gone)} of the 256 bytes: some texts could not be encoded')
+        if gone := set(BYTE_OF) - model['vocab'].keys():
+            raise GpubError(f'this tokenizer lacks {len(gone)} of the 256 bytes: some texts could not be encoded')
         self._byte_id = np.array([model['vocab'][c] for c, b in sorted(BYTE_OF.items(), key=lambda x: x[1])])
         tok.encode_special_tokens = True                               # text that spells <|endoftext|> is text
         self.fingerprint = fingerprint(['bpe', self.pattern, self.merges, sorted(model['vocab'].items()), self.specials])
@@ -242,7 +247,8 @@ class BPETokenizer:
         pattern=PATTERN,   # where no token may cross, see `pieces`
     ): # the tokenizer
         "Learn a vocabulary; raises `GpubError` when there is no text or no room for the 256 bytes"
-        if not 256 <= vocab <= 1 << 24: raise GpubError(f'a byte-level vocabulary needs at least the 256 bytes, and at most 2^24 tokens, not vocab={vocab}')
+        if not 256 <= vocab <= 1 << 24:
+            raise GpubError(f'a byte-level vocabulary needs at least the 256 bytes, and at most 2^24 tokens, not vocab={vocab}')
         texts = (_whole(t) for t in texts if t); first = next(texts, None)
         if first is None: raise GpubError('there is no text to train a tokenizer on')
         tok = _bare(models.BPE(), pattern); alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -303,7 +309,8 @@ class BPETokenizer:
         threads=None, # with tiktoken; the default is one per core (`tokenizers` has its own: RAYON_NUM_THREADS)
     ): # list of arrays, one per text
         "Many texts at once, on all cores"
-        if not self._fast: return [self._array(e.ids) for e in self._tok.encode_batch_fast(list(map(_whole, texts)), add_special_tokens=False)]
+        if not self._fast:
+            return [self._array(e.ids) for e in self._tok.encode_batch_fast(list(map(_whole, texts)), add_special_tokens=False)]
         threads = threads or os.cpu_count()
         if threads == 1 or len(texts) < 2: return [self.encode(t) for t in texts]
         order = sorted(range(len(texts)), key=lambda i: -len(texts[i])); out = [None] * len(texts)
@@ -352,7 +359,8 @@ def tokenizer_report(
     "Measure a tokenizer on texts, by source"
     used, out = np.zeros(tok.vocab, np.int64), {}
     for name, texts in sources.items():
-        ids, raw = tok.encode_batch(texts), [_whole(t).encode() for t in texts]; used += sum((np.bincount(i, minlength=tok.vocab) for i in ids), np.zeros_like(used))
+        ids, raw = tok.encode_batch(texts), [_whole(t).encode() for t in texts]
+        used += sum((np.bincount(i, minlength=tok.vocab) for i in ids), np.zeros_like(used))
         size, count = sum(map(len, raw)), sum(map(len, ids))
         out[name] = dict(bytes=size, tokens=count, bytes_per_token=size / max(count, 1), round_trip=all(tok.decode_bytes(i) == r for i, r in zip(ids, raw)))
     special = set(getattr(tok, 'specials', {}).values())
@@ -371,6 +379,7 @@ def load_tokenizer(
     if isinstance(d, dict) and d.get('type') == 'char' and isinstance(d.get('chars'), str): return CharTokenizer(d['chars'])
     if isinstance(d, dict) and isinstance(d.get('model'), dict) and d['model'].get('type') == 'BPE':
         try: rust = Tokenizer.from_str(path.read_text('utf-8'))
-        except Exception as e: raise GpubError(f'{path} is not a whole tokenizer file ({first_line(e)}); fetch it again') from None # tokenizers raises nothing narrower
+        except Exception as e:
+            raise GpubError(f'{path} is not a whole tokenizer file ({first_line(e)}); fetch it again') from None # tokenizers raises nothing narrower
         return BPETokenizer(rust, engine, d)
     raise GpubError(f'{path} is neither a character nor a byte-pair tokenizer file')

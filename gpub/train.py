@@ -51,23 +51,36 @@ class TrainConfig(Config):
         for k in ('steps', 'batch_tokens', 'log_every'):
             if type(v := getattr(self, k)) is not int or v < 1: raise GpubError(f'{k} must be a whole number of at least 1, got {v!r}')
         for k in ('lr', 'muon_lr', 'warmup', 'weight_decay', 'clip'):
-            if not (isinstance(v := getattr(self, k), (int, float)) and 0 <= v < math.inf): raise GpubError(f'{k} must be 0 or more, got {v!r}')
-        if type(self.seed) is not int or not 0 <= self.seed < 1 << 64: raise GpubError(f'seed must be a whole number from 0 to below 2^64, got {self.seed!r}')
+            if not (isinstance(v := getattr(self, k), (int, float)) and 0 <= v < math.inf):
+                raise GpubError(f'{k} must be 0 or more, got {v!r}')
+        if type(self.seed) is not int or not 0 <= self.seed < 1 << 64:
+            raise GpubError(f'seed must be a whole number from 0 to below 2^64, got {self.seed!r}')
         def within(v, low, high): return isinstance(v, (int, float)) and low <= v <= high
-        if not within(self.muon_momentum, 0, 1 - 1e-9): raise GpubError(f'muon_momentum must be from 0 to below 1, got {self.muon_momentum!r}')
-        if not (isinstance(b := self.betas, (tuple, list)) and len(b) == 2 and all(within(v, 0, 1 - 1e-9) for v in b)): raise GpubError(f'betas must be two numbers from 0 to below 1, got {b!r}')
+        if not within(self.muon_momentum, 0, 1 - 1e-9):
+            raise GpubError(f'muon_momentum must be from 0 to below 1, got {self.muon_momentum!r}')
+        if not (isinstance(b := self.betas, (tuple, list)) and len(b) == 2 and all(within(v, 0, 1 - 1e-9) for v in b)):
+            raise GpubError(f'betas must be two numbers from 0 to below 1, got {b!r}')
         for k, ok in dict(optimizer=('muon', 'adamw'), schedule=('linear', 'cosine', 'constant'), compile=('auto', 'yes', 'no'), precision=('auto', 'fp32', 'bf16', 'fp16'),
                          grad_checkpoint=('auto', *MODES)).items():
             if (v := getattr(self, k)) not in ok: raise GpubError(f"{k} must be one of {', '.join(ok)}, got {v!r}")
         if not within(self.floor, 0, 1): raise GpubError(f'floor is a share of the peak rate and must be from 0 to 1, got {self.floor!r}')
-        if not within(self.decay, 1e-9, 1): raise GpubError(f'decay is a share of the run and must be above 0 and at most 1, got {self.decay!r}')
-        if self.micro_batch is not None and (type(self.micro_batch) is not int or self.micro_batch < 1): raise GpubError(f'micro_batch must be at least 1, got {self.micro_batch!r}')
+        if not within(self.decay, 1e-9, 1):
+            raise GpubError(f'decay is a share of the run and must be above 0 and at most 1, got {self.decay!r}')
+        if self.micro_batch is not None and (type(self.micro_batch) is not int or self.micro_batch < 1):
+            raise GpubError(f'micro_batch must be at least 1, got {self.micro_batch!r}')
         for k, what in dict(stages='contexts', depths='numbers of blocks').items():
-            try: v = tuple((float(share), n) for share, n in getattr(self, k)); at = [share for share, _ in v]; object.__setattr__(self, k, v)
-            except (TypeError, ValueError): raise GpubError(f'{k} must be pairs of a share of the run and a whole number, such as [[0, 64], [0.5, 256]], got {getattr(self, k)!r}') from None
-            if any(type(n) is not int or n < 1 for _, n in v): raise GpubError(f'the {what} of {k} must be whole numbers of at least 1, got {v}')
-            if at and (at[0] != 0 or at != sorted(set(at)) or at[-1] >= 1): raise GpubError(f'{k} must start at 0 and rise below 1, got {v}')
-        if [n for _, n in self.depths] != sorted(n for _, n in self.depths): raise GpubError(f'depths must not fall, a block that is awake stays so: got {self.depths}')
+            try:
+                v = tuple((float(share), n) for share, n in getattr(self, k))
+                at = [share for share, _ in v]
+                object.__setattr__(self, k, v)
+            except (TypeError, ValueError):
+                raise GpubError(f'{k} must be pairs of a share of the run and a whole number, such as [[0, 64], [0.5, 256]], got {getattr(self, k)!r}') from None
+            if any(type(n) is not int or n < 1 for _, n in v):
+                raise GpubError(f'the {what} of {k} must be whole numbers of at least 1, got {v}')
+            if at and (at[0] != 0 or at != sorted(set(at)) or at[-1] >= 1):
+                raise GpubError(f'{k} must start at 0 and rise below 1, got {v}')
+        if [n for _, n in self.depths] != sorted(n for _, n in self.depths):
+            raise GpubError(f'depths must not fall, a block that is awake stays so: got {self.depths}')
 
 # %% ../nbs/season1/04_training_challenges.ipynb #bdad7354
 def rate(
@@ -134,7 +147,8 @@ class Muon(torch.optim.Optimizer):
         parts=None,          # {parameter: rows of each}: it is several matrices stacked (queries, keys and values)
     ):
         params = list(params)
-        if bad := [tuple(p.shape) for p in params if p.ndim != 2]: raise GpubError(f'Muon takes matrices only, got shapes {bad}; give the rest to AdamW')
+        if bad := [tuple(p.shape) for p in params if p.ndim != 2]:
+            raise GpubError(f'Muon takes matrices only, got shapes {bad}; give the rest to AdamW')
         super().__init__(params, dict(lr=lr, momentum=momentum, weight_decay=weight_decay, ns_steps=ns_steps))
         self.dtype, self.parts = dtype, parts or {}
 
@@ -259,10 +273,12 @@ class Fit:
         micro=None, # sequences per forward pass; default: as before
     ):
         "Switch gradient checkpointing, and the micro-batch if one is given"
-        if mode != 'off' and not hasattr(self.model, 'through'): raise GpubError(f'{type(self.model).__name__} has no `through`, so it cannot recompute its blocks: use grad_checkpoint off')
+        if mode != 'off' and not hasattr(self.model, 'through'):
+            raise GpubError(f'{type(self.model).__name__} has no `through`, so it cannot recompute its blocks: use grad_checkpoint off')
         self.mode, self.micro = mode, micro or self.micro
         if not hasattr(self.model, 'through'): return
-        apply = through(mode); self.model.through = (lambda block, x: x if getattr(block, 'asleep', False) else apply(block, x)) if self.skips else apply
+        apply = through(mode)
+        self.model.through = (lambda block, x: x if getattr(block, 'asleep', False) else apply(block, x)) if self.skips else apply
 
     def wake(self,
         n,     # blocks, counted from the input
@@ -299,14 +315,16 @@ class Fit:
     ):
         "The next smaller way: half the micro-batch, at one sequence the next mode of checkpointing"
         now = min(self.micro or rows, rows)
-        if self.world.size > 1: raise GpubError(f'out of memory on process {self.world.rank} with {now} sequences at once: run again with --set micro_batch={max(1, now//2)}{" --set grad_checkpoint=full" if now == 1 else ""}')
+        if self.world.size > 1:
+            raise GpubError(f'out of memory on process {self.world.rank} with {now} sequences at once: run again with --set micro_batch={max(1, now//2)}{" --set grad_checkpoint=full" if now == 1 else ""}')
         if now > 1:
             self.micro = -(-now//2)
             self.say(f'out of memory with {now} sequences of {ctx} tokens at once: {self.micro} from here on, {-(-rows//self.micro)} passes a step; the result is the same')
         elif self.auto and self.mode != 'full':
             self.use(MODES[MODES.index(self.mode) + 1])
             self.say(f'out of memory with one sequence of {ctx} tokens: gradient checkpointing is {self.mode} from here on; ' + ('the forward pass is computed twice, up to a third more arithmetic' if self.mode == 'full' else 'all but matmuls and attention is computed twice'))
-        else: raise GpubError(f'out of memory with one sequence of {ctx} tokens and grad_checkpoint {self.mode}: use {"" if self.mode == "full" else "--set grad_checkpoint=full, "}a smaller model or ctx, or a larger device')
+        else:
+            raise GpubError(f'out of memory with one sequence of {ctx} tokens and grad_checkpoint {self.mode}: use {"" if self.mode == "full" else "--set grad_checkpoint=full, "}a smaller model or ctx, or a larger device')
 
 # %% ../nbs/season1/04_training_challenges.ipynb #4fb1262b
 class Diverged(GpubError):
@@ -324,7 +342,8 @@ class Step:
     world:World=World()   # the loss is this process's until `row` averages it
     def row(self):
         "The step as plain numbers, on every process; raises `Diverged` if any step so far was not finite"
-        if n := int(self.world.max(self.bad)): raise Diverged(f'the loss or its gradient is not a number at step {n}: stopped; start again in another folder with a lower learning rate')
+        if n := int(self.world.max(self.bad)):
+            raise Diverged(f'the loss or its gradient is not a number at step {n}: stopped; start again in another folder with a lower learning rate')
         return dict(step=self.n, tokens=self.tokens, loss=float(self.world.mean(self.loss)), lr=self.lr, grad_norm=float(self.grad_norm))
 
 # %% ../nbs/season1/04_training_challenges.ipynb #bdd7f8d2

@@ -53,7 +53,8 @@ def to_theirs(
     for name, t in model.state_dict().items():
         names, turned = their_names(name, cfg)
         for n, piece in zip(names, t.split(row_sizes(cfg)) if len(names) > 1 else [t]): out[n] = piece.T if turned else piece
-        if family(cfg) == 'gpt2' and not cfg.bias and ('norm' in name or name.startswith('blocks')): out[names[0].replace('.weight', '.bias')] = t.new_zeros(len(t))
+        if family(cfg) == 'gpt2' and not cfg.bias and ('norm' in name or name.startswith('blocks')):
+            out[names[0].replace('.weight', '.bias')] = t.new_zeros(len(t))
     return out
 
 def from_theirs(
@@ -68,11 +69,13 @@ def from_theirs(
         if gone := [n for n in names if n not in left]: raise GpubError(f'the weights lack {gone[0]!r}: {_really(tensors, cfg)}')
         t = torch.cat([left.pop(n) for n in names]) if len(names) > 1 else left.pop(names[0])
         t = t.T if turned else t
-        if not t.is_floating_point(): raise GpubError(f'{names[0]} holds {str(t.dtype).removeprefix("torch.")}: quantized weights are not read here; fetch the model in bf16 or fp32')
+        if not t.is_floating_point():
+            raise GpubError(f'{names[0]} holds {str(t.dtype).removeprefix("torch.")}: quantized weights are not read here; fetch the model in bf16 or fp32')
         if t.shape != want.shape: raise GpubError(f'{names[0]} has shape {tuple(t.shape)}, config.json asks for {tuple(want.shape)}')
         state[name] = t
     head = left.pop('lm_head.weight', None) if cfg.tied else None
-    if head is not None and not torch.equal(head, state['tok.weight']): raise GpubError('config.json says that the head is tied to the embedding, but the weights have another lm_head.weight')
+    if head is not None and not torch.equal(head, state['tok.weight']):
+        raise GpubError('config.json says that the head is tied to the embedding, but the weights have another lm_head.weight')
     if not getattr(cfg, 'bias', True): left = {k: v for k, v in left.items() if not (k.endswith('.bias') and not v.any())}
     if left: raise GpubError(f'the weights hold {len(left)} tensors this {family(cfg)} has no place for: {", ".join(sorted(left)[:3])}')
     model.to_empty(device='cpu').load_state_dict(state)
@@ -120,7 +123,8 @@ def from_config(
     kind = c.get('model_type') if isinstance(c, dict) else None
     if kind not in BLOCKS: raise GpubError(f"model_type is {kind!r}: gpub imports {' and '.join(BLOCKS)}")
     for k, (usual, fine) in WANTED[kind].items():
-        if (v := c.get(k, usual)) not in fine: raise GpubError(f"config.json says {k} = {v!r}; gpub's {kind} has {'none' if fine[0] is None else f'only {fine[0]!r}'}")
+        if (v := c.get(k, usual)) not in fine:
+            raise GpubError(f"config.json says {k} = {v!r}; gpub's {kind} has {'none' if fine[0] is None else f'only {fine[0]!r}'}")
     try: return (_gpt_settings if kind == 'gpt2' else _llama_settings)(c)
     except KeyError as e: raise GpubError(f'config.json of this {kind} lacks {e}') from None
     except (AttributeError, TypeError, ZeroDivisionError) as e: raise GpubError(f'config.json of this {kind} makes no sense: {e}') from None
@@ -128,15 +132,20 @@ def from_config(
 def _extra(c): return {k: v for k, v in c.get('gpub', {}).items() if k in EXTRA}
 
 def _gpt_settings(c):
-    if c.get('n_inner') not in (None, 4*c['n_embd']): raise GpubError(f"config.json says n_inner = {c['n_inner']}; gpub's gpt2 has only 4 x n_embd = {4*c['n_embd']}")
+    if c.get('n_inner') not in (None, 4*c['n_embd']):
+        raise GpubError(f"config.json says n_inner = {c['n_inner']}; gpub's gpt2 has only 4 x n_embd = {4*c['n_embd']}")
     return GPTConfig(vocab=c['vocab_size'], ctx=c['n_positions'], width=c['n_embd'], layers=c['n_layer'], heads=c['n_head'], tied=c.get('tie_word_embeddings', True), **_extra(c))
 
 def _llama_settings(c):
-    said = [d for k in ('rope_parameters', 'rope_scaling') if (d := c.get(k))]; rope = {k: v for d in said for k, v in d.items()} # the second is the older way
-    if kind := next((t for d in said if (t := d.get('rope_type', d.get('type', 'default'))) != 'default'), None): raise GpubError(f"config.json asks for rope scaling ({kind!r}); gpub's llama turns by plain angles only")
-    if (p := rope.get('partial_rotary_factor', c.get('partial_rotary_factor', 1))) not in (1, None): raise GpubError(f"config.json says partial_rotary_factor = {p}; gpub's llama turns all channels")
+    said = [d for k in ('rope_parameters', 'rope_scaling') if (d := c.get(k))]
+    rope = {k: v for d in said for k, v in d.items()} # the second is the older way
+    if kind := next((t for d in said if (t := d.get('rope_type', d.get('type', 'default'))) != 'default'), None):
+        raise GpubError(f"config.json asks for rope scaling ({kind!r}); gpub's llama turns by plain angles only")
+    if (p := rope.get('partial_rotary_factor', c.get('partial_rotary_factor', 1))) not in (1, None):
+        raise GpubError(f"config.json says partial_rotary_factor = {p}; gpub's llama turns all channels")
     h, d = c['num_attention_heads'], c['hidden_size']//c['num_attention_heads']
-    if c.get('head_dim') not in (None, d): raise GpubError(f"config.json says head_dim = {c['head_dim']}; gpub's llama has only hidden_size / heads = {d}")
+    if c.get('head_dim') not in (None, d):
+        raise GpubError(f"config.json says head_dim = {c['head_dim']}; gpub's llama has only hidden_size / heads = {d}")
     base = rope.get('rope_theta', c.get('rope_theta', 10_000.))
     return LlamaConfig(vocab=c['vocab_size'], ctx=c['max_position_embeddings'], width=c['hidden_size'], layers=c['num_hidden_layers'], heads=h, kv_heads=c.get('num_key_value_heads') or h, ffn=c['intermediate_size'],
                        tied=c.get('tie_word_embeddings', False), rope_base=base, norm_eps=c.get('rms_norm_eps', 1e-6), **_extra(c))
@@ -148,7 +157,8 @@ def to_tokenizer(
     "A tokenizer as the Rust library runs it"
     if not isinstance(tok, CharTokenizer): return Tokenizer.from_str(tok._tok.to_str())
     try: tok.chars.encode()
-    except UnicodeEncodeError: raise GpubError('this vocabulary holds half a surrogate pair, which tokenizer.json cannot: train on a text without') from None
+    except UnicodeEncodeError:
+        raise GpubError('this vocabulary holds half a surrogate pair, which tokenizer.json cannot: train on a text without') from None
     out = Tokenizer(models.WordLevel({c: i for i, c in enumerate(tok.chars)}))
     out.pre_tokenizer, out.decoder = pre_tokenizers.Split(Regex(r'[\s\S]'), 'isolated'), decoders.Fuse()
     return out
@@ -169,16 +179,21 @@ def read_tokenizer(
 ): # a tokenizer, None where there is none
     "The tokenizer of a Hugging Face folder; raises `GpubError` for one of another kind"
     folder = Path(folder)
-    if not (folder/'tokenizer.json').is_file(): return load_tokenizer(folder) if (folder/'merges.txt').is_file() and (folder/'vocab.json').is_file() else None
-    d = read_json(folder/'tokenizer.json'); model, cut = (x if isinstance(x, dict) else {} for x in ((d.get(k) if isinstance(d, dict) else None) for k in ('model', 'pre_tokenizer')))
+    if not (folder/'tokenizer.json').is_file():
+        return load_tokenizer(folder) if (folder/'merges.txt').is_file() and (folder/'vocab.json').is_file() else None
+    d = read_json(folder/'tokenizer.json')
+    model, cut = (x if isinstance(x, dict) else {} for x in ((d.get(k) if isinstance(d, dict) else None) for k in ('model', 'pre_tokenizer')))
     if model.get('type') == 'BPE' and cut.get('type') == 'ByteLevel' and cut.get('use_regex', True) and not cut.get('add_prefix_space', True): # GPT-2's own: the pattern is not in the file but in the library
         try: tok = Tokenizer.from_str(json.dumps(d))
-        except Exception as e: raise GpubError(f'{folder}/tokenizer.json is not a whole tokenizer file ({first_line(e)}); fetch it again') from None # tokenizers raises nothing narrower
+        except Exception as e:
+            raise GpubError(f'{folder}/tokenizer.json is not a whole tokenizer file ({first_line(e)}); fetch it again') from None # tokenizers raises nothing narrower
         tok.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(GPT2_PATTERN), 'isolated'), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
         return BPETokenizer(tok)
     if model.get('type') != 'WordLevel': return load_tokenizer(folder)
     vocab = model.get('vocab')
-    if not isinstance(vocab, dict) or not vocab or any(type(i) is not int for i in vocab.values()): raise GpubError(f'{folder}/tokenizer.json is not a whole tokenizer file (no vocabulary of texts and ids); fetch it again')
+    if not isinstance(vocab, dict) or not vocab or any(type(i) is not int for i in vocab.values()):
+        raise GpubError(f'{folder}/tokenizer.json is not a whole tokenizer file (no vocabulary of texts and ids); fetch it again')
     chars = sorted(vocab, key=vocab.get)
-    if any(len(c) != 1 for c in chars) or [vocab[c] for c in chars] != list(range(len(chars))): raise GpubError(f'{folder}: its tokenizer knows words, such as {max(chars, key=len)!r}; gpub has characters and byte pairs')
+    if any(len(c) != 1 for c in chars) or [vocab[c] for c in chars] != list(range(len(chars))):
+        raise GpubError(f'{folder}: its tokenizer knows words, such as {max(chars, key=len)!r}; gpub has characters and byte pairs')
     return CharTokenizer(chars)
