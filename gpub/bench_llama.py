@@ -6,11 +6,12 @@
 __all__ = ['MIDDLE', 'step_of', 'bench_llama', 'bench_llama_table']
 
 # %% ../nbs/lib/bench_llama.ipynb #b3edc2ee
-import statistics, time
+import statistics
 from dataclasses import replace
 import torch
 from torch.nn import functional as F
 from .bench_generate import generation_speed, in_transformers
+from .bench_prep import clocks
 from .core import machine, pick_device, pick_precision, use_threads
 from .llama import Llama, LlamaConfig
 from .sizes import flops_per_token
@@ -49,20 +50,21 @@ def bench_llama(
     theirs = in_transformers(ours).train()
     x, y = torch.randint(cfg.vocab, (2, batch, cfg.ctx), device=device)
     losses = dict(gpub=ours.loss, transformers=lambda x, y: F.cross_entropy(theirs(x, use_cache=False).logits.flatten(0, 1).float(), y.flatten()))
-    steps = {n: step_of(m, torch.compile(losses[n], dynamic=False) if compiled else losses[n], x, y, precision.dtype) for n, m in (('gpub', ours), ('transformers', theirs))}
-    first = {n: float(s()) for n, s in steps.items()}; seconds = {n: [] for n in steps}; [s() for s in steps.values()]
+    if compiled: losses = {n: torch.compile(f, dynamic=False) for n, f in losses.items()}
+    steps = {n: step_of(m, losses[n], x, y, precision.dtype) for n, m in dict(gpub=ours, transformers=theirs).items()}
+    first = {n: float(step()) for n, step in steps.items()}
+    for step in steps.values(): step() # a second one to warm up
+    sync()
+    seconds = {n: [] for n in steps}
     for r in range(rounds):
-        for n in (steps, reversed(steps))[r % 2]:
-            sync()
-            t = time.perf_counter(), time.process_time()
-            steps[n]()
-            sync()
-            seconds[n].append((time.perf_counter() - t[0], time.process_time() - t[1]))
-    mid = {n: statistics.median(s for s, _ in both) for n, both in seconds.items()}
+        for n in (steps, reversed(steps))[r % 2]: seconds[n].append(clocks(lambda: (steps[n](), sync())))
+    step_s = {n: statistics.median(wall for wall, _ in both) for n, both in seconds.items()}
     ratio, cpu = (statistics.median(b[i]/a[i] for a, b in zip(seconds['gpub'], seconds['transformers'])) for i in (0, 1))
-    out = dict(machine=machine(device), parameters=sum(p.numel() for p in ours.parameters()), ctx=cfg.ctx, batch=batch, precision=precision.name, compiled=compiled, step_s={n: round(s, 4) for n, s in mid.items()},
-               tok_s=round(batch*cfg.ctx/mid['gpub']), ratio=round(ratio, 3), cpu_ratio=round(cpu, 3) if device.type == 'cpu' else None, gflops=round(flops_per_token(cfg)*batch*cfg.ctx/mid['gpub']/1e9, 1), first_loss=first)
-    del steps, losses, ours, theirs
+    tok_s = batch*cfg.ctx/step_s['gpub']
+    out = dict(machine=machine(device), parameters=sum(p.numel() for p in ours.parameters()), ctx=cfg.ctx, batch=batch, precision=precision.name,
+               compiled=compiled, step_s={n: round(s, 4) for n, s in step_s.items()}, tok_s=round(tok_s), ratio=round(ratio, 3),
+               cpu_ratio=round(cpu, 3) if device.type == 'cpu' else None, gflops=round(flops_per_token(cfg)*tok_s/1e9, 1), first_loss=first)
+    del steps, step, losses, ours, theirs # room for the models that write
     writing = generation_speed(cfg, str(device), 128, precision=precision.name if device.type == 'cuda' else 'fp32', uncached=False, flat=False)
     del writing['preset']
     return out | dict(decoding=writing)
@@ -71,7 +73,10 @@ def bench_llama_table(
     r:dict, # what `bench_llama` returned
 ): # a line for the step, one for decoding
     "The receipt in lines"
-    w = r['decoding']; cpu = '' if r['cpu_ratio'] is None else f", {r['cpu_ratio']:.2f} in CPU time"
-    return (f"Llama of {r['parameters']:,} parameters, {r['batch']} x {r['ctx']}, {r['precision']}, {'compiled' if r['compiled'] else 'eager'}: {r['step_s']['gpub']:.3f} s a step, LlamaForCausalLM (sdpa) {r['step_s']['transformers']:.3f} s: "
-            f"{r['ratio']:.2f} times as fast{cpu}; {r['tok_s']:,} tok/s, {r['gflops']:,} GFLOP/s\n"
-            f"decoding with the cache, {w['precision']}, {w['n']} tokens: {w['tok_s']['gpub']:.1f} tok/s, its generate {w['tok_s']['transformers']:.1f}: {w['faster_than']['transformers']:.2f} times as fast, {'the same text' if w['same_text']['transformers'] else 'another text'}")
+    w, s, peer = r['decoding'], r['step_s'], 'transformers'
+    cpu = '' if r['cpu_ratio'] is None else f", {r['cpu_ratio']:.2f} in CPU time"
+    return (f"Llama of {r['parameters']:,} parameters, {r['batch']} x {r['ctx']}, {r['precision']}, {'compiled' if r['compiled'] else 'eager'}: "
+            f"{s['gpub']:.3f} s a step, LlamaForCausalLM (sdpa) {s[peer]:.3f} s: {r['ratio']:.2f} times as fast{cpu}; "
+            f"{r['tok_s']:,} tok/s, {r['gflops']:,} GFLOP/s\n"
+            f"decoding with the cache, {w['precision']}, {w['n']} tokens: {w['tok_s']['gpub']:.1f} tok/s, its generate {w['tok_s'][peer]:.1f}: "
+            f"{w['faster_than'][peer]:.2f} times as fast, {'the same text' if w['same_text'][peer] else 'another text'}")
