@@ -50,7 +50,7 @@ def step_speed(
     if device.type == 'cuda': torch.cuda.reset_peak_memory_stats()
     loss_fn = choose_loss(model, *data[0], cfg, steps + warmup, precision.dtype, say, fit)
     opts = make_optimizers(model, cfg, torch.bfloat16 if device.type == 'cuda' else torch.float32)
-    tick, losses = Clock(device, wall=True), []
+    tick, losses = Clock(device), []
     for s in train(model, lambda n, ctx: data[n], cfg, opts, 0, loss_fn, precision.dtype, torch.amp.GradScaler(device.type, enabled=precision.scaler), fit):
         if s.n >= warmup: tick()
         losses.append(s.loss)
@@ -117,7 +117,7 @@ def gpub_steps(
     steps, # to make, on the CPU
 ): # dict: seconds of each step, peak memory of this process in bytes, last loss
     "Our loop with AdamW"
-    use_threads(); seed_everything(0); cfg = GPTConfig(**model); net = GPT(cfg); tick = Clock('cpu', wall=True)
+    use_threads(); seed_everything(0); cfg = GPTConfig(**model); net = GPT(cfg); tick = Clock('cpu')
     data = Batches(tokens_for(cfg, batch, steps), ctx=cfg.ctx, batch=batch); tick()
     for s in train(net, lambda n, ctx: data[n], TrainConfig(steps=steps, batch_tokens=batch*cfg.ctx, optimizer='adamw', lr=1e-4, warmup=0, compile='no')):
         tick()
@@ -138,7 +138,7 @@ def trainer_steps(
     use_threads()
     seed_everything(0)
     cfg = GPTConfig(**model)
-    tick = Clock('cpu', wall=True)
+    tick = Clock('cpu')
     data = Batches(tokens_for(cfg, batch, steps), ctx=cfg.ctx, batch=1)
     rows = [dict(input_ids=(x := data[i][0][0]), labels=x) for i in range(steps*batch)]
     class Marks(TrainerCallback):

@@ -54,16 +54,15 @@ class Place:
         return max(self.peaks.values())
 
 class _Rows:
-    "What a DataLoader of torch asks of a data set; beside the rows the processor time they took, which another process spent"
+    "What a DataLoader of torch asks of a data set"
     def __init__(self, get): self.get = get
-    def __getitem__(self, n): began = time.process_time(); return *self.get(n), time.process_time() - began
+    def __getitem__(self, n): return self.get(n)
 
 def loader(
     p:Place,        # its file, its rows, its device
     source:str,     # cold (each page read from the disk again), mapped, ram or device
     gather:bool,    # all rows at once, not in a loop
     workers:int=0,  # processes that read ahead
-    spent=lambda s: None, # called with the processor seconds that other processes needed
 ): # function of the step -> (ids, targets)
     "The same rows, fetched in one of several ways"
     path, in_memory = p.path.with_name('cold.bin') if source == 'cold' else p.path, source in ('ram', 'device')
@@ -77,8 +76,7 @@ def loader(
     get = batches.__getitem__ if gather else loop
     if not workers: return get
     ahead = iter(torch.utils.data.DataLoader(_Rows(get), batch_size=None, sampler=range(p.train.steps), num_workers=workers, multiprocessing_context='fork'))
-    def fetch(n): x, y, s = next(ahead); spent(s); return x, y
-    return fetch
+    return lambda n: next(ahead)
 
 def survey(
     preset,        # its name, as in `SHAPES`
@@ -143,25 +141,18 @@ class Climber:
         if s['compile']: loss = torch.compile(own(loss), dynamic=False, mode=None if s['compile'] == 'default' else s['compile'])
         self.opts = make_optimizers(self.model, cfg, torch.bfloat16 if p.device.type == 'cuda' else torch.float32)
         if not s['fused']: unfuse(self.opts)
-        self.fit, self.get = Fit(self.model, cfg, say=self.notes.append), loader(p, s['source'], s['gather'], s['workers'], self.elsewhere)
+        self.fit, self.get = Fit(self.model, cfg, say=self.notes.append), loader(p, s['source'], s['gather'], s['workers'])
         self.steps = partial(train, self.model, self.fetch, cfg, self.opts, loss_fn=loss, dtype=precision.dtype, fit=self.fit,
                              scaler=torch.amp.GradScaler(p.device.type, enabled=precision.scaler))
         self.loop = self.steps(start=0)
         self.run(1); self.ready = time.perf_counter() - began
 
-    def elsewhere(self,
-        s # processor seconds
-    ):
-        "Work that other processes did is no saving on a CPU: its processor time counts like this one's"
-        if self.p.device.type == 'cpu': self.clock.waited += s/torch.get_num_threads()
-
     def fetch(self,
         n,   # number of the step
         ctx, # window, which the ladder never changes
     ): # (ids, targets)
-        "The rows of a step; what the loader waited for is added to the clock"
-        wall, busy = time.perf_counter(), time.process_time(); rows = self.get(n)
-        self.clock.waited += max(0., time.perf_counter() - wall - (time.process_time() - busy)); return rows
+        "The rows of a step"
+        return self.get(n)
 
     @contextmanager
     def around(self):
