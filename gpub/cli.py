@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['cli', 'parse_settings', 'this_command', 'train', 'sample', 'export_command', 'import_command', 'push_command', 'plan',
-           'preflight', 'doctor', 'verdict', 'bench', 'bench_shakespeare_command', 'bench_train_command',
-           'bench_generate_command', 'bench_llama_command', 'bench_prep_command', 'bench_loader_command',
-           'bench_eval_command', 'main']
+           'preflight', 'doctor', 'bench', 'bench_shakespeare_command', 'bench_train_command', 'bench_generate_command',
+           'bench_llama_command', 'bench_prep_command', 'bench_loader_command', 'bench_eval_command', 'main']
 
 # %% ../nbs/lib/cli.ipynb #cc1ee84b
 import json, os, shlex, sys
@@ -33,12 +32,12 @@ from .parallel import Relayed
 from .phases import run_command
 from .preflight import preflight as run_preflight
 from .prep_cli import data_group, prep_command
-from .folder import Interrupted
+from .folder import Interrupted, tell
 from .run import PRESETS, Run, continue_text
 from .sizes import plan_table
 from .train import Diverged
 
-# %% ../nbs/lib/cli.ipynb #1408daa8
+# %% ../nbs/lib/cli.ipynb #845aedfe
 @click.group(context_settings=dict(help_option_names=['-h', '--help'], max_content_width=110), epilog='Start with: gpub train shakespeare')
 @click.version_option(__version__, prog_name='gpub')
 def cli():
@@ -76,8 +75,8 @@ def this_command():
 def train(preset, out, data, steps, seed, device, usd_per_hour, keep, save_every, mirror, track, parallel, settings):
     """Train PRESET, or go on with it where it stopped.
 
-    Watch the loss fall and the samples improve; at the end there is a report to look at. Ctrl-C saves and exits; the
-    same command goes on from there. A folder that holds another run is refused, with the difference.
+    Watch the loss fall and the samples improve; at the end there is a report to look at. Ctrl-C saves and exits, a
+    lost connection too; the same command goes on from there. A folder that holds another run is refused, with the difference.
 
     Several GPUs: torchrun --nproc_per_node=8 -m gpub train PRESET ... trains the same run, at the same tokens per step,
     on all of them; several machines: the same line with --nnodes, --node_rank and --master_addr on each, --out on a
@@ -88,18 +87,20 @@ def train(preset, out, data, steps, seed, device, usd_per_hour, keep, save_every
 @cli.command()
 @click.argument('run')
 @click.option('--prompt', help="How the text begins.  [default: the run's own prompt]")
-@click.option('-n', '--tokens', type=click.IntRange(1), default=400, show_default=True, help='Tokens to write: characters, for a model of characters.')
+@click.option('-n', '--tokens', type=click.IntRange(1), default=400, show_default=True,
+              help='Tokens to write: characters, for a model of characters.')
 @click.option('--temperature', type=float, default=.8, show_default=True, help='0 takes the favourite, above 1 gambles.')
 @click.option('--top-k', type=int, help='Choose among the k likeliest only.')
-@click.option('--top-p', type=float, default=1., show_default=True, help='Choose among the likeliest that have this much probability together.')
+@click.option('--top-p', type=float, default=1., show_default=True,
+              help='Choose among the likeliest that have this much probability together.')
 @click.option('--repetition-penalty', type=float, default=1., show_default=True, help='Above 1 makes what was there less likely.')
 @click.option('--stop', multiple=True, help='Text of one token that ends it.')
 @click.option('--seed', type=int, default=0, show_default=True, help='Same seed, same text.')
 @click.option('--step', type=int, help='Which checkpoint.  [default: the newest]')
 def sample(run, prompt, tokens, temperature, top_k, top_p, repetition_penalty, stop, seed, step):
     "Let the model in folder RUN go on with a text; you see it as it comes."
-    for piece in continue_text(run, prompt, tokens, temperature, seed, step, stream=True, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty, stop=stop):
-        click.echo(piece, nl=False)
+    taste = dict(top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty, stop=stop)
+    for piece in continue_text(run, prompt, tokens, temperature, seed, step, stream=True, **taste): click.echo(piece, nl=False)
     click.echo()
 
 @cli.command('export')
@@ -132,7 +133,8 @@ def push_command(folder, repo, public, dry_run):
 @click.option('--gpu', help='A card by name, or cpu for this machine. An unknown name lists them.')
 @click.option('--tokens', required=True, help='To train on: 300M, 2.8B, or a number.')
 @click.option('--usd-per-hour', type=float, help='What the machine costs.  [default: the newest of the dated table]')
-@click.option('--mfu', type=float, help="Share of the card's peak to expect.  [default: a receipt, else a published speed, else what others saw]")
+@click.option('--mfu', type=float,
+              help="Share of the card's peak to expect.  [default: a receipt, else a published speed, else what others saw]")
 @click.option('--optimizer', default='muon', show_default=True, help='muon or adamw.')
 @click.option('--compare', 'compared', is_flag=True, help='All cards side by side, the cheapest per token first.')
 def plan(preset, gpu, tokens, usd_per_hour, mfu, optimizer, compared):
@@ -150,24 +152,17 @@ def plan(preset, gpu, tokens, usd_per_hour, mfu, optimizer, compared):
 @click.option('--set', 'settings', multiple=True, metavar='KEY=VALUE', help='As for gpub train.')
 def preflight(preset, data, device, gpu, usd_per_hour, settings):
     "Eight questions before a run of PRESET: does it learn, resume, fit, and what will it cost? Exit code 1 if one fails."
-    verdict(run_preflight(preset, data, parse_settings(settings), device, gpu, usd_per_hour, click.echo), lambda c: not c.ok, lambda bad: f'NOT READY: {", ".join(c.name for c in bad)}', 'ready')
+    checks = run_preflight(preset, data, parse_settings(settings), device, gpu, usd_per_hour, click.echo)
+    if bad := [c.name for c in checks if not c.ok]: raise GpubError(f'NOT READY: {", ".join(bad)}')
+    click.echo('ready')
 
 @cli.command()
 @click.argument('run')
 def doctor(run):
     "Examine the run in folder RUN: losses, schedule, checkpoints, speed. Exit code 1 if an alarm fires."
-    findings = examine_run(run); click.echo(doctor_table(findings))
-    verdict(findings, lambda f: f.level == 'alarm', lambda bad: f'{len(bad)} alarms: {", ".join(f.name for f in bad)}')
-
-def verdict(
-    answers,     # checks or findings
-    is_bad,      # whether one of them is
-    lament,      # the bad ones -> the line that says so
-    praise=None, # what is said when none is bad; None: nothing
-):
-    "Say how it ended; raises `GpubError`, for exit code 1, if it ended badly"
-    if bad := [a for a in answers if is_bad(a)]: raise GpubError(lament(bad))
-    if praise: click.echo(praise)
+    findings = examine_run(run)
+    click.echo(doctor_table(findings))
+    if bad := [f.name for f in findings if f.level == 'alarm']: raise GpubError(f"{len(bad)} alarm{'s'*(len(bad) > 1)}: {', '.join(bad)}")
 
 @cli.group()
 def bench():
@@ -176,7 +171,8 @@ def bench():
 @bench.command('shakespeare')
 @click.option('--json', 'file', help='Write the result here too.')
 @click.option('--seconds', type=click.FloatRange(1), default=180., show_default=True, help='The most each contender may use.')
-@click.option('--shape', 'shapes', multiple=True, type=click.Choice(list(PRESETS)), help='Which shapes.  [default: shakespeare and shakespeare-short]')
+@click.option('--shape', 'shapes', multiple=True, type=click.Choice(list(PRESETS)),
+              help='Which shapes.  [default: shakespeare and shakespeare-short]')
 @click.option('--transformers/--no-transformers', 'hf', default=True, help="Race transformers' GPT-2 too (extra: gpub[hub]).")
 @click.option('--data', help='A text file.  [default: tiny Shakespeare]')
 def bench_shakespeare_command(file, seconds, shapes, hf, data):
@@ -214,7 +210,8 @@ def bench_generate_command(presets, file, device, peers):
 @click.option('--compiled', is_flag=True, help='Compile both.')
 def bench_llama_command(file, device, compiled):
     "A Llama of 77M parameters, training and decoding, against transformers' (extra: gpub[hub])."
-    result = bench_llama(device=device, compiled=compiled); click.echo(bench_llama_table(result)); file_receipt(result, file)
+    result = bench_llama(device=device, compiled=compiled)
+    click.echo(bench_llama_table(result)); file_receipt(result, file)
 
 @bench.command('prep')
 @click.option('--json', 'file', help='Write the result here too.')
@@ -231,37 +228,45 @@ def bench_loader_command(file):
     result = bench_loader(); click.echo(json.dumps(result, indent=1)); file_receipt(result, file)
 
 @bench.command('eval')
-@click.option('--questions', type=click.IntRange(8), default=500, show_default=True, help='Of HellaSwag, or of lines like them where its file is absent.')
+@click.option('--questions', type=click.IntRange(8), default=500, show_default=True,
+              help='Of HellaSwag, or of lines like them where its file is absent.')
 @click.option('--preset', default='gpt2-124m', show_default=True, help='Whose shape.')
 @click.option('--json', 'file', help='Write the result here too.')
 @click.option('--device', default='auto', show_default=True, help='auto, cpu, cuda, cuda:1.')
 def bench_eval_command(questions, preset, file, device):
     "Scoring multiple choice against lm-eval's own model on the same folder (extra: gpub[eval])."
-    result = bench_eval(questions, preset, device); click.echo(bench_eval_table(result)); file_receipt(result, file)
+    result = bench_eval(questions, preset, device)
+    click.echo(bench_eval_table(result)); file_receipt(result, file)
 
 for command in prep_command, data_group, run_command, bill_command, eval_command, check_command, demo_command: cli.add_command(command)
 for command in bench_ladder_command, bench_machine_command: bench.add_command(command)
 
-# %% ../nbs/lib/cli.ipynb #845aedfe
+# %% ../nbs/lib/cli.ipynb #e5abf1fc
+def _say(text):
+    "One line on stderr, as long as there is somebody to read it"
+    if sys.stderr: tell(sys.stderr, f'gpub: {text}\n')
+
 def main():
     "The `gpub` command: runs `cli` and turns what went wrong into one line and an exit code"
     for s in sys.stdout, sys.stderr:
         getattr(s, 'reconfigure', dict)(errors='backslashreplace') # a terminal or file that lacks a letter gets its number
     try: cli.main(standalone_mode=False)
     except Interrupted as e:
-        if os.environ.get('RANK', '0') == '0': click.echo(f'gpub: {e}', err=True)
+        if os.environ.get('RANK', '0') == '0': _say(e)
         sys.exit(130)
-    except (KeyboardInterrupt, click.exceptions.Abort): click.echo('gpub: stopped', err=True); sys.exit(130)
+    except (KeyboardInterrupt, click.exceptions.Abort): _say('stopped'); sys.exit(130)
     except click.exceptions.NoArgsIsHelpError as e: click.echo(e.format_message()); sys.exit(0)
-    except click.ClickException as e: click.echo(f'gpub: {e.format_message()} (see gpub --help)', err=True); sys.exit(1)
+    except click.ClickException as e: _say(f'{e.format_message()} (see gpub --help)'); sys.exit(1)
     except GpubError as e:
         if os.environ.get('RANK', '0') == '0' or not isinstance(e, (Relayed, Diverged)):
-            click.echo(f'gpub: {e}', err=True) # of several processes one tells what all know
+            _say(e) # of several processes one tells what all know
         sys.exit(1)
     except ModuleNotFoundError as e: # an extra that no module asked about
         if (e.name or 'gpub').startswith('gpub'): raise
-        click.echo(f"gpub: this needs the package {e.name}: pip install {e.name}, or the extra that brings it: gpub[data] for prep, gpub[eval] for eval, gpub[hub] for transformers", err=True)
+        extras = 'gpub[data] for prep, gpub[eval] for eval, gpub[hub] for transformers'
+        _say(f'this needs the package {e.name}: pip install {e.name}, or the extra that brings it: {extras}')
         sys.exit(1)
     except OSError as e: # a path that no module asked about: too long, locked away, on a full disk
-        click.echo(f"gpub: {f'{e.filename}: ' if e.filename else ''}{e.strerror or e}; look at the path, its permissions and the room on its disk", err=True)
+        where = f'{e.filename}: ' if e.filename else ''
+        _say(f'{where}{e.strerror or e}; look at the path, its permissions and the room on its disk')
         sys.exit(1)

@@ -54,7 +54,8 @@ class Browser:
     def press(self, key):
         "A key, down and up: `Tab` or a character"
         code = dict(windowsVirtualKeyCode=9 if key == 'Tab' else ord(key.upper()))
-        for kind in ('rawKeyDown' if key == 'Tab' else 'keyDown', 'keyUp'): self('Input.dispatchKeyEvent', type=kind, key=key, **code, **({'text': key} if kind == 'keyDown' else {}))
+        for kind in ('rawKeyDown' if key == 'Tab' else 'keyDown', 'keyUp'):
+            self('Input.dispatchKeyEvent', type=kind, key=key, **code, **({'text': key} if kind == 'keyDown' else {}))
 
     def picture(self, path, whole=True):
         path.write_bytes(base64.b64decode(self('Page.captureScreenshot', captureBeyondViewport=whole)['data'])); return path

@@ -25,7 +25,8 @@ def small_disk(tmp_path):
     d = tmp_path/'disk'; d.mkdir(); mounted = []
     def size(kb):
         if sys.platform != 'linux' or os.geteuid(): pytest.skip('mounting a small disk needs root on Linux')
-        done = subprocess.run(['mount', *(['-o', f'remount,size={kb}k'] if mounted else ['-t', 'tmpfs', '-o', f'size={kb}k', 'tmpfs']), str(d)], capture_output=True, text=True)
+        how = ['-o', f'remount,size={kb}k'] if mounted else ['-t', 'tmpfs', '-o', f'size={kb}k', 'tmpfs']
+        done = subprocess.run(['mount', *how, str(d)], capture_output=True, text=True)
         if done.returncode: pytest.skip(f'no small disk can be mounted here: {done.stderr.strip()}')
         mounted.append(kb); return d
     yield size

@@ -1,5 +1,5 @@
-"""What README and CONTRIBUTING promise: commands that exist, links that lead somewhere, figures that are the published ones."""
-import json, re
+"""What README and CONTRIBUTING promise: commands that exist, links that lead somewhere, figures that are the published ones; and how `gpub` starts."""
+import json, os, re, subprocess, sys
 import pytest, yaml
 from gpub.cli import cli
 from gpub.gpt import GPTConfig, count_params
@@ -39,7 +39,9 @@ if 'google.colab' in str(get_ipython()):
 
 def test_chapters_open_in_colab(root):
     "Not installed editable: a notebook that runs already would not find it"
-    for p in sorted((root/'nbs').glob('season*/*.ipynb')): assert COLAB.format(p.parent.name) in [''.join(c['source']) for c in json.loads(p.read_text(encoding='utf-8'))['cells']], p.name
+    for p in sorted((root/'nbs').glob('season*/*.ipynb')):
+        sources = [''.join(c['source']) for c in json.loads(p.read_text(encoding='utf-8'))['cells']]
+        assert COLAB.format(p.parent.name) in sources, p.name
 
 def facts(root):
     "The figures the README's table of models may quote, per row"
@@ -51,8 +53,10 @@ def facts(root):
     first = big['phases'][:4]
     assert total['at_step'] == first[-1]['step_end'] == 90_000
     billion = lambda n, digits=1: f'{n / 1e9:.{digits}f}'
-    return [{f"{count_params(GPTConfig(vocab=65, ctx=256, width=128, layers=2, heads=4)):,}", '2', model['char-400k']['layers'], small['dataset_mb'], small['minutes'], small['rows'][-1]['train_loss']},
-            {f"{model['gpt2-134m']['computed']['exact']:,}", model['gpt2-134m']['layers'], '2', gpt2['epochs'], billion(load('data')['datasets'][2]['train_tokens_from_steps']),
+    ours = count_params(GPTConfig(vocab=65, ctx=256, width=128, layers=2, heads=4))
+    return [{f'{ours:,}', '2', model['char-400k']['layers'], small['dataset_mb'], small['minutes'], small['rows'][-1]['train_loss']},
+            {f"{model['gpt2-134m']['computed']['exact']:,}", model['gpt2-134m']['layers'], '2', gpt2['epochs'],
+             billion(load('data')['datasets'][2]['train_tokens_from_steps']),
              *re.findall(r'\d+', gpt2['gpu']), gpt2['hours_total_stated'], f"{gpt2['compute_units_total']:,}", gpt2['rows'][-1]['train_loss']},
             {f"{model['gpub-1b']['computed']['exact']:,}", model['gpub-1b']['layers'], billion(total['tokens_exact']), *re.findall(r'\d+', big['gpu']),
              f"{sum(p['hours_computed'] for p in first):.0f}", total['cost_usd'], first[-1]['train_loss_end']}]
@@ -78,11 +82,30 @@ def test_readme_quotes_our_own_run(root):
     text, run = (root/'README.md').read_text(encoding='utf-8'), root/'data/runs/shakespeare'
     config, bill = (json.loads((run/f'{n}.json').read_text(encoding='utf-8')) for n in ('config', 'bill'))
     section = re.search(r'^## What `make train` gave us\n(.*?)^## ', text, re.M | re.S)[1]
-    for figure in (f"{bill['val_loss']:.2f} nats/char", f"{bill['val_bpb']:.2f} bits per byte", f"{bill['seconds']/60:.1f} minutes", config['machine']['cpu'], f"{config['parameters']:,}", f"${bill['usd']:.2f}"):
-        assert figure in section, figure
+    figures = (f"{bill['val_loss']:.2f} nats/char", f"{bill['val_bpb']:.2f} bits per byte", f"{config['reference']['uniform']:.2f} nats",
+               f"{bill['seconds']/60:.1f} minutes", config['machine']['cpu'], f"{config['parameters']:,}", f"${bill['usd']:.2f}")
+    for figure in figures: assert figure in section, figure
     assert config['data']['source'] == 'tiny shakespeare' and config['parameters'] == 437_888
 
 def test_readme_samples_are_the_runs(root):
-    text, rows = (root/'README.md').read_text(encoding='utf-8'), [json.loads(l) for l in (root/'data/runs/shakespeare/samples.jsonl').read_text(encoding='utf-8').splitlines()]
+    text, samples = (root/'README.md').read_text(encoding='utf-8'), (root/'data/runs/shakespeare/samples.jsonl').read_text(encoding='utf-8')
+    rows = [json.loads(l) for l in samples.splitlines()]
     quoted = re.findall(r'^\| (\d+) \| `(.+)` \|$', text, re.M); known = {str(r['step']): r['text'] for r in rows}
     assert len(quoted) > 2 and [s for s, t in quoted if f'\n{t}' not in known.get(s, '')] == []
+
+def started(root, folder, argv, before=()):
+    "(exit code, what it said) of `gpub` where Ctrl-C comes while torch is on its way"
+    (folder/'torch.py').write_text('import signal; signal.raise_signal(signal.SIGINT); raise SystemExit("went on")')
+    env = os.environ | {'PYTHONPATH': f'{folder}{os.pathsep}{root}'}
+    done = subprocess.run([*before, sys.executable, *argv, 'doctor', 'x'], cwd=folder, env=env, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout + done.stderr
+
+@pytest.mark.parametrize('how', ('module', 'script'))
+def test_ctrl_c_while_torch_is_on_its_way(root, tmp_path, how):
+    module, name = re.search(r'^console_scripts = gpub=(\S+):(\w+)$', (root/'settings.ini').read_text(encoding='utf-8'), re.M).groups()
+    argv = ['-m', 'gpub'] if how == 'module' else ['-c', f'from {module} import {name}; {name}()']
+    assert started(root, tmp_path, argv) == (130, 'gpub: stopped\n')
+
+@pytest.mark.skipif(sys.platform == 'win32', reason='a job that ignores Ctrl-C is made by a shell')
+def test_a_job_that_ignores_ctrl_c_goes_on(root, tmp_path):
+    assert started(root, tmp_path, ['-m', 'gpub'], ['sh', '-c', 'trap "" INT; exec "$@"', 'sh']) == (1, 'went on\n')

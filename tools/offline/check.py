@@ -44,7 +44,8 @@ def broken(site):
             elif to and not (site/to[0]).is_file(): out.append(f'{name}: loads {url}, and there is no such file')
         out += [f'{name}: picture {src} has no words (alt)' for src, alt in page.pictures if not alt or alt.endswith(('.png', '.svg'))]
     for css in site.rglob('*.css'):
-        out += [f'{css.relative_to(site).as_posix()}: loads {m[1]}' for m in re.finditer(r'''(?:url\(|@import )\s*['"]?((?:https?:)?//[^'")\s]+)''', css.read_text(encoding='utf-8'))]
+        elsewhere = re.findall(r'''(?:url\(|@import )\s*['"]?((?:https?:)?//[^'")\s]+)''', css.read_text(encoding='utf-8'))
+        out += [f'{css.relative_to(site).as_posix()}: loads {url}' for url in elsewhere]
     return out
 
 def main(site):
