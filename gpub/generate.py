@@ -8,7 +8,7 @@ __all__ = ['LAYS', 'Memory', 'number', 'Taste', 'penalise', 'chances', 'choose',
            'stop_ids', 'stream_text', 'write']
 
 # %% ../nbs/lib/generate.ipynb #db7c6136
-import codecs, copy, math, platform, time, timeit
+import codecs, copy, math, platform, timeit
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -209,7 +209,8 @@ def last_only(
     one = copy.copy(model); one._modules = {**model._modules, 'norm': Last(model.norm)}
     return one
 
-LAYS = dict(plain=lambda w_oi: w_oi, turned=lambda w_oi: w_oi.t().contiguous().t(), packed=lambda w_oi: torch.ops.mkldnn._reorder_linear_weight(w_oi, 1)) # the last in blocks, as oneDNN reads them
+LAYS = dict(plain=lambda w_oi: w_oi, turned=lambda w_oi: w_oi.t().contiguous().t(),
+            packed=lambda w_oi: torch.ops.mkldnn._reorder_linear_weight(w_oi, 1)) # in blocks, as oneDNN reads them
 
 def times(
     x,           # (..., i)
@@ -227,11 +228,11 @@ def best_lay(
 ): # name from `LAYS`
     "How a matrix must lie for this processor to multiply a single row fastest: raced once, on more weights than a cache holds"
     x, seconds = torch.ones(1, 768, dtype=dtype), {}
-    block = (torch.backends.mkldnn.is_available() and platform.machine() in ('x86_64', 'AMD64') and (dtype == torch.float32 or cpu_has_bf16())
-             and all(hasattr(torch.ops.mkldnn, op) for op in ('_reorder_linear_weight', '_linear_pointwise'))) # not public: another torch may lack them
+    here = torch.backends.mkldnn.is_available() and platform.machine() in ('x86_64', 'AMD64') and (dtype == torch.float32 or cpu_has_bf16())
+    block = here and all(hasattr(torch.ops.mkldnn, op) for op in ('_reorder_linear_weight', '_linear_pointwise')) # not public: may be gone
     for lay in LAYS if block else ('plain', 'turned'):
         ws = [LAYS[lay](torch.ones(3072, 768, dtype=dtype)) for _ in range(4)]
-        seconds[lay] = min(timeit.repeat(lambda: [times(x, w, None, lay) for w in ws], number=1, repeat=5, timer=time.process_time))
+        seconds[lay] = min(timeit.repeat(lambda: [times(x, w, None, lay) for w in ws], number=1, repeat=7))
     return min(seconds, key=seconds.get)
 
 class Laid(TorchFunctionMode):
@@ -253,7 +254,7 @@ def laid(
     model,     # with `.tok`; its weights are copied again when they have changed since the last call
     n:int=256, # tokens to come
 ): # context manager
-    "`Laid` in the fastest way, where it pays: on a CPU, for 100 tokens or more, since copying takes the time of some; copies of up to 3 GB, kept as long as the model and its weights stay"
+    "`Laid` in the fastest way, where it pays: on a CPU, for 100 tokens or more; copies of up to 3 GB, kept while the weights stay the same"
     w, size = model.tok.weight, sum(p.numel()*p.element_size() for p in model.parameters())
     if w.device.type != 'cpu' or w.is_inference() or size > 3e9 or w.dtype not in (torch.float32, torch.bfloat16): return nullcontext()
     key = tuple((p.data_ptr(), p._version) for p in model.parameters()); known, mode = _LAID.get(model, (None, None))
@@ -273,7 +274,8 @@ def lean(
         w = w.t().contiguous()
         return (lambda x_bc: torch.mm(x_bc, w)) if b is None else (lambda x_bc: torch.addmm(b, x_bc, w))
     def linear(m): return affine(m.weight, m.bias)
-    parts = [(norm(k.norm1), linear(k.attn.qkv), linear(k.attn.proj), norm(k.norm2), linear(k.ffn.up), linear(k.ffn.down)) for k in model.blocks]
+    parts = [(norm(k.norm1), linear(k.attn.qkv), linear(k.attn.proj), norm(k.norm2), linear(k.ffn.up), linear(k.ffn.down))
+             for k in model.blocks]
     last, head = norm(model.norm), affine((model.head or model.tok).weight)
     def step(memory, ids_b1):
         memory.open(1); b = ids_b1.size(0)
@@ -322,11 +324,9 @@ def check_rows(
     vocab,   # how many ids the model knows
 ): # lists of ints
     "The prompts as plain numbers; raises `GpubError` for an empty one or an id outside the vocabulary"
-    if not len(prompts): raise GpubError('the prompt is empty; give at least one token')
     rows = [[int(i) for i in p] for p in prompts]
-    for k, r in enumerate(rows):
-        if not r:
-            raise GpubError(f'prompt {k + 1} of {len(rows)} is empty; give at least one token' if len(rows) > 1 else 'the prompt is empty; give at least one token')
+    for k, r in enumerate(rows or [[]], 1):
+        if not r: raise GpubError(f"{f'prompt {k} of {len(rows)}' if len(rows) > 1 else 'the prompt'} is empty; give at least one token")
         if bad := [i for i in r if not 0 <= i < vocab]:
             raise GpubError(f'the prompt has the id {bad[0]}, and the model knows 0 to {vocab - 1}: was it made by another tokenizer?')
     return rows
@@ -359,7 +359,8 @@ def generate(
     "Go on with texts; raises `GpubError` with one line for anything that makes no sense"
     cfg, taste = model.cfg, Taste(temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty)
     for name, x, low, high in ('n', n, 1, math.inf), ('slide', slide, 1, cfg.ctx), ('seed', seed, 0, math.inf):
-        number(name, x, lambda x: isinstance(x, int) and low <= x <= high, f'a whole number of at least {low}' + (f' and at most {high}' if high < math.inf else ''))
+        most = f' and at most {high}' if high < math.inf else ''
+        number(name, x, lambda x: isinstance(x, int) and low <= x <= high, f'a whole number of at least {low}{most}')
     one = len(prompts) > 0 and not hasattr(prompts[0], '__len__') or getattr(prompts, 'ndim', 0) == 1
     rows, stop = check_rows([prompts] if one else prompts, cfg.vocab), set(stop)
     if bad := [i for i in stop if not (isinstance(i, (int, np.integer)) and 0 <= i < cfg.vocab)]:
