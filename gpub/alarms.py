@@ -115,7 +115,8 @@ def check_attention(
     "What attention keeps for the backward pass grows with the context, not with its square; raises `Alarm`"
     small, large = (saved_bytes(lambda: attend(*torch.randn(3, 1, 2, n, 16, requires_grad=True))) for n in (t, 2*t))
     if large > 3*small:
-        raise Alarm(f'attention keeps {large/small:.1f} times the memory for twice the context: it stores a score for every pair of positions',
+        raise Alarm(f'attention keeps {large/small:.1f} times the memory for twice the context: '
+                    'it stores a score for every pair of positions',
                     'use a fused kernel: F.scaled_dot_product_attention')
 
 def saved_bytes(
@@ -157,7 +158,8 @@ def check_state(
     lost, extra = [k for k in wanted if k not in found], [k for k in found if k not in wanted]
     if lost:
         raise Alarm(f'the saved state lacks {lost[0]!r}' + (f' and {len(lost) - 1} more' if lost[1:] else ''),
-                    'build the model from the configuration saved with it (a tied head has no weight of its own), and load with strict=True')
+                    'build the model from the configuration saved with it (a tied head has no weight of its own), '
+                    'and load with strict=True')
     if extra:
         raise Alarm(f'the saved state has {extra[0]!r}' + (f' and {len(extra) - 1} more' if extra[1:] else '') + ', which the model lacks',
                     'build the model from the configuration saved with it')
@@ -202,7 +204,8 @@ def check_mfu(
     "The device is busy; raises `Alarm` when it mostly waits"
     if not mfu >= least:
         raise Alarm(f'{mfu:.1%} of the matmul peak is used, {least:.0%} is the least to expect',
-                    'measure where a step goes; then larger micro-batches, lower precision, compile, no .item() in the loop, a loader of its own')
+                    'measure where a step goes; then larger micro-batches, lower precision, compile, '
+                    'no .item() in the loop, a loader of its own')
 
 def check_memory(
     parts, # name -> bytes

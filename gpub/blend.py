@@ -96,15 +96,14 @@ class Encoded:
         split, # train or val
         quota  # tokens, at most those of the split
     )->tuple: # (hash, tokens of the document with that hash): documents with smaller hashes are taken whole
-        "Which documents make `quota` tokens exactly: a random sample that does not depend on their order, found in two passes and little memory"
-        bins = np.zeros(1 << 16, np.int64)
-        for h, n, m in (self.docs(i, split) for i in range(len(self.parts))): np.add.at(bins, h[m] >> np.uint64(48), n[m])
+        "Which documents make `quota` tokens exactly: a random sample whatever their order, found in two passes and little memory"
+        docs = lambda: (self.docs(i, split) for i in range(len(self.parts)))
+        bins = np.zeros(1 << 16, np.int64) # tokens by the first 16 bits of the hash
+        for h, n, m in docs(): np.add.at(bins, h[m] >> np.uint64(48), n[m])
         before = np.cumsum(bins) - bins; b = np.searchsorted(before + bins, quota)
-        inside = [(h[k], n[k]) for h, n, m in (self.docs(i, split) for i in range(len(self.parts))) for k in [m & (h >> np.uint64(48) == b)]]
+        inside = [(h[k], n[k]) for h, n, m in docs() for k in [m & (h >> np.uint64(48) == b)]] # of the bin where the quota is reached
         h, n = (np.concatenate(a) for a in zip(*inside))
-        order = np.argsort(h)
-        ends = before[b] + np.cumsum(n[order])
-        k = np.searchsorted(ends, quota)
+        order = np.argsort(h); ends = before[b] + np.cumsum(n[order]); k = np.searchsorted(ends, quota)
         return h[order[k]], int(quota - ends[k] + n[order[k]])
 
     def pick(self,
@@ -129,7 +128,7 @@ def drop_duplicates(
     near,    # similarity from which documents count as the same; `None`: equal ones only
     folder   # gets a file of all signatures
 ):
-    "Mark all but the first of equal (1) and of similar (2) documents, over all sources; memory: four bytes a document, and what `repeats` and `near_repeats` bound"
+    "Mark all but the first of equal (1) and of similar (2) documents, over all sources, in 4 bytes each and what the two searches need"
     parts = [p for s in sources for p in s.parts]
     drops = [d for s in sources for d in s.drop]
     flat = np.zeros(sum(map(len, drops)), np.uint8)
@@ -145,7 +144,8 @@ def drop_duplicates(
             for p, d in zip(s.parts, s.drop):
                 if n := int((d == code).sum()):
                     s.counts.dropped[why] += n; s.counts.kept -= n
-                    s.counts.examples[why] = (s.counts.examples.get(why, []) + [x for x, c in zip(load(p, 'names')[0].tobytes().decode().split('\n'), d) if c == code])[:5]
+                    names = [x for x, c in zip(load(p, 'names')[0].tobytes().decode().split('\n'), d) if c == code]
+                    s.counts.examples[why] = (s.counts.examples.get(why, []) + names)[:5]
 
 def mixture(
     available, # {source: tokens}
@@ -166,13 +166,14 @@ def steps(
     out, report = [], {}
     for split in ('train', 'val'):
         have = {s.name: s.tokens(split) for s in sources}
-        if split == 'train' and weights and (none := [s for s in sources if not have[s.name]]):
-            raise GpubError(f'{none[0].name}: no document is left of {none[0].counts.seen:,} ({dict(none[0].counts.dropped.most_common(3))}): change the rules, or leave the source out')
+        if split == 'train' and weights and (none := next((s for s in sources if not have[s.name]), None)):
+            why = dict(none.counts.dropped.most_common(3))
+            raise GpubError(f'{none.name}: no document is left of {none.counts.seen:,} ({why}): change the rules, or leave the source out')
         want = mixture(have, weights, total if split == 'train' else None)
         for i, s in enumerate(sources):
             whole, rest = divmod(want[s.name], have[s.name]) if have[s.name] else (0, 0)
             passes = [None]*whole + ([s.cutoff(split, rest)] if rest else [])
             out += [(i, split, c, k) for c in passes for k in range(len(s.parts))]
-            report.setdefault(s.name, {})[split] = dict(available=have[s.name], tokens=want[s.name], epochs=round(want[s.name]/max(have[s.name], 1), 6),
-                                                        share=round(want[s.name]/max(sum(want.values()), 1), 6))
+            n, epochs, share = want[s.name], want[s.name]/max(have[s.name], 1), want[s.name]/max(sum(want.values()), 1)
+            report.setdefault(s.name, {})[split] = dict(available=have[s.name], tokens=n, epochs=round(epochs, 6), share=round(share, 6))
     return out, report

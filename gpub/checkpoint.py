@@ -70,7 +70,8 @@ def checkpoints(
 ): # folders, newest first
     "Finished checkpoints of a run, whole or not"
     # `.old` is the one being replaced: it counts until its successor is in place
-    found = [(int(m[1]), not m[2], p) for p in Path(run_dir, 'checkpoints').glob('step-*') if (m := re.fullmatch(r'step-(\d{8,})(\.old)?', p.name))]
+    named = ((re.fullmatch(r'step-(\d{8,})(\.old)?', p.name), p) for p in Path(run_dir, 'checkpoints').glob('step-*'))
+    found = [(int(m[1]), not m[2], p) for m, p in named if m]
     return [p for *_, p in sorted(found, reverse=True)]
 
 class Damaged(GpubError):
@@ -93,10 +94,19 @@ def verify(
     if record['format'] > FORMAT:
         raise GpubError(f'{folder} has format {record["format"]}, this gpub reads up to {FORMAT}: upgrade gpub (pip install -U gpub)')
     if record.get('seal') != _seal(record): raise Damaged(f'{folder}: state.json was changed after it was written')
-    for name in files: _verify_file(folder/name, record['files'][name])
+    if not isinstance(record.get('step'), int) or not isinstance(record.get('state'), dict):
+        raise Damaged(f'{folder}: state.json lacks its step or its state')
+    for name in files: _verify_file(folder/name, _described(folder, record, name))
     return record
 
 # %% ../nbs/lib/checkpoint.ipynb #b9690e81
+def _described(folder, record, name):
+    "What a record says of a file: its size, its checksum, the names that share a tensor"
+    d = record['files'].get(name) if isinstance(record.get('files'), dict) else None
+    if not isinstance(d, dict) or not all(isinstance(d.get(k), kind) for k, kind in dict(size=int, sha256=str, tied=dict).items()):
+        raise Damaged(f'{folder}: state.json does not describe {name}')
+    return d
+
 def _verify_file(path, want):
     if not path.is_file(): raise Damaged(f'{path} is missing')
     if (n := path.stat().st_size) != want['size']: raise Damaged(f'{path} has {n:,} bytes, {want["size"]:,} were written')
@@ -131,7 +141,8 @@ def _begin(run_dir, step, parts, keep):
     root = Path(run_dir, 'checkpoints'); temp = root/f'.tmp-step-{step:08d}'
     with _told(step, root):
         _clear(root)
-        _need_room(root, sum(t.nbytes + 256 for tensors, _ in parts.values() for t in tensors.values()) + 2**16) # names, shapes and state.json
+        # 256 bytes for a tensor's name and shape, and some for state.json
+        _need_room(root, sum(t.nbytes + 256 for tensors, _ in parts.values() for t in tensors.values()) + 2**16)
         temp.mkdir()
     return temp
 
@@ -175,7 +186,7 @@ def _is_milestone(folder):
 def _step(folder): return int(folder.stem[5:])
 
 def _rotate(root, step, keep):
-    "Delete all but the last `keep` up to `step` and the milestones, each first renamed so that half a deletion never looks like a checkpoint"
+    "Delete all but the last `keep` up to `step` and the milestones, first renamed: half a deletion never looks like a checkpoint"
     done = [p for p in checkpoints(root.parent) if p.suffix != '.old' and _step(p) <= step]
     for p in [*root.glob('step-*.old'), *(p for p in done[keep:] if not _is_milestone(p))]:
         _delete(p.rename(root/f'.tmp-gone-{p.name}'))
@@ -230,12 +241,13 @@ def _newest(run_dir, files, say):
         except Damaged as e: bad.append(e); say(f'skipped a damaged checkpoint: {e}')
         else: return folder, record
     if bad:
-        raise Damaged(f'{run_dir}: none of its {len(bad)} checkpoints is whole (newest: {bad[0]}); restore one, or start again in another folder')
+        raise Damaged(f'{run_dir}: none of its {len(bad)} checkpoints is whole (newest: {bad[0]}); '
+                      'restore one, or start again in another folder')
 
 def _read(path, tied):
-    try: tensors = load_file(path)
+    try: tensors = load_file(path); return tensors | {name: tensors[first] for name, first in tied.items()}
     except SafetensorError as e: raise Damaged(f'{path} is not a safetensors file: {first_line(e)}') from None
-    return tensors | {name: tensors[first] for name, first in tied.items()}
+    except (KeyError, TypeError): raise Damaged(f'{path} lacks a tensor that state.json says has a second name') from None
 
 # %% ../nbs/lib/checkpoint.ipynb #0c8ff28b
 @torch.no_grad()
@@ -265,7 +277,7 @@ class Saver:
         state:dict,      # anything JSON
         milestone=False, # True: never rotated away
     ):
-        "Copy what `save_checkpoint` takes, return, and write it behind; raises GpubError if the last write failed, or if there is no room for this one"
+        "Copy what `save_checkpoint` takes, return, and write behind; raises GpubError if the last write failed or there is no room"
         self._written()
         parts = {MODEL: untie(model), OPTIMIZER: untie(optimizer)}
         temp = _begin(self.run_dir, step, parts, self.keep)
@@ -300,7 +312,7 @@ def mirror_run(
     mirror,     # where it should also be, made if it is not there
     keep:int=3, # the rule of rotation, as in `save_checkpoint`
 ):
-    "Bring a mirror up to date, every checkpoint verified there; raises GpubError or OSError, with the mirror's older checkpoints as they were"
+    "Bring a mirror up to date, every checkpoint verified there; raises GpubError or OSError, the mirror's older checkpoints as they were"
     run_dir, mirror = Path(run_dir), Path(mirror)
     _same_run(run_dir, mirror)
     _clear(mirror/'checkpoints'); _copy_small(run_dir, mirror)
@@ -315,7 +327,7 @@ def restore_from_mirror(
     run_dir,   # the run folder, perhaps empty, perhaps behind
     mirror,    # what `mirror_run` filled
     say=print, # called with one line when something is brought back, and for every damaged checkpoint passed over
-): # the checkpoint brought back, None if there was no need; raises GpubError when the mirror is another run's, or nothing in it is whole and nothing is here
+): # the checkpoint brought back, None if there was no need; raises GpubError for another run's mirror, or when nothing is whole
     "Bring the newest whole checkpoint of a mirror home, with configuration and logs, if it is newer than what is here"
     run_dir, mirror = Path(run_dir), Path(mirror)
     if not checkpoints(mirror): return None
@@ -339,7 +351,8 @@ def _same_run(run_dir, mirror):
     a, b = mirror/'config.json', run_dir/'config.json'
     there = mirror.resolve()
     if run_dir.resolve() in (there, *there.parents): raise GpubError(f'the mirror {mirror} is inside the run folder: choose another disk')
-    if a.exists() and b.exists() and (diff := differences(read_json(a), read_json(b))):
+    if not (a.exists() and b.exists()): return
+    if diff := differences(*(c if isinstance(c := read_json(p), dict) else {'config.json': c} for p in (a, b))):
         more = f' and {len(diff) - 3} more' if len(diff) > 3 else ''
         raise GpubError(f'the mirror {mirror} holds another run: {"; ".join(diff[:3])}{more}. Choose another folder for it')
 

@@ -18,7 +18,7 @@ import torch
 from safetensors import safe_open
 from .alarms import Alarm, check_mfu, check_state
 from .checkpoint import MODEL, Damaged, checkpoints, verify
-from .core import GpubError, read_json
+from .core import GpubError, first_line, read_json
 from .folder import differences, fixed
 from .llama import build
 from .plays import sees_future
@@ -50,7 +50,8 @@ def check_birth(
     "The first loss is near ln V, that of a model that knows nothing"
     (step, first), guess = _values(rows, 'loss')[0], math.log(vocab)
     if first > max(guess, most) + give:
-        raise Alarm(f'loss {first:.2f} at step {step} is above {max(guess, most):.2f}, where this initialisation begins (guessing: ln {vocab} = {guess:.2f})',
+        raise Alarm(f'loss {first:.2f} at step {step} is above {max(guess, most):.2f}, where this initialisation begins '
+                    f'(guessing: ln {vocab} = {guess:.2f})',
                     'look at the scale of the initial weights, and whether targets belong to this vocabulary')
     if step <= 1 and first < guess - give:
         raise Alarm(f'loss {first:.2f} at step {step} is below ln {vocab} = {guess:.2f} before anything was learned',
@@ -97,7 +98,8 @@ def check_gap(
         raise Alarm(f'validation is at {last[1]:.3f}, training at {now:.3f}: more than {gap:.0%} apart',
                     'more text, fewer epochs or a smaller model; and look whether both are measured in the same way')
     if last[1] > best[1]*(1 + most):
-        raise Alarm(f'validation rose from {best[1]:.3f} at step {best[0]:,} to {last[1]:.3f} at step {last[0]:,}: the model learns its text by heart',
+        raise Alarm(f'validation rose from {best[1]:.3f} at step {best[0]:,} to {last[1]:.3f} at step {last[0]:,}: '
+                    'the model learns its text by heart',
                     f'use the checkpoint near step {best[0]:,}; more text, fewer epochs or a smaller model')
     return f'best validation {best[1]:.3f} at step {best[0]:,}, last {last[1]:.3f}'
 
@@ -218,9 +220,10 @@ def check_shapes(
     "The newest whole checkpoint is one of this model"
     if not (folder := _whole(run_dir)): return 'no checkpoint to compare'
     check_state(saved_shapes(folder), _model(config).state_dict())
-    then = _identity(folder)
-    if diff := differences(*(fixed(c, CHANGEABLE) for c in (then, {k: config.get(k, {}) for k in then}))): # a resumed run may change the others
-        raise Alarm(f'{folder.name} was saved by another configuration: {diff[0]}'.replace('this run', 'checkpoint').replace('asked', 'config.json'),
+    then = _identity(folder); now = {k: config.get(k, {}) for k in then}
+    if diff := differences(fixed(then, CHANGEABLE), fixed(now, CHANGEABLE)): # a resumed run may change the others
+        found = diff[0].replace('this run', 'checkpoint').replace('asked', 'config.json')
+        raise Alarm(f'{folder.name} was saved by another configuration: {found}',
                     'restore the config.json the run began with')
     return f'{folder.name} fits config.json'
 
@@ -262,9 +265,12 @@ def check_finished(
 ):
     "A finished run has its bill and its report"
     if left: return f'{left:,} steps to go'
+    again = 'run the same training command again: it writes them and ends'
     if gone := [f for f in ('bill.json', 'report.html') if not Path(run_dir, f).is_file()]:
-        raise Alarm(f"{' and '.join(gone)} missing although the run is finished",
-                    'run the same training command again: it writes them and ends')
+        raise Alarm(f"{' and '.join(gone)} missing although the run is finished", again)
+    bill = read_json(Path(run_dir, 'bill.json'))
+    if odd := [k for k in ('seconds', 'usd', 'tokens') if not isinstance(bill, dict) or not isinstance(bill.get(k), (int, float))]:
+        raise Alarm(f'bill.json has no number for {odd[0]}', again)
     return 'bill and report written'
 
 def check_samples(
@@ -337,15 +343,16 @@ def _ask(facts, name, level, check):
     try: return Finding('ok', name, check(facts))
     except Alarm as e: return Finding(level, name, e.what, e.do)
     except GpubError as e: return Finding('alarm', name, str(e))
-    except (KeyError, TypeError, OSError) as e:
-        return Finding('alarm', name, f'cannot be read ({type(e).__name__}: {e})', 'a file of the run was edited or damaged: restore it')
+    except Exception as e: # whatever a damaged file makes of a check is what the check found
+        found = f'cannot be read ({type(e).__name__}: {first_line(e)})'
+        return Finding('alarm', name, found, 'a file of the run was edited or damaged: restore it')
 
 def doctor_table(
     findings # as `doctor` gives them
 ): # text
     "The findings for people: what is wrong first"
     order = sorted(findings, key=lambda f: ('alarm', 'warn', 'ok').index(f.level))
-    lines = [f'{f.level:<6}{f.name:<16}{f.what}' + (f'\n{"":22}-> {f.do}' if f.do else '') for f in order]
+    lines = [f'{f.level:<6}{f.name:<16}{f.what}' + (f'\n{"":6}-> {f.do}' if f.do else '') for f in order]
     bad = {k: sum(f.level == k for f in findings) for k in ('alarm', 'warn')}
     count = lambda n, what: f"{n} {what}{'s' * (n != 1)}"
     return '\n'.join([*lines, f"{len(findings)} checks: {count(bad['alarm'], 'alarm')}, {count(bad['warn'], 'warning')}"])

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['differences', 'append', 'cut_log', 'fixed', 'open_folder', 'lock', 'stop_flag', 'Interrupted', 'disk_errors', 'clock',
-           'Progress']
+           'tell', 'Progress']
 
 # %% ../nbs/lib/folder.ipynb #34e62b56
 import errno, json, os, signal, sys, threading
@@ -113,13 +113,18 @@ def _grab(file):
 def stop_flag(
     say=print # told once that the run is stopping
 ): # a `threading.Event`
-    "An event that Ctrl-C and SIGTERM set; the second Ctrl-C is an ordinary one"
+    "An event that Ctrl-C, SIGTERM and a lost connection (SIGHUP, unless `nohup` ignores it) set; the second Ctrl-C is an ordinary one"
     flag, old = threading.Event(), {}
     def handle(signum, frame):
-        if flag.is_set(): raise KeyboardInterrupt
-        flag.set(); say('\nstopping after this step ...')
+        if flag.is_set():
+            if signum == signal.SIGINT: raise KeyboardInterrupt
+            return # the others come twice by themselves: from the system, and from a shell
+        flag.set()
+        try: say('\nstopping after this step ...')
+        except (OSError, RuntimeError): pass # nobody is there to be told, or the signal broke into the writing of a line
     if threading.current_thread() is threading.main_thread(): # elsewhere Python does not allow handlers
-        old = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
+        heard = [getattr(signal, name) for name in ('SIGINT', 'SIGTERM', 'SIGHUP') if hasattr(signal, name)] # Windows has no SIGHUP
+        old = {s: signal.signal(s, handle) for s in heard if s in (signal.SIGINT, signal.SIGTERM) or signal.getsignal(s) != signal.SIG_IGN}
     try: yield flag
     finally:
         for s, h in old.items(): signal.signal(s, h)
@@ -147,6 +152,15 @@ def clock(
     "Minutes and seconds, as 2:05"
     return f'{int(seconds)//60}:{int(seconds)%60:02d}'
 
+def tell(
+    out,  # a stream with a file below it, such as `sys.stdout`
+    text, # line ends included
+):
+    "Write at once; when the terminal is gone, or nobody reads the pipe any more, this and all that follows goes nowhere and stops nobody"
+    try: out.write(text); out.flush()
+    except OSError:
+        with open(os.devnull, 'w') as nowhere: os.dup2(nowhere.fileno(), out.fileno()) # Python's own last flush works again too
+
 class Progress:
     "One line that rewrites itself on a terminal; elsewhere a line now and then"
     def __init__(self,
@@ -165,9 +179,9 @@ class Progress:
         self.due = (row['step']//self.every + 1)*self.every
         line = (f"step {row['step']:>5}/{self.total}  loss {row['loss']:.3f}  val {'-' if val is None else format(val, '.3f')}  "
                 f"{row['tok_s']/1e3:.1f}K tok/s  {clock(row['seconds'])} done, {clock(eta)} left  ${row['usd']:.2f}")
-        self.out.write(('\r\x1b[K' + line) if self.live else line + '\n'); self.out.flush(); self.shown = self.live
+        tell(self.out, ('\r\x1b[K' + line) if self.live else line + '\n'); self.shown = self.live
     def say(self,
         text # a line or more
     ):
         "Print below the line, which moves on"
-        self.out.write(('\r\x1b[K' if self.shown else '') + str(text) + '\n'); self.out.flush(); self.shown = False
+        tell(self.out, ('\r\x1b[K' if self.shown else '') + str(text) + '\n'); self.shown = False

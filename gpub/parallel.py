@@ -34,7 +34,8 @@ class World:
         if 'RANK' not in env: return cls()
         try: world = cls(*(int(env[k]) for k in keys))
         except (KeyError, ValueError):
-            raise GpubError(f"torchrun's variables are incomplete: {', '.join(f'{k}={env.get(k)!r}' for k in keys)}; start with torchrun, or unset RANK") from None
+            found = ', '.join(f'{k}={env.get(k)!r}' for k in keys)
+            raise GpubError(f"torchrun's variables are incomplete: {found}; start with torchrun, or unset RANK") from None
         if not 0 <= world.rank < world.size: raise GpubError(f'RANK={world.rank} does not exist in a world of {world.size}')
         return world
 
@@ -116,7 +117,8 @@ def like(
     "The whole tensor, cut as the parameter is"
     if not hasattr(p, 'full_tensor'): return t.to(p.device)
     from torch.distributed.tensor import Replicate, DTensor
-    return DTensor.from_local(t.to(p.device), p.device_mesh, [Replicate()]*p.device_mesh.ndim, run_check=False).redistribute(placements=p.placements)
+    whole = DTensor.from_local(t.to(p.device), p.device_mesh, [Replicate()]*p.device_mesh.ndim, run_check=False)
+    return whole.redistribute(placements=p.placements)
 
 def host_copy(
     tensors, # name -> tensor or `DTensor`
@@ -169,5 +171,5 @@ def share_gradients(
     "Average gradients over the processes while they are computed"
     if world.size == 1: return loss_fn
     if how == 'fsdp': return Sharded(model, loss_fn)
-    device = next(model.parameters()).device
-    return nn.parallel.DistributedDataParallel(_Loss(model, loss_fn), device_ids=[device] if device.type == 'cuda' else None, gradient_as_bucket_view=True)
+    device = next(model.parameters()).device; ids = [device] if device.type == 'cuda' else None
+    return nn.parallel.DistributedDataParallel(_Loss(model, loss_fn), device_ids=ids, gradient_as_bucket_view=True)

@@ -37,7 +37,9 @@ def twin(
 ): # the same kind of model: at most 2 layers, width 128, context 64
     "A model small enough for any machine, with the vocabulary, biases and head of the real one"
     width = min(cfg.width, 128); heads = max(h for h in range(1, cfg.heads + 1) if width % (2*h) == 0)
-    grouped = dict(kv_heads=max(g for g in range(1, cfg.kv_heads + 1) if heads % g == 0), ffn=cfg.ffn*width//cfg.width) if hasattr(cfg, 'kv_heads') else {}
+    grouped = {}
+    if hasattr(cfg, 'kv_heads'):
+        grouped = dict(kv_heads=max(g for g in range(1, cfg.kv_heads + 1) if heads % g == 0), ffn=cfg.ffn*width//cfg.width)
     return replace(cfg, layers=min(cfg.layers, 2), width=width, ctx=min(cfg.ctx, 64), heads=heads, **grouped)
 
 class Subject:
@@ -100,8 +102,8 @@ class Subject:
     ): # yields losses
         "Train a fresh model with the real loop"
         base = self.train if self.train.lr or self.train.muon_lr else type(self.train)(steps=1) # rates of zero have no multiples
-        cfg = replace(self.train, steps=n, lr=base.lr*factor, muon_lr=base.muon_lr*factor, warmup=2, schedule='constant', stages=(), depths=(),
-                      micro_batch=None, grad_checkpoint='off')
+        cfg = replace(self.train, steps=n, lr=base.lr*factor, muon_lr=base.muon_lr*factor, warmup=2, schedule='constant',
+                      stages=(), depths=(), micro_batch=None, grad_checkpoint='off')
         model = self.build(self.learn)
         opts = make_optimizers(model, cfg, torch.bfloat16 if self.device.type == 'cuda' else torch.float32)
         for s in train(model, lambda step, ctx: batches(step), cfg, opts, dtype=self.dtype, scaler=self.scaler): yield float(s.loss)
@@ -142,9 +144,11 @@ def rows(
     tok = s.run.corpus.tok
     special = torch.isin(x, torch.tensor([*getattr(tok, 'specials', {}).values()], dtype=x.dtype))
     held = special.any(1)
-    first, best = special.int().argmax(1).tolist(), held.int().argsort(descending=True, stable=True)[:3].tolist() # rows that hold one come first
+    first = special.int().argmax(1).tolist()
+    best = held.int().argsort(descending=True, stable=True)[:3].tolist() # rows that hold one come first
     text = ''.join(f'\n{tok.decode(x[i, max(0, first[i] - 8):].numpy())[:chars]!r}' for i in best)
-    return shifted == 1, f'{shifted:.1%} of the targets are the next token; {int(held.sum())} of {len(x)} rows hold a special token{text}', '100%'
+    found = f'{shifted:.1%} of the targets are the next token; {int(held.sum())} of {len(x)} rows hold a special token'
+    return shifted == 1, found + text, '100%'
 
 # %% ../nbs/lib/preflight.ipynb #1b08dcef
 FACTORS = tuple(10**(i/2) for i in range(-3, 3)) # 0.03 to 10 times the preset's rates
@@ -178,9 +182,11 @@ def learning_rate(
     start, curve = s.curve; fine = {f: v for f, v in curve.items() if math.isfinite(v)}
     best, low = best_factor(curve), min(fine.values(), default=math.inf); zero = not (s.train.lr or s.train.muon_lr)
     share = 0. if zero or 1. not in fine else (start - fine[1.])/max(start - low, 1e-9)
-    unit, picture = type(s.train)(steps=1).lr if zero else s.train.lr, spark([min(v, start) if math.isfinite(v) else v for v in curve.values()])
+    unit = type(s.train)(steps=1).lr if zero else s.train.lr
+    picture = spark([min(v, start) if math.isfinite(v) else v for v in curve.values()])
     does = f'lowers the loss by {share:.0%} of what that does' if share > 0 else 'does not lower the loss'
-    return share >= .5 and start - low > .05, f"{picture}  best {unit*best:.2g}; the preset's {s.train.lr:.2g} {does}{s.size(s.learn)}", 'at least 50%'
+    found = f"{picture}  best {unit*best:.2g}; the preset's {s.train.lr:.2g} {does}{s.size(s.learn)}"
+    return share >= .5 and start - low > .05, found, 'at least 50%'
 
 # %% ../nbs/lib/preflight.ipynb #8e8acd98
 def overfit(
@@ -192,7 +198,8 @@ def overfit(
     for i, loss in enumerate(s.steps(lambda step: (x, y), n, best_factor(s.curve[1])), 1):
         first = first or loss
         if loss < .2*first: break
-    return loss < .2*first, f'{first:.2f} to {loss:.2f} in {i} steps on {x.numel()} tokens{s.size(s.learn)}', f'below {.2*first:.2f} within {n}'
+    found = f'{first:.2f} to {loss:.2f} in {i} steps on {x.numel()} tokens{s.size(s.learn)}'
+    return loss < .2*first, found, f'below {.2*first:.2f} within {n}'
 
 # %% ../nbs/lib/preflight.ipynb #9400bbe2
 CHILD = '''
@@ -209,7 +216,8 @@ for out in how.pop('outs'):
 '''
 
 def _child(how, *outs):
-    return subprocess.Popen([sys.executable, '-c', CHILD, json.dumps(how | dict(outs=list(map(str, outs))))], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    asked = json.dumps(how | dict(outs=list(map(str, outs))))
+    return subprocess.Popen([sys.executable, '-c', CHILD, asked], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 def _last_line(text): return (text.strip().splitlines() or ['without a word'])[-1][:200]
 
@@ -217,7 +225,8 @@ def _small_run(s, text, steps):
     "Arguments of a `Run` that is over in a moment, on a piece of the validation text"
     piece = s.run.corpus.tok.decode(s.run.corpus.val[:4000]) + ' ab'; text.write_text(piece*(4000//len(piece) + 1), encoding='utf-8')
     shape = {k: getattr(twin(s.cfg), k) for k in ('layers', 'width', 'heads', 'ctx')}
-    few = dict(steps=steps, batch_tokens=4*shape['ctx'], stages=[], depths=[], micro_batch=None, log_every=1, compile='no', precision=s.precision.name) # else each would time its own
+    few = dict(steps=steps, batch_tokens=4*shape['ctx'], stages=[], depths=[], micro_batch=None, log_every=1, compile='no',
+               precision=s.precision.name) # named: else each run would time its own
     return dict(preset=s.run.name, data=str(text), device=str(s.device), settings=s.settings | shape | few)
 
 def _apart(killed, whole, steps):
@@ -244,8 +253,10 @@ def resume(
         far, same = _apart(killed, whole, steps)
     began, bits = [int(l.split()[-1]) for l in out.splitlines() if l.startswith('began at')], s.device.type == 'cpu'
     ok = 0 < began[0] <= kill and began[1] == 0 and (far == 0 and same if bits else far < 1e-2)
-    found = f'killed in step {kill + 1}, went on after {began[0]}: losses {"equal" if far == 0 else f"differ by {far:.1e}"}, weights {"equal" if same else "differ"}'
-    return ok, f'{found} (twin: {how["settings"]["layers"]} x {how["settings"]["width"]})', 'goes on after a checkpoint; ' + ('bit for bit' if bits else 'within 0.01')
+    losses, weights = 'equal' if far == 0 else f'differ by {far:.1e}', 'equal' if same else 'differ'
+    small = f'twin: {how["settings"]["layers"]} x {how["settings"]["width"]}'
+    return (ok, f'killed in step {kill + 1}, went on after {began[0]}: losses {losses}, weights {weights} ({small})',
+            f'goes on after a checkpoint; {"bit for bit" if bits else "within 0.01"}')
 
 # %% ../nbs/lib/preflight.ipynb #1bc4d3c1
 def parity(
@@ -257,7 +268,8 @@ def parity(
         with torch.autocast(s.device.type, s.dtype, enabled=s.dtype != torch.float32):
             got, loss = model(x := s.x.to(s.device)), model.loss(x, s.y.to(s.device))
         want = exact(s.x); far, off = float((got.cpu().double() - want).norm()/want.norm()), abs(float(loss) - float(exact.loss(s.x, s.y)))
-    return far < most and off < most, f'{str(s.dtype)[6:]} on {s.device}: logits differ by {far:.1e}, loss by {off:.1e}{s.size(s.look)}', f'below {most:.0e}'
+    found = f'{str(s.dtype)[6:]} on {s.device}: logits differ by {far:.1e}, loss by {off:.1e}{s.size(s.look)}'
+    return far < most and off < most, found, f'below {most:.0e}'
 
 # %% ../nbs/lib/preflight.ipynb #3fd744d7
 def flops_per_second(
@@ -272,12 +284,13 @@ def flops_per_second(
     return flops_per_token(s.cfg)*x.numel()/seconds_per_call(step), 'measured'
 
 def _here(s, tokens):
-    "(bytes needed, bytes there are, hours, usd, how that is known) on this machine; the engine halves its micro-batch and checkpoints until it fits"
+    "(bytes needed, bytes there are, hours, usd, how that is known) on this machine; the engine shrinks its steps until they fit"
     batch = min(s.train.micro_batch or math.inf, max(1, s.train.batch_tokens//s.cfg.ctx)); half = s.dtype != torch.float32
     have = torch.cuda.mem_get_info(s.device)[0] if s.device.type == 'cuda' else ram_bytes()
     asked, least = (memory(s.cfg, b, mode=m, half=half, optimizer=s.train.optimizer)['peak'] for b, m in ((batch, 'off'), (1, 'full')))
     speed, how = flops_per_second(s); hours = tokens*flops_per_token(s.cfg)/speed/3600
-    return asked if asked < have else least, have, hours, hours*s.run.usd_per_hour, how + ('' if asked < have else '; in smaller pieces and with gradient checkpointing')
+    need, how = (asked, how) if asked < have else (least, f'{how}; in smaller pieces and with gradient checkpointing')
+    return need, have, hours, hours*s.run.usd_per_hour, how
 
 def _there(s, tokens):
     "The same on the card `s.gpu`"
@@ -295,12 +308,13 @@ def forecast(
     need, have, hours, usd, how = (_there if s.gpu else _here)(s, tokens)
     took = 'no time known' if hours is None else f'{hours:.1f} h' if hours >= 1 else f'{60*hours:.1f} min'
     paid = 'no price' if usd is None else f'${usd:.2f}'
-    found = f'memory {need/1e9:.2f} GB of {have/1e9:.1f}, disk {disk/1e9:.2f} GB of {free/1e9:.1f}, {took}, {paid} for {tokens:,} tokens ({how})'
+    space = f'memory {need/1e9:.2f} GB of {have/1e9:.1f}, disk {disk/1e9:.2f} GB of {free/1e9:.1f}'
+    found = f'{space}, {took}, {paid} for {tokens:,} tokens ({how})'
     return need < have and disk < free and hours is not None, found, 'room for all of it'
 
 # %% ../nbs/lib/preflight.ipynb #cdd74418
-CHECKS = {'loss at birth': birth, 'sees only the past': causality, 'three rows of data': rows, 'learning rate': learning_rate, 'learns one batch': overfit,
-          'save, kill, resume': resume, 'device and reference': parity, 'forecast': forecast}
+CHECKS = {'loss at birth': birth, 'sees only the past': causality, 'three rows of data': rows, 'learning rate': learning_rate,
+          'learns one batch': overfit, 'save, kill, resume': resume, 'device and reference': parity, 'forecast': forecast}
 
 def examine(
     name,  # for the answer
@@ -324,7 +338,8 @@ def preflight(
 ): # list of `Check`; raises GpubError where `Run` would
     "Eight questions before a run"
     s = Subject(preset, data, settings, device, gpu, usd_per_hour, say); done = []
-    say(f'{preset}: {s.cfg.layers} x {s.cfg.width}, context {s.cfg.ctx}, {anatomy(s.cfg).params:,} parameters on {s.device}; {s.run.corpus.note}')
+    size = f'{s.cfg.layers} x {s.cfg.width}, context {s.cfg.ctx}, {anatomy(s.cfg).params:,} parameters'
+    say(f'{preset}: {size} on {s.device}; {s.run.corpus.note}')
     for name, f in CHECKS.items(): done.append(examine(name, f, s)); say(check_line(done[-1]))
     return done
 

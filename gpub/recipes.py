@@ -19,12 +19,13 @@ def load_recipe(
     **settings, # of `PrepConfig`, instead of the recipe's
 ): # `PrepConfig`
     "What a recipe prepares; raises `GpubError` for a source the recipe does not have, and for settings that `PrepConfig` refuses"
-    r = dict(read_json(path)); r.pop('about', None)
-    if not isinstance(r.get('sources'), list) or not all(isinstance(s, dict) for s in r['sources']):
+    r = read_json(path)
+    if not isinstance(r, dict) or not isinstance(r.get('sources'), list) or not all(isinstance(s, dict) for s in r['sources']):
         raise GpubError(f'{path} is not a recipe: it needs "sources", a list of objects with name, path and weight')
-    mine = {s.name: s for s in (Source.from_dict(d) for d in r.pop('sources'))}
+    mine = {s.name: s for s in map(Source.from_dict, r['sources'])}; r = {k: v for k, v in r.items() if k not in ('about', 'sources')}
     for s in map(Source.parse, sources):
         if s.name not in mine: raise GpubError(f"{path} has no source {s.name!r} to replace; it has {', '.join(mine)}")
         mine[s.name] = Source(name=s.name, path=s.path, column=s.column, weight=s.weight or mine[s.name].weight)
-    words = tuple(f'{s.name}={s.path}' + (f'#{s.column}' if s.column != 'text' else '') + (f':{s.weight!r}' if s.weight else '') for s in mine.values())
+    def word(s): return f'{s.name}={s.path}' + (f'#{s.column}' if s.column != 'text' else '') + (f':{s.weight!r}' if s.weight else '')
+    words = tuple(map(word, mine.values()))
     return PrepConfig.from_dict(r | dict(sources=words) | {k: v for k, v in settings.items() if v is not None})

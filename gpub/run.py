@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 import torch
 from .checkpoint import Saver, latest, load_checkpoint, mirror_run, restore_from_mirror
-from .core import GpubError, cpu_has_bf16, first_line, machine, pick_device, pick_precision, read_json, runs_dir, seed_everything, use_threads, write_atomic
+from .core import (GpubError, cpu_has_bf16, first_line, machine, pick_device, pick_precision, read_json, runs_dir, seed_everything,
+                       use_threads, write_atomic)
 from .corpus import load_corpus, pick_prompt, references
 from .folder import Interrupted, Progress, append, clock, cut_log, disk_errors, lock, open_folder, stop_flag
 from .generate import write
@@ -26,8 +27,8 @@ from .report import bits_per_byte, read_log, write_report
 from .sizes import SHAPES, flops_per_token, nearest
 from .tokenizer import load_tokenizer
 from .trackers import tracker
-from .train import (CHANGEABLE, Diverged, Fit, TrainConfig, choose_loss, contexts, ctx_at, depth_at, evaluate, make_optimizers, optimizer_state,
-                        restore_optimizers, seconds_per_call, train)
+from .train import (CHANGEABLE, Diverged, Fit, TrainConfig, choose_loss, contexts, ctx_at, depth_at, evaluate, make_optimizers,
+                        optimizer_state, restore_optimizers, seconds_per_call, train)
 
 # %% ../nbs/lib/run.ipynb #08dbef15
 @dataclass(frozen=True)
@@ -48,16 +49,17 @@ def recipe(
     "The preset of a shape"
     s = SHAPES[name]; return Preset(s.about, {k: v for k, v in s.model.items() if k != 'vocab'}, TrainConfig(**kw), s.config, evals)
 
-LARGE = dict(muon_lr=.02, lr=.003, weight_decay=.1, clip=1., warmup=500, decay=.6) # not tuned at these sizes: the small model's rates, taken back
+LARGE = dict(muon_lr=.02, lr=.003, weight_decay=.1, clip=1., warmup=500, decay=.6) # not tuned at these sizes: the small model's, taken back
 PRESETS = {
     'shakespeare': recipe('shakespeare', steps=950, batch_tokens=4096, muon_lr=.03, weight_decay=.1),
-    'shakespeare-short': recipe('shakespeare-short', steps=310, batch_tokens=1024, muon_lr=.035, muon_momentum=.85, lr=.02, warmup=0, decay=.5, depths=((0., 2), (.8, 4)), evals=4),
+    'shakespeare-short': recipe('shakespeare-short', steps=310, batch_tokens=1024, muon_lr=.035, muon_momentum=.85, lr=.02, warmup=0,
+                                decay=.5, depths=((0., 2), (.8, 4)), evals=4),
     'medium': recipe('medium', steps=2000, batch_tokens=8192, muon_lr=.02, lr=.005, weight_decay=.1, clip=1., warmup=50),
     'gpt2-134m': recipe('gpt2-134m', steps=82_000, batch_tokens=32_768, evals=40, **LARGE), # about 20 tokens a parameter
     'gpt2-124m': recipe('gpt2-124m', steps=19_000, batch_tokens=131_072, evals=40, **LARGE),
     'gpt2-355m': recipe('gpt2-355m', steps=54_000, batch_tokens=131_072, evals=40, **LARGE),
     'burn-toy': recipe('burn-toy', steps=200, batch_tokens=1024, muon_lr=.02, lr=.01, warmup=10),
-    'burn-1b': recipe('burn-1b', steps=160_000, batch_tokens=131_072, evals=80, **LARGE), # the blog's tokens per step; 20 tokens a parameter
+    'burn-1b': recipe('burn-1b', steps=160_000, batch_tokens=131_072, evals=80, **LARGE), # the blog's tokens a step; 20 a parameter
 }
 
 def find_preset(
@@ -104,7 +106,7 @@ def pick_attention(
     device, # where it trains
     dtype,  # of its matmuls
 ): # the same model; every block attends with the kernel that suits
-    "The fused kernel; plain products for bf16 on a CPU, up to a context of 512, where the (t, s) weights stay small. What was handed in from elsewhere stays"
+    "The fused kernel, or plain products for bf16 on a CPU up to a context of 512, where the (t, s) weights stay small; any other stays"
     plain = torch.device(device).type == 'cpu' and dtype == torch.bfloat16 and model.cfg.ctx <= 512
     for b in model.blocks: b.attn.attend = next((pair[plain] for pair in KERNELS if b.attn.attend in pair), b.attn.attend)
     return model
@@ -128,7 +130,8 @@ def pass_seconds(
 # %% ../nbs/lib/run.ipynb #7663c671
 def get_rng():
     "The states of torch's random generators, as tensors"
-    return {'rng|cpu': torch.get_rng_state()} | ({'rng|cuda': torch.cuda.get_rng_state()} if torch.cuda.is_available() and torch.cuda.is_initialized() else {})
+    on_cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+    return {'rng|cpu': torch.get_rng_state()} | ({'rng|cuda': torch.cuda.get_rng_state()} if on_cuda else {})
 
 def set_rng(
     states, # by name, as `get_rng` gives them
@@ -146,7 +149,9 @@ def one_process_less(
     try: yield
     except RuntimeError as e: # what gloo and NCCL raise; a `GpubError` is none
         if world.size == 1: raise
-        raise GpubError(f'process {world.rank} lost contact with the others ({first_line(e, 100)}): one of them was killed or its machine is gone; the last checkpoint is whole, go on with: {command}') from e
+        raise GpubError(f'process {world.rank} lost contact with the others ({first_line(e, 100)}): '
+                        'one of them was killed or its machine is gone; '
+                        f'the last checkpoint is whole, go on with: {command}') from e
 
 # %% ../nbs/lib/run.ipynb #05efc86f
 class Run:
@@ -183,7 +188,8 @@ class Run:
         use_threads(); self.device = pick_device(self.world.device(device))
         self.preset.config(vocab=2, **shape) # refuse an impossible shape before reading anything
         if data is None and (v := SHAPES[preset].model['vocab']) > 1000 and shape['width'] > 128:
-            raise GpubError(f'{preset} is a model for a vocabulary of {v:,}, not for the characters of Shakespeare: give --data a folder made by gpub prep, or a text file')
+            raise GpubError(f'{preset} is a model for a vocabulary of {v:,}, not for the characters of Shakespeare: '
+                            'give --data a folder made by gpub prep, or a text file')
         self.corpus = load_corpus(data, shape['ctx'], self.say)
         self.model_cfg = self.preset.config(vocab=self.corpus.tok.vocab, **shape)
         self.val_bytes = len(self.corpus.val_text().encode())
@@ -217,10 +223,10 @@ class Run:
 
     def extras(self):
         "What else config.json tells"
-        precision = pick_precision(self.device, self.cfg.precision, self._step_seconds)
+        precision, c = pick_precision(self.device, self.cfg.precision, self._step_seconds), self.corpus
         return dict(parameters=sum(p.numel() for p in self.model.parameters()), device=str(self.device),
-                    precision=dict(name=precision.name, why=precision.why), reference=references(self.corpus),
-                    prompt=pick_prompt(self.corpus.val_text() if not self.corpus.texts else ''.join(self.corpus.texts)), note=self.corpus.note, unit=self.corpus.unit,
+                    precision=dict(name=precision.name, why=precision.why), reference=references(c),
+                    prompt=pick_prompt(''.join(c.texts) if c.texts else c.val_text()), note=c.note, unit=c.unit,
                     run_id=secrets.token_hex(4), machine=machine(self.device), processes=self.world.size)
 
     def _step_seconds(self, dtype):
@@ -233,7 +239,7 @@ class Run:
         return self.out
 
     def steps(self):
-        "The whole run as a generator of `Step`, each logged and saved before it is yielded; raises `Interrupted` after a saved stop, `GpubError` for anything refused"
+        "Each `Step`, logged and saved before it is yielded; raises `Interrupted` after a saved stop, `GpubError` for anything refused"
         with disk_errors(self.out), stop_flag(self.say) as self.stop, self.world.joined(self.device), ExitStack() as held:
             self.world.first(lambda: held.enter_context(lock(self.out, self.say))) # by process 0 alone
             self._open()
@@ -250,7 +256,11 @@ class Run:
         seed_everything(self.cfg.seed); self.model = build(self.model_cfg).to(self.device)
         if self.mirror: self.world.first(self._from_mirror)
         self.config = self.world.first(lambda: open_folder(self.out, self.identity(), self.extras, self.free))
-        self.precision = pick_precision(self.device, self.config['precision']['name'])
+        kinds = dict(precision=dict, reference=dict, prompt=str, run_id=str)
+        if odd := [k for k, kind in kinds.items() if not isinstance(self.config.get(k), kind)]:
+            found = repr(self.config.get(odd[0]))[:60]
+            raise GpubError(f"{self.out/'config.json'} was edited: a run cannot go on with {found} for its {odd[0]}; restore it")
+        self.precision = pick_precision(self.device, self.config['precision'].get('name'))
         pick_attention(self.model, self.device, self.precision.dtype)
         if self.precision.scaler and self.sliced:
             raise GpubError('fp16 needs whole gradients for its scaler: use --parallel ddp, or --set precision=fp32')
@@ -294,12 +304,14 @@ class Run:
 
     def _train(self, stop):
         "The loop: log, validate, sample, save, in this order"
-        with Saver(self.out, self.keep, self.mirror, self.say) if self.world.main else ExitStack() as self.saver, self._tracked(), one_process_less(self.world, self.command):
+        self.saver = Saver(self.out, self.keep, self.mirror, self.say) if self.world.main else ExitStack()
+        with self.saver, self._tracked(), one_process_less(self.world, self.command):
             self.began, self.first, self.last = time.perf_counter(), self.step, (self.step, time.perf_counter())
             self.peak = matmul_peak(self.device, self.precision.dtype)*self.world.size
             x, y = (t.to(self.device) for t in self.batches(self.step, ctx_at(self.step, self.cfg, self.model_cfg.ctx)))
             with self.ledger.span('compile'):
-                loss_fn = self.model.loss if self.sliced else choose_loss(self.model, x, y, self.cfg, self.cfg.steps - self.step, self.precision.dtype, self.say, self.fit)
+                left, dtype, loss_fn = self.cfg.steps - self.step, self.precision.dtype, self.model.loss
+                if not self.sliced: loss_fn = choose_loss(self.model, x, y, self.cfg, left, dtype, self.say, self.fit)
             loss_fn = share_gradients(self.model, loss_fn, self.world, self.parallel)
             with self._aside('eval'): self.step or self._sample(0)
             self.ledger.turn('train')
@@ -308,7 +320,8 @@ class Run:
 
     def _go(self, stop, loss_fn):
         "Step by step"
-        for s in train(self.model, self.batches, self.cfg, self.opts, self.step, loss_fn, self.precision.dtype, self.scaler, self.fit, self.world):
+        how = dict(dtype=self.precision.dtype, scaler=self.scaler, fit=self.fit, world=self.world)
+        for s in train(self.model, self.batches, self.cfg, self.opts, self.step, loss_fn, **how):
             self.step, stopping, done = s.n, self.world.any(stop.is_set()), s.n == self.cfg.steps
             if s.n % self.cfg.log_every == 0 or s.n in self.evals: self._log(s)
             if s.n in self.milestones:
@@ -333,13 +346,15 @@ class Run:
         try:
             row = s.row(); mine = [getattr(p, '_local_tensor', p) for p in self.model.parameters()]
             if not self.world.any(not torch.stack([p.isfinite().all() for p in mine]).all()): return row
-            raise Diverged(f'the weights are not numbers after step {s.n}: stopped; start again in another folder with a lower learning rate')
+            raise Diverged(f'the weights are not numbers after step {s.n}: stopped; '
+                           'start again in another folder with a lower learning rate')
         except Diverged as e: raise Diverged(f"{e}; the last good checkpoint is {self.world.first(self._written) or 'none yet'}") from None
 
     def _log(self, s):
         row, now = self._read(s), time.perf_counter()
         tok_s = (s.n - self.last[0])*self.cfg.batch_tokens/(now - self.last[1])
-        row |= dict(tok_s=round(tok_s), mfu=round(flops_per_token(replace(self.model_cfg, layers=depth_at(s.n - 1, self.cfg, self.model_cfg.layers)))*tok_s/self.peak, 4))
+        awake = replace(self.model_cfg, layers=depth_at(s.n - 1, self.cfg, self.model_cfg.layers))
+        row |= dict(tok_s=round(tok_s), mfu=round(flops_per_token(awake)*tok_s/self.peak, 4))
         if s.n in self.evals:
             with self.ledger.span('eval'): self.val = evaluate(self.model, self.corpus.val, self.model_cfg.ctx, dtype=self.precision.dtype)
             row |= dict(val_loss=self.val, val_bpb=bits_per_byte(self.val, len(self.corpus.val), self.val_bytes))
@@ -375,21 +390,26 @@ class Run:
         self.ledger.step = self.saved = s.n; self.ledger.flush()
 
     def _save(self, s):
-        state = dict(seconds=self._seconds(), val_loss=self.val, tokens=s.tokens, scaler=self.scaler.state_dict(), fit=self.fit.state(), run_id=self.config['run_id'], config=self.identity())
+        state = dict(seconds=self._seconds(), val_loss=self.val, tokens=s.tokens, scaler=self.scaler.state_dict(), fit=self.fit.state(),
+                     run_id=self.config['run_id'], config=self.identity())
         model, opt = self.model.state_dict(), optimizer_state(self.model, self.opts)
         if self.sliced: model, opt = host_copy(model, self.world), host_copy(opt, self.world)
         self.world.first(lambda: self.saver.save(s.n, model, opt | get_rng(), state, milestone=s.n in self.milestones))
 
     def _finish(self):
         "The bill and the report"
-        rows = read_log(self.out); last = [r for r in rows if 'val_loss' in r][-1]
-        bill = dict(seconds=last['seconds'], hours=last['seconds']/3600, usd_per_hour=self.usd_per_hour, usd=last['usd'], tokens=last['tokens'],
-                    tok_s=last['tokens']/last['seconds'], price_source='--usd-per-hour' if self.usd_per_hour else 'your own machine', val_loss=last['val_loss'], val_bpb=last['val_bpb'],
+        needed = 'val_loss', 'val_bpb', 'seconds', 'usd', 'tokens'
+        whole = [r for r in read_log(self.out) if all(isinstance(r.get(k), (int, float)) for k in needed)]
+        if not whole: raise GpubError(f"{self.out/'log.jsonl'} was edited: no row is left with {', '.join(needed)}; restore it")
+        last = whole[-1]; seconds, tokens = last['seconds'], last['tokens']
+        bill = dict(seconds=seconds, hours=seconds/3600, usd_per_hour=self.usd_per_hour, usd=last['usd'],
+                    tokens=tokens, tok_s=tokens/seconds, val_loss=last['val_loss'], val_bpb=last['val_bpb'],
+                    price_source='--usd-per-hour' if self.usd_per_hour else 'your own machine',
                     paid_usd=round(self.ledger.usd(), 6)) # all processes, what was lost too: gpub bill tells more
         write_atomic(self.out/'bill.json', json.dumps(bill, indent=1) + '\n')
-        report = write_report(self.out)
-        self.say(f"done: {last['val_loss']:.4f} {self.corpus.unit} on all {len(self.corpus.val):,} validation {'characters' if self.corpus.texts else 'tokens'} ({last['val_bpb']:.3f} bits per byte), "
-                 f"{last['tokens']:,} tokens in {clock(last['seconds'])} min, ${last['usd']:.2f}\nreport: {report}")
+        report, many = write_report(self.out), f"{len(self.corpus.val):,} validation {'characters' if self.corpus.texts else 'tokens'}"
+        self.say(f"done: {last['val_loss']:.4f} {self.corpus.unit} on all {many} ({last['val_bpb']:.3f} bits per byte), "
+                 f"{tokens:,} tokens in {clock(seconds)} min, ${last['usd']:.2f}\nreport: {report}")
         if alarm := self._future(last['val_loss']): self.say(f'ALARM: {alarm}')
 
     def _future(self, loss):
@@ -411,10 +431,11 @@ def load_run(
         raise GpubError(f'{run} is not a run folder: it has no config.json; train one with gpub train shakespeare')
     config = read_json(Path(run, 'config.json')); c, tok = load_checkpoint(run, step, optimizer=False), load_tokenizer(run)
     try: model, wanted = build(config['model']), config['data']['tokenizer']; model.load_state_dict(c.model)
-    except (KeyError, TypeError, RuntimeError) as e:
+    except (AttributeError, KeyError, TypeError, RuntimeError) as e:
         raise GpubError(f'{run}: config.json does not describe the model in {c.path} ({first_line(e)}); restore it') from None
     if tok.fingerprint != wanted:
-        raise GpubError(f'{run}: the model learned with tokenizer {wanted}, tokenizer.json is {tok.fingerprint}: its ids mean other words; restore it')
+        raise GpubError(f'{run}: the model learned with tokenizer {wanted}, tokenizer.json is {tok.fingerprint}: '
+                        'its ids mean other words; restore it')
     return model.to(pick_device(device)).eval(), tok, config
 
 def continue_text(
@@ -428,6 +449,8 @@ def continue_text(
     **taste,        # top_k, top_p, repetition_penalty, stop
 ): # the prompt and its continuation
     "Let a trained run go on with a text; raises `GpubError` naming characters it never saw"
-    use_threads(); model, tok, config = load_run(run, step); prompt = prompt or config['prompt']
+    use_threads(); model, tok, config = load_run(run, step)
+    if not isinstance(prompt := prompt or config.get('prompt'), str):
+        raise GpubError(f'config.json of {run} has no prompt: give one with --prompt')
     out = write(model, tok, prompt, n, stream=stream, temperature=temperature, seed=seed, **taste)
     return itertools.chain([prompt], out) if stream else out

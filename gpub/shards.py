@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from .core import GpubError, read_json, write_atomic
 from .sampler import Stream
-from .tokenizer import id_dtype, load_tokenizer
+from .tokenizer import fingerprint, id_dtype, load_tokenizer
 
 # %% ../nbs/lib/shards.ipynb #ba0d52a9
 FORMAT = 1
@@ -42,6 +42,17 @@ def writing_to(
     try: yield
     except OSError as e: raise GpubError(f'cannot write to {folder}: {e.strerror or e}; {then}') from e
 
+_HEAD = dict(format=int, dtype=str, vocab=int, tokenizer=str, rank=int, world=int, shards=list, sources=dict)
+_SOURCE = dict(tokens=int, bytes=int, documents=int, dropped=dict)
+_SHARD = dict(file=str, split=str, source=str, tokens=int)
+
+def _typed(where, d, kinds):
+    "Refuse what lacks a value, or has one of another type: somebody edited the file"
+    if not isinstance(d, dict): raise GpubError(f'{where} is {repr(d)[:60]}, not an object: it is damaged')
+    if gone := [k for k in kinds if k not in d]: raise GpubError(f"{where} lacks {', '.join(gone)}: it is damaged")
+    if odd := [k for k, kind in kinds.items() if type(d[k]) is not kind]:
+        raise GpubError(f'{where}: {odd[0]} is {repr(d[odd[0]])[:60]}: it is damaged')
+
 def join(
     documents, # arrays of ids
     end,       # id of the end token, or None
@@ -51,7 +62,8 @@ def join(
     dtype = np.dtype(dtype)
     last = b'' if end is None else np.array([end], dtype).tobytes()
     lengths = np.array([len(d) for d in documents], np.int64) + bool(last)
-    return np.frombuffer(last.join([*[_narrow(d, dtype) for d in documents], b'']), dtype), lengths # joining bytes is twice as fast as np.concatenate
+    joined = last.join([*[_narrow(d, dtype) for d in documents], b'']) # bytes: twice as fast as np.concatenate
+    return np.frombuffer(joined, dtype), lengths
 
 def _narrow(ids, dtype):
     if ids.dtype != dtype:
@@ -74,8 +86,8 @@ class ShardWriter:
         self.folder, self.tokenizer, self.rank, self.world, self.shard_tokens = Path(folder), tokenizer, rank, world, shard_tokens
         self.dtype = id_dtype(tokenizer.vocab).newbyteorder('<'); suffix = '' if world == 1 else f'-{rank:05d}-of-{world:05d}'
         self.manifest_path, self._progress = self.folder/f'manifest{suffix}.json', self.folder/f'.progress{suffix}.json'
-        self.head = dict(format=FORMAT, dtype=self.dtype.newbyteorder('=').name, vocab=tokenizer.vocab, tokenizer=tokenizer.fingerprint, end=tokenizer.end,
-                         shard_tokens=shard_tokens, world=world, settings=json.loads(json.dumps(settings or {})))
+        self.head = dict(format=FORMAT, dtype=self.dtype.newbyteorder('=').name, vocab=tokenizer.vocab, tokenizer=tokenizer.fingerprint,
+                         end=tokenizer.end, shard_tokens=shard_tokens, world=world, settings=json.loads(json.dumps(settings or {})))
         self.cursor, self.sources, self._full, self._open, self._files, self._count = None, {}, [], {}, {}, {}
         with self._disk(): self.folder.mkdir(parents=True, exist_ok=True)
         self.done = self.manifest_path.exists()
@@ -92,7 +104,10 @@ class ShardWriter:
             raise GpubError(f"{self.folder} holds another job ({'; '.join(other)}): choose another folder, or the same settings")
 
     def _resume(self, d):
-        self._same(d); self.cursor, self.sources, self._full, self._count = d['cursor'], d['sources'], d['full'], d['count']
+        self._same(d); _typed(self._progress, d, dict(sources=dict, full=list, open=list, count=dict))
+        for n, s in d['sources'].items(): _typed(f'{self._progress}: source {n}', s, _SOURCE)
+        for s in d['full'] + d['open']: _typed(f'{self._progress}: a shard', s, _SHARD | dict(index_bytes=int))
+        self.cursor, self.sources, self._full, self._count = d['cursor'], d['sources'], d['full'], d['count']
         self._open = {(s['split'], s['source']): s for s in d['open']}
         kept = {Path(s['file']).stem for s in [*self._full, *self._open.values()]}
         for p in self.folder.glob('*-*'): # of this node, and begun after the commit
@@ -113,13 +128,15 @@ class ShardWriter:
         os.truncate(part, size)
 
     def _attach(self, s): # open the two files of a shard at their ends
-        self._files[s['file']] = [(open(p, 'ab', buffering=0), checksum(p)) for n in (s['file'], docs_file(s['file'])) for p in [self.folder/(n + '.part')]]
+        paths = [self.folder/(name + '.part') for name in (s['file'], docs_file(s['file']))]
+        self._files[s['file']] = [(open(p, 'ab', buffering=0), checksum(p)) for p in paths]
 
     def _shard(self, split, source): # the open shard of a source, a new one if there is none
         if s := self._open.get((split, source)): return s
         n = self._count.get(split, 0); self._count[split] = n + 1
-        s = self._open[split, source] = dict(file=f'{split}-{self.rank + n * self.world:05d}.bin', split=split, source=source, tokens=0, documents=0, bytes=0, index_bytes=0)
-        for name in s['file'], docs_file(s['file']): open(self.folder/(name + '.part'), 'wb').close()
+        file = f'{split}-{self.rank + n * self.world:05d}.bin'
+        s = self._open[split, source] = dict(file=file, split=split, source=source, tokens=0, documents=0, bytes=0, index_bytes=0)
+        for name in file, docs_file(file): open(self.folder/(name + '.part'), 'wb').close()
         self._attach(s); return s
 
     def add(self,
@@ -196,7 +213,8 @@ class ShardWriter:
         self._full += self._open.values(); self._open = {}
         with self._disk():
             self._sync(); self._settle(); self.tokenizer.save(self.folder)
-            manifest = {**self.head, **extra, 'rank': self.rank, 'sources': self.sources, 'shards': sorted(self._full, key=lambda s: s['file'])}
+            shards = sorted(self._full, key=lambda s: s['file'])
+            manifest = {**self.head, **extra, 'rank': self.rank, 'sources': self.sources, 'shards': shards}
             write_atomic(self.manifest_path, json.dumps(manifest, indent=1) + '\n'); self._progress.unlink(missing_ok=True)
         self.done = True; return manifest
 
@@ -220,8 +238,9 @@ def read_manifest(
     "A folder's manifest; raises `GpubError` for an unfinished folder or another format"
     folder = Path(folder); path = folder/'manifest.json'
     if not path.exists():
-        parts = sorted(p.name for p in folder.glob('manifest-*.json'))
-        raise GpubError(f'{folder} holds the parts {", ".join(parts)}: merge them first' if parts else f'{folder} has no manifest.json: it is no shard folder, or not finished')
+        if parts := sorted(p.name for p in folder.glob('manifest-*.json')):
+            raise GpubError(f'{folder} holds the parts {", ".join(parts)}: merge them first')
+        raise GpubError(f'{folder} has no manifest.json: it is no shard folder, or not finished')
     return well_formed(path, read_json(path))
 
 def well_formed(
@@ -230,22 +249,25 @@ def well_formed(
 ): # the same
     "A manifest of this version with all its parts; raises `GpubError` naming what is wrong"
     if not isinstance(d, dict) or d.get('format') != FORMAT:
-        raise GpubError(f"{path}: expected format {FORMAT}, found {d.get('format') if isinstance(d, dict) else d!r}: prepare the data again, or update gpub")
-    if gone := [k for k in ('dtype', 'vocab', 'tokenizer', 'shards', 'sources') if k not in d]:
-        raise GpubError(f"{path} lacks {', '.join(gone)}: it is damaged")
+        found = repr(d.get('format') if isinstance(d, dict) else d)[:60]
+        raise GpubError(f'{path}: expected format {FORMAT}, found {found}: prepare the data again, or update gpub')
+    _typed(path, d, _HEAD)
     if d['dtype'] != id_dtype(d['vocab']).name:
         raise GpubError(f"{path}: expected dtype {id_dtype(d['vocab']).name} for {d['vocab']} ids, found {d['dtype']!r}")
+    for n, s in d['sources'].items(): _typed(f'{path}: source {n}', s, _SOURCE)
     for s in d['shards']:
-        if gone := [k for k in ('file', 'split', 'source', 'tokens', 'documents', 'xxh3') if k not in s]:
-            raise GpubError(f"{path}: a shard lacks {', '.join(gone)}: it is damaged")
-        if not re.fullmatch(r'(train|val)-\d{5,}\.bin', s['file']): raise GpubError(f"{path}: {s['file']!r} is no name of a shard")
+        _typed(f'{path}: a shard', s, _SHARD | dict(documents=int, xxh3=str))
+        if not (name := re.fullmatch(r'(train|val)-\d{5,}\.bin', s['file'])):
+            raise GpubError(f"{path}: {s['file']!r} is no name of a shard")
+        if name[1] != s['split']: raise GpubError(f"{path}: {s['file']} is said to be of split {s['split']!r}: it is damaged")
     return d
 
 def manifest_fingerprint(
     manifest:dict, # as from `read_manifest`
 ): # 16 hex digits
     "A short name for exactly these tokens in this order"
-    return hashlib.sha256(json.dumps([manifest['tokenizer'], *([s[k] for k in ('split', 'source', 'tokens', 'xxh3')] for s in manifest['shards'])]).encode()).hexdigest()[:16]
+    shards = [[s[k] for k in ('split', 'source', 'tokens', 'xxh3')] for s in manifest['shards']]
+    return fingerprint([manifest['tokenizer'], *shards])
 
 def open_shard(
     folder,   # of shards
@@ -268,7 +290,8 @@ def verify(
     folder, manifest = Path(folder), read_manifest(folder); name = 'the tokenizer given' if tokenizer else folder/'tokenizer.json'
     found = (tokenizer or load_tokenizer(folder)).fingerprint
     if found != manifest['tokenizer']:
-        raise GpubError(f"{folder/'manifest.json'}: expected tokenizer {manifest['tokenizer']}, found {found} ({name}): these ids mean other words to it")
+        raise GpubError(f"{folder/'manifest.json'}: expected tokenizer {manifest['tokenizer']}, found {found} ({name}): "
+                        'these ids mean other words to it')
     for s in manifest['shards']:
         ids = open_shard(folder, manifest, s)
         if full: matches(folder/s['file'], s['xxh3']); matches(folder/docs_file(s['file']), s.get('docs_xxh3'))
@@ -379,7 +402,8 @@ class Batches:
         "This rank's rows of a step"
         if self.device is not None: rows = self._gather(step)
         else:
-            rows = torch.from_numpy(np.concatenate([s.rows(s.order(a, b)) for s, a, b in self.windows(step)], dtype=np.int64, casting='unsafe'))
+            found = [s.rows(s.order(a, b)) for s, a, b in self.windows(step)]
+            rows = torch.from_numpy(np.concatenate(found, dtype=np.int64, casting='unsafe'))
         return rows.narrow(1, 0, self.ctx), rows.narrow(1, 1, self.ctx)
 
     def what(self,
@@ -398,7 +422,8 @@ class Batches:
         for s in self._records[k]:
             i, j = max(lo - at, 0), min(hi - at, s['tokens']); at += s['tokens']
             if i < j: found += [(s['source'], s['file'], name) for name in documents_at(self.folder/docs_file(s['file']), i, j)]
-        return dict(source=' + '.join(dict.fromkeys(f[0] for f in found)), shards=list(dict.fromkeys(f[1] for f in found)), documents=[f[2] for f in found])
+        sources, shards = (list(dict.fromkeys(f[i] for f in found)) for i in (0, 1))
+        return dict(source=' + '.join(sources), shards=shards, documents=[f[2] for f in found])
 
     def _gather(self, step): # the same rows, from tokens that are already on the device
         starts = [torch.from_numpy(s.order(a, b)).to(self.device) for s, a, b in self.windows(step)]

@@ -79,7 +79,8 @@ class CharTokenizer:
 
     def _refuse(self, text):
         lost = sorted(set(text) - set(self.chars)); more = f' and {len(lost) - 8} more' if len(lost) > 8 else ''
-        raise GpubError(f"this vocabulary of {self.vocab} characters lacks {', '.join(map(repr, lost[:8]))}{more}: leave them out, or train on a text that has them")
+        raise GpubError(f"this vocabulary of {self.vocab} characters lacks {', '.join(map(repr, lost[:8]))}{more}: "
+                        'leave them out, or train on a text that has them')
 
     def encode_batch(self,
         texts, # list of str
@@ -117,7 +118,8 @@ SPECIALS = ('<|endoftext|>', '<|pad|>', '<|system|>', '<|user|>', '<|assistant|>
 
 _PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)] # bytes that stand for themselves in the files, and get the first ids
 BYTES = _PRINTABLE + [b for b in range(256) if b not in _PRINTABLE] # byte of each of the first 256 ids, as in GPT-2
-BYTE_OF = {chr(b if i < len(_PRINTABLE) else 256 + i - len(_PRINTABLE)): b for i, b in enumerate(BYTES)} # how files spell a byte -> the byte
+_SPELLED = [*map(chr, _PRINTABLE), *map(chr, range(256, 512 - len(_PRINTABLE)))] # how files spell them
+BYTE_OF = dict(zip(_SPELLED, BYTES)) # spelling -> byte
 _AS_BYTES = str.maketrans({c: chr(b) for c, b in BYTE_OF.items()})
 
 def pieces(
@@ -208,7 +210,8 @@ def _bare(model, pattern): # a byte-level tokenizer of the Rust library, nothing
 
 def _pattern(d): # the split pattern of a tokenizer.json laid out as `_bare` does
     steps = (d.get('pre_tokenizer') or {}).get('pretokenizers') or [{}]
-    if [s.get('type') for s in steps] == ['Split', 'ByteLevel'] and not steps[1].get('use_regex', True) and not steps[1].get('add_prefix_space', True):
+    plain = lambda s: not s.get('use_regex', True) and not s.get('add_prefix_space', True)
+    if [s.get('type') for s in steps] == ['Split', 'ByteLevel'] and plain(steps[1]):
         if steps[0]['behavior'] == 'Isolated' and not steps[0]['invert'] and 'Regex' in steps[0]['pattern']:
             return steps[0]['pattern']['Regex']
     raise GpubError('this tokenizer does not cut text by one pattern into bytes: only byte-level BPE of that layout is read here')
@@ -252,7 +255,8 @@ class BPETokenizer:
         texts = (_whole(t) for t in texts if t); first = next(texts, None)
         if first is None: raise GpubError('there is no text to train a tokenizer on')
         tok = _bare(models.BPE(), pattern); alphabet = pre_tokenizers.ByteLevel.alphabet()
-        tok.train_from_iterator(chain([first], texts), trainers.BpeTrainer(vocab_size=vocab, min_frequency=2, initial_alphabet=alphabet, show_progress=False))
+        trainer = trainers.BpeTrainer(vocab_size=vocab, min_frequency=2, initial_alphabet=alphabet, show_progress=False)
+        tok.train_from_iterator(chain([first], texts), trainer)
         tok.add_special_tokens([AddedToken(s, special=True, normalized=False) for s in specials])
         return cls(tok)
 
@@ -292,7 +296,8 @@ class BPETokenizer:
         if special:
             cut = re.split('(' + '|'.join(map(re.escape, self.specials)) + ')', text)
             return np.concatenate([self.encode(t) if i % 2 == 0 else self._array([self.specials[t]]) for i, t in enumerate(cut)])
-        return self._array(self._fast.encode_to_numpy(text, disallowed_special=()) if self._fast else self._tok.encode(text, add_special_tokens=False).ids)
+        if self._fast: return self._array(self._fast.encode_to_numpy(text, disallowed_special=()))
+        return self._array(self._tok.encode(text, add_special_tokens=False).ids)
 
     def _array(self, ids): return np.asarray(ids, id_dtype(self.vocab))
 
@@ -300,9 +305,9 @@ class BPETokenizer:
         raw:bytes, # UTF-8 or anything else
     ): # ids from which `decode_bytes` makes exactly these bytes
         "Ids of bytes: what is UTF-8 as text, the rest byte by byte"
-        cut = re.split('([\udc80-\udcff]+)', raw.decode('utf-8', 'surrogateescape'))
-        raws = [t.encode('utf-8', 'surrogateescape') if i % 2 else t for i, t in enumerate(cut)]
-        return np.concatenate([self._array(self._byte_id[np.frombuffer(r, np.uint8)]) if i % 2 else self.encode(r) for i, r in enumerate(raws)])
+        cut = re.split('([\udc80-\udcff]+)', raw.decode('utf-8', 'surrogateescape')) # text, odd bytes, text, odd bytes ...
+        def odd(t): return self._array(self._byte_id[np.frombuffer(t.encode('utf-8', 'surrogateescape'), np.uint8)])
+        return np.concatenate([odd(t) if i % 2 else self.encode(t) for i, t in enumerate(cut)])
 
     def encode_batch(self,
         texts,        # list of str
@@ -362,9 +367,10 @@ def tokenizer_report(
         ids, raw = tok.encode_batch(texts), [_whole(t).encode() for t in texts]
         used += sum((np.bincount(i, minlength=tok.vocab) for i in ids), np.zeros_like(used))
         size, count = sum(map(len, raw)), sum(map(len, ids))
-        out[name] = dict(bytes=size, tokens=count, bytes_per_token=size / max(count, 1), round_trip=all(tok.decode_bytes(i) == r for i, r in zip(ids, raw)))
-    special = set(getattr(tok, 'specials', {}).values())
-    return dict(vocab=tok.vocab, fingerprint=tok.fingerprint, sources=out, dead=[i for i in np.flatnonzero(used == 0).tolist() if i not in special])
+        whole = all(tok.decode_bytes(i) == r for i, r in zip(ids, raw))
+        out[name] = dict(bytes=size, tokens=count, bytes_per_token=size / max(count, 1), round_trip=whole)
+    special = set(getattr(tok, 'specials', {}).values()); dead = [i for i in np.flatnonzero(used == 0).tolist() if i not in special]
+    return dict(vocab=tok.vocab, fingerprint=tok.fingerprint, sources=out, dead=dead)
 
 # %% ../nbs/lib/tokenizer.ipynb #8b158d20
 def load_tokenizer(
@@ -379,7 +385,7 @@ def load_tokenizer(
     if isinstance(d, dict) and d.get('type') == 'char' and isinstance(d.get('chars'), str): return CharTokenizer(d['chars'])
     if isinstance(d, dict) and isinstance(d.get('model'), dict) and d['model'].get('type') == 'BPE':
         try: rust = Tokenizer.from_str(path.read_text('utf-8'))
-        except Exception as e:
-            raise GpubError(f'{path} is not a whole tokenizer file ({first_line(e)}); fetch it again') from None # tokenizers raises nothing narrower
+        except Exception as e: # tokenizers raises nothing narrower
+            raise GpubError(f'{path} is not a whole tokenizer file ({first_line(e)}); fetch it again') from None
         return BPETokenizer(rust, engine, d)
     raise GpubError(f'{path} is neither a character nor a byte-pair tokenizer file')

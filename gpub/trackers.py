@@ -15,7 +15,8 @@ def _module(name, extra=None):
     "Import a package that gpub does not need by itself"
     try: return importlib.import_module(name)
     except ImportError as e:
-        raise GpubError(f"--track {(n := extra or name)} needs a package that does not load ({e}): pip install 'gpub[{n}]', or use --track none") from None
+        n = extra or name
+        raise GpubError(f"--track {n} needs a package that does not load ({e}): pip install 'gpub[{n}]', or use --track none") from None
 
 def _why(e): return f'{type(e).__name__}: {first_line(e)}'
 

@@ -20,7 +20,7 @@ from .parallel import World, like, plain
 from .sizes import MODES
 
 # %% ../nbs/season1/04_training_challenges.ipynb #fd9ed5c5
-CHANGEABLE = 'micro_batch', 'compile', 'grad_checkpoint', 'log_every' # settings a resumed run may change: they decide its speed, not its result
+CHANGEABLE = 'micro_batch', 'compile', 'grad_checkpoint', 'log_every' # may change when a run goes on: they decide its speed, not its result
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(Config):
@@ -33,7 +33,7 @@ class TrainConfig(Config):
     muon_momentum:float=0.95       # of Muon's running mean
     lr:float=0.008                 # peak rate of AdamW
     betas:tuple=(0.9, 0.95)        # of AdamW
-    weight_decay:float=0.0         # of the blocks' matrices, decoupled
+    weight_decay:float=0.0         # of the blocks' matrices: a shrinking of the weights themselves, not through the gradient
     schedule:str='linear'          # linear or cosine decay, or constant
     warmup:int=20                  # steps from zero to the peak rate
     decay:float=1.0                # the last share of the run in which the rate falls
@@ -48,39 +48,37 @@ class TrainConfig(Config):
     grad_checkpoint:str='auto'     # off, selective, full: recompute activations; auto: only when memory runs out
 
     def __post_init__(self):
-        for k in ('steps', 'batch_tokens', 'log_every'):
-            if type(v := getattr(self, k)) is not int or v < 1: raise GpubError(f'{k} must be a whole number of at least 1, got {v!r}')
-        for k in ('lr', 'muon_lr', 'warmup', 'weight_decay', 'clip'):
-            if not (isinstance(v := getattr(self, k), (int, float)) and 0 <= v < math.inf):
-                raise GpubError(f'{k} must be 0 or more, got {v!r}')
-        if type(self.seed) is not int or not 0 <= self.seed < 1 << 64:
-            raise GpubError(f'seed must be a whole number from 0 to below 2^64, got {self.seed!r}')
+        def need(ok, k, what):
+            if not ok: raise GpubError(f'{k} must be {what}, got {getattr(self, k)!r}')
         def within(v, low, high): return isinstance(v, (int, float)) and low <= v <= high
-        if not within(self.muon_momentum, 0, 1 - 1e-9):
-            raise GpubError(f'muon_momentum must be from 0 to below 1, got {self.muon_momentum!r}')
-        if not (isinstance(b := self.betas, (tuple, list)) and len(b) == 2 and all(within(v, 0, 1 - 1e-9) for v in b)):
-            raise GpubError(f'betas must be two numbers from 0 to below 1, got {b!r}')
-        for k, ok in dict(optimizer=('muon', 'adamw'), schedule=('linear', 'cosine', 'constant'), compile=('auto', 'yes', 'no'), precision=('auto', 'fp32', 'bf16', 'fp16'),
-                         grad_checkpoint=('auto', *MODES)).items():
-            if (v := getattr(self, k)) not in ok: raise GpubError(f"{k} must be one of {', '.join(ok)}, got {v!r}")
-        if not within(self.floor, 0, 1): raise GpubError(f'floor is a share of the peak rate and must be from 0 to 1, got {self.floor!r}')
-        if not within(self.decay, 1e-9, 1):
-            raise GpubError(f'decay is a share of the run and must be above 0 and at most 1, got {self.decay!r}')
-        if self.micro_batch is not None and (type(self.micro_batch) is not int or self.micro_batch < 1):
-            raise GpubError(f'micro_batch must be at least 1, got {self.micro_batch!r}')
+        for k in ('steps', 'batch_tokens', 'log_every', *(['micro_batch'] if self.micro_batch is not None else [])):
+            need(type(v := getattr(self, k)) is int and v >= 1, k, 'a whole number of at least 1')
+        for k in ('lr', 'muon_lr', 'warmup', 'weight_decay', 'clip'):
+            need(isinstance(v := getattr(self, k), (int, float)) and 0 <= v < math.inf, k, '0 or more')
+        need(type(self.seed) is int and 0 <= self.seed < 1 << 64, 'seed', 'a whole number from 0 to below 2^64')
+        need(within(self.muon_momentum, 0, 1 - 1e-9), 'muon_momentum', 'from 0 to below 1')
+        two = isinstance(self.betas, (tuple, list)) and len(self.betas) == 2
+        need(two and all(within(v, 0, 1 - 1e-9) for v in self.betas), 'betas', 'two numbers from 0 to below 1')
+        need(within(self.floor, 0, 1), 'floor', 'a share of the peak rate, from 0 to 1')
+        need(within(self.decay, 1e-9, 1), 'decay', 'a share of the run, above 0 and at most 1')
+        words = dict(optimizer=('muon', 'adamw'), schedule=('linear', 'cosine', 'constant'), precision=('auto', 'fp32', 'bf16', 'fp16'),
+                     compile=('auto', 'yes', 'no'), grad_checkpoint=('auto', *MODES))
+        for k, ok in words.items(): need(getattr(self, k) in ok, k, f"one of {', '.join(ok)}")
         for k, what in dict(stages='contexts', depths='numbers of blocks').items():
-            try:
-                v = tuple((float(share), n) for share, n in getattr(self, k))
-                at = [share for share, _ in v]
-                object.__setattr__(self, k, v)
-            except (TypeError, ValueError):
-                raise GpubError(f'{k} must be pairs of a share of the run and a whole number, such as [[0, 64], [0.5, 256]], got {getattr(self, k)!r}') from None
-            if any(type(n) is not int or n < 1 for _, n in v):
-                raise GpubError(f'the {what} of {k} must be whole numbers of at least 1, got {v}')
-            if at and (at[0] != 0 or at != sorted(set(at)) or at[-1] >= 1):
-                raise GpubError(f'{k} must start at 0 and rise below 1, got {v}')
-        if [n for _, n in self.depths] != sorted(n for _, n in self.depths):
-            raise GpubError(f'depths must not fall, a block that is awake stays so: got {self.depths}')
+            object.__setattr__(self, k, _plan(k, getattr(self, k), what))
+        awake = [n for _, n in self.depths]
+        need(awake == sorted(awake), 'depths', 'numbers that do not fall, a block that is awake stays so')
+
+def _plan(k, pairs, what): # a setting that changes on the way, as ((share of the run, value from there on), ...)
+    try: plan = tuple((float(share), n) for share, n in pairs)
+    except (TypeError, ValueError):
+        raise GpubError(f'{k} must be pairs of a share of the run and a whole number, such as [[0, 64], [0.5, 256]], '
+                        f'got {pairs!r}') from None
+    if any(type(n) is not int or n < 1 for _, n in plan):
+        raise GpubError(f'the {what} of {k} must be whole numbers of at least 1, got {plan}')
+    at = [share for share, _ in plan]
+    if at and (at[0] != 0 or at != sorted(set(at)) or at[-1] >= 1): raise GpubError(f'{k} must start at 0 and rise below 1, got {plan}')
+    return plan
 
 # %% ../nbs/season1/04_training_challenges.ipynb #bdad7354
 def rate(
@@ -140,8 +138,8 @@ class Muon(torch.optim.Optimizer):
     def __init__(self,
         params,              # 2-D parameters
         lr=0.04,             # length of a step along the orthogonal update
-        momentum=0.95,       # Nesterov
-        weight_decay=0.0,    # decoupled
+        momentum=0.95,       # of the running mean; a step looks one momentum step ahead (Nesterov)
+        weight_decay=0.0,    # shrinks the weights themselves, not through the gradient
         ns_steps=5,          # rounds of Newton-Schulz
         dtype=torch.float32, # of its matmuls
         parts=None,          # {parameter: rows of each}: it is several matrices stacked (queries, keys and values)
@@ -162,7 +160,7 @@ class Muon(torch.optim.Optimizer):
                 if not self.state[p]: self.state[p]['momentum'] = torch.zeros_like(p)
             grads, bufs = [p.grad for p in ps], [self.state[p]['momentum'] for p in ps]
             torch._foreach_lerp_(bufs, grads, 1 - g['momentum'])
-            looks = torch._foreach_lerp(grads, bufs, g['momentum']) # Nesterov: look one momentum step ahead
+            looks = torch._foreach_lerp(grads, bufs, g['momentum']) # Nesterov
             if g['weight_decay']: torch._foreach_mul_(ps, 1 - g['lr']*g['weight_decay'])
             self._update(ps, looks, g)
 
@@ -184,11 +182,12 @@ def make_optimizers(
     "Muon for the matrices of the blocks and AdamW for the rest, or AdamW for everything"
     named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
     mats = {n: p for n, p in named if p.ndim == 2 and n.startswith('blocks.') and cfg.optimizer == 'muon'}
-    rest = [(n, p) for n, p in named if n not in mats]; decays = lambda n, p: p.ndim >= 2 and n.startswith('blocks.')
-    groups = [dict(params=[p for n, p in rest if decays(n, p)], weight_decay=cfg.weight_decay), dict(params=[p for n, p in rest if not decays(n, p)], weight_decay=0.)]
+    rest = {n: p for n, p in named if n not in mats}; decays = [n for n, p in rest.items() if p.ndim >= 2 and n.startswith('blocks.')]
+    groups = [dict(params=[rest[n] for n in decays], weight_decay=cfg.weight_decay),
+              dict(params=[p for n, p in rest.items() if n not in decays], weight_decay=0.)]
     opts = [torch.optim.AdamW([g for g in groups if g['params']], lr=cfg.lr, betas=cfg.betas, fused=True)]
-    if mats: opts.append(Muon(mats.values(), lr=cfg.muon_lr, momentum=cfg.muon_momentum, weight_decay=cfg.weight_decay, dtype=muon_dtype,
-                              parts={p: [c, (r - c)//2, (r - c)//2] for n, p in mats.items() if n.endswith('qkv.weight') for r, c in [p.shape]}))
+    stacks = {p: [c, (r - c)//2, (r - c)//2] for n, p in mats.items() if n.endswith('qkv.weight') for r, c in [p.shape]}
+    if mats: opts.append(Muon(mats.values(), cfg.muon_lr, cfg.muon_momentum, cfg.weight_decay, dtype=muon_dtype, parts=stacks))
     for o in opts:
         for g in o.param_groups: g['peak'] = g['lr']
     return opts
@@ -238,8 +237,9 @@ def seconds_per_call(
     for _ in range(n): t = time.perf_counter(); f(); times.append(time.perf_counter() - t)
     return min(times)
 
-KEPT = [getattr(torch.ops.aten, n).default for n in ('mm', 'addmm', 'bmm', '_scaled_dot_product_flash_attention', '_scaled_dot_product_efficient_attention',
-        '_scaled_dot_product_cudnn_attention', '_scaled_dot_product_flash_attention_for_cpu') if hasattr(torch.ops.aten, n)] # dear to compute: what selective checkpointing keeps
+_KINDS = 'flash_attention', 'efficient_attention', 'cudnn_attention', 'flash_attention_for_cpu'
+_DEAR = [n for n in ('mm', 'addmm', 'bmm', *(f'_scaled_dot_product_{kind}' for kind in _KINDS)) if hasattr(torch.ops.aten, n)]
+KEPT = [getattr(torch.ops.aten, n).default for n in _DEAR] # dear to compute: what selective checkpointing keeps
 
 def through(
     mode:str, # from `MODES`
@@ -264,8 +264,9 @@ class Fit:
         world=World(),   # processes cannot shrink one by one: there, running out of memory is an error
         say=print,       # called with one line each time it shrinks
     ):
-        self.model, self.world, self.say, self.auto, self.micro, self.awake, self.asleep = model, world, say, cfg.grad_checkpoint == 'auto', cfg.micro_batch, None, []
-        self.skips = bool(cfg.depths) and world.size == 1 # DDP waits for every parameter's gradient: there the sleepers are computed, for the same result
+        self.model, self.world, self.say, self.auto, self.micro = model, world, say, cfg.grad_checkpoint == 'auto', cfg.micro_batch
+        self.awake, self.asleep = None, []
+        self.skips = bool(cfg.depths) and world.size == 1 # DDP waits for all gradients: there sleepers are computed, for the same result
         self.use('off' if self.auto else cfg.grad_checkpoint)
 
     def use(self,
@@ -284,7 +285,7 @@ class Fit:
         n,     # blocks, counted from the input
         fresh, # the run is at its first step
     ):
-        "The first `n` blocks work. The others sleep: they learn nothing, and as their writing layers are set to zero when the run is `fresh`, they hand on exactly what they get"
+        "The first `n` blocks work; the others learn nothing and, their writing layers set to zero by a `fresh` run, hand on what they get"
         if n == self.awake: return
         self.awake, sleepers = n, self.model.blocks[n:]; self.asleep = [p for b in sleepers for p in b.parameters()]
         for i, b in enumerate(self.model.blocks): b.asleep = i >= n
@@ -316,15 +317,22 @@ class Fit:
         "The next smaller way: half the micro-batch, at one sequence the next mode of checkpointing"
         now = min(self.micro or rows, rows)
         if self.world.size > 1:
-            raise GpubError(f'out of memory on process {self.world.rank} with {now} sequences at once: run again with --set micro_batch={max(1, now//2)}{" --set grad_checkpoint=full" if now == 1 else ""}')
+            less = f'micro_batch={now//2}' if now > 1 else 'micro_batch=1 --set grad_checkpoint=full'
+            raise GpubError(f'out of memory on process {self.world.rank} with {now} sequences at once: run again with --set {less}')
         if now > 1:
-            self.micro = -(-now//2)
-            self.say(f'out of memory with {now} sequences of {ctx} tokens at once: {self.micro} from here on, {-(-rows//self.micro)} passes a step; the result is the same')
+            self.micro = -(-now//2); passes = -(-rows//self.micro)
+            self.say(f'out of memory with {now} sequences of {ctx} tokens at once: {self.micro} from here on, {passes} passes a step; '
+                     'the result is the same')
         elif self.auto and self.mode != 'full':
             self.use(MODES[MODES.index(self.mode) + 1])
-            self.say(f'out of memory with one sequence of {ctx} tokens: gradient checkpointing is {self.mode} from here on; ' + ('the forward pass is computed twice, up to a third more arithmetic' if self.mode == 'full' else 'all but matmuls and attention is computed twice'))
+            price = dict(selective='all but matmuls and attention is computed twice',
+                         full='the forward pass is computed twice, up to a third more arithmetic')
+            self.say(f'out of memory with one sequence of {ctx} tokens: gradient checkpointing is {self.mode} from here on; '
+                     f'{price[self.mode]}')
         else:
-            raise GpubError(f'out of memory with one sequence of {ctx} tokens and grad_checkpoint {self.mode}: use {"" if self.mode == "full" else "--set grad_checkpoint=full, "}a smaller model or ctx, or a larger device')
+            more = '' if self.mode == 'full' else '--set grad_checkpoint=full, '
+            raise GpubError(f'out of memory with one sequence of {ctx} tokens and grad_checkpoint {self.mode}: '
+                            f'use {more}a smaller model or ctx, or a larger device')
 
 # %% ../nbs/season1/04_training_challenges.ipynb #4fb1262b
 class Diverged(GpubError):
@@ -343,7 +351,8 @@ class Step:
     def row(self):
         "The step as plain numbers, on every process; raises `Diverged` if any step so far was not finite"
         if n := int(self.world.max(self.bad)):
-            raise Diverged(f'the loss or its gradient is not a number at step {n}: stopped; start again in another folder with a lower learning rate')
+            raise Diverged(f'the loss or its gradient is not a number at step {n}: stopped; '
+                           'start again in another folder with a lower learning rate')
         return dict(step=self.n, tokens=self.tokens, loss=float(self.world.mean(self.loss)), lr=self.lr, grad_norm=float(self.grad_norm))
 
 # %% ../nbs/season1/04_training_challenges.ipynb #bdd7f8d2

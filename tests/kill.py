@@ -4,9 +4,11 @@ from pathlib import Path
 import torch
 from gpub.checkpoint import load_checkpoint
 
-def start(*argv, main='from gpub.cli import main; main()', **env):
-    "Run a command in its own process"
-    return subprocess.Popen([sys.executable, '-c', main, *map(str, argv)], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, 'OMP_NUM_THREADS': '1', **env})
+def start(*argv, main='from gpub.cli import main; main()', before=(), **how):
+    "Run a command in its own process; names in capitals are variables of its environment, the others are Popen's"
+    env = {**os.environ, 'OMP_NUM_THREADS': '1', **{k: how.pop(k) for k in [*how] if k.isupper()}}
+    how = dict(text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) | how
+    return subprocess.Popen([*before, sys.executable, '-c', main, *map(str, argv)], env=env, **how)
 
 def wait_for(out, step, proc):
     "Until the log has a row of `step` or later"

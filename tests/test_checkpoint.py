@@ -36,6 +36,16 @@ def forked(f):
 
 def end(pid): return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
+def reseal(folder, **change):
+    "Another record with a seal that fits: what only a program can write"
+    f = folder/'state.json'; record = json.loads(f.read_text()) | change
+    f.write_text(json.dumps(record | {'seal': ckpt._seal(record)}))
+
+def described(folder, **change):
+    "The files of a record, something else said of the model's"
+    files = json.loads((folder/'state.json').read_text())['files']
+    return files | {MODEL: files[MODEL] | change}
+
 posix = pytest.mark.skipif(not hasattr(os, 'fork'), reason='needs fork and kill -9')
 
 @posix
@@ -116,18 +126,26 @@ def test_damage_is_skipped_and_said(tmp_path, kind):
 def test_a_file_that_only_claims_to_be_safetensors(tmp_path, content):
     "Even with matching checksums"
     folder = save(tmp_path, 1); (folder/MODEL).write_bytes(content)
-    record = json.loads((folder/'state.json').read_text())
-    record['files'][MODEL] |= dict(size=len(content), sha256=ckpt.sha256(folder/MODEL))
-    (folder/'state.json').write_text(json.dumps(record | {'seal': ckpt._seal(record)}))
+    reseal(folder, files=described(folder, size=len(content), sha256=ckpt.sha256(folder/MODEL)))
     refused('not a safetensors file', load_checkpoint, tmp_path)
+
+@pytest.mark.parametrize('change', [*({'files': f} for f in (None, [], [1], 5, 'model', {}, {MODEL: 5}, {MODEL: None}, {MODEL: {}})), *({'step': s} for s in (None, '2', [2])), {'state': [1]}], ids=str)
+def test_a_sealed_record_of_odd_types(tmp_path, change):
+    save(tmp_path, 1); folder = save(tmp_path, 2); reseal(folder, **change); said = []
+    assert latest(tmp_path, say=said.append).name == 'step-00000001' and len(said) == 1 and 'step-00000002: state.json' in said[0]
+    for f in (lambda: verify(folder), lambda: load_checkpoint(tmp_path, step=2)): refused('state.json (lacks its step|does not describe)', f)
+
+@pytest.mark.parametrize('change, match', [*(({k: v}, 'does not describe model') for k, v in (('size', '9'), ('size', None), ('sha256', 5), ('tied', ['w']), ('tied', None))),
+                                           *(({'tied': {'second': first}}, 'second name') for first in ('nowhere', 5, ['w']))], ids=str)
+def test_a_sealed_file_of_odd_types(tmp_path, change, match):
+    folder = save(tmp_path, 1); reseal(folder, files=described(folder, **change)); refused(match, load_checkpoint, tmp_path, say=lambda line: None)
 
 def test_no_pickle_is_opened(tmp_path):
     (p := tmp_path/'model.pt').write_bytes(pickle.dumps({}))
     refused('never opens pickles', load_checkpoint, p)
 
 def test_newer_format_is_refused_not_skipped(tmp_path):
-    save(tmp_path, 1); f = save(tmp_path, 2)/'state.json'
-    record = json.loads(f.read_text()) | {'format': ckpt.FORMAT + 1}; f.write_text(json.dumps(record | {'seal': ckpt._seal(record)}))
+    save(tmp_path, 1); reseal(save(tmp_path, 2), format=ckpt.FORMAT + 1)
     assert f'format {ckpt.FORMAT + 1}' in refused('upgrade gpub', latest, tmp_path)
 
 def test_nothing_saved_yet(tmp_path):
@@ -401,8 +419,7 @@ def test_no_free_byte_on_a_real_disk(small_disk):
     (disk/'filler').unlink(); put(saver, 2); saver.wait(); assert check_whole(disk) == 2, 'made room, and on it goes'
 
 def test_a_mirror_of_a_newer_gpub_is_left_alone(both):
-    run, away = both; f = checkpoints(away)[0]/'state.json'; shutil.rmtree(run)
-    record = json.loads(f.read_text()) | {'format': ckpt.FORMAT + 1}; f.write_text(json.dumps(record | {'seal': ckpt._seal(record)})); before = snapshot(away)
+    run, away = both; shutil.rmtree(run); reseal(checkpoints(away)[0], format=ckpt.FORMAT + 1); before = snapshot(away)
     refused('upgrade gpub', restore_from_mirror, run, away); assert snapshot(away) == before and not run.exists()
 
 def test_a_read_only_disk(small_disk):
@@ -416,6 +433,7 @@ def test_a_mirror_of_another_run_is_refused(both, tmp_path):
     run, away = both; other = tmp_path/'other'; files(other, 'y'); before = snapshot(away)
     for f in (lambda: Saver(other, mirror=away), lambda: mirror_run(other, away), lambda: restore_from_mirror(other, away)):
         assert "text: this run 'x', asked 'y'" in refused('holds another run', f)
+    for content in '[1]', '5', 'null': (other/'config.json').write_text(content); refused('holds another run.*config.json', mirror_run, other, away)
     for bad in (run, run/'mirror'): refused('inside the run folder', Saver, run, mirror=bad)
     assert snapshot(away) == before
 

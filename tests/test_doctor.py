@@ -110,6 +110,8 @@ DEFECTS = [
     ('learned by heart',    edit(loss=lambda r, cfg: r['loss']*(1 - .02*r['step'])), {'overfitting': 'apart'}),
     ('slower and slower',   edit(tok_s=lambda r, cfg: 1000 if r['step'] < 22 else 100), {'throughput': 'of late'}),
     ('no bill',             lambda run: (run/'bill.json').unlink(),                  {'bill and report': 'bill.json'}),
+    ('a bill that is none', lambda run: (run/'bill.json').write_text('[]'),          {'bill and report': 'no number for seconds'}),
+    ('a bill of words',     lambda run: (run/'bill.json').write_text('{"seconds": 3, "usd": "much", "tokens": 5}'), {'bill and report': 'no number for usd'}),
     ('no report',           lambda run: (run/'report.html').unlink(),                {'bill and report': 'report.html'}),
     ('in circles',          samples('and the '*20, {30}),                            {'samples': 'repeats itself'}),
     ('always the same',     samples('To be, or not to be, that is the question: whether it is nobler'), {'samples': 'are the same'}),
@@ -146,6 +148,18 @@ def test_what_is_no_run_is_refused(run, name, content, part):
     (run/name).unlink()
     if content is not None: (run/name).write_text(content)
     with pytest.raises(GpubError, match=part): doctor(run)
+
+@pytest.mark.parametrize('odd', [None, 'x', [1], {'a': 1}, True], ids=str)
+def test_odd_types_are_findings_and_no_traceback(run, odd):
+    "One value of config.json or of the log changed to another type at a time: a refusal or findings, in single lines"
+    c, log = json.loads((run/'config.json').read_text()), rows(run)
+    edited = [odd, *(c | {k: odd} for k in c), *(c | {part: c[part] | {k: odd}} for part in ('model', 'train', 'data', 'reference') for k in c[part])]
+    def one_line():
+        try: return all('\n' not in f.what + f.do for f in doctor(run))
+        except GpubError as e: return '\n' not in str(e)
+    for d in edited: (run/'config.json').write_text(json.dumps(d)); assert one_line(), d
+    (run/'config.json').write_text(json.dumps(c))
+    for k in log[9]: write(run, [*log[:9], log[9] | {k: odd}, *log[10:]]); assert one_line(), k
 
 def test_damaged_folder_is_a_finding_and_no_traceback(run):
     p = run/'config.json'

@@ -1,5 +1,5 @@
 "Folders for Hugging Face and back: bit-equal round trips, transformers in another process, and everything that is refused"
-import json, os, subprocess, sys
+import json, os, shutil, subprocess, sys
 from dataclasses import replace
 from pathlib import Path
 import numpy as np
@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from gpub.core import GpubError
 from gpub.gpt import GPTConfig
-from gpub.hub import INDEX, WEIGHTS, export_model, export_run, import_folder, import_run, push, read_weights
+from gpub.hub import INDEX, WEIGHTS, export_model, export_run, import_folder, import_run, model_card, push, read_weights
 from gpub.llama import LlamaConfig, build
 from gpub.plays import plays
 from gpub.run import Run, continue_text, load_run
@@ -190,6 +190,103 @@ def test_quantized_weights(exported):
     save_file({k: v.to(torch.int8) for k, v in load_file(exported/WEIGHTS).items()}, exported/WEIGHTS)
     with pytest.raises(GpubError, match='holds int8: quantized weights are not read'): import_folder(exported)
 
+@pytest.mark.parametrize('bad, value', [('model.layers.1.mlp.up_proj.weight', float('nan')), ('model.layers.0.self_attn.k_proj.weight', float('inf')), ('model.norm.weight', -float('inf'))])
+def test_weights_that_are_no_numbers(exported, bad, value):
+    w = load_file(exported/WEIGHTS)
+    w[bad].view(-1)[-1] = value
+    save_file(w, exported/WEIGHTS)
+    with pytest.raises(GpubError, match=f'^{bad} has NaN or infinity at 1 of its {w[bad].numel():,} places'): import_folder(exported)
+
+def test_eight_bit_floats(exported):
+    save_file({k: v.to(torch.float8_e4m3fn) for k, v in load_file(exported/WEIGHTS).items()}, exported/WEIGHTS)
+    with pytest.raises(GpubError, match='holds float8_e4m3fn: quantized weights are not read'): import_folder(exported)
+
+@pytest.mark.parametrize('kind', [['llama'], {'llama': 1}, 3, None])
+def test_a_model_type_that_is_no_word(kind):
+    with pytest.raises(GpubError, match='model_type is .*: gpub imports gpt2 and llama'): from_config({'model_type': kind})
+
+HUGE = 10**30
+@pytest.mark.parametrize('cfg, tok, change, says', [
+    (LLAMA, BPE, dict(num_hidden_layers=HUGE), 'asks for .* parameters, the weights hold'), (LLAMA, BPE, dict(num_hidden_layers=10_000_000), 'asks for'), (LLAMA, BPE, dict(hidden_size=HUGE, head_dim=None), 'asks for'),
+    (LLAMA, BPE, dict(intermediate_size=HUGE), 'asks for'), (LLAMA, BPE, dict(max_position_embeddings=HUGE), 'max_position_embeddings = 1,000.*exact up to 16,777,216'), (LLAMA, BPE, dict(num_attention_heads=HUGE), 'head_dim|width 32'),
+    (GPT2, CHARS, dict(n_positions=HUGE), 'asks for'), (GPT2, CHARS, dict(n_layer=HUGE), 'asks for'), (GPT2, CHARS, dict(n_embd=HUGE), 'asks for'), (GPT2, CHARS, dict(vocab_size=HUGE), 'vocabulary of')])
+def test_sizes_beyond_all_memory(tmp_path, cfg, tok, change, says):
+    folder = edit(export_model(loud(cfg), tok, tmp_path/'hf'), **change)
+    with pytest.raises(GpubError, match=says) as e: import_folder(folder)
+    assert '\n' not in str(e.value)
+
+def test_a_vocabulary_beyond_all_memory(exported):
+    (exported/'tokenizer.json').unlink()
+    with pytest.raises(GpubError, match='asks for'): import_folder(edit(exported, vocab_size=HUGE))
+
+def edit_tokenizer(folder, **changes):
+    d = json.loads((folder/'tokenizer.json').read_text(encoding='utf-8'))
+    (folder/'tokenizer.json').write_text(json.dumps(d | changes), encoding='utf-8')
+    return folder
+
+@pytest.mark.parametrize('normalizer', [{'type': 'NFC'}, {'type': 'Lowercase'}, {'type': 'Replace', 'pattern': {'String': 'king'}, 'content': 'duke'}, 'NFC'])
+@pytest.mark.parametrize('cfg, tok', [CASES[0], CASES[3]])
+def test_a_tokenizer_that_changes_the_text(tmp_path, cfg, tok, normalizer):
+    folder = edit_tokenizer(export_model(loud(cfg), tok, tmp_path/'hf'), normalizer=normalizer)
+    with pytest.raises(GpubError, match='tokenizer.json changes a text before it is cut .normalizer'): import_folder(folder)
+
+def test_a_token_that_is_cut_out_of_any_text(exported):
+    added = json.loads((exported/'tokenizer.json').read_text(encoding='utf-8'))['added_tokens']
+    edit_tokenizer(exported, added_tokens=[*added[:-1], added[-1] | dict(special=False, lstrip=True)])
+    with pytest.raises(GpubError, match='has .* as a token that is not special'): import_folder(exported)
+
+@pytest.mark.parametrize('changes', [dict(end_of_word_suffix='</w>'), dict(continuing_subword_prefix='##')])
+def test_a_tokenizer_that_loses_text(exported, changes):
+    edit_tokenizer(exported, model=json.loads((exported/'tokenizer.json').read_text(encoding='utf-8'))['model'] | changes)
+    with pytest.raises(GpubError, match='has (end_of_word_suffix|continuing_subword_prefix) = .*give every text back'): import_folder(exported)
+
+@pytest.mark.parametrize('changes', [dict(pre_tokenizer=3), dict(pre_tokenizer=['ByteLevel']), dict(added_tokens=[3]), dict(added_tokens='x'), dict(added_tokens=[{'id': 9}])])
+def test_a_tokenizer_file_of_odd_types(exported, changes):
+    with pytest.raises(GpubError, match='tokenizer.json is not a whole tokenizer file .*fetch it again') as e: import_folder(edit_tokenizer(exported, **changes))
+    assert '\n' not in str(e.value)
+
+def test_what_is_for_batches_and_training_is_left_out(exported):
+    model = json.loads((exported/'tokenizer.json').read_text(encoding='utf-8'))['model'] | dict(dropout=.9)
+    pad = dict(strategy={'Fixed': 100_000}, direction='Right', pad_to_multiple_of=None, pad_id=0, pad_type_id=0, pad_token='!')
+    edit_tokenizer(exported, model=model, truncation=dict(direction='Right', max_length=8, strategy='LongestFirst', stride=0), padding=pad)
+    _, tok = import_folder(exported)
+    assert tok.encode(TEXT).tolist() == BPE.encode(TEXT).tolist() == tok.encode_batch([TEXT])[0].tolist()
+
+def test_characters_that_are_not_cut(tmp_path):
+    folder = edit_tokenizer(export_model(loud(GPT2), CHARS, tmp_path/'hf'), pre_tokenizer={'type': 'Whitespace'})
+    with pytest.raises(GpubError, match='vocabulary of characters, but does not cut a text into them'): import_folder(folder)
+
+def spoiled(config, **changes): return config | {k: v(config[k]) if callable(v) else v for k, v in changes.items()}
+
+@pytest.mark.parametrize('file, content, says', [
+    ('bill.json', '[]', ''), ('bill.json', '{}', "it lacks 'hours'"), ('bill.json', '{"hours": "three", "usd_per_hour": 1, "price_source": "x", "usd": 1, "tok_s": 1}', ''),
+    ('bill.json', '{"hours": null, "usd_per_hour": 1, "price_source": "x", "usd": 1, "tok_s": 1}', ''), ('log.jsonl', '{"val_loss": 1.5, "step": 1, "tokens": 9}', "it lacks 'val_bpb'")])
+def test_receipts_damaged_by_hand(run_folder, tmp_path, file, content, says):
+    shutil.copytree(run_folder, tmp_path/'run')
+    (tmp_path/'run'/file).write_text(content)
+    with pytest.raises(GpubError, match=f'{file} is damaged .{says}.*restore it') as e: export_run(tmp_path/'run', tmp_path/'hf')
+    assert '\n' not in str(e.value) and not (tmp_path/'hf').exists()
+
+@pytest.mark.parametrize('change', [dict(machine=[1]), dict(machine=None), dict(data=lambda d: d | dict(source=5)), dict(data=lambda d: d | dict(source='x'*5000)), dict(data=[1])])
+def test_settings_damaged_by_hand(run_folder, change):
+    model, _, config = load_run(run_folder, device='cpu')
+    with pytest.raises(GpubError, match='config.json is damaged .*restore it'): model_card(run_folder, model, spoiled(config, **change))
+
+@pytest.mark.parametrize('manifest', ['[]', '{"format": 1, "dtype": "uint16", "vocab": "many", "tokenizer": "", "shards": [], "sources": {}}',
+                                      '{"format": 1, "dtype": "uint16", "vocab": 9, "tokenizer": "", "shards": [], "sources": {"a": {"tokens": "b"}}}',
+                                      '{"format": 1, "dtype": "uint16", "vocab": 9, "tokenizer": "", "shards": [], "sources": {"a": {"tokens": 0}}}'])
+def test_a_manifest_damaged_by_hand(run_folder, tmp_path, manifest):
+    model, _, config = load_run(run_folder, device='cpu')
+    (tmp_path/'manifest.json').write_text(manifest)
+    with pytest.raises(GpubError, match='manifest.json') as e: model_card(run_folder, model, spoiled(config, data=lambda d: d | dict(source=str(tmp_path))))
+    assert '\n' not in str(e.value)
+
+def test_rows_without_a_validation(run_folder, tmp_path):
+    "A row whose validation is null is passed over; without any the card says so"
+    shutil.copytree(run_folder, tmp_path/'run')
+    (tmp_path/'run/log.jsonl').write_text('{"val_loss": null, "step": 1, "tokens": 9}')
+    assert 'No validation was logged.' in (export_run(tmp_path/'run', tmp_path/'hf')/'README.md').read_text(encoding='utf-8')
+
 def test_places_that_cannot_be_written(exported, tmp_path):
     (tmp_path/'file').write_text('x')
     for write in (lambda out: import_run(exported, out), lambda out: export_model(loud(LLAMA), BPE, out/'hf')):
@@ -266,7 +363,7 @@ def test_from_recipe_to_hugging_face(tmp_path, root):
     card = (folder/'README.md').read_text(encoding='utf-8'); shares = [float(l.split()[-1].rstrip('%')) for l in card.splitlines() if l.startswith('- of them')]
     assert 'a LLaMA-style model' in card and all(abs(s - w) < .5 for s, w in zip(shares, (87, 10, 3), strict=True))
 
-@pytest.mark.parametrize('recipe, sources, says', [({'sources': 'x'}, (), 'not a recipe'), ({'sources': [{'name': 'a', 'path': 'b'}]}, ('c=d',), "no source 'c'"), ({'sources': [{'name': 'a', 'path': 'b'}], 'speed': 1}, (), "'speed'"), ({'sources': [{'name': 'a'}]}, (), "'path'")])
+@pytest.mark.parametrize('recipe, sources, says', [([1], (), 'not a recipe'), (5, (), 'not a recipe'), ({'sources': 'x'}, (), 'not a recipe'), ({'sources': [{'name': 'a', 'path': 'b'}]}, ('c=d',), "no source 'c'"), ({'sources': [{'name': 'a', 'path': 'b'}], 'speed': 1}, (), "'speed'"), ({'sources': [{'name': 'a'}]}, (), "'path'")])
 def test_recipes_refused(tmp_path, recipe, sources, says):
     from gpub.recipes import load_recipe
     (tmp_path/'r.json').write_text(json.dumps(recipe))

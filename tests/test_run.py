@@ -105,6 +105,27 @@ def test_a_config_that_is_none(content, straight, text, tmp_path, capsys):
     out = tmp_path/'run'; shutil.copytree(straight, out); (out/'config.json').write_text(content)
     assert gpub('train', 'shakespeare', '--data', text, '--out', out, *TINY) == 1; one_line(capsys, 'config.json', 'restore'); assert load_checkpoint(out).step == 30
 
+@pytest.mark.parametrize('odd', [None, 5, [1], 'x'], ids=str)
+def test_a_config_of_odd_types(odd, straight, text, tmp_path, capsys):
+    "What belongs to no setting is not compared with what was asked: going on with it, or writing from it, is one line all the same"
+    out = tmp_path/'run'; shutil.copytree(straight, out); config = json.loads((out/'config.json').read_text())
+    for key in 'precision', 'reference', 'prompt', 'run_id':
+        if type(odd) is type(config[key]): continue
+        (out/'config.json').write_text(json.dumps(config | {key: odd}))
+        assert gpub('train', 'shakespeare', '--data', text, '--out', out, *TINY) == 1; one_line(capsys, 'config.json', key, 'restore')
+    (out/'config.json').write_text(json.dumps(config | dict(precision=dict(name=odd))))
+    assert gpub('train', 'shakespeare', '--data', text, '--out', out, *TINY) == 1; one_line(capsys, 'precision')
+    for key in 'model', 'data':
+        (out/'config.json').write_text(json.dumps(config | {key: odd})); assert gpub('sample', out, '-n', '3') == 1; one_line(capsys, 'config.json')
+    if not isinstance(odd, str):
+        (out/'config.json').write_text(json.dumps(config | dict(prompt=odd))); assert gpub('sample', out, '-n', '3') == 1; one_line(capsys, '--prompt')
+        assert gpub('sample', out, '-n', '3', '--prompt', 'The ') == 0; capsys.readouterr()
+
+def test_a_log_without_a_validation(straight, text, tmp_path, capsys):
+    out = tmp_path/'run'; shutil.copytree(straight, out); log = out/'log.jsonl'
+    log.write_text(''.join(json.dumps({k: v for k, v in json.loads(l).items() if k != 'val_loss'}) + '\n' for l in log.read_text().splitlines()))
+    assert gpub('train', 'shakespeare', '--data', text, '--out', out, *TINY) == 1; one_line(capsys, 'log.jsonl', 'val_loss')
+
 def test_a_user_without_a_home(monkeypatch):
     def unknown(): raise RuntimeError('Could not determine home directory.')
     for k in ('GPUB_CACHE', 'XDG_CACHE_HOME', 'LOCALAPPDATA'): monkeypatch.delenv(k, raising=False)
@@ -212,7 +233,10 @@ def test_stopped_at_once_says_so(capsys, monkeypatch):
     def twice(self): raise KeyboardInterrupt # a second Ctrl-C, or one before the training began
     monkeypatch.setattr(gpub_run.Run, 'go', twice); assert gpub('train', 'shakespeare') == 130; one_line(capsys, 'stopped')
 
-@pytest.mark.parametrize('sig', [signal.SIGINT, signal.SIGTERM])
+posix = pytest.mark.skipif(not hasattr(signal, 'SIGHUP'), reason='needs SIGHUP')
+SIGNALS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, 'SIGHUP') else [])]
+
+@pytest.mark.parametrize('sig', SIGNALS)
 def test_stop_and_go_on(sig, straight, text, tmp_path):
     argv = ['train', 'shakespeare', '--data', text, '--out', tmp_path/'run', *TINY]
     p = start(*argv); wait_for(tmp_path/'run', 10, p); p.send_signal(sig); out, err = p.communicate(timeout=120)
@@ -220,6 +244,33 @@ def test_stop_and_go_on(sig, straight, text, tmp_path):
     assert 'go on with: gpub train shakespeare' in err and 'Traceback' not in err
     assert 10 <= load_checkpoint(tmp_path/'run').step < 30
     assert gpub(*argv) == 0; same_run(tmp_path/'run', straight)
+
+@posix
+def test_a_lost_connection(straight, text, tmp_path):
+    "What ssh leaves when it dies: a terminal that answers nothing but errors, SIGHUP from the system and once more from the shell"
+    import fcntl, pty, termios
+    argv = ['train', 'shakespeare', '--data', text, '--out', tmp_path/'run', *TINY]; here, there = pty.openpty()
+    def own_terminal(): fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    p = start(*argv, stdin=there, stdout=there, stderr=there, start_new_session=True, preexec_fn=own_terminal); os.close(there)
+    seen = b''
+    while b' 10/30 ' not in seen: seen += os.read(here, 4096)
+    os.close(here); p.send_signal(signal.SIGHUP) # the first comes with the close
+    assert p.wait(120) == 130 and 10 <= load_checkpoint(tmp_path/'run').step < 30
+    assert gpub(*argv) == 0; same_run(tmp_path/'run', straight)
+
+@posix
+def test_under_nohup_a_lost_connection_is_ignored(straight, text, tmp_path):
+    p = start('train', 'shakespeare', '--data', text, '--out', tmp_path/'run', *TINY, before=['nohup'])
+    wait_for(tmp_path/'run', 10, p); p.send_signal(signal.SIGHUP); out, err = p.communicate(timeout=120)
+    assert p.returncode == 0 and 'stopping' not in out, err
+    same_run(tmp_path/'run', straight)
+
+def test_a_reader_that_goes_does_not_stop_the_run(straight, text, tmp_path):
+    "gpub train ... | head"
+    p = start('train', 'shakespeare', '--data', text, '--out', tmp_path/'run', *TINY)
+    wait_for(tmp_path/'run', 10, p); p.stdout.close(); err = p.stderr.read()
+    assert p.wait(120) == 0 and not err
+    same_run(tmp_path/'run', straight)
 
 # all of them cross an epoch's end (the text is 21 steps long) and change the context half way; bf16 is emulated where the CPU lacks it
 VARIANTS = dict(muon=(), accumulation=('--set', 'micro_batch=3'), adamw=('--set', 'optimizer=adamw', '--set', 'clip=1'), compiled=('--set', 'compile=yes'),
@@ -293,7 +344,7 @@ def test_precision_is_measured_once_and_kept(share, name, text, tmp_path, monkey
     monkeypatch.setattr('gpub.core.cpu_has_bf16', lambda: True); asked = []
     def clock(model, x, y, dtype, cfg): asked.append(dtype); return share if dtype == torch.bfloat16 else 1.
     monkeypatch.setattr(gpub_run, 'pass_seconds', clock); argv = ['train', 'shakespeare', '--data', text, '--out', tmp_path/'run', *TINY, '--set', 'precision=auto']
-    whole = gpub_run.train; monkeypatch.setattr(gpub_run, 'train', lambda *a, **kw: (asked.append(a[6]), whole(*a, **kw))[1])
+    whole = gpub_run.train; monkeypatch.setattr(gpub_run, 'train', lambda *a, **kw: (asked.append(kw['dtype']), whole(*a, **kw))[1])
     stop = gpub_run.Run._log; monkeypatch.setattr(gpub_run.Run, '_log', lambda run, s: (stop(run, s), s.n == 10 and run.stop.set()))
     assert gpub(*argv) == 130; monkeypatch.setattr(gpub_run.Run, '_log', stop); monkeypatch.setattr(gpub_run, 'pass_seconds', lambda *a: pytest.fail('measured again'))
     assert gpub(*argv) == 0; used = torch.bfloat16 if name == 'bf16' else torch.float32

@@ -190,11 +190,29 @@ def _own_checksum(folder): _write(folder, last=b'\x30\x00'); _shard(folder, xxh3
     (lambda f: _edit(f, format=2), 'manifest.json: expected format 1, found 2'), (lambda f: _edit(f, dtype='uint32'), "expected dtype uint16.*found 'uint32'"),
     (lambda f: (f/'train-00000.bin').unlink(), 'train-00000.bin is missing'), (lambda f: (f/'train-00000.docs').unlink(), 'train-00000.docs cannot be read'),
     (lambda f: (f/'val-00000.docs').write_text('1 renamed\n'), r'val-00000.docs: expected xxh3 \w{16}, found \w{16}'), (lambda f: (f/'manifest.json').unlink(), 'no manifest.json'), (lambda f: (f/'tokenizer.json').unlink(), 'tokenizer'),
-    (lambda f: _shard(f, file='../../etc/passwd'), 'is no name of a shard'), (lambda f: (f/'manifest.json').write_text('{"format": 1'), 'not valid JSON'), (lambda f: (f/'manifest.json').write_text('{"format": 1}'), 'lacks dtype')])
+    (lambda f: _shard(f, file='../../etc/passwd'), 'is no name of a shard'), (lambda f: _shard(f, split='val'), "train-00000.bin is said to be of split 'val'"), (lambda f: (f/'manifest.json').write_text('{"format": 1'), 'not valid JSON'), (lambda f: (f/'manifest.json').write_text('{"format": 1}'), 'lacks dtype')])
 def test_reader_refuses(folder, damage, line):
     verify(folder, TOK); damage(folder)
     with pytest.raises(GpubError, match=line) as e: Batches.from_shards(folder, ctx=8, batch=2)
     assert '\n' not in str(e.value)
+
+@pytest.mark.parametrize('odd', [None, 5, 'x', 1.5, True, [1], {'a': 1}], ids=str)
+def test_a_manifest_of_odd_types(folder, odd):
+    "Whatever an editor made of a value: one line that names the manifest, before a token is read"
+    m = read_manifest(folder); shard, *more = m['shards']; (name, source), *_ = m['sources'].items()
+    edited = [(m, odd), *((m[k], m | {k: odd}) for k in ('format', 'dtype', 'vocab', 'tokenizer', 'rank', 'world', 'shards', 'sources')),
+              *((shard[k], m | dict(shards=[shard | {k: odd}, *more])) for k in ('file', 'split', 'source', 'tokens', 'documents', 'xxh3')),
+              *((source[k], m | dict(sources=m['sources'] | {name: source | {k: odd}})) for k in source)]
+    for right, d in edited:
+        if type(odd) is type(right): continue
+        (folder/'manifest.json').write_text(json.dumps(d))
+        with pytest.raises(GpubError, match='manifest.json') as e: Batches.from_shards(folder, ctx=8, batch=2)
+        assert '\n' not in str(e.value)
+
+@pytest.mark.parametrize('key, odd', [('sources', []), ('sources', {'edu': 5}), ('full', {}), ('full', [5]), ('open', [{}]), ('open', 'x'), ('count', 3)])
+def test_unfinished_work_of_odd_types(tmp_path, key, odd):
+    fill(tmp_path, upto=7); p = tmp_path/'.progress.json'; p.write_text(json.dumps(json.loads(p.read_text()) | {key: odd}))
+    with pytest.raises(GpubError, match=r'\.progress\.json.*damaged'): fill(tmp_path)
 
 def test_wrong_tokenizer_is_refused(folder):
     with pytest.raises(GpubError, match=f'expected tokenizer {TOK.fingerprint}'): Batches.from_shards(folder, ctx=8, batch=2, tokenizer=CharTokenizer('ab'))
