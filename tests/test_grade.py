@@ -1,4 +1,5 @@
 "Planted mistakes, each caught by the property that is named for it; the references pass everything; code that breaks is quoted"
+import sys
 import pytest, torch
 from click.testing import CliRunner
 from torch.nn import functional as F
@@ -110,6 +111,67 @@ def test_code_that_breaks_is_quoted(tmp_path):
     assert said('crashes').startswith('your code raised RuntimeError: ') and said('crashes').endswith('at mine.py, line 9: def helper(q): return q.reshape(7, 7)')
     assert said('nothing') == 'returned NoneType, not a tensor' and 'two() takes 2 positional arguments but 3 were given' in said('two')
     assert 'NoneType' in said('nothing', 'loop') or 'takes' in said('nothing', 'loop')
+
+ODD = '''import sys
+def nothing(*args): pass
+def array(q, k, v): return (q @ k.mT @ v).numpy()
+def narrow(q, k, v): return (q @ k.mT).softmax(-1) @ v[..., :1]
+def two(q, k): return q
+def leaves(*args): exit()
+def leaves_well(*args): sys.exit(0)
+def asks(*args): return input('well? ')
+def endless(*args):
+    while True:
+        try: print('still here')
+        except Exception: pass
+def silent(text, vocab): return text
+def number(*args): return 3
+def words(text, vocab): return type('Tok', (), dict(encode=lambda self, s: list(s), decode=lambda self, ids: ''.join(ids)))()
+def losses(model, batches, opt, steps): return [None]*steps
+'''
+
+@pytest.mark.parametrize('topic, name, prop, words', [
+    ('attention', 'nothing', 'shape', 'returned NoneType, not a tensor'), ('attention', 'array', 'shape', 'returned ndarray, not a tensor'),
+    ('attention', 'narrow', 'shape', 'returned (2, 3, 5, 1), expected (2, 3, 5, 8)'),
+    ('attention', 'two', 'shape', 'cannot be called as mine(q_bhtd, k_bhsd, v_bhsd): two() takes 2 positional arguments but 3 were given'),
+    ('attention', 'leaves', 'shape', 'your code ended the program at odd.py, line 6: def leaves(*args): exit()'),
+    ('attention', 'leaves_well', 'shape', 'your code ended the program at odd.py, line 7'), ('attention', 'asks', 'shape', 'your code raised EOFError: EOF when reading a line at odd.py'),
+    ('attention', 'endless', 'shape', 'your code was stopped after 0.3 s at odd.py, line 1'), ('rope', 'array', 'shape', 'cannot be called as mine(x_btnd)'),
+    ('rope', 'nothing', 'shape', 'returned NoneType, not a tensor'), ('bpe', 'nothing', 'round trip', 'returned NoneType: no encode'), ('bpe', 'silent', 'round trip', 'returned str: no encode, no decode'),
+    ('bpe', 'words', 'vocabulary', "a vocabulary of 256 gave id 'a'"), ('loop', 'number', 'count', 'returned int, not losses one after the other'),
+    ('loop', 'losses', 'count', '6 losses and 0 optimizer steps came'), ('loop', 'endless', 'count', 'was stopped after 0.3 s')])
+def test_odd_code_is_one_line_that_names_the_property(topic, name, prop, words, tmp_path, monkeypatch):
+    if name == 'endless': monkeypatch.setattr('gpub.grade.LIMIT', .3)
+    (tmp_path/'odd.py').write_text(ODD)
+    r = CliRunner().invoke(check_command, [topic, '--mine', f'{tmp_path}/odd.py:{name}']); lines = r.output.splitlines()
+    assert r.exit_code == 1 and isinstance(r.exception, GpubError) and f'{topic}: {prop} failed: ' in str(r.exception) and words in str(r.exception) and '\n' not in str(r.exception)
+    assert [x[6:19].strip() for x in lines] == [*PROPERTIES[topic]] and not any(x.startswith('still here') for x in lines) and sum(words in x for x in lines) == 1, r.output # and each complaint once
+    if name == 'endless': assert all('not asked' in x for x in lines[1:])
+
+@pytest.mark.parametrize('code, words', [
+    ('import nowhere_to_be_found', "does not run: it raised ModuleNotFoundError: No module named 'nowhere_to_be_found', line 1: import nowhere_to_be_found"), ('x = 1\nexit()', 'does not run: it ended the program, line 2: exit()'),
+    ('while True: pass', 'does not run: it was stopped after 0.3 s, line 1: while True: pass'), ('input()', 'does not run: it raised EOFError'),
+    ("raise ValueError('two\\nlines')", 'raised ValueError: two lines, line 1'), ('\0', 'source code'), ("print('hello'*10_000)\nf = 3", 'f in')])
+def test_files_that_do_not_load_are_one_line(code, words, tmp_path, monkeypatch, capsys):
+    if 'while' in code: monkeypatch.setattr('gpub.grade.LIMIT', .3)
+    (tmp_path/'odd.py').write_text(code)
+    with pytest.raises(GpubError) as e: load_mine(f'{tmp_path}/odd.py:f')
+    assert words in str(e.value) and '\n' not in str(e.value) and capsys.readouterr().out == ''
+
+def test_what_lies_beside_the_file_can_be_imported(tmp_path):
+    (tmp_path/'beside_mine.py').write_text('def f(x): return x\n'); (tmp_path/'mine.py').write_text('from beside_mine import f'); before = list(sys.path)
+    assert load_mine(f'{tmp_path}/mine.py:f')(3) == 3 and sys.path == before
+
+def test_nan_is_never_right():
+    class Nan(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x): return x.clone()
+        @staticmethod
+        def backward(ctx, g): return g*torch.nan
+    failed = lambda topic, mine: [v.name for v in grade(topic, mine) if not v.ok]
+    assert failed('attention', lambda q, k, v: attend(Nan.apply(q), k, v)) == ['gradient'] and failed('rope', lambda x: Nan.apply(turned(x))) == ['gradient']
+    assert {'mean', 'scale', 'cache', 'value', 'gradient'} <= {*failed('attention', lambda *a: attend(*a)*torch.nan)}
+    assert failed('loop', lambda *a: [torch.nan for _ in plain_loop(*a)]) == ['loss']
 
 def test_an_endless_loop_is_cut_short():
     def endless(model, batches, opt, steps):
