@@ -8,7 +8,7 @@ __all__ = ['KINDS', 'BEAT', 'ALPHAS', 'Ledger', 'Span', 'read_ledger', 'mend', '
            'money', 'columns', 'say_next', 'bill_text', 'bill_command']
 
 # %% ../nbs/lib/ledger.ipynb #a2e257c3
-import json, math, time
+import json, math, re, time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -163,17 +163,35 @@ def _card(name):
     try: return find_gpu(name).name
     except GpubError: return name.lower().strip()
 
+_ENTRY = { # field of a price -> (what it has to be, whether it is)
+    'gpu': ('the name of a card', lambda v: isinstance(v, str)),
+    'usd_per_hour': ('a number above 0', lambda v: type(v) in (int, float) and 0 < v < math.inf),
+    'date': ('a day such as 2026-04-07', lambda v: v is None or re.fullmatch(r'\d{4}-\d\d-\d\d', str(v))),
+    'provider': ('a text', lambda v: isinstance(v, str|None)),
+    'note': ('a text', lambda v: isinstance(v, str|None)),
+    'source': ('a list of texts', lambda v: v is None or isinstance(v, list) and all(isinstance(s, str) for s in v))}
+
+def _prices(path):
+    "The entries of a price table; raises `GpubError` naming the one that is wrong"
+    rows = read_json(path)
+    if not isinstance(rows, list):
+        raise GpubError(f'{path} is no table of prices: it has to be a list of objects with gpu and usd_per_hour')
+    for i, r in enumerate(rows, 1):
+        if not isinstance(r, dict): raise GpubError(f'{path}, entry {i}: a price is an object with gpu and usd_per_hour, got {r!r:.40}')
+        for k, (what, is_that) in _ENTRY.items():
+            if not is_that(r.get(k)): raise GpubError(f'{path}, entry {i}: {k} must be {what}, got {r.get(k)!r:.40}')
+    return rows
+
 def known_price(
     gpu:str,   # a card's name
     path=None, # a table of prices; default: the dated one that comes with gpub
 ): # (dollars an hour, where and when), or None
-    "The newest price of a card, with the provider, the date and who wrote it down; raises `GpubError` for one that is none"
-    rows, wanted = read_json(path or shipped('prices.json')), _card(gpu)
-    if not isinstance(rows, list): rows = rows.get('prices', [])
-    if mine := [r for r in rows if isinstance(r, dict) and _card(str(r.get('gpu'))) == wanted]:
-        best = max(mine, key=lambda r: ('spot' not in str(r.get('note')), str(r.get('date')), r.get('usd_per_hour') or 0))
-        where = ', '.join(str(best[k]) for k in ('provider', 'date', 'note') if best.get(k)) + (f" ({', '.join(best['source'])})" if best.get('source') else '')
-        return check_rate(best.get('usd_per_hour')), where
+    "The newest price of a card, with the provider, the date and who wrote it down; raises `GpubError` for a table with an entry that is none"
+    wanted = _card(gpu)
+    if mine := [r for r in _prices(path or shipped('prices.json')) if _card(r['gpu']) == wanted]:
+        best = max(mine, key=lambda r: ('spot' not in (r.get('note') or ''), r.get('date') or '', r['usd_per_hour']))
+        where = ', '.join(best[k] for k in ('provider', 'date', 'note') if best.get(k))
+        return float(best['usd_per_hour']), where + (f" ({', '.join(best['source'])})" if best.get('source') else '')
     return (GPUS[wanted].usd, GPUS[wanted].price) if wanted in GPUS and GPUS[wanted].usd else None
 
 def find_price(
@@ -263,9 +281,10 @@ def phase_rows(
         after = level(part) or before
         drop, usd, train = before[0] - after[0], sum(s.usd for s in mine), sum(s.seconds for s in mine if s.kind == 'train')
         tokens = part[-1]['tokens'] - next((r['tokens'] for r in reversed(log) if r['step'] <= start), 0) if part else 0
-        out.append(dict(name=name, start=start, stop=part[-1]['step'] if part else start, tokens=tokens, seconds=sum(s.seconds for s in mine), usd=usd,
-                        tok_s=tokens/train if train else None, loss=(before[0], after[0]), error=math.hypot(before[1], after[1]),
-                        val_loss=next((r['val_loss'] for r in reversed(part) if r.get('val_loss') is not None), None), usd_per_point=per_point(usd, drop)))
+        val_loss = next((r['val_loss'] for r in reversed(part) if r.get('val_loss') is not None), None)
+        out.append(dict(name=name, start=start, stop=part[-1]['step'] if part else start, tokens=tokens, seconds=sum(s.seconds for s in mine),
+                        usd=usd, tok_s=tokens/train if train else None, loss=(before[0], after[0]), error=math.hypot(before[1], after[1]),
+                        val_loss=val_loss, usd_per_point=per_point(usd, drop)))
         before = after
     return out
 
@@ -274,16 +293,18 @@ def _phases(run_dir, log):
     "(name, start, stop) of what has begun, from plan.json; else all in one"
     path = Path(run_dir, 'plan.json'); done = log[-1]['step']
     if not path.is_file(): return [('all', 0, done)]
-    ends = [(p['name'], p['until']) for p in read_json(path)['phases']]; starts = [0, *(e for _, e in ends)]
+    ends = [(p['name'], p['until']) for p in read_json(path, 'phases')['phases']]; starts = [0, *(e for _, e in ends)]
     return [(n, s, e) for (n, e), s in zip(ends, starts) if s < done]
 
 def _spans(run_dir, log, usd_per_hour):
     "(spans, remarks): from the ledger, or where there is none what the log knows; at another price if one is given"
     rows = read_ledger(run_dir)
-    spans, notes = account(rows), [f"the clock on the wall jumped by {r['jump']:+,.0f} s between steps {r['start']:,} and {r['step']:,}: "
-                                                                 'durations come from another clock and stand' for r in rows if 'jump' in r]
+    spans = account(rows)
+    notes = [f"the clock on the wall jumped by {r['jump']:+,.0f} s between steps {r['start']:,} and {r['step']:,}: "
+             'durations come from another clock and stand' for r in rows if 'jump' in r]
     if lost := sum(s.seconds for s in spans if s.kind == 'lost'):
-        gaps = 'time without a process counts as idle' if any(r.get('paid') for r in rows[1:]) else 'time without a process is not counted (--paid-gaps when it was paid)'
+        counts = 'counts as idle' if any(r.get('paid') for r in rows[1:]) else 'is not counted (--paid-gaps when it was paid)'
+        gaps = f'time without a process {counts}'
         notes.append(f'{lost:,.1f} s of work were lost and done again; {gaps}')
     if not rows:
         ends = [(0, 0, 0), *((r['step'], r.get('seconds', 0), r.get('usd', 0)) for r in log)]
@@ -317,7 +338,9 @@ def money(
     usd # infinity for what no money buys
 ): # text
     "Dollars to read, whatever their size"
-    return 'never' if math.isinf(usd) else f'${usd:,.2f}' if usd >= .1 or usd == 0 else f'${usd:.2g}' if usd >= 1e-4 else f'${usd:.1e}'
+    if math.isinf(usd): return 'never'
+    if 0 < usd < 1e-4: return '<$0.0001'
+    return f'${usd:.2g}' if 0 < usd < .1 else f'${usd:,.2f}'
 
 def columns(
     *rows # lists of str, all as long as each other
@@ -339,15 +362,18 @@ def bill_text(
     "A bill to read"
     def time_(s): return f'{s/3600:,.2f} h' if s >= 3600 else f'{s:,.1f} s'
     def phase(p):
-        loss, val = f"{p['loss'][0]:.3f} to {p['loss'][1]:.3f}" + (f" ±{p['error']:.3f}" if p['error'] else ''), '' if p['val_loss'] is None else f"{p['val_loss']:.3f}"
-        return [p['name'], f"{p['start']:,}-{p['stop']:,}", f"{p['tokens']:,}", time_(p['seconds']), f"{p['tok_s']:,.0f}" if p['tok_s'] else '', money(p['usd']),
-                loss, val, money(p['usd_per_point']) if p['usd_per_point'] is not None else 'it rose' if p['loss'][1] > p['loss'][0] else '']
-    kinds = [[k, time_(v['seconds']), f"{v['seconds']/max(b['seconds'], 1e-9):.1%}", money(v['usd'])] for k, v in b['kinds'].items() if v['seconds']]
+        (before, after), val, point = p['loss'], p['val_loss'], p['usd_per_point']
+        return [p['name'], f"{p['start']:,}-{p['stop']:,}", f"{p['tokens']:,}", time_(p['seconds']), f"{p['tok_s']:,.0f}" if p['tok_s'] else '',
+                money(p['usd']), f'{before:.3f} to {after:.3f}' + (f" ±{p['error']:.3f}" if p['error'] else ''), '' if val is None else f'{val:.3f}',
+                money(point) if point is not None else 'it rose' if after > before else '']
+    kinds = [[k, time_(v['seconds']), f"{v['seconds']/max(b['seconds'], 1e-9):.1%}", money(v['usd'])]
+             for k, v in b['kinds'].items() if v['seconds'] >= .05 or v['usd'] >= 1e-4] # what would read 0.0 s is left out
     phases = [['phase', 'steps', 'tokens', 'time', 'tok/s', '$', 'training loss', 'validation', '$ a point'], *map(phase, b['phases'])]
-    per = b['usd_per_billion']
-    return '\n'.join([f"{b['run']}: {b['step']:,} steps, {b['tokens']:,} tokens, {time_(b['seconds'])}, {money(b['usd'])}", '',
+    per, step = b['usd_per_billion'], b['step']
+    return '\n'.join([f"{b['run']}: {step:,} step{'s'*(step != 1)}, {b['tokens']:,} tokens, {time_(b['seconds'])}, {money(b['usd'])}", '',
                       *columns(['kind', 'time', 'share', '$'], *kinds), '', *columns(*phases), '',
-                      f"a billion tokens: {money(per['all_in'])} all in, {money(per['train'])} for training alone", say_next(b['next']), *(f'note: {n}' for n in b['notes'])])
+                      f"a billion tokens: {money(per['all_in'])} all in, {money(per['train'])} for training alone",
+                      say_next(b['next']), *(f'note: {n}' for n in b['notes'])])
 
 @click.command('bill')
 @click.argument('run')

@@ -21,7 +21,7 @@ TOY = replace(read_plan('burn-toy'), settings=dict(log_every=2, compile='no', pr
 def with_phase(name, **kw): return replace(TOY, phases=tuple(replace(p, **kw) if p.name == name else p for p in TOY.phases))
 
 def argv(text, out, *more):
-    plan = Path(text).parent/'toy-plan.json'; TOY.save(plan)
+    plan = Path(text).parent/'toy-plan.json'; plan.write_text(json.dumps(TOY.to_dict()))
     return [plan, '--data', str(text), '--out', str(out), '--device', 'cpu', '--usd-per-hour', '1.45', *map(str, more)]
 SILENT = open(os.devnull, 'w')
 
@@ -85,7 +85,7 @@ def test_a_lost_machine_comes_back_from_the_mirror(straight, text, tmp_path):
     (with_phase('smoke', gates=(Gate(metric='grad_norm', most=1e-9, when='always', after=1),)), {}, 'smoke', 'stop', 'grad_norm is'),
     (with_phase('smoke', gates=(Gate(metric='usd_per_point', most=1e-9),)), {}, 'smoke', 'stop', 'usd_per_point is'),
     (with_phase('grind', gates=(Gate(metric='next_usd', most=1e-12),)), {}, 'grind', 'stop', 'next_usd is'),
-    (with_phase('smoke', usd=1e-7), {}, 'smoke', 'stop', 'the budget of $1.0e-07 is used up; the other'),
+    (with_phase('smoke', usd=1e-7), {}, 'smoke', 'stop', 'the budget of <$0.0001 is used up; the other'),
 ], ids=['rates', 'sample', 'overflow', 'validation', 'gradients', 'point', 'next', 'budget'])
 def test_planted_failures(plan, kw, phase, word, why, text, tmp_path):
     v = walk(plan, tmp_path/'run', text, **kw); assert (v.phase, v.word) == (phase, word) and why in v.reason, v
@@ -209,9 +209,22 @@ def test_every_run_keeps_a_ledger(straight):
 
 def test_prices(tmp_path):
     table = tmp_path/'p.json'; table.write_text(json.dumps([dict(gpu='H100', usd_per_hour=0, provider='x', date='2027-01-01')]))
-    with pytest.raises(GpubError, match='must be above 0, got 0'): find_price('H100', table)
+    with pytest.raises(GpubError, match='entry 1: usd_per_hour must be a number above 0, got 0'): find_price('H100', table)
     table.write_text(json.dumps([dict(gpu='H100', usd_per_hour=1.5, date='2026-12-01', note='spot, floor'), dict(gpu='H100', usd_per_hour=2.5, date='2026-11-01', provider='x')])); assert find_price('H100 SXM', table) == (2.5, 'x, 2026-11-01')
     with pytest.raises(GpubError, match='give --usd-per-hour'): find_price('RTX 3050', table)
+    table.write_text(json.dumps([dict(gpu='H100', usd_per_hour=9.), dict(gpu='H100', usd_per_hour=2, date='2026-11-01')])); assert find_price('H100', table) == (2., '2026-11-01') # no date is older than any
+
+@pytest.mark.parametrize('text, words', [
+    ('[', 'is not valid JSON'), ('7', 'is no table of prices'), ('{"prices": []}', 'is no table of prices'), ('null', 'is no table of prices'), ('["H100 2.99"]', "entry 1: a price is an object with gpu and usd_per_hour, got 'H100 2.99'"),
+    ('[{"usd_per_hour": 1}]', 'entry 1: gpu must be the name of a card, got None'), ('[{"gpu": {"H100": 1}, "usd_per_hour": 1}]', 'entry 1: gpu must be'),
+    *((f'[{{"gpu": "T4", "usd_per_hour": 1}}, {{"gpu": "H100", "usd_per_hour": {v}}}]', f'entry 2: usd_per_hour must be a number above 0, got {said}')
+      for v, said in (('"1.49"', "'1.49'"), ('null', 'None'), ('true', 'True'), ('[1]', r'\[1\]'), ('NaN', 'nan'), ('1e999', 'inf'), ('-1', '-1'), ('0', '0'))),
+    *((f'[{{"gpu": "H100", "usd_per_hour": 1, "{k}": {v}}}]', f'entry 1: {k} must be')
+      for k, v in (('date', '20260407'), ('date', '"7.4.2026"'), ('provider', '5'), ('note', '["spot"]'), ('source', '"s2-01"'), ('source', '[1]'), ('source', '{"a": 1}')))])
+def test_a_damaged_price_table_is_one_line(text, words, tmp_path):
+    table = tmp_path/'p.json'; table.write_text(text)
+    with pytest.raises(GpubError, match=words) as e: find_price('H100', table)
+    assert str(table) in str(e.value) and '\n' not in str(e.value)
 
 @pytest.mark.slow
 def test_two_processes_walk_together(text, tmp_path, straight):
