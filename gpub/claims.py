@@ -37,7 +37,8 @@ def pick(
         key, _, want = step.rpartition('=')
         found = [v for i, v in enumerate(value) if str(i if step.isdigit() else v.get(key or 'id') if isinstance(v, dict) else None) == want]
         if found: return pick(found[0], rest, where, (*seen, step))
-    there = list(value) if isinstance(value, dict) else [str(v.get('id', i)) if isinstance(v, dict) else str(i) for i, v in enumerate(value)] if isinstance(value, list) else []
+    there = list(value) if isinstance(value, dict) else []
+    if isinstance(value, list): there = [str(v.get('id', i)) if isinstance(v, dict) else str(i) for i, v in enumerate(value)]
     raise GpubError(f"{where} has no {'/'.join((*seen, step))!r}; there: {', '.join(nearest(step, there)[:6]) or 'nothing more'}")
 
 def place(
@@ -89,16 +90,20 @@ def words(
         if not seen: raise Missing(f'gpub bench train --preset {preset} on {gpu}')
         return seen['tok_s']
     def rung(name, preset):
-        gains = [x['gain'] for r in ladders(folder) if r['preset'] == preset and r['machine']['gpu'] for x in r['rows'] if x['rung'] == name and 'gain' in x]
+        mine = [r for r in ladders(folder) if r['preset'] == preset and r['machine']['gpu']]
+        gains = [x['gain'] for r in mine for x in r['rows'] if x['rung'] == name and 'gain' in x]
         if not gains: raise Missing(f'a ladder of {preset} on a GPU, with {name}')
         return gains[-1]
+    def gpt(vocab, ctx, width, layers, tied):
+        return count_params(GPTConfig(vocab=vocab, ctx=ctx, width=width, layers=layers, heads=1, tied=bool(tied)))
+    def llama(vocab, width, layers, heads, kv, ffn):
+        return anatomy(LlamaConfig(vocab=vocab, ctx=2048, width=width, layers=layers, heads=heads, kv_heads=kv, ffn=ffn)).params
     return dict(
         sum=sum, count=len, ln=math.log, ceil=math.ceil, low=number, high=lambda v: number(v, 'high'), measured=measured, rung=rung,
         params=lambda preset: anatomy(config_of(preset)).params, flops=lambda preset: flops_per_token(config_of(preset)),
         recompute=lambda preset: recompute_flops(config_of(preset), 'full'),
-        gpt=lambda vocab, ctx, width, layers, tied: count_params(GPTConfig(vocab=vocab, ctx=ctx, width=width, layers=layers, heads=1, tied=bool(tied))),
-        llama=lambda vocab, width, layers, heads, kv, ffn: anatomy(LlamaConfig(vocab=vocab, ctx=2048, width=width, layers=layers, heads=heads, kv_heads=kv, ffn=ffn)).params,
-        peak=lambda gpu: find_gpu(gpu).peak, fp32=lambda gpu: 1e12*find_gpu(gpu).fp32, bandwidth=lambda gpu: 1e9*find_gpu(gpu).bandwidth, price=lambda gpu: find_price(gpu)[0],
+        gpt=gpt, llama=llama, peak=lambda gpu: find_gpu(gpu).peak, fp32=lambda gpu: 1e12*find_gpu(gpu).fp32,
+        bandwidth=lambda gpu: 1e9*find_gpu(gpu).bandwidth, price=lambda gpu: find_price(gpu)[0],
         training_gb=lambda preset, batch, mode: memory(config_of(preset), batch, mode=mode, half=True, optimizer='adamw')['peak']/1e9)
 
 def work_out(
@@ -204,7 +209,9 @@ def judge(
         found = number(work_out(claim.formula, names, words(folder)))
     except Missing as e: return Judgement(claim, 'not measured yet', published, None, f'needs {e}', who)
     ok = COMPARE[claim.compare](found, published, claim.tolerance)
-    sums = f'{claim.names[claim.formula]}: {show(found)}' if claim.formula in claim.names else f'{with_numbers(claim.formula, names)} = {show(found)}'
+    if claim.formula in claim.names:
+        sums = f"{claim.names[claim.formula].replace('/', ' › ')}: {show(found)}" # words that a column can break
+    else: sums = f'{with_numbers(claim.formula, names)} = {show(found)}'
     how = sums + (f', which is to be {claim.compare} the published number' if claim.compare != 'close' else '')
     return Judgement(claim, 'agrees' if ok else 'open' if case['status'] == 'open' else 'does not', published, found, how, who)
 
@@ -237,13 +244,21 @@ def tally(
     n = lambda c, s: sum(v.status == s for v in verdicts if c in (None, v.claim.chapter))
     return Table(['chapter', 'claims', *STATUS], [[c or 'all', sum(n(c, s) for s in STATUS), *(n(c, s) for s in STATUS)] for c in (*chapters, None)])
 
+def _who(sources):
+    "Posts and files of the published code, in words that a narrow column can break"
+    parts = [s.removeprefix('code:').rpartition('/') if s.startswith('code:') else s for s in sources]
+    return ', '.join(s if isinstance(s, str) else f'code: {s[2]}' + (f' in {s[0]}' if s[0] else '') for s in parts)
+
 def claim_table(
     verdicts, # list
     chapter=None, # one chapter's; default: all
 ): # Table
     "Claims, what was published, what comes out, and how"
-    return Table(['claim', 'published', 'comes out as', 'verdict', 'how', 'source'], [[v.claim.what, f'{show(v.published)} {v.claim.unit}'.strip(), '' if v.found is None else show(v.found), v.status,
-                 v.how + (f' [{v.claim.conflict}]' if v.claim.conflict else ''), ', '.join(v.source)] for v in verdicts if chapter in (None, v.claim.chapter)], chapter or '')
+    unit = lambda n, u: f'${n}' if u == '$' else f'{n}{u}' if u in ('', '%', 'x') else f'{n} {u}'
+    rows = [[c.what, unit(show(v.published), c.unit), '' if v.found is None else show(v.found), v.status,
+             v.how + (f' [{c.conflict}]' if c.conflict else ''), _who(v.source)]
+            for v in verdicts for c in [v.claim] if chapter in (None, c.chapter)]
+    return Table(['claim', 'published', 'comes out as', 'verdict', 'how', 'source'], rows, chapter or '')
 
 def conflict_table(
     verdicts # list; each conflict is listed with the claims that work it out
@@ -251,7 +266,8 @@ def conflict_table(
     "Everywhere the published sources disagree with each other, with the arithmetic that decides"
     mine = {}
     for v in verdicts: mine.setdefault(v.claim.conflict, []).append(f'{v.claim.id}: {v.status}')
-    said = lambda i: '; '.join(f"{c['value']} ({', '.join(c['source'])})" for c in i['claims'])
+    said = lambda i: '; '.join(f"{c['value']} ({_who(c['source'])})" for c in i['claims'])
     decided = lambda i: f"{i['status']}: {i['decision'].removeprefix(i['status']).lstrip(';: ')}"
-    return Table(['', 'what is said', 'arithmetic', 'decision', 'worked out above'],
-                 [[i['id'], f"{i['topic']}: {said(i)}", '; '.join(i['arithmetic']), decided(i), ', '.join(mine.get(i['id'], []))] for i in lookup('conflicts/items')])
+    rows = [[i['id'], f"{i['topic']}: {said(i)}", '; '.join(i['arithmetic']), decided(i), ', '.join(mine.get(i['id'], []))]
+            for i in lookup('conflicts/items')]
+    return Table(['', 'what is said', 'arithmetic', 'decision', 'worked out above'], rows)
