@@ -110,7 +110,7 @@ def read_seconds(
     tokens=1 << 22, # in each, 4 bytes apiece
     rounds=15,      # steps each way
 ): # {way: median seconds of one step's reads}
-    "Reading 64 windows of 513 ids four ways, in turns: a mapped file with its pages in memory, with them dropped before each step, an array in RAM, a loop of slices"
+    "Reading 64 windows of 513 ids in turns: a mapped file with its pages in memory or dropped before each step, an array in RAM, a loop of slices"
     ctx, batch, rng, times = 512, 64, np.random.default_rng(0), {k: [] for k in ('mapped', 'dropped', 'RAM', 'loop')}
     ids, span = rng.integers(0, 32_000, tokens, np.int32), np.arange(ctx + 1)
     for name in ('mapped', 'dropped'): ids.tofile(Path(folder, name))
@@ -148,7 +148,7 @@ def list_comprehension(broken, scratch):
 
 # %% ../nbs/lib/museum_blog.ipynb #582c5a11
 @exhibit('idle-device', 'A device that waits', source='challenge-06', alarm=check_mfu,
-         symptom='nvidia-smi says 100%, the throughput says otherwise',
+         symptom='nvidia-smi, the monitor of the card, says 100%; the throughput says otherwise',
          fix='compute the share of the peak from tokens per second; then larger pieces, compile, lower precision')
 def idle_device(broken, scratch):
     cfg = GPTConfig(vocab=65, ctx=256, width=128, layers=2, heads=4); model = GPT(cfg); rows, t = (1, 2) if broken else (8, 256)

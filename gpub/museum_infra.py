@@ -94,7 +94,8 @@ def version_conflict(broken, scratch):
     return dict(path=[scratch.folder])
 
 # %% ../nbs/lib/museum_infra.ipynb #6b8a7fa1
-corrupted_checkpoint = replace(half_checkpoint, name='corrupted-checkpoint', title='A checkpoint from an interrupted test', source='infra-04')
+corrupted_checkpoint = replace(half_checkpoint, name='corrupted-checkpoint', title='A checkpoint from an interrupted test', source='infra-04',
+                               symptom='the newest checkpoint, which a test wrote and no training run, cannot be read')
 
 # %% ../nbs/lib/museum_infra.ipynb #5d9d70d3
 @exhibit('kernel-for-another-torch', 'A kernel library for another torch', source='infra-05', alarm=check_versions,
