@@ -18,8 +18,13 @@ PY=${PYTHON:-python}
 
 if [ -z "${NO_TMUX:-}" ] && [ -z "${TMUX:-}" ]; then
     command -v tmux >/dev/null || { echo 'tmux is missing (apt-get install -y tmux), or set NO_TMUX=1' >&2; exit 1; }
-    ! tmux has-session -t =gpub 2>/dev/null || { echo 'tmux has a session gpub already: look with tmux attach -t gpub, and leave it with exit to begin anew' >&2; exit 1; }
-    asked=(NO_TMUX=1); for v in USD_PER_HOUR MAX_USD HOME_DIR MIRROR SHARDS UNTIL TOY PYTHON WHEN_DONE PATH RUNPOD_POD_ID; do [ -z "${!v:-}" ] || asked+=("$v=${!v}"); done # a tmux that is already running has its own environment
+    if tmux has-session -t =gpub 2>/dev/null; then
+        echo 'tmux has a session gpub already: look with tmux attach -t gpub, and leave it with exit to begin anew' >&2; exit 1
+    fi
+    asked=(NO_TMUX=1) # a tmux that is already running has its own environment
+    for v in USD_PER_HOUR MAX_USD HOME_DIR MIRROR SHARDS UNTIL TOY PYTHON WHEN_DONE PATH RUNPOD_POD_ID; do
+        [ -z "${!v:-}" ] || asked+=("$v=${!v}")
+    done
     tmux new-session -d -s gpub "$(printf '%q ' env "${asked[@]}" "$(command -v bash)" "$PWD/scripts/runpod.sh"); exec bash"
     echo 'started; look with: tmux attach -t gpub'; exit 0
 fi
@@ -47,10 +52,12 @@ else
     [ -d "$run" ] || gpub preflight "$preset" --data "$data" --usd-per-hour "$USD_PER_HOUR"
 fi
 
-# What gpub says itself ends the loop: 0 done or ceiling, 1 a gate or a budget said stop, or the command was refused, 130 somebody pressed Ctrl-C. Anything else was an accident, and the run goes on from its last checkpoint.
+# What gpub says itself ends the loop: 0 done or ceiling, 1 a gate or a budget said stop, or the command was refused, 130 somebody pressed Ctrl-C.
+# Anything else was an accident, and the run goes on from its last checkpoint.
 for attempt in 1 2 3 4 5; do
     code=0
-    gpub run "$plan" --data "$data" --out "$run" --usd-per-hour "$USD_PER_HOUR" ${MAX_USD:+--max-usd "$MAX_USD"} ${UNTIL:+--until "$UNTIL"} ${MIRROR:+--mirror "$MIRROR"} --paid-gaps || code=$?
+    gpub run "$plan" --data "$data" --out "$run" --usd-per-hour "$USD_PER_HOUR" --paid-gaps \
+        ${MAX_USD:+--max-usd "$MAX_USD"} ${UNTIL:+--until "$UNTIL"} ${MIRROR:+--mirror "$MIRROR"} || code=$?
     case $code in 0|1|130) break;; esac
     echo "gpub run ended with code $code (attempt $attempt of 5); going on from the last checkpoint"
 done
