@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from .core import GpubError, machine, pick_precision, seed_everything, use_threads
 from .gpt import GPT, GPTConfig
 from .corpus import load_corpus
-from .run import PRESETS, matmul_peak, pass_seconds
+from .run import PRESETS, matmul_peak, pass_seconds, pick_attention
 from .sizes import flops_per_token
 from .train import TrainConfig, contexts, ctx_at, depth_at, evaluate, train
 from .translate import to_config
@@ -59,6 +59,7 @@ def ours(
     mc = GPTConfig(vocab=corpus.tok.vocab, **r.model); seed_everything(cfg.seed); model = GPT(mc)
     by_ctx = {c: corpus.train(c, cfg.batch_tokens//c, cfg.seed) for c in contexts(cfg, mc.ctx)}
     p = pick_precision('cpu', cfg.precision, lambda dtype: pass_seconds(model, *by_ctx[ctx_at(0, cfg, mc.ctx)][0], dtype, cfg))
+    pick_attention(model, 'cpu', p.dtype)
     loop = train(model, lambda n, c: by_ctx[c][n], cfg, dtype=p.dtype)
     return Contender(name, model, lambda n: next(loop), cfg.steps, cfg.batch_tokens, cfg, p.name)
 
@@ -176,22 +177,29 @@ def bench_shakespeare(
         corpus = load_corpus(data, PRESETS[preset].model['ctx'], say); out['text'] = corpus.source
         say(f'{preset}: {PRESETS[preset].about}')
         cs = field_of(preset, corpus, hf, settings); race(cs, corpus, seconds, every, say)
-        out['shapes'][preset] = {c.name: dict(steps=c.done, precision=c.precision, seconds=round(c.seconds, 1), tok_s=round(c.done*c.tokens/c.seconds), final=c.curve[-1][2],
-            peak_share=round(c.flops()/c.seconds/peaks[c.precision], 3), time_to={str(l): time_to(c.curve, l) for l in losses},
-            time_to_ours={k.name: time_to(c.curve, k.curve[-1][2]) for k in cs if k is not c}, curve=c.curve) for c in cs}
+        out['shapes'][preset] = {c.name: _result(c, cs, losses, peaks[c.precision]) for c in cs}
     return out
+
+def _result(c, cs, losses, peak):
+    "What a contender reached, and when it reached what the others ended with"
+    return dict(steps=c.done, precision=c.precision, seconds=round(c.seconds, 1), tok_s=round(c.done*c.tokens/c.seconds),
+                final=c.curve[-1][2], peak_share=round(c.flops()/c.seconds/peak, 3), time_to={str(l): time_to(c.curve, l) for l in losses},
+                time_to_ours={k.name: time_to(c.curve, k.curve[-1][2]) for k in cs if k is not c}, curve=c.curve)
 
 # %% ../nbs/lib/bench.ipynb #83385d74
 def bench_table(
     result:dict # from `bench_shakespeare`
 ): # text
     "The result as a table"
-    lines = [f"{result['machine']['cpu']}, {result['machine']['threads']} threads, matmul {result['matmul_peak_gflops']} GFLOP/s, {result['text']}"]
+    m = result['machine']
+    lines = [f"{m['cpu']}, {m['threads']} threads, matmul {result['matmul_peak_gflops']} GFLOP/s, {result['text']}"]
     show = lambda v: 'never' if v is None else f'{v:.1f}'
     for preset, rows in result['shapes'].items():
         losses = list(next(iter(rows.values()))['time_to'])
         lines += ['', f'{preset:14}' + ''.join(f'{h:>12}' for h in ('tok/s', '% of peak', *(f's to {l}' for l in losses), 'final', 'in s'))]
-        lines += [f"{n:14}{r['tok_s']:12,}{r['peak_share']*100:12.1f}" + ''.join(f'{show(r["time_to"][l]):>12}' for l in losses) + f"{r['final']:12.3f}{r['seconds']:12.1f}" for n, r in rows.items()]
+        for n, r in rows.items():
+            times = ''.join(f'{show(r["time_to"][l]):>12}' for l in losses)
+            lines.append(f"{n:14}{r['tok_s']:12,}{r['peak_share']*100:12.1f}{times}{r['final']:12.3f}{r['seconds']:12.1f}")
         us = rows['gpub']
         for n, r in list(rows.items())[1:]:
             if t := us['time_to_ours'].get(n):

@@ -68,12 +68,14 @@ def bench_loader(
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as d:
         ids.tofile(Path(d)/'ids.bin'); disk = np.memmap(Path(d)/'ids.bin', np.uint16, 'r')
         ram, mapped, small = Batches(ids, **kw), Batches(disk, **kw), Batches(ids, **{**kw, 'batch': rows}); order = ram.streams[0].starts
-        t = medians(dict(ram=ram.__getitem__, mmap=mapped.__getitem__, order=lambda n: order(n * AHEAD, (n + 1) * AHEAD), slices_mmap=lambda n: slices(disk, ctx, batch, rng), slices_ram=lambda n: slices(ids, ctx, batch, rng),
+        t = medians(dict(ram=ram.__getitem__, mmap=mapped.__getitem__, order=lambda n: order(n*AHEAD, (n + 1)*AHEAD),
+                         slices_mmap=lambda n: slices(disk, ctx, batch, rng), slices_ram=lambda n: slices(ids, ctx, batch, rng),
                          memcpy=lambda n: np.copyto(out, src), rows=small.__getitem__), rounds)
         del mapped, disk
     for k, n in dict(ram=batch, mmap=batch, rows=rows).items():
         t[k] += t['order'] * n / AHEAD # the median call finds its order computed: add its share of that
-    result = dict(machine=machine(), batch=[batch, ctx + 1], microseconds={k: round(v * 1e6, 1) for k, v in t.items()}, faster_than_slices_mmap=t['slices_mmap'] / t['ram'], faster_than_slices_ram=t['slices_ram'] / t['ram'],
-                  times_memcpy=t['ram'] / t['memcpy'])
-    if shape: seconds = step_seconds(shape, rows); result |= dict(step_rows=rows, step_seconds=seconds, share_of_step=t['rows'] / seconds)
+    result = dict(machine=machine(), batch=[batch, ctx + 1], microseconds={k: round(v*1e6, 1) for k, v in t.items()},
+                  faster_than_slices_mmap=t['slices_mmap']/t['ram'], faster_than_slices_ram=t['slices_ram']/t['ram'],
+                  times_memcpy=t['ram']/t['memcpy'])
+    if shape: seconds = step_seconds(shape, rows); result |= dict(step_rows=rows, step_seconds=seconds, share_of_step=t['rows']/seconds)
     return result

@@ -26,7 +26,8 @@ def bench_items(
     "HellaSwag where it is, else continuations of the built-in plays of the same size"
     if any((d/'eval'/TASKS['hellaswag'].file).is_file() for d in data_dirs()): return load_items('hellaswag', n), 'HellaSwag'
     lines = [l.strip() for l in plays(1520*n, seed=3).splitlines() if len(l) > 40] # four times the characters of a question
-    return [Item(f'plays:{i}', ' '.join(lines[5*i:5*i + 4])[:380], tuple(lines[5*i + j] for j in range(4)), (0,)) for i in range(n)], 'built-in plays'
+    fives = [lines[i:i + 5] for i in range(0, 5*n, 5)]
+    return [Item(f'plays:{i}', ' '.join(five[:4])[:380], tuple(five[:4]), (0,)) for i, five in enumerate(fives)], 'built-in plays'
 
 def bench_tokenizer(
     items,     # list of `Item`, whose words are learned too
@@ -39,7 +40,8 @@ def bench_tokenizer(
     for c in chunks(Source(name='edu', path=str(path)), size=1 << 20) if path else ():
         texts += (t for b in c.blocks for t, _, why in records(b) if not why); size += c.size
         if size > mb*1e6: break
-    return BPETokenizer.train(texts, vocab - len(SPECIALS)), f'{size/1e6:.0f} MB of {path.name} and the questions' if path else 'the questions'
+    learned = f'{size/1e6:.0f} MB of {path.name} and the questions' if path else 'the questions'
+    return BPETokenizer.train(texts, vocab - len(SPECIALS)), learned
 
 def turns(
     runs,   # name -> function of a list of requests
@@ -84,19 +86,22 @@ def bench_eval(
     wall, cpu = ({k: round(v[j], 2) for k, v in spent.items()} for j in (0, 1))
     ratio = lambda s: round(s['lm-eval hf']/max(s['gpub'], 1e-9), 3)
     precision = {k: str(next(m.parameters()).dtype).removeprefix('torch.') for k, m in {'gpub': model, 'lm-eval hf': lm.model}.items()}
-    return dict(machine=machine(d), preset=preset, parameters=sum(p.numel() for p in model.parameters()), precision=precision, vocab=tok.vocab,
-                tokenizer=learned, questions=n, source=source, context_tokens=round(tokens[0], 1), answer_tokens=round(tokens[1], 1),
-                hf_batch=best, hf_batch_seconds=trial, seconds=wall, cpu_seconds=cpu,
-                faster=ratio(wall), faster_cpu=ratio(cpu), most_apart_nats=float(f'{max(apart):.2g}'),
-                same_favourite=statistics.mean(x[1] == y[1] for x, y in zip(a, b)), same_pick=statistics.mean(x == y for x, y in zip(*picks)))
+    return dict(machine=machine(d), preset=preset, parameters=sum(p.numel() for p in model.parameters()), precision=precision,
+                vocab=tok.vocab, tokenizer=learned, questions=n, source=source,
+                context_tokens=round(tokens[0], 1), answer_tokens=round(tokens[1], 1),
+                hf_batch=best, hf_batch_seconds=trial, seconds=wall, cpu_seconds=cpu, faster=ratio(wall), faster_cpu=ratio(cpu),
+                most_apart_nats=float(f'{max(apart):.2g}'), same_favourite=statistics.mean(x[1] == y[1] for x, y in zip(a, b)),
+                same_pick=statistics.mean(x == y for x, y in zip(*picks)))
 
 def bench_eval_table(
     r:dict # a receipt of `bench_eval`
 ): # text
     "The receipt in lines"
-    m = r['machine']
-    return '\n'.join([f"{m['gpu'] or m['cpu']}, {m['threads']} threads, torch {m['torch']}; {r['preset']}, {r['parameters']:,} parameters in {', '.join({*r['precision'].values()})}",
-                      f"{r['questions']} questions of {r['source']}, {r['context_tokens']:.0f} tokens of context and four answers of {r['answer_tokens']:.0f}",
-                      *(f"  {k:12}{s:9.1f} s{r['questions']/s:9.2f} questions a second" for k, s in r['seconds'].items()),
-                      f"gpub is {r['faster']:.2f} times as fast ({r['faster_cpu']:.2f} in CPU time) as hf in batches of {r['hf_batch']}",
-                      f"log-likelihoods apart by {r['most_apart_nats']:.1g} nats at most, the same answer to {r['same_pick']:.1%}"])
+    m, model = r['machine'], f"{r['preset']}, {r['parameters']:,} parameters in {', '.join({*r['precision'].values()})}"
+    asked = f"{r['context_tokens']:.0f} tokens of context and four answers of {r['answer_tokens']:.0f}"
+    return '\n'.join([
+        f"{m['gpu'] or m['cpu']}, {m['threads']} threads, torch {m['torch']}; {model}",
+        f"{r['questions']} questions of {r['source']}, {asked}",
+        *(f"  {k:12}{s:9.1f} s{r['questions']/s:9.2f} questions a second" for k, s in r['seconds'].items()),
+        f"gpub is {r['faster']:.2f} times as fast ({r['faster_cpu']:.2f} in CPU time) as hf in batches of {r['hf_batch']}",
+        f"log-likelihoods apart by {r['most_apart_nats']:.1g} nats at most, the same answer to {r['same_pick']:.1%}"])

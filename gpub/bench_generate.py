@@ -39,7 +39,8 @@ def contenders(
     if uncached: out['without memory'] = lambda: sample(model, prompt, n, temperature=0)
     if peers:
         hf, x = in_transformers(model), torch.tensor([prompt], device=model.tok.weight.device)
-        out['transformers'] = lambda: hf.generate(x, attention_mask=torch.ones_like(x), max_new_tokens=n, do_sample=False, pad_token_id=0)[0].tolist()
+        kw = dict(attention_mask=torch.ones_like(x), max_new_tokens=n, do_sample=False, pad_token_id=0)
+        out['transformers'] = lambda: hf.generate(x, **kw)[0].tolist()
     return out
 
 def sync(
@@ -90,7 +91,7 @@ def generation_speed(
     flat=True,        # with `flatness`
     say=lambda text: None, # called with a line per contender
 ): # dict, plain values
-    "One preset: tokens a second of every contender, best of `rounds` turns, their ratios, whether the text was the same, and how far from the favourites"
+    "One preset: tokens a second of every contender, their ratios, whether the texts are the same, how far they are from the favourites"
     d = pick_device(device); cfg = config_of(preset); seed_everything(0)
     if precision not in ('fp32', 'bf16'): raise GpubError(f'precision {precision!r} is not one of fp32, bf16')
     model = build(cfg).to(d, dict(fp32=torch.float32, bf16=torch.bfloat16)[precision]).eval()
@@ -101,9 +102,12 @@ def generation_speed(
         for k, f in runs.items(): sync(d); t = time.perf_counter(); f(); sync(d); times[k].append(time.perf_counter() - t)
     rate = {k: n/min(ts) for k, ts in times.items()}
     for k, v in rate.items(): say(f'{preset} {precision} {k:15} {v:10,.1f} tok/s')
-    return dict(preset=preset, precision=precision, device=str(d), prompt=len(prompt), n=n, rounds=rounds, tok_s={k: round(v, 1) for k, v in rate.items()},
-                faster_than={k: round(rate['gpub']/v, 2) for k, v in rate.items() if k != 'gpub'}, same_text={k: t == texts['gpub'] for k, t in texts.items() if k != 'gpub'},
-                short_of_best={k: round(shortfall(model, t, len(prompt)), 4) for k, t in texts.items()}, last_over_first_quarter=round(flatness(model, rounds=rounds), 2) if flat else None)
+    others = [k for k in runs if k != 'gpub']
+    return dict(preset=preset, precision=precision, device=str(d), prompt=len(prompt), n=n, rounds=rounds,
+                tok_s={k: round(v, 1) for k, v in rate.items()}, faster_than={k: round(rate['gpub']/rate[k], 2) for k in others},
+                same_text={k: texts[k] == texts['gpub'] for k in others},
+                short_of_best={k: round(shortfall(model, t, len(prompt)), 4) for k, t in texts.items()},
+                last_over_first_quarter=round(flatness(model, rounds=rounds), 2) if flat else None)
 
 # %% ../nbs/lib/bench_generate.ipynb #d72b90c3
 def bench_generate(
@@ -118,17 +122,22 @@ def bench_generate(
     use_threads(); d = pick_device(device); wide = {p: config_of(p).width >= 512 for p in presets}
     bf16 = d.type == 'cuda' or d.type == 'cpu' and cpu_has_bf16()
     jobs = [(p, precision) for p in presets for precision in (('fp32', 'bf16') if wide[p] and bf16 else ('fp32',))]
-    speed = [generation_speed(p, device, n or (128 if wide[p] and d.type == 'cpu' else None), rounds if wide[p] else 4*rounds, precision, peers, say=say) for p, precision in jobs]
-    return dict(machine=machine(d), speed=speed)
+    def one(p, precision):
+        most = 128 if wide[p] and d.type == 'cpu' else None
+        return generation_speed(p, device, n or most, rounds if wide[p] else 4*rounds, precision, peers, say=say)
+    return dict(machine=machine(d), speed=[one(*job) for job in jobs])
 
 def bench_generate_table(
     r:dict # a receipt of `bench_generate`
 ): # text
     "The receipt in lines"
-    lines = [f"{r['machine']['gpu'] or r['machine']['cpu']}, {r['machine']['threads']} threads, torch {r['machine']['torch']}"]
+    m = r['machine']; lines = [f"{m['gpu'] or m['cpu']}, {m['threads']} threads, torch {m['torch']}"]
     for s in r['speed']:
-        lines += [f"{s['preset']}, {s['precision']}, {s['n']} tokens after {s['prompt']}:", *(f'  {k:16}{v:12,.1f} tok/s' + (f"   gpub is {s['faster_than'][k]:.2f} times as fast, "
-                  f"{'the same text' if s['same_text'][k] else 'another text'}" if k != 'gpub' else '') for k, v in s['tok_s'].items())]
+        lines.append(f"{s['preset']}, {s['precision']}, {s['n']} tokens after {s['prompt']}:")
+        for k, v in s['tok_s'].items():
+            lines.append(f'  {k:16}{v:12,.1f} tok/s')
+            if k == 'gpub': continue
+            lines[-1] += f"   gpub is {s['faster_than'][k]:.2f} times as fast, {'the same' if s['same_text'][k] else 'another'} text"
         lines.append(f"  chosen scores below the best by at most: {', '.join(f'{k} {v:g}' for k, v in s['short_of_best'].items())}")
         if s['last_over_first_quarter']:
             lines.append(f"  a token at the end of the window takes {s['last_over_first_quarter']:.2f} of the time of one at its beginning")

@@ -9,6 +9,7 @@ __all__ = ['bench_text', 'usual_way', 'clocks', 'bench_prep', 'stage_speeds', 'd
 # %% ../nbs/lib/bench_prep.ipynb #9d1bc95f
 import json, os, shutil, tempfile, time
 from pathlib import Path
+from unittest.mock import patch
 import numpy as np
 from .cleaning import SHINGLE, clean, near_repeats, ngram_hashes, signatures, word_hashes
 from .core import data_dirs, machine
@@ -48,7 +49,8 @@ def usual_way(
     def new(t): h = hash_of(t); return not (h in seen or seen.add(h))
     ds = datasets.load_dataset('json', data_files=str(path), split='train', cache_dir=str(cache))
     ds = ds.map(lambda r: dict(text=clean(r['text'])[0])).filter(lambda r: r['text'] is not None and new(r['text']))
-    ds = ds.map(lambda b: dict(ids=[e.ids + [tok.end] for e in tok._tok.encode_batch_fast(b['text'], add_special_tokens=False)]), batched=True, remove_columns=ds.column_names)
+    def encoded(b): return dict(ids=[e.ids + [tok.end] for e in tok._tok.encode_batch_fast(b['text'], add_special_tokens=False)])
+    ds = ds.map(encoded, batched=True, remove_columns=ds.column_names)
     with open(out, 'wb') as f:
         for b in ds.with_format('numpy').iter(1000): np.concatenate(list(b['ids'])).astype(np.uint16).tofile(f)
 
@@ -66,42 +68,53 @@ def bench_prep(
     usual:bool=True   # run `datasets.map` too
 )->dict:
     "Whole pipeline, bare encoders, the usual way, near dedup, scan, shard writing: MB/s and ratios"
-    where, texts = bench_text(mb); size = sum(len(t.encode()) for t in texts)/1e6
-    tok = BPETokenizer.train(texts, vocab)
-    other = [t for t in texts if tok.encode(t).tolist() != tok._tok.encode(t, add_special_tokens=False).ids]
-    before = os.environ.get('TOKENIZERS_PARALLELISM'); os.environ['TOKENIZERS_PARALLELISM'] = 'false'
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as d:
-        d = Path(d); tok.save(d/'tok'); path = d/'text.jsonl'
-        path.write_text(''.join(json.dumps(dict(text=t), ensure_ascii=False) + '\n' for t in texts), encoding='utf-8', errors='surrogatepass')
-        few = d/'few.jsonl'; few.write_text(json.dumps(dict(text=texts[0] + texts[1])) + '\n')
-        job = lambda p, out: prepare(PrepConfig(sources=(f'text={p}',), tokenizer=str(d/'tok'), scan=False, val=0), out, say=lambda m: None)
-        runs = dict(pipeline=lambda n: job(path, d/f'out{n}'), startup=lambda n: job(few, d/f'few{n}'), encoder=lambda n: tok.encode_batch(texts, threads=1) if tok._fast else None,
-                    encode_batch_fast=lambda n: tok._tok.encode_batch_fast(texts, add_special_tokens=False))
-        if usual: runs['datasets_map'] = lambda n: usual_way(path, tok, d/f'usual{n}.bin', d/f'cache{n}')
-        if not tok._fast: del runs['encoder']
-        t, turns = {k: [] for k in runs}, [k for k in ('pipeline', 'startup', 'encoder')*3 + ('encode_batch_fast', 'datasets_map') if k in runs]
+    where, texts = bench_text(mb); tok = BPETokenizer.train(texts, vocab)
+    other = sum(tok.encode(t).tolist() != tok._tok.encode(t, add_special_tokens=False).ids for t in texts)
+    with patch.dict(os.environ, TOKENIZERS_PARALLELISM='false'), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as d:
+        runs = _runs(texts, tok, Path(d), usual); t = {k: [] for k in runs}
+        turns = [k for k in ('pipeline', 'startup', 'encoder')*3 + ('encode_batch_fast', 'datasets_map') if k in runs]
         for n, k in enumerate(turns*rounds): t[k].append(clocks(lambda: runs[k](n)))
-        clock, cpu = ({k: min(x[i] for x in v) for k, v in t.items()} for i in (0, 1)) # what others do on the machine only ever adds
-        startup = clock.pop('startup'), cpu.pop('startup'); ours = cpu['pipeline'] - startup[1]
-        best = 'encoder' if 'encoder' in runs and cpu['encoder'] < cpu['encode_batch_fast'] else 'encode_batch_fast'
-        ratios = dict(of_fastest_encoder=cpu[best]/ours, of_fastest_encoder_with_startup=cpu[best]/cpu['pipeline'], of_encode_batch_fast=cpu['encode_batch_fast']/cpu['pipeline'])
-        if usual: ratios['of_datasets_map'] = cpu['datasets_map']/cpu['pipeline']
         stages = stage_speeds(texts[:max(50, len(texts)//8)])
-        writing = shard_writing(tok, tok.encode_batch(texts, threads=1) if tok._fast else tok.encode_batch(texts), d, tokens=1 << (27 if mb >= 10 else 20))
-    os.environ.pop('TOKENIZERS_PARALLELISM') if before is None else os.environ.__setitem__('TOKENIZERS_PARALLELISM', before)
-    return dict(machine=machine(), text=where, mb=size, documents=len(texts), vocab=tok.vocab, engine=tok.engine, startup_seconds=startup[1], documents_with_other_ids=len(other), mb_per_second={k: size/v for k, v in clock.items()},
-                mb_per_cpu_second={k: size/v for k, v in cpu.items()}, ratios=ratios | dict(shard_writing_of_file_copy=writing['copy']/writing['shards']), stages_mb_per_second=stages)
+        writing = shard_writing(tok, tok.encode_batch(texts, threads=1), d, tokens=1 << (27 if mb >= 10 else 20))
+    clock, cpu = ({k: min(x[i] for x in v) for k, v in t.items()} for i in (0, 1)) # what others do on the machine only ever adds
+    startup, whole, fast = cpu.pop('startup'), cpu['pipeline'], cpu['encode_batch_fast']; del clock['startup']
+    best = min(fast, cpu.get('encoder', fast))
+    ratios = dict(of_fastest_encoder=best/(whole - startup), of_fastest_encoder_with_startup=best/whole, of_encode_batch_fast=fast/whole)
+    if usual: ratios['of_datasets_map'] = cpu['datasets_map']/whole
+    ratios['shard_writing_of_file_copy'] = writing['copy']/writing['shards']
+    size = _mb(texts)
+    return dict(machine=machine(), text=where, mb=size, documents=len(texts), vocab=tok.vocab, engine=tok.engine, startup_seconds=startup,
+                documents_with_other_ids=other, mb_per_second={k: size/v for k, v in clock.items()},
+                mb_per_cpu_second={k: size/v for k, v in cpu.items()}, ratios=ratios, stages_mb_per_second=stages)
+
+def _mb(texts): return sum(len(t.encode()) for t in texts)/1e6
+
+def _runs(texts, tok, d, usual):
+    "What is timed: functions of the number of the turn, and the files in folder `d` that they read"
+    tok.save(d/'tok'); path, few = d/'text.jsonl', d/'few.jsonl'
+    lines = ''.join(json.dumps(dict(text=t), ensure_ascii=False) + '\n' for t in texts)
+    path.write_text(lines, encoding='utf-8', errors='surrogatepass'); few.write_text(json.dumps(dict(text=texts[0] + texts[1])) + '\n')
+    def job(p, out):
+        prepare(PrepConfig(sources=(f'text={p}',), tokenizer=str(d/'tok'), scan=False, val=0), out, say=lambda m: None)
+    runs = dict(pipeline=lambda n: job(path, d/f'out{n}'), startup=lambda n: job(few, d/f'few{n}'))
+    if tok._fast: runs['encoder'] = lambda n: tok.encode_batch(texts, threads=1)
+    runs['encode_batch_fast'] = lambda n: tok._tok.encode_batch_fast(texts, add_special_tokens=False)
+    if usual: runs['datasets_map'] = lambda n: usual_way(path, tok, d/f'usual{n}.bin', d/f'cache{n}')
+    return runs
 
 def stage_speeds(
     texts # of the slow `datasketch` only a tenth
 ): # {stage: MB per processor second}
     "The stages around the encoder, each alone: cleaning, signatures by two libraries, finding near duplicates, the scan"
-    size = sum(len(t.encode()) for t in texts)/1e6; few = texts[:max(20, len(texts)//10)]; out = {}
-    def speed(name, f, mb=size): f(few[:2]); out[name] = mb/max(clocks(lambda: f(None))[1], 1e-9)
-    speed('clean', lambda x: [clean(t) for t in x or texts])
-    speed('near dedup, rensa', lambda x: near_repeats(signatures(x or texts)))
-    speed('near dedup, datasketch', lambda x: datasketch_repeats(x or few), sum(len(t.encode()) for t in few)/1e6)
-    speed('scan', lambda x: scan_texts(x or texts)); return out
+    few, out = texts[:max(20, len(texts)//10)], {}
+    def speed(name, f, on=texts):
+        f(few[:2]) # warm
+        out[name] = _mb(on)/max(clocks(lambda: f(on))[1], 1e-9)
+    speed('clean', lambda ts: [clean(t) for t in ts])
+    speed('near dedup, rensa', lambda ts: near_repeats(signatures(ts)))
+    speed('near dedup, datasketch', datasketch_repeats, few)
+    speed('scan', scan_texts)
+    return out
 
 def datasketch_repeats(
     texts # in their order: the first of a pair stays
@@ -126,11 +139,12 @@ def shard_writing(
 ): # dict: seconds of `shards` and of `copy`
     "Writing shards, a million tokens at a time as `prepare` does, against copying the finished files; both are forced to disk"
     folder, per = Path(folder), max(1, len(ids)*2**20//max(1, sum(map(len, ids))))
-    chunks_ = [join(ids[i:i + per], tok.end, ids[0].dtype) for i in range(0, len(ids), per)]
-    t, times, about = dict(shards=[], copy=[]), max(1, tokens//sum(len(c[0]) for c in chunks_)), [([f'text.jsonl 1.{i}' for i in range(len(c[1]))], [1]*len(c[1])) for c in chunks_]
+    parts = [join(ids[i:i + per], tok.end, ids[0].dtype) for i in range(0, len(ids), per)]
+    about = [([f'text.jsonl 1.{i}' for i in range(len(lengths))], [1]*len(lengths)) for _, lengths in parts] # their names and sizes
+    t, times = dict(shards=[], copy=[]), max(1, tokens//sum(len(joined) for joined, _ in parts))
     def write():
         w = ShardWriter(folder/'w', tok)
-        for c, (names, sizes) in zip(chunks_*times, about*times): w.add('text', c, names, sizes)
+        for part, (names, sizes) in zip(parts*times, about*times): w.add('text', part, names, sizes)
         w.commit(1); w.close()
     def copy():
         (folder/'copy').mkdir()
@@ -147,6 +161,7 @@ def bench_prep_table(
 ): # text
     "The receipt in lines"
     rows = [f"{r['mb']:.1f} MB, {r['documents']:,} documents: {r['text']}; vocabulary {r['vocab']:,}, encoder {r['engine']}, one core"]
-    rows += [f'{k:24}{v:10.1f} MB/s of the clock{r["mb_per_cpu_second"][k]:10.1f} MB per processor second' for k, v in r['mb_per_second'].items()]
-    rows += [f"start-up {r['startup_seconds']:.2f} s"] + [f'{k:24}{v:10.1f} MB/s' for k, v in r['stages_mb_per_second'].items()] + [f'{k:34}{v:6.2f}' for k, v in r['ratios'].items()]
-    return '\n'.join(rows)
+    for k, v in r['mb_per_second'].items():
+        rows.append(f'{k:24}{v:10.1f} MB/s of the clock{r["mb_per_cpu_second"][k]:10.1f} MB per processor second')
+    rows += [f"start-up {r['startup_seconds']:.2f} s", *(f'{k:24}{v:10.1f} MB/s' for k, v in r['stages_mb_per_second'].items())]
+    return '\n'.join(rows + [f'{k:34}{v:6.2f}' for k, v in r['ratios'].items()])

@@ -47,20 +47,23 @@ def step_speed(
     seed_everything(cfg.seed); model = build(mc).to(device); fit = Fit(model, cfg, say=say)
     data = Batches(zipf_tokens(max(1_000_000, 4*cfg.batch_tokens), mc.vocab), ctx=mc.ctx, batch=cfg.batch_tokens//mc.ctx, device=device)
     precision = pick_precision(device, cfg.precision, lambda dtype: pass_seconds(model, *data[0], dtype, cfg))
+    pick_attention(model, device, precision.dtype)
     if device.type == 'cuda': torch.cuda.reset_peak_memory_stats()
     loss_fn = choose_loss(model, *data[0], cfg, steps + warmup, precision.dtype, say, fit)
     opts = make_optimizers(model, cfg, torch.bfloat16 if device.type == 'cuda' else torch.float32)
-    tick, losses = Clock(device), []
-    for s in train(model, lambda n, ctx: data[n], cfg, opts, 0, loss_fn, precision.dtype, torch.amp.GradScaler(device.type, enabled=precision.scaler), fit):
+    tick, losses, scaler = Clock(device), [], torch.amp.GradScaler(device.type, enabled=precision.scaler)
+    for s in train(model, lambda n, ctx: data[n], cfg, opts, 0, loss_fn, precision.dtype, scaler, fit):
         if s.n >= warmup: tick()
         losses.append(s.loss)
         if s.n == steps + warmup: s.row(); break
-    seconds = statistics.median(tick.seconds())
+    seconds, flops = statistics.median(tick.seconds()), flops_per_token(mc)
     rate = cfg.batch_tokens/seconds
     peak = matmul_peak(device, precision.dtype, 8192 if device.type == 'cuda' else 1024)
-    return dict(preset=preset, parameters=sum(p.numel() for p in model.parameters()), batch_tokens=cfg.batch_tokens, ctx=mc.ctx, precision=precision.name, compiled=loss_fn != model.loss, **fit.state(),
-                step_ms=round(seconds*1e3, 3), tok_s=round(rate), flops_per_token=flops_per_token(mc), matmul_peak=round(peak/1e12, 3), mfu=round(flops_per_token(mc)*rate/peak, 4),
-                peak_gb=round(torch.cuda.max_memory_allocated()/1e9, 2) if device.type == 'cuda' else None, first_loss=float(losses[0]), last_loss=float(losses[-1]), log_vocab=float(np.log(mc.vocab)))
+    return dict(preset=preset, parameters=sum(p.numel() for p in model.parameters()), batch_tokens=cfg.batch_tokens, ctx=mc.ctx,
+                precision=precision.name, compiled=loss_fn != model.loss, **fit.state(), step_ms=round(seconds*1e3, 3), tok_s=round(rate),
+                flops_per_token=flops, matmul_peak=round(peak/1e12, 3), mfu=round(flops*rate/peak, 4),
+                peak_gb=round(torch.cuda.max_memory_allocated()/1e9, 2) if device.type == 'cuda' else None,
+                first_loss=float(losses[0]), last_loss=float(losses[-1]), log_vocab=float(np.log(mc.vocab)))
 
 # %% ../nbs/lib/bench_train.ipynb #c5b89f51
 def overhead(
@@ -95,7 +98,8 @@ def overhead(
                 spent[name] += time.perf_counter() - start
         engine.close(); run.progress.out.close()
     n = (steps - 2)//turn*turn
-    return dict(preset=preset, steps=n, engine_ms=round(spent['engine']/n*1e3, 3), bare_ms=round(spent['bare']/n*1e3, 3), ratio=round(spent['engine']/spent['bare'], 4))
+    return dict(preset=preset, steps=n, engine_ms=round(spent['engine']/n*1e3, 3), bare_ms=round(spent['bare']/n*1e3, 3),
+                ratio=round(spent['engine']/spent['bare'], 4))
 
 # %% ../nbs/lib/bench_train.ipynb #5b6de9a0
 def peak_rss():
@@ -119,7 +123,8 @@ def gpub_steps(
     "Our loop with AdamW"
     use_threads(); seed_everything(0); cfg = GPTConfig(**model); net = GPT(cfg); tick = Clock('cpu')
     data = Batches(tokens_for(cfg, batch, steps), ctx=cfg.ctx, batch=batch); tick()
-    for s in train(net, lambda n, ctx: data[n], TrainConfig(steps=steps, batch_tokens=batch*cfg.ctx, optimizer='adamw', lr=1e-4, warmup=0, compile='no')):
+    recipe = TrainConfig(steps=steps, batch_tokens=batch*cfg.ctx, optimizer='adamw', lr=1e-4, warmup=0, compile='no')
+    for s in train(net, lambda n, ctx: data[n], recipe):
         tick()
         s.row()
     return dict(seconds=tick.seconds(), rss=peak_rss(), loss=float(s.loss))
@@ -145,8 +150,9 @@ def trainer_steps(
         def on_train_begin(self, *args, **kw): tick()
         def on_step_end(self, *args, **kw): tick()
     with tempfile.TemporaryDirectory() as d:
-        args = TrainingArguments(d, max_steps=steps, per_device_train_batch_size=batch, use_cpu=True, optim='adamw_torch_fused', learning_rate=1e-4, max_grad_norm=0., save_strategy='no', logging_strategy='no',
-                                 report_to=[], disable_tqdm=True)
+        args = TrainingArguments(d, max_steps=steps, per_device_train_batch_size=batch, use_cpu=True, optim='adamw_torch_fused',
+                                 learning_rate=1e-4, max_grad_norm=0., save_strategy='no', logging_strategy='no', report_to=[],
+                                 disable_tqdm=True)
         out = Trainer(HFModel(cfg).hf, args, train_dataset=rows, callbacks=[Marks()]).train()
     return dict(seconds=tick.seconds(), rss=peak_rss(), loss=out.training_loss)
 
@@ -155,7 +161,8 @@ def alone(
     **kw, # its arguments, plain values
 ): # what it returns
     "Run a function in a process of its own; raises `GpubError` with its last line when it fails"
-    code = 'import json, sys; from gpub import bench_train as b; print("\\n" + json.dumps(getattr(b, sys.argv[1])(**json.loads(sys.argv[2]))))'
+    code = ('import json, sys; from gpub import bench_train as b; '
+            'print("\\n" + json.dumps(getattr(b, sys.argv[1])(**json.loads(sys.argv[2]))))')
     r = subprocess.run([sys.executable, '-c', code, f.__name__, json.dumps(kw)], capture_output=True, text=True)
     if r.returncode: raise GpubError(f'{f.__name__} failed: {(r.stderr.strip().splitlines() or ["no message"])[-1]}')
     return json.loads(r.stdout.splitlines()[-1])
@@ -174,8 +181,11 @@ def against_trainer(
         for name, f in ('gpub', gpub_steps), ('trainer', trainer_steps):
             out[name].append(alone(f, model=model, batch=batch, steps=steps))
             say(f"{name}: {statistics.median(out[name][-1]['seconds'][1:]):.2f} s a step, {out[name][-1]['rss']/1e9:.2f} GB")
-    got = {n: dict(step_s=statistics.median(t for r in rs for t in r['seconds'][1:]), rss=max(r['rss'] for r in rs), loss=rs[0]['loss']) for n, rs in out.items()}
-    return dict(preset=preset, batch=batch, steps=steps, rounds=rounds, **got, speed_ratio=round(got['trainer']['step_s']/got['gpub']['step_s'], 3), memory_ratio=round(got['gpub']['rss']/got['trainer']['rss'], 3))
+    got = {n: dict(step_s=statistics.median(t for r in rs for t in r['seconds'][1:]), rss=max(r['rss'] for r in rs), loss=rs[0]['loss'])
+           for n, rs in out.items()}
+    a, b = got['gpub'], got['trainer']
+    return dict(preset=preset, batch=batch, steps=steps, rounds=rounds, **got,
+                speed_ratio=round(b['step_s']/a['step_s'], 3), memory_ratio=round(a['rss']/b['rss'], 3))
 
 # %% ../nbs/lib/bench_train.ipynb #407aeceb
 def bench_train(
@@ -202,12 +212,14 @@ def bench_train_table(
     r:dict # a receipt of `bench_train`
 ): # text
     "The receipt in lines"
-    s = r['speed']
-    lines = [f"{r['machine']['gpu'] or r['machine']['cpu']}, {r['machine']['threads']} threads, torch {r['machine']['torch']}",
-        f"{s['preset']}: {s['tok_s']:,} tok/s, {s['step_ms']:,.1f} ms a step of {s['batch_tokens']:,} tokens, {s['precision']}, {'compiled' if s['compiled'] else 'eager'}, {100*s['mfu']:.0f}% of the measured matmul peak ({s['matmul_peak']} TFLOP/s)"]
+    s, m = r['speed'], r['machine']
+    lines = [f"{m['gpu'] or m['cpu']}, {m['threads']} threads, torch {m['torch']}",
+             f"{s['preset']}: {s['tok_s']:,} tok/s, {s['step_ms']:,.1f} ms a step of {s['batch_tokens']:,} tokens, {s['precision']}, "
+             f"{'compiled' if s['compiled'] else 'eager'}, {100*s['mfu']:.0f}% of the measured matmul peak ({s['matmul_peak']} TFLOP/s)"]
     if o := r.get('overhead'):
         lines.append(f"around the step: {o['ratio']:.3f} of a bare loop's time over {o['steps']} steps ({o['preset']})")
     if t := r.get('trainer'):
-        lines.append(f"{t['preset']}, batch {t['batch']}: a step in {1/t['speed_ratio']:.2f} of the time of transformers' Trainer, with {t['memory_ratio']:.2f} of its peak memory")
+        lines.append(f"{t['preset']}, batch {t['batch']}: a step in {1/t['speed_ratio']:.2f} of the time of transformers' Trainer, "
+                     f"with {t['memory_ratio']:.2f} of its peak memory")
     if l := r.get('llama'): lines.append(bench_llama_table(l))
     return '\n'.join(lines)

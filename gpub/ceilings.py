@@ -97,7 +97,8 @@ def attention_rates(
             warnings.simplefilter('ignore') # torch lists there why a kernel does not apply
             try: seconds = timed(call, device); out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=g < h)
             except RuntimeError as e: rows[name] = dict(why=first_line(e).split('. ')[0]); continue
-        rows[name] = dict(ms=round(1e3*seconds, 4), tflops=round(7*b*h*t*t*d/seconds/1e12, 3), gap=float((out[:1].detach() - true).abs().max()))
+        gap = float((out[:1].detach() - true).abs().max())
+        rows[name] = dict(ms=round(1e3*seconds, 4), tflops=round(7*b*h*t*t*d/seconds/1e12, 3), gap=gap)
     return rows
 
 # %% ../nbs/lib/ceilings.ipynb #7f585038
@@ -144,8 +145,8 @@ def bench_machine(
     shape = shape or ((16, 32, 8, 2048, 64) if cuda else (1, 8, 2, 512, 64)); dtype = torch.bfloat16 if not whys['bf16'] else torch.float32
     return dict(kind='machine', machine=machine(d), cuda=torch.version.cuda, cudnn=torch.backends.cudnn.version() if cuda else None,
                 clock=CLOCKS.get(d.type, 'wall'), matmul_tflops=rates, lacks={f: w for f, w in whys.items() if w},
-                copy_gb_s=round(memory/1e9, 2), cache_gb_s=cache and round(cache/1e9, 2), host_to_device_gb_s=host, launch_us=round(1e6*launch_seconds(d), 3), attention=dict(shape=list(shape),
-                    dtype=str(dtype)[6:], kernels=attention_rates(d, shape, dtype)))
+                copy_gb_s=round(memory/1e9, 2), cache_gb_s=cache and round(cache/1e9, 2), host_to_device_gb_s=host, launch_us=round(1e6*launch_seconds(d), 3),
+                attention=dict(shape=list(shape), dtype=str(dtype)[6:], kernels=attention_rates(d, shape, dtype)))
 
 CLOCKS = dict(cuda='CUDA events') # elsewhere the wall
 
@@ -159,13 +160,15 @@ def machine_table(
     m # a receipt of `bench_machine`
 ): # text
     "The receipt in lines"
-    ns = list(next(iter(m['matmul_tflops'].values()))); a = m['attention']
-    lines = [f"{m['machine']['gpu'] or m['machine']['cpu']}, {m['machine']['threads']} threads, torch {m['machine']['torch']}, clock: {m['clock']}",
-             'matmul, TFLOP/s' + ''.join(f'{n:>10}' for n in ns)]
-    lines += [f'{f:15}' + ''.join(f'{r[n]:10.3f}' for n in ns) for f, r in m['matmul_tflops'].items()] + [f'{f:15}{why}' for f, why in m['lacks'].items()]
+    ns, a, on = list(next(iter(m['matmul_tflops'].values()))), m['attention'], m['machine']
+    lines = [f"{on['gpu'] or on['cpu']}, {on['threads']} threads, torch {on['torch']}, clock: {m['clock']}"]
+    lines.append('matmul, TFLOP/s' + ''.join(f'{n:>10}' for n in ns))
+    lines += [f'{f:15}' + ''.join(f'{r[n]:10.3f}' for n in ns) for f, r in m['matmul_tflops'].items()]
+    lines += [f'{f:15}{why}' for f, why in m['lacks'].items()]
     host = f", from the host {m['host_to_device_gb_s']:,.1f} GB/s" if m['host_to_device_gb_s'] else ''
     cache = f" ({m['cache_gb_s']:,.0f} within the caches)" if m['cache_gb_s'] else ''
-    lines += [f"copy {m['copy_gb_s']:,.1f} GB/s{cache}{host}, launch {m['launch_us']:.1f} us", f"attention {a['shape']} {a['dtype']}, forward and backward"]
+    lines.append(f"copy {m['copy_gb_s']:,.1f} GB/s{cache}{host}, launch {m['launch_us']:.1f} us")
+    lines.append(f"attention {a['shape']} {a['dtype']}, forward and backward")
     told = lambda r: r['why'] if 'why' in r else f"{r['ms']:10.3f} ms{r['tflops']:10.3f} TFLOP/s   differs by {r['gap']:.1e}"
     return '\n'.join(lines + [f'{k:15}{told(r)}' for k, r in a['kernels'].items()])
 

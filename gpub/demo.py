@@ -71,7 +71,7 @@ textarea, #out, #list { font-family: ui-monospace, Menlo, Consolas, monospace } 
 button { background: var(--blue); color: var(--on); border: 0; border-radius: 6px; min-height: 2.8rem; font-weight: 600; cursor: pointer }
 :focus-visible { outline: 3px solid var(--blue); outline-offset: 2px }
 form { display: grid; gap: .7rem 1.2rem; grid-template-columns: 1fr 1fr; margin: 1.2rem 0 } .all { grid-column: 1 / -1 }
-textarea, input, select { color: var(--ink) } main { display: grid; gap: 1rem }
+textarea, input, select { color: var(--ink) } #cards { display: grid; gap: 1rem }
 .card { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: .9rem 1rem; min-width: 0 }
 #out { white-space: pre-wrap; overflow-wrap: anywhere; min-height: 9rem; font-size: .95rem; line-height: 1.6 }
 #out span { cursor: pointer; border-radius: 2px } #out .given { color: var(--mute) } #out .now { outline: 2px solid var(--hot) }
@@ -83,8 +83,8 @@ textarea, input, select { color: var(--ink) } main { display: grid; gap: 1rem }
 #list b { font-weight: inherit; text-align: right } .wide { display: grid; gap: 1rem }
 canvas { display: block; width: 100%; max-width: 24rem; aspect-ratio: 1; image-rendering: pixelated; border: 1px solid var(--line); touch-action: manipulation }
 @media (min-width: 60rem) {
-  form { grid-template-columns: repeat(4, 1fr) } main { grid-template-columns: 1fr 22rem } .wide { grid-column: 1 / -1; grid-template-columns: 24rem 1fr } }
-</style></head><body>
+  form { grid-template-columns: repeat(4, 1fr) } #cards { grid-template-columns: 1fr 22rem } .wide { grid-column: 1 / -1; grid-template-columns: 24rem 1fr } }
+</style></head><body><main>
 <h1>__TITLE__</h1>
 <p class="mute" id="about"></p><noscript>This page is a program: please allow JavaScript.</noscript>
 <form id="form" novalidate>
@@ -95,7 +95,7 @@ canvas { display: block; width: 100%; max-width: 24rem; aspect-ratio: 1; image-r
   <label>Characters<input id="n" type="number" min="1" max="5000" step="1" value="240"></label>
   <button class="all" id="go">Write</button>
 </form>
-<main>
+<div id="cards">
   <section class="card"><h2>What it writes</h2>
     <label>Shade the text by<select id="shade"><option value="attention">where the model looked for the marked character</option>
       <option value="surprise">how surprised the model was</option><option value="">nothing</option></select></label>
@@ -107,7 +107,7 @@ canvas { display: block; width: 100%; max-width: 24rem; aspect-ratio: 1; image-r
     <div><h2>Attention</h2>
       <div class="pair"><label>Layer<select id="layer"></select></label><label>Head<select id="head"></select></label></div>
       <p id="looks"></p><p class="mute">Down: the character that was read. Across: what it looked back at. Nothing looks ahead.</p></div></section>
-</main>
+</div></main>
 <script type="application/json" id="model">__MODEL__</script>
 <script type="text/plain" id="weights">__WEIGHTS__</script>
 <script>
@@ -312,15 +312,17 @@ def page_shape(
     if not Path(run, 'config.json').is_file():
         raise GpubError(f'{run} is not a run folder: it has no config.json; train one with gpub train shakespeare')
     config, tok = read_json(Path(run, 'config.json')), load_tokenizer(run)
-    if not isinstance(config, dict) or not all(isinstance(config.get(k), dict) for k in ('model', 'data')):
-        raise GpubError(f'{run} is not a run folder: its config.json tells of no model and no data; train one with gpub train shakespeare')
+    needs = dict(model=dict, data=dict, prompt=str, unit=str)
+    if gone := [k for k, kind in needs.items() if not isinstance(config, dict) or not isinstance(config.get(k), kind)]:
+        raise GpubError(f"{run} is not a run folder: its config.json tells of no {', '.join(gone)}; train one with gpub train shakespeare")
+    other = 'give it a run of gpub train shakespeare'
     if strange := sorted(config['model'].keys() - GPTConfig.__dataclass_fields__.keys()):
-        raise GpubError(f"{run} is no GPT (its model has {', '.join(strange)}), and the page knows no other model; give it a run of gpub train shakespeare")
+        raise GpubError(f"{run} is no GPT (its model has {', '.join(strange)}), and the page knows no other model; {other}")
     if not isinstance(tok, CharTokenizer):
-        raise GpubError(f'{run} has a byte-pair tokenizer of {tok.vocab:,} tokens, and the page writes characters; give it a run of gpub train shakespeare')
-    cfg = GPTConfig.from_dict(config['model'])
-    if (mb := (len(PAGE) + count_params(cfg)*4/3)/1e6) > limit_mb:
-        raise GpubError(f'{run} has {count_params(cfg):,} parameters, a page of {mb:.1f} MB: a page holds at most {limit_mb:g} MB; give it a smaller model')
+        raise GpubError(f'{run} has a byte-pair tokenizer of {tok.vocab:,} tokens, and the page writes characters; {other}')
+    cfg = GPTConfig.from_dict(config['model']); n = count_params(cfg)
+    if (mb := (len(PAGE) + n*4/3)/1e6) > limit_mb:
+        raise GpubError(f'{run} has {n:,} parameters, a page of {mb:.1f} MB: a page holds at most {limit_mb:g} MB; give it a smaller model')
     return cfg, tok, config
 
 def write_page(
@@ -330,11 +332,12 @@ def write_page(
     title='A language model inside this page', # heading and name of the page
     limit_mb=16., # the largest page, in MB (1e6 bytes)
 ): # path of the file
-    "One self-contained HTML file in which a trained model writes, with its chances and its attention to look at; raises `GpubError` for what cannot be one"
+    "One self-contained HTML file in which a trained model writes, with its chances and attention; raises `GpubError` for what cannot be one"
     cfg, tok, config = page_shape(run, limit_mb); saved = load_checkpoint(run, step, optimizer=False)
-    model = GPT(cfg); model.load_state_dict(saved.model); tensors, floats, block = pack(model); loss = saved.state.get('val_loss')
-    about = (f'{count_params(model):,} parameters, {cfg.layers} layers of {cfg.heads} heads, a window of {cfg.ctx} characters, {saved.step:,} steps '
-             f"of training on {Path(config['data']['source']).name}" + (f', validation loss {loss:.3f} {config["unit"]}' if loss else '') +
+    model = GPT(cfg); model.load_state_dict(saved.model); tensors, floats, block = pack(model)
+    text, loss = Path(str(config['data'].get('source', 'a text'))).name, saved.state.get('val_loss')
+    about = (f'{count_params(model):,} parameters, {cfg.layers} layers of {cfg.heads} heads, a window of {cfg.ctx} characters, '
+             f'{saved.step:,} steps of training on {text}' + (f', validation loss {loss:.3f} {config["unit"]}' if loss else '') +
              '. The weights have 8 bits each. Everything is computed in this page, and nothing is sent anywhere.')
     facts = dict(cfg=cfg.to_dict(), chars=[ord(c) for c in tok.chars], prompt=config['prompt'], about=about, tensors=tensors, floats=floats)
     fill = dict(TITLE=html.escape(title), MODEL=json.dumps(facts).replace('<', r'\u003c'), WEIGHTS=base64.b64encode(block).decode())
@@ -378,7 +381,8 @@ def tell(
     p_tv = odds(model, ids)
     best = p_tv.topk(min(5, tok.vocab))
     rivals = [[(tok.decode([i]), p) for p, i in zip(*row)] for row in zip(best.values.tolist(), best.indices.tolist())]
-    return Written(name, [tok.decode([i]) for i in ids], len(given), [None, *p_tv.gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()], [[], *rivals])
+    chosen = p_tv.gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
+    return Written(name, [tok.decode([i]) for i in ids], len(given), [None, *chosen], [[], *rivals])
 
 # %% ../nbs/lib/demo.ipynb #4be7c771
 def surprise(
@@ -387,10 +391,14 @@ def surprise(
     "How surprising a token of this chance was"
     return 0. if chance is None else min(1., -np.log2(max(chance, 1e-9))/8)
 
-_STYLE = '''<style>.gpub-told { position: relative; padding-bottom: 10em } .gpub-told pre { white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.5; margin: .3em 0 }
-.gpub-told i { position: absolute; bottom: 7.6em; opacity: .75 } .gpub-told span { cursor: pointer; outline-offset: 1px } .gpub-told span:is(:hover, :focus) { outline: 2px solid #d1541b }
-.gpub-told span:is(:hover, :focus)::after { content: attr(data-tip); position: absolute; left: 0; right: 0; bottom: 0; height: 9.4em; padding: .3em .6em; white-space: pre; font-weight: normal; line-height: 1.45;
-  background: var(--jp-layout-color1, Canvas); color: var(--jp-ui-font-color1, CanvasText); border-top: 1px solid } .gpub-told span:hover::after { z-index: 1 }</style>'''
+_STYLE = '''<style>.gpub-told { position: relative; padding-bottom: 10em }
+.gpub-told pre { white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.5; margin: .3em 0 }
+.gpub-told i { position: absolute; bottom: 7.6em; opacity: .75 }
+.gpub-told span { cursor: pointer; outline-offset: 1px } .gpub-told span:is(:hover, :focus) { outline: 2px solid #d1541b }
+.gpub-told span:is(:hover, :focus)::after { content: attr(data-tip); position: absolute; left: 0; right: 0; bottom: 0; height: 9.4em;
+  padding: .3em .6em; white-space: pre; font-weight: normal; line-height: 1.45; border-top: 1px solid;
+  background: var(--jp-layout-color1, Canvas); color: var(--jp-ui-font-color1, CanvasText) }
+.gpub-told span:hover::after { z-index: 1 }</style>'''
 
 def as_html(
     w:Written, # from `tell`
@@ -398,11 +406,12 @@ def as_html(
     "The text, shaded by surprise; a token pointed at, or clicked, tells its chance and its rivals"
     show = lambda t: html.escape(repr(t)[1:-1] if t.strip() != t or not t.isprintable() else t, quote=True)
     def token(i):
-        tip = '&#10;'.join([f'{w.chance[i]:.1%} for ‘{show(w.pieces[i])}’; likeliest:', *(f'{p:6.1%}  ‘{show(t)}’' for t, p in w.rivals[i])]) if i else 'nothing was read before it'
+        rivals = [f'{p:6.1%}  ‘{show(t)}’' for t, p in w.rivals[i]]
+        tip = '&#10;'.join([f'{w.chance[i]:.1%} for ‘{show(w.pieces[i])}’; likeliest:', *rivals]) if i else 'nothing was read before it'
         style = f'background:rgba(209,84,27,{.6*surprise(w.chance[i]):.2f})' + (';font-weight:bold' if i < w.given else '')
         return f'<span tabindex="-1" data-tip="{tip}" style="{style}">{html.escape(w.pieces[i])}</span>'
-    text = ''.join(map(token, range(len(w.pieces))))
-    return f'{_STYLE}<div class="gpub-told"><b>{html.escape(w.name)}</b><pre>{text}</pre><i>Point at a token, or click it: what else could have stood there?</i></div>'
+    text, hint = ''.join(map(token, range(len(w.pieces)))), 'Point at a token, or click it: what else could have stood there?'
+    return f'{_STYLE}<div class="gpub-told"><b>{html.escape(w.name)}</b><pre>{text}</pre><i>{hint}</i></div>'
 
 def as_picture(
     told,       # list of `Written`
@@ -412,12 +421,14 @@ def as_picture(
     import matplotlib.pyplot as plt
     cells = [(k, *cell) for k, w in enumerate(told) for cell in _layout(w, columns)]
     tall = [2 + max(row for k, row, *_ in cells if k == j) for j in range(len(told))]
-    fig, axes = plt.subplots(len(told), figsize=(columns*.085 + .3, sum(tall)*.2 + .35*len(told)), height_ratios=tall, squeeze=False, facecolor='#fdfcfa')
+    fig, axes = plt.subplots(len(told), figsize=(columns*.085 + .3, sum(tall)*.2 + .35*len(told)), height_ratios=tall,
+                             squeeze=False, facecolor='#fdfcfa')
     for ax, w, t in zip(axes[:, 0], told, tall):
         ax.set(xlim=(0, columns), ylim=(t - 1, 0)); ax.axis('off'); ax.set_title(w.name, loc='left', fontsize=9, color='#22252b', pad=3)
     for k, row, column, char, depth, given in cells:
         ax = axes[k, 0]; ax.add_patch(plt.Rectangle((column, row), 1, 1, color='#d1541b', alpha=.6*depth, lw=0))
-        ax.text(column + .5, row + .5, char, family='monospace', fontsize=8, ha='center', va='center', color='#22252b', weight='bold' if given else 'normal')
+        ax.text(column + .5, row + .5, char, family='monospace', fontsize=8, ha='center', va='center', color='#22252b',
+                weight='bold' if given else 'normal')
     fig.tight_layout(); plt.close(fig)
     return fig
 
@@ -444,7 +455,7 @@ def playground(
     runs,           # run folders, or one
     device='cpu',   # small models are at home there
 ): # an ipywidgets box; the last expression of a cell shows it
-    "Checkpoints side by side: same prompt, same seed, sliders; point at a token, or click it, for its chance and its rivals. Needs `pip install gpub[demo]`"
+    "Checkpoints side by side: same prompt, same seed; a token pointed at tells its chance and its rivals. Needs `pip install gpub[demo]`"
     try: import ipywidgets as W
     except ImportError: raise GpubError('the playground needs ipywidgets: pip install gpub[demo]') from None
     found = checkpoint_list(runs); load = lru_cache(4)(lambda name: load_run(*found[name], device)[:2]); last = [*found][-1]

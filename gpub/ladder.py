@@ -17,7 +17,8 @@ from .rungs import BASE, RUNGS, Climber, Place, Rung, shipped, survey
 from .sizes import find_gpu, flops_per_token
 
 # %% ../nbs/lib/ladder.ipynb #5f342d58
-PROOF, PAYS, WINS = 5, 1.01, .66 # first steps whose losses are compared; the gain a rung must have, and the share of turns it must win: beyond what two equal sides differ by
+PROOF = 5               # first steps, whose losses are compared
+PAYS, WINS = 1.01, .66  # gain, and share of turns won, that a rung must reach: two equal sides do not
 
 def duel(
     a,     # a `Climber`
@@ -42,9 +43,11 @@ def compare(
     times = duel(a, b, steps); off, on = map(statistics.median, times); rate = p.train.batch_tokens/on; flops = flops_per_token(p.cfg)*rate
     gap = max(abs(float(x) - float(y)) for x, y in zip(a.losses[:PROOF], b.losses[:PROOF]))
     equal = None if tolerance is None else gap <= tolerance
-    return dict(off_ms=round(1e3*off, 3), on_ms=round(1e3*on, 3), gain=round(off/on, 4), wins=round(statistics.mean(y < x for x, y in zip(*times)), 2), tok_s=round(rate), mfu=round(flops/p.best, 6),
-                mfu_sheet=_sheet(p, flops), off_gb=a.gb(), on_gb=b.gb(), loss_gap=round(gap, 7),
-                tolerance=tolerance, equal=equal, first_loss=round(float(b.losses[0]), 5), ready_s=round(b.ready, 2), notes=b.notes)
+    wins = statistics.mean(y < x for x, y in zip(*times))
+    return dict(off_ms=round(1e3*off, 3), on_ms=round(1e3*on, 3), gain=round(off/on, 4), wins=round(wins, 2),
+                tok_s=round(rate), mfu=round(flops/p.best, 6), mfu_sheet=_sheet(p, flops), off_gb=a.gb(), on_gb=b.gb(),
+                loss_gap=round(gap, 7), tolerance=tolerance, equal=equal, first_loss=round(float(b.losses[0]), 5),
+                ready_s=round(b.ready, 2), notes=b.notes)
 
 def _sheet(p, flops):
     "Share of the datasheet's peak, where the card is known"
@@ -146,7 +149,8 @@ def ladder_table(
     "The receipt in lines"
     head = f"{'rung':24}{'off ms':>10}{'on ms':>10}{'gain':>8}{'tok/s':>12}{'MFU':>7}{'off GB':>9}{'on GB':>9}  loss differs by"
     m = l['machine']
-    about = f"{l['preset']}, {l['tokens']:,} tokens a step; {m['gpu'] or m['cpu']}, {m['threads']} threads, torch {m['torch']}, {m['commit']}; {l['clock']}"
+    on = f"{m['gpu'] or m['cpu']}, {m['threads']} threads, torch {m['torch']}, {m['commit']}"
+    about = f"{l['preset']}, {l['tokens']:,} tokens a step; {on}; {l['clock']}"
     return '\n'.join([about, f"MFU: share of the best matmul measured here, {max(l['matmul_tflops'].values()):.3g} TFLOP/s", '', head,
                       *map(row_line, l['rows'])])
 
@@ -170,9 +174,11 @@ def plot_ladder(
 @click.option('--json', 'file', help='Write the result here too.')
 @click.option('--device', default='auto', show_default=True, help='auto, cpu, cuda, cuda:1.')
 @click.option('--steps', type=click.IntRange(1), default=10, show_default=True, help='Steps to count on each side of a rung.')
-@click.option('--seconds', type=click.FloatRange(1), default=540., show_default=True, help='For all of it; what does not fit is left out, and said.')
+@click.option('--seconds', type=click.FloatRange(1), default=540., show_default=True,
+              help='For all of it; what does not fit is left out, and said.')
 @click.option('--rung', 'rungs', multiple=True, help='Only these.  [default: all]')
-@click.option('--set', 'settings', multiple=True, metavar='KEY=VALUE', help='As for gpub train, such as batch_tokens=32768 or precision=bf16.')
+@click.option('--set', 'settings', multiple=True, metavar='KEY=VALUE',
+              help='As for gpub train, such as batch_tokens=32768 or precision=bf16.')
 def bench_ladder_command(preset, file, device, steps, seconds, rungs, settings):
     "Every optimization off and on: seconds a step, memory, and proof that the loss stayed."
     if bad := [s for s in settings if '=' not in s]: raise GpubError(f'--set takes key=value, got {bad[0]!r}')

@@ -11,9 +11,9 @@ import difflib, math, re
 from dataclasses import dataclass
 from pathlib import Path
 from .checkpoint import checkpoints
-from .core import GpubError, read_json
+from .core import GpubError
 from .generate import write
-from .report import _draw_references, plot_loss, read_log, sample_table, smooth, write_report
+from .report import _draw_references, plot_loss, read_facts, read_log, sample_table, smooth, write_report
 from .run import load_run
 
 # %% ../nbs/season1/05_results.ipynb #a94073cf
@@ -27,26 +27,28 @@ class Table:
         "The rows as strings without line breaks"
         return [[' '.join(str(c).split('\n')) for c in r] for r in self.rows]
     def __repr__(self):
-        wide = [max(map(len, col)) for col in zip(self.head, *self.cells())]
-        return '\n'.join(filter(None, [self.title, *('  '.join(c.ljust(w) for c, w in zip(r, wide)).rstrip() for r in (self.head, *self.cells()))]))
+        rows = [self.head, *self.cells()]
+        wide = [max(map(len, column)) for column in zip(*rows)]
+        lines = ['  '.join(c.ljust(w) for c, w in zip(r, wide)).rstrip() for r in rows]
+        return '\n'.join([self.title, *lines] if self.title else lines)
     def _repr_markdown_(self):
         safe = lambda c: c.replace('|', '\\|') if '`' in c else re.sub(r'([|$~])', r'\\\1', c)
         line = lambda r: '| ' + ' | '.join(map(safe, r)) + ' |'
-        return '\n'.join([f'**{self.title}**\n' if self.title else '', line(map(str, self.head)), line([':--']*len(self.head)), *map(line, self.cells())])
+        rows = [map(str, self.head), [':--']*len(self.head), *self.cells()]
+        return '\n'.join([f'**{self.title}**\n' if self.title else '', *map(line, rows)])
 
 class Results:
     "A run folder, opened; raises `GpubError` when it is none"
     def __init__(self,
         run # a run folder: log.jsonl is needed, the rest is used if there
     ):
-        self.path = Path(run); self.rows = read_log(run); self.name = self.path.resolve().name
-        self.config, self.bill = (read_json(self.path/f) if (self.path/f).is_file() else {} for f in ('config.json', 'bill.json'))
-        self.refs, self.unit = self.config.get('reference') or {}, self.config.get('unit', 'nats/char')
+        self.path = Path(run); self.rows = read_log(run); self.name = self.path.resolve().name; self.config, self.bill = read_facts(run)
+        self.refs, self.unit = self.config.get('reference') or {}, self.config.get('unit') or 'nats/char'
         self.vals = [r for r in self.rows if r.get('val_loss') is not None]
 
     def curve(self,
         x='step',     # or tokens, seconds, usd
-        size=(8, 4),  # inches
+        size=(6.4, 3.8), # inches
     ): # matplotlib Figure
         "The loss between its reference lines"
         return plot_loss(self.rows, self.refs, x, size, self.unit)
@@ -66,8 +68,7 @@ class Results:
     def _repr_markdown_(self):
         last, c = self.rows[-1], self.config
         facts = [('preset', c.get('preset')), ('parameters', c.get('parameters')), ('steps', last['step']), ('tokens', last.get('tokens'))]
-        if self.vals:
-            facts += [('validation loss', f"{self.vals[-1]['val_loss']:.3f} {self.unit}"), ('bits per byte', f"{self.vals[-1].get('val_bpb', math.nan):.3f}")]
+        for v in self.vals[-1:]: facts += [('validation loss', f"{v['val_loss']:.3f} {self.unit}"), ('bits per byte', _bpb(v))]
         return Table(['', self.name], [(k, f'{v:,}' if isinstance(v, int) else v) for k, v in facts if v is not None])._repr_markdown_()
 
     def save(self,
@@ -80,22 +81,26 @@ class Results:
             for kind in ('png', 'svg'): paths.append(out/f'loss-{x}.{kind}'); self.curve(x).savefig(paths[-1], dpi=120)
         return paths
 
+def _bpb(row): return f"{row['val_bpb']:.3f}" if row.get('val_bpb') is not None else ''
+
+def _usd(usd): return '< 0.0001' if 0 < usd < 1e-4 else f'{usd:.2g}' if usd < 1 else f'{usd:,.2f}'
+
 # %% ../nbs/season1/05_results.ipynb #db0c8a35
 def compare(
     runs,          # `Results`, or run folders
     x='step',      # or tokens, seconds, usd
     y='val_loss',  # or val_bpb; the training loss is drawn faintly under a loss
     refs=True,     # reference lines of the first run; only for a loss
-    size=(8, 4),   # inches
+    size=(6.4, 3.6), # inches
 ): # matplotlib Figure
     "Validation of several runs over one axis; raises `GpubError` for units that cannot share one"
     import matplotlib.pyplot as plt
     runs = [r if isinstance(r, Results) else Results(r) for r in runs]
     if x not in ('step', 'tokens', 'seconds', 'usd'): raise GpubError(f'x must be step, tokens, seconds or usd, got {x!r}')
     if y not in ('val_loss', 'val_bpb'): raise GpubError(f'y must be val_loss or val_bpb, got {y!r}')
-    units = {(r.unit, r.config.get('data', {}).get('tokenizer')) for r in runs}
-    if y == 'val_loss' and len(units) > 1:
-        raise GpubError("these runs have different tokenizers, so a token of one is not a token of the other: compare them with y='val_bpb'")
+    if y == 'val_loss' and len({(r.unit, str((r.config.get('data') or {}).get('tokenizer'))) for r in runs}) > 1:
+        raise GpubError("these runs have different tokenizers, so a token of one is not a token of the other: "
+                        "compare them with y='val_bpb'")
     fig, ax = plt.subplots(figsize=size)
     for i, r in enumerate(runs):
         line = [(v[x], v[y]) for v in r.vals if v.get(x) is not None and v.get(y) is not None]
@@ -104,9 +109,8 @@ def compare(
         if y == 'val_loss': ax.plot(*_line(r.rows, x), color=f'C{i}', alpha=.35, lw=1)
     ax.set(xlabel=dict(usd='dollars').get(x, x), ylabel='bits per byte' if y == 'val_bpb' else f'loss, {runs[0].unit}'); fig.tight_layout()
     if refs and y == 'val_loss' and runs[0].refs:
-        fig.subplots_adjust(right=.81)
-        ax.set_ylim(min(ax.get_ylim()[0], *runs[0].refs.values()) - .1, max(ax.get_ylim()[1], *runs[0].refs.values()) + .1)
-        _draw_references(ax, runs[0].refs, 9)
+        levels = [*ax.get_ylim(), *runs[0].refs.values()]; ax.set_ylim(min(levels) - .1, max(levels) + .1)
+        fig.subplots_adjust(right=.81); _draw_references(ax, runs[0].refs, 9)
     ax.legend(title='validation', framealpha=.9, edgecolor='none').set_zorder(9); plt.close(fig)
     return fig
 
@@ -126,9 +130,12 @@ def happening(
     "A stage in words: what was passed, at what pace, under which learning rate"
     passed = [k for k, v in sorted(refs.items(), key=lambda kv: -kv[1]) if after <= v < before]
     words = [f"passed {', '.join(passed)}"] if passed else []
-    words.append(f'{(before - after)/tokens*1e6:+.3g} nats a million tokens'.replace('+', 'fell ', 1) if after < before else 'did not fall')
+    if not tokens: words.append('nothing read')
+    else: words.append(f'fell {(before - after)/tokens*1e6:.3g} nats a million tokens' if after < before else 'did not fall')
     if len(rates) > 1:
-        words.append('learning rate ' + ('rising' if rates[-1] > 1.05*rates[0] else 'falling' if rates[-1] < .95*rates[0] else 'steady'))
+        first, last, high = rates[0], rates[-1], max(rates)
+        words.append('learning rate ' + ('rising, then falling' if high > 1.05*max(first, last) else
+                                         'rising' if last > 1.05*first else 'falling' if last < .95*first else 'steady'))
     return '; '.join(words)
 
 def stage_table(
@@ -137,15 +144,17 @@ def stage_table(
     config={}, # for the tokens of an epoch
 ): # Table
     "The run cut at its validations; the words speak of the validation loss, where there is none of the smoothed training loss"
-    xs, ys = _line(rows, 'step'); at = dict(zip(xs, ys)); ends = [r for r in rows if r.get('val_loss') is not None] or rows[-1:]
-    out, last = [], dict(step=0, tokens=0, seconds=0, usd=0, level=refs.get('uniform', ys[0])); epoch = config.get('data', {}).get('train')
+    at = dict(zip(*_line(rows, 'step'))); ends = [r for r in rows if r.get('val_loss') is not None] or rows[-1:]
+    sums = lambda r: {k: r.get(k) or 0 for k in ('step', 'tokens', 'seconds', 'usd')}
+    out, last, level = [], sums({}), refs.get('uniform', next(iter(at.values()), math.nan)); epoch = (config.get('data') or {}).get('train')
     for r in ends:
-        part = [q['lr'] for q in rows if last['step'] < q['step'] <= r['step'] and 'lr' in q]
-        loss = float(at[r['step']])
-        level = loss if r.get('val_loss') is None else r['val_loss']
-        out.append([f"{r['step']:,}", f"{r['tokens']:,}", f"{r['tokens']/epoch:.2f}" if epoch else '', f'{loss:.3f}', f"{r['val_loss']:.3f}" if r.get('val_loss') is not None else '', f"{r['val_bpb']:.3f}" if r.get('val_bpb') else '',
-                    f"{r.get('seconds', 0) - last['seconds']:.1f}", f"{r.get('usd', 0) - last['usd']:.2g}", happening(last['level'], level, r['tokens'] - last['tokens'], part, refs)])
-        last = dict(last, **{k: r.get(k, 0) for k in ('step', 'tokens', 'seconds', 'usd')}, level=level)
+        now, loss, val = sums(r), float(at.get(r['step'], math.nan)), r.get('val_loss')
+        rates = [q['lr'] for q in rows if last['step'] < q['step'] <= r['step'] and q.get('lr') is not None]
+        before, level = level, loss if val is None else val
+        tokens, seconds, usd = (now[k] - last[k] for k in ('tokens', 'seconds', 'usd')); last = now
+        out.append([f"{now['step']:,}", f"{now['tokens']:,}", f"{now['tokens']/epoch:.2f}" if epoch else '',
+                    f'{loss:.3f}', '' if val is None else f'{val:.3f}', _bpb(r),
+                    f'{seconds:.1f}', _usd(usd), happening(before, level, tokens, rates, refs)])
     return Table(['to step', 'tokens', 'epochs', 'training', 'validation', 'bits/byte', 'seconds', '$', 'what was happening'], out)
 
 # %% ../nbs/season1/05_results.ipynb #eae31fe2
@@ -165,8 +174,8 @@ def replay(
     vals, rows = [r for r in read_log(run) if r.get('val_loss') is not None], []
     for step in kept:
         model, tok, _ = load_run(run, step, device); val = next((r['val_loss'] for r in reversed(vals) if r['step'] <= step), None)
-        for i, (p, text) in enumerate(zip(prompts, write(model, tok, prompts, n, seed=seed, **taste))):
-            rows.append(dict(step=step, val_loss=val, prompt=p, seed=seed + i, text=text))
+        texts = write(model, tok, prompts, n, seed=seed, **taste)
+        rows += [dict(step=step, val_loss=val, prompt=p, seed=seed + i, text=text) for i, (p, text) in enumerate(zip(prompts, texts))]
     return sorted(rows, key=lambda r: (r['seed'], r['step']))
 
 def milestone_table(
@@ -174,12 +183,15 @@ def milestone_table(
     known=None,    # words that exist, for the share of them
     width:int=200, # characters shown
 ): # Table
-    "Samples, prompt by prompt, in the order of the run; the title has the prompts and their seeds, several prompts are repeated with their texts"
+    "Samples, prompt by prompt, in the order of the run; prompts and seeds are in the title, several prompts before their texts too"
     def code(text): return '`' + text.replace('`', "'").replace('\n', ' ⏎ ') + '`'
-    asked = dict.fromkeys((r['prompt'], r['seed']) for r in rows); new = lambda r: r['text'].removeprefix(r['prompt'])
-    share = (lambda r: [f'{known_share(new(r), known):.0%}']) if known else (lambda r: [])
-    return Table(['step', 'validation', *(['real words'] if known else []), 'text'], [[f"{r['step']:,}", '' if r['val_loss'] is None else f"{r['val_loss']:.3f}", *share(r),
-                 code((r['prompt'] if len(asked) > 1 else '') + new(r)[:width])] for r in rows], '; '.join(f'{code(p)}, seed {s}' for p, s in asked))
+    asked = dict.fromkeys((r['prompt'], r['seed']) for r in rows); out = []
+    for r in rows:
+        new = r['text'].removeprefix(r['prompt']); share = [f'{known_share(new, known):.0%}'] if known else []
+        val = '' if r['val_loss'] is None else f"{r['val_loss']:.3f}"
+        out.append([f"{r['step']:,}", val, *share, code((r['prompt'] if len(asked) > 1 else '') + new[:width])])
+    head = ['step', 'last validation', *(['real words'] if known else []), 'text']
+    return Table(head, out, '; '.join(f'{code(p)}, seed {s}' for p, s in asked))
 
 def words_of(
     text # English: words are of a to z, perhaps with an apostrophe inside
@@ -210,7 +222,8 @@ class Change:
     def _repr_markdown_(self):
         safe = lambda w: '⏎' if w == '\n' else re.sub(r'([*_`~<>|$])', r'\\\1', w)
         show = lambda tag, ws: f"<{tag}>{' '.join(map(safe, ws))}</{tag}>" if ws else ''
-        return f'Same for {self.same} characters. ' + ' '.join(' '.join(map(safe, b)) if k == 'equal' else f"{show('del', a)} {show('b', b)}".strip() for k, a, b in self.parts())
+        words = (' '.join(map(safe, b)) if k == 'equal' else f"{show('del', a)} {show('b', b)}".strip() for k, a, b in self.parts())
+        return f'Same for {self.same} characters. ' + ' '.join(words)
 
 # %% ../nbs/season1/05_results.ipynb #df5e6c7e
 def bill_table(
@@ -220,7 +233,12 @@ def bill_table(
     rows = []
     for r in runs:
         if not (b := r.bill): raise GpubError(f'{r.path} has no bill.json: the run is not finished')
-        rows.append([r.name, f"{b['tokens']:,}", f"{b['seconds']:.1f}", f"{b['tok_s']:,.0f}", f"{b['usd_per_hour']:.2f}", f"{b['usd']:.4f}", f"{b['usd']/b['tokens']*1e6:.4f}", f"{b['val_loss']:.3f}", f"{b['val_bpb']:.3f}", b['price_source']])
+        needs = ('tokens', 'seconds', 'tok_s', 'usd_per_hour', 'usd', 'val_loss', 'val_bpb', 'price_source')
+        if gone := [k for k in needs if b.get(k) is None or k == 'tokens' and not b[k]]:
+            raise GpubError(f"{r.path/'bill.json'} lacks {', '.join(gone)}: it is damaged; delete it and run the same gpub train again, "
+                            'which writes it')
+        rows.append([r.name, f"{b['tokens']:,}", f"{b['seconds']:.1f}", f"{b['tok_s']:,.0f}", f"{b['usd_per_hour']:.2f}", f"{b['usd']:.4f}",
+                     f"{b['usd']/b['tokens']*1e6:.4f}", f"{b['val_loss']:.3f}", f"{b['val_bpb']:.3f}", b['price_source']])
     return Table(['run', 'tokens', 'seconds', 'tok/s', '$ per hour', '$', '$ per M tokens', 'validation', 'bits/byte', 'price from'], rows)
 
 def colab_bill(
@@ -266,8 +284,7 @@ def link(
 ): # markdown
     "A place as a link from this chapter's folder; a test, which is no page, as its name"
     if '::' in place: return f'`{place}`'
-    path, heading = place.split('#')
-    name = re.sub(r'^\d+_', '', Path(path).stem).replace('_', ' ')
+    path, heading = place.split('#'); name = re.sub(r'^\d+_', '', Path(path).stem).replace('_', ' ')
     to = path.removeprefix('nbs/season1/') if path.startswith('nbs/season1/') else '../' + path.removeprefix('nbs/')
     anchor = '' if re.search(r'[.`]', heading) else '#' + re.sub(r'[^\w\- ]', '', heading.lower()).replace(' ', '-')
     return f'[{name}: {heading}]({to}{anchor})'
@@ -277,4 +294,5 @@ def lesson_table(
     shown=SHOWN, # number -> places
 ): # Table
     "Every lesson with the places that demonstrate it, or `not yet`"
-    return Table(['', 'lesson', 'about', 'see it happen'], [[l['n'], l['text'], l['topic'], '; '.join(map(link, shown.get(l['n'], []))) or 'not yet'] for l in lessons])
+    rows = [[l['n'], l['text'], l['topic'], '; '.join(map(link, shown.get(l['n'], []))) or 'not yet'] for l in lessons]
+    return Table(['', 'lesson', 'about', 'see it happen'], rows)

@@ -30,8 +30,8 @@ from .tokenizer import id_dtype
 from .train import Fit, TrainConfig, make_optimizers, train
 
 # %% ../nbs/lib/rungs.ipynb #89a8973e
-BASE = dict(source='cold', gather=False, workers=0, tf32=False, precision='fp32', attend='naive', kernel=None, compile=None, fused=False, multiple=1,
-            head='whole', pieces=1, grad_checkpoint='off', collect=True, optimizer='adamw')
+BASE = dict(source='cold', gather=False, workers=0, tf32=False, precision='fp32', attend='naive', kernel=None, compile=None,
+            fused=False, multiple=1, head='whole', pieces=1, grad_checkpoint='off', collect=True, optimizer='adamw')
 
 @dataclass
 class Place:
@@ -67,15 +67,18 @@ def loader(
     "The same rows, fetched in one of several ways"
     path, in_memory = p.path.with_name('cold.bin') if source == 'cold' else p.path, source in ('ram', 'device')
     mapped = lambda: np.memmap(path, p.ids.dtype, 'r')
-    batches = Batches(p.ids if in_memory else mapped(), ctx=p.cfg.ctx, batch=p.rows, hash_ids=False, device=p.device if source == 'device' else None)
+    batches = Batches(p.ids if in_memory else mapped(), ctx=p.cfg.ctx, batch=p.rows, hash_ids=False,
+                      device=p.device if source == 'device' else None)
     def loop(n):
         if source == 'cold': forget(path)
         ids = p.ids if in_memory else mapped() # a fresh map: pages that are mapped cannot be dropped
-        rows = torch.stack([torch.from_numpy(ids[i:i + p.cfg.ctx + 1].astype(np.int64)) for i in batches.streams[0].order(n*p.rows, (n + 1)*p.rows)])
+        starts = batches.streams[0].order(n*p.rows, (n + 1)*p.rows)
+        rows = torch.stack([torch.from_numpy(ids[i:i + p.cfg.ctx + 1].astype(np.int64)) for i in starts])
         return rows[:, :-1], rows[:, 1:]
     get = batches.__getitem__ if gather else loop
     if not workers: return get
-    ahead = iter(torch.utils.data.DataLoader(_Rows(get), batch_size=None, sampler=range(p.train.steps), num_workers=workers, multiprocessing_context='fork'))
+    ahead = iter(torch.utils.data.DataLoader(_Rows(get), batch_size=None, sampler=range(p.train.steps), num_workers=workers,
+                                             multiprocessing_context='fork'))
     return lambda n: next(ahead)
 
 def survey(
@@ -98,7 +101,8 @@ def survey(
     path = Path(folder)/'tokens.bin'; ids = zipf_tokens(1 << 20, mc.vocab).astype(id_dtype(mc.vocab))
     ids = np.tile(ids, max(16, -(-8*tokens >> 20))) # long enough that cold reads are far apart
     for f in (path, path.with_name('cold.bin')): ids.tofile(f)
-    return Place(preset, mc, replace(cfg, batch_tokens=tokens, stages=(), micro_batch=None, steps=max(cfg.steps, 100_000)), device, path, ids, rates, asked)
+    cfg = replace(cfg, batch_tokens=tokens, stages=(), micro_batch=None, steps=max(cfg.steps, 100_000))
+    return Place(preset, mc, cfg, device, path, ids, rates, asked)
 
 # %% ../nbs/lib/rungs.ipynb #f5445343
 def unfuse(
@@ -115,7 +119,8 @@ def held_bytes(
     opts,  # its optimizers, whose state counts
 ): # int
     "Weights, and what the optimizers remember of them"
-    return sum(t.numel()*t.element_size() for t in [*model.parameters(), *model.buffers(), *(v for o in opts for s in o.state.values() for v in s.values())])
+    remembered = (v for o in opts for s in o.state.values() for v in s.values())
+    return sum(t.numel()*t.element_size() for t in [*model.parameters(), *model.buffers(), *remembered])
 
 def own(
     loss # function of (ids, targets)
@@ -213,7 +218,8 @@ RUNGS = (
          why='a batch is a gather of microseconds: handing it from process to process costs more'),
     Rung('tokens on the device', 'rows are gathered where they are used', dict(source='device'), lacks=_cuda,
          why='a batch is a sliver of the tokens and takes microseconds to copy; all of them may not fit'),
-    Rung('TF32', 'fp32 matmuls round their inputs to 10 bits', dict(tf32=True), tolerance=.02, lacks=lambda p: lacks_format(p.device, 'tf32'),
+    Rung('TF32', 'fp32 matmuls round their inputs to 10 bits', dict(tf32=True), tolerance=.02,
+         lacks=lambda p: lacks_format(p.device, 'tf32'),
          why='training multiplies in bf16 where TF32 exists; fp32, when asked for, means fp32'),
     Rung('bf16', 'matmuls in bf16 under autocast', dict(precision='bf16'), tolerance=.05, lacks=lambda p: lacks_format(p.device, 'bf16'),
          why='on a CPU a run measures a step in both formats, and takes bf16 where it is faster'),
@@ -221,7 +227,8 @@ RUNGS = (
          lambda p: lacks_format(p.device, 'fp16'), 'bf16 has the range of fp32 and needs no scaler; fp16 is for cards without it'),
     Rung('fused attention', 'no matrix of scores', dict(attend='sdpa'), tolerance=.01),
     Rung('compile', 'torch.compile joins small kernels', dict(compile='default'), tolerance=.02),
-    Rung('flash kernel', 'attention by FlashAttention only', dict(kernel='flash'), tolerance=.02, lacks=_cuda, why="torch's own order tries it first"),
+    Rung('flash kernel', 'attention by FlashAttention only', dict(kernel='flash'), tolerance=.02, lacks=_cuda,
+         why="torch's own order tries it first"),
     Rung('cuDNN kernel', 'attention by cuDNN only', dict(kernel='cudnn'), tolerance=.02, lacks=_cuda,
          why='not measured on a GPU yet: no receipt says that it is faster there'),
     Rung('fused AdamW', 'the update in one kernel', dict(fused=True)),
@@ -229,10 +236,12 @@ RUNGS = (
          why='not measured on a GPU yet, where tiles of 64 could pay; on a CPU no gain stands out of the noise'),
     Rung('chunked head', 'cross-entropy an eighth of the tokens at a time, scores computed twice', dict(head='chunked'), tolerance=.01,
          why='saves memory, not time; the engine cuts the micro-batch when memory runs out'),
-    Rung('fused head', 'F.linear_cross_entropy', dict(head='torch', multiple=1), tolerance=.02, lacks=_torch_head, why='saves memory, not time'),
+    Rung('fused head', 'F.linear_cross_entropy', dict(head='torch', multiple=1), tolerance=.02, lacks=_torch_head,
+         why='saves memory, not time'),
     Rung('no checkpointing', 'activations are kept, not computed again', dict(grad_checkpoint='off'), dict(grad_checkpoint='full')),
     Rung('whole batch at once', 'one micro-batch, not four', dict(pieces=1), dict(pieces=4), .01),
-    Rung('no garbage collector', "Python's cycle collector paused", dict(collect=False), why='cycles would never be freed in a run of days'),
+    Rung('no garbage collector', "Python's cycle collector paused", dict(collect=False),
+         why='cycles would never be freed in a run of days'),
     Rung('CUDA graphs', 'launches recorded and replayed', dict(compile='reduce-overhead'), tolerance=.02, lacks=_cuda,
          why='for models so small that launching takes the time; not measured on a GPU yet'),
     Rung('Liger', "Liger's fused linear cross-entropy", dict(head='liger', multiple=1), tolerance=.02, lacks=_liger,
@@ -249,11 +258,13 @@ def shipped(
     default = lambda f, k: signature(f).parameters[k].default
     cfg, cuda = TrainConfig(steps=1), torch.device(device).type == 'cuda'; mode = default(Batches.from_shards, 'mode')
     fused = default(GPT.__init__, 'attend') is sdpa and default(Llama.__init__, 'attend') is grouped
-    return {**BASE, 'source': dict(mmap='mapped').get(mode, mode), 'gather': True, 'tf32': torch.get_float32_matmul_precision() != 'highest',
-            'precision': pick_precision(device, cfg.precision, capability=(9, 0) if cuda else None).name, 'attend': 'sdpa' if fused else 'naive',
-            'compile': None if cfg.compile == 'no' else 'default', 'fused': bool(make_optimizers(torch.nn.Linear(1, 1), cfg)[0].defaults['fused']),
-            'pieces': 1 if cfg.micro_batch is None else 4, 'grad_checkpoint': 'off' if cfg.grad_checkpoint == 'auto' else cfg.grad_checkpoint,
-            'collect': gc.isenabled(), 'optimizer': cfg.optimizer}
+    precision = pick_precision(device, cfg.precision, capability=(9, 0) if cuda else None)
+    adamw = make_optimizers(torch.nn.Linear(1, 1), cfg)[0]
+    return dict(BASE, source=dict(mmap='mapped').get(mode, mode), gather=True, tf32=torch.get_float32_matmul_precision() != 'highest',
+                precision=precision.name, attend='sdpa' if fused else 'naive', compile=None if cfg.compile == 'no' else 'default',
+                fused=bool(adamw.defaults['fused']), pieces=1 if cfg.micro_batch is None else 4,
+                grad_checkpoint='off' if cfg.grad_checkpoint == 'auto' else cfg.grad_checkpoint,
+                collect=gc.isenabled(), optimizer=cfg.optimizer)
 
 def defaults(
     device='cuda' # as for `shipped`

@@ -46,7 +46,8 @@ def app(
         try:
             streams = [write(*load(name), prompt, int(n), stream=True, **taste) for name in names]
             for texts in in_turns(streams, prompt):
-                yield [gr.Textbox(value=t, label=name, visible=True) for t, name in zip(texts, names)] + [gr.Textbox(visible=False)]*(columns - len(names))
+                boxes = [gr.Textbox(value=t, label=name, visible=True) for t, name in zip(texts, names)]
+                yield boxes + [gr.Textbox(visible=False)]*(columns - len(names))
         except GpubError as e: raise gr.Error(str(e)) from None
     with gr.Blocks(title='gpub: checkpoints side by side', analytics_enabled=False) as page:
         gr.Markdown('# Checkpoints side by side\nSame prompt, same seed, same dice. Everything is computed on this machine.')
@@ -54,10 +55,12 @@ def app(
         prompt = gr.Textbox(load_run(*found[last], device)[2]['prompt'], lines=2, label='Prompt')
         with gr.Row():
             n, temperature = gr.Slider(20, 1000, 240, step=1, label='Tokens'), gr.Slider(0, 2, .8, step=.05, label='Temperature')
-            top_k, top_p, seed = gr.Slider(0, 200, 0, step=1, label='Top-k (0: all)'), gr.Slider(.05, 1, 1, step=.05, label='Top-p'), gr.Number(0, precision=0, minimum=0, label='Seed')
+            top_k, top_p = gr.Slider(0, 200, 0, step=1, label='Top-k (0: all)'), gr.Slider(.05, 1, 1, step=.05, label='Top-p')
+            seed = gr.Number(0, precision=0, minimum=0, label='Seed')
         with gr.Row(): go, stop = gr.Button('Write', variant='primary'), gr.Button('Stop')
         with gr.Row():
-            outs = [gr.Textbox(label=last if not i else '', visible=not i, lines=14, max_lines=40, elem_classes='written') for i in range(columns)]
+            outs = [gr.Textbox(label='' if i else last, visible=not i, lines=14, max_lines=40, elem_classes='written')
+                    for i in range(columns)]
         running = go.click(go_on, [pick, prompt, n, temperature, top_k, top_p, seed], outs); stop.click(None, cancels=[running])
     return page
 
@@ -69,9 +72,9 @@ def serve(
 ): # the running `gradio.Blocks`
     "Start the page on this machine; raises `GpubError` when the port is taken"
     page = app(runs, device); import gradio as gr
-    theme = gr.themes.Default(font=['system-ui', 'sans-serif'], font_mono=['ui-monospace', 'monospace'])
-    try:
-        page.launch(server_name='127.0.0.1', server_port=port, theme=theme, css='.written textarea { font-family: ui-monospace, monospace }', share=False, quiet=True, prevent_thread_lock=True)
+    look = dict(theme=gr.themes.Default(font=['system-ui', 'sans-serif'], font_mono=['ui-monospace', 'monospace']),
+                css='.written textarea { font-family: ui-monospace, monospace }')
+    try: page.launch(server_name='127.0.0.1', server_port=port, share=False, quiet=True, prevent_thread_lock=True, **look)
     except OSError: raise GpubError(f'port {port} is taken: give another --port') from None
     click.echo(f'http://127.0.0.1:{port}   (Ctrl-C ends it)')
     if wait: page.block_thread()
@@ -82,7 +85,8 @@ def serve(
 @click.argument('runs', nargs=-1, required=True, metavar='RUN...')
 @click.option('--html', 'file', help='Write one file that needs nothing but a browser, for one small model of characters.')
 @click.option('--step', type=int, help='Which checkpoint, with --html.  [default: the newest]')
-@click.option('--port', type=click.IntRange(1, 65535), default=7860, show_default=True, help='Where the page answers, on this machine only.')
+@click.option('--port', type=click.IntRange(1, 65535), default=7860, show_default=True,
+              help='Where the page answers, on this machine only.')
 @click.option('--device', default='cpu', show_default=True, help='Where the models compute.')
 def demo_command(runs, file, step, port, device):
     "A page to play with checkpoints of RUN...: served from here (extra: gpub[demo]), or one file with --html."

@@ -32,12 +32,14 @@ class Op:
         "FLOPs per byte"
         return self.flops/max(1, self.bytes)
 
-_FREE, _SPARSE = ('empty', '_unsafe_view', 'lift_fresh'), ('embedding', 'nll_loss_forward') # no bytes; reads a few rows of its first input only
+_FREE = ('empty', '_unsafe_view', 'lift_fresh') # move no bytes
+_SPARSE = ('embedding', 'nll_loss_forward')     # read a few rows of their first input only
 
 def _flops(func, args, kwargs, out):
     name = func._schema.name
-    if 'scaled_dot_product' in name: # the fused kernels: two matmuls forward, five backward (arXiv:2307.08691), the masked half counted as in the formula of chapter 3
-        back = 'backward' in name; q, k = args[back], args[back + 1]; return (10 if back else 4)*q.numel()*k.size(-2)
+    if 'scaled_dot_product' in name: # fused: two matmuls forward, five backward (arXiv:2307.08691), the masked half counted as in chapter 3
+        back = 'backward' in name; q, k = args[back], args[back + 1]
+        return (10 if back else 4)*q.numel()*k.size(-2)
     count = flop_registry.get(func._overloadpacket)
     return count(*args, **kwargs, out_val=out) if count else 0
 
@@ -47,9 +49,9 @@ class Traffic(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}; out = func(*args, **kwargs); space, name = func._schema.name.split('::')
         if space != 'aten' or func.is_view or name.startswith(_FREE): return out # `prim` asks questions, it runs nothing
-        touched = [out, out] if name in _SPARSE else [args, kwargs, out]; op = self.ops.setdefault(name, Op(name))
+        touched = tree_leaves([out, out] if name in _SPARSE else [args, kwargs, out]); op = self.ops.setdefault(name, Op(name))
         op.calls += 1; op.flops += _flops(func, args, kwargs, out)
-        op.bytes += sum(min(t.numel()*t.element_size(), t.untyped_storage().nbytes()) for t in tree_leaves(touched) if isinstance(t, torch.Tensor))
+        op.bytes += sum(min(t.numel()*t.element_size(), t.untyped_storage().nbytes()) for t in touched if isinstance(t, torch.Tensor))
         return out
 
 def step_ops(
@@ -137,7 +139,8 @@ def tiled(
         out.append(mix/total)
     return torch.cat(out, -2)
 
-KERNELS = dict(flash=SDPBackend.FLASH_ATTENTION, cudnn=SDPBackend.CUDNN_ATTENTION, efficient=SDPBackend.EFFICIENT_ATTENTION, math=SDPBackend.MATH)
+KERNELS = dict(flash=SDPBackend.FLASH_ATTENTION, cudnn=SDPBackend.CUDNN_ATTENTION, efficient=SDPBackend.EFFICIENT_ATTENTION,
+               math=SDPBackend.MATH)
 
 def kernel(
     name # of KERNELS; None: torch chooses
@@ -160,7 +163,7 @@ def features(
 def head_loss(
     model,          # `GPT` or `Llama`
     multiple:int=1, # the head's rows inside: zeros up to a multiple of this, their scores cut off
-    head='whole',   # whole; chunked: `pieces` of the tokens, their scores computed again for the backward pass; torch: `F.linear_cross_entropy` (2.13); liger: the package's
+    head='whole',   # whole, chunked (`pieces` of the tokens, scores computed twice), torch (`F.linear_cross_entropy`, 2.13) or liger
     pieces:int=8,   # of a chunked head
 ): # function (ids, targets) -> mean nats per token, to be handed to `train` as `loss_fn`
     "Another way to compute `model.loss`; raises `GpubError` for a way that does not exist"
@@ -178,7 +181,8 @@ def _whole(h_nc, w_vc, y_n, v, pieces, reduction='mean'):
 
 def _chunked(h_nc, w_vc, y_n, v, pieces):
     rows = -(-len(y_n)//pieces)
-    return sum(checkpoint(_whole, h, w_vc, y, v, pieces, 'sum', use_reentrant=False) for h, y in zip(h_nc.split(rows), y_n.split(rows)))/len(y_n)
+    parts = zip(h_nc.split(rows), y_n.split(rows))
+    return sum(checkpoint(_whole, h, w_vc, y, v, pieces, 'sum', use_reentrant=False) for h, y in parts)/len(y_n)
 
 def _narrow(*tensors):
     "In autocast's format: what is no matmul to autocast must be told"

@@ -118,8 +118,9 @@ def test_refusals(tmp_path):
     make_run(tmp_path/'run'); bpe = BPETokenizer.train([TEXT], vocab=300); make_run(tmp_path/'bpe', replace(TOY, vocab=bpe.vocab), bpe)
     make_run(tmp_path/'llama'); c = json.loads((tmp_path/'llama/config.json').read_text()); c['model'] |= dict(kv_heads=1, rope_base=1e4); (tmp_path/'llama/config.json').write_text(json.dumps(c))
     (tmp_path/'file').write_text('x'); (tmp_path/'empty').mkdir(); out = tmp_path/'page.html'; make_run(tmp_path/'hf'); (tmp_path/'hf/config.json').write_text('{"model_type": "gpt2"}')
+    make_run(tmp_path/'odd'); c = json.loads((tmp_path/'odd/config.json').read_text()); del c['unit']; (tmp_path/'odd/config.json').write_text(json.dumps(c | dict(prompt=3)))
     for args, kw, said in (((tmp_path/'bpe', out), {}, 'byte-pair tokenizer of 30'), ((tmp_path/'llama', out), {}, 'kv_heads, rope_base'), ((tmp_path/'empty', out), {}, 'not a run folder'),
-                           ((tmp_path/'none', out), {}, 'not a run folder'), ((tmp_path/'hf', out), {}, 'not a run folder'), ((tmp_path/'run', tmp_path/'file'/'x.html'), {}, 'cannot write'), ((tmp_path/'run', tmp_path/'empty'), {}, 'cannot write'),
+                           ((tmp_path/'none', out), {}, 'not a run folder'), ((tmp_path/'hf', out), {}, 'not a run folder'), ((tmp_path/'odd', out), {}, 'tells of no prompt, unit'), ((tmp_path/'run', tmp_path/'file'/'x.html'), {}, 'cannot write'), ((tmp_path/'run', tmp_path/'empty'), {}, 'cannot write'),
                            ((tmp_path/'run', out), dict(limit_mb=.05), 'at most 0.05 MB'), ((tmp_path/'run', out), dict(step=3), 'step 3')):
         with pytest.raises(GpubError, match=re.escape(said)) as e: write_page(*args, **kw)
         assert '\n' not in str(e.value)

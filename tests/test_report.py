@@ -3,7 +3,7 @@ import json, lzma, math, sys
 from html.parser import HTMLParser
 import numpy as np, pytest
 from gpub.core import GpubError
-from gpub.report import COLOURS, MEANING, bits_per_byte, plot_loss, read_log, reference_lines, sample_table, smooth, write_report
+from gpub.report import COLOURS, MEANING, bits_per_byte, plot_loss, read_facts, read_log, reference_lines, sample_table, smooth, write_report
 
 REFS = {'uniform': math.log(65), 'unigram': 3.31, 'zstd -19': 2.25, 'xz': 2.24, 'xz alone': 2.6, 'source entropy': 1.3}
 
@@ -89,6 +89,27 @@ def test_sample_table(tmp_path):
     assert [(r['prompt'], r['step']) for r in rows] == [(p, s) for p in ('ROMEO:', '<b>') for s in (0, 600, 1200)]
     assert math.isclose(rows[2]['val_loss'], 1.56 + 2.7*math.exp(-10)) and rows[2]['seed'] == 7
     (run/'samples.jsonl').unlink(); assert sample_table(run) == []
+
+@pytest.mark.parametrize('name, content, said', [
+    ('samples.jsonl', '{"prompt": "a", "text": "b"}', 'samples.jsonl line 1 has no step; delete that line'), ('samples.jsonl', '{"step": 1, "prompt": "a"}', 'line 1 has no text'),
+    ('samples.jsonl', '{"step": 1, "prompt": null, "text": "b"}', 'line 1 has no prompt'), ('samples.jsonl', '{"step": 1, "prompt": ["a"], "text": "b"}', "prompt must be text, got \"['a']\""),
+    ('samples.jsonl', '{"step": "1", "prompt": "a", "text": "b"}', "step must be a whole number, got '1'"), ('samples.jsonl', '{"step": 1, "prompt": "a", "text": "b", "seed": [7]}', 'seed must be a whole number'),
+    ('samples.jsonl', '[["step", 1], ["prompt", "a"], ["text", "b"]]', 'line 1 is not a JSON object'), ('samples.jsonl', 'null\n{}', "line 1 is not a JSON object: 'null'"),
+    ('log.jsonl', '{"loss": 1.0}', 'log.jsonl line 1 has no step'), ('log.jsonl', '{"step": 1, "loss": "low"}', "line 1: loss must be a number, got 'low'"),
+    ('log.jsonl', '{"step": 1}\n{"step": true}', "line 2: step must be a whole number, got 'True'"), ('log.jsonl', '{"step": 1, "val_loss": {}}', "val_loss must be a number, got '{}'"),
+    ('config.json', '[1]', "config.json is not a JSON object: '[1]'"), ('config.json', '"x"', 'is not a JSON object'), ('config.json', '{"reference": [3]}', "reference must be an object, got '[3]'"),
+    ('config.json', '{"reference": {"xz": "2"}}', "the reference 'xz' must be a finite number, got '2'"), ('config.json', '{"reference": {"xz": NaN}}', 'must be a finite number'),
+    ('config.json', '{"machine": "mine"}', "machine must be an object, got 'mine'"), ('config.json', '{"parameters": "many"}', 'parameters must be a whole number'), ('config.json', '{"unit": 3}', 'unit must be text'),
+    ('bill.json', '3', "bill.json is not a JSON object: '3'"), ('bill.json', '{"usd": "free"}', "usd must be a number, got 'free'"), ('bill.json', '{"seconds": [1]}', 'seconds must be a number')])
+def test_what_was_damaged_by_hand_is_one_line(tmp_path, name, content, said):
+    run = invented_run(tmp_path/'run'); (run/name).write_text(content + '\n')
+    with pytest.raises(GpubError) as e: write_report(run)
+    assert said in str(e.value) and '\n' not in str(e.value) and not (run/'report.html').exists()
+
+def test_what_is_null_is_as_if_it_were_not_there(tmp_path):
+    run = invented_run(tmp_path/'run', extra=[dict(step=1220, loss=None, val_loss=2000., val_bpb=None)])
+    (run/'config.json').write_text(json.dumps(dict(preset=None, parameters=None, machine=None, reference=None, unit=None))); (run/'bill.json').write_text('{"hours": null, "tokens": 5}')
+    assert '2000.000' in page(run)[1] and 'nats/char' in page(run)[1] and read_facts(run)[1]['tokens'] == 5
 
 def test_reference_values_by_hand():
     refs = reference_lines('abcabc', 'aabb', vocab=3, source=.5)

@@ -52,6 +52,20 @@ def test_what_is_missing_is_said(mine, tmp_path):
     assert [row[3] for row in Results(mine).stages().rows] == ['3.000']
     with pytest.raises(GpubError, match='never validated'): compare([mine])
 
+def test_what_was_damaged_by_hand_is_one_line(mine):
+    bill = read_json(mine/'bill.json'); config = (mine/'config.json').read_text()
+    for gone, said in ((dict(tokens=None), 'lacks tokens'), (dict(tokens=0), 'lacks tokens'), (dict(usd=None, val_bpb=None), 'lacks usd, val_bpb')):
+        (mine/'bill.json').write_text(json.dumps(bill | gone))
+        with pytest.raises(GpubError, match=said) as e: Results(mine).receipt()
+        assert '\n' not in str(e.value)
+    for change, said in ((dict(reference=[1]), 'reference must be an object'), (dict(data='x'), 'data must be an object'), (dict(data=dict(train='many')), "in data: train must be a number, got 'many'")):
+        (mine/'config.json').write_text(json.dumps(json.loads(config) | change))
+        with pytest.raises(GpubError, match=said): Results(mine)
+
+def test_a_log_of_nothing_but_steps_has_stages(mine):
+    (mine/'log.jsonl').write_text('{"step": 0, "val_loss": 4.0}\n{"step": 2, "loss": 3.0, "val_loss": 3.0, "lr": null, "tokens": null}\n')
+    assert all(r[-1].endswith('nothing read') for r in Results(mine).stages().rows) and '3.000' in Results(mine)._repr_markdown_()
+
 def test_replay_is_what_each_checkpoint_says(run):
     rows = replay(run, ['To be', 'or'], 20, seed=4, device='cpu', temperature=.7); assert rows == replay(run, ['To be', 'or'], 20, seed=4, device='cpu', temperature=.7)
     steps = sorted({r['step'] for r in rows}); assert len(steps) > 1 and len(rows) == 2*len(steps) and {r['seed'] for r in rows} == {4, 5} and steps[-1] == 10
