@@ -13,6 +13,7 @@ import re, unicodedata
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import product
 import numpy as np
 from .core import Config, GpubError
 
@@ -161,8 +162,9 @@ class Counts:
 
     def to_dict(self):
         "The same as plain values, sorted"
-        return dict(seen=self.seen, kept=self.kept, bytes_in=self.bytes_in, bytes_kept=self.bytes_kept, repaired=dict(sorted(self.repaired.items())),
-                    dropped=dict(sorted(self.dropped.items())), examples={k: list(v) for k, v in sorted(self.examples.items())})
+        return dict(seen=self.seen, kept=self.kept, bytes_in=self.bytes_in, bytes_kept=self.bytes_kept,
+                    repaired=dict(sorted(self.repaired.items())), dropped=dict(sorted(self.dropped.items())),
+                    examples={k: list(v) for k, v in sorted(self.examples.items())})
 
 # %% ../nbs/lib/cleaning.ipynb #7b7664f8
 LOWER = bytes(ord(chr(i).lower()) if i < 128 and chr(i).isalnum() else i if i >= 128 else 0 for i in range(256))  # separators become 0
@@ -240,7 +242,8 @@ def signatures(
         sets.append(ngram_hashes(w, SHINGLE) if len(w) >= SHINGLE else w)
     ends = np.cumsum([0] + [len(s) for s in sets]).astype(np.uint64)
     flat = np.concatenate(sets) if sets else np.zeros(0, np.uint64)
-    return np.array(rensa.RMinHash.digest_matrix_from_flat_token_hashes(flat, ends, PERMS, 1).to_rows(), np.uint32).reshape(len(sets), PERMS)
+    rows = rensa.RMinHash.digest_matrix_from_flat_token_hashes(flat, ends, PERMS, 1).to_rows()
+    return np.array(rows, np.uint32).reshape(len(sets), PERMS)
 
 def row_hashes(
     rows # (n, k) integers
@@ -272,15 +275,15 @@ def near_repeats(
     skip=(),             # positions to leave out: the exact duplicates
     at_once=4_000_000,   # documents compared together
 )->np.ndarray: # positions, sorted; each is similar to an earlier document
-    "Documents that resemble an earlier one: same band, then enough of the 128 numbers in common; memory: 2 bytes a document, and about 60 for each of `at_once`"
+    "Documents that resemble an earlier one: same band, then enough of the 128 numbers; memory: 2 bytes a document, 60 for each `at_once`"
     opened = sigs if callable(sigs) else lambda: sigs
-    n = len(opened())
-    out, among, turns = np.zeros(n, bool), np.ones(n, bool), max(1, -(-n//at_once))
-    among[np.asarray(skip, np.int64)] = False
-    for band, turn in ((b, t) for b in range(BANDS if n else 0) for t in range(turns)):
-        at, h = in_band(opened, among, band, turn, turns); order = np.argsort(h, kind='stable'); h = h[order]; at = at[order]
-        same = np.concatenate([[False], h[1:] == h[:-1]])[:len(h)]; leader = np.maximum.accumulate(np.where(same, 0, np.arange(len(h))))
-        for first in (at[leader[same]], at[:-1][same[1:]]):
+    n = len(opened()); turns = max(1, -(-n//at_once))
+    out, among = np.zeros(n, bool), np.ones(n, bool); among[np.asarray(skip, np.int64)] = False
+    for band, turn in product(range(BANDS if n else 0), range(turns)):
+        at, h = in_band(opened, among, band, turn, turns); order = np.argsort(h, kind='stable'); h, at = h[order], at[order]
+        same = np.concatenate([[False], h[1:] == h[:-1]])[:len(h)]             # in one bucket with the one before
+        leader = np.maximum.accumulate(np.where(same, 0, np.arange(len(h))))   # the first of each one's bucket
+        for first in (at[leader[same]], at[:-1][same[1:]]):                    # compare with that, and with the one before
             for lo in range(0, len(first), 20_000):
                 rows, a, b = opened(), first[lo:lo + 20_000], at[same][lo:lo + 20_000]
                 out[b] |= (np.asarray(rows[a]) == np.asarray(rows[b])).mean(1) >= threshold

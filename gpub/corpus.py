@@ -45,7 +45,8 @@ def load_text(
         raise GpubError(f'cannot read {path}: {e.strerror}; give --data a text file or a folder made by gpub prep') from None
     except UnicodeDecodeError as e: raise GpubError(f'{path} is not UTF-8 text (byte {e.start}: {e.reason}); convert it first') from None
     if len(set(text)) < 2 or not text.split():
-        raise GpubError(f'{path} has {len(text):,} characters, {len(set(text))} of them distinct: there is nothing to predict; give a real text')
+        raise GpubError(f'{path} has {len(text):,} characters, {len(set(text))} of them distinct: '
+                        'there is nothing to predict; give a real text')
     return Text(text, str(path), f'read from {path}')
 
 def text_corpus(
@@ -55,23 +56,26 @@ def text_corpus(
     "Cut and encode; raises `GpubError` when either part is shorter than one window"
     tok = CharTokenizer.from_text(text.text); ids = tok.encode(text.text).astype(np.int64); cut = int(.9*len(ids))
     if min(cut, len(ids) - cut) < ctx + 1:
-        raise GpubError(f'{text.source} has {len(ids):,} characters; its 10% for validation are {len(ids) - cut:,}, fewer than one window of {ctx + 1}: use a longer text or a smaller --set ctx=...')
-    first = Batches(ids[:cut], ctx=ctx, batch=1)
-    return Corpus(source=text.source, note=text.note, tok=tok, unit='nats/char', tokens=cut, val=ids[cut:], texts=(text.text[:cut], text.text[cut:]),
-                  train=lambda ctx, batch, seed, **kw: Batches(ids[:cut], ctx=ctx, batch=batch, seed=seed, **kw), fingerprint=first.fingerprint)
+        raise GpubError(f'{text.source} has {len(ids):,} characters; its 10% for validation are {len(ids) - cut:,}, '
+                        f'fewer than one window of {ctx + 1}: use a longer text or a smaller --set ctx=...')
+    def train(ctx, batch, seed=0, **kw): return Batches(ids[:cut], ctx=ctx, batch=batch, seed=seed, **kw)
+    return Corpus(source=text.source, note=text.note, tok=tok, unit='nats/char', tokens=cut, val=ids[cut:],
+                  texts=(text.text[:cut], text.text[cut:]), train=train, fingerprint=train(ctx, 1).fingerprint)
 
 def shard_corpus(
     folder,  # made by `gpub prep`
     ctx:int, # the model's
+    enough=2_000_000, # tokens to judge by; where there are more, each source gives its share
 ): # `Corpus`
     "A shard folder, every byte checked once; raises `GpubError` when anything in it does not match"
     first = Batches.from_shards(folder, ctx=ctx, batch=1); manifest = read_manifest(folder)
-    val = [open_shard(folder, manifest, s) for s in manifest['shards'] if s['split'] == 'val']
-    val = np.concatenate([np.zeros(0, np.int64), *val])[:2_000_000].astype(np.int64) # enough to judge by
+    held = [s for s in manifest['shards'] if s['split'] == 'val']; share = min(1, enough/max(1, sum(s['tokens'] for s in held)))
+    val = np.concatenate([np.zeros(0, np.int64), *(open_shard(folder, manifest, s)[:math.ceil(share*s['tokens'])] for s in held)])
     if len(val) < ctx + 1:
-        raise GpubError(f'{folder} has {len(val):,} validation tokens, fewer than one window of {ctx + 1}: prepare it with a larger --val, or use a smaller --set ctx=...')
-    return Corpus(source=str(folder), note=f'shards in {folder}', tok=load_tokenizer(folder), unit='nats/token', val=val, texts=None, fingerprint=first.fingerprint,
-                  tokens=sum(s['tokens'] for s in manifest['shards'] if s['split'] == 'train'),
+        raise GpubError(f'{folder} has {len(val):,} validation tokens, fewer than one window of {ctx + 1}: '
+                        'prepare it with a larger --val, or use a smaller --set ctx=...')
+    return Corpus(source=str(folder), note=f'shards in {folder}', tok=load_tokenizer(folder), unit='nats/token', val=val, texts=None,
+                  fingerprint=first.fingerprint, tokens=sum(s['tokens'] for s in manifest['shards'] if s['split'] == 'train'),
                   train=lambda ctx, batch, seed, **kw: Batches.from_shards(folder, ctx=ctx, batch=batch, seed=seed, full=False, **kw))
 
 def load_corpus(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 from torch.nn import functional as F
-from .core import Config, GpubError
+from .core import POSITIVE, WHOLE, YES_NO, Config, GpubError
 
 # %% ../nbs/season1/01_first_transformer.ipynb #054fb263
 def causal(
@@ -60,14 +60,10 @@ class GPTConfig(Config):
     embed_std:float|None=None # of fresh embeddings; None: the same
 
     def __post_init__(self):
-        for k in ('vocab', 'ctx', 'width', 'layers', 'heads'):
-            if type(n := getattr(self, k)) is not int or n < 1: raise GpubError(f'{k} must be a whole number of at least 1, got {n!r}')
-        for k in ('bias', 'tied'):
-            if type(b := getattr(self, k)) is not bool: raise GpubError(f'{k} must be true or false, got {b!r}')
+        self.need(WHOLE, 'vocab', 'ctx', 'width', 'layers', 'heads')
+        self.need(YES_NO, 'bias', 'tied')
+        self.need(POSITIVE, 'init_std', 'embed_std')
         if self.width % self.heads: raise GpubError(f'width must be a multiple of heads, got width {self.width} and {self.heads} heads')
-        for k in ('init_std', 'embed_std'):
-            if (x := getattr(self, k)) is None and k == 'embed_std': continue
-            if not (isinstance(x, (int, float)) and 0 < x < float('inf')): raise GpubError(f'{k} must be a positive number, got {x!r}')
 
 # %% ../nbs/season1/01_first_transformer.ipynb #233d0bc6
 class Attention(nn.Module):

@@ -20,10 +20,12 @@ def merge(
     if not parts: raise GpubError(f'{folder} has no manifest-*-of-*.json to merge')
     first, *others = parts.items(); world = first[1]['world']; lost = set(range(world)) - {d['rank'] for d in parts.values()}
     for path, d in others:
-        if differ := [k for k in ('format', 'dtype', 'vocab', 'tokenizer', 'world', 'shard_tokens', 'settings') if d.get(k) != first[1].get(k)]:
-            raise GpubError(f'{path} belongs to another job than {first[0].name}: expected {differ[0]} {first[1].get(differ[0])!r}, found {d.get(differ[0])!r}')
+        for k in ('format', 'dtype', 'vocab', 'tokenizer', 'world', 'shard_tokens', 'settings'):
+            if d.get(k) == first[1].get(k): continue
+            raise GpubError(f'{path} belongs to another job than {first[0].name}: expected {k} {first[1].get(k)!r}, found {d.get(k)!r}')
     if lost:
-        raise GpubError(f"{folder}: expected the manifests of {world} nodes, found {len(parts)}: missing rank {', '.join(map(str, sorted(lost)))}")
+        missing = ', '.join(map(str, sorted(lost)))
+        raise GpubError(f'{folder}: expected the manifests of {world} nodes, found {len(parts)}: missing rank {missing}')
     manifest = {**first[1], 'rank': 0, 'world': 1, 'merged': world, 'sources': _add([d['sources'] for d in parts.values()]),
                 'shards': sorted((s for d in parts.values() for s in d['shards']), key=lambda s: s['file'])}
     for s in manifest['shards']: open_shard(folder, manifest, s)

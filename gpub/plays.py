@@ -42,7 +42,8 @@ class Grammar:
         "All ways on from `tokens` up to the next character of text"
         if not tokens or tokens[0][0] != '{': return [(p, tokens)]
         if depth > 50:
-            raise ValueError(f'rule {tokens[0]} can begin with itself: a reader would never get to its first character; put the repetition last')
+            raise ValueError(f'rule {tokens[0]} can begin with itself: a reader would never get to its first character; '
+                             'put the repetition last')
         return [o for q, alt in self.rules[tokens[0]] for o in self._open(p*q, alt + tokens[1:], depth+1)]
 
     def _tell_apart(self, name, ways, said=''):
@@ -50,7 +51,8 @@ class Grammar:
         if len(ways) == 1: return ways[0][1][::-1]
         ways = [o for p, tokens in ways for o in self._open(p, tokens)]
         if len(said) > 300 or not all(t for _, t in ways):
-            raise ValueError(f'the grammar is ambiguous: in rule {name}, {said[:80]!r} can be a whole text and the beginning of another; change one of the two')
+            raise ValueError(f'the grammar is ambiguous: in rule {name}, {said[:80]!r} can be a whole text and the beginning of another; '
+                             'change one of the two')
         forks = {}
         for p, (head, *rest) in ways: forks.setdefault(head[0], []).append((p, ((head[1:],) if head[1:] else ()) + tuple(rest)))
         total = sum(p for p, _ in ways)
@@ -103,8 +105,8 @@ class Grammar:
 
     @staticmethod
     def _refuse(text, i, expected):
-        raise ValueError(f'the grammar cannot write this text: after {text[max(0, i-30):i]!r} (character {i}) comes {text[i]!r}, possible is one of {expected!r}; '
-                        'is the text from this generator, and does it start at the start of a scene?')
+        raise ValueError(f'the grammar cannot write this text: after {text[max(0, i-30):i]!r} (character {i}) comes {text[i]!r}, '
+                         f'possible is one of {expected!r}; is the text from this generator, and does it start at the start of a scene?')
 
     def per_text(self)->tuple: # (nats, characters)
         "Expected surprise and expected length of one text of the start rule: one linear equation per rule"
@@ -139,22 +141,34 @@ def lines(
 
 WORDS = dict(
     the=words('the my thy our his her this that your some each') | {'the': 3},
-    noun=words('moon ghost cheese hat crown spoon bone fish goat king queen bell boat storm plum goose purse tooth wig drum broom clock dream flute grave heart jug lamp mouse nose pie rose shoe thief vow beard cloud '
-               'frog leek nun pig sword tear kiss worm debt lute jest fool sock ham soup court oath feast horse tomb throne pot ring grape bride glove key'),
-    Noun=words('herring pudding lantern cousin barrel bishop button candle donkey feather garden kettle lady lobster mustard monkey needle parrot pickle pigeon prophet sailor shadow sparrow sausage turnip trumpet '
-               'window wizard walnut lawyer miller butcher beggar cabbage dumpling goblet hermit teapot raven blanket curtain dagger dragon husband ladder pepper rabbit saddle spider steeple table'),
-    nouns=words('bones boots bells stars spoons geese ghosts hats kings knaves leeks fools frogs pies plums thieves vows wigs tears clouds drums goats lies mice socks swords debts dukes nuns queens eels crumbs bees worms'),
-    adj=words('cold mad sad wet pale bold bald blind brave deaf damp dull fat fond glad grim kind lame late long loud mild proud rude ripe sour sweet soft strange tame thin vain warm wise weak young false cheap rich shy'),
-    Adj=words('bitter solemn foolish golden silver gentle hungry humble heavy lonely merry mighty noble pickled purple quiet rusty salty silent sleepy slender stubborn sullen tender thirsty velvet weary wicked wooden '
-              'crooked famous faithful drunken dreadful jealous borrowed double lawful greasy tiny'),
-    do=words('kiss steal sell crown curse drown cook bless rob praise wash weigh bite burn chase court carve doubt fear feed fetch guard hang hide kick love mend mock paint pinch salt serve shave spare thank trust wake wed wrong knight'),
-    does=words('steals sells crowns robs weighs bites burns carves courts doubts drowns fears feeds guards haunts kicks knights loves mends mocks paints salts scolds serves shaves spares thanks trusts wakes weds wrongs'),
-    done=words('kissed sold robbed crowned cursed drowned cooked blessed praised washed weighed burned chased carved feared fed fetched hanged kicked loved mocked pinched served shaved spared thanked wronged taught lost bought found '
-               'caught bribed boiled fried crushed tricked shunned'),
-    Do=words('adore forgive betray devour pursue condemn recall repent confess admire obey mistake baptise avoid behead inspect invite ignore digest perfume salute suspect replace protect divorce deny employ forget embrace unmask '
-             'defend accuse consult bewitch remove'),
-    go=words('sleep weep sing snore dance laugh fall sneeze pray kneel burn dream drift faint grin limp mope pass rot sigh sulk swim yawn shrink drink blush bark crow melt float'),
-    went=words('slept wept sang snored danced laughed fell sneezed prayed knelt burned dreamed grinned limped moped died sighed sulked swam yawned shrank drank blushed barked crowed rose ran spoke froze fled'),
+    noun=words('moon ghost cheese hat crown spoon bone fish goat king queen bell boat storm plum goose purse tooth wig drum broom clock '
+               'dream flute grave heart jug lamp mouse nose pie rose shoe thief vow beard cloud frog leek nun pig sword tear kiss worm '
+               'debt lute jest fool sock ham soup court oath feast horse tomb throne pot ring grape bride glove key'),
+    Noun=words('herring pudding lantern cousin barrel bishop button candle donkey feather garden kettle lady lobster mustard monkey '
+               'needle parrot pickle pigeon prophet sailor shadow sparrow sausage turnip trumpet window wizard walnut lawyer miller '
+               'butcher beggar cabbage dumpling goblet hermit teapot raven blanket curtain dagger dragon husband ladder pepper rabbit '
+               'saddle spider steeple table'),
+    nouns=words('bones boots bells stars spoons geese ghosts hats kings knaves leeks fools frogs pies plums thieves vows wigs tears '
+                'clouds drums goats lies mice socks swords debts dukes nuns queens eels crumbs bees worms'),
+    adj=words('cold mad sad wet pale bold bald blind brave deaf damp dull fat fond glad grim kind lame late long loud mild proud rude '
+              'ripe sour sweet soft strange tame thin vain warm wise weak young false cheap rich shy'),
+    Adj=words('bitter solemn foolish golden silver gentle hungry humble heavy lonely merry mighty noble pickled purple quiet rusty salty '
+              'silent sleepy slender stubborn sullen tender thirsty velvet weary wicked wooden crooked famous faithful drunken dreadful '
+              'jealous borrowed double lawful greasy tiny'),
+    do=words('kiss steal sell crown curse drown cook bless rob praise wash weigh bite burn chase court carve doubt fear feed fetch guard '
+             'hang hide kick love mend mock paint pinch salt serve shave spare thank trust wake wed wrong knight'),
+    does=words('steals sells crowns robs weighs bites burns carves courts doubts drowns fears feeds guards haunts kicks knights loves '
+               'mends mocks paints salts scolds serves shaves spares thanks trusts wakes weds wrongs'),
+    done=words('kissed sold robbed crowned cursed drowned cooked blessed praised washed weighed burned chased carved feared fed fetched '
+               'hanged kicked loved mocked pinched served shaved spared thanked wronged taught lost bought found caught bribed boiled '
+               'fried crushed tricked shunned'),
+    Do=words('adore forgive betray devour pursue condemn recall repent confess admire obey mistake baptise avoid behead inspect invite '
+             'ignore digest perfume salute suspect replace protect divorce deny employ forget embrace unmask defend accuse consult '
+             'bewitch remove'),
+    go=words('sleep weep sing snore dance laugh fall sneeze pray kneel burn dream drift faint grin limp mope pass rot sigh sulk swim '
+             'yawn shrink drink blush bark crow melt float'),
+    went=words('slept wept sang snored danced laughed fell sneezed prayed knelt burned dreamed grinned limped moped died sighed sulked '
+               'swam yawned shrank drank blushed barked crowed rose ran spoke froze fled'),
     where=words('bed debt rain love tears ink Rome France Spain church song court chains silk March spring verse'))
 
 VERSE = dict(
@@ -284,7 +298,8 @@ def _speeches():
     for who, own in CAST.items():
         yield who, {f'{who}:\n{{{who} says}}{{after {who}}}': 1}
         yield f'{who} says', {'{line}': 3} | {f'{line}{{pause}}': 1 for line in lines(own)}
-        yield f'after {who}', {f'{{{other}}}': 3 for other in CAST if other != who} | {'[{stage}]\n\n{after %s}' % who: 3, '[Exeunt.]\n\n': 2}
+        next_ = {f'{{{other}}}': 3 for other in CAST if other != who}
+        yield f'after {who}', next_ | {'[{stage}]\n\n{after %s}' % who: 3, '[Exeunt.]\n\n': 2}
 
 @cache
 def play(
@@ -346,8 +361,9 @@ def sees_future(
 )->str|None: # the alarm, or None
     "Say so when a loss is lower than any honest model's can be"
     if loss < limit - sigmas*stderr:
-        return (f'loss {loss:.4f} nats/char is below the limit of {limit:.4f} (allowed for luck: {sigmas*stderr:.4f}): the model sees the future. '
-                'Look for a broken causal mask, targets that are not shifted, or validation text in the training data')
+        return (f'loss {loss:.4f} nats/char is below the limit of {limit:.4f} (allowed for luck: {sigmas*stderr:.4f}): '
+                'the model sees the future. Look for a broken causal mask, targets that are not shifted, '
+                'or validation text in the training data')
 
 # %% ../nbs/lib/plays.ipynb #b73546c7
 class Markov:
@@ -361,7 +377,8 @@ class Markov:
         if len(alphabet) < 2 or len(set(alphabet)) < len(alphabet):
             raise ValueError(f'an alphabet needs at least 2 letters, each once, got {alphabet!r}')
         if len(alphabet)**order > 2000:
-            raise ValueError(f'{len(alphabet)} letters to the power {order} are {len(alphabet)**order:,} contexts; at most 2000: use fewer letters or a lower order')
+            raise ValueError(f'{len(alphabet)} letters to the power {order} are {len(alphabet)**order:,} contexts; '
+                             'at most 2000: use fewer letters or a lower order')
         self.order, self.alphabet = order, alphabet
         self.odds = np.random.default_rng(seed).dirichlet([.5]*len(alphabet), len(alphabet)**order) # (context, next letter)
 

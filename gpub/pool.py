@@ -6,7 +6,7 @@
 __all__ = ['ordered_map']
 
 # %% ../nbs/lib/pool.ipynb #8878c6ad
-import multiprocessing as mp, os, sys, threading
+import multiprocessing as mp, os, threading
 from collections import deque
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -50,5 +50,6 @@ def ordered_map(
             if len(flying) > workers + 1: yield flying.popleft().result()
         while flying: yield flying.popleft().result()
     except BrokenProcessPool:
-        raise GpubError('a worker process died (killed, or out of memory?): run the same command again to continue, perhaps with fewer --workers') from None
+        raise GpubError('a worker process died (killed, or out of memory?): run the same command again to continue, '
+                        'perhaps with fewer --workers') from None
     finally: pool.shutdown(cancel_futures=True)

@@ -27,18 +27,21 @@ def gather(
     if out is None: raise GpubError(f'--merge of {len(folders)} folders needs --out, the folder for the whole')
     out = Path(out)
     for d in map(Path, folders):
-        if not any(d.glob('manifest-*-of-*.json')):
-            raise GpubError(f'{d} holds no part of several (manifest-00000-of-...json): name the folders the nodes wrote')
+        if any(d.glob('manifest-*-of-*.json')): continue
+        raise GpubError(f'{d} holds no part of several (manifest-00000-of-...json): name the folders the nodes wrote')
     with writing_to(out, AGAIN):
         out.mkdir(parents=True, exist_ok=True)
         for f in (f for d in map(Path, folders) for f in sorted(d.iterdir()) if f.is_file() and not (out/f.name).exists()):
             shutil.copyfile(f, out/f'{f.name}.part'); os.replace(out/f'{f.name}.part', out/f.name)
     return merge(out)
 
-@click.command('prep', epilog='Named sources: fineweb-edu, finemath, python-edu (text fetched file by file), python-edu-text; any other as hf:OWNER/NAME@CONFIG#COLUMN.')
+@click.command('prep', epilog='Named sources: fineweb-edu, finemath, python-edu (text fetched file by file), python-edu-text; '
+                              'any other as hf:OWNER/NAME@CONFIG#COLUMN.')
 @click.argument('folders', nargs=-1)
-@click.option('--recipe', help='A recipe file, such as data/recipes/burn1b.json; --source NAME=PATH then says where its sources are instead.')
-@click.option('--source', 'sources', multiple=True, metavar='NAME=PATH[:WEIGHT]', help='A file, folder, glob or dataset, and its share of the tokens. Repeat for a mix.')
+@click.option('--recipe',
+              help='A recipe file, such as data/recipes/burn1b.json; --source NAME=PATH then says where its sources are instead.')
+@click.option('--source', 'sources', multiple=True, metavar='NAME=PATH[:WEIGHT]',
+              help='A file, folder, glob or dataset, and its share of the tokens. Repeat for a mix.')
 @click.option('--out', help='The shard folder. The same command continues an interrupted run.')
 @click.option('--vocab', type=int, default=32_000, show_default=True, help='Tokens to learn; 5 special ones come on top.')
 @click.option('--tokenizer', help='Use this tokenizer (a folder or tokenizer.json) instead of training one.')
@@ -50,13 +53,14 @@ def gather(
 @click.option('--benchmark', 'benchmarks', multiple=True, metavar='PATH', help='Benchmark files or folders to look for in the text.')
 @click.option('--gate', type=float, metavar='N', help='Stop before tokenizing when the scan finds more than N documents per million.')
 @click.option('--min-chars', type=int, default=Rules.min_chars, show_default=True, help='Drop shorter documents.')
-@click.option('--workers', type=int, default=lambda: os.cpu_count(), help='Processes; the result is the same for any number.  [default: all cores]')
+@click.option('--workers', type=int, default=lambda: os.cpu_count(),
+              help='Processes; the result is the same for any number.  [default: all cores]')
 @click.option('--rank', type=int, envvar='RANK', default=0, help="This node's number.  [default: torchrun's, or 0]")
 @click.option('--world', type=int, envvar='WORLD_SIZE', default=1, help="How many nodes.  [default: torchrun's, or 1]")
 @click.option('--compress', 'packed', is_flag=True, help='Also write OUT-zst, compressed for upload.')
 @click.option('--unpack', 'to_unpack', metavar='DIR', help='Restore a folder made by --compress, and verify it.')
 @click.option('--merge', 'merging', is_flag=True, help='Join the parts of several nodes: gpub prep --merge DIR...')
-def prep_command(folders, recipe, sources, out, vocab, tokenizer, sample_mb, val, tokens, near, scan, benchmarks, gate, min_chars, workers, rank, world, packed, to_unpack, merging):
+def prep_command(folders, recipe, sources, out, min_chars, workers, rank, world, packed, to_unpack, merging, **asked):
     """Clean, deduplicate, scan, tokenize and mix text into shards to train on.
 
     Safe to kill at any moment: the same command goes on, and the shards are the same to the byte."""
@@ -66,9 +70,13 @@ def prep_command(folders, recipe, sources, out, vocab, tokenizer, sample_mb, val
     if merging: m = gather(folders, out); verify(out or folders[0]); return click.echo(mix_of(m))
     if folders: raise GpubError(f'what is {folders[0]!r}? Sources are given as --source NAME=PATH; folders are for --merge')
     if not out: raise GpubError('--out is missing: where should the shards go?')
-    asked = dict(vocab=vocab, tokenizer=tokenizer, sample_mb=sample_mb, val=val, tokens=tokens, near=near, scan=scan, benchmarks=benchmarks, gate=gate, rules=Rules(min_chars=min_chars))
-    from_user = click.get_current_context().get_parameter_source
-    cfg = load_recipe(recipe, sources, **{k: v for k, v in asked.items() if from_user('min_chars' if k == 'rules' else k) == ParameterSource.COMMANDLINE}) if recipe else PrepConfig(sources=sources, **asked)
+    if not asked['scan'] and (asked['benchmarks'] or asked['gate'] is not None):
+        raise GpubError('--benchmark and --gate are for the scan: leave out --no-scan, or them')
+    asked['rules'] = Rules(min_chars=min_chars)
+    if recipe: # which says the rest
+        came_from = click.get_current_context().get_parameter_source
+        asked = {k: v for k, v in asked.items() if came_from('min_chars' if k == 'rules' else k) == ParameterSource.COMMANDLINE}
+    cfg = load_recipe(recipe, sources, **asked) if recipe else PrepConfig(sources=sources, **asked)
     prepare(cfg, out, workers, rank, world, click.echo)
     if packed: a, b = compress(out, f'{out}-zst'); click.echo(f'{out}-zst: {a:,} bytes to {b:,} ({b/max(a, 1):.0%})')
 
@@ -76,8 +84,9 @@ def mix_of(
     manifest # of any shard folder
 ): # text
     "Tokens and share by source of a merged folder"
-    total = sum(s['tokens'] for s in manifest['sources'].values())
-    return '\n'.join(f"{name:12}{s['documents']:>11,} documents{s['tokens']:>14,} tokens{100*s['tokens']/max(total, 1):>8.2f}%" for name, s in manifest['sources'].items())
+    sources = manifest['sources']; total = max(sum(s['tokens'] for s in sources.values()), 1)
+    def row(name, s): return f"{name:12}{s['documents']:>11,} documents{s['tokens']:>14,} tokens{100*s['tokens']/total:>8.2f}%"
+    return '\n'.join(row(*item) for item in sources.items())
 
 @click.group('data')
 def data_group():
@@ -92,9 +101,11 @@ def data_group():
 def what(folder, step, ctx, batch, seed):
     "Which documents and sources step N reads: for the step where the loss jumped."
     batches = Batches.from_shards(folder, ctx=ctx, batch=batch, seed=seed)
-    click.echo(f'step {step}, seed {seed}: {batch} rows of {ctx} tokens, epoch {batches.epoch(step)} of {folder} (data {batches.fingerprint})')
+    click.echo(f'step {step}, seed {seed}: {batch} rows of {ctx} tokens, '
+               f'epoch {batches.epoch(step)} of {folder} (data {batches.fingerprint})')
     for n, r in enumerate(batches.what(step)):
-        click.echo(f"row {n}: {r['source']}, epoch {r['epoch']}, tokens {r['start']:,} to {r['stop']:,} of {' '.join(r['shards'])}: {'; '.join(r['documents'])}")
+        place = f"tokens {r['start']:,} to {r['stop']:,} of {' '.join(r['shards'])}"
+        click.echo(f"row {n}: {r['source']}, epoch {r['epoch']}, {place}: {'; '.join(r['documents'])}")
 
 @data_group.command('mix')
 @click.argument('folder')

@@ -7,12 +7,12 @@ __all__ = ['NGRAM', 'KNOWN', 'BURST', 'SLOTS', 'AT_MOST', 'strings', 'benchmark_
            'word_at', 'Scan', 'pass_gate']
 
 # %% ../nbs/lib/scan.ipynb #4bce07df
-import csv, gzip, json, re
+import csv, gzip, json, re, zlib
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 import numpy as np
-from .core import GpubError
+from .core import GpubError, first_line
 from .cleaning import EXACT, KEPT_EXAMPLES, ngram_hashes, word_hashes
 
 # %% ../nbs/lib/scan.ipynb #9bc840b0
@@ -36,18 +36,21 @@ def benchmark_items(
     try:
         with (gzip.open if path.suffix == '.gz' else open)(path, 'rt', encoding='utf-8', errors='replace', newline='') as f:
             if name.endswith('.jsonl'): yield from (list(strings(json.loads(l))) for l in f if l.strip())
-            elif name.endswith('.json'): yield from (list(strings(r)) for r in json.load(f))
+            elif name.endswith('.json'):
+                whole = json.load(f)
+                yield from (list(strings(r)) for r in (whole.values() if isinstance(whole, dict) else whole))
             elif name.endswith('.csv'): yield from csv.reader(f)
             else: yield from ([p] for p in re.split(r'\n\s*\n', f.read()))
-    except (OSError, ValueError, EOFError) as e:
-        raise GpubError(f'{path}: not a readable benchmark file ({e}); give .jsonl, .json, .csv or .txt') from None
+    except (OSError, ValueError, TypeError, EOFError, RecursionError, csv.Error, zlib.error) as e:
+        raise GpubError(f'{path}: not a readable benchmark file ({first_line(e)}); give .jsonl, .json, .csv or .txt') from None
 
 class Benchmarks:
     "The n-grams of benchmark files, ready to be looked up"
     def __init__(self,
         paths # files or folders
     ):
-        files = sorted(f for p in map(Path, paths) for f in ([p] if p.is_file() else p.rglob('*')) if f.is_file() and re.search(r'\.(jsonl?|csv|txt)(\.gz)?$', f.name))
+        there = (f for p in map(Path, paths) for f in ([p] if p.is_file() else p.rglob('*')))
+        files = sorted(f for f in there if f.is_file() and re.search(r'\.(jsonl?|csv|txt)(\.gz)?$', f.name))
         if not files: raise GpubError(f"no benchmark files (.jsonl, .json, .csv, .txt) in {', '.join(map(str, paths))}")
         self.names, self.items, self.short = [f.name for f in files], Counter(), Counter()
         found = [(np.full(len(h), i, np.int32), h) for i, f in enumerate(files) for h in self._grams(f)]
@@ -71,7 +74,8 @@ class Benchmarks:
         return [self.names[i] for i in np.unique(self.which[at[self.hashes[at] == h]])]
 
 # %% ../nbs/lib/scan.ipynb #ed68767e
-KNOWN = ('PersonX', 'PersonY', 'PersonZ', 'AndroidRuntime', 'fefefe', 'oardvark', 'Paasilinna', 'substeps', 'usavik', 'PROPN', 'prettyprint', 'InstanceState', 'Medalists', 'Adposition', 'relatum')
+KNOWN = ('PersonX', 'PersonY', 'PersonZ', 'AndroidRuntime', 'fefefe', 'oardvark', 'Paasilinna', 'substeps', 'usavik',
+         'PROPN', 'prettyprint', 'InstanceState', 'Medalists', 'Adposition', 'relatum')
 BURST, SLOTS = 6, 1 << 21  # times in one document to be noticed; counters per source
 AT_MOST = 200_000          # noticed words remembered per source
 
@@ -149,7 +153,7 @@ class Scan:
         total = sum(f.docs for f in self.sources.values()); rows = []
         words = sorted(self.sources[source].bursts.items())
         if not words: return []
-        slot = np.array([word_hashes(w, EXACT)[0][0] % np.uint64(SLOTS) if len(word_hashes(w, EXACT)[0]) else 0 for w, _ in words], np.int64)
+        slot = np.array([int(h[0]) % SLOTS if len(h := word_hashes(w, EXACT)[0]) else 0 for w, _ in words])
         here, everywhere = self.seen[source][slot], sum(s[slot].astype(np.int64) for s in self.seen.values())
         for (w, (docs, n)), mine, all_ in zip(words, here, everywhere):
             if all_ <= max(rare*total, 5) and mine >= concentrated*all_ and docs >= least: rows.append((w, int(mine), n/docs))
@@ -166,12 +170,14 @@ class Scan:
 
     def to_dict(self):
         "Everything found, by source, as plain values"
-        return {s: dict(docs=f.docs, known=dict(f.known.most_common()), benchmarks=dict(f.benchmarks.most_common()), attractors=self.attractors(s), examples=f.examples) for s, f in self.sources.items()}
+        return {s: dict(docs=f.docs, known=dict(f.known.most_common()), benchmarks=dict(f.benchmarks.most_common()),
+                        attractors=self.attractors(s), examples=f.examples) for s, f in self.sources.items()}
 
     def table(self):
         "The blog's table: documents per string and source"
         hits = [f.known + f.benchmarks for f in self.sources.values()]; total = sum(hits, Counter())
-        rows = [['', *self.sources], ['documents', *(f'{f.docs:,}' for f in self.sources.values())], *([k, *(f'{h[k]:,}' for h in hits)] for k in sorted(total, key=lambda k: (-total[k], k)))]
+        rows = [['', *self.sources], ['documents', *(f'{f.docs:,}' for f in self.sources.values())]]
+        rows += [[k, *(f'{h[k]:,}' for h in hits)] for k in sorted(total, key=lambda k: (-total[k], k))]
         return '\n'.join(f'{r[0]:24}' + ''.join(f'{c:>14}' for c in r[1:]) for r in rows)
 
 def pass_gate(
@@ -181,5 +187,5 @@ def pass_gate(
 ):
     "Refuse a corpus with more hits than the limit"
     if limit is not None and rate > limit:
-        raise GpubError(f'the scan found {rate:,.1f} contaminated documents per million, the gate allows {limit:g}; most: {worst[1]!r} in {worst[0]:,} documents of {worst[2]!r}. '
-                        'Clean that source, or raise --gate')
+        raise GpubError(f'the scan found {rate:,.1f} contaminated documents per million, the gate allows {limit:g}; '
+                        f'most: {worst[1]!r} in {worst[0]:,} documents of {worst[2]!r}. Clean that source, or raise --gate')

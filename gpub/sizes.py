@@ -33,10 +33,12 @@ def _gpt2(**model): return dict(width=768, layers=12, heads=12) | model
 SHAPES = {
     'shakespeare': Shape('2 x 128, context 256: the first model', dict(vocab=65, ctx=256, width=128, layers=2, heads=4)),
     'shakespeare-short': Shape('4 x 128, context 64: deeper, and quick on a CPU', dict(vocab=65, ctx=64, width=128, layers=4, heads=4)),
-    'medium': Shape("4 x 256, context 256, untied: the blog's second model as shipped", dict(vocab=190, ctx=256, width=256, layers=4, heads=4, tied=False)),
+    'medium': Shape("4 x 256, context 256, untied: the blog's second model as shipped",
+                    dict(vocab=190, ctx=256, width=256, layers=4, heads=4, tied=False)),
     'gpt2-124m': Shape('12 x 768, context 1024, 50,257 tokens, tied: the smallest GPT-2', _gpt2(vocab=50_257, ctx=1024)),
     'gpt2-134m': Shape("12 x 768, context 512, 32,000 tokens, untied: the blog's third model", _gpt2(vocab=32_000, ctx=512, tied=False)),
-    'gpt2-355m': Shape('24 x 1024, context 1024, 50,257 tokens, tied: the second GPT-2', _gpt2(vocab=50_257, ctx=1024, width=1024, layers=24, heads=16)),
+    'gpt2-355m': Shape('24 x 1024, context 1024, 50,257 tokens, tied: the second GPT-2',
+                       _gpt2(vocab=50_257, ctx=1024, width=1024, layers=24, heads=16)),
 }
 
 def nearest(
@@ -56,7 +58,7 @@ def config_of(
     return SHAPES[what].cfg()
 
 # %% ../nbs/season1/03_scaling_up.ipynb #8d78cc73
-MODES = ('off', 'selective', 'full') # gradient checkpointing: keep everything, keep what matmuls and attention made, keep only the input of each block
+MODES = ('off', 'selective', 'full') # gradient checkpointing: keep all, what matmuls and attention made, or only each block's input
 
 @dataclass(frozen=True)
 class Saved:
@@ -146,17 +148,20 @@ def moments(
     "Memory of one training step at each moment when it could be fullest"
     if mode not in MODES: raise GpubError(f'checkpointing must be one of {", ".join(MODES)}, got {mode!r}')
     if type(batch) is not int or batch < 1: raise GpubError(f'the micro-batch must be a whole number of at least 1, got {batch!r}')
-    a, narrow = anatomy(cfg), 2 if half else 4; n, c = batch*(ctx or a.ctx), a.width
-    size = lambda ok: n*left_over(a, half, ok)
+    a, narrow = anatomy(cfg), 2 if half else 4
+    n, c = batch*(ctx or a.ctx), a.width # tokens, and numbers for each
+    def size(ok): return n*left_over(a, half, ok)
     kept, opened = size(lambda m: mode in m), size(lambda m: 'off' in m and mode not in m) # by each block; when one is run again
     every, grads, head = a.layers*kept, 4*a.params, 4*a.head
-    base = dict(weights=4*a.params + (2*(a.blocks + a.head) if half else 0), optimizer=optimizer_bytes(cfg, optimizer)) # autocast keeps narrow copies
-    tail, work = n*(c*(4 + narrow) + 24), n*(4*c + narrow*a.hidden)              # the last norm and the ids; gradients on their way through an MLP
-    muon = a.blocks*(8 if half else 32/3) if optimizer == MUON else 0           # the step ahead, and five stacks of a third of the matrices each
+    early = grads if accumulate else head                             # what is there once the head's gradient is
+    copies = 2*(a.blocks + a.head) if half else 0                     # autocast's narrow weights
+    tail = n*(c*(4 + narrow) + 24)                                    # the last norm and the ids
+    work = n*(4*c + narrow*a.hidden)                                  # gradients on their way through an MLP
+    muon = a.blocks*(8 if half else 32/3) if optimizer == MUON else 0 # the step ahead, and five stacks of a third of the matrices each
+    base = dict(weights=4*a.params + copies, optimizer=optimizer_bytes(cfg, optimizer))
     def row(gradients, activations=0, logits=0, temporary=0):
         return base | dict(gradients=gradients, activations=activations, logits=logits, temporary=int(temporary))
-    early = grads if accumulate else head                                       # what is there once the head's gradient is
-    return {'loss': row(grads if accumulate else 0, every + tail, 12*n*a.vocab),             # log-probabilities, their gradient, the logits' gradient
+    return {'loss': row(grads if accumulate else 0, every + tail, 12*n*a.vocab), # log-probabilities, their gradient, the logits' gradient
             'head': row(early, every + tail, (4 + narrow*half)*n*a.vocab, head*(accumulate + half/2) + n*c*narrow),
             'last block': row(early, every + opened, 0, work),
             'first block': row(grads, kept + opened, 0, work),
@@ -218,6 +223,7 @@ class GPU:
         "FLOP/s in that format"
         return 1e12*(self.bf16 or self.fp16 or self.fp32)
 
+_A40 = 0.49, "the blog's 1B on an A40: 10,400 tok/s"
 _A100 = 0.50, 'GPT-2 124M on an A100: 50% in build-nanogpt, 60% in llm.c'
 _HOPPER = 0.40, 'GPT-2 124M on one H100: 462-468K tok/s in llm.c and modded-nanogpt'
 _GUESS = 0.35, 'a guess: no run of such a model on this card is known here'
@@ -226,7 +232,7 @@ GPUS = {g.name: g for g in (
     GPU('L4', 24, 121, 121, 30.3, 300, 'NVIDIA L4 datasheet', *_GUESS),
     GPU('A10G', 24, 70, 70, 31.5, 600, 'NVIDIA A10G datasheet (AWS)', *_GUESS),
     GPU('RTX 4090', 24, 165.2, 165.2, 82.6, 1008, 'NVIDIA Ada whitepaper, fp32 accumulation', *_GUESS),
-    GPU('A40', 48, 149.7, 149.7, 37.4, 696, 'NVIDIA A40 datasheet', 0.49, "the blog's 1B on an A40: 10,400 tok/s", 0.40, 'RunPod, 2026-03-07'),
+    GPU('A40', 48, 149.7, 149.7, 37.4, 696, 'NVIDIA A40 datasheet', *_A40, 0.40, 'RunPod, 2026-03-07'),
     GPU('A100-40', 40, 312, 312, 19.5, 1555, 'NVIDIA A100 datasheet', *_A100, 0.80, 'Colab, 8 units an hour at $9.99 for 100, 2026-02-06'),
     GPU('A100-80', 80, 312, 312, 19.5, 2039, 'NVIDIA A100 datasheet', *_A100, 1.49, 'RunPod on demand, 2026-04-07'),
     GPU('H100', 80, 989, 989, 67, 3350, 'NVIDIA H100 datasheet, SXM', *_HOPPER, 2.99, 'RunPod, 2026-04-07'),
@@ -361,15 +367,17 @@ def plan(
         tok_s = fast/seconds_per_token(cfg, card, mode, mfu); hours = n/tok_s/3600
         speed = dict(tok_s=tok_s, hours=hours, usd=None if usd is None else hours*usd)
         return dict(checkpointing=mode, fits=b > 0, micro_batch=b, peak_gb=peak/1e9, **(speed if b else dict.fromkeys(speed)))
-    return dict(model=what if isinstance(what, str) else f'{a.layers} x {a.width}', parameters=a.params, flops_per_token=flops_per_token(cfg), ctx=a.ctx,
-                gpu=card.name, memory_gb=card.memory_gb, format=card.format, optimizer=optimizer, tokens=n, speed=_why(a, card, mfu, seen),
-                usd_per_hour=usd, price='asked for' if usd_per_hour is not None else card.price, keep=keep, checkpoint_gb=checkpoint_bytes(cfg, optimizer)/1e9,
-                rows=[row(mode) for mode in MODES])
+    return dict(model=what if isinstance(what, str) else f'{a.layers} x {a.width}', parameters=a.params,
+                flops_per_token=flops_per_token(cfg), ctx=a.ctx, gpu=card.name, memory_gb=card.memory_gb, format=card.format,
+                optimizer=optimizer, tokens=n, speed=_why(a, card, mfu, seen),
+                usd_per_hour=usd, price='asked for' if usd_per_hour is not None else card.price,
+                keep=keep, checkpoint_gb=checkpoint_bytes(cfg, optimizer)/1e9, rows=[row(mode) for mode in MODES])
 
 def _why(a, card, mfu, seen):
     "Where a speed comes from"
     if seen: return f"measured: {seen['where']}"
-    source = 'asked for' if mfu else card.mfu_source + ('; too high for a model this narrow' if card.name != 'cpu' and a.width < 512 else '')
+    narrow = '; too high for a model this narrow' if card.name != 'cpu' and a.width < 512 else ''
+    source = 'asked for' if mfu else card.mfu_source + narrow
     return f'assumed: {mfu or card.mfu:.0%} of {card.peak/1e12:.4g} TFLOP/s ({source})'
 
 def plan_table(
@@ -385,8 +393,9 @@ def plan_table(
             continue
         cost, cut = '?' if r['usd'] is None else f"{r['usd']:,.2f}", f"{r['micro_batch']} x {p['ctx']}"
         out.append(f"{r['checkpointing']:15}{'yes':5}{cut:>14}{r['peak_gb']:10.2f}{r['tok_s']:13,.0f}{r['hours']:10.2f}{cost:>10}")
-    known, size = p['usd_per_hour'] is not None, lambda gb: f'{gb:.3g} GB' if gb >= 1 else f'{1000*gb:.3g} MB'
-    return '\n'.join([*out, '', f"speed    {p['speed']}",
-                      f"price    ${p['usd_per_hour']:.2f} an hour, {p['price']}" if known else f"price    none known for {p['gpu']}: give --usd-per-hour",
-                      f"disk     {size(p['checkpoint_gb'])} a checkpoint; {p['keep']} kept and one being written: {size((p['keep'] + 1)*p['checkpoint_gb'])}",
+    def size(gb): return f'{gb:.3g} GB' if gb >= 1 else f'{1000*gb:.3g} MB'
+    usd, one, all_ = p['usd_per_hour'], p['checkpoint_gb'], (p['keep'] + 1)*p['checkpoint_gb']
+    price = f"none known for {p['gpu']}: give --usd-per-hour" if usd is None else f"${usd:.2f} an hour, {p['price']}"
+    return '\n'.join([*out, '', f"speed    {p['speed']}", f'price    {price}',
+                      f"disk     {size(one)} a checkpoint; {p['keep']} kept and one being written: {size(all_)}",
                       f"memory   planned to {ROOM:.0%} of the card, forecast without torch.compile"])

@@ -9,7 +9,7 @@ __all__ = ['NAMED', 'KINDS', 'PACKED', 'BLOCK', 'LINE_LIMIT', 'PIECE', 'ARCHIVE'
            'hub_blocks', 'Chunk', 'read_blocks', 'chunks']
 
 # %% ../nbs/lib/sources.ipynb #71437de3
-import codecs, glob, gzip, json, os, re, urllib.error, urllib.request
+import codecs, glob, gzip, http.client, json, os, re, urllib.request, zlib
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,17 +43,17 @@ class Source(Config):
 
     @classmethod
     def parse(cls,
-        spec:str # name=PATH[#column][:weight]
+        spec:str # name=PATH[#column][:weight]; a path that is there may hold a # of its own
     ):
         "The source a command line means; raises `GpubError` with the grammar"
-        name, eq, rest = spec.partition('=')
-        if not eq or not rest:
-            raise GpubError(f'--source {spec!r}: write name=PATH or name=PATH:WEIGHT, for example edu=data/edu.jsonl.zst:0.87')
+        name, _, rest = spec.partition('=')
         path, colon, last = rest.rpartition(':')
         try: weight = float(last) if colon else None
         except ValueError: weight = None
         if weight is None: path = rest
-        path, _, column = path.partition('#')
+        column = ''
+        if '#' in path and not (os.path.exists(path) or glob.glob(path)): path, _, column = path.rpartition('#')
+        if not path: raise GpubError(f'--source {spec!r}: write name=PATH or name=PATH:WEIGHT, for example edu=data/edu.jsonl.zst:0.87')
         return cls(name=name, path=path, weight=weight, column=column or 'text')
 
     @property
@@ -77,23 +77,32 @@ def kind_of(
     ext = {'.json': '.jsonl', '.py': '.txt'}.get(ext, ext)
     return (ext, codec) if ext in KINDS and not (codec and ext == '.parquet') else None
 
+def _below(folder):
+    "The files in a folder at any depth, hidden ones left out; raises `OSError` for a folder that may not be read"
+    def refuse(e): raise e
+    for d, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = [n for n in folders if n[0] != '.']
+        yield from (Path(d, n) for n in names if n[0] != '.')
+
 def find_files(
     path:str, # a file, a folder or a glob (** for any depth)
     say=print # told of duplicated file names
 )->list: # of Path
-    "The files a path means, sorted; raises `GpubError` when there is none we can read"
+    "The files a path means, sorted; raises `GpubError` when there is none, or something there may not be read"
     p = Path(path)
-    if p.is_dir():
-        found = [f for f in p.rglob('*') if f.is_file() and kind_of(f) and not any(x.startswith('.') for x in f.relative_to(p).parts)]
-    elif p.is_file():
-        if not kind_of(p):
-            raise GpubError(f"{p}: do not know how to read {p.suffix or 'a file without extension'}; give {', '.join(KINDS)}, or .txt/.jsonl with .gz or .zst")
-        found = [p]
-    else: found = [Path(f) for f in glob.glob(path, recursive=True) if kind_of(f) and Path(f).is_file()]
+    try:
+        if p.is_file() and not kind_of(p):
+            raise GpubError(f"{p}: do not know how to read {p.suffix or 'a file without extension'}; "
+                            f"give {', '.join(KINDS)}, or .txt/.jsonl with .gz or .zst")
+        found = _below(p) if p.is_dir() else [p] if p.is_file() else map(Path, glob.glob(path, recursive=True))
+        found = sorted((f for f in found if kind_of(f) and f.is_file()), key=str, reverse=True)
+        found = sorted({f.resolve(): f for f in found}.values(), key=str) # of several names of one file the first
+    except OSError as e:
+        raise GpubError(f'{e.filename or path} cannot be read: {first_line(e)}; give a file or folder that you may read') from None
     if not found: raise GpubError(f"{path}: no such file, and nothing there ends in {', '.join(KINDS)} (.gz, .zst)")
-    found = sorted({f.resolve(): f for f in found}.values(), key=str)
     if twice := sorted((name, n) for name, n in Counter(f.name for f in found).items() if n > 1):
-        say(f"{path}: the file name {twice[0][0]!r} occurs {twice[0][1]} times; all are read" + (f' ({len(twice)} such names)' if len(twice) > 1 else ''))
+        more = f' ({len(twice)} such names)' if len(twice) > 1 else ''
+        say(f'{path}: the file name {twice[0][0]!r} occurs {twice[0][1]} times; all are read{more}')
     return found
 
 # %% ../nbs/lib/sources.ipynb #9aa92d61
@@ -169,7 +178,8 @@ def cut_text(
     held = b''
     for b in pieces: # what is held is cut only when more follows
         if held:
-            end = next((i for sep in (b'\n\n', b'\n', b' ') if (i := held.rfind(sep, len(held)//2) + len(sep)) >= len(sep)), 0) or whole_chars(held)
+            ends = (at + len(sep) for sep in (b'\n\n', b'\n', b' ') if (at := held.rfind(sep, len(held)//2)) >= 0)
+            end = next(ends, 0) or whole_chars(held)
             yield held[:end]
         held = held[end:] + b if held else b
     if held: yield held
@@ -276,12 +286,10 @@ def fetch_blob(
     base = os.environ.get('GPUB_BLOBS') or ARCHIVE
     try:
         with urllib.request.urlopen(f'{base}{blob_id}', timeout=30) as r: return decode(gzip.decompress(r.read()))[0]
-    except urllib.error.HTTPError as e:
-        if e.code in (403, 404): return None
-        raise GpubError(f'{base}{blob_id}: {e}; try again, or use a copy with the text inside (python-edu-text)') from None
-    except OSError as e:
-        if isinstance(getattr(e, 'reason', None), FileNotFoundError): return None
-        raise GpubError(f'{base}{blob_id}: {getattr(e, "reason", e)}; try again, or use a copy with the text inside (python-edu-text)') from None
+    except (OSError, EOFError, zlib.error, http.client.HTTPException) as e: # urllib's own errors are OSErrors
+        if getattr(e, 'code', None) in (403, 404) or isinstance(getattr(e, 'reason', None), FileNotFoundError): return None
+        why = first_line(e if hasattr(e, 'code') else getattr(e, 'reason', e))
+        raise GpubError(f'{base}{blob_id}: {why}; try again, or use a copy with the text inside (python-edu-text)') from None
 
 # %% ../nbs/lib/sources.ipynb #843e0120
 def open_hub(

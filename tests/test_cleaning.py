@@ -1,5 +1,5 @@
 "Cleaning never makes things worse: it is idempotent, its result is valid Unicode, and duplicates planted are duplicates found"
-import json, random, unicodedata
+import gzip, json, random, unicodedata
 import numpy as np, pytest
 from hypothesis import example, given, settings, strategies as st
 from gpub.cleaning import Rules, clean, near_repeats, ngram_hashes, repeats, signatures, word_hashes
@@ -70,6 +70,18 @@ def test_a_cluster_keeps_its_first():
 def bench(tmp_path):
     q = 'which of the following best explains why the seasons change on the surface of our planet during one year'
     (tmp_path/'quiz.jsonl').write_text(json.dumps({'q': q}) + '\n'); return Benchmarks([tmp_path]), q
+
+def test_a_benchmark_of_named_parts_is_read_too(bench, tmp_path):
+    (tmp_path/'quiz.jsonl').unlink(); (tmp_path/'parts.json').write_text(json.dumps({'version': 1, 'data': [{'q': bench[1]}]}))
+    assert Benchmarks([tmp_path]).hits('So: ' + bench[1]) == ['parts.json']
+
+_packed = gzip.compress(random.Random(0).randbytes(2000))
+@pytest.mark.parametrize('name, content', [('a.json', b'5'), ('a.json', b'['*200_000), ('a.jsonl', b'{"q": '), ('a.csv', b'"' + b'x'*200_000),
+                                           ('a.jsonl.gz', _packed[:900]), ('a.txt.gz', _packed[:20] + b'\xff'*40 + _packed[60:]), ('a.txt.gz', b'none')])
+def test_a_broken_benchmark_file_is_one_line(tmp_path, name, content):
+    (tmp_path/name).write_bytes(content)
+    with pytest.raises(GpubError, match=f'{name}: not a readable benchmark file') as e: Benchmarks([tmp_path])
+    assert '\n' not in str(e.value)
 
 def test_scan_finds_what_was_planted_and_only_that(bench):
     b, q = bench; rng = random.Random(2); words = [f'word{i}' for i in range(4000)]

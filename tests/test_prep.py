@@ -141,7 +141,7 @@ def test_a_second_process_is_refused(corpus, tokenizer, tmp_path):
     killed_at(8, config(corpus, tokenizer), tmp_path/'o')
     with lock(tmp_path/'o'/'.work'), pytest.raises(GpubError, match=f'in use by process {os.getpid()}'): prepare(config(corpus, tokenizer), tmp_path/'o', say=quiet)
 
-@pytest.mark.parametrize('name, how', [('.work/plan.json', b'5'), ('.work/scan.json', b'[]'), ('.progress.json', b'5'), ('.work/chunks/*/000000.safetensors', b''), ('train-00000.bin.part', None), ('val-00000.docs.part', None)])
+@pytest.mark.parametrize('name, how', [('.work/plan.json', b'5'), ('.work/scan.json', b'[]'), ('.work/tokenizer/sample.json', b'5'), ('.progress.json', b'5'), ('.work/chunks/*/000000.safetensors', b''), ('train-00000.bin.part', None), ('val-00000.docs.part', None)])
 def test_damage_while_nothing_ran_is_one_line(corpus, tokenizer, tmp_path, name, how, monkeypatch):
     "Another content of the same size too: what was committed has its checksum"
     def stop(self, **kw): raise KeyboardInterrupt
@@ -212,8 +212,8 @@ def test_unusable_input_is_one_line(tokenizer, tmp_path, make, line):
 
 @pytest.mark.parametrize('bad, line', [
     (dict(sources=()), 'no source given'), (dict(sources=('a=x:1', 'a=y:1')), "called 'a'"), (dict(sources=('a=x:1', 'b=y')), 'give all a weight'), (dict(sources=('a=x',), val=2), 'val 2'),
-    (dict(sources=('a=x',), near=0), 'near 0'), (dict(sources=('a=x',), tokens=5), 'tokens 5'), (dict(sources=('a=x',), chunk_mb=0), 'chunk_mb 0'),
-    (dict(sources=('a=x',), sample_mb=float('nan')), 'sample_mb nan'), (dict(sources=('a=x',), sample_mb=float('inf')), 'sample_mb inf'), (dict(sources=('a=x',), gate=-1), 'gate -1')])
+    (dict(sources=('a=x',), near=0), 'near 0'), (dict(sources=('a=x',), tokens=5), 'tokens 5'), (dict(sources=('a=x',), chunk_mb=0), 'chunk_mb .* got 0'), (dict(sources=('a=x',), vocab=100), 'vocab 100'), (dict(sources=('a=x',), shard_tokens=.5), 'shard_tokens .* got 0.5'),
+    (dict(sources=('a=x',), sample_mb=float('nan')), 'sample_mb .* got nan'), (dict(sources=('a=x',), sample_mb=float('inf')), 'sample_mb .* got inf'), (dict(sources=('a=x',), gate=-1), 'gate -1')])
 def test_bad_settings(bad, line):
     with pytest.raises(GpubError, match=line): PrepConfig(**bad)
 

@@ -38,6 +38,11 @@ def test_a_recipe_with_sources_from_elsewhere(text, tmp_path, root):
     assert '87.00%' in out and '10.00%' in out and '3.00%' in out and read_manifest(tmp_path/'o')['vocab'] == 355 and read_manifest(tmp_path/'o')['settings']['rules']['min_chars'] == 40
     with pytest.raises(GpubError, match="no source 'wiki' to replace"): run(prep_command, '--recipe', root/'data/recipes/burn1b.json', '--source', f'wiki={text}/a.txt', '--out', tmp_path/'p')
 
+@pytest.mark.parametrize('words', [('--gate', 5), ('--benchmark', 'quiz.jsonl')])
+def test_what_belongs_to_the_scan_is_refused_without_it(text, tmp_path, words):
+    with pytest.raises(GpubError, match='leave out --no-scan'): run(prep_command, *flags(text, tmp_path/'o'), *words)
+    assert not (tmp_path/'o').exists()
+
 def test_a_damaged_upload_is_refused(text, tmp_path):
     run(prep_command, *flags(text, tmp_path/'o'), '--compress'); z = tmp_path/'o-zst'/'train-00000.bin.zst'; z.write_bytes(z.read_bytes()[:-50])
     with pytest.raises(GpubError, match='train-00000.bin.zst'): run(prep_command, '--unpack', f'{tmp_path}/o-zst')

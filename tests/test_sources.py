@@ -1,5 +1,5 @@
 "Readers: what comes out is what went in, whatever the container; dirt is counted, half a file refused"
-import gzip, json
+import errno, gzip, json, os
 import pyarrow as pa, pyarrow.parquet as pq, pytest, zstandard
 from hypothesis import given, settings, strategies as st
 from gpub.core import GpubError
@@ -41,6 +41,32 @@ def test_folders_and_globs_read_each_file_once_and_name_doubles(tmp_path, lines)
     said = []
     assert len(find_files(str(tmp_path), said.append)) == 3 and "'x.jsonl' occurs 2 times" in said[0]
     assert texts_of(tmp_path, say=said.append) == TEXTS*2 == texts_of(f'{tmp_path}/**/*.jsonl', say=said.append)
+
+def test_a_path_that_is_there_may_hold_a_hash_sign(tmp_path):
+    (tmp_path/'c#1.jsonl').write_text('{"text": "a"}\n'); (tmp_path/'c#2.jsonl').write_text('{"body": "b"}\n')
+    for spec, path, column in (('c#1.jsonl', 'c#1.jsonl', 'text'), ('c#2.jsonl#body', 'c#2.jsonl', 'body'), ('c#?.jsonl', 'c#?.jsonl', 'text'),
+                               ('c.jsonl#body', 'c.jsonl', 'body')):
+        for weight in ('', ':0.5'):
+            s = Source.parse(f'a={tmp_path}/{spec}{weight}'); assert (s.path, s.column, s.weight) == (f'{tmp_path}/{path}', column, .5 if weight else None)
+    assert len(find_files(f'{tmp_path}/c#?.jsonl')) == 2
+
+@pytest.mark.parametrize('where', ['', 'below'])
+def test_a_folder_that_may_not_be_read_is_one_line(tmp_path, monkeypatch, where):
+    "Not an empty folder: its texts would be missing and nobody would know; a hidden one is none of ours"
+    for d in ('below', '.hidden'): (tmp_path/d).mkdir()
+    (tmp_path/'a.txt').write_text('text'); real, closed = os.scandir, {str(tmp_path/where), str(tmp_path/'.hidden')}
+    def scandir(p):
+        if str(p) in closed: raise PermissionError(errno.EACCES, 'Permission denied', str(p))
+        return real(p)
+    monkeypatch.setattr(os, 'scandir', scandir)
+    with pytest.raises(GpubError, match='cannot be read: Permission denied') as e: find_files(str(tmp_path))
+    assert str(tmp_path/where) in str(e.value) and '\n' not in str(e.value)
+    closed.remove(str(tmp_path/where)); assert [f.name for f in find_files(str(tmp_path))] == ['a.txt']
+
+@pytest.mark.skipif(os.name == 'nt', reason='symbolic links need a privilege there')
+def test_of_two_names_of_one_file_the_first_counts(tmp_path):
+    (tmp_path/'b.txt').write_text('text'); (tmp_path/'a.txt').symlink_to(tmp_path/'b.txt'); (tmp_path/'c.txt').symlink_to(tmp_path/'b.txt')
+    assert [f.name for f in find_files(str(tmp_path))] == ['a.txt']
 
 def test_dirt_in_jsonl_is_counted(tmp_path):
     (tmp_path/'a.jsonl').write_bytes(b'{"text": "good"}\nnot json\n{"body": 1}\n{"text": "caf\xe9"}\n{"text": "nul \\u0000"}\r\n\n{"text": "half \\ud83d"}\n{"text": "cut o')
