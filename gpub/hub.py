@@ -38,8 +38,8 @@ def write_weights(
     for f, names in zip(files, groups):
         save_file({n: tensors[n].detach().cpu().contiguous() for n in names}, Path(folder)/f, metadata={'format': 'pt'})
     if len(groups) > 1:
-        index = dict(metadata=dict(total_size=sum(t.nbytes for t in tensors.values())), weight_map={n: f for f, names in zip(files, groups) for n in names})
-        write_atomic(Path(folder)/INDEX, json.dumps(index, indent=1) + '\n')
+        where, total = {n: f for f, names in zip(files, groups) for n in names}, sum(t.nbytes for t in tensors.values())
+        write_atomic(Path(folder)/INDEX, json.dumps(dict(metadata=dict(total_size=total), weight_map=where), indent=1) + '\n')
     return files
 
 def read_weights(
@@ -53,7 +53,8 @@ def read_weights(
             raise GpubError(f'{folder/INDEX} has no weight_map of names and files; fetch it again') from None
     elif (folder/WEIGHTS).is_file(): files = [WEIGHTS]
     elif pickles := sorted(p.name for p in folder.iterdir() if p.suffix in ('.bin', '.pt', '.pth', '.ckpt', '.pkl')):
-        raise GpubError(f'{folder} has its weights as a pickle only ({pickles[0]}): opening one can run any code it holds, so gpub never does; fetch the safetensors version, or convert it where it came from')
+        raise GpubError(f'{folder} has its weights as a pickle only ({pickles[0]}): opening one can run any code it holds, '
+                        'so gpub never does; fetch the safetensors version, or convert it where it came from')
     else: raise GpubError(f'{folder} holds no {WEIGHTS} and no {INDEX}')
     if gone := [f for f in files if not (folder/f).is_file()]:
         raise GpubError(f'{folder} lacks {len(gone)} of its {len(files)} weight files: {", ".join(gone[:3])}; fetch the folder again')
@@ -82,9 +83,10 @@ def export_model(
     with _writing(folder):
         try:
             temp.mkdir(parents=True); config = to_config(model.cfg, tok)
+            taste = {k: v for k, v in config.items() if k.endswith('token_id')} | dict(do_sample=True, temperature=.8)
             write_weights(to_theirs(model), temp, limit); write_tokenizer(tok, temp, model.cfg.ctx)
-            write_atomic(temp/'config.json', json.dumps(config, indent=1) + '\n')
-            write_atomic(temp/'generation_config.json', json.dumps({k: v for k, v in config.items() if k.endswith('token_id')} | dict(do_sample=True, temperature=.8), indent=1) + '\n')
+            for name, content in {'config': config, 'generation_config': taste}.items():
+                write_atomic(temp/f'{name}.json', json.dumps(content, indent=1) + '\n')
             if card: write_atomic(temp/'README.md', card)
             for f in files: shutil.copy(f, temp/Path(f).name)
             if gguf: write_gguf(model, tok, temp/'model.gguf')
@@ -128,39 +130,100 @@ def import_run(
     model, tok = import_folder(folder)
     if tok is None:
         raise GpubError(f'{folder} has no tokenizer that gpub reads (tokenizer.json, or vocab.json and merges.txt): a run needs one')
-    config = dict(preset='imported', model=model.cfg.to_dict(), data=dict(source=str(folder), tokenizer=tok.fingerprint), parameters=sum(p.numel() for p in model.parameters()), prompt='\n')
+    config = dict(preset='imported', model=model.cfg.to_dict(), data=dict(source=str(folder), tokenizer=tok.fingerprint),
+                  parameters=sum(p.numel() for p in model.parameters()), prompt='\n')
     with _writing(out):
         tok.save(out); save_checkpoint(out, 0, model.state_dict(), {}, dict(imported=str(folder)), milestone=True)
         write_atomic(Path(out, 'config.json'), json.dumps(config, indent=1) + '\n')
     return Path(out)
 
 # %% ../nbs/lib/hub.ipynb #48052a3c
+_CARD = '''---
+library_name: transformers
+pipeline_tag: text-generation
+tags: [gpub, {kind}]
+---
+
+# {name}
+
+{size:,} parameters, {style}: {c.layers} layers of width {c.width}, {c.heads} heads{kv}, context {c.ctx}, vocabulary {c.vocab:,}. Trained with gpub.
+
+~~~python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+tok, model = AutoTokenizer.from_pretrained(FOLDER), AutoModelForCausalLM.from_pretrained(FOLDER)
+print(tok.decode(model.generate(**tok({prompt!r}, return_tensors="pt"), max_new_tokens=100)[0]))
+~~~
+
+## Data
+
+{data}
+
+## Loss
+
+{loss}
+
+## Bill
+
+{bill}
+
+## Limits
+
+It continues text and does nothing else: it follows no instructions, knows no facts for certain, and was checked for neither safety nor bias.
+It reads at most {c.ctx} tokens{only}. What the data contained, good and bad, it may repeat.
+'''
+
+_BILL = '{hours:.3g} hours at ${usd_per_hour:.2f} ({price_source}): ${usd:.2f}; {tok_s:,.0f} tokens a second on {machine}.'
+
 def model_card(
     run,         # a run folder
     model,       # its model
     config:dict, # the content of its config.json
 ): # text of README.md
-    "The model card of a run: data, loss, bill and limits"
-    c, data, rows = model.cfg, config.get('data', {}), [r for r in (read_log(run) if Path(run, 'log.jsonl').is_file() else []) if 'val_loss' in r]
-    kind, unit, name = family(c), config.get('unit', 'nats/token'), config.get('preset', 'model')
-    head = ['---', 'library_name: transformers', 'pipeline_tag: text-generation', f'tags: [gpub, {kind}]', '---', '', f'# {name}', '',
-            f'{config["parameters"]:,} parameters, {"a LLaMA-style model" if kind == "llama" else "GPT-2 architecture"}: {c.layers} layers of width {c.width}, {c.heads} heads'
-            + (f' ({c.kv_heads} for keys and values)' if kind == 'llama' else '') + f', context {c.ctx}, vocabulary {c.vocab:,}. Trained with gpub.', '',
-            '```python', 'from transformers import AutoModelForCausalLM, AutoTokenizer', 'tok, model = AutoTokenizer.from_pretrained(FOLDER), AutoModelForCausalLM.from_pretrained(FOLDER)',
-            f'print(tok.decode(model.generate(**tok({config.get("prompt", "")!r}, return_tensors="pt"), max_new_tokens=100)[0]))', '```', '']
-    seen = [f'- {k}: {v:,}' if type(v) is int else f'- {k}: {v}' for k, v in dict(source=data.get('source') and Path(data['source']).name, **{'tokens to learn from': data.get('train'), 'tokens held out': data.get('val'), 'tokens seen': rows[-1]['tokens'] if rows else None,
-            'fingerprint of the data': data.get('tokens'), 'fingerprint of the tokenizer': data.get('tokenizer')}).items() if v is not None]
-    if data.get('source') and Path(data['source'], 'manifest.json').is_file():
-        parts = {n: d['tokens'] for n, d in read_manifest(data['source'])['sources'].items()}
-        seen += [f'- of them {n}: {t:,} tokens, {t/sum(parts.values()):.1%}' for n, t in parts.items()]
+    "The model card of a run: data, loss, bill and limits; raises `GpubError` naming a file of the run whose values make no sense"
+    run, c, kind = Path(run), model.cfg, family(model.cfg); bill = 'No bill: the run did not finish, or was not made here.'
+    with _reading(run/'log.jsonl'):
+        rows = [r for r in read_log(run) if r.get('val_loss') is not None] if (run/'log.jsonl').is_file() else []
+        seen, loss = rows[-1]['tokens'] if rows else None, _loss_table(rows, config.get('unit', 'nats/token'))
+    if (run/'loss.png').is_file(): loss += '\n\n![loss](loss.png)'
+    with _reading(run/'config.json'):
+        data, m = _data_list(config.get('data', {}), seen), config.get('machine', {})
+        machine = m.get('gpu') or m.get('cpu', 'an unknown machine')
+    if (run/'bill.json').is_file():
+        with _reading(run/'bill.json'):
+            bill = _BILL.format(**read_json(run/'bill.json') | dict(machine=machine))
+    style, kv = ('a LLaMA-style model', f' ({c.kv_heads} for keys and values)') if kind == 'llama' else ('GPT-2 architecture', '')
+    only = ', and only the characters it was trained on' if config.get('unit') == 'nats/char' else ''
+    size = sum(p.numel() for p in model.parameters())
+    return _CARD.format(c=c, kind=kind, name=config.get('preset', 'model'), size=size, style=style, kv=kv, prompt=config.get('prompt', ''),
+                        data=data, loss=loss, bill=bill, only=only)
+
+@contextmanager
+def _reading(path):
+    "Odd values in one of a run's files, as one line that names it"
+    try: yield
+    except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError) as e:
+        if isinstance(e, GpubError): raise
+        raise GpubError(f"{path} is damaged ({f'it lacks {e}' if isinstance(e, KeyError) else first_line(e)}); restore it") from None
+
+def _loss_table(rows, unit):
+    "About ten validations of a run, the last among them"
+    if not rows: return 'No validation was logged.'
     few = rows[::max(1, len(rows)//10)]; few += [r for r in rows[-1:] if r not in few]
-    loss = [f'| step | tokens | validation, {unit} | bits per byte |', '|--:|--:|--:|--:|'] + [f"| {r['step']:,} | {r['tokens']:,} | {r['val_loss']:.4f} | {r['val_bpb']:.4f} |" for r in few] if rows else ['No validation was logged.']
-    if Path(run, 'loss.png').is_file(): loss += ['', '![loss](loss.png)']
-    bill, m = read_json(Path(run, 'bill.json')) if Path(run, 'bill.json').is_file() else None, config.get('machine', {})
-    cost = [f"{bill['hours']:.3g} hours at ${bill['usd_per_hour']:.2f} ({bill['price_source']}): ${bill['usd']:.2f}; {bill['tok_s']:,.0f} tokens a second on {m.get('gpu') or m.get('cpu', 'an unknown machine')}."] if bill else ['No bill: the run did not finish, or was not made here.']
-    limits = [f'It continues text and does nothing else: it follows no instructions, knows no facts for certain, and was checked for neither safety nor bias. It reads at most {c.ctx} tokens'
-              + (', and only the characters it was trained on.' if unit == 'nats/char' else '.') + ' What the data contained, good and bad, it may repeat.']
-    return '\n'.join([*head, '## Data', '', *(seen or ['Not recorded.']), '', '## Loss', '', *loss, '', '## Bill', '', *cost, '', '## Limits', '', *limits, ''])
+    lines = [f"| {r['step']:,} | {r['tokens']:,} | {r['val_loss']:.4f} | {r['val_bpb']:.4f} |" for r in few]
+    return '\n'.join([f'| step | tokens | validation, {unit} | bits per byte |', '|--:|--:|--:|--:|', *lines])
+
+def _data_list(data, seen):
+    "What a run learned from: its config's entry, and the sources where the shards are at hand"
+    source = data.get('source')
+    said = {'source': source and Path(source).name,
+            'tokens to learn from': data.get('train'), 'tokens held out': data.get('val'), 'tokens seen': seen,
+            'fingerprint of the data': data.get('tokens'), 'fingerprint of the tokenizer': data.get('tokenizer')}
+    lines = [f'- {k}: {v:,}' if type(v) is int else f'- {k}: {v}' for k, v in said.items() if v is not None]
+    if source and (manifest := Path(source, 'manifest.json')).is_file():
+        with _reading(manifest):
+            parts = {n: d['tokens'] for n, d in read_manifest(source)['sources'].items()}; total = sum(parts.values())
+            lines += [f'- of them {n}: {t:,} tokens, {t/total:.1%}' for n, t in parts.items()]
+    return '\n'.join(lines) or 'Not recorded.'
 
 def export_run(
     run,         # a run folder
@@ -171,7 +234,8 @@ def export_run(
 ): # the folder
     "A trained run as a Hugging Face folder with its card; raises `GpubError` when the run holds no model or the folder is not empty"
     model, tok, config = load_run(run, step, 'cpu')
-    return export_model(model, tok, folder, model_card(run, model, config), limit, gguf, [p for p in [Path(run, 'loss.png')] if p.is_file()])
+    pictures = [p for p in [Path(run, 'loss.png')] if p.is_file()]
+    return export_model(model, tok, folder, model_card(run, model, config), limit, gguf, pictures)
 
 # %% ../nbs/lib/hub.ipynb #bcbbb452
 def push(
@@ -182,14 +246,15 @@ def push(
     say=print,     # told what goes where, in one line
 ): # address of the model
     "Upload to the Hugging Face Hub with the token in HF_TOKEN; raises `GpubError` without one, and for whatever the Hub refuses"
-    folder = Path(folder); url = f'https://huggingface.co/{repo}'
+    folder, token, url = Path(folder), os.environ.get('HF_TOKEN'), f'https://huggingface.co/{repo}'
     if not re.fullmatch(r'[\w.-]+/[\w.-]+', repo): raise GpubError(f'a repository is called OWNER/NAME, got {repo!r}')
     if not (folder/'config.json').is_file() or not ((folder/WEIGHTS).is_file() or (folder/INDEX).is_file()):
         raise GpubError(f'{folder} is not an exported model (no config.json and weights): make one with gpub export')
-    files = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith('.')); size = sum(p.stat().st_size for p in files)
-    if not (dry_run or (token := os.environ.get('HF_TOKEN'))):
+    if not (token or dry_run):
         raise GpubError('HF_TOKEN is not set: put an access token with write permission there (https://huggingface.co/settings/tokens)')
-    say(f"{'would upload' if dry_run else 'uploading'} {len(files)} files, {size/1e6:,.1f} MB, to {url} ({'private' if private else 'public'}): {', '.join(p.name for p in files)}")
+    files = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith('.')); size = sum(p.stat().st_size for p in files)
+    doing, kind = 'would upload' if dry_run else 'uploading', 'private' if private else 'public'
+    say(f"{doing} {len(files)} files, {size/1e6:,.1f} MB, to {url} ({kind}): {', '.join(p.name for p in files)}")
     if dry_run: return url
     try: from huggingface_hub import HfApi
     except ImportError: raise GpubError("uploading needs huggingface_hub: pip install 'gpub[hub]'") from None
@@ -198,5 +263,5 @@ def push(
         api.create_repo(repo, private=private, exist_ok=True)
         api.upload_folder(repo_id=repo, folder_path=str(folder), allow_patterns=[p.name for p in files])
     except Exception as e:
-        raise GpubError(f'the Hub refused: {(str(e).strip() or type(e).__name__).splitlines()[0]}'.replace(token, '***')) from None # its errors are of many kinds
+        raise GpubError(f"the Hub refused: {first_line(str(e).replace(token, '***') or e)}") from None # its errors are of many kinds
     return url

@@ -23,7 +23,8 @@ def outcomes(
     "What each question brought, by every metric of its kind; raises `GpubError` where a log-likelihood is no number"
     for item, pairs in zip(items, answers, strict=True):
         if not all(math.isfinite(ll) for ll, _ in pairs):
-            raise GpubError(f'the answers of {item.id} get {[ll for ll, _ in pairs]} nats: it computes no numbers, so there is no score; try gpub doctor')
+            nats = [ll for ll, _ in pairs]
+            raise GpubError(f'the answers of {item.id} get {nats} nats: it computes no numbers, so there is no score; try gpub doctor')
     if kind == 'word': return dict(acc=np.array([float(pairs[0][1]) for pairs in answers]))
     lls = [np.array([ll for ll, _ in pairs]) for pairs in answers]
     if kind == 'mass':
@@ -76,7 +77,8 @@ def guesses(
     where, _ = Counter(r for i in items for r in i.right).most_common(1)[0]
     always = np.array([float(where in i.right) for i in items])
     longest = np.array([float(int(np.argmax([len(c) for c in i.choices])) in i.right) for i in items])
-    return {n: dict(acc=x, acc_norm=x) for n, x in (('uniform guess', chance), (f'always {"ABCDEFGHIJ"[where]}', always), ('longest answer', longest))}
+    named = {'uniform guess': chance, f'always {"ABCDEFGHIJ"[where]}': always, 'longest answer': longest}
+    return {n: dict(acc=x, acc_norm=x) for n, x in named.items()}
 
 # %% ../nbs/lib/report_card.ipynb #70a86736
 def against(
@@ -127,10 +129,12 @@ def paired(
     values, count = np.unique(b - a, return_counts=True); n, rng = len(a), np.random.default_rng(0)
     draws = np.concatenate([rng.multinomial(n, count/n, min(1000, rounds - i))@values for i in range(0, rounds, 1000)])/n
     low, high = np.quantile(draws, [.025, .975])
-    return dict(n=n, difference=float((b - a).mean()), se=float(draws.std(ddof=1)), low=float(low), high=float(high), not_better=float((draws <= 0).mean()))
+    return dict(n=n, difference=float((b - a).mean()), se=float(draws.std(ddof=1)), low=float(low), high=float(high),
+                not_better=float((draws <= 0).mean()))
 
 # %% ../nbs/lib/report_card.ipynb #52112513
-SIZES = dict(arc_easy=2376, arc_challenge=1172, hellaswag=10_042, mmlu=14_042, lambada=5153) # of the full test sets; not mc2, whose outcomes are no coin tosses
+# questions of the full test sets; not of mc2, whose outcomes are no coin tosses
+SIZES = dict(arc_easy=2376, arc_challenge=1172, hellaswag=10_042, mmlu=14_042, lambada=5153)
 
 def published(
     task:str,    # of `tasks.TASKS`
@@ -139,15 +143,16 @@ def published(
     "Stored scores of other models on a task, the course's own model first"
     folder = Path(folder or shipped())
     if not (folder/'peers.json').is_file(): return []
-    blog, case = read_json(folder/'published/benchmarks.json'), {c['id']: c for c in read_json(folder/'published/conflicts.json')['items']}['peer-metric']
-    metric = 'acc' if task == 'mmlu' else re.search(r'peers are (\w+)', case['decision'])[1] + f" ({case['status']})" # decided there, with the arithmetic
+    blog, conflicts = (read_json(folder/f'published/{n}.json') for n in ('benchmarks', 'conflicts'))
+    case = next(c for c in conflicts['items'] if c['id'] == 'peer-metric') # decided there, with the arithmetic
+    metric = 'acc' if task == 'mmlu' else re.search(r'peers are (\w+)', case['decision'])[1] + f" ({case['status']})"
     def about(rows): return [r for r in rows if r['benchmark'] == task and r['model'] != 'random' and r.get('stage', 'base') == 'base']
     def row(r, model, metric, source):
         p = r['score_pct']/100; se = math.sqrt(p*(1 - p)/SIZES[task]) if task in SIZES else math.nan
         return dict(model=model, metric=metric, score=p, se=se, source=source)
-    return [*(row(r, f"{r['model']} at {r['tokens']/1e9:.1f}B tokens", blog['metric_variant'], r['source'][0]) for r in about(blog['gpub'])),
-            *(row(r, r['model'], metric, r['source'][0]) for r in about(blog['peers'])),
-            *(row(r, r['model'], r['metric'], r['source']) for r in about(read_json(folder/'peers.json')['rows']))]
+    ours = [row(r, f"{r['model']} at {r['tokens']/1e9:.1f}B tokens", blog['metric_variant'], r['source'][0]) for r in about(blog['gpub'])]
+    beside = [row(r, r['model'], metric, r['source'][0]) for r in about(blog['peers'])]
+    return ours + beside + [row(r, r['model'], r['metric'], r['source']) for r in about(read_json(folder/'peers.json')['rows'])]
 
 # %% ../nbs/lib/report_card.ipynb #3b0da8fb
 def grade(
@@ -158,21 +163,25 @@ def grade(
     vocab=1,       # as for `guesses`
 ): # metric -> dict: score, se, low, high, controls, verdict
     "Everything about one task's score"
-    controls = guesses(items, kind, vocab) | {n: outcomes(items, a, kind) for n, a in (others or {}).items()}; out = {}
+    controls, out = guesses(items, kind, vocab) | {n: outcomes(items, a, kind) for n, a in (others or {}).items()}, {}
     for metric, x in outcomes(items, answers, kind).items():
-        (s, se), (low, high) = score(x), interval(x); beside = {n: against(x, c[metric]) for n, c in controls.items()}
+        (s, se), (low, high) = score(x), interval(x)
+        beside = {n: against(x, c[metric]) for n, c in controls.items()}
         out[metric] = dict(score=s, se=se, low=low, high=high, controls=beside, verdict=verdict(beside))
     return out
 
 def card(
     name:str,    # of the task
     result:dict, # its part of the results: n, shots, metrics, notes
+    peers=True,  # what was published of other models, below
 ): # Table
-    "A task's result as a table, published rows last; scores in percent, one standard error after each"
-    pct = lambda s, se=None: f'{100*s:.1f}' + ('' if se is None or math.isnan(se) else f' ± {100*se:.1f}'); rows = []
+    "A task's result as a table; scores in percent, one standard error after each"
+    def pct(s, se=math.nan): return f'{100*s:.1f}' + ('' if math.isnan(se) else f' ± {100*se:.1f}')
+    def beside(c): return f"model {100*c['difference']:+.1f} ± {100*c['se']:.1f}" + (': no difference shown' if c['same'] else '')
+    rows = []
     for metric, m in result['metrics'].items():
         rows.append(['this model', metric, pct(m['score'], m['se']), f"95%: {pct(m['low'])} to {pct(m['high'])}; {m['verdict']}"])
-        def beside(c): return f"model {100*c['difference']:+.1f} ± {100*c['se']:.1f}" + (': no difference shown' if c['same'] else '')
         rows += [[n, metric, pct(c['score']), beside(c)] for n, c in m['controls'].items()]
-    rows += [[r['model'], r['metric'], pct(r['score'], r['se']), f"published, {r['source']}"] for r in published(name)]
-    return Table(['', 'metric', 'score, %', ''], rows, '; '.join([f"{name}: {result['n']:,} questions, {result['shots']} shots", *result.get('notes', [])]))
+    if peers: rows += [[r['model'], r['metric'], pct(r['score'], r['se']), f"published, {r['source']}"] for r in published(name)]
+    title = '; '.join([f"{name}: {result['n']:,} questions, {result['shots']} shots", *result.get('notes', [])])
+    return Table(['', 'metric', 'score, %', ''], rows, title)

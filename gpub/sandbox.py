@@ -16,7 +16,8 @@ CAGE = r'''
 import sys, json, os
 job = json.loads(sys.stdin.buffer.read()); out = os.dup(1); null = os.open(os.devnull, os.O_RDWR)
 for fd in (0, 1, 2): os.dup2(null, fd)
-try: # Linux. New user and network namespaces: no way out, not even to localhost. Landlock: the kernel lets nothing be written, made, deleted or started
+# Linux. New user and network namespaces: no way out, not even to localhost. Landlock: the kernel lets nothing be written, made, deleted or started
+try:
     import ctypes; c = ctypes.CDLL(None); c.unshare(0x50000000); version = c.syscall(444, None, 0, 1)
     rules = c.syscall(444, ctypes.byref(ctypes.c_uint64(0x1ff3 | (version > 2) << 14)), 8, 0)
     if rules >= 0: c.prctl(38, 1, 0, 0, 0); c.syscall(446, rules, 0)
@@ -26,11 +27,11 @@ try:
     for what, n in (('AS', job['bytes']), ('CPU', job['seconds']), ('FSIZE', 4096), ('CORE', 0), ('NPROC', 0)):
         resource.setrlimit(getattr(resource, 'RLIMIT_' + what), (n, n + (what == 'CPU')))
 except ImportError: pass
-write, leave = os.write, os._exit
+write, leave, writing = os.write, os._exit, os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 barred = 'socket.', 'subprocess.', 'ctypes.', 'shutil.', 'pty.', 'ftplib.', 'http.', 'urllib.', 'winreg.', 'mmap.', 'signal.', 'os.'
 def refuse(event, args):
     bad = event.startswith(barred) and event not in ('os.listdir', 'os.scandir', 'os.walk', 'os.fwalk')
-    if event == 'open': bad = isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC) or isinstance(args[0], int)
+    if event == 'open': bad = isinstance(args[0], int) or isinstance(args[2], int) and args[2] & writing
     if event == 'import' and args[0] in ('_posixsubprocess', '_ctypes'): bad, event = True, 'import of ' + args[0]
     if bad: raise PermissionError(f'{event} is refused')
 sys.addaudithook(refuse)
@@ -59,8 +60,8 @@ def run_python(
     word, started = secrets.token_hex(8), time.perf_counter()
     job = json.dumps(dict(code=code, seconds=seconds, bytes=memory_mb << 20, word=word)).encode()
     with tempfile.TemporaryDirectory(prefix='gpub-') as empty, tempfile.TemporaryFile() as out: # a file can be kept small, a pipe cannot
-        p = subprocess.Popen([sys.executable, '-I', '-S', '-c', CAGE], stdin=subprocess.PIPE, stdout=out, stderr=subprocess.DEVNULL, cwd=empty,
-                             env={k: v for k, v in os.environ.items() if k == 'SYSTEMROOT'}, start_new_session=True)
+        p = subprocess.Popen([sys.executable, '-I', '-S', '-c', CAGE], stdin=subprocess.PIPE, stdout=out, stderr=subprocess.DEVNULL,
+                             cwd=empty, env={k: v for k, v in os.environ.items() if k == 'SYSTEMROOT'}, start_new_session=True)
         try: p.communicate(job, timeout=clock or 3*seconds + 2)
         except subprocess.TimeoutExpired:
             os.killpg(p.pid, signal.SIGKILL) if hasattr(os, 'killpg') else p.kill(); p.communicate()

@@ -13,7 +13,9 @@ from .tokenizer import GPT2_PATTERN, CharTokenizer
 from .translate import family, row_sizes, to_tokenizer
 
 # %% ../nbs/lib/to_gguf.ipynb #cdd3f60e
-GGUF_NAMES = {'attn.proj': 'attn_output', 'ffn.gate': 'ffn_gate', 'ffn.up': 'ffn_up', 'ffn.down': 'ffn_down', 'norm1': 'attn_norm', 'norm2': 'ffn_norm', 'tok': 'token_embd', 'pos': 'position_embd', 'norm': 'output_norm', 'head': 'output'}
+GGUF_NAMES = {'norm1': 'attn_norm', 'attn.qkv': 'attn_qkv', 'attn.proj': 'attn_output',
+              'norm2': 'ffn_norm', 'ffn.gate': 'ffn_gate', 'ffn.up': 'ffn_up', 'ffn.down': 'ffn_down',
+              'tok': 'token_embd', 'pos': 'position_embd', 'norm': 'output_norm', 'head': 'output'}
 
 def neighbours(
     w,         # (heads x d, ...) rows of queries or keys in Hugging Face's order
@@ -31,8 +33,9 @@ def gguf_tensors(
         m = re.fullmatch(r'(?:blocks\.(\d+)\.)?(.+)\.(weight|bias)', name); start = f'blk.{m[1]}.' if m[1] else ''
         if m[2] == 'attn.qkv' and family(cfg) == 'llama':
             q, k, v = t.split(row_sizes(cfg))
-            out |= {f'{start}attn_q.weight': neighbours(q, cfg.heads), f'{start}attn_k.weight': neighbours(k, cfg.kv_heads), f'{start}attn_v.weight': v}
-        else: out[f"{start}{GGUF_NAMES.get(m[2], 'attn_qkv')}.{m[3]}"] = t
+            for letter, rows in dict(q=neighbours(q, cfg.heads), k=neighbours(k, cfg.kv_heads), v=v).items():
+                out[f'{start}attn_{letter}.weight'] = rows
+        else: out[f'{start}{GGUF_NAMES[m[2]]}.{m[3]}'] = t
     return {k: t.detach().cpu().float().contiguous().numpy() for k, t in out.items()}
 
 def write_gguf(
@@ -52,20 +55,21 @@ def write_gguf(
     w.add_head_count(c.heads)
     w.add_vocab_size(c.vocab)
     if kind == 'llama':
-        w.add_feed_forward_length(c.ffn)
-        w.add_head_count_kv(c.kv_heads)
-        w.add_layer_norm_rms_eps(c.norm_eps)
-        w.add_rope_freq_base(c.rope_base)
-        w.add_rope_dimension_count(c.head_size)
+        w.add_feed_forward_length(c.ffn); w.add_head_count_kv(c.kv_heads); w.add_layer_norm_rms_eps(c.norm_eps)
+        w.add_rope_freq_base(c.rope_base); w.add_rope_dimension_count(c.head_size)
     else: w.add_feed_forward_length(4*c.width); w.add_layer_norm_eps(1e-5)
     if isinstance(tok, CharTokenizer): w.add_tokenizer_model('none')
-    else:
-        d = json.loads(to_tokenizer(tok).to_str()); names = sorted((ids := d['model']['vocab'] | tok.specials), key=ids.get)
-        w.add_tokenizer_model('gpt2'); w.add_tokenizer_pre('gpt-2' if tok.pattern == GPT2_PATTERN else 'llama-bpe'); w.add_token_list(names)
-        w.add_token_types([gguf.TokenType.CONTROL if n in tok.specials else gguf.TokenType.NORMAL for n in names])
-        w.add_token_merges([m if isinstance(m, str) else ' '.join(m) for m in d['model']['merges']])
-        if tok.end is not None: w.add_eos_token_id(tok.end)
-        w.add_add_bos_token(False)
+    else: _add_words(w, tok)
     for name, t in gguf_tensors(model).items(): w.add_tensor(name, t)
     w.write_header_to_file(); w.write_kv_data_to_file(); w.write_tensors_to_file(); w.close()
     return Path(path)
+
+def _add_words(w, tok):
+    "The tokens of byte pairs, their kinds and merges"
+    from gguf import TokenType
+    d = json.loads(to_tokenizer(tok).to_str()); ids = d['model']['vocab'] | tok.specials; names = sorted(ids, key=ids.get)
+    w.add_tokenizer_model('gpt2'); w.add_tokenizer_pre('gpt-2' if tok.pattern == GPT2_PATTERN else 'llama-bpe'); w.add_token_list(names)
+    w.add_token_types([TokenType.CONTROL if n in tok.specials else TokenType.NORMAL for n in names])
+    w.add_token_merges([m if isinstance(m, str) else ' '.join(m) for m in d['model']['merges']])
+    if tok.end is not None: w.add_eos_token_id(tok.end)
+    w.add_add_bos_token(False)

@@ -14,13 +14,20 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from .core import GpubError, first_line, read_json, write_atomic
 from .gpt import GPTConfig
 from .llama import LlamaConfig, build
+from .sizes import anatomy
 from .tokenizer import GPT2_PATTERN, BPETokenizer, CharTokenizer, load_tokenizer
 
 # %% ../nbs/lib/translate.ipynb #0b343c69
-BLOCKS = {'gpt2': ('transformer.h.', {'norm1': 'ln_1', 'attn.qkv': 'attn.c_attn', 'attn.proj': 'attn.c_proj', 'norm2': 'ln_2', 'ffn.up': 'mlp.c_fc', 'ffn.down': 'mlp.c_proj'}),
-          'llama': ('model.layers.', {'norm1': 'input_layernorm', 'attn.qkv': 'self_attn.q_proj self_attn.k_proj self_attn.v_proj', 'attn.proj': 'self_attn.o_proj', 'norm2': 'post_attention_layernorm',
-                                      'ffn.gate': 'mlp.gate_proj', 'ffn.up': 'mlp.up_proj', 'ffn.down': 'mlp.down_proj'})}
-OUTSIDE = {'gpt2': {'tok': 'transformer.wte', 'pos': 'transformer.wpe', 'norm': 'transformer.ln_f', 'head': 'lm_head'}, 'llama': {'tok': 'model.embed_tokens', 'norm': 'model.norm', 'head': 'lm_head'}}
+BLOCKS = { # (what the name of a block begins with, our part -> theirs)
+    'gpt2': ('transformer.h.', {
+        'norm1': 'ln_1', 'attn.qkv': 'attn.c_attn', 'attn.proj': 'attn.c_proj',
+        'norm2': 'ln_2', 'ffn.up': 'mlp.c_fc', 'ffn.down': 'mlp.c_proj'}),
+    'llama': ('model.layers.', {
+        'norm1': 'input_layernorm', 'attn.qkv': 'self_attn.q_proj self_attn.k_proj self_attn.v_proj', 'attn.proj': 'self_attn.o_proj',
+        'norm2': 'post_attention_layernorm', 'ffn.gate': 'mlp.gate_proj', 'ffn.up': 'mlp.up_proj', 'ffn.down': 'mlp.down_proj'})}
+OUTSIDE = {
+    'gpt2': {'tok': 'transformer.wte', 'pos': 'transformer.wpe', 'norm': 'transformer.ln_f', 'head': 'lm_head'},
+    'llama': {'tok': 'model.embed_tokens', 'norm': 'model.norm', 'head': 'lm_head'}}
 
 def family(
     cfg, # `GPTConfig` or `LlamaConfig`
@@ -61,25 +68,35 @@ def from_theirs(
     cfg,          # of the model that is wanted
     tensors:dict, # name -> tensor, as in their files
 ): # `GPT` or `Llama` with these weights, fp32
-    "A model of ours with their weights; raises `GpubError` naming tensors that are missing, too many, of another shape or quantized"
+    "A model with their weights; raises `GpubError` naming tensors that are missing, too many, of another shape, quantized or not finite"
+    kind, wanted, held = family(cfg), anatomy(cfg).params, sum(t.numel() for t in tensors.values())
+    if cfg.layers > len(tensors) or wanted > 2*held: # a damaged config may ask for anything: nothing of that size is built
+        raise GpubError(f'config.json asks for {wanted:,} parameters, the weights hold {held:,}: {_really(tensors, cfg)}')
     with torch.device('meta'): model = build(cfg)
-    left, state = known_names(tensors, family(cfg)), {}
+    left, state = known_names(tensors, kind), {}
     for name, want in model.state_dict().items():
         names, turned = their_names(name, cfg)
         if gone := [n for n in names if n not in left]: raise GpubError(f'the weights lack {gone[0]!r}: {_really(tensors, cfg)}')
-        t = torch.cat([left.pop(n) for n in names]) if len(names) > 1 else left.pop(names[0])
-        t = t.T if turned else t
-        if not t.is_floating_point():
-            raise GpubError(f'{names[0]} holds {str(t.dtype).removeprefix("torch.")}: quantized weights are not read here; fetch the model in bf16 or fp32')
+        parts = [_usable(n, left.pop(n)) for n in names]; t = torch.cat(parts) if len(parts) > 1 else parts[0]; t = t.T if turned else t
         if t.shape != want.shape: raise GpubError(f'{names[0]} has shape {tuple(t.shape)}, config.json asks for {tuple(want.shape)}')
         state[name] = t
     head = left.pop('lm_head.weight', None) if cfg.tied else None
     if head is not None and not torch.equal(head, state['tok.weight']):
         raise GpubError('config.json says that the head is tied to the embedding, but the weights have another lm_head.weight')
     if not getattr(cfg, 'bias', True): left = {k: v for k, v in left.items() if not (k.endswith('.bias') and not v.any())}
-    if left: raise GpubError(f'the weights hold {len(left)} tensors this {family(cfg)} has no place for: {", ".join(sorted(left)[:3])}')
+    if left: raise GpubError(f'the weights hold {len(left)} tensors this {kind} has no place for: {", ".join(sorted(left)[:3])}')
     model.to_empty(device='cpu').load_state_dict(state)
     return model.eval()
+
+def _usable(name, t):
+    "A tensor of theirs that one can compute with"
+    if not t.is_floating_point() or t.element_size() < 2:
+        kind = str(t.dtype).removeprefix('torch.')
+        raise GpubError(f'{name} holds {kind}: quantized weights are not read here; fetch the model in bf16 or fp32')
+    if bad := t.numel() - int(t.isfinite().sum()):
+        raise GpubError(f'{name} has NaN or infinity at {bad:,} of its {t.numel():,} places: nothing can be computed with it; '
+                        'take an earlier model')
+    return t
 
 def _really(tensors, cfg):
     "What weights seem to be that are not what their config says"
@@ -103,28 +120,35 @@ def to_config(
 ): # the content of config.json
     "A config as `transformers` writes it; under `gpub` what it has no word for"
     specials = getattr(tok, 'specials', {}); end = getattr(tok, 'end', None)
-    shared = dict(vocab_size=cfg.vocab, tie_word_embeddings=cfg.tied, initializer_range=cfg.init_std, bos_token_id=None, eos_token_id=end, pad_token_id=specials.get('<|pad|>', end), dtype='float32', use_cache=True,
-                  gpub={k: getattr(cfg, k) for k in EXTRA if hasattr(cfg, k)})
+    extra = {k: getattr(cfg, k) for k in EXTRA if hasattr(cfg, k)}
+    shared = dict(vocab_size=cfg.vocab, tie_word_embeddings=cfg.tied, initializer_range=cfg.init_std, dtype='float32', use_cache=True,
+                  bos_token_id=None, eos_token_id=end, pad_token_id=specials.get('<|pad|>', end), gpub=extra)
     if family(cfg) == 'gpt2':
-        return dict(architectures=['GPT2LMHeadModel'], model_type='gpt2', n_positions=cfg.ctx, n_embd=cfg.width, n_layer=cfg.layers, n_head=cfg.heads, n_inner=None, activation_function='gelu_new',
-                    layer_norm_epsilon=1e-5, resid_pdrop=0., embd_pdrop=0., attn_pdrop=0., **shared)
-    return dict(architectures=['LlamaForCausalLM'], model_type='llama', hidden_size=cfg.width, intermediate_size=cfg.ffn, num_hidden_layers=cfg.layers, num_attention_heads=cfg.heads, num_key_value_heads=cfg.kv_heads,
-                head_dim=cfg.head_size, max_position_embeddings=cfg.ctx, rms_norm_eps=cfg.norm_eps, rope_theta=cfg.rope_base, rope_parameters=dict(rope_type='default', rope_theta=cfg.rope_base),
+        return dict(architectures=['GPT2LMHeadModel'], model_type='gpt2',
+                    n_positions=cfg.ctx, n_embd=cfg.width, n_layer=cfg.layers, n_head=cfg.heads, n_inner=None,
+                    activation_function='gelu_new', layer_norm_epsilon=1e-5, resid_pdrop=0., embd_pdrop=0., attn_pdrop=0., **shared)
+    return dict(architectures=['LlamaForCausalLM'], model_type='llama',
+                max_position_embeddings=cfg.ctx, hidden_size=cfg.width, intermediate_size=cfg.ffn, num_hidden_layers=cfg.layers,
+                num_attention_heads=cfg.heads, num_key_value_heads=cfg.kv_heads, head_dim=cfg.head_size,
+                rope_theta=cfg.rope_base, rope_parameters=dict(rope_type='default', rope_theta=cfg.rope_base), rms_norm_eps=cfg.norm_eps,
                 hidden_act='silu', attention_bias=False, mlp_bias=False, attention_dropout=0., **shared)
 
 EXTRA = ('bias', 'init_std', 'embed_std')
-WANTED = {'gpt2': dict(activation_function=('gelu_new', ('gelu_new', 'gelu_pytorch_tanh')), layer_norm_epsilon=(1e-5, (1e-5,)), scale_attn_weights=(True, (True,)), add_cross_attention=(False, (False,)), scale_attn_by_inverse_layer_idx=(False, (False,)), quantization_config=(None, (None,))),
-          'llama': dict(hidden_act=('silu', ('silu', 'swish')), attention_bias=(False, (False, None)), mlp_bias=(False, (False, None)), sliding_window=(None, (None,)), quantization_config=(None, (None,)))} # setting -> (its default, what we can do)
+WANTED = { # setting -> what it is if nothing is said, and what else we can do
+    'gpt2': dict(activation_function=('gelu_new', 'gelu_pytorch_tanh'), layer_norm_epsilon=(1e-5,), scale_attn_weights=(True,),
+                 add_cross_attention=(False,), scale_attn_by_inverse_layer_idx=(False,), quantization_config=(None,)),
+    'llama': dict(hidden_act=('silu', 'swish'), attention_bias=(False, None), mlp_bias=(False, None),
+                  sliding_window=(None,), quantization_config=(None,))}
 
 def from_config(
     c:dict, # the content of a config.json
 ): # `GPTConfig` or `LlamaConfig`
     "What a Hugging Face config describes; raises `GpubError` naming the family or the setting that we do not have"
     kind = c.get('model_type') if isinstance(c, dict) else None
-    if kind not in BLOCKS: raise GpubError(f"model_type is {kind!r}: gpub imports {' and '.join(BLOCKS)}")
-    for k, (usual, fine) in WANTED[kind].items():
-        if (v := c.get(k, usual)) not in fine:
-            raise GpubError(f"config.json says {k} = {v!r}; gpub's {kind} has {'none' if fine[0] is None else f'only {fine[0]!r}'}")
+    if not isinstance(kind, str) or kind not in BLOCKS: raise GpubError(f"model_type is {kind!r}: gpub imports {' and '.join(BLOCKS)}")
+    for k, fine in WANTED[kind].items():
+        if (v := c.get(k, fine[0])) in fine: continue
+        raise GpubError(f"config.json says {k} = {v!r}; gpub's {kind} has {'none' if fine[0] is None else f'only {fine[0]!r}'}")
     try: return (_gpt_settings if kind == 'gpt2' else _llama_settings)(c)
     except KeyError as e: raise GpubError(f'config.json of this {kind} lacks {e}') from None
     except (AttributeError, TypeError, ZeroDivisionError) as e: raise GpubError(f'config.json of this {kind} makes no sense: {e}') from None
@@ -132,23 +156,26 @@ def from_config(
 def _extra(c): return {k: v for k, v in c.get('gpub', {}).items() if k in EXTRA}
 
 def _gpt_settings(c):
-    if c.get('n_inner') not in (None, 4*c['n_embd']):
-        raise GpubError(f"config.json says n_inner = {c['n_inner']}; gpub's gpt2 has only 4 x n_embd = {4*c['n_embd']}")
-    return GPTConfig(vocab=c['vocab_size'], ctx=c['n_positions'], width=c['n_embd'], layers=c['n_layer'], heads=c['n_head'], tied=c.get('tie_word_embeddings', True), **_extra(c))
+    width, inner = c['n_embd'], c.get('n_inner')
+    if inner not in (None, 4*width): raise GpubError(f"config.json says n_inner = {inner}; gpub's gpt2 has only 4 x n_embd = {4*width}")
+    return GPTConfig(vocab=c['vocab_size'], ctx=c['n_positions'], width=width, layers=c['n_layer'], heads=c['n_head'],
+                     tied=c.get('tie_word_embeddings', True), **_extra(c))
 
 def _llama_settings(c):
-    said = [d for k in ('rope_parameters', 'rope_scaling') if (d := c.get(k))]
-    rope = {k: v for d in said for k, v in d.items()} # the second is the older way
-    if kind := next((t for d in said if (t := d.get('rope_type', d.get('type', 'default'))) != 'default'), None):
-        raise GpubError(f"config.json asks for rope scaling ({kind!r}); gpub's llama turns by plain angles only")
+    said = [c[k] for k in ('rope_parameters', 'rope_scaling') if c.get(k)] # the second is the older way
+    rope, kinds = {k: v for d in said for k, v in d.items()}, [d.get('rope_type', d.get('type', 'default')) for d in said]
+    if odd := [k for k in kinds if k != 'default']:
+        raise GpubError(f"config.json asks for rope scaling ({odd[0]!r}); gpub's llama turns by plain angles only")
     if (p := rope.get('partial_rotary_factor', c.get('partial_rotary_factor', 1))) not in (1, None):
         raise GpubError(f"config.json says partial_rotary_factor = {p}; gpub's llama turns all channels")
-    h, d = c['num_attention_heads'], c['hidden_size']//c['num_attention_heads']
-    if c.get('head_dim') not in (None, d):
-        raise GpubError(f"config.json says head_dim = {c['head_dim']}; gpub's llama has only hidden_size / heads = {d}")
-    base = rope.get('rope_theta', c.get('rope_theta', 10_000.))
-    return LlamaConfig(vocab=c['vocab_size'], ctx=c['max_position_embeddings'], width=c['hidden_size'], layers=c['num_hidden_layers'], heads=h, kv_heads=c.get('num_key_value_heads') or h, ffn=c['intermediate_size'],
-                       tied=c.get('tie_word_embeddings', False), rope_base=base, norm_eps=c.get('rms_norm_eps', 1e-6), **_extra(c))
+    ctx, width, heads = c['max_position_embeddings'], c['hidden_size'], c['num_attention_heads']
+    if ctx > 1 << 24:
+        raise GpubError(f'config.json says max_position_embeddings = {ctx:,}; gpub counts positions in fp32, exact up to {1 << 24:,}')
+    if c.get('head_dim') not in (None, width//heads):
+        raise GpubError(f"config.json says head_dim = {c['head_dim']}; gpub's llama has only hidden_size / heads = {width//heads}")
+    return LlamaConfig(vocab=c['vocab_size'], ctx=ctx, width=width, layers=c['num_hidden_layers'], heads=heads,
+                       kv_heads=c.get('num_key_value_heads') or heads, ffn=c['intermediate_size'], tied=c.get('tie_word_embeddings', False),
+                       rope_base=rope.get('rope_theta', c.get('rope_theta', 10_000.)), norm_eps=c.get('rms_norm_eps', 1e-6), **_extra(c))
 
 # %% ../nbs/lib/translate.ipynb #efe6ab4d
 def to_tokenizer(
@@ -172,28 +199,53 @@ def write_tokenizer(
     write_atomic(Path(folder)/'tokenizer.json', to_tokenizer(tok).to_str(pretty=True))
     specials = getattr(tok, 'specials', {}); end = next((s for s, i in specials.items() if i == tok.end), None)
     words = {k: v for k, v in dict(eos_token=end, pad_token='<|pad|>' if '<|pad|>' in specials else end).items() if v}
-    write_atomic(Path(folder)/'tokenizer_config.json', json.dumps(dict(tokenizer_class='PreTrainedTokenizerFast', model_max_length=ctx, clean_up_tokenization_spaces=False, **words), indent=1) + '\n')
+    said = dict(tokenizer_class='PreTrainedTokenizerFast', model_max_length=ctx, clean_up_tokenization_spaces=False, **words)
+    write_atomic(Path(folder)/'tokenizer_config.json', json.dumps(said, indent=1) + '\n')
 
 def read_tokenizer(
     folder, # with tokenizer.json, or vocab.json and merges.txt
 ): # a tokenizer, None where there is none
-    "The tokenizer of a Hugging Face folder; raises `GpubError` for one of another kind"
-    folder = Path(folder)
-    if not (folder/'tokenizer.json').is_file():
-        return load_tokenizer(folder) if (folder/'merges.txt').is_file() and (folder/'vocab.json').is_file() else None
-    d = read_json(folder/'tokenizer.json')
-    model, cut = (x if isinstance(x, dict) else {} for x in ((d.get(k) if isinstance(d, dict) else None) for k in ('model', 'pre_tokenizer')))
-    if model.get('type') == 'BPE' and cut.get('type') == 'ByteLevel' and cut.get('use_regex', True) and not cut.get('add_prefix_space', True): # GPT-2's own: the pattern is not in the file but in the library
-        try: tok = Tokenizer.from_str(json.dumps(d))
-        except Exception as e:
-            raise GpubError(f'{folder}/tokenizer.json is not a whole tokenizer file ({first_line(e)}); fetch it again') from None # tokenizers raises nothing narrower
-        tok.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(GPT2_PATTERN), 'isolated'), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-        return BPETokenizer(tok)
-    if model.get('type') != 'WordLevel': return load_tokenizer(folder)
-    vocab = model.get('vocab')
+    "The tokenizer of a Hugging Face folder; raises `GpubError` for one of another kind, and for one that does not give every text back"
+    folder = Path(folder); path = folder/'tokenizer.json'
+    if not path.is_file(): return load_tokenizer(folder) if (folder/'merges.txt').is_file() and (folder/'vocab.json').is_file() else None
+    d = read_json(path)
+    model = d.get('model') if isinstance(d, dict) else None
+    kind = model.get('type') if isinstance(model, dict) else None
+    if kind not in ('BPE', 'WordLevel'): return load_tokenizer(path)
+    if n := d.get('normalizer'):
+        raise GpubError(f'{path} changes a text before it is cut (normalizer {str(n)[:60]}), so decoding would not give it back: '
+                        'it is not read here')
+    d |= dict(truncation=None, padding=None) # those are for batches
+    return _characters(path, d) if kind == 'WordLevel' else _byte_pairs(path, d)
+
+def _broken(path, why): return GpubError(f'{path} is not a whole tokenizer file ({why}); fetch it again')
+
+def _rust(path, d):
+    try: return Tokenizer.from_str(json.dumps(d))
+    except Exception as e: raise _broken(path, first_line(e)) from None # tokenizers raises nothing narrower
+
+def _byte_pairs(path, d):
+    if odd := [k for k in ('continuing_subword_prefix', 'end_of_word_suffix') if d['model'].get(k)]:
+        raise GpubError(f"{path} has {odd[0]} = {d['model'][odd[0]]!r}: gpub reads byte pairs that give every text back")
+    d['model']['dropout'] = None # for training only: it draws other ids each time
+    tok, cut = _rust(path, d), d.get('pre_tokenizer') or {}
+    if odd := [t['content'] for t in d.get('added_tokens', []) if not t['special']]:
+        raise GpubError(f'{path} has {odd[0]!r} as a token that is not special, to be cut out of any text first: that is not done here')
+    # GPT-2's own: the library knows the pattern, the file does not
+    if cut.get('type') == 'ByteLevel' and cut.get('use_regex', True) and not cut.get('add_prefix_space', True):
+        to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        tok.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(GPT2_PATTERN), 'isolated'), to_bytes])
+    return BPETokenizer(tok)
+
+def _characters(path, d):
+    vocab = d['model'].get('vocab')
     if not isinstance(vocab, dict) or not vocab or any(type(i) is not int for i in vocab.values()):
-        raise GpubError(f'{folder}/tokenizer.json is not a whole tokenizer file (no vocabulary of texts and ids); fetch it again')
+        raise _broken(path, 'no vocabulary of texts and ids')
     chars = sorted(vocab, key=vocab.get)
     if any(len(c) != 1 for c in chars) or [vocab[c] for c in chars] != list(range(len(chars))):
-        raise GpubError(f'{folder}: its tokenizer knows words, such as {max(chars, key=len)!r}; gpub has characters and byte pairs')
-    return CharTokenizer(chars)
+        raise GpubError(f'{path} knows words, such as {max(chars, key=len)!r}; gpub has characters and byte pairs')
+    tok, fast = CharTokenizer(chars), _rust(path, d)
+    try: ids = fast.encode(tok.chars, add_special_tokens=False).ids
+    except Exception: ids = None # it finds no word for what it did not cut
+    if ids != list(range(tok.vocab)): raise GpubError(f'{path} has a vocabulary of characters, but does not cut a text into them')
+    return tok
