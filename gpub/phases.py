@@ -52,8 +52,9 @@ class Gate(Config):
         "Whether a value is between the limits; None, never measured, is not"
         return value is not None and (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
     def __str__(self):
-        bounds = ' to '.join(f'{v:,.6g}' for v in (self.least, self.most) if v is not None)
-        return f"{self.metric} {'' if None not in (self.least, self.most) else 'at least ' if self.most is None else 'at most '}{bounds}" + (', always' if self.when == 'always' else '')
+        limits = [f'{v:,.6g}' for v in (self.least, self.most) if v is not None]
+        side = '' if len(limits) == 2 else 'at most ' if self.least is None else 'at least '
+        return f"{self.metric} {side}{' to '.join(limits)}" + (', always' if self.when == 'always' else '')
 
 @dataclass(frozen=True, kw_only=True)
 class Phase(Config):
@@ -75,7 +76,8 @@ class Phase(Config):
         if type(self.usd) not in (int, float) or not 0 < self.usd < math.inf:
             raise GpubError(f'phase {self.name} has a budget of {self.usd!r} dollars: it must be above 0')
         if extra := sorted(set(self.settings) - set(CHANGEABLE)):
-            raise GpubError(f"phase {self.name} changes {', '.join(extra)}: between phases only what leaves the result alone may change ({', '.join(CHANGEABLE)})")
+            raise GpubError(f"phase {self.name} changes {', '.join(extra)}: between phases only what leaves the result alone may change "
+                            f"({', '.join(CHANGEABLE)})")
         if any(g.metric == 'sample' for g in self.gates) and self.until not in self.milestones:
             raise GpubError(f'phase {self.name} has a gate on its sample, but writes none at its end: add {self.until} to its milestones')
 
@@ -254,8 +256,10 @@ class Walk:
         margin, spent, total = self.ahead()*self.run.usd_per_hour/3600, self.usd(), self.run.ledger.usd()
         if self.max_usd is not None and total + margin > self.max_usd: return 'stop', f'--max-usd {self.max_usd:g} is reached', True
         if spent + margin <= self.phase.usd: return None
-        left = self.phase.until - s.n; rest = left*self.seen['train']/(s.n - self.began)/3600*self.run.usd_per_hour
-        return 'stop', f'the budget of {money(self.phase.usd)} is used up; the other {left:,} steps would cost about {money(rest)}: give the phase a larger one, or a faster machine', False
+        left = self.phase.until - s.n
+        rest = left*self.seen['train']/(s.n - self.began)/3600*self.run.usd_per_hour
+        return 'stop', (f'the budget of {money(self.phase.usd)} is used up; the other {left:,} steps would cost about {money(rest)}: '
+                        'give the phase a larger one, or a faster machine'), False
 
     def gates(self,
         s # the newest `Step`, which has a row
@@ -367,7 +371,8 @@ def run_plan(
         raise GpubError(f'--max-usd must be above 0, got {max_usd!r}')
     todo = plan.phases[:plan.phases.index(plan.phase(until)) + 1] if until else plan.phases
     with (world := World.from_env()).joined(pick_device(world.device(how.get('device', 'auto')))): # several processes join once, not once a phase
-        return _walk_through(plan, todo, out, world, rate, accept, how, say, lambda phase, **kw: _one_phase(plan, phase, out, data, rate, max_usd, settings, each, progress, how | kw))
+        train = lambda phase, **kw: _one_phase(plan, phase, out, data, rate, max_usd, settings, each, progress, how | kw)
+        return _walk_through(plan, todo, out, world, rate, accept, how, say, train)
 
 def _walk_through(plan, todo, out, world, rate, accept, how, say, train):
     "Phase after phase; the last `Verdict`"
@@ -434,10 +439,11 @@ def plan_text(
     "A plan to read"
     rows = [['phase', 'steps', 'budget']] + [[p.name, f'{a:,}-{b:,}', money(p.usd)] for p, (_, a, b) in zip(plan.phases, plan.bounds())]
     if tok_s and usd_per_hour:
-        more = [[f"{f['hours']:,.2f}", money(f['usd']), money(f['total']), 'fits' if f['enough'] else f"ends at {f['ends']:,}"] for f in forecast(plan, tok_s, usd_per_hour)]
+        more = [[f"{f['hours']:,.2f}", money(f['usd']), money(f['total']), 'fits' if f['enough'] else f"ends at {f['ends']:,}"]
+                for f in forecast(plan, tok_s, usd_per_hour)]
         rows = [r + m for r, m in zip(rows, [['hours', 'forecast', 'in all', 'money'], *more])]
-    gates = ['gates', *('; '.join(map(str, p.gates)) for p in plan.phases)]
-    return '\n'.join([plan.about, '', *(f'{line}   {g}' for line, g in zip(columns(*rows), gates))])
+    gates = [f"{p.name}: {'; '.join(map(str, p.gates))}" for p in plan.phases if p.gates]
+    return '\n'.join([plan.about, '', *columns(*rows), '', 'gates', *gates])
 
 @click.command('run', epilog='Plans that come with gpub: ' + ', '.join(PLANS))
 @click.argument('plan')
