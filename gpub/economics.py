@@ -50,9 +50,9 @@ def card_table(
     rows = []
     for g in cards or [*GPUS.values(), *MORE.values()]:
         usd, where = hourly(g)
-        cost = ['', where, ''] if not usd else [f'{usd:.2f}', where, f'{g.peak*3600/usd/1e18:.2f}']
-        rows.append([g.name, f'{g.memory_gb:g}', g.format, f'{g.peak/1e12:g}', f'{g.bandwidth:,g}', *cost, g.sheet])
-    return Table(['card', 'GB', 'format', 'TFLOP/s', 'GB/s', '$ per hour', 'price from', 'EFLOP per $ at peak', 'data sheet'], rows)
+        cost = [f'{usd:.2f}', f'{g.peak*3600/usd/1e18:.2f}', where] if usd else ['', '', where]
+        rows.append([g.name, f'{g.memory_gb:g}', f'{g.peak/1e12:g} {g.format}', f'{g.bandwidth:,g}', *cost, g.sheet])
+    return Table(['card', 'GB', 'TFLOP/s', 'GB/s', '$ per hour', 'EFLOP per $ at peak', 'price from', 'data sheet'], rows)
 
 # %% ../nbs/season2/04_ten_lessons.ipynb #8548cb88
 def usd_per_billion(
@@ -106,7 +106,8 @@ def flag_table(
     "What each flag gained: published, and in every receipt there is"
     rows = []
     for rung, name in FLAGS.items():
-        blog, seen = lookup(f'ladder/ladder_1b/name={name}'), [(r, x) for r in ladders(folder) for x in r['rows'] if x['rung'] == rung and 'gain' in x]
+        blog = lookup(f'ladder/ladder_1b/name={name}')
+        seen = [(r, x) for r in ladders(folder) for x in r['rows'] if x['rung'] == rung and 'gain' in x]
         here = '; '.join(f"{x['gain'] - 1:+.1%} ({r['preset']}, {r['machine']['gpu'] or r['machine']['cpu']})" for r, x in seen)
         rows.append([rung, f"{blog['gain_pct']:+}%" if 'gain_pct' in blog else blog['gain'], here or 'not measured yet'])
     return Table(['flag', 'published, 1B on an A100', 'receipts'], rows)
@@ -160,7 +161,8 @@ def _lesson(name):
 def checklist():
     "What to ask before renting: Table"
     code = lambda how: f'`{how}`' if how.startswith('gpub') and ':' not in how else how
-    return Table(['', 'question', 'answer it with', 'learned from'], [[i, ask, code(how), _lesson(why)['text']] for i, (ask, why, how) in enumerate(CHECKLIST, 1)])
+    rows = [[i, ask, code(how), _lesson(why)['text']] for i, (ask, why, how) in enumerate(CHECKLIST, 1)]
+    return Table(['', 'question', 'answer it with', 'learned from'], rows)
 
 # %% ../nbs/season2/04_ten_lessons.ipynb #921cbb58
 def failure_table(
@@ -239,8 +241,9 @@ def compare(
     for g in cards:
         p = informed_plan(what, g, tokens, asked.get(g.name) if isinstance(asked, dict) else asked, optimizer=optimizer, folder=folder)
         best = min((r for r in p['rows'] if r['fits']), key=lambda r: r['hours'], default=p['rows'][-1])
-        rows.append({k: best[k] for k in ('fits', 'checkpointing', 'micro_batch', 'peak_gb', 'tok_s', 'hours', 'usd')} | {k: p[k] for k in ('gpu', 'kind', 'speed', 'usd_per_hour', 'price')} | dict(
-            usd_per_billion=usd_per_billion(p['usd_per_hour'], best['tok_s']) if best['fits'] and p['usd_per_hour'] else None))
+        row = {k: best[k] for k in ('fits', 'checkpointing', 'micro_batch', 'peak_gb', 'tok_s', 'hours', 'usd')}
+        row |= {k: p[k] for k in ('gpu', 'kind', 'speed', 'usd_per_hour', 'price')}
+        rows.append(row | dict(usd_per_billion=usd_per_billion(p['usd_per_hour'], best['tok_s']) if best['fits'] and p['usd_per_hour'] else None))
     return sorted(rows, key=lambda r: (not r['fits'], r['usd_per_billion'] is None, r['usd_per_billion'] or r['hours'] or r['peak_gb']))
 
 def compare_table(
@@ -254,5 +257,5 @@ def compare_table(
         even = break_even(r['usd_per_hour'], best['usd_per_hour'], best['tok_s']) if best and r['usd_per_hour'] else None
         cost = n(r['usd'], ',.2f'), n(r['usd_per_billion'], '.2f'), n(even, ',.0f')
         return [r['gpu'], r['checkpointing'], r['micro_batch'], f"{r['tok_s']:,.0f}", r['kind'], usd, f"{r['hours']:,.1f}", *cost, r['price']]
-    return Table(['card', 'checkpointing', 'micro-batch', 'tok/s', 'that is', '$ per hour', 'hours', '$', '$ per billion', 'cheapest from tok/s', 'price from'],
-                 [line(r) for r in rows])
+    head = ['card', 'checkpointing', 'micro-batch', 'tok/s', 'that is', '$ per hour', 'hours', '$', '$ per billion', 'cheapest from tok/s', 'price from']
+    return Table(head, [line(r) for r in rows])

@@ -29,7 +29,7 @@ def test_no_price_and_no_speed_are_refused(usd, tok_s):
 
 def test_a_card_without_a_price_asks_for_one():
     assert hourly(GPUS['T4']) == (None, 'none known: give --usd-per-hour') and 'give --usd-per-hour' in str(compare_table(compare('gpt2-134m', '1B', ['T4'])))
-    assert compare('gpt2-134m', '1B', ['T4'], usd_per_hour=.35)[0]['usd'] > 0 and [r[5] for r in card_table([GPUS['T4'], GPUS['A40']]).rows] == ['', '0.40']
+    assert compare('gpt2-134m', '1B', ['T4'], usd_per_hour=.35)[0]['usd'] > 0 and [r[4] for r in card_table([GPUS['T4'], GPUS['A40']]).rows] == ['', '0.40']
 
 def test_one_price_for_every_command():
     for g in GPUS.values(): assert known_price(g.name) is None and g.usd is None or known_price(g.name)[0] == g.usd == hourly(g)[0], g.name # the table of cards repeats the dated one
