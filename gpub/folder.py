@@ -94,7 +94,8 @@ def lock(
                 say(f'{run_dir} cannot be locked ({first_line(e)}): make sure that nobody else trains there')
             else:
                 file.seek(0)
-                raise GpubError(f'{run_dir} is in use by process {file.read().strip() or "unknown"}: wait for it, stop it, or choose another folder with --out') from None
+                owner = file.read().strip() or 'unknown'
+                raise GpubError(f'{run_dir} is in use by process {owner}: wait for it, stop it, or choose another folder with --out') from None
         file.truncate(0); file.write(str(os.getpid())); file.flush()
         yield
 

@@ -180,6 +180,16 @@ def long_winded(root, most=60):
     return [f'{p.name}: {n.name} has {n.end_lineno - n.lineno + 1} lines' for p in sorted((root/'gpub').glob('*.py')) for n in ast.walk(ast.parse(p.read_text(encoding='utf-8')))
             if isinstance(n, ast.FunctionDef) and n.end_lineno - n.lineno >= most]
 
+def prose(text):
+    "Numbers of the lines of a cell that belong to a string of several lines, or to a directive"
+    strings = [n for n in ast.walk(python(text)) if isinstance(n, (ast.Constant, ast.JoinedStr)) and n.end_lineno > n.lineno]
+    return {i for n in strings for i in range(n.lineno, n.end_lineno + 1)} | {i for i, l in enumerate(text.splitlines(), 1) if l.startswith('#|')}
+
+def wide(root, most=160):
+    "Lines of code in notebooks, and so in the library, beyond `most` characters"
+    return [f'{p.relative_to(root)}: {len(l)} characters: {l.strip()[:60]}...' for p in notebooks(root) for c in cells(p)
+            for i, l in enumerate(source(c).splitlines(), 1) if len(l) > most and i not in prose(source(c))]
+
 def files(root):
     "What is committed, or would be"
     said = subprocess.run(['git', 'ls-files', '-co', '--exclude-standard', '-z'], cwd=root, capture_output=True, text=True)
@@ -221,7 +231,7 @@ def out_of_step(folder):
     for name in ('nbdev_export', 'nbdev_clean'): subprocess.run([tool/name], cwd=folder, check=True, capture_output=True)
     return [p.relative_to(folder).as_posix() for p in sorted({*before, *(folder/'gpub').glob('*.py')}) if not p.exists() or before.get(p) != p.read_bytes()]
 
-@pytest.mark.parametrize('law', [cycles, looks_ahead, wrong_rooms, twice_exported, unexercised, mixed_imports, off_template, heavy, pickles, unexplained, long_winded, machine_paths], ids=lambda f: f.__name__)
+@pytest.mark.parametrize('law', [cycles, looks_ahead, wrong_rooms, twice_exported, unexercised, mixed_imports, off_template, heavy, pickles, unexplained, long_winded, wide, machine_paths], ids=lambda f: f.__name__)
 def test_law(root, law):
     broken = law(root)
     assert not broken, '\n' + '\n'.join(broken)
@@ -309,6 +319,12 @@ def test_long_function_is_found(tmp_path):
     assert not long_winded(tmp_path)
     write(tmp_path/'gpub/a.py', 'def f():\n' + '    1\n'*60)
     assert len(long_winded(tmp_path)) == 1
+
+def test_wide_line_is_found(tmp_path):
+    notebook(tmp_path/'nbs/a.ipynb', '# ' + 'a long paragraph '*20, '#| fig-cap: "' + 'w'*160 + '"\nx = "' + 'y'*154 + '"', 'x = """\n' + 'word '*40 + '"""')
+    assert not wide(tmp_path)
+    notebook(tmp_path/'nbs/a.ipynb', 'x = "' + 'y'*155 + '"')
+    assert len(wide(tmp_path)) == 1
 
 def test_machine_path_is_found(tmp_path):
     write(tmp_path/'a.md', 'runs in /workspace and ./work/x, https://x.org/work/')
