@@ -137,7 +137,7 @@ def trainer_steps(
     "transformers' Trainer on its own GPT-2; raises `GpubError` where it is not installed"
     try:
         import accelerate
-        from transformers import Trainer, TrainerCallback, TrainingArguments # the Trainer needs accelerate, and asks late
+        from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments # the Trainer needs accelerate, and asks late
     except ImportError as e:
         raise GpubError(f"this comparison needs transformers and accelerate ({e}): pip install 'gpub[hub]' accelerate") from None
     use_threads()
@@ -153,7 +153,9 @@ def trainer_steps(
         args = TrainingArguments(d, max_steps=steps, per_device_train_batch_size=batch, use_cpu=True, optim='adamw_torch_fused',
                                  learning_rate=1e-4, max_grad_norm=0., save_strategy='no', logging_strategy='no', report_to=[],
                                  disable_tqdm=True)
-        out = Trainer(HFModel(cfg).hf, args, train_dataset=rows, callbacks=[Marks()]).train()
+        hf = HFModel(cfg).hf; hf.loss_type = 'ForCausalLM' # else it is guessed from the name, with a warning
+        trainer = Trainer(hf, args, train_dataset=rows, callbacks=[Marks()])
+        trainer.remove_callback(PrinterCallback); out = trainer.train()
     return dict(seconds=tick.seconds(), rss=peak_rss(), loss=out.training_loss)
 
 def alone(
