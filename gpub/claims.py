@@ -212,7 +212,7 @@ def judge(
     if claim.formula in claim.names:
         sums = f"{claim.names[claim.formula].replace('/', ' › ')}: {show(found)}" # words that a column can break
     else: sums = f'{with_numbers(claim.formula, names)} = {show(found)}'
-    how = sums + (f', which is to be {claim.compare} the published number' if claim.compare != 'close' else '')
+    how = sums + (f', {100*claim.tolerance:g}% allowed' if claim.compare == 'close' else f', which is to be {claim.compare} the published number')
     return Judgement(claim, 'agrees' if ok else 'open' if case['status'] == 'open' else 'does not', published, found, how, who)
 
 def source_of(
