@@ -36,8 +36,9 @@ def calibrate(
     model, # the model it wraps
     ids,   # of a text: at least two
 ): # dict: tokens, and nats a token both ways
-    "The loss through the harness beside `train.evaluate`; raises `GpubError` when they differ by more than a thousandth of a nat, or are no numbers"
-    ctx, ids = model.cfg.ctx, [int(i) for i in ids]; windows = [(ids[i:i + 1], ids[i + 1:i + ctx + 1]) for i in range(0, len(ids) - 1, ctx)]
+    "The loss through the harness beside `train.evaluate`; raises `GpubError` when they are more than a thousandth of a nat apart, or no numbers"
+    ctx, ids = model.cfg.ctx, [int(i) for i in ids]
+    windows = [(ids[i:i + 1], ids[i + 1:i + ctx + 1]) for i in range(0, len(ids) - 1, ctx)]
     harness, training = -sum(nats for nats, _ in pair_scores(lm, windows))/(len(ids) - 1), evaluate(model, ids, ctx)
     if not abs(harness - training) <= 1e-3: # nan fails here, too
         raise GpubError(f'the harness measures {harness:.4f} nats a token, training {training:.4f}, on the same {len(ids) - 1:,} tokens: '
@@ -111,14 +112,16 @@ def one_task(
     cuts = vars(lm.cuts).copy()
     others = {'unigram model': unigram(clean, tok.encode, count_v)}
     if len(items) > 1: others['shuffled contexts'] = ask(lm, {name: (shuffle(clean), kind)})[name]
-    notes = [f"{cuts['contexts']} of {sum(len(i.choices) for i in items):,} answers do not fit the window with their question, {cuts['answers']} not even alone"]
+    asked = sum(len(i.choices) for i in items)
+    notes = [f"{cuts['contexts']} of {asked:,} answers do not fit the window with their question, {cuts['answers']} not even alone"]
     if lost: notes.append(f'{lost:,} characters the vocabulary lacks replaced')
     if found: notes.append(f"{found['hits']} of {found['documents']:,} training documents share 13 words with it")
     else: notes.append('contamination not checked: the training data or the benchmark is not here as files')
     def short(x): return ''.join(str(int(v)) for v in x) if set(x) <= {0, 1} else [round(float(v), 6) for v in x]
     stored = {m: short(x) for m, x in outcomes(clean, answers, kind).items()}
-    return dict(n=len(items), shots=shots, kind=kind, metrics=grade(clean, answers, kind, others, len(count_v)), cuts=cuts, replaced=lost, contamination=found,
-                notes=notes, items=sha256(' '.join(i.id for i in items).encode()).hexdigest()[:16], outcomes=stored)
+    metrics, which = grade(clean, answers, kind, others, len(count_v)), sha256(' '.join(i.id for i in items).encode()).hexdigest()[:16]
+    return dict(n=len(items), shots=shots, kind=kind, metrics=metrics, cuts=cuts, replaced=lost, contamination=found,
+                notes=notes, items=which, outcomes=stored)
 
 # %% ../nbs/season2/03_what_it_learned.ipynb #49c3cd63
 def held_out(
@@ -164,10 +167,11 @@ def milestones(
     n:int=60,      # tokens for each prompt
 ): # str
     "The pinned prompts under all kept checkpoints of some runs; raises `GpubError` where none is kept"
-    kept = [(r, int(p.name[5:])) for r in runs for p in sorted(Path(r, 'checkpoints').glob('step-????????'))]; asked = pinned()
+    kept = [(r, int(p.name[5:])) for r in runs for p in sorted(Path(r, 'checkpoints').glob('step-????????'))]
     if not kept: raise GpubError(f"no checkpoints in {', '.join(map(str, runs))}: nothing to sample from")
     learned = [t for r in runs if (c := corpus_of(read_json(Path(r, 'config.json')))) for t in training_texts(c)]
-    return sample_text(side_by_side(kept, [p for p, _ in asked], n, known=words_known(learned), device=device, temperature=.7, top_p=.9), dict(asked))
+    asked = dict(pinned())
+    return sample_text(side_by_side(kept, [*asked], n, known=words_known(learned), device=device, temperature=.7, top_p=.9), asked)
 
 # %% ../nbs/season2/03_what_it_learned.ipynb #8b8ef5ba
 def programs(
@@ -178,7 +182,8 @@ def programs(
     folder=None, # of the benchmark file, as for `task_files`
 ): # dict: n, passed, ends (how they all ended -> how many)
     "HumanEval, one greedy try each, run in the sandbox"
-    asked = problems(limit, folder); prompts = [legible(tok, p['prompt'])[0] for p in asked]
+    asked = problems(limit, folder)
+    prompts = [legible(tok, p['prompt'])[0] for p in asked]
     ran = [solves(p, write(model, tok, q, n, temperature=0)[len(q):]) for p, q in zip(asked, prompts)]
     return dict(n=len(ran), passed=sum(r.ok for r in ran), ends=dict(Counter(r.why.split(':')[0] for r in ran).most_common()))
 
@@ -195,7 +200,7 @@ def evaluate_run(
     shots:int=0,      # solved questions before each, where answers are chosen and tasks have any
     say=print,        # told the gate's numbers, and whether the models agree
 ): # dict: the results, ready for JSON
-    "The report card of a run; raises `GpubError` for an unknown task, a missing or malformed file, a missing lm-eval, and a model that fails the gate"
+    "The report card of a run; raises `GpubError` for an unknown task, a missing or odd file, a missing lm-eval, and a model that fails the gate"
     use_threads(); known = [*TASKS, 'humaneval']
     if bad := [t for t in tasks if t not in known]: raise GpubError(f"no task {bad[0]!r}; there are: {', '.join(known)}")
     asked = {t: by_lot(their_items(t, shots), limit) if online else load_items(t, limit, folder, shots=shots) for t in tasks if t in TASKS}
@@ -218,9 +223,12 @@ def evaluate_run(
     if corpus: result['bits_per_byte'] = bits_by_source(model, tok, held_out(corpus))
     few = {t: (in_vocabulary(i[:check], tok)[0], TASKS[t].kind) for t, i in asked.items()}
     if check and few: result['agreement'] = agreement(run, lm, few, step, say)
-    settings = dict(limit=limit, shots=shots, lot=0, questions='lm-eval' if online else 'files', bos='none: a context starts with its own first token', truncation='the window keeps the end',
-                    tokens_at_once=tokens, dtype=str(model.tok.weight.dtype).removeprefix('torch.'), device=str(pick_device(device)))
-    return result | dict(settings=settings, versions={n: version(n) for n in ('gpub', 'lm_eval', 'torch', 'transformers')}, machine=machine(settings['device']))
+    device = str(pick_device(device))
+    settings = dict(limit=limit, shots=shots, lot=0, questions='lm-eval' if online else 'files',
+                    bos='none: a context starts with its own first token', truncation='the window keeps the end',
+                    tokens_at_once=tokens, dtype=str(model.tok.weight.dtype).removeprefix('torch.'), device=device)
+    versions = {n: version(n) for n in ('gpub', 'lm_eval', 'torch', 'transformers')}
+    return result | dict(settings=settings, versions=versions, machine=machine(device))
 
 def values(
     outcome, # as `one_task` stored it: a string of 0 and 1, or a list of numbers
@@ -235,16 +243,19 @@ def compare_results(
     "Two report cards, task by task; raises `GpubError` when they have no questions in common"
     common = [t for t in a['tasks'] if t in b['tasks'] and all(a['tasks'][t][k] == b['tasks'][t][k] for k in ('items', 'shots'))]
     if not common: raise GpubError('these results have no questions in common: evaluate both with the same --tasks, --limit and --shots')
-    name = lambda r: f"{r['run']}, step {r['step']:,}"; rows = []
+    def name(r): return f"{r['run']}, step {r['step']:,}"
+    rows = []
     for t in common:
         for m, x in a['tasks'][t]['outcomes'].items():
-            x, y = values(x), values(b['tasks'][t]['outcomes'][m]); p = paired(x, y)
+            x, y = values(x), values(b['tasks'][t]['outcomes'][m])
+            p = paired(x, y); gain, low, high = (f'{100*p[k]:+.1f}' for k in ('difference', 'low', 'high'))
             sure = 'no difference shown' if p['low'] <= 0 <= p['high'] else f"{name(b if p['difference'] > 0 else a)} is better"
-            scores = f'{100*x.mean():.1f}', f'{100*y.mean():.1f}', f"{100*p['difference']:+.1f}", f"{100*p['low']:+.1f} to {100*p['high']:+.1f}"
-            rows.append([t, m, p['n'], *scores, sure])
+            rows.append([t, m, p['n'], f'{100*x.mean():.1f}', f'{100*y.mean():.1f}', gain, f'{low} to {high}', sure])
     return Table(['task', 'metric', 'questions', name(a), name(b), 'difference', '95%', ''], rows, 'paired bootstrap over questions')
 
 # %% ../nbs/season2/03_what_it_learned.ipynb #b3f8dcc8
+#| code-fold: true
+#| code-summary: "The command, and where its results are kept"
 def result_of(
     run,          # a run folder
     tasks,        # as for `evaluate_run`, like all that follow but `file`
@@ -258,16 +269,17 @@ def result_of(
     online=False, # questions from lm-eval
     shots=0,      # solved questions before each
 ): # dict, as from `evaluate_run`
-    "The results of a run: those in its evals.json if they answer the same questions about the same checkpoint, else new ones; raises `GpubError` when that file holds something else"
+    "The results in a run's evals.json if they are of the same questions and checkpoint, else new ones; raises `GpubError` when it holds something else"
     path = Path(file or Path(run, 'evals.json'))
     step = step or (int(latest(run).name.removeprefix('step-')) if Path(run, 'LATEST').is_file() else None)
     if file: path.parent.mkdir(parents=True, exist_ok=True) # a place that cannot be is said before the work, not after
     if path.is_file():
         r = read_json(path)
-        if not isinstance(r, dict) or not {'tasks', 'step', 'settings'} <= r.keys():
+        if not isinstance(r, dict) or not ('step' in r and all(isinstance(r.get(k), dict) for k in ('tasks', 'settings'))):
             raise GpubError(f'{path} holds no results of gpub eval: move it away, or choose another file with --json')
         have = {*r['tasks'], *(['humaneval'] if 'humaneval' in r else [])}
-        same = (r['step'], *map(r['settings'].get, ('limit', 'shots', 'questions'))) == (step, limit, shots, 'lm-eval' if online else 'files')
+        wanted = dict(limit=limit, shots=shots, questions='lm-eval' if online else 'files')
+        same = r['step'] == step and all(r['settings'].get(k) == v for k, v in wanted.items())
         if same and set(tasks) <= have: say(f'read from {path}'); return r
     r = evaluate_run(run, tasks, limit, step, device, folder, check, online=online, shots=shots, say=say)
     write_atomic(path, json.dumps(r, indent=1) + '\n')
@@ -279,7 +291,8 @@ def result_of(
 @click.option('--tasks', default=','.join(DEFAULT), show_default=True, help="Names with commas between; '' for none.")
 @click.option('--limit', type=click.IntRange(1), help='Questions of each task, by lot.  [default: all]')
 @click.option('--shots', type=click.IntRange(0), default=0, show_default=True, help='Solved questions before each.')
-@click.option('--step', 'steps', type=int, multiple=True, help='Which checkpoint, once for all runs or once for each.  [default: the newest]')
+@click.option('--step', 'steps', type=int, multiple=True,
+              help='Which checkpoint, once for all runs or once for each.  [default: the newest]')
 @click.option('--device', default='auto', show_default=True, help='auto, cpu, cuda, cuda:1.')
 @click.option('--data', 'folder', help='Where the benchmark files are.  [default: eval in $GPUB_DATA]')
 @click.option('--online', is_flag=True, help="Take the questions from lm-eval's own tasks, which download them.")
@@ -316,7 +329,8 @@ def report(
     result:dict, # from `evaluate_run`
 ): # str
     "The results for a terminal: a table per task"
-    out = [f"{result['run']}, step {result['step']:,}, {result['parameters']:,} parameters", *(str(card(t, r)) for t, r in result['tasks'].items())]
+    out = [f"{result['run']}, step {result['step']:,}, {result['parameters']:,} parameters"]
+    out += [str(card(t, r)) for t, r in result['tasks'].items()]
     if h := result.get('humaneval'): out.append(f"humaneval: {h['passed']} of {h['n']} functions pass, one try each; ends: {h['ends']}")
     if b := result.get('bits_per_byte'): out.append('bits per byte, held out: ' + ', '.join(f'{k} {v:.3f}' for k, v in b.items()))
     return '\n\n'.join(out)

@@ -160,7 +160,8 @@ def adapter(
         def loglikelihood_rolling(self, requests, disable_tqdm=True):
             if tok.end is None: raise GpubError('this tokenizer has no token that begins a text, so the first of it cannot be scored')
             def cut(text):
-                return map(parts.utils.make_disjoint_window, parts.utils.get_rolling_token_windows(self.tok_encode(text), tok.end, model.cfg.ctx, 1))
+                windows = parts.utils.get_rolling_token_windows(self.tok_encode(text), tok.end, model.cfg.ctx, 1)
+                return map(parts.utils.make_disjoint_window, windows)
             windows = [[*cut(r.args[0])] for r in requests]
             nats = iter(likelihoods(model, [w for ws in windows for w in ws], tokens))
             return [sum(next(nats)[0] for _ in ws) for ws in windows]
@@ -226,12 +227,14 @@ def as_task(
     parts = lm_eval_parts()
     docs = parts.Dataset.from_list([dict(id=i.id, context=i.context, choices=list(i.choices), right=list(i.right)) for i in items])
     def mass(doc, results):
-        p = [math.exp(ll - max(l for l, _ in results)) for ll, _ in results]; return dict(acc=sum(p[r] for r in doc['right'])/sum(p))
+        p = [math.exp(ll - max(l for l, _ in results)) for ll, _ in results]
+        return dict(acc=sum(p[r] for r in doc['right'])/sum(p))
     several = dict(output_type='multiple_choice', doc_to_choice=lambda d: d['choices'], doc_to_target=lambda d: d['right'][0])
     word = dict(output_type='loglikelihood', doc_to_target=lambda d: ' ' + d['choices'][0])
     how = dict(choice=several, mass=several | dict(process_results=mass), word=word)[kind]
     metrics = [dict(metric=m, aggregation='mean', higher_is_better=True) for m in (('acc', 'acc_norm') if kind == 'choice' else ('acc',))]
-    config = dict(task=name, custom_dataset=lambda **kw: dict(test=docs), test_split='test', doc_to_text=lambda d: d['context'], metric_list=metrics)
+    config = dict(task=name, custom_dataset=lambda **kw: dict(test=docs), test_split='test',
+                  doc_to_text=lambda d: d['context'], metric_list=metrics)
     with hushed(): return parts.Task(config=config | how)
 
 def ask(
@@ -249,7 +252,8 @@ def ask(
         if any(not math.isfinite(ll) for pairs in out[name] for ll, _ in pairs): continue # `outcomes` refuses it by name
         for metric, x in outcomes(items, out[name], kind).items():
             if bad := [i.id for i, row, v in zip(items, rows, x) if abs(row[metric] - v) > 1e-6]:
-                raise GpubError(f'{name}: lm-eval and gpub disagree on {metric} of {bad[0]} and {len(bad) - 1} other items: trust neither before you know why')
+                raise GpubError(f'{name}: lm-eval and gpub disagree on {metric} of {bad[0]} and {len(bad) - 1} other items: '
+                                'trust neither before you know why')
     return out
 
 def tied(
@@ -281,9 +285,11 @@ def agreement(
         same = sum(all(abs(a[m][i] - b[m][i]) < 1e-4 for m in a) for i in range(len(items)))
         apart = max(abs(x - y) for p, q in zip(ours[name], theirs[name]) for (x, _), (y, _) in zip(p, q))
         ties = sum(tied(item, pairs) and any(a[m][i] != b[m][i] for m in a) for i, (item, pairs) in enumerate(zip(items, ours[name])))
-        r = out[name] = dict(n=len(items), same=same, ties=ties, apart=float(f'{apart:.2g}'), refused=len(whole[name][0]) - len(items))
+        refused = len(whole[name][0]) - len(items)
+        out[name] = dict(n=len(items), same=same, ties=ties, apart=float(f'{apart:.2g}'), refused=refused)
         say(f"{name}: {same} of {len(items)} items agree with lm-eval's hf model on the exported folder, nats apart by {apart:.1g} at most"
-            + (f'; {ties} are ties that rounding decides' if ties else '') + (f"; it refuses {r['refused']} with answers longer than the window" if r['refused'] else ''))
+            + (f'; {ties} are ties that rounding decides' if ties else '')
+            + (f'; it refuses {refused} with answers longer than the window' if refused else ''))
     return out
 
 # %% ../nbs/lib/harness.ipynb #eaebf65e
@@ -292,14 +298,16 @@ def items_of(
     shots:int=0, # solved questions before each, unless the task is one without
 ): # list of `Item`
     "The questions of one of lm-eval's own tasks, as it asks them"
-    out, name = [], task.task_name; task.set_fewshot_seed(1234) # its evaluator's
+    out, name = [], task.task_name
+    task.set_fewshot_seed(1234) # its evaluator's
     if task.OUTPUT_TYPE != 'multiple_choice' or task.config.num_fewshot == 0: shots = 0
     for n, doc in enumerate(task.eval_docs):
         context, target = task.fewshot_context(doc, shots), task.doc_to_target(doc)
         if task.OUTPUT_TYPE == 'loglikelihood': choices, right = [target.removeprefix(' ')], [0]
         else: choices, right = task.doc_to_choice(doc), target if isinstance(target, list) else [target]
         if 'mc2_targets' in doc: right = [i for i, l in enumerate(doc['mc2_targets']['labels']) if l]
-        out.append(Item(f'{name}:{n}', context, tuple(choices), tuple(int(r) if not isinstance(r, str) or r.isdigit() else choices.index(r) for r in right)))
+        places = [int(r) if not isinstance(r, str) or r.isdigit() else choices.index(r) for r in right]
+        out.append(Item(f'{name}:{n}', context, tuple(choices), tuple(places)))
     return out
 
 def their_items(
@@ -312,6 +320,8 @@ def their_items(
     from lm_eval.tasks import TaskManager
     wanted = 'lambada_openai' if name == 'lambada' else name
     try:
-        with hushed(): return [i for t in (manager or TaskManager()).load([wanted])['tasks'].values() for i in items_of(t, shots)]
+        with hushed():
+            tasks = (manager or TaskManager()).load([wanted])['tasks']
+            return [i for t in tasks.values() for i in items_of(t, shots)]
     except Exception as e: # of its download, of many kinds
         raise GpubError(f'lm-eval cannot get the questions of {name}: {first_line(e)}') from None

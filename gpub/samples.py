@@ -66,7 +66,8 @@ def pinned(
     folder = Path(folder or shipped())
     said = {p['prompt']: p for p in read_json(folder/'published/prompts.json')['prompts']}
     base = ('The capital of France is', 'def fibonacci(n):', 'In a shocking discovery, scientists found that')
-    return [(p, {m['at']: m['label'] for m in said[p]['milestones']}) for p in [*base, *(p for p, r in said.items() if r['kind'].startswith('chat '))]]
+    chat = [p for p, r in said.items() if r['kind'].startswith('chat ')]
+    return [(p, {m['at']: m['label'] for m in said[p]['milestones']}) for p in (*base, *chat)]
 
 def legible(
     tok,       # a character tokenizer lacks most characters; byte pairs lack none
@@ -92,15 +93,17 @@ def side_by_side(
         model, tok, config = load_run(run, step, device); clean = [legible(tok, p) for p in prompts]
         texts = write(model, tok, [p for p, _ in clean], n, seed=seed, **taste)
         for i, (asked, (p, lost), text) in enumerate(zip(prompts, clean, texts)):
-            new = text.removeprefix(p); row = dict(prompt=asked, run=Path(run).name, step=step, seed=seed + i, text=new, lost=lost)
-            out.append(row | dict(distinct=round(distinct(new), 3), repeated=round(repeated(new), 3), label=label(new, known)))
+            new = text.removeprefix(p)
+            found = dict(distinct=round(distinct(new), 3), repeated=round(repeated(new), 3), label=label(new, known))
+            out.append(dict(prompt=asked, run=Path(run).name, step=step, seed=seed + i, text=new, lost=lost) | found)
     return out
 
 def judged(
     r:dict, # a row of `side_by_side`
 ): # a few words
     "What the numbers say of a text"
-    return f"{r['label']}; distinct-2 {r['distinct']:.2f}, repeated {r['repeated']:.0%}" + (f"; {r['lost']} characters unknown" if r['lost'] else '')
+    lost = f"; {r['lost']} characters unknown" if r['lost'] else ''
+    return f"{r['label']}; distinct-2 {r['distinct']:.2f}, repeated {r['repeated']:.0%}{lost}"
 
 def sample_page(
     rows,          # from `side_by_side`
@@ -108,12 +111,13 @@ def sample_page(
     width:int=140, # characters shown
 ): # Table
     "Prompts down, checkpoints across, the blog's labels in the second column"
-    heads, prompts = list(dict.fromkeys((r['run'], r['step']) for r in rows)), list(dict.fromkeys(r['prompt'] for r in rows))
+    heads, prompts = dict.fromkeys((r['run'], r['step']) for r in rows), dict.fromkeys(r['prompt'] for r in rows)
     at = {(r['prompt'], r['run'], r['step']): r for r in rows}
     def code(text): return '`' + text[:width].replace('`', "'").replace('\n', ' ⏎ ') + '`'
-    blog = (lambda p: ['; '.join(f'{k}: {v}' for k, v in (labels.get(p) or {}).items())]) if labels else lambda p: []
+    def blog(p): return ['; '.join(f'{k}: {v}' for k, v in (labels.get(p) or {}).items())] if labels else []
+    def cells(p): return [f"{code(r['text'])} {judged(r)}" for r in (at[p, *h] for h in heads)]
     names = [f"{run}, step {'newest' if step is None else f'{step:,}'}" for run, step in heads]
-    return Table(['prompt', *(['the blog saw'] if labels else []), *names], [[code(p), *blog(p), *(f"{code(at[p, *h]['text'])} {judged(at[p, *h])}" for h in heads)] for p in prompts])
+    return Table(['prompt', *(['the blog saw'] if labels else []), *names], [[code(p), *blog(p), *cells(p)] for p in prompts])
 
 def sample_text(
     rows,      # from `side_by_side`
@@ -126,7 +130,8 @@ def sample_text(
             out += ['', repr(r['prompt']), *(f'  the blog saw at {k}: {v}' for k, v in (labels.get(r['prompt']) or {}).items())]
         out += [f"  {r['run']}, step {r['step'] or 'newest'}: {judged(r)}", *(f'    | {line}' for line in r['text'].splitlines())]
     where = ', '.join(f"{r['run']} step {r['step'] or 'newest'} {r['label']}" for r in chants)
-    return '\n'.join([*out, '', f'{len(chants)} of {len(rows)} texts chant: {where}' if chants else f'no word is chanted in {len(rows)} texts'])
+    alarm = f'{len(chants)} of {len(rows)} texts chant: {where}' if chants else f'no word is chanted in {len(rows)} texts'
+    return '\n'.join([*out, '', alarm])
 
 # %% ../nbs/lib/samples.ipynb #4579c879
 @torch.no_grad()
@@ -136,12 +141,14 @@ def token_nats(
     rows=16, # windows per forward pass
 ): # float array, one number for each id but the first
     "Surprise at every token, in nats, in windows as `train.evaluate` takes them"
-    device, ctx = next(model.parameters()).device, model.cfg.ctx; ids = torch.as_tensor(np.asarray(ids, np.int64)); w = (len(ids) - 1)//ctx
     if len(ids) < 2: raise GpubError(f'a text of {len(ids)} tokens: at least 2 are needed to predict one')
-    x, y = ids[:w*ctx].view(w, ctx), ids[1:w*ctx + 1].view(w, ctx); pieces = [*zip(x.split(rows), y.split(rows))] if w else []
-    if len(ids) - 1 > w*ctx: pieces.append((ids[None, w*ctx:-1], ids[None, w*ctx + 1:]))
-    out = [F.cross_entropy(model(a.to(device)).flatten(0, 1).float(), b.to(device).flatten(), reduction='none').cpu() for a, b in pieces]
-    return torch.cat(out).double().numpy()
+    device, ctx, ids = next(model.parameters()).device, model.cfg.ctx, torch.as_tensor(np.asarray(ids, np.int64))
+    windows = (len(ids) - 1)//ctx; whole = windows*ctx
+    x, y = ids[:whole].view(windows, ctx), ids[1:whole + 1].view(windows, ctx)
+    pieces = [*zip(x.split(rows), y.split(rows))] if windows else []
+    if len(ids) - 1 > whole: pieces.append((ids[None, whole:-1], ids[None, whole + 1:]))
+    def nats(a, b): return F.cross_entropy(model(a.to(device)).flatten(0, 1).float(), b.to(device).flatten(), reduction='none').cpu()
+    return torch.cat([nats(a, b) for a, b in pieces]).double().numpy()
 
 def token_diff(
     a,        # (model, tokenizer) of one checkpoint
@@ -176,6 +183,6 @@ def heat_page(
         d = min(1., abs(x - y)/full); colour = '31,119,180' if y < x else '214,39,40'
         tip = html.escape(f'{t!r}: {x:.2f} nats under {names[0]}, {y:.2f} under {names[1]}', quote=True)
         return f'<span style="background:rgba({colour},{.65*d:.2f})" title="{tip}">{html.escape(t)}</span>'
-    scored = [(x, y) for _, x, y in diff if x is not None]; na, nb = np.mean(scored, 0); a, b = map(html.escape, names)
-    text = ''.join(span(*d) for d in diff)
-    return write_atomic(path, PAGE.format(title=f'{a} and {b}, token by token', n=len(scored), a=a, b=b, na=na, nb=nb, full=full, text=text))
+    scored = [(x, y) for _, x, y in diff if x is not None]; na, nb = np.mean(scored, 0)
+    a, b = map(html.escape, names); title, text = f'{a} and {b}, token by token', ''.join(span(*d) for d in diff)
+    return write_atomic(path, PAGE.format(title=title, n=len(scored), a=a, b=b, na=na, nb=nb, full=full, text=text))

@@ -188,7 +188,7 @@ def test_characters_a_vocabulary_lacks_are_counted(run):
 def test_refusals(run, words, why):
     with pytest.raises(GpubError, match=why): call(run, *words)
 
-@pytest.mark.parametrize('text', ['[1]', '{}', '{"tasks": {}}', '"x"'])
+@pytest.mark.parametrize('text', ['[1]', '{}', '{"tasks": {}}', '"x"', '{"tasks": 3, "step": 1, "settings": {}}', '{"tasks": {}, "step": 1, "settings": []}'])
 def test_another_file_where_results_go(run, files, tmp_path, text):
     (tmp_path/'r.json').write_text(text)
     with pytest.raises(GpubError, match='holds no results of gpub eval'): call(run, '--tasks', 'lambada', '--data', files, '--json', tmp_path/'r.json')
