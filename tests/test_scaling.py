@@ -115,6 +115,8 @@ def test_empty_and_single_row_logs(tmp_path):
     (tmp_path/'log.jsonl').write_text('{"step": 1, "tokens": 5, "loss": 2.0}\n')
     with pytest.raises(GpubError, match='3 numbers need at least 4 points, got 1'): fit_curve([(r['tokens'], r['loss']) for r in read_log(tmp_path)])
     with pytest.raises(GpubError, match='holds no results'): read_ladder(tmp_path)
+    (tmp_path/'w16').mkdir(); (tmp_path/'w16/result.json').write_text('{"params": 5, "tokens": 3}')
+    with pytest.raises(GpubError, match='result.json lacks blocks, seed, loss, ideal, began: it is damaged'): read_ladder(tmp_path)
 
 def test_a_forecast_is_written_once_and_sealed(tmp_path, worlds):
     path = tmp_path/'f.json'; said = write_forecast(path, worlds[0], 100_000, 4096*BATCH, why='test'); assert read_forecast(path) == said and said['why'] == 'test' and said['low'] < said['middle'] < said['high']
