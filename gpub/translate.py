@@ -151,7 +151,7 @@ def from_config(
         raise GpubError(f"config.json says {k} = {v!r}; gpub's {kind} has {'none' if fine[0] is None else f'only {fine[0]!r}'}")
     try: return (_gpt_settings if kind == 'gpt2' else _llama_settings)(c)
     except KeyError as e: raise GpubError(f'config.json of this {kind} lacks {e}') from None
-    except (AttributeError, TypeError, ZeroDivisionError) as e: raise GpubError(f'config.json of this {kind} makes no sense: {e}') from None
+    except (ArithmeticError, AttributeError, TypeError) as e: raise GpubError(f'config.json of this {kind} makes no sense: {e}') from None
 
 def _extra(c): return {k: v for k, v in c.get('gpub', {}).items() if k in EXTRA}
 
@@ -169,13 +169,14 @@ def _llama_settings(c):
     if (p := rope.get('partial_rotary_factor', c.get('partial_rotary_factor', 1))) not in (1, None):
         raise GpubError(f"config.json says partial_rotary_factor = {p}; gpub's llama turns all channels")
     ctx, width, heads = c['max_position_embeddings'], c['hidden_size'], c['num_attention_heads']
+    base = rope.get('rope_theta', c.get('rope_theta', 10_000.))
     if ctx > 1 << 24:
         raise GpubError(f'config.json says max_position_embeddings = {ctx:,}; gpub counts positions in fp32, exact up to {1 << 24:,}')
     if c.get('head_dim') not in (None, width//heads):
         raise GpubError(f"config.json says head_dim = {c['head_dim']}; gpub's llama has only hidden_size / heads = {width//heads}")
     return LlamaConfig(vocab=c['vocab_size'], ctx=ctx, width=width, layers=c['num_hidden_layers'], heads=heads,
                        kv_heads=c.get('num_key_value_heads') or heads, ffn=c['intermediate_size'], tied=c.get('tie_word_embeddings', False),
-                       rope_base=rope.get('rope_theta', c.get('rope_theta', 10_000.)), norm_eps=c.get('rms_norm_eps', 1e-6), **_extra(c))
+                       rope_base=float(base) if type(base) is int else base, norm_eps=c.get('rms_norm_eps', 1e-6), **_extra(c))
 
 # %% ../nbs/lib/translate.ipynb #efe6ab4d
 def to_tokenizer(

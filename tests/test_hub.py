@@ -215,6 +215,11 @@ def test_sizes_beyond_all_memory(tmp_path, cfg, tok, change, says):
     with pytest.raises(GpubError, match=says) as e: import_folder(folder)
     assert '\n' not in str(e.value)
 
+def test_a_rotation_beyond_all_numbers(exported):
+    folder = edit(exported, rope_parameters=dict(rope_type='default', rope_theta=HUGE))
+    assert import_folder(folder)[0].cfg.rope_base == 1e30
+    with pytest.raises(GpubError, match='makes no sense'): import_folder(edit(folder, rope_parameters=dict(rope_type='default', rope_theta=10**400)))
+
 def test_a_vocabulary_beyond_all_memory(exported):
     (exported/'tokenizer.json').unlink()
     with pytest.raises(GpubError, match='asks for'): import_folder(edit(exported, vocab_size=HUGE))
