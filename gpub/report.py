@@ -231,9 +231,9 @@ def _svg(fig, label):
     for name, colour in COLOURS.items(): s = s.replace(colour, f'var(--{name})')
     return s.replace('<svg', f'<svg role="img" aria-label="{html.escape(label)}"', 1)
 
-_CSS = ':root{' + ''.join(f'--{k}:{v};' for k, v in COLOURS.items()) + '''--card:#fff;color-scheme:light dark}
+_CSS = ':root{' + ''.join(f'--{k}:{v};' for k, v in COLOURS.items()) + '''--hot:#c24a16;--card:#fff;color-scheme:light dark}
 @media(prefers-color-scheme:dark){:root{--ink:#e9e7e2;--mute:#9a9fa8;--grid:#2d3138;--page:#15171b;--raw:#4a648a;
-  --train:#79b0ea;--val:#f3935c;--limit:#5cc795;--card:#1c1f25}}
+  --train:#79b0ea;--val:#f3935c;--limit:#5cc795;--hot:#f3935c;--card:#1c1f25}}
 *{box-sizing:border-box}
 body{margin:0 auto;padding:2rem 1.2rem 4rem;max-width:62rem;background:var(--page);color:var(--ink);
   font:16px/1.55 system-ui,-apple-system,"Segoe UI",sans-serif}
@@ -241,16 +241,16 @@ h1{font-size:2rem;line-height:1.2;margin:0}h2{font-size:1.2rem;margin:2.8rem 0 .
 .tiles{display:grid;grid-template-columns:repeat(4,1fr);gap:.7rem;margin:1.6rem 0}
 .tile{background:var(--card);border:1px solid var(--grid);border-radius:10px;padding:.7rem .9rem}
 .tile b{display:block;font-size:1.55rem;line-height:1.25;font-weight:600;font-variant-numeric:tabular-nums}
-.tile span{font-size:.85rem;color:var(--mute)}.tile.main b{color:var(--val)}
+.tile span{font-size:.85rem;color:var(--mute)}.tile.main b{color:var(--hot)}
 svg{display:block;width:100%;height:auto}.narrow{display:none}.scroll{overflow-x:auto}
 table{border-collapse:collapse;font-size:.92rem;width:100%}th{color:var(--mute);font-weight:500}
 th,td{text-align:left;padding:.38rem .9rem .38rem 0;border-bottom:1px solid var(--grid);vertical-align:top}
-tr.us td{color:var(--val);font-weight:600}td.n{font-variant-numeric:tabular-nums;white-space:nowrap}
+tr.us td{color:var(--hot);font-weight:600}td.n{font-variant-numeric:tabular-nums;white-space:nowrap}
 .cols{display:grid;grid-template-columns:repeat(auto-fit,minmax(17rem,1fr));gap:0 2.5rem}
 .sample{display:grid;grid-template-columns:8.5rem 1fr;gap:1rem;border-top:1px solid var(--grid);padding:.9rem 0}
 .sample div b{font-size:1.05rem}.sample span{display:block;font-size:.85rem;color:var(--mute)}
 pre{margin:0;font:.88rem/1.5 ui-monospace,Menlo,Consolas,monospace;white-space:pre-wrap;overflow-wrap:anywhere}
-pre b{color:var(--val);font-weight:600}
+pre b{color:var(--hot);font-weight:600}
 .note{border-left:3px solid var(--val);padding-left:.8rem}details summary{cursor:pointer;margin-top:2rem;color:var(--mute)}
 @media(min-width:641px){.refs td:first-child{white-space:nowrap}}
 @media(max-width:640px){.wide{display:none}.narrow{display:block}
@@ -314,7 +314,7 @@ def _references(refs, rows, unit):
     lines = [(k, v, MEANING.get(k, '')) for k, v in refs.items()]
     if val: lines.append(('this run', val['val_loss'], 'validation loss at the last measurement'))
     cells = [(k, f'{v:.3f}', f'{v*ratio:.3f}' if ratio else '–', m) for k, v, m in sorted(lines, key=lambda l: -l[1])]
-    table = _table(cells, ['', unit, 'bits/byte', 'what it is'])
+    table = _table(cells, ['who', unit, 'bits/byte', 'what it is'])
     return f'<div class="refs">{table}</div>'.replace('<tr><td>this run<', '<tr class="us"><td>this run<')
 
 def _samples(samples):

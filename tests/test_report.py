@@ -1,5 +1,5 @@
 "The page and the numbers on it"
-import json, lzma, math, sys
+import json, lzma, math, re, sys
 from html.parser import HTMLParser
 import numpy as np, pytest
 from gpub.core import GpubError
@@ -54,6 +54,19 @@ def test_pictures_follow_the_theme(tmp_path):
     svg = source[source.index('<svg'):source.rindex('</svg>')]
     assert not any(c in svg for c in COLOURS.values()) and all(f'var(--{c})' in svg for c in ('ink', 'raw', 'train', 'val', 'limit', 'grid'))
     assert all(source.count(f'--{c}:') == 2 for c in COLOURS), 'each colour has a light and a dark value'
+
+def light(colour):
+    "Relative luminance (WCAG 2)"
+    r, g, b = ((v/12.92 if v <= .04045 else ((v + .055)/1.055)**2.4) for v in (int(colour[i:i+2], 16)/255 for i in (1, 3, 5)))
+    return .2126*r + .7152*g + .0722*b
+
+def test_text_can_be_read_by_day_and_by_night(tmp_path):
+    source, *_ = page(invented_run(tmp_path/'run')); used = set(re.findall(r'[{;]color:var\(--(\w+)\)', source)); assert used == {'ink', 'mute', 'hot'}
+    for theme in source.split(':root{')[1:]:
+        css = {k: v if len(v) == 7 else '#' + ''.join(c*2 for c in v[1:]) for k, v in re.findall(r'--(\w+):(#\w+)', theme.split('}')[0])}
+        for text in used:
+            for ground in ('page', 'card'):
+                low, high = sorted((light(css[text]), light(css[ground]))); assert (high + .05)/(low + .05) > 4.5, (text, ground)
 
 def test_one_row_and_nothing_else(tmp_path):
     (tmp_path/'log.jsonl').write_text('{"step": 1, "tokens": 4096, "loss": 4.17}\n')
