@@ -43,7 +43,8 @@ def cut_log(
 ):
     "Drop rows after `step`, and a half-written last one: the resumed run writes them again; raises `GpubError` for damage before it"
     if not Path(path).exists(): return
-    keep, lines = [], Path(path).read_text(encoding='utf-8', errors='replace').removesuffix('\n').split('\n') # not splitlines: a text may hold U+2028
+    text, keep = Path(path).read_text(encoding='utf-8', errors='replace'), []
+    lines = text.removesuffix('\n').split('\n') # not splitlines: a text may hold U+2028
     for i, line in enumerate(lines, 1):
         try: keep += [line]*(json.loads(line)['step'] <= step)
         except (ValueError, TypeError, KeyError):
@@ -90,12 +91,11 @@ def lock(
     with file:
         try: _grab(file)
         except OSError as e:
-            if e.errno not in (errno.EAGAIN, errno.EACCES, errno.EDEADLK):
-                say(f'{run_dir} cannot be locked ({first_line(e)}): make sure that nobody else trains there')
-            else:
-                file.seek(0)
-                owner = file.read().strip() or 'unknown'
-                raise GpubError(f'{run_dir} is in use by process {owner}: wait for it, stop it, or choose another folder with --out') from None
+            if e.errno in (errno.EAGAIN, errno.EACCES, errno.EDEADLK):
+                file.seek(0); owner = file.read().strip() or 'unknown'
+                raise GpubError(f'{run_dir} is in use by process {owner}: wait for it, stop it, '
+                                'or choose another folder with --out') from None
+            say(f'{run_dir} cannot be locked ({first_line(e)}): make sure that nobody else trains there')
         file.truncate(0); file.write(str(os.getpid())); file.flush()
         yield
 

@@ -144,7 +144,7 @@ class GPT(nn.Module):
         self.reset()
 
     def reset(self):
-        "Fresh weights: `init_std` (embeddings: `embed_std`), the two layers per block that write to the residual stream smaller, biases zero"
+        "Fresh weights: `init_std` (embeddings: `embed_std`), smaller where a block writes to the residual stream; biases zero"
         std = self.cfg.init_std
         for name, p in self.named_parameters():
             if name.endswith('bias'): nn.init.zeros_(p)
