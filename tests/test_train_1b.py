@@ -39,7 +39,7 @@ def as_notebook(src, home, step=None):
     assert not step, f'all cells were done before step {step}'; return ''.join(said)
 
 def killed_and_run_again(kernel, root, plan, phases, tmp_path):
-    plan.save(tmp_path/'plan.json'); src, home = cells(root, tmp_path/'plan.json'), tmp_path/'plan'; bounds = {n: (a, b) for n, a, b in plan.bounds()}
+    (tmp_path/'plan.json').write_text(json.dumps(plan.to_dict())); src, home = cells(root, tmp_path/'plan.json'), tmp_path/'plan'; bounds = {n: (a, b) for n, a, b in plan.bounds()}
     for p in phases:
         kernel(src, tmp_path, sum(bounds[p])//2); assert reached(home/'run', say=lambda s: None) < bounds[p][1]
     out = kernel(src, tmp_path); assert 'asked before: the run has begun' in out and f'{phases[-1]}' in out and 'would upload' in out
