@@ -9,6 +9,7 @@ import gpub.run as gpub_run
 from gpub.checkpoint import load_checkpoint
 from gpub.cli import main
 from gpub.core import cache_dir, load_shakespeare, use_threads
+from gpub.folder import stop_flag
 from gpub.plays import plays
 from gpub.tokenizer import CharTokenizer
 from kill import same_weights, start, wait_for
@@ -257,6 +258,15 @@ def test_a_lost_connection(straight, text, tmp_path):
     os.close(here); p.send_signal(signal.SIGHUP) # the first comes with the close
     assert p.wait(120) == 130 and 10 <= load_checkpoint(tmp_path/'run').step < 30
     assert gpub(*argv) == 0; same_run(tmp_path/'run', straight)
+
+@posix
+@pytest.mark.parametrize('error', [OSError(5, 'Input/output error'), RuntimeError('reentrant call inside <_io.BufferedWriter>')])
+def test_a_stop_that_nobody_can_be_told_of(error):
+    "The terminal is gone, or the signal broke into a line that a stuck terminal does not take"
+    def say(line): raise error
+    with stop_flag(say) as flag:
+        for _ in range(2): signal.raise_signal(signal.SIGHUP)
+        assert flag.is_set()
 
 @posix
 def test_under_nohup_a_lost_connection_is_ignored(straight, text, tmp_path):
