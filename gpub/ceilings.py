@@ -145,7 +145,8 @@ def bench_machine(
     shape = shape or ((16, 32, 8, 2048, 64) if cuda else (1, 8, 2, 512, 64)); dtype = torch.bfloat16 if not whys['bf16'] else torch.float32
     return dict(kind='machine', machine=machine(d), cuda=torch.version.cuda, cudnn=torch.backends.cudnn.version() if cuda else None,
                 clock=CLOCKS.get(d.type, 'wall'), matmul_tflops=rates, lacks={f: w for f, w in whys.items() if w},
-                copy_gb_s=round(memory/1e9, 2), cache_gb_s=cache and round(cache/1e9, 2), host_to_device_gb_s=host, launch_us=round(1e6*launch_seconds(d), 3),
+                copy_gb_s=round(memory/1e9, 2), cache_gb_s=cache and round(cache/1e9, 2), host_to_device_gb_s=host,
+                launch_us=round(1e6*launch_seconds(d), 3),
                 attention=dict(shape=list(shape), dtype=str(dtype)[6:], kernels=attention_rates(d, shape, dtype)))
 
 CLOCKS = dict(cuda='CUDA events') # elsewhere the wall
