@@ -82,7 +82,8 @@ def train(preset, out, data, steps, seed, device, usd_per_hour, keep, save_every
     on all of them; several machines: the same line with --nnodes, --node_rank and --master_addr on each, --out on a
     disk that all of them see. Checkpoints do not know how many processes wrote them."""
     chosen = parse_settings(settings) | {k: v for k, v in dict(steps=steps, seed=seed).items() if v is not None}
-    Run(preset, out, data, chosen, device, usd_per_hour, keep, save_every, mirror, track, parallel, command=this_command()).go()
+    second = mirror or None # a variable that a script left empty is no place
+    Run(preset, out, data, chosen, device, usd_per_hour, keep, save_every, second, track, parallel, command=this_command()).go()
 
 @cli.command()
 @click.argument('run')
@@ -215,7 +216,7 @@ def bench_llama_command(file, device, compiled):
 
 @bench.command('prep')
 @click.option('--json', 'file', help='Write the result here too.')
-@click.option('--mb', type=click.FloatRange(1), default=20., show_default=True, help='Text to prepare.')
+@click.option('--mb', type=click.FloatRange(1, 100_000), default=20., show_default=True, help='Text to prepare.')
 @click.option('--vocab', type=int, default=32_000, show_default=True, help='Tokens of the vocabulary.')
 def bench_prep_command(file, mb, vocab):
     "The data pipeline against bare encoders and datasets.map (extra: gpub[data])."

@@ -1,7 +1,7 @@
 """What README and CONTRIBUTING promise: commands that exist, links that lead somewhere, figures that are the published ones; and how `gpub` starts."""
-import json, os, re, subprocess, sys
-import pytest, yaml
-from gpub.cli import cli
+import inspect, json, os, re, subprocess, sys
+import click, pytest, yaml
+from gpub.cli import Run, cli
 from gpub.gpt import GPTConfig, count_params
 
 PAGES = ['README.md', 'CONTRIBUTING.md', 'data/README.md']
@@ -109,3 +109,17 @@ def test_ctrl_c_while_torch_is_on_its_way(root, tmp_path, how):
 @pytest.mark.skipif(sys.platform == 'win32', reason='a job that ignores Ctrl-C is made by a shell')
 def test_a_job_that_ignores_ctrl_c_goes_on(root, tmp_path):
     assert started(root, tmp_path, ['-m', 'gpub'], ['sh', '-c', 'trap "" INT; exec "$@"', 'sh']) == (1, 'went on\n')
+
+@pytest.mark.parametrize('typed, kept', [('', None), ('copy', 'copy')])
+def test_an_empty_mirror_is_none(typed, kept, monkeypatch):
+    "`--mirror \"$PLACE\"` with PLACE unset used to fill the folder one stood in"
+    seen, real = [], inspect.signature(Run)
+    class Stub:
+        def __init__(self, *args, **kw): seen.append(real.bind(*args, **kw).arguments['mirror'])
+        def go(self): pass
+    monkeypatch.setattr('gpub.cli.Run', Stub); cli.main(['train', 'shakespeare', '--mirror', typed], standalone_mode=False)
+    assert seen == [kept]
+
+@pytest.mark.parametrize('mb', ('inf', '1e9', '0'))
+def test_no_endless_bench(mb):
+    with pytest.raises(click.ClickException, match='not in the range'): cli.main(['bench', 'prep', '--mb', mb], standalone_mode=False)
