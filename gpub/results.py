@@ -146,7 +146,8 @@ def stage_table(
     "The run cut at its validations; the words speak of the validation loss, where there is none of the smoothed training loss"
     at = dict(zip(*_line(rows, 'step'))); ends = [r for r in rows if r.get('val_loss') is not None] or rows[-1:]
     sums = lambda r: {k: r.get(k) or 0 for k in ('step', 'tokens', 'seconds', 'usd')}
-    out, last, level = [], sums({}), refs.get('uniform', next(iter(at.values()), math.nan)); epoch = (config.get('data') or {}).get('train')
+    out, last, level = [], sums({}), refs.get('uniform', next(iter(at.values()), math.nan))
+    epoch, paid = (config.get('data') or {}).get('train'), any(r.get('usd') for r in rows)
     for r in ends:
         now, loss, val = sums(r), float(at.get(r['step'], math.nan)), r.get('val_loss')
         rates = [q['lr'] for q in rows if last['step'] < q['step'] <= r['step'] and q.get('lr') is not None]
@@ -154,8 +155,9 @@ def stage_table(
         tokens, seconds, usd = (now[k] - last[k] for k in ('tokens', 'seconds', 'usd')); last = now
         out.append([f"{now['step']:,}", f"{now['tokens']:,}", f"{now['tokens']/epoch:.2f}" if epoch else '',
                     f'{loss:.3f}', '' if val is None else f'{val:.3f}', _bpb(r),
-                    f'{seconds:.1f}', _usd(usd), happening(before, level, tokens, rates, refs)])
-    return Table(['to step', 'tokens', 'epochs', 'training', 'validation', 'bits/byte', 'seconds', '$', 'what was happening'], out)
+                    f'{seconds:.1f}', *([_usd(usd)] if paid else []), happening(before, level, tokens, rates, refs)])
+    head = ['to step', 'tokens', 'epochs', 'training', 'validation', 'bits/byte', 'seconds', *(['$'] if paid else []), 'what was happening']
+    return Table(head, out)
 
 # %% ../nbs/season1/05_results.ipynb #eae31fe2
 def replay(
