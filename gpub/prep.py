@@ -17,7 +17,7 @@ from .blend import Encoded, chunk_path, drop_duplicates, load, save_chunk, steps
 from .cleaning import Counts, Rules, clean, mix, signatures, utf8
 from .folder import clock, differences, lock
 from .pool import ordered_map
-from .scan import KNOWN, Benchmarks, Scan, pass_gate, scan_texts
+from .scan import KNOWN, NGRAM, Benchmarks, Scan, pass_gate, scan_texts
 from .shards import ShardWriter, join
 from .sources import Source, chunks, find_files, records
 from .tokenizer import BPETokenizer, load_tokenizer, stratified
@@ -279,6 +279,9 @@ def look(
     "The scan as a stage: the report, once, then the gate"
     path, key = folder/'scan.json', json.loads(json.dumps([cfg.benchmarks, cfg.attractors]))
     if not path.exists() or read_json(path, 'asked')['asked'] != key:
+        if cfg.benchmarks:
+            bench = Benchmarks(cfg.benchmarks); items, short = bench.items.total(), bench.short.total()
+            say(f'benchmarks: {items:,} items, of which {short:,} have no run of {NGRAM} words and cannot be found')
         scan, p = Scan(), Progress('scan')
         every = (c for s in cfg.parsed for c in needed(cfg, s, rank, world, say=say))
         args = cfg.to_dict(), str(folder), None, True, rank, world

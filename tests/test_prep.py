@@ -217,6 +217,12 @@ def test_unusable_input_is_one_line(tokenizer, tmp_path, make, line):
 def test_bad_settings(bad, line):
     with pytest.raises(GpubError, match=line): PrepConfig(**bad)
 
+def test_what_the_scan_cannot_find_is_said(corpus, tokenizer, tmp_path):
+    items, said = ('too short', ' '.join(map(str, range(20)))), []
+    (tmp_path/'q.jsonl').write_text(''.join(json.dumps(dict(q=q)) + '\n' for q in items))
+    prepare(config(corpus, tokenizer, benchmarks=(str(tmp_path/'q.jsonl'),)), tmp_path/'o', say=said.append)
+    assert said[0] == 'benchmarks: 2 items, of which 1 have no run of 13 words and cannot be found'
+
 def test_the_gate_stops_before_tokenizing(corpus, tokenizer, tmp_path):
     (tmp_path/'g.jsonl').write_text((corpus/'edu.jsonl').read_text() + json.dumps(dict(text='PersonX thanks PersonX. '*20)) + '\n')
     cfg = dict(sources=(f'a={tmp_path}/g.jsonl',), tokenizer=str(tokenizer))
