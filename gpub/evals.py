@@ -93,9 +93,12 @@ def in_vocabulary(
     tok,   # a character tokenizer lacks most characters; byte pairs lack none
 ): # (items, characters replaced)
     "Questions in the characters a tokenizer has"
-    lost = Counter()
-    def clean(text): t, n = legible(tok, text); lost[''] += n; return t
-    return [Item(i.id, clean(i.context), tuple(map(clean, i.choices)), i.right) for i in items], lost['']
+    lost = 0
+    def clean(text):
+        nonlocal lost
+        text, n = legible(tok, text); lost += n
+        return text
+    return [Item(i.id, clean(i.context), tuple(map(clean, i.choices)), i.right) for i in items], lost
 
 def one_task(
     lm,          # our `adapter` of the model
