@@ -257,8 +257,6 @@ def compare_results(
     return Table(['task', 'metric', 'questions', name(a), name(b), 'difference', '95%', ''], rows, 'paired bootstrap over questions')
 
 # %% ../nbs/season2/03_what_it_learned.ipynb #b3f8dcc8
-#| code-fold: true
-#| code-summary: "The command, and where its results are kept"
 def result_of(
     run,          # a run folder
     tasks,        # as for `evaluate_run`, like all that follow but `file`
