@@ -164,9 +164,9 @@ class GroupedAttention(nn.Module):
         attend=grouped, # (q, k, v) -> (b, h, t, d), k and v with `kv_heads`
     ):
         super().__init__()
-        self.attend, self.rope, d = attend, rope, cfg.head_size
-        self.h, self.g, self.d = cfg.heads, cfg.kv_heads, d
-        self.qkv = nn.Linear(cfg.width, (cfg.heads + 2*cfg.kv_heads)*d, bias=False)
+        self.attend, self.rope = attend, rope
+        self.h, self.g, self.d = cfg.heads, cfg.kv_heads, cfg.head_size
+        self.qkv = nn.Linear(cfg.width, (self.h + 2*self.g)*self.d, bias=False)
         self.proj = nn.Linear(cfg.width, cfg.width, bias=False)
 
     def forward(self,
