@@ -275,16 +275,23 @@ def result_of(
     step = step or (int(latest(run).name.removeprefix('step-')) if Path(run, 'LATEST').is_file() else None)
     if file: path.parent.mkdir(parents=True, exist_ok=True) # a place that cannot be is said before the work, not after
     if path.is_file():
-        r = read_json(path)
-        if not isinstance(r, dict) or not ('step' in r and all(isinstance(r.get(k), dict) for k in ('tasks', 'settings'))):
-            raise GpubError(f'{path} holds no results of gpub eval: move it away, or choose another file with --json')
-        have = {*r['tasks'], *(['humaneval'] if 'humaneval' in r else [])}
+        r = _stored(path); have = {*r['tasks'], *(['humaneval'] if 'humaneval' in r else [])}
         wanted = dict(limit=limit, shots=shots, questions='lm-eval' if online else 'files')
         same = r['step'] == step and all(r['settings'].get(k) == v for k, v in wanted.items())
         if same and set(tasks) <= have: say(f'read from {path}'); return r
     r = evaluate_run(run, tasks, limit, step, device, folder, check, online=online, shots=shots, say=say)
     write_atomic(path, json.dumps(r, indent=1) + '\n')
     say(f'written to {path}')
+    return r
+
+def _stored(path):
+    "Results that can be shown and compared; `GpubError` for anything else"
+    r = read_json(path)
+    if not isinstance(r, dict) or not ('step' in r and all(isinstance(r.get(k), dict) for k in ('tasks', 'settings'))):
+        raise GpubError(f'{path} holds no results of gpub eval: move it away, or choose another file with --json')
+    try: report(r), [(t['items'], t['shots'], values(x)) for t in r['tasks'].values() for x in t['outcomes'].values()]
+    except (AttributeError, KeyError, TypeError, ValueError) as e:
+        raise GpubError(f'{path} is damaged ({type(e).__name__}: {first_line(e)}); restore it, or move it away') from None
     return r
 
 @click.command('eval', epilog=f"Tasks: {', '.join(TASKS)}, humaneval.")

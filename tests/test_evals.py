@@ -194,6 +194,20 @@ def test_another_file_where_results_go(run, files, tmp_path, text):
     with pytest.raises(GpubError, match='holds no results of gpub eval'): call(run, '--tasks', 'lambada', '--data', files, '--json', tmp_path/'r.json')
     assert (tmp_path/'r.json').read_text() == text
 
+GONE = object()
+@pytest.mark.parametrize('keys, value', [('run', GONE), ('parameters', GONE), ('parameters', ['x']), ('tasks lambada', ['x']), ('tasks lambada n', ['x']), ('tasks lambada items', GONE), ('tasks lambada shots', GONE), ('tasks lambada metrics', ['x']),
+                                         ('tasks lambada metrics acc', ['x']), ('tasks lambada metrics acc score', 'x'), ('tasks lambada metrics acc controls', GONE), ('tasks lambada outcomes', GONE), ('tasks lambada outcomes acc', ['x'])])
+def test_results_damaged_by_hand(run, files, tmp_path, keys, value):
+    file = tmp_path/'r.json'; words = [run, '--tasks', 'lambada', '--limit', 5, '--data', files, '--check', 0, '--json', file]
+    call(*words); assert 'read from' in call(*words)
+    result = part = json.loads(file.read_text()); *way, last = keys.split()
+    for k in way: part = part[k]
+    part[last] = value
+    if value is GONE: del part[last]
+    file.write_text(json.dumps(result))
+    with pytest.raises(GpubError, match='r.json is damaged .*restore it, or move it away') as e: call(*words)
+    assert '\n' not in str(e.value)
+
 def test_no_run(tmp_path, files):
     with pytest.raises(GpubError, match='not a run folder'): call(tmp_path, '--tasks', 'arc_easy', '--data', files)
     with pytest.raises(GpubError, match='not a run folder'): call(tmp_path/'nowhere', '--tasks', 'arc_easy', '--data', files)
