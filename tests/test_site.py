@@ -111,8 +111,10 @@ def test_every_page_in_a_browser(built, tmp_path, width):
     assert not wrong, '\n' + '\n'.join(wrong)
 
 AXE = 'axe-core@4.14.1'
-JUDGE = """axe.run(document, {resultTypes: ['violations'], iframes: false}).then(r => r.violations.filter(v => ['serious', 'critical'].includes(v.impact))
-    .map(v => `${v.id} (${v.nodes.length} times): ${v.nodes[0].html.slice(0, 160)}`))"""
+# all that axe finds, but two check boxes of the theme, which its styles want outside of every region
+JUDGE = """axe.run(document, {resultTypes: ['violations'], iframes: false}).then(r => r.violations
+    .map(v => [v.id, v.nodes.map(n => n.html).filter(h => v.id != 'region' || !h.includes('class="sidebar-toggle"'))]).filter(([id, nodes]) => nodes.length)
+    .map(([id, nodes]) => `${id} (${nodes.length} times): ${nodes[0].slice(0, 160)}`))"""
 
 @pytest.fixture(scope='session')
 def axe(tmp_path_factory):
@@ -130,7 +132,7 @@ def test_axe_finds_what_is_wrong(axe, tmp_path):
     assert found == [['color-contrast', 'image-alt']]
 
 @pytest.mark.parametrize('k, width, dark', [(0, 390, True), (1, 1280, False), (2, 390, False), (3, 1280, True)])
-def test_axe_finds_nothing_serious(built, axe, tmp_path, k, width, dark):
+def test_axe_finds_nothing(built, axe, tmp_path, k, width, dark):
     "Every page once: a quarter each as a phone and a desk show it, in the dark and in the light"
     with Browser(tmp_path, width, 844, dark) as browser:
         wrong = [f'{name}: {w}' for i, (name, b) in enumerate(visit(built, browser)) if i % 4 == k for w in b.run(f'{axe};{JUDGE}')]
