@@ -434,7 +434,7 @@ def load_run(
     except (AttributeError, KeyError, TypeError, RuntimeError) as e:
         raise GpubError(f'{run}: config.json does not describe the model in {c.path} ({first_line(e)}); restore it') from None
     if tok.fingerprint != wanted:
-        raise GpubError(f'{run}: the model learned with tokenizer {wanted}, tokenizer.json is {tok.fingerprint}: '
+        raise GpubError(f'{run}: the model learned with tokenizer {wanted!r}, tokenizer.json is {tok.fingerprint}: '
                         'its ids mean other words; restore it')
     return model.to(pick_device(device)).eval(), tok, config
 
