@@ -15,7 +15,8 @@ def text(tmp_path_factory):
 @pytest.fixture
 def copy(root, tmp_path):
     "Notebooks, modules and settings in a folder of their own"
-    for name in ('nbs', 'gpub'): shutil.copytree(root/name, tmp_path/name, ignore=shutil.ignore_patterns('__pycache__', '.ipynb_checkpoints', 'runs'))
+    for name in ('nbs', 'gpub'):
+        shutil.copytree(root/name, tmp_path/name, ignore=shutil.ignore_patterns('__pycache__', '.ipynb_checkpoints', 'runs'))
     for name in ('settings.ini', 'setup.py', 'README.md', '_quarto.yml'): shutil.copy(root/name, tmp_path)
     return tmp_path
 

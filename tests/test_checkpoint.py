@@ -11,7 +11,8 @@ from gpub.report import _jsonl
 
 def tensors(step, n=1000): return {'w': torch.full((n,), float(step)), 'b': torch.arange(n) + step}
 
-def save(run, step, n=1000, **kw): return save_checkpoint(run, step, tensors(step, n), {'m': torch.full((n,), -float(step))}, {'tokens': step*10}, **kw)
+def save(run, step, n=1000, **kw):
+    return save_checkpoint(run, step, tensors(step, n), {'m': torch.full((n,), -float(step))}, {'tokens': step*10}, **kw)
 
 def steps(run): return [int(p.name[5:]) for p in checkpoints(run)]
 
@@ -133,12 +134,15 @@ def test_a_file_that_only_claims_to_be_safetensors(tmp_path, content):
 def test_a_sealed_record_of_odd_types(tmp_path, change):
     save(tmp_path, 1); folder = save(tmp_path, 2); reseal(folder, **change); said = []
     assert latest(tmp_path, say=said.append).name == 'step-00000001' and len(said) == 1 and 'step-00000002: state.json' in said[0]
-    for f in (lambda: verify(folder), lambda: load_checkpoint(tmp_path, step=2)): refused('state.json (lacks its step|does not describe)', f)
+    for f in (lambda: verify(folder), lambda: load_checkpoint(tmp_path, step=2)):
+        refused('state.json (lacks its step|does not describe)', f)
 
 @pytest.mark.parametrize('change, match', [*(({k: v}, 'does not describe model') for k, v in (('size', '9'), ('size', None), ('sha256', 5), ('tied', ['w']), ('tied', None))),
                                            *(({'tied': {'second': first}}, 'second name') for first in ('nowhere', 5, ['w']))], ids=str)
 def test_a_sealed_file_of_odd_types(tmp_path, change, match):
-    folder = save(tmp_path, 1); reseal(folder, files=described(folder, **change)); refused(match, load_checkpoint, tmp_path, say=lambda line: None)
+    folder = save(tmp_path, 1)
+    reseal(folder, files=described(folder, **change))
+    refused(match, load_checkpoint, tmp_path, say=lambda line: None)
 
 def test_no_pickle_is_opened(tmp_path):
     (p := tmp_path/'model.pt').write_bytes(pickle.dumps({}))
@@ -239,9 +243,14 @@ def test_a_log_is_cut_at_the_step_and_nowhere_else(tmp_path):
     "Half a last row goes; a character that only Python takes for the end of a line does not; damage in the middle is said, and nothing behind it is lost"
     log = tmp_path/'log.jsonl'
     for i in range(4): append(log, dict(step=i, text='one\u2028two\x85three'))
-    whole = log.read_text(); log.write_text(whole + '{"step": 4, "te'); cut_log(log, 2); assert log.read_text() == '\n'.join(whole.split('\n')[:3]) + '\n' and len(_jsonl(log)) == 3
+    whole = log.read_text()
+    log.write_text(whole + '{"step": 4, "te')
+    cut_log(log, 2)
+    assert log.read_text() == '\n'.join(whole.split('\n')[:3]) + '\n' and len(_jsonl(log)) == 3
     for bad in '{"ste', '[1]', '{"loss": 1}', '5':
-        log.write_text(f'{{"step": 1}}\n{bad}\n{{"step": 2}}\n'); refused('line 2 is no row', lambda: cut_log(log, 9)); assert '"step": 2' in log.read_text()
+        log.write_text(f'{{"step": 1}}\n{bad}\n{{"step": 2}}\n')
+        refused('line 2 is no row', lambda: cut_log(log, 9))
+        assert '"step": 2' in log.read_text()
 
 def test_lock_where_the_file_system_has_none(tmp_path, monkeypatch):
     def unsupported(file): raise OSError(95, 'Operation not supported')
@@ -270,7 +279,9 @@ def test_save_returns_while_the_disk_is_busy(tmp_path, monkeypatch):
     monkeypatch.setattr(ckpt, 'save_file', slow)
     with Saver(tmp_path) as saver:
         put(saver, 1); events.append('training goes on'); assert latest(tmp_path) is None
-        let.set(); put(saver, 2); assert events[:3] == ['training goes on', 'written', 'written'] and latest(tmp_path).name == 'step-00000001'
+        let.set()
+        put(saver, 2)
+        assert events[:3] == ['training goes on', 'written', 'written'] and latest(tmp_path).name == 'step-00000001'
     assert check_whole(tmp_path) == 2 and (tmp_path/'LATEST').read_text() == 'step-00000002\n'
 
 @pytest.mark.parametrize('where', ['save_file', '_fsync', 'sha256', '_replace', 'write_atomic', '_rotate'])
@@ -283,7 +294,9 @@ def test_a_failure_in_the_thread_is_raised_once(tmp_path, monkeypatch, where, ho
         m.setattr(ckpt, where, full); put(saver, 2)
         line = refused('could not save step 2', dict(save=lambda: put(saver, 3), wait=saver.wait, exit=lambda: saver.__exit__(None, None, None))[how])
     assert 'No space left on device' in line and check_whole(tmp_path) in (1, 2)
-    put(saver, 3); saver.wait(); assert check_whole(tmp_path) == 3 and not list((tmp_path/'checkpoints').glob('.*')), 'said once, and the saver works again'
+    put(saver, 3)
+    saver.wait()
+    assert check_whole(tmp_path) == 3 and not list((tmp_path/'checkpoints').glob('.*')), 'said once, and the saver works again'
 
 def test_a_bug_in_the_thread_is_not_swallowed(tmp_path, monkeypatch):
     def broken(*a): raise ZeroDivisionError('bug')
@@ -406,7 +419,11 @@ def test_mirror_full_on_a_real_small_disk(tmp_path, small_disk):
     assert check_whole(run) == 2 and check_whole(away) == 1 and len(said) == 1
     (away/'filler').write_bytes(bytes(700_000)); (run/'log.jsonl').write_bytes(bytes(900_000)) # now not even the log fits
     put(saver, 3, n=100); refused('No space left', saver.wait); assert check_whole(away) == 1
-    (away/'filler').unlink(); (run/'log.jsonl').write_text('{}'); shutil.rmtree(run/'checkpoints'/'step-00000002'); saver.wait(); assert check_whole(away) == 3
+    (away/'filler').unlink()
+    (run/'log.jsonl').write_text('{}')
+    shutil.rmtree(run/'checkpoints'/'step-00000002')
+    saver.wait()
+    assert check_whole(away) == 3
 
 def test_no_free_byte_on_a_real_disk(small_disk):
     disk = small_disk(1024)
@@ -426,14 +443,17 @@ def test_a_read_only_disk(small_disk):
     disk = small_disk(4096)
     saver = Saver(disk); put(saver, 1); saver.wait(); before = snapshot(disk)
     subprocess.run(['mount', '-o', 'remount,ro', disk], check=True)
-    for f in (save, lambda *a: put(saver, 2)): refused('Read-only file system; earlier checkpoints are untouched', f, disk, 2) # at once, before a copy
+    for f in (save, lambda *a: put(saver, 2)):
+        refused('Read-only file system; earlier checkpoints are untouched', f, disk, 2) # at once, before a copy
     assert snapshot(disk) == before and check_whole(disk) == 1
 
 def test_a_mirror_of_another_run_is_refused(both, tmp_path):
     run, away = both; other = tmp_path/'other'; files(other, 'y'); before = snapshot(away)
     for f in (lambda: Saver(other, mirror=away), lambda: mirror_run(other, away), lambda: restore_from_mirror(other, away)):
         assert "text: this run 'x', asked 'y'" in refused('holds another run', f)
-    for content in '[1]', '5', 'null': (other/'config.json').write_text(content); refused('holds another run.*config.json', mirror_run, other, away)
+    for content in '[1]', '5', 'null':
+        (other/'config.json').write_text(content)
+        refused('holds another run.*config.json', mirror_run, other, away)
     for bad in (run, run/'mirror'): refused('inside the run folder', Saver, run, mirror=bad)
     assert snapshot(away) == before
 

@@ -29,8 +29,10 @@ def test_every_key_exists(claim):
 
 def test_what_is_certain(verdicts):
     got = {v.claim.id: v.status for v in verdicts}
-    for i in ('134m-parameters', '1b-parameters', 'token-file', 'bill-175', 'phase-3-point', 'billion-a100', 'hours-130', 'checkpointing-17', 'bill-861', '1b-a100-possible'): assert got[i] == 'agrees', i
-    for i in ('note-parameters', '1b-layers', 'chinchilla-228', 'minutes-21', 'hours-80', 'phase-1-cost', 'phase-6-cost', 'fp32-0.8', 'step-45', 'contamination-share', 'predicted-arc-easy'): assert got[i] == 'does not', i
+    for i in ('134m-parameters', '1b-parameters', 'token-file', 'bill-175', 'phase-3-point', 'billion-a100', 'hours-130', 'checkpointing-17', 'bill-861', '1b-a100-possible'):
+        assert got[i] == 'agrees', i
+    for i in ('note-parameters', '1b-layers', 'chinchilla-228', 'minutes-21', 'hours-80', 'phase-1-cost', 'phase-6-cost', 'fp32-0.8', 'step-45', 'contamination-share', 'predicted-arc-easy'):
+        assert got[i] == 'does not', i
     for i in ('phase-4-cost', 'loss-bump', 'first-context', '3b-validation'): assert got[i] == 'open', i
 
 def test_every_planted_disagreement_is_found(data, verdicts):
@@ -49,14 +51,20 @@ def test_a_missing_receipt_is_not_measured_yet(data):
 
 def test_a_receipt_that_comes_is_read(data):
     claim = next(c for c in CLAIMS if c.id == '1b-a100'); assert judge(claim, data).status == 'not measured yet'
-    receipt = dict(machine=dict(gpu='NVIDIA A100-SXM4-80GB', cpu='x'), speed=dict(preset='burn-1b', tok_s=28_000)); path = data/'bench/burn-1b-a100.json'
+    receipt = dict(machine=dict(gpu='NVIDIA A100-SXM4-80GB', cpu='x'), speed=dict(preset='burn-1b', tok_s=28_000))
+    path = data/'bench/burn-1b-a100.json'
     path.write_text(json.dumps(receipt)); assert judge(claim, data).status == 'agrees'
-    receipt['speed']['tok_s'] = 20_000; path.write_text(json.dumps(receipt)); v = judge(claim, data); assert v.status == 'does not' and v.found == 20_000
-    liger = next(c for c in CLAIMS if c.id == 'liger-0'); ladder = dict(kind='ladder', preset='burn-1b', machine=dict(gpu='H200'), rows=[dict(rung='Liger', gain=1.01)])
+    receipt['speed']['tok_s'] = 20_000
+    path.write_text(json.dumps(receipt))
+    v = judge(claim, data)
+    assert v.status == 'does not' and v.found == 20_000
+    liger = next(c for c in CLAIMS if c.id == 'liger-0')
+    ladder = dict(kind='ladder', preset='burn-1b', machine=dict(gpu='H200'), rows=[dict(rung='Liger', gain=1.01)])
     (data/'bench/l.json').write_text(json.dumps(ladder)); assert judge(liger, data).status == 'agrees'
 
 def test_every_conflict_is_on_the_page(verdicts):
-    ids = lookup('conflicts/items/*/id'); assert [r[0] for r in conflict_table(verdicts).rows] == ids and len(ids) == lookup('conflicts/count')
+    ids = lookup('conflicts/items/*/id')
+    assert [r[0] for r in conflict_table(verdicts).rows] == ids and len(ids) == lookup('conflicts/count')
     stored = PAGE.read_text(encoding='utf-8'); assert all(i in stored for i in ids)
     assert not [c.id for c in CLAIMS if json.dumps(c.what)[1:-1] not in stored], 'claims that the stored page does not show: execute it again'
     said = [''.join(o['data'].get('text/markdown', '')) for c in json.loads(stored)['cells'] for o in c.get('outputs', []) if 'data' in o]

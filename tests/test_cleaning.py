@@ -58,12 +58,18 @@ def test_planted_near_duplicates_recall_and_precision(record_property):
     assert recall >= .95 and precision >= .98
 
 def test_near_duplicates_in_any_number_of_turns():
-    rng = random.Random(5); docs = [' '.join(rng.choice('abcdefghijklmnop') for _ in range(60)) for _ in range(300)]; docs += [d + ' and more' for d in docs[:90]] + docs[:9]
-    sigs = signatures(docs); skip = list(range(390, 399)); want = near_repeats(sigs, .6, skip).tolist(); assert len(want) > 60 and not set(want) & set(skip)
+    rng = random.Random(5)
+    docs = [' '.join(rng.choice('abcdefghijklmnop') for _ in range(60)) for _ in range(300)]
+    docs += [d + ' and more' for d in docs[:90]] + docs[:9]
+    sigs = signatures(docs)
+    skip = list(range(390, 399))
+    want = near_repeats(sigs, .6, skip).tolist()
+    assert len(want) > 60 and not set(want) & set(skip)
     assert want == near_repeats(lambda: sigs, .6, skip, at_once=37).tolist() and near_repeats(sigs[:0]).tolist() == []
 
 def test_a_cluster_keeps_its_first():
-    base = ' '.join(f'w{i}' for i in range(300)); docs = [base + f' tail {i}' for i in range(20)] + ['something else entirely ' + ' '.join(f'v{i}' for i in range(200))]
+    base = ' '.join(f'w{i}' for i in range(300))
+    docs = [base + f' tail {i}' for i in range(20)] + ['something else entirely ' + ' '.join(f'v{i}' for i in range(200))]
     assert near_repeats(signatures(docs), .8).tolist() == list(range(1, 20))
 
 @pytest.fixture

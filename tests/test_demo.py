@@ -35,7 +35,8 @@ def browser(tmp_path_factory):
 def text_of(browser, page, **settings):
     "What the page writes with these settings, after it has finished"
     browser.open('about:blank'); browser.open(link(page, **settings))
-    browser.wait('location.hash && !writing && ids.length'); assert browser.run('$("status").className') == 'mute', browser.run('$("status").textContent')
+    browser.wait('location.hash && !writing && ids.length')
+    assert browser.run('$("status").className') == 'mute', browser.run('$("status").textContent')
     return browser.run('$("out").textContent')
 
 @pytest.mark.parametrize('cfg', (TOY, replace(TOY, tied=False, bias=False), replace(TOY, ctx=128, width=128, heads=4, layers=2)), ids=('odd', 'untied', 'wide'))
@@ -53,7 +54,11 @@ def test_chances_and_attention_equal_torch(browser, tmp_path):
     text = text_of(browser, page, prompt=TEXT[:9], n=12, seed=3); ids = torch.tensor(TOK.encode(text).astype('int64'))[None]
     want = model(ids)[0].softmax(-1); got = torch.tensor(browser.run('odds.slice(1).map(p => [...p])'))
     assert (got - want[:-1]).abs().max() < 1e-5 # the prompt's characters too
-    seen = []; block = model.blocks[2]; hook = block.norm1.register_forward_hook(lambda m, a, out: seen.append(out)); model(ids[:, :-1]); hook.remove()
+    seen = []
+    block = model.blocks[2]
+    hook = block.norm1.register_forward_hook(lambda m, a, out: seen.append(out))
+    model(ids[:, :-1])
+    hook.remove()
     q, k, _ = (block.attn.split(t)[0, 1] for t in block.attn.qkv(seen[0]).chunk(3, -1)); scores = (q @ k.T/q.size(-1)**.5)
     for t in (0, 5, 19): assert (torch.tensor(browser.run(f'[...attention(2, 1, {t})]')) - scores[t, :t + 1].softmax(-1)).abs().max() < 1e-5
     top = want[-2].max(); assert browser.run('$("list").querySelector("b").textContent') == f'{100*top:.1f}%'
@@ -63,9 +68,11 @@ def test_settings_seeds_and_controls(browser, tmp_path):
     one = text_of(browser, page, seed=1, **kw); assert one == text_of(browser, page, seed=1, **kw) != text_of(browser, page, seed=2, **kw)
     assert text_of(browser, page, seed=1, top_k=1, **kw) == text_of(browser, page, **kw | dict(temperature=0))
     assert browser.run('choose(Float32Array.of(0, 9, 8.5, 1), 1, 2, () => .999999)') == 2 # the worst draw of the two best
-    draws = browser.run('[...Array(4000)].map((_, i) => choose(Float32Array.of(0, 1, 2), 2, 3, mulberry(i)))'); want = (torch.arange(3)/2).softmax(0)
+    draws = browser.run('[...Array(4000)].map((_, i) => choose(Float32Array.of(0, 1, 2), 2, 3, mulberry(i)))')
+    want = (torch.arange(3)/2).softmax(0)
     assert all(abs(draws.count(i)/4000 - want[i]) < .03 for i in range(3))
-    browser.run('$("head").value = 2; $("layer").value = 1; $("layer").dispatchEvent(new Event("change"))'); looks = browser.run('$("looks").textContent')
+    browser.run('$("head").value = 2; $("layer").value = 1; $("layer").dispatchEvent(new Event("change"))')
+    looks = browser.run('$("looks").textContent')
     browser.run('$("out").dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowLeft"}))')
     assert browser.run('mark') == 42 and browser.run('$("looks").textContent') != looks and browser.run('$("out").querySelectorAll(".now").length') == 1
     browser.run('$("out").children[7].click()'); assert browser.run('mark') == 7
@@ -79,8 +86,12 @@ def test_the_page_complains_in_its_own_words(browser, tmp_path):
 
 def test_it_streams_and_stops(browser, tmp_path):
     make_run(tmp_path/'run', replace(TOY, ctx=256, width=192)); page = write_page(tmp_path/'run', tmp_path/'page.html')
-    browser.open('about:blank'); browser.open(link(page, prompt=TEXT[:2], n=5000)); browser.wait('writing && ids.length > 20 && $("status").textContent.endsWith("…")')
-    browser.run('$("go").click()'); browser.wait('!writing'); assert 20 < browser.run('ids.length') < 5002 and browser.run('$("go").textContent') == 'Write'
+    browser.open('about:blank')
+    browser.open(link(page, prompt=TEXT[:2], n=5000))
+    browser.wait('writing && ids.length > 20 && $("status").textContent.endsWith("…")')
+    browser.run('$("go").click()')
+    browser.wait('!writing')
+    assert 20 < browser.run('ids.length') < 5002 and browser.run('$("go").textContent') == 'Write'
 
 def test_no_request_and_no_error(tmp_path):
     make_run(tmp_path/'run'); page = write_page(tmp_path/'run', tmp_path/'page.html')
@@ -103,7 +114,9 @@ def contrasts(browser):
     return min((max(x, y) + .05)/(min(x, y) + .05) for x, y in ((light(css[a]), light(css[b])) for a, b in pairs))
 
 def test_contrast_in_daylight(browser, tmp_path):
-    make_run(tmp_path/'run'); text_of(browser, write_page(tmp_path/'run', tmp_path/'page.html'), prompt=TEXT[:2], n=2); assert contrasts(browser) > 4.5
+    make_run(tmp_path/'run')
+    text_of(browser, write_page(tmp_path/'run', tmp_path/'page.html'), prompt=TEXT[:2], n=2)
+    assert contrasts(browser) > 4.5
 
 def test_size_of_the_real_shape(tmp_path):
     cfg = GPTConfig(**SHAPES['shakespeare'].model | dict(vocab=TOK.vocab)); make_run(tmp_path/'run', cfg)
@@ -116,9 +129,19 @@ def test_rounding_is_half_a_level():
 
 def test_refusals(tmp_path):
     make_run(tmp_path/'run'); bpe = BPETokenizer.train([TEXT], vocab=300); make_run(tmp_path/'bpe', replace(TOY, vocab=bpe.vocab), bpe)
-    make_run(tmp_path/'llama'); c = json.loads((tmp_path/'llama/config.json').read_text()); c['model'] |= dict(kv_heads=1, rope_base=1e4); (tmp_path/'llama/config.json').write_text(json.dumps(c))
-    (tmp_path/'file').write_text('x'); (tmp_path/'empty').mkdir(); out = tmp_path/'page.html'; make_run(tmp_path/'hf'); (tmp_path/'hf/config.json').write_text('{"model_type": "gpt2"}')
-    make_run(tmp_path/'odd'); c = json.loads((tmp_path/'odd/config.json').read_text()); del c['unit']; (tmp_path/'odd/config.json').write_text(json.dumps(c | dict(prompt=3)))
+    make_run(tmp_path/'llama')
+    c = json.loads((tmp_path/'llama/config.json').read_text())
+    c['model'] |= dict(kv_heads=1, rope_base=1e4)
+    (tmp_path/'llama/config.json').write_text(json.dumps(c))
+    (tmp_path/'file').write_text('x')
+    (tmp_path/'empty').mkdir()
+    out = tmp_path/'page.html'
+    make_run(tmp_path/'hf')
+    (tmp_path/'hf/config.json').write_text('{"model_type": "gpt2"}')
+    make_run(tmp_path/'odd')
+    c = json.loads((tmp_path/'odd/config.json').read_text())
+    del c['unit']
+    (tmp_path/'odd/config.json').write_text(json.dumps(c | dict(prompt=3)))
     for args, kw, said in (((tmp_path/'bpe', out), {}, 'byte-pair tokenizer of 30'), ((tmp_path/'llama', out), {}, 'kv_heads, rope_base'), ((tmp_path/'empty', out), {}, 'not a run folder'),
                            ((tmp_path/'none', out), {}, 'not a run folder'), ((tmp_path/'hf', out), {}, 'not a run folder'), ((tmp_path/'odd', out), {}, 'tells of no prompt, unit'), ((tmp_path/'run', tmp_path/'file'/'x.html'), {}, 'cannot write'), ((tmp_path/'run', tmp_path/'empty'), {}, 'cannot write'),
                            ((tmp_path/'run', out), dict(limit_mb=.05), 'at most 0.05 MB'), ((tmp_path/'run', out), dict(step=3), 'step 3')):

@@ -33,7 +33,8 @@ def models(tok):
 @pytest.fixture(scope='module')
 def files(tmp_path_factory):
     "Questions of two tasks and passages, in their original formats"
-    folder, rng = tmp_path_factory.mktemp('eval'), np.random.default_rng(0); lines = [l for l in plays(60_000, seed=2).splitlines() if len(l) > 30 and '[' not in l]
+    folder, rng = tmp_path_factory.mktemp('eval'), np.random.default_rng(0)
+    lines = [l for l in plays(60_000, seed=2).splitlines() if len(l) > 30 and '[' not in l]
     def row(i): at = int(rng.integers(4)); c = [lines[(7*i + j) % len(lines)] for j in range(5)]; return c, at
     made = [row(i) for i in range(40)]
     (folder/'arc_easy_test.jsonl').write_text('\n'.join(json.dumps(dict(id=i, question=dict(stem=c[0], choices=[dict(text=t, label=l) for t, l in zip(c[1:], 'ABCD')]), answerKey='ABCD'[at])) for i, (c, at) in enumerate(made)))
@@ -65,10 +66,12 @@ def test_other_bad_files(tmp_path):
     with pytest.raises(GpubError, match='no items'): load_items('arc_easy', folder=tmp_path)
     (tmp_path/'arc_easy_test.jsonl').write_bytes(b'\xff\xfe')
     with pytest.raises(GpubError, match='not a record'): load_items('arc_easy', folder=tmp_path)
-    with pytest.raises(GpubError, match='no task .x.; there are: arc_easy, arc_challenge, hellaswag, mmlu, truthfulqa_mc2, lambada'): load_items('x')
+    with pytest.raises(GpubError, match='no task .x.; there are: arc_easy, arc_challenge, hellaswag, mmlu, truthfulqa_mc2, lambada'):
+        load_items('x')
 
 def test_a_limit_is_a_lot_and_the_smaller_is_in_the_larger(files):
-    few, more = (load_items('arc_easy', n, files) for n in (5, 20)); assert len(few) == 5 and set(few) < set(more) and few == load_items('arc_easy', 5, files) and few != load_items('arc_easy', 40, files)[:5]
+    few, more = (load_items('arc_easy', n, files) for n in (5, 20))
+    assert len(few) == 5 and set(few) < set(more) and few == load_items('arc_easy', 5, files) and few != load_items('arc_easy', 40, files)[:5]
 
 LABELLED = dict(text=['Water is wet', 'A stone', 'The dry sand of it', 'Fire'], label=['A', 'B', 'C', 'D'])
 THEIRS = { # task -> (our row, the row of the Hub's data set, lm-eval's own definition)
@@ -104,14 +107,19 @@ def test_solved_questions_are_those_lm_eval_puts_before(tmp_path, task, own):
     ours, theirs, path = THEIRS[task]
     def many(row, n):
         return [json.loads(json.dumps(row).replace('Water is wet', f'Water {i}').replace('What is wet?', f'What {i}?').replace('Why?', f'Why {i}?').replace('he king', f'he king {i}').replace('to sit', f'to sit {i}')) for i in range(n)]
-    name = TASKS[task].file.replace('*', 'abstract_algebra_test'); test, solved = tmp_path/name, tmp_path/name.replace('test', 'dev').replace('_val', '_dev')
+    name = TASKS[task].file.replace('*', 'abstract_algebra_test')
+    test, solved = tmp_path/name, tmp_path/name.replace('test', 'dev').replace('_val', '_dev')
     for where, rows in ((test, many(ours, 40)[::2]),) + (() if own else ((solved, many(ours, 40)[1::2]),)):
-        where.parent.mkdir(parents=True, exist_ok=True); where.write_text('\n'.join(','.join(r) for r in rows) if task == 'mmlu' else '\n'.join(map(json.dumps, rows)))
+        where.parent.mkdir(parents=True, exist_ok=True)
+        where.write_text('\n'.join(','.join(r) for r in rows) if task == 'mmlu' else '\n'.join(map(json.dumps, rows)))
     data = dict(test=many(theirs, 40)[::2]) | ({} if own else dict(solved=many(theirs, 40)[1::2])); asked = their_task(path, **data)
     if own: asked.fewshot_cfg.split = 'test'; asked.sampler.replace_df(list(asked.fewshot_docs()))
-    want = items_of(asked, 5); got = load_items(task, folder=tmp_path, shots=5); assert [(i.context, i.choices, i.right) for i in got] == [(i.context, i.choices, i.right) for i in want]
+    want = items_of(asked, 5)
+    got = load_items(task, folder=tmp_path, shots=5)
+    assert [(i.context, i.choices, i.right) for i in got] == [(i.context, i.choices, i.right) for i in want]
     assert len(got) == 20 and len(got[3].context) > 2*len(load_items(task, folder=tmp_path)[3].context) and set(load_items(task, 6, tmp_path, shots=5)) < set(got)
-    with pytest.raises(GpubError, match='20 solved questions asked for' if own else '21 solved questions asked for'): load_items(task, folder=tmp_path, shots=20 if own else 21)
+    with pytest.raises(GpubError, match='20 solved questions asked for' if own else '21 solved questions asked for'):
+        load_items(task, folder=tmp_path, shots=20 if own else 21)
 
 # scores
 
@@ -125,7 +133,8 @@ def test_adapter_and_hf_model_agree_item_by_item(models, tok, files, tmp_path):
 
 def test_what_does_not_fit_is_cut_and_counted(models):
     model, ids = models[0], torch.randint(200, (80,), generator=torch.Generator().manual_seed(0)).tolist(); lm = adapter(model, None)
-    pairs = [(ids[:70], ids[70:]), (ids[:60], ids[60:70]), (ids[:10], ids[10:]), (ids[:5], ids[5:9])]; got = likelihoods(model, pairs, cuts=lm.cuts)
+    pairs = [(ids[:70], ids[70:]), (ids[:60], ids[60:70]), (ids[:10], ids[10:]), (ids[:5], ids[5:9])]
+    got = likelihoods(model, pairs, cuts=lm.cuts)
     assert (lm.cuts.contexts, lm.cuts.answers) == (3, 1)
     for (c, a), (nats, _) in zip(pairs, got):
         x = torch.tensor([(c + a)[-49:]])
@@ -137,7 +146,8 @@ def test_no_numbers_no_score(models, tok, files, run):
     with torch.no_grad(): sick.norm.weight.fill_(math.nan)
     with pytest.raises(GpubError, match='harness measures nan'): calibrate(adapter(sick, tok), sick, range(100))
     items = load_items('arc_easy', 3, files)
-    with pytest.raises(GpubError, match=f'answers of {items[0].id} get .* it computes no numbers'): outcomes(items, ask(adapter(sick, tok), {'arc_easy': (items, 'choice')})['arc_easy'])
+    with pytest.raises(GpubError, match=f'answers of {items[0].id} get .* it computes no numbers'):
+        outcomes(items, ask(adapter(sick, tok), {'arc_easy': (items, 'choice')})['arc_easy'])
 
 def test_without_lm_eval_it_says_what_to_install(monkeypatch, models, tok, run, files):
     for name in [m for m in sys.modules if m.split('.')[0] == 'lm_eval']: monkeypatch.delitem(sys.modules, name)
@@ -159,7 +169,8 @@ def test_the_error_is_the_binomial_one_and_the_bootstrap_agrees():
 
 @pytest.mark.parametrize('seed', range(3))
 def test_a_guesser_is_called_one_and_a_knower_is_not(seed):
-    rng = np.random.default_rng(seed); items = [Item(str(i), 'q', tuple('x'*int(n) for n in rng.integers(1, 9, 4)), (int(rng.integers(4)),)) for i in range(600)]
+    rng = np.random.default_rng(seed)
+    items = [Item(str(i), 'q', tuple('x'*int(n) for n in rng.integers(1, 9, 4)), (int(rng.integers(4)),)) for i in range(600)]
     def answers(lift): return [[(float(rng.normal()) + lift*(j in i.right), False) for j in range(4)] for i in items]
     assert grade(items, answers(3))['acc']['verdict'].startswith('above every control') and not grade(items, answers(0))['acc']['verdict'].startswith('above')
 
@@ -175,14 +186,17 @@ def call(*words):
     return done.output
 
 def test_the_command_on_a_model_of_characters(run, files):
-    said = call(run, '--tasks', 'arc_easy,lambada', '--limit', 12, '--data', files, '--check', 3); result = json.loads((run/'evals.json').read_text())
+    said = call(run, '--tasks', 'arc_easy,lambada', '--limit', 12, '--data', files, '--check', 3)
+    result = json.loads((run/'evals.json').read_text())
     assert 'gate passed' in said and 'uniform guess' in said and 'agree' in said and result['settings']['limit'] == 12 and result['versions']['lm_eval'] and result['agreement']['arc_easy']['same'] == 3
     for t in ('arc_easy', 'lambada'):
         for m in result['tasks'][t]['metrics'].values(): assert {'score', 'se', 'low', 'high', 'controls', 'verdict'} <= m.keys()
-    again = call(run, run, '--compare', '--tasks', 'arc_easy', '--limit', 12, '--data', files); assert 'read from' in again and 'no difference shown' in again
+    again = call(run, run, '--compare', '--tasks', 'arc_easy', '--limit', 12, '--data', files)
+    assert 'read from' in again and 'no difference shown' in again
 
 def test_characters_a_vocabulary_lacks_are_counted(run):
-    items, lost = in_vocabulary([Item('a', 'Is 2 + 2 = 4?', ('yes', '4'), (0,))], CharTokenizer('Isyetr? ')); assert lost == 6 and items[0].choices == ('yes', '?') and items[0].context == 'Is ? ? ? ? ??'
+    items, lost = in_vocabulary([Item('a', 'Is 2 + 2 = 4?', ('yes', '4'), (0,))], CharTokenizer('Isyetr? '))
+    assert lost == 6 and items[0].choices == ('yes', '?') and items[0].context == 'Is ? ? ? ? ??'
 
 @pytest.mark.parametrize('words, why', [(['--tasks', 'arc_easy,nope'], "no task 'nope'; there are: arc_easy"), (['--compare'], 'two runs'), (['--tasks', 'hellaswag', '--data', 'nowhere'], 'needs hellaswag_val.jsonl')])
 def test_refusals(run, words, why):
@@ -191,7 +205,8 @@ def test_refusals(run, words, why):
 @pytest.mark.parametrize('text', ['[1]', '{}', '{"tasks": {}}', '"x"', '{"tasks": 3, "step": 1, "settings": {}}', '{"tasks": {}, "step": 1, "settings": []}'])
 def test_another_file_where_results_go(run, files, tmp_path, text):
     (tmp_path/'r.json').write_text(text)
-    with pytest.raises(GpubError, match='holds no results of gpub eval'): call(run, '--tasks', 'lambada', '--data', files, '--json', tmp_path/'r.json')
+    with pytest.raises(GpubError, match='holds no results of gpub eval'):
+        call(run, '--tasks', 'lambada', '--data', files, '--json', tmp_path/'r.json')
     assert (tmp_path/'r.json').read_text() == text
 
 GONE = object()
@@ -238,7 +253,8 @@ def test_a_malformed_problem_names_file_and_line(tmp_path):
     with gzip.open(tmp_path/'HumanEval.jsonl.gz', 'wt') as f: f.write('{"task_id": "a", "prompt": "", "test": ""}\n')
     with pytest.raises(GpubError, match='HumanEval.jsonl.gz line 1: not a problem, it lacks entry_point'): problems(folder=tmp_path)
 
-def test_labels(): assert label('the cat sat down and the dog ran off') == 'varied' and label('AndroidRuntime error') == 'chants AndroidRuntime' and repeated('a b c d e '*4) == .75 and distinct('a a a a', 1) == .25
+def test_labels():
+    assert label('the cat sat down and the dog ran off') == 'varied' and label('AndroidRuntime error') == 'chants AndroidRuntime' and repeated('a b c d e '*4) == .75 and distinct('a a a a', 1) == .25
 
 def test_another_tokenizer_has_no_common_tokens(models, tok):
     with pytest.raises(GpubError, match='different tokenizers'): token_diff((models[0], tok), (models[0], CharTokenizer('ab')), 'ab')

@@ -40,7 +40,8 @@ ALL = [pytest.param(p, name, id=f'{p.stem}-{name}') for p in CHAPTERS for name i
 def test_every_exercise_has_a_check_and_a_solution(path):
     stubs, checks, solutions = exercises(path)
     assert 2 <= len(stubs) <= 4 and stubs.keys() == checks.keys() == solutions.keys()
-    for name, src in checks.items(): assert re.search(r'^#\|\s*eval:\s*false$', src, re.M), f'{name}: the check must be skipped when the chapter runs by itself'
+    for name, src in checks.items():
+        assert re.search(r'^#\|\s*eval:\s*false$', src, re.M), f'{name}: the check must be skipped when the chapter runs by itself'
 
 @pytest.mark.parametrize('path, name', ALL)
 def test_check_fails_until_solved(path, name):

@@ -97,7 +97,8 @@ def test_stop_ends_one_text_and_is_its_last_token():
 def test_a_stream_gives_tokens_as_they_come():
     model = toy(); want = generate(model, [3], 50, seed=1); stream = generate(model, [3], 50, seed=1, stream=True)
     assert next(stream) == want[1] and not torch.is_inference_mode_enabled() and [*stream] == want[2:]
-    rows = [*generate(model, PROMPTS, 10, stream=True)]; assert [list(c) for c in zip(*rows)] == [o[len(p):] for o, p in zip(generate(model, PROMPTS, 10), PROMPTS)]
+    rows = [*generate(model, PROMPTS, 10, stream=True)]
+    assert [list(c) for c in zip(*rows)] == [o[len(p):] for o, p in zip(generate(model, PROMPTS, 10), PROMPTS)]
     half = generate(model, [3], 10**9, stream=True); next(half); half.close()
 
 def test_text_streams_without_breaking_characters():
@@ -129,7 +130,8 @@ def flops(f):
 def test_of_a_prompt_only_the_end_is_scored(width):
     "Counted: reading a prompt costs a forward pass less the head of all positions but one; a window that slides, too"
     model = toy(width=width, heads=4, vocab=997); head = 2*width*997
-    for ids in (PROMPTS[1], PROMPTS[3] + [0]*3): assert flops(lambda: generate(model, ids, 1)) == flops(lambda: model(torch.tensor([ids]))) - (len(ids) - 1)*head
+    for ids in (PROMPTS[1], PROMPTS[3] + [0]*3):
+        assert flops(lambda: generate(model, ids, 1)) == flops(lambda: model(torch.tensor([ids]))) - (len(ids) - 1)*head
     slid = flops(lambda: generate(model, [1]*32, 2)); assert slid == 2*flops(lambda: generate(model, [1]*32, 1))
 
 @pytest.mark.parametrize('lay', ('turned', 'packed'))

@@ -66,10 +66,13 @@ def test_a_leak_would_be_noticed():
 
 @pytest.mark.parametrize('t, s', [(1, 1), (7, 7), (1, 9), (4, 9), (256, 256)])
 def test_attend_equals_sdpa(t, s):
-    torch.manual_seed(0); q = torch.randn(2, 3, t, 8, requires_grad=True); k, v = (torch.randn(2, 3, s, 8, requires_grad=True) for _ in 'kv')
+    torch.manual_seed(0)
+    q = torch.randn(2, 3, t, 8, requires_grad=True)
+    k, v = (torch.randn(2, 3, s, 8, requires_grad=True) for _ in 'kv')
     slow, fast = attend(q, k, v), sdpa(q, k, v); torch.testing.assert_close(slow, fast)
     w = torch.randn_like(slow)
-    for a, b in zip(*(torch.autograd.grad((y*w).sum(), (q, k, v)) for y in (slow, fast))): torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+    for a, b in zip(*(torch.autograd.grad((y*w).sum(), (q, k, v)) for y in (slow, fast))):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
 
 @pytest.mark.parametrize('how', (attend, sdpa))
 def test_last_queries_alone_get_the_same_answer(how):
@@ -93,7 +96,8 @@ def test_tied_weights_share_storage():
 def test_residual_writers_start_smaller():
     torch.manual_seed(0)
     for name, p in GPT(replace(TINY, layers=8, init_std=0.03)).named_parameters():
-        if p.dim() == 2: assert p.std().item() == pytest.approx(0.03 / (4 if name.endswith(('attn.proj.weight', 'ffn.down.weight')) else 1), rel=0.05), name
+        if p.dim() == 2:
+            assert p.std().item() == pytest.approx(0.03 / (4 if name.endswith(('attn.proj.weight', 'ffn.down.weight')) else 1), rel=0.05), name
 
 @pytest.mark.parametrize('bad, says', [
     (dict(width=130), 'width 130 and 4 heads'), (dict(vocab=0), 'vocab.*got 0'), (dict(ctx=-1), 'ctx.*got -1'), (dict(layers=2.0), r'layers.*got 2\.0'),
@@ -116,10 +120,14 @@ def test_block_takes_any_parts():
 
 def test_sample():
     model = toy(scale=2)
-    a, b, c = (sample(model, [1, 2], 30, seed=s) for s in (0, 0, 1)); assert a == b != c and a[:2] == [1, 2] and len(a) == 32 and max(a) < 11
+    a, b, c = (sample(model, [1, 2], 30, seed=s) for s in (0, 0, 1))
+    assert a == b != c and a[:2] == [1, 2] and len(a) == 32 and max(a) < 11
     greedy = sample(model, [1], 5, temperature=0)
     for i in range(1, 6): assert greedy[i] == int(model(torch.tensor([greedy[:i]]))[0, -1].argmax())
-    torch.manual_seed(5); before = torch.get_rng_state(); sample(model, [1], 3); assert torch.equal(before, torch.get_rng_state()) # its own generator
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    sample(model, [1], 3)
+    assert torch.equal(before, torch.get_rng_state()) # its own generator
     with pytest.raises(GpubError, match='empty'): sample(model, [], 3)
     with pytest.raises(GpubError, match='-1'): sample(model, [1], 3, temperature=-1)
 

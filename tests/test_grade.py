@@ -21,10 +21,14 @@ ATTENTION = dict(
     cache=lambda q, k, v: weights(q, k, v, diagonal=0) @ v, size=exp_by_hand, inputs=in_place, value=lambda q, k, v: weights(1.5*q, k, v) @ v,
     gradient=lambda q, k, v: weights(q, k.detach(), v) @ v)
 
-def square_steps(x): t = x.size(1); return torch.stack([turned(F.pad(x[:, p:p + 1], (0, 0, 0, 0, p*p, 0)))[:, -1] for p in range(min(t, 40))], 1) if t <= 40 else turned(x)
+def square_steps(x):
+    t = x.size(1)
+    return torch.stack([turned(F.pad(x[:, p:p + 1], (0, 0, 0, 0, p*p, 0)))[:, -1] for p in range(min(t, 40))], 1) if t <= 40 else turned(x)
 def neighbours(x): return turned(x.unflatten(-1, (-1, 2)).mT.flatten(-2)).unflatten(-1, (2, -1)).mT.flatten(-2)
 def coarse(x, sign=-1, base=10_000):
-    t, d = x.size(1), x.size(-1); angle = (torch.arange(t, dtype=x.dtype)[:, None]/base**(torch.arange(0, d, 2, dtype=x.dtype)/d))[:, None]; a, b = x.chunk(2, -1)
+    t, d = x.size(1), x.size(-1)
+    angle = (torch.arange(t, dtype=x.dtype)[:, None]/base**(torch.arange(0, d, 2, dtype=x.dtype)/d))[:, None]
+    a, b = x.chunk(2, -1)
     return torch.cat((a*angle.cos() + sign*b*angle.sin(), b*angle.cos() + a*angle.sin()), -1)
 
 ROPE = dict(
@@ -49,7 +53,10 @@ class Leftmost(MiniBPE):
         return word
 
 class Restless(MiniBPE):
-    def encode(self, text): ids = super().encode(text); self.seen = getattr(self, 'seen', 0) + 1; return ids if self.seen < 2 else [self.ids[b] for b in text.encode()]
+    def encode(self, text):
+        ids = super().encode(text)
+        self.seen = getattr(self, 'seen', 0) + 1
+        return ids if self.seen < 2 else [self.ids[b] for b in text.encode()]
 
 def alphabetical(text, vocab):
     "Merges the pair that comes first in the alphabet"
@@ -82,7 +89,8 @@ def test_the_broken_property_is_named_first(topic, name, mine):
     bad = [v for v in grade(topic, mine) if not v.ok]
     assert bad and bad[0].name == name and not bad[0].said.startswith('your code raised'), [(v.name, v.said) for v in bad]
 
-def test_every_property_has_a_planted_mistake(): assert {(t, n) for t, n, _ in PLANTED} == {(t, n) for t, ps in PROPERTIES.items() for n in ps}
+def test_every_property_has_a_planted_mistake():
+    assert {(t, n) for t, n, _ in PLANTED} == {(t, n) for t, ps in PROPERTIES.items() for n in ps}
 
 @pytest.mark.parametrize('topic, mine', [('attention', attend), ('attention', sdpa), ('rope', turned), ('bpe', MiniBPE.train), ('loop', plain_loop), ('loop', loop)])
 def test_references_pass(topic, mine):
@@ -107,7 +115,8 @@ number = 3
 '''
 
 def test_code_that_breaks_is_quoted(tmp_path):
-    (tmp_path/'mine.py').write_text(MINE); said = lambda name, topic='attention': grade(topic, load_mine(f'{tmp_path}/mine.py:{name}'))[0].said
+    (tmp_path/'mine.py').write_text(MINE)
+    said = lambda name, topic='attention': grade(topic, load_mine(f'{tmp_path}/mine.py:{name}'))[0].said
     assert said('crashes').startswith('your code raised RuntimeError: ') and said('crashes').endswith('at mine.py, line 9: def helper(q): return q.reshape(7, 7)')
     assert said('nothing') == 'returned NoneType, not a tensor' and 'two() takes 2 positional arguments but 3 were given' in said('two')
     assert 'NoneType' in said('nothing', 'loop') or 'takes' in said('nothing', 'loop')
@@ -159,7 +168,9 @@ def test_files_that_do_not_load_are_one_line(code, words, tmp_path, monkeypatch,
     assert words in str(e.value) and '\n' not in str(e.value) and capsys.readouterr().out == ''
 
 def test_what_lies_beside_the_file_can_be_imported(tmp_path):
-    (tmp_path/'beside_mine.py').write_text('def f(x): return x\n'); (tmp_path/'mine.py').write_text('from beside_mine import f'); before = list(sys.path)
+    (tmp_path/'beside_mine.py').write_text('def f(x): return x\n')
+    (tmp_path/'mine.py').write_text('from beside_mine import f')
+    before = list(sys.path)
     assert load_mine(f'{tmp_path}/mine.py:f')(3) == 3 and sys.path == before
 
 def test_nan_is_never_right():
@@ -179,7 +190,10 @@ def test_an_endless_loop_is_cut_short():
     assert [v.name for v in grade('loop', endless) if not v.ok][:1] == ['count']
 
 def test_files_are_refused_in_one_line(tmp_path):
-    (tmp_path/'mine.py').write_text(MINE); (tmp_path/'bad.py').write_text('def f(:\n'); (tmp_path/'raises.py').write_text('x = 1\nx = 1/0\n'); (tmp_path/'n.ipynb').write_text('{}')
+    (tmp_path/'mine.py').write_text(MINE)
+    (tmp_path/'bad.py').write_text('def f(:\n')
+    (tmp_path/'raises.py').write_text('x = 1\nx = 1/0\n')
+    (tmp_path/'n.ipynb').write_text('{}')
     for place, said in (('mine.py', 'FILE:NAME'), (f'{tmp_path}/mine.py:attent', "no function 'attent'"), (f'{tmp_path}/mine.py:number', 'is a int'), (f'{tmp_path}/gone.py:f', 'no file'), (f'{tmp_path}/bad.py:f', 'is not Python'),
                         (f'{tmp_path}/raises.py:f', 'ZeroDivisionError: division by zero, line 2: x = 1/0'), (f'{tmp_path}/n.ipynb:f', 'gpub.grade.grade(')):
         with pytest.raises(GpubError) as e: load_mine(place)
@@ -188,6 +202,8 @@ def test_files_are_refused_in_one_line(tmp_path):
 
 def test_the_command(tmp_path):
     (tmp_path/'mine.py').write_text(MINE); (tmp_path/'good.py').write_text('from gpub.gpt import attend')
-    good = CliRunner().invoke(check_command, ['attention', '--mine', f'{tmp_path}/good.py:attend']); assert good.exit_code == 0 and f'all {len(PROPERTIES["attention"])} properties hold' in good.output
-    bad = CliRunner().invoke(check_command, ['attention', '--mine', f'{tmp_path}/mine.py:attend']); assert bad.exit_code == 1 and 'FAIL  causality' in bad.output and 'sees the future' in str(bad.exception)
+    good = CliRunner().invoke(check_command, ['attention', '--mine', f'{tmp_path}/good.py:attend'])
+    assert good.exit_code == 0 and f'all {len(PROPERTIES["attention"])} properties hold' in good.output
+    bad = CliRunner().invoke(check_command, ['attention', '--mine', f'{tmp_path}/mine.py:attend'])
+    assert bad.exit_code == 1 and 'FAIL  causality' in bad.output and 'sees the future' in str(bad.exception)
     assert CliRunner().invoke(check_command, ['poetry', '--mine', 'x.py:f']).exit_code == 2 and all(t in CliRunner().invoke(check_command, ['--help']).output for t in TOPICS)

@@ -20,7 +20,8 @@ from gpub.translate import from_config, to_config, to_theirs, to_tokenizer
 TEXT = plays(30_000, 0)
 CHARS, BPE = CharTokenizer.from_text(TEXT + 'é\t\r'), BPETokenizer.train([TEXT], vocab=300)
 GPT_BPE = BPETokenizer.train([TEXT], vocab=300, specials=SPECIALS[:1], pattern=GPT2_PATTERN)
-LLAMA = LlamaConfig(vocab=BPE.vocab, ctx=64, width=32, layers=3, heads=4, kv_heads=2, ffn=96); GPT2 = GPTConfig(vocab=CHARS.vocab, ctx=64, width=32, layers=3, heads=4)
+LLAMA = LlamaConfig(vocab=BPE.vocab, ctx=64, width=32, layers=3, heads=4, kv_heads=2, ffn=96)
+GPT2 = GPTConfig(vocab=CHARS.vocab, ctx=64, width=32, layers=3, heads=4)
 KINDS = {'llama': (LLAMA, BPE), 'llama untied': (replace(LLAMA, tied=False, rope_base=500_000., norm_eps=1e-6), BPE), 'llama of characters': (replace(LLAMA, vocab=CHARS.vocab), CHARS),
          'gpt2': (GPT2, CHARS), 'gpt2 untied': (replace(GPT2, tied=False), CHARS), 'gpt2 without biases': (replace(GPT2, bias=False), CHARS), 'gpt2 of byte pairs': (replace(GPT2, vocab=BPE.vocab), BPE)}
 CASES = [pytest.param(*v, id=k) for k, v in KINDS.items()]
@@ -40,7 +41,8 @@ def edit(folder, **changes):
 @pytest.mark.parametrize('cfg, tok', CASES)
 def test_round_trip_is_bit_equal(cfg, tok, tmp_path):
     model = loud(cfg); folder = export_model(model, tok, tmp_path/'hf', limit=15_000); back, tok2 = import_folder(folder)
-    ids = torch.randint(cfg.vocab, (2, 64)); assert torch.equal(back(ids), model(ids)) and back.cfg == cfg and tok2.fingerprint == tok.fingerprint and len(list(folder.glob('*.safetensors'))) > 2
+    ids = torch.randint(cfg.vocab, (2, 64))
+    assert torch.equal(back(ids), model(ids)) and back.cfg == cfg and tok2.fingerprint == tok.fingerprint and len(list(folder.glob('*.safetensors'))) > 2
 
 @pytest.mark.parametrize('cfg, tok', CASES)
 def test_transformers_reads_it(cfg, tok, tmp_path):
@@ -53,10 +55,14 @@ def test_transformers_reads_it(cfg, tok, tmp_path):
 
 @pytest.mark.parametrize('cfg, tok', CASES[:5])
 def test_we_read_what_transformers_writes(cfg, tok, tmp_path):
-    hf = pytest.importorskip('transformers'); export_model(loud(cfg), tok, tmp_path/'a'); theirs = hf.AutoModelForCausalLM.from_pretrained(tmp_path/'a').eval()
+    hf = pytest.importorskip('transformers')
+    export_model(loud(cfg), tok, tmp_path/'a')
+    theirs = hf.AutoModelForCausalLM.from_pretrained(tmp_path/'a').eval()
     with torch.no_grad():
         for p in theirs.parameters(): p.add_(torch.randn_like(p)*.1)
-    theirs.save_pretrained(tmp_path/'b', max_shard_size='20KB'); hf.AutoTokenizer.from_pretrained(tmp_path/'a').save_pretrained(tmp_path/'b'); ours, tok2 = import_folder(tmp_path/'b')
+    theirs.save_pretrained(tmp_path/'b', max_shard_size='20KB')
+    hf.AutoTokenizer.from_pretrained(tmp_path/'a').save_pretrained(tmp_path/'b')
+    ours, tok2 = import_folder(tmp_path/'b')
     x = torch.randint(cfg.vocab, (2, 64))
     with torch.no_grad(): assert (ours(x) - theirs(x).logits).abs().max() <= 1e-5
     assert (tmp_path/'b'/INDEX).is_file() and tok2.encode(TEXT).tolist() == tok.encode(TEXT).tolist()
@@ -74,7 +80,8 @@ print(json.dumps([total/(len(ids) - 1), out, 'gpub' in sys.modules, type(model).
 @pytest.mark.parametrize('cfg, tok', [CASES[0], CASES[3]])
 def test_in_a_separate_process(cfg, tok, tmp_path):
     pytest.importorskip('transformers'); model = loud(cfg); folder, text = export_model(model, tok, tmp_path/'hf'), TEXT[-2000:]
-    done = subprocess.run([sys.executable, '-c', ALONE, str(folder), text], capture_output=True, text=True, cwd=tmp_path); assert done.returncode == 0, done.stderr[-1500:]
+    done = subprocess.run([sys.executable, '-c', ALONE, str(folder), text], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-1500:]
     loss, out, knows, kind = json.loads(done.stdout.splitlines()[-1]); ids = tok.encode(text).astype(np.int64)
     assert abs(loss - evaluate(model, ids, 64)) < 1e-3 and not knows and kind in ('LlamaForCausalLM', 'GPT2LMHeadModel')
     want = torch.from_numpy(ids[None, :5])
@@ -84,18 +91,25 @@ def test_in_a_separate_process(cfg, tok, tmp_path):
 @pytest.fixture(scope='module')
 def run_folder(tmp_path_factory):
     d = tmp_path_factory.mktemp('run'); (d/'text.txt').write_text(TEXT, encoding='utf-8')
-    run = Run('shakespeare-short', d/'run', d/'text.txt', dict(steps=4, batch_tokens=512, log_every=1, compile='no'), say=lambda text: None, usd_per_hour=3.); run.progress.out = open(os.devnull, 'w')
+    run = Run('shakespeare-short', d/'run', d/'text.txt', dict(steps=4, batch_tokens=512, log_every=1, compile='no'), say=lambda text: None, usd_per_hour=3.)
+    run.progress.out = open(os.devnull, 'w')
     run.go(); run.progress.out.close(); return d/'run'
 
 def test_a_run_and_its_card(run_folder, tmp_path):
-    folder = export_run(run_folder, tmp_path/'hf'); model, tok, config = load_run(run_folder, device='cpu'); back, _ = import_folder(folder); ids = torch.randint(tok.vocab, (1, 64)); assert torch.equal(model(ids), back(ids))
+    folder = export_run(run_folder, tmp_path/'hf')
+    model, tok, config = load_run(run_folder, device='cpu')
+    back, _ = import_folder(folder)
+    ids = torch.randint(tok.vocab, (1, 64))
+    assert torch.equal(model(ids), back(ids))
     card = (folder/'README.md').read_text(encoding='utf-8'); bill = json.loads((run_folder/'bill.json').read_text())
-    for part in ('## Data', '## Loss', '## Bill', '## Limits', f"{config['parameters']:,} parameters", f"{bill['val_loss']:.4f}", f"${bill['usd']:.2f}", '$3.00', 'text.txt', 'AutoModelForCausalLM', config['data']['tokenizer']): assert part in card, part
+    for part in ('## Data', '## Loss', '## Bill', '## Limits', f"{config['parameters']:,} parameters", f"{bill['val_loss']:.4f}", f"${bill['usd']:.2f}", '$3.00', 'text.txt', 'AutoModelForCausalLM', config['data']['tokenizer']):
+        assert part in card, part
     assert str(run_folder.parent) not in card and (folder/'loss.png').read_bytes() == (run_folder/'loss.png').read_bytes() and card.startswith('---\n')
     assert {p.name for p in folder.iterdir()} == {'README.md', 'loss.png', 'config.json', 'generation_config.json', 'tokenizer.json', 'tokenizer_config.json', WEIGHTS}
 
 def test_an_imported_run_is_a_run(run_folder, tmp_path):
-    out = import_run(export_run(run_folder, tmp_path/'hf'), tmp_path/'run'); assert continue_text(out, 'The', 30, seed=1) == continue_text(run_folder, 'The', 30, seed=1) and len(continue_text(out, n=5)) == 6
+    out = import_run(export_run(run_folder, tmp_path/'hf'), tmp_path/'run')
+    assert continue_text(out, 'The', 30, seed=1) == continue_text(run_folder, 'The', 30, seed=1) and len(continue_text(out, n=5)) == 6
     with pytest.raises(GpubError, match='already'): import_run(tmp_path/'hf', out)
 
 def test_all_or_nothing(tmp_path, monkeypatch):
@@ -131,21 +145,29 @@ def test_a_setting_that_is_not_there(exported):
 def test_the_other_family(exported, tmp_path):
     save_file({k: v.contiguous() for k, v in to_theirs(loud(GPT2)).items()}, exported/WEIGHTS)
     with pytest.raises(GpubError, match='says llama, these are the weights of a gpt2'): import_folder(exported)
-    other = export_model(loud(GPT2), CHARS, tmp_path/'gpt2'); save_file({k: v.contiguous() for k, v in to_theirs(loud(LLAMA)).items()}, other/WEIGHTS)
+    other = export_model(loud(GPT2), CHARS, tmp_path/'gpt2')
+    save_file({k: v.contiguous() for k, v in to_theirs(loud(LLAMA)).items()}, other/WEIGHTS)
     with pytest.raises(GpubError, match='says gpt2, these are the weights of a llama'): import_folder(other)
 
 def test_untied_head_in_a_tied_folder(exported):
-    w = load_file(exported/WEIGHTS); save_file(w | {'lm_head.weight': w['model.embed_tokens.weight'].clone()}, exported/WEIGHTS); import_folder(exported)
+    w = load_file(exported/WEIGHTS)
+    save_file(w | {'lm_head.weight': w['model.embed_tokens.weight'].clone()}, exported/WEIGHTS)
+    import_folder(exported)
     save_file(w | {'lm_head.weight': w['model.embed_tokens.weight'] + 1}, exported/WEIGHTS)
     with pytest.raises(GpubError, match='another lm_head'): import_folder(exported)
 
 def test_old_gpt2_folders(tmp_path):
     "The first GPT-2 files have no prefix and carry their masks along"
-    folder, model = export_model(loud(GPT2), CHARS, tmp_path/'hf'), loud(GPT2); w = {k.removeprefix('transformer.'): v for k, v in load_file(folder/WEIGHTS).items()}
-    save_file(w | {f'h.{i}.attn.bias': torch.ones(1, 1, 64, 64).tril() for i in range(3)}, folder/WEIGHTS); ids = torch.randint(CHARS.vocab, (1, 64)); assert torch.equal(import_folder(folder)[0](ids), model(ids))
+    folder, model = export_model(loud(GPT2), CHARS, tmp_path/'hf'), loud(GPT2)
+    w = {k.removeprefix('transformer.'): v for k, v in load_file(folder/WEIGHTS).items()}
+    save_file(w | {f'h.{i}.attn.bias': torch.ones(1, 1, 64, 64).tril() for i in range(3)}, folder/WEIGHTS)
+    ids = torch.randint(CHARS.vocab, (1, 64))
+    assert torch.equal(import_folder(folder)[0](ids), model(ids))
 
 def test_missing_and_broken_files(tmp_path):
-    folder = export_model(loud(LLAMA), BPE, tmp_path/'hf', limit=15_000); shards = sorted(p.name for p in folder.glob('model-*')); whole = (folder/shards[1]).read_bytes()
+    folder = export_model(loud(LLAMA), BPE, tmp_path/'hf', limit=15_000)
+    shards = sorted(p.name for p in folder.glob('model-*'))
+    whole = (folder/shards[1]).read_bytes()
     assert set(json.loads((folder/INDEX).read_text())['weight_map'].values()) == set(shards) and all((folder/s).stat().st_size < 45_000 for s in shards)
     (folder/shards[1]).unlink()
     with pytest.raises(GpubError, match=f'1 of its {len(shards)} weight files: {shards[1]}'): import_folder(folder)
@@ -170,11 +192,18 @@ def test_no_tokenizer(exported, tmp_path):
 
 def test_gpt2_as_it_is_published(tmp_path):
     "Its tokenizer.json leaves the cutting to the library: the same ids, and the same tokenizer as from its two older files"
-    hf = pytest.importorskip('transformers'); d, cfg = json.loads(to_tokenizer(GPT_BPE).to_str()), replace(GPT2, vocab=GPT_BPE.vocab); vocab = d['model']['vocab']
-    (tmp_path/'vocab.json').write_text(json.dumps(vocab | GPT_BPE.specials)); (tmp_path/'merges.txt').write_text('#version: 0.2\n' + '\n'.join(m if isinstance(m, str) else ' '.join(m) for m in d['model']['merges']))
-    theirs = hf.GPT2TokenizerFast.from_pretrained(tmp_path); folder = export_model(loud(cfg), GPT_BPE, tmp_path/'hf'); theirs.save_pretrained(folder)
+    hf = pytest.importorskip('transformers')
+    d, cfg = json.loads(to_tokenizer(GPT_BPE).to_str()), replace(GPT2, vocab=GPT_BPE.vocab)
+    vocab = d['model']['vocab']
+    (tmp_path/'vocab.json').write_text(json.dumps(vocab | GPT_BPE.specials))
+    (tmp_path/'merges.txt').write_text('#version: 0.2\n' + '\n'.join(m if isinstance(m, str) else ' '.join(m) for m in d['model']['merges']))
+    theirs = hf.GPT2TokenizerFast.from_pretrained(tmp_path)
+    folder = export_model(loud(cfg), GPT_BPE, tmp_path/'hf')
+    theirs.save_pretrained(folder)
     assert json.loads((folder/'tokenizer.json').read_text())['pre_tokenizer']['type'] == 'ByteLevel'
-    odd = TEXT + "\n\n it's   we'll\t 12345 \u00d8\u00e9!?  "; _, tok = import_folder(folder); assert tok.encode(odd).tolist() == theirs(odd)['input_ids'] and tok.fingerprint == load_tokenizer(tmp_path).fingerprint
+    odd = TEXT + "\n\n it's   we'll\t 12345 \u00d8\u00e9!?  "
+    _, tok = import_folder(folder)
+    assert tok.encode(odd).tolist() == theirs(odd)['input_ids'] and tok.fingerprint == load_tokenizer(tmp_path).fingerprint
 
 def test_a_tokenizer_of_words(exported):
     (exported/'tokenizer.json').write_text(json.dumps({'model': {'type': 'WordLevel', 'vocab': {'hello': 0, 'w': 1}, 'unk_token': 'w'}}))
@@ -218,7 +247,8 @@ def test_sizes_beyond_all_memory(tmp_path, cfg, tok, change, says):
 def test_a_rotation_beyond_all_numbers(exported):
     folder = edit(exported, rope_parameters=dict(rope_type='default', rope_theta=HUGE))
     assert import_folder(folder)[0].cfg.rope_base == 1e30
-    with pytest.raises(GpubError, match='makes no sense'): import_folder(edit(folder, rope_parameters=dict(rope_type='default', rope_theta=10**400)))
+    with pytest.raises(GpubError, match='makes no sense'):
+        import_folder(edit(folder, rope_parameters=dict(rope_type='default', rope_theta=10**400)))
 
 def test_a_vocabulary_beyond_all_memory(exported):
     (exported/'tokenizer.json').unlink()
@@ -243,11 +273,13 @@ def test_a_token_that_is_cut_out_of_any_text(exported):
 @pytest.mark.parametrize('changes', [dict(end_of_word_suffix='</w>'), dict(continuing_subword_prefix='##')])
 def test_a_tokenizer_that_loses_text(exported, changes):
     edit_tokenizer(exported, model=json.loads((exported/'tokenizer.json').read_text(encoding='utf-8'))['model'] | changes)
-    with pytest.raises(GpubError, match='has (end_of_word_suffix|continuing_subword_prefix) = .*give every text back'): import_folder(exported)
+    with pytest.raises(GpubError, match='has (end_of_word_suffix|continuing_subword_prefix) = .*give every text back'):
+        import_folder(exported)
 
 @pytest.mark.parametrize('changes', [dict(pre_tokenizer=3), dict(pre_tokenizer=['ByteLevel']), dict(added_tokens=[3]), dict(added_tokens='x'), dict(added_tokens=[{'id': 9}])])
 def test_a_tokenizer_file_of_odd_types(exported, changes):
-    with pytest.raises(GpubError, match='tokenizer.json is not a whole tokenizer file .*fetch it again') as e: import_folder(edit_tokenizer(exported, **changes))
+    with pytest.raises(GpubError, match='tokenizer.json is not a whole tokenizer file .*fetch it again') as e:
+        import_folder(edit_tokenizer(exported, **changes))
     assert '\n' not in str(e.value)
 
 def test_what_is_for_batches_and_training_is_left_out(exported):
@@ -283,7 +315,8 @@ def test_settings_damaged_by_hand(run_folder, change):
 def test_a_manifest_damaged_by_hand(run_folder, tmp_path, manifest):
     model, _, config = load_run(run_folder, device='cpu')
     (tmp_path/'manifest.json').write_text(manifest)
-    with pytest.raises(GpubError, match='manifest.json') as e: model_card(run_folder, model, spoiled(config, data=lambda d: d | dict(source=str(tmp_path))))
+    with pytest.raises(GpubError, match='manifest.json') as e:
+        model_card(run_folder, model, spoiled(config, data=lambda d: d | dict(source=str(tmp_path))))
     assert '\n' not in str(e.value)
 
 def test_rows_without_a_validation(run_folder, tmp_path):
@@ -297,7 +330,8 @@ def test_places_that_cannot_be_written(exported, tmp_path):
     for write in (lambda out: import_run(exported, out), lambda out: export_model(loud(LLAMA), BPE, out/'hf')):
         with pytest.raises(GpubError, match='cannot write .*another folder') as e: write(tmp_path/'file')
         assert '\n' not in str(e.value) and (tmp_path/'file').read_text() == 'x'
-    with pytest.raises(GpubError, match='cannot write'): export_model(loud(LLAMA), BPE, Path('/proc/hf' if sys.platform == 'linux' else tmp_path/'file'/'hf'))
+    with pytest.raises(GpubError, match='cannot write'):
+        export_model(loud(LLAMA), BPE, Path('/proc/hf' if sys.platform == 'linux' else tmp_path/'file'/'hf'))
 
 def test_characters_for_the_rust_library():
     fast = to_tokenizer(CHARS); fast = Tokenizer.from_str(fast.to_str()); odd = ' \t\r\n  é' + TEXT[:500]
@@ -320,7 +354,9 @@ def test_push_uses_the_token_and_never_says_it(exported, monkeypatch, capsys):
     class Api:
         def __init__(self, token): calls.append(('token', token))
         def create_repo(self, repo, private, exist_ok): calls.append(('create', repo, private))
-        def upload_folder(self, repo_id, folder_path, allow_patterns): calls.append(('upload', repo_id, sorted(allow_patterns))); assert folder_path == str(exported)
+        def upload_folder(self, repo_id, folder_path, allow_patterns):
+            calls.append(('upload', repo_id, sorted(allow_patterns)))
+            assert folder_path == str(exported)
     monkeypatch.setattr(hub, 'HfApi', Api); push(exported, 'me/it')
     assert calls[:2] == [('token', 'hf_secret'), ('create', 'me/it', True)] and WEIGHTS in calls[2][2] and 'hf_secret' not in capsys.readouterr().out
     def refuse(*a, **kw): raise RuntimeError('401 for token hf_secret\nmore')
@@ -333,19 +369,31 @@ def test_push_uses_the_token_and_never_says_it(exported, monkeypatch, capsys):
 @pytest.mark.parametrize('cfg, tok', [c for c in CASES if 'without' not in c.id])
 def test_gguf_reads_back_equal(cfg, tok, tmp_path):
     gguf = pytest.importorskip('gguf'); model = loud(cfg); export_model(model, tok, tmp_path/'hf', gguf=True)
-    r = gguf.GGUFReader(tmp_path/'hf'/'model.gguf'); got = {t.name: t for t in r.tensors}; want = gguf_tensors(model); field = lambda k: r.fields[k].contents()
+    r = gguf.GGUFReader(tmp_path/'hf'/'model.gguf')
+    got = {t.name: t for t in r.tensors}
+    want = gguf_tensors(model)
+    field = lambda k: r.fields[k].contents()
     assert got.keys() == want.keys() and all(np.array_equal(got[k].data, want[k]) for k in want) and sum(t.n_elements for t in r.tensors) == sum(p.numel() for p in model.parameters())
     kind = field('general.architecture'); assert field(f'{kind}.context_length') == 64 and field(f'{kind}.attention.head_count') == 4
-    if kind == 'llama': assert field('llama.attention.head_count_kv') == 2 and field('llama.rope.freq_base') == cfg.rope_base and field('llama.rope.dimension_count') == 8
-    if tok is BPE: assert len(field('tokenizer.ggml.tokens')) == BPE.vocab and field('tokenizer.ggml.eos_token_id') == BPE.end and len(field('tokenizer.ggml.merges')) == len(BPE.merges)
+    if kind == 'llama':
+        assert field('llama.attention.head_count_kv') == 2 and field('llama.rope.freq_base') == cfg.rope_base and field('llama.rope.dimension_count') == 8
+    if tok is BPE:
+        assert len(field('tokenizer.ggml.tokens')) == BPE.vocab and field('tokenizer.ggml.eos_token_id') == BPE.end and len(field('tokenizer.ggml.merges')) == len(BPE.merges)
 
 def test_gguf_order_is_the_one_of_neighbours():
     "Rotating neighbouring channels of the permuted rows gives the scores of our layout"
     from gpub.llama import Rope, rotate
-    model = loud(LLAMA); x, d = torch.randn(5, 32), 8; q, k = torch.from_numpy(gguf_tensors(model)['blk.0.attn_q.weight']), torch.from_numpy(gguf_tensors(model)['blk.0.attn_k.weight']); cos, sin = Rope(64, d)(5)
-    def neighbours(w): z = (x @ w.T).unflatten(-1, (-1, d)); a, b = z[..., ::2], z[..., 1::2]; return torch.stack((a*cos[:, None] - b*sin[:, None], b*cos[:, None] + a*sin[:, None]), -1).flatten(-2)
+    model = loud(LLAMA)
+    x, d = torch.randn(5, 32), 8
+    q, k = torch.from_numpy(gguf_tensors(model)['blk.0.attn_q.weight']), torch.from_numpy(gguf_tensors(model)['blk.0.attn_k.weight'])
+    cos, sin = Rope(64, d)(5)
+    def neighbours(w):
+        z = (x @ w.T).unflatten(-1, (-1, d))
+        a, b = z[..., ::2], z[..., 1::2]
+        return torch.stack((a*cos[:, None] - b*sin[:, None], b*cos[:, None] + a*sin[:, None]), -1).flatten(-2)
     ours = rotate((x @ model.blocks[0].attn.qkv.weight.T)[None].unflatten(-1, (-1, d)), cos, sin)[0]
-    for theirs, mine, g in ((neighbours(q), ours[:, :4], 4), (neighbours(k), ours[:, 4:6], 2)): torch.testing.assert_close(torch.einsum('thd,shd->hts', theirs, theirs), torch.einsum('thd,shd->hts', mine, mine), atol=1e-4, rtol=1e-4)
+    for theirs, mine, g in ((neighbours(q), ours[:, :4], 4), (neighbours(k), ours[:, 4:6], 2)):
+        torch.testing.assert_close(torch.einsum('thd,shd->hts', theirs, theirs), torch.einsum('thd,shd->hts', mine, mine), atol=1e-4, rtol=1e-4)
 
 def test_gguf_refusals(tmp_path, monkeypatch):
     with pytest.raises(GpubError, match='biases'): write_gguf(loud(replace(GPT2, bias=False)), CHARS, tmp_path/'x.gguf')
@@ -360,12 +408,21 @@ def test_from_recipe_to_hugging_face(tmp_path, root):
     from gpub.prep import prepare
     from gpub.recipes import load_recipe
     names = ('fineweb-edu', 'finemath', 'python-edu')
-    for i, n in enumerate(names): (tmp_path/f'{n}.jsonl').write_text('\n'.join(json.dumps(dict(text=t)) for t in plays(120_000, i).split('\n\n') if len(t) > 60))
-    recipe = load_recipe(root/'data/recipes/burn1b.json', [f'{n}={tmp_path}/{n}.jsonl' for n in names], vocab=300, sample_mb=.1, val=.1); prepare(recipe, tmp_path/'shards', 1, 0, 1, lambda text: None)
-    run = Run('burn-toy', tmp_path/'run', tmp_path/'shards', dict(steps=2, batch_tokens=256, log_every=1, compile='no'), say=lambda text: None); run.progress.out = open(os.devnull, 'w'); run.go(); run.progress.out.close()
-    folder = export_run(tmp_path/'run', tmp_path/'hf'); model, tok, _ = load_run(tmp_path/'run', device='cpu'); back, tok2 = import_folder(folder); ids = torch.randint(tok.vocab, (1, 64))
+    for i, n in enumerate(names):
+        (tmp_path/f'{n}.jsonl').write_text('\n'.join(json.dumps(dict(text=t)) for t in plays(120_000, i).split('\n\n') if len(t) > 60))
+    recipe = load_recipe(root/'data/recipes/burn1b.json', [f'{n}={tmp_path}/{n}.jsonl' for n in names], vocab=300, sample_mb=.1, val=.1)
+    prepare(recipe, tmp_path/'shards', 1, 0, 1, lambda text: None)
+    run = Run('burn-toy', tmp_path/'run', tmp_path/'shards', dict(steps=2, batch_tokens=256, log_every=1, compile='no'), say=lambda text: None)
+    run.progress.out = open(os.devnull, 'w')
+    run.go()
+    run.progress.out.close()
+    folder = export_run(tmp_path/'run', tmp_path/'hf')
+    model, tok, _ = load_run(tmp_path/'run', device='cpu')
+    back, tok2 = import_folder(folder)
+    ids = torch.randint(tok.vocab, (1, 64))
     assert isinstance(model.cfg, LlamaConfig) and torch.equal(model(ids), back(ids)) and tok2.fingerprint == tok.fingerprint
-    card = (folder/'README.md').read_text(encoding='utf-8'); shares = [float(l.split()[-1].rstrip('%')) for l in card.splitlines() if l.startswith('- of them')]
+    card = (folder/'README.md').read_text(encoding='utf-8')
+    shares = [float(l.split()[-1].rstrip('%')) for l in card.splitlines() if l.startswith('- of them')]
     assert 'a LLaMA-style model' in card and all(abs(s - w) < .5 for s, w in zip(shares, (87, 10, 3), strict=True))
 
 @pytest.mark.parametrize('recipe, sources, says', [([1], (), 'not a recipe'), (5, (), 'not a recipe'), ({'sources': 'x'}, (), 'not a recipe'), ({'sources': [{'name': 'a', 'path': 'b'}]}, ('c=d',), "no source 'c'"), ({'sources': [{'name': 'a', 'path': 'b'}], 'speed': 1}, (), "'speed'"), ({'sources': [{'name': 'a'}]}, (), "'path'")])

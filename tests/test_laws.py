@@ -98,7 +98,8 @@ def unexercised(root):
         inside = {n.id for c in exported for n in ast.walk(python(source(c))) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
         for name, uses in (d for c in exported for d in defined(python(source(c)))):
             if name.isupper() and name in inside: continue # a constant is exercised by the function that reads it
-            if not name.startswith('_') and not uses & words: out.append(f'{path.relative_to(root)}: {name} is exported and no cell of the notebook uses it')
+            if not name.startswith('_') and not uses & words:
+                out.append(f'{path.relative_to(root)}: {name} is exported and no cell of the notebook uses it')
     return out
 
 def mixed_imports(root):
@@ -168,7 +169,8 @@ def unexplained(root):
                 args = [(f.target.id, f.lineno) for f in node.body if isinstance(f, ast.AnnAssign)] if 'dataclass' in kinds else []
                 for f in node.body:
                     if isinstance(f, ast.FunctionDef) and (not f.name.startswith('_') or f.name == '__init__'): look(f, f'{name}.{f.name}')
-            else: args = [(a.arg, a.lineno) for a in node.args.posonlyargs + node.args.args + node.args.kwonlyargs if a.arg not in ('self', 'cls') and not a.arg.startswith('_')]
+            else:
+                args = [(a.arg, a.lineno) for a in node.args.posonlyargs + node.args.args + node.args.kwonlyargs if a.arg not in ('self', 'cls') and not a.arg.startswith('_')]
             last = {line: arg for arg, line in args} # a comment explains the last argument of its line
             out.extend(f'{path.name}: {name}({arg}) has no comment' for arg, line in args if line not in lines or last[line] != arg)
         for node in tree.body:
@@ -204,7 +206,8 @@ def machine_paths(root):
         try: text = path.read_text(encoding='utf-8')
         except UnicodeDecodeError: continue
         out += [f'{path.relative_to(root)}: {m[0]}' for m in place.finditer(text)]
-        if '../' + 'shared' in text and path.relative_to(root).as_posix() != '.ci/run': out.append(f'{path.relative_to(root)}: ../' + 'shared')
+        if '../' + 'shared' in text and path.relative_to(root).as_posix() != '.ci/run':
+            out.append(f'{path.relative_to(root)}: ../' + 'shared')
     return out
 
 def without(root, block):
@@ -262,7 +265,8 @@ def test_cycle_is_found(tmp_path):
     assert len(cycles(tmp_path)) == 3
 
 def test_looking_ahead_is_found(tmp_path):
-    for name, module in [('season1/01_x', 'gpt'), ('lib/shards', 'shards'), ('season1/04_y', 'train')]: notebook(tmp_path/f'nbs/{name}.ipynb', f'#| default_exp {module}')
+    for name, module in [('season1/01_x', 'gpt'), ('lib/shards', 'shards'), ('season1/04_y', 'train')]:
+        notebook(tmp_path/f'nbs/{name}.ipynb', f'#| default_exp {module}')
     for module in ('gpt', 'shards', 'train'): write(tmp_path/f'gpub/{module}.py', '')
     write(tmp_path/'gpub/train.py', 'from gpub.shards import B')
     assert not looks_ahead(tmp_path) and not wrong_rooms(tmp_path)

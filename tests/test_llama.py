@@ -25,7 +25,8 @@ def loud(cfg, seed=0, scale=.15, **kw):
 def as_theirs(cfg):
     "An empty model of `transformers` in the same shape, with its own random weights"
     hf = pytest.importorskip('transformers'); c = to_config(cfg); c.pop('gpub'); c.pop('architectures')
-    kinds = {'gpt2': (hf.GPT2Config, hf.GPT2LMHeadModel), 'llama': (hf.LlamaConfig, hf.LlamaForCausalLM)}; config, model = kinds[c.pop('model_type')]
+    kinds = {'gpt2': (hf.GPT2Config, hf.GPT2LMHeadModel), 'llama': (hf.LlamaConfig, hf.LlamaForCausalLM)}
+    config, model = kinds[c.pop('model_type')]
     torch.manual_seed(1); made = model(config(**c)).eval()
     with torch.no_grad():
         for p in made.parameters(): p.add_(torch.randn_like(p)*.15)
@@ -38,7 +39,8 @@ def close(ours, theirs, x, y):
     a, b = ours(x), theirs(x).logits; assert a.std().item() > .5 and (a - b).abs().max().item() <= 1e-5
     la, lb = ours.loss(x, y), torch.nn.functional.cross_entropy(b.flatten(0, 1), y.flatten()); assert abs(la.item() - lb.item()) <= 1e-5
     for m, l in ((ours, la), (theirs, lb)): m.zero_grad(); l.backward()
-    twin = build(ours.cfg); twin.load_state_dict({k: p.grad for k, p in ours.named_parameters()}) # gradients travel under the same names as weights
+    twin = build(ours.cfg)
+    twin.load_state_dict({k: p.grad for k, p in ours.named_parameters()}) # gradients travel under the same names as weights
     want = {k: p.grad for k, p in theirs.named_parameters()}; got = to_theirs(twin)
     assert got.keys() == want.keys()
     for k in want: assert (got[k] - want[k]).abs().max().item() <= 1e-5*max(1, want[k].abs().max().item()), k
@@ -51,7 +53,8 @@ def test_ours_in_theirs(cfg):
 
 @pytest.mark.parametrize('cfg', CASES)
 def test_theirs_in_ours(cfg):
-    theirs = as_theirs(cfg); ours = from_theirs(cfg, {k: v for k, v in theirs.state_dict().items() if not (cfg.tied and k == 'lm_head.weight')})
+    theirs = as_theirs(cfg)
+    ours = from_theirs(cfg, {k: v for k, v in theirs.state_dict().items() if not (cfg.tied and k == 'lm_head.weight')})
     close(ours, theirs, *torch.randint(97, (2, 3, 48)))
 
 def test_a_changed_weight_would_be_noticed():
@@ -63,7 +66,9 @@ def test_another_layout_of_the_pairs_would_be_noticed(monkeypatch):
     def interleaved(x, cos, sin):
         a, b = x[..., ::2], x[..., 1::2]; cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
         return torch.stack((a*cos - b*sin, b*cos + a*sin), -1).flatten(-2)
-    ours, theirs = loud(TOY), as_theirs(TOY); theirs.load_state_dict(to_theirs(ours), strict=False); monkeypatch.setattr('gpub.llama.rotate', interleaved)
+    ours, theirs = loud(TOY), as_theirs(TOY)
+    theirs.load_state_dict(to_theirs(ours), strict=False)
+    monkeypatch.setattr('gpub.llama.rotate', interleaved)
     with pytest.raises(AssertionError): close(ours, theirs, *torch.randint(97, (2, 3, 48)))
 
 def test_1b_is_exact():
@@ -75,11 +80,15 @@ def test_1b_is_exact():
 @pytest.mark.parametrize('cfg', [TOY, replace(TOY, tied=False), BURN_TOY])
 def test_table_matches_the_model_part_by_part(cfg):
     names = dict(Llama(cfg).named_parameters())
-    for part, n in llama_table(cfg).items(): assert sum(p.numel() for k, p in names.items() if ('norm' in k if part == 'norms' else f'.{part}.' in f'.{k}')) == n, part
+    for part, n in llama_table(cfg).items():
+        assert sum(p.numel() for k, p in names.items() if ('norm' in k if part == 'norms' else f'.{part}.' in f'.{k}')) == n, part
 
 def test_toy_takes_less_than_a_second():
     def once():
-        start = time.perf_counter(); loss = Llama(BURN_TOY).loss(*torch.randint(BURN_TOY.vocab, (2, 1, 64))); loss.backward(); assert loss.isfinite()
+        start = time.perf_counter()
+        loss = Llama(BURN_TOY).loss(*torch.randint(BURN_TOY.vocab, (2, 1, 64)))
+        loss.backward()
+        assert loss.isfinite()
         return time.perf_counter() - start
     assert min(once() for _ in range(3)) < 1 # the first call of a process warms torch up
 
@@ -93,7 +102,8 @@ def test_flops_are_what_torch_counts(cfg):
 @pytest.mark.parametrize('cfg', [LlamaConfig(vocab=500, ctx=128, width=128, layers=6, heads=4, kv_heads=2, ffn=512), LlamaConfig(vocab=5000, ctx=64, width=64, layers=2, heads=4, kv_heads=1, ffn=192, tied=False)])
 def test_memory_forecast(cfg, mode):
     def steps():
-        model = Llama(cfg); tc = TrainConfig(steps=2, batch_tokens=8*cfg.ctx, optimizer='adamw', lr=1e-3, grad_checkpoint=mode, compile='no')
+        model = Llama(cfg)
+        tc = TrainConfig(steps=2, batch_tokens=8*cfg.ctx, optimizer='adamw', lr=1e-3, grad_checkpoint=mode, compile='no')
         for _ in train(model, lambda n, ctx: torch.randint(cfg.vocab, (2, 8, ctx), generator=torch.Generator().manual_seed(n)), tc): pass
     steps(); real, told = peak_memory(steps), memory(cfg, 8, mode=mode, optimizer='adamw')['peak']
     assert abs(told/real - 1) < .15, (told, real)
@@ -105,13 +115,16 @@ def test_loss_at_birth():
     assert abs(quiet - math.log(32_005)) < .1 and .2 < usual - math.log(32_005) < .6
 
 def test_groups_are_repeated_heads():
-    torch.manual_seed(0); q, k, v = torch.randn(2, 6, 10, 8, requires_grad=True), *(torch.randn(2, 2, 10, 8, requires_grad=True) for _ in 'kv')
+    torch.manual_seed(0)
+    q, k, v = torch.randn(2, 6, 10, 8, requires_grad=True), *(torch.randn(2, 2, 10, 8, requires_grad=True) for _ in 'kv')
     for t in (10, 4, 1):
         a, b = grouped(q[..., -t:, :], k, v), repeated(attend)(q[..., -t:, :], k, v); torch.testing.assert_close(a, b)
-        for x, y in zip(*(torch.autograd.grad(z.square().sum(), (q, k, v)) for z in (a, b))): torch.testing.assert_close(x, y, atol=1e-5, rtol=1e-4)
+        for x, y in zip(*(torch.autograd.grad(z.square().sum(), (q, k, v)) for z in (a, b))):
+            torch.testing.assert_close(x, y, atol=1e-5, rtol=1e-4)
     model = loud(TOY); wide = loud(replace(TOY, kv_heads=6)); state = model.state_dict(); c, d = TOY.width, TOY.head_size
     for i in range(TOY.layers): # each key and value head copied to the three queries that share it
-        w = state[f'blocks.{i}.attn.qkv.weight']; copies = [z.unflatten(0, (2, d)).repeat_interleave(3, 0).flatten(0, 1) for z in w[c:].chunk(2)]
+        w = state[f'blocks.{i}.attn.qkv.weight']
+        copies = [z.unflatten(0, (2, d)).repeat_interleave(3, 0).flatten(0, 1) for z in w[c:].chunk(2)]
         state[f'blocks.{i}.attn.qkv.weight'] = torch.cat([w[:c], *copies])
     wide.load_state_dict(state); ids = torch.randint(97, (2, 20)); torch.testing.assert_close(model(ids), wide(ids), atol=1e-5, rtol=1e-5)
 
@@ -149,7 +162,9 @@ def test_rows_may_stand_at_different_positions():
     model, ids = loud(TOY), torch.randint(97, (1, 9))
     class Shifted(Memory):
         def positions(self, t): return torch.stack([torch.arange(t), torch.arange(t) + 5])
-    with torch.no_grad(): a, b = model(ids.expand(2, -1), Shifted(3)); torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4) # only distances count
+    with torch.no_grad():
+        a, b = model(ids.expand(2, -1), Shifted(3))
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4) # only distances count
 
 def test_memory_beyond_the_table_is_refused():
     model, memory = loud(TOY), Memory(3); model(torch.zeros(1, 48, dtype=torch.long), memory)
@@ -164,11 +179,14 @@ def test_a_leak_would_be_noticed():
 
 def test_rotation_keeps_lengths_and_knows_distances_only():
     rope = Rope(100, 8); x = torch.randn(1, 100, 3, 8); torch.testing.assert_close(rotate(x, *rope(100)).norm(dim=-1), x.norm(dim=-1))
-    q, k = torch.randn(2, 1, 1, 1, 8); score = lambda m, n: float((rotate(q, *rope.at(torch.tensor([m])))*rotate(k, *rope.at(torch.tensor([n])))).sum())
+    q, k = torch.randn(2, 1, 1, 1, 8)
+    score = lambda m, n: float((rotate(q, *rope.at(torch.tensor([m])))*rotate(k, *rope.at(torch.tensor([n])))).sum())
     assert abs(score(3, 1) - score(93, 91)) < 1e-4 and abs(score(3, 1) - score(3, 2)) > 1e-3
 
 def test_tables_stay_whole_wherever_the_model_goes():
-    model = loud(TOY); want = model.rope.cos.clone(); assert model.to(torch.bfloat16).rope.cos.dtype == torch.float32 and torch.equal(model.rope.cos, want)
+    model = loud(TOY)
+    want = model.rope.cos.clone()
+    assert model.to(torch.bfloat16).rope.cos.dtype == torch.float32 and torch.equal(model.rope.cos, want)
     with torch.device('meta'): empty = Llama(TOY)
     empty.to_empty(device='cpu'); assert torch.equal(empty.rope.cos, want) and empty.blocks[2].attn.rope is empty.rope
 
@@ -176,18 +194,25 @@ def test_tables_stay_whole_wherever_the_model_goes():
 def test_checkpointing_changes_nothing(mode):
     grads = []
     for m in ('off', mode):
-        model, ids = loud(TOY), torch.randint(97, (2, 2, 48), generator=torch.Generator().manual_seed(0)); model.through = through(m); model.loss(*ids).backward(); grads.append([p.grad for p in model.parameters()])
+        model, ids = loud(TOY), torch.randint(97, (2, 2, 48), generator=torch.Generator().manual_seed(0))
+        model.through = through(m)
+        model.loss(*ids).backward()
+        grads.append([p.grad for p in model.parameters()])
     for a, b in zip(*grads): torch.testing.assert_close(a, b)
 
 def test_overfits_one_batch():
-    torch.manual_seed(0); ids, targets = torch.randint(97, (2, 4, 16)); model = Llama(TOY); cfg = TrainConfig(steps=60, batch_tokens=64, lr=1e-2, muon_lr=.02, warmup=0, compile='no')
+    torch.manual_seed(0)
+    ids, targets = torch.randint(97, (2, 4, 16))
+    model = Llama(TOY)
+    cfg = TrainConfig(steps=60, batch_tokens=64, lr=1e-2, muon_lr=.02, warmup=0, compile='no')
     for s in train(model, lambda n, ctx: (ids, targets), cfg): pass
     assert float(s.loss) < .05
 
 def test_residual_writers_start_smaller():
     torch.manual_seed(0); cfg = replace(TOY, width=192, layers=8, ffn=512, init_std=.03, embed_std=.5)
     for name, p in Llama(cfg).named_parameters():
-        if p.dim() == 2: assert p.std().item() == pytest.approx(.5 if name == 'tok.weight' else .03/(4 if name.endswith(('attn.proj.weight', 'ffn.down.weight')) else 1), rel=.05), name
+        if p.dim() == 2:
+            assert p.std().item() == pytest.approx(.5 if name == 'tok.weight' else .03/(4 if name.endswith(('attn.proj.weight', 'ffn.down.weight')) else 1), rel=.05), name
         else: assert (p == 1).all(), name
 
 @pytest.mark.parametrize('bad, says', [(dict(heads=5), 'width 48 and 5 heads'), (dict(kv_heads=4), '6 heads and 4 kv_heads'), (dict(width=54), r'even.*54 / 6 heads = 9'), (dict(vocab=0), 'vocab.*got 0'), (dict(kv_heads=True), 'kv_heads.*True'),
@@ -205,4 +230,5 @@ def test_swiglu_by_hand():
     torch.testing.assert_close(net(x), (g*torch.sigmoid(g)*(x @ net.up.weight.T)) @ net.down.weight.T)
 
 def test_plan_knows_the_1b():
-    p = plan('burn-1b', 'A100-80', '11.8B'); assert p['parameters'] == 1_038_692_352 and p['flops_per_token'] == 7_037_054_976 and p['rows'][0]['fits'] and not plan('burn-1b', 'T4', '1B')['rows'][0]['fits']
+    p = plan('burn-1b', 'A100-80', '11.8B')
+    assert p['parameters'] == 1_038_692_352 and p['flops_per_token'] == 7_037_054_976 and p['rows'][0]['fits'] and not plan('burn-1b', 'T4', '1B')['rows'][0]['fits']

@@ -12,7 +12,8 @@ from gpub.phases import Gate, paid, read_plan, run_command, run_plan, verdicts
 from gpub.run import Run
 from kill import same_weights, wait_for
 
-def shrink(p, until, milestones): return replace(p, until=until, milestones=milestones, gates=tuple(replace(g, metric='gap', least=None, most=2.) if g.metric in ('sample', 'learned') else g for g in p.gates))
+def shrink(p, until, milestones):
+    return replace(p, until=until, milestones=milestones, gates=tuple(replace(g, metric='gap', least=None, most=2.) if g.metric in ('sample', 'learned') else g for g in p.gates))
 
 # the toy plan's six phases in 40 steps of 256 tokens
 TOY = replace(read_plan('burn-toy'), settings=dict(log_every=2, compile='no', precision='fp32', batch_tokens=256), save_every=4,
@@ -29,12 +30,14 @@ SILENT = open(os.devnull, 'w')
 def quick():
     "What every start measures, and every end draws, is tested elsewhere"
     with pytest.MonkeyPatch.context() as m:
-        m.setattr(gpub_run_module, 'matmul_peak', lambda *a: 1e12); m.setattr(gpub_run_module, 'write_report', lambda out: Path(out)/'report.html')
+        m.setattr(gpub_run_module, 'matmul_peak', lambda *a: 1e12)
+        m.setattr(gpub_run_module, 'write_report', lambda out: Path(out)/'report.html')
         whole = gpub_run_module.sample; m.setattr(gpub_run_module, 'sample', lambda model, ids, n, **kw: whole(model, ids, 20, **kw)); yield
 
 def gpub_run(*argv): run_command.main([*map(str, argv)], standalone_mode=False)
 def start(*argv): return kill.start(*argv, main='from gpub.phases import run_command; run_command()')
-def walk(plan, out, text, **kw): return run_plan(plan, out, text, **{**dict(usd_per_hour=1.45, device='cpu', say=lambda s: None, progress=SILENT), **kw})
+def walk(plan, out, text, **kw):
+    return run_plan(plan, out, text, **{**dict(usd_per_hour=1.45, device='cpu', say=lambda s: None, progress=SILENT), **kw})
 
 def losses(out): return [(r['step'], r['loss']) for r in map(json.loads, (Path(out)/'log.jsonl').read_text().splitlines())]
 
@@ -42,7 +45,9 @@ def losses(out): return [(r['step'], r['loss']) for r in map(json.loads, (Path(o
 def straight(text, tmp_path_factory):
     "The plan's run by `Run` alone: no phases, no stops"
     out = tmp_path_factory.mktemp('runs')/'straight'
-    r = Run('burn-toy', out, text, TOY.settings | dict(steps=TOY.steps), 'cpu', save_every=100, say=lambda s: None); r.progress.out = open(os.devnull, 'w'); r.go()
+    r = Run('burn-toy', out, text, TOY.settings | dict(steps=TOY.steps), 'cpu', save_every=100, say=lambda s: None)
+    r.progress.out = open(os.devnull, 'w')
+    r.go()
     return out
 
 def test_phases_equal_one_run(straight, text, tmp_path):
@@ -50,7 +55,8 @@ def test_phases_equal_one_run(straight, text, tmp_path):
     same_weights(tmp_path/'run', straight); assert dict(losses(straight)).items() <= dict(losses(tmp_path/'run')).items()
     assert [(v['phase'], v['word']) for v in verdicts(tmp_path/'run')] == [(p.name, 'continue') for p in TOY.phases]
     kept = {int(p.name[5:]) for p in (tmp_path/'run'/'checkpoints').iterdir()}; assert {m for p in TOY.phases for m in p.milestones} <= kept
-    b = bill(tmp_path/'run'); assert [p['name'] for p in b['phases']] == [p.name for p in TOY.phases] and sum(p['usd'] for p in b['phases']) == pytest.approx(b['usd']) and 'lost' not in bill_text(b)
+    b = bill(tmp_path/'run')
+    assert [p['name'] for p in b['phases']] == [p.name for p in TOY.phases] and sum(p['usd'] for p in b['phases']) == pytest.approx(b['usd']) and 'lost' not in bill_text(b)
 
 def killed(phases, straight, text, out):
     for p in phases:
@@ -60,21 +66,31 @@ def killed(phases, straight, text, out):
     same_weights(out, straight); assert losses(out)[-1] == losses(straight)[-1]
     rows = read_ledger(out); spans = account(rows); live = [s for s in spans if s.kind not in ('lost', 'idle')]
     assert sum(bool(r.get('open')) for r in rows) >= 6 + len(phases) and all(s.kind in KINDS for s in spans)
-    steps = sorted((s.first, s.last) for s in live if s.kind == 'train' and s.last > s.first); assert steps[0][0] == 0 and all(a[1] == b[0] for a, b in zip(steps, steps[1:])), 'every step counts exactly once'
+    steps = sorted((s.first, s.last) for s in live if s.kind == 'train' and s.last > s.first)
+    assert steps[0][0] == 0 and all(a[1] == b[0] for a, b in zip(steps, steps[1:])), 'every step counts exactly once'
 
 @pytest.mark.slow
 def test_killed_in_the_middle_of_every_phase(straight, text, tmp_path): killed(TOY.phases, straight, text, tmp_path/'run')
 
 @pytest.mark.slow
 def test_stopped_from_outside(straight, text, tmp_path):
-    p = start(*argv(text, tmp_path/'run')); wait_for(tmp_path/'run', 8, p); p.send_signal(signal.SIGTERM); out, err = p.communicate(timeout=120)
+    p = start(*argv(text, tmp_path/'run'))
+    wait_for(tmp_path/'run', 8, p)
+    p.send_signal(signal.SIGTERM)
+    out, err = p.communicate(timeout=120)
     assert p.returncode == 1 and 'Interrupted: stopped at step' in err and 'go on with: gpub ' in err # the command line makes 130 of it
-    step = load_checkpoint(tmp_path/'run').step; assert 8 <= step < 40 and not [v for v in verdicts(tmp_path/'run') if v['word'] != 'continue']
+    step = load_checkpoint(tmp_path/'run').step
+    assert 8 <= step < 40 and not [v for v in verdicts(tmp_path/'run') if v['word'] != 'continue']
     walk(TOY, tmp_path/'run', text, until='proof'); assert load_checkpoint(tmp_path/'run').step == max(12, step)
 
 def test_a_lost_machine_comes_back_from_the_mirror(straight, text, tmp_path):
-    walk(TOY, tmp_path/'run', text, until='proof', mirror=str(tmp_path/'drive')); before = paid(tmp_path/'drive'); shutil.rmtree(tmp_path/'run')
-    v = walk(TOY, tmp_path/'run', text, mirror=str(tmp_path/'drive')); assert v.step == 40; same_weights(tmp_path/'run', straight); same_weights(tmp_path/'drive', straight)
+    walk(TOY, tmp_path/'run', text, until='proof', mirror=str(tmp_path/'drive'))
+    before = paid(tmp_path/'drive')
+    shutil.rmtree(tmp_path/'run')
+    v = walk(TOY, tmp_path/'run', text, mirror=str(tmp_path/'drive'))
+    assert v.step == 40
+    same_weights(tmp_path/'run', straight)
+    same_weights(tmp_path/'drive', straight)
     assert paid(tmp_path/'run') > before > 0
 
 @pytest.mark.parametrize('plan, kw, phase, word, why', [
@@ -95,26 +111,34 @@ def test_planted_failures(plan, kw, phase, word, why, text, tmp_path):
 
 def test_a_slow_machine(text, tmp_path, monkeypatch, straight):
     whole = Run.batches; slow = lambda self, step, ctx: (time.sleep(.1), whole(self, step, ctx))[1]
-    monkeypatch.setattr(Run, 'batches', slow); plan = with_phase('proof', gates=(Gate(metric='tok_s', least=256/.1, when='always', after=2),))
+    monkeypatch.setattr(Run, 'batches', slow)
+    plan = with_phase('proof', gates=(Gate(metric='tok_s', least=256/.1, when='always', after=2),))
     v = walk(plan, tmp_path/'run', text); assert (v.phase, v.word) == ('proof', 'change GPU') and 4 < v.step < 12 and 'tok_s' in v.reason
-    monkeypatch.setattr(Run, 'batches', whole); v = walk(TOY, tmp_path/'run', text); assert v.word == 'continue'; same_weights(tmp_path/'run', straight) # on another machine it goes on
+    monkeypatch.setattr(Run, 'batches', whole)
+    v = walk(TOY, tmp_path/'run', text)
+    assert v.word == 'continue'
+    same_weights(tmp_path/'run', straight) # on another machine it goes on
 
 def test_money_that_came_later(text, tmp_path, straight):
-    v = walk(with_phase('grind', usd=1e-5), tmp_path/'run', text); assert (v.phase, v.word) == ('grind', 'stop') and 12 <= v.step < 24 and not v.ceiling
+    v = walk(with_phase('grind', usd=1e-5), tmp_path/'run', text)
+    assert (v.phase, v.word) == ('grind', 'stop') and 12 <= v.step < 24 and not v.ceiling
     v = walk(TOY, tmp_path/'run', text, until='grind'); assert (v.phase, v.word, v.step) == ('grind', 'continue', 24)
 
 @pytest.fixture
 def clockwork(monkeypatch):
     "A machine at a dollar a second: 50 s to get ready, 10 a step, 30 a checkpoint, 5 a validation"
     now = [0.]; whole = {k: getattr(Run, k) for k in ('batches', '_save')}; score = gpub_run_module.evaluate
-    def ledger(d, usd, step=0, since=None, paid=False): now[0] += 40; return Ledger(d, usd, step, now[0] - 40, paid, lambda: 1.7e9 + now[0], lambda: now[0])
+    def ledger(d, usd, step=0, since=None, paid=False):
+        now[0] += 40
+        return Ledger(d, usd, step, now[0] - 40, paid, lambda: 1.7e9 + now[0], lambda: now[0])
     def after(seconds, f): return lambda *a, **kw: (now.__setitem__(0, now[0] + seconds), f(*a, **kw))[1]
     monkeypatch.setattr(gpub_run_module, 'Ledger', ledger); monkeypatch.setattr(gpub_run_module, 'evaluate', after(5, score))
     for k, seconds in (('batches', 10), ('_save', 30)): monkeypatch.setattr(Run, k, after(seconds, whole[k]))
 
 @pytest.mark.parametrize('limit', [*range(150, 450, 58)])
 def test_the_ceiling_holds(limit, text, tmp_path, clockwork):
-    plan = replace(TOY, phases=tuple(replace(p, usd=1e6, gates=()) for p in TOY.phases)); v = walk(plan, tmp_path/'run', text, max_usd=limit, usd_per_hour=3600)
+    plan = replace(TOY, phases=tuple(replace(p, usd=1e6, gates=()) for p in TOY.phases))
+    v = walk(plan, tmp_path/'run', text, max_usd=limit, usd_per_hour=3600)
     assert v.ceiling and v.word == 'stop' and 'max-usd' in v.reason and limit - 160 <= paid(tmp_path/'run') == v.total <= limit
     assert load_checkpoint(tmp_path/'run').step == v.step > 0 and sum(s.seconds for s in account(read_ledger(tmp_path/'run')) if s.kind == 'lost') == 0
     assert walk(plan, tmp_path/'run', text, max_usd=limit, usd_per_hour=3600).ceiling and paid(tmp_path/'run') == v.total # at once, for nothing
@@ -126,7 +150,8 @@ def test_a_schedule_that_ends_with_its_phase(text, tmp_path):
 
 def test_finished_phases_stay(text, tmp_path):
     walk(TOY, tmp_path/'run', text, until='smoke')
-    with pytest.raises(GpubError, match='has done phase smoke to step 4, which is not in this plan'): walk(with_phase('smoke', until=3), tmp_path/'run', text)
+    with pytest.raises(GpubError, match='has done phase smoke to step 4, which is not in this plan'):
+        walk(with_phase('smoke', until=3), tmp_path/'run', text)
     with pytest.raises(GpubError, match='holds another run: train.lr'): walk(TOY, tmp_path/'run', text, settings=dict(lr=.5))
     v = walk(TOY, tmp_path/'run', text, until='proof'); assert v.word == 'continue' and v.step == 12
 
@@ -156,7 +181,8 @@ def test_a_plan_that_is_no_json(text, tmp_path):
     with pytest.raises(GpubError, match="no price is known for 'GTX 970': give --usd-per-hour"): gpub_run('burn-toy', '--gpu', 'GTX 970')
 
 def test_the_published_plan():
-    p = read_plan('burn-1b'); assert [(p.name, p.until, p.usd) for p in p.phases[:4]] == [('smoke', 200, 5.), ('proof', 10_000, 25.), ('grind', 60_000, 100.), ('push', 90_000, 50.)] and p.steps == 160_000 and p.preset == 'burn-1b'
+    p = read_plan('burn-1b')
+    assert [(p.name, p.until, p.usd) for p in p.phases[:4]] == [('smoke', 200, 5.), ('proof', 10_000, 25.), ('grind', 60_000, 100.), ('push', 90_000, 50.)] and p.steps == 160_000 and p.preset == 'burn-1b'
     assert [g.metric for g in p.phase('proof').gates] == ['loss', 'val_loss', 'gap', 'sample', 'tok_s'] and [p.settings['grad_checkpoint'] for p in p.phases] == ['full']*2 + ['off']*4
 
 @pytest.fixture
@@ -176,7 +202,8 @@ def test_a_ledger_cut_in_the_middle_is_refused_and_left_alone(short, text):
 
 def test_logs_of_one_row_and_none(short):
     log = short/'log.jsonl'; one = log.read_text().splitlines()[0] + '\n'; log.write_text(one)
-    b = bill(short); assert '1 point of loss, at least 12' in b['next']['why'] and 'it rose' not in bill_text(b) and b['phases'][0]['usd_per_point'] is None and bill_text(b)
+    b = bill(short)
+    assert '1 point of loss, at least 12' in b['next']['why'] and 'it rose' not in bill_text(b) and b['phases'][0]['usd_per_point'] is None and bill_text(b)
     for text, words in (('', 'is empty'), ('{"step": 2, "loss": 1.0}\n', 'line 1 has no step, loss or tokens')):
         log.write_text(text)
         with pytest.raises(GpubError, match=words): bill(short)
@@ -188,7 +215,8 @@ def test_clock_jumps(tmp_path, capsys):
     (tmp_path/'log.jsonl').write_text('{"step": 10, "loss": 2.0, "tokens": 1000}\n')
     with Ledger(tmp_path, 3600., **hands) as book: book.turn('train'); now[0] += 10; off[0] -= 86_400; book.reach(10) # a day back
     off[0] += 2*86_400
-    with Ledger(tmp_path, 3600., step=10, **hands): now[0] += 1                                                       # and two ahead, between processes
+    with Ledger(tmp_path, 3600., step=10, **hands):
+        now[0] += 1                                                       # and two ahead, between processes
     bill_command.main([str(tmp_path)], standalone_mode=False); said = capsys.readouterr().out
     assert 'jumped by -86,400 s between steps 0 and 10' in said and '$11.00' in said and bill(tmp_path)['seconds'] == 11
 
@@ -197,22 +225,27 @@ def test_paid_gaps_are_idle(tmp_path):
     with Ledger(tmp_path, 2., **hands): now[0] += 1800
     now[0] += 3600
     with Ledger(tmp_path, 1., paid=True, **hands) as book: now[0] += 1800; assert book.usd() == pytest.approx(1 + 2 + .5)
-    kinds = {s.kind: s.usd for s in account(read_ledger(tmp_path))}; assert kinds['idle'] == pytest.approx(2.) # at the price of the machine that stood there
+    kinds = {s.kind: s.usd for s in account(read_ledger(tmp_path))}
+    assert kinds['idle'] == pytest.approx(2.) # at the price of the machine that stood there
 
 def test_a_run_without_a_ledger_has_a_bill(root, capsys):
     bill_command.main([str(root/'data'/'runs'/'shakespeare'), '--usd-per-hour', '1'], standalone_mode=False); said = capsys.readouterr().out
     assert 'no ledger.jsonl' in said and 'the next 0.01 of loss' in said and '950 steps' in said
 
 def test_every_run_keeps_a_ledger(straight):
-    spans = account(read_ledger(straight)); wall = read_json(straight/'bill.json')['seconds']; by = {k: sum(s.seconds for s in spans if s.kind == k) for k in KINDS}
+    spans = account(read_ledger(straight))
+    wall = read_json(straight/'bill.json')['seconds']
+    by = {k: sum(s.seconds for s in spans if s.kind == k) for k in KINDS}
     assert by['lost'] == by['idle'] - by['idle'] == 0 and all(by[k] > 0 for k in ('train', 'eval', 'save', 'setup')) and wall <= sum(by.values()) < 3*wall + 10
 
 def test_prices(tmp_path):
     table = tmp_path/'p.json'; table.write_text(json.dumps([dict(gpu='H100', usd_per_hour=0, provider='x', date='2027-01-01')]))
     with pytest.raises(GpubError, match='entry 1: usd_per_hour must be a number above 0, got 0'): find_price('H100', table)
-    table.write_text(json.dumps([dict(gpu='H100', usd_per_hour=1.5, date='2026-12-01', note='spot, floor'), dict(gpu='H100', usd_per_hour=2.5, date='2026-11-01', provider='x')])); assert find_price('H100 SXM', table) == (2.5, 'x, 2026-11-01')
+    table.write_text(json.dumps([dict(gpu='H100', usd_per_hour=1.5, date='2026-12-01', note='spot, floor'), dict(gpu='H100', usd_per_hour=2.5, date='2026-11-01', provider='x')]))
+    assert find_price('H100 SXM', table) == (2.5, 'x, 2026-11-01')
     with pytest.raises(GpubError, match='give --usd-per-hour'): find_price('RTX 3050', table)
-    table.write_text(json.dumps([dict(gpu='H100', usd_per_hour=9.), dict(gpu='H100', usd_per_hour=2, date='2026-11-01')])); assert find_price('H100', table) == (2., '2026-11-01') # no date is older than any
+    table.write_text(json.dumps([dict(gpu='H100', usd_per_hour=9.), dict(gpu='H100', usd_per_hour=2, date='2026-11-01')]))
+    assert find_price('H100', table) == (2., '2026-11-01') # no date is older than any
 
 @pytest.mark.parametrize('text, words', [
     ('[', 'is not valid JSON'), ('7', 'is no table of prices'), ('{"prices": []}', 'is no table of prices'), ('null', 'is no table of prices'), ('["H100 2.99"]', "entry 1: a price is an object with gpu and usd_per_hour, got 'H100 2.99'"),

@@ -114,12 +114,14 @@ def test_alarm():
 @pytest.mark.parametrize('order', [0, 1, 2])
 def test_markov_entropy_is_what_a_reader_pays(order):
     source = Markov(order, 'abc', seed=order); text = source.sample(60_000, seed=9)
-    pairs = Counter(text[i:i+order+1] for i in range(len(text) - order)); contexts = Counter(text[i:i+order] for i in range(len(text) - order))
+    pairs = Counter(text[i:i+order+1] for i in range(len(text) - order))
+    contexts = Counter(text[i:i+order] for i in range(len(text) - order))
     counted = sum(n*math.log(contexts[w[:order]]/n) for w, n in pairs.items())/(len(text) - order) # conditional entropy of the counts
     at = lambda w: sum(source.alphabet.index(c)*3**i for i, c in enumerate(reversed(w)))
     odds = {w: source.odds[at(w[:order]), at(w[order])] for w in pairs}
     paid = np.array([-math.log(odds[text[i:i+order+1]]) for i in range(len(text) - order)])
-    blocks = paid[:59_000].reshape(-1, 100).mean(1); error = blocks.std(ddof=1)/math.sqrt(len(blocks)) # blocks: neighbours are not independent
+    blocks = paid[:59_000].reshape(-1, 100).mean(1)
+    error = blocks.std(ddof=1)/math.sqrt(len(blocks)) # blocks: neighbours are not independent
     assert abs(paid.mean() - source.entropy()) < 3.5*error and abs(counted - source.entropy()) < 3.5*error + 2*3**(order+1)/len(text)
     assert source.sample(100, seed=9) == text[:100] and math.isclose(source.stationary().sum(), 1)
     if order == 1: assert np.allclose(source.stationary() @ source.odds, source.stationary())

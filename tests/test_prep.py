@@ -45,11 +45,15 @@ def decoded(folder, split=None):
     m, tok = read_manifest(folder), load_tokenizer(folder); out = []
     for s in m['shards']:
         if split in (None, s['split']):
-            ids = np.fromfile(folder/s['file'], m['dtype']); out += [(s['split'], s['source'], tok.decode(d)) for d in np.split(ids, np.flatnonzero(ids == m['end']) + 1) if len(d)]
+            ids = np.fromfile(folder/s['file'], m['dtype'])
+            out += [(s['split'], s['source'], tok.decode(d)) for d in np.split(ids, np.flatnonzero(ids == m['end']) + 1) if len(d)]
     return [(sp, so, t.removesuffix('<|endoftext|>')) for sp, so, t in out]
 
 def test_shards_hold_the_documents(corpus, tokenizer, tmp_path):
-    out = tmp_path/'all'; cfg = config(corpus, tokenizer, sources=tuple(f'{s}={corpus}/{s}.jsonl' for s in SHARES), near=None); m = prepare(cfg, out, say=quiet); verify(out)
+    out = tmp_path/'all'
+    cfg = config(corpus, tokenizer, sources=tuple(f'{s}={corpus}/{s}.jsonl' for s in SHARES), near=None)
+    m = prepare(cfg, out, say=quiet)
+    verify(out)
     rows = [(s, json.loads(l)['text']) for s in SHARES for l in open(corpus/f'{s}.jsonl')]; first = {}
     for s, t in rows: first.setdefault(t, s)
     want = sorted((s, t) for t, s in first.items() if len(t) >= 100)
@@ -58,7 +62,8 @@ def test_shards_hold_the_documents(corpus, tokenizer, tmp_path):
     assert all(c['seen'] == c['kept'] + sum(c['dropped'].values()) for c in m['counts'].values()) and not list(out.glob('.*'))
 
 def test_the_mix_is_what_was_asked(whole):
-    m = read_manifest(whole); train = {s: sum(x['tokens'] for x in m['shards'] if x['source'] == s and x['split'] == 'train') for s in SHARES}
+    m = read_manifest(whole)
+    train = {s: sum(x['tokens'] for x in m['shards'] if x['source'] == s and x['split'] == 'train') for s in SHARES}
     for s, w in SHARES.items(): assert abs(100*train[s]/sum(train.values()) - 100*w) < .1 and train[s] == m['mix'][s]['train']['tokens']
     assert m['mix']['edu']['train']['epochs'] == 1 and m['mix']['code']['train']['epochs'] < 1 and '87.00%' in mix_table(m)
 
@@ -73,8 +78,12 @@ def test_two_workers_same_bytes(corpus, tokenizer, whole, tmp_path):
 def test_no_leak_and_a_split_that_ignores_order(corpus, tokenizer, whole, tmp_path):
     train, val = ({t for *_, t in decoded(whole, s)} for s in ('train', 'val')); assert val and not train & val
     other = tmp_path/'shuffled'; other.mkdir()
-    for s in SHARES: lines = open(corpus/f'{s}.jsonl').readlines(); random.Random(1).shuffle(lines); (other/f'{s}.jsonl').write_text(''.join(lines))
-    a = prepare(config(corpus, tokenizer, near=None), tmp_path/'a', say=quiet); b = prepare(config(other, tokenizer, near=None), tmp_path/'b', say=quiet)
+    for s in SHARES:
+        lines = open(corpus/f'{s}.jsonl').readlines()
+        random.Random(1).shuffle(lines)
+        (other/f'{s}.jsonl').write_text(''.join(lines))
+    a = prepare(config(corpus, tokenizer, near=None), tmp_path/'a', say=quiet)
+    b = prepare(config(other, tokenizer, near=None), tmp_path/'b', say=quiet)
     assert a['mix'] == b['mix'] and sorted(decoded(tmp_path/'a')) == sorted(decoded(tmp_path/'b'))
 
 def deadly(nth, cfg, out, call):
@@ -118,7 +127,8 @@ SCRIPT = "import sys, json; from gpub.prep import *; prepare(PrepConfig.from_dic
 
 @pytest.mark.slow
 def test_twenty_random_kills_with_two_workers(tmp_path):
-    corpus = write_corpus(tmp_path/'big', 12_000); cfg = PrepConfig(sources=tuple(f'{s}={corpus}/{s}.jsonl:{w}' for s, w in SHARES.items()), vocab=500, sample_mb=.5, chunk_mb=.2, near=.8)
+    corpus = write_corpus(tmp_path/'big', 12_000)
+    cfg = PrepConfig(sources=tuple(f'{s}={corpus}/{s}.jsonl:{w}' for s, w in SHARES.items()), vocab=500, sample_mb=.5, chunk_mb=.2, near=.8)
     start = time.time(); prepare(cfg, tmp_path/'whole', 1, say=quiet); rng, kills = random.Random(0), 0
     command = [sys.executable, '-c', SCRIPT, json.dumps(cfg.to_dict()), str(tmp_path/'o'), '2']
     while kills < 20:
@@ -133,13 +143,15 @@ def test_twenty_random_kills_with_two_workers(tmp_path):
 def test_finished_is_finished_and_another_job_is_refused(corpus, tokenizer, whole):
     before, said = content(whole), []
     prepare(config(corpus, tokenizer), whole, say=said.append); assert content(whole) == before and 'complete' in said[0]
-    with pytest.raises(GpubError, match='another job: val: this run 0.05, asked 0.1'): prepare(config(corpus, tokenizer, val=.1), whole, say=quiet)
+    with pytest.raises(GpubError, match='another job: val: this run 0.05, asked 0.1'):
+        prepare(config(corpus, tokenizer, val=.1), whole, say=quiet)
     assert content(whole) == before
 
 def test_a_second_process_is_refused(corpus, tokenizer, tmp_path):
     "Two that append to the same shards would both finish, with tokens twice"
     killed_at(8, config(corpus, tokenizer), tmp_path/'o')
-    with lock(tmp_path/'o'/'.work'), pytest.raises(GpubError, match=f'in use by process {os.getpid()}'): prepare(config(corpus, tokenizer), tmp_path/'o', say=quiet)
+    with lock(tmp_path/'o'/'.work'), pytest.raises(GpubError, match=f'in use by process {os.getpid()}'):
+        prepare(config(corpus, tokenizer), tmp_path/'o', say=quiet)
 
 @pytest.mark.parametrize('name, how', [('.work/plan.json', b'5'), ('.work/scan.json', b'[]'), ('.work/tokenizer/sample.json', b'5'), ('.progress.json', b'5'), ('.work/chunks/*/000000.safetensors', b''), ('train-00000.bin.part', None), ('val-00000.docs.part', None)])
 def test_damage_while_nothing_ran_is_one_line(corpus, tokenizer, tmp_path, name, how, monkeypatch):
@@ -147,7 +159,10 @@ def test_damage_while_nothing_ran_is_one_line(corpus, tokenizer, tmp_path, name,
     def stop(self, **kw): raise KeyboardInterrupt
     monkeypatch.setattr(ShardWriter, 'close', stop); out = tmp_path/'o'
     with pytest.raises(KeyboardInterrupt): prepare(config(corpus, tokenizer, shard_tokens=1 << 27), out, say=quiet)
-    monkeypatch.undo(); p = sorted(out.glob(name))[0]; b = p.read_bytes(); p.write_bytes(how if how is not None else b[:9] + bytes([b[9] ^ 1]) + b[10:])
+    monkeypatch.undo()
+    p = sorted(out.glob(name))[0]
+    b = p.read_bytes()
+    p.write_bytes(how if how is not None else b[:9] + bytes([b[9] ^ 1]) + b[10:])
     with pytest.raises(GpubError, match=re.escape(p.name)) as e: prepare(config(corpus, tokenizer, shard_tokens=1 << 27), out, say=quiet)
     assert '\n' not in str(e.value) and not (out/'manifest.json').exists()
 
@@ -173,7 +188,8 @@ def test_disk_full_loses_nothing(corpus, tokenizer, whole, tmp_path, monkeypatch
         return real(fd)
     with monkeypatch.context() as m:
         m.setattr(os, 'fsync', full)
-        with pytest.raises(GpubError, match='No space left on device; nothing is lost'): prepare(config(corpus, tokenizer), tmp_path/'o', say=quiet)
+        with pytest.raises(GpubError, match='No space left on device; nothing is lost'):
+            prepare(config(corpus, tokenizer), tmp_path/'o', say=quiet)
     prepare(config(corpus, tokenizer), tmp_path/'o', say=quiet); assert content(tmp_path/'o') == content(whole)
 
 @pytest.mark.parametrize('workers', [1, 2])
@@ -189,7 +205,8 @@ def test_a_disk_that_is_really_full(corpus, tokenizer, whole, small_disk, worker
     assert refused >= (5 if workers == 1 else 1) and content(disk/'o') == content(whole)
 
 def test_another_tokenizer_cannot_read_them(whole):
-    with pytest.raises(GpubError, match='tokenizer'): verify(whole, tokenizer=BPETokenizer.train(['some other text, some other text']*9, 300))
+    with pytest.raises(GpubError, match='tokenizer'):
+        verify(whole, tokenizer=BPETokenizer.train(['some other text, some other text']*9, 300))
 
 def test_dirty_input_is_counted_with_examples(tokenizer, tmp_path):
     text = 'The quick brown fox jumps over the lazy dog. '*5
@@ -207,7 +224,8 @@ def test_dirty_input_is_counted_with_examples(tokenizer, tmp_path):
 ])
 def test_unusable_input_is_one_line(tokenizer, tmp_path, make, line):
     (tmp_path/'in').mkdir(); make(tmp_path/'in')
-    with pytest.raises(GpubError, match=line) as e: prepare(PrepConfig(sources=(f'a={tmp_path}/in',), tokenizer=str(tokenizer)), tmp_path/'o', say=quiet)
+    with pytest.raises(GpubError, match=line) as e:
+        prepare(PrepConfig(sources=(f'a={tmp_path}/in',), tokenizer=str(tokenizer)), tmp_path/'o', say=quiet)
     assert '\n' not in str(e.value) and not (tmp_path/'o'/'manifest.json').exists()
 
 @pytest.mark.parametrize('bad, line', [
@@ -234,12 +252,14 @@ def test_the_gate_stops_before_tokenizing(corpus, tokenizer, tmp_path):
 @given(texts=st.lists(st.text(min_size=1, max_size=80), min_size=2, max_size=12, unique=True))
 def test_any_text_comes_back(texts, tokenizer, tmp_path_factory):
     from gpub.cleaning import Rules, clean
-    rules = Rules(min_chars=0, max_broken=1, max_symbols=1, max_repeats=1); want = {t for t in (clean(x, rules)[0] for x in texts) if t is not None}
+    rules = Rules(min_chars=0, max_broken=1, max_symbols=1, max_repeats=1)
+    want = {t for t in (clean(x, rules)[0] for x in texts) if t is not None}
     d = tmp_path_factory.mktemp('any'); (d/'a.jsonl').write_text(''.join(json.dumps(dict(text=t)) + '\n' for t in texts))
     prepare(PrepConfig(sources=(f'a={d}/a.jsonl',), tokenizer=str(tokenizer), rules=rules, scan=False, val=.2), d/'o', say=quiet)
     tok = load_tokenizer(tokenizer); m = read_manifest(d/'o'); got = set()
     for s in m['shards']:
-        ids = np.fromfile(d/'o'/s['file'], m['dtype']); got |= {tok.decode(x[:-1]) for x in np.split(ids, np.flatnonzero(ids == m['end']) + 1) if len(x)}
+        ids = np.fromfile(d/'o'/s['file'], m['dtype'])
+        got |= {tok.decode(x[:-1]) for x in np.split(ids, np.flatnonzero(ids == m['end']) + 1) if len(x)}
     assert got == want
 
 def test_batches_name_their_documents(whole):
@@ -247,7 +267,9 @@ def test_batches_name_their_documents(whole):
     assert len(rows) == 8 and all('.jsonl' in r['documents'][0] for r in rows)
 
 def test_progress_line():
-    p = Progress('encode'); p.update(5_000_000, 1_000_000, .25); assert 'MB/s' in p.line(.25) and '1,000,000 tokens' in p.line(.25) and 'ETA' in p.line(.25) and 'ETA' not in p.line(0)
+    p = Progress('encode')
+    p.update(5_000_000, 1_000_000, .25)
+    assert 'MB/s' in p.line(.25) and '1,000,000 tokens' in p.line(.25) and 'ETA' in p.line(.25) and 'ETA' not in p.line(0)
 
 RSS = r'''
 import json, os, random, sys, threading, psutil
@@ -271,6 +293,11 @@ def test_memory_does_not_grow_with_the_input(tmp_path):
     from gpub.plays import plays
     rng = random.Random(0); base = plays(4_000_000, seed=0).split(); mb = int(os.environ.get('GPUB_RSS_MB', 500))
     with open(tmp_path/'a.jsonl', 'w') as f:
-        while f.tell() < mb*1e6: k = rng.randrange(len(base) - 2000); d = base[k:k+rng.randrange(100, 1500)]; rng.shuffle(d); f.write(json.dumps(dict(text=' '.join(d))) + '\n')
-    r = subprocess.run([sys.executable, '-c', RSS, str(tmp_path/'a.jsonl'), str(tmp_path/'o')], capture_output=True, text=True); assert r.returncode == 0, r.stderr[-2000:]
+        while f.tell() < mb*1e6:
+            k = rng.randrange(len(base) - 2000)
+            d = base[k:k+rng.randrange(100, 1500)]
+            rng.shuffle(d)
+            f.write(json.dumps(dict(text=' '.join(d))) + '\n')
+    r = subprocess.run([sys.executable, '-c', RSS, str(tmp_path/'a.jsonl'), str(tmp_path/'o')], capture_output=True, text=True)
+    assert r.returncode == 0, r.stderr[-2000:]
     print(r.stdout); peak = json.loads(r.stdout.strip().split('\n')[-1]); assert peak['one'] < 1000 and peak['together'] < 1000

@@ -20,7 +20,8 @@ def text(tmp_path_factory):
     for i, s in enumerate('ab'): (d/f'{s}.txt').write_text(plays(120_000, seed=i))
     return d
 
-def flags(text, out): return ['--source', f'a={text}/a.txt:0.7', '--source', f'b={text}/b.txt:0.3', '--out', out, '--vocab', 350, '--workers', 1, '--no-scan']
+def flags(text, out):
+    return ['--source', f'a={text}/a.txt:0.7', '--source', f'b={text}/b.txt:0.3', '--out', out, '--vocab', 350, '--workers', 1, '--no-scan']
 
 def test_prep_compress_unpack_what(text, tmp_path):
     out = run(prep_command, *flags(text, tmp_path/'o'), '--compress').output
@@ -33,10 +34,12 @@ def test_prep_compress_unpack_what(text, tmp_path):
 def test_a_recipe_with_sources_from_elsewhere(text, tmp_path, root):
     "The 1B's own recipe, at another place and a smaller vocabulary: shares as it says, what is typed comes first"
     names = 'fineweb-edu', 'finemath', 'python-edu'; words = [x for s in names for x in ('--source', f'{s}={tmp_path}/{s}.jsonl')]
-    for i, n in enumerate(names): (tmp_path/f'{n}.jsonl').write_text(''.join(json.dumps(dict(text=t)) + '\n' for t in plays(120_000, seed=20 + i).split('\n\n')))
+    for i, n in enumerate(names):
+        (tmp_path/f'{n}.jsonl').write_text(''.join(json.dumps(dict(text=t)) + '\n' for t in plays(120_000, seed=20 + i).split('\n\n')))
     out = run(prep_command, '--recipe', root/'data/recipes/burn1b.json', *words, '--out', tmp_path/'o', '--vocab', 350, '--workers', 1, '--no-scan', '--min-chars', 40).output
     assert '87.00%' in out and '10.00%' in out and '3.00%' in out and read_manifest(tmp_path/'o')['vocab'] == 355 and read_manifest(tmp_path/'o')['settings']['rules']['min_chars'] == 40
-    with pytest.raises(GpubError, match="no source 'wiki' to replace"): run(prep_command, '--recipe', root/'data/recipes/burn1b.json', '--source', f'wiki={text}/a.txt', '--out', tmp_path/'p')
+    with pytest.raises(GpubError, match="no source 'wiki' to replace"):
+        run(prep_command, '--recipe', root/'data/recipes/burn1b.json', '--source', f'wiki={text}/a.txt', '--out', tmp_path/'p')
 
 @pytest.mark.parametrize('words', [('--gate', 5), ('--benchmark', 'quiz.jsonl')])
 def test_what_belongs_to_the_scan_is_refused_without_it(text, tmp_path, words):
@@ -44,7 +47,9 @@ def test_what_belongs_to_the_scan_is_refused_without_it(text, tmp_path, words):
     assert not (tmp_path/'o').exists()
 
 def test_a_damaged_upload_is_refused(text, tmp_path):
-    run(prep_command, *flags(text, tmp_path/'o'), '--compress'); z = tmp_path/'o-zst'/'train-00000.bin.zst'; z.write_bytes(z.read_bytes()[:-50])
+    run(prep_command, *flags(text, tmp_path/'o'), '--compress')
+    z = tmp_path/'o-zst'/'train-00000.bin.zst'
+    z.write_bytes(z.read_bytes()[:-50])
     with pytest.raises(GpubError, match='train-00000.bin.zst'): run(prep_command, '--unpack', f'{tmp_path}/o-zst')
     assert not (tmp_path/'o-zst'/'train-00000.bin').exists()
 
@@ -56,11 +61,14 @@ def test_torchrun_gives_each_node_its_part(text, tmp_path):
 @pytest.mark.parametrize('weights', [('', ''), (':0.7', ':0.3')])
 def test_two_nodes_and_one_make_the_same(text, tmp_path, weights):
     "torchrun's variables split the work, --merge joins it: the same documents, or the same shares, as from one node"
-    for s in 'ab': (tmp_path/f'{s}.jsonl').write_text(''.join(json.dumps(dict(text=t)) + '\n' for t in (text/f'{s}.txt').read_text().split('\n\n') * 2))
-    def job(out, **env): run(prep_command, *[x for s, w in zip('ab', weights) for x in ('--source', f'{s}={tmp_path}/{s}.jsonl{w}')], '--out', out, '--vocab', 350, '--workers', 1, '--no-scan', '--min-chars', 40, env=env)
+    for s in 'ab':
+        (tmp_path/f'{s}.jsonl').write_text(''.join(json.dumps(dict(text=t)) + '\n' for t in (text/f'{s}.txt').read_text().split('\n\n') * 2))
+    def job(out, **env):
+        run(prep_command, *[x for s, w in zip('ab', weights) for x in ('--source', f'{s}={tmp_path}/{s}.jsonl{w}')], '--out', out, '--vocab', 350, '--workers', 1, '--no-scan', '--min-chars', 40, env=env)
     job(tmp_path/'one')
     for r in '01': job(tmp_path/f'n{r}', RANK=r, WORLD_SIZE='2')
-    run(prep_command, '--merge', tmp_path/'n0', tmp_path/'n1', '--out', tmp_path/'all'); one, both = (verify(tmp_path/x) for x in ('one', 'all'))
+    run(prep_command, '--merge', tmp_path/'n0', tmp_path/'n1', '--out', tmp_path/'all')
+    one, both = (verify(tmp_path/x) for x in ('one', 'all'))
     parts = [json.loads((tmp_path/f'n{r}'/f'manifest-0000{r}-of-00002.json').read_text())['sources'] for r in (0, 1)]
     assert both['tokenizer'] == one['tokenizer'] and all(.3 < p['a']['documents']/both['sources']['a']['documents'] < .7 for p in parts)
     if weights[0]:
@@ -68,11 +76,15 @@ def test_two_nodes_and_one_make_the_same(text, tmp_path, weights):
         assert all(abs(t['a']/sum(t.values()) - .7) < .001 for t in train.values())
     else:
         assert both['sources'] == one['sources'], 'documents, tokens, bytes, and what was dropped and why'
-        names = lambda d, m: sorted(l for s in m['shards'] for l in (tmp_path/d/s['file'].replace('.bin', '.docs')).read_text().splitlines()); assert names('all', both) == names('one', one)
+        names = lambda d, m: sorted(l for s in m['shards'] for l in (tmp_path/d/s['file'].replace('.bin', '.docs')).read_text().splitlines())
+        assert names('all', both) == names('one', one)
 
 def test_damaged_names_are_noticed(text, tmp_path):
-    run(prep_command, *flags(text, tmp_path/'o')); d = tmp_path/'o'/'train-00000.docs'; d.write_bytes(d.read_bytes().replace(b'a.txt', b'b.txt', 1))
-    with pytest.raises(GpubError, match='train-00000.docs: expected xxh3'): run(data_group, 'what', tmp_path/'o', '--step', 0, '--ctx', 32, '--batch', 6)
+    run(prep_command, *flags(text, tmp_path/'o'))
+    d = tmp_path/'o'/'train-00000.docs'
+    d.write_bytes(d.read_bytes().replace(b'a.txt', b'b.txt', 1))
+    with pytest.raises(GpubError, match='train-00000.docs: expected xxh3'):
+        run(data_group, 'what', tmp_path/'o', '--step', 0, '--ctx', 32, '--batch', 6)
 
 def gpub(monkeypatch, capsys, *args):
     "(exit code, lines on stderr) of the command as installed"
@@ -96,7 +108,8 @@ def test_unusable_input_exits_1_with_one_line(tmp_path, monkeypatch, capsys, nam
 def test_a_full_disk_exits_1_and_the_same_command_goes_on(text, tmp_path, monkeypatch, capsys, small_disk):
     disk = small_disk(120); code, said = gpub(monkeypatch, capsys, 'prep', *flags(text, disk/'o'))
     assert code == 1 and len(said) == 1 and 'No space left on device' in said[0] and 'same command' in said[0] and not (disk/'o'/'manifest.json').exists()
-    small_disk(8000); assert gpub(monkeypatch, capsys, 'prep', *flags(text, disk/'o'))[0] == 0 == gpub(monkeypatch, capsys, 'prep', *flags(text, tmp_path/'o'))[0]
+    small_disk(8000)
+    assert gpub(monkeypatch, capsys, 'prep', *flags(text, disk/'o'))[0] == 0 == gpub(monkeypatch, capsys, 'prep', *flags(text, tmp_path/'o'))[0]
     assert {f.name: f.read_bytes() for f in (disk/'o').iterdir()} == {f.name: f.read_bytes() for f in (tmp_path/'o').iterdir()}
 
 def test_without_the_extra_it_says_which(text, tmp_path, monkeypatch, capsys):
@@ -105,7 +118,8 @@ def test_without_the_extra_it_says_which(text, tmp_path, monkeypatch, capsys):
 
 def test_shards_of_another_tokenizer_exit_1(text, tmp_path, monkeypatch, capsys):
     run(prep_command, *flags(text, tmp_path/'o')); CharTokenizer('ab').save(tmp_path/'o')
-    code, said = gpub(monkeypatch, capsys, 'data', 'what', tmp_path/'o', '--step', 0); assert code == 1 and len(said) == 1 and 'expected tokenizer' in said[0]
+    code, said = gpub(monkeypatch, capsys, 'data', 'what', tmp_path/'o', '--step', 0)
+    assert code == 1 and len(said) == 1 and 'expected tokenizer' in said[0]
 
 def test_nothing_asked_is_refused(text, tmp_path):
     with pytest.raises(GpubError, match='--out is missing'): run(prep_command, '--source', f'a={text}/a.txt')

@@ -28,7 +28,8 @@ class Page(HTMLParser):
         self.feed(source); self.close(); assert not self.open
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag); self.rows += tag == 'tr'
-        for k, v in attrs: assert k not in ('src', 'href', 'srcset', 'action') and not k.startswith('on') and (k != 'xlink:href' or v.startswith('#')), (tag, k, v)
+        for k, v in attrs:
+            assert k not in ('src', 'href', 'srcset', 'action') and not k.startswith('on') and (k != 'xlink:href' or v.startswith('#')), (tag, k, v)
         if tag not in self.VOID: self.open.append(tag)
     def handle_startendtag(self, tag, attrs): self.handle_starttag(tag, attrs); tag in self.VOID or self.open.pop()
     def handle_endtag(self, tag): assert self.open.pop() == tag
@@ -61,7 +62,9 @@ def light(colour):
     return .2126*r + .7152*g + .0722*b
 
 def test_text_can_be_read_by_day_and_by_night(tmp_path):
-    source, *_ = page(invented_run(tmp_path/'run')); used = set(re.findall(r'[{;]color:var\(--(\w+)\)', source)); assert used == {'ink', 'mute', 'hot'}
+    source, *_ = page(invented_run(tmp_path/'run'))
+    used = set(re.findall(r'[{;]color:var\(--(\w+)\)', source))
+    assert used == {'ink', 'mute', 'hot'}
     for theme in source.split(':root{')[1:]:
         css = {k: v if len(v) == 7 else '#' + ''.join(c*2 for c in v[1:]) for k, v in re.findall(r'--(\w+):(#\w+)', theme.split('}')[0])}
         for text in used:
@@ -121,7 +124,8 @@ def test_what_was_damaged_by_hand_is_one_line(tmp_path, name, content, said):
 
 def test_what_is_null_is_as_if_it_were_not_there(tmp_path):
     run = invented_run(tmp_path/'run', extra=[dict(step=1220, loss=None, val_loss=2000., val_bpb=None)])
-    (run/'config.json').write_text(json.dumps(dict(preset=None, parameters=None, machine=None, reference=None, unit=None))); (run/'bill.json').write_text('{"hours": null, "tokens": 5}')
+    (run/'config.json').write_text(json.dumps(dict(preset=None, parameters=None, machine=None, reference=None, unit=None)))
+    (run/'bill.json').write_text('{"hours": null, "tokens": 5}')
     assert '2000.000' in page(run)[1] and 'nats/char' in page(run)[1] and read_facts(run)[1]['tokens'] == 5
 
 def test_reference_values_by_hand():

@@ -10,8 +10,11 @@ from gpub.run import Run
 
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('runs')/'short'; text = folder.parent/'text.txt'; text.write_text('To be, or not to be: that is the question.\n'*400)
-    r = Run('shakespeare-short', folder, text, dict(steps=10, compile='no', layers=1, width=32, log_every=1), 'cpu', usd_per_hour=3., say=lambda s: None); r.progress.out = open(folder.parent/'out.txt', 'w')
+    folder = tmp_path_factory.mktemp('runs')/'short'
+    text = folder.parent/'text.txt'
+    text.write_text('To be, or not to be: that is the question.\n'*400)
+    r = Run('shakespeare-short', folder, text, dict(steps=10, compile='no', layers=1, width=32, log_every=1), 'cpu', usd_per_hour=3., say=lambda s: None)
+    r.progress.out = open(folder.parent/'out.txt', 'w')
     r.go(); r.progress.out.close(); return folder
 
 @pytest.fixture
@@ -20,7 +23,8 @@ def mine(run, tmp_path): return Path(shutil.copytree(run, tmp_path/'run'))
 def test_what_a_run_folder_tells(run):
     r = Results(run); md = r._repr_markdown_(); last = r.vals[-1]
     assert f"{last['val_loss']:.3f} nats/char" in md and f"{last['val_bpb']:.3f}" in md and f"{r.config['parameters']:,}" in md
-    stages = r.stages().rows; assert [s[0] for s in stages] == [f"{v['step']:,}" for v in r.vals] and sum(float(s[6]) for s in stages) == pytest.approx(last['seconds'], abs=.06*len(stages))
+    stages = r.stages().rows
+    assert [s[0] for s in stages] == [f"{v['step']:,}" for v in r.vals] and sum(float(s[6]) for s in stages) == pytest.approx(last['seconds'], abs=.06*len(stages))
     assert float(r.receipt().rows[0][5]) == pytest.approx(r.bill['seconds']*3/3600, abs=1e-4) and len(r.milestones().rows) == len((run/'samples.jsonl').read_text().splitlines())
 
 @pytest.mark.parametrize('x', ('step', 'tokens', 'seconds', 'usd'))
@@ -67,17 +71,21 @@ def test_a_log_of_nothing_but_steps_has_stages(mine):
     assert all(r[-1].endswith('nothing read') for r in Results(mine).stages().rows) and '3.000' in Results(mine)._repr_markdown_()
 
 def test_replay_is_what_each_checkpoint_says(run):
-    rows = replay(run, ['To be', 'or'], 20, seed=4, device='cpu', temperature=.7); assert rows == replay(run, ['To be', 'or'], 20, seed=4, device='cpu', temperature=.7)
-    steps = sorted({r['step'] for r in rows}); assert len(steps) > 1 and len(rows) == 2*len(steps) and {r['seed'] for r in rows} == {4, 5} and steps[-1] == 10
+    rows = replay(run, ['To be', 'or'], 20, seed=4, device='cpu', temperature=.7)
+    assert rows == replay(run, ['To be', 'or'], 20, seed=4, device='cpu', temperature=.7)
+    steps = sorted({r['step'] for r in rows})
+    assert len(steps) > 1 and len(rows) == 2*len(steps) and {r['seed'] for r in rows} == {4, 5} and steps[-1] == 10
     assert len({r['text'] for r in rows if r['seed'] == 4}) > 1 and all(r['text'].startswith(r['prompt']) for r in rows)
-    alone = replay(run, 'or', 20, seed=5, steps=[10], device='cpu', temperature=.7); assert alone[0]['text'] == next(r['text'] for r in rows if (r['seed'], r['step']) == (5, 10))
+    alone = replay(run, 'or', 20, seed=5, steps=[10], device='cpu', temperature=.7)
+    assert alone[0]['text'] == next(r['text'] for r in rows if (r['seed'], r['step']) == (5, 10))
 
 def test_stages_speak_of_validation():
     rows = [dict(step=s, tokens=100*s, loss=9., lr=.1*s, seconds=s, usd=0, **({'val_loss': v} if v else {})) for s, v in ((1, None), (2, 3.5), (3, None), (4, 3.6), (5, 1.5))]
     words = [r[-1] for r in stage_table(rows, dict(uniform=4., unigram=3.4, xz=1.7)).rows]
     assert 'passed' not in words[0] and 'did not fall' in words[1] and 'passed unigram, xz' in words[2] and 'rising' in words[0]
 
-def test_happening_at_the_edge(): assert happening(3., 3., 10, refs={'x': 3.}) == 'did not fall' and happening(4., 3., 10**6, refs={'x': 3.}).startswith('passed x; fell 1 ')
+def test_happening_at_the_edge():
+    assert happening(3., 3., 10, refs={'x': 3.}) == 'did not fall' and happening(4., 3., 10**6, refs={'x': 3.}).startswith('passed x; fell 1 ')
 
 def test_change_keeps_every_word():
     c = Change('To be or\nnot to be', 'To be and\nnot *two* bees'); md = c._repr_markdown_()
@@ -94,13 +102,16 @@ def test_tables_survive_markdown():
 def facts(root, name): return read_json(root/'data/published'/f'{name}.json')
 
 def test_the_published_bill_adds_up(root):
-    rows = next(r for r in facts(root, 'runs')['runs'] if r['id'] == 's1-phase3')['rows']; colab = facts(root, 'costs')['s1_colab']; b = colab_bill(rows, colab['units_per_hour'])
+    rows = next(r for r in facts(root, 'runs')['runs'] if r['id'] == 's1-phase3')['rows']
+    colab = facts(root, 'costs')['s1_colab']
+    b = colab_bill(rows, colab['units_per_hour'])
     assert b['stated']['units'] == 1040 and b['stated']['ideal'] == colab['optimized_from_start_units'] and round(100*b['stated']['wasted']) == 79
     assert b['stated']['units'] - b['stated']['ideal'] == colab['wasted_units'] and b['computed']['hours'] == pytest.approx(sum(r['steps']*r['s_per_step'] for r in rows)/3600, abs=.05)
     for i in colab['rows'][:-1]: assert i['hours']*colab['units_per_hour'] == i['units']
 
 def test_the_conflicts_are_shown(root):
-    page = (root/'nbs/season1/05_results.ipynb').read_text(encoding='utf-8'); shown = '\n'.join(json.dumps(c.get('outputs', [])) for c in json.loads(page)['cells'])
+    page = (root/'nbs/season1/05_results.ipynb').read_text(encoding='utf-8')
+    shown = '\n'.join(json.dumps(c.get('outputs', [])) for c in json.loads(page)['cells'])
     for what in ('21 minutes', '15 (s2-04)', '1,040', '79%', '130 h as logged'): assert what in shown, what
 
 def dead(place, root):
@@ -117,13 +128,15 @@ def dead(place, root):
 def test_every_lesson_leads_somewhere(root):
     lessons = facts(root, 'lessons')['lessons_22']; assert len(lessons) == 22 and set(SHOWN) == {l['n'] for l in lessons}
     assert [d for places in SHOWN.values() for p in places if (d := dead(p, root))] == []
-    table = lesson_table(lessons).rows; assert [r[0] for r in table if r[3] == 'not yet'] == [n for n, places in SHOWN.items() if not places]
+    table = lesson_table(lessons).rows
+    assert [r[0] for r in table if r[3] == 'not yet'] == [n for n, places in SHOWN.items() if not places]
     for target in re.findall(r'\]\(([^)#]+)', '\n'.join(r[3] for r in table)): assert (root/'nbs/season1'/target).is_file(), target
 
 @pytest.mark.parametrize('place', ('nbs/season1/99_x.ipynb#All', 'nbs/season1/05_results.ipynb#Nowhere', 'tests/test_results.py::test_nothing', 'tests/none.py::test_x'))
 def test_a_dead_link_is_found(root, place): assert dead(place, root)
 
-def test_anchors(): assert link('nbs/lib/a_b.ipynb#Reading, and refusing') == '[a b: Reading, and refusing](../lib/a_b.ipynb#reading-and-refusing)' and link('nbs/season1/03_x.ipynb#4. Was it?') == '[x: 4. Was it?](03_x.ipynb)'
+def test_anchors():
+    assert link('nbs/lib/a_b.ipynb#Reading, and refusing') == '[a b: Reading, and refusing](../lib/a_b.ipynb#reading-and-refusing)' and link('nbs/season1/03_x.ipynb#4. Was it?') == '[x: 4. Was it?](03_x.ipynb)'
 
 def test_missing_settings_take_their_defaults():
     cfg = GPTConfig.from_dict(dict(vocab=9, ctx=8, width=8, layers=1, heads=1)); assert cfg.tied and cfg.bias and cfg.init_std == .02

@@ -20,7 +20,8 @@ SIZES, BUDGETS = (8e3, 17e3, 31e3, 68e3, 121e3), (2**18, 2**19, 2**20, 2**21)
 DATA = Path(__file__).parents[1]/'data/runs'
 
 def world(law=TRUTH, sigma=0., seed=0):
-    p = np.array([(n, d, 0.) for d in BUDGETS for n in SIZES]); p[:, 2] = law(p[:, 0], p[:, 1])*np.exp(np.random.default_rng(seed).normal(0, sigma, len(p)))
+    p = np.array([(n, d, 0.) for d in BUDGETS for n in SIZES])
+    p[:, 2] = law(p[:, 0], p[:, 1])*np.exp(np.random.default_rng(seed).normal(0, sigma, len(p)))
     return p
 
 @pytest.mark.parametrize('law', [TRUTH, Law(1.69, 406.4, .34, 410.7, .28), Law(.9, 3., .2, 90., .4), Law(.1, 900., .8, 40., .3)])
@@ -33,13 +34,20 @@ def test_a_curve_comes_back():
     assert (got.E, got.B, got.b) == (pytest.approx(2.1, rel=1e-4), pytest.approx(300, rel=1e-3), pytest.approx(.31, rel=1e-4)) and got.A == 0 and got(1, 1e8) == got(1e9, 1e8)
 
 def test_a_known_floor_is_kept_and_helps():
-    p = world(sigma=.005, seed=2); free, held = fit(p, boots=60), fit(p, boots=60, floor=TRUTH.E); wide = lambda f: np.subtract(*f.interval(lambda l: l.a)[::-2])
+    p = world(sigma=.005, seed=2)
+    free, held = fit(p, boots=60), fit(p, boots=60, floor=TRUTH.E)
+    wide = lambda f: np.subtract(*f.interval(lambda l: l.a)[::-2])
     assert held.law.E == TRUTH.E == held.laws.E.min() == held.laws.E.max() and wide(held) < wide(free) and all(low <= getattr(TRUTH, k) <= high for k in 'ab' for low, _, high in [held.interval(lambda l: getattr(l, k))])
     for floor in (0, -1, 5.):
         with pytest.raises(GpubError, match='floor must be above zero and below every loss'): fit(p, floor=floor)
 
 def test_units_and_order_do_not_matter():
-    p = world(sigma=.005, seed=3); a = fit(p, boots=2).law; q = p[np.random.default_rng(0).permutation(len(p))]; q[:, 0] *= 1e3; q[:, 1] /= 1e2; b = fit(q, boots=2).law
+    p = world(sigma=.005, seed=3)
+    a = fit(p, boots=2).law
+    q = p[np.random.default_rng(0).permutation(len(p))]
+    q[:, 0] *= 1e3
+    q[:, 1] /= 1e2
+    b = fit(q, boots=2).law
     assert (a.E, a.a, a.b) == tuple(pytest.approx(v, rel=1e-3) for v in (b.E, b.a, b.b)) and float(a(3e4, 1e7)) == pytest.approx(float(b(3e7, 1e5)), rel=1e-5)
 
 def test_one_bad_run_does_not_carry_the_law_away():
@@ -54,12 +62,16 @@ def test_intervals_cover_as_often_as_they_say(worlds):
     for k in 'Eab':
         hits = sum(low <= getattr(TRUTH, k) <= high for low, _, high in (f.interval(lambda l: getattr(l, k)) for f in worlds))
         assert 30 <= hits, (k, hits)
-    half = sum(low <= TRUTH.E <= high for low, _, high in (f.interval(lambda l: l.E, .5) for f in worlds)); assert 12 <= half <= 30, half # an interval of half is not one of all
+    half = sum(low <= TRUTH.E <= high for low, _, high in (f.interval(lambda l: l.E, .5) for f in worlds))
+    assert 12 <= half <= 30, half # an interval of half is not one of all
 
 def test_a_forecast_covers_the_run_to_come(worlds):
     rng = np.random.default_rng(9); hits, widths = 0, []
     for f in worlds:
-        low, mid, high = f.forecast(270e3, 2**22); hits += low <= TRUTH(270e3, 2**22)*math.exp(rng.normal(0, .005)) <= high; widths.append((high - low)/mid); assert low < mid < high
+        low, mid, high = f.forecast(270e3, 2**22)
+        hits += low <= TRUTH(270e3, 2**22)*math.exp(rng.normal(0, .005)) <= high
+        widths.append((high - low)/mid)
+        assert low < mid < high
     assert hits >= 30 and np.median(widths) < .1, (hits, np.median(widths))
 
 def test_less_noise_narrower(worlds):
@@ -82,12 +94,17 @@ def test_the_best_of_a_menu():
 LINE = np.geomspace(1e6, 1e10, 40)
 @pytest.mark.parametrize('price, least', [(1e-8, 1e-2), (2e-8, 5e-3), (1e-9, 3e-2)])
 def test_stops_where_the_derivative_says(price, least):
-    law = Law(2., 0, 0, 400., .3); rows = stop_when(np.stack([LINE, law(1, LINE)], 1), price, least, boots=2); at = (law.b*law.B/(least*price))**(1/(1 + law.b))
+    law = Law(2., 0, 0, 400., .3)
+    rows = stop_when(np.stack([LINE, law(1, LINE)], 1), price, least, boots=2)
+    at = (law.b*law.B/(least*price))**(1/(1 + law.b))
     assert LINE[4] < at < LINE[-1] and [r['stop'] for r in rows] == sorted(r['stop'] for r in rows) # go, go, stop, stop
     assert next(r['tokens'] for r in rows if r['stop']) == pytest.approx(at, rel=.35) and rows[-1]['usd'] == pytest.approx(1e10*price)
 
 def test_a_judgement_knows_nothing_of_what_comes_later():
-    curve = np.stack([LINE, 2 + 400/LINE**.3*np.exp(np.random.default_rng(0).normal(0, .01, 40))], 1)[:10]; cut = stop_when(curve[:6], 1e-8, 1e-3, boots=9); later = curve.copy(); later[6:, 1] = 9.
+    curve = np.stack([LINE, 2 + 400/LINE**.3*np.exp(np.random.default_rng(0).normal(0, .01, 40))], 1)[:10]
+    cut = stop_when(curve[:6], 1e-8, 1e-3, boots=9)
+    later = curve.copy()
+    later[6:, 1] = 9.
     assert len(cut) == 3 and cut == stop_when(later, 1e-8, 1e-3, boots=9)[:3]
 
 P = world()
@@ -113,15 +130,19 @@ def test_empty_and_single_row_logs(tmp_path):
     (tmp_path/'log.jsonl').write_text('')
     with pytest.raises(GpubError, match='is empty'): read_log(tmp_path)
     (tmp_path/'log.jsonl').write_text('{"step": 1, "tokens": 5, "loss": 2.0}\n')
-    with pytest.raises(GpubError, match='3 numbers need at least 4 points, got 1'): fit_curve([(r['tokens'], r['loss']) for r in read_log(tmp_path)])
+    with pytest.raises(GpubError, match='3 numbers need at least 4 points, got 1'):
+        fit_curve([(r['tokens'], r['loss']) for r in read_log(tmp_path)])
     with pytest.raises(GpubError, match='holds no results'): read_ladder(tmp_path)
     (tmp_path/'w16').mkdir(); (tmp_path/'w16/result.json').write_text('{"params": 5, "tokens": 3}')
     with pytest.raises(GpubError, match='result.json lacks blocks, seed, loss, ideal, began: it is damaged'): read_ladder(tmp_path)
 
 def test_a_forecast_is_written_once_and_sealed(tmp_path, worlds):
-    path = tmp_path/'f.json'; said = write_forecast(path, worlds[0], 100_000, 4096*BATCH, why='test'); assert read_forecast(path) == said and said['why'] == 'test' and said['low'] < said['middle'] < said['high']
+    path = tmp_path/'f.json'
+    said = write_forecast(path, worlds[0], 100_000, 4096*BATCH, why='test')
+    assert read_forecast(path) == said and said['why'] == 'test' and said['low'] < said['middle'] < said['high']
     with pytest.raises(GpubError, match='written once'): write_forecast(path, worlds[1], 1e5, 1e6)
-    ran = dict(params=100_000, tokens=4096*BATCH, loss=said['middle'] + .1, ideal=plays_entropy() + .1, began='2999-01-01T00:00:00Z'); g = grade(said, ran)
+    ran = dict(params=100_000, tokens=4096*BATCH, loss=said['middle'] + .1, ideal=plays_entropy() + .1, began='2999-01-01T00:00:00Z')
+    g = grade(said, ran)
     assert g['inside'] and g['off'] == pytest.approx(0, abs=1e-9) and not grade(said, dict(ran, loss=said['high'] + .11))['inside']
     for bad, says in ((dict(ran, began=said['written']), 'no forecast'), (dict(ran, params=5), 'is for 100,000 params')):
         with pytest.raises(GpubError, match=says): grade(said, bad)
@@ -137,7 +158,9 @@ def test_a_stamp_is_of_the_points(): assert stamp(P) == stamp(P.tolist()) != sta
 
 class Fake:
     "Scores every character of the validation text as told"
-    def __init__(self, tok, sure): self.tok, self.sure, self.row = tok, sure, 0; self.ids = torch.from_numpy(tok.encode(plays(VAL, seed=1)).astype('int64')).unfold(0, CTX + 1, CTX//2)
+    def __init__(self, tok, sure):
+        self.tok, self.sure, self.row = tok, sure, 0
+        self.ids = torch.from_numpy(tok.encode(plays(VAL, seed=1)).astype('int64')).unfold(0, CTX + 1, CTX//2)
     def __call__(self, x):
         y = self.ids[self.row:self.row + len(x)]; self.row += len(x); assert torch.equal(x, y[:, :-1])
         return self.sure*F.one_hot(y[:, 1:], self.tok.vocab).float()
@@ -149,7 +172,9 @@ def test_deep_loss_scores_the_right_characters():
 
 @pytest.mark.parametrize('width', (16, 48, 96))
 def test_twins_keep_the_proportions_of_the_1b(width):
-    cfg = LlamaConfig(vocab=60, **twin(width)); a = anatomy(cfg); assert cfg.heads == 4*cfg.kv_heads and cfg.ffn == 4*cfg.width and a.blocks == 2*width*width*29//2
+    cfg = LlamaConfig(vocab=60, **twin(width))
+    a = anatomy(cfg)
+    assert cfg.heads == 4*cfg.kv_heads and cfg.ffn == 4*cfg.width and a.blocks == 2*width*width*29//2
 
 def test_climbing_files_each_rung_once_and_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(scaling, 'VAL', 2048); data = known_source(tmp_path/'plays', 30_000); rungs = [(16, 2*BATCH, 0), (24, BATCH, 1)]
@@ -164,12 +189,16 @@ def test_climbing_files_each_rung_once_and_goes_on(tmp_path, monkeypatch):
     assert read_json(tmp_path/'filed/w16-2k/config.json')['data']['source'] == 'plays' # not where it lay
     assert np.allclose(points([one])[0], (one['params'], 2*BATCH, one['loss'] - one['ideal'] + plays_entropy()))
 
-def rates_of(r): return dict(muon_lr=float(m[1]), lr=float(m[2])) if (m := re.search(r'-muon_lr([\d.]+)-lr([\d.]+)$', r['name'])) else rates(r['width'])
+def rates_of(r):
+    return dict(muon_lr=float(m[1]), lr=float(m[2])) if (m := re.search(r'-muon_lr([\d.]+)-lr([\d.]+)$', r['name'])) else rates(r['width'])
 
 @pytest.mark.parametrize('folder', ['ladder', 'ladder-forecast', 'ladder-rates'])
 def test_receipts_are_what_they_say(folder):
     for r in read_ladder(DATA/folder):
-        home = DATA/folder/r['name']; config, rows = read_json(home/'config.json'), read_log(home); cfg = LlamaConfig.from_dict(config['model']); t = config['train']
+        home = DATA/folder/r['name']
+        config, rows = read_json(home/'config.json'), read_log(home)
+        cfg = LlamaConfig.from_dict(config['model'])
+        t = config['train']
         assert (anatomy(cfg).params, anatomy(cfg).blocks, flops_per_token(cfg)) == (r['params'], r['blocks'], r['flops_per_token']) and r['params'] == config['parameters']
         assert t['steps']*t['batch_tokens'] == r['tokens'] == rows[-1]['tokens'] and t['seed'] == r['seed'] and (t['schedule'], t['decay'], t['floor']) == ('linear', 1., 0.), r['name']
         assert rows[-1]['lr'] <= 1.01*t['lr']/t['steps'] and {k: t[k] for k in ('muon_lr', 'lr')} == rates_of(r) # its own schedule, down to nothing
@@ -179,5 +208,7 @@ def test_receipts_are_what_they_say(folder):
 def test_the_ladder_is_whole_and_the_forecasts_came_first():
     ladder = read_ladder(DATA/'ladder'); assert sorted((r['width'], r['tokens'], r['seed']) for r in ladder) == sorted(LADDER)
     for r in read_ladder(DATA/'ladder-forecast'):
-        f = read_forecast(DATA/f"ladder-forecast/{r['name']}.json"); g = grade(f, r); assert f['stamp'] == stamp(points(ladder)) and g['off'] == f['middle'] - g['loss']
+        f = read_forecast(DATA/f"ladder-forecast/{r['name']}.json")
+        g = grade(f, r)
+        assert f['stamp'] == stamp(points(ladder)) and g['off'] == f['middle'] - g['loss']
         assert (r['params'], r['tokens']) not in {(q['params'], q['tokens']) for q in ladder}

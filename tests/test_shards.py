@@ -42,7 +42,9 @@ def content(folder): return {p.name: p.read_bytes() for p in folder.iterdir()}
 def test_shuffled_is_a_permutation(n, key): assert sorted(shuffled(np.arange(n), n, key)) == list(range(n))
 
 def test_shuffled_at_a_trillion():
-    n = 10**12; out = shuffled(np.arange(10**5) + 5 * 10**11, n, 3); assert len(set(out)) == 10**5 and abs(out.mean() / n - .5) < .01 and 0 <= out.min() and out.max() < n
+    n = 10**12
+    out = shuffled(np.arange(10**5) + 5 * 10**11, n, 3)
+    assert len(set(out)) == 10**5 and abs(out.mean() / n - .5) < .01 and 0 <= out.min() and out.max() < n
 
 def test_shuffled_is_even():
     "Each of the 24 orders of four things, and each place of 50 for one of them, as often as chance allows (chi-squared, 5 sigma)"
@@ -63,15 +65,20 @@ def test_epochs_are_exact(n, ctx, key, cuts):
     starts = s.starts(0, 2 * deal); epochs = np.array([s.epoch(w) for w in range(2 * deal)])
     assert sorted(starts[:deal]) == sorted(starts[deal:]) == list(range(deal))           # in ctx epochs every place once
     for e in np.unique(epochs):                                                          # in one epoch: no overlap, no gap
-        own = np.sort(starts[epochs == e]); assert (np.diff(own) == ctx).all() and own[0] < ctx and own[-1] + 2 * ctx >= n - 1 and len(own) == (n - 1 - own[0]) // ctx
+        own = np.sort(starts[epochs == e])
+        assert (np.diff(own) == ctx).all() and own[0] < ctx and own[-1] + 2 * ctx >= n - 1 and len(own) == (n - 1 - own[0]) // ctx
     for w in range(0, deal, 7): assert s.starts(w, w + 1)[0] == starts[w]
     parts = np.split(ids, sorted(min(c, n) for c in cuts)); assert (Stream(parts, ctx, (key, 0)).rows(starts) == s.rows(starts)).all()
     assert (s.rows(starts) == starts[:, None] + np.arange(ctx + 1)).all()
 
 def test_batches_are_a_function_of_seed_and_step():
-    ids = np.arange(5000, dtype=np.uint16); make = lambda **kw: Batches(ids, **{**dict(ctx=16, batch=8, seed=5), **kw}); a = make(); forward = [a[s][0] for s in range(90)]
+    ids = np.arange(5000, dtype=np.uint16)
+    make = lambda **kw: Batches(ids, **{**dict(ctx=16, batch=8, seed=5), **kw})
+    a = make()
+    forward = [a[s][0] for s in range(90)]
     assert all((make()[s][0] == forward[s]).all() for s in (89, 3, 41)) and all((a[s][0] == forward[s]).all() for s in (50, 2, 88))
-    x, y = a[0]; assert x.shape == y.shape == (8, 16) and x.dtype == y.dtype == torch.int64 and (y[:, :-1] == x[:, 1:]).all() and (y == x + 1).all()
+    x, y = a[0]
+    assert x.shape == y.shape == (8, 16) and x.dtype == y.dtype == torch.int64 and (y[:, :-1] == x[:, 1:]).all() and (y == x + 1).all()
     assert not (make(seed=6)[0][0] == forward[0]).all() and make(seed=-1)[0][0].shape == (8, 16)
     assert a.epoch(38) == 0 and a.epoch(39) in (0, 1) and a.epoch(80) == 2
     with pytest.raises(IndexError): a[-1]
@@ -79,12 +86,14 @@ def test_batches_are_a_function_of_seed_and_step():
 @pytest.mark.parametrize('world', [2, 4])
 def test_ranks_share_the_rows_of_one_process(world):
     ids = np.arange(3000, dtype=np.uint16); one = Batches(ids, ctx=8, batch=8)
-    for s in 0, 7, 300: assert (torch.cat([Batches(ids, ctx=8, batch=8, rank=r, world=world)[s][1] for r in range(world)]) == one[s][1]).all()
+    for s in 0, 7, 300:
+        assert (torch.cat([Batches(ids, ctx=8, batch=8, rank=r, world=world)[s][1] for r in range(world)]) == one[s][1]).all()
 
 @fast
 @given(w=st.lists(st.floats(.01, 1), min_size=2, max_size=5), steps=st.integers(1, 60), batch=st.integers(1, 9))
 def test_mixture_shares_hold_at_every_step(w, steps, batch):
-    names = [f's{i}' for i in range(len(w))]; b = Batches({n: np.full(50, i, np.uint16) for i, n in enumerate(names)}, ctx=4, batch=batch, weights=dict(zip(names, w)))
+    names = [f's{i}' for i in range(len(w))]
+    b = Batches({n: np.full(50, i, np.uint16) for i, n in enumerate(names)}, ctx=4, batch=batch, weights=dict(zip(names, w)))
     got = np.zeros(len(w))
     for s in range(steps): got += np.bincount(b[s][0][:, 0], minlength=len(w))
     assert got.tolist() == b.taken(steps * batch) and np.abs(got - steps * batch * np.array(w) / sum(w)).max() <= len(w) / 2 + .01
@@ -99,7 +108,8 @@ def test_device_resident_ids_keep_their_value(dtype):
     for s in 0, 9: assert (Batches(ids, ctx=32, batch=4, device='cpu')[s][1] == Batches(ids, ctx=32, batch=4)[s][1]).all()
 
 def test_batches_refuse():
-    ids = np.arange(10); bad = [(dict(ctx=10), '10 tokens.*ctx=10 needs 11'), (dict(batch=0), 'batch=0'), (dict(ctx=0), 'ctx=0'), (dict(batch=3, world=2), 'batch=3.*world=2'), (dict(rank=2, world=2), 'rank 2'),
+    ids = np.arange(10)
+    bad = [(dict(ctx=10), '10 tokens.*ctx=10 needs 11'), (dict(batch=0), 'batch=0'), (dict(ctx=0), 'ctx=0'), (dict(batch=3, world=2), 'batch=3.*world=2'), (dict(rank=2, world=2), 'rank 2'),
                                 (dict(weights=dict(math=1)), 'math.*text'), (dict(weights=dict(text=0)), 'above zero'), (dict(weights=dict(text=float('nan'))), 'above zero')]
     for kw, line in bad:
         with pytest.raises(GpubError, match=line): Batches(ids, **{**dict(ctx=4, batch=2), **kw})
@@ -109,27 +119,34 @@ def test_folder(folder):
     m = read_manifest(folder); d = docs(60); ends = {}
     assert m['dtype'] == 'uint16' and m['vocab'] == 26 and m['tokenizer'] == TOK.fingerprint and not list(folder.glob('*.part')) and not list(folder.glob('.*'))
     for s in m['shards']:
-        ids = np.fromfile(folder/s['file'], '<u2'); assert len(ids) == s['tokens'] and (ids == 25).sum() == s['documents'] and ids[-1] == 25 and checksum(folder/s['file']).hexdigest() == s['xxh3']
-        names = documents_at(folder/s['file'].replace('.bin', '.docs'), 0, len(ids)); assert [n.split('/')[0] for n in names] == [s['source']] * s['documents']
-        assert (ids == np.concatenate([np.append(d[int(n.split('/')[1])], 25) for n in names])).all(); ends[s['split'], s['source']] = len(ids)
+        ids = np.fromfile(folder/s['file'], '<u2')
+        assert len(ids) == s['tokens'] and (ids == 25).sum() == s['documents'] and ids[-1] == 25 and checksum(folder/s['file']).hexdigest() == s['xxh3']
+        names = documents_at(folder/s['file'].replace('.bin', '.docs'), 0, len(ids))
+        assert [n.split('/')[0] for n in names] == [s['source']] * s['documents']
+        assert (ids == np.concatenate([np.append(d[int(n.split('/')[1])], 25) for n in names])).all()
+        ends[s['split'], s['source']] = len(ids)
         assert all((int(n.split('/')[1]) % 5 == 0) == (s['split'] == 'val') for n in names)
     assert all(s['tokens'] >= 100 for s in m['shards'] if ends[s['split'], s['source']] != s['tokens'] )
     for name in 'edu', 'code':
-        own = [s for s in m['shards'] if s['source'] == name]; assert m['sources'][name]['tokens'] == sum(s['tokens'] for s in own) and m['sources'][name]['documents'] == sum(s['documents'] for s in own)
+        own = [s for s in m['shards'] if s['source'] == name]
+        assert m['sources'][name]['tokens'] == sum(s['tokens'] for s in own) and m['sources'][name]['documents'] == sum(s['documents'] for s in own)
     assert m['sources']['edu']['dropped'] == {'too short': 9} and sum(s['documents'] for s in m['sources'].values()) == 60
 
 @pytest.mark.parametrize('chunk', [1, 60])
 def test_chunks_do_not_show_in_one_source(tmp_path, chunk):
     def write(to, chunk):
         w = ShardWriter(to, TOK, shard_tokens=100)
-        for i in range(0, 60, chunk): w.add('edu', docs(60)[i:i + chunk], list(map(str, range(i, min(i + chunk, 60)))), [1] * len(docs(60)[i:i + chunk]))
+        for i in range(0, 60, chunk):
+            w.add('edu', docs(60)[i:i + chunk], list(map(str, range(i, min(i + chunk, 60)))), [1] * len(docs(60)[i:i + chunk]))
         w.close(); return content(to)
     assert write(tmp_path/'a', chunk) == write(tmp_path/'b', 7)
 
 @pytest.mark.skipif(not hasattr(os, 'fork'), reason='kills a forked process')
 @pytest.mark.parametrize('commit', [True, False])
 def test_killed_at_every_call_that_touches_the_disk(tmp_path, commit):
-    kw = dict(n=24, chunk=12, shard_tokens=150, commit=commit); fill(tmp_path/'whole', **kw).close(); want, at = content(tmp_path/'whole'), 0
+    kw = dict(n=24, chunk=12, shard_tokens=150, commit=commit)
+    fill(tmp_path/'whole', **kw).close()
+    want, at = content(tmp_path/'whole'), 0
     while True:
         at += 1; folder = tmp_path/f'k{at}'; pid = os.fork()
         if pid == 0:
@@ -179,7 +196,10 @@ def test_writer_refuses(tmp_path, folder):
     with pytest.raises(GpubError, match='no manifest'): ShardWriter(folder, TOK)
 
 def _edit(folder, **change): p = folder/'manifest.json'; p.write_text(json.dumps({**json.loads(p.read_text()), **change}))
-def _shard(folder, **change): m = json.loads((folder/'manifest.json').read_text()); m['shards'][0].update(change); _edit(folder, shards=m['shards'])
+def _shard(folder, **change):
+    m = json.loads((folder/'manifest.json').read_text())
+    m['shards'][0].update(change)
+    _edit(folder, shards=m['shards'])
 def _write(folder, cut=None, last=None):
     p = folder/'train-00000.bin'; raw = p.read_bytes(); p.write_bytes(raw[:cut] if last is None else raw[:-2] + last)
 def _own_checksum(folder): _write(folder, last=b'\x30\x00'); _shard(folder, xxh3=checksum(folder/'train-00000.bin').hexdigest())
@@ -215,7 +235,8 @@ def test_unfinished_work_of_odd_types(tmp_path, key, odd):
     with pytest.raises(GpubError, match=r'\.progress\.json.*damaged'): fill(tmp_path)
 
 def test_wrong_tokenizer_is_refused(folder):
-    with pytest.raises(GpubError, match=f'expected tokenizer {TOK.fingerprint}'): Batches.from_shards(folder, ctx=8, batch=2, tokenizer=CharTokenizer('ab'))
+    with pytest.raises(GpubError, match=f'expected tokenizer {TOK.fingerprint}'):
+        Batches.from_shards(folder, ctx=8, batch=2, tokenizer=CharTokenizer('ab'))
 
 @pytest.mark.parametrize('weights', [None, dict(edu=.7, code=.3)])
 def test_from_shards(folder, weights):
@@ -226,16 +247,21 @@ def test_from_shards(folder, weights):
         for x, row in zip(b[s][0], b.what(s)): # the row's tokens are really in the documents it names
             text = np.concatenate([np.append(d[int(n.split('/')[1])], 25) for n in row['documents']]).tolist(); x = x.tolist()
             assert any(text[i:i + 12] == x for i in range(len(text))) and set(row['source'].split(' + ')) == {n.split('/')[0] for n in row['documents']}
-    if weights: assert [round(sum(r['source'] == k for s in range(100) for r in b.what(s)) / 600, 2) for k in weights] == list(weights.values())
+    if weights:
+        assert [round(sum(r['source'] == k for s in range(100) for r in b.what(s)) / 600, 2) for k in weights] == list(weights.values())
     with pytest.raises(GpubError, match='no test shards'): make(split='test')
     with pytest.raises(GpubError, match="not 'disk'"): make(mode='disk')
 
 def test_what_of_ranks_is_what_of_one(folder):
-    kw = dict(ctx=12, batch=6); assert [r for k in range(3) for r in Batches.from_shards(folder, rank=k, world=3, **kw).what(5)] == Batches.from_shards(folder, **kw).what(5)
+    kw = dict(ctx=12, batch=6)
+    assert [r for k in range(3) for r in Batches.from_shards(folder, rank=k, world=3, **kw).what(5)] == Batches.from_shards(folder, **kw).what(5)
 
 def test_nodes_merge(tmp_path):
     for rank in range(3):
-        w = ShardWriter(tmp_path, TOK, shard_tokens=100, rank=rank, world=3); mine = range(rank, 60, 3); w.add('edu', [docs(60)[i] for i in mine], [str(i) for i in mine], [1] * 20); w.drop('edu', 'short', rank)
+        w = ShardWriter(tmp_path, TOK, shard_tokens=100, rank=rank, world=3)
+        mine = range(rank, 60, 3)
+        w.add('edu', [docs(60)[i] for i in mine], [str(i) for i in mine], [1] * 20)
+        w.drop('edu', 'short', rank)
         if rank == 1: w.close(); pytest.raises(GpubError, merge, tmp_path).match('missing rank 2')
         else: w.close()
     with pytest.raises(GpubError, match='merge them first'): verify(tmp_path)
@@ -264,12 +290,18 @@ def test_full_disk_while_packing(folder, tmp_path, small_disk):
     for f, a in (compress, folder), (unpack, tmp_path/'z'):
         with pytest.raises(GpubError, match='cannot write to .*No space left on device; make room'): f(a, disk/f.__name__)
         assert not (disk/f.__name__/'manifest.json').exists()
-    small_disk(4096); compress(folder, disk/'compress'); unpack(disk/'compress', disk/'unpack'); assert content(disk/'unpack') == content(folder)
+    small_disk(4096)
+    compress(folder, disk/'compress')
+    unpack(disk/'compress', disk/'unpack')
+    assert content(disk/'unpack') == content(folder)
 
 def test_shards_without_checksums_of_names_can_be_read(folder): # written before there were any
-    m = read_manifest(folder); _edit(folder, shards=[{k: v for k, v in s.items() if k != 'docs_xxh3'} for s in m['shards']]); verify(folder, TOK)
+    m = read_manifest(folder)
+    _edit(folder, shards=[{k: v for k, v in s.items() if k != 'docs_xxh3'} for s in m['shards']])
+    verify(folder, TOK)
     (folder/'train-00000.docs').write_text('no number')
-    with pytest.raises(GpubError, match='train-00000.docs holds no list of documents'): [Batches.from_shards(folder, ctx=8, batch=8).what(s) for s in range(9)]
+    with pytest.raises(GpubError, match='train-00000.docs holds no list of documents'):
+        [Batches.from_shards(folder, ctx=8, batch=8).what(s) for s in range(9)]
 
 def test_missing_packages_are_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, 'xxhash', None); monkeypatch.setitem(sys.modules, 'zstandard', None)

@@ -14,7 +14,9 @@ GOOD = ('<html><body><h1 id="top">a</h1><a href="b/c.html#x%20y">c</a><a href="#
         '<img src="p.png" alt="a curve"><link rel="stylesheet" href="s.css"></body></html>')
 
 def site(folder, page=GOOD, css='a { color: red; background: url(p.png) }'):
-    (folder/'b').mkdir(parents=True); (folder/'index.html').write_text(page); (folder/'b/c.html').write_text('<p id="x y"><a href="../index.html">up</a></p>')
+    (folder/'b').mkdir(parents=True)
+    (folder/'index.html').write_text(page)
+    (folder/'b/c.html').write_text('<p id="x y"><a href="../index.html">up</a></p>')
     (folder/'p.png').write_bytes(b'png'); (folder/'s.css').write_text(css)
     return folder
 
@@ -128,7 +130,8 @@ def axe(tmp_path_factory):
 def test_axe_finds_what_is_wrong(axe, tmp_path):
     bad = '<html lang="en"><title>a</title><main><h1>a</h1><img src="data:,"><p style="color: #ccc; background: #fff">pale</p></main>'
     (tmp_path/'s').mkdir(); (tmp_path/'s/bad.html').write_text(bad)
-    with Browser(tmp_path) as browser: found = [sorted(f.split()[0] for f in b.run(f'{axe};{JUDGE}')) for _, b in visit(tmp_path/'s', browser)]
+    with Browser(tmp_path) as browser:
+        found = [sorted(f.split()[0] for f in b.run(f'{axe};{JUDGE}')) for _, b in visit(tmp_path/'s', browser)]
     assert found == [['color-contrast', 'image-alt']]
 
 @pytest.mark.parametrize('k, width, dark', [(0, 390, True), (1, 1280, False), (2, 390, False), (3, 1280, True)])

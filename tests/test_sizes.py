@@ -22,7 +22,8 @@ def test_counts_are_those_of_the_built_model(name):
     mats = [p for k, p in model.named_parameters() if k.startswith('blocks.') and p.ndim == 2]
     assert anatomy(cfg).blocks == sum(p.numel() for p in mats) and anatomy(cfg).head == (model.head or model.tok).weight.numel()
 
-def test_every_known_size_is_there(): assert {k for k, s in SHAPES.items() if s.config is GPTConfig} == COUNTS.keys() # season 2 adds its own
+def test_every_known_size_is_there():
+    assert {k for k, s in SHAPES.items() if s.config is GPTConfig} == COUNTS.keys() # season 2 adds its own
 
 @pytest.mark.parametrize('cfg', [TINY, replace(TINY, tied=False, bias=False, vocab=1000), GPTConfig(vocab=300, ctx=48, width=96, layers=5, heads=3)])
 def test_flops_are_what_torch_counts(cfg):
@@ -44,10 +45,12 @@ def checkpointed(model, mode):
 
 def steps(cfg, batch, mode='off', micro=1, optimizer='adamw', ctx=None, half=False):
     "Build, train two steps, forget"
-    model = checkpointed(GPT(cfg), mode); opts = make_optimizers(model, TrainConfig(steps=2, optimizer=optimizer), torch.bfloat16 if half else torch.float32)
+    model = checkpointed(GPT(cfg), mode)
+    opts = make_optimizers(model, TrainConfig(steps=2, optimizer=optimizer), torch.bfloat16 if half else torch.float32)
     for _ in range(2):
         for _ in range(micro):
-            with torch.autocast('cpu', torch.bfloat16, enabled=half): loss = model.loss(*torch.randint(cfg.vocab, (2, batch, ctx or cfg.ctx)))
+            with torch.autocast('cpu', torch.bfloat16, enabled=half):
+                loss = model.loss(*torch.randint(cfg.vocab, (2, batch, ctx or cfg.ctx)))
             loss.backward(); del loss
         for o in opts: o.step(); o.zero_grad()
 
@@ -71,18 +74,22 @@ def test_peak_memory_within_15_percent(name, mode, micro, optimizer):
 @pytest.mark.parametrize('name', ['deep, narrow', 'many words', 'many words, tied'])
 def test_peak_memory_under_autocast(name, mode):
     "Where the peak is at the loss, which no kernel's scratch space touches (a CPU without bf16 instructions widens matmuls, a GPU does not)"
-    cfg, batch = TWINS[name]; got = peak_memory(lambda: steps(cfg, batch, mode, half=True)); want = memory(cfg, batch, mode=mode, optimizer='adamw', half=True)
+    cfg, batch = TWINS[name]
+    got = peak_memory(lambda: steps(cfg, batch, mode, half=True))
+    want = memory(cfg, batch, mode=mode, optimizer='adamw', half=True)
     assert abs(want['peak']/got - 1) <= .15
 
 @pytest.mark.parametrize('half', [False, True])
 @pytest.mark.parametrize('cfg', [TINY, replace(TINY, bias=False, heads=8), GPTConfig(vocab=300, ctx=64, width=48, layers=2, heads=3)])
 def test_a_block_leaves_what_the_table_says(cfg, half):
     def kept(layers):
-        model, ids, seen = GPT(replace(cfg, layers=layers)), torch.randint(cfg.vocab, (2, 4, cfg.ctx)), {}; weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+        model, ids, seen = GPT(replace(cfg, layers=layers)), torch.randint(cfg.vocab, (2, 4, cfg.ctx)), {}
+        weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
         def pack(t):
             if t.untyped_storage().data_ptr() not in weights: seen[t.untyped_storage().data_ptr()] = t
             return t
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), torch.autocast('cpu', torch.bfloat16, enabled=half): loss = model.loss(*ids)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), torch.autocast('cpu', torch.bfloat16, enabled=half):
+            loss = model.loss(*ids)
         return sum(t.untyped_storage().nbytes() for t in seen.values())
     table = 4*cfg.ctx*sum(s.numbers*(4 if s.wide or not half else 2) for s in anatomy(cfg).saved if 'off' in s.modes.split())
     assert kept(2) - kept(1) == table + half*2*12*cfg.width**2
@@ -97,7 +104,9 @@ def test_peak_memory_is_a_peak_not_a_sum():
 @pytest.mark.slow
 @pytest.mark.parametrize('mode', MODES)
 def test_the_134m_itself(mode):
-    cfg = config_of('gpt2-134m'); got = peak_memory(lambda: steps(cfg, 2, mode)); assert abs(memory(cfg, 2, mode=mode, optimizer='adamw')['peak']/got - 1) <= .15
+    cfg = config_of('gpt2-134m')
+    got = peak_memory(lambda: steps(cfg, 2, mode))
+    assert abs(memory(cfg, 2, mode=mode, optimizer='adamw')['peak']/got - 1) <= .15
 
 def test_parts_add_up_to_the_fullest_moment():
     for kw in (dict(), dict(half=True, accumulate=True), dict(mode='full', optimizer='adamw')):
@@ -111,7 +120,9 @@ def test_modes_order_memory_and_speed():
 
 def test_optimizer_memory_is_what_the_optimizers_hold():
     for kind in ('adamw', 'muon'):
-        model = GPT(TINY); opts = make_optimizers(model, TrainConfig(steps=1, optimizer=kind)); model.loss(*torch.randint(65, (2, 1, 8))).backward()
+        model = GPT(TINY)
+        opts = make_optimizers(model, TrainConfig(steps=1, optimizer=kind))
+        model.loss(*torch.randint(65, (2, 1, 8))).backward()
         for o in opts: o.step()
         assert optimizer_bytes(TINY, kind) == sum(v.nbytes for o in opts for s in o.state.values() for v in s.values() if v.ndim)
     assert checkpoint_bytes(TINY, 'adamw') == 12*437_888
@@ -161,7 +172,8 @@ def test_plan_adds_up(tmp_path):
     assert row['fits'] and row['peak_gb'] <= ROOM*80 and row['tok_s'] == pytest.approx(.5*312e12/713.7e6, rel=1e-3)
     assert row['hours'] == pytest.approx(2.8e9/row['tok_s']/3600) and row['usd'] == pytest.approx(row['hours']*1.49)
     assert plan('gpt2-134m', 'A100-80', '2.8B', mfu=.25, folder=tmp_path)['rows'][0]['tok_s'] == pytest.approx(row['tok_s']/2)
-    text = plan_table(p); assert all(w in text for w in ('134,601,216', 'A100-80', 'bf16', '$1.49', 'assumed: 50%', 'build-nanogpt', 'kept')) and json.dumps(p)
+    text = plan_table(p)
+    assert all(w in text for w in ('134,601,216', 'A100-80', 'bf16', '$1.49', 'assumed: 50%', 'build-nanogpt', 'kept')) and json.dumps(p)
 
 def test_unknown_price_is_asked_for(tmp_path):
     p = plan('gpt2-134m', 'T4', '2.8B', folder=tmp_path); assert p['rows'][0]['usd'] is None and 'give --usd-per-hour' in plan_table(p)
@@ -194,7 +206,8 @@ def test_another_architecture_joins_by_registering():
         head, blocks = cfg.vocab*cfg.width, cfg.layers*cfg.width**2
         return Anatomy(params=head + blocks, blocks=blocks, head=head, tied=True, layers=cfg.layers, width=cfg.width, hidden=cfg.width, vocab=cfg.vocab, ctx=16,
                        saved=(Saved('stream', cfg.width, True, 'off selective full'),))
-    p = plan(Bags(vocab=100, width=64, layers=3), 'T4', '1M'); assert p['parameters'] == 6400 + 3*4096 and p['rows'][0]['fits'] and '3 x 64' in plan_table(p)
+    p = plan(Bags(vocab=100, width=64, layers=3), 'T4', '1M')
+    assert p['parameters'] == 6400 + 3*4096 and p['rows'][0]['fits'] and '3 x 64' in plan_table(p)
 
 def test_works_without_the_checkout(tmp_path):
     "A pip-installed package has no data/ beside it"

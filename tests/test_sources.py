@@ -7,7 +7,8 @@ from gpub.sources import BLOCK, NAMED, Source, chunks, cut_lines, cut_pieces, cu
 
 TEXTS = [f'document {i}: ' + 'naïve façade ☂ '*(i % 40) for i in range(300)]
 
-def texts_of(path, **kw): return [t for c in chunks(Source(name='s', path=str(path)), **kw) for b in c.blocks for t, _, why in records(b) if why is None]
+def texts_of(path, **kw):
+    return [t for c in chunks(Source(name='s', path=str(path)), **kw) for b in c.blocks for t, _, why in records(b) if why is None]
 
 @pytest.fixture
 def lines(): return ''.join(json.dumps({'text': t}) + '\n' for t in TEXTS).encode()
@@ -47,7 +48,8 @@ def test_a_path_that_is_there_may_hold_a_hash_sign(tmp_path):
     for spec, path, column in (('c#1.jsonl', 'c#1.jsonl', 'text'), ('c#2.jsonl#body', 'c#2.jsonl', 'body'), ('c#?.jsonl', 'c#?.jsonl', 'text'),
                                ('c.jsonl#body', 'c.jsonl', 'body')):
         for weight in ('', ':0.5'):
-            s = Source.parse(f'a={tmp_path}/{spec}{weight}'); assert (s.path, s.column, s.weight) == (f'{tmp_path}/{path}', column, .5 if weight else None)
+            s = Source.parse(f'a={tmp_path}/{spec}{weight}')
+            assert (s.path, s.column, s.weight) == (f'{tmp_path}/{path}', column, .5 if weight else None)
     assert len(find_files(f'{tmp_path}/c#?.jsonl')) == 2
 
 @pytest.mark.parametrize('where', ['', 'below'])
@@ -123,25 +125,33 @@ def test_named_datasets_from_local_files_of_the_same_layout(tmp_path, monkeypatc
     repo, config, row = LAYOUT[name]; column = NAMED[name].column
     assert (NAMED[name].repo, NAMED[name].config) == (repo, config) and row[column] is None
     data = tmp_path/'hub'/repo/(config or 'data'); data.mkdir(parents=True); blobs = tmp_path/'blobs'; blobs.mkdir()
-    if config: (tmp_path/'hub'/repo/'README.md').write_text(f'---\nconfigs:\n- config_name: {config}\n  data_files:\n  - split: train\n    path: {config}/*\n---\n')
+    if config:
+        (tmp_path/'hub'/repo/'README.md').write_text(f'---\nconfigs:\n- config_name: {config}\n  data_files:\n  - split: train\n    path: {config}/*\n---\n')
     keys = [f'{i:040x}' for i in range(len(TEXTS))] if column == 'blob_id' else TEXTS
     for k, t in zip(keys, TEXTS): column == 'blob_id' and k[-1] != '7' and (blobs/k).write_bytes(gzip.compress(t.encode()))
     half = len(keys)//2
-    for i, part in enumerate((keys[:half], keys[half:])): pq.write_table(pa.Table.from_pylist([row | {column: k} for k in part]), data/f'train-{i:05d}-of-00002.parquet')
-    monkeypatch.setenv('GPUB_HUB', str(tmp_path/'hub')); monkeypatch.setenv('GPUB_BLOBS', blobs.as_uri() + '/'); monkeypatch.setenv('HF_DATASETS_CACHE', str(tmp_path/'cache'))
+    for i, part in enumerate((keys[:half], keys[half:])):
+        pq.write_table(pa.Table.from_pylist([row | {column: k} for k in part]), data/f'train-{i:05d}-of-00002.parquet')
+    monkeypatch.setenv('GPUB_HUB', str(tmp_path/'hub'))
+    monkeypatch.setenv('GPUB_BLOBS', blobs.as_uri() + '/')
+    monkeypatch.setenv('HF_DATASETS_CACHE', str(tmp_path/'cache'))
     want = [t for k, t in zip(keys, TEXTS) if column != 'blob_id' or k[-1] != '7']
     assert texts_of(name) == want
-    parts = [texts_of(name, rank=r, world=2) for r in (0, 1)]; assert sorted(parts[0] + parts[1]) == sorted(want) and abs(len(parts[0]) - len(parts[1])) < 20
+    parts = [texts_of(name, rank=r, world=2) for r in (0, 1)]
+    assert sorted(parts[0] + parts[1]) == sorted(want) and abs(len(parts[0]) - len(parts[1])) < 20
 
 def test_a_stream_that_breaks(tmp_path, monkeypatch):
     data = tmp_path/'hub'/'some'/'set'/'data'; data.mkdir(parents=True)
     for i in range(2): pq.write_table(pa.table({'text': TEXTS}), data/f'train-{i:05d}.parquet')
-    raw = (data/'train-00001.parquet').read_bytes(); (data/'train-00001.parquet').write_bytes(raw[:200] + b'\x55'*(len(raw) - 1200) + raw[-1000:])
+    raw = (data/'train-00001.parquet').read_bytes()
+    (data/'train-00001.parquet').write_bytes(raw[:200] + b'\x55'*(len(raw) - 1200) + raw[-1000:])
     monkeypatch.setenv('GPUB_HUB', str(tmp_path/'hub')); monkeypatch.setenv('HF_DATASETS_CACHE', str(tmp_path/'cache'))
     with pytest.raises(GpubError, match='some/set: the stream broke .*run the same command again') as e: texts_of('hf:some/set')
     assert '\n' not in str(e.value)
 
 def test_a_dataset_that_is_not_there(tmp_path, monkeypatch):
     import datasets.config, huggingface_hub.constants
-    monkeypatch.setenv('GPUB_HUB', str(tmp_path)); monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_OFFLINE', True); monkeypatch.setattr(datasets.config, 'HF_HUB_OFFLINE', True)
+    monkeypatch.setenv('GPUB_HUB', str(tmp_path))
+    monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_OFFLINE', True)
+    monkeypatch.setattr(datasets.config, 'HF_HUB_OFFLINE', True)
     with pytest.raises(GpubError, match='nobody/nothing: cannot be opened'): texts_of('hf:nobody/nothing')

@@ -45,7 +45,9 @@ def test_rungs_are_switches_of_the_base():
 
 def test_the_library_measures_on_a_cpu(place):
     "There `auto` times a step, so the library as it comes has what this ladder found faster"
-    for precision in ('fp32', 'bf16'): ours = top_rungs(place, {**BASE, 'precision': precision, 'compile': 'default'})[0].on; assert (ours['precision'], ours['compile']) == (precision, 'default')
+    for precision in ('fp32', 'bf16'):
+        ours = top_rungs(place, {**BASE, 'precision': precision, 'compile': 'default'})[0].on
+        assert (ours['precision'], ours['compile']) == (precision, 'default')
 
 # the same rows
 
@@ -60,7 +62,8 @@ def test_every_loader_reads_the_same_rows(place, kw):
 
 @pytest.mark.parametrize('switches', [r.on for r in RUNGS if not (r.lacks and r.lacks.__name__.startswith('_')) and 'compile' not in r.on] + [dict(attend='sdpa', kernel='math'), dict(pieces=4), dict(grad_checkpoint='full'), dict(grad_checkpoint='selective')], ids=str)
 def test_no_switch_changes_the_loss(place, switches):
-    narrow = {'bf16', 'fp16'} & set(switches.values()); assert losses(place, **switches) == pytest.approx(losses(place), abs=.05 if narrow else 2e-5)
+    narrow = {'bf16', 'fp16'} & set(switches.values())
+    assert losses(place, **switches) == pytest.approx(losses(place), abs=.05 if narrow else 2e-5)
 
 def test_two_losses_do_differ(place): # the comparison above can fail
     assert losses(replace(place, train=replace(place.train, seed=1))) != pytest.approx(losses(place), abs=2e-5)
@@ -69,16 +72,25 @@ def test_two_losses_do_differ(place): # the comparison above can fail
 @pytest.mark.parametrize('how', [dict(multiple=64), dict(head='chunked'), dict(multiple=64, head='chunked', pieces=3), dict(head='torch')], ids=str)
 def test_another_head_has_the_same_loss_and_gradients(cfg, how):
     if how.get('head') == 'torch' and not hasattr(F, 'linear_cross_entropy'): pytest.skip('this torch has no F.linear_cross_entropy')
-    model = (Llama if hasattr(cfg, 'kv_heads') else GPT)(cfg); ids = torch.randint(101, (4, 17)); x, y = ids[:, :-1], ids[:, 1:]; names = [*model.state_dict()]
-    def grads(loss): model.zero_grad(); value = loss(x, y); value.backward(); return value.detach(), [p.grad.clone() for p in model.parameters()]
+    model = (Llama if hasattr(cfg, 'kv_heads') else GPT)(cfg)
+    ids = torch.randint(101, (4, 17))
+    x, y = ids[:, :-1], ids[:, 1:]
+    names = [*model.state_dict()]
+    def grads(loss):
+        model.zero_grad()
+        value = loss(x, y)
+        value.backward()
+        return value.detach(), [p.grad.clone() for p in model.parameters()]
     (a, ga), (b, gb) = grads(model.loss), grads(head_loss(model, **how))
     assert torch.allclose(a, b, atol=1e-5) and all(torch.allclose(p, q, atol=1e-6) for p, q in zip(ga, gb)) and [*model.state_dict()] == names and model(x).size(-1) == 101
-    with torch.autocast('cpu', torch.bfloat16): assert float(head_loss(model, **how)(x, y).detach()) == pytest.approx(float(a), abs=.005) # far less than bf16 itself can tell apart there
+    with torch.autocast('cpu', torch.bfloat16):
+        assert float(head_loss(model, **how)(x, y).detach()) == pytest.approx(float(a), abs=.005) # far less than bf16 itself can tell apart there
     h = features(model, x); assert torch.equal(F.linear(h, (model.head or model.tok).weight), model(x))
 
 @pytest.mark.parametrize('t, s, tile', [(16, 16, 4), (17, 17, 4), (5, 20, 8), (1, 9, 64), (64, 64, 64)])
 def test_tiles_are_attention(t, s, tile):
-    q, k, v = (torch.randn(2, 3, n, 8, requires_grad=True) for n in (t, s, s)); out = [f(q, k, v) for f in (attend, lambda *a: tiled(*a, tile=tile))]
+    q, k, v = (torch.randn(2, 3, n, 8, requires_grad=True) for n in (t, s, s))
+    out = [f(q, k, v) for f in (attend, lambda *a: tiled(*a, tile=tile))]
     grads = [torch.autograd.grad(o.square().sum(), (q, k, v)) for o in out]
     assert torch.allclose(*out, atol=1e-5) and all(torch.allclose(a, b, atol=1e-4) for a, b in zip(*grads))
 
@@ -119,22 +131,30 @@ def test_a_rung_that_changes_the_loss_or_fails_is_not_stood_on(place):
     row, stack2, same = climb(place, Rung('y', '', dict(multiple=64, head='torch')), stack, below, 2)
     assert row['why'].startswith('failed here: GpubError') and same is below and stack2 == stack
     assert climb(place, Rung('z', '', dict(gather=False)), stack, below, 2)[0]['why'] == 'the rungs below have it already'
-    asked = replace(place, asked=dict(precision='fp32')); assert 'precision is fp32 here' == climb(asked, Rung('w', '', dict(precision='bf16')), stack, below, 2)[0]['why']
+    asked = replace(place, asked=dict(precision='fp32'))
+    assert 'precision is fp32 here' == climb(asked, Rung('w', '', dict(precision='bf16')), stack, below, 2)[0]['why']
     below.run(2); below.close()
 
 @pytest.mark.parametrize('on, kept', [([.9, .9, .9, 1.1, 1.1], False), ([.9, .9, .9, .9, 1.1], True), ([.995]*5, False)])
 def test_a_lucky_median_is_no_gain(place, monkeypatch, on, kept):
-    monkeypatch.setattr(ladder, 'duel', lambda a, b, steps: ([1.]*5, on)); stack = {**BASE, 'source': 'mapped'}; below = Climber(place, stack)
-    row, _, stands = climb(place, Rung('x', '', dict(source='ram')), stack, below, 5); assert row['kept'] is kept and (stands is below) != kept; stands.close()
+    monkeypatch.setattr(ladder, 'duel', lambda a, b, steps: ([1.]*5, on))
+    stack = {**BASE, 'source': 'mapped'}
+    below = Climber(place, stack)
+    row, _, stands = climb(place, Rung('x', '', dict(source='ram')), stack, below, 5)
+    assert row['kept'] is kept and (stands is below) != kept
+    stands.close()
 
 def test_whole_ladder(tmp_path):
-    r = bench_ladder('shakespeare', 'cpu', 1, settings=TINY, rungs=['page cache', 'fp16 + scaler', 'fused AdamW', 'no checkpointing', 'CUDA graphs'], say=lambda s: None); rows = {x['rung']: x for x in r['rows']}
+    r = bench_ladder('shakespeare', 'cpu', 1, settings=TINY, rungs=['page cache', 'fp16 + scaler', 'fused AdamW', 'no checkpointing', 'CUDA graphs'], say=lambda s: None)
+    rows = {x['rung']: x for x in r['rows']}
     assert json.loads(json.dumps(r)) == r and r['machine']['torch'] and r['tokens'] == 128 and rows['CUDA graphs']['why'] == 'not on this machine: no CUDA device'
     assert {'off_ms', 'on_ms', 'gain', 'tok_s', 'mfu', 'off_gb', 'on_gb', 'loss_gap', 'tolerance', 'equal'} <= rows['fused AdamW'].keys() and rows['fused AdamW']['equal'] and 0 < rows['fused AdamW']['mfu'] < 1
     assert rows['no checkpointing']['off_gb'] < rows['no checkpointing']['on_gb'] and rows['with Muon'].get('equal') is None and 'fp32' == r['top']['precision']
-    late = bench_ladder('shakespeare', 'cpu', 1, 1e-3, TINY, ['RAM'], say=lambda s: None); assert {x['why'] for x in late['rows']} == {'not measured: the 0 s were over'}
+    late = bench_ladder('shakespeare', 'cpu', 1, 1e-3, TINY, ['RAM'], say=lambda s: None)
+    assert {x['why'] for x in late['rows']} == {'not measured: the 0 s were over'}
     for bad in (dict(rungs=['steps']), dict(steps=0), dict(settings=dict(compile='yes')), dict(preset='gpt5'), dict(device='cuda:9'), dict(settings=dict(TINY, batch_tokens=100))):
-        with pytest.raises(GpubError): bench_ladder(**{**dict(preset='shakespeare', device='cpu', steps=1, settings=TINY, say=lambda s: None), **bad})
+        with pytest.raises(GpubError):
+            bench_ladder(**{**dict(preset='shakespeare', device='cpu', steps=1, settings=TINY, say=lambda s: None), **bad})
 
 def test_llamas_climb_too(tmp_path):
     p = survey('burn-toy', CPU, tmp_path, dict(batch_tokens=64)); true = losses(p, 2)
@@ -157,7 +177,8 @@ def test_formats_of_cards(monkeypatch, cap, here):
 
 def test_commands(tmp_path, monkeypatch):
     run = lambda command, *args: CliRunner().invoke(command, [*args], catch_exceptions=False)
-    sets = [w for k, v in TINY.items() for w in ('--set', f'{k}={v}')]; done = run(bench_ladder_command, '--device', 'cpu', '--preset', 'shakespeare', '--steps', '1', '--rung', 'RAM', '--json', str(tmp_path/'l.json'), *sets)
+    sets = [w for k, v in TINY.items() for w in ('--set', f'{k}={v}')]
+    done = run(bench_ladder_command, '--device', 'cpu', '--preset', 'shakespeare', '--steps', '1', '--rung', 'RAM', '--json', str(tmp_path/'l.json'), *sets)
     assert done.exit_code == 0 and 'gain' in done.output and read_json(tmp_path/'l.json')['kind'] == 'ladder'
     with pytest.raises(GpubError, match='key=value'): run(bench_ladder_command, '--set', 'x')
     monkeypatch.setattr(ceilings, 'bench_machine', lambda device: bench_machine(device, (64,), (1, 2, 1, 16, 8)))
@@ -165,7 +186,11 @@ def test_commands(tmp_path, monkeypatch):
     assert 'matmul' in done.output and m['attention']['kernels']['flash']['gap'] < dict(float32=1e-5).get(m['attention']['dtype'], .05) and 'why' in m['attention']['kernels']['cudnn'] and m['cache_gb_s'] > 0 and m['copy_gb_s'] > .1 and m['launch_us'] > 0
 
 def test_held_bytes_and_tf32():
-    net = torch.nn.Linear(3, 5); opt = torch.optim.SGD(net.parameters(), lr=.1, momentum=.9); net(torch.ones(1, 3)).sum().backward(); opt.step(); assert held_bytes(net, [opt]) == 2*4*20
+    net = torch.nn.Linear(3, 5)
+    opt = torch.optim.SGD(net.parameters(), lr=.1, momentum=.9)
+    net(torch.ones(1, 3)).sum().backward()
+    opt.step()
+    assert held_bytes(net, [opt]) == 2*4*20
     before = torch.get_float32_matmul_precision()
     with pytest.raises(ZeroDivisionError), tf32(True): assert torch.get_float32_matmul_precision() == 'high'; 1/0
     assert torch.get_float32_matmul_precision() == before
@@ -173,4 +198,5 @@ def test_held_bytes_and_tf32():
 @pytest.mark.parametrize('path', sorted((ROOT/'data'/'bench').glob('*.json')), ids=lambda p: p.name)
 def test_receipts_prove_their_losses(path):
     r = read_json(path)
-    if r.get('kind') == 'ladder': assert all(x['equal'] for x in r['rows'] if x.get('kept')) and r['machine']['commit'] and r['seconds'] < 600
+    if r.get('kind') == 'ladder':
+        assert all(x['equal'] for x in r['rows'] if x.get('kept')) and r['machine']['commit'] and r['seconds'] < 600

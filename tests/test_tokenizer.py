@@ -54,19 +54,22 @@ def test_text_round_trip_and_engines_agree(bpe, slow, text):
 
 @fast
 @given(raw=st.binary() | st.text().map(lambda t: t.encode('utf-8', 'replace')[:-1] + b'\xff'))
-def test_any_bytes_round_trip(bpe, slow, raw): assert bpe.decode_bytes(bpe.encode_bytes(raw)) == raw and slow.encode_bytes(raw).tolist() == bpe.encode_bytes(raw).tolist()
+def test_any_bytes_round_trip(bpe, slow, raw):
+    assert bpe.decode_bytes(bpe.encode_bytes(raw)) == raw and slow.encode_bytes(raw).tolist() == bpe.encode_bytes(raw).tolist()
 
 def test_both_engines_cut_every_character_alike():
     text = ''.join(chr(c) for c in range(0x110000) if not 0xd800 <= c < 0xe000); bare = {bytes([b]): b for b in range(256)}
     for kind in r'\p{L}', r'\p{N}', r'\s':
         one = bytes(tiktoken.Encoding(kind, pat_str=kind, mergeable_ranks=bare, special_tokens={}).encode_ordinary(text)).decode()
-        split = pre_tokenizers.Split(Regex(f'(?:{kind})+'), 'removed'); other = ''.join(p for i in range(0, len(text), 1 << 15) for p, _ in split.pre_tokenize_str(text[i:i + (1 << 15)]))
+        split = pre_tokenizers.Split(Regex(f'(?:{kind})+'), 'removed')
+        other = ''.join(p for i in range(0, len(text), 1 << 15) for p, _ in split.pre_tokenize_str(text[i:i + (1 << 15)]))
         assert len(one) > 20 and set(one).isdisjoint(other) and len(one) + len(other) == len(text)
 
 def test_many_texts_at_once(bpe, slow):
     rng = random.Random(0); texts = [TEXT[i:i + rng.randrange(300)] for i in range(0, len(TEXT), 400)] + ['', 'x']
     want = [bpe.encode(t).tolist() for t in texts]
-    for tok in bpe, slow: assert [i.tolist() for i in tok.encode_batch(texts)] == want and [i.tolist() for i in tok.encode_batch(texts, threads=1)] == want
+    for tok in bpe, slow:
+        assert [i.tolist() for i in tok.encode_batch(texts)] == want and [i.tolist() for i in tok.encode_batch(texts, threads=1)] == want
     assert all(i.dtype == np.uint16 for i in bpe.encode_batch(texts))
 
 def test_unproved_vocabulary_stays_with_the_reference():
@@ -91,11 +94,13 @@ def test_special_tokens(bpe):
     assert 700 not in plain and marked.tolist().count(700) == 1 and bpe.decode(plain) == bpe.decode(marked) == text
 
 def test_lone_surrogate_becomes_a_replacement_character(bpe, slow):
-    for tok in bpe, slow: assert tok.decode(tok.encode('a\ud800b')) == 'a\ufffdb' and tok.decode(tok.encode_batch(['a\ud800b'])[0]) == 'a\ufffdb'
+    for tok in bpe, slow:
+        assert tok.decode(tok.encode('a\ud800b')) == 'a\ufffdb' and tok.decode(tok.encode_batch(['a\ud800b'])[0]) == 'a\ufffdb'
 
 def test_files(tmp_path, bpe):
     for i, tok in enumerate([bpe, CharTokenizer.from_text(TEXT)]):
-        again = load_tokenizer(tok.save(tmp_path/str(i)).parent); assert again.fingerprint == tok.fingerprint and again.encode(TEXT).tolist() == tok.encode(TEXT).tolist()
+        again = load_tokenizer(tok.save(tmp_path/str(i)).parent)
+        assert again.fingerprint == tok.fingerprint and again.encode(TEXT).tolist() == tok.encode(TEXT).tolist()
     assert Tokenizer.from_file(str(tmp_path/'0'/'tokenizer.json')).encode('To be').ids == bpe.encode('To be').tolist()
     assert BPETokenizer.train([TEXT], vocab=699).fingerprint != bpe.fingerprint
     bad = tmp_path/'tokenizer.json'
@@ -109,7 +114,8 @@ def test_files(tmp_path, bpe):
 def test_gpt2_files(tmp_path):
     spell = {b: c for c, b in BYTE_OF.items()}; merges = ['Ġ t', 'h e', 'Ġt he', 'i n']
     vocab = [spell[b] for b in BYTES] + [m.replace(' ', '') for m in merges] + ['<|endoftext|>']
-    (tmp_path/'vocab.json').write_text(json.dumps({t: i for i, t in enumerate(vocab)})); (tmp_path/'merges.txt').write_text('#version: 0.2\n' + '\n'.join(merges) + '\n')
+    (tmp_path/'vocab.json').write_text(json.dumps({t: i for i, t in enumerate(vocab)}))
+    (tmp_path/'merges.txt').write_text('#version: 0.2\n' + '\n'.join(merges) + '\n')
     tok = load_tokenizer(tmp_path)
     assert tok.vocab == 261 and tok.end == 260 and tok.engine == 'tiktoken' and tok.pattern == GPT2_PATTERN and [tok.tokens[i] for i in tok.encode(' the inn')] == [b' the', b' ', b'in', b'n']
     assert pieces("it's  ok", GPT2_PATTERN) == ['it', "'s", ' ', ' ok'] and tok.decode(tok.encode(TEXT)) == TEXT
@@ -120,13 +126,15 @@ def test_gpt2_files(tmp_path):
 
 def test_training_refuses():
     with pytest.raises(GpubError, match='256'): BPETokenizer.train([TEXT], vocab=100)
-    with pytest.raises(GpubError, match='at most'): BPETokenizer.train([TEXT], vocab=10**12) # Rust would ask for the memory and end the process
+    with pytest.raises(GpubError, match='at most'):
+        BPETokenizer.train([TEXT], vocab=10**12) # Rust would ask for the memory and end the process
     for empty in [], ['', '']:
         with pytest.raises(GpubError, match='no text'): BPETokenizer.train(empty)
 
 def test_sample_and_report(bpe):
     texts = {'a': ['x' * 100] * 100, 'b': ['é' * 50] * 100}; sample = stratified(texts, 2000, dict(a=3, b=1))
     assert {k: sum(len(t.encode()) for t in v) for k, v in sample.items()} == {'a': 1500, 'b': 500}
-    r = tokenizer_report(bpe, dict(plays=[TEXT[:5000], TEXT[5000:9000]], empty=[])); used = set(bpe.encode(TEXT[:5000])) | set(bpe.encode(TEXT[5000:9000]))
+    r = tokenizer_report(bpe, dict(plays=[TEXT[:5000], TEXT[5000:9000]], empty=[]))
+    used = set(bpe.encode(TEXT[:5000])) | set(bpe.encode(TEXT[5000:9000]))
     assert r['sources']['plays']['round_trip'] and r['sources']['plays']['bytes'] == len(TEXT[:9000].encode()) and r['sources']['empty']['tokens'] == 0
     assert set(r['dead']) == set(range(700)) - used and r['sources']['plays']['bytes_per_token'] > 2

@@ -9,10 +9,12 @@ from test_phases import SILENT, TOY, losses, quick # noqa: F401, quick is a fixt
 
 def cells(root, plan):
     "The notebook's code cells, on a plan of ours"
-    src = [''.join(c['source']) for c in json.loads((root/'nbs'/'train_1b.ipynb').read_text(encoding='utf-8'))['cells'] if c['cell_type'] == 'code']; old = "'burn-1b' if CUDA else 'burn-toy'"
+    src = [''.join(c['source']) for c in json.loads((root/'nbs'/'train_1b.ipynb').read_text(encoding='utf-8'))['cells'] if c['cell_type'] == 'code']
+    old = "'burn-1b' if CUDA else 'burn-toy'"
     assert sum(c.count(old) for c in src) == 1; return [c.replace(old, repr(str(plan))) for c in src]
 
-def env(home): return {**os.environ, 'GPUB_HOME': str(home), 'IN_TEST': '1', 'MPLBACKEND': 'Agg', 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': ''}
+def env(home):
+    return {**os.environ, 'GPUB_HOME': str(home), 'IN_TEST': '1', 'MPLBACKEND': 'Agg', 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': ''}
 
 def as_script(src, home, step=None):
     "All cells in one process, killed when the log reaches `step`; what it said"
@@ -23,27 +25,36 @@ def as_script(src, home, step=None):
 def as_notebook(src, home, step=None):
     "Cell after cell in a Jupyter kernel, which is killed when the log reaches `step`; what it said"
     from jupyter_client import KernelManager
-    km = KernelManager(kernel_name='python3'); km.start_kernel(cwd=str(home), env=env(home) | {'MPLBACKEND': 'module://matplotlib_inline.backend_inline'}); kc = km.client(); kc.start_channels(); said, log = [], home/'plan'/'run'/'log.jsonl'
+    km = KernelManager(kernel_name='python3')
+    km.start_kernel(cwd=str(home), env=env(home) | {'MPLBACKEND': 'module://matplotlib_inline.backend_inline'})
+    kc = km.client()
+    kc.start_channels()
+    said, log = [], home/'plan'/'run'/'log.jsonl'
     try:
         kc.wait_for_ready(timeout=120)
         for c in src:
             asked = kc.execute(c); busy = True
             while busy:
-                if step and log.exists() and any(json.loads(l)['step'] >= step for l in log.read_text().splitlines() if l.endswith('}')): return km.signal_kernel(signal.SIGKILL)
+                if step and log.exists() and any(json.loads(l)['step'] >= step for l in log.read_text().splitlines() if l.endswith('}')):
+                    return km.signal_kernel(signal.SIGKILL)
                 try: m = kc.get_iopub_msg(timeout=.02)
                 except queue.Empty: assert km.is_alive(), c; continue
                 if m['parent_header'].get('msg_id') != asked: continue
                 assert m['msg_type'] != 'error', '\n'.join(m['content']['traceback'])
-                said.append(m['content'].get('text', '') if m['msg_type'] == 'stream' else m['msg_type'] + ' '); busy = m['content'].get('execution_state') != 'idle'
+                said.append(m['content'].get('text', '') if m['msg_type'] == 'stream' else m['msg_type'] + ' ')
+                busy = m['content'].get('execution_state') != 'idle'
     finally: kc.stop_channels(); km.shutdown_kernel(now=True)
     assert not step, f'all cells were done before step {step}'; return ''.join(said)
 
 def killed_and_run_again(kernel, root, plan, phases, tmp_path):
-    (tmp_path/'plan.json').write_text(json.dumps(plan.to_dict())); src, home = cells(root, tmp_path/'plan.json'), tmp_path/'plan'; bounds = {n: (a, b) for n, a, b in plan.bounds()}
+    (tmp_path/'plan.json').write_text(json.dumps(plan.to_dict()))
+    src, home = cells(root, tmp_path/'plan.json'), tmp_path/'plan'
+    bounds = {n: (a, b) for n, a, b in plan.bounds()}
     for p in phases:
         kernel(src, tmp_path, sum(bounds[p])//2); assert reached(home/'run', say=lambda s: None) < bounds[p][1]
     out = kernel(src, tmp_path); assert 'asked before: the run has begun' in out and f'{phases[-1]}' in out and 'would upload' in out
-    run_plan(plan, tmp_path/'whole', str(home/'shards'), 1.45, device='cpu', say=lambda s: None, progress=SILENT); same_weights(home/'run', tmp_path/'whole')
+    run_plan(plan, tmp_path/'whole', str(home/'shards'), 1.45, device='cpu', say=lambda s: None, progress=SILENT)
+    same_weights(home/'run', tmp_path/'whole')
     assert dict(losses(home/'run')) == dict(losses(tmp_path/'whole')) and [v['word'] for v in verdicts(home/'run')] == ['continue']*len(plan.phases)
     assert sum(bool(r.get('open')) for r in read_ledger(home/'run')) >= len(plan.phases) + len(phases); return out
 
@@ -51,12 +62,17 @@ def test_killed_in_the_middle_of_a_phase(root, tmp_path): killed_and_run_again(a
 
 @pytest.mark.slow
 def test_jupyter_kernel_killed_in_the_middle_of_every_phase(root, tmp_path):
-    plan = read_plan('burn-toy'); out = killed_and_run_again(as_notebook, root, plan, [p.name for p in plan.phases], tmp_path); assert 'display_data' in out # the picture
+    plan = read_plan('burn-toy')
+    out = killed_and_run_again(as_notebook, root, plan, [p.name for p in plan.phases], tmp_path)
+    assert 'display_data' in out # the picture
 
 def test_a_recipe_reads_no_more_of_the_hub_than_it_needs(tmp_path, monkeypatch):
     "FineWeb-Edu is 1.3 trillion tokens; here it is 4 MB, of which 20,000 tokens are asked for"
     import pyarrow as pa, pyarrow.parquet as pq
-    data = tmp_path/'hub/HuggingFaceFW/fineweb-edu/data'; data.mkdir(parents=True); rng = random.Random(0); words = [''.join(rng.choices('abcdefghij', k=rng.randint(2, 9))) for _ in range(500)]
+    data = tmp_path/'hub/HuggingFaceFW/fineweb-edu/data'
+    data.mkdir(parents=True)
+    rng = random.Random(0)
+    words = [''.join(rng.choices('abcdefghij', k=rng.randint(2, 9))) for _ in range(500)]
     pq.write_table(pa.table({'text': [' '.join(rng.choices(words, k=30)) for _ in range(20_000)]}), data/'train-00000.parquet')
     monkeypatch.setenv('GPUB_HUB', str(tmp_path/'hub')); monkeypatch.setenv('HF_DATASETS_CACHE', str(tmp_path/'cache'))
     cfg = PrepConfig(sources=('web=fineweb-edu:1',), vocab=500, sample_mb=.05, chunk_mb=.05, val=.01, tokens=20_000)
@@ -90,10 +106,14 @@ def test_the_script_on_the_twin(root, tmp_path):
     ended = tmp_path/'ended'; (tmp_path/'sitecustomize.py').write_text(CRASH.format(hit=str(tmp_path/'hit')))
     def script(home, code, **more):
         env = {**os.environ, 'TOY': '1', 'USD_PER_HOUR': '1.49', 'MAX_USD': '1', 'NO_TMUX': '1', 'HOME_DIR': str(tmp_path/home), 'PYTHON': sys.executable, 'WHEN_DONE': f'touch {ended}', 'PYTHONPATH': str(tmp_path), **more}
-        ended.unlink(missing_ok=True); done = subprocess.run(['bash', 'scripts/runpod.sh'], cwd=root, capture_output=True, text=True, env=env, timeout=600)
+        ended.unlink(missing_ok=True)
+        done = subprocess.run(['bash', 'scripts/runpod.sh'], cwd=root, capture_output=True, text=True, env=env, timeout=600)
         assert done.returncode == code and ended.is_file(), done.stderr[-2000:]; return done
-    done = script('a', 0); assert 'CUDA error' in done.stderr and done.stdout.count('attempt') == 1 and 'with code 70 (attempt 1 of 5)' in done.stdout # an accident: on from the last checkpoint
+    done = script('a', 0)
+    assert 'CUDA error' in done.stderr and done.stdout.count('attempt') == 1 and 'with code 70 (attempt 1 of 5)' in done.stdout # an accident: on from the last checkpoint
     assert 'chinchilla, step 200: CONTINUE' in done.stdout and 'a billion tokens' in done.stdout and 'done again' in done.stdout and reached(tmp_path/'a/runs/toy') == 200
     assert 'attempt' not in script('a', 0, MAX_USD='0.000001').stdout # all phases are done: nothing to pay
-    done = script('a', 1, MAX_USD='-1'); assert 'attempt' not in done.stdout and done.stderr.strip() == 'gpub: --max-usd must be above 0, got -1.0' # refused
-    done = script('b', 1, USD_PER_HOUR='100000', MAX_USD=''); assert 'attempt' not in done.stdout and 'the budget of $0.50 is used up' in done.stderr # a verdict
+    done = script('a', 1, MAX_USD='-1')
+    assert 'attempt' not in done.stdout and done.stderr.strip() == 'gpub: --max-usd must be above 0, got -1.0' # refused
+    done = script('b', 1, USD_PER_HOUR='100000', MAX_USD='')
+    assert 'attempt' not in done.stdout and 'the budget of $0.50 is used up' in done.stderr # a verdict

@@ -32,7 +32,9 @@ def build():
 
 def try_out(wheel, folder):
     "Install the wheel alone, and use it"
-    setup.home = folder/'env'; setup.python = setup.home/('Scripts/python.exe' if os.name == 'nt' else 'bin/python'); setup.mark = setup.home/'made-by-gpub'
+    setup.home = folder/'env'
+    setup.python = setup.home/('Scripts/python.exe' if os.name == 'nt' else 'bin/python')
+    setup.mark = setup.home/'made-by-gpub'
     setup.make_venv(); setup.install_torch()
     if not setup.pip(wheel, '-c', root/'constraints.txt'): sys.exit(f'{wheel.name} could not be installed')
     gpub = setup.python.with_name('gpub' + setup.python.suffix)

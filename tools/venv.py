@@ -23,7 +23,8 @@ def pip(*args, quiet=False):
     cmd = [python, '-m', 'pip', '--disable-pip-version-check', '--no-input', '-qq', 'install', *args]
     return subprocess.run(cmd, cwd=root, env=environment(), stderr=subprocess.DEVNULL if quiet else None).returncode == 0
 
-def runs(): return python.exists() and subprocess.run([python, '-m', 'pip', '--version'], env=environment(), capture_output=True).returncode == 0
+def runs():
+    return python.exists() and subprocess.run([python, '-m', 'pip', '--version'], env=environment(), capture_output=True).returncode == 0
 
 def make_venv():
     "An empty `.venv`; one of ours that was moved or broken is made anew, one of yours is left alone"
@@ -56,7 +57,8 @@ def install_torch():
 def install(what):
     "gpub itself, with the extra `what` unless that is `core`"
     say(f'gpub and its {what} packages: {minutes[what]}')
-    if not pip('-e', '.' if what == 'core' else f'.[{what}]', '-c', 'constraints.txt'): stop('pip could not install the packages; the reason is above.')
+    if not pip('-e', '.' if what == 'core' else f'.[{what}]', '-c', 'constraints.txt'):
+        stop('pip could not install the packages; the reason is above.')
 
 def main(what):
     start = time.time()

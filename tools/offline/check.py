@@ -18,7 +18,8 @@ class Page(HTMLParser):
         if tag == 'a' and 'href' in a: self.links.append(a['href'])
         if tag == 'img': self.pictures.append((a.get('src', ''), (a.get('alt') or '').strip()))
         self.loads += [a[k] for k in ('src', 'data', 'poster') if a.get(k)]
-        if tag == 'link' and a.get('href'): (self.loads if re.search('style|icon|pre|manifest', a.get('rel', '')) else self.links).append(a['href'])
+        if tag == 'link' and a.get('href'):
+            (self.loads if re.search('style|icon|pre|manifest', a.get('rel', '')) else self.links).append(a['href'])
 
     handle_startendtag = handle_starttag
 
