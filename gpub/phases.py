@@ -473,5 +473,5 @@ def run_command(plan, out, data, usd_per_hour, gpu, max_usd, until, accept, paid
     rate, where = find_price(gpu) if gpu and usd_per_hour is None else (check_rate(usd_per_hour), None)
     if where: click.echo(f'{gpu}: ${rate:.2f} an hour, {where}')
     v = run_plan(p, out or f'runs/{Path(plan).stem}', data, rate, max_usd, until, accept, dict(w.split('=', 1) for w in settings), device=device, keep=keep,
-                 mirror=mirror, track=track, parallel=parallel, paid=paid_gaps, command='gpub ' + shlex.join(sys.argv[1:]))
+                 mirror=mirror or None, track=track, parallel=parallel, paid=paid_gaps, command='gpub ' + shlex.join(sys.argv[1:]))
     if v.word != 'continue' and not v.ceiling: raise GpubError(f'{v.phase}: {v.word}; {v.reason}')
