@@ -19,7 +19,7 @@ from .gpt import reach
 from .llama import build
 from .report import read_log
 from .run import Run, matmul_peak, pass_seconds, pick_attention
-from .sizes import anatomy, checkpoint_bytes, flops_per_token, memory, plan, ram_bytes
+from .sizes import anatomy, checkpoint_bytes, find_gpu, flops_per_token, memory, plan, ram_bytes
 from .train import ctx_at, make_optimizers, seconds_per_call, train
 
 # %% ../nbs/lib/preflight.ipynb #11941a19
@@ -335,8 +335,9 @@ def preflight(
     gpu=None,         # forecast for this card instead of this machine
     usd_per_hour=0.,  # what the machine costs
     say=print,        # called with every line when it is ready
-): # list of `Check`; raises GpubError where `Run` would
+): # list of `Check`; raises GpubError where `Run` would, and for an unknown card
     "Eight questions before a run"
+    if gpu: find_gpu(gpu) # an unknown name is refused before anything is read
     s = Subject(preset, data, settings, device, gpu, usd_per_hour, say); done = []
     size = f'{s.cfg.layers} x {s.cfg.width}, context {s.cfg.ctx}, {anatomy(s.cfg).params:,} parameters'
     say(f'{preset}: {size} on {s.device}; {s.run.corpus.note}')

@@ -26,7 +26,7 @@ from .plays import ideal_error, plays_nll, scene_start, sees_future
 from .report import bits_per_byte, read_log, write_report
 from .sizes import SHAPES, flops_per_token, nearest
 from .tokenizer import load_tokenizer
-from .trackers import tracker
+from .trackers import OPENERS, tracker
 from .train import (CHANGEABLE, Diverged, Fit, TrainConfig, choose_loss, contexts, ctx_at, depth_at, evaluate, make_optimizers,
                         optimizer_state, restore_optimizers, seconds_per_call, train)
 
@@ -176,6 +176,7 @@ class Run:
         self.born = time.perf_counter()
         if not (isinstance(usd_per_hour, (int, float)) and 0 <= usd_per_hour < math.inf):
             raise GpubError(f'--usd-per-hour must be 0 or more, got {usd_per_hour}')
+        if track not in OPENERS: raise GpubError(f"--track must be one of {', '.join(OPENERS)}, got {track!r}")
         if parallel not in ('ddp', 'fsdp'): raise GpubError(f"--parallel must be ddp or fsdp, got {parallel!r}")
         for k, n in dict(keep=keep, save_every=1 if save_every is None else save_every).items():
             if type(n) is not int or n < 1: raise GpubError(f"--{k.replace('_', '-')} must be a whole number of at least 1, got {n!r}")

@@ -79,6 +79,8 @@ def test_sample(straight, capsys):
     (['train', 'shakespeare', '--set', 'batch_tokens=100'], ['batch_tokens', '100', '256']),
     (['train', 'shakespeare', '--device', 'tpu'], ['tpu', 'cpu']),
     (['train', 'shakespeare', '--parallel', 'magic'], ['magic', 'fsdp']),
+    (['train', 'shakespeare', '--track', 'excel'], ['excel', 'wandb']),
+    (['preflight', 'shakespeare', '--gpu', 'Voodoo'], ['Voodoo', 'A100-40']),
     (['train', 'shakespeare', '--set', 'grad_checkpoint=some'], ['some', 'selective']),
     (['train', 'gpt2-134m'], ['32,000', 'gpub prep']),
     (['train', 'shakespeare', '--usd-per-hour', '-1'], ['-1']),
