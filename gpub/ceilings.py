@@ -167,7 +167,7 @@ def machine_table(
     lines += [f'{f:15}' + ''.join(f'{r[n]:10.3f}' for n in ns) for f, r in m['matmul_tflops'].items()]
     lines += [f'{f:15}{why}' for f, why in m['lacks'].items()]
     host = f", from the host {m['host_to_device_gb_s']:,.1f} GB/s" if m['host_to_device_gb_s'] else ''
-    cache = f" ({m['cache_gb_s']:,.0f} within the caches)" if m['cache_gb_s'] else ''
+    cache = f" ({m['cache_gb_s']:,.0f} within the caches)" if m.get('cache_gb_s') else '' # receipts before November 2026 lack it
     lines.append(f"copy {m['copy_gb_s']:,.1f} GB/s{cache}{host}, launch {m['launch_us']:.1f} us")
     lines.append(f"attention {a['shape']} {a['dtype']}, forward and backward")
     told = lambda r: r['why'] if 'why' in r else f"{r['ms']:10.3f} ms{r['tflops']:10.3f} TFLOP/s   differs by {r['gap']:.1e}"
