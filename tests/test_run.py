@@ -252,6 +252,13 @@ def test_stopped_at_once_says_so(capsys, monkeypatch):
     def twice(self): raise KeyboardInterrupt # a second Ctrl-C, or one before the training began
     monkeypatch.setattr(gpub_run.Run, 'go', twice); assert gpub('train', 'shakespeare') == 130; one_line(capsys, 'stopped')
 
+@pytest.fixture(autouse=True)
+def hangs_up():
+    "The tests themselves may run under nohup, which every process they start would inherit"
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL) if hasattr(signal, 'SIGHUP') else None
+    yield
+    if before is not None: signal.signal(signal.SIGHUP, before)
+
 posix = pytest.mark.skipif(not hasattr(signal, 'SIGHUP'), reason='Windows has no signals from another process, only an end')
 
 @posix
