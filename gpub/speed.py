@@ -93,11 +93,12 @@ def plot_roofline(
     for i, (name, peak) in enumerate(sorted(peaks.items(), key=lambda kv: -kv[1])):
         ax.plot([lo, peak/bandwidth, hi], [lo*bandwidth, peak, peak], color='#22252b', lw=1.4, alpha=1 - .2*i)
         ax.text(hi, peak, f' {name}', va='center', fontsize=9)
-    if cached: ax.plot([lo, max(peaks.values())/cached], [lo*cached, max(peaks.values())], color='#22252b', lw=1, ls=(0, (4, 3)))
+    fed = cached and max(peaks.values())/cached > lo # nothing here is as poor in arithmetic as that: no line
+    if fed: ax.plot([lo, max(peaks.values())/cached], [lo*cached, max(peaks.values())], color='#22252b', lw=1, ls=(0, (4, 3)))
     for k, (label, (x, y)) in enumerate(points.items()):
         ax.plot(x, y, 'o', ms=6, color=f'C{k}', label=label)
     ax.set(xscale='log', yscale='log', xlabel='FLOPs per byte moved', ylabel='FLOP/s', xlim=(lo, hi),
-           title=f'slope: {bandwidth/1e9:,.0f} GB/s' + (f'; dashed, within the caches: {cached/1e9:,.0f}' if cached else ''))
+           title=f'slope: {bandwidth/1e9:,.0f} GB/s' + (f'; dashed, within the caches: {cached/1e9:,.0f}' if fed else ''))
     fig.legend(frameon=False, fontsize=9, loc='outside lower center', ncols=3); plt.close(fig)
     return fig
 
