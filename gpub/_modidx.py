@@ -777,6 +777,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                            'gpub.prep.Progress.line': ('season1/data_preparation.html#progress.line', 'gpub/prep.py'),
                            'gpub.prep.Progress.update': ('season1/data_preparation.html#progress.update', 'gpub/prep.py'),
                            'gpub.prep.Worker': ('season1/data_preparation.html#worker', 'gpub/prep.py'),
+                           'gpub.prep._node_tokens': ('season1/data_preparation.html#_node_tokens', 'gpub/prep.py'),
                            'gpub.prep._stages': ('season1/data_preparation.html#_stages', 'gpub/prep.py'),
                            'gpub.prep.encode_chunk': ('season1/data_preparation.html#encode_chunk', 'gpub/prep.py'),
                            'gpub.prep.hash_of': ('season1/data_preparation.html#hash_of', 'gpub/prep.py'),

@@ -95,16 +95,22 @@ class Encoded:
     def cutoff(self,
         split, # train or val
         quota  # tokens, at most those of the split
-    )->tuple: # (hash, tokens of the document with that hash): documents with smaller hashes are taken whole
+    )->tuple: # (hash, its chunk, its place there, its tokens): documents before it in this order are taken whole
         "Which documents make `quota` tokens exactly: a random sample whatever their order, found in two passes and little memory"
         docs = lambda: (self.docs(i, split) for i in range(len(self.parts)))
         bins = np.zeros(1 << 16, np.int64) # tokens by the first 16 bits of the hash
         for h, n, m in docs(): np.add.at(bins, h[m] >> np.uint64(48), n[m])
         before = np.cumsum(bins) - bins; b = np.searchsorted(before + bins, quota)
-        inside = [(h[k], n[k]) for h, n, m in docs() for k in [m & (h >> np.uint64(48) == b)]] # of the bin where the quota is reached
-        h, n = (np.concatenate(a) for a in zip(*inside))
-        order = np.argsort(h); ends = before[b] + np.cumsum(n[order]); k = np.searchsorted(ends, quota)
-        return h[order[k]], int(quota - ends[k] + n[order[k]])
+        inside = []  # of the bin where the quota is reached
+        for part, (h, n, m) in enumerate(docs()):
+            places = np.flatnonzero(m & (h >> np.uint64(48) == b))
+            inside.append((h[places], n[places], np.full(len(places), part), places))
+        h, n, part, place = (np.concatenate(a) for a in zip(*inside))
+        order = np.argsort(h, kind='stable')  # copies of a text have one hash: then chunk and place decide
+        ends = before[b] + np.cumsum(n[order])
+        k = np.searchsorted(ends, quota)
+        last = order[k]
+        return h[last], int(part[last]), int(place[last]), int(quota - ends[k] + n[last])
 
     def pick(self,
         i,      # number of the chunk, from 0
@@ -112,9 +118,17 @@ class Encoded:
         cutoff, # as from `cutoff`; `None` takes all
         end,    # id of the end token, put where a document is cut; or `None`
     ): # (ids, lengths), names, sizes in bytes
-        "A chunk's documents that belong to the split and lie below the cutoff"
+        "A chunk's documents that belong to the split and lie before the cutoff"
         h, n, m = self.docs(i, split); ids, names, sizes = load(self.parts[i], 'ids', 'names', 'sizes')
-        take = n if cutoff is None else np.where(h < cutoff[0], n, np.where(h == cutoff[0], cutoff[1], 0)); take = np.where(m, take, 0)
+        take = n.copy()
+        if cutoff is not None:
+            last, part, place, tokens = cutoff
+            at = np.arange(len(h))
+            before = (h < last) | (h == last) & ((i < part) | (i == part) & (at < place))
+            take[~before] = 0
+            if i == part:
+                take[place] = tokens
+        take[~m] = 0
         at = np.cumsum(n) - n; some = np.flatnonzero(take)
         if len(some) < len(n) or (take < n).any():
             sizes = sizes*take//np.maximum(n, 1)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 import numpy as np
-from .core import POSITIVE, WHOLE, Config, GpubError, read_json, write_atomic
+from .core import POSITIVE, WHOLE, YES_NO, Config, GpubError, read_json, write_atomic
 from .blend import Encoded, chunk_path, drop_duplicates, load, save_chunk, steps
 from .cleaning import Counts, Rules, clean, mix, signatures, utf8
 from .folder import clock, differences, lock
@@ -33,6 +33,7 @@ class PrepConfig(Config):
     val:float = .005          # share of the documents kept for validation
     tokens:int|None = None    # with weights: tokens in all, repeating what runs out; default: until the first source runs out
     rules:Rules = Rules()     # thresholds for dropping a document
+    dedup:bool = True         # drop documents equal to an earlier one
     near:float|None = None    # drop documents this similar (Jaccard) to an earlier one
     scan:bool = True          # look for attractors and benchmarks first
     benchmarks:tuple = ()     # files to look for in the text
@@ -51,6 +52,12 @@ class PrepConfig(Config):
             raise GpubError('some sources have a weight and some have none: give all a weight, or none')
         if not 0 <= self.val < 1: raise GpubError(f'val {self.val} is a share of the documents: 0 to below 1')
         if self.near is not None and not 0 < self.near <= 1: raise GpubError(f'near {self.near} is a similarity: above 0, at most 1')
+        self.need(YES_NO, 'dedup')
+        if self.near is not None and not self.dedup:
+            raise GpubError(
+                f'near {self.near} drops similar documents, dedup {self.dedup} keeps even equal '
+                'ones: leave out --no-dedup, or near'
+            )
         self.need(WHOLE, 'vocab', 'tokens', 'shard_tokens')
         if not self.tokenizer and self.vocab < 256: raise GpubError(f'vocab {self.vocab} has no room for the 256 bytes: give 256 or more')
         self.need(POSITIVE, 'chunk_mb', 'sample_mb')
@@ -73,7 +80,11 @@ class PrepConfig(Config):
     @property
     def settings(self):
         "What decides the shards' bytes: everything but the scan, which only looks"
-        return {k: v for k, v in self.to_dict().items() if k not in ('scan', 'benchmarks', 'attractors', 'gate')}
+        only_look = ('scan', 'benchmarks', 'attractors', 'gate')
+        out = {k: v for k, v in self.to_dict().items() if k not in only_look}
+        if self.dedup:
+            del out['dedup']  # folders made before there was a choice go on
+        return out
 
 # %% ../nbs/season1/02_data_preparation.ipynb #f522e0b0
 def kept_texts(
@@ -297,11 +308,18 @@ def prepare(
     out,            # the shard folder; its hidden folder .work holds what an interrupted run needs to go on
     workers:int=1,  # processes; the bytes are the same for any number
     rank:int=0,     # this node,
-    world:int=1,    # of so many; run `merge` when all are done
+    world:int=1,    # of so many, without deduplication; run `merge` when all are done
     say=print,      # gets a line per stage, and the table of the mix
 )->dict: # the manifest
     "Raw text to shards, all stages; run again after any interruption to go on, with the same bytes as if nothing had happened"
     if not 0 <= rank < world: raise GpubError(f'rank {rank} does not exist in a world of {world}')
+    if world > 1 and cfg.dedup:
+        raise GpubError(
+            f'world {world}: a node finds duplicates among its own documents only, copies on two '
+            'nodes would both stay: prepare on one node (--world 1, with more --workers), or give '
+            '--no-dedup for text that holds no duplicates'
+        )
+    tokens = _node_tokens(cfg.tokens, rank, world)
     out, tail = Path(out), '' if world == 1 else f'-{rank:05d}-of-{world:05d}'
     folder, final = out/f'.work{tail}', out/f'manifest{tail}.json'
     settings = cfg.settings | dict(inputs=inputs(cfg))
@@ -316,26 +334,37 @@ def prepare(
         with lock(folder, say):
             if (folder/'plan.json').exists(): same_job(read_json(folder/'plan.json', 'inputs'), plan, folder)
             else: write_atomic(folder/'plan.json', json.dumps(plan))
-            manifest = _stages(cfg, out, folder, workers, rank, world, settings, say)
+            manifest = _stages(cfg, out, folder, workers, rank, world, settings, tokens, say)
         tidy(out, folder); return manifest
     except OSError as e:
         if e.errno not in REFUSALS: raise
         raise GpubError(f'cannot write to {out}: {e.strerror}; nothing is lost: make room (or choose another --out) '
                         'and run the same command again') from None
 
-def _stages(cfg, out, folder, workers, rank, world, settings, say):
+def _node_tokens(tokens, rank, world):
+    "A node's part of the tokens asked for; of all nodes together, exactly these"
+    if tokens is None:
+        return None
+    if tokens < world:
+        raise GpubError(
+            f'tokens {tokens} cannot be shared by {world} nodes: ask for {world} or more'
+        )
+    return tokens*(rank + 1)//world - tokens*rank//world
+
+def _stages(cfg, out, folder, workers, rank, world, settings, tokens, say):
     scan = look(cfg, folder, workers, rank, world, say) if cfg.scan else None
     tok, sample = learn_tokenizer(cfg, folder, say)
     total = sum(f[1] for s in inputs(cfg).values() for f in s if isinstance(f[1], int)) # of a Hub stream nobody knows
     meter, p = dict(read=0), Progress('encode')
     args = cfg.to_dict(), str(folder), tok if workers == 1 else str(folder/'tokenizer'), False, rank, world, getattr(tok, 'engine', None)
-    for size, tokens in ordered_map(encode_chunk, todo(cfg, folder, rank, world, meter, say), workers, setup, args):
-        p.update(size, tokens, meter['read']/total if total else 0)
+    for size, made in ordered_map(encode_chunk, todo(cfg, folder, rank, world, meter, say), workers, setup, args):
+        p.update(size, made, meter['read']/total if total else 0)
     p.done(say)
     sources = [Encoded(folder, s.name) for s in cfg.parsed]
-    drop_duplicates(sources, cfg.near, folder)
+    if cfg.dedup:
+        drop_duplicates(sources, cfg.near, folder)
     for s in sources: s.split(cfg.val)
-    order, mixed = steps(sources, cfg.weights, cfg.tokens)
+    order, mixed = steps(sources, cfg.weights, tokens)
     if not any(m['train']['tokens'] for m in mixed.values()):
         raise GpubError(f'no document is left: {({s.name: dict(s.counts.dropped) for s in sources})}; give more text, or relax the rules')
     writer, p = ShardWriter(out, tok, shard_tokens=cfg.shard_tokens, rank=rank, world=world, settings=settings), Progress('write')

@@ -47,7 +47,9 @@ def gather(
 @click.option('--tokenizer', help='Use this tokenizer (a folder or tokenizer.json) instead of training one.')
 @click.option('--sample-mb', type=float, default=50., show_default=True, help='Text to train the tokenizer on.')
 @click.option('--val', type=float, default=.005, show_default=True, help='Share of the documents kept for validation.')
-@click.option('--tokens', type=int, help='Tokens of a mix, repeating what runs out.  [default: until the first source runs out]')
+@click.option('--tokens', type=int,
+              help='Tokens of a mix, of all nodes together, repeating what runs out.  [default: until the first source runs out]')
+@click.option('--dedup/--no-dedup', default=True, show_default=True, help='Drop documents equal to an earlier one.')
 @click.option('--near', type=float, help='Drop documents this similar (0 to 1) to an earlier one.')
 @click.option('--scan/--no-scan', default=True, show_default=True, help='Look for attractors and benchmark questions first.')
 @click.option('--benchmark', 'benchmarks', multiple=True, metavar='PATH', help='Benchmark files or folders to look for in the text.')
@@ -56,7 +58,8 @@ def gather(
 @click.option('--workers', type=int, default=lambda: os.cpu_count(),
               help='Processes; the result is the same for any number.  [default: all cores]')
 @click.option('--rank', type=int, envvar='RANK', default=0, help="This node's number.  [default: torchrun's, or 0]")
-@click.option('--world', type=int, envvar='WORLD_SIZE', default=1, help="How many nodes.  [default: torchrun's, or 1]")
+@click.option('--world', type=int, envvar='WORLD_SIZE', default=1,
+              help="How many nodes; more than one only with --no-dedup.  [default: torchrun's, or 1]")
 @click.option('--compress', 'packed', is_flag=True, help='Also write OUT-zst, compressed for upload.')
 @click.option('--unpack', 'to_unpack', metavar='DIR', help='Restore a folder made by --compress, and verify it.')
 @click.option('--merge', 'merging', is_flag=True, help='Join the parts of several nodes: gpub prep --merge DIR...')

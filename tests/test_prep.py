@@ -172,13 +172,61 @@ def test_changed_input_is_noticed(corpus, tokenizer, tmp_path):
     with pytest.raises(GpubError, match='another job: inputs.math'): prepare(cfg, out, say=quiet)
 
 def test_nodes_make_the_whole_together(corpus, tokenizer, tmp_path):
-    cfg = config(corpus, tokenizer, sources=tuple(f'{s}={corpus}/{s}.jsonl' for s in SHARES), near=None)
+    cfg = config(corpus, tokenizer, sources=tuple(f'{s}={corpus}/{s}.jsonl' for s in SHARES), near=None, dedup=False)
     prepare(cfg, tmp_path/'one', say=quiet)
     for r in range(3): prepare(cfg, tmp_path/'parts', rank=r, world=3, say=quiet)
     with pytest.raises(GpubError, match='merge'): verify(tmp_path/'parts')
     m = merge(tmp_path/'parts'); verify(tmp_path/'parts'); texts = lambda f: sorted((s, t) for _, s, t in decoded(f))
-    assert texts(tmp_path/'parts') == texts(tmp_path/'one'), 'duplicates of one text go to one node, so the union is the same'
+    assert texts(tmp_path/'parts') == texts(tmp_path/'one'), 'every document is with one node, so the union is the same'
     assert {s: v['documents'] for s, v in m['sources'].items()} == {s: v['documents'] for s, v in read_manifest(tmp_path/'one')['sources'].items()}
+
+def train_tokens(manifest):
+    "What lies in the training shards, by source"
+    return {s: sum(f["tokens"] for f in manifest["shards"] if (f["split"], f["source"]) == ("train", s)) for s in SHARES}
+
+def test_the_tokens_asked_for_are_those_of_all_nodes(corpus, tokenizer, tmp_path):
+    "--tokens N on two nodes made 2N"
+    cfg = config(corpus, tokenizer, near=None, dedup=False, tokens=40_001)
+    for r in range(2):
+        prepare(cfg, tmp_path / "parts", rank=r, world=2, say=quiet)
+    got = train_tokens(merge(tmp_path / "parts"))
+    for source, weight in SHARES.items():
+        assert abs(got[source] - 40_001 * weight) <= 1.5, got  # rounded once a node
+    with pytest.raises(GpubError, match="tokens 2 cannot be shared by 3 nodes: ask for 3 or more"):
+        prepare(config(corpus, tokenizer, near=None, dedup=False, tokens=2), tmp_path / "o", rank=0, world=3, say=quiet)
+
+@pytest.mark.parametrize("near", [None, 0.8])
+def test_several_nodes_are_refused_while_duplicates_are_looked_for(corpus, tokenizer, tmp_path, near):
+    with pytest.raises(GpubError, match="world 2: .* copies .* one node .*--no-dedup") as e:
+        prepare(config(corpus, tokenizer, near=near), tmp_path / "o", rank=1, world=2, say=quiet)
+    assert "\n" not in str(e.value)
+    assert not (tmp_path / "o").exists()
+
+def test_copies_stay_where_deduplication_is_off(tokenizer, tmp_path):
+    "Each copy counts, and the quota is met to the token though many documents share the hash where it is reached"
+    rng = random.Random(2)
+    texts = [" ".join(rng.choice(("abc", "de", "fghi", "jih")) for _ in range(60)) for _ in range(5)]
+    for s, n in (("edu", 40), ("math", 30), ("code", 20)):
+        rows = [json.dumps(dict(text=t + s)) + "\n" for t in texts for _ in range(n)]
+        rng.shuffle(rows)
+        (tmp_path / f"{s}.jsonl").write_text("".join(rows))
+    once = prepare(config(tmp_path, tokenizer, near=None, chunk_mb=0.004, val=0), tmp_path / "once", say=quiet)
+    assert {s: c["kept"] for s, c in once["counts"].items()} == dict(edu=5, math=5, code=5)
+    cfg = config(tmp_path, tokenizer, near=None, dedup=False, chunk_mb=0.004, val=0)
+    m = prepare(cfg, tmp_path / "all", say=quiet)
+    assert {s: c["kept"] for s, c in m["counts"].items()} == dict(edu=200, math=150, code=100)
+    assert train_tokens(m) == {s: x["train"]["tokens"] for s, x in m["mix"].items()}
+    verify(tmp_path / "all")
+
+def test_similar_but_not_equal_is_no_choice(corpus, tokenizer):
+    with pytest.raises(GpubError, match="near 0.8 .*leave out --no-dedup, or near"):
+        config(corpus, tokenizer, dedup=False)
+    with pytest.raises(GpubError, match="dedup must be"):
+        config(corpus, tokenizer, near=None, dedup=3)
+
+def test_a_folder_made_before_the_choice_is_still_this_job(corpus, tokenizer):
+    assert "dedup" not in config(corpus, tokenizer).settings
+    assert config(corpus, tokenizer, near=None, dedup=False).settings["dedup"] is False
 
 def test_disk_full_loses_nothing(corpus, tokenizer, whole, tmp_path, monkeypatch):
     real, count = os.fsync, [0]

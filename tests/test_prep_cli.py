@@ -54,9 +54,19 @@ def test_a_damaged_upload_is_refused(text, tmp_path):
     assert not (tmp_path/'o-zst'/'train-00000.bin').exists()
 
 def test_torchrun_gives_each_node_its_part(text, tmp_path):
-    for r in (0, 1): run(prep_command, *flags(text, tmp_path/f'n{r}'), env=dict(RANK=str(r), WORLD_SIZE='2'))
+    for r in (0, 1): run(prep_command, *flags(text, tmp_path/f'n{r}'), '--no-dedup', env=dict(RANK=str(r), WORLD_SIZE='2'))
     assert json.loads((tmp_path/'n1'/'manifest-00001-of-00002.json').read_text())['rank'] == 1
     assert '70.00%' in run(prep_command, '--merge', tmp_path/'n0', tmp_path/'n1', '--out', tmp_path/'all').output
+
+@pytest.mark.parametrize("how", ("typed", "torchrun"))
+def test_two_nodes_do_not_keep_what_one_would_drop(text, tmp_path, how):
+    "Twins that differ in their line ends go to different nodes, where neither sees the other: refused before anything is written"
+    typed = ("--rank", 1, "--world", 2) if how == "typed" else ()
+    env = dict(RANK="1", WORLD_SIZE="2") if how == "torchrun" else None
+    with pytest.raises(GpubError, match="world 2: .*--world 1.*--no-dedup") as e:
+        run(prep_command, *flags(text, tmp_path / "o"), *typed, env=env)
+    assert "\n" not in str(e.value)
+    assert not (tmp_path / "o").exists()
 
 @pytest.mark.parametrize('weights', [('', ''), (':0.7', ':0.3')])
 def test_two_nodes_and_one_make_the_same(text, tmp_path, weights):
@@ -64,7 +74,7 @@ def test_two_nodes_and_one_make_the_same(text, tmp_path, weights):
     for s in 'ab':
         (tmp_path/f'{s}.jsonl').write_text(''.join(json.dumps(dict(text=t)) + '\n' for t in (text/f'{s}.txt').read_text().split('\n\n') * 2))
     def job(out, **env):
-        run(prep_command, *[x for s, w in zip('ab', weights) for x in ('--source', f'{s}={tmp_path}/{s}.jsonl{w}')], '--out', out, '--vocab', 350, '--workers', 1, '--no-scan', '--min-chars', 40, env=env)
+        run(prep_command, *[x for s, w in zip('ab', weights) for x in ('--source', f'{s}={tmp_path}/{s}.jsonl{w}')], '--out', out, '--vocab', 350, '--workers', 1, '--no-scan', '--no-dedup', '--min-chars', 40, env=env)
     job(tmp_path/'one')
     for r in '01': job(tmp_path/f'n{r}', RANK=r, WORLD_SIZE='2')
     run(prep_command, '--merge', tmp_path/'n0', tmp_path/'n1', '--out', tmp_path/'all')
