@@ -1,5 +1,5 @@
 """What README and CONTRIBUTING promise: commands that exist, links that lead somewhere, figures that are the published ones; and how `gpub` starts."""
-import inspect, json, os, re, subprocess, sys
+import inspect, json, os, re, shutil, signal, subprocess, sys
 import click, pytest, yaml
 from gpub.cli import Run, cli
 from gpub.gpt import GPTConfig, count_params
@@ -123,3 +123,80 @@ def test_an_empty_mirror_is_none(typed, kept, monkeypatch):
 @pytest.mark.parametrize('mb', ('inf', '1e9', '0'))
 def test_no_endless_bench(mb):
     with pytest.raises(click.ClickException, match='not in the range'): cli.main(['bench', 'prep', '--mb', mb], standalone_mode=False)
+
+def limited(root, seconds, *command):
+    "(exit code, stdout, stderr) of a command under tools/limit.py"
+    argv = [sys.executable, root / "tools/limit.py", str(seconds), *command]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout, done.stderr
+
+def python(program):
+    "The words that run a program"
+    return sys.executable, "-c", program
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no Ctrl-C for another process")
+def test_a_command_over_its_limit_is_stopped_with_a_sentence(root):
+    shell = "trap 'echo test 7 was running; exit 1' INT; sleep 300 & wait"
+    code, out, err = limited(root, 1, "sh", "-c", shell)
+    assert (code, out) == (124, "test 7 was running\n"), "it is interrupted first, and can say where it was"
+    assert len(err.splitlines()) == 1
+    for part in ("sh: stopped after 1 second", "busy", "LIMIT=2 ", "LIMIT=0"):
+        assert part in err
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither process groups nor SIGKILL")
+def test_what_a_command_over_its_limit_started_ends_with_it(root, tmp_path):
+    "A worker that ignores Ctrl-C holds the pipe open: it is gone when the limit's sentence has come"
+    worker = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print(1, flush=True); time.sleep(300)"
+    program = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {worker!r}])"
+    code, out, err = limited(root, 1, *python(program))
+    assert code == 124 and "stopped after 1 second" in err
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither process groups nor SIGKILL")
+@pytest.mark.parametrize("name, code", (("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)))
+def test_whoever_stops_the_limit_stops_the_command(root, name, code):
+    "Its sleep ignores Ctrl-C and holds the pipe open until it is killed"
+    shell = "trap 'echo heard' INT; echo ready; sleep 300 & wait"
+    argv = [sys.executable, root / "tools/limit.py", "300", "sh", "-c", shell]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(getattr(signal, name))
+        assert process.communicate(timeout=60)[0] == "heard\n"
+    assert process.returncode == code
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
+def test_a_command_that_was_killed_is_told_apart_from_the_limit(root):
+    code, _, err = limited(root, 300, *python("import os; os.kill(os.getpid(), 9)"))
+    assert code == 137 and "killed" in err and "memory" in err and "LIMIT" not in err
+
+@pytest.mark.parametrize("seconds", (0, 300))
+@pytest.mark.parametrize("code", (0, 1, 124, 5))
+def test_within_the_limit_nothing_is_said(root, seconds, code):
+    assert limited(root, seconds, *python(f"raise SystemExit({code})")) == (code, "", "")
+
+@pytest.mark.parametrize("seconds", ("", "20m", "-1", "1.5"))
+def test_a_limit_is_whole_seconds(root, seconds):
+    code, _, err = limited(root, seconds, *python("print(1)"))
+    assert code == 2 and len(err.splitlines()) == 1 and repr(seconds) in err and "LIMIT=3600" in err
+
+def bare_clone(root, folder, tests):
+    "A folder with the Makefile and an environment of stubs, whose `nbdev_test` is a given shell line"
+    (folder / "tools").mkdir()
+    for name in ("Makefile", "tools/limit.py"):
+        shutil.copy(root / name, folder / name)
+    for name in ("settings.ini", "setup.py", "constraints.txt", ".venv/core.stamp", ".venv/dev.stamp"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).touch()
+    (folder / ".venv/bin").mkdir()
+    for name, line in (("nbdev_test", tests), ("python", f'exec "{sys.executable}" "$@"')):
+        (folder / ".venv/bin" / name).write_text(f"#!/bin/sh\n{line}\n")
+        (folder / ".venv/bin" / name).chmod(0o755)
+    return folder
+
+@pytest.mark.skipif(sys.platform == "win32" or not shutil.which("make"), reason="needs make and a shell")
+def test_make_test_says_that_its_time_is_up(root, tmp_path):
+    "A bare `Error 124` after twenty minutes of a busy machine told nobody what to do"
+    folder = bare_clone(root, tmp_path, "exec sleep 300")
+    env = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
+    done = subprocess.run(["make", "test", "LIMIT=1"], cwd=folder, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "stopped after 1 second" in done.stderr and "LIMIT=0" in done.stderr
+    assert int(re.search(r"^LIMIT := (\d+)", (root / "Makefile").read_text(encoding="utf-8"), re.M)[1]) >= 3600
