@@ -33,8 +33,8 @@ from .phases import run_command
 from .preflight import preflight as run_preflight
 from .prep_cli import data_group, prep_command
 from .folder import Interrupted, tell
-from .run import PRESETS, Run, continue_text
-from .sizes import plan_table
+from .run import PRESETS, Run, continue_text, decay_text, override
+from .sizes import count_of, plan_table
 from .train import Diverged
 
 # %% ../nbs/lib/cli.ipynb #845aedfe
@@ -142,7 +142,11 @@ def plan(preset, gpu, tokens, usd_per_hour, mfu, optimizer, compared):
     "Before you pay: does PRESET fit, how fast will it be, what will it cost."
     if not (gpu or compared): raise GpubError('give --gpu NAME, or --compare for all cards')
     if compared: return click.echo(compare_table(compare(preset, tokens, [gpu] if gpu else None, usd_per_hour, optimizer)))
-    click.echo(plan_table(informed_plan(preset, gpu, tokens, usd_per_hour, mfu, optimizer)))
+    table = plan_table(informed_plan(preset, gpu, tokens, usd_per_hour, mfu, optimizer))
+    recipe = PRESETS[preset]
+    steps = max(1, count_of(tokens)//recipe.train.batch_tokens)
+    decay = decay_text(override(recipe, dict(steps=steps, optimizer=optimizer))[1])
+    click.echo(f'{table}\ndecay    {decay}')
 
 @cli.command()
 @click.argument('preset')

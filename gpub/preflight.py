@@ -18,7 +18,7 @@ from .core import first_line, pick_precision, seed_everything
 from .gpt import reach
 from .llama import build
 from .report import read_log
-from .run import Run, matmul_peak, pass_seconds, pick_attention
+from .run import Run, decay_text, find_preset, matmul_peak, override, pass_seconds, pick_attention
 from .sizes import anatomy, checkpoint_bytes, find_gpu, flops_per_token, memory, plan, ram_bytes
 from .train import ctx_at, make_optimizers, seconds_per_call, train
 
@@ -335,12 +335,14 @@ def preflight(
     gpu=None,         # forecast for this card instead of this machine
     usd_per_hour=0.,  # what the machine costs
     say=print,        # called with every line when it is ready
-): # list of `Check`; raises GpubError where `Run` would, and for an unknown card
+): # list of `Check`; raises GpubError where `Run` would, for an unknown card, and for a weight decay that wipes everything out
     "Eight questions before a run"
+    decay = decay_text(override(find_preset(preset), settings or {})[1])
     if gpu: find_gpu(gpu) # an unknown name is refused before anything is read
     s = Subject(preset, data, settings, device, gpu, usd_per_hour, say); done = []
     size = f'{s.cfg.layers} x {s.cfg.width}, context {s.cfg.ctx}, {anatomy(s.cfg).params:,} parameters'
     say(f'{preset}: {size} on {s.device}; {s.run.corpus.note}')
+    say(decay)
     for name, f in CHECKS.items(): done.append(examine(name, f, s)); say(check_line(done[-1]))
     return done
 

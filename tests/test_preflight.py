@@ -18,8 +18,8 @@ def failing(settings=None, skip=(RESUME,), **kw):
     said = []
     for name in skip: CHECKS.pop(name, None)
     checks = preflight('shakespeare', settings=SMALL | (settings or {}), device='cpu', say=said.append, **kw)
-    assert len(checks) == len(CHECKS) and len(said) == 1 + len(checks) and all(isinstance(c, Check) and c.seconds >= 0 for c in checks)
-    assert said[1:] == [*map(check_line, checks)]
+    assert len(checks) == len(CHECKS) and len(said) == 2 + len(checks) and all(isinstance(c, Check) and c.seconds >= 0 for c in checks)
+    assert said[1].startswith('weight decay') and said[2:] == [*map(check_line, checks)]
     return [c.name for c in checks if not c.ok]
 
 @pytest.fixture(autouse=True)
@@ -75,7 +75,7 @@ def test_ids_beyond_the_vocabulary(monkeypatch):
     s.rows = lambda *a: (x, y); c = examine('three rows of data', pf.rows, s)
     assert not c.ok and 'ids up to 65' in c.found
 
-@pytest.mark.parametrize('settings', [dict(lr=.8, muon_lr=3.), dict(lr=0., muon_lr=0.)], ids=['too high', 'zero'])
+@pytest.mark.parametrize('settings', [dict(lr=.8, muon_lr=3., weight_decay=0.), dict(lr=0., muon_lr=0.)], ids=['too high', 'zero'])
 def test_a_bad_learning_rate(settings): assert failing(settings) == ['learning rate']
 
 def test_no_room_on_the_disk(monkeypatch):

@@ -1,0 +1,215 @@
+"The recipe of the large presets: weight decay from its integral, and the first cut of a step on CUDA"
+import json
+from dataclasses import replace
+import pytest
+import torch
+import gpub.run as gpub_run
+from gpub.cli import plan as plan_command
+from gpub.core import GpubError
+from gpub.folder import Interrupted
+from gpub.preflight import preflight
+from gpub.run import (
+    DECAY_TARGET,
+    PRESETS,
+    Run,
+    decay_for,
+    decay_integral,
+    decay_text,
+    first_cut,
+    matmul_size,
+    override,
+    schedule_sum,
+)
+from gpub.sizes import SHAPES, memory
+from gpub.train import TrainConfig, rate
+
+LARGE_NAMES = ["burn-1b", "gpt2-134m", "gpt2-124m", "gpt2-355m"]
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "constant"])
+@pytest.mark.parametrize("warmup, decay, floor", [(0, 1.0, 0.0), (500, 0.6, 0.1), (3000, 0.9, 0.0)])
+def test_the_sum_of_the_schedule_is_that_of_its_steps(schedule, warmup, decay, floor):
+    cfg = TrainConfig(steps=2500, schedule=schedule, warmup=warmup, decay=decay, floor=floor)
+    assert schedule_sum(cfg) == pytest.approx(sum(rate(n, cfg) for n in range(2500)), rel=1e-12)
+
+
+def test_the_sum_of_a_schedule_too_long_to_walk():
+    short = TrainConfig(steps=10**6, warmup=500, decay=0.6)
+    long = replace(short, steps=10**12, warmup=500 * 10**6)
+    assert schedule_sum(long) == pytest.approx(schedule_sum(short) * 10**6, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", LARGE_NAMES)
+def test_large_presets_have_the_integral_of_tuned_runs(name):
+    assert decay_integral(PRESETS[name].train) == pytest.approx(DECAY_TARGET, rel=1e-3)
+    assert 4 < DECAY_TARGET < 5.5
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [dict(steps="90000"), dict(muon_lr="0.005", warmup="1600"), dict(optimizer="adamw"), dict(decay="0.2")],
+)
+def test_the_decay_follows_what_the_user_changes(settings):
+    _, cfg = override(PRESETS["burn-1b"], settings)
+    assert decay_integral(cfg) == pytest.approx(DECAY_TARGET, rel=1e-3)
+
+
+def test_an_explicit_decay_wins():
+    _, cfg = override(PRESETS["burn-1b"], dict(weight_decay="0.1", steps="90000"))
+    assert cfg.weight_decay == 0.1
+    assert decay_integral(cfg) > 100
+
+
+def test_small_presets_keep_their_decay():
+    decays = {k: p.train.weight_decay for k, p in PRESETS.items() if k not in LARGE_NAMES}
+    assert decays == {"shakespeare": 0.1, "shakespeare-short": 0.0, "medium": 0.1, "burn-toy": 0.0}
+    assert override(PRESETS["shakespeare"], dict(steps="9", lr="0.1"))[1].weight_decay == 0.1
+
+
+def test_a_run_of_a_few_steps_is_not_shrunk_to_nothing():
+    _, cfg = override(PRESETS["burn-1b"], dict(steps=8))
+    assert cfg.muon_lr * cfg.weight_decay <= 0.01
+    assert decay_for(TrainConfig(steps=5, muon_lr=0.0), 4.6) == 0
+
+
+def test_plan_and_preflight_print_the_integral(text):
+    from click.testing import CliRunner
+
+    done = CliRunner().invoke(plan_command, ["burn-1b", "--gpu", "A100-80", "--tokens", "21B"])
+    assert "rate x decay over the run: 4.6" in done.output
+    done = CliRunner().invoke(plan_command, ["shakespeare", "--gpu", "A100-80", "--tokens", "1B"])
+    assert isinstance(done.exception, GpubError)
+    assert "rate x decay over the run is 366" in str(done.exception)
+    said = []
+    with pytest.raises(GpubError, match="rate x decay over the run is 2,.* give --set weight_decay="):
+        preflight("shakespeare", text, dict(weight_decay=200), "cpu", say=said.append)
+    assert not said
+
+
+def test_the_text_of_a_fair_decay():
+    line = decay_text(PRESETS["burn-1b"].train)
+    assert line.startswith("weight decay 0.00205") and "4.6" in line and "\n" not in line
+
+
+@pytest.fixture
+def large(monkeypatch):
+    "A preset as small as a test needs, with the target of the large ones"
+    recipe = replace(PRESETS["burn-toy"].train, decay=0.6, warmup=2, steps=6, batch_tokens=256)
+    small = replace(PRESETS["burn-toy"], train=recipe, decay_target=DECAY_TARGET)
+    monkeypatch.setitem(PRESETS, "burn-toy", small)
+    monkeypatch.setattr(gpub_run, "matmul_peak", lambda *a: 1e12)
+    monkeypatch.setattr(gpub_run, "write_report", lambda out: out / "report.html")
+    return small
+
+
+def toy(out, text, settings, said):
+    how = dict(compile="no", precision="fp32")
+    return Run("burn-toy", out, text, how | settings, "cpu", save_every=2, say=said.append)
+
+
+def interrupt(run, step):
+    "Stop a run after a step; it saves the next one and ends"
+    with pytest.raises(Interrupted):
+        for s in run.steps():
+            if s.n == step:
+                run.stop.set()
+
+
+def test_a_run_from_before_keeps_the_decay_it_began_with(large, text, tmp_path):
+    interrupt(toy(tmp_path / "run", text, {"weight_decay": 0.1}, []), 3)
+    said = []
+    run = toy(tmp_path / "run", text, {}, said)
+    assert run.cfg.weight_decay != 0.1
+    run.go()
+    assert run.cfg.weight_decay == 0.1
+    assert any("weight decay 0.1, as this run began" in line for line in said)
+    assert not [line for line in said if "holds another run" in line]
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["train"]["weight_decay"] == 0.1
+
+
+def test_another_decay_by_hand_is_another_run(large, text, tmp_path):
+    toy(tmp_path / "run", text, {}, []).go()
+    with pytest.raises(GpubError, match="holds another run: train.weight_decay"):
+        toy(tmp_path / "run", text, {"weight_decay": 0.1}, []).go()
+
+
+def test_the_ceiling_of_mfu_is_a_matmul_that_fills_the_card():
+    assert matmul_size(torch.device("cuda")) == 8192
+    assert matmul_size(torch.device("cpu")) == matmul_size(torch.device("mps")) == 1024
+
+
+ONE_B = SHAPES["burn-1b"].cfg()
+A100 = 0.9 * 80e9
+
+
+def cut(room, rows=64, **settings):
+    _, cfg = override(PRESETS["burn-1b"], settings)
+    return first_cut(ONE_B, cfg, rows, ONE_B.ctx, room, half=True)
+
+
+def test_the_first_cut_comes_from_the_forecast():
+    mode, micro = cut(A100)
+    how = dict(mode=mode, half=True, accumulate=True)
+    assert mode == "off" and 1 < micro < 64
+    assert memory(ONE_B, micro, **how)["peak"] <= A100 < memory(ONE_B, 2 * micro, **how)["peak"]
+    assert cut(1e15) == ("off", 64)
+    assert cut(A100, grad_checkpoint="full")[0] == "full"
+    assert cut(A100, grad_checkpoint="full")[1] > micro
+    assert cut(0.9 * 24e9)[0] != "off"
+    assert cut(1e9) == ("full", 1)
+
+
+def test_pieces_are_of_one_size():
+    most = cut(A100)[1]
+    rows = 3 * most
+    assert cut(A100, rows=rows)[1] * 3 == rows
+    assert (most, cut(A100, rows=20)[1]) == (8, 7)
+
+
+def stand_in(monkeypatch, room):
+    "A device with so many bytes, as if it were a GPU; None: no such limit"
+    monkeypatch.setattr(gpub_run, "device_room", lambda device: room)
+
+
+def opened(out, text, settings, said):
+    run = toy(out, text, dict(batch_tokens=2048) | settings, said)
+    run._open()
+    return run
+
+
+def half_room(run, rows):
+    "Memory in which half the rows of a step fit, and not all of them"
+    half = memory(run.model_cfg, rows // 2, accumulate=True)["peak"]
+    assert half < memory(run.model_cfg, rows)["peak"]
+    return half
+
+
+def test_a_run_on_a_device_with_little_memory_starts_small(large, text, tmp_path, monkeypatch):
+    stand_in(monkeypatch, None)
+    whole = opened(tmp_path / "cpu", text, {}, [])
+    assert whole.fit.state() == dict(mode="off", micro=None)
+    ctx = whole.model_cfg.ctx
+    rows = 2048 // ctx
+    stand_in(monkeypatch, half_room(whole, rows))
+    said = []
+    run = opened(tmp_path / "small", text, {}, said)
+    assert run.fit.state() == dict(mode="off", micro=rows // 2)
+    assert any(line.startswith(f"{rows // 2} sequences of {ctx} tokens at once") for line in said)
+    asked = opened(tmp_path / "asked", text, dict(micro_batch=3), [])
+    assert asked.fit.state() == dict(mode="off", micro=3)
+
+
+def test_going_on_keeps_the_cut_that_was_saved(large, text, tmp_path, monkeypatch):
+    stand_in(monkeypatch, None)
+    whole = opened(tmp_path / "cpu", text, {}, [])
+    rows = 2048 // whole.model_cfg.ctx
+    stand_in(monkeypatch, half_room(whole, rows))
+    out = tmp_path / "run"
+    interrupt(toy(out, text, dict(batch_tokens=2048), []), 3)
+    stand_in(monkeypatch, 80e9)
+    again = opened(out, text, {}, [])
+    assert again.step == 4
+    assert again.fit.state() == dict(mode="off", micro=rows // 2)
+    changed = opened(out, text, dict(grad_checkpoint="full"), [])
+    assert changed.fit.state() == dict(mode="full", micro=rows)
