@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 import numpy as np
 import torch
+from .host import usable_cores, why_no_cuda
 from .plays import plays
 
 # %% ../nbs/00_core.ipynb #09885863
@@ -98,23 +99,26 @@ def seed_everything(
     random.seed(seed); np.random.seed(seed % 2**32); torch.manual_seed(seed)
 
 def use_threads(
-    n:int|None=None # how many; default: `$OMP_NUM_THREADS`, else the cores this process may run on
+    n:int|None=None # how many; default: `$OMP_NUM_THREADS`, else the cores this process may keep busy
 ): # how many it is now
     "Set torch's CPU threads, and flush denormal floats to zero (call it before the first matmul: workers inherit the setting)"
     torch.set_flush_denormal(True)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
     asked = os.environ.get('OMP_NUM_THREADS', '').split(',')[0].strip() # OpenMP takes a list there, a number for each level
-    torch.set_num_threads(n or (int(asked) if asked.isdecimal() else 0) or cores)
+    torch.set_num_threads(n or (int(asked) if asked.isdecimal() else 0) or usable_cores())
     return torch.get_num_threads()
 
 # %% ../nbs/00_core.ipynb #96d403a6
 def pick_device(
     name:str='auto' # auto, cpu, cuda, cuda:1, mps ...
 ): # the device
-    "The best device present, or the one asked for; raises `GpubError` when that one is not here"
+    "The best device present, or the one asked for; raises `GpubError` when that one is not here, and for a GPU that torch cannot use"
     here = {'cuda': torch.cuda.is_available(), 'mps': torch.backends.mps.is_available(), 'cpu': True}
-    if name == 'auto': return torch.device(next(k for k, ok in here.items() if ok))
     kind = name.split(':')[0]
+    if kind in ('auto', 'cuda') and not here['cuda'] and not here['mps']:
+        if why := why_no_cuda(torch.__version__, torch.version.cuda):
+            raise GpubError(why)
+    if name == 'auto':
+        return torch.device(next(k for k, ok in here.items() if ok))
     if not here.get(kind):
         raise GpubError(f"device {name!r} is not on this machine; it has {', '.join(k for k in here if here[k])} (use --device auto)")
     try: device = torch.device(name)

@@ -11,19 +11,20 @@ __all__ = ['NAMED', 'KINDS', 'PACKED', 'BLOCK', 'LINE_LIMIT', 'PIECE', 'ARCHIVE'
 # %% ../nbs/lib/sources.ipynb #71437de3
 import codecs, glob, gzip, http.client, json, os, re, urllib.request, zlib
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from .core import Config, GpubError, first_line
+from .network import PATIENT, is_passing, pause, retrying
 
 # %% ../nbs/lib/sources.ipynb #a4fc25aa
 @dataclass(frozen=True, kw_only=True)
 class Hub(Config):
     "A dataset on the Hugging Face Hub"
     repo:str               # owner/name
-    config:str|None = None # where the dataset has several
+    config:str|None = None # where the dataset has several, all are read without one
     column:str = 'text'    # holds the text; blob_id: the text is fetched by it
 
-NAMED = {'fineweb-edu':     Hub(repo='HuggingFaceFW/fineweb-edu'),
+NAMED = {'fineweb-edu':     Hub(repo='HuggingFaceFW/fineweb-edu', config='sample-100BT'),
          'finemath':        Hub(repo='HuggingFaceTB/finemath', config='finemath-4plus'),
          'python-edu':      Hub(repo='HuggingFaceTB/smollm-corpus', config='python-edu', column='blob_id'),
          'python-edu-text': Hub(repo='Avelina/python-edu-cleaned')}
@@ -32,7 +33,7 @@ NAMED = {'fineweb-edu':     Hub(repo='HuggingFaceFW/fineweb-edu'),
 class Source(Config):
     "A named place text comes from, and its share of the mixture"
     name:str                 # letters, digits, . _ -
-    path:str                 # a file, folder or glob, one of `NAMED`, or hf:owner/name@config
+    path:str                 # a file, folder or glob, one of `NAMED` or name@config, or hf:owner/name@config
     weight:float|None = None # relative to the other sources'; None: take everything
     column:str = 'text'      # where records have several; a dataset of `NAMED` has its own
 
@@ -59,7 +60,9 @@ class Source(Config):
     @property
     def hub(self):
         "The `Hub` dataset this source means, or `None` for files"
-        if self.path in NAMED and not Path(self.path).exists(): return NAMED[self.path]
+        name, _, config = self.path.partition('@')
+        if name in NAMED and not Path(self.path).exists():
+            return replace(NAMED[name], config=config) if config else NAMED[name]
         if not self.path.startswith('hf:'): return None
         repo, _, config = self.path[3:].partition('@')
         return Hub(repo=repo, config=config or None, column=self.column)
@@ -280,28 +283,44 @@ def records(
 ARCHIVE = 'https://softwareheritage.s3.amazonaws.com/content/'
 
 def fetch_blob(
-    blob_id:str # its name in the archive: `$GPUB_BLOBS`, else the public bucket of Software Heritage
-): # str, or `None` when the archive lacks it
-    "The source file behind a row of python-edu"
-    base = os.environ.get('GPUB_BLOBS') or ARCHIVE
+    blob_id:str,  # its name in the archive: `$GPUB_BLOBS`, else the public bucket of Software Heritage
+    backoff=None, # `gpub.network.Backoff`; default: `PATIENT`
+): # str, or `None` when the archive lacks it, or what it has is damaged
+    "The source file behind a row of python-edu; raises `GpubError` when the archive stays out of reach"
+    base, backoff = os.environ.get('GPUB_BLOBS') or ARCHIVE, backoff or PATIENT
+
+    def read():
+        with urllib.request.urlopen(f'{base}{blob_id}', timeout=30) as response:
+            return decode(gzip.decompress(response.read()))[0]
+
     try:
-        with urllib.request.urlopen(f'{base}{blob_id}', timeout=30) as r: return decode(gzip.decompress(r.read()))[0]
-    except (OSError, EOFError, zlib.error, http.client.HTTPException) as e: # urllib's own errors are OSErrors
+        return retrying(read, f'{base}{blob_id}', backoff)
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        return None # it came whole, again and again: no waiting makes it a gzip file
+    except (OSError, http.client.HTTPException) as e: # urllib's own errors are OSErrors
         if getattr(e, 'code', None) in (403, 404) or isinstance(getattr(e, 'reason', None), FileNotFoundError): return None
         why = first_line(e if hasattr(e, 'code') else getattr(e, 'reason', e))
-        raise GpubError(f'{base}{blob_id}: {why}; try again, or use a copy with the text inside (python-edu-text)') from None
+        tried = f' after {backoff.tries} tries' if is_passing(e) else ''
+        raise GpubError(f'{base}{blob_id}: {why}{tried}; run the same command again to go on, '
+                        'or use a copy with the text inside (python-edu-text)') from None
 
 # %% ../nbs/lib/sources.ipynb #843e0120
 def open_hub(
     hub:Hub, # which dataset
     rank=0,  # this node,
     world=1, # of so many
+    backoff=None, # `gpub.network.Backoff`; default: `PATIENT`
 ): # an iterable of the `datasets` library, with only the text's column
     "The dataset as a stream, this node's part of it"
     from datasets import load_dataset
     from datasets.distributed import split_dataset_by_node
     local = Path(os.environ.get('GPUB_HUB', '/nowhere'))/hub.repo
-    try: ds = load_dataset(str(local) if local.is_dir() else hub.repo, hub.config, split='train', streaming=True)
+    where = str(local) if local.is_dir() else hub.repo
+
+    def load():
+        return load_dataset(where, hub.config, split='train', streaming=True)
+
+    try: ds = retrying(load, hub.repo, backoff)
     except Exception as e:
         raise GpubError(f'{hub.repo}: cannot be opened ({type(e).__name__}: {first_line(e)}); check the name and the network') from None
     names = ds.column_names
@@ -309,26 +328,48 @@ def open_hub(
         raise GpubError(f"{hub.repo}: no column {hub.column!r}, it has {', '.join(names)}; write hf:{hub.repo}#column")
     return split_dataset_by_node(ds.select_columns([hub.column]), rank=rank, world_size=world)
 
-def _next_row(stream, repo):
-    "The next row, `None` at the end; raises `GpubError` when the stream breaks"
-    try: return next(stream, None)
-    except Exception as e:
-        raise GpubError(f'{repo}: the stream broke ({type(e).__name__}: {first_line(e)}); run the same command again to go on') from e
+def _stream_blocks(hub, rank, world, state, backoff):
+    "`hub_blocks`, until the network breaks"
+    ds = open_hub(hub, rank, world, backoff)
+    kind = 'blobs' if hub.column == 'blob_id' else 'arrow'
+    if state:
+        ds.load_state_dict(state)
+    batch = []
+    for row in ds:
+        batch.append(row[hub.column])
+        if len(batch) == 500:
+            yield Block(kind, to_arrow(batch), hub.repo, hub.column), ds.state_dict()
+            batch = []
+    if batch:
+        yield Block(kind, to_arrow(batch), hub.repo, hub.column), ds.state_dict()
 
 def hub_blocks(
     hub:Hub,    # which dataset
     rank=0,     # this node,
     world=1,    # of so many
     state=None, # what an earlier block carried: start after it
+    backoff=None, # `gpub.network.Backoff` without a block in between; default: `PATIENT`
 ):
-    "Yield (`Block` of 500 rows, state of the stream after it)"
-    ds = open_hub(hub, rank, world); kind = 'blobs' if hub.column == 'blob_id' else 'arrow'
-    if state: ds.load_state_dict(state)
-    batch, stream = [], iter(ds)
-    while (row := _next_row(stream, hub.repo)) is not None:
-        batch.append(row[hub.column])
-        if len(batch) == 500: yield Block(kind, to_arrow(batch), hub.repo, hub.column), ds.state_dict(); batch = []
-    if batch: yield Block(kind, to_arrow(batch), hub.repo, hub.column), ds.state_dict()
+    "Yield (`Block` of 500 rows, state of the stream after it); raises `GpubError` when the stream breaks and stays broken"
+    backoff, failures = backoff or PATIENT, 0
+    blocks = _stream_blocks(hub, rank, world, state, backoff)
+    while True:
+        try:
+            found = next(blocks, None)
+        except GpubError:
+            raise # opening it has been tried often enough
+        except Exception as e:
+            failures += 1
+            if failures == backoff.tries or not is_passing(e):
+                raise GpubError(f'{hub.repo}: the stream broke ({type(e).__name__}: {first_line(e)}); '
+                                'run the same command again to go on') from e
+            pause(backoff, failures, e, hub.repo)
+            blocks = _stream_blocks(hub, rank, world, state, backoff)
+            continue
+        if found is None:
+            return
+        failures, state = 0, found[1]
+        yield found
 
 # %% ../nbs/lib/sources.ipynb #57ce25b2
 CHUNK = 4 << 20

@@ -7,7 +7,7 @@ __all__ = ['PATTERN', 'GPT2_PATTERN', 'SPECIALS', 'BYTES', 'BYTE_OF', 'id_dtype'
            'CharTokenizer', 'pieces', 'MiniBPE', 'BPETokenizer', 'stratified', 'tokenizer_report', 'load_tokenizer']
 
 # %% ../nbs/lib/tokenizer.ipynb #8c8f6205
-import hashlib, json, os, re
+import hashlib, json, re
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from .core import GpubError, first_line, read_json, write_atomic
+from .host import usable_cores
 
 # %% ../nbs/lib/tokenizer.ipynb #a6fd456d
 def id_dtype(
@@ -316,7 +317,7 @@ class BPETokenizer:
         "Many texts at once, on all cores"
         if not self._fast:
             return [self._array(e.ids) for e in self._tok.encode_batch_fast(list(map(_whole, texts)), add_special_tokens=False)]
-        threads = threads or os.cpu_count()
+        threads = threads or usable_cores()
         if threads == 1 or len(texts) < 2: return [self.encode(t) for t in texts]
         order = sorted(range(len(texts)), key=lambda i: -len(texts[i])); out = [None] * len(texts)
         def work(k):

@@ -1,9 +1,14 @@
 "Readers: what comes out is what went in, whatever the container; dirt is counted, half a file refused"
-import errno, gzip, json, os
+import errno, gzip, json, os, random, threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pyarrow as pa, pyarrow.parquet as pq, pytest, zstandard
 from hypothesis import given, settings, strategies as st
 from gpub.core import GpubError
-from gpub.sources import BLOCK, NAMED, Source, chunks, cut_lines, cut_pieces, cut_text, find_files, from_utf16, records
+from gpub import sources
+from gpub.core import shipped
+from gpub.network import Backoff
+from gpub.recipes import load_recipe
+from gpub.sources import BLOCK, NAMED, Source, chunks, cut_lines, cut_pieces, cut_text, fetch_blob, find_files, from_utf16, hub_blocks, records
 
 TEXTS = [f'document {i}: ' + 'naïve façade ☂ '*(i % 40) for i in range(300)]
 
@@ -115,7 +120,7 @@ def test_pieces_and_utf16_round_trip(text, size):
     if text and '\ud800' <= max(text) : text = raw.decode('utf-16', 'replace')
     assert b''.join(from_utf16([raw[i:i+size] for i in range(0, len(raw), size)])).decode('utf-8', 'surrogatepass') == raw.decode('utf-16', 'replace')
 
-LAYOUT = {'fineweb-edu': ('HuggingFaceFW/fineweb-edu', None, dict(text=None, id='urn', dump='CC-MAIN-2024-10', url='http://x', score=3.2, int_score=3)),
+LAYOUT = {'fineweb-edu': ('HuggingFaceFW/fineweb-edu', 'sample-100BT', dict(text=None, id='urn', dump='CC-MAIN-2024-10', url='http://x', score=3.2, int_score=3)),
           'finemath': ('HuggingFaceTB/finemath', 'finemath-4plus', dict(url='http://x', text=None, token_count=9, char_count=9, score=4.1)),
           'python-edu': ('HuggingFaceTB/smollm-corpus', 'python-edu', dict(blob_id=None, repo_name='a/b', path='/x.py', length_bytes=9, score=4.2, int_score=4)),
           'python-edu-text': ('Avelina/python-edu-cleaned', None, dict(text=None, blob_id='x'))}
@@ -155,3 +160,184 @@ def test_a_dataset_that_is_not_there(tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_OFFLINE', True)
     monkeypatch.setattr(datasets.config, 'HF_HUB_OFFLINE', True)
     with pytest.raises(GpubError, match='nobody/nothing: cannot be opened'): texts_of('hf:nobody/nothing')
+
+
+@pytest.fixture
+def waits():
+    return []
+
+
+@pytest.fixture
+def quick(monkeypatch, waits):
+    "Six tries that wait in name only; what every reader of the network uses now"
+    backoff = Backoff(tries=6, sleep=waits.append)
+    monkeypatch.setattr(sources, 'PATIENT', backoff)
+    return backoff
+
+
+@pytest.fixture
+def archive(monkeypatch):
+    "A server of blobs: its `moods` says what it answers to the next requests, 200 afterwards"
+
+    class Moody(BaseHTTPRequestHandler):
+        def do_GET(self):
+            name = self.path.rpartition('/')[2]
+            server.asked.append(name)
+            mood = server.moods.pop(0) if server.moods else 200
+            if mood == 200 and name not in server.blobs:
+                mood = 404
+            body = server.blobs[name] if mood in (200, 'cut off') else b''
+            if mood == 'reset':
+                self.connection.close()
+                return
+            self.send_response(200 if mood == 'cut off' else mood)
+            self.send_header('Content-Length', str(len(body)))
+            self.end_headers()
+            self.wfile.write(body[:10] if mood == 'cut off' else body)
+
+        def log_message(self, *args):
+            pass
+
+    server = ThreadingHTTPServer(('127.0.0.1', 0), Moody)
+    server.asked, server.moods = [], []
+    server.blobs = {'whole': gzip.compress(b'print(1)'), 'damaged': b'no gzip file'}
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv('GPUB_BLOBS', f'http://127.0.0.1:{server.server_port}/')
+    yield server
+    server.shutdown()
+
+
+@pytest.mark.parametrize('moods', [[503], [503, 429, 500, 502, 504], ['reset'], ['cut off', 503]])
+def test_a_blob_is_asked_for_again_while_the_archive_is_busy(archive, quick, waits, moods):
+    archive.moods = list(moods)
+    state = random.getstate()
+    assert fetch_blob('whole') == 'print(1)'
+    assert len(archive.asked) == len(moods) + 1 and len(waits) == len(moods)
+    for i, seconds in enumerate(waits):
+        assert .5*2**i <= seconds <= 2**i
+    assert random.getstate() == state # the seeds of a run do not depend on the network
+
+
+def test_what_no_waiting_helps_is_not_asked_for_again(archive, quick, waits):
+    assert fetch_blob('missing') is None and archive.asked == ['missing'] and not waits
+    archive.moods = [403]
+    assert fetch_blob('whole') is None and archive.asked == ['missing', 'whole'] and not waits
+
+
+def test_a_damaged_blob_is_a_counted_drop(archive, quick):
+    block = sources.Block('blobs', sources.to_arrow(['whole', 'damaged', 'missing']), 'f', 'blob_id')
+    why = "no text in 'blob_id'"
+    assert list(records(block)) == [('print(1)', None, None), ('', None, why), ('', None, why)]
+
+
+def test_an_archive_that_stays_busy_is_one_line(archive, quick, waits):
+    archive.moods = [503]*99
+    with pytest.raises(GpubError, match='503.*after 6 tries; run the same command again') as e:
+        fetch_blob('whole')
+    assert '\n' not in str(e.value) and len(archive.asked) == 6 and len(waits) == 5
+
+
+class FlakyStream:
+    "What `open_hub` gives, over so many rows; it breaks at the rows that `breaks` still names"
+
+    def __init__(self, rows, breaks, column):
+        self.rows, self.breaks, self.column, self.at = rows, breaks, column, 0
+
+    def load_state_dict(self, state):
+        self.at = state['at']
+
+    def state_dict(self):
+        return dict(at=self.at)
+
+    def __iter__(self):
+        while self.at < self.rows:
+            if self.breaks and self.at == self.breaks[0][0]:
+                raise self.breaks.pop(0)[1]
+            self.at += 1
+            yield {self.column: f'document {self.at}'}
+
+
+def passing():
+    return ConnectionResetError('reset by peer')
+
+
+@pytest.mark.parametrize('at', [0, 3, 500, 700, 1199])
+def test_a_stream_that_breaks_goes_on_where_it_was(monkeypatch, quick, waits, at):
+    "Whatever the row, what is read is the same, each row once, and so are the states to resume from"
+    hub = NAMED['fineweb-edu']
+    want = list(hub_blocks_of(monkeypatch, hub, []))
+    breaks = [(at, passing()), (at, passing()), (1100, TimeoutError())]
+    breaks.sort(key=lambda place: place[0])
+    got = list(hub_blocks_of(monkeypatch, hub, breaks))
+    assert got == want and len(waits) == 3
+    rows = [t for b, _ in got for t, *_ in records(b)]
+    assert rows == [f'document {i + 1}' for i in range(1200)]
+
+
+def hub_blocks_of(monkeypatch, hub, breaks):
+    monkeypatch.setattr(sources, 'open_hub', lambda hub, *how: FlakyStream(1200, breaks, hub.column))
+    return hub_blocks(hub)
+
+
+def test_a_stream_that_stays_broken_is_one_line(monkeypatch, quick, waits):
+    blocks = hub_blocks_of(monkeypatch, NAMED['fineweb-edu'], [(700, passing())]*99)
+    assert next(blocks)[1] == dict(at=500)
+    with pytest.raises(GpubError, match='the stream broke .*run the same command again') as e:
+        next(blocks)
+    assert '\n' not in str(e.value) and len(waits) == 5
+
+
+def test_a_damaged_stream_is_not_read_again(monkeypatch, quick, waits):
+    blocks = hub_blocks_of(monkeypatch, NAMED['fineweb-edu'], [(0, pa.ArrowInvalid('no Parquet'))])
+    with pytest.raises(GpubError, match='the stream broke'):
+        next(blocks)
+    assert not waits
+
+
+def test_a_hub_that_is_busy_while_a_dataset_is_opened(tmp_path, monkeypatch, quick, waits):
+    "The library hides the server's answer behind a missing file; it is found"
+    import datasets
+    data = tmp_path/'some'/'set'
+    data.mkdir(parents=True)
+    pq.write_table(pa.table({'text': TEXTS}), data/'train.parquet')
+    monkeypatch.setenv('GPUB_HUB', str(tmp_path))
+    monkeypatch.setenv('HF_DATASETS_CACHE', str(tmp_path/'cache'))
+    real, answers = datasets.load_dataset, [503, 429]
+
+    class Answer(OSError):
+        pass
+
+    def busy(*args, **how):
+        if not answers:
+            return real(*args, **how)
+        answer = Answer('server error')
+        answer.response = type('Response', (), dict(status_code=answers.pop(0), headers={'Retry-After': '9'}))
+        try:
+            raise answer
+        except Answer:
+            raise FileNotFoundError('not cached') from None
+
+    monkeypatch.setattr(datasets, 'load_dataset', busy)
+    assert texts_of('hf:some/set') == TEXTS and waits == [9, 9]
+    answers[:] = [404, 503]
+    with pytest.raises(GpubError, match='some/set: cannot be opened'):
+        texts_of('hf:some/set')
+    assert answers == [503]
+
+
+def test_the_shipped_recipe_reads_text_from_all_years():
+    "Not the first crawls of FineWeb-Edu, not one request for each Python file"
+    recipe = load_recipe(shipped('recipes/burn1b.json'))
+    web, _, python = (s.hub for s in recipe.parsed)
+    assert (web.repo, web.config) == ('HuggingFaceFW/fineweb-edu', 'sample-100BT')
+    assert python.column != 'blob_id' and {s.name for s in recipe.parsed} == {'fineweb-edu', 'finemath', 'python-edu'}
+
+
+def test_a_named_dataset_may_name_another_config(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    s = Source.parse('web=fineweb-edu@CC-MAIN-2024-10:0.5')
+    assert (s.hub.repo, s.hub.config, s.weight) == ('HuggingFaceFW/fineweb-edu', 'CC-MAIN-2024-10', .5)
+    assert Source.parse('web=fineweb-edu').hub == NAMED['fineweb-edu']
+    assert Source.parse('web=nobody@knows').hub is None
+    (tmp_path/'fineweb-edu@mine').touch()
+    assert Source.parse('web=fineweb-edu@mine').hub is None

@@ -1,0 +1,191 @@
+"The machine underneath: a GPU that torch cannot use is named, a quota is respected, the last command runs however the end came"
+import os
+import subprocess
+import sys
+import textwrap
+import pytest
+import torch
+from gpub.core import GpubError, pick_device, use_threads
+from gpub.host import usable_cores
+
+
+@pytest.fixture
+def smi(tmp_path, monkeypatch):
+    "A function that puts an nvidia-smi with this answer on the PATH; it leaves a mark when it is asked"
+    if os.name == "nt":
+        pytest.skip("a shell script stands in for nvidia-smi")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    asked = tmp_path / "asked"
+
+    def install(answer, code=0):
+        tool = tmp_path / "nvidia-smi"
+        tool.write_text(f"#!/bin/sh\ntouch {asked}\necho '{answer}'\nexit {code}\n")
+        tool.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+        return asked
+
+    return install
+
+
+@pytest.mark.parametrize(
+    "driver, version, build, todo",
+    [
+        ("470.57.02", "2.13.0+cu130", "13.0", "install a wheel of torch for CUDA 11 or older"),
+        ("535.183.01", "2.13.0+cu130", "13.0", "install a wheel of torch for CUDA 12 or older"),
+        ("580.65.06", "2.13.0+cpu", None, "install a wheel of torch for CUDA 13 or older"),
+        ("390.157", "2.13.0+cu130", "13.0", "install a newer driver"),
+        ("580.65.06", "2.9.1+cu128", "12.8", "restart the machine"),
+    ],
+)
+def test_auto_refuses_a_gpu_that_torch_cannot_use(smi, monkeypatch, driver, version, build, todo):
+    "It would train on the processor at the price of a GPU, and nothing would say so"
+    smi(f"NVIDIA A100-SXM4-80GB, {driver}")
+    monkeypatch.setattr(torch, "__version__", version)
+    monkeypatch.setattr(torch.version, "cuda", build)
+    for name in ("auto", "cuda", "cuda:0"):
+        with pytest.raises(GpubError) as e:
+            pick_device(name)
+        line = str(e.value)
+        assert "\n" not in line and "NVIDIA A100-SXM4-80GB" in line
+        assert driver in line and version in line and todo in line and "--device cpu" in line
+        assert (f"CUDA {build}" if build else "a wheel for CPUs") in line
+    assert pick_device("cpu").type == "cpu"
+
+
+@pytest.mark.parametrize("hidden", ["", "-1", "NoDevFiles"])
+def test_a_gpu_hidden_on_purpose_is_not_missed(smi, monkeypatch, hidden):
+    asked = smi("NVIDIA A100-SXM4-80GB, 470.57.02")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    assert pick_device().type == "cpu" and not asked.exists()
+
+
+def test_a_chosen_gpu_that_cannot_be_used_is_missed(smi, monkeypatch):
+    smi("NVIDIA A100-SXM4-80GB, 470.57.02")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    with pytest.raises(GpubError, match="470.57.02"):
+        pick_device()
+
+
+def test_a_driver_without_a_gpu_is_no_gpu(smi):
+    "As on a processor machine whose image has the tools: nvidia-smi says so in words, and fails"
+    words = "NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver"
+    asked = smi(words, code=9)
+    assert pick_device().type == "cpu" and asked.exists()
+    smi("No devices were found")
+    assert pick_device().type == "cpu"
+
+
+def test_an_ordinary_machine_starts_no_program(monkeypatch):
+    "No driver and no nvidia-smi: nothing is run and nothing is waited for"
+    if os.path.exists("/proc/driver/nvidia/version"):
+        pytest.skip("this machine has an NVIDIA driver")
+    monkeypatch.setenv("PATH", "")
+
+    def refuse(*args, **kw):
+        raise AssertionError("a program was started")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    assert pick_device().type in ("cpu", "mps")
+
+
+CGROUPS = {
+    "version 2": ("0::/box", {"box/cpu.max": "300000 100000\n"}, 3),
+    "a fraction": ("0::/box", {"box/cpu.max": "350000 100000\n"}, 3),
+    "less than a core": ("0::/box", {"box/cpu.max": "50000 100000\n"}, 1),
+    "no limit": ("0::/box", {"box/cpu.max": "max 100000\n"}, 32),
+    "a tighter one above": (
+        "0::/pod/box",
+        {"pod/cpu.max": "200000 100000\n", "pod/box/cpu.max": "900000 100000\n"},
+        2,
+    ),
+    "of the container alone": ("0::/", {"cpu.max": "400000 100000\n"}, 4),
+    "a path from outside": ("0::/../../box", {"cpu.max": "400000 100000\n"}, 4),
+    "version 1": (
+        "4:cpu,cpuacct:/docker/f00",
+        {"cpu,cpuacct/cpu.cfs_quota_us": "500000\n", "cpu,cpuacct/cpu.cfs_period_us": "100000\n"},
+        5,
+    ),
+    "version 1, no limit": (
+        "4:cpu,cpuacct:/",
+        {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"},
+        32,
+    ),
+    "no groups at all": (None, {}, 32),
+}
+
+
+@pytest.mark.parametrize("name", CGROUPS)
+def test_cores_are_those_a_container_may_use(tmp_path, monkeypatch, name):
+    line, files, cores = CGROUPS[name]
+    monkeypatch.setattr(os, "cpu_count", lambda: 128)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(32)), raising=False)
+    if line:
+        (tmp_path / "proc/self").mkdir(parents=True)
+        (tmp_path / "proc/self/cgroup").write_text(line + "\n")
+    for path, text in files.items():
+        path = tmp_path / "sys/fs/cgroup" / path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert usable_cores(tmp_path) == cores
+
+
+def test_threads_follow_the_quota(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 128)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(128)), raising=False)
+    monkeypatch.setattr("gpub.host.cpu_quota", lambda root: 3.4)
+    before = torch.get_num_threads()
+    try:
+        assert use_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    "last, runs",
+    [
+        ("raise ValueError('a cell failed')", 1),
+        ("raise KeyboardInterrupt", 0),
+        ("raise Interrupted('stopped by hand')", 0),
+        ("done()\ndone()", 1),
+        ("done()\nraise ValueError('after the end')", 1),
+    ],
+)
+@pytest.mark.skipif(os.name == "nt", reason="a shell command")
+def test_the_last_command_of_a_program(tmp_path, last, runs):
+    code = f"""
+        import sys
+        from gpub.folder import Interrupted
+        from gpub.host import WhenDone
+        done = WhenDone('echo run >> ended', by_hand=(KeyboardInterrupt, Interrupted))
+    """
+    code = textwrap.dedent(code) + last
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    ended = tmp_path / "ended"
+    assert (ended.read_text().split() if ended.exists() else []) == ["run"] * runs, done.stderr
+    assert ("Error" in done.stderr) == ("ValueError" in last)
+
+
+def test_the_last_command_of_a_notebook(tmp_path):
+    "In a shell of IPython, after the first cell that fails; a cell that is run again replaces its command"
+    shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell
+    code = f"""
+        from IPython.core.interactiveshell import InteractiveShell
+        shell = InteractiveShell.instance()
+        shell.run_cell('from gpub.host import WhenDone')
+        shell.run_cell('done = WhenDone("echo old >> {tmp_path}/ended")')
+        shell.run_cell('done = WhenDone("echo new >> {tmp_path}/ended")')
+        shell.run_cell('x = 1')
+        shell.run_cell('raise KeyboardInterrupt')
+        print('before', __import__('os').path.exists('{tmp_path}/ended'))
+        shell.run_cell('1/0')
+        shell.run_cell('this is no Python')
+        shell.run_cell('done()')
+    """
+    assert shell is not None
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
+    assert "before False" in done.stdout, done.stderr
+    assert (tmp_path / "ended").read_text().split() == ["new"]
