@@ -1,6 +1,8 @@
 "The final notebook, killed in the middle of each phase and run again from the top; the script for a pod"
-import json, os, queue, random, shutil, signal, subprocess, sys
+import ast, json, os, queue, random, shutil, signal, subprocess, sys
 import pytest
+from gpub.core import read_json, shipped
+from gpub.host import usable_cores
 from gpub.phases import read_plan, reached, run_plan, verdicts
 from gpub.ledger import read_ledger
 from gpub.prep import PrepConfig, prepare
@@ -74,10 +76,113 @@ def test_a_recipe_reads_no_more_of_the_hub_than_it_needs(tmp_path, monkeypatch):
     rng = random.Random(0)
     words = [''.join(rng.choices('abcdefghij', k=rng.randint(2, 9))) for _ in range(500)]
     pq.write_table(pa.table({'text': [' '.join(rng.choices(words, k=30)) for _ in range(20_000)]}), data/'train-00000.parquet')
+    (data.parent/'README.md').write_text('---\nconfigs:\n- config_name: sample-100BT\n  data_files: data/*\n---\n')
     monkeypatch.setenv('GPUB_HUB', str(tmp_path/'hub')); monkeypatch.setenv('HF_DATASETS_CACHE', str(tmp_path/'cache'))
     cfg = PrepConfig(sources=('web=fineweb-edu:1',), vocab=500, sample_mb=.05, chunk_mb=.05, val=.01, tokens=20_000)
     m = prepare(cfg, tmp_path/'out', say=lambda s: None); read = m['counts']['web']['bytes_in']
     assert sum(s['tokens'] for s in m['shards'] if s['split'] == 'train') == pytest.approx(20_000, rel=.02) and m['mix']['web']['train']['epochs'] <= 1 and 6*20_000 <= read < 1e6, read
+
+TROUBLE = """
+import torch
+
+def broken(*args, **kw):
+    raise RuntimeError('no compiler on this machine')
+
+torch.compile = lambda f, **how: broken
+"""
+
+
+def test_what_goes_wrong_is_said_and_the_machine_is_given_back(root, tmp_path):
+    "A compilation and a mirror that fail are lines on the page and in its log; the cell that then ends in an error ends the rent too"
+    plan = tmp_path/'plan.json'
+    plan.write_text(json.dumps(TOY.to_dict() | dict(settings=TOY.settings | dict(compile='yes'))))
+    (tmp_path/'in the way').touch()
+    src = cells(root, plan)
+    for old, new in (('MIRROR = None', f"MIRROR = {str(tmp_path/'in the way')!r}"), ('WHEN_DONE = None', "WHEN_DONE = 'echo done >> ended'")):
+        assert sum(c.count(old) for c in src) == 1
+        src = [c.replace(old, new) for c in src]
+    command = [sys.executable, '-c', '\n'.join([TROUBLE, *src])]
+    done = subprocess.run(command, text=True, capture_output=True, cwd=tmp_path, env=env(tmp_path), timeout=600)
+    assert done.returncode == 1 and 'GpubError: the run is safe in' in done.stderr, done.stderr[-2000:]
+    log = (tmp_path/'plan/notebook.log').read_text(encoding='utf-8')
+    for line in ('torch.compile failed (RuntimeError: no compiler on this machine)', 'is behind: Not a directory; the training goes on'):
+        assert line in done.stdout and line in log, line
+    assert 'tok/s' in log and '--- step' in log # how far it is, and the samples
+    assert (tmp_path/'ended').read_text().split() == ['done']
+
+
+def functions_of(root, name, **around):
+    "The functions of the cell that defines `name`, as they would be among these values"
+    src = next(c for c in cells(root, 'any') if f'def {name}(' in c)
+    found = [n for n in ast.parse(src).body if isinstance(n, ast.FunctionDef)]
+    space = dict(around)
+    exec(compile(ast.Module(found, []), 'train_1b', 'exec'), space)
+    return space
+
+
+def test_on_a_gpu_the_corpus_is_prepared_with_the_cores_there_are(root, tmp_path, monkeypatch):
+    "All of them: of the container, not of the server around it; and whatever is said is heard"
+    asked, said = [], []
+    monkeypatch.setattr(os, 'cpu_count', lambda: 999)
+
+    def prepared(recipe, folder, workers, say):
+        asked.append((recipe, workers))
+        say('a stage')
+
+    from gpub.recipes import load_recipe
+    space = functions_of(root, 'shards', CUDA=True, DATA='recipe', SHARDS=tmp_path, SOURCES=(), TOKENS=21*10**9, Path=None, verify=None,
+                         load_recipe=load_recipe, shipped=shipped, prepare=prepared, usable_cores=usable_cores, os=os, say=said.append, print=said.append)
+    space['shards']()
+    (recipe, workers), = asked
+    assert workers == usable_cores() < 999 and said == ['a stage']
+    web, _, python = (s.hub for s in recipe.parsed)
+    assert web.config == 'sample-100BT' and python.column == 'text'
+
+
+def test_fetched_shards_are_asked_for_again(root, tmp_path, monkeypatch):
+    "The Hub that answers 503 once has not ended a night's work"
+    from gpub import network
+    answers, said = [ConnectionError('503'), ConnectionError('reset'), 'a folder'], []
+
+    class Hub:
+        @staticmethod
+        def snapshot_download(repo, **how):
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    def unpack(packed, to):
+        packed.mkdir()
+        return 'a manifest'
+
+    monkeypatch.setattr(network, 'PATIENT', network.Backoff(sleep=lambda seconds: None))
+    stand_in = type('Importlib', (), dict(import_module=staticmethod(lambda name: Hub)))
+    space = functions_of(root, 'fetch', home=tmp_path, importlib=stand_in, unpack=unpack, shutil=shutil, retrying=network.retrying, say=said.append)
+    assert space['fetch']('some/shards', tmp_path/'to') == 'a manifest' and len(said) == 2
+
+
+def test_prompts_are_published_ones_and_none_ends_with_a_space(root):
+    src = next(c for c in cells(root, 'any') if 'milestone_table(' in c)
+    lists = [n for n in ast.walk(ast.parse(src)) if isinstance(n, ast.List)]
+    asked = [ast.literal_eval(n) for n in lists]
+    assert sorted(map(len, asked)) == [2, 4]
+    assert all(p == p.strip() for prompts in asked for p in prompts)
+    published = {p['prompt'] for p in read_json(shipped('published/prompts.json'))['prompts']}
+    assert published > set(max(asked, key=len))
+
+
+@pytest.mark.skipif(os.name == 'nt', reason='a shell script stands in for nvidia-smi')
+def test_a_gpu_that_torch_cannot_use_is_no_reason_for_the_twin(root, tmp_path):
+    tool = tmp_path/'nvidia-smi'
+    tool.write_text("#!/bin/sh\necho 'NVIDIA A100-SXM4-80GB, 470.57.02'\n")
+    tool.chmod(0o755)
+    around = env(tmp_path) | dict(PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    del around['CUDA_VISIBLE_DEVICES']
+    code = '\n'.join(['import torch', 'torch.cuda.is_available = lambda: False', *cells(root, tmp_path/'no plan')])
+    done = subprocess.run([sys.executable, '-c', code], text=True, capture_output=True, cwd=tmp_path, env=around, timeout=300)
+    assert done.returncode == 1 and '470.57.02' in done.stderr.splitlines()[-1] and '--device cpu' in done.stderr
+
 
 def test_the_notebook_opens_in_colab_and_keeps_torch(root):
     cells = [''.join(c['source']) for c in json.loads((root/'nbs'/'train_1b.ipynb').read_text(encoding='utf-8'))['cells']]
