@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 from .cleaning import Rules
 from .core import GpubError
+from .host import usable_cores
 from .parts import AGAIN, compress, merge, unpack
 from .prep import PrepConfig, mix_table, prepare
 from .recipes import load_recipe
@@ -55,8 +56,8 @@ def gather(
 @click.option('--benchmark', 'benchmarks', multiple=True, metavar='PATH', help='Benchmark files or folders to look for in the text.')
 @click.option('--gate', type=float, metavar='N', help='Stop before tokenizing when the scan finds more than N documents per million.')
 @click.option('--min-chars', type=int, default=Rules.min_chars, show_default=True, help='Drop shorter documents.')
-@click.option('--workers', type=int, default=lambda: os.cpu_count(),
-              help='Processes; the result is the same for any number.  [default: all cores]')
+@click.option('--workers', type=int, default=usable_cores,
+              help='Processes; the result is the same for any number.  [default: the cores this process may use]')
 @click.option('--rank', type=int, envvar='RANK', default=0, help="This node's number.  [default: torchrun's, or 0]")
 @click.option('--world', type=int, envvar='WORLD_SIZE', default=1,
               help="How many nodes; more than one only with --no-dedup.  [default: torchrun's, or 1]")

@@ -135,3 +135,20 @@ def test_nothing_asked_is_refused(text, tmp_path):
     with pytest.raises(GpubError, match='--out is missing'): run(prep_command, '--source', f'a={text}/a.txt')
     with pytest.raises(GpubError, match='no source given'): run(prep_command, '--out', tmp_path/'o')
     assert run(prep_command, '--help').output.count('--') > 15
+
+
+def test_workers_are_the_cores_this_process_may_use(monkeypatch, tmp_path):
+    "In a container with a share of a large server, not one for each core of the server"
+    asked = []
+
+    def prepared(cfg, out, workers, *rest, **how):
+        asked.append(workers)
+        raise GpubError('enough')
+
+    monkeypatch.setattr('os.cpu_count', lambda: 999)
+    monkeypatch.setattr('gpub.host.cpu_quota', lambda root: 1.5)
+    monkeypatch.setattr('gpub.prep_cli.prepare', prepared)
+    (tmp_path/'a.txt').write_text('a text')
+    with pytest.raises(GpubError, match='enough'):
+        run(prep_command, '--source', f'a={tmp_path}/a.txt', '--out', tmp_path/'o')
+    assert asked == [1]

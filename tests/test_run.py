@@ -9,6 +9,7 @@ import gpub.run as gpub_run
 from gpub.checkpoint import load_checkpoint
 from gpub.cli import main
 from gpub.core import cache_dir, load_shakespeare, use_threads
+from gpub.host import usable_cores
 from gpub.folder import stop_flag
 from gpub.plays import plays
 from gpub.tokenizer import CharTokenizer
@@ -241,7 +242,7 @@ def test_odd_line_ends_of_a_text(tmp_path, capsys):
 @pytest.mark.parametrize('said, threads', [('1', 1), ('1,2', 1), ('', None), ('many', None), ('-1', None)])
 def test_threads_as_OpenMP_is_told(said, threads, monkeypatch):
     before = torch.get_num_threads(); monkeypatch.setenv('OMP_NUM_THREADS', said)
-    try: assert use_threads() == (threads or (len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()))
+    try: assert use_threads() == (threads or usable_cores())
     finally: torch.set_num_threads(before)
 
 def test_without_a_terminal_at_all(straight, text, monkeypatch):
