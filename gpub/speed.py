@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import flop_registry
 from .core import GpubError
 from .gpt import GPT, sdpa
+from .train import count_targets
 
 # %% ../nbs/season1/06_optimizations.ipynb #8ea85baf
 @dataclass
@@ -183,7 +184,11 @@ def _whole(h_nc, w_vc, y_n, v, pieces, reduction='mean'):
 def _chunked(h_nc, w_vc, y_n, v, pieces):
     rows = -(-len(y_n)//pieces)
     parts = zip(h_nc.split(rows), y_n.split(rows))
-    return sum(checkpoint(_whole, h, w_vc, y, v, pieces, 'sum', use_reentrant=False) for h, y in parts)/len(y_n)
+    total = 0
+    for h, y in parts:
+        given = (h, w_vc, y, v, pieces, "sum")
+        total = total + checkpoint(_whole, *given, use_reentrant=False)
+    return total / count_targets(y_n).clamp(min=1)
 
 def _narrow(*tensors):
     "In autocast's format: what is no matmul to autocast must be told"
@@ -191,7 +196,10 @@ def _narrow(*tensors):
     return [t.to(torch.get_autocast_dtype(kind)) for t in tensors] if torch.is_autocast_enabled(kind) else tensors
 
 def _torch(h_nc, w_vc, y_n, v, pieces): # one loss per token: its own mean would be summed and rounded in bf16
-    return F.linear_cross_entropy(*_narrow(h_nc, w_vc), y_n, reduction='none', options=torch.nn.LinearCrossEntropyOptions()).float().mean()
+    options = torch.nn.LinearCrossEntropyOptions()
+    how = dict(reduction="none", options=options)
+    nats = F.linear_cross_entropy(*_narrow(h_nc, w_vc), y_n, **how).float()
+    return nats.sum() / count_targets(y_n).clamp(min=1)
 
 def _liger(h_nc, w_vc, y_n, v, pieces):
     from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss

@@ -7,7 +7,8 @@ from gpub.checkpoint import load_checkpoint
 from kill import start, wait_for
 from test_run import TINY, gpub
 
-ARGS = [*TINY, '--set', 'compile=no']
+# clip is below every gradient norm of this run: all of them are cut
+ARGS = [*TINY, "--set", "compile=no", "--set", "clip=0.2"]
 
 @pytest.fixture(scope='module')
 def alone(text, tmp_path_factory):
@@ -27,6 +28,8 @@ def same_curve(a, b):
     "Equal within the rounding of sums in another order"
     x, y = rows(a), rows(b); assert [r['step'] for r in x] == [r['step'] for r in y] and len(x) > 5
     for r, s in zip(x, y):
+        assert s["grad_norm"] > 0.2
+        assert abs(r["grad_norm"] - s["grad_norm"]) < 1e-3 * s["grad_norm"], (r, s)
         assert abs(r['loss'] - s['loss']) < 2e-4 and abs(r.get('val_loss', 0) - s.get('val_loss', 0)) < 2e-4 and r['tokens'] == s['tokens'], (r, s)
     p, q = load_checkpoint(a), load_checkpoint(b)
     assert p.model.keys() == q.model.keys() and p.optimizer.keys() == q.optimizer.keys() and p.step == q.step
@@ -39,6 +42,85 @@ def test_two_processes_learn_what_one_learns(how, alone, text, tmp_path):
     assert p.returncode == 0, err
     assert out.count('done:') == 1 and json.loads((tmp_path/'run'/'config.json').read_text())['processes'] == 2
     same_curve(tmp_path/'run', alone)
+
+MASKED = """
+import json, os, sys
+import torch
+from gpub.core import seed_everything
+from gpub.gpt import GPT, GPTConfig
+from gpub.parallel import World, plain, share_gradients, shard
+from gpub.train import IGNORED, TrainConfig, train
+
+CPU = torch.device('cpu')
+# targets that each of eight rows asks for, step by step: unequal ones; none for process 1;
+# none for process 0; a single one; none at all; all of them
+ASKED = [
+    [8, 1, 0, 3, 0, 5, 0, 0],
+    [8, 7, 1, 2, 0, 0, 0, 0],
+    [0, 0, 0, 0, 0, 1, 8, 2],
+    [0]*7 + [1],
+    [0]*8,
+    [8]*8,
+]
+
+
+def learn(world, how, micro):
+    "Six steps of plain gradient descent: the logged rows, and the gradient of each step"
+    seed_everything(0)
+    model = GPT(GPTConfig(vocab=11, ctx=8, width=16, layers=2, heads=2))
+    if how == 'fsdp':
+        shard(model, world, CPU)
+    share = len(ASKED[0])//world.size
+    mine = slice(share*world.rank, share*(world.rank + 1))
+
+    def batches(n, ctx):
+        x, y = torch.randint(11, (2, 8, 8), generator=torch.Generator().manual_seed(n))
+        for row, asked in enumerate(ASKED[n]):
+            y[row, asked:] = IGNORED
+        return x[mine], y[mine]
+
+    params, grads = [*model.parameters()], []
+    opt = torch.optim.SGD(params, lr=.1)
+    opt.param_groups[0]['peak'] = .1
+
+    def keep(*_):
+        grads.append(torch.cat([plain(p.grad).flatten() for p in params]))
+
+    opt.register_step_pre_hook(keep)
+    cfg = TrainConfig(steps=6, batch_tokens=64, warmup=0, schedule='constant', micro_batch=micro)
+    loss_fn = share_gradients(model, model.loss, world, how)
+    rows = [s.row() for s in train(model, batches, cfg, [opt], loss_fn=loss_fn, world=world)]
+    return rows, torch.stack(grads)
+
+
+world = World.from_env()
+with world.joined(CPU):
+    rows, alone = learn(World(), 'ddp', None)
+    for micro in (None, 1, 3):
+        found, grads = learn(world, sys.argv[1], micro)
+        far = float((grads - alone).abs().max())
+        off = max(abs(a[k] - b[k]) for a, b in zip(found, rows) for k in ('loss', 'grad_norm'))
+        if world.main:
+            line = json.dumps([micro, far, off, [r['loss'] for r in found]])
+            os.write(1, (line + chr(10)).encode())
+os._exit(0) # as the command does
+"""
+
+
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+def test_masked_targets_count_the_same_in_two_processes(how, tmp_path):
+    script = tmp_path / "masked.py"
+    script.write_text(MASKED)
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    command = [sys.executable, *launch, script, how]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [micro for micro, *_ in found] == [None, 1, 3]
+    for _, far, off, losses in found:
+        assert far < 1e-6 and off < 1e-6, found
+        assert losses[4] == 0 and losses[3] > 0
+
 
 @pytest.mark.skipif(sys.platform == 'win32', reason='Windows cannot send Ctrl-C to one process')
 @pytest.mark.parametrize('how', ['ddp', 'fsdp'])

@@ -1,0 +1,333 @@
+"The engine where no run on a CPU would go: a resume on a GPU, a full memory, masked targets"
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch._inductor.exc import InductorError
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from gpub.core import GpubError, seed_everything
+from gpub.gpt import GPT, GPTConfig
+from gpub.speed import head_loss
+from gpub.train import (
+    IGNORED,
+    Fit,
+    TrainConfig,
+    backward,
+    choose_loss,
+    compiled_loss,
+    evaluate,
+    make_optimizers,
+    optimizer_state,
+    out_of_memory,
+    restore_optimizers,
+    train,
+)
+
+TINY = GPTConfig(vocab=11, ctx=8, width=16, layers=2, heads=2)
+CFG = TrainConfig(steps=1, batch_tokens=64)
+
+
+def tiny():
+    "The same small model each time"
+    seed_everything(0)
+    return GPT(TINY)
+
+
+def batch(rows=8, seed=1):
+    "Ids and targets of random text"
+    g = torch.Generator().manual_seed(seed)
+    return torch.randint(11, (2, rows, 8), generator=g)
+
+
+def gradient(model):
+    "All gradients side by side"
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+class OneDeviceAdam(TorchDispatchMode):
+    "CUDA's fused AdamW refuses a CPU scalar, a fake tensor lets it pass: so ask here"
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func._schema.name.startswith("aten::_fused_adam"):
+            leaves = tree_leaves((args, kwargs))
+            devices = {str(t.device) for t in leaves if isinstance(t, torch.Tensor)}
+            assert devices == {"cuda:0"}, devices
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_restored_optimizer_state_stands_where_its_parameter_stands(optimizer):
+    cfg = TrainConfig(steps=3, optimizer=optimizer)
+    model = tiny()
+    opts = make_optimizers(model, cfg)
+    model.loss(*batch()).backward()
+    for o in opts:
+        o.step()
+    saved = {k: t.clone() for k, t in optimizer_state(model, opts).items()}
+    assert any(k.endswith("|step") for k in saved) and all(
+        t.device.type == "cpu" for t in saved.values()
+    )
+    # CUDA's tensors without CUDA: nothing is computed, every operation still knows its device
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        model = tiny()
+        for m in model.modules():
+            for k, p in [*m._parameters.items()]:
+                if p is not None:
+                    m._parameters[k] = torch.nn.Parameter(torch.empty(p.shape, device="cuda"))
+        opts = make_optimizers(model, cfg)
+        restore_optimizers(model, opts, saved)
+        homes = [(p, t) for o in opts for p, s in o.state.items() for t in s.values()]
+        assert len(homes) == len(saved)
+        for p, t in homes:
+            assert t.device == p.device and p.device.type == "cuda"
+        for p in model.parameters():
+            p.grad = torch.empty_like(p)
+        with OneDeviceAdam():
+            for o in opts:
+                o.step()
+
+
+FULL = [
+    torch.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1.00 GiB free"
+    ),
+    MemoryError(),
+    RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+    RuntimeError("Triton Error [CUDA]: out of memory"),
+    RuntimeError("CUDA driver error: CUDA_ERROR_OUT_OF_MEMORY"),
+    RuntimeError("NCCL error: ncclUnhandledCudaError: Cuda failure 2 'out of memory'"),
+    RuntimeError("MPS backend out of memory (MPS allocated: 17.00 GB)"),
+    RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: you tried"
+    ),
+    RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes."),
+    OSError(12, "Cannot allocate memory"),
+    InductorError(torch.OutOfMemoryError("CUDA out of memory."), None),
+    InductorError(
+        MemoryError(), None
+    ),  # its text says nothing: the reason stands in `inner_exception`
+]
+NOT_FULL = [
+    RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
+    RuntimeError("CUDA error: an illegal memory access was encountered"),
+    RuntimeError("out of resource: shared memory, Required: 147456, Hardware limit: 101376"),
+    InductorError(RuntimeError("No working C++ compiler found"), None),
+    GpubError(
+        "out of memory with one sequence of 8 tokens: use a smaller model"
+    ),  # said already, by us
+    OSError(2, "No such file or directory"),
+]
+
+
+def caused(error):
+    "Another error because of this one, as `raise ... from` makes it"
+    outer = ValueError("the kernel did not come")
+    outer.__cause__ = error
+    return outer
+
+
+@pytest.mark.parametrize("error", FULL, ids=lambda e: f"{type(e).__name__}: {e}"[:60])
+def test_a_full_memory_is_recognised(error):
+    assert out_of_memory(error) and out_of_memory(caused(error))
+
+
+@pytest.mark.parametrize("error", NOT_FULL, ids=lambda e: f"{type(e).__name__}: {e}"[:60])
+def test_what_is_no_full_memory_is_not_taken_for_one(error):
+    assert not out_of_memory(error) and not out_of_memory(caused(error))
+
+
+def test_reasons_that_go_in_a_circle_end():
+    a, b = RuntimeError("a"), RuntimeError("b")
+    a.__cause__, b.__cause__ = b, a
+    assert not out_of_memory(a)
+
+
+@pytest.mark.parametrize("error", FULL, ids=lambda e: f"{type(e).__name__}: {e}"[:60])
+def test_a_step_shrinks_whatever_says_that_memory_is_full(error):
+    model, said = tiny(), []
+    x, y = batch()
+    model.loss(x, y).backward()
+    whole = gradient(model)
+    model.zero_grad()
+
+    def cramped(x, y):
+        if len(x) > 2:
+            raise error
+        return model.loss(x, y)
+
+    fit = Fit(model, CFG, say=said.append)
+    fit.backward(cramped, x, y)
+    assert fit.micro == 2 and len(said) == 2
+    assert torch.allclose(gradient(model), whole, atol=1e-6)
+
+
+def cramped_compiler(monkeypatch, rows):
+    "torch.compile with Dynamo's own wrapping of a compiler that has room for `rows` sequences"
+
+    def backend(graph, inputs):
+        ids = [t for t in inputs if isinstance(t, torch.Tensor) and t.dtype == torch.int64]
+        if max(len(t) for t in ids) > rows:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return graph.forward
+
+    real = torch.compile
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch, "compile", lambda f, **kw: real(f, backend=backend))
+
+
+def test_memory_that_ends_while_compiling_shrinks_the_step_and_stays_compiled(monkeypatch):
+    cramped_compiler(monkeypatch, 2)
+    model, said = tiny(), []
+    cfg = TrainConfig(steps=9, compile="yes")
+    fit = Fit(model, cfg, say=said.append)
+    fn = choose_loss(model, *batch(), cfg, 9, say=said.append, fit=fit)
+    assert fn != model.loss and fit.micro == 2
+    assert [s.split(":")[0] for s in said] == [
+        "out of memory with 8 sequences of 8 tokens at once",
+        "out of memory with 4 sequences of 8 tokens at once",
+    ]
+
+
+def test_a_compiler_without_any_room_ends_the_run_with_what_to_do(monkeypatch):
+    cramped_compiler(monkeypatch, 0)
+    model, said = tiny(), []
+    cfg = TrainConfig(steps=9, compile="yes", micro_batch=1, grad_checkpoint="full")
+    with pytest.raises(GpubError, match="out of memory with one sequence of 8 tokens"):
+        choose_loss(model, *batch(), cfg, 9, say=said.append)
+    assert not said  # not a word about eager mode
+
+
+def test_a_trial_that_runs_out_of_memory_is_no_failure_to_compile():
+    said = []
+
+    def trial(fn):
+        raise RuntimeError("Triton Error [CUDA]: out of memory")
+
+    with pytest.raises(RuntimeError, match="Triton"):
+        compiled_loss(tiny(), trial, said.append)
+    assert not said
+
+
+def masked():
+    "A batch whose rows ask for 8, 1, 0, 3 and then no tokens at all"
+    x, y = batch()
+    for row, asked in enumerate((8, 1, 0, 3, 0, 0, 0, 0)):
+        y[row, asked:] = IGNORED
+    return x, y
+
+
+def means(x, y):
+    "The mean over the targets that count and its gradient, from the definition"
+    model = tiny()
+    nats = torch.nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction="none")
+    loss = nats.sum() / (y != IGNORED).sum()
+    loss.backward()
+    return loss.detach(), gradient(model)
+
+
+@pytest.mark.parametrize("micro", [None, 1, 2, 3, 4, 5, 8])
+def test_masked_targets_count_however_the_batch_is_cut(micro):
+    x, y = masked()
+    loss, grad = means(x, y)
+    model = tiny()
+    got = backward(model.loss, x, y, micro)
+    assert abs(got - loss) < 1e-6 and (gradient(model) - grad).abs().max() < 1e-6
+    first = next(
+        train(
+            tiny(), lambda n, ctx: (x, y), TrainConfig(steps=1, batch_tokens=64, micro_batch=micro)
+        )
+    )
+    assert abs(first.row()["loss"] - float(loss)) < 1e-6
+
+
+@pytest.mark.parametrize("micro", [None, 3])
+def test_a_batch_without_targets_teaches_nothing_and_is_a_number(micro):
+    x, y = batch()
+    model = tiny()
+    got = backward(model.loss, x, torch.full_like(y, IGNORED), micro)
+    assert got == 0 and not gradient(model).any()
+
+
+@pytest.mark.parametrize("micro", [None, 1, 3])
+def test_without_masks_the_bits_are_those_of_shares_of_rows(micro):
+    x, y = batch()
+    model, total = tiny(), 0.0
+    for xs, ys in zip(x.split(micro or 8), y.split(micro or 8)):
+        loss = model.loss(xs, ys) * (len(xs) / len(x))
+        loss.backward()
+        total = total + loss.detach()
+    want = gradient(model)
+    model = tiny()
+    assert torch.equal(backward(model.loss, x, y, micro), total) and torch.equal(
+        gradient(model), want
+    )
+
+
+def test_evaluate_scores_the_targets_that_are_asked_for():
+    model = tiny()
+    ids = batch(rows=10)[0].flatten()[:77]  # nine windows and a short one
+    asked = ids.clone()
+    asked[5:30] = IGNORED  # whole windows without a target among them
+    asked[40::3] = IGNORED
+    nats = [
+        torch.nn.functional.cross_entropy(
+            model(ids[None, a:b])[0], asked[a + 1 : b + 1], reduction="none"
+        )
+        for a, b in ((n, min(n + 8, 76)) for n in range(0, 76, 8))
+    ]
+    want = float(torch.cat(nats).detach().double().sum()) / int((asked[1:] != IGNORED).sum())
+    for rows in (None, 1, 2, 3):
+        assert evaluate(model, ids, 8, rows, targets=asked) == pytest.approx(want, abs=1e-6)
+    assert evaluate(model, ids, 8, targets=ids) == evaluate(model, ids, 8)
+    with pytest.raises(GpubError, match="76 targets are masked"):
+        evaluate(model, ids, 8, targets=torch.full_like(ids, IGNORED))
+    with pytest.raises(GpubError, match="77 ids and 76 targets"):
+        evaluate(model, ids, 8, targets=asked[1:])
+
+
+@pytest.mark.parametrize("head", ["whole", "chunked", "torch"])
+def test_every_head_means_over_the_targets_that_count(head):
+    if head == "torch" and not hasattr(torch.nn.functional, "linear_cross_entropy"):
+        pytest.skip("this torch has no F.linear_cross_entropy")
+    x, y = masked()
+    loss, grad = means(x, y)
+    for micro in (None, 2, 3):
+        model = tiny()
+        got = backward(head_loss(model, head=head, pieces=3), x, y, micro)
+        assert abs(got - loss) < 1e-6 and (gradient(model) - grad).abs().max() < 1e-6
+
+
+def test_optimizers_of_another_model_are_refused():
+    "The norm that clips is that of what the optimizers hold"
+    model = tiny()
+    opts = make_optimizers(tiny(), CFG)
+    with pytest.raises(GpubError, match="optimizers hold"):
+        next(train(model, lambda n, ctx: batch(), CFG, opts))
+
+
+def test_no_step_waits_for_the_device():
+    "Counting targets must not read a number back: on a GPU the host would stop for it"
+    reads = []
+
+    class Reads(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func in (
+                torch.ops.aten._local_scalar_dense.default,
+                torch.ops.aten.is_nonzero.default,
+            ):
+                reads.append(func)
+            return func(*args, **(kwargs or {}))
+
+    x, y = masked()
+    model = tiny()
+    fit = Fit(model, SimpleNamespace(grad_checkpoint="off", micro_batch=3, depths=()))
+    with Reads():
+        fit.backward(model.loss, x, y)
+    assert not reads
