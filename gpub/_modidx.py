@@ -1206,6 +1206,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                             'gpub.tasks.truthful': ('lib/tasks.html#truthful', 'gpub/tasks.py')},
             'gpub.to_gguf': { 'gpub.to_gguf._add_words': ('lib/to_gguf.html#_add_words', 'gpub/to_gguf.py'),
                               'gpub.to_gguf.gguf_tensors': ('lib/to_gguf.html#gguf_tensors', 'gpub/to_gguf.py'),
+                              'gpub.to_gguf.gguf_warning': ('lib/to_gguf.html#gguf_warning', 'gpub/to_gguf.py'),
                               'gpub.to_gguf.neighbours': ('lib/to_gguf.html#neighbours', 'gpub/to_gguf.py'),
                               'gpub.to_gguf.write_gguf': ('lib/to_gguf.html#write_gguf', 'gpub/to_gguf.py')},
             'gpub.tokenizer': { 'gpub.tokenizer.BPETokenizer': ('lib/tokenizer.html#bpetokenizer', 'gpub/tokenizer.py'),

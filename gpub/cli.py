@@ -108,10 +108,15 @@ def sample(run, prompt, tokens, temperature, top_k, top_p, repetition_penalty, s
 @click.argument('run')
 @click.argument('folder')
 @click.option('--step', type=int, help='Which checkpoint.  [default: the newest]')
-@click.option('--gguf', is_flag=True, help='Also model.gguf, for llama.cpp (extra: gpub[gguf]).')
+@click.option('--gguf', is_flag=True,
+              help='Also model.gguf, for llama.cpp (extra: gpub[gguf]). '
+                   'Warns where llama.cpp splits text differently.')
 def export_command(run, folder, step, gguf):
     "Write RUN as a Hugging Face FOLDER: weights, tokenizer, settings and a model card."
-    click.echo(f'written to {export_run(run, folder, step, gguf=gguf)}')
+    def warn(text):
+        click.echo(text, err=True)
+
+    click.echo(f'written to {export_run(run, folder, step, gguf=gguf, say=warn)}')
 
 @cli.command('import')
 @click.argument('folder')

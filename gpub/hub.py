@@ -17,7 +17,7 @@ from .core import GpubError, first_line, read_json, write_atomic
 from .report import read_log
 from .run import load_run
 from .shards import read_manifest
-from .to_gguf import write_gguf
+from .to_gguf import gguf_warning, write_gguf
 from .translate import family, from_config, from_theirs, read_tokenizer, to_config, to_theirs, write_tokenizer
 
 # %% ../nbs/lib/hub.ipynb #128d4efe
@@ -169,7 +169,7 @@ print(tok.decode(model.generate(**tok({prompt!r}, return_tensors="pt"), max_new_
 ## Limits
 
 It continues text and does nothing else: it follows no instructions, knows no facts for certain, and was checked for neither safety nor bias.
-It reads at most {c.ctx} tokens{only}. What the data contained, good and bad, it may repeat.
+It reads at most {c.ctx} tokens{only}. What the data contained, good and bad, it may repeat.{warning}
 '''
 
 _BILL = '{hours:.3g} hours at ${usd_per_hour:.2f} ({price_source}): ${usd:.2f}; {tok_s:,.0f} tokens a second on {machine}.'
@@ -178,6 +178,7 @@ def model_card(
     run,         # a run folder
     model,       # its model
     config:dict, # the content of its config.json
+    warning:str = '', # one more of its limits
 ): # text of README.md
     "The model card of a run: data, loss, bill and limits; raises `GpubError` naming a file of the run whose values make no sense"
     run, c, kind = Path(run), model.cfg, family(model.cfg); bill = 'No bill: the run did not finish, or was not made here.'
@@ -195,7 +196,8 @@ def model_card(
     only = ', and only the characters it was trained on' if config.get('unit') == 'nats/char' else ''
     size = sum(p.numel() for p in model.parameters())
     return _CARD.format(c=c, kind=kind, name=config.get('preset', 'model'), size=size, style=style, kv=kv, prompt=config.get('prompt', ''),
-                        data=data, loss=loss, bill=bill, only=only)
+                        data=data, loss=loss, bill=bill, only=only,
+                        warning=f'\n\nNote: {warning}.' if warning else '')
 
 @contextmanager
 def _reading(path):
@@ -231,11 +233,17 @@ def export_run(
     step=None,   # which checkpoint; default the newest
     limit=LIMIT, # bytes of a weight file
     gguf=False,  # also model.gguf, for llama.cpp
+    say=print,   # told what llama.cpp does differently
 ): # the folder
     "A trained run as a Hugging Face folder with its card; raises `GpubError` when the run holds no model or the folder is not empty"
     model, tok, config = load_run(run, step, 'cpu')
     pictures = [p for p in [Path(run, 'loss.png')] if p.is_file()]
-    return export_model(model, tok, folder, model_card(run, model, config), limit, gguf, pictures)
+    warning = gguf_warning(tok) if gguf else ''
+    card = model_card(run, model, config, warning)
+    export_model(model, tok, folder, card, limit, gguf, pictures)
+    if warning:
+        say(f'warning: {warning}')
+    return Path(folder)
 
 # %% ../nbs/lib/hub.ipynb #bcbbb452
 def push(

@@ -4,16 +4,18 @@ from dataclasses import replace
 from pathlib import Path
 import numpy as np
 import pytest, torch
+from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
+from gpub.cli import cli
 from gpub.core import GpubError
 from gpub.gpt import GPTConfig
 from gpub.hub import INDEX, WEIGHTS, export_model, export_run, import_folder, import_run, model_card, push, read_weights
 from gpub.llama import LlamaConfig, build
 from gpub.plays import plays
 from gpub.run import Run, continue_text, load_run
-from gpub.to_gguf import gguf_tensors, write_gguf
-from gpub.tokenizer import GPT2_PATTERN, SPECIALS, BPETokenizer, CharTokenizer, load_tokenizer
+from gpub.to_gguf import LLAMA3_PATTERN, gguf_tensors, gguf_warning, write_gguf
+from gpub.tokenizer import GPT2_PATTERN, PATTERN, SPECIALS, BPETokenizer, CharTokenizer, load_tokenizer, pieces
 from gpub.train import evaluate
 from gpub.translate import from_config, to_config, to_theirs, to_tokenizer
 
@@ -379,6 +381,48 @@ def test_gguf_reads_back_equal(cfg, tok, tmp_path):
         assert field('llama.attention.head_count_kv') == 2 and field('llama.rope.freq_base') == cfg.rope_base and field('llama.rope.dimension_count') == 8
     if tok is BPE:
         assert len(field('tokenizer.ggml.tokens')) == BPE.vocab and field('tokenizer.ggml.eos_token_id') == BPE.end and len(field('tokenizer.ggml.merges')) == len(BPE.merges)
+
+PATTERNS = [
+    pytest.param(PATTERN, "llama-bpe", True, id="ours"),
+    pytest.param(LLAMA3_PATTERN, "llama-bpe", False, id="llama-3"),
+    pytest.param(GPT2_PATTERN, "gpt-2", False, id="gpt-2"),
+]
+
+@pytest.mark.parametrize("pattern, name, warned", PATTERNS)
+def test_gguf_says_where_llama_cpp_splits_differently(pattern, name, warned, tmp_path):
+    "In the command and in the model card, decided by the pattern; without --gguf there is nothing to warn of"
+    gguf = pytest.importorskip("gguf")
+    tok = BPETokenizer.train([TEXT], vocab=300, pattern=pattern)
+    cfg = replace(LLAMA, vocab=tok.vocab)
+    run = import_run(export_model(loud(cfg), tok, tmp_path / "hf"), tmp_path / "run")
+    said = CliRunner().invoke(cli, ["export", str(run), str(tmp_path / "out"), "--gguf"])
+    assert said.exit_code == 0, said.output
+    assert said.stdout == f"written to {tmp_path / 'out'}\n"
+    card = (tmp_path / "out/README.md").read_text(encoding="utf-8")
+    fields = gguf.GGUFReader(tmp_path / "out/model.gguf").fields
+    assert fields["tokenizer.ggml.pre"].contents() == name
+    warning = gguf_warning(tok)
+    assert bool(warning) == warned and "\n" not in warning
+    assert said.stderr == (f"warning: {warning}\n" if warned else "")
+    for text in (said.stderr, card):
+        assert ("indented text" in text and "llama.cpp" in text) == warned
+    plain = CliRunner().invoke(cli, ["export", str(run), str(tmp_path / "plain")])
+    assert plain.exit_code == 0 and plain.stderr == ""
+    assert "llama.cpp" not in (tmp_path / "plain/README.md").read_text(encoding="utf-8")
+
+def test_the_warning_for_llama_cpp_names_what_differs():
+    "Nothing of prose, all of indented text, until the pattern has the branch for it"
+    code = "def f(x):\n    if x:\n        return 1\n"
+    assert pieces(TEXT) == pieces(TEXT, LLAMA3_PATTERN)
+    assert pieces(code) != pieces(code, LLAMA3_PATTERN)
+    nearer = PATTERN.replace(r"|\s+", r"|\s+(?!\S)|\s+")
+    assert pieces(code, nearer) == pieces(code, LLAMA3_PATTERN)
+    ours, near = (gguf_warning(BPETokenizer.train([TEXT], vocab=300, pattern=p)) for p in (PATTERN, nearer))
+    assert "indented text" in ours and "single quote" in ours and "numbers" not in ours
+    assert "indented text" not in near and "single quote" in near
+    digits = gguf_warning(BPETokenizer.train([TEXT], vocab=300, pattern=LLAMA3_PATTERN.replace("{1,3}", "")))
+    assert "numbers" in digits and "indented text" not in digits
+    assert "no tokenizer" in gguf_warning(CHARS)
 
 def test_gguf_order_is_the_one_of_neighbours():
     "Rotating neighbouring channels of the permuted rows gives the scores of our layout"
