@@ -73,10 +73,12 @@ class Encoded:
     def split(self,
         share # of the documents, for validation
     ):
-        "Decide the validation documents: those whose lot is at or below a limit; the lowest lot if there would be none"
+        "Decide the validation documents: those whose lot is below a limit; the lowest if there would be none, all but the highest if all were"
         lots = (lot(load(p, 'hashes')[0])[d == 0] for p, d in zip(self.parts, self.drop))
-        n, lowest = zip(*((len(x), int(x.min())) for x in lots if len(x))) if self.counts.kept else ((0,), (0,))
-        if share and sum(n) > 1: self.limit = max(int(share*2**64), min(lowest) + 1)
+        found = [(len(x), int(x.min()), int(x.max())) for x in lots if len(x)]
+        n, lowest, highest = zip(*found) if found else ((0,), (0,), (0,))
+        if share and sum(n) > 1:
+            self.limit = min(max(int(share*2**64), min(lowest) + 1), max(highest))
 
     def docs(self,
         i,     # number of the chunk, from 0

@@ -2,7 +2,7 @@
 import errno, json, multiprocessing as mp, os, random, re, shutil, signal, subprocess, sys, time
 from pathlib import Path
 import numpy as np, pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 from gpub.core import GpubError
 from gpub.folder import lock
 from gpub.parts import merge
@@ -298,6 +298,7 @@ def test_the_gate_stops_before_tokenizing(corpus, tokenizer, tmp_path):
 
 @settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=st.lists(st.text(min_size=1, max_size=80), min_size=2, max_size=12, unique=True))
+@example(texts=["0", "¯"])  # both draw a lot below the share of validation
 def test_any_text_comes_back(texts, tokenizer, tmp_path_factory):
     from gpub.cleaning import Rules, clean
     rules = Rules(min_chars=0, max_broken=1, max_symbols=1, max_repeats=1)
