@@ -9,7 +9,7 @@ __all__ = ['NAMED', 'KINDS', 'PACKED', 'BLOCK', 'LINE_LIMIT', 'PIECE', 'ARCHIVE'
            'hub_blocks', 'Chunk', 'read_blocks', 'chunks']
 
 # %% ../nbs/lib/sources.ipynb #71437de3
-import codecs, glob, gzip, http.client, json, os, re, urllib.request, zlib
+import codecs, glob, gzip, http.client, json, os, random, re, urllib.request, zlib
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,11 +23,12 @@ class Hub(Config):
     repo:str               # owner/name
     config:str|None = None # where the dataset has several, all are read without one
     column:str = 'text'    # holds the text; blob_id: the text is fetched by it
+    seed:int|None = None   # its files are read in an order drawn with this; default: as they are listed
 
-NAMED = {'fineweb-edu':     Hub(repo='HuggingFaceFW/fineweb-edu', config='sample-100BT'),
-         'finemath':        Hub(repo='HuggingFaceTB/finemath', config='finemath-4plus'),
-         'python-edu':      Hub(repo='HuggingFaceTB/smollm-corpus', config='python-edu', column='blob_id'),
-         'python-edu-text': Hub(repo='Avelina/python-edu-cleaned')}
+NAMED = {'fineweb-edu':     Hub(repo='HuggingFaceFW/fineweb-edu', config='sample-100BT', seed=0),
+         'finemath':        Hub(repo='HuggingFaceTB/finemath', config='finemath-4plus', seed=0),
+         'python-edu':      Hub(repo='HuggingFaceTB/smollm-corpus', config='python-edu', column='blob_id', seed=0),
+         'python-edu-text': Hub(repo='Avelina/python-edu-cleaned', seed=0)}
 
 @dataclass(frozen=True, kw_only=True)
 class Source(Config):
@@ -312,13 +313,16 @@ def open_hub(
     backoff=None, # `gpub.network.Backoff`; default: `PATIENT`
 ): # an iterable of the `datasets` library, with only the text's column
     "The dataset as a stream, this node's part of it"
-    from datasets import load_dataset
+    from datasets import load_dataset_builder
     from datasets.distributed import split_dataset_by_node
     local = Path(os.environ.get('GPUB_HUB', '/nowhere'))/hub.repo
     where = str(local) if local.is_dir() else hub.repo
 
     def load():
-        return load_dataset(where, hub.config, split='train', streaming=True)
+        builder = load_dataset_builder(where, hub.config)
+        if hub.seed is not None and builder.config.data_files and 'train' in builder.config.data_files:
+            random.Random(hub.seed).shuffle(builder.config.data_files['train'])
+        return builder.as_streaming_dataset(split='train')
 
     try: ds = retrying(load, hub.repo, backoff)
     except Exception as e:

@@ -302,7 +302,7 @@ def test_a_hub_that_is_busy_while_a_dataset_is_opened(tmp_path, monkeypatch, qui
     pq.write_table(pa.table({'text': TEXTS}), data/'train.parquet')
     monkeypatch.setenv('GPUB_HUB', str(tmp_path))
     monkeypatch.setenv('HF_DATASETS_CACHE', str(tmp_path/'cache'))
-    real, answers = datasets.load_dataset, [503, 429]
+    real, answers = datasets.load_dataset_builder, [503, 429]
 
     class Answer(OSError):
         pass
@@ -317,7 +317,7 @@ def test_a_hub_that_is_busy_while_a_dataset_is_opened(tmp_path, monkeypatch, qui
         except Answer:
             raise FileNotFoundError('not cached') from None
 
-    monkeypatch.setattr(datasets, 'load_dataset', busy)
+    monkeypatch.setattr(datasets, 'load_dataset_builder', busy)
     assert texts_of('hf:some/set') == TEXTS and waits == [9, 9]
     answers[:] = [404, 503]
     with pytest.raises(GpubError, match='some/set: cannot be opened'):
@@ -341,3 +341,23 @@ def test_a_named_dataset_may_name_another_config(tmp_path, monkeypatch):
     assert Source.parse('web=nobody@knows').hub is None
     (tmp_path/'fineweb-edu@mine').touch()
     assert Source.parse('web=fineweb-edu@mine').hub is None
+
+
+def test_the_files_of_a_named_dataset_are_read_in_a_drawn_order(tmp_path, monkeypatch):
+    "Each holds a few crawls: in the order of their names, the first tokens would all be old. Interrupted or not, the order is one"
+    data = tmp_path/'hub'/'HuggingFaceTB'/'finemath'/'finemath-4plus'
+    data.mkdir(parents=True)
+    (data.parent/'README.md').write_text('---\nconfigs:\n- config_name: finemath-4plus\n  data_files: finemath-4plus/*\n---\n')
+    for i in range(12):
+        pq.write_table(pa.table({'text': [f'crawl {i}, page {k}' for k in range(600)]}), data/f'train-{i:05d}.parquet')
+    monkeypatch.setenv('GPUB_HUB', str(tmp_path/'hub'))
+    monkeypatch.setenv('HF_DATASETS_CACHE', str(tmp_path/'cache'))
+    blocks = list(hub_blocks(NAMED['finemath']))
+    texts = [t for b, _ in blocks for t, *_ in records(b)]
+    crawls = list(dict.fromkeys(t.partition(',')[0] for t in texts))
+    assert len(texts) == len(set(texts)) == 12*600 and len(crawls) == 12
+    assert crawls != [f'crawl {i}' for i in range(12)]
+    rest = [t for b, _ in hub_blocks(NAMED['finemath'], state=blocks[4][1]) for t, *_ in records(b)]
+    assert rest == texts[5*500:]
+    listed = texts_of('hf:HuggingFaceTB/finemath@finemath-4plus')
+    assert listed == [f'crawl {i}, page {k}' for i in range(12) for k in range(600)]
