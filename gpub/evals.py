@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['DEFAULT', 'calibrate', 'corpus_of', 'training_texts', 'shard_texts', 'contamination', 'in_vocabulary', 'one_task',
-           'held_out', 'bits_by_source', 'by_position', 'words_known', 'milestones', 'programs', 'evaluate_run',
-           'values', 'compare_results', 'result_of', 'eval_command', 'report']
+           'held_out', 'bits_by_source', 'by_position', 'words_known', 'milestones', 'programs', 'model_identity',
+           'evaluate_run', 'values', 'compare_results', 'result_of', 'eval_command', 'report']
 
 # %% ../nbs/season2/03_what_it_learned.ipynb #f0b8f70b
 import json, math
@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 import click
 import numpy as np
-from .checkpoint import latest
+from .checkpoint import which_weights
 from .core import GpubError, first_line, machine, pick_device, read_json, use_threads, write_atomic
 from .corpus import load_corpus
 from .generate import write
@@ -191,6 +191,18 @@ def programs(
     return dict(n=len(ran), passed=sum(r.ok for r in ran), ends=dict(Counter(r.why.split(':')[0] for r in ran).most_common()))
 
 # %% ../nbs/season2/03_what_it_learned.ipynb #ccafd129
+def model_identity(
+    run,       # a run folder
+    step=None, # which checkpoint; default the newest
+    say=print, # told of checkpoints that are damaged
+): # dict: run_id, step, and the SHA-256 of the weights
+    "What results are bound to: only these weights have them"
+    path = Path(run, "config.json")
+    if not path.is_file():
+        raise GpubError(f"{run} is not a run folder: it has no config.json")
+    step, weights = which_weights(run, step, say)
+    return dict(run_id=read_json(path, "model").get("run_id"), step=step, weights=weights)
+
 def evaluate_run(
     run,              # a run folder
     tasks=DEFAULT,    # names from `TASKS`, or humaneval
@@ -208,7 +220,9 @@ def evaluate_run(
     if bad := [t for t in tasks if t not in known]: raise GpubError(f"no task {bad[0]!r}; there are: {', '.join(known)}")
     asked = {t: by_lot(their_items(t, shots), limit) if online else load_items(t, limit, folder, shots=shots) for t in tasks if t in TASKS}
     code = problems(limit, folder) if 'humaneval' in tasks else []
-    model, tok, config = load_run(run, step, device); step = step or int(latest(run).name.removeprefix('step-'))
+    of = model_identity(run, step, say)
+    step = of["step"]
+    model, tok, config = load_run(run, step, device)
     tokens = 1024 if model.tok.weight.device.type == 'cpu' else 8192; lm, corpus = adapter(model, tok, tokens), corpus_of(config)
     words = [i.context for items in asked.values() for i in items] + [p['prompt'] for p in code]
     texts = training_texts(corpus) if corpus else [legible(tok, t)[0] for t in words]
@@ -216,7 +230,8 @@ def evaluate_run(
     say(f"gate passed: {gate['harness']:.4f} nats a token through the harness, {gate['training']:.4f} in training's evaluation, "
         f"on the same {gate['tokens']:,} tokens of {'the validation split' if corpus else 'the questions (the training data is not here)'}")
     count_v = np.bincount(ids, minlength=tok.vocab)
-    result = dict(run=Path(run).name, step=step, parameters=sum(p.numel() for p in model.parameters()), calibration=gate, tasks={})
+    parameters = sum(p.numel() for p in model.parameters())
+    result = dict(run=Path(run).name, **of, parameters=parameters, calibration=gate, tasks={})
     for t, items in asked.items():
         given, files = shots*(TASKS[t].kind == 'choice'), None if online else task_files(TASKS[t], folder)
         r = result['tasks'][t] = one_task(lm, t, items, tok, count_v, contamination(texts, files) if corpus and files else None, given)
@@ -270,19 +285,39 @@ def result_of(
     online=False, # questions from lm-eval
     shots=0,      # solved questions before each
 ): # dict, as from `evaluate_run`
-    "The results in a run's evals.json if they are of the same questions and checkpoint, else new ones; raises `GpubError` when it holds something else"
+    "Stored results of these questions and weights, else new ones; refuses another run's"
     path = Path(file or Path(run, 'evals.json'))
-    step = step or (int(latest(run).name.removeprefix('step-')) if Path(run, 'LATEST').is_file() else None)
     if file: path.parent.mkdir(parents=True, exist_ok=True) # a place that cannot be is said before the work, not after
     if path.is_file():
         r = _stored(path); have = {*r['tasks'], *(['humaneval'] if 'humaneval' in r else [])}
         wanted = dict(limit=limit, shots=shots, questions='lm-eval' if online else 'files')
-        same = r['step'] == step and all(r['settings'].get(k) == v for k, v in wanted.items())
-        if same and set(tasks) <= have: say(f'read from {path}'); return r
+        asked = set(tasks) <= have and all(r['settings'].get(k) == v for k, v in wanted.items())
+        if _same_model(path, r, run, model_identity(run, step, say), say) and asked:
+            say(f'read from {path}')
+            return r
     r = evaluate_run(run, tasks, limit, step, device, folder, check, online=online, shots=shots, say=say)
     write_atomic(path, json.dumps(r, indent=1) + '\n')
     say(f'written to {path}')
     return r
+
+def _same_model(path, stored, run, of, say):
+    "Whether stored results are of these weights; raises `GpubError` for those of another run"
+    if all(stored.get(k) == v for k, v in of.items()):
+        return True
+    here, there = Path(run).name, stored["run"]
+    # results of before, and runs that were imported, have no run_id: their folder's name has to do
+    ids = [d.get("run_id") for d in (stored, of)]
+    another = ids[0] != ids[1] if all(ids) else there != here
+    if another and path.parent.resolve() != Path(run).resolve():
+        raise GpubError(
+            f"{path} holds the results of another run, {there} (run_id {ids[0]}), not of "
+            f"{run} (run_id {ids[1]}): choose another file with --json, or move it away"
+        )
+    say(
+        f"{path} is of other weights (run {there}, step {stored['step']}) than {run} at "
+        f"step {of['step']}: asked anew"
+    )
+    return False
 
 def _stored(path):
     "Results that can be shown and compared; `GpubError` for anything else"

@@ -16,11 +16,21 @@ from .core import GpubError, first_line, read_json, write_atomic
 def differences(
     found:dict,  # the configuration the folder was made with
     wanted:dict, # the one asked for now
+    words=(("this run", "has none"), ("asked", "for none")), # for each: its name, and what it does where it lacks a setting
 ): # lines, empty if they agree
     "What differs between two nested configurations, in words"
-    a, b = _flat(found), _flat(wanted)
-    return [f'{k}: this run {repr(a[k])[:150] if k in a else "has none"}, asked {repr(b[k])[:150] if k in b else "for none"}'
-            for k in a | b if (k in a, a.get(k)) != (k in b, b.get(k))]
+    sides = _flat(found), _flat(wanted)
+
+    def said(side, name, none, key):
+        return f"{name} {repr(side[key])[:150] if key in side else none}"
+
+    lines = []
+    for key in sides[0] | sides[1]:
+        a, b = ((key in side, side.get(key)) for side in sides)
+        if a != b:
+            both = ", ".join(said(side, *how, key) for side, how in zip(sides, words))
+            lines.append(f"{key}: {both}")
+    return lines
 
 # %% ../nbs/lib/folder.ipynb #e470249a
 def _flat(d, prefix=''):
@@ -34,22 +44,52 @@ def append(
     path,     # a .jsonl file, made if it is not there
     row:dict, # whatever JSON holds
 ):
-    "Add one line to a log"
-    with open(path, 'a', encoding='utf-8') as f: f.write(json.dumps(row, ensure_ascii=False) + '\n')
+    "Add one line to a log, whole or not at all; raises OSError, with the rows before it as they were"
+    line = (json.dumps(row, ensure_ascii=False) + "\n").encode()
+    # without a buffer: closing one would write the rest of a line that was cut a second time
+    with open(path, "ab+", buffering=0) as file:
+        end = _end_of_rows(file)
+        if end < file.seek(0, os.SEEK_END):
+            file.truncate(end)
+        try:
+            written = os.write(file.fileno(), line)
+            if written < len(line):
+                why = f"no room for a row: {written} of its {len(line)} bytes were written"
+                raise OSError(errno.ENOSPC, why)
+        except BaseException:
+            file.truncate(end)
+            raise
+
+def _end_of_rows(file):
+    "Where the last whole row of an open log ends: what is behind it, a process left that died while writing"
+    end = file.seek(0, os.SEEK_END)
+    while end:
+        start = max(0, end - 4096)
+        file.seek(start)
+        last = file.read(end - start).rfind(b"\n")
+        if last >= 0:
+            return start + last + 1
+        end = start
+    return 0
 
 def cut_log(
     path,     # a .jsonl file
     step:int, # the checkpoint's
 ):
-    "Drop rows after `step`, and a half-written last one: the resumed run writes them again; raises `GpubError` for damage before it"
-    if not Path(path).exists(): return
-    text, keep = Path(path).read_text(encoding='utf-8', errors='replace'), []
+    "Drop rows after `step`, a half-written last one, the first of two of one step; raises `GpubError` for damage before the last"
+    if not Path(path).exists():
+        return
+    text, keep = Path(path).read_text(encoding='utf-8', errors='replace'), {}
     lines = text.removesuffix('\n').split('\n') # not splitlines: a text may hold U+2028
     for i, line in enumerate(lines, 1):
-        try: keep += [line]*(json.loads(line)['step'] <= step)
+        try:
+            of = json.loads(line)["step"]
+            if of <= step:
+                keep[of] = line
         except (ValueError, TypeError, KeyError):
-            if i < len(lines): raise GpubError(f'{path} line {i} is no row of a log: {line[:60]!r}; delete that line') from None
-    write_atomic(path, ''.join(l + '\n' for l in keep))
+            if i < len(lines):
+                raise GpubError(f'{path} line {i} is no row of a log: {line[:60]!r}; delete that line') from None
+    write_atomic(path, ''.join(line + '\n' for line in keep.values()))
 
 def fixed(
     config:dict, # model, train, data ...
@@ -83,23 +123,35 @@ def open_folder(
 def lock(
     run_dir,   # the run folder, made if it is not there
     say=print, # called with one line on a file system that knows no locks
+    name=None, # of the folder in messages; default: its path
+    instead="choose another folder with --out", # what else to do, for messages
 ):
     "Hold a run folder alone; raises GpubError naming the process that has it"
     path = Path(run_dir, '.lock')
+    name = run_dir if name is None else name
     try: path.parent.mkdir(parents=True, exist_ok=True); file = open(path, 'a+')
-    except OSError as e: raise GpubError(f'cannot write in {run_dir}: {first_line(e)}; choose another folder with --out') from None
+    except OSError as e: raise GpubError(f'cannot write in {name}: {first_line(e)}; {instead}') from None
     with file:
         try: _grab(file)
         except OSError as e:
             if e.errno in (errno.EAGAIN, errno.EACCES, errno.EDEADLK):
                 file.seek(0); owner = file.read().strip() or 'unknown'
-                raise GpubError(f'{run_dir} is in use by process {owner}: wait for it, stop it, '
-                                'or choose another folder with --out') from None
-            say(f'{run_dir} cannot be locked ({first_line(e)}): make sure that nobody else trains there')
+                raise GpubError(f'{name} is in use by process {owner}: wait for it, stop it, or {instead}') from None
+            say(f'{name} cannot be locked ({first_line(e)}): make sure that nobody else works there')
+        if os.name != "nt" and not _is_at(path, file):  # Windows removes no open file
+            # whoever held it removed the file between our opening and our locking it
+            raise GpubError(f"{name} was in use a moment ago: try again, or {instead}")
         file.truncate(0); file.write(str(os.getpid())); file.flush()
         yield
 
 # %% ../nbs/lib/folder.ipynb #b5337abc
+def _is_at(path, file):
+    "Whether the open file is still the one of that name"
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
+
 def _grab(file):
     "Lock `file` or raise OSError at once"
     if os.name == 'nt':

@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from .checkpoint import save_checkpoint
+from .checkpoint import sync_to_disk, save_checkpoint
 from .core import GpubError, first_line, read_json, write_atomic
+from .folder import lock
 from .report import read_log
 from .run import load_run
 from .shards import read_manifest
@@ -77,23 +78,45 @@ def export_model(
     "A folder that `AutoModelForCausalLM` and `AutoTokenizer` open; raises `GpubError` when model and tokenizer do not belong together"
     folder = Path(folder); same_vocab(model.cfg, tok)
     if folder.resolve() == Path.cwd(): raise GpubError(f'{folder} is the folder you are in: export into a new one')
+    _refuse_full(folder)
+    with _writing(folder), _set_aside(folder) as temp:
+        config = to_config(model.cfg, tok)
+        taste = {k: v for k, v in config.items() if k.endswith('token_id')} | dict(do_sample=True, temperature=.8)
+        write_weights(to_theirs(model), temp, limit); write_tokenizer(tok, temp, model.cfg.ctx)
+        for name, content in {'config': config, 'generation_config': taste}.items():
+            write_atomic(temp/f'{name}.json', json.dumps(content, indent=1) + '\n')
+        if card: write_atomic(temp/'README.md', card)
+        for f in files: shutil.copy(f, temp/Path(f).name)
+        if gguf: write_gguf(model, tok, temp/'model.gguf')
+    return folder
+
+def _refuse_full(folder):
+    "Raises `GpubError` unless `folder` is new or empty"
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise GpubError(f'{folder} is there already and not empty: export into a new folder')
-    place = folder.absolute(); temp = place.with_name(f'.{place.name}.tmp'); shutil.rmtree(temp, ignore_errors=True)
-    with _writing(folder):
+
+@contextmanager
+def _set_aside(folder):
+    "A new folder to fill, which becomes `folder` when the block ends: whole and on the disk, or not at all, by one process at a time"
+    place = folder.absolute()
+    aside = place.with_name(f".{place.name}.tmp")
+    with lock(aside, name=folder, instead="choose another folder"):
         try:
-            temp.mkdir(parents=True); config = to_config(model.cfg, tok)
-            taste = {k: v for k, v in config.items() if k.endswith('token_id')} | dict(do_sample=True, temperature=.8)
-            write_weights(to_theirs(model), temp, limit); write_tokenizer(tok, temp, model.cfg.ctx)
-            for name, content in {'config': config, 'generation_config': taste}.items():
-                write_atomic(temp/f'{name}.json', json.dumps(content, indent=1) + '\n')
-            if card: write_atomic(temp/'README.md', card)
-            for f in files: shutil.copy(f, temp/Path(f).name)
-            if gguf: write_gguf(model, tok, temp/'model.gguf')
-            if place.exists(): place.rmdir()
+            _refuse_full(folder)  # another process may have finished while we came here
+            temp = aside / place.name
+            shutil.rmtree(temp, ignore_errors=True)  # of one that was killed
+            temp.mkdir()
+            yield temp
+            for path in temp.iterdir():
+                sync_to_disk(path)
+            sync_to_disk(temp)
+            _refuse_full(folder)  # where there are no locks
+            if place.exists():
+                place.rmdir()
             temp.rename(place)
-        finally: shutil.rmtree(temp, ignore_errors=True)
-    return folder
+            sync_to_disk(place.parent)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
 
 @contextmanager
 def _writing(folder):
@@ -135,6 +158,7 @@ def import_run(
     with _writing(out):
         tok.save(out); save_checkpoint(out, 0, model.state_dict(), {}, dict(imported=str(folder)), milestone=True)
         write_atomic(Path(out, 'config.json'), json.dumps(config, indent=1) + '\n')
+        sync_to_disk(Path(out))
     return Path(out)
 
 # %% ../nbs/lib/hub.ipynb #48052a3c

@@ -73,7 +73,9 @@ class Ledger:
         row = dict(n=self.n, at=round(self.at, 3), start=self.first, step=self.step, usd_per_hour=self.rate)
         row |= {k: round(v, 4) for k, v in self.row.items() if v > 0}
         if abs(jump := now - self.at - elapsed) > 2: row['jump'] = round(jump, 1)
-        if self.path and self.row: append(self.path, row); self.n += 1
+        if self.path and self.row:
+            append(self.path, row)
+            self.n += 1
         self.row, self.began, self.at, self.first = {}, self.turned, now, self.step
 
     def usd(self):
@@ -105,21 +107,48 @@ def _row(path, i, line):
             raise bad(f'has {k} {r.get(k)!r}, a number of at least 0 is needed')
     return r
 
+def _lines(text):
+    "The lines of a ledger, without what a failed write left of the last one"
+    lines = text.split("\n")[:-1]  # what stands behind the last line's end is half a row
+    if not lines:
+        return lines
+    # half a row, and the same one whole behind it: tried again on the same line
+    lines[-1] = lines[-1][max(0, lines[-1].rfind('{"n": ')) :]
+    if len(lines) > 1 and _tried_again(*lines[-2:]):
+        del lines[-2]
+    return lines
+
+def _tried_again(before, last):
+    "Whether two lines are one row, written twice: of one number, beginning at one moment; the second has all seconds of the first"
+    try:
+        rows = [json.loads(line) for line in (before, last)]
+        a, b = ((row["n"], row["at"], row["start"]) for row in rows)
+    except (ValueError, TypeError, KeyError):
+        return False
+    return a == b
+
+def _text(path):
+    "The file as it is, odd bytes too"
+    if not path.is_file():
+        return ""
+    return path.read_bytes().decode("utf-8", errors="surrogateescape")
+
 def read_ledger(
     run_dir # a run folder
 ): # its rows; [] when there is no ledger
-    "The rows of `ledger.jsonl`, without a last line that was cut short; raises `GpubError` for any other damage"
+    "The rows of `ledger.jsonl`, without a last one that was cut short or written twice; raises `GpubError` for any other damage"
     path = Path(run_dir, 'ledger.jsonl')
-    if not path.is_file(): return []
-    lines = path.read_text(encoding='utf-8', errors='replace').split('\n')
-    return [_row(path, i, line) for i, line in enumerate(lines[:-1])] # what stands behind the last line's end is half a row
+    return [_row(path, i, line) for i, line in enumerate(_lines(_text(path)))]
 
 def mend(
     run_dir # a run folder
 ): # its rows
-    "`read_ledger`, and half a last row removed from the file, so that the next one begins on a line of its own"
+    "`read_ledger`, and what it leaves out removed from the file, so that the next row begins on a line of its own"
     rows, path = read_ledger(run_dir), Path(run_dir, 'ledger.jsonl')
-    if path.is_file() and (data := path.read_bytes()) and not data.endswith(b'\n'): write_atomic(path, data[:data.rfind(b'\n') + 1])
+    text = _text(path)
+    whole = "".join(line + "\n" for line in _lines(text))
+    if whole != text:
+        write_atomic(path, whole)
     return rows
 
 # %% ../nbs/lib/ledger.ipynb #29edf9d3

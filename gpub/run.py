@@ -19,7 +19,7 @@ from .checkpoint import Saver, latest, load_checkpoint, mirror_run, restore_from
 from .core import (GpubError, cpu_has_bf16, first_line, machine, pick_device, pick_precision, read_json, runs_dir, seed_everything,
                        use_threads, write_atomic)
 from .corpus import load_corpus, pick_prompt, references
-from .folder import Interrupted, Progress, append, clock, cut_log, disk_errors, lock, open_folder, stop_flag
+from .folder import Interrupted, Progress, append, clock, cut_log, differences, disk_errors, lock, open_folder, stop_flag
 from .generate import write
 from .gpt import GPT, attend, sample, sdpa
 from .ledger import Ledger
@@ -365,7 +365,9 @@ class Run:
         else: self._cut()
         if self.world.main:
             self.corpus.tok.save(self.out)
-            for f in ('log.jsonl', 'samples.jsonl'): cut_log(self.out/f, self.step)
+            done = self.step if self.step else -1  # the sample of step 0 is drawn again too
+            for f in ('log.jsonl', 'samples.jsonl'):
+                cut_log(self.out/f, done)
 
     def _mirrored(self):
         "The finished run, report and all, in the second place too"
@@ -507,7 +509,10 @@ class Run:
         "A checkpoint, if this step has none yet; raises `Diverged` for a broken one and `GpubError` when it cannot be written"
         self._read(s)
         with self._aside('save'):
-            if self.saved != s.n: self._save(s)
+            if self.saved != s.n:
+                self.ledger.step = s.n
+                self.ledger.flush()  # before the checkpoint, which may be there before this returns
+                self._save(s)
             if wait: self.world.first(lambda: self.saver.wait())
         self.ledger.step = self.saved = s.n; self.ledger.flush()
 
@@ -543,6 +548,33 @@ class Run:
         return sees_future(loss, nats/chars, ideal_error(text))
 
 # %% ../nbs/lib/run.ipynb #1d0d25ea
+_SEALED = "preset", "model", "data", "run_id"
+
+def _comparable(config):
+    "What of a run's configuration never changes: the schedule may on the way, and data may be moved"
+    kept = {k: config[k] for k in _SEALED if k in config}
+    if isinstance(kept.get("data"), dict):
+        kept["data"] = {k: v for k, v in kept["data"].items() if k != "source"}
+    return kept
+
+def _check_config(run, config, checkpoint):
+    "Raises `GpubError` when config.json is not what the run had when it saved this checkpoint"
+    state = checkpoint.state
+    if not isinstance(state.get("config"), dict):
+        return  # checkpoints of before hold no copy
+    if not isinstance(config, dict) or "model" not in config:
+        return  # building the model says so
+    sealed = _comparable({k: state[k] for k in ("run_id",) if k in state} | state["config"])
+    found = {k: v for k, v in _comparable(config).items() if k in sealed}
+    words = ("config.json", "has none"), (checkpoint.path.name, "has none")
+    changed = differences(found, sealed, words)
+    if changed:
+        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+        raise GpubError(
+            f"{run}: config.json does not describe the model in {checkpoint.path} "
+            f"({'; '.join(changed[:3])}{more}); restore it"
+        )
+
 def load_run(
     run,       # a run folder
     step=None, # which checkpoint; default the newest
@@ -552,6 +584,7 @@ def load_run(
     if not Path(run, 'config.json').is_file():
         raise GpubError(f'{run} is not a run folder: it has no config.json; train one with gpub train shakespeare')
     config = read_json(Path(run, 'config.json')); c, tok = load_checkpoint(run, step, optimizer=False), load_tokenizer(run)
+    _check_config(run, config, c)
     try: model, wanted = build(config['model']), config['data']['tokenizer']; model.load_state_dict(c.model)
     except (AttributeError, KeyError, TypeError, RuntimeError) as e:
         raise GpubError(f'{run}: config.json does not describe the model in {c.path} ({first_line(e)}); restore it') from None

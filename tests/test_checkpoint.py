@@ -72,7 +72,7 @@ def test_kill_9_during_save_never_loses_a_checkpoint(tmp_path):
     assert not list((tmp_path/'checkpoints').glob('.*')), 'the next save cleans up'
 
 @posix
-@pytest.mark.parametrize('name', ['_fsync', 'save_file', 'sha256', '_replace', 'write_atomic', '_rotate'])
+@pytest.mark.parametrize('name', ['sync_to_disk', 'save_file', 'sha256', '_replace', 'write_atomic', '_rotate'])
 @pytest.mark.parametrize('nth', [1, 2])
 def test_death_at_every_boundary(tmp_path, monkeypatch, name, nth):
     "The process ends, with no chance to clean up, at the n-th call of each part of a save"
@@ -185,7 +185,7 @@ def test_disk_full_is_seen_before_writing(tmp_path, monkeypatch):
     assert '1.7 MB' in line and '0.1 MB are free' in line, line # 100,000 x (4 + 8 + 4) bytes and change
     assert snapshot(tmp_path) == before
 
-@pytest.mark.parametrize('where', ['save_file', '_fsync', 'sha256', '_replace'])
+@pytest.mark.parametrize('where', ['save_file', 'sync_to_disk', 'sha256', '_replace'])
 def test_disk_full_while_writing(tmp_path, monkeypatch, where):
     save(tmp_path, 1); before = snapshot(tmp_path)
     def full(*a): raise OSError(28, 'No space left on device')
@@ -284,7 +284,7 @@ def test_save_returns_while_the_disk_is_busy(tmp_path, monkeypatch):
         assert events[:3] == ['training goes on', 'written', 'written'] and latest(tmp_path).name == 'step-00000001'
     assert check_whole(tmp_path) == 2 and (tmp_path/'LATEST').read_text() == 'step-00000002\n'
 
-@pytest.mark.parametrize('where', ['save_file', '_fsync', 'sha256', '_replace', 'write_atomic', '_rotate'])
+@pytest.mark.parametrize('where', ['save_file', 'sync_to_disk', 'sha256', '_replace', 'write_atomic', '_rotate'])
 @pytest.mark.parametrize('how', ['save', 'wait', 'exit'])
 def test_a_failure_in_the_thread_is_raised_once(tmp_path, monkeypatch, where, how):
     save(tmp_path, 1)

@@ -223,6 +223,52 @@ def test_results_damaged_by_hand(run, files, tmp_path, keys, value):
     with pytest.raises(GpubError, match='r.json is damaged .*restore it, or move it away') as e: call(*words)
     assert '\n' not in str(e.value)
 
+def another_run(folder, seed, text):
+    "A run of its own in that folder"
+    settings = dict(steps=4, width=16, layers=1, compile="no", seed=seed)
+    run = Run("shakespeare-short", folder, text, settings, "cpu", save_every=2, say=lambda s: None)
+    with open(os.devnull, "w") as run.progress.out:
+        return run.go()
+
+def test_results_are_those_of_one_run_and_one_checkpoint(text, files, tmp_path):
+    "The scores of A are never shown as those of B, nor those of step 2 as those of step 4"
+    a, b = (another_run(tmp_path / name / "run", seed, text) for seed, name in enumerate("ab"))
+    file = tmp_path / "r.json"
+    words = ["--tasks", "lambada", "--limit", 5, "--data", files, "--check", 0]
+    call(a, *words, "--json", file)
+    before = file.read_text()
+    assert "read from" in call(a, *words, "--json", file)
+    with pytest.raises(GpubError, match="r.json holds the results of another run, run ") as e:
+        call(b, *words, "--json", file)
+    ids = [json.loads((run / "config.json").read_text())["run_id"] for run in (a, b)]
+    assert all(i in str(e.value) for i in ids) and "\n" not in str(e.value)
+    assert file.read_text() == before
+    stored = json.loads(before)
+    assert stored["run_id"] == ids[0] and stored["step"] == 4 and len(stored["weights"]) == 64
+    # another checkpoint of the same run, and the same step with other weights
+    said = call(a, *words, "--json", file, "--step", 2)
+    assert "is of other weights (run run, step 4)" in said and "at step 2" in said
+    assert json.loads(file.read_text())["step"] == 2
+    file.write_text(json.dumps(stored | dict(weights="0" * 64)))
+    assert "read from" not in call(a, *words, "--json", file)
+    assert json.loads(file.read_text())["weights"] == stored["weights"]
+    # results in the folder itself that came with a copy are asked anew, not refused
+    (b / "evals.json").write_text(before)
+    assert "asked anew" in call(b, *words)
+    assert json.loads((b / "evals.json").read_text())["run_id"] == ids[1]
+
+def test_results_of_before_are_bound_to_nothing(run, files, tmp_path):
+    "They do not say of which weights they are: another name is refused, the same one asked anew"
+    file = tmp_path / "r.json"
+    words = [run, "--tasks", "lambada", "--limit", 5, "--data", files, "--check", 0, "--json", file]
+    call(*words)
+    old = {k: v for k, v in json.loads(file.read_text()).items() if k not in ("run_id", "weights")}
+    file.write_text(json.dumps(old))
+    assert "asked anew" in call(*words)
+    file.write_text(json.dumps(old | dict(run="other")))
+    with pytest.raises(GpubError, match="results of another run, other "):
+        call(*words)
+
 def test_no_run(tmp_path, files):
     with pytest.raises(GpubError, match='not a run folder'): call(tmp_path, '--tasks', 'arc_easy', '--data', files)
     with pytest.raises(GpubError, match='not a run folder'): call(tmp_path/'nowhere', '--tasks', 'arc_easy', '--data', files)

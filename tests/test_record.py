@@ -1,0 +1,497 @@
+"""What a run writes down survives full disks, kills and power cuts, and is read only where it belongs."""
+
+import errno
+import json
+import os
+import shutil
+import stat
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+import gpub.folder as folder_module
+import gpub.hub as hub
+from gpub.checkpoint import Saver, load_checkpoint, mirror_run, save_checkpoint
+from gpub.core import GpubError
+from gpub.folder import append, cut_log
+from gpub.gpt import GPT, GPTConfig
+from gpub.hub import export_model, export_run
+from gpub.ledger import Ledger, account, read_ledger
+from gpub.llama import LlamaConfig, build
+from gpub.run import Run, load_run
+from gpub.tokenizer import CharTokenizer
+
+SETTINGS = dict(
+    steps=6, width=16, layers=1, heads=2, ctx=32, batch_tokens=256, precision="fp32", compile="no"
+)
+# what the run writes, in the order of its steps
+RECORD = ("log.jsonl", "samples.jsonl", "ledger.jsonl")
+LETTERS = CharTokenizer.from_text("abcdefgh")
+
+
+def quiet(text):
+    "Nobody is told"
+
+
+def start_run(text, out, **how):
+    "A small run that is not begun yet"
+    settings = dict(stages=((0.0, 32),), depths=((0.0, 1),)) | SETTINGS
+    run = Run("shakespeare", out, text, settings, "cpu", save_every=3, say=quiet, **how)
+    run.progress.out = open(os.devnull, "w")
+    return run
+
+
+@pytest.fixture(scope="module")
+def finished(text, tmp_path_factory):
+    "A run that nobody disturbed"
+    return start_run(text, tmp_path_factory.mktemp("finished") / "run").go()
+
+
+@pytest.fixture
+def copied(finished, tmp_path):
+    "A copy of it to spoil"
+    shutil.copytree(finished, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def rows(path):
+    "Its rows"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+class FullDisk:
+    "The n-th `os.write` in `gpub.folder` fails as on a full disk, after a few bytes were written"
+
+    def __init__(self, monkeypatch, nth, room):
+        self.nth, self.room, self.calls, self.write = nth, room, 0, os.write
+        monkeypatch.setattr(folder_module.os, "write", self)
+
+    def __call__(self, fd, data):
+        self.calls += 1
+        if self.calls != self.nth:
+            return self.write(fd, data)
+        if self.room:
+            return self.write(fd, data[: self.room])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+posix = pytest.mark.skipif(
+    sys.platform == "win32", reason="Windows has no limit for the size of a file"
+)
+
+
+class SmallDisk:
+    "The kernel itself cuts the n-th row that is appended after a few bytes; then there is room again"
+
+    def __init__(self, monkeypatch, nth, room):
+        self.nth, self.room, self.calls = nth, room, 0
+        for module in ("gpub.ledger", "gpub.run"):
+            monkeypatch.setattr(f"{module}.append", self)
+
+    def __call__(self, path, row):
+        import resource
+
+        self.calls += 1
+        if self.calls != self.nth:
+            return append(path, row)
+        size = Path(path).stat().st_size if Path(path).exists() else 0
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + self.room, hard))
+        try:
+            append(path, row)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+# one append
+
+
+@pytest.mark.parametrize("room", [0, 1, 9, 17])
+def test_a_row_is_written_whole_or_not_at_all(tmp_path, monkeypatch, room):
+    path = tmp_path / "log.jsonl"
+    append(path, dict(step=1, text="é"))
+    before = path.read_bytes()
+    FullDisk(monkeypatch, 1, room)
+    with pytest.raises(OSError) as e:
+        append(path, dict(step=2, text="é"))
+    assert e.value.errno == errno.ENOSPC
+    assert path.read_bytes() == before
+    append(path, dict(step=2, text="é"))
+    assert [row["step"] for row in rows(path)] == [1, 2]
+
+
+@posix
+def test_a_row_that_the_system_cuts(tmp_path, monkeypatch):
+    path = tmp_path / "log.jsonl"
+    append(path, dict(step=1))
+    before = path.read_bytes()
+    with pytest.raises(OSError):
+        SmallDisk(monkeypatch, 1, 5)(path, dict(step=2))
+    assert path.read_bytes() == before
+    append(path, dict(step=2))
+    assert [row["step"] for row in rows(path)] == [1, 2]
+
+
+@pytest.mark.parametrize("half", ["{", '{"step": 2, "te', '{"step": 2}', "\0" * 9000])
+def test_half_a_row_of_a_dead_process_goes(tmp_path, half):
+    path = tmp_path / "phases.jsonl"
+    append(path, dict(step=1))
+    with open(path, "a") as file:
+        file.write(half)
+    append(path, dict(step=3))
+    assert [row["step"] for row in rows(path)] == [1, 3]
+
+
+def test_half_a_first_row_goes_too(tmp_path):
+    path = tmp_path / "phases.jsonl"
+    path.write_text('{"wo')
+    append(path, dict(step=3))
+    assert rows(path) == [dict(step=3)]
+
+
+def test_a_row_that_is_there_twice(tmp_path):
+    path = tmp_path / "samples.jsonl"
+    for step in (0, 0, 5, 5, 9):
+        append(path, dict(step=step))
+    cut_log(path, 5)
+    assert [row["step"] for row in rows(path)] == [0, 5]
+
+
+# the ledger
+
+
+def book(folder, now, steps):
+    "A process that pays a second for each step and writes a row for it"
+    hands = dict(wall=lambda: 1.7e9 + now[0], steady=lambda: now[0])
+    with Ledger(folder, 3600.0, **hands) as ledger:
+        ledger.turn("train")
+        for step in range(1, steps + 1):
+            now[0] += 1
+            ledger.step = step
+            ledger.flush()
+
+
+@posix
+@pytest.mark.parametrize("nth", [1, 2, 3, 4])
+@pytest.mark.parametrize("room", [1, 11, 60])
+def test_a_disk_that_was_full_for_a_moment(tmp_path, monkeypatch, nth, room):
+    "The row that could not be written comes once, with all its seconds, and the next process goes on"
+    now = [0.0]
+    SmallDisk(monkeypatch, nth, room)
+    with pytest.raises(OSError):
+        book(tmp_path, now, 3)
+    paid = sum(span.seconds for span in account(read_ledger(tmp_path)))
+    assert paid == now[0]
+    book(tmp_path, now, 3)
+    assert sum(span.seconds for span in account(read_ledger(tmp_path))) == now[0]
+    assert [row["n"] for row in read_ledger(tmp_path)] == [*range(len(read_ledger(tmp_path)))]
+
+
+@pytest.mark.parametrize("half", ["", '{"n"', '{"n": 3, "at": 17', '{"n": 3, "at": 1.7, "start": 1'])
+def test_a_last_row_that_was_tried_again(tmp_path, half):
+    "As a ledger was left before: the row once cut or once whole, and once more behind it"
+    now = [0.0]
+    book(tmp_path, now, 3)
+    path = tmp_path / "ledger.jsonl"
+    *before, last = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*before, half or last, last]))
+    assert sum(span.seconds for span in account(read_ledger(tmp_path))) == 3
+    book(tmp_path, now, 1)
+    assert path.read_text().startswith("".join([*before, last]))
+    assert [row["n"] for row in rows(path)] == [*range(8)]
+
+
+@posix
+def test_a_run_goes_on_after_a_cut_write(text, finished, tmp_path, monkeypatch):
+    "Whichever row a full disk cuts, in whichever file: the same command goes on to the same end"
+    for nth in (1, 2, 3, 5, 8):
+        out = tmp_path / f"run-{nth}"
+        with monkeypatch.context() as patch:
+            SmallDisk(patch, nth, 7)
+            with pytest.raises((GpubError, OSError), match="the disk is full"):
+                start_run(text, out).go()
+        start_run(text, out).go()
+        assert (out / "samples.jsonl").read_text() == (finished / "samples.jsonl").read_text()
+        assert [r["loss"] for r in rows(out / "log.jsonl")] == [
+            r["loss"] for r in rows(finished / "log.jsonl")
+        ]
+        a, b = load_checkpoint(out).model, load_checkpoint(finished).model
+        assert all(torch.equal(a[name], b[name]) for name in b)
+
+
+# a kill before the first checkpoint
+
+
+def test_the_first_sample_is_there_once(text, finished, tmp_path):
+    "A process that dies before anything was saved has drawn the sample of step 0, and so does the next"
+    steps = start_run(text, tmp_path / "run").steps()
+    next(steps)
+    shutil.copytree(tmp_path / "run", tmp_path / "killed")  # as a kill would leave it
+    steps.close()
+    assert rows(tmp_path / "killed" / "samples.jsonl")[0]["step"] == 0
+    assert not (tmp_path / "killed" / "LATEST").exists()
+    start_run(text, tmp_path / "killed").go()
+    again = (tmp_path / "killed" / "samples.jsonl").read_text()
+    assert again == (finished / "samples.jsonl").read_text()
+
+
+# a power cut
+
+
+class Power:
+    "Remembers what was forced to the disk; `cut` is what a folder would hold without the rest"
+
+    def __init__(self, monkeypatch):
+        self.files, self.folders, self.sync = {}, {}, os.fsync
+        monkeypatch.setattr(os, "fsync", self)
+
+    def __call__(self, fd):
+        self.sync(fd)
+        info = os.fstat(fd)
+        key = info.st_dev, info.st_ino
+        if stat.S_ISDIR(info.st_mode):
+            self.folders[key] = {entry.name: self.key(entry.path) for entry in os.scandir(fd_path(fd))}
+        else:
+            self.files[key] = os.pread(fd, info.st_size, 0)
+
+    @staticmethod
+    def key(path):
+        info = os.stat(path, follow_symlinks=False)
+        return info.st_dev, info.st_ino
+
+    def cut(self, folder):
+        "Name -> content; an empty one where the name was kept and nothing else"
+        names = self.folders.get(self.key(folder), {})
+        return {name: self.files.get(key, b"") for name, key in names.items()}
+
+
+def fd_path(fd):
+    "The folder that is open there"
+    return os.readlink(f"/proc/self/fd/{fd}")
+
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc which folder is synced")
+
+
+@linux
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_no_power_cut_leaves_a_checkpoint_ahead_of_its_log(text, tmp_path, monkeypatch, mirrored):
+    power, left = Power(monkeypatch), []
+    out = tmp_path / ("drive" if mirrored else "run")
+    rename = Path.rename
+
+    def renamed(path, to):
+        "The moment from which on a checkpoint may be there"
+        if path.parent == out / "checkpoints" and Path(to).name.startswith("step-"):
+            left.append((int(Path(to).name.removeprefix("step-")), power.cut(out)))
+        return rename(path, to)
+
+    monkeypatch.setattr(Path, "rename", renamed)
+    start_run(text, tmp_path / "run", mirror=tmp_path / "drive").go()
+    assert {step for step, _ in left} == {3, 6} or mirrored and left
+    for step, found in left:
+        assert {*RECORD, "config.json", "tokenizer.json"} <= found.keys()
+        there = {
+            name: [json.loads(line)["step"] for line in found[name].decode().splitlines()]
+            for name in RECORD
+        }
+        # not every step is logged: what has to be there is what the whole run has up to here
+        for name in ("log.jsonl", "samples.jsonl"):
+            wanted = [row["step"] for row in rows(out / name) if row["step"] <= step]
+            assert wanted and there[name][: len(wanted)] == wanted, (name, step)
+        assert step in there["ledger.jsonl"]
+        assert json.loads(found["config.json"])
+
+
+def test_a_save_begins_when_its_steps_are_in_the_ledger(text, tmp_path, monkeypatch):
+    "The checkpoint is written behind the training's back: what is paid for it has to be there before"
+    save, seen = Saver.save, []
+
+    def watched(self, step, *args, **how):
+        paid = [row["step"] for row in rows(tmp_path / "run" / "ledger.jsonl")]
+        seen.append((step, max(paid)))
+        return save(self, step, *args, **how)
+
+    monkeypatch.setattr(Saver, "save", watched)
+    start_run(text, tmp_path / "run").go()
+    assert seen == [(3, 3), (6, 6)]
+
+
+@linux
+def test_no_power_cut_empties_an_export(finished, tmp_path, monkeypatch):
+    power = Power(monkeypatch)
+    folder = export_run(finished, tmp_path / "hf")
+    there = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert "model.safetensors" in there and "loss.png" in there
+    assert power.cut(folder) == there
+    assert power.cut(tmp_path).keys() >= {"hf"}
+
+
+def test_a_mirror_is_never_ahead_of_its_log(tmp_path, monkeypatch):
+    "A checkpoint that is finished while the mirror copies the logs waits for the next copy"
+    run, mirror = tmp_path / "run", tmp_path / "mirror"
+    (run / "checkpoints").mkdir(parents=True)
+
+    def step(n):
+        append(run / "log.jsonl", dict(step=n))
+        save_checkpoint(run, n, {"w": torch.ones(3)}, {}, {})
+
+    step(1)
+    import gpub.checkpoint as checkpoint
+
+    copy = checkpoint._copy_small
+
+    def slow(source, to):
+        copy(source, to)
+        step(2)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "_copy_small", slow)
+        mirror_run(run, mirror)
+    newest = load_checkpoint(mirror).step
+    assert max(row["step"] for row in rows(mirror / "log.jsonl")) >= newest
+
+
+# the sealed copy of config.json
+
+
+def edit(run, part, **changes):
+    "Change settings in config.json by hand"
+    path = run / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config[part] |= changes
+    path.write_text(json.dumps(config), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "part, name, value, then",
+    [
+        ("model", "layers", 2, 1),
+        ("model", "heads", 4, 2),
+        ("model", "init_std", 0.5, 0.02),
+        ("model", "ctx", 31, 32),
+        ("data", "val", 1, None),
+    ],
+)
+def test_a_config_edited_by_hand(copied, part, name, value, then):
+    was = json.loads((copied / "config.json").read_text())[part][name]
+    assert then in (None, was)
+    edit(copied, part, **{name: value})
+    with pytest.raises(GpubError) as e:
+        load_run(copied, device="cpu")
+    said = str(e.value)
+    assert f"{part}.{name}: config.json {value!r}, step-00000006 {was!r}" in said
+    assert "restore it" in said and "\n" not in said
+
+
+def test_another_rotation_gives_other_logits_and_is_refused(tmp_path):
+    "Nothing in the weights shows which base their positions were turned with"
+    cfg = LlamaConfig(vocab=8, ctx=16, width=16, layers=1, heads=2, kv_heads=1, ffn=32)
+    config = dict(model=cfg.to_dict(), data=dict(tokenizer=LETTERS.fingerprint))
+    state = dict(config=config, run_id="a1")
+    LETTERS.save(tmp_path)
+    save_checkpoint(tmp_path, 1, build(cfg).state_dict(), {}, state)
+    written = config | dict(run_id="a1")
+    (tmp_path / "config.json").write_text(json.dumps(written))
+    ids = torch.arange(8)[None]
+    before = load_run(tmp_path, device="cpu")[0](ids)
+    edit(tmp_path, "model", rope_base=20_000.0)
+    with pytest.raises(GpubError, match=r"model.rope_base: config.json 20000.0, step-00000001 "):
+        load_run(tmp_path, device="cpu")
+    other = json.loads((tmp_path / "config.json").read_text())["model"]
+    theirs = build(other)
+    theirs.load_state_dict(load_checkpoint(tmp_path).model)
+    assert not torch.equal(theirs(ids), before)
+    (tmp_path / "config.json").write_text(json.dumps(written | dict(run_id="b2")))
+    with pytest.raises(GpubError, match="run_id: config.json 'b2', step-00000001 'a1'"):
+        load_run(tmp_path, device="cpu")
+
+
+def test_what_may_be_another_is_read(copied):
+    "Data that was moved, a schedule that changed on the way, words about the run"
+    edit(copied, "data", source="moved.txt")
+    edit(copied, "train", log_every=7, muon_lr=0.5)
+    path = copied / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | dict(note="mine", prompt="To")))
+    assert load_run(copied, device="cpu")[2]["prompt"] == "To"
+
+
+def test_a_checkpoint_without_the_copy_is_read(tmp_path):
+    cfg = GPTConfig(vocab=8, ctx=16, width=16, layers=1, heads=2)
+    LETTERS.save(tmp_path)
+    save_checkpoint(tmp_path, 1, GPT(cfg).state_dict(), {}, {})
+    config = dict(model=cfg.to_dict(), data=dict(tokenizer=LETTERS.fingerprint))
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert load_run(tmp_path, device="cpu")[0].cfg == cfg
+
+
+# two exports at once
+
+
+def small_model(seed):
+    "Another model for each seed"
+    torch.manual_seed(seed)
+    return GPT(GPTConfig(vocab=8, ctx=16, width=16, layers=1, heads=2)).eval()
+
+
+def test_two_exports_at_once(tmp_path, monkeypatch):
+    "While one is writing, a second into the same folder is told so; the first is whole"
+    said, write = [], hub.write_weights
+
+    def second():
+        try:
+            export_model(small_model(2), LETTERS, tmp_path / "hf")
+        except GpubError as e:
+            said.append(str(e))
+
+    def slowly(*args):
+        names = write(*args)
+        monkeypatch.setattr(hub, "write_weights", write)
+        other = threading.Thread(target=second)
+        other.start()
+        other.join()
+        return names
+
+    monkeypatch.setattr(hub, "write_weights", slowly)
+    export_model(small_model(1), LETTERS, tmp_path / "hf")
+    assert len(said) == 1 and f"process {os.getpid()}" in said[0] and "\n" not in said[0]
+    assert str(tmp_path / "hf") in said[0] and ".tmp" not in said[0] and "--out" not in said[0]
+    model, _ = hub.import_folder(tmp_path / "hf")
+    assert torch.equal(model.tok.weight, small_model(1).tok.weight)
+    alone = export_model(small_model(1), LETTERS, tmp_path / "alone")
+    assert {p.name for p in alone.iterdir()} == {p.name for p in (tmp_path / "hf").iterdir()}
+    assert {p.name for p in tmp_path.iterdir()} == {"hf", "alone"}
+
+
+def test_an_export_after_one_that_was_killed(tmp_path):
+    "What it left is no obstacle and gets into no folder"
+    for name in (".hf.tmp", ".hf.tmp/hf"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "old.safetensors").write_text("half")
+    export_model(small_model(1), LETTERS, tmp_path / "hf")
+    assert [p.name for p in tmp_path.iterdir()] == ["hf"]
+    assert not (tmp_path / "hf" / "old.safetensors").exists()
+
+
+def test_an_export_that_came_second(tmp_path, monkeypatch):
+    "Where the file system knows no locks, the rename decides: one folder, whole, and one line"
+
+    def unsupported(file):
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(folder_module, "_grab", unsupported)
+    write = hub.write_weights
+
+    def slowly(tensors, folder, limit):
+        names = write(tensors, folder, limit)
+        (tmp_path / "hf").mkdir()
+        (tmp_path / "hf" / "theirs").write_text("x")
+        return names
+
+    monkeypatch.setattr(hub, "write_weights", slowly)
+    with pytest.raises(GpubError, match="there already and not empty"):
+        export_model(small_model(1), LETTERS, tmp_path / "hf")
+    assert [p.name for p in (tmp_path / "hf").iterdir()] == ["theirs"]
