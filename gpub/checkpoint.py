@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FORMAT', 'MODEL', 'OPTIMIZER', 'RECORD', 'untie', 'sync_to_disk', 'checkpoints', 'Damaged', 'verify',
            'save_checkpoint', 'Checkpoint', 'latest', 'load_checkpoint', 'which_weights', 'Saver', 'mirror_run',
-           'restore_from_mirror', 'Mirror']
+           'restore_from_mirror', 'Mirror', 'newest_until', 'go_back']
 
 # %% ../nbs/lib/checkpoint.ipynb #e6c03e00
 import json, os, re, shutil
@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from .core import GpubError, first_line, read_json, sha256, write_atomic
-from .folder import differences
+from .folder import SCHEDULE, differences, fixed
 
 # %% ../nbs/lib/checkpoint.ipynb #be9a08bb
 FORMAT = 1
@@ -376,9 +376,14 @@ def _same_run(run_dir, mirror):
     there = mirror.resolve()
     if run_dir.resolve() in (there, *there.parents): raise GpubError(f'the mirror {mirror} is inside the run folder: choose another disk')
     if not (a.exists() and b.exists()): return
-    if diff := differences(*(c if isinstance(c := read_json(p), dict) else {'config.json': c} for p in (a, b))):
+    if diff := differences(*(_comparable(read_json(p)) for p in (a, b))):
         more = f' and {len(diff) - 3} more' if len(diff) > 3 else ''
         raise GpubError(f'the mirror {mirror} holds another run: {"; ".join(diff[:3])}{more}. Choose another folder for it')
+
+def _comparable(config):
+    "What two copies of a run agree in: not the end it was given, which may have come later"
+    if not isinstance(config, dict): return {'config.json': config}
+    return fixed(config, SCHEDULE) if isinstance(config.get('train'), dict) else config
 
 def _copy_small(source, to):
     "Configuration, logs, tokenizer, report: every plain file of a run folder but LATEST, which follows its checkpoint"
@@ -437,3 +442,58 @@ class Mirror:
         if self._met and not (self.folder/'LATEST').exists(): return 'its files are gone (unplugged?)' # never fill an empty mount point
         try: mirror_run(self.run_dir, self.folder, self.keep); self._met = (self.folder/'LATEST').exists()
         except (OSError, GpubError) as e: return first_line(e)
+
+# %% ../nbs/lib/checkpoint.ipynb #aa8b448e
+def newest_until(
+    run_dir, # the run folder
+    step,    # the latest that counts
+    say=print, # called with one line for every damaged checkpoint passed over
+): # its folder, or None
+    "The newest whole checkpoint of at most so many steps"
+    for folder in checkpoints(run_dir):
+        if _step(folder) > step: continue
+        try:
+            verify(folder)
+        except Damaged as e:
+            say(f'skipped a damaged checkpoint: {e}')
+        else:
+            return folder
+
+def _set_aside(run_dir, step, aside):
+    "Move the checkpoints after `step` into the folder `aside`, the newest and the milestones; the others go"
+    later = [p for p in checkpoints(run_dir) if _step(p) > step]
+    if not later: return
+    to = run_dir/aside
+    (to/'checkpoints').mkdir(parents=True, exist_ok=True)
+    _copy_small(run_dir, to)
+    for i, folder in enumerate(later):
+        there = to/'checkpoints'/folder.name
+        if there.exists() or i and not _is_milestone(folder):
+            # renamed first: half a deletion never looks like a checkpoint
+            _delete(folder.rename(folder.with_name(f'.tmp-gone-{folder.name}')))
+        else:
+            folder.rename(there)
+    for place in to, run_dir:
+        write_atomic(place/'LATEST', checkpoints(place)[0].name + '\n')
+
+def go_back(
+    run_dir, # the run folder
+    step,    # the latest to go back to
+    aside,   # name of the folder inside for what came later
+    mirror=None, # the run's second place
+    say=print, # called with one line for every damaged checkpoint passed over
+): # steps of the checkpoint that is the newest now
+    "Make the newest checkpoint of at most so many steps the newest of all, in the mirror too; raises GpubError when there is none"
+    run_dir = Path(run_dir)
+    places = [Path(mirror), run_dir] if mirror else [run_dir]
+    found = next((f for place in reversed(places) if (f := newest_until(place, step, say))), None)
+    if not found:
+        raise GpubError(f'{run_dir} has no whole checkpoint of step {step:,} or before, from which it could go on: '
+                        'start again in another folder with --out')
+    for place in places:
+        if not checkpoints(place): continue # a mirror that is not there
+        if not (place/'checkpoints'/found.name).exists():
+            _clear(place/'checkpoints')
+            _copy_checkpoint(found, place)
+        _set_aside(place, _step(found), aside)
+    return _step(found)

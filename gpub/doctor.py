@@ -19,7 +19,7 @@ from safetensors import safe_open
 from .alarms import Alarm, check_mfu, check_state
 from .checkpoint import MODEL, Damaged, checkpoints, verify
 from .core import GpubError, first_line, read_json
-from .folder import differences, fixed
+from .folder import SCHEDULE, differences, fixed
 from .llama import build
 from .plays import sees_future
 from .preflight import most_at_birth
@@ -221,7 +221,8 @@ def check_shapes(
     if not (folder := _whole(run_dir)): return 'no checkpoint to compare'
     check_state(saved_shapes(folder), _model(config).state_dict())
     then = _identity(folder); now = {k: config.get(k, {}) for k in then}
-    if diff := differences(fixed(then, CHANGEABLE), fixed(now, CHANGEABLE)): # a resumed run may change the others
+    free = CHANGEABLE + SCHEDULE # what may change on the way; the logged rates are compared by themselves
+    if diff := differences(fixed(then, free), fixed(now, free)):
         found = diff[0].replace('this run', 'checkpoint').replace('asked', 'config.json')
         raise Alarm(f'{folder.name} was saved by another configuration: {found}',
                     'restore the config.json the run began with')

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['ROW', 'METRICS', 'PLANS', 'SPEED', 'Gate', 'Phase', 'Plan', 'read_plan', 'measure', 'squeezed', 'Verdict', 'ask',
-           'verdicts', 'Walk', 'entry', 'paid', 'conclude', 'judge', 'reached', 'run_plan', 'forecast', 'plan_text',
-           'run_command']
+           'verdicts', 'Walk', 'stable_steps', 'schedule_from', 'plan_settings', 'given_up', 'entry', 'paid',
+           'conclude', 'judge', 'reached', 'run_plan', 'forecast', 'plan_text', 'run_command']
 
 # %% ../nbs/season2/02_the_175_dollar_experiment.ipynb #65837869
 import json, math, os, shlex, sys, time, zlib
@@ -14,15 +14,15 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
 import click
-from .checkpoint import latest, restore_from_mirror
+from .checkpoint import go_back, latest, restore_from_mirror
 from .core import Config, GpubError, pick_device, read_json, shipped, write_atomic
-from .folder import Interrupted, append
-from .ledger import account, bill, check_rate, columns, find_price, level, money, of_phase, read_ledger
+from .folder import SCHEDULE, Interrupted, append, lock
+from .ledger import account, again, bill, check_rate, columns, find_price, level, money, of_phase, read_ledger
 from .parallel import World
 from .report import read_log, sample_table
-from .run import Run, find_preset
+from .run import Run, decay_text, find_preset, override
 from .sizes import nearest
-from .train import CHANGEABLE, Diverged
+from .train import CHANGEABLE, Diverged, TrainConfig
 
 # %% ../nbs/season2/02_the_175_dollar_experiment.ipynb #a7519d73
 ROW = 'loss', 'val_loss', 'val_bpb', 'grad_norm', 'tok_s', 'mfu' # what rows of a log hold
@@ -67,7 +67,7 @@ class Phase(Config):
     gates:tuple=()          # of `Gate`
     settings:dict=field(default_factory=dict) # what changes at its start; they decide speed only
     milestones:tuple=()     # steps whose checkpoint is kept and that write a sample
-    schedule_steps:int|None=None # where its learning-rate schedule ends; default: the plan's
+    schedule_steps:int|None=None # where its learning-rate schedule ends; default: where the run is to stop
     def __post_init__(self):
         object.__setattr__(self, 'gates', tuple(g if isinstance(g, Gate) else Gate.from_dict(g) for g in self.gates))
         object.__setattr__(self, 'milestones', tuple(self.milestones))
@@ -231,7 +231,7 @@ class Walk:
         self.began = self.base = self.ended = None; self.steps, self.seen, self.most = deque(maxlen=2*run.cfg.log_every), {}, {}
 
     def usd(self):
-        "Dollars this phase has cost, by all processes"
+        "Dollars this phase has cost, by all processes, without what an end that was given up did"
         return self.base + self.run.ledger.usd()
 
     def open(self,
@@ -241,6 +241,7 @@ class Walk:
         last, before = self.phase == self.plan.phases[-1], self.run.ledger.before
         self.most['save'] = max((x.seconds for x in before if x.was == 'save'), default=self.run.ledger.seconds['setup']) # the first is as long as reading, say
         self.began, self.base = s.n - 1, sum(x.usd for x in before if of_phase(x, *self.bounds, last)) - sum(x.usd for x in before)
+        self.base -= given_up(self.run.out, self.phase.name)
         write_atomic(self.run.out/'plan.json', json.dumps(self.plan.to_dict(), indent=1) + '\n')
 
     def ahead(self):
@@ -299,6 +300,103 @@ class Walk:
         return self.ended
 
 # %% ../nbs/season2/02_the_175_dollar_experiment.ipynb #8482776c
+def stable_steps(
+    cfg:TrainConfig, # its schedule, decay and number of steps
+): # steps
+    "Steps before the learning rate begins to fall: until then a run may still get another end"
+    if cfg.schedule == 'constant': return cfg.steps
+    return int(cfg.steps*(1 - cfg.decay) + 1e-9)
+
+def schedule_from(
+    cfg:TrainConfig,  # the end that is wanted, and the share of the run in which to fall
+    then:TrainConfig, # what the run was trained under
+    step:int,         # where it stands
+): # what to go on with, so that the rate never jumps; None: only from an earlier step
+    "The schedule of a run that gets another end on the way"
+    if step <= min(stable_steps(cfg), stable_steps(then)): return cfg
+    if then.steps == cfg.steps: return replace(cfg, decay=then.decay)
+    if then.steps < cfg.steps: return None
+    fallen = (step - then.steps*(1 - then.decay))/(then.steps*then.decay)
+    fallen = min(1., max(0., fallen))
+    begin = (step - fallen*cfg.steps)/(1 - fallen) # from there a straight line is as low at this step
+    return replace(cfg, decay=1 - begin/cfg.steps)
+
+def plan_settings(
+    plan,          # `Plan`
+    phase,         # one of its phases
+    end,           # last step of the last phase that is to be done
+    settings=None, # of the whole run, over the plan's
+): # dict, as for `Run`
+    "The settings of a phase, in a run whose learning rate is to fall until `end`"
+    steps = phase.schedule_steps or end
+    return plan.settings | (settings or {}) | phase.settings | dict(steps=steps)
+
+def _newest_recipe(out):
+    "(steps of the newest whole checkpoint, what it was trained under); (0, None) without"
+    folder = latest(out, say=lambda line: None)
+    if not folder: return 0, None
+    record = read_json(folder/'state.json', 'step', 'state')
+    config = record['state'].get('config') or read_json(Path(out, 'config.json'), 'train')
+    return record['step'], TrainConfig.from_dict(config['train'])
+
+def _schedule(plan, asked, out):
+    "(the decay to go on with, as a setting; what may differ from config.json for it)"
+    preset, config = find_preset(plan.preset), Path(out, 'config.json')
+    cfg = override(preset, asked)[1]
+    computed = preset.decay_target is not None and 'weight_decay' not in asked
+    free = [k for k in SCHEDULE if k != 'weight_decay' or computed]
+    if any(p.schedule_steps for p in plan.phases): return {}, free
+    began = read_json(config, 'train')['train'].get('steps') if config.is_file() else None
+    step, then = _newest_recipe(out)
+    if {began, then and then.steps} <= {cfg.steps, None}: free = []
+    if then is None or step >= cfg.steps: return {}, free
+    return dict(decay=schedule_from(cfg, then, step).decay), free
+
+def _find_start(plan, end, out, settings, mirror, say):
+    "Steps of the checkpoint to go on from; an earlier one when the rate has fallen"
+    step = reached(out, mirror, say)
+    by_hand = any(p.schedule_steps for p in plan.phases)
+    if not 0 < step < end or by_hand: return step
+    asked = plan_settings(plan, plan.phases[-1], end, settings)
+    cfg = override(find_preset(plan.preset), asked)[1]
+    then = _newest_recipe(out)[1]
+    if schedule_from(cfg, then, step): return step
+    back, aside = min(stable_steps(cfg), stable_steps(then)), f'end-{then.steps}'
+    if back < 1:
+        raise GpubError(f'{out} was trained for an end at step {then.steps:,} and its rate '
+                        'fell from the first step on: there is nothing to go on from; '
+                        'start again in another folder with --out')
+    with lock(out, say):
+        read_ledger(out) # a damaged one is refused before anything is moved
+        back = go_back(out, back, aside, mirror, say)
+        usd = {p.name: round(_paid_since(plan, p, out, back), 6) for p in plan.phases}
+        append(out/'ends.jsonl', dict(end=then.steps, step=step, back=back, usd=usd))
+    say(f'{out} ended at step {then.steps:,}: for a later end it goes on from step '
+        f'{back:,}, before the learning rate fell; steps {back:,} to {step:,} are paid '
+        f'for again, the model they led to is in {out/aside}')
+    return back
+
+def _paid_since(plan, phase, out, step):
+    "Dollars of a phase's steps after `step` that were not lost before"
+    bounds, last = plan.span(phase), phase == plan.phases[-1]
+    mine = [s for s in account(read_ledger(out)) if of_phase(s, *bounds, last)]
+    after = [part for s in mine if s.kind != 'lost' for part in again(s, step)]
+    return sum(part.usd for part in after if part.kind == 'lost')
+
+def given_up(
+    run_dir, # a run folder
+    phase,   # the name of a phase
+): # dollars
+    "What a phase paid for ends that a later, longer run gave up: its budget is for the others"
+    path = Path(run_dir, 'ends.jsonl')
+    rows = path.read_text(encoding='utf-8').splitlines() if path.is_file() else []
+    try:
+        return sum(json.loads(row)['usd'].get(phase, 0.) for row in rows)
+    except (ValueError, TypeError, KeyError):
+        raise GpubError(f'{path} was edited: delete it, and the budgets of the phases count '
+                        'what the given-up steps cost too') from None
+
+# %% ../nbs/season2/02_the_175_dollar_experiment.ipynb #b691bbd0
 def entry(
     run_dir # a run folder
 ):
@@ -370,13 +468,15 @@ def run_plan(
     if max_usd is not None and not (isinstance(max_usd, (int, float)) and 0 < max_usd < math.inf):
         raise GpubError(f'--max-usd must be above 0, got {max_usd!r}')
     todo = plan.phases[:plan.phases.index(plan.phase(until)) + 1] if until else plan.phases
+    end = todo[-1].until
     with (world := World.from_env()).joined(pick_device(world.device(how.get('device', 'auto')))): # several processes join once, not once a phase
-        train = lambda phase, **kw: _one_phase(plan, phase, out, data, rate, max_usd, settings, each, progress, how | kw)
-        return _walk_through(plan, todo, out, world, rate, accept, how, say, train)
+        train = lambda phase, **kw: _one_phase(plan, phase, end, out, data, rate, max_usd, settings, each, progress, how | kw)
+        step = world.first(lambda: _find_start(plan, end, out, settings, how.get('mirror'), say))
+        return _walk_through(plan, todo, out, world, rate, accept, how, say, train, step)
 
-def _walk_through(plan, todo, out, world, rate, accept, how, say, train):
+def _walk_through(plan, todo, out, world, rate, accept, how, say, train, step):
     "Phase after phase; the last `Verdict`"
-    step, started, v = world.first(lambda: reached(out, how.get('mirror'), say)), False, None
+    started, v = False, None
     done = {v['phase']: v for v in world.first(lambda: verdicts(out))}
     if moved := [v for v in done.values() if v['word'] == 'continue' and (v['phase'], v['until']) not in [(p.name, p.until) for p in plan.phases]]:
         raise GpubError(f"{out} has done phase {moved[0]['phase']} to step {moved[0]['until']:,}, which is not in this plan: finished phases stay as they are")
@@ -397,18 +497,22 @@ def _told(world, f):
 def _used_up(plan, phase, out, max_usd):
     "(reason, whether it is the ceiling) when there is no money to begin with"
     if max_usd is not None and paid(out) + entry(out) >= max_usd: return f'--max-usd {max_usd:g} is reached', True
-    spent = paid(out, plan.span(phase), phase == plan.phases[-1])
+    spent = paid(out, plan.span(phase), phase == plan.phases[-1]) - given_up(out, phase.name)
     return (f'the budget of {money(phase.usd)} is used up: give the phase a larger one', False) if spent >= phase.usd else None
 
-def _one_phase(plan, phase, out, data, rate, max_usd, settings, each, progress, how):
+def _one_phase(plan, phase, end, out, data, rate, max_usd, settings, each, progress, how):
     "Train one phase; its `Verdict`, continue when its steps are done"
     world = World.from_env()
     if full := world.first(lambda: _used_up(plan, phase, out, max_usd)):
         return _told(world, lambda: conclude(out, plan, phase, reached(out), 'stop', full[0], ceiling=full[1]))
-    schedules = any(p.schedule_steps for p in plan.phases)
-    run = Run(plan.preset, out, data, plan.settings | (settings or {}) | phase.settings | dict(steps=phase.schedule_steps or plan.steps), usd_per_hour=rate,
-              **dict(dict(save_every=plan.save_every, free=CHANGEABLE + (('steps',) if schedules else ())), **how))
-    run.milestones = {0} | {m for p in plan.phases for m in p.milestones}; run.evals |= {p.until for p in plan.phases}
+    asked = plan_settings(plan, phase, end, settings)
+    decay, free = world.first(lambda: _schedule(plan, asked, out))
+    asked |= decay
+    defaults = dict(save_every=plan.save_every, free=(*CHANGEABLE, *free))
+    run = Run(plan.preset, out, data, asked, usd_per_hour=rate, **defaults | how)
+    kept = {m for p in plan.phases for m in p.milestones}
+    run.milestones = {0, stable_steps(run.cfg)} | kept
+    run.evals |= {p.until for p in plan.phases}
     if progress: run.progress.out, run.progress.live = progress, False
     try: ended = Walk(plan, phase, run, max_usd).go(each)
     finally:
@@ -443,7 +547,9 @@ def plan_text(
                 for f in forecast(plan, tok_s, usd_per_hour)]
         rows = [r + m for r, m in zip(rows, [['hours', 'forecast', 'in all', 'money'], *more])]
     gates = [f"{p.name}: {'; '.join(map(str, p.gates))}" for p in plan.phases if p.gates]
-    return '\n'.join([plan.about, '', *columns(*rows), '', 'gates', *gates])
+    cfg = override(find_preset(plan.preset), plan.settings | dict(steps=plan.steps))[1]
+    falls = f'learning rate: falls over the last {cfg.decay:.0%} of the steps up to --until'
+    return '\n'.join([plan.about, '', *columns(*rows), '', falls, decay_text(cfg), '', 'gates', *gates])
 
 @click.command('run', epilog='Plans that come with gpub: ' + ', '.join(PLANS))
 @click.argument('plan')
@@ -452,7 +558,7 @@ def plan_text(
 @click.option('--usd-per-hour', type=float, help='What the machine costs.')
 @click.option('--gpu', help='Or the card, whose price is looked up in the dated table.')
 @click.option('--max-usd', type=float, help='A hard stop for the whole run, all its processes counted.')
-@click.option('--until', metavar='PHASE', help='Stop after this phase.')
+@click.option('--until', metavar='PHASE', help='End after this phase: the learning rate falls until there.')
 @click.option('--accept', is_flag=True, help='Go on past the failed gate of a finished phase, on the record.')
 @click.option('--paid-gaps', is_flag=True, help='The machine was paid for since the last process ended: that time is idle, not free.')
 @click.option('--device', default='auto', show_default=True, help='auto, cpu, cuda, cuda:1, mps.')

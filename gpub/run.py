@@ -19,7 +19,7 @@ from .checkpoint import Saver, latest, load_checkpoint, mirror_run, restore_from
 from .core import (GpubError, cpu_has_bf16, first_line, machine, pick_device, pick_precision, read_json, runs_dir, seed_everything,
                        use_threads, write_atomic)
 from .corpus import load_corpus, pick_prompt, references
-from .folder import Interrupted, Progress, append, clock, cut_log, differences, disk_errors, lock, open_folder, stop_flag
+from .folder import SCHEDULE, Interrupted, Progress, append, clock, cut_log, differences, disk_errors, lock, open_folder, stop_flag
 from .generate import write
 from .gpt import GPT, attend, sample, sdpa
 from .ledger import Ledger
@@ -345,7 +345,7 @@ class Run:
         seed_everything(self.cfg.seed); self.model = build(self.model_cfg).to(self.device)
         if self.mirror: self.world.first(self._from_mirror)
         self._keep_decay()
-        self.config = self.world.first(lambda: open_folder(self.out, self.identity(), self.extras, self.free))
+        self.config = self.world.first(self._open_folder)
         kinds = dict(precision=dict, reference=dict, prompt=str, run_id=str)
         if odd := [k for k, kind in kinds.items() if not isinstance(self.config.get(k), kind)]:
             found = repr(self.config.get(odd[0]))[:60]
@@ -372,6 +372,16 @@ class Run:
     def _mirrored(self):
         "The finished run, report and all, in the second place too"
         with disk_errors(self.mirror): mirror_run(self.out, self.mirror, self.keep)
+
+    def _open_folder(self):
+        "The configuration in force; where the run may get another end, config.json learns of it"
+        config = open_folder(self.out, self.identity(), self.extras, self.free)
+        now = json.loads(json.dumps(self.cfg.to_dict()))
+        late = {k: now[k] for k in SCHEDULE if k in self.free and config['train'].get(k) != now[k]}
+        if late:
+            config = config | dict(train=config['train'] | late)
+            write_atomic(self.out/'config.json', json.dumps(config, indent=1) + '\n')
+        return config
 
     def _keep_decay(self):
         "A run that began with another weight decay than the one computed now goes on with its own"

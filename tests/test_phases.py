@@ -16,7 +16,7 @@ def shrink(p, until, milestones):
     return replace(p, until=until, milestones=milestones, gates=tuple(replace(g, metric='gap', least=None, most=2.) if g.metric in ('sample', 'learned') else g for g in p.gates))
 
 # the toy plan's six phases in 40 steps of 256 tokens
-TOY = replace(read_plan('burn-toy'), settings=dict(log_every=2, compile='no', precision='fp32', batch_tokens=256), save_every=4,
+TOY = replace(read_plan('burn-toy'), settings=dict(decay=.6, log_every=2, compile='no', precision='fp32', batch_tokens=256), save_every=4,
               phases=tuple(shrink(p, u, m) for p, u, m in zip(read_plan('burn-toy').phases, (4, 12, 24, 32, 36, 40), ((), (), (18, 24), (), (), (40,)))))
 
 def with_phase(name, **kw): return replace(TOY, phases=tuple(replace(p, **kw) if p.name == name else p for p in TOY.phases))
@@ -193,7 +193,7 @@ def test_a_ledger_cut_in_the_middle_is_refused_and_left_alone(short, text):
     path = short/'ledger.jsonl'; lines = path.read_text().splitlines(keepends=True); assert len(lines) > 4
     for damage, words in ((lines[:2] + lines[3:], 'line 3 has number 3 where 2 belongs'), (lines[:1] + [lines[1][:20] + '\n'] + lines[2:], 'line 2 is not a row of a ledger')):
         path.write_text(''.join(damage)); checkpoints = sorted(p.name for p in (short/'checkpoints').iterdir())
-        for f in (lambda: walk(TOY, short, text), lambda: bill(short), lambda: Run('burn-toy', short, text, TOY.settings | dict(steps=40), 'cpu', say=lambda s: None).go()):
+        for f in (lambda: walk(TOY, short, text), lambda: bill(short), lambda: Run('burn-toy', short, text, TOY.settings | dict(steps=12), 'cpu', say=lambda s: None).go()):
             with pytest.raises(GpubError) as e: f()
             assert words in str(e.value) and 'the bill begins anew' in str(e.value) and '\n' not in str(e.value)
         assert path.read_text() == ''.join(damage) and checkpoints == sorted(p.name for p in (short/'checkpoints').iterdir())
