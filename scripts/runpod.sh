@@ -7,7 +7,7 @@
 # HOME_DIR  where data and run live            [/workspace when it is there, else .]
 # MIRROR    a second place for the run: a network volume or a mounted Drive
 # SHARDS    a folder made by `gpub prep`, or by `gpub prep --compress`, to use instead of preparing the corpus
-# UNTIL     the last phase to do now: smoke, proof, grind, push, longer, chinchilla
+# UNTIL     the last phase to do now: smoke, proof, grind, push, longer, chinchilla; the learning rate falls to its end there
 # WHEN_DONE a command for the very end, however it came unless by Ctrl-C, so that nobody pays for a sleeping GPU: 'runpodctl stop pod $RUNPOD_POD_ID'
 # NO_TMUX=1 stay in this terminal
 set -euo pipefail
