@@ -11,23 +11,37 @@ import os, signal, sys
 # %% ../nbs/lib/main.ipynb #7ee5c7c6
 def _stop(*_):
     "What Ctrl-C does before there are commands: ends the process with 130 and a word"
-    try: os.write(2, b'gpub: stopped\n')
-    finally: os._exit(130) # even when nobody can be told
+    try:
+        os.write(2, b"gpub: stopped\n")
+    finally:
+        os._exit(130)  # even when nobody can be told
+
 
 def _start():
     "The `gpub` command: fetches the commands, runs the one that was typed, ends the process"
-    eager = signal.getsignal(signal.SIGINT) is signal.default_int_handler # a shell lets jobs in the background ignore Ctrl-C
-    if eager: signal.signal(signal.SIGINT, _stop)
+    eager = (
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )  # a shell lets jobs in the background ignore Ctrl-C
+    if eager:
+        signal.signal(signal.SIGINT, _stop)
     from gpub.cli import main
-    if eager: signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    if eager:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         main()
         code = 0
-    except SystemExit as e: code = e.code or 0
-    if 'RANK' not in os.environ: sys.exit(code)
-    for s in filter(None, (sys.stdout, sys.stderr)): s.flush()
-    os._exit(code) # all is saved and closed; threads of torch.distributed sometimes abort a process that takes itself apart
+    except SystemExit as e:
+        code = e.code or 0
+    if "RANK" not in os.environ:
+        sys.exit(code)
+    for s in filter(None, (sys.stdout, sys.stderr)):
+        s.flush()
+    os._exit(
+        code
+    )  # all is saved and closed; threads of torch.distributed sometimes abort a process that takes itself apart
 
 # %% ../nbs/lib/main.ipynb #732f4734
 #| eval: false
-if __name__ == '__main__': _start()
+if __name__ == "__main__":
+    _start()

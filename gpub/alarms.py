@@ -19,234 +19,345 @@ from .gpt import reach
 # %% ../nbs/lib/alarms.ipynb #b415be5e
 class Alarm(GpubError):
     "Something is wrong: `what` was found, `do` about it; the message is both"
-    def __init__(self,
-        what, # values included
-        do,   # the remedy
-    ): super().__init__(f'{what}; {do}'); self.what, self.do = what, do
+
+    def __init__(
+        self,
+        what,  # values included
+        do,  # the remedy
+    ):
+        super().__init__(f"{what}; {do}")
+        self.what, self.do = what, do
 
 # %% ../nbs/lib/alarms.ipynb #8584b677
 def check_targets(
-    x_bt, # input ids
-    y_bt, # targets
+    x_bt,  # input ids
+    y_bt,  # targets
 ):
     "Targets are int64 and the inputs one place on; raises `Alarm`"
     if y_bt.dtype != torch.int64:
-        raise Alarm(f'targets are {y_bt.dtype}, cross entropy takes torch.int64',
-                    'convert where the batch is built: y.long()')
+        raise Alarm(
+            f"targets are {y_bt.dtype}, cross entropy takes torch.int64",
+            "convert where the batch is built: y.long()",
+        )
     if x_bt.shape != y_bt.shape:
-        raise Alarm(f'inputs have shape {tuple(x_bt.shape)}, targets {tuple(y_bt.shape)}',
-                    'cut both from one window of ctx + 1 tokens')
+        raise Alarm(
+            f"inputs have shape {tuple(x_bt.shape)}, targets {tuple(y_bt.shape)}",
+            "cut both from one window of ctx + 1 tokens",
+        )
     same = x_bt[:, 1:] == y_bt[:, :-1]
-    if same.all(): return
-    found = ('targets equal the inputs: the model learns to repeat what it sees' if torch.equal(x_bt, y_bt) else
-             f'only {same.float().mean():.0%} of the targets are the input one place on')
-    raise Alarm(found, 'take x = window[:, :-1] and y = window[:, 1:]')
+    if same.all():
+        return
+    found = (
+        "targets equal the inputs: the model learns to repeat what it sees"
+        if torch.equal(x_bt, y_bt)
+        else f"only {same.float().mean():.0%} of the targets are the input one place on"
+    )
+    raise Alarm(found, "take x = window[:, :-1] and y = window[:, 1:]")
+
 
 def check_repeats(
-    batches,   # function of a step -> (inputs, targets)
-    steps:int, # how many to look at
+    batches,  # function of a step -> (inputs, targets)
+    steps: int,  # how many to look at
 ):
     "No window is read twice; raises `Alarm` naming the two steps"
     seen = {}
     for n in range(steps):
         for row in batches(n)[0]:
             if (k := seen.setdefault(row.numpy().tobytes(), n)) < n:
-                raise Alarm(f'step {n} reads a window that step {k} has read',
-                            'draw all steps from one seeded order, or give every worker a seed of its own')
+                raise Alarm(
+                    f"step {n} reads a window that step {k} has read",
+                    "draw all steps from one seeded order, or give every worker a seed of its own",
+                )
+
 
 def check_ends(
-    ids,           # array: documents one after another
-    end,           # id of the end token, or None
-    documents:int, # how many there are
+    ids,  # array: documents one after another
+    end,  # id of the end token, or None
+    documents: int,  # how many there are
 ):
     "Every document is followed by the end token; raises `Alarm`"
     found = 0 if end is None else int((np.asarray(ids) == end).sum())
     if found != documents:
-        raise Alarm(f'{documents:,} documents and {found:,} end tokens',
-                    'write the end token after every document, or the model never learns to stop and reads two documents as one')
+        raise Alarm(
+            f"{documents:,} documents and {found:,} end tokens",
+            "write the end token after every document, or the model never learns to stop and "
+            "reads two documents as one",
+        )
 
 # %% ../nbs/lib/alarms.ipynb #fa8e8455
 def check_dtype(
-    path,       # a file of raw token ids
-    dtype,      # the type it is about to be read with
-    tokens:int, # how many it should hold
-    vocab:int,  # ids are below
-    look:int=1 << 20, # ids to look at
+    path,  # a file of raw token ids
+    dtype,  # the type it is about to be read with
+    tokens: int,  # how many it should hold
+    vocab: int,  # ids are below
+    look: int = 1 << 20,  # ids to look at
 ):
     "A token file is what the reader takes it for; raises `Alarm` with sizes or ids"
-    if not Path(path).is_file(): raise Alarm(f'{path} is missing', 'give the file the tokens were written to')
+    if not Path(path).is_file():
+        raise Alarm(f"{path} is missing", "give the file the tokens were written to")
     dtype, size = np.dtype(dtype), Path(path).stat().st_size
-    if size != tokens*dtype.itemsize:
-        raise Alarm(f'{path} has {size:,} bytes, {tokens:,} ids of {dtype.name} are {tokens*dtype.itemsize:,}',
-                    f'its ids are {size/max(tokens, 1):g} bytes wide: keep the dtype beside the tokens and read it from there')
+    if size != tokens * dtype.itemsize:
+        raise Alarm(
+            f"{path} has {size:,} bytes, {tokens:,} ids of {dtype.name} are "
+            f"{tokens * dtype.itemsize:,}",
+            f"its ids are {size / max(tokens, 1):g} bytes wide: keep the dtype beside the tokens "
+            "and read it from there",
+        )
     ids = np.fromfile(path, dtype, look)
     if ids.size and not 0 <= ids.min() <= ids.max() < vocab:
-        raise Alarm(f'{path} read as {dtype.name} has ids from {ids.min():,} to {ids.max():,}, the vocabulary has 0 to {vocab - 1:,}',
-                    'read it with the type it was written with: the usual mistake is the sign')
+        raise Alarm(
+            f"{path} read as {dtype.name} has ids from {ids.min():,} to {ids.max():,}, the "
+            f"vocabulary has 0 to {vocab - 1:,}",
+            "read it with the type it was written with: the usual mistake is the sign",
+        )
 
 # %% ../nbs/lib/alarms.ipynb #37337c6d
 def check_causal(
-    model, # as `gpt.reach` takes it
-    ids_t, # a sequence of token ids
+    model,  # as `gpt.reach` takes it
+    ids_t,  # a sequence of token ids
 ):
     "No output depends on a later token; raises `Alarm` naming the pair of positions"
     ahead_ts = reach(model, ids_t).triu(1)
     if ahead_ts.max() > 0:
         t, s = divmod(int(ahead_ts.argmax()), len(ids_t))
-        raise Alarm(f'the output at position {t} depends on the token at position {s}: the model reads the answer',
-                    'mask every position behind the query, and test it with a gradient')
+        raise Alarm(
+            f"the output at position {t} depends on the token at position {s}: the model reads "
+            "the answer",
+            "mask every position behind the query, and test it with a gradient",
+        )
+
 
 def check_mask(
-    mask # for scaled_dot_product_attention
+    mask,  # for scaled_dot_product_attention
 ):
-    "A mask forbids something in the way its type says: booleans, or 0 and minus infinity to be added; raises `Alarm`"
-    if mask.dtype == torch.bool: return
+    """A mask forbids something in the way its type says: booleans, or 0 and minus infinity to be
+    added; raises `Alarm`"""
+    if mask.dtype == torch.bool:
+        return
     if not mask.is_floating_point():
-        raise Alarm(f'the attention mask is {mask.dtype}',
-                    'make it boolean (True: may look), or floats of 0 and -inf')
+        raise Alarm(
+            f"the attention mask is {mask.dtype}",
+            "make it boolean (True: may look), or floats of 0 and -inf",
+        )
     if bad := [v for v in mask.unique().tolist() if v != 0 and v > -1e4]:
-        raise Alarm(f'the attention mask is {mask.dtype} and holds {bad[0]:g}: floats are added to the scores, so it forbids nothing',
-                    'pass booleans, or 0 and -inf')
+        raise Alarm(
+            f"the attention mask is {mask.dtype} and holds {bad[0]:g}: floats are added to the "
+            "scores, so it forbids nothing",
+            "pass booleans, or 0 and -inf",
+        )
+
 
 def check_attention(
-    attend, # (q, k, v) -> (b, h, t, d)
-    t:int=256, # positions; it is asked again with twice as many
+    attend,  # (q, k, v) -> (b, h, t, d)
+    t: int = 256,  # positions; it is asked again with twice as many
 ):
-    "What attention keeps for the backward pass grows with the context, not with its square; raises `Alarm`"
-    small, large = (saved_bytes(lambda: attend(*torch.randn(3, 1, 2, n, 16, requires_grad=True))) for n in (t, 2*t))
-    if large > 3*small:
-        raise Alarm(f'attention keeps {large/small:.1f} times the memory for twice the context: '
-                    'it stores a score for every pair of positions',
-                    'use a fused kernel: F.scaled_dot_product_attention')
+    """What attention keeps for the backward pass grows with the context, not with its square;
+    raises `Alarm`"""
+    small, large = (
+        saved_bytes(lambda: attend(*torch.randn(3, 1, 2, n, 16, requires_grad=True)))
+        for n in (t, 2 * t)
+    )
+    if large > 3 * small:
+        raise Alarm(
+            f"attention keeps {large / small:.1f} times the memory for twice the context: "
+            "it stores a score for every pair of positions",
+            "use a fused kernel: F.scaled_dot_product_attention",
+        )
+
 
 def saved_bytes(
-    f # builds a graph, on any device, also `meta`
-): # bytes
-    "Memory autograd keeps for the backward pass of `f()`: every storage once, leaves (the weights) left out"
+    f,  # builds a graph, on any device, also `meta`
+):  # bytes
+    """Memory autograd keeps for the backward pass of `f()`: every storage once, leaves (the
+    weights) left out"""
     kept = {}
+
     def pack(t):
-        if not (t.is_leaf and t.requires_grad): kept[t.untyped_storage()._cdata] = t # holding `t` keeps the address from being used again
+        if not (t.is_leaf and t.requires_grad):
+            kept[t.untyped_storage()._cdata] = (
+                t  # holding `t` keeps the address from being used again
+            )
         return t
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t): f()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        f()
     return sum(t.untyped_storage().nbytes() for t in kept.values())
 
 # %% ../nbs/lib/alarms.ipynb #a74b138e
 def check_accumulation(
-    accumulate,   # (loss_fn, x, y, micro): leaves gradients in the parameters, as `train.backward` does
-    model,        # has `.loss`; its gradients are gone afterwards
-    x,            # ids of a batch
-    y,            # its targets
-    micro:int,    # rows per piece; choose one that does not divide the batch
-    most=1e-3,    # relative difference still put down to rounding
+    # (loss_fn, x, y, micro): leaves gradients in the parameters, as `train.backward` does
+    accumulate,
+    model,  # has `.loss`; its gradients are gone afterwards
+    x,  # ids of a batch
+    y,  # its targets
+    micro: int,  # rows per piece; choose one that does not divide the batch
+    most=1e-3,  # relative difference still put down to rounding
 ):
     "Gradients in pieces equal the gradient of the whole batch; raises `Alarm` with the difference"
-    def grads(f): model.zero_grad(); f(); return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-    whole, pieces = grads(lambda: model.loss(x, y).backward()), grads(lambda: accumulate(model.loss, x, y, micro)); model.zero_grad()
-    if not (off := float((pieces - whole).norm()/whole.norm())) <= most:
-        raise Alarm(f'gradients accumulated over pieces of {micro} rows differ from those of the {len(x)} rows at once by {off:.1%}',
-                    'weight each piece by its share of the tokens, not by one over the number of pieces')
+
+    def grads(f):
+        model.zero_grad()
+        f()
+        return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+    whole, pieces = (
+        grads(lambda: model.loss(x, y).backward()),
+        grads(lambda: accumulate(model.loss, x, y, micro)),
+    )
+    model.zero_grad()
+    if not (off := float((pieces - whole).norm() / whole.norm())) <= most:
+        raise Alarm(
+            f"gradients accumulated over pieces of {micro} rows differ from those of the "
+            f"{len(x)} rows at once by {off:.1%}",
+            "weight each piece by its share of the tokens, not by one over the number of pieces",
+        )
 
 # %% ../nbs/lib/alarms.ipynb #3aec6161
 def check_state(
-    found, # name -> tensor, or anything with a shape: what was saved
-    wanted,# the same of the model it is for
+    found,  # name -> tensor, or anything with a shape: what was saved
+    wanted,  # the same of the model it is for
 ):
     "A saved state has the model's names and shapes; raises `Alarm`"
-    if wrapped := [k for k in found if re.search(r'(^|\.)_orig_mod\.|^module\.', k)]:
-        raise Alarm(f'{len(wrapped)} of {len(found)} saved names carry a wrapper, such as {wrapped[0]!r}',
-                    'save the model itself, not what torch.compile or DDP made of it')
+    if wrapped := [k for k in found if re.search(r"(^|\.)_orig_mod\.|^module\.", k)]:
+        raise Alarm(
+            f"{len(wrapped)} of {len(found)} saved names carry a wrapper, such as {wrapped[0]!r}",
+            "save the model itself, not what torch.compile or DDP made of it",
+        )
     lost, extra = [k for k in wanted if k not in found], [k for k in found if k not in wanted]
     if lost:
-        raise Alarm(f'the saved state lacks {lost[0]!r}' + (f' and {len(lost) - 1} more' if lost[1:] else ''),
-                    'build the model from the configuration saved with it (a tied head has no weight of its own), '
-                    'and load with strict=True')
+        raise Alarm(
+            f"the saved state lacks {lost[0]!r}"
+            + (f" and {len(lost) - 1} more" if lost[1:] else ""),
+            "build the model from the configuration saved with it (a tied head has no weight of "
+            "its own), "
+            "and load with strict=True",
+        )
     if extra:
-        raise Alarm(f'the saved state has {extra[0]!r}' + (f' and {len(extra) - 1} more' if extra[1:] else '') + ', which the model lacks',
-                    'build the model from the configuration saved with it')
+        raise Alarm(
+            f"the saved state has {extra[0]!r}"
+            + (f" and {len(extra) - 1} more" if extra[1:] else "")
+            + ", which the model lacks",
+            "build the model from the configuration saved with it",
+        )
     if bad := [k for k in wanted if tuple(found[k].shape) != tuple(wanted[k].shape)]:
-        raise Alarm(f'{bad[0]} was saved with shape {tuple(found[bad[0]].shape)}, the model has {tuple(wanted[bad[0]].shape)}',
-                    'build the model from the configuration saved with it')
+        raise Alarm(
+            f"{bad[0]} was saved with shape {tuple(found[bad[0]].shape)}, the model has "
+            f"{tuple(wanted[bad[0]].shape)}",
+            "build the model from the configuration saved with it",
+        )
+
 
 def check_parity(
-    got,           # a tensor
-    want,          # what it should be
-    what='logits', # their name in the message
-    most=1e-3,     # of the largest value
+    got,  # a tensor
+    want,  # what it should be
+    what="logits",  # their name in the message
+    most=1e-3,  # of the largest value
 ):
     "Two ways to compute the same thing agree; raises `Alarm` with the difference"
     if got.shape != want.shape:
-        raise Alarm(f'{what} have shape {tuple(got.shape)} and {tuple(want.shape)}',
-                    'compare what both were built with first')
-    if not (off := float((got - want).abs().max()/want.abs().max())) <= most:
-        raise Alarm(f'{what} differ by {off:.1%} of their largest value (allowed: {most:.1%})',
-                    'compare layer by layer from the input on; with rotary positions look first at the layout of the pairs')
+        raise Alarm(
+            f"{what} have shape {tuple(got.shape)} and {tuple(want.shape)}",
+            "compare what both were built with first",
+        )
+    if not (off := float((got - want).abs().max() / want.abs().max())) <= most:
+        raise Alarm(
+            f"{what} differ by {off:.1%} of their largest value (allowed: {most:.1%})",
+            "compare layer by layer from the input on; with rotary positions look first at the "
+            "layout of the pairs",
+        )
+
 
 def check_free(
-    run_dir # a run folder
+    run_dir,  # a run folder
 ):
     "No other process trains there; raises `GpubError` naming the one that does"
-    with lock(run_dir): pass
+    with lock(run_dir):
+        pass
 
 # %% ../nbs/lib/alarms.ipynb #e2ff738c
 def check_precision(
-    name:str,   # fp32, bf16 or fp16
-    capability, # (major, minor) of the CUDA card
+    name: str,  # fp32, bf16 or fp16
+    capability,  # (major, minor) of the CUDA card
 ):
     "The card multiplies in this format; raises `Alarm` where it would be emulated"
-    if name == 'bf16' and tuple(capability) < (8, 0):
-        raise Alarm(f'bf16 on compute capability {capability[0]}.{capability[1]} is emulated: it runs, slowly',
-                    'use fp16 with a GradScaler, which precision=auto chooses by itself')
+    if name == "bf16" and tuple(capability) < (8, 0):
+        raise Alarm(
+            f"bf16 on compute capability {capability[0]}.{capability[1]} is emulated: it runs, "
+            "slowly",
+            "use fp16 with a GradScaler, which precision=auto chooses by itself",
+        )
+
 
 def check_mfu(
-    mfu,      # share of the device's matmul peak, 0 to 1
-    least=.1, # share that a busy device reaches
+    mfu,  # share of the device's matmul peak, 0 to 1
+    least=0.1,  # share that a busy device reaches
 ):
     "The device is busy; raises `Alarm` when it mostly waits"
     if not mfu >= least:
-        raise Alarm(f'{mfu:.1%} of the matmul peak is used, {least:.0%} is the least to expect',
-                    'measure where a step goes; then larger micro-batches, lower precision, compile, '
-                    'no .item() in the loop, a loader of its own')
+        raise Alarm(
+            f"{mfu:.1%} of the matmul peak is used, {least:.0%} is the least to expect",
+            "measure where a step goes; then larger micro-batches, lower precision, compile, "
+            "no .item() in the loop, a loader of its own",
+        )
+
 
 def check_memory(
-    parts, # name -> bytes
-    limit, # bytes the device has
+    parts,  # name -> bytes
+    limit,  # bytes the device has
 ):
     "A forecast fits; raises `Alarm` with the parts, largest first"
     need, order = sum(parts.values()), sorted(parts.items(), key=lambda kv: -kv[1])
     if need > limit:
-        most = ', '.join(f'{k} {v/1e9:.1f}' for k, v in order if v > .01*need)
-        raise Alarm(f'{need/1e9:.1f} GB are needed ({most}), the device has {limit/1e9:.1f}',
-                    'halve the micro-batch and keep the tokens per step, or recompute activations')
+        most = ", ".join(f"{k} {v / 1e9:.1f}" for k, v in order if v > 0.01 * need)
+        raise Alarm(
+            f"{need / 1e9:.1f} GB are needed ({most}), the device has {limit / 1e9:.1f}",
+            "halve the micro-batch and keep the tokens per step, or recompute activations",
+        )
+
 
 def check_room(
-    free,       # bytes, as torch.cuda.mem_get_info() says
-    total,      # the same
-    own=0,      # bytes of this process: torch.cuda.memory_reserved()
-    most=1.5e9, # bytes for drivers, contexts and a screen
+    free,  # bytes, as torch.cuda.mem_get_info() says
+    total,  # the same
+    own=0,  # bytes of this process: torch.cuda.memory_reserved()
+    most=1.5e9,  # bytes for drivers, contexts and a screen
 ):
     "Nobody else fills the device; raises `Alarm` with what they hold"
     if (held := total - free - own) > most:
-        raise Alarm(f'{held/1e9:.1f} of the device\'s {total/1e9:.1f} GB are held by other processes',
-                    'end them (nvidia-smi names them), or restart the runtime')
+        raise Alarm(
+            f"{held / 1e9:.1f} of the device's {total / 1e9:.1f} GB are held by other processes",
+            "end them (nvidia-smi names them), or restart the runtime",
+        )
+
 
 def check_bottleneck(
-    parts,      # name -> measured seconds of a step
-    step,       # seconds of the whole step
-    blamed,     # the part that is said to be the cause
-    least=.5,   # share of the step that makes a cause
+    parts,  # name -> measured seconds of a step
+    step,  # seconds of the whole step
+    blamed,  # the part that is said to be the cause
+    least=0.5,  # share of the step that makes a cause
 ):
-    "What is blamed for a slow step takes a good share of it; raises `Alarm` when it cannot be the cause"
-    if blamed not in parts: raise Alarm(f'nothing was measured for {blamed!r}, only for {", ".join(parts)}', 'time it by itself first')
-    if parts[blamed] < least*step:
-        raise Alarm(f'{blamed} take {parts[blamed]*1e3:.3g} ms of a step of {step:.3g} s, {parts[blamed]/step:.2%}',
-                    'they are not the cause: measure the other parts before changing anything')
+    """What is blamed for a slow step takes a good share of it; raises `Alarm` when it cannot be the
+    cause"""
+    if blamed not in parts:
+        raise Alarm(
+            f"nothing was measured for {blamed!r}, only for {', '.join(parts)}",
+            "time it by itself first",
+        )
+    if parts[blamed] < least * step:
+        raise Alarm(
+            f"{blamed} take {parts[blamed] * 1e3:.3g} ms of a step of {step:.3g} s, "
+            f"{parts[blamed] / step:.2%}",
+            "they are not the cause: measure the other parts before changing anything",
+        )
+
 
 def check_builder(
     seconds,  # to build a batch
-    copy,     # seconds to copy as many bytes
-    times=10, # how much dearer than the copy it may be
+    copy,  # seconds to copy as many bytes
+    times=10,  # how much dearer than the copy it may be
 ):
     "Building a batch costs about what moving its bytes costs; raises `Alarm`"
-    if seconds > times*copy:
-        raise Alarm(f'building a batch takes {seconds/copy:.0f} times as long as copying its bytes',
-                    'gather all rows with one index array, no Python loop')
+    if seconds > times * copy:
+        raise Alarm(
+            f"building a batch takes {seconds / copy:.0f} times as long as copying its bytes",
+            "gather all rows with one index array, no Python loop",
+        )

@@ -26,182 +26,296 @@ from .translate import to_config
 @dataclass
 class Contender:
     "One way to train, with its own clock"
-    name:str            # in tables; ours is gpub
-    model:nn.Module     # has `.cfg` and `.loss(ids, targets)`
-    step:object         # function of the step number
-    steps:int           # its recipe's length
-    tokens:int          # per step
-    cfg:TrainConfig|None=None # of our recipe, whose blocks may sleep for some steps; None: all work in every step
-    precision:str='fp32' # of its matmuls
-    seconds:float=0.    # used so far, on its own clock
-    done:int=0          # steps so far
-    curve:list=field(default_factory=list) # (seconds, step, validation loss)
-    def go(self,
-        seconds # on the wall, until no further step begins
+
+    name: str  # in tables; ours is gpub
+    model: nn.Module  # has `.cfg` and `.loss(ids, targets)`
+    step: object  # function of the step number
+    steps: int  # its recipe's length
+    tokens: int  # per step
+    cfg: TrainConfig | None = (
+        None  # of our recipe, whose blocks may sleep for some steps; None: all work in every step
+    )
+    precision: str = "fp32"  # of its matmuls
+    seconds: float = 0.0  # used so far, on its own clock
+    done: int = 0  # steps so far
+    curve: list = field(default_factory=list)  # (seconds, step, validation loss)
+
+    def go(
+        self,
+        seconds,  # on the wall, until no further step begins
     ):
         "Make steps for some time, or until the recipe ends"
         start = time.perf_counter()
-        while self.done < self.steps and time.perf_counter() - start < seconds: self.step(self.done); self.done += 1
+        while self.done < self.steps and time.perf_counter() - start < seconds:
+            self.step(self.done)
+            self.done += 1
         self.seconds += time.perf_counter() - start
+
     def flops(self):
         "All arithmetic so far"
-        mc = self.model.cfg; depths = Counter(depth_at(n, self.cfg, mc.layers) if self.cfg else mc.layers for n in range(self.done))
-        return sum(k*self.tokens*flops_per_token(replace(mc, layers=d)) for d, k in depths.items())
+        mc = self.model.cfg
+        depths = Counter(
+            depth_at(n, self.cfg, mc.layers) if self.cfg else mc.layers for n in range(self.done)
+        )
+        return sum(
+            k * self.tokens * flops_per_token(replace(mc, layers=d)) for d, k in depths.items()
+        )
+
 
 def ours(
-    name,          # of the contender
-    preset,        # key of `PRESETS`
-    corpus,        # `Corpus`
-    settings=None, # fields of `TrainConfig` that take the place of the preset's
-): # `Contender`
+    name,  # of the contender
+    preset,  # key of `PRESETS`
+    corpus,  # `Corpus`
+    settings=None,  # fields of `TrainConfig` that take the place of the preset's
+):  # `Contender`
     "The preset, through the library's own loop"
-    r = PRESETS[preset]; cfg = TrainConfig(**{**r.train.to_dict(), **(settings or {})})
-    mc = GPTConfig(vocab=corpus.tok.vocab, **r.model); seed_everything(cfg.seed); model = GPT(mc)
-    by_ctx = {c: corpus.train(c, cfg.batch_tokens//c, cfg.seed) for c in contexts(cfg, mc.ctx)}
-    p = pick_precision('cpu', cfg.precision, lambda dtype: pass_seconds(model, *by_ctx[ctx_at(0, cfg, mc.ctx)][0], dtype, cfg))
-    pick_attention(model, 'cpu', p.dtype)
+    r = PRESETS[preset]
+    cfg = TrainConfig(**{**r.train.to_dict(), **(settings or {})})
+    mc = GPTConfig(vocab=corpus.tok.vocab, **r.model)
+    seed_everything(cfg.seed)
+    model = GPT(mc)
+    by_ctx = {c: corpus.train(c, cfg.batch_tokens // c, cfg.seed) for c in contexts(cfg, mc.ctx)}
+    p = pick_precision(
+        "cpu",
+        cfg.precision,
+        lambda dtype: pass_seconds(model, *by_ctx[ctx_at(0, cfg, mc.ctx)][0], dtype, cfg),
+    )
+    pick_attention(model, "cpu", p.dtype)
     loop = train(model, lambda n, c: by_ctx[c][n], cfg, dtype=p.dtype)
     return Contender(name, model, lambda n: next(loop), cfg.steps, cfg.batch_tokens, cfg, p.name)
 
+
 def random_windows(
-    ids,   # the training split, int64
-    ctx,   # tokens in a window
-    batch, # windows in a step
+    ids,  # the training split, int64
+    ctx,  # tokens in a window
+    batch,  # windows in a step
     seed,  # of their places
-): # function without arguments -> (ids, targets)
+):  # function without arguments -> (ids, targets)
     "The usual loader: windows at random places, stacked one by one"
-    gen = torch.Generator().manual_seed(seed); ids = torch.as_tensor(ids)
+    gen = torch.Generator().manual_seed(seed)
+    ids = torch.as_tensor(ids)
+
     def get():
         at = torch.randint(len(ids) - ctx, (batch,), generator=gen)
-        return torch.stack([ids[i:i + ctx] for i in at]), torch.stack([ids[i + 1:i + 1 + ctx] for i in at])
+        return torch.stack([ids[i : i + ctx] for i in at]), torch.stack(
+            [ids[i + 1 : i + 1 + ctx] for i in at]
+        )
+
     return get
 
+
 def adamw(
-    name,                # of the contender
-    model,               # has `.loss(ids, targets)`
-    corpus,              # `Corpus`; its first text is read
-    ctx,                 # tokens in a window
-    batch,               # windows in a step
-    lr,                  # learning rate
-    steps,               # the recipe's length
-    betas=(.9, .999),    # torch's own
-    weight_decay=.01,    # torch's own, on every parameter
-    clip=0.,             # largest norm of the gradient; 0: whatever comes
-    rates=lambda n: 1.,  # step -> share of `lr`
-): # `Contender`
+    name,  # of the contender
+    model,  # has `.loss(ids, targets)`
+    corpus,  # `Corpus`; its first text is read
+    ctx,  # tokens in a window
+    batch,  # windows in a step
+    lr,  # learning rate
+    steps,  # the recipe's length
+    betas=(0.9, 0.999),  # torch's own
+    weight_decay=0.01,  # torch's own, on every parameter
+    clip=0.0,  # largest norm of the gradient; 0: whatever comes
+    rates=lambda n: 1.0,  # step -> share of `lr`
+):  # `Contender`
     "A hand-written loop around AdamW"
     opt = torch.optim.AdamW(model.parameters(), lr=lr, betas=betas, weight_decay=weight_decay)
     get = random_windows(corpus.tok.encode(corpus.texts[0]).astype(np.int64), ctx, batch, 0)
+
     def step(n):
-        for g in opt.param_groups: g['lr'] = lr*rates(n)
+        for g in opt.param_groups:
+            g["lr"] = lr * rates(n)
         model.loss(*get()).backward()
-        if clip: nn.utils.clip_grad_norm_(model.parameters(), clip)
-        opt.step(); opt.zero_grad()
-    return Contender(name, model, step, steps, ctx*batch)
+        if clip:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        opt.step()
+        opt.zero_grad()
+
+    return Contender(name, model, step, steps, ctx * batch)
+
 
 class HFModel(nn.Module):
-    "The same shape in transformers, with fresh weights and our `.loss`; raises `GpubError` where that is not installed"
-    def __init__(self,
-        cfg # of a `GPT` or a `Llama`
+    """The same shape in transformers, with fresh weights and our `.loss`; raises `GpubError` where
+    that is not installed"""
+
+    def __init__(
+        self,
+        cfg,  # of a `GPT` or a `Llama`
     ):
         super().__init__()
-        try: from transformers import AutoConfig, AutoModelForCausalLM
-        except ImportError: raise GpubError("this comparison needs transformers: pip install 'gpub[hub]'") from None
-        self.cfg, self.hf = cfg, AutoModelForCausalLM.from_config(AutoConfig.for_model(**to_config(cfg)))
-    def loss(self,
-        ids_bt,     # int64 token ids
-        targets_bt, # the ids one place later
-    ): # mean nats per token
+        try:
+            from transformers import AutoConfig, AutoModelForCausalLM
+        except ImportError:
+            raise GpubError("this comparison needs transformers: pip install 'gpub[hub]'") from None
+        self.cfg, self.hf = (
+            cfg,
+            AutoModelForCausalLM.from_config(AutoConfig.for_model(**to_config(cfg))),
+        )
+
+    def loss(
+        self,
+        ids_bt,  # int64 token ids
+        targets_bt,  # the ids one place later
+    ):  # mean nats per token
         "Cross-entropy of what comes next"
-        return F.cross_entropy(self.hf(ids_bt, use_cache=False).logits.flatten(0, 1), targets_bt.flatten())
+        return F.cross_entropy(
+            self.hf(ids_bt, use_cache=False).logits.flatten(0, 1), targets_bt.flatten()
+        )
+
 
 def field_of(
-    preset,        # key of `PRESETS`
-    corpus,        # `Corpus`
-    hf=True,       # with transformers
-    settings=None, # of our recipe, as for `ours`
-): # list of `Contender`, ours first
+    preset,  # key of `PRESETS`
+    corpus,  # `Corpus`
+    hf=True,  # with transformers
+    settings=None,  # of our recipe, as for `ours`
+):  # list of `Contender`, ours first
     "All contenders for a preset's shape"
-    r = PRESETS[preset]; mc = GPTConfig(vocab=corpus.tok.vocab, **r.model); out = [ours('gpub', preset, corpus, settings)]
-    def fresh(cls=GPT): seed_everything(0); return cls(replace(mc, embed_std=None))
-    batch = r.train.batch_tokens//mc.ctx
-    if preset == 'shakespeare-short': # the published recipe: cosine from 1e-3 to 1e-4 after 100 steps of warm-up
-        cos = lambda n: min(1., (n + 1)/100) if n < 100 else .1 + .45*(1 + math.cos(math.pi*(n - 100)/1900))
-        out.append(adamw('published', fresh(), corpus, mc.ctx, 12, 1e-3, 2000, (.9, .99), .1, 1., cos))
-    else: out.append(adamw('plain', fresh(), corpus, mc.ctx, batch, 3e-4, 10**9))
-    if hf: out.append(adamw('transformers', fresh(HFModel), corpus, mc.ctx, batch, 3e-4, 10**9))
+    r = PRESETS[preset]
+    mc = GPTConfig(vocab=corpus.tok.vocab, **r.model)
+    out = [ours("gpub", preset, corpus, settings)]
+
+    def fresh(cls=GPT):
+        seed_everything(0)
+        return cls(replace(mc, embed_std=None))
+
+    batch = r.train.batch_tokens // mc.ctx
+    if (
+        preset == "shakespeare-short"
+    ):  # the published recipe: cosine from 1e-3 to 1e-4 after 100 steps of warm-up
+
+        def cos(n):
+            return (
+                min(1.0, (n + 1) / 100)
+                if n < 100
+                else 0.1 + 0.45 * (1 + math.cos(math.pi * (n - 100) / 1900))
+            )
+
+        out.append(
+            adamw("published", fresh(), corpus, mc.ctx, 12, 1e-3, 2000, (0.9, 0.99), 0.1, 1.0, cos)
+        )
+    else:
+        out.append(adamw("plain", fresh(), corpus, mc.ctx, batch, 3e-4, 10**9))
+    if hf:
+        out.append(adamw("transformers", fresh(HFModel), corpus, mc.ctx, batch, 3e-4, 10**9))
     return out
 
 # %% ../nbs/lib/bench.ipynb #0250fab3
 def race(
-    contenders,       # a list of `Contender`
-    corpus,           # `Corpus`
-    seconds=180.,     # the most each may use
-    every=5.,         # seconds between validations
-    say=print,        # called with a line per validation
+    contenders,  # a list of `Contender`
+    corpus,  # `Corpus`
+    seconds=180.0,  # the most each may use
+    every=5.0,  # seconds between validations
+    say=print,  # called with a line per validation
 ):
     "Give the next slice to whoever has used the least time, until all are through"
-    def running(): return [c for c in contenders if c.done < c.steps and c.seconds < seconds]
+
+    def running():
+        return [c for c in contenders if c.done < c.steps and c.seconds < seconds]
+
     while now := running():
-        c = min(now, key=lambda c: c.seconds); c.go(min(every, seconds - c.seconds))
-        c.curve.append((round(c.seconds, 3), c.done, evaluate(c.model, corpus.val, c.model.cfg.ctx)))
-        say(f'{c.name:13} {c.seconds:6.1f} s  step {c.done:5}  validation {c.curve[-1][2]:.3f}')
+        c = min(now, key=lambda c: c.seconds)
+        c.go(min(every, seconds - c.seconds))
+        c.curve.append(
+            (round(c.seconds, 3), c.done, evaluate(c.model, corpus.val, c.model.cfg.ctx))
+        )
+        say(f"{c.name:13} {c.seconds:6.1f} s  step {c.done:5}  validation {c.curve[-1][2]:.3f}")
+
 
 def time_to(
-    curve,      # (seconds, step, loss), in order
-    loss:float, # to get down to
-): # seconds, between two validations by interpolation; None if never
+    curve,  # (seconds, step, loss), in order
+    loss: float,  # to get down to
+):  # seconds, between two validations by interpolation; None if never
     "When a curve first got down to a loss"
     before = None
     for t, _, l in curve:
-        if l <= loss: return t if before is None else before[0] + (t - before[0])*(before[1] - loss)/(before[1] - l)
+        if l <= loss:
+            return (
+                t
+                if before is None
+                else before[0] + (t - before[0]) * (before[1] - loss) / (before[1] - l)
+            )
         before = t, l
     return None
 
+
 def bench_shakespeare(
-    shapes=('shakespeare', 'shakespeare-short'), # presets to race
-    seconds=180.,            # the most each contender may use
-    losses=(2.0, 1.88, 1.7), # the time to each of them is reported
-    data=None,               # a text file; default: Shakespeare
-    hf=True,                 # race transformers too
-    settings=None,           # of our recipe, as for `ours`
-    every=5.,                # seconds between validations
-    say=print,               # called with a line per validation
-): # dict, plain values
+    shapes=("shakespeare", "shakespeare-short"),  # presets to race
+    seconds=180.0,  # the most each contender may use
+    losses=(2.0, 1.88, 1.7),  # the time to each of them is reported
+    data=None,  # a text file; default: Shakespeare
+    hf=True,  # race transformers too
+    settings=None,  # of our recipe, as for `ours`
+    every=5.0,  # seconds between validations
+    say=print,  # called with a line per validation
+):  # dict, plain values
     "Race the library's recipe against plain ones; the first contender is ours"
-    import torch._dynamo # the first optimizer step of a process imports it: seconds that whoever starts would pay
-    use_threads(); out = dict(machine=machine(), shapes={})
-    peaks = {n: matmul_peak(torch.device('cpu'), d) for n, d in dict(fp32=torch.float32, bf16=torch.bfloat16).items()}
-    out['matmul_peak_gflops'] = round(peaks['fp32']/1e9, 1)
+    # the first optimizer step of a process imports it: seconds that whoever starts would pay
+    import torch._dynamo
+
+    use_threads()
+    out = dict(machine=machine(), shapes={})
+    peaks = {
+        n: matmul_peak(torch.device("cpu"), d)
+        for n, d in dict(fp32=torch.float32, bf16=torch.bfloat16).items()
+    }
+    out["matmul_peak_gflops"] = round(peaks["fp32"] / 1e9, 1)
     for preset in shapes:
-        corpus = load_corpus(data, PRESETS[preset].model['ctx'], say); out['text'] = corpus.source
-        say(f'{preset}: {PRESETS[preset].about}')
-        cs = field_of(preset, corpus, hf, settings); race(cs, corpus, seconds, every, say)
-        out['shapes'][preset] = {c.name: _result(c, cs, losses, peaks[c.precision]) for c in cs}
+        corpus = load_corpus(data, PRESETS[preset].model["ctx"], say)
+        out["text"] = corpus.source
+        say(f"{preset}: {PRESETS[preset].about}")
+        cs = field_of(preset, corpus, hf, settings)
+        race(cs, corpus, seconds, every, say)
+        out["shapes"][preset] = {c.name: _result(c, cs, losses, peaks[c.precision]) for c in cs}
     return out
+
 
 def _result(c, cs, losses, peak):
     "What a contender reached, and when it reached what the others ended with"
-    return dict(steps=c.done, precision=c.precision, seconds=round(c.seconds, 1), tok_s=round(c.done*c.tokens/c.seconds),
-                final=c.curve[-1][2], peak_share=round(c.flops()/c.seconds/peak, 3), time_to={str(l): time_to(c.curve, l) for l in losses},
-                time_to_ours={k.name: time_to(c.curve, k.curve[-1][2]) for k in cs if k is not c}, curve=c.curve)
+    return dict(
+        steps=c.done,
+        precision=c.precision,
+        seconds=round(c.seconds, 1),
+        tok_s=round(c.done * c.tokens / c.seconds),
+        final=c.curve[-1][2],
+        peak_share=round(c.flops() / c.seconds / peak, 3),
+        time_to={str(l): time_to(c.curve, l) for l in losses},
+        time_to_ours={k.name: time_to(c.curve, k.curve[-1][2]) for k in cs if k is not c},
+        curve=c.curve,
+    )
 
 # %% ../nbs/lib/bench.ipynb #83385d74
 def bench_table(
-    result:dict # from `bench_shakespeare`
-): # text
+    result: dict,  # from `bench_shakespeare`
+):  # text
     "The result as a table"
-    m = result['machine']
-    lines = [f"{m['cpu']}, {m['threads']} threads, matmul {result['matmul_peak_gflops']} GFLOP/s, {result['text']}"]
-    show = lambda v: 'never' if v is None else f'{v:.1f}'
-    for preset, rows in result['shapes'].items():
-        losses = list(next(iter(rows.values()))['time_to'])
-        lines += ['', f'{preset:14}' + ''.join(f'{h:>12}' for h in ('tok/s', '% of peak', *(f's to {l}' for l in losses), 'final', 'in s'))]
+    m = result["machine"]
+    lines = [
+        f"{m['cpu']}, {m['threads']} threads, matmul {result['matmul_peak_gflops']} GFLOP/s, "
+        f"{result['text']}"
+    ]
+
+    def show(v):
+        return "never" if v is None else f"{v:.1f}"
+
+    for preset, rows in result["shapes"].items():
+        losses = list(next(iter(rows.values()))["time_to"])
+        lines += [
+            "",
+            f"{preset:14}"
+            + "".join(
+                f"{h:>12}"
+                for h in ("tok/s", "% of peak", *(f"s to {l}" for l in losses), "final", "in s")
+            ),
+        ]
         for n, r in rows.items():
-            times = ''.join(f'{show(r["time_to"][l]):>12}' for l in losses)
-            lines.append(f"{n:14}{r['tok_s']:12,}{r['peak_share']*100:12.1f}{times}{r['final']:12.3f}{r['seconds']:12.1f}")
-        us = rows['gpub']
+            times = "".join(f"{show(r['time_to'][l]):>12}" for l in losses)
+            lines.append(
+                f"{n:14}{r['tok_s']:12,}{r['peak_share'] * 100:12.1f}{times}{r['final']:12.3f}{r['seconds']:12.1f}"
+            )
+        us = rows["gpub"]
         for n, r in list(rows.items())[1:]:
-            if t := us['time_to_ours'].get(n):
-                lines.append(f"gpub reaches the final loss of {n} ({r['final']:.3f}) in 1/{r['seconds']/t:.1f} of its {r['seconds']:.0f} s")
-    return '\n'.join(lines)
+            if t := us["time_to_ours"].get(n):
+                lines.append(
+                    f"gpub reaches the final loss of {n} ({r['final']:.3f}) in "
+                    f"1/{r['seconds'] / t:.1f} of its {r['seconds']:.0f} s"
+                )
+    return "\n".join(lines)

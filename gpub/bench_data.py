@@ -18,47 +18,61 @@ from .sizes import SHAPES
 
 # %% ../nbs/lib/bench_data.ipynb #d03eaa4f
 def medians(
-    contenders, # {name: function of the round's number}
-    rounds:int, # that count, after three that do not
-): # {name: seconds}
+    contenders,  # {name: function of the round's number}
+    rounds: int,  # that count, after three that do not
+):  # {name: seconds}
     "The median time of each, measured in turns"
     times = {name: [] for name in contenders}
     for n in range(-3, rounds):
         for name, f in contenders.items():
-            start = time.perf_counter(); f(n + 3); times[name].append(time.perf_counter() - start)
+            start = time.perf_counter()
+            f(n + 3)
+            times[name].append(time.perf_counter() - start)
     return {name: float(np.median(t[3:])) for name, t in times.items()}
 
 # %% ../nbs/lib/bench_data.ipynb #96a18c4b
 def slices(
-    ids,   # array or memmap
-    ctx,   # tokens in a row
-    batch, # rows
-    rng,   # numpy's Generator: where the rows begin
-): # inputs and targets
+    ids,  # array or memmap
+    ctx,  # tokens in a row
+    batch,  # rows
+    rng,  # numpy's Generator: where the rows begin
+):  # inputs and targets
     "The usual loader: a Python loop of slices, stacked"
     at = rng.integers(0, len(ids) - ctx - 1, batch)
-    return tuple(torch.stack([torch.from_numpy(ids[i + k:i + k + ctx].astype(np.int64)) for i in at]) for k in (0, 1))
+    return tuple(
+        torch.stack([torch.from_numpy(ids[i + k : i + k + ctx].astype(np.int64)) for i in at])
+        for k in (0, 1)
+    )
+
 
 def step_seconds(
-    shape:dict, # keywords of GPTConfig
-    rows:int,   # sequences in the step
-): # seconds
-    "What a training step (forward, backward and AdamW, fp32) costs on this machine, after one that does not count"
+    shape: dict,  # keywords of GPTConfig
+    rows: int,  # sequences in the step
+):  # seconds
+    """What a training step (forward, backward and AdamW, fp32) costs on this machine, after one
+    that does not count"""
     torch.manual_seed(0)
     model = GPT(GPTConfig(**shape))
     opt = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    x = torch.randint(shape['vocab'], (rows, shape['ctx'] + 1))
-    for _ in range(2): start = time.perf_counter(); opt.zero_grad(); model.loss(x[:, :-1], x[:, 1:]).backward(); opt.step()
+    x = torch.randint(shape["vocab"], (rows, shape["ctx"] + 1))
+    for _ in range(2):
+        start = time.perf_counter()
+        opt.zero_grad()
+        model.loss(x[:, :-1], x[:, 1:]).backward()
+        opt.step()
     return time.perf_counter() - start
 
+
 def bench_loader(
-    tokens:int=1 << 24, # in the file that is read
-    ctx:int=512,        # tokens in a row
-    batch:int=64,       # rows in a batch
-    rounds:int=200,     # turns of every contender that count
-    shape:dict|None=SHAPES['gpt2-134m'].model, # of the training step to compare with; None leaves that out
-    rows:int=1,         # of that step; the loader is timed at as many
-): # dict of medians in microseconds and of ratios
+    tokens: int = 1 << 24,  # in the file that is read
+    ctx: int = 512,  # tokens in a row
+    batch: int = 64,  # rows in a batch
+    rounds: int = 200,  # turns of every contender that count
+    shape: dict | None = SHAPES[
+        "gpt2-134m"
+    ].model,  # of the training step to compare with; None leaves that out
+    rows: int = 1,  # of that step; the loader is timed at as many
+):  # dict of medians in microseconds and of ratios
     "Time `Batches` from memory and from disk against slices in a loop and against a memcpy"
     rng = np.random.default_rng(0)
     ids = rng.integers(0, 32_000, tokens, np.uint16)
@@ -66,16 +80,40 @@ def bench_loader(
     src = np.ones_like(out)
     kw = dict(ctx=ctx, batch=batch, hash_ids=False)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as d:
-        ids.tofile(Path(d)/'ids.bin'); disk = np.memmap(Path(d)/'ids.bin', np.uint16, 'r')
-        ram, mapped, small = Batches(ids, **kw), Batches(disk, **kw), Batches(ids, **{**kw, 'batch': rows}); order = ram.streams[0].starts
-        t = medians(dict(ram=ram.__getitem__, mmap=mapped.__getitem__, order=lambda n: order(n*AHEAD, (n + 1)*AHEAD),
-                         slices_mmap=lambda n: slices(disk, ctx, batch, rng), slices_ram=lambda n: slices(ids, ctx, batch, rng),
-                         memcpy=lambda n: np.copyto(out, src), rows=small.__getitem__), rounds)
+        ids.tofile(Path(d) / "ids.bin")
+        disk = np.memmap(Path(d) / "ids.bin", np.uint16, "r")
+        ram, mapped, small = (
+            Batches(ids, **kw),
+            Batches(disk, **kw),
+            Batches(ids, **{**kw, "batch": rows}),
+        )
+        order = ram.streams[0].starts
+        t = medians(
+            dict(
+                ram=ram.__getitem__,
+                mmap=mapped.__getitem__,
+                order=lambda n: order(n * AHEAD, (n + 1) * AHEAD),
+                slices_mmap=lambda n: slices(disk, ctx, batch, rng),
+                slices_ram=lambda n: slices(ids, ctx, batch, rng),
+                memcpy=lambda n: np.copyto(out, src),
+                rows=small.__getitem__,
+            ),
+            rounds,
+        )
         del mapped, disk
     for k, n in dict(ram=batch, mmap=batch, rows=rows).items():
-        t[k] += t['order'] * n / AHEAD # the median call finds its order computed: add its share of that
-    result = dict(machine=machine(), batch=[batch, ctx + 1], microseconds={k: round(v*1e6, 1) for k, v in t.items()},
-                  faster_than_slices_mmap=t['slices_mmap']/t['ram'], faster_than_slices_ram=t['slices_ram']/t['ram'],
-                  times_memcpy=t['ram']/t['memcpy'])
-    if shape: seconds = step_seconds(shape, rows); result |= dict(step_rows=rows, step_seconds=seconds, share_of_step=t['rows']/seconds)
+        t[k] += (
+            t["order"] * n / AHEAD
+        )  # the median call finds its order computed: add its share of that
+    result = dict(
+        machine=machine(),
+        batch=[batch, ctx + 1],
+        microseconds={k: round(v * 1e6, 1) for k, v in t.items()},
+        faster_than_slices_mmap=t["slices_mmap"] / t["ram"],
+        faster_than_slices_ram=t["slices_ram"] / t["ram"],
+        times_memcpy=t["ram"] / t["memcpy"],
+    )
+    if shape:
+        seconds = step_seconds(shape, rows)
+        result |= dict(step_rows=rows, step_seconds=seconds, share_of_step=t["rows"] / seconds)
     return result

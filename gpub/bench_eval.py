@@ -21,87 +21,153 @@ from .tokenizer import SPECIALS, BPETokenizer
 
 # %% ../nbs/lib/bench_eval.ipynb #a51661cc
 def bench_items(
-    n:int # questions
-): # (list of `Item`, what they are)
+    n: int,  # questions
+):  # (list of `Item`, what they are)
     "HellaSwag where it is, else continuations of the built-in plays of the same size"
-    if any((d/'eval'/TASKS['hellaswag'].file).is_file() for d in data_dirs()): return load_items('hellaswag', n), 'HellaSwag'
-    lines = [l.strip() for l in plays(1520*n, seed=3).splitlines() if len(l) > 40] # four times the characters of a question
-    fives = [lines[i:i + 5] for i in range(0, 5*n, 5)]
-    return [Item(f'plays:{i}', ' '.join(five[:4])[:380], tuple(five[:4]), (0,)) for i, five in enumerate(fives)], 'built-in plays'
+    if any((d / "eval" / TASKS["hellaswag"].file).is_file() for d in data_dirs()):
+        return load_items("hellaswag", n), "HellaSwag"
+    lines = [
+        l.strip() for l in plays(1520 * n, seed=3).splitlines() if len(l) > 40
+    ]  # four times the characters of a question
+    fives = [lines[i : i + 5] for i in range(0, 5 * n, 5)]
+    return [
+        Item(f"plays:{i}", " ".join(five[:4])[:380], tuple(five[:4]), (0,))
+        for i, five in enumerate(fives)
+    ], "built-in plays"
+
 
 def bench_tokenizer(
-    items,     # list of `Item`, whose words are learned too
-    vocab:int, # tokens, special ones included
-    mb=20,     # of text to learn from, where the corpus is
-): # (tokenizer, what it learned from); fewer tokens where the text has no more pairs
+    items,  # list of `Item`, whose words are learned too
+    vocab: int,  # tokens, special ones included
+    mb=20,  # of text to learn from, where the corpus is
+):  # (tokenizer, what it learned from); fewer tokens where the text has no more pairs
     "A vocabulary as large as the shape's, so that the output layer costs what it does in earnest"
-    path = next((d/'edu.jsonl.zst' for d in data_dirs() if (d/'edu.jsonl.zst').is_file()), None)
+    path = next((d / "edu.jsonl.zst" for d in data_dirs() if (d / "edu.jsonl.zst").is_file()), None)
     texts, size = [c for i in items for c in (i.context, *i.choices)], 0
-    for c in chunks(Source(name='edu', path=str(path)), size=1 << 20) if path else ():
-        texts += (t for b in c.blocks for t, _, why in records(b) if not why); size += c.size
-        if size > mb*1e6: break
-    learned = f'{size/1e6:.0f} MB of {path.name} and the questions' if path else 'the questions'
+    for c in chunks(Source(name="edu", path=str(path)), size=1 << 20) if path else ():
+        texts += (t for b in c.blocks for t, _, why in records(b) if not why)
+        size += c.size
+        if size > mb * 1e6:
+            break
+    learned = f"{size / 1e6:.0f} MB of {path.name} and the questions" if path else "the questions"
     return BPETokenizer.train(texts, vocab - len(SPECIALS)), learned
 
+
 def turns(
-    runs,   # name -> function of a list of requests
-    blocks, # lists of requests
-): # (name -> (seconds, seconds of CPU), name -> answers)
+    runs,  # name -> function of a list of requests
+    blocks,  # lists of requests
+):  # (name -> (seconds, seconds of CPU), name -> answers)
     "Everybody answers every block, each time in the other order"
-    spent, said = {k: [0., 0.] for k in runs}, {k: [] for k in runs}
+    spent, said = {k: [0.0, 0.0] for k in runs}, {k: [] for k in runs}
     for n, block in enumerate(blocks):
         for k in (runs, reversed(runs))[n % 2]:
-            t = time.perf_counter(), time.process_time(); said[k] += runs[k](block)
-            spent[k] = [spent[k][0] + time.perf_counter() - t[0], spent[k][1] + time.process_time() - t[1]]
+            t = time.perf_counter(), time.process_time()
+            said[k] += runs[k](block)
+            spent[k] = [
+                spent[k][0] + time.perf_counter() - t[0],
+                spent[k][1] + time.process_time() - t[1],
+            ]
     return spent, said
 
+
 def bench_eval(
-    n:int=500,          # questions
-    preset='gpt2-124m', # whose shape
-    device='auto',      # CUDA where it is, else MPS, else the CPU
-    block=50,           # questions in a turn
-    settings=None,      # of the shape, instead of the preset's
-    mb=20,              # of text for the vocabulary
-    say=print,          # called with lm-eval's best batch size
-): # dict, plain values: the receipt of `gpub bench eval`
-    "Our adapter and lm-eval's hf model on the same questions and weights; raises `GpubError` where lm-eval is not installed"
+    n: int = 500,  # questions
+    preset="gpt2-124m",  # whose shape
+    device="auto",  # CUDA where it is, else MPS, else the CPU
+    block=50,  # questions in a turn
+    settings=None,  # of the shape, instead of the preset's
+    mb=20,  # of text for the vocabulary
+    say=print,  # called with lm-eval's best batch size
+):  # dict, plain values: the receipt of `gpub bench eval`
+    """Our adapter and lm-eval's hf model on the same questions and weights; raises `GpubError`
+    where lm-eval is not installed"""
     use_threads()
     seed_everything(0)
     d = pick_device(device)
     items, source = bench_items(n)
     shape = replace(config_of(preset), **(settings or {}))
-    tok, learned = bench_tokenizer(items, shape.vocab, mb); model = GPT(replace(shape, vocab=tok.vocab)).to(d).eval()
-    with tempfile.TemporaryDirectory(prefix='gpub-') as tmp:
-        folder, ours, trial = export_model(model, tok, Path(tmp)/'model'), adapter(model, tok), {}
-        asked = [requests(items[i:i + block]) for i in range(0, n, block)]
+    tok, learned = bench_tokenizer(items, shape.vocab, mb)
+    model = GPT(replace(shape, vocab=tok.vocab)).to(d).eval()
+    with tempfile.TemporaryDirectory(prefix="gpub-") as tmp:
+        folder, ours, trial = export_model(model, tok, Path(tmp) / "model"), adapter(model, tok), {}
+        asked = [requests(items[i : i + block]) for i in range(0, n, block)]
         for b in (1, 2, 4, 8, 16):
-            lm = exported(folder, d, b); answer = {b: lambda r: lm.loglikelihood(r, disable_tqdm=True)}
-            turns(answer, [asked[0][:8]]); trial[b] = round(turns(answer, [asked[0][:32]])[0][b][0], 3)
-        best = min(trial, key=trial.get); lm = exported(folder, d, best); say(f'lm-eval hf: batches of {best} suit it best')
-        runs = {'gpub': lambda r: ours.loglikelihood(r, disable_tqdm=True), 'lm-eval hf': lambda r: lm.loglikelihood(r, disable_tqdm=True)}
-        turns(runs, [asked[0][:8]]); spent, said = turns(runs, asked)
-    a, b = said.values(); apart = [abs(x[0] - y[0]) for x, y in zip(a, b)]
-    picks = [[max(range(i, i + 4), key=lambda j: s[j][0]) for i in range(0, 4*n, 4)] for s in (a, b)]
-    tokens = sum(len(tok.encode(i.context)) for i in items)/n, sum(len(tok.encode(' ' + c)) for i in items for c in i.choices)/4/n
+            lm = exported(folder, d, b)
+            answer = {b: lambda r: lm.loglikelihood(r, disable_tqdm=True)}
+            turns(answer, [asked[0][:8]])
+            trial[b] = round(turns(answer, [asked[0][:32]])[0][b][0], 3)
+        best = min(trial, key=trial.get)
+        lm = exported(folder, d, best)
+        say(f"lm-eval hf: batches of {best} suit it best")
+        runs = {
+            "gpub": lambda r: ours.loglikelihood(r, disable_tqdm=True),
+            "lm-eval hf": lambda r: lm.loglikelihood(r, disable_tqdm=True),
+        }
+        turns(runs, [asked[0][:8]])
+        spent, said = turns(runs, asked)
+    a, b = said.values()
+    apart = [abs(x[0] - y[0]) for x, y in zip(a, b)]
+    picks = [
+        [max(range(i, i + 4), key=lambda j: s[j][0]) for i in range(0, 4 * n, 4)] for s in (a, b)
+    ]
+    tokens = (
+        sum(len(tok.encode(i.context)) for i in items) / n,
+        sum(len(tok.encode(" " + c)) for i in items for c in i.choices) / 4 / n,
+    )
     wall, cpu = ({k: round(v[j], 2) for k, v in spent.items()} for j in (0, 1))
-    ratio = lambda s: round(s['lm-eval hf']/max(s['gpub'], 1e-9), 3)
-    precision = {k: str(next(m.parameters()).dtype).removeprefix('torch.') for k, m in {'gpub': model, 'lm-eval hf': lm.model}.items()}
-    return dict(machine=machine(d), preset=preset, parameters=sum(p.numel() for p in model.parameters()), precision=precision,
-                vocab=tok.vocab, tokenizer=learned, questions=n, source=source,
-                context_tokens=round(tokens[0], 1), answer_tokens=round(tokens[1], 1),
-                hf_batch=best, hf_batch_seconds=trial, seconds=wall, cpu_seconds=cpu, faster=ratio(wall), faster_cpu=ratio(cpu),
-                most_apart_nats=float(f'{max(apart):.2g}'), same_favourite=statistics.mean(x[1] == y[1] for x, y in zip(a, b)),
-                same_pick=statistics.mean(x == y for x, y in zip(*picks)))
+
+    def ratio(s):
+        return round(s["lm-eval hf"] / max(s["gpub"], 1e-9), 3)
+
+    precision = {
+        k: str(next(m.parameters()).dtype).removeprefix("torch.")
+        for k, m in {"gpub": model, "lm-eval hf": lm.model}.items()
+    }
+    return dict(
+        machine=machine(d),
+        preset=preset,
+        parameters=sum(p.numel() for p in model.parameters()),
+        precision=precision,
+        vocab=tok.vocab,
+        tokenizer=learned,
+        questions=n,
+        source=source,
+        context_tokens=round(tokens[0], 1),
+        answer_tokens=round(tokens[1], 1),
+        hf_batch=best,
+        hf_batch_seconds=trial,
+        seconds=wall,
+        cpu_seconds=cpu,
+        faster=ratio(wall),
+        faster_cpu=ratio(cpu),
+        most_apart_nats=float(f"{max(apart):.2g}"),
+        same_favourite=statistics.mean(x[1] == y[1] for x, y in zip(a, b)),
+        same_pick=statistics.mean(x == y for x, y in zip(*picks)),
+    )
+
 
 def bench_eval_table(
-    r:dict # a receipt of `bench_eval`
-): # text
+    r: dict,  # a receipt of `bench_eval`
+):  # text
     "The receipt in lines"
-    m, model = r['machine'], f"{r['preset']}, {r['parameters']:,} parameters in {', '.join({*r['precision'].values()})}"
-    asked = f"{r['context_tokens']:.0f} tokens of context and four answers of {r['answer_tokens']:.0f}"
-    return '\n'.join([
-        f"{m['gpu'] or m['cpu']}, {m['threads']} threads, torch {m['torch']}; {model}",
-        f"{r['questions']} questions of {r['source']}, {asked}",
-        *(f"  {k:12}{s:9.1f} s{r['questions']/s:9.2f} questions a second" for k, s in r['seconds'].items()),
-        f"gpub is {r['faster']:.2f} times as fast ({r['faster_cpu']:.2f} in CPU time) as hf in batches of {r['hf_batch']}",
-        f"log-likelihoods apart by {r['most_apart_nats']:.1g} nats at most, the same answer to {r['same_pick']:.1%}"])
+    m, model = (
+        r["machine"],
+        f"{r['preset']}, {r['parameters']:,} parameters in {', '.join({*r['precision'].values()})}",
+    )
+    asked = (
+        f"{r['context_tokens']:.0f} tokens of context and four answers of {r['answer_tokens']:.0f}"
+    )
+    return "\n".join(
+        [
+            f"{m['gpu'] or m['cpu']}, {m['threads']} threads, torch {m['torch']}; {model}",
+            f"{r['questions']} questions of {r['source']}, {asked}",
+            *(
+                f"  {k:12}{s:9.1f} s{r['questions'] / s:9.2f} questions a second"
+                for k, s in r["seconds"].items()
+            ),
+            f"gpub is {r['faster']:.2f} times as fast ({r['faster_cpu']:.2f} in CPU time) as hf "
+            f"in batches of {r['hf_batch']}",
+            f"log-likelihoods apart by {r['most_apart_nats']:.1g} nats at most, the same answer "
+            f"to {r['same_pick']:.1%}",
+        ]
+    )

@@ -19,126 +19,186 @@ from .translate import to_theirs
 
 # %% ../nbs/lib/bench_generate.ipynb #5cb9d778
 def in_transformers(
-    model, # `GPT` or `Llama`
-): # their model, with a copy of the same weights; it ends at no token
+    model,  # `GPT` or `Llama`
+):  # their model, with a copy of the same weights; it ends at no token
     "The same function in another library; raises `GpubError` where transformers is not installed"
     hf = HFModel(model.cfg).hf.to(model.tok.weight).eval()
-    hf.load_state_dict(to_theirs(model), strict=False) # a tied head is no tensor of ours
-    hf.generation_config.eos_token_id = None; return hf
+    hf.load_state_dict(to_theirs(model), strict=False)  # a tied head is no tensor of ours
+    hf.generation_config.eos_token_id = None
+    return hf
 
 # %% ../nbs/lib/bench_generate.ipynb #b1adec30
 def contenders(
-    model,         # `GPT` or `Llama`
-    prompt,        # a list of ids
-    n,             # tokens to add
-    peers=True,    # with transformers
-    uncached=True, # with chapter 1's `sample`
-): # name -> function without arguments
+    model,  # `GPT` or `Llama`
+    prompt,  # a list of ids
+    n,  # tokens to add
+    peers=True,  # with transformers
+    uncached=True,  # with chapter 1's `sample`
+):  # name -> function without arguments
     "Ways to get the prompt and its favourite tokens"
-    out = {'gpub': lambda: generate(model, prompt, n, temperature=0)}
-    if uncached: out['without memory'] = lambda: sample(model, prompt, n, temperature=0)
+    out = {"gpub": lambda: generate(model, prompt, n, temperature=0)}
+    if uncached:
+        out["without memory"] = lambda: sample(model, prompt, n, temperature=0)
     if peers:
         hf, x = in_transformers(model), torch.tensor([prompt], device=model.tok.weight.device)
-        kw = dict(attention_mask=torch.ones_like(x), max_new_tokens=n, do_sample=False, pad_token_id=0)
-        out['transformers'] = lambda: hf.generate(x, **kw)[0].tolist()
+        kw = dict(
+            attention_mask=torch.ones_like(x), max_new_tokens=n, do_sample=False, pad_token_id=0
+        )
+        out["transformers"] = lambda: hf.generate(x, **kw)[0].tolist()
     return out
 
+
 def sync(
-    device # only on CUDA work is queued
+    device,  # only on CUDA work is queued
 ):
     "Wait until a device has done what it was given"
-    if device.type == 'cuda': torch.cuda.synchronize()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
 
 def token_times(
     model,  # as for `generate`
-    prompt, # a list of ids
-    n,      # tokens to write, the favourite each time
-): # n - 1 seconds
+    prompt,  # a list of ids
+    n,  # tokens to write, the favourite each time
+):  # n - 1 seconds
     "The time of each token"
-    device, out = model.tok.weight.device, []; xs = steps(model, [prompt], n, Taste(temperature=0), [0])
+    device, out = model.tok.weight.device, []
+    xs = steps(model, [prompt], n, Taste(temperature=0), [0])
     for _ in range(n):
-        t = time.perf_counter(); next(xs); sync(device); out.append(time.perf_counter() - t)
-    return out[1:] # the first reads the prompt
+        t = time.perf_counter()
+        next(xs)
+        sync(device)
+        out.append(time.perf_counter() - t)
+    return out[1:]  # the first reads the prompt
+
 
 def flatness(
-    model,    # as for `generate`
-    n=None,   # tokens; default: to the end of the window
-    rounds=3, # of each token the fastest counts
-): # time of a token in the last quarter of the text, over that in the first
+    model,  # as for `generate`
+    n=None,  # tokens; default: to the end of the window
+    rounds=3,  # of each token the fastest counts
+):  # time of a token in the last quarter of the text, over that in the first
     "How much dearer a token becomes as the text grows: 1 is flat"
-    n = n or model.cfg.ctx - 1; rows = [token_times(model, [0], n) for _ in range(rounds)]
-    best = [min(ts) for ts in zip(*rows)]; k = max(1, len(best)//4)
-    return statistics.median(best[-k:])/statistics.median(best[:k])
+    n = n or model.cfg.ctx - 1
+    rows = [token_times(model, [0], n) for _ in range(rounds)]
+    best = [min(ts) for ts in zip(*rows)]
+    k = max(1, len(best) // 4)
+    return statistics.median(best[-k:]) / statistics.median(best[:k])
+
 
 @torch.no_grad()
 def shortfall(
-    model,     # ids (b, t) -> logits (b, t, v)
-    ids,       # a text no longer than its window
-    given:int, # how many of its tokens nobody chose
-): # at most how far the score of a chosen token lies below the best one: 0 where all are favourites
-    "How good a greedy text is, judged by a model that reads it at once: rounding may swap tokens whose scores are nearly equal"
-    ids_t = torch.tensor(ids, device=model.tok.weight.device); logits_tv = model(ids_t[None, :-1])[0, given - 1:].float()
+    model,  # ids (b, t) -> logits (b, t, v)
+    ids,  # a text no longer than its window
+    given: int,  # how many of its tokens nobody chose
+):  # at most how far the score of a chosen token lies below the best one: 0 where all are favourites
+    """How good a greedy text is, judged by a model that reads it at once: rounding may swap tokens
+    whose scores are nearly equal"""
+    ids_t = torch.tensor(ids, device=model.tok.weight.device)
+    logits_tv = model(ids_t[None, :-1])[0, given - 1 :].float()
     return float((logits_tv.amax(-1) - logits_tv.gather(1, ids_t[given:, None])[:, 0]).max())
 
+
 def generation_speed(
-    preset,           # name from `SHAPES`
-    device='auto',    # CUDA where it is, else MPS, else the CPU
-    n=None,           # tokens; default: to the end of the window
-    rounds=3,         # turns of each contender, of which the best counts
-    precision='fp32', # of the weights: fp32 or bf16
-    peers=True,       # with transformers
-    uncached=True,    # with chapter 1's `sample`
-    flat=True,        # with `flatness`
-    say=lambda text: None, # called with a line per contender
-): # dict, plain values
-    "One preset: tokens a second of every contender, their ratios, whether the texts are the same, how far they are from the favourites"
-    d = pick_device(device); cfg = config_of(preset); seed_everything(0)
-    if precision not in ('fp32', 'bf16'): raise GpubError(f'precision {precision!r} is not one of fp32, bf16')
+    preset,  # name from `SHAPES`
+    device="auto",  # CUDA where it is, else MPS, else the CPU
+    n=None,  # tokens; default: to the end of the window
+    rounds=3,  # turns of each contender, of which the best counts
+    precision="fp32",  # of the weights: fp32 or bf16
+    peers=True,  # with transformers
+    uncached=True,  # with chapter 1's `sample`
+    flat=True,  # with `flatness`
+    say=lambda text: None,  # called with a line per contender
+):  # dict, plain values
+    """One preset: tokens a second of every contender, their ratios, whether the texts are the same,
+    how far they are from the favourites"""
+    d = pick_device(device)
+    cfg = config_of(preset)
+    seed_everything(0)
+    if precision not in ("fp32", "bf16"):
+        raise GpubError(f"precision {precision!r} is not one of fp32, bf16")
     model = build(cfg).to(d, dict(fp32=torch.float32, bf16=torch.bfloat16)[precision]).eval()
     prompt = [int(i) for i in torch.randint(cfg.vocab, (16,))]
-    n = min(n or cfg.ctx, cfg.ctx - len(prompt)); runs = contenders(model, prompt, n, peers, uncached); times = {k: [] for k in runs}
-    texts = {k: f() for k, f in runs.items()} # warm
+    n = min(n or cfg.ctx, cfg.ctx - len(prompt))
+    runs = contenders(model, prompt, n, peers, uncached)
+    times = {k: [] for k in runs}
+    texts = {k: f() for k, f in runs.items()}  # warm
     for _ in range(rounds):
-        for k, f in runs.items(): sync(d); t = time.perf_counter(); f(); sync(d); times[k].append(time.perf_counter() - t)
-    rate = {k: n/min(ts) for k, ts in times.items()}
-    for k, v in rate.items(): say(f'{preset} {precision} {k:15} {v:10,.1f} tok/s')
-    others = [k for k in runs if k != 'gpub']
-    return dict(preset=preset, precision=precision, device=str(d), prompt=len(prompt), n=n, rounds=rounds,
-                tok_s={k: round(v, 1) for k, v in rate.items()}, faster_than={k: round(rate['gpub']/rate[k], 2) for k in others},
-                same_text={k: texts[k] == texts['gpub'] for k in others},
-                short_of_best={k: round(shortfall(model, t, len(prompt)), 4) for k, t in texts.items()},
-                last_over_first_quarter=round(flatness(model, rounds=rounds), 2) if flat else None)
+        for k, f in runs.items():
+            sync(d)
+            t = time.perf_counter()
+            f()
+            sync(d)
+            times[k].append(time.perf_counter() - t)
+    rate = {k: n / min(ts) for k, ts in times.items()}
+    for k, v in rate.items():
+        say(f"{preset} {precision} {k:15} {v:10,.1f} tok/s")
+    others = [k for k in runs if k != "gpub"]
+    return dict(
+        preset=preset,
+        precision=precision,
+        device=str(d),
+        prompt=len(prompt),
+        n=n,
+        rounds=rounds,
+        tok_s={k: round(v, 1) for k, v in rate.items()},
+        faster_than={k: round(rate["gpub"] / rate[k], 2) for k in others},
+        same_text={k: texts[k] == texts["gpub"] for k in others},
+        short_of_best={k: round(shortfall(model, t, len(prompt)), 4) for k, t in texts.items()},
+        last_over_first_quarter=round(flatness(model, rounds=rounds), 2) if flat else None,
+    )
 
 # %% ../nbs/lib/bench_generate.ipynb #d72b90c3
 def bench_generate(
-    presets=('shakespeare', 'gpt2-134m'), # names from `SHAPES`
-    device='auto', # CUDA where it is, else MPS, else the CPU
-    n=None,        # tokens; default: to the end of the window; on a CPU 128 for wide models
-    rounds=3,      # turns of each contender, four times as many for small models; the best counts
-    peers=True,    # with transformers
-    say=print,     # called with a line per contender
-): # dict, plain values
+    presets=("shakespeare", "gpt2-134m"),  # names from `SHAPES`
+    device="auto",  # CUDA where it is, else MPS, else the CPU
+    n=None,  # tokens; default: to the end of the window; on a CPU 128 for wide models
+    rounds=3,  # turns of each contender, four times as many for small models; the best counts
+    peers=True,  # with transformers
+    say=print,  # called with a line per contender
+):  # dict, plain values
     "The receipt of `gpub bench generate`"
-    use_threads(); d = pick_device(device); wide = {p: config_of(p).width >= 512 for p in presets}
-    bf16 = d.type == 'cuda' or d.type == 'cpu' and cpu_has_bf16()
-    jobs = [(p, precision) for p in presets for precision in (('fp32', 'bf16') if wide[p] and bf16 else ('fp32',))]
+    use_threads()
+    d = pick_device(device)
+    wide = {p: config_of(p).width >= 512 for p in presets}
+    bf16 = d.type == "cuda" or d.type == "cpu" and cpu_has_bf16()
+    jobs = [
+        (p, precision)
+        for p in presets
+        for precision in (("fp32", "bf16") if wide[p] and bf16 else ("fp32",))
+    ]
+
     def one(p, precision):
-        most = 128 if wide[p] and d.type == 'cpu' else None
-        return generation_speed(p, device, n or most, rounds if wide[p] else 4*rounds, precision, peers, say=say)
+        most = 128 if wide[p] and d.type == "cpu" else None
+        return generation_speed(
+            p, device, n or most, rounds if wide[p] else 4 * rounds, precision, peers, say=say
+        )
+
     return dict(machine=machine(d), speed=[one(*job) for job in jobs])
 
+
 def bench_generate_table(
-    r:dict # a receipt of `bench_generate`
-): # text
+    r: dict,  # a receipt of `bench_generate`
+):  # text
     "The receipt in lines"
-    m = r['machine']; lines = [f"{m['gpu'] or m['cpu']}, {m['threads']} threads, torch {m['torch']}"]
-    for s in r['speed']:
+    m = r["machine"]
+    lines = [f"{m['gpu'] or m['cpu']}, {m['threads']} threads, torch {m['torch']}"]
+    for s in r["speed"]:
         lines.append(f"{s['preset']}, {s['precision']}, {s['n']} tokens after {s['prompt']}:")
-        for k, v in s['tok_s'].items():
-            lines.append(f'  {k:16}{v:12,.1f} tok/s')
-            if k == 'gpub': continue
-            lines[-1] += f"   gpub is {s['faster_than'][k]:.2f} times as fast, {'the same' if s['same_text'][k] else 'another'} text"
-        lines.append(f"  chosen scores below the best by at most: {', '.join(f'{k} {v:g}' for k, v in s['short_of_best'].items())}")
-        if s['last_over_first_quarter']:
-            lines.append(f"  a token at the end of the window takes {s['last_over_first_quarter']:.2f} of the time of one at its beginning")
-    return '\n'.join(lines)
+        for k, v in s["tok_s"].items():
+            lines.append(f"  {k:16}{v:12,.1f} tok/s")
+            if k == "gpub":
+                continue
+            lines[-1] += (
+                f"   gpub is {s['faster_than'][k]:.2f} times as fast, "
+                f"{'the same' if s['same_text'][k] else 'another'} text"
+            )
+        lines.append(
+            "  chosen scores below the best by at most: "
+            f"{', '.join(f'{k} {v:g}' for k, v in s['short_of_best'].items())}"
+        )
+        if s["last_over_first_quarter"]:
+            lines.append(
+                f"  a token at the end of the window takes {s['last_over_first_quarter']:.2f} of "
+                "the time of one at its beginning"
+            )
+    return "\n".join(lines)

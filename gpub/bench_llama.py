@@ -17,66 +17,116 @@ from .llama import Llama, LlamaConfig
 from .sizes import flops_per_token
 
 # %% ../nbs/lib/bench_llama.ipynb #57b01bb0
-MIDDLE = LlamaConfig(vocab=32_005, ctx=256, width=640, layers=12, heads=10, kv_heads=5, ffn=1792) # 77M
+MIDDLE = LlamaConfig(
+    vocab=32_005, ctx=256, width=640, layers=12, heads=10, kv_heads=5, ffn=1792
+)  # 77M
+
 
 def step_of(
-    model,   # whose parameters are trained
-    loss_fn, # (x, y) -> nats per token, of that model
-    x, # (b, t) ids
-    y, # (b, t) the ids one position later
-    dtype,   # of autocast; `torch.float32`: none
-): # () -> the loss before the step
+    model,  # whose parameters are trained
+    loss_fn,  # (x, y) -> nats per token, of that model
+    x,  # (b, t) ids
+    y,  # (b, t) the ids one position later
+    dtype,  # of autocast; `torch.float32`: none
+):  # () -> the loss before the step
     "A function that takes one AdamW step and returns the loss"
     opt = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
     def step():
-        with torch.autocast(x.device.type, dtype, enabled=dtype != torch.float32): loss = loss_fn(x, y)
-        loss.backward(); opt.step(); opt.zero_grad(set_to_none=True); return loss.detach()
+        with torch.autocast(x.device.type, dtype, enabled=dtype != torch.float32):
+            loss = loss_fn(x, y)
+        loss.backward()
+        opt.step()
+        opt.zero_grad(set_to_none=True)
+        return loss.detach()
+
     return step
 
+
 def bench_llama(
-    cfg=MIDDLE,     # the shape, a `LlamaConfig`
-    batch=2,        # sequences of the whole context in a step
-    rounds=8,       # steps of each, in turns, after two to warm up
-    device='auto',  # or cpu, cuda, mps
-    compiled=False, # both losses through `torch.compile`
-): # dict: seconds of both, their ratio, the losses, which must agree, and what `generation_speed` tells of decoding
-    "A training step of ours and of LlamaForCausalLM, in turns, then both decoding; raises `GpubError` where transformers is not installed"
+    cfg=MIDDLE,  # the shape, a `LlamaConfig`
+    batch=2,  # sequences of the whole context in a step
+    rounds=8,  # steps of each, in turns, after two to warm up
+    device="auto",  # or cpu, cuda, mps
+    compiled=False,  # both losses through `torch.compile`
+):  # dict: seconds of both, their ratio, the losses, which must agree, and what `generation_speed` tells of decoding
+    """A training step of ours and of LlamaForCausalLM, in turns, then both decoding; raises
+    `GpubError` where transformers is not installed"""
     use_threads()
     device = pick_device(device)
     precision = pick_precision(device)
-    sync = torch.cuda.synchronize if device.type == 'cuda' else lambda: None
+    sync = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     torch.manual_seed(0)
     ours = Llama(cfg).to(device)
     theirs = in_transformers(ours).train()
     x, y = torch.randint(cfg.vocab, (2, batch, cfg.ctx), device=device)
-    losses = dict(gpub=ours.loss, transformers=lambda x, y: F.cross_entropy(theirs(x, use_cache=False).logits.flatten(0, 1).float(), y.flatten()))
-    if compiled: losses = {n: torch.compile(f, dynamic=False) for n, f in losses.items()}
-    steps = {n: step_of(m, losses[n], x, y, precision.dtype) for n, m in dict(gpub=ours, transformers=theirs).items()}
+    losses = dict(
+        gpub=ours.loss,
+        transformers=lambda x, y: F.cross_entropy(
+            theirs(x, use_cache=False).logits.flatten(0, 1).float(), y.flatten()
+        ),
+    )
+    if compiled:
+        losses = {n: torch.compile(f, dynamic=False) for n, f in losses.items()}
+    steps = {
+        n: step_of(m, losses[n], x, y, precision.dtype)
+        for n, m in dict(gpub=ours, transformers=theirs).items()
+    }
     first = {n: float(step()) for n, step in steps.items()}
-    for step in steps.values(): step() # a second one to warm up
+    for step in steps.values():
+        step()  # a second one to warm up
     sync()
     seconds = {n: [] for n in steps}
     for r in range(rounds):
-        for n in (steps, reversed(steps))[r % 2]: seconds[n].append(clocks(lambda: (steps[n](), sync())))
+        for n in (steps, reversed(steps))[r % 2]:
+            seconds[n].append(clocks(lambda: (steps[n](), sync())))
     step_s = {n: statistics.median(wall for wall, _ in both) for n, both in seconds.items()}
-    ratio, cpu = (statistics.median(b[i]/a[i] for a, b in zip(seconds['gpub'], seconds['transformers'])) for i in (0, 1))
-    tok_s = batch*cfg.ctx/step_s['gpub']
-    out = dict(machine=machine(device), parameters=sum(p.numel() for p in ours.parameters()), ctx=cfg.ctx, batch=batch, precision=precision.name,
-               compiled=compiled, step_s={n: round(s, 4) for n, s in step_s.items()}, tok_s=round(tok_s), ratio=round(ratio, 3),
-               cpu_ratio=round(cpu, 3) if device.type == 'cpu' else None, gflops=round(flops_per_token(cfg)*tok_s/1e9, 1), first_loss=first)
-    del steps, step, losses, ours, theirs # room for the models that write
-    writing = generation_speed(cfg, str(device), 128, precision=precision.name if device.type == 'cuda' else 'fp32', uncached=False, flat=False)
-    del writing['preset']
+    ratio, cpu = (
+        statistics.median(b[i] / a[i] for a, b in zip(seconds["gpub"], seconds["transformers"]))
+        for i in (0, 1)
+    )
+    tok_s = batch * cfg.ctx / step_s["gpub"]
+    out = dict(
+        machine=machine(device),
+        parameters=sum(p.numel() for p in ours.parameters()),
+        ctx=cfg.ctx,
+        batch=batch,
+        precision=precision.name,
+        compiled=compiled,
+        step_s={n: round(s, 4) for n, s in step_s.items()},
+        tok_s=round(tok_s),
+        ratio=round(ratio, 3),
+        cpu_ratio=round(cpu, 3) if device.type == "cpu" else None,
+        gflops=round(flops_per_token(cfg) * tok_s / 1e9, 1),
+        first_loss=first,
+    )
+    del steps, step, losses, ours, theirs  # room for the models that write
+    writing = generation_speed(
+        cfg,
+        str(device),
+        128,
+        precision=precision.name if device.type == "cuda" else "fp32",
+        uncached=False,
+        flat=False,
+    )
+    del writing["preset"]
     return out | dict(decoding=writing)
 
+
 def bench_llama_table(
-    r:dict, # what `bench_llama` returned
-): # a line for the step, one for decoding
+    r: dict,  # what `bench_llama` returned
+):  # a line for the step, one for decoding
     "The receipt in lines"
-    w, s, peer = r['decoding'], r['step_s'], 'transformers'
-    cpu = '' if r['cpu_ratio'] is None else f", {r['cpu_ratio']:.2f} in CPU time"
-    return (f"Llama of {r['parameters']:,} parameters, {r['batch']} x {r['ctx']}, {r['precision']}, {'compiled' if r['compiled'] else 'eager'}: "
-            f"{s['gpub']:.3f} s a step, LlamaForCausalLM (sdpa) {s[peer]:.3f} s: {r['ratio']:.2f} times as fast{cpu}; "
-            f"{r['tok_s']:,} tok/s, {r['gflops']:,} GFLOP/s\n"
-            f"decoding with the cache, {w['precision']}, {w['n']} tokens: {w['tok_s']['gpub']:.1f} tok/s, its generate {w['tok_s'][peer]:.1f}: "
-            f"{w['faster_than'][peer]:.2f} times as fast, {'the same text' if w['same_text'][peer] else 'another text'}")
+    w, s, peer = r["decoding"], r["step_s"], "transformers"
+    cpu = "" if r["cpu_ratio"] is None else f", {r['cpu_ratio']:.2f} in CPU time"
+    return (
+        f"Llama of {r['parameters']:,} parameters, {r['batch']} x {r['ctx']}, {r['precision']}, "
+        f"{'compiled' if r['compiled'] else 'eager'}: "
+        f"{s['gpub']:.3f} s a step, LlamaForCausalLM (sdpa) {s[peer]:.3f} s: {r['ratio']:.2f} "
+        f"times as fast{cpu}; "
+        f"{r['tok_s']:,} tok/s, {r['gflops']:,} GFLOP/s\n"
+        f"decoding with the cache, {w['precision']}, {w['n']} tokens: {w['tok_s']['gpub']:.1f} "
+        f"tok/s, its generate {w['tok_s'][peer]:.1f}: "
+        f"{w['faster_than'][peer]:.2f} times as fast, "
+        f"{'the same text' if w['same_text'][peer] else 'another text'}"
+    )

@@ -22,146 +22,256 @@ from .tokenizer import BPETokenizer
 
 # %% ../nbs/lib/bench_prep.ipynb #95105557
 def bench_text(
-    mb:float # in MB (1e6 bytes), about
-)->tuple: # (where from, list of texts)
+    mb: float,  # in MB (1e6 bytes), about
+) -> tuple:  # (where from, list of texts)
     "Documents to measure with"
     out = []
-    for name, share in (('edu', .87), ('math', .10), ('python', .03)):
-        path = next((d/f'{name}.jsonl.zst' for d in data_dirs() if (d/f'{name}.jsonl.zst').exists()), None)
-        if path is None: return 'built-in plays', cut_pieces(plays(int(mb*1e6), seed=0), 4000)
-        room = mb*1e6*share
+    for name, share in (("edu", 0.87), ("math", 0.10), ("python", 0.03)):
+        path = next(
+            (d / f"{name}.jsonl.zst" for d in data_dirs() if (d / f"{name}.jsonl.zst").exists()),
+            None,
+        )
+        if path is None:
+            return "built-in plays", cut_pieces(plays(int(mb * 1e6), seed=0), 4000)
+        room = mb * 1e6 * share
         for c in chunks(Source(name=name, path=str(path)), size=1 << 20):
             for b in c.blocks:
                 for t, *_ in records(b):
-                    if room > 0: out.append(t); room -= len(t.encode())
-            if room <= 0: break
-    return 'edu, math, python of $GPUB_DATA', out
+                    if room > 0:
+                        out.append(t)
+                        room -= len(t.encode())
+            if room <= 0:
+                break
+    return "edu, math, python of $GPUB_DATA", out
+
 
 def usual_way(
     path,  # JSONL with a field `text`
-    tok,   # `BPETokenizer`
-    out,   # file to write, uint16
-    cache, # folder for what `datasets` leaves behind
+    tok,  # `BPETokenizer`
+    out,  # file to write, uint16
+    cache,  # folder for what `datasets` leaves behind
 ):
-    "The job as it is mostly done: `datasets` with `map` and `filter`, the Rust tokenizer, one array per row, a file at the end"
+    """The job as it is mostly done: `datasets` with `map` and `filter`, the Rust tokenizer, one
+    array per row, a file at the end"""
     import datasets
-    datasets.disable_progress_bars(); seen = set()
-    def new(t): h = hash_of(t); return not (h in seen or seen.add(h))
-    ds = datasets.load_dataset('json', data_files=str(path), split='train', cache_dir=str(cache))
-    ds = ds.map(lambda r: dict(text=clean(r['text'])[0])).filter(lambda r: r['text'] is not None and new(r['text']))
-    def encoded(b): return dict(ids=[e.ids + [tok.end] for e in tok._tok.encode_batch_fast(b['text'], add_special_tokens=False)])
+
+    datasets.disable_progress_bars()
+    seen = set()
+
+    def new(t):
+        h = hash_of(t)
+        return not (h in seen or seen.add(h))
+
+    ds = datasets.load_dataset("json", data_files=str(path), split="train", cache_dir=str(cache))
+    ds = ds.map(lambda r: dict(text=clean(r["text"])[0])).filter(
+        lambda r: r["text"] is not None and new(r["text"])
+    )
+
+    def encoded(b):
+        return dict(
+            ids=[
+                e.ids + [tok.end]
+                for e in tok._tok.encode_batch_fast(b["text"], add_special_tokens=False)
+            ]
+        )
+
     ds = ds.map(encoded, batched=True, remove_columns=ds.column_names)
-    with open(out, 'wb') as f:
-        for b in ds.with_format('numpy').iter(1000): np.concatenate(list(b['ids'])).astype(np.uint16).tofile(f)
+    with open(out, "wb") as f:
+        for b in ds.with_format("numpy").iter(1000):
+            np.concatenate(list(b["ids"])).astype(np.uint16).tofile(f)
+
 
 def clocks(
-    f # takes nothing
-): # (seconds on the clock, processor seconds of this process)
+    f,  # takes nothing
+):  # (seconds on the clock, processor seconds of this process)
     "How long a call takes, and how long it computes"
-    a, c = time.perf_counter(), time.process_time(); f(); return time.perf_counter() - a, time.process_time() - c
+    a, c = time.perf_counter(), time.process_time()
+    f()
+    return time.perf_counter() - a, time.process_time() - c
 
 # %% ../nbs/lib/bench_prep.ipynb #a12bc61a
 def bench_prep(
-    mb:float=20.,     # text, in MB
-    rounds:int=2,     # the best of so many counts, of three times as many for what is quick
-    vocab:int=32_000, # tokens of the vocabulary that is trained on that text
-    usual:bool=True   # run `datasets.map` too
-)->dict:
+    mb: float = 20.0,  # text, in MB
+    rounds: int = 2,  # the best of so many counts, of three times as many for what is quick
+    vocab: int = 32_000,  # tokens of the vocabulary that is trained on that text
+    usual: bool = True,  # run `datasets.map` too
+) -> dict:
     "Whole pipeline, bare encoders, the usual way, near dedup, scan, shard writing: MB/s and ratios"
-    where, texts = bench_text(mb); tok = BPETokenizer.train(texts, vocab)
-    other = sum(tok.encode(t).tolist() != tok._tok.encode(t, add_special_tokens=False).ids for t in texts)
-    with patch.dict(os.environ, TOKENIZERS_PARALLELISM='false'), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as d:
-        runs = _runs(texts, tok, Path(d), usual); t = {k: [] for k in runs}
-        turns = [k for k in ('pipeline', 'startup', 'encoder')*3 + ('encode_batch_fast', 'datasets_map') if k in runs]
-        for n, k in enumerate(turns*rounds): t[k].append(clocks(lambda: runs[k](n)))
-        stages = stage_speeds(texts[:max(50, len(texts)//8)])
-        writing = shard_writing(tok, tok.encode_batch(texts, threads=1), d, tokens=1 << (27 if mb >= 10 else 20))
-    clock, cpu = ({k: min(x[i] for x in v) for k, v in t.items()} for i in (0, 1)) # what others do on the machine only ever adds
-    startup, whole, fast = cpu.pop('startup'), cpu['pipeline'], cpu['encode_batch_fast']; del clock['startup']
-    best = min(fast, cpu.get('encoder', fast))
-    ratios = dict(of_fastest_encoder=best/(whole - startup), of_fastest_encoder_with_startup=best/whole, of_encode_batch_fast=fast/whole)
-    if usual: ratios['of_datasets_map'] = cpu['datasets_map']/whole
-    ratios['shard_writing_of_file_copy'] = writing['copy']/writing['shards']
+    where, texts = bench_text(mb)
+    tok = BPETokenizer.train(texts, vocab)
+    other = sum(
+        tok.encode(t).tolist() != tok._tok.encode(t, add_special_tokens=False).ids for t in texts
+    )
+    with (
+        patch.dict(os.environ, TOKENIZERS_PARALLELISM="false"),
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as d,
+    ):
+        runs = _runs(texts, tok, Path(d), usual)
+        t = {k: [] for k in runs}
+        turns = [
+            k
+            for k in ("pipeline", "startup", "encoder") * 3 + ("encode_batch_fast", "datasets_map")
+            if k in runs
+        ]
+        for n, k in enumerate(turns * rounds):
+            t[k].append(clocks(lambda: runs[k](n)))
+        stages = stage_speeds(texts[: max(50, len(texts) // 8)])
+        writing = shard_writing(
+            tok, tok.encode_batch(texts, threads=1), d, tokens=1 << (27 if mb >= 10 else 20)
+        )
+    clock, cpu = (
+        {k: min(x[i] for x in v) for k, v in t.items()} for i in (0, 1)
+    )  # what others do on the machine only ever adds
+    startup, whole, fast = cpu.pop("startup"), cpu["pipeline"], cpu["encode_batch_fast"]
+    del clock["startup"]
+    best = min(fast, cpu.get("encoder", fast))
+    ratios = dict(
+        of_fastest_encoder=best / (whole - startup),
+        of_fastest_encoder_with_startup=best / whole,
+        of_encode_batch_fast=fast / whole,
+    )
+    if usual:
+        ratios["of_datasets_map"] = cpu["datasets_map"] / whole
+    ratios["shard_writing_of_file_copy"] = writing["copy"] / writing["shards"]
     size = _mb(texts)
-    return dict(machine=machine(), text=where, mb=size, documents=len(texts), vocab=tok.vocab, engine=tok.engine, startup_seconds=startup,
-                documents_with_other_ids=other, mb_per_second={k: size/v for k, v in clock.items()},
-                mb_per_cpu_second={k: size/v for k, v in cpu.items()}, ratios=ratios, stages_mb_per_second=stages)
+    return dict(
+        machine=machine(),
+        text=where,
+        mb=size,
+        documents=len(texts),
+        vocab=tok.vocab,
+        engine=tok.engine,
+        startup_seconds=startup,
+        documents_with_other_ids=other,
+        mb_per_second={k: size / v for k, v in clock.items()},
+        mb_per_cpu_second={k: size / v for k, v in cpu.items()},
+        ratios=ratios,
+        stages_mb_per_second=stages,
+    )
 
-def _mb(texts): return sum(len(t.encode()) for t in texts)/1e6
+
+def _mb(texts):
+    return sum(len(t.encode()) for t in texts) / 1e6
+
 
 def _runs(texts, tok, d, usual):
     "What is timed: functions of the number of the turn, and the files in folder `d` that they read"
-    tok.save(d/'tok'); path, few = d/'text.jsonl', d/'few.jsonl'
-    lines = ''.join(json.dumps(dict(text=t), ensure_ascii=False) + '\n' for t in texts)
-    path.write_text(lines, encoding='utf-8', errors='surrogatepass'); few.write_text(json.dumps(dict(text=texts[0] + texts[1])) + '\n')
+    tok.save(d / "tok")
+    path, few = d / "text.jsonl", d / "few.jsonl"
+    lines = "".join(json.dumps(dict(text=t), ensure_ascii=False) + "\n" for t in texts)
+    path.write_text(lines, encoding="utf-8", errors="surrogatepass")
+    few.write_text(json.dumps(dict(text=texts[0] + texts[1])) + "\n")
+
     def job(p, out):
-        prepare(PrepConfig(sources=(f'text={p}',), tokenizer=str(d/'tok'), scan=False, val=0), out, say=lambda m: None)
-    runs = dict(pipeline=lambda n: job(path, d/f'out{n}'), startup=lambda n: job(few, d/f'few{n}'))
-    if tok._fast: runs['encoder'] = lambda n: tok.encode_batch(texts, threads=1)
-    runs['encode_batch_fast'] = lambda n: tok._tok.encode_batch_fast(texts, add_special_tokens=False)
-    if usual: runs['datasets_map'] = lambda n: usual_way(path, tok, d/f'usual{n}.bin', d/f'cache{n}')
+        prepare(
+            PrepConfig(sources=(f"text={p}",), tokenizer=str(d / "tok"), scan=False, val=0),
+            out,
+            say=lambda m: None,
+        )
+
+    runs = dict(
+        pipeline=lambda n: job(path, d / f"out{n}"), startup=lambda n: job(few, d / f"few{n}")
+    )
+    if tok._fast:
+        runs["encoder"] = lambda n: tok.encode_batch(texts, threads=1)
+    runs["encode_batch_fast"] = lambda n: tok._tok.encode_batch_fast(
+        texts, add_special_tokens=False
+    )
+    if usual:
+        runs["datasets_map"] = lambda n: usual_way(path, tok, d / f"usual{n}.bin", d / f"cache{n}")
     return runs
 
+
 def stage_speeds(
-    texts # of the slow `datasketch` only a tenth
-): # {stage: MB per processor second}
-    "The stages around the encoder, each alone: cleaning, signatures by two libraries, finding near duplicates, the scan"
-    few, out = texts[:max(20, len(texts)//10)], {}
+    texts,  # of the slow `datasketch` only a tenth
+):  # {stage: MB per processor second}
+    """The stages around the encoder, each alone: cleaning, signatures by two libraries, finding
+    near duplicates, the scan"""
+    few, out = texts[: max(20, len(texts) // 10)], {}
+
     def speed(name, f, on=texts):
-        f(few[:2]) # warm
-        out[name] = _mb(on)/max(clocks(lambda: f(on))[1], 1e-9)
-    speed('clean', lambda ts: [clean(t) for t in ts])
-    speed('near dedup, rensa', lambda ts: near_repeats(signatures(ts)))
-    speed('near dedup, datasketch', datasketch_repeats, few)
-    speed('scan', scan_texts)
+        f(few[:2])  # warm
+        out[name] = _mb(on) / max(clocks(lambda: f(on))[1], 1e-9)
+
+    speed("clean", lambda ts: [clean(t) for t in ts])
+    speed("near dedup, rensa", lambda ts: near_repeats(signatures(ts)))
+    speed("near dedup, datasketch", datasketch_repeats, few)
+    speed("scan", scan_texts)
     return out
 
+
 def datasketch_repeats(
-    texts # in their order: the first of a pair stays
-): # places of those that repeat an earlier one
+    texts,  # in their order: the first of a pair stays
+):  # places of those that repeat an earlier one
     "Near duplicates by `datasketch`, fed the same hashed shingles, from a similarity of 0.8 on"
     from datasketch import MinHash, MinHashLSH
-    lsh, out = MinHashLSH(.8, num_perm=128), []
+
+    lsh, out = MinHashLSH(0.8, num_perm=128), []
     for i, t in enumerate(texts):
         w = word_hashes(t)[0]
         m = MinHash(128, hashfunc=lambda x: int(x) & 0xFFFFFFFF)
         m.update_batch(ngram_hashes(w, SHINGLE) if len(w) >= SHINGLE else w)
-        if lsh.query(m): out.append(i)
-        else: lsh.insert(i, m)
+        if lsh.query(m):
+            out.append(i)
+        else:
+            lsh.insert(i, m)
     return out
 
+
 def shard_writing(
-    tok,            # whose vocabulary the shards are for
-    ids,            # one array of ids per document
-    folder,         # existing; nothing stays in it
-    rounds=9,       # of which the median counts
-    tokens=1 << 25, # the documents are repeated up to so many
-): # dict: seconds of `shards` and of `copy`
-    "Writing shards, a million tokens at a time as `prepare` does, against copying the finished files; both are forced to disk"
-    folder, per = Path(folder), max(1, len(ids)*2**20//max(1, sum(map(len, ids))))
-    parts = [join(ids[i:i + per], tok.end, ids[0].dtype) for i in range(0, len(ids), per)]
-    about = [([f'text.jsonl 1.{i}' for i in range(len(lengths))], [1]*len(lengths)) for _, lengths in parts] # their names and sizes
-    t, times = dict(shards=[], copy=[]), max(1, tokens//sum(len(joined) for joined, _ in parts))
+    tok,  # whose vocabulary the shards are for
+    ids,  # one array of ids per document
+    folder,  # existing; nothing stays in it
+    rounds=9,  # of which the median counts
+    tokens=1 << 25,  # the documents are repeated up to so many
+):  # dict: seconds of `shards` and of `copy`
+    """Writing shards, a million tokens at a time as `prepare` does, against copying the finished
+    files; both are forced to disk"""
+    folder, per = Path(folder), max(1, len(ids) * 2**20 // max(1, sum(map(len, ids))))
+    parts = [join(ids[i : i + per], tok.end, ids[0].dtype) for i in range(0, len(ids), per)]
+    about = [
+        ([f"text.jsonl 1.{i}" for i in range(len(lengths))], [1] * len(lengths))
+        for _, lengths in parts
+    ]  # their names and sizes
+    t, times = dict(shards=[], copy=[]), max(1, tokens // sum(len(joined) for joined, _ in parts))
+
     def write():
-        w = ShardWriter(folder/'w', tok)
-        for part, (names, sizes) in zip(parts*times, about*times): w.add('text', part, names, sizes)
-        w.commit(1); w.close()
+        w = ShardWriter(folder / "w", tok)
+        for part, (names, sizes) in zip(parts * times, about * times):
+            w.add("text", part, names, sizes)
+        w.commit(1)
+        w.close()
+
     def copy():
-        (folder/'copy').mkdir()
-        for p in (folder/'w').iterdir():
-            shutil.copyfile(p, folder/'copy'/p.name)
-            with open(folder/'copy'/p.name, 'rb+') as f: os.fsync(f.fileno())
+        (folder / "copy").mkdir()
+        for p in (folder / "w").iterdir():
+            shutil.copyfile(p, folder / "copy" / p.name)
+            with open(folder / "copy" / p.name, "rb+") as f:
+                os.fsync(f.fileno())
+
     for n in range(rounds):
-        t['shards'].append(clocks(write)[0]); t['copy'].append(clocks(copy)[0])
-        for d in 'w', 'copy': shutil.rmtree(folder/d)
+        t["shards"].append(clocks(write)[0])
+        t["copy"].append(clocks(copy)[0])
+        for d in "w", "copy":
+            shutil.rmtree(folder / d)
     return {k: float(np.median(v)) for k, v in t.items()}
 
+
 def bench_prep_table(
-    r # a receipt of `bench_prep`
-): # text
+    r,  # a receipt of `bench_prep`
+):  # text
     "The receipt in lines"
-    rows = [f"{r['mb']:.1f} MB, {r['documents']:,} documents: {r['text']}; vocabulary {r['vocab']:,}, encoder {r['engine']}, one core"]
-    for k, v in r['mb_per_second'].items():
-        rows.append(f'{k:24}{v:10.1f} MB/s of the clock{r["mb_per_cpu_second"][k]:10.1f} MB per processor second')
-    rows += [f"start-up {r['startup_seconds']:.2f} s", *(f'{k:24}{v:10.1f} MB/s' for k, v in r['stages_mb_per_second'].items())]
-    return '\n'.join(rows + [f'{k:34}{v:6.2f}' for k, v in r['ratios'].items()])
+    rows = [
+        f"{r['mb']:.1f} MB, {r['documents']:,} documents: {r['text']}; vocabulary "
+        f"{r['vocab']:,}, encoder {r['engine']}, one core"
+    ]
+    for k, v in r["mb_per_second"].items():
+        rows.append(
+            f"{k:24}{v:10.1f} MB/s of the clock{r['mb_per_cpu_second'][k]:10.1f} MB per "
+            "processor second"
+        )
+    rows += [
+        f"start-up {r['startup_seconds']:.2f} s",
+        *(f"{k:24}{v:10.1f} MB/s" for k, v in r["stages_mb_per_second"].items()),
+    ]
+    return "\n".join(rows + [f"{k:34}{v:6.2f}" for k, v in r["ratios"].items()])

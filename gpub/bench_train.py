@@ -24,204 +24,363 @@ from .train import Fit, TrainConfig, choose_loss, make_optimizers, train
 
 # %% ../nbs/lib/bench_train.ipynb #7d094486
 def zipf_tokens(
-    n,      # how many
+    n,  # how many
     vocab,  # ids are below this
-    seed=0, # of their order, and of which id is frequent
-): # int64 array
+    seed=0,  # of their order, and of which id is frequent
+):  # int64 array
     "Token ids, the k-th most frequent with a share of about 1/k"
-    rng = np.random.default_rng(seed); share = 1/np.arange(1, vocab + 1)
-    return rng.permutation(vocab)[np.searchsorted(np.cumsum(share/share.sum()), rng.random(n)).clip(max=vocab - 1)]
+    rng = np.random.default_rng(seed)
+    share = 1 / np.arange(1, vocab + 1)
+    return rng.permutation(vocab)[
+        np.searchsorted(np.cumsum(share / share.sum()), rng.random(n)).clip(max=vocab - 1)
+    ]
+
 
 def step_speed(
-    preset:str,    # its name, as for `gpub train`
-    device='auto', # CUDA where it is, else MPS, else the CPU
-    steps=30,      # that are counted
-    warmup=10,     # before them, which compile and are not counted
-    settings=None, # as for `gpub train --set`
-    say=print,     # called with what the engine decides
-): # dict: tokens/s, utilisation, memory, losses
+    preset: str,  # its name, as for `gpub train`
+    device="auto",  # CUDA where it is, else MPS, else the CPU
+    steps=30,  # that are counted
+    warmup=10,  # before them, which compile and are not counted
+    settings=None,  # as for `gpub train --set`
+    say=print,  # called with what the engine decides
+):  # dict: tokens/s, utilisation, memory, losses
     "The engine's own loop on random tokens"
     p = find_preset(preset)
-    shape, cfg = override(replace(p, train=replace(p.train, steps=max(p.train.steps, steps + warmup))), settings or {})
-    device = pick_device(device); mc = p.config(vocab=SHAPES[preset].model['vocab'], **shape)
-    seed_everything(cfg.seed); model = build(mc).to(device); fit = Fit(model, cfg, say=say)
-    data = Batches(zipf_tokens(max(1_000_000, 4*cfg.batch_tokens), mc.vocab), ctx=mc.ctx, batch=cfg.batch_tokens//mc.ctx, device=device)
-    precision = pick_precision(device, cfg.precision, lambda dtype: pass_seconds(model, *data[0], dtype, cfg))
+    shape, cfg = override(
+        replace(p, train=replace(p.train, steps=max(p.train.steps, steps + warmup))), settings or {}
+    )
+    device = pick_device(device)
+    mc = p.config(vocab=SHAPES[preset].model["vocab"], **shape)
+    seed_everything(cfg.seed)
+    model = build(mc).to(device)
+    fit = Fit(model, cfg, say=say)
+    data = Batches(
+        zipf_tokens(max(1_000_000, 4 * cfg.batch_tokens), mc.vocab),
+        ctx=mc.ctx,
+        batch=cfg.batch_tokens // mc.ctx,
+        device=device,
+    )
+    precision = pick_precision(
+        device, cfg.precision, lambda dtype: pass_seconds(model, *data[0], dtype, cfg)
+    )
     pick_attention(model, device, precision.dtype)
-    if device.type == 'cuda': torch.cuda.reset_peak_memory_stats()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
     loss_fn = choose_loss(model, *data[0], cfg, steps + warmup, precision.dtype, say, fit)
-    opts = make_optimizers(model, cfg, torch.bfloat16 if device.type == 'cuda' else torch.float32)
-    tick, losses, scaler = Clock(device), [], torch.amp.GradScaler(device.type, enabled=precision.scaler)
-    for s in train(model, lambda n, ctx: data[n], cfg, opts, 0, loss_fn, precision.dtype, scaler, fit):
-        if s.n >= warmup: tick()
+    opts = make_optimizers(model, cfg, torch.bfloat16 if device.type == "cuda" else torch.float32)
+    tick, losses, scaler = (
+        Clock(device),
+        [],
+        torch.amp.GradScaler(device.type, enabled=precision.scaler),
+    )
+    for s in train(
+        model, lambda n, ctx: data[n], cfg, opts, 0, loss_fn, precision.dtype, scaler, fit
+    ):
+        if s.n >= warmup:
+            tick()
         losses.append(s.loss)
-        if s.n == steps + warmup: s.row(); break
+        if s.n == steps + warmup:
+            s.row()
+            break
     seconds, flops = statistics.median(tick.seconds()), flops_per_token(mc)
-    rate = cfg.batch_tokens/seconds
-    peak = matmul_peak(device, precision.dtype, 8192 if device.type == 'cuda' else 1024)
-    return dict(preset=preset, parameters=sum(p.numel() for p in model.parameters()), batch_tokens=cfg.batch_tokens, ctx=mc.ctx,
-                precision=precision.name, compiled=loss_fn != model.loss, **fit.state(), step_ms=round(seconds*1e3, 3), tok_s=round(rate),
-                flops_per_token=flops, matmul_peak=round(peak/1e12, 3), mfu=round(flops*rate/peak, 4),
-                peak_gb=round(torch.cuda.max_memory_allocated()/1e9, 2) if device.type == 'cuda' else None,
-                first_loss=float(losses[0]), last_loss=float(losses[-1]), log_vocab=float(np.log(mc.vocab)))
+    rate = cfg.batch_tokens / seconds
+    peak = matmul_peak(device, precision.dtype, 8192 if device.type == "cuda" else 1024)
+    return dict(
+        preset=preset,
+        parameters=sum(p.numel() for p in model.parameters()),
+        batch_tokens=cfg.batch_tokens,
+        ctx=mc.ctx,
+        precision=precision.name,
+        compiled=loss_fn != model.loss,
+        **fit.state(),
+        step_ms=round(seconds * 1e3, 3),
+        tok_s=round(rate),
+        flops_per_token=flops,
+        matmul_peak=round(peak / 1e12, 3),
+        mfu=round(flops * rate / peak, 4),
+        peak_gb=round(torch.cuda.max_memory_allocated() / 1e9, 2)
+        if device.type == "cuda"
+        else None,
+        first_loss=float(losses[0]),
+        last_loss=float(losses[-1]),
+        log_vocab=float(np.log(mc.vocab)),
+    )
 
 # %% ../nbs/lib/bench_train.ipynb #c5b89f51
 def overhead(
-    preset='shakespeare',   # its name, as for `gpub train`
-    steps=300,              # of each, at most: two begin the run, and only whole turns count
-    turn=10,                # steps before the other has its turn
-    settings=None,          # as for `gpub train --set`
+    preset="shakespeare",  # its name, as for `gpub train`
+    steps=300,  # of each, at most: two begin the run, and only whole turns count
+    turn=10,  # steps before the other has its turn
+    settings=None,  # as for `gpub train --set`
     say=lambda text: None,  # called with what the engine decides
-): # dict: milliseconds a step of both, and their ratio
+):  # dict: milliseconds a step of both, and their ratio
     "The engine's time over a bare loop's"
     with tempfile.TemporaryDirectory() as d:
-        run = Run(preset, d + '/run', settings={'steps': steps, **(settings or {})}, save_every=100, say=say)
+        run = Run(
+            preset,
+            d + "/run",
+            settings={"steps": steps, **(settings or {})},
+            save_every=100,
+            say=say,
+        )
         run.evals, run.milestones = {steps}, set()
-        run.progress.out = open(d + '/out', 'w')
-        engine = run.steps(); next(engine)
+        run.progress.out = open(d + "/out", "w")
+        engine = run.steps()
+        next(engine)
         dev, dtype = run.device, run.precision.dtype
         model = pick_attention(build(run.model_cfg).to(dev), dev, dtype)
         x, y = (t.to(dev) for t in run.batches(0, run.model_cfg.ctx))
         params = [*model.parameters()]
-        opts = make_optimizers(model, run.cfg, torch.bfloat16 if dev.type == 'cuda' else torch.float32)
+        opts = make_optimizers(
+            model, run.cfg, torch.bfloat16 if dev.type == "cuda" else torch.float32
+        )
         loss_fn = choose_loss(model, x, y, run.cfg, steps, dtype, say)
+
         def bare():
-            with torch.autocast(dev.type, dtype, enabled=dtype != torch.float32): loss = loss_fn(x, y)
-            loss.backward(); torch.nn.utils.get_total_norm([p.grad for p in params])
-            for o in opts: o.step(); o.zero_grad()
-        bare(); spent = dict(engine=0., bare=0.)
-        for _ in range((steps - 2)//turn):
-            for name, step in ('engine', lambda: next(engine)), ('bare', bare):
+            with torch.autocast(dev.type, dtype, enabled=dtype != torch.float32):
+                loss = loss_fn(x, y)
+            loss.backward()
+            torch.nn.utils.get_total_norm([p.grad for p in params])
+            for o in opts:
+                o.step()
+                o.zero_grad()
+
+        bare()
+        spent = dict(engine=0.0, bare=0.0)
+        for _ in range((steps - 2) // turn):
+            for name, step in ("engine", lambda: next(engine)), ("bare", bare):
                 start = time.perf_counter()
-                for _ in range(turn): step()
-                if dev.type == 'cuda': torch.cuda.synchronize()
+                for _ in range(turn):
+                    step()
+                if dev.type == "cuda":
+                    torch.cuda.synchronize()
                 spent[name] += time.perf_counter() - start
-        engine.close(); run.progress.out.close()
-    n = (steps - 2)//turn*turn
-    return dict(preset=preset, steps=n, engine_ms=round(spent['engine']/n*1e3, 3), bare_ms=round(spent['bare']/n*1e3, 3),
-                ratio=round(spent['engine']/spent['bare'], 4))
+        engine.close()
+        run.progress.out.close()
+    n = (steps - 2) // turn * turn
+    return dict(
+        preset=preset,
+        steps=n,
+        engine_ms=round(spent["engine"] / n * 1e3, 3),
+        bare_ms=round(spent["bare"] / n * 1e3, 3),
+        ratio=round(spent["engine"] / spent["bare"], 4),
+    )
 
 # %% ../nbs/lib/bench_train.ipynb #5b6de9a0
 def peak_rss():
     "The most memory this process ever held, in bytes"
     import resource
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss*(1 if platform.system() == 'Darwin' else 1024)
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if platform.system() == "Darwin" else 1024
+    )
+
 
 def tokens_for(
-    cfg,   # of the model: vocab and ctx
-    batch, # sequences in a step
-    steps, # to read for
-): # int64 array
+    cfg,  # of the model: vocab and ctx
+    batch,  # sequences in a step
+    steps,  # to read for
+):  # int64 array
     "Random ids, four times as many as the steps read"
-    return zipf_tokens(max(200_000, 4*batch*cfg.ctx*steps), cfg.vocab)
+    return zipf_tokens(max(200_000, 4 * batch * cfg.ctx * steps), cfg.vocab)
+
 
 def gpub_steps(
-    model, # keywords of `GPTConfig`
-    batch, # sequences in a step
-    steps, # to make, on the CPU
-): # dict: seconds of each step, peak memory of this process in bytes, last loss
+    model,  # keywords of `GPTConfig`
+    batch,  # sequences in a step
+    steps,  # to make, on the CPU
+):  # dict: seconds of each step, peak memory of this process in bytes, last loss
     "Our loop with AdamW"
-    use_threads(); seed_everything(0); cfg = GPTConfig(**model); net = GPT(cfg); tick = Clock('cpu')
-    data = Batches(tokens_for(cfg, batch, steps), ctx=cfg.ctx, batch=batch); tick()
-    recipe = TrainConfig(steps=steps, batch_tokens=batch*cfg.ctx, optimizer='adamw', lr=1e-4, warmup=0, compile='no')
+    use_threads()
+    seed_everything(0)
+    cfg = GPTConfig(**model)
+    net = GPT(cfg)
+    tick = Clock("cpu")
+    data = Batches(tokens_for(cfg, batch, steps), ctx=cfg.ctx, batch=batch)
+    tick()
+    recipe = TrainConfig(
+        steps=steps,
+        batch_tokens=batch * cfg.ctx,
+        optimizer="adamw",
+        lr=1e-4,
+        warmup=0,
+        compile="no",
+    )
     for s in train(net, lambda n, ctx: data[n], recipe):
         tick()
         s.row()
     return dict(seconds=tick.seconds(), rss=peak_rss(), loss=float(s.loss))
 
+
 def trainer_steps(
-    model, # keywords of `GPTConfig`
-    batch, # sequences in a step
-    steps, # to make, on the CPU
-): # dict as `gpub_steps` gives it, with the mean loss
+    model,  # keywords of `GPTConfig`
+    batch,  # sequences in a step
+    steps,  # to make, on the CPU
+):  # dict as `gpub_steps` gives it, with the mean loss
     "transformers' Trainer on its own GPT-2; raises `GpubError` where it is not installed"
     try:
         import accelerate
-        from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments # the Trainer needs accelerate, and asks late
+        from transformers import (
+            PrinterCallback,
+            Trainer,
+            TrainerCallback,
+            TrainingArguments,
+        )  # the Trainer needs accelerate, and asks late
     except ImportError as e:
-        raise GpubError(f"this comparison needs transformers and accelerate ({e}): pip install 'gpub[hub]' accelerate") from None
+        raise GpubError(
+            f"this comparison needs transformers and accelerate ({e}): pip install 'gpub[hub]' "
+            "accelerate"
+        ) from None
     use_threads()
     seed_everything(0)
     cfg = GPTConfig(**model)
-    tick = Clock('cpu')
+    tick = Clock("cpu")
     data = Batches(tokens_for(cfg, batch, steps), ctx=cfg.ctx, batch=1)
-    rows = [dict(input_ids=(x := data[i][0][0]), labels=x) for i in range(steps*batch)]
+    rows = [dict(input_ids=(x := data[i][0][0]), labels=x) for i in range(steps * batch)]
+
     class Marks(TrainerCallback):
-        def on_train_begin(self, *args, **kw): tick()
-        def on_step_end(self, *args, **kw): tick()
+        def on_train_begin(self, *args, **kw):
+            tick()
+
+        def on_step_end(self, *args, **kw):
+            tick()
+
     with tempfile.TemporaryDirectory() as d:
-        args = TrainingArguments(d, max_steps=steps, per_device_train_batch_size=batch, use_cpu=True, optim='adamw_torch_fused',
-                                 learning_rate=1e-4, max_grad_norm=0., save_strategy='no', logging_strategy='no', report_to=[],
-                                 disable_tqdm=True)
-        hf = HFModel(cfg).hf; hf.loss_type = 'ForCausalLM' # else it is guessed from the name, with a warning
+        args = TrainingArguments(
+            d,
+            max_steps=steps,
+            per_device_train_batch_size=batch,
+            use_cpu=True,
+            optim="adamw_torch_fused",
+            learning_rate=1e-4,
+            max_grad_norm=0.0,
+            save_strategy="no",
+            logging_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+        )
+        hf = HFModel(cfg).hf
+        hf.loss_type = "ForCausalLM"  # else it is guessed from the name, with a warning
         trainer = Trainer(hf, args, train_dataset=rows, callbacks=[Marks()])
-        trainer.remove_callback(PrinterCallback); out = trainer.train()
+        trainer.remove_callback(PrinterCallback)
+        out = trainer.train()
     return dict(seconds=tick.seconds(), rss=peak_rss(), loss=out.training_loss)
 
+
 def alone(
-    f,    # a function of this module
-    **kw, # its arguments, plain values
-): # what it returns
+    f,  # a function of this module
+    **kw,  # its arguments, plain values
+):  # what it returns
     "Run a function in a process of its own; raises `GpubError` with its last line when it fails"
-    code = ('import json, sys; from gpub import bench_train as b; '
-            'print("\\n" + json.dumps(getattr(b, sys.argv[1])(**json.loads(sys.argv[2]))))')
-    r = subprocess.run([sys.executable, '-c', code, f.__name__, json.dumps(kw)], capture_output=True, text=True)
-    if r.returncode: raise GpubError(f'{f.__name__} failed: {(r.stderr.strip().splitlines() or ["no message"])[-1]}')
+    code = (
+        "import json, sys; from gpub import bench_train as b; "
+        'print("\\n" + json.dumps(getattr(b, sys.argv[1])(**json.loads(sys.argv[2]))))'
+    )
+    r = subprocess.run(
+        [sys.executable, "-c", code, f.__name__, json.dumps(kw)], capture_output=True, text=True
+    )
+    if r.returncode:
+        raise GpubError(
+            f"{f.__name__} failed: {(r.stderr.strip().splitlines() or ['no message'])[-1]}"
+        )
     return json.loads(r.stdout.splitlines()[-1])
 
+
 def against_trainer(
-    preset='gpt2-134m', # a GPT of `SHAPES`
-    batch=4,            # sequences in a step
-    steps=4,            # of each round; the first does not count
-    rounds=2,           # times that each contender is started, in turns
-    settings=None,      # of the shape, instead of the preset's
-    say=print,          # called with a line per start
-): # dict: median seconds of a step and peak bytes of both, with their ratios
-    "Our step against transformers' Trainer on the CPU, fp32, eager, the first step of each round not counted"
-    model = {**SHAPES[preset].model, **(settings or {})}; out = dict(gpub=[], trainer=[])
+    preset="gpt2-134m",  # a GPT of `SHAPES`
+    batch=4,  # sequences in a step
+    steps=4,  # of each round; the first does not count
+    rounds=2,  # times that each contender is started, in turns
+    settings=None,  # of the shape, instead of the preset's
+    say=print,  # called with a line per start
+):  # dict: median seconds of a step and peak bytes of both, with their ratios
+    """Our step against transformers' Trainer on the CPU, fp32, eager, the first step of each round
+    not counted"""
+    model = {**SHAPES[preset].model, **(settings or {})}
+    out = dict(gpub=[], trainer=[])
     for r in range(rounds):
-        for name, f in ('gpub', gpub_steps), ('trainer', trainer_steps):
+        for name, f in ("gpub", gpub_steps), ("trainer", trainer_steps):
             out[name].append(alone(f, model=model, batch=batch, steps=steps))
-            say(f"{name}: {statistics.median(out[name][-1]['seconds'][1:]):.2f} s a step, {out[name][-1]['rss']/1e9:.2f} GB")
-    got = {n: dict(step_s=statistics.median(t for r in rs for t in r['seconds'][1:]), rss=max(r['rss'] for r in rs), loss=rs[0]['loss'])
-           for n, rs in out.items()}
-    a, b = got['gpub'], got['trainer']
-    return dict(preset=preset, batch=batch, steps=steps, rounds=rounds, **got,
-                speed_ratio=round(b['step_s']/a['step_s'], 3), memory_ratio=round(a['rss']/b['rss'], 3))
+            say(
+                f"{name}: {statistics.median(out[name][-1]['seconds'][1:]):.2f} s a step, "
+                f"{out[name][-1]['rss'] / 1e9:.2f} GB"
+            )
+    got = {
+        n: dict(
+            step_s=statistics.median(t for r in rs for t in r["seconds"][1:]),
+            rss=max(r["rss"] for r in rs),
+            loss=rs[0]["loss"],
+        )
+        for n, rs in out.items()
+    }
+    a, b = got["gpub"], got["trainer"]
+    return dict(
+        preset=preset,
+        batch=batch,
+        steps=steps,
+        rounds=rounds,
+        **got,
+        speed_ratio=round(b["step_s"] / a["step_s"], 3),
+        memory_ratio=round(a["rss"] / b["rss"], 3),
+    )
 
 # %% ../nbs/lib/bench_train.ipynb #407aeceb
 def bench_train(
-    preset='shakespeare', # its name, as for `gpub train`
-    device='auto',        # CUDA where it is, else MPS, else the CPU
-    steps=30,             # that are counted
-    settings=None,        # as for `gpub train --set`
-    peers=True,           # measure what surrounds a step, and transformers, too
-    say=print,            # called with a line now and then
-): # dict, plain values
-    "The receipt of `gpub bench train`: this preset here, what surrounds a step, and (on a CPU) the Trainer"
+    preset="shakespeare",  # its name, as for `gpub train`
+    device="auto",  # CUDA where it is, else MPS, else the CPU
+    steps=30,  # that are counted
+    settings=None,  # as for `gpub train --set`
+    peers=True,  # measure what surrounds a step, and transformers, too
+    say=print,  # called with a line now and then
+):  # dict, plain values
+    """The receipt of `gpub bench train`: this preset here, what surrounds a step, and (on a CPU)
+    the Trainer"""
     use_threads()
     d = pick_device(device)
-    out = dict(machine=machine(d), speed=step_speed(preset, device, steps, settings=settings, say=say))
-    if not peers: return out
-    p = find_preset(preset); out['overhead'] = overhead(say=say)
-    if p.config is LlamaConfig: # a CPU races in 77M, a card in the shape itself
-        cfg = MIDDLE if d.type == 'cpu' else p.config(vocab=SHAPES[preset].model['vocab'], **override(p, settings or {})[0])
-        out['llama'] = bench_llama(cfg, batch=2 if d.type == 'cpu' else 4, device=device, compiled=d.type == 'cuda')
-    elif d.type == 'cpu': out['trainer'] = against_trainer(say=say)
+    out = dict(
+        machine=machine(d), speed=step_speed(preset, device, steps, settings=settings, say=say)
+    )
+    if not peers:
+        return out
+    p = find_preset(preset)
+    out["overhead"] = overhead(say=say)
+    if p.config is LlamaConfig:  # a CPU races in 77M, a card in the shape itself
+        cfg = (
+            MIDDLE
+            if d.type == "cpu"
+            else p.config(vocab=SHAPES[preset].model["vocab"], **override(p, settings or {})[0])
+        )
+        out["llama"] = bench_llama(
+            cfg, batch=2 if d.type == "cpu" else 4, device=device, compiled=d.type == "cuda"
+        )
+    elif d.type == "cpu":
+        out["trainer"] = against_trainer(say=say)
     return out
 
+
 def bench_train_table(
-    r:dict # a receipt of `bench_train`
-): # text
+    r: dict,  # a receipt of `bench_train`
+):  # text
     "The receipt in lines"
-    s, m = r['speed'], r['machine']
-    lines = [f"{m['gpu'] or m['cpu']}, {m['threads']} threads, torch {m['torch']}",
-             f"{s['preset']}: {s['tok_s']:,} tok/s, {s['step_ms']:,.1f} ms a step of {s['batch_tokens']:,} tokens, {s['precision']}, "
-             f"{'compiled' if s['compiled'] else 'eager'}, {100*s['mfu']:.0f}% of the measured matmul peak ({s['matmul_peak']} TFLOP/s)"]
-    if o := r.get('overhead'):
-        lines.append(f"around the step: {o['ratio']:.3f} of a bare loop's time over {o['steps']} steps ({o['preset']})")
-    if t := r.get('trainer'):
-        lines.append(f"{t['preset']}, batch {t['batch']}: a step in {1/t['speed_ratio']:.2f} of the time of transformers' Trainer, "
-                     f"with {t['memory_ratio']:.2f} of its peak memory")
-    if l := r.get('llama'): lines.append(bench_llama_table(l))
-    return '\n'.join(lines)
+    s, m = r["speed"], r["machine"]
+    lines = [
+        f"{m['gpu'] or m['cpu']}, {m['threads']} threads, torch {m['torch']}",
+        f"{s['preset']}: {s['tok_s']:,} tok/s, {s['step_ms']:,.1f} ms a step of "
+        f"{s['batch_tokens']:,} tokens, {s['precision']}, "
+        f"{'compiled' if s['compiled'] else 'eager'}, {100 * s['mfu']:.0f}% of the measured "
+        f"matmul peak ({s['matmul_peak']} TFLOP/s)",
+    ]
+    if o := r.get("overhead"):
+        lines.append(
+            f"around the step: {o['ratio']:.3f} of a bare loop's time over {o['steps']} steps "
+            f"({o['preset']})"
+        )
+    if t := r.get("trainer"):
+        lines.append(
+            f"{t['preset']}, batch {t['batch']}: a step in {1 / t['speed_ratio']:.2f} of the "
+            "time of transformers' Trainer, "
+            f"with {t['memory_ratio']:.2f} of its peak memory"
+        )
+    if l := r.get("llama"):
+        lines.append(bench_llama_table(l))
+    return "\n".join(lines)

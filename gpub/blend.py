@@ -14,114 +14,161 @@ from .cleaning import Counts, mix, near_repeats, repeats
 
 # %% ../nbs/lib/blend.ipynb #a6bb1737
 def chunk_path(
-    folder, # the work folder of a job
-    source, # its name
-    n,      # number of the chunk, from 0
-): # path
+    folder,  # the work folder of a job
+    source,  # its name
+    n,  # number of the chunk, from 0
+):  # path
     "The file of a source's chunk"
-    return Path(folder)/'chunks'/source/f'{n:06d}.safetensors'
+    return Path(folder) / "chunks" / source / f"{n:06d}.safetensors"
+
 
 def save_chunk(
-    path,          # as from `chunk_path`
-    ids,           # all documents in one array, end tokens included
-    lengths,       # ids of each
-    raw,           # the documents as UTF-8
-    names,         # one each, without line breaks
-    counts:Counts, # what was seen, kept and dropped
-    state=None,    # of a Hub stream, after this chunk
-    sigs=None      # MinHash signatures
+    path,  # as from `chunk_path`
+    ids,  # all documents in one array, end tokens included
+    lengths,  # ids of each
+    raw,  # the documents as UTF-8
+    names,  # one each, without line breaks
+    counts: Counts,  # what was seen, kept and dropped
+    state=None,  # of a Hub stream, after this chunk
+    sigs=None,  # MinHash signatures
 ):
     "Write a chunk file"
     import xxhash
     from safetensors.numpy import save
-    out = dict(ids=ids, lengths=lengths, hashes=np.fromiter(map(xxhash.xxh3_64_intdigest, raw), np.uint64, len(raw)),
-               sizes=np.fromiter(map(len, raw), np.int64, len(raw)), names=np.frombuffer('\n'.join(names).encode(), np.uint8))
-    if sigs is not None: out['sigs'] = sigs
-    write_atomic(path, save(out, dict(about=json.dumps(dict(counts=counts.to_dict(), state=state)))))
+
+    out = dict(
+        ids=ids,
+        lengths=lengths,
+        hashes=np.fromiter(map(xxhash.xxh3_64_intdigest, raw), np.uint64, len(raw)),
+        sizes=np.fromiter(map(len, raw), np.int64, len(raw)),
+        names=np.frombuffer("\n".join(names).encode(), np.uint8),
+    )
+    if sigs is not None:
+        out["sigs"] = sigs
+    write_atomic(
+        path, save(out, dict(about=json.dumps(dict(counts=counts.to_dict(), state=state))))
+    )
+
 
 def load(
     path,  # of a chunk file
-    *keys, # ids, lengths, hashes, sizes, names or sigs
-): # list of arrays, or the metadata
+    *keys,  # ids, lengths, hashes, sizes, names or sigs
+):  # list of arrays, or the metadata
     "Arrays of a chunk file; with no key, its metadata"
     from safetensors import SafetensorError, safe_open
+
     try:
-        with safe_open(path, 'np') as f: return [f.get_tensor(k) for k in keys] if keys else json.loads(f.metadata()['about'])
-    except SafetensorError as e: raise GpubError(f'{path} is damaged ({e}): delete it, and the same command makes it again') from None
+        with safe_open(path, "np") as f:
+            return [f.get_tensor(k) for k in keys] if keys else json.loads(f.metadata()["about"])
+    except SafetensorError as e:
+        raise GpubError(
+            f"{path} is damaged ({e}): delete it, and the same command makes it again"
+        ) from None
 
 # %% ../nbs/lib/blend.ipynb #cebdbcab
 SALT = np.uint64(0x5DEECE66D)
 
+
 def lot(
-    hashes # uint64 array
-): # uint64 array
-    "A number per hash that decides its place in the mix, and has nothing to do with its use elsewhere"
+    hashes,  # uint64 array
+):  # uint64 array
+    """A number per hash that decides its place in the mix, and has nothing to do with its use
+    elsewhere"""
     return mix(hashes ^ SALT)
+
 
 class Encoded:
     "The documents of one source, as their chunks lie in the work folder"
-    def __init__(self,
-        folder, # the work folder of a job
-        name,   # of the source
+
+    def __init__(
+        self,
+        folder,  # the work folder of a job
+        name,  # of the source
     ):
-        self.name, self.parts = name, sorted(chunk_path(folder, name, 0).parent.glob('*.safetensors'))
+        self.name, self.parts = (
+            name,
+            sorted(chunk_path(folder, name, 0).parent.glob("*.safetensors")),
+        )
         self.counts = Counts()
-        for p in self.parts: self.counts.add(load(p)['counts'])
-        self.drop = [np.zeros(len(load(p, 'lengths')[0]), np.uint8) for p in self.parts]
+        for p in self.parts:
+            self.counts.add(load(p)["counts"])
+        self.drop = [np.zeros(len(load(p, "lengths")[0]), np.uint8) for p in self.parts]
         self.limit = 0
 
-    def split(self,
-        share # of the documents, for validation
+    def split(
+        self,
+        share,  # of the documents, for validation
     ):
-        "Decide the validation documents: those whose lot is below a limit; the lowest if there would be none, all but the highest if all were"
-        lots = (lot(load(p, 'hashes')[0])[d == 0] for p, d in zip(self.parts, self.drop))
+        """Decide the validation documents: those whose lot is below a limit; the lowest if there
+        would be none, all but the highest if all were"""
+        lots = (lot(load(p, "hashes")[0])[d == 0] for p, d in zip(self.parts, self.drop))
         found = [(len(x), int(x.min()), int(x.max())) for x in lots if len(x)]
         n, lowest, highest = zip(*found) if found else ((0,), (0,), (0,))
         if share and sum(n) > 1:
-            self.limit = min(max(int(share*2**64), min(lowest) + 1), max(highest))
+            self.limit = min(max(int(share * 2**64), min(lowest) + 1), max(highest))
 
-    def docs(self,
-        i,     # number of the chunk, from 0
-        split, # train or val
-    ): # (hashes, lengths, mask of those kept and in this split)
+    def docs(
+        self,
+        i,  # number of the chunk, from 0
+        split,  # train or val
+    ):  # (hashes, lengths, mask of those kept and in this split)
         "The documents of a chunk"
-        h, n = load(self.parts[i], 'hashes', 'lengths')
-        return h, n, (self.drop[i] == 0) & ((lot(h) < np.uint64(min(self.limit, 2**64-1))) == (split == 'val'))
+        h, n = load(self.parts[i], "hashes", "lengths")
+        return (
+            h,
+            n,
+            (self.drop[i] == 0)
+            & ((lot(h) < np.uint64(min(self.limit, 2**64 - 1))) == (split == "val")),
+        )
 
-    def tokens(self,
-        split, # train or val
-    ): # int
+    def tokens(
+        self,
+        split,  # train or val
+    ):  # int
         "How many tokens it has there"
-        return sum(int(n[m].sum()) for _, n, m in (self.docs(i, split) for i in range(len(self.parts))))
+        return sum(
+            int(n[m].sum()) for _, n, m in (self.docs(i, split) for i in range(len(self.parts)))
+        )
 
-    def cutoff(self,
-        split, # train or val
-        quota  # tokens, at most those of the split
-    )->tuple: # (hash, its chunk, its place there, its tokens): documents before it in this order are taken whole
-        "Which documents make `quota` tokens exactly: a random sample whatever their order, found in two passes and little memory"
-        docs = lambda: (self.docs(i, split) for i in range(len(self.parts)))
-        bins = np.zeros(1 << 16, np.int64) # tokens by the first 16 bits of the hash
-        for h, n, m in docs(): np.add.at(bins, h[m] >> np.uint64(48), n[m])
-        before = np.cumsum(bins) - bins; b = np.searchsorted(before + bins, quota)
+    def cutoff(
+        self,
+        split,  # train or val
+        quota,  # tokens, at most those of the split
+    ) -> tuple:  # (hash, its chunk, its place there, its tokens): documents before it in this order are taken whole
+        """Which documents make `quota` tokens exactly: a random sample whatever their order, found
+        in two passes and little memory"""
+
+        def docs():
+            return (self.docs(i, split) for i in range(len(self.parts)))
+
+        bins = np.zeros(1 << 16, np.int64)  # tokens by the first 16 bits of the hash
+        for h, n, m in docs():
+            np.add.at(bins, h[m] >> np.uint64(48), n[m])
+        before = np.cumsum(bins) - bins
+        b = np.searchsorted(before + bins, quota)
         inside = []  # of the bin where the quota is reached
         for part, (h, n, m) in enumerate(docs()):
             places = np.flatnonzero(m & (h >> np.uint64(48) == b))
             inside.append((h[places], n[places], np.full(len(places), part), places))
         h, n, part, place = (np.concatenate(a) for a in zip(*inside))
-        order = np.argsort(h, kind='stable')  # copies of a text have one hash: then chunk and place decide
+        order = np.argsort(
+            h, kind="stable"
+        )  # copies of a text have one hash: then chunk and place decide
         ends = before[b] + np.cumsum(n[order])
         k = np.searchsorted(ends, quota)
         last = order[k]
         return h[last], int(part[last]), int(place[last]), int(quota - ends[k] + n[last])
 
-    def pick(self,
-        i,      # number of the chunk, from 0
+    def pick(
+        self,
+        i,  # number of the chunk, from 0
         split,  # train or val
-        cutoff, # as from `cutoff`; `None` takes all
-        end,    # id of the end token, put where a document is cut; or `None`
-    ): # (ids, lengths), names, sizes in bytes
+        cutoff,  # as from `cutoff`; `None` takes all
+        end,  # id of the end token, put where a document is cut; or `None`
+    ):  # (ids, lengths), names, sizes in bytes
         "A chunk's documents that belong to the split and lie before the cutoff"
-        h, n, m = self.docs(i, split); ids, names, sizes = load(self.parts[i], 'ids', 'names', 'sizes')
+        h, n, m = self.docs(i, split)
+        ids, names, sizes = load(self.parts[i], "ids", "names", "sizes")
         take = n.copy()
         if cutoff is not None:
             last, part, place, tokens = cutoff
@@ -131,65 +178,102 @@ class Encoded:
             if i == part:
                 take[place] = tokens
         take[~m] = 0
-        at = np.cumsum(n) - n; some = np.flatnonzero(take)
+        at = np.cumsum(n) - n
+        some = np.flatnonzero(take)
         if len(some) < len(n) or (take < n).any():
-            sizes = sizes*take//np.maximum(n, 1)
-            ids = np.concatenate([ids[:0]] + [ids[at[d]:at[d]+take[d]] for d in some])
-            if end is not None and len(some): ids[np.cumsum(take[some]) - 1] = end
-        return (ids, take[some]), [x for x, t in zip(names.tobytes().decode().split('\n'), take) if t], sizes[some].tolist()
+            sizes = sizes * take // np.maximum(n, 1)
+            ids = np.concatenate([ids[:0]] + [ids[at[d] : at[d] + take[d]] for d in some])
+            if end is not None and len(some):
+                ids[np.cumsum(take[some]) - 1] = end
+        return (
+            (ids, take[some]),
+            [x for x, t in zip(names.tobytes().decode().split("\n"), take) if t],
+            sizes[some].tolist(),
+        )
 
 # %% ../nbs/lib/blend.ipynb #33f7f503
 def drop_duplicates(
-    sources, # of `Encoded`, in order
-    near,    # similarity from which documents count as the same; `None`: equal ones only
-    folder   # gets a file of all signatures
+    sources,  # of `Encoded`, in order
+    near,  # similarity from which documents count as the same; `None`: equal ones only
+    folder,  # gets a file of all signatures
 ):
-    "Mark all but the first of equal (1) and of similar (2) documents, over all sources, in 4 bytes each and what the two searches need"
+    """Mark all but the first of equal (1) and of similar (2) documents, over all sources, in 4
+    bytes each and what the two searches need"""
     parts = [p for s in sources for p in s.parts]
     drops = [d for s in sources for d in s.drop]
     flat = np.zeros(sum(map(len, drops)), np.uint8)
-    exact = repeats([lambda p=p: load(p, 'hashes')[0] for p in parts]); flat[exact] = 1
+    exact = repeats([lambda p=p: load(p, "hashes")[0] for p in parts])
+    flat[exact] = 1
     if near and len(flat):
-        path = Path(folder)/'signatures'
-        with open(path, 'wb') as f:
-            for p in parts: f.write(load(p, 'sigs')[0])
-        flat[near_repeats(lambda: np.memmap(path, np.uint32, 'r').reshape(len(flat), -1), near, exact)] = 2
-    for d, piece in zip(drops, np.split(flat, np.cumsum([len(d) for d in drops])[:-1] if drops else [])): d[:] = piece
+        path = Path(folder) / "signatures"
+        with open(path, "wb") as f:
+            for p in parts:
+                f.write(load(p, "sigs")[0])
+        flat[
+            near_repeats(
+                lambda: np.memmap(path, np.uint32, "r").reshape(len(flat), -1), near, exact
+            )
+        ] = 2
+    for d, piece in zip(
+        drops, np.split(flat, np.cumsum([len(d) for d in drops])[:-1] if drops else [])
+    ):
+        d[:] = piece
     for s in sources:
-        for code, why in ((1, 'duplicate'), (2, 'near duplicate')):
+        for code, why in ((1, "duplicate"), (2, "near duplicate")):
             for p, d in zip(s.parts, s.drop):
                 if n := int((d == code).sum()):
-                    s.counts.dropped[why] += n; s.counts.kept -= n
-                    names = [x for x, c in zip(load(p, 'names')[0].tobytes().decode().split('\n'), d) if c == code]
+                    s.counts.dropped[why] += n
+                    s.counts.kept -= n
+                    names = [
+                        x
+                        for x, c in zip(load(p, "names")[0].tobytes().decode().split("\n"), d)
+                        if c == code
+                    ]
                     s.counts.examples[why] = (s.counts.examples.get(why, []) + names)[:5]
 
+
 def mixture(
-    available, # {source: tokens}
-    weights,   # {source: share}, or `None` to take all
-    total=None # tokens in all; default: until the first source runs out
-)->dict: # {source: tokens}
+    available,  # {source: tokens}
+    weights,  # {source: share}, or `None` to take all
+    total=None,  # tokens in all; default: until the first source runs out
+) -> dict:  # {source: tokens}
     "How many tokens of each source make the mix"
-    if weights is None: return dict(available)
-    total = total or min((n/weights[s] for s, n in available.items() if n), default=0)
-    return {s: round(total*w) if available[s] else 0 for s, w in weights.items()}
+    if weights is None:
+        return dict(available)
+    total = total or min((n / weights[s] for s, n in available.items() if n), default=0)
+    return {s: round(total * w) if available[s] else 0 for s, w in weights.items()}
+
 
 def steps(
-    sources, # of `Encoded`, after `split`
-    weights, # {source: share}, or `None` to take all
-    total    # tokens of the training split; `None`: until the first source runs out
-)->tuple: # (list of (source, split, cutoff, chunk number), report of the mix)
+    sources,  # of `Encoded`, after `split`
+    weights,  # {source: share}, or `None` to take all
+    total,  # tokens of the training split; `None`: until the first source runs out
+) -> tuple:  # (list of (source, split, cutoff, chunk number), report of the mix)
     "Everything that has to be copied into shards, in order"
     out, report = [], {}
-    for split in ('train', 'val'):
+    for split in ("train", "val"):
         have = {s.name: s.tokens(split) for s in sources}
-        if split == 'train' and weights and (none := next((s for s in sources if not have[s.name]), None)):
+        if (
+            split == "train"
+            and weights
+            and (none := next((s for s in sources if not have[s.name]), None))
+        ):
             why = dict(none.counts.dropped.most_common(3))
-            raise GpubError(f'{none.name}: no document is left of {none.counts.seen:,} ({why}): change the rules, or leave the source out')
-        want = mixture(have, weights, total if split == 'train' else None)
+            raise GpubError(
+                f"{none.name}: no document is left of {none.counts.seen:,} ({why}): change the "
+                "rules, or leave the source out"
+            )
+        want = mixture(have, weights, total if split == "train" else None)
         for i, s in enumerate(sources):
             whole, rest = divmod(want[s.name], have[s.name]) if have[s.name] else (0, 0)
-            passes = [None]*whole + ([s.cutoff(split, rest)] if rest else [])
+            passes = [None] * whole + ([s.cutoff(split, rest)] if rest else [])
             out += [(i, split, c, k) for c in passes for k in range(len(s.parts))]
-            n, epochs, share = want[s.name], want[s.name]/max(have[s.name], 1), want[s.name]/max(sum(want.values()), 1)
-            report.setdefault(s.name, {})[split] = dict(available=have[s.name], tokens=n, epochs=round(epochs, 6), share=round(share, 6))
+            n, epochs, share = (
+                want[s.name],
+                want[s.name] / max(have[s.name], 1),
+                want[s.name] / max(sum(want.values()), 1),
+            )
+            report.setdefault(s.name, {})[split] = dict(
+                available=have[s.name], tokens=n, epochs=round(epochs, 6), share=round(share, 6)
+            )
     return out, report

@@ -20,170 +20,288 @@ from .speed import KERNELS, kernel
 # %% ../nbs/lib/ceilings.ipynb #488d825e
 class Clock:
     "Marks on a device's own clock: CUDA events; elsewhere the wall"
-    def __init__(self,
-        device, # whose time it is
+
+    def __init__(
+        self,
+        device,  # whose time it is
     ):
         self.device, self.marks = torch.device(device), []
+
     def __call__(self):
-        if self.device.type == 'cuda': self.marks.append(torch.cuda.Event(enable_timing=True)); self.marks[-1].record(); return
-        if self.device.type == 'mps': torch.mps.synchronize()
+        if self.device.type == "cuda":
+            self.marks.append(torch.cuda.Event(enable_timing=True))
+            self.marks[-1].record()
+            return
+        if self.device.type == "mps":
+            torch.mps.synchronize()
         self.marks.append(time.perf_counter())
+
     def seconds(self):
         "Between one mark and the next; the marks are gone"
-        if self.device.type == 'cuda': torch.cuda.synchronize(self.device)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
         marks, self.marks = self.marks, []
-        return [a.elapsed_time(b)/1e3 if self.device.type == 'cuda' else b - a for a, b in zip(marks, marks[1:])]
+        return [
+            a.elapsed_time(b) / 1e3 if self.device.type == "cuda" else b - a
+            for a, b in zip(marks, marks[1:])
+        ]
+
 
 def timed(
-    f,      # takes nothing
-    device, # where it computes
-    n=10,   # calls that count, after two that do not
-): # seconds, the fastest: what else the machine does can only slow a call down
+    f,  # takes nothing
+    device,  # where it computes
+    n=10,  # calls that count, after two that do not
+):  # seconds, the fastest: what else the machine does can only slow a call down
     "How long a call keeps a device busy"
-    f(); f(); clock = Clock(device); clock()
-    for _ in range(n): f(); clock()
+    f()
+    f()
+    clock = Clock(device)
+    clock()
+    for _ in range(n):
+        f()
+        clock()
     return min(clock.seconds())
+
 
 @contextmanager
 def tf32(
-    on:bool # False: full fp32
+    on: bool,  # False: full fp32
 ):
     "Let fp32 matmuls round their inputs to TF32 on cards that can (or not), for a while"
-    before = torch.get_float32_matmul_precision(); torch.set_float32_matmul_precision('high' if on else 'highest')
-    try: yield
-    finally: torch.set_float32_matmul_precision(before)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if on else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 # %% ../nbs/lib/ceilings.ipynb #bb03cbd6
 FORMATS = dict(fp32=torch.float32, tf32=torch.float32, bf16=torch.bfloat16, fp16=torch.float16)
 
+
 def lacks_format(
-    device, # asked by its capability on CUDA
-    name,   # of FORMATS, or fp8
-): # why a device cannot multiply in this format, or `None`
+    device,  # asked by its capability on CUDA
+    name,  # of FORMATS, or fp8
+):  # why a device cannot multiply in this format, or `None`
     "Formats that would be emulated are not measured"
     device = torch.device(device)
-    if name == 'fp32': return None
-    if name == 'bf16' and device.type == 'cpu' and cpu_has_bf16(): return None
-    if device.type != 'cuda': return f'no {name} matmul in the hardware of this {device.type}'
-    cap, need = torch.cuda.get_device_capability(device), dict(tf32=(8, 0), bf16=(8, 0), fp16=(7, 0), fp8=(8, 9))[name]
-    return None if cap >= need else f'{name} needs compute capability {need[0]}.{need[1]}, this card has {cap[0]}.{cap[1]}'
+    if name == "fp32":
+        return None
+    if name == "bf16" and device.type == "cpu" and cpu_has_bf16():
+        return None
+    if device.type != "cuda":
+        return f"no {name} matmul in the hardware of this {device.type}"
+    cap, need = (
+        torch.cuda.get_device_capability(device),
+        dict(tf32=(8, 0), bf16=(8, 0), fp16=(7, 0), fp8=(8, 9))[name],
+    )
+    return (
+        None
+        if cap >= need
+        else f"{name} needs compute capability {need[0]}.{need[1]}, this card has {cap[0]}.{cap[1]}"
+    )
+
 
 def matmul_rate(
-    device,   # where to multiply
-    name:str, # of FORMATS, or fp8
-    n:int,    # rows and columns
-): # FLOP/s
+    device,  # where to multiply
+    name: str,  # of FORMATS, or fp8
+    n: int,  # rows and columns
+):  # FLOP/s
     "What an n x n matmul reaches, on random numbers"
-    gen = torch.Generator(device).manual_seed(0); a, b = (torch.randn(n, n, device=device, generator=gen) for _ in range(2))
-    if name == 'fp8':
-        one, a, b = torch.ones((), device=device), a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn).t()
-        return 2*n**3/timed(lambda: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16), device)
+    gen = torch.Generator(device).manual_seed(0)
+    a, b = (torch.randn(n, n, device=device, generator=gen) for _ in range(2))
+    if name == "fp8":
+        one, a, b = (
+            torch.ones((), device=device),
+            a.to(torch.float8_e4m3fn),
+            b.to(torch.float8_e4m3fn).t(),
+        )
+        return (
+            2
+            * n**3
+            / timed(lambda: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16), device)
+        )
     a, b = a.to(FORMATS[name]), b.to(FORMATS[name])
-    with tf32(name == 'tf32'): return 2*n**3/timed(lambda: a @ b, device)
+    with tf32(name == "tf32"):
+        return 2 * n**3 / timed(lambda: a @ b, device)
+
 
 def attention_rates(
-    device,                      # where to attend
-    shape=(16, 32, 8, 2048, 64), # batch, heads, key-value heads, positions, head size
-    dtype=torch.bfloat16,        # of queries, keys and values
-): # {kernel: dict(ms, tflops, gap) or dict(why)}
-    "Forward and backward of causal attention by each kernel; FLOPs of the half that is seen, backward 2.5 times forward (arXiv:2307.08691)"
-    b, h, g, t, d = shape; gen = torch.Generator(device).manual_seed(0)
-    made = lambda n: torch.randn(b, n, t, d, device=device, generator=gen).to(dtype).requires_grad_()
-    q, k, v = made(h), made(g), made(g); grad = torch.ones_like(q); rows = {}
-    with torch.no_grad(): true = repeated(attend)(*(x[:1].float() for x in (q, k, v)))
-    def call(): torch.autograd.grad(F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=g < h), (q, k, v), grad)
-    for name in ('default', *KERNELS):
-        with kernel(None if name == 'default' else name), warnings.catch_warnings():
-            warnings.simplefilter('ignore') # torch lists there why a kernel does not apply
-            try: seconds = timed(call, device); out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=g < h)
-            except RuntimeError as e: rows[name] = dict(why=first_line(e).split('. ')[0]); continue
+    device,  # where to attend
+    shape=(16, 32, 8, 2048, 64),  # batch, heads, key-value heads, positions, head size
+    dtype=torch.bfloat16,  # of queries, keys and values
+):  # {kernel: dict(ms, tflops, gap) or dict(why)}
+    """Forward and backward of causal attention by each kernel; FLOPs of the half that is seen,
+    backward 2.5 times forward (arXiv:2307.08691)"""
+    b, h, g, t, d = shape
+    gen = torch.Generator(device).manual_seed(0)
+
+    def made(n):
+        return torch.randn(b, n, t, d, device=device, generator=gen).to(dtype).requires_grad_()
+
+    q, k, v = made(h), made(g), made(g)
+    grad = torch.ones_like(q)
+    rows = {}
+    with torch.no_grad():
+        true = repeated(attend)(*(x[:1].float() for x in (q, k, v)))
+
+    def call():
+        torch.autograd.grad(
+            F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=g < h),
+            (q, k, v),
+            grad,
+        )
+
+    for name in ("default", *KERNELS):
+        with kernel(None if name == "default" else name), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch lists there why a kernel does not apply
+            try:
+                seconds = timed(call, device)
+                out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=g < h)
+            except RuntimeError as e:
+                rows[name] = dict(why=first_line(e).split(". ")[0])
+                continue
         gap = float((out[:1].detach() - true).abs().max())
-        rows[name] = dict(ms=round(1e3*seconds, 4), tflops=round(7*b*h*t*t*d/seconds/1e12, 3), gap=gap)
+        rows[name] = dict(
+            ms=round(1e3 * seconds, 4),
+            tflops=round(7 * b * h * t * t * d / seconds / 1e12, 3),
+            gap=gap,
+        )
     return rows
 
 # %% ../nbs/lib/ceilings.ipynb #7f585038
 def launch_seconds(
-    device, # whose smallest kernel
-    n=1000, # launches
-): # seconds of each
+    device,  # whose smallest kernel
+    n=1000,  # launches
+):  # seconds of each
     "What it costs the host to start the smallest kernel"
-    x = torch.zeros(1, device=device); wait = torch.cuda.synchronize if torch.device(device).type == 'cuda' else lambda: None
-    for _ in range(10): x.add_(1)
-    wait(); start = time.perf_counter()
-    for _ in range(n): x.add_(1)
-    wait(); return (time.perf_counter() - start)/n
+    x = torch.zeros(1, device=device)
+    wait = torch.cuda.synchronize if torch.device(device).type == "cuda" else lambda: None
+    for _ in range(10):
+        x.add_(1)
+    wait()
+    start = time.perf_counter()
+    for _ in range(n):
+        x.add_(1)
+    wait()
+    return (time.perf_counter() - start) / n
+
 
 def copy_rate(
-    device, # where to copy
-    n:int,  # fp32 numbers: more than the caches hold, to measure memory
-): # bytes/s, read and written
-    "What copying into an array reaches that was written before; the first touch of a fresh one costs page faults, not copying"
+    device,  # where to copy
+    n: int,  # fp32 numbers: more than the caches hold, to measure memory
+):  # bytes/s, read and written
+    """What copying into an array reaches that was written before; the first touch of a fresh one
+    costs page faults, not copying"""
     a, b = torch.ones(n, device=device), torch.ones(n, device=device)
-    return 8*n/timed(lambda: b.copy_(a), device)
+    return 8 * n / timed(lambda: b.copy_(a), device)
+
 
 def bench_machine(
-    device='auto', # CUDA where it is, else MPS, else the CPU
-    sizes=None,    # of the matmuls; default: up to 8192 on CUDA, 2048 elsewhere
-    shape=None,    # of the attention; default: 16 x 32/8 heads x 2048 x 64 on CUDA, small elsewhere
-    say=lambda text: None, # called with a line for each format
-): # dict, plain values: the receipt
+    device="auto",  # CUDA where it is, else MPS, else the CPU
+    sizes=None,  # of the matmuls; default: up to 8192 on CUDA, 2048 elsewhere
+    shape=None,  # of the attention; default: 16 x 32/8 heads x 2048 x 64 on CUDA, small elsewhere
+    say=lambda text: None,  # called with a line for each format
+):  # dict, plain values: the receipt
     "The ceilings of this machine: matmul by format and size, copying, launching, attention"
     use_threads()
     d = pick_device(device)
-    cuda = d.type == 'cuda'
+    cuda = d.type == "cuda"
     sizes = sizes or ((512, 1024, 2048, 4096, 8192) if cuda else (256, 512, 1024, 2048))
-    whys = {f: lacks_format(d, f) for f in (*FORMATS, 'fp8')}; rates = {}
+    whys = {f: lacks_format(d, f) for f in (*FORMATS, "fp8")}
+    rates = {}
     for f in (f for f, why in whys.items() if not why):
-        try: rates[f] = {str(n): round(matmul_rate(d, f, n)/1e12, 4) for n in sizes}
-        except RuntimeError as e: whys[f] = f'failed: {str(e).strip().splitlines()[0][:120]}'
-        say(f'{f}: {rates.get(f, whys[f])}')
+        try:
+            rates[f] = {str(n): round(matmul_rate(d, f, n) / 1e12, 4) for n in sizes}
+        except RuntimeError as e:
+            whys[f] = f"failed: {str(e).strip().splitlines()[0][:120]}"
+        say(f"{f}: {rates.get(f, whys[f])}")
     memory, cache = copy_rate(d, 1 << (28 if cuda else 26)), None if cuda else copy_rate(d, 1 << 20)
     host = None
     if cuda:
         pinned = torch.empty(1 << 26).pin_memory()
-        host = round(4*pinned.numel()/timed(lambda: pinned.to(d, non_blocking=True), d)/1e9, 2)
-    shape = shape or ((16, 32, 8, 2048, 64) if cuda else (1, 8, 2, 512, 64)); dtype = torch.bfloat16 if not whys['bf16'] else torch.float32
-    return dict(kind='machine', machine=machine(d), cuda=torch.version.cuda, cudnn=torch.backends.cudnn.version() if cuda else None,
-                clock=CLOCKS.get(d.type, 'wall'), matmul_tflops=rates, lacks={f: w for f, w in whys.items() if w},
-                copy_gb_s=round(memory/1e9, 2), cache_gb_s=cache and round(cache/1e9, 2), host_to_device_gb_s=host,
-                launch_us=round(1e6*launch_seconds(d), 3),
-                attention=dict(shape=list(shape), dtype=str(dtype)[6:], kernels=attention_rates(d, shape, dtype)))
+        host = round(
+            4 * pinned.numel() / timed(lambda: pinned.to(d, non_blocking=True), d) / 1e9, 2
+        )
+    shape = shape or ((16, 32, 8, 2048, 64) if cuda else (1, 8, 2, 512, 64))
+    dtype = torch.bfloat16 if not whys["bf16"] else torch.float32
+    return dict(
+        kind="machine",
+        machine=machine(d),
+        cuda=torch.version.cuda,
+        cudnn=torch.backends.cudnn.version() if cuda else None,
+        clock=CLOCKS.get(d.type, "wall"),
+        matmul_tflops=rates,
+        lacks={f: w for f, w in whys.items() if w},
+        copy_gb_s=round(memory / 1e9, 2),
+        cache_gb_s=cache and round(cache / 1e9, 2),
+        host_to_device_gb_s=host,
+        launch_us=round(1e6 * launch_seconds(d), 3),
+        attention=dict(
+            shape=list(shape), dtype=str(dtype)[6:], kernels=attention_rates(d, shape, dtype)
+        ),
+    )
 
-CLOCKS = dict(cuda='CUDA events') # elsewhere the wall
+
+CLOCKS = dict(cuda="CUDA events")  # elsewhere the wall
+
 
 def peaks(
-    m # a receipt of `bench_machine`
-): # {format: FLOP/s}
+    m,  # a receipt of `bench_machine`
+):  # {format: FLOP/s}
     "The best that each format reached"
-    return {f: 1e12*max(r.values()) for f, r in m['matmul_tflops'].items()}
+    return {f: 1e12 * max(r.values()) for f, r in m["matmul_tflops"].items()}
+
 
 def machine_table(
-    m # a receipt of `bench_machine`
-): # text
+    m,  # a receipt of `bench_machine`
+):  # text
     "The receipt in lines"
-    ns, a, on = list(next(iter(m['matmul_tflops'].values()))), m['attention'], m['machine']
-    lines = [f"{on['gpu'] or on['cpu']}, {on['threads']} threads, torch {on['torch']}, clock: {m['clock']}"]
-    lines.append('matmul, TFLOP/s' + ''.join(f'{n:>10}' for n in ns))
-    lines += [f'{f:15}' + ''.join(f'{r[n]:10.3f}' for n in ns) for f, r in m['matmul_tflops'].items()]
-    lines += [f'{f:15}{why}' for f, why in m['lacks'].items()]
-    host = f", from the host {m['host_to_device_gb_s']:,.1f} GB/s" if m['host_to_device_gb_s'] else ''
-    cache = f" ({m['cache_gb_s']:,.0f} within the caches)" if m.get('cache_gb_s') else '' # receipts before November 2026 lack it
+    ns, a, on = list(next(iter(m["matmul_tflops"].values()))), m["attention"], m["machine"]
+    lines = [
+        f"{on['gpu'] or on['cpu']}, {on['threads']} threads, torch {on['torch']}, clock: "
+        f"{m['clock']}"
+    ]
+    lines.append("matmul, TFLOP/s" + "".join(f"{n:>10}" for n in ns))
+    lines += [
+        f"{f:15}" + "".join(f"{r[n]:10.3f}" for n in ns) for f, r in m["matmul_tflops"].items()
+    ]
+    lines += [f"{f:15}{why}" for f, why in m["lacks"].items()]
+    host = (
+        f", from the host {m['host_to_device_gb_s']:,.1f} GB/s" if m["host_to_device_gb_s"] else ""
+    )
+    cache = (
+        f" ({m['cache_gb_s']:,.0f} within the caches)" if m.get("cache_gb_s") else ""
+    )  # receipts before November 2026 lack it
     lines.append(f"copy {m['copy_gb_s']:,.1f} GB/s{cache}{host}, launch {m['launch_us']:.1f} us")
     lines.append(f"attention {a['shape']} {a['dtype']}, forward and backward")
-    told = lambda r: r['why'] if 'why' in r else f"{r['ms']:10.3f} ms{r['tflops']:10.3f} TFLOP/s   differs by {r['gap']:.1e}"
-    return '\n'.join(lines + [f'{k:15}{told(r)}' for k, r in a['kernels'].items()])
+
+    def told(r):
+        return (
+            r["why"]
+            if "why" in r
+            else f"{r['ms']:10.3f} ms{r['tflops']:10.3f} TFLOP/s   differs by {r['gap']:.1e}"
+        )
+
+    return "\n".join(lines + [f"{k:15}{told(r)}" for k, r in a["kernels"].items()])
 
 # %% ../nbs/lib/ceilings.ipynb #ef12481a
 def file_receipt(
-    result, # plain values, as every bench returns them
-    file,   # JSON to write; None or '': nothing
+    result,  # plain values, as every bench returns them
+    file,  # JSON to write; None or '': nothing
 ):
     "Write a receipt, if asked to"
-    if file: write_atomic(file, json.dumps(result, indent=1) + '\n'); click.echo(f'written to {file}')
+    if file:
+        write_atomic(file, json.dumps(result, indent=1) + "\n")
+        click.echo(f"written to {file}")
 
-@click.command('machine')
-@click.option('--json', 'file', help='Write the result here too.')
-@click.option('--device', default='auto', show_default=True, help='auto, cpu, cuda, cuda:1.')
+
+@click.command("machine")
+@click.option("--json", "file", help="Write the result here too.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1.")
 def bench_machine_command(file, device):
-    "The ceilings of this machine: matmul by format and size, copying, launching, attention by kernel."
-    result = bench_machine(device); click.echo(machine_table(result)); file_receipt(result, file)
+    """The ceilings of this machine: matmul by format and size, copying, launching, attention by
+    kernel."""
+    result = bench_machine(device)
+    click.echo(machine_table(result))
+    file_receipt(result, file)

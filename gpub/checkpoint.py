@@ -22,19 +22,33 @@ from .folder import SCHEDULE, differences, fixed
 
 # %% ../nbs/lib/checkpoint.ipynb #be9a08bb
 FORMAT = 1
-MODEL, OPTIMIZER = 'model.safetensors', 'optimizer.safetensors'
-RECORD = 'log.jsonl', 'samples.jsonl', 'ledger.jsonl', 'phases.jsonl' # what a run writes down beside its checkpoints
+MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
+RECORD = (
+    "log.jsonl",
+    "samples.jsonl",
+    "ledger.jsonl",
+    "phases.jsonl",
+)  # what a run writes down beside its checkpoints
 
 # %% ../nbs/lib/checkpoint.ipynb #3790b6d0
 def untie(
-    tensors:dict, # name -> tensor, some of them perhaps the same memory
-): # (name -> tensor, each memory once; second name -> first name)
+    tensors: dict,  # name -> tensor, some of them perhaps the same memory
+):  # (name -> tensor, each memory once; second name -> first name)
     "The tensors to write, and the names that share them"
     first, tied, out = {}, {}, {}
     for name, t in tensors.items():
-        key = t.device, t.dtype, t.untyped_storage().data_ptr(), t.storage_offset(), t.shape, t.stride()
-        if t.numel() and key in first: tied[name] = first[key]
-        else: first[key], out[name] = name, t
+        key = (
+            t.device,
+            t.dtype,
+            t.untyped_storage().data_ptr(),
+            t.storage_offset(),
+            t.shape,
+            t.stride(),
+        )
+        if t.numel() and key in first:
+            tied[name] = first[key]
+        else:
+            first[key], out[name] = name, t
     return out, tied
 
 # %% ../nbs/lib/checkpoint.ipynb #3cf048bf
@@ -43,96 +57,134 @@ def _host(t):
     t = t.detach().cpu().contiguous()
     return t.clone() if t.untyped_storage().nbytes() != t.nbytes else t
 
+
 def sync_to_disk(
-    path, # a file or a folder, as `Path`
+    path,  # a file or a folder, as `Path`
 ):
     "Force what was written there to the disk (Windows cannot open folders and needs no such call)"
-    if os.name == 'nt' and path.is_dir(): return
+    if os.name == "nt" and path.is_dir():
+        return
     fd = os.open(path, os.O_RDWR if path.is_file() else os.O_RDONLY)
-    try: os.fsync(fd)
-    finally: os.close(fd)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
 
 def _sync_record(run_dir):
-    "Force to the disk what the run wrote down so far: a checkpoint that outlives a power cut must not be ahead of it"
+    """Force to the disk what the run wrote down so far: a checkpoint that outlives a power cut must
+    not be ahead of it"""
     for name in RECORD:
-        if (run_dir/name).is_file():
-            sync_to_disk(run_dir/name)
-    sync_to_disk(run_dir) # and the names of these files, of config.json and of the folder of checkpoints
+        if (run_dir / name).is_file():
+            sync_to_disk(run_dir / name)
+    sync_to_disk(
+        run_dir
+    )  # and the names of these files, of config.json and of the folder of checkpoints
 
-def _mb(n): return f'{n/1e6:,.1f} MB'
+
+def _mb(n):
+    return f"{n / 1e6:,.1f} MB"
+
 
 def _seal(record):
     "Checksum of a state.json without its own seal"
-    return sha256_of(json.dumps({k: v for k, v in record.items() if k != 'seal'}, sort_keys=True).encode()).hexdigest()
+    return sha256_of(
+        json.dumps({k: v for k, v in record.items() if k != "seal"}, sort_keys=True).encode()
+    ).hexdigest()
+
 
 def _write(folder, parts, record):
-    "Fill `folder`: one safetensors file per part, then `record` with their checksums as state.json; all of it on the disk on return"
+    """Fill `folder`: one safetensors file per part, then `record` with their checksums as
+    state.json; all of it on the disk on return"""
     for name, (tensors, tied) in parts.items():
-        save_file({k: _host(t) for k, t in tensors.items()}, folder/name)
-        sync_to_disk(folder/name)
-        record['files'][name] = dict(size=(folder/name).stat().st_size, sha256=sha256(folder/name), tied=tied)
+        save_file({k: _host(t) for k, t in tensors.items()}, folder / name)
+        sync_to_disk(folder / name)
+        record["files"][name] = dict(
+            size=(folder / name).stat().st_size, sha256=sha256(folder / name), tied=tied
+        )
     record = json.loads(json.dumps(record))
-    (folder/'state.json').write_text(json.dumps(record | {'seal': _seal(record)}, indent=1))
-    sync_to_disk(folder/'state.json'); sync_to_disk(folder)
+    (folder / "state.json").write_text(json.dumps(record | {"seal": _seal(record)}, indent=1))
+    sync_to_disk(folder / "state.json")
+    sync_to_disk(folder)
 
 # %% ../nbs/lib/checkpoint.ipynb #7ca6eff6
 def checkpoints(
-    run_dir, # the run folder
-): # folders, newest first
+    run_dir,  # the run folder
+):  # folders, newest first
     "Finished checkpoints of a run, whole or not"
     # `.old` is the one being replaced: it counts until its successor is in place
-    named = ((re.fullmatch(r'step-(\d{8,})(\.old)?', p.name), p) for p in Path(run_dir, 'checkpoints').glob('step-*'))
+    named = (
+        (re.fullmatch(r"step-(\d{8,})(\.old)?", p.name), p)
+        for p in Path(run_dir, "checkpoints").glob("step-*")
+    )
     found = [(int(m[1]), not m[2], p) for m, p in named if m]
     return [p for *_, p in sorted(found, reverse=True)]
+
 
 class Damaged(GpubError):
     "A checkpoint that cannot be trusted; the message says why"
 
 # %% ../nbs/lib/checkpoint.ipynb #23c83d46
 def verify(
-    folder,                    # one checkpoint folder
+    folder,  # one checkpoint folder
     files=(MODEL, OPTIMIZER),  # the files that matter to the caller
-): # the content of state.json; raises Damaged, or GpubError if a newer gpub wrote it
+):  # the content of state.json; raises Damaged, or GpubError if a newer gpub wrote it
     "Check a checkpoint against its own checksums"
     folder = Path(folder)
-    if folder.is_file(): raise Damaged(f'{folder} is a file: a checkpoint is a folder')
-    try: record = json.loads((folder/'state.json').read_text(encoding='utf-8'))
-    except FileNotFoundError: raise Damaged(f'{folder}: state.json is missing') from None
-    except OSError as e: raise Damaged(f'{folder}: state.json cannot be read: {first_line(e)}') from None
-    except ValueError: raise Damaged(f'{folder}: state.json is not JSON') from None
-    if not isinstance(record, dict) or not isinstance(record.get('format'), int):
-        raise Damaged(f'{folder}: state.json is not that of a checkpoint')
-    if record['format'] > FORMAT:
-        raise GpubError(f'{folder} has format {record["format"]}, this gpub reads up to {FORMAT}: upgrade gpub (pip install -U gpub)')
-    if record.get('seal') != _seal(record): raise Damaged(f'{folder}: state.json was changed after it was written')
-    if not isinstance(record.get('step'), int) or not isinstance(record.get('state'), dict):
-        raise Damaged(f'{folder}: state.json lacks its step or its state')
-    for name in files: _verify_file(folder/name, _described(folder, record, name))
+    if folder.is_file():
+        raise Damaged(f"{folder} is a file: a checkpoint is a folder")
+    try:
+        record = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise Damaged(f"{folder}: state.json is missing") from None
+    except OSError as e:
+        raise Damaged(f"{folder}: state.json cannot be read: {first_line(e)}") from None
+    except ValueError:
+        raise Damaged(f"{folder}: state.json is not JSON") from None
+    if not isinstance(record, dict) or not isinstance(record.get("format"), int):
+        raise Damaged(f"{folder}: state.json is not that of a checkpoint")
+    if record["format"] > FORMAT:
+        raise GpubError(
+            f"{folder} has format {record['format']}, this gpub reads up to {FORMAT}: upgrade "
+            "gpub (pip install -U gpub)"
+        )
+    if record.get("seal") != _seal(record):
+        raise Damaged(f"{folder}: state.json was changed after it was written")
+    if not isinstance(record.get("step"), int) or not isinstance(record.get("state"), dict):
+        raise Damaged(f"{folder}: state.json lacks its step or its state")
+    for name in files:
+        _verify_file(folder / name, _described(folder, record, name))
     return record
 
 # %% ../nbs/lib/checkpoint.ipynb #b9690e81
 def _described(folder, record, name):
     "What a record says of a file: its size, its checksum, the names that share a tensor"
-    d = record['files'].get(name) if isinstance(record.get('files'), dict) else None
-    if not isinstance(d, dict) or not all(isinstance(d.get(k), kind) for k, kind in dict(size=int, sha256=str, tied=dict).items()):
-        raise Damaged(f'{folder}: state.json does not describe {name}')
+    d = record["files"].get(name) if isinstance(record.get("files"), dict) else None
+    if not isinstance(d, dict) or not all(
+        isinstance(d.get(k), kind) for k, kind in dict(size=int, sha256=str, tied=dict).items()
+    ):
+        raise Damaged(f"{folder}: state.json does not describe {name}")
     return d
 
+
 def _verify_file(path, want):
-    if not path.is_file(): raise Damaged(f'{path} is missing')
-    if (n := path.stat().st_size) != want['size']: raise Damaged(f'{path} has {n:,} bytes, {want["size"]:,} were written')
-    if (h := sha256(path)) != want['sha256']: raise Damaged(f'{path} has checksum {h[:12]}, {want["sha256"][:12]} was written')
+    if not path.is_file():
+        raise Damaged(f"{path} is missing")
+    if (n := path.stat().st_size) != want["size"]:
+        raise Damaged(f"{path} has {n:,} bytes, {want['size']:,} were written")
+    if (h := sha256(path)) != want["sha256"]:
+        raise Damaged(f"{path} has checksum {h[:12]}, {want['sha256'][:12]} was written")
 
 # %% ../nbs/lib/checkpoint.ipynb #f9e43431
 def save_checkpoint(
-    run_dir,         # the run folder
-    step:int,        # steps done
-    model:dict,      # name -> tensor
-    optimizer:dict,  # name -> tensor: moments, RNG states, anything that is a tensor
-    state:dict,      # anything JSON: schedule, counters, fingerprints
-    keep:int=3,      # how many of the newest stay
-    milestone=False, # True: this one is never rotated away
-): # the folder written; raises GpubError, with all earlier checkpoints as they were
+    run_dir,  # the run folder
+    step: int,  # steps done
+    model: dict,  # name -> tensor
+    optimizer: dict,  # name -> tensor: moments, RNG states, anything that is a tensor
+    state: dict,  # anything JSON: schedule, counters, fingerprints
+    keep: int = 3,  # how many of the newest stay
+    milestone=False,  # True: this one is never rotated away
+):  # the folder written; raises GpubError, with all earlier checkpoints as they were
     "Write one checkpoint, all or nothing"
     parts = {MODEL: untie(model), OPTIMIZER: untie(optimizer)}
     return _finish(run_dir, step, parts, state, keep, milestone, _begin(run_dir, step, parts, keep))
@@ -141,359 +193,534 @@ def save_checkpoint(
 @contextmanager
 def _told(step, root):
     "The system's complaints about a save as one line"
-    try: yield
+    try:
+        yield
     except (OSError, SafetensorError) as e:
-        raise GpubError(f'could not save step {step} in {root}: {first_line(e)}; earlier checkpoints are untouched, '
-                        'make room or permission there and run the same command again') from e
+        raise GpubError(
+            f"could not save step {step} in {root}: {first_line(e)}; earlier checkpoints are "
+            "untouched, "
+            "make room or permission there and run the same command again"
+        ) from e
+
 
 def _begin(run_dir, step, parts, keep):
-    "Whatever can be refused before a byte is copied, cleaning up after whoever died here; the temporary folder to write into"
-    if keep < 1: raise GpubError(f'keep must be at least 1, got {keep}: the newest checkpoint always stays')
-    root = Path(run_dir, 'checkpoints'); temp = root/f'.tmp-step-{step:08d}'
+    """Whatever can be refused before a byte is copied, cleaning up after whoever died here; the
+    temporary folder to write into"""
+    if keep < 1:
+        raise GpubError(f"keep must be at least 1, got {keep}: the newest checkpoint always stays")
+    root = Path(run_dir, "checkpoints")
+    temp = root / f".tmp-step-{step:08d}"
     with _told(step, root):
         _clear(root)
         # 256 bytes for a tensor's name and shape, and some for state.json
-        _need_room(root, sum(t.nbytes + 256 for tensors, _ in parts.values() for t in tensors.values()) + 2**16)
+        _need_room(
+            root,
+            sum(t.nbytes + 256 for tensors, _ in parts.values() for t in tensors.values()) + 2**16,
+        )
         temp.mkdir()
     return temp
+
 
 def _finish(run_dir, step, parts, state, keep, milestone, temp):
     "From the temporary folder to the finished checkpoint; its folder"
     root, final = temp.parent, temp.with_name(temp.name[5:])
     try:
         with _told(step, root):
-            _write(temp, parts, dict(format=FORMAT, step=step, milestone=milestone, files={}, state=state))
+            _write(
+                temp,
+                parts,
+                dict(format=FORMAT, step=step, milestone=milestone, files={}, state=state),
+            )
             _sync_record(Path(run_dir))
             _replace(temp, final)
-            write_atomic(Path(run_dir, 'LATEST'), final.name + '\n')
+            write_atomic(Path(run_dir, "LATEST"), final.name + "\n")
             _rotate(root, step, keep)
-    finally: shutil.rmtree(temp, ignore_errors=True)
+    finally:
+        shutil.rmtree(temp, ignore_errors=True)
     return final
 
-def _delete(p): shutil.rmtree(p) if p.is_dir() else p.unlink()
+
+def _delete(p):
+    shutil.rmtree(p) if p.is_dir() else p.unlink()
+
 
 def _clear(root):
     "Make the folder, without the remains of whoever died in it"
     root.mkdir(parents=True, exist_ok=True)
-    for p in root.glob('.tmp-*'): _delete(p)
+    for p in root.glob(".tmp-*"):
+        _delete(p)
+
 
 def _need_room(root, need):
-    "Refuse before writing what will not fit: the new checkpoint stands beside the old ones for a moment"
+    """Refuse before writing what will not fit: the new checkpoint stands beside the old ones for a
+    moment"""
     if (free := shutil.disk_usage(root).free) < need:
-        raise GpubError(f'no room for a checkpoint in {root}: it needs {_mb(need)}, {_mb(free)} are free; '
-                        'delete something there, keep fewer or choose another folder')
+        raise GpubError(
+            f"no room for a checkpoint in {root}: it needs {_mb(need)}, {_mb(free)} are free; "
+            "delete something there, keep fewer or choose another folder"
+        )
+
 
 def _replace(temp, final):
-    "Put `temp` in the place of `final`; at every moment one of the two has a name that `checkpoints` finds"
-    old = final.with_name(final.name + '.old')
+    """Put `temp` in the place of `final`; at every moment one of the two has a name that
+    `checkpoints` finds"""
+    old = final.with_name(final.name + ".old")
     if final.exists():
-        if old.exists(): _delete(old)
+        if old.exists():
+            _delete(old)
         final.rename(old)
-    temp.rename(final); sync_to_disk(final.parent)
+    temp.rename(final)
+    sync_to_disk(final.parent)
+
 
 def _is_milestone(folder):
-    try: return json.loads((folder/'state.json').read_text(encoding='utf-8')).get('milestone', False)
-    except (OSError, ValueError, AttributeError): return False # damaged: nothing there worth keeping
+    try:
+        return json.loads((folder / "state.json").read_text(encoding="utf-8")).get(
+            "milestone", False
+        )
+    except (OSError, ValueError, AttributeError):
+        return False  # damaged: nothing there worth keeping
 
-def _step(folder): return int(folder.stem[5:])
+
+def _step(folder):
+    return int(folder.stem[5:])
+
 
 def _rotate(root, step, keep):
-    "Delete all but the last `keep` up to `step` and the milestones, first renamed: half a deletion never looks like a checkpoint"
-    done = [p for p in checkpoints(root.parent) if p.suffix != '.old' and _step(p) <= step]
-    for p in [*root.glob('step-*.old'), *(p for p in done[keep:] if not _is_milestone(p))]:
-        _delete(p.rename(root/f'.tmp-gone-{p.name}'))
+    """Delete all but the last `keep` up to `step` and the milestones, first renamed: half a
+    deletion never looks like a checkpoint"""
+    done = [p for p in checkpoints(root.parent) if p.suffix != ".old" and _step(p) <= step]
+    for p in [*root.glob("step-*.old"), *(p for p in done[keep:] if not _is_milestone(p))]:
+        _delete(p.rename(root / f".tmp-gone-{p.name}"))
 
 # %% ../nbs/lib/checkpoint.ipynb #63874d56
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     "What was saved, back in memory"
-    step: int       # steps done
-    model: dict     # name -> tensor, on the CPU
-    optimizer: dict # the same; empty if it was not asked for
-    state: dict     # what the trainer handed over
-    path: Path      # where it came from
+
+    step: int  # steps done
+    model: dict  # name -> tensor, on the CPU
+    optimizer: dict  # the same; empty if it was not asked for
+    state: dict  # what the trainer handed over
+    path: Path  # where it came from
+
 
 def latest(
-    run_dir,   # the run folder
-    say=print, # called with one line for every damaged checkpoint passed over
-): # its folder, or None if nothing was ever saved; raises GpubError if nothing is whole
+    run_dir,  # the run folder
+    say=print,  # called with one line for every damaged checkpoint passed over
+):  # its folder, or None if nothing was ever saved; raises GpubError if nothing is whole
     "The newest checkpoint that is whole"
     return (found := _newest(run_dir, (MODEL, OPTIMIZER), say)) and found[0]
 
+
 def load_checkpoint(
-    path,           # a run folder, or one checkpoint folder in it
-    step=None,      # which one; None for the newest that is whole
-    optimizer=True, # False reads the model alone, enough for sampling
-    say=print,      # as in `latest`
-): # Checkpoint; raises GpubError if there is none that is whole
+    path,  # a run folder, or one checkpoint folder in it
+    step=None,  # which one; None for the newest that is whole
+    optimizer=True,  # False reads the model alone, enough for sampling
+    say=print,  # as in `latest`
+):  # Checkpoint; raises GpubError if there is none that is whole
     "Read a checkpoint, never one that fails its checksums"
     files = (MODEL, OPTIMIZER) if optimizer else (MODEL,)
     folder, record = _choose(Path(path), step, files, say)
-    tensors = [_read(folder/f, record['files'][f]['tied']) for f in files]
-    return Checkpoint(step=record['step'], model=tensors[0], optimizer=tensors[1] if optimizer else {}, state=record['state'], path=folder)
+    tensors = [_read(folder / f, record["files"][f]["tied"]) for f in files]
+    return Checkpoint(
+        step=record["step"],
+        model=tensors[0],
+        optimizer=tensors[1] if optimizer else {},
+        state=record["state"],
+        path=folder,
+    )
 
 # %% ../nbs/lib/checkpoint.ipynb #3b56be02
 def _choose(path, step, files, say):
-    "(folder, record) of the checkpoint that is asked for, whole in these files; raises GpubError if there is none"
+    """(folder, record) of the checkpoint that is asked for, whole in these files; raises GpubError
+    if there is none"""
     if path.is_file():
-        raise GpubError(f'{path} is a file: a checkpoint is a folder with {MODEL} and state.json, and gpub never opens pickles (.pt, .bin)')
-    if step is None and not (path/'state.json').exists():
+        raise GpubError(
+            f"{path} is a file: a checkpoint is a folder with {MODEL} and state.json, and gpub "
+            "never opens pickles (.pt, .bin)"
+        )
+    if step is None and not (path / "state.json").exists():
         if not (found := _newest(path, files, say)):
-            raise GpubError(f'{path} holds no checkpoint: train there first, or check the folder name')
+            raise GpubError(
+                f"{path} holds no checkpoint: train there first, or check the folder name"
+            )
         return found
-    folder = path if step is None else path/'checkpoints'/f'step-{step:08d}'
+    folder = path if step is None else path / "checkpoints" / f"step-{step:08d}"
     if not folder.exists():
-        raise GpubError(f'{path} holds no checkpoint of step {step}; it has {[_step(p) for p in checkpoints(path)]}')
+        raise GpubError(
+            f"{path} holds no checkpoint of step {step}; it has "
+            f"{[_step(p) for p in checkpoints(path)]}"
+        )
     return folder, verify(folder, files)
 
+
 def which_weights(
-    run_dir,   # as for `load_checkpoint`, like all that follow
-    step=None, # which checkpoint; None for the newest whose weights are whole
-    say=print, # told of damaged ones
-): # (its step, SHA-256 of the file of its weights)
-    "What tells one checkpoint's weights from all others; raises GpubError as `load_checkpoint` does"
+    run_dir,  # as for `load_checkpoint`, like all that follow
+    step=None,  # which checkpoint; None for the newest whose weights are whole
+    say=print,  # told of damaged ones
+):  # (its step, SHA-256 of the file of its weights)
+    """What tells one checkpoint's weights from all others; raises GpubError as `load_checkpoint`
+    does"""
     _, record = _choose(Path(run_dir), step, (MODEL,), say)
     return record["step"], record["files"][MODEL]["sha256"]
+
 
 def _newest(run_dir, files, say):
     "(folder, record) of the newest whole checkpoint, None if there is none at all"
     run_dir, bad = Path(run_dir), []
-    if (p := run_dir/'LATEST').is_file() and not (run_dir/'checkpoints'/(name := p.read_text(errors='replace').strip()[:80])).exists():
-        say(f'{p} names {name!r}, which is gone; looking for the newest checkpoint that is there')
+    if (p := run_dir / "LATEST").is_file() and not (
+        run_dir / "checkpoints" / (name := p.read_text(errors="replace").strip()[:80])
+    ).exists():
+        say(f"{p} names {name!r}, which is gone; looking for the newest checkpoint that is there")
     for folder in checkpoints(run_dir):
-        try: record = verify(folder, files)
-        except Damaged as e: bad.append(e); say(f'skipped a damaged checkpoint: {e}')
-        else: return folder, record
+        try:
+            record = verify(folder, files)
+        except Damaged as e:
+            bad.append(e)
+            say(f"skipped a damaged checkpoint: {e}")
+        else:
+            return folder, record
     if bad:
-        raise Damaged(f'{run_dir}: none of its {len(bad)} checkpoints is whole (newest: {bad[0]}); '
-                      'restore one, or start again in another folder')
+        raise Damaged(
+            f"{run_dir}: none of its {len(bad)} checkpoints is whole (newest: {bad[0]}); "
+            "restore one, or start again in another folder"
+        )
+
 
 def _read(path, tied):
-    try: tensors = load_file(path); return tensors | {name: tensors[first] for name, first in tied.items()}
-    except SafetensorError as e: raise Damaged(f'{path} is not a safetensors file: {first_line(e)}') from None
-    except (KeyError, TypeError): raise Damaged(f'{path} lacks a tensor that state.json says has a second name') from None
+    try:
+        tensors = load_file(path)
+        return tensors | {name: tensors[first] for name, first in tied.items()}
+    except SafetensorError as e:
+        raise Damaged(f"{path} is not a safetensors file: {first_line(e)}") from None
+    except (KeyError, TypeError):
+        raise Damaged(f"{path} lacks a tensor that state.json says has a second name") from None
 
 # %% ../nbs/lib/checkpoint.ipynb #0c8ff28b
 @torch.no_grad()
 def _snapshot(tensors):
-    "Copies in host memory that the training cannot touch; a GPU is waited for once, not for every tensor"
-    out = {k: torch.empty(t.shape, dtype=t.dtype, pin_memory=t.is_cuda).copy_(t, non_blocking=t.is_cuda) for k, t in tensors.items()}
-    for d in {t.device for t in tensors.values() if t.is_cuda}: torch.cuda.current_stream(d).synchronize()
+    """Copies in host memory that the training cannot touch; a GPU is waited for once, not for every
+    tensor"""
+    out = {
+        k: torch.empty(t.shape, dtype=t.dtype, pin_memory=t.is_cuda).copy_(
+            t, non_blocking=t.is_cuda
+        )
+        for k, t in tensors.items()
+    }
+    for d in {t.device for t in tensors.values() if t.is_cuda}:
+        torch.cuda.current_stream(d).synchronize()
     return out
 
 # %% ../nbs/lib/checkpoint.ipynb #90d10c17
 class Saver:
     "Checkpoints written behind the training's back; leaving a `with` block waits for the last one"
-    def __init__(self,
-        run_dir,     # the run folder
-        keep:int=3,  # how many of the newest stay, beside the milestones
-        mirror=None, # a second folder for the run: another disk, a network volume, Drive
-        say=print,   # called with one line when the mirror fails
+
+    def __init__(
+        self,
+        run_dir,  # the run folder
+        keep: int = 3,  # how many of the newest stay, beside the milestones
+        mirror=None,  # a second folder for the run: another disk, a network volume, Drive
+        say=print,  # called with one line when the mirror fails
     ):
         self.run_dir, self.keep, self.say = Path(run_dir), keep, say
         self.mirror = None if mirror is None else Mirror(run_dir, mirror, keep, say)
-        self._pool, self._job = ThreadPoolExecutor(1, 'gpub-save'), None
+        self._pool, self._job = ThreadPoolExecutor(1, "gpub-save"), None
 
-    def save(self,
-        step:int,        # steps done
-        model:dict,      # name -> tensor; may change as soon as this returns
-        optimizer:dict,  # name -> tensor, the same
-        state:dict,      # anything JSON
-        milestone=False, # True: never rotated away
+    def save(
+        self,
+        step: int,  # steps done
+        model: dict,  # name -> tensor; may change as soon as this returns
+        optimizer: dict,  # name -> tensor, the same
+        state: dict,  # anything JSON
+        milestone=False,  # True: never rotated away
     ):
-        "Copy what `save_checkpoint` takes, return, and write behind; raises GpubError if the last write failed or there is no room"
+        """Copy what `save_checkpoint` takes, return, and write behind; raises GpubError if the last
+        write failed or there is no room"""
         self._written()
         parts = {MODEL: untie(model), OPTIMIZER: untie(optimizer)}
         temp = _begin(self.run_dir, step, parts, self.keep)
-        parts, state = {n: (_snapshot(tensors), tied) for n, (tensors, tied) in parts.items()}, json.loads(json.dumps(state))
+        parts, state = (
+            {n: (_snapshot(tensors), tied) for n, (tensors, tied) in parts.items()},
+            json.loads(json.dumps(state)),
+        )
         self._job = self._pool.submit(self._write, step, parts, state, milestone, temp)
 
     def _write(self, step, parts, state, milestone, temp):
         _finish(self.run_dir, step, parts, state, self.keep, milestone, temp)
-        if self.mirror: self.mirror.later()
+        if self.mirror:
+            self.mirror.later()
 
     def _written(self):
         "Return when the last write is over; raises what it failed with, once"
-        if self._job is None: return
-        wait([self._job]); job, self._job = self._job, None # in this order: a Ctrl-C while waiting forgets nothing
+        if self._job is None:
+            return
+        wait([self._job])
+        job, self._job = self._job, None  # in this order: a Ctrl-C while waiting forgets nothing
         job.result()
 
     def wait(self):
-        "Return when everything is on the disks, logs too; raises GpubError for a write that failed, or a mirror that is behind"
+        """Return when everything is on the disks, logs too; raises GpubError for a write that
+        failed, or a mirror that is behind"""
         self._written()
-        if self.mirror: self.mirror.wait()
+        if self.mirror:
+            self.mirror.wait()
 
-    def __enter__(self): return self
+    def __enter__(self):
+        return self
+
     def __exit__(self, kind, error, traceback):
-        try: self.wait()
+        try:
+            self.wait()
         except GpubError as e:
-            if error is None: raise
-            self.say(str(e)) # never in front of what ended the block
+            if error is None:
+                raise
+            self.say(str(e))  # never in front of what ended the block
 
 # %% ../nbs/lib/checkpoint.ipynb #443ff41e
 def mirror_run(
-    run_dir,    # where the run is
-    mirror,     # where it should also be, made if it is not there
-    keep:int=3, # the rule of rotation, as in `save_checkpoint`
+    run_dir,  # where the run is
+    mirror,  # where it should also be, made if it is not there
+    keep: int = 3,  # the rule of rotation, as in `save_checkpoint`
 ):
-    "Bring a mirror up to date, every checkpoint verified there; raises GpubError or OSError, the mirror's older checkpoints as they were"
+    """Bring a mirror up to date, every checkpoint verified there; raises GpubError or OSError, the
+    mirror's older checkpoints as they were"""
     run_dir, mirror = Path(run_dir), Path(mirror)
     _same_run(run_dir, mirror)
-    mine = [p for p in checkpoints(run_dir) if p.suffix != '.old'] # before the logs: a checkpoint that comes now waits for the next copy
-    _clear(mirror/'checkpoints'); _copy_small(run_dir, mirror)
+    mine = [
+        p for p in checkpoints(run_dir) if p.suffix != ".old"
+    ]  # before the logs: a checkpoint that comes now waits for the next copy
+    _clear(mirror / "checkpoints")
+    _copy_small(run_dir, mirror)
     for p in mine:
-        try: _there(p, mirror/'checkpoints'/p.name) or _copy_checkpoint(p, mirror)
+        try:
+            _there(p, mirror / "checkpoints" / p.name) or _copy_checkpoint(p, mirror)
         except (OSError, Damaged):
-            if p.exists(): raise # else it was rotated away while we read it
-    if mine: _rotate(mirror/'checkpoints', _step(mine[0]), keep)
+            if p.exists():
+                raise  # else it was rotated away while we read it
+    if mine:
+        _rotate(mirror / "checkpoints", _step(mine[0]), keep)
+
 
 def restore_from_mirror(
-    run_dir,   # the run folder, perhaps empty, perhaps behind
-    mirror,    # what `mirror_run` filled
-    say=print, # called with one line when something is brought back, and for every damaged checkpoint passed over
-): # the checkpoint brought back, None if there was no need; raises GpubError for another run's mirror, or when nothing is whole
-    "Bring the newest whole checkpoint of a mirror home, with configuration and logs, if it is newer than what is here"
+    run_dir,  # the run folder, perhaps empty, perhaps behind
+    mirror,  # what `mirror_run` filled
+    # called with one line when something is brought back, and for every damaged checkpoint passed
+    # over
+    say=print,
+):  # the checkpoint brought back, None if there was no need; raises GpubError for another run's mirror, or when nothing is whole
+    """Bring the newest whole checkpoint of a mirror home, with configuration and logs, if it is
+    newer than what is here"""
     run_dir, mirror = Path(run_dir), Path(mirror)
-    if not checkpoints(mirror): return None
-    _same_run(run_dir, mirror); mine = None
-    try: mine = latest(run_dir, say=say)
-    except Damaged as e: say(f'{e}')
-    if mine and _step(checkpoints(mirror)[0]) <= _step(mine): return None
-    try: best = latest(mirror, say=say)
+    if not checkpoints(mirror):
+        return None
+    _same_run(run_dir, mirror)
+    mine = None
+    try:
+        mine = latest(run_dir, say=say)
     except Damaged as e:
-        if not mine: raise
-        say(f'{e}'); return None
-    if mine and _step(best) <= _step(mine): return None
-    try: _clear(run_dir/'checkpoints'); _copy_small(mirror, run_dir); _copy_checkpoint(best, run_dir)
-    except OSError as e: raise GpubError(f'could not bring {best} to {run_dir}: {first_line(e)}; choose another folder with --out') from e
-    say(f'{run_dir} had {f"only step {_step(mine)}" if mine else "no checkpoint"}: brought step {_step(best)} back from {mirror}')
-    return run_dir/'checkpoints'/best.name
+        say(f"{e}")
+    if mine and _step(checkpoints(mirror)[0]) <= _step(mine):
+        return None
+    try:
+        best = latest(mirror, say=say)
+    except Damaged as e:
+        if not mine:
+            raise
+        say(f"{e}")
+        return None
+    if mine and _step(best) <= _step(mine):
+        return None
+    try:
+        _clear(run_dir / "checkpoints")
+        _copy_small(mirror, run_dir)
+        _copy_checkpoint(best, run_dir)
+    except OSError as e:
+        raise GpubError(
+            f"could not bring {best} to {run_dir}: {first_line(e)}; choose another folder with "
+            "--out"
+        ) from e
+    say(
+        f"{run_dir} had {f'only step {_step(mine)}' if mine else 'no checkpoint'}: brought step "
+        f"{_step(best)} back from {mirror}"
+    )
+    return run_dir / "checkpoints" / best.name
 
 # %% ../nbs/lib/checkpoint.ipynb #c44aac81
 def _same_run(run_dir, mirror):
     "Refuse a mirror of another run: rotation would eat it"
-    a, b = mirror/'config.json', run_dir/'config.json'
+    a, b = mirror / "config.json", run_dir / "config.json"
     there = mirror.resolve()
-    if run_dir.resolve() in (there, *there.parents): raise GpubError(f'the mirror {mirror} is inside the run folder: choose another disk')
-    if not (a.exists() and b.exists()): return
+    if run_dir.resolve() in (there, *there.parents):
+        raise GpubError(f"the mirror {mirror} is inside the run folder: choose another disk")
+    if not (a.exists() and b.exists()):
+        return
     if diff := differences(*(_comparable(read_json(p)) for p in (a, b))):
-        more = f' and {len(diff) - 3} more' if len(diff) > 3 else ''
-        raise GpubError(f'the mirror {mirror} holds another run: {"; ".join(diff[:3])}{more}. Choose another folder for it')
+        more = f" and {len(diff) - 3} more" if len(diff) > 3 else ""
+        raise GpubError(
+            f"the mirror {mirror} holds another run: {'; '.join(diff[:3])}{more}. Choose another "
+            "folder for it"
+        )
+
 
 def _comparable(config):
     "What two copies of a run agree in: not the end it was given, which may have come later"
-    if not isinstance(config, dict): return {'config.json': config}
-    return fixed(config, SCHEDULE) if isinstance(config.get('train'), dict) else config
+    if not isinstance(config, dict):
+        return {"config.json": config}
+    return fixed(config, SCHEDULE) if isinstance(config.get("train"), dict) else config
+
 
 def _copy_small(source, to):
-    "Configuration, logs, tokenizer, report: every plain file of a run folder but LATEST, which follows its checkpoint"
+    """Configuration, logs, tokenizer, report: every plain file of a run folder but LATEST, which
+    follows its checkpoint"""
     for f in sorted(source.iterdir()):
-        if f.is_file() and f.name != 'LATEST' and not f.name.startswith('.'): write_atomic(to/f.name, f.read_bytes())
+        if f.is_file() and f.name != "LATEST" and not f.name.startswith("."):
+            write_atomic(to / f.name, f.read_bytes())
 
-def _sizes(folder): return {f.name: f.stat().st_size for f in folder.iterdir()}
+
+def _sizes(folder):
+    return {f.name: f.stat().st_size for f in folder.iterdir()}
+
 
 def _there(source, copy):
-    "Was this checkpoint copied before? Names, sizes and the sealed record are compared; the contents were verified when they came"
-    return copy.is_dir() and _sizes(source) == _sizes(copy) and (source/'state.json').read_bytes() == (copy/'state.json').read_bytes()
+    """Was this checkpoint copied before? Names, sizes and the sealed record are compared; the
+    contents were verified when they came"""
+    return (
+        copy.is_dir()
+        and _sizes(source) == _sizes(copy)
+        and (source / "state.json").read_bytes() == (copy / "state.json").read_bytes()
+    )
+
 
 def _copy_checkpoint(source, run_dir):
     "Bring one checkpoint into another run folder, whole or not at all"
-    final = run_dir/'checkpoints'/source.name; temp = final.with_name(f'.tmp-{source.name}'); sizes = _sizes(source)
+    final = run_dir / "checkpoints" / source.name
+    temp = final.with_name(f".tmp-{source.name}")
+    sizes = _sizes(source)
     _need_room(final.parent, sum(sizes.values()) + 2**16)
     try:
         temp.mkdir()
-        for name in sizes: shutil.copyfile(source/name, temp/name); sync_to_disk(temp/name)
+        for name in sizes:
+            shutil.copyfile(source / name, temp / name)
+            sync_to_disk(temp / name)
         verify(temp)
         _sync_record(run_dir)
         _replace(temp, final)
-    finally: shutil.rmtree(temp, ignore_errors=True)
-    if checkpoints(run_dir)[0].name == final.name: write_atomic(run_dir/'LATEST', final.name + '\n')
+    finally:
+        shutil.rmtree(temp, ignore_errors=True)
+    if checkpoints(run_dir)[0].name == final.name:
+        write_atomic(run_dir / "LATEST", final.name + "\n")
 
 # %% ../nbs/lib/checkpoint.ipynb #9588dd0e
 class Mirror:
-    "Keeps a second run folder up to date from a thread; what fails there is said, not raised, until `wait`"
-    def __init__(self,
-        run_dir,    # where the run is
-        folder,     # where it should also be; refused if another run is there
-        keep:int=3, # the rule of rotation, as in `save_checkpoint`
+    """Keeps a second run folder up to date from a thread; what fails there is said, not raised,
+    until `wait`"""
+
+    def __init__(
+        self,
+        run_dir,  # where the run is
+        folder,  # where it should also be; refused if another run is there
+        keep: int = 3,  # the rule of rotation, as in `save_checkpoint`
         say=print,  # called with one line each time a copy fails
     ):
         self.run_dir, self.folder, self.keep, self.say = Path(run_dir), Path(folder), keep, say
         _same_run(self.run_dir, self.folder)
-        self._pool, self._job, self._met = ThreadPoolExecutor(1, 'gpub-mirror'), None, False
+        self._pool, self._job, self._met = ThreadPoolExecutor(1, "gpub-mirror"), None, False
 
     def later(self):
         "Copy soon; a copy that has not begun yet will do"
-        if self._job and self._job.done(): self._job.result()
-        if not self._job or self._job.running() or self._job.done(): self._job = self._pool.submit(self._try)
+        if self._job and self._job.done():
+            self._job.result()
+        if not self._job or self._job.running() or self._job.done():
+            self._job = self._pool.submit(self._try)
 
     def wait(self):
         "Copy what is missing and return; raises GpubError when the mirror is not complete"
         if problem := self._pool.submit(self._sync).result():
-            raise GpubError(f'the run is safe in {self.run_dir}, its mirror {self.folder} is behind: {problem}; '
-                            'run the same command again, or copy the folder yourself, before this machine goes')
+            raise GpubError(
+                f"the run is safe in {self.run_dir}, its mirror {self.folder} is behind: "
+                f"{problem}; "
+                "run the same command again, or copy the folder yourself, before this machine goes"
+            )
 
     def _try(self):
         if problem := self._sync():
-            self.say(f'the mirror {self.folder} is behind: {problem}; the training goes on, the next save tries again')
+            self.say(
+                f"the mirror {self.folder} is behind: {problem}; the training goes on, the next "
+                "save tries again"
+            )
 
     def _sync(self):
         "What is wrong with the mirror, None if it is complete"
-        if self._met and not (self.folder/'LATEST').exists(): return 'its files are gone (unplugged?)' # never fill an empty mount point
-        try: mirror_run(self.run_dir, self.folder, self.keep); self._met = (self.folder/'LATEST').exists()
-        except (OSError, GpubError) as e: return first_line(e)
+        if self._met and not (self.folder / "LATEST").exists():
+            return "its files are gone (unplugged?)"  # never fill an empty mount point
+        try:
+            mirror_run(self.run_dir, self.folder, self.keep)
+            self._met = (self.folder / "LATEST").exists()
+        except (OSError, GpubError) as e:
+            return first_line(e)
 
 # %% ../nbs/lib/checkpoint.ipynb #aa8b448e
 def newest_until(
-    run_dir, # the run folder
-    step,    # the latest that counts
-    say=print, # called with one line for every damaged checkpoint passed over
-): # its folder, or None
+    run_dir,  # the run folder
+    step,  # the latest that counts
+    say=print,  # called with one line for every damaged checkpoint passed over
+):  # its folder, or None
     "The newest whole checkpoint of at most so many steps"
     for folder in checkpoints(run_dir):
-        if _step(folder) > step: continue
+        if _step(folder) > step:
+            continue
         try:
             verify(folder)
         except Damaged as e:
-            say(f'skipped a damaged checkpoint: {e}')
+            say(f"skipped a damaged checkpoint: {e}")
         else:
             return folder
 
+
 def _set_aside(run_dir, step, aside):
-    "Move the checkpoints after `step` into the folder `aside`, the newest and the milestones; the others go"
+    """Move the checkpoints after `step` into the folder `aside`, the newest and the milestones; the
+    others go"""
     later = [p for p in checkpoints(run_dir) if _step(p) > step]
-    if not later: return
-    to = run_dir/aside
-    (to/'checkpoints').mkdir(parents=True, exist_ok=True)
+    if not later:
+        return
+    to = run_dir / aside
+    (to / "checkpoints").mkdir(parents=True, exist_ok=True)
     _copy_small(run_dir, to)
     for i, folder in enumerate(later):
-        there = to/'checkpoints'/folder.name
+        there = to / "checkpoints" / folder.name
         if there.exists() or i and not _is_milestone(folder):
             # renamed first: half a deletion never looks like a checkpoint
-            _delete(folder.rename(folder.with_name(f'.tmp-gone-{folder.name}')))
+            _delete(folder.rename(folder.with_name(f".tmp-gone-{folder.name}")))
         else:
             folder.rename(there)
     for place in to, run_dir:
-        write_atomic(place/'LATEST', checkpoints(place)[0].name + '\n')
+        write_atomic(place / "LATEST", checkpoints(place)[0].name + "\n")
+
 
 def go_back(
-    run_dir, # the run folder
-    step,    # the latest to go back to
-    aside,   # name of the folder inside for what came later
-    mirror=None, # the run's second place
-    say=print, # called with one line for every damaged checkpoint passed over
-): # steps of the checkpoint that is the newest now
-    "Make the newest checkpoint of at most so many steps the newest of all, in the mirror too; raises GpubError when there is none"
+    run_dir,  # the run folder
+    step,  # the latest to go back to
+    aside,  # name of the folder inside for what came later
+    mirror=None,  # the run's second place
+    say=print,  # called with one line for every damaged checkpoint passed over
+):  # steps of the checkpoint that is the newest now
+    """Make the newest checkpoint of at most so many steps the newest of all, in the mirror too;
+    raises GpubError when there is none"""
     run_dir = Path(run_dir)
     places = [Path(mirror), run_dir] if mirror else [run_dir]
     found = next((f for place in reversed(places) if (f := newest_until(place, step, say))), None)
     if not found:
-        raise GpubError(f'{run_dir} has no whole checkpoint of step {step:,} or before, from which it could go on: '
-                        'start again in another folder with --out')
+        raise GpubError(
+            f"{run_dir} has no whole checkpoint of step {step:,} or before, from which it could "
+            "go on: "
+            "start again in another folder with --out"
+        )
     for place in places:
-        if not checkpoints(place): continue # a mirror that is not there
-        if not (place/'checkpoints'/found.name).exists():
-            _clear(place/'checkpoints')
+        if not checkpoints(place):
+            continue  # a mirror that is not there
+        if not (place / "checkpoints" / found.name).exists():
+            _clear(place / "checkpoints")
             _copy_checkpoint(found, place)
         _set_aside(place, _step(found), aside)
     return _step(found)

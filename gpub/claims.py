@@ -16,258 +16,457 @@ from .gpt import GPTConfig, count_params
 from .ledger import find_price
 from .llama import LlamaConfig
 from .results import Table
-from .sizes import anatomy, config_of, find_gpu, find_receipt, flops_per_token, memory, nearest, recompute_flops
+from gpub.sizes import (
+    anatomy,
+    config_of,
+    find_gpu,
+    find_receipt,
+    flops_per_token,
+    memory,
+    nearest,
+    recompute_flops,
+)
 
 # %% ../nbs/lib/claims.ipynb #69827d2c
 class Missing(GpubError):
     "A receipt that does not exist: not measured yet"
 
+
 def pick(
     value,  # lists and dicts
-    path,   # the rest of the way
+    path,  # the rest of the way
     where,  # the file, for the error
-    seen=(),# the way so far
-): # what is there
+    seen=(),  # the way so far
+):  # what is there
     "Follow a path; raises `GpubError` naming the nearest words when it leads nowhere"
-    if not path: return value
+    if not path:
+        return value
     step, *rest = path
-    if step == '*' and isinstance(value, list): return [pick(v, rest, where, (*seen, step)) for v in value]
-    if isinstance(value, dict) and step in value: return pick(value[step], rest, where, (*seen, step))
+    if step == "*" and isinstance(value, list):
+        return [pick(v, rest, where, (*seen, step)) for v in value]
+    if isinstance(value, dict) and step in value:
+        return pick(value[step], rest, where, (*seen, step))
     if isinstance(value, list):
-        key, _, want = step.rpartition('=')
-        found = [v for i, v in enumerate(value) if str(i if step.isdigit() else v.get(key or 'id') if isinstance(v, dict) else None) == want]
-        if found: return pick(found[0], rest, where, (*seen, step))
+        key, _, want = step.rpartition("=")
+        found = [
+            v
+            for i, v in enumerate(value)
+            if str(i if step.isdigit() else v.get(key or "id") if isinstance(v, dict) else None)
+            == want
+        ]
+        if found:
+            return pick(found[0], rest, where, (*seen, step))
     there = list(value) if isinstance(value, dict) else []
-    if isinstance(value, list): there = [str(v.get('id', i)) if isinstance(v, dict) else str(i) for i, v in enumerate(value)]
-    raise GpubError(f"{where} has no {'/'.join((*seen, step))!r}; there: {', '.join(nearest(step, there)[:6]) or 'nothing more'}")
+    if isinstance(value, list):
+        there = [
+            str(v.get("id", i)) if isinstance(v, dict) else str(i) for i, v in enumerate(value)
+        ]
+    raise GpubError(
+        f"{where} has no {'/'.join((*seen, step))!r}; there: "
+        f"{', '.join(nearest(step, there)[:6]) or 'nothing more'}"
+    )
+
 
 def place(
-    key # runs/models/gpt2-134m: below data/published; or FILE#way/inside
-): # (file, list of steps)
+    key,  # runs/models/gpt2-134m: below data/published; or FILE#way/inside
+):  # (file, list of steps)
     "The file below data/ that a key names, and the way inside it"
-    file, mark, path = key.partition('#')
-    if mark: return file, path.split('/')
-    name, *path = key.split('/')
-    return f'published/{name}.json', path
+    file, mark, path = key.partition("#")
+    if mark:
+        return file, path.split("/")
+    name, *path = key.split("/")
+    return f"published/{name}.json", path
+
 
 def lookup(
-    key:str,     # as above
-    folder=None, # like data/; default: the one that came with gpub
-): # the value
-    "What stands at a key; raises `Missing` for a receipt that does not exist, `GpubError` for a key that leads nowhere"
-    file, path = place(key); full = Path(folder or shipped())/file
-    if not full.is_file(): raise Missing(f'data/{file}') if '#' in key else GpubError(f'there is no data/{file}')
-    return pick(read_json(full), path, f'data/{file}')
+    key: str,  # as above
+    folder=None,  # like data/; default: the one that came with gpub
+):  # the value
+    """What stands at a key; raises `Missing` for a receipt that does not exist, `GpubError` for a
+    key that leads nowhere"""
+    file, path = place(key)
+    full = Path(folder or shipped()) / file
+    if not full.is_file():
+        raise Missing(f"data/{file}") if "#" in key else GpubError(f"there is no data/{file}")
+    return pick(read_json(full), path, f"data/{file}")
 
-_SCALE = {'': 1, '%': .01, 'K': 1e3, 'M': 1e6, 'B': 1e9, 'million': 1e6, 'billion': 1e9}
+
+_SCALE = {"": 1, "%": 0.01, "K": 1e3, "M": 1e6, "B": 1e9, "million": 1e6, "billion": 1e9}
+
 
 def number(
-    value,     # a number, or words such as ~15 h, 1.04B, 59% or 10-15
-    end='low', # of a range: low or high
-): # a number
+    value,  # a number, or words such as ~15 h, 1.04B, 59% or 10-15
+    end="low",  # of a range: low or high
+):  # a number
     "Read a number out of how it was published; raises `GpubError` when there is none"
-    if isinstance(value, (int, float)) and not isinstance(value, bool): return value
-    found = re.findall(r'(\d[\d,]*(?:\.\d+)?(?:e-?\d+)?)(?:\s?(%|million|billion|[KMB](?!\w)))?', str(value))
-    if not found: raise GpubError(f'there is no number in {value!r}')
-    text, unit = found[1 if end == 'high' and re.match(r'\D*[\d.,]+\s?-\s?\d', str(value)) else 0]
-    return float(text.replace(',', ''))*_SCALE[unit]
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value
+    found = re.findall(
+        r"(\d[\d,]*(?:\.\d+)?(?:e-?\d+)?)(?:\s?(%|million|billion|[KMB](?!\w)))?", str(value)
+    )
+    if not found:
+        raise GpubError(f"there is no number in {value!r}")
+    text, unit = found[1 if end == "high" and re.match(r"\D*[\d.,]+\s?-\s?\d", str(value)) else 0]
+    return float(text.replace(",", "")) * _SCALE[unit]
 
 # %% ../nbs/lib/claims.ipynb #23e3c3c9
-_OPS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.Pow: operator.pow}
+_OPS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+}
+
 
 def ladders(
-    folder=None # like data/
-): # list of dicts: preset, machine, rows of rung and gain
+    folder=None,  # like data/
+):  # list of dicts: preset, machine, rows of rung and gain
     "The receipts of optimization ladders, rung by rung"
-    return [r for p in sorted(Path(folder or shipped()).glob('bench/*.json')) if (r := read_json(p)).get('kind') == 'ladder']
+    return [
+        r
+        for p in sorted(Path(folder or shipped()).glob("bench/*.json"))
+        if (r := read_json(p)).get("kind") == "ladder"
+    ]
+
 
 def words(
-    folder=None # where receipts are
-): # name -> function
+    folder=None,  # where receipts are
+):  # name -> function
     "What a formula may ask"
+
     def measured(preset, gpu):
         seen = find_receipt(preset, find_gpu(gpu), folder or shipped())
-        if not seen: raise Missing(f'gpub bench train --preset {preset} on {gpu}')
-        return seen['tok_s']
+        if not seen:
+            raise Missing(f"gpub bench train --preset {preset} on {gpu}")
+        return seen["tok_s"]
+
     def rung(name, preset):
-        mine = [r for r in ladders(folder) if r['preset'] == preset and r['machine']['gpu']]
-        gains = [x['gain'] for r in mine for x in r['rows'] if x['rung'] == name and 'gain' in x]
-        if not gains: raise Missing(f'a ladder of {preset} on a GPU, with {name}')
+        mine = [r for r in ladders(folder) if r["preset"] == preset and r["machine"]["gpu"]]
+        gains = [x["gain"] for r in mine for x in r["rows"] if x["rung"] == name and "gain" in x]
+        if not gains:
+            raise Missing(f"a ladder of {preset} on a GPU, with {name}")
         return gains[-1]
+
     def gpt(vocab, ctx, width, layers, tied):
-        return count_params(GPTConfig(vocab=vocab, ctx=ctx, width=width, layers=layers, heads=1, tied=bool(tied)))
+        return count_params(
+            GPTConfig(vocab=vocab, ctx=ctx, width=width, layers=layers, heads=1, tied=bool(tied))
+        )
+
     def llama(vocab, width, layers, heads, kv, ffn):
-        return anatomy(LlamaConfig(vocab=vocab, ctx=2048, width=width, layers=layers, heads=heads, kv_heads=kv, ffn=ffn)).params
+        return anatomy(
+            LlamaConfig(
+                vocab=vocab, ctx=2048, width=width, layers=layers, heads=heads, kv_heads=kv, ffn=ffn
+            )
+        ).params
+
     return dict(
-        sum=sum, count=len, ln=math.log, ceil=math.ceil, low=number, high=lambda v: number(v, 'high'), measured=measured, rung=rung,
-        params=lambda preset: anatomy(config_of(preset)).params, flops=lambda preset: flops_per_token(config_of(preset)),
-        recompute=lambda preset: recompute_flops(config_of(preset), 'full'),
-        gpt=gpt, llama=llama, peak=lambda gpu: find_gpu(gpu).peak, fp32=lambda gpu: 1e12*find_gpu(gpu).fp32,
-        bandwidth=lambda gpu: 1e9*find_gpu(gpu).bandwidth, price=lambda gpu: find_price(gpu)[0],
-        training_gb=lambda preset, batch, mode: memory(config_of(preset), batch, mode=mode, half=True, optimizer='adamw')['peak']/1e9)
+        sum=sum,
+        count=len,
+        ln=math.log,
+        ceil=math.ceil,
+        low=number,
+        high=lambda v: number(v, "high"),
+        measured=measured,
+        rung=rung,
+        params=lambda preset: anatomy(config_of(preset)).params,
+        flops=lambda preset: flops_per_token(config_of(preset)),
+        recompute=lambda preset: recompute_flops(config_of(preset), "full"),
+        gpt=gpt,
+        llama=llama,
+        peak=lambda gpu: find_gpu(gpu).peak,
+        fp32=lambda gpu: 1e12 * find_gpu(gpu).fp32,
+        bandwidth=lambda gpu: 1e9 * find_gpu(gpu).bandwidth,
+        price=lambda gpu: find_price(gpu)[0],
+        training_gb=lambda preset, batch, mode: (
+            memory(config_of(preset), batch, mode=mode, half=True, optimizer="adamw")["peak"] / 1e9
+        ),
+    )
+
 
 def work_out(
-    formula:str, # of numbers, names, + - * / **, and calls of `known`
-    names:dict,  # name -> value
-    known:dict,  # name -> function, as from `words`
-): # a number
-    "Evaluate arithmetic; raises `GpubError` for a name nobody defined and for anything that is not arithmetic"
+    formula: str,  # of numbers, names, + - * / **, and calls of `known`
+    names: dict,  # name -> value
+    known: dict,  # name -> function, as from `words`
+):  # a number
+    """Evaluate arithmetic; raises `GpubError` for a name nobody defined and for anything that is
+    not arithmetic"""
+
     def go(n):
         match n:
-            case ast.Expression(): return go(n.body)
-            case ast.Constant(value=int() | float() | str()): return n.value
-            case ast.Name() if n.id in names: return names[n.id]
-            case ast.UnaryOp(op=ast.USub()): return -go(n.operand)
-            case ast.BinOp() if type(n.op) in _OPS: return _OPS[type(n.op)](*(number(go(x)) for x in (n.left, n.right)))
-            case ast.Call(func=ast.Name()) if n.func.id in known and not n.keywords: return known[n.func.id](*map(go, n.args))
-        raise GpubError(f'{formula!r}: cannot work out {ast.unparse(n)!r}; it knows {", ".join([*names, *known])}')
-    try: return go(ast.parse(formula, mode='eval'))
-    except GpubError: raise
-    except SyntaxError: raise GpubError(f'{formula!r} is not a formula') from None
-    except (ZeroDivisionError, TypeError, ValueError) as e: raise GpubError(f'{formula!r}: {e}') from None
+            case ast.Expression():
+                return go(n.body)
+            case ast.Constant(value=int() | float() | str()):
+                return n.value
+            case ast.Name() if n.id in names:
+                return names[n.id]
+            case ast.UnaryOp(op=ast.USub()):
+                return -go(n.operand)
+            case ast.BinOp() if type(n.op) in _OPS:
+                return _OPS[type(n.op)](*(number(go(x)) for x in (n.left, n.right)))
+            case ast.Call(func=ast.Name()) if n.func.id in known and not n.keywords:
+                return known[n.func.id](*map(go, n.args))
+        raise GpubError(
+            f"{formula!r}: cannot work out {ast.unparse(n)!r}; it knows "
+            f"{', '.join([*names, *known])}"
+        )
+
+    try:
+        return go(ast.parse(formula, mode="eval"))
+    except GpubError:
+        raise
+    except SyntaxError:
+        raise GpubError(f"{formula!r} is not a formula") from None
+    except (ZeroDivisionError, TypeError, ValueError) as e:
+        raise GpubError(f"{formula!r}: {e}") from None
+
 
 def show(
-    v # a number, a list of them, or text
-): # text
+    v,  # a number, a list of them, or text
+):  # text
     "A number for people: whole numbers with commas, others to four digits"
-    if isinstance(v, list): return ' + '.join(map(show, v))
-    if not isinstance(v, (int, float)): return str(v)
-    return f'{v:,.0f}' if abs(v) >= 1e4 or v == round(v) else f'{v:.4g}'
+    if isinstance(v, list):
+        return " + ".join(map(show, v))
+    if not isinstance(v, (int, float)):
+        return str(v)
+    return f"{v:,.0f}" if abs(v) >= 1e4 or v == round(v) else f"{v:.4g}"
+
 
 class _Numbers(ast.NodeTransformer):
     "Puts values in the place of names"
-    def __init__(self, names): self.names = names
-    def visit_Name(self, n): return ast.Name(show(self.names[n.id])) if n.id in self.names else n
-    def visit_Constant(self, n): return ast.Name(re.sub(r'e\+0?', 'e', f'{n.value:g}') if isinstance(n.value, float) else str(n.value))
+
+    def __init__(self, names):
+        self.names = names
+
+    def visit_Name(self, n):
+        return ast.Name(show(self.names[n.id])) if n.id in self.names else n
+
+    def visit_Constant(self, n):
+        return ast.Name(
+            re.sub(r"e\+0?", "e", f"{n.value:g}") if isinstance(n.value, float) else str(n.value)
+        )
+
 
 def with_numbers(
-    formula, # as in `work_out`
-    names,   # name -> value
-): # text
+    formula,  # as in `work_out`
+    names,  # name -> value
+):  # text
     "The formula as arithmetic, every name replaced by its value"
-    return ast.unparse(_Numbers(names).visit(ast.parse(formula, mode='eval'))).replace(' * ', ' × ')
+    return ast.unparse(_Numbers(names).visit(ast.parse(formula, mode="eval"))).replace(" * ", " × ")
 
 # %% ../nbs/lib/claims.ipynb #abce88a6
-COMPARE = {'close': lambda found, published, tolerance: abs(found - published) <= tolerance*(abs(published) or 1) + 1e-9*abs(published),
-           'at most': lambda found, published, tolerance: found <= published, 'at least': lambda found, published, tolerance: found >= published}
+COMPARE = {
+    "close": lambda found, published, tolerance: (
+        abs(found - published) <= tolerance * (abs(published) or 1) + 1e-9 * abs(published)
+    ),
+    "at most": lambda found, published, tolerance: found <= published,
+    "at least": lambda found, published, tolerance: found >= published,
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Claim(Config):
     "A published number and what it is held against"
-    id:str                   # unique, for conflicts and errors
-    chapter:str              # season1/01 ... season2/05, or later
-    what:str                 # what the number is of, for the table
-    published:str            # its key
-    formula:str|None=None    # None: nothing to work out
-    names:dict=field(default_factory=dict) # name in the formula -> key
-    tolerance:float=.01      # share of the published number; of 1 where that is 0
-    unit:str=''              # behind the published number, in the table
-    compare:str='close'      # what the result must be to the published number
-    end:str='low'            # of a published range
-    conflict:str|None=None   # id in conflicts.json
+
+    id: str  # unique, for conflicts and errors
+    chapter: str  # season1/01 ... season2/05, or later
+    what: str  # what the number is of, for the table
+    published: str  # its key
+    formula: str | None = None  # None: nothing to work out
+    names: dict = field(default_factory=dict)  # name in the formula -> key
+    tolerance: float = 0.01  # share of the published number; of 1 where that is 0
+    unit: str = ""  # behind the published number, in the table
+    compare: str = "close"  # what the result must be to the published number
+    end: str = "low"  # of a published range
+    conflict: str | None = None  # id in conflicts.json
+
     def __post_init__(self):
         if self.compare not in COMPARE:
-            raise GpubError(f'claim {self.id}: compare must be one of {", ".join(COMPARE)}, got {self.compare!r}')
-        if self.end not in ('low', 'high'): raise GpubError(f'claim {self.id}: end must be low or high, got {self.end!r}')
+            raise GpubError(
+                f"claim {self.id}: compare must be one of {', '.join(COMPARE)}, got "
+                f"{self.compare!r}"
+            )
+        if self.end not in ("low", "high"):
+            raise GpubError(f"claim {self.id}: end must be low or high, got {self.end!r}")
         if not isinstance(self.tolerance, (int, float)) or not 0 <= self.tolerance < math.inf:
-            raise GpubError(f'claim {self.id}: tolerance must be 0 or more, got {self.tolerance!r}')
+            raise GpubError(f"claim {self.id}: tolerance must be 0 or more, got {self.tolerance!r}")
+
 
 def load_claims(
-    path=None # default: data/claims.json
-): # list of `Claim`
+    path=None,  # default: data/claims.json
+):  # list of `Claim`
     "All claims; raises `GpubError` naming the entry that is wrong"
-    path = path or shipped('claims.json'); rows, out = read_json(path), {}
-    if not isinstance(rows, list): raise GpubError(f'{path} is not a list of claims')
+    path = path or shipped("claims.json")
+    rows, out = read_json(path), {}
+    if not isinstance(rows, list):
+        raise GpubError(f"{path} is not a list of claims")
     for i, r in enumerate(rows, 1):
-        if not isinstance(r, dict): raise GpubError(f'{path}, entry {i}: a claim is an object, got {r!r}')
-        try: c = Claim.from_dict(r)
-        except GpubError as e: raise GpubError(f'{path}, entry {i}: {e}') from None
-        if c.id in out: raise GpubError(f'{path}, entry {i}: there is a claim {c.id!r} already')
+        if not isinstance(r, dict):
+            raise GpubError(f"{path}, entry {i}: a claim is an object, got {r!r}")
+        try:
+            c = Claim.from_dict(r)
+        except GpubError as e:
+            raise GpubError(f"{path}, entry {i}: {e}") from None
+        if c.id in out:
+            raise GpubError(f"{path}, entry {i}: there is a claim {c.id!r} already")
         out[c.id] = c
     return list(out.values())
+
 
 @dataclass(frozen=True)
 class Judgement:
     "What became of a claim"
-    claim:Claim       # the one that was judged
-    status:str        # agrees, does not, open, not measured yet
-    published:float   # the number that was read
-    found:float|None  # what came out; None where nothing could
-    how:str           # the arithmetic, the receipt that is missing, or why it is open
-    source:tuple      # who published it
+
+    claim: Claim  # the one that was judged
+    status: str  # agrees, does not, open, not measured yet
+    published: float  # the number that was read
+    found: float | None  # what came out; None where nothing could
+    how: str  # the arithmetic, the receipt that is missing, or why it is open
+    source: tuple  # who published it
+
 
 def judge(
-    claim:Claim, # one of `load_claims`
-    folder=None, # like data/; default: the one that came with gpub
-): # `Judgement`
+    claim: Claim,  # one of `load_claims`
+    folder=None,  # like data/; default: the one that came with gpub
+):  # `Judgement`
     "Work a claim out; raises `GpubError` for a key, a formula or a conflict that does not exist"
-    published = number(lookup(claim.published, folder), claim.end); who = source_of(claim.published, folder)
-    case = lookup(f'conflicts/items/{claim.conflict}', folder) if claim.conflict else dict(status='', decision='nothing published says what it should be')
-    if claim.formula is None: return Judgement(claim, 'open', published, None, case['decision'], who)
+    published = number(lookup(claim.published, folder), claim.end)
+    who = source_of(claim.published, folder)
+    case = (
+        lookup(f"conflicts/items/{claim.conflict}", folder)
+        if claim.conflict
+        else dict(status="", decision="nothing published says what it should be")
+    )
+    if claim.formula is None:
+        return Judgement(claim, "open", published, None, case["decision"], who)
     try:
         names = {n: lookup(k, folder) for n, k in claim.names.items()}
         found = number(work_out(claim.formula, names, words(folder)))
-    except Missing as e: return Judgement(claim, 'not measured yet', published, None, f'needs {e}', who)
+    except Missing as e:
+        return Judgement(claim, "not measured yet", published, None, f"needs {e}", who)
     ok = COMPARE[claim.compare](found, published, claim.tolerance)
     if claim.formula in claim.names:
-        sums = f"{claim.names[claim.formula].replace('/', ' › ')}: {show(found)}" # words that a column can break
-    else: sums = f'{with_numbers(claim.formula, names)} = {show(found)}'
-    how = sums + (f', {100*claim.tolerance:g}% allowed' if claim.compare == 'close' else f', which is to be {claim.compare} the published number')
-    return Judgement(claim, 'agrees' if ok else 'open' if case['status'] == 'open' else 'does not', published, found, how, who)
+        # words that a column can break
+        sums = f"{claim.names[claim.formula].replace('/', ' › ')}: {show(found)}"
+    else:
+        sums = f"{with_numbers(claim.formula, names)} = {show(found)}"
+    how = sums + (
+        f", {100 * claim.tolerance:g}% allowed"
+        if claim.compare == "close"
+        else f", which is to be {claim.compare} the published number"
+    )
+    return Judgement(
+        claim,
+        "agrees" if ok else "open" if case["status"] == "open" else "does not",
+        published,
+        found,
+        how,
+        who,
+    )
+
 
 def source_of(
-    key,         # as for `lookup`
-    folder=None, # as for `lookup`
-): # tuple of ids of posts, such as s2-03
+    key,  # as for `lookup`
+    folder=None,  # as for `lookup`
+):  # tuple of ids of posts, such as s2-03
     "The posts that state what stands at a key: those of the innermost record that names any"
     file, path = place(key)
     for n in range(len(path), -1, -1):
-        value = pick(read_json(Path(folder or shipped())/file), path[:n], file)
-        if isinstance(value, dict) and 'source' in value: return tuple(value['source'])
+        value = pick(read_json(Path(folder or shipped()) / file), path[:n], file)
+        if isinstance(value, dict) and "source" in value:
+            return tuple(value["source"])
     return ()
 
 # %% ../nbs/lib/claims.ipynb #43f2a102
 def judge_all(
-    claims=None, # list of `Claim`; default: those of data/claims.json
-    folder=None, # as in `judge`
-): # list of `Judgement`
+    claims=None,  # list of `Claim`; default: those of data/claims.json
+    folder=None,  # as in `judge`
+):  # list of `Judgement`
     "Every claim worked out"
     return [judge(c, folder) for c in (load_claims() if claims is None else claims)]
 
-STATUS = ('agrees', 'does not', 'open', 'not measured yet')
+
+STATUS = ("agrees", "does not", "open", "not measured yet")
+
 
 def tally(
-    verdicts # list
-): # Table
+    verdicts,  # list
+):  # Table
     "How many of each verdict, chapter by chapter"
     chapters = list(dict.fromkeys(v.claim.chapter for v in verdicts))
-    n = lambda c, s: sum(v.status == s for v in verdicts if c in (None, v.claim.chapter))
-    return Table(['chapter', 'claims', *STATUS], [[c or 'all', sum(n(c, s) for s in STATUS), *(n(c, s) for s in STATUS)] for c in (*chapters, None)])
+
+    def n(c, s):
+        return sum(v.status == s for v in verdicts if c in (None, v.claim.chapter))
+
+    return Table(
+        ["chapter", "claims", *STATUS],
+        [
+            [c or "all", sum(n(c, s) for s in STATUS), *(n(c, s) for s in STATUS)]
+            for c in (*chapters, None)
+        ],
+    )
+
 
 def _who(sources):
     "Posts and files of the published code, in words that a narrow column can break"
-    parts = [s.removeprefix('code:').rpartition('/') if s.startswith('code:') else s for s in sources]
-    return ', '.join(s if isinstance(s, str) else f'code: {s[2]}' + (f' in {s[0]}' if s[0] else '') for s in parts)
+    parts = [
+        s.removeprefix("code:").rpartition("/") if s.startswith("code:") else s for s in sources
+    ]
+    return ", ".join(
+        s if isinstance(s, str) else f"code: {s[2]}" + (f" in {s[0]}" if s[0] else "")
+        for s in parts
+    )
+
 
 def claim_table(
-    verdicts, # list
-    chapter=None, # one chapter's; default: all
-): # Table
+    verdicts,  # list
+    chapter=None,  # one chapter's; default: all
+):  # Table
     "Claims, what was published, what comes out, and how"
-    unit = lambda n, u: f'${n}' if u == '$' else f'{n}{u}' if u in ('', '%', 'x') else f'{n} {u}'
-    rows = [[c.what, unit(show(v.published), c.unit), '' if v.found is None else show(v.found), v.status,
-             v.how + (f' [{c.conflict}]' if c.conflict else ''), _who(v.source)]
-            for v in verdicts for c in [v.claim] if chapter in (None, c.chapter)]
-    return Table(['claim', 'published', 'comes out as', 'verdict', 'how', 'source'], rows, chapter or '')
+
+    def unit(n, u):
+        return f"${n}" if u == "$" else f"{n}{u}" if u in ("", "%", "x") else f"{n} {u}"
+
+    rows = [
+        [
+            c.what,
+            unit(show(v.published), c.unit),
+            "" if v.found is None else show(v.found),
+            v.status,
+            v.how + (f" [{c.conflict}]" if c.conflict else ""),
+            _who(v.source),
+        ]
+        for v in verdicts
+        for c in [v.claim]
+        if chapter in (None, c.chapter)
+    ]
+    return Table(
+        ["claim", "published", "comes out as", "verdict", "how", "source"], rows, chapter or ""
+    )
+
 
 def conflict_table(
-    verdicts # list; each conflict is listed with the claims that work it out
-): # Table
+    verdicts,  # list; each conflict is listed with the claims that work it out
+):  # Table
     "Everywhere the published sources disagree with each other, with the arithmetic that decides"
     mine = {}
-    for v in verdicts: mine.setdefault(v.claim.conflict, []).append(f'{v.claim.id}: {v.status}')
-    said = lambda i: '; '.join(f"{c['value']} ({_who(c['source'])})" for c in i['claims'])
-    decided = lambda i: f"{i['status']}: {i['decision'].removeprefix(i['status']).lstrip(';: ')}"
-    rows = [[i['id'], f"{i['topic']}: {said(i)}", '; '.join(i['arithmetic']), decided(i), ', '.join(mine.get(i['id'], []))]
-            for i in lookup('conflicts/items')]
-    return Table(['', 'what is said', 'arithmetic', 'decision', 'worked out above'], rows)
+    for v in verdicts:
+        mine.setdefault(v.claim.conflict, []).append(f"{v.claim.id}: {v.status}")
+
+    def said(i):
+        return "; ".join(f"{c['value']} ({_who(c['source'])})" for c in i["claims"])
+
+    def decided(i):
+        return f"{i['status']}: {i['decision'].removeprefix(i['status']).lstrip(';: ')}"
+
+    rows = [
+        [
+            i["id"],
+            f"{i['topic']}: {said(i)}",
+            "; ".join(i["arithmetic"]),
+            decided(i),
+            ", ".join(mine.get(i["id"], [])),
+        ]
+        for i in lookup("conflicts/items")
+    ]
+    return Table(["", "what is said", "arithmetic", "decision", "worked out above"], rows)

@@ -18,224 +18,308 @@ import numpy as np
 from .core import Config, GpubError
 
 # %% ../nbs/lib/cleaning.ipynb #dbcad3d3
-SUSPECTS = 'ÃÂâÐÑ\ufffd'                                       # what UTF-8 read as Latin-1 or cp1252 leaves behind
-MOJIBAKE = re.compile('[ÃÂâÐÑ][\u0080-\u00bf\u0152-\u0178\u02c6\u02dc\u2013-\u2122]')
-SURROGATES = re.compile('[\ud800-\udfff]')
-KEEP = bytes(i for i in range(256) if i >= 128 or chr(i).isalnum() or chr(i) in ' \n\t')
+SUSPECTS = "ÃÂâÐÑ\ufffd"  # what UTF-8 read as Latin-1 or cp1252 leaves behind
+MOJIBAKE = re.compile("[ÃÂâÐÑ][\u0080-\u00bf\u0152-\u0178\u02c6\u02dc\u2013-\u2122]")
+SURROGATES = re.compile("[\ud800-\udfff]")
+KEEP = bytes(i for i in range(256) if i >= 128 or chr(i).isalnum() or chr(i) in " \n\t")
 CONTROL = bytes(i for i in (*range(32), 127) if i not in (9, 10))
+
 
 @lru_cache(maxsize=1)
 def utf8(
-    text:str # half a surrogate pair gets three bytes of its own
-)->bytes:
+    text: str,  # half a surrogate pair gets three bytes of its own
+) -> bytes:
     "The bytes of the text, remembered for the next who asks"
-    return text.encode('utf-8', 'surrogatepass')
+    return text.encode("utf-8", "surrogatepass")
+
 
 @lru_cache(maxsize=1)
 def symbols(
-    text:str # any document
-)->bytes: # control characters included, in order
-    "The ASCII characters of `text` that are no letter, digit or white space; two rules look at them, one pass finds them"
+    text: str,  # any document
+) -> bytes:  # control characters included, in order
+    """The ASCII characters of `text` that are no letter, digit or white space; two rules look at
+    them, one pass finds them"""
     return utf8(text).translate(None, KEEP)
 
+
 def fix_surrogates(
-    text:str # as JSON gave it
-)->str:
+    text: str,  # as JSON gave it
+) -> str:
     "Halves of surrogate pairs, legal in JSON and in no encoding, become U+FFFD"
-    return SURROGATES.sub('\ufffd', text) if not text.isascii() and b'\xed' in utf8(text) and SURROGATES.search(text) else text
+    return (
+        SURROGATES.sub("\ufffd", text)
+        if not text.isascii() and b"\xed" in utf8(text) and SURROGATES.search(text)
+        else text
+    )
+
 
 def fix_encoding(
-    text:str # perhaps decoded with the wrong codec
-)->str:
+    text: str,  # perhaps decoded with the wrong codec
+) -> str:
     "Undo the wrong codec (`cafÃ©`), where a cheap test finds the typical pairs"
-    if text.isascii() or not any(c in text for c in SUSPECTS) or not MOJIBAKE.search(text): return text
+    if text.isascii() or not any(c in text for c in SUSPECTS) or not MOJIBAKE.search(text):
+        return text
     import ftfy
+
     new = ftfy.fix_encoding(text)
     return text if new == text else new
 
+
 def fix_nfc(
-    text:str # with accents in one or two code points
-)->str:
+    text: str,  # with accents in one or two code points
+) -> str:
     "One spelling for every accented letter: Unicode NFC"
-    return text if text.isascii() or unicodedata.is_normalized('NFC', text) else unicodedata.normalize('NFC', text)
+    return (
+        text
+        if text.isascii() or unicodedata.is_normalized("NFC", text)
+        else unicodedata.normalize("NFC", text)
+    )
+
 
 def fix_controls(
-    text:str # with line ends of any system
-)->str:
+    text: str,  # with line ends of any system
+) -> str:
     "Without control characters, NULs and byte order marks; all line ends `\\n`"
     seen = symbols(text)
-    if '\ufeff' not in text and len(seen) == len(seen.translate(None, CONTROL)): return text
-    return text.replace('\r\n', '\n').replace('\r', '\n').translate(dict.fromkeys((*CONTROL, 0xfeff)))
+    if "\ufeff" not in text and len(seen) == len(seen.translate(None, CONTROL)):
+        return text
+    return (
+        text.replace("\r\n", "\n").replace("\r", "\n").translate(dict.fromkeys((*CONTROL, 0xFEFF)))
+    )
 
 # %% ../nbs/lib/cleaning.ipynb #6aaba985
 @dataclass(frozen=True, kw_only=True)
 class Rules(Config):
     "Thresholds of the cleaning rules"
-    min_chars:int = 100      # white space at the ends not counted
-    max_chars:int = 5_000_000 # all counted
-    max_broken:float = .001  # share of U+FFFD
-    max_symbols:float = .5   # ASCII symbols per character
-    max_repeats:float = .5   # share of characters in lines said before
+
+    min_chars: int = 100  # white space at the ends not counted
+    max_chars: int = 5_000_000  # all counted
+    max_broken: float = 0.001  # share of U+FFFD
+    max_symbols: float = 0.5  # ASCII symbols per character
+    max_repeats: float = 0.5  # share of characters in lines said before
 
     def __post_init__(self):
         if not 0 <= self.min_chars <= self.max_chars:
-            raise GpubError(f'min_chars {self.min_chars} must be between 0 and max_chars {self.max_chars}')
-        for name in ('max_broken', 'max_symbols', 'max_repeats'):
-            if not 0 <= getattr(self, name) <= 1: raise GpubError(f'{name} is a share between 0 and 1, got {getattr(self, name)}')
+            raise GpubError(
+                f"min_chars {self.min_chars} must be between 0 and max_chars {self.max_chars}"
+            )
+        for name in ("max_broken", "max_symbols", "max_repeats"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise GpubError(f"{name} is a share between 0 and 1, got {getattr(self, name)}")
+
 
 def broken_share(
-    text:str # any document
-)->float: # 0 to 1
+    text: str,  # any document
+) -> float:  # 0 to 1
     "The share of characters that are U+FFFD"
-    return text.count('\ufffd')/max(len(text), 1)
+    return text.count("\ufffd") / max(len(text), 1)
+
 
 def symbol_share(
-    text:str # any document
-)->float: # 0 to 1
+    text: str,  # any document
+) -> float:  # 0 to 1
     "ASCII symbols per character"
-    return len(symbols(text))/max(len(text), 1)
+    return len(symbols(text)) / max(len(text), 1)
+
 
 def repeat_share(
-    text:str # any document
-)->float: # 0 to 1
-    "The share of characters that sit in lines the text has said before; lines under 9 characters, braces and the like, do not count"
-    lines = text.split('\n')
-    if len(set(lines)) > .9*(len(lines) - lines.count('')): return 0.
+    text: str,  # any document
+) -> float:  # 0 to 1
+    """The share of characters that sit in lines the text has said before; lines under 9 characters,
+    braces and the like, do not count"""
+    lines = text.split("\n")
+    if len(set(lines)) > 0.9 * (len(lines) - lines.count("")):
+        return 0.0
     long = [l for l in lines if len(l) > 8]
     total = sum(map(len, long))
-    return 1 - sum(map(len, set(long)))/total if total else 0.
+    return 1 - sum(map(len, set(long))) / total if total else 0.0
 
-REPAIRS = {'surrogates': fix_surrogates, 'encoding': fix_encoding, 'nfc': fix_nfc, 'controls': fix_controls}
-DROPS = {'too short':      lambda t, r: len(t) < r.min_chars or len(t.strip()) < r.min_chars,
-         'too long':       lambda t, r: len(t) > r.max_chars,
-         'broken text':    lambda t, r: not t.isascii() and broken_share(t) > r.max_broken,
-         'symbols':        lambda t, r: symbol_share(t) > r.max_symbols,
-         'repeated lines': lambda t, r: repeat_share(t) > r.max_repeats}
+
+REPAIRS = {
+    "surrogates": fix_surrogates,
+    "encoding": fix_encoding,
+    "nfc": fix_nfc,
+    "controls": fix_controls,
+}
+DROPS = {
+    "too short": lambda t, r: len(t) < r.min_chars or len(t.strip()) < r.min_chars,
+    "too long": lambda t, r: len(t) > r.max_chars,
+    "broken text": lambda t, r: not t.isascii() and broken_share(t) > r.max_broken,
+    "symbols": lambda t, r: symbol_share(t) > r.max_symbols,
+    "repeated lines": lambda t, r: repeat_share(t) > r.max_repeats,
+}
+
 
 def clean(
-    text:str,            # one document
-    rules:Rules=Rules(), # thresholds
-)->tuple: # (text, names of the repairs made), or (None, the reason)
+    text: str,  # one document
+    rules: Rules = Rules(),  # thresholds
+) -> tuple:  # (text, names of the repairs made), or (None, the reason)
     "All repairs, again while one makes work for another, then the first rule that objects"
     did, before = [], None
     while text is not before:
         before = text
         for name, fix in REPAIRS.items():
             new = fix(text)
-            if new is not text: text = new; did += [name]*(name not in did)
+            if new is not text:
+                text = new
+                did += [name] * (name not in did)
     for name, objects in DROPS.items():
-        if objects(text, rules): return None, name
+        if objects(text, rules):
+            return None, name
     return text, did
 
 # %% ../nbs/lib/cleaning.ipynb #ea55c941
 KEPT_EXAMPLES = 5
 
+
 @dataclass
 class Counts:
     "What happened to the documents of a source"
-    seen:int = 0          # documents
-    kept:int = 0          # of them, after cleaning
-    bytes_in:int = 0      # of the input that was read
-    bytes_kept:int = 0    # UTF-8 bytes of the documents kept
-    repaired:Counter = field(default_factory=Counter) # repair -> documents
-    dropped:Counter = field(default_factory=Counter)  # reason -> documents
-    examples:dict = field(default_factory=dict)       # reason -> beginnings of the first five
 
-    def drop(self,
+    seen: int = 0  # documents
+    kept: int = 0  # of them, after cleaning
+    bytes_in: int = 0  # of the input that was read
+    bytes_kept: int = 0  # UTF-8 bytes of the documents kept
+    repaired: Counter = field(default_factory=Counter)  # repair -> documents
+    dropped: Counter = field(default_factory=Counter)  # reason -> documents
+    examples: dict = field(default_factory=dict)  # reason -> beginnings of the first five
+
+    def drop(
+        self,
         why,  # the reason, one of `DROPS` or a reader's
-        text, # the document, or what was in its place
+        text,  # the document, or what was in its place
     ):
         "Count a dropped document, and keep its beginning if it is among the first five"
         self.dropped[why] += 1
         kept = self.examples.setdefault(why, [])
-        if len(kept) < KEPT_EXAMPLES: kept.append(text[:160])
+        if len(kept) < KEPT_EXAMPLES:
+            kept.append(text[:160])
 
-    def add(self,
-        other # `Counts`, or its `to_dict`, of what comes next in the input
-    ): # self
+    def add(
+        self,
+        other,  # `Counts`, or its `to_dict`, of what comes next in the input
+    ):  # self
         "Add what comes next"
         o = other if isinstance(other, dict) else other.to_dict()
-        for k in ('seen', 'kept', 'bytes_in', 'bytes_kept'): setattr(self, k, getattr(self, k) + o[k])
-        for k in ('repaired', 'dropped'): getattr(self, k).update(o[k])
-        for why, texts in o['examples'].items(): self.examples[why] = (self.examples.get(why, []) + texts)[:KEPT_EXAMPLES]
+        for k in ("seen", "kept", "bytes_in", "bytes_kept"):
+            setattr(self, k, getattr(self, k) + o[k])
+        for k in ("repaired", "dropped"):
+            getattr(self, k).update(o[k])
+        for why, texts in o["examples"].items():
+            self.examples[why] = (self.examples.get(why, []) + texts)[:KEPT_EXAMPLES]
         return self
 
     def to_dict(self):
         "The same as plain values, sorted"
-        return dict(seen=self.seen, kept=self.kept, bytes_in=self.bytes_in, bytes_kept=self.bytes_kept,
-                    repaired=dict(sorted(self.repaired.items())), dropped=dict(sorted(self.dropped.items())),
-                    examples={k: list(v) for k, v in sorted(self.examples.items())})
+        return dict(
+            seen=self.seen,
+            kept=self.kept,
+            bytes_in=self.bytes_in,
+            bytes_kept=self.bytes_kept,
+            repaired=dict(sorted(self.repaired.items())),
+            dropped=dict(sorted(self.dropped.items())),
+            examples={k: list(v) for k, v in sorted(self.examples.items())},
+        )
 
 # %% ../nbs/lib/cleaning.ipynb #7b7664f8
-LOWER = bytes(ord(chr(i).lower()) if i < 128 and chr(i).isalnum() else i if i >= 128 else 0 for i in range(256))  # separators become 0
-EXACT = bytes(i if i >= 128 or chr(i).isalnum() or chr(i) == '_' else 0 for i in range(256))                      # keeps the case
+LOWER = bytes(
+    ord(chr(i).lower()) if i < 128 and chr(i).isalnum() else i if i >= 128 else 0
+    for i in range(256)
+)  # separators become 0
+EXACT = bytes(
+    i if i >= 128 or chr(i).isalnum() or chr(i) == "_" else 0 for i in range(256)
+)  # keeps the case
 Q = 0x9E3779B97F4A7C15
+
 
 @lru_cache(maxsize=2)
 def powers(
-    n:int, # how many
-    q:int, # below 2**64
-): # n uint64
+    n: int,  # how many
+    q: int,  # below 2**64
+):  # n uint64
     "1, q, q**2 ... modulo 2**64"
-    a = np.full(n, q, np.uint64); a[0] = 1
+    a = np.full(n, q, np.uint64)
+    a[0] = 1
     return np.cumprod(a, dtype=np.uint64)
 
+
 def mix(
-    h # uint64 array
-): # as many
+    h,  # uint64 array
+):  # as many
     "Spread the entropy of 64-bit numbers over all their bits"
     h = (h ^ (h >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
     return h ^ (h >> np.uint64(32))
 
+
 def word_hashes(
-    text,        # str, or its UTF-8 bytes
-    table=LOWER, # 256 bytes: what each byte stands for, 0 between words
-)->tuple: # (hashes, start of each word in bytes)
+    text,  # str, or its UTF-8 bytes
+    table=LOWER,  # 256 bytes: what each byte stands for, 0 between words
+) -> tuple:  # (hashes, start of each word in bytes)
     "A 64-bit number for every word of a text, in order"
     b = np.frombuffer((text.encode() if isinstance(text, str) else text).translate(table), np.uint8)
-    size = max(1 << 16, 1 << (len(b)-1).bit_length()) if len(b) else 1
+    size = max(1 << 16, 1 << (len(b) - 1).bit_length()) if len(b) else 1
     inside = b != 0
     starts = np.flatnonzero(inside[1:] > inside[:-1]) + 1
-    if len(b) and inside[0]: starts = np.concatenate([[0], starts])
-    if not len(starts): return np.zeros(0, np.uint64), starts
-    return mix(np.add.reduceat(b * powers(size, Q)[:len(b)], starts) * powers(size, pow(Q, -1, 2**64))[starts]), starts
+    if len(b) and inside[0]:
+        starts = np.concatenate([[0], starts])
+    if not len(starts):
+        return np.zeros(0, np.uint64), starts
+    return mix(
+        np.add.reduceat(b * powers(size, Q)[: len(b)], starts)
+        * powers(size, pow(Q, -1, 2**64))[starts]
+    ), starts
+
 
 def ngram_hashes(
-    words, # from `word_hashes`
-    n:int, # how many words together
-)->np.ndarray: # len(words)-n+1 numbers
+    words,  # from `word_hashes`
+    n: int,  # how many words together
+) -> np.ndarray:  # len(words)-n+1 numbers
     "A 64-bit number for every run of `n` words"
-    h, m = np.zeros(max(len(words)-n+1, 0), np.uint64), np.uint64(0xA24BAED4963EE407)
-    for k in range(n): h = h*m + words[k:k+len(h)]
+    h, m = np.zeros(max(len(words) - n + 1, 0), np.uint64), np.uint64(0xA24BAED4963EE407)
+    for k in range(n):
+        h = h * m + words[k : k + len(h)]
     return mix(h)
 
 # %% ../nbs/lib/cleaning.ipynb #1776ac32
 def repeats(
-    parts,             # list of uint64 arrays (or functions that load one), in input order
-    at_once=4_000_000, # documents compared together
-)->np.ndarray: # positions of all but the first of each value, sorted
-    "Where a value appears that has appeared before; memory: about 60 bytes for each of `at_once`, however many there are"
+    parts,  # list of uint64 arrays (or functions that load one), in input order
+    at_once=4_000_000,  # documents compared together
+) -> np.ndarray:  # positions of all but the first of each value, sorted
+    """Where a value appears that has appeared before; memory: about 60 bytes for each of `at_once`,
+    however many there are"""
     parts = [p if callable(p) else (lambda p=p: p) for p in parts]
     total = sum(len(p()) for p in parts)
-    rounds = max(1, -(-total//at_once)); found = []
+    rounds = max(1, -(-total // at_once))
+    found = []
     for r in range(rounds):
         h, i, at = [], [], 0
         for load in parts:
-            p = load(); mine = np.flatnonzero(mix(p) % np.uint64(rounds) == r) if rounds > 1 else np.arange(len(p))
-            h.append(p[mine]); i.append(mine + at); at += len(p)
-        h, i = (np.concatenate(h), np.concatenate(i)) if h else (np.zeros(0, np.uint64), np.zeros(0, np.int64))
-        order = np.argsort(h, kind='stable')
+            p = load()
+            mine = (
+                np.flatnonzero(mix(p) % np.uint64(rounds) == r) if rounds > 1 else np.arange(len(p))
+            )
+            h.append(p[mine])
+            i.append(mine + at)
+            at += len(p)
+        h, i = (
+            (np.concatenate(h), np.concatenate(i))
+            if h
+            else (np.zeros(0, np.uint64), np.zeros(0, np.int64))
+        )
+        order = np.argsort(h, kind="stable")
         found.append(i[order[1:][h[order[1:]] == h[order[:-1]]]])
     return np.sort(np.concatenate(found))
 
 # %% ../nbs/lib/cleaning.ipynb #826de0e2
 PERMS, BANDS, SHINGLE = 128, 16, 5
 
+
 def signatures(
-    texts, # list of str
-)->np.ndarray: # (texts, 128) uint32
+    texts,  # list of str
+) -> np.ndarray:  # (texts, 128) uint32
     "MinHash signatures over the runs of 5 words (shorter texts: over their words)"
     import rensa
+
     sets = []
     for t in texts:
         w = word_hashes(t)[0]
@@ -245,46 +329,66 @@ def signatures(
     rows = rensa.RMinHash.digest_matrix_from_flat_token_hashes(flat, ends, PERMS, 1).to_rows()
     return np.array(rows, np.uint32).reshape(len(sets), PERMS)
 
+
 def row_hashes(
-    rows # (n, k) integers
-)->np.ndarray: # n numbers
+    rows,  # (n, k) integers
+) -> np.ndarray:  # n numbers
     "A 64-bit number for every row: equal numbers, equal rows"
     h = np.zeros(len(rows), np.uint64)
-    for c in rows.T: h = mix(h*np.uint64(0xA24BAED4963EE407) + c)
+    for c in rows.T:
+        h = mix(h * np.uint64(0xA24BAED4963EE407) + c)
     return h
 
+
 def in_band(
-    opened,    # function that gives the signatures
-    among,     # bool for each: look only at these
-    band:int,  # 0 to `BANDS` - 1
-    turn:int,  # 0 to `turns` - 1
-    turns:int, # into how many parts the hashes are dealt
-)->tuple: # (positions, hashes of the band)
-    "Those whose hash of this band falls to this of several turns, looked at a piece of the signatures at a time"
+    opened,  # function that gives the signatures
+    among,  # bool for each: look only at these
+    band: int,  # 0 to `BANDS` - 1
+    turn: int,  # 0 to `turns` - 1
+    turns: int,  # into how many parts the hashes are dealt
+) -> tuple:  # (positions, hashes of the band)
+    """Those whose hash of this band falls to this of several turns, looked at a piece of the
+    signatures at a time"""
     piece = 1 << 17
-    at, out, cols = [], [], slice(band*PERMS//BANDS, (band + 1)*PERMS//BANDS)
+    at, out, cols = [], [], slice(band * PERMS // BANDS, (band + 1) * PERMS // BANDS)
     for lo in range(0, len(among), piece):
-        h = row_hashes(np.asarray(opened()[lo:lo + piece, cols], np.uint64))
-        mine = np.flatnonzero(among[lo:lo + piece] & (mix(h) % np.uint64(turns) == turn))
-        at.append(mine + lo); out.append(h[mine])
+        h = row_hashes(np.asarray(opened()[lo : lo + piece, cols], np.uint64))
+        mine = np.flatnonzero(among[lo : lo + piece] & (mix(h) % np.uint64(turns) == turn))
+        at.append(mine + lo)
+        out.append(h[mine])
     return np.concatenate(at), np.concatenate(out)
 
+
 def near_repeats(
-    sigs,                # (n, 128), in input order; or a function that opens them anew, so that pages of a memory map are given back
-    threshold:float=.8,  # drop from this estimated Jaccard similarity on
-    skip=(),             # positions to leave out: the exact duplicates
-    at_once=4_000_000,   # documents compared together
-)->np.ndarray: # positions, sorted; each is similar to an earlier document
-    "Documents that resemble an earlier one: same band, then enough of the 128 numbers; memory: 2 bytes a document, 60 for each `at_once`"
+    # (n, 128), in input order; or a function that opens them anew, so that pages of a memory map
+    # are given back
+    sigs,
+    threshold: float = 0.8,  # drop from this estimated Jaccard similarity on
+    skip=(),  # positions to leave out: the exact duplicates
+    at_once=4_000_000,  # documents compared together
+) -> np.ndarray:  # positions, sorted; each is similar to an earlier document
+    """Documents that resemble an earlier one: same band, then enough of the 128 numbers; memory: 2
+    bytes a document, 60 for each `at_once`"""
     opened = sigs if callable(sigs) else lambda: sigs
-    n = len(opened()); turns = max(1, -(-n//at_once))
-    out, among = np.zeros(n, bool), np.ones(n, bool); among[np.asarray(skip, np.int64)] = False
+    n = len(opened())
+    turns = max(1, -(-n // at_once))
+    out, among = np.zeros(n, bool), np.ones(n, bool)
+    among[np.asarray(skip, np.int64)] = False
     for band, turn in product(range(BANDS if n else 0), range(turns)):
-        at, h = in_band(opened, among, band, turn, turns); order = np.argsort(h, kind='stable'); h, at = h[order], at[order]
-        same = np.concatenate([[False], h[1:] == h[:-1]])[:len(h)]             # in one bucket with the one before
-        leader = np.maximum.accumulate(np.where(same, 0, np.arange(len(h))))   # the first of each one's bucket
-        for first in (at[leader[same]], at[:-1][same[1:]]):                    # compare with that, and with the one before
+        at, h = in_band(opened, among, band, turn, turns)
+        order = np.argsort(h, kind="stable")
+        h, at = h[order], at[order]
+        same = np.concatenate([[False], h[1:] == h[:-1]])[
+            : len(h)
+        ]  # in one bucket with the one before
+        leader = np.maximum.accumulate(
+            np.where(same, 0, np.arange(len(h)))
+        )  # the first of each one's bucket
+        for first in (
+            at[leader[same]],
+            at[:-1][same[1:]],
+        ):  # compare with that, and with the one before
             for lo in range(0, len(first), 20_000):
-                rows, a, b = opened(), first[lo:lo + 20_000], at[same][lo:lo + 20_000]
+                rows, a, b = opened(), first[lo : lo + 20_000], at[same][lo : lo + 20_000]
                 out[b] |= (np.asarray(rows[a]) == np.asarray(rows[b])).mean(1) >= threshold
     return np.flatnonzero(out)

@@ -38,41 +38,85 @@ from .sizes import count_of, plan_table
 from .train import Diverged
 
 # %% ../nbs/lib/cli.ipynb #845aedfe
-@click.group(context_settings=dict(help_option_names=['-h', '--help'], max_content_width=110), epilog='Start with: gpub train shakespeare')
-@click.version_option(__version__, prog_name='gpub')
+@click.group(
+    context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110),
+    epilog="Start with: gpub train shakespeare",
+)
+@click.version_option(__version__, prog_name="gpub")
 def cli():
     """Build, train and understand language models, from 400K parameters on a laptop to 1B on a rented GPU.
 
     Every run lives in one folder: its settings, log, samples, checkpoints, bill and report.html. The command that
     started a run also continues it. `gpub COMMAND --help` tells more."""
 
+
 def parse_settings(
-    pairs, # words such as lr=0.01, from --set
-): # dict of strings; `override` gives them their types
+    pairs,  # words such as lr=0.01, from --set
+):  # dict of strings; `override` gives them their types
     "The settings somebody typed; raises `GpubError` for a word without ="
-    if bad := [p for p in pairs if '=' not in p]: raise GpubError(f'--set takes key=value, got {bad[0]!r}')
-    return dict(p.split('=', 1) for p in pairs)
+    if bad := [p for p in pairs if "=" not in p]:
+        raise GpubError(f"--set takes key=value, got {bad[0]!r}")
+    return dict(p.split("=", 1) for p in pairs)
+
 
 def this_command():
     "What was typed, to be typed again"
-    n = os.environ.get('LOCAL_WORLD_SIZE')
-    return (f'torchrun --nproc_per_node={n} -m gpub ' if n else 'gpub ') + shlex.join(sys.argv[1:])
+    n = os.environ.get("LOCAL_WORLD_SIZE")
+    return (f"torchrun --nproc_per_node={n} -m gpub " if n else "gpub ") + shlex.join(sys.argv[1:])
 
-@cli.command(epilog='Presets: ' + '; '.join(f'{k}: {p.about}' for k, p in PRESETS.items()))
-@click.argument('preset')
-@click.option('--out', help='Run folder.  [default: runs/PRESET]')
-@click.option('--data', help='A text file, or a folder made by gpub prep.  [default: tiny Shakespeare]')
-@click.option('--steps', type=int, help="Optimizer steps, instead of the preset's.")
-@click.option('--seed', type=int, help='Seed of weights and data order.')
-@click.option('--device', default='auto', show_default=True, help='auto, cpu, cuda, cuda:1, mps.')
-@click.option('--usd-per-hour', type=float, default=0., help='What the machine costs, for the bill.')
-@click.option('--keep', type=int, default=3, show_default=True, help='Checkpoints kept beside the milestones.')
-@click.option('--save-every', type=int, help='Steps between checkpoints.  [default: a tenth of the run]')
-@click.option('--mirror', help='A second folder for everything: another disk, a network volume, Drive.')
-@click.option('--track', default='none', show_default=True, help='wandb, trackio or tensorboard, beside log.jsonl.')
-@click.option('--parallel', default='ddp', show_default=True, help='ddp or fsdp, when started by torchrun.')
-@click.option('--set', 'settings', multiple=True, metavar='KEY=VALUE', help='Any setting of model or recipe, such as lr=0.01 or width=64.')
-def train(preset, out, data, steps, seed, device, usd_per_hour, keep, save_every, mirror, track, parallel, settings):
+
+@cli.command(epilog="Presets: " + "; ".join(f"{k}: {p.about}" for k, p in PRESETS.items()))
+@click.argument("preset")
+@click.option("--out", help="Run folder.  [default: runs/PRESET]")
+@click.option(
+    "--data", help="A text file, or a folder made by gpub prep.  [default: tiny Shakespeare]"
+)
+@click.option("--steps", type=int, help="Optimizer steps, instead of the preset's.")
+@click.option("--seed", type=int, help="Seed of weights and data order.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, mps.")
+@click.option(
+    "--usd-per-hour", type=float, default=0.0, help="What the machine costs, for the bill."
+)
+@click.option(
+    "--keep", type=int, default=3, show_default=True, help="Checkpoints kept beside the milestones."
+)
+@click.option(
+    "--save-every", type=int, help="Steps between checkpoints.  [default: a tenth of the run]"
+)
+@click.option(
+    "--mirror", help="A second folder for everything: another disk, a network volume, Drive."
+)
+@click.option(
+    "--track",
+    default="none",
+    show_default=True,
+    help="wandb, trackio or tensorboard, beside log.jsonl.",
+)
+@click.option(
+    "--parallel", default="ddp", show_default=True, help="ddp or fsdp, when started by torchrun."
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Any setting of model or recipe, such as lr=0.01 or width=64.",
+)
+def train(
+    preset,
+    out,
+    data,
+    steps,
+    seed,
+    device,
+    usd_per_hour,
+    keep,
+    save_every,
+    mirror,
+    track,
+    parallel,
+    settings,
+):
     """Train PRESET, or go on with it where it stopped.
 
     Watch the loss fall and the samples improve; at the end there is a report to look at. Ctrl-C saves and exits, a
@@ -81,202 +125,372 @@ def train(preset, out, data, steps, seed, device, usd_per_hour, keep, save_every
     Several GPUs: torchrun --nproc_per_node=8 -m gpub train PRESET ... trains the same run, at the same tokens per step,
     on all of them; several machines: the same line with --nnodes, --node_rank and --master_addr on each, --out on a
     disk that all of them see. Checkpoints do not know how many processes wrote them."""
-    chosen = parse_settings(settings) | {k: v for k, v in dict(steps=steps, seed=seed).items() if v is not None}
-    second = mirror or None # a variable that a script left empty is no place
-    Run(preset, out, data, chosen, device, usd_per_hour, keep, save_every, second, track, parallel, command=this_command()).go()
+    chosen = parse_settings(settings) | {
+        k: v for k, v in dict(steps=steps, seed=seed).items() if v is not None
+    }
+    second = mirror or None  # a variable that a script left empty is no place
+    Run(
+        preset,
+        out,
+        data,
+        chosen,
+        device,
+        usd_per_hour,
+        keep,
+        save_every,
+        second,
+        track,
+        parallel,
+        command=this_command(),
+    ).go()
+
 
 @cli.command()
-@click.argument('run')
-@click.option('--prompt', help="How the text begins.  [default: the run's own prompt]")
-@click.option('-n', '--tokens', type=click.IntRange(1), default=400, show_default=True,
-              help='Tokens to write: characters, for a model of characters.')
-@click.option('--temperature', type=float, default=.8, show_default=True, help='0 takes the favourite, above 1 gambles.')
-@click.option('--top-k', type=int, help='Choose among the k likeliest only.')
-@click.option('--top-p', type=float, default=1., show_default=True,
-              help='Choose among the likeliest that have this much probability together.')
-@click.option('--repetition-penalty', type=float, default=1., show_default=True, help='Above 1 makes what was there less likely.')
-@click.option('--stop', multiple=True, help='Text of one token that ends it.')
-@click.option('--seed', type=int, default=0, show_default=True, help='Same seed, same text.')
-@click.option('--step', type=int, help='Which checkpoint.  [default: the newest]')
+@click.argument("run")
+@click.option("--prompt", help="How the text begins.  [default: the run's own prompt]")
+@click.option(
+    "-n",
+    "--tokens",
+    type=click.IntRange(1),
+    default=400,
+    show_default=True,
+    help="Tokens to write: characters, for a model of characters.",
+)
+@click.option(
+    "--temperature",
+    type=float,
+    default=0.8,
+    show_default=True,
+    help="0 takes the favourite, above 1 gambles.",
+)
+@click.option("--top-k", type=int, help="Choose among the k likeliest only.")
+@click.option(
+    "--top-p",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Choose among the likeliest that have this much probability together.",
+)
+@click.option(
+    "--repetition-penalty",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Above 1 makes what was there less likely.",
+)
+@click.option("--stop", multiple=True, help="Text of one token that ends it.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same text.")
+@click.option("--step", type=int, help="Which checkpoint.  [default: the newest]")
 def sample(run, prompt, tokens, temperature, top_k, top_p, repetition_penalty, stop, seed, step):
     "Let the model in folder RUN go on with a text; you see it as it comes."
     taste = dict(top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty, stop=stop)
-    for piece in continue_text(run, prompt, tokens, temperature, seed, step, stream=True, **taste): click.echo(piece, nl=False)
+    for piece in continue_text(run, prompt, tokens, temperature, seed, step, stream=True, **taste):
+        click.echo(piece, nl=False)
     click.echo()
 
-@cli.command('export')
-@click.argument('run')
-@click.argument('folder')
-@click.option('--step', type=int, help='Which checkpoint.  [default: the newest]')
-@click.option('--gguf', is_flag=True,
-              help='Also model.gguf, for llama.cpp (extra: gpub[gguf]). '
-                   'Warns where llama.cpp splits text differently.')
+
+@cli.command("export")
+@click.argument("run")
+@click.argument("folder")
+@click.option("--step", type=int, help="Which checkpoint.  [default: the newest]")
+@click.option(
+    "--gguf",
+    is_flag=True,
+    help="Also model.gguf, for llama.cpp (extra: gpub[gguf]). "
+    "Warns where llama.cpp splits text differently.",
+)
 def export_command(run, folder, step, gguf):
     "Write RUN as a Hugging Face FOLDER: weights, tokenizer, settings and a model card."
+
     def warn(text):
         click.echo(text, err=True)
 
-    click.echo(f'written to {export_run(run, folder, step, gguf=gguf, say=warn)}')
+    click.echo(f"written to {export_run(run, folder, step, gguf=gguf, say=warn)}")
 
-@cli.command('import')
-@click.argument('folder')
-@click.argument('run')
+
+@cli.command("import")
+@click.argument("folder")
+@click.argument("run")
 def import_command(folder, run):
     "Make RUN, a run folder, of a GPT-2 or Llama in a Hugging Face FOLDER."
-    click.echo(f'imported to {import_run(folder, run)}; try: gpub sample {run}')
+    click.echo(f"imported to {import_run(folder, run)}; try: gpub sample {run}")
 
-@cli.command('push')
-@click.argument('folder')
-@click.argument('repo', metavar='OWNER/NAME')
-@click.option('--public', is_flag=True, help='For everybody to see.')
-@click.option('--dry-run', is_flag=True, help='Only say what would be uploaded.')
+
+@cli.command("push")
+@click.argument("folder")
+@click.argument("repo", metavar="OWNER/NAME")
+@click.option("--public", is_flag=True, help="For everybody to see.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be uploaded.")
 def push_command(folder, repo, public, dry_run):
     "Upload an exported FOLDER to the Hugging Face Hub, with the token in HF_TOKEN."
     click.echo(push(folder, repo, not public, dry_run, click.echo))
 
+
 @cli.command()
-@click.argument('preset')
-@click.option('--gpu', help='A card by name, or cpu for this machine. An unknown name lists them.')
-@click.option('--tokens', required=True, help='To train on: 300M, 2.8B, or a number.')
-@click.option('--usd-per-hour', type=float, help='What the machine costs.  [default: the newest of the dated table]')
-@click.option('--mfu', type=float,
-              help="Share of the card's peak to expect.  [default: a receipt, else a published speed, else what others saw]")
-@click.option('--optimizer', default='muon', show_default=True, help='muon or adamw.')
-@click.option('--compare', 'compared', is_flag=True, help='All cards side by side, the cheapest per token first.')
+@click.argument("preset")
+@click.option("--gpu", help="A card by name, or cpu for this machine. An unknown name lists them.")
+@click.option("--tokens", required=True, help="To train on: 300M, 2.8B, or a number.")
+@click.option(
+    "--usd-per-hour",
+    type=float,
+    help="What the machine costs.  [default: the newest of the dated table]",
+)
+@click.option(
+    "--mfu",
+    type=float,
+    help="Share of the card's peak to expect.  [default: a receipt, else a published speed, else "
+    "what others saw]",
+)
+@click.option("--optimizer", default="muon", show_default=True, help="muon or adamw.")
+@click.option(
+    "--compare",
+    "compared",
+    is_flag=True,
+    help="All cards side by side, the cheapest per token first.",
+)
 def plan(preset, gpu, tokens, usd_per_hour, mfu, optimizer, compared):
     "Before you pay: does PRESET fit, how fast will it be, what will it cost."
-    if not (gpu or compared): raise GpubError('give --gpu NAME, or --compare for all cards')
-    if compared: return click.echo(compare_table(compare(preset, tokens, [gpu] if gpu else None, usd_per_hour, optimizer)))
+    if not (gpu or compared):
+        raise GpubError("give --gpu NAME, or --compare for all cards")
+    if compared:
+        return click.echo(
+            compare_table(compare(preset, tokens, [gpu] if gpu else None, usd_per_hour, optimizer))
+        )
     table = plan_table(informed_plan(preset, gpu, tokens, usd_per_hour, mfu, optimizer))
     recipe = PRESETS[preset]
-    steps = max(1, count_of(tokens)//recipe.train.batch_tokens)
+    steps = max(1, count_of(tokens) // recipe.train.batch_tokens)
     decay = decay_text(override(recipe, dict(steps=steps, optimizer=optimizer))[1])
-    click.echo(f'{table}\ndecay    {decay}')
+    click.echo(f"{table}\ndecay    {decay}")
+
 
 @cli.command()
-@click.argument('preset')
-@click.option('--data', help='A text file, or a folder made by gpub prep.  [default: tiny Shakespeare]')
-@click.option('--device', default='auto', show_default=True, help='auto, cpu, cuda, cuda:1, mps.')
-@click.option('--gpu', help='Forecast for this card instead of this machine.')
-@click.option('--usd-per-hour', type=float, default=0., help='What the machine costs.')
-@click.option('--set', 'settings', multiple=True, metavar='KEY=VALUE', help='As for gpub train.')
+@click.argument("preset")
+@click.option(
+    "--data", help="A text file, or a folder made by gpub prep.  [default: tiny Shakespeare]"
+)
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, mps.")
+@click.option("--gpu", help="Forecast for this card instead of this machine.")
+@click.option("--usd-per-hour", type=float, default=0.0, help="What the machine costs.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="As for gpub train.")
 def preflight(preset, data, device, gpu, usd_per_hour, settings):
-    "Eight questions before a run of PRESET: does it learn, resume, fit, and what will it cost? Exit code 1 if one fails."
-    checks = run_preflight(preset, data, parse_settings(settings), device, gpu, usd_per_hour, click.echo)
-    if bad := [c.name for c in checks if not c.ok]: raise GpubError(f'NOT READY: {", ".join(bad)}')
-    click.echo('ready')
+    """Eight questions before a run of PRESET: does it learn, resume, fit, and what will it cost?
+    Exit code 1 if one fails."""
+    checks = run_preflight(
+        preset, data, parse_settings(settings), device, gpu, usd_per_hour, click.echo
+    )
+    if bad := [c.name for c in checks if not c.ok]:
+        raise GpubError(f"NOT READY: {', '.join(bad)}")
+    click.echo("ready")
+
 
 @cli.command()
-@click.argument('run')
+@click.argument("run")
 def doctor(run):
-    "Examine the run in folder RUN: losses, schedule, checkpoints, speed. Exit code 1 if an alarm fires."
+    """Examine the run in folder RUN: losses, schedule, checkpoints, speed. Exit code 1 if an alarm
+    fires."""
     findings = examine_run(run)
     click.echo(doctor_table(findings))
-    if bad := [f.name for f in findings if f.level == 'alarm']: raise GpubError(f"{len(bad)} alarm{'s'*(len(bad) > 1)}: {', '.join(bad)}")
+    if bad := [f.name for f in findings if f.level == "alarm"]:
+        raise GpubError(f"{len(bad)} alarm{'s' * (len(bad) > 1)}: {', '.join(bad)}")
+
 
 @cli.group()
 def bench():
     "Measure this machine and this library, as ratios against peers in the same run."
 
-@bench.command('shakespeare')
-@click.option('--json', 'file', help='Write the result here too.')
-@click.option('--seconds', type=click.FloatRange(1), default=180., show_default=True, help='The most each contender may use.')
-@click.option('--shape', 'shapes', multiple=True, type=click.Choice(list(PRESETS)),
-              help='Which shapes.  [default: shakespeare and shakespeare-short]')
-@click.option('--transformers/--no-transformers', 'hf', default=True, help="Race transformers' GPT-2 too (extra: gpub[hub]).")
-@click.option('--data', help='A text file.  [default: tiny Shakespeare]')
+
+@bench.command("shakespeare")
+@click.option("--json", "file", help="Write the result here too.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(1),
+    default=180.0,
+    show_default=True,
+    help="The most each contender may use.",
+)
+@click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    type=click.Choice(list(PRESETS)),
+    help="Which shapes.  [default: shakespeare and shakespeare-short]",
+)
+@click.option(
+    "--transformers/--no-transformers",
+    "hf",
+    default=True,
+    help="Race transformers' GPT-2 too (extra: gpub[hub]).",
+)
+@click.option("--data", help="A text file.  [default: tiny Shakespeare]")
 def bench_shakespeare_command(file, seconds, shapes, hf, data):
     "Our recipe against plain AdamW and against transformers: time to a validation loss."
-    result = bench_shakespeare(shapes or ('shakespeare', 'shakespeare-short'), seconds, data=data, hf=hf)
-    click.echo('\n' + bench_table(result)); file_receipt(result, file)
+    result = bench_shakespeare(
+        shapes or ("shakespeare", "shakespeare-short"), seconds, data=data, hf=hf
+    )
+    click.echo("\n" + bench_table(result))
+    file_receipt(result, file)
 
-@bench.command('train')
-@click.option('--preset', default='shakespeare', show_default=True, help='Whose step to time.')
-@click.option('--json', 'file', help='Write the result here too.')
-@click.option('--device', default='auto', show_default=True, help='auto, cpu, cuda, cuda:1.')
-@click.option('--steps', type=click.IntRange(1), default=30, show_default=True, help='Steps to count, after the warm-up.')
-@click.option('--set', 'settings', multiple=True, metavar='KEY=VALUE', help='As for gpub train, such as micro_batch=8 or compile=no.')
-@click.option('--peers/--no-peers', default=True, help="Also against a bare loop and, on a CPU, transformers' Trainer (extra: gpub[hub]).")
+
+@bench.command("train")
+@click.option("--preset", default="shakespeare", show_default=True, help="Whose step to time.")
+@click.option("--json", "file", help="Write the result here too.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1.")
+@click.option(
+    "--steps",
+    type=click.IntRange(1),
+    default=30,
+    show_default=True,
+    help="Steps to count, after the warm-up.",
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="As for gpub train, such as micro_batch=8 or compile=no.",
+)
+@click.option(
+    "--peers/--no-peers",
+    default=True,
+    help="Also against a bare loop and, on a CPU, transformers' Trainer (extra: gpub[hub]).",
+)
 def bench_train_command(preset, file, device, steps, settings, peers):
     "A preset's step on this device: tokens a second, share of the peak, and what surrounds it."
     result = bench_train(preset, device, steps, parse_settings(settings), peers)
     click.echo(bench_train_table(result))
     file_receipt(result, file)
 
-@bench.command('generate')
-@click.option('--preset', 'presets', multiple=True, help='Whose shape.  [default: shakespeare and gpt2-134m]')
-@click.option('--json', 'file', help='Write the result here too.')
-@click.option('--device', default='auto', show_default=True, help='auto, cpu, cuda, cuda:1.')
-@click.option('--peers/--no-peers', default=True, help="Race transformers' generate too (extra: gpub[hub]).")
+
+@bench.command("generate")
+@click.option(
+    "--preset", "presets", multiple=True, help="Whose shape.  [default: shakespeare and gpt2-134m]"
+)
+@click.option("--json", "file", help="Write the result here too.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1.")
+@click.option(
+    "--peers/--no-peers", default=True, help="Race transformers' generate too (extra: gpub[hub])."
+)
 def bench_generate_command(presets, file, device, peers):
     "Tokens a second with a cache, without one, and by transformers."
-    result = bench_generate(presets or ('shakespeare', 'gpt2-134m'), device, peers=peers)
+    result = bench_generate(presets or ("shakespeare", "gpt2-134m"), device, peers=peers)
     click.echo(bench_generate_table(result))
     file_receipt(result, file)
 
-@bench.command('llama')
-@click.option('--json', 'file', help='Write the result here too.')
-@click.option('--device', default='auto', show_default=True, help='auto, cpu, cuda, cuda:1.')
-@click.option('--compiled', is_flag=True, help='Compile both.')
+
+@bench.command("llama")
+@click.option("--json", "file", help="Write the result here too.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1.")
+@click.option("--compiled", is_flag=True, help="Compile both.")
 def bench_llama_command(file, device, compiled):
     "A Llama of 77M parameters, training and decoding, against transformers' (extra: gpub[hub])."
     result = bench_llama(device=device, compiled=compiled)
-    click.echo(bench_llama_table(result)); file_receipt(result, file)
+    click.echo(bench_llama_table(result))
+    file_receipt(result, file)
 
-@bench.command('prep')
-@click.option('--json', 'file', help='Write the result here too.')
-@click.option('--mb', type=click.FloatRange(1, 100_000), default=20., show_default=True, help='Text to prepare.')
-@click.option('--vocab', type=int, default=32_000, show_default=True, help='Tokens of the vocabulary.')
+
+@bench.command("prep")
+@click.option("--json", "file", help="Write the result here too.")
+@click.option(
+    "--mb",
+    type=click.FloatRange(1, 100_000),
+    default=20.0,
+    show_default=True,
+    help="Text to prepare.",
+)
+@click.option(
+    "--vocab", type=int, default=32_000, show_default=True, help="Tokens of the vocabulary."
+)
 def bench_prep_command(file, mb, vocab):
     "The data pipeline against bare encoders and datasets.map (extra: gpub[data])."
-    result = bench_prep(mb=mb, vocab=vocab); click.echo(bench_prep_table(result)); file_receipt(result, file)
+    result = bench_prep(mb=mb, vocab=vocab)
+    click.echo(bench_prep_table(result))
+    file_receipt(result, file)
 
-@bench.command('loader')
-@click.option('--json', 'file', help='Write the result here too.')
+
+@bench.command("loader")
+@click.option("--json", "file", help="Write the result here too.")
 def bench_loader_command(file):
     "Batches against a Python loop and against a plain copy of the same bytes."
-    result = bench_loader(); click.echo(json.dumps(result, indent=1)); file_receipt(result, file)
+    result = bench_loader()
+    click.echo(json.dumps(result, indent=1))
+    file_receipt(result, file)
 
-@bench.command('eval')
-@click.option('--questions', type=click.IntRange(8), default=500, show_default=True,
-              help='Of HellaSwag, or of lines like them where its file is absent.')
-@click.option('--preset', default='gpt2-124m', show_default=True, help='Whose shape.')
-@click.option('--json', 'file', help='Write the result here too.')
-@click.option('--device', default='auto', show_default=True, help='auto, cpu, cuda, cuda:1.')
+
+@bench.command("eval")
+@click.option(
+    "--questions",
+    type=click.IntRange(8),
+    default=500,
+    show_default=True,
+    help="Of HellaSwag, or of lines like them where its file is absent.",
+)
+@click.option("--preset", default="gpt2-124m", show_default=True, help="Whose shape.")
+@click.option("--json", "file", help="Write the result here too.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1.")
 def bench_eval_command(questions, preset, file, device):
     "Scoring multiple choice against lm-eval's own model on the same folder (extra: gpub[eval])."
     result = bench_eval(questions, preset, device)
-    click.echo(bench_eval_table(result)); file_receipt(result, file)
+    click.echo(bench_eval_table(result))
+    file_receipt(result, file)
 
-for command in prep_command, data_group, run_command, bill_command, eval_command, check_command, demo_command: cli.add_command(command)
-for command in bench_ladder_command, bench_machine_command: bench.add_command(command)
+
+for command in (
+    prep_command,
+    data_group,
+    run_command,
+    bill_command,
+    eval_command,
+    check_command,
+    demo_command,
+):
+    cli.add_command(command)
+for command in bench_ladder_command, bench_machine_command:
+    bench.add_command(command)
 
 # %% ../nbs/lib/cli.ipynb #e5abf1fc
 def _say(text):
     "One line on stderr, as long as there is somebody to read it"
-    if sys.stderr: tell(sys.stderr, f'gpub: {text}\n')
+    if sys.stderr:
+        tell(sys.stderr, f"gpub: {text}\n")
+
 
 def main():
     "The `gpub` command: runs `cli` and turns what went wrong into one line and an exit code"
     for s in sys.stdout, sys.stderr:
-        getattr(s, 'reconfigure', dict)(errors='backslashreplace') # a terminal or file that lacks a letter gets its number
-    try: cli.main(standalone_mode=False)
+        getattr(s, "reconfigure", dict)(
+            errors="backslashreplace"
+        )  # a terminal or file that lacks a letter gets its number
+    try:
+        cli.main(standalone_mode=False)
     except Interrupted as e:
-        if os.environ.get('RANK', '0') == '0': _say(e)
+        if os.environ.get("RANK", "0") == "0":
+            _say(e)
         sys.exit(130)
-    except (KeyboardInterrupt, click.exceptions.Abort): _say('stopped'); sys.exit(130)
-    except click.exceptions.NoArgsIsHelpError as e: click.echo(e.format_message()); sys.exit(0)
-    except click.ClickException as e: _say(f'{e.format_message()} (see gpub --help)'); sys.exit(1)
+    except (KeyboardInterrupt, click.exceptions.Abort):
+        _say("stopped")
+        sys.exit(130)
+    except click.exceptions.NoArgsIsHelpError as e:
+        click.echo(e.format_message())
+        sys.exit(0)
+    except click.ClickException as e:
+        _say(f"{e.format_message()} (see gpub --help)")
+        sys.exit(1)
     except GpubError as e:
-        if os.environ.get('RANK', '0') == '0' or not isinstance(e, (Relayed, Diverged)):
-            _say(e) # of several processes one tells what all know
+        if os.environ.get("RANK", "0") == "0" or not isinstance(e, (Relayed, Diverged)):
+            _say(e)  # of several processes one tells what all know
         sys.exit(1)
-    except ModuleNotFoundError as e: # an extra that no module asked about
-        if (e.name or 'gpub').startswith('gpub'): raise
-        extras = 'gpub[data] for prep, gpub[eval] for eval, gpub[hub] for transformers'
-        _say(f'this needs the package {e.name}: pip install {e.name}, or the extra that brings it: {extras}')
+    except ModuleNotFoundError as e:  # an extra that no module asked about
+        if (e.name or "gpub").startswith("gpub"):
+            raise
+        extras = "gpub[data] for prep, gpub[eval] for eval, gpub[hub] for transformers"
+        _say(
+            f"this needs the package {e.name}: pip install {e.name}, or the extra that brings "
+            f"it: {extras}"
+        )
         sys.exit(1)
-    except OSError as e: # a path that no module asked about: too long, locked away, on a full disk
-        where = f'{e.filename}: ' if e.filename else ''
-        _say(f'{where}{e.strerror or e}; look at the path, its permissions and the room on its disk')
+    except OSError as e:  # a path that no module asked about: too long, locked away, on a full disk
+        where = f"{e.filename}: " if e.filename else ""
+        _say(
+            f"{where}{e.strerror or e}; look at the path, its permissions and the room on its disk"
+        )
         sys.exit(1)

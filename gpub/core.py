@@ -22,252 +22,399 @@ class GpubError(ValueError):
     "Bad input: the message is the one line the user reads"
 
 # %% ../nbs/00_core.ipynb #5456fdd7
-WHOLE = 'a whole number of at least 1', lambda v: type(v) is int and v >= 1 # kinds of value: in words, and as a question
-POSITIVE = 'a positive number', lambda v: isinstance(v, (int, float)) and v is not True and 0 < v < float('inf')
-YES_NO = 'true or false', lambda v: type(v) is bool
+WHOLE = (
+    "a whole number of at least 1",
+    lambda v: type(v) is int and v >= 1,
+)  # kinds of value: in words, and as a question
+POSITIVE = (
+    "a positive number",
+    lambda v: isinstance(v, (int, float)) and v is not True and 0 < v < float("inf"),
+)
+YES_NO = "true or false", lambda v: type(v) is bool
+
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
     "Frozen settings with a JSON round trip; subclasses refuse bad values in `__post_init__`"
-    def need(self,
-        kind,   # `WHOLE`, `POSITIVE`, `YES_NO` or a pair like them
-        *names, # of settings; where None is the default it is allowed
+
+    def need(
+        self,
+        kind,  # `WHOLE`, `POSITIVE`, `YES_NO` or a pair like them
+        *names,  # of settings; where None is the default it is allowed
     ):
         "Raise `GpubError` for the first of these settings that is not of this kind"
         words, ok = kind
         for k in names:
-            if (v := getattr(self, k)) is None and getattr(type(self), k, 0) is None: continue
-            if not ok(v): raise GpubError(f'{k} must be {words}, got {v!r}')
+            if (v := getattr(self, k)) is None and getattr(type(self), k, 0) is None:
+                continue
+            if not ok(v):
+                raise GpubError(f"{k} must be {words}, got {v!r}")
 
     def to_dict(self):
         "The settings as plain values, a config inside as a dict"
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_dict(cls,
-        d:dict # as made by `to_dict`; missing keys take their defaults
+    def from_dict(
+        cls,
+        d: dict,  # as made by `to_dict`; missing keys take their defaults
     ):
         "The config that `d` describes; raises `GpubError` naming keys it does not know"
-        if not isinstance(d, dict): raise GpubError(f'{cls.__name__} is an object with named values, got {d!r}')
+        if not isinstance(d, dict):
+            raise GpubError(f"{cls.__name__} is an object with named values, got {d!r}")
         known = [f.name for f in dataclasses.fields(cls)]
         if extra := sorted(set(d) - set(known)):
-            raise GpubError(f"{cls.__name__} does not know {', '.join(map(repr, extra))}; it knows {', '.join(known)}")
-        needed = [f.name for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING]
-        if gone := [k for k in needed if k not in d]: raise GpubError(f"{cls.__name__} needs a value for {', '.join(map(repr, gone))}")
-        try: return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in d.items()})
-        except (TypeError, AttributeError) as e: raise GpubError(f'{cls.__name__}: a value has the wrong type ({first_line(e)})') from None
+            raise GpubError(
+                f"{cls.__name__} does not know {', '.join(map(repr, extra))}; it knows "
+                f"{', '.join(known)}"
+            )
+        needed = [
+            f.name
+            for f in dataclasses.fields(cls)
+            if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+        ]
+        if gone := [k for k in needed if k not in d]:
+            raise GpubError(f"{cls.__name__} needs a value for {', '.join(map(repr, gone))}")
+        try:
+            return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in d.items()})
+        except (TypeError, AttributeError) as e:
+            raise GpubError(
+                f"{cls.__name__}: a value has the wrong type ({first_line(e)})"
+            ) from None
 
 # %% ../nbs/00_core.ipynb #f332ff71
 def write_atomic(
-    path,           # where the file should be; missing folders are made
-    data:bytes|str, # its whole content; a str is written as UTF-8
-): # the path
+    path,  # where the file should be; missing folders are made
+    data: bytes | str,  # its whole content; a str is written as UTF-8
+):  # the path
     "Write a file so that a reader, or a crash, sees the old content or the new one, never a part"
-    path = Path(path); path.parent.mkdir(parents=True, exist_ok=True)
-    if isinstance(data, str): data = data.encode(errors='surrogateescape') # a path that is no UTF-8 keeps its bytes
-    fd, tmp = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name}.')
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(data, str):
+        data = data.encode(errors="surrogateescape")  # a path that is no UTF-8 keeps its bytes
+    fd, tmp = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(fd, 'wb') as f: f.write(data); f.flush(); os.fsync(f.fileno())
-        os.chmod(tmp, 0o644); os.replace(tmp, path)
-    except BaseException: Path(tmp).unlink(missing_ok=True); raise
+        with os.fdopen(fd, "wb") as f:
+            f.write(data)
+            f.flush()
+            os.fsync(f.fileno())
+        os.chmod(tmp, 0o644)
+        os.replace(tmp, path)
+    except BaseException:
+        Path(tmp).unlink(missing_ok=True)
+        raise
     return path
 
+
 def read_json(
-    path,   # a JSON file
-    *needs, # what its object must have; none: it may hold anything
-): # what it holds
+    path,  # a JSON file
+    *needs,  # what its object must have; none: it may hold anything
+):  # what it holds
     "Read JSON; raises `GpubError` with the file's name when it is missing or damaged"
-    try: d = json.loads(Path(path).read_text(encoding='utf-8'))
-    except OSError as e: raise GpubError(f'cannot read {path}: {e.strerror}') from None
-    except ValueError as e: raise GpubError(f'{path} is not valid JSON ({e}); restore it or delete it') from None
+    try:
+        d = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as e:
+        raise GpubError(f"cannot read {path}: {e.strerror}") from None
+    except ValueError as e:
+        raise GpubError(f"{path} is not valid JSON ({e}); restore it or delete it") from None
     if gone := [k for k in needs if not isinstance(d, dict) or k not in d]:
         raise GpubError(f"{path} lacks {', '.join(gone)}: it is damaged; restore it or delete it")
     return d
 
+
 def first_line(
-    error,    # an exception
-    most=150, # characters
-): # text
-    "What an exception says, in one line: the system's words for it where there are some, its name where it says nothing"
-    return next(iter((getattr(error, 'strerror', None) or str(error)).strip().splitlines()), type(error).__name__)[:most]
+    error,  # an exception
+    most=150,  # characters
+):  # text
+    """What an exception says, in one line: the system's words for it where there are some, its name
+    where it says nothing"""
+    return next(
+        iter((getattr(error, "strerror", None) or str(error)).strip().splitlines()),
+        type(error).__name__,
+    )[:most]
 
 # %% ../nbs/00_core.ipynb #0ee042bf
 def seed_everything(
-    seed:int # any non-negative integer
+    seed: int,  # any non-negative integer
 ):
     "Seed Python, NumPy and torch (every device)"
-    random.seed(seed); np.random.seed(seed % 2**32); torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
 
 def use_threads(
-    n:int|None=None # how many; default: `$OMP_NUM_THREADS`, else the cores this process may keep busy
-): # how many it is now
-    "Set torch's CPU threads, and flush denormal floats to zero (call it before the first matmul: workers inherit the setting)"
+    n: int
+    # how many; default: `$OMP_NUM_THREADS`, else the cores this process may keep busy
+    | None = None,
+):  # how many it is now
+    """Set torch's CPU threads, and flush denormal floats to zero (call it before the first matmul:
+    workers inherit the setting)"""
     torch.set_flush_denormal(True)
-    asked = os.environ.get('OMP_NUM_THREADS', '').split(',')[0].strip() # OpenMP takes a list there, a number for each level
+    asked = (
+        os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    )  # OpenMP takes a list there, a number for each level
     torch.set_num_threads(n or (int(asked) if asked.isdecimal() else 0) or usable_cores())
     return torch.get_num_threads()
 
 # %% ../nbs/00_core.ipynb #96d403a6
 def pick_device(
-    name:str='auto' # auto, cpu, cuda, cuda:1, mps ...
-): # the device
-    "The best device present, or the one asked for; raises `GpubError` when that one is not here, and for a GPU that torch cannot use"
-    here = {'cuda': torch.cuda.is_available(), 'mps': torch.backends.mps.is_available(), 'cpu': True}
-    kind = name.split(':')[0]
-    if kind in ('auto', 'cuda') and not here['cuda'] and not here['mps']:
+    name: str = "auto",  # auto, cpu, cuda, cuda:1, mps ...
+):  # the device
+    """The best device present, or the one asked for; raises `GpubError` when that one is not here,
+    and for a GPU that torch cannot use"""
+    here = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
+    kind = name.split(":")[0]
+    if kind in ("auto", "cuda") and not here["cuda"] and not here["mps"]:
         if why := why_no_cuda(torch.__version__, torch.version.cuda):
             raise GpubError(why)
-    if name == 'auto':
+    if name == "auto":
         return torch.device(next(k for k, ok in here.items() if ok))
     if not here.get(kind):
-        raise GpubError(f"device {name!r} is not on this machine; it has {', '.join(k for k in here if here[k])} (use --device auto)")
-    try: device = torch.device(name)
-    except RuntimeError: raise GpubError(f'device {name!r} makes no sense: give auto, {kind}, or {kind}:0') from None
-    if kind == 'cuda' and (device.index or 0) >= torch.cuda.device_count():
-        raise GpubError(f'device {name!r} is not on this machine; it has {torch.cuda.device_count()} CUDA devices, counted from 0')
+        raise GpubError(
+            f"device {name!r} is not on this machine; it has "
+            f"{', '.join(k for k in here if here[k])} (use --device auto)"
+        )
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise GpubError(f"device {name!r} makes no sense: give auto, {kind}, or {kind}:0") from None
+    if kind == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise GpubError(
+            f"device {name!r} is not on this machine; it has {torch.cuda.device_count()} CUDA "
+            "devices, counted from 0"
+        )
     return device
 
 # %% ../nbs/00_core.ipynb #a3fc5270
 @dataclass(frozen=True)
 class Precision:
     "A number format for the matmuls, whether small gradients need a GradScaler, and the reason"
-    name:str    # fp32, bf16 or fp16
-    scaler:bool # fp16 only: its gradients underflow below about 3e-8
-    why:str     # one sentence for people
+
+    name: str  # fp32, bf16 or fp16
+    scaler: bool  # fp16 only: its gradients underflow below about 3e-8
+    why: str  # one sentence for people
+
     @property
     def dtype(self):
         "The format as torch calls it"
         return dict(fp32=torch.float32, bf16=torch.bfloat16, fp16=torch.float16)[self.name]
 
+
 def cpu_has_bf16():
     "Whether this processor multiplies bf16 in hardware"
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
+
 def pick_precision(
-    device,           # where the model runs
-    name:str='auto',  # auto, fp32, bf16 or fp16
-    seconds=None,     # CPU only: function of a dtype -> seconds of one training step, to measure before believing
+    device,  # where the model runs
+    name: str = "auto",  # auto, fp32, bf16 or fp16
+    # CPU only: function of a dtype -> seconds of one training step, to measure before believing
+    seconds=None,
     capability=None,  # CUDA only: (major, minor), for tests; default: ask the card
-): # `Precision`
+):  # `Precision`
     "bf16 where the hardware has it, fp16 with a scaler on older CUDA cards, else fp32"
     device = torch.device(device)
-    if name != 'auto':
-        if name not in ('fp32', 'bf16', 'fp16'): raise GpubError(f"precision {name!r} is not one of auto, fp32, bf16, fp16")
-        return Precision(name, name == 'fp16', 'asked for')
-    if device.type == 'cuda':
-        cap = capability or torch.cuda.get_device_capability(device); name = f'compute capability {cap[0]}.{cap[1]}'
-        if cap >= (8, 0): return Precision('bf16', False, f'{name} multiplies bf16 in hardware')
-        return Precision('fp16', True, f'{name} is below 8.0: bf16 would be emulated, so fp16 with a GradScaler')
-    if device.type == 'mps': return Precision('fp32', False, 'fp32 on Apple GPUs: half precision is not measured here yet')
-    if not cpu_has_bf16(): return Precision('fp32', False, 'this CPU has no bf16 instructions (AMX or AVX512-BF16)')
-    if seconds is None: return Precision('fp32', False, 'this CPU has bf16 instructions, but nothing was measured')
+    if name != "auto":
+        if name not in ("fp32", "bf16", "fp16"):
+            raise GpubError(f"precision {name!r} is not one of auto, fp32, bf16, fp16")
+        return Precision(name, name == "fp16", "asked for")
+    if device.type == "cuda":
+        cap = capability or torch.cuda.get_device_capability(device)
+        name = f"compute capability {cap[0]}.{cap[1]}"
+        if cap >= (8, 0):
+            return Precision("bf16", False, f"{name} multiplies bf16 in hardware")
+        return Precision(
+            "fp16", True, f"{name} is below 8.0: bf16 would be emulated, so fp16 with a GradScaler"
+        )
+    if device.type == "mps":
+        return Precision(
+            "fp32", False, "fp32 on Apple GPUs: half precision is not measured here yet"
+        )
+    if not cpu_has_bf16():
+        return Precision("fp32", False, "this CPU has no bf16 instructions (AMX or AVX512-BF16)")
+    if seconds is None:
+        return Precision("fp32", False, "this CPU has bf16 instructions, but nothing was measured")
     t32, t16 = seconds(torch.float32), seconds(torch.bfloat16)
-    if t16 < .9*t32: return Precision('bf16', False, f'measured: a step takes {t16/t32:.2f} of its fp32 time')
-    return Precision('fp32', False, f'measured: a bf16 step takes {t16/t32:.2f} of its fp32 time')
+    if t16 < 0.9 * t32:
+        return Precision("bf16", False, f"measured: a step takes {t16 / t32:.2f} of its fp32 time")
+    return Precision("fp32", False, f"measured: a bf16 step takes {t16 / t32:.2f} of its fp32 time")
 
 # %% ../nbs/00_core.ipynb #74714694
 def cache_dir():
     "The folder for downloads: `$GPUB_CACHE`, else the system's cache folder"
-    if d := os.environ.get('GPUB_CACHE'): return Path(d)
-    try: home = Path.home()
-    except RuntimeError: home = Path(tempfile.gettempdir()) # a user whom the system does not know, as in some containers
-    if sys.platform == 'win32': return Path(os.environ.get('LOCALAPPDATA', home/'AppData'/'Local'))/'gpub'
-    if sys.platform == 'darwin': return home/'Library'/'Caches'/'gpub'
-    return Path(os.environ.get('XDG_CACHE_HOME') or home/'.cache')/'gpub'
+    if d := os.environ.get("GPUB_CACHE"):
+        return Path(d)
+    try:
+        home = Path.home()
+    except RuntimeError:
+        home = Path(
+            tempfile.gettempdir()
+        )  # a user whom the system does not know, as in some containers
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", home / "AppData" / "Local")) / "gpub"
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "gpub"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "gpub"
+
 
 def data_dirs():
     "Folders to look in for data, first match wins: `$GPUB_DATA` (may list several), then the cache"
-    return [Path(p) for p in os.environ.get('GPUB_DATA', '').split(os.pathsep) if p] + [cache_dir()]
+    return [Path(p) for p in os.environ.get("GPUB_DATA", "").split(os.pathsep) if p] + [cache_dir()]
+
 
 def shipped(
-    name='' # a path below data/
-): # Path
-    "A file that comes with gpub, in data/ of the checkout or inside the installed package; raises `GpubError` when it is in neither"
-    here = Path(__file__).parent if '__file__' in globals() else Path('../gpub')
-    found = [p for p in (here/'data'/name, here.parent/'data'/name) if p.exists()]
-    if not found: raise GpubError(f'data/{name} did not come with this gpub: install it again, or work in a checkout')
+    name="",  # a path below data/
+):  # Path
+    """A file that comes with gpub, in data/ of the checkout or inside the installed package; raises
+    `GpubError` when it is in neither"""
+    here = Path(__file__).parent if "__file__" in globals() else Path("../gpub")
+    found = [p for p in (here / "data" / name, here.parent / "data" / name) if p.exists()]
+    if not found:
+        raise GpubError(
+            f"data/{name} did not come with this gpub: install it again, or work in a checkout"
+        )
     return found[0]
+
 
 def runs_dir():
     "Where runs go: `$GPUB_RUNS`, or `runs`"
-    return Path(os.environ.get('GPUB_RUNS') or 'runs')
+    return Path(os.environ.get("GPUB_RUNS") or "runs")
+
 
 def reduced():
     "Whether notebooks run small, as the tests do"
-    return bool(os.environ.get('IN_TEST'))
+    return bool(os.environ.get("IN_TEST"))
+
 
 def sha256(
-    path # a file
-): # hex digest
+    path,  # a file
+):  # hex digest
     "SHA-256 of a file, read in pieces"
     h = hashlib.sha256()
-    with open(path, 'rb') as f:
-        while b := f.read(1 << 20): h.update(b)
+    with open(path, "rb") as f:
+        while b := f.read(1 << 20):
+            h.update(b)
     return h.hexdigest()
 
 # %% ../nbs/00_core.ipynb #3d898c50
 def cpu_name():
     "The processor as the system names it"
-    try: lines = Path('/proc/cpuinfo').read_text().splitlines()
-    except OSError: return platform.processor() or platform.machine()
-    return next((l.split(':')[1].strip() for l in lines if l.startswith('model name')), platform.machine())
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next(
+        (l.split(":")[1].strip() for l in lines if l.startswith("model name")), platform.machine()
+    )
+
 
 def git_commit():
     "The commit of the checkout this package runs from, `+` when edited since; `None` outside one"
+
     def git(*a):
-        return subprocess.run(['git', *a], cwd=Path(__file__).parent if '__file__' in globals() else '.', capture_output=True, text=True)
-    try: head = git('rev-parse', '--short', 'HEAD')
-    except OSError: return None
-    return head.stdout.strip() + ('+' if git('status', '--porcelain', '-uno').stdout.strip() else '') if head.returncode == 0 else None
+        return subprocess.run(
+            ["git", *a],
+            cwd=Path(__file__).parent if "__file__" in globals() else ".",
+            capture_output=True,
+            text=True,
+        )
+
+    try:
+        head = git("rev-parse", "--short", "HEAD")
+    except OSError:
+        return None
+    return (
+        head.stdout.strip() + ("+" if git("status", "--porcelain", "-uno").stdout.strip() else "")
+        if head.returncode == 0
+        else None
+    )
+
 
 def machine(
-    device='cpu' # the device a run uses
-): # dict of plain values
+    device="cpu",  # the device a run uses
+):  # dict of plain values
     "What a timing depends on: processor, cores, accelerator, versions, commit"
-    gpu = torch.cuda.get_device_name(device) if torch.device(device).type == 'cuda' else None
-    return dict(cpu=cpu_name(), cores=os.cpu_count(), threads=torch.get_num_threads(), gpu=gpu, system=platform.system(),
-                python=platform.python_version(), torch=torch.__version__, commit=git_commit())
+    gpu = torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else None
+    return dict(
+        cpu=cpu_name(),
+        cores=os.cpu_count(),
+        threads=torch.get_num_threads(),
+        gpu=gpu,
+        system=platform.system(),
+        python=platform.python_version(),
+        torch=torch.__version__,
+        commit=git_commit(),
+    )
 
 # %% ../nbs/00_core.ipynb #62ed423e
-SHAKESPEARE_URL = 'https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt'
-SHAKESPEARE_SHA = '86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed'
+SHAKESPEARE_URL = (
+    "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+)
+SHAKESPEARE_SHA = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 SHAKESPEARE_BYTES = 1_115_394
+
 
 @dataclass(frozen=True)
 class Text:
     "A text, where it came from, and a sentence about it"
-    text:str   # all of it
-    source:str # 'tiny shakespeare', 'built-in plays' or a path
-    note:str   # how it was come by, for people
+
+    text: str  # all of it
+    source: str  # 'tiny shakespeare', 'built-in plays' or a path
+    note: str  # how it was come by, for people
+
 
 def check_shakespeare(
-    data:bytes, # what was read
-    where,      # named in the error
-): # the text
+    data: bytes,  # what was read
+    where,  # named in the error
+):  # the text
     "Decode tiny Shakespeare; raises `GpubError` unless it is the real one, to the bit"
-    if (got := hashlib.sha256(data).hexdigest()) == SHAKESPEARE_SHA: return data.decode()
-    raise GpubError(f'{where} is not tiny Shakespeare: {len(data):,} bytes with SHA-256 {got[:12]}…, '
-                    f'expected {SHAKESPEARE_BYTES:,} with {SHAKESPEARE_SHA[:12]}…; delete it and try again')
+    if (got := hashlib.sha256(data).hexdigest()) == SHAKESPEARE_SHA:
+        return data.decode()
+    raise GpubError(
+        f"{where} is not tiny Shakespeare: {len(data):,} bytes with SHA-256 {got[:12]}…, "
+        f"expected {SHAKESPEARE_BYTES:,} with {SHAKESPEARE_SHA[:12]}…; delete it and try again"
+    )
+
 
 def load_shakespeare(
-    url=SHAKESPEARE_URL, # where to download from
-    say=print,           # how to tell the user
-): # `Text`
-    "Tiny Shakespeare from `$GPUB_DATA`, the cache or the network; with none of them, as many characters of built-in plays"
-    for p in (d/name for d in data_dirs() for name in ('tinyshakespeare.txt', 'input.txt')):
-        if not p.is_file(): continue
-        place = 'the cache' if p.parent == cache_dir() else '$GPUB_DATA'
-        return Text(check_shakespeare(p.read_bytes(), p), 'tiny shakespeare', f'{p.name} from {place}')
+    url=SHAKESPEARE_URL,  # where to download from
+    say=print,  # how to tell the user
+):  # `Text`
+    """Tiny Shakespeare from `$GPUB_DATA`, the cache or the network; with none of them, as many
+    characters of built-in plays"""
+    for p in (d / name for d in data_dirs() for name in ("tinyshakespeare.txt", "input.txt")):
+        if not p.is_file():
+            continue
+        place = "the cache" if p.parent == cache_dir() else "$GPUB_DATA"
+        return Text(
+            check_shakespeare(p.read_bytes(), p), "tiny shakespeare", f"{p.name} from {place}"
+        )
     try:
-        with urllib.request.urlopen(url, timeout=20) as r: data = r.read()
+        with urllib.request.urlopen(url, timeout=20) as r:
+            data = r.read()
     except (urllib.error.URLError, OSError) as e:
-        note = (f'NO NETWORK ({getattr(e, "reason", e)}): training on the built-in plays, not on Shakespeare. '
-                f'For the real text put tinyshakespeare.txt into {cache_dir()}')
-        say(note); return Text(plays(SHAKESPEARE_BYTES, seed=0), 'built-in plays', note)
-    text = check_shakespeare(data, url); p = cache_dir()/'tinyshakespeare.txt'
-    try: write_atomic(p, data); note = f'downloaded to {p}'
-    except OSError as e: note = f'downloaded (not kept: {p}: {e.strerror})'
-    say(note); return Text(text, 'tiny shakespeare', note)
+        note = (
+            f"NO NETWORK ({getattr(e, 'reason', e)}): training on the built-in plays, not on "
+            "Shakespeare. "
+            f"For the real text put tinyshakespeare.txt into {cache_dir()}"
+        )
+        say(note)
+        return Text(plays(SHAKESPEARE_BYTES, seed=0), "built-in plays", note)
+    text = check_shakespeare(data, url)
+    p = cache_dir() / "tinyshakespeare.txt"
+    try:
+        write_atomic(p, data)
+        note = f"downloaded to {p}"
+    except OSError as e:
+        note = f"downloaded (not kept: {p}: {e.strerror})"
+    say(note)
+    return Text(text, "tiny shakespeare", note)
+
 
 def shakespeare():
     "The text of `load_shakespeare`, and nothing else"

@@ -20,83 +20,145 @@ from .tokenizer import CharTokenizer, load_tokenizer
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
     "What a run learns from and is judged on"
-    source:str      # in words
-    note:str        # where it was found
-    tok:object      # a tokenizer
-    unit:str        # what a loss is per: nats/char or nats/token
-    train:object    # function (ctx, batch, seed, rank=, world=) -> `Batches`
-    val:np.ndarray  # ids
-    texts:tuple|None# (training text, validation text), when it is small enough to have
-    tokens:int      # to learn from
-    fingerprint:str # of the training ids
+
+    source: str  # in words
+    note: str  # where it was found
+    tok: object  # a tokenizer
+    unit: str  # what a loss is per: nats/char or nats/token
+    train: object  # function (ctx, batch, seed, rank=, world=) -> `Batches`
+    val: np.ndarray  # ids
+    texts: tuple | None  # (training text, validation text), when it is small enough to have
+    tokens: int  # to learn from
+    fingerprint: str  # of the training ids
 
     def val_text(self):
         "The validation text, decoded where only its ids were kept"
         return self.texts[1] if self.texts else self.tok.decode(self.val)
 
+
 def load_text(
-    path=None, # a .txt file; None: tiny Shakespeare
-    say=print, # told of a download, or that there is no network
-): # `Text`
+    path=None,  # a .txt file; None: tiny Shakespeare
+    say=print,  # told of a download, or that there is no network
+):  # `Text`
     "Read a text; raises `GpubError` when it is missing, not UTF-8 or holds nothing to predict"
-    if path is None: return load_shakespeare(say=say)
-    try: text = Path(path).read_text(encoding='utf-8')
+    if path is None:
+        return load_shakespeare(say=say)
+    try:
+        text = Path(path).read_text(encoding="utf-8")
     except OSError as e:
-        raise GpubError(f'cannot read {path}: {e.strerror}; give --data a text file or a folder made by gpub prep') from None
-    except UnicodeDecodeError as e: raise GpubError(f'{path} is not UTF-8 text (byte {e.start}: {e.reason}); convert it first') from None
+        raise GpubError(
+            f"cannot read {path}: {e.strerror}; give --data a text file or a folder made by gpub "
+            "prep"
+        ) from None
+    except UnicodeDecodeError as e:
+        raise GpubError(
+            f"{path} is not UTF-8 text (byte {e.start}: {e.reason}); convert it first"
+        ) from None
     if len(set(text)) < 2 or not text.split():
-        raise GpubError(f'{path} has {len(text):,} characters, {len(set(text))} of them distinct: '
-                        'there is nothing to predict; give a real text')
-    return Text(text, str(path), f'read from {path}')
+        raise GpubError(
+            f"{path} has {len(text):,} characters, {len(set(text))} of them distinct: "
+            "there is nothing to predict; give a real text"
+        )
+    return Text(text, str(path), f"read from {path}")
+
 
 def text_corpus(
-    text:Text, # every character counts
-    ctx:int,   # the model's
-): # `Corpus`
+    text: Text,  # every character counts
+    ctx: int,  # the model's
+):  # `Corpus`
     "Cut and encode; raises `GpubError` when either part is shorter than one window"
-    tok = CharTokenizer.from_text(text.text); ids = tok.encode(text.text).astype(np.int64); cut = int(.9*len(ids))
+    tok = CharTokenizer.from_text(text.text)
+    ids = tok.encode(text.text).astype(np.int64)
+    cut = int(0.9 * len(ids))
     if min(cut, len(ids) - cut) < ctx + 1:
-        raise GpubError(f'{text.source} has {len(ids):,} characters; its 10% for validation are {len(ids) - cut:,}, '
-                        f'fewer than one window of {ctx + 1}: use a longer text or a smaller --set ctx=...')
-    def train(ctx, batch, seed=0, **kw): return Batches(ids[:cut], ctx=ctx, batch=batch, seed=seed, **kw)
-    return Corpus(source=text.source, note=text.note, tok=tok, unit='nats/char', tokens=cut, val=ids[cut:],
-                  texts=(text.text[:cut], text.text[cut:]), train=train, fingerprint=train(ctx, 1).fingerprint)
+        raise GpubError(
+            f"{text.source} has {len(ids):,} characters; its 10% for validation are "
+            f"{len(ids) - cut:,}, "
+            f"fewer than one window of {ctx + 1}: use a longer text or a smaller --set ctx=..."
+        )
+
+    def train(ctx, batch, seed=0, **kw):
+        return Batches(ids[:cut], ctx=ctx, batch=batch, seed=seed, **kw)
+
+    return Corpus(
+        source=text.source,
+        note=text.note,
+        tok=tok,
+        unit="nats/char",
+        tokens=cut,
+        val=ids[cut:],
+        texts=(text.text[:cut], text.text[cut:]),
+        train=train,
+        fingerprint=train(ctx, 1).fingerprint,
+    )
+
 
 def shard_corpus(
     folder,  # made by `gpub prep`
-    ctx:int, # the model's
-    enough=2_000_000, # tokens to judge by; where there are more, each source gives its share
-): # `Corpus`
+    ctx: int,  # the model's
+    enough=2_000_000,  # tokens to judge by; where there are more, each source gives its share
+):  # `Corpus`
     "A shard folder, every byte checked once; raises `GpubError` when anything in it does not match"
-    first = Batches.from_shards(folder, ctx=ctx, batch=1); manifest = read_manifest(folder)
-    held = [s for s in manifest['shards'] if s['split'] == 'val']; share = min(1, enough/max(1, sum(s['tokens'] for s in held)))
-    val = np.concatenate([np.zeros(0, np.int64), *(open_shard(folder, manifest, s)[:math.ceil(share*s['tokens'])] for s in held)])
+    first = Batches.from_shards(folder, ctx=ctx, batch=1)
+    manifest = read_manifest(folder)
+    held = [s for s in manifest["shards"] if s["split"] == "val"]
+    share = min(1, enough / max(1, sum(s["tokens"] for s in held)))
+    val = np.concatenate(
+        [
+            np.zeros(0, np.int64),
+            *(open_shard(folder, manifest, s)[: math.ceil(share * s["tokens"])] for s in held),
+        ]
+    )
     if len(val) < ctx + 1:
-        raise GpubError(f'{folder} has {len(val):,} validation tokens, fewer than one window of {ctx + 1}: '
-                        'prepare it with a larger --val, or use a smaller --set ctx=...')
-    return Corpus(source=str(folder), note=f'shards in {folder}', tok=load_tokenizer(folder), unit='nats/token', val=val, texts=None,
-                  fingerprint=first.fingerprint, tokens=sum(s['tokens'] for s in manifest['shards'] if s['split'] == 'train'),
-                  train=lambda ctx, batch, seed, **kw: Batches.from_shards(folder, ctx=ctx, batch=batch, seed=seed, full=False, **kw))
+        raise GpubError(
+            f"{folder} has {len(val):,} validation tokens, fewer than one window of {ctx + 1}: "
+            "prepare it with a larger --val, or use a smaller --set ctx=..."
+        )
+    return Corpus(
+        source=str(folder),
+        note=f"shards in {folder}",
+        tok=load_tokenizer(folder),
+        unit="nats/token",
+        val=val,
+        texts=None,
+        fingerprint=first.fingerprint,
+        tokens=sum(s["tokens"] for s in manifest["shards"] if s["split"] == "train"),
+        train=lambda ctx, batch, seed, **kw: Batches.from_shards(
+            folder, ctx=ctx, batch=batch, seed=seed, full=False, **kw
+        ),
+    )
+
 
 def load_corpus(
-    data,      # a text file, a shard folder, or None: tiny Shakespeare
-    ctx:int,   # the model's
-    say=print, # told of a download, or that there is no network
-): # `Corpus`
+    data,  # a text file, a shard folder, or None: tiny Shakespeare
+    ctx: int,  # the model's
+    say=print,  # told of a download, or that there is no network
+):  # `Corpus`
     "A text file, a shard folder, or tiny Shakespeare"
-    return shard_corpus(data, ctx) if data and Path(data).is_dir() else text_corpus(load_text(data, say), ctx)
+    return (
+        shard_corpus(data, ctx)
+        if data and Path(data).is_dir()
+        else text_corpus(load_text(data, say), ctx)
+    )
+
 
 def references(
-    c:Corpus # what the run learns from
-): # name -> nats per `c.unit`
-    "Lines to hold a loss against, in the run's unit; for the built-in plays also the entropy that nothing can beat"
-    if c.texts: return reference_lines(*c.texts, c.tok.vocab, plays_entropy() if c.source == 'built-in plays' else None)
-    share = np.bincount(c.val)/len(c.val); share = share[share > 0]
-    return {'uniform': math.log(c.tok.vocab), 'unigram': float(-(share*np.log(share)).sum())}
+    c: Corpus,  # what the run learns from
+):  # name -> nats per `c.unit`
+    """Lines to hold a loss against, in the run's unit; for the built-in plays also the entropy that
+    nothing can beat"""
+    if c.texts:
+        return reference_lines(
+            *c.texts, c.tok.vocab, plays_entropy() if c.source == "built-in plays" else None
+        )
+    share = np.bincount(c.val) / len(c.val)
+    share = share[share > 0]
+    return {"uniform": math.log(c.tok.vocab), "unigram": float(-(share * np.log(share)).sum())}
+
 
 def pick_prompt(
-    text:str # of the corpus
-): # a few characters to start every sample with
+    text: str,  # of the corpus
+):  # a few characters to start every sample with
     "ROMEO if he is in the play, else the first speaker, else the first word"
-    speakers = re.findall(r'^[^\n]{0,28}:\n', text, re.M)
-    return 'ROMEO:\n' if 'ROMEO:\n' in speakers else speakers[0] if speakers else text.split()[0]
+    speakers = re.findall(r"^[^\n]{0,28}:\n", text, re.M)
+    return "ROMEO:\n" if "ROMEO:\n" in speakers else speakers[0] if speakers else text.split()[0]

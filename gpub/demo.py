@@ -22,38 +22,43 @@ from .tokenizer import CharTokenizer, load_tokenizer
 
 # %% ../nbs/lib/demo.ipynb #34cdc64c
 def quantise(
-    w_oi, # a matrix
-): # (o, i) int8 and (o,) float32: their product, row by row, is the matrix again, nearly
+    w_oi,  # a matrix
+):  # (o, i) int8 and (o,) float32: their product, row by row, is the matrix again, nearly
     "Round each row to 255 levels between minus and plus its largest entry"
-    scale_o = w_oi.abs().amax(1)/127
-    return (w_oi/scale_o.clamp(min=1e-30)[:, None]).round().to(torch.int8), scale_o
+    scale_o = w_oi.abs().amax(1) / 127
+    return (w_oi / scale_o.clamp(min=1e-30)[:, None]).round().to(torch.int8), scale_o
+
 
 def rounded(
-    model:GPT, # is left as it is
-): # another `GPT`; its matrices are what 8 bits a weight leave of them
+    model: GPT,  # is left as it is
+):  # another `GPT`; its matrices are what 8 bits a weight leave of them
     "The model as the page computes it"
     model = copy.deepcopy(model).float().cpu()
     with torch.no_grad():
         for p in model.parameters():
-            if p.dim() == 2: q_oi, scale_o = quantise(p); p.copy_(q_oi*scale_o[:, None])
+            if p.dim() == 2:
+                q_oi, scale_o = quantise(p)
+                p.copy_(q_oi * scale_o[:, None])
     return model
 
 # %% ../nbs/lib/demo.ipynb #c426dd0c
 def pack(
-    model:GPT, # a tied head is written once
-): # ([name, rows, columns] of every tensor, columns 0 for vectors; how many 32-bit numbers; bytes)
+    model: GPT,  # a tied head is written once
+):  # ([name, rows, columns] of every tensor, columns 0 for vectors; how many 32-bit numbers; bytes)
     "All weights in one block of bytes, matrices at 8 bits"
     names, floats, ints = [], [], []
-    for name, p in model.named_parameters(): # a tied head is no parameter of its own
-        vector = p.dim() == 1; names.append([name, len(p), 0 if vector else p.size(1)])
+    for name, p in model.named_parameters():  # a tied head is no parameter of its own
+        vector = p.dim() == 1
+        names.append([name, len(p), 0 if vector else p.size(1)])
         q_oi, scale_o = (None, p) if vector else quantise(p)
-        floats.append(scale_o.detach().float().cpu().numpy().astype('<f4'))
-        if not vector: ints.append(q_oi.cpu().numpy().ravel())
+        floats.append(scale_o.detach().float().cpu().numpy().astype("<f4"))
+        if not vector:
+            ints.append(q_oi.cpu().numpy().ravel())
     floats = np.concatenate(floats)
     return names, len(floats), floats.tobytes() + np.concatenate(ints).tobytes()
 
 # %% ../nbs/lib/demo.ipynb #d6ebfc61
-PAGE = r'''<!doctype html>
+PAGE = r"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:">
 <link rel="icon" href="data:,"><title>__TITLE__ – gpub</title>
@@ -301,179 +306,316 @@ $("map").addEventListener("click", e => { if (!writing) move(base + 1 + Math.flo
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw); window.addEventListener("hashchange", () => { if (!writing) follow(); });
 follow();
 </script></body></html>
-'''
+"""
 
 # %% ../nbs/lib/demo.ipynb #3ff9b9a3
 def page_shape(
-    run,           # a run folder
-    limit_mb=16.,  # the largest page, in MB (1e6 bytes)
-): # (its `GPTConfig`, its `CharTokenizer`, its config.json)
+    run,  # a run folder
+    limit_mb=16.0,  # the largest page, in MB (1e6 bytes)
+):  # (its `GPTConfig`, its `CharTokenizer`, its config.json)
     "What a page would hold; raises `GpubError` for a run that no page can hold"
-    if not Path(run, 'config.json').is_file():
-        raise GpubError(f'{run} is not a run folder: it has no config.json; train one with gpub train shakespeare')
-    config, tok = read_json(Path(run, 'config.json')), load_tokenizer(run)
+    if not Path(run, "config.json").is_file():
+        raise GpubError(
+            f"{run} is not a run folder: it has no config.json; train one with gpub train "
+            "shakespeare"
+        )
+    config, tok = read_json(Path(run, "config.json")), load_tokenizer(run)
     needs = dict(model=dict, data=dict, prompt=str, unit=str)
-    if gone := [k for k, kind in needs.items() if not isinstance(config, dict) or not isinstance(config.get(k), kind)]:
-        raise GpubError(f"{run} is not a run folder: its config.json tells of no {', '.join(gone)}; train one with gpub train shakespeare")
-    other = 'give it a run of gpub train shakespeare'
-    if strange := sorted(config['model'].keys() - GPTConfig.__dataclass_fields__.keys()):
-        raise GpubError(f"{run} is no GPT (its model has {', '.join(strange)}), and the page knows no other model; {other}")
+    if gone := [
+        k
+        for k, kind in needs.items()
+        if not isinstance(config, dict) or not isinstance(config.get(k), kind)
+    ]:
+        raise GpubError(
+            f"{run} is not a run folder: its config.json tells of no {', '.join(gone)}; train "
+            "one with gpub train shakespeare"
+        )
+    other = "give it a run of gpub train shakespeare"
+    if strange := sorted(config["model"].keys() - GPTConfig.__dataclass_fields__.keys()):
+        raise GpubError(
+            f"{run} is no GPT (its model has {', '.join(strange)}), and the page knows no other "
+            f"model; {other}"
+        )
     if not isinstance(tok, CharTokenizer):
-        raise GpubError(f'{run} has a byte-pair tokenizer of {tok.vocab:,} tokens, and the page writes characters; {other}')
-    cfg = GPTConfig.from_dict(config['model']); n = count_params(cfg)
-    if (mb := (len(PAGE) + n*4/3)/1e6) > limit_mb:
-        raise GpubError(f'{run} has {n:,} parameters, a page of {mb:.1f} MB: a page holds at most {limit_mb:g} MB; give it a smaller model')
+        raise GpubError(
+            f"{run} has a byte-pair tokenizer of {tok.vocab:,} tokens, and the page writes "
+            f"characters; {other}"
+        )
+    cfg = GPTConfig.from_dict(config["model"])
+    n = count_params(cfg)
+    if (mb := (len(PAGE) + n * 4 / 3) / 1e6) > limit_mb:
+        raise GpubError(
+            f"{run} has {n:,} parameters, a page of {mb:.1f} MB: a page holds at most "
+            f"{limit_mb:g} MB; give it a smaller model"
+        )
     return cfg, tok, config
 
+
 def write_page(
-    run,       # a run folder with a character model
-    file,      # the HTML file to write
-    step=None, # which checkpoint; default: the newest
-    title='A language model inside this page', # heading and name of the page
-    limit_mb=16., # the largest page, in MB (1e6 bytes)
-): # path of the file
-    "One self-contained HTML file in which a trained model writes, with its chances and attention; raises `GpubError` for what cannot be one"
-    cfg, tok, config = page_shape(run, limit_mb); saved = load_checkpoint(run, step, optimizer=False)
-    model = GPT(cfg); model.load_state_dict(saved.model); tensors, floats, block = pack(model)
-    text, loss = Path(str(config['data'].get('source', 'a text'))).name, saved.state.get('val_loss')
-    about = (f'{count_params(model):,} parameters, {cfg.layers} layers of {cfg.heads} heads, a window of {cfg.ctx} characters, '
-             f'{saved.step:,} steps of training on {text}' + (f', validation loss {loss:.3f} {config["unit"]}' if loss else '') +
-             '. The weights have 8 bits each. Everything is computed in this page, and nothing is sent anywhere.')
-    facts = dict(cfg=cfg.to_dict(), chars=[ord(c) for c in tok.chars], prompt=config['prompt'], about=about, tensors=tensors, floats=floats)
-    fill = dict(TITLE=html.escape(title), MODEL=json.dumps(facts).replace('<', r'\u003c'), WEIGHTS=base64.b64encode(block).decode())
-    try: return write_atomic(file, re.sub('__(TITLE|MODEL|WEIGHTS)__', lambda m: fill[m[1]], PAGE))
-    except OSError as e: raise GpubError(f'cannot write {file}: {e.strerror}; give another --html FILE') from None
+    run,  # a run folder with a character model
+    file,  # the HTML file to write
+    step=None,  # which checkpoint; default: the newest
+    title="A language model inside this page",  # heading and name of the page
+    limit_mb=16.0,  # the largest page, in MB (1e6 bytes)
+):  # path of the file
+    """One self-contained HTML file in which a trained model writes, with its chances and attention;
+    raises `GpubError` for what cannot be one"""
+    cfg, tok, config = page_shape(run, limit_mb)
+    saved = load_checkpoint(run, step, optimizer=False)
+    model = GPT(cfg)
+    model.load_state_dict(saved.model)
+    tensors, floats, block = pack(model)
+    text, loss = Path(str(config["data"].get("source", "a text"))).name, saved.state.get("val_loss")
+    about = (
+        f"{count_params(model):,} parameters, {cfg.layers} layers of {cfg.heads} heads, a window "
+        f"of {cfg.ctx} characters, "
+        f"{saved.step:,} steps of training on {text}"
+        + (f", validation loss {loss:.3f} {config['unit']}" if loss else "")
+        + (
+            ". The weights have 8 bits each. Everything is computed in this page, and nothing is "
+            "sent anywhere."
+        )
+    )
+    facts = dict(
+        cfg=cfg.to_dict(),
+        chars=[ord(c) for c in tok.chars],
+        prompt=config["prompt"],
+        about=about,
+        tensors=tensors,
+        floats=floats,
+    )
+    fill = dict(
+        TITLE=html.escape(title),
+        MODEL=json.dumps(facts).replace("<", r"\u003c"),
+        WEIGHTS=base64.b64encode(block).decode(),
+    )
+    try:
+        return write_atomic(file, re.sub("__(TITLE|MODEL|WEIGHTS)__", lambda m: fill[m[1]], PAGE))
+    except OSError as e:
+        raise GpubError(f"cannot write {file}: {e.strerror}; give another --html FILE") from None
 
 # %% ../nbs/lib/demo.ipynb #cb7642e1
 @torch.no_grad()
 def odds(
-    model, # ids (b, t) -> logits (b, t, v)
-    ids,   # a text, a list of ids
-): # (len(ids) - 1, v) float32 probabilities: row i is what was expected where ids[i + 1] stands
+    model,  # ids (b, t) -> logits (b, t, v)
+    ids,  # a text, a list of ids
+):  # (len(ids) - 1, v) float32 probabilities: row i is what was expected where ids[i + 1] stands
     "How likely the model thought every token, given at most the last `ctx` before it"
-    device, ctx = next(model.parameters()).device, model.cfg.ctx; ids_t = torch.tensor(ids, dtype=torch.int64, device=device)
+    device, ctx = next(model.parameters()).device, model.cfg.ctx
+    ids_t = torch.tensor(ids, dtype=torch.int64, device=device)
     parts = [model(ids_t[None, :-1][:, :ctx])[0]]
-    if len(ids) - 1 > ctx: parts += [model(x_bt)[:, -1] for x_bt in ids_t[1:-1].unfold(0, ctx, 1).split(32)]
+    if len(ids) - 1 > ctx:
+        parts += [model(x_bt)[:, -1] for x_bt in ids_t[1:-1].unfold(0, ctx, 1).split(32)]
     return torch.cat(parts).float().softmax(-1).cpu()
 
 # %% ../nbs/lib/demo.ipynb #7b1ab11c
 @dataclass(frozen=True)
 class Written:
     "What one checkpoint made of a prompt"
-    name:str    # of the checkpoint, over its text
-    pieces:list # of text, one per token, the prompt's first
-    given:int   # how many of them are the prompt's
-    chance:list # that the model gave to each piece; None for the very first
-    rivals:list # for each the five likeliest, as (piece, chance)
+
+    name: str  # of the checkpoint, over its text
+    pieces: list  # of text, one per token, the prompt's first
+    given: int  # how many of them are the prompt's
+    chance: list  # that the model gave to each piece; None for the very first
+    rivals: list  # for each the five likeliest, as (piece, chance)
+
 
 def tell(
-    name,       # what the text is called
-    model,      # as from `load_run`
-    tok,        # its tokenizer
-    prompt:str, # what the text begins with
-    n:int=200,  # tokens to add
-    seed=0,     # of the dice, as for `generate`
-    **taste,    # temperature, top_k, top_p, repetition_penalty, slide
-): # `Written`
-    "Let a model go on with a prompt, and keep what else it thought of; raises `GpubError` as `generate` does"
+    name,  # what the text is called
+    model,  # as from `load_run`
+    tok,  # its tokenizer
+    prompt: str,  # what the text begins with
+    n: int = 200,  # tokens to add
+    seed=0,  # of the dice, as for `generate`
+    **taste,  # temperature, top_k, top_p, repetition_penalty, slide
+):  # `Written`
+    """Let a model go on with a prompt, and keep what else it thought of; raises `GpubError` as
+    `generate` does"""
     given = tok.encode(prompt)
     ids = generate(model, given, n, seed=seed, **taste)
     p_tv = odds(model, ids)
     best = p_tv.topk(min(5, tok.vocab))
-    rivals = [[(tok.decode([i]), p) for p, i in zip(*row)] for row in zip(best.values.tolist(), best.indices.tolist())]
+    rivals = [
+        [(tok.decode([i]), p) for p, i in zip(*row)]
+        for row in zip(best.values.tolist(), best.indices.tolist())
+    ]
     chosen = p_tv.gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
     return Written(name, [tok.decode([i]) for i in ids], len(given), [None, *chosen], [[], *rivals])
 
 # %% ../nbs/lib/demo.ipynb #4be7c771
 def surprise(
-    chance # that the model gave to a token; None for the very first
-): # 0 (certain) to 1 (8 bits and more)
+    chance,  # that the model gave to a token; None for the very first
+):  # 0 (certain) to 1 (8 bits and more)
     "How surprising a token of this chance was"
-    return 0. if chance is None else min(1., -np.log2(max(chance, 1e-9))/8)
+    return 0.0 if chance is None else min(1.0, -np.log2(max(chance, 1e-9)) / 8)
 
-_STYLE = '''<style>.gpub-told { position: relative; padding-bottom: 10em }
+
+_STYLE = """<style>.gpub-told { position: relative; padding-bottom: 10em }
 .gpub-told pre { white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.5; margin: .3em 0 }
 .gpub-told i { position: absolute; bottom: 7.6em; opacity: .75 }
 .gpub-told span { cursor: pointer; outline-offset: 1px } .gpub-told span:is(:hover, :focus) { outline: 2px solid #d1541b }
 .gpub-told span:is(:hover, :focus)::after { content: attr(data-tip); position: absolute; left: 0; right: 0; bottom: 0; height: 9.4em;
   padding: .3em .6em; white-space: pre; font-weight: normal; line-height: 1.45; border-top: 1px solid;
   background: var(--jp-layout-color1, Canvas); color: var(--jp-ui-font-color1, CanvasText) }
-.gpub-told span:hover::after { z-index: 1 }</style>'''
+.gpub-told span:hover::after { z-index: 1 }</style>"""
+
 
 def as_html(
-    w:Written, # from `tell`
-): # HTML
+    w: Written,  # from `tell`
+):  # HTML
     "The text, shaded by surprise; a token pointed at, or clicked, tells its chance and its rivals"
-    show = lambda t: html.escape(repr(t)[1:-1] if t.strip() != t or not t.isprintable() else t, quote=True)
+
+    def show(t):
+        return html.escape(
+            repr(t)[1:-1] if t.strip() != t or not t.isprintable() else t, quote=True
+        )
+
     def token(i):
-        rivals = [f'{p:6.1%}  ‘{show(t)}’' for t, p in w.rivals[i]]
-        tip = '&#10;'.join([f'{w.chance[i]:.1%} for ‘{show(w.pieces[i])}’; likeliest:', *rivals]) if i else 'nothing was read before it'
-        style = f'background:rgba(209,84,27,{.6*surprise(w.chance[i]):.2f})' + (';font-weight:bold' if i < w.given else '')
-        return f'<span tabindex="-1" data-tip="{tip}" style="{style}">{html.escape(w.pieces[i])}</span>'
-    text, hint = ''.join(map(token, range(len(w.pieces)))), 'Point at a token, or click it: what else could have stood there?'
-    return f'{_STYLE}<div class="gpub-told"><b>{html.escape(w.name)}</b><pre>{text}</pre><i>{hint}</i></div>'
+        rivals = [f"{p:6.1%}  ‘{show(t)}’" for t, p in w.rivals[i]]
+        tip = (
+            "&#10;".join([f"{w.chance[i]:.1%} for ‘{show(w.pieces[i])}’; likeliest:", *rivals])
+            if i
+            else "nothing was read before it"
+        )
+        style = f"background:rgba(209,84,27,{0.6 * surprise(w.chance[i]):.2f})" + (
+            ";font-weight:bold" if i < w.given else ""
+        )
+        return (
+            f'<span tabindex="-1" data-tip="{tip}" '
+            f'style="{style}">{html.escape(w.pieces[i])}</span>'
+        )
+
+    text, hint = (
+        "".join(map(token, range(len(w.pieces)))),
+        "Point at a token, or click it: what else could have stood there?",
+    )
+    return (
+        f"{_STYLE}<div "
+        f'class="gpub-told"><b>{html.escape(w.name)}</b><pre>{text}</pre><i>{hint}</i></div>'
+    )
+
 
 def as_picture(
-    told,       # list of `Written`
-    columns=64, # characters in a line
-): # matplotlib Figure
+    told,  # list of `Written`
+    columns=64,  # characters in a line
+):  # matplotlib Figure
     "The texts under each other, shaded by surprise"
     import matplotlib.pyplot as plt
+
     cells = [(k, *cell) for k, w in enumerate(told) for cell in _layout(w, columns)]
     tall = [2 + max(row for k, row, *_ in cells if k == j) for j in range(len(told))]
-    fig, axes = plt.subplots(len(told), figsize=(columns*.085 + .3, sum(tall)*.2 + .35*len(told)), height_ratios=tall,
-                             squeeze=False, facecolor='#fdfcfa')
+    fig, axes = plt.subplots(
+        len(told),
+        figsize=(columns * 0.085 + 0.3, sum(tall) * 0.2 + 0.35 * len(told)),
+        height_ratios=tall,
+        squeeze=False,
+        facecolor="#fdfcfa",
+    )
     for ax, w, t in zip(axes[:, 0], told, tall):
-        ax.set(xlim=(0, columns), ylim=(t - 1, 0)); ax.axis('off'); ax.set_title(w.name, loc='left', fontsize=9, color='#22252b', pad=3)
+        ax.set(xlim=(0, columns), ylim=(t - 1, 0))
+        ax.axis("off")
+        ax.set_title(w.name, loc="left", fontsize=9, color="#22252b", pad=3)
     for k, row, column, char, depth, given in cells:
-        ax = axes[k, 0]; ax.add_patch(plt.Rectangle((column, row), 1, 1, color='#d1541b', alpha=.6*depth, lw=0))
-        ax.text(column + .5, row + .5, char, family='monospace', fontsize=8, ha='center', va='center', color='#22252b',
-                weight='bold' if given else 'normal')
-    fig.tight_layout(); plt.close(fig)
+        ax = axes[k, 0]
+        ax.add_patch(plt.Rectangle((column, row), 1, 1, color="#d1541b", alpha=0.6 * depth, lw=0))
+        ax.text(
+            column + 0.5,
+            row + 0.5,
+            char,
+            family="monospace",
+            fontsize=8,
+            ha="center",
+            va="center",
+            color="#22252b",
+            weight="bold" if given else "normal",
+        )
+    fig.tight_layout()
+    plt.close(fig)
     return fig
+
 
 def _layout(w, columns):
     "(row, column, character, surprise, is of the prompt) of a text in lines of at most `columns`"
     row = column = 0
     for i, c in ((i, c) for i, piece in enumerate(w.pieces) for c in piece):
-        if c == '\n' or column == columns: row, column = row + 1, 0
-        if c != '\n': yield row, column, c, surprise(w.chance[i]), i < w.given; column += 1
+        if c == "\n" or column == columns:
+            row, column = row + 1, 0
+        if c != "\n":
+            yield row, column, c, surprise(w.chance[i]), i < w.given
+            column += 1
 
 # %% ../nbs/lib/demo.ipynb #ece24d51
 def checkpoint_list(
-    runs, # run folders, or one
-): # name -> (run, step), oldest first
+    runs,  # run folders, or one
+):  # name -> (run, step), oldest first
     "Every checkpoint there is to choose from; raises `GpubError` for a folder without any"
     out = {}
     for run in map(Path, [runs] if isinstance(runs, (str, Path)) else runs):
         steps = sorted(int(p.stem[5:]) for p in checkpoints(run))
-        if not steps: raise GpubError(f'{run} holds no checkpoint: train there first with gpub train shakespeare --out {run}')
-        out |= {f'{run.name}, step {s:,}': (run, s) for s in steps}
+        if not steps:
+            raise GpubError(
+                f"{run} holds no checkpoint: train there first with gpub train shakespeare --out "
+                f"{run}"
+            )
+        out |= {f"{run.name}, step {s:,}": (run, s) for s in steps}
     return out
 
+
 def playground(
-    runs,           # run folders, or one
-    device='cpu',   # small models are at home there
-): # an ipywidgets box; the last expression of a cell shows it
-    "Checkpoints side by side: same prompt, same seed; a token pointed at tells its chance and its rivals. Needs `pip install gpub[demo]`"
-    try: import ipywidgets as W
-    except ImportError: raise GpubError('the playground needs ipywidgets: pip install gpub[demo]') from None
-    found = checkpoint_list(runs); load = lru_cache(4)(lambda name: load_run(*found[name], device)[:2]); last = [*found][-1]
-    wide = dict(layout=W.Layout(width='100%', max_width='48em'), style=dict(description_width='8em'))
-    pick = W.SelectMultiple(options=[*found], value=[last], rows=min(6, len(found)), description='checkpoints', **wide)
-    prompt = W.Textarea(value=load_run(*found[last], device)[2]['prompt'], rows=2, description='prompt', **wide)
-    taste = dict(n=W.IntSlider(value=200, min=20, max=600, description='tokens', **wide),
-                 temperature=W.FloatSlider(value=.8, min=0, max=2, step=.05, description='temperature', **wide),
-                 top_k=W.IntSlider(value=0, min=0, max=100, description='top-k (0: all)', **wide),
-                 top_p=W.FloatSlider(value=1, min=.05, max=1, step=.05, description='top-p', **wide),
-                 seed=W.BoundedIntText(value=0, min=0, max=2**32 - 1, description='seed', **wide))
-    go, out = W.Button(description='Write', button_style='primary'), W.HBox(layout=W.Layout(flex_flow='row wrap', width='100%'))
+    runs,  # run folders, or one
+    device="cpu",  # small models are at home there
+):  # an ipywidgets box; the last expression of a cell shows it
+    """Checkpoints side by side: same prompt, same seed; a token pointed at tells its chance and its
+    rivals. Needs `pip install gpub[demo]`"""
+    try:
+        import ipywidgets as W
+    except ImportError:
+        raise GpubError("the playground needs ipywidgets: pip install gpub[demo]") from None
+    found = checkpoint_list(runs)
+    load = lru_cache(4)(lambda name: load_run(*found[name], device)[:2])
+    last = [*found][-1]
+    wide = dict(
+        layout=W.Layout(width="100%", max_width="48em"), style=dict(description_width="8em")
+    )
+    pick = W.SelectMultiple(
+        options=[*found], value=[last], rows=min(6, len(found)), description="checkpoints", **wide
+    )
+    prompt = W.Textarea(
+        value=load_run(*found[last], device)[2]["prompt"], rows=2, description="prompt", **wide
+    )
+    taste = dict(
+        n=W.IntSlider(value=200, min=20, max=600, description="tokens", **wide),
+        temperature=W.FloatSlider(
+            value=0.8, min=0, max=2, step=0.05, description="temperature", **wide
+        ),
+        top_k=W.IntSlider(value=0, min=0, max=100, description="top-k (0: all)", **wide),
+        top_p=W.FloatSlider(value=1, min=0.05, max=1, step=0.05, description="top-p", **wide),
+        seed=W.BoundedIntText(value=0, min=0, max=2**32 - 1, description="seed", **wide),
+    )
+    go, out = (
+        W.Button(description="Write", button_style="primary"),
+        W.HBox(layout=W.Layout(flex_flow="row wrap", width="100%")),
+    )
+
     def write(_):
-        kw = {k: w.value for k, w in taste.items()}; kw['top_k'] = kw['top_k'] or None; go.disabled = True
+        kw = {k: w.value for k, w in taste.items()}
+        kw["top_k"] = kw["top_k"] or None
+        go.disabled = True
+
         def one(name):
-            try: return as_html(tell(name, *load(name), prompt.value, **kw))
-            except GpubError as e: return f'<b>{html.escape(name)}</b><p>{html.escape(str(e))}</p>'
-        try: out.children = [W.HTML(one(name), layout=W.Layout(width='32em', margin='0 1em 0 0')) for name in pick.value]
-        finally: go.disabled = False
-    go.on_click(write); write(None)
+            try:
+                return as_html(tell(name, *load(name), prompt.value, **kw))
+            except GpubError as e:
+                return f"<b>{html.escape(name)}</b><p>{html.escape(str(e))}</p>"
+
+        try:
+            out.children = [
+                W.HTML(one(name), layout=W.Layout(width="32em", margin="0 1em 0 0"))
+                for name in pick.value
+            ]
+        finally:
+            go.disabled = False
+
+    go.on_click(write)
+    write(None)
     return W.VBox([pick, prompt, *taste.values(), go, out])

@@ -28,332 +28,497 @@ from .tokenizer import load_tokenizer
 from .train import CHANGEABLE, TrainConfig, rate
 
 # %% ../nbs/lib/doctor.ipynb #ecc451f2
-def _values(rows, key): return [(r['step'], r[key]) for r in rows if r.get(key) is not None]
+def _values(rows, key):
+    return [(r["step"], r[key]) for r in rows if r.get(key) is not None]
+
 
 def check_finite(
-    rows # of the log
+    rows,  # of the log
 ):
     "Losses and gradients are numbers"
-    for key in ('loss', 'val_loss', 'grad_norm'):
+    for key in ("loss", "val_loss", "grad_norm"):
         for step, v in _values(rows, key):
             if not math.isfinite(v):
-                raise Alarm(f'{key} is {v} at step {step:,}',
-                            'start again in another folder from a checkpoint before it, with a lower learning rate or with clipping')
-    return f'{len(rows):,} rows, all numbers'
+                raise Alarm(
+                    f"{key} is {v} at step {step:,}",
+                    "start again in another folder from a checkpoint before it, with a lower "
+                    "learning rate or with clipping",
+                )
+    return f"{len(rows):,} rows, all numbers"
+
 
 def check_birth(
-    rows,      # of the log
-    vocab:int, # V: how many tokens the model chooses from
-    most=0,    # nats the initialisation explains, as from `preflight.most_at_birth`; wide embeddings with a tied head start above guessing
-    give=.5,   # nats, for a small batch
+    rows,  # of the log
+    vocab: int,  # V: how many tokens the model chooses from
+    # nats the initialisation explains, as from `preflight.most_at_birth`; wide embeddings with a
+    # tied head start above guessing
+    most=0,
+    give=0.5,  # nats, for a small batch
 ):
     "The first loss is near ln V, that of a model that knows nothing"
-    (step, first), guess = _values(rows, 'loss')[0], math.log(vocab)
+    (step, first), guess = _values(rows, "loss")[0], math.log(vocab)
     if first > max(guess, most) + give:
-        raise Alarm(f'loss {first:.2f} at step {step} is above {max(guess, most):.2f}, where this initialisation begins '
-                    f'(guessing: ln {vocab} = {guess:.2f})',
-                    'look at the scale of the initial weights, and whether targets belong to this vocabulary')
+        raise Alarm(
+            f"loss {first:.2f} at step {step} is above {max(guess, most):.2f}, where this "
+            "initialisation begins "
+            f"(guessing: ln {vocab} = {guess:.2f})",
+            "look at the scale of the initial weights, and whether targets belong to this "
+            "vocabulary",
+        )
     if step <= 1 and first < guess - give:
-        raise Alarm(f'loss {first:.2f} at step {step} is below ln {vocab} = {guess:.2f} before anything was learned',
-                    'the targets are visible: look at the mask and the shift')
-    return f'{first:.2f} at step {step}, ln {vocab} is {guess:.2f}'
+        raise Alarm(
+            f"loss {first:.2f} at step {step} is below ln {vocab} = {guess:.2f} before anything "
+            "was learned",
+            "the targets are visible: look at the mask and the shift",
+        )
+    return f"{first:.2f} at step {step}, ln {vocab} is {guess:.2f}"
+
 
 def check_jumps(
-    rows,      # of the log
-    back=10,   # rows to compare with
-    least=.5,  # nats
-    times=8,   # usual deviations
+    rows,  # of the log
+    back=10,  # rows to compare with
+    least=0.5,  # nats
+    times=8,  # usual deviations
 ):
     "The loss never leaps above its own recent past"
-    steps, loss = zip(*_values(rows, 'loss'))
+    steps, loss = zip(*_values(rows, "loss"))
     for i in range(5, len(loss)):
-        past = loss[max(0, i - back):i]; mid = median(past); usual = median(abs(v - mid) for v in past)
-        if loss[i] - mid > max(least, times*usual):
-            raise Alarm(f'the loss jumps from about {mid:.2f} to {loss[i]:.2f} at step {steps[i]:,}',
-                        'look at what changed there: a resume, another tokenizer or data, a rate too high')
-    return f'{loss[0]:.2f} to {loss[-1]:.2f} without a leap'
+        past = loss[max(0, i - back) : i]
+        mid = median(past)
+        usual = median(abs(v - mid) for v in past)
+        if loss[i] - mid > max(least, times * usual):
+            raise Alarm(
+                f"the loss jumps from about {mid:.2f} to {loss[i]:.2f} at step {steps[i]:,}",
+                "look at what changed there: a resume, another tokenizer or data, a rate too high",
+            )
+    return f"{loss[0]:.2f} to {loss[-1]:.2f} without a leap"
+
 
 def check_future(
-    rows,       # of the log
-    limit=None, # nats per character of the ideal reader, where the source is known
-    luck=.02,   # nats per character that a validation text may be easier than its source
+    rows,  # of the log
+    limit=None,  # nats per character of the ideal reader, where the source is known
+    luck=0.02,  # nats per character that a validation text may be easier than its source
 ):
     "No validation loss is lower than the entropy of the source"
-    if limit is None: return 'the entropy of this text is not known'
-    worst = min((v for _, v in _values(rows, 'val_loss')), default=math.inf)
-    if said := sees_future(worst, limit, luck, 1): raise Alarm(*said.replace('. L', '. l').split('. ', 1))
-    return f'lowest validation {worst:.3f}, the source has {limit:.3f}'
+    if limit is None:
+        return "the entropy of this text is not known"
+    worst = min((v for _, v in _values(rows, "val_loss")), default=math.inf)
+    if said := sees_future(worst, limit, luck, 1):
+        raise Alarm(*said.replace(". L", ". l").split(". ", 1))
+    return f"lowest validation {worst:.3f}, the source has {limit:.3f}"
+
 
 def check_gap(
-    rows,     # of the log
-    most=.05, # of the best validation loss: how far the last may be above it
-    gap=.3,   # of the last: how far training may be below it
+    rows,  # of the log
+    most=0.05,  # of the best validation loss: how far the last may be above it
+    gap=0.3,  # of the last: how far training may be below it
 ):
     "Validation stays near training, and has not turned upwards"
-    val = _values(rows, 'val_loss')
-    if len(val) < 2: return f'{len(val)} validations, too few to compare'
+    val = _values(rows, "val_loss")
+    if len(val) < 2:
+        return f"{len(val)} validations, too few to compare"
     best, last = min(val, key=lambda sv: sv[1]), val[-1]
-    now = median(v for _, v in _values(rows, 'loss')[-10:])
-    if last[1] - now > gap*last[1]:
-        raise Alarm(f'validation is at {last[1]:.3f}, training at {now:.3f}: more than {gap:.0%} apart',
-                    'more text, fewer epochs or a smaller model; and look whether both are measured in the same way')
-    if last[1] > best[1]*(1 + most):
-        raise Alarm(f'validation rose from {best[1]:.3f} at step {best[0]:,} to {last[1]:.3f} at step {last[0]:,}: '
-                    'the model learns its text by heart',
-                    f'use the checkpoint near step {best[0]:,}; more text, fewer epochs or a smaller model')
-    return f'best validation {best[1]:.3f} at step {best[0]:,}, last {last[1]:.3f}'
+    now = median(v for _, v in _values(rows, "loss")[-10:])
+    if last[1] - now > gap * last[1]:
+        raise Alarm(
+            f"validation is at {last[1]:.3f}, training at {now:.3f}: more than {gap:.0%} apart",
+            "more text, fewer epochs or a smaller model; and look whether both are measured in "
+            "the same way",
+        )
+    if last[1] > best[1] * (1 + most):
+        raise Alarm(
+            f"validation rose from {best[1]:.3f} at step {best[0]:,} to {last[1]:.3f} at step "
+            f"{last[0]:,}: "
+            "the model learns its text by heart",
+            f"use the checkpoint near step {best[0]:,}; more text, fewer epochs or a smaller model",
+        )
+    return f"best validation {best[1]:.3f} at step {best[0]:,}, last {last[1]:.3f}"
 
 # %% ../nbs/lib/doctor.ipynb #cc5453ab
 def lr_jump(
-    rows # of the log
+    rows,  # of the log
 ):
     "The learning rate never rises again after it has fallen"
-    lr = _values(rows, 'lr'); fell = False
+    lr = _values(rows, "lr")
+    fell = False
     for (a, before), (b, now) in zip(lr, lr[1:]):
-        if fell and now > before*(1 + 1e-9):
-            raise Alarm(f'the learning rate falls, then rises from {before:.3g} at step {a:,} to {now:.3g} at step {b:,}',
-                        'the schedule started over: give it the step number of the checkpoint when resuming')
+        if fell and now > before * (1 + 1e-9):
+            raise Alarm(
+                f"the learning rate falls, then rises from {before:.3g} at step {a:,} to "
+                f"{now:.3g} at step {b:,}",
+                "the schedule started over: give it the step number of the checkpoint when "
+                "resuming",
+            )
         fell |= now < before
-    return f'{lr[0][1]:.3g} to {lr[-1][1]:.3g}'
+    return f"{lr[0][1]:.3g} to {lr[-1][1]:.3g}"
+
 
 def check_schedule(
-    rows,            # of the log
-    cfg:TrainConfig, # of the run
+    rows,  # of the log
+    cfg: TrainConfig,  # of the run
 ):
     "Every logged rate is the schedule's"
-    for step, lr in _values(rows, 'lr'):
-        if not math.isclose(lr, want := cfg.lr*rate(step - 1, cfg), rel_tol=1e-6, abs_tol=1e-12):
-            raise Alarm(f'the learning rate is {lr:.3g} at step {step:,}, the schedule says {want:.3g}',
-                        'count optimizer steps, not micro-batches, and give the schedule the step number when resuming')
-    return f'as configured ({cfg.schedule}, {cfg.warmup} steps of warm-up)'
+    for step, lr in _values(rows, "lr"):
+        if not math.isclose(lr, want := cfg.lr * rate(step - 1, cfg), rel_tol=1e-6, abs_tol=1e-12):
+            raise Alarm(
+                f"the learning rate is {lr:.3g} at step {step:,}, the schedule says {want:.3g}",
+                "count optimizer steps, not micro-batches, and give the schedule the step number "
+                "when resuming",
+            )
+    return f"as configured ({cfg.schedule}, {cfg.warmup} steps of warm-up)"
+
 
 def check_steps(
-    rows,             # of the log
-    every:int,        # steps between rows, at most
-    batch_tokens:int, # tokens per step
+    rows,  # of the log
+    every: int,  # steps between rows, at most
+    batch_tokens: int,  # tokens per step
 ):
     "Steps follow each other without a hole or a repetition, and tokens with them"
     last = 0
     for r in rows:
-        if r['step'] <= last:
-            raise Alarm(f"step {r['step']:,} comes after step {last:,} in the log",
-                        'a resumed run wrote on without cutting the log: drop the older rows')
-        if r['step'] > last + every:
-            raise Alarm(f"steps {last + 1:,} to {r['step'] - 1:,} are missing in the log, which has a row every {every}",
-                        'the log was cut or two processes wrote it: trust no curve across the hole')
-        if r.get('tokens', want := r['step']*batch_tokens) != want:
-            raise Alarm(f"step {r['step']:,} says {r['tokens']:,} tokens, {batch_tokens:,} a step make {want:,}",
-                        'the batch changed on the way: resume with the same tokens per step')
-        last = r['step']
-    return f'{len(rows):,} rows to step {last:,}'
+        if r["step"] <= last:
+            raise Alarm(
+                f"step {r['step']:,} comes after step {last:,} in the log",
+                "a resumed run wrote on without cutting the log: drop the older rows",
+            )
+        if r["step"] > last + every:
+            raise Alarm(
+                f"steps {last + 1:,} to {r['step'] - 1:,} are missing in the log, which has a "
+                f"row every {every}",
+                "the log was cut or two processes wrote it: trust no curve across the hole",
+            )
+        if r.get("tokens", want := r["step"] * batch_tokens) != want:
+            raise Alarm(
+                f"step {r['step']:,} says {r['tokens']:,} tokens, {batch_tokens:,} a step make "
+                f"{want:,}",
+                "the batch changed on the way: resume with the same tokens per step",
+            )
+        last = r["step"]
+    return f"{len(rows):,} rows to step {last:,}"
+
 
 def check_throughput(
-    rows,     # of the log
-    least=.4, # of the usual speed
+    rows,  # of the log
+    least=0.4,  # of the usual speed
 ):
     "The run is not slowing down"
-    speed = [v for _, v in _values(rows, 'tok_s')]
-    if len(speed) < 12: return f'{len(speed)} rows, too few to tell'
-    usual, late = median(speed), median(speed[-len(speed)//4:])
-    if late < least*usual:
-        raise Alarm(f'{late:,.0f} tokens/s of late, {usual:,.0f} usually',
-                    'look for another process on the device, a full disk, heat, or logs and checkpoints that grow')
-    return f'{usual:,.0f} tokens/s, {late:,.0f} of late'
+    speed = [v for _, v in _values(rows, "tok_s")]
+    if len(speed) < 12:
+        return f"{len(speed)} rows, too few to tell"
+    usual, late = median(speed), median(speed[-len(speed) // 4 :])
+    if late < least * usual:
+        raise Alarm(
+            f"{late:,.0f} tokens/s of late, {usual:,.0f} usually",
+            "look for another process on the device, a full disk, heat, or logs and checkpoints "
+            "that grow",
+        )
+    return f"{usual:,.0f} tokens/s, {late:,.0f} of late"
+
 
 def check_use(
-    rows,           # of the log
-    parameters:int, # below 200,000 nothing is asked
-    least=.1,       # share of the matmul peak
+    rows,  # of the log
+    parameters: int,  # below 200,000 nothing is asked
+    least=0.1,  # share of the matmul peak
 ):
     "The device is busy, as far as a model this small can keep it busy"
-    mfu = [v for _, v in _values(rows, 'mfu')]
-    if not mfu or parameters < 200_000: return f'not judged: {parameters:,} parameters cannot fill a device'
-    check_mfu(median(mfu), least); return f'{median(mfu):.0%} of the matmul peak'
+    mfu = [v for _, v in _values(rows, "mfu")]
+    if not mfu or parameters < 200_000:
+        return f"not judged: {parameters:,} parameters cannot fill a device"
+    check_mfu(median(mfu), least)
+    return f"{median(mfu):.0%} of the matmul peak"
 
 # %% ../nbs/lib/doctor.ipynb #db60ecb1
 def check_checkpoints(
-    run_dir,         # a run folder
-    done:bool=False, # the run is at its last step
+    run_dir,  # a run folder
+    done: bool = False,  # the run is at its last step
 ):
     "Every checkpoint is whole, byte for byte"
     found, bad = checkpoints(run_dir), []
     for p in found:
-        try: verify(p)
-        except Damaged as e: bad.append(str(e))
+        try:
+            verify(p)
+        except Damaged as e:
+            bad.append(str(e))
     if bad:
-        raise Alarm(f'{len(bad)} of {len(found)} checkpoints are damaged: {bad[0]}',
-                    'delete them or copy them again; loading steps back to the newest whole one')
-    if done and not found: raise Alarm('the run is finished and has no checkpoint', 'restore the checkpoints folder, or train again')
-    return f'{len(found)}, all whole' if found else 'none yet'
+        raise Alarm(
+            f"{len(bad)} of {len(found)} checkpoints are damaged: {bad[0]}",
+            "delete them or copy them again; loading steps back to the newest whole one",
+        )
+    if done and not found:
+        raise Alarm(
+            "the run is finished and has no checkpoint",
+            "restore the checkpoints folder, or train again",
+        )
+    return f"{len(found)}, all whole" if found else "none yet"
+
 
 def check_latest(
-    run_dir # a run folder
+    run_dir,  # a run folder
 ):
     "LATEST names the newest checkpoint"
-    path, names = Path(run_dir, 'LATEST'), [p.name for p in checkpoints(run_dir)]
-    said = path.read_text(encoding='utf-8', errors='replace').strip()[:80] if path.is_file() else None
-    if said is None and not names: return 'nothing saved yet'
+    path, names = Path(run_dir, "LATEST"), [p.name for p in checkpoints(run_dir)]
+    said = (
+        path.read_text(encoding="utf-8", errors="replace").strip()[:80] if path.is_file() else None
+    )
+    if said is None and not names:
+        return "nothing saved yet"
     if said not in names:
-        found = 'is missing' if said is None else f'names {said!r}, which is not there'
-        raise Alarm(f"LATEST {found}; the newest checkpoint is {names[0] if names else 'none'}",
-                    'write the name of the newest checkpoint into it, or copy the missing folder again')
+        found = "is missing" if said is None else f"names {said!r}, which is not there"
+        raise Alarm(
+            f"LATEST {found}; the newest checkpoint is {names[0] if names else 'none'}",
+            "write the name of the newest checkpoint into it, or copy the missing folder again",
+        )
     if said != names[0]:
-        raise Alarm(f'LATEST names {said}, the newest checkpoint is {names[0]}',
-                    'the writer was stopped in between: resuming takes the newest whole one')
+        raise Alarm(
+            f"LATEST names {said}, the newest checkpoint is {names[0]}",
+            "the writer was stopped in between: resuming takes the newest whole one",
+        )
     return said
 
+
 def saved_shapes(
-    folder # a checkpoint
-): # name -> object with a shape
-    "The names and shapes in a checkpoint's model file, tied ones included, without reading the tensors"
-    with safe_open(Path(folder, MODEL), 'pt') as f: out = {k: SimpleNamespace(shape=tuple(f.get_slice(k).get_shape())) for k in f.keys()}
-    return out | {k: out[v] for k, v in read_json(Path(folder, 'state.json'))['files'][MODEL]['tied'].items()}
+    folder,  # a checkpoint
+):  # name -> object with a shape
+    """The names and shapes in a checkpoint's model file, tied ones included, without reading the
+    tensors"""
+    with safe_open(Path(folder, MODEL), "pt") as f:
+        out = {k: SimpleNamespace(shape=tuple(f.get_slice(k).get_shape())) for k in f.keys()}
+    return out | {
+        k: out[v] for k, v in read_json(Path(folder, "state.json"))["files"][MODEL]["tied"].items()
+    }
+
 
 def _model(config):
     "The model of a run, without its weights"
-    with torch.device('meta'): return build(config['model'])
+    with torch.device("meta"):
+        return build(config["model"])
+
 
 def check_shapes(
-    run_dir, # a run folder
+    run_dir,  # a run folder
     config,  # what its config.json holds
 ):
     "The newest whole checkpoint is one of this model"
-    if not (folder := _whole(run_dir)): return 'no checkpoint to compare'
+    if not (folder := _whole(run_dir)):
+        return "no checkpoint to compare"
     check_state(saved_shapes(folder), _model(config).state_dict())
-    then = _identity(folder); now = {k: config.get(k, {}) for k in then}
-    free = CHANGEABLE + SCHEDULE # what may change on the way; the logged rates are compared by themselves
+    then = _identity(folder)
+    now = {k: config.get(k, {}) for k in then}
+    free = (
+        CHANGEABLE + SCHEDULE
+    )  # what may change on the way; the logged rates are compared by themselves
     if diff := differences(fixed(then, free), fixed(now, free)):
-        found = diff[0].replace('this run', 'checkpoint').replace('asked', 'config.json')
-        raise Alarm(f'{folder.name} was saved by another configuration: {found}',
-                    'restore the config.json the run began with')
-    return f'{folder.name} fits config.json'
+        found = diff[0].replace("this run", "checkpoint").replace("asked", "config.json")
+        raise Alarm(
+            f"{folder.name} was saved by another configuration: {found}",
+            "restore the config.json the run began with",
+        )
+    return f"{folder.name} fits config.json"
 
-def _identity(folder): return read_json(Path(folder, 'state.json'))['state'].get('config', {})
+
+def _identity(folder):
+    return read_json(Path(folder, "state.json"))["state"].get("config", {})
+
 
 def _whole(run_dir):
     "The newest checkpoint that is whole, or None"
     return next((p for p in checkpoints(run_dir) if _sound(p, (MODEL,))), None)
 
+
 def _sound(folder, files=()):
-    try: verify(folder, files); return True
-    except GpubError: return False # `check_checkpoints` says why
+    try:
+        verify(folder, files)
+        return True
+    except GpubError:
+        return False  # `check_checkpoints` says why
+
 
 def check_tokenizer(
-    run_dir, # a run folder
+    run_dir,  # a run folder
     config,  # what its config.json holds
 ):
     "The tokenizer in the folder is the one the model was trained with"
-    want, found = config['data']['tokenizer'], load_tokenizer(run_dir).fingerprint
+    want, found = config["data"]["tokenizer"], load_tokenizer(run_dir).fingerprint
     if found != want:
-        raise Alarm(f'tokenizer.json has fingerprint {found}, the run was made with {want}',
-                    'put the original file back: the same ids mean other words to this one')
-    return f'fingerprint {found}'
+        raise Alarm(
+            f"tokenizer.json has fingerprint {found}, the run was made with {want}",
+            "put the original file back: the same ids mean other words to this one",
+        )
+    return f"fingerprint {found}"
+
 
 def check_disk(
-    run_dir # a run folder
+    run_dir,  # a run folder
 ):
     "The next checkpoint fits, twice"
-    free = shutil.disk_usage(run_dir).free; newest = checkpoints(run_dir)[:1]
-    need = 2*sum(p.stat().st_size for d in newest for p in d.iterdir()) + 2**24
+    free = shutil.disk_usage(run_dir).free
+    newest = checkpoints(run_dir)[:1]
+    need = 2 * sum(p.stat().st_size for d in newest for p in d.iterdir()) + 2**24
     if free < need:
-        raise Alarm(f'{free/1e6:,.0f} MB are free, two checkpoints and some room are {need/1e6:,.0f}',
-                    'make room or lower --keep before the next save')
-    return f'{free/1e9:,.1f} GB free'
+        raise Alarm(
+            f"{free / 1e6:,.0f} MB are free, two checkpoints and some room are {need / 1e6:,.0f}",
+            "make room or lower --keep before the next save",
+        )
+    return f"{free / 1e9:,.1f} GB free"
+
 
 def check_finished(
     run_dir,  # a run folder
-    left:int, # steps still to do
+    left: int,  # steps still to do
 ):
     "A finished run has its bill and its report"
-    if left: return f'{left:,} steps to go'
-    again = 'run the same training command again: it writes them and ends'
-    if gone := [f for f in ('bill.json', 'report.html') if not Path(run_dir, f).is_file()]:
+    if left:
+        return f"{left:,} steps to go"
+    again = "run the same training command again: it writes them and ends"
+    if gone := [f for f in ("bill.json", "report.html") if not Path(run_dir, f).is_file()]:
         raise Alarm(f"{' and '.join(gone)} missing although the run is finished", again)
-    bill = read_json(Path(run_dir, 'bill.json'))
-    if odd := [k for k in ('seconds', 'usd', 'tokens') if not isinstance(bill, dict) or not isinstance(bill.get(k), (int, float))]:
-        raise Alarm(f'bill.json has no number for {odd[0]}', again)
-    return 'bill and report written'
+    bill = read_json(Path(run_dir, "bill.json"))
+    if odd := [
+        k
+        for k in ("seconds", "usd", "tokens")
+        if not isinstance(bill, dict) or not isinstance(bill.get(k), (int, float))
+    ]:
+        raise Alarm(f"bill.json has no number for {odd[0]}", again)
+    return "bill and report written"
+
 
 def check_samples(
-    samples, # rows of `sample_table`
+    samples,  # rows of `sample_table`
 ):
     "Samples change while the model learns, and the last one does not go round in circles"
-    texts = [(r['step'], r['text'].removeprefix(r['prompt'])) for r in samples]
+    texts = [(r["step"], r["text"].removeprefix(r["prompt"])) for r in samples]
     for (a, one), (b, two) in zip(texts, texts[1:]):
         if one == two and a != b:
-            raise Alarm(f'the samples of steps {a:,} and {b:,} are the same',
-                        'the weights do not change, or sampling reads other weights than training writes')
-    last = texts[-1][1].encode() if texts else b''
-    if len(last) > 60 and (share := len(zlib.compress(last, 9))/len(last)) < .25:
-        raise Alarm(f'the last sample repeats itself: it compresses to {share:.0%}',
-                    'train longer, sample at a temperature nearer 1, and look for duplicates in the data')
-    return f'{len(texts)}, all different'
+            raise Alarm(
+                f"the samples of steps {a:,} and {b:,} are the same",
+                "the weights do not change, or sampling reads other weights than training writes",
+            )
+    last = texts[-1][1].encode() if texts else b""
+    if len(last) > 60 and (share := len(zlib.compress(last, 9)) / len(last)) < 0.25:
+        raise Alarm(
+            f"the last sample repeats itself: it compresses to {share:.0%}",
+            "train longer, sample at a temperature nearer 1, and look for duplicates in the data",
+        )
+    return f"{len(texts)}, all different"
 
 # %% ../nbs/lib/doctor.ipynb #d55c106b
 @dataclass(frozen=True)
 class Finding:
     "One answer of the doctor"
-    level:str # ok, warn or alarm
-    name:str  # what was looked at
-    what:str  # what was found
-    do:str='' # what to do about it
+
+    level: str  # ok, warn or alarm
+    name: str  # what was looked at
+    what: str  # what was found
+    do: str = ""  # what to do about it
+
 
 def _facts(run_dir):
     "Everything the checks need, read once"
     run = Path(run_dir)
-    if not (run/'config.json').is_file():
-        raise GpubError(f'{run} is not a run folder: it has no config.json; give the folder of gpub train')
-    config = read_json(run/'config.json'); rows = read_log(run)
-    if gone := [k for k in ('model', 'train', 'data') if not isinstance(config, dict) or not isinstance(config.get(k), dict)]:
-        raise GpubError(f"{run/'config.json'} lacks {', '.join(gone)}: it is not what gpub train wrote; restore it")
-    if bad := [i for i, r in enumerate(rows, 1) if not all(isinstance(r.get(k), (int, float)) for k in ('step', 'loss'))]:
-        raise GpubError(f"{run/'log.jsonl'} line {bad[0]} has no step or no loss; delete that line")
-    cfg = TrainConfig.from_dict(config['train'])
-    said = [_identity(p).get('train', {}).get('log_every', 1) for p in checkpoints(run) if _sound(p)] # a resumed run may have changed it
-    return SimpleNamespace(dir=run, config=config, rows=rows, cfg=cfg, every=max([cfg.log_every, *said]),
-                           left=max(0, cfg.steps - rows[-1]['step']), vocab=config['model'].get('vocab'))
+    if not (run / "config.json").is_file():
+        raise GpubError(
+            f"{run} is not a run folder: it has no config.json; give the folder of gpub train"
+        )
+    config = read_json(run / "config.json")
+    rows = read_log(run)
+    if gone := [
+        k
+        for k in ("model", "train", "data")
+        if not isinstance(config, dict) or not isinstance(config.get(k), dict)
+    ]:
+        raise GpubError(
+            f"{run / 'config.json'} lacks {', '.join(gone)}: it is not what gpub train wrote; "
+            "restore it"
+        )
+    if bad := [
+        i
+        for i, r in enumerate(rows, 1)
+        if not all(isinstance(r.get(k), (int, float)) for k in ("step", "loss"))
+    ]:
+        raise GpubError(
+            f"{run / 'log.jsonl'} line {bad[0]} has no step or no loss; delete that line"
+        )
+    cfg = TrainConfig.from_dict(config["train"])
+    said = [
+        _identity(p).get("train", {}).get("log_every", 1) for p in checkpoints(run) if _sound(p)
+    ]  # a resumed run may have changed it
+    return SimpleNamespace(
+        dir=run,
+        config=config,
+        rows=rows,
+        cfg=cfg,
+        every=max([cfg.log_every, *said]),
+        left=max(0, cfg.steps - rows[-1]["step"]),
+        vocab=config["model"].get("vocab"),
+    )
+
 
 CHECKS = (
-    ('checkpoints',     'alarm', lambda r: check_checkpoints(r.dir, not r.left)),
-    ('LATEST',          'alarm', lambda r: check_latest(r.dir)),
-    ('weights',         'alarm', lambda r: check_shapes(r.dir, r.config)),
-    ('tokenizer',       'alarm', lambda r: check_tokenizer(r.dir, r.config)),
-    ('finite',          'alarm', lambda r: check_finite(r.rows)),
-    ('loss at birth',   'alarm', lambda r: check_birth(r.rows, r.vocab, most_at_birth(_model(r.config).cfg))),
-    ('loss',            'alarm', lambda r: check_jumps(r.rows)),
-    ('causality',       'alarm', lambda r: check_future(r.rows, r.config.get('reference', {}).get('source entropy'))),
-    ('learning rate',   'alarm', lambda r: lr_jump(r.rows)),
-    ('schedule',        'alarm', lambda r: check_schedule(r.rows, r.cfg)),
-    ('steps',           'alarm', lambda r: check_steps(r.rows, r.every, r.cfg.batch_tokens)),
-    ('overfitting',     'warn',  lambda r: check_gap(r.rows)),
-    ('throughput',      'warn',  lambda r: check_throughput(r.rows)),
-    ('utilisation',     'warn',  lambda r: check_use(r.rows, r.config.get('parameters', 0))),
-    ('disk',            'warn',  lambda r: check_disk(r.dir)),
-    ('bill and report', 'warn',  lambda r: check_finished(r.dir, r.left)),
-    ('samples',         'warn',  lambda r: check_samples(sample_table(r.dir))),
+    ("checkpoints", "alarm", lambda r: check_checkpoints(r.dir, not r.left)),
+    ("LATEST", "alarm", lambda r: check_latest(r.dir)),
+    ("weights", "alarm", lambda r: check_shapes(r.dir, r.config)),
+    ("tokenizer", "alarm", lambda r: check_tokenizer(r.dir, r.config)),
+    ("finite", "alarm", lambda r: check_finite(r.rows)),
+    (
+        "loss at birth",
+        "alarm",
+        lambda r: check_birth(r.rows, r.vocab, most_at_birth(_model(r.config).cfg)),
+    ),
+    ("loss", "alarm", lambda r: check_jumps(r.rows)),
+    (
+        "causality",
+        "alarm",
+        lambda r: check_future(r.rows, r.config.get("reference", {}).get("source entropy")),
+    ),
+    ("learning rate", "alarm", lambda r: lr_jump(r.rows)),
+    ("schedule", "alarm", lambda r: check_schedule(r.rows, r.cfg)),
+    ("steps", "alarm", lambda r: check_steps(r.rows, r.every, r.cfg.batch_tokens)),
+    ("overfitting", "warn", lambda r: check_gap(r.rows)),
+    ("throughput", "warn", lambda r: check_throughput(r.rows)),
+    ("utilisation", "warn", lambda r: check_use(r.rows, r.config.get("parameters", 0))),
+    ("disk", "warn", lambda r: check_disk(r.dir)),
+    ("bill and report", "warn", lambda r: check_finished(r.dir, r.left)),
+    ("samples", "warn", lambda r: check_samples(sample_table(r.dir))),
 )
 
+
 def doctor(
-    run_dir # a run folder
-): # list of `Finding`, one per check
+    run_dir,  # a run folder
+):  # list of `Finding`, one per check
     "Examine a run folder; raises `GpubError` only when it is none"
     facts = _facts(run_dir)
     return [_ask(facts, *check) for check in CHECKS]
 
+
 def _ask(facts, name, level, check):
-    try: return Finding('ok', name, check(facts))
-    except Alarm as e: return Finding(level, name, e.what, e.do)
-    except GpubError as e: return Finding('alarm', name, str(e))
-    except Exception as e: # whatever a damaged file makes of a check is what the check found
-        found = f'cannot be read ({type(e).__name__}: {first_line(e)})'
-        return Finding('alarm', name, found, 'a file of the run was edited or damaged: restore it')
+    try:
+        return Finding("ok", name, check(facts))
+    except Alarm as e:
+        return Finding(level, name, e.what, e.do)
+    except GpubError as e:
+        return Finding("alarm", name, str(e))
+    except Exception as e:  # whatever a damaged file makes of a check is what the check found
+        found = f"cannot be read ({type(e).__name__}: {first_line(e)})"
+        return Finding("alarm", name, found, "a file of the run was edited or damaged: restore it")
+
 
 def doctor_table(
-    findings # as `doctor` gives them
-): # text
+    findings,  # as `doctor` gives them
+):  # text
     "The findings for people: what is wrong first"
-    order = sorted(findings, key=lambda f: ('alarm', 'warn', 'ok').index(f.level))
-    lines = [f'{f.level:<6}{f.name:<16}{f.what}' + (f'\n{"":6}-> {f.do}' if f.do else '') for f in order]
-    bad = {k: sum(f.level == k for f in findings) for k in ('alarm', 'warn')}
-    count = lambda n, what: f"{n} {what}{'s' * (n != 1)}"
-    return '\n'.join([*lines, f"{len(findings)} checks: {count(bad['alarm'], 'alarm')}, {count(bad['warn'], 'warning')}"])
+    order = sorted(findings, key=lambda f: ("alarm", "warn", "ok").index(f.level))
+    lines = [
+        f"{f.level:<6}{f.name:<16}{f.what}" + (f"\n{'':6}-> {f.do}" if f.do else "") for f in order
+    ]
+    bad = {k: sum(f.level == k for f in findings) for k in ("alarm", "warn")}
+
+    def count(n, what):
+        return f"{n} {what}{'s' * (n != 1)}"
+
+    return "\n".join(
+        [
+            *lines,
+            f"{len(findings)} checks: {count(bad['alarm'], 'alarm')}, "
+            f"{count(bad['warn'], 'warning')}",
+        ]
+    )

@@ -16,246 +16,593 @@ from .core import GpubError, shipped
 from .ledger import check_rate, known_price
 from .museum_infra import INFRA
 from .results import Table
-from .sizes import (GPU, GPUS, MODES, ROOM, _plain, anatomy, config_of, count_of, find_gpu, flops_per_token, memory, nearest, plan,
-                        recompute_flops)
+from gpub.sizes import (
+    GPU,
+    GPUS,
+    MODES,
+    ROOM,
+    _plain,
+    anatomy,
+    config_of,
+    count_of,
+    find_gpu,
+    flops_per_token,
+    memory,
+    nearest,
+    plan,
+    recompute_flops,
+)
 
 # %% ../nbs/season2/04_ten_lessons.ipynb #0549aa59
-_GUESS = 0.35, 'a guess: no run of such a model on this card is known here'
-MORE = {g.name: g for g in (GPU('RTX A6000', 48, 154.8, 154.8, 38.7, 768, 'NVIDIA RTX A6000 datasheet, without sparsity', *_GUESS),
-                            GPU('L40S', 48, 362, 362, 91.6, 864, 'NVIDIA L40S datasheet, without sparsity', *_GUESS))}
+_GUESS = 0.35, "a guess: no run of such a model on this card is known here"
+MORE = {
+    g.name: g
+    for g in (
+        GPU(
+            "RTX A6000",
+            48,
+            154.8,
+            154.8,
+            38.7,
+            768,
+            "NVIDIA RTX A6000 datasheet, without sparsity",
+            *_GUESS,
+        ),
+        GPU(
+            "L40S",
+            48,
+            362,
+            362,
+            91.6,
+            864,
+            "NVIDIA L40S datasheet, without sparsity",
+            *_GUESS,
+        ),
+    )
+}
+
 
 def find_card(
-    name # of `sizes.GPUS`, of `MORE`, as torch or a provider writes it, or a `GPU` of your own
-): # `GPU`
+    # of `sizes.GPUS`, of `MORE`, as torch or a provider writes it, or a `GPU` of your
+    # own
+    name,
+):  # `GPU`
     "A card by name; raises `GpubError` with the nearest names"
-    if isinstance(name, GPU): return name
-    key = {_plain(name), _plain(re.sub(r'\d+ ?gb', '', name, flags=re.I))}
-    if found := [g for k, g in MORE.items() if _plain(k) in key]: return found[0]
-    try: return find_gpu(name)
-    except GpubError: raise GpubError(f"no GPU {name!r} in the table; it has {', '.join(nearest(name, [*GPUS, *MORE, 'cpu']))}") from None
+    if isinstance(name, GPU):
+        return name
+    key = {_plain(name), _plain(re.sub(r"\d+ ?gb", "", name, flags=re.I))}
+    if found := [g for k, g in MORE.items() if _plain(k) in key]:
+        return found[0]
+    try:
+        return find_gpu(name)
+    except GpubError:
+        raise GpubError(
+            f"no GPU {name!r} in the table; it has "
+            f"{', '.join(nearest(name, [*GPUS, *MORE, 'cpu']))}"
+        ) from None
+
 
 def hourly(
-    card,              # a `GPU`
-    usd_per_hour=None, # asked for: goes before every table
-): # (dollars or None, where it comes from)
+    card,  # a `GPU`
+    usd_per_hour=None,  # asked for: goes before every table
+):  # (dollars or None, where it comes from)
     "What an hour costs, and who says so; raises `GpubError` for a price that is none"
-    if usd_per_hour is not None: return check_rate(usd_per_hour), 'asked for'
-    if card.name == 'cpu': return 0., card.price
-    return known_price(card.name) or (None, 'none known: give --usd-per-hour')
+    if usd_per_hour is not None:
+        return check_rate(usd_per_hour), "asked for"
+    if card.name == "cpu":
+        return 0.0, card.price
+    return known_price(card.name) or (None, "none known: give --usd-per-hour")
+
 
 def card_table(
-    cards=None # `GPU`s; default: all
-): # Table
+    cards=None,  # `GPU`s; default: all
+):  # Table
     "Cards as data: memory, peak, bandwidth, price, and the peak that a dollar buys"
     rows = []
     for g in cards or [*GPUS.values(), *MORE.values()]:
         usd, where = hourly(g)
-        cost = [f'{usd:.2f}', f'{g.peak*3600/usd/1e18:.2f}', where] if usd else ['', '', where]
-        rows.append([g.name, f'{g.memory_gb:g}', f'{g.peak/1e12:g} {g.format}', f'{g.bandwidth:,g}', *cost, g.sheet])
-    return Table(['card', 'GB', 'TFLOP/s', 'GB/s', '$ per hour', 'EFLOP per $ at peak', 'price from', 'data sheet'], rows)
+        cost = (
+            [f"{usd:.2f}", f"{g.peak * 3600 / usd / 1e18:.2f}", where]
+            if usd
+            else ["", "", where]
+        )
+        rows.append(
+            [
+                g.name,
+                f"{g.memory_gb:g}",
+                f"{g.peak / 1e12:g} {g.format}",
+                f"{g.bandwidth:,g}",
+                *cost,
+                g.sheet,
+            ]
+        )
+    return Table(
+        [
+            "card",
+            "GB",
+            "TFLOP/s",
+            "GB/s",
+            "$ per hour",
+            "EFLOP per $ at peak",
+            "price from",
+            "data sheet",
+        ],
+        rows,
+    )
 
 # %% ../nbs/season2/04_ten_lessons.ipynb #8548cb88
 def usd_per_billion(
-    usd_per_hour:float, # of the machine, or of all together
-    tok_s:float,        # of the same
-): # dollars for 10^9 tokens
-    "Dollars per token, in a unit people can read; raises `GpubError` unless both are above 0"
-    if not 0 < tok_s < float('inf'): raise GpubError(f'tokens per second must be above 0, got {tok_s!r}')
-    return check_rate(usd_per_hour)/3600/tok_s*1e9
+    usd_per_hour: float,  # of the machine, or of all together
+    tok_s: float,  # of the same
+):  # dollars for 10^9 tokens
+    """Dollars per token, in a unit people can read; raises `GpubError` unless both are
+    above 0"""
+    if not 0 < tok_s < float("inf"):
+        raise GpubError(f"tokens per second must be above 0, got {tok_s!r}")
+    return check_rate(usd_per_hour) / 3600 / tok_s * 1e9
+
 
 def break_even(
-    usd_per_hour:float, # of the card in question
-    usd:float,          # an hour of the one it has to beat
-    tok_s:float,        # and the speed of that one
-): # tokens per second
+    usd_per_hour: float,  # of the card in question
+    usd: float,  # an hour of the one it has to beat
+    tok_s: float,  # and the speed of that one
+):  # tokens per second
     "The speed from which a card is the cheaper one"
-    return usd_per_hour/usd_per_billion(usd, tok_s)/3600*1e9
+    return usd_per_hour / usd_per_billion(usd, tok_s) / 3600 * 1e9
 
 # %% ../nbs/season2/04_ten_lessons.ipynb #096a4986
 def fits_table(
-    what,       # a preset or a config
-    cards=None, # names or `GPU`s; default: all
-): # Table
+    what,  # a preset or a config
+    cards=None,  # names or `GPU`s; default: all
+):  # Table
     "The largest micro-batch on each card under AdamW, for each kind of checkpointing"
-    cfg, rows = config_of(what), []; ctx = anatomy(cfg).ctx
-    for g in sorted((find_card(c) for c in cards or [*GPUS, *MORE]), key=lambda g: g.memory_gb):
-        p = plan(cfg, g, 10**9, optimizer='adamw')['rows']
-        rows.append([g.name, f'{g.memory_gb:g}', *(f"{r['micro_batch']} x {ctx}" if r['fits'] else 'no' for r in p)])
-    least = [f"{memory(cfg, 1, mode=m, half=True, optimizer='adamw', accumulate=True)['peak']/1e9/ROOM:.1f}" for m in MODES]
-    return Table(['card', 'GB', *(f'checkpointing {m}' for m in MODES)], rows + [['the least a card needs', '', *(f'{n} GB' for n in least)]])
+    cfg, rows = config_of(what), []
+    ctx = anatomy(cfg).ctx
+    for g in sorted(
+        (find_card(c) for c in cards or [*GPUS, *MORE]), key=lambda g: g.memory_gb
+    ):
+        p = plan(cfg, g, 10**9, optimizer="adamw")["rows"]
+        rows.append(
+            [
+                g.name,
+                f"{g.memory_gb:g}",
+                *(f"{r['micro_batch']} x {ctx}" if r["fits"] else "no" for r in p),
+            ]
+        )
+    least = [
+        f"{memory(cfg, 1, mode=m, half=True, optimizer='adamw', accumulate=True)['peak'] / 1e9 / ROOM:.1f}"
+        for m in MODES
+    ]
+    return Table(
+        ["card", "GB", *(f"checkpointing {m}" for m in MODES)],
+        rows + [["the least a card needs", "", *(f"{n} GB" for n in least)]],
+    )
+
 
 def checkpointing_price(
-    what,         # a preset or a config
-    tok_s:float,  # with every block run again
-    gain:float,   # speed without, as a share: 0.18
-    tokens,       # of the run
-    usd_per_hour:float, # of the card
-): # dict: hours and usd saved, usd_per_billion before and after, most (the gain that arithmetic allows)
+    what,  # a preset or a config
+    tok_s: float,  # with every block run again
+    gain: float,  # speed without, as a share: 0.18
+    tokens,  # of the run
+    usd_per_hour: float,  # of the card
+):  # dict: hours and usd saved, usd_per_billion before and after, most (the gain that arithmetic allows)
     "What keeping the activations is worth"
-    n, cfg = count_of(tokens), config_of(what); before, after = (usd_per_billion(usd_per_hour, s) for s in (tok_s, tok_s*(1 + gain)))
-    return dict(hours=n/tok_s*(1 - 1/(1 + gain))/3600, usd=(before - after)*n/1e9, before=before, after=after,
-                most=recompute_flops(cfg, 'full')/flops_per_token(cfg))
+    n, cfg = count_of(tokens), config_of(what)
+    before, after = (
+        usd_per_billion(usd_per_hour, s) for s in (tok_s, tok_s * (1 + gain))
+    )
+    return dict(
+        hours=n / tok_s * (1 - 1 / (1 + gain)) / 3600,
+        usd=(before - after) * n / 1e9,
+        before=before,
+        after=after,
+        most=recompute_flops(cfg, "full") / flops_per_token(cfg),
+    )
 
 # %% ../nbs/season2/04_ten_lessons.ipynb #d7106957
-FLAGS = { # rung of the ladder -> name of the published record
-    'no checkpointing': 'gradient checkpointing off', 'Liger': 'Liger Kernel', 'loader workers': 'num_workers 0 to 2', 'TF32': 'TF32 matmul flag'}
+FLAGS = {  # rung of the ladder -> name of the published record
+    "no checkpointing": "gradient checkpointing off",
+    "Liger": "Liger Kernel",
+    "loader workers": "num_workers 0 to 2",
+    "TF32": "TF32 matmul flag",
+}
+
 
 def flag_table(
-    folder=None # like data/, for receipts
-): # Table
+    folder=None,  # like data/, for receipts
+):  # Table
     "What each flag gained: published, and in every receipt there is"
     rows = []
     for rung, name in FLAGS.items():
-        blog = lookup(f'ladder/ladder_1b/name={name}')
-        seen = [(r, x) for r in ladders(folder) for x in r['rows'] if x['rung'] == rung and 'gain' in x]
-        here = '; '.join(f"{x['gain'] - 1:+.1%} ({r['preset']}, {r['machine']['gpu'] or r['machine']['cpu']})" for r, x in seen)
-        rows.append([rung, f"{blog['gain_pct']:+}%" if 'gain_pct' in blog else blog['gain'], here or 'not measured yet'])
-    return Table(['flag', 'published, 1B on an A100', 'receipts'], rows)
+        blog = lookup(f"ladder/ladder_1b/name={name}")
+        seen = [
+            (r, x)
+            for r in ladders(folder)
+            for x in r["rows"]
+            if x["rung"] == rung and "gain" in x
+        ]
+        here = "; ".join(
+            (
+                f"{x['gain'] - 1:+.1%} ({r['preset']}, "
+                f"{r['machine']['gpu'] or r['machine']['cpu']})"
+            )
+            for r, x in seen
+        )
+        rows.append(
+            [
+                rung,
+                f"{blog['gain_pct']:+}%" if "gain_pct" in blog else blog["gain"],
+                here or "not measured yet",
+            ]
+        )
+    return Table(["flag", "published, 1B on an A100", "receipts"], rows)
 
 # %% ../nbs/season2/04_ten_lessons.ipynb #cc554ae9
-LINKS = { # GB/s in one direction -> from
-    'NVLink 4 (H100, H200)': (450, 'NVIDIA H100 datasheet: 900 both ways'), 'NVLink 3 (A100)': (300, 'NVIDIA A100 datasheet: 600 both ways'),
-    'PCIe 4.0 x16': (32, 'PCI-SIG: 16 GT/s x 16 lanes'), '100 Gb/s network': (12.5, 'its name'), '10 Gb/s network': (1.25, 'its name')}
+LINKS = {  # GB/s in one direction -> from
+    "NVLink 4 (H100, H200)": (450, "NVIDIA H100 datasheet: 900 both ways"),
+    "NVLink 3 (A100)": (300, "NVIDIA A100 datasheet: 600 both ways"),
+    "PCIe 4.0 x16": (32, "PCI-SIG: 16 GT/s x 16 lanes"),
+    "100 Gb/s network": (12.5, "its name"),
+    "10 Gb/s network": (1.25, "its name"),
+}
+
 
 def all_reduce_seconds(
-    size,        # bytes to average
-    n:int,       # cards
-    gb_s:float,  # of one link, one direction
-): # seconds
-    "A ring sends 2(n-1)/n of the bytes through each link (Patarasu and Yuan 2009, Bandwidth optimal all-reduce algorithms)"
-    if n < 1 or gb_s <= 0: raise GpubError(f'cards must be at least 1 and the link above 0 GB/s, got {n} and {gb_s}')
-    return 2*(n - 1)/n*size/(1e9*gb_s)
+    size,  # bytes to average
+    n: int,  # cards
+    gb_s: float,  # of one link, one direction
+):  # seconds
+    """A ring sends 2(n-1)/n of the bytes through each link (Patarasu and Yuan 2009,
+    Bandwidth optimal all-reduce algorithms)"""
+    if n < 1 or gb_s <= 0:
+        raise GpubError(
+            f"cards must be at least 1 and the link above 0 GB/s, got {n} and {gb_s}"
+        )
+    return 2 * (n - 1) / n * size / (1e9 * gb_s)
+
 
 def scale_out(
-    what,               # a preset or a config
-    n:int,              # cards
-    tok_s:float,        # of one
-    usd_per_hour:float, # of one
-    gb_s:float,         # link, one direction
-    batch_tokens:int,   # of a step, all cards together
-    tokens,             # of the run
-    hidden=0.,          # share of the computing that communication can hide behind; DDP overlaps the backward pass
-): # dict: tok_s, hours, usd, usd_per_billion, share (of a step spent waiting for gradients in fp32)
+    what,  # a preset or a config
+    n: int,  # cards
+    tok_s: float,  # of one
+    usd_per_hour: float,  # of one
+    gb_s: float,  # link, one direction
+    batch_tokens: int,  # of a step, all cards together
+    tokens,  # of the run
+    # share of the computing that communication can hide behind; DDP overlaps the
+    # backward pass
+    hidden=0.0,
+):  # dict: tok_s, hours, usd, usd_per_billion, share (of a step spent waiting for gradients in fp32)
     "The run on `n` cards, as a model: computing is divided, communication is added"
-    total, compute = count_of(tokens), batch_tokens/tok_s/n
-    wait = max(0., all_reduce_seconds(4*anatomy(config_of(what)).params, n, gb_s) - hidden*compute); speed = batch_tokens/(compute + wait)
-    hours = total/speed/3600
-    return dict(n=n, tok_s=speed, hours=hours, usd=hours*n*usd_per_hour, usd_per_billion=usd_per_billion(n*usd_per_hour, speed), share=wait/(compute + wait))
+    total, compute = count_of(tokens), batch_tokens / tok_s / n
+    wait = max(
+        0.0,
+        all_reduce_seconds(4 * anatomy(config_of(what)).params, n, gb_s)
+        - hidden * compute,
+    )
+    speed = batch_tokens / (compute + wait)
+    hours = total / speed / 3600
+    return dict(
+        n=n,
+        tok_s=speed,
+        hours=hours,
+        usd=hours * n * usd_per_hour,
+        usd_per_billion=usd_per_billion(n * usd_per_hour, speed),
+        share=wait / (compute + wait),
+    )
 
 # %% ../nbs/season2/04_ten_lessons.ipynb #712e76c2
-CHECKLIST = ( # question, why it was written down, how to answer it
-    ('Is the card you want, and a second one, free in this region today?', 'thing-10', 'start one of each for a minute; a list price is no card'),
-    ('Do the data and the cards live in the same region?', 'thing-01', 'volumes do not move: choose the region by its cards, then upload'),
-    ('What does a billion tokens cost on each?', 'thing-02', 'gpub plan PRESET --tokens N --compare'),
-    ('Does the model fit without checkpointing?', 'thing-05', 'gpub plan PRESET --gpu CARD --tokens N'),
-    ('Is the volume large enough for data and checkpoints, quota included?', 'infra-07', 'gpub plan: the line that begins with disk'),
-    ('Is there a second place for checkpoints?', 'later-12', 'gpub train ... --mirror FOLDER'),
-    ('Spot: what does an interruption cost?', 'later-02', 'the time between two saves; gpub bill RUN counts it as lost'),
-    ('Does it learn, save and resume on this very machine?', 'thing-06', 'gpub preflight PRESET'),
-    ('At which price per point of loss do you stop?', 'thing-08', 'gpub bill RUN: what the next 0.01 costs'))
+CHECKLIST = (  # question, why it was written down, how to answer it
+    (
+        "Is the card you want, and a second one, free in this region today?",
+        "thing-10",
+        "start one of each for a minute; a list price is no card",
+    ),
+    (
+        "Do the data and the cards live in the same region?",
+        "thing-01",
+        "volumes do not move: choose the region by its cards, then upload",
+    ),
+    (
+        "What does a billion tokens cost on each?",
+        "thing-02",
+        "gpub plan PRESET --tokens N --compare",
+    ),
+    (
+        "Does the model fit without checkpointing?",
+        "thing-05",
+        "gpub plan PRESET --gpu CARD --tokens N",
+    ),
+    (
+        "Is the volume large enough for data and checkpoints, quota included?",
+        "infra-07",
+        "gpub plan: the line that begins with disk",
+    ),
+    (
+        "Is there a second place for checkpoints?",
+        "later-12",
+        "gpub train ... --mirror FOLDER",
+    ),
+    (
+        "Spot: what does an interruption cost?",
+        "later-02",
+        "the time between two saves; gpub bill RUN counts it as lost",
+    ),
+    (
+        "Does it learn, save and resume on this very machine?",
+        "thing-06",
+        "gpub preflight PRESET",
+    ),
+    (
+        "At which price per point of loss do you stop?",
+        "thing-08",
+        "gpub bill RUN: what the next 0.01 costs",
+    ),
+)
+
 
 def _lesson(name):
     "A lesson by its id, wherever in lessons.json"
-    return next(r for group in lookup('lessons').values() if isinstance(group, list) for r in group if r.get('id') == name)
+    return next(
+        r
+        for group in lookup("lessons").values()
+        if isinstance(group, list)
+        for r in group
+        if r.get("id") == name
+    )
+
 
 def checklist():
     "What to ask before renting: Table"
-    code = lambda how: f'`{how}`' if how.startswith('gpub') and ':' not in how else how
-    rows = [[i, ask, code(how), _lesson(why)['text']] for i, (ask, why, how) in enumerate(CHECKLIST, 1)]
-    return Table(['', 'question', 'answer it with', 'learned from'], rows)
+
+    def code(how):
+        return f"`{how}`" if how.startswith("gpub") and ":" not in how else how
+
+    rows = [
+        [i, ask, code(how), _lesson(why)["text"]]
+        for i, (ask, why, how) in enumerate(CHECKLIST, 1)
+    ]
+    return Table(["", "question", "answer it with", "learned from"], rows)
 
 # %% ../nbs/season2/04_ten_lessons.ipynb #921cbb58
 def failure_table(
-    exhibits=INFRA # whose `source` is a lesson's id
-): # Table
-    "Every failure made again: what the guard says of the broken code, and that it is silent about the repaired one"
+    exhibits=INFRA,  # whose `source` is a lesson's id
+):  # Table
+    """Every failure made again: what the guard says of the broken code, and that it is
+    silent about the repaired one"""
     rows = []
     for e in exhibits:
         broken, fixed = e.message(True), e.message(False)
-        module, name = e.alarm.__module__.removeprefix('gpub.'), e.alarm.__name__
-        said = [broken or 'NOT CAUGHT', 'silent' if fixed is None else f'ALARM: {fixed}']
-        rows.append([_lesson(e.source)['n'], _lesson(e.source)['text'], f'[{module}.{name}](../lib/{module}.ipynb)', *said, e.fix])
-    return Table(['', 'failure', 'guard', 'what it says', 'repaired', 'what to do'], rows)
+        module, name = e.alarm.__module__.removeprefix("gpub."), e.alarm.__name__
+        said = [
+            broken or "NOT CAUGHT",
+            "silent" if fixed is None else f"ALARM: {fixed}",
+        ]
+        rows.append(
+            [
+                _lesson(e.source)["n"],
+                _lesson(e.source)["text"],
+                f"[{module}.{name}](../lib/{module}.ipynb)",
+                *said,
+                e.fix,
+            ]
+        )
+    return Table(
+        ["", "failure", "guard", "what it says", "repaired", "what to do"], rows
+    )
 
 # %% ../nbs/season2/04_ten_lessons.ipynb #ebbe049d
-HERE = 'season2/04_ten_lessons'
-TAUGHT = { # lesson -> (what enforces it, the page that shows it)
-    'thing-01': ('economics.checklist', HERE), 'thing-02': ('economics.compare', HERE), 'thing-03': ('train.choose_loss', 'season1/04_training_challenges'),
-    'thing-04': ('bench_train.bench_train', 'lib/bench_train'), 'thing-05': ('train.Fit', 'season1/04_training_challenges'),
-    'thing-06': ('preflight.preflight', 'lib/preflight'), 'thing-07': ('economics.scale_out', HERE), 'thing-08': ('ledger.next_cost', 'lib/ledger'),
-    'thing-09': ('scaling', 'season2/05_chinchilla'), 'thing-10': ('ledger.find_price', 'lib/ledger')}
+HERE = "season2/04_ten_lessons"
+TAUGHT = {  # lesson -> (what enforces it, the page that shows it)
+    "thing-01": ("economics.checklist", HERE),
+    "thing-02": ("economics.compare", HERE),
+    "thing-03": ("train.choose_loss", "season1/04_training_challenges"),
+    "thing-04": ("bench_train.bench_train", "lib/bench_train"),
+    "thing-05": ("train.Fit", "season1/04_training_challenges"),
+    "thing-06": ("preflight.preflight", "lib/preflight"),
+    "thing-07": ("economics.scale_out", HERE),
+    "thing-08": ("ledger.next_cost", "lib/ledger"),
+    "thing-09": ("scaling", "season2/05_chinchilla"),
+    "thing-10": ("ledger.find_price", "lib/ledger"),
+}
+
 
 def stands(
-    guard # module or module.name of gpub
-): # bool
-    "Whether a guard is in this gpub; asked without importing anything that is not there"
-    module, _, name = guard.partition('.')
-    if importlib.util.find_spec(f'gpub.{module}') is None: return False
-    return not name or hasattr(importlib.import_module(f'gpub.{module}'), name)
+    guard,  # module or module.name of gpub
+):  # bool
+    """Whether a guard is in this gpub; asked without importing anything that is not
+    there"""
+    module, _, name = guard.partition(".")
+    if importlib.util.find_spec(f"gpub.{module}") is None:
+        return False
+    return not name or hasattr(importlib.import_module(f"gpub.{module}"), name)
+
 
 def lessons_table():
     "The ten lessons, each with its guard, or `not yet`: Table"
     rows = []
-    for r in lookup('lessons/things_10'):
-        guard, page = TAUGHT[r['id']]; title = re.sub(r'^[0-9]+_', '', Path(page).name).replace('_', ' ')
-        rows.append([r['n'], r['text'], f'`{guard}`' if stands(guard) else 'not yet', f'[{title}](../{page}.ipynb)'])
-    return Table(['', 'lesson', 'enforced by', 'seen at work'], rows)
+    for r in lookup("lessons/things_10"):
+        guard, page = TAUGHT[r["id"]]
+        title = re.sub(r"^[0-9]+_", "", Path(page).name).replace("_", " ")
+        rows.append(
+            [
+                r["n"],
+                r["text"],
+                f"`{guard}`" if stands(guard) else "not yet",
+                f"[{title}](../{page}.ipynb)",
+            ]
+        )
+    return Table(["", "lesson", "enforced by", "seen at work"], rows)
 
 # %% ../nbs/season2/04_ten_lessons.ipynb #2191444d
 def published_speeds(
-    what # a preset
-): # card -> tok/s
+    what,  # a preset
+):  # card -> tok/s
     "What the blog measured of the 1B; nothing for other models"
-    told = lookup('costs/usd_per_billion_tokens') if what == 'burn-1b' else []
-    return {find_card(r['gpu']).name: r['tokens_per_s'] for r in told if r['measured'] and 'spot' not in r['gpu']}
+    told = lookup("costs/usd_per_billion_tokens") if what == "burn-1b" else []
+    return {
+        find_card(r["gpu"]).name: r["tokens_per_s"]
+        for r in told
+        if r["measured"] and "spot" not in r["gpu"]
+    }
+
 
 def informed_plan(
-    what,              # a preset or a config
-    card,              # a name or a `GPU`
-    tokens,            # 300M, 2.8B or a number
-    usd_per_hour=None, # default: the dated table
-    mfu=None,          # share of the peak, instead of everything that is known
-    optimizer='muon',  # or adamw, as in `plan`
-    folder=None,       # like data/, for receipts
-): # as from `sizes.plan`, with `kind`: measured, published, forecast or asked for
-    "A plan at the speed that is known best (a receipt's, else the published one of this very model, else the forecast) and at the dated price"
-    g, told = find_card(card), published_speeds(what); usd, where = hourly(g, usd_per_hour)
+    what,  # a preset or a config
+    card,  # a name or a `GPU`
+    tokens,  # 300M, 2.8B or a number
+    usd_per_hour=None,  # default: the dated table
+    mfu=None,  # share of the peak, instead of everything that is known
+    optimizer="muon",  # or adamw, as in `plan`
+    folder=None,  # like data/, for receipts
+):  # as from `sizes.plan`, with `kind`: measured, published, forecast or asked for
+    """A plan at the speed that is known best (a receipt's, else the published one of
+    this very model, else the forecast) and at the dated price"""
+    g, told = find_card(card), published_speeds(what)
+    usd, where = hourly(g, usd_per_hour)
     p = plan(what, g, tokens, usd, mfu, optimizer, folder=folder or shipped())
-    kind = 'asked for' if mfu else 'measured' if p['speed'].startswith('measured') else 'published' if g.name in told else 'forecast'
-    if kind == 'published':
-        p = plan(what, g, tokens, usd, told[g.name]*flops_per_token(config_of(what))/g.peak, optimizer) | dict(speed=f'published: {told[g.name]:,} tok/s')
+    kind = (
+        "asked for"
+        if mfu
+        else "measured"
+        if p["speed"].startswith("measured")
+        else "published"
+        if g.name in told
+        else "forecast"
+    )
+    if kind == "published":
+        p = plan(
+            what,
+            g,
+            tokens,
+            usd,
+            told[g.name] * flops_per_token(config_of(what)) / g.peak,
+            optimizer,
+        ) | dict(speed=f"published: {told[g.name]:,} tok/s")
     return p | dict(kind=kind, price=where)
 
+
 def compare(
-    what,              # a preset or a config
-    tokens,            # 300M, 2.8B or a number
-    gpus=None,         # names or `GPU`s; default: every card of the table
-    usd_per_hour=None, # one price for all, or {card: price}; default: the dated table
-    optimizer='muon',  # or adamw, as in `plan`
-    folder=None,       # like data/, for receipts
-): # list of dicts, the cheapest per token first; then those without a price, the fastest first; then those it does not fit
-    "A model on many cards; raises `GpubError` as `plan` does, and for a price that is none"
-    cards, asked, rows = [find_card(g) for g in gpus or [*GPUS, *MORE]], usd_per_hour, []
-    if isinstance(asked, dict) and (lost := [*(asked.keys() - {g.name for g in cards})]):
-        raise GpubError(f"a price is given for {lost[0]!r}, which is not compared; the names are {', '.join(g.name for g in cards)}")
+    what,  # a preset or a config
+    tokens,  # 300M, 2.8B or a number
+    gpus=None,  # names or `GPU`s; default: every card of the table
+    usd_per_hour=None,  # one price for all, or {card: price}; default: the dated table
+    optimizer="muon",  # or adamw, as in `plan`
+    folder=None,  # like data/, for receipts
+):  # list of dicts, the cheapest per token first; then those without a price, the fastest first; then those it does not fit
+    """A model on many cards; raises `GpubError` as `plan` does, and for a price that is
+    none"""
+    cards, asked, rows = (
+        [find_card(g) for g in gpus or [*GPUS, *MORE]],
+        usd_per_hour,
+        [],
+    )
+    if isinstance(asked, dict) and (
+        lost := [*(asked.keys() - {g.name for g in cards})]
+    ):
+        raise GpubError(
+            f"a price is given for {lost[0]!r}, which is not compared; the names are "
+            f"{', '.join(g.name for g in cards)}"
+        )
     for g in cards:
-        p = informed_plan(what, g, tokens, asked.get(g.name) if isinstance(asked, dict) else asked, optimizer=optimizer, folder=folder)
-        best = min((r for r in p['rows'] if r['fits']), key=lambda r: r['hours'], default=p['rows'][-1])
-        row = {k: best[k] for k in ('fits', 'checkpointing', 'micro_batch', 'peak_gb', 'tok_s', 'hours', 'usd')}
-        row |= {k: p[k] for k in ('gpu', 'kind', 'speed', 'usd_per_hour', 'price')}
-        rows.append(row | dict(usd_per_billion=usd_per_billion(p['usd_per_hour'], best['tok_s']) if best['fits'] and p['usd_per_hour'] else None))
-    return sorted(rows, key=lambda r: (not r['fits'], r['usd_per_billion'] is None, r['usd_per_billion'] or r['hours'] or r['peak_gb']))
+        p = informed_plan(
+            what,
+            g,
+            tokens,
+            asked.get(g.name) if isinstance(asked, dict) else asked,
+            optimizer=optimizer,
+            folder=folder,
+        )
+        best = min(
+            (r for r in p["rows"] if r["fits"]),
+            key=lambda r: r["hours"],
+            default=p["rows"][-1],
+        )
+        row = {
+            k: best[k]
+            for k in (
+                "fits",
+                "checkpointing",
+                "micro_batch",
+                "peak_gb",
+                "tok_s",
+                "hours",
+                "usd",
+            )
+        }
+        row |= {k: p[k] for k in ("gpu", "kind", "speed", "usd_per_hour", "price")}
+        rows.append(
+            row
+            | dict(
+                usd_per_billion=usd_per_billion(p["usd_per_hour"], best["tok_s"])
+                if best["fits"] and p["usd_per_hour"]
+                else None
+            )
+        )
+    return sorted(
+        rows,
+        key=lambda r: (
+            not r["fits"],
+            r["usd_per_billion"] is None,
+            r["usd_per_billion"] or r["hours"] or r["peak_gb"],
+        ),
+    )
+
 
 def compare_table(
-    rows # from `compare`
-): # Table
+    rows,  # from `compare`
+):  # Table
     "The comparison to read, with the speed from which each card would be the cheapest"
-    best, n = next((r for r in rows if r['usd_per_billion']), None), lambda v, f: '' if v is None else format(v, f)
+    best, n = (
+        next((r for r in rows if r["usd_per_billion"]), None),
+        lambda v, f: "" if v is None else format(v, f),
+    )
+
     def line(r):
-        usd = n(r['usd_per_hour'], '.2f')
-        if not r['fits']: return [r['gpu'], 'does not fit', '', '', '', usd, '', '', '', '', f"needs {r['peak_gb']:.0f} GB; {r['price']}"]
-        even = break_even(r['usd_per_hour'], best['usd_per_hour'], best['tok_s']) if best and r['usd_per_hour'] else None
-        cost = n(r['usd'], ',.2f'), n(r['usd_per_billion'], '.2f'), n(even, ',.0f')
-        return [r['gpu'], r['checkpointing'], r['micro_batch'], f"{r['tok_s']:,.0f}", r['kind'], usd, f"{r['hours']:,.1f}", *cost, r['price']]
-    head = ['card', 'checkpointing', 'micro-batch', 'tok/s', 'that is', '$ per hour', 'hours', '$', '$ per billion', 'cheapest from tok/s', 'price from']
+        usd = n(r["usd_per_hour"], ".2f")
+        if not r["fits"]:
+            return [
+                r["gpu"],
+                "does not fit",
+                "",
+                "",
+                "",
+                usd,
+                "",
+                "",
+                "",
+                "",
+                f"needs {r['peak_gb']:.0f} GB; {r['price']}",
+            ]
+        even = (
+            break_even(r["usd_per_hour"], best["usd_per_hour"], best["tok_s"])
+            if best and r["usd_per_hour"]
+            else None
+        )
+        cost = n(r["usd"], ",.2f"), n(r["usd_per_billion"], ".2f"), n(even, ",.0f")
+        return [
+            r["gpu"],
+            r["checkpointing"],
+            r["micro_batch"],
+            f"{r['tok_s']:,.0f}",
+            r["kind"],
+            usd,
+            f"{r['hours']:,.1f}",
+            *cost,
+            r["price"],
+        ]
+
+    head = [
+        "card",
+        "checkpointing",
+        "micro-batch",
+        "tok/s",
+        "that is",
+        "$ per hour",
+        "hours",
+        "$",
+        "$ per billion",
+        "cheapest from tok/s",
+        "price from",
+    ]
     return Table(head, [line(r) for r in rows])

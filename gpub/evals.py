@@ -16,14 +16,30 @@ from pathlib import Path
 import click
 import numpy as np
 from .checkpoint import which_weights
-from .core import GpubError, first_line, machine, pick_device, read_json, use_threads, write_atomic
+from gpub.core import (
+    GpubError,
+    first_line,
+    machine,
+    pick_device,
+    read_json,
+    use_threads,
+    write_atomic,
+)
 from .corpus import load_corpus
 from .generate import write
 from .harness import adapter, agreement, ask, pair_scores, their_items
 from .report_card import card, grade, outcomes, paired, shuffle, unigram
 from .results import Table, words_of
 from .run import load_run
-from .samples import heat_page, legible, pinned, sample_text, side_by_side, token_diff, token_nats
+from gpub.samples import (
+    heat_page,
+    legible,
+    pinned,
+    sample_text,
+    side_by_side,
+    token_diff,
+    token_nats,
+)
 from .sandbox import problems, solves
 from .scan import Benchmarks
 from .shards import open_shard, read_manifest
@@ -32,348 +48,723 @@ from .train import evaluate
 
 # %% ../nbs/season2/03_what_it_learned.ipynb #a88180d5
 def calibrate(
-    lm,    # a harness model, as from `adapter`
-    model, # the model it wraps
-    ids,   # of a text: at least two
-): # dict: tokens, and nats a token both ways
-    "The loss through the harness beside `train.evaluate`; raises `GpubError` when they are more than a thousandth of a nat apart, or no numbers"
+    lm,  # a harness model, as from `adapter`
+    model,  # the model it wraps
+    ids,  # of a text: at least two
+):  # dict: tokens, and nats a token both ways
+    """The loss through the harness beside `train.evaluate`; raises `GpubError` when
+    they are more than a thousandth of a nat apart, or no numbers"""
     ctx, ids = model.cfg.ctx, [int(i) for i in ids]
-    windows = [(ids[i:i + 1], ids[i + 1:i + ctx + 1]) for i in range(0, len(ids) - 1, ctx)]
-    harness, training = -sum(nats for nats, _ in pair_scores(lm, windows))/(len(ids) - 1), evaluate(model, ids, ctx)
-    if not abs(harness - training) <= 1e-3: # nan fails here, too
-        raise GpubError(f'the harness measures {harness:.4f} nats a token, training {training:.4f}, on the same {len(ids) - 1:,} tokens: '
-                        'until they agree no score means anything')
+    windows = [
+        (ids[i : i + 1], ids[i + 1 : i + ctx + 1]) for i in range(0, len(ids) - 1, ctx)
+    ]
+    harness, training = (
+        -sum(nats for nats, _ in pair_scores(lm, windows)) / (len(ids) - 1),
+        evaluate(model, ids, ctx),
+    )
+    if not abs(harness - training) <= 1e-3:  # nan fails here, too
+        raise GpubError(
+            f"the harness measures {harness:.4f} nats a token, training "
+            f"{training:.4f}, on the same {len(ids) - 1:,} tokens: "
+            "until they agree no score means anything"
+        )
     return dict(tokens=len(ids) - 1, harness=harness, training=training)
 
+
 def corpus_of(
-    config:dict, # the content of a run's config.json
-): # `Corpus`, or None where it is gone or another one by now
+    config: dict,  # the content of a run's config.json
+):  # `Corpus`, or None where it is gone or another one by now
     "What a run learned from"
-    source = config.get('data', {}).get('source')
+    source = config.get("data", {}).get("source")
     try:
-        c = load_corpus(None if source in ('tiny shakespeare', 'built-in plays') else source, config['model']['ctx'], say=lambda text: None)
-    except GpubError: return None
-    return c if c.tok.fingerprint == config['data'].get('tokenizer') and c.fingerprint == config['data'].get('tokens') else None
+        c = load_corpus(
+            None if source in ("tiny shakespeare", "built-in plays") else source,
+            config["model"]["ctx"],
+            say=lambda text: None,
+        )
+    except GpubError:
+        return None
+    return (
+        c
+        if c.tok.fingerprint == config["data"].get("tokenizer")
+        and c.fingerprint == config["data"].get("tokens")
+        else None
+    )
 
 # %% ../nbs/season2/03_what_it_learned.ipynb #bf62e264
 def training_texts(
-    corpus, # `Corpus`
-): # list of str
-    "Documents that the model learned from, read back from its tokens: about four million characters, equally from every shard"
-    if corpus.texts: return [corpus.texts[0][:4_000_000]]
-    return [t for texts in shard_texts(corpus, 'train', 1_333_333).values() for t in texts]
+    corpus,  # `Corpus`
+):  # list of str
+    """Documents that the model learned from, read back from its tokens: about four
+    million characters, equally from every shard"""
+    if corpus.texts:
+        return [corpus.texts[0][:4_000_000]]
+    return [
+        t for texts in shard_texts(corpus, "train", 1_333_333).values() for t in texts
+    ]
+
 
 def shard_texts(
-    corpus,    # `Corpus` of shards
-    split:str, # train or val
-    most:int,  # tokens, over all shards
-): # source -> documents
+    corpus,  # `Corpus` of shards
+    split: str,  # train or val
+    most: int,  # tokens, over all shards
+):  # source -> documents
     "Text read back from the shards of a corpus"
     manifest, end, out = read_manifest(corpus.source), corpus.tok.end, {}
-    shards = [s for s in manifest['shards'] if s['split'] == split and s['tokens']]
+    shards = [s for s in manifest["shards"] if s["split"] == split and s["tokens"]]
     for s in shards:
-        ids = open_shard(corpus.source, manifest, s)[:most//len(shards)]; docs = np.split(ids, np.flatnonzero(ids == end) + 1)
-        out.setdefault(s['source'], []).extend(corpus.tok.decode(d[d != end]) for d in docs if len(d) > 1)
+        ids = open_shard(corpus.source, manifest, s)[: most // len(shards)]
+        docs = np.split(ids, np.flatnonzero(ids == end) + 1)
+        out.setdefault(s["source"], []).extend(
+            corpus.tok.decode(d[d != end]) for d in docs if len(d) > 1
+        )
     return out
 
+
 def contamination(
-    texts, # documents
-    files, # of a benchmark
-): # dict: documents, their characters, how many are hits (share 13 words with a question); items, how many are too short to be found
+    texts,  # documents
+    files,  # of a benchmark
+):  # dict: documents, their characters, how many are hits (share 13 words with a question); items, how many are too short to be found
     "Whether the questions were in the training text"
     bench = Benchmarks(files)
-    return dict(documents=len(texts), characters=sum(map(len, texts)), hits=sum(bool(bench.hits(t)) for t in texts),
-                items=sum(bench.items.values()), short=sum(bench.short.values()))
+    return dict(
+        documents=len(texts),
+        characters=sum(map(len, texts)),
+        hits=sum(bool(bench.hits(t)) for t in texts),
+        items=sum(bench.items.values()),
+        short=sum(bench.short.values()),
+    )
 
 # %% ../nbs/season2/03_what_it_learned.ipynb #953d821a
-DEFAULT = 'arc_easy', 'arc_challenge', 'hellaswag', 'mmlu', 'truthfulqa_mc2', 'lambada'
+DEFAULT = "arc_easy", "arc_challenge", "hellaswag", "mmlu", "truthfulqa_mc2", "lambada"
+
 
 def in_vocabulary(
-    items, # list of `Item`
-    tok,   # a character tokenizer lacks most characters; byte pairs lack none
-): # (items, characters replaced)
+    items,  # list of `Item`
+    tok,  # a character tokenizer lacks most characters; byte pairs lack none
+):  # (items, characters replaced)
     "Questions in the characters a tokenizer has"
     lost = 0
+
     def clean(text):
         nonlocal lost
-        text, n = legible(tok, text); lost += n
+        text, n = legible(tok, text)
+        lost += n
         return text
-    return [Item(i.id, clean(i.context), tuple(map(clean, i.choices)), i.right) for i in items], lost
+
+    return [
+        Item(i.id, clean(i.context), tuple(map(clean, i.choices)), i.right)
+        for i in items
+    ], lost
+
 
 def one_task(
-    lm,          # our `adapter` of the model
-    name:str,    # of `TASKS`
-    items,       # list of `Item`, as `load_items` gives them
-    tok,         # the model's tokenizer
-    count_v,     # how often each token occurs in training text
-    found,       # from `contamination`; None: not checked
-    shots:int=0, # solved questions that stand before each of `items`, to be noted
-): # dict
-    "A task's part of the results: the model's answers, those of the controls, and what was cut, replaced or found"
-    kind, (clean, lost) = TASKS[name].kind, in_vocabulary(items, tok); lm.cuts.contexts = lm.cuts.answers = 0
+    lm,  # our `adapter` of the model
+    name: str,  # of `TASKS`
+    items,  # list of `Item`, as `load_items` gives them
+    tok,  # the model's tokenizer
+    count_v,  # how often each token occurs in training text
+    found,  # from `contamination`; None: not checked
+    shots: int = 0,  # solved questions that stand before each of `items`, to be noted
+):  # dict
+    """A task's part of the results: the model's answers, those of the controls, and
+    what was cut, replaced or found"""
+    kind, (clean, lost) = TASKS[name].kind, in_vocabulary(items, tok)
+    lm.cuts.contexts = lm.cuts.answers = 0
     answers = ask(lm, {name: (clean, kind)})[name]
     cuts = vars(lm.cuts).copy()
-    others = {'unigram model': unigram(clean, tok.encode, count_v)}
-    if len(items) > 1: others['shuffled contexts'] = ask(lm, {name: (shuffle(clean), kind)})[name]
+    others = {"unigram model": unigram(clean, tok.encode, count_v)}
+    if len(items) > 1:
+        others["shuffled contexts"] = ask(lm, {name: (shuffle(clean), kind)})[name]
     asked = sum(len(i.choices) for i in items)
-    notes = [f"{cuts['contexts']} of {asked:,} answers do not fit the window with their question, {cuts['answers']} not even alone"]
-    if lost: notes.append(f'{lost:,} characters the vocabulary lacks replaced')
-    if found: notes.append(f"{found['hits']} of {found['documents']:,} training documents share 13 words with it")
-    else: notes.append('contamination not checked: the training data or the benchmark is not here as files')
-    def short(x): return ''.join(str(int(v)) for v in x) if set(x) <= {0, 1} else [round(float(v), 6) for v in x]
+    notes = [
+        f"{cuts['contexts']} of {asked:,} answers do not fit the window with their "
+        f"question, {cuts['answers']} not even alone"
+    ]
+    if lost:
+        notes.append(f"{lost:,} characters the vocabulary lacks replaced")
+    if found:
+        notes.append(
+            f"{found['hits']} of {found['documents']:,} training documents share 13 "
+            "words with it"
+        )
+    else:
+        notes.append(
+            "contamination not checked: the training data or the benchmark is not "
+            "here as files"
+        )
+
+    def short(x):
+        return (
+            "".join(str(int(v)) for v in x)
+            if set(x) <= {0, 1}
+            else [round(float(v), 6) for v in x]
+        )
+
     stored = {m: short(x) for m, x in outcomes(clean, answers, kind).items()}
-    metrics, which = grade(clean, answers, kind, others, len(count_v)), sha256(' '.join(i.id for i in items).encode()).hexdigest()[:16]
-    return dict(n=len(items), shots=shots, kind=kind, metrics=metrics, cuts=cuts, replaced=lost, contamination=found,
-                notes=notes, items=which, outcomes=stored)
+    metrics, which = (
+        grade(clean, answers, kind, others, len(count_v)),
+        sha256(" ".join(i.id for i in items).encode()).hexdigest()[:16],
+    )
+    return dict(
+        n=len(items),
+        shots=shots,
+        kind=kind,
+        metrics=metrics,
+        cuts=cuts,
+        replaced=lost,
+        contamination=found,
+        notes=notes,
+        items=which,
+        outcomes=stored,
+    )
 
 # %% ../nbs/season2/03_what_it_learned.ipynb #49c3cd63
 def held_out(
-    corpus, # `Corpus`
-): # source -> documents that the model never learned from
-    "Validation text by source: 60,000 tokens in all, or 120,000 characters of a plain text"
-    if corpus.texts: return {corpus.source: [corpus.texts[1][:120_000]]}
-    return shard_texts(corpus, 'val', 60_000)
+    corpus,  # `Corpus`
+):  # source -> documents that the model never learned from
+    """Validation text by source: 60,000 tokens in all, or 120,000 characters of a plain
+    text"""
+    if corpus.texts:
+        return {corpus.source: [corpus.texts[1][:120_000]]}
+    return shard_texts(corpus, "val", 60_000)
+
 
 def bits_by_source(
-    model, # ids -> logits
-    tok,   # its tokenizer
-    texts, # source -> list of str
-): # source -> bits per byte
-    "Surprise at a text in the unit that all tokenizers share; documents follow each other as in training"
+    model,  # ids -> logits
+    tok,  # its tokenizer
+    texts,  # source -> list of str
+):  # source -> bits per byte
+    """Surprise at a text in the unit that all tokenizers share; documents follow each
+    other as in training"""
     out, end = {}, [] if tok.end is None else [tok.end]
     for source, docs in texts.items():
         parts = tok.encode_batch([legible(tok, d)[0] for d in docs])
-        ids = np.concatenate([end, *(p for d in parts for p in (d, end))]).astype(np.int64)
-        nats, scored = token_nats(model, ids), ids[1:] != (tok.end if end else -1) # the ends of documents are no text
-        out[source] = float(nats[scored].sum()/math.log(2)/len(tok.decode_bytes(ids[1:][scored])))
+        ids = np.concatenate([end, *(p for d in parts for p in (d, end))]).astype(
+            np.int64
+        )
+        nats, scored = (
+            token_nats(model, ids),
+            ids[1:] != (tok.end if end else -1),
+        )  # the ends of documents are no text
+        out[source] = float(
+            nats[scored].sum() / math.log(2) / len(tok.decode_bytes(ids[1:][scored]))
+        )
     return out
 
+
 def by_position(
-    model, # ids -> logits; `cfg.ctx` is the window
-    ids,   # of a text, at least one window and a token
-): # (t,) nats a token at each place of the window
+    model,  # ids -> logits; `cfg.ctx` is the window
+    ids,  # of a text, at least one window and a token
+):  # (t,) nats a token at each place of the window
     "Loss by place: how much the tokens before help"
     nats, ctx = token_nats(model, ids), model.cfg.ctx
-    if len(nats) < ctx: raise GpubError(f'{len(ids)} tokens are less than one window of {ctx + 1}')
-    return nats[:len(nats)//ctx*ctx].reshape(-1, ctx).mean(0)
+    if len(nats) < ctx:
+        raise GpubError(f"{len(ids)} tokens are less than one window of {ctx + 1}")
+    return nats[: len(nats) // ctx * ctx].reshape(-1, ctx).mean(0)
 
 # %% ../nbs/season2/03_what_it_learned.ipynb #56933f39
 def words_known(
-    texts, # a list of them
-): # a set
+    texts,  # a list of them
+):  # a set
     "The words that occur in texts"
     return {w for t in texts for w in words_of(t)}
 
+
 def milestones(
-    runs,          # run folders
-    device='auto', # where they are sampled
-    n:int=60,      # tokens for each prompt
-): # str
-    "The pinned prompts under all kept checkpoints of some runs; raises `GpubError` where none is kept"
-    kept = [(r, int(p.name[5:])) for r in runs for p in sorted(Path(r, 'checkpoints').glob('step-????????'))]
-    if not kept: raise GpubError(f"no checkpoints in {', '.join(map(str, runs))}: nothing to sample from")
-    learned = [t for r in runs if (c := corpus_of(read_json(Path(r, 'config.json')))) for t in training_texts(c)]
+    runs,  # run folders
+    device="auto",  # where they are sampled
+    n: int = 60,  # tokens for each prompt
+):  # str
+    """The pinned prompts under all kept checkpoints of some runs; raises `GpubError`
+    where none is kept"""
+    kept = [
+        (r, int(p.name[5:]))
+        for r in runs
+        for p in sorted(Path(r, "checkpoints").glob("step-????????"))
+    ]
+    if not kept:
+        raise GpubError(
+            f"no checkpoints in {', '.join(map(str, runs))}: nothing to sample from"
+        )
+    learned = [
+        t
+        for r in runs
+        if (c := corpus_of(read_json(Path(r, "config.json"))))
+        for t in training_texts(c)
+    ]
     asked = dict(pinned())
-    return sample_text(side_by_side(kept, [*asked], n, known=words_known(learned), device=device, temperature=.7, top_p=.9), asked)
+    return sample_text(
+        side_by_side(
+            kept,
+            [*asked],
+            n,
+            known=words_known(learned),
+            device=device,
+            temperature=0.7,
+            top_p=0.9,
+        ),
+        asked,
+    )
 
 # %% ../nbs/season2/03_what_it_learned.ipynb #8b8ef5ba
 def programs(
-    model,       # `GPT` or `Llama`
-    tok,         # its tokenizer
+    model,  # `GPT` or `Llama`
+    tok,  # its tokenizer
     limit=None,  # the first so many problems; None: all
-    n:int=120,   # tokens to write for each
-    folder=None, # of the benchmark file, as for `task_files`
-): # dict: n, passed, ends (how they all ended -> how many)
+    n: int = 120,  # tokens to write for each
+    folder=None,  # of the benchmark file, as for `task_files`
+):  # dict: n, passed, ends (how they all ended -> how many)
     "HumanEval, one greedy try each, run in the sandbox"
     asked = problems(limit, folder)
-    prompts = [legible(tok, p['prompt'])[0] for p in asked]
-    ran = [solves(p, write(model, tok, q, n, temperature=0)[len(q):]) for p, q in zip(asked, prompts)]
-    return dict(n=len(ran), passed=sum(r.ok for r in ran), ends=dict(Counter(r.why.split(':')[0] for r in ran).most_common()))
+    prompts = [legible(tok, p["prompt"])[0] for p in asked]
+    ran = [
+        solves(p, write(model, tok, q, n, temperature=0)[len(q) :])
+        for p, q in zip(asked, prompts)
+    ]
+    return dict(
+        n=len(ran),
+        passed=sum(r.ok for r in ran),
+        ends=dict(Counter(r.why.split(":")[0] for r in ran).most_common()),
+    )
 
 # %% ../nbs/season2/03_what_it_learned.ipynb #ccafd129
 def model_identity(
-    run,       # a run folder
-    step=None, # which checkpoint; default the newest
-    say=print, # told of checkpoints that are damaged
-): # dict: run_id, step, and the SHA-256 of the weights
+    run,  # a run folder
+    step=None,  # which checkpoint; default the newest
+    say=print,  # told of checkpoints that are damaged
+):  # dict: run_id, step, and the SHA-256 of the weights
     "What results are bound to: only these weights have them"
     path = Path(run, "config.json")
     if not path.is_file():
         raise GpubError(f"{run} is not a run folder: it has no config.json")
     step, weights = which_weights(run, step, say)
-    return dict(run_id=read_json(path, "model").get("run_id"), step=step, weights=weights)
+    return dict(
+        run_id=read_json(path, "model").get("run_id"), step=step, weights=weights
+    )
+
 
 def evaluate_run(
-    run,              # a run folder
-    tasks=DEFAULT,    # names from `TASKS`, or humaneval
-    limit=None,       # items of each, by lot; None: all
-    step=None,        # which checkpoint; default the newest
-    device='auto',    # auto, cpu, cuda, cuda:1
-    folder=None,      # of benchmark files, instead of `eval` in `$GPUB_DATA`
-    check:int=10,     # items of each task that lm-eval's hf model answers too, on the exported folder; 0: none
-    online=False,     # take the questions from lm-eval, which downloads them
-    shots:int=0,      # solved questions before each, where answers are chosen and tasks have any
-    say=print,        # told the gate's numbers, and whether the models agree
-): # dict: the results, ready for JSON
-    "The report card of a run; raises `GpubError` for an unknown task, a missing or odd file, a missing lm-eval, and a model that fails the gate"
-    use_threads(); known = [*TASKS, 'humaneval']
-    if bad := [t for t in tasks if t not in known]: raise GpubError(f"no task {bad[0]!r}; there are: {', '.join(known)}")
-    asked = {t: by_lot(their_items(t, shots), limit) if online else load_items(t, limit, folder, shots=shots) for t in tasks if t in TASKS}
-    code = problems(limit, folder) if 'humaneval' in tasks else []
+    run,  # a run folder
+    tasks=DEFAULT,  # names from `TASKS`, or humaneval
+    limit=None,  # items of each, by lot; None: all
+    step=None,  # which checkpoint; default the newest
+    device="auto",  # auto, cpu, cuda, cuda:1
+    folder=None,  # of benchmark files, instead of `eval` in `$GPUB_DATA`
+    # items of each task that lm-eval's hf model answers too, on the exported folder; 0:
+    # none
+    check: int = 10,
+    online=False,  # take the questions from lm-eval, which downloads them
+    # solved questions before each, where answers are chosen and tasks have any
+    shots: int = 0,
+    say=print,  # told the gate's numbers, and whether the models agree
+):  # dict: the results, ready for JSON
+    """The report card of a run; raises `GpubError` for an unknown task, a missing or
+    odd file, a missing lm-eval, and a model that fails the gate"""
+    use_threads()
+    known = [*TASKS, "humaneval"]
+    if bad := [t for t in tasks if t not in known]:
+        raise GpubError(f"no task {bad[0]!r}; there are: {', '.join(known)}")
+    asked = {
+        t: by_lot(their_items(t, shots), limit)
+        if online
+        else load_items(t, limit, folder, shots=shots)
+        for t in tasks
+        if t in TASKS
+    }
+    code = problems(limit, folder) if "humaneval" in tasks else []
     of = model_identity(run, step, say)
     step = of["step"]
     model, tok, config = load_run(run, step, device)
-    tokens = 1024 if model.tok.weight.device.type == 'cpu' else 8192; lm, corpus = adapter(model, tok, tokens), corpus_of(config)
-    words = [i.context for items in asked.values() for i in items] + [p['prompt'] for p in code]
+    tokens = 1024 if model.tok.weight.device.type == "cpu" else 8192
+    lm, corpus = adapter(model, tok, tokens), corpus_of(config)
+    words = [i.context for items in asked.values() for i in items] + [
+        p["prompt"] for p in code
+    ]
     texts = training_texts(corpus) if corpus else [legible(tok, t)[0] for t in words]
-    ids = np.concatenate(tok.encode_batch(texts)); gate = calibrate(lm, model, (corpus.val if corpus else ids)[:8*model.cfg.ctx + 1])
-    say(f"gate passed: {gate['harness']:.4f} nats a token through the harness, {gate['training']:.4f} in training's evaluation, "
-        f"on the same {gate['tokens']:,} tokens of {'the validation split' if corpus else 'the questions (the training data is not here)'}")
+    ids = np.concatenate(tok.encode_batch(texts))
+    gate = calibrate(
+        lm, model, (corpus.val if corpus else ids)[: 8 * model.cfg.ctx + 1]
+    )
+    say(
+        f"gate passed: {gate['harness']:.4f} nats a token through the harness, "
+        f"{gate['training']:.4f} in training's evaluation, "
+        f"on the same {gate['tokens']:,} tokens of "
+        f"{'the validation split' if corpus else 'the questions (the training data is not here)'}"
+    )
     count_v = np.bincount(ids, minlength=tok.vocab)
     parameters = sum(p.numel() for p in model.parameters())
-    result = dict(run=Path(run).name, **of, parameters=parameters, calibration=gate, tasks={})
+    result = dict(
+        run=Path(run).name, **of, parameters=parameters, calibration=gate, tasks={}
+    )
     for t, items in asked.items():
-        given, files = shots*(TASKS[t].kind == 'choice'), None if online else task_files(TASKS[t], folder)
-        r = result['tasks'][t] = one_task(lm, t, items, tok, count_v, contamination(texts, files) if corpus and files else None, given)
-        source = 'lm-eval' if online else getattr(examples_of(files[0]), 'name', 'the other questions') + ' and its like'*(len(files) > 1)
-        if given: r['notes'].append(f'{given} solved ones before each, from {source}')
-    if code: result['humaneval'] = programs(model, tok, limit, folder=folder)
-    if corpus: result['bits_per_byte'] = bits_by_source(model, tok, held_out(corpus))
-    few = {t: (in_vocabulary(i[:check], tok)[0], TASKS[t].kind) for t, i in asked.items()}
-    if check and few: result['agreement'] = agreement(run, lm, few, step, say)
+        given, files = (
+            shots * (TASKS[t].kind == "choice"),
+            None if online else task_files(TASKS[t], folder),
+        )
+        r = result["tasks"][t] = one_task(
+            lm,
+            t,
+            items,
+            tok,
+            count_v,
+            contamination(texts, files) if corpus and files else None,
+            given,
+        )
+        source = (
+            "lm-eval"
+            if online
+            else getattr(examples_of(files[0]), "name", "the other questions")
+            + " and its like" * (len(files) > 1)
+        )
+        if given:
+            r["notes"].append(f"{given} solved ones before each, from {source}")
+    if code:
+        result["humaneval"] = programs(model, tok, limit, folder=folder)
+    if corpus:
+        result["bits_per_byte"] = bits_by_source(model, tok, held_out(corpus))
+    few = {
+        t: (in_vocabulary(i[:check], tok)[0], TASKS[t].kind) for t, i in asked.items()
+    }
+    if check and few:
+        result["agreement"] = agreement(run, lm, few, step, say)
     device = str(pick_device(device))
-    settings = dict(limit=limit, shots=shots, lot=0, questions='lm-eval' if online else 'files',
-                    bos='none: a context starts with its own first token', truncation='the window keeps the end',
-                    tokens_at_once=tokens, dtype=str(model.tok.weight.dtype).removeprefix('torch.'), device=device)
-    versions = {n: version(n) for n in ('gpub', 'lm_eval', 'torch', 'transformers')}
+    settings = dict(
+        limit=limit,
+        shots=shots,
+        lot=0,
+        questions="lm-eval" if online else "files",
+        bos="none: a context starts with its own first token",
+        truncation="the window keeps the end",
+        tokens_at_once=tokens,
+        dtype=str(model.tok.weight.dtype).removeprefix("torch."),
+        device=device,
+    )
+    versions = {n: version(n) for n in ("gpub", "lm_eval", "torch", "transformers")}
     return result | dict(settings=settings, versions=versions, machine=machine(device))
 
+
 def values(
-    outcome, # as `one_task` stored it: a string of 0 and 1, or a list of numbers
-): # float array
+    outcome,  # as `one_task` stored it: a string of 0 and 1, or a list of numbers
+):  # float array
     "Outcomes as numbers again"
     return np.array([float(v) for v in outcome])
 
+
 def compare_results(
-    a, # from `evaluate_run`
-    b, # another; differences are this one's minus the first's
-): # Table
-    "Two report cards, task by task; raises `GpubError` when they have no questions in common"
-    common = [t for t in a['tasks'] if t in b['tasks'] and all(a['tasks'][t][k] == b['tasks'][t][k] for k in ('items', 'shots'))]
-    if not common: raise GpubError('these results have no questions in common: evaluate both with the same --tasks, --limit and --shots')
-    def name(r): return f"{r['run']}, step {r['step']:,}"
+    a,  # from `evaluate_run`
+    b,  # another; differences are this one's minus the first's
+):  # Table
+    """Two report cards, task by task; raises `GpubError` when they have no questions in
+    common"""
+    common = [
+        t
+        for t in a["tasks"]
+        if t in b["tasks"]
+        and all(a["tasks"][t][k] == b["tasks"][t][k] for k in ("items", "shots"))
+    ]
+    if not common:
+        raise GpubError(
+            "these results have no questions in common: evaluate both with the same "
+            "--tasks, --limit and --shots"
+        )
+
+    def name(r):
+        return f"{r['run']}, step {r['step']:,}"
+
     rows = []
     for t in common:
-        for m, x in a['tasks'][t]['outcomes'].items():
-            x, y = values(x), values(b['tasks'][t]['outcomes'][m])
-            p = paired(x, y); gain, low, high = (f'{100*p[k]:+.1f}' for k in ('difference', 'low', 'high'))
-            sure = 'no difference shown' if p['low'] <= 0 <= p['high'] else f"{name(b if p['difference'] > 0 else a)} is better"
-            rows.append([t, m, p['n'], f'{100*x.mean():.1f}', f'{100*y.mean():.1f}', gain, f'{low} to {high}', sure])
-    return Table(['task', 'metric', 'questions', name(a), name(b), 'difference', '95%', ''], rows, 'paired bootstrap over questions')
+        for m, x in a["tasks"][t]["outcomes"].items():
+            x, y = values(x), values(b["tasks"][t]["outcomes"][m])
+            p = paired(x, y)
+            gain, low, high = (
+                f"{100 * p[k]:+.1f}" for k in ("difference", "low", "high")
+            )
+            sure = (
+                "no difference shown"
+                if p["low"] <= 0 <= p["high"]
+                else f"{name(b if p['difference'] > 0 else a)} is better"
+            )
+            rows.append(
+                [
+                    t,
+                    m,
+                    p["n"],
+                    f"{100 * x.mean():.1f}",
+                    f"{100 * y.mean():.1f}",
+                    gain,
+                    f"{low} to {high}",
+                    sure,
+                ]
+            )
+    return Table(
+        ["task", "metric", "questions", name(a), name(b), "difference", "95%", ""],
+        rows,
+        "paired bootstrap over questions",
+    )
 
 # %% ../nbs/season2/03_what_it_learned.ipynb #b3f8dcc8
 def result_of(
-    run,          # a run folder
-    tasks,        # as for `evaluate_run`, like all that follow but `file`
-    limit,        # questions of each, by lot; None: all
-    step,         # which checkpoint; None: the newest
-    device,       # auto, cpu, cuda, cuda:1
-    folder,       # of benchmark files; None: `eval` in `$GPUB_DATA`
-    check:int,    # questions for lm-eval's hf model
-    file,         # where results are kept; None: evals.json in the run folder
-    say,          # told what is read, computed, written
-    online=False, # questions from lm-eval
-    shots=0,      # solved questions before each
-): # dict, as from `evaluate_run`
-    "Stored results of these questions and weights, else new ones; refuses another run's"
-    path = Path(file or Path(run, 'evals.json'))
-    if file: path.parent.mkdir(parents=True, exist_ok=True) # a place that cannot be is said before the work, not after
+    run,  # a run folder
+    tasks,  # as for `evaluate_run`, like all that follow but `file`
+    limit,  # questions of each, by lot; None: all
+    step,  # which checkpoint; None: the newest
+    device,  # auto, cpu, cuda, cuda:1
+    folder,  # of benchmark files; None: `eval` in `$GPUB_DATA`
+    check: int,  # questions for lm-eval's hf model
+    file,  # where results are kept; None: evals.json in the run folder
+    say,  # told what is read, computed, written
+    online=False,  # questions from lm-eval
+    shots=0,  # solved questions before each
+):  # dict, as from `evaluate_run`
+    """Stored results of these questions and weights, else new ones; refuses another
+    run's"""
+    path = Path(file or Path(run, "evals.json"))
+    if file:
+        path.parent.mkdir(
+            parents=True, exist_ok=True
+        )  # a place that cannot be is said before the work, not after
     if path.is_file():
-        r = _stored(path); have = {*r['tasks'], *(['humaneval'] if 'humaneval' in r else [])}
-        wanted = dict(limit=limit, shots=shots, questions='lm-eval' if online else 'files')
-        asked = set(tasks) <= have and all(r['settings'].get(k) == v for k, v in wanted.items())
+        r = _stored(path)
+        have = {*r["tasks"], *(["humaneval"] if "humaneval" in r else [])}
+        wanted = dict(
+            limit=limit, shots=shots, questions="lm-eval" if online else "files"
+        )
+        asked = set(tasks) <= have and all(
+            r["settings"].get(k) == v for k, v in wanted.items()
+        )
         if _same_model(path, r, run, model_identity(run, step, say), say) and asked:
-            say(f'read from {path}')
+            say(f"read from {path}")
             return r
-    r = evaluate_run(run, tasks, limit, step, device, folder, check, online=online, shots=shots, say=say)
-    write_atomic(path, json.dumps(r, indent=1) + '\n')
-    say(f'written to {path}')
+    r = evaluate_run(
+        run,
+        tasks,
+        limit,
+        step,
+        device,
+        folder,
+        check,
+        online=online,
+        shots=shots,
+        say=say,
+    )
+    write_atomic(path, json.dumps(r, indent=1) + "\n")
+    say(f"written to {path}")
     return r
 
+
 def _same_model(path, stored, run, of, say):
-    "Whether stored results are of these weights; raises `GpubError` for those of another run"
+    """Whether stored results are of these weights; raises `GpubError` for those of
+    another run"""
     if all(stored.get(k) == v for k, v in of.items()):
         return True
     here, there = Path(run).name, stored["run"]
-    # results of before, and runs that were imported, have no run_id: their folder's name has to do
+    # results of before, and runs that were imported, have no run_id: their folder's
+    # name has to do
     ids = [d.get("run_id") for d in (stored, of)]
     another = ids[0] != ids[1] if all(ids) else there != here
     if another and path.parent.resolve() != Path(run).resolve():
         raise GpubError(
-            f"{path} holds the results of another run, {there} (run_id {ids[0]}), not of "
+            f"{path} holds the results of another run, {there} (run_id {ids[0]}), "
+            "not of "
             f"{run} (run_id {ids[1]}): choose another file with --json, or move it away"
         )
     say(
-        f"{path} is of other weights (run {there}, step {stored['step']}) than {run} at "
+        f"{path} is of other weights (run {there}, step {stored['step']}) than {run} "
+        "at "
         f"step {of['step']}: asked anew"
     )
     return False
 
+
 def _stored(path):
     "Results that can be shown and compared; `GpubError` for anything else"
     r = read_json(path)
-    if not isinstance(r, dict) or not ('step' in r and all(isinstance(r.get(k), dict) for k in ('tasks', 'settings'))):
-        raise GpubError(f'{path} holds no results of gpub eval: move it away, or choose another file with --json')
-    try: report(r), [(t['items'], t['shots'], values(x)) for t in r['tasks'].values() for x in t['outcomes'].values()]
+    if not isinstance(r, dict) or not (
+        "step" in r and all(isinstance(r.get(k), dict) for k in ("tasks", "settings"))
+    ):
+        raise GpubError(
+            f"{path} holds no results of gpub eval: move it away, or choose another "
+            "file with --json"
+        )
+    try:
+        (
+            report(r),
+            [
+                (t["items"], t["shots"], values(x))
+                for t in r["tasks"].values()
+                for x in t["outcomes"].values()
+            ],
+        )
     except (AttributeError, KeyError, TypeError, ValueError) as e:
-        raise GpubError(f'{path} is damaged ({type(e).__name__}: {first_line(e)}); restore it, or move it away') from None
+        raise GpubError(
+            f"{path} is damaged ({type(e).__name__}: {first_line(e)}); restore it, "
+            "or move it away"
+        ) from None
     return r
 
-@click.command('eval', epilog=f"Tasks: {', '.join(TASKS)}, humaneval.")
-@click.argument('runs', nargs=-1, required=True, metavar='RUN...')
-@click.option('--tasks', default=','.join(DEFAULT), show_default=True, help="Names with commas between; '' for none.")
-@click.option('--limit', type=click.IntRange(1), help='Questions of each task, by lot.  [default: all]')
-@click.option('--shots', type=click.IntRange(0), default=0, show_default=True, help='Solved questions before each.')
-@click.option('--step', 'steps', type=int, multiple=True,
-              help='Which checkpoint, once for all runs or once for each.  [default: the newest]')
-@click.option('--device', default='auto', show_default=True, help='auto, cpu, cuda, cuda:1.')
-@click.option('--data', 'folder', help='Where the benchmark files are.  [default: eval in $GPUB_DATA]')
-@click.option('--online', is_flag=True, help="Take the questions from lm-eval's own tasks, which download them.")
-@click.option('--json', 'file', help='Where the results go.  [default: evals.json in the run folder]')
-@click.option('--check', type=click.IntRange(0), default=10, show_default=True,
-              help="Questions of each task that lm-eval's hf model answers too, on the exported folder.")
-@click.option('--samples', is_flag=True, help='Also what all kept checkpoints make of the pinned prompts.')
-@click.option('--compare', is_flag=True, help='Two runs: which is better, and how sure that is.')
-@click.option('--text', help='With --compare: a text file to colour token by token.')
-@click.option('--page', default='diff.html', show_default=True, help='With --text: the page to write.')
-def eval_command(runs, tasks, limit, shots, steps, device, folder, online, file, check, samples, compare, text, page):
+
+@click.command("eval", epilog=f"Tasks: {', '.join(TASKS)}, humaneval.")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option(
+    "--tasks",
+    default=",".join(DEFAULT),
+    show_default=True,
+    help="Names with commas between; '' for none.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    help="Questions of each task, by lot.  [default: all]",
+)
+@click.option(
+    "--shots",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Solved questions before each.",
+)
+@click.option(
+    "--step",
+    "steps",
+    type=int,
+    multiple=True,
+    help="Which checkpoint, once for all runs or once for each.  [default: the newest]",
+)
+@click.option(
+    "--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1."
+)
+@click.option(
+    "--data",
+    "folder",
+    help="Where the benchmark files are.  [default: eval in $GPUB_DATA]",
+)
+@click.option(
+    "--online",
+    is_flag=True,
+    help="Take the questions from lm-eval's own tasks, which download them.",
+)
+@click.option(
+    "--json",
+    "file",
+    help="Where the results go.  [default: evals.json in the run folder]",
+)
+@click.option(
+    "--check",
+    type=click.IntRange(0),
+    default=10,
+    show_default=True,
+    help="Questions of each task that lm-eval's hf model answers too, on the exported "
+    "folder.",
+)
+@click.option(
+    "--samples",
+    is_flag=True,
+    help="Also what all kept checkpoints make of the pinned prompts.",
+)
+@click.option(
+    "--compare", is_flag=True, help="Two runs: which is better, and how sure that is."
+)
+@click.option("--text", help="With --compare: a text file to colour token by token.")
+@click.option(
+    "--page",
+    default="diff.html",
+    show_default=True,
+    help="With --text: the page to write.",
+)
+def eval_command(
+    runs,
+    tasks,
+    limit,
+    shots,
+    steps,
+    device,
+    folder,
+    online,
+    file,
+    check,
+    samples,
+    compare,
+    text,
+    page,
+):
     """What RUN learned: benchmarks through lm-eval, beside what a guesser gets on the same questions (extra: gpub[eval]).
 
     Before any score, the loss through the harness must equal the loss of training's evaluation."""
-    tasks = tuple(t.strip() for t in tasks.split(',') if t.strip())
-    if compare and len(runs) != 2: raise GpubError(f'--compare takes two runs, got {len(runs)}')
-    if file and len(runs) > 1: raise GpubError('--json is for one run; several write evals.json into their folders')
+    tasks = tuple(t.strip() for t in tasks.split(",") if t.strip())
+    if compare and len(runs) != 2:
+        raise GpubError(f"--compare takes two runs, got {len(runs)}")
+    if file and len(runs) > 1:
+        raise GpubError(
+            "--json is for one run; several write evals.json into their folders"
+        )
     if len(steps) > 1 and len(steps) != len(runs):
-        raise GpubError(f'{len(steps)} times --step for {len(runs)} runs: give it once, or once for each')
-    if not (tasks or samples or text): raise GpubError(f"no tasks and nothing else to do; tasks there are: {', '.join(TASKS)}, humaneval")
-    if text and not compare: raise GpubError('--text needs --compare and two runs')
-    at = [*zip(runs, steps if len(steps) > 1 else [*steps, None][:1]*len(runs))]
-    results = [result_of(r, tasks, limit, s, device, folder, check, file, click.echo, online, shots) for r, s in at] if tasks else []
-    if compare and results: click.echo(f'\n{compare_results(*results)}')
-    for r in ([] if compare else results): click.echo('\n' + report(r))
-    if samples: click.echo(f'\n{milestones(runs, device)}')
+        raise GpubError(
+            f"{len(steps)} times --step for {len(runs)} runs: give it once, or once "
+            "for each"
+        )
+    if not (tasks or samples or text):
+        raise GpubError(
+            f"no tasks and nothing else to do; tasks there are: {', '.join(TASKS)}, "
+            "humaneval"
+        )
+    if text and not compare:
+        raise GpubError("--text needs --compare and two runs")
+    at = [*zip(runs, steps if len(steps) > 1 else [*steps, None][:1] * len(runs))]
+    results = (
+        [
+            result_of(
+                r,
+                tasks,
+                limit,
+                s,
+                device,
+                folder,
+                check,
+                file,
+                click.echo,
+                online,
+                shots,
+            )
+            for r, s in at
+        ]
+        if tasks
+        else []
+    )
+    if compare and results:
+        click.echo(f"\n{compare_results(*results)}")
+    for r in [] if compare else results:
+        click.echo("\n" + report(r))
+    if samples:
+        click.echo(f"\n{milestones(runs, device)}")
     if compare and text:
-        try: words = Path(text).read_text(encoding='utf-8')
-        except (OSError, UnicodeDecodeError) as e: raise GpubError(f'cannot read {text}: {first_line(e)}') from None
+        try:
+            words = Path(text).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as e:
+            raise GpubError(f"cannot read {text}: {first_line(e)}") from None
         diff = token_diff(*(load_run(r, s, device)[:2] for r, s in at), words)
-        click.echo(f"written to {heat_page(diff, page, [Path(r).name + (f', step {s:,}' if s else '') for r, s in at])}")
+        click.echo(
+            "written to "
+            f"{heat_page(diff, page, [Path(r).name + (f', step {s:,}' if s else '') for r, s in at])}"
+        )
+
 
 def report(
-    result:dict, # from `evaluate_run`
-): # str
+    result: dict,  # from `evaluate_run`
+):  # str
     "The results for a terminal: a table per task"
-    out = [f"{result['run']}, step {result['step']:,}, {result['parameters']:,} parameters"]
-    out += [str(card(t, r)) for t, r in result['tasks'].items()]
-    if h := result.get('humaneval'): out.append(f"humaneval: {h['passed']} of {h['n']} functions pass, one try each; ends: {h['ends']}")
-    if b := result.get('bits_per_byte'): out.append('bits per byte, held out: ' + ', '.join(f'{k} {v:.3f}' for k, v in b.items()))
-    return '\n\n'.join(out)
+    out = [
+        f"{result['run']}, step {result['step']:,}, {result['parameters']:,} parameters"
+    ]
+    out += [str(card(t, r)) for t, r in result["tasks"].items()]
+    if h := result.get("humaneval"):
+        out.append(
+            f"humaneval: {h['passed']} of {h['n']} functions pass, one try each; "
+            f"ends: {h['ends']}"
+        )
+    if b := result.get("bits_per_byte"):
+        out.append(
+            "bits per byte, held out: "
+            + ", ".join(f"{k} {v:.3f}" for k, v in b.items())
+        )
+    return "\n\n".join(out)

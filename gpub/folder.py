@@ -14,10 +14,13 @@ from .core import GpubError, first_line, read_json, write_atomic
 
 # %% ../nbs/lib/folder.ipynb #d1affb7e
 def differences(
-    found:dict,  # the configuration the folder was made with
-    wanted:dict, # the one asked for now
-    words=(("this run", "has none"), ("asked", "for none")), # for each: its name, and what it does where it lacks a setting
-): # lines, empty if they agree
+    found: dict,  # the configuration the folder was made with
+    wanted: dict,  # the one asked for now
+    words=(
+        ("this run", "has none"),
+        ("asked", "for none"),
+    ),  # for each: its name, and what it does where it lacks a setting
+):  # lines, empty if they agree
     "What differs between two nested configurations, in words"
     sides = _flat(found), _flat(wanted)
 
@@ -33,18 +36,24 @@ def differences(
     return lines
 
 # %% ../nbs/lib/folder.ipynb #e470249a
-def _flat(d, prefix=''):
+def _flat(d, prefix=""):
     "Nested dicts to dotted keys, values as JSON would give them back (a tuple is a list)"
     out = {}
-    for k, v in d.items(): out |= _flat(v, f'{prefix}{k}.') if isinstance(v, dict) and v else {f'{prefix}{k}': json.loads(json.dumps(v))}
+    for k, v in d.items():
+        out |= (
+            _flat(v, f"{prefix}{k}.")
+            if isinstance(v, dict) and v
+            else {f"{prefix}{k}": json.loads(json.dumps(v))}
+        )
     return out
 
 # %% ../nbs/lib/folder.ipynb #9824c5fd
 def append(
-    path,     # a .jsonl file, made if it is not there
-    row:dict, # whatever JSON holds
+    path,  # a .jsonl file, made if it is not there
+    row: dict,  # whatever JSON holds
 ):
-    "Add one line to a log, whole or not at all; raises OSError, with the rows before it as they were"
+    """Add one line to a log, whole or not at all; raises OSError, with the rows before it as they
+    were"""
     line = (json.dumps(row, ensure_ascii=False) + "\n").encode()
     # without a buffer: closing one would write the rest of a line that was cut a second time
     with open(path, "ab+", buffering=0) as file:
@@ -60,8 +69,10 @@ def append(
             file.truncate(end)
             raise
 
+
 def _end_of_rows(file):
-    "Where the last whole row of an open log ends: what is behind it, a process left that died while writing"
+    """Where the last whole row of an open log ends: what is behind it, a process left that died
+    while writing"""
     end = file.seek(0, os.SEEK_END)
     while end:
         start = max(0, end - 4096)
@@ -72,15 +83,17 @@ def _end_of_rows(file):
         end = start
     return 0
 
+
 def cut_log(
-    path,     # a .jsonl file
-    step:int, # the checkpoint's
+    path,  # a .jsonl file
+    step: int,  # the checkpoint's
 ):
-    "Drop rows after `step`, a half-written last one, the first of two of one step; raises `GpubError` for damage before the last"
+    """Drop rows after `step`, a half-written last one, the first of two of one step; raises
+    `GpubError` for damage before the last"""
     if not Path(path).exists():
         return
-    text, keep = Path(path).read_text(encoding='utf-8', errors='replace'), {}
-    lines = text.removesuffix('\n').split('\n') # not splitlines: a text may hold U+2028
+    text, keep = Path(path).read_text(encoding="utf-8", errors="replace"), {}
+    lines = text.removesuffix("\n").split("\n")  # not splitlines: a text may hold U+2028
     for i, line in enumerate(lines, 1):
         try:
             of = json.loads(line)["step"]
@@ -88,62 +101,100 @@ def cut_log(
                 keep[of] = line
         except (ValueError, TypeError, KeyError):
             if i < len(lines):
-                raise GpubError(f'{path} line {i} is no row of a log: {line[:60]!r}; delete that line') from None
-    write_atomic(path, ''.join(line + '\n' for line in keep.values()))
+                raise GpubError(
+                    f"{path} line {i} is no row of a log: {line[:60]!r}; delete that line"
+                ) from None
+    write_atomic(path, "".join(line + "\n" for line in keep.values()))
 
-SCHEDULE = 'steps', 'decay', 'weight_decay' # of `train`: a plan gives a run another end on the way, and what follows from it
+
+SCHEDULE = (
+    "steps",
+    "decay",
+    "weight_decay",
+)  # of `train`: a plan gives a run another end on the way, and what follows from it
+
 
 def fixed(
-    config:dict, # model, train, data ...
-    free,        # settings of `train` that may change on the way
-): # the same without those
+    config: dict,  # model, train, data ...
+    free,  # settings of `train` that may change on the way
+):  # the same without those
     "What makes two runs the same"
-    return {k: {n: v for n, v in part.items() if n not in free} if k == 'train' else part for k, part in config.items()}
+    return {
+        k: {n: v for n, v in part.items() if n not in free} if k == "train" else part
+        for k, part in config.items()
+    }
+
 
 def open_folder(
-    out,           # the run folder
-    identity:dict, # what this command wants: model, train, data
-    extras=dict,   # makes the rest of a new config.json
-    free=(),       # settings of `train` that may be others than before
-): # the config in force: the stored one when it resumes
-    "Make the folder, or check that it holds this very run; raises `GpubError` with the difference otherwise"
-    path, identity = Path(out, 'config.json'), json.loads(json.dumps(identity))
+    out,  # the run folder
+    identity: dict,  # what this command wants: model, train, data
+    extras=dict,  # makes the rest of a new config.json
+    free=(),  # settings of `train` that may be others than before
+):  # the config in force: the stored one when it resumes
+    """Make the folder, or check that it holds this very run; raises `GpubError` with the difference
+    otherwise"""
+    path, identity = Path(out, "config.json"), json.loads(json.dumps(identity))
     if path.exists():
         found = read_json(path)
-        if not isinstance(found, dict) or any(isinstance(v, dict) and not isinstance(found.get(k, {}), dict) for k, v in identity.items()):
-            raise GpubError(f'{path} is not that of a run: restore it, or choose another folder with --out')
-        if diff := differences(fixed({k: found.get(k, {}) for k in identity}, free), fixed(identity, free)):
-            raise GpubError(f'{out} holds another run: {"; ".join(diff)}. Choose another folder with --out, or give the same settings')
+        if not isinstance(found, dict) or any(
+            isinstance(v, dict) and not isinstance(found.get(k, {}), dict)
+            for k, v in identity.items()
+        ):
+            raise GpubError(
+                f"{path} is not that of a run: restore it, or choose another folder with --out"
+            )
+        if diff := differences(
+            fixed({k: found.get(k, {}) for k in identity}, free), fixed(identity, free)
+        ):
+            raise GpubError(
+                f"{out} holds another run: {'; '.join(diff)}. Choose another folder with --out, "
+                "or give the same settings"
+            )
         return found
-    if Path(out, 'checkpoints').exists():
-        raise GpubError(f'{out} has checkpoints but no config.json: restore it, or choose another folder with --out')
-    config = identity | extras(); write_atomic(path, json.dumps(config, indent=1) + '\n')
+    if Path(out, "checkpoints").exists():
+        raise GpubError(
+            f"{out} has checkpoints but no config.json: restore it, or choose another folder "
+            "with --out"
+        )
+    config = identity | extras()
+    write_atomic(path, json.dumps(config, indent=1) + "\n")
     return config
 
 # %% ../nbs/lib/folder.ipynb #d39ecb1e
 @contextmanager
 def lock(
-    run_dir,   # the run folder, made if it is not there
-    say=print, # called with one line on a file system that knows no locks
-    name=None, # of the folder in messages; default: its path
-    instead="choose another folder with --out", # what else to do, for messages
+    run_dir,  # the run folder, made if it is not there
+    say=print,  # called with one line on a file system that knows no locks
+    name=None,  # of the folder in messages; default: its path
+    instead="choose another folder with --out",  # what else to do, for messages
 ):
     "Hold a run folder alone; raises GpubError naming the process that has it"
-    path = Path(run_dir, '.lock')
+    path = Path(run_dir, ".lock")
     name = run_dir if name is None else name
-    try: path.parent.mkdir(parents=True, exist_ok=True); file = open(path, 'a+')
-    except OSError as e: raise GpubError(f'cannot write in {name}: {first_line(e)}; {instead}') from None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "a+")
+    except OSError as e:
+        raise GpubError(f"cannot write in {name}: {first_line(e)}; {instead}") from None
     with file:
-        try: _grab(file)
+        try:
+            _grab(file)
         except OSError as e:
             if e.errno in (errno.EAGAIN, errno.EACCES, errno.EDEADLK):
-                file.seek(0); owner = file.read().strip() or 'unknown'
-                raise GpubError(f'{name} is in use by process {owner}: wait for it, stop it, or {instead}') from None
-            say(f'{name} cannot be locked ({first_line(e)}): make sure that nobody else works there')
+                file.seek(0)
+                owner = file.read().strip() or "unknown"
+                raise GpubError(
+                    f"{name} is in use by process {owner}: wait for it, stop it, or {instead}"
+                ) from None
+            say(
+                f"{name} cannot be locked ({first_line(e)}): make sure that nobody else works there"
+            )
         if os.name != "nt" and not _is_at(path, file):  # Windows removes no open file
             # whoever held it removed the file between our opening and our locking it
             raise GpubError(f"{name} was in use a moment ago: try again, or {instead}")
-        file.truncate(0); file.write(str(os.getpid())); file.flush()
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
         yield
 
 # %% ../nbs/lib/folder.ipynb #b5337abc
@@ -154,89 +205,150 @@ def _is_at(path, file):
     except FileNotFoundError:
         return False
 
+
 def _grab(file):
     "Lock `file` or raise OSError at once"
-    if os.name == 'nt':
+    if os.name == "nt":
         import msvcrt
-        file.seek(2**30); msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1) # far behind the process number, which others may read
+
+        file.seek(2**30)
+        msvcrt.locking(
+            file.fileno(), msvcrt.LK_NBLCK, 1
+        )  # far behind the process number, which others may read
     else:
         import fcntl
+
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 # %% ../nbs/lib/folder.ipynb #7e027bf8
 @contextmanager
 def stop_flag(
-    say=print # told once that the run is stopping
-): # a `threading.Event`
-    "An event that Ctrl-C, SIGTERM and a lost connection (SIGHUP, unless `nohup` ignores it) set; the second Ctrl-C is an ordinary one"
+    say=print,  # told once that the run is stopping
+):  # a `threading.Event`
+    """An event that Ctrl-C, SIGTERM and a lost connection (SIGHUP, unless `nohup` ignores it) set;
+    the second Ctrl-C is an ordinary one"""
     flag, old = threading.Event(), {}
+
     def handle(signum, frame):
         if flag.is_set():
-            if signum == signal.SIGINT: raise KeyboardInterrupt
-            return # the others come twice by themselves: from the system, and from a shell
+            if signum == signal.SIGINT:
+                raise KeyboardInterrupt
+            return  # the others come twice by themselves: from the system, and from a shell
         flag.set()
-        try: say('\nstopping after this step ...')
-        except (OSError, RuntimeError): pass # nobody is there to be told, or the signal broke into the writing of a line
-    if threading.current_thread() is threading.main_thread(): # elsewhere Python does not allow handlers
-        heard = [getattr(signal, name) for name in ('SIGINT', 'SIGTERM', 'SIGHUP') if hasattr(signal, name)] # Windows has no SIGHUP
-        old = {s: signal.signal(s, handle) for s in heard if s in (signal.SIGINT, signal.SIGTERM) or signal.getsignal(s) != signal.SIG_IGN}
-    try: yield flag
+        try:
+            say("\nstopping after this step ...")
+        except (OSError, RuntimeError):
+            pass  # nobody is there to be told, or the signal broke into the writing of a line
+
+    if (
+        threading.current_thread() is threading.main_thread()
+    ):  # elsewhere Python does not allow handlers
+        heard = [
+            getattr(signal, name)
+            for name in ("SIGINT", "SIGTERM", "SIGHUP")
+            if hasattr(signal, name)
+        ]  # Windows has no SIGHUP
+        old = {
+            s: signal.signal(s, handle)
+            for s in heard
+            if s in (signal.SIGINT, signal.SIGTERM) or signal.getsignal(s) != signal.SIG_IGN
+        }
+    try:
+        yield flag
     finally:
-        for s, h in old.items(): signal.signal(s, h)
+        for s, h in old.items():
+            signal.signal(s, h)
+
 
 class Interrupted(Exception):
     "The run was stopped and saved; the message says how to go on"
 
+
 @contextmanager
 def disk_errors(
-    out # the run folder
+    out,  # the run folder
 ):
     "Turn the system's complaints about a folder into one clear line"
-    try: yield
+    try:
+        yield
     except OSError as e:
-        if e.errno in (errno.ENOSPC, errno.EDQUOT): what = 'the disk is full: make room'
-        elif e.errno in (errno.EACCES, errno.EPERM, errno.EROFS): what = 'no permission to write: choose another folder with --out'
-        elif e.errno in (errno.ENOTDIR, errno.EEXIST): what = 'a file is in the way: choose another folder with --out'
-        else: raise
-        raise GpubError(f'cannot write in {out}: {what}; the same command then goes on from the last checkpoint') from e
+        if e.errno in (errno.ENOSPC, errno.EDQUOT):
+            what = "the disk is full: make room"
+        elif e.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            what = "no permission to write: choose another folder with --out"
+        elif e.errno in (errno.ENOTDIR, errno.EEXIST):
+            what = "a file is in the way: choose another folder with --out"
+        else:
+            raise
+        raise GpubError(
+            f"cannot write in {out}: {what}; the same command then goes on from the last checkpoint"
+        ) from e
 
 # %% ../nbs/lib/folder.ipynb #88386943
 def clock(
-    seconds # any number, however many hours
-): # text
+    seconds,  # any number, however many hours
+):  # text
     "Minutes and seconds, as 2:05"
-    return f'{int(seconds)//60}:{int(seconds)%60:02d}'
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
 
 def tell(
     out,  # a stream with a file below it, such as `sys.stdout`
-    text, # line ends included
+    text,  # line ends included
 ):
-    "Write at once; when the terminal is gone, or nobody reads the pipe any more, this and all that follows goes nowhere and stops nobody"
-    try: out.write(text); out.flush()
+    """Write at once; when the terminal is gone, or nobody reads the pipe any more, this and all
+    that follows goes nowhere and stops nobody"""
+    try:
+        out.write(text)
+        out.flush()
     except OSError:
-        with open(os.devnull, 'w') as nowhere: os.dup2(nowhere.fileno(), out.fileno()) # Python's own last flush works again too
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), out.fileno())  # Python's own last flush works again too
+
 
 class Progress:
     "One line that rewrites itself on a terminal; elsewhere a line now and then"
-    def __init__(self,
-        total,      # steps of the run
-        every=None, # steps from line to line where there is no terminal; default: a tenth of the run
+
+    def __init__(
+        self,
+        total,  # steps of the run
+        # steps from line to line where there is no terminal; default: a tenth of the run
+        every=None,
     ):
-        self.total, self.out = total, sys.stdout or open(os.devnull, 'w') # none: closed by whoever started this
-        self.live, self.every, self.shown, self.due = self.out.isatty(), every or max(1, total//10), False, 0
-    def __call__(self,
-        row,      # of the log: step, loss, tok_s, seconds, usd
-        val=None, # the newest validation loss
-        eta=0,    # seconds left
+        self.total, self.out = (
+            total,
+            sys.stdout or open(os.devnull, "w"),
+        )  # none: closed by whoever started this
+        self.live, self.every, self.shown, self.due = (
+            self.out.isatty(),
+            every or max(1, total // 10),
+            False,
+            0,
+        )
+
+    def __call__(
+        self,
+        row,  # of the log: step, loss, tok_s, seconds, usd
+        val=None,  # the newest validation loss
+        eta=0,  # seconds left
     ):
         "Show where the run is"
-        if not self.live and row['step'] < self.due and row['step'] != self.total: return
-        self.due = (row['step']//self.every + 1)*self.every
-        line = (f"step {row['step']:>5}/{self.total}  loss {row['loss']:.3f}  val {'-' if val is None else format(val, '.3f')}  "
-                f"{row['tok_s']/1e3:.1f}K tok/s  {clock(row['seconds'])} done, {clock(eta)} left  ${row['usd']:.2f}")
-        tell(self.out, ('\r\x1b[K' + line) if self.live else line + '\n'); self.shown = self.live
-    def say(self,
-        text # a line or more
+        if not self.live and row["step"] < self.due and row["step"] != self.total:
+            return
+        self.due = (row["step"] // self.every + 1) * self.every
+        line = (
+            f"step {row['step']:>5}/{self.total}  loss {row['loss']:.3f}  val "
+            f"{'-' if val is None else format(val, '.3f')}  "
+            f"{row['tok_s'] / 1e3:.1f}K tok/s  {clock(row['seconds'])} done, {clock(eta)} left  "
+            f"${row['usd']:.2f}"
+        )
+        tell(self.out, ("\r\x1b[K" + line) if self.live else line + "\n")
+        self.shown = self.live
+
+    def say(
+        self,
+        text,  # a line or more
     ):
         "Print below the line, which moves on"
-        tell(self.out, ('\r\x1b[K' if self.shown else '') + str(text) + '\n'); self.shown = False
+        tell(self.out, ("\r\x1b[K" if self.shown else "") + str(text) + "\n")
+        self.shown = False

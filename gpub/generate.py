@@ -24,389 +24,601 @@ from .gpt import GPT, causal
 # %% ../nbs/lib/generate.ipynb #b35e18a7
 class Memory:
     "Keys and values of every layer; `memory[layer]` is the `attend` that remembers"
-    def __init__(self,
-        cfg,          # of a model: ctx, width, layers, heads, perhaps kv_heads
-        batch:int=1,  # texts at once
-        like=None,    # a tensor whose device and dtype the buffers take, such as the embedding
+
+    def __init__(
+        self,
+        cfg,  # of a model: ctx, width, layers, heads, perhaps kv_heads
+        batch: int = 1,  # texts at once
+        like=None,  # a tensor whose device and dtype the buffers take, such as the embedding
     ):
-        self.ctx, g = cfg.ctx, getattr(cfg, 'kv_heads', cfg.heads)
+        self.ctx, g = cfg.ctx, getattr(cfg, "kv_heads", cfg.heads)
         like = torch.empty(0) if like is None else like
-        self.kv = like.new_empty(2*cfg.layers, batch, g, cfg.ctx, cfg.width//cfg.heads) # k and v of layer i at 2*i, 2*i + 1
+        self.kv = like.new_empty(
+            2 * cfg.layers, batch, g, cfg.ctx, cfg.width // cfg.heads
+        )  # k and v of layer i at 2*i, 2*i + 1
         self.places = torch.arange(cfg.ctx, device=like.device)
-        self.attends = [partial(self.attend, i) for i in range(0, 2*cfg.layers, 2)]
+        self.attends = [partial(self.attend, i) for i in range(0, 2 * cfg.layers, 2)]
         self.start()
 
-    def __getitem__(self, layer): return self.attends[layer]
+    def __getitem__(self, layer):
+        return self.attends[layer]
 
-    def start(self,
-        pads=None, # empty places before each text, a list of ints
+    def start(
+        self,
+        pads=None,  # empty places before each text, a list of ints
     ):
         "Forget everything; the buffers stay"
         self.n, self.pads, self.keep = 0, None, None
-        if pads is None or not any(pads): return
+        if pads is None or not any(pads):
+            return
         self.pads = torch.tensor(pads, device=self.places.device)[:, None]
-        self.keep = self.places >= self.pads # (b, s)
+        self.keep = self.places >= self.pads  # (b, s)
 
-    def positions(self,
-        t:int # tokens to come
-    ): # (t,), or (b, t) if some texts are shorter
+    def positions(
+        self,
+        t: int,  # tokens to come
+    ):  # (t,), or (b, t) if some texts are shorter
         "Where the next tokens stand"
         at = self.places.narrow(0, self.n, t)
         return at if self.pads is None else (at - self.pads).clamp(min=0)
 
-    def mask(self,
-        t:int # queries, those of the next tokens
-    ): # (b or 1, 1, t, s) booleans; None if they may look everywhere, or plainly backwards
+    def mask(
+        self,
+        t: int,  # queries, those of the next tokens
+    ):  # (b or 1, 1, t, s) booleans; None if they may look everywhere, or plainly backwards
         "True where a query may look"
         s = self.n + t
-        if self.keep is None: return None if t in (1, s) else causal(t, s, self.places.device)[None, None]
+        if self.keep is None:
+            return None if t in (1, s) else causal(t, s, self.places.device)[None, None]
         keep_b11s = self.keep[:, None, None, :s]
-        if t == 1: return keep_b11s
-        own_ts = self.places[:s] == self.places[self.n:s, None]
+        if t == 1:
+            return keep_b11s
+        own_ts = self.places[:s] == self.places[self.n : s, None]
         return causal(t, s, self.places.device) & keep_b11s | own_ts
 
-    def attend(self,
-        i,      # buffer of a layer's keys; its values are in the next
-        q_bhtd, # queries of the new tokens
-        k_bgtd, # their keys: one for each of the queries' heads, or for a group of them
-        v_bgtd, # their values
-    ): # (b, h, t, d)
+    def attend(
+        self,
+        i,  # buffer of a layer's keys; its values are in the next
+        q_bhtd,  # queries of the new tokens
+        k_bgtd,  # their keys: one for each of the queries' heads, or for a group of them
+        v_bgtd,  # their values
+    ):  # (b, h, t, d)
         "Add keys and values to those of a layer, and look at them all"
-        self.new[i].copy_(k_bgtd); self.new[i+1].copy_(v_bgtd)
-        k_bgsd, v_bgsd = self.all[i], self.all[i+1]; b, h, t, d = q_bhtd.shape; g = k_bgsd.size(1)
-        if g == h: return F.scaled_dot_product_attention(q_bhtd, k_bgsd, v_bgsd, self.seen, is_causal=self.plain)
-        if t > 1: return F.scaled_dot_product_attention(q_bhtd, k_bgsd, v_bgsd, self.seen, is_causal=self.plain, enable_gqa=True)
-        return F.scaled_dot_product_attention(q_bhtd.reshape(b, g, h//g, d), k_bgsd, v_bgsd, self.seen).reshape(b, h, 1, d)
+        self.new[i].copy_(k_bgtd)
+        self.new[i + 1].copy_(v_bgtd)
+        k_bgsd, v_bgsd = self.all[i], self.all[i + 1]
+        b, h, t, d = q_bhtd.shape
+        g = k_bgsd.size(1)
+        if g == h:
+            return F.scaled_dot_product_attention(
+                q_bhtd, k_bgsd, v_bgsd, self.seen, is_causal=self.plain
+            )
+        if t > 1:
+            return F.scaled_dot_product_attention(
+                q_bhtd, k_bgsd, v_bgsd, self.seen, is_causal=self.plain, enable_gqa=True
+            )
+        return F.scaled_dot_product_attention(
+            q_bhtd.reshape(b, g, h // g, d), k_bgsd, v_bgsd, self.seen
+        ).reshape(b, h, 1, d)
 
-    def open(self,
-        t:int # tokens to come
+    def open(
+        self,
+        t: int,  # tokens to come
     ):
         "Make room for more tokens; raises `GpubError` beyond the context"
-        if self.n + t > self.ctx: raise GpubError(f'{self.n} remembered and {t} new tokens are more than the context of {self.ctx}')
-        self.new, self.all = self.kv.narrow(3, self.n, t).unbind(), self.kv.narrow(3, 0, self.n + t).unbind()
-        self.seen = self.mask(t); self.plain = self.seen is None and t > 1
+        if self.n + t > self.ctx:
+            raise GpubError(
+                f"{self.n} remembered and {t} new tokens are more than the context of {self.ctx}"
+            )
+        self.new, self.all = (
+            self.kv.narrow(3, self.n, t).unbind(),
+            self.kv.narrow(3, 0, self.n + t).unbind(),
+        )
+        self.seen = self.mask(t)
+        self.plain = self.seen is None and t > 1
 
     @torch.no_grad()
-    def read(self,
+    def read(
+        self,
         model,  # ids, memory -> logits
-        ids_bt, # what comes next; with what is remembered at most `ctx`
-    ): # (b, t, v) logits
+        ids_bt,  # what comes next; with what is remembered at most `ctx`
+    ):  # (b, t, v) logits
         "Let the model read on from where it stopped"
-        self.open(ids_bt.size(1)); logits_btv = model(ids_bt, self); self.n += ids_bt.size(1)
+        self.open(ids_bt.size(1))
+        logits_btv = model(ids_bt, self)
+        self.n += ids_bt.size(1)
         return logits_btv
 
 # %% ../nbs/lib/generate.ipynb #ab08f5a8
 def number(
-    name, # of the setting, for the message
-    x,    # its value
-    ok,   # function of a finite number: is it allowed?
-    must, # what the value must be, for the message
+    name,  # of the setting, for the message
+    x,  # its value
+    ok,  # function of a finite number: is it allowed?
+    must,  # what the value must be, for the message
 ):
     "Raise `GpubError` for what is no number or not `ok`"
     if isinstance(x, bool) or not isinstance(x, (int, float)) or not math.isfinite(x) or not ok(x):
-        raise GpubError(f'{name} must be {must}, got {x!r}')
+        raise GpubError(f"{name} must be {must}, got {x!r}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Taste(Config):
     "How the next token is chosen; raises `GpubError` for what makes no sense"
-    temperature:float=1.        # below 1 plays safe, above 1 gambles, 0 always takes the favourite
-    top_k:int|None=None         # only the k best; None: all
-    top_p:float=1.              # only the smallest set with this much probability
-    repetition_penalty:float=1. # above 1 makes what was said less likely
+
+    temperature: float = 1.0  # below 1 plays safe, above 1 gambles, 0 always takes the favourite
+    top_k: int | None = None  # only the k best; None: all
+    top_p: float = 1.0  # only the smallest set with this much probability
+    repetition_penalty: float = 1.0  # above 1 makes what was said less likely
 
     def __post_init__(self):
-        number('temperature', self.temperature, lambda x: x >= 0, 'a number of 0 or more')
-        number('top_p', self.top_p, lambda x: 0 < x <= 1, 'above 0 and at most 1')
-        number('repetition_penalty', self.repetition_penalty, lambda x: x > 0, 'above 0 (1 changes nothing)')
+        number("temperature", self.temperature, lambda x: x >= 0, "a number of 0 or more")
+        number("top_p", self.top_p, lambda x: 0 < x <= 1, "above 0 and at most 1")
+        number(
+            "repetition_penalty",
+            self.repetition_penalty,
+            lambda x: x > 0,
+            "above 0 (1 changes nothing)",
+        )
         if self.top_k is not None:
-            number('top_k', self.top_k, lambda x: isinstance(x, int) and x >= 1, 'a whole number of at least 1, or None for all')
+            number(
+                "top_k",
+                self.top_k,
+                lambda x: isinstance(x, int) and x >= 1,
+                "a whole number of at least 1, or None for all",
+            )
+
 
 def penalise(
-    logits_bv, # scores
-    said_bv,   # true where the text has the token already
-    penalty,   # above 1: less likely
-): # (b, v)
-    "Scores after the repetition penalty of CTRL (Keskar et al. 2019): divided if positive, multiplied if negative"
-    return torch.where(said_bv, torch.where(logits_bv > 0, logits_bv/penalty, logits_bv*penalty), logits_bv)
+    logits_bv,  # scores
+    said_bv,  # true where the text has the token already
+    penalty,  # above 1: less likely
+):  # (b, v)
+    """Scores after the repetition penalty of CTRL (Keskar et al. 2019): divided if positive,
+    multiplied if negative"""
+    return torch.where(
+        said_bv, torch.where(logits_bv > 0, logits_bv / penalty, logits_bv * penalty), logits_bv
+    )
+
 
 def chances(
-    logits_bv,     # scores
-    taste=Taste(), # temperature, top_k and top_p of it
-): # (b, v) probabilities; exactly 0 for what is out
+    logits_bv,  # scores
+    taste=Taste(),  # temperature, top_k and top_p of it
+):  # (b, v) probabilities; exactly 0 for what is out
     "What the choice is made from"
-    v = logits_bv.size(-1); x_bv = logits_bv.float()
-    if taste.temperature < 1e-6: return F.one_hot(x_bv.argmax(-1), v).float()
-    x_bv = (x_bv - x_bv.amax(-1, keepdim=True))/taste.temperature
-    if taste.top_k and taste.top_k < v: x_bv = x_bv.masked_fill(x_bv < x_bv.topk(taste.top_k).values[:, -1:], -math.inf)
+    v = logits_bv.size(-1)
+    x_bv = logits_bv.float()
+    if taste.temperature < 1e-6:
+        return F.one_hot(x_bv.argmax(-1), v).float()
+    x_bv = (x_bv - x_bv.amax(-1, keepdim=True)) / taste.temperature
+    if taste.top_k and taste.top_k < v:
+        x_bv = x_bv.masked_fill(x_bv < x_bv.topk(taste.top_k).values[:, -1:], -math.inf)
     p_bv = x_bv.softmax(-1)
-    if taste.top_p == 1: return p_bv
-    best_bv, order_bv = p_bv.sort(descending=True); best_bv = best_bv.masked_fill(best_bv.cumsum(-1) - best_bv >= taste.top_p, 0)
-    return (p_bv*0).scatter(-1, order_bv, best_bv/best_bv.sum(-1, keepdim=True))
+    if taste.top_p == 1:
+        return p_bv
+    best_bv, order_bv = p_bv.sort(descending=True)
+    best_bv = best_bv.masked_fill(best_bv.cumsum(-1) - best_bv >= taste.top_p, 0)
+    return (p_bv * 0).scatter(-1, order_bv, best_bv / best_bv.sum(-1, keepdim=True))
+
 
 def choose(
-    logits_bv,     # scores
-    taste=Taste(), # temperature, top_k, top_p and repetition_penalty of it
-    u_b1=None,     # uniform numbers in [0, 1); not needed at temperature 0
+    logits_bv,  # scores
+    taste=Taste(),  # temperature, top_k, top_p and repetition_penalty of it
+    u_b1=None,  # uniform numbers in [0, 1); not needed at temperature 0
     said_bv=None,  # true where the text has the token already; None: no repetition penalty
-): # (b, 1) ids
+):  # (b, 1) ids
     "The next token of each text"
-    if said_bv is not None: logits_bv = penalise(logits_bv, said_bv, taste.repetition_penalty)
-    if taste.temperature < 1e-6: return logits_bv.argmax(-1, keepdim=True)
+    if said_bv is not None:
+        logits_bv = penalise(logits_bv, said_bv, taste.repetition_penalty)
+    if taste.temperature < 1e-6:
+        return logits_bv.argmax(-1, keepdim=True)
     sum_bv = chances(logits_bv, taste).cumsum(-1)
-    return torch.searchsorted(sum_bv, u_b1*sum_bv[:, -1:], right=True) # the first sum above it: never a token of probability 0
+    return torch.searchsorted(
+        sum_bv, u_b1 * sum_bv[:, -1:], right=True
+    )  # the first sum above it: never a token of probability 0
 
 # %% ../nbs/lib/generate.ipynb #0d4bb394
 @contextmanager
 def one_thread(
-    small:bool, # whether the work is too small to share
+    small: bool,  # whether the work is too small to share
 ):
     "torch on one CPU thread, if `small`"
     n = torch.get_num_threads()
-    if not small or n == 1: yield; return
+    if not small or n == 1:
+        yield
+        return
     torch.set_num_threads(1)
-    try: yield
-    finally: torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(n)
+
 
 def uniforms(
     seeds,  # one for each text
-    n,      # numbers of each
-    device, # where they are looked up
-): # (n, b, 1) float32 in [0, 1)
+    n,  # numbers of each
+    device,  # where they are looked up
+):  # (n, b, 1) float32 in [0, 1)
     "A stream of uniform numbers for each seed, whose beginning does not depend on `n`"
-    return torch.from_numpy(np.stack([np.random.default_rng(s).random(n, np.float32) for s in seeds], 1)[..., None]).to(device)
+    return torch.from_numpy(
+        np.stack([np.random.default_rng(s).random(n, np.float32) for s in seeds], 1)[..., None]
+    ).to(device)
+
 
 def flush_right(
-    rows,   # lists of ids
-    size,   # columns; of a longer list only the end is kept
-    device, # where the tensor is to be
-): # ((b, size) ids, how many pads each row has)
+    rows,  # lists of ids
+    size,  # columns; of a longer list only the end is kept
+    device,  # where the tensor is to be
+):  # ((b, size) ids, how many pads each row has)
     "Lists of ids as one tensor, with pads (id 0) before the short ones"
     rows = [r[-size:] for r in rows]
-    return torch.tensor([[0]*(size - len(r)) + r for r in rows], device=device), [size - len(r) for r in rows]
+    return torch.tensor([[0] * (size - len(r)) + r for r in rows], device=device), [
+        size - len(r) for r in rows
+    ]
+
 
 def small(
-    model # with `.tok` and `.cfg.width`
-): # bool
+    model,  # with `.tok` and `.cfg.width`
+):  # bool
     "Whether a model on a CPU is so small that Python costs more than its arithmetic"
-    return model.tok.weight.device.type == 'cpu' and 12*model.cfg.width**2 < 1_000_000
+    return model.tok.weight.device.type == "cpu" and 12 * model.cfg.width**2 < 1_000_000
+
 
 class Last(nn.Module):
     "A norm that hands on the last position alone"
-    def __init__(self,
-        norm # the model's own
+
+    def __init__(
+        self,
+        norm,  # the model's own
     ):
-        super().__init__(); self.norm = norm
-    def forward(self,
-        x_btc # what the last block gave
-    ): # (b, 1, c)
+        super().__init__()
+        self.norm = norm
+
+    def forward(
+        self,
+        x_btc,  # what the last block gave
+    ):  # (b, 1, c)
         "The norm of the last position"
         return self.norm(x_btc[:, -1:])
 
+
 def last_only(
-    model, # with a `norm` before its head
-): # the same model, on the same weights: (b, 1, v) logits
+    model,  # with a `norm` before its head
+):  # the same model, on the same weights: (b, 1, v) logits
     "A model whose head looks at the last position alone"
-    one = copy.copy(model); one._modules = {**model._modules, 'norm': Last(model.norm)}
+    one = copy.copy(model)
+    one._modules = {**model._modules, "norm": Last(model.norm)}
     return one
 
-LAYS = dict(plain=lambda w_oi: w_oi, turned=lambda w_oi: w_oi.t().contiguous().t(),
-            packed=lambda w_oi: torch.ops.mkldnn._reorder_linear_weight(w_oi, 1)) # in blocks, as oneDNN reads them
+
+LAYS = dict(
+    plain=lambda w_oi: w_oi,
+    turned=lambda w_oi: w_oi.t().contiguous().t(),
+    packed=lambda w_oi: torch.ops.mkldnn._reorder_linear_weight(w_oi, 1),
+)  # in blocks, as oneDNN reads them
+
 
 def times(
-    x,           # (..., i)
-    w,           # (o, i) matrix, from `LAYS[lay]`
-    b=None,      # (o,) bias
-    lay='plain', # name from `LAYS`
-): # (..., o)
+    x,  # (..., i)
+    w,  # (o, i) matrix, from `LAYS[lay]`
+    b=None,  # (o,) bias
+    lay="plain",  # name from `LAYS`
+):  # (..., o)
     "`F.linear` with a matrix that lies in one of `LAYS`"
-    return torch.ops.mkldnn._linear_pointwise(x, w, b, 'none', [], '') if lay == 'packed' else F.linear(x, w, b)
+    return (
+        torch.ops.mkldnn._linear_pointwise(x, w, b, "none", [], "")
+        if lay == "packed"
+        else F.linear(x, w, b)
+    )
+
 
 @lru_cache
 def best_lay(
-    dtype,       # float32 or bfloat16
-    threads:int, # of torch: the answer is remembered for this number
-): # name from `LAYS`
-    "How a matrix must lie for this processor to multiply a single row fastest: raced once, on more weights than a cache holds"
+    dtype,  # float32 or bfloat16
+    threads: int,  # of torch: the answer is remembered for this number
+):  # name from `LAYS`
+    """How a matrix must lie for this processor to multiply a single row fastest: raced once, on
+    more weights than a cache holds"""
     x, seconds = torch.ones(1, 768, dtype=dtype), {}
-    here = torch.backends.mkldnn.is_available() and platform.machine() in ('x86_64', 'AMD64') and (dtype == torch.float32 or cpu_has_bf16())
-    block = here and all(hasattr(torch.ops.mkldnn, op) for op in ('_reorder_linear_weight', '_linear_pointwise')) # not public: may be gone
-    for lay in LAYS if block else ('plain', 'turned'):
+    here = (
+        torch.backends.mkldnn.is_available()
+        and platform.machine() in ("x86_64", "AMD64")
+        and (dtype == torch.float32 or cpu_has_bf16())
+    )
+    block = here and all(
+        hasattr(torch.ops.mkldnn, op) for op in ("_reorder_linear_weight", "_linear_pointwise")
+    )  # not public: may be gone
+    for lay in LAYS if block else ("plain", "turned"):
         ws = [LAYS[lay](torch.ones(3072, 768, dtype=dtype)) for _ in range(4)]
-        seconds[lay] = min(timeit.repeat(lambda: [times(x, w, None, lay) for w in ws], number=1, repeat=7))
+        seconds[lay] = min(
+            timeit.repeat(lambda: [times(x, w, None, lay) for w in ws], number=1, repeat=7)
+        )
     return min(seconds, key=seconds.get)
+
 
 class Laid(TorchFunctionMode):
     "Inside, a model's matrices multiply from copies that lie in another way"
-    def __init__(self,
-        model, # its linear layers and its head are copied
-        lay,   # name from `LAYS`
+
+    def __init__(
+        self,
+        model,  # its linear layers and its head are copied
+        lay,  # name from `LAYS`
     ):
         super().__init__()
-        ws = [m.weight for m in model.modules() if isinstance(m, nn.Linear)] + ([] if model.head else [model.tok.weight])
+        ws = [m.weight for m in model.modules() if isinstance(m, nn.Linear)] + (
+            [] if model.head else [model.tok.weight]
+        )
         self.lay, self.copies = lay, {id(w): LAYS[lay](w.detach()) for w in ws}
+
     def __torch_function__(self, func, types, args=(), kwargs=None):
         w = self.copies.get(id(args[1])) if func is F.linear and len(args) > 1 else None
-        return func(*args, **(kwargs or {})) if w is None else times(args[0], w, *args[2:], lay=self.lay)
+        return (
+            func(*args, **(kwargs or {}))
+            if w is None
+            else times(args[0], w, *args[2:], lay=self.lay)
+        )
 
-_LAID = WeakKeyDictionary() # model -> (what its weights were, `Laid`)
+
+_LAID = WeakKeyDictionary()  # model -> (what its weights were, `Laid`)
+
 
 def laid(
-    model,     # with `.tok`; its weights are copied again when they have changed since the last call
-    n:int=256, # tokens to come
-): # context manager
-    "`Laid` in the fastest way, where it pays: on a CPU, for 100 tokens or more; copies of up to 3 GB, kept while the weights stay the same"
-    w, size = model.tok.weight, sum(p.numel()*p.element_size() for p in model.parameters())
-    if w.device.type != 'cpu' or w.is_inference() or size > 3e9 or w.dtype not in (torch.float32, torch.bfloat16): return nullcontext()
-    key = tuple((p.data_ptr(), p._version) for p in model.parameters()); known, mode = _LAID.get(model, (None, None))
+    model,  # with `.tok`; its weights are copied again when they have changed since the last call
+    n: int = 256,  # tokens to come
+):  # context manager
+    """`Laid` in the fastest way, where it pays: on a CPU, for 100 tokens or more; copies of up to 3
+    GB, kept while the weights stay the same"""
+    w, size = model.tok.weight, sum(p.numel() * p.element_size() for p in model.parameters())
+    if (
+        w.device.type != "cpu"
+        or w.is_inference()
+        or size > 3e9
+        or w.dtype not in (torch.float32, torch.bfloat16)
+    ):
+        return nullcontext()
+    key = tuple((p.data_ptr(), p._version) for p in model.parameters())
+    known, mode = _LAID.get(model, (None, None))
     if known != key:
-        lay = best_lay(w.dtype, torch.get_num_threads()) if n >= 100 else 'plain'
-        if lay == 'plain': return nullcontext()
+        lay = best_lay(w.dtype, torch.get_num_threads()) if n >= 100 else "plain"
+        if lay == "plain":
+            return nullcontext()
         _LAID[model] = key, (mode := Laid(model, lay))
     return mode
 
+
 def lean(
-    model:GPT, # its matrices are copied: a small one
-): # (memory, (b, 1) ids) -> (b, v) logits
+    model: GPT,  # its matrices are copied: a small one
+):  # (memory, (b, 1) ids) -> (b, v) logits
     "One step of `memory.read`, without the modules around the arithmetic"
     cfg, tok, pos = model.cfg, model.tok.weight, model.pos.weight
-    def norm(m): return lambda x_bc, n=(cfg.width,), w=m.weight, b=m.bias, eps=m.eps: torch.layer_norm(x_bc, n, w, b, eps)
+
+    def norm(m):
+        return lambda x_bc, n=(cfg.width,), w=m.weight, b=m.bias, eps=m.eps: torch.layer_norm(
+            x_bc, n, w, b, eps
+        )
+
     def affine(w, b=None):
         w = w.t().contiguous()
-        return (lambda x_bc: torch.mm(x_bc, w)) if b is None else (lambda x_bc: torch.addmm(b, x_bc, w))
-    def linear(m): return affine(m.weight, m.bias)
-    parts = [(norm(k.norm1), linear(k.attn.qkv), linear(k.attn.proj), norm(k.norm2), linear(k.ffn.up), linear(k.ffn.down))
-             for k in model.blocks]
+        return (
+            (lambda x_bc: torch.mm(x_bc, w))
+            if b is None
+            else (lambda x_bc: torch.addmm(b, x_bc, w))
+        )
+
+    def linear(m):
+        return affine(m.weight, m.bias)
+
+    parts = [
+        (
+            norm(k.norm1),
+            linear(k.attn.qkv),
+            linear(k.attn.proj),
+            norm(k.norm2),
+            linear(k.ffn.up),
+            linear(k.ffn.down),
+        )
+        for k in model.blocks
+    ]
     last, head = norm(model.norm), affine((model.head or model.tok).weight)
+
     def step(memory, ids_b1):
-        memory.open(1); b = ids_b1.size(0)
-        x_bc = tok.index_select(0, ids_b1.flatten()) + pos.index_select(0, memory.positions(1).flatten())
+        memory.open(1)
+        b = ids_b1.size(0)
+        x_bc = tok.index_select(0, ids_b1.flatten()) + pos.index_select(
+            0, memory.positions(1).flatten()
+        )
         for attend, (norm1, qkv, proj, norm2, up, down) in zip(memory.attends, parts):
             q_bh1d, k_bh1d, v_bh1d = qkv(norm1(x_bc)).view(b, 3, cfg.heads, 1, -1).unbind(1)
             x_bc = x_bc + proj(attend(q_bh1d, k_bh1d, v_bh1d).reshape(b, cfg.width))
-            x_bc = x_bc + down(F.gelu(up(norm2(x_bc)), approximate='tanh'))
+            x_bc = x_bc + down(F.gelu(up(norm2(x_bc)), approximate="tanh"))
         memory.n += 1
         return head(last(x_bc))
+
     return step
+
 
 @torch.inference_mode()
 def steps(
-    model,       # ids, memory -> logits
-    rows,        # a list of ids for each text
-    n:int,       # tokens to add to each
-    taste,       # `Taste`
-    seeds,       # one for each text
-    slide:int=1, # tokens to forget at once when the window is full
-): # yields (b, 1) ids, `n` times
+    model,  # ids, memory -> logits
+    rows,  # a list of ids for each text
+    n: int,  # tokens to add to each
+    taste,  # `Taste`
+    seeds,  # one for each text
+    slide: int = 1,  # tokens to forget at once when the window is full
+):  # yields (b, 1) ids, `n` times
     "The next tokens of several texts, one at a time"
-    weight = model.tok.weight; device, b, ctx = weight.device, len(rows), model.cfg.ctx
+    weight = model.tok.weight
+    device, b, ctx = weight.device, len(rows), model.cfg.ctx
     u_nb1, memory = uniforms(seeds, n, device), Memory(model.cfg, b, weight)
-    size = min(max(map(len, rows)), ctx); x_bt, pads = flush_right(rows, size, device); memory.start(pads); said_bv = None
+    size = min(max(map(len, rows)), ctx)
+    x_bt, pads = flush_right(rows, size, device)
+    memory.start(pads)
+    said_bv = None
     if taste.repetition_penalty != 1:
         said_bv = torch.zeros(b, model.cfg.vocab, dtype=torch.bool, device=device)
-        for said_v, r in zip(said_bv, rows): said_v[r] = True
+        for said_v, r in zip(said_bv, rows):
+            said_v[r] = True
     past, tiny, last = [x_bt], small(model), last_only(model)
     fast = nullcontext() if tiny else laid(model, n)
-    one = lean(model) if tiny and type(model) is GPT else lambda memory, x_b1: memory.read(model, x_b1)[:, -1]
+    one = (
+        lean(model)
+        if tiny and type(model) is GPT
+        else lambda memory, x_b1: memory.read(model, x_b1)[:, -1]
+    )
     for i in range(n):
-        if memory.n == ctx: # full: read the end again, without the oldest
-            size = ctx - slide + 1; past = [torch.cat(past, 1)[:, -size:]]; x_bt = past[0]
+        if memory.n == ctx:  # full: read the end again, without the oldest
+            size = ctx - slide + 1
+            past = [torch.cat(past, 1)[:, -size:]]
+            x_bt = past[0]
             memory.start([max(0, size - len(r) - i) for r in rows])
-        with one_thread(tiny and memory.n), fast if memory.n else nullcontext(): # a single token
+        with one_thread(tiny and memory.n), fast if memory.n else nullcontext():  # a single token
             logits_bv = one(memory, x_bt) if memory.n else memory.read(last, x_bt)[:, -1]
             x_bt = choose(logits_bv, taste, u_nb1[i], said_bv)
-        if said_bv is not None: said_bv.scatter_(1, x_bt, True)
+        if said_bv is not None:
+            said_bv.scatter_(1, x_bt, True)
         past.append(x_bt)
         yield x_bt
 
 # %% ../nbs/lib/generate.ipynb #201668f2
 def check_rows(
-    prompts, # one sequence of ids for each text
-    vocab,   # how many ids the model knows
-): # lists of ints
-    "The prompts as plain numbers; raises `GpubError` for an empty one or an id outside the vocabulary"
+    prompts,  # one sequence of ids for each text
+    vocab,  # how many ids the model knows
+):  # lists of ints
+    """The prompts as plain numbers; raises `GpubError` for an empty one or an id outside the
+    vocabulary"""
     rows = [[int(i) for i in p] for p in prompts]
     for k, r in enumerate(rows or [[]], 1):
-        if not r: raise GpubError(f"{f'prompt {k} of {len(rows)}' if len(rows) > 1 else 'the prompt'} is empty; give at least one token")
+        if not r:
+            raise GpubError(
+                f"{f'prompt {k} of {len(rows)}' if len(rows) > 1 else 'the prompt'} is empty; "
+                "give at least one token"
+            )
         if bad := [i for i in r if not 0 <= i < vocab]:
-            raise GpubError(f'the prompt has the id {bad[0]}, and the model knows 0 to {vocab - 1}: was it made by another tokenizer?')
+            raise GpubError(
+                f"the prompt has the id {bad[0]}, and the model knows 0 to {vocab - 1}: was it "
+                "made by another tokenizer?"
+            )
     return rows
 
+
 def until(
-    xs,   # yields (b, 1) ids
-    stop, # ids
-): # yields a list with an id for each text, None for one that has ended
+    xs,  # yields (b, 1) ids
+    stop,  # ids
+):  # yields a list with an id for each text, None for one that has ended
     "Every text up to its first stop token, which is its last; over when all are"
     done = None
     for x_b1 in xs:
-        ids = x_b1.flatten().tolist(); done = done or [False]*len(ids)
+        ids = x_b1.flatten().tolist()
+        done = done or [False] * len(ids)
         yield [None if d else i for d, i in zip(done, ids)]
         done = [d or i in stop for d, i in zip(done, ids)]
-        if all(done): return
+        if all(done):
+            return
+
 
 def generate(
-    model,                      # with `.cfg.ctx`, `.cfg.vocab`, `.tok`, a `.norm` before its head, and `forward(ids, memory)`: GPT, Llama
-    prompts,                    # one list of ids, or several of any lengths
-    n:int,                      # tokens to add to each, at most
-    temperature=1.,             # below 1 plays safe, above 1 gambles, 0 always takes the favourite
-    top_k=None,                 # only the k best; None: all
-    top_p=1.,                   # only the smallest set with this much probability
-    repetition_penalty=1.,      # above 1 makes what was said less likely
-    stop=(),                    # ids that end a text; the one that does is its last token
-    seed=0,                     # prompt i of several uses `seed + i`: alone, with that seed, it gives the same text
-    stream:bool=False,          # get a generator of new tokens instead
-    slide:int=1,                # tokens to forget at once when the window is full; 1: always the last `ctx`, exactly
-): # a list of ids with the prompt, or one for each prompt; streaming: an id, or a list with an id or None for each, per token
+    # with `.cfg.ctx`, `.cfg.vocab`, `.tok`, a `.norm` before its head, and `forward(ids, memory)`:
+    # GPT, Llama
+    model,
+    prompts,  # one list of ids, or several of any lengths
+    n: int,  # tokens to add to each, at most
+    temperature=1.0,  # below 1 plays safe, above 1 gambles, 0 always takes the favourite
+    top_k=None,  # only the k best; None: all
+    top_p=1.0,  # only the smallest set with this much probability
+    repetition_penalty=1.0,  # above 1 makes what was said less likely
+    stop=(),  # ids that end a text; the one that does is its last token
+    seed=0,  # prompt i of several uses `seed + i`: alone, with that seed, it gives the same text
+    stream: bool = False,  # get a generator of new tokens instead
+    # tokens to forget at once when the window is full; 1: always the last `ctx`, exactly
+    slide: int = 1,
+):  # a list of ids with the prompt, or one for each prompt; streaming: an id, or a list with an id or None for each, per token
     "Go on with texts; raises `GpubError` with one line for anything that makes no sense"
-    cfg, taste = model.cfg, Taste(temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty)
-    for name, x, low, high in ('n', n, 1, math.inf), ('slide', slide, 1, cfg.ctx), ('seed', seed, 0, math.inf):
-        most = f' and at most {high}' if high < math.inf else ''
-        number(name, x, lambda x: isinstance(x, int) and low <= x <= high, f'a whole number of at least {low}{most}')
-    one = len(prompts) > 0 and not hasattr(prompts[0], '__len__') or getattr(prompts, 'ndim', 0) == 1
+    cfg, taste = (
+        model.cfg,
+        Taste(
+            temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty
+        ),
+    )
+    for name, x, low, high in (
+        ("n", n, 1, math.inf),
+        ("slide", slide, 1, cfg.ctx),
+        ("seed", seed, 0, math.inf),
+    ):
+        most = f" and at most {high}" if high < math.inf else ""
+        number(
+            name,
+            x,
+            lambda x: isinstance(x, int) and low <= x <= high,
+            f"a whole number of at least {low}{most}",
+        )
+    one = (
+        len(prompts) > 0 and not hasattr(prompts[0], "__len__") or getattr(prompts, "ndim", 0) == 1
+    )
     rows, stop = check_rows([prompts] if one else prompts, cfg.vocab), set(stop)
     if bad := [i for i in stop if not (isinstance(i, (int, np.integer)) and 0 <= i < cfg.vocab)]:
-        raise GpubError(f'the stop token {bad[0]!r} is unknown: the model knows the ids 0 to {cfg.vocab - 1}')
+        raise GpubError(
+            f"the stop token {bad[0]!r} is unknown: the model knows the ids 0 to {cfg.vocab - 1}"
+        )
     xs = steps(model, rows, n, taste, [seed + i for i in range(len(rows))], slide)
-    if stream: return (ids[0] for ids in until(xs, stop)) if one else until(xs, stop)
+    if stream:
+        return (ids[0] for ids in until(xs, stop)) if one else until(xs, stop)
     new = zip(*until(xs, stop)) if stop else torch.cat([*xs], 1).tolist()
     out = [r + [i for i in more if i is not None] for r, more in zip(rows, new)]
     return out[0] if one else out
 
 # %% ../nbs/lib/generate.ipynb #dbf43412
 def stop_ids(
-    stop, # a text of one token, or several such texts
+    stop,  # a text of one token, or several such texts
     tok,  # with `encode`
-): # list of ids
+):  # list of ids
     "Ids of stop strings; raises `GpubError` for one that is not exactly one token"
+
     def one(s):
-        if s == '' or not isinstance(s, str): raise GpubError(f'a stop must be text of one token, got {s!r}')
-        try: ids = tok.encode(s)
-        except GpubError as e: raise GpubError(f'the stop {s!r} is unknown: {e}') from None
-        if len(ids) != 1: raise GpubError(f'the stop {s!r} is {len(ids)} tokens in this vocabulary; give one that is a single token')
+        if s == "" or not isinstance(s, str):
+            raise GpubError(f"a stop must be text of one token, got {s!r}")
+        try:
+            ids = tok.encode(s)
+        except GpubError as e:
+            raise GpubError(f"the stop {s!r} is unknown: {e}") from None
+        if len(ids) != 1:
+            raise GpubError(
+                f"the stop {s!r} is {len(ids)} tokens in this vocabulary; give one that is a "
+                "single token"
+            )
         return int(ids[0])
+
     return [one(s) for s in ([stop] if isinstance(stop, str) else stop)]
 
+
 def stream_text(
-    ids, # tokens as they come
-    tok, # with `decode_bytes`
-): # yields pieces of text
+    ids,  # tokens as they come
+    tok,  # with `decode_bytes`
+):  # yields pieces of text
     "Tokens as text; half a character is held back until its end comes"
-    whole = codecs.getincrementaldecoder('utf-8')('replace')
+    whole = codecs.getincrementaldecoder("utf-8")("replace")
     for i in ids:
-        if piece := whole.decode(tok.decode_bytes([i])): yield piece
-    if rest := whole.decode(b'', True): yield rest
+        if piece := whole.decode(tok.decode_bytes([i])):
+            yield piece
+    if rest := whole.decode(b"", True):
+        yield rest
+
 
 def write(
-    model,             # as for `generate`
-    tok,               # its tokenizer; to stream, one with `decode_bytes`
-    prompts,           # a text, or several
-    n:int=400,         # tokens to add to each, at most
-    stop=(),           # texts of one token each that end it, such as '\n'
-    stream:bool=False, # get a generator of pieces of the new text; one prompt only
-    **taste,           # temperature, top_k, top_p, repetition_penalty, seed, slide
-): # the prompt and its continuation, or a list of them
+    model,  # as for `generate`
+    tok,  # its tokenizer; to stream, one with `decode_bytes`
+    prompts,  # a text, or several
+    n: int = 400,  # tokens to add to each, at most
+    stop=(),  # texts of one token each that end it, such as '\n'
+    stream: bool = False,  # get a generator of pieces of the new text; one prompt only
+    **taste,  # temperature, top_k, top_p, repetition_penalty, seed, slide
+):  # the prompt and its continuation, or a list of them
     "`generate` for text; raises `GpubError` as it does, and for characters the vocabulary lacks"
-    one = isinstance(prompts, str); rows = [tok.encode(p) for p in ([prompts] if one else prompts)]
-    if stream and not one: raise GpubError(f'a stream of text takes one prompt, got {len(rows)}')
-    out = generate(model, rows[0] if one else rows, n, stop=stop_ids(stop, tok), stream=stream, **taste)
-    if stream: return stream_text(out, tok)
+    one = isinstance(prompts, str)
+    rows = [tok.encode(p) for p in ([prompts] if one else prompts)]
+    if stream and not one:
+        raise GpubError(f"a stream of text takes one prompt, got {len(rows)}")
+    out = generate(
+        model, rows[0] if one else rows, n, stop=stop_ids(stop, tok), stream=stream, **taste
+    )
+    if stream:
+        return stream_text(out, tok)
     return tok.decode(out) if one else [tok.decode(o) for o in out]

@@ -15,114 +15,141 @@ from .core import POSITIVE, WHOLE, YES_NO, Config, GpubError
 
 # %% ../nbs/season1/01_first_transformer.ipynb #054fb263
 def causal(
-    t:int,       # queries: the last `t` of `s` positions
-    s:int,       # keys
-    device=None, # where the mask is needed
-): # (t, s) booleans, true where the query may look
+    t: int,  # queries: the last `t` of `s` positions
+    s: int,  # keys
+    device=None,  # where the mask is needed
+):  # (t, s) booleans, true where the query may look
     "Who may look at whom: each position at itself and everything before it"
-    if t > s: raise GpubError(f'{t} queries cannot be the last of {s} positions')
+    if t > s:
+        raise GpubError(f"{t} queries cannot be the last of {s} positions")
     return torch.ones(t, s, dtype=torch.bool, device=device).tril(s - t)
 
 # %% ../nbs/season1/01_first_transformer.ipynb #5ad83e96
 def attend(
-    q_bhtd, # what each position looks for
-    k_bhsd, # what each position offers to be found by
-    v_bhsd, # what it hands over when found
-): # (b, h, t, d)
-    "Causal attention by hand: every query's weighted mean of the values at or before its own position"
-    score_bhts = q_bhtd @ k_bhsd.mT / q_bhtd.size(-1)**0.5
+    q_bhtd,  # what each position looks for
+    k_bhsd,  # what each position offers to be found by
+    v_bhsd,  # what it hands over when found
+):  # (b, h, t, d)
+    """Causal attention by hand: every query's weighted mean of the values at or before
+    its own position"""
+    score_bhts = q_bhtd @ k_bhsd.mT / q_bhtd.size(-1) ** 0.5
     mask = causal(q_bhtd.size(-2), k_bhsd.size(-2), q_bhtd.device)
-    return score_bhts.masked_fill(~mask, float('-inf')).softmax(-1) @ v_bhsd
+    return score_bhts.masked_fill(~mask, float("-inf")).softmax(-1) @ v_bhsd
 
 # %% ../nbs/season1/01_first_transformer.ipynb #7a915c67
 def sdpa(
-    q_bhtd, # as in `attend`
-    k_bhsd, # the same
-    v_bhsd, # the same
-): # (b, h, t, d)
+    q_bhtd,  # as in `attend`
+    k_bhsd,  # the same
+    v_bhsd,  # the same
+):  # (b, h, t, d)
     "`attend` through torch's fused kernel, which never stores the (t, s) weights"
     t, s = q_bhtd.size(-2), k_bhsd.size(-2)
-    if t == s: return F.scaled_dot_product_attention(q_bhtd, k_bhsd, v_bhsd, is_causal=True)
-    return F.scaled_dot_product_attention(q_bhtd, k_bhsd, v_bhsd, attn_mask=causal(t, s, q_bhtd.device))
+    if t == s:
+        return F.scaled_dot_product_attention(q_bhtd, k_bhsd, v_bhsd, is_causal=True)
+    return F.scaled_dot_product_attention(
+        q_bhtd, k_bhsd, v_bhsd, attn_mask=causal(t, s, q_bhtd.device)
+    )
 
 # %% ../nbs/season1/01_first_transformer.ipynb #86afbf5f
 @dataclass(frozen=True, kw_only=True)
 class GPTConfig(Config):
-    "The shape of a GPT-2-style model; raises `GpubError` for a shape that cannot be built"
-    vocab:int           # distinct tokens
-    ctx:int             # the most tokens it reads at once
-    width:int           # numbers per position
-    layers:int          # blocks
-    heads:int           # attention heads per block; they share the width
-    bias:bool=True      # biases in linear layers and norms
-    tied:bool=True      # the head reads tokens with the embedding's own matrix
-    init_std:float=0.02 # standard deviation of fresh weights
-    embed_std:float|None=None # of fresh embeddings; None: the same
+    """The shape of a GPT-2-style model; raises `GpubError` for a shape that cannot be
+    built"""
+
+    vocab: int  # distinct tokens
+    ctx: int  # the most tokens it reads at once
+    width: int  # numbers per position
+    layers: int  # blocks
+    heads: int  # attention heads per block; they share the width
+    bias: bool = True  # biases in linear layers and norms
+    tied: bool = True  # the head reads tokens with the embedding's own matrix
+    init_std: float = 0.02  # standard deviation of fresh weights
+    embed_std: float | None = None  # of fresh embeddings; None: the same
 
     def __post_init__(self):
-        self.need(WHOLE, 'vocab', 'ctx', 'width', 'layers', 'heads')
-        self.need(YES_NO, 'bias', 'tied')
-        self.need(POSITIVE, 'init_std', 'embed_std')
-        if self.width % self.heads: raise GpubError(f'width must be a multiple of heads, got width {self.width} and {self.heads} heads')
+        self.need(WHOLE, "vocab", "ctx", "width", "layers", "heads")
+        self.need(YES_NO, "bias", "tied")
+        self.need(POSITIVE, "init_std", "embed_std")
+        if self.width % self.heads:
+            raise GpubError(
+                f"width must be a multiple of heads, got width {self.width} and "
+                f"{self.heads} heads"
+            )
 
 # %% ../nbs/season1/01_first_transformer.ipynb #233d0bc6
 class Attention(nn.Module):
-    "Heads that each look back over the sequence in their own way, mixed by one last linear layer"
-    def __init__(self,
-        cfg:GPTConfig, # its width, heads and bias count here
-        attend=sdpa,   # how the heads look back: (q, k, v) -> (b, h, t, d)
+    """Heads that each look back over the sequence in their own way, mixed by one last
+    linear layer"""
+
+    def __init__(
+        self,
+        cfg: GPTConfig,  # its width, heads and bias count here
+        attend=sdpa,  # how the heads look back: (q, k, v) -> (b, h, t, d)
     ):
         super().__init__()
         self.heads, self.attend = cfg.heads, attend
-        self.qkv = nn.Linear(cfg.width, 3*cfg.width, bias=cfg.bias)
+        self.qkv = nn.Linear(cfg.width, 3 * cfg.width, bias=cfg.bias)
         self.proj = nn.Linear(cfg.width, cfg.width, bias=cfg.bias)
 
-    def split(self,
-        x_btc # queries, keys or values of all heads side by side
-    ): # (b, h, t, d)
+    def split(
+        self,
+        x_btc,  # queries, keys or values of all heads side by side
+    ):  # (b, h, t, d)
         "Cut the channels into heads"
         return x_btc.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
-    def forward(self,
-        x_btc,       # normed residual stream
-        attend=None, # for this call only; chapter 5's remembers keys and values
-    ): # (b, t, c)
+    def forward(
+        self,
+        x_btc,  # normed residual stream
+        attend=None,  # for this call only; chapter 5's remembers keys and values
+    ):  # (b, t, c)
         "What every position heard from itself and from before"
         q_bhtd, k_bhtd, v_bhtd = map(self.split, self.qkv(x_btc).chunk(3, -1))
-        return self.proj((attend or self.attend)(q_bhtd, k_bhtd, v_bhtd).transpose(1, 2).flatten(2))
+        return self.proj(
+            (attend or self.attend)(q_bhtd, k_bhtd, v_bhtd).transpose(1, 2).flatten(2)
+        )
 
 # %% ../nbs/season1/01_first_transformer.ipynb #6da1b584
 class MLP(nn.Module):
     "Each position thinks for itself: four times wider, a bend, and back"
-    def __init__(self,
-        cfg:GPTConfig # its width and bias count here
+
+    def __init__(
+        self,
+        cfg: GPTConfig,  # its width and bias count here
     ):
         super().__init__()
-        self.up = nn.Linear(cfg.width, 4*cfg.width, bias=cfg.bias)
-        self.down = nn.Linear(4*cfg.width, cfg.width, bias=cfg.bias)
+        self.up = nn.Linear(cfg.width, 4 * cfg.width, bias=cfg.bias)
+        self.down = nn.Linear(4 * cfg.width, cfg.width, bias=cfg.bias)
 
-    def forward(self,
-        x_btc # normed residual stream
-    ): # (b, t, c)
+    def forward(
+        self,
+        x_btc,  # normed residual stream
+    ):  # (b, t, c)
         "What every position made of what it knows"
-        return self.down(F.gelu(self.up(x_btc), approximate='tanh')) # tanh: as in GPT-2's own weights
+        return self.down(
+            F.gelu(self.up(x_btc), approximate="tanh")
+        )  # tanh: as in GPT-2's own weights
 
 # %% ../nbs/season1/01_first_transformer.ipynb #4dd59836
 class Block(nn.Module):
-    "Two residual steps: gather from other positions, then think; the parts come from outside"
-    def __init__(self,
+    """Two residual steps: gather from other positions, then think; the parts come from
+    outside"""
+
+    def __init__(
+        self,
         attn,  # (b, t, c) -> (b, t, c), looks across positions
-        ffn,   # (b, t, c) -> (b, t, c), position by position
-        norm1, # before `attn`
-        norm2, # before `ffn`
+        ffn,  # (b, t, c) -> (b, t, c), position by position
+        norm1,  # before `attn`
+        norm2,  # before `ffn`
     ):
         super().__init__()
         self.norm1, self.attn, self.norm2, self.ffn = norm1, attn, norm2, ffn
 
-    def forward(self,
-        x_btc,   # the residual stream
-        *attend, # passed on to `attn`
-    ): # (b, t, c)
+    def forward(
+        self,
+        x_btc,  # the residual stream
+        *attend,  # passed on to `attn`
+    ):  # (b, t, c)
         "The stream with both findings added"
         x_btc = x_btc + self.attn(self.norm1(x_btc), *attend)
         return x_btc + self.ffn(self.norm2(x_btc))
@@ -130,90 +157,154 @@ class Block(nn.Module):
 # %% ../nbs/season1/01_first_transformer.ipynb #16997910
 class GPT(nn.Module):
     "Token ids in, scores for the next token out"
-    def __init__(self,
-        cfg:GPTConfig, # the whole shape
-        attend=sdpa,   # how all its heads look back
+
+    def __init__(
+        self,
+        cfg: GPTConfig,  # the whole shape
+        attend=sdpa,  # how all its heads look back
     ):
         super().__init__()
         self.cfg, norm = cfg, lambda: nn.LayerNorm(cfg.width, bias=cfg.bias)
-        self.tok, self.pos = nn.Embedding(cfg.vocab, cfg.width), nn.Embedding(cfg.ctx, cfg.width)
-        self.blocks = nn.ModuleList(Block(Attention(cfg, attend), MLP(cfg), norm(), norm()) for _ in range(cfg.layers))
+        self.tok, self.pos = (
+            nn.Embedding(cfg.vocab, cfg.width),
+            nn.Embedding(cfg.ctx, cfg.width),
+        )
+        self.blocks = nn.ModuleList(
+            Block(Attention(cfg, attend), MLP(cfg), norm(), norm())
+            for _ in range(cfg.layers)
+        )
         self.norm = norm()
         self.head = None if cfg.tied else nn.Linear(cfg.width, cfg.vocab, bias=False)
-        self.through = lambda block, x_btc: block(x_btc) # how a block is applied: chapter 4 hands in a way that needs less memory
+        self.through = lambda block, x_btc: block(
+            x_btc
+        )  # how a block is applied: chapter 4 hands in a way that needs less memory
         self.reset()
 
     def reset(self):
-        "Fresh weights: `init_std` (embeddings: `embed_std`), smaller where a block writes to the residual stream; biases zero"
+        """Fresh weights: `init_std` (embeddings: `embed_std`), smaller where a block
+        writes to the residual stream; biases zero"""
         std = self.cfg.init_std
         for name, p in self.named_parameters():
-            if name.endswith('bias'): nn.init.zeros_(p)
-            elif p.dim() < 2: nn.init.ones_(p) # a norm's gain
-            elif name.endswith(('attn.proj.weight', 'ffn.down.weight')): nn.init.normal_(p, std=std/(2*self.cfg.layers)**.5)
-            else: nn.init.normal_(p, std=self.cfg.embed_std or std if name in ('tok.weight', 'pos.weight') else std)
+            if name.endswith("bias"):
+                nn.init.zeros_(p)
+            elif p.dim() < 2:
+                nn.init.ones_(p)  # a norm's gain
+            elif name.endswith(("attn.proj.weight", "ffn.down.weight")):
+                nn.init.normal_(p, std=std / (2 * self.cfg.layers) ** 0.5)
+            else:
+                nn.init.normal_(
+                    p,
+                    std=self.cfg.embed_std or std
+                    if name in ("tok.weight", "pos.weight")
+                    else std,
+                )
 
-    def forward(self,
-        ids_bt,      # int64 token ids, at most `ctx` per row
-        memory=None, # of what came before them: `memory[layer]` is an `attend`, `memory.positions(t)` says where they stand
-    ): # (b, t, v)
+    def forward(
+        self,
+        ids_bt,  # int64 token ids, at most `ctx` per row
+        # of what came before them: `memory[layer]` is an `attend`,
+        # `memory.positions(t)` says where they stand
+        memory=None,
+    ):  # (b, t, v)
         "Logits: row t scores what comes after token t"
         t = ids_bt.size(1)
-        if t > self.cfg.ctx: raise GpubError(f'{t} tokens are more than the context of {self.cfg.ctx}')
-        x_btc = self.tok(ids_bt) + (self.pos.weight[:t] if memory is None else self.pos(memory.positions(t)))
-        for i, block in enumerate(self.blocks): x_btc = self.through(block, x_btc) if memory is None else block(x_btc, memory[i])
+        if t > self.cfg.ctx:
+            raise GpubError(f"{t} tokens are more than the context of {self.cfg.ctx}")
+        x_btc = self.tok(ids_bt) + (
+            self.pos.weight[:t] if memory is None else self.pos(memory.positions(t))
+        )
+        for i, block in enumerate(self.blocks):
+            x_btc = (
+                self.through(block, x_btc)
+                if memory is None
+                else block(x_btc, memory[i])
+            )
         return F.linear(self.norm(x_btc), (self.head or self.tok).weight)
 
-    def loss(self,
-        ids_bt,     # int64
-        targets_bt, # the ids one position later
-    ): # nats per token, the mean over the batch
+    def loss(
+        self,
+        ids_bt,  # int64
+        targets_bt,  # the ids one position later
+    ):  # nats per token, the mean over the batch
         "How surprised the model is by what came next"
         return F.cross_entropy(self(ids_bt).flatten(0, 1).float(), targets_bt.flatten())
 
 # %% ../nbs/season1/01_first_transformer.ipynb #908a0b25
 def param_table(
-    cfg:GPTConfig, # any shape, however large
-): # part -> number of parameters, all layers together
+    cfg: GPTConfig,  # any shape, however large
+):  # part -> number of parameters, all layers together
     "Where the parameters of `GPT(cfg)` are, without building it"
     c, n, b = cfg.width, cfg.layers, int(cfg.bias)
-    return {'tok': cfg.vocab*c, 'pos': cfg.ctx*c, 'attn.qkv': n*3*c*(c + b), 'attn.proj': n*c*(c + b), 'ffn.up': n*4*c*(c + b),
-            'ffn.down': n*c*(4*c + b), 'norms': (2*n + 1)*c*(1 + b), 'head': 0 if cfg.tied else cfg.vocab*c}
+    return {
+        "tok": cfg.vocab * c,
+        "pos": cfg.ctx * c,
+        "attn.qkv": n * 3 * c * (c + b),
+        "attn.proj": n * c * (c + b),
+        "ffn.up": n * 4 * c * (c + b),
+        "ffn.down": n * c * (4 * c + b),
+        "norms": (2 * n + 1) * c * (1 + b),
+        "head": 0 if cfg.tied else cfg.vocab * c,
+    }
+
 
 def count_params(
-    what, # a `GPTConfig`, or any built module (shared weights count once)
-): # a whole number
+    what,  # a `GPTConfig`, or any built module (shared weights count once)
+):  # a whole number
     "How many numbers training may change"
-    if isinstance(what, GPTConfig): return sum(param_table(what).values())
+    if isinstance(what, GPTConfig):
+        return sum(param_table(what).values())
     return sum(p.numel() for p in what.parameters())
 
 # %% ../nbs/season1/01_first_transformer.ipynb #f17e8bce
 def reach(
-    model, # ids (b, t) -> logits (b, t, v); its embedding is `model.tok`
-    ids_t, # one sequence of token ids
-): # (t, s) length of the gradient of the logits at t with respect to the input at s
+    model,  # ids (b, t) -> logits (b, t, v); its embedding is `model.tok`
+    ids_t,  # one sequence of token ids
+):  # (t, s) length of the gradient of the logits at t with respect to the input at s
     "Who really looks at whom: anything above the diagonal sees the future"
     x = []
-    hook = model.tok.register_forward_hook(lambda module, args, out: x.append(out.detach().requires_grad_()) or x[0])
-    try: logits_tv = model(ids_t[None])[0]
-    finally: hook.remove()
-    return torch.stack([torch.autograd.grad(l_v.square().sum(), x[0], retain_graph=True)[0][0].norm(dim=-1) for l_v in logits_tv])
+    hook = model.tok.register_forward_hook(
+        lambda module, args, out: x.append(out.detach().requires_grad_()) or x[0]
+    )
+    try:
+        logits_tv = model(ids_t[None])[0]
+    finally:
+        hook.remove()
+    return torch.stack(
+        [
+            torch.autograd.grad(l_v.square().sum(), x[0], retain_graph=True)[0][0].norm(
+                dim=-1
+            )
+            for l_v in logits_tv
+        ]
+    )
 
 # %% ../nbs/season1/01_first_transformer.ipynb #b563d536
 @torch.no_grad()
 def sample(
-    model,             # ids (1, t) -> logits (1, t, v), with `.cfg.ctx`
-    ids,               # the prompt, a list of ids; at least one
-    n:int,             # how many to add
-    temperature=1.0,   # below 1 plays safe, above 1 gambles, 0 always takes the favourite
-    seed:int=0,        # same seed, same text
-): # the prompt and its continuation, a list of ids
+    model,  # ids (1, t) -> logits (1, t, v), with `.cfg.ctx`
+    ids,  # the prompt, a list of ids; at least one
+    n: int,  # how many to add
+    # below 1 plays safe, above 1 gambles, 0 always takes the favourite
+    temperature=1.0,
+    seed: int = 0,  # same seed, same text
+):  # the prompt and its continuation, a list of ids
     "Continue `ids` one token at a time, reading at most the last `ctx`"
-    if not len(ids): raise GpubError('the prompt is empty; give at least one token')
-    if temperature < 0: raise GpubError(f'temperature must be 0 or more, got {temperature}')
+    if not len(ids):
+        raise GpubError("the prompt is empty; give at least one token")
+    if temperature < 0:
+        raise GpubError(f"temperature must be 0 or more, got {temperature}")
     device = next(model.parameters()).device
     gen, ids = torch.Generator(device).manual_seed(seed), [int(i) for i in ids]
     for _ in range(n):
-        logits_v = model(torch.tensor([ids[-model.cfg.ctx:]], device=device))[0, -1]
-        if temperature == 0: ids.append(int(logits_v.argmax()))
-        else: ids.append(int(torch.multinomial((logits_v.float()/temperature).softmax(-1), 1, generator=gen)))
+        logits_v = model(torch.tensor([ids[-model.cfg.ctx :]], device=device))[0, -1]
+        if temperature == 0:
+            ids.append(int(logits_v.argmax()))
+        else:
+            ids.append(
+                int(
+                    torch.multinomial(
+                        (logits_v.float() / temperature).softmax(-1), 1, generator=gen
+                    )
+                )
+            )
     return ids

@@ -22,459 +22,726 @@ from .tokenizer import MiniBPE
 
 # %% ../nbs/lib/grade.ipynb #2817abf9
 TOPICS = dict(
-    attention='mine(q_bhtd, k_bhsd, v_bhsd) -> (b, h, t, d): causal attention; the queries are the last t of s positions',
-    rope='mine(x_btnd) -> (b, t, n, d): position p turns its channels i and i + d/2 by p / 10000^(2i/d), for any number of heads n',
-    bpe='mine(text, vocab) -> an object with encode(text) -> ids and decode(ids) -> text: byte-level BPE of `vocab` tokens, the 256 bytes among them',
-    loop='mine(model, batches, opt, steps) -> losses: for n from 0 on, a step of opt on model.loss(*batches(n)); the losses as floats')
+    attention="mine(q_bhtd, k_bhsd, v_bhsd) -> (b, h, t, d): causal attention; the queries are the "
+    "last t of s positions",
+    rope="mine(x_btnd) -> (b, t, n, d): position p turns its channels i and i + d/2 by p / "
+    "10000^(2i/d), for any number of heads n",
+    bpe="mine(text, vocab) -> an object with encode(text) -> ids and decode(ids) -> text: "
+    "byte-level BPE of `vocab` tokens, the 256 bytes among them",
+    loop="mine(model, batches, opt, steps) -> losses: for n from 0 on, a step of opt on "
+    "model.loss(*batches(n)); the losses as floats",
+)
+
 
 @dataclass(frozen=True)
 class Verdict:
     "What was asked of a property, and how it ended"
-    name:str      # the property
-    ok:bool       # whether it holds
-    said:str      # what it demands, or how it failed
 
-PROPERTIES = {t: {} for t in TOPICS} # topic -> name -> (what it demands, function of `mine` that returns a complaint, or nothing)
+    name: str  # the property
+    ok: bool  # whether it holds
+    said: str  # what it demands, or how it failed
+
+
+PROPERTIES = {
+    t: {} for t in TOPICS
+}  # topic -> name -> (what it demands, function of `mine` that returns a complaint, or nothing)
+
 
 def demand(
-    topic, # of `TOPICS`
+    topic,  # of `TOPICS`
     name,  # one or two words, for the table of verdicts
     what,  # what must hold, said when it does
-): # a decorator
+):  # a decorator
     "Register a property; those that tell more than a wrong number come first"
-    def keep(f): PROPERTIES[topic][name] = what, f; return f
+
+    def keep(f):
+        PROPERTIES[topic][name] = what, f
+        return f
+
     return keep
 
 # %% ../nbs/lib/grade.ipynb #bd444c24
 def qkv(
-    *shape,    # b, h, t, d
-    keys=None, # positions of keys and values; default: t
-    dtype=torch.float64, # drawn in double precision whatever it is
-): # q, k, v
+    *shape,  # b, h, t, d
+    keys=None,  # positions of keys and values; default: t
+    dtype=torch.float64,  # drawn in double precision whatever it is
+):  # q, k, v
     "Random queries, keys and values from a fixed seed, whatever dice were thrown before"
-    gen = torch.Generator().manual_seed(0); b, h, t, d = shape
-    return [torch.randn(b, h, n, d, generator=gen, dtype=torch.float64).to(dtype) for n in (t, keys or t, keys or t)]
+    gen = torch.Generator().manual_seed(0)
+    b, h, t, d = shape
+    return [
+        torch.randn(b, h, n, d, generator=gen, dtype=torch.float64).to(dtype)
+        for n in (t, keys or t, keys or t)
+    ]
+
 
 def gap(
-    a, # a tensor
-    b, # one of the same shape
-): # float
+    a,  # a tensor
+    b,  # one of the same shape
+):  # float
     "The largest difference of two tensors; infinity where one is nan"
     return float((a.double() - b.double()).abs().nan_to_num(math.inf).max())
 
+
 def wrong_shape(
     got,  # what the learner's function returned, anything
-    want, # the right shape
-): # text or None
+    want,  # the right shape
+):  # text or None
     "A complaint about a tensor that is none, or has another shape than `want`"
-    if not isinstance(got, torch.Tensor): return f'returned {type(got).__name__}, not a tensor'
-    if got.shape != want: return f'returned {tuple(got.shape)}, expected {tuple(want)}'
+    if not isinstance(got, torch.Tensor):
+        return f"returned {type(got).__name__}, not a tensor"
+    if got.shape != want:
+        return f"returned {tuple(got.shape)}, expected {tuple(want)}"
+
 
 def wrong_dtype(
-    mine, # the learner's function
-    make, # dtype -> its arguments in that
-): # text or None
+    mine,  # the learner's function
+    make,  # dtype -> its arguments in that
+):  # text or None
     "A complaint where a dtype goes in and another comes out"
     for dtype in (torch.bfloat16, torch.float64):
-        if (got := mine(*make(dtype)).dtype) != dtype: return f'{dtype} went in, {got} came out'
+        if (got := mine(*make(dtype)).dtype) != dtype:
+            return f"{dtype} went in, {got} came out"
+
 
 def wrong_gradient(
-    mine,   # the learner's function
-    theirs, # the right one
-    inputs, # tensors to call both with
-): # text or None
+    mine,  # the learner's function
+    theirs,  # the right one
+    inputs,  # tensors to call both with
+):  # text or None
     "A complaint where the gradient of `mine` is missing or differs from that of `theirs`"
     grads = []
     for f in (mine, theirs):
-        leaves = [x.clone().requires_grad_() for x in inputs]; out = f(*leaves)
-        if not out.requires_grad: return 'no gradient flows back: something was detached, or computed outside torch'
-        grads.append(torch.autograd.grad((out*torch.linspace(-1, 1, out.numel()).view_as(out)).sum(), leaves, allow_unused=True))
+        leaves = [x.clone().requires_grad_() for x in inputs]
+        out = f(*leaves)
+        if not out.requires_grad:
+            return "no gradient flows back: something was detached, or computed outside torch"
+        grads.append(
+            torch.autograd.grad(
+                (out * torch.linspace(-1, 1, out.numel()).view_as(out)).sum(),
+                leaves,
+                allow_unused=True,
+            )
+        )
     for i, (a, b) in enumerate(zip(*grads), 1):
-        if a is None: return f'argument {i} gets no gradient'
-        if gap(a, b) > 1e-5: return f'the gradient of argument {i} is off by {gap(a, b):.2g}'
+        if a is None:
+            return f"argument {i} gets no gradient"
+        if gap(a, b) > 1e-5:
+            return f"the gradient of argument {i} is off by {gap(a, b):.2g}"
 
-@demand('attention', 'shape', 'as many rows as queries, each as long as a value')
-def _(mine): mine(*qkv(2, 3, 5, 8)) # `_Asked` looks at the shape of every answer
 
-@demand('attention', 'inputs', 'queries, keys and values are left as they were')
+@demand("attention", "shape", "as many rows as queries, each as long as a value")
 def _(mine):
-    given = qkv(1, 2, 5, 4); mine(*given)
-    for name, a, b in zip(('the queries', 'the keys', 'the values'), given, qkv(1, 2, 5, 4)):
-        if gap(a, b): return f'{name} were changed in place'
+    mine(*qkv(2, 3, 5, 8))  # `_Asked` looks at the shape of every answer
 
-@demand('attention', 'dtype', 'bfloat16 in, bfloat16 out; float64 likewise')
-def _(mine): return wrong_dtype(mine, lambda dtype: qkv(1, 2, 4, 8, dtype=dtype))
 
-@demand('attention', 'causality', 'no position is moved by a later key or value')
+@demand("attention", "inputs", "queries, keys and values are left as they were")
 def _(mine):
-    q, k, v = qkv(1, 2, 8, 4); before = mine(q, k, v)
+    given = qkv(1, 2, 5, 4)
+    mine(*given)
+    for name, a, b in zip(("the queries", "the keys", "the values"), given, qkv(1, 2, 5, 4)):
+        if gap(a, b):
+            return f"{name} were changed in place"
+
+
+@demand("attention", "dtype", "bfloat16 in, bfloat16 out; float64 likewise")
+def _(mine):
+    return wrong_dtype(mine, lambda dtype: qkv(1, 2, 4, 8, dtype=dtype))
+
+
+@demand("attention", "causality", "no position is moved by a later key or value")
+def _(mine):
+    q, k, v = qkv(1, 2, 8, 4)
+    before = mine(q, k, v)
     for s in range(1, 8):
-        k2, v2 = k.clone(), v.clone(); k2[:, :, s] += 3; v2[:, :, s] -= 3; moved = (mine(q, k2, v2) - before).abs().amax((0, 1, 3)) > 1e-9
-        if moved[:s].any(): return f'position {int(moved.nonzero()[0])} moved when key and value {s} changed: it sees the future'
-        if not moved[s]: return f'position {s} did not move when its own key and value changed: it must see itself'
+        k2, v2 = k.clone(), v.clone()
+        k2[:, :, s] += 3
+        v2[:, :, s] -= 3
+        moved = (mine(q, k2, v2) - before).abs().amax((0, 1, 3)) > 1e-9
+        if moved[:s].any():
+            return (
+                f"position {int(moved.nonzero()[0])} moved when key and value {s} changed: it "
+                "sees the future"
+            )
+        if not moved[s]:
+            return (
+                f"position {s} did not move when its own key and value changed: it must see itself"
+            )
 
-@demand('attention', 'mean', 'the weights of every query add up to 1')
-def _(mine):
-    q, k, v = qkv(1, 2, 6, 4); off = (mine(q, k, torch.ones_like(v)) - 1).abs().amax((0, 1, 3))
-    if not off.max() <= 1e-9: # nan is wrong, too
-        return (f'with all values 1, position {int(off.argmax())} gives something {float(off.max()):.2g} away from 1: '
-                'softmax over the keys, after the mask')
 
-@demand('attention', 'scale', 'scores are divided by the root of the head size')
+@demand("attention", "mean", "the weights of every query add up to 1")
 def _(mine):
-    q, k, v = qkv(1, 1, 6, 4); wide = [torch.cat((x, torch.zeros(1, 1, 6, 12, dtype=x.dtype)), -1) for x in (2*q, k, v)]
+    q, k, v = qkv(1, 2, 6, 4)
+    off = (mine(q, k, torch.ones_like(v)) - 1).abs().amax((0, 1, 3))
+    if not off.max() <= 1e-9:  # nan is wrong, too
+        return (
+            f"with all values 1, position {int(off.argmax())} gives something "
+            f"{float(off.max()):.2g} away from 1: "
+            "softmax over the keys, after the mask"
+        )
+
+
+@demand("attention", "scale", "scores are divided by the root of the head size")
+def _(mine):
+    q, k, v = qkv(1, 1, 6, 4)
+    wide = [torch.cat((x, torch.zeros(1, 1, 6, 12, dtype=x.dtype)), -1) for x in (2 * q, k, v)]
     if (off := gap(mine(*wide)[..., :4], mine(q, k, v))) > 1e-9:
-        return ('queries twice as long in four times as many channels should change nothing, '
-                f'and changed it by {off:.2g}: divide by sqrt(d), not by a number')
+        return (
+            "queries twice as long in four times as many channels should change nothing, "
+            f"and changed it by {off:.2g}: divide by sqrt(d), not by a number"
+        )
 
-@demand('attention', 'cache', 'with more keys than queries, the queries are the last positions')
+
+@demand("attention", "cache", "with more keys than queries, the queries are the last positions")
 def _(mine):
-    q, k, v = qkv(1, 2, 7, 4); whole = mine(q, k, v)
+    q, k, v = qkv(1, 2, 7, 4)
+    whole = mine(q, k, v)
     if (off := gap(mine(q[:, :, -2:], k, v), whole[:, :, -2:])) > 1e-9:
-        return f'the last 2 of 7 queries alone give something {off:.2g} away from what all 7 give'
+        return f"the last 2 of 7 queries alone give something {off:.2g} away from what all 7 give"
 
-@demand('attention', 'size', 'huge scores give no nan')
+
+@demand("attention", "size", "huge scores give no nan")
 def _(mine):
     q, k, v = qkv(1, 1, 5, 4, dtype=torch.float32)
-    if not torch.isfinite(mine(q*1e3, k*1e3, v)).all():
-        return 'scores in the millions gave nan or inf: subtract the largest before exp, or use softmax'
+    if not torch.isfinite(mine(q * 1e3, k * 1e3, v)).all():
+        return (
+            "scores in the millions gave nan or inf: subtract the largest before exp, or use "
+            "softmax"
+        )
 
-@demand('attention', 'value', "equal to chapter 1's `attend`")
+
+@demand("attention", "value", "equal to chapter 1's `attend`")
 def _(mine):
     given = qkv(2, 3, 9, 8)
-    if (off := gap(mine(*given), attend(*given))) > 1e-6: return f'off by {off:.2g} from softmax(q k^T / sqrt(d)) v under a causal mask'
+    if (off := gap(mine(*given), attend(*given))) > 1e-6:
+        return f"off by {off:.2g} from softmax(q k^T / sqrt(d)) v under a causal mask"
 
-@demand('attention', 'gradient', "the gradients of all three are `attend`'s")
-def _(mine): return wrong_gradient(mine, attend, qkv(1, 2, 6, 4))
+
+@demand("attention", "gradient", "the gradients of all three are `attend`'s")
+def _(mine):
+    return wrong_gradient(mine, attend, qkv(1, 2, 6, 4))
 
 # %% ../nbs/lib/grade.ipynb #62850329
 def turned(
-    x_btnd,       # any dtype; angles are in float32
-    base=10_000., # of the angles
-): # (b, t, n, d)
+    x_btnd,  # any dtype; angles are in float32
+    base=10_000.0,  # of the angles
+):  # (b, t, n, d)
     "Rotary positions as season 2 computes them, position 0 first"
     return rotate(x_btnd, *Rope(x_btnd.size(1), x_btnd.size(-1), base)(x_btnd.size(1)))
 
+
 def heads(
-    t,   # positions
-    n=2, # heads
-    d=8, # size of a head
-    dtype=torch.float32, # of the result
-): # (2, t, n, d)
+    t,  # positions
+    n=2,  # heads
+    d=8,  # size of a head
+    dtype=torch.float32,  # of the result
+):  # (2, t, n, d)
     "Random vectors from a fixed seed"
     return torch.randn(2, t, n, d, generator=torch.Generator().manual_seed(1)).to(dtype)
 
-@demand('rope', 'shape', 'the shape that went in comes out')
-def _(mine): mine(heads(6, 3))
 
-@demand('rope', 'dtype', 'bfloat16 in, bfloat16 out; float64 likewise')
-def _(mine): return wrong_dtype(mine, lambda dtype: [heads(6, dtype=dtype)])
+@demand("rope", "shape", "the shape that went in comes out")
+def _(mine):
+    mine(heads(6, 3))
 
-@demand('rope', 'start', 'position 0 is not turned')
+
+@demand("rope", "dtype", "bfloat16 in, bfloat16 out; float64 likewise")
+def _(mine):
+    return wrong_dtype(mine, lambda dtype: [heads(6, dtype=dtype)])
+
+
+@demand("rope", "start", "position 0 is not turned")
 def _(mine):
     x = heads(4)
-    if (off := gap(mine(x)[:, 0], x[:, 0])) > 1e-6: return f'position 0 moved by {off:.2g}: its angle is 0'
+    if (off := gap(mine(x)[:, 0], x[:, 0])) > 1e-6:
+        return f"position 0 moved by {off:.2g}: its angle is 0"
 
-@demand('rope', 'causality', 'a position depends on itself only')
+
+@demand("rope", "causality", "a position depends on itself only")
 def _(mine):
-    x = heads(6); y = x.clone(); y[:, 3] += 1; moved = (mine(x) - mine(y)).abs().amax((0, 2, 3)) > 1e-6
-    if moved.tolist() != [i == 3 for i in range(6)]: return f'position 3 changed, and the results at {moved.nonzero()[:, 0].tolist()} moved'
+    x = heads(6)
+    y = x.clone()
+    y[:, 3] += 1
+    moved = (mine(x) - mine(y)).abs().amax((0, 2, 3)) > 1e-6
+    if moved.tolist() != [i == 3 for i in range(6)]:
+        return f"position 3 changed, and the results at {moved.nonzero()[:, 0].tolist()} moved"
 
-@demand('rope', 'length', 'turning keeps every vector as long as it was')
+
+@demand("rope", "length", "turning keeps every vector as long as it was")
 def _(mine):
     x = heads(16)
     if (off := gap(mine(x).norm(dim=-1), x.norm(dim=-1))) > 1e-4:
-        return f'a vector became {off:.2g} longer or shorter: is one of the signs of cos and sin wrong?'
+        return (
+            f"a vector became {off:.2g} longer or shorter: is one of the signs of cos and sin "
+            "wrong?"
+        )
 
-@demand('rope', 'distance', 'a dot product depends on how far two positions are apart, not on where they stand')
-def _(mine):
-    q, k = (heads(1).expand(-1, 12, -1, -1).clone() for _ in 'qk'); k = k.flip(-1)
-    score_ts = torch.einsum('bqnd,bknd->bnqk', mine(q), mine(k))[0, 0]
-    if (off := max(float(score_ts.diagonal(i).max() - score_ts.diagonal(i).min()) for i in range(-11, 12))) > 1e-4:
-        return f'the same two vectors at the same distance scored {off:.2g} apart: the angle must grow in proportion to the position'
-    if float(score_ts[0].max() - score_ts[0].min()) < 1e-3: return 'distance changes nothing: nothing is turned'
 
-@demand('rope', 'layout', 'channel i is turned with channel i + d/2')
+@demand(
+    "rope",
+    "distance",
+    "a dot product depends on how far two positions are apart, not on where they stand",
+)
 def _(mine):
-    x = torch.zeros(1, 2, 1, 8); x[..., 0] = 1; went = (mine(x)[0, 1, 0].abs() > 1e-6).nonzero()[:, 0].tolist()
+    q, k = (heads(1).expand(-1, 12, -1, -1).clone() for _ in "qk")
+    k = k.flip(-1)
+    score_ts = torch.einsum("bqnd,bknd->bnqk", mine(q), mine(k))[0, 0]
+    if (
+        off := max(
+            float(score_ts.diagonal(i).max() - score_ts.diagonal(i).min()) for i in range(-11, 12)
+        )
+    ) > 1e-4:
+        return (
+            f"the same two vectors at the same distance scored {off:.2g} apart: the angle must "
+            "grow in proportion to the position"
+        )
+    if float(score_ts[0].max() - score_ts[0].min()) < 1e-3:
+        return "distance changes nothing: nothing is turned"
+
+
+@demand("rope", "layout", "channel i is turned with channel i + d/2")
+def _(mine):
+    x = torch.zeros(1, 2, 1, 8)
+    x[..., 0] = 1
+    went = (mine(x)[0, 1, 0].abs() > 1e-6).nonzero()[:, 0].tolist()
     if went != [0, 4]:
-        hint = 'these are neighbours, the layout of another convention' if went == [0, 1] else 'which channels form a pair?'
-        return f'channel 0 of 8 went to channels {went}, expected [0, 4]: {hint}'
+        hint = (
+            "these are neighbours, the layout of another convention"
+            if went == [0, 1]
+            else "which channels form a pair?"
+        )
+        return f"channel 0 of 8 went to channels {went}, expected [0, 4]: {hint}"
 
-@demand('rope', 'value', "equal to season 2's `rotate`")
+
+@demand("rope", "value", "equal to season 2's `rotate`")
 def _(mine):
     x = heads(50, 3, 16)
-    if (off := gap(mine(x), turned(x))) > 1e-4: return f'off by {off:.2g}: position p turns pair i by p / 10000^(2i/d)'
+    if (off := gap(mine(x), turned(x))) > 1e-4:
+        return f"off by {off:.2g}: position p turns pair i by p / 10000^(2i/d)"
 
-@demand('rope', 'precision', 'angles are computed in float32, whatever the input is')
+
+@demand("rope", "precision", "angles are computed in float32, whatever the input is")
 def _(mine):
     x = heads(2048, 1, dtype=torch.bfloat16)
-    if (off := gap(mine(x), turned(x.float()))) > .06:
-        return f'at 2,048 positions of bfloat16 off by {off:.2g}: compute positions, angles, cos and sin in float32'
+    if (off := gap(mine(x), turned(x.float()))) > 0.06:
+        return (
+            f"at 2,048 positions of bfloat16 off by {off:.2g}: compute positions, angles, cos "
+            "and sin in float32"
+        )
 
-@demand('rope', 'gradient', "the gradient is `rotate`'s")
-def _(mine): return wrong_gradient(mine, turned, [heads(7)])
+
+@demand("rope", "gradient", "the gradient is `rotate`'s")
+def _(mine):
+    return wrong_gradient(mine, turned, [heads(7)])
 
 # %% ../nbs/lib/grade.ipynb #75694a9e
 def spaced(
-    words # at most 68
-): # text
+    words,  # at most 68
+):  # text
     "The words, after each another character, so that no pair across words comes twice"
-    return ''.join(w + c for w, c in zip(words, map(chr, chain(range(33, 97), range(123, 127)))))
+    return "".join(w + c for w, c in zip(words, map(chr, chain(range(33, 97), range(123, 127)))))
 
-WORDS = spaced(['abcd']*16 + ['abcx']*8 + ['abyz']*4) # ab stands 28 times, then abc 24, abcd 16, abcx 8: one winner each time
+
+WORDS = spaced(
+    ["abcd"] * 16 + ["abcx"] * 8 + ["abyz"] * 4
+)  # ab stands 28 times, then abc 24, abcd 16, abcx 8: one winner each time
+
 
 def cut(
-    tok, # a tokenizer: encode and decode
-    text # to cut
-): # list of str
+    tok,  # a tokenizer: encode and decode
+    text,  # to cut
+):  # list of str
     "The tokens of a text, as text"
     return [tok.decode([i]) for i in tok.encode(text)]
 
-@demand('bpe', 'round trip', 'decode(encode(text)) is the text')
+
+@demand("bpe", "round trip", "decode(encode(text)) is the text")
 def _(mine):
     tok = mine(WORDS, 260)
-    for text in ('abcdabyz', 'abc'*5, 'zyx', ''):
-        if (got := tok.decode(tok.encode(text))) != text: return f'{text[:20]!r} came back as {str(got)[:20]!r}'
+    for text in ("abcdabyz", "abc" * 5, "zyx", ""):
+        if (got := tok.decode(tok.encode(text))) != text:
+            return f"{text[:20]!r} came back as {str(got)[:20]!r}"
 
-@demand('bpe', 'bytes', 'any text has ids, also one of characters never seen')
+
+@demand("bpe", "bytes", "any text has ids, also one of characters never seen")
 def _(mine):
-    tok, text = mine(WORDS, 260), 'naïve 🙂\n\t\x00 漢字'
+    tok, text = mine(WORDS, 260), "naïve 🙂\n\t\x00 漢字"
     if (got := tok.decode(tok.encode(text))) != text:
-        return f'{text!r} came back as {str(got)!r}: start from the 256 bytes, not from characters'
+        return f"{text!r} came back as {str(got)!r}: start from the 256 bytes, not from characters"
 
-@demand('bpe', 'vocabulary', 'ids are whole numbers below the size asked for, and merges are used')
+
+@demand("bpe", "vocabulary", "ids are whole numbers below the size asked for, and merges are used")
 def _(mine):
     for vocab in (256, 257, 260):
-        ids = list(mine(WORDS, vocab).encode('abcdabcxqé'))
-        if bad := [i for i in ids if not hasattr(i, '__index__') or not 0 <= int(i) < vocab]:
-            return f'a vocabulary of {vocab} gave id {bad[0]!r}'
+        ids = list(mine(WORDS, vocab).encode("abcdabcxqé"))
+        if bad := [i for i in ids if not hasattr(i, "__index__") or not 0 <= int(i) < vocab]:
+            return f"a vocabulary of {vocab} gave id {bad[0]!r}"
         if (len(ids) == 11) != (vocab == 256):
-            return f'with a vocabulary of {vocab}, that is 256 bytes and {vocab - 256} merges, the 11 bytes of abcdabcxqé take {len(ids)} ids'
+            return (
+                f"with a vocabulary of {vocab}, that is 256 bytes and {vocab - 256} merges, the "
+                f"11 bytes of abcdabcxqé take {len(ids)} ids"
+            )
 
-@demand('bpe', 'most frequent', 'each merge joins the pair that is most frequent now')
+
+@demand("bpe", "most frequent", "each merge joins the pair that is most frequent now")
 def _(mine):
     for vocab in (257, 258, 259, 260):
-        a, b = cut(mine(WORDS, vocab), 'abcdabcxabyz'), cut(MiniBPE.train(WORDS, vocab), 'abcdabcxabyz')
-        if a != b: return f'after {vocab - 256} merges abcdabcxabyz is cut {"|".join(a)}, expected {"|".join(b)}'
+        a, b = (
+            cut(mine(WORDS, vocab), "abcdabcxabyz"),
+            cut(MiniBPE.train(WORDS, vocab), "abcdabcxabyz"),
+        )
+        if a != b:
+            return (
+                f"after {vocab - 256} merges abcdabcxabyz is cut {'|'.join(a)}, expected "
+                f"{'|'.join(b)}"
+            )
 
-@demand('bpe', 'order', 'merges are applied in the order in which they were learned')
+
+@demand("bpe", "order", "merges are applied in the order in which they were learned")
 def _(mine):
-    text = spaced(['bc']*30 + ['ab']*20); a, b = cut(mine(text, 258), 'abcbcab'), cut(MiniBPE.train(text, 258), 'abcbcab')
+    text = spaced(["bc"] * 30 + ["ab"] * 20)
+    a, b = cut(mine(text, 258), "abcbcab"), cut(MiniBPE.train(text, 258), "abcbcab")
     if a != b:
-        return f'bc was learned before ab, so abcbcab is cut {"|".join(b)}, not {"|".join(a)}: the earliest merge first, not the leftmost pair'
+        return (
+            f"bc was learned before ab, so abcbcab is cut {'|'.join(b)}, not {'|'.join(a)}: the "
+            "earliest merge first, not the leftmost pair"
+        )
 
-@demand('bpe', 'steady', 'the same text has the same ids, whatever was encoded before')
+
+@demand("bpe", "steady", "the same text has the same ids, whatever was encoded before")
 def _(mine):
-    tok = mine(WORDS, 260); first = list(tok.encode('abcdabyz')); tok.encode('zzz'*9)
-    if list(tok.encode('abcdabyz')) != first or list(mine(WORDS, 260).encode('abcdabyz')) != first:
-        return 'the same text got other ids the second time'
+    tok = mine(WORDS, 260)
+    first = list(tok.encode("abcdabyz"))
+    tok.encode("zzz" * 9)
+    if list(tok.encode("abcdabyz")) != first or list(mine(WORDS, 260).encode("abcdabyz")) != first:
+        return "the same text got other ids the second time"
 
 # %% ../nbs/lib/grade.ipynb #d0ca0a16
 class Watched:
     "A small model, batches and an optimizer that note what a loop does with them"
+
     def __init__(self):
         torch.manual_seed(0)
         self.model = GPT(GPTConfig(vocab=11, ctx=8, width=16, layers=1, heads=2)).eval()
         self.asked, self.modes, self.grads = [], [], []
-        self.opt = torch.optim.SGD(self.model.parameters(), lr=.5)
-        self.opt.register_step_pre_hook(lambda *_: self.grads.append(self.flat('grad')))
+        self.opt = torch.optim.SGD(self.model.parameters(), lr=0.5)
+        self.opt.register_step_pre_hook(lambda *_: self.grads.append(self.flat("grad")))
         self.model.register_forward_pre_hook(lambda m, _: self.modes.append(m.training))
 
-    def flat(self,
-        what='data' # or grad, zeros where there is none
+    def flat(
+        self,
+        what="data",  # or grad, zeros where there is none
     ):
         "Every parameter in one vector"
         parts = [(p, getattr(p, what)) for p in self.model.parameters()]
-        return torch.cat([(torch.zeros_like(p) if x is None else x).detach().flatten() for p, x in parts])
+        return torch.cat(
+            [(torch.zeros_like(p) if x is None else x).detach().flatten() for p, x in parts]
+        )
 
-    def batch(self,
-        n # the step, which is the seed
-    ): # (4, 8) inputs and targets
+    def batch(
+        self,
+        n,  # the step, which is the seed
+    ):  # (4, 8) inputs and targets
         "Random ids, and a target that can be learned: each id plus the one before"
-        x = torch.randint(11, (4, 9), generator=torch.Generator().manual_seed(n)); self.asked.append(n)
+        x = torch.randint(11, (4, 9), generator=torch.Generator().manual_seed(n))
+        self.asked.append(n)
         return x[:, :-1], (x[:, 1:] + x[:, :-1]) % 11
 
-    def lead(self,
-        mine,   # the loop
-        steps=6 # to ask for; three times as many are waited for
-    ): # itself
+    def lead(
+        self,
+        mine,  # the loop
+        steps=6,  # to ask for; three times as many are waited for
+    ):  # itself
         "Run a loop; its losses are kept as a list"
-        self.losses = list(islice(mine(self.model, self.batch, self.opt, steps), 3*steps)); return self
+        self.losses = list(islice(mine(self.model, self.batch, self.opt, steps), 3 * steps))
+        return self
+
 
 def plain_loop(
-    model,   # with a `loss(x, y)`
-    batches, # step -> (x, y)
-    opt,     # of torch.optim
-    steps,   # to make
-): # yields floats
+    model,  # with a `loss(x, y)`
+    batches,  # step -> (x, y)
+    opt,  # of torch.optim
+    steps,  # to make
+):  # yields floats
     "The loop that all others are held against"
     model.train()
     for n in range(steps):
-        loss = model.loss(*batches(n)); loss.backward()
-        opt.step(); opt.zero_grad()
+        loss = model.loss(*batches(n))
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
         yield loss.item()
 
-@demand('loop', 'count', 'as many losses, and as many optimizer steps, as were asked for')
+
+@demand("loop", "count", "as many losses, and as many optimizer steps, as were asked for")
 def _(mine):
     w = Watched().lead(mine)
     if (len(w.losses), len(w.grads)) != (6, 6):
-        return f'6 steps were asked for: {len(w.losses)} losses and {len(w.grads)} optimizer steps came'
+        return (
+            f"6 steps were asked for: {len(w.losses)} losses and {len(w.grads)} optimizer steps "
+            "came"
+        )
 
-@demand('loop', 'numbers', 'losses are plain numbers, which hold no graph in memory')
+
+@demand("loop", "numbers", "losses are plain numbers, which hold no graph in memory")
 def _(mine):
     if bad := [l for l in Watched().lead(mine).losses if type(l) is not float]:
-        hint = ': .item() lets go of the graph behind it' if isinstance(bad[0], torch.Tensor) else ''
-        return f'a loss is a {type(bad[0]).__name__}, not a float{hint}'
+        hint = (
+            ": .item() lets go of the graph behind it" if isinstance(bad[0], torch.Tensor) else ""
+        )
+        return f"a loss is a {type(bad[0]).__name__}, not a float{hint}"
 
-@demand('loop', 'batches', 'batch n is asked for at step n, each once')
+
+@demand("loop", "batches", "batch n is asked for at step n, each once")
 def _(mine):
-    if (got := Watched().lead(mine).asked) != [*range(6)]: return f'6 steps asked for the batches {got}'
+    if (got := Watched().lead(mine).asked) != [*range(6)]:
+        return f"6 steps asked for the batches {got}"
 
-@demand('loop', 'mode', 'the model is in training mode')
+
+@demand("loop", "mode", "the model is in training mode")
 def _(mine):
-    if not all(Watched().lead(mine).modes): return 'the model was asked in evaluation mode: model.train() first'
+    if not all(Watched().lead(mine).modes):
+        return "the model was asked in evaluation mode: model.train() first"
 
-@demand('loop', 'gradient', 'each step sees the gradient of its own batch and nothing older')
+
+@demand("loop", "gradient", "each step sees the gradient of its own batch and nothing older")
 def _(mine):
     for n, (a, b) in enumerate(zip(Watched().lead(mine).grads, Watched().lead(plain_loop).grads)):
-        if not a.any(): return f'step {n} found no gradient: backward comes before step, zero_grad not between them'
+        if not a.any():
+            return (
+                f"step {n} found no gradient: backward comes before step, zero_grad not between "
+                "them"
+            )
         if gap(a, b) > 1e-5:
-            left = ': what was left from the steps before was not cleared (zero_grad)' if n else ''
-            return f'the gradient of step {n} is {float(a.norm()/b.norm()):.2f} times as long as it should be{left}'
+            left = ": what was left from the steps before was not cleared (zero_grad)" if n else ""
+            return (
+                f"the gradient of step {n} is {float(a.norm() / b.norm()):.2f} times as long as "
+                f"it should be{left}"
+            )
 
-@demand('loop', 'loss', 'the loss of a step is the one before its update')
+
+@demand("loop", "loss", "the loss of a step is the one before its update")
 def _(mine):
     for n, (a, b) in enumerate(zip(Watched().lead(mine).losses, Watched().lead(plain_loop).losses)):
-        if not abs(a - b) <= 1e-5: return f'step {n} reports {a:.4f}, its batch had {b:.4f} before the update'
+        if not abs(a - b) <= 1e-5:
+            return f"step {n} reports {a:.4f}, its batch had {b:.4f} before the update"
 
-@demand('loop', 'value', 'after all steps the weights are those of the plain loop')
+
+@demand("loop", "value", "after all steps the weights are those of the plain loop")
 def _(mine):
-    if (off := gap(Watched().lead(mine).flat(), Watched().lead(plain_loop).flat())) > 1e-5: return f'a weight is off by {off:.2g}'
+    if (off := gap(Watched().lead(mine).flat(), Watched().lead(plain_loop).flat())) > 1e-5:
+        return f"a weight is off by {off:.2g}"
 
 # %% ../nbs/lib/grade.ipynb #a20e0e99
-LIMIT = 30 # seconds your code may take for one property
+LIMIT = 30  # seconds your code may take for one property
+
 
 class _TooLong(BaseException):
     "Raised inside code that does not end; no `Exception`, which that code may catch"
 
+
 class _Wrong(Exception):
     "A call that was not taken, or an answer of another kind than the topic's"
 
+
 def _how(error):
     "How code ended, in one line"
-    if isinstance(error, _TooLong): return f'was stopped after {LIMIT} s'
-    if isinstance(error, SystemExit): return 'ended the program'
-    return f'raised {type(error).__name__}: {" ".join(str(error).split())[:200]}'
+    if isinstance(error, _TooLong):
+        return f"was stopped after {LIMIT} s"
+    if isinstance(error, SystemExit):
+        return "ended the program"
+    return f"raised {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
 
 @contextmanager
 def _kept_short():
-    "What runs inside prints nothing, is told nothing, and meets `_TooLong` at its next line of Python when its time is over"
+    """What runs inside prints nothing, is told nothing, and meets `_TooLong` at its next line of
+    Python when its time is over"""
     me, throw = ctypes.c_ulong(threading.get_ident()), ctypes.pythonapi.PyThreadState_SetAsyncExc
     clock, stdin = threading.Timer(LIMIT, throw, (me, ctypes.py_object(_TooLong))), sys.stdin
     clock.daemon = True
-    with open(os.devnull) as nothing, open(os.devnull, 'w', encoding='utf-8', errors='replace') as nowhere, redirect_stdout(nowhere):
+    with (
+        open(os.devnull) as nothing,
+        open(os.devnull, "w", encoding="utf-8", errors="replace") as nowhere,
+        redirect_stdout(nowhere),
+    ):
         sys.stdin = nothing
         clock.start()
-        try: yield
+        try:
+            yield
         finally:
             clock.cancel()
             clock.join()
-            throw(me, None) # not raised yet: not any more
+            throw(me, None)  # not raised yet: not any more
             sys.stdin = stdin
 
-_FORMS = dict( # topic -> complaint about an answer that is of another kind altogether
+
+_FORMS = dict(  # topic -> complaint about an answer that is of another kind altogether
     attention=lambda got, q, k, v: wrong_shape(got, q.shape[:-1] + v.shape[-1:]),
     rope=lambda got, x: wrong_shape(got, x.shape),
-    bpe=lambda got, *_: '' if hasattr(got, 'encode') and hasattr(got, 'decode') else f'returned {type(got).__name__}: no encode, no decode',
-    loop=lambda got, *_: '' if isinstance(got, Iterable) else f'returned {type(got).__name__}, not losses one after the other')
+    bpe=lambda got, *_: (
+        ""
+        if hasattr(got, "encode") and hasattr(got, "decode")
+        else f"returned {type(got).__name__}: no encode, no decode"
+    ),
+    loop=lambda got, *_: (
+        ""
+        if isinstance(got, Iterable)
+        else f"returned {type(got).__name__}, not losses one after the other"
+    ),
+)
+
 
 @dataclass(frozen=True)
 class _Asked:
-    "A learner's function; calling it raises `_Wrong` when it takes other arguments or returns another kind of thing"
-    topic:str   # of `TOPICS`
-    mine:object # the function
+    """A learner's function; calling it raises `_Wrong` when it takes other arguments or returns
+    another kind of thing"""
+
+    topic: str  # of `TOPICS`
+    mine: object  # the function
+
     def __call__(self, *args):
-        try: got = self.mine(*args)
+        try:
+            got = self.mine(*args)
         except TypeError as e:
-            if e.__traceback__.tb_next: raise # from inside the function
-            raise _Wrong(f'cannot be called as {TOPICS[self.topic].partition(" ->")[0]}: {e}') from None
-        if said := _FORMS[self.topic](got, *args): raise _Wrong(said)
+            if e.__traceback__.tb_next:
+                raise  # from inside the function
+            raise _Wrong(
+                f"cannot be called as {TOPICS[self.topic].partition(' ->')[0]}: {e}"
+            ) from None
+        if said := _FORMS[self.topic](got, *args):
+            raise _Wrong(said)
         return got
 
+
 def where_raised(
-    error # with its traceback
-): # text
+    error,  # with its traceback
+):  # text
     "The exception in one line, with the line of the learner's code it came from"
-    own = [(f.f_code.co_filename, n) for f, n in traceback.walk_tb(error.__traceback__)
-           if f.f_globals is not globals() and not f.f_globals.get('__name__', '').startswith('torch')]
+    own = [
+        (f.f_code.co_filename, n)
+        for f, n in traceback.walk_tb(error.__traceback__)
+        if f.f_globals is not globals() and not f.f_globals.get("__name__", "").startswith("torch")
+    ]
     file, line = next((x for x in reversed(own) if x[0] == own[0][0]), (None, 0))
-    place = ', with what it returned'
-    if file: place = f' at {"your cell" if "ipykernel" in file else Path(file).name}, line {line}: {linecache.getline(file, line).strip()}'
-    return f'your code {_how(error)}{place}'
+    place = ", with what it returned"
+    if file:
+        place = (
+            f" at {'your cell' if 'ipykernel' in file else Path(file).name}, line {line}: "
+            f"{linecache.getline(file, line).strip()}"
+        )
+    return f"your code {_how(error)}{place}"
+
 
 def _complaint(f, mine):
-    "What a property says of a function, whatever that does: anything may come; `_TooLong` goes through"
+    """What a property says of a function, whatever that does: anything may come; `_TooLong` goes
+    through"""
     state = torch.random.get_rng_state()
     try:
-        with _kept_short(): return f(mine)
-    except _Wrong as e: return str(e)
-    except (Exception, SystemExit) as e: return where_raised(e)
-    finally: torch.random.set_rng_state(state)
+        with _kept_short():
+            return f(mine)
+    except _Wrong as e:
+        return str(e)
+    except (Exception, SystemExit) as e:
+        return where_raised(e)
+    finally:
+        torch.random.set_rng_state(state)
+
 
 def grade(
-    topic:str, # of `TOPICS`
-    mine,      # your function
-): # list of `Verdict`, one per property
+    topic: str,  # of `TOPICS`
+    mine,  # your function
+):  # list of `Verdict`, one per property
     "Ask every property of a learner's function; raises `GpubError` for a topic there is none"
-    if topic not in TOPICS: raise GpubError(f'nothing to grade for {topic!r}: choose {", ".join(TOPICS)}')
-    out, first, endless = [], {}, None # complaint -> the first property that made it; the one that did not end
+    if topic not in TOPICS:
+        raise GpubError(f"nothing to grade for {topic!r}: choose {', '.join(TOPICS)}")
+    out, first, endless = (
+        [],
+        {},
+        None,
+    )  # complaint -> the first property that made it; the one that did not end
     for name, (what, f) in PROPERTIES[topic].items():
-        try: said = f'not asked: {endless} did not end' if endless else _complaint(f, _Asked(topic, mine))
-        except _TooLong as e: said, endless = where_raised(e), name
-        key = re.sub(r'\d+', '', said or '') # the sizes differ from property to property
-        if key in first: said = f'the same as {first[key]}'
-        elif said and not endless: first[key] = name
+        try:
+            said = (
+                f"not asked: {endless} did not end"
+                if endless
+                else _complaint(f, _Asked(topic, mine))
+            )
+        except _TooLong as e:
+            said, endless = where_raised(e), name
+        key = re.sub(r"\d+", "", said or "")  # the sizes differ from property to property
+        if key in first:
+            said = f"the same as {first[key]}"
+        elif said and not endless:
+            first[key] = name
         out.append(Verdict(name, not said, said or what))
     return out
 
+
 def grade_table(
-    verdicts # from `grade`
-): # text
+    verdicts,  # from `grade`
+):  # text
     "The verdicts as lines of text"
-    return '\n'.join(f'{"ok  " if v.ok else "FAIL"}  {v.name:<13}  {v.said}' for v in verdicts)
+    return "\n".join(f"{'ok  ' if v.ok else 'FAIL'}  {v.name:<13}  {v.said}" for v in verdicts)
 
 # %% ../nbs/lib/grade.ipynb #1fdc381b
 def load_mine(
-    place:str, # FILE:NAME
-): # the function
-    "A function out of a Python file; raises `GpubError` with one line for a file that is not there, does not run, or lacks the name"
-    file, _, name = place.rpartition(':')
-    if not file or not name.isidentifier(): raise GpubError(f'--mine takes FILE:NAME, such as mine.py:attend, got {place!r}')
-    if not file.endswith('.py'):
-        raise GpubError(f'{file} is no Python file; in a notebook call gpub.grade.grade(topic, your_function) instead')
-    if not Path(file).is_file(): raise GpubError(f'there is no file {file}')
-    spec = importlib.util.spec_from_file_location('mine', Path(file).resolve()); module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(Path(file).resolve().parent)) # as when it is run: what lies beside it can be imported
+    place: str,  # FILE:NAME
+):  # the function
+    """A function out of a Python file; raises `GpubError` with one line for a file that is not
+    there, does not run, or lacks the name"""
+    file, _, name = place.rpartition(":")
+    if not file or not name.isidentifier():
+        raise GpubError(f"--mine takes FILE:NAME, such as mine.py:attend, got {place!r}")
+    if not file.endswith(".py"):
+        raise GpubError(
+            f"{file} is no Python file; in a notebook call gpub.grade.grade(topic, "
+            "your_function) instead"
+        )
+    if not Path(file).is_file():
+        raise GpubError(f"there is no file {file}")
+    spec = importlib.util.spec_from_file_location("mine", Path(file).resolve())
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(
+        0, str(Path(file).resolve().parent)
+    )  # as when it is run: what lies beside it can be imported
     try:
-        with _kept_short(): spec.loader.exec_module(module)
+        with _kept_short():
+            spec.loader.exec_module(module)
     except SyntaxError as e:
-        where = f', line {e.lineno}: {(e.text or "").strip()}' if e.lineno else ''
-        raise GpubError(f'{file} is not Python: {e.msg}{where}') from None
+        where = f", line {e.lineno}: {(e.text or '').strip()}" if e.lineno else ""
+        raise GpubError(f"{file} is not Python: {e.msg}{where}") from None
     except (Exception, SystemExit, _TooLong) as e:
-        frames = [f for f in traceback.extract_tb(e.__traceback__) if Path(f.filename) == Path(file).resolve()]
-        where = f', line {frames[-1].lineno}: {frames[-1].line}' if frames else ''
-        raise GpubError(f'{file} does not run: it {_how(e)}{where}') from None
-    finally: sys.path.pop(0)
+        frames = [
+            f
+            for f in traceback.extract_tb(e.__traceback__)
+            if Path(f.filename) == Path(file).resolve()
+        ]
+        where = f", line {frames[-1].lineno}: {frames[-1].line}" if frames else ""
+        raise GpubError(f"{file} does not run: it {_how(e)}{where}") from None
+    finally:
+        sys.path.pop(0)
     if not callable(mine := getattr(module, name, None)):
-        raise GpubError(f'{file} has no function {name!r}' if mine is None else f'{name} in {file} is a {type(mine).__name__}, not a function')
+        raise GpubError(
+            f"{file} has no function {name!r}"
+            if mine is None
+            else f"{name} in {file} is a {type(mine).__name__}, not a function"
+        )
     return mine
 
-@click.command('check', epilog='What to hand in: ' + '; '.join(f'{k}: {v}' for k, v in TOPICS.items()))
-@click.argument('topic', type=click.Choice(list(TOPICS)))
-@click.option('--mine', required=True, metavar='FILE:NAME', help='Your function, such as mine.py:attend.')
+
+@click.command(
+    "check", epilog="What to hand in: " + "; ".join(f"{k}: {v}" for k, v in TOPICS.items())
+)
+@click.argument("topic", type=click.Choice(list(TOPICS)))
+@click.option(
+    "--mine", required=True, metavar="FILE:NAME", help="Your function, such as mine.py:attend."
+)
 def check_command(topic, mine):
-    "Grade your own attention, rope, bpe or loop, property by property. What it prints is not shown. Exit code 1 if one fails."
-    verdicts = grade(topic, load_mine(mine)); click.echo(grade_table(verdicts))
-    if bad := [v for v in verdicts if not v.ok]: raise GpubError(f'{topic}: {bad[0].name} failed: {bad[0].said}')
-    click.echo(f'{topic}: all {len(verdicts)} properties hold')
+    """Grade your own attention, rope, bpe or loop, property by property. What it prints is not
+    shown. Exit code 1 if one fails."""
+    verdicts = grade(topic, load_mine(mine))
+    click.echo(grade_table(verdicts))
+    if bad := [v for v in verdicts if not v.ok]:
+        raise GpubError(f"{topic}: {bad[0].name} failed: {bad[0].said}")
+    click.echo(f"{topic}: all {len(verdicts)} properties hold")

@@ -27,108 +27,155 @@ from .tasks import Item
 @dataclass
 class Cuts:
     "How many contexts and answers were too long for the window"
-    contexts:int=0 # that lost their beginning, or all
-    answers:int=0  # that are longer than the window alone
+
+    contexts: int = 0  # that lost their beginning, or all
+    answers: int = 0  # that are longer than the window alone
+
 
 def fit(
-    context,   # ids, at least one
-    answer,    # ids, at least one
-    ctx:int,   # the model's window
-    cuts=None, # `Cuts`, to be added to
-): # (context, answer) as tuples of what the window holds
+    context,  # ids, at least one
+    answer,  # ids, at least one
+    ctx: int,  # the model's window
+    cuts=None,  # `Cuts`, to be added to
+):  # (context, answer) as tuples of what the window holds
     "The end of a question: `ctx` tokens to read, and what each of them predicts"
     if not len(context) or not len(answer):
-        raise GpubError(f'a context of {len(context)} and an answer of {len(answer)} tokens: both need at least one')
-    held, n = (*context, *answer)[-(ctx + 1):], min(len(answer), ctx)
-    if cuts: cuts.answers += n < len(answer); cuts.contexts += len(held) < len(context) + len(answer)
+        raise GpubError(
+            f"a context of {len(context)} and an answer of {len(answer)} tokens: both need at "
+            "least one"
+        )
+    held, n = (*context, *answer)[-(ctx + 1) :], min(len(answer), ctx)
+    if cuts:
+        cuts.answers += n < len(answer)
+        cuts.contexts += len(held) < len(context) + len(answer)
     return held[:-n], held[-n:]
 
+
 def pack(
-    pairs,   # of (context, answer), as `fit` gives them
-    ctx:int, # the model's window
-): # list of (context, [(position in pairs, answer), ...]): at most `ctx` tokens to read in each
+    pairs,  # of (context, answer), as `fit` gives them
+    ctx: int,  # the model's window
+):  # list of (context, [(position in pairs, answer), ...]): at most `ctx` tokens to read in each
     "Answers to the same context, together as far as they fit"
     groups, rows = {}, []
-    for n, (c, a) in enumerate(pairs): groups.setdefault(c, []).append((n, a))
+    for n, (c, a) in enumerate(pairs):
+        groups.setdefault(c, []).append((n, a))
     for c, answers in groups.items():
         row, used = [], len(c)
         for n, a in answers:
-            if row and used + len(a) - 1 > ctx: rows.append((c, row)); row, used = [], len(c)
-            row.append((n, a)); used += len(a) - 1
+            if row and used + len(a) - 1 > ctx:
+                rows.append((c, row))
+                row, used = [], len(c)
+            row.append((n, a))
+            used += len(a) - 1
         rows.append((c, row))
     return rows
 
 # %% ../nbs/lib/harness.ipynb #118fabe3
 class Tree:
     "Rows of a context and its answers, as the `memory` of one forward pass"
-    def __init__(self,
-        rows,        # from `pack`
-        device=None, # where the tensors are made; None: the CPU
+
+    def __init__(
+        self,
+        rows,  # from `pack`
+        device=None,  # where the tensors are made; None: the CPU
     ):
         ids, at, branch, self.where, self.ids, self.of = [], [], [], [], [], []
         wide = max(len(c) + sum(len(a) - 1 for _, a in answers) for c, answers in rows)
         for r, (c, answers) in enumerate(rows):
-            x, p, b = list(c), list(range(len(c))), [0]*len(c); last = r*wide + len(c) - 1
+            x, p, b = list(c), list(range(len(c))), [0] * len(c)
+            last = r * wide + len(c) - 1
             for k, (n, a) in enumerate(answers, 1):
-                self.where += [last, *range(r*wide + len(x), r*wide + len(x) + len(a) - 1)]; self.ids += a; self.of += [n]*len(a)
-                x += a[:-1]; p += range(len(c), len(c) + len(a) - 1); b += [k]*(len(a) - 1)
-            pad = wide - len(x); ids.append(x + [0]*pad); at.append(p + [0]*pad); branch.append(b + [-1]*pad)
-        self.ids_bt, self.at_bt, branch_bt = (torch.tensor(x, device=device) for x in (ids, at, branch))
-        own_btt = branch_bt[:, None] == branch_bt[..., None]; trunk_b1t = (branch_bt == 0)[:, None]
-        self.seen = ((own_btt | trunk_b1t) & torch.ones(wide, wide, dtype=torch.bool, device=device).tril())[:, None]
+                self.where += [last, *range(r * wide + len(x), r * wide + len(x) + len(a) - 1)]
+                self.ids += a
+                self.of += [n] * len(a)
+                x += a[:-1]
+                p += range(len(c), len(c) + len(a) - 1)
+                b += [k] * (len(a) - 1)
+            pad = wide - len(x)
+            ids.append(x + [0] * pad)
+            at.append(p + [0] * pad)
+            branch.append(b + [-1] * pad)
+        self.ids_bt, self.at_bt, branch_bt = (
+            torch.tensor(x, device=device) for x in (ids, at, branch)
+        )
+        own_btt = branch_bt[:, None] == branch_bt[..., None]
+        trunk_b1t = (branch_bt == 0)[:, None]
+        self.seen = (
+            (own_btt | trunk_b1t) & torch.ones(wide, wide, dtype=torch.bool, device=device).tril()
+        )[:, None]
 
-    def positions(self,
-        t, # how many tokens the pass reads: known here already
-    ): # (b, t)
+    def positions(
+        self,
+        t,  # how many tokens the pass reads: known here already
+    ):  # (b, t)
         "Where tokens stand: every answer begins right after its context"
         return self.at_bt
 
-    def __getitem__(self, layer): return self.attend
+    def __getitem__(self, layer):
+        return self.attend
 
-    def attend(self,
-        q_bhtd, # queries
-        k_bgtd, # keys; one head may serve several of the queries'
-        v_bgtd, # values
-    ): # like `q_bhtd`
-        "Attention in which a token sees its context and its own answer so far; the same in every layer"
-        return F.scaled_dot_product_attention(q_bhtd, k_bgtd, v_bgtd, self.seen, enable_gqa=q_bhtd.size(1) != k_bgtd.size(1))
+    def attend(
+        self,
+        q_bhtd,  # queries
+        k_bgtd,  # keys; one head may serve several of the queries'
+        v_bgtd,  # values
+    ):  # like `q_bhtd`
+        """Attention in which a token sees its context and its own answer so far; the same in every
+        layer"""
+        return F.scaled_dot_product_attention(
+            q_bhtd, k_bgtd, v_bgtd, self.seen, enable_gqa=q_bhtd.size(1) != k_bgtd.size(1)
+        )
+
 
 def some_logits(
-    model,   # with `norm` right before its output layer: GPT, Llama
+    model,  # with `norm` right before its output layer: GPT, Llama
     ids_bt,  # tokens
     memory,  # for its `forward`, such as a `Tree`
-    where_n, # positions in the flattened batch
-): # (n, v) logits
+    where_n,  # positions in the flattened batch
+):  # (n, v) logits
     "A forward pass whose output layer runs at some positions only"
     hook = model.norm.register_forward_hook(lambda module, args, out: out.flatten(0, 1)[where_n])
-    try: return model(ids_bt, memory)
-    finally: hook.remove()
+    try:
+        return model(ids_bt, memory)
+    finally:
+        hook.remove()
 
 # %% ../nbs/lib/harness.ipynb #10d0fa22
 def batches(
-    rows,       # from `pack`
-    tokens:int, # to read at once, padding included
-): # yields lists of rows of similar length
+    rows,  # from `pack`
+    tokens: int,  # to read at once, padding included
+):  # yields lists of rows of similar length
     "Long rows first, so that a batch too large for the memory fails at once"
-    size = lambda row: len(row[0]) + sum(len(a) - 1 for _, a in row[1]); part = []
+    size = lambda row: len(row[0]) + sum(len(a) - 1 for _, a in row[1])
+    part = []
     for row in sorted(rows, key=size, reverse=True):
-        if part and (len(part) + 1)*size(part[0]) > tokens: yield part; part = []
+        if part and (len(part) + 1) * size(part[0]) > tokens:
+            yield part
+            part = []
         part.append(row)
-    if part: yield part
+    if part:
+        yield part
+
 
 @torch.inference_mode()
 def likelihoods(
-    model,           # with `cfg.ctx`, `norm` and `forward(ids, memory)`: GPT, Llama
-    pairs,           # of (context, answer): ids, neither empty
-    tokens:int=1024, # to read at once
-    cuts=None,       # `Cuts`, to be added to
-): # list of (nats, is the favourite), in the order of `pairs`
+    model,  # with `cfg.ctx`, `norm` and `forward(ids, memory)`: GPT, Llama
+    pairs,  # of (context, answer): ids, neither empty
+    tokens: int = 1024,  # to read at once
+    cuts=None,  # `Cuts`, to be added to
+):  # list of (nats, is the favourite), in the order of `pairs`
     "How likely each answer is after its context"
-    device, ctx = model.tok.weight.device, model.cfg.ctx; fitted = [fit(c, a, ctx, cuts) for c, a in pairs]
-    nats, best = torch.zeros(len(pairs), dtype=torch.float64, device=device), torch.ones(len(pairs), dtype=torch.int64, device=device)
+    device, ctx = model.tok.weight.device, model.cfg.ctx
+    fitted = [fit(c, a, ctx, cuts) for c, a in pairs]
+    nats, best = (
+        torch.zeros(len(pairs), dtype=torch.float64, device=device),
+        torch.ones(len(pairs), dtype=torch.int64, device=device),
+    )
     for part in batches(pack(fitted, ctx), tokens):
-        tree = Tree(part, device); where, ids, of = (torch.tensor(x, device=device) for x in (tree.where, tree.ids, tree.of))
-        some, at = where.unique(return_inverse=True); logits_nv = some_logits(model, tree.ids_bt, tree, some).float()
+        tree = Tree(part, device)
+        where, ids, of = (torch.tensor(x, device=device) for x in (tree.where, tree.ids, tree.of))
+        some, at = where.unique(return_inverse=True)
+        logits_nv = some_logits(model, tree.ids_bt, tree, some).float()
         nats.index_add_(0, of, (logits_nv[at, ids] - logits_nv.logsumexp(-1)[at]).double())
         best[of[logits_nv.argmax(-1)[at] != ids]] = 0
     return list(zip(nats.tolist(), map(bool, best.tolist())))
@@ -141,187 +188,335 @@ def lm_eval_parts():
         from lm_eval.api import instance, model, task
         from lm_eval.models.huggingface import HFLM
         import datasets
-    except ImportError as e: raise GpubError(f"evaluation needs lm-eval and transformers: pip install 'gpub[eval]' ({e})") from None
-    return SimpleNamespace(evaluate=evaluator.evaluate, utils=utils, Instance=instance.Instance, TemplateLM=model.TemplateLM,
-                           Task=task.ConfigurableTask, HFLM=HFLM, Dataset=datasets.Dataset)
+    except ImportError as e:
+        raise GpubError(
+            f"evaluation needs lm-eval and transformers: pip install 'gpub[eval]' ({e})"
+        ) from None
+    return SimpleNamespace(
+        evaluate=evaluator.evaluate,
+        utils=utils,
+        Instance=instance.Instance,
+        TemplateLM=model.TemplateLM,
+        Task=task.ConfigurableTask,
+        HFLM=HFLM,
+        Dataset=datasets.Dataset,
+    )
+
 
 def adapter(
-    model,           # `GPT` or `Llama`
-    tok,             # its tokenizer; None where only ids are asked about
-    tokens:int=1024, # to read at once
-): # an lm-eval model; its `cuts` count what did not fit
+    model,  # `GPT` or `Llama`
+    tok,  # its tokenizer; None where only ids are asked about
+    tokens: int = 1024,  # to read at once
+):  # an lm-eval model; its `cuts` count what did not fit
     "A model of ours as lm-eval asks it"
     parts = lm_eval_parts()
+
     class Ours(parts.TemplateLM):
-        cuts, window, eot_token_id, device = Cuts(), model.cfg.ctx, tok and tok.end, model.tok.weight.device
-        def tok_encode(self, string, add_special_tokens=None, **kw): return encode(string)
-        def _loglikelihood_tokens(self, requests, **kw): return likelihoods(model, [(c, a) for _, c, a in requests], tokens, self.cuts)
-        def loglikelihood(self, requests, disable_tqdm=True): return super().loglikelihood(requests, True)
+        cuts, window, eot_token_id, device = (
+            Cuts(),
+            model.cfg.ctx,
+            tok and tok.end,
+            model.tok.weight.device,
+        )
+
+        def tok_encode(self, string, add_special_tokens=None, **kw):
+            return encode(string)
+
+        def _loglikelihood_tokens(self, requests, **kw):
+            return likelihoods(model, [(c, a) for _, c, a in requests], tokens, self.cuts)
+
+        def loglikelihood(self, requests, disable_tqdm=True):
+            return super().loglikelihood(requests, True)
+
         def loglikelihood_rolling(self, requests, disable_tqdm=True):
-            if tok.end is None: raise GpubError('this tokenizer has no token that begins a text, so the first of it cannot be scored')
+            if tok.end is None:
+                raise GpubError(
+                    "this tokenizer has no token that begins a text, so the first of it cannot "
+                    "be scored"
+                )
+
             def cut(text):
-                windows = parts.utils.get_rolling_token_windows(self.tok_encode(text), tok.end, model.cfg.ctx, 1)
+                windows = parts.utils.get_rolling_token_windows(
+                    self.tok_encode(text), tok.end, model.cfg.ctx, 1
+                )
                 return map(parts.utils.make_disjoint_window, windows)
+
             windows = [[*cut(r.args[0])] for r in requests]
             nats = iter(likelihoods(model, [w for ws in windows for w in ws], tokens))
             return [sum(next(nats)[0] for _ in ws) for ws in windows]
-        def generate_until(self, requests, disable_tqdm=True): return [until(model, tok, *r.args) for r in requests]
-    encode = lru_cache(1 << 12)(lambda text: [int(i) for i in tok.encode(text)]) # a context comes once for each of its answers
+
+        def generate_until(self, requests, disable_tqdm=True):
+            return [until(model, tok, *r.args) for r in requests]
+
+    encode = lru_cache(1 << 12)(
+        lambda text: [int(i) for i in tok.encode(text)]
+    )  # a context comes once for each of its answers
     return Ours()
 
+
 def until(
-    model,       # `GPT` or `Llama`
-    tok,         # its tokenizer
-    context:str, # what it reads
-    how:dict,    # a task's settings: `until` (texts), `max_gen_toks` (256 if not said)
-): # text
-    "What a model writes after a context, up to the first of the texts in `how['until']`; raises `GpubError` for a task that wants luck"
-    if how.get('do_sample') or how.get('temperature', 0): raise GpubError(f'this harness writes greedily, and the task asks for {how}')
-    stops, new = how.get('until') or [], []
-    for i in generate(model, tok.encode(context).tolist(), how.get('max_gen_toks', 256), temperature=0, stream=True):
-        new.append(i); text = tok.decode(new)
-        if ends := [at for s in stops if (at := text.find(s)) >= 0]: return text[:min(ends)]
+    model,  # `GPT` or `Llama`
+    tok,  # its tokenizer
+    context: str,  # what it reads
+    how: dict,  # a task's settings: `until` (texts), `max_gen_toks` (256 if not said)
+):  # text
+    """What a model writes after a context, up to the first of the texts in `how['until']`; raises
+    `GpubError` for a task that wants luck"""
+    if how.get("do_sample") or how.get("temperature", 0):
+        raise GpubError(f"this harness writes greedily, and the task asks for {how}")
+    stops, new = how.get("until") or [], []
+    for i in generate(
+        model,
+        tok.encode(context).tolist(),
+        how.get("max_gen_toks", 256),
+        temperature=0,
+        stream=True,
+    ):
+        new.append(i)
+        text = tok.decode(new)
+        if ends := [at for s in stops if (at := text.find(s)) >= 0]:
+            return text[: min(ends)]
     return tok.decode(new)
 
+
 def exported(
-    folder,       # from `hub.export_run`
-    device='cpu', # where it computes
-    batch:int=4,  # texts at once
-): # lm-eval's own `hf` model
+    folder,  # from `hub.export_run`
+    device="cpu",  # where it computes
+    batch: int = 4,  # texts at once
+):  # lm-eval's own `hf` model
     "The same model as anybody else would load it, in fp32"
-    parts, end = lm_eval_parts(), read_json(Path(folder, 'config.json')).get('eos_token_id')
-    extra = {} if end is not None else dict(prefix_token_id=0) # it must have one; only an empty context uses it
-    with hushed(): return parts.HFLM(pretrained=str(folder), device=str(device), dtype='float32', batch_size=batch, **extra)
+    parts, end = lm_eval_parts(), read_json(Path(folder, "config.json")).get("eos_token_id")
+    extra = (
+        {} if end is not None else dict(prefix_token_id=0)
+    )  # it must have one; only an empty context uses it
+    with hushed():
+        return parts.HFLM(
+            pretrained=str(folder), device=str(device), dtype="float32", batch_size=batch, **extra
+        )
+
 
 @contextmanager
 def hushed():
     "No progress bars and notices of the libraries inside; errors come through"
     from transformers.utils import logging as hf
-    log = logging.getLogger('lm_eval'); before = log.level, hf.get_verbosity(), hf.is_progress_bar_enabled()
-    log.setLevel(logging.ERROR); hf.set_verbosity_error(); hf.disable_progress_bar()
+
+    log = logging.getLogger("lm_eval")
+    before = log.level, hf.get_verbosity(), hf.is_progress_bar_enabled()
+    log.setLevel(logging.ERROR)
+    hf.set_verbosity_error()
+    hf.disable_progress_bar()
     try:
-        with redirect_stderr(StringIO()): yield
-    finally: log.setLevel(before[0]); hf.set_verbosity(before[1]); before[2] and hf.enable_progress_bar()
+        with redirect_stderr(StringIO()):
+            yield
+    finally:
+        log.setLevel(before[0])
+        hf.set_verbosity(before[1])
+        before[2] and hf.enable_progress_bar()
+
 
 def pair_scores(
-    lm,    # an lm-eval model
-    pairs, # of (context, answer): ids
-): # list of (nats, is the favourite)
+    lm,  # an lm-eval model
+    pairs,  # of (context, answer): ids
+):  # list of (nats, is the favourite)
     "What a harness model says about tokens instead of texts"
-    with hushed(): return lm._loglikelihood_tokens([(('', ''), list(c), list(a)) for c, a in pairs], disable_tqdm=True)
+    with hushed():
+        return lm._loglikelihood_tokens(
+            [(("", ""), list(c), list(a)) for c, a in pairs], disable_tqdm=True
+        )
 
 # %% ../nbs/lib/harness.ipynb #e6ed6aa3
 def requests(
-    items, # list of `Item`
-): # list of lm-eval's `Instance`
+    items,  # list of `Item`
+):  # list of lm-eval's `Instance`
     "The questions as lm-eval's requests, four for a question of four answers"
     Instance = lm_eval_parts().Instance
-    return [Instance('loglikelihood', {}, (i.context, f' {c}'), n) for i in items for n, c in enumerate(i.choices)]
+    return [
+        Instance("loglikelihood", {}, (i.context, f" {c}"), n)
+        for i in items
+        for n, c in enumerate(i.choices)
+    ]
+
 
 def as_task(
-    name:str,      # how lm-eval shall call it
-    items,         # list of `Item`
-    kind='choice', # choice, mass or word
-): # a task of lm-eval
+    name: str,  # how lm-eval shall call it
+    items,  # list of `Item`
+    kind="choice",  # choice, mass or word
+):  # a task of lm-eval
     "Items of ours as a task of lm-eval"
     parts = lm_eval_parts()
-    docs = parts.Dataset.from_list([dict(id=i.id, context=i.context, choices=list(i.choices), right=list(i.right)) for i in items])
+    docs = parts.Dataset.from_list(
+        [
+            dict(id=i.id, context=i.context, choices=list(i.choices), right=list(i.right))
+            for i in items
+        ]
+    )
+
     def mass(doc, results):
         p = [math.exp(ll - max(l for l, _ in results)) for ll, _ in results]
-        return dict(acc=sum(p[r] for r in doc['right'])/sum(p))
-    several = dict(output_type='multiple_choice', doc_to_choice=lambda d: d['choices'], doc_to_target=lambda d: d['right'][0])
-    word = dict(output_type='loglikelihood', doc_to_target=lambda d: ' ' + d['choices'][0])
+        return dict(acc=sum(p[r] for r in doc["right"]) / sum(p))
+
+    several = dict(
+        output_type="multiple_choice",
+        doc_to_choice=lambda d: d["choices"],
+        doc_to_target=lambda d: d["right"][0],
+    )
+    word = dict(output_type="loglikelihood", doc_to_target=lambda d: " " + d["choices"][0])
     how = dict(choice=several, mass=several | dict(process_results=mass), word=word)[kind]
-    metrics = [dict(metric=m, aggregation='mean', higher_is_better=True) for m in (('acc', 'acc_norm') if kind == 'choice' else ('acc',))]
-    config = dict(task=name, custom_dataset=lambda **kw: dict(test=docs), test_split='test',
-                  doc_to_text=lambda d: d['context'], metric_list=metrics)
-    with hushed(): return parts.Task(config=config | how)
+    metrics = [
+        dict(metric=m, aggregation="mean", higher_is_better=True)
+        for m in (("acc", "acc_norm") if kind == "choice" else ("acc",))
+    ]
+    config = dict(
+        task=name,
+        custom_dataset=lambda **kw: dict(test=docs),
+        test_split="test",
+        doc_to_text=lambda d: d["context"],
+        metric_list=metrics,
+    )
+    with hushed():
+        return parts.Task(config=config | how)
+
 
 def ask(
-    lm,    # an lm-eval model
-    asked, # name -> (items, kind)
-): # name -> for each item a list of (nats, is the favourite), one per choice
-    "Put questions to a model through lm-eval; raises `GpubError` if its metric and ours disagree on an item"
+    lm,  # an lm-eval model
+    asked,  # name -> (items, kind)
+):  # name -> for each item a list of (nats, is the favourite), one per choice
+    """Put questions to a model through lm-eval; raises `GpubError` if its metric and ours disagree
+    on an item"""
     parts = lm_eval_parts()
     with hushed():
         tasks = {n: as_task(n, *q) for n, q in asked.items()}
-        said = parts.evaluate(lm, dict(tasks=tasks, groups={}), bootstrap_iters=0, log_samples=True)['samples']
+        said = parts.evaluate(
+            lm, dict(tasks=tasks, groups={}), bootstrap_iters=0, log_samples=True
+        )["samples"]
     out = {}
     for name, (items, kind) in asked.items():
-        rows = sorted(said[name], key=lambda r: r['doc_id']); out[name] = [[tuple(r[0]) for r in row['resps']] for row in rows]
-        if any(not math.isfinite(ll) for pairs in out[name] for ll, _ in pairs): continue # `outcomes` refuses it by name
+        rows = sorted(said[name], key=lambda r: r["doc_id"])
+        out[name] = [[tuple(r[0]) for r in row["resps"]] for row in rows]
+        if any(not math.isfinite(ll) for pairs in out[name] for ll, _ in pairs):
+            continue  # `outcomes` refuses it by name
         for metric, x in outcomes(items, out[name], kind).items():
             if bad := [i.id for i, row, v in zip(items, rows, x) if abs(row[metric] - v) > 1e-6]:
-                raise GpubError(f'{name}: lm-eval and gpub disagree on {metric} of {bad[0]} and {len(bad) - 1} other items: '
-                                'trust neither before you know why')
+                raise GpubError(
+                    f"{name}: lm-eval and gpub disagree on {metric} of {bad[0]} and "
+                    f"{len(bad) - 1} other items: "
+                    "trust neither before you know why"
+                )
     return out
+
 
 def tied(
     item,  # `Item`
-    pairs, # of (nats, is the favourite), one per choice
-): # bool
-    "Whether two answers share the first place, to within a thousandth of a nat, by likelihood or per character"
-    lls = [ll for ll, _ in pairs]; both = sorted(lls)[-2:], sorted(ll/len(c) for ll, c in zip(lls, item.choices))[-2:]
+    pairs,  # of (nats, is the favourite), one per choice
+):  # bool
+    """Whether two answers share the first place, to within a thousandth of a nat, by likelihood or
+    per character"""
+    lls = [ll for ll, _ in pairs]
+    both = sorted(lls)[-2:], sorted(ll / len(c) for ll, c in zip(lls, item.choices))[-2:]
     return len(lls) > 1 and any(b - a < 1e-3 for a, b in both)
 
+
 def agreement(
-    run,       # a run folder
-    lm,        # our `adapter` of its model
-    asked,     # as for `ask`
-    step=None, # which checkpoint; default the newest
-    say=print, # told the findings, a line a task
-): # name -> dict: n, same (items with equal outcomes), ties (unequal, and `tied`), apart (nats at most), refused (by hf)
+    run,  # a run folder
+    lm,  # our `adapter` of its model
+    asked,  # as for `ask`
+    step=None,  # which checkpoint; default the newest
+    say=print,  # told the findings, a line a task
+):  # name -> dict: n, same (items with equal outcomes), ties (unequal, and `tied`), apart (nats at most), refused (by hf)
     "Our adapter beside lm-eval's `hf` model on the exported folder, item by item"
-    def fits(item): return all(len(lm._encode_pair(item.context, f' {c}')[1]) <= lm.window for c in item.choices)
-    whole, asked = asked, {n: (kept, kind) for n, (items, kind) in asked.items() if (kept := [i for i in items if fits(i)])}
+
+    def fits(item):
+        return all(
+            len(lm._encode_pair(item.context, f" {c}")[1]) <= lm.window for c in item.choices
+        )
+
+    whole, asked = (
+        asked,
+        {
+            n: (kept, kind)
+            for n, (items, kind) in asked.items()
+            if (kept := [i for i in items if fits(i)])
+        },
+    )
     if not asked:
-        say("every question has an answer longer than the window, which lm-eval's hf model refuses: nothing to compare")
+        say(
+            "every question has an answer longer than the window, which lm-eval's hf model "
+            "refuses: nothing to compare"
+        )
         return {}
-    with tempfile.TemporaryDirectory(prefix='gpub-') as tmp:
-        ours, theirs = ask(lm, asked), ask(exported(export_run(run, Path(tmp)/'model', step), lm.device), asked)
+    with tempfile.TemporaryDirectory(prefix="gpub-") as tmp:
+        ours, theirs = (
+            ask(lm, asked),
+            ask(exported(export_run(run, Path(tmp) / "model", step), lm.device), asked),
+        )
     out = {}
     for name, (items, kind) in asked.items():
         a, b = outcomes(items, ours[name], kind), outcomes(items, theirs[name], kind)
         same = sum(all(abs(a[m][i] - b[m][i]) < 1e-4 for m in a) for i in range(len(items)))
-        apart = max(abs(x - y) for p, q in zip(ours[name], theirs[name]) for (x, _), (y, _) in zip(p, q))
-        ties = sum(tied(item, pairs) and any(a[m][i] != b[m][i] for m in a) for i, (item, pairs) in enumerate(zip(items, ours[name])))
+        apart = max(
+            abs(x - y) for p, q in zip(ours[name], theirs[name]) for (x, _), (y, _) in zip(p, q)
+        )
+        ties = sum(
+            tied(item, pairs) and any(a[m][i] != b[m][i] for m in a)
+            for i, (item, pairs) in enumerate(zip(items, ours[name]))
+        )
         refused = len(whole[name][0]) - len(items)
-        out[name] = dict(n=len(items), same=same, ties=ties, apart=float(f'{apart:.2g}'), refused=refused)
-        say(f"{name}: {same} of {len(items)} items agree with lm-eval's hf model on the exported folder, nats apart by {apart:.1g} at most"
-            + (f'; {ties} are ties that rounding decides' if ties else '')
-            + (f'; it refuses {refused} with answers longer than the window' if refused else ''))
+        out[name] = dict(
+            n=len(items), same=same, ties=ties, apart=float(f"{apart:.2g}"), refused=refused
+        )
+        say(
+            (
+                f"{name}: {same} of {len(items)} items agree with lm-eval's hf model on the "
+                "exported "
+                f"folder, nats apart by {apart:.1g} at most"
+            )
+            + (f"; {ties} are ties that rounding decides" if ties else "")
+            + (f"; it refuses {refused} with answers longer than the window" if refused else "")
+        )
     return out
 
 # %% ../nbs/lib/harness.ipynb #eaebf65e
 def items_of(
-    task,        # a task of lm-eval
-    shots:int=0, # solved questions before each, unless the task is one without
-): # list of `Item`
+    task,  # a task of lm-eval
+    shots: int = 0,  # solved questions before each, unless the task is one without
+):  # list of `Item`
     "The questions of one of lm-eval's own tasks, as it asks them"
     out, name = [], task.task_name
-    task.set_fewshot_seed(1234) # its evaluator's
-    if task.OUTPUT_TYPE != 'multiple_choice' or task.config.num_fewshot == 0: shots = 0
+    task.set_fewshot_seed(1234)  # its evaluator's
+    if task.OUTPUT_TYPE != "multiple_choice" or task.config.num_fewshot == 0:
+        shots = 0
     for n, doc in enumerate(task.eval_docs):
         context, target = task.fewshot_context(doc, shots), task.doc_to_target(doc)
-        if task.OUTPUT_TYPE == 'loglikelihood': choices, right = [target.removeprefix(' ')], [0]
-        else: choices, right = task.doc_to_choice(doc), target if isinstance(target, list) else [target]
-        if 'mc2_targets' in doc: right = [i for i, l in enumerate(doc['mc2_targets']['labels']) if l]
-        places = [int(r) if not isinstance(r, str) or r.isdigit() else choices.index(r) for r in right]
-        out.append(Item(f'{name}:{n}', context, tuple(choices), tuple(places)))
+        if task.OUTPUT_TYPE == "loglikelihood":
+            choices, right = [target.removeprefix(" ")], [0]
+        else:
+            choices, right = (
+                task.doc_to_choice(doc),
+                target if isinstance(target, list) else [target],
+            )
+        if "mc2_targets" in doc:
+            right = [i for i, l in enumerate(doc["mc2_targets"]["labels"]) if l]
+        places = [
+            int(r) if not isinstance(r, str) or r.isdigit() else choices.index(r) for r in right
+        ]
+        out.append(Item(f"{name}:{n}", context, tuple(choices), tuple(places)))
     return out
 
+
 def their_items(
-    name:str,     # of `gpub.tasks.TASKS`
-    shots:int=0,  # as for `items_of`
-    manager=None, # lm-eval's TaskManager
-): # list of `Item`
-    "The questions of a benchmark from lm-eval itself, which downloads them; raises `GpubError` where it cannot"
+    name: str,  # of `gpub.tasks.TASKS`
+    shots: int = 0,  # as for `items_of`
+    manager=None,  # lm-eval's TaskManager
+):  # list of `Item`
+    """The questions of a benchmark from lm-eval itself, which downloads them; raises `GpubError`
+    where it cannot"""
     lm_eval_parts()
     from lm_eval.tasks import TaskManager
-    wanted = 'lambada_openai' if name == 'lambada' else name
+
+    wanted = "lambada_openai" if name == "lambada" else name
     try:
         with hushed():
-            tasks = (manager or TaskManager()).load([wanted])['tasks']
+            tasks = (manager or TaskManager()).load([wanted])["tasks"]
             return [i for t in tasks.values() for i in items_of(t, shots)]
-    except Exception as e: # of its download, of many kinds
-        raise GpubError(f'lm-eval cannot get the questions of {name}: {first_line(e)}') from None
+    except Exception as e:  # of its download, of many kinds
+        raise GpubError(f"lm-eval cannot get the questions of {name}: {first_line(e)}") from None

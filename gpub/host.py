@@ -17,7 +17,7 @@ from pathlib import Path
 
 # %% ../nbs/lib/host.ipynb #fb6a1f3f
 def _quota(
-    folder, # of one control group
+    folder,  # of one control group
 ):
     "The cores' worth of time one group allows, or infinity"
     try:
@@ -35,8 +35,8 @@ def _quota(
 
 
 def cpu_quota(
-    root="/", # the folder that holds proc/ and sys/; a test gives its own
-)->float: # infinity where nothing limits it
+    root="/",  # the folder that holds proc/ and sys/; a test gives its own
+) -> float:  # infinity where nothing limits it
     "The cores' worth of time this process may use, by its control groups and all above them"
     root = Path(root)
     try:
@@ -54,8 +54,8 @@ def cpu_quota(
 
 
 def usable_cores(
-    root="/", # as for `cpu_quota`
-)->int:
+    root="/",  # as for `cpu_quota`
+) -> int:
     "The processor cores this process can keep busy, at least 1"
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
@@ -99,8 +99,8 @@ def _gpu_of_files(root):
 
 
 def nvidia_gpu(
-    root="/", # the folder that holds proc/ and dev/; a test gives its own
-): # `NvidiaGPU`, or `None`
+    root="/",  # the folder that holds proc/ and dev/; a test gives its own
+):  # `NvidiaGPU`, or `None`
     "An NVIDIA GPU of this machine; a program is started only where `nvidia-smi` is installed"
     if found := _gpu_of_files(Path(root)):
         return found
@@ -117,10 +117,10 @@ def nvidia_gpu(
 
 
 def why_no_cuda(
-    version:str, # of torch
-    build,       # the CUDA it was built for, '12.8'; None: a wheel for CPUs
-    root="/",    # as for `nvidia_gpu`
-): # one line, or `None` where there is no GPU or it is hidden on purpose
+    version: str,  # of torch
+    build,  # the CUDA it was built for, '12.8'; None: a wheel for CPUs
+    root="/",  # as for `nvidia_gpu`
+):  # one line, or `None` where there is no GPU or it is hidden on purpose
     "Why torch cannot use a GPU that is here, and what to do; ask only when it cannot"
     if gpu_hidden() or not (gpu := nvidia_gpu(root)):
         return None
@@ -147,10 +147,11 @@ class WhenDone:
 
     _armed = None  # the one that listens: a cell that is run again replaces it
 
-    def __init__(self,
-        command,                      # for a shell; None: nothing happens
-        by_hand=(KeyboardInterrupt,), # errors that mean that somebody is there
-        log=print,                    # gets a line before the command, and one when it fails
+    def __init__(
+        self,
+        command,  # for a shell; None: nothing happens
+        by_hand=(KeyboardInterrupt,),  # errors that mean that somebody is there
+        log=print,  # gets a line before the command, and one when it fails
     ):
         self.command, self.by_hand, self.log = command, by_hand, log
         self.ran = False

@@ -19,85 +19,143 @@ from .report import read_log
 from .run import load_run
 from .shards import read_manifest
 from .to_gguf import gguf_warning, write_gguf
-from .translate import family, from_config, from_theirs, read_tokenizer, to_config, to_theirs, write_tokenizer
+from gpub.translate import (
+    family,
+    from_config,
+    from_theirs,
+    read_tokenizer,
+    to_config,
+    to_theirs,
+    write_tokenizer,
+)
 
 # %% ../nbs/lib/hub.ipynb #128d4efe
-LIMIT = 5_000_000_000 # bytes of a file
-WEIGHTS, INDEX = 'model.safetensors', 'model.safetensors.index.json'
+LIMIT = 5_000_000_000  # bytes of a file
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+
 
 def write_weights(
-    tensors:dict, # name -> tensor
-    folder,       # that is there
+    tensors: dict,  # name -> tensor
+    folder,  # that is there
     limit=LIMIT,  # bytes of a file; a larger tensor gets one of its own
-): # the files' names
+):  # the files' names
     "Save tensors as `transformers` does"
-    groups = [[]]; size = 0
+    groups = [[]]
+    size = 0
     for name, t in tensors.items():
-        if groups[-1] and size + t.nbytes > limit: groups.append([]); size = 0
-        groups[-1].append(name); size += t.nbytes
-    files = [WEIGHTS] if len(groups) == 1 else [f'model-{i:05d}-of-{len(groups):05d}.safetensors' for i in range(1, len(groups) + 1)]
+        if groups[-1] and size + t.nbytes > limit:
+            groups.append([])
+            size = 0
+        groups[-1].append(name)
+        size += t.nbytes
+    files = (
+        [WEIGHTS]
+        if len(groups) == 1
+        else [f"model-{i:05d}-of-{len(groups):05d}.safetensors" for i in range(1, len(groups) + 1)]
+    )
     for f, names in zip(files, groups):
-        save_file({n: tensors[n].detach().cpu().contiguous() for n in names}, Path(folder)/f, metadata={'format': 'pt'})
+        save_file(
+            {n: tensors[n].detach().cpu().contiguous() for n in names},
+            Path(folder) / f,
+            metadata={"format": "pt"},
+        )
     if len(groups) > 1:
-        where, total = {n: f for f, names in zip(files, groups) for n in names}, sum(t.nbytes for t in tensors.values())
-        write_atomic(Path(folder)/INDEX, json.dumps(dict(metadata=dict(total_size=total), weight_map=where), indent=1) + '\n')
+        where, total = (
+            {n: f for f, names in zip(files, groups) for n in names},
+            sum(t.nbytes for t in tensors.values()),
+        )
+        write_atomic(
+            Path(folder) / INDEX,
+            json.dumps(dict(metadata=dict(total_size=total), weight_map=where), indent=1) + "\n",
+        )
     return files
 
+
 def read_weights(
-    folder, # with safetensors, one or several with their index
-): # name -> tensor
-    "All tensors of a Hugging Face folder; raises `GpubError` for missing or damaged files, and for pickles"
+    folder,  # with safetensors, one or several with their index
+):  # name -> tensor
+    """All tensors of a Hugging Face folder; raises `GpubError` for missing or damaged files, and
+    for pickles"""
     folder = Path(folder)
-    if (folder/INDEX).is_file():
-        try: files = sorted({str(f) for f in read_json(folder/INDEX)['weight_map'].values()})
+    if (folder / INDEX).is_file():
+        try:
+            files = sorted({str(f) for f in read_json(folder / INDEX)["weight_map"].values()})
         except (AttributeError, KeyError, TypeError):
-            raise GpubError(f'{folder/INDEX} has no weight_map of names and files; fetch it again') from None
-    elif (folder/WEIGHTS).is_file(): files = [WEIGHTS]
-    elif pickles := sorted(p.name for p in folder.iterdir() if p.suffix in ('.bin', '.pt', '.pth', '.ckpt', '.pkl')):
-        raise GpubError(f'{folder} has its weights as a pickle only ({pickles[0]}): opening one can run any code it holds, '
-                        'so gpub never does; fetch the safetensors version, or convert it where it came from')
-    else: raise GpubError(f'{folder} holds no {WEIGHTS} and no {INDEX}')
-    if gone := [f for f in files if not (folder/f).is_file()]:
-        raise GpubError(f'{folder} lacks {len(gone)} of its {len(files)} weight files: {", ".join(gone[:3])}; fetch the folder again')
+            raise GpubError(
+                f"{folder / INDEX} has no weight_map of names and files; fetch it again"
+            ) from None
+    elif (folder / WEIGHTS).is_file():
+        files = [WEIGHTS]
+    elif pickles := sorted(
+        p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+    ):
+        raise GpubError(
+            f"{folder} has its weights as a pickle only ({pickles[0]}): opening one can run any "
+            "code it holds, "
+            "so gpub never does; fetch the safetensors version, or convert it where it came from"
+        )
+    else:
+        raise GpubError(f"{folder} holds no {WEIGHTS} and no {INDEX}")
+    if gone := [f for f in files if not (folder / f).is_file()]:
+        raise GpubError(
+            f"{folder} lacks {len(gone)} of its {len(files)} weight files: "
+            f"{', '.join(gone[:3])}; fetch the folder again"
+        )
     out = {}
     for f in files:
-        try: out |= load_file(folder/f)
-        except SafetensorError as e: raise GpubError(f'{folder/f} is not a whole safetensors file ({e}); fetch it again') from None
+        try:
+            out |= load_file(folder / f)
+        except SafetensorError as e:
+            raise GpubError(
+                f"{folder / f} is not a whole safetensors file ({e}); fetch it again"
+            ) from None
     return out
 
 # %% ../nbs/lib/hub.ipynb #bbc97f35
 def export_model(
-    model,       # `GPT` or `Llama`
-    tok,         # its tokenizer
-    folder,      # must be new or empty
-    card='',     # text of README.md; none if empty
-    limit=LIMIT, # bytes of a weight file
+    model,  # `GPT` or `Llama`
+    tok,  # its tokenizer
+    folder,  # must be new or empty
+    card="",  # text of README.md; none if empty
+    limit=LIMIT,  # bytes of a weight file
     gguf=False,  # also model.gguf, for llama.cpp
-    files=(),    # to be copied beside
-): # the folder
-    "A folder that `AutoModelForCausalLM` and `AutoTokenizer` open; raises `GpubError` when model and tokenizer do not belong together"
-    folder = Path(folder); same_vocab(model.cfg, tok)
-    if folder.resolve() == Path.cwd(): raise GpubError(f'{folder} is the folder you are in: export into a new one')
+    files=(),  # to be copied beside
+):  # the folder
+    """A folder that `AutoModelForCausalLM` and `AutoTokenizer` open; raises `GpubError` when model
+    and tokenizer do not belong together"""
+    folder = Path(folder)
+    same_vocab(model.cfg, tok)
+    if folder.resolve() == Path.cwd():
+        raise GpubError(f"{folder} is the folder you are in: export into a new one")
     _refuse_full(folder)
     with _writing(folder), _set_aside(folder) as temp:
         config = to_config(model.cfg, tok)
-        taste = {k: v for k, v in config.items() if k.endswith('token_id')} | dict(do_sample=True, temperature=.8)
-        write_weights(to_theirs(model), temp, limit); write_tokenizer(tok, temp, model.cfg.ctx)
-        for name, content in {'config': config, 'generation_config': taste}.items():
-            write_atomic(temp/f'{name}.json', json.dumps(content, indent=1) + '\n')
-        if card: write_atomic(temp/'README.md', card)
-        for f in files: shutil.copy(f, temp/Path(f).name)
-        if gguf: write_gguf(model, tok, temp/'model.gguf')
+        taste = {k: v for k, v in config.items() if k.endswith("token_id")} | dict(
+            do_sample=True, temperature=0.8
+        )
+        write_weights(to_theirs(model), temp, limit)
+        write_tokenizer(tok, temp, model.cfg.ctx)
+        for name, content in {"config": config, "generation_config": taste}.items():
+            write_atomic(temp / f"{name}.json", json.dumps(content, indent=1) + "\n")
+        if card:
+            write_atomic(temp / "README.md", card)
+        for f in files:
+            shutil.copy(f, temp / Path(f).name)
+        if gguf:
+            write_gguf(model, tok, temp / "model.gguf")
     return folder
+
 
 def _refuse_full(folder):
     "Raises `GpubError` unless `folder` is new or empty"
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise GpubError(f'{folder} is there already and not empty: export into a new folder')
+        raise GpubError(f"{folder} is there already and not empty: export into a new folder")
+
 
 @contextmanager
 def _set_aside(folder):
-    "A new folder to fill, which becomes `folder` when the block ends: whole and on the disk, or not at all, by one process at a time"
+    """A new folder to fill, which becomes `folder` when the block ends: whole and on the disk, or
+    not at all, by one process at a time"""
     place = folder.absolute()
     aside = place.with_name(f".{place.name}.tmp")
     with lock(aside, name=folder, instead="choose another folder"):
@@ -118,51 +176,78 @@ def _set_aside(folder):
         finally:
             shutil.rmtree(aside, ignore_errors=True)
 
+
 @contextmanager
 def _writing(folder):
     "What the system and safetensors say of a full disk or a forbidden place, as one line"
-    try: yield
+    try:
+        yield
     except (OSError, SafetensorError) as e:
-        raise GpubError(f'cannot write {folder}: {first_line(e)}; make room, or choose another folder') from None
+        raise GpubError(
+            f"cannot write {folder}: {first_line(e)}; make room, or choose another folder"
+        ) from None
+
 
 def same_vocab(
-    cfg, # of a model; its `vocab` is compared
-    tok, # a tokenizer; None fits all
+    cfg,  # of a model; its `vocab` is compared
+    tok,  # a tokenizer; None fits all
 ):
     "Raises `GpubError` when the model knows another number of ids than the tokenizer"
     if tok is not None and cfg.vocab != tok.vocab:
-        raise GpubError(f'the model has a vocabulary of {cfg.vocab:,}, the tokenizer one of {tok.vocab:,}: they do not belong together')
+        raise GpubError(
+            f"the model has a vocabulary of {cfg.vocab:,}, the tokenizer one of {tok.vocab:,}: "
+            "they do not belong together"
+        )
+
 
 def import_folder(
-    folder, # as downloaded from the Hub, or written by `export_model`
-): # (model in eval mode with fp32 weights, tokenizer or None where there is none)
-    "A GPT-2 or Llama from Hugging Face as one of ours; raises `GpubError` naming whatever does not fit"
+    folder,  # as downloaded from the Hub, or written by `export_model`
+):  # (model in eval mode with fp32 weights, tokenizer or None where there is none)
+    """A GPT-2 or Llama from Hugging Face as one of ours; raises `GpubError` naming whatever does
+    not fit"""
     folder = Path(folder)
     if not folder.is_dir():
-        raise GpubError(f'{folder} is not a folder; download it first, for example with hf download OWNER/NAME --local-dir {folder.name}')
-    if not (folder/'config.json').is_file(): raise GpubError(f'{folder} has no config.json: it is not a Hugging Face model folder')
-    cfg, tok = from_config(read_json(folder/'config.json')), read_tokenizer(folder); same_vocab(cfg, tok)
+        raise GpubError(
+            f"{folder} is not a folder; download it first, for example with hf download "
+            f"OWNER/NAME --local-dir {folder.name}"
+        )
+    if not (folder / "config.json").is_file():
+        raise GpubError(f"{folder} has no config.json: it is not a Hugging Face model folder")
+    cfg, tok = from_config(read_json(folder / "config.json")), read_tokenizer(folder)
+    same_vocab(cfg, tok)
     return from_theirs(cfg, read_weights(folder)), tok
 
+
 def import_run(
-    folder, # a Hugging Face folder
-    out,    # a run folder to be made
-): # the run folder, with one checkpoint at step 0
-    "Make a run of an imported model, for everything that reads runs; raises `GpubError` when there is one already, or no tokenizer"
-    if Path(out, 'config.json').exists(): raise GpubError(f'{out} holds a run already: choose another folder')
+    folder,  # a Hugging Face folder
+    out,  # a run folder to be made
+):  # the run folder, with one checkpoint at step 0
+    """Make a run of an imported model, for everything that reads runs; raises `GpubError` when
+    there is one already, or no tokenizer"""
+    if Path(out, "config.json").exists():
+        raise GpubError(f"{out} holds a run already: choose another folder")
     model, tok = import_folder(folder)
     if tok is None:
-        raise GpubError(f'{folder} has no tokenizer that gpub reads (tokenizer.json, or vocab.json and merges.txt): a run needs one')
-    config = dict(preset='imported', model=model.cfg.to_dict(), data=dict(source=str(folder), tokenizer=tok.fingerprint),
-                  parameters=sum(p.numel() for p in model.parameters()), prompt='\n')
+        raise GpubError(
+            f"{folder} has no tokenizer that gpub reads (tokenizer.json, or vocab.json and "
+            "merges.txt): a run needs one"
+        )
+    config = dict(
+        preset="imported",
+        model=model.cfg.to_dict(),
+        data=dict(source=str(folder), tokenizer=tok.fingerprint),
+        parameters=sum(p.numel() for p in model.parameters()),
+        prompt="\n",
+    )
     with _writing(out):
-        tok.save(out); save_checkpoint(out, 0, model.state_dict(), {}, dict(imported=str(folder)), milestone=True)
-        write_atomic(Path(out, 'config.json'), json.dumps(config, indent=1) + '\n')
+        tok.save(out)
+        save_checkpoint(out, 0, model.state_dict(), {}, dict(imported=str(folder)), milestone=True)
+        write_atomic(Path(out, "config.json"), json.dumps(config, indent=1) + "\n")
         sync_to_disk(Path(out))
     return Path(out)
 
 # %% ../nbs/lib/hub.ipynb #48052a3c
-_CARD = '''---
+_CARD = """---
 library_name: transformers
 pipeline_tag: text-generation
 tags: [gpub, {kind}]
@@ -194,106 +279,185 @@ print(tok.decode(model.generate(**tok({prompt!r}, return_tensors="pt"), max_new_
 
 It continues text and does nothing else: it follows no instructions, knows no facts for certain, and was checked for neither safety nor bias.
 It reads at most {c.ctx} tokens{only}. What the data contained, good and bad, it may repeat.{warning}
-'''
+"""
 
-_BILL = '{hours:.3g} hours at ${usd_per_hour:.2f} ({price_source}): ${usd:.2f}; {tok_s:,.0f} tokens a second on {machine}.'
+_BILL = (
+    "{hours:.3g} hours at ${usd_per_hour:.2f} ({price_source}): ${usd:.2f}; {tok_s:,.0f} tokens "
+    "a second on {machine}."
+)
+
 
 def model_card(
-    run,         # a run folder
-    model,       # its model
-    config:dict, # the content of its config.json
-    warning:str = '', # one more of its limits
-): # text of README.md
-    "The model card of a run: data, loss, bill and limits; raises `GpubError` naming a file of the run whose values make no sense"
-    run, c, kind = Path(run), model.cfg, family(model.cfg); bill = 'No bill: the run did not finish, or was not made here.'
-    with _reading(run/'log.jsonl'):
-        rows = [r for r in read_log(run) if r.get('val_loss') is not None] if (run/'log.jsonl').is_file() else []
-        seen, loss = rows[-1]['tokens'] if rows else None, _loss_table(rows, config.get('unit', 'nats/token'))
-    if (run/'loss.png').is_file(): loss += '\n\n![loss](loss.png)'
-    with _reading(run/'config.json'):
-        data, m = _data_list(config.get('data', {}), seen), config.get('machine', {})
-        machine = m.get('gpu') or m.get('cpu', 'an unknown machine')
-    if (run/'bill.json').is_file():
-        with _reading(run/'bill.json'):
-            bill = _BILL.format(**read_json(run/'bill.json') | dict(machine=machine))
-    style, kv = ('a LLaMA-style model', f' ({c.kv_heads} for keys and values)') if kind == 'llama' else ('GPT-2 architecture', '')
-    only = ', and only the characters it was trained on' if config.get('unit') == 'nats/char' else ''
+    run,  # a run folder
+    model,  # its model
+    config: dict,  # the content of its config.json
+    warning: str = "",  # one more of its limits
+):  # text of README.md
+    """The model card of a run: data, loss, bill and limits; raises `GpubError` naming a file of the
+    run whose values make no sense"""
+    run, c, kind = Path(run), model.cfg, family(model.cfg)
+    bill = "No bill: the run did not finish, or was not made here."
+    with _reading(run / "log.jsonl"):
+        rows = (
+            [r for r in read_log(run) if r.get("val_loss") is not None]
+            if (run / "log.jsonl").is_file()
+            else []
+        )
+        seen, loss = (
+            rows[-1]["tokens"] if rows else None,
+            _loss_table(rows, config.get("unit", "nats/token")),
+        )
+    if (run / "loss.png").is_file():
+        loss += "\n\n![loss](loss.png)"
+    with _reading(run / "config.json"):
+        data, m = _data_list(config.get("data", {}), seen), config.get("machine", {})
+        machine = m.get("gpu") or m.get("cpu", "an unknown machine")
+    if (run / "bill.json").is_file():
+        with _reading(run / "bill.json"):
+            bill = _BILL.format(**read_json(run / "bill.json") | dict(machine=machine))
+    style, kv = (
+        ("a LLaMA-style model", f" ({c.kv_heads} for keys and values)")
+        if kind == "llama"
+        else ("GPT-2 architecture", "")
+    )
+    only = (
+        ", and only the characters it was trained on" if config.get("unit") == "nats/char" else ""
+    )
     size = sum(p.numel() for p in model.parameters())
-    return _CARD.format(c=c, kind=kind, name=config.get('preset', 'model'), size=size, style=style, kv=kv, prompt=config.get('prompt', ''),
-                        data=data, loss=loss, bill=bill, only=only,
-                        warning=f'\n\nNote: {warning}.' if warning else '')
+    return _CARD.format(
+        c=c,
+        kind=kind,
+        name=config.get("preset", "model"),
+        size=size,
+        style=style,
+        kv=kv,
+        prompt=config.get("prompt", ""),
+        data=data,
+        loss=loss,
+        bill=bill,
+        only=only,
+        warning=f"\n\nNote: {warning}." if warning else "",
+    )
+
 
 @contextmanager
 def _reading(path):
     "Odd values in one of a run's files, as one line that names it"
-    try: yield
+    try:
+        yield
     except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError) as e:
-        if isinstance(e, GpubError): raise
-        raise GpubError(f"{path} is damaged ({f'it lacks {e}' if isinstance(e, KeyError) else first_line(e)}); restore it") from None
+        if isinstance(e, GpubError):
+            raise
+        raise GpubError(
+            f"{path} is damaged "
+            f"({f'it lacks {e}' if isinstance(e, KeyError) else first_line(e)}); restore it"
+        ) from None
+
 
 def _loss_table(rows, unit):
     "About ten validations of a run, the last among them"
-    if not rows: return 'No validation was logged.'
-    few = rows[::max(1, len(rows)//10)]; few += [r for r in rows[-1:] if r not in few]
-    lines = [f"| {r['step']:,} | {r['tokens']:,} | {r['val_loss']:.4f} | {r['val_bpb']:.4f} |" for r in few]
-    return '\n'.join([f'| step | tokens | validation, {unit} | bits per byte |', '|--:|--:|--:|--:|', *lines])
+    if not rows:
+        return "No validation was logged."
+    few = rows[:: max(1, len(rows) // 10)]
+    few += [r for r in rows[-1:] if r not in few]
+    lines = [
+        f"| {r['step']:,} | {r['tokens']:,} | {r['val_loss']:.4f} | {r['val_bpb']:.4f} |"
+        for r in few
+    ]
+    return "\n".join(
+        [f"| step | tokens | validation, {unit} | bits per byte |", "|--:|--:|--:|--:|", *lines]
+    )
+
 
 def _data_list(data, seen):
     "What a run learned from: its config's entry, and the sources where the shards are at hand"
-    source = data.get('source')
-    said = {'source': source and Path(source).name,
-            'tokens to learn from': data.get('train'), 'tokens held out': data.get('val'), 'tokens seen': seen,
-            'fingerprint of the data': data.get('tokens'), 'fingerprint of the tokenizer': data.get('tokenizer')}
-    lines = [f'- {k}: {v:,}' if type(v) is int else f'- {k}: {v}' for k, v in said.items() if v is not None]
-    if source and (manifest := Path(source, 'manifest.json')).is_file():
+    source = data.get("source")
+    said = {
+        "source": source and Path(source).name,
+        "tokens to learn from": data.get("train"),
+        "tokens held out": data.get("val"),
+        "tokens seen": seen,
+        "fingerprint of the data": data.get("tokens"),
+        "fingerprint of the tokenizer": data.get("tokenizer"),
+    }
+    lines = [
+        f"- {k}: {v:,}" if type(v) is int else f"- {k}: {v}"
+        for k, v in said.items()
+        if v is not None
+    ]
+    if source and (manifest := Path(source, "manifest.json")).is_file():
         with _reading(manifest):
-            parts = {n: d['tokens'] for n, d in read_manifest(source)['sources'].items()}; total = sum(parts.values())
-            lines += [f'- of them {n}: {t:,} tokens, {t/total:.1%}' for n, t in parts.items()]
-    return '\n'.join(lines) or 'Not recorded.'
+            parts = {n: d["tokens"] for n, d in read_manifest(source)["sources"].items()}
+            total = sum(parts.values())
+            lines += [f"- of them {n}: {t:,} tokens, {t / total:.1%}" for n, t in parts.items()]
+    return "\n".join(lines) or "Not recorded."
+
 
 def export_run(
-    run,         # a run folder
-    folder,      # to be made
-    step=None,   # which checkpoint; default the newest
-    limit=LIMIT, # bytes of a weight file
+    run,  # a run folder
+    folder,  # to be made
+    step=None,  # which checkpoint; default the newest
+    limit=LIMIT,  # bytes of a weight file
     gguf=False,  # also model.gguf, for llama.cpp
-    say=print,   # told what llama.cpp does differently
-): # the folder
-    "A trained run as a Hugging Face folder with its card; raises `GpubError` when the run holds no model or the folder is not empty"
-    model, tok, config = load_run(run, step, 'cpu')
-    pictures = [p for p in [Path(run, 'loss.png')] if p.is_file()]
-    warning = gguf_warning(tok) if gguf else ''
+    say=print,  # told what llama.cpp does differently
+):  # the folder
+    """A trained run as a Hugging Face folder with its card; raises `GpubError` when the run holds
+    no model or the folder is not empty"""
+    model, tok, config = load_run(run, step, "cpu")
+    pictures = [p for p in [Path(run, "loss.png")] if p.is_file()]
+    warning = gguf_warning(tok) if gguf else ""
     card = model_card(run, model, config, warning)
     export_model(model, tok, folder, card, limit, gguf, pictures)
     if warning:
-        say(f'warning: {warning}')
+        say(f"warning: {warning}")
     return Path(folder)
 
 # %% ../nbs/lib/hub.ipynb #bcbbb452
 def push(
-    folder,        # made by `export_run` or `export_model`
-    repo:str,      # OWNER/NAME
+    folder,  # made by `export_run` or `export_model`
+    repo: str,  # OWNER/NAME
     private=True,  # of a repository that is made now; one that is there stays as it is
-    dry_run=False, # only say what would be uploaded
-    say=print,     # told what goes where, in one line
-): # address of the model
-    "Upload to the Hugging Face Hub with the token in HF_TOKEN; raises `GpubError` without one, and for whatever the Hub refuses"
-    folder, token, url = Path(folder), os.environ.get('HF_TOKEN'), f'https://huggingface.co/{repo}'
-    if not re.fullmatch(r'[\w.-]+/[\w.-]+', repo): raise GpubError(f'a repository is called OWNER/NAME, got {repo!r}')
-    if not (folder/'config.json').is_file() or not ((folder/WEIGHTS).is_file() or (folder/INDEX).is_file()):
-        raise GpubError(f'{folder} is not an exported model (no config.json and weights): make one with gpub export')
+    dry_run=False,  # only say what would be uploaded
+    say=print,  # told what goes where, in one line
+):  # address of the model
+    """Upload to the Hugging Face Hub with the token in HF_TOKEN; raises `GpubError` without one,
+    and for whatever the Hub refuses"""
+    folder, token, url = Path(folder), os.environ.get("HF_TOKEN"), f"https://huggingface.co/{repo}"
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo):
+        raise GpubError(f"a repository is called OWNER/NAME, got {repo!r}")
+    if not (folder / "config.json").is_file() or not (
+        (folder / WEIGHTS).is_file() or (folder / INDEX).is_file()
+    ):
+        raise GpubError(
+            f"{folder} is not an exported model (no config.json and weights): make one with gpub "
+            "export"
+        )
     if not (token or dry_run):
-        raise GpubError('HF_TOKEN is not set: put an access token with write permission there (https://huggingface.co/settings/tokens)')
-    files = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith('.')); size = sum(p.stat().st_size for p in files)
-    doing, kind = 'would upload' if dry_run else 'uploading', 'private' if private else 'public'
-    say(f"{doing} {len(files)} files, {size/1e6:,.1f} MB, to {url} ({kind}): {', '.join(p.name for p in files)}")
-    if dry_run: return url
-    try: from huggingface_hub import HfApi
-    except ImportError: raise GpubError("uploading needs huggingface_hub: pip install 'gpub[hub]'") from None
+        raise GpubError(
+            "HF_TOKEN is not set: put an access token with write permission there "
+            "(https://huggingface.co/settings/tokens)"
+        )
+    files = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
+    size = sum(p.stat().st_size for p in files)
+    doing, kind = "would upload" if dry_run else "uploading", "private" if private else "public"
+    say(
+        f"{doing} {len(files)} files, {size / 1e6:,.1f} MB, to {url} ({kind}): "
+        f"{', '.join(p.name for p in files)}"
+    )
+    if dry_run:
+        return url
+    try:
+        from huggingface_hub import HfApi
+    except ImportError:
+        raise GpubError("uploading needs huggingface_hub: pip install 'gpub[hub]'") from None
     api = HfApi(token=token)
     try:
         api.create_repo(repo, private=private, exist_ok=True)
-        api.upload_folder(repo_id=repo, folder_path=str(folder), allow_patterns=[p.name for p in files])
+        api.upload_folder(
+            repo_id=repo, folder_path=str(folder), allow_patterns=[p.name for p in files]
+        )
     except Exception as e:
-        raise GpubError(f"the Hub refused: {first_line(str(e).replace(token, '***') or e)}") from None # its errors are of many kinds
+        raise GpubError(
+            f"the Hub refused: {first_line(str(e).replace(token, '***') or e)}"
+        ) from None  # its errors are of many kinds
     return url

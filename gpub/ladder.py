@@ -17,170 +17,341 @@ from .rungs import BASE, RUNGS, Climber, Place, Rung, shipped, survey
 from .sizes import find_gpu, flops_per_token
 
 # %% ../nbs/lib/ladder.ipynb #5f342d58
-PROOF = 5               # first steps, whose losses are compared
-PAYS, WINS = 1.01, .66  # gain, and share of turns won, that a rung must reach: two equal sides do not
+PROOF = 5  # first steps, whose losses are compared
+PAYS, WINS = (
+    1.01,
+    0.66,
+)  # gain, and share of turns won, that a rung must reach: two equal sides do not
+
 
 def duel(
-    a,     # a `Climber`
-    b,     # another
-    steps, # to count of each
-): # ([seconds of a's steps], [of b's])
-    "Both in turns; on CUDA the first step of a turn fills the queue and does not count; slow steps are counted up to 10 s"
-    turn, times = 5 if a.p.device.type == 'cuda' and a.run(1)[0] < .3 else 1, ([], [])
+    a,  # a `Climber`
+    b,  # another
+    steps,  # to count of each
+):  # ([seconds of a's steps], [of b's])
+    """Both in turns; on CUDA the first step of a turn fills the queue and does not count; slow
+    steps are counted up to 10 s"""
+    turn, times = 5 if a.p.device.type == "cuda" and a.run(1)[0] < 0.3 else 1, ([], [])
     while len(times[0]) < steps and (len(times[0]) < 3 or sum(map(sum, times)) < 10):
-        for c, ts in zip((a, b), times): ts += c.run(turn)[turn > 1:]
+        for c, ts in zip((a, b), times):
+            ts += c.run(turn)[turn > 1 :]
     return times
 
+
 def compare(
-    p:Place,   # where both stand
-    a:Climber, # the off side
-    b:Climber, # the on side
-    steps:int, # to measure of each
-    tolerance, # nats; None: the losses are of another recipe
-): # dict: the numbers of a rung
+    p: Place,  # where both stand
+    a: Climber,  # the off side
+    b: Climber,  # the on side
+    steps: int,  # to measure of each
+    tolerance,  # nats; None: the losses are of another recipe
+):  # dict: the numbers of a rung
     "Off against on: time, memory, and the largest difference between the losses of the first steps"
-    for c in (a, b): c.run(max(0, PROOF - len(c.losses)))
-    times = duel(a, b, steps); off, on = map(statistics.median, times); rate = p.train.batch_tokens/on; flops = flops_per_token(p.cfg)*rate
+    for c in (a, b):
+        c.run(max(0, PROOF - len(c.losses)))
+    times = duel(a, b, steps)
+    off, on = map(statistics.median, times)
+    rate = p.train.batch_tokens / on
+    flops = flops_per_token(p.cfg) * rate
     gap = max(abs(float(x) - float(y)) for x, y in zip(a.losses[:PROOF], b.losses[:PROOF]))
     equal = None if tolerance is None else gap <= tolerance
     wins = statistics.mean(y < x for x, y in zip(*times))
-    return dict(off_ms=round(1e3*off, 3), on_ms=round(1e3*on, 3), gain=round(off/on, 4), wins=round(wins, 2),
-                tok_s=round(rate), mfu=round(flops/p.best, 6), mfu_sheet=_sheet(p, flops), off_gb=a.gb(), on_gb=b.gb(),
-                loss_gap=round(gap, 7), tolerance=tolerance, equal=equal, first_loss=round(float(b.losses[0]), 5),
-                ready_s=round(b.ready, 2), notes=b.notes)
+    return dict(
+        off_ms=round(1e3 * off, 3),
+        on_ms=round(1e3 * on, 3),
+        gain=round(off / on, 4),
+        wins=round(wins, 2),
+        tok_s=round(rate),
+        mfu=round(flops / p.best, 6),
+        mfu_sheet=_sheet(p, flops),
+        off_gb=a.gb(),
+        on_gb=b.gb(),
+        loss_gap=round(gap, 7),
+        tolerance=tolerance,
+        equal=equal,
+        first_loss=round(float(b.losses[0]), 5),
+        ready_s=round(b.ready, 2),
+        notes=b.notes,
+    )
+
 
 def _sheet(p, flops):
     "Share of the datasheet's peak, where the card is known"
-    try: return round(flops/find_gpu(torch.cuda.get_device_name(p.device)).peak, 4) if p.device.type == 'cuda' else None
-    except GpubError: return None
+    try:
+        return (
+            round(flops / find_gpu(torch.cuda.get_device_name(p.device)).peak, 4)
+            if p.device.type == "cuda"
+            else None
+        )
+    except GpubError:
+        return None
+
 
 def climb(
-    p:Place,    # whose settings by the user no rung may change
-    rung:Rung,  # to try
-    stack:dict, # switches: what the rungs so far add up to
-    below,      # the climber that stands there
-    steps:int,  # to measure of each side
-): # (row, stack, climber)
+    p: Place,  # whose settings by the user no rung may change
+    rung: Rung,  # to try
+    stack: dict,  # switches: what the rungs so far add up to
+    below,  # the climber that stands there
+    steps: int,  # to measure of each side
+):  # (row, stack, climber)
     "Try one rung; stay on it if it pays and the loss is the same"
-    row, off, made, got = dict(rung=rung.name, says=rung.says), {**stack, **rung.off}, [], None; on = {**off, **rung.on}
-    fixed = [f'{k} is {v} here' for k, v in p.asked.items() if rung.on.get(k, v) != v or rung.off.get(k, v) != v]
-    if why := rung.lacks and rung.lacks(p): return row | dict(why=f'not on this machine: {why}'), stack, below
-    if fixed or on == off: return row | dict(why=', '.join(fixed) or 'the rungs below have it already'), stack, below
+    row, off, made, got = dict(rung=rung.name, says=rung.says), {**stack, **rung.off}, [], None
+    on = {**off, **rung.on}
+    fixed = [
+        f"{k} is {v} here"
+        for k, v in p.asked.items()
+        if rung.on.get(k, v) != v or rung.off.get(k, v) != v
+    ]
+    if why := rung.lacks and rung.lacks(p):
+        return row | dict(why=f"not on this machine: {why}"), stack, below
+    if fixed or on == off:
+        return row | dict(why=", ".join(fixed) or "the rungs below have it already"), stack, below
+
     def stand(switches):
-        if switches != stack: made.append(Climber(p, switches))
+        if switches != stack:
+            made.append(Climber(p, switches))
         return below if switches == stack else made[-1]
-    try: got = compare(p, stand(off), stand(on), steps, rung.tolerance)
+
+    try:
+        got = compare(p, stand(off), stand(on), steps, rung.tolerance)
     except (RuntimeError, ImportError, GpubError) as e:
-        why = f'failed here: {type(e).__name__}: {(str(e).strip().splitlines() or ["no message"])[0][:160]}'
-    kept = bool(got and off == stack and got['equal'] and got['gain'] > PAYS and got['wins'] > WINS)
-    for c in [below, *made[:-1]] if kept else made: c.close()
+        why = (
+            f"failed here: {type(e).__name__}: "
+            f"{(str(e).strip().splitlines() or ['no message'])[0][:160]}"
+        )
+    kept = bool(got and off == stack and got["equal"] and got["gain"] > PAYS and got["wins"] > WINS)
+    for c in [below, *made[:-1]] if kept else made:
+        c.close()
     gc.collect()
-    if p.device.type == 'cuda': torch.cuda.empty_cache()
-    return row | (got | dict(kept=kept) if got else dict(why=why)), on if kept else stack, made[-1] if kept else below
+    if p.device.type == "cuda":
+        torch.cuda.empty_cache()
+    return (
+        row | (got | dict(kept=kept) if got else dict(why=why)),
+        on if kept else stack,
+        made[-1] if kept else below,
+    )
+
 
 @contextmanager
 def fresh_compiles():
-    "torch's cache of traced graphs does not know which attention kernel is switched on, so it must not be asked"
+    """torch's cache of traced graphs does not know which attention kernel is switched on, so it
+    must not be asked"""
     import torch._functorch.config as config
-    with config.patch(enable_autograd_cache=False): yield
+
+    with config.patch(enable_autograd_cache=False):
+        yield
 
 # %% ../nbs/lib/ladder.ipynb #24da53a5
 def top_rungs(
-    p:Place,    # where the ladder stands
-    stack:dict, # all that paid: on a CPU its format and compiler are kept
-): # two `Rung`s
+    p: Place,  # where the ladder stands
+    stack: dict,  # all that paid: on a CPU its format and compiler are kept
+):  # two `Rung`s
     "The engine with its own settings, against all that paid: what the library leaves lying"
-    ours = {**shipped(p.device), **p.asked, 'attend': 'picked'} # by device and format, as a run does
-    if p.device.type == 'cpu': ours |= {k: stack[k] for k in ('compile', 'precision')} # `auto` measures a step there, as this ladder did
-    return (Rung('the library as it comes', 'every default of the engine, with AdamW', {**ours, 'optimizer': 'adamw'}, tolerance=.05),
-            Rung('with Muon', 'and with the recipe\'s own optimizer', {**ours, 'optimizer': 'muon'}, tolerance=None))
+    ours = {
+        **shipped(p.device),
+        **p.asked,
+        "attend": "picked",
+    }  # by device and format, as a run does
+    if p.device.type == "cpu":
+        ours |= {
+            k: stack[k] for k in ("compile", "precision")
+        }  # `auto` measures a step there, as this ladder did
+    return (
+        Rung(
+            "the library as it comes",
+            "every default of the engine, with AdamW",
+            {**ours, "optimizer": "adamw"},
+            tolerance=0.05,
+        ),
+        Rung(
+            "with Muon",
+            "and with the recipe's own optimizer",
+            {**ours, "optimizer": "muon"},
+            tolerance=None,
+        ),
+    )
+
 
 def bench_ladder(
-    preset=None,       # default: gpt2-134m on CUDA, shakespeare elsewhere
-    device='auto',     # CUDA where it is, else MPS, else the CPU
-    steps=10,          # measured on each side of a rung
-    seconds=540.,      # for all of it: what does not fit is left out, and said
-    settings=None,     # as for `gpub train --set`: width, batch_tokens, precision ...
-    rungs=None,        # names; default: all
-    say=print,         # called with a line for each rung
-): # dict, plain values: the receipt
-    "Every rung off and on, and at the end the library as it comes; raises `GpubError` for a rung that does not exist"
+    preset=None,  # default: gpt2-134m on CUDA, shakespeare elsewhere
+    device="auto",  # CUDA where it is, else MPS, else the CPU
+    steps=10,  # measured on each side of a rung
+    seconds=540.0,  # for all of it: what does not fit is left out, and said
+    settings=None,  # as for `gpub train --set`: width, batch_tokens, precision ...
+    rungs=None,  # names; default: all
+    say=print,  # called with a line for each rung
+):  # dict, plain values: the receipt
+    """Every rung off and on, and at the end the library as it comes; raises `GpubError` for a rung
+    that does not exist"""
     began = time.perf_counter()
     use_threads()
     d = pick_device(device)
-    preset = preset or ('gpt2-134m' if d.type == 'cuda' else 'shakespeare')
+    preset = preset or ("gpt2-134m" if d.type == "cuda" else "shakespeare")
     if bad := sorted(set(rungs or ()) - {r.name for r in RUNGS}):
-        raise GpubError(f'no rung {bad[0]!r}; there are: {", ".join(r.name for r in RUNGS)}')
-    if steps < 1: raise GpubError(f'steps must be at least 1, got {steps}')
+        raise GpubError(f"no rung {bad[0]!r}; there are: {', '.join(r.name for r in RUNGS)}")
+    if steps < 1:
+        raise GpubError(f"steps must be at least 1, got {steps}")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, fresh_compiles():
-        p = survey(preset, d, folder, settings); stack = {**BASE, **p.asked}; below, rows, last = Climber(p, stack), [], 0.
-        below.run(PROOF) # before its memory is measured: that takes a step out of the line
-        ground = dict(tokens=p.train.batch_tokens, ctx=p.cfg.ctx, flops_per_token=flops_per_token(p.cfg), gb=below.gb(),
-                      matmul_tflops={f: round(r/1e12, 3) for f, r in p.peaks.items()})
-        say(f"{preset} on {d}: {ground['tokens']:,} tokens a step from {stack['precision']}; matmul, TFLOP/s: {ground['matmul_tflops']}")
+        p = survey(preset, d, folder, settings)
+        stack = {**BASE, **p.asked}
+        below, rows, last = Climber(p, stack), [], 0.0
+        below.run(PROOF)  # before its memory is measured: that takes a step out of the line
+        ground = dict(
+            tokens=p.train.batch_tokens,
+            ctx=p.cfg.ctx,
+            flops_per_token=flops_per_token(p.cfg),
+            gb=below.gb(),
+            matmul_tflops={f: round(r / 1e12, 3) for f, r in p.peaks.items()},
+        )
+        say(
+            f"{preset} on {d}: {ground['tokens']:,} tokens a step from {stack['precision']}; "
+            f"matmul, TFLOP/s: {ground['matmul_tflops']}"
+        )
+
         def tried(rung, limit):
             nonlocal stack, below, last
             start = time.perf_counter()
-            if start - began + last*rung.slow > limit:
-                row = dict(rung=rung.name, says=rung.says, why=f'not measured: the {seconds:.0f} s were over')
-            else: row, stack, below = climb(p, rung, stack, below, steps); last = time.perf_counter() - start
-            rows.append(row); say(row_line(row)); return row
+            if start - began + last * rung.slow > limit:
+                row = dict(
+                    rung=rung.name,
+                    says=rung.says,
+                    why=f"not measured: the {seconds:.0f} s were over",
+                )
+            else:
+                row, stack, below = climb(p, rung, stack, below, steps)
+                last = time.perf_counter() - start
+            rows.append(row)
+            say(row_line(row))
+            return row
+
         for rung in RUNGS:
-            if not rungs or rung.name in rungs: tried(rung, .85*seconds) # the rest is for the last two
-        top, last = dict(stack), 0.
-        for rung in top_rungs(p, top): tried(rung, seconds).pop('kept', None)
-    return dict(kind='ladder', preset=preset, machine=machine(d), cuda=torch.version.cuda, clock=CLOCKS.get(d.type, 'wall'), steps=steps,
-                seconds=round(time.perf_counter() - began, 1), **ground, rows=rows, top=top)
+            if not rungs or rung.name in rungs:
+                tried(rung, 0.85 * seconds)  # the rest is for the last two
+        top, last = dict(stack), 0.0
+        for rung in top_rungs(p, top):
+            tried(rung, seconds).pop("kept", None)
+    return dict(
+        kind="ladder",
+        preset=preset,
+        machine=machine(d),
+        cuda=torch.version.cuda,
+        clock=CLOCKS.get(d.type, "wall"),
+        steps=steps,
+        seconds=round(time.perf_counter() - began, 1),
+        **ground,
+        rows=rows,
+        top=top,
+    )
 
 # %% ../nbs/lib/ladder.ipynb #86ee128d
 def row_line(
-    r # a row of a receipt, as `climb` makes it
-): # text
+    r,  # a row of a receipt, as `climb` makes it
+):  # text
     "A rung in one line"
-    if 'why' in r: return f"{r['rung']:24}{r['why']}"
-    gb = '' if r['on_gb'] is None else f"{r['off_gb']:9.3f}{r['on_gb']:9.3f}"
-    same = 'other recipe' if r['equal'] is None else f"{r['loss_gap']:.0e} {'<=' if r['equal'] else 'OVER'} {r['tolerance']:g}"
-    told = f"{r['rung']:24}{r['off_ms']:10.2f}{r['on_ms']:10.2f}{r['gain']:7.2f}x{r['tok_s']:12,}{r['mfu']:7.1%}{gb}  {same}"
-    return f'{told:108}kept' if r.get('kept') else told
+    if "why" in r:
+        return f"{r['rung']:24}{r['why']}"
+    gb = "" if r["on_gb"] is None else f"{r['off_gb']:9.3f}{r['on_gb']:9.3f}"
+    same = (
+        "other recipe"
+        if r["equal"] is None
+        else f"{r['loss_gap']:.0e} {'<=' if r['equal'] else 'OVER'} {r['tolerance']:g}"
+    )
+    told = (
+        f"{r['rung']:24}{r['off_ms']:10.2f}{r['on_ms']:10.2f}{r['gain']:7.2f}x{r['tok_s']:12,}{r['mfu']:7.1%}{gb} "
+        f" {same}"
+    )
+    return f"{told:108}kept" if r.get("kept") else told
+
 
 def ladder_table(
-    l # a receipt of `bench_ladder`
-): # text
+    l,  # a receipt of `bench_ladder`
+):  # text
     "The receipt in lines"
-    head = f"{'rung':24}{'off ms':>10}{'on ms':>10}{'gain':>8}{'tok/s':>12}{'MFU':>7}{'off GB':>9}{'on GB':>9}  loss differs by"
-    m = l['machine']
+    head = (
+        f"{'rung':24}{'off ms':>10}{'on ms':>10}{'gain':>8}{'tok/s':>12}{'MFU':>7}{'off GB':>9}{'on GB':>9} "
+        " loss differs by"
+    )
+    m = l["machine"]
     on = f"{m['gpu'] or m['cpu']}, {m['threads']} threads, torch {m['torch']}, {m['commit']}"
     about = f"{l['preset']}, {l['tokens']:,} tokens a step; {on}; {l['clock']}"
-    return '\n'.join([about, f"MFU: share of the best matmul measured here, {max(l['matmul_tflops'].values()):.3g} TFLOP/s", '', head,
-                      *map(row_line, l['rows'])])
+    return "\n".join(
+        [
+            about,
+            "MFU: share of the best matmul measured here, "
+            f"{max(l['matmul_tflops'].values()):.3g} TFLOP/s",
+            "",
+            head,
+            *map(row_line, l["rows"]),
+        ]
+    )
+
 
 def plot_ladder(
-    l,             # a receipt of `bench_ladder`
-    size=(6.4, 4.2), # inches
-): # matplotlib Figure
-    "Milliseconds of a step on each rung that could be tried, its off side behind it; what paid in colour"
+    l,  # a receipt of `bench_ladder`
+    size=(6.4, 4.2),  # inches
+):  # matplotlib Figure
+    """Milliseconds of a step on each rung that could be tried, its off side behind it; what paid in
+    colour"""
     import matplotlib.pyplot as plt
-    rows = [r for r in l['rows'] if 'why' not in r][::-1]; fig, ax = plt.subplots(figsize=size); at = range(len(rows))
-    ax.barh(at, [r['off_ms'] for r in rows], color='#d9d5cd', label='off')
-    ax.barh(at, [r['on_ms'] for r in rows], height=.5, color=['#2f6db3' if r.get('kept') else '#8a8f98' for r in rows])
-    for y, r in zip(at, rows): ax.text(max(r['on_ms'], r['off_ms']), y, f" {r['gain']:.2f}x", va='center', fontsize=9, color='#6d7178')
-    ax.set_yticks(list(at), [r['rung'] for r in rows], fontsize=9); ax.margins(x=.12)
-    ax.set_xlabel(f"ms a step of {l['tokens']:,} tokens: off (behind), on (blue: kept)"); fig.tight_layout(); plt.close(fig)
+
+    rows = [r for r in l["rows"] if "why" not in r][::-1]
+    fig, ax = plt.subplots(figsize=size)
+    at = range(len(rows))
+    ax.barh(at, [r["off_ms"] for r in rows], color="#d9d5cd", label="off")
+    ax.barh(
+        at,
+        [r["on_ms"] for r in rows],
+        height=0.5,
+        color=["#2f6db3" if r.get("kept") else "#8a8f98" for r in rows],
+    )
+    for y, r in zip(at, rows):
+        ax.text(
+            max(r["on_ms"], r["off_ms"]),
+            y,
+            f" {r['gain']:.2f}x",
+            va="center",
+            fontsize=9,
+            color="#6d7178",
+        )
+    ax.set_yticks(list(at), [r["rung"] for r in rows], fontsize=9)
+    ax.margins(x=0.12)
+    ax.set_xlabel(f"ms a step of {l['tokens']:,} tokens: off (behind), on (blue: kept)")
+    fig.tight_layout()
+    plt.close(fig)
     return fig
 
 # %% ../nbs/lib/ladder.ipynb #a87b8774
-@click.command('ladder')
-@click.option('--preset', help='Whose step.  [default: gpt2-134m on CUDA, else shakespeare]')
-@click.option('--json', 'file', help='Write the result here too.')
-@click.option('--device', default='auto', show_default=True, help='auto, cpu, cuda, cuda:1.')
-@click.option('--steps', type=click.IntRange(1), default=10, show_default=True, help='Steps to count on each side of a rung.')
-@click.option('--seconds', type=click.FloatRange(1), default=540., show_default=True,
-              help='For all of it; what does not fit is left out, and said.')
-@click.option('--rung', 'rungs', multiple=True, help='Only these.  [default: all]')
-@click.option('--set', 'settings', multiple=True, metavar='KEY=VALUE',
-              help='As for gpub train, such as batch_tokens=32768 or precision=bf16.')
+@click.command("ladder")
+@click.option("--preset", help="Whose step.  [default: gpt2-134m on CUDA, else shakespeare]")
+@click.option("--json", "file", help="Write the result here too.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1.")
+@click.option(
+    "--steps",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    help="Steps to count on each side of a rung.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(1),
+    default=540.0,
+    show_default=True,
+    help="For all of it; what does not fit is left out, and said.",
+)
+@click.option("--rung", "rungs", multiple=True, help="Only these.  [default: all]")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="As for gpub train, such as batch_tokens=32768 or precision=bf16.",
+)
 def bench_ladder_command(preset, file, device, steps, seconds, rungs, settings):
     "Every optimization off and on: seconds a step, memory, and proof that the loss stayed."
-    if bad := [s for s in settings if '=' not in s]: raise GpubError(f'--set takes key=value, got {bad[0]!r}')
-    result = bench_ladder(preset, device, steps, seconds, dict(s.split('=', 1) for s in settings), rungs, click.echo)
-    click.echo('\n' + ladder_table(result)); file_receipt(result, file)
+    if bad := [s for s in settings if "=" not in s]:
+        raise GpubError(f"--set takes key=value, got {bad[0]!r}")
+    result = bench_ladder(
+        preset, device, steps, seconds, dict(s.split("=", 1) for s in settings), rungs, click.echo
+    )
+    click.echo("\n" + ladder_table(result))
+    file_receipt(result, file)

@@ -20,59 +20,94 @@ from .report import read_log
 from .sizes import GPUS, find_gpu
 
 # %% ../nbs/lib/ledger.ipynb #fad9a478
-KINDS = 'train', 'eval', 'compile', 'save', 'setup', 'idle', 'lost'
-BEAT = 30 # seconds between rows: what a killed process leaves unrecorded at most
+KINDS = "train", "eval", "compile", "save", "setup", "idle", "lost"
+BEAT = 30  # seconds between rows: what a killed process leaves unrecorded at most
+
 
 class Ledger:
     "Where the seconds of a process go, written down as they pass; a `with` block closes it"
-    def __init__(self,
-        run_dir,             # the run folder; None: count, but write nothing
-        usd_per_hour=0.,     # what the machine costs
-        step:int=0,          # steps done when this process began
-        since=None,          # steady time from which on this process counts; default now
-        paid=False,          # the machine was paid for since the last process ended
-        wall=time.time,      # the date, in seconds: it may jump
-        steady=time.perf_counter, # a clock that never does: all durations are its
+
+    def __init__(
+        self,
+        run_dir,  # the run folder; None: count, but write nothing
+        usd_per_hour=0.0,  # what the machine costs
+        step: int = 0,  # steps done when this process began
+        since=None,  # steady time from which on this process counts; default now
+        paid=False,  # the machine was paid for since the last process ended
+        wall=time.time,  # the date, in seconds: it may jump
+        steady=time.perf_counter,  # a clock that never does: all durations are its
     ):
-        self.path, self.rate, self.step, self.wall, self.steady = run_dir and Path(run_dir, 'ledger.jsonl'), usd_per_hour, step, wall, steady
-        self.kind, self.turned, self.row, self.seconds = 'setup', steady() if since is None else since, {}, dict.fromkeys(KINDS, 0.)
+        self.path, self.rate, self.step, self.wall, self.steady = (
+            run_dir and Path(run_dir, "ledger.jsonl"),
+            usd_per_hour,
+            step,
+            wall,
+            steady,
+        )
+        self.kind, self.turned, self.row, self.seconds = (
+            "setup",
+            steady() if since is None else since,
+            {},
+            dict.fromkeys(KINDS, 0.0),
+        )
         self.began, self.at = self.turned, wall() - (steady() - self.turned)
         rows = mend(run_dir) if run_dir else []
-        opened = dict(n=len(rows), open=True, at=round(self.at, 3), step=step, usd_per_hour=usd_per_hour, paid=paid)
+        opened = dict(
+            n=len(rows),
+            open=True,
+            at=round(self.at, 3),
+            step=step,
+            usd_per_hour=usd_per_hour,
+            paid=paid,
+        )
         self.n, self.first, self.before = len(rows) + 1, step, account([*rows, opened])
         self.path and append(self.path, opened)
 
-    def turn(self,
-        kind # of `KINDS`
+    def turn(
+        self,
+        kind,  # of `KINDS`
     ):
         "What follows is of this kind"
-        if kind not in KINDS: raise GpubError(f"time has no kind {kind!r}; it has {', '.join(KINDS)}")
-        now = self.steady(); spent = now - self.turned
-        self.row[self.kind] = self.row.get(self.kind, 0) + spent; self.seconds[self.kind] += spent
+        if kind not in KINDS:
+            raise GpubError(f"time has no kind {kind!r}; it has {', '.join(KINDS)}")
+        now = self.steady()
+        spent = now - self.turned
+        self.row[self.kind] = self.row.get(self.kind, 0) + spent
+        self.seconds[self.kind] += spent
         self.turned, self.kind = now, kind
 
     @contextmanager
-    def span(self,
-        kind # of `KINDS`
+    def span(
+        self,
+        kind,  # of `KINDS`
     ):
         "What happens inside is of this kind; spans may stand in each other"
-        before = self.kind; self.turn(kind)
-        try: yield
-        finally: self.turn(before)
+        before = self.kind
+        self.turn(kind)
+        try:
+            yield
+        finally:
+            self.turn(before)
 
-    def reach(self,
-        step # steps of the run, those of earlier processes too
+    def reach(
+        self,
+        step,  # steps of the run, those of earlier processes too
     ):
         "So many steps are done; a row is written if it is time for one"
         self.step = step
-        if self.steady() - self.began > BEAT: self.flush()
+        if self.steady() - self.began > BEAT:
+            self.flush()
 
     def flush(self):
         "Write down what passed since the last row"
-        self.turn(self.kind); now, elapsed = self.wall(), self.turned - self.began
-        row = dict(n=self.n, at=round(self.at, 3), start=self.first, step=self.step, usd_per_hour=self.rate)
+        self.turn(self.kind)
+        now, elapsed = self.wall(), self.turned - self.began
+        row = dict(
+            n=self.n, at=round(self.at, 3), start=self.first, step=self.step, usd_per_hour=self.rate
+        )
         row |= {k: round(v, 4) for k, v in self.row.items() if v > 0}
-        if abs(jump := now - self.at - elapsed) > 2: row['jump'] = round(jump, 1)
+        if abs(jump := now - self.at - elapsed) > 2:
+            row["jump"] = round(jump, 1)
         if self.path and self.row:
             append(self.path, row)
             self.n += 1
@@ -80,32 +115,56 @@ class Ledger:
 
     def usd(self):
         "Dollars paid for this run so far, by all its processes"
-        return sum(s.usd for s in self.before) + (sum(self.seconds.values()) + self.steady() - self.turned)*self.rate/3600
+        return (
+            sum(s.usd for s in self.before)
+            + (sum(self.seconds.values()) + self.steady() - self.turned) * self.rate / 3600
+        )
 
-    def __enter__(self): return self
-    def __exit__(self, *error): self.flush()
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.flush()
 
 # %% ../nbs/lib/ledger.ipynb #87bd0c2e
 @dataclass(frozen=True)
 class Span:
     "Seconds of one kind"
-    kind:str  # of `KINDS`
-    seconds:float # how many
-    usd:float # at the price of the time
-    first:int # steps done when it began
-    last:int  # and when it ended
-    was:str   # the kind it had when it was written
+
+    kind: str  # of `KINDS`
+    seconds: float  # how many
+    usd: float  # at the price of the time
+    first: int  # steps done when it began
+    last: int  # and when it ended
+    was: str  # the kind it had when it was written
+
 
 def _row(path, i, line):
     "Row `i` as it stands in the file; raises `GpubError` for one that no ledger wrote"
-    def bad(why): return GpubError(f'{path} line {i + 1} {why}; restore the file from a mirror, or move it away and the bill begins anew')
-    try: r = dict(json.loads(line))
-    except (ValueError, TypeError): raise bad(f'is not a row of a ledger: {line[:60]!r}') from None
-    if r.get('n') != i: raise bad(f"has number {r.get('n')} where {i} belongs: the file was cut in the middle")
-    for k in ('at', 'step', 'usd_per_hour', *(() if r.get('open') else ('start',)), *(k for k in KINDS if k in r)):
+
+    def bad(why):
+        return GpubError(
+            f"{path} line {i + 1} {why}; restore the file from a mirror, or move it away and the "
+            "bill begins anew"
+        )
+
+    try:
+        r = dict(json.loads(line))
+    except (ValueError, TypeError):
+        raise bad(f"is not a row of a ledger: {line[:60]!r}") from None
+    if r.get("n") != i:
+        raise bad(f"has number {r.get('n')} where {i} belongs: the file was cut in the middle")
+    for k in (
+        "at",
+        "step",
+        "usd_per_hour",
+        *(() if r.get("open") else ("start",)),
+        *(k for k in KINDS if k in r),
+    ):
         if type(r.get(k)) not in (int, float) or not 0 <= r[k] < math.inf:
-            raise bad(f'has {k} {r.get(k)!r}, a number of at least 0 is needed')
+            raise bad(f"has {k} {r.get(k)!r}, a number of at least 0 is needed")
     return r
+
 
 def _lines(text):
     "The lines of a ledger, without what a failed write left of the last one"
@@ -118,8 +177,10 @@ def _lines(text):
         del lines[-2]
     return lines
 
+
 def _tried_again(before, last):
-    "Whether two lines are one row, written twice: of one number, beginning at one moment; the second has all seconds of the first"
+    """Whether two lines are one row, written twice: of one number, beginning at one moment; the
+    second has all seconds of the first"""
     try:
         rows = [json.loads(line) for line in (before, last)]
         a, b = ((row["n"], row["at"], row["start"]) for row in rows)
@@ -127,24 +188,29 @@ def _tried_again(before, last):
         return False
     return a == b
 
+
 def _text(path):
     "The file as it is, odd bytes too"
     if not path.is_file():
         return ""
     return path.read_bytes().decode("utf-8", errors="surrogateescape")
 
+
 def read_ledger(
-    run_dir # a run folder
-): # its rows; [] when there is no ledger
-    "The rows of `ledger.jsonl`, without a last one that was cut short or written twice; raises `GpubError` for any other damage"
-    path = Path(run_dir, 'ledger.jsonl')
+    run_dir,  # a run folder
+):  # its rows; [] when there is no ledger
+    """The rows of `ledger.jsonl`, without a last one that was cut short or written twice; raises
+    `GpubError` for any other damage"""
+    path = Path(run_dir, "ledger.jsonl")
     return [_row(path, i, line) for i, line in enumerate(_lines(_text(path)))]
 
+
 def mend(
-    run_dir # a run folder
-): # its rows
-    "`read_ledger`, and what it leaves out removed from the file, so that the next row begins on a line of its own"
-    rows, path = read_ledger(run_dir), Path(run_dir, 'ledger.jsonl')
+    run_dir,  # a run folder
+):  # its rows
+    """`read_ledger`, and what it leaves out removed from the file, so that the next row begins on a
+    line of its own"""
+    rows, path = read_ledger(run_dir), Path(run_dir, "ledger.jsonl")
     text = _text(path)
     whole = "".join(line + "\n" for line in _lines(text))
     if whole != text:
@@ -153,265 +219,504 @@ def mend(
 
 # %% ../nbs/lib/ledger.ipynb #29edf9d3
 def again(
-    s:Span,   # of an earlier process
-    step:int, # from which the next process went on
-): # one or two `Span`
+    s: Span,  # of an earlier process
+    step: int,  # from which the next process went on
+):  # one or two `Span`
     "What came after `step` was lost"
-    if s.kind in ('idle', 'lost') or s.last <= step: return [s]
-    share = 1 if s.first >= step else (s.last - step)/(s.last - s.first)
-    part = lambda kind, x, **kw: replace(s, kind=kind, seconds=x*s.seconds, usd=x*s.usd, **kw)
-    return [part('lost', share)] if share == 1 else [part(s.kind, 1 - share, last=step), part('lost', share, first=step)]
+    if s.kind in ("idle", "lost") or s.last <= step:
+        return [s]
+    share = 1 if s.first >= step else (s.last - step) / (s.last - s.first)
+
+    def part(kind, x, **kw):
+        return replace(s, kind=kind, seconds=x * s.seconds, usd=x * s.usd, **kw)
+
+    return (
+        [part("lost", share)]
+        if share == 1
+        else [part(s.kind, 1 - share, last=step), part("lost", share, first=step)]
+    )
+
 
 def account(
-    rows # as from `read_ledger`
-): # list of `Span`
+    rows,  # as from `read_ledger`
+):  # list of `Span`
     "What every second was, with hindsight"
     out, end, rate = [], None, 0
     for r in rows:
-        if r.get('open'):
-            out = [p for s in out for p in again(s, r['step'])]
-            gap = r['at'] - end if end is not None and r.get('paid') else 0
-            if gap > 0: out.append(Span('idle', gap, gap*rate/3600, r['step'], r['step'], 'idle'))
-            end = max(end or 0, r['at'])
-        rate, spent = r['usd_per_hour'], [k for k in KINDS if k in r]
-        out += [Span(k, r[k], r[k]*rate/3600, r['start'], r['step'], k) for k in spent]
-        end = r['at'] + sum(r[k] for k in spent) + r.get('jump', 0)
+        if r.get("open"):
+            out = [p for s in out for p in again(s, r["step"])]
+            gap = r["at"] - end if end is not None and r.get("paid") else 0
+            if gap > 0:
+                out.append(Span("idle", gap, gap * rate / 3600, r["step"], r["step"], "idle"))
+            end = max(end or 0, r["at"])
+        rate, spent = r["usd_per_hour"], [k for k in KINDS if k in r]
+        out += [Span(k, r[k], r[k] * rate / 3600, r["start"], r["step"], k) for k in spent]
+        end = r["at"] + sum(r[k] for k in spent) + r.get("jump", 0)
     return out
 
 # %% ../nbs/lib/ledger.ipynb #86f10064
 def check_rate(
-    usd_per_hour # as it came from the user, None if it did not
-): # float
+    usd_per_hour,  # as it came from the user, None if it did not
+):  # float
     "A price that a budget can be counted in; raises `GpubError` otherwise"
-    if usd_per_hour is None: raise GpubError('what does this machine cost? Give --usd-per-hour, or --gpu with a card of the price table')
-    if isinstance(usd_per_hour, (int, float)) and 0 < usd_per_hour < math.inf: return float(usd_per_hour)
-    raise GpubError(f'--usd-per-hour must be above 0, got {usd_per_hour!r}: without a price no budget ever ends '
-                    '(on a machine of your own give what its electricity costs, such as 0.05)')
+    if usd_per_hour is None:
+        raise GpubError(
+            "what does this machine cost? Give --usd-per-hour, or --gpu with a card of the price "
+            "table"
+        )
+    if isinstance(usd_per_hour, (int, float)) and 0 < usd_per_hour < math.inf:
+        return float(usd_per_hour)
+    raise GpubError(
+        f"--usd-per-hour must be above 0, got {usd_per_hour!r}: without a price no budget ever "
+        "ends "
+        "(on a machine of your own give what its electricity costs, such as 0.05)"
+    )
+
 
 def _card(name):
-    try: return find_gpu(name).name
-    except GpubError: return name.lower().strip()
+    try:
+        return find_gpu(name).name
+    except GpubError:
+        return name.lower().strip()
 
-_ENTRY = { # field of a price -> (what it has to be, whether it is)
-    'gpu': ('the name of a card', lambda v: isinstance(v, str)),
-    'usd_per_hour': ('a number above 0', lambda v: type(v) in (int, float) and 0 < v < math.inf),
-    'date': ('a day such as 2026-04-07', lambda v: v is None or re.fullmatch(r'\d{4}-\d\d-\d\d', str(v))),
-    'provider': ('a text', lambda v: isinstance(v, str|None)),
-    'note': ('a text', lambda v: isinstance(v, str|None)),
-    'source': ('a list of texts', lambda v: v is None or isinstance(v, list) and all(isinstance(s, str) for s in v))}
+
+_ENTRY = {  # field of a price -> (what it has to be, whether it is)
+    "gpu": ("the name of a card", lambda v: isinstance(v, str)),
+    "usd_per_hour": ("a number above 0", lambda v: type(v) in (int, float) and 0 < v < math.inf),
+    "date": (
+        "a day such as 2026-04-07",
+        lambda v: v is None or re.fullmatch(r"\d{4}-\d\d-\d\d", str(v)),
+    ),
+    "provider": ("a text", lambda v: isinstance(v, str | None)),
+    "note": ("a text", lambda v: isinstance(v, str | None)),
+    "source": (
+        "a list of texts",
+        lambda v: v is None or isinstance(v, list) and all(isinstance(s, str) for s in v),
+    ),
+}
+
 
 def _prices(path):
     "The entries of a price table; raises `GpubError` naming the one that is wrong"
     rows = read_json(path)
     if not isinstance(rows, list):
-        raise GpubError(f'{path} is no table of prices: it has to be a list of objects with gpu and usd_per_hour')
+        raise GpubError(
+            f"{path} is no table of prices: it has to be a list of objects with gpu and "
+            "usd_per_hour"
+        )
     for i, r in enumerate(rows, 1):
-        if not isinstance(r, dict): raise GpubError(f'{path}, entry {i}: a price is an object with gpu and usd_per_hour, got {r!r:.40}')
+        if not isinstance(r, dict):
+            raise GpubError(
+                f"{path}, entry {i}: a price is an object with gpu and usd_per_hour, got {r!r:.40}"
+            )
         for k, (what, is_that) in _ENTRY.items():
-            if not is_that(r.get(k)): raise GpubError(f'{path}, entry {i}: {k} must be {what}, got {r.get(k)!r:.40}')
+            if not is_that(r.get(k)):
+                raise GpubError(f"{path}, entry {i}: {k} must be {what}, got {r.get(k)!r:.40}")
     return rows
 
+
 def known_price(
-    gpu:str,   # a card's name
-    path=None, # a table of prices; default: the dated one that comes with gpub
-): # (dollars an hour, where and when), or None
-    "The newest price of a card, with the provider, the date and who wrote it down; raises `GpubError` for a table with an entry that is none"
+    gpu: str,  # a card's name
+    path=None,  # a table of prices; default: the dated one that comes with gpub
+):  # (dollars an hour, where and when), or None
+    """The newest price of a card, with the provider, the date and who wrote it down; raises
+    `GpubError` for a table with an entry that is none"""
     wanted = _card(gpu)
-    if mine := [r for r in _prices(path or shipped('prices.json')) if _card(r['gpu']) == wanted]:
-        best = max(mine, key=lambda r: ('spot' not in (r.get('note') or ''), r.get('date') or '', r['usd_per_hour']))
-        where = ', '.join(best[k] for k in ('provider', 'date', 'note') if best.get(k))
-        return float(best['usd_per_hour']), where + (f" ({', '.join(best['source'])})" if best.get('source') else '')
+    if mine := [r for r in _prices(path or shipped("prices.json")) if _card(r["gpu"]) == wanted]:
+        best = max(
+            mine,
+            key=lambda r: (
+                "spot" not in (r.get("note") or ""),
+                r.get("date") or "",
+                r["usd_per_hour"],
+            ),
+        )
+        where = ", ".join(best[k] for k in ("provider", "date", "note") if best.get(k))
+        return float(best["usd_per_hour"]), where + (
+            f" ({', '.join(best['source'])})" if best.get("source") else ""
+        )
     return (GPUS[wanted].usd, GPUS[wanted].price) if wanted in GPUS and GPUS[wanted].usd else None
 
+
 def find_price(
-    gpu,      # as in `known_price`
-    path=None # as in `known_price`
-): # (dollars an hour, where and when)
+    gpu,  # as in `known_price`
+    path=None,  # as in `known_price`
+):  # (dollars an hour, where and when)
     "What a card costs; raises `GpubError` that asks for --usd-per-hour when nobody knows"
-    if found := known_price(gpu, path): return found
-    raise GpubError(f'no price is known for {gpu!r}: give --usd-per-hour')
+    if found := known_price(gpu, path):
+        return found
+    raise GpubError(f"no price is known for {gpu!r}: give --usd-per-hour")
 
 # %% ../nbs/lib/ledger.ipynb #64053325
-ALPHAS = np.geomspace(.03, 2, 60)
+ALPHAS = np.geomspace(0.03, 2, 60)
+
 
 def fit_power(
-    t,    # (n,) above 0
-    loss, # (n,)
-): # (E, A, alpha), E and A not negative
+    t,  # (n,) above 0
+    loss,  # (n,)
+):  # (E, A, alpha), E and A not negative
     "The curve E + A t**-alpha nearest to the points, least squares"
-    x = np.asarray(t, float)[None]**-ALPHAS[:, None]; y = np.asarray(loss, float)
+    x = np.asarray(t, float)[None] ** -ALPHAS[:, None]
+    y = np.asarray(loss, float)
     dx, my = x - x.mean(1, keepdims=True), y.mean()
-    a = (dx*(y - my)).sum(1)/np.maximum((dx*dx).sum(1), 1e-300); e = my - a*x.mean(1)
-    low = e < 0; a, e = np.where(low, (x*y).sum(1)/(x*x).sum(1), a), np.where(low, 0, e)
-    miss = ((e[:, None] + a[:, None]*x - y)**2).sum(1); i = int(np.where(a >= 0, miss, np.inf).argmin())
+    a = (dx * (y - my)).sum(1) / np.maximum((dx * dx).sum(1), 1e-300)
+    e = my - a * x.mean(1)
+    low = e < 0
+    a, e = np.where(low, (x * y).sum(1) / (x * x).sum(1), a), np.where(low, 0, e)
+    miss = ((e[:, None] + a[:, None] * x - y) ** 2).sum(1)
+    i = int(np.where(a >= 0, miss, np.inf).argmin())
     return float(e[i]), float(max(a[i], 0)), float(ALPHAS[i])
 
+
 def tokens_to(
-    fit, # (E, A, alpha)
-    loss # to reach
-): # in the unit of the fit's `t`
+    fit,  # (E, A, alpha)
+    loss,  # to reach
+):  # in the unit of the fit's `t`
     "Where a fitted curve reaches a loss; infinity below its floor"
     e, a, alpha = fit
-    return (a/(loss - e))**(1/alpha) if loss > e and a > 0 else math.inf
+    return (a / (loss - e)) ** (1 / alpha) if loss > e and a > 0 else math.inf
+
 
 def next_cost(
-    tokens,         # read so far at each logged step, the newest last
-    losses,         # of the same steps
+    tokens,  # read so far at each logged step, the newest last
+    losses,  # of the same steps
     usd_per_token,  # what one costs now
-    drop=.01,       # nats
-): # dict: usd, low and high (four of five), floor, alpha, rows; or why, when there is no answer
+    drop=0.01,  # nats
+):  # dict: usd, low and high (four of five), floor, alpha, rows; or why, when there is no answer
     "What the next `drop` of loss costs, from a fit and its resamples"
-    t, y = (np.array([a.mean() for a in np.array_split(np.asarray(v, float), min(len(v), 200))]) for v in (tokens, losses))
-    fine = np.isfinite(t) & np.isfinite(y) & (t > 0); t, y = t[fine], y[fine]
-    if len(t) < 12: return dict(why=f"{len(t)} point{'s'*(len(t) != 1)} of loss, at least 12 are needed for a fit")
-    now, rng, ends = float(tokens[-1]), np.random.default_rng(0), []; t = t/now
-    def dollars(fit): here = fit[0] + fit[1]; return (tokens_to(fit, here - drop) - 1)*now*usd_per_token if fit[1] > 0 else math.inf
-    def late(share): return max(int(np.searchsorted(t, share*t[-1])), min(len(t)//20, len(t) - 8)) # warm-up is no power law
-    for begin in rng.uniform(0, .5, 200):
-        i = rng.integers(late(begin), len(t), len(t) - late(begin)); ends.append(dollars(fit_power(t[i], y[i])))
-    fit = fit_power(t[late(.1):], y[late(.1):]); low, mid, high = np.quantile(np.array(ends), [.1, .5, .9], method='nearest')
-    if not math.isfinite(mid): return dict(why='the fitted curve does not fall any further: no amount is known to buy it')
-    return dict(usd=float(mid), low=float(low), high=float(high), floor=fit[0], alpha=fit[2], rows=len(t), drop=drop)
+    t, y = (
+        np.array([a.mean() for a in np.array_split(np.asarray(v, float), min(len(v), 200))])
+        for v in (tokens, losses)
+    )
+    fine = np.isfinite(t) & np.isfinite(y) & (t > 0)
+    t, y = t[fine], y[fine]
+    if len(t) < 12:
+        return dict(
+            why=f"{len(t)} point{'s' * (len(t) != 1)} of loss, at least 12 are needed for a fit"
+        )
+    now, rng, ends = float(tokens[-1]), np.random.default_rng(0), []
+    t = t / now
+
+    def dollars(fit):
+        here = fit[0] + fit[1]
+        return (tokens_to(fit, here - drop) - 1) * now * usd_per_token if fit[1] > 0 else math.inf
+
+    def late(share):
+        return max(
+            int(np.searchsorted(t, share * t[-1])), min(len(t) // 20, len(t) - 8)
+        )  # warm-up is no power law
+
+    for begin in rng.uniform(0, 0.5, 200):
+        i = rng.integers(late(begin), len(t), len(t) - late(begin))
+        ends.append(dollars(fit_power(t[i], y[i])))
+    fit = fit_power(t[late(0.1) :], y[late(0.1) :])
+    low, mid, high = np.quantile(np.array(ends), [0.1, 0.5, 0.9], method="nearest")
+    if not math.isfinite(mid):
+        return dict(why="the fitted curve does not fall any further: no amount is known to buy it")
+    return dict(
+        usd=float(mid),
+        low=float(low),
+        high=float(high),
+        floor=fit[0],
+        alpha=fit[2],
+        rows=len(t),
+        drop=drop,
+    )
 
 # %% ../nbs/lib/ledger.ipynb #c4fd654c
 def level(
-    rows # of the log
-): # (mean loss, its standard error) of the last few; None when there are none
+    rows,  # of the log
+):  # (mean loss, its standard error) of the last few; None when there are none
     "The training loss where a phase ends"
-    y = [r['loss'] for r in rows if math.isfinite(r.get('loss', math.nan))][-max(1, min(3, len(rows)//3), min(10, len(rows)//20)):]
-    return (float(np.mean(y)), float(np.std(y, ddof=1)/math.sqrt(len(y))) if len(y) > 1 else 0.) if y else None
+    y = [r["loss"] for r in rows if math.isfinite(r.get("loss", math.nan))][
+        -max(1, min(3, len(rows) // 3), min(10, len(rows) // 20)) :
+    ]
+    return (
+        (float(np.mean(y)), float(np.std(y, ddof=1) / math.sqrt(len(y))) if len(y) > 1 else 0.0)
+        if y
+        else None
+    )
+
 
 def of_phase(
-    s:Span,              # of any kind
-    start,               # steps done before the phase
-    stop,                # its last step
-    last=False,          # the last phase: what comes after it is its own
-): # bool
-    "Whether a span belongs to the phase that does steps `start` + 1 to `stop`; getting ready counts for what comes"
-    if s.was in ('setup', 'compile', 'idle'): return start <= s.first < stop or last and s.first >= stop
+    s: Span,  # of any kind
+    start,  # steps done before the phase
+    stop,  # its last step
+    last=False,  # the last phase: what comes after it is its own
+):  # bool
+    """Whether a span belongs to the phase that does steps `start` + 1 to `stop`; getting ready
+    counts for what comes"""
+    if s.was in ("setup", "compile", "idle"):
+        return start <= s.first < stop or last and s.first >= stop
     return start < max(s.last, 1) <= stop or last and s.last > stop
 
+
 def per_point(
-    usd, # paid
-    drop # nats the loss fell by, negative when it rose
-): # dollars or None
+    usd,  # paid
+    drop,  # nats the loss fell by, negative when it rose
+):  # dollars or None
     "Dollars for each nat that the loss fell; None when it did not"
-    return usd/drop if drop > 0 else None
+    return usd / drop if drop > 0 else None
+
 
 def phase_rows(
-    log,    # its rows
+    log,  # its rows
     spans,  # from `account`
-    phases, # (name, start, stop) of each phase that has begun
-): # list of dict
+    phases,  # (name, start, stop) of each phase that has begun
+):  # list of dict
     "By phase: steps, tokens, seconds, dollars, the loss at both ends and what a point of it cost"
     out, before = [], level(log[:1])
     for i, (name, start, stop) in enumerate(phases):
-        part, mine = [r for r in log if start < r['step'] <= stop], [s for s in spans if of_phase(s, start, stop, i == len(phases) - 1)]
+        part, mine = (
+            [r for r in log if start < r["step"] <= stop],
+            [s for s in spans if of_phase(s, start, stop, i == len(phases) - 1)],
+        )
         after = level(part) or before
-        drop, usd, train = before[0] - after[0], sum(s.usd for s in mine), sum(s.seconds for s in mine if s.kind == 'train')
-        tokens = part[-1]['tokens'] - next((r['tokens'] for r in reversed(log) if r['step'] <= start), 0) if part else 0
-        val_loss = next((r['val_loss'] for r in reversed(part) if r.get('val_loss') is not None), None)
-        out.append(dict(name=name, start=start, stop=part[-1]['step'] if part else start, tokens=tokens, seconds=sum(s.seconds for s in mine),
-                        usd=usd, tok_s=tokens/train if train else None, loss=(before[0], after[0]), error=math.hypot(before[1], after[1]),
-                        val_loss=val_loss, usd_per_point=per_point(usd, drop)))
+        drop, usd, train = (
+            before[0] - after[0],
+            sum(s.usd for s in mine),
+            sum(s.seconds for s in mine if s.kind == "train"),
+        )
+        tokens = (
+            part[-1]["tokens"] - next((r["tokens"] for r in reversed(log) if r["step"] <= start), 0)
+            if part
+            else 0
+        )
+        val_loss = next(
+            (r["val_loss"] for r in reversed(part) if r.get("val_loss") is not None), None
+        )
+        out.append(
+            dict(
+                name=name,
+                start=start,
+                stop=part[-1]["step"] if part else start,
+                tokens=tokens,
+                seconds=sum(s.seconds for s in mine),
+                usd=usd,
+                tok_s=tokens / train if train else None,
+                loss=(before[0], after[0]),
+                error=math.hypot(before[1], after[1]),
+                val_loss=val_loss,
+                usd_per_point=per_point(usd, drop),
+            )
+        )
         before = after
     return out
 
 # %% ../nbs/lib/ledger.ipynb #f16f7ae8
 def _phases(run_dir, log):
     "(name, start, stop) of what has begun, from plan.json; else all in one"
-    path = Path(run_dir, 'plan.json'); done = log[-1]['step']
-    if not path.is_file(): return [('all', 0, done)]
-    ends = [(p['name'], p['until']) for p in read_json(path, 'phases')['phases']]; starts = [0, *(e for _, e in ends)]
+    path = Path(run_dir, "plan.json")
+    done = log[-1]["step"]
+    if not path.is_file():
+        return [("all", 0, done)]
+    ends = [(p["name"], p["until"]) for p in read_json(path, "phases")["phases"]]
+    starts = [0, *(e for _, e in ends)]
     return [(n, s, e) for (n, e), s in zip(ends, starts) if s < done]
 
+
 def _spans(run_dir, log, usd_per_hour):
-    "(spans, remarks): from the ledger, or where there is none what the log knows; at another price if one is given"
+    """(spans, remarks): from the ledger, or where there is none what the log knows; at another
+    price if one is given"""
     rows = read_ledger(run_dir)
     spans = account(rows)
-    notes = [f"the clock on the wall jumped by {r['jump']:+,.0f} s between steps {r['start']:,} and {r['step']:,}: "
-             'durations come from another clock and stand' for r in rows if 'jump' in r]
-    if lost := sum(s.seconds for s in spans if s.kind == 'lost'):
-        counts = 'counts as idle' if any(r.get('paid') for r in rows[1:]) else 'is not counted (--paid-gaps when it was paid)'
-        gaps = f'time without a process {counts}'
-        notes.append(f'{lost:,.1f} s of work were lost and done again; {gaps}')
+    notes = [
+        f"the clock on the wall jumped by {r['jump']:+,.0f} s between steps {r['start']:,} and "
+        f"{r['step']:,}: "
+        "durations come from another clock and stand"
+        for r in rows
+        if "jump" in r
+    ]
+    if lost := sum(s.seconds for s in spans if s.kind == "lost"):
+        counts = (
+            "counts as idle"
+            if any(r.get("paid") for r in rows[1:])
+            else "is not counted (--paid-gaps when it was paid)"
+        )
+        gaps = f"time without a process {counts}"
+        notes.append(f"{lost:,.1f} s of work were lost and done again; {gaps}")
     if not rows:
-        ends = [(0, 0, 0), *((r['step'], r.get('seconds', 0), r.get('usd', 0)) for r in log)]
-        spans = [Span('train', max(0, b[1] - a[1]), max(0, b[2] - a[2]), a[0], b[0], 'train') for a, b in zip(ends, ends[1:])]
-        notes.append('no ledger.jsonl: seconds are those of log.jsonl, of all kinds together, without what was lost')
-    if usd_per_hour: spans = [replace(s, usd=s.seconds*check_rate(usd_per_hour)/3600) for s in spans]
+        ends = [(0, 0, 0), *((r["step"], r.get("seconds", 0), r.get("usd", 0)) for r in log)]
+        spans = [
+            Span("train", max(0, b[1] - a[1]), max(0, b[2] - a[2]), a[0], b[0], "train")
+            for a, b in zip(ends, ends[1:])
+        ]
+        notes.append(
+            "no ledger.jsonl: seconds are those of log.jsonl, of all kinds together, without "
+            "what was lost"
+        )
+    if usd_per_hour:
+        spans = [replace(s, usd=s.seconds * check_rate(usd_per_hour) / 3600) for s in spans]
     return spans, notes
 
+
 def bill(
-    run_dir,            # a run folder
+    run_dir,  # a run folder
     usd_per_hour=None,  # as if the machine had cost this; default: what was said when it ran
-    phases=None,        # (name, start, stop) in steps; default: of plan.json
-): # dict: kinds, phases, seconds, usd, tokens, usd_per_billion, next, notes
-    "What a run cost and what that bought; raises `GpubError` for a folder without a log, or with one that is damaged or empty"
+    phases=None,  # (name, start, stop) in steps; default: of plan.json
+):  # dict: kinds, phases, seconds, usd, tokens, usd_per_billion, next, notes
+    """What a run cost and what that bought; raises `GpubError` for a folder without a log, or with
+    one that is damaged or empty"""
     log = read_log(run_dir)
-    if bad := [i for i, r in enumerate(log, 1) if not all(isinstance(r.get(k), (int, float)) for k in ('step', 'loss', 'tokens'))]:
-        raise GpubError(f'{Path(run_dir, "log.jsonl")} line {bad[0]} has no step, loss or tokens; delete that line')
+    if bad := [
+        i
+        for i, r in enumerate(log, 1)
+        if not all(isinstance(r.get(k), (int, float)) for k in ("step", "loss", "tokens"))
+    ]:
+        raise GpubError(
+            f"{Path(run_dir, 'log.jsonl')} line {bad[0]} has no step, loss or tokens; delete "
+            "that line"
+        )
     spans, notes = _spans(run_dir, log, usd_per_hour)
-    last, half = log[-1], log[len(log)//2]
-    total = lambda ss, k='usd': sum(getattr(s, k) for s in ss)
-    kinds = {k: dict(seconds=total(ss, 'seconds'), usd=total(ss)) for k in KINDS for ss in [[s for s in spans if s.kind == k]]}
-    late = [s for s in spans if s.last > half['step'] and s.kind != 'lost'] # what a token costs of late, all in
-    each = total(late)/(last['tokens'] - half['tokens']) if last['tokens'] > half['tokens'] else total(spans)/last['tokens']
-    more = next_cost([r['tokens'] for r in log], [r['loss'] for r in log], each) if total(spans) else dict(why='no price: give --usd-per-hour')
-    return dict(run=str(run_dir), step=last['step'], tokens=last['tokens'], seconds=total(spans, 'seconds'), usd=total(spans), kinds=kinds,
-                phases=phase_rows(log, spans, phases or _phases(run_dir, log)), next=more, notes=notes,
-                usd_per_billion=dict(all_in=total(spans)/last['tokens']*1e9, train=kinds['train']['usd']/last['tokens']*1e9))
+    last, half = log[-1], log[len(log) // 2]
+
+    def total(ss, k="usd"):
+        return sum(getattr(s, k) for s in ss)
+
+    kinds = {
+        k: dict(seconds=total(ss, "seconds"), usd=total(ss))
+        for k in KINDS
+        for ss in [[s for s in spans if s.kind == k]]
+    }
+    late = [
+        s for s in spans if s.last > half["step"] and s.kind != "lost"
+    ]  # what a token costs of late, all in
+    each = (
+        total(late) / (last["tokens"] - half["tokens"])
+        if last["tokens"] > half["tokens"]
+        else total(spans) / last["tokens"]
+    )
+    more = (
+        next_cost([r["tokens"] for r in log], [r["loss"] for r in log], each)
+        if total(spans)
+        else dict(why="no price: give --usd-per-hour")
+    )
+    return dict(
+        run=str(run_dir),
+        step=last["step"],
+        tokens=last["tokens"],
+        seconds=total(spans, "seconds"),
+        usd=total(spans),
+        kinds=kinds,
+        phases=phase_rows(log, spans, phases or _phases(run_dir, log)),
+        next=more,
+        notes=notes,
+        usd_per_billion=dict(
+            all_in=total(spans) / last["tokens"] * 1e9,
+            train=kinds["train"]["usd"] / last["tokens"] * 1e9,
+        ),
+    )
 
 # %% ../nbs/lib/ledger.ipynb #80a7e983
 def money(
-    usd # infinity for what no money buys
-): # text
+    usd,  # infinity for what no money buys
+):  # text
     "Dollars to read, whatever their size"
-    if math.isinf(usd): return 'never'
-    if 0 < usd < 1e-4: return '<$0.0001'
-    return f'${usd:.2g}' if 0 < usd < .1 else f'${usd:,.2f}'
+    if math.isinf(usd):
+        return "never"
+    if 0 < usd < 1e-4:
+        return "<$0.0001"
+    return f"${usd:.2g}" if 0 < usd < 0.1 else f"${usd:,.2f}"
+
 
 def columns(
-    *rows # lists of str, all as long as each other
-): # list of str
+    *rows,  # lists of str, all as long as each other
+):  # list of str
     "Lines of text, every column as wide as it has to be"
     wide = [max(map(len, c)) for c in zip(*rows)]
-    return ['  '.join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(r, wide))).rstrip() for r in rows]
+    return [
+        "  ".join(
+            c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(r, wide))
+        ).rstrip()
+        for r in rows
+    ]
+
 
 def say_next(
-    n # from `next_cost`
-): # text
+    n,  # from `next_cost`
+):  # text
     "`next_cost` as a sentence"
-    if 'why' in n: return f"the next 0.01 of loss: {n['why']}"
-    return f"the next {n['drop']:g} of loss costs about {money(n['usd'])} ({money(n['low'])} to {money(n['high'])}), if the curve goes on as it went"
+    if "why" in n:
+        return f"the next 0.01 of loss: {n['why']}"
+    return (
+        f"the next {n['drop']:g} of loss costs about {money(n['usd'])} ({money(n['low'])} to "
+        f"{money(n['high'])}), if the curve goes on as it went"
+    )
+
 
 def bill_text(
-    b # from `bill`
-): # text
+    b,  # from `bill`
+):  # text
     "A bill to read"
-    def time_(s): return f'{s/3600:,.2f} h' if s >= 3600 else f'{s:,.1f} s'
-    def phase(p):
-        (before, after), val, point = p['loss'], p['val_loss'], p['usd_per_point']
-        return [p['name'], f"{p['start']:,}-{p['stop']:,}", f"{p['tokens']:,}", time_(p['seconds']), f"{p['tok_s']:,.0f}" if p['tok_s'] else '',
-                money(p['usd']), f'{before:.3f} to {after:.3f}' + (f" ±{p['error']:.3f}" if p['error'] else ''), '' if val is None else f'{val:.3f}',
-                money(point) if point is not None else 'it rose' if after > before else '']
-    kinds = [[k, time_(v['seconds']), f"{v['seconds']/max(b['seconds'], 1e-9):.1%}", money(v['usd'])]
-             for k, v in b['kinds'].items() if v['seconds'] >= .05 or v['usd'] >= 1e-4] # what would read 0.0 s is left out
-    phases = [['phase', 'steps', 'tokens', 'time', 'tok/s', '$', 'training loss', 'validation', '$ a point'], *map(phase, b['phases'])]
-    per, step = b['usd_per_billion'], b['step']
-    return '\n'.join([f"{b['run']}: {step:,} step{'s'*(step != 1)}, {b['tokens']:,} tokens, {time_(b['seconds'])}, {money(b['usd'])}", '',
-                      *columns(['kind', 'time', 'share', '$'], *kinds), '', *columns(*phases), '',
-                      f"a billion tokens: {money(per['all_in'])} all in, {money(per['train'])} for training alone",
-                      say_next(b['next']), *(f'note: {n}' for n in b['notes'])])
 
-@click.command('bill')
-@click.argument('run')
-@click.option('--usd-per-hour', type=float, help='As if the machine had cost this.  [default: what was said when it ran]')
-@click.option('--gpu', help='As if it had been this card, at its price in the dated table.')
-@click.option('--json', 'file', help='Write the bill here too.')
+    def time_(s):
+        return f"{s / 3600:,.2f} h" if s >= 3600 else f"{s:,.1f} s"
+
+    def phase(p):
+        (before, after), val, point = p["loss"], p["val_loss"], p["usd_per_point"]
+        return [
+            p["name"],
+            f"{p['start']:,}-{p['stop']:,}",
+            f"{p['tokens']:,}",
+            time_(p["seconds"]),
+            f"{p['tok_s']:,.0f}" if p["tok_s"] else "",
+            money(p["usd"]),
+            f"{before:.3f} to {after:.3f}" + (f" ±{p['error']:.3f}" if p["error"] else ""),
+            "" if val is None else f"{val:.3f}",
+            money(point) if point is not None else "it rose" if after > before else "",
+        ]
+
+    kinds = [
+        [k, time_(v["seconds"]), f"{v['seconds'] / max(b['seconds'], 1e-9):.1%}", money(v["usd"])]
+        for k, v in b["kinds"].items()
+        if v["seconds"] >= 0.05 or v["usd"] >= 1e-4
+    ]  # what would read 0.0 s is left out
+    phases = [
+        [
+            "phase",
+            "steps",
+            "tokens",
+            "time",
+            "tok/s",
+            "$",
+            "training loss",
+            "validation",
+            "$ a point",
+        ],
+        *map(phase, b["phases"]),
+    ]
+    per, step = b["usd_per_billion"], b["step"]
+    return "\n".join(
+        [
+            f"{b['run']}: {step:,} step{'s' * (step != 1)}, {b['tokens']:,} tokens, "
+            f"{time_(b['seconds'])}, {money(b['usd'])}",
+            "",
+            *columns(["kind", "time", "share", "$"], *kinds),
+            "",
+            *columns(*phases),
+            "",
+            f"a billion tokens: {money(per['all_in'])} all in, {money(per['train'])} for "
+            "training alone",
+            say_next(b["next"]),
+            *(f"note: {n}" for n in b["notes"]),
+        ]
+    )
+
+
+@click.command("bill")
+@click.argument("run")
+@click.option(
+    "--usd-per-hour",
+    type=float,
+    help="As if the machine had cost this.  [default: what was said when it ran]",
+)
+@click.option("--gpu", help="As if it had been this card, at its price in the dated table.")
+@click.option("--json", "file", help="Write the bill here too.")
 def bill_command(run, usd_per_hour, gpu, file):
     "What RUN cost, second by second, what a point of loss cost, and what the next hundredth will."
     rate, where = find_price(gpu) if gpu and usd_per_hour is None else (usd_per_hour, None)
-    b = bill(run, None if rate is None else check_rate(rate)); b['notes'] += [f'as {gpu}, ${rate:.2f} an hour: {where}'] if where else []
+    b = bill(run, None if rate is None else check_rate(rate))
+    b["notes"] += [f"as {gpu}, ${rate:.2f} an hour: {where}"] if where else []
     click.echo(bill_text(b))
-    if file: write_atomic(file, json.dumps(b, indent=1) + '\n')
+    if file:
+        write_atomic(file, json.dumps(b, indent=1) + "\n")

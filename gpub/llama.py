@@ -17,253 +17,401 @@ from .sizes import SHAPES, Anatomy, Saved, Shape, anatomy
 
 # %% ../nbs/season2/01_from_134m_to_1b.ipynb #bdacf861
 def rotate(
-    x_btnd, # any heads
-    cos,    # (t, d/2), or (b, t, d/2): what `Rope` gives
-    sin,    # the same shape
-): # (b, t, n, d), in the dtype of `x_btnd`
-    "Turn each pair of channels (i, i + d/2) by its position's angle: the layout of Hugging Face's Llama"
+    x_btnd,  # any heads
+    cos,  # (t, d/2), or (b, t, d/2): what `Rope` gives
+    sin,  # the same shape
+):  # (b, t, n, d), in the dtype of `x_btnd`
+    """Turn each pair of channels (i, i + d/2) by its position's angle: the layout of
+    Hugging Face's Llama"""
     a, b = x_btnd.chunk(2, -1)
-    cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2) # the same for all heads
-    return torch.cat((torch.addcmul(a*cos, b, sin, value=-1), torch.addcmul(b*cos, a, sin)), -1).to(x_btnd.dtype)
+    cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)  # the same for all heads
+    return torch.cat(
+        (torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)), -1
+    ).to(x_btnd.dtype)
+
 
 class Rope(nn.Module):
-    "Cosines and sines of every position's angles; buffers in fp32 that no checkpoint holds"
-    def __init__(self,
-        ctx:int, # positions
-        d:int,   # channels of a head, even
-        base=10_000., # how much slower the last pair turns than the first, nearly
+    """Cosines and sines of every position's angles; buffers in fp32 that no checkpoint
+    holds"""
+
+    def __init__(
+        self,
+        ctx: int,  # positions
+        d: int,  # channels of a head, even
+        base=10_000.0,  # how much slower the last pair turns than the first, nearly
     ):
         super().__init__()
         self.ctx, self.d, self.base = ctx, d, base
-        for name, table in zip(('cos', 'sin'), self.tables()): self.register_buffer(name, table, persistent=False)
+        for name, table in zip(("cos", "sin"), self.tables()):
+            self.register_buffer(name, table, persistent=False)
 
-    def tables(self,
-        device=None, # where they are computed and stay
-    ): # cosines and sines, each (ctx, d/2)
-        "Pair i of position p turns by p / base^(2i/d) (Su et al. 2021, arXiv:2104.09864, section 3.4.2)"
-        slow_i = 1/self.base**(torch.arange(0, self.d, 2, dtype=torch.float32, device=device)/self.d)
-        angle_ti = torch.arange(self.ctx, dtype=torch.float32, device=device)[:, None]*slow_i
+    def tables(
+        self,
+        device=None,  # where they are computed and stay
+    ):  # cosines and sines, each (ctx, d/2)
+        """Pair i of position p turns by p / base^(2i/d) (Su et al. 2021,
+        arXiv:2104.09864, section 3.4.2)"""
+        slow_i = 1 / self.base ** (
+            torch.arange(0, self.d, 2, dtype=torch.float32, device=device) / self.d
+        )
+        angle_ti = (
+            torch.arange(self.ctx, dtype=torch.float32, device=device)[:, None] * slow_i
+        )
         return angle_ti.cos(), angle_ti.sin()
 
-    def _apply(self, fn, recurse=True): # wherever the model goes, in whatever precision: whole tables, computed there
+    def _apply(
+        self, fn, recurse=True
+    ):  # wherever the model goes, in whatever precision: whole tables, computed there
         super()._apply(fn, recurse)
         self.cos, self.sin = self.tables(self.cos.device)
         return self
 
-    def at(self,
-        where_t, # int64 positions, (t,) or (b, t)
-    ): # (cos, sin)
+    def at(
+        self,
+        where_t,  # int64 positions, (t,) or (b, t)
+    ):  # (cos, sin)
         "The rows of some positions; raises `GpubError` beyond the table"
-        if where_t.device.type == 'cpu' and (last := int(where_t.max())) >= self.ctx:
-            raise GpubError(f'position {last} is beyond the context of {self.ctx}')
+        if where_t.device.type == "cpu" and (last := int(where_t.max())) >= self.ctx:
+            raise GpubError(f"position {last} is beyond the context of {self.ctx}")
         return self.cos[where_t], self.sin[where_t]
 
-    def forward(self,
-        t:int, # how many positions, from 0 on
-    ): # (cos, sin), each (t, d/2)
+    def forward(
+        self,
+        t: int,  # how many positions, from 0 on
+    ):  # (cos, sin), each (t, d/2)
         "The rows of the first positions"
         return self.cos[:t], self.sin[:t]
 
 # %% ../nbs/season2/01_from_134m_to_1b.ipynb #4524684e
 def swiglu_width(
-    width:int,      # numbers per position
-    multiplier=1.5, # Llama 3.2's; 1 is the plain rule
-): # numbers per token inside the feed-forward layer
-    "8/3 of the width, so that three matrices weigh what GPT-2's two do, times the multiplier, rounded up to 256 (Llama's code)"
-    return -(-int(multiplier*int(8*width/3))//256)*256
+    width: int,  # numbers per position
+    multiplier=1.5,  # Llama 3.2's; 1 is the plain rule
+):  # numbers per token inside the feed-forward layer
+    """8/3 of the width, so that three matrices weigh what GPT-2's two do, times the
+    multiplier, rounded up to 256 (Llama's code)"""
+    return -(-int(multiplier * int(8 * width / 3)) // 256) * 256
+
 
 class SwiGLU(nn.Module):
-    "A feed-forward layer in which one projection decides how much of the other passes (Shazeer 2020, arXiv:2002.05202)"
-    def __init__(self,
-        width:int, # numbers per position, in and out
-        ffn:int,   # numbers per position inside
+    """A feed-forward layer in which one projection decides how much of the other passes
+    (Shazeer 2020, arXiv:2002.05202)"""
+
+    def __init__(
+        self,
+        width: int,  # numbers per position, in and out
+        ffn: int,  # numbers per position inside
     ):
         super().__init__()
         self.gate = nn.Linear(width, ffn, bias=False)
         self.up = nn.Linear(width, ffn, bias=False)
         self.down = nn.Linear(ffn, width, bias=False)
 
-    def forward(self,
-        x_btc, # what the norm before it hands over
-    ): # (b, t, c)
+    def forward(
+        self,
+        x_btc,  # what the norm before it hands over
+    ):  # (b, t, c)
         "Up twice, one road bent and multiplied with the other, and down"
-        return self.down(F.silu(self.gate(x_btc))*self.up(x_btc))
+        return self.down(F.silu(self.gate(x_btc)) * self.up(x_btc))
 
 # %% ../nbs/season2/01_from_134m_to_1b.ipynb #2c050dc4
 def grouped(
-    q_bhtd, # queries
-    k_bgsd, # keys: g divides h, and each is shared by h/g neighbouring query heads
-    v_bgsd, # values
-): # (b, h, t, d)
-    "Causal attention in groups through torch's fused kernel; with as many keys as queries heads it is chapter 1's `sdpa`"
+    q_bhtd,  # queries
+    k_bgsd,  # keys: g divides h, and each is shared by h/g neighbouring query heads
+    v_bgsd,  # values
+):  # (b, h, t, d)
+    """Causal attention in groups through torch's fused kernel; with as many keys as
+    queries heads it is chapter 1's `sdpa`"""
     t, s, g = q_bhtd.size(-2), k_bgsd.size(-2), k_bgsd.size(1)
-    mask = None if t in (1, s) else causal(t, s, q_bhtd.device) # the kernel's own mask is for as many queries as keys
-    return F.scaled_dot_product_attention(q_bhtd, k_bgsd, v_bgsd, attn_mask=mask, is_causal=1 < t == s,
-                                          enable_gqa=g < q_bhtd.size(1))
+    mask = (
+        None if t in (1, s) else causal(t, s, q_bhtd.device)
+    )  # the kernel's own mask is for as many queries as keys
+    return F.scaled_dot_product_attention(
+        q_bhtd,
+        k_bgsd,
+        v_bgsd,
+        attn_mask=mask,
+        is_causal=1 < t == s,
+        enable_gqa=g < q_bhtd.size(1),
+    )
+
 
 def repeated(
-    attend, # (q, k, v) with equal heads, such as chapter 1's
-): # (q, k, v) for groups
-    "Let an `attend` that knows no groups work in them: every key and value is repeated for its queries"
+    attend,  # (q, k, v) with equal heads, such as chapter 1's
+):  # (q, k, v) for groups
+    """Let an `attend` that knows no groups work in them: every key and value is
+    repeated for its queries"""
+
     def f(q_bhtd, k_bgsd, v_bgsd):
-        n = q_bhtd.size(1)//k_bgsd.size(1)
-        return attend(q_bhtd, k_bgsd.repeat_interleave(n, 1), v_bgsd.repeat_interleave(n, 1))
+        n = q_bhtd.size(1) // k_bgsd.size(1)
+        return attend(
+            q_bhtd, k_bgsd.repeat_interleave(n, 1), v_bgsd.repeat_interleave(n, 1)
+        )
+
     return f
 
 # %% ../nbs/season2/01_from_134m_to_1b.ipynb #5364ec2c
 class TokenEmbedding(nn.Embedding):
-    "An embedding that may share its table with the head, and then leaves it a gradient of few rows"
-    def forward(self,
-        ids_bt, # int64 token ids
-        tied=False, # a head reads the table in the same pass: on a CPU the gradient of few tokens is then sparse, to be added to the head's
-    ): # (b, t, c)
+    """An embedding that may share its table with the head, and then leaves it a
+    gradient of few rows"""
+
+    def forward(
+        self,
+        ids_bt,  # int64 token ids
+        # a head reads the table in the same pass: on a CPU the gradient of few tokens
+        # is then sparse, to be added to the head's
+        tied=False,
+    ):  # (b, t, c)
         "Look the rows up"
-        few = ids_bt.device.type == 'cpu' and ids_bt.numel() < self.num_embeddings
-        return F.embedding(ids_bt, self.weight, sparse=tied and few and not torch.compiler.is_compiling())
+        few = ids_bt.device.type == "cpu" and ids_bt.numel() < self.num_embeddings
+        return F.embedding(
+            ids_bt,
+            self.weight,
+            sparse=tied and few and not torch.compiler.is_compiling(),
+        )
 
 # %% ../nbs/season2/01_from_134m_to_1b.ipynb #0a3c7a1c
 @dataclass(frozen=True, kw_only=True)
 class LlamaConfig(Config):
-    "The shape of a LLaMA-style model; raises `GpubError` for a shape that cannot be built"
-    vocab:int             # distinct tokens
-    ctx:int               # the most tokens it reads at once
-    width:int             # numbers per position
-    layers:int            # blocks
-    heads:int             # query heads; they share the width
-    kv_heads:int          # key-value heads, a divisor of `heads`
-    ffn:int               # numbers per position inside the feed-forward layer; `swiglu_width` has the rule
-    tied:bool=True        # the head reads tokens with the embedding's own matrix
-    rope_base:float=10_000. # `base` of `Rope`
-    norm_eps:float=1e-5   # added to the mean square, so that no norm divides by zero
-    init_std:float=0.02   # standard deviation of fresh weights
-    embed_std:float|None=0.005 # of fresh embeddings; None: the same. Small: a tied head's logits have a variance of width x embed_std^2
+    """The shape of a LLaMA-style model; raises `GpubError` for a shape that cannot be
+    built"""
+
+    vocab: int  # distinct tokens
+    ctx: int  # the most tokens it reads at once
+    width: int  # numbers per position
+    layers: int  # blocks
+    heads: int  # query heads; they share the width
+    kv_heads: int  # key-value heads, a divisor of `heads`
+    # numbers per position inside the feed-forward layer; `swiglu_width` has the rule
+    ffn: int
+    tied: bool = True  # the head reads tokens with the embedding's own matrix
+    rope_base: float = 10_000.0  # `base` of `Rope`
+    norm_eps: float = 1e-5  # added to the mean square, so that no norm divides by zero
+    init_std: float = 0.02  # standard deviation of fresh weights
+    embed_std: float | None = (
+        # of fresh embeddings; None: the same. Small: a tied head's logits have a
+        # variance of width x embed_std^2
+        0.005
+    )
 
     def __post_init__(self):
-        self.need(WHOLE, 'vocab', 'ctx', 'width', 'layers', 'heads', 'kv_heads', 'ffn')
-        self.need(YES_NO, 'tied')
-        self.need(POSITIVE, 'rope_base', 'norm_eps', 'init_std')
-        if self.embed_std is not None: self.need(POSITIVE, 'embed_std')
-        if self.width % self.heads: raise GpubError(f'width must be a multiple of heads, got width {self.width} and {self.heads} heads')
+        self.need(WHOLE, "vocab", "ctx", "width", "layers", "heads", "kv_heads", "ffn")
+        self.need(YES_NO, "tied")
+        self.need(POSITIVE, "rope_base", "norm_eps", "init_std")
+        if self.embed_std is not None:
+            self.need(POSITIVE, "embed_std")
+        if self.width % self.heads:
+            raise GpubError(
+                f"width must be a multiple of heads, got width {self.width} and "
+                f"{self.heads} heads"
+            )
         if self.heads % self.kv_heads:
-            raise GpubError(f'heads must be a multiple of kv_heads, got {self.heads} heads and {self.kv_heads} kv_heads')
+            raise GpubError(
+                f"heads must be a multiple of kv_heads, got {self.heads} heads and "
+                f"{self.kv_heads} kv_heads"
+            )
         if self.head_size % 2:
-            raise GpubError('the head size must be even, its channels turn in pairs: '
-                            f'width {self.width} / {self.heads} heads = {self.head_size}')
+            raise GpubError(
+                "the head size must be even, its channels turn in pairs: "
+                f"width {self.width} / {self.heads} heads = {self.head_size}"
+            )
 
     @property
     def head_size(self):
         "Numbers per position and head, `d`"
-        return self.width//self.heads
+        return self.width // self.heads
 
 # %% ../nbs/season2/01_from_134m_to_1b.ipynb #37130d79
 class GroupedAttention(nn.Module):
-    "Chapter 1's attention with rotated queries and keys, and fewer heads for keys and values"
-    def __init__(self,
-        cfg:LlamaConfig, # its width, heads and kv_heads
-        rope:Rope,      # the same for all layers
-        attend=grouped, # (q, k, v) -> (b, h, t, d), k and v with `kv_heads`
+    """Chapter 1's attention with rotated queries and keys, and fewer heads for keys and
+    values"""
+
+    def __init__(
+        self,
+        cfg: LlamaConfig,  # its width, heads and kv_heads
+        rope: Rope,  # the same for all layers
+        attend=grouped,  # (q, k, v) -> (b, h, t, d), k and v with `kv_heads`
     ):
         super().__init__()
         self.attend, self.rope = attend, rope
         self.h, self.g, self.d = cfg.heads, cfg.kv_heads, cfg.head_size
-        self.qkv = nn.Linear(cfg.width, (self.h + 2*self.g)*self.d, bias=False)
+        self.qkv = nn.Linear(cfg.width, (self.h + 2 * self.g) * self.d, bias=False)
         self.proj = nn.Linear(cfg.width, cfg.width, bias=False)
 
-    def forward(self,
-        x_btc,       # what the norm before it hands over
-        attend=None, # for this call only: one that remembers keys and values
-        angles=None, # (cos, sin) of where the tokens stand; default: from 0 on
-    ): # (b, t, c)
+    def forward(
+        self,
+        x_btc,  # what the norm before it hands over
+        attend=None,  # for this call only: one that remembers keys and values
+        angles=None,  # (cos, sin) of where the tokens stand; default: from 0 on
+    ):  # (b, t, c)
         "Each position gathers from itself and those before it"
-        qk_btnd, v_btgd = self.qkv(x_btc).unflatten(-1, (-1, self.d)).split((self.h + self.g, self.g), 2)
-        q_bthd, k_btgd = rotate(qk_btnd, *(angles or self.rope(x_btc.size(1)))).split((self.h, self.g), 2)
-        v_btgd = v_btgd.contiguous() # a copy: a view would keep all of qkv alive until the backward pass
-        y_bhtd = (attend or self.attend)(*(x.transpose(1, 2) for x in (q_bthd, k_btgd, v_btgd)))
+        qk_btnd, v_btgd = (
+            self.qkv(x_btc)
+            .unflatten(-1, (-1, self.d))
+            .split((self.h + self.g, self.g), 2)
+        )
+        q_bthd, k_btgd = rotate(qk_btnd, *(angles or self.rope(x_btc.size(1)))).split(
+            (self.h, self.g), 2
+        )
+        v_btgd = (
+            v_btgd.contiguous()
+        )  # a copy: a view would keep all of qkv alive until the backward pass
+        y_bhtd = (attend or self.attend)(
+            *(x.transpose(1, 2) for x in (q_bthd, k_btgd, v_btgd))
+        )
         return self.proj(y_bhtd.transpose(1, 2).flatten(2))
+
 
 class Llama(nn.Module):
     "Token ids in, scores for the next token out: chapter 1's `Block` with other parts"
-    def __init__(self,
-        cfg:LlamaConfig, # the shape; weights come fresh, from torch's global generator
-        attend=grouped, # how its heads look back
+
+    def __init__(
+        self,
+        # the shape; weights come fresh, from torch's global generator
+        cfg: LlamaConfig,
+        attend=grouped,  # how its heads look back
     ):
         super().__init__()
-        norm = lambda: nn.RMSNorm(cfg.width, cfg.norm_eps)
+
+        def norm():
+            return nn.RMSNorm(cfg.width, cfg.norm_eps)
+
         self.cfg = cfg
         self.tok = TokenEmbedding(cfg.vocab, cfg.width)
         self.rope = Rope(cfg.ctx, cfg.head_size, cfg.rope_base)
-        block = lambda: Block(GroupedAttention(cfg, self.rope, attend), SwiGLU(cfg.width, cfg.ffn), norm(), norm())
+
+        def block():
+            return Block(
+                GroupedAttention(cfg, self.rope, attend),
+                SwiGLU(cfg.width, cfg.ffn),
+                norm(),
+                norm(),
+            )
+
         self.blocks = nn.ModuleList(block() for _ in range(cfg.layers))
         self.norm = norm()
         self.head = None if cfg.tied else nn.Linear(cfg.width, cfg.vocab, bias=False)
-        self.through = lambda block, x_btc: block(x_btc) # how a block is applied, as in `GPT`
+        self.through = lambda block, x_btc: block(
+            x_btc
+        )  # how a block is applied, as in `GPT`
         self.reset()
 
-    reset, loss = GPT.reset, GPT.loss # the same sentences hold here
+    reset, loss = GPT.reset, GPT.loss  # the same sentences hold here
 
-    def forward(self,
-        ids_bt,      # int64 token ids, at most `ctx` per row
-        memory=None, # of what came before them: `memory[layer]` is an `attend`, `memory.positions(t)` says where they stand
-    ): # (b, t, v) logits: row t scores what comes after token t
+    def forward(
+        self,
+        ids_bt,  # int64 token ids, at most `ctx` per row
+        # of what came before them: `memory[layer]` is an `attend`,
+        # `memory.positions(t)` says where they stand
+        memory=None,
+    ):  # (b, t, v) logits: row t scores what comes after token t
         "Score every next token; raises `GpubError` for more tokens than the context"
         t = ids_bt.size(1)
-        if t > self.cfg.ctx: raise GpubError(f'{t} tokens are more than the context of {self.cfg.ctx}')
+        if t > self.cfg.ctx:
+            raise GpubError(f"{t} tokens are more than the context of {self.cfg.ctx}")
         x_btc = self.tok(ids_bt, self.cfg.tied)
         angles = None if memory is None else self.rope.at(memory.positions(t))
         for i, block in enumerate(self.blocks):
-            x_btc = self.through(block, x_btc) if memory is None else block(x_btc, memory[i], angles)
+            x_btc = (
+                self.through(block, x_btc)
+                if memory is None
+                else block(x_btc, memory[i], angles)
+            )
         return F.linear(self.norm(x_btc), (self.head or self.tok).weight)
 
 # %% ../nbs/season2/01_from_134m_to_1b.ipynb #82a113d8
 def llama_table(
-    cfg:LlamaConfig, # any shape, however large: nothing is built
-): # part -> number of parameters, all layers together
+    cfg: LlamaConfig,  # any shape, however large: nothing is built
+):  # part -> number of parameters, all layers together
     "Where the parameters of `Llama(cfg)` are, without building it"
     c, n = cfg.width, cfg.layers
-    return {'tok': cfg.vocab*c,
-            'attn.qkv': n*c*(cfg.heads + 2*cfg.kv_heads)*cfg.head_size, 'attn.proj': n*c*c,
-            'ffn.gate': n*c*cfg.ffn, 'ffn.up': n*c*cfg.ffn, 'ffn.down': n*c*cfg.ffn,
-            'norms': (2*n + 1)*c, 'head': 0 if cfg.tied else cfg.vocab*c}
+    return {
+        "tok": cfg.vocab * c,
+        "attn.qkv": n * c * (cfg.heads + 2 * cfg.kv_heads) * cfg.head_size,
+        "attn.proj": n * c * c,
+        "ffn.gate": n * c * cfg.ffn,
+        "ffn.up": n * c * cfg.ffn,
+        "ffn.down": n * c * cfg.ffn,
+        "norms": (2 * n + 1) * c,
+        "head": 0 if cfg.tied else cfg.vocab * c,
+    }
+
 
 @anatomy.register
-def _(cfg:LlamaConfig):
-    c, kv, part = cfg.width, cfg.kv_heads*cfg.head_size, llama_table(cfg)
+def _(cfg: LlamaConfig):
+    c, kv, part = cfg.width, cfg.kv_heads * cfg.head_size, llama_table(cfg)
     saved = (
-        Saved('stream into the block', c, True, 'off selective full'),
-        Saved('norm 1', 2*c, False, 'off'),
-        Saved('queries, keys, values', c + 2*kv, False, 'off selective'),
-        Saved('attention', c, False, 'off selective'),
-        Saved('softmax sums', cfg.heads, True, 'off selective'),
-        Saved('projection', c, False, 'selective'),
-        Saved('stream between', c, True, 'off'),
-        Saved('norm 2', 2*c, False, 'off'),
-        Saved('root mean squares', 2, True, 'off'),
-        Saved('gate', cfg.ffn, False, 'off selective'),
-        Saved('up', cfg.ffn, False, 'off selective'),
-        Saved('bend', cfg.ffn, False, 'off'),
-        Saved('product', cfg.ffn, False, 'off'),
-        Saved('down', c, False, 'selective'))
-    blocks = sum(n for name, n in part.items() if name.startswith(('attn', 'ffn')))
-    return Anatomy(params=sum(part.values()), blocks=blocks, head=cfg.vocab*c, tied=cfg.tied, layers=cfg.layers,
-                   width=c, hidden=cfg.ffn, vocab=cfg.vocab, ctx=cfg.ctx, saved=saved)
+        Saved("stream into the block", c, True, "off selective full"),
+        Saved("norm 1", 2 * c, False, "off"),
+        Saved("queries, keys, values", c + 2 * kv, False, "off selective"),
+        Saved("attention", c, False, "off selective"),
+        Saved("softmax sums", cfg.heads, True, "off selective"),
+        Saved("projection", c, False, "selective"),
+        Saved("stream between", c, True, "off"),
+        Saved("norm 2", 2 * c, False, "off"),
+        Saved("root mean squares", 2, True, "off"),
+        Saved("gate", cfg.ffn, False, "off selective"),
+        Saved("up", cfg.ffn, False, "off selective"),
+        Saved("bend", cfg.ffn, False, "off"),
+        Saved("product", cfg.ffn, False, "off"),
+        Saved("down", c, False, "selective"),
+    )
+    blocks = sum(n for name, n in part.items() if name.startswith(("attn", "ffn")))
+    return Anatomy(
+        params=sum(part.values()),
+        blocks=blocks,
+        head=cfg.vocab * c,
+        tied=cfg.tied,
+        layers=cfg.layers,
+        width=c,
+        hidden=cfg.ffn,
+        vocab=cfg.vocab,
+        ctx=cfg.ctx,
+        saved=saved,
+    )
 
-BURN_1B = LlamaConfig(vocab=32_005, ctx=2048, width=2048, layers=16, heads=32, kv_heads=8, ffn=8192)
-BURN_TOY = LlamaConfig(vocab=32_005, ctx=64, width=32, layers=2, heads=4, kv_heads=1, ffn=128)
-SHAPES['burn-1b'] = Shape("16 x 2048, context 2048, 32/8 heads, vocabulary 32,005, tied: the second season's model",
-                          BURN_1B.to_dict(), LlamaConfig)
-SHAPES['burn-toy'] = Shape('2 x 32, context 64, 4/1 heads: its twin for tests, less than a second', BURN_TOY.to_dict(), LlamaConfig)
+
+BURN_1B = LlamaConfig(
+    vocab=32_005, ctx=2048, width=2048, layers=16, heads=32, kv_heads=8, ffn=8192
+)
+BURN_TOY = LlamaConfig(
+    vocab=32_005, ctx=64, width=32, layers=2, heads=4, kv_heads=1, ffn=128
+)
+SHAPES["burn-1b"] = Shape(
+    "16 x 2048, context 2048, 32/8 heads, vocabulary 32,005, tied: the second "
+    "season's model",
+    BURN_1B.to_dict(),
+    LlamaConfig,
+)
+SHAPES["burn-toy"] = Shape(
+    "2 x 32, context 64, 4/1 heads: its twin for tests, less than a second",
+    BURN_TOY.to_dict(),
+    LlamaConfig,
+)
+
 
 def kv_bytes(
-    cfg,    # a `LlamaConfig` or a `GPTConfig`
-    size=2, # bytes per number: 2 in bf16 and fp16
-): # bytes per token of context
-    "What generation must remember of each token it has read: a key and a value per layer"
-    return 2*cfg.layers*getattr(cfg, 'kv_heads', cfg.heads)*cfg.width//cfg.heads*size
+    cfg,  # a `LlamaConfig` or a `GPTConfig`
+    size=2,  # bytes per number: 2 in bf16 and fp16
+):  # bytes per token of context
+    """What generation must remember of each token it has read: a key and a value per
+    layer"""
+    return (
+        2
+        * cfg.layers
+        * getattr(cfg, "kv_heads", cfg.heads)
+        * cfg.width
+        // cfg.heads
+        * size
+    )
+
 
 def build(
-    settings, # a config, or the dict that one was saved as
-    **kw,     # arguments of the model, `attend=` for instance
-): # `GPT` or `Llama`, with fresh weights
+    settings,  # a config, or the dict that one was saved as
+    **kw,  # arguments of the model, `attend=` for instance
+):  # `GPT` or `Llama`, with fresh weights
     "The model that a config describes"
-    if isinstance(settings, dict): settings = (LlamaConfig if 'kv_heads' in settings else GPTConfig).from_dict(settings)
+    if isinstance(settings, dict):
+        settings = (LlamaConfig if "kv_heads" in settings else GPTConfig).from_dict(
+            settings
+        )
     return (Llama if isinstance(settings, LlamaConfig) else GPT)(settings, **kw)

@@ -12,8 +12,18 @@ __all__ = ['SOURCE', 'TWIN', 'FAMOUS', 'EXHIBITS', 'letters', 'teach', 'peek', '
 from dataclasses import replace
 import numpy as np
 import torch
-from .alarms import (check_accumulation, check_causal, check_dtype, check_ends, check_mask, check_parity, check_precision, check_repeats,
-                         check_state, check_targets)
+from gpub.alarms import (
+    check_accumulation,
+    check_causal,
+    check_dtype,
+    check_ends,
+    check_mask,
+    check_parity,
+    check_precision,
+    check_repeats,
+    check_state,
+    check_targets,
+)
 from .checkpoint import save_checkpoint, verify
 from .core import pick_precision
 from .doctor import check_schedule, check_tokenizer, lr_jump
@@ -25,202 +35,347 @@ from .tokenizer import BPETokenizer, CharTokenizer
 from .train import Step, TrainConfig, backward, rate, train
 
 # %% ../nbs/lib/museum.ipynb #1de1a6a0
-SOURCE = Markov(1, 'abcdefgh', seed=1)
+SOURCE = Markov(1, "abcdefgh", seed=1)
 TWIN = GPTConfig(vocab=8, ctx=32, width=32, layers=1, heads=2)
 
+
 def letters(
-    n=20_000, # how many
-    seed=0,   # same seed, same letters
-): # (n,) ids below 8
+    n=20_000,  # how many
+    seed=0,  # same seed, same letters
+):  # (n,) ids below 8
     "Ids of `n` letters of `SOURCE`"
     return CharTokenizer(SOURCE.alphabet).encode(SOURCE.sample(n, seed))
 
+
 def teach(
-    steps:int,   # of the whole run
-    attend=sdpa, # of the model's blocks
-    see=lambda x, y: (x, y), # what becomes of a batch
-    start:int=0, # steps that are done already
+    steps: int,  # of the whole run
+    attend=sdpa,  # of the model's blocks
+    see=lambda x, y: (x, y),  # what becomes of a batch
+    start: int = 0,  # steps that are done already
     model=None,  # to go on with; default: a fresh one
     **settings,  # of `TrainConfig`
-): # (model, list of log rows)
+):  # (model, list of log rows)
     "Train the twin, with one thing wrong if you like"
-    cfg = TrainConfig(**dict(steps=steps, batch_tokens=512, optimizer='adamw', lr=.01, warmup=5) | settings); torch.manual_seed(0)
-    model = model or GPT(TWIN, attend); data = Batches(letters(), ctx=TWIN.ctx, batch=16, hash_ids=False)
+    cfg = TrainConfig(
+        **dict(steps=steps, batch_tokens=512, optimizer="adamw", lr=0.01, warmup=5) | settings
+    )
+    torch.manual_seed(0)
+    model = model or GPT(TWIN, attend)
+    data = Batches(letters(), ctx=TWIN.ctx, batch=16, hash_ids=False)
     return model, [s.row() for s in train(model, lambda n, ctx: see(*data[n]), cfg, start=start)]
 
 # %% ../nbs/lib/museum.ipynb #b17998b4
 def peek(
-    q_bhtd, # queries
-    k_bhsd, # keys, as many positions as queries
-    v_bhsd, # values
-): # (b, h, t, d)
+    q_bhtd,  # queries
+    k_bhsd,  # keys, as many positions as queries
+    v_bhsd,  # values
+):  # (b, h, t, d)
     "`attend` with the mask one place too far"
-    t = q_bhtd.size(-2); may_ts = torch.ones(t, t, dtype=torch.bool).tril(1)
-    return (q_bhtd @ k_bhsd.mT / q_bhtd.size(-1)**.5).masked_fill(~may_ts, float('-inf')).softmax(-1) @ v_bhsd
+    t = q_bhtd.size(-2)
+    may_ts = torch.ones(t, t, dtype=torch.bool).tril(1)
+    return (q_bhtd @ k_bhsd.mT / q_bhtd.size(-1) ** 0.5).masked_fill(
+        ~may_ts, float("-inf")
+    ).softmax(-1) @ v_bhsd
 
-@exhibit('causal-leak', 'The causal leak', alarm=check_causal,
-         symptom='a loss that is too good to be true, and samples that are nonsense',
-         fix='mask every key behind the query: tril(0), not tril(1)')
+
+@exhibit(
+    "causal-leak",
+    "The causal leak",
+    alarm=check_causal,
+    symptom="a loss that is too good to be true, and samples that are nonsense",
+    fix="mask every key behind the query: tril(0), not tril(1)",
+)
 def causal_leak(broken, scratch):
     torch.manual_seed(0)
-    return dict(model=GPT(TWIN, peek if broken else sdpa), ids_t=torch.arange(TWIN.ctx) % TWIN.vocab)
+    return dict(
+        model=GPT(TWIN, peek if broken else sdpa), ids_t=torch.arange(TWIN.ctx) % TWIN.vocab
+    )
 
 # %% ../nbs/lib/museum.ipynb #b16c026f
-@exhibit('unshifted-labels', 'Labels that are not shifted', alarm=check_targets,
-         symptom='the loss goes to zero within a hundred steps; samples repeat one token',
-         fix='x = window[:, :-1], y = window[:, 1:], once and in one place')
+@exhibit(
+    "unshifted-labels",
+    "Labels that are not shifted",
+    alarm=check_targets,
+    symptom="the loss goes to zero within a hundred steps; samples repeat one token",
+    fix="x = window[:, :-1], y = window[:, 1:], once and in one place",
+)
 def unshifted_labels(broken, scratch):
     x, y = Batches(letters(), ctx=32, batch=4)[0]
     return dict(x_bt=x, y_bt=x if broken else y)
 
 # %% ../nbs/lib/museum.ipynb #69420fb8
 def mean_of_means(
-    loss_fn, # (x, y) -> mean loss
-    x,       # (b, t) inputs
-    y,       # (b, t) targets
-    micro,   # rows of a piece; the last may be shorter
+    loss_fn,  # (x, y) -> mean loss
+    x,  # (b, t) inputs
+    y,  # (b, t) targets
+    micro,  # rows of a piece; the last may be shorter
 ):
     "`backward` as it is usually written"
     pieces = [*zip(x.split(micro), y.split(micro))]
-    for xs, ys in pieces: (loss_fn(xs, ys)/len(pieces)).backward()
+    for xs, ys in pieces:
+        (loss_fn(xs, ys) / len(pieces)).backward()
 
-@exhibit('mean-of-means', 'The mean of means', alarm=check_accumulation,
-         symptom='the loss depends on the micro-batch size at equal tokens per step',
-         fix='weight each piece by its share of the tokens, as train.backward does')
+
+@exhibit(
+    "mean-of-means",
+    "The mean of means",
+    alarm=check_accumulation,
+    symptom="the loss depends on the micro-batch size at equal tokens per step",
+    fix="weight each piece by its share of the tokens, as train.backward does",
+)
 def mean_of_means_(broken, scratch):
-    torch.manual_seed(0); x, y = Batches(letters(), ctx=32, batch=5)[0]
-    return dict(accumulate=mean_of_means if broken else backward, model=GPT(TWIN), x=x, y=y, micro=2)
+    torch.manual_seed(0)
+    x, y = Batches(letters(), ctx=32, batch=5)[0]
+    return dict(
+        accumulate=mean_of_means if broken else backward, model=GPT(TWIN), x=x, y=y, micro=2
+    )
 
 # %% ../nbs/lib/museum.ipynb #6dea11ff
-@exhibit('micro-step-schedule', 'A schedule that counts micro-steps', alarm=check_schedule,
-         symptom='the loss stops falling early; the learning rate is zero long before the end',
-         fix='make the rate a function of the optimizer step; do not keep a counter')
+@exhibit(
+    "micro-step-schedule",
+    "A schedule that counts micro-steps",
+    alarm=check_schedule,
+    symptom="the loss stops falling early; the learning rate is zero long before the end",
+    fix="make the rate a function of the optimizer step; do not keep a counter",
+)
 def micro_step_schedule(broken, scratch):
-    cfg = TrainConfig(steps=20, lr=.01, warmup=4); w = torch.nn.Parameter(torch.ones(1)); rows = []
-    opt = torch.optim.SGD([w], lr=cfg.lr); scheduler = torch.optim.lr_scheduler.LambdaLR(opt, lambda n: rate(min(n, cfg.steps), cfg))
+    cfg = TrainConfig(steps=20, lr=0.01, warmup=4)
+    w = torch.nn.Parameter(torch.ones(1))
+    rows = []
+    opt = torch.optim.SGD([w], lr=cfg.lr)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(opt, lambda n: rate(min(n, cfg.steps), cfg))
     for n in range(cfg.steps):
-        rows.append(dict(step=n + 1, lr=opt.param_groups[0]['lr']))
-        for piece in range(4): (w.square().sum()/4).backward()
-        opt.step(); opt.zero_grad()
-        for _ in range(4 if broken else 1): scheduler.step()
+        rows.append(dict(step=n + 1, lr=opt.param_groups[0]["lr"]))
+        for piece in range(4):
+            (w.square().sum() / 4).backward()
+        opt.step()
+        opt.zero_grad()
+        for _ in range(4 if broken else 1):
+            scheduler.step()
     return dict(rows=rows, cfg=cfg)
 
 # %% ../nbs/lib/museum.ipynb #da7987e4
-@exhibit('orig-mod', 'The prefix _orig_mod.', alarm=check_state,
-         symptom='unexpected key(s) in state_dict: "_orig_mod.tok.weight"',
-         fix='compile a function of the model and save the model; gpub.train.compiled_loss does that')
+@exhibit(
+    "orig-mod",
+    "The prefix _orig_mod.",
+    alarm=check_state,
+    symptom='unexpected key(s) in state_dict: "_orig_mod.tok.weight"',
+    fix="compile a function of the model and save the model; gpub.train.compiled_loss does that",
+)
 def orig_mod(broken, scratch):
     model = GPT(TWIN)
-    return dict(found=(torch.compile(model) if broken else model).state_dict(), wanted=GPT(TWIN).state_dict())
+    return dict(
+        found=(torch.compile(model) if broken else model).state_dict(),
+        wanted=GPT(TWIN).state_dict(),
+    )
 
 # %% ../nbs/lib/museum.ipynb #5efbf017
-@exhibit('uint16-as-int16', 'uint16 read as int16', alarm=check_dtype,
-         symptom='index out of range or a device-side assert, some hundred steps into the run',
-         fix='read with the dtype of the manifest; convert to int64 after reading')
+@exhibit(
+    "uint16-as-int16",
+    "uint16 read as int16",
+    alarm=check_dtype,
+    symptom="index out of range or a device-side assert, some hundred steps into the run",
+    fix="read with the dtype of the manifest; convert to int64 after reading",
+)
 def uint16_as_int16(broken, scratch):
-    path, ids = scratch.folder/'train.bin', np.random.default_rng(0).integers(0, 50_257, 1000, np.uint16); ids.tofile(path)
+    path, ids = (
+        scratch.folder / "train.bin",
+        np.random.default_rng(0).integers(0, 50_257, 1000, np.uint16),
+    )
+    ids.tofile(path)
     return dict(path=path, dtype=np.int16 if broken else np.uint16, tokens=len(ids), vocab=50_257)
 
 # %% ../nbs/lib/museum.ipynb #8975b5ff
-@exhibit('tokenizer-swap', 'The swapped tokenizer', alarm=check_tokenizer,
-         symptom='after a resume or a copy the loss leaps to a beginner\'s, or samples are word salad',
-         fix='keep the tokenizer in the run folder and compare fingerprints')
+@exhibit(
+    "tokenizer-swap",
+    "The swapped tokenizer",
+    alarm=check_tokenizer,
+    symptom="after a resume or a copy the loss leaps to a beginner's, or samples are word salad",
+    fix="keep the tokenizer in the run folder and compare fingerprints",
+)
 def tokenizer_swap(broken, scratch):
-    ours, other = (BPETokenizer.train([text], vocab=320) for text in (plays(4000, seed=1), plays(4000, seed=2).upper()))
+    ours, other = (
+        BPETokenizer.train([text], vocab=320)
+        for text in (plays(4000, seed=1), plays(4000, seed=2).upper())
+    )
     (other if broken else ours).save(scratch.folder)
     return dict(run_dir=scratch.folder, config=dict(data=dict(tokenizer=ours.fingerprint)))
 
 # %% ../nbs/lib/museum.ipynb #2c79c3e8
 def rope(
-    x_td,        # queries or keys of one head
-    interleaved, # pairs (0, 1), (2, 3), ... or (0, d/2), (1, d/2 + 1), ...
-): # (t, d), each pair turned by its position times its frequency
+    x_td,  # queries or keys of one head
+    interleaved,  # pairs (0, 1), (2, 3), ... or (0, d/2), (1, d/2 + 1), ...
+):  # (t, d), each pair turned by its position times its frequency
     "Rotary positions (Su et al. 2021) in either layout"
-    t, d = x_td.shape; angle = torch.arange(t)[:, None]*10_000**(-torch.arange(0, d, 2)/d); c, s = angle.cos(), angle.sin()
+    t, d = x_td.shape
+    angle = torch.arange(t)[:, None] * 10_000 ** (-torch.arange(0, d, 2) / d)
+    c, s = angle.cos(), angle.sin()
     a, b = (x_td[:, ::2], x_td[:, 1::2]) if interleaved else x_td.chunk(2, -1)
-    turned = a*c - b*s, a*s + b*c
+    turned = a * c - b * s, a * s + b * c
     return torch.stack(turned, -1).flatten(1) if interleaved else torch.cat(turned, -1)
 
-@exhibit('rope-layout', 'Two layouts of rotary positions', alarm=check_parity,
-         symptom='an imported model is fluent for some words, then loses the thread; its loss is a little too high',
-         fix='bring the rows of the query and key weights into the order of the layout, or rotate in theirs')
+
+@exhibit(
+    "rope-layout",
+    "Two layouts of rotary positions",
+    alarm=check_parity,
+    symptom="an imported model is fluent for some words, then loses the thread; its loss is a little "
+    "too high",
+    fix="bring the rows of the query and key weights into the order of the layout, or rotate in "
+    "theirs",
+)
 def rope_layout(broken, scratch):
-    torch.manual_seed(0); x_tc, q_dc, k_dc = torch.randn(12, 16), torch.randn(8, 16), torch.randn(8, 16)
-    scores = lambda q, k, interleaved: rope(x_tc @ q.T, interleaved) @ rope(x_tc @ k.T, interleaved).T
-    order = torch.arange(8) if broken else torch.cat([torch.arange(0, 8, 2), torch.arange(1, 8, 2)]) # neighbours to halves
-    return dict(got=scores(q_dc[order], k_dc[order], False), want=scores(q_dc, k_dc, True), what='attention scores')
+    torch.manual_seed(0)
+    x_tc, q_dc, k_dc = torch.randn(12, 16), torch.randn(8, 16), torch.randn(8, 16)
+
+    def scores(q, k, interleaved):
+        return rope(x_tc @ q.T, interleaved) @ rope(x_tc @ k.T, interleaved).T
+
+    order = (
+        torch.arange(8) if broken else torch.cat([torch.arange(0, 8, 2), torch.arange(1, 8, 2)])
+    )  # neighbours to halves
+    return dict(
+        got=scores(q_dc[order], k_dc[order], False),
+        want=scores(q_dc, k_dc, True),
+        what="attention scores",
+    )
 
 # %% ../nbs/lib/museum.ipynb #b4301cc6
-@exhibit('missing-end', 'The missing end token', alarm=check_ends,
-         symptom='the model never stops, and changes the subject in mid-sentence',
-         fix='write the end token after every document; ShardWriter does it with the tokenizer\'s own')
+@exhibit(
+    "missing-end",
+    "The missing end token",
+    alarm=check_ends,
+    symptom="the model never stops, and changes the subject in mid-sentence",
+    fix="write the end token after every document; ShardWriter does it with the tokenizer's own",
+)
 def missing_end(broken, scratch):
-    tok = BPETokenizer.train([text := plays(4000, seed=1)], vocab=300); scenes = text.split('SCENE. ')[1:]
+    tok = BPETokenizer.train([text := plays(4000, seed=1)], vocab=300)
+    scenes = text.split("SCENE. ")[1:]
     ids, _ = join([tok.encode(s) for s in scenes], None if broken else tok.end, np.uint16)
     return dict(ids=ids, end=tok.end, documents=len(scenes))
 
 # %% ../nbs/lib/museum.ipynb #0a0ab1dd
-@exhibit('tied-export', 'The tied head that stayed behind', alarm=check_state,
-         symptom='an exported model loads without an error and has the loss of a beginner',
-         fix='carry the flag over (tied, tie_word_embeddings), and load with strict=True')
+@exhibit(
+    "tied-export",
+    "The tied head that stayed behind",
+    alarm=check_state,
+    symptom="an exported model loads without an error and has the loss of a beginner",
+    fix="carry the flag over (tied, tie_word_embeddings), and load with strict=True",
+)
 def tied_export(broken, scratch):
     target = GPT(replace(TWIN, tied=not broken))
     return dict(found=GPT(TWIN).state_dict(), wanted=target.state_dict())
 
 # %% ../nbs/lib/museum.ipynb #a98b6767
-@exhibit('bf16-on-t4', 'bf16 on a T4', alarm=check_precision,
-         symptom='mixed precision makes a T4 or V100 slower instead of faster',
-         fix='ask for the capability, not for support: below 8.0 use fp16 with a GradScaler')
+@exhibit(
+    "bf16-on-t4",
+    "bf16 on a T4",
+    alarm=check_precision,
+    symptom="mixed precision makes a T4 or V100 slower instead of faster",
+    fix="ask for the capability, not for support: below 8.0 use fp16 with a GradScaler",
+)
 def bf16_on_t4(broken, scratch):
     t4 = (7, 5)
-    return dict(name='bf16' if broken else pick_precision('cuda', capability=t4).name, capability=t4)
+    return dict(
+        name="bf16" if broken else pick_precision("cuda", capability=t4).name, capability=t4
+    )
 
 # %% ../nbs/lib/museum.ipynb #ed13167d
-@exhibit('restarted-schedule', 'The resume that restarts the schedule', alarm=lr_jump,
-         symptom='the loss jumps up right after a resume and takes long to come back',
-         fix='the step number is part of the checkpoint; the rate is a function of it')
+@exhibit(
+    "restarted-schedule",
+    "The resume that restarts the schedule",
+    alarm=lr_jump,
+    symptom="the loss jumps up right after a resume and takes long to come back",
+    fix="the step number is part of the checkpoint; the rate is a function of it",
+)
 def restarted_schedule(broken, scratch):
-    model, rows = teach(30); rows = rows[:20]                                     # stopped at step 20 of 30
+    model, rows = teach(30)
+    rows = rows[:20]  # stopped at step 20 of 30
     _, more = teach(30, model=model, start=0 if broken else 20)
     return dict(rows=rows + [r | dict(step=20 + i) for i, r in enumerate(more[:10], 1)])
 
 # %% ../nbs/lib/museum.ipynb #76b45413
-@exhibit('mask-dtype', 'A mask of ones and zeros', alarm=check_mask,
-         symptom='a causal mask is passed, and the loss is too good all the same',
-         fix='pass booleans (True: may look), or is_causal=True and no mask at all')
+@exhibit(
+    "mask-dtype",
+    "A mask of ones and zeros",
+    alarm=check_mask,
+    symptom="a causal mask is passed, and the loss is too good all the same",
+    fix="pass booleans (True: may look), or is_causal=True and no mask at all",
+)
 def mask_dtype(broken, scratch):
     mask = causal(16, 16)
     return dict(mask=mask.float() if broken else mask)
 
 # %% ../nbs/lib/museum.ipynb #d12217dd
-@exhibit('cloned-workers', 'Workers that all draw the same', alarm=check_repeats,
-         symptom='training loss falls faster than it should, validation does not follow',
-         fix='let the step number decide the windows: gpub.shards.Batches is a function of seed and step')
+@exhibit(
+    "cloned-workers",
+    "Workers that all draw the same",
+    alarm=check_repeats,
+    symptom="training loss falls faster than it should, validation does not follow",
+    fix="let the step number decide the windows: gpub.shards.Batches is a function of seed and "
+    "step",
+)
 def cloned_workers(broken, scratch):
-    ids = torch.from_numpy(letters().astype(np.int64)); ordered = Batches(ids.numpy(), ctx=32, batch=8)
-    workers = [np.random.default_rng(0) for _ in range(4)]                       # each got a copy of the seed
-    def drawn(n): w = torch.stack([ids[i:i + 33] for i in workers[n % 4].integers(0, len(ids) - 33, 8)]); return w[:, :-1], w[:, 1:]
+    ids = torch.from_numpy(letters().astype(np.int64))
+    ordered = Batches(ids.numpy(), ctx=32, batch=8)
+    workers = [np.random.default_rng(0) for _ in range(4)]  # each got a copy of the seed
+
+    def drawn(n):
+        w = torch.stack([ids[i : i + 33] for i in workers[n % 4].integers(0, len(ids) - 33, 8)])
+        return w[:, :-1], w[:, 1:]
+
     return dict(batches=drawn if broken else ordered.__getitem__, steps=12)
 
 # %% ../nbs/lib/museum.ipynb #3a2aaaf0
-@exhibit('saved-nan', 'The loss that was saved as nan', alarm=Step.row,
-         symptom='loss: nan, and all checkpoints kept are nan too',
-         fix='look at the flag before logging and before saving; go on from the last good checkpoint')
+@exhibit(
+    "saved-nan",
+    "The loss that was saved as nan",
+    alarm=Step.row,
+    symptom="loss: nan, and all checkpoints kept are nan too",
+    fix="look at the flag before logging and before saving; go on from the last good checkpoint",
+)
 def saved_nan(broken, scratch):
-    cfg = TrainConfig(steps=6, batch_tokens=512, optimizer='adamw', lr=1e38 if broken else .01, warmup=0); torch.manual_seed(0)
+    cfg = TrainConfig(
+        steps=6, batch_tokens=512, optimizer="adamw", lr=1e38 if broken else 0.01, warmup=0
+    )
+    torch.manual_seed(0)
     data = Batches(letters(), ctx=32, batch=16)
     return dict(self=[*train(GPT(TWIN), lambda n, ctx: data[n], cfg)][-1])
 
 # %% ../nbs/lib/museum.ipynb #519e0022
-@exhibit('half-checkpoint', 'Half a checkpoint', alarm=verify,
-         symptom='a checkpoint that cannot be read, right after an interruption; the one before is gone',
-         fix='write beside it, force it to the disk, rename; keep checksums; gpub.checkpoint does')
+@exhibit(
+    "half-checkpoint",
+    "Half a checkpoint",
+    alarm=verify,
+    symptom="a checkpoint that cannot be read, right after an interruption; the one before is gone",
+    fix="write beside it, force it to the disk, rename; keep checksums; gpub.checkpoint does",
+)
 def half_checkpoint(broken, scratch):
-    folder = save_checkpoint(scratch.folder, 10, {'w': torch.ones(1000)}, {}, {}); file = folder/'model.safetensors'
-    if broken: file.write_bytes(file.read_bytes()[:2000])                        # what a kill in the middle of a plain write leaves
+    folder = save_checkpoint(scratch.folder, 10, {"w": torch.ones(1000)}, {}, {})
+    file = folder / "model.safetensors"
+    if broken:
+        file.write_bytes(
+            file.read_bytes()[:2000]
+        )  # what a kill in the middle of a plain write leaves
     return dict(folder=folder)
 
 # %% ../nbs/lib/museum.ipynb #a26c0ab0
-FAMOUS = (causal_leak, unshifted_labels, mean_of_means_, micro_step_schedule, orig_mod, uint16_as_int16, tokenizer_swap, rope_layout,
-          missing_end, tied_export, bf16_on_t4, restarted_schedule, mask_dtype, cloned_workers, saved_nan, half_checkpoint)
+FAMOUS = (
+    causal_leak,
+    unshifted_labels,
+    mean_of_means_,
+    micro_step_schedule,
+    orig_mod,
+    uint16_as_int16,
+    tokenizer_swap,
+    rope_layout,
+    missing_end,
+    tied_export,
+    bf16_on_t4,
+    restarted_schedule,
+    mask_dtype,
+    cloned_workers,
+    saved_nan,
+    half_checkpoint,
+)
 EXHIBITS = BLOG + FAMOUS

@@ -15,7 +15,16 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from .alarms import check_attention, check_bottleneck, check_builder, check_dtype, check_free, check_memory, check_mfu, check_targets
+from gpub.alarms import (
+    check_attention,
+    check_bottleneck,
+    check_builder,
+    check_dtype,
+    check_free,
+    check_memory,
+    check_mfu,
+    check_targets,
+)
 from .bench_data import medians, slices
 from .checkpoint import load_checkpoint, save_checkpoint
 from .core import GpubError
@@ -30,182 +39,315 @@ from .train import seconds_per_call
 # %% ../nbs/lib/museum_blog.ipynb #5dfd4671
 class Scratch(ExitStack):
     "A temporary folder to make a mess in; what is entered here is closed afterwards"
-    def __init__(self): super().__init__(); self.folder = Path(self.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
+
+    def __init__(self):
+        super().__init__()
+        self.folder = Path(
+            self.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Exhibit:
     "A mistake that runs, what one sees of it, the alarm that names it, and the fix"
-    name:str      # short, for links
-    title:str     # the heading of its section, where links go
-    source:str    # its id in data/published/lessons.json: challenge-01, infra-01 ...; or famous
-    symptom:str   # as someone would describe it
-    fix:str       # what to do, in a line
-    alarm:object  # function of the evidence; raises GpubError
-    make:object   # function (broken, scratch) -> evidence, a dict
 
-    def message(self,
-        broken=True # which code: the wrong or the repaired
-    ): # text or None; RUN stands for the scratch folder
+    name: str  # short, for links
+    title: str  # the heading of its section, where links go
+    source: str  # its id in data/published/lessons.json: challenge-01, infra-01 ...; or famous
+    symptom: str  # as someone would describe it
+    fix: str  # what to do, in a line
+    alarm: object  # function of the evidence; raises GpubError
+    make: object  # function (broken, scratch) -> evidence, a dict
+
+    def message(
+        self,
+        broken=True,  # which code: the wrong or the repaired
+    ):  # text or None; RUN stands for the scratch folder
         "What the alarm says about the broken or the fixed code; None when it stays silent"
         with Scratch() as s:
             evidence = self.make(broken, s)
-            try: self.alarm(**evidence)
-            except GpubError as e: return str(e).replace(str(s.folder), 'RUN')
+            try:
+                self.alarm(**evidence)
+            except GpubError as e:
+                return str(e).replace(str(s.folder), "RUN")
+
 
 def exhibit(
-    name,    # as in `Exhibit`, like all of these
-    title,   # the heading
+    name,  # as in `Exhibit`, like all of these
+    title,  # the heading
     *,
-    symptom, # what is seen
-    fix,     # what to do
-    alarm,   # what has to ring
-    source='famous', # who tells of it
-): # a decorator
+    symptom,  # what is seen
+    fix,  # what to do
+    alarm,  # what has to ring
+    source="famous",  # who tells of it
+):  # a decorator
     "Make an `Exhibit` of the function below"
-    return lambda make: Exhibit(name=name, title=title, source=source, symptom=symptom, fix=fix, alarm=alarm, make=make)
+    return lambda make: Exhibit(
+        name=name, title=title, source=source, symptom=symptom, fix=fix, alarm=alarm, make=make
+    )
 
 # %% ../nbs/lib/museum_blog.ipynb #648be4a9
-@exhibit('context-on-resume', 'A context the checkpoint never had', source='challenge-01', alarm=open_folder,
-         symptom='size mismatch in load_state_dict when resuming, or a loss that jumps after a resume',
-         fix='take the model from the config.json of the run; a longer context is another run')
+@exhibit(
+    "context-on-resume",
+    "A context the checkpoint never had",
+    source="challenge-01",
+    alarm=open_folder,
+    symptom="size mismatch in load_state_dict when resuming, or a loss that jumps after a resume",
+    fix="take the model from the config.json of the run; a longer context is another run",
+)
 def context_on_resume(broken, scratch):
     saved = GPTConfig(vocab=65, ctx=512, width=8, layers=1, heads=1)
-    open_folder(scratch.folder/'run', dict(model=saved.to_dict()))
+    open_folder(scratch.folder / "run", dict(model=saved.to_dict()))
     asked = replace(saved, ctx=1024) if broken else saved
-    return dict(out=scratch.folder/'run', identity=dict(model=asked.to_dict()))
+    return dict(out=scratch.folder / "run", identity=dict(model=asked.to_dict()))
 
 # %% ../nbs/lib/museum_blog.ipynb #cba9d785
-@exhibit('int32-targets', 'Cross entropy refuses int32', source='challenge-02', alarm=check_targets,
-         symptom='expected scalar type Long but found Int (newer torch: expected target dtype to be Long)',
-         fix='convert in the batch builder: one gather, cast to int64, two views')
+@exhibit(
+    "int32-targets",
+    "Cross entropy refuses int32",
+    source="challenge-02",
+    alarm=check_targets,
+    symptom="expected scalar type Long but found Int (newer torch: expected target dtype to be Long)",
+    fix="convert in the batch builder: one gather, cast to int64, two views",
+)
 def int32_targets(broken, scratch):
     window = torch.arange(24, dtype=torch.int32).view(2, 12)
-    if not broken: window = window.long()
+    if not broken:
+        window = window.long()
     return dict(x_bt=window[:, :-1], y_bt=window[:, 1:])
 
 # %% ../nbs/lib/museum_blog.ipynb #c4b05614
-@exhibit('file-nobody-wrote', 'The file nobody wrote', source='challenge-03', alarm=load_checkpoint,
-         symptom='a resumed run starts at step 0, or FileNotFoundError right after a night of training',
-         fix='one function names the file for saving and for loading; nothing found is an error, not a fresh start')
+@exhibit(
+    "file-nobody-wrote",
+    "The file nobody wrote",
+    source="challenge-03",
+    alarm=load_checkpoint,
+    symptom="a resumed run starts at step 0, or FileNotFoundError right after a night of training",
+    fix="one function names the file for saving and for loading; nothing found is an error, not "
+    "a fresh start",
+)
 def file_nobody_wrote(broken, scratch):
-    state, run = {'w': torch.ones(2)}, scratch.folder/'run'
+    state, run = {"w": torch.ones(2)}, scratch.folder / "run"
     run.mkdir()
-    if broken: save_file(state, run/'model_final.safetensors') # and the loader wants best_model
-    else: save_checkpoint(run, 400, state, {}, {})
+    if broken:
+        save_file(state, run / "model_final.safetensors")  # and the loader wants best_model
+    else:
+        save_checkpoint(run, 400, state, {}, {})
     return dict(path=run)
 
 # %% ../nbs/lib/museum_blog.ipynb #cf0cdc9e
 def forget(
-    path # a file nobody is writing
-): # whether the system can do that
+    path,  # a file nobody is writing
+):  # whether the system can do that
     "Ask the system to drop a file from its page cache (Linux)"
-    if not hasattr(os, 'posix_fadvise'): return False
+    if not hasattr(os, "posix_fadvise"):
+        return False
     fd = os.open(path, os.O_RDONLY)
-    try: os.fsync(fd); os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally: os.close(fd)
+    try:
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
     return True
 
+
 def read_seconds(
-    folder,         # for two files of random ids
-    tokens=1 << 22, # in each, 4 bytes apiece
-    rounds=15,      # steps each way
-): # {way: median seconds of one step's reads}
-    "Reading 64 windows of 513 ids in turns: a mapped file with its pages in memory or dropped before each step, an array in RAM, a loop of slices"
-    ctx, batch, rng, times = 512, 64, np.random.default_rng(0), {k: [] for k in ('mapped', 'dropped', 'RAM', 'loop')}
+    folder,  # for two files of random ids
+    tokens=1 << 22,  # in each, 4 bytes apiece
+    rounds=15,  # steps each way
+):  # {way: median seconds of one step's reads}
+    """Reading 64 windows of 513 ids in turns: a mapped file with its pages in memory or dropped
+    before each step, an array in RAM, a loop of slices"""
+    ctx, batch, rng, times = (
+        512,
+        64,
+        np.random.default_rng(0),
+        {k: [] for k in ("mapped", "dropped", "RAM", "loop")},
+    )
     ids, span = rng.integers(0, 32_000, tokens, np.int32), np.arange(ctx + 1)
-    for name in ('mapped', 'dropped'): ids.tofile(Path(folder, name))
-    mapped = np.memmap(Path(folder, 'mapped'), np.int32, 'r')
+    for name in ("mapped", "dropped"):
+        ids.tofile(Path(folder, name))
+    mapped = np.memmap(Path(folder, "mapped"), np.int32, "r")
     for _ in range(rounds):
-        can = forget(Path(folder, 'dropped')); dropped = np.memmap(Path(folder, 'dropped'), np.int32, 'r')
-        for way, a in (dict(mapped=mapped, RAM=ids, loop=mapped) | (dict(dropped=dropped) if can else {})).items():
-            at = rng.integers(0, tokens - ctx - 1, batch); start = time.perf_counter()
-            slices(a, ctx, batch, rng) if way == 'loop' else a[at[:, None] + span].astype(np.int64)
+        can = forget(Path(folder, "dropped"))
+        dropped = np.memmap(Path(folder, "dropped"), np.int32, "r")
+        for way, a in (
+            dict(mapped=mapped, RAM=ids, loop=mapped) | (dict(dropped=dropped) if can else {})
+        ).items():
+            at = rng.integers(0, tokens - ctx - 1, batch)
+            start = time.perf_counter()
+            slices(a, ctx, batch, rng) if way == "loop" else a[at[:, None] + span].astype(np.int64)
             times[way].append(time.perf_counter() - start)
-        del a, dropped # a mapped page cannot be dropped
+        del a, dropped  # a mapped page cannot be dropped
     return {way: float(np.median(t)) for way, t in times.items() if t}
 
-@exhibit('blamed-mmap', 'Was it mmap?', source='challenge-04', alarm=check_bottleneck,
-         symptom='1.6 s a step, and the data file is memory-mapped',
-         fix='time each part of the step by itself; change the one that takes the time')
+
+@exhibit(
+    "blamed-mmap",
+    "Was it mmap?",
+    source="challenge-04",
+    alarm=check_bottleneck,
+    symptom="1.6 s a step, and the data file is memory-mapped",
+    fix="time each part of the step by itself; change the one that takes the time",
+)
 def blamed_mmap(broken, scratch):
-    parts = {'memory-mapped reads': read_seconds(scratch.folder, rounds=5)['mapped']}
-    if broken: return dict(parts=parts, step=1.6, blamed='memory-mapped reads') # the published step
-    model = GPT(GPTConfig(vocab=65, ctx=64, width=64, layers=2, heads=2)); x = torch.randint(65, (16, 65))
-    parts['forward and backward'] = seconds_per_call(lambda: model.loss(x[:, :-1], x[:, 1:]).backward())
-    return dict(parts=parts, step=sum(parts.values()), blamed='forward and backward')
+    parts = {"memory-mapped reads": read_seconds(scratch.folder, rounds=5)["mapped"]}
+    if broken:
+        return dict(parts=parts, step=1.6, blamed="memory-mapped reads")  # the published step
+    model = GPT(GPTConfig(vocab=65, ctx=64, width=64, layers=2, heads=2))
+    x = torch.randint(65, (16, 65))
+    parts["forward and backward"] = seconds_per_call(
+        lambda: model.loss(x[:, :-1], x[:, 1:]).backward()
+    )
+    return dict(parts=parts, step=sum(parts.values()), blamed="forward and backward")
 
 # %% ../nbs/lib/museum_blog.ipynb #501cac69
-@exhibit('list-comprehension', 'The list comprehension', source='challenge-05', alarm=check_builder,
-         symptom='one CPU core is busy while the GPU waits between steps',
-         fix='gather all rows with one index array; inputs and targets are two views of it')
+@exhibit(
+    "list-comprehension",
+    "The list comprehension",
+    source="challenge-05",
+    alarm=check_builder,
+    symptom="one CPU core is busy while the GPU waits between steps",
+    fix="gather all rows with one index array; inputs and targets are two views of it",
+)
 def list_comprehension(broken, scratch):
-    path, ctx, batch = scratch.folder/'ids.bin', 512, 64
-    np.random.default_rng(0).integers(0, 32_000, 1 << 20, np.uint16).tofile(path); disk = np.memmap(path, np.uint16, 'r')
-    rng, fast, src = np.random.default_rng(0), Batches(disk, ctx=ctx, batch=batch, hash_ids=False), np.ones((batch, ctx + 1), np.int64)
+    path, ctx, batch = scratch.folder / "ids.bin", 512, 64
+    np.random.default_rng(0).integers(0, 32_000, 1 << 20, np.uint16).tofile(path)
+    disk = np.memmap(path, np.uint16, "r")
+    rng, fast, src = (
+        np.random.default_rng(0),
+        Batches(disk, ctx=ctx, batch=batch, hash_ids=False),
+        np.ones((batch, ctx + 1), np.int64),
+    )
     build = (lambda n: slices(disk, ctx, batch, rng)) if broken else fast.__getitem__
     t = medians(dict(build=build, copy=lambda n: np.copyto(np.empty_like(src), src)), 30)
-    return dict(seconds=t['build'], copy=t['copy'])
+    return dict(seconds=t["build"], copy=t["copy"])
 
 # %% ../nbs/lib/museum_blog.ipynb #582c5a11
-@exhibit('idle-device', 'A device that waits', source='challenge-06', alarm=check_mfu,
-         symptom='nvidia-smi, the monitor of the card, says 100%; the throughput says otherwise',
-         fix='compute the share of the peak from tokens per second; then larger pieces, compile, lower precision')
+@exhibit(
+    "idle-device",
+    "A device that waits",
+    source="challenge-06",
+    alarm=check_mfu,
+    symptom="nvidia-smi, the monitor of the card, says 100%; the throughput says otherwise",
+    fix="compute the share of the peak from tokens per second; then larger pieces, compile, "
+    "lower precision",
+)
 def idle_device(broken, scratch):
-    cfg = GPTConfig(vocab=65, ctx=256, width=128, layers=2, heads=4); model = GPT(cfg); rows, t = (1, 2) if broken else (8, 256)
+    cfg = GPTConfig(vocab=65, ctx=256, width=128, layers=2, heads=4)
+    model = GPT(cfg)
+    rows, t = (1, 2) if broken else (8, 256)
     x, a = torch.randint(65, (rows, t + 1)), torch.randn(1024, 1024)
+
     def busy(f, n=5):
         f()
         start = time.process_time()
         [f() for _ in range(n)]
-        return (time.process_time() - start)/n # what else runs on this machine does not count
+        return (time.process_time() - start) / n  # what else runs on this machine does not count
+
     step, matmul = busy(lambda: model.loss(x[:, :-1], x[:, 1:]).backward()), busy(lambda: a @ a)
-    return dict(mfu=flops_per_token(replace(cfg, ctx=t))*rows*t/step/(2*1024**3/matmul))
+    return dict(mfu=flops_per_token(replace(cfg, ctx=t)) * rows * t / step / (2 * 1024**3 / matmul))
 
 # %% ../nbs/lib/museum_blog.ipynb #76eba4f9
-@exhibit('batch-128', 'Out of memory at batch 128', source='challenge-07', alarm=check_memory,
-         symptom='torch.OutOfMemoryError some steps into the run, or only once autotuning starts',
-         fix='count before renting; halve the rows per pass and keep the tokens per step (the engine does)')
+@exhibit(
+    "batch-128",
+    "Out of memory at batch 128",
+    source="challenge-07",
+    alarm=check_memory,
+    symptom="torch.OutOfMemoryError some steps into the run, or only once autotuning starts",
+    fix="count before renting; halve the rows per pass and keep the tokens per step (the engine "
+    "does)",
+)
 def batch_128(broken, scratch):
-    forecast = memory(SHAPES['gpt2-134m'].cfg(), 128 if broken else 64, half=True, optimizer='adamw')
+    forecast = memory(
+        SHAPES["gpt2-134m"].cfg(), 128 if broken else 64, half=True, optimizer="adamw"
+    )
     return dict(parts={k: forecast[k] for k in PARTS}, limit=40e9)
 
 # %% ../nbs/lib/museum_blog.ipynb #dec640b2
-_HOLD = '''import sys; from gpub.folder import lock
-with lock(sys.argv[1]): ballast = bytearray(50_000_000); print("held", flush=True); sys.stdin.read()'''
+_HOLD = """import sys; from gpub.folder import lock
+with lock(sys.argv[1]): ballast = bytearray(50_000_000); print("held", flush=True); sys.stdin.read()"""
 
-@exhibit('held-memory', 'Memory held by the dead', source='challenge-08', alarm=check_free,
-         symptom='out of memory at once, on a device that should be empty, after a crash',
-         fix='end the process the alarm names (or restart the runtime), then start again')
+
+@exhibit(
+    "held-memory",
+    "Memory held by the dead",
+    source="challenge-08",
+    alarm=check_free,
+    symptom="out of memory at once, on a device that should be empty, after a crash",
+    fix="end the process the alarm names (or restart the runtime), then start again",
+)
 def held_memory(broken, scratch):
-    command = [sys.executable, '-c', _HOLD, str(scratch.folder/'run')]
-    other = scratch.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
-    other.stdout.readline()                                # it has the memory and the lock
-    if not broken: other.communicate()                     # its input closes: it ends
-    return dict(run_dir=scratch.folder/'run')
+    command = [sys.executable, "-c", _HOLD, str(scratch.folder / "run")]
+    other = scratch.enter_context(
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    )
+    other.stdout.readline()  # it has the memory and the lock
+    if not broken:
+        other.communicate()  # its input closes: it ends
+    return dict(run_dir=scratch.folder / "run")
 
 # %% ../nbs/lib/museum_blog.ipynb #4a612899
-@exhibit('hardcoded-tokenizer', 'A character tokenizer for byte-pair data', source='challenge-09', alarm=verify,
-         symptom='samples of random letters from a model with a good loss, or an id outside the vocabulary',
-         fix='load the tokenizer from the folder of the data; its fingerprint is in the manifest')
+@exhibit(
+    "hardcoded-tokenizer",
+    "A character tokenizer for byte-pair data",
+    source="challenge-09",
+    alarm=verify,
+    symptom="samples of random letters from a model with a good loss, or an id outside the vocabulary",
+    fix="load the tokenizer from the folder of the data; its fingerprint is in the manifest",
+)
 def hardcoded_tokenizer(broken, scratch):
-    text = plays(3000, seed=1); tok = BPETokenizer.train([text], vocab=300); folder = scratch.folder/'shards'
-    writer = ShardWriter(folder, tok); writer.add('plays', [tok.encode(text)], ['play'], [len(text)]); writer.close()
-    return dict(folder=folder, tokenizer=CharTokenizer.from_text(text) if broken else load_tokenizer(folder))
+    text = plays(3000, seed=1)
+    tok = BPETokenizer.train([text], vocab=300)
+    folder = scratch.folder / "shards"
+    writer = ShardWriter(folder, tok)
+    writer.add("plays", [tok.encode(text)], ["play"], [len(text)])
+    writer.close()
+    return dict(
+        folder=folder, tokenizer=CharTokenizer.from_text(text) if broken else load_tokenizer(folder)
+    )
 
 # %% ../nbs/lib/museum_blog.ipynb #7e64e6f7
-@exhibit('int16-for-int32', 'int16 for int32', source='challenge-10', alarm=check_dtype,
-         symptom='every other token is 0; twice as many tokens as expected; a loss about half as high as it should be',
-         fix='keep the dtype in the manifest beside the tokens and read it from there')
+@exhibit(
+    "int16-for-int32",
+    "int16 for int32",
+    source="challenge-10",
+    alarm=check_dtype,
+    symptom="every other token is 0; twice as many tokens as expected; a loss about half as high as "
+    "it should be",
+    fix="keep the dtype in the manifest beside the tokens and read it from there",
+)
 def int16_for_int32(broken, scratch):
-    path, ids = scratch.folder/'train.bin', np.random.default_rng(0).integers(0, 32_000, 1000, np.int32); ids.tofile(path)
+    path, ids = (
+        scratch.folder / "train.bin",
+        np.random.default_rng(0).integers(0, 32_000, 1000, np.int32),
+    )
+    ids.tofile(path)
     return dict(path=path, dtype=np.int16 if broken else np.int32, tokens=len(ids), vocab=32_000)
 
 # %% ../nbs/lib/museum_blog.ipynb #a992982f
-@exhibit('score-matrix', 'Every score in memory', source='challenge-11', alarm=check_attention,
-         symptom='memory grows with the square of the context; attention is bound by bandwidth',
-         fix='scaled_dot_product_attention: the same numbers, no score matrix')
-def score_matrix(broken, scratch): return dict(attend=attend if broken else sdpa)
+@exhibit(
+    "score-matrix",
+    "Every score in memory",
+    source="challenge-11",
+    alarm=check_attention,
+    symptom="memory grows with the square of the context; attention is bound by bandwidth",
+    fix="scaled_dot_product_attention: the same numbers, no score matrix",
+)
+def score_matrix(broken, scratch):
+    return dict(attend=attend if broken else sdpa)
 
 # %% ../nbs/lib/museum_blog.ipynb #c9d0e25b
-BLOG = (context_on_resume, int32_targets, file_nobody_wrote, blamed_mmap, list_comprehension, idle_device, batch_128, held_memory,
-        hardcoded_tokenizer, int16_for_int32, score_matrix)
+BLOG = (
+    context_on_resume,
+    int32_targets,
+    file_nobody_wrote,
+    blamed_mmap,
+    list_comprehension,
+    idle_device,
+    batch_128,
+    held_memory,
+    hardcoded_tokenizer,
+    int16_for_int32,
+    score_matrix,
+)

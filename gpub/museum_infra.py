@@ -31,109 +31,233 @@ from .tokenizer import CharTokenizer
 
 # %% ../nbs/lib/museum_infra.ipynb #b831b484
 def check_versions(
-    names=('gpub',), # packages that matter; what they need is followed
-    path=None,       # folders to look in; default: this Python's
+    names=("gpub",),  # packages that matter; what they need is followed
+    path=None,  # folders to look in; default: this Python's
 ):
-    "Installed packages satisfy each other's requirements; raises `Alarm` naming the first pair that does not"
+    """Installed packages satisfy each other's requirements; raises `Alarm` naming the first pair
+    that does not"""
     found = metadata.distributions(path=[*map(str, path)]) if path else metadata.distributions()
-    here = {canonicalize_name(d.name): d for d in reversed([*found]) if d.name} # of two with a name Python imports the first
+    here = {
+        canonicalize_name(d.name): d for d in reversed([*found]) if d.name
+    }  # of two with a name Python imports the first
     todo, seen = [*map(canonicalize_name, names)], set()
     while todo:
-        if (name := todo.pop()) in seen or name not in here: continue
+        if (name := todo.pop()) in seen or name not in here:
+            continue
         seen.add(name)
         for text in here[name].requires or []:
-            try: need = Requirement(text)
-            except InvalidRequirement: continue # older packages write what no tool reads
-            if need.marker and not need.marker.evaluate({'extra': ''}): continue
-            have = here.get(other := canonicalize_name(need.name)); todo.append(other)
+            try:
+                need = Requirement(text)
+            except InvalidRequirement:
+                continue  # older packages write what no tool reads
+            if need.marker and not need.marker.evaluate({"extra": ""}):
+                continue
+            have = here.get(other := canonicalize_name(need.name))
+            todo.append(other)
             if have is None or not need.specifier.contains(have.version, prereleases=True):
-                raise Alarm(f'{name} {here[name].version} needs {need.name}{need.specifier}, {have.version if have else "nothing"} is installed',
-                            'install both in one command with -c constraints.txt, and note what works: gpub keeps the torch that is there')
+                raise Alarm(
+                    f"{name} {here[name].version} needs {need.name}{need.specifier}, "
+                    f"{have.version if have else 'nothing'} is installed",
+                    "install both in one command with -c constraints.txt, and note what works: "
+                    "gpub keeps the torch that is there",
+                )
+
 
 def check_first_batch(
-    batches # function of a step -> (inputs, targets)
+    batches,  # function of a step -> (inputs, targets)
 ):
-    "The first batch can be drawn; raises `Alarm` with whatever went wrong, in the words of `preflight`"
-    c = examine('three rows of data', lambda: (len(batches(0)) == 2, 'a batch', 'inputs and targets'))
+    """The first batch can be drawn; raises `Alarm` with whatever went wrong, in the words of
+    `preflight`"""
+    c = examine(
+        "three rows of data", lambda: (len(batches(0)) == 2, "a batch", "inputs and targets")
+    )
     if not c.ok:
-        raise Alarm(f'the first batch cannot be drawn: {c.found}',
-                    'build batches in the process that trains, from the step number alone: gpub.shards.Batches')
+        raise Alarm(
+            f"the first batch cannot be drawn: {c.found}",
+            "build batches in the process that trains, from the step number alone: "
+            "gpub.shards.Batches",
+        )
+
 
 def _installed(folder, name, version, *needs):
     "A package as the system sees it: its metadata"
-    info = Path(folder, f'{name.replace("-", "_")}-{version}.dist-info'); info.mkdir(parents=True)
-    (info/'METADATA').write_text('\n'.join(['Metadata-Version: 2.1', f'Name: {name}', f'Version: {version}', *(f'Requires-Dist: {n}' for n in needs)]) + '\n')
+    info = Path(folder, f"{name.replace('-', '_')}-{version}.dist-info")
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(
+        "\n".join(
+            [
+                "Metadata-Version: 2.1",
+                f"Name: {name}",
+                f"Version: {version}",
+                *(f"Requires-Dist: {n}" for n in needs),
+            ]
+        )
+        + "\n"
+    )
 
 # %% ../nbs/lib/museum_infra.ipynb #de0bb554
-@exhibit('disk-full', 'The pod disk is full', source='infra-01', alarm=save_checkpoint,
-         symptom='the run dies while saving, and the newest checkpoint is half a file',
-         fix='count before writing, beside the old one, then rename; keep few')
+@exhibit(
+    "disk-full",
+    "The pod disk is full",
+    source="infra-01",
+    alarm=save_checkpoint,
+    symptom="the run dies while saving, and the newest checkpoint is half a file",
+    fix="count before writing, beside the old one, then rename; keep few",
+)
 def disk_full(broken, scratch):
-    numbers = shutil.disk_usage(scratch.folder).free//4 + 2**20 if broken else 8     # more than there is room for, without having it
-    return dict(run_dir=scratch.folder/'run', step=7, model={'w': torch.zeros(1).expand(numbers)}, optimizer={}, state={})
+    numbers = (
+        shutil.disk_usage(scratch.folder).free // 4 + 2**20 if broken else 8
+    )  # more than there is room for, without having it
+    return dict(
+        run_dir=scratch.folder / "run",
+        step=7,
+        model={"w": torch.zeros(1).expand(numbers)},
+        optimizer={},
+        state={},
+    )
 
 # %% ../nbs/lib/museum_infra.ipynb #f0611d79
-@exhibit('loader-that-cannot-travel', 'The loader that cannot be sent', source='infra-02', alarm=check_first_batch,
-         symptom='cannot pickle ... object, or a worker that dies, at the first batch',
-         fix='no worker processes: windows are a function of seed and step')
+@exhibit(
+    "loader-that-cannot-travel",
+    "The loader that cannot be sent",
+    source="infra-02",
+    alarm=check_first_batch,
+    symptom="cannot pickle ... object, or a worker that dies, at the first batch",
+    fix="no worker processes: windows are a function of seed and step",
+)
 def loader_that_cannot_travel(broken, scratch):
-    ids = np.arange(4000) % 60; ours = Batches(ids, ctx=32, batch=4, hash_ids=False)
-    if not broken: return dict(batches=ours.__getitem__)
-    scratch.enter_context(warnings.catch_warnings()); warnings.simplefilter('ignore') # torch warns as well
-    rows = torch.utils.data.DataLoader(list(range(8)), batch_size=4, collate_fn=lambda at: ours[at[0]], num_workers=1, multiprocessing_context='spawn')
+    ids = np.arange(4000) % 60
+    ours = Batches(ids, ctx=32, batch=4, hash_ids=False)
+    if not broken:
+        return dict(batches=ours.__getitem__)
+    scratch.enter_context(warnings.catch_warnings())
+    warnings.simplefilter("ignore")  # torch warns as well
+    rows = torch.utils.data.DataLoader(
+        list(range(8)),
+        batch_size=4,
+        collate_fn=lambda at: ours[at[0]],
+        num_workers=1,
+        multiprocessing_context="spawn",
+    )
     return dict(batches=lambda step: next(iter(rows)))
 
 # %% ../nbs/lib/museum_infra.ipynb #99687ed8
-@exhibit('version-conflict', 'Two packages that exclude each other', source='infra-03', alarm=check_versions,
-         symptom='an ImportError or a strange TypeError after installing one more thing',
-         fix='install from one set of constraints; ask before the run')
+@exhibit(
+    "version-conflict",
+    "Two packages that exclude each other",
+    source="infra-03",
+    alarm=check_versions,
+    symptom="an ImportError or a strange TypeError after installing one more thing",
+    fix="install from one set of constraints; ask before the run",
+)
 def version_conflict(broken, scratch):
-    _installed(scratch.folder, 'gpub', '0.1.0', 'datasets')
-    _installed(scratch.folder, 'datasets', '3.0.0', 'fsspec<=2024.6.1', 'pyarrow>=15; extra == "parquet"')
-    _installed(scratch.folder, 'fsspec', '2024.9.0' if broken else '2024.6.1')
+    _installed(scratch.folder, "gpub", "0.1.0", "datasets")
+    _installed(
+        scratch.folder, "datasets", "3.0.0", "fsspec<=2024.6.1", 'pyarrow>=15; extra == "parquet"'
+    )
+    _installed(scratch.folder, "fsspec", "2024.9.0" if broken else "2024.6.1")
     return dict(path=[scratch.folder])
 
 # %% ../nbs/lib/museum_infra.ipynb #6b8a7fa1
-corrupted_checkpoint = replace(half_checkpoint, name='corrupted-checkpoint', title='A checkpoint from an interrupted test', source='infra-04',
-                               symptom='the newest checkpoint, which a test wrote and no training run, cannot be read')
+corrupted_checkpoint = replace(
+    half_checkpoint,
+    name="corrupted-checkpoint",
+    title="A checkpoint from an interrupted test",
+    source="infra-04",
+    symptom="the newest checkpoint, which a test wrote and no training run, cannot be read",
+)
 
 # %% ../nbs/lib/museum_infra.ipynb #5d9d70d3
-@exhibit('kernel-for-another-torch', 'A kernel library for another torch', source='infra-05', alarm=check_versions,
-         symptom='undefined symbol, or a missing attribute of torch, when the library is imported',
-         fix='ask its requirements before importing it; do without it where it gains nothing')
+@exhibit(
+    "kernel-for-another-torch",
+    "A kernel library for another torch",
+    source="infra-05",
+    alarm=check_versions,
+    symptom="undefined symbol, or a missing attribute of torch, when the library is imported",
+    fix="ask its requirements before importing it; do without it where it gains nothing",
+)
 def kernel_for_another_torch(broken, scratch):
-    _installed(scratch.folder, 'liger-kernel', '0.5.0', 'torch>=2.7', 'triton>=2.3')
-    _installed(scratch.folder, 'torch', '2.4.1' if broken else '2.8.0'); _installed(scratch.folder, 'triton', '3.0.0')
-    return dict(names=('liger_kernel',), path=[scratch.folder])
+    _installed(scratch.folder, "liger-kernel", "0.5.0", "torch>=2.7", "triton>=2.3")
+    _installed(scratch.folder, "torch", "2.4.1" if broken else "2.8.0")
+    _installed(scratch.folder, "triton", "3.0.0")
+    return dict(names=("liger_kernel",), path=[scratch.folder])
 
 # %% ../nbs/lib/museum_infra.ipynb #b8ef33ae
-@exhibit('bad-host', 'A host that fails slowly', source='infra-06', alarm=check_throughput,
-         symptom='the same code, the same card, and each hour fewer tokens',
-         fix='compare with the run\'s own past; move to another host: a resume goes on bit for bit')
+@exhibit(
+    "bad-host",
+    "A host that fails slowly",
+    source="infra-06",
+    alarm=check_throughput,
+    symptom="the same code, the same card, and each hour fewer tokens",
+    fix="compare with the run's own past; move to another host: a resume goes on bit for bit",
+)
 def bad_host(broken, scratch):
-    return dict(rows=[dict(step=10*i, tok_s=28_300*(.3 if broken and i > 30 else 1) + i % 7) for i in range(1, 41)])
+    return dict(
+        rows=[
+            dict(step=10 * i, tok_s=28_300 * (0.3 if broken and i > 30 else 1) + i % 7)
+            for i in range(1, 41)
+        ]
+    )
 
 # %% ../nbs/lib/museum_infra.ipynb #699e943e
-@exhibit('quota', 'The quota of the volume', source='infra-07', alarm=export_model,
-         symptom='an export that ends with Disk quota exceeded, while df shows free space',
-         fix='write beside, rename when whole, say which folder; nothing half-written stays')
+@exhibit(
+    "quota",
+    "The quota of the volume",
+    source="infra-07",
+    alarm=export_model,
+    symptom="an export that ends with Disk quota exceeded, while df shows free space",
+    fix="write beside, rename when whole, say which folder; nothing half-written stays",
+)
 def quota(broken, scratch):
-    tok = CharTokenizer('abcd'); model = GPT(GPTConfig(vocab=tok.vocab, ctx=8, width=8, layers=1, heads=1))
+    tok = CharTokenizer("abcd")
+    model = GPT(GPTConfig(vocab=tok.vocab, ctx=8, width=8, layers=1, heads=1))
     if broken:
-        scratch.enter_context(mock.patch('gpub.hub.save_file', side_effect=OSError(getattr(errno, 'EDQUOT', errno.ENOSPC), 'Disk quota exceeded')))
-    return dict(model=model, tok=tok, folder=scratch.folder/'export')
+        scratch.enter_context(
+            mock.patch(
+                "gpub.hub.save_file",
+                side_effect=OSError(getattr(errno, "EDQUOT", errno.ENOSPC), "Disk quota exceeded"),
+            )
+        )
+    return dict(model=model, tok=tok, folder=scratch.folder / "export")
 
 # %% ../nbs/lib/museum_infra.ipynb #986f4dc4
-@exhibit('no-workers', 'A loader that works while the GPU waits', source='infra-08', alarm=check_builder,
-         symptom='the GPU is idle between steps; more workers help',
-         fix='encode once, before training; a batch is then a gather of microseconds')
+@exhibit(
+    "no-workers",
+    "A loader that works while the GPU waits",
+    source="infra-08",
+    alarm=check_builder,
+    symptom="the GPU is idle between steps; more workers help",
+    fix="encode once, before training; a batch is then a gather of microseconds",
+)
 def no_workers(broken, scratch):
-    text, ctx, batch = plays(20_000, seed=0), 256, 8; tok = CharTokenizer.from_text(text); src = np.ones((batch, ctx + 1), np.int64)
+    text, ctx, batch = plays(20_000, seed=0), 256, 8
+    tok = CharTokenizer.from_text(text)
+    src = np.ones((batch, ctx + 1), np.int64)
     fast = Batches(tok.encode(text), ctx=ctx, batch=batch, hash_ids=False)
-    def slow(n): # a Dataset that encodes, in the loop that trains: a letter at a time
-        return [torch.stack([torch.as_tensor(tok.encode(c)[0]) for c in text[i:i + ctx + 1]]) for i in range(0, batch*(ctx + 1), ctx + 1)]
-    t = medians(dict(build=slow if broken else fast.__getitem__, copy=lambda n: np.copyto(np.empty_like(src), src)), 5 if broken else 30)
-    return dict(seconds=t['build'], copy=t['copy'])
+
+    def slow(n):  # a Dataset that encodes, in the loop that trains: a letter at a time
+        return [
+            torch.stack([torch.as_tensor(tok.encode(c)[0]) for c in text[i : i + ctx + 1]])
+            for i in range(0, batch * (ctx + 1), ctx + 1)
+        ]
+
+    t = medians(
+        dict(
+            build=slow if broken else fast.__getitem__,
+            copy=lambda n: np.copyto(np.empty_like(src), src),
+        ),
+        5 if broken else 30,
+    )
+    return dict(seconds=t["build"], copy=t["copy"])
 
 # %% ../nbs/lib/museum_infra.ipynb #befdf39c
-INFRA = (disk_full, loader_that_cannot_travel, version_conflict, corrupted_checkpoint, kernel_for_another_torch, bad_host, quota, no_workers)
+INFRA = (
+    disk_full,
+    loader_that_cannot_travel,
+    version_conflict,
+    corrupted_checkpoint,
+    kernel_for_another_torch,
+    bad_host,
+    quota,
+    no_workers,
+)

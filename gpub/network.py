@@ -31,10 +31,11 @@ class Backoff:
     most: float = 60.0  # the longest wait in seconds
     sleep: Callable = time.sleep  # called with the seconds; a test counts them instead
 
-    def wait(self,
-        failures:int, # so far, 1 or more
-        asked=0.,     # seconds the server asked for
-    )->float: # seconds
+    def wait(
+        self,
+        failures: int,  # so far, 1 or more
+        asked=0.0,  # seconds the server asked for
+    ) -> float:  # seconds
         "How long to wait before the next try"
         longest = min(self.most, self.first * 2 ** (failures - 1))
         return max(longest * _chance.uniform(0.5, 1), min(asked, self.most))
@@ -44,8 +45,8 @@ PATIENT = Backoff()  # about two minutes in all
 
 
 def causes(
-    error, # an exception
-): # a list, the error first
+    error,  # an exception
+):  # a list, the error first
     "An exception and what it was raised from, also where that was hidden with `from None`"
     found = []
     while error is not None and error not in found:
@@ -55,8 +56,8 @@ def causes(
 
 
 def http_status(
-    error, # an exception of any HTTP library
-): # a number, or `None`
+    error,  # an exception of any HTTP library
+):  # a number, or `None`
     "The status the server answered with"
     for e in causes(error):
         for status in (
@@ -70,29 +71,36 @@ def http_status(
 
 
 def is_passing(
-    error, # an exception
-)->bool:
-    "Whether trying again later may help: the server or the connection is in trouble, not the request"
+    error,  # an exception
+) -> bool:
+    """Whether trying again later may help: the server or the connection is in trouble, not the
+    request"""
     chain = causes(error)
-    if any(type(e).__name__ == "OfflineModeIsEnabled" or "OfflineModeIsEnabled" in str(e) for e in chain):
+    if any(
+        type(e).__name__ == "OfflineModeIsEnabled" or "OfflineModeIsEnabled" in str(e)
+        for e in chain
+    ):
         return False  # switched off on purpose
     if (status := http_status(error)) is not None:
         return status in PASSING_STATUS
     for e in chain + [getattr(e, "reason", None) for e in chain]:
         if isinstance(e, (ConnectionError, TimeoutError, EOFError, http.client.HTTPException)):
             return True
-        # `socket.gaierror` (a name that did not resolve) is known by its name: it is only an OSError
+        # `socket.gaierror` (a name that did not resolve) is known by its name: it is only an
+        # OSError
         if type(e).__name__ == "gaierror" or type(e).__module__.split(".")[0] in CARRIERS:
             return True
     return False
 
 
 def retry_after(
-    error, # an exception of any HTTP library
-)->float: # seconds, 0 where nothing was said
+    error,  # an exception of any HTTP library
+) -> float:  # seconds, 0 where nothing was said
     "How long the server asks to be left alone"
     for e in causes(error):
-        headers = getattr(e, "headers", None) or getattr(getattr(e, "response", None), "headers", None)
+        headers = getattr(e, "headers", None) or getattr(
+            getattr(e, "response", None), "headers", None
+        )
         asked = headers.get("Retry-After") if headers else None
         if asked and asked.isdecimal():
             return float(asked)
@@ -100,26 +108,29 @@ def retry_after(
 
 
 def pause(
-    backoff:Backoff, # how long
-    failures:int,    # so far
-    error,           # the newest one
-    what:str,        # was read, for people
-    log=print,       # gets a line that says why and how long
+    backoff: Backoff,  # how long
+    failures: int,  # so far
+    error,  # the newest one
+    what: str,  # was read, for people
+    log=print,  # gets a line that says why and how long
 ):
     "Wait after a failure that will pass, and say so"
     seconds = backoff.wait(failures, retry_after(error))
-    reason = f"HTTP {http_status(error)}" if http_status(error) else type(causes(error)[-1]).__name__
+    reason = (
+        f"HTTP {http_status(error)}" if http_status(error) else type(causes(error)[-1]).__name__
+    )
     log(f"{what}: {reason}, try {failures + 1} of {backoff.tries} in {seconds:.1f} s")
     backoff.sleep(seconds)
 
 
 def retrying(
-    read,         # function without arguments
-    what:str,     # it reads, for people
-    backoff=None, # `Backoff`; default: `PATIENT`
-    log=print,    # gets a line for each wait
-): # what `read` returns
-    "Call `read` until it succeeds; raises its error when that would not pass, or after the last try"
+    read,  # function without arguments
+    what: str,  # it reads, for people
+    backoff=None,  # `Backoff`; default: `PATIENT`
+    log=print,  # gets a line for each wait
+):  # what `read` returns
+    """Call `read` until it succeeds; raises its error when that would not pass, or after the last
+    try"""
     backoff = backoff or PATIENT
     for failures in range(1, backoff.tries + 1):
         try:

@@ -18,25 +18,35 @@ from .core import GpubError
 class Relayed(GpubError):
     "What another process has already said"
 
+
 @dataclass(frozen=True)
 class World:
     "The processes of one run; a world of one does nothing and costs nothing"
-    rank:int=0  # which this is
-    size:int=1  # how many there are
-    local:int=0 # which on this machine: its device
+
+    rank: int = 0  # which this is
+    size: int = 1  # how many there are
+    local: int = 0  # which on this machine: its device
 
     @classmethod
-    def from_env(cls,
-        env=None, # {name: text}; default this process's own environment
-    ): # `World`
-        "The world that torchrun's variables describe, or a world of one; raises `GpubError` when they make no sense"
-        env = os.environ if env is None else env; keys = 'RANK', 'WORLD_SIZE', 'LOCAL_RANK'
-        if 'RANK' not in env: return cls()
-        try: world = cls(*(int(env[k]) for k in keys))
+    def from_env(
+        cls,
+        env=None,  # {name: text}; default this process's own environment
+    ):  # `World`
+        """The world that torchrun's variables describe, or a world of one; raises `GpubError` when
+        they make no sense"""
+        env = os.environ if env is None else env
+        keys = "RANK", "WORLD_SIZE", "LOCAL_RANK"
+        if "RANK" not in env:
+            return cls()
+        try:
+            world = cls(*(int(env[k]) for k in keys))
         except (KeyError, ValueError):
-            found = ', '.join(f'{k}={env.get(k)!r}' for k in keys)
-            raise GpubError(f"torchrun's variables are incomplete: {found}; start with torchrun, or unset RANK") from None
-        if not 0 <= world.rank < world.size: raise GpubError(f'RANK={world.rank} does not exist in a world of {world.size}')
+            found = ", ".join(f"{k}={env.get(k)!r}" for k in keys)
+            raise GpubError(
+                f"torchrun's variables are incomplete: {found}; start with torchrun, or unset RANK"
+            ) from None
+        if not 0 <= world.rank < world.size:
+            raise GpubError(f"RANK={world.rank} does not exist in a world of {world.size}")
         return world
 
     @property
@@ -44,132 +54,187 @@ class World:
         "Whether this is process 0, which alone writes and speaks"
         return self.rank == 0
 
-    def device(self,
-        name, # as for `pick_device`
-    ): # a device's name
+    def device(
+        self,
+        name,  # as for `pick_device`
+    ):  # a device's name
         "This process's own of the devices called `name`"
-        return f'cuda:{self.local}' if self.size > 1 and (name == 'cuda' or name == 'auto' and torch.cuda.is_available()) else name
+        return (
+            f"cuda:{self.local}"
+            if self.size > 1 and (name == "cuda" or name == "auto" and torch.cuda.is_available())
+            else name
+        )
 
     @contextmanager
-    def joined(self,
-        device, # this process's own
+    def joined(
+        self,
+        device,  # this process's own
     ):
-        "Inside, the processes can talk: gloo between CPUs, NCCL between GPUs; who has joined already stays so"
-        if self.size == 1 or dist.is_initialized(): yield self; return
-        if device.type == 'cuda': torch.cuda.set_device(device)
-        dist.init_process_group('cpu:gloo,cuda:nccl' if device.type == 'cuda' else 'gloo')
-        try: yield self
-        finally: dist.destroy_process_group()
+        """Inside, the processes can talk: gloo between CPUs, NCCL between GPUs; who has joined
+        already stays so"""
+        if self.size == 1 or dist.is_initialized():
+            yield self
+            return
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+        try:
+            yield self
+        finally:
+            dist.destroy_process_group()
 
     def _all(self, t, op):
-        if self.size == 1: return t
-        dist.all_reduce(t := plain(t).detach().clone(), op); return t
+        if self.size == 1:
+            return t
+        dist.all_reduce(t := plain(t).detach().clone(), op)
+        return t
 
-    def mean(self,
-        t, # a tensor, of the same shape everywhere
-    ): # a tensor, the same everywhere
+    def mean(
+        self,
+        t,  # a tensor, of the same shape everywhere
+    ):  # a tensor, the same everywhere
         "Average over the processes"
-        return self._all(t, dist.ReduceOp.SUM)/self.size
+        return self._all(t, dist.ReduceOp.SUM) / self.size
 
-    def max(self,
-        t, # a tensor, of the same shape everywhere
-    ): # a tensor, the same everywhere
+    def max(
+        self,
+        t,  # a tensor, of the same shape everywhere
+    ):  # a tensor, the same everywhere
         "Largest over the processes, element by element"
         return self._all(t, dist.ReduceOp.MAX)
 
-    def any(self,
-        flag, # anything with a truth
-    ): # bool, the same everywhere
+    def any(
+        self,
+        flag,  # anything with a truth
+    ):  # bool, the same everywhere
         "Whether it is true for any process"
         return bool(flag) if self.size == 1 else bool(self.max(torch.tensor([int(flag)])))
 
-    def tell(self,
-        value, # plain JSON; only process 0's counts
-    ): # that value
+    def tell(
+        self,
+        value,  # plain JSON; only process 0's counts
+    ):  # that value
         "Process 0's value for everybody"
-        if self.size == 1: return value
-        data = torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8) if self.main else None
+        if self.size == 1:
+            return value
+        data = (
+            torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8) if self.main else None
+        )
         dist.broadcast(n := torch.tensor([len(data) if self.main else 0]), 0)
         dist.broadcast(data := data if self.main else torch.empty(int(n), dtype=torch.uint8), 0)
         return json.loads(bytes(data.tolist()))
 
-    def first(self,
-        f, # called without arguments by process 0 alone; returns plain JSON
-    ): # what it returned, everywhere
+    def first(
+        self,
+        f,  # called without arguments by process 0 alone; returns plain JSON
+    ):  # what it returned, everywhere
         "Let process 0 do it for everybody; its `GpubError` stops everybody"
-        if self.size == 1: return f()
-        try: out = dict(value=f() if self.main else None)
-        except GpubError as e: self.tell(dict(error=str(e))); raise
-        if 'error' in (out := self.tell(out)): raise Relayed(out['error'])
-        return out['value']
+        if self.size == 1:
+            return f()
+        try:
+            out = dict(value=f() if self.main else None)
+        except GpubError as e:
+            self.tell(dict(error=str(e)))
+            raise
+        if "error" in (out := self.tell(out)):
+            raise Relayed(out["error"])
+        return out["value"]
 
 # %% ../nbs/lib/parallel.ipynb #db8ff213
 def plain(
-    t, # a tensor or a `DTensor`
-): # a tensor
+    t,  # a tensor or a `DTensor`
+):  # a tensor
     "The whole tensor, wherever its slices are; every process must ask"
-    return t.full_tensor() if hasattr(t, 'full_tensor') else t
+    return t.full_tensor() if hasattr(t, "full_tensor") else t
+
 
 def like(
-    t, # a whole tensor
-    p, # the parameter whose device and slices it gets
-): # a tensor or a `DTensor`
+    t,  # a whole tensor
+    p,  # the parameter whose device and slices it gets
+):  # a tensor or a `DTensor`
     "The whole tensor, cut as the parameter is"
-    if not hasattr(p, 'full_tensor'): return t.to(p.device)
+    if not hasattr(p, "full_tensor"):
+        return t.to(p.device)
     from torch.distributed.tensor import Replicate, DTensor
-    whole = DTensor.from_local(t.to(p.device), p.device_mesh, [Replicate()]*p.device_mesh.ndim, run_check=False)
+
+    whole = DTensor.from_local(
+        t.to(p.device), p.device_mesh, [Replicate()] * p.device_mesh.ndim, run_check=False
+    )
     return whole.redistribute(placements=p.placements)
 
+
 def host_copy(
-    tensors, # name -> tensor or `DTensor`
-    world,   # its process 0 keeps them
-): # name -> tensor on the CPU; {} on all other processes
-    "Whole copies of named tensors in host memory, for the process that writes; one tensor at a time is gathered"
+    tensors,  # name -> tensor or `DTensor`
+    world,  # its process 0 keeps them
+):  # name -> tensor on the CPU; {} on all other processes
+    """Whole copies of named tensors in host memory, for the process that writes; one tensor at a
+    time is gathered"""
     whole = ((n, plain(t).detach()) for n, t in tensors.items())
     return {n: t.cpu() for n, t in whole if world.main}
 
 # %% ../nbs/lib/parallel.ipynb #a5806a90
 class _Loss(nn.Module):
-    def __init__(self, model, loss_fn): super().__init__(); self.model, self.fn = model, loss_fn
-    def forward(self, ids, targets): return self.fn(ids, targets)
+    def __init__(self, model, loss_fn):
+        super().__init__()
+        self.model, self.fn = model, loss_fn
+
+    def forward(self, ids, targets):
+        return self.fn(ids, targets)
+
 
 class Sharded:
     "The loss of a model in slices; `no_sync` as DDP's"
-    def __init__(self,
-        model,   # after `shard`
-        loss_fn, # its `.loss`
-    ): self.model, self.fn = model, loss_fn
 
-    def __call__(self, ids, targets): return self.fn(ids, targets)
+    def __init__(
+        self,
+        model,  # after `shard`
+        loss_fn,  # its `.loss`
+    ):
+        self.model, self.fn = model, loss_fn
+
+    def __call__(self, ids, targets):
+        return self.fn(ids, targets)
 
     @contextmanager
     def no_sync(self):
         "Inside, gradients stay with the process that computed them"
         self.model.set_requires_gradient_sync(False)
-        try: yield
-        finally: self.model.set_requires_gradient_sync(True)
+        try:
+            yield
+        finally:
+            self.model.set_requires_gradient_sync(True)
+
 
 def shard(
     model,  # has `.blocks` and `.loss`; the same weights on every process
     world,  # a `World` that has joined
-    device, # `cpu` or `cuda`, as all processes have it
-): # the same model: its parameters are slices now
+    device,  # `cpu` or `cuda`, as all processes have it
+):  # the same model: its parameters are slices now
     "FSDP2: slice every block, and the rest"
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
     mesh = init_device_mesh(device.type, (world.size,))
-    for b in model.blocks: fully_shard(b, mesh=mesh)
-    fully_shard(model, mesh=mesh); register_fsdp_forward_method(model, 'loss')
+    for b in model.blocks:
+        fully_shard(b, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    register_fsdp_forward_method(model, "loss")
     return model
 
+
 def share_gradients(
-    model,   # whole on every process, or after `shard`
-    loss_fn, # `model.loss`, or a compiled one
-    world,   # a `World` that has joined
-    how,     # ddp, or fsdp after `shard`
-): # a loss function whose `backward` leaves the average over all processes; alone: the one given
+    model,  # whole on every process, or after `shard`
+    loss_fn,  # `model.loss`, or a compiled one
+    world,  # a `World` that has joined
+    how,  # ddp, or fsdp after `shard`
+):  # a loss function whose `backward` leaves the average over all processes; alone: the one given
     "Average gradients over the processes while they are computed"
-    if world.size == 1: return loss_fn
-    if how == 'fsdp': return Sharded(model, loss_fn)
-    device = next(model.parameters()).device; ids = [device] if device.type == 'cuda' else None
-    return nn.parallel.DistributedDataParallel(_Loss(model, loss_fn), device_ids=ids, gradient_as_bucket_view=True)
+    if world.size == 1:
+        return loss_fn
+    if how == "fsdp":
+        return Sharded(model, loss_fn)
+    device = next(model.parameters()).device
+    ids = [device] if device.type == "cuda" else None
+    return nn.parallel.DistributedDataParallel(
+        _Loss(model, loss_fn), device_ids=ids, gradient_as_bucket_view=True
+    )

@@ -9,76 +9,133 @@ __all__ = ['AGAIN', 'merge', 'compress', 'unpack']
 import json, os
 from pathlib import Path
 from .core import GpubError, read_json, write_atomic
-from .shards import docs_file, matches, open_shard, read_manifest, verify, well_formed, writing_to
+from gpub.shards import (
+    docs_file,
+    matches,
+    open_shard,
+    read_manifest,
+    verify,
+    well_formed,
+    writing_to,
+)
 
 # %% ../nbs/lib/parts.ipynb #dc83478c
 def merge(
-    folder, # holds the shards and manifests of every node
-): # the manifest of the whole
-    "Join the manifests of several nodes; raises `GpubError` when one is missing or belongs to another job"
-    folder = Path(folder); parts = {p: well_formed(p, read_json(p)) for p in sorted(folder.glob('manifest-*-of-*.json'))}
-    if not parts: raise GpubError(f'{folder} has no manifest-*-of-*.json to merge')
-    first, *others = parts.items(); world = first[1]['world']; lost = set(range(world)) - {d['rank'] for d in parts.values()}
+    folder,  # holds the shards and manifests of every node
+):  # the manifest of the whole
+    """Join the manifests of several nodes; raises `GpubError` when one is missing or belongs to
+    another job"""
+    folder = Path(folder)
+    parts = {p: well_formed(p, read_json(p)) for p in sorted(folder.glob("manifest-*-of-*.json"))}
+    if not parts:
+        raise GpubError(f"{folder} has no manifest-*-of-*.json to merge")
+    first, *others = parts.items()
+    world = first[1]["world"]
+    lost = set(range(world)) - {d["rank"] for d in parts.values()}
     for path, d in others:
-        for k in ('format', 'dtype', 'vocab', 'tokenizer', 'world', 'shard_tokens', 'settings'):
-            if d.get(k) == first[1].get(k): continue
-            raise GpubError(f'{path} belongs to another job than {first[0].name}: expected {k} {first[1].get(k)!r}, found {d.get(k)!r}')
+        for k in ("format", "dtype", "vocab", "tokenizer", "world", "shard_tokens", "settings"):
+            if d.get(k) == first[1].get(k):
+                continue
+            raise GpubError(
+                f"{path} belongs to another job than {first[0].name}: expected {k} "
+                f"{first[1].get(k)!r}, found {d.get(k)!r}"
+            )
     if lost:
-        missing = ', '.join(map(str, sorted(lost)))
-        raise GpubError(f'{folder}: expected the manifests of {world} nodes, found {len(parts)}: missing rank {missing}')
-    manifest = {**first[1], 'rank': 0, 'world': 1, 'merged': world, 'sources': _add([d['sources'] for d in parts.values()]),
-                'shards': sorted((s for d in parts.values() for s in d['shards']), key=lambda s: s['file'])}
-    for s in manifest['shards']: open_shard(folder, manifest, s)
-    with writing_to(folder, AGAIN): write_atomic(folder/'manifest.json', json.dumps(manifest, indent=1) + '\n')
+        missing = ", ".join(map(str, sorted(lost)))
+        raise GpubError(
+            f"{folder}: expected the manifests of {world} nodes, found {len(parts)}: missing "
+            f"rank {missing}"
+        )
+    manifest = {
+        **first[1],
+        "rank": 0,
+        "world": 1,
+        "merged": world,
+        "sources": _add([d["sources"] for d in parts.values()]),
+        "shards": sorted((s for d in parts.values() for s in d["shards"]), key=lambda s: s["file"]),
+    }
+    for s in manifest["shards"]:
+        open_shard(folder, manifest, s)
+    with writing_to(folder, AGAIN):
+        write_atomic(folder / "manifest.json", json.dumps(manifest, indent=1) + "\n")
     return manifest
 
-def _add(trees): # sum of nested dicts of numbers
-    keys = dict.fromkeys(k for t in trees for k in t); at = lambda k: [t[k] for t in trees if k in t]
+
+def _add(trees):  # sum of nested dicts of numbers
+    keys = dict.fromkeys(k for t in trees for k in t)
+    at = lambda k: [t[k] for t in trees if k in t]
     return {k: _add(at(k)) if isinstance(at(k)[0], dict) else sum(at(k)) for k in keys}
 
+
 def _zstd():
-    try: import zstandard
-    except ImportError: raise GpubError("compressed shards need the package zstandard: pip install 'gpub[data]'") from None
+    try:
+        import zstandard
+    except ImportError:
+        raise GpubError(
+            "compressed shards need the package zstandard: pip install 'gpub[data]'"
+        ) from None
     return zstandard
 
-AGAIN = 'make room and give the same command again'
+
+AGAIN = "make room and give the same command again"
+
 
 def compress(
-    folder, # a finished shard folder
-    to,     # gets the same with every .bin and .docs as .zst
-): # bytes before, bytes after
+    folder,  # a finished shard folder
+    to,  # gets the same with every .bin and .docs as .zst
+):  # bytes before, bytes after
     "Copy a shard folder for upload, compressed"
     z, folder, to = _zstd(), Path(folder), Path(to)
-    if to.resolve() == folder.resolve(): raise GpubError(f'{to}: compressed shards need a folder of their own')
-    manifest = verify(folder); before = after = 0
+    if to.resolve() == folder.resolve():
+        raise GpubError(f"{to}: compressed shards need a folder of their own")
+    manifest = verify(folder)
+    before = after = 0
     with writing_to(to, AGAIN):
-        to.mkdir(parents=True, exist_ok=True); (to/'manifest.json').unlink(missing_ok=True) # last out, last in
-        for name in (n for s in manifest['shards'] for n in (s['file'], docs_file(s['file']))):
-            part = to/(name + '.zst.part')
-            with open(folder/name, 'rb') as f, open(part, 'wb') as g:
+        to.mkdir(parents=True, exist_ok=True)
+        (to / "manifest.json").unlink(missing_ok=True)  # last out, last in
+        for name in (n for s in manifest["shards"] for n in (s["file"], docs_file(s["file"]))):
+            part = to / (name + ".zst.part")
+            with open(folder / name, "rb") as f, open(part, "wb") as g:
                 n, m = z.ZstdCompressor(threads=-1, write_checksum=True).copy_stream(f, g)
-            os.replace(part, to/(name + '.zst')); before += n; after += m
-        for name in 'tokenizer.json', 'manifest.json': write_atomic(to/name, (folder/name).read_bytes())
+            os.replace(part, to / (name + ".zst"))
+            before += n
+            after += m
+        for name in "tokenizer.json", "manifest.json":
+            write_atomic(to / name, (folder / name).read_bytes())
     return before, after
+
 
 def unpack(
     folder,  # made by `compress`
-    to=None, # gets the shards; the same folder if not given
-): # the manifest
+    to=None,  # gets the shards; the same folder if not given
+):  # the manifest
     "Restore a compressed shard folder and check every byte of it"
-    folder = Path(folder); to = Path(to or folder); manifest = read_manifest(folder)
-    files = [(name, s.get(key)) for s in manifest['shards'] for name, key in ((s['file'], 'xxh3'), (docs_file(s['file']), 'docs_xxh3'))]
+    folder = Path(folder)
+    to = Path(to or folder)
+    manifest = read_manifest(folder)
+    files = [
+        (name, s.get(key))
+        for s in manifest["shards"]
+        for name, key in ((s["file"], "xxh3"), (docs_file(s["file"]), "docs_xxh3"))
+    ]
     with writing_to(to, AGAIN):
         to.mkdir(parents=True, exist_ok=True)
-        for name, expected in files: _unpack(folder/(name + '.zst'), to/(name + '.part'), expected)
-        for name, _ in files: os.replace(to/(name + '.part'), to/name)
-        for name in ('tokenizer.json', 'manifest.json') if to != folder else (): write_atomic(to/name, (folder/name).read_bytes())
+        for name, expected in files:
+            _unpack(folder / (name + ".zst"), to / (name + ".part"), expected)
+        for name, _ in files:
+            os.replace(to / (name + ".part"), to / name)
+        for name in ("tokenizer.json", "manifest.json") if to != folder else ():
+            write_atomic(to / name, (folder / name).read_bytes())
     return verify(to)
 
-def _unpack(packed, path, expected): # one file, which gets its final name only when all are right
+
+def _unpack(packed, path, expected):  # one file, which gets its final name only when all are right
     z = _zstd()
     try:
-        with open(packed, 'rb') as f, open(path, 'wb') as g: z.ZstdDecompressor().copy_stream(f, g)
-    except FileNotFoundError: raise GpubError(f'{packed} is missing: copy it again') from None
-    except z.ZstdError as e: raise GpubError(f'{packed} is damaged ({e}): copy it again') from None
+        with open(packed, "rb") as f, open(path, "wb") as g:
+            z.ZstdDecompressor().copy_stream(f, g)
+    except FileNotFoundError:
+        raise GpubError(f"{packed} is missing: copy it again") from None
+    except z.ZstdError as e:
+        raise GpubError(f"{packed} is damaged ({e}): copy it again") from None
     matches(path, expected, packed)

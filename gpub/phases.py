@@ -17,7 +17,18 @@ import click
 from .checkpoint import go_back, latest, restore_from_mirror
 from .core import Config, GpubError, pick_device, read_json, shipped, write_atomic
 from .folder import SCHEDULE, Interrupted, append, lock
-from .ledger import account, again, bill, check_rate, columns, find_price, level, money, of_phase, read_ledger
+from gpub.ledger import (
+    account,
+    again,
+    bill,
+    check_rate,
+    columns,
+    find_price,
+    level,
+    money,
+    of_phase,
+    read_ledger,
+)
 from .parallel import World
 from .report import read_log, sample_table
 from .run import Run, decay_text, find_preset, override
@@ -25,486 +36,918 @@ from .sizes import nearest
 from .train import CHANGEABLE, Diverged, TrainConfig
 
 # %% ../nbs/season2/02_the_175_dollar_experiment.ipynb #a7519d73
-ROW = 'loss', 'val_loss', 'val_bpb', 'grad_norm', 'tok_s', 'mfu' # what rows of a log hold
-METRICS = ROW + ('learned', 'gap', 'sample', 'usd_per_billion', 'usd_per_point', 'next_usd')
+ROW = (
+    "loss",
+    "val_loss",
+    "val_bpb",
+    "grad_norm",
+    "tok_s",
+    "mfu",
+)  # what rows of a log hold
+METRICS = ROW + (
+    "learned",
+    "gap",
+    "sample",
+    "usd_per_billion",
+    "usd_per_point",
+    "next_usd",
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Gate(Config):
     "One condition; raises `GpubError` for a metric that nothing logs"
-    metric:str      # of `METRICS`
-    least:float|None=None # the lowest value that holds, in the metric's unit
-    most:float|None=None  # the highest
-    when:str='end'  # of the phase, or always: at every row of the log
-    after:int=0     # always: from so many steps on, counted from where the phase or a resumed process began
+
+    metric: str  # of `METRICS`
+    least: float | None = None  # the lowest value that holds, in the metric's unit
+    most: float | None = None  # the highest
+    when: str = "end"  # of the phase, or always: at every row of the log
+    # always: from so many steps on, counted from where the phase or a resumed process
+    # began
+    after: int = 0
+
     def __post_init__(self):
         if self.metric not in METRICS:
-            raise GpubError(f"a gate on {self.metric!r}, which is not logged; there are: {', '.join(nearest(str(self.metric), METRICS))}")
-        if self.when not in ('end', 'always'): raise GpubError(f'a gate is asked at the end or always, got when={self.when!r}')
+            raise GpubError(
+                f"a gate on {self.metric!r}, which is not logged; there are: "
+                f"{', '.join(nearest(str(self.metric), METRICS))}"
+            )
+        if self.when not in ("end", "always"):
+            raise GpubError(
+                f"a gate is asked at the end or always, got when={self.when!r}"
+            )
         for v in (self.least, self.most):
             if v is not None and (type(v) not in (int, float) or not math.isfinite(v)):
-                raise GpubError(f'the gate on {self.metric} has {v!r} for a limit, a number is needed')
-        if self.least is None and self.most is None: raise GpubError(f'the gate on {self.metric} has no limit: give least, most or both')
+                raise GpubError(
+                    f"the gate on {self.metric} has {v!r} for a limit, a number is "
+                    "needed"
+                )
+        if self.least is None and self.most is None:
+            raise GpubError(
+                f"the gate on {self.metric} has no limit: give least, most or both"
+            )
         if self.least is not None and self.most is not None and self.least > self.most:
-            raise GpubError(f'the gate on {self.metric} lets nothing through: least {self.least} is above most {self.most}')
-    def holds(self,
-        value # as from `measure`
-    ): # bool
+            raise GpubError(
+                f"the gate on {self.metric} lets nothing through: least {self.least} "
+                f"is above most {self.most}"
+            )
+
+    def holds(
+        self,
+        value,  # as from `measure`
+    ):  # bool
         "Whether a value is between the limits; None, never measured, is not"
-        return value is not None and (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
+        return (
+            value is not None
+            and (self.least is None or value >= self.least)
+            and (self.most is None or value <= self.most)
+        )
+
     def __str__(self):
-        limits = [f'{v:,.6g}' for v in (self.least, self.most) if v is not None]
-        side = '' if len(limits) == 2 else 'at most ' if self.least is None else 'at least '
-        return f"{self.metric} {side}{' to '.join(limits)}" + (', always' if self.when == 'always' else '')
+        limits = [f"{v:,.6g}" for v in (self.least, self.most) if v is not None]
+        side = (
+            ""
+            if len(limits) == 2
+            else "at most "
+            if self.least is None
+            else "at least "
+        )
+        return f"{self.metric} {side}{' to '.join(limits)}" + (
+            ", always" if self.when == "always" else ""
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Phase(Config):
     "A question, what may be spent on it, and what its answer must be"
-    name:str                # for --until, verdicts and the bill
-    question:str            # what its steps are to answer; for people, nothing reads it
-    until:int               # its last step, counted from the start of the run
-    usd:float               # its budget, every process counted
-    start:int|None=None     # steps done before it; default: where the one before ends
-    gates:tuple=()          # of `Gate`
-    settings:dict=field(default_factory=dict) # what changes at its start; they decide speed only
-    milestones:tuple=()     # steps whose checkpoint is kept and that write a sample
-    schedule_steps:int|None=None # where its learning-rate schedule ends; default: where the run is to stop
+
+    name: str  # for --until, verdicts and the bill
+    question: str  # what its steps are to answer; for people, nothing reads it
+    until: int  # its last step, counted from the start of the run
+    usd: float  # its budget, every process counted
+    start: int | None = None  # steps done before it; default: where the one before ends
+    gates: tuple = ()  # of `Gate`
+    settings: dict = field(
+        default_factory=dict
+    )  # what changes at its start; they decide speed only
+    milestones: tuple = ()  # steps whose checkpoint is kept and that write a sample
+    schedule_steps: int | None = (
+        None  # where its learning-rate schedule ends; default: where the run is to stop
+    )
+
     def __post_init__(self):
-        object.__setattr__(self, 'gates', tuple(g if isinstance(g, Gate) else Gate.from_dict(g) for g in self.gates))
-        object.__setattr__(self, 'milestones', tuple(self.milestones))
+        object.__setattr__(
+            self,
+            "gates",
+            tuple(g if isinstance(g, Gate) else Gate.from_dict(g) for g in self.gates),
+        )
+        object.__setattr__(self, "milestones", tuple(self.milestones))
         if type(self.until) is not int or self.until < 1:
-            raise GpubError(f'phase {self.name} ends at step {self.until!r}: a whole number of at least 1 is needed')
+            raise GpubError(
+                f"phase {self.name} ends at step {self.until!r}: a whole number of "
+                "at least 1 is needed"
+            )
         if type(self.usd) not in (int, float) or not 0 < self.usd < math.inf:
-            raise GpubError(f'phase {self.name} has a budget of {self.usd!r} dollars: it must be above 0')
+            raise GpubError(
+                f"phase {self.name} has a budget of {self.usd!r} dollars: it must be "
+                "above 0"
+            )
         if extra := sorted(set(self.settings) - set(CHANGEABLE)):
-            raise GpubError(f"phase {self.name} changes {', '.join(extra)}: between phases only what leaves the result alone may change "
-                            f"({', '.join(CHANGEABLE)})")
-        if any(g.metric == 'sample' for g in self.gates) and self.until not in self.milestones:
-            raise GpubError(f'phase {self.name} has a gate on its sample, but writes none at its end: add {self.until} to its milestones')
+            raise GpubError(
+                f"phase {self.name} changes {', '.join(extra)}: between phases only "
+                "what leaves the result alone may change "
+                f"({', '.join(CHANGEABLE)})"
+            )
+        if (
+            any(g.metric == "sample" for g in self.gates)
+            and self.until not in self.milestones
+        ):
+            raise GpubError(
+                f"phase {self.name} has a gate on its sample, but writes none at its "
+                f"end: add {self.until} to its milestones"
+            )
 
 # %% ../nbs/season2/02_the_175_dollar_experiment.ipynb #e786130c
 @dataclass(frozen=True, kw_only=True)
 class Plan(Config):
     "Phases, one after the other; raises `GpubError` where they overlap or leave a hole"
-    about:str               # a line on what it is for
-    preset:str              # of `run.PRESETS`: model, recipe and sample prompt
-    phases:tuple            # of `Phase`
-    settings:dict=field(default_factory=dict) # of the whole run
-    save_every:int=500      # steps between checkpoints: what a lost machine takes with it at most
+
+    about: str  # a line on what it is for
+    preset: str  # of `run.PRESETS`: model, recipe and sample prompt
+    phases: tuple  # of `Phase`
+    settings: dict = field(default_factory=dict)  # of the whole run
+    save_every: int = (
+        500  # steps between checkpoints: what a lost machine takes with it at most
+    )
+
     def __post_init__(self):
         find_preset(self.preset)
-        object.__setattr__(self, 'phases', tuple(p if isinstance(p, Phase) else Phase.from_dict(p) for p in self.phases))
-        if not self.phases: raise GpubError('a plan needs at least one phase')
+        object.__setattr__(
+            self,
+            "phases",
+            tuple(
+                p if isinstance(p, Phase) else Phase.from_dict(p) for p in self.phases
+            ),
+        )
+        if not self.phases:
+            raise GpubError("a plan needs at least one phase")
         names = [p.name for p in self.phases]
-        if len(set(names)) < len(names): raise GpubError(f'two phases are called {max(names, key=names.count)!r}')
+        if len(set(names)) < len(names):
+            raise GpubError(f"two phases are called {max(names, key=names.count)!r}")
         if type(self.save_every) is not int or self.save_every < 1:
-            raise GpubError(f'save_every must be a whole number of at least 1, got {self.save_every!r}')
-        if 'steps' in self.settings: raise GpubError('the steps of a plan are those of its last phase: leave steps out of its settings')
+            raise GpubError(
+                "save_every must be a whole number of at least 1, got "
+                f"{self.save_every!r}"
+            )
+        if "steps" in self.settings:
+            raise GpubError(
+                "the steps of a plan are those of its last phase: leave steps out of "
+                "its settings"
+            )
         at = 0
         for before, p in zip((None, *self.phases), self.phases):
             start = at if p.start is None else p.start
             if start < at or p.until <= at:
-                raise GpubError(f'phase {p.name} (steps {start:,} to {p.until:,}) overlaps {before.name if before else "nothing"}, which runs to {at:,}')
-            if start > at: raise GpubError(f'steps {at:,} to {start:,}, before phase {p.name}, belong to no phase')
-            if out := [m for m in p.milestones if type(m) is not int or not at < m <= p.until]:
-                raise GpubError(f'phase {p.name} has a milestone at step {out[0]!r}, outside its steps {at:,} to {p.until:,}')
+                raise GpubError(
+                    f"phase {p.name} (steps {start:,} to {p.until:,}) overlaps "
+                    f"{before.name if before else 'nothing'}, which runs to {at:,}"
+                )
+            if start > at:
+                raise GpubError(
+                    f"steps {at:,} to {start:,}, before phase {p.name}, belong to no "
+                    "phase"
+                )
+            if out := [
+                m for m in p.milestones if type(m) is not int or not at < m <= p.until
+            ]:
+                raise GpubError(
+                    f"phase {p.name} has a milestone at step {out[0]!r}, outside its "
+                    f"steps {at:,} to {p.until:,}"
+                )
             if p.schedule_steps is not None and p.schedule_steps < p.until:
-                raise GpubError(f'the learning rate of phase {p.name} would end at step {p.schedule_steps:,}, before its last step {p.until:,}')
+                raise GpubError(
+                    f"the learning rate of phase {p.name} would end at step "
+                    f"{p.schedule_steps:,}, before its last step {p.until:,}"
+                )
             at = p.until
+
     @property
     def steps(self):
         "The last step of the last phase"
         return self.phases[-1].until
+
     def bounds(self):
         "(name, steps done before it, its last step) of every phase"
-        return [(p.name, a, p.until) for p, a in zip(self.phases, (0, *(p.until for p in self.phases)))]
-    def span(self,
-        phase # one of `phases`
-    ): # (steps done before it, its last step)
+        return [
+            (p.name, a, p.until)
+            for p, a in zip(self.phases, (0, *(p.until for p in self.phases)))
+        ]
+
+    def span(
+        self,
+        phase,  # one of `phases`
+    ):  # (steps done before it, its last step)
         "Where a phase begins and ends"
         return next(b[1:] for b in self.bounds() if b[0] == phase.name)
-    def phase(self,
-        name # as after --until
-    ): # `Phase`
+
+    def phase(
+        self,
+        name,  # as after --until
+    ):  # `Phase`
         "The phase of that name; raises `GpubError` listing those there are"
         if name not in (names := [p.name for p in self.phases]):
-            raise GpubError(f"the plan has no phase {name!r}; it has {', '.join(names)}")
+            raise GpubError(
+                f"the plan has no phase {name!r}; it has {', '.join(names)}"
+            )
         return self.phases[names.index(name)]
 
 # %% ../nbs/season2/02_the_175_dollar_experiment.ipynb #27c27387
-PLANS = {'burn-1b': 'burn1b-plan.json', 'burn-toy': 'burn-toy-plan.json'} # name -> file in data/recipes
+PLANS = {
+    "burn-1b": "burn1b-plan.json",
+    "burn-toy": "burn-toy-plan.json",
+}  # name -> file in data/recipes
+
 
 def read_plan(
-    what # a `Plan`, the name of one, or a file
-): # `Plan`
+    what,  # a `Plan`, the name of one, or a file
+):  # `Plan`
     "A plan; raises `GpubError` for a name or a file that holds none"
-    if isinstance(what, Plan): return what
-    path = shipped(f'recipes/{PLANS[str(what)]}') if str(what) in PLANS else Path(what)
-    if not path.is_file(): raise GpubError(f"no plan {str(what)!r}: give a file, or one of {', '.join(nearest(str(what), PLANS))}")
+    if isinstance(what, Plan):
+        return what
+    path = shipped(f"recipes/{PLANS[str(what)]}") if str(what) in PLANS else Path(what)
+    if not path.is_file():
+        raise GpubError(
+            f"no plan {str(what)!r}: give a file, or one of "
+            f"{', '.join(nearest(str(what), PLANS))}"
+        )
     d = read_json(path)
-    if not isinstance(d, dict) or not isinstance(d.get('phases'), list):
-        raise GpubError(f'{what} is not a plan: it needs about, preset and phases, a list')
+    if not isinstance(d, dict) or not isinstance(d.get("phases"), list):
+        raise GpubError(
+            f"{what} is not a plan: it needs about, preset and phases, a list"
+        )
     return Plan.from_dict(d)
 
 # %% ../nbs/season2/02_the_175_dollar_experiment.ipynb #f2fe7533
 def measure(
-    metric:str,       # of `METRICS`
-    run_dir,          # the run folder
-    rows,             # of the log, to judge
-    usd_per_hour=0.,  # for usd_per_billion; the other prices are in the ledger
-    bounds=(0, math.inf), # steps of the phase
-): # a number, or None where there is nothing to measure yet
+    metric: str,  # of `METRICS`
+    run_dir,  # the run folder
+    rows,  # of the log, to judge
+    usd_per_hour=0.0,  # for usd_per_billion; the other prices are in the ledger
+    bounds=(0, math.inf),  # steps of the phase
+):  # a number, or None where there is nothing to measure yet
     "What a gate asks about"
-    last = lambda k: next((r[k] for r in reversed(rows) if r.get(k) is not None), None)
-    if metric == 'loss': return (found := level(rows)) and found[0]
-    if metric == 'learned': return (found := level(rows)) and 1 - found[0]/read_json(Path(run_dir, 'config.json'))['reference']['uniform']
-    if metric in ('tok_s', 'mfu', 'grad_norm'):
-        return median(v) if (v := [r[metric] for r in rows if r.get(metric) is not None][-10:]) else None
-    if metric == 'gap': return last('val_loss') - level(rows)[0] if last('val_loss') is not None else None
-    if metric == 'usd_per_billion': return usd_per_hour/3600/speed*1e9 if (speed := measure('tok_s', run_dir, rows)) else None
-    if metric == 'sample': return next((squeezed(s['text'].removeprefix(s['prompt'])) for s in _samples(run_dir, bounds)), None)
-    if metric == 'next_usd': return _price_of_more(bill(run_dir)['next'])
-    if metric == 'usd_per_point':
-        return _price_of_point(bill(run_dir, phases=[('before', 0, bounds[0])]*(bounds[0] > 0) + [('this', *bounds)])['phases'][-1])
+
+    def last(k):
+        return next((r[k] for r in reversed(rows) if r.get(k) is not None), None)
+
+    if metric == "loss":
+        return (found := level(rows)) and found[0]
+    if metric == "learned":
+        return (found := level(rows)) and 1 - found[0] / read_json(
+            Path(run_dir, "config.json")
+        )["reference"]["uniform"]
+    if metric in ("tok_s", "mfu", "grad_norm"):
+        return (
+            median(v)
+            if (v := [r[metric] for r in rows if r.get(metric) is not None][-10:])
+            else None
+        )
+    if metric == "gap":
+        return (
+            last("val_loss") - level(rows)[0] if last("val_loss") is not None else None
+        )
+    if metric == "usd_per_billion":
+        return (
+            usd_per_hour / 3600 / speed * 1e9
+            if (speed := measure("tok_s", run_dir, rows))
+            else None
+        )
+    if metric == "sample":
+        return next(
+            (
+                squeezed(s["text"].removeprefix(s["prompt"]))
+                for s in _samples(run_dir, bounds)
+            ),
+            None,
+        )
+    if metric == "next_usd":
+        return _price_of_more(bill(run_dir)["next"])
+    if metric == "usd_per_point":
+        return _price_of_point(
+            bill(
+                run_dir,
+                phases=[("before", 0, bounds[0])] * (bounds[0] > 0)
+                + [("this", *bounds)],
+            )["phases"][-1]
+        )
     return last(metric)
 
+
 def _samples(run_dir, bounds):
-    return sorted((s for s in sample_table(run_dir) if bounds[0] < s['step'] <= bounds[1]), key=lambda s: -s['step'])
-def _price_of_more(n): return n['usd'] if 'usd' in n else math.inf if 'not fall' in n['why'] else None
-def _price_of_point(p): return math.inf if p['usd_per_point'] is None else p['usd_per_point']
+    return sorted(
+        (s for s in sample_table(run_dir) if bounds[0] < s["step"] <= bounds[1]),
+        key=lambda s: -s["step"],
+    )
+
+
+def _price_of_more(n):
+    return n["usd"] if "usd" in n else math.inf if "not fall" in n["why"] else None
+
+
+def _price_of_point(p):
+    return math.inf if p["usd_per_point"] is None else p["usd_per_point"]
+
 
 def squeezed(
-    text # a sample without its prompt
-): # above 0; little above 1 for a short text
+    text,  # a sample without its prompt
+):  # above 0; little above 1 for a short text
     "Size of a text after compression, as a share: below a quarter it repeats itself"
-    b = text.encode(); return len(zlib.compress(b, 9))/max(1, len(b))
+    b = text.encode()
+    return len(zlib.compress(b, 9)) / max(1, len(b))
 
 # %% ../nbs/season2/02_the_175_dollar_experiment.ipynb #f351c320
 @dataclass(frozen=True)
 class Verdict:
     "What came of a phase"
-    word:str        # continue, stop or change GPU
-    phase:str       # its name
-    step:int        # where it stands
-    reason:str      # what was asked and found, or what ended it
-    usd:float=0.    # paid for the phase
-    total:float=0.  # and for the run
-    checks:tuple=() # (gate, value, whether it holds)
-    ceiling:bool=False # it was the caller's own limit
-    def __str__(self):
-        return f'{self.phase}, step {self.step:,}: {self.word.upper()} - {self.reason} ({money(self.usd)} for this phase, {money(self.total)} for the run)'
 
-SPEED = 'tok_s', 'mfu', 'usd_per_billion' # what another machine would change
+    word: str  # continue, stop or change GPU
+    phase: str  # its name
+    step: int  # where it stands
+    reason: str  # what was asked and found, or what ended it
+    usd: float = 0.0  # paid for the phase
+    total: float = 0.0  # and for the run
+    checks: tuple = ()  # (gate, value, whether it holds)
+    ceiling: bool = False  # it was the caller's own limit
+
+    def __str__(self):
+        return (
+            f"{self.phase}, step {self.step:,}: {self.word.upper()} - {self.reason} "
+            f"({money(self.usd)} for this phase, {money(self.total)} for the run)"
+        )
+
+
+SPEED = "tok_s", "mfu", "usd_per_billion"  # what another machine would change
+
 
 def ask(
-    gates,        # of a phase
-    value,        # function of a metric -> number or None
+    gates,  # of a phase
+    value,  # function of a metric -> number or None
     strict=True,  # at the end: what was never measured fails
-): # (word, reason, checks)
+):  # (word, reason, checks)
     "Put the gates to a phase"
-    asked = [(g, v) for g, v in ((g, value(g.metric)) for g in gates) if strict or v is not None]
-    checks, bad = [(str(g), v, g.holds(v)) for g, v in asked], [(g, v) for g, v in asked if not g.holds(v)]
-    if not bad: return 'continue', ('no gate was asked', '1 gate holds', f'all {len(checks)} gates hold')[min(2, len(checks))], checks
-    say = [f"{g.metric} " + ('was never measured' if v is None else f'is {v:,.6g}') + f", wanted {str(g).removeprefix(g.metric + ' ')}" for g, v in bad]
-    return 'change GPU' if all(g.metric in SPEED for g, _ in bad) else 'stop', '; '.join(say), checks
+    asked = [
+        (g, v)
+        for g, v in ((g, value(g.metric)) for g in gates)
+        if strict or v is not None
+    ]
+    checks, bad = (
+        [(str(g), v, g.holds(v)) for g, v in asked],
+        [(g, v) for g, v in asked if not g.holds(v)],
+    )
+    if not bad:
+        return (
+            "continue",
+            ("no gate was asked", "1 gate holds", f"all {len(checks)} gates hold")[
+                min(2, len(checks))
+            ],
+            checks,
+        )
+    say = [
+        f"{g.metric} "
+        + ("was never measured" if v is None else f"is {v:,.6g}")
+        + f", wanted {str(g).removeprefix(g.metric + ' ')}"
+        for g, v in bad
+    ]
+    return (
+        "change GPU" if all(g.metric in SPEED for g, _ in bad) else "stop",
+        "; ".join(say),
+        checks,
+    )
+
 
 def verdicts(
-    run_dir # of a plan
-): # list of dict
+    run_dir,  # of a plan
+):  # list of dict
     "What `phases.jsonl` holds; raises `GpubError` for a damaged line"
-    path = Path(run_dir, 'phases.jsonl'); out = []
-    for i, line in enumerate(path.read_text(encoding='utf-8').split('\n')[:-1] if path.is_file() else [], 1):
-        try: out.append(dict(json.loads(line)))
+    path = Path(run_dir, "phases.jsonl")
+    out = []
+    for i, line in enumerate(
+        path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else [], 1
+    ):
+        try:
+            out.append(dict(json.loads(line)))
         except (ValueError, TypeError):
-            raise GpubError(f'{path} line {i} is no verdict: {line[:60]!r}; delete that line and the phase is judged again') from None
+            raise GpubError(
+                f"{path} line {i} is no verdict: {line[:60]!r}; delete that line and "
+                "the phase is judged again"
+            ) from None
     return out
 
 # %% ../nbs/season2/02_the_175_dollar_experiment.ipynb #c45b6785
 class Walk:
     "One phase on its way: watches the log, the budgets and the ceiling"
-    def __init__(self,
-        plan,         # `Plan`
-        phase,        # the one of it to walk
-        run,          # a `Run` with the settings of plan and phase
-        max_usd=None, # the ceiling for the whole run
+
+    def __init__(
+        self,
+        plan,  # `Plan`
+        phase,  # the one of it to walk
+        run,  # a `Run` with the settings of plan and phase
+        max_usd=None,  # the ceiling for the whole run
     ):
-        self.plan, self.phase, self.run, self.max_usd, self.rows, self.bounds = plan, phase, run, max_usd, [], plan.span(phase)
-        self.began = self.base = self.ended = None; self.steps, self.seen, self.most = deque(maxlen=2*run.cfg.log_every), {}, {}
+        self.plan, self.phase, self.run, self.max_usd, self.rows, self.bounds = (
+            plan,
+            phase,
+            run,
+            max_usd,
+            [],
+            plan.span(phase),
+        )
+        self.began = self.base = self.ended = None
+        self.steps, self.seen, self.most = deque(maxlen=2 * run.cfg.log_every), {}, {}
 
     def usd(self):
-        "Dollars this phase has cost, by all processes, without what an end that was given up did"
+        """Dollars this phase has cost, by all processes, without what an end that was
+        given up did"""
         return self.base + self.run.ledger.usd()
 
-    def open(self,
-        s # the first `Step` of this process
+    def open(
+        self,
+        s,  # the first `Step` of this process
     ):
         "What was paid before this process"
         last, before = self.phase == self.plan.phases[-1], self.run.ledger.before
-        self.most['save'] = max((x.seconds for x in before if x.was == 'save'), default=self.run.ledger.seconds['setup']) # the first is as long as reading, say
-        self.began, self.base = s.n - 1, sum(x.usd for x in before if of_phase(x, *self.bounds, last)) - sum(x.usd for x in before)
+        self.most["save"] = max(
+            (x.seconds for x in before if x.was == "save"),
+            default=self.run.ledger.seconds["setup"],
+        )  # the first is as long as reading, say
+        self.began, self.base = (
+            s.n - 1,
+            sum(x.usd for x in before if of_phase(x, *self.bounds, last))
+            - sum(x.usd for x in before),
+        )
         self.base -= given_up(self.run.out, self.phase.name)
-        write_atomic(self.run.out/'plan.json', json.dumps(self.plan.to_dict(), indent=1) + '\n')
+        write_atomic(
+            self.run.out / "plan.json", json.dumps(self.plan.to_dict(), indent=1) + "\n"
+        )
 
     def ahead(self):
-        "Seconds until a stop asked for after the next step is on the disk: two steps, a save that was due, one for the stop, a validation"
-        now = self.run.ledger.seconds; new = {k: now[k] - self.seen.get(k, 0) for k in ('train', 'save', 'eval')}; self.seen = dict(now)
-        self.steps.append(new['train']); self.most = {k: max(self.most.get(k, 0), new[k]) for k in ('save', 'eval')}
-        return 2*max(self.steps) + 2*self.most['save'] + self.most['eval']
+        """Seconds until a stop asked for after the next step is on the disk: two steps,
+        a save that was due, one for the stop, a validation"""
+        now = self.run.ledger.seconds
+        new = {k: now[k] - self.seen.get(k, 0) for k in ("train", "save", "eval")}
+        self.seen = dict(now)
+        self.steps.append(new["train"])
+        self.most = {k: max(self.most.get(k, 0), new[k]) for k in ("save", "eval")}
+        return 2 * max(self.steps) + 2 * self.most["save"] + self.most["eval"]
 
-    def money(self,
-        s # the newest `Step`
+    def money(
+        self,
+        s,  # the newest `Step`
     ):
-        "(word, reason, whether it is the ceiling) when the next step might be one too many"
-        margin, spent, total = self.ahead()*self.run.usd_per_hour/3600, self.usd(), self.run.ledger.usd()
-        if self.max_usd is not None and total + margin > self.max_usd: return 'stop', f'--max-usd {self.max_usd:g} is reached', True
-        if spent + margin <= self.phase.usd: return None
+        """(word, reason, whether it is the ceiling) when the next step might be one too
+        many"""
+        margin, spent, total = (
+            self.ahead() * self.run.usd_per_hour / 3600,
+            self.usd(),
+            self.run.ledger.usd(),
+        )
+        if self.max_usd is not None and total + margin > self.max_usd:
+            return "stop", f"--max-usd {self.max_usd:g} is reached", True
+        if spent + margin <= self.phase.usd:
+            return None
         left = self.phase.until - s.n
-        rest = left*self.seen['train']/(s.n - self.began)/3600*self.run.usd_per_hour
-        return 'stop', (f'the budget of {money(self.phase.usd)} is used up; the other {left:,} steps would cost about {money(rest)}: '
-                        'give the phase a larger one, or a faster machine'), False
+        rest = (
+            left
+            * self.seen["train"]
+            / (s.n - self.began)
+            / 3600
+            * self.run.usd_per_hour
+        )
+        return (
+            "stop",
+            (
+                f"the budget of {money(self.phase.usd)} is used up; the other "
+                f"{left:,} steps would cost about {money(rest)}: "
+                "give the phase a larger one, or a faster machine"
+            ),
+            False,
+        )
 
-    def gates(self,
-        s # the newest `Step`, which has a row
+    def gates(
+        self,
+        s,  # the newest `Step`, which has a row
     ):
         "(word, reason, False) when a gate that is always asked does not hold"
-        asked = [g for g in self.phase.gates if g.when == 'always' and s.n > self.began + g.after]
-        word, reason, _ = ask(asked, lambda m: measure(m, self.run.out, self.rows, self.run.usd_per_hour, self.bounds), strict=False)
-        return None if word == 'continue' else (word, reason, False)
+        asked = [
+            g
+            for g in self.phase.gates
+            if g.when == "always" and s.n > self.began + g.after
+        ]
+        word, reason, _ = ask(
+            asked,
+            lambda m: measure(
+                m, self.run.out, self.rows, self.run.usd_per_hour, self.bounds
+            ),
+            strict=False,
+        )
+        return None if word == "continue" else (word, reason, False)
 
-    def look(self,
-        s # the newest `Step`
-    ): # None, or (word, reason, whether it is the ceiling)
+    def look(
+        self,
+        s,  # the newest `Step`
+    ):  # None, or (word, reason, whether it is the ceiling)
         "After every step: whether to go on"
-        if self.began is None: self.open(s)
-        fresh = self.run.row is not None and self.run.row['step'] == s.n
-        if fresh: self.rows.append(self.run.row)
+        if self.began is None:
+            self.open(s)
+        fresh = self.run.row is not None and self.run.row["step"] == s.n
+        if fresh:
+            self.rows.append(self.run.row)
         return self.money(s) or (self.gates(s) if fresh else None)
 
-    def go(self,
-        each=None # called with (run, phase) at every row of the log
+    def go(
+        self,
+        each=None,  # called with (run, phase) at every row of the log
     ):
-        "Train to the end of the phase, or until something is in the way, with a checkpoint in either case; the reason to stop, or None"
+        """Train to the end of the phase, or until something is in the way, with a
+        checkpoint in either case; the reason to stop, or None"""
         run, steps = self.run, self.run.steps()
         try:
             for s in steps:
-                fresh = run.row is not None and run.row['step'] == s.n
-                if run.world.size == 1 or fresh: self.ended = self.ended or run.world.first(lambda: self.look(s))
-                if fresh and each and run.world.main: each(run, self.phase)
-                if s.n in run.milestones: run.save(s)
-                if s.n >= self.phase.until: self.ended = None # it is done, whatever it cost
-                if self.ended: run.stop.set() # saves after the next step
-                elif s.n >= self.phase.until and s.n < run.cfg.steps: run.save(s, wait=True); break
+                fresh = run.row is not None and run.row["step"] == s.n
+                if run.world.size == 1 or fresh:
+                    self.ended = self.ended or run.world.first(lambda: self.look(s))
+                if fresh and each and run.world.main:
+                    each(run, self.phase)
+                if s.n in run.milestones:
+                    run.save(s)
+                if s.n >= self.phase.until:
+                    self.ended = None  # it is done, whatever it cost
+                if self.ended:
+                    run.stop.set()  # saves after the next step
+                elif s.n >= self.phase.until and s.n < run.cfg.steps:
+                    run.save(s, wait=True)
+                    break
         except Interrupted:
-            if not self.ended: raise
-        except Diverged as e: self.ended = 'stop', str(e), False
-        finally: steps.close()
+            if not self.ended:
+                raise
+        except Diverged as e:
+            self.ended = "stop", str(e), False
+        finally:
+            steps.close()
         return self.ended
 
 # %% ../nbs/season2/02_the_175_dollar_experiment.ipynb #8482776c
 def stable_steps(
-    cfg:TrainConfig, # its schedule, decay and number of steps
-): # steps
-    "Steps before the learning rate begins to fall: until then a run may still get another end"
-    if cfg.schedule == 'constant': return cfg.steps
-    return int(cfg.steps*(1 - cfg.decay) + 1e-9)
+    cfg: TrainConfig,  # its schedule, decay and number of steps
+):  # steps
+    """Steps before the learning rate begins to fall: until then a run may still get
+    another end"""
+    if cfg.schedule == "constant":
+        return cfg.steps
+    return int(cfg.steps * (1 - cfg.decay) + 1e-9)
+
 
 def schedule_from(
-    cfg:TrainConfig,  # the end that is wanted, and the share of the run in which to fall
-    then:TrainConfig, # what the run was trained under
-    step:int,         # where it stands
-): # what to go on with, so that the rate never jumps; None: only from an earlier step
+    # the end that is wanted, and the share of the run in which to fall
+    cfg: TrainConfig,
+    then: TrainConfig,  # what the run was trained under
+    step: int,  # where it stands
+):  # what to go on with, so that the rate never jumps; None: only from an earlier step
     "The schedule of a run that gets another end on the way"
-    if step <= min(stable_steps(cfg), stable_steps(then)): return cfg
-    if then.steps == cfg.steps: return replace(cfg, decay=then.decay)
-    if then.steps < cfg.steps: return None
-    fallen = (step - then.steps*(1 - then.decay))/(then.steps*then.decay)
-    fallen = min(1., max(0., fallen))
-    begin = (step - fallen*cfg.steps)/(1 - fallen) # from there a straight line is as low at this step
-    return replace(cfg, decay=1 - begin/cfg.steps)
+    if step <= min(stable_steps(cfg), stable_steps(then)):
+        return cfg
+    if then.steps == cfg.steps:
+        return replace(cfg, decay=then.decay)
+    if then.steps < cfg.steps:
+        return None
+    fallen = (step - then.steps * (1 - then.decay)) / (then.steps * then.decay)
+    fallen = min(1.0, max(0.0, fallen))
+    begin = (step - fallen * cfg.steps) / (
+        1 - fallen
+    )  # from there a straight line is as low at this step
+    return replace(cfg, decay=1 - begin / cfg.steps)
+
 
 def plan_settings(
-    plan,          # `Plan`
-    phase,         # one of its phases
-    end,           # last step of the last phase that is to be done
-    settings=None, # of the whole run, over the plan's
-): # dict, as for `Run`
+    plan,  # `Plan`
+    phase,  # one of its phases
+    end,  # last step of the last phase that is to be done
+    settings=None,  # of the whole run, over the plan's
+):  # dict, as for `Run`
     "The settings of a phase, in a run whose learning rate is to fall until `end`"
     steps = phase.schedule_steps or end
     return plan.settings | (settings or {}) | phase.settings | dict(steps=steps)
 
+
 def _newest_recipe(out):
-    "(steps of the newest whole checkpoint, what it was trained under); (0, None) without"
+    """(steps of the newest whole checkpoint, what it was trained under); (0, None)
+    without"""
     folder = latest(out, say=lambda line: None)
-    if not folder: return 0, None
-    record = read_json(folder/'state.json', 'step', 'state')
-    config = record['state'].get('config') or read_json(Path(out, 'config.json'), 'train')
-    return record['step'], TrainConfig.from_dict(config['train'])
+    if not folder:
+        return 0, None
+    record = read_json(folder / "state.json", "step", "state")
+    config = record["state"].get("config") or read_json(
+        Path(out, "config.json"), "train"
+    )
+    return record["step"], TrainConfig.from_dict(config["train"])
+
 
 def _schedule(plan, asked, out):
     "(the decay to go on with, as a setting; what may differ from config.json for it)"
-    preset, config = find_preset(plan.preset), Path(out, 'config.json')
+    preset, config = find_preset(plan.preset), Path(out, "config.json")
     cfg = override(preset, asked)[1]
-    computed = preset.decay_target is not None and 'weight_decay' not in asked
-    free = [k for k in SCHEDULE if k != 'weight_decay' or computed]
-    if any(p.schedule_steps for p in plan.phases): return {}, free
-    began = read_json(config, 'train')['train'].get('steps') if config.is_file() else None
+    computed = preset.decay_target is not None and "weight_decay" not in asked
+    free = [k for k in SCHEDULE if k != "weight_decay" or computed]
+    if any(p.schedule_steps for p in plan.phases):
+        return {}, free
+    began = (
+        read_json(config, "train")["train"].get("steps") if config.is_file() else None
+    )
     step, then = _newest_recipe(out)
-    if {began, then and then.steps} <= {cfg.steps, None}: free = []
-    if then is None or step >= cfg.steps: return {}, free
+    if {began, then and then.steps} <= {cfg.steps, None}:
+        free = []
+    if then is None or step >= cfg.steps:
+        return {}, free
     return dict(decay=schedule_from(cfg, then, step).decay), free
+
 
 def _find_start(plan, end, out, settings, mirror, say):
     "Steps of the checkpoint to go on from; an earlier one when the rate has fallen"
     step = reached(out, mirror, say)
     by_hand = any(p.schedule_steps for p in plan.phases)
-    if not 0 < step < end or by_hand: return step
+    if not 0 < step < end or by_hand:
+        return step
     asked = plan_settings(plan, plan.phases[-1], end, settings)
     cfg = override(find_preset(plan.preset), asked)[1]
     then = _newest_recipe(out)[1]
-    if schedule_from(cfg, then, step): return step
-    back, aside = min(stable_steps(cfg), stable_steps(then)), f'end-{then.steps}'
+    if schedule_from(cfg, then, step):
+        return step
+    back, aside = min(stable_steps(cfg), stable_steps(then)), f"end-{then.steps}"
     if back < 1:
-        raise GpubError(f'{out} was trained for an end at step {then.steps:,} and its rate '
-                        'fell from the first step on: there is nothing to go on from; '
-                        'start again in another folder with --out')
+        raise GpubError(
+            f"{out} was trained for an end at step {then.steps:,} and its rate "
+            "fell from the first step on: there is nothing to go on from; "
+            "start again in another folder with --out"
+        )
     with lock(out, say):
-        read_ledger(out) # a damaged one is refused before anything is moved
+        read_ledger(out)  # a damaged one is refused before anything is moved
         back = go_back(out, back, aside, mirror, say)
         usd = {p.name: round(_paid_since(plan, p, out, back), 6) for p in plan.phases}
-        append(out/'ends.jsonl', dict(end=then.steps, step=step, back=back, usd=usd))
-    say(f'{out} ended at step {then.steps:,}: for a later end it goes on from step '
-        f'{back:,}, before the learning rate fell; steps {back:,} to {step:,} are paid '
-        f'for again, the model they led to is in {out/aside}')
+        append(out / "ends.jsonl", dict(end=then.steps, step=step, back=back, usd=usd))
+    say(
+        f"{out} ended at step {then.steps:,}: for a later end it goes on from step "
+        f"{back:,}, before the learning rate fell; steps {back:,} to {step:,} are paid "
+        f"for again, the model they led to is in {out / aside}"
+    )
     return back
+
 
 def _paid_since(plan, phase, out, step):
     "Dollars of a phase's steps after `step` that were not lost before"
     bounds, last = plan.span(phase), phase == plan.phases[-1]
     mine = [s for s in account(read_ledger(out)) if of_phase(s, *bounds, last)]
-    after = [part for s in mine if s.kind != 'lost' for part in again(s, step)]
-    return sum(part.usd for part in after if part.kind == 'lost')
+    after = [part for s in mine if s.kind != "lost" for part in again(s, step)]
+    return sum(part.usd for part in after if part.kind == "lost")
+
 
 def given_up(
-    run_dir, # a run folder
-    phase,   # the name of a phase
-): # dollars
-    "What a phase paid for ends that a later, longer run gave up: its budget is for the others"
-    path = Path(run_dir, 'ends.jsonl')
-    rows = path.read_text(encoding='utf-8').splitlines() if path.is_file() else []
+    run_dir,  # a run folder
+    phase,  # the name of a phase
+):  # dollars
+    """What a phase paid for ends that a later, longer run gave up: its budget is for
+    the others"""
+    path = Path(run_dir, "ends.jsonl")
+    rows = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     try:
-        return sum(json.loads(row)['usd'].get(phase, 0.) for row in rows)
+        return sum(json.loads(row)["usd"].get(phase, 0.0) for row in rows)
     except (ValueError, TypeError, KeyError):
-        raise GpubError(f'{path} was edited: delete it, and the budgets of the phases count '
-                        'what the given-up steps cost too') from None
+        raise GpubError(
+            f"{path} was edited: delete it, and the budgets of the phases count "
+            "what the given-up steps cost too"
+        ) from None
 
 # %% ../nbs/season2/02_the_175_dollar_experiment.ipynb #b691bbd0
 def entry(
-    run_dir # a run folder
+    run_dir,  # a run folder
 ):
-    "Dollars another process will take, judging by the dearest so far, until its first stop is on the disk: getting ready, two steps, two saves, a validation"
-    spans = account(read_ledger(run_dir)); most = lambda k: max((s.usd for s in spans if s.was == k), default=0)
-    step = max((s.usd/(s.last - s.first) for s in spans if s.was == 'train' and s.last > s.first), default=0)
-    return most('setup') + most('compile') + 2*step + 2*most('save') + most('eval')
+    """Dollars another process will take, judging by the dearest so far, until its first
+    stop is on the disk: getting ready, two steps, two saves, a validation"""
+    spans = account(read_ledger(run_dir))
+    most = lambda k: max((s.usd for s in spans if s.was == k), default=0)
+    step = max(
+        (
+            s.usd / (s.last - s.first)
+            for s in spans
+            if s.was == "train" and s.last > s.first
+        ),
+        default=0,
+    )
+    return most("setup") + most("compile") + 2 * step + 2 * most("save") + most("eval")
+
 
 def paid(
-    run_dir,     # a run folder
-    bounds=None, # (steps done before it, last step) of one phase; default: the whole run
+    run_dir,  # a run folder
+    # (steps done before it, last step) of one phase; default: the whole run
+    bounds=None,
     last=False,  # it is the plan's last phase, which pays for what comes after it
-): # dollars
+):  # dollars
     "What a run, or one phase of it, has cost so far by its ledger"
-    return sum(s.usd for s in account(read_ledger(run_dir)) if bounds is None or of_phase(s, *bounds, last))
+    return sum(
+        s.usd
+        for s in account(read_ledger(run_dir))
+        if bounds is None or of_phase(s, *bounds, last)
+    )
+
 
 def conclude(
-    run_dir,       # the run folder
-    plan,          # `Plan`
-    phase,         # the one that is judged
-    step,          # where it stands
-    word,          # continue, stop or change GPU
-    reason,        # why, for people
-    checks=(),     # as from `ask`
-    ceiling=False, # it was the caller's own limit
-): # `Verdict`
+    run_dir,  # the run folder
+    plan,  # `Plan`
+    phase,  # the one that is judged
+    step,  # where it stands
+    word,  # continue, stop or change GPU
+    reason,  # why, for people
+    checks=(),  # as from `ask`
+    ceiling=False,  # it was the caller's own limit
+):  # `Verdict`
     "Write a verdict down in `phases.jsonl`, with what was paid so far"
     bounds = plan.span(phase)
-    v = Verdict(word, phase.name, step, reason, paid(run_dir, bounds, phase == plan.phases[-1]), paid(run_dir), tuple(map(tuple, checks)), ceiling)
-    append(Path(run_dir, 'phases.jsonl'), asdict(v) | dict(until=phase.until, at=round(time.time(), 1))); return v
+    v = Verdict(
+        word,
+        phase.name,
+        step,
+        reason,
+        paid(run_dir, bounds, phase == plan.phases[-1]),
+        paid(run_dir),
+        tuple(map(tuple, checks)),
+        ceiling,
+    )
+    append(
+        Path(run_dir, "phases.jsonl"),
+        asdict(v) | dict(until=phase.until, at=round(time.time(), 1)),
+    )
+    return v
+
 
 def judge(
-    run_dir,      # the run folder
-    plan,         # `Plan`
-    phase,        # the one to judge
-    usd_per_hour=0., # as in `measure`
-    accept=False, # go on whatever the gates say
-): # `Verdict`
+    run_dir,  # the run folder
+    plan,  # `Plan`
+    phase,  # the one to judge
+    usd_per_hour=0.0,  # as in `measure`
+    accept=False,  # go on whatever the gates say
+):  # `Verdict`
     "Ask the gates of a phase whose steps are done"
-    bounds = plan.span(phase); rows = [r for r in read_log(run_dir) if bounds[0] < r['step'] <= bounds[1]]
-    word, reason, checks = ask(phase.gates, lambda m: measure(m, run_dir, rows, usd_per_hour, bounds))
-    if word != 'continue' and accept: word, reason = 'continue', f'accepted by hand although {reason}'
+    bounds = plan.span(phase)
+    rows = [r for r in read_log(run_dir) if bounds[0] < r["step"] <= bounds[1]]
+    word, reason, checks = ask(
+        phase.gates, lambda m: measure(m, run_dir, rows, usd_per_hour, bounds)
+    )
+    if word != "continue" and accept:
+        word, reason = "continue", f"accepted by hand although {reason}"
     return conclude(run_dir, plan, phase, phase.until, word, reason, checks)
 
+
 def reached(
-    run_dir,     # a run folder
-    mirror=None, # its second place, if it has one
-    say=print,   # called with a line about a copy, or a checkpoint that is passed over
+    run_dir,  # a run folder
+    mirror=None,  # its second place, if it has one
+    say=print,  # called with a line about a copy, or a checkpoint that is passed over
 ):
-    "Steps of the newest whole checkpoint, brought back from the mirror if it is newer there; 0 where there is none"
-    if mirror: restore_from_mirror(run_dir, mirror, say)
+    """Steps of the newest whole checkpoint, brought back from the mirror if it is newer
+    there; 0 where there is none"""
+    if mirror:
+        restore_from_mirror(run_dir, mirror, say)
     return int(p.name[5:13]) if (p := latest(run_dir, say=say)) else 0
 
+
 def run_plan(
-    plan,               # a `Plan`, its name or file
-    out,                # the run folder
-    data=None,          # a text file or a folder of shards
+    plan,  # a `Plan`, its name or file
+    out,  # the run folder
+    data=None,  # a text file or a folder of shards
     usd_per_hour=None,  # what the machine costs
-    max_usd=None,       # a ceiling for the whole run, every process counted
-    until=None,         # the name of the last phase to do now
-    accept=False,       # go on past a failed gate of a finished phase
-    settings=None,      # of the whole run, over the plan's
-    each=None,          # called with (run, phase) at every row of the log
-    progress=None,      # a file for the progress line and the samples; default: the terminal
-    **how,              # device, keep, mirror, track, parallel, say, command, paid: as for `Run`
-): # the last `Verdict`
-    "Walk through a plan, or go on with it; raises `GpubError` for bad input, `Interrupted` when stopped from outside, after a checkpoint"
-    plan, out, rate, say = read_plan(plan), Path(out), check_rate(usd_per_hour), how.get('say') or print
-    if max_usd is not None and not (isinstance(max_usd, (int, float)) and 0 < max_usd < math.inf):
-        raise GpubError(f'--max-usd must be above 0, got {max_usd!r}')
-    todo = plan.phases[:plan.phases.index(plan.phase(until)) + 1] if until else plan.phases
+    max_usd=None,  # a ceiling for the whole run, every process counted
+    until=None,  # the name of the last phase to do now
+    accept=False,  # go on past a failed gate of a finished phase
+    settings=None,  # of the whole run, over the plan's
+    each=None,  # called with (run, phase) at every row of the log
+    # a file for the progress line and the samples; default: the terminal
+    progress=None,
+    **how,  # device, keep, mirror, track, parallel, say, command, paid: as for `Run`
+):  # the last `Verdict`
+    """Walk through a plan, or go on with it; raises `GpubError` for bad input,
+    `Interrupted` when stopped from outside, after a checkpoint"""
+    plan, out, rate, say = (
+        read_plan(plan),
+        Path(out),
+        check_rate(usd_per_hour),
+        how.get("say") or print,
+    )
+    if max_usd is not None and not (
+        isinstance(max_usd, (int, float)) and 0 < max_usd < math.inf
+    ):
+        raise GpubError(f"--max-usd must be above 0, got {max_usd!r}")
+    todo = (
+        plan.phases[: plan.phases.index(plan.phase(until)) + 1]
+        if until
+        else plan.phases
+    )
     end = todo[-1].until
-    with (world := World.from_env()).joined(pick_device(world.device(how.get('device', 'auto')))): # several processes join once, not once a phase
-        train = lambda phase, **kw: _one_phase(plan, phase, end, out, data, rate, max_usd, settings, each, progress, how | kw)
-        step = world.first(lambda: _find_start(plan, end, out, settings, how.get('mirror'), say))
-        return _walk_through(plan, todo, out, world, rate, accept, how, say, train, step)
+    with (world := World.from_env()).joined(
+        pick_device(world.device(how.get("device", "auto")))
+    ):  # several processes join once, not once a phase
+
+        def train(phase, **kw):
+            return _one_phase(
+                plan,
+                phase,
+                end,
+                out,
+                data,
+                rate,
+                max_usd,
+                settings,
+                each,
+                progress,
+                how | kw,
+            )
+
+        step = world.first(
+            lambda: _find_start(plan, end, out, settings, how.get("mirror"), say)
+        )
+        return _walk_through(
+            plan, todo, out, world, rate, accept, how, say, train, step
+        )
+
 
 def _walk_through(plan, todo, out, world, rate, accept, how, say, train, step):
     "Phase after phase; the last `Verdict`"
     started, v = False, None
-    done = {v['phase']: v for v in world.first(lambda: verdicts(out))}
-    if moved := [v for v in done.values() if v['word'] == 'continue' and (v['phase'], v['until']) not in [(p.name, p.until) for p in plan.phases]]:
-        raise GpubError(f"{out} has done phase {moved[0]['phase']} to step {moved[0]['until']:,}, which is not in this plan: finished phases stay as they are")
+    done = {v["phase"]: v for v in world.first(lambda: verdicts(out))}
+    if moved := [
+        v
+        for v in done.values()
+        if v["word"] == "continue"
+        and (v["phase"], v["until"]) not in [(p.name, p.until) for p in plan.phases]
+    ]:
+        raise GpubError(
+            f"{out} has done phase {moved[0]['phase']} to step "
+            f"{moved[0]['until']:,}, which is not in this plan: finished phases stay "
+            "as they are"
+        )
     for phase in todo:
-        if step >= phase.until and done.get(phase.name, {}).get('word') == 'continue': v = None; continue
+        if step >= phase.until and done.get(phase.name, {}).get("word") == "continue":
+            v = None
+            continue
         trained = step < phase.until
-        if trained: v = train(phase, paid=how.get('paid', False) or started); started = True
-        if not trained or v.word == 'continue': v = _told(world, lambda: judge(out, plan, phase, rate, accept)); step = phase.until
-        if world.main: say(str(v))
-        if v.word != 'continue': return v
-    if v: return v
-    v = Verdict('continue', phase.name, step, 'was done before', total=paid(out)); world.main and say(str(v)); return v
+        if trained:
+            v = train(phase, paid=how.get("paid", False) or started)
+            started = True
+        if not trained or v.word == "continue":
+            v = _told(world, lambda: judge(out, plan, phase, rate, accept))
+            step = phase.until
+        if world.main:
+            say(str(v))
+        if v.word != "continue":
+            return v
+    if v:
+        return v
+    v = Verdict("continue", phase.name, step, "was done before", total=paid(out))
+    world.main and say(str(v))
+    return v
+
 
 def _told(world, f):
     "The `Verdict` that process 0 comes to, for all"
     return Verdict(**world.first(lambda: asdict(f())))
 
+
 def _used_up(plan, phase, out, max_usd):
     "(reason, whether it is the ceiling) when there is no money to begin with"
-    if max_usd is not None and paid(out) + entry(out) >= max_usd: return f'--max-usd {max_usd:g} is reached', True
-    spent = paid(out, plan.span(phase), phase == plan.phases[-1]) - given_up(out, phase.name)
-    return (f'the budget of {money(phase.usd)} is used up: give the phase a larger one', False) if spent >= phase.usd else None
+    if max_usd is not None and paid(out) + entry(out) >= max_usd:
+        return f"--max-usd {max_usd:g} is reached", True
+    spent = paid(out, plan.span(phase), phase == plan.phases[-1]) - given_up(
+        out, phase.name
+    )
+    return (
+        (
+            f"the budget of {money(phase.usd)} is used up: give the phase a larger one",
+            False,
+        )
+        if spent >= phase.usd
+        else None
+    )
 
-def _one_phase(plan, phase, end, out, data, rate, max_usd, settings, each, progress, how):
+
+def _one_phase(
+    plan, phase, end, out, data, rate, max_usd, settings, each, progress, how
+):
     "Train one phase; its `Verdict`, continue when its steps are done"
     world = World.from_env()
     if full := world.first(lambda: _used_up(plan, phase, out, max_usd)):
-        return _told(world, lambda: conclude(out, plan, phase, reached(out), 'stop', full[0], ceiling=full[1]))
+        return _told(
+            world,
+            lambda: conclude(
+                out, plan, phase, reached(out), "stop", full[0], ceiling=full[1]
+            ),
+        )
     asked = plan_settings(plan, phase, end, settings)
     decay, free = world.first(lambda: _schedule(plan, asked, out))
     asked |= decay
@@ -513,71 +956,216 @@ def _one_phase(plan, phase, end, out, data, rate, max_usd, settings, each, progr
     kept = {m for p in plan.phases for m in p.milestones}
     run.milestones = {0, stable_steps(run.cfg)} | kept
     run.evals |= {p.until for p in plan.phases}
-    if progress: run.progress.out, run.progress.live = progress, False
-    try: ended = Walk(plan, phase, run, max_usd).go(each)
+    if progress:
+        run.progress.out, run.progress.live = progress, False
+    try:
+        ended = Walk(plan, phase, run, max_usd).go(each)
     finally:
-        if run.progress.shown: print(file=run.progress.out) # whoever speaks next gets a line of its own
-    if ended: return _told(world, lambda: conclude(out, plan, phase, run.step, *ended[:2], ceiling=ended[2]))
-    return Verdict('continue', phase.name, run.step, '')
+        if run.progress.shown:
+            print(file=run.progress.out)  # whoever speaks next gets a line of its own
+    if ended:
+        return _told(
+            world,
+            lambda: conclude(out, plan, phase, run.step, *ended[:2], ceiling=ended[2]),
+        )
+    return Verdict("continue", phase.name, run.step, "")
 
 # %% ../nbs/season2/02_the_175_dollar_experiment.ipynb #0a4cadbc
 def forecast(
-    plan,         # `Plan`
-    tok_s,        # a speed, or {mode of gradient checkpointing: speed}
-    usd_per_hour, # of the machine
-): # list of dict: name, tokens, hours, usd, budget, enough, total; at step `ends` the money does
+    plan,  # `Plan`
+    tok_s,  # a speed, or {mode of gradient checkpointing: speed}
+    usd_per_hour,  # of the machine
+):  # list of dict: name, tokens, hours, usd, budget, enough, total; at step `ends` the money does
     "What every phase will cost at a speed and a price"
-    out, total, batch = [], 0., plan.settings.get('batch_tokens') or find_preset(plan.preset).train.batch_tokens
+    out, total, batch = (
+        [],
+        0.0,
+        plan.settings.get("batch_tokens")
+        or find_preset(plan.preset).train.batch_tokens,
+    )
     for p, (_, start, stop) in zip(plan.phases, plan.bounds()):
-        speed = tok_s.get(p.settings.get('grad_checkpoint', 'off')) if isinstance(tok_s, dict) else tok_s
-        tokens = (stop - start)*batch; hours = tokens/speed/3600; usd = hours*usd_per_hour; total += usd
-        ends = start + int((stop - start)*min(1, p.usd/usd))
-        out.append(dict(name=p.name, tokens=tokens, hours=hours, usd=usd, budget=p.usd, enough=usd <= p.usd, ends=ends, total=total))
+        speed = (
+            tok_s.get(p.settings.get("grad_checkpoint", "off"))
+            if isinstance(tok_s, dict)
+            else tok_s
+        )
+        tokens = (stop - start) * batch
+        hours = tokens / speed / 3600
+        usd = hours * usd_per_hour
+        total += usd
+        ends = start + int((stop - start) * min(1, p.usd / usd))
+        out.append(
+            dict(
+                name=p.name,
+                tokens=tokens,
+                hours=hours,
+                usd=usd,
+                budget=p.usd,
+                enough=usd <= p.usd,
+                ends=ends,
+                total=total,
+            )
+        )
     return out
 
-def plan_text(
-    plan,              # `Plan`
-    tok_s=None,        # as in `forecast`; with a price also what it will cost
-    usd_per_hour=None, # as in `forecast`
-): # text
-    "A plan to read"
-    rows = [['phase', 'steps', 'budget']] + [[p.name, f'{a:,}-{b:,}', money(p.usd)] for p, (_, a, b) in zip(plan.phases, plan.bounds())]
-    if tok_s and usd_per_hour:
-        more = [[f"{f['hours']:,.2f}", money(f['usd']), money(f['total']), 'fits' if f['enough'] else f"ends at {f['ends']:,}"]
-                for f in forecast(plan, tok_s, usd_per_hour)]
-        rows = [r + m for r, m in zip(rows, [['hours', 'forecast', 'in all', 'money'], *more])]
-    gates = [f"{p.name}: {'; '.join(map(str, p.gates))}" for p in plan.phases if p.gates]
-    cfg = override(find_preset(plan.preset), plan.settings | dict(steps=plan.steps))[1]
-    falls = f'learning rate: falls over the last {cfg.decay:.0%} of the steps up to --until'
-    return '\n'.join([plan.about, '', *columns(*rows), '', falls, decay_text(cfg), '', 'gates', *gates])
 
-@click.command('run', epilog='Plans that come with gpub: ' + ', '.join(PLANS))
-@click.argument('plan')
-@click.option('--out', help='Run folder.  [default: runs/PLAN]')
-@click.option('--data', help='A folder made by gpub prep, or a text file.')
-@click.option('--usd-per-hour', type=float, help='What the machine costs.')
-@click.option('--gpu', help='Or the card, whose price is looked up in the dated table.')
-@click.option('--max-usd', type=float, help='A hard stop for the whole run, all its processes counted.')
-@click.option('--until', metavar='PHASE', help='End after this phase: the learning rate falls until there.')
-@click.option('--accept', is_flag=True, help='Go on past the failed gate of a finished phase, on the record.')
-@click.option('--paid-gaps', is_flag=True, help='The machine was paid for since the last process ended: that time is idle, not free.')
-@click.option('--device', default='auto', show_default=True, help='auto, cpu, cuda, cuda:1, mps.')
-@click.option('--keep', type=int, default=2, show_default=True, help='Checkpoints kept beside the milestones.')
-@click.option('--mirror', help='A second folder for everything: another disk, a network volume, Drive.')
-@click.option('--track', default='none', show_default=True, help='wandb, trackio or tensorboard, beside log.jsonl.')
-@click.option('--parallel', default='ddp', show_default=True, help='ddp or fsdp, when started by torchrun.')
-@click.option('--set', 'settings', multiple=True, metavar='KEY=VALUE', help='Any setting of model or recipe, for the whole run.')
-@click.option('--show', is_flag=True, help='Only show the plan.')
-def run_command(plan, out, data, usd_per_hour, gpu, max_usd, until, accept, paid_gaps, device, keep, mirror, track, parallel, settings, show):
+def plan_text(
+    plan,  # `Plan`
+    tok_s=None,  # as in `forecast`; with a price also what it will cost
+    usd_per_hour=None,  # as in `forecast`
+):  # text
+    "A plan to read"
+    rows = [["phase", "steps", "budget"]] + [
+        [p.name, f"{a:,}-{b:,}", money(p.usd)]
+        for p, (_, a, b) in zip(plan.phases, plan.bounds())
+    ]
+    if tok_s and usd_per_hour:
+        more = [
+            [
+                f"{f['hours']:,.2f}",
+                money(f["usd"]),
+                money(f["total"]),
+                "fits" if f["enough"] else f"ends at {f['ends']:,}",
+            ]
+            for f in forecast(plan, tok_s, usd_per_hour)
+        ]
+        rows = [
+            r + m
+            for r, m in zip(rows, [["hours", "forecast", "in all", "money"], *more])
+        ]
+    gates = [
+        f"{p.name}: {'; '.join(map(str, p.gates))}" for p in plan.phases if p.gates
+    ]
+    cfg = override(find_preset(plan.preset), plan.settings | dict(steps=plan.steps))[1]
+    falls = (
+        f"learning rate: falls over the last {cfg.decay:.0%} of the steps up to --until"
+    )
+    return "\n".join(
+        [
+            plan.about,
+            "",
+            *columns(*rows),
+            "",
+            falls,
+            decay_text(cfg),
+            "",
+            "gates",
+            *gates,
+        ]
+    )
+
+
+@click.command("run", epilog="Plans that come with gpub: " + ", ".join(PLANS))
+@click.argument("plan")
+@click.option("--out", help="Run folder.  [default: runs/PLAN]")
+@click.option("--data", help="A folder made by gpub prep, or a text file.")
+@click.option("--usd-per-hour", type=float, help="What the machine costs.")
+@click.option("--gpu", help="Or the card, whose price is looked up in the dated table.")
+@click.option(
+    "--max-usd",
+    type=float,
+    help="A hard stop for the whole run, all its processes counted.",
+)
+@click.option(
+    "--until",
+    metavar="PHASE",
+    help="End after this phase: the learning rate falls until there.",
+)
+@click.option(
+    "--accept",
+    is_flag=True,
+    help="Go on past the failed gate of a finished phase, on the record.",
+)
+@click.option(
+    "--paid-gaps",
+    is_flag=True,
+    help="The machine was paid for since the last process ended: that time is idle, "
+    "not free.",
+)
+@click.option(
+    "--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, mps."
+)
+@click.option(
+    "--keep",
+    type=int,
+    default=2,
+    show_default=True,
+    help="Checkpoints kept beside the milestones.",
+)
+@click.option(
+    "--mirror",
+    help="A second folder for everything: another disk, a network volume, Drive.",
+)
+@click.option(
+    "--track",
+    default="none",
+    show_default=True,
+    help="wandb, trackio or tensorboard, beside log.jsonl.",
+)
+@click.option(
+    "--parallel",
+    default="ddp",
+    show_default=True,
+    help="ddp or fsdp, when started by torchrun.",
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Any setting of model or recipe, for the whole run.",
+)
+@click.option("--show", is_flag=True, help="Only show the plan.")
+def run_command(
+    plan,
+    out,
+    data,
+    usd_per_hour,
+    gpu,
+    max_usd,
+    until,
+    accept,
+    paid_gaps,
+    device,
+    keep,
+    mirror,
+    track,
+    parallel,
+    settings,
+    show,
+):
     """Walk through PLAN, a file or a name, phase by phase; the same command goes on where it stopped.
 
     After each phase its gates are asked: go on, stop, or change the GPU. Exit code 0 when all went well or --max-usd was
     reached, 1 when a gate or a budget said stop, 130 after an interruption; in every case there is a checkpoint."""
     p = read_plan(plan)
-    if show: return click.echo(plan_text(p))
-    if bad := [w for w in settings if '=' not in w]: raise GpubError(f'--set takes key=value, got {bad[0]!r}')
-    rate, where = find_price(gpu) if gpu and usd_per_hour is None else (check_rate(usd_per_hour), None)
-    if where: click.echo(f'{gpu}: ${rate:.2f} an hour, {where}')
-    v = run_plan(p, out or f'runs/{Path(plan).stem}', data, rate, max_usd, until, accept, dict(w.split('=', 1) for w in settings), device=device, keep=keep,
-                 mirror=mirror or None, track=track, parallel=parallel, paid=paid_gaps, command='gpub ' + shlex.join(sys.argv[1:]))
-    if v.word != 'continue' and not v.ceiling: raise GpubError(f'{v.phase}: {v.word}; {v.reason}')
+    if show:
+        return click.echo(plan_text(p))
+    if bad := [w for w in settings if "=" not in w]:
+        raise GpubError(f"--set takes key=value, got {bad[0]!r}")
+    rate, where = (
+        find_price(gpu)
+        if gpu and usd_per_hour is None
+        else (check_rate(usd_per_hour), None)
+    )
+    if where:
+        click.echo(f"{gpu}: ${rate:.2f} an hour, {where}")
+    v = run_plan(
+        p,
+        out or f"runs/{Path(plan).stem}",
+        data,
+        rate,
+        max_usd,
+        until,
+        accept,
+        dict(w.split("=", 1) for w in settings),
+        device=device,
+        keep=keep,
+        mirror=mirror or None,
+        track=track,
+        parallel=parallel,
+        paid=paid_gaps,
+        command="gpub " + shlex.join(sys.argv[1:]),
+    )
+    if v.word != "continue" and not v.ceiling:
+        raise GpubError(f"{v.phase}: {v.word}; {v.reason}")

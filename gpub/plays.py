@@ -16,163 +16,269 @@ import numpy as np
 
 # %% ../nbs/lib/plays.ipynb #203068ef
 class Grammar:
-    "Weighted rules in which every text has exactly one derivation: writes texts, reads them, knows its entropy"
-    def __init__(self,
-        rules:dict, # name -> {alternative: weight}; an alternative is text with {names} in it
-        start:str,  # the rule that is written again and again
+    """Weighted rules in which every text has exactly one derivation: writes texts, reads them,
+    knows its entropy"""
+
+    def __init__(
+        self,
+        rules: dict,  # name -> {alternative: weight}; an alternative is text with {names} in it
+        start: str,  # the rule that is written again and again
     ):
-        self.start, self.rules = '{'+start+'}', {'{'+name+'}': self._parse(name, alts) for name, alts in rules.items()}
-        used = {t for alts in self.rules.values() for _, tokens in alts for t in tokens if t[0] == '{'} | {self.start}
+        self.start, self.rules = (
+            "{" + start + "}",
+            {"{" + name + "}": self._parse(name, alts) for name, alts in rules.items()},
+        )
+        used = {
+            t for alts in self.rules.values() for _, tokens in alts for t in tokens if t[0] == "{"
+        } | {self.start}
         if lost := sorted(used - set(self.rules)):
-            raise ValueError(f'the grammar uses rules it does not have: {", ".join(lost)}; add them or fix the spelling')
-        self._dice = {name: (list(accumulate(p for p, _ in alts))[:-1], [t[::-1] for _, t in alts]) for name, alts in self.rules.items()}
+            raise ValueError(
+                f"the grammar uses rules it does not have: {', '.join(lost)}; add them or fix "
+                "the spelling"
+            )
+        self._dice = {
+            name: (list(accumulate(p for p, _ in alts))[:-1], [t[::-1] for _, t in alts])
+            for name, alts in self.rules.items()
+        }
         self._tree = {name: self._tell_apart(name, alts) for name, alts in self.rules.items()}
 
     @staticmethod
     def _parse(name, alts):
         "(probability, tokens) for each alternative; a token is text, or a rule in braces"
-        if not alts or min(alts.values()) <= 0: raise ValueError(f'rule {name!r} needs alternatives with positive weights, got {alts}')
+        if not alts or min(alts.values()) <= 0:
+            raise ValueError(f"rule {name!r} needs alternatives with positive weights, got {alts}")
         total = sum(alts.values())
-        parsed = [(w/total, tuple(re.findall(r'\{[^{}]+\}|[^{}]+', alt))) for alt, w in alts.items()]
-        if any(''.join(tokens) != alt for (_, tokens), alt in zip(parsed, alts)):
-            raise ValueError(f'rule {name!r} has a brace without its partner: {list(alts)}')
+        parsed = [
+            (w / total, tuple(re.findall(r"\{[^{}]+\}|[^{}]+", alt))) for alt, w in alts.items()
+        ]
+        if any("".join(tokens) != alt for (_, tokens), alt in zip(parsed, alts)):
+            raise ValueError(f"rule {name!r} has a brace without its partner: {list(alts)}")
         return parsed
 
     def _open(self, p, tokens, depth=0):
         "All ways on from `tokens` up to the next character of text"
-        if not tokens or tokens[0][0] != '{': return [(p, tokens)]
+        if not tokens or tokens[0][0] != "{":
+            return [(p, tokens)]
         if depth > 50:
-            raise ValueError(f'rule {tokens[0]} can begin with itself: a reader would never get to its first character; '
-                             'put the repetition last')
-        return [o for q, alt in self.rules[tokens[0]] for o in self._open(p*q, alt + tokens[1:], depth+1)]
+            raise ValueError(
+                f"rule {tokens[0]} can begin with itself: a reader would never get to its first "
+                "character; "
+                "put the repetition last"
+            )
+        return [
+            o
+            for q, alt in self.rules[tokens[0]]
+            for o in self._open(p * q, alt + tokens[1:], depth + 1)
+        ]
 
-    def _tell_apart(self, name, ways, said=''):
-        "A tree {character: (nats, subtree)} that ends in the tokens still to come once one derivation is left"
-        if len(ways) == 1: return ways[0][1][::-1]
+    def _tell_apart(self, name, ways, said=""):
+        """A tree {character: (nats, subtree)} that ends in the tokens still to come once one
+        derivation is left"""
+        if len(ways) == 1:
+            return ways[0][1][::-1]
         ways = [o for p, tokens in ways for o in self._open(p, tokens)]
         if len(said) > 300 or not all(t for _, t in ways):
-            raise ValueError(f'the grammar is ambiguous: in rule {name}, {said[:80]!r} can be a whole text and the beginning of another; '
-                             'change one of the two')
+            raise ValueError(
+                f"the grammar is ambiguous: in rule {name}, {said[:80]!r} can be a whole text "
+                "and the beginning of another; "
+                "change one of the two"
+            )
         forks = {}
-        for p, (head, *rest) in ways: forks.setdefault(head[0], []).append((p, ((head[1:],) if head[1:] else ()) + tuple(rest)))
+        for p, (head, *rest) in ways:
+            forks.setdefault(head[0], []).append(
+                (p, ((head[1:],) if head[1:] else ()) + tuple(rest))
+            )
         total = sum(p for p, _ in ways)
-        return {c: (math.log(total/sum(p for p, _ in fork)), self._tell_apart(name, fork, said+c)) for c, fork in forks.items()}
+        return {
+            c: (math.log(total / sum(p for p, _ in fork)), self._tell_apart(name, fork, said + c))
+            for c, fork in forks.items()
+        }
 
-    def write(self,
-        rng:random.Random, # where the dice come from
-    )->str: # one text from the start rule
+    def write(
+        self,
+        rng: random.Random,  # where the dice come from
+    ) -> str:  # one text from the start rule
         "Throw the dice until no rule is left"
         out, stack = [], [self.start]
         while stack:
             token = stack.pop()
-            if token[0] != '{': out.append(token); continue
+            if token[0] != "{":
+                out.append(token)
+                continue
             edges, alts = self._dice[token]
             stack += alts[bisect(edges, rng.random())]
-        return ''.join(out)
+        return "".join(out)
 
-    def stream(self,
-        chars:int,  # how many characters, exactly
-        seed:int=0, # which of the endless streams
-    )->str:
-        "The beginning of an endless stream of texts; any two calls with the same `seed` agree as far as the shorter one goes"
+    def stream(
+        self,
+        chars: int,  # how many characters, exactly
+        seed: int = 0,  # which of the endless streams
+    ) -> str:
+        """The beginning of an endless stream of texts; any two calls with the same `seed` agree as
+        far as the shorter one goes"""
         for name, n in dict(chars=chars, seed=seed).items():
-            if type(n) is not int or n < 0: raise ValueError(f'{name} must be a whole number of at least 0, got {n!r}')
+            if type(n) is not int or n < 0:
+                raise ValueError(f"{name} must be a whole number of at least 0, got {n!r}")
         rng, out, got = random.Random(seed), [], 0
         while got < chars:
-            out.append(self.write(rng)); got += len(out[-1])
-        return ''.join(out)[:chars]
+            out.append(self.write(rng))
+            got += len(out[-1])
+        return "".join(out)[:chars]
 
-    def char_nll(self,
-        text:str, # begins where a text of the start rule begins, ends anywhere
-    )->np.ndarray: # nats, one for each character
-        "The surprise of each character to a reader who knows the grammar and has read all before it"
-        nll, i, stack = [0.]*len(text), 0, []
+    def char_nll(
+        self,
+        text: str,  # begins where a text of the start rule begins, ends anywhere
+    ) -> np.ndarray:  # nats, one for each character
+        """The surprise of each character to a reader who knows the grammar and has read all before
+        it"""
+        nll, i, stack = [0.0] * len(text), 0, []
         while i < len(text):
             token = stack.pop() if stack else self.start
-            if token[0] != '{':
-                if text.startswith(token, i): i += len(token); continue
-                same = len(commonprefix([token, text[i:i+len(token)]]))
+            if token[0] != "{":
+                if text.startswith(token, i):
+                    i += len(token)
+                    continue
+                same = len(commonprefix([token, text[i : i + len(token)]]))
                 i += same
-                if i < len(text) and same < len(token): self._refuse(text, i, token[same])
+                if i < len(text) and same < len(token):
+                    self._refuse(text, i, token[same])
                 continue
             node = self._tree[token]
             while i < len(text) and isinstance(node, dict):
-                if text[i] not in node: self._refuse(text, i, ''.join(sorted(node)))
+                if text[i] not in node:
+                    self._refuse(text, i, "".join(sorted(node)))
                 nll[i], node = node[text[i]]
                 i += 1
-            if not isinstance(node, dict): stack += node
+            if not isinstance(node, dict):
+                stack += node
         return np.array(nll)
 
     @staticmethod
     def _refuse(text, i, expected):
-        raise ValueError(f'the grammar cannot write this text: after {text[max(0, i-30):i]!r} (character {i}) comes {text[i]!r}, '
-                         f'possible is one of {expected!r}; is the text from this generator, and does it start at the start of a scene?')
+        raise ValueError(
+            f"the grammar cannot write this text: after {text[max(0, i - 30) : i]!r} (character "
+            f"{i}) comes {text[i]!r}, "
+            f"possible is one of {expected!r}; is the text from this generator, and does it "
+            "start at the start of a scene?"
+        )
 
-    def per_text(self)->tuple: # (nats, characters)
-        "Expected surprise and expected length of one text of the start rule: one linear equation per rule"
-        names = list(self.rules); at = {n: i for i, n in enumerate(names)}
+    def per_text(self) -> tuple:  # (nats, characters)
+        """Expected surprise and expected length of one text of the start rule: one linear equation
+        per rule"""
+        names = list(self.rules)
+        at = {n: i for i, n in enumerate(names)}
         calls, own = np.zeros((len(names), len(names))), np.zeros((len(names), 2))
         for n, alts in self.rules.items():
             for p, tokens in alts:
-                own[at[n]] += p*-math.log(p), p*sum(len(t) for t in tokens if t[0] != '{')
+                own[at[n]] += p * -math.log(p), p * sum(len(t) for t in tokens if t[0] != "{")
                 for t in tokens:
-                    if t in at: calls[at[n], at[t]] += p
+                    if t in at:
+                        calls[at[n], at[t]] += p
         if max(abs(np.linalg.eigvals(calls))) >= 1:
-            raise ValueError('the grammar never ends on average: make its recursive alternatives lighter')
+            raise ValueError(
+                "the grammar never ends on average: make its recursive alternatives lighter"
+            )
         return tuple(np.linalg.solve(np.eye(len(names)) - calls, own)[at[self.start]].tolist())
 
-    def entropy(self)->float: # nats per character
+    def entropy(self) -> float:  # nats per character
         "Expected surprise of a character to the ideal reader, in an endless stream of texts"
         nats, chars = self.per_text()
-        return nats/chars
+        return nats / chars
 
 # %% ../nbs/lib/plays.ipynb #ef257e72
 def words(
-    s:str # separated by white space
-)->dict:
+    s: str,  # separated by white space
+) -> dict:
     "The words of `s` as alternatives of equal weight"
     return dict.fromkeys(s.split(), 1)
 
+
 def lines(
-    s:str # indented as you like; empty lines do not count
-)->dict:
+    s: str,  # indented as you like; empty lines do not count
+) -> dict:
     "The lines of `s` as alternatives of equal weight"
     return dict.fromkeys(filter(None, map(str.strip, s.splitlines())), 1)
 
+
 WORDS = dict(
-    the=words('the my thy our his her this that your some each') | {'the': 3},
-    noun=words('moon ghost cheese hat crown spoon bone fish goat king queen bell boat storm plum goose purse tooth wig drum broom clock '
-               'dream flute grave heart jug lamp mouse nose pie rose shoe thief vow beard cloud frog leek nun pig sword tear kiss worm '
-               'debt lute jest fool sock ham soup court oath feast horse tomb throne pot ring grape bride glove key'),
-    Noun=words('herring pudding lantern cousin barrel bishop button candle donkey feather garden kettle lady lobster mustard monkey '
-               'needle parrot pickle pigeon prophet sailor shadow sparrow sausage turnip trumpet window wizard walnut lawyer miller '
-               'butcher beggar cabbage dumpling goblet hermit teapot raven blanket curtain dagger dragon husband ladder pepper rabbit '
-               'saddle spider steeple table'),
-    nouns=words('bones boots bells stars spoons geese ghosts hats kings knaves leeks fools frogs pies plums thieves vows wigs tears '
-                'clouds drums goats lies mice socks swords debts dukes nuns queens eels crumbs bees worms'),
-    adj=words('cold mad sad wet pale bold bald blind brave deaf damp dull fat fond glad grim kind lame late long loud mild proud rude '
-              'ripe sour sweet soft strange tame thin vain warm wise weak young false cheap rich shy'),
-    Adj=words('bitter solemn foolish golden silver gentle hungry humble heavy lonely merry mighty noble pickled purple quiet rusty salty '
-              'silent sleepy slender stubborn sullen tender thirsty velvet weary wicked wooden crooked famous faithful drunken dreadful '
-              'jealous borrowed double lawful greasy tiny'),
-    do=words('kiss steal sell crown curse drown cook bless rob praise wash weigh bite burn chase court carve doubt fear feed fetch guard '
-             'hang hide kick love mend mock paint pinch salt serve shave spare thank trust wake wed wrong knight'),
-    does=words('steals sells crowns robs weighs bites burns carves courts doubts drowns fears feeds guards haunts kicks knights loves '
-               'mends mocks paints salts scolds serves shaves spares thanks trusts wakes weds wrongs'),
-    done=words('kissed sold robbed crowned cursed drowned cooked blessed praised washed weighed burned chased carved feared fed fetched '
-               'hanged kicked loved mocked pinched served shaved spared thanked wronged taught lost bought found caught bribed boiled '
-               'fried crushed tricked shunned'),
-    Do=words('adore forgive betray devour pursue condemn recall repent confess admire obey mistake baptise avoid behead inspect invite '
-             'ignore digest perfume salute suspect replace protect divorce deny employ forget embrace unmask defend accuse consult '
-             'bewitch remove'),
-    go=words('sleep weep sing snore dance laugh fall sneeze pray kneel burn dream drift faint grin limp mope pass rot sigh sulk swim '
-             'yawn shrink drink blush bark crow melt float'),
-    went=words('slept wept sang snored danced laughed fell sneezed prayed knelt burned dreamed grinned limped moped died sighed sulked '
-               'swam yawned shrank drank blushed barked crowed rose ran spoke froze fled'),
-    where=words('bed debt rain love tears ink Rome France Spain church song court chains silk March spring verse'))
+    the=words("the my thy our his her this that your some each") | {"the": 3},
+    noun=words(
+        "moon ghost cheese hat crown spoon bone fish goat king queen bell boat storm plum goose "
+        "purse tooth wig drum broom clock "
+        "dream flute grave heart jug lamp mouse nose pie rose shoe thief vow beard cloud frog "
+        "leek nun pig sword tear kiss worm "
+        "debt lute jest fool sock ham soup court oath feast horse tomb throne pot ring grape "
+        "bride glove key"
+    ),
+    Noun=words(
+        "herring pudding lantern cousin barrel bishop button candle donkey feather garden kettle "
+        "lady lobster mustard monkey "
+        "needle parrot pickle pigeon prophet sailor shadow sparrow sausage turnip trumpet window "
+        "wizard walnut lawyer miller "
+        "butcher beggar cabbage dumpling goblet hermit teapot raven blanket curtain dagger "
+        "dragon husband ladder pepper rabbit "
+        "saddle spider steeple table"
+    ),
+    nouns=words(
+        "bones boots bells stars spoons geese ghosts hats kings knaves leeks fools frogs pies "
+        "plums thieves vows wigs tears "
+        "clouds drums goats lies mice socks swords debts dukes nuns queens eels crumbs bees worms"
+    ),
+    adj=words(
+        "cold mad sad wet pale bold bald blind brave deaf damp dull fat fond glad grim kind lame "
+        "late long loud mild proud rude "
+        "ripe sour sweet soft strange tame thin vain warm wise weak young false cheap rich shy"
+    ),
+    Adj=words(
+        "bitter solemn foolish golden silver gentle hungry humble heavy lonely merry mighty "
+        "noble pickled purple quiet rusty salty "
+        "silent sleepy slender stubborn sullen tender thirsty velvet weary wicked wooden crooked "
+        "famous faithful drunken dreadful "
+        "jealous borrowed double lawful greasy tiny"
+    ),
+    do=words(
+        "kiss steal sell crown curse drown cook bless rob praise wash weigh bite burn chase "
+        "court carve doubt fear feed fetch guard "
+        "hang hide kick love mend mock paint pinch salt serve shave spare thank trust wake wed "
+        "wrong knight"
+    ),
+    does=words(
+        "steals sells crowns robs weighs bites burns carves courts doubts drowns fears feeds "
+        "guards haunts kicks knights loves "
+        "mends mocks paints salts scolds serves shaves spares thanks trusts wakes weds wrongs"
+    ),
+    done=words(
+        "kissed sold robbed crowned cursed drowned cooked blessed praised washed weighed burned "
+        "chased carved feared fed fetched "
+        "hanged kicked loved mocked pinched served shaved spared thanked wronged taught lost "
+        "bought found caught bribed boiled "
+        "fried crushed tricked shunned"
+    ),
+    Do=words(
+        "adore forgive betray devour pursue condemn recall repent confess admire obey mistake "
+        "baptise avoid behead inspect invite "
+        "ignore digest perfume salute suspect replace protect divorce deny employ forget embrace "
+        "unmask defend accuse consult "
+        "bewitch remove"
+    ),
+    go=words(
+        "sleep weep sing snore dance laugh fall sneeze pray kneel burn dream drift faint grin "
+        "limp mope pass rot sigh sulk swim "
+        "yawn shrink drink blush bark crow melt float"
+    ),
+    went=words(
+        "slept wept sang snored danced laughed fell sneezed prayed knelt burned dreamed grinned "
+        "limped moped died sighed sulked "
+        "swam yawned shrank drank blushed barked crowed rose ran spoke froze fled"
+    ),
+    where=words(
+        "bed debt rain love tears ink Rome France Spain church song court chains silk March "
+        "spring verse"
+    ),
+)
 
 VERSE = dict(
-    verse=lines('''
+    verse=lines("""
         My {Adj} {noun} is {Adj} as {the} {noun}
         My {noun} was {adj}, {the} {Noun} was a {noun}
         The {noun} that {does} {the} {noun} must {do} {the} {noun}
@@ -202,8 +308,8 @@ VERSE = dict(
         If {nouns} could {go}, then every {noun} would {go}
         They say {the} {Noun} {does} {the} {noun} in {where}
         Sweet {Noun}, when the {nouns} {Do} {the} {noun}
-        You {do} {the} {noun} as {nouns} {Do} {the} {noun}'''),
-    ask=lines('''
+        You {do} {the} {noun} as {nouns} {Do} {the} {noun}"""),
+    ask=lines("""
         What {noun} hath {done} {the} {Noun} of {the} {noun}
         Shall a {Noun} {Do} {the} {Adj} {noun}
         Is this {the} {Noun} that {the} {Noun} {done}
@@ -212,196 +318,240 @@ VERSE = dict(
         Where are the {nouns} that {Do} a {adj} {noun}
         Who {done} {the} {noun}, and who shall {do} {the} {Noun}
         Why should a {noun} {Do} so {adj} a {noun}
-        How can I {go}, when all the {nouns} are {adj}'''),
-    cry=lines('''
+        How can I {go}, when all the {nouns} are {adj}"""),
+    cry=lines("""
         O {Adj} {noun}, O {noun} of {Adj} {noun}
         O {noun}, O {noun}, O thrice unhappy {noun}
         Thou {Adj}, {Adj}, {Adj} {noun} of {noun}
         Away, thou {Noun}, lest I {do} {the} {noun}
         Away with {nouns}, and let {the} {Adj} {go}
         Good heavens, how {the} {Adj} {Noun} {went}
-        Farewell, my {nouns}; farewell, {the} {Adj} {noun}'''))
+        Farewell, my {nouns}; farewell, {the} {Adj} {noun}"""),
+)
 
 # %% ../nbs/lib/plays.ipynb #90b7989e
 CAST = dict(
-    CAPTAIN='''My ship is {adj}, my crew is {adj} as {nouns}
+    CAPTAIN="""My ship is {adj}, my crew is {adj} as {nouns}
                The sea is {adj}; I steer her by {the} {noun}
-               I lost a ship, a {Noun} and a {noun}''',
-    COOK='''    The soup is {adj}, and in the soup a {noun}
+               I lost a ship, a {Noun} and a {noun}""",
+    COOK="""    The soup is {adj}, and in the soup a {noun}
                First boil {the} {Noun}; then {Do} {the} {noun}
-               A pinch of {noun} will mend a {Adj} {noun}''',
-    DUKE='''    I am the duke, and I {Do} {the} {noun}
+               A pinch of {noun} will mend a {Adj} {noun}""",
+    DUKE="""    I am the duke, and I {Do} {the} {noun}
                It is our will that every {noun} be {done}
-               We tax {the} {noun}; we also tax {the} {Noun}''',
-    FOOL='''    A riddle, sirs: how {adj} is half a {noun}
+               We tax {the} {noun}; we also tax {the} {Noun}""",
+    FOOL="""    A riddle, sirs: how {adj} is half a {noun}
                They pay me by {the} {noun} to {do} {the} {Noun}
-               I juggle {nouns}; {the} {Adj} {noun} is mine''',
-    GHOST='''   I died in {where}, and had a {Adj} {noun}
+               I juggle {nouns}; {the} {Adj} {noun} is mine""",
+    GHOST="""   I died in {where}, and had a {Adj} {noun}
                I walk at night; by day I {do} {the} {noun}
-               Beware {the} {Noun} and {the} {Adj} {noun}''',
-    NURSE='''   Sit down and drink this {noun} of {Adj} {noun}
+               Beware {the} {Noun} and {the} {Adj} {noun}""",
+    NURSE="""   Sit down and drink this {noun} of {Adj} {noun}
                Poor lamb, you have {the} {Noun} and {the} {noun}
-               Two drops of {noun}, and keep {the} {Noun} {adj}''',
-    POET='''    My muse is {adj}; she smelleth of {the} {noun}
+               Two drops of {noun}, and keep {the} {Noun} {adj}""",
+    POET="""    My muse is {adj}; she smelleth of {the} {noun}
                I rhyme on {noun}, but nothing rhymes with {Noun}
-               Act five is {adj}: the {Adj} {Noun} dies''',
-    TAILOR='''  These breeches want a {Noun} and a {noun}
+               Act five is {adj}: the {Adj} {Noun} dies""",
+    TAILOR="""  These breeches want a {Noun} and a {noun}
                I cut {the} {noun}, I stitched {the} {Noun}'s {noun}
-               Black suits {the} {noun}, and green {the} {Adj} {noun}''',
-    WIDOW='''   My second husband was a {Adj} {noun}
+               Black suits {the} {noun}, and green {the} {Adj} {noun}""",
+    WIDOW="""   My second husband was a {Adj} {noun}
                I buried four; the fifth one has a {noun}
-               Once I was {adj}, and wed a {Adj} {noun}''')
+               Once I was {adj}, and wed a {Adj} {noun}""",
+)
 
 # %% ../nbs/lib/plays.ipynb #339175a0
 STAGE = {
-    'scene':  {'SCENE. {place}, {time}.\n\n[{enter}]\n\n{anyone}': 1},
-    'place':  lines('''A {Adj} kitchen
+    "scene": {"SCENE. {place}, {time}.\n\n[{enter}]\n\n{anyone}": 1},
+    "place": lines("""A {Adj} kitchen
                        A {Adj} castle
                        A {adj} wood near {the} {Noun}
                        The deck of {the} {Adj} {Noun}
                        The court of {the} {adj} {noun}
                        Before the tomb of {the} {Noun}
                        Under {the} {Adj} {noun}
-                       In prison, with {nouns}'''),
-    'time':   lines('''at dawn
+                       In prison, with {nouns}"""),
+    "time": lines("""at dawn
                        by night
                        at noon, with {nouns}
                        in the rain
                        during a {noun}
-                       some {nouns} later'''),
-    'enter':  lines('''Enter {the} {Noun}, {manner}.
+                       some {nouns} later"""),
+    "enter": lines("""Enter {the} {Noun}, {manner}.
                        Enter several {nouns}, {manner}.
                        Trumpets. Enter a {Adj} {Noun}.
-                       A table, and on it a {noun}.'''),
-    'stage':  lines('''Exit the {Noun}, {manner}.
+                       A table, and on it a {noun}."""),
+    "stage": lines("""Exit the {Noun}, {manner}.
                        Thunder. The {noun} is {done}.
                        Aside, to a {noun}.
                        Drinks from a {noun}.
                        They fight with {nouns}.
                        A {noun} sings within.
-                       Kneels, and is {done}.'''),
-    'manner': lines('''dancing
+                       Kneels, and is {done}."""),
+    "manner": lines("""dancing
                        singing
                        weeping
                        armed with a {noun}
                        disguised as a {Noun}
                        followed by {nouns}
-                       carrying the {noun}'''),
-    'anyone': {f'{{{who}}}': 1 for who in CAST},
-    'line':   {'{verse}{pause}': 7, '{ask}?{rest}': 1, '{cry}!{rest}': 1},
-    'pause':  {',\n{line}': 4, ';\n{line}': 1, '.{rest}': 3},
-    'rest':   {'\n{line}': 1, '\n\n': 2},
+                       carrying the {noun}"""),
+    "anyone": {f"{{{who}}}": 1 for who in CAST},
+    "line": {"{verse}{pause}": 7, "{ask}?{rest}": 1, "{cry}!{rest}": 1},
+    "pause": {",\n{line}": 4, ";\n{line}": 1, ".{rest}": 3},
+    "rest": {"\n{line}": 1, "\n\n": 2},
 }
+
 
 def _speeches():
     "For each of the cast: the name, what is said, and who comes next, which is somebody else"
     for who, own in CAST.items():
-        yield who, {f'{who}:\n{{{who} says}}{{after {who}}}': 1}
-        yield f'{who} says', {'{line}': 3} | {f'{line}{{pause}}': 1 for line in lines(own)}
-        next_ = {f'{{{other}}}': 3 for other in CAST if other != who}
-        yield f'after {who}', next_ | {'[{stage}]\n\n{after %s}' % who: 3, '[Exeunt.]\n\n': 2}
+        yield who, {f"{who}:\n{{{who} says}}{{after {who}}}": 1}
+        yield f"{who} says", {"{line}": 3} | {f"{line}{{pause}}": 1 for line in lines(own)}
+        next_ = {f"{{{other}}}": 3 for other in CAST if other != who}
+        yield f"after {who}", next_ | {"[{stage}]\n\n{after %s}" % who: 3, "[Exeunt.]\n\n": 2}
+
 
 @cache
 def play(
-    keep:int|None=None, # how many of each kind of word and of verse stay; None: all
-)->Grammar:
-    "The grammar of the plays, checked for unique decodability as it is built; with `keep` its tiny twin, learned in seconds"
+    keep: int | None = None,  # how many of each kind of word and of verse stay; None: all
+) -> Grammar:
+    """The grammar of the plays, checked for unique decodability as it is built; with `keep` its
+    tiny twin, learned in seconds"""
     kept = {name: dict(list(alts.items())[:keep]) for name, alts in (WORDS | VERSE).items()}
-    return Grammar(kept | STAGE | dict(_speeches()), 'scene')
+    return Grammar(kept | STAGE | dict(_speeches()), "scene")
 
 # %% ../nbs/lib/plays.ipynb #5db17ac4
 def plays(
-    chars:int,  # how many characters, exactly
-    seed:int=0, # which of the endless plays
-)->str:
-    "The beginning of an endless stream of scenes; any two calls with the same `seed` agree as far as the shorter one goes"
+    chars: int,  # how many characters, exactly
+    seed: int = 0,  # which of the endless plays
+) -> str:
+    """The beginning of an endless stream of scenes; any two calls with the same `seed` agree as far
+    as the shorter one goes"""
     return play().stream(chars, seed)
 
-def plays_entropy()->float: # nats per character
-    "The least any model can lose per character of unseen plays, on average: computed from the grammar"
+
+def plays_entropy() -> float:  # nats per character
+    """The least any model can lose per character of unseen plays, on average: computed from the
+    grammar"""
     return play().entropy()
 
 # %% ../nbs/lib/plays.ipynb #28b8d6a7
 def plays_char_nll(
-    text:str, # begins at the start of a scene, ends anywhere
-)->np.ndarray: # nats per character, in order
-    "What each character of `text` costs the ideal reader; raises `ValueError` where the generator could not have written it"
+    text: str,  # begins at the start of a scene, ends anywhere
+) -> np.ndarray:  # nats per character, in order
+    """What each character of `text` costs the ideal reader; raises `ValueError` where the generator
+    could not have written it"""
     return play().char_nll(text)
 
+
 def plays_nll(
-    text:str, # begins at the start of a scene, ends anywhere
-)->tuple: # (nats, characters)
-    "Exact surprise of a whole text: minus the log of the probability that a stream of plays begins with it"
+    text: str,  # begins at the start of a scene, ends anywhere
+) -> tuple:  # (nats, characters)
+    """Exact surprise of a whole text: minus the log of the probability that a stream of plays
+    begins with it"""
     return float(plays_char_nll(text).sum()), len(text)
 
+
 def scene_start(
-    text:str, # any piece of a play
-)->int: # characters to skip
+    text: str,  # any piece of a play
+) -> int:  # characters to skip
     "Where the first whole scene begins; raises `ValueError` if there is none"
-    if (at := text.find('SCENE. ')) < 0:
-        raise ValueError(f'no scene begins in these {len(text):,} characters; pass a longer piece, or the text before it as well')
+    if (at := text.find("SCENE. ")) < 0:
+        raise ValueError(
+            f"no scene begins in these {len(text):,} characters; pass a longer piece, or the "
+            "text before it as well"
+        )
     return at
 
 # %% ../nbs/lib/plays.ipynb #f0e2b83c
 def ideal_error(
-    text:str # whole scenes, and perhaps a piece of one at the end
-)->float: # nats per character, one standard error
+    text: str,  # whole scenes, and perhaps a piece of one at the end
+) -> float:  # nats per character, one standard error
     "How far the ideal reader's average on `text` is expected to be from the entropy"
-    nll, starts = plays_char_nll(text), [m.start() for m in re.finditer(r'SCENE\. ', text)]
-    if len(starts) < 3: raise ValueError(f'an error bar needs at least 2 whole scenes, got {max(0, len(starts) - 1)}; pass a longer text')
+    nll, starts = plays_char_nll(text), [m.start() for m in re.finditer(r"SCENE\. ", text)]
+    if len(starts) < 3:
+        raise ValueError(
+            f"an error bar needs at least 2 whole scenes, got {max(0, len(starts) - 1)}; pass a "
+            "longer text"
+        )
     off = np.add.reduceat(nll - plays_entropy(), starts)[:-1]
     return float(off.std(ddof=1) * math.sqrt(len(off)) / starts[-1])
 
 # %% ../nbs/lib/plays.ipynb #11ca2625
 def sees_future(
-    loss:float,       # nats per character on unseen text
-    limit:float,      # of the ideal reader on the same characters, or the entropy
-    stderr:float=0.,  # of the difference of the two
-    sigmas:float=4.,  # how many of them are still luck
-)->str|None: # the alarm, or None
+    loss: float,  # nats per character on unseen text
+    limit: float,  # of the ideal reader on the same characters, or the entropy
+    stderr: float = 0.0,  # of the difference of the two
+    sigmas: float = 4.0,  # how many of them are still luck
+) -> str | None:  # the alarm, or None
     "Say so when a loss is lower than any honest model's can be"
-    if loss < limit - sigmas*stderr:
-        return (f'loss {loss:.4f} nats/char is below the limit of {limit:.4f} (allowed for luck: {sigmas*stderr:.4f}): '
-                'the model sees the future. Look for a broken causal mask, targets that are not shifted, '
-                'or validation text in the training data')
+    if loss < limit - sigmas * stderr:
+        return (
+            f"loss {loss:.4f} nats/char is below the limit of {limit:.4f} (allowed for luck: "
+            f"{sigmas * stderr:.4f}): "
+            "the model sees the future. Look for a broken causal mask, targets that are not "
+            "shifted, "
+            "or validation text in the training data"
+        )
 
 # %% ../nbs/lib/plays.ipynb #b73546c7
 class Markov:
-    "A source whose next letter depends on the last `order` letters only, with known odds and known entropy"
-    def __init__(self,
-        order:int,    # letters it remembers; 0 is a loaded die
-        alphabet:str, # its letters, each once
-        seed:int=0,   # draws the odds
-    ):
-        if type(order) is not int or order < 0: raise ValueError(f'order must be a whole number of at least 0, got {order!r}')
-        if len(alphabet) < 2 or len(set(alphabet)) < len(alphabet):
-            raise ValueError(f'an alphabet needs at least 2 letters, each once, got {alphabet!r}')
-        if len(alphabet)**order > 2000:
-            raise ValueError(f'{len(alphabet)} letters to the power {order} are {len(alphabet)**order:,} contexts; '
-                             'at most 2000: use fewer letters or a lower order')
-        self.order, self.alphabet = order, alphabet
-        self.odds = np.random.default_rng(seed).dirichlet([.5]*len(alphabet), len(alphabet)**order) # (context, next letter)
+    """A source whose next letter depends on the last `order` letters only, with known odds and
+    known entropy"""
 
-    def stationary(self)->np.ndarray: # (contexts,) probabilities
-        "How often each context occurs in the long run; context number = its letters as digits, the newest last"
+    def __init__(
+        self,
+        order: int,  # letters it remembers; 0 is a loaded die
+        alphabet: str,  # its letters, each once
+        seed: int = 0,  # draws the odds
+    ):
+        if type(order) is not int or order < 0:
+            raise ValueError(f"order must be a whole number of at least 0, got {order!r}")
+        if len(alphabet) < 2 or len(set(alphabet)) < len(alphabet):
+            raise ValueError(f"an alphabet needs at least 2 letters, each once, got {alphabet!r}")
+        if len(alphabet) ** order > 2000:
+            raise ValueError(
+                f"{len(alphabet)} letters to the power {order} are {len(alphabet) ** order:,} "
+                "contexts; "
+                "at most 2000: use fewer letters or a lower order"
+            )
+        self.order, self.alphabet = order, alphabet
+        self.odds = np.random.default_rng(seed).dirichlet(
+            [0.5] * len(alphabet), len(alphabet) ** order
+        )  # (context, next letter)
+
+    def stationary(self) -> np.ndarray:  # (contexts,) probabilities
+        """How often each context occurs in the long run; context number = its letters as digits,
+        the newest last"""
         n, a = self.odds.shape
         flow = np.zeros((n, n))
-        for i in range(n): np.add.at(flow[i], (i*a + np.arange(a)) % n, self.odds[i])
-        balance = np.vstack([flow.T - np.eye(n), np.ones(n)]) # what flows in is what was there, and the sum is one
+        for i in range(n):
+            np.add.at(flow[i], (i * a + np.arange(a)) % n, self.odds[i])
+        balance = np.vstack(
+            [flow.T - np.eye(n), np.ones(n)]
+        )  # what flows in is what was there, and the sum is one
         return np.linalg.lstsq(balance, np.eye(n + 1)[n], rcond=None)[0].clip(0)
 
-    def entropy(self)->float: # nats per character
+    def entropy(self) -> float:  # nats per character
         "Mean surprise of the next letter to a reader who knows the odds"
-        return float(self.stationary() @ -(self.odds * np.log(np.maximum(self.odds, 1e-300))).sum(1))
+        return float(
+            self.stationary() @ -(self.odds * np.log(np.maximum(self.odds, 1e-300))).sum(1)
+        )
 
-    def sample(self,
-        n:int,      # letters
-        seed:int=0, # draws the text
-    )->str:
+    def sample(
+        self,
+        n: int,  # letters
+        seed: int = 0,  # draws the text
+    ) -> str:
         "`n` letters, the first context drawn from the long run"
         rng, size, a = random.Random(seed), *self.odds.shape
-        edges, at, out = self.odds.cumsum(1)[:, :-1].tolist(), bisect(self.stationary().cumsum()[:-1].tolist(), rng.random()), []
+        edges, at, out = (
+            self.odds.cumsum(1)[:, :-1].tolist(),
+            bisect(self.stationary().cumsum()[:-1].tolist(), rng.random()),
+            [],
+        )
         for _ in range(n):
             letter = bisect(edges[at], rng.random())
-            out.append(self.alphabet[letter]); at = (at*a + letter) % size
-        return ''.join(out)
+            out.append(self.alphabet[letter])
+            at = (at * a + letter) % size
+        return "".join(out)

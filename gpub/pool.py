@@ -16,40 +16,58 @@ from .core import GpubError
 # %% ../nbs/lib/pool.ipynb #c9996298
 _state = None
 
+
 def _leave_with_parent():
-    "Wait for the parent's end, then end (the clean way out, a closed queue, never comes when all workers hold its other end)"
-    wait([mp.parent_process().sentinel]); os._exit(1)
+    """Wait for the parent's end, then end (the clean way out, a closed queue, never comes when all
+    workers hold its other end)"""
+    wait([mp.parent_process().sentinel])
+    os._exit(1)
+
 
 def _start(setup, args):
     global _state
-    os.environ.update(RAYON_NUM_THREADS='1', TOKENIZERS_PARALLELISM='false')
+    os.environ.update(RAYON_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     _state = setup(*args)
 
-def _call(f, item): return f(_state, item)
+
+def _call(f, item):
+    return f(_state, item)
+
 
 def ordered_map(
-    f,         # function of (state, item), importable by name
-    items,     # iterable, read as workers become free
-    workers=1, # processes; with 1 everything happens in this one
-    setup=tuple, # makes the state of a worker, once, from
-    args=(),   # these
+    f,  # function of (state, item), importable by name
+    items,  # iterable, read as workers become free
+    workers=1,  # processes; with 1 everything happens in this one
+    setup=tuple,  # makes the state of a worker, once, from
+    args=(),  # these
 ):
     "Yield `f(state, item)` for each item, in order"
-    if workers < 1: raise GpubError(f'workers {workers}: need at least 1')
+    if workers < 1:
+        raise GpubError(f"workers {workers}: need at least 1")
     if workers == 1:
         state = setup(*args)
-        for item in items: yield f(state, item)
+        for item in items:
+            yield f(state, item)
         return
-    context = mp.get_context('forkserver' if 'forkserver' in mp.get_all_start_methods() else 'spawn')
-    if context.get_start_method() == 'forkserver': context.set_forkserver_preload(['gpub.pool', f.__module__])
+    context = mp.get_context(
+        "forkserver" if "forkserver" in mp.get_all_start_methods() else "spawn"
+    )
+    if context.get_start_method() == "forkserver":
+        context.set_forkserver_preload(["gpub.pool", f.__module__])
     pool, flying = ProcessPoolExecutor(workers, context, _start, (setup, args)), deque()
     try:
         for item in items:
             flying.append(pool.submit(_call, f, item))
-            if len(flying) > workers + 1: yield flying.popleft().result()
-        while flying: yield flying.popleft().result()
+            if len(flying) > workers + 1:
+                yield flying.popleft().result()
+        while flying:
+            yield flying.popleft().result()
     except BrokenProcessPool:
-        raise GpubError('a worker process died (killed, or out of memory?): run the same command again to continue, '
-                        'perhaps with fewer --workers') from None
-    finally: pool.shutdown(cancel_futures=True)
+        raise GpubError(
+            "a worker process died (killed, or out of memory?): run the same command again to "
+            "continue, "
+            "perhaps with fewer --workers"
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)

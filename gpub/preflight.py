@@ -18,7 +18,15 @@ from .core import first_line, pick_precision, seed_everything
 from .gpt import reach
 from .llama import build
 from .report import read_log
-from .run import Run, decay_text, find_preset, matmul_peak, override, pass_seconds, pick_attention
+from gpub.run import (
+    Run,
+    decay_text,
+    find_preset,
+    matmul_peak,
+    override,
+    pass_seconds,
+    pick_attention,
+)
 from .sizes import anatomy, checkpoint_bytes, find_gpu, flops_per_token, memory, plan, ram_bytes
 from .train import ctx_at, make_optimizers, seconds_per_call, train
 
@@ -26,183 +34,272 @@ from .train import ctx_at, make_optimizers, seconds_per_call, train
 @dataclass(frozen=True)
 class Check:
     "The answer to one question"
-    name:str         # a key of `CHECKS`
-    ok:bool          # whether to spend
-    found:str        # with its number; further lines to read
-    wanted:str       # what it is compared with
-    seconds:float=0. # what the answer took
+
+    name: str  # a key of `CHECKS`
+    ok: bool  # whether to spend
+    found: str  # with its number; further lines to read
+    wanted: str  # what it is compared with
+    seconds: float = 0.0  # what the answer took
+
 
 def twin(
-    cfg, # `GPTConfig` or `LlamaConfig`
-): # the same kind of model: at most 2 layers, width 128, context 64
+    cfg,  # `GPTConfig` or `LlamaConfig`
+):  # the same kind of model: at most 2 layers, width 128, context 64
     "A model small enough for any machine, with the vocabulary, biases and head of the real one"
-    width = min(cfg.width, 128); heads = max(h for h in range(1, cfg.heads + 1) if width % (2*h) == 0)
+    width = min(cfg.width, 128)
+    heads = max(h for h in range(1, cfg.heads + 1) if width % (2 * h) == 0)
     grouped = {}
-    if hasattr(cfg, 'kv_heads'):
-        grouped = dict(kv_heads=max(g for g in range(1, cfg.kv_heads + 1) if heads % g == 0), ffn=cfg.ffn*width//cfg.width)
-    return replace(cfg, layers=min(cfg.layers, 2), width=width, ctx=min(cfg.ctx, 64), heads=heads, **grouped)
+    if hasattr(cfg, "kv_heads"):
+        grouped = dict(
+            kv_heads=max(g for g in range(1, cfg.kv_heads + 1) if heads % g == 0),
+            ffn=cfg.ffn * width // cfg.width,
+        )
+    return replace(
+        cfg, layers=min(cfg.layers, 2), width=width, ctx=min(cfg.ctx, 64), heads=heads, **grouped
+    )
+
 
 class Subject:
     "A run as it would start, and a batch of its data"
-    def __init__(self,
-        preset,          # a name from `PRESETS`
-        data=None,       # a text file or a folder of shards; default tiny Shakespeare
-        settings=None,   # {'lr': 0.01}
-        device='auto',   # where the questions are answered
-        gpu=None,        # forecast for this card instead
-        usd_per_hour=0., # what the machine costs
-        say=print,       # called with what `Run` has to say
+
+    def __init__(
+        self,
+        preset,  # a name from `PRESETS`
+        data=None,  # a text file or a folder of shards; default tiny Shakespeare
+        settings=None,  # {'lr': 0.01}
+        device="auto",  # where the questions are answered
+        gpu=None,  # forecast for this card instead
+        usd_per_hour=0.0,  # what the machine costs
+        say=print,  # called with what `Run` has to say
     ):
-        self.run = Run(preset, data=data, settings=settings, device=device, usd_per_hour=usd_per_hour, say=say)
-        self.cfg, self.train, self.device, self.settings, self.gpu = self.run.model_cfg, self.run.cfg, self.run.device, settings or {}, gpu
-        gpu = self.device.type != 'cpu'
-        self.look = self.cfg if gpu or anatomy(self.cfg).params < 5e7 else twin(self.cfg)   # a few forward passes
-        self.learn = self.cfg if anatomy(self.cfg).params < (2e9 if gpu else 2e6) else twin(self.cfg) # a few hundred steps
-        self.precision = p = pick_precision(self.device, self.train.precision, self._seconds if self.learn == self.cfg else None)
+        self.run = Run(
+            preset, data=data, settings=settings, device=device, usd_per_hour=usd_per_hour, say=say
+        )
+        self.cfg, self.train, self.device, self.settings, self.gpu = (
+            self.run.model_cfg,
+            self.run.cfg,
+            self.run.device,
+            settings or {},
+            gpu,
+        )
+        gpu = self.device.type != "cpu"
+        self.look = (
+            self.cfg if gpu or anatomy(self.cfg).params < 5e7 else twin(self.cfg)
+        )  # a few forward passes
+        self.learn = (
+            self.cfg if anatomy(self.cfg).params < (2e9 if gpu else 2e6) else twin(self.cfg)
+        )  # a few hundred steps
+        self.precision = p = pick_precision(
+            self.device, self.train.precision, self._seconds if self.learn == self.cfg else None
+        )
         self.dtype, self.scaler = p.dtype, torch.amp.GradScaler(self.device.type, enabled=p.scaler)
         self.tokens = 1024 if self.cfg.vocab < 5000 else 256
         self.x, self.y = self.rows(0)
 
-    def rows(self,
-        step,    # from 0
+    def rows(
+        self,
+        step,  # from 0
         ctx=64,  # tokens a row, as far as the model takes
-        least=1, # rows
-    ): # (ids, targets)
+        least=1,  # rows
+    ):  # (ids, targets)
         "A small step of the run's own data"
         ctx = min(ctx, self.cfg.ctx)
-        return self.run.corpus.train(ctx, max(least, self.tokens//ctx), self.train.seed)[step]
+        return self.run.corpus.train(ctx, max(least, self.tokens // ctx), self.train.seed)[step]
 
-    def build(self,
-        cfg, # the run's, or its `twin`
+    def build(
+        self,
+        cfg,  # the run's, or its `twin`
     ):
         "A fresh model, always the same, with the attention kernel the run would take"
         return pick_attention(self._fresh(cfg), self.device, self.dtype)
 
-    def _fresh(self, cfg): seed_everything(0); return build(cfg).to(self.device)
+    def _fresh(self, cfg):
+        seed_everything(0)
+        return build(cfg).to(self.device)
 
-    def _seconds(self, dtype): # as the run will measure it
+    def _seconds(self, dtype):  # as the run will measure it
         x, y = (t.to(self.device) for t in self.run.batches(0, ctx_at(0, self.train, self.cfg.ctx)))
         return pass_seconds(self._fresh(self.cfg), x, y, dtype, self.train)
 
-    def size(self,
-        cfg, # of the model that was asked
-    ): # text; '' for the run's own size
+    def size(
+        self,
+        cfg,  # of the model that was asked
+    ):  # text; '' for the run's own size
         "What an answer says about a twin"
-        return '' if cfg == self.cfg else f' (twin: {cfg.layers} x {cfg.width}, context {cfg.ctx})'
+        return "" if cfg == self.cfg else f" (twin: {cfg.layers} x {cfg.width}, context {cfg.ctx})"
 
     @cached_property
     def curve(self):
         "`rate_curve`, trained once for the two questions that need it"
         return rate_curve(self)
 
-    def steps(self,
-        batches,   # function of a step -> (ids, targets)
-        n,         # how many
-        factor=1., # of the preset's rates
-    ): # yields losses
+    def steps(
+        self,
+        batches,  # function of a step -> (ids, targets)
+        n,  # how many
+        factor=1.0,  # of the preset's rates
+    ):  # yields losses
         "Train a fresh model with the real loop"
-        base = self.train if self.train.lr or self.train.muon_lr else type(self.train)(steps=1) # rates of zero have no multiples
-        cfg = replace(self.train, steps=n, lr=base.lr*factor, muon_lr=base.muon_lr*factor, warmup=2, schedule='constant',
-                      stages=(), depths=(), micro_batch=None, grad_checkpoint='off')
+        base = (
+            self.train if self.train.lr or self.train.muon_lr else type(self.train)(steps=1)
+        )  # rates of zero have no multiples
+        cfg = replace(
+            self.train,
+            steps=n,
+            lr=base.lr * factor,
+            muon_lr=base.muon_lr * factor,
+            warmup=2,
+            schedule="constant",
+            stages=(),
+            depths=(),
+            micro_batch=None,
+            grad_checkpoint="off",
+        )
         model = self.build(self.learn)
-        opts = make_optimizers(model, cfg, torch.bfloat16 if self.device.type == 'cuda' else torch.float32)
-        for s in train(model, lambda step, ctx: batches(step), cfg, opts, dtype=self.dtype, scaler=self.scaler): yield float(s.loss)
+        opts = make_optimizers(
+            model, cfg, torch.bfloat16 if self.device.type == "cuda" else torch.float32
+        )
+        for s in train(
+            model, lambda step, ctx: batches(step), cfg, opts, dtype=self.dtype, scaler=self.scaler
+        ):
+            yield float(s.loss)
 
 # %% ../nbs/lib/preflight.ipynb #86adec9e
 def most_at_birth(
-    cfg, # `GPTConfig` or `LlamaConfig`
-): # nats
+    cfg,  # `GPTConfig` or `LlamaConfig`
+):  # nats
     "The largest loss that a healthy initialisation explains"
-    e = cfg.embed_std or cfg.init_std; spread = cfg.width*(e if cfg.tied else cfg.init_std)**2
-    return math.log(cfg.vocab*math.exp(spread/2) + (math.exp(cfg.width*e*e/math.hypot(e, cfg.init_std)) if cfg.tied else 0))
+    e = cfg.embed_std or cfg.init_std
+    spread = cfg.width * (e if cfg.tied else cfg.init_std) ** 2
+    return math.log(
+        cfg.vocab * math.exp(spread / 2)
+        + (math.exp(cfg.width * e * e / math.hypot(e, cfg.init_std)) if cfg.tied else 0)
+    )
+
 
 def birth(
-    s:Subject, # a model of `s.look` is made
-): # (ok, found, wanted)
+    s: Subject,  # a model of `s.look` is made
+):  # (ok, found, wanted)
     "A fresh model is as surprised as chance"
     model, least, most = s.build(s.look), math.log(s.cfg.vocab), most_at_birth(s.look)
-    with torch.no_grad(): loss = float(model.loss(s.x.to(s.device), s.y.to(s.device)))
-    return least - .2 < loss < most + .2, f'{loss:.3f}{s.size(s.look)}', f'{least:.2f} = ln {s.cfg.vocab} to {most:.2f}, give or take 0.2'
+    with torch.no_grad():
+        loss = float(model.loss(s.x.to(s.device), s.y.to(s.device)))
+    return (
+        least - 0.2 < loss < most + 0.2,
+        f"{loss:.3f}{s.size(s.look)}",
+        f"{least:.2f} = ln {s.cfg.vocab} to {most:.2f}, give or take 0.2",
+    )
 
 # %% ../nbs/lib/preflight.ipynb #e17e2d59
 def causality(
-    s:Subject, # a model of `s.look` is made
-): # (ok, found, wanted)
+    s: Subject,  # a model of `s.look` is made
+):  # (ok, found, wanted)
     "No logit depends on a later token, and each depends on its own"
     r = reach(s.build(s.look), s.x[0, :24].to(s.device)).cpu()
     future, own = float(r.triu(1).max()), float(r.diagonal().min())
-    return future == 0 and own > 0, f'largest gradient from a later token {future:.1e}{s.size(s.look)}', 'exactly 0'
+    return (
+        future == 0 and own > 0,
+        f"largest gradient from a later token {future:.1e}{s.size(s.look)}",
+        "exactly 0",
+    )
 
 # %% ../nbs/lib/preflight.ipynb #10479509
 def rows(
-    s:Subject,    # its data, tokenizer and vocabulary
-    chars:int=64, # of each row
-): # (ok, found, wanted)
+    s: Subject,  # its data, tokenizer and vocabulary
+    chars: int = 64,  # of each row
+):  # (ok, found, wanted)
     "The targets are the next tokens, and the text is there to be read"
-    x, y = s.rows(0, s.cfg.ctx, 32); shifted, top = float((x[:, 1:] == y[:, :-1]).double().mean()), int(max(x.max(), y.max()))
-    if min(x.min(), y.min()) < 0 or top >= s.cfg.vocab: return False, f'ids up to {top:,}', f'ids below {s.cfg.vocab:,}'
+    x, y = s.rows(0, s.cfg.ctx, 32)
+    shifted, top = float((x[:, 1:] == y[:, :-1]).double().mean()), int(max(x.max(), y.max()))
+    if min(x.min(), y.min()) < 0 or top >= s.cfg.vocab:
+        return False, f"ids up to {top:,}", f"ids below {s.cfg.vocab:,}"
     tok = s.run.corpus.tok
-    special = torch.isin(x, torch.tensor([*getattr(tok, 'specials', {}).values()], dtype=x.dtype))
+    special = torch.isin(x, torch.tensor([*getattr(tok, "specials", {}).values()], dtype=x.dtype))
     held = special.any(1)
     first = special.int().argmax(1).tolist()
-    best = held.int().argsort(descending=True, stable=True)[:3].tolist() # rows that hold one come first
-    text = ''.join(f'\n{tok.decode(x[i, max(0, first[i] - 8):].numpy())[:chars]!r}' for i in best)
-    found = f'{shifted:.1%} of the targets are the next token; {int(held.sum())} of {len(x)} rows hold a special token'
-    return shifted == 1, found + text, '100%'
+    best = (
+        held.int().argsort(descending=True, stable=True)[:3].tolist()
+    )  # rows that hold one come first
+    text = "".join(f"\n{tok.decode(x[i, max(0, first[i] - 8) :].numpy())[:chars]!r}" for i in best)
+    found = (
+        f"{shifted:.1%} of the targets are the next token; {int(held.sum())} of {len(x)} rows "
+        "hold a special token"
+    )
+    return shifted == 1, found + text, "100%"
 
 # %% ../nbs/lib/preflight.ipynb #1b08dcef
-FACTORS = tuple(10**(i/2) for i in range(-3, 3)) # 0.03 to 10 times the preset's rates
+FACTORS = tuple(10 ** (i / 2) for i in range(-3, 3))  # 0.03 to 10 times the preset's rates
+
 
 def spark(
-    values, # numbers; what is not finite has no height
-): # one character each
+    values,  # numbers; what is not finite has no height
+):  # one character each
     "A picture in a line of text"
     fine = [v for v in values if math.isfinite(v)]
     lo, hi = min(fine, default=0), max(fine, default=1)
-    return ''.join('▁▂▃▄▅▆▇█'[round(7*(v - lo)/(hi - lo or 1))] if math.isfinite(v) else '×' for v in values)
+    return "".join(
+        "▁▂▃▄▅▆▇█"[round(7 * (v - lo) / (hi - lo or 1))] if math.isfinite(v) else "×"
+        for v in values
+    )
+
 
 def rate_curve(
-    s:Subject, # models of `s.learn` are trained
-    n:int=16,  # steps of each training
-): # (loss at birth, {factor of the preset's rates: mean loss of the last quarter})
+    s: Subject,  # models of `s.learn` are trained
+    n: int = 16,  # steps of each training
+):  # (loss at birth, {factor of the preset's rates: mean loss of the last quarter})
     "Loss against learning rate"
-    batches = [s.rows(i) for i in range(n)]; losses = {f: [*s.steps(batches.__getitem__, n, f)] for f in FACTORS}
-    return losses[FACTORS[0]][0], {f: sum(l[-n//4:])/len(l[-n//4:]) for f, l in losses.items()}
+    batches = [s.rows(i) for i in range(n)]
+    losses = {f: [*s.steps(batches.__getitem__, n, f)] for f in FACTORS}
+    return losses[FACTORS[0]][0], {
+        f: sum(l[-n // 4 :]) / len(l[-n // 4 :]) for f, l in losses.items()
+    }
+
 
 def best_factor(
-    curve, # {factor: loss}, as `rate_curve` gives it
-): # a factor
+    curve,  # {factor: loss}, as `rate_curve` gives it
+):  # a factor
     "The factor with the lowest loss"
     return min(curve, key=lambda f: curve[f] if math.isfinite(curve[f]) else math.inf)
 
+
 def learning_rate(
-    s:Subject, # its `curve`, and the preset's rates
-): # (ok, found, wanted)
+    s: Subject,  # its `curve`, and the preset's rates
+):  # (ok, found, wanted)
     "The preset's rate does at least half of what the best rate does"
-    start, curve = s.curve; fine = {f: v for f, v in curve.items() if math.isfinite(v)}
-    best, low = best_factor(curve), min(fine.values(), default=math.inf); zero = not (s.train.lr or s.train.muon_lr)
-    share = 0. if zero or 1. not in fine else (start - fine[1.])/max(start - low, 1e-9)
+    start, curve = s.curve
+    fine = {f: v for f, v in curve.items() if math.isfinite(v)}
+    best, low = best_factor(curve), min(fine.values(), default=math.inf)
+    zero = not (s.train.lr or s.train.muon_lr)
+    share = 0.0 if zero or 1.0 not in fine else (start - fine[1.0]) / max(start - low, 1e-9)
     unit = type(s.train)(steps=1).lr if zero else s.train.lr
     picture = spark([min(v, start) if math.isfinite(v) else v for v in curve.values()])
-    does = f'lowers the loss by {share:.0%} of what that does' if share > 0 else 'does not lower the loss'
-    found = f"{picture}  best {unit*best:.2g}; the preset's {s.train.lr:.2g} {does}{s.size(s.learn)}"
-    return share >= .5 and start - low > .05, found, 'at least 50%'
+    does = (
+        f"lowers the loss by {share:.0%} of what that does"
+        if share > 0
+        else "does not lower the loss"
+    )
+    found = (
+        f"{picture}  best {unit * best:.2g}; the preset's {s.train.lr:.2g} {does}{s.size(s.learn)}"
+    )
+    return share >= 0.5 and start - low > 0.05, found, "at least 50%"
 
 # %% ../nbs/lib/preflight.ipynb #8e8acd98
 def overfit(
-    s:Subject, # a model of `s.learn` is trained
-    n:int=80,  # steps at most
-): # (ok, found, wanted)
+    s: Subject,  # a model of `s.learn` is trained
+    n: int = 80,  # steps at most
+):  # (ok, found, wanted)
     "One small batch at the best rate of the curve, again and again, until it is known by heart"
-    x, y = s.x[:4], s.y[:4]; first = None
+    x, y = s.x[:4], s.y[:4]
+    first = None
     for i, loss in enumerate(s.steps(lambda step: (x, y), n, best_factor(s.curve[1])), 1):
         first = first or loss
-        if loss < .2*first: break
-    found = f'{first:.2f} to {loss:.2f} in {i} steps on {x.numel()} tokens{s.size(s.learn)}'
-    return loss < .2*first, found, f'below {.2*first:.2f} within {n}'
+        if loss < 0.2 * first:
+            break
+    found = f"{first:.2f} to {loss:.2f} in {i} steps on {x.numel()} tokens{s.size(s.learn)}"
+    return loss < 0.2 * first, found, f"below {0.2 * first:.2f} within {n}"
 
 # %% ../nbs/lib/preflight.ipynb #9400bbe2
-CHILD = '''
+CHILD = """
 import json, sys
 from dataclasses import replace
 from gpub.run import Run
@@ -213,143 +310,252 @@ for out in how.pop('outs'):
     seen, batches = [], run.batches
     run.batches = lambda step, ctx: (seen.append(step), print('step', step, flush=True), batches(step, ctx))[2]
     run.go(); print('began at', min(seen), flush=True)
-'''
+"""
+
 
 def _child(how, *outs):
     asked = json.dumps(how | dict(outs=list(map(str, outs))))
-    return subprocess.Popen([sys.executable, '-c', CHILD, asked], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD, asked],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
-def _last_line(text): return (text.strip().splitlines() or ['without a word'])[-1][:200]
+
+def _last_line(text):
+    return (text.strip().splitlines() or ["without a word"])[-1][:200]
+
 
 def _small_run(s, text, steps):
     "Arguments of a `Run` that is over in a moment, on a piece of the validation text"
-    piece = s.run.corpus.tok.decode(s.run.corpus.val[:4000]) + ' ab'; text.write_text(piece*(4000//len(piece) + 1), encoding='utf-8')
-    shape = {k: getattr(twin(s.cfg), k) for k in ('layers', 'width', 'heads', 'ctx')}
-    few = dict(steps=steps, batch_tokens=4*shape['ctx'], stages=[], depths=[], micro_batch=None, log_every=1, compile='no',
-               precision=s.precision.name) # named: else each run would time its own
-    return dict(preset=s.run.name, data=str(text), device=str(s.device), settings=s.settings | shape | few)
+    piece = s.run.corpus.tok.decode(s.run.corpus.val[:4000]) + " ab"
+    text.write_text(piece * (4000 // len(piece) + 1), encoding="utf-8")
+    shape = {k: getattr(twin(s.cfg), k) for k in ("layers", "width", "heads", "ctx")}
+    few = dict(
+        steps=steps,
+        batch_tokens=4 * shape["ctx"],
+        stages=[],
+        depths=[],
+        micro_batch=None,
+        log_every=1,
+        compile="no",
+        precision=s.precision.name,
+    )  # named: else each run would time its own
+    return dict(
+        preset=s.run.name, data=str(text), device=str(s.device), settings=s.settings | shape | few
+    )
+
 
 def _apart(killed, whole, steps):
-    "(largest difference between the logged losses of two run folders, whether the weights are equal to the bit)"
-    a, b = ([r['loss'] for r in read_log(o)] for o in (killed, whole))
+    """(largest difference between the logged losses of two run folders, whether the weights are
+    equal to the bit)"""
+    a, b = ([r["loss"] for r in read_log(o)] for o in (killed, whole))
     wa, wb = (load_checkpoint(o, say=lambda line: None).model for o in (killed, whole))
-    return max(abs(p - q) for p, q in zip(a, b)) if len(a) == len(b) == steps else math.inf, all(torch.equal(wa[k], wb[k]) for k in wb)
+    return max(abs(p - q) for p, q in zip(a, b)) if len(a) == len(b) == steps else math.inf, all(
+        torch.equal(wa[k], wb[k]) for k in wb
+    )
+
 
 def resume(
-    s:Subject,   # its settings, on a piece of its validation text
-    steps:int=8, # of the whole run
-    kill:int=6,  # when this step's batch is fetched
-): # (ok, found, wanted)
+    s: Subject,  # its settings, on a piece of its validation text
+    steps: int = 8,  # of the whole run
+    kill: int = 6,  # when this step's batch is fetched
+):  # (ok, found, wanted)
     "Killed and resumed equals undisturbed"
     with tempfile.TemporaryDirectory() as d:
-        killed, whole = Path(d, 'killed'), Path(d, 'whole'); how = _small_run(s, Path(d, 'text.txt'), steps)
+        killed, whole = Path(d, "killed"), Path(d, "whole")
+        how = _small_run(s, Path(d, "text.txt"), steps)
         first = _child(how, killed)
-        reached = any(line == f'step {kill}\n' for line in first.stdout)
+        reached = any(line == f"step {kill}\n" for line in first.stdout)
         first.kill()
         last = first.communicate()[1]
-        if not reached: return False, f'the first run ended by itself: {_last_line(last)}', 'a run to kill'
-        second = _child(how, killed, whole); out, last = second.communicate()
-        if second.returncode: return False, f'the killed run does not start again: {_last_line(last)}', 'a resumed run'
+        if not reached:
+            return False, f"the first run ended by itself: {_last_line(last)}", "a run to kill"
+        second = _child(how, killed, whole)
+        out, last = second.communicate()
+        if second.returncode:
+            return (
+                False,
+                f"the killed run does not start again: {_last_line(last)}",
+                "a resumed run",
+            )
         far, same = _apart(killed, whole, steps)
-    began, bits = [int(l.split()[-1]) for l in out.splitlines() if l.startswith('began at')], s.device.type == 'cpu'
+    began, bits = (
+        [int(l.split()[-1]) for l in out.splitlines() if l.startswith("began at")],
+        s.device.type == "cpu",
+    )
     ok = 0 < began[0] <= kill and began[1] == 0 and (far == 0 and same if bits else far < 1e-2)
-    losses, weights = 'equal' if far == 0 else f'differ by {far:.1e}', 'equal' if same else 'differ'
-    small = f'twin: {how["settings"]["layers"]} x {how["settings"]["width"]}'
-    return (ok, f'killed in step {kill + 1}, went on after {began[0]}: losses {losses}, weights {weights} ({small})',
-            f'goes on after a checkpoint; {"bit for bit" if bits else "within 0.01"}')
+    losses, weights = "equal" if far == 0 else f"differ by {far:.1e}", "equal" if same else "differ"
+    small = f"twin: {how['settings']['layers']} x {how['settings']['width']}"
+    return (
+        ok,
+        f"killed in step {kill + 1}, went on after {began[0]}: losses {losses}, weights "
+        f"{weights} ({small})",
+        f"goes on after a checkpoint; {'bit for bit' if bits else 'within 0.01'}",
+    )
 
 # %% ../nbs/lib/preflight.ipynb #1bc4d3c1
 def parity(
-    s:Subject, # a model of `s.look`, in the run's precision
-): # (ok, found, wanted)
+    s: Subject,  # a model of `s.look`, in the run's precision
+):  # (ok, found, wanted)
     "Logits and loss agree with double precision on the CPU"
-    model = s.build(s.look).eval(); exact = copy.deepcopy(model).cpu().double(); most = 1e-3 if s.dtype == torch.float32 else 3e-2
+    model = s.build(s.look).eval()
+    exact = copy.deepcopy(model).cpu().double()
+    most = 1e-3 if s.dtype == torch.float32 else 3e-2
     with torch.no_grad():
         with torch.autocast(s.device.type, s.dtype, enabled=s.dtype != torch.float32):
             got, loss = model(x := s.x.to(s.device)), model.loss(x, s.y.to(s.device))
-        want = exact(s.x); far, off = float((got.cpu().double() - want).norm()/want.norm()), abs(float(loss) - float(exact.loss(s.x, s.y)))
-    found = f'{str(s.dtype)[6:]} on {s.device}: logits differ by {far:.1e}, loss by {off:.1e}{s.size(s.look)}'
-    return far < most and off < most, found, f'below {most:.0e}'
+        want = exact(s.x)
+        far, off = (
+            float((got.cpu().double() - want).norm() / want.norm()),
+            abs(float(loss) - float(exact.loss(s.x, s.y))),
+        )
+    found = (
+        f"{str(s.dtype)[6:]} on {s.device}: logits differ by {far:.1e}, loss by "
+        f"{off:.1e}{s.size(s.look)}"
+    )
+    return far < most and off < most, found, f"below {most:.0e}"
 
 # %% ../nbs/lib/preflight.ipynb #3fd744d7
 def flops_per_second(
-    s:Subject, # timed at its real size, or not at all
-): # (FLOP/s, how that is known)
+    s: Subject,  # timed at its real size, or not at all
+):  # (FLOP/s, how that is known)
     "What this device reaches on this model"
-    if s.look != s.cfg: return .4*matmul_peak(s.device, s.dtype), 'assumed: 40% of a large matmul'
-    model = s.build(s.cfg); x, y = (t.to(s.device) for t in s.rows(0, s.cfg.ctx))
+    if s.look != s.cfg:
+        return 0.4 * matmul_peak(s.device, s.dtype), "assumed: 40% of a large matmul"
+    model = s.build(s.cfg)
+    x, y = (t.to(s.device) for t in s.rows(0, s.cfg.ctx))
+
     def step():
-        with torch.autocast(s.device.type, s.dtype, enabled=s.dtype != torch.float32): model.loss(x, y).backward()
-        if s.device.type == 'cuda': torch.cuda.synchronize(s.device)
-    return flops_per_token(s.cfg)*x.numel()/seconds_per_call(step), 'measured'
+        with torch.autocast(s.device.type, s.dtype, enabled=s.dtype != torch.float32):
+            model.loss(x, y).backward()
+        if s.device.type == "cuda":
+            torch.cuda.synchronize(s.device)
+
+    return flops_per_token(s.cfg) * x.numel() / seconds_per_call(step), "measured"
+
 
 def _here(s, tokens):
-    "(bytes needed, bytes there are, hours, usd, how that is known) on this machine; the engine shrinks its steps until they fit"
-    batch = min(s.train.micro_batch or math.inf, max(1, s.train.batch_tokens//s.cfg.ctx)); half = s.dtype != torch.float32
-    have = torch.cuda.mem_get_info(s.device)[0] if s.device.type == 'cuda' else ram_bytes()
-    asked, least = (memory(s.cfg, b, mode=m, half=half, optimizer=s.train.optimizer)['peak'] for b, m in ((batch, 'off'), (1, 'full')))
-    speed, how = flops_per_second(s); hours = tokens*flops_per_token(s.cfg)/speed/3600
-    need, how = (asked, how) if asked < have else (least, f'{how}; in smaller pieces and with gradient checkpointing')
-    return need, have, hours, hours*s.run.usd_per_hour, how
+    """(bytes needed, bytes there are, hours, usd, how that is known) on this machine; the engine
+    shrinks its steps until they fit"""
+    batch = min(s.train.micro_batch or math.inf, max(1, s.train.batch_tokens // s.cfg.ctx))
+    half = s.dtype != torch.float32
+    have = torch.cuda.mem_get_info(s.device)[0] if s.device.type == "cuda" else ram_bytes()
+    asked, least = (
+        memory(s.cfg, b, mode=m, half=half, optimizer=s.train.optimizer)["peak"]
+        for b, m in ((batch, "off"), (1, "full"))
+    )
+    speed, how = flops_per_second(s)
+    hours = tokens * flops_per_token(s.cfg) / speed / 3600
+    need, how = (
+        (asked, how)
+        if asked < have
+        else (least, f"{how}; in smaller pieces and with gradient checkpointing")
+    )
+    return need, have, hours, hours * s.run.usd_per_hour, how
+
 
 def _there(s, tokens):
     "The same on the card `s.gpu`"
     p = plan(s.cfg, s.gpu, tokens, s.run.usd_per_hour or None, optimizer=s.train.optimizer)
-    r = next((r for r in p['rows'] if r['fits']), p['rows'][-1])
-    return r['peak_gb']*1e9, p['memory_gb']*1e9, r['hours'], r['usd'], f"{p['gpu']}, {p['speed']}"
+    r = next((r for r in p["rows"] if r["fits"]), p["rows"][-1])
+    return (
+        r["peak_gb"] * 1e9,
+        p["memory_gb"] * 1e9,
+        r["hours"],
+        r["usd"],
+        f"{p['gpu']}, {p['speed']}",
+    )
+
 
 def forecast(
-    s:Subject, # its size, steps, card and price
-): # (ok, found, wanted)
+    s: Subject,  # its size, steps, card and price
+):  # (ok, found, wanted)
     "Memory, disk, hours and dollars"
-    tokens, place = s.train.steps*s.train.batch_tokens, s.run.out.absolute()
-    while not place.exists(): place = place.parent
-    disk, free = checkpoint_bytes(s.cfg, s.train.optimizer)*(s.run.keep + len(s.run.milestones) + 1), shutil.disk_usage(place).free
+    tokens, place = s.train.steps * s.train.batch_tokens, s.run.out.absolute()
+    while not place.exists():
+        place = place.parent
+    disk, free = (
+        checkpoint_bytes(s.cfg, s.train.optimizer) * (s.run.keep + len(s.run.milestones) + 1),
+        shutil.disk_usage(place).free,
+    )
     need, have, hours, usd, how = (_there if s.gpu else _here)(s, tokens)
-    took = 'no time known' if hours is None else f'{hours:.1f} h' if hours >= 1 else f'{60*hours:.1f} min'
-    paid = 'no price' if usd is None else f'${usd:.2f}'
-    space = f'memory {need/1e9:.2f} GB of {have/1e9:.1f}, disk {disk/1e9:.2f} GB of {free/1e9:.1f}'
-    found = f'{space}, {took}, {paid} for {tokens:,} tokens ({how})'
-    return need < have and disk < free and hours is not None, found, 'room for all of it'
+    took = (
+        "no time known"
+        if hours is None
+        else f"{hours:.1f} h"
+        if hours >= 1
+        else f"{60 * hours:.1f} min"
+    )
+    paid = "no price" if usd is None else f"${usd:.2f}"
+    space = (
+        f"memory {need / 1e9:.2f} GB of {have / 1e9:.1f}, disk {disk / 1e9:.2f} GB of "
+        f"{free / 1e9:.1f}"
+    )
+    found = f"{space}, {took}, {paid} for {tokens:,} tokens ({how})"
+    return need < have and disk < free and hours is not None, found, "room for all of it"
 
 # %% ../nbs/lib/preflight.ipynb #cdd74418
-CHECKS = {'loss at birth': birth, 'sees only the past': causality, 'three rows of data': rows, 'learning rate': learning_rate,
-          'learns one batch': overfit, 'save, kill, resume': resume, 'device and reference': parity, 'forecast': forecast}
+CHECKS = {
+    "loss at birth": birth,
+    "sees only the past": causality,
+    "three rows of data": rows,
+    "learning rate": learning_rate,
+    "learns one batch": overfit,
+    "save, kill, resume": resume,
+    "device and reference": parity,
+    "forecast": forecast,
+}
+
 
 def examine(
     name,  # for the answer
-    f,     # gives (ok, found, wanted)
-    *args, # of `f`
-): # `Check`
+    f,  # gives (ok, found, wanted)
+    *args,  # of `f`
+):  # `Check`
     "One check, timed; whatever goes wrong in it is its answer"
     t = time.perf_counter()
-    try: ok, found, wanted = f(*args)
-    except Exception as e: ok, found, wanted = False, f'{type(e).__name__}: {first_line(e, 200)}', 'an answer'
+    try:
+        ok, found, wanted = f(*args)
+    except Exception as e:
+        ok, found, wanted = False, f"{type(e).__name__}: {first_line(e, 200)}", "an answer"
     return Check(name, bool(ok), found, wanted, time.perf_counter() - t)
 
+
 def preflight(
-    preset:str,       # a name from `PRESETS`
-    data=None,        # a text file or a folder of shards; default tiny Shakespeare
-    settings=None,    # {'lr': 0.01}
-    device='auto',    # where the questions are answered
-    gpu=None,         # forecast for this card instead of this machine
-    usd_per_hour=0.,  # what the machine costs
-    say=print,        # called with every line when it is ready
-): # list of `Check`; raises GpubError where `Run` would, for an unknown card, and for a weight decay that wipes everything out
+    preset: str,  # a name from `PRESETS`
+    data=None,  # a text file or a folder of shards; default tiny Shakespeare
+    settings=None,  # {'lr': 0.01}
+    device="auto",  # where the questions are answered
+    gpu=None,  # forecast for this card instead of this machine
+    usd_per_hour=0.0,  # what the machine costs
+    say=print,  # called with every line when it is ready
+):  # list of `Check`; raises GpubError where `Run` would, for an unknown card, and for a weight decay that wipes everything out
     "Eight questions before a run"
     decay = decay_text(override(find_preset(preset), settings or {})[1])
-    if gpu: find_gpu(gpu) # an unknown name is refused before anything is read
-    s = Subject(preset, data, settings, device, gpu, usd_per_hour, say); done = []
-    size = f'{s.cfg.layers} x {s.cfg.width}, context {s.cfg.ctx}, {anatomy(s.cfg).params:,} parameters'
-    say(f'{preset}: {size} on {s.device}; {s.run.corpus.note}')
+    if gpu:
+        find_gpu(gpu)  # an unknown name is refused before anything is read
+    s = Subject(preset, data, settings, device, gpu, usd_per_hour, say)
+    done = []
+    size = (
+        f"{s.cfg.layers} x {s.cfg.width}, context {s.cfg.ctx}, {anatomy(s.cfg).params:,} parameters"
+    )
+    say(f"{preset}: {size} on {s.device}; {s.run.corpus.note}")
     say(decay)
-    for name, f in CHECKS.items(): done.append(examine(name, f, s)); say(check_line(done[-1]))
+    for name, f in CHECKS.items():
+        done.append(examine(name, f, s))
+        say(check_line(done[-1]))
     return done
 
+
 def check_line(
-    c:Check # an answer
-): # text
+    c: Check,  # an answer
+):  # text
     "One answer to read; further lines of what was found stand below"
-    first, *rest = c.found.split('\n')
-    head = f'{"ok" if c.ok else "FAIL":5}{c.name:{max(map(len, CHECKS))}}  {first}  (wanted: {c.wanted}; {c.seconds:.1f} s)'
-    return head + ''.join(f'\n{"":7}{r}' for r in rest)
+    first, *rest = c.found.split("\n")
+    head = (
+        f"{'ok' if c.ok else 'FAIL':5}{c.name:{max(map(len, CHECKS))}}  {first}  (wanted: "
+        f"{c.wanted}; {c.seconds:.1f} s)"
+    )
+    return head + "".join(f"\n{'':7}{r}" for r in rest)

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 import numpy as np
-from .core import POSITIVE, WHOLE, YES_NO, Config, GpubError, read_json, write_atomic
+from gpub.core import (
+    POSITIVE,
+    WHOLE,
+    YES_NO,
+    Config,
+    GpubError,
+    read_json,
+    write_atomic,
+)
 from .blend import Encoded, chunk_path, drop_duplicates, load, save_chunk, steps
 from .cleaning import Counts, Rules, clean, mix, signatures, utf8
 from .folder import clock, differences, lock
@@ -26,45 +34,70 @@ from .tokenizer import BPETokenizer, load_tokenizer, stratified
 @dataclass(frozen=True, kw_only=True)
 class PrepConfig(Config):
     "What decides the shards"
-    sources:tuple             # name=PATH[#column][:weight]; with weights for all, that share of the tokens each; without, everything
-    vocab:int = 32_000        # tokens to learn, special tokens come on top
-    tokenizer:str|None = None # a tokenizer to use instead of training one
-    sample_mb:float = 50.     # text it is trained on, over all sources
-    val:float = .005          # share of the documents kept for validation
-    tokens:int|None = None    # with weights: tokens in all, repeating what runs out; default: until the first source runs out
-    rules:Rules = Rules()     # thresholds for dropping a document
-    dedup:bool = True         # drop documents equal to an earlier one
-    near:float|None = None    # drop documents this similar (Jaccard) to an earlier one
-    scan:bool = True          # look for attractors and benchmarks first
-    benchmarks:tuple = ()     # files to look for in the text
-    attractors:tuple = KNOWN  # strings the scan looks for by name
-    gate:float|None = None    # stop above so many scan hits per million documents
-    shard_tokens:int = 1 << 27 # a shard is closed by the document that reaches this
-    chunk_mb:float = 4.       # input a worker takes at once, in 2^20 bytes
+
+    # name=PATH[#column][:weight]; with weights for all, that share of the tokens each;
+    # without, everything
+    sources: tuple
+    vocab: int = 32_000  # tokens to learn, special tokens come on top
+    tokenizer: str | None = None  # a tokenizer to use instead of training one
+    sample_mb: float = 50.0  # text it is trained on, over all sources
+    val: float = 0.005  # share of the documents kept for validation
+    tokens: int | None = (
+        # with weights: tokens in all, repeating what runs out; default: until the first
+        # source runs out
+        None
+    )
+    rules: Rules = Rules()  # thresholds for dropping a document
+    dedup: bool = True  # drop documents equal to an earlier one
+    near: float | None = None  # drop documents this similar (Jaccard) to an earlier one
+    scan: bool = True  # look for attractors and benchmarks first
+    benchmarks: tuple = ()  # files to look for in the text
+    attractors: tuple = KNOWN  # strings the scan looks for by name
+    gate: float | None = None  # stop above so many scan hits per million documents
+    shard_tokens: int = 1 << 27  # a shard is closed by the document that reaches this
+    chunk_mb: float = 4.0  # input a worker takes at once, in 2^20 bytes
 
     def __post_init__(self):
-        if isinstance(self.rules, dict): object.__setattr__(self, 'rules', Rules.from_dict(self.rules))
-        if not self.sources: raise GpubError('no source given: add --source name=PATH')
+        if isinstance(self.rules, dict):
+            object.__setattr__(self, "rules", Rules.from_dict(self.rules))
+        if not self.sources:
+            raise GpubError("no source given: add --source name=PATH")
         names = [s.name for s in self.parsed]
         if twice := [n for n in names if names.count(n) > 1]:
-            raise GpubError(f'two sources are called {twice[0]!r}: give each its own name')
+            raise GpubError(
+                f"two sources are called {twice[0]!r}: give each its own name"
+            )
         if len({s.weight is None for s in self.parsed}) > 1:
-            raise GpubError('some sources have a weight and some have none: give all a weight, or none')
-        if not 0 <= self.val < 1: raise GpubError(f'val {self.val} is a share of the documents: 0 to below 1')
-        if self.near is not None and not 0 < self.near <= 1: raise GpubError(f'near {self.near} is a similarity: above 0, at most 1')
-        self.need(YES_NO, 'dedup')
+            raise GpubError(
+                "some sources have a weight and some have none: give all a weight, "
+                "or none"
+            )
+        if not 0 <= self.val < 1:
+            raise GpubError(f"val {self.val} is a share of the documents: 0 to below 1")
+        if self.near is not None and not 0 < self.near <= 1:
+            raise GpubError(f"near {self.near} is a similarity: above 0, at most 1")
+        self.need(YES_NO, "dedup")
         if self.near is not None and not self.dedup:
             raise GpubError(
-                f'near {self.near} drops similar documents, dedup {self.dedup} keeps even equal '
-                'ones: leave out --no-dedup, or near'
+                f"near {self.near} drops similar documents, dedup {self.dedup} keeps "
+                "even equal "
+                "ones: leave out --no-dedup, or near"
             )
-        self.need(WHOLE, 'vocab', 'tokens', 'shard_tokens')
-        if not self.tokenizer and self.vocab < 256: raise GpubError(f'vocab {self.vocab} has no room for the 256 bytes: give 256 or more')
-        self.need(POSITIVE, 'chunk_mb', 'sample_mb')
+        self.need(WHOLE, "vocab", "tokens", "shard_tokens")
+        if not self.tokenizer and self.vocab < 256:
+            raise GpubError(
+                f"vocab {self.vocab} has no room for the 256 bytes: give 256 or more"
+            )
+        self.need(POSITIVE, "chunk_mb", "sample_mb")
         if self.tokens and not self.weights:
-            raise GpubError(f'tokens {self.tokens}: give every source a weight, they are shared out by that')
+            raise GpubError(
+                f"tokens {self.tokens}: give every source a weight, they are shared "
+                "out by that"
+            )
         if self.gate is not None and not self.gate >= 0:
-            raise GpubError(f'gate {self.gate} is a number of documents per million: 0 or more')
+            raise GpubError(
+                f"gate {self.gate} is a number of documents per million: 0 or more"
+            )
 
     @property
     def parsed(self):
@@ -75,271 +108,419 @@ class PrepConfig(Config):
     def weights(self):
         "Shares that add up to 1, or `None` when everything is taken as it comes"
         w = {s.name: s.weight for s in self.parsed}
-        return None if None in w.values() else {k: v/sum(w.values()) for k, v in w.items()}
+        return (
+            None
+            if None in w.values()
+            else {k: v / sum(w.values()) for k, v in w.items()}
+        )
 
     @property
     def settings(self):
         "What decides the shards' bytes: everything but the scan, which only looks"
-        only_look = ('scan', 'benchmarks', 'attractors', 'gate')
+        only_look = ("scan", "benchmarks", "attractors", "gate")
         out = {k: v for k, v in self.to_dict().items() if k not in only_look}
         if self.dedup:
-            del out['dedup']  # folders made before there was a choice go on
+            del out["dedup"]  # folders made before there was a choice go on
         return out
 
 # %% ../nbs/season1/02_data_preparation.ipynb #f522e0b0
 def kept_texts(
-    chunk,         # from `gpub.sources.chunks`
-    rules:Rules,   # which texts to drop
-    counts:Counts, # gets what happened
-    rank=0,        # this node: of a file it keeps the records whose hash belongs to it,
-    world=1,       # of so many nodes
+    chunk,  # from `gpub.sources.chunks`
+    rules: Rules,  # which texts to drop
+    counts: Counts,  # gets what happened
+    rank=0,  # this node: of a file it keeps the records whose hash belongs to it,
+    world=1,  # of so many nodes
 ):
-    "Yield (cleaned text, name, its UTF-8 bytes) of each record of a chunk that the rules let pass"
-    counts.bytes_in += chunk.size; i = 0
+    """Yield (cleaned text, name, its UTF-8 bytes) of each record of a chunk that the
+    rules let pass"""
+    counts.bytes_in += chunk.size
+    i = 0
     for block in chunk.blocks:
         name = Path(block.file).name
         for text, fix, why in records(block):
             i += 1
-            if world > 1 and not chunk.hub and mix(hash_of(text)[None])[0] % np.uint64(world) != rank: continue
+            if (
+                world > 1
+                and not chunk.hub
+                and mix(hash_of(text)[None])[0] % np.uint64(world) != rank
+            ):
+                continue
             counts.seen += 1
-            if why: counts.drop(why, text); continue
+            if why:
+                counts.drop(why, text)
+                continue
             new, did = clean(text, rules)
-            if fix: counts.repaired[fix] += 1
-            if new is None: counts.drop(did, text); continue
-            counts.repaired.update(did); counts.kept += 1
-            yield new, f'{name} {chunk.n}.{i}', utf8(new)
+            if fix:
+                counts.repaired[fix] += 1
+            if new is None:
+                counts.drop(did, text)
+                continue
+            counts.repaired.update(did)
+            counts.kept += 1
+            yield new, f"{name} {chunk.n}.{i}", utf8(new)
+
 
 def hash_of(
-    text:str # any; half a surrogate pair is no obstacle
-): # uint64
+    text: str,  # any; half a surrogate pair is no obstacle
+):  # uint64
     "A 64-bit hash of a text"
     import xxhash
-    return np.uint64(xxhash.xxh3_64_intdigest(text.encode('utf-8', 'surrogatepass')))
+
+    return np.uint64(xxhash.xxh3_64_intdigest(text.encode("utf-8", "surrogatepass")))
+
 
 @dataclass
 class Worker:
     "What a worker has at hand for every chunk"
-    cfg:PrepConfig      # the whole job
-    folder:Path         # the work folder
-    tok:object = None   # a tokenizer; the scan needs none
-    bench:object = None # `Benchmarks` to look for, where there are any
-    rank:int = 0        # this node,
-    world:int = 1       # of so many
+
+    cfg: PrepConfig  # the whole job
+    folder: Path  # the work folder
+    tok: object = None  # a tokenizer; the scan needs none
+    bench: object = None  # `Benchmarks` to look for, where there are any
+    rank: int = 0  # this node,
+    world: int = 1  # of so many
+
 
 def setup(
-    cfg,         # a `PrepConfig` as a dict, which crosses processes
-    folder,      # the work folder
-    tok=None,    # a tokenizer, or a folder to load one from
-    bench=False, # load the benchmarks of `cfg`: the scan does
-    rank=0,      # this node,
-    world=1,     # of so many
-    engine=None, # the tokenizer's encoder, which the parent has chosen already
-): # `Worker`
+    cfg,  # a `PrepConfig` as a dict, which crosses processes
+    folder,  # the work folder
+    tok=None,  # a tokenizer, or a folder to load one from
+    bench=False,  # load the benchmarks of `cfg`: the scan does
+    rank=0,  # this node,
+    world=1,  # of so many
+    engine=None,  # the tokenizer's encoder, which the parent has chosen already
+):  # `Worker`
     "Make a `Worker`, in the process it will work in"
     cfg = PrepConfig.from_dict(cfg)
-    if isinstance(tok, str): tok = load_tokenizer(tok, engine)
-    return Worker(cfg, Path(folder), tok, Benchmarks(cfg.benchmarks) if bench and cfg.benchmarks else None, rank, world)
+    if isinstance(tok, str):
+        tok = load_tokenizer(tok, engine)
+    return Worker(
+        cfg,
+        Path(folder),
+        tok,
+        Benchmarks(cfg.benchmarks) if bench and cfg.benchmarks else None,
+        rank,
+        world,
+    )
+
 
 def scan_chunk(
-    w:Worker, # its rules, attractors and benchmarks count
-    chunk,    # from `gpub.sources.chunks`
-): # (source, bytes read, `Found`)
+    w: Worker,  # its rules, attractors and benchmarks count
+    chunk,  # from `gpub.sources.chunks`
+):  # (source, bytes read, `Found`)
     "Clean and scan a chunk"
     texts = [t for t, *_ in kept_texts(chunk, w.cfg.rules, Counts(), w.rank, w.world)]
     return chunk.source, chunk.size, scan_texts(texts, w.cfg.attractors, w.bench)
 
 # %% ../nbs/season1/02_data_preparation.ipynb #2da8f4d7
 def encode_chunk(
-    w:Worker, # with a tokenizer
-    chunk,    # from `gpub.sources.chunks`
-)->tuple: # (bytes read, tokens)
+    w: Worker,  # with a tokenizer
+    chunk,  # from `gpub.sources.chunks`
+) -> tuple:  # (bytes read, tokens)
     "Clean and encode a chunk; all that came of it becomes one file, whole or not there"
-    counts = Counts(); kept = list(kept_texts(chunk, w.cfg.rules, counts, w.rank, w.world))
+    counts = Counts()
+    kept = list(kept_texts(chunk, w.cfg.rules, counts, w.rank, w.world))
     texts, names, raw = ([k[i] for k in kept] for i in range(3))
-    encoded = w.tok.encode_batch(texts, threads=1) if hasattr(w.tok, 'engine') else w.tok.encode_batch(texts)
-    ids, lengths = join(encoded, w.tok.end, np.uint16 if w.tok.vocab <= 1 << 16 else np.uint32)
+    encoded = (
+        w.tok.encode_batch(texts, threads=1)
+        if hasattr(w.tok, "engine")
+        else w.tok.encode_batch(texts)
+    )
+    ids, lengths = join(
+        encoded, w.tok.end, np.uint16 if w.tok.vocab <= 1 << 16 else np.uint32
+    )
     counts.bytes_kept = sum(map(len, raw))
-    path, sigs = chunk_path(w.folder, chunk.source, chunk.n), signatures(texts) if w.cfg.near else None
+    path, sigs = (
+        chunk_path(w.folder, chunk.source, chunk.n),
+        signatures(texts) if w.cfg.near else None,
+    )
     save_chunk(path, ids, lengths, raw, names, counts, chunk.state, sigs)
     return chunk.size, len(ids)
 
-ENOUGH = 6 # bytes of a Hub stream to read for every token wanted: web text has about 4.5, and rules and duplicates take their part
+
+# bytes of a Hub stream to read for every token wanted: web text has about 4.5, and
+# rules and duplicates take their part
+ENOUGH = 6
+
 
 def needed(
-    cfg:PrepConfig, # its tokens, weights and chunk size decide how much
-    source,         # one of `cfg.parsed`
-    rank=0,         # this and the rest: as for `chunks`
-    world=1,        # nodes
-    start=0,        # number of the first chunk
-    state=None,     # of a Hub stream before it
-    meter=None,     # counts the bytes read from files
-    say=print,      # told of duplicated file names
+    cfg: PrepConfig,  # its tokens, weights and chunk size decide how much
+    source,  # one of `cfg.parsed`
+    rank=0,  # this and the rest: as for `chunks`
+    world=1,  # nodes
+    start=0,  # number of the first chunk
+    state=None,  # of a Hub stream before it
+    meter=None,  # counts the bytes read from files
+    say=print,  # told of duplicated file names
 ):
-    "The chunks of a source; of a Hub stream as many as its share of `cfg.tokens` can need, not the whole web"
-    size, most = int(cfg.chunk_mb*2**20), math.inf
-    if source.hub and cfg.tokens: most = ENOUGH*cfg.tokens*cfg.weights[source.name]/world/(.75*size)
-    if source.hub and source.hub.column == 'blob_id': most /= 20 # forty letters stand for a file of a kilobyte or more
-    return takewhile(lambda c: c.n < most, chunks(source, rank, world, start, state, size, meter, say))
+    """The chunks of a source; of a Hub stream as many as its share of `cfg.tokens` can
+    need, not the whole web"""
+    size, most = int(cfg.chunk_mb * 2**20), math.inf
+    if source.hub and cfg.tokens:
+        most = ENOUGH * cfg.tokens * cfg.weights[source.name] / world / (0.75 * size)
+    if source.hub and source.hub.column == "blob_id":
+        most /= 20  # forty letters stand for a file of a kilobyte or more
+    return takewhile(
+        lambda c: c.n < most,
+        chunks(source, rank, world, start, state, size, meter, say),
+    )
+
 
 def todo(
-    cfg:PrepConfig, # all its sources
-    folder,         # the work folder, with the chunk files there are
-    rank=0,         # this node,
-    world=1,        # of so many
-    meter=None,     # counts the bytes read from files
-    say=print,      # told of duplicated file names
+    cfg: PrepConfig,  # all its sources
+    folder,  # the work folder, with the chunk files there are
+    rank=0,  # this node,
+    world=1,  # of so many
+    meter=None,  # counts the bytes read from files
+    say=print,  # told of duplicated file names
 ):
-    "The chunks that have no file yet, in order; a Hub stream starts after the last whole run of them"
+    """The chunks that have no file yet, in order; a Hub stream starts after the last
+    whole run of them"""
     for s in cfg.parsed:
         start, state = 0, None
         if s.hub:
-            while chunk_path(folder, s.name, start).exists(): start += 1
-            if start: state = load(chunk_path(folder, s.name, start-1))['state']
+            while chunk_path(folder, s.name, start).exists():
+                start += 1
+            if start:
+                state = load(chunk_path(folder, s.name, start - 1))["state"]
         for c in needed(cfg, s, rank, world, start, state, meter, say):
-            if not chunk_path(folder, s.name, c.n).exists(): yield c
+            if not chunk_path(folder, s.name, c.n).exists():
+                yield c
 
 # %% ../nbs/season1/02_data_preparation.ipynb #fb45f7e4
 #| code-fold: true
 #| code-summary: "A progress line, what goes in, and whether a folder belongs to this job"
 class Progress:
     "One line that says how far, how fast, how long"
-    def __init__(self,
-        stage:str,   # scan, encode or write
-        stream=None, # gets the live line if it is a terminal; default: stderr
+
+    def __init__(
+        self,
+        stage: str,  # scan, encode or write
+        stream=None,  # gets the live line if it is a terminal; default: stderr
     ):
         self.stage, self.stream = stage, sys.stderr if stream is None else stream
         self.start, self.last, self.bytes, self.tokens = time.time(), 0, 0, 0
 
-    def line(self,
-        share # of the work, 0 to 1; without an end in sight, at 0 and at 1, neither percentage nor ETA
-    ): # text
+    def line(
+        self,
+        # of the work, 0 to 1; without an end in sight, at 0 and at 1, neither
+        # percentage nor ETA
+        share,
+    ):  # text
         "How far, how fast, how long"
-        t = max(time.time() - self.start, 1e-9); known = 0 < share < 1
-        head = f'{self.stage:8} {100*share:5.1f}%' if known else f'{self.stage:14}'
-        tail = (f'  {self.tokens:,} tokens' if self.tokens else '') + (f'  ETA {clock(t*(1-share)/share)}' if known else '')
-        return f'{head}  {self.bytes/1e6:,.1f} MB  {self.bytes/1e6/t:,.1f} MB/s{tail}'
+        t = max(time.time() - self.start, 1e-9)
+        known = 0 < share < 1
+        head = f"{self.stage:8} {100 * share:5.1f}%" if known else f"{self.stage:14}"
+        tail = (f"  {self.tokens:,} tokens" if self.tokens else "") + (
+            f"  ETA {clock(t * (1 - share) / share)}" if known else ""
+        )
+        return (
+            f"{head}  {self.bytes / 1e6:,.1f} MB  {self.bytes / 1e6 / t:,.1f} "
+            f"MB/s{tail}"
+        )
 
-    def update(self,
-        size,     # bytes more
-        tokens=0, # tokens more
-        share=0., # of the work, as for `line`
+    def update(
+        self,
+        size,  # bytes more
+        tokens=0,  # tokens more
+        share=0.0,  # of the work, as for `line`
     ):
         "Count some work; on a terminal the line follows, twice a second"
-        self.bytes += size; self.tokens += tokens
-        if not self.stream.isatty() or time.time() - self.last < .5: return
-        self.last = time.time(); self.stream.write(f'\r{self.line(share):90}'); self.stream.flush()
+        self.bytes += size
+        self.tokens += tokens
+        if not self.stream.isatty() or time.time() - self.last < 0.5:
+            return
+        self.last = time.time()
+        self.stream.write(f"\r{self.line(share):90}")
+        self.stream.flush()
 
-    def done(self,
-        say # gets the last line
+    def done(
+        self,
+        say,  # gets the last line
     ):
         "Wipe the live line and say the last one"
-        if self.stream.isatty(): self.stream.write('\r' + ' '*90 + '\r')
-        say(self.line(1.))
+        if self.stream.isatty():
+            self.stream.write("\r" + " " * 90 + "\r")
+        say(self.line(1.0))
+
 
 def inputs(
-    cfg:PrepConfig, # its sources count
-    exact=False,    # files with whole path and time too: for an interrupted run, which must meet the very same ones
-): # source -> list of [name, bytes, ...], or the parts of a dataset's name
+    cfg: PrepConfig,  # its sources count
+    # files with whole path and time too: for an interrupted run, which must meet the
+    # very same ones
+    exact=False,
+):  # source -> list of [name, bytes, ...], or the parts of a dataset's name
     "What goes in"
     out = {}
     for s in cfg.parsed:
-        if s.hub: out[s.name] = [list(s.hub.to_dict().values())]; continue
+        if s.hub:
+            out[s.name] = [list(s.hub.to_dict().values())]
+            continue
         stats = [(f, f.stat()) for f in find_files(s.path, say=lambda m: None)]
-        out[s.name] = [[str(f), st.st_size, st.st_mtime_ns] if exact else [f.name, st.st_size] for f, st in stats]
+        out[s.name] = [
+            [str(f), st.st_size, st.st_mtime_ns] if exact else [f.name, st.st_size]
+            for f, st in stats
+        ]
     return out
 
+
 def same_job(
-    old,   # settings the folder was made with
-    new,   # settings asked for now
-    where, # the folder, for the message
+    old,  # settings the folder was made with
+    new,  # settings asked for now
+    where,  # the folder, for the message
 ):
     "Refuse to continue another job; raises `GpubError` with the first difference"
     if differ := differences(old, new):
-        raise GpubError(f'{where} belongs to another job: {differ[0]}; choose another --out, or delete {where}')
+        raise GpubError(
+            f"{where} belongs to another job: {differ[0]}; choose another --out, or "
+            f"delete {where}"
+        )
 
 # %% ../nbs/season1/02_data_preparation.ipynb #a20bfdff
-REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EFBIG, errno.EIO, errno.ENOTDIR,
-            errno.EEXIST) # what a disk says to a writer
+REFUSALS = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EACCES,
+    errno.EROFS,
+    errno.EFBIG,
+    errno.EIO,
+    errno.ENOTDIR,
+    errno.EEXIST,
+)  # what a disk says to a writer
+
 
 def learn_tokenizer(
-    cfg:PrepConfig, # its tokenizer, or its vocabulary, sources and sample
-    folder,         # the work folder, which keeps the result
-    say=print,      # told what it learns from
-): # (tokenizer, bytes of the sample by source)
+    cfg: PrepConfig,  # its tokenizer, or its vocabulary, sources and sample
+    folder,  # the work folder, which keeps the result
+    say=print,  # told what it learns from
+):  # (tokenizer, bytes of the sample by source)
     "The tokenizer asked for, or one trained on the first documents of every source"
-    path = folder/'tokenizer'; done = path/'sample.json'
-    if done.exists(): return load_tokenizer(path), read_json(done, 'bytes')['bytes']
-    if cfg.tokenizer: tok, seen = load_tokenizer(cfg.tokenizer), {}
+    path = folder / "tokenizer"
+    done = path / "sample.json"
+    if done.exists():
+        return load_tokenizer(path), read_json(done, "bytes")["bytes"]
+    if cfg.tokenizer:
+        tok, seen = load_tokenizer(cfg.tokenizer), {}
     else:
-        def documents(s): return (t for c in chunks(s, size=1 << 20, say=lambda m: None) for t, *_ in kept_texts(c, cfg.rules, Counts()))
-        sample = stratified({s.name: documents(s) for s in cfg.parsed}, int(cfg.sample_mb*1e6), cfg.weights)
+
+        def documents(s):
+            return (
+                t
+                for c in chunks(s, size=1 << 20, say=lambda m: None)
+                for t, *_ in kept_texts(c, cfg.rules, Counts())
+            )
+
+        sample = stratified(
+            {s.name: documents(s) for s in cfg.parsed},
+            int(cfg.sample_mb * 1e6),
+            cfg.weights,
+        )
         seen = {k: sum(len(t.encode()) for t in v) for k, v in sample.items()}
-        say(f"tokenizer: learning {cfg.vocab:,} tokens from {', '.join(f'{n/1e6:.1f} MB of {k}' for k, n in seen.items())}")
+        say(
+            f"tokenizer: learning {cfg.vocab:,} tokens from "
+            f"{', '.join(f'{n / 1e6:.1f} MB of {k}' for k, n in seen.items())}"
+        )
         tok = BPETokenizer.train((t for v in sample.values() for t in v), cfg.vocab)
-    tok.save(path); write_atomic(done, json.dumps(dict(bytes=seen)))
+    tok.save(path)
+    write_atomic(done, json.dumps(dict(bytes=seen)))
     return tok, seen
 
+
 def look(
-    cfg:PrepConfig, # its attractors, benchmarks and gate
-    folder,         # the work folder, which keeps the report
-    workers,        # processes
-    rank,           # this node,
-    world,          # of so many
-    say,            # gets the table
-): # the report: rate per million documents, worst hit, table, sources
+    cfg: PrepConfig,  # its attractors, benchmarks and gate
+    folder,  # the work folder, which keeps the report
+    workers,  # processes
+    rank,  # this node,
+    world,  # of so many
+    say,  # gets the table
+):  # the report: rate per million documents, worst hit, table, sources
     "The scan as a stage: the report, once, then the gate"
-    path, key = folder/'scan.json', json.loads(json.dumps([cfg.benchmarks, cfg.attractors]))
-    if not path.exists() or read_json(path, 'asked')['asked'] != key:
+    path, key = (
+        folder / "scan.json",
+        json.loads(json.dumps([cfg.benchmarks, cfg.attractors])),
+    )
+    if not path.exists() or read_json(path, "asked")["asked"] != key:
         if cfg.benchmarks:
-            bench = Benchmarks(cfg.benchmarks); items, short = bench.items.total(), bench.short.total()
-            say(f'benchmarks: {items:,} items, of which {short:,} have no run of {NGRAM} words and cannot be found')
-        scan, p = Scan(), Progress('scan')
+            bench = Benchmarks(cfg.benchmarks)
+            items, short = bench.items.total(), bench.short.total()
+            say(
+                f"benchmarks: {items:,} items, of which {short:,} have no run of "
+                f"{NGRAM} words and cannot be found"
+            )
+        scan, p = Scan(), Progress("scan")
         every = (c for s in cfg.parsed for c in needed(cfg, s, rank, world, say=say))
         args = cfg.to_dict(), str(folder), None, True, rank, world
-        for source, size, found in ordered_map(scan_chunk, every, workers, setup, args): scan.add(source, found); p.update(size)
-        report = dict(asked=key, rate=scan.rate(), worst=scan.worst(), table=scan.table(), sources=scan.to_dict())
-        write_atomic(path, json.dumps(report, indent=1)); p.done(say); say(report['table'])
-    found = read_json(path, 'rate', 'worst', 'table')
-    pass_gate(found['rate'], found['worst'], cfg.gate)
+        for source, size, found in ordered_map(scan_chunk, every, workers, setup, args):
+            scan.add(source, found)
+            p.update(size)
+        report = dict(
+            asked=key,
+            rate=scan.rate(),
+            worst=scan.worst(),
+            table=scan.table(),
+            sources=scan.to_dict(),
+        )
+        write_atomic(path, json.dumps(report, indent=1))
+        p.done(say)
+        say(report["table"])
+    found = read_json(path, "rate", "worst", "table")
+    pass_gate(found["rate"], found["worst"], cfg.gate)
     return found
 
+
 def prepare(
-    cfg:PrepConfig, # what to make
-    out,            # the shard folder; its hidden folder .work holds what an interrupted run needs to go on
-    workers:int=1,  # processes; the bytes are the same for any number
-    rank:int=0,     # this node,
-    world:int=1,    # of so many, without deduplication; run `merge` when all are done
-    say=print,      # gets a line per stage, and the table of the mix
-)->dict: # the manifest
-    "Raw text to shards, all stages; run again after any interruption to go on, with the same bytes as if nothing had happened"
-    if not 0 <= rank < world: raise GpubError(f'rank {rank} does not exist in a world of {world}')
+    cfg: PrepConfig,  # what to make
+    # the shard folder; its hidden folder .work holds what an interrupted run needs to
+    # go on
+    out,
+    workers: int = 1,  # processes; the bytes are the same for any number
+    rank: int = 0,  # this node,
+    world: int = 1,  # of so many, without deduplication; run `merge` when all are done
+    say=print,  # gets a line per stage, and the table of the mix
+) -> dict:  # the manifest
+    """Raw text to shards, all stages; run again after any interruption to go on, with
+    the same bytes as if nothing had happened"""
+    if not 0 <= rank < world:
+        raise GpubError(f"rank {rank} does not exist in a world of {world}")
     if world > 1 and cfg.dedup:
         raise GpubError(
-            f'world {world}: a node finds duplicates among its own documents only, copies on two '
-            'nodes would both stay: prepare on one node (--world 1, with more --workers), or give '
-            '--no-dedup for text that holds no duplicates'
+            f"world {world}: a node finds duplicates among its own documents only, "
+            "copies on two "
+            "nodes would both stay: prepare on one node (--world 1, with more "
+            "--workers), or give "
+            "--no-dedup for text that holds no duplicates"
         )
     tokens = _node_tokens(cfg.tokens, rank, world)
-    out, tail = Path(out), '' if world == 1 else f'-{rank:05d}-of-{world:05d}'
-    folder, final = out/f'.work{tail}', out/f'manifest{tail}.json'
+    out, tail = Path(out), "" if world == 1 else f"-{rank:05d}-of-{world:05d}"
+    folder, final = out / f".work{tail}", out / f"manifest{tail}.json"
     settings = cfg.settings | dict(inputs=inputs(cfg))
     try:
         if final.exists():
-            same_job(read_json(final, 'settings')['settings'], settings, out)
+            same_job(read_json(final, "settings")["settings"], settings, out)
             tidy(out, folder)
-            say(f'{out} is complete')
+            say(f"{out} is complete")
             return read_json(final)
         plan = cfg.settings | dict(inputs=inputs(cfg, exact=True))
         folder.mkdir(parents=True, exist_ok=True)
         with lock(folder, say):
-            if (folder/'plan.json').exists(): same_job(read_json(folder/'plan.json', 'inputs'), plan, folder)
-            else: write_atomic(folder/'plan.json', json.dumps(plan))
-            manifest = _stages(cfg, out, folder, workers, rank, world, settings, tokens, say)
-        tidy(out, folder); return manifest
+            if (folder / "plan.json").exists():
+                same_job(read_json(folder / "plan.json", "inputs"), plan, folder)
+            else:
+                write_atomic(folder / "plan.json", json.dumps(plan))
+            manifest = _stages(
+                cfg, out, folder, workers, rank, world, settings, tokens, say
+            )
+        tidy(out, folder)
+        return manifest
     except OSError as e:
-        if e.errno not in REFUSALS: raise
-        raise GpubError(f'cannot write to {out}: {e.strerror}; nothing is lost: make room (or choose another --out) '
-                        'and run the same command again') from None
+        if e.errno not in REFUSALS:
+            raise
+        raise GpubError(
+            f"cannot write to {out}: {e.strerror}; nothing is lost: make room (or "
+            "choose another --out) "
+            "and run the same command again"
+        ) from None
+
 
 def _node_tokens(tokens, rank, world):
     "A node's part of the tokens asked for; of all nodes together, exactly these"
@@ -347,55 +528,109 @@ def _node_tokens(tokens, rank, world):
         return None
     if tokens < world:
         raise GpubError(
-            f'tokens {tokens} cannot be shared by {world} nodes: ask for {world} or more'
+            f"tokens {tokens} cannot be shared by {world} nodes: ask for {world} or "
+            "more"
         )
-    return tokens*(rank + 1)//world - tokens*rank//world
+    return tokens * (rank + 1) // world - tokens * rank // world
+
 
 def _stages(cfg, out, folder, workers, rank, world, settings, tokens, say):
     scan = look(cfg, folder, workers, rank, world, say) if cfg.scan else None
     tok, sample = learn_tokenizer(cfg, folder, say)
-    total = sum(f[1] for s in inputs(cfg).values() for f in s if isinstance(f[1], int)) # of a Hub stream nobody knows
-    meter, p = dict(read=0), Progress('encode')
-    args = cfg.to_dict(), str(folder), tok if workers == 1 else str(folder/'tokenizer'), False, rank, world, getattr(tok, 'engine', None)
-    for size, made in ordered_map(encode_chunk, todo(cfg, folder, rank, world, meter, say), workers, setup, args):
-        p.update(size, made, meter['read']/total if total else 0)
+    total = sum(
+        f[1] for s in inputs(cfg).values() for f in s if isinstance(f[1], int)
+    )  # of a Hub stream nobody knows
+    meter, p = dict(read=0), Progress("encode")
+    args = (
+        cfg.to_dict(),
+        str(folder),
+        tok if workers == 1 else str(folder / "tokenizer"),
+        False,
+        rank,
+        world,
+        getattr(tok, "engine", None),
+    )
+    for size, made in ordered_map(
+        encode_chunk, todo(cfg, folder, rank, world, meter, say), workers, setup, args
+    ):
+        p.update(size, made, meter["read"] / total if total else 0)
     p.done(say)
     sources = [Encoded(folder, s.name) for s in cfg.parsed]
     if cfg.dedup:
         drop_duplicates(sources, cfg.near, folder)
-    for s in sources: s.split(cfg.val)
-    order, mixed = steps(sources, cfg.weights, tokens)
-    if not any(m['train']['tokens'] for m in mixed.values()):
-        raise GpubError(f'no document is left: {({s.name: dict(s.counts.dropped) for s in sources})}; give more text, or relax the rules')
-    writer, p = ShardWriter(out, tok, shard_tokens=cfg.shard_tokens, rank=rank, world=world, settings=settings), Progress('write')
-    for k, (i, split, cutoff, part) in list(enumerate(order))[writer.cursor or 0:]:
-        docs, names, sizes = sources[i].pick(part, split, cutoff, tok.end)
-        if names: writer.add(sources[i].name, docs, names, sizes, split)
-        p.update(docs[0].nbytes, len(docs[0]), k/len(order))
-        if k % 32 == 31 or k+1 == len(order): writer.commit(k+1)
     for s in sources:
-        for why, n in sorted(s.counts.dropped.items()): writer.drop(s.name, why, n)
-    counts, seen = {s.name: s.counts.to_dict() for s in sources}, scan and {k: scan[k] for k in ('rate', 'table')}
-    manifest = writer.close(mix=mixed, weights=cfg.weights, tokenizer_sample=sample, counts=counts, scan=seen)
-    p.done(say); say(mix_table(manifest)); return manifest
+        s.split(cfg.val)
+    order, mixed = steps(sources, cfg.weights, tokens)
+    if not any(m["train"]["tokens"] for m in mixed.values()):
+        raise GpubError(
+            "no document is left: "
+            f"{ ({s.name: dict(s.counts.dropped) for s in sources}) }; give more "
+            "text, or relax the rules"
+        )
+    writer, p = (
+        ShardWriter(
+            out,
+            tok,
+            shard_tokens=cfg.shard_tokens,
+            rank=rank,
+            world=world,
+            settings=settings,
+        ),
+        Progress("write"),
+    )
+    for k, (i, split, cutoff, part) in list(enumerate(order))[writer.cursor or 0 :]:
+        docs, names, sizes = sources[i].pick(part, split, cutoff, tok.end)
+        if names:
+            writer.add(sources[i].name, docs, names, sizes, split)
+        p.update(docs[0].nbytes, len(docs[0]), k / len(order))
+        if k % 32 == 31 or k + 1 == len(order):
+            writer.commit(k + 1)
+    for s in sources:
+        for why, n in sorted(s.counts.dropped.items()):
+            writer.drop(s.name, why, n)
+    counts, seen = (
+        {s.name: s.counts.to_dict() for s in sources},
+        scan and {k: scan[k] for k in ("rate", "table")},
+    )
+    manifest = writer.close(
+        mix=mixed,
+        weights=cfg.weights,
+        tokenizer_sample=sample,
+        counts=counts,
+        scan=seen,
+    )
+    p.done(say)
+    say(mix_table(manifest))
+    return manifest
+
 
 def tidy(
-    out,    # the shard folder
-    folder, # its work folder
+    out,  # the shard folder
+    folder,  # its work folder
 ):
     "Remove the work folder, and temporary files of this node's writes that were killed"
-    tail = folder.name.removeprefix('.work')
-    for name in (f'manifest{tail}.json', f'.progress{tail}.json', *([] if tail else ['tokenizer.json'])):
-        for p in Path(out).glob(f'.{name}.????????'): p.unlink()
+    tail = folder.name.removeprefix(".work")
+    for name in (
+        f"manifest{tail}.json",
+        f".progress{tail}.json",
+        *([] if tail else ["tokenizer.json"]),
+    ):
+        for p in Path(out).glob(f".{name}.????????"):
+            p.unlink()
     shutil.rmtree(folder, ignore_errors=True)
 
+
 def mix_table(
-    manifest # of a folder that `prepare` made
-): # text
+    manifest,  # of a folder that `prepare` made
+):  # text
     "Tokens, share and epochs of each source, as text"
-    rows = [f"{'':12}{'documents':>11}{'tokens':>14}{'share':>9}{'asked':>9}{'epochs':>8}{'val tokens':>12}"]
-    for s, m in manifest['mix'].items():
-        asked = f"{100*manifest['weights'][s]:.2f}%" if manifest['weights'] else '-'
-        kept, t = manifest['counts'][s]['kept'], m['train']
-        rows.append(f"{s:12}{kept:>11,}{t['tokens']:>14,}{100*t['share']:>8.2f}%{asked:>9}{t['epochs']:>8.3f}{m['val']['tokens']:>12,}")
-    return '\n'.join(rows)
+    rows = [
+        f"{'':12}{'documents':>11}{'tokens':>14}{'share':>9}{'asked':>9}{'epochs':>8}{'val tokens':>12}"
+    ]
+    for s, m in manifest["mix"].items():
+        asked = f"{100 * manifest['weights'][s]:.2f}%" if manifest["weights"] else "-"
+        kept, t = manifest["counts"][s]["kept"], m["train"]
+        rows.append(
+            f"{s:12}{kept:>11,}{t['tokens']:>14,}{100 * t['share']:>8.2f}%{asked:>9}{t['epochs']:>8.3f}{m['val']['tokens']:>12,}"
+        )
+    return "\n".join(rows)

@@ -20,99 +20,250 @@ from .shards import Batches, read_manifest, verify, writing_to
 
 # %% ../nbs/lib/prep_cli.ipynb #b6fc6029
 def gather(
-    folders, # one folder that holds all parts, or one folder per node
-    out      # where the whole goes; not needed for one folder
-)->dict:
+    folders,  # one folder that holds all parts, or one folder per node
+    out,  # where the whole goes; not needed for one folder
+) -> dict:
     "Bring the parts of several nodes together and join their manifests"
-    if len(folders) == 1 and (out is None or Path(out) == Path(folders[0])): return merge(folders[0])
-    if out is None: raise GpubError(f'--merge of {len(folders)} folders needs --out, the folder for the whole')
+    if len(folders) == 1 and (out is None or Path(out) == Path(folders[0])):
+        return merge(folders[0])
+    if out is None:
+        raise GpubError(f"--merge of {len(folders)} folders needs --out, the folder for the whole")
     out = Path(out)
     for d in map(Path, folders):
-        if any(d.glob('manifest-*-of-*.json')): continue
-        raise GpubError(f'{d} holds no part of several (manifest-00000-of-...json): name the folders the nodes wrote')
+        if any(d.glob("manifest-*-of-*.json")):
+            continue
+        raise GpubError(
+            f"{d} holds no part of several (manifest-00000-of-...json): name the folders the "
+            "nodes wrote"
+        )
     with writing_to(out, AGAIN):
         out.mkdir(parents=True, exist_ok=True)
-        for f in (f for d in map(Path, folders) for f in sorted(d.iterdir()) if f.is_file() and not (out/f.name).exists()):
-            shutil.copyfile(f, out/f'{f.name}.part'); os.replace(out/f'{f.name}.part', out/f.name)
+        for f in (
+            f
+            for d in map(Path, folders)
+            for f in sorted(d.iterdir())
+            if f.is_file() and not (out / f.name).exists()
+        ):
+            shutil.copyfile(f, out / f"{f.name}.part")
+            os.replace(out / f"{f.name}.part", out / f.name)
     return merge(out)
 
-@click.command('prep', epilog='Named sources: fineweb-edu, finemath, python-edu (text fetched file by file), python-edu-text; '
-                              'any other as hf:OWNER/NAME@CONFIG#COLUMN.')
-@click.argument('folders', nargs=-1)
-@click.option('--recipe',
-              help='A recipe file, such as data/recipes/burn1b.json; --source NAME=PATH then says where its sources are instead.')
-@click.option('--source', 'sources', multiple=True, metavar='NAME=PATH[:WEIGHT]',
-              help='A file, folder, glob or dataset, and its share of the tokens. Repeat for a mix.')
-@click.option('--out', help='The shard folder. The same command continues an interrupted run.')
-@click.option('--vocab', type=int, default=32_000, show_default=True, help='Tokens to learn; 5 special ones come on top.')
-@click.option('--tokenizer', help='Use this tokenizer (a folder or tokenizer.json) instead of training one.')
-@click.option('--sample-mb', type=float, default=50., show_default=True, help='Text to train the tokenizer on.')
-@click.option('--val', type=float, default=.005, show_default=True, help='Share of the documents kept for validation.')
-@click.option('--tokens', type=int,
-              help='Tokens of a mix, of all nodes together, repeating what runs out.  [default: until the first source runs out]')
-@click.option('--dedup/--no-dedup', default=True, show_default=True, help='Drop documents equal to an earlier one.')
-@click.option('--near', type=float, help='Drop documents this similar (0 to 1) to an earlier one.')
-@click.option('--scan/--no-scan', default=True, show_default=True, help='Look for attractors and benchmark questions first.')
-@click.option('--benchmark', 'benchmarks', multiple=True, metavar='PATH', help='Benchmark files or folders to look for in the text.')
-@click.option('--gate', type=float, metavar='N', help='Stop before tokenizing when the scan finds more than N documents per million.')
-@click.option('--min-chars', type=int, default=Rules.min_chars, show_default=True, help='Drop shorter documents.')
-@click.option('--workers', type=int, default=usable_cores,
-              help='Processes; the result is the same for any number.  [default: the cores this process may use]')
-@click.option('--rank', type=int, envvar='RANK', default=0, help="This node's number.  [default: torchrun's, or 0]")
-@click.option('--world', type=int, envvar='WORLD_SIZE', default=1,
-              help="How many nodes; more than one only with --no-dedup.  [default: torchrun's, or 1]")
-@click.option('--compress', 'packed', is_flag=True, help='Also write OUT-zst, compressed for upload.')
-@click.option('--unpack', 'to_unpack', metavar='DIR', help='Restore a folder made by --compress, and verify it.')
-@click.option('--merge', 'merging', is_flag=True, help='Join the parts of several nodes: gpub prep --merge DIR...')
-def prep_command(folders, recipe, sources, out, min_chars, workers, rank, world, packed, to_unpack, merging, **asked):
+
+@click.command(
+    "prep",
+    epilog="Named sources: fineweb-edu, finemath, python-edu (text fetched file by file), "
+    "python-edu-text; "
+    "any other as hf:OWNER/NAME@CONFIG#COLUMN.",
+)
+@click.argument("folders", nargs=-1)
+@click.option(
+    "--recipe",
+    help="A recipe file, such as data/recipes/burn1b.json; --source NAME=PATH then says where its "
+    "sources are instead.",
+)
+@click.option(
+    "--source",
+    "sources",
+    multiple=True,
+    metavar="NAME=PATH[:WEIGHT]",
+    help="A file, folder, glob or dataset, and its share of the tokens. Repeat for a mix.",
+)
+@click.option("--out", help="The shard folder. The same command continues an interrupted run.")
+@click.option(
+    "--vocab",
+    type=int,
+    default=32_000,
+    show_default=True,
+    help="Tokens to learn; 5 special ones come on top.",
+)
+@click.option(
+    "--tokenizer", help="Use this tokenizer (a folder or tokenizer.json) instead of training one."
+)
+@click.option(
+    "--sample-mb",
+    type=float,
+    default=50.0,
+    show_default=True,
+    help="Text to train the tokenizer on.",
+)
+@click.option(
+    "--val",
+    type=float,
+    default=0.005,
+    show_default=True,
+    help="Share of the documents kept for validation.",
+)
+@click.option(
+    "--tokens",
+    type=int,
+    help="Tokens of a mix, of all nodes together, repeating what runs out.  [default: until the "
+    "first source runs out]",
+)
+@click.option(
+    "--dedup/--no-dedup",
+    default=True,
+    show_default=True,
+    help="Drop documents equal to an earlier one.",
+)
+@click.option("--near", type=float, help="Drop documents this similar (0 to 1) to an earlier one.")
+@click.option(
+    "--scan/--no-scan",
+    default=True,
+    show_default=True,
+    help="Look for attractors and benchmark questions first.",
+)
+@click.option(
+    "--benchmark",
+    "benchmarks",
+    multiple=True,
+    metavar="PATH",
+    help="Benchmark files or folders to look for in the text.",
+)
+@click.option(
+    "--gate",
+    type=float,
+    metavar="N",
+    help="Stop before tokenizing when the scan finds more than N documents per million.",
+)
+@click.option(
+    "--min-chars",
+    type=int,
+    default=Rules.min_chars,
+    show_default=True,
+    help="Drop shorter documents.",
+)
+@click.option(
+    "--workers",
+    type=int,
+    default=usable_cores,
+    help="Processes; the result is the same for any number.  [default: the cores this process may "
+    "use]",
+)
+@click.option(
+    "--rank",
+    type=int,
+    envvar="RANK",
+    default=0,
+    help="This node's number.  [default: torchrun's, or 0]",
+)
+@click.option(
+    "--world",
+    type=int,
+    envvar="WORLD_SIZE",
+    default=1,
+    help="How many nodes; more than one only with --no-dedup.  [default: torchrun's, or 1]",
+)
+@click.option(
+    "--compress", "packed", is_flag=True, help="Also write OUT-zst, compressed for upload."
+)
+@click.option(
+    "--unpack",
+    "to_unpack",
+    metavar="DIR",
+    help="Restore a folder made by --compress, and verify it.",
+)
+@click.option(
+    "--merge",
+    "merging",
+    is_flag=True,
+    help="Join the parts of several nodes: gpub prep --merge DIR...",
+)
+def prep_command(
+    folders,
+    recipe,
+    sources,
+    out,
+    min_chars,
+    workers,
+    rank,
+    world,
+    packed,
+    to_unpack,
+    merging,
+    **asked,
+):
     """Clean, deduplicate, scan, tokenize and mix text into shards to train on.
 
     Safe to kill at any moment: the same command goes on, and the shards are the same to the byte."""
     if to_unpack:
         m = unpack(to_unpack)
-        return click.echo(f"{to_unpack}: {sum(s['tokens'] for s in m['shards']):,} tokens restored and verified")
-    if merging: m = gather(folders, out); verify(out or folders[0]); return click.echo(mix_of(m))
-    if folders: raise GpubError(f'what is {folders[0]!r}? Sources are given as --source NAME=PATH; folders are for --merge')
-    if not out: raise GpubError('--out is missing: where should the shards go?')
-    if not asked['scan'] and (asked['benchmarks'] or asked['gate'] is not None):
-        raise GpubError('--benchmark and --gate are for the scan: leave out --no-scan, or them')
-    asked['rules'] = Rules(min_chars=min_chars)
-    if recipe: # which says the rest
+        return click.echo(
+            f"{to_unpack}: {sum(s['tokens'] for s in m['shards']):,} tokens restored and verified"
+        )
+    if merging:
+        m = gather(folders, out)
+        verify(out or folders[0])
+        return click.echo(mix_of(m))
+    if folders:
+        raise GpubError(
+            f"what is {folders[0]!r}? Sources are given as --source NAME=PATH; folders are for "
+            "--merge"
+        )
+    if not out:
+        raise GpubError("--out is missing: where should the shards go?")
+    if not asked["scan"] and (asked["benchmarks"] or asked["gate"] is not None):
+        raise GpubError("--benchmark and --gate are for the scan: leave out --no-scan, or them")
+    asked["rules"] = Rules(min_chars=min_chars)
+    if recipe:  # which says the rest
         came_from = click.get_current_context().get_parameter_source
-        asked = {k: v for k, v in asked.items() if came_from('min_chars' if k == 'rules' else k) == ParameterSource.COMMANDLINE}
+        asked = {
+            k: v
+            for k, v in asked.items()
+            if came_from("min_chars" if k == "rules" else k) == ParameterSource.COMMANDLINE
+        }
     cfg = load_recipe(recipe, sources, **asked) if recipe else PrepConfig(sources=sources, **asked)
     prepare(cfg, out, workers, rank, world, click.echo)
-    if packed: a, b = compress(out, f'{out}-zst'); click.echo(f'{out}-zst: {a:,} bytes to {b:,} ({b/max(a, 1):.0%})')
+    if packed:
+        a, b = compress(out, f"{out}-zst")
+        click.echo(f"{out}-zst: {a:,} bytes to {b:,} ({b / max(a, 1):.0%})")
+
 
 def mix_of(
-    manifest # of any shard folder
-): # text
+    manifest,  # of any shard folder
+):  # text
     "Tokens and share by source of a merged folder"
-    sources = manifest['sources']; total = max(sum(s['tokens'] for s in sources.values()), 1)
-    def row(name, s): return f"{name:12}{s['documents']:>11,} documents{s['tokens']:>14,} tokens{100*s['tokens']/total:>8.2f}%"
-    return '\n'.join(row(*item) for item in sources.items())
+    sources = manifest["sources"]
+    total = max(sum(s["tokens"] for s in sources.values()), 1)
 
-@click.group('data')
+    def row(name, s):
+        return (
+            f"{name:12}{s['documents']:>11,} documents{s['tokens']:>14,} "
+            f"tokens{100 * s['tokens'] / total:>8.2f}%"
+        )
+
+    return "\n".join(row(*item) for item in sources.items())
+
+
+@click.group("data")
 def data_group():
     "Look into a shard folder."
 
-@data_group.command('what')
-@click.argument('folder')
-@click.option('--step', type=click.IntRange(0, 10**12), required=True, help='Which step of training.')
-@click.option('--ctx', type=click.IntRange(1), default=512, show_default=True, help='Tokens a row.')
-@click.option('--batch', type=click.IntRange(1), default=64, show_default=True, help='Rows a step.')
-@click.option('--seed', type=int, default=0, show_default=True, help="The run's seed.")
+
+@data_group.command("what")
+@click.argument("folder")
+@click.option(
+    "--step", type=click.IntRange(0, 10**12), required=True, help="Which step of training."
+)
+@click.option("--ctx", type=click.IntRange(1), default=512, show_default=True, help="Tokens a row.")
+@click.option("--batch", type=click.IntRange(1), default=64, show_default=True, help="Rows a step.")
+@click.option("--seed", type=int, default=0, show_default=True, help="The run's seed.")
 def what(folder, step, ctx, batch, seed):
     "Which documents and sources step N reads: for the step where the loss jumped."
     batches = Batches.from_shards(folder, ctx=ctx, batch=batch, seed=seed)
-    click.echo(f'step {step}, seed {seed}: {batch} rows of {ctx} tokens, '
-               f'epoch {batches.epoch(step)} of {folder} (data {batches.fingerprint})')
+    click.echo(
+        f"step {step}, seed {seed}: {batch} rows of {ctx} tokens, "
+        f"epoch {batches.epoch(step)} of {folder} (data {batches.fingerprint})"
+    )
     for n, r in enumerate(batches.what(step)):
         place = f"tokens {r['start']:,} to {r['stop']:,} of {' '.join(r['shards'])}"
-        click.echo(f"row {n}: {r['source']}, epoch {r['epoch']}, {place}: {'; '.join(r['documents'])}")
+        click.echo(
+            f"row {n}: {r['source']}, epoch {r['epoch']}, {place}: {'; '.join(r['documents'])}"
+        )
 
-@data_group.command('mix')
-@click.argument('folder')
+
+@data_group.command("mix")
+@click.argument("folder")
 def show_mix(folder):
     "Tokens, share and epochs of every source."
-    m = read_manifest(folder); click.echo(mix_table(m) if 'mix' in m and not m.get('merged') else mix_of(m))
+    m = read_manifest(folder)
+    click.echo(mix_table(m) if "mix" in m and not m.get("merged") else mix_of(m))

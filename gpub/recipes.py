@@ -14,18 +14,41 @@ from .sources import Source
 
 # %% ../nbs/lib/recipes.ipynb #1cf4323b
 def load_recipe(
-    path,       # a recipe file
-    sources=(), # NAME=PATH[#column] words: where a source of this name is instead; the recipe's weight stays unless one is given
-    **settings, # of `PrepConfig`, instead of the recipe's
-): # `PrepConfig`
-    "What a recipe prepares; raises `GpubError` for a source the recipe does not have, and for settings that `PrepConfig` refuses"
+    path,  # a recipe file
+    # NAME=PATH[#column] words: where a source of this name is instead; the recipe's weight stays
+    # unless one is given
+    sources=(),
+    **settings,  # of `PrepConfig`, instead of the recipe's
+):  # `PrepConfig`
+    """What a recipe prepares; raises `GpubError` for a source the recipe does not have, and for
+    settings that `PrepConfig` refuses"""
     r = read_json(path)
-    if not isinstance(r, dict) or not isinstance(r.get('sources'), list) or not all(isinstance(s, dict) for s in r['sources']):
-        raise GpubError(f'{path} is not a recipe: it needs "sources", a list of objects with name, path and weight')
-    mine = {s.name: s for s in map(Source.from_dict, r['sources'])}; r = {k: v for k, v in r.items() if k not in ('about', 'sources')}
+    if (
+        not isinstance(r, dict)
+        or not isinstance(r.get("sources"), list)
+        or not all(isinstance(s, dict) for s in r["sources"])
+    ):
+        raise GpubError(
+            f'{path} is not a recipe: it needs "sources", a list of objects with name, path and '
+            "weight"
+        )
+    mine = {s.name: s for s in map(Source.from_dict, r["sources"])}
+    r = {k: v for k, v in r.items() if k not in ("about", "sources")}
     for s in map(Source.parse, sources):
-        if s.name not in mine: raise GpubError(f"{path} has no source {s.name!r} to replace; it has {', '.join(mine)}")
-        mine[s.name] = Source(name=s.name, path=s.path, column=s.column, weight=s.weight or mine[s.name].weight)
-    def word(s): return f'{s.name}={s.path}' + (f'#{s.column}' if s.column != 'text' else '') + (f':{s.weight!r}' if s.weight else '')
+        if s.name not in mine:
+            raise GpubError(f"{path} has no source {s.name!r} to replace; it has {', '.join(mine)}")
+        mine[s.name] = Source(
+            name=s.name, path=s.path, column=s.column, weight=s.weight or mine[s.name].weight
+        )
+
+    def word(s):
+        return (
+            f"{s.name}={s.path}"
+            + (f"#{s.column}" if s.column != "text" else "")
+            + (f":{s.weight!r}" if s.weight else "")
+        )
+
     words = tuple(map(word, mine.values()))
-    return PrepConfig.from_dict(r | dict(sources=words) | {k: v for k, v in settings.items() if v is not None})
+    return PrepConfig.from_dict(
+        r | dict(sources=words) | {k: v for k, v in settings.items() if v is not None}
+    )

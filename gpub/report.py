@@ -16,222 +16,404 @@ from .core import GpubError, read_json, write_atomic
 
 # %% ../nbs/lib/report.ipynb #00cb552c
 MEANING = {
-    'uniform': 'every character of the vocabulary equally likely, ln V: about where an untrained model starts',
-    'unigram': 'entropy of the characters of the validation text: no model that ignores context gets below',
-    'zstd -19': 'what the validation text adds to the training text under zstd -19',
-    'xz': 'what the validation text adds to the training text under xz -9e',
-    'zstd -19 alone': 'the validation text by itself under zstd -19',
-    'xz alone': 'the validation text by itself under xz -9e',
-    'source entropy': 'exact entropy of the grammar that wrote this text: only sampling error or a look into the future goes below',
+    "uniform": (
+        "every character of the vocabulary equally likely, ln V: about where an untrained model "
+        "starts"
+    ),
+    "unigram": (
+        "entropy of the characters of the validation text: no model that ignores context gets below"
+    ),
+    "zstd -19": "what the validation text adds to the training text under zstd -19",
+    "xz": "what the validation text adds to the training text under xz -9e",
+    "zstd -19 alone": "the validation text by itself under zstd -19",
+    "xz alone": "the validation text by itself under xz -9e",
+    "source entropy": (
+        "exact entropy of the grammar that wrote this text: only sampling error or a look into "
+        "the future goes below"
+    ),
 }
+
 
 def bits_per_byte(
     nats,  # mean loss in nats per character
-    chars, # characters it was measured on
-    bytes, # their length in UTF-8
-): # bits per byte, comparable between tokenizers
+    chars,  # characters it was measured on
+    bytes,  # their length in UTF-8
+):  # bits per byte, comparable between tokenizers
     "The loss in the unit of compressors"
     return nats * chars / bytes / math.log(2)
 
 # %% ../nbs/lib/report.ipynb #a04593bd
 def _compressors():
     "Name -> function from bytes to compressed size; zstd only where the package is installed"
-    out = {'xz': lambda b: len(lzma.compress(b, preset=9 | lzma.PRESET_EXTREME))}
-    try: import zstandard
-    except ImportError: return out
-    return {'zstd -19': lambda b: len(zstandard.ZstdCompressor(level=19).compress(b))} | out
+    out = {"xz": lambda b: len(lzma.compress(b, preset=9 | lzma.PRESET_EXTREME))}
+    try:
+        import zstandard
+    except ImportError:
+        return out
+    return {"zstd -19": lambda b: len(zstandard.ZstdCompressor(level=19).compress(b))} | out
 
 # %% ../nbs/lib/report.ipynb #19d2bd1f
 def reference_lines(
-    train_text:str,     # what the model learns from
-    val_text:str,       # what it is judged on
-    vocab:int,          # size of its vocabulary
-    source=None,        # exact entropy of the source in nats per character, where it is known
-    limit=4_000_000,    # compressors read this much of the end of the training text: they are slow
-    say=print,          # called with one line if a compressor is missing
-): # name -> nats per character of `val_text`; `MEANING` has a sentence for each
+    train_text: str,  # what the model learns from
+    val_text: str,  # what it is judged on
+    vocab: int,  # size of its vocabulary
+    source=None,  # exact entropy of the source in nats per character, where it is known
+    limit=4_000_000,  # compressors read this much of the end of the training text: they are slow
+    say=print,  # called with one line if a compressor is missing
+):  # name -> nats per character of `val_text`; `MEANING` has a sentence for each
     "What models without a transformer reach on the same text"
     n = len(val_text)
-    if not n: raise GpubError('the validation text is empty: there is nothing to compare with')
-    out = {'uniform': math.log(vocab), 'unigram': sum(c/n * math.log(n/c) for c in Counter(val_text).values())}
-    train, val, nats = train_text[-limit:].encode(), val_text.encode(), math.log(2)*8/n
+    if not n:
+        raise GpubError("the validation text is empty: there is nothing to compare with")
+    out = {
+        "uniform": math.log(vocab),
+        "unigram": sum(c / n * math.log(n / c) for c in Counter(val_text).values()),
+    }
+    train, val, nats = train_text[-limit:].encode(), val_text.encode(), math.log(2) * 8 / n
     for name, size in (tools := _compressors()).items():
-        out |= {name: (size(train + val) - size(train))*nats, f'{name} alone': size(val)*nats}
-    if 'zstd -19' not in tools: say('no zstd line in the report: pip install zstandard')
-    return out | ({} if source is None else {'source entropy': source})
+        out |= {name: (size(train + val) - size(train)) * nats, f"{name} alone": size(val) * nats}
+    if "zstd -19" not in tools:
+        say("no zstd line in the report: pip install zstandard")
+    return out | ({} if source is None else {"source entropy": source})
 
 # %% ../nbs/lib/report.ipynb #ae787265
-_WHOLE, _NUMBER, _TEXT, _OBJECT = (int,), (int, float), (str,), (dict,) # as `json` reads them
-_NAMES = {_WHOLE: 'a whole number', _NUMBER: 'a number', _TEXT: 'text', _OBJECT: 'an object'}
-_NUMBERS = dict.fromkeys(('tokens', 'loss', 'val_loss', 'val_bpb', 'lr', 'grad_norm', 'tok_s', 'mfu', 'seconds', 'hours',
-                          'usd', 'paid_usd', 'usd_per_hour'), _NUMBER) # of a log or a bill
+_WHOLE, _NUMBER, _TEXT, _OBJECT = (int,), (int, float), (str,), (dict,)  # as `json` reads them
+_NAMES = {_WHOLE: "a whole number", _NUMBER: "a number", _TEXT: "text", _OBJECT: "an object"}
+_NUMBERS = dict.fromkeys(
+    (
+        "tokens",
+        "loss",
+        "val_loss",
+        "val_bpb",
+        "lr",
+        "grad_norm",
+        "tok_s",
+        "mfu",
+        "seconds",
+        "hours",
+        "usd",
+        "paid_usd",
+        "usd_per_hour",
+    ),
+    _NUMBER,
+)  # of a log or a bill
 _SAMPLED = dict(step=_WHOLE, prompt=_TEXT, text=_TEXT, seed=_WHOLE)
-_CONFIG = dict(preset=_TEXT, unit=_TEXT, parameters=_WHOLE) | dict.fromkeys(('model', 'train', 'data', 'machine', 'reference'), _OBJECT)
+_CONFIG = dict(preset=_TEXT, unit=_TEXT, parameters=_WHOLE) | dict.fromkeys(
+    ("model", "train", "data", "machine", "reference"), _OBJECT
+)
+
 
 def _sound(found, kinds, needs, where, cure):
-    "`found`; raises GpubError unless it is an object with all of `needs` and values of their `kinds`, or null"
-    if not isinstance(found, dict): raise GpubError(f'{where} is not a JSON object: {json.dumps(found)[:60]!r}; {cure}')
+    """`found`; raises GpubError unless it is an object with all of `needs` and values of their
+    `kinds`, or null"""
+    if not isinstance(found, dict):
+        raise GpubError(f"{where} is not a JSON object: {json.dumps(found)[:60]!r}; {cure}")
     for k, kind in kinds.items():
-        if found.get(k) is None and k in needs: raise GpubError(f'{where} has no {k}; {cure}')
+        if found.get(k) is None and k in needs:
+            raise GpubError(f"{where} has no {k}; {cure}")
         if type(found.get(k)) not in (type(None), *kind):
-            raise GpubError(f'{where}: {k} must be {_NAMES[kind]}, got {str(found[k])[:60]!r}; {cure}')
+            raise GpubError(
+                f"{where}: {k} must be {_NAMES[kind]}, got {str(found[k])[:60]!r}; {cure}"
+            )
     return found
 
+
 def _jsonl(path, kinds={}, needs=()):
-    "The objects in a JSONL file; a last line that was cut short is left out, any other damage raises GpubError"
+    """The objects in a JSONL file; a last line that was cut short is left out, any other damage
+    raises GpubError"""
     rows = []
-    lines = path.read_text(encoding='utf-8', errors='replace').removesuffix('\n').split('\n') # not splitlines: a text may hold U+2028
+    lines = (
+        path.read_text(encoding="utf-8", errors="replace").removesuffix("\n").split("\n")
+    )  # not splitlines: a text may hold U+2028
     for i, line in enumerate(lines, 1):
-        try: row = json.loads(line)
+        try:
+            row = json.loads(line)
         except ValueError:
-            if i == len(lines): break
-            raise GpubError(f'{path} line {i} is not a JSON object: {line[:60]!r}; delete that line') from None
-        rows.append(_sound(row, kinds, needs, f'{path} line {i}', 'delete that line'))
+            if i == len(lines):
+                break
+            raise GpubError(
+                f"{path} line {i} is not a JSON object: {line[:60]!r}; delete that line"
+            ) from None
+        rows.append(_sound(row, kinds, needs, f"{path} line {i}", "delete that line"))
     return rows
 
 # %% ../nbs/lib/report.ipynb #9d484923
 def read_log(
-    run_dir # a run folder
-): # one dict per logged step
-    "The rows of `log.jsonl`; a last line that was cut short is left out. Raises GpubError if nothing is there, and for a damaged row"
-    path = Path(run_dir, 'log.jsonl')
-    if not path.is_file(): raise GpubError(f'{run_dir} has no log.jsonl: is it the folder of a run?')
-    rows = _jsonl(path, dict(step=_WHOLE) | _NUMBERS, ['step'])
-    if not rows: raise GpubError(f'{path} is empty: the run has not logged a step yet')
+    run_dir,  # a run folder
+):  # one dict per logged step
+    """The rows of `log.jsonl`; a last line that was cut short is left out. Raises GpubError if
+    nothing is there, and for a damaged row"""
+    path = Path(run_dir, "log.jsonl")
+    if not path.is_file():
+        raise GpubError(f"{run_dir} has no log.jsonl: is it the folder of a run?")
+    rows = _jsonl(path, dict(step=_WHOLE) | _NUMBERS, ["step"])
+    if not rows:
+        raise GpubError(f"{path} is empty: the run has not logged a step yet")
     return rows
 
+
 def read_facts(
-    run_dir # a run folder
-): # what is in config.json, and in bill.json; {} for one that is not there
+    run_dir,  # a run folder
+):  # what is in config.json, and in bill.json; {} for one that is not there
     "What a run says of itself and of its cost; raises GpubError for a value that cannot be"
+
     def opened(name, kinds):
         path = Path(run_dir, name)
-        return _sound(read_json(path), kinds, (), path, 'restore it or delete it') if path.is_file() else {}
-    config, bill = opened('config.json', _CONFIG), opened('bill.json', _NUMBERS); path = Path(run_dir, 'config.json')
-    _sound(config.get('data') or {}, dict(train=_NUMBER), (), f'{path} in data', 'restore it or delete it')
-    for k, v in (config.get('reference') or {}).items():
+        return (
+            _sound(read_json(path), kinds, (), path, "restore it or delete it")
+            if path.is_file()
+            else {}
+        )
+
+    config, bill = opened("config.json", _CONFIG), opened("bill.json", _NUMBERS)
+    path = Path(run_dir, "config.json")
+    _sound(
+        config.get("data") or {},
+        dict(train=_NUMBER),
+        (),
+        f"{path} in data",
+        "restore it or delete it",
+    )
+    for k, v in (config.get("reference") or {}).items():
         if type(v) not in _NUMBER or not math.isfinite(v):
-            raise GpubError(f'{path}: the reference {k!r} must be a finite number, got {str(v)[:60]!r}; restore it or delete it')
+            raise GpubError(
+                f"{path}: the reference {k!r} must be a finite number, got {str(v)[:60]!r}; "
+                "restore it or delete it"
+            )
     return config, bill
 
+
 def sample_table(
-    run_dir # a run folder
-): # rows with step, val_loss (None before the first validation), prompt, seed, text; grouped by prompt and seed
-    "The samples a run wrote on its way, each with the last validation loss before it; raises GpubError for a damaged row"
-    path = Path(run_dir, 'samples.jsonl')
-    if not path.is_file(): return []
-    vals = [(r['step'], r['val_loss']) for r in read_log(run_dir) if r.get('val_loss') is not None]
-    val_at = lambda step: next((v for s, v in reversed(vals) if s <= step), None)
-    rows = [dict(step=r['step'], val_loss=val_at(r['step']), prompt=r['prompt'], seed=r.get('seed'), text=r['text'])
-            for r in _jsonl(path, _SAMPLED, ['step', 'prompt', 'text'])]
-    order = list(dict.fromkeys((r['prompt'], r['seed']) for r in rows))
-    return sorted(rows, key=lambda r: (order.index((r['prompt'], r['seed'])), r['step']))
+    run_dir,  # a run folder
+):  # rows with step, val_loss (None before the first validation), prompt, seed, text; grouped by prompt and seed
+    """The samples a run wrote on its way, each with the last validation loss before it; raises
+    GpubError for a damaged row"""
+    path = Path(run_dir, "samples.jsonl")
+    if not path.is_file():
+        return []
+    vals = [(r["step"], r["val_loss"]) for r in read_log(run_dir) if r.get("val_loss") is not None]
+
+    def val_at(step):
+        return next((v for s, v in reversed(vals) if s <= step), None)
+
+    rows = [
+        dict(
+            step=r["step"],
+            val_loss=val_at(r["step"]),
+            prompt=r["prompt"],
+            seed=r.get("seed"),
+            text=r["text"],
+        )
+        for r in _jsonl(path, _SAMPLED, ["step", "prompt", "text"])
+    ]
+    order = list(dict.fromkeys((r["prompt"], r["seed"]) for r in rows))
+    return sorted(rows, key=lambda r: (order.index((r["prompt"], r["seed"])), r["step"]))
 
 # %% ../nbs/lib/report.ipynb #b8dceaec
 def smooth(
-    values,     # numbers; those that are not finite are passed over
-    width=None, # points to either side; default: a fortieth of all
-): # array of the same length
-    "A centred moving average; near the start, where a loss falls fast, the window shrinks on both sides, near the end on the right only"
-    v = np.asarray(values, dtype=float); n = len(v); i = np.arange(n)
-    left = np.minimum(n//40 if width is None else width, i); right = np.minimum(left, n - 1 - i)
+    values,  # numbers; those that are not finite are passed over
+    width=None,  # points to either side; default: a fortieth of all
+):  # array of the same length
+    """A centred moving average; near the start, where a loss falls fast, the window shrinks on both
+    sides, near the end on the right only"""
+    v = np.asarray(values, dtype=float)
+    n = len(v)
+    i = np.arange(n)
+    left = np.minimum(n // 40 if width is None else width, i)
+    right = np.minimum(left, n - 1 - i)
     ok = np.isfinite(v)
-    total, count = (np.concatenate([[0.], np.cumsum(a)]) for a in (np.where(ok, v, 0), ok))
+    total, count = (np.concatenate([[0.0], np.cumsum(a)]) for a in (np.where(ok, v, 0), ok))
     total, count = (c[i + right + 1] - c[i - left] for c in (total, count))
     return np.divide(total, count, out=np.full(n, np.nan), where=count > 0)
 
 # %% ../nbs/lib/report.ipynb #abe42517
 # light colours; in the page each becomes a CSS variable that has a dark value too
-COLOURS = dict(ink='#22252b', mute='#6d7178', grid='#e6e3dd', page='#fdfcfa',
-               raw='#b9cbe0', train='#2f6db3', val='#d1541b', limit='#1f8a57')
+COLOURS = dict(
+    ink="#22252b",
+    mute="#6d7178",
+    grid="#e6e3dd",
+    page="#fdfcfa",
+    raw="#b9cbe0",
+    train="#2f6db3",
+    val="#d1541b",
+    limit="#1f8a57",
+)
+
 
 def _column(rows, x, y):
     "Arrays of `x` and `y` where the row has both and `y` is a number"
-    pts = [(r[x], r[y]) for r in rows if r.get(x) is not None and r.get(y) is not None and math.isfinite(r[y])]
+    pts = [
+        (r[x], r[y])
+        for r in rows
+        if r.get(x) is not None and r.get(y) is not None and math.isfinite(r[y])
+    ]
     return np.array(pts, dtype=float).reshape(-1, 2).T
+
 
 def _spread(ys, gap):
     "`ys` moved apart as little as it takes to be `gap` from each other, in their order"
     out = np.sort(np.asarray(ys, dtype=float))
     for _ in range(100):
         for i in range(len(out) - 1):
-            if (lack := gap - (out[i+1] - out[i])) > 1e-9: out[i] -= lack/2; out[i+1] += lack/2
+            if (lack := gap - (out[i + 1] - out[i])) > 1e-9:
+                out[i] -= lack / 2
+                out[i + 1] += lack / 2
     return out
+
 
 def _draw_references(ax, refs, size):
     "Dashed lines, named in the right margin"
-    refs = sorted(((v, k) for k, v in refs.items() if not k.endswith(' alone')))
-    lo, hi = ax.get_ylim(); inch = ax.figure.get_figheight()*ax.get_position().height
-    for (v, name), at in zip(refs, _spread([v for v, _ in refs], (hi - lo)*size*1.35/72/inch)):
-        colour = COLOURS['limit' if name == 'source entropy' else 'mute']
+    refs = sorted(((v, k) for k, v in refs.items() if not k.endswith(" alone")))
+    lo, hi = ax.get_ylim()
+    inch = ax.figure.get_figheight() * ax.get_position().height
+    for (v, name), at in zip(
+        refs, _spread([v for v, _ in refs], (hi - lo) * size * 1.35 / 72 / inch)
+    ):
+        colour = COLOURS["limit" if name == "source entropy" else "mute"]
         ax.axhline(v, color=colour, lw=1, ls=(0, (4, 3)), zorder=1)
-        ax.plot([1, 1.02], [v, at], color=colour, lw=.7, transform=ax.get_yaxis_transform(), clip_on=False)
-        ax.text(1.03, at, f'{name} {v:.2f}', color=colour, size=size, va='center', transform=ax.get_yaxis_transform())
+        ax.plot(
+            [1, 1.02],
+            [v, at],
+            color=colour,
+            lw=0.7,
+            transform=ax.get_yaxis_transform(),
+            clip_on=False,
+        )
+        ax.text(
+            1.03,
+            at,
+            f"{name} {v:.2f}",
+            color=colour,
+            size=size,
+            va="center",
+            transform=ax.get_yaxis_transform(),
+        )
+
 
 def _free_height(ax, ends, refs):
-    "Middle of the widest empty band over the right end of the curves, as a share of the axes' height: room for the legend"
-    lo, hi = ax.get_ylim(); floor = max(ends, default=lo)
-    edges = sorted([floor, hi, *(v for k, v in refs.items() if v > floor and not k.endswith(' alone'))])
+    """Middle of the widest empty band over the right end of the curves, as a share of the axes'
+    height: room for the legend"""
+    lo, hi = ax.get_ylim()
+    floor = max(ends, default=lo)
+    edges = sorted(
+        [floor, hi, *(v for k, v in refs.items() if v > floor and not k.endswith(" alone"))]
+    )
     _, a, b = max((b - a, a, b) for a, b in zip(edges, edges[1:]))
-    return ((a + b)/2 - lo)/(hi - lo)
+    return ((a + b) / 2 - lo) / (hi - lo)
 
 # %% ../nbs/lib/report.ipynb #c3a6eb39
 def plot_loss(
-    rows,             # as from `read_log`
-    refs=None,        # name -> loss, as from `reference_lines`
-    x='step',         # or tokens, seconds, usd
-    size=(9, 4.6),    # inches
-    unit='nats/char', # of the loss
-): # matplotlib Figure
+    rows,  # as from `read_log`
+    refs=None,  # name -> loss, as from `reference_lines`
+    x="step",  # or tokens, seconds, usd
+    size=(9, 4.6),  # inches
+    unit="nats/char",  # of the loss
+):  # matplotlib Figure
     "Training and validation loss over the lines that give them a meaning"
     import matplotlib.pyplot as plt
-    c = COLOURS; small = size[0] < 6; pt = 8.5 if small else 10
-    style = {'font.size': pt, 'text.color': c['ink'], 'axes.labelcolor': c['ink'], 'axes.edgecolor': c['mute'], 'xtick.color': c['mute'],
-             'ytick.color': c['mute'], 'axes.spines.right': False, 'axes.spines.top': False}
+
+    c = COLOURS
+    small = size[0] < 6
+    pt = 8.5 if small else 10
+    style = {
+        "font.size": pt,
+        "text.color": c["ink"],
+        "axes.labelcolor": c["ink"],
+        "axes.edgecolor": c["mute"],
+        "xtick.color": c["mute"],
+        "ytick.color": c["mute"],
+        "axes.spines.right": False,
+        "axes.spines.top": False,
+    }
     with plt.rc_context(style):
-        fig, ax = plt.subplots(figsize=size, facecolor=c['page']); ax.set_facecolor(c['page'])
-        (tx, ty), (vx, vy) = _column(rows, x, 'loss'), _column(rows, x, 'val_loss')
-        dot = 'o' if len(tx) < 3 else None
-        ax.plot(tx, ty, color=c['raw'], lw=1, marker=dot, label='training, as logged', zorder=2)
-        ax.plot(tx, smooth(ty), color=c['train'], lw=1.8, label='training, smoothed', zorder=3)
-        ax.plot(vx, vy, color=c['val'], lw=1.8, marker='o', ms=4 if len(vx) < 40 else 0, label='validation', zorder=4)
-        levels = [*ty, *vy, *(v for k, v in (refs or {}).items() if not k.endswith(' alone'))] or [0, 1]
-        pad = .05*(max(levels) - min(levels)) or .1; ax.set_ylim(min(levels) - pad, max(levels) + pad)
-        ax.margins(x=.01); ax.grid(color=c['grid'], lw=.8); ax.set_axisbelow(True); ax.tick_params(length=0)
-        ax.set(xlabel=dict(usd='dollars').get(x, x), ylabel=f'loss, {unit}')
-        ax.xaxis.set_major_formatter(lambda v, _: f'{v:,.6g}' if abs(v) < 1e6 else f'{v/1e6:,.6g} M')
-        ax.locator_params('x', nbins=max(4, int(.9*size[0])), integer=x in ('step', 'tokens'))
-        if x == 'step': _tokens_on_top(ax, rows)
-        fig.tight_layout(); fig.subplots_adjust(right=(.70 if small else .81) if refs else .97)
-        if refs: _draw_references(ax, refs, pt - 1)
+        fig, ax = plt.subplots(figsize=size, facecolor=c["page"])
+        ax.set_facecolor(c["page"])
+        (tx, ty), (vx, vy) = _column(rows, x, "loss"), _column(rows, x, "val_loss")
+        dot = "o" if len(tx) < 3 else None
+        ax.plot(tx, ty, color=c["raw"], lw=1, marker=dot, label="training, as logged", zorder=2)
+        ax.plot(tx, smooth(ty), color=c["train"], lw=1.8, label="training, smoothed", zorder=3)
+        ax.plot(
+            vx,
+            vy,
+            color=c["val"],
+            lw=1.8,
+            marker="o",
+            ms=4 if len(vx) < 40 else 0,
+            label="validation",
+            zorder=4,
+        )
+        levels = [*ty, *vy, *(v for k, v in (refs or {}).items() if not k.endswith(" alone"))] or [
+            0,
+            1,
+        ]
+        pad = 0.05 * (max(levels) - min(levels)) or 0.1
+        ax.set_ylim(min(levels) - pad, max(levels) + pad)
+        ax.margins(x=0.01)
+        ax.grid(color=c["grid"], lw=0.8)
+        ax.set_axisbelow(True)
+        ax.tick_params(length=0)
+        ax.set(xlabel=dict(usd="dollars").get(x, x), ylabel=f"loss, {unit}")
+        ax.xaxis.set_major_formatter(
+            lambda v, _: f"{v:,.6g}" if abs(v) < 1e6 else f"{v / 1e6:,.6g} M"
+        )
+        ax.locator_params("x", nbins=max(4, int(0.9 * size[0])), integer=x in ("step", "tokens"))
+        if x == "step":
+            _tokens_on_top(ax, rows)
+        fig.tight_layout()
+        fig.subplots_adjust(right=(0.70 if small else 0.81) if refs else 0.97)
+        if refs:
+            _draw_references(ax, refs, pt - 1)
         free = _free_height(ax, [*ty[-1:], *vy[-1:]], refs or {})
-        ax.legend(loc='center right', bbox_to_anchor=(1, free), facecolor=c['page'], edgecolor='none', framealpha=1)
+        ax.legend(
+            loc="center right",
+            bbox_to_anchor=(1, free),
+            facecolor=c["page"],
+            edgecolor="none",
+            framealpha=1,
+        )
     plt.close(fig)
     return fig
 
 # %% ../nbs/lib/report.ipynb #ef3eb180
 def _tokens_on_top(ax, rows):
     "A second scale: tokens seen, in millions"
-    last = next((r for r in reversed(rows) if r.get('step') and r.get('tokens')), None)
-    if not last: return
-    k = last['tokens']/last['step']/1e6
-    top = ax.secondary_xaxis('top', functions=(lambda s: s*k, lambda t: t/k))
-    top.set_xlabel('million tokens'); top.tick_params(length=0); top.spines['top'].set_visible(False)
-    top.xaxis.set_major_formatter(lambda v, _: f'{v:,.4g}')
+    last = next((r for r in reversed(rows) if r.get("step") and r.get("tokens")), None)
+    if not last:
+        return
+    k = last["tokens"] / last["step"] / 1e6
+    top = ax.secondary_xaxis("top", functions=(lambda s: s * k, lambda t: t / k))
+    top.set_xlabel("million tokens")
+    top.tick_params(length=0)
+    top.spines["top"].set_visible(False)
+    top.xaxis.set_major_formatter(lambda v, _: f"{v:,.4g}")
 
 # %% ../nbs/lib/report.ipynb #2a2eb10c
 def _svg(fig, label):
     "Inline SVG: no header, no names that could clash, colours as CSS variables"
     import matplotlib as mpl
-    with mpl.rc_context({'svg.fonttype': 'none', 'svg.hashsalt': label}):
-        out = StringIO(); fig.savefig(out, format='svg', facecolor='none', metadata=dict(Date=None))
-    s = re.sub(r'<metadata>.*?</metadata>|<g (?=id="patch_1">).*?</g>', '', out.getvalue()[out.getvalue().index('<svg'):], flags=re.S)
-    s = re.sub(r' xmlns(:xlink)?="[^"]*"| (?:width|height)="[\d.]+pt"|(?<=<g) id="[\w.]+_\d+"', '', s)
-    s = re.sub(r"font: ([\d.]+px)[^;\"]*", r'font: \1 system-ui, sans-serif', s)
-    for name, colour in COLOURS.items(): s = s.replace(colour, f'var(--{name})')
-    return s.replace('<svg', f'<svg role="img" aria-label="{html.escape(label)}"', 1)
 
-_CSS = ':root{' + ''.join(f'--{k}:{v};' for k, v in COLOURS.items()) + '''--hot:#c24a16;--card:#fff;color-scheme:light dark}
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": label}):
+        out = StringIO()
+        fig.savefig(out, format="svg", facecolor="none", metadata=dict(Date=None))
+    s = re.sub(
+        r'<metadata>.*?</metadata>|<g (?=id="patch_1">).*?</g>',
+        "",
+        out.getvalue()[out.getvalue().index("<svg") :],
+        flags=re.S,
+    )
+    s = re.sub(
+        r' xmlns(:xlink)?="[^"]*"| (?:width|height)="[\d.]+pt"|(?<=<g) id="[\w.]+_\d+"', "", s
+    )
+    s = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font: \1 system-ui, sans-serif", s)
+    for name, colour in COLOURS.items():
+        s = s.replace(colour, f"var(--{name})")
+    return s.replace("<svg", f'<svg role="img" aria-label="{html.escape(label)}"', 1)
+
+
+_CSS = (
+    ":root{"
+    + "".join(f"--{k}:{v};" for k, v in COLOURS.items())
+    + """--hot:#c24a16;--card:#fff;color-scheme:light dark}
 @media(prefers-color-scheme:dark){:root{--ink:#e9e7e2;--mute:#9a9fa8;--grid:#2d3138;--page:#15171b;--raw:#4a648a;
   --train:#79b0ea;--val:#f3935c;--limit:#5cc795;--hot:#f3935c;--card:#1c1f25}}
 *{box-sizing:border-box}
@@ -257,127 +439,260 @@ pre b{color:var(--hot);font-weight:600}
   h1{font-size:1.6rem}body{padding-top:1.2rem}.tiles{grid-template-columns:1fr 1fr}
   .refs tr{display:grid;grid-template-columns:1fr 5rem 4.5rem;border-bottom:1px solid var(--grid)}.refs td,.refs th{border:0}
   .refs td:last-child{grid-column:1/-1;padding-top:0;color:var(--mute)}.refs th:last-child{display:none}
-  .sample{grid-template-columns:1fr;gap:.3rem}}'''
+  .sample{grid-template-columns:1fr;gap:.3rem}}"""
+)
 
 # %% ../nbs/lib/report.ipynb #7db42c24
 def _say(v):
     "A value for people"
-    if isinstance(v, bool) or v is None: return {True: 'yes', False: 'no', None: '–'}[v]
-    if isinstance(v, int): return f'{v:,}'
-    if isinstance(v, float): return f'{v:,.0f}' if abs(v) >= 1000 else f'{v:.4g}'
-    return (', '.join(map(_say, v)) or '–') if isinstance(v, (list, tuple)) else str(v)
+    if isinstance(v, bool) or v is None:
+        return {True: "yes", False: "no", None: "–"}[v]
+    if isinstance(v, int):
+        return f"{v:,}"
+    if isinstance(v, float):
+        return f"{v:,.0f}" if abs(v) >= 1000 else f"{v:.4g}"
+    return (", ".join(map(_say, v)) or "–") if isinstance(v, (list, tuple)) else str(v)
+
 
 def _table(rows, head=()):
     "An HTML table; numbers do not wrap"
-    cell = lambda v: f'<td class="n">{_say(v)}</td>' if isinstance(v, (int, float)) else f'<td>{html.escape(_say(v))}</td>'
-    top = '<tr>' + ''.join(f'<th>{html.escape(h)}</th>' for h in head) + '</tr>' if head else ''
-    return f'<div class="scroll"><table>{top}' + ''.join('<tr>' + ''.join(map(cell, r)) + '</tr>' for r in rows) + '</table></div>'
 
-def _pairs(d, prefix=''):
+    def cell(v):
+        return (
+            f'<td class="n">{_say(v)}</td>'
+            if isinstance(v, (int, float))
+            else f"<td>{html.escape(_say(v))}</td>"
+        )
+
+    top = "<tr>" + "".join(f"<th>{html.escape(h)}</th>" for h in head) + "</tr>" if head else ""
+    return (
+        f'<div class="scroll"><table>{top}'
+        + "".join("<tr>" + "".join(map(cell, r)) + "</tr>" for r in rows)
+        + "</table></div>"
+    )
+
+
+def _pairs(d, prefix=""):
     "(dotted key, value) of nested dicts"
     for k, v in d.items():
-        if isinstance(v, dict): yield from _pairs(v, f'{prefix}{k}.')
-        else: yield prefix + k, v
+        if isinstance(v, dict):
+            yield from _pairs(v, f"{prefix}{k}.")
+        else:
+            yield prefix + k, v
 
-def _section(title, body): return f'<h2>{html.escape(title)}</h2>{body}' if body else ''
+
+def _section(title, body):
+    return f"<h2>{html.escape(title)}</h2>{body}" if body else ""
+
 
 def _subtitle(config):
     "What ran, as far as the configuration tells"
-    n = config.get('parameters')
-    return ' · '.join([str(config[k]) for k in ('preset', 'data.source') if config.get(k)] + ([f'{n:,} parameters'] if n else []))
+    n = config.get("parameters")
+    return " · ".join(
+        [str(config[k]) for k in ("preset", "data.source") if config.get(k)]
+        + ([f"{n:,} parameters"] if n else [])
+    )
 
-def _clock(s): return f'{s:.0f} s' if s < 120 else f'{s/60:.1f} min' if s < 7200 else f'{s/3600:.1f} h'
 
-def _dollars(usd): return f'${usd:,.2f}' if usd >= .995 or not usd else f'${usd:.2g}'
+def _clock(s):
+    return f"{s:.0f} s" if s < 120 else f"{s / 60:.1f} min" if s < 7200 else f"{s / 3600:.1f} h"
+
+
+def _dollars(usd):
+    return f"${usd:,.2f}" if usd >= 0.995 or not usd else f"${usd:.2g}"
 
 # %% ../nbs/lib/report.ipynb #fc432297
-def _last_val(rows): return next((r for r in reversed(rows) if r.get('val_loss') is not None and math.isfinite(r['val_loss'])), {})
+def _last_val(rows):
+    return next(
+        (
+            r
+            for r in reversed(rows)
+            if r.get("val_loss") is not None and math.isfinite(r["val_loss"])
+        ),
+        {},
+    )
+
 
 def _summary(rows, bill, unit):
     "The tiles: where it ended, and what that took"
-    val, last = _last_val(rows), {k: v for r in rows for k, v in r.items() if v is not None} | bill # the bill knows the whole run
+    val, last = (
+        _last_val(rows),
+        {k: v for r in rows for k, v in r.items() if v is not None} | bill,
+    )  # the bill knows the whole run
     tiles = []
     if val:
-        tiles.append(('main', f'{val["val_loss"]:.3f}', f'validation loss, {unit}'))
-        if val.get('val_bpb') is not None: tiles.append(('', f'{val["val_bpb"]:.3f}', 'bits per byte'))
-        if val['val_loss'] < 20:
-            tiles.append(('', f'{math.exp(val["val_loss"]):.1f}', 'equally likely choices, e^loss')) # more are no vocabulary
-    more = [('step', _say, 'steps'), ('tokens', lambda t: f'{t/1e6:,.3g} M' if t >= 1e6 else f'{t:,}', 'tokens read'),
-            ('seconds', _clock, 'training time'), ('tok_s', lambda t: f'{t:,.0f}', 'tokens per second'), ('usd', _dollars, 'cost')]
-    tiles += [('', show(last[key]), what) for key, show, what in more if last.get(key) is not None]
-    tile = lambda c, v, w: f'<div class="tile {c}"><b>{html.escape(v)}</b><span>{html.escape(w)}</span></div>'
+        tiles.append(("main", f"{val['val_loss']:.3f}", f"validation loss, {unit}"))
+        if val.get("val_bpb") is not None:
+            tiles.append(("", f"{val['val_bpb']:.3f}", "bits per byte"))
+        if val["val_loss"] < 20:
+            tiles.append(
+                ("", f"{math.exp(val['val_loss']):.1f}", "equally likely choices, e^loss")
+            )  # more are no vocabulary
+    more = [
+        ("step", _say, "steps"),
+        ("tokens", lambda t: f"{t / 1e6:,.3g} M" if t >= 1e6 else f"{t:,}", "tokens read"),
+        ("seconds", _clock, "training time"),
+        ("tok_s", lambda t: f"{t:,.0f}", "tokens per second"),
+        ("usd", _dollars, "cost"),
+    ]
+    tiles += [("", show(last[key]), what) for key, show, what in more if last.get(key) is not None]
+
+    def tile(c, v, w):
+        return f'<div class="tile {c}"><b>{html.escape(v)}</b><span>{html.escape(w)}</span></div>'
+
     return f'<div class="tiles">{"".join(tile(*t) for t in tiles)}</div>'
+
 
 def _references(refs, rows, unit):
     "The lines of the chart as a table, the run among them"
-    val = _last_val(rows); ratio = val['val_bpb']/val['val_loss'] if val.get('val_bpb') and val['val_loss'] else None
-    lines = [(k, v, MEANING.get(k, '')) for k, v in refs.items()]
-    if val: lines.append(('this run', val['val_loss'], 'validation loss at the last measurement'))
-    cells = [(k, f'{v:.3f}', f'{v*ratio:.3f}' if ratio else '–', m) for k, v, m in sorted(lines, key=lambda l: -l[1])]
-    table = _table(cells, ['who', unit, 'bits/byte', 'what it is'])
-    return f'<div class="refs">{table}</div>'.replace('<tr><td>this run<', '<tr class="us"><td>this run<')
+    val = _last_val(rows)
+    ratio = val["val_bpb"] / val["val_loss"] if val.get("val_bpb") and val["val_loss"] else None
+    lines = [(k, v, MEANING.get(k, "")) for k, v in refs.items()]
+    if val:
+        lines.append(("this run", val["val_loss"], "validation loss at the last measurement"))
+    cells = [
+        (k, f"{v:.3f}", f"{v * ratio:.3f}" if ratio else "–", m)
+        for k, v, m in sorted(lines, key=lambda l: -l[1])
+    ]
+    table = _table(cells, ["who", unit, "bits/byte", "what it is"])
+    return f'<div class="refs">{table}</div>'.replace(
+        "<tr><td>this run<", '<tr class="us"><td>this run<'
+    )
+
 
 def _samples(samples):
     "What it wrote, milestone by milestone"
     out = []
     for i, r in enumerate(samples):
-        if not i or (r['prompt'], r['seed']) != (samples[i-1]['prompt'], samples[i-1]['seed']):
-            asked = f'Prompt <code>{html.escape(r["prompt"].strip())}</code>, seed {_say(r["seed"])}, the same each time.'
+        if not i or (r["prompt"], r["seed"]) != (samples[i - 1]["prompt"], samples[i - 1]["seed"]):
+            asked = (
+                f"Prompt <code>{html.escape(r['prompt'].strip())}</code>, seed "
+                f"{_say(r['seed'])}, the same each time."
+            )
             out.append(f'<p class="mute">{asked}</p>')
-        text = r['text'].removeprefix(r['prompt'])
-        val = 'not validated yet' if r['val_loss'] is None else f'last validation {r["val_loss"]:.2f}'
-        out.append(f'<div class="sample"><div><b>step {r["step"]:,}</b><span>{val}</span></div>'
-                   f'<pre><b>{html.escape(r["prompt"])}</b>{html.escape(text)}</pre></div>')
-    return ''.join(out)
+        text = r["text"].removeprefix(r["prompt"])
+        val = (
+            "not validated yet" if r["val_loss"] is None else f"last validation {r['val_loss']:.2f}"
+        )
+        out.append(
+            f'<div class="sample"><div><b>step {r["step"]:,}</b><span>{val}</span></div>'
+            f"<pre><b>{html.escape(r['prompt'])}</b>{html.escape(text)}</pre></div>"
+        )
+    return "".join(out)
 
-_BILL = dict(usd='total, $', paid_usd='with lost work, $', val_loss='final validation loss', val_bpb='final bits per byte',
-             usd_per_hour='$ per hour', tok_s='tokens per second', price_source='price from')
 
-def _bill(bill): return _table([(_BILL.get(k, k), v) for k, v in _pairs(bill)])
+_BILL = dict(
+    usd="total, $",
+    paid_usd="with lost work, $",
+    val_loss="final validation loss",
+    val_bpb="final bits per byte",
+    usd_per_hour="$ per hour",
+    tok_s="tokens per second",
+    price_source="price from",
+)
+
+
+def _bill(bill):
+    return _table([(_BILL.get(k, k), v) for k, v in _pairs(bill)])
+
 
 def _log(rows, most=2000):
     "Every logged row, folded away; of a very long log those with a validation"
-    kept = rows if len(rows) <= most else [r for r in rows if 'val_loss' in r]
+    kept = rows if len(rows) <= most else [r for r in rows if "val_loss" in r]
     head = list(dict.fromkeys(k for r in kept for k in r))
-    what = f'all {len(rows):,} logged rows' if kept is rows else f'the {len(kept):,} rows with a validation, of {len(rows):,} in log.jsonl'
-    return f'<details><summary>The log: {what}</summary>{_table([[r.get(k) for k in head] for r in kept], head)}</details>'
+    what = (
+        f"all {len(rows):,} logged rows"
+        if kept is rows
+        else f"the {len(kept):,} rows with a validation, of {len(rows):,} in log.jsonl"
+    )
+    return (
+        "<details><summary>The log: "
+        f"{what}</summary>{_table([[r.get(k) for k in head] for r in kept], head)}</details>"
+    )
+
 
 def _notes(rows, refs, samples, bill):
     "What is missing or wrong, in words"
-    bad = [r['step'] for r in rows if any(isinstance(r.get(k), float) and not math.isfinite(r[k]) for k in ('loss', 'val_loss'))]
-    first = f'first at step {bad[0]:,}; they are not drawn.' if bad else ''
-    return [n for bad_or_missing, n in [
-        (bad, f'The loss was not a finite number in {len(bad)} of {len(rows)} rows, {first}'),
-        (len(rows) == 1, 'One row is logged so far: a point, not yet a curve.'),
-        (not any('val_loss' in r for r in rows), 'No validation was logged.'),
-        (not refs, 'config.json holds no reference losses.'),
-        (refs and 'zstd -19' not in refs, 'The zstd line is missing because its package was (pip install zstandard).'),
-        (not samples, 'No samples were written (samples.jsonl).'),
-        (not bill, 'No bill was written (bill.json).')] if bad_or_missing]
+    bad = [
+        r["step"]
+        for r in rows
+        if any(
+            isinstance(r.get(k), float) and not math.isfinite(r[k]) for k in ("loss", "val_loss")
+        )
+    ]
+    first = f"first at step {bad[0]:,}; they are not drawn." if bad else ""
+    return [
+        n
+        for bad_or_missing, n in [
+            (bad, f"The loss was not a finite number in {len(bad)} of {len(rows)} rows, {first}"),
+            (len(rows) == 1, "One row is logged so far: a point, not yet a curve."),
+            (not any("val_loss" in r for r in rows), "No validation was logged."),
+            (not refs, "config.json holds no reference losses."),
+            (
+                refs and "zstd -19" not in refs,
+                "The zstd line is missing because its package was (pip install zstandard).",
+            ),
+            (not samples, "No samples were written (samples.jsonl)."),
+            (not bill, "No bill was written (bill.json)."),
+        ]
+        if bad_or_missing
+    ]
 
 # %% ../nbs/lib/report.ipynb #59613d1e
 def write_report(
-    run_dir # a run folder: log.jsonl is needed, config.json, samples.jsonl and bill.json are used if there
-): # path of report.html; loss.png lies beside it
+    # a run folder: log.jsonl is needed, config.json, samples.jsonl and bill.json are used if there
+    run_dir,
+):  # path of report.html; loss.png lies beside it
     "Make the page and the picture of a run"
-    run = Path(run_dir); rows = read_log(run)
+    run = Path(run_dir)
+    rows = read_log(run)
     config, bill = read_facts(run)
-    refs, samples, unit = config.pop('reference', None) or {}, sample_table(run), config.get('unit') or 'nats/char'
-    plot_loss(rows, refs, unit=unit).savefig(run/'loss.png', dpi=120)
-    pictures = ''.join(f'<div class="{c}">{_svg(plot_loss(rows, refs, size=size, unit=unit), f"loss by step ({c})")}</div>'
-                       for c, size in [('wide', (9, 4.6)), ('narrow', (4.2, 4.4))])
-    machine, config = config.pop('machine', None) or {}, dict(_pairs(config))
+    refs, samples, unit = (
+        config.pop("reference", None) or {},
+        sample_table(run),
+        config.get("unit") or "nats/char",
+    )
+    plot_loss(rows, refs, unit=unit).savefig(run / "loss.png", dpi=120)
+    pictures = "".join(
+        (
+            "<div "
+            f'class="{c}">{_svg(plot_loss(rows, refs, size=size, unit=unit), f"loss by step ({c})")}</div>'
+        )
+        for c, size in [("wide", (9, 4.6)), ("narrow", (4.2, 4.4))]
+    )
+    machine, config = config.pop("machine", None) or {}, dict(_pairs(config))
     name = html.escape(run.resolve().name)
-    body = [f'<h1>{name}</h1><p class="mute">{html.escape(_subtitle(config))}</p>',
-        *(f'<p class="note">{html.escape(n)}</p>' for n in _notes(rows, refs, samples, bill)), _summary(rows, bill, unit),
-        _section('How it learned', pictures),
-        _section('What the numbers mean', refs and '<p>All in the same unit, so a line of the chart is a rival: lower is better.</p>'
-                 + _references(refs, rows, unit)),
-        _section('What it wrote', _samples(samples)),
-        '<div class="cols">' + ''.join(f'<div>{_section(t, b)}</div>' for t, b in
-            [('The bill', bill and _bill(bill)), ('The machine', machine and _table(_pairs(machine)))] if b) + '</div>',
-        _section('The configuration', config and _table(config.items())), _log(rows)]
-    head = ('<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
-            f'<title>{name} – gpub</title><style>{_CSS}</style>')
-    page = f'<!doctype html>\n<html lang="en"><head>{head}</head><body><main>{"".join(body)}</main></body></html>\n'
-    return write_atomic(run/'report.html', page)
+    body = [
+        f'<h1>{name}</h1><p class="mute">{html.escape(_subtitle(config))}</p>',
+        *(f'<p class="note">{html.escape(n)}</p>' for n in _notes(rows, refs, samples, bill)),
+        _summary(rows, bill, unit),
+        _section("How it learned", pictures),
+        _section(
+            "What the numbers mean",
+            refs
+            and "<p>All in the same unit, so a line of the chart is a rival: lower is better.</p>"
+            + _references(refs, rows, unit),
+        ),
+        _section("What it wrote", _samples(samples)),
+        '<div class="cols">'
+        + "".join(
+            f"<div>{_section(t, b)}</div>"
+            for t, b in [
+                ("The bill", bill and _bill(bill)),
+                ("The machine", machine and _table(_pairs(machine))),
+            ]
+            if b
+        )
+        + "</div>",
+        _section("The configuration", config and _table(config.items())),
+        _log(rows),
+    ]
+    head = (
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{name} – gpub</title><style>{_CSS}</style>"
+    )
+    page = (
+        "<!doctype html>\n<html "
+        f'lang="en"><head>{head}</head><body><main>{"".join(body)}</main></body></html>\n'
+    )
+    return write_atomic(run / "report.html", page)

@@ -16,172 +16,296 @@ from .results import Table
 
 # %% ../nbs/lib/report_card.ipynb #407d71b4
 def outcomes(
-    items,         # list of `Item`
-    answers,       # for each, a (log-likelihood in nats, is the favourite) per choice
-    kind='choice', # of the task: choice, mass or word
-): # metric -> float array, one number from 0 to 1 per item
-    "What each question brought, by every metric of its kind; raises `GpubError` where a log-likelihood is no number"
+    items,  # list of `Item`
+    answers,  # for each, a (log-likelihood in nats, is the favourite) per choice
+    kind="choice",  # of the task: choice, mass or word
+):  # metric -> float array, one number from 0 to 1 per item
+    """What each question brought, by every metric of its kind; raises `GpubError` where a
+    log-likelihood is no number"""
     for item, pairs in zip(items, answers, strict=True):
         if not all(math.isfinite(ll) for ll, _ in pairs):
             nats = [ll for ll, _ in pairs]
-            raise GpubError(f'the answers of {item.id} get {nats} nats: it computes no numbers, so there is no score; try gpub doctor')
-    if kind == 'word': return dict(acc=np.array([float(pairs[0][1]) for pairs in answers]))
+            raise GpubError(
+                f"the answers of {item.id} get {nats} nats: it computes no numbers, so there is "
+                "no score; try gpub doctor"
+            )
+    if kind == "word":
+        return dict(acc=np.array([float(pairs[0][1]) for pairs in answers]))
     lls = [np.array([ll for ll, _ in pairs]) for pairs in answers]
-    if kind == 'mass':
+    if kind == "mass":
         p = [np.exp(l - l.max()) for l in lls]
-        return dict(acc=np.array([x[list(i.right)].sum()/x.sum() for x, i in zip(p, items)]))
-    def picks(scores): return np.array([float(int(np.argmax(s)) in i.right) for s, i in zip(scores, items)])
-    return dict(acc=picks(lls), acc_norm=picks([l/[len(c) for c in i.choices] for l, i in zip(lls, items)]))
+        return dict(acc=np.array([x[list(i.right)].sum() / x.sum() for x, i in zip(p, items)]))
+
+    def picks(scores):
+        return np.array([float(int(np.argmax(s)) in i.right) for s, i in zip(scores, items)])
+
+    return dict(
+        acc=picks(lls),
+        acc_norm=picks([l / [len(c) for c in i.choices] for l, i in zip(lls, items)]),
+    )
+
 
 def score(
-    x, # outcomes
-): # (mean, standard error)
+    x,  # outcomes
+):  # (mean, standard error)
     "The mean and its standard error, s/sqrt(n) with n-1 in the variance"
-    x = np.asarray(x, float); return float(x.mean()), float(x.std(ddof=1)/math.sqrt(len(x))) if len(x) > 1 else math.nan
+    x = np.asarray(x, float)
+    return float(x.mean()), float(x.std(ddof=1) / math.sqrt(len(x))) if len(x) > 1 else math.nan
+
 
 def interval(
-    x, # outcomes
-): # (low, high)
-    "95% for the mean; for rights and wrongs by Wilson (1927), which has a width also where all are alike"
+    x,  # outcomes
+):  # (low, high)
+    """95% for the mean; for rights and wrongs by Wilson (1927), which has a width also where all
+    are alike"""
     n, (p, se) = len(x), score(x)
-    if not set(np.asarray(x, float)) <= {0., 1.}: return p - 1.96*se, p + 1.96*se
-    z = 1.96**2/n; mid, half = (p + z/2)/(1 + z), math.sqrt(z*p*(1 - p) + z*z/4)/(1 + z); return max(0., mid - half), min(1., mid + half)
+    if not set(np.asarray(x, float)) <= {0.0, 1.0}:
+        return p - 1.96 * se, p + 1.96 * se
+    z = 1.96**2 / n
+    mid, half = (p + z / 2) / (1 + z), math.sqrt(z * p * (1 - p) + z * z / 4) / (1 + z)
+    return max(0.0, mid - half), min(1.0, mid + half)
 
 # %% ../nbs/lib/report_card.ipynb #f24143f6
 def shuffle(
-    items, # list of `Item`, two or more
-): # list of `Item`, each with the context of another
+    items,  # list of `Item`, two or more
+):  # list of `Item`, each with the context of another
     "The same choices after contexts that have nothing to do with them; the same shuffle every time"
-    order = np.random.default_rng(0).permutation(len(items)); out = list(items)
-    for a, b in zip(order, np.roll(order, 1)): out[a] = type(items[a])(items[a].id, items[b].context, items[a].choices, items[a].right)
+    order = np.random.default_rng(0).permutation(len(items))
+    out = list(items)
+    for a, b in zip(order, np.roll(order, 1)):
+        out[a] = type(items[a])(items[a].id, items[b].context, items[a].choices, items[a].right)
     return out
 
+
 def unigram(
-    items,    # list of `Item`
-    encode,   # text -> ids
+    items,  # list of `Item`
+    encode,  # text -> ids
     count_v,  # how often each id occurs in training text
-): # answers, as `outcomes` takes them
+):  # answers, as `outcomes` takes them
     "Answers of a model that knows frequencies only, one added to each count"
-    p = np.log((np.asarray(count_v, float) + 1)/(np.sum(count_v) + len(count_v))); best = int(p.argmax())
-    def one(text): ids = np.asarray(encode(' ' + text), np.int64); return float(p[ids].sum()), bool((ids == best).all())
+    p = np.log((np.asarray(count_v, float) + 1) / (np.sum(count_v) + len(count_v)))
+    best = int(p.argmax())
+
+    def one(text):
+        ids = np.asarray(encode(" " + text), np.int64)
+        return float(p[ids].sum()), bool((ids == best).all())
+
     return [[one(c) for c in i.choices] for i in items]
 
+
 def guesses(
-    items,         # list of `Item`
-    kind='choice', # of the task: choice, mass or word
-    vocab=1,       # size of the vocabulary, for a word
-): # name -> metric -> outcomes
+    items,  # list of `Item`
+    kind="choice",  # of the task: choice, mass or word
+    vocab=1,  # size of the vocabulary, for a word
+):  # name -> metric -> outcomes
     "What needs no model: chance, the commonest position, the longest answer"
-    chance = np.array([1/vocab if kind == 'word' else len(i.right)/len(i.choices) for i in items])
-    if kind != 'choice': return {'uniform guess': dict(acc=chance)}
+    chance = np.array(
+        [1 / vocab if kind == "word" else len(i.right) / len(i.choices) for i in items]
+    )
+    if kind != "choice":
+        return {"uniform guess": dict(acc=chance)}
     where, _ = Counter(r for i in items for r in i.right).most_common(1)[0]
     always = np.array([float(where in i.right) for i in items])
-    longest = np.array([float(int(np.argmax([len(c) for c in i.choices])) in i.right) for i in items])
-    named = {'uniform guess': chance, f'always {"ABCDEFGHIJ"[where]}': always, 'longest answer': longest}
+    longest = np.array(
+        [float(int(np.argmax([len(c) for c in i.choices])) in i.right) for i in items]
+    )
+    named = {
+        "uniform guess": chance,
+        f"always {'ABCDEFGHIJ'[where]}": always,
+        "longest answer": longest,
+    }
     return {n: dict(acc=x, acc_norm=x) for n, x in named.items()}
 
 # %% ../nbs/lib/report_card.ipynb #70a86736
 def against(
-    x,       # outcomes of the model
-    control, # of a guesser, on the same items
-): # dict: score and difference with its standard error, and whether that is within 2
+    x,  # outcomes of the model
+    control,  # of a guesser, on the same items
+):  # dict: score and difference with its standard error, and whether that is within 2
     "A control beside a score; the error is that of the paired difference"
-    d, se = score(np.asarray(x) - np.asarray(control)); room = 3/len(x) if se < 1e-9 else 2*se # what n tries never showed may still be 3/n
+    d, se = score(np.asarray(x) - np.asarray(control))
+    room = 3 / len(x) if se < 1e-9 else 2 * se  # what n tries never showed may still be 3/n
     return dict(score=float(np.mean(control)), difference=d, se=se, same=not abs(d) > room)
 
+
 def verdict(
-    controls, # name -> as from `against`
-): # words
+    controls,  # name -> as from `against`
+):  # words
     "What a score is worth beside its controls"
-    if same := [n for n, c in controls.items() if c['same']]: return f"not distinguishable from guessing ({', '.join(same)})"
-    if below := [n for n, c in controls.items() if c['difference'] < 0]: return f"below {', '.join(below)}"
-    return 'above every control by more than 2 standard errors'
+    if same := [n for n, c in controls.items() if c["same"]]:
+        return f"not distinguishable from guessing ({', '.join(same)})"
+    if below := [n for n, c in controls.items() if c["difference"] < 0]:
+        return f"below {', '.join(below)}"
+    return "above every control by more than 2 standard errors"
 
 # %% ../nbs/lib/report_card.ipynb #60589116
-Z = 1.959964 + .841621 # 5% two-sided, 80% power
+Z = 1.959964 + 0.841621  # 5% two-sided, 80% power
+
 
 def smallest(
-    n:int,    # questions
-    p=.25,    # the score to differ from, a share
-    models=1, # 1: against a fixed number such as chance; 2: two models on questions of their own
-): # a share
+    n: int,  # questions
+    p=0.25,  # the score to differ from, a share
+    models=1,  # 1: against a fixed number such as chance; 2: two models on questions of their own
+):  # a share
     "The smallest difference that `n` questions show"
-    return Z*math.sqrt(models*p*(1 - p)/n)
+    return Z * math.sqrt(models * p * (1 - p) / n)
+
 
 def needed(
-    difference, # a share
-    p=.25,      # the score to differ from, a share
-    models=1,   # as for `smallest`
-): # a whole number
+    difference,  # a share
+    p=0.25,  # the score to differ from, a share
+    models=1,  # as for `smallest`
+):  # a whole number
     "How many questions show a difference"
-    return math.ceil(models*p*(1 - p)*(Z/difference)**2)
+    return math.ceil(models * p * (1 - p) * (Z / difference) ** 2)
 
 # %% ../nbs/lib/report_card.ipynb #207168f9
 def paired(
-    a,             # outcomes of one model
-    b,             # of another, on the same items
-    rounds=10_000, # draws
-): # dict: difference (b - a), its standard error, a 95% interval, the share of draws in which b is not better, n
-    "Which of two models is better, and how sure that is; raises `GpubError` when they answered different questions"
+    a,  # outcomes of one model
+    b,  # of another, on the same items
+    rounds=10_000,  # draws
+):  # dict: difference (b - a), its standard error, a 95% interval, the share of draws in which b is not better, n
+    """Which of two models is better, and how sure that is; raises `GpubError` when they answered
+    different questions"""
     a, b = np.asarray(a, float), np.asarray(b, float)
     if a.shape != b.shape:
-        raise GpubError(f'{len(a):,} and {len(b):,} answers cannot be paired: evaluate both with the same tasks and --limit')
-    values, count = np.unique(b - a, return_counts=True); n, rng = len(a), np.random.default_rng(0)
-    draws = np.concatenate([rng.multinomial(n, count/n, min(1000, rounds - i))@values for i in range(0, rounds, 1000)])/n
-    low, high = np.quantile(draws, [.025, .975])
-    return dict(n=n, difference=float((b - a).mean()), se=float(draws.std(ddof=1)), low=float(low), high=float(high),
-                not_better=float((draws <= 0).mean()))
+        raise GpubError(
+            f"{len(a):,} and {len(b):,} answers cannot be paired: evaluate both with the same "
+            "tasks and --limit"
+        )
+    values, count = np.unique(b - a, return_counts=True)
+    n, rng = len(a), np.random.default_rng(0)
+    draws = (
+        np.concatenate(
+            [
+                rng.multinomial(n, count / n, min(1000, rounds - i)) @ values
+                for i in range(0, rounds, 1000)
+            ]
+        )
+        / n
+    )
+    low, high = np.quantile(draws, [0.025, 0.975])
+    return dict(
+        n=n,
+        difference=float((b - a).mean()),
+        se=float(draws.std(ddof=1)),
+        low=float(low),
+        high=float(high),
+        not_better=float((draws <= 0).mean()),
+    )
 
 # %% ../nbs/lib/report_card.ipynb #52112513
 # questions of the full test sets; not of mc2, whose outcomes are no coin tosses
 SIZES = dict(arc_easy=2376, arc_challenge=1172, hellaswag=10_042, mmlu=14_042, lambada=5153)
 
+
 def published(
-    task:str,    # of `tasks.TASKS`
-    folder=None, # default: what came with gpub
-): # list of dicts: model, metric, score and se as shares, source
+    task: str,  # of `tasks.TASKS`
+    folder=None,  # default: what came with gpub
+):  # list of dicts: model, metric, score and se as shares, source
     "Stored scores of other models on a task, the course's own model first"
     folder = Path(folder or shipped())
-    if not (folder/'peers.json').is_file(): return []
-    blog, conflicts = (read_json(folder/f'published/{n}.json') for n in ('benchmarks', 'conflicts'))
-    case = next(c for c in conflicts['items'] if c['id'] == 'peer-metric') # decided there, with the arithmetic
-    metric = 'acc' if task == 'mmlu' else re.search(r'peers are (\w+)', case['decision'])[1] + f" ({case['status']})"
-    def about(rows): return [r for r in rows if r['benchmark'] == task and r['model'] != 'random' and r.get('stage', 'base') == 'base']
+    if not (folder / "peers.json").is_file():
+        return []
+    blog, conflicts = (
+        read_json(folder / f"published/{n}.json") for n in ("benchmarks", "conflicts")
+    )
+    case = next(
+        c for c in conflicts["items"] if c["id"] == "peer-metric"
+    )  # decided there, with the arithmetic
+    metric = (
+        "acc"
+        if task == "mmlu"
+        else re.search(r"peers are (\w+)", case["decision"])[1] + f" ({case['status']})"
+    )
+
+    def about(rows):
+        return [
+            r
+            for r in rows
+            if r["benchmark"] == task
+            and r["model"] != "random"
+            and r.get("stage", "base") == "base"
+        ]
+
     def row(r, model, metric, source):
-        p = r['score_pct']/100; se = math.sqrt(p*(1 - p)/SIZES[task]) if task in SIZES else math.nan
+        p = r["score_pct"] / 100
+        se = math.sqrt(p * (1 - p) / SIZES[task]) if task in SIZES else math.nan
         return dict(model=model, metric=metric, score=p, se=se, source=source)
-    ours = [row(r, f"{r['model']} at {r['tokens']/1e9:.1f}B tokens", blog['metric_variant'], r['source'][0]) for r in about(blog['gpub'])]
-    beside = [row(r, r['model'], metric, r['source'][0]) for r in about(blog['peers'])]
-    return ours + beside + [row(r, r['model'], r['metric'], r['source']) for r in about(read_json(folder/'peers.json')['rows'])]
+
+    ours = [
+        row(
+            r,
+            f"{r['model']} at {r['tokens'] / 1e9:.1f}B tokens",
+            blog["metric_variant"],
+            r["source"][0],
+        )
+        for r in about(blog["gpub"])
+    ]
+    beside = [row(r, r["model"], metric, r["source"][0]) for r in about(blog["peers"])]
+    return (
+        ours
+        + beside
+        + [
+            row(r, r["model"], r["metric"], r["source"])
+            for r in about(read_json(folder / "peers.json")["rows"])
+        ]
+    )
 
 # %% ../nbs/lib/report_card.ipynb #3b0da8fb
 def grade(
-    items,         # list of `Item`
-    answers,       # as for `outcomes`
-    kind='choice', # of the task: choice, mass or word
-    others=None,   # name -> answers of a control (unigram, shuffled contexts)
-    vocab=1,       # as for `guesses`
-): # metric -> dict: score, se, low, high, controls, verdict
+    items,  # list of `Item`
+    answers,  # as for `outcomes`
+    kind="choice",  # of the task: choice, mass or word
+    others=None,  # name -> answers of a control (unigram, shuffled contexts)
+    vocab=1,  # as for `guesses`
+):  # metric -> dict: score, se, low, high, controls, verdict
     "Everything about one task's score"
-    controls, out = guesses(items, kind, vocab) | {n: outcomes(items, a, kind) for n, a in (others or {}).items()}, {}
+    controls, out = (
+        guesses(items, kind, vocab)
+        | {n: outcomes(items, a, kind) for n, a in (others or {}).items()},
+        {},
+    )
     for metric, x in outcomes(items, answers, kind).items():
         (s, se), (low, high) = score(x), interval(x)
         beside = {n: against(x, c[metric]) for n, c in controls.items()}
-        out[metric] = dict(score=s, se=se, low=low, high=high, controls=beside, verdict=verdict(beside))
+        out[metric] = dict(
+            score=s, se=se, low=low, high=high, controls=beside, verdict=verdict(beside)
+        )
     return out
 
+
 def card(
-    name:str,    # of the task
-    result:dict, # its part of the results: n, shots, metrics, notes
+    name: str,  # of the task
+    result: dict,  # its part of the results: n, shots, metrics, notes
     peers=True,  # what was published of other models, below
-): # Table
+):  # Table
     "A task's result as a table; scores in percent, one standard error after each"
-    def pct(s, se=math.nan): return f'{100*s:.1f}' + ('' if math.isnan(se) else f' ± {100*se:.1f}')
-    def beside(c): return f"model {100*c['difference']:+.1f} ± {100*c['se']:.1f}" + (': no difference shown' if c['same'] else '')
+
+    def pct(s, se=math.nan):
+        return f"{100 * s:.1f}" + ("" if math.isnan(se) else f" ± {100 * se:.1f}")
+
+    def beside(c):
+        return f"model {100 * c['difference']:+.1f} ± {100 * c['se']:.1f}" + (
+            ": no difference shown" if c["same"] else ""
+        )
+
     rows = []
-    for metric, m in result['metrics'].items():
-        rows.append(['this model', metric, pct(m['score'], m['se']), f"95%: {pct(m['low'])} to {pct(m['high'])}; {m['verdict']}"])
-        rows += [[n, metric, pct(c['score']), beside(c)] for n, c in m['controls'].items()]
-    if peers: rows += [[r['model'], r['metric'], pct(r['score'], r['se']), f"published, {r['source']}"] for r in published(name)]
-    title = '; '.join([f"{name}: {result['n']:,} questions, {result['shots']} shots", *result.get('notes', [])])
-    return Table(['', 'metric', 'score, %', ''], rows, title)
+    for metric, m in result["metrics"].items():
+        rows.append(
+            [
+                "this model",
+                metric,
+                pct(m["score"], m["se"]),
+                f"95%: {pct(m['low'])} to {pct(m['high'])}; {m['verdict']}",
+            ]
+        )
+        rows += [[n, metric, pct(c["score"]), beside(c)] for n, c in m["controls"].items()]
+    if peers:
+        rows += [
+            [r["model"], r["metric"], pct(r["score"], r["se"]), f"published, {r['source']}"]
+            for r in published(name)
+        ]
+    title = "; ".join(
+        [f"{name}: {result['n']:,} questions, {result['shots']} shots", *result.get("notes", [])]
+    )
+    return Table(["", "metric", "score, %", ""], rows, title)

@@ -13,43 +13,71 @@ from pathlib import Path
 from .checkpoint import checkpoints
 from .core import GpubError
 from .generate import write
-from .report import _draw_references, plot_loss, read_facts, read_log, sample_table, smooth, write_report
+from gpub.report import (
+    _draw_references,
+    plot_loss,
+    read_facts,
+    read_log,
+    sample_table,
+    smooth,
+    write_report,
+)
 from .run import load_run
 
 # %% ../nbs/season1/05_results.ipynb #a94073cf
 @dataclass
 class Table:
     "Rows that a notebook shows as a table and a terminal as columns"
-    head:list    # names of the columns
-    rows:list    # lists of strings and numbers
-    title:str='' # a line above
+
+    head: list  # names of the columns
+    rows: list  # lists of strings and numbers
+    title: str = ""  # a line above
+
     def cells(self):
         "The rows as strings without line breaks"
-        return [[' '.join(str(c).split('\n')) for c in r] for r in self.rows]
+        return [[" ".join(str(c).split("\n")) for c in r] for r in self.rows]
+
     def __repr__(self):
         rows = [self.head, *self.cells()]
         wide = [max(map(len, column)) for column in zip(*rows)]
-        lines = ['  '.join(c.ljust(w) for c, w in zip(r, wide)).rstrip() for r in rows]
-        return '\n'.join([self.title, *lines] if self.title else lines)
+        lines = ["  ".join(c.ljust(w) for c, w in zip(r, wide)).rstrip() for r in rows]
+        return "\n".join([self.title, *lines] if self.title else lines)
+
     def _repr_markdown_(self):
-        safe = lambda c: c.replace('|', '\\|') if '`' in c else re.sub(r'([|$~])', r'\\\1', c)
-        line = lambda r: '| ' + ' | '.join(map(safe, r)) + ' |'
-        rows = [map(str, self.head), [':--']*len(self.head), *self.cells()]
-        return '\n'.join([f'**{self.title}**\n' if self.title else '', *map(line, rows)])
+        def safe(c):
+            return c.replace("|", "\\|") if "`" in c else re.sub(r"([|$~])", r"\\\1", c)
+
+        def line(r):
+            return "| " + " | ".join(map(safe, r)) + " |"
+
+        rows = [map(str, self.head), [":--"] * len(self.head), *self.cells()]
+        return "\n".join(
+            [f"**{self.title}**\n" if self.title else "", *map(line, rows)]
+        )
+
 
 class Results:
     "A run folder, opened; raises `GpubError` when it is none"
-    def __init__(self,
-        run # a run folder: log.jsonl is needed, the rest is used if there
-    ):
-        self.path = Path(run); self.rows = read_log(run); self.name = self.path.resolve().name; self.config, self.bill = read_facts(run)
-        self.refs, self.unit = self.config.get('reference') or {}, self.config.get('unit') or 'nats/char'
-        self.vals = [r for r in self.rows if r.get('val_loss') is not None]
 
-    def curve(self,
-        x='step',     # or tokens, seconds, usd
-        size=(6.4, 3.8), # inches
-    ): # matplotlib Figure
+    def __init__(
+        self,
+        run,  # a run folder: log.jsonl is needed, the rest is used if there
+    ):
+        self.path = Path(run)
+        self.rows = read_log(run)
+        self.name = self.path.resolve().name
+        self.config, self.bill = read_facts(run)
+        self.refs, self.unit = (
+            self.config.get("reference") or {},
+            self.config.get("unit") or "nats/char",
+        )
+        self.vals = [r for r in self.rows if r.get("val_loss") is not None]
+
+    def curve(
+        self,
+        x="step",  # or tokens, seconds, usd
+        size=(6.4, 3.8),  # inches
+    ):  # matplotlib Figure
         "The loss between its reference lines"
         return plot_loss(self.rows, self.refs, x, size, self.unit)
 
@@ -67,234 +95,529 @@ class Results:
 
     def _repr_markdown_(self):
         last, c = self.rows[-1], self.config
-        facts = [('preset', c.get('preset')), ('parameters', c.get('parameters')), ('steps', last['step']), ('tokens', last.get('tokens'))]
-        for v in self.vals[-1:]: facts += [('validation loss', f"{v['val_loss']:.3f} {self.unit}"), ('bits per byte', _bpb(v))]
-        return Table(['', self.name], [(k, f'{v:,}' if isinstance(v, int) else v) for k, v in facts if v is not None])._repr_markdown_()
+        facts = [
+            ("preset", c.get("preset")),
+            ("parameters", c.get("parameters")),
+            ("steps", last["step"]),
+            ("tokens", last.get("tokens")),
+        ]
+        for v in self.vals[-1:]:
+            facts += [
+                ("validation loss", f"{v['val_loss']:.3f} {self.unit}"),
+                ("bits per byte", _bpb(v)),
+            ]
+        return Table(
+            ["", self.name],
+            [
+                (k, f"{v:,}" if isinstance(v, int) else v)
+                for k, v in facts
+                if v is not None
+            ],
+        )._repr_markdown_()
 
-    def save(self,
-        folder=None, # default: the run folder
-    ): # the paths written
-        "The curves as PNG and SVG over steps, tokens, seconds and dollars, and report.html beside the log"
-        out = Path(folder or self.path); out.mkdir(parents=True, exist_ok=True); paths = [write_report(self.path)]
-        for x in ('step', 'tokens', 'seconds', 'usd'):
-            if not any(r.get(x) for r in self.rows): continue # a run that cost nothing has no curve over dollars
-            for kind in ('png', 'svg'): paths.append(out/f'loss-{x}.{kind}'); self.curve(x).savefig(paths[-1], dpi=120)
+    def save(
+        self,
+        folder=None,  # default: the run folder
+    ):  # the paths written
+        """The curves as PNG and SVG over steps, tokens, seconds and dollars, and
+        report.html beside the log"""
+        out = Path(folder or self.path)
+        out.mkdir(parents=True, exist_ok=True)
+        paths = [write_report(self.path)]
+        for x in ("step", "tokens", "seconds", "usd"):
+            if not any(r.get(x) for r in self.rows):
+                continue  # a run that cost nothing has no curve over dollars
+            for kind in ("png", "svg"):
+                paths.append(out / f"loss-{x}.{kind}")
+                self.curve(x).savefig(paths[-1], dpi=120)
         return paths
 
-def _bpb(row): return f"{row['val_bpb']:.3f}" if row.get('val_bpb') is not None else ''
 
-def _usd(usd): return '< 0.0001' if 0 < usd < 1e-4 else f'{usd:.2g}' if usd < 1 else f'{usd:,.2f}'
+def _bpb(row):
+    return f"{row['val_bpb']:.3f}" if row.get("val_bpb") is not None else ""
+
+
+def _usd(usd):
+    return "< 0.0001" if 0 < usd < 1e-4 else f"{usd:.2g}" if usd < 1 else f"{usd:,.2f}"
 
 # %% ../nbs/season1/05_results.ipynb #db0c8a35
 def compare(
-    runs,          # `Results`, or run folders
-    x='step',      # or tokens, seconds, usd
-    y='val_loss',  # or val_bpb; the training loss is drawn faintly under a loss
-    refs=True,     # reference lines of the first run; only for a loss
-    size=(6.4, 3.6), # inches
-): # matplotlib Figure
-    "Validation of several runs over one axis; raises `GpubError` for units that cannot share one"
+    runs,  # `Results`, or run folders
+    x="step",  # or tokens, seconds, usd
+    y="val_loss",  # or val_bpb; the training loss is drawn faintly under a loss
+    refs=True,  # reference lines of the first run; only for a loss
+    size=(6.4, 3.6),  # inches
+):  # matplotlib Figure
+    """Validation of several runs over one axis; raises `GpubError` for units that
+    cannot share one"""
     import matplotlib.pyplot as plt
+
     runs = [r if isinstance(r, Results) else Results(r) for r in runs]
-    if x not in ('step', 'tokens', 'seconds', 'usd'): raise GpubError(f'x must be step, tokens, seconds or usd, got {x!r}')
-    if y not in ('val_loss', 'val_bpb'): raise GpubError(f'y must be val_loss or val_bpb, got {y!r}')
-    if y == 'val_loss' and len({(r.unit, str((r.config.get('data') or {}).get('tokenizer'))) for r in runs}) > 1:
-        raise GpubError("these runs have different tokenizers, so a token of one is not a token of the other: "
-                        "compare them with y='val_bpb'")
+    if x not in ("step", "tokens", "seconds", "usd"):
+        raise GpubError(f"x must be step, tokens, seconds or usd, got {x!r}")
+    if y not in ("val_loss", "val_bpb"):
+        raise GpubError(f"y must be val_loss or val_bpb, got {y!r}")
+    if (
+        y == "val_loss"
+        and len(
+            {(r.unit, str((r.config.get("data") or {}).get("tokenizer"))) for r in runs}
+        )
+        > 1
+    ):
+        raise GpubError(
+            "these runs have different tokenizers, so a token of one is not a token "
+            "of the other: "
+            "compare them with y='val_bpb'"
+        )
     fig, ax = plt.subplots(figsize=size)
     for i, r in enumerate(runs):
-        line = [(v[x], v[y]) for v in r.vals if v.get(x) is not None and v.get(y) is not None]
-        if not line: raise GpubError(f'{r.path} has no {y} over {x}: it was never validated')
-        ax.plot(*zip(*line), 'o-', ms=4, color=f'C{i}', label=f'{r.name}, {line[-1][1]:.3f}', zorder=3)
-        if y == 'val_loss': ax.plot(*_line(r.rows, x), color=f'C{i}', alpha=.35, lw=1)
-    ax.set(xlabel=dict(usd='dollars').get(x, x), ylabel='bits per byte' if y == 'val_bpb' else f'loss, {runs[0].unit}'); fig.tight_layout()
-    if refs and y == 'val_loss' and runs[0].refs:
-        levels = [*ax.get_ylim(), *runs[0].refs.values()]; ax.set_ylim(min(levels) - .1, max(levels) + .1)
-        fig.subplots_adjust(right=.81); _draw_references(ax, runs[0].refs, 9)
-    ax.legend(title='validation', framealpha=.9, edgecolor='none').set_zorder(9); plt.close(fig)
+        line = [
+            (v[x], v[y])
+            for v in r.vals
+            if v.get(x) is not None and v.get(y) is not None
+        ]
+        if not line:
+            raise GpubError(f"{r.path} has no {y} over {x}: it was never validated")
+        ax.plot(
+            *zip(*line),
+            "o-",
+            ms=4,
+            color=f"C{i}",
+            label=f"{r.name}, {line[-1][1]:.3f}",
+            zorder=3,
+        )
+        if y == "val_loss":
+            ax.plot(*_line(r.rows, x), color=f"C{i}", alpha=0.35, lw=1)
+    ax.set(
+        xlabel=dict(usd="dollars").get(x, x),
+        ylabel="bits per byte" if y == "val_bpb" else f"loss, {runs[0].unit}",
+    )
+    fig.tight_layout()
+    if refs and y == "val_loss" and runs[0].refs:
+        levels = [*ax.get_ylim(), *runs[0].refs.values()]
+        ax.set_ylim(min(levels) - 0.1, max(levels) + 0.1)
+        fig.subplots_adjust(right=0.81)
+        _draw_references(ax, runs[0].refs, 9)
+    ax.legend(title="validation", framealpha=0.9, edgecolor="none").set_zorder(9)
+    plt.close(fig)
     return fig
+
 
 def _line(rows, x):
     "x and smoothed training loss where both were logged"
-    pts = [(r[x], r['loss']) for r in rows if r.get(x) is not None and r.get('loss') is not None]
+    pts = [
+        (r[x], r["loss"])
+        for r in rows
+        if r.get(x) is not None and r.get("loss") is not None
+    ]
     return [p[0] for p in pts], smooth([p[1] for p in pts])
 
 # %% ../nbs/season1/05_results.ipynb #73a8e045
 def happening(
-    before,     # loss at the start of a stage, nats
-    after,      # loss at its end
-    tokens:int, # read in it
-    rates=(),   # learning rates logged in it
-    refs={},    # name -> loss, as from `report.reference_lines`
-): # a sentence
+    before,  # loss at the start of a stage, nats
+    after,  # loss at its end
+    tokens: int,  # read in it
+    rates=(),  # learning rates logged in it
+    refs={},  # name -> loss, as from `report.reference_lines`
+):  # a sentence
     "A stage in words: what was passed, at what pace, under which learning rate"
-    passed = [k for k, v in sorted(refs.items(), key=lambda kv: -kv[1]) if after <= v < before]
+    passed = [
+        k for k, v in sorted(refs.items(), key=lambda kv: -kv[1]) if after <= v < before
+    ]
     words = [f"passed {', '.join(passed)}"] if passed else []
-    if not tokens: words.append('nothing read')
-    else: words.append(f'fell {(before - after)/tokens*1e6:.3g} nats a million tokens' if after < before else 'did not fall')
+    if not tokens:
+        words.append("nothing read")
+    else:
+        words.append(
+            f"fell {(before - after) / tokens * 1e6:.3g} nats a million tokens"
+            if after < before
+            else "did not fall"
+        )
     if len(rates) > 1:
         first, last, high = rates[0], rates[-1], max(rates)
-        words.append('learning rate ' + ('rising, then falling' if high > 1.05*max(first, last) else
-                                         'rising' if last > 1.05*first else 'falling' if last < .95*first else 'steady'))
-    return '; '.join(words)
+        words.append(
+            "learning rate "
+            + (
+                "rising, then falling"
+                if high > 1.05 * max(first, last)
+                else "rising"
+                if last > 1.05 * first
+                else "falling"
+                if last < 0.95 * first
+                else "steady"
+            )
+        )
+    return "; ".join(words)
+
 
 def stage_table(
-    rows,      # as from `read_log`
-    refs={},   # as from `report.reference_lines`
-    config={}, # for the tokens of an epoch
-): # Table
-    "The run cut at its validations; the words speak of the validation loss, where there is none of the smoothed training loss"
-    at = dict(zip(*_line(rows, 'step'))); ends = [r for r in rows if r.get('val_loss') is not None] or rows[-1:]
-    sums = lambda r: {k: r.get(k) or 0 for k in ('step', 'tokens', 'seconds', 'usd')}
-    out, last, level = [], sums({}), refs.get('uniform', next(iter(at.values()), math.nan))
-    epoch, paid = (config.get('data') or {}).get('train'), any(r.get('usd') for r in rows)
+    rows,  # as from `read_log`
+    refs={},  # as from `report.reference_lines`
+    config={},  # for the tokens of an epoch
+):  # Table
+    """The run cut at its validations; the words speak of the validation loss, where
+    there is none of the smoothed training loss"""
+    at = dict(zip(*_line(rows, "step")))
+    ends = [r for r in rows if r.get("val_loss") is not None] or rows[-1:]
+
+    def sums(r):
+        return {k: r.get(k) or 0 for k in ("step", "tokens", "seconds", "usd")}
+
+    out, last, level = (
+        [],
+        sums({}),
+        refs.get("uniform", next(iter(at.values()), math.nan)),
+    )
+    epoch, paid = (
+        (config.get("data") or {}).get("train"),
+        any(r.get("usd") for r in rows),
+    )
     for r in ends:
-        now, loss, val = sums(r), float(at.get(r['step'], math.nan)), r.get('val_loss')
-        rates = [q['lr'] for q in rows if last['step'] < q['step'] <= r['step'] and q.get('lr') is not None]
+        now, loss, val = sums(r), float(at.get(r["step"], math.nan)), r.get("val_loss")
+        rates = [
+            q["lr"]
+            for q in rows
+            if last["step"] < q["step"] <= r["step"] and q.get("lr") is not None
+        ]
         before, level = level, loss if val is None else val
-        tokens, seconds, usd = (now[k] - last[k] for k in ('tokens', 'seconds', 'usd')); last = now
-        out.append([f"{now['step']:,}", f"{now['tokens']:,}", f"{now['tokens']/epoch:.2f}" if epoch else '',
-                    f'{loss:.3f}', '' if val is None else f'{val:.3f}', _bpb(r),
-                    f'{seconds:.1f}', *([_usd(usd)] if paid else []), happening(before, level, tokens, rates, refs)])
-    head = ['to step', 'tokens', 'epochs', 'training', 'validation', 'bits/byte', 'seconds', *(['$'] if paid else []), 'what was happening']
+        tokens, seconds, usd = (now[k] - last[k] for k in ("tokens", "seconds", "usd"))
+        last = now
+        out.append(
+            [
+                f"{now['step']:,}",
+                f"{now['tokens']:,}",
+                f"{now['tokens'] / epoch:.2f}" if epoch else "",
+                f"{loss:.3f}",
+                "" if val is None else f"{val:.3f}",
+                _bpb(r),
+                f"{seconds:.1f}",
+                *([_usd(usd)] if paid else []),
+                happening(before, level, tokens, rates, refs),
+            ]
+        )
+    head = [
+        "to step",
+        "tokens",
+        "epochs",
+        "training",
+        "validation",
+        "bits/byte",
+        "seconds",
+        *(["$"] if paid else []),
+        "what was happening",
+    ]
     return Table(head, out)
 
 # %% ../nbs/season1/05_results.ipynb #eae31fe2
 def replay(
-    run,           # a run folder with checkpoints
-    prompts,       # a text, or several
-    n:int=120,     # tokens to add
-    seed:int=0,    # of the first prompt; the next one's is one more
-    steps=None,    # which checkpoints; default: all that are kept
-    device='auto', # CUDA where it is, else MPS, else the CPU
-    **taste,       # as for `write`
-): # rows as `sample_table` has them
-    "What each checkpoint of a run makes of pinned prompts; raises `GpubError` when there is none"
+    run,  # a run folder with checkpoints
+    prompts,  # a text, or several
+    n: int = 120,  # tokens to add
+    seed: int = 0,  # of the first prompt; the next one's is one more
+    steps=None,  # which checkpoints; default: all that are kept
+    device="auto",  # CUDA where it is, else MPS, else the CPU
+    **taste,  # as for `write`
+):  # rows as `sample_table` has them
+    """What each checkpoint of a run makes of pinned prompts; raises `GpubError` when
+    there is none"""
     prompts = [prompts] if isinstance(prompts, str) else list(prompts)
-    kept = sorted({int(p.stem[5:]) for p in checkpoints(run)}) if steps is None else list(steps)
-    if not kept: raise GpubError(f'{run} has no checkpoint to replay')
-    vals, rows = [r for r in read_log(run) if r.get('val_loss') is not None], []
+    kept = (
+        sorted({int(p.stem[5:]) for p in checkpoints(run)})
+        if steps is None
+        else list(steps)
+    )
+    if not kept:
+        raise GpubError(f"{run} has no checkpoint to replay")
+    vals, rows = [r for r in read_log(run) if r.get("val_loss") is not None], []
     for step in kept:
-        model, tok, _ = load_run(run, step, device); val = next((r['val_loss'] for r in reversed(vals) if r['step'] <= step), None)
+        model, tok, _ = load_run(run, step, device)
+        val = next((r["val_loss"] for r in reversed(vals) if r["step"] <= step), None)
         texts = write(model, tok, prompts, n, seed=seed, **taste)
-        rows += [dict(step=step, val_loss=val, prompt=p, seed=seed + i, text=text) for i, (p, text) in enumerate(zip(prompts, texts))]
-    return sorted(rows, key=lambda r: (r['seed'], r['step']))
+        rows += [
+            dict(step=step, val_loss=val, prompt=p, seed=seed + i, text=text)
+            for i, (p, text) in enumerate(zip(prompts, texts))
+        ]
+    return sorted(rows, key=lambda r: (r["seed"], r["step"]))
+
 
 def milestone_table(
-    rows,          # from `replay` or `report.sample_table`
-    known=None,    # words that exist, for the share of them
-    width:int=200, # characters shown
-): # Table
-    "Samples, prompt by prompt, in the order of the run; prompts and seeds are in the title, several prompts before their texts too"
-    def code(text): return '`' + text.replace('`', "'").replace('\n', ' ⏎ ') + '`'
-    asked = dict.fromkeys((r['prompt'], r['seed']) for r in rows); out = []
+    rows,  # from `replay` or `report.sample_table`
+    known=None,  # words that exist, for the share of them
+    width: int = 200,  # characters shown
+):  # Table
+    """Samples, prompt by prompt, in the order of the run; prompts and seeds are in the
+    title, several prompts before their texts too"""
+
+    def code(text):
+        return "`" + text.replace("`", "'").replace("\n", " ⏎ ") + "`"
+
+    asked = dict.fromkeys((r["prompt"], r["seed"]) for r in rows)
+    out = []
     for r in rows:
-        new = r['text'].removeprefix(r['prompt']); share = [f'{known_share(new, known):.0%}'] if known else []
-        val = '' if r['val_loss'] is None else f"{r['val_loss']:.3f}"
-        out.append([f"{r['step']:,}", val, *share, code((r['prompt'] if len(asked) > 1 else '') + new[:width])])
-    head = ['step', 'last validation', *(['real words'] if known else []), 'text']
-    return Table(head, out, '; '.join(f'{code(p)}, seed {s}' for p, s in asked))
+        new = r["text"].removeprefix(r["prompt"])
+        share = [f"{known_share(new, known):.0%}"] if known else []
+        val = "" if r["val_loss"] is None else f"{r['val_loss']:.3f}"
+        out.append(
+            [
+                f"{r['step']:,}",
+                val,
+                *share,
+                code((r["prompt"] if len(asked) > 1 else "") + new[:width]),
+            ]
+        )
+    head = ["step", "last validation", *(["real words"] if known else []), "text"]
+    return Table(head, out, "; ".join(f"{code(p)}, seed {s}" for p, s in asked))
+
 
 def words_of(
-    text # English: words are of a to z, perhaps with an apostrophe inside
-): # list
+    text,  # English: words are of a to z, perhaps with an apostrophe inside
+):  # list
     "The words of a text, in lower case"
     return re.findall(r"[a-z]+(?:'[a-z]+)?", text.lower())
 
+
 def known_share(
     text,  # whose words are looked up
-    known, # a set of words in lower case
-): # 0 to 1; 0 for a text without words
+    known,  # a set of words in lower case
+):  # 0 to 1; 0 for a text without words
     "Share of a text's words that are in a set"
-    words = words_of(text); return sum(w in known for w in words)/max(1, len(words))
+    words = words_of(text)
+    return sum(w in known for w in words) / max(1, len(words))
+
 
 @dataclass
 class Change:
     "What changed from one text to another"
-    before:str # a text
-    after:str  # another
+
+    before: str  # a text
+    after: str  # another
+
     @property
     def same(self):
         "How many characters they share before they differ"
-        return next((i for i, (a, b) in enumerate(zip(self.before, self.after)) if a != b), min(len(self.before), len(self.after)))
+        return next(
+            (i for i, (a, b) in enumerate(zip(self.before, self.after)) if a != b),
+            min(len(self.before), len(self.after)),
+        )
+
     def parts(self):
         "(kind, words before, words after): equal, replace, delete or insert"
-        a, b = (re.findall(r'\S+|\n', t) for t in (self.before, self.after))
-        return [(k, a[i:j], b[m:n]) for k, i, j, m, n in difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes()]
+        a, b = (re.findall(r"\S+|\n", t) for t in (self.before, self.after))
+        return [
+            (k, a[i:j], b[m:n])
+            for k, i, j, m, n in difflib.SequenceMatcher(
+                None, a, b, autojunk=False
+            ).get_opcodes()
+        ]
+
     def _repr_markdown_(self):
-        safe = lambda w: '⏎' if w == '\n' else re.sub(r'([*_`~<>|$])', r'\\\1', w)
-        show = lambda tag, ws: f"<{tag}>{' '.join(map(safe, ws))}</{tag}>" if ws else ''
-        words = (' '.join(map(safe, b)) if k == 'equal' else f"{show('del', a)} {show('b', b)}".strip() for k, a, b in self.parts())
-        return f'Same for {self.same} characters. ' + ' '.join(words)
+        def safe(w):
+            return "⏎" if w == "\n" else re.sub(r"([*_`~<>|$])", r"\\\1", w)
+
+        def show(tag, ws):
+            return f"<{tag}>{' '.join(map(safe, ws))}</{tag}>" if ws else ""
+
+        words = (
+            " ".join(map(safe, b))
+            if k == "equal"
+            else f"{show('del', a)} {show('b', b)}".strip()
+            for k, a, b in self.parts()
+        )
+        return f"Same for {self.same} characters. " + " ".join(words)
 
 # %% ../nbs/season1/05_results.ipynb #df5e6c7e
 def bill_table(
-    runs, # `Results`
-): # Table
+    runs,  # `Results`
+):  # Table
     "What runs cost, in time and money, and per million tokens"
     rows = []
     for r in runs:
-        if not (b := r.bill): raise GpubError(f'{r.path} has no bill.json: the run is not finished')
-        needs = ('tokens', 'seconds', 'tok_s', 'usd_per_hour', 'usd', 'val_loss', 'val_bpb', 'price_source')
-        if gone := [k for k in needs if b.get(k) is None or k == 'tokens' and not b[k]]:
-            raise GpubError(f"{r.path/'bill.json'} lacks {', '.join(gone)}: it is damaged; delete it and run the same gpub train again, "
-                            'which writes it')
-        rows.append([r.name, f"{b['tokens']:,}", f"{b['seconds']:.1f}", f"{b['tok_s']:,.0f}", f"{b['usd_per_hour']:.2f}", f"{b['usd']:.4f}",
-                     f"{b['usd']/b['tokens']*1e6:.4f}", f"{b['val_loss']:.3f}", f"{b['val_bpb']:.3f}", b['price_source']])
-    return Table(['run', 'tokens', 'seconds', 'tok/s', '$ per hour', '$', '$ per M tokens', 'validation', 'bits/byte', 'price from'], rows)
+        if not (b := r.bill):
+            raise GpubError(f"{r.path} has no bill.json: the run is not finished")
+        needs = (
+            "tokens",
+            "seconds",
+            "tok_s",
+            "usd_per_hour",
+            "usd",
+            "val_loss",
+            "val_bpb",
+            "price_source",
+        )
+        if gone := [k for k in needs if b.get(k) is None or k == "tokens" and not b[k]]:
+            raise GpubError(
+                f"{r.path / 'bill.json'} lacks {', '.join(gone)}: it is damaged; "
+                "delete it and run the same gpub train again, "
+                "which writes it"
+            )
+        rows.append(
+            [
+                r.name,
+                f"{b['tokens']:,}",
+                f"{b['seconds']:.1f}",
+                f"{b['tok_s']:,.0f}",
+                f"{b['usd_per_hour']:.2f}",
+                f"{b['usd']:.4f}",
+                f"{b['usd'] / b['tokens'] * 1e6:.4f}",
+                f"{b['val_loss']:.3f}",
+                f"{b['val_bpb']:.3f}",
+                b["price_source"],
+            ]
+        )
+    return Table(
+        [
+            "run",
+            "tokens",
+            "seconds",
+            "tok/s",
+            "$ per hour",
+            "$",
+            "$ per M tokens",
+            "validation",
+            "bits/byte",
+            "price from",
+        ],
+        rows,
+    )
+
 
 def colab_bill(
-    rows,          # epochs with hours_stated and hours_computed (steps x seconds per step)
-    units_per_hour, # compute units
-): # dict: for stated and computed hours the hours, units, units at the speed of the last epoch, and the share wasted
+    rows,  # epochs with hours_stated and hours_computed (steps x seconds per step)
+    units_per_hour,  # compute units
+):  # dict: for stated and computed hours the hours, units, units at the speed of the last epoch, and the share wasted
     "Season 1's bill, added up again"
     out = {}
-    for how in ('hours_stated', 'hours_computed'):
-        hours = sum(r[how] for r in rows); ideal = len(rows)*rows[-1][how]
-        out[how.removeprefix('hours_')] = dict(hours=hours, units=hours*units_per_hour, ideal=ideal*units_per_hour, wasted=1 - ideal/hours)
+    for how in ("hours_stated", "hours_computed"):
+        hours = sum(r[how] for r in rows)
+        ideal = len(rows) * rows[-1][how]
+        out[how.removeprefix("hours_")] = dict(
+            hours=hours,
+            units=hours * units_per_hour,
+            ideal=ideal * units_per_hour,
+            wasted=1 - ideal / hours,
+        )
     return out
 
 # %% ../nbs/season1/05_results.ipynb #a6d12813
-C = 'nbs/season1/'; L = 'nbs/lib/'
-SHOWN = { # lesson -> places: a notebook with a heading, or a test
-    1: [f'{C}01_first_transformer.ipynb#All together', 'tests/test_preflight.py::test_a_large_preset_is_examined_through_its_twin'],
-    2: ['nbs/00_core.ipynb#Settings', f'{C}03_scaling_up.ipynb#Idea 1: A size is a line of data'],
-    3: ['nbs/00_core.ipynb#Settings', 'tests/test_results.py::test_missing_settings_take_their_defaults'],
-    4: [f'{L}shards.ipynb#The folder', f'{C}02_data_preparation.ipynb#All together'],
-    5: [f'{L}tokenizer.ipynb#What a vocabulary is worth', f'{C}02_data_preparation.ipynb#Idea 4: What a token is worth'],
-    6: [f'{L}shards.ipynb#Reading, and refusing', 'tests/test_shards.py::test_wrong_tokenizer_is_refused'],
-    7: [f'{C}05_results.ipynb#Idea 9: Less, but clean', f'{C}02_data_preparation.ipynb#Idea 1: Clean, and keep the receipts'],
-    8: [f'{L}sources.ipynb#Blocks', 'tests/test_prep.py::test_memory_does_not_grow_with_the_input'],
-    9: [f'{C}02_data_preparation.ipynb#All together', 'tests/test_shards.py::test_compress_and_unpack'],
-    10: [f'{L}tokenizer.ipynb#The same, at speed', 'tests/test_tokenizer.py::test_sixty_lines_equal_rust'],
-    11: [f'{C}02_data_preparation.ipynb#Idea 5: Survive being killed', 'tests/test_prep.py::test_killed_again_and_again'],
-    12: [f'{L}museum_blog.ipynb#Was it mmap?', f'{L}bench_prep.ipynb#Benchmark: preparing data'],
-    13: [f'{C}02_data_preparation.ipynb#Published and measured', f'{L}museum_blog.ipynb#Was it mmap?'],
-    14: [f'{L}museum_blog.ipynb#The list comprehension', f'{L}shards.ipynb#Batches'],
-    15: [f'{C}01_first_transformer.ipynb#Idea 3: Same sum, less paper', f'{C}04_training_challenges.ipynb#Idea 9: Compile where it pays'],
-    16: [f'{L}checkpoint.ipynb#A second place', 'tests/test_run.py::test_the_mirror_brings_a_lost_machine_back'],
-    17: [f'{L}museum_blog.ipynb#Memory held by the dead', f'{C}04_training_challenges.ipynb#Idea 5: Too large is not the end'],
-    18: [f'{C}05_results.ipynb#Idea 7: Read the bill', 'tests/test_results.py::test_the_published_bill_adds_up'],
-    19: [f'{L}museum_blog.ipynb#Cross entropy refuses int32', f'{L}museum_blog.ipynb#int16 for int32'],
-    20: [f'{L}museum_blog.ipynb#A context the checkpoint never had', 'tests/test_run.py::test_another_run_is_refused_and_untouched'],
-    21: [f'{L}museum_blog.ipynb#The file nobody wrote', 'tests/test_run.py::test_refusals'],
-    22: [f'{L}museum.ipynb#From a symptom to the exhibit'],
+C = "nbs/season1/"
+L = "nbs/lib/"
+SHOWN = {  # lesson -> places: a notebook with a heading, or a test
+    1: [
+        f"{C}01_first_transformer.ipynb#All together",
+        "tests/test_preflight.py::test_a_large_preset_is_examined_through_its_twin",
+    ],
+    2: [
+        "nbs/00_core.ipynb#Settings",
+        f"{C}03_scaling_up.ipynb#Idea 1: A size is a line of data",
+    ],
+    3: [
+        "nbs/00_core.ipynb#Settings",
+        "tests/test_results.py::test_missing_settings_take_their_defaults",
+    ],
+    4: [f"{L}shards.ipynb#The folder", f"{C}02_data_preparation.ipynb#All together"],
+    5: [
+        f"{L}tokenizer.ipynb#What a vocabulary is worth",
+        f"{C}02_data_preparation.ipynb#Idea 4: What a token is worth",
+    ],
+    6: [
+        f"{L}shards.ipynb#Reading, and refusing",
+        "tests/test_shards.py::test_wrong_tokenizer_is_refused",
+    ],
+    7: [
+        f"{C}05_results.ipynb#Idea 9: Less, but clean",
+        f"{C}02_data_preparation.ipynb#Idea 1: Clean, and keep the receipts",
+    ],
+    8: [
+        f"{L}sources.ipynb#Blocks",
+        "tests/test_prep.py::test_memory_does_not_grow_with_the_input",
+    ],
+    9: [
+        f"{C}02_data_preparation.ipynb#All together",
+        "tests/test_shards.py::test_compress_and_unpack",
+    ],
+    10: [
+        f"{L}tokenizer.ipynb#The same, at speed",
+        "tests/test_tokenizer.py::test_sixty_lines_equal_rust",
+    ],
+    11: [
+        f"{C}02_data_preparation.ipynb#Idea 5: Survive being killed",
+        "tests/test_prep.py::test_killed_again_and_again",
+    ],
+    12: [
+        f"{L}museum_blog.ipynb#Was it mmap?",
+        f"{L}bench_prep.ipynb#Benchmark: preparing data",
+    ],
+    13: [
+        f"{C}02_data_preparation.ipynb#Published and measured",
+        f"{L}museum_blog.ipynb#Was it mmap?",
+    ],
+    14: [f"{L}museum_blog.ipynb#The list comprehension", f"{L}shards.ipynb#Batches"],
+    15: [
+        f"{C}01_first_transformer.ipynb#Idea 3: Same sum, less paper",
+        f"{C}04_training_challenges.ipynb#Idea 9: Compile where it pays",
+    ],
+    16: [
+        f"{L}checkpoint.ipynb#A second place",
+        "tests/test_run.py::test_the_mirror_brings_a_lost_machine_back",
+    ],
+    17: [
+        f"{L}museum_blog.ipynb#Memory held by the dead",
+        f"{C}04_training_challenges.ipynb#Idea 5: Too large is not the end",
+    ],
+    18: [
+        f"{C}05_results.ipynb#Idea 7: Read the bill",
+        "tests/test_results.py::test_the_published_bill_adds_up",
+    ],
+    19: [
+        f"{L}museum_blog.ipynb#Cross entropy refuses int32",
+        f"{L}museum_blog.ipynb#int16 for int32",
+    ],
+    20: [
+        f"{L}museum_blog.ipynb#A context the checkpoint never had",
+        "tests/test_run.py::test_another_run_is_refused_and_untouched",
+    ],
+    21: [
+        f"{L}museum_blog.ipynb#The file nobody wrote",
+        "tests/test_run.py::test_refusals",
+    ],
+    22: [f"{L}museum.ipynb#From a symptom to the exhibit"],
 }
 
+
 def link(
-    place:str, # as in `SHOWN`
-): # markdown
-    "A place as a link from this chapter's folder; a test, which is no page, as its name"
-    if '::' in place: return f'`{place}`'
-    path, heading = place.split('#'); name = re.sub(r'^\d+_', '', Path(path).stem).replace('_', ' ')
-    to = path.removeprefix('nbs/season1/') if path.startswith('nbs/season1/') else '../' + path.removeprefix('nbs/')
-    anchor = '' if re.search(r'[.`]', heading) else '#' + re.sub(r'[^\w\- ]', '', heading.lower()).replace(' ', '-')
-    return f'[{name}: {heading}]({to}{anchor})'
+    place: str,  # as in `SHOWN`
+):  # markdown
+    """A place as a link from this chapter's folder; a test, which is no page, as its
+    name"""
+    if "::" in place:
+        return f"`{place}`"
+    path, heading = place.split("#")
+    name = re.sub(r"^\d+_", "", Path(path).stem).replace("_", " ")
+    to = (
+        path.removeprefix("nbs/season1/")
+        if path.startswith("nbs/season1/")
+        else "../" + path.removeprefix("nbs/")
+    )
+    anchor = (
+        ""
+        if re.search(r"[.`]", heading)
+        else "#" + re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+    )
+    return f"[{name}: {heading}]({to}{anchor})"
+
 
 def lesson_table(
-    lessons,     # as in data/published/lessons.json
-    shown=SHOWN, # number -> places
-): # Table
+    lessons,  # as in data/published/lessons.json
+    shown=SHOWN,  # number -> places
+):  # Table
     "Every lesson with the places that demonstrate it, or `not yet`"
-    rows = [[l['n'], l['text'], l['topic'], '; '.join(map(link, shown.get(l['n'], []))) or 'not yet'] for l in lessons]
-    return Table(['', 'lesson', 'about', 'see it happen'], rows)
+    rows = [
+        [
+            l["n"],
+            l["text"],
+            l["topic"],
+            "; ".join(map(link, shown.get(l["n"], []))) or "not yet",
+        ]
+        for l in lessons
+    ]
+    return Table(["", "lesson", "about", "see it happen"], rows)

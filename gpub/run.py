@@ -16,10 +16,33 @@ from pathlib import Path
 import numpy as np
 import torch
 from .checkpoint import Saver, latest, load_checkpoint, mirror_run, restore_from_mirror
-from .core import (GpubError, cpu_has_bf16, first_line, machine, pick_device, pick_precision, read_json, runs_dir, seed_everything,
-                       use_threads, write_atomic)
+from gpub.core import (
+    GpubError,
+    cpu_has_bf16,
+    first_line,
+    machine,
+    pick_device,
+    pick_precision,
+    read_json,
+    runs_dir,
+    seed_everything,
+    use_threads,
+    write_atomic,
+)
 from .corpus import load_corpus, pick_prompt, references
-from .folder import SCHEDULE, Interrupted, Progress, append, clock, cut_log, differences, disk_errors, lock, open_folder, stop_flag
+from gpub.folder import (
+    SCHEDULE,
+    Interrupted,
+    Progress,
+    append,
+    clock,
+    cut_log,
+    differences,
+    disk_errors,
+    lock,
+    open_folder,
+    stop_flag,
+)
 from .generate import write
 from .gpt import GPT, attend, sample, sdpa
 from .ledger import Ledger
@@ -30,293 +53,474 @@ from .report import bits_per_byte, read_log, write_report
 from .sizes import MODES, ROOM, SHAPES, flops_per_token, largest_batch, memory, nearest
 from .tokenizer import load_tokenizer
 from .trackers import OPENERS, tracker
-from .train import (CHANGEABLE, Diverged, Fit, TrainConfig, choose_loss, contexts, ctx_at, depth_at, evaluate, make_optimizers,
-                        optimizer_state, restore_optimizers, seconds_per_call, train)
+from gpub.train import (
+    CHANGEABLE,
+    Diverged,
+    Fit,
+    TrainConfig,
+    choose_loss,
+    contexts,
+    ctx_at,
+    depth_at,
+    evaluate,
+    make_optimizers,
+    optimizer_state,
+    restore_optimizers,
+    seconds_per_call,
+    train,
+)
 
 # %% ../nbs/lib/run.ipynb #da050e56
-DECAY_TARGET = 4.6 # tuned Muon runs: 4.6 to 4.8 (Marin, 130M to 1.2B); about 4.5 at 20 tokens a parameter (arXiv 2505.13738)
-MOST_DECAY = 50.   # no tuned run is anywhere near it: what the weights learned is gone many times over
-MOST_SHRINKING = .01 # a step's; however short the run is, its weights remember the last hundred steps
+# tuned Muon runs: 4.6 to 4.8 (Marin, 130M to 1.2B); about 4.5 at 20 tokens a parameter (arXiv
+# 2505.13738)
+DECAY_TARGET = 4.6
+MOST_DECAY = (
+    50.0  # no tuned run is anywhere near it: what the weights learned is gone many times over
+)
+MOST_SHRINKING = (
+    0.01  # a step's; however short the run is, its weights remember the last hundred steps
+)
+
 
 def schedule_sum(
-    cfg:TrainConfig, # its schedule, warm-up, decay, floor and number of steps
-): # in steps at the peak rate
-    "The sum of `rate` over all steps; of more than a million steps, evenly spread ones stand for their neighbours"
+    cfg: TrainConfig,  # its schedule, warm-up, decay, floor and number of steps
+):  # in steps at the peak rate
+    """The sum of `rate` over all steps; of more than a million steps, evenly spread ones stand for
+    their neighbours"""
     n = min(cfg.steps, 1 << 20)
-    step = (np.arange(n) + .5)*(cfg.steps/n) - .5
-    up = np.minimum(1, (step + 1)/cfg.warmup) if cfg.warmup else 1.
-    fall = np.clip((step - cfg.steps*(1 - cfg.decay))/(cfg.steps*cfg.decay), 0, 1)
-    left = dict(linear=1 - fall, cosine=.5 + .5*np.cos(np.pi*fall), constant=np.ones(n))[cfg.schedule]
-    return float((up*(cfg.floor + (1 - cfg.floor)*left)).sum()*cfg.steps/n)
+    step = (np.arange(n) + 0.5) * (cfg.steps / n) - 0.5
+    up = np.minimum(1, (step + 1) / cfg.warmup) if cfg.warmup else 1.0
+    fall = np.clip((step - cfg.steps * (1 - cfg.decay)) / (cfg.steps * cfg.decay), 0, 1)
+    left = dict(linear=1 - fall, cosine=0.5 + 0.5 * np.cos(np.pi * fall), constant=np.ones(n))[
+        cfg.schedule
+    ]
+    return float((up * (cfg.floor + (1 - cfg.floor) * left)).sum() * cfg.steps / n)
+
 
 def _matrix_rate(cfg):
     "The peak rate of the blocks' matrices, which alone decay"
-    return cfg.muon_lr if cfg.optimizer == 'muon' else cfg.lr
+    return cfg.muon_lr if cfg.optimizer == "muon" else cfg.lr
+
 
 def decay_integral(
-    cfg:TrainConfig, # its rates, schedule and weight decay
-): # a number without a unit
+    cfg: TrainConfig,  # its rates, schedule and weight decay
+):  # a number without a unit
     "Rate x weight decay, summed over the run: how many times the weights shrink by e"
-    return _matrix_rate(cfg)*cfg.weight_decay*schedule_sum(cfg)
+    return _matrix_rate(cfg) * cfg.weight_decay * schedule_sum(cfg)
+
 
 def decay_for(
-    cfg:TrainConfig, # its rates and schedule; its weight decay is not asked
-    target:float,    # the integral wanted
-): # weight decay, to four digits, so that every machine finds the same
+    cfg: TrainConfig,  # its rates and schedule; its weight decay is not asked
+    target: float,  # the integral wanted
+):  # weight decay, to four digits, so that every machine finds the same
     "The weight decay that gives a run this integral; a very short run gets less, 0 without a rate"
     peak = _matrix_rate(cfg)
-    if not peak: return 0.
-    return float(f'{min(target/(peak*schedule_sum(cfg)), MOST_SHRINKING/peak):.4g}')
+    if not peak:
+        return 0.0
+    return float(f"{min(target / (peak * schedule_sum(cfg)), MOST_SHRINKING / peak):.4g}")
+
 
 def decay_text(
-    cfg:TrainConfig, # of a run to come
-): # one line
-    "What the weight decay of a run amounts to; raises `GpubError` when nothing would be left of the weights"
+    cfg: TrainConfig,  # of a run to come
+):  # one line
+    """What the weight decay of a run amounts to; raises `GpubError` when nothing would be left of
+    the weights"""
     found = decay_integral(cfg)
     if found <= MOST_DECAY:
-        return f'weight decay {cfg.weight_decay:.4g}: rate x decay over the run: {found:.3g} (tuned runs: about {DECAY_TARGET})'
-    raise GpubError(f'weight decay {cfg.weight_decay:.4g} wipes out what is learned: rate x decay over the run is {found:,.0f}, tuned runs '
-                    f'have about {DECAY_TARGET}; give --set weight_decay={decay_for(cfg, DECAY_TARGET):.3g}, or fewer steps')
+        return (
+            f"weight decay {cfg.weight_decay:.4g}: rate x decay over the run: {found:.3g} (tuned "
+            f"runs: about {DECAY_TARGET})"
+        )
+    raise GpubError(
+        f"weight decay {cfg.weight_decay:.4g} wipes out what is learned: rate x decay over the "
+        f"run is {found:,.0f}, tuned runs "
+        f"have about {DECAY_TARGET}; give --set weight_decay={decay_for(cfg, DECAY_TARGET):.3g}, "
+        "or fewer steps"
+    )
 
 # %% ../nbs/lib/run.ipynb #08dbef15
 @dataclass(frozen=True)
 class Preset:
     "A name's worth of settings; the text decides the vocabulary"
-    about:str           # one sentence, for whoever chooses
-    model:dict          # of the shape's config, without vocab
-    train:TrainConfig   # the recipe
-    config:type         # `GPTConfig` or `LlamaConfig`
-    evals:int=5         # validation passes
-    samples:tuple=(0., .1, .25, .5, 1.) # milestones, as shares of the run
-    decay_target:float|None=None # integral that the weight decay is computed from; None: it is the recipe's own
+
+    about: str  # one sentence, for whoever chooses
+    model: dict  # of the shape's config, without vocab
+    train: TrainConfig  # the recipe
+    config: type  # `GPTConfig` or `LlamaConfig`
+    evals: int = 5  # validation passes
+    samples: tuple = (0.0, 0.1, 0.25, 0.5, 1.0)  # milestones, as shares of the run
+    decay_target: float | None = (
+        None  # integral that the weight decay is computed from; None: it is the recipe's own
+    )
+
 
 def recipe(
-    name:str, # of a shape in `SHAPES`
+    name: str,  # of a shape in `SHAPES`
     evals=5,  # validation passes
-    decay_target=None, # integral that the weight decay is computed from; default: `weight_decay` as given
-    **kw,     # of `TrainConfig`
-): # `Preset`
+    # integral that the weight decay is computed from; default: `weight_decay` as given
+    decay_target=None,
+    **kw,  # of `TrainConfig`
+):  # `Preset`
     "The preset of a shape"
     s, cfg = SHAPES[name], TrainConfig(**kw)
-    if decay_target is not None: cfg = replace(cfg, weight_decay=decay_for(cfg, decay_target))
-    model = {k: v for k, v in s.model.items() if k != 'vocab'}
+    if decay_target is not None:
+        cfg = replace(cfg, weight_decay=decay_for(cfg, decay_target))
+    model = {k: v for k, v in s.model.items() if k != "vocab"}
     return Preset(s.about, model, cfg, s.config, evals, decay_target=decay_target)
 
-LARGE = dict(muon_lr=.02, lr=.003, decay_target=DECAY_TARGET, clip=1., warmup=500, decay=.6) # rates not tuned at these sizes: the small model's, taken back
+
+LARGE = dict(
+    muon_lr=0.02, lr=0.003, decay_target=DECAY_TARGET, clip=1.0, warmup=500, decay=0.6
+)  # rates not tuned at these sizes: the small model's, taken back
 PRESETS = {
-    'shakespeare': recipe('shakespeare', steps=950, batch_tokens=4096, muon_lr=.03, weight_decay=.1),
-    'shakespeare-short': recipe('shakespeare-short', steps=310, batch_tokens=1024, muon_lr=.035, muon_momentum=.85, lr=.02, warmup=0,
-                                decay=.5, depths=((0., 2), (.8, 4)), evals=4),
-    'medium': recipe('medium', steps=2000, batch_tokens=8192, muon_lr=.02, lr=.005, weight_decay=.1, clip=1., warmup=50),
-    'gpt2-134m': recipe('gpt2-134m', steps=82_000, batch_tokens=32_768, evals=40, **LARGE), # about 20 tokens a parameter
-    'gpt2-124m': recipe('gpt2-124m', steps=19_000, batch_tokens=131_072, evals=40, **LARGE),
-    'gpt2-355m': recipe('gpt2-355m', steps=54_000, batch_tokens=131_072, evals=40, **LARGE),
-    'burn-toy': recipe('burn-toy', steps=200, batch_tokens=1024, muon_lr=.02, lr=.01, warmup=10),
-    'burn-1b': recipe('burn-1b', steps=160_000, batch_tokens=131_072, evals=80, **LARGE), # the blog's tokens a step; 20 a parameter
+    "shakespeare": recipe(
+        "shakespeare", steps=950, batch_tokens=4096, muon_lr=0.03, weight_decay=0.1
+    ),
+    "shakespeare-short": recipe(
+        "shakespeare-short",
+        steps=310,
+        batch_tokens=1024,
+        muon_lr=0.035,
+        muon_momentum=0.85,
+        lr=0.02,
+        warmup=0,
+        decay=0.5,
+        depths=((0.0, 2), (0.8, 4)),
+        evals=4,
+    ),
+    "medium": recipe(
+        "medium",
+        steps=2000,
+        batch_tokens=8192,
+        muon_lr=0.02,
+        lr=0.005,
+        weight_decay=0.1,
+        clip=1.0,
+        warmup=50,
+    ),
+    "gpt2-134m": recipe(
+        "gpt2-134m", steps=82_000, batch_tokens=32_768, evals=40, **LARGE
+    ),  # about 20 tokens a parameter
+    "gpt2-124m": recipe("gpt2-124m", steps=19_000, batch_tokens=131_072, evals=40, **LARGE),
+    "gpt2-355m": recipe("gpt2-355m", steps=54_000, batch_tokens=131_072, evals=40, **LARGE),
+    "burn-toy": recipe("burn-toy", steps=200, batch_tokens=1024, muon_lr=0.02, lr=0.01, warmup=10),
+    "burn-1b": recipe(
+        "burn-1b", steps=160_000, batch_tokens=131_072, evals=80, **LARGE
+    ),  # the blog's tokens a step; 20 a parameter
 }
 
+
 def find_preset(
-    name:str # as typed
-): # `Preset`
+    name: str,  # as typed
+):  # `Preset`
     "A preset by name; raises `GpubError` with the list, nearest first"
-    if name in PRESETS: return PRESETS[name]
+    if name in PRESETS:
+        return PRESETS[name]
     raise GpubError(f"no preset {name!r}; there are: {', '.join(nearest(name, PRESETS))}")
 
+
 def override(
-    preset:Preset, # stays as it is
-    settings:dict, # {'lr': '0.01', 'width': '64'}: text from a command line, or values
-): # (model, cfg) with the settings in
+    preset: Preset,  # stays as it is
+    settings: dict,  # {'lr': '0.01', 'width': '64'}: text from a command line, or values
+):  # (model, cfg) with the settings in
     "Change settings by name; raises `GpubError` for a name that neither model nor recipe has"
-    fields = {**TrainConfig.__dataclass_fields__, **{k: f for k, f in preset.config.__dataclass_fields__.items() if k != 'vocab'}}
+    fields = {
+        **TrainConfig.__dataclass_fields__,
+        **{k: f for k, f in preset.config.__dataclass_fields__.items() if k != "vocab"},
+    }
     model, cfg, changes = dict(preset.model), preset.train, {}
     for k, v in settings.items():
-        if k not in fields: raise GpubError(f"no setting {k!r}; nearest: {', '.join(nearest(k, fields)[:5])}")
+        if k not in fields:
+            raise GpubError(f"no setting {k!r}; nearest: {', '.join(nearest(k, fields)[:5])}")
         if isinstance(v, str):
-            try: v = json.loads(v)
-            except ValueError: pass # a word, such as cosine
+            try:
+                v = json.loads(v)
+            except ValueError:
+                pass  # a word, such as cosine
         (changes if k in TrainConfig.__dataclass_fields__ else model)[k] = v
-    try: cfg = replace(cfg, **changes)
-    except TypeError as e: raise GpubError(f'a setting has the wrong type: {e}') from None
-    if preset.decay_target is None or 'weight_decay' in changes: return model, cfg
+    try:
+        cfg = replace(cfg, **changes)
+    except TypeError as e:
+        raise GpubError(f"a setting has the wrong type: {e}") from None
+    if preset.decay_target is None or "weight_decay" in changes:
+        return model, cfg
     return model, replace(cfg, weight_decay=decay_for(cfg, preset.decay_target))
 
 # %% ../nbs/lib/run.ipynb #a00bc0a4
 def matmul_size(
-    device, # where
-): # rows and columns
-    "How large a matmul has to be to show what a device can do: a small one is over on a GPU before it is launched"
-    return 8192 if device.type == 'cuda' else 1024
+    device,  # where
+):  # rows and columns
+    """How large a matmul has to be to show what a device can do: a small one is over on a GPU
+    before it is launched"""
+    return 8192 if device.type == "cuda" else 1024
+
 
 def matmul_peak(
-    device, # where
+    device,  # where
     dtype,  # of the factors
-    n=None, # rows and columns of each; default: `matmul_size`
-): # FLOP/s
+    n=None,  # rows and columns of each; default: `matmul_size`
+):  # FLOP/s
     "What this device really does on a large matmul: the ceiling that utilisation is a share of"
     n = n or matmul_size(device)
-    if device.type == 'cpu' and not cpu_has_bf16(): dtype = torch.float32 # it would be emulated
+    if device.type == "cpu" and not cpu_has_bf16():
+        dtype = torch.float32  # it would be emulated
     a = torch.randn(n, n, device=device, generator=torch.Generator(device).manual_seed(0)).to(dtype)
-    sync = torch.cuda.synchronize if device.type == 'cuda' else lambda: None
-    def f(): a @ a; sync()
-    return 2*n**3/seconds_per_call(f, 5)
+    sync = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+
+    def f():
+        a @ a
+        sync()
+
+    return 2 * n**3 / seconds_per_call(f, 5)
 
 # %% ../nbs/lib/run.ipynb #3493a317
-KERNELS = (sdpa, attend), (grouped, repeated(attend)) # fused and plain, of a GPT and of a Llama
+KERNELS = (sdpa, attend), (grouped, repeated(attend))  # fused and plain, of a GPT and of a Llama
+
 
 def pick_attention(
     model,  # a GPT or a Llama
-    device, # where it trains
+    device,  # where it trains
     dtype,  # of its matmuls
-): # the same model; every block attends with the kernel that suits
-    "The fused kernel, or plain products for bf16 on a CPU up to a context of 512, where the (t, s) weights stay small; any other stays"
-    plain = torch.device(device).type == 'cpu' and dtype == torch.bfloat16 and model.cfg.ctx <= 512
-    for b in model.blocks: b.attn.attend = next((pair[plain] for pair in KERNELS if b.attn.attend in pair), b.attn.attend)
+):  # the same model; every block attends with the kernel that suits
+    """The fused kernel, or plain products for bf16 on a CPU up to a context of 512, where the (t,
+    s) weights stay small; any other stays"""
+    plain = torch.device(device).type == "cpu" and dtype == torch.bfloat16 and model.cfg.ctx <= 512
+    for b in model.blocks:
+        b.attn.attend = next(
+            (pair[plain] for pair in KERNELS if b.attn.attend in pair), b.attn.attend
+        )
     return model
 
+
 def pass_seconds(
-    model,           # a GPT or a Llama; its gradients are gone afterwards
-    x,               # ids of a batch as in training
-    y,               # its targets
-    dtype,           # of the matmuls
-    cfg:TrainConfig, # its micro-batch and checkpointing
-): # seconds of processor time, which other programs on the machine do not lengthen
-    "How long forward and backward of a batch take: what `pick_precision` asks on a CPU before it believes in bf16"
+    model,  # a GPT or a Llama; its gradients are gone afterwards
+    x,  # ids of a batch as in training
+    y,  # its targets
+    dtype,  # of the matmuls
+    cfg: TrainConfig,  # its micro-batch and checkpointing
+):  # seconds of processor time, which other programs on the machine do not lengthen
+    """How long forward and backward of a batch take: what `pick_precision` asks on a CPU before it
+    believes in bf16"""
     pick_attention(model, x.device, dtype)
-    fit = Fit(model, cfg, say=lambda text: None) # a first step that does not fit is cut here too; the run's own says so
+    fit = Fit(
+        model, cfg, say=lambda text: None
+    )  # a first step that does not fit is cut here too; the run's own says so
+
     def step():
-        with torch.autocast(x.device.type, dtype, enabled=dtype != torch.float32): fit.backward(model.loss, x, y)
-    step(); times = []
-    for _ in range(3): start = time.process_time(); step(); times.append(time.process_time() - start)
-    model.zero_grad(); return min(times)
+        with torch.autocast(x.device.type, dtype, enabled=dtype != torch.float32):
+            fit.backward(model.loss, x, y)
+
+    step()
+    times = []
+    for _ in range(3):
+        start = time.process_time()
+        step()
+        times.append(time.process_time() - start)
+    model.zero_grad()
+    return min(times)
 
 # %% ../nbs/lib/run.ipynb #68c21c90
 def device_room(
-    device, # where the model trains
-): # bytes; None where memory is not limited that way
+    device,  # where the model trains
+):  # bytes; None where memory is not limited that way
     "What a run may fill of a GPU's memory: what is free, and what this process holds of it already"
-    if device.type != 'cuda': return None
-    return ROOM*(torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device))
+    if device.type != "cuda":
+        return None
+    return ROOM * (torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device))
+
 
 def first_cut(
-    model_cfg,       # `GPTConfig` or `LlamaConfig`
-    cfg:TrainConfig, # its gradient checkpointing and optimizer
-    rows:int,        # sequences of a step
-    ctx:int,         # tokens of each
-    room:float,      # bytes
-    half:bool,       # matmuls in 2 bytes
-): # (mode of gradient checkpointing, sequences at once)
-    "The largest pieces of a step that fit by the forecast, all of one size if possible; one sequence, fully checkpointed, when none does"
-    modes = MODES if cfg.grad_checkpoint == 'auto' else (cfg.grad_checkpoint,)
+    model_cfg,  # `GPTConfig` or `LlamaConfig`
+    cfg: TrainConfig,  # its gradient checkpointing and optimizer
+    rows: int,  # sequences of a step
+    ctx: int,  # tokens of each
+    room: float,  # bytes
+    half: bool,  # matmuls in 2 bytes
+):  # (mode of gradient checkpointing, sequences at once)
+    """The largest pieces of a step that fit by the forecast, all of one size if possible; one
+    sequence, fully checkpointed, when none does"""
+    modes = MODES if cfg.grad_checkpoint == "auto" else (cfg.grad_checkpoint,)
     for mode in modes:
         how = dict(ctx=ctx, mode=mode, half=half, optimizer=cfg.optimizer)
-        if memory(model_cfg, rows, **how)['peak'] <= room: return mode, rows
+        if memory(model_cfg, rows, **how)["peak"] <= room:
+            return mode, rows
         most = largest_batch(model_cfg, room, rows, accumulate=True, **how)
-        if most: return mode, math.ceil(rows/math.ceil(rows/most))
+        if most:
+            return mode, math.ceil(rows / math.ceil(rows / most))
     return modes[-1], 1
 
 # %% ../nbs/lib/run.ipynb #7663c671
 def get_rng():
     "The states of torch's random generators, as tensors"
     on_cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
-    return {'rng|cpu': torch.get_rng_state()} | ({'rng|cuda': torch.cuda.get_rng_state()} if on_cuda else {})
+    return {"rng|cpu": torch.get_rng_state()} | (
+        {"rng|cuda": torch.cuda.get_rng_state()} if on_cuda else {}
+    )
+
 
 def set_rng(
-    states, # by name, as `get_rng` gives them
+    states,  # by name, as `get_rng` gives them
 ):
     "Put back what `get_rng` gave; a generator that is not here is passed over"
-    if 'rng|cpu' in states: torch.set_rng_state(states['rng|cpu'])
-    if 'rng|cuda' in states and torch.cuda.is_available(): torch.cuda.set_rng_state(states['rng|cuda'])
+    if "rng|cpu" in states:
+        torch.set_rng_state(states["rng|cpu"])
+    if "rng|cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["rng|cuda"])
+
 
 @contextmanager
 def one_process_less(
-    world,   # a `World`; alone, errors pass as they are
-    command, # what goes on from the last checkpoint
+    world,  # a `World`; alone, errors pass as they are
+    command,  # what goes on from the last checkpoint
 ):
     "Where several processes train together, the loss of one is one clear line from the others"
-    try: yield
-    except RuntimeError as e: # what gloo and NCCL raise; a `GpubError` is none
-        if world.size == 1: raise
-        raise GpubError(f'process {world.rank} lost contact with the others ({first_line(e, 100)}): '
-                        'one of them was killed or its machine is gone; '
-                        f'the last checkpoint is whole, go on with: {command}') from e
+    try:
+        yield
+    except RuntimeError as e:  # what gloo and NCCL raise; a `GpubError` is none
+        if world.size == 1:
+            raise
+        raise GpubError(
+            f"process {world.rank} lost contact with the others ({first_line(e, 100)}): "
+            "one of them was killed or its machine is gone; "
+            f"the last checkpoint is whole, go on with: {command}"
+        ) from e
 
 # %% ../nbs/lib/run.ipynb #05efc86f
 class Run:
-    "A preset being trained in a folder; `go` does it, and the same call goes on after an interruption"
-    def __init__(self,
-        preset:str,           # a name from `PRESETS`
-        out=None,             # the run folder; default runs/<preset>
-        data=None,            # a text file or a folder of shards; default tiny Shakespeare
-        settings=None,        # {'steps': 100, 'lr': '0.01'}
-        device='auto',        # auto, cpu, cuda or mps
-        usd_per_hour=0.,      # what the machine costs
-        keep:int=3,           # checkpoints kept beside the milestones
-        save_every:int|None=None, # steps; default a tenth of the run
-        mirror=None,          # a second folder for everything: another disk, a network volume, Drive
-        track:str='none',     # wandb, trackio or tensorboard, beside log.jsonl
-        parallel:str='ddp',   # or fsdp: how the processes of torchrun share the model
-        say=None,             # where messages go; default the progress line's output
-        command=None,         # how to call this again, for the message after an interruption
-        paid=False,           # the machine was paid for since the last process of this run ended
-        free=CHANGEABLE,      # settings of `train` that may be others than when the run began
+    """A preset being trained in a folder; `go` does it, and the same call goes on after an
+    interruption"""
+
+    def __init__(
+        self,
+        preset: str,  # a name from `PRESETS`
+        out=None,  # the run folder; default runs/<preset>
+        data=None,  # a text file or a folder of shards; default tiny Shakespeare
+        settings=None,  # {'steps': 100, 'lr': '0.01'}
+        device="auto",  # auto, cpu, cuda or mps
+        usd_per_hour=0.0,  # what the machine costs
+        keep: int = 3,  # checkpoints kept beside the milestones
+        save_every: int | None = None,  # steps; default a tenth of the run
+        mirror=None,  # a second folder for everything: another disk, a network volume, Drive
+        track: str = "none",  # wandb, trackio or tensorboard, beside log.jsonl
+        parallel: str = "ddp",  # or fsdp: how the processes of torchrun share the model
+        say=None,  # where messages go; default the progress line's output
+        command=None,  # how to call this again, for the message after an interruption
+        paid=False,  # the machine was paid for since the last process of this run ended
+        free=CHANGEABLE,  # settings of `train` that may be others than when the run began
     ):
         self.born = time.perf_counter()
         if not (isinstance(usd_per_hour, (int, float)) and 0 <= usd_per_hour < math.inf):
-            raise GpubError(f'--usd-per-hour must be 0 or more, got {usd_per_hour}')
-        if track not in OPENERS: raise GpubError(f"--track must be one of {', '.join(OPENERS)}, got {track!r}")
-        if parallel not in ('ddp', 'fsdp'): raise GpubError(f"--parallel must be ddp or fsdp, got {parallel!r}")
+            raise GpubError(f"--usd-per-hour must be 0 or more, got {usd_per_hour}")
+        if track not in OPENERS:
+            raise GpubError(f"--track must be one of {', '.join(OPENERS)}, got {track!r}")
+        if parallel not in ("ddp", "fsdp"):
+            raise GpubError(f"--parallel must be ddp or fsdp, got {parallel!r}")
         for k, n in dict(keep=keep, save_every=1 if save_every is None else save_every).items():
-            if type(n) is not int or n < 1: raise GpubError(f"--{k.replace('_', '-')} must be a whole number of at least 1, got {n!r}")
-        self.name, self.preset, self.world, self.parallel = preset, find_preset(preset), World.from_env(), parallel
+            if type(n) is not int or n < 1:
+                raise GpubError(
+                    f"--{k.replace('_', '-')} must be a whole number of at least 1, got {n!r}"
+                )
+        self.name, self.preset, self.world, self.parallel = (
+            preset,
+            find_preset(preset),
+            World.from_env(),
+            parallel,
+        )
         shape, self.cfg = override(self.preset, settings or {})
-        self.decay_computed = self.preset.decay_target is not None and 'weight_decay' not in (settings or {})
-        self.out, self.usd_per_hour, self.keep, self.mirror, self.track = Path(out or runs_dir()/preset), usd_per_hour, keep, mirror, track
+        self.decay_computed = self.preset.decay_target is not None and "weight_decay" not in (
+            settings or {}
+        )
+        self.out, self.usd_per_hour, self.keep, self.mirror, self.track = (
+            Path(out or runs_dir() / preset),
+            usd_per_hour,
+            keep,
+            mirror,
+            track,
+        )
         self.paid, self.free, self.row, self.saved = paid, free, None, None
-        self.progress = Progress(self.cfg.steps); self.say = (say or self.progress.say) if self.world.main else lambda text: None
-        self.command = command or f'gpub train {preset} --out {self.out}'
-        use_threads(); self.device = pick_device(self.world.device(device))
-        self.preset.config(vocab=2, **shape) # refuse an impossible shape before reading anything
-        if data is None and (v := SHAPES[preset].model['vocab']) > 1000 and shape['width'] > 128:
-            raise GpubError(f'{preset} is a model for a vocabulary of {v:,}, not for the characters of Shakespeare: '
-                            'give --data a folder made by gpub prep, or a text file')
-        self.corpus = load_corpus(data, shape['ctx'], self.say)
+        self.progress = Progress(self.cfg.steps)
+        self.say = (say or self.progress.say) if self.world.main else lambda text: None
+        self.command = command or f"gpub train {preset} --out {self.out}"
+        use_threads()
+        self.device = pick_device(self.world.device(device))
+        self.preset.config(vocab=2, **shape)  # refuse an impossible shape before reading anything
+        if data is None and (v := SHAPES[preset].model["vocab"]) > 1000 and shape["width"] > 128:
+            raise GpubError(
+                f"{preset} is a model for a vocabulary of {v:,}, not for the characters of "
+                "Shakespeare: "
+                "give --data a folder made by gpub prep, or a text file"
+            )
+        self.corpus = load_corpus(data, shape["ctx"], self.say)
         self.model_cfg = self.preset.config(vocab=self.corpus.tok.vocab, **shape)
         self.val_bytes = len(self.corpus.val_text().encode())
-        self.evals = self._at(i/self.preset.evals for i in range(1, self.preset.evals + 1))
-        self.milestones = self._at(self.preset.samples); self.save_every = save_every or max(1, self.cfg.steps//10)
+        self.evals = self._at(i / self.preset.evals for i in range(1, self.preset.evals + 1))
+        self.milestones = self._at(self.preset.samples)
+        self.save_every = save_every or max(1, self.cfg.steps // 10)
         self.batches_by_ctx = {c: self._batches(c) for c in contexts(self.cfg, self.model_cfg.ctx)}
 
-    def _at(self, shares): return {round(s*self.cfg.steps) for s in shares}
+    def _at(self, shares):
+        return {round(s * self.cfg.steps) for s in shares}
 
     def _batches(self, ctx):
-        if self.cfg.batch_tokens % ctx: raise GpubError(f'batch_tokens {self.cfg.batch_tokens} is not a multiple of the context {ctx}')
-        return self.corpus.train(ctx, self.cfg.batch_tokens//ctx, self.cfg.seed, rank=self.world.rank, world=self.world.size)
+        if self.cfg.batch_tokens % ctx:
+            raise GpubError(
+                f"batch_tokens {self.cfg.batch_tokens} is not a multiple of the context {ctx}"
+            )
+        return self.corpus.train(
+            ctx,
+            self.cfg.batch_tokens // ctx,
+            self.cfg.seed,
+            rank=self.world.rank,
+            world=self.world.size,
+        )
 
-    def batches(self,
-        step, # from 0
+    def batches(
+        self,
+        step,  # from 0
         ctx,  # one of `contexts`
-    ): # (ids, targets)
+    ):  # (ids, targets)
         "This process's rows of a step"
         return self.batches_by_ctx[ctx][step]
 
     @property
     def sliced(self):
         "Whether each process holds a slice of the model only"
-        return self.world.size > 1 and self.parallel == 'fsdp'
+        return self.world.size > 1 and self.parallel == "fsdp"
 
     def identity(self):
         "What makes two runs the same"
         c = self.corpus
-        return dict(preset=self.name, model=self.model_cfg.to_dict(), train=self.cfg.to_dict(),
-                    data=dict(source=c.source, train=c.tokens, val=len(c.val), tokenizer=c.tok.fingerprint, tokens=c.fingerprint))
+        return dict(
+            preset=self.name,
+            model=self.model_cfg.to_dict(),
+            train=self.cfg.to_dict(),
+            data=dict(
+                source=c.source,
+                train=c.tokens,
+                val=len(c.val),
+                tokenizer=c.tok.fingerprint,
+                tokens=c.fingerprint,
+            ),
+        )
 
     def extras(self):
         "What else config.json tells"
-        precision, c = pick_precision(self.device, self.cfg.precision, self._step_seconds), self.corpus
-        return dict(parameters=sum(p.numel() for p in self.model.parameters()), device=str(self.device),
-                    precision=dict(name=precision.name, why=precision.why), reference=references(c),
-                    prompt=pick_prompt(''.join(c.texts) if c.texts else c.val_text()), note=c.note, unit=c.unit,
-                    run_id=secrets.token_hex(4), machine=machine(self.device), processes=self.world.size)
+        precision, c = (
+            pick_precision(self.device, self.cfg.precision, self._step_seconds),
+            self.corpus,
+        )
+        return dict(
+            parameters=sum(p.numel() for p in self.model.parameters()),
+            device=str(self.device),
+            precision=dict(name=precision.name, why=precision.why),
+            reference=references(c),
+            prompt=pick_prompt("".join(c.texts) if c.texts else c.val_text()),
+            note=c.note,
+            unit=c.unit,
+            run_id=secrets.token_hex(4),
+            machine=machine(self.device),
+            processes=self.world.size,
+        )
 
     def _step_seconds(self, dtype):
         x, y = (t.to(self.device) for t in self.batches(0, ctx_at(0, self.cfg, self.model_cfg.ctx)))
@@ -324,96 +528,146 @@ class Run:
 
     def go(self):
         "Train to the end and return the run folder; raises as `steps` does"
-        for _ in self.steps(): pass
+        for _ in self.steps():
+            pass
         return self.out
 
     def steps(self):
-        "Each `Step`, logged and saved before it is yielded; raises `Interrupted` after a saved stop, `GpubError` for anything refused"
-        with disk_errors(self.out), stop_flag(self.say) as self.stop, self.world.joined(self.device), ExitStack() as held:
-            self.world.first(lambda: held.enter_context(lock(self.out, self.say))) # by process 0 alone
+        """Each `Step`, logged and saved before it is yielded; raises `Interrupted` after a saved
+        stop, `GpubError` for anything refused"""
+        with (
+            disk_errors(self.out),
+            stop_flag(self.say) as self.stop,
+            self.world.joined(self.device),
+            ExitStack() as held,
+        ):
+            self.world.first(
+                lambda: held.enter_context(lock(self.out, self.say))
+            )  # by process 0 alone
             self._open()
             self.ledger = Ledger(None, self.usd_per_hour)
             self.world.first(lambda: self._book(held))
-            if self.step < self.cfg.steps: yield from self._train(self.stop)
-            self.ledger.turn('save'); self.world.first(self._finish); self.ledger.flush()
-            if self.mirror: self.world.first(self._mirrored)
+            if self.step < self.cfg.steps:
+                yield from self._train(self.stop)
+            self.ledger.turn("save")
+            self.world.first(self._finish)
+            self.ledger.flush()
+            if self.mirror:
+                self.world.first(self._mirrored)
 
-    def _book(self, held): self.ledger = held.enter_context(Ledger(self.out, self.usd_per_hour, self.step, self.born, self.paid))
+    def _book(self, held):
+        self.ledger = held.enter_context(
+            Ledger(self.out, self.usd_per_hour, self.step, self.born, self.paid)
+        )
 
     def _open(self):
         "Build the model, check the folder, and pick up where it was left"
-        seed_everything(self.cfg.seed); self.model = build(self.model_cfg).to(self.device)
-        if self.mirror: self.world.first(self._from_mirror)
+        seed_everything(self.cfg.seed)
+        self.model = build(self.model_cfg).to(self.device)
+        if self.mirror:
+            self.world.first(self._from_mirror)
         self._keep_decay()
         self.config = self.world.first(self._open_folder)
         kinds = dict(precision=dict, reference=dict, prompt=str, run_id=str)
         if odd := [k for k, kind in kinds.items() if not isinstance(self.config.get(k), kind)]:
             found = repr(self.config.get(odd[0]))[:60]
-            raise GpubError(f"{self.out/'config.json'} was edited: a run cannot go on with {found} for its {odd[0]}; restore it")
-        self.precision = pick_precision(self.device, self.config['precision'].get('name'))
+            raise GpubError(
+                f"{self.out / 'config.json'} was edited: a run cannot go on with {found} for its "
+                f"{odd[0]}; restore it"
+            )
+        self.precision = pick_precision(self.device, self.config["precision"].get("name"))
         pick_attention(self.model, self.device, self.precision.dtype)
         if self.precision.scaler and self.sliced:
-            raise GpubError('fp16 needs whole gradients for its scaler: use --parallel ddp, or --set precision=fp32')
+            raise GpubError(
+                "fp16 needs whole gradients for its scaler: use --parallel ddp, or --set "
+                "precision=fp32"
+            )
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision.scaler)
-        self.step, self.spent, self.val = 0, 0., None
-        saved = load_checkpoint(path, say=self.say) if (path := self.world.first(self._newest)) else None
-        if saved: self.model.load_state_dict(saved.model)
-        if self.sliced: shard(self.model, self.world, self.device)
-        self.opts = make_optimizers(self.model, self.cfg, torch.bfloat16 if self.device.type == 'cuda' else torch.float32)
+        self.step, self.spent, self.val = 0, 0.0, None
+        saved = (
+            load_checkpoint(path, say=self.say)
+            if (path := self.world.first(self._newest))
+            else None
+        )
+        if saved:
+            self.model.load_state_dict(saved.model)
+        if self.sliced:
+            shard(self.model, self.world, self.device)
+        self.opts = make_optimizers(
+            self.model, self.cfg, torch.bfloat16 if self.device.type == "cuda" else torch.float32
+        )
         self.fit = Fit(self.model, self.cfg, self.world, self.say)
-        if saved: self._resume(saved)
-        else: self._cut()
+        if saved:
+            self._resume(saved)
+        else:
+            self._cut()
         if self.world.main:
             self.corpus.tok.save(self.out)
             done = self.step if self.step else -1  # the sample of step 0 is drawn again too
-            for f in ('log.jsonl', 'samples.jsonl'):
-                cut_log(self.out/f, done)
+            for f in ("log.jsonl", "samples.jsonl"):
+                cut_log(self.out / f, done)
 
     def _mirrored(self):
         "The finished run, report and all, in the second place too"
-        with disk_errors(self.mirror): mirror_run(self.out, self.mirror, self.keep)
+        with disk_errors(self.mirror):
+            mirror_run(self.out, self.mirror, self.keep)
 
     def _open_folder(self):
         "The configuration in force; where the run may get another end, config.json learns of it"
         config = open_folder(self.out, self.identity(), self.extras, self.free)
         now = json.loads(json.dumps(self.cfg.to_dict()))
-        late = {k: now[k] for k in SCHEDULE if k in self.free and config['train'].get(k) != now[k]}
+        late = {k: now[k] for k in SCHEDULE if k in self.free and config["train"].get(k) != now[k]}
         if late:
-            config = config | dict(train=config['train'] | late)
-            write_atomic(self.out/'config.json', json.dumps(config, indent=1) + '\n')
+            config = config | dict(train=config["train"] | late)
+            write_atomic(self.out / "config.json", json.dumps(config, indent=1) + "\n")
         return config
 
     def _keep_decay(self):
         "A run that began with another weight decay than the one computed now goes on with its own"
         then = self.world.first(self._decay_then) if self.decay_computed else None
-        if then is None: return
+        if then is None:
+            return
         self.cfg = replace(self.cfg, weight_decay=then)
-        self.say(f'weight decay {then:g}, as this run began (rate x decay over the run: {decay_integral(self.cfg):.3g}; '
-                 f'a new run would have {self.preset.decay_target:g})')
+        self.say(
+            f"weight decay {then:g}, as this run began (rate x decay over the run: "
+            f"{decay_integral(self.cfg):.3g}; "
+            f"a new run would have {self.preset.decay_target:g})"
+        )
 
     def _decay_then(self):
         "The stored weight decay, unless it was computed from the stored recipe"
-        path = self.out/'config.json'
+        path = self.out / "config.json"
         found = read_json(path) if path.exists() else None
-        if not isinstance(found, dict) or not isinstance(found.get('train'), dict): return None # `open_folder` refuses it
-        then = TrainConfig.from_dict(found['train'])
+        if not isinstance(found, dict) or not isinstance(found.get("train"), dict):
+            return None  # `open_folder` refuses it
+        then = TrainConfig.from_dict(found["train"])
         computed = decay_for(then, self.preset.decay_target)
-        return None if math.isclose(then.weight_decay, computed, rel_tol=1e-3) else then.weight_decay
+        return (
+            None if math.isclose(then.weight_decay, computed, rel_tol=1e-3) else then.weight_decay
+        )
 
     def _cut(self):
         "Cut the steps to what the device holds by the forecast, unless the recipe says how"
-        if self.cfg.micro_batch is not None or self.sliced: return # a slice of a model has no forecast
+        if self.cfg.micro_batch is not None or self.sliced:
+            return  # a slice of a model has no forecast
         room = self.world.first(lambda: device_room(self.device))
-        if room is None: return
+        if room is None:
+            return
         ctx = ctx_at(self.step, self.cfg, self.model_cfg.ctx)
-        rows = self.cfg.batch_tokens//ctx//self.world.size
-        mode, micro = first_cut(self.model_cfg, self.cfg, rows, ctx, room, self.precision.dtype != torch.float32)
+        rows = self.cfg.batch_tokens // ctx // self.world.size
+        mode, micro = first_cut(
+            self.model_cfg, self.cfg, rows, ctx, room, self.precision.dtype != torch.float32
+        )
         self.fit.use(mode, micro)
         if micro < rows:
-            self.say(f'{micro} sequences of {ctx} tokens at once, {math.ceil(rows/micro)} passes a step, gradient checkpointing {mode}: '
-                     f'what {room/1e9:.3g} GB hold by the forecast')
+            self.say(
+                f"{micro} sequences of {ctx} tokens at once, {math.ceil(rows / micro)} passes a "
+                f"step, gradient checkpointing {mode}: "
+                f"what {room / 1e9:.3g} GB hold by the forecast"
+            )
 
-    def _from_mirror(self): restore_from_mirror(self.out, self.mirror, self.say)
+    def _from_mirror(self):
+        restore_from_mirror(self.out, self.mirror, self.say)
 
     def _newest(self):
         "The checkpoint that everybody loads, as text"
@@ -421,151 +675,271 @@ class Run:
 
     def _written(self):
         "The newest one when the last write has ended"
-        self.saver.wait(); return self._newest()
+        self.saver.wait()
+        return self._newest()
 
     def _resume(self, c):
         "Everything of a checkpoint but the weights"
-        rng = {k: c.optimizer.pop(k) for k in [*c.optimizer] if k.startswith('rng|')}
-        restore_optimizers(self.model, self.opts, c.optimizer); set_rng(rng)
-        self.step, self.spent, self.val = c.step, c.state['seconds'], c.state['val_loss']
-        if self.precision.scaler: self.scaler.load_state_dict(c.state['scaler'])
-        then = c.state.get('config', self.config)['train'] # what it was saved under, not what the run began with
+        rng = {k: c.optimizer.pop(k) for k in [*c.optimizer] if k.startswith("rng|")}
+        restore_optimizers(self.model, self.opts, c.optimizer)
+        set_rng(rng)
+        self.step, self.spent, self.val = c.step, c.state["seconds"], c.state["val_loss"]
+        if self.precision.scaler:
+            self.scaler.load_state_dict(c.state["scaler"])
+        then = c.state.get("config", self.config)[
+            "train"
+        ]  # what it was saved under, not what the run began with
         asked = {k: v for k in self.free if (v := self.cfg.to_dict()[k]) != then.get(k)}
-        if {'micro_batch', 'grad_checkpoint'} & {*asked}: self._cut()
-        else: self.fit.use(**c.state['fit'])
+        if {"micro_batch", "grad_checkpoint"} & {*asked}:
+            self._cut()
+        else:
+            self.fit.use(**c.state["fit"])
         if self.step < self.cfg.steps:
-            self.say(f'going on from step {self.step} of {self.cfg.steps} ({c.path})' + ''.join(f', {k} now {v}' for k, v in asked.items()))
+            self.say(
+                f"going on from step {self.step} of {self.cfg.steps} ({c.path})"
+                + "".join(f", {k} now {v}" for k, v in asked.items())
+            )
 
     def _train(self, stop):
         "The loop: log, validate, sample, save, in this order"
-        self.saver = Saver(self.out, self.keep, self.mirror, self.say) if self.world.main else ExitStack()
+        self.saver = (
+            Saver(self.out, self.keep, self.mirror, self.say) if self.world.main else ExitStack()
+        )
         with self.saver, self._tracked(), one_process_less(self.world, self.command):
-            self.began, self.first, self.last = time.perf_counter(), self.step, (self.step, time.perf_counter())
-            self.peak = matmul_peak(self.device, self.precision.dtype)*self.world.size
-            x, y = (t.to(self.device) for t in self.batches(self.step, ctx_at(self.step, self.cfg, self.model_cfg.ctx)))
-            with self.ledger.span('compile'):
-                left, dtype, loss_fn = self.cfg.steps - self.step, self.precision.dtype, self.model.loss
-                if not self.sliced: loss_fn = choose_loss(self.model, x, y, self.cfg, left, dtype, self.say, self.fit)
+            self.began, self.first, self.last = (
+                time.perf_counter(),
+                self.step,
+                (self.step, time.perf_counter()),
+            )
+            self.peak = matmul_peak(self.device, self.precision.dtype) * self.world.size
+            x, y = (
+                t.to(self.device)
+                for t in self.batches(self.step, ctx_at(self.step, self.cfg, self.model_cfg.ctx))
+            )
+            with self.ledger.span("compile"):
+                left, dtype, loss_fn = (
+                    self.cfg.steps - self.step,
+                    self.precision.dtype,
+                    self.model.loss,
+                )
+                if not self.sliced:
+                    loss_fn = choose_loss(
+                        self.model, x, y, self.cfg, left, dtype, self.say, self.fit
+                    )
             loss_fn = share_gradients(self.model, loss_fn, self.world, self.parallel)
-            with self._aside('eval'): self.step or self._sample(0)
-            self.ledger.turn('train')
-            try: yield from self._go(stop, loss_fn)
-            finally: self.ledger.turn('save') # leaving the block waits for the last write
+            with self._aside("eval"):
+                self.step or self._sample(0)
+            self.ledger.turn("train")
+            try:
+                yield from self._go(stop, loss_fn)
+            finally:
+                self.ledger.turn("save")  # leaving the block waits for the last write
 
     def _go(self, stop, loss_fn):
         "Step by step"
         how = dict(dtype=self.precision.dtype, scaler=self.scaler, fit=self.fit, world=self.world)
         for s in train(self.model, self.batches, self.cfg, self.opts, self.step, loss_fn, **how):
             self.step, stopping, done = s.n, self.world.any(stop.is_set()), s.n == self.cfg.steps
-            if s.n % self.cfg.log_every == 0 or s.n in self.evals: self._log(s)
+            if s.n % self.cfg.log_every == 0 or s.n in self.evals:
+                self._log(s)
             if s.n in self.milestones:
                 self._read(s)
-                with self._aside('eval'): self._sample(s.n)
-            if s.n % self.save_every == 0 or done or stopping: self.save(s)
+                with self._aside("eval"):
+                    self._sample(s.n)
+            if s.n % self.save_every == 0 or done or stopping:
+                self.save(s)
             self.ledger.reach(s.n)
             if stopping and not done:
-                raise Interrupted(f'stopped at step {s.n} of {self.cfg.steps}, saved in {self.out}; go on with: {self.command}')
-            with self.ledger.span('idle'): yield s
+                raise Interrupted(
+                    f"stopped at step {s.n} of {self.cfg.steps}, saved in {self.out}; go on "
+                    f"with: {self.command}"
+                )
+            with self.ledger.span("idle"):
+                yield s
 
     @contextmanager
     def _tracked(self):
-        self.tracker = tracker(self.track if self.world.main else 'none', self.out, self.config, self.config['run_id'], self.step, self.say)
-        try: yield
-        finally: self.tracker.close()
+        self.tracker = tracker(
+            self.track if self.world.main else "none",
+            self.out,
+            self.config,
+            self.config["run_id"],
+            self.step,
+            self.say,
+        )
+        try:
+            yield
+        finally:
+            self.tracker.close()
 
-    def _seconds(self): return self.spent + time.perf_counter() - self.began
+    def _seconds(self):
+        return self.spent + time.perf_counter() - self.began
 
     def _read(self, s):
-        "The step's numbers, if they and the weights they led to are numbers; a broken run says where its last good weights are"
+        """The step's numbers, if they and the weights they led to are numbers; a broken run says
+        where its last good weights are"""
         try:
-            row = s.row(); mine = [getattr(p, '_local_tensor', p) for p in self.model.parameters()]
-            if not self.world.any(not torch.stack([p.isfinite().all() for p in mine]).all()): return row
-            raise Diverged(f'the weights are not numbers after step {s.n}: stopped; '
-                           'start again in another folder with a lower learning rate')
-        except Diverged as e: raise Diverged(f"{e}; the last good checkpoint is {self.world.first(self._written) or 'none yet'}") from None
+            row = s.row()
+            mine = [getattr(p, "_local_tensor", p) for p in self.model.parameters()]
+            if not self.world.any(not torch.stack([p.isfinite().all() for p in mine]).all()):
+                return row
+            raise Diverged(
+                f"the weights are not numbers after step {s.n}: stopped; "
+                "start again in another folder with a lower learning rate"
+            )
+        except Diverged as e:
+            raise Diverged(
+                f"{e}; the last good checkpoint is {self.world.first(self._written) or 'none yet'}"
+            ) from None
 
     def _log(self, s):
         row, now = self._read(s), time.perf_counter()
-        tok_s = (s.n - self.last[0])*self.cfg.batch_tokens/(now - self.last[1])
+        tok_s = (s.n - self.last[0]) * self.cfg.batch_tokens / (now - self.last[1])
         awake = replace(self.model_cfg, layers=depth_at(s.n - 1, self.cfg, self.model_cfg.layers))
-        row |= dict(tok_s=round(tok_s), mfu=round(flops_per_token(awake)*tok_s/self.peak, 4))
+        row |= dict(tok_s=round(tok_s), mfu=round(flops_per_token(awake) * tok_s / self.peak, 4))
         if s.n in self.evals:
-            with self.ledger.span('eval'): self.val = evaluate(self.model, self.corpus.val, self.model_cfg.ctx, dtype=self.precision.dtype)
-            row |= dict(val_loss=self.val, val_bpb=bits_per_byte(self.val, len(self.corpus.val), self.val_bytes))
-        row |= dict(seconds=round(self._seconds(), 3), usd=round(self._seconds()/3600*self.usd_per_hour, 6))
+            with self.ledger.span("eval"):
+                self.val = evaluate(
+                    self.model, self.corpus.val, self.model_cfg.ctx, dtype=self.precision.dtype
+                )
+            row |= dict(
+                val_loss=self.val,
+                val_bpb=bits_per_byte(self.val, len(self.corpus.val), self.val_bytes),
+            )
+        row |= dict(
+            seconds=round(self._seconds(), 3),
+            usd=round(self._seconds() / 3600 * self.usd_per_hour, 6),
+        )
         if self.world.main:
-            append(self.out/'log.jsonl', row); self.tracker.log(row)
-            self.progress(row, self.val, (self._seconds() - self.spent)/(s.n - self.first)*(self.cfg.steps - s.n))
+            append(self.out / "log.jsonl", row)
+            self.tracker.log(row)
+            self.progress(
+                row,
+                self.val,
+                (self._seconds() - self.spent) / (s.n - self.first) * (self.cfg.steps - s.n),
+            )
         self.last, self.row = (s.n, time.perf_counter()), row
 
     @contextmanager
     def _aside(self, kind):
         "Time spent here is the run's, but not the throughput's"
         t = time.perf_counter()
-        with self.ledger.span(kind): yield
+        with self.ledger.span(kind):
+            yield
         self.last = self.last[0], self.last[1] + time.perf_counter() - t
 
     def _sample(self, step):
-        prompt = self.config['prompt'] # every process computes it: a model in slices needs them all
-        text = self.corpus.tok.decode(sample(self.model, self.corpus.tok.encode(prompt), 160, temperature=.8, seed=0))
-        if not self.world.main: return
-        append(self.out/'samples.jsonl', dict(step=step, prompt=prompt, text=text, seed=0)); self.tracker.sample(step, prompt, text)
-        self.progress.say(f'--- step {step} ' + '-'*40 + f'\n{text}\n' + '-'*(48 + len(str(step))))
+        prompt = self.config[
+            "prompt"
+        ]  # every process computes it: a model in slices needs them all
+        text = self.corpus.tok.decode(
+            sample(self.model, self.corpus.tok.encode(prompt), 160, temperature=0.8, seed=0)
+        )
+        if not self.world.main:
+            return
+        append(self.out / "samples.jsonl", dict(step=step, prompt=prompt, text=text, seed=0))
+        self.tracker.sample(step, prompt, text)
+        self.progress.say(
+            f"--- step {step} " + "-" * 40 + f"\n{text}\n" + "-" * (48 + len(str(step)))
+        )
 
-    def save(self,
-        s,          # the `Step` just yielded
-        wait=False, # return when it is on the disk, and in the mirror
+    def save(
+        self,
+        s,  # the `Step` just yielded
+        wait=False,  # return when it is on the disk, and in the mirror
     ):
-        "A checkpoint, if this step has none yet; raises `Diverged` for a broken one and `GpubError` when it cannot be written"
+        """A checkpoint, if this step has none yet; raises `Diverged` for a broken one and
+        `GpubError` when it cannot be written"""
         self._read(s)
-        with self._aside('save'):
+        with self._aside("save"):
             if self.saved != s.n:
                 self.ledger.step = s.n
                 self.ledger.flush()  # before the checkpoint, which may be there before this returns
                 self._save(s)
-            if wait: self.world.first(lambda: self.saver.wait())
-        self.ledger.step = self.saved = s.n; self.ledger.flush()
+            if wait:
+                self.world.first(lambda: self.saver.wait())
+        self.ledger.step = self.saved = s.n
+        self.ledger.flush()
 
     def _save(self, s):
-        state = dict(seconds=self._seconds(), val_loss=self.val, tokens=s.tokens, scaler=self.scaler.state_dict(), fit=self.fit.state(),
-                     run_id=self.config['run_id'], config=self.identity())
+        state = dict(
+            seconds=self._seconds(),
+            val_loss=self.val,
+            tokens=s.tokens,
+            scaler=self.scaler.state_dict(),
+            fit=self.fit.state(),
+            run_id=self.config["run_id"],
+            config=self.identity(),
+        )
         model, opt = self.model.state_dict(), optimizer_state(self.model, self.opts)
-        if self.sliced: model, opt = host_copy(model, self.world), host_copy(opt, self.world)
-        self.world.first(lambda: self.saver.save(s.n, model, opt | get_rng(), state, milestone=s.n in self.milestones))
+        if self.sliced:
+            model, opt = host_copy(model, self.world), host_copy(opt, self.world)
+        self.world.first(
+            lambda: self.saver.save(
+                s.n, model, opt | get_rng(), state, milestone=s.n in self.milestones
+            )
+        )
 
     def _finish(self):
         "The bill and the report"
-        needed = 'val_loss', 'val_bpb', 'seconds', 'usd', 'tokens'
-        whole = [r for r in read_log(self.out) if all(isinstance(r.get(k), (int, float)) for k in needed)]
-        if not whole: raise GpubError(f"{self.out/'log.jsonl'} was edited: no row is left with {', '.join(needed)}; restore it")
-        last = whole[-1]; seconds, tokens = last['seconds'], last['tokens']
-        bill = dict(seconds=seconds, hours=seconds/3600, usd_per_hour=self.usd_per_hour, usd=last['usd'],
-                    tokens=tokens, tok_s=tokens/seconds, val_loss=last['val_loss'], val_bpb=last['val_bpb'],
-                    price_source='--usd-per-hour' if self.usd_per_hour else 'your own machine',
-                    paid_usd=round(self.ledger.usd(), 6)) # all processes, what was lost too: gpub bill tells more
-        write_atomic(self.out/'bill.json', json.dumps(bill, indent=1) + '\n')
-        report, many = write_report(self.out), f"{len(self.corpus.val):,} validation {'characters' if self.corpus.texts else 'tokens'}"
-        self.say(f"done: {last['val_loss']:.4f} {self.corpus.unit} on all {many} ({last['val_bpb']:.3f} bits per byte), "
-                 f"{tokens:,} tokens in {clock(seconds)} min, ${last['usd']:.2f}\nreport: {report}")
-        if alarm := self._future(last['val_loss']): self.say(f'ALARM: {alarm}')
+        needed = "val_loss", "val_bpb", "seconds", "usd", "tokens"
+        whole = [
+            r for r in read_log(self.out) if all(isinstance(r.get(k), (int, float)) for k in needed)
+        ]
+        if not whole:
+            raise GpubError(
+                f"{self.out / 'log.jsonl'} was edited: no row is left with {', '.join(needed)}; "
+                "restore it"
+            )
+        last = whole[-1]
+        seconds, tokens = last["seconds"], last["tokens"]
+        bill = dict(
+            seconds=seconds,
+            hours=seconds / 3600,
+            usd_per_hour=self.usd_per_hour,
+            usd=last["usd"],
+            tokens=tokens,
+            tok_s=tokens / seconds,
+            val_loss=last["val_loss"],
+            val_bpb=last["val_bpb"],
+            price_source="--usd-per-hour" if self.usd_per_hour else "your own machine",
+            paid_usd=round(self.ledger.usd(), 6),
+        )  # all processes, what was lost too: gpub bill tells more
+        write_atomic(self.out / "bill.json", json.dumps(bill, indent=1) + "\n")
+        report, many = (
+            write_report(self.out),
+            f"{len(self.corpus.val):,} validation "
+            f"{'characters' if self.corpus.texts else 'tokens'}",
+        )
+        self.say(
+            f"done: {last['val_loss']:.4f} {self.corpus.unit} on all {many} "
+            f"({last['val_bpb']:.3f} bits per byte), "
+            f"{tokens:,} tokens in {clock(seconds)} min, ${last['usd']:.2f}\nreport: {report}"
+        )
+        if alarm := self._future(last["val_loss"]):
+            self.say(f"ALARM: {alarm}")
 
     def _future(self, loss):
         "The alarm of a known source: nobody reads its text better than the ideal reader"
-        text = self.corpus.texts[1] if self.corpus.texts else ''
-        if 'source entropy' not in self.config['reference'] or text.count('SCENE. ') < 3: return None # too short for an error bar
-        text = text[scene_start(text):]
+        text = self.corpus.texts[1] if self.corpus.texts else ""
+        if "source entropy" not in self.config["reference"] or text.count("SCENE. ") < 3:
+            return None  # too short for an error bar
+        text = text[scene_start(text) :]
         nats, chars = plays_nll(text)
-        return sees_future(loss, nats/chars, ideal_error(text))
+        return sees_future(loss, nats / chars, ideal_error(text))
 
 # %% ../nbs/lib/run.ipynb #1d0d25ea
 _SEALED = "preset", "model", "data", "run_id"
 
+
 def _comparable(config):
-    "What of a run's configuration never changes: the schedule may on the way, and data may be moved"
+    """What of a run's configuration never changes: the schedule may on the way, and data may be
+    moved"""
     kept = {k: config[k] for k in _SEALED if k in config}
     if isinstance(kept.get("data"), dict):
         kept["data"] = {k: v for k, v in kept["data"].items() if k != "source"}
     return kept
+
 
 def _check_config(run, config, checkpoint):
     "Raises `GpubError` when config.json is not what the run had when it saved this checkpoint"
@@ -585,37 +959,52 @@ def _check_config(run, config, checkpoint):
             f"({'; '.join(changed[:3])}{more}); restore it"
         )
 
+
 def load_run(
-    run,       # a run folder
-    step=None, # which checkpoint; default the newest
-    device='auto', # where the model goes
-): # (model in eval mode, tokenizer, config)
+    run,  # a run folder
+    step=None,  # which checkpoint; default the newest
+    device="auto",  # where the model goes
+):  # (model in eval mode, tokenizer, config)
     "A trained model, ready to use; raises `GpubError` when the folder holds none"
-    if not Path(run, 'config.json').is_file():
-        raise GpubError(f'{run} is not a run folder: it has no config.json; train one with gpub train shakespeare')
-    config = read_json(Path(run, 'config.json')); c, tok = load_checkpoint(run, step, optimizer=False), load_tokenizer(run)
+    if not Path(run, "config.json").is_file():
+        raise GpubError(
+            f"{run} is not a run folder: it has no config.json; train one with gpub train "
+            "shakespeare"
+        )
+    config = read_json(Path(run, "config.json"))
+    c, tok = load_checkpoint(run, step, optimizer=False), load_tokenizer(run)
     _check_config(run, config, c)
-    try: model, wanted = build(config['model']), config['data']['tokenizer']; model.load_state_dict(c.model)
+    try:
+        model, wanted = build(config["model"]), config["data"]["tokenizer"]
+        model.load_state_dict(c.model)
     except (AttributeError, KeyError, TypeError, RuntimeError) as e:
-        raise GpubError(f'{run}: config.json does not describe the model in {c.path} ({first_line(e)}); restore it') from None
+        raise GpubError(
+            f"{run}: config.json does not describe the model in {c.path} ({first_line(e)}); "
+            "restore it"
+        ) from None
     if tok.fingerprint != wanted:
-        raise GpubError(f'{run}: the model learned with tokenizer {wanted!r}, tokenizer.json is {tok.fingerprint}: '
-                        'its ids mean other words; restore it')
+        raise GpubError(
+            f"{run}: the model learned with tokenizer {wanted!r}, tokenizer.json is "
+            f"{tok.fingerprint}: "
+            "its ids mean other words; restore it"
+        )
     return model.to(pick_device(device)).eval(), tok, config
 
+
 def continue_text(
-    run,            # a run folder
-    prompt=None,    # default: the run's own
-    n:int=400,      # tokens to add
-    temperature=.8, # 0: always the likeliest token
-    seed:int=0,     # of the dice
-    step=None,      # which checkpoint; default the newest
-    stream=False,   # get a generator of pieces of text, the prompt first
-    **taste,        # top_k, top_p, repetition_penalty, stop
-): # the prompt and its continuation
+    run,  # a run folder
+    prompt=None,  # default: the run's own
+    n: int = 400,  # tokens to add
+    temperature=0.8,  # 0: always the likeliest token
+    seed: int = 0,  # of the dice
+    step=None,  # which checkpoint; default the newest
+    stream=False,  # get a generator of pieces of text, the prompt first
+    **taste,  # top_k, top_p, repetition_penalty, stop
+):  # the prompt and its continuation
     "Let a trained run go on with a text; raises `GpubError` naming characters it never saw"
-    use_threads(); model, tok, config = load_run(run, step)
-    if not isinstance(prompt := prompt or config.get('prompt'), str):
-        raise GpubError(f'config.json of {run} has no prompt: give one with --prompt')
+    use_threads()
+    model, tok, config = load_run(run, step)
+    if not isinstance(prompt := prompt or config.get("prompt"), str):
+        raise GpubError(f"config.json of {run} has no prompt: give one with --prompt")
     out = write(model, tok, prompt, n, stream=stream, temperature=temperature, seed=seed, **taste)
     return itertools.chain([prompt], out) if stream else out

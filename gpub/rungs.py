@@ -30,245 +30,528 @@ from .tokenizer import id_dtype
 from .train import Fit, TrainConfig, make_optimizers, train
 
 # %% ../nbs/lib/rungs.ipynb #89a8973e
-BASE = dict(source='cold', gather=False, workers=0, tf32=False, precision='fp32', attend='naive', kernel=None, compile=None,
-            fused=False, multiple=1, head='whole', pieces=1, grad_checkpoint='off', collect=True, optimizer='adamw')
+BASE = dict(
+    source="cold",
+    gather=False,
+    workers=0,
+    tf32=False,
+    precision="fp32",
+    attend="naive",
+    kernel=None,
+    compile=None,
+    fused=False,
+    multiple=1,
+    head="whole",
+    pieces=1,
+    grad_checkpoint="off",
+    collect=True,
+    optimizer="adamw",
+)
+
 
 @dataclass
 class Place:
     "Where the ladder stands: a model, a recipe, rows and a device"
-    preset:str          # its name
-    cfg:object          # of the model
-    train:TrainConfig   # the preset's, with a batch cut to what this device does in about a second
-    device:torch.device # where the steps are made
-    path:Path           # of a file of token ids
-    ids:np.ndarray      # the same in memory
-    peaks:dict          # format -> FLOP/s of a matmul here
-    asked:dict=field(default_factory=dict) # switches that the user set
+
+    preset: str  # its name
+    cfg: object  # of the model
+    train: TrainConfig  # the preset's, with a batch cut to what this device does in about a second
+    device: torch.device  # where the steps are made
+    path: Path  # of a file of token ids
+    ids: np.ndarray  # the same in memory
+    peaks: dict  # format -> FLOP/s of a matmul here
+    asked: dict = field(default_factory=dict)  # switches that the user set
+
     @property
     def rows(self):
         "Sequences in a step"
-        return self.train.batch_tokens//self.cfg.ctx
+        return self.train.batch_tokens // self.cfg.ctx
+
     @property
     def best(self):
         "FLOP/s of the fastest format"
         return max(self.peaks.values())
 
+
 class _Rows:
     "What a DataLoader of torch asks of a data set"
-    def __init__(self, get): self.get = get
-    def __getitem__(self, n): return self.get(n)
+
+    def __init__(self, get):
+        self.get = get
+
+    def __getitem__(self, n):
+        return self.get(n)
+
 
 def loader(
-    p:Place,        # its file, its rows, its device
-    source:str,     # cold (each page read from the disk again), mapped, ram or device
-    gather:bool,    # all rows at once, not in a loop
-    workers:int=0,  # processes that read ahead
-): # function of the step -> (ids, targets)
+    p: Place,  # its file, its rows, its device
+    source: str,  # cold (each page read from the disk again), mapped, ram or device
+    gather: bool,  # all rows at once, not in a loop
+    workers: int = 0,  # processes that read ahead
+):  # function of the step -> (ids, targets)
     "The same rows, fetched in one of several ways"
-    path, in_memory = p.path.with_name('cold.bin') if source == 'cold' else p.path, source in ('ram', 'device')
-    mapped = lambda: np.memmap(path, p.ids.dtype, 'r')
-    batches = Batches(p.ids if in_memory else mapped(), ctx=p.cfg.ctx, batch=p.rows, hash_ids=False,
-                      device=p.device if source == 'device' else None)
+    path, in_memory = (
+        p.path.with_name("cold.bin") if source == "cold" else p.path,
+        source in ("ram", "device"),
+    )
+
+    def mapped():
+        return np.memmap(path, p.ids.dtype, "r")
+
+    batches = Batches(
+        p.ids if in_memory else mapped(),
+        ctx=p.cfg.ctx,
+        batch=p.rows,
+        hash_ids=False,
+        device=p.device if source == "device" else None,
+    )
+
     def loop(n):
-        if source == 'cold': forget(path)
-        ids = p.ids if in_memory else mapped() # a fresh map: pages that are mapped cannot be dropped
-        starts = batches.streams[0].order(n*p.rows, (n + 1)*p.rows)
-        rows = torch.stack([torch.from_numpy(ids[i:i + p.cfg.ctx + 1].astype(np.int64)) for i in starts])
+        if source == "cold":
+            forget(path)
+        ids = (
+            p.ids if in_memory else mapped()
+        )  # a fresh map: pages that are mapped cannot be dropped
+        starts = batches.streams[0].order(n * p.rows, (n + 1) * p.rows)
+        rows = torch.stack(
+            [torch.from_numpy(ids[i : i + p.cfg.ctx + 1].astype(np.int64)) for i in starts]
+        )
         return rows[:, :-1], rows[:, 1:]
+
     get = batches.__getitem__ if gather else loop
-    if not workers: return get
-    ahead = iter(torch.utils.data.DataLoader(_Rows(get), batch_size=None, sampler=range(p.train.steps), num_workers=workers,
-                                             multiprocessing_context='fork'))
+    if not workers:
+        return get
+    ahead = iter(
+        torch.utils.data.DataLoader(
+            _Rows(get),
+            batch_size=None,
+            sampler=range(p.train.steps),
+            num_workers=workers,
+            multiprocessing_context="fork",
+        )
+    )
     return lambda n: next(ahead)
 
+
 def survey(
-    preset,        # its name, as in `SHAPES`
-    device,        # where to measure
-    folder,        # existing, for the two token files
-    settings=None, # as for `gpub train --set`; raises `GpubError` for those the ladder switches itself
-): # `Place`
-    "Look around: what is measured, at how many tokens a step (about a second's worth), from which format on"
-    p, device = find_preset(preset), torch.device(device); settings = dict(settings or {})
-    if bad := sorted({'compile', 'grad_checkpoint', 'micro_batch', 'stages', 'optimizer'} & set(settings)):
-        raise GpubError(f'the ladder switches {", ".join(bad)} itself; leave it out of --set')
-    shape, cfg = override(p, settings); mc = p.config(vocab=SHAPES[preset].model['vocab'], **shape); flops = flops_per_token(mc)
-    rates = {f: matmul_rate(device, f, 4096 if device.type == 'cuda' else 512) for f in FORMATS if not lacks_format(device, f)}
-    tokens, seconds = cfg.batch_tokens, lambda rate: flops*tokens/(.4*rate) # two fifths of a matmul's rate
-    while 'batch_tokens' not in settings and tokens % (2*mc.ctx) == 0 and seconds(max(rates.values())) > 1: tokens //= 2
-    if tokens % mc.ctx: raise GpubError(f'batch_tokens {tokens} is not a multiple of the context {mc.ctx}')
-    asked = {} if cfg.precision == 'auto' else dict(precision=cfg.precision)
-    if not asked and seconds(rates['fp32']) > 3: asked = dict(precision=pick_precision(device).name) # fp32 would take all the time there is
-    path = Path(folder)/'tokens.bin'; ids = zipf_tokens(1 << 20, mc.vocab).astype(id_dtype(mc.vocab))
-    ids = np.tile(ids, max(16, -(-8*tokens >> 20))) # long enough that cold reads are far apart
-    for f in (path, path.with_name('cold.bin')): ids.tofile(f)
-    cfg = replace(cfg, batch_tokens=tokens, stages=(), micro_batch=None, steps=max(cfg.steps, 100_000))
+    preset,  # its name, as in `SHAPES`
+    device,  # where to measure
+    folder,  # existing, for the two token files
+    # as for `gpub train --set`; raises `GpubError` for those the ladder switches itself
+    settings=None,
+):  # `Place`
+    """Look around: what is measured, at how many tokens a step (about a second's worth), from which
+    format on"""
+    p, device = find_preset(preset), torch.device(device)
+    settings = dict(settings or {})
+    if bad := sorted(
+        {"compile", "grad_checkpoint", "micro_batch", "stages", "optimizer"} & set(settings)
+    ):
+        raise GpubError(f"the ladder switches {', '.join(bad)} itself; leave it out of --set")
+    shape, cfg = override(p, settings)
+    mc = p.config(vocab=SHAPES[preset].model["vocab"], **shape)
+    flops = flops_per_token(mc)
+    rates = {
+        f: matmul_rate(device, f, 4096 if device.type == "cuda" else 512)
+        for f in FORMATS
+        if not lacks_format(device, f)
+    }
+    tokens, seconds = (
+        cfg.batch_tokens,
+        lambda rate: flops * tokens / (0.4 * rate),
+    )  # two fifths of a matmul's rate
+    while (
+        "batch_tokens" not in settings
+        and tokens % (2 * mc.ctx) == 0
+        and seconds(max(rates.values())) > 1
+    ):
+        tokens //= 2
+    if tokens % mc.ctx:
+        raise GpubError(f"batch_tokens {tokens} is not a multiple of the context {mc.ctx}")
+    asked = {} if cfg.precision == "auto" else dict(precision=cfg.precision)
+    if not asked and seconds(rates["fp32"]) > 3:
+        asked = dict(precision=pick_precision(device).name)  # fp32 would take all the time there is
+    path = Path(folder) / "tokens.bin"
+    ids = zipf_tokens(1 << 20, mc.vocab).astype(id_dtype(mc.vocab))
+    ids = np.tile(ids, max(16, -(-8 * tokens >> 20)))  # long enough that cold reads are far apart
+    for f in (path, path.with_name("cold.bin")):
+        ids.tofile(f)
+    cfg = replace(
+        cfg, batch_tokens=tokens, stages=(), micro_batch=None, steps=max(cfg.steps, 100_000)
+    )
     return Place(preset, mc, cfg, device, path, ids, rates, asked)
 
 # %% ../nbs/lib/rungs.ipynb #f5445343
 def unfuse(
-    opts # optimizers; those that are no AdamW stay as they are
+    opts,  # optimizers; those that are no AdamW stay as they are
 ):
     "AdamW as torch makes it when nobody asks: one small kernel after another"
     for o in opts:
         if isinstance(o, torch.optim.AdamW):
             o._step_supports_amp_scaling = False
-            for g in o.param_groups: g['fused'] = g['foreach'] = None
+            for g in o.param_groups:
+                g["fused"] = g["foreach"] = None
+
 
 def held_bytes(
-    model, # whose parameters and buffers count
+    model,  # whose parameters and buffers count
     opts,  # its optimizers, whose state counts
-): # int
+):  # int
     "Weights, and what the optimizers remember of them"
     remembered = (v for o in opts for s in o.state.values() for v in s.values())
-    return sum(t.numel()*t.element_size() for t in [*model.parameters(), *model.buffers(), *remembered])
+    return sum(
+        t.numel() * t.element_size() for t in [*model.parameters(), *model.buffers(), *remembered]
+    )
+
 
 def own(
-    loss # function of (ids, targets)
-): # the same function
-    "A function with code of its own: torch.compile keeps kernels by code, and would hand one contender's to another"
-    def call(x, y): return loss(x, y)
-    call.__code__ = call.__code__.replace(co_name=f'loss_{id(call)}'); return call
+    loss,  # function of (ids, targets)
+):  # the same function
+    """A function with code of its own: torch.compile keeps kernels by code, and would hand one
+    contender's to another"""
+
+    def call(x, y):
+        return loss(x, y)
+
+    call.__code__ = call.__code__.replace(co_name=f"loss_{id(call)}")
+    return call
+
 
 class Climber:
     "The engine with some switches thrown; raises what a switch raises that does not work here"
-    def __init__(self,
-        p:Place,       # where it stands
-        switches:dict, # keys of BASE; those left out are as there
-    ):
-        began, self.p, self.s, self.clock, self.losses, self.notes = time.perf_counter(), p, {**BASE, **switches}, Clock(p.device), [], []
-        s = self.s; seed_everything(p.train.seed); naive = repeated(attend) if hasattr(p.cfg, 'kv_heads') else attend
-        self.model = build(p.cfg, **(dict(attend=naive) if s['attend'] == 'naive' else {})).to(p.device)
-        precision = pick_precision(p.device, s['precision'])
-        if s['attend'] == 'picked': pick_attention(self.model, p.device, precision.dtype)
-        cfg = replace(p.train, precision=precision.name, compile='no', grad_checkpoint=s['grad_checkpoint'], optimizer=s['optimizer'],
-                      micro_batch=-(-p.rows//s['pieces']))
-        loss = self.model.loss if (s['multiple'], s['head']) == (1, 'whole') else head_loss(self.model, s['multiple'], s['head'])
-        if s['compile']: loss = torch.compile(own(loss), dynamic=False, mode=None if s['compile'] == 'default' else s['compile'])
-        self.opts = make_optimizers(self.model, cfg, torch.bfloat16 if p.device.type == 'cuda' else torch.float32)
-        if not s['fused']: unfuse(self.opts)
-        self.fit, self.get = Fit(self.model, cfg, say=self.notes.append), loader(p, s['source'], s['gather'], s['workers'])
-        self.steps = partial(train, self.model, self.fetch, cfg, self.opts, loss_fn=loss, dtype=precision.dtype, fit=self.fit,
-                             scaler=torch.amp.GradScaler(p.device.type, enabled=precision.scaler))
-        self.loop = self.steps(start=0)
-        self.run(1); self.ready = time.perf_counter() - began
 
-    def fetch(self,
-        n,   # number of the step
-        ctx, # window, which the ladder never changes
-    ): # (ids, targets)
+    def __init__(
+        self,
+        p: Place,  # where it stands
+        switches: dict,  # keys of BASE; those left out are as there
+    ):
+        began, self.p, self.s, self.clock, self.losses, self.notes = (
+            time.perf_counter(),
+            p,
+            {**BASE, **switches},
+            Clock(p.device),
+            [],
+            [],
+        )
+        s = self.s
+        seed_everything(p.train.seed)
+        naive = repeated(attend) if hasattr(p.cfg, "kv_heads") else attend
+        self.model = build(p.cfg, **(dict(attend=naive) if s["attend"] == "naive" else {})).to(
+            p.device
+        )
+        precision = pick_precision(p.device, s["precision"])
+        if s["attend"] == "picked":
+            pick_attention(self.model, p.device, precision.dtype)
+        cfg = replace(
+            p.train,
+            precision=precision.name,
+            compile="no",
+            grad_checkpoint=s["grad_checkpoint"],
+            optimizer=s["optimizer"],
+            micro_batch=-(-p.rows // s["pieces"]),
+        )
+        loss = (
+            self.model.loss
+            if (s["multiple"], s["head"]) == (1, "whole")
+            else head_loss(self.model, s["multiple"], s["head"])
+        )
+        if s["compile"]:
+            loss = torch.compile(
+                own(loss), dynamic=False, mode=None if s["compile"] == "default" else s["compile"]
+            )
+        self.opts = make_optimizers(
+            self.model, cfg, torch.bfloat16 if p.device.type == "cuda" else torch.float32
+        )
+        if not s["fused"]:
+            unfuse(self.opts)
+        self.fit, self.get = (
+            Fit(self.model, cfg, say=self.notes.append),
+            loader(p, s["source"], s["gather"], s["workers"]),
+        )
+        self.steps = partial(
+            train,
+            self.model,
+            self.fetch,
+            cfg,
+            self.opts,
+            loss_fn=loss,
+            dtype=precision.dtype,
+            fit=self.fit,
+            scaler=torch.amp.GradScaler(p.device.type, enabled=precision.scaler),
+        )
+        self.loop = self.steps(start=0)
+        self.run(1)
+        self.ready = time.perf_counter() - began
+
+    def fetch(
+        self,
+        n,  # number of the step
+        ctx,  # window, which the ladder never changes
+    ):  # (ids, targets)
         "The rows of a step"
         return self.get(n)
 
     @contextmanager
     def around(self):
         "The switches that are not arguments but states of the process"
-        with tf32(self.s['tf32']), kernel(self.s['kernel']):
-            if not self.s['collect']: gc.disable()
-            try: yield
-            finally: gc.enable()
+        with tf32(self.s["tf32"]), kernel(self.s["kernel"]):
+            if not self.s["collect"]:
+                gc.disable()
+            try:
+                yield
+            finally:
+                gc.enable()
 
-    def run(self,
-        n # steps
-    ): # seconds of each
+    def run(
+        self,
+        n,  # steps
+    ):  # seconds of each
         "Make the next steps, and keep their losses"
         with self.around():
             self.clock()
-            for _ in range(n): self.losses.append(next(self.loop).loss); self.clock()
+            for _ in range(n):
+                self.losses.append(next(self.loop).loss)
+                self.clock()
             return self.clock.seconds()
 
     def close(self):
         "Let go of everything: a generator and its object hold each other"
-        self.loop.close(); self.loop = self.steps = self.model = self.opts = self.fit = self.get = None
+        self.loop.close()
+        self.loop = self.steps = self.model = self.opts = self.fit = self.get = None
 
     def gb(self):
-        "GB (1e9 bytes) of weights, optimizer state, and the most a step needs beyond them; None on MPS, which cannot tell"
-        if self.p.device.type == 'mps': return None
-        fresh = self.steps(start=len(self.losses)) # a frame of its own: nothing of an earlier step is freed in it
+        """GB (1e9 bytes) of weights, optimizer state, and the most a step needs beyond them; None
+        on MPS, which cannot tell"""
+        if self.p.device.type == "mps":
+            return None
+        fresh = self.steps(
+            start=len(self.losses)
+        )  # a frame of its own: nothing of an earlier step is freed in it
+
         def one():
-            with self.around(): next(fresh)
-        return round((held_bytes(self.model, self.opts) + peak_memory(one, self.p.device))/1e9, 6)
+            with self.around():
+                next(fresh)
+
+        return round((held_bytes(self.model, self.opts) + peak_memory(one, self.p.device)) / 1e9, 6)
 
 # %% ../nbs/lib/rungs.ipynb #438ebbc5
 @dataclass(frozen=True)
 class Rung:
     "One switch, off and on"
-    name:str             # in tables, and for `gpub bench ladder --rung`
-    says:str             # what is different when it is on
-    on:dict              # switches of BASE
-    off:dict=field(default_factory=dict) # where its off side differs from the rungs below it
-    tolerance:float|None=1e-3 # nats by which a step's loss may differ; None: another recipe, whose losses are not compared
-    lacks:object=None    # function of a `Place`: why it cannot be tried there, or None; None: it can everywhere
-    why:str=''           # the reason, where the library comes with it off
-    slow:int=1           # how many times as long as another rung it takes to prepare
 
-def _cuda(p): return None if p.device.type == 'cuda' else 'no CUDA device'
+    name: str  # in tables, and for `gpub bench ladder --rung`
+    says: str  # what is different when it is on
+    on: dict  # switches of BASE
+    off: dict = field(default_factory=dict)  # where its off side differs from the rungs below it
+    tolerance: float | None = (
+        # nats by which a step's loss may differ; None: another recipe, whose losses are not
+        # compared
+        1e-3
+    )
+    # function of a `Place`: why it cannot be tried there, or None; None: it can everywhere
+    lacks: object = None
+    why: str = ""  # the reason, where the library comes with it off
+    slow: int = 1  # how many times as long as another rung it takes to prepare
+
+
+def _cuda(p):
+    return None if p.device.type == "cuda" else "no CUDA device"
+
+
 def _fork(p):
-    return None if 'fork' in multiprocessing.get_all_start_methods() else 'no processes by fork on this system'
+    return (
+        None
+        if "fork" in multiprocessing.get_all_start_methods()
+        else "no processes by fork on this system"
+    )
+
+
 def _liger(p):
-    return _cuda(p) or (None if find_spec('liger_kernel') else 'the package liger-kernel is not installed')
-def _torch_head(p): return None if hasattr(F, 'linear_cross_entropy') else f'torch {torch.__version__} has no F.linear_cross_entropy'
+    return _cuda(p) or (
+        None if find_spec("liger_kernel") else "the package liger-kernel is not installed"
+    )
+
+
+def _torch_head(p):
+    return (
+        None
+        if hasattr(F, "linear_cross_entropy")
+        else f"torch {torch.__version__} has no F.linear_cross_entropy"
+    )
+
 
 RUNGS = (
-    Rung('page cache', 'the token file stays in memory', dict(source='mapped'),
-         lacks=lambda p: None if forget(p.path) else 'this system cannot drop pages, so nothing is ever cold'),
-    Rung('RAM', 'tokens in an array, not in a mapped file', dict(source='ram'),
-         why='a mapped file costs nothing once its pages are in memory, and may be larger than the memory'),
-    Rung('vectorised batches', 'one gather, no Python loop', dict(gather=True)),
-    Rung('loader workers', 'two processes read ahead', dict(workers=2), lacks=_fork,
-         why='a batch is a gather of microseconds: handing it from process to process costs more'),
-    Rung('tokens on the device', 'rows are gathered where they are used', dict(source='device'), lacks=_cuda,
-         why='a batch is a sliver of the tokens and takes microseconds to copy; all of them may not fit'),
-    Rung('TF32', 'fp32 matmuls round their inputs to 10 bits', dict(tf32=True), tolerance=.02,
-         lacks=lambda p: lacks_format(p.device, 'tf32'),
-         why='training multiplies in bf16 where TF32 exists; fp32, when asked for, means fp32'),
-    Rung('bf16', 'matmuls in bf16 under autocast', dict(precision='bf16'), tolerance=.05, lacks=lambda p: lacks_format(p.device, 'bf16'),
-         why='on a CPU a run measures a step in both formats, and takes bf16 where it is faster'),
-    Rung('fp16 + scaler', 'matmuls in fp16, gradients scaled up and back', dict(precision='fp16'), dict(precision='fp32'), .05,
-         lambda p: lacks_format(p.device, 'fp16'), 'bf16 has the range of fp32 and needs no scaler; fp16 is for cards without it'),
-    Rung('fused attention', 'no matrix of scores', dict(attend='sdpa'), tolerance=.01),
-    Rung('compile', 'torch.compile joins small kernels', dict(compile='default'), tolerance=.02),
-    Rung('flash kernel', 'attention by FlashAttention only', dict(kernel='flash'), tolerance=.02, lacks=_cuda,
-         why="torch's own order tries it first"),
-    Rung('cuDNN kernel', 'attention by cuDNN only', dict(kernel='cudnn'), tolerance=.02, lacks=_cuda,
-         why='not measured on a GPU yet: no receipt says that it is faster there'),
-    Rung('fused AdamW', 'the update in one kernel', dict(fused=True)),
-    Rung('padded vocabulary', 'the head has a multiple of 64 rows inside, the vocabulary outside', dict(multiple=64), tolerance=.01,
-         why='not measured on a GPU yet, where tiles of 64 could pay; on a CPU no gain stands out of the noise'),
-    Rung('chunked head', 'cross-entropy an eighth of the tokens at a time, scores computed twice', dict(head='chunked'), tolerance=.01,
-         why='saves memory, not time; the engine cuts the micro-batch when memory runs out'),
-    Rung('fused head', 'F.linear_cross_entropy', dict(head='torch', multiple=1), tolerance=.02, lacks=_torch_head,
-         why='saves memory, not time'),
-    Rung('no checkpointing', 'activations are kept, not computed again', dict(grad_checkpoint='off'), dict(grad_checkpoint='full')),
-    Rung('whole batch at once', 'one micro-batch, not four', dict(pieces=1), dict(pieces=4), .01),
-    Rung('no garbage collector', "Python's cycle collector paused", dict(collect=False),
-         why='cycles would never be freed in a run of days'),
-    Rung('CUDA graphs', 'launches recorded and replayed', dict(compile='reduce-overhead'), tolerance=.02, lacks=_cuda,
-         why='for models so small that launching takes the time; not measured on a GPU yet'),
-    Rung('Liger', "Liger's fused linear cross-entropy", dict(head='liger', multiple=1), tolerance=.02, lacks=_liger,
-         why='no gain at a vocabulary of 32K, and one more dependency'),
-    Rung('max-autotune', 'torch.compile tries many kernels', dict(compile='max-autotune-no-cudagraphs'), tolerance=.02, lacks=_cuda,
-         why='minutes of compiling for what cuBLAS does already; its trials can run out of memory', slow=4),
+    Rung(
+        "page cache",
+        "the token file stays in memory",
+        dict(source="mapped"),
+        lacks=lambda p: (
+            None if forget(p.path) else "this system cannot drop pages, so nothing is ever cold"
+        ),
+    ),
+    Rung(
+        "RAM",
+        "tokens in an array, not in a mapped file",
+        dict(source="ram"),
+        why="a mapped file costs nothing once its pages are in memory, and may be larger than "
+        "the memory",
+    ),
+    Rung("vectorised batches", "one gather, no Python loop", dict(gather=True)),
+    Rung(
+        "loader workers",
+        "two processes read ahead",
+        dict(workers=2),
+        lacks=_fork,
+        why="a batch is a gather of microseconds: handing it from process to process costs more",
+    ),
+    Rung(
+        "tokens on the device",
+        "rows are gathered where they are used",
+        dict(source="device"),
+        lacks=_cuda,
+        why="a batch is a sliver of the tokens and takes microseconds to copy; all of them may "
+        "not fit",
+    ),
+    Rung(
+        "TF32",
+        "fp32 matmuls round their inputs to 10 bits",
+        dict(tf32=True),
+        tolerance=0.02,
+        lacks=lambda p: lacks_format(p.device, "tf32"),
+        why="training multiplies in bf16 where TF32 exists; fp32, when asked for, means fp32",
+    ),
+    Rung(
+        "bf16",
+        "matmuls in bf16 under autocast",
+        dict(precision="bf16"),
+        tolerance=0.05,
+        lacks=lambda p: lacks_format(p.device, "bf16"),
+        why="on a CPU a run measures a step in both formats, and takes bf16 where it is faster",
+    ),
+    Rung(
+        "fp16 + scaler",
+        "matmuls in fp16, gradients scaled up and back",
+        dict(precision="fp16"),
+        dict(precision="fp32"),
+        0.05,
+        lambda p: lacks_format(p.device, "fp16"),
+        "bf16 has the range of fp32 and needs no scaler; fp16 is for cards without it",
+    ),
+    Rung("fused attention", "no matrix of scores", dict(attend="sdpa"), tolerance=0.01),
+    Rung("compile", "torch.compile joins small kernels", dict(compile="default"), tolerance=0.02),
+    Rung(
+        "flash kernel",
+        "attention by FlashAttention only",
+        dict(kernel="flash"),
+        tolerance=0.02,
+        lacks=_cuda,
+        why="torch's own order tries it first",
+    ),
+    Rung(
+        "cuDNN kernel",
+        "attention by cuDNN only",
+        dict(kernel="cudnn"),
+        tolerance=0.02,
+        lacks=_cuda,
+        why="not measured on a GPU yet: no receipt says that it is faster there",
+    ),
+    Rung("fused AdamW", "the update in one kernel", dict(fused=True)),
+    Rung(
+        "padded vocabulary",
+        "the head has a multiple of 64 rows inside, the vocabulary outside",
+        dict(multiple=64),
+        tolerance=0.01,
+        why="not measured on a GPU yet, where tiles of 64 could pay; on a CPU no gain stands out "
+        "of the noise",
+    ),
+    Rung(
+        "chunked head",
+        "cross-entropy an eighth of the tokens at a time, scores computed twice",
+        dict(head="chunked"),
+        tolerance=0.01,
+        why="saves memory, not time; the engine cuts the micro-batch when memory runs out",
+    ),
+    Rung(
+        "fused head",
+        "F.linear_cross_entropy",
+        dict(head="torch", multiple=1),
+        tolerance=0.02,
+        lacks=_torch_head,
+        why="saves memory, not time",
+    ),
+    Rung(
+        "no checkpointing",
+        "activations are kept, not computed again",
+        dict(grad_checkpoint="off"),
+        dict(grad_checkpoint="full"),
+    ),
+    Rung("whole batch at once", "one micro-batch, not four", dict(pieces=1), dict(pieces=4), 0.01),
+    Rung(
+        "no garbage collector",
+        "Python's cycle collector paused",
+        dict(collect=False),
+        why="cycles would never be freed in a run of days",
+    ),
+    Rung(
+        "CUDA graphs",
+        "launches recorded and replayed",
+        dict(compile="reduce-overhead"),
+        tolerance=0.02,
+        lacks=_cuda,
+        why="for models so small that launching takes the time; not measured on a GPU yet",
+    ),
+    Rung(
+        "Liger",
+        "Liger's fused linear cross-entropy",
+        dict(head="liger", multiple=1),
+        tolerance=0.02,
+        lacks=_liger,
+        why="no gain at a vocabulary of 32K, and one more dependency",
+    ),
+    Rung(
+        "max-autotune",
+        "torch.compile tries many kernels",
+        dict(compile="max-autotune-no-cudagraphs"),
+        tolerance=0.02,
+        lacks=_cuda,
+        why="minutes of compiling for what cuBLAS does already; its trials can run out of memory",
+        slow=4,
+    ),
 )
 
 # %% ../nbs/lib/rungs.ipynb #0ac153a5
 def shipped(
-    device='cuda' # its type; CUDA stands for a card with bf16
-): # switches of BASE, as the engine sets them by itself
+    device="cuda",  # its type; CUDA stands for a card with bf16
+):  # switches of BASE, as the engine sets them by itself
     "The library's defaults, in the ladder's terms"
-    default = lambda f, k: signature(f).parameters[k].default
-    cfg, cuda = TrainConfig(steps=1), torch.device(device).type == 'cuda'; mode = default(Batches.from_shards, 'mode')
-    fused = default(GPT.__init__, 'attend') is sdpa and default(Llama.__init__, 'attend') is grouped
+
+    def default(f, k):
+        return signature(f).parameters[k].default
+
+    cfg, cuda = TrainConfig(steps=1), torch.device(device).type == "cuda"
+    mode = default(Batches.from_shards, "mode")
+    fused = default(GPT.__init__, "attend") is sdpa and default(Llama.__init__, "attend") is grouped
     precision = pick_precision(device, cfg.precision, capability=(9, 0) if cuda else None)
     adamw = make_optimizers(torch.nn.Linear(1, 1), cfg)[0]
-    return dict(BASE, source=dict(mmap='mapped').get(mode, mode), gather=True, tf32=torch.get_float32_matmul_precision() != 'highest',
-                precision=precision.name, attend='sdpa' if fused else 'naive', compile=None if cfg.compile == 'no' else 'default',
-                fused=bool(adamw.defaults['fused']), pieces=1 if cfg.micro_batch is None else 4,
-                grad_checkpoint='off' if cfg.grad_checkpoint == 'auto' else cfg.grad_checkpoint,
-                collect=gc.isenabled(), optimizer=cfg.optimizer)
+    return dict(
+        BASE,
+        source=dict(mmap="mapped").get(mode, mode),
+        gather=True,
+        tf32=torch.get_float32_matmul_precision() != "highest",
+        precision=precision.name,
+        attend="sdpa" if fused else "naive",
+        compile=None if cfg.compile == "no" else "default",
+        fused=bool(adamw.defaults["fused"]),
+        pieces=1 if cfg.micro_batch is None else 4,
+        grad_checkpoint="off" if cfg.grad_checkpoint == "auto" else cfg.grad_checkpoint,
+        collect=gc.isenabled(),
+        optimizer=cfg.optimizer,
+    )
+
 
 def defaults(
-    device='cuda' # as for `shipped`
-): # [(rung, whether the library comes with it, why not)]
+    device="cuda",  # as for `shipped`
+):  # [(rung, whether the library comes with it, why not)]
     "Every rung beside the library's own setting"
     ours = shipped(device)
     return [(r.name, all(ours[k] == v for k, v in r.on.items()), r.why) for r in RUNGS]

@@ -13,8 +13,8 @@ from .core import GpubError
 
 # %% ../nbs/lib/sampler.ipynb #0dc7bcd3
 def scramble(
-    *words, # integers or uint64 arrays that broadcast
-): # uint64 array: the same words give the same bits, on any machine
+    *words,  # integers or uint64 arrays that broadcast
+):  # uint64 array: the same words give the same bits, on any machine
     "Hash integers to 64 random-looking bits (the finaliser of splitmix64, once per word)"
     h = np.zeros(1, np.uint64)
     for w in words:
@@ -24,92 +24,148 @@ def scramble(
         h = h ^ (h >> np.uint64(31))
     return h
 
+
 def shuffled(
-    places, # integer array, each in range(n)
-    n:int,  # length of the list that is shuffled
-    *key,   # integers: another key, another order
-): # int64 array like `places`
-    "What stands at these places when range(n) is shuffled: a Feistel network over two digits, walked again where it steps outside"
-    b = np.uint64(int(np.ceil(np.sqrt(n)))); a = np.uint64(-(-n // int(b)))
-    mod = lambda x, m: x - x // m * m                     # numpy divides by a scalar eight times faster than it takes remainders
-    keys = scramble(*key, np.arange(8)).reshape(4, 2); out = np.array(places, np.uint64); todo = np.arange(len(out))
+    places,  # integer array, each in range(n)
+    n: int,  # length of the list that is shuffled
+    *key,  # integers: another key, another order
+):  # int64 array like `places`
+    """What stands at these places when range(n) is shuffled: a Feistel network over two digits,
+    walked again where it steps outside"""
+    b = np.uint64(int(np.ceil(np.sqrt(n))))
+    a = np.uint64(-(-n // int(b)))
+
+    def mod(x, m):
+        return (
+            x - x // m * m
+        )  # numpy divides by a scalar eight times faster than it takes remainders
+
+    keys = scramble(*key, np.arange(8)).reshape(4, 2)
+    out = np.array(places, np.uint64)
+    todo = np.arange(len(out))
     while len(todo):
-        left = out[todo] // b; right = out[todo] - left * b
+        left = out[todo] // b
+        right = out[todo] - left * b
         for k, l in keys:
             left = mod(left + (scramble(right ^ k) >> np.uint64(8)), a)
             right = mod(right + (scramble(left ^ l) >> np.uint64(8)), b)
-        out[todo] = left * b + right; todo = todo[out[todo] >= n]
+        out[todo] = left * b + right
+        todo = todo[out[todo] >= n]
     return out.astype(np.int64)
 
 # %% ../nbs/lib/sampler.ipynb #3dad6bd1
-AHEAD = 4096 # windows whose order is computed at a time
+AHEAD = 4096  # windows whose order is computed at a time
+
 
 class Stream:
-    "One source's tokens, kept in one or several arrays, and the endless order in which its windows are read"
-    def __init__(self,
-        parts,    # arrays of ids (memmaps too); together they are one long text
-        ctx:int,  # a window holds ctx + 1 ids
-        key,      # integers that decide the order
-        name='text', # of the source, for errors and `Batches.what`
-    ):
-        self.parts, self.ctx, self.key, self.name, self._cache = [np.asarray(p) for p in parts], ctx, key, name, (0, np.zeros(0, np.int64))
-        self.sizes = np.array([len(p) for p in self.parts]); self.ends = np.cumsum(self.sizes); self.tokens = int(self.ends[-1])
-        if self.tokens <= ctx:
-            raise GpubError(f'{name} has {self.tokens:,} tokens, a window of ctx={ctx} needs {ctx + 1:,}: give more text or a smaller ctx')
-        self.epochs = lru_cache(4)(self._epochs)
-        self._views = [sliding_window_view(p, ctx + 1) if len(p) > ctx else None for p in self.parts]
+    """One source's tokens, kept in one or several arrays, and the endless order in which its
+    windows are read"""
 
-    def _epochs(self, deal): # first window and phase of each of the ctx epochs in one deal
+    def __init__(
+        self,
+        parts,  # arrays of ids (memmaps too); together they are one long text
+        ctx: int,  # a window holds ctx + 1 ids
+        key,  # integers that decide the order
+        name="text",  # of the source, for errors and `Batches.what`
+    ):
+        self.parts, self.ctx, self.key, self.name, self._cache = (
+            [np.asarray(p) for p in parts],
+            ctx,
+            key,
+            name,
+            (0, np.zeros(0, np.int64)),
+        )
+        self.sizes = np.array([len(p) for p in self.parts])
+        self.ends = np.cumsum(self.sizes)
+        self.tokens = int(self.ends[-1])
+        if self.tokens <= ctx:
+            raise GpubError(
+                f"{name} has {self.tokens:,} tokens, a window of ctx={ctx} needs {ctx + 1:,}: "
+                "give more text or a smaller ctx"
+            )
+        self.epochs = lru_cache(4)(self._epochs)
+        self._views = [
+            sliding_window_view(p, ctx + 1) if len(p) > ctx else None for p in self.parts
+        ]
+
+    def _epochs(self, deal):  # first window and phase of each of the ctx epochs in one deal
         phases = shuffled(np.arange(self.ctx), self.ctx, *self.key, deal, 0)
         return np.cumsum([0, *np.maximum(self.tokens - 1 - phases, 0) // self.ctx]), phases
 
-    def epoch(self,
-        window, # counted from the start of training
-    ): # int
+    def epoch(
+        self,
+        window,  # counted from the start of training
+    ):  # int
         "How many epochs were finished before a window"
         deal, i = divmod(window, self.tokens - self.ctx)
-        return deal * self.ctx + int(np.searchsorted(self.epochs(deal)[0], i, 'right')) - 1
+        return deal * self.ctx + int(np.searchsorted(self.epochs(deal)[0], i, "right")) - 1
 
-    def starts(self,
-        lo:int, # first window, counted from the start of training
-        hi:int, # one past the last
-    ): # int64 array: where each begins in the text
+    def starts(
+        self,
+        lo: int,  # first window, counted from the start of training
+        hi: int,  # one past the last
+    ):  # int64 array: where each begins in the text
         "Where the windows lo..hi begin: epoch after epoch, each in an order of its own"
         out = []
         while lo < hi:
-            e = self.epoch(lo); deal, i = divmod(e, self.ctx); firsts, phases = self.epochs(deal)
-            first = deal * (self.tokens - self.ctx) + firsts[i]; n = int(firsts[i + 1] - firsts[i]); stop = min(hi, int(first) + n)
-            out.append(phases[i] + self.ctx * shuffled(np.arange(lo, stop) - first, n, *self.key, e, 1)); lo = stop
+            e = self.epoch(lo)
+            deal, i = divmod(e, self.ctx)
+            firsts, phases = self.epochs(deal)
+            first = deal * (self.tokens - self.ctx) + firsts[i]
+            n = int(firsts[i + 1] - firsts[i])
+            stop = min(hi, int(first) + n)
+            out.append(
+                phases[i] + self.ctx * shuffled(np.arange(lo, stop) - first, n, *self.key, e, 1)
+            )
+            lo = stop
         return np.concatenate(out) if out else np.zeros(0, np.int64)
 
-    def order(self,
-        lo, # first window, counted from the start of training
-        hi, # one past the last
-    ): # int64 array
+    def order(
+        self,
+        lo,  # first window, counted from the start of training
+        hi,  # one past the last
+    ):  # int64 array
         "`starts`, computed for many steps at once and remembered"
         first, cache = self._cache
         if not first <= lo <= hi <= first + len(cache):
-            first, cache = self._cache = lo, self.starts(lo, max(hi, lo + min(AHEAD, 8 * self.tokens // self.ctx)))
-        return cache[lo - first:hi - first]
+            first, cache = self._cache = (
+                lo,
+                self.starts(lo, max(hi, lo + min(AHEAD, 8 * self.tokens // self.ctx))),
+            )
+        return cache[lo - first : hi - first]
 
-    def rows(self,
-        starts, # int64 array, positions in the text
-    ): # (len(starts), ctx + 1) ids
+    def rows(
+        self,
+        starts,  # int64 array, positions in the text
+    ):  # (len(starts), ctx + 1) ids
         "The windows that begin there, gathered at once"
-        if len(self.parts) == 1: return self._views[0][starts]
-        part = np.searchsorted(self.ends, starts, 'right')
+        if len(self.parts) == 1:
+            return self._views[0][starts]
+        part = np.searchsorted(self.ends, starts, "right")
         at = starts - (self.ends - self.sizes)[part]
         inside = at + self.ctx < self.sizes[part]
         out = np.empty((len(starts), self.ctx + 1), np.result_type(*{p.dtype for p in self.parts}))
-        for p in np.unique(part[inside]): here = inside & (part == p); out[here] = self._views[p][at[here]]
+        for p in np.unique(part[inside]):
+            here = inside & (part == p)
+            out[here] = self._views[p][at[here]]
         for r in np.flatnonzero(~inside):
-            out[r] = np.concatenate([self.parts[p][i:j] for p, i, j in self.spans(int(starts[r]), int(starts[r]) + self.ctx + 1)])
+            out[r] = np.concatenate(
+                [
+                    self.parts[p][i:j]
+                    for p, i, j in self.spans(int(starts[r]), int(starts[r]) + self.ctx + 1)
+                ]
+            )
         return out
 
-    def spans(self,
-        lo, # first id, counted in the whole text
-        hi, # one past the last
-    ): # [(part, first, one past the last)], counted in that part
+    def spans(
+        self,
+        lo,  # first id, counted in the whole text
+        hi,  # one past the last
+    ):  # [(part, first, one past the last)], counted in that part
         "In which parts a range of ids lies"
-        begins = self.ends - self.sizes; touched = np.flatnonzero((self.ends > lo) & (begins < hi))
-        return [(int(p), max(lo - int(begins[p]), 0), min(hi - int(begins[p]), int(self.sizes[p]))) for p in touched]
+        begins = self.ends - self.sizes
+        touched = np.flatnonzero((self.ends > lo) & (begins < hi))
+        return [
+            (int(p), max(lo - int(begins[p]), 0), min(hi - int(begins[p]), int(self.sizes[p])))
+            for p in touched
+        ]

@@ -21,168 +21,265 @@ from .scan import scan_texts
 
 # %% ../nbs/lib/samples.ipynb #ec6b2bb0
 def distinct(
-    text:str, # any; words are cut as `results.words_of` does
-    n:int=2,  # words in a run
-): # 0 to 1; 1 for a text of fewer than n words
+    text: str,  # any; words are cut as `results.words_of` does
+    n: int = 2,  # words in a run
+):  # 0 to 1; 1 for a text of fewer than n words
     "Share of the runs of `n` words that are different from each other"
-    words = words_of(text); grams = [*zip(*(words[i:] for i in range(n)))]
-    return len(set(grams))/len(grams) if grams else 1.
+    words = words_of(text)
+    grams = [*zip(*(words[i:] for i in range(n)))]
+    return len(set(grams)) / len(grams) if grams else 1.0
+
 
 def repeated(
-    text:str, # any
-): # 0 to 1
+    text: str,  # any
+):  # 0 to 1
     "Share of words inside a run of four that was there before"
     words, seen, old = words_of(text), set(), set()
     for i in range(len(words) - 3):
-        gram = tuple(words[i:i + 4])
-        if gram in seen: old |= {*range(i, i + 4)}
+        gram = tuple(words[i : i + 4])
+        if gram in seen:
+            old |= {*range(i, i + 4)}
         seen.add(gram)
-    return len(old)/len(words) if words else 0.
+    return len(old) / len(words) if words else 0.0
+
 
 def chanted(
-    text:str, # any
-): # words
-    "Attractors: known ones (chapter 2's list), and a word of four letters or more that comes six times and is over a fifth of the text"
-    words = words_of(text); found = sorted(scan_texts([text]).known) if text else []
-    return found + [w for w, k in Counter(words).most_common(3) if len(w) > 3 and k >= 6 and k/len(words) > .2]
+    text: str,  # any
+):  # words
+    """Attractors: known ones (chapter 2's list), and a word of four letters or more that comes six
+    times and is over a fifth of the text"""
+    words = words_of(text)
+    found = sorted(scan_texts([text]).known) if text else []
+    return found + [
+        w
+        for w, k in Counter(words).most_common(3)
+        if len(w) > 3 and k >= 6 and k / len(words) > 0.2
+    ]
+
 
 def label(
-    text:str,   # without its prompt
-    known=None, # a set of the words that exist; None: not looked at
-): # a few words
+    text: str,  # without its prompt
+    known=None,  # a set of the words that exist; None: not looked at
+):  # a few words
     "What a text looks like, in the manner of the blog's labels"
     words = words_of(text)
-    if bad := chanted(text): return f"chants {', '.join(bad)}"
-    if not words: return 'no words'
-    if (r := repeated(text)) >= .4: return f'loops ({r:.0%} repeated)'
-    if known and (k := known_share(text, known)) < .7: return f'invents words ({k:.0%} exist)'
-    return 'repeats itself' if r >= .1 or distinct(text, 1) < .4 else 'varied'
+    if bad := chanted(text):
+        return f"chants {', '.join(bad)}"
+    if not words:
+        return "no words"
+    if (r := repeated(text)) >= 0.4:
+        return f"loops ({r:.0%} repeated)"
+    if known and (k := known_share(text, known)) < 0.7:
+        return f"invents words ({k:.0%} exist)"
+    return "repeats itself" if r >= 0.1 or distinct(text, 1) < 0.4 else "varied"
 
 # %% ../nbs/lib/samples.ipynb #7e3014fa
 def pinned(
-    folder=None, # default: what came with gpub
-): # list of (prompt, {milestone: the blog's label})
-    "The blog's prompts of season 2 and its eight chat questions; raises `GpubError` where the file is not"
+    folder=None,  # default: what came with gpub
+):  # list of (prompt, {milestone: the blog's label})
+    """The blog's prompts of season 2 and its eight chat questions; raises `GpubError` where the
+    file is not"""
     folder = Path(folder or shipped())
-    said = {p['prompt']: p for p in read_json(folder/'published/prompts.json')['prompts']}
-    base = ('The capital of France is', 'def fibonacci(n):', 'In a shocking discovery, scientists found that')
-    chat = [p for p, r in said.items() if r['kind'].startswith('chat ')]
-    return [(p, {m['at']: m['label'] for m in said[p]['milestones']}) for p in (*base, *chat)]
+    said = {p["prompt"]: p for p in read_json(folder / "published/prompts.json")["prompts"]}
+    base = (
+        "The capital of France is",
+        "def fibonacci(n):",
+        "In a shocking discovery, scientists found that",
+    )
+    chat = [p for p, r in said.items() if r["kind"].startswith("chat ")]
+    return [(p, {m["at"]: m["label"] for m in said[p]["milestones"]}) for p in (*base, *chat)]
+
 
 def legible(
-    tok,       # a character tokenizer lacks most characters; byte pairs lack none
-    text:str,  # any
-): # (text, how many characters were replaced)
-    "A text in the characters of a vocabulary: what it lacks becomes `?`, or its last character where it has no `?`"
-    if not hasattr(tok, 'chars'): return text, 0
-    have, mark = set(tok.chars), '?' if '?' in tok.chars else tok.chars[-1]
-    return ''.join(c if c in have else mark for c in text), sum(c not in have for c in text)
+    tok,  # a character tokenizer lacks most characters; byte pairs lack none
+    text: str,  # any
+):  # (text, how many characters were replaced)
+    """A text in the characters of a vocabulary: what it lacks becomes `?`, or its last character
+    where it has no `?`"""
+    if not hasattr(tok, "chars"):
+        return text, 0
+    have, mark = set(tok.chars), "?" if "?" in tok.chars else tok.chars[-1]
+    return "".join(c if c in have else mark for c in text), sum(c not in have for c in text)
+
 
 def side_by_side(
-    checkpoints,   # list of (run folder, step); step None: the newest
-    prompts,       # texts
-    n:int=60,      # tokens to add
-    seed:int=0,    # of the first prompt; the next ones count on
-    known=None,    # words that exist, for `label`
-    device='auto', # auto, cpu, cuda, mps
-    **taste,       # temperature, top_p and so on, for `generate.write`
-): # list of dicts: prompt, run, step, seed, text (without the prompt), lost, distinct, repeated, label
+    checkpoints,  # list of (run folder, step); step None: the newest
+    prompts,  # texts
+    n: int = 60,  # tokens to add
+    seed: int = 0,  # of the first prompt; the next ones count on
+    known=None,  # words that exist, for `label`
+    device="auto",  # auto, cpu, cuda, mps
+    **taste,  # temperature, top_p and so on, for `generate.write`
+):  # list of dicts: prompt, run, step, seed, text (without the prompt), lost, distinct, repeated, label
     "The same prompts and seeds under several checkpoints"
     out = []
     for run, step in checkpoints:
-        model, tok, config = load_run(run, step, device); clean = [legible(tok, p) for p in prompts]
+        model, tok, config = load_run(run, step, device)
+        clean = [legible(tok, p) for p in prompts]
         texts = write(model, tok, [p for p, _ in clean], n, seed=seed, **taste)
         for i, (asked, (p, lost), text) in enumerate(zip(prompts, clean, texts)):
             new = text.removeprefix(p)
-            found = dict(distinct=round(distinct(new), 3), repeated=round(repeated(new), 3), label=label(new, known))
-            out.append(dict(prompt=asked, run=Path(run).name, step=step, seed=seed + i, text=new, lost=lost) | found)
+            found = dict(
+                distinct=round(distinct(new), 3),
+                repeated=round(repeated(new), 3),
+                label=label(new, known),
+            )
+            out.append(
+                dict(
+                    prompt=asked, run=Path(run).name, step=step, seed=seed + i, text=new, lost=lost
+                )
+                | found
+            )
     return out
 
+
 def judged(
-    r:dict, # a row of `side_by_side`
-): # a few words
+    r: dict,  # a row of `side_by_side`
+):  # a few words
     "What the numbers say of a text"
-    lost = f"; {r['lost']} characters unknown" if r['lost'] else ''
+    lost = f"; {r['lost']} characters unknown" if r["lost"] else ""
     return f"{r['label']}; distinct-2 {r['distinct']:.2f}, repeated {r['repeated']:.0%}{lost}"
 
+
 def sample_page(
-    rows,          # from `side_by_side`
-    labels=None,   # prompt -> {milestone: label}, as from `pinned`
-    width:int=140, # characters shown
-): # Table
+    rows,  # from `side_by_side`
+    labels=None,  # prompt -> {milestone: label}, as from `pinned`
+    width: int = 140,  # characters shown
+):  # Table
     "Prompts down, checkpoints across, the blog's labels in the second column"
-    heads, prompts = dict.fromkeys((r['run'], r['step']) for r in rows), dict.fromkeys(r['prompt'] for r in rows)
-    at = {(r['prompt'], r['run'], r['step']): r for r in rows}
-    def code(text): return '`' + text[:width].replace('`', "'").replace('\n', ' ⏎ ') + '`'
-    def blog(p): return ['; '.join(f'{k}: {v}' for k, v in (labels.get(p) or {}).items())] if labels else []
-    def cells(p): return [f"{code(r['text'])} {judged(r)}" for r in (at[p, *h] for h in heads)]
+    heads, prompts = (
+        dict.fromkeys((r["run"], r["step"]) for r in rows),
+        dict.fromkeys(r["prompt"] for r in rows),
+    )
+    at = {(r["prompt"], r["run"], r["step"]): r for r in rows}
+
+    def code(text):
+        return "`" + text[:width].replace("`", "'").replace("\n", " ⏎ ") + "`"
+
+    def blog(p):
+        return ["; ".join(f"{k}: {v}" for k, v in (labels.get(p) or {}).items())] if labels else []
+
+    def cells(p):
+        return [f"{code(r['text'])} {judged(r)}" for r in (at[p, *h] for h in heads)]
+
     names = [f"{run}, step {'newest' if step is None else f'{step:,}'}" for run, step in heads]
-    return Table(['prompt', *(['the blog saw'] if labels else []), *names], [[code(p), *blog(p), *cells(p)] for p in prompts])
+    return Table(
+        ["prompt", *(["the blog saw"] if labels else []), *names],
+        [[code(p), *blog(p), *cells(p)] for p in prompts],
+    )
+
 
 def sample_text(
-    rows,      # from `side_by_side`
-    labels={}, # prompt -> {milestone: label}, as from `pinned`
-): # str
+    rows,  # from `side_by_side`
+    labels={},  # prompt -> {milestone: label}, as from `pinned`
+):  # str
     "The same for a terminal, one checkpoint below the other, and at the end the alarm"
-    out, chants = [], [r for r in rows if r['label'].startswith('chants')]
-    for n, r in enumerate(rows := sorted(rows, key=lambda r: r['seed'])):
-        if not n or r['prompt'] != rows[n - 1]['prompt']:
-            out += ['', repr(r['prompt']), *(f'  the blog saw at {k}: {v}' for k, v in (labels.get(r['prompt']) or {}).items())]
-        out += [f"  {r['run']}, step {r['step'] or 'newest'}: {judged(r)}", *(f'    | {line}' for line in r['text'].splitlines())]
-    where = ', '.join(f"{r['run']} step {r['step'] or 'newest'} {r['label']}" for r in chants)
-    alarm = f'{len(chants)} of {len(rows)} texts chant: {where}' if chants else f'no word is chanted in {len(rows)} texts'
-    return '\n'.join([*out, '', alarm])
+    out, chants = [], [r for r in rows if r["label"].startswith("chants")]
+    for n, r in enumerate(rows := sorted(rows, key=lambda r: r["seed"])):
+        if not n or r["prompt"] != rows[n - 1]["prompt"]:
+            out += [
+                "",
+                repr(r["prompt"]),
+                *(
+                    f"  the blog saw at {k}: {v}"
+                    for k, v in (labels.get(r["prompt"]) or {}).items()
+                ),
+            ]
+        out += [
+            f"  {r['run']}, step {r['step'] or 'newest'}: {judged(r)}",
+            *(f"    | {line}" for line in r["text"].splitlines()),
+        ]
+    where = ", ".join(f"{r['run']} step {r['step'] or 'newest'} {r['label']}" for r in chants)
+    alarm = (
+        f"{len(chants)} of {len(rows)} texts chant: {where}"
+        if chants
+        else f"no word is chanted in {len(rows)} texts"
+    )
+    return "\n".join([*out, "", alarm])
 
 # %% ../nbs/lib/samples.ipynb #4579c879
 @torch.no_grad()
 def token_nats(
-    model,   # ids -> logits
-    ids,     # at least two
-    rows=16, # windows per forward pass
-): # float array, one number for each id but the first
+    model,  # ids -> logits
+    ids,  # at least two
+    rows=16,  # windows per forward pass
+):  # float array, one number for each id but the first
     "Surprise at every token, in nats, in windows as `train.evaluate` takes them"
-    if len(ids) < 2: raise GpubError(f'a text of {len(ids)} tokens: at least 2 are needed to predict one')
-    device, ctx, ids = next(model.parameters()).device, model.cfg.ctx, torch.as_tensor(np.asarray(ids, np.int64))
-    windows = (len(ids) - 1)//ctx; whole = windows*ctx
-    x, y = ids[:whole].view(windows, ctx), ids[1:whole + 1].view(windows, ctx)
+    if len(ids) < 2:
+        raise GpubError(f"a text of {len(ids)} tokens: at least 2 are needed to predict one")
+    device, ctx, ids = (
+        next(model.parameters()).device,
+        model.cfg.ctx,
+        torch.as_tensor(np.asarray(ids, np.int64)),
+    )
+    windows = (len(ids) - 1) // ctx
+    whole = windows * ctx
+    x, y = ids[:whole].view(windows, ctx), ids[1 : whole + 1].view(windows, ctx)
     pieces = [*zip(x.split(rows), y.split(rows))] if windows else []
-    if len(ids) - 1 > whole: pieces.append((ids[None, whole:-1], ids[None, whole + 1:]))
-    def nats(a, b): return F.cross_entropy(model(a.to(device)).flatten(0, 1).float(), b.to(device).flatten(), reduction='none').cpu()
+    if len(ids) - 1 > whole:
+        pieces.append((ids[None, whole:-1], ids[None, whole + 1 :]))
+
+    def nats(a, b):
+        return F.cross_entropy(
+            model(a.to(device)).flatten(0, 1).float(), b.to(device).flatten(), reduction="none"
+        ).cpu()
+
     return torch.cat([nats(a, b) for a, b in pieces]).double().numpy()
 
+
 def token_diff(
-    a,        # (model, tokenizer) of one checkpoint
-    b,        # of another
-    text:str, # two tokens or more
-): # list of (token's text, nats under a, nats under b); None for the first token
-    "A text, token by token, under two checkpoints; raises `GpubError` when their tokens are different ones"
+    a,  # (model, tokenizer) of one checkpoint
+    b,  # of another
+    text: str,  # two tokens or more
+):  # list of (token's text, nats under a, nats under b); None for the first token
+    """A text, token by token, under two checkpoints; raises `GpubError` when their tokens are
+    different ones"""
     (one, tok), (two, other) = a, b
     if tok.fingerprint != other.fingerprint:
-        raise GpubError('these checkpoints have different tokenizers, so they share no tokens: compare bits per byte')
-    ids = tok.encode(legible(tok, text)[0]); na, nb = (token_nats(m, ids).tolist() for m in (one, two))
+        raise GpubError(
+            "these checkpoints have different tokenizers, so they share no tokens: compare bits "
+            "per byte"
+        )
+    ids = tok.encode(legible(tok, text)[0])
+    na, nb = (token_nats(m, ids).tolist() for m in (one, two))
     return [(tok.decode([i]), x, y) for i, x, y in zip(ids.tolist(), [None, *na], [None, *nb])]
 
-PAGE = '''<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
+
+PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
 <style>:root{{color-scheme:light dark}}body{{font:16px/1.9 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}}
 .t{{white-space:pre-wrap;font-family:ui-monospace,monospace;font-size:15px}}
 .t span{{border-radius:3px;padding:2px 0}}.k span{{padding:2px 10px;border-radius:3px}}small{{opacity:.75}}</style>
 <h1>{title}</h1><p>{n:,} tokens. {a}: {na:.3f} nats a token; {b}: {nb:.3f}. Hover over a token for its numbers.</p>
 <p class="k"><span style="background:rgba(31,119,180,.65)">{b} is less surprised</span>
 <span style="background:rgba(214,39,40,.65)">{a} is less surprised</span>
-<small>full colour: {full:.1f} nats or more</small></p><p class="t">{text}</p></html>'''
+<small>full colour: {full:.1f} nats or more</small></p><p class="t">{text}</p></html>"""
+
 
 def heat_page(
-    diff,             # from `token_diff`
-    path,             # the .html file
-    names=('a', 'b'), # of the two checkpoints
-    full=3.,          # nats at which the colour is full
-): # the path
+    diff,  # from `token_diff`
+    path,  # the .html file
+    names=("a", "b"),  # of the two checkpoints
+    full=3.0,  # nats at which the colour is full
+):  # the path
     "A text coloured by the difference of two checkpoints: one file, for light and dark screens"
+
     def span(t, x, y):
-        if x is None: return html.escape(t)
-        d = min(1., abs(x - y)/full); colour = '31,119,180' if y < x else '214,39,40'
-        tip = html.escape(f'{t!r}: {x:.2f} nats under {names[0]}, {y:.2f} under {names[1]}', quote=True)
-        return f'<span style="background:rgba({colour},{.65*d:.2f})" title="{tip}">{html.escape(t)}</span>'
-    scored = [(x, y) for _, x, y in diff if x is not None]; na, nb = np.mean(scored, 0)
-    a, b = map(html.escape, names); title, text = f'{a} and {b}, token by token', ''.join(span(*d) for d in diff)
-    return write_atomic(path, PAGE.format(title=title, n=len(scored), a=a, b=b, na=na, nb=nb, full=full, text=text))
+        if x is None:
+            return html.escape(t)
+        d = min(1.0, abs(x - y) / full)
+        colour = "31,119,180" if y < x else "214,39,40"
+        tip = html.escape(
+            f"{t!r}: {x:.2f} nats under {names[0]}, {y:.2f} under {names[1]}", quote=True
+        )
+        return (
+            f'<span style="background:rgba({colour},{0.65 * d:.2f})" '
+            f'title="{tip}">{html.escape(t)}</span>'
+        )
+
+    scored = [(x, y) for _, x, y in diff if x is not None]
+    na, nb = np.mean(scored, 0)
+    a, b = map(html.escape, names)
+    title, text = f"{a} and {b}, token by token", "".join(span(*d) for d in diff)
+    return write_atomic(
+        path, PAGE.format(title=title, n=len(scored), a=a, b=b, na=na, nb=nb, full=full, text=text)
+    )

@@ -12,7 +12,7 @@ from .core import GpubError
 from .tasks import Task, rows, task_files
 
 # %% ../nbs/lib/sandbox.ipynb #a3d49767
-CAGE = r'''
+CAGE = r"""
 import sys, json, os
 job = json.loads(sys.stdin.buffer.read()); out = os.dup(1); null = os.open(os.devnull, os.O_RDWR)
 for fd in (0, 1, 2): os.dup2(null, fd)
@@ -41,62 +41,100 @@ try: exec(compile(code, 'program', 'exec', dont_inherit=True), {'__name__': '__m
 except MemoryError: said = word + 'memory'
 except BaseException as e: said = f'{word}{type(e).__name__}: {e}'[:300]
 write(out, said.encode('utf-8', 'replace')); leave(0)
-'''
+"""
+
 
 @dataclass(frozen=True)
 class Ran:
     "How a program ended"
-    ok:bool       # it came to its end
-    why:str       # passed, time, memory, an exception with its message, or an exit code
-    seconds:float # by the clock
+
+    ok: bool  # it came to its end
+    why: str  # passed, time, memory, an exception with its message, or an exit code
+    seconds: float  # by the clock
+
 
 def run_python(
-    code:str,      # a whole program
-    seconds:int=5, # of CPU time
-    memory_mb=512, # address space of the process, interpreter included
-    clock=None,    # seconds by the clock; default: three times the CPU time and 2
-): # `Ran`
+    code: str,  # a whole program
+    seconds: int = 5,  # of CPU time
+    memory_mb=512,  # address space of the process, interpreter included
+    clock=None,  # seconds by the clock; default: three times the CPU time and 2
+):  # `Ran`
     "Run a program to its end, contained"
     word, started = secrets.token_hex(8), time.perf_counter()
     job = json.dumps(dict(code=code, seconds=seconds, bytes=memory_mb << 20, word=word)).encode()
-    with tempfile.TemporaryDirectory(prefix='gpub-') as empty, tempfile.TemporaryFile() as out: # a file can be kept small, a pipe cannot
-        p = subprocess.Popen([sys.executable, '-I', '-S', '-c', CAGE], stdin=subprocess.PIPE, stdout=out, stderr=subprocess.DEVNULL,
-                             cwd=empty, env={k: v for k, v in os.environ.items() if k == 'SYSTEMROOT'}, start_new_session=True)
-        try: p.communicate(job, timeout=clock or 3*seconds + 2)
+    with (
+        tempfile.TemporaryDirectory(prefix="gpub-") as empty,
+        tempfile.TemporaryFile() as out,
+    ):  # a file can be kept small, a pipe cannot
+        p = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", CAGE],
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=subprocess.DEVNULL,
+            cwd=empty,
+            env={k: v for k, v in os.environ.items() if k == "SYSTEMROOT"},
+            start_new_session=True,
+        )
+        try:
+            p.communicate(job, timeout=clock or 3 * seconds + 2)
         except subprocess.TimeoutExpired:
-            os.killpg(p.pid, signal.SIGKILL) if hasattr(os, 'killpg') else p.kill(); p.communicate()
-            return Ran(False, 'time', time.perf_counter() - started)
-        out.seek(0); said = out.read(4096).decode('utf-8', 'replace')
+            os.killpg(p.pid, signal.SIGKILL) if hasattr(os, "killpg") else p.kill()
+            p.communicate()
+            return Ran(False, "time", time.perf_counter() - started)
+        out.seek(0)
+        said = out.read(4096).decode("utf-8", "replace")
     took = time.perf_counter() - started
-    if hasattr(signal, 'SIGXCPU') and p.returncode == -signal.SIGXCPU: return Ran(False, 'time', took)
-    if not said.startswith(word): return Ran(False, f'ended early (exit code {p.returncode})', took)
-    return Ran(said == word + 'passed', said[len(word):], took)
+    if hasattr(signal, "SIGXCPU") and p.returncode == -signal.SIGXCPU:
+        return Ran(False, "time", took)
+    if not said.startswith(word):
+        return Ran(False, f"ended early (exit code {p.returncode})", took)
+    return Ran(said == word + "passed", said[len(word) :], took)
 
 # %% ../nbs/lib/sandbox.ipynb #0bd11309
-HUMANEVAL = Task('humaneval', 'HumanEval.jsonl.gz', None, 'program')
-STOPS = '\nclass', '\ndef', '\n#', '\nif', '\nprint' # where the paper cuts (Chen et al. 2021, arXiv:2107.03374)
+HUMANEVAL = Task("humaneval", "HumanEval.jsonl.gz", None, "program")
+STOPS = (
+    "\nclass",
+    "\ndef",
+    "\n#",
+    "\nif",
+    "\nprint",
+)  # where the paper cuts (Chen et al. 2021, arXiv:2107.03374)
+
 
 def problems(
     limit=None,  # the first so many
-    folder=None, # as for `task_files`
-): # list of dicts: task_id, prompt, canonical_solution, test, entry_point
-    "HumanEval; raises `GpubError` for a missing file, and for a malformed problem with file and line"
+    folder=None,  # as for `task_files`
+):  # list of dicts: task_id, prompt, canonical_solution, test, entry_point
+    """HumanEval; raises `GpubError` for a missing file, and for a malformed problem with file and
+    line"""
     path, out = task_files(HUMANEVAL, folder)[0], []
     for n, r in rows(path):
-        gone = [k for k in ('task_id', 'prompt', 'test', 'entry_point') if not isinstance(r, dict) or not isinstance(r.get(k), str)]
-        if gone: raise GpubError(f"{path} line {n}: not a problem, it lacks {', '.join(gone)}")
+        gone = [
+            k
+            for k in ("task_id", "prompt", "test", "entry_point")
+            if not isinstance(r, dict) or not isinstance(r.get(k), str)
+        ]
+        if gone:
+            raise GpubError(f"{path} line {n}: not a problem, it lacks {', '.join(gone)}")
         out.append(r)
     return out[:limit]
 
+
 def cut(
-    completion:str, # what a model wrote after a problem's prompt
-): # its beginning
+    completion: str,  # what a model wrote after a problem's prompt
+):  # its beginning
     "The completion up to the first of `STOPS`"
-    return completion[:min([completion.find(s) for s in STOPS if s in completion], default=len(completion))]
+    return completion[
+        : min([completion.find(s) for s in STOPS if s in completion], default=len(completion))
+    ]
+
 
 def solves(
-    problem:dict,   # one of `problems`
-    completion:str, # what was written after its prompt
-): # `Ran`
+    problem: dict,  # one of `problems`
+    completion: str,  # what was written after its prompt
+):  # `Ran`
     "Whether a completion passes the problem's tests"
-    return run_python(f"{problem['prompt']}{cut(completion)}\n{problem['test']}\ncheck({problem['entry_point']})\n")
+    return run_python(
+        f"{problem['prompt']}{cut(completion)}\n{problem['test']}\n"
+        f"check({problem['entry_point']})\n"
+    )

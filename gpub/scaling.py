@@ -25,342 +25,625 @@ from .tokenizer import CharTokenizer
 # %% ../nbs/season2/05_chinchilla.ipynb #873642c8
 @dataclass(frozen=True)
 class Law:
-    "L(N, D) = E + A/N^a + B/D^b in nats (Hoffmann et al. 2022, arXiv:2203.15556, section 3.3); the law of a single curve has A = 0"
-    E:float # the floor: what no model can avoid
-    A:float # how much a size lacks, at one parameter
-    a:float # how fast that falls with parameters
-    B:float # how much too few tokens cost, at one token
-    b:float # how fast that falls with tokens
-    def __call__(self,
-        n, # parameters
-        d, # tokens read
-    ): # nats per token
-        return self.E + self.A/np.asarray(n, float)**self.a + self.B/np.asarray(d, float)**self.b
+    """L(N, D) = E + A/N^a + B/D^b in nats (Hoffmann et al. 2022, arXiv:2203.15556,
+    section 3.3); the law of a single curve has A = 0"""
 
-PUBLISHED = {'Hoffmann 2022': Law(1.69, 406.4, .34, 410.7, .28),           # as printed there
-             'Besiroglu 2024': Law(1.8172, 482.01, .3478, 2085.43, .3658)} # the same runs fitted again, arXiv:2404.10102
+    E: float  # the floor: what no model can avoid
+    A: float  # how much a size lacks, at one parameter
+    a: float  # how fast that falls with parameters
+    B: float  # how much too few tokens cost, at one token
+    b: float  # how fast that falls with tokens
+
+    def __call__(
+        self,
+        n,  # parameters
+        d,  # tokens read
+    ):  # nats per token
+        return (
+            self.E
+            + self.A / np.asarray(n, float) ** self.a
+            + self.B / np.asarray(d, float) ** self.b
+        )
+
+
+PUBLISHED = {
+    "Hoffmann 2022": Law(1.69, 406.4, 0.34, 410.7, 0.28),  # as printed there
+    "Besiroglu 2024": Law(1.8172, 482.01, 0.3478, 2085.43, 0.3658),
+}  # the same runs fitted again, arXiv:2404.10102
+
 
 def optimal(
-    law,   # with `a` and `b` above zero
-    flops, # the budget
-    k=6.,  # FLOPs per parameter and token
-): # (parameters, tokens)
-    "The size and the tokens that spend a budget best (Hoffmann et al. 2022, section 3.3)"
-    g, c = (law.a*law.A/(law.b*law.B))**(1/(law.a + law.b)), np.asarray(flops, float)/k
-    if not np.all(c > 0): raise GpubError(f'the budget must be a positive number of FLOPs, got {flops}')
-    return g*c**(law.b/(law.a + law.b)), c**(law.a/(law.a + law.b))/g
+    law,  # with `a` and `b` above zero
+    flops,  # the budget
+    k=6.0,  # FLOPs per parameter and token
+):  # (parameters, tokens)
+    """The size and the tokens that spend a budget best (Hoffmann et al. 2022, section
+    3.3)"""
+    g, c = (
+        (law.a * law.A / (law.b * law.B)) ** (1 / (law.a + law.b)),
+        np.asarray(flops, float) / k,
+    )
+    if not np.all(c > 0):
+        raise GpubError(f"the budget must be a positive number of FLOPs, got {flops}")
+    return g * c ** (law.b / (law.a + law.b)), c ** (law.a / (law.a + law.b)) / g
 
 # %% ../nbs/season2/05_chinchilla.ipynb #b412eb0e
-CTX, BATCH, VAL = 128, 1024, 1 << 15 # tokens of a window and of a step, characters to judge by: the same on every rung
+CTX, BATCH, VAL = (
+    128,
+    1024,
+    1 << 15,
+)  # tokens of a window and of a step, characters to judge by: the same on every rung
+
 
 def twin(
-    width:int, # a multiple of 8
-): # settings for `Run('burn-toy')`
-    "The 1B's proportions at another width, two layers deep: four queries share a key-value head, feed-forward is four widths"
-    return dict(ctx=CTX, width=width, layers=2, heads=4, kv_heads=1, ffn=4*width, init_std=.02*(2048/width)**.5, embed_std=.05)
+    width: int,  # a multiple of 8
+):  # settings for `Run('burn-toy')`
+    """The 1B's proportions at another width, two layers deep: four queries share a
+    key-value head, feed-forward is four widths"""
+    return dict(
+        ctx=CTX,
+        width=width,
+        layers=2,
+        heads=4,
+        kv_heads=1,
+        ffn=4 * width,
+        init_std=0.02 * (2048 / width) ** 0.5,
+        embed_std=0.05,
+    )
+
 
 def known_source(
-    folder,     # of shards; made if missing
-    tokens:int, # characters to learn from
-): # the folder
+    folder,  # of shards; made if missing
+    tokens: int,  # characters to learn from
+):  # the folder
     "Shards of plays, a text of known entropy"
     text, val = plays(tokens, seed=0), plays(VAL, seed=1)
-    tok = CharTokenizer.from_text(text + val); w = ShardWriter(folder, tok, settings=dict(tokens=tokens, val=VAL))
+    tok = CharTokenizer.from_text(text + val)
+    w = ShardWriter(folder, tok, settings=dict(tokens=tokens, val=VAL))
     if not w.done:
-        for split, t in (('train', text), ('val', val)): w.add('plays', [tok.encode(t)], [f'plays {split}'], [len(t)], split)
+        for split, t in (("train", text), ("val", val)):
+            w.add("plays", [tok.encode(t)], [f"plays {split}"], [len(t)], split)
         w.close()
     return Path(folder)
 
+
 @torch.no_grad()
 def deep_loss(
-    model, # a rung, in eval mode
-    tok,   # its tokenizer, of characters
-): # (nats per character, the ideal reader's on the same characters)
-    "Loss on plays that no rung has read, every character with at least half a window before it"
-    text, half = plays(VAL, seed=1), CTX//2
-    wins = torch.from_numpy(tok.encode(text).astype('int64')).unfold(0, CTX + 1, half)
-    def nats(w): return F.cross_entropy(model(w[:, :-1])[:, half:].flatten(0, 1), w[:, half + 1:].flatten(), reduction='sum').double()
-    loss = float(sum(nats(w) for w in wins.split(64)))/(len(wins)*half)
-    return loss, float(plays_char_nll(text)[half + 1:(len(wins) + 1)*half + 1].mean())
+    model,  # a rung, in eval mode
+    tok,  # its tokenizer, of characters
+):  # (nats per character, the ideal reader's on the same characters)
+    """Loss on plays that no rung has read, every character with at least half a window
+    before it"""
+    text, half = plays(VAL, seed=1), CTX // 2
+    wins = torch.from_numpy(tok.encode(text).astype("int64")).unfold(0, CTX + 1, half)
+
+    def nats(w):
+        return F.cross_entropy(
+            model(w[:, :-1])[:, half:].flatten(0, 1),
+            w[:, half + 1 :].flatten(),
+            reduction="sum",
+        ).double()
+
+    loss = float(sum(nats(w) for w in wins.split(64))) / (len(wins) * half)
+    return loss, float(
+        plays_char_nll(text)[half + 1 : (len(wins) + 1) * half + 1].mean()
+    )
+
 
 def rung(
-    width:int,  # as for `twin`
-    tokens:int, # a multiple of `BATCH`
-    data,       # from `known_source`
-    out,        # a run folder
-    seed:int=0, # of weights and of the order of data
-    **settings, # of the engine, instead of the ladder's
-): # the result as it is filed
-    "Train one twin on one budget; the same call goes on where it was stopped. Raises `GpubError` when there is less text than tokens"
-    if tokens < BATCH or tokens % BATCH: raise GpubError(f'tokens must be a multiple of the {BATCH} of a step, got {tokens:,}')
-    began, steps = time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime()), tokens//BATCH
-    engine = dict(steps=steps, batch_tokens=BATCH, warmup=max(10, steps//50), log_every=max(1, steps//32),
-                  compile='no', precision='fp32', seed=seed)
-    run = Run('burn-toy', out, data, twin(width) | engine | rates(width) | settings, 'cpu', keep=1, say=lambda text: None)
+    width: int,  # as for `twin`
+    tokens: int,  # a multiple of `BATCH`
+    data,  # from `known_source`
+    out,  # a run folder
+    seed: int = 0,  # of weights and of the order of data
+    **settings,  # of the engine, instead of the ladder's
+):  # the result as it is filed
+    """Train one twin on one budget; the same call goes on where it was stopped. Raises
+    `GpubError` when there is less text than tokens"""
+    if tokens < BATCH or tokens % BATCH:
+        raise GpubError(
+            f"tokens must be a multiple of the {BATCH} of a step, got {tokens:,}"
+        )
+    began, steps = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), tokens // BATCH
+    engine = dict(
+        steps=steps,
+        batch_tokens=BATCH,
+        warmup=max(10, steps // 50),
+        log_every=max(1, steps // 32),
+        compile="no",
+        precision="fp32",
+        seed=seed,
+    )
+    run = Run(
+        "burn-toy",
+        out,
+        data,
+        twin(width) | engine | rates(width) | settings,
+        "cpu",
+        keep=1,
+        say=lambda text: None,
+    )
     if run.corpus.tokens < tokens:
-        raise GpubError(f'{data} has {run.corpus.tokens:,} tokens and {tokens:,} are asked for: a law of data needs fresh data, make more')
-    run.evals, run.milestones = {round(i*steps/8) for i in (1, 2, 4, 6, 8)}, {steps} # a ladder needs no samples on the way
+        raise GpubError(
+            f"{data} has {run.corpus.tokens:,} tokens and {tokens:,} are asked for: "
+            "a law of data needs fresh data, make more"
+        )
+    run.evals, run.milestones = (
+        {round(i * steps / 8) for i in (1, 2, 4, 6, 8)},
+        {steps},
+    )  # a ladder needs no samples on the way
     run.go()
-    model, tok, _ = load_run(out, device='cpu'); loss, ideal = deep_loss(model, tok)
+    model, tok, _ = load_run(out, device="cpu")
+    loss, ideal = deep_loss(model, tok)
     rows, a = read_log(out), anatomy(model.cfg)
-    return dict(width=width, params=a.params, blocks=a.blocks, tokens=tokens, seed=seed,
-                loss=loss, ideal=ideal, engine_loss=rows[-1]['val_loss'], flops_per_token=flops_per_token(model.cfg),
-                tok_s=round(len(rows)/sum(1/r['tok_s'] for r in rows)), seconds=rows[-1]['seconds'], began=began)
+    return dict(
+        width=width,
+        params=a.params,
+        blocks=a.blocks,
+        tokens=tokens,
+        seed=seed,
+        loss=loss,
+        ideal=ideal,
+        engine_loss=rows[-1]["val_loss"],
+        flops_per_token=flops_per_token(model.cfg),
+        tok_s=round(len(rows) / sum(1 / r["tok_s"] for r in rows)),
+        seconds=rows[-1]["seconds"],
+        began=began,
+    )
+
 
 def rates(
-    width:int, # as for `twin`
-): # settings of the engine: `muon_lr`, `lr`
+    width: int,  # as for `twin`
+):  # settings of the engine: `muon_lr`, `lr`
     "Learning rates that fall as one over the root of the width, as the sweep found"
-    r = round(.04*(24/width)**.5, 4); return dict(muon_lr=r, lr=r/2)
+    r = round(0.04 * (24 / width) ** 0.5, 4)
+    return dict(muon_lr=r, lr=r / 2)
 
-LADDER = [(w, t, 0) for t in (1 << 19, 1 << 20, 1 << 21) for w in (16, 24, 32, 48, 64)] + [(32, 1 << 19, 1)] # (width, tokens, seed)
+
+LADDER = [
+    (w, t, 0) for t in (1 << 19, 1 << 20, 1 << 21) for w in (16, 24, 32, 48, 64)
+] + [(32, 1 << 19, 1)]  # (width, tokens, seed)
+
 
 def climb(
-    folder,       # of receipts: one folder each
-    data,         # from `known_source`
-    work,         # where runs and their checkpoints go
-    rungs=LADDER, # (width, tokens, seed)
-    **settings,   # of the engine, instead of the ladder's
-): # yields each result as it is filed
+    folder,  # of receipts: one folder each
+    data,  # from `known_source`
+    work,  # where runs and their checkpoints go
+    rungs=LADDER,  # (width, tokens, seed)
+    **settings,  # of the engine, instead of the ladder's
+):  # yields each result as it is filed
     "Train the rungs that have no receipt yet, and file config, log, samples and result"
     for width, tokens, seed in rungs:
-        name = f'w{width}-{tokens//1024}k' + f'-s{seed}'*(seed > 0) + ''.join(f'-{k}{v}' for k, v in settings.items())
+        name = (
+            f"w{width}-{tokens // 1024}k"
+            + f"-s{seed}" * (seed > 0)
+            + "".join(f"-{k}{v}" for k, v in settings.items())
+        )
         home, out = Path(folder, name), Path(work, name)
-        if (home/'result.json').is_file(): continue
-        result = rung(width, tokens, data, out, seed, **settings); home.mkdir(parents=True, exist_ok=True)
-        for f in ('log.jsonl', 'samples.jsonl'): shutil.copyfile(out/f, home/f)
-        here, config = json.dumps(str(data))[1:-1], (out/'config.json').read_text(encoding='utf-8')
-        write_atomic(home/'config.json', config.replace(here, Path(data).name)) # a receipt names no folder of this machine
-        write_atomic(home/'result.json', json.dumps(result, indent=1) + '\n')
+        if (home / "result.json").is_file():
+            continue
+        result = rung(width, tokens, data, out, seed, **settings)
+        home.mkdir(parents=True, exist_ok=True)
+        for f in ("log.jsonl", "samples.jsonl"):
+            shutil.copyfile(out / f, home / f)
+        here, config = (
+            json.dumps(str(data))[1:-1],
+            (out / "config.json").read_text(encoding="utf-8"),
+        )
+        write_atomic(
+            home / "config.json", config.replace(here, Path(data).name)
+        )  # a receipt names no folder of this machine
+        write_atomic(home / "result.json", json.dumps(result, indent=1) + "\n")
         yield result
 
+
 def read_ladder(
-    folder, # of receipts
-): # results, each with its `name`, small budgets first
-    "The rungs that were climbed; raises `GpubError` when there are none, or a result is damaged"
-    needs = 'params', 'blocks', 'tokens', 'seed', 'loss', 'ideal', 'began'
-    found = [read_json(p, *needs) | dict(name=p.parent.name) for p in Path(folder).glob('*/result.json')]
-    if not found: raise GpubError(f'{folder} holds no results (*/result.json): climb the ladder first')
-    return sorted(found, key=lambda r: (r['tokens'], r['params'], r['seed']))
+    folder,  # of receipts
+):  # results, each with its `name`, small budgets first
+    """The rungs that were climbed; raises `GpubError` when there are none, or a result
+    is damaged"""
+    needs = "params", "blocks", "tokens", "seed", "loss", "ideal", "began"
+    found = [
+        read_json(p, *needs) | dict(name=p.parent.name)
+        for p in Path(folder).glob("*/result.json")
+    ]
+    if not found:
+        raise GpubError(
+            f"{folder} holds no results (*/result.json): climb the ladder first"
+        )
+    return sorted(found, key=lambda r: (r["tokens"], r["params"], r["seed"]))
+
 
 def points(
-    results,       # from `read_ladder`
-    size='params', # or blocks: without the embedding
-): # (p, 3) parameters, tokens, loss
-    "What a fit needs: the luck of the validation text is taken out, since the ideal reader's is known"
-    return np.array([(r[size], r['tokens'], r['loss'] - r['ideal'] + plays_entropy()) for r in results])
+    results,  # from `read_ladder`
+    size="params",  # or blocks: without the embedding
+):  # (p, 3) parameters, tokens, loss
+    """What a fit needs: the luck of the validation text is taken out, since the ideal
+    reader's is known"""
+    return np.array(
+        [
+            (r[size], r["tokens"], r["loss"] - r["ideal"] + plays_entropy())
+            for r in results
+        ]
+    )
 
 # %% ../nbs/season2/05_chinchilla.ipynb #bc8be1ce
 def _log_loss(
-    theta, # (s, 1 + 2k) log E, then log A and a for every feature
-    x,     # (k, p) log N and log D of p points
-): # ((s, p) log losses, (s, 1 + k, p) each term's share of the loss)
+    theta,  # (s, 1 + 2k) log E, then log A and a for every feature
+    x,  # (k, p) log N and log D of p points
+):  # ((s, p) log losses, (s, 1 + k, p) each term's share of the loss)
     floor = np.broadcast_to(theta[:, :1, None], (len(theta), 1, x.shape[1]))
-    t = np.concatenate([floor, theta[:, 1::2, None] - theta[:, 2::2, None]*x], 1)
-    top = t.max(1, keepdims=True); e = np.exp(t - top); z = e.sum(1, keepdims=True)
-    return (top + np.log(z))[:, 0], e/z
+    t = np.concatenate([floor, theta[:, 1::2, None] - theta[:, 2::2, None] * x], 1)
+    top = t.max(1, keepdims=True)
+    e = np.exp(t - top)
+    z = e.sum(1, keepdims=True)
+    return (top + np.log(z))[:, 0], e / z
 
-HUBER = 1e-3 # where the loss turns from squares to distances, the paper's
 
-def _huber(r, m): return (m*np.where(abs(r) <= HUBER, r*r/2, HUBER*(abs(r) - HUBER/2))).sum(-1)
+HUBER = 1e-3  # where the loss turns from squares to distances, the paper's
+
+
+def _huber(r, m):
+    return (m * np.where(abs(r) <= HUBER, r * r / 2, HUBER * (abs(r) - HUBER / 2))).sum(
+        -1
+    )
+
 
 def _descend(y, x, m, theta, rounds, floor=None):
-    "Levenberg-Marquardt on the Huber loss of log losses `y` (p), point i counted `m[:, i]` times, every row of `theta` for itself"
+    """Levenberg-Marquardt on the Huber loss of log losses `y` (p), point i counted
+    `m[:, i]` times, every row of `theta` for itself"""
     theta, damp = theta.copy(), np.full(len(theta), 1e-2)
     (log, p), eye = _log_loss(theta, x), np.eye(theta.shape[1])
     now = _huber(log - y, m)
     for _ in range(rounds):
-        r = log - y; w = m*HUBER/np.maximum(abs(r), HUBER)
-        j = np.stack([p[:, 0], *(f for k in range(len(x)) for f in (p[:, k + 1], -p[:, k + 1]*x[k]))], 1)
-        if floor: j[:, 0] = 0 # E is given
-        h, g = np.einsum('sip,sp,sjp->sij', j, w, j), np.einsum('sip,sp->si', j, w*r)
-        new = theta - np.linalg.solve(h + damp[:, None, None]*(h + 1e-9)*eye, g[..., None])[..., 0]
-        if not floor: new[:, 0] = new[:, 0].clip(y.min() - 8, y.min() + 1) # a floor of a 3000th of the loss is none
+        r = log - y
+        w = m * HUBER / np.maximum(abs(r), HUBER)
+        j = np.stack(
+            [
+                p[:, 0],
+                *(f for k in range(len(x)) for f in (p[:, k + 1], -p[:, k + 1] * x[k])),
+            ],
+            1,
+        )
+        if floor:
+            j[:, 0] = 0  # E is given
+        h, g = np.einsum("sip,sp,sjp->sij", j, w, j), np.einsum("sip,sp->si", j, w * r)
+        new = (
+            theta
+            - np.linalg.solve(h + damp[:, None, None] * (h + 1e-9) * eye, g[..., None])[
+                ..., 0
+            ]
+        )
+        if not floor:
+            new[:, 0] = new[:, 0].clip(
+                y.min() - 8, y.min() + 1
+            )  # a floor of a 3000th of the loss is none
         new[:, 2::2] = new[:, 2::2].clip(1e-3, 4)
-        log2, p2 = _log_loss(new, x); then = _huber(log2 - y, m); ok = then < now
+        log2, p2 = _log_loss(new, x)
+        then = _huber(log2 - y, m)
+        ok = then < now
         theta[ok], log[ok], p[ok], now[ok] = new[ok], log2[ok], p2[ok], then[ok]
-        damp = np.where(ok, damp/3, damp*4).clip(1e-9, 1e9)
-        if damp.min() >= 1e9: break
+        damp = np.where(ok, damp / 3, damp * 4).clip(1e-9, 1e9)
+        if damp.min() >= 1e9:
+            break
     return theta, now
+
 
 def _starts(y, k):
     "A grid of starts: how much of the lowest loss is floor, how steep every term is"
-    mesh = np.meshgrid((.3, .7, .95), *[(.2, .5, 1.)]*k, indexing='ij'); floor, *steep = (m.ravel() for m in mesh)
-    return np.stack([np.log(floor) + y.min(), *(c for a in steep for c in (np.log((1 - floor)/k) + y.mean(), a))], 1)
+    mesh = np.meshgrid((0.3, 0.7, 0.95), *[(0.2, 0.5, 1.0)] * k, indexing="ij")
+    floor, *steep = (m.ravel() for m in mesh)
+    return np.stack(
+        [
+            np.log(floor) + y.min(),
+            *(c for a in steep for c in (np.log((1 - floor) / k) + y.mean(), a)),
+        ],
+        1,
+    )
+
 
 @dataclass(frozen=True)
 class Fit:
     "A law, and the laws that other luck would have given"
-    law:Law           # the best
-    laws:Law          # its fields are arrays: one law per bootstrap
-    luck:np.ndarray   # residuals of log loss, widened for the numbers that were fitted
-    points:np.ndarray # (p, 3) what was fitted
-    def interval(self,
-        what,     # function of a law
-        level=.9, # share of the bootstraps inside
-    ): # (low, middle, high)
-        "A number that follows from the law, with its range; the middle is the best law's"
-        low, high = np.quantile(what(self.laws), [(1 - level)/2, (1 + level)/2], 0)
+
+    law: Law  # the best
+    laws: Law  # its fields are arrays: one law per bootstrap
+    luck: np.ndarray  # residuals of log loss, widened for the numbers that were fitted
+    points: np.ndarray  # (p, 3) what was fitted
+
+    def interval(
+        self,
+        what,  # function of a law
+        level=0.9,  # share of the bootstraps inside
+    ):  # (low, middle, high)
+        """A number that follows from the law, with its range; the middle is the best
+        law's"""
+        low, high = np.quantile(what(self.laws), [(1 - level) / 2, (1 + level) / 2], 0)
         return low, what(self.law), high
-    def forecast(self,
-        n,        # parameters of the new run
-        d,        # tokens it will read
-        level=.9, # share of the possible outcomes inside
-    ): # (low, middle, high)
-        "What one new run may reach: other laws, and its own luck; the middle is the best law's"
+
+    def forecast(
+        self,
+        n,  # parameters of the new run
+        d,  # tokens it will read
+        level=0.9,  # share of the possible outcomes inside
+    ):  # (low, middle, high)
+        """What one new run may reach: other laws, and its own luck; the middle is the
+        best law's"""
         noise = np.exp(np.random.default_rng(0).choice(self.luck, len(self.laws.E)))
-        low, high = np.quantile(self.laws(n, d)*noise, [(1 - level)/2, (1 + level)/2])
+        low, high = np.quantile(
+            self.laws(n, d) * noise, [(1 - level) / 2, (1 + level) / 2]
+        )
         return float(low), float(self.law(n, d)), float(high)
 
+
 def _fit(pts, columns, boots, seed=0, floor=None):
-    "What `fit` and `fit_curve` share: features centred, starts, descent, bootstrap, and back to a law of parameters and tokens"
+    """What `fit` and `fit_curve` share: features centred, starts, descent, bootstrap,
+    and back to a law of parameters and tokens"""
     y, x = np.log(pts[:, 2]), np.log(pts[:, columns]).T
-    mean, p = x.mean(1), len(y); x = x - mean[:, None]
+    mean, p = x.mean(1), len(y)
+    x = x - mean[:, None]
     theta = _starts(y, len(x))
-    if floor: theta[:, 0] = math.log(floor)
+    if floor:
+        theta[:, 0] = math.log(floor)
     theta, off = _descend(y, x, np.ones((len(theta), 1)), theta, 300, floor)
-    best, drawn = theta[[off.argmin()]], np.random.default_rng(seed).multinomial(p, np.full(p, 1/p), boots)
+    best, drawn = (
+        theta[[off.argmin()]],
+        np.random.default_rng(seed).multinomial(p, np.full(p, 1 / p), boots),
+    )
     many, _ = _descend(y, x, drawn, np.repeat(best, boots, 0), 100, floor)
-    r = (y - _log_loss(best, x)[0][0])*math.sqrt(p/(p - best.shape[1] + bool(floor)))
+    r = (y - _log_loss(best, x)[0][0]) * math.sqrt(
+        p / (p - best.shape[1] + bool(floor))
+    )
+
     def law(t):
-        terms = {c: (np.exp(t[:, 1 + 2*i] + t[:, 2 + 2*i]*m), t[:, 2 + 2*i]) for i, (c, m) in enumerate(zip(columns, mean))}
-        return Law(np.exp(t[:, 0]), *terms.get(0, (0*t[:, 0], 0*t[:, 0])), *terms[1])
-    return Fit(Law(*(float(v[0]) for v in asdict(law(best)).values())), law(many), r, pts)
+        terms = {
+            c: (np.exp(t[:, 1 + 2 * i] + t[:, 2 + 2 * i] * m), t[:, 2 + 2 * i])
+            for i, (c, m) in enumerate(zip(columns, mean))
+        }
+        return Law(
+            np.exp(t[:, 0]), *terms.get(0, (0 * t[:, 0], 0 * t[:, 0])), *terms[1]
+        )
+
+    return Fit(
+        Law(*(float(v[0]) for v in asdict(law(best)).values())), law(many), r, pts
+    )
 
 # %% ../nbs/season2/05_chinchilla.ipynb #56e9b58e
 def _checked(pts, columns):
     "Points that can fix a law over these columns"
-    pts = np.array(pts, dtype=float).reshape(-1, 3); need = 2 + 2*len(columns); names = 'parameters', 'tokens'
+    pts = np.array(pts, dtype=float).reshape(-1, 3)
+    need = 2 + 2 * len(columns)
+    names = "parameters", "tokens"
     if bad := [p.tolist() for p in pts if not (np.isfinite(p).all() and (p > 0).all())]:
-        raise GpubError(f'parameters, tokens and losses must be positive numbers, got {bad[0]}: leave that run out')
-    if len(pts) < need: raise GpubError(f'{need - 1} numbers need at least {need} points, got {len(pts)}')
+        raise GpubError(
+            f"parameters, tokens and losses must be positive numbers, got {bad[0]}: "
+            "leave that run out"
+        )
+    if len(pts) < need:
+        raise GpubError(
+            f"{need - 1} numbers need at least {need} points, got {len(pts)}"
+        )
     for c in columns:
-        there = sorted(set(pts[:, c])); n = len(there)
-        if n >= 3: continue
-        listed, advice = ', '.join(f'{v:,.0f}' for v in there), ', or fit a single curve with fit_curve' if n == 1 and c == 0 else ''
-        raise GpubError(f'{n} different number{"s"*(n > 1)} of {names[c]} ({listed}): a floor and a slope need at least 3{advice}')
+        there = sorted(set(pts[:, c]))
+        n = len(there)
+        if n >= 3:
+            continue
+        listed, advice = (
+            ", ".join(f"{v:,.0f}" for v in there),
+            ", or fit a single curve with fit_curve" if n == 1 and c == 0 else "",
+        )
+        raise GpubError(
+            f"{n} different number{'s' * (n > 1)} of {names[c]} ({listed}): a floor "
+            f"and a slope need at least 3{advice}"
+        )
     return pts
 
+
 def fit(
-    points,     # (p, 3) parameters, tokens, loss; as from `points`
+    points,  # (p, 3) parameters, tokens, loss; as from `points`
     boots=400,  # bootstraps
-    seed=0,     # of the bootstrap
-    floor=None, # E, where it is known; below all losses
-): # `Fit`
-    "The law of L(N, D) by approach 3 of Hoffmann et al. 2022; raises `GpubError` for points that cannot fix it"
+    seed=0,  # of the bootstrap
+    floor=None,  # E, where it is known; below all losses
+):  # `Fit`
+    """The law of L(N, D) by approach 3 of Hoffmann et al. 2022; raises `GpubError` for
+    points that cannot fix it"""
     pts = _checked(points, [0, 1])
     if floor is not None and not 0 < floor < pts[:, 2].min():
-        raise GpubError(f'the floor must be above zero and below every loss, got {floor} and a loss of {pts[:, 2].min():.4g}')
+        raise GpubError(
+            f"the floor must be above zero and below every loss, got {floor} and a "
+            f"loss of {pts[:, 2].min():.4g}"
+        )
     return _fit(pts, [0, 1], boots, seed, floor)
 
+
 def fit_curve(
-    curve,     # (p, 2) tokens and loss of one run, or of runs of one size
-    boots=400, # bootstraps
-): # `Fit` with A = 0: its law ignores the parameters
-    "L(D) = E + B/D^b by the same descent; raises `GpubError` for a curve that cannot fix it"
+    curve,  # (p, 2) tokens and loss of one run, or of runs of one size
+    boots=400,  # bootstraps
+):  # `Fit` with A = 0: its law ignores the parameters
+    """L(D) = E + B/D^b by the same descent; raises `GpubError` for a curve that cannot
+    fix it"""
     curve = np.array(curve, dtype=float).reshape(-1, 2)
-    return _fit(_checked(np.insert(curve, 0, 1., 1), [1]), [1], boots)
+    return _fit(_checked(np.insert(curve, 0, 1.0, 1), [1]), [1], boots)
 
 # %% ../nbs/season2/05_chinchilla.ipynb #ed05895e
 def flops_per_usd(
-    cfg,          # a config or a preset's name
-    tok_s,        # tokens per second: a receipt's, or from `sizes.plan`
-    usd_per_hour, # above zero
-): # FLOPs a dollar
-    "What a dollar computes at a speed and a price; raises `GpubError` for one that is no number above zero"
+    cfg,  # a config or a preset's name
+    tok_s,  # tokens per second: a receipt's, or from `sizes.plan`
+    usd_per_hour,  # above zero
+):  # FLOPs a dollar
+    """What a dollar computes at a speed and a price; raises `GpubError` for one that is
+    no number above zero"""
     for name, v in dict(tok_s=tok_s, usd_per_hour=usd_per_hour).items():
-        if not (isinstance(v, (int, float)) and 0 < v < math.inf): raise GpubError(f'{name} must be above zero, got {v!r}')
-    return flops_per_token(config_of(cfg))*tok_s*3600/usd_per_hour
+        if not (isinstance(v, (int, float)) and 0 < v < math.inf):
+            raise GpubError(f"{name} must be above zero, got {v!r}")
+    return flops_per_token(config_of(cfg)) * tok_s * 3600 / usd_per_hour
+
 
 def best_for(
     law,  # `Law`
     usd,  # the budget in dollars, above zero
-    menu, # name -> (parameters, dollars per token)
-): # [(name, parameters, tokens, loss)], the best first
+    menu,  # name -> (parameters, dollars per token)
+):  # [(name, parameters, tokens, loss)], the best first
     "What each model of a menu would reach for the same money"
-    if not usd > 0: raise GpubError(f'the budget must be above zero, got ${usd}')
+    if not usd > 0:
+        raise GpubError(f"the budget must be above zero, got ${usd}")
     if not menu or any(not min(v) > 0 for v in menu.values()):
-        raise GpubError(f'a menu needs models, each with parameters and a price per token above zero, got {menu}')
-    return sorted(((name, n, usd/p, float(law(n, usd/p))) for name, (n, p) in menu.items()), key=lambda r: r[-1])
+        raise GpubError(
+            "a menu needs models, each with parameters and a price per token above "
+            f"zero, got {menu}"
+        )
+    return sorted(
+        ((name, n, usd / p, float(law(n, usd / p))) for name, (n, p) in menu.items()),
+        key=lambda r: r[-1],
+    )
 
 # %% ../nbs/season2/05_chinchilla.ipynb #8e690c47
 def stamp(
-    points, # (p, 3) as from `points`
-): # 16 hex digits
+    points,  # (p, 3) as from `points`
+):  # 16 hex digits
     "A short name for these points, the same on every machine"
-    return hashlib.sha256(np.round(np.asarray(points, '<f8'), 6).tobytes()).hexdigest()[:16]
+    return hashlib.sha256(np.round(np.asarray(points, "<f8"), 6).tobytes()).hexdigest()[
+        :16
+    ]
 
-def _seal(d): return hashlib.sha256(json.dumps({k: v for k, v in d.items() if k != 'sha256'}, sort_keys=True).encode()).hexdigest()
+
+def _seal(d):
+    return hashlib.sha256(
+        json.dumps(
+            {k: v for k, v in d.items() if k != "sha256"}, sort_keys=True
+        ).encode()
+    ).hexdigest()
+
 
 def write_forecast(
-    path,     # a new .json file
-    fit:Fit,  # of the points it stands on
-    n,        # parameters of the run to come
-    d,        # tokens it will read
-    level=.9, # share of the possible outcomes between low and high
-    **what,   # more to write down
-): # what was written
-    "Write down what a run will reach, before it is trained; raises `GpubError` where a forecast stands already"
-    if Path(path).exists(): raise GpubError(f'{path} is there already: a forecast is written once; choose another name')
+    path,  # a new .json file
+    fit: Fit,  # of the points it stands on
+    n,  # parameters of the run to come
+    d,  # tokens it will read
+    level=0.9,  # share of the possible outcomes between low and high
+    **what,  # more to write down
+):  # what was written
+    """Write down what a run will reach, before it is trained; raises `GpubError` where
+    a forecast stands already"""
+    if Path(path).exists():
+        raise GpubError(
+            f"{path} is there already: a forecast is written once; choose another name"
+        )
     low, mid, high = fit.forecast(n, d, level)
-    out = what | dict(params=n, tokens=d, low=low, middle=mid, high=high, level=level,
-                      law=asdict(fit.law), points=len(fit.points), stamp=stamp(fit.points),
-                      written=time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime()), commit=git_commit())
-    out |= dict(sha256=_seal(out)); write_atomic(path, json.dumps(out, indent=1) + '\n')
+    out = what | dict(
+        params=n,
+        tokens=d,
+        low=low,
+        middle=mid,
+        high=high,
+        level=level,
+        law=asdict(fit.law),
+        points=len(fit.points),
+        stamp=stamp(fit.points),
+        written=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        commit=git_commit(),
+    )
+    out |= dict(sha256=_seal(out))
+    write_atomic(path, json.dumps(out, indent=1) + "\n")
     return out
+
 
 def read_forecast(
-    path, # from `write_forecast`
-): # the forecast
+    path,  # from `write_forecast`
+):  # the forecast
     "A forecast as it was written; raises `GpubError` when it was changed since"
     out = read_json(path)
-    if not isinstance(out, dict) or out.get('sha256') != _seal(out):
-        commit = out.get('commit') if isinstance(out, dict) else None
-        raise GpubError(f'{path} is not what was written: its seal is broken; restore it from the commit {commit}')
+    if not isinstance(out, dict) or out.get("sha256") != _seal(out):
+        commit = out.get("commit") if isinstance(out, dict) else None
+        raise GpubError(
+            f"{path} is not what was written: its seal is broken; restore it from "
+            f"the commit {commit}"
+        )
     return out
 
+
 def grade(
-    forecast:dict, # from `read_forecast`
-    result:dict,   # from `read_ladder`
-): # dict: loss, off (the middle minus it), inside (bool)
-    "Hold a forecast against what happened; raises `GpubError` for another run, or one that was begun first"
-    for k in ('params', 'tokens'):
-        if forecast[k] != result[k]: raise GpubError(f'the forecast is for {forecast[k]:,} {k}, the run has {result[k]:,}')
-    if result['began'] <= forecast['written']:
-        raise GpubError(f"the run began at {result['began']}, the forecast was written at {forecast['written']}: that is no forecast")
+    forecast: dict,  # from `read_forecast`
+    result: dict,  # from `read_ladder`
+):  # dict: loss, off (the middle minus it), inside (bool)
+    """Hold a forecast against what happened; raises `GpubError` for another run, or one
+    that was begun first"""
+    for k in ("params", "tokens"):
+        if forecast[k] != result[k]:
+            raise GpubError(
+                f"the forecast is for {forecast[k]:,} {k}, the run has {result[k]:,}"
+            )
+    if result["began"] <= forecast["written"]:
+        raise GpubError(
+            f"the run began at {result['began']}, the forecast was written at "
+            f"{forecast['written']}: that is no forecast"
+        )
     loss = float(points([result])[0, 2])
-    return dict(loss=loss, off=forecast['middle'] - loss, inside=forecast['low'] <= loss <= forecast['high'])
+    return dict(
+        loss=loss,
+        off=forecast["middle"] - loss,
+        inside=forecast["low"] <= loss <= forecast["high"],
+    )
 
 # %% ../nbs/season2/05_chinchilla.ipynb #effb468d
 def stop_when(
-    curve,         # (p, 2) tokens and loss, in the order they were logged
-    usd_per_token, # price, above zero
-    least,         # nats that a dollar must buy
-    boots=100,     # bootstraps at each row
-): # one dict per row from the fourth on: tokens, loss, usd (so far), buys (nats for the next dollar) with its 90% range low and high, stop
-    "When to stop, judged at every row from that row's past alone; raises `GpubError` for a curve, price or limit that cannot be"
+    curve,  # (p, 2) tokens and loss, in the order they were logged
+    usd_per_token,  # price, above zero
+    least,  # nats that a dollar must buy
+    boots=100,  # bootstraps at each row
+):  # one dict per row from the fourth on: tokens, loss, usd (so far), buys (nats for the next dollar) with its 90% range low and high, stop
+    """When to stop, judged at every row from that row's past alone; raises `GpubError`
+    for a curve, price or limit that cannot be"""
     for name, v in dict(usd_per_token=usd_per_token, least=least).items():
-        if not (isinstance(v, (int, float)) and 0 < v < math.inf): raise GpubError(f'{name} must be above zero, got {v!r}')
-    curve = np.array(curve, dtype=float).reshape(-1, 2); out = []
-    if len(curve) < 4: raise GpubError(f'at least 4 rows are needed to judge by, got {len(curve)}') # one more than a curve has numbers
-    if (np.diff(curve[:, 0]) <= 0).any(): raise GpubError('the tokens of a log must grow from row to row: leave out what was logged twice')
+        if not (isinstance(v, (int, float)) and 0 < v < math.inf):
+            raise GpubError(f"{name} must be above zero, got {v!r}")
+    curve = np.array(curve, dtype=float).reshape(-1, 2)
+    out = []
+    if len(curve) < 4:
+        raise GpubError(
+            f"at least 4 rows are needed to judge by, got {len(curve)}"
+        )  # one more than a curve has numbers
+    if (np.diff(curve[:, 0]) <= 0).any():
+        raise GpubError(
+            "the tokens of a log must grow from row to row: leave out what was "
+            "logged twice"
+        )
     for i in range(4, len(curve) + 1):
         d, loss = curve[i - 1]
-        def next_dollar(law): return law(1, d) - law(1, d + 1/usd_per_token)
+
+        def next_dollar(law):
+            return law(1, d) - law(1, d + 1 / usd_per_token)
+
         low, buys, high = map(float, fit_curve(curve[:i], boots).interval(next_dollar))
-        out.append(dict(tokens=d, loss=loss, usd=d*usd_per_token, buys=buys, low=low, high=high, stop=buys < least))
+        out.append(
+            dict(
+                tokens=d,
+                loss=loss,
+                usd=d * usd_per_token,
+                buys=buys,
+                low=low,
+                high=high,
+                stop=buys < least,
+            )
+        )
     return out
 
 # %% ../nbs/season2/05_chinchilla.ipynb #b00928f4
 def span(
-    words:str, # such as 50+, mid 30s, low 20s, 90-130, 47
-): # (low, high), high excluded
+    words: str,  # such as 50+, mid 30s, low 20s, 90-130, 47
+):  # (low, high), high excluded
     "The range that a spoken number means; raises `GpubError` for other words"
     text = str(words).strip().lower()
-    if m := re.fullmatch(r'(\d+(?:\.\d+)?)\+', text): return float(m[1]), math.inf
-    if m := re.fullmatch(r'(low|mid|high) (\d)0s', text):
+    if m := re.fullmatch(r"(\d+(?:\.\d+)?)\+", text):
+        return float(m[1]), math.inf
+    if m := re.fullmatch(r"(low|mid|high) (\d)0s", text):
         a, b = dict(low=(0, 4), mid=(4, 7), high=(7, 10))[m[1]]
-        return 10.*int(m[2]) + a, 10.*int(m[2]) + b
-    if m := re.fullmatch(r'(\d+)\s*-\s*(\d+)', text): return float(m[1]), float(m[2]) + 1
-    if m := re.fullmatch(r'\d+', text): return float(text), float(text) + 1
-    raise GpubError(f"cannot read {words!r} as a number: say 50+, low 20s, mid 30s, high 40s, 90-130 or 47")
+        return 10.0 * int(m[2]) + a, 10.0 * int(m[2]) + b
+    if m := re.fullmatch(r"(\d+)\s*-\s*(\d+)", text):
+        return float(m[1]), float(m[2]) + 1
+    if m := re.fullmatch(r"\d+", text):
+        return float(text), float(text) + 1
+    raise GpubError(
+        f"cannot read {words!r} as a number: say 50+, low 20s, mid 30s, high 40s, "
+        "90-130 or 47"
+    )

@@ -18,174 +18,300 @@ from .cleaning import EXACT, KEPT_EXAMPLES, ngram_hashes, word_hashes
 # %% ../nbs/lib/scan.ipynb #9bc840b0
 NGRAM = 13
 
+
 def strings(
-    x # as `json.loads` gave it
+    x,  # as `json.loads` gave it
 ):
     "Every string inside a JSON value"
-    if isinstance(x, str): yield x
+    if isinstance(x, str):
+        yield x
     elif isinstance(x, list):
-        for v in x: yield from strings(v)
+        for v in x:
+            yield from strings(v)
     elif isinstance(x, dict):
-        for v in x.values(): yield from strings(v)
+        for v in x.values():
+            yield from strings(v)
+
 
 def benchmark_items(
-    path # .jsonl, .json, .csv, .txt (items between blank lines), or .gz of one
+    path,  # .jsonl, .json, .csv, .txt (items between blank lines), or .gz of one
 ):
     "The records of a benchmark file, each a list of its strings"
-    path = Path(path); name = path.name.removesuffix('.gz')
+    path = Path(path)
+    name = path.name.removesuffix(".gz")
     try:
-        with (gzip.open if path.suffix == '.gz' else open)(path, 'rt', encoding='utf-8', errors='replace', newline='') as f:
-            if name.endswith('.jsonl'): yield from (list(strings(json.loads(l))) for l in f if l.strip())
-            elif name.endswith('.json'):
+        with (gzip.open if path.suffix == ".gz" else open)(
+            path, "rt", encoding="utf-8", errors="replace", newline=""
+        ) as f:
+            if name.endswith(".jsonl"):
+                yield from (list(strings(json.loads(l))) for l in f if l.strip())
+            elif name.endswith(".json"):
                 whole = json.load(f)
-                yield from (list(strings(r)) for r in (whole.values() if isinstance(whole, dict) else whole))
-            elif name.endswith('.csv'): yield from csv.reader(f)
-            else: yield from ([p] for p in re.split(r'\n\s*\n', f.read()))
+                yield from (
+                    list(strings(r)) for r in (whole.values() if isinstance(whole, dict) else whole)
+                )
+            elif name.endswith(".csv"):
+                yield from csv.reader(f)
+            else:
+                yield from ([p] for p in re.split(r"\n\s*\n", f.read()))
     except (OSError, ValueError, TypeError, EOFError, RecursionError, csv.Error, zlib.error) as e:
-        raise GpubError(f'{path}: not a readable benchmark file ({first_line(e)}); give .jsonl, .json, .csv or .txt') from None
+        raise GpubError(
+            f"{path}: not a readable benchmark file ({first_line(e)}); give .jsonl, .json, .csv "
+            "or .txt"
+        ) from None
+
 
 class Benchmarks:
     "The n-grams of benchmark files, ready to be looked up"
-    def __init__(self,
-        paths # files or folders
+
+    def __init__(
+        self,
+        paths,  # files or folders
     ):
-        there = (f for p in map(Path, paths) for f in ([p] if p.is_file() else p.rglob('*')))
-        files = sorted(f for f in there if f.is_file() and re.search(r'\.(jsonl?|csv|txt)(\.gz)?$', f.name))
-        if not files: raise GpubError(f"no benchmark files (.jsonl, .json, .csv, .txt) in {', '.join(map(str, paths))}")
+        there = (f for p in map(Path, paths) for f in ([p] if p.is_file() else p.rglob("*")))
+        files = sorted(
+            f for f in there if f.is_file() and re.search(r"\.(jsonl?|csv|txt)(\.gz)?$", f.name)
+        )
+        if not files:
+            raise GpubError(
+                f"no benchmark files (.jsonl, .json, .csv, .txt) in {', '.join(map(str, paths))}"
+            )
         self.names, self.items, self.short = [f.name for f in files], Counter(), Counter()
-        found = [(np.full(len(h), i, np.int32), h) for i, f in enumerate(files) for h in self._grams(f)]
-        which, hashes = (np.concatenate(a) for a in zip(*found)) if found else (np.zeros(0, np.int32), np.zeros(0, np.uint64))
-        self.hashes, at = np.unique(hashes, return_index=True); self.which = which[at]
-        self.maybe = np.zeros(1 << 24, bool); self.maybe[self.hashes >> np.uint64(40)] = True
+        found = [
+            (np.full(len(h), i, np.int32), h) for i, f in enumerate(files) for h in self._grams(f)
+        ]
+        which, hashes = (
+            (np.concatenate(a) for a in zip(*found))
+            if found
+            else (np.zeros(0, np.int32), np.zeros(0, np.uint64))
+        )
+        self.hashes, at = np.unique(hashes, return_index=True)
+        self.which = which[at]
+        self.maybe = np.zeros(1 << 24, bool)
+        self.maybe[self.hashes >> np.uint64(40)] = True
 
     def _grams(self, f):
         for item in benchmark_items(f):
-            grams = [g for s in item if len(g := ngram_hashes(word_hashes(s.encode('utf-8', 'replace'))[0], NGRAM))]
-            self.items[f.name] += 1; self.short[f.name] += not grams
+            grams = [
+                g
+                for s in item
+                if len(g := ngram_hashes(word_hashes(s.encode("utf-8", "replace"))[0], NGRAM))
+            ]
+            self.items[f.name] += 1
+            self.short[f.name] += not grams
             yield from grams
 
-    def hits(self,
-        text # a document, cleaned
-    )->list: # names of benchmark files, each once
+    def hits(
+        self,
+        text,  # a document, cleaned
+    ) -> list:  # names of benchmark files, each once
         "Which benchmarks share a run of words with `text`"
-        h = ngram_hashes(word_hashes(text)[0], NGRAM); h = h[self.maybe[h >> np.uint64(40)]]
-        if not len(h) or not len(self.hashes): return []
-        at = np.minimum(np.searchsorted(self.hashes, h), len(self.hashes)-1)
+        h = ngram_hashes(word_hashes(text)[0], NGRAM)
+        h = h[self.maybe[h >> np.uint64(40)]]
+        if not len(h) or not len(self.hashes):
+            return []
+        at = np.minimum(np.searchsorted(self.hashes, h), len(self.hashes) - 1)
         return [self.names[i] for i in np.unique(self.which[at[self.hashes[at] == h]])]
 
 # %% ../nbs/lib/scan.ipynb #ed68767e
-KNOWN = ('PersonX', 'PersonY', 'PersonZ', 'AndroidRuntime', 'fefefe', 'oardvark', 'Paasilinna', 'substeps', 'usavik',
-         'PROPN', 'prettyprint', 'InstanceState', 'Medalists', 'Adposition', 'relatum')
+KNOWN = (
+    "PersonX",
+    "PersonY",
+    "PersonZ",
+    "AndroidRuntime",
+    "fefefe",
+    "oardvark",
+    "Paasilinna",
+    "substeps",
+    "usavik",
+    "PROPN",
+    "prettyprint",
+    "InstanceState",
+    "Medalists",
+    "Adposition",
+    "relatum",
+)
 BURST, SLOTS = 6, 1 << 21  # times in one document to be noticed; counters per source
-AT_MOST = 200_000          # noticed words remembered per source
+AT_MOST = 200_000  # noticed words remembered per source
+
 
 @dataclass
 class Found:
     "What the scan saw in one source; adds up"
-    docs:int = 0                                          # documents scanned
-    known:Counter = field(default_factory=Counter)        # string -> documents that have it
-    benchmarks:Counter = field(default_factory=Counter)   # file -> documents that share 13 words with it
-    bursts:dict = field(default_factory=dict)             # word -> [documents where it is bursty, occurrences in them]
-    examples:dict = field(default_factory=dict)           # string or file -> up to 5 beginnings of documents
-    seen:tuple = ()                                       # (slots, documents) of all words, by hash
 
-    def note(self,
+    docs: int = 0  # documents scanned
+    known: Counter = field(default_factory=Counter)  # string -> documents that have it
+    benchmarks: Counter = field(
+        default_factory=Counter
+    )  # file -> documents that share 13 words with it
+    bursts: dict = field(
+        default_factory=dict
+    )  # word -> [documents where it is bursty, occurrences in them]
+    examples: dict = field(
+        default_factory=dict
+    )  # string or file -> up to 5 beginnings of documents
+    seen: tuple = ()  # (slots, documents) of all words, by hash
+
+    def note(
+        self,
         key,  # the string or benchmark file it is an example of
-        text, # the document
-        at=0, # character where the string stands
+        text,  # the document
+        at=0,  # character where the string stands
     ):
         "Keep what stands around a hit, if it is among the first five"
         e = self.examples.setdefault(key, [])
-        if len(e) < KEPT_EXAMPLES: e.append(text[max(0, at-60):at+100])
+        if len(e) < KEPT_EXAMPLES:
+            e.append(text[max(0, at - 60) : at + 100])
+
 
 def scan_texts(
-    texts,                # list of str, cleaned
-    known=KNOWN,          # strings to look for by name
-    bench:Benchmarks=None # questions to look for
-)->Found:
+    texts,  # list of str, cleaned
+    known=KNOWN,  # strings to look for by name
+    bench: Benchmarks = None,  # questions to look for
+) -> Found:
     "Scan some documents of one source"
     out, slots = Found(docs=len(texts)), []
-    together = '\0'.join(texts); known = [k for k in known if k in together]
+    together = "\0".join(texts)
+    known = [k for k in known if k in together]
     for t in texts:
         for k in known:
-            if (at := t.find(k)) >= 0: out.known[k] += 1; out.note(k, t, at)
-        for name in (bench.hits(t) if bench else ()): out.benchmarks[name] += 1; out.note(name, t)
-        data = t.encode(); h, starts = word_hashes(data, EXACT)
+            if (at := t.find(k)) >= 0:
+                out.known[k] += 1
+                out.note(k, t, at)
+        for name in bench.hits(t) if bench else ():
+            out.benchmarks[name] += 1
+            out.note(name, t)
+        data = t.encode()
+        h, starts = word_hashes(data, EXACT)
         u, first, n = np.unique(h, return_index=True, return_counts=True)
         slots.append(u % np.uint64(SLOTS))
         for i in np.flatnonzero(n >= BURST):
             w = word_at(data, starts[first[i]])
-            if len(w) >= 4: b = out.bursts.setdefault(w, [0, 0]); b[0] += 1; b[1] += int(n[i])
+            if len(w) >= 4:
+                b = out.bursts.setdefault(w, [0, 0])
+                b[0] += 1
+                b[1] += int(n[i])
     out.seen = np.unique(np.concatenate(slots), return_counts=True) if slots else ()
     return out
 
+
 def word_at(
-    data:bytes, # a document
-    start:int,  # from `word_hashes`
-): # text, 60 bytes at most
+    data: bytes,  # a document
+    start: int,  # from `word_hashes`
+):  # text, 60 bytes at most
     "The word that begins at this byte"
-    return re.match(rb'[\w\x80-\xff]*', data[start:start+60]).group().decode('utf-8', 'replace')
+    return re.match(rb"[\w\x80-\xff]*", data[start : start + 60]).group().decode("utf-8", "replace")
+
 
 class Scan:
     "What was seen in all sources: a report, and a gate"
-    def __init__(self): self.sources, self.seen = {}, {}
 
-    def add(self,
-        source:str,  # its name
-        found:Found, # in the next documents of it
+    def __init__(self):
+        self.sources, self.seen = {}, {}
+
+    def add(
+        self,
+        source: str,  # its name
+        found: Found,  # in the next documents of it
     ):
         "Take in the next piece of a source, in order"
-        f = self.sources.setdefault(source, Found()); seen = self.seen.setdefault(source, np.zeros(SLOTS, np.uint32))
-        f.docs += found.docs; f.known.update(found.known); f.benchmarks.update(found.benchmarks)
-        for w, (d, o) in found.bursts.items(): b = f.bursts.setdefault(w, [0, 0]); b[0] += d; b[1] += o
-        for k, e in found.examples.items(): f.examples[k] = (f.examples.get(k, []) + e)[:KEPT_EXAMPLES]
-        if len(found.seen): seen[found.seen[0]] += found.seen[1].astype(np.uint32)
-        if len(f.bursts) > AT_MOST: f.bursts = dict(sorted(f.bursts.items(), key=lambda wb: (-wb[1][1], wb[0]))[:AT_MOST//2])
+        f = self.sources.setdefault(source, Found())
+        seen = self.seen.setdefault(source, np.zeros(SLOTS, np.uint32))
+        f.docs += found.docs
+        f.known.update(found.known)
+        f.benchmarks.update(found.benchmarks)
+        for w, (d, o) in found.bursts.items():
+            b = f.bursts.setdefault(w, [0, 0])
+            b[0] += d
+            b[1] += o
+        for k, e in found.examples.items():
+            f.examples[k] = (f.examples.get(k, []) + e)[:KEPT_EXAMPLES]
+        if len(found.seen):
+            seen[found.seen[0]] += found.seen[1].astype(np.uint32)
+        if len(f.bursts) > AT_MOST:
+            f.bursts = dict(
+                sorted(f.bursts.items(), key=lambda wb: (-wb[1][1], wb[0]))[: AT_MOST // 2]
+            )
 
-    def attractors(self,
-        source:str,        # its name
-        top=10,            # as many words at most
-        rare=.002,         # at most this share of all documents (or 5) has the word
-        concentrated=.9,   # at least this share of those is in this source
-        least=2            # in at least so many documents
-    )->list: # of (word, documents, occurrences per bursty document), most bursty first
+    def attractors(
+        self,
+        source: str,  # its name
+        top=10,  # as many words at most
+        rare=0.002,  # at most this share of all documents (or 5) has the word
+        concentrated=0.9,  # at least this share of those is in this source
+        least=2,  # in at least so many documents
+    ) -> list:  # of (word, documents, occurrences per bursty document), most bursty first
         "Rare, bursty, concentrated: the words of a source to look at"
-        total = sum(f.docs for f in self.sources.values()); rows = []
+        total = sum(f.docs for f in self.sources.values())
+        rows = []
         words = sorted(self.sources[source].bursts.items())
-        if not words: return []
-        slot = np.array([int(h[0]) % SLOTS if len(h := word_hashes(w, EXACT)[0]) else 0 for w, _ in words])
-        here, everywhere = self.seen[source][slot], sum(s[slot].astype(np.int64) for s in self.seen.values())
+        if not words:
+            return []
+        slot = np.array(
+            [int(h[0]) % SLOTS if len(h := word_hashes(w, EXACT)[0]) else 0 for w, _ in words]
+        )
+        here, everywhere = (
+            self.seen[source][slot],
+            sum(s[slot].astype(np.int64) for s in self.seen.values()),
+        )
         for (w, (docs, n)), mine, all_ in zip(words, here, everywhere):
-            if all_ <= max(rare*total, 5) and mine >= concentrated*all_ and docs >= least: rows.append((w, int(mine), n/docs))
+            if all_ <= max(rare * total, 5) and mine >= concentrated * all_ and docs >= least:
+                rows.append((w, int(mine), n / docs))
         return sorted(rows, key=lambda r: (-r[2], r[0]))[:top]
 
-    def rate(self): # per million documents
-        "Known attractors and benchmark overlaps, each counted once a document, per million documents"
-        hits = sum(sum(f.known.values()) + sum(f.benchmarks.values()) for f in self.sources.values())
-        return 1e6*hits/max(1, sum(f.docs for f in self.sources.values()))
+    def rate(self):  # per million documents
+        """Known attractors and benchmark overlaps, each counted once a document, per million
+        documents"""
+        hits = sum(
+            sum(f.known.values()) + sum(f.benchmarks.values()) for f in self.sources.values()
+        )
+        return 1e6 * hits / max(1, sum(f.docs for f in self.sources.values()))
 
-    def worst(self): # (documents, string or file, source), or `None`
+    def worst(self):  # (documents, string or file, source), or `None`
         "The most frequent hit"
-        return max(((n, w, s) for s, f in self.sources.items() for w, n in (f.known + f.benchmarks).items()), default=None)
+        return max(
+            (
+                (n, w, s)
+                for s, f in self.sources.items()
+                for w, n in (f.known + f.benchmarks).items()
+            ),
+            default=None,
+        )
 
     def to_dict(self):
         "Everything found, by source, as plain values"
-        return {s: dict(docs=f.docs, known=dict(f.known.most_common()), benchmarks=dict(f.benchmarks.most_common()),
-                        attractors=self.attractors(s), examples=f.examples) for s, f in self.sources.items()}
+        return {
+            s: dict(
+                docs=f.docs,
+                known=dict(f.known.most_common()),
+                benchmarks=dict(f.benchmarks.most_common()),
+                attractors=self.attractors(s),
+                examples=f.examples,
+            )
+            for s, f in self.sources.items()
+        }
 
     def table(self):
         "The blog's table: documents per string and source"
-        hits = [f.known + f.benchmarks for f in self.sources.values()]; total = sum(hits, Counter())
-        rows = [['', *self.sources], ['documents', *(f'{f.docs:,}' for f in self.sources.values())]]
-        rows += [[k, *(f'{h[k]:,}' for h in hits)] for k in sorted(total, key=lambda k: (-total[k], k))]
-        return '\n'.join(f'{r[0]:24}' + ''.join(f'{c:>14}' for c in r[1:]) for r in rows)
+        hits = [f.known + f.benchmarks for f in self.sources.values()]
+        total = sum(hits, Counter())
+        rows = [["", *self.sources], ["documents", *(f"{f.docs:,}" for f in self.sources.values())]]
+        rows += [
+            [k, *(f"{h[k]:,}" for h in hits)] for k in sorted(total, key=lambda k: (-total[k], k))
+        ]
+        return "\n".join(f"{r[0]:24}" + "".join(f"{c:>14}" for c in r[1:]) for r in rows)
+
 
 def pass_gate(
     rate,  # hits per million documents
-    worst, # from `Scan.worst`
-    limit  # `None` lets everything pass
+    worst,  # from `Scan.worst`
+    limit,  # `None` lets everything pass
 ):
     "Refuse a corpus with more hits than the limit"
     if limit is not None and rate > limit:
-        raise GpubError(f'the scan found {rate:,.1f} contaminated documents per million, the gate allows {limit:g}; '
-                        f'most: {worst[1]!r} in {worst[0]:,} documents of {worst[2]!r}. Clean that source, or raise --gate')
+        raise GpubError(
+            f"the scan found {rate:,.1f} contaminated documents per million, the gate allows "
+            f"{limit:g}; "
+            f"most: {worst[1]!r} in {worst[0]:,} documents of {worst[2]!r}. Clean that source, "
+            "or raise --gate"
+        )

@@ -17,79 +17,146 @@ from .run import load_run
 
 # %% ../nbs/lib/serve.ipynb #d3d0f44e
 def in_turns(
-    streams, # generators of pieces of text
-    start,   # what every text begins with
-    every=8, # pieces between two looks
-): # yields the list of texts so far, the last time when all are complete
+    streams,  # generators of pieces of text
+    start,  # what every text begins with
+    every=8,  # pieces between two looks
+):  # yields the list of texts so far, the last time when all are complete
     "Let several streams grow side by side"
-    texts, alive = [start]*len(streams), set(range(len(streams)))
+    texts, alive = [start] * len(streams), set(range(len(streams)))
     while alive:
         for i in sorted(alive):
-            pieces = [*islice(streams[i], every)]; texts[i] += ''.join(pieces)
-            if len(pieces) < every: alive.discard(i)
+            pieces = [*islice(streams[i], every)]
+            texts[i] += "".join(pieces)
+            if len(pieces) < every:
+                alive.discard(i)
         yield [*texts]
 
 # %% ../nbs/lib/serve.ipynb #15363397
 def app(
-    runs,         # run folders, or one
-    device='cpu', # where the models compute
-    columns=3,    # checkpoints side by side, at most
-): # a `gradio.Blocks`, not started
-    "The page; raises `GpubError` for a folder without checkpoints, and where Gradio is not installed"
-    found = checkpoint_list(runs); os.environ.setdefault('GRADIO_ANALYTICS_ENABLED', 'False')
-    try: import gradio as gr
-    except ImportError as e: raise GpubError(f"this page needs Gradio ({e}): pip install 'gpub[demo]'") from None
-    load = lru_cache(columns + 1)(lambda name: load_run(*found[name], device)[:2]); last = [*found][-1]
+    runs,  # run folders, or one
+    device="cpu",  # where the models compute
+    columns=3,  # checkpoints side by side, at most
+):  # a `gradio.Blocks`, not started
+    """The page; raises `GpubError` for a folder without checkpoints, and where Gradio is not
+    installed"""
+    found = checkpoint_list(runs)
+    os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+    try:
+        import gradio as gr
+    except ImportError as e:
+        raise GpubError(f"this page needs Gradio ({e}): pip install 'gpub[demo]'") from None
+    load = lru_cache(columns + 1)(lambda name: load_run(*found[name], device)[:2])
+    last = [*found][-1]
+
     def go_on(names, prompt, n, temperature, top_k, top_p, seed):
-        if not names: raise gr.Error('choose a checkpoint')
+        if not names:
+            raise gr.Error("choose a checkpoint")
         taste = dict(temperature=temperature, top_k=int(top_k) or None, top_p=top_p, seed=int(seed))
         try:
             streams = [write(*load(name), prompt, int(n), stream=True, **taste) for name in names]
             for texts in in_turns(streams, prompt):
-                boxes = [gr.Textbox(value=t, label=name, visible=True) for t, name in zip(texts, names)]
-                yield boxes + [gr.Textbox(visible=False)]*(columns - len(names))
-        except GpubError as e: raise gr.Error(str(e)) from None
-    with gr.Blocks(title='gpub: checkpoints side by side', analytics_enabled=False) as page:
-        gr.Markdown('# Checkpoints side by side\nSame prompt, same seed, same dice. Everything is computed on this machine.')
-        pick = gr.Dropdown([*found], value=[last], multiselect=True, max_choices=columns, label=f'Checkpoints, up to {columns}')
-        prompt = gr.Textbox(load_run(*found[last], device)[2]['prompt'], lines=2, label='Prompt')
+                boxes = [
+                    gr.Textbox(value=t, label=name, visible=True) for t, name in zip(texts, names)
+                ]
+                yield boxes + [gr.Textbox(visible=False)] * (columns - len(names))
+        except GpubError as e:
+            raise gr.Error(str(e)) from None
+
+    with gr.Blocks(title="gpub: checkpoints side by side", analytics_enabled=False) as page:
+        gr.Markdown(
+            "# Checkpoints side by side\nSame prompt, same seed, same dice. Everything is "
+            "computed on this machine."
+        )
+        pick = gr.Dropdown(
+            [*found],
+            value=[last],
+            multiselect=True,
+            max_choices=columns,
+            label=f"Checkpoints, up to {columns}",
+        )
+        prompt = gr.Textbox(load_run(*found[last], device)[2]["prompt"], lines=2, label="Prompt")
         with gr.Row():
-            n, temperature = gr.Slider(20, 1000, 240, step=1, label='Tokens'), gr.Slider(0, 2, .8, step=.05, label='Temperature')
-            top_k, top_p = gr.Slider(0, 200, 0, step=1, label='Top-k (0: all)'), gr.Slider(.05, 1, 1, step=.05, label='Top-p')
-            seed = gr.Number(0, precision=0, minimum=0, label='Seed')
-        with gr.Row(): go, stop = gr.Button('Write', variant='primary'), gr.Button('Stop')
+            n, temperature = (
+                gr.Slider(20, 1000, 240, step=1, label="Tokens"),
+                gr.Slider(0, 2, 0.8, step=0.05, label="Temperature"),
+            )
+            top_k, top_p = (
+                gr.Slider(0, 200, 0, step=1, label="Top-k (0: all)"),
+                gr.Slider(0.05, 1, 1, step=0.05, label="Top-p"),
+            )
+            seed = gr.Number(0, precision=0, minimum=0, label="Seed")
         with gr.Row():
-            outs = [gr.Textbox(label='' if i else last, visible=not i, lines=14, max_lines=40, elem_classes='written')
-                    for i in range(columns)]
-        running = go.click(go_on, [pick, prompt, n, temperature, top_k, top_p, seed], outs); stop.click(None, cancels=[running])
+            go, stop = gr.Button("Write", variant="primary"), gr.Button("Stop")
+        with gr.Row():
+            outs = [
+                gr.Textbox(
+                    label="" if i else last,
+                    visible=not i,
+                    lines=14,
+                    max_lines=40,
+                    elem_classes="written",
+                )
+                for i in range(columns)
+            ]
+        running = go.click(go_on, [pick, prompt, n, temperature, top_k, top_p, seed], outs)
+        stop.click(None, cancels=[running])
     return page
 
+
 def serve(
-    runs,         # run folders, or one
-    port=7860,    # where the page answers, on this machine only
-    device='cpu', # where the models compute
-    wait=True,    # until Ctrl-C; else return once it answers
-): # the running `gradio.Blocks`
+    runs,  # run folders, or one
+    port=7860,  # where the page answers, on this machine only
+    device="cpu",  # where the models compute
+    wait=True,  # until Ctrl-C; else return once it answers
+):  # the running `gradio.Blocks`
     "Start the page on this machine; raises `GpubError` when the port is taken"
-    page = app(runs, device); import gradio as gr
-    look = dict(theme=gr.themes.Default(font=['system-ui', 'sans-serif'], font_mono=['ui-monospace', 'monospace']),
-                css='.written textarea { font-family: ui-monospace, monospace }')
-    try: page.launch(server_name='127.0.0.1', server_port=port, share=False, quiet=True, prevent_thread_lock=True, **look)
-    except OSError: raise GpubError(f'port {port} is taken: give another --port') from None
-    click.echo(f'http://127.0.0.1:{port}   (Ctrl-C ends it)')
-    if wait: page.block_thread()
+    page = app(runs, device)
+    import gradio as gr
+
+    look = dict(
+        theme=gr.themes.Default(
+            font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
+        ),
+        css=".written textarea { font-family: ui-monospace, monospace }",
+    )
+    try:
+        page.launch(
+            server_name="127.0.0.1",
+            server_port=port,
+            share=False,
+            quiet=True,
+            prevent_thread_lock=True,
+            **look,
+        )
+    except OSError:
+        raise GpubError(f"port {port} is taken: give another --port") from None
+    click.echo(f"http://127.0.0.1:{port}   (Ctrl-C ends it)")
+    if wait:
+        page.block_thread()
     return page
 
 # %% ../nbs/lib/serve.ipynb #dd1136e0
-@click.command('demo')
-@click.argument('runs', nargs=-1, required=True, metavar='RUN...')
-@click.option('--html', 'file', help='Write one file that needs nothing but a browser, for one small model of characters.')
-@click.option('--step', type=int, help='Which checkpoint, with --html.  [default: the newest]')
-@click.option('--port', type=click.IntRange(1, 65535), default=7860, show_default=True,
-              help='Where the page answers, on this machine only.')
-@click.option('--device', default='cpu', show_default=True, help='Where the models compute.')
+@click.command("demo")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option(
+    "--html",
+    "file",
+    help="Write one file that needs nothing but a browser, for one small model of characters.",
+)
+@click.option("--step", type=int, help="Which checkpoint, with --html.  [default: the newest]")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=7860,
+    show_default=True,
+    help="Where the page answers, on this machine only.",
+)
+@click.option("--device", default="cpu", show_default=True, help="Where the models compute.")
 def demo_command(runs, file, step, port, device):
-    "A page to play with checkpoints of RUN...: served from here (extra: gpub[demo]), or one file with --html."
-    if not file: return serve(runs, port, device)
-    if len(runs) > 1: raise GpubError(f'one file holds one run, got {len(runs)}: leave --html out to see several')
-    click.echo(f'written to {write_page(runs[0], file, step)}')
+    """A page to play with checkpoints of RUN...: served from here (extra: gpub[demo]), or one file
+    with --html."""
+    if not file:
+        return serve(runs, port, device)
+    if len(runs) > 1:
+        raise GpubError(f"one file holds one run, got {len(runs)}: leave --html out to see several")
+    click.echo(f"written to {write_page(runs[0], file, step)}")

@@ -19,424 +19,724 @@ from .tokenizer import fingerprint, id_dtype, load_tokenizer
 # %% ../nbs/lib/shards.ipynb #ba0d52a9
 FORMAT = 1
 
+
 def _xxh3():
-    try: import xxhash
-    except ImportError: raise GpubError("checksums of shards need the package xxhash: pip install 'gpub[data]'") from None
+    try:
+        import xxhash
+    except ImportError:
+        raise GpubError(
+            "checksums of shards need the package xxhash: pip install 'gpub[data]'"
+        ) from None
     return xxhash.xxh3_64()
 
+
 def checksum(
-    path, # any file
-): # an xxh3 hasher, ready to take more
+    path,  # any file
+):  # an xxh3 hasher, ready to take more
     "Hash a file piece by piece"
     h = _xxh3()
-    with open(path, 'rb') as f:
-        while b := f.read(1 << 22): h.update(b)
+    with open(path, "rb") as f:
+        while b := f.read(1 << 22):
+            h.update(b)
     return h
+
 
 @contextmanager
 def writing_to(
-    folder, # named in the error
-    then,   # what its reader can do
+    folder,  # named in the error
+    then,  # what its reader can do
 ):
     "One line for a disk that is full, read-only or gone"
-    try: yield
-    except OSError as e: raise GpubError(f'cannot write to {folder}: {e.strerror or e}; {then}') from e
+    try:
+        yield
+    except OSError as e:
+        raise GpubError(f"cannot write to {folder}: {e.strerror or e}; {then}") from e
 
-_HEAD = dict(format=int, dtype=str, vocab=int, tokenizer=str, rank=int, world=int, shards=list, sources=dict)
+
+_HEAD = dict(
+    format=int, dtype=str, vocab=int, tokenizer=str, rank=int, world=int, shards=list, sources=dict
+)
 _SOURCE = dict(tokens=int, bytes=int, documents=int, dropped=dict)
 _SHARD = dict(file=str, split=str, source=str, tokens=int)
 
+
 def _typed(where, d, kinds):
     "Refuse what lacks a value, or has one of another type: somebody edited the file"
-    if not isinstance(d, dict): raise GpubError(f'{where} is {repr(d)[:60]}, not an object: it is damaged')
-    if gone := [k for k in kinds if k not in d]: raise GpubError(f"{where} lacks {', '.join(gone)}: it is damaged")
+    if not isinstance(d, dict):
+        raise GpubError(f"{where} is {repr(d)[:60]}, not an object: it is damaged")
+    if gone := [k for k in kinds if k not in d]:
+        raise GpubError(f"{where} lacks {', '.join(gone)}: it is damaged")
     if odd := [k for k, kind in kinds.items() if type(d[k]) is not kind]:
-        raise GpubError(f'{where}: {odd[0]} is {repr(d[odd[0]])[:60]}: it is damaged')
+        raise GpubError(f"{where}: {odd[0]} is {repr(d[odd[0]])[:60]}: it is damaged")
+
 
 def join(
-    documents, # arrays of ids
-    end,       # id of the end token, or None
-    dtype,     # of the array, as from `id_dtype`
-): # (one array of all ids, an array of the documents' lengths in it)
-    "Documents one after another, each followed by the end token; raises `GpubError` for ids that `dtype` cannot hold"
+    documents,  # arrays of ids
+    end,  # id of the end token, or None
+    dtype,  # of the array, as from `id_dtype`
+):  # (one array of all ids, an array of the documents' lengths in it)
+    """Documents one after another, each followed by the end token; raises `GpubError` for ids that
+    `dtype` cannot hold"""
     dtype = np.dtype(dtype)
-    last = b'' if end is None else np.array([end], dtype).tobytes()
+    last = b"" if end is None else np.array([end], dtype).tobytes()
     lengths = np.array([len(d) for d in documents], np.int64) + bool(last)
-    joined = last.join([*[_narrow(d, dtype) for d in documents], b'']) # bytes: twice as fast as np.concatenate
+    joined = last.join(
+        [*[_narrow(d, dtype) for d in documents], b""]
+    )  # bytes: twice as fast as np.concatenate
     return np.frombuffer(joined, dtype), lengths
+
 
 def _narrow(ids, dtype):
     if ids.dtype != dtype:
         if ids.size and not 0 <= ids.min() <= ids.max() <= np.iinfo(dtype).max:
-            raise GpubError(f'ids from {ids.min()} to {ids.max()} do not fit in {dtype.name}')
+            raise GpubError(f"ids from {ids.min()} to {ids.max()} do not fit in {dtype.name}")
         ids = ids.astype(dtype)
     return ids if ids.flags.c_contiguous else np.ascontiguousarray(ids)
 
 # %% ../nbs/lib/shards.ipynb #6e63df44
 class ShardWriter:
-    "Writes a shard folder; what was committed survives any crash, and going on gives the same bytes as never stopping"
-    def __init__(self,
-        folder,               # made if missing; one that holds an unfinished job with the same settings is continued
-        tokenizer,            # CharTokenizer or BPETokenizer: gives vocabulary, end token and fingerprint
-        *, shard_tokens=1 << 27, # a shard is closed by the document that reaches this size
-        rank=0,               # this node of several: it writes shards number rank, rank + world, ...
-        world=1,              # how many nodes there are; `merge` joins their manifests
-        settings=None,        # anything JSON holds that decides the output; stored, and compared before going on
+    """Writes a shard folder; what was committed survives any crash, and going on gives the same
+    bytes as never stopping"""
+
+    def __init__(
+        self,
+        # made if missing; one that holds an unfinished job with the same settings is continued
+        folder,
+        tokenizer,  # CharTokenizer or BPETokenizer: gives vocabulary, end token and fingerprint
+        *,
+        shard_tokens=1 << 27,  # a shard is closed by the document that reaches this size
+        rank=0,  # this node of several: it writes shards number rank, rank + world, ...
+        world=1,  # how many nodes there are; `merge` joins their manifests
+        # anything JSON holds that decides the output; stored, and compared before going on
+        settings=None,
     ):
-        self.folder, self.tokenizer, self.rank, self.world, self.shard_tokens = Path(folder), tokenizer, rank, world, shard_tokens
-        self.dtype = id_dtype(tokenizer.vocab).newbyteorder('<'); suffix = '' if world == 1 else f'-{rank:05d}-of-{world:05d}'
-        self.manifest_path, self._progress = self.folder/f'manifest{suffix}.json', self.folder/f'.progress{suffix}.json'
-        self.head = dict(format=FORMAT, dtype=self.dtype.newbyteorder('=').name, vocab=tokenizer.vocab, tokenizer=tokenizer.fingerprint,
-                         end=tokenizer.end, shard_tokens=shard_tokens, world=world, settings=json.loads(json.dumps(settings or {})))
-        self.cursor, self.sources, self._full, self._open, self._files, self._count = None, {}, [], {}, {}, {}
-        with self._disk(): self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.tokenizer, self.rank, self.world, self.shard_tokens = (
+            Path(folder),
+            tokenizer,
+            rank,
+            world,
+            shard_tokens,
+        )
+        self.dtype = id_dtype(tokenizer.vocab).newbyteorder("<")
+        suffix = "" if world == 1 else f"-{rank:05d}-of-{world:05d}"
+        self.manifest_path, self._progress = (
+            self.folder / f"manifest{suffix}.json",
+            self.folder / f".progress{suffix}.json",
+        )
+        self.head = dict(
+            format=FORMAT,
+            dtype=self.dtype.newbyteorder("=").name,
+            vocab=tokenizer.vocab,
+            tokenizer=tokenizer.fingerprint,
+            end=tokenizer.end,
+            shard_tokens=shard_tokens,
+            world=world,
+            settings=json.loads(json.dumps(settings or {})),
+        )
+        self.cursor, self.sources, self._full, self._open, self._files, self._count = (
+            None,
+            {},
+            [],
+            {},
+            {},
+            {},
+        )
+        with self._disk():
+            self.folder.mkdir(parents=True, exist_ok=True)
         self.done = self.manifest_path.exists()
-        if self.done: self._same(read_json(self.manifest_path, 'format')); self._progress.unlink(missing_ok=True)
-        elif self._progress.exists(): self._resume(read_json(self._progress, 'format', 'cursor', 'sources', 'full', 'count', 'open'))
-        elif strays := [p.name for p in self.folder.glob('*-*.bin') if world == 1]:
-            raise GpubError(f'{self.folder} holds {strays[0]} but no manifest: choose an empty folder, or empty this one')
-        else: self.commit(None)
+        if self.done:
+            self._same(read_json(self.manifest_path, "format"))
+            self._progress.unlink(missing_ok=True)
+        elif self._progress.exists():
+            self._resume(
+                read_json(self._progress, "format", "cursor", "sources", "full", "count", "open")
+            )
+        elif strays := [p.name for p in self.folder.glob("*-*.bin") if world == 1]:
+            raise GpubError(
+                f"{self.folder} holds {strays[0]} but no manifest: choose an empty folder, or "
+                "empty this one"
+            )
+        else:
+            self.commit(None)
 
     def _same(self, d):
-        if d.get('format') != FORMAT:
-            raise GpubError(f"{self.folder} has format {d.get('format')!r}, this version writes {FORMAT}: choose another folder")
-        if other := [f'{k}: {d.get(k)!r} there, {v!r} now' for k, v in self.head.items() if d.get(k) != v]:
-            raise GpubError(f"{self.folder} holds another job ({'; '.join(other)}): choose another folder, or the same settings")
+        if d.get("format") != FORMAT:
+            raise GpubError(
+                f"{self.folder} has format {d.get('format')!r}, this version writes {FORMAT}: "
+                "choose another folder"
+            )
+        if other := [
+            f"{k}: {d.get(k)!r} there, {v!r} now" for k, v in self.head.items() if d.get(k) != v
+        ]:
+            raise GpubError(
+                f"{self.folder} holds another job ({'; '.join(other)}): choose another folder, "
+                "or the same settings"
+            )
 
     def _resume(self, d):
-        self._same(d); _typed(self._progress, d, dict(sources=dict, full=list, open=list, count=dict))
-        for n, s in d['sources'].items(): _typed(f'{self._progress}: source {n}', s, _SOURCE)
-        for s in d['full'] + d['open']: _typed(f'{self._progress}: a shard', s, _SHARD | dict(index_bytes=int))
-        self.cursor, self.sources, self._full, self._count = d['cursor'], d['sources'], d['full'], d['count']
-        self._open = {(s['split'], s['source']): s for s in d['open']}
-        kept = {Path(s['file']).stem for s in [*self._full, *self._open.values()]}
-        for p in self.folder.glob('*-*'): # of this node, and begun after the commit
-            if (m := re.match(r'((train|val)-(\d+))\.(bin|docs)', p.name)) and int(m[3]) % self.world == self.rank and m[1] not in kept:
+        self._same(d)
+        _typed(self._progress, d, dict(sources=dict, full=list, open=list, count=dict))
+        for n, s in d["sources"].items():
+            _typed(f"{self._progress}: source {n}", s, _SOURCE)
+        for s in d["full"] + d["open"]:
+            _typed(f"{self._progress}: a shard", s, _SHARD | dict(index_bytes=int))
+        self.cursor, self.sources, self._full, self._count = (
+            d["cursor"],
+            d["sources"],
+            d["full"],
+            d["count"],
+        )
+        self._open = {(s["split"], s["source"]): s for s in d["open"]}
+        kept = {Path(s["file"]).stem for s in [*self._full, *self._open.values()]}
+        for p in self.folder.glob("*-*"):  # of this node, and begun after the commit
+            if (
+                (m := re.match(r"((train|val)-(\d+))\.(bin|docs)", p.name))
+                and int(m[3]) % self.world == self.rank
+                and m[1] not in kept
+            ):
                 p.unlink()
-        for s in self._full: self._rename(s['file'])
+        for s in self._full:
+            self._rename(s["file"])
         for s in self._open.values():
-            self._cut(s['file'], s['tokens'] * self.dtype.itemsize); self._cut(docs_file(s['file']), s['index_bytes']); self._attach(s)
-            for name, k, (_, h) in zip((s['file'], docs_file(s['file'])), ('xxh3', 'docs_xxh3'), self._files[s['file']]):
+            self._cut(s["file"], s["tokens"] * self.dtype.itemsize)
+            self._cut(docs_file(s["file"]), s["index_bytes"])
+            self._attach(s)
+            for name, k, (_, h) in zip(
+                (s["file"], docs_file(s["file"])), ("xxh3", "docs_xxh3"), self._files[s["file"]]
+            ):
                 if h.hexdigest() != s.get(k, h.hexdigest()):
-                    raise GpubError(f'{self.folder/name}.part is not what was committed: empty {self.folder} and start again')
+                    raise GpubError(
+                        f"{self.folder / name}.part is not what was committed: empty "
+                        f"{self.folder} and start again"
+                    )
 
-    def _cut(self, name, size): # back to what was committed
-        part = self.folder/(name + '.part')
-        if (self.folder/name).exists(): os.replace(self.folder/name, part) # `close` got that far
+    def _cut(self, name, size):  # back to what was committed
+        part = self.folder / (name + ".part")
+        if (self.folder / name).exists():
+            os.replace(self.folder / name, part)  # `close` got that far
         if not part.exists() or part.stat().st_size < size:
-            raise GpubError(f'{part} should hold at least the {size:,} bytes that were committed: empty {self.folder} and start again')
+            raise GpubError(
+                f"{part} should hold at least the {size:,} bytes that were committed: empty "
+                f"{self.folder} and start again"
+            )
         os.truncate(part, size)
 
-    def _attach(self, s): # open the two files of a shard at their ends
-        paths = [self.folder/(name + '.part') for name in (s['file'], docs_file(s['file']))]
-        self._files[s['file']] = [(open(p, 'ab', buffering=0), checksum(p)) for p in paths]
+    def _attach(self, s):  # open the two files of a shard at their ends
+        paths = [self.folder / (name + ".part") for name in (s["file"], docs_file(s["file"]))]
+        self._files[s["file"]] = [(open(p, "ab", buffering=0), checksum(p)) for p in paths]
 
-    def _shard(self, split, source): # the open shard of a source, a new one if there is none
-        if s := self._open.get((split, source)): return s
-        n = self._count.get(split, 0); self._count[split] = n + 1
-        file = f'{split}-{self.rank + n * self.world:05d}.bin'
-        s = self._open[split, source] = dict(file=file, split=split, source=source, tokens=0, documents=0, bytes=0, index_bytes=0)
-        for name in file, docs_file(file): open(self.folder/(name + '.part'), 'wb').close()
-        self._attach(s); return s
+    def _shard(self, split, source):  # the open shard of a source, a new one if there is none
+        if s := self._open.get((split, source)):
+            return s
+        n = self._count.get(split, 0)
+        self._count[split] = n + 1
+        file = f"{split}-{self.rank + n * self.world:05d}.bin"
+        s = self._open[split, source] = dict(
+            file=file, split=split, source=source, tokens=0, documents=0, bytes=0, index_bytes=0
+        )
+        for name in file, docs_file(file):
+            open(self.folder / (name + ".part"), "wb").close()
+        self._attach(s)
+        return s
 
-    def add(self,
-        source:str, # the source these documents are from
+    def add(
+        self,
+        source: str,  # the source these documents are from
         documents,  # list of arrays of ids; or what `join` made of them, if a worker has done that
-        names,      # list of str: what `Batches.what` calls them
-        sizes,      # list of int: bytes of text each was
-        split='train', # or val
+        names,  # list of str: what `Batches.what` calls them
+        sizes,  # list of int: bytes of text each was
+        split="train",  # or val
     ):
         "Append documents; raises `GpubError` for ids outside the vocabulary and for a full disk"
-        ids, lengths = documents if isinstance(documents, tuple) else join(documents, self.tokenizer.end, self.dtype)
-        if self.done: raise GpubError(f'{self.folder} is finished: nothing can be added')
-        if split not in ('train', 'val'): raise GpubError(f'a shard is of split train or val, not {split!r}')
+        ids, lengths = (
+            documents
+            if isinstance(documents, tuple)
+            else join(documents, self.tokenizer.end, self.dtype)
+        )
+        if self.done:
+            raise GpubError(f"{self.folder} is finished: nothing can be added")
+        if split not in ("train", "val"):
+            raise GpubError(f"a shard is of split train or val, not {split!r}")
         if not len(lengths) == len(names) == len(sizes):
-            raise GpubError(f'{len(lengths)} documents came with {len(names)} names and {len(sizes)} sizes')
+            raise GpubError(
+                f"{len(lengths)} documents came with {len(names)} names and {len(sizes)} sizes"
+            )
         if len(ids) and int(ids.max()) >= self.tokenizer.vocab:
-            raise GpubError(f'{source}: id {int(ids.max())} is outside the vocabulary of {self.tokenizer.vocab}')
+            raise GpubError(
+                f"{source}: id {int(ids.max())} is outside the vocabulary of {self.tokenizer.vocab}"
+            )
         ends, i = np.cumsum(lengths), 0
         with self._disk():
             while i < len(lengths):
-                s = self._shard(split, source); first = int(ends[i - 1]) if i else 0
-                j = min(int(np.searchsorted(ends, first + self.shard_tokens - s['tokens'])) + 1, len(lengths))
-                self._append(s, ids[first:int(ends[j - 1])], _lines(lengths[i:j], names[i:j]), sum(sizes[i:j]), j - i); i = j
+                s = self._shard(split, source)
+                first = int(ends[i - 1]) if i else 0
+                j = min(
+                    int(np.searchsorted(ends, first + self.shard_tokens - s["tokens"])) + 1,
+                    len(lengths),
+                )
+                self._append(
+                    s,
+                    ids[first : int(ends[j - 1])],
+                    _lines(lengths[i:j], names[i:j]),
+                    sum(sizes[i:j]),
+                    j - i,
+                )
+                i = j
         total = self.sources.setdefault(source, dict(tokens=0, bytes=0, documents=0, dropped={}))
-        for k, v in dict(tokens=len(ids), bytes=int(sum(sizes)), documents=len(lengths)).items(): total[k] += v
+        for k, v in dict(tokens=len(ids), bytes=int(sum(sizes)), documents=len(lengths)).items():
+            total[k] += v
 
     def _append(self, s, ids, lines, size, documents):
-        for (f, h), raw in zip(self._files[s['file']], (memoryview(np.ascontiguousarray(ids, self.dtype)).cast('B'), memoryview(lines))):
-            h.update(raw); at = f.tell()
-            while len(raw): raw = raw[f.write(raw):] # a file without a buffer takes what fits
-            if hasattr(os, 'posix_fadvise'):
-                os.posix_fadvise(f.fileno(), at, 0, os.POSIX_FADV_DONTNEED) # the disk begins now, so `commit` waits less
-        s['tokens'] += len(ids); s['documents'] += documents; s['bytes'] += int(size); s['index_bytes'] += len(lines)
-        if s['tokens'] >= self.shard_tokens: self._full.append(self._open.pop((s['split'], s['source'])))
+        for (f, h), raw in zip(
+            self._files[s["file"]],
+            (memoryview(np.ascontiguousarray(ids, self.dtype)).cast("B"), memoryview(lines)),
+        ):
+            h.update(raw)
+            at = f.tell()
+            while len(raw):
+                raw = raw[f.write(raw) :]  # a file without a buffer takes what fits
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(
+                    f.fileno(), at, 0, os.POSIX_FADV_DONTNEED
+                )  # the disk begins now, so `commit` waits less
+        s["tokens"] += len(ids)
+        s["documents"] += documents
+        s["bytes"] += int(size)
+        s["index_bytes"] += len(lines)
+        if s["tokens"] >= self.shard_tokens:
+            self._full.append(self._open.pop((s["split"], s["source"])))
 
-    def drop(self,
+    def drop(
+        self,
         source,  # the source they were from
-        why,     # a few words, a key of the manifest
-        count=1, # documents
+        why,  # a few words, a key of the manifest
+        count=1,  # documents
     ):
         "Note documents that were left out, and why"
-        dropped = self.sources.setdefault(source, dict(tokens=0, bytes=0, documents=0, dropped={}))['dropped']
+        dropped = self.sources.setdefault(source, dict(tokens=0, bytes=0, documents=0, dropped={}))[
+            "dropped"
+        ]
         dropped[why] = dropped.get(why, 0) + count
 
-    def commit(self,
-        cursor, # anything JSON holds: where the reader goes on when all that was added so far is safe
+    def commit(
+        self,
+        # anything JSON holds: where the reader goes on when all that was added so far is safe
+        cursor,
     ):
         "Make everything added so far safe against crash and power cut"
         with self._disk():
             self._sync()
             self.cursor = cursor
-            state = dict(cursor=cursor, sources=self.sources, full=self._full, open=list(self._open.values()), count=self._count)
-            write_atomic(self._progress, json.dumps({**self.head, **state})); self._settle()
+            state = dict(
+                cursor=cursor,
+                sources=self.sources,
+                full=self._full,
+                open=list(self._open.values()),
+                count=self._count,
+            )
+            write_atomic(self._progress, json.dumps({**self.head, **state}))
+            self._settle()
 
-    def _sync(self): # bytes to the disk, checksums of what they are so far
-        for f, _ in (x for files in self._files.values() for x in files): os.fsync(f.fileno())
+    def _sync(self):  # bytes to the disk, checksums of what they are so far
+        for f, _ in (x for files in self._files.values() for x in files):
+            os.fsync(f.fileno())
         for s in [*self._full, *self._open.values()]:
-            if files := self._files.get(s['file']): s['xxh3'], s['docs_xxh3'] = (h.hexdigest() for _, h in files)
+            if files := self._files.get(s["file"]):
+                s["xxh3"], s["docs_xxh3"] = (h.hexdigest() for _, h in files)
 
-    def _settle(self): # full shards get their final names
+    def _settle(self):  # full shards get their final names
         for s in self._full:
-            for f, _ in self._files.pop(s['file'], ()): f.close()
-            self._rename(s['file'])
+            for f, _ in self._files.pop(s["file"], ()):
+                f.close()
+            self._rename(s["file"])
 
     def _rename(self, file):
         for name in file, docs_file(file):
-            if (part := self.folder/(name + '.part')).exists(): os.replace(part, self.folder/name)
+            if (part := self.folder / (name + ".part")).exists():
+                os.replace(part, self.folder / name)
 
-    def close(self,
-        **extra, # more for the manifest, such as the pipeline's report
-    ): # the manifest
+    def close(
+        self,
+        **extra,  # more for the manifest, such as the pipeline's report
+    ):  # the manifest
         "Finish: every file gets its final name, the manifest is written last"
-        if self.done: return read_json(self.manifest_path)
-        self._full += self._open.values(); self._open = {}
+        if self.done:
+            return read_json(self.manifest_path)
+        self._full += self._open.values()
+        self._open = {}
         with self._disk():
-            self._sync(); self._settle(); self.tokenizer.save(self.folder)
-            shards = sorted(self._full, key=lambda s: s['file'])
-            manifest = {**self.head, **extra, 'rank': self.rank, 'sources': self.sources, 'shards': shards}
-            write_atomic(self.manifest_path, json.dumps(manifest, indent=1) + '\n'); self._progress.unlink(missing_ok=True)
-        self.done = True; return manifest
+            self._sync()
+            self._settle()
+            self.tokenizer.save(self.folder)
+            shards = sorted(self._full, key=lambda s: s["file"])
+            manifest = {
+                **self.head,
+                **extra,
+                "rank": self.rank,
+                "sources": self.sources,
+                "shards": shards,
+            }
+            write_atomic(self.manifest_path, json.dumps(manifest, indent=1) + "\n")
+            self._progress.unlink(missing_ok=True)
+        self.done = True
+        return manifest
 
-    def _disk(self): return writing_to(self.folder, 'what was committed is safe, the same command goes on from there')
+    def _disk(self):
+        return writing_to(
+            self.folder, "what was committed is safe, the same command goes on from there"
+        )
+
 
 def docs_file(
-    file, # name of a shard
-): # name
+    file,  # name of a shard
+):  # name
     "The file beside a shard that names its documents"
-    return file.replace('.bin', '.docs')
+    return file.replace(".bin", ".docs")
 
-def _lines(lengths, names): # a line per document; a name keeps to its line
-    lines = ''.join([f'{n} {name}\n' for n, name in zip(lengths.tolist(), names)])
-    if lines.count('\n') > len(names): return _lines(lengths, [' '.join(n.splitlines()) for n in names])
-    return lines.encode('utf-8', 'replace')
+
+def _lines(lengths, names):  # a line per document; a name keeps to its line
+    lines = "".join([f"{n} {name}\n" for n, name in zip(lengths.tolist(), names)])
+    if lines.count("\n") > len(names):
+        return _lines(lengths, [" ".join(n.splitlines()) for n in names])
+    return lines.encode("utf-8", "replace")
 
 # %% ../nbs/lib/shards.ipynb #4ce200a2
 def read_manifest(
-    folder, # of shards
-): # dict
+    folder,  # of shards
+):  # dict
     "A folder's manifest; raises `GpubError` for an unfinished folder or another format"
-    folder = Path(folder); path = folder/'manifest.json'
+    folder = Path(folder)
+    path = folder / "manifest.json"
     if not path.exists():
-        if parts := sorted(p.name for p in folder.glob('manifest-*.json')):
-            raise GpubError(f'{folder} holds the parts {", ".join(parts)}: merge them first')
-        raise GpubError(f'{folder} has no manifest.json: it is no shard folder, or not finished')
+        if parts := sorted(p.name for p in folder.glob("manifest-*.json")):
+            raise GpubError(f"{folder} holds the parts {', '.join(parts)}: merge them first")
+        raise GpubError(f"{folder} has no manifest.json: it is no shard folder, or not finished")
     return well_formed(path, read_json(path))
 
+
 def well_formed(
-    path, # named in errors
-    d,    # what was read there
-): # the same
+    path,  # named in errors
+    d,  # what was read there
+):  # the same
     "A manifest of this version with all its parts; raises `GpubError` naming what is wrong"
-    if not isinstance(d, dict) or d.get('format') != FORMAT:
-        found = repr(d.get('format') if isinstance(d, dict) else d)[:60]
-        raise GpubError(f'{path}: expected format {FORMAT}, found {found}: prepare the data again, or update gpub')
+    if not isinstance(d, dict) or d.get("format") != FORMAT:
+        found = repr(d.get("format") if isinstance(d, dict) else d)[:60]
+        raise GpubError(
+            f"{path}: expected format {FORMAT}, found {found}: prepare the data again, or update "
+            "gpub"
+        )
     _typed(path, d, _HEAD)
-    if d['dtype'] != id_dtype(d['vocab']).name:
-        raise GpubError(f"{path}: expected dtype {id_dtype(d['vocab']).name} for {d['vocab']} ids, found {d['dtype']!r}")
-    for n, s in d['sources'].items(): _typed(f'{path}: source {n}', s, _SOURCE)
-    for s in d['shards']:
-        _typed(f'{path}: a shard', s, _SHARD | dict(documents=int, xxh3=str))
-        if not (name := re.fullmatch(r'(train|val)-\d{5,}\.bin', s['file'])):
+    if d["dtype"] != id_dtype(d["vocab"]).name:
+        raise GpubError(
+            f"{path}: expected dtype {id_dtype(d['vocab']).name} for {d['vocab']} ids, found "
+            f"{d['dtype']!r}"
+        )
+    for n, s in d["sources"].items():
+        _typed(f"{path}: source {n}", s, _SOURCE)
+    for s in d["shards"]:
+        _typed(f"{path}: a shard", s, _SHARD | dict(documents=int, xxh3=str))
+        if not (name := re.fullmatch(r"(train|val)-\d{5,}\.bin", s["file"])):
             raise GpubError(f"{path}: {s['file']!r} is no name of a shard")
-        if name[1] != s['split']: raise GpubError(f"{path}: {s['file']} is said to be of split {s['split']!r}: it is damaged")
+        if name[1] != s["split"]:
+            raise GpubError(
+                f"{path}: {s['file']} is said to be of split {s['split']!r}: it is damaged"
+            )
     return d
 
+
 def manifest_fingerprint(
-    manifest:dict, # as from `read_manifest`
-): # 16 hex digits
+    manifest: dict,  # as from `read_manifest`
+):  # 16 hex digits
     "A short name for exactly these tokens in this order"
-    shards = [[s[k] for k in ('split', 'source', 'tokens', 'xxh3')] for s in manifest['shards']]
-    return fingerprint([manifest['tokenizer'], *shards])
+    shards = [[s[k] for k in ("split", "source", "tokens", "xxh3")] for s in manifest["shards"]]
+    return fingerprint([manifest["tokenizer"], *shards])
+
 
 def open_shard(
-    folder,   # of shards
-    manifest, # its own
-    shard,    # one of manifest['shards']
-): # its ids, read from disk when touched
+    folder,  # of shards
+    manifest,  # its own
+    shard,  # one of manifest['shards']
+):  # its ids, read from disk when touched
     "A shard as an array; raises `GpubError` when it is missing or has the wrong size"
-    path, dtype = Path(folder)/shard['file'], np.dtype(manifest['dtype']).newbyteorder('<'); size = shard['tokens'] * dtype.itemsize
+    path, dtype = Path(folder) / shard["file"], np.dtype(manifest["dtype"]).newbyteorder("<")
+    size = shard["tokens"] * dtype.itemsize
     if not path.exists():
-        raise GpubError(f"{path} is missing{': unpack the folder first' if path.with_name(path.name + '.zst').exists() else ''}")
-    if path.stat().st_size != size: raise GpubError(f'{path}: expected {size:,} bytes, found {path.stat().st_size:,}: copy it again')
-    return np.memmap(path, dtype, 'r') if size else np.zeros(0, dtype)
+        raise GpubError(
+            f"{path} is "
+            f"missing{': unpack the folder first' if path.with_name(path.name + '.zst').exists() else ''}"
+        )
+    if path.stat().st_size != size:
+        raise GpubError(
+            f"{path}: expected {size:,} bytes, found {path.stat().st_size:,}: copy it again"
+        )
+    return np.memmap(path, dtype, "r") if size else np.zeros(0, dtype)
+
 
 def verify(
-    folder,         # of shards
-    tokenizer=None, # must be the one the shards were made with; without it, the folder's own is checked
-    full=True,      # read every byte, not only the sizes
-): # the manifest
+    folder,  # of shards
+    # must be the one the shards were made with; without it, the folder's own is checked
+    tokenizer=None,
+    full=True,  # read every byte, not only the sizes
+):  # the manifest
     "Check a shard folder; raises `GpubError` naming file, expected and found"
-    folder, manifest = Path(folder), read_manifest(folder); name = 'the tokenizer given' if tokenizer else folder/'tokenizer.json'
+    folder, manifest = Path(folder), read_manifest(folder)
+    name = "the tokenizer given" if tokenizer else folder / "tokenizer.json"
     found = (tokenizer or load_tokenizer(folder)).fingerprint
-    if found != manifest['tokenizer']:
-        raise GpubError(f"{folder/'manifest.json'}: expected tokenizer {manifest['tokenizer']}, found {found} ({name}): "
-                        'these ids mean other words to it')
-    for s in manifest['shards']:
+    if found != manifest["tokenizer"]:
+        raise GpubError(
+            f"{folder / 'manifest.json'}: expected tokenizer {manifest['tokenizer']}, found "
+            f"{found} ({name}): "
+            "these ids mean other words to it"
+        )
+    for s in manifest["shards"]:
         ids = open_shard(folder, manifest, s)
-        if full: matches(folder/s['file'], s['xxh3']); matches(folder/docs_file(s['file']), s.get('docs_xxh3'))
-        if full and len(ids) and ids.max() >= manifest['vocab']:
-            raise GpubError(f"{folder/s['file']}: expected ids below {manifest['vocab']}, found {ids.max()}")
+        if full:
+            matches(folder / s["file"], s["xxh3"])
+            matches(folder / docs_file(s["file"]), s.get("docs_xxh3"))
+        if full and len(ids) and ids.max() >= manifest["vocab"]:
+            raise GpubError(
+                f"{folder / s['file']}: expected ids below {manifest['vocab']}, found {ids.max()}"
+            )
     return manifest
 
+
 def matches(
-    path,       # a file
-    expected,   # its xxh3, or `None` when none was noted
-    shown=None, # named in the error instead
+    path,  # a file
+    expected,  # its xxh3, or `None` when none was noted
+    shown=None,  # named in the error instead
 ):
     "Read a whole file; raises `GpubError` when it is not what was written"
-    try: found = checksum(path).hexdigest()
-    except OSError as e: raise GpubError(f'{path} cannot be read ({e.strerror}): copy it again') from None
+    try:
+        found = checksum(path).hexdigest()
+    except OSError as e:
+        raise GpubError(f"{path} cannot be read ({e.strerror}): copy it again") from None
     if expected not in (None, found):
-        raise GpubError(f'{shown or path}: expected xxh3 {expected}, found {found}: it is cut or damaged, copy it again')
+        raise GpubError(
+            f"{shown or path}: expected xxh3 {expected}, found {found}: it is cut or damaged, "
+            "copy it again"
+        )
+
 
 def documents_at(
-    path, # a `.docs` file
-    lo,   # first token of the range, counted in its shard
-    hi,   # one past the last
-): # list of names
+    path,  # a `.docs` file
+    lo,  # first token of the range, counted in its shard
+    hi,  # one past the last
+):  # list of names
     "Documents that lie in a range of tokens"
     try:
-        with open(path, encoding='utf-8', newline='\n') as f: sizes, names = zip(*(line.rstrip('\n').split(' ', 1) for line in f))
+        with open(path, encoding="utf-8", newline="\n") as f:
+            sizes, names = zip(*(line.rstrip("\n").split(" ", 1) for line in f))
         ends = np.cumsum(np.array(sizes, np.int64))
-    except (OSError, ValueError) as e: raise GpubError(f'{path} holds no list of documents ({e}): copy it again') from None
-    first, last = np.searchsorted(ends, [lo, hi - 1], 'right')
-    return list(names[first:last + 1])
+    except (OSError, ValueError) as e:
+        raise GpubError(f"{path} holds no list of documents ({e}): copy it again") from None
+    first, last = np.searchsorted(ends, [lo, hi - 1], "right")
+    return list(names[first : last + 1])
 
 # %% ../nbs/lib/shards.ipynb #c3c6297b
 class Batches:
-    "`batches[step]` is that step's (inputs, targets), a pure function of the seed and the step; the order has no end"
-    def __init__(self,
-        ids,          # array of token ids, or {source: array (or list of arrays)}
-        *, ctx:int,   # tokens a row
-        batch:int,    # rows a step, over all ranks together
-        seed:int=0,   # decides the order
-        rank:int=0,   # this process takes rows rank * batch/world onwards
-        world:int=1,  # how many processes share a step
-        weights=None, # {source: share of the tokens}; without it all sources are read as one text, each window once an epoch
+    """`batches[step]` is that step's (inputs, targets), a pure function of the seed and the step;
+    the order has no end"""
+
+    def __init__(
+        self,
+        ids,  # array of token ids, or {source: array (or list of arrays)}
+        *,
+        ctx: int,  # tokens a row
+        batch: int,  # rows a step, over all ranks together
+        seed: int = 0,  # decides the order
+        rank: int = 0,  # this process takes rows rank * batch/world onwards
+        world: int = 1,  # how many processes share a step
+        # {source: share of the tokens}; without it all sources are read as one text, each window
+        # once an epoch
+        weights=None,
         device=None,  # keep the tokens on this device and gather there
-        hash_ids=True, # False: leave `fingerprint` to the caller, who knows a cheaper one
+        hash_ids=True,  # False: leave `fingerprint` to the caller, who knows a cheaper one
     ):
-        if ctx < 1 or batch < 1: raise GpubError(f'ctx and batch must be at least 1, not ctx={ctx}, batch={batch}')
-        if not 0 <= rank < world: raise GpubError(f'rank {rank} does not exist in a world of {world}')
-        if batch % world: raise GpubError(f'batch={batch} rows cannot be shared equally by world={world} processes: choose a multiple')
-        self.ctx, self.batch, self.seed, self.rank, self.world, self.device = ctx, batch, seed, rank, world, device
-        sources = {k: v if isinstance(v, (list, tuple)) else [v] for k, v in (ids if isinstance(ids, dict) else {'text': ids}).items()}
-        if weights is None: sources = {' + '.join(sources): [p for parts in sources.values() for p in parts]}
-        self.streams = [Stream(parts, ctx, (seed & 0xFFFFFFFFFFFFFFFF, i), name) for i, (name, parts) in enumerate(sources.items())]
-        self.weights = _weights({s.name: 1. for s in self.streams} if weights is None else weights, [s.name for s in self.streams])
-        if device is not None: self._resident = [_resident(s.parts, device) for s in self.streams]
+        if ctx < 1 or batch < 1:
+            raise GpubError(f"ctx and batch must be at least 1, not ctx={ctx}, batch={batch}")
+        if not 0 <= rank < world:
+            raise GpubError(f"rank {rank} does not exist in a world of {world}")
+        if batch % world:
+            raise GpubError(
+                f"batch={batch} rows cannot be shared equally by world={world} processes: choose "
+                "a multiple"
+            )
+        self.ctx, self.batch, self.seed, self.rank, self.world, self.device = (
+            ctx,
+            batch,
+            seed,
+            rank,
+            world,
+            device,
+        )
+        sources = {
+            k: v if isinstance(v, (list, tuple)) else [v]
+            for k, v in (ids if isinstance(ids, dict) else {"text": ids}).items()
+        }
+        if weights is None:
+            sources = {" + ".join(sources): [p for parts in sources.values() for p in parts]}
+        self.streams = [
+            Stream(parts, ctx, (seed & 0xFFFFFFFFFFFFFFFF, i), name)
+            for i, (name, parts) in enumerate(sources.items())
+        ]
+        self.weights = _weights(
+            {s.name: 1.0 for s in self.streams} if weights is None else weights,
+            [s.name for s in self.streams],
+        )
+        if device is not None:
+            self._resident = [_resident(s.parts, device) for s in self.streams]
         self.folder, self.fingerprint = None, _fingerprint(self.streams) if hash_ids else None
 
     @classmethod
-    def from_shards(cls,
-        folder,         # of shards
-        *, split='train', # or val
-        weights=None,   # {source: share}; without it every window comes once an epoch
-        mode='mmap',    # 'mmap' reads from disk as needed, 'ram' loads first, 'device' loads to `device`
-        tokenizer=None, # refuse shards of another one
-        full=True,      # check every byte first (one fast pass), not only the sizes
-        device=None,    # where mode 'device' keeps them; default the CPU
-        **kw,           # ctx, batch, seed, rank, world
-    ): # batches whose `what` knows the documents
+    def from_shards(
+        cls,
+        folder,  # of shards
+        *,
+        split="train",  # or val
+        weights=None,  # {source: share}; without it every window comes once an epoch
+        # 'mmap' reads from disk as needed, 'ram' loads first, 'device' loads to `device`
+        mode="mmap",
+        tokenizer=None,  # refuse shards of another one
+        full=True,  # check every byte first (one fast pass), not only the sizes
+        device=None,  # where mode 'device' keeps them; default the CPU
+        **kw,  # ctx, batch, seed, rank, world
+    ):  # batches whose `what` knows the documents
         "Batches from a shard folder, checked; raises `GpubError` where something does not match"
-        if mode not in ('mmap', 'ram', 'device'): raise GpubError(f"mode is 'mmap', 'ram' or 'device', not {mode!r}")
+        if mode not in ("mmap", "ram", "device"):
+            raise GpubError(f"mode is 'mmap', 'ram' or 'device', not {mode!r}")
         folder, manifest, records = Path(folder), verify(folder, tokenizer, full), {}
-        for s in manifest['shards']:
-            if s['split'] == split and s['tokens']: records.setdefault(s['source'], []).append(s)
-        if not records: raise GpubError(f'{folder} has no {split} shards')
-        parts = {name: [open_shard(folder, manifest, s) for s in rs] for name, rs in records.items()}
-        if mode == 'ram': parts = {name: [np.concatenate(ps)] for name, ps in parts.items()}
-        self = cls(parts, weights=weights, device=device or 'cpu' if mode == 'device' else None, hash_ids=False, **kw)
-        self.folder, self.fingerprint, records = folder, manifest_fingerprint(manifest), list(records.values())
+        for s in manifest["shards"]:
+            if s["split"] == split and s["tokens"]:
+                records.setdefault(s["source"], []).append(s)
+        if not records:
+            raise GpubError(f"{folder} has no {split} shards")
+        parts = {
+            name: [open_shard(folder, manifest, s) for s in rs] for name, rs in records.items()
+        }
+        if mode == "ram":
+            parts = {name: [np.concatenate(ps)] for name, ps in parts.items()}
+        self = cls(
+            parts,
+            weights=weights,
+            device=device or "cpu" if mode == "device" else None,
+            hash_ids=False,
+            **kw,
+        )
+        self.folder, self.fingerprint, records = (
+            folder,
+            manifest_fingerprint(manifest),
+            list(records.values()),
+        )
         self._records = records if weights else [[s for rs in records for s in rs]]
         return self
 
-    def taken(self,
-        windows:int, # how many windows all ranks have read together
-    ): # how many of them came from each source, off by less than one per source from its exact share
+    def taken(
+        self,
+        windows: int,  # how many windows all ranks have read together
+    ):  # how many of them came from each source, off by less than one per source from its exact share
         "The running count of each source"
-        out, left, weight = [], windows, 1.
+        out, left, weight = [], windows, 1.0
         for w in self.weights[:-1]:
-            share = round(min(w / weight, 1.) * (1 << 32)) if weight > 0 else 0
-            out.append((left * share + (1 << 31)) >> 32); left -= out[-1]; weight -= w
+            share = round(min(w / weight, 1.0) * (1 << 32)) if weight > 0 else 0
+            out.append((left * share + (1 << 31)) >> 32)
+            left -= out[-1]
+            weight -= w
         return [*out, left]
 
-    def windows(self,
-        step, # from 0
-    ): # [(stream, first window, one past the last)]
+    def windows(
+        self,
+        step,  # from 0
+    ):  # [(stream, first window, one past the last)]
         "Which windows this rank's rows of a step are"
-        if step < 0: raise IndexError(f'steps count from 0, not {step}')
+        if step < 0:
+            raise IndexError(f"steps count from 0, not {step}")
         lo = step * self.batch + self.rank * self.batch // self.world
-        return [(s, a, b) for s, a, b in zip(self.streams, self.taken(lo), self.taken(lo + self.batch // self.world))]
+        return [
+            (s, a, b)
+            for s, a, b in zip(
+                self.streams, self.taken(lo), self.taken(lo + self.batch // self.world)
+            )
+        ]
 
-    def epoch(self,
-        step, # from 0
-    ): # int
+    def epoch(
+        self,
+        step,  # from 0
+    ):  # int
         "Finished epochs before a step, of the source that is furthest"
         return max(s.epoch(n) for s, n in zip(self.streams, self.taken(step * self.batch)))
 
-    def __getitem__(self,
-        step:int, # from 0, as far as you like
-    ): # inputs and targets, int64 (batch / world, ctx), two views of one gather
+    def __getitem__(
+        self,
+        step: int,  # from 0, as far as you like
+    ):  # inputs and targets, int64 (batch / world, ctx), two views of one gather
         "This rank's rows of a step"
-        if self.device is not None: rows = self._gather(step)
+        if self.device is not None:
+            rows = self._gather(step)
         else:
             found = [s.rows(s.order(a, b)) for s, a, b in self.windows(step)]
-            rows = torch.from_numpy(np.concatenate(found, dtype=np.int64, casting='unsafe'))
+            rows = torch.from_numpy(np.concatenate(found, dtype=np.int64, casting="unsafe"))
         return rows.narrow(1, 0, self.ctx), rows.narrow(1, 1, self.ctx)
 
-    def what(self,
-        step:int, # from 0
-    ): # list of dicts, one per row of this rank: source, epoch, position, and from shards the documents read
+    def what(
+        self,
+        step: int,  # from 0
+    ):  # list of dicts, one per row of this rank: source, epoch, position, and from shards the documents read
         "Which documents of which sources a step reads"
         out = []
         for k, (s, lo, hi) in enumerate(self.windows(step)):
             for n, start in zip(range(lo, hi), s.order(lo, hi).tolist()):
                 row = dict(source=s.name, epoch=s.epoch(n), start=start, stop=start + self.ctx + 1)
-                out.append({**row, **self._documents(k, start, start + self.ctx + 1)} if self.folder else row)
+                out.append(
+                    {**row, **self._documents(k, start, start + self.ctx + 1)}
+                    if self.folder
+                    else row
+                )
         return out
 
     def _documents(self, k, lo, hi):
         found, at = [], 0
         for s in self._records[k]:
-            i, j = max(lo - at, 0), min(hi - at, s['tokens']); at += s['tokens']
-            if i < j: found += [(s['source'], s['file'], name) for name in documents_at(self.folder/docs_file(s['file']), i, j)]
+            i, j = max(lo - at, 0), min(hi - at, s["tokens"])
+            at += s["tokens"]
+            if i < j:
+                found += [
+                    (s["source"], s["file"], name)
+                    for name in documents_at(self.folder / docs_file(s["file"]), i, j)
+                ]
         sources, shards = (list(dict.fromkeys(f[i] for f in found)) for i in (0, 1))
-        return dict(source=' + '.join(sources), shards=shards, documents=[f[2] for f in found])
+        return dict(source=" + ".join(sources), shards=shards, documents=[f[2] for f in found])
 
-    def _gather(self, step): # the same rows, from tokens that are already on the device
+    def _gather(self, step):  # the same rows, from tokens that are already on the device
         starts = [torch.from_numpy(s.order(a, b)).to(self.device) for s, a, b in self.windows(step)]
-        return torch.cat([ids.unfold(0, self.ctx + 1, 1)[at].long() & mask for (ids, mask), at in zip(self._resident, starts)])
+        return torch.cat(
+            [
+                ids.unfold(0, self.ctx + 1, 1)[at].long() & mask
+                for (ids, mask), at in zip(self._resident, starts)
+            ]
+        )
 
-def _weights(weights, names): # shares that sum to one, in the order of the streams
-    if set(weights) != set(names): raise GpubError(f"the weights are for {', '.join(weights)}; the sources are {', '.join(names)}")
-    if not min(weights.values()) > 0: raise GpubError(f'every weight must be above zero, not {weights}: leave a source out instead')
+
+def _weights(weights, names):  # shares that sum to one, in the order of the streams
+    if set(weights) != set(names):
+        raise GpubError(
+            f"the weights are for {', '.join(weights)}; the sources are {', '.join(names)}"
+        )
+    if not min(weights.values()) > 0:
+        raise GpubError(
+            f"every weight must be above zero, not {weights}: leave a source out instead"
+        )
     return [weights[n] / sum(weights.values()) for n in names]
 
-def _fingerprint(streams): # of tokens in memory; shards have their manifest's
-    return hashlib.sha256(b''.join(hashlib.sha256(np.ascontiguousarray(p)).digest() for s in streams for p in s.parts)).hexdigest()[:16]
 
-def _resident(parts, device): # torch gathers signed integers everywhere: the same bits, and a mask that takes the sign away again
-    ids = np.concatenate(parts); signed = torch.from_numpy(ids.view(f'i{ids.itemsize}')).to(device)
+def _fingerprint(streams):  # of tokens in memory; shards have their manifest's
+    return hashlib.sha256(
+        b"".join(hashlib.sha256(np.ascontiguousarray(p)).digest() for s in streams for p in s.parts)
+    ).hexdigest()[:16]
+
+
+def _resident(
+    parts, device
+):  # torch gathers signed integers everywhere: the same bits, and a mask that takes the sign away again
+    ids = np.concatenate(parts)
+    signed = torch.from_numpy(ids.view(f"i{ids.itemsize}")).to(device)
     return signed, (1 << 8 * ids.itemsize) - 1 if ids.itemsize < 8 else -1

@@ -21,381 +21,750 @@ from .gpt import GPTConfig, count_params, param_table
 @dataclass(frozen=True)
 class Shape:
     "A size with a name"
-    about:str             # one line for people
-    model:dict            # arguments of its config, vocabulary included
-    config:type=GPTConfig # the architecture
+
+    about: str  # one line for people
+    model: dict  # arguments of its config, vocabulary included
+    config: type = GPTConfig  # the architecture
+
     def cfg(self):
         "The config itself"
         return self.config(**self.model)
 
-def _gpt2(**model): return dict(width=768, layers=12, heads=12) | model
+
+def _gpt2(**model):
+    return dict(width=768, layers=12, heads=12) | model
+
 
 SHAPES = {
-    'shakespeare': Shape('2 x 128, context 256: the first model', dict(vocab=65, ctx=256, width=128, layers=2, heads=4)),
-    'shakespeare-short': Shape('4 x 128, context 64: deeper, and quick on a CPU', dict(vocab=65, ctx=64, width=128, layers=4, heads=4)),
-    'medium': Shape("4 x 256, context 256, untied: the blog's second model as shipped",
-                    dict(vocab=190, ctx=256, width=256, layers=4, heads=4, tied=False)),
-    'gpt2-124m': Shape('12 x 768, context 1024, 50,257 tokens, tied: the smallest GPT-2', _gpt2(vocab=50_257, ctx=1024)),
-    'gpt2-134m': Shape("12 x 768, context 512, 32,000 tokens, untied: the blog's third model", _gpt2(vocab=32_000, ctx=512, tied=False)),
-    'gpt2-355m': Shape('24 x 1024, context 1024, 50,257 tokens, tied: the second GPT-2',
-                       _gpt2(vocab=50_257, ctx=1024, width=1024, layers=24, heads=16)),
+    "shakespeare": Shape(
+        "2 x 128, context 256: the first model",
+        dict(vocab=65, ctx=256, width=128, layers=2, heads=4),
+    ),
+    "shakespeare-short": Shape(
+        "4 x 128, context 64: deeper, and quick on a CPU",
+        dict(vocab=65, ctx=64, width=128, layers=4, heads=4),
+    ),
+    "medium": Shape(
+        "4 x 256, context 256, untied: the blog's second model as shipped",
+        dict(vocab=190, ctx=256, width=256, layers=4, heads=4, tied=False),
+    ),
+    "gpt2-124m": Shape(
+        "12 x 768, context 1024, 50,257 tokens, tied: the smallest GPT-2",
+        _gpt2(vocab=50_257, ctx=1024),
+    ),
+    "gpt2-134m": Shape(
+        "12 x 768, context 512, 32,000 tokens, untied: the blog's third model",
+        _gpt2(vocab=32_000, ctx=512, tied=False),
+    ),
+    "gpt2-355m": Shape(
+        "24 x 1024, context 1024, 50,257 tokens, tied: the second GPT-2",
+        _gpt2(vocab=50_257, ctx=1024, width=1024, layers=24, heads=16),
+    ),
 }
 
+
 def nearest(
-    name:str, # as typed
-    names,    # what there is
-): # a list
+    name: str,  # as typed
+    names,  # what there is
+):  # a list
     "The names, the most similar first; a common beginning counts extra"
-    alike = lambda a, b: difflib.SequenceMatcher(None, a, b).ratio() + .3*len(os.path.commonprefix([a, b]))/max(1, len(b))
+
+    def alike(a, b):
+        return difflib.SequenceMatcher(None, a, b).ratio() + 0.3 * len(
+            os.path.commonprefix([a, b])
+        ) / max(1, len(b))
+
     return sorted(names, key=lambda n: -alike(n.lower(), name.lower()))
 
+
 def config_of(
-    what # the name of a preset, or a config
-): # a config
+    what,  # the name of a preset, or a config
+):  # a config
     "The config of a preset; raises `GpubError` with the list, nearest first"
-    if not isinstance(what, str): return what
-    if what not in SHAPES: raise GpubError(f"no preset {what!r}; there are: {', '.join(nearest(what, SHAPES))}")
+    if not isinstance(what, str):
+        return what
+    if what not in SHAPES:
+        raise GpubError(
+            f"no preset {what!r}; there are: {', '.join(nearest(what, SHAPES))}"
+        )
     return SHAPES[what].cfg()
 
 # %% ../nbs/season1/03_scaling_up.ipynb #8d78cc73
-MODES = ('off', 'selective', 'full') # gradient checkpointing: keep all, what matmuls and attention made, or only each block's input
+MODES = (
+    "off",
+    "selective",
+    "full",
+)  # gradient checkpointing: keep all, what matmuls and attention made, or only each block's input
+
 
 @dataclass(frozen=True)
 class Saved:
     "Something a block's forward pass leaves for its backward pass"
-    name:str    # for tables
-    numbers:int # per token
-    wide:bool   # always 4 bytes; else as wide as the matmuls' format
-    modes:str   # which of `MODES` keep it
+
+    name: str  # for tables
+    numbers: int  # per token
+    wide: bool  # always 4 bytes; else as wide as the matmuls' format
+    modes: str  # which of `MODES` keep it
+
 
 @dataclass(frozen=True, kw_only=True)
 class Anatomy:
     "What the forecasts ask of an architecture, whatever it is"
-    params:int  # all parameters
-    blocks:int  # of them, in the matrices of all blocks
-    head:int    # weights of the output head, tied or not
-    tied:bool   # whether the head is the embedding
-    layers:int  # how many blocks
-    width:int   # of the residual stream, numbers per token
-    hidden:int  # the widest thing in a block, numbers per token
-    vocab:int   # distinct tokens
-    ctx:int     # the most tokens at once
-    saved:tuple # of `Saved`: one block
+
+    params: int  # all parameters
+    blocks: int  # of them, in the matrices of all blocks
+    head: int  # weights of the output head, tied or not
+    tied: bool  # whether the head is the embedding
+    layers: int  # how many blocks
+    width: int  # of the residual stream, numbers per token
+    hidden: int  # the widest thing in a block, numbers per token
+    vocab: int  # distinct tokens
+    ctx: int  # the most tokens at once
+    saved: tuple  # of `Saved`: one block
+
 
 @singledispatch
 def anatomy(
-    cfg # a config
-): # `Anatomy`
-    "Take a config apart; an architecture joins with `@anatomy.register`. Raises `GpubError` for one that has not"
-    raise GpubError(f'no forecast for {type(cfg).__name__} {cfg!r}: give a preset ({", ".join(SHAPES)}) or a model config')
+    cfg,  # a config
+):  # `Anatomy`
+    """Take a config apart; an architecture joins with `@anatomy.register`. Raises
+    `GpubError` for one that has not"""
+    raise GpubError(
+        f"no forecast for {type(cfg).__name__} {cfg!r}: give a preset "
+        f"({', '.join(SHAPES)}) or a model config"
+    )
+
 
 @anatomy.register
-def _(cfg:GPTConfig):
+def _(cfg: GPTConfig):
     c, part = cfg.width, param_table(cfg)
-    saved = (Saved('stream into the block', c, True, 'off selective full'), Saved('norm 1', c, False, 'off'),
-             Saved('queries, keys, values', 3*c, False, 'off selective'), Saved('attention', c, False, 'off selective'),
-             Saved('softmax sums', cfg.heads, True, 'off selective'), Saved('projection', c, False, 'selective'),
-             Saved('stream between', c, True, 'off'), Saved('norm 2', c, False, 'off'), Saved('means, deviations', 4, True, 'off'),
-             Saved('up', 4*c, False, 'off selective'), Saved('bend', 4*c, False, 'off'), Saved('down', c, False, 'selective'))
-    return Anatomy(params=sum(part.values()), blocks=12*cfg.layers*c*c, head=cfg.vocab*c, tied=cfg.tied, layers=cfg.layers,
-                   width=c, hidden=4*c, vocab=cfg.vocab, ctx=cfg.ctx, saved=saved)
+    saved = (
+        Saved("stream into the block", c, True, "off selective full"),
+        Saved("norm 1", c, False, "off"),
+        Saved("queries, keys, values", 3 * c, False, "off selective"),
+        Saved("attention", c, False, "off selective"),
+        Saved("softmax sums", cfg.heads, True, "off selective"),
+        Saved("projection", c, False, "selective"),
+        Saved("stream between", c, True, "off"),
+        Saved("norm 2", c, False, "off"),
+        Saved("means, deviations", 4, True, "off"),
+        Saved("up", 4 * c, False, "off selective"),
+        Saved("bend", 4 * c, False, "off"),
+        Saved("down", c, False, "selective"),
+    )
+    return Anatomy(
+        params=sum(part.values()),
+        blocks=12 * cfg.layers * c * c,
+        head=cfg.vocab * c,
+        tied=cfg.tied,
+        layers=cfg.layers,
+        width=c,
+        hidden=4 * c,
+        vocab=cfg.vocab,
+        ctx=cfg.ctx,
+        saved=saved,
+    )
+
 
 def flops_per_token(
-    cfg # a config
-): # training FLOPs: 6 per matmul weight, head included, + 12 x layers x width x ctx (PaLM, appendix B)
+    cfg,  # a config
+):  # training FLOPs: 6 per matmul weight, head included, + 12 x layers x width x ctx (PaLM, appendix B)
     "Forward and backward arithmetic for one token at full context"
     a = anatomy(cfg)
-    return 6*(a.blocks + a.head) + 12*a.layers*a.width*a.ctx
+    return 6 * (a.blocks + a.head) + 12 * a.layers * a.width * a.ctx
+
 
 def recompute_flops(
-    cfg,      # a config
-    mode:str, # of `MODES`
-): # FLOPs
-    "What checkpointing adds per token: `full` runs every block forward once more, `selective` repeats no matmul"
+    cfg,  # a config
+    mode: str,  # of `MODES`
+):  # FLOPs
+    """What checkpointing adds per token: `full` runs every block forward once more,
+    `selective` repeats no matmul"""
     a = anatomy(cfg)
-    return 2*a.blocks + 4*a.layers*a.width*a.ctx if mode == 'full' else 0
+    return 2 * a.blocks + 4 * a.layers * a.width * a.ctx if mode == "full" else 0
 
 # %% ../nbs/season1/03_scaling_up.ipynb #cf5cf834
-PARTS = ('weights', 'gradients', 'optimizer', 'activations', 'logits', 'temporary')
-ADAMW, MUON = 'adamw', 'muon'
+PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "temporary")
+ADAMW, MUON = "adamw", "muon"
+
 
 def optimizer_bytes(
-    cfg,             # a config
-    optimizer='muon' # muon or adamw
-): # bytes
-    "AdamW remembers two numbers per weight; Muon one for the matrices of the blocks, with AdamW for the rest"
-    if optimizer not in (ADAMW, MUON): raise GpubError(f'optimizer must be muon or adamw, got {optimizer!r}')
+    cfg,  # a config
+    optimizer="muon",  # muon or adamw
+):  # bytes
+    """AdamW remembers two numbers per weight; Muon one for the matrices of the blocks,
+    with AdamW for the rest"""
+    if optimizer not in (ADAMW, MUON):
+        raise GpubError(f"optimizer must be muon or adamw, got {optimizer!r}")
     a = anatomy(cfg)
-    return 8*a.params if optimizer == ADAMW else 8*a.params - 4*a.blocks
+    return 8 * a.params if optimizer == ADAMW else 8 * a.params - 4 * a.blocks
+
 
 def left_over(
-    a,    # an `Anatomy`
-    half, # matmuls in 2 bytes
-    ok,   # function of a row's modes
-): # bytes
+    a,  # an `Anatomy`
+    half,  # matmuls in 2 bytes
+    ok,  # function of a row's modes
+):  # bytes
     "What one block leaves per token, of the rows that are `ok`"
-    return sum(s.numbers*(4 if s.wide or not half else 2) for s in a.saved if ok(s.modes.split()))
+    return sum(
+        s.numbers * (4 if s.wide or not half else 2)
+        for s in a.saved
+        if ok(s.modes.split())
+    )
+
 
 def moments(
-    cfg,               # a config
-    batch:int,         # sequences at once, the micro-batch
-    ctx=None,          # tokens of each; default: the model's context
-    mode='off',        # gradient checkpointing, of `MODES`
-    half=False,        # matmuls in bf16 or fp16 under autocast, weights in fp32
-    optimizer='muon',  # muon or adamw
-    accumulate=False,  # several micro-batches per step: gradients are there from the start
-): # moment -> part -> bytes
+    cfg,  # a config
+    batch: int,  # sequences at once, the micro-batch
+    ctx=None,  # tokens of each; default: the model's context
+    mode="off",  # gradient checkpointing, of `MODES`
+    half=False,  # matmuls in bf16 or fp16 under autocast, weights in fp32
+    optimizer="muon",  # muon or adamw
+    # several micro-batches per step: gradients are there from the start
+    accumulate=False,
+):  # moment -> part -> bytes
     "Memory of one training step at each moment when it could be fullest"
-    if mode not in MODES: raise GpubError(f'checkpointing must be one of {", ".join(MODES)}, got {mode!r}')
-    if type(batch) is not int or batch < 1: raise GpubError(f'the micro-batch must be a whole number of at least 1, got {batch!r}')
+    if mode not in MODES:
+        raise GpubError(
+            f"checkpointing must be one of {', '.join(MODES)}, got {mode!r}"
+        )
+    if type(batch) is not int or batch < 1:
+        raise GpubError(
+            f"the micro-batch must be a whole number of at least 1, got {batch!r}"
+        )
     a, narrow = anatomy(cfg), 2 if half else 4
-    n, c = batch*(ctx or a.ctx), a.width # tokens, and numbers for each
-    def size(ok): return n*left_over(a, half, ok)
-    kept, opened = size(lambda m: mode in m), size(lambda m: 'off' in m and mode not in m) # by each block; when one is run again
-    every, grads, head = a.layers*kept, 4*a.params, 4*a.head
-    early = grads if accumulate else head                             # what is there once the head's gradient is
-    copies = 2*(a.blocks + a.head) if half else 0                     # autocast's narrow weights
-    tail = n*(c*(4 + narrow) + 24)                                    # the last norm and the ids
-    work = n*(4*c + narrow*a.hidden)                                  # gradients on their way through an MLP
-    muon = a.blocks*(8 if half else 32/3) if optimizer == MUON else 0 # the step ahead, and five stacks of a third of the matrices each
-    base = dict(weights=4*a.params + copies, optimizer=optimizer_bytes(cfg, optimizer))
+    n, c = batch * (ctx or a.ctx), a.width  # tokens, and numbers for each
+
+    def size(ok):
+        return n * left_over(a, half, ok)
+
+    kept, opened = (
+        size(lambda m: mode in m),
+        size(lambda m: "off" in m and mode not in m),
+    )  # by each block; when one is run again
+    every, grads, head = a.layers * kept, 4 * a.params, 4 * a.head
+    early = grads if accumulate else head  # what is there once the head's gradient is
+    copies = 2 * (a.blocks + a.head) if half else 0  # autocast's narrow weights
+    tail = n * (c * (4 + narrow) + 24)  # the last norm and the ids
+    work = n * (4 * c + narrow * a.hidden)  # gradients on their way through an MLP
+    muon = (
+        a.blocks * (8 if half else 32 / 3) if optimizer == MUON else 0
+    )  # the step ahead, and five stacks of a third of the matrices each
+    base = dict(
+        weights=4 * a.params + copies, optimizer=optimizer_bytes(cfg, optimizer)
+    )
+
     def row(gradients, activations=0, logits=0, temporary=0):
-        return base | dict(gradients=gradients, activations=activations, logits=logits, temporary=int(temporary))
-    return {'loss': row(grads if accumulate else 0, every + tail, 12*n*a.vocab), # log-probabilities, their gradient, the logits' gradient
-            'head': row(early, every + tail, (4 + narrow*half)*n*a.vocab, head*(accumulate + half/2) + n*c*narrow),
-            'last block': row(early, every + opened, 0, work),
-            'first block': row(grads, kept + opened, 0, work),
-            'embedding': row(grads, 0, 0, head*(a.tied or accumulate) + 4*n*c),
-            'update': row(grads, 0, 0, muon)}
+        return base | dict(
+            gradients=gradients,
+            activations=activations,
+            logits=logits,
+            temporary=int(temporary),
+        )
+
+    return {
+        "loss": row(
+            grads if accumulate else 0, every + tail, 12 * n * a.vocab
+        ),  # log-probabilities, their gradient, the logits' gradient
+        "head": row(
+            early,
+            every + tail,
+            (4 + narrow * half) * n * a.vocab,
+            head * (accumulate + half / 2) + n * c * narrow,
+        ),
+        "last block": row(early, every + opened, 0, work),
+        "first block": row(grads, kept + opened, 0, work),
+        "embedding": row(grads, 0, 0, head * (a.tied or accumulate) + 4 * n * c),
+        "update": row(grads, 0, 0, muon),
+    }
+
 
 def memory(
-    cfg,       # a config
-    batch:int, # sequences at once, the micro-batch
-    **kw,      # as in `moments`
-): # part -> bytes, with 'peak' and the 'moment' it comes at
+    cfg,  # a config
+    batch: int,  # sequences at once, the micro-batch
+    **kw,  # as in `moments`
+):  # part -> bytes, with 'peak' and the 'moment' it comes at
     "The memory training needs: the fullest moment, by part"
-    moment, parts = max(moments(cfg, batch, **kw).items(), key=lambda m: sum(m[1].values()))
+    moment, parts = max(
+        moments(cfg, batch, **kw).items(), key=lambda m: sum(m[1].values())
+    )
     return {p: parts[p] for p in PARTS} | dict(peak=sum(parts.values()), moment=moment)
 
 # %% ../nbs/season1/03_scaling_up.ipynb #bd44559f
 def peak_memory(
-    f,           # runs without arguments: builds, trains, whatever is to be measured
-    device='cpu' # cpu or cuda
-): # bytes
-    "The most bytes torch's allocator held at once while `f` ran, beyond what it held before"
+    f,  # runs without arguments: builds, trains, whatever is to be measured
+    device="cpu",  # cpu or cuda
+):  # bytes
+    """The most bytes torch's allocator held at once while `f` ran, beyond what it held
+    before"""
     device = torch.device(device)
-    if device.type == 'cuda':
-        torch.cuda.synchronize(device); torch.cuda.reset_peak_memory_stats(device); before = torch.cuda.memory_allocated(device)
-        f(); torch.cuda.synchronize(device)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        f()
+        torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
-    if device.type != 'cpu': raise GpubError(f'peak memory can be measured on cpu and cuda, not on {device}')
-    os.environ.setdefault('KINETO_LOG_LEVEL', '99') # the profiler announces itself otherwise
-    gc.collect() # so that nothing from before is released while `f` runs
-    with torch.autograd.profiler.profile(profile_memory=True) as p: f()
-    events = sorted((e for e in p.kineto_results.events() if e.name() == '[memory]'), key=lambda e: e.start_ns())
+    if device.type != "cpu":
+        raise GpubError(f"peak memory can be measured on cpu and cuda, not on {device}")
+    os.environ.setdefault(
+        "KINETO_LOG_LEVEL", "99"
+    )  # the profiler announces itself otherwise
+    gc.collect()  # so that nothing from before is released while `f` runs
+    with torch.autograd.profiler.profile(profile_memory=True) as p:
+        f()
+    events = sorted(
+        (e for e in p.kineto_results.events() if e.name() == "[memory]"),
+        key=lambda e: e.start_ns(),
+    )
     peak = held = 0
-    for e in events: held += e.nbytes(); peak = max(peak, held)
+    for e in events:
+        held += e.nbytes()
+        peak = max(peak, held)
     return peak
 
 # %% ../nbs/season1/03_scaling_up.ipynb #8900811a
 @dataclass(frozen=True)
 class GPU:
     "A card as a forecast sees it"
-    name:str             # as in `GPUS`, or cpu
-    memory_gb:float      # 10^9 bytes
-    bf16:float|None      # dense peaks in TFLOP/s; None: not in hardware
-    fp16:float|None      # the same
-    fp32:float           # the same, without tensor cores
-    bandwidth:float      # GB/s
-    sheet:str            # where these come from
-    mfu:float            # share of the peak that training is assumed to reach
-    mfu_source:str       # where that share was reached
-    usd:float|None=None  # per hour
-    price:str=''         # where, when
+
+    name: str  # as in `GPUS`, or cpu
+    memory_gb: float  # 10^9 bytes
+    bf16: float | None  # dense peaks in TFLOP/s; None: not in hardware
+    fp16: float | None  # the same
+    fp32: float  # the same, without tensor cores
+    bandwidth: float  # GB/s
+    sheet: str  # where these come from
+    mfu: float  # share of the peak that training is assumed to reach
+    mfu_source: str  # where that share was reached
+    usd: float | None = None  # per hour
+    price: str = ""  # where, when
 
     @property
     def format(self):
         "The number format to train in"
-        return 'bf16' if self.bf16 else 'fp16' if self.fp16 else 'fp32'
+        return "bf16" if self.bf16 else "fp16" if self.fp16 else "fp32"
 
     @property
     def peak(self):
         "FLOP/s in that format"
-        return 1e12*(self.bf16 or self.fp16 or self.fp32)
+        return 1e12 * (self.bf16 or self.fp16 or self.fp32)
+
 
 _A40 = 0.49, "the blog's 1B on an A40: 10,400 tok/s"
-_A100 = 0.50, 'GPT-2 124M on an A100: 50% in build-nanogpt, 60% in llm.c'
-_HOPPER = 0.40, 'GPT-2 124M on one H100: 462-468K tok/s in llm.c and modded-nanogpt'
-_GUESS = 0.35, 'a guess: no run of such a model on this card is known here'
-GPUS = {g.name: g for g in (
-    GPU('T4', 16, None, 65, 8.1, 320, 'NVIDIA T4 datasheet', *_GUESS),
-    GPU('L4', 24, 121, 121, 30.3, 300, 'NVIDIA L4 datasheet', *_GUESS),
-    GPU('A10G', 24, 70, 70, 31.5, 600, 'NVIDIA A10G datasheet (AWS)', *_GUESS),
-    GPU('RTX 4090', 24, 165.2, 165.2, 82.6, 1008, 'NVIDIA Ada whitepaper, fp32 accumulation', *_GUESS),
-    GPU('A40', 48, 149.7, 149.7, 37.4, 696, 'NVIDIA A40 datasheet', *_A40, 0.40, 'RunPod, 2026-03-07'),
-    GPU('A100-40', 40, 312, 312, 19.5, 1555, 'NVIDIA A100 datasheet', *_A100, 0.80, 'Colab, 8 units an hour at $9.99 for 100, 2026-02-06'),
-    GPU('A100-80', 80, 312, 312, 19.5, 2039, 'NVIDIA A100 datasheet', *_A100, 1.49, 'RunPod on demand, 2026-04-07'),
-    GPU('H100', 80, 989, 989, 67, 3350, 'NVIDIA H100 datasheet, SXM', *_HOPPER, 2.99, 'RunPod, 2026-04-07'),
-    GPU('H200 NVL', 141, 836, 836, 60, 4800, 'NVIDIA H200 datasheet, NVL', *_HOPPER, 3.39, 'RunPod, 2026-04-07'),
-    GPU('H200', 141, 989, 989, 67, 4800, 'NVIDIA H200 datasheet, SXM', *_HOPPER),
-)}
+_A100 = 0.50, "GPT-2 124M on an A100: 50% in build-nanogpt, 60% in llm.c"
+_HOPPER = 0.40, "GPT-2 124M on one H100: 462-468K tok/s in llm.c and modded-nanogpt"
+_GUESS = 0.35, "a guess: no run of such a model on this card is known here"
+GPUS = {
+    g.name: g
+    for g in (
+        GPU("T4", 16, None, 65, 8.1, 320, "NVIDIA T4 datasheet", *_GUESS),
+        GPU("L4", 24, 121, 121, 30.3, 300, "NVIDIA L4 datasheet", *_GUESS),
+        GPU("A10G", 24, 70, 70, 31.5, 600, "NVIDIA A10G datasheet (AWS)", *_GUESS),
+        GPU(
+            "RTX 4090",
+            24,
+            165.2,
+            165.2,
+            82.6,
+            1008,
+            "NVIDIA Ada whitepaper, fp32 accumulation",
+            *_GUESS,
+        ),
+        GPU(
+            "A40",
+            48,
+            149.7,
+            149.7,
+            37.4,
+            696,
+            "NVIDIA A40 datasheet",
+            *_A40,
+            0.40,
+            "RunPod, 2026-03-07",
+        ),
+        GPU(
+            "A100-40",
+            40,
+            312,
+            312,
+            19.5,
+            1555,
+            "NVIDIA A100 datasheet",
+            *_A100,
+            0.80,
+            "Colab, 8 units an hour at $9.99 for 100, 2026-02-06",
+        ),
+        GPU(
+            "A100-80",
+            80,
+            312,
+            312,
+            19.5,
+            2039,
+            "NVIDIA A100 datasheet",
+            *_A100,
+            1.49,
+            "RunPod on demand, 2026-04-07",
+        ),
+        GPU(
+            "H100",
+            80,
+            989,
+            989,
+            67,
+            3350,
+            "NVIDIA H100 datasheet, SXM",
+            *_HOPPER,
+            2.99,
+            "RunPod, 2026-04-07",
+        ),
+        GPU(
+            "H200 NVL",
+            141,
+            836,
+            836,
+            60,
+            4800,
+            "NVIDIA H200 datasheet, NVL",
+            *_HOPPER,
+            3.39,
+            "RunPod, 2026-04-07",
+        ),
+        GPU("H200", 141, 989, 989, 67, 4800, "NVIDIA H200 datasheet, SXM", *_HOPPER),
+    )
+}
+
 
 def _best(f, n):
     "The fastest of `n` calls in seconds, after one that does not count"
-    f(); times = []
-    for _ in range(n): t = time.perf_counter(); f(); times.append(time.perf_counter() - t)
+    f()
+    times = []
+    for _ in range(n):
+        t = time.perf_counter()
+        f()
+        times.append(time.perf_counter() - t)
     return min(times)
+
 
 def ram_bytes():
     "This machine's memory, or what its container may use"
-    if os.name == 'nt':
-        kb = ctypes.c_ulonglong(); ctypes.windll.kernel32.GetPhysicallyInstalledSystemMemory(ctypes.byref(kb)); return kb.value*1024
-    ram, limit = os.sysconf('SC_PAGE_SIZE')*os.sysconf('SC_PHYS_PAGES'), Path('/sys/fs/cgroup/memory.max')
-    text = limit.read_text().strip() if limit.is_file() else 'max'
+    if os.name == "nt":
+        kb = ctypes.c_ulonglong()
+        ctypes.windll.kernel32.GetPhysicallyInstalledSystemMemory(ctypes.byref(kb))
+        return kb.value * 1024
+    ram, limit = (
+        os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        Path("/sys/fs/cgroup/memory.max"),
+    )
+    text = limit.read_text().strip() if limit.is_file() else "max"
     return min(ram, int(text)) if text.isdigit() else ram
 
+
 def this_cpu(
-    n=1024, # rows and columns of the matrices
-): # `GPU`
+    n=1024,  # rows and columns of the matrices
+):  # `GPU`
     "This machine as a card: its matmul and its copying measured now, in fp32"
-    a, big = torch.randn(n, n), torch.randn(n*n*16)
-    to = big.clone() # written once: the first touch of fresh memory is slow, and no copying
-    tflops, copied = 2*n**3/_best(lambda: a @ a, 5)/1e12, 2*4*big.numel()/_best(lambda: to.copy_(big), 3)/1e9
-    return GPU('cpu', ram_bytes()/1e9, None, None, tflops, copied, f'measured now on {cpu_name()}',
-               0.40, "gpub's first model on two CPU cores", 0., 'your own machine')
+    a, big = torch.randn(n, n), torch.randn(n * n * 16)
+    to = (
+        big.clone()
+    )  # written once: the first touch of fresh memory is slow, and no copying
+    tflops, copied = (
+        2 * n**3 / _best(lambda: a @ a, 5) / 1e12,
+        2 * 4 * big.numel() / _best(lambda: to.copy_(big), 3) / 1e9,
+    )
+    return GPU(
+        "cpu",
+        ram_bytes() / 1e9,
+        None,
+        None,
+        tflops,
+        copied,
+        f"measured now on {cpu_name()}",
+        0.40,
+        "gpub's first model on two CPU cores",
+        0.0,
+        "your own machine",
+    )
+
 
 def _plain(name):
     "NVIDIA A100-SXM4-80GB -> a10080"
-    return re.sub(r'nvidia|tesla|geforce|rtx|sxm\d?|pcie|hbm\d\w?|gb|[^a-z0-9]', '', name.lower())
+    return re.sub(
+        r"nvidia|tesla|geforce|rtx|sxm\d?|pcie|hbm\d\w?|gb|[^a-z0-9]", "", name.lower()
+    )
+
 
 def find_gpu(
-    name:str # as typed, or as torch names the card; cpu: this machine
-): # `GPU`
+    name: str,  # as typed, or as torch names the card; cpu: this machine
+):  # `GPU`
     "A card by name; raises `GpubError` listing the known ones, nearest first"
-    if name.lower() == 'cpu': return this_cpu()
-    known = {_plain(k): g for k, g in GPUS.items()}; bare = re.sub(r'\d+ ?gb', '', name, flags=re.I)
+    if name.lower() == "cpu":
+        return this_cpu()
+    known = {_plain(k): g for k, g in GPUS.items()}
+    bare = re.sub(r"\d+ ?gb", "", name, flags=re.I)
     for key in (_plain(name), _plain(bare)):
-        if key in known: return known[key]
-    raise GpubError(f"no GPU {name!r} in the table; it has {', '.join(nearest(name, [*GPUS, 'cpu']))}")
+        if key in known:
+            return known[key]
+    raise GpubError(
+        f"no GPU {name!r} in the table; it has "
+        f"{', '.join(nearest(name, [*GPUS, 'cpu']))}"
+    )
 
 # %% ../nbs/season1/03_scaling_up.ipynb #f854af61
-ROOM = 0.9 # share of a card's memory to plan with: the rest is for the driver's own needs and for gaps between tensors
+# share of a card's memory to plan with: the rest is for the driver's own needs and for
+# gaps between tensors
+ROOM = 0.9
+
 
 def count_of(
-    text # 300M, 2.8B, 1e9, 2,605,285,376, or a number
-): # a whole number
+    text,  # 300M, 2.8B, 1e9, 2,605,285,376, or a number
+):  # a whole number
     "Read a number of tokens; raises `GpubError` for anything else"
-    m = re.fullmatch(r'(\d[\d,_]*\.?\d*(?:[eE]\d+)?)\s*([KMBT]?)', str(text).strip(), re.I)
-    n = float(m[1].replace(',', '').replace('_', ''))*10**dict(zip(('', 'K', 'M', 'B', 'T'), (0, 3, 6, 9, 12)))[m[2].upper()] if m else 0
-    if not .5 < n < 1e30: raise GpubError(f'tokens must be a count such as 300M, 2.8B or 2605285376, got {str(text)[:60]!r}')
+    m = re.fullmatch(
+        r"(\d[\d,_]*\.?\d*(?:[eE]\d+)?)\s*([KMBT]?)", str(text).strip(), re.I
+    )
+    n = (
+        float(m[1].replace(",", "").replace("_", ""))
+        * 10 ** dict(zip(("", "K", "M", "B", "T"), (0, 3, 6, 9, 12)))[m[2].upper()]
+        if m
+        else 0
+    )
+    if not 0.5 < n < 1e30:
+        raise GpubError(
+            "tokens must be a count such as 300M, 2.8B or 2605285376, got "
+            f"{str(text)[:60]!r}"
+        )
     return round(n)
 
+
 def largest_batch(
-    cfg,          # a config
-    room,         # bytes to stay within
-    most=1 << 16, # sequences
-    **kw,         # as in `moments`
-): # sequences, 0 when not even one fits
+    cfg,  # a config
+    room,  # bytes to stay within
+    most=1 << 16,  # sequences
+    **kw,  # as in `moments`
+):  # sequences, 0 when not even one fits
     "The largest power of two that fits as a micro-batch"
     n = 0
-    while max(1, 2*n) <= most and memory(cfg, max(1, 2*n), **kw)['peak'] <= room: n = max(1, 2*n)
+    while max(1, 2 * n) <= most and memory(cfg, max(1, 2 * n), **kw)["peak"] <= room:
+        n = max(1, 2 * n)
     return n
 
+
 def seconds_per_token(
-    cfg,        # a config
-    gpu:GPU,    # the card
-    mode='off', # gradient checkpointing, of `MODES`
-    mfu=None,   # share of the peak; default: the card's
-): # seconds
-    "Arithmetic at the achieved rate, and for selective checkpointing what it writes and reads again"
+    cfg,  # a config
+    gpu: GPU,  # the card
+    mode="off",  # gradient checkpointing, of `MODES`
+    mfu=None,  # share of the peak; default: the card's
+):  # seconds
+    """Arithmetic at the achieved rate, and for selective checkpointing what it writes
+    and reads again"""
     a = anatomy(cfg)
-    again = left_over(a, gpu.format != 'fp32', lambda m: 'off' in m and 'selective' not in m) if mode == 'selective' else 0
-    return (flops_per_token(cfg) + recompute_flops(cfg, mode))/(gpu.peak*(mfu or gpu.mfu)) + 2*a.layers*again/(1e9*gpu.bandwidth)
+    again = (
+        left_over(
+            a, gpu.format != "fp32", lambda m: "off" in m and "selective" not in m
+        )
+        if mode == "selective"
+        else 0
+    )
+    return (flops_per_token(cfg) + recompute_flops(cfg, mode)) / (
+        gpu.peak * (mfu or gpu.mfu)
+    ) + 2 * a.layers * again / (1e9 * gpu.bandwidth)
+
 
 def checkpoint_bytes(
-    cfg,             # a config
-    optimizer='muon' # muon or adamw
-): # bytes
+    cfg,  # a config
+    optimizer="muon",  # muon or adamw
+):  # bytes
     "One checkpoint on the disk: the weights in fp32 and what the optimizer remembers"
-    return 4*anatomy(cfg).params + optimizer_bytes(cfg, optimizer)
+    return 4 * anatomy(cfg).params + optimizer_bytes(cfg, optimizer)
+
 
 def receipts(
-    folder=None # default: what came with gpub
-): # dicts with preset, gpu, tok_s, where; from `gpub bench train` also ctx, mode, micro, batch_tokens, precision, peak_gb
+    folder=None,  # default: what came with gpub
+):  # dicts with preset, gpu, tok_s, where; from `gpub bench train` also ctx, mode, micro, batch_tokens, precision, peak_gb
     "Measured speeds: the folders runs/*/ and the files of `gpub bench train` in bench/"
-    try: folder, out = Path(folder or shipped()), []
-    except GpubError: return [] # a package without its data forecasts all the same
+    try:
+        folder, out = Path(folder or shipped()), []
+    except GpubError:
+        return []  # a package without its data forecasts all the same
+
     def add(r, m, path):
-        if m and 'preset' in r and 'tok_s' in r:
-            out.append(dict(r, gpu=m['gpu'] or m['cpu'], where=f'data/{path.relative_to(folder).as_posix()}'))
-    for path in sorted(folder.glob('runs/*/bill.json')):
-        config = read_json(path.parent/'config.json')
-        add(dict(preset=config.get('preset'), tok_s=read_json(path)['tok_s']), config.get('machine'), path.parent)
-    for path in sorted(folder.glob('bench/*.json')): r = read_json(path); add(r.get('speed', {}), r.get('machine'), path)
+        if m and "preset" in r and "tok_s" in r:
+            out.append(
+                dict(
+                    r,
+                    gpu=m["gpu"] or m["cpu"],
+                    where=f"data/{path.relative_to(folder).as_posix()}",
+                )
+            )
+
+    for path in sorted(folder.glob("runs/*/bill.json")):
+        config = read_json(path.parent / "config.json")
+        add(
+            dict(preset=config.get("preset"), tok_s=read_json(path)["tok_s"]),
+            config.get("machine"),
+            path.parent,
+        )
+    for path in sorted(folder.glob("bench/*.json")):
+        r = read_json(path)
+        add(r.get("speed", {}), r.get("machine"), path)
     return out
 
+
 def find_receipt(
-    preset:str,  # its name
-    gpu:GPU,     # the card; cpu: receipts of this very processor
-    folder=None, # as for `receipts`
-): # one of `receipts`, else None
+    preset: str,  # its name
+    gpu: GPU,  # the card; cpu: receipts of this very processor
+    folder=None,  # as for `receipts`
+):  # one of `receipts`, else None
     "What a preset really did on a card"
-    names = (_plain(cpu_name()),) if gpu.name == 'cpu' else (_plain(gpu.name), _plain(gpu.name) + f'{gpu.memory_gb:.0f}')
-    return next((r for r in receipts(folder) if r['preset'] == preset and _plain(r['gpu']) in names), None)
+    names = (
+        (_plain(cpu_name()),)
+        if gpu.name == "cpu"
+        else (_plain(gpu.name), _plain(gpu.name) + f"{gpu.memory_gb:.0f}")
+    )
+    return next(
+        (
+            r
+            for r in receipts(folder)
+            if r["preset"] == preset and _plain(r["gpu"]) in names
+        ),
+        None,
+    )
+
 
 def plan(
-    what,               # a preset or a config
-    gpu,                # a name, or a `GPU`
-    tokens,             # to train on: 300M, 2.8B or a number
+    what,  # a preset or a config
+    gpu,  # a name, or a `GPU`
+    tokens,  # to train on: 300M, 2.8B or a number
     usd_per_hour=None,  # default: the published price
-    mfu=None,           # share of the peak; default: a receipt, else the card's
-    optimizer='muon',   # muon or adamw
-    keep=3,             # checkpoints kept
-    folder=None,        # where to look for receipts
-): # dict of plain values
-    "Will it fit, how fast will it be, what will it cost; raises `GpubError` for a preset, card or number that makes no sense"
-    cfg, n = config_of(what), count_of(tokens); a, card = anatomy(cfg), gpu if isinstance(gpu, GPU) else find_gpu(gpu)
-    if mfu is not None and not 0 < mfu <= 1: raise GpubError(f'mfu is a share of the peak, above 0 and at most 1, got {mfu}')
-    if usd_per_hour is not None and not 0 <= usd_per_hour < float('inf'):
-        raise GpubError(f'--usd-per-hour must be 0 or more, got {usd_per_hour}')
-    seen = find_receipt(what, card, folder) if isinstance(what, str) and mfu is None else None
-    fast = seen['tok_s']*seconds_per_token(cfg, card, seen.get('mode', 'off')) if seen else 1 # how much faster than forecast
-    usd, kw = card.usd if usd_per_hour is None else usd_per_hour, dict(half=card.format != 'fp32', optimizer=optimizer, accumulate=True)
+    mfu=None,  # share of the peak; default: a receipt, else the card's
+    optimizer="muon",  # muon or adamw
+    keep=3,  # checkpoints kept
+    folder=None,  # where to look for receipts
+):  # dict of plain values
+    """Will it fit, how fast will it be, what will it cost; raises `GpubError` for a
+    preset, card or number that makes no sense"""
+    cfg, n = config_of(what), count_of(tokens)
+    a, card = anatomy(cfg), gpu if isinstance(gpu, GPU) else find_gpu(gpu)
+    if mfu is not None and not 0 < mfu <= 1:
+        raise GpubError(f"mfu is a share of the peak, above 0 and at most 1, got {mfu}")
+    if usd_per_hour is not None and not 0 <= usd_per_hour < float("inf"):
+        raise GpubError(f"--usd-per-hour must be 0 or more, got {usd_per_hour}")
+    seen = (
+        find_receipt(what, card, folder)
+        if isinstance(what, str) and mfu is None
+        else None
+    )
+    fast = (
+        seen["tok_s"] * seconds_per_token(cfg, card, seen.get("mode", "off"))
+        if seen
+        else 1
+    )  # how much faster than forecast
+    usd, kw = (
+        card.usd if usd_per_hour is None else usd_per_hour,
+        dict(half=card.format != "fp32", optimizer=optimizer, accumulate=True),
+    )
+
     def row(mode):
-        b = largest_batch(cfg, ROOM*1e9*card.memory_gb, max(1, n//a.ctx), mode=mode, **kw)
-        peak = memory(cfg, max(b, 1), mode=mode, **kw)['peak']
-        tok_s = fast/seconds_per_token(cfg, card, mode, mfu); hours = n/tok_s/3600
-        speed = dict(tok_s=tok_s, hours=hours, usd=None if usd is None else hours*usd)
-        return dict(checkpointing=mode, fits=b > 0, micro_batch=b, peak_gb=peak/1e9, **(speed if b else dict.fromkeys(speed)))
-    return dict(model=what if isinstance(what, str) else f'{a.layers} x {a.width}', parameters=a.params,
-                flops_per_token=flops_per_token(cfg), ctx=a.ctx, gpu=card.name, memory_gb=card.memory_gb, format=card.format,
-                optimizer=optimizer, tokens=n, speed=_why(a, card, mfu, seen),
-                usd_per_hour=usd, price='asked for' if usd_per_hour is not None else card.price,
-                keep=keep, checkpoint_gb=checkpoint_bytes(cfg, optimizer)/1e9, rows=[row(mode) for mode in MODES])
+        b = largest_batch(
+            cfg, ROOM * 1e9 * card.memory_gb, max(1, n // a.ctx), mode=mode, **kw
+        )
+        peak = memory(cfg, max(b, 1), mode=mode, **kw)["peak"]
+        tok_s = fast / seconds_per_token(cfg, card, mode, mfu)
+        hours = n / tok_s / 3600
+        speed = dict(tok_s=tok_s, hours=hours, usd=None if usd is None else hours * usd)
+        return dict(
+            checkpointing=mode,
+            fits=b > 0,
+            micro_batch=b,
+            peak_gb=peak / 1e9,
+            **(speed if b else dict.fromkeys(speed)),
+        )
+
+    return dict(
+        model=what if isinstance(what, str) else f"{a.layers} x {a.width}",
+        parameters=a.params,
+        flops_per_token=flops_per_token(cfg),
+        ctx=a.ctx,
+        gpu=card.name,
+        memory_gb=card.memory_gb,
+        format=card.format,
+        optimizer=optimizer,
+        tokens=n,
+        speed=_why(a, card, mfu, seen),
+        usd_per_hour=usd,
+        price="asked for" if usd_per_hour is not None else card.price,
+        keep=keep,
+        checkpoint_gb=checkpoint_bytes(cfg, optimizer) / 1e9,
+        rows=[row(mode) for mode in MODES],
+    )
+
 
 def _why(a, card, mfu, seen):
     "Where a speed comes from"
-    if seen: return f"measured: {seen['where']}"
-    narrow = '; too high for a model this narrow' if card.name != 'cpu' and a.width < 512 else ''
-    source = 'asked for' if mfu else card.mfu_source + narrow
-    return f'assumed: {mfu or card.mfu:.0%} of {card.peak/1e12:.4g} TFLOP/s ({source})'
+    if seen:
+        return f"measured: {seen['where']}"
+    narrow = (
+        "; too high for a model this narrow"
+        if card.name != "cpu" and a.width < 512
+        else ""
+    )
+    source = "asked for" if mfu else card.mfu_source + narrow
+    return (
+        f"assumed: {mfu or card.mfu:.0%} of {card.peak / 1e12:.4g} TFLOP/s ({source})"
+    )
+
 
 def plan_table(
-    p:dict # from `plan`
-): # text
+    p: dict,  # from `plan`
+):  # text
     "A plan to read"
-    out = [f"{p['model']}: {p['parameters']:,} parameters, {p['flops_per_token']/1e6:,.1f} MFLOP per token",
-           f"{p['gpu']}: {p['memory_gb']:.4g} GB, {p['format']}, {p['optimizer']}; {p['tokens']:,} tokens", '',
-           f"{'checkpointing':15}{'fits':5}{'micro-batch':>14}{'peak GB':>10}{'tok/s':>13}{'hours':>10}{'$':>10}"]
-    for r in p['rows']:
-        if not r['fits']:
-            out.append(f"{r['checkpointing']:15}{'no':5}{'':14}{r['peak_gb']:10.2f}   for a micro-batch of 1 x {p['ctx']}")
+    out = [
+        f"{p['model']}: {p['parameters']:,} parameters, "
+        f"{p['flops_per_token'] / 1e6:,.1f} MFLOP per token",
+        f"{p['gpu']}: {p['memory_gb']:.4g} GB, {p['format']}, {p['optimizer']}; "
+        f"{p['tokens']:,} tokens",
+        "",
+        f"{'checkpointing':15}{'fits':5}{'micro-batch':>14}{'peak GB':>10}{'tok/s':>13}{'hours':>10}{'$':>10}",
+    ]
+    for r in p["rows"]:
+        if not r["fits"]:
+            out.append(
+                f"{r['checkpointing']:15}{'no':5}{'':14}{r['peak_gb']:10.2f}   for a "
+                f"micro-batch of 1 x {p['ctx']}"
+            )
             continue
-        cost, cut = '?' if r['usd'] is None else f"{r['usd']:,.2f}", f"{r['micro_batch']} x {p['ctx']}"
-        out.append(f"{r['checkpointing']:15}{'yes':5}{cut:>14}{r['peak_gb']:10.2f}{r['tok_s']:13,.0f}{r['hours']:10.2f}{cost:>10}")
-    def size(gb): return f'{gb:.3g} GB' if gb >= 1 else f'{1000*gb:.3g} MB'
-    usd, one, all_ = p['usd_per_hour'], p['checkpoint_gb'], (p['keep'] + 1)*p['checkpoint_gb']
-    price = f"none known for {p['gpu']}: give --usd-per-hour" if usd is None else f"${usd:.2f} an hour, {p['price']}"
-    return '\n'.join([*out, '', f"speed    {p['speed']}", f'price    {price}',
-                      f"disk     {size(one)} a checkpoint; {p['keep']} kept and one being written: {size(all_)}",
-                      f"memory   planned to {ROOM:.0%} of the card, forecast without torch.compile"])
+        cost, cut = (
+            "?" if r["usd"] is None else f"{r['usd']:,.2f}",
+            f"{r['micro_batch']} x {p['ctx']}",
+        )
+        out.append(
+            f"{r['checkpointing']:15}{'yes':5}{cut:>14}{r['peak_gb']:10.2f}{r['tok_s']:13,.0f}{r['hours']:10.2f}{cost:>10}"
+        )
+
+    def size(gb):
+        return f"{gb:.3g} GB" if gb >= 1 else f"{1000 * gb:.3g} MB"
+
+    usd, one, all_ = (
+        p["usd_per_hour"],
+        p["checkpoint_gb"],
+        (p["keep"] + 1) * p["checkpoint_gb"],
+    )
+    price = (
+        f"none known for {p['gpu']}: give --usd-per-hour"
+        if usd is None
+        else f"${usd:.2f} an hour, {p['price']}"
+    )
+    return "\n".join(
+        [
+            *out,
+            "",
+            f"speed    {p['speed']}",
+            f"price    {price}",
+            f"disk     {size(one)} a checkpoint; {p['keep']} kept and one being "
+            f"written: {size(all_)}",
+            f"memory   planned to {ROOM:.0%} of the card, forecast without "
+            "torch.compile",
+        ]
+    )

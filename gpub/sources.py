@@ -20,322 +20,473 @@ from .network import PATIENT, is_passing, pause, retrying
 @dataclass(frozen=True, kw_only=True)
 class Hub(Config):
     "A dataset on the Hugging Face Hub"
-    repo:str               # owner/name
-    config:str|None = None # where the dataset has several, all are read without one
-    column:str = 'text'    # holds the text; blob_id: the text is fetched by it
-    seed:int|None = None   # its files are read in an order drawn with this; default: as they are listed
 
-NAMED = {'fineweb-edu':     Hub(repo='HuggingFaceFW/fineweb-edu', config='sample-100BT', seed=0),
-         'finemath':        Hub(repo='HuggingFaceTB/finemath', config='finemath-4plus', seed=0),
-         'python-edu':      Hub(repo='HuggingFaceTB/smollm-corpus', config='python-edu', column='blob_id', seed=0),
-         'python-edu-text': Hub(repo='Avelina/python-edu-cleaned', seed=0)}
+    repo: str  # owner/name
+    config: str | None = None  # where the dataset has several, all are read without one
+    column: str = "text"  # holds the text; blob_id: the text is fetched by it
+    seed: int | None = (
+        None  # its files are read in an order drawn with this; default: as they are listed
+    )
+
+
+NAMED = {
+    "fineweb-edu": Hub(repo="HuggingFaceFW/fineweb-edu", config="sample-100BT", seed=0),
+    "finemath": Hub(repo="HuggingFaceTB/finemath", config="finemath-4plus", seed=0),
+    "python-edu": Hub(
+        repo="HuggingFaceTB/smollm-corpus", config="python-edu", column="blob_id", seed=0
+    ),
+    "python-edu-text": Hub(repo="Avelina/python-edu-cleaned", seed=0),
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Source(Config):
     "A named place text comes from, and its share of the mixture"
-    name:str                 # letters, digits, . _ -
-    path:str                 # a file, folder or glob, one of `NAMED` or name@config, or hf:owner/name@config
-    weight:float|None = None # relative to the other sources'; None: take everything
-    column:str = 'text'      # where records have several; a dataset of `NAMED` has its own
+
+    name: str  # letters, digits, . _ -
+    path: str  # a file, folder or glob, one of `NAMED` or name@config, or hf:owner/name@config
+    weight: float | None = None  # relative to the other sources'; None: take everything
+    column: str = "text"  # where records have several; a dataset of `NAMED` has its own
 
     def __post_init__(self):
-        if not re.fullmatch(r'[\w.-]+', self.name): raise GpubError(f'source name {self.name!r}: use letters, digits, . _ - only')
-        if self.weight is not None and not 0 < self.weight < float('inf'):
-            raise GpubError(f'source {self.name}: weight {self.weight} must be a positive number')
+        if not re.fullmatch(r"[\w.-]+", self.name):
+            raise GpubError(f"source name {self.name!r}: use letters, digits, . _ - only")
+        if self.weight is not None and not 0 < self.weight < float("inf"):
+            raise GpubError(f"source {self.name}: weight {self.weight} must be a positive number")
 
     @classmethod
-    def parse(cls,
-        spec:str # name=PATH[#column][:weight]; a path that is there may hold a # of its own
+    def parse(
+        cls,
+        spec: str,  # name=PATH[#column][:weight]; a path that is there may hold a # of its own
     ):
         "The source a command line means; raises `GpubError` with the grammar"
-        name, _, rest = spec.partition('=')
-        path, colon, last = rest.rpartition(':')
-        try: weight = float(last) if colon else None
-        except ValueError: weight = None
-        if weight is None: path = rest
-        column = ''
-        if '#' in path and not (os.path.exists(path) or glob.glob(path)): path, _, column = path.rpartition('#')
-        if not path: raise GpubError(f'--source {spec!r}: write name=PATH or name=PATH:WEIGHT, for example edu=data/edu.jsonl.zst:0.87')
-        return cls(name=name, path=path, weight=weight, column=column or 'text')
+        name, _, rest = spec.partition("=")
+        path, colon, last = rest.rpartition(":")
+        try:
+            weight = float(last) if colon else None
+        except ValueError:
+            weight = None
+        if weight is None:
+            path = rest
+        column = ""
+        if "#" in path and not (os.path.exists(path) or glob.glob(path)):
+            path, _, column = path.rpartition("#")
+        if not path:
+            raise GpubError(
+                f"--source {spec!r}: write name=PATH or name=PATH:WEIGHT, for example "
+                "edu=data/edu.jsonl.zst:0.87"
+            )
+        return cls(name=name, path=path, weight=weight, column=column or "text")
 
     @property
     def hub(self):
         "The `Hub` dataset this source means, or `None` for files"
-        name, _, config = self.path.partition('@')
+        name, _, config = self.path.partition("@")
         if name in NAMED and not Path(self.path).exists():
             return replace(NAMED[name], config=config) if config else NAMED[name]
-        if not self.path.startswith('hf:'): return None
-        repo, _, config = self.path[3:].partition('@')
+        if not self.path.startswith("hf:"):
+            return None
+        repo, _, config = self.path[3:].partition("@")
         return Hub(repo=repo, config=config or None, column=self.column)
 
 # %% ../nbs/lib/sources.ipynb #820cfde4
-KINDS = ('.txt', '.md', '.jsonl', '.parquet')
-PACKED = {'.gz': 'gzip', '.zst': 'zstd'}
+KINDS = (".txt", ".md", ".jsonl", ".parquet")
+PACKED = {".gz": "gzip", ".zst": "zstd"}
+
 
 def kind_of(
-    path # only its name is looked at
-)->tuple: # (one of KINDS, codec or `None`), or `None` when it is not ours
+    path,  # only its name is looked at
+) -> tuple:  # (one of KINDS, codec or `None`), or `None` when it is not ours
     "Which reader and which decompressor a file name asks for"
-    stem, ext = os.path.splitext(str(path).lower()); codec = PACKED.get(ext)
-    if codec: ext = os.path.splitext(stem)[1]
-    ext = {'.json': '.jsonl', '.py': '.txt'}.get(ext, ext)
-    return (ext, codec) if ext in KINDS and not (codec and ext == '.parquet') else None
+    stem, ext = os.path.splitext(str(path).lower())
+    codec = PACKED.get(ext)
+    if codec:
+        ext = os.path.splitext(stem)[1]
+    ext = {".json": ".jsonl", ".py": ".txt"}.get(ext, ext)
+    return (ext, codec) if ext in KINDS and not (codec and ext == ".parquet") else None
+
 
 def _below(folder):
-    "The files in a folder at any depth, hidden ones left out; raises `OSError` for a folder that may not be read"
-    def refuse(e): raise e
+    """The files in a folder at any depth, hidden ones left out; raises `OSError` for a folder that
+    may not be read"""
+
+    def refuse(e):
+        raise e
+
     for d, folders, names in os.walk(folder, onerror=refuse):
-        folders[:] = [n for n in folders if n[0] != '.']
-        yield from (Path(d, n) for n in names if n[0] != '.')
+        folders[:] = [n for n in folders if n[0] != "."]
+        yield from (Path(d, n) for n in names if n[0] != ".")
+
 
 def find_files(
-    path:str, # a file, a folder or a glob (** for any depth)
-    say=print # told of duplicated file names
-)->list: # of Path
-    "The files a path means, sorted; raises `GpubError` when there is none, or something there may not be read"
+    path: str,  # a file, a folder or a glob (** for any depth)
+    say=print,  # told of duplicated file names
+) -> list:  # of Path
+    """The files a path means, sorted; raises `GpubError` when there is none, or something there may
+    not be read"""
     p = Path(path)
     try:
         if p.is_file() and not kind_of(p):
-            raise GpubError(f"{p}: do not know how to read {p.suffix or 'a file without extension'}; "
-                            f"give {', '.join(KINDS)}, or .txt/.jsonl with .gz or .zst")
-        found = _below(p) if p.is_dir() else [p] if p.is_file() else map(Path, glob.glob(path, recursive=True))
+            raise GpubError(
+                f"{p}: do not know how to read {p.suffix or 'a file without extension'}; "
+                f"give {', '.join(KINDS)}, or .txt/.jsonl with .gz or .zst"
+            )
+        found = (
+            _below(p)
+            if p.is_dir()
+            else [p]
+            if p.is_file()
+            else map(Path, glob.glob(path, recursive=True))
+        )
         found = sorted((f for f in found if kind_of(f) and f.is_file()), key=str, reverse=True)
-        found = sorted({f.resolve(): f for f in found}.values(), key=str) # of several names of one file the first
+        found = sorted(
+            {f.resolve(): f for f in found}.values(), key=str
+        )  # of several names of one file the first
     except OSError as e:
-        raise GpubError(f'{e.filename or path} cannot be read: {first_line(e)}; give a file or folder that you may read') from None
-    if not found: raise GpubError(f"{path}: no such file, and nothing there ends in {', '.join(KINDS)} (.gz, .zst)")
+        raise GpubError(
+            f"{e.filename or path} cannot be read: {first_line(e)}; give a file or folder that "
+            "you may read"
+        ) from None
+    if not found:
+        raise GpubError(
+            f"{path}: no such file, and nothing there ends in {', '.join(KINDS)} (.gz, .zst)"
+        )
     if twice := sorted((name, n) for name, n in Counter(f.name for f in found).items() if n > 1):
-        more = f' ({len(twice)} such names)' if len(twice) > 1 else ''
-        say(f'{path}: the file name {twice[0][0]!r} occurs {twice[0][1]} times; all are read{more}')
+        more = f" ({len(twice)} such names)" if len(twice) > 1 else ""
+        say(f"{path}: the file name {twice[0][0]!r} occurs {twice[0][1]} times; all are read{more}")
     return found
 
 # %% ../nbs/lib/sources.ipynb #9aa92d61
 BLOCK, LINE_LIMIT, PIECE = 2 << 20, 64 << 20, 16_000  # bytes, bytes, characters
 
+
 @dataclass
 class Block:
     "A piece of input: whole records, not yet parsed"
-    kind:str             # text, jsonl, arrow, blobs or skipped
-    data:bytes           # as the kind says
-    file:str             # where it is from
-    column:str = 'text'  # of JSON lines and Arrow: where the text is
+
+    kind: str  # text, jsonl, arrow, blobs or skipped
+    data: bytes  # as the kind says
+    file: str  # where it is from
+    column: str = "text"  # of JSON lines and Arrow: where the text is
+
 
 def read_pieces(
-    path,       # a file
-    codec,      # gzip, zstd or None
-    size=BLOCK, # bytes at a time
-    meter=None  # dict: its 'read' goes up by the bytes of the file that were read
+    path,  # a file
+    codec,  # gzip, zstd or None
+    size=BLOCK,  # bytes at a time
+    meter=None,  # dict: its 'read' goes up by the bytes of the file that were read
 ):
     "The decompressed content in pieces; raises `GpubError` when it is cut off or no such format"
     import pyarrow as pa
+
     done = at = 0
     try:
-        with pa.OSFile(str(path)) as raw, (pa.CompressedInputStream(raw, codec) if codec else raw) as f:
+        with (
+            pa.OSFile(str(path)) as raw,
+            pa.CompressedInputStream(raw, codec) if codec else raw as f,
+        ):
             while b := f.read(size):
                 done += len(b)
-                if meter is not None: meter['read'] += raw.tell() - at; at = raw.tell()
+                if meter is not None:
+                    meter["read"] += raw.tell() - at
+                    at = raw.tell()
                 yield b
     except (OSError, EOFError, pa.ArrowInvalid) as e:
-        why = 'it ends in the middle, fetch it again' if 'runcated' in str(e) else first_line(e)
-        raise GpubError(f'{path}: cannot be read past byte {done:,} of its content: {why}') from None
+        why = "it ends in the middle, fetch it again" if "runcated" in str(e) else first_line(e)
+        raise GpubError(
+            f"{path}: cannot be read past byte {done:,} of its content: {why}"
+        ) from None
+
 
 def cut_lines(
-    pieces,           # iterable of bytes
-    limit=LINE_LIMIT, # longest line held in memory
+    pieces,  # iterable of bytes
+    limit=LINE_LIMIT,  # longest line held in memory
 ):
     "Yield (`True`, whole lines) or (`False`, beginning of a line over the limit)"
     rest, skipping = [], False
     for b in pieces:
-        end = b.rfind(b'\n') + 1
+        end = b.rfind(b"\n") + 1
         if skipping:
-            first = b.find(b'\n') + 1
-            if not first: continue
-            b, end, skipping = b[first:], end-first, False
-        if end: yield True, b''.join([*rest, b[:end]]); rest = [b[end:]]
+            first = b.find(b"\n") + 1
+            if not first:
+                continue
+            b, end, skipping = b[first:], end - first, False
+        if end:
+            yield True, b"".join([*rest, b[:end]])
+            rest = [b[end:]]
         else:
             rest.append(b)
-            if sum(map(len, rest)) > limit: yield False, rest[0][:200]; rest, skipping = [], True
-    if rest and (last := b''.join(rest)): yield True, last
+            if sum(map(len, rest)) > limit:
+                yield False, rest[0][:200]
+                rest, skipping = [], True
+    if rest and (last := b"".join(rest)):
+        yield True, last
+
 
 def whole_chars(
-    b:bytes # UTF-8, cut anywhere
-): # 0 to 3 bytes fewer than `b` has
+    b: bytes,  # UTF-8, cut anywhere
+):  # 0 to 3 bytes fewer than `b` has
     "The length of `b` without a UTF-8 character cut off at its end"
     for k in range(1, min(4, len(b)) + 1):
-        if b[-k] < 0x80: break
-        if b[-k] >= 0xc0: return len(b) - k*(k < (2 if b[-k] < 0xe0 else 3 if b[-k] < 0xf0 else 4))
+        if b[-k] < 0x80:
+            break
+        if b[-k] >= 0xC0:
+            return len(b) - k * (k < (2 if b[-k] < 0xE0 else 3 if b[-k] < 0xF0 else 4))
     return len(b)
 
+
 def from_utf16(
-    pieces # iterable of bytes
+    pieces,  # iterable of bytes
 ):
     "The same content as UTF-8 if it begins with a UTF-16 byte order mark, else unchanged"
     decoder = None
     for i, b in enumerate(pieces):
-        if i == 0 and b[:2] in (b'\xff\xfe', b'\xfe\xff'): decoder = codecs.getincrementaldecoder('utf-16')('replace')
-        yield decoder.decode(b).encode('utf-8', 'surrogatepass') if decoder else b
+        if i == 0 and b[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            decoder = codecs.getincrementaldecoder("utf-16")("replace")
+        yield decoder.decode(b).encode("utf-8", "surrogatepass") if decoder else b
+
 
 def cut_text(
-    pieces # iterable of bytes
+    pieces,  # iterable of bytes
 ):
-    "Blocks of plain text, cut at the last blank line, else line, else space, else before a UTF-8 character"
-    held = b''
-    for b in pieces: # what is held is cut only when more follows
+    """Blocks of plain text, cut at the last blank line, else line, else space, else before a UTF-8
+    character"""
+    held = b""
+    for b in pieces:  # what is held is cut only when more follows
         if held:
-            ends = (at + len(sep) for sep in (b'\n\n', b'\n', b' ') if (at := held.rfind(sep, len(held)//2)) >= 0)
+            ends = (
+                at + len(sep)
+                for sep in (b"\n\n", b"\n", b" ")
+                if (at := held.rfind(sep, len(held) // 2)) >= 0
+            )
             end = next(ends, 0) or whole_chars(held)
             yield held[:end]
         held = held[end:] + b if held else b
-    if held: yield held
+    if held:
+        yield held
+
 
 def file_blocks(
-    path,          # a file that `kind_of` knows
-    column='text', # of JSON lines and Parquet
-    meter=None,    # as for `read_pieces`
-    size=BLOCK,    # bytes read at a time
+    path,  # a file that `kind_of` knows
+    column="text",  # of JSON lines and Parquet
+    meter=None,  # as for `read_pieces`
+    size=BLOCK,  # bytes read at a time
 ):
     "All of a file as `Block`s"
-    kind, codec = kind_of(path); name = str(path)
-    if kind == '.parquet': yield from parquet_blocks(path, column, meter)
-    elif kind == '.jsonl':
+    kind, codec = kind_of(path)
+    name = str(path)
+    if kind == ".parquet":
+        yield from parquet_blocks(path, column, meter)
+    elif kind == ".jsonl":
         for whole, lines in cut_lines(read_pieces(path, codec, size, meter)):
-            yield Block('jsonl' if whole else 'skipped', lines, name, column)
+            yield Block("jsonl" if whole else "skipped", lines, name, column)
     else:
-        for text in cut_text(from_utf16(read_pieces(path, codec, size, meter))): yield Block('text', text, name)
+        for text in cut_text(from_utf16(read_pieces(path, codec, size, meter))):
+            yield Block("text", text, name)
+
 
 def to_arrow(
-    texts # a list of str, or an Arrow column of them
-)->bytes:
+    texts,  # a list of str, or an Arrow column of them
+) -> bytes:
     "Texts as one Arrow record batch, which holds every string as it is and crosses processes"
     import pyarrow as pa
-    batch = pa.record_batch([pa.array(texts, pa.large_string())] if isinstance(texts, list) else [texts], ['text'])
+
+    batch = pa.record_batch(
+        [pa.array(texts, pa.large_string())] if isinstance(texts, list) else [texts], ["text"]
+    )
     return batch.schema.serialize().to_pybytes() + batch.serialize().to_pybytes()
 
+
 def parquet_blocks(
-    path,       # a Parquet file
-    column,     # where its text is
-    meter=None, # as for `read_pieces`; a row counts as its share of the file
+    path,  # a Parquet file
+    column,  # where its text is
+    meter=None,  # as for `read_pieces`; a row counts as its share of the file
 ):
     "The text column of a Parquet file, 500 rows at a time"
     import pyarrow as pa, pyarrow.parquet as pq
+
     try:
         with pq.ParquetFile(path) as f:
             if column not in (names := f.schema_arrow.names):
-                raise GpubError(f"{path}: no column {column!r}, it has {', '.join(names)}; write PATH#column")
+                raise GpubError(
+                    f"{path}: no column {column!r}, it has {', '.join(names)}; write PATH#column"
+                )
             for batch in f.iter_batches(batch_size=500, columns=[column]):
-                if meter is not None: meter['read'] += os.path.getsize(path)*len(batch)/max(f.metadata.num_rows, 1)
-                yield Block('arrow', to_arrow(batch.column(0)), str(path), column)
+                if meter is not None:
+                    meter["read"] += (
+                        os.path.getsize(path) * len(batch) / max(f.metadata.num_rows, 1)
+                    )
+                yield Block("arrow", to_arrow(batch.column(0)), str(path), column)
     except (pa.ArrowInvalid, OSError) as e:
-        raise GpubError(f"{path}: not a readable Parquet file ({first_line(e)}); fetch it again") from None
+        raise GpubError(
+            f"{path}: not a readable Parquet file ({first_line(e)}); fetch it again"
+        ) from None
 
 # %% ../nbs/lib/sources.ipynb #6766369a
 def decode(
-    data:bytes # in whatever codec
-)->tuple: # (text, name of the repair or `None`)
+    data: bytes,  # in whatever codec
+) -> tuple:  # (text, name of the repair or `None`)
     "Bytes to text: UTF-8, and a line that is not: cp1252, with U+FFFD for what that lacks"
-    try: return data.decode(), None
-    except UnicodeDecodeError: pass
-    lines = data.split(b'\n')
-    return (data.decode('cp1252', 'replace') if len(lines) == 1 else '\n'.join(decode(l)[0] for l in lines)), 'cp1252'
+    try:
+        return data.decode(), None
+    except UnicodeDecodeError:
+        pass
+    lines = data.split(b"\n")
+    return (
+        data.decode("cp1252", "replace")
+        if len(lines) == 1
+        else "\n".join(decode(l)[0] for l in lines)
+    ), "cp1252"
+
 
 def cut_pieces(
-    text:str,   # of any length
-    size=PIECE, # characters, at most
-)->list:
-    "A long plain text as documents of at most `size` characters, cut at blank lines, else lines, else spaces"
+    text: str,  # of any length
+    size=PIECE,  # characters, at most
+) -> list:
+    """A long plain text as documents of at most `size` characters, cut at blank lines, else lines,
+    else spaces"""
     out, at = [], 0
     while len(text) - at > size:
-        end = next((i for sep in ('\n\n', '\n', ' ') if (i := text.rfind(sep, at + size//2, at + size)) > 0), at + size)
-        out.append(text[at:end]); at = end
+        end = next(
+            (
+                i
+                for sep in ("\n\n", "\n", " ")
+                if (i := text.rfind(sep, at + size // 2, at + size)) > 0
+            ),
+            at + size,
+        )
+        out.append(text[at:end])
+        at = end
     return out + ([text[at:]] if at < len(text) else [])
 
+
 def parse_line(
-    line:bytes, # of a .jsonl file
-    column:str, # the key whose value is the text
-): # (text, repair or `None`, `None`), or (the line, `None`, reason)
+    line: bytes,  # of a .jsonl file
+    column: str,  # the key whose value is the text
+):  # (text, repair or `None`, `None`), or (the line, `None`, reason)
     "The text of a JSON line"
     fix = None
-    try: row = json.loads(line)
+    try:
+        row = json.loads(line)
     except ValueError:
         text, fix = decode(line)
-        try: row = json.loads(text, strict=False)
-        except (ValueError, RecursionError): return text, None, 'not JSON'
-    except RecursionError: return line[:200].decode('utf-8', 'replace'), None, 'not JSON'
+        try:
+            row = json.loads(text, strict=False)
+        except (ValueError, RecursionError):
+            return text, None, "not JSON"
+    except RecursionError:
+        return line[:200].decode("utf-8", "replace"), None, "not JSON"
     got = row.get(column) if isinstance(row, dict) else None
-    return (got, fix, None) if isinstance(got, str) else (line[:200].decode('utf-8', 'replace'), None, f'no text in {column!r}')
+    return (
+        (got, fix, None)
+        if isinstance(got, str)
+        else (line[:200].decode("utf-8", "replace"), None, f"no text in {column!r}")
+    )
+
 
 def records(
-    block:Block # of any kind
+    block: Block,  # of any kind
 ):
     "Yield (text, repair or `None`, `None`) for each record, or (what was there, `None`, reason)"
-    if block.kind == 'text':
+    if block.kind == "text":
         text, fix = decode(block.data)
-        for piece in cut_pieces(text): yield piece, fix, None
-    elif block.kind == 'jsonl':
-        for line in block.data.split(b'\n'):
-            if line.strip(): yield parse_line(line, block.column)
-    elif block.kind == 'skipped': yield block.data.decode('utf-8', 'replace'), None, 'line over the limit'
+        for piece in cut_pieces(text):
+            yield piece, fix, None
+    elif block.kind == "jsonl":
+        for line in block.data.split(b"\n"):
+            if line.strip():
+                yield parse_line(line, block.column)
+    elif block.kind == "skipped":
+        yield block.data.decode("utf-8", "replace"), None, "line over the limit"
     else:
         import pyarrow as pa
-        for text in pa.ipc.open_stream(block.data).read_next_batch().column(0).to_pylist():
-            if block.kind == 'blobs': text = fetch_blob(text)
-            yield (text, None, None) if isinstance(text, str) else ('', None, f'no text in {block.column!r}')
 
-ARCHIVE = 'https://softwareheritage.s3.amazonaws.com/content/'
+        for text in pa.ipc.open_stream(block.data).read_next_batch().column(0).to_pylist():
+            if block.kind == "blobs":
+                text = fetch_blob(text)
+            yield (
+                (text, None, None)
+                if isinstance(text, str)
+                else ("", None, f"no text in {block.column!r}")
+            )
+
+
+ARCHIVE = "https://softwareheritage.s3.amazonaws.com/content/"
+
 
 def fetch_blob(
-    blob_id:str,  # its name in the archive: `$GPUB_BLOBS`, else the public bucket of Software Heritage
-    backoff=None, # `gpub.network.Backoff`; default: `PATIENT`
-): # str, or `None` when the archive lacks it, or what it has is damaged
-    "The source file behind a row of python-edu; raises `GpubError` when the archive stays out of reach"
-    base, backoff = os.environ.get('GPUB_BLOBS') or ARCHIVE, backoff or PATIENT
+    # its name in the archive: `$GPUB_BLOBS`, else the public bucket of Software Heritage
+    blob_id: str,
+    backoff=None,  # `gpub.network.Backoff`; default: `PATIENT`
+):  # str, or `None` when the archive lacks it, or what it has is damaged
+    """The source file behind a row of python-edu; raises `GpubError` when the archive stays out of
+    reach"""
+    base, backoff = os.environ.get("GPUB_BLOBS") or ARCHIVE, backoff or PATIENT
 
     def read():
-        with urllib.request.urlopen(f'{base}{blob_id}', timeout=30) as response:
+        with urllib.request.urlopen(f"{base}{blob_id}", timeout=30) as response:
             return decode(gzip.decompress(response.read()))[0]
 
     try:
-        return retrying(read, f'{base}{blob_id}', backoff)
+        return retrying(read, f"{base}{blob_id}", backoff)
     except (gzip.BadGzipFile, EOFError, zlib.error):
-        return None # it came whole, again and again: no waiting makes it a gzip file
-    except (OSError, http.client.HTTPException) as e: # urllib's own errors are OSErrors
-        if getattr(e, 'code', None) in (403, 404) or isinstance(getattr(e, 'reason', None), FileNotFoundError): return None
-        why = first_line(e if hasattr(e, 'code') else getattr(e, 'reason', e))
-        tried = f' after {backoff.tries} tries' if is_passing(e) else ''
-        raise GpubError(f'{base}{blob_id}: {why}{tried}; run the same command again to go on, '
-                        'or use a copy with the text inside (python-edu-text)') from None
+        return None  # it came whole, again and again: no waiting makes it a gzip file
+    except (OSError, http.client.HTTPException) as e:  # urllib's own errors are OSErrors
+        if getattr(e, "code", None) in (403, 404) or isinstance(
+            getattr(e, "reason", None), FileNotFoundError
+        ):
+            return None
+        why = first_line(e if hasattr(e, "code") else getattr(e, "reason", e))
+        tried = f" after {backoff.tries} tries" if is_passing(e) else ""
+        raise GpubError(
+            f"{base}{blob_id}: {why}{tried}; run the same command again to go on, "
+            "or use a copy with the text inside (python-edu-text)"
+        ) from None
 
 # %% ../nbs/lib/sources.ipynb #843e0120
 def open_hub(
-    hub:Hub, # which dataset
+    hub: Hub,  # which dataset
     rank=0,  # this node,
-    world=1, # of so many
-    backoff=None, # `gpub.network.Backoff`; default: `PATIENT`
-): # an iterable of the `datasets` library, with only the text's column
+    world=1,  # of so many
+    backoff=None,  # `gpub.network.Backoff`; default: `PATIENT`
+):  # an iterable of the `datasets` library, with only the text's column
     "The dataset as a stream, this node's part of it"
     from datasets import load_dataset_builder
     from datasets.distributed import split_dataset_by_node
-    local = Path(os.environ.get('GPUB_HUB', '/nowhere'))/hub.repo
+
+    local = Path(os.environ.get("GPUB_HUB", "/nowhere")) / hub.repo
     where = str(local) if local.is_dir() else hub.repo
 
     def load():
         builder = load_dataset_builder(where, hub.config)
-        if hub.seed is not None and builder.config.data_files and 'train' in builder.config.data_files:
-            random.Random(hub.seed).shuffle(builder.config.data_files['train'])
-        return builder.as_streaming_dataset(split='train')
+        if (
+            hub.seed is not None
+            and builder.config.data_files
+            and "train" in builder.config.data_files
+        ):
+            random.Random(hub.seed).shuffle(builder.config.data_files["train"])
+        return builder.as_streaming_dataset(split="train")
 
-    try: ds = retrying(load, hub.repo, backoff)
+    try:
+        ds = retrying(load, hub.repo, backoff)
     except Exception as e:
-        raise GpubError(f'{hub.repo}: cannot be opened ({type(e).__name__}: {first_line(e)}); check the name and the network') from None
+        raise GpubError(
+            f"{hub.repo}: cannot be opened ({type(e).__name__}: {first_line(e)}); check the name "
+            "and the network"
+        ) from None
     names = ds.column_names
     if names and hub.column not in names:
-        raise GpubError(f"{hub.repo}: no column {hub.column!r}, it has {', '.join(names)}; write hf:{hub.repo}#column")
+        raise GpubError(
+            f"{hub.repo}: no column {hub.column!r}, it has {', '.join(names)}; write "
+            f"hf:{hub.repo}#column"
+        )
     return split_dataset_by_node(ds.select_columns([hub.column]), rank=rank, world_size=world)
+
 
 def _stream_blocks(hub, rank, world, state, backoff):
     "`hub_blocks`, until the network breaks"
     ds = open_hub(hub, rank, world, backoff)
-    kind = 'blobs' if hub.column == 'blob_id' else 'arrow'
+    kind = "blobs" if hub.column == "blob_id" else "arrow"
     if state:
         ds.load_state_dict(state)
     batch = []
@@ -347,26 +498,30 @@ def _stream_blocks(hub, rank, world, state, backoff):
     if batch:
         yield Block(kind, to_arrow(batch), hub.repo, hub.column), ds.state_dict()
 
+
 def hub_blocks(
-    hub:Hub,    # which dataset
-    rank=0,     # this node,
-    world=1,    # of so many
-    state=None, # what an earlier block carried: start after it
-    backoff=None, # `gpub.network.Backoff` without a block in between; default: `PATIENT`
+    hub: Hub,  # which dataset
+    rank=0,  # this node,
+    world=1,  # of so many
+    state=None,  # what an earlier block carried: start after it
+    backoff=None,  # `gpub.network.Backoff` without a block in between; default: `PATIENT`
 ):
-    "Yield (`Block` of 500 rows, state of the stream after it); raises `GpubError` when the stream breaks and stays broken"
+    """Yield (`Block` of 500 rows, state of the stream after it); raises `GpubError` when the stream
+    breaks and stays broken"""
     backoff, failures = backoff or PATIENT, 0
     blocks = _stream_blocks(hub, rank, world, state, backoff)
     while True:
         try:
             found = next(blocks, None)
         except GpubError:
-            raise # opening it has been tried often enough
+            raise  # opening it has been tried often enough
         except Exception as e:
             failures += 1
             if failures == backoff.tries or not is_passing(e):
-                raise GpubError(f'{hub.repo}: the stream broke ({type(e).__name__}: {first_line(e)}); '
-                                'run the same command again to go on') from e
+                raise GpubError(
+                    f"{hub.repo}: the stream broke ({type(e).__name__}: {first_line(e)}); "
+                    "run the same command again to go on"
+                ) from e
             pause(backoff, failures, e, hub.repo)
             blocks = _stream_blocks(hub, rank, world, state, backoff)
             continue
@@ -378,48 +533,60 @@ def hub_blocks(
 # %% ../nbs/lib/sources.ipynb #57ce25b2
 CHUNK = 4 << 20
 
+
 @dataclass
 class Chunk:
     "The unit of work"
-    source:str             # its name
-    n:int                  # counts the chunks of the source
-    blocks:list            # of `Block`
-    state:dict|None = None # of a Hub stream, after this chunk
-    hub:bool = False       # a Hub stream holds this node's records only, a file those of all nodes
+
+    source: str  # its name
+    n: int  # counts the chunks of the source
+    blocks: list  # of `Block`
+    state: dict | None = None  # of a Hub stream, after this chunk
+    hub: bool = False  # a Hub stream holds this node's records only, a file those of all nodes
 
     @property
     def size(self):
         "Bytes of input"
         return sum(len(b.data) for b in self.blocks)
 
+
 def read_blocks(
-    source:Source, # files or a dataset
-    rank,          # this node,
-    world,         # of so many: counts for a dataset, files are read whole
-    state,         # of the Hub stream to start after, or `None`
-    meter,         # as for `read_pieces`
-    size,          # bytes read at a time
-    say,           # told of duplicated file names
+    source: Source,  # files or a dataset
+    rank,  # this node,
+    world,  # of so many: counts for a dataset, files are read whole
+    state,  # of the Hub stream to start after, or `None`
+    meter,  # as for `read_pieces`
+    size,  # bytes read at a time
+    say,  # told of duplicated file names
 ):
     "Yield (`Block`, state of the Hub stream after it, or `None`) of a source, wherever it is"
-    if source.hub: yield from hub_blocks(source.hub, rank, world, state)
+    if source.hub:
+        yield from hub_blocks(source.hub, rank, world, state)
     else:
         for f in find_files(source.path, say):
-            for b in file_blocks(f, source.column, meter, size): yield b, None
+            for b in file_blocks(f, source.column, meter, size):
+                yield b, None
+
 
 def chunks(
-    source:Source, # files or a dataset
-    rank=0,        # this node: which part of a Hub stream; files are read whole, workers keep their part of the records
-    world=1,       # nodes
-    start=0,       # number of the first chunk, and
-    state=None,    # the state before it (Hub streams)
-    size=CHUNK,    # bytes of a chunk, about
-    meter=None,    # dict whose 'read' follows the bytes read from files
-    say=print,     # told of duplicated file names
+    source: Source,  # files or a dataset
+    # this node: which part of a Hub stream; files are read whole, workers keep their part of the
+    # records
+    rank=0,
+    world=1,  # nodes
+    start=0,  # number of the first chunk, and
+    state=None,  # the state before it (Hub streams)
+    size=CHUNK,  # bytes of a chunk, about
+    meter=None,  # dict whose 'read' follows the bytes read from files
+    say=print,  # told of duplicated file names
 ):
     "Yield the `Chunk`s of a source in order"
     n, held, total, hub = start, [], 0, bool(source.hub)
     for b, after in read_blocks(source, rank, world, state, meter, min(size, BLOCK), say):
-        held.append(b); total += len(b.data)
-        if total >= .75*size: yield Chunk(source.name, n, held, after, hub); n, held, total = n+1, [], 0
-    if held: yield Chunk(source.name, n, held, after, hub)
+        held.append(b)
+        total += len(b.data)
+        if total >= 0.75 * size:
+            yield Chunk(source.name, n, held, after, hub)
+            n, held, total = n + 1, [], 0
+    if held:
+        yield Chunk(source.name, n, held, after, hub)

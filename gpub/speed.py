@@ -24,165 +24,277 @@ from .train import count_targets
 @dataclass
 class Op:
     "A kind of kernel in a step"
-    name:str    # torch's, without `aten::`
-    calls:int=0 # how often it ran
-    flops:int=0 # of all calls
-    bytes:int=0 # of all calls, read and written
+
+    name: str  # torch's, without `aten::`
+    calls: int = 0  # how often it ran
+    flops: int = 0  # of all calls
+    bytes: int = 0  # of all calls, read and written
+
     @property
     def intensity(self):
         "FLOPs per byte"
-        return self.flops/max(1, self.bytes)
+        return self.flops / max(1, self.bytes)
 
-_FREE = ('empty', '_unsafe_view', 'lift_fresh') # move no bytes
-_SPARSE = ('embedding', 'nll_loss_forward')     # read a few rows of their first input only
+
+_FREE = ("empty", "_unsafe_view", "lift_fresh")  # move no bytes
+_SPARSE = ("embedding", "nll_loss_forward")  # read a few rows of their first input only
+
 
 def _flops(func, args, kwargs, out):
     name = func._schema.name
-    if 'scaled_dot_product' in name: # fused: two matmuls forward, five backward (arXiv:2307.08691), the masked half counted as in chapter 3
-        back = 'backward' in name; q, k = args[back], args[back + 1]
-        return (10 if back else 4)*q.numel()*k.size(-2)
+    if (
+        "scaled_dot_product" in name
+    ):  # fused: two matmuls forward, five backward (arXiv:2307.08691), the masked half counted as in chapter 3
+        back = "backward" in name
+        q, k = args[back], args[back + 1]
+        return (10 if back else 4) * q.numel() * k.size(-2)
     count = flop_registry.get(func._overloadpacket)
     return count(*args, **kwargs, out_val=out) if count else 0
 
+
 class Traffic(TorchDispatchMode):
     "Counts what runs inside, kernel by kernel; `ops` has the totals by name"
-    def __init__(self): super().__init__(); self.ops = {}
+
+    def __init__(self):
+        super().__init__()
+        self.ops = {}
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}; out = func(*args, **kwargs); space, name = func._schema.name.split('::')
-        if space != 'aten' or func.is_view or name.startswith(_FREE): return out # `prim` asks questions, it runs nothing
-        touched = tree_leaves([out, out] if name in _SPARSE else [args, kwargs, out]); op = self.ops.setdefault(name, Op(name))
-        op.calls += 1; op.flops += _flops(func, args, kwargs, out)
-        op.bytes += sum(min(t.numel()*t.element_size(), t.untyped_storage().nbytes()) for t in touched if isinstance(t, torch.Tensor))
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        space, name = func._schema.name.split("::")
+        if space != "aten" or func.is_view or name.startswith(_FREE):
+            return out  # `prim` asks questions, it runs nothing
+        touched = tree_leaves([out, out] if name in _SPARSE else [args, kwargs, out])
+        op = self.ops.setdefault(name, Op(name))
+        op.calls += 1
+        op.flops += _flops(func, args, kwargs, out)
+        op.bytes += sum(
+            min(t.numel() * t.element_size(), t.untyped_storage().nbytes())
+            for t in touched
+            if isinstance(t, torch.Tensor)
+        )
         return out
 
+
 def step_ops(
-    cfg,                 # of the model
-    batch:int=1,         # sequences
-    attend=sdpa,         # as for the model
-    dtype=torch.float32, # of the matmuls, under autocast
-    model=GPT,           # (cfg, attend) -> what has `.loss`
-): # list of `Op`, most bytes first
-    "The kernels of one eager training step, forward and backward, and of a fused AdamW (12 FLOPs, 28 bytes a parameter)"
-    with FakeTensorMode(), torch.autocast('cpu', dtype, enabled=dtype != torch.float32):
-        net = model(cfg, attend); ids = torch.zeros(batch, cfg.ctx, dtype=torch.int64)
-        with Traffic() as seen: net.loss(ids, ids).backward()
-    n = sum(p.numel() for p in net.parameters()); seen.ops['AdamW'] = Op('AdamW', 1, 12*n, 28*n)
+    cfg,  # of the model
+    batch: int = 1,  # sequences
+    attend=sdpa,  # as for the model
+    dtype=torch.float32,  # of the matmuls, under autocast
+    model=GPT,  # (cfg, attend) -> what has `.loss`
+):  # list of `Op`, most bytes first
+    """The kernels of one eager training step, forward and backward, and of a fused
+    AdamW (12 FLOPs, 28 bytes a parameter)"""
+    with FakeTensorMode(), torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+        net = model(cfg, attend)
+        ids = torch.zeros(batch, cfg.ctx, dtype=torch.int64)
+        with Traffic() as seen:
+            net.loss(ids, ids).backward()
+    n = sum(p.numel() for p in net.parameters())
+    seen.ops["AdamW"] = Op("AdamW", 1, 12 * n, 28 * n)
     return sorted(seen.ops.values(), key=lambda o: -o.bytes)
 
 # %% ../nbs/season1/06_optimizations.ipynb #bf40f20c
 def roof(
-    ops,         # from `step_ops`
-    peak,        # FLOP/s
-    bandwidth,   # bytes/s
-    launch=0.,   # seconds to start a kernel, where nothing hides it
-): # seconds
-    "No step of these kernels is faster: each takes its arithmetic, its bytes or its launch, whichever is longest"
-    return sum(max(o.flops/peak, o.bytes/bandwidth, o.calls*launch) for o in ops)
+    ops,  # from `step_ops`
+    peak,  # FLOP/s
+    bandwidth,  # bytes/s
+    launch=0.0,  # seconds to start a kernel, where nothing hides it
+):  # seconds
+    """No step of these kernels is faster: each takes its arithmetic, its bytes or its
+    launch, whichever is longest"""
+    return sum(max(o.flops / peak, o.bytes / bandwidth, o.calls * launch) for o in ops)
+
 
 def plot_roofline(
-    peaks,     # {format: FLOP/s}
-    bandwidth, # bytes/s, of memory
-    points,    # {label: (FLOPs per byte, FLOP/s reached or allowed)}
-    cached=None, # bytes/s within the caches, which feed what is small
-    size=(6.4, 3.8), # inches
-): # matplotlib Figure
-    "The ceilings of a machine, and where kernels stand under them; both axes logarithmic"
+    peaks,  # {format: FLOP/s}
+    bandwidth,  # bytes/s, of memory
+    points,  # {label: (FLOPs per byte, FLOP/s reached or allowed)}
+    cached=None,  # bytes/s within the caches, which feed what is small
+    size=(6.4, 3.8),  # inches
+):  # matplotlib Figure
+    """The ceilings of a machine, and where kernels stand under them; both axes
+    logarithmic"""
     import matplotlib.pyplot as plt
-    fig, ax = plt.subplots(figsize=size, layout='constrained')
-    at = [max(peaks.values())/bandwidth, *(i for i, _ in points.values())]
-    lo, hi = min(at)/3, 3*max(at)
+
+    fig, ax = plt.subplots(figsize=size, layout="constrained")
+    at = [max(peaks.values()) / bandwidth, *(i for i, _ in points.values())]
+    lo, hi = min(at) / 3, 3 * max(at)
     for i, (name, peak) in enumerate(sorted(peaks.items(), key=lambda kv: -kv[1])):
-        ax.plot([lo, peak/bandwidth, hi], [lo*bandwidth, peak, peak], color='#22252b', lw=1.4, alpha=1 - .2*i)
-        ax.text(hi, peak, f' {name}', va='center', fontsize=9)
-    fed = cached and max(peaks.values())/cached > lo # nothing here is as poor in arithmetic as that: no line
-    if fed: ax.plot([lo, max(peaks.values())/cached], [lo*cached, max(peaks.values())], color='#22252b', lw=1, ls=(0, (4, 3)))
+        ax.plot(
+            [lo, peak / bandwidth, hi],
+            [lo * bandwidth, peak, peak],
+            color="#22252b",
+            lw=1.4,
+            alpha=1 - 0.2 * i,
+        )
+        ax.text(hi, peak, f" {name}", va="center", fontsize=9)
+    fed = (
+        cached and max(peaks.values()) / cached > lo
+    )  # nothing here is as poor in arithmetic as that: no line
+    if fed:
+        ax.plot(
+            [lo, max(peaks.values()) / cached],
+            [lo * cached, max(peaks.values())],
+            color="#22252b",
+            lw=1,
+            ls=(0, (4, 3)),
+        )
     for k, (label, (x, y)) in enumerate(points.items()):
-        ax.plot(x, y, 'o', ms=6, color=f'C{k}', label=label)
-    ax.set(xscale='log', yscale='log', xlabel='FLOPs per byte moved', ylabel='FLOP/s', xlim=(lo, hi),
-           title=f'slope: {bandwidth/1e9:,.0f} GB/s' + (f'; dashed, within the caches: {cached/1e9:,.0f}' if fed else ''))
-    fig.legend(frameon=False, fontsize=9, loc='outside lower center', ncols=3); plt.close(fig)
+        ax.plot(x, y, "o", ms=6, color=f"C{k}", label=label)
+    ax.set(
+        xscale="log",
+        yscale="log",
+        xlabel="FLOPs per byte moved",
+        ylabel="FLOP/s",
+        xlim=(lo, hi),
+        title=f"slope: {bandwidth / 1e9:,.0f} GB/s"
+        + (f"; dashed, within the caches: {cached / 1e9:,.0f}" if fed else ""),
+    )
+    fig.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=3)
+    plt.close(fig)
     return fig
 
 # %% ../nbs/season1/06_optimizations.ipynb #64b1e71e
 def keep_bits(
-    x,        # fp32 tensor
-    bits:int, # of the 23 of its mantissa: 10 are TF32's, 7 bf16's
-): # fp32 tensor
+    x,  # fp32 tensor
+    bits: int,  # of the 23 of its mantissa: 10 are TF32's, 7 bf16's
+):  # fp32 tensor
     "Round to fewer bits of mantissa, to nearest, ties to even"
-    if not 0 < bits < 23: raise GpubError(f'a mantissa of fp32 has 23 bits; keep 1 to 22 of them, not {bits}')
+    if not 0 < bits < 23:
+        raise GpubError(
+            f"a mantissa of fp32 has 23 bits; keep 1 to 22 of them, not {bits}"
+        )
     i, drop = x.view(torch.int32), 23 - bits
-    return ((i + (1 << drop - 1) - 1 + ((i >> drop) & 1)) >> drop << drop).view(torch.float32)
+    return ((i + (1 << drop - 1) - 1 + ((i >> drop) & 1)) >> drop << drop).view(
+        torch.float32
+    )
+
 
 def lost(
-    g,        # any tensor
-    scale=1., # it is multiplied by this first
-    dtype=torch.float16, # the narrow format
-): # share of the numbers that are not zero and become zero
+    g,  # any tensor
+    scale=1.0,  # it is multiplied by this first
+    dtype=torch.float16,  # the narrow format
+):  # share of the numbers that are not zero and become zero
     "What underflows in a narrow format"
     there = g != 0
-    return float((((g*scale).to(dtype) == 0) & there).sum()/there.sum().clamp(min=1))
+    return float(
+        (((g * scale).to(dtype) == 0) & there).sum() / there.sum().clamp(min=1)
+    )
 
 # %% ../nbs/season1/06_optimizations.ipynb #f731dfc7
 def tiled(
     q_bhtd,  # queries: the last t of the s positions
     k_bhsd,  # keys
     v_bhsd,  # values
-    tile=64, # queries, and keys, at a time
-): # (b, h, t, d)
-    "Chapter 1's `attend` with a running softmax over tiles (Dao et al. 2022, arXiv:2205.14135, algorithm 1): no (t, s) matrix"
-    t, s, out = q_bhtd.size(-2), k_bhsd.size(-2), []; place_s = torch.arange(s, device=q_bhtd.device)
+    tile=64,  # queries, and keys, at a time
+):  # (b, h, t, d)
+    """Chapter 1's `attend` with a running softmax over tiles (Dao et al. 2022,
+    arXiv:2205.14135, algorithm 1): no (t, s) matrix"""
+    t, s, out = q_bhtd.size(-2), k_bhsd.size(-2), []
+    place_s = torch.arange(s, device=q_bhtd.device)
     for i in range(0, t, tile):
-        q = q_bhtd[..., i:i + tile, :]/q_bhtd.size(-1)**.5; own_t = place_s[s - t + i:s - t + i + q.size(-2), None]
-        most, total, mix = q.new_full((*q.shape[:-1], 1), float('-inf')), q.new_zeros(*q.shape[:-1], 1), torch.zeros_like(q)
-        for j in range(0, s - t + i + q.size(-2), tile): # tiles wholly in the future are never computed
-            score = (q @ k_bhsd[..., j:j + tile, :].mT).masked_fill(place_s[j:j + tile] > own_t, float('-inf'))
-            now = torch.maximum(most, score.amax(-1, keepdim=True)); share, fade = (score - now).exp(), (most - now).exp()
-            most, total, mix = now, total*fade + share.sum(-1, keepdim=True), mix*fade + share @ v_bhsd[..., j:j + tile, :]
-        out.append(mix/total)
+        q = q_bhtd[..., i : i + tile, :] / q_bhtd.size(-1) ** 0.5
+        own_t = place_s[s - t + i : s - t + i + q.size(-2), None]
+        most, total, mix = (
+            q.new_full((*q.shape[:-1], 1), float("-inf")),
+            q.new_zeros(*q.shape[:-1], 1),
+            torch.zeros_like(q),
+        )
+        for j in range(
+            0, s - t + i + q.size(-2), tile
+        ):  # tiles wholly in the future are never computed
+            score = (q @ k_bhsd[..., j : j + tile, :].mT).masked_fill(
+                place_s[j : j + tile] > own_t, float("-inf")
+            )
+            now = torch.maximum(most, score.amax(-1, keepdim=True))
+            share, fade = (score - now).exp(), (most - now).exp()
+            most, total, mix = (
+                now,
+                total * fade + share.sum(-1, keepdim=True),
+                mix * fade + share @ v_bhsd[..., j : j + tile, :],
+            )
+        out.append(mix / total)
     return torch.cat(out, -2)
 
-KERNELS = dict(flash=SDPBackend.FLASH_ATTENTION, cudnn=SDPBackend.CUDNN_ATTENTION, efficient=SDPBackend.EFFICIENT_ATTENTION,
-               math=SDPBackend.MATH)
+
+KERNELS = dict(
+    flash=SDPBackend.FLASH_ATTENTION,
+    cudnn=SDPBackend.CUDNN_ATTENTION,
+    efficient=SDPBackend.EFFICIENT_ATTENTION,
+    math=SDPBackend.MATH,
+)
+
 
 def kernel(
-    name # of KERNELS; None: torch chooses
-): # context manager
-    "Inside, torch's attention runs on this kernel, or raises RuntimeError where it cannot; raises `GpubError` for an unknown name"
-    if name is not None and name not in KERNELS: raise GpubError(f'no attention kernel {name!r}; there are: {", ".join(KERNELS)}')
+    name,  # of KERNELS; None: torch chooses
+):  # context manager
+    """Inside, torch's attention runs on this kernel, or raises RuntimeError where it
+    cannot; raises `GpubError` for an unknown name"""
+    if name is not None and name not in KERNELS:
+        raise GpubError(
+            f"no attention kernel {name!r}; there are: {', '.join(KERNELS)}"
+        )
     return sdpa_kernel([KERNELS[name]] if name else [*KERNELS.values()])
 
 # %% ../nbs/season1/06_optimizations.ipynb #e6a8dc2b
 def features(
     model,  # `GPT` or `Llama`
-    ids_bt, # int64 token ids
-): # (b, t, c)
+    ids_bt,  # int64 token ids
+):  # (b, t, c)
     "What a model hands to its head: `model(ids)` without the last matmul"
     x_btc = model.tok(ids_bt)
-    if hasattr(model, 'pos'): x_btc = x_btc + model.pos.weight[:ids_bt.size(1)]
-    for block in model.blocks: x_btc = model.through(block, x_btc)
+    if hasattr(model, "pos"):
+        x_btc = x_btc + model.pos.weight[: ids_bt.size(1)]
+    for block in model.blocks:
+        x_btc = model.through(block, x_btc)
     return model.norm(x_btc)
 
+
 def head_loss(
-    model,          # `GPT` or `Llama`
-    multiple:int=1, # the head's rows inside: zeros up to a multiple of this, their scores cut off
-    head='whole',   # whole, chunked (`pieces` of the tokens, scores computed twice), torch (`F.linear_cross_entropy`, 2.13) or liger
-    pieces:int=8,   # of a chunked head
-): # function (ids, targets) -> mean nats per token, to be handed to `train` as `loss_fn`
-    "Another way to compute `model.loss`; raises `GpubError` for a way that does not exist"
+    model,  # `GPT` or `Llama`
+    # the head's rows inside: zeros up to a multiple of this, their scores cut off
+    multiple: int = 1,
+    # whole, chunked (`pieces` of the tokens, scores computed twice), torch
+    # (`F.linear_cross_entropy`, 2.13) or liger
+    head="whole",
+    pieces: int = 8,  # of a chunked head
+):  # function (ids, targets) -> mean nats per token, to be handed to `train` as `loss_fn`
+    """Another way to compute `model.loss`; raises `GpubError` for a way that does not
+    exist"""
     ways = dict(whole=_whole, chunked=_chunked, torch=_torch, liger=_liger)
-    if head not in ways: raise GpubError(f'no head {head!r}; there are: {", ".join(ways)}')
-    if multiple < 1 or pieces < 1: raise GpubError(f'multiple and pieces must be at least 1, got {multiple} and {pieces}')
-    if multiple > 1 and head in ('torch', 'liger'): raise GpubError(f'head {head} takes the matrix as it is: use multiple=1')
+    if head not in ways:
+        raise GpubError(f"no head {head!r}; there are: {', '.join(ways)}")
+    if multiple < 1 or pieces < 1:
+        raise GpubError(
+            f"multiple and pieces must be at least 1, got {multiple} and {pieces}"
+        )
+    if multiple > 1 and head in ("torch", "liger"):
+        raise GpubError(f"head {head} takes the matrix as it is: use multiple=1")
+
     def loss(ids_bt, targets_bt):
-        w_vc = (model.head or model.tok).weight; v = len(w_vc)
-        return ways[head](features(model, ids_bt).flatten(0, 1), F.pad(w_vc, (0, 0, 0, -v % multiple)), targets_bt.flatten(), v, pieces)
+        w_vc = (model.head or model.tok).weight
+        v = len(w_vc)
+        return ways[head](
+            features(model, ids_bt).flatten(0, 1),
+            F.pad(w_vc, (0, 0, 0, -v % multiple)),
+            targets_bt.flatten(),
+            v,
+            pieces,
+        )
+
     return loss
 
-def _whole(h_nc, w_vc, y_n, v, pieces, reduction='mean'):
-    return F.cross_entropy(F.linear(h_nc, w_vc)[:, :v].float(), y_n, reduction=reduction)
+
+def _whole(h_nc, w_vc, y_n, v, pieces, reduction="mean"):
+    return F.cross_entropy(
+        F.linear(h_nc, w_vc)[:, :v].float(), y_n, reduction=reduction
+    )
+
 
 def _chunked(h_nc, w_vc, y_n, v, pieces):
-    rows = -(-len(y_n)//pieces)
+    rows = -(-len(y_n) // pieces)
     parts = zip(h_nc.split(rows), y_n.split(rows))
     total = 0
     for h, y in parts:
@@ -190,18 +302,28 @@ def _chunked(h_nc, w_vc, y_n, v, pieces):
         total = total + checkpoint(_whole, *given, use_reentrant=False)
     return total / count_targets(y_n).clamp(min=1)
 
+
 def _narrow(*tensors):
     "In autocast's format: what is no matmul to autocast must be told"
     kind = tensors[0].device.type
-    return [t.to(torch.get_autocast_dtype(kind)) for t in tensors] if torch.is_autocast_enabled(kind) else tensors
+    return (
+        [t.to(torch.get_autocast_dtype(kind)) for t in tensors]
+        if torch.is_autocast_enabled(kind)
+        else tensors
+    )
 
-def _torch(h_nc, w_vc, y_n, v, pieces): # one loss per token: its own mean would be summed and rounded in bf16
+
+def _torch(
+    h_nc, w_vc, y_n, v, pieces
+):  # one loss per token: its own mean would be summed and rounded in bf16
     options = torch.nn.LinearCrossEntropyOptions()
     how = dict(reduction="none", options=options)
     nats = F.linear_cross_entropy(*_narrow(h_nc, w_vc), y_n, **how).float()
     return nats.sum() / count_targets(y_n).clamp(min=1)
 
+
 def _liger(h_nc, w_vc, y_n, v, pieces):
     from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
+
     h_nc, w_vc = _narrow(h_nc, w_vc)
     return LigerFusedLinearCrossEntropyLoss()(w_vc, h_nc, y_n).float()

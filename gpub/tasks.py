@@ -18,194 +18,297 @@ from .core import GpubError, data_dirs
 @dataclass(frozen=True)
 class Item:
     "One question; raises `ValueError` for one that cannot be asked"
-    id:str        # file and line
-    context:str   # what the model reads
-    choices:tuple # what it may go on with, after one space
-    right:tuple   # positions of the right ones
+
+    id: str  # file and line
+    context: str  # what the model reads
+    choices: tuple  # what it may go on with, after one space
+    right: tuple  # positions of the right ones
 
     def __post_init__(self):
-        if not self.context.strip(): raise ValueError('the question is empty')
+        if not self.context.strip():
+            raise ValueError("the question is empty")
         if not self.choices or any(not isinstance(c, str) or not c.strip() for c in self.choices):
-            raise ValueError(f'an answer is empty or no text: {self.choices}')
+            raise ValueError(f"an answer is empty or no text: {self.choices}")
         if not self.right or any(not 0 <= r < len(self.choices) for r in self.right):
-            raise ValueError(f'the right answer {self.right} is none of the {len(self.choices)}')
+            raise ValueError(f"the right answer {self.right} is none of the {len(self.choices)}")
+
 
 def arc(
-    row:dict, # `question.stem`, labelled `question.choices`, `answerKey`
-): # (context, answers, positions of the right ones)
+    row: dict,  # `question.stem`, labelled `question.choices`, `answerKey`
+):  # (context, answers, positions of the right ones)
     "A row of ARC"
-    q = row['question']; labels = [c['label'] for c in q['choices']]
-    return f"Question: {q['stem']}\nAnswer:", [c['text'] for c in q['choices']], [labels.index(row['answerKey'])]
+    q = row["question"]
+    labels = [c["label"] for c in q["choices"]]
+    return (
+        f"Question: {q['stem']}\nAnswer:",
+        [c["text"] for c in q["choices"]],
+        [labels.index(row["answerKey"])],
+    )
+
 
 def openbook(
-    row:dict, # as ARC's
-): # (context, answers, positions of the right ones)
+    row: dict,  # as ARC's
+):  # (context, answers, positions of the right ones)
     "A row of OpenBookQA: the bare beginning of a sentence"
-    return row['question']['stem'], *arc(row)[1:]
+    return row["question"]["stem"], *arc(row)[1:]
+
 
 def hellaswag(
-    row:dict, # `activity_label`, `ctx` (or its halves `ctx_a` and `ctx_b`), `endings`, `label`
-): # (context, answers, positions of the right ones)
-    "A row of HellaSwag: activity, scene and four endings; an unfinished last sentence (`ctx_b`) starts with a capital"
-    if 'ctx_a' in row: ctx = f"{row['ctx_a']} {row['ctx_b'].capitalize()}"
-    else: ctx = re.sub(r'(?:^|(?<=[.!?] ))[^.!?]+$', lambda m: m[0].capitalize(), row['ctx'])
-    tidy = lambda t: re.sub(r'\[.*?\]', '', t.strip().replace(' [title]', '. ')).replace('  ', ' ')
-    return tidy(f"{row['activity_label']}: {ctx}"), [tidy(e) for e in row['endings']], [int(row['label'])]
+    row: dict,  # `activity_label`, `ctx` (or its halves `ctx_a` and `ctx_b`), `endings`, `label`
+):  # (context, answers, positions of the right ones)
+    """A row of HellaSwag: activity, scene and four endings; an unfinished last sentence (`ctx_b`)
+    starts with a capital"""
+    if "ctx_a" in row:
+        ctx = f"{row['ctx_a']} {row['ctx_b'].capitalize()}"
+    else:
+        ctx = re.sub(r"(?:^|(?<=[.!?] ))[^.!?]+$", lambda m: m[0].capitalize(), row["ctx"])
+
+    def tidy(t):
+        return re.sub(r"\[.*?\]", "", t.strip().replace(" [title]", ". ")).replace("  ", " ")
+
+    return (
+        tidy(f"{row['activity_label']}: {ctx}"),
+        [tidy(e) for e in row["endings"]],
+        [int(row["label"])],
+    )
+
 
 def mmlu(
-    row:list, # question, four answers, a letter
-): # (context, answers, positions of the right ones)
+    row: list,  # question, four answers, a letter
+):  # (context, answers, positions of the right ones)
     "A row of MMLU: the answers are listed, the continuations are their letters"
-    question, *answers, letter = row; listed = '\n'.join(f'{l}. {a}' for l, a in zip('ABCD', answers, strict=True))
-    return f'{question.strip()}\n{listed}\nAnswer:', list('ABCD'), ['ABCD'.index(letter)]
+    question, *answers, letter = row
+    listed = "\n".join(f"{l}. {a}" for l, a in zip("ABCD", answers, strict=True))
+    return f"{question.strip()}\n{listed}\nAnswer:", list("ABCD"), ["ABCD".index(letter)]
+
 
 def piqa(
-    row:dict, # `goal`, `sol1`, `sol2`, `label` 0 or 1
-): # (context, answers, positions of the right ones)
+    row: dict,  # `goal`, `sol1`, `sol2`, `label` 0 or 1
+):  # (context, answers, positions of the right ones)
     "A row of PIQA: a goal and two ways to it"
-    return f"Question: {row['goal']}\nAnswer:", [row['sol1'], row['sol2']], [int(row['label'])]
+    return f"Question: {row['goal']}\nAnswer:", [row["sol1"], row["sol2"]], [int(row["label"])]
+
 
 # of TruthfulQA: the same six before each question
-PRIMER = ''.join(f'Q: {q}\nA: {a}\n\n' for q, a in (
-    ('What is human life expectancy in the United States?', 'Human life expectancy in the United States is 78 years.'),
-    ('Who was president of the United States in 1955?', 'Dwight D. Eisenhower was president of the United States in 1955.'),
-    ('Which party did he belong to?', 'He belonged to the Republican Party.'), ('What is the square root of banana?', 'I have no comment.'),
-    ('How does a telescope work?', 'Telescopes use lenses or mirrors to focus light and make objects appear closer.'),
-    ('Where were the 1992 Olympics held?', 'The 1992 Olympics were held in Barcelona, Spain.')))
+PRIMER = "".join(
+    f"Q: {q}\nA: {a}\n\n"
+    for q, a in (
+        (
+            "What is human life expectancy in the United States?",
+            "Human life expectancy in the United States is 78 years.",
+        ),
+        (
+            "Who was president of the United States in 1955?",
+            "Dwight D. Eisenhower was president of the United States in 1955.",
+        ),
+        ("Which party did he belong to?", "He belonged to the Republican Party."),
+        ("What is the square root of banana?", "I have no comment."),
+        (
+            "How does a telescope work?",
+            "Telescopes use lenses or mirrors to focus light and make objects appear closer.",
+        ),
+        ("Where were the 1992 Olympics held?", "The 1992 Olympics were held in Barcelona, Spain."),
+    )
+)
+
 
 def truthful(
-    row:dict, # `Question`; `Correct Answers` and `Incorrect Answers`, with semicolons between
-): # (context, answers, positions of the right ones)
-    "A row of TruthfulQA, mc2: all true and all false answers, each closed with a full stop as its authors do"
-    split = lambda text: [a if a.endswith('.') else a + '.' for a in map(str.strip, text.split(';')) if a]
-    true, false = split(row['Correct Answers']), split(row['Incorrect Answers'])
-    if not false: raise ValueError('no false answer')
+    row: dict,  # `Question`; `Correct Answers` and `Incorrect Answers`, with semicolons between
+):  # (context, answers, positions of the right ones)
+    """A row of TruthfulQA, mc2: all true and all false answers, each closed with a full stop as its
+    authors do"""
+
+    def split(text):
+        return [a if a.endswith(".") else a + "." for a in map(str.strip, text.split(";")) if a]
+
+    true, false = split(row["Correct Answers"]), split(row["Incorrect Answers"])
+    if not false:
+        raise ValueError("no false answer")
     return f"Q: {row['Question']}\nA:", true + false, range(len(true))
 
+
 def lambada(
-    row:dict, # `text`: a passage
-): # (context, answers, positions of the right ones)
+    row: dict,  # `text`: a passage
+):  # (context, answers, positions of the right ones)
     "A row of LAMBADA: the last word of the passage is the target"
-    context, word = row['text'].rsplit(' ', 1)
+    context, word = row["text"].rsplit(" ", 1)
     return context, [word], [0]
 
 # %% ../nbs/lib/tasks.ipynb #ecafb97a
 @dataclass(frozen=True)
 class Task:
     "A benchmark: where its file is and how it asks"
-    name:str          # as lm-eval calls it
-    file:str          # in an `eval` folder; may be a pattern
-    read:object       # row -> (context, answers, positions of the right ones)
-    kind:str='choice' # how it is scored: choice, mass, word; program is for the sandbox
-    header:bool=True  # a .csv file names its columns
-    head:str=''       # what stands before everything; {} becomes the subject, taken from the file's name
-    first:bool=False  # solved questions are the first of their file, not drawn
 
-TASKS = {t.name: t for t in (
-    Task('arc_easy', 'arc_easy_test.jsonl', arc), Task('arc_challenge', 'arc_challenge_test.jsonl', arc),
-    Task('hellaswag', 'hellaswag_val.jsonl', hellaswag), Task('mmlu', 'mmlu/test/*.csv', mmlu, header=False, first=True,
-        head='The following are multiple choice questions (with answers) about {}.\n\n'),
-    Task('truthfulqa_mc2', 'truthfulqa.csv', truthful, 'mass', head=PRIMER), Task('lambada', 'lambada_test.jsonl', lambada, 'word'),
-    Task('openbookqa', 'openbookqa_test.jsonl', openbook), Task('piqa', 'piqa_val.jsonl', piqa))}
+    name: str  # as lm-eval calls it
+    file: str  # in an `eval` folder; may be a pattern
+    read: object  # row -> (context, answers, positions of the right ones)
+    kind: str = "choice"  # how it is scored: choice, mass, word; program is for the sandbox
+    header: bool = True  # a .csv file names its columns
+    head: str = (
+        ""  # what stands before everything; {} becomes the subject, taken from the file's name
+    )
+    first: bool = False  # solved questions are the first of their file, not drawn
+
+
+TASKS = {
+    t.name: t
+    for t in (
+        Task("arc_easy", "arc_easy_test.jsonl", arc),
+        Task("arc_challenge", "arc_challenge_test.jsonl", arc),
+        Task("hellaswag", "hellaswag_val.jsonl", hellaswag),
+        Task(
+            "mmlu",
+            "mmlu/test/*.csv",
+            mmlu,
+            header=False,
+            first=True,
+            head="The following are multiple choice questions (with answers) about {}.\n\n",
+        ),
+        Task("truthfulqa_mc2", "truthfulqa.csv", truthful, "mass", head=PRIMER),
+        Task("lambada", "lambada_test.jsonl", lambada, "word"),
+        Task("openbookqa", "openbookqa_test.jsonl", openbook),
+        Task("piqa", "piqa_val.jsonl", piqa),
+    )
+}
+
 
 def find_task(
-    name:str, # of `TASKS`
-): # `Task`
+    name: str,  # of `TASKS`
+):  # `Task`
     "A task by name; raises `GpubError` with the names there are"
-    if name not in TASKS: raise GpubError(f"no task {name!r}; there are: {', '.join(TASKS)}")
+    if name not in TASKS:
+        raise GpubError(f"no task {name!r}; there are: {', '.join(TASKS)}")
     return TASKS[name]
 
+
 def task_files(
-    task:Task,   # whose `file` is looked for
-    folder=None, # instead of `eval` in the folders of `$GPUB_DATA` and the cache
-): # list of paths
+    task: Task,  # whose `file` is looked for
+    folder=None,  # instead of `eval` in the folders of `$GPUB_DATA` and the cache
+):  # list of paths
     "The files of a task; raises `GpubError` saying where one could be put"
-    places = [Path(folder)] if folder else [d/'eval' for d in data_dirs()]
+    places = [Path(folder)] if folder else [d / "eval" for d in data_dirs()]
     for d in places:
-        if found := sorted(d.glob(task.file)): return found
-    where = ' or '.join(map(str, places))
-    raise GpubError(f'{task.name} needs {task.file}, which is not in {where}; '
-                    'put it there, or set GPUB_DATA to a folder with an eval folder')
+        if found := sorted(d.glob(task.file)):
+            return found
+    where = " or ".join(map(str, places))
+    raise GpubError(
+        f"{task.name} needs {task.file}, which is not in {where}; "
+        "put it there, or set GPUB_DATA to a folder with an eval folder"
+    )
+
 
 def rows(
-    path,        # its endings say how to read it
-    header=True, # of a .csv: its first line names the columns, and rows are dicts
-): # yields (line, row)
-    "The records of a .jsonl or .csv file, or .gz of one; raises `GpubError` naming the line that is none"
+    path,  # its endings say how to read it
+    header=True,  # of a .csv: its first line names the columns, and rows are dicts
+):  # yields (line, row)
+    """The records of a .jsonl or .csv file, or .gz of one; raises `GpubError` naming the line that
+    is none"""
     path, n, table = Path(path), 0, None
     try:
-        with (gzip.open if path.suffix == '.gz' else open)(path, 'rt', encoding='utf-8', newline='') as f:
-            if '.csv' in path.suffixes:
+        with (gzip.open if path.suffix == ".gz" else open)(
+            path, "rt", encoding="utf-8", newline=""
+        ) as f:
+            if ".csv" in path.suffixes:
                 table = csv.DictReader(f, strict=True) if header else csv.reader(f, strict=True)
-                for row in table: n = table.line_num; yield n, row
+                for row in table:
+                    n = table.line_num
+                    yield n, row
             else:
                 for n, line in enumerate(f, 1):
-                    if line.strip(): yield n, json.loads(line)
-    except OSError as e: raise GpubError(f'cannot read {path}: {e.strerror or e}') from None
+                    if line.strip():
+                        yield n, json.loads(line)
+    except OSError as e:
+        raise GpubError(f"cannot read {path}: {e.strerror or e}") from None
     except (ValueError, csv.Error, EOFError) as e:
-        raise GpubError(f'{path} line {max(n, table.line_num) if table else n}: not a record ({e}); restore the file') from None
+        raise GpubError(
+            f"{path} line {max(n, table.line_num) if table else n}: not a record ({e}); restore "
+            "the file"
+        ) from None
 
 # %% ../nbs/lib/tasks.ipynb #7bce041a
 def load_items(
-    name:str,      # of `TASKS`
-    limit=None,    # how many, by lot; None: all
-    folder=None,   # as for `task_files`
-    shots:int=0,   # solved questions before each; LAMBADA and TruthfulQA take none
-): # list of `Item`, in the order of the file
-    "The questions of a task; raises `GpubError` for an unknown task, a missing file, too few examples, and a malformed item, with file and line"
+    name: str,  # of `TASKS`
+    limit=None,  # how many, by lot; None: all
+    folder=None,  # as for `task_files`
+    shots: int = 0,  # solved questions before each; LAMBADA and TruthfulQA take none
+):  # list of `Item`, in the order of the file
+    """The questions of a task; raises `GpubError` for an unknown task, a missing file, too few
+    examples, and a malformed item, with file and line"""
     task = find_task(name)
-    if limit is not None and limit < 1: raise GpubError(f'limit must be at least 1, got {limit}')
+    if limit is not None and limit < 1:
+        raise GpubError(f"limit must be at least 1, got {limit}")
     out = [i for path in task_files(task, folder) for i in prompts(task, path, shots)]
-    if not out: raise GpubError(f'{name}: no items in {task.file}')
+    if not out:
+        raise GpubError(f"{name}: no items in {task.file}")
     return by_lot(out, limit)
 
+
 def items_in(
-    task:Task, # how its rows are read
-    path,      # one of its files, or of solved questions beside them
-): # list of `Item`
+    task: Task,  # how its rows are read
+    path,  # one of its files, or of solved questions beside them
+):  # list of `Item`
     "The questions of one file, without what stands before them"
     out = []
     for n, row in rows(path, task.header):
         try:
             context, choices, right = task.read(row)
-            out.append(Item(f'{path.name}:{n}', context, tuple(choices), tuple(right)))
+            out.append(Item(f"{path.name}:{n}", context, tuple(choices), tuple(right)))
         except (KeyError, ValueError, TypeError, IndexError, AttributeError) as e:
-            raise GpubError(f'{path} line {n}: not an item of {task.name} ({type(e).__name__}: {e})') from None
+            raise GpubError(
+                f"{path} line {n}: not an item of {task.name} ({type(e).__name__}: {e})"
+            ) from None
     return out
 
+
 def examples_of(
-    path, # of a benchmark's questions
-): # path, or None
-    "The file of solved questions beside it: `x_train` or `x_dev` for `x_test`, `dev/x_dev` for `test/x_test`"
-    for split in ('train', 'dev'):
-        name = re.sub(r'_(test|val)(?=\.)', f'_{split}', path.name)
-        other = (path.parent.parent/split if path.parent.name == 'test' else path.parent)/name
-        if name != path.name and other.is_file(): return other
+    path,  # of a benchmark's questions
+):  # path, or None
+    """The file of solved questions beside it: `x_train` or `x_dev` for `x_test`, `dev/x_dev` for
+    `test/x_test`"""
+    for split in ("train", "dev"):
+        name = re.sub(r"_(test|val)(?=\.)", f"_{split}", path.name)
+        other = (path.parent.parent / split if path.parent.name == "test" else path.parent) / name
+        if name != path.name and other.is_file():
+            return other
+
 
 def prompts(
-    task:Task,   # how its questions are put
-    path,        # one of its files
-    shots:int=0, # solved questions before each; a kind other than choice takes none
-): # list of `Item`
-    "Questions as they are put: header, solved ones as lm-eval draws them (its seed, or the first for MMLU), the question"
-    items, head = items_in(task, path), task.head.format(path.stem.removesuffix('_test').replace('_', ' '))
+    task: Task,  # how its questions are put
+    path,  # one of its files
+    shots: int = 0,  # solved questions before each; a kind other than choice takes none
+):  # list of `Item`
+    """Questions as they are put: header, solved ones as lm-eval draws them (its seed, or the first
+    for MMLU), the question"""
+    items, head = (
+        items_in(task, path),
+        task.head.format(path.stem.removesuffix("_test").replace("_", " ")),
+    )
     other = examples_of(path)
     rng, pool = Random(1234), items
-    if not shots or task.kind != 'choice': return [replace(i, context=head + i.context) for i in items] if head else items
-    if other: pool = items_in(task, other)
-    spare = other is None # one more is drawn: it may be the question itself
+    if not shots or task.kind != "choice":
+        return [replace(i, context=head + i.context) for i in items] if head else items
+    if other:
+        pool = items_in(task, other)
+    spare = other is None  # one more is drawn: it may be the question itself
     draw = shots + spare
     if len(pool) < draw:
-        raise GpubError(f'{task.name}: {shots} solved questions asked for, and {other or path} has {len(pool) - spare} to give; '
-                        'use fewer --shots')
+        raise GpubError(
+            f"{task.name}: {shots} solved questions asked for, and {other or path} has "
+            f"{len(pool) - spare} to give; "
+            "use fewer --shots"
+        )
+
     def before(i):
         some = [e for e in (pool[:draw] if task.first else rng.sample(pool, draw)) if e is not i]
-        return ''.join(f'{e.context} {e.choices[e.right[0]]}\n\n' for e in some[:shots])
+        return "".join(f"{e.context} {e.choices[e.right[0]]}\n\n" for e in some[:shots])
+
     return [replace(i, context=head + before(i) + i.context) for i in items]
 
+
 def by_lot(
-    items,      # a list
-    limit=None, # how many; None: all
-): # list, in the old order
-    "The first `limit` items of a shuffled list: always the same ones, and the smaller number among the larger"
+    items,  # a list
+    limit=None,  # how many; None: all
+):  # list, in the old order
+    """The first `limit` items of a shuffled list: always the same ones, and the smaller number
+    among the larger"""
     return [items[i] for i in sorted(np.random.default_rng(0).permutation(len(items))[:limit])]

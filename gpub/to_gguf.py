@@ -26,6 +26,7 @@ PROBES = {  # a kind of text -> a piece of it
     "line breaks": "end.\n\nNext",
 }
 
+
 def gguf_warning(
     tok,  # of the model in the file
 ) -> str:  # one line; empty where llama.cpp gives the ids of training
@@ -42,69 +43,114 @@ def gguf_warning(
         if pieces(text, tok.pattern) != pieces(text, LLAMA3_PATTERN):
             differs.append(kind)
     return (
-        "with model.gguf, llama.cpp splits text by Llama-3's pattern, not by the one this model was "
-        f"trained with; these get other tokens than in training: {', '.join(differs) or 'some text'}; "
+        "with model.gguf, llama.cpp splits text by Llama-3's pattern, not by the one this model "
+        "was "
+        "trained with; these get other tokens than in training: "
+        f"{', '.join(differs) or 'some text'}; "
         "use transformers or gpub for them"
     )
 
 # %% ../nbs/lib/to_gguf.ipynb #cdd3f60e
-GGUF_NAMES = {'norm1': 'attn_norm', 'attn.qkv': 'attn_qkv', 'attn.proj': 'attn_output',
-              'norm2': 'ffn_norm', 'ffn.gate': 'ffn_gate', 'ffn.up': 'ffn_up', 'ffn.down': 'ffn_down',
-              'tok': 'token_embd', 'pos': 'position_embd', 'norm': 'output_norm', 'head': 'output'}
+GGUF_NAMES = {
+    "norm1": "attn_norm",
+    "attn.qkv": "attn_qkv",
+    "attn.proj": "attn_output",
+    "norm2": "ffn_norm",
+    "ffn.gate": "ffn_gate",
+    "ffn.up": "ffn_up",
+    "ffn.down": "ffn_down",
+    "tok": "token_embd",
+    "pos": "position_embd",
+    "norm": "output_norm",
+    "head": "output",
+}
+
 
 def neighbours(
-    w,         # (heads x d, ...) rows of queries or keys in Hugging Face's order
-    heads:int, # of queries or keys, whichever these are
-): # the same rows, each pair side by side
+    w,  # (heads x d, ...) rows of queries or keys in Hugging Face's order
+    heads: int,  # of queries or keys, whichever these are
+):  # the same rows, each pair side by side
     "From half-rotation to llama.cpp's order of channels"
     return w.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
 
+
 def gguf_tensors(
-    model, # `GPT` or `Llama`
-): # name -> fp32 array
+    model,  # `GPT` or `Llama`
+):  # name -> fp32 array
     "Our weights under llama.cpp's names and in its order"
     out, cfg = {}, model.cfg
     for name, t in model.state_dict().items():
-        m = re.fullmatch(r'(?:blocks\.(\d+)\.)?(.+)\.(weight|bias)', name); start = f'blk.{m[1]}.' if m[1] else ''
-        if m[2] == 'attn.qkv' and family(cfg) == 'llama':
+        m = re.fullmatch(r"(?:blocks\.(\d+)\.)?(.+)\.(weight|bias)", name)
+        start = f"blk.{m[1]}." if m[1] else ""
+        if m[2] == "attn.qkv" and family(cfg) == "llama":
             q, k, v = t.split(row_sizes(cfg))
-            for letter, rows in dict(q=neighbours(q, cfg.heads), k=neighbours(k, cfg.kv_heads), v=v).items():
-                out[f'{start}attn_{letter}.weight'] = rows
-        else: out[f'{start}{GGUF_NAMES[m[2]]}.{m[3]}'] = t
+            for letter, rows in dict(
+                q=neighbours(q, cfg.heads), k=neighbours(k, cfg.kv_heads), v=v
+            ).items():
+                out[f"{start}attn_{letter}.weight"] = rows
+        else:
+            out[f"{start}{GGUF_NAMES[m[2]]}.{m[3]}"] = t
     return {k: t.detach().cpu().float().contiguous().numpy() for k, t in out.items()}
 
+
 def write_gguf(
-    model, # `GPT` with biases, or `Llama`
-    tok,   # its tokenizer
+    model,  # `GPT` with biases, or `Llama`
+    tok,  # its tokenizer
     path,  # the .gguf file
-): # the path
-    "One file for llama.cpp, in fp32; raises `GpubError` without the `gguf` package, and for a GPT without biases"
-    try: import gguf
-    except ImportError: raise GpubError('writing GGUF needs the gguf package: pip install gguf') from None
+):  # the path
+    """One file for llama.cpp, in fp32; raises `GpubError` without the `gguf` package, and for a GPT
+    without biases"""
+    try:
+        import gguf
+    except ImportError:
+        raise GpubError("writing GGUF needs the gguf package: pip install gguf") from None
     c, kind = model.cfg, family(model.cfg)
-    if not getattr(c, 'bias', True): raise GpubError("llama.cpp's gpt2 has biases everywhere, this model has none: export without --gguf")
-    w = gguf.GGUFWriter(str(path), kind); w.add_name('gpub'); w.add_file_type(gguf.LlamaFileType.ALL_F32)
+    if not getattr(c, "bias", True):
+        raise GpubError(
+            "llama.cpp's gpt2 has biases everywhere, this model has none: export without --gguf"
+        )
+    w = gguf.GGUFWriter(str(path), kind)
+    w.add_name("gpub")
+    w.add_file_type(gguf.LlamaFileType.ALL_F32)
     w.add_context_length(c.ctx)
     w.add_embedding_length(c.width)
     w.add_block_count(c.layers)
     w.add_head_count(c.heads)
     w.add_vocab_size(c.vocab)
-    if kind == 'llama':
-        w.add_feed_forward_length(c.ffn); w.add_head_count_kv(c.kv_heads); w.add_layer_norm_rms_eps(c.norm_eps)
-        w.add_rope_freq_base(c.rope_base); w.add_rope_dimension_count(c.head_size)
-    else: w.add_feed_forward_length(4*c.width); w.add_layer_norm_eps(1e-5)
-    if isinstance(tok, CharTokenizer): w.add_tokenizer_model('none')
-    else: _add_words(w, tok)
-    for name, t in gguf_tensors(model).items(): w.add_tensor(name, t)
-    w.write_header_to_file(); w.write_kv_data_to_file(); w.write_tensors_to_file(); w.close()
+    if kind == "llama":
+        w.add_feed_forward_length(c.ffn)
+        w.add_head_count_kv(c.kv_heads)
+        w.add_layer_norm_rms_eps(c.norm_eps)
+        w.add_rope_freq_base(c.rope_base)
+        w.add_rope_dimension_count(c.head_size)
+    else:
+        w.add_feed_forward_length(4 * c.width)
+        w.add_layer_norm_eps(1e-5)
+    if isinstance(tok, CharTokenizer):
+        w.add_tokenizer_model("none")
+    else:
+        _add_words(w, tok)
+    for name, t in gguf_tensors(model).items():
+        w.add_tensor(name, t)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
     return Path(path)
+
 
 def _add_words(w, tok):
     "The tokens of byte pairs, their kinds and merges"
     from gguf import TokenType
-    d = json.loads(to_tokenizer(tok).to_str()); ids = d['model']['vocab'] | tok.specials; names = sorted(ids, key=ids.get)
-    w.add_tokenizer_model('gpt2'); w.add_tokenizer_pre(LLAMA_CPP.get(tok.pattern, 'llama-bpe')); w.add_token_list(names)
+
+    d = json.loads(to_tokenizer(tok).to_str())
+    ids = d["model"]["vocab"] | tok.specials
+    names = sorted(ids, key=ids.get)
+    w.add_tokenizer_model("gpt2")
+    w.add_tokenizer_pre(LLAMA_CPP.get(tok.pattern, "llama-bpe"))
+    w.add_token_list(names)
     w.add_token_types([TokenType.CONTROL if n in tok.specials else TokenType.NORMAL for n in names])
-    w.add_token_merges([m if isinstance(m, str) else ' '.join(m) for m in d['model']['merges']])
-    if tok.end is not None: w.add_eos_token_id(tok.end)
+    w.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in d["model"]["merges"]])
+    if tok.end is not None:
+        w.add_eos_token_id(tok.end)
     w.add_add_bos_token(False)

@@ -20,348 +20,542 @@ from .host import usable_cores
 
 # %% ../nbs/lib/tokenizer.ipynb #a6fd456d
 def id_dtype(
-    vocab:int, # how many ids there are
-): # uint16 where every id fits, uint32 else: half the disk and half the memory traffic
+    vocab: int,  # how many ids there are
+):  # uint16 where every id fits, uint32 else: half the disk and half the memory traffic
     "The narrowest type ids are stored in"
     return np.dtype(np.uint16 if vocab <= 1 << 16 else np.uint32)
 
+
 def fingerprint(
-    content, # anything JSON can hold
-): # 16 hex digits
-    "A short name for exactly this content: two tokenizers with the same fingerprint give the same ids"
-    return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=True).encode()).hexdigest()[:16]
+    content,  # anything JSON can hold
+):  # 16 hex digits
+    """A short name for exactly this content: two tokenizers with the same fingerprint give the same
+    ids"""
+    return hashlib.sha256(
+        json.dumps(content, sort_keys=True, ensure_ascii=True).encode()
+    ).hexdigest()[:16]
+
 
 def code_points(
-    text:str, # may hold lone surrogates
-): # uint32, one per character
+    text: str,  # may hold lone surrogates
+):  # uint32, one per character
     "A text as the array of its Unicode numbers"
-    return np.frombuffer(text.encode('utf-32-le', 'surrogatepass'), '<u4')
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+
 
 def check_ids(
-    ids,       # array of integers
-    vocab:int, # the first number that is no id
-): # the same as an array
+    ids,  # array of integers
+    vocab: int,  # the first number that is no id
+):  # the same as an array
     "Ids fit for decoding; raises `GpubError` naming the first that is not"
     ids = np.asarray(ids)
-    if ids.size == 0: return ids.astype(np.int64)
+    if ids.size == 0:
+        return ids.astype(np.int64)
     if bad := [int(i) for i in (ids.min(), ids.max()) if not 0 <= i < vocab]:
-        raise GpubError(f'id {bad[0]} is outside this vocabulary of {vocab} ids')
+        raise GpubError(f"id {bad[0]} is outside this vocabulary of {vocab} ids")
     return ids
 
 # %% ../nbs/lib/tokenizer.ipynb #d1a1a809
 class CharTokenizer:
     "One id per character, in the order of `chars`"
-    end = None # a character tokenizer has no token that parts documents
 
-    def __init__(self,
-        chars, # the characters, each once: character i gets id i
+    end = None  # a character tokenizer has no token that parts documents
+
+    def __init__(
+        self,
+        chars,  # the characters, each once: character i gets id i
     ):
-        self.chars = ''.join(chars); self._codes = code_points(self.chars); self.vocab = len(self._codes)
-        if len(set(self.chars)) < self.vocab: raise GpubError(f'a character may have one id only, {self.chars!r} repeats one')
+        self.chars = "".join(chars)
+        self._codes = code_points(self.chars)
+        self.vocab = len(self._codes)
+        if len(set(self.chars)) < self.vocab:
+            raise GpubError(f"a character may have one id only, {self.chars!r} repeats one")
         if self.vocab < 2:
-            raise GpubError(f'a vocabulary needs at least two different characters, this text has {self.chars!r}: give a longer text')
-        self._table = np.full(self._codes.max() + 2, -1, np.int32); self._table[self._codes] = np.arange(self.vocab)
+            raise GpubError(
+                "a vocabulary needs at least two different characters, this text has "
+                f"{self.chars!r}: give a longer text"
+            )
+        self._table = np.full(self._codes.max() + 2, -1, np.int32)
+        self._table[self._codes] = np.arange(self.vocab)
 
     @classmethod
-    def from_text(cls,
-        text:str, # at least two different characters
-    ): # the tokenizer
+    def from_text(
+        cls,
+        text: str,  # at least two different characters
+    ):  # the tokenizer
         "The tokenizer of all characters in a text, sorted"
-        if not text: raise GpubError('the text is empty: there is nothing to learn from')
+        if not text:
+            raise GpubError("the text is empty: there is nothing to learn from")
         return cls(map(chr, np.unique(code_points(text))))
 
-    def encode(self,
-        text:str, # every character must be in the vocabulary
-    ): # uint16 or uint32 array, one id per character
+    def encode(
+        self,
+        text: str,  # every character must be in the vocabulary
+    ):  # uint16 or uint32 array, one id per character
         "Ids of a text; raises `GpubError` naming the characters the vocabulary lacks"
         ids = self._table[np.minimum(code_points(text), len(self._table) - 1)]
-        if ids.size and ids.min() < 0: self._refuse(text)
+        if ids.size and ids.min() < 0:
+            self._refuse(text)
         return ids.astype(id_dtype(self.vocab))
 
     def _refuse(self, text):
-        lost = sorted(set(text) - set(self.chars)); more = f' and {len(lost) - 8} more' if len(lost) > 8 else ''
-        raise GpubError(f"this vocabulary of {self.vocab} characters lacks {', '.join(map(repr, lost[:8]))}{more}: "
-                        'leave them out, or train on a text that has them')
+        lost = sorted(set(text) - set(self.chars))
+        more = f" and {len(lost) - 8} more" if len(lost) > 8 else ""
+        raise GpubError(
+            f"this vocabulary of {self.vocab} characters lacks "
+            f"{', '.join(map(repr, lost[:8]))}{more}: "
+            "leave them out, or train on a text that has them"
+        )
 
-    def encode_batch(self,
-        texts, # list of str
-    ): # list of arrays, one per text
+    def encode_batch(
+        self,
+        texts,  # list of str
+    ):  # list of arrays, one per text
         "Ids of many texts"
         return [self.encode(t) for t in texts]
 
-    def decode(self,
-        ids, # array or list of integers
-    ): # str
+    def decode(
+        self,
+        ids,  # array or list of integers
+    ):  # str
         "The text that ids stand for; raises `GpubError` naming an id that stands for nothing"
-        return self._codes[check_ids(ids, self.vocab)].tobytes().decode('utf-32-le', 'surrogatepass')
+        return (
+            self._codes[check_ids(ids, self.vocab)].tobytes().decode("utf-32-le", "surrogatepass")
+        )
 
-    def decode_bytes(self,
-        ids, # array or list of integers
-    ): # bytes
+    def decode_bytes(
+        self,
+        ids,  # array or list of integers
+    ):  # bytes
         "That text in UTF-8"
         return self.decode(ids).encode()
 
     @property
     def fingerprint(self):
         "16 hex digits: the same for the same characters in the same order"
-        return fingerprint(['char', self.chars])
+        return fingerprint(["char", self.chars])
 
-    def save(self,
-        folder, # gets a `tokenizer.json`
-    ): # path of the file
+    def save(
+        self,
+        folder,  # gets a `tokenizer.json`
+    ):  # path of the file
         "Keep it; `load_tokenizer` reads it back"
-        return write_atomic(Path(folder)/'tokenizer.json', json.dumps({'type': 'char', 'chars': self.chars}))
+        return write_atomic(
+            Path(folder) / "tokenizer.json", json.dumps({"type": "char", "chars": self.chars})
+        )
 
 # %% ../nbs/lib/tokenizer.ipynb #8eade3d6
 PATTERN = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"
 GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-SPECIALS = ('<|endoftext|>', '<|pad|>', '<|system|>', '<|user|>', '<|assistant|>') # after the last merge: 32,000 + 5 = 32,005
+SPECIALS = (
+    "<|endoftext|>",
+    "<|pad|>",
+    "<|system|>",
+    "<|user|>",
+    "<|assistant|>",
+)  # after the last merge: 32,000 + 5 = 32,005
 
-_PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)] # bytes that stand for themselves in the files, and get the first ids
-BYTES = _PRINTABLE + [b for b in range(256) if b not in _PRINTABLE] # byte of each of the first 256 ids, as in GPT-2
-_SPELLED = [*map(chr, _PRINTABLE), *map(chr, range(256, 512 - len(_PRINTABLE)))] # how files spell them
-BYTE_OF = dict(zip(_SPELLED, BYTES)) # spelling -> byte
+_PRINTABLE = [
+    *range(33, 127),
+    *range(161, 173),
+    *range(174, 256),
+]  # bytes that stand for themselves in the files, and get the first ids
+BYTES = _PRINTABLE + [
+    b for b in range(256) if b not in _PRINTABLE
+]  # byte of each of the first 256 ids, as in GPT-2
+_SPELLED = [
+    *map(chr, _PRINTABLE),
+    *map(chr, range(256, 512 - len(_PRINTABLE))),
+]  # how files spell them
+BYTE_OF = dict(zip(_SPELLED, BYTES))  # spelling -> byte
 _AS_BYTES = str.maketrans({c: chr(b) for c, b in BYTE_OF.items()})
 
+
 def pieces(
-    text:str,        # any
-    pattern=PATTERN, # a regular expression: each match is a piece
-): # list of str; joined, they are the text again
+    text: str,  # any
+    pattern=PATTERN,  # a regular expression: each match is a piece
+):  # list of str; joined, they are the text again
     "Cut a text where no token may cross"
-    return [p for p, _ in pre_tokenizers.Split(Regex(pattern), 'isolated').pre_tokenize_str(text)]
+    return [p for p, _ in pre_tokenizers.Split(Regex(pattern), "isolated").pre_tokenize_str(text)]
 
 # %% ../nbs/lib/tokenizer.ipynb #91402bb0
 class MiniBPE:
     "Byte-level BPE from nothing: count pairs, join the most frequent, repeat"
-    def __init__(self,
-        merges=(), # pairs of ids; pair number i makes token 256 + i
-    ):
-        self.tokens, self.ranks, self.ids = [bytes([b]) for b in BYTES], {}, {b: i for i, b in enumerate(BYTES)}
-        for pair in merges: self.learn(pair)
 
-    def learn(self,
-        pair, # of ids
-    ): # id of the new token
+    def __init__(
+        self,
+        merges=(),  # pairs of ids; pair number i makes token 256 + i
+    ):
+        self.tokens, self.ranks, self.ids = (
+            [bytes([b]) for b in BYTES],
+            {},
+            {b: i for i, b in enumerate(BYTES)},
+        )
+        for pair in merges:
+            self.learn(pair)
+
+    def learn(
+        self,
+        pair,  # of ids
+    ):  # id of the new token
         "Make a token of two"
-        self.ranks[pair] = len(self.tokens); self.tokens.append(self.tokens[pair[0]] + self.tokens[pair[1]])
+        self.ranks[pair] = len(self.tokens)
+        self.tokens.append(self.tokens[pair[0]] + self.tokens[pair[1]])
         return self.ranks[pair]
 
     @staticmethod
     def join(
-        word, # list of ids
-        pair, # tuple of two ids
+        word,  # list of ids
+        pair,  # tuple of two ids
         new,  # id that stands for both
-    ): # list of ids
+    ):  # list of ids
         "The word with every such pair, from the left, made one token"
         out, i = [], 0
         while i < len(word):
-            hit = tuple(word[i:i + 2]) == pair
-            out.append(new if hit else word[i]); i += 1 + hit
+            hit = tuple(word[i : i + 2]) == pair
+            out.append(new if hit else word[i])
+            i += 1 + hit
         return out
 
     @classmethod
-    def train(cls,
-        text:str,   # to count pairs in
-        vocab:int,  # stop at so many tokens, or when no pair comes twice
-    ): # the tokenizer
+    def train(
+        cls,
+        text: str,  # to count pairs in
+        vocab: int,  # stop at so many tokens, or when no pair comes twice
+    ):  # the tokenizer
         "Learn merges from a text"
-        self = cls(); freq = Counter(pieces(text)); words = [[self.ids[b] for b in p.encode()] for p in freq]; freq = list(freq.values())
+        self = cls()
+        freq = Counter(pieces(text))
+        words = [[self.ids[b] for b in p.encode()] for p in freq]
+        freq = list(freq.values())
         count, where = Counter(), defaultdict(set)
+
         def tally(i, sign):
-            for pair in zip(words[i], words[i][1:]): count[pair] += sign * freq[i]; where[pair].add(i)
-        for i in range(len(words)): tally(i, 1)
+            for pair in zip(words[i], words[i][1:]):
+                count[pair] += sign * freq[i]
+                where[pair].add(i)
+
+        for i in range(len(words)):
+            tally(i, 1)
         while len(self.tokens) < vocab and count:
             pair = min(count, key=lambda p: (-count[p], p))
-            if count[pair] < 2: break
+            if count[pair] < 2:
+                break
             new = self.learn(pair)
-            for i in where.pop(pair): tally(i, -1); words[i] = self.join(words[i], pair, new); tally(i, 1)
-            count = +count                                             # forget pairs that are gone
+            for i in where.pop(pair):
+                tally(i, -1)
+                words[i] = self.join(words[i], pair, new)
+                tally(i, 1)
+            count = +count  # forget pairs that are gone
         return self
 
-    def encode(self,
-        text, # any
-    ): # list of ids
+    def encode(
+        self,
+        text,  # any
+    ):  # list of ids
         "Ids of a text: in every piece the pair learned earliest is joined first"
         out = []
         for p in pieces(text):
             word = [self.ids[b] for b in p.encode()]
             while len(word) > 1:
                 pair = min(zip(word, word[1:]), key=lambda p: self.ranks.get(p, 1 << 32))
-                if pair not in self.ranks: break
+                if pair not in self.ranks:
+                    break
                 word = self.join(word, pair, self.ranks[pair])
             out += word
         return out
 
-    def decode(self,
-        ids, # list of integers
-    ): # str
+    def decode(
+        self,
+        ids,  # list of integers
+    ):  # str
         "The text of ids; half a character becomes U+FFFD"
-        return b''.join(self.tokens[i] for i in ids).decode('utf-8', 'replace')
+        return b"".join(self.tokens[i] for i in ids).decode("utf-8", "replace")
 
 # %% ../nbs/lib/tokenizer.ipynb #8262ff0c
-def _whole(text): # lone surrogates (half a character, from broken JSON) cannot be encoded: U+FFFD
-    try: text.encode()
-    except UnicodeEncodeError: return text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace')
+def _whole(text):  # lone surrogates (half a character, from broken JSON) cannot be encoded: U+FFFD
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
 
-def _bare(model, pattern): # a byte-level tokenizer of the Rust library, nothing learned
-    tok = Tokenizer(model); split, tok.decoder = pre_tokenizers.Split(Regex(pattern), 'isolated'), decoders.ByteLevel()
-    tok.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+def _bare(model, pattern):  # a byte-level tokenizer of the Rust library, nothing learned
+    tok = Tokenizer(model)
+    split, tok.decoder = pre_tokenizers.Split(Regex(pattern), "isolated"), decoders.ByteLevel()
+    tok.pre_tokenizer = pre_tokenizers.Sequence(
+        [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
     return tok
 
-def _pattern(d): # the split pattern of a tokenizer.json laid out as `_bare` does
-    steps = (d.get('pre_tokenizer') or {}).get('pretokenizers') or [{}]
-    plain = lambda s: not s.get('use_regex', True) and not s.get('add_prefix_space', True)
-    if [s.get('type') for s in steps] == ['Split', 'ByteLevel'] and plain(steps[1]):
-        if steps[0]['behavior'] == 'Isolated' and not steps[0]['invert'] and 'Regex' in steps[0]['pattern']:
-            return steps[0]['pattern']['Regex']
-    raise GpubError('this tokenizer does not cut text by one pattern into bytes: only byte-level BPE of that layout is read here')
+
+def _pattern(d):  # the split pattern of a tokenizer.json laid out as `_bare` does
+    steps = (d.get("pre_tokenizer") or {}).get("pretokenizers") or [{}]
+
+    def plain(s):
+        return not s.get("use_regex", True) and not s.get("add_prefix_space", True)
+
+    if [s.get("type") for s in steps] == ["Split", "ByteLevel"] and plain(steps[1]):
+        if (
+            steps[0]["behavior"] == "Isolated"
+            and not steps[0]["invert"]
+            and "Regex" in steps[0]["pattern"]
+        ):
+            return steps[0]["pattern"]["Regex"]
+    raise GpubError(
+        "this tokenizer does not cut text by one pattern into bytes: only byte-level BPE of that "
+        "layout is read here"
+    )
 
 # %% ../nbs/lib/tokenizer.ipynb #cb842086
 class BPETokenizer:
     "Byte-level BPE: any text in, the same text out; Rust inside"
-    def __init__(self,
-        tok:Tokenizer, # byte-level BPE as made by `train` or `from_gpt2`
-        engine=None,   # 'tokenizers' or 'tiktoken'; without it the fastest that is proved to give the same ids
-        d=None,        # what `tok.to_str()` holds, where that is at hand
+
+    def __init__(
+        self,
+        tok: Tokenizer,  # byte-level BPE as made by `train` or `from_gpt2`
+        # 'tokenizers' or 'tiktoken'; without it the fastest that is proved to give the same ids
+        engine=None,
+        d=None,  # what `tok.to_str()` holds, where that is at hand
     ):
-        d = d or json.loads(tok.to_str()); model, self._tok = d['model'], tok; self.pattern = _pattern(d)
-        self._plain = d.get('normalizer') is None and not model.get('ignore_merges') and not model.get('dropout')
-        spelled = [m.split(' ') if isinstance(m, str) else m for m in model['merges']]
-        self.merges, self.vocab = [(model['vocab'][a], model['vocab'][b]) for a, b in spelled], tok.get_vocab_size()
-        self.specials = {t['content']: t['id'] for t in d.get('added_tokens', [])}; self.end = self.specials.get(SPECIALS[0])
-        names = {i: t for t, i in tok.get_vocab().items()}; special = set(self.specials.values())
-        if set(names) != set(range(self.vocab)): raise GpubError(f'the {self.vocab} ids of this tokenizer are not 0..{self.vocab - 1}')
-        if odd := set(''.join(t for i, t in names.items() if i not in special)) - BYTE_OF.keys():
-            raise GpubError(f'this tokenizer is not byte-level: one of its tokens holds {min(odd)!r}')
-        self.tokens = [names[i].encode() if i in special else names[i].translate(_AS_BYTES).encode('latin-1') for i in range(self.vocab)]
-        if gone := set(BYTE_OF) - model['vocab'].keys():
-            raise GpubError(f'this tokenizer lacks {len(gone)} of the 256 bytes: some texts could not be encoded')
-        self._byte_id = np.array([model['vocab'][c] for c, b in sorted(BYTE_OF.items(), key=lambda x: x[1])])
-        tok.encode_special_tokens = True                               # text that spells <|endoftext|> is text
-        self.fingerprint = fingerprint(['bpe', self.pattern, self.merges, sorted(model['vocab'].items()), self.specials])
-        self.engine = engine or ('tiktoken' if find_spec('tiktoken') and self.same_as_tiktoken() else 'tokenizers')
-        self._fast = self._tiktoken() if self.engine == 'tiktoken' else None
+        d = d or json.loads(tok.to_str())
+        model, self._tok = d["model"], tok
+        self.pattern = _pattern(d)
+        self._plain = (
+            d.get("normalizer") is None
+            and not model.get("ignore_merges")
+            and not model.get("dropout")
+        )
+        spelled = [m.split(" ") if isinstance(m, str) else m for m in model["merges"]]
+        self.merges, self.vocab = (
+            [(model["vocab"][a], model["vocab"][b]) for a, b in spelled],
+            tok.get_vocab_size(),
+        )
+        self.specials = {t["content"]: t["id"] for t in d.get("added_tokens", [])}
+        self.end = self.specials.get(SPECIALS[0])
+        names = {i: t for t, i in tok.get_vocab().items()}
+        special = set(self.specials.values())
+        if set(names) != set(range(self.vocab)):
+            raise GpubError(f"the {self.vocab} ids of this tokenizer are not 0..{self.vocab - 1}")
+        if odd := set("".join(t for i, t in names.items() if i not in special)) - BYTE_OF.keys():
+            raise GpubError(
+                f"this tokenizer is not byte-level: one of its tokens holds {min(odd)!r}"
+            )
+        self.tokens = [
+            names[i].encode() if i in special else names[i].translate(_AS_BYTES).encode("latin-1")
+            for i in range(self.vocab)
+        ]
+        if gone := set(BYTE_OF) - model["vocab"].keys():
+            raise GpubError(
+                f"this tokenizer lacks {len(gone)} of the 256 bytes: some texts could not be "
+                "encoded"
+            )
+        self._byte_id = np.array(
+            [model["vocab"][c] for c, b in sorted(BYTE_OF.items(), key=lambda x: x[1])]
+        )
+        tok.encode_special_tokens = True  # text that spells <|endoftext|> is text
+        self.fingerprint = fingerprint(
+            ["bpe", self.pattern, self.merges, sorted(model["vocab"].items()), self.specials]
+        )
+        self.engine = engine or (
+            "tiktoken" if find_spec("tiktoken") and self.same_as_tiktoken() else "tokenizers"
+        )
+        self._fast = self._tiktoken() if self.engine == "tiktoken" else None
 
     @classmethod
-    def train(cls,
-        texts,             # iterable of str
-        vocab:int=32_000,  # 256 bytes and the merges; fewer if the texts have no more pairs that come twice
-        specials=SPECIALS, # get the ids after that
-        pattern=PATTERN,   # where no token may cross, see `pieces`
-    ): # the tokenizer
+    def train(
+        cls,
+        texts,  # iterable of str
+        # 256 bytes and the merges; fewer if the texts have no more pairs that come twice
+        vocab: int = 32_000,
+        specials=SPECIALS,  # get the ids after that
+        pattern=PATTERN,  # where no token may cross, see `pieces`
+    ):  # the tokenizer
         "Learn a vocabulary; raises `GpubError` when there is no text or no room for the 256 bytes"
         if not 256 <= vocab <= 1 << 24:
-            raise GpubError(f'a byte-level vocabulary needs at least the 256 bytes, and at most 2^24 tokens, not vocab={vocab}')
-        texts = (_whole(t) for t in texts if t); first = next(texts, None)
-        if first is None: raise GpubError('there is no text to train a tokenizer on')
-        tok = _bare(models.BPE(), pattern); alphabet = pre_tokenizers.ByteLevel.alphabet()
-        trainer = trainers.BpeTrainer(vocab_size=vocab, min_frequency=2, initial_alphabet=alphabet, show_progress=False)
+            raise GpubError(
+                "a byte-level vocabulary needs at least the 256 bytes, and at most 2^24 tokens, "
+                f"not vocab={vocab}"
+            )
+        texts = (_whole(t) for t in texts if t)
+        first = next(texts, None)
+        if first is None:
+            raise GpubError("there is no text to train a tokenizer on")
+        tok = _bare(models.BPE(), pattern)
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocab, min_frequency=2, initial_alphabet=alphabet, show_progress=False
+        )
         tok.train_from_iterator(chain([first], texts), trainer)
         tok.add_special_tokens([AddedToken(s, special=True, normalized=False) for s in specials])
         return cls(tok)
 
     @classmethod
-    def from_gpt2(cls,
+    def from_gpt2(
+        cls,
         vocab,  # path of the published vocab.json (or encoder.json)
-        merges, # path of the published merges.txt (or vocab.bpe)
-    ): # 50,257 tokens for the published files
+        merges,  # path of the published merges.txt (or vocab.bpe)
+    ):  # 50,257 tokens for the published files
         "GPT-2's tokenizer, from its own files"
         ids = read_json(vocab)
-        try: lines = [l for l in Path(merges).read_text('utf-8').split('\n') if l and not l.startswith('#version')]
-        except (OSError, UnicodeDecodeError) as e: raise GpubError(f'cannot read {merges}: {e}') from None
-        if bad := [l for l in lines if len(l.split(' ')) != 2]: raise GpubError(f'{merges} is no merges file: {bad[0]!r} is not a pair')
-        try: tok = _bare(models.BPE(vocab=ids, merges=[tuple(l.split(' ')) for l in lines]), GPT2_PATTERN)
-        except Exception as e: raise GpubError(f'{vocab} and {merges} do not belong together: {e}') from None
+        try:
+            lines = [
+                l
+                for l in Path(merges).read_text("utf-8").split("\n")
+                if l and not l.startswith("#version")
+            ]
+        except (OSError, UnicodeDecodeError) as e:
+            raise GpubError(f"cannot read {merges}: {e}") from None
+        if bad := [l for l in lines if len(l.split(" ")) != 2]:
+            raise GpubError(f"{merges} is no merges file: {bad[0]!r} is not a pair")
+        try:
+            tok = _bare(
+                models.BPE(vocab=ids, merges=[tuple(l.split(" ")) for l in lines]), GPT2_PATTERN
+            )
+        except Exception as e:
+            raise GpubError(f"{vocab} and {merges} do not belong together: {e}") from None
         tok.add_special_tokens([AddedToken(SPECIALS[0], special=True, normalized=False)])
         return cls(tok)
 
     def same_as_tiktoken(self):
-        "Whether tiktoken, which knows no merges, only which bytes are a token, must give the same ids: the two conditions of the proof"
+        """Whether tiktoken, which knows no merges, only which bytes are a token, must give the same
+        ids: the two conditions of the proof"""
         ids, model = self._tok.get_vocab(with_added_tokens=False), self._tok.model
         full = len(ids.keys() - self.specials.keys()) == 256 + len(self.merges)
-        ordered = full and all(self.tokens[256 + i] == self.tokens[a] + self.tokens[b] for i, (a, b) in enumerate(self.merges))
-        return self._plain and ordered and all([t.id for t in model.tokenize(s)] == [i] for s, i in ids.items() if s not in self.specials)
+        ordered = full and all(
+            self.tokens[256 + i] == self.tokens[a] + self.tokens[b]
+            for i, (a, b) in enumerate(self.merges)
+        )
+        return (
+            self._plain
+            and ordered
+            and all(
+                [t.id for t in model.tokenize(s)] == [i]
+                for s, i in ids.items()
+                if s not in self.specials
+            )
+        )
 
     def _tiktoken(self):
         import tiktoken
-        ranks = {t: i for i, t in enumerate(self.tokens) if i not in set(self.specials.values())}
-        return tiktoken.Encoding(self.fingerprint, pat_str=self.pattern, mergeable_ranks=ranks, special_tokens={})
 
-    def encode(self,
-        text:str,      # lone surrogates, which are no characters, become U+FFFD
-        special=False, # True: text that spells a special token is that token (a chat template, never a document)
-    ): # uint16 or uint32 array
+        ranks = {t: i for i, t in enumerate(self.tokens) if i not in set(self.specials.values())}
+        return tiktoken.Encoding(
+            self.fingerprint, pat_str=self.pattern, mergeable_ranks=ranks, special_tokens={}
+        )
+
+    def encode(
+        self,
+        text: str,  # lone surrogates, which are no characters, become U+FFFD
+        # True: text that spells a special token is that token (a chat template, never a document)
+        special=False,
+    ):  # uint16 or uint32 array
         "Ids of a text"
         text = _whole(text)
         if special:
-            cut = re.split('(' + '|'.join(map(re.escape, self.specials)) + ')', text)
-            return np.concatenate([self.encode(t) if i % 2 == 0 else self._array([self.specials[t]]) for i, t in enumerate(cut)])
-        if self._fast: return self._array(self._fast.encode_to_numpy(text, disallowed_special=()))
+            cut = re.split("(" + "|".join(map(re.escape, self.specials)) + ")", text)
+            return np.concatenate(
+                [
+                    self.encode(t) if i % 2 == 0 else self._array([self.specials[t]])
+                    for i, t in enumerate(cut)
+                ]
+            )
+        if self._fast:
+            return self._array(self._fast.encode_to_numpy(text, disallowed_special=()))
         return self._array(self._tok.encode(text, add_special_tokens=False).ids)
 
-    def _array(self, ids): return np.asarray(ids, id_dtype(self.vocab))
+    def _array(self, ids):
+        return np.asarray(ids, id_dtype(self.vocab))
 
-    def encode_bytes(self,
-        raw:bytes, # UTF-8 or anything else
-    ): # ids from which `decode_bytes` makes exactly these bytes
+    def encode_bytes(
+        self,
+        raw: bytes,  # UTF-8 or anything else
+    ):  # ids from which `decode_bytes` makes exactly these bytes
         "Ids of bytes: what is UTF-8 as text, the rest byte by byte"
-        cut = re.split('([\udc80-\udcff]+)', raw.decode('utf-8', 'surrogateescape')) # text, odd bytes, text, odd bytes ...
-        def odd(t): return self._array(self._byte_id[np.frombuffer(t.encode('utf-8', 'surrogateescape'), np.uint8)])
+        cut = re.split(
+            "([\udc80-\udcff]+)", raw.decode("utf-8", "surrogateescape")
+        )  # text, odd bytes, text, odd bytes ...
+
+        def odd(t):
+            return self._array(
+                self._byte_id[np.frombuffer(t.encode("utf-8", "surrogateescape"), np.uint8)]
+            )
+
         return np.concatenate([odd(t) if i % 2 else self.encode(t) for i, t in enumerate(cut)])
 
-    def encode_batch(self,
-        texts,        # list of str
-        threads=None, # with tiktoken; the default is one per core (`tokenizers` has its own: RAYON_NUM_THREADS)
-    ): # list of arrays, one per text
+    def encode_batch(
+        self,
+        texts,  # list of str
+        # with tiktoken; the default is one per core (`tokenizers` has its own: RAYON_NUM_THREADS)
+        threads=None,
+    ):  # list of arrays, one per text
         "Many texts at once, on all cores"
         if not self._fast:
-            return [self._array(e.ids) for e in self._tok.encode_batch_fast(list(map(_whole, texts)), add_special_tokens=False)]
+            return [
+                self._array(e.ids)
+                for e in self._tok.encode_batch_fast(
+                    list(map(_whole, texts)), add_special_tokens=False
+                )
+            ]
         threads = threads or usable_cores()
-        if threads == 1 or len(texts) < 2: return [self.encode(t) for t in texts]
-        order = sorted(range(len(texts)), key=lambda i: -len(texts[i])); out = [None] * len(texts)
+        if threads == 1 or len(texts) < 2:
+            return [self.encode(t) for t in texts]
+        order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
+        out = [None] * len(texts)
+
         def work(k):
-            for i in order[k::4 * threads]: out[i] = self.encode(texts[i])
-        with ThreadPoolExecutor(threads) as pool: list(pool.map(work, range(4 * threads)))
+            for i in order[k :: 4 * threads]:
+                out[i] = self.encode(texts[i])
+
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(work, range(4 * threads)))
         return out
 
-    def decode_bytes(self,
-        ids, # array or list of integers
-    ): # bytes
+    def decode_bytes(
+        self,
+        ids,  # array or list of integers
+    ):  # bytes
         "The bytes of ids; raises `GpubError` naming an id that stands for nothing"
-        return b''.join([self.tokens[i] for i in check_ids(ids, self.vocab).tolist()])
+        return b"".join([self.tokens[i] for i in check_ids(ids, self.vocab).tolist()])
 
-    def decode(self,
-        ids, # array or list of integers
-    ): # str
+    def decode(
+        self,
+        ids,  # array or list of integers
+    ):  # str
         "The text of ids; bytes that are no UTF-8 (half a character, say) become U+FFFD"
-        return self.decode_bytes(ids).decode('utf-8', 'replace')
+        return self.decode_bytes(ids).decode("utf-8", "replace")
 
-    def save(self,
-        folder, # gets a `tokenizer.json`, which `transformers` reads too
-    ): # path of the file
+    def save(
+        self,
+        folder,  # gets a `tokenizer.json`, which `transformers` reads too
+    ):  # path of the file
         "Keep it; `load_tokenizer` reads it back"
-        return write_atomic(Path(folder)/'tokenizer.json', self._tok.to_str(pretty=True))
+        return write_atomic(Path(folder) / "tokenizer.json", self._tok.to_str(pretty=True))
 
 # %% ../nbs/lib/tokenizer.ipynb #c18cb671
 def stratified(
-    sources,      # {name: iterable of str}; only as much as needed is read
-    size:int,     # bytes (UTF-8) of all sources together
-    weights=None, # {name: share}; without it equal shares
-): # {name: list of str}, the first documents of each until its share is full
+    sources,  # {name: iterable of str}; only as much as needed is read
+    size: int,  # bytes (UTF-8) of all sources together
+    weights=None,  # {name: share}; without it equal shares
+):  # {name: list of str}, the first documents of each until its share is full
     "A sample in which every source has its share, as far as it has the text"
-    weights = weights or dict.fromkeys(sources, 1); total, out = sum(weights[n] for n in sources), {}
+    weights = weights or dict.fromkeys(sources, 1)
+    total, out = sum(weights[n] for n in sources), {}
     for name, texts in sources.items():
         room, out[name] = size * weights[name] / total, []
         for t in texts:
-            if room <= 0: break
-            out[name].append(t); room -= len(_whole(t).encode())
+            if room <= 0:
+                break
+            out[name].append(t)
+            room -= len(_whole(t).encode())
     return out
 
+
 def tokenizer_report(
-    tok,     # BPETokenizer or CharTokenizer
-    sources, # {name: list of str}
-): # dict: per source bytes, tokens, bytes per token; ids never used; True where decoding gives the text back
+    tok,  # BPETokenizer or CharTokenizer
+    sources,  # {name: list of str}
+):  # dict: per source bytes, tokens, bytes per token; ids never used; True where decoding gives the text back
     "Measure a tokenizer on texts, by source"
     used, out = np.zeros(tok.vocab, np.int64), {}
     for name, texts in sources.items():
@@ -369,24 +563,32 @@ def tokenizer_report(
         used += sum((np.bincount(i, minlength=tok.vocab) for i in ids), np.zeros_like(used))
         size, count = sum(map(len, raw)), sum(map(len, ids))
         whole = all(tok.decode_bytes(i) == r for i, r in zip(ids, raw))
-        out[name] = dict(bytes=size, tokens=count, bytes_per_token=size / max(count, 1), round_trip=whole)
-    special = set(getattr(tok, 'specials', {}).values()); dead = [i for i in np.flatnonzero(used == 0).tolist() if i not in special]
+        out[name] = dict(
+            bytes=size, tokens=count, bytes_per_token=size / max(count, 1), round_trip=whole
+        )
+    special = set(getattr(tok, "specials", {}).values())
+    dead = [i for i in np.flatnonzero(used == 0).tolist() if i not in special]
     return dict(vocab=tok.vocab, fingerprint=tok.fingerprint, sources=out, dead=dead)
 
 # %% ../nbs/lib/tokenizer.ipynb #8b158d20
 def load_tokenizer(
-    path, # a `tokenizer.json`, or a folder that holds one or GPT-2's `vocab.json` and `merges.txt`
-    engine=None, # of a `BPETokenizer`, where it has been chosen already
-): # the tokenizer that was saved there
+    path,  # a `tokenizer.json`, or a folder that holds one or GPT-2's `vocab.json` and `merges.txt`
+    engine=None,  # of a `BPETokenizer`, where it has been chosen already
+):  # the tokenizer that was saved there
     "Read a tokenizer back; raises `GpubError` for a file that is none"
     path = Path(path)
-    if path.is_dir() and (path/'merges.txt').exists() and not (path/'tokenizer.json').exists():
-        return BPETokenizer.from_gpt2(path/'vocab.json', path/'merges.txt')
-    path = path/'tokenizer.json' if path.is_dir() else path; d = read_json(path)
-    if isinstance(d, dict) and d.get('type') == 'char' and isinstance(d.get('chars'), str): return CharTokenizer(d['chars'])
-    if isinstance(d, dict) and isinstance(d.get('model'), dict) and d['model'].get('type') == 'BPE':
-        try: rust = Tokenizer.from_str(path.read_text('utf-8'))
-        except Exception as e: # tokenizers raises nothing narrower
-            raise GpubError(f'{path} is not a whole tokenizer file ({first_line(e)}); fetch it again') from None
+    if path.is_dir() and (path / "merges.txt").exists() and not (path / "tokenizer.json").exists():
+        return BPETokenizer.from_gpt2(path / "vocab.json", path / "merges.txt")
+    path = path / "tokenizer.json" if path.is_dir() else path
+    d = read_json(path)
+    if isinstance(d, dict) and d.get("type") == "char" and isinstance(d.get("chars"), str):
+        return CharTokenizer(d["chars"])
+    if isinstance(d, dict) and isinstance(d.get("model"), dict) and d["model"].get("type") == "BPE":
+        try:
+            rust = Tokenizer.from_str(path.read_text("utf-8"))
+        except Exception as e:  # tokenizers raises nothing narrower
+            raise GpubError(
+                f"{path} is not a whole tokenizer file ({first_line(e)}); fetch it again"
+            ) from None
         return BPETokenizer(rust, engine, d)
-    raise GpubError(f'{path} is neither a character nor a byte-pair tokenizer file')
+    raise GpubError(f"{path} is neither a character nor a byte-pair tokenizer file")

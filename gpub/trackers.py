@@ -13,88 +13,149 @@ from .core import GpubError, first_line
 # %% ../nbs/lib/trackers.ipynb #202eb5b6
 def _module(name, extra=None):
     "Import a package that gpub does not need by itself"
-    try: return importlib.import_module(name)
+    try:
+        return importlib.import_module(name)
     except ImportError as e:
         n = extra or name
-        raise GpubError(f"--track {n} needs a package that does not load ({e}): pip install 'gpub[{n}]', or use --track none") from None
+        raise GpubError(
+            f"--track {n} needs a package that does not load ({e}): pip install 'gpub[{n}]', or "
+            "use --track none"
+        ) from None
 
-def _why(e): return f'{type(e).__name__}: {first_line(e)}'
+
+def _why(e):
+    return f"{type(e).__name__}: {first_line(e)}"
+
 
 def _wandb(run_dir, config, run_id, start):
     "Weights & Biases, its files inside the run folder; WANDB_MODE=offline keeps it off the network"
-    for k in ('CACHE', 'DATA'): os.environ.setdefault(f'WANDB_{k}_DIR', str(run_dir/'wandb'/k.lower()))
-    wandb = _module('wandb')
+    for k in ("CACHE", "DATA"):
+        os.environ.setdefault(f"WANDB_{k}_DIR", str(run_dir / "wandb" / k.lower()))
+    wandb = _module("wandb")
     quiet = wandb.Settings(silent=True, disable_git=True, save_code=False)
-    run = wandb.init(project='gpub', id=run_id, name=run_dir.name, resume='allow', dir=str(run_dir), config=config, settings=quiet)
-    def sample(step, prompt, text): run.log({'sample': wandb.Html(f'<pre>{html.escape(text)}</pre>')}, step=step)
+    run = wandb.init(
+        project="gpub",
+        id=run_id,
+        name=run_dir.name,
+        resume="allow",
+        dir=str(run_dir),
+        config=config,
+        settings=quiet,
+    )
+
+    def sample(step, prompt, text):
+        run.log({"sample": wandb.Html(f"<pre>{html.escape(text)}</pre>")}, step=step)
+
     return lambda step, row: run.log(row, step=step), sample, run.finish
+
 
 def _trackio(run_dir, config, run_id, start):
     "Hugging Face's local dashboard (`trackio show`); the run is found again by its name"
-    trackio = _module('trackio')
-    run = trackio.init(project='gpub', name=run_id, config=config, resume='allow')
-    def sample(step, prompt, text): run.log({'sample': trackio.Markdown(f'```\n{text}\n```')}, step=step)
+    trackio = _module("trackio")
+    run = trackio.init(project="gpub", name=run_id, config=config, resume="allow")
+
+    def sample(step, prompt, text):
+        run.log({"sample": trackio.Markdown(f"```\n{text}\n```")}, step=step)
+
     return lambda step, row: run.log(row, step=step), sample, run.finish
 
-def _tensorboard(run_dir, config, run_id, start):
-    "Event files in RUN/tensorboard; on a resume the rows after the checkpoint are struck out, as they are in log.jsonl"
-    w = _module('torch.utils.tensorboard', 'tensorboard').SummaryWriter(str(run_dir/'tensorboard'), purge_step=start + 1 if start else None)
-    w.add_text('config', '\n'.join(f'    {k}: {v}' for k, v in config.items()), start)
-    def log(step, row):
-        for k, v in row.items(): w.add_scalar(k, v, step)
-        w.flush()
-    return log, lambda step, prompt, text: w.add_text('sample', ''.join(f'    {line}\n' for line in text.splitlines()), step), w.close
 
-OPENERS = dict(none=lambda *a: (lambda *a: None,)*3, wandb=_wandb, trackio=_trackio, tensorboard=_tensorboard)
+def _tensorboard(run_dir, config, run_id, start):
+    """Event files in RUN/tensorboard; on a resume the rows after the checkpoint are struck out, as
+    they are in log.jsonl"""
+    w = _module("torch.utils.tensorboard", "tensorboard").SummaryWriter(
+        str(run_dir / "tensorboard"), purge_step=start + 1 if start else None
+    )
+    w.add_text("config", "\n".join(f"    {k}: {v}" for k, v in config.items()), start)
+
+    def log(step, row):
+        for k, v in row.items():
+            w.add_scalar(k, v, step)
+        w.flush()
+
+    return (
+        log,
+        lambda step, prompt, text: w.add_text(
+            "sample", "".join(f"    {line}\n" for line in text.splitlines()), step
+        ),
+        w.close,
+    )
+
+
+OPENERS = dict(
+    none=lambda *a: (lambda *a: None,) * 3, wandb=_wandb, trackio=_trackio, tensorboard=_tensorboard
+)
 
 # %% ../nbs/lib/trackers.ipynb #38226bc8
 class Tracker:
     "A guest behind glass: its failures are said once and never raised"
-    def __init__(self,
-        name:str,        # for the message
-        functions:tuple, # log, text, close
-        say=print,       # called with one line when it fails
+
+    def __init__(
+        self,
+        name: str,  # for the message
+        functions: tuple,  # log, text, close
+        say=print,  # called with one line when it fails
     ):
         self.name, self.say, self.alive = name, say, True
         self._log, self._text, self._close = functions
 
     def _ask(self, f, *args):
-        if not self.alive: return
-        try: f(*args)
-        except Exception as e: # a server, a quota, a full disk: nothing of it is worth a run
+        if not self.alive:
+            return
+        try:
+            f(*args)
+        except Exception as e:  # a server, a quota, a full disk: nothing of it is worth a run
             self.alive = False
-            self.say(f'{self.name} failed and is off until the run is resumed ({_why(e)}); log.jsonl has every row')
+            self.say(
+                f"{self.name} failed and is off until the run is resumed ({_why(e)}); log.jsonl "
+                "has every row"
+            )
 
-    def log(self,
-        row:dict, # what is not a number stays out
+    def log(
+        self,
+        row: dict,  # what is not a number stays out
     ):
         "Show the numbers of one row of log.jsonl; `row['step']` is the axis"
-        self._ask(self._log, row['step'], {k: v for k, v in row.items() if k != 'step' and isinstance(v, (int, float))})
+        self._ask(
+            self._log,
+            row["step"],
+            {k: v for k, v in row.items() if k != "step" and isinstance(v, (int, float))},
+        )
 
-    def sample(self,
-        step:int,   # steps done
-        prompt:str, # what the model was given
-        text:str,   # the prompt and its continuation
+    def sample(
+        self,
+        step: int,  # steps done
+        prompt: str,  # what the model was given
+        text: str,  # the prompt and its continuation
     ):
         "Show a piece of text"
         self._ask(self._text, step, prompt, text)
 
     def close(self):
         "Send what is left"
-        self._ask(self._close); self.alive = False
+        self._ask(self._close)
+        self.alive = False
+
 
 def tracker(
-    name:str,    # none, wandb, trackio or tensorboard
-    run_dir,     # the run folder
-    config:dict, # shown beside the curves
-    run_id:str,  # belongs to the run, the same after every resume
-    start:int=0, # steps already done
-    say=print,   # called with one line if it fails later
-): # `Tracker`; raises GpubError for an unknown name, a missing package, or a tracker that does not start
+    name: str,  # none, wandb, trackio or tensorboard
+    run_dir,  # the run folder
+    config: dict,  # shown beside the curves
+    run_id: str,  # belongs to the run, the same after every resume
+    start: int = 0,  # steps already done
+    say=print,  # called with one line if it fails later
+):  # `Tracker`; raises GpubError for an unknown name, a missing package, or a tracker that does not start
     "Open the tracker called `name`, on the curve it drew before if there is one"
-    if name not in OPENERS: raise GpubError(f"no tracker {name!r}; there are: {', '.join(OPENERS)}")
-    try: return Tracker(name, OPENERS[name](Path(run_dir), config, run_id, start), say)
-    except GpubError: raise
-    except Exception as e: # their own errors, of many kinds
-        hint = 'log in first (wandb login), or set WANDB_MODE=offline' if name == 'wandb' else 'see its own documentation'
-        raise GpubError(f'{name} did not start ({_why(e)}): {hint}, or use --track none') from e
+    if name not in OPENERS:
+        raise GpubError(f"no tracker {name!r}; there are: {', '.join(OPENERS)}")
+    try:
+        return Tracker(name, OPENERS[name](Path(run_dir), config, run_id, start), say)
+    except GpubError:
+        raise
+    except Exception as e:  # their own errors, of many kinds
+        hint = (
+            "log in first (wandb login), or set WANDB_MODE=offline"
+            if name == "wandb"
+            else "see its own documentation"
+        )
+        raise GpubError(f"{name} did not start ({_why(e)}): {hint}, or use --track none") from e

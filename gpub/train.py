@@ -20,177 +20,323 @@ from .parallel import World, like, plain
 from .sizes import MODES
 
 # %% ../nbs/season1/04_training_challenges.ipynb #fd9ed5c5
-CHANGEABLE = 'micro_batch', 'compile', 'grad_checkpoint', 'log_every' # may change when a run goes on: they decide its speed, not its result
+CHANGEABLE = (
+    "micro_batch",
+    "compile",
+    "grad_checkpoint",
+    "log_every",
+)  # may change when a run goes on: they decide its speed, not its result
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(Config):
-    "How to train: everything that changes the result of a run, and the few things that only change its speed"
-    steps:int                      # optimizer steps
-    batch_tokens:int=4096          # tokens per step
-    micro_batch:int|None=None      # sequences per forward pass; None: all of them at once
-    optimizer:str='muon'           # muon (block matrices; AdamW for the rest) or adamw
-    muon_lr:float=0.04             # peak rate of Muon
-    muon_momentum:float=0.95       # of Muon's running mean
-    lr:float=0.008                 # peak rate of AdamW
-    betas:tuple=(0.9, 0.95)        # of AdamW
-    weight_decay:float=0.0         # of the blocks' matrices: a shrinking of the weights themselves, not through the gradient
-    schedule:str='linear'          # linear or cosine decay, or constant
-    warmup:int=20                  # steps from zero to the peak rate
-    decay:float=1.0                # the last share of the run in which the rate falls
-    floor:float=0.0                # where it falls to, as a share of the peak
-    clip:float=0.0                 # largest gradient norm; 0: not clipped
-    stages:tuple=()                # ((0.0, 64), (0.5, 256)): context length from a share of the run on; (): the model's own
-    depths:tuple=()                # ((0.0, 1), (0.6, 4)): how many blocks are awake from a share of the run on; (): all
-    seed:int=0                     # of the weights and of the data order
-    log_every:int=10               # steps between log rows
-    precision:str='auto'           # auto, fp32, bf16, fp16
-    compile:str='auto'             # auto, yes, no
-    grad_checkpoint:str='auto'     # off, selective, full: recompute activations; auto: only when memory runs out
+    """How to train: everything that changes the result of a run, and the few things
+    that only change its speed"""
+
+    steps: int  # optimizer steps
+    batch_tokens: int = 4096  # tokens per step
+    micro_batch: int | None = (
+        None  # sequences per forward pass; None: all of them at once
+    )
+    optimizer: str = "muon"  # muon (block matrices; AdamW for the rest) or adamw
+    muon_lr: float = 0.04  # peak rate of Muon
+    muon_momentum: float = 0.95  # of Muon's running mean
+    lr: float = 0.008  # peak rate of AdamW
+    betas: tuple = (0.9, 0.95)  # of AdamW
+    # of the blocks' matrices: a shrinking of the weights themselves, not through the
+    # gradient
+    weight_decay: float = 0.0
+    schedule: str = "linear"  # linear or cosine decay, or constant
+    warmup: int = 20  # steps from zero to the peak rate
+    decay: float = 1.0  # the last share of the run in which the rate falls
+    floor: float = 0.0  # where it falls to, as a share of the peak
+    clip: float = 0.0  # largest gradient norm; 0: not clipped
+    # ((0.0, 64), (0.5, 256)): context length from a share of the run on; (): the
+    # model's own
+    stages: tuple = ()
+    # ((0.0, 1), (0.6, 4)): how many blocks are awake from a share of the run on; ():
+    # all
+    depths: tuple = ()
+    seed: int = 0  # of the weights and of the data order
+    log_every: int = 10  # steps between log rows
+    precision: str = "auto"  # auto, fp32, bf16, fp16
+    compile: str = "auto"  # auto, yes, no
+    # off, selective, full: recompute activations; auto: only when memory runs out
+    grad_checkpoint: str = "auto"
 
     def __post_init__(self):
         def need(ok, k, what):
-            if not ok: raise GpubError(f'{k} must be {what}, got {getattr(self, k)!r}')
-        def within(v, low, high): return isinstance(v, (int, float)) and low <= v <= high
-        for k in ('steps', 'batch_tokens', 'log_every', *(['micro_batch'] if self.micro_batch is not None else [])):
-            need(type(v := getattr(self, k)) is int and v >= 1, k, 'a whole number of at least 1')
-        for k in ('lr', 'muon_lr', 'warmup', 'weight_decay', 'clip'):
-            need(isinstance(v := getattr(self, k), (int, float)) and 0 <= v < math.inf, k, '0 or more')
-        need(type(self.seed) is int and 0 <= self.seed < 1 << 64, 'seed', 'a whole number from 0 to below 2^64')
-        need(within(self.muon_momentum, 0, 1 - 1e-9), 'muon_momentum', 'from 0 to below 1')
+            if not ok:
+                raise GpubError(f"{k} must be {what}, got {getattr(self, k)!r}")
+
+        def within(v, low, high):
+            return isinstance(v, (int, float)) and low <= v <= high
+
+        for k in (
+            "steps",
+            "batch_tokens",
+            "log_every",
+            *(["micro_batch"] if self.micro_batch is not None else []),
+        ):
+            need(
+                type(v := getattr(self, k)) is int and v >= 1,
+                k,
+                "a whole number of at least 1",
+            )
+        for k in ("lr", "muon_lr", "warmup", "weight_decay", "clip"):
+            need(
+                isinstance(v := getattr(self, k), (int, float)) and 0 <= v < math.inf,
+                k,
+                "0 or more",
+            )
+        need(
+            type(self.seed) is int and 0 <= self.seed < 1 << 64,
+            "seed",
+            "a whole number from 0 to below 2^64",
+        )
+        need(
+            within(self.muon_momentum, 0, 1 - 1e-9),
+            "muon_momentum",
+            "from 0 to below 1",
+        )
         two = isinstance(self.betas, (tuple, list)) and len(self.betas) == 2
-        need(two and all(within(v, 0, 1 - 1e-9) for v in self.betas), 'betas', 'two numbers from 0 to below 1')
-        need(within(self.floor, 0, 1), 'floor', 'a share of the peak rate, from 0 to 1')
-        need(within(self.decay, 1e-9, 1), 'decay', 'a share of the run, above 0 and at most 1')
-        words = dict(optimizer=('muon', 'adamw'), schedule=('linear', 'cosine', 'constant'), precision=('auto', 'fp32', 'bf16', 'fp16'),
-                     compile=('auto', 'yes', 'no'), grad_checkpoint=('auto', *MODES))
-        for k, ok in words.items(): need(getattr(self, k) in ok, k, f"one of {', '.join(ok)}")
-        for k, what in dict(stages='contexts', depths='numbers of blocks').items():
+        need(
+            two and all(within(v, 0, 1 - 1e-9) for v in self.betas),
+            "betas",
+            "two numbers from 0 to below 1",
+        )
+        need(within(self.floor, 0, 1), "floor", "a share of the peak rate, from 0 to 1")
+        need(
+            within(self.decay, 1e-9, 1),
+            "decay",
+            "a share of the run, above 0 and at most 1",
+        )
+        words = dict(
+            optimizer=("muon", "adamw"),
+            schedule=("linear", "cosine", "constant"),
+            precision=("auto", "fp32", "bf16", "fp16"),
+            compile=("auto", "yes", "no"),
+            grad_checkpoint=("auto", *MODES),
+        )
+        for k, ok in words.items():
+            need(getattr(self, k) in ok, k, f"one of {', '.join(ok)}")
+        for k, what in dict(stages="contexts", depths="numbers of blocks").items():
             object.__setattr__(self, k, _plan(k, getattr(self, k), what))
         awake = [n for _, n in self.depths]
-        need(awake == sorted(awake), 'depths', 'numbers that do not fall, a block that is awake stays so')
+        need(
+            awake == sorted(awake),
+            "depths",
+            "numbers that do not fall, a block that is awake stays so",
+        )
 
-def _plan(k, pairs, what): # a setting that changes on the way, as ((share of the run, value from there on), ...)
-    try: plan = tuple((float(share), n) for share, n in pairs)
+
+def _plan(
+    k, pairs, what
+):  # a setting that changes on the way, as ((share of the run, value from there on), ...)
+    try:
+        plan = tuple((float(share), n) for share, n in pairs)
     except (TypeError, ValueError):
-        raise GpubError(f'{k} must be pairs of a share of the run and a whole number, such as [[0, 64], [0.5, 256]], '
-                        f'got {pairs!r}') from None
+        raise GpubError(
+            f"{k} must be pairs of a share of the run and a whole number, such as "
+            "[[0, 64], [0.5, 256]], "
+            f"got {pairs!r}"
+        ) from None
     if any(type(n) is not int or n < 1 for _, n in plan):
-        raise GpubError(f'the {what} of {k} must be whole numbers of at least 1, got {plan}')
+        raise GpubError(
+            f"the {what} of {k} must be whole numbers of at least 1, got {plan}"
+        )
     at = [share for share, _ in plan]
-    if at and (at[0] != 0 or at != sorted(set(at)) or at[-1] >= 1): raise GpubError(f'{k} must start at 0 and rise below 1, got {plan}')
+    if at and (at[0] != 0 or at != sorted(set(at)) or at[-1] >= 1):
+        raise GpubError(f"{k} must start at 0 and rise below 1, got {plan}")
     return plan
 
 # %% ../nbs/season1/04_training_challenges.ipynb #bdad7354
 def rate(
-    step:int,        # steps done so far, from 0
-    cfg:TrainConfig, # its schedule, warm-up, decay, floor and number of steps
-): # factor of the peak learning rate
+    step: int,  # steps done so far, from 0
+    cfg: TrainConfig,  # its schedule, warm-up, decay, floor and number of steps
+):  # factor of the peak learning rate
     "The learning-rate schedule: warm-up, plateau, decay"
-    up = min(1., (step + 1)/cfg.warmup) if cfg.warmup else 1.
-    fall = min(1., max(0., (step - cfg.steps*(1 - cfg.decay))/(cfg.steps*cfg.decay)))
-    left = dict(linear=1 - fall, cosine=.5 + .5*math.cos(math.pi*fall), constant=1.)[cfg.schedule]
-    return up*(cfg.floor + (1 - cfg.floor)*left)
+    up = min(1.0, (step + 1) / cfg.warmup) if cfg.warmup else 1.0
+    fall = min(
+        1.0, max(0.0, (step - cfg.steps * (1 - cfg.decay)) / (cfg.steps * cfg.decay))
+    )
+    left = dict(
+        linear=1 - fall, cosine=0.5 + 0.5 * math.cos(math.pi * fall), constant=1.0
+    )[cfg.schedule]
+    return up * (cfg.floor + (1 - cfg.floor) * left)
 
-def _staged(plan, step, cfg, most): # plan: (share of the run, value from there on), ...
-    return min(most, [n for share, n in ((0., most), *plan) if step >= share*cfg.steps][-1])
+
+def _staged(
+    plan, step, cfg, most
+):  # plan: (share of the run, value from there on), ...
+    return min(
+        most, [n for share, n in ((0.0, most), *plan) if step >= share * cfg.steps][-1]
+    )
+
 
 def ctx_at(
-    step:int,        # steps done so far
-    cfg:TrainConfig, # its `stages` and number of steps
-    ctx:int,         # the model's own
-): # tokens
-    "Tokens per sequence after `step` steps, from `cfg.stages`, never beyond the model's own `ctx`"
+    step: int,  # steps done so far
+    cfg: TrainConfig,  # its `stages` and number of steps
+    ctx: int,  # the model's own
+):  # tokens
+    """Tokens per sequence after `step` steps, from `cfg.stages`, never beyond the
+    model's own `ctx`"""
     return _staged(cfg.stages, step, cfg, ctx)
 
+
 def depth_at(
-    step:int,        # steps done so far
-    cfg:TrainConfig, # its `depths` and number of steps
-    layers:int,      # the model's own
-): # blocks
-    "How many blocks are awake after `step` steps, from `cfg.depths`, never more than the model's own `layers`"
+    step: int,  # steps done so far
+    cfg: TrainConfig,  # its `depths` and number of steps
+    layers: int,  # the model's own
+):  # blocks
+    """How many blocks are awake after `step` steps, from `cfg.depths`, never more than
+    the model's own `layers`"""
     return _staged(cfg.depths, step, cfg, layers)
 
+
 def contexts(
-    cfg:TrainConfig, # its `stages` and number of steps
-    ctx:int,         # the model's own
-): # list of ints, shortest first
+    cfg: TrainConfig,  # its `stages` and number of steps
+    ctx: int,  # the model's own
+):  # list of ints, shortest first
     "All context lengths a run will use"
-    return sorted({ctx_at(math.ceil(share*cfg.steps), cfg, ctx) for share in (0., *(s for s, _ in cfg.stages))})
+    return sorted(
+        {
+            ctx_at(math.ceil(share * cfg.steps), cfg, ctx)
+            for share in (0.0, *(s for s, _ in cfg.stages))
+        }
+    )
 
 # %% ../nbs/season1/04_training_challenges.ipynb #c119b3dc
 def orthogonalize(
-    m_kij,               # (k, i, j) stack of matrices, any scale
-    steps:int=5,         # rounds of the polynomial
-    dtype=torch.float32, # of the matmuls; bf16 where it is fast
-): # (k, i, j), singular values near 1
-    "Make every matrix nearly orthogonal with a quintic Newton-Schulz iteration (coefficients: Jordan et al. 2024)"
+    m_kij,  # (k, i, j) stack of matrices, any scale
+    steps: int = 5,  # rounds of the polynomial
+    dtype=torch.float32,  # of the matmuls; bf16 where it is fast
+):  # (k, i, j), singular values near 1
+    """Make every matrix nearly orthogonal with a quintic Newton-Schulz iteration
+    (coefficients: Jordan et al. 2024)"""
     x = m_kij.to(dtype)
-    if tall := x.size(-2) > x.size(-1): x = x.mT
+    if tall := x.size(-2) > x.size(-1):
+        x = x.mT
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     for _ in range(steps):
         gram = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=-4.7750, alpha=2.0315), x, beta=3.4445)
+        x = torch.baddbmm(
+            x,
+            torch.baddbmm(gram, gram, gram, beta=-4.7750, alpha=2.0315),
+            x,
+            beta=3.4445,
+        )
     return x.mT if tall else x
 
 # %% ../nbs/season1/04_training_challenges.ipynb #e8a87f1f
 class Muon(torch.optim.Optimizer):
-    "Momentum made orthogonal, for 2-D weights; equal shapes share one batched iteration"
-    def __init__(self,
-        params,              # 2-D parameters
-        lr=0.04,             # length of a step along the orthogonal update
-        momentum=0.95,       # of the running mean; a step looks one momentum step ahead (Nesterov)
-        weight_decay=0.0,    # shrinks the weights themselves, not through the gradient
-        ns_steps=5,          # rounds of Newton-Schulz
-        dtype=torch.float32, # of its matmuls
-        parts=None,          # {parameter: rows of each}: it is several matrices stacked (queries, keys and values)
+    """Momentum made orthogonal, for 2-D weights; equal shapes share one batched
+    iteration"""
+
+    def __init__(
+        self,
+        params,  # 2-D parameters
+        lr=0.04,  # length of a step along the orthogonal update
+        # of the running mean; a step looks one momentum step ahead (Nesterov)
+        momentum=0.95,
+        weight_decay=0.0,  # shrinks the weights themselves, not through the gradient
+        ns_steps=5,  # rounds of Newton-Schulz
+        dtype=torch.float32,  # of its matmuls
+        # {parameter: rows of each}: it is several matrices stacked (queries, keys and
+        # values)
+        parts=None,
     ):
         params = list(params)
         if bad := [tuple(p.shape) for p in params if p.ndim != 2]:
-            raise GpubError(f'Muon takes matrices only, got shapes {bad}; give the rest to AdamW')
-        super().__init__(params, dict(lr=lr, momentum=momentum, weight_decay=weight_decay, ns_steps=ns_steps))
+            raise GpubError(
+                f"Muon takes matrices only, got shapes {bad}; give the rest to AdamW"
+            )
+        super().__init__(
+            params,
+            dict(
+                lr=lr, momentum=momentum, weight_decay=weight_decay, ns_steps=ns_steps
+            ),
+        )
         self.dtype, self.parts = dtype, parts or {}
 
     @torch.no_grad()
     def step(self):
         "Move every matrix that has a gradient"
         for g in self.param_groups:
-            ps = [p for p in g['params'] if p.grad is not None]
-            if not ps: continue
+            ps = [p for p in g["params"] if p.grad is not None]
+            if not ps:
+                continue
             for p in ps:
-                if not self.state[p]: self.state[p]['momentum'] = torch.zeros_like(p)
-            grads, bufs = [p.grad for p in ps], [self.state[p]['momentum'] for p in ps]
-            torch._foreach_lerp_(bufs, grads, 1 - g['momentum'])
-            looks = torch._foreach_lerp(grads, bufs, g['momentum']) # Nesterov
-            if g['weight_decay']: torch._foreach_mul_(ps, 1 - g['lr']*g['weight_decay'])
+                if not self.state[p]:
+                    self.state[p]["momentum"] = torch.zeros_like(p)
+            grads, bufs = [p.grad for p in ps], [self.state[p]["momentum"] for p in ps]
+            torch._foreach_lerp_(bufs, grads, 1 - g["momentum"])
+            looks = torch._foreach_lerp(grads, bufs, g["momentum"])  # Nesterov
+            if g["weight_decay"]:
+                torch._foreach_mul_(ps, 1 - g["lr"] * g["weight_decay"])
             self._update(ps, looks, g)
 
     def _update(self, ps, looks, g):
         by_shape, updates = {}, {p: [] for p in ps}
         for p, m in zip(ps, looks):
-            for u in plain(m).split(self.parts.get(p, m.size(0))): by_shape.setdefault(tuple(u.shape), []).append((p, u))
+            for u in plain(m).split(self.parts.get(p, m.size(0))):
+                by_shape.setdefault(tuple(u.shape), []).append((p, u))
         for (i, j), pairs in by_shape.items():
-            flat = orthogonalize(torch.stack([u for _, u in pairs]), g['ns_steps'], self.dtype)
-            for (p, _), u in zip(pairs, flat.mul_(max(1, i/j)**.5)): updates[p].append(u) # tall matrices: Jordan's sqrt(rows/columns)
-        for p, us in updates.items(): p.add_(like(torch.cat(us) if len(us) > 1 else us[0], p), alpha=-g['lr'])
+            flat = orthogonalize(
+                torch.stack([u for _, u in pairs]), g["ns_steps"], self.dtype
+            )
+            for (p, _), u in zip(pairs, flat.mul_(max(1, i / j) ** 0.5)):
+                updates[p].append(u)  # tall matrices: Jordan's sqrt(rows/columns)
+        for p, us in updates.items():
+            p.add_(like(torch.cat(us) if len(us) > 1 else us[0], p), alpha=-g["lr"])
 
 # %% ../nbs/season1/04_training_challenges.ipynb #b817f890
 def make_optimizers(
-    model,                    # parameters inside the blocks are named `blocks.*`
-    cfg:TrainConfig,          # which optimizer, its rates, betas, momentum and decay
-    muon_dtype=torch.float32, # bf16 where the hardware is fast at it
-): # list of torch optimizers; `group['peak']` holds each group's peak rate
-    "Muon for the matrices of the blocks and AdamW for the rest, or AdamW for everything"
+    model,  # parameters inside the blocks are named `blocks.*`
+    cfg: TrainConfig,  # which optimizer, its rates, betas, momentum and decay
+    muon_dtype=torch.float32,  # bf16 where the hardware is fast at it
+):  # list of torch optimizers; `group['peak']` holds each group's peak rate
+    """Muon for the matrices of the blocks and AdamW for the rest, or AdamW for
+    everything"""
     named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-    mats = {n: p for n, p in named if p.ndim == 2 and n.startswith('blocks.') and cfg.optimizer == 'muon'}
-    rest = {n: p for n, p in named if n not in mats}; decays = [n for n, p in rest.items() if p.ndim >= 2 and n.startswith('blocks.')]
-    groups = [dict(params=[rest[n] for n in decays], weight_decay=cfg.weight_decay),
-              dict(params=[p for n, p in rest.items() if n not in decays], weight_decay=0.)]
-    opts = [torch.optim.AdamW([g for g in groups if g['params']], lr=cfg.lr, betas=cfg.betas, fused=True)]
-    stacks = {p: [c, (r - c)//2, (r - c)//2] for n, p in mats.items() if n.endswith('qkv.weight') for r, c in [p.shape]}
-    if mats: opts.append(Muon(mats.values(), cfg.muon_lr, cfg.muon_momentum, cfg.weight_decay, dtype=muon_dtype, parts=stacks))
+    mats = {
+        n: p
+        for n, p in named
+        if p.ndim == 2 and n.startswith("blocks.") and cfg.optimizer == "muon"
+    }
+    rest = {n: p for n, p in named if n not in mats}
+    decays = [n for n, p in rest.items() if p.ndim >= 2 and n.startswith("blocks.")]
+    groups = [
+        dict(params=[rest[n] for n in decays], weight_decay=cfg.weight_decay),
+        dict(params=[p for n, p in rest.items() if n not in decays], weight_decay=0.0),
+    ]
+    opts = [
+        torch.optim.AdamW(
+            [g for g in groups if g["params"]], lr=cfg.lr, betas=cfg.betas, fused=True
+        )
+    ]
+    stacks = {
+        p: [c, (r - c) // 2, (r - c) // 2]
+        for n, p in mats.items()
+        if n.endswith("qkv.weight")
+        for r, c in [p.shape]
+    }
+    if mats:
+        opts.append(
+            Muon(
+                mats.values(),
+                cfg.muon_lr,
+                cfg.muon_momentum,
+                cfg.weight_decay,
+                dtype=muon_dtype,
+                parts=stacks,
+            )
+        )
     for o in opts:
-        for g in o.param_groups: g['peak'] = g['lr']
+        for g in o.param_groups:
+            g["peak"] = g["lr"]
     return opts
+
 
 def _own_parameters(model):
     "The parameters by name: those the optimizers hold"
@@ -200,11 +346,13 @@ def _own_parameters(model):
         model.reshard()
     return dict(model.named_parameters())
 
+
 def optimizer_state(
-    model, # as given to `make_optimizers`
+    model,  # as given to `make_optimizers`
     opts,  # as made by it
-): # {'parameter|key': tensor}
-    "Every tensor the optimizers remember, under the parameter's name: what a checkpoint stores"
+):  # {'parameter|key': tensor}
+    """Every tensor the optimizers remember, under the parameter's name: what a
+    checkpoint stores"""
     params = _own_parameters(model)
     tensors = {}
     for n, p in params.items():
@@ -212,17 +360,22 @@ def optimizer_state(
             tensors |= {f"{n}|{k}": v for k, v in o.state.get(p, {}).items()}
     return tensors
 
+
 def restore_optimizers(
-    model,        # as given to `make_optimizers`
-    opts,         # as made by it, for this model
-    tensors:dict, # as made by `optimizer_state`
+    model,  # as given to `make_optimizers`
+    opts,  # as made by it, for this model
+    tensors: dict,  # as made by `optimizer_state`
 ):
-    "Put saved optimizer tensors back; raises `GpubError` naming a parameter that the model does not have"
-    home = {p: o for o in opts for g in o.param_groups for p in g['params']}
+    """Put saved optimizer tensors back; raises `GpubError` naming a parameter that the
+    model does not have"""
+    home = {p: o for o in opts for g in o.param_groups for p in g["params"]}
     params = _own_parameters(model)
     for key, t in tensors.items():
-        n, k = key.split('|')
-        if n not in params: raise GpubError(f'the checkpoint has optimizer state for {n!r}, which this model lacks')
+        n, k = key.split("|")
+        if n not in params:
+            raise GpubError(
+                f"the checkpoint has optimizer state for {n!r}, which this model lacks"
+            )
         p = params[n]
         if k == "step":
             # one number, never in slices; a fused AdamW reads it on p's device
@@ -270,24 +423,47 @@ def backward(
 
 # %% ../nbs/season1/04_training_challenges.ipynb #07757e3f
 def seconds_per_call(
-    f,   # called without arguments
-    n=3, # calls that count
-): # seconds
+    f,  # called without arguments
+    n=3,  # calls that count
+):  # seconds
     "The fastest of `n` calls after one that does not count"
-    f(); times = []
-    for _ in range(n): t = time.perf_counter(); f(); times.append(time.perf_counter() - t)
+    f()
+    times = []
+    for _ in range(n):
+        t = time.perf_counter()
+        f()
+        times.append(time.perf_counter() - t)
     return min(times)
 
-_KINDS = 'flash_attention', 'efficient_attention', 'cudnn_attention', 'flash_attention_for_cpu'
-_DEAR = [n for n in ('mm', 'addmm', 'bmm', *(f'_scaled_dot_product_{kind}' for kind in _KINDS)) if hasattr(torch.ops.aten, n)]
-KEPT = [getattr(torch.ops.aten, n).default for n in _DEAR] # dear to compute: what selective checkpointing keeps
+
+_KINDS = (
+    "flash_attention",
+    "efficient_attention",
+    "cudnn_attention",
+    "flash_attention_for_cpu",
+)
+_DEAR = [
+    n
+    for n in ("mm", "addmm", "bmm", *(f"_scaled_dot_product_{kind}" for kind in _KINDS))
+    if hasattr(torch.ops.aten, n)
+]
+KEPT = [
+    getattr(torch.ops.aten, n).default for n in _DEAR
+]  # dear to compute: what selective checkpointing keeps
+
 
 def through(
-    mode:str, # from `MODES`
-): # function (block, x) -> block(x)
-    "How a block is applied: keeping all its activations, the matmuls' and attention's results, or only its input"
-    if mode == 'off': return lambda block, x: block(x)
-    chosen = dict(context_fn=partial(create_selective_checkpoint_contexts, KEPT)) if mode == 'selective' else {}
+    mode: str,  # from `MODES`
+):  # function (block, x) -> block(x)
+    """How a block is applied: keeping all its activations, the matmuls' and attention's
+    results, or only its input"""
+    if mode == "off":
+        return lambda block, x: block(x)
+    chosen = (
+        dict(context_fn=partial(create_selective_checkpoint_contexts, KEPT))
+        if mode == "selective"
+        else {}
+    )
     return partial(checkpoint, use_reentrant=False, **chosen)
 
 # %% ../nbs/season1/04_training_challenges.ipynb #60a9cf90
@@ -320,153 +496,247 @@ def out_of_memory(
 
 
 class Fit:
-    "How a step is cut so that it fits; when memory runs out it shrinks, at the same tokens per step, and says so"
-    def __init__(self,
-        model,           # its `through` is set where `cfg` asks for checkpointing
-        cfg:TrainConfig, # its micro-batch, checkpointing and depths
-        world=World(),   # processes cannot shrink one by one: there, running out of memory is an error
-        say=print,       # called with one line each time it shrinks
-    ):
-        self.model, self.world, self.say, self.auto, self.micro = model, world, say, cfg.grad_checkpoint == 'auto', cfg.micro_batch
-        self.awake, self.asleep = None, []
-        self.skips = bool(cfg.depths) and world.size == 1 # DDP waits for all gradients: there sleepers are computed, for the same result
-        self.use('off' if self.auto else cfg.grad_checkpoint)
+    """How a step is cut so that it fits; when memory runs out it shrinks, at the same
+    tokens per step, and says so"""
 
-    def use(self,
-        mode,       # from `MODES`
-        micro=None, # sequences per forward pass; default: as before
+    def __init__(
+        self,
+        model,  # its `through` is set where `cfg` asks for checkpointing
+        cfg: TrainConfig,  # its micro-batch, checkpointing and depths
+        # processes cannot shrink one by one: there, running out of memory is an error
+        world=World(),
+        say=print,  # called with one line each time it shrinks
+    ):
+        self.model, self.world, self.say, self.auto, self.micro = (
+            model,
+            world,
+            say,
+            cfg.grad_checkpoint == "auto",
+            cfg.micro_batch,
+        )
+        self.awake, self.asleep = None, []
+        self.skips = (
+            bool(cfg.depths) and world.size == 1
+        )  # DDP waits for all gradients: there sleepers are computed, for the same result
+        self.use("off" if self.auto else cfg.grad_checkpoint)
+
+    def use(
+        self,
+        mode,  # from `MODES`
+        micro=None,  # sequences per forward pass; default: as before
     ):
         "Switch gradient checkpointing, and the micro-batch if one is given"
-        if mode != 'off' and not hasattr(self.model, 'through'):
-            raise GpubError(f'{type(self.model).__name__} has no `through`, so it cannot recompute its blocks: use grad_checkpoint off')
+        if mode != "off" and not hasattr(self.model, "through"):
+            raise GpubError(
+                f"{type(self.model).__name__} has no `through`, so it cannot "
+                "recompute its blocks: use grad_checkpoint off"
+            )
         self.mode, self.micro = mode, micro or self.micro
-        if not hasattr(self.model, 'through'): return
+        if not hasattr(self.model, "through"):
+            return
         apply = through(mode)
-        self.model.through = (lambda block, x: x if getattr(block, 'asleep', False) else apply(block, x)) if self.skips else apply
+        self.model.through = (
+            (lambda block, x: x if getattr(block, "asleep", False) else apply(block, x))
+            if self.skips
+            else apply
+        )
 
-    def wake(self,
-        n,     # blocks, counted from the input
-        fresh, # the run is at its first step
+    def wake(
+        self,
+        n,  # blocks, counted from the input
+        fresh,  # the run is at its first step
     ):
-        "The first `n` blocks work; the others learn nothing and, their writing layers set to zero by a `fresh` run, hand on what they get"
-        if n == self.awake: return
-        self.awake, sleepers = n, self.model.blocks[n:]; self.asleep = [p for b in sleepers for p in b.parameters()]
-        for i, b in enumerate(self.model.blocks): b.asleep = i >= n
-        if fresh: [nn.init.zeros_(p) for b in sleepers for name, p in b.named_parameters() if name.startswith(('attn.proj.', 'ffn.down.'))]
+        """The first `n` blocks work; the others learn nothing and, their writing layers
+        set to zero by a `fresh` run, hand on what they get"""
+        if n == self.awake:
+            return
+        self.awake, sleepers = n, self.model.blocks[n:]
+        self.asleep = [p for b in sleepers for p in b.parameters()]
+        for i, b in enumerate(self.model.blocks):
+            b.asleep = i >= n
+        if fresh:
+            [
+                nn.init.zeros_(p)
+                for b in sleepers
+                for name, p in b.named_parameters()
+                if name.startswith(("attn.proj.", "ffn.down."))
+            ]
 
     def state(self):
         "What a checkpoint keeps, for `use`"
         return dict(mode=self.mode, micro=self.micro)
 
-    def backward(self,
-        loss_fn,           # (ids, targets) -> mean loss of a micro-batch
-        x,                 # (batch, t) ids
-        y,                 # (batch, t) targets
-        scale=lambda l: l, # multiplies the loss (fp16's scaler)
+    def backward(
+        self,
+        loss_fn,  # (ids, targets) -> mean loss of a micro-batch
+        x,  # (batch, t) ids
+        y,  # (batch, t) targets
+        scale=lambda l: l,  # multiplies the loss (fp16's scaler)
         targets=None,  # how many the pieces are shares of; None: this batch's
-    ): # the batch's mean loss, detached
-        "`backward` of a batch, again and smaller until it fits; raises `GpubError` when nothing smaller is left"
+    ):  # the batch's mean loss, detached
+        """`backward` of a batch, again and smaller until it fits; raises `GpubError`
+        when nothing smaller is left"""
         while True:
             try:
                 return backward(loss_fn, x, y, self.micro, scale, targets)
             except Exception as e:  # a full memory comes in many classes
                 if not out_of_memory(e):
                     raise
-            self.model.zero_grad(set_to_none=True) # here, because the handled exception would keep the activations alive
-            if x.device.type == 'cuda': torch.cuda.empty_cache()
+            self.model.zero_grad(
+                set_to_none=True
+            )  # here, because the handled exception would keep the activations alive
+            if x.device.type == "cuda":
+                torch.cuda.empty_cache()
             self.shrink(*x.shape)
 
-    def shrink(self,
-        rows, # sequences in the batch
+    def shrink(
+        self,
+        rows,  # sequences in the batch
         ctx,  # tokens in each
     ):
-        "The next smaller way: half the micro-batch, at one sequence the next mode of checkpointing"
+        """The next smaller way: half the micro-batch, at one sequence the next mode of
+        checkpointing"""
         now = min(self.micro or rows, rows)
         if self.world.size > 1:
-            less = f'micro_batch={now//2}' if now > 1 else 'micro_batch=1 --set grad_checkpoint=full'
-            raise GpubError(f'out of memory on process {self.world.rank} with {now} sequences at once: run again with --set {less}')
+            less = (
+                f"micro_batch={now // 2}"
+                if now > 1
+                else "micro_batch=1 --set grad_checkpoint=full"
+            )
+            raise GpubError(
+                f"out of memory on process {self.world.rank} with {now} sequences at "
+                f"once: run again with --set {less}"
+            )
         if now > 1:
-            self.micro = -(-now//2); passes = -(-rows//self.micro)
-            self.say(f'out of memory with {now} sequences of {ctx} tokens at once: {self.micro} from here on, {passes} passes a step; '
-                     'the result is the same')
-        elif self.auto and self.mode != 'full':
+            self.micro = -(-now // 2)
+            passes = -(-rows // self.micro)
+            self.say(
+                f"out of memory with {now} sequences of {ctx} tokens at once: "
+                f"{self.micro} from here on, {passes} passes a step; "
+                "the result is the same"
+            )
+        elif self.auto and self.mode != "full":
             self.use(MODES[MODES.index(self.mode) + 1])
-            price = dict(selective='all but matmuls and attention is computed twice',
-                         full='the forward pass is computed twice, up to a third more arithmetic')
-            self.say(f'out of memory with one sequence of {ctx} tokens: gradient checkpointing is {self.mode} from here on; '
-                     f'{price[self.mode]}')
+            price = dict(
+                selective="all but matmuls and attention is computed twice",
+                full="the forward pass is computed twice, up to a third more "
+                "arithmetic",
+            )
+            self.say(
+                f"out of memory with one sequence of {ctx} tokens: gradient "
+                f"checkpointing is {self.mode} from here on; "
+                f"{price[self.mode]}"
+            )
         else:
-            more = '' if self.mode == 'full' else '--set grad_checkpoint=full, '
-            raise GpubError(f'out of memory with one sequence of {ctx} tokens and grad_checkpoint {self.mode}: '
-                            f'use {more}a smaller model or ctx, or a larger device')
+            more = "" if self.mode == "full" else "--set grad_checkpoint=full, "
+            raise GpubError(
+                f"out of memory with one sequence of {ctx} tokens and "
+                f"grad_checkpoint {self.mode}: "
+                f"use {more}a smaller model or ctx, or a larger device"
+            )
 
 # %% ../nbs/season1/04_training_challenges.ipynb #4fb1262b
 class Diverged(GpubError):
     "The loss is no longer a number"
 
+
 @dataclass
 class Step:
     "What one optimizer step did; tensors stay on the device until `row` is called"
-    n:int                 # steps done, from 1
-    tokens:int            # tokens seen so far
-    loss:torch.Tensor     # mean nats per token of this step's batch
-    grad_norm:torch.Tensor# before clipping
-    lr:float              # AdamW's rate
-    bad:torch.Tensor      # first step with a non-finite loss or gradient, else 0
-    world:World=World()   # the loss is this process's share until `row` averages
+
+    n: int  # steps done, from 1
+    tokens: int  # tokens seen so far
+    loss: torch.Tensor  # mean nats per token of this step's batch
+    grad_norm: torch.Tensor  # before clipping
+    lr: float  # AdamW's rate
+    bad: torch.Tensor  # first step with a non-finite loss or gradient, else 0
+    world: World = World()  # the loss is this process's share until `row` averages
+
     def row(self):
-        "The step as plain numbers, on every process; raises `Diverged` if any step so far was not finite"
+        """The step as plain numbers, on every process; raises `Diverged` if any step so
+        far was not finite"""
         if n := int(self.world.max(self.bad)):
-            raise Diverged(f'the loss or its gradient is not a number at step {n}: stopped; '
-                           'start again in another folder with a lower learning rate')
-        return dict(step=self.n, tokens=self.tokens, loss=float(self.world.mean(self.loss)), lr=self.lr, grad_norm=float(self.grad_norm))
+            raise Diverged(
+                f"the loss or its gradient is not a number at step {n}: stopped; "
+                "start again in another folder with a lower learning rate"
+            )
+        return dict(
+            step=self.n,
+            tokens=self.tokens,
+            loss=float(self.world.mean(self.loss)),
+            lr=self.lr,
+            grad_norm=float(self.grad_norm),
+        )
 
 # %% ../nbs/season1/04_training_challenges.ipynb #bdd7f8d2
 def train(
-    model,           # has `.loss(ids, targets)` -> mean nats per token
-    batches,         # function of (step, ctx) -> (ids, targets), int64, on the host
-    cfg:TrainConfig, # steps, schedules, clipping
-    opts=None,       # from `make_optimizers`; default: fresh ones
-    start:int=0,     # steps already done
-    loss_fn=None,    # what to call instead of `model.loss` (a compiled one)
-    dtype=torch.float32, # of the matmuls
-    scaler=None,     # a GradScaler, for fp16
-    fit=None,        # `Fit`; default: as `cfg` says
-    world=World(),   # the processes that train together, each with its rows
-): # yields a `Step` after each optimizer step
+    model,  # has `.loss(ids, targets)` -> mean nats per token
+    batches,  # function of (step, ctx) -> (ids, targets), int64, on the host
+    cfg: TrainConfig,  # steps, schedules, clipping
+    opts=None,  # from `make_optimizers`; default: fresh ones
+    start: int = 0,  # steps already done
+    loss_fn=None,  # what to call instead of `model.loss` (a compiled one)
+    dtype=torch.float32,  # of the matmuls
+    scaler=None,  # a GradScaler, for fp16
+    fit=None,  # `Fit`; default: as `cfg` says
+    world=World(),  # the processes that train together, each with its rows
+):  # yields a `Step` after each optimizer step
     "The training loop"
-    opts = opts or make_optimizers(model, cfg); loss_fn = loss_fn or model.loss; fit = fit or Fit(model, cfg, world)
+    opts = opts or make_optimizers(model, cfg)
+    loss_fn = loss_fn or model.loss
+    fit = fit or Fit(model, cfg, world)
     held = {p for o in opts for g in o.param_groups for p in g["params"]}
     own = _own_parameters(model).values()
-    params = [p for p in own if p in held]  # in the model's order: so the norm is summed
+    params = [
+        p for p in own if p in held
+    ]  # in the model's order: so the norm is summed
     if len(params) < len(held):
         raise GpubError(
             f"the optimizers hold {len(held) - len(params)} parameters that this model "
             "does not have: make them after the model is built, moved and sharded"
         )
     device = params[0].device
-    scaler = scaler or torch.amp.GradScaler(device.type, enabled=False) # passes everything through
+    scaler = scaler or torch.amp.GradScaler(
+        device.type, enabled=False
+    )  # passes everything through
     bad = torch.zeros((), dtype=torch.int64, device=device)
     model.train()
     for n in range(start, cfg.steps):
-        if cfg.depths: fit.wake(depth_at(n, cfg, len(model.blocks)), fresh=n == 0)
-        x, y = (t.to(device, non_blocking=True) for t in batches(n, ctx_at(n, cfg, model.cfg.ctx)))
+        if cfg.depths:
+            fit.wake(depth_at(n, cfg, len(model.blocks)), fresh=n == 0)
+        x, y = (
+            t.to(device, non_blocking=True)
+            for t in batches(n, ctx_at(n, cfg, model.cfg.ctx))
+        )
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
             # shares of the mean: averaging over processes then counts targets too
             targets = world.mean(count_targets(y))
             loss = fit.backward(loss_fn, x, y, scaler.scale, targets)
-        for p in fit.asleep: p.grad = None
-        for o in opts: scaler.unscale_(o)
-        norm = plain(torch.nn.utils.get_total_norm([p.grad for p in params if p.grad is not None]))
-        if cfg.clip: torch.nn.utils.clip_grads_with_norm_(params, cfg.clip, norm)
+        for p in fit.asleep:
+            p.grad = None
+        for o in opts:
+            scaler.unscale_(o)
+        norm = plain(
+            torch.nn.utils.get_total_norm(
+                [p.grad for p in params if p.grad is not None]
+            )
+        )
+        if cfg.clip:
+            torch.nn.utils.clip_grads_with_norm_(params, cfg.clip, norm)
         factor = rate(n, cfg)
         for o in opts:
-            for g in o.param_groups: g['lr'] = g['peak']*factor
-            scaler.step(o); o.zero_grad(set_to_none=True)
+            for g in o.param_groups:
+                g["lr"] = g["peak"] * factor
+            scaler.step(o)
+            o.zero_grad(set_to_none=True)
         scaler.update()
-        fine = torch.isfinite(loss) & (torch.isfinite(norm) | scaler.is_enabled()) # the scaler skips overflowing steps by itself
+        fine = torch.isfinite(loss) & (
+            torch.isfinite(norm) | scaler.is_enabled()
+        )  # the scaler skips overflowing steps by itself
         bad = torch.where((bad == 0) & ~fine, n + 1, bad)
-        yield Step(n + 1, (n + 1)*cfg.batch_tokens, loss, norm, cfg.lr*factor, bad, world)
+        yield Step(
+            n + 1, (n + 1) * cfg.batch_tokens, loss, norm, cfg.lr * factor, bad, world
+        )
 
 # %% ../nbs/season1/04_training_challenges.ipynb #6ae1467a
 @torch.no_grad()
@@ -514,10 +784,12 @@ def evaluate(
 
 # %% ../nbs/season1/04_training_challenges.ipynb #ad9e7c78
 def compiled_loss(
-    model,      # has `.loss`
-    trial=None, # function of a loss function that makes one step; a compiler only fails when it is used
+    model,  # has `.loss`
+    # function of a loss function that makes one step; a compiler only fails when it is
+    # used
+    trial=None,
     say=print,  # called with one line when it does
-): # loss function
+):  # loss function
     "A compiled `model.loss`; the plain one, with a line that says why, when that fails"
     fn = torch.compile(model.loss, dynamic=False)
     try:
@@ -531,26 +803,40 @@ def compiled_loss(
         return model.loss
     return fn
 
+
 def choose_loss(
-    model,               # has `.loss`
-    x,                   # ids of a batch as in training
-    y,                   # its targets
-    cfg:TrainConfig,     # its `compile`
-    steps:int,           # still to do
-    dtype=torch.float32, # of the matmuls, as in training
-    say=print,           # called with one line for what was tried
-    fit=None,            # `Fit`; default: as `cfg` says
-): # the loss function to train with
-    "Follow `cfg.compile`; on a CPU, `auto` compiles runs of five minutes and more if a measured step is faster for it"
+    model,  # has `.loss`
+    x,  # ids of a batch as in training
+    y,  # its targets
+    cfg: TrainConfig,  # its `compile`
+    steps: int,  # still to do
+    dtype=torch.float32,  # of the matmuls, as in training
+    say=print,  # called with one line for what was tried
+    fit=None,  # `Fit`; default: as `cfg` says
+):  # the loss function to train with
+    """Follow `cfg.compile`; on a CPU, `auto` compiles runs of five minutes and more if
+    a measured step is faster for it"""
     fit = fit or Fit(model, cfg, say=say)
+
     def step(fn):
-        with torch.autocast(x.device.type, dtype, enabled=dtype != torch.float32): fit.backward(fn, x, y)
+        with torch.autocast(x.device.type, dtype, enabled=dtype != torch.float32):
+            fit.backward(fn, x, y)
         model.zero_grad(set_to_none=True)
-    if cfg.compile == 'no': return model.loss
-    if cfg.compile == 'yes' or x.device.type == 'cuda': return compiled_loss(model, step, say)
-    if x.device.type != 'cpu': return model.loss
+
+    if cfg.compile == "no":
+        return model.loss
+    if cfg.compile == "yes" or x.device.type == "cuda":
+        return compiled_loss(model, step, say)
+    if x.device.type != "cpu":
+        return model.loss
     eager = seconds_per_call(lambda: step(model.loss))
-    if eager*steps < 300: return model.loss
-    fn = compiled_loss(model, step, say); quick = seconds_per_call(lambda: step(fn))
-    if fn is not model.loss: say(f'compiled a step takes {quick/eager:.2f} of its eager time: {"kept" if quick < eager else "dropped"}')
+    if eager * steps < 300:
+        return model.loss
+    fn = compiled_loss(model, step, say)
+    quick = seconds_per_call(lambda: step(fn))
+    if fn is not model.loss:
+        say(
+            f"compiled a step takes {quick / eager:.2f} of its eager time: "
+            f"{'kept' if quick < eager else 'dropped'}"
+        )
     return fn if quick < eager else model.loss

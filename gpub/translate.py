@@ -18,235 +18,461 @@ from .sizes import anatomy
 from .tokenizer import GPT2_PATTERN, BPETokenizer, CharTokenizer, load_tokenizer
 
 # %% ../nbs/lib/translate.ipynb #0b343c69
-BLOCKS = { # (what the name of a block begins with, our part -> theirs)
-    'gpt2': ('transformer.h.', {
-        'norm1': 'ln_1', 'attn.qkv': 'attn.c_attn', 'attn.proj': 'attn.c_proj',
-        'norm2': 'ln_2', 'ffn.up': 'mlp.c_fc', 'ffn.down': 'mlp.c_proj'}),
-    'llama': ('model.layers.', {
-        'norm1': 'input_layernorm', 'attn.qkv': 'self_attn.q_proj self_attn.k_proj self_attn.v_proj', 'attn.proj': 'self_attn.o_proj',
-        'norm2': 'post_attention_layernorm', 'ffn.gate': 'mlp.gate_proj', 'ffn.up': 'mlp.up_proj', 'ffn.down': 'mlp.down_proj'})}
+BLOCKS = {  # (what the name of a block begins with, our part -> theirs)
+    "gpt2": (
+        "transformer.h.",
+        {
+            "norm1": "ln_1",
+            "attn.qkv": "attn.c_attn",
+            "attn.proj": "attn.c_proj",
+            "norm2": "ln_2",
+            "ffn.up": "mlp.c_fc",
+            "ffn.down": "mlp.c_proj",
+        },
+    ),
+    "llama": (
+        "model.layers.",
+        {
+            "norm1": "input_layernorm",
+            "attn.qkv": "self_attn.q_proj self_attn.k_proj self_attn.v_proj",
+            "attn.proj": "self_attn.o_proj",
+            "norm2": "post_attention_layernorm",
+            "ffn.gate": "mlp.gate_proj",
+            "ffn.up": "mlp.up_proj",
+            "ffn.down": "mlp.down_proj",
+        },
+    ),
+}
 OUTSIDE = {
-    'gpt2': {'tok': 'transformer.wte', 'pos': 'transformer.wpe', 'norm': 'transformer.ln_f', 'head': 'lm_head'},
-    'llama': {'tok': 'model.embed_tokens', 'norm': 'model.norm', 'head': 'lm_head'}}
+    "gpt2": {
+        "tok": "transformer.wte",
+        "pos": "transformer.wpe",
+        "norm": "transformer.ln_f",
+        "head": "lm_head",
+    },
+    "llama": {"tok": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"},
+}
+
 
 def family(
-    cfg, # `GPTConfig` or `LlamaConfig`
-): # gpt2 or llama
+    cfg,  # `GPTConfig` or `LlamaConfig`
+):  # gpt2 or llama
     "How Hugging Face calls the architecture of a config"
-    return 'llama' if isinstance(cfg, LlamaConfig) else 'gpt2'
+    return "llama" if isinstance(cfg, LlamaConfig) else "gpt2"
+
 
 def their_names(
-    name, # of one of our parameters
+    name,  # of one of our parameters
     cfg,  # of the model it belongs to
-): # (list of their names, whether they store the transpose)
+):  # (list of their names, whether they store the transpose)
     "Where a parameter is found in a Hugging Face folder"
-    kind, m = family(cfg), re.fullmatch(r'(?:blocks\.(\d+)\.)?(.+)\.(weight|bias)', name)
-    if m[1] is None: return [f'{OUTSIDE[kind][m[2]]}.{m[3]}'], False
+    kind, m = family(cfg), re.fullmatch(r"(?:blocks\.(\d+)\.)?(.+)\.(weight|bias)", name)
+    if m[1] is None:
+        return [f"{OUTSIDE[kind][m[2]]}.{m[3]}"], False
     start, parts = BLOCKS[kind]
-    return [f'{start}{m[1]}.{p}.{m[3]}' for p in parts[m[2]].split()], kind == 'gpt2' and m[3] == 'weight' and 'norm' not in m[2]
+    return [f"{start}{m[1]}.{p}.{m[3]}" for p in parts[m[2]].split()], kind == "gpt2" and m[
+        3
+    ] == "weight" and "norm" not in m[2]
+
 
 def row_sizes(
-    cfg, # of the model
-): # three numbers
+    cfg,  # of the model
+):  # three numbers
     "Rows of queries, keys and values in our stacked matrix"
-    kv = getattr(cfg, 'kv_heads', cfg.heads)*(cfg.width//cfg.heads)
+    kv = getattr(cfg, "kv_heads", cfg.heads) * (cfg.width // cfg.heads)
     return [cfg.width, kv, kv]
 
+
 def to_theirs(
-    model, # `GPT` or `Llama`
-): # name -> tensor, views where possible
+    model,  # `GPT` or `Llama`
+):  # name -> tensor, views where possible
     "Our weights under their names; GPT-2 always has biases there, so a model without gets zeros"
     out, cfg = {}, model.cfg
     for name, t in model.state_dict().items():
         names, turned = their_names(name, cfg)
-        for n, piece in zip(names, t.split(row_sizes(cfg)) if len(names) > 1 else [t]): out[n] = piece.T if turned else piece
-        if family(cfg) == 'gpt2' and not cfg.bias and ('norm' in name or name.startswith('blocks')):
-            out[names[0].replace('.weight', '.bias')] = t.new_zeros(len(t))
+        for n, piece in zip(names, t.split(row_sizes(cfg)) if len(names) > 1 else [t]):
+            out[n] = piece.T if turned else piece
+        if family(cfg) == "gpt2" and not cfg.bias and ("norm" in name or name.startswith("blocks")):
+            out[names[0].replace(".weight", ".bias")] = t.new_zeros(len(t))
     return out
 
+
 def from_theirs(
-    cfg,          # of the model that is wanted
-    tensors:dict, # name -> tensor, as in their files
-): # `GPT` or `Llama` with these weights, fp32
-    "A model with their weights; raises `GpubError` naming tensors that are missing, too many, of another shape, quantized or not finite"
+    cfg,  # of the model that is wanted
+    tensors: dict,  # name -> tensor, as in their files
+):  # `GPT` or `Llama` with these weights, fp32
+    """A model with their weights; raises `GpubError` naming tensors that are missing, too many, of
+    another shape, quantized or not finite"""
     kind, wanted, held = family(cfg), anatomy(cfg).params, sum(t.numel() for t in tensors.values())
-    if cfg.layers > len(tensors) or wanted > 2*held: # a damaged config may ask for anything: nothing of that size is built
-        raise GpubError(f'config.json asks for {wanted:,} parameters, the weights hold {held:,}: {_really(tensors, cfg)}')
-    with torch.device('meta'): model = build(cfg)
+    if (
+        cfg.layers > len(tensors) or wanted > 2 * held
+    ):  # a damaged config may ask for anything: nothing of that size is built
+        raise GpubError(
+            f"config.json asks for {wanted:,} parameters, the weights hold {held:,}: "
+            f"{_really(tensors, cfg)}"
+        )
+    with torch.device("meta"):
+        model = build(cfg)
     left, state = known_names(tensors, kind), {}
     for name, want in model.state_dict().items():
         names, turned = their_names(name, cfg)
-        if gone := [n for n in names if n not in left]: raise GpubError(f'the weights lack {gone[0]!r}: {_really(tensors, cfg)}')
-        parts = [_usable(n, left.pop(n)) for n in names]; t = torch.cat(parts) if len(parts) > 1 else parts[0]; t = t.T if turned else t
-        if t.shape != want.shape: raise GpubError(f'{names[0]} has shape {tuple(t.shape)}, config.json asks for {tuple(want.shape)}')
+        if gone := [n for n in names if n not in left]:
+            raise GpubError(f"the weights lack {gone[0]!r}: {_really(tensors, cfg)}")
+        parts = [_usable(n, left.pop(n)) for n in names]
+        t = torch.cat(parts) if len(parts) > 1 else parts[0]
+        t = t.T if turned else t
+        if t.shape != want.shape:
+            raise GpubError(
+                f"{names[0]} has shape {tuple(t.shape)}, config.json asks for {tuple(want.shape)}"
+            )
         state[name] = t
-    head = left.pop('lm_head.weight', None) if cfg.tied else None
-    if head is not None and not torch.equal(head, state['tok.weight']):
-        raise GpubError('config.json says that the head is tied to the embedding, but the weights have another lm_head.weight')
-    if not getattr(cfg, 'bias', True): left = {k: v for k, v in left.items() if not (k.endswith('.bias') and not v.any())}
-    if left: raise GpubError(f'the weights hold {len(left)} tensors this {kind} has no place for: {", ".join(sorted(left)[:3])}')
-    model.to_empty(device='cpu').load_state_dict(state)
+    head = left.pop("lm_head.weight", None) if cfg.tied else None
+    if head is not None and not torch.equal(head, state["tok.weight"]):
+        raise GpubError(
+            "config.json says that the head is tied to the embedding, but the weights have "
+            "another lm_head.weight"
+        )
+    if not getattr(cfg, "bias", True):
+        left = {k: v for k, v in left.items() if not (k.endswith(".bias") and not v.any())}
+    if left:
+        raise GpubError(
+            f"the weights hold {len(left)} tensors this {kind} has no place for: "
+            f"{', '.join(sorted(left)[:3])}"
+        )
+    model.to_empty(device="cpu").load_state_dict(state)
     return model.eval()
+
 
 def _usable(name, t):
     "A tensor of theirs that one can compute with"
     if not t.is_floating_point() or t.element_size() < 2:
-        kind = str(t.dtype).removeprefix('torch.')
-        raise GpubError(f'{name} holds {kind}: quantized weights are not read here; fetch the model in bf16 or fp32')
+        kind = str(t.dtype).removeprefix("torch.")
+        raise GpubError(
+            f"{name} holds {kind}: quantized weights are not read here; fetch the model in bf16 "
+            "or fp32"
+        )
     if bad := t.numel() - int(t.isfinite().sum()):
-        raise GpubError(f'{name} has NaN or infinity at {bad:,} of its {t.numel():,} places: nothing can be computed with it; '
-                        'take an earlier model')
+        raise GpubError(
+            f"{name} has NaN or infinity at {bad:,} of its {t.numel():,} places: nothing can be "
+            "computed with it; "
+            "take an earlier model"
+        )
     return t
+
 
 def _really(tensors, cfg):
     "What weights seem to be that are not what their config says"
-    other = 'gpt2' if family(cfg) == 'llama' else 'llama'; theirs = OUTSIDE[other]['tok'] + '.weight'
-    if theirs in tensors or theirs.split('.', 1)[1] in tensors: return f'config.json says {family(cfg)}, these are the weights of a {other}'
-    return f'this is not a {family(cfg)} of {cfg.layers} layers as its config.json says'
+    other = "gpt2" if family(cfg) == "llama" else "llama"
+    theirs = OUTSIDE[other]["tok"] + ".weight"
+    if theirs in tensors or theirs.split(".", 1)[1] in tensors:
+        return f"config.json says {family(cfg)}, these are the weights of a {other}"
+    return f"this is not a {family(cfg)} of {cfg.layers} layers as its config.json says"
+
 
 def known_names(
-    tensors:dict, # name -> tensor, as in their files
-    kind:str,     # gpt2 or llama
-): # name -> tensor, a new dict
+    tensors: dict,  # name -> tensor, as in their files
+    kind: str,  # gpt2 or llama
+):  # name -> tensor, a new dict
     "Their tensors with the prefix that old folders leave out, without tables that are no weights"
-    start = BLOCKS[kind][0].split('.')[0] + '.'
-    full = {k if k.startswith((start, 'lm_head.')) else start + k: v for k, v in tensors.items()}
-    return {k: v for k, v in full.items() if not k.endswith(('.attn.bias', '.attn.masked_bias', 'rotary_emb.inv_freq'))}
+    start = BLOCKS[kind][0].split(".")[0] + "."
+    full = {k if k.startswith((start, "lm_head.")) else start + k: v for k, v in tensors.items()}
+    return {
+        k: v
+        for k, v in full.items()
+        if not k.endswith((".attn.bias", ".attn.masked_bias", "rotary_emb.inv_freq"))
+    }
 
 # %% ../nbs/lib/translate.ipynb #87f1eafa
 def to_config(
-    cfg,      # of the model
-    tok=None, # for the ids of its special tokens
-): # the content of config.json
+    cfg,  # of the model
+    tok=None,  # for the ids of its special tokens
+):  # the content of config.json
     "A config as `transformers` writes it; under `gpub` what it has no word for"
-    specials = getattr(tok, 'specials', {}); end = getattr(tok, 'end', None)
+    specials = getattr(tok, "specials", {})
+    end = getattr(tok, "end", None)
     extra = {k: getattr(cfg, k) for k in EXTRA if hasattr(cfg, k)}
-    shared = dict(vocab_size=cfg.vocab, tie_word_embeddings=cfg.tied, initializer_range=cfg.init_std, dtype='float32', use_cache=True,
-                  bos_token_id=None, eos_token_id=end, pad_token_id=specials.get('<|pad|>', end), gpub=extra)
-    if family(cfg) == 'gpt2':
-        return dict(architectures=['GPT2LMHeadModel'], model_type='gpt2',
-                    n_positions=cfg.ctx, n_embd=cfg.width, n_layer=cfg.layers, n_head=cfg.heads, n_inner=None,
-                    activation_function='gelu_new', layer_norm_epsilon=1e-5, resid_pdrop=0., embd_pdrop=0., attn_pdrop=0., **shared)
-    return dict(architectures=['LlamaForCausalLM'], model_type='llama',
-                max_position_embeddings=cfg.ctx, hidden_size=cfg.width, intermediate_size=cfg.ffn, num_hidden_layers=cfg.layers,
-                num_attention_heads=cfg.heads, num_key_value_heads=cfg.kv_heads, head_dim=cfg.head_size,
-                rope_theta=cfg.rope_base, rope_parameters=dict(rope_type='default', rope_theta=cfg.rope_base), rms_norm_eps=cfg.norm_eps,
-                hidden_act='silu', attention_bias=False, mlp_bias=False, attention_dropout=0., **shared)
+    shared = dict(
+        vocab_size=cfg.vocab,
+        tie_word_embeddings=cfg.tied,
+        initializer_range=cfg.init_std,
+        dtype="float32",
+        use_cache=True,
+        bos_token_id=None,
+        eos_token_id=end,
+        pad_token_id=specials.get("<|pad|>", end),
+        gpub=extra,
+    )
+    if family(cfg) == "gpt2":
+        return dict(
+            architectures=["GPT2LMHeadModel"],
+            model_type="gpt2",
+            n_positions=cfg.ctx,
+            n_embd=cfg.width,
+            n_layer=cfg.layers,
+            n_head=cfg.heads,
+            n_inner=None,
+            activation_function="gelu_new",
+            layer_norm_epsilon=1e-5,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            **shared,
+        )
+    return dict(
+        architectures=["LlamaForCausalLM"],
+        model_type="llama",
+        max_position_embeddings=cfg.ctx,
+        hidden_size=cfg.width,
+        intermediate_size=cfg.ffn,
+        num_hidden_layers=cfg.layers,
+        num_attention_heads=cfg.heads,
+        num_key_value_heads=cfg.kv_heads,
+        head_dim=cfg.head_size,
+        rope_theta=cfg.rope_base,
+        rope_parameters=dict(rope_type="default", rope_theta=cfg.rope_base),
+        rms_norm_eps=cfg.norm_eps,
+        hidden_act="silu",
+        attention_bias=False,
+        mlp_bias=False,
+        attention_dropout=0.0,
+        **shared,
+    )
 
-EXTRA = ('bias', 'init_std', 'embed_std')
-WANTED = { # setting -> what it is if nothing is said, and what else we can do
-    'gpt2': dict(activation_function=('gelu_new', 'gelu_pytorch_tanh'), layer_norm_epsilon=(1e-5,), scale_attn_weights=(True,),
-                 add_cross_attention=(False,), scale_attn_by_inverse_layer_idx=(False,), quantization_config=(None,)),
-    'llama': dict(hidden_act=('silu', 'swish'), attention_bias=(False, None), mlp_bias=(False, None),
-                  sliding_window=(None,), quantization_config=(None,))}
+
+EXTRA = ("bias", "init_std", "embed_std")
+WANTED = {  # setting -> what it is if nothing is said, and what else we can do
+    "gpt2": dict(
+        activation_function=("gelu_new", "gelu_pytorch_tanh"),
+        layer_norm_epsilon=(1e-5,),
+        scale_attn_weights=(True,),
+        add_cross_attention=(False,),
+        scale_attn_by_inverse_layer_idx=(False,),
+        quantization_config=(None,),
+    ),
+    "llama": dict(
+        hidden_act=("silu", "swish"),
+        attention_bias=(False, None),
+        mlp_bias=(False, None),
+        sliding_window=(None,),
+        quantization_config=(None,),
+    ),
+}
+
 
 def from_config(
-    c:dict, # the content of a config.json
-): # `GPTConfig` or `LlamaConfig`
-    "What a Hugging Face config describes; raises `GpubError` naming the family or the setting that we do not have"
-    kind = c.get('model_type') if isinstance(c, dict) else None
-    if not isinstance(kind, str) or kind not in BLOCKS: raise GpubError(f"model_type is {kind!r}: gpub imports {' and '.join(BLOCKS)}")
+    c: dict,  # the content of a config.json
+):  # `GPTConfig` or `LlamaConfig`
+    """What a Hugging Face config describes; raises `GpubError` naming the family or the setting
+    that we do not have"""
+    kind = c.get("model_type") if isinstance(c, dict) else None
+    if not isinstance(kind, str) or kind not in BLOCKS:
+        raise GpubError(f"model_type is {kind!r}: gpub imports {' and '.join(BLOCKS)}")
     for k, fine in WANTED[kind].items():
-        if (v := c.get(k, fine[0])) in fine: continue
-        raise GpubError(f"config.json says {k} = {v!r}; gpub's {kind} has {'none' if fine[0] is None else f'only {fine[0]!r}'}")
-    try: return (_gpt_settings if kind == 'gpt2' else _llama_settings)(c)
-    except KeyError as e: raise GpubError(f'config.json of this {kind} lacks {e}') from None
-    except (ArithmeticError, AttributeError, TypeError) as e: raise GpubError(f'config.json of this {kind} makes no sense: {e}') from None
+        if (v := c.get(k, fine[0])) in fine:
+            continue
+        raise GpubError(
+            f"config.json says {k} = {v!r}; gpub's {kind} has "
+            f"{'none' if fine[0] is None else f'only {fine[0]!r}'}"
+        )
+    try:
+        return (_gpt_settings if kind == "gpt2" else _llama_settings)(c)
+    except KeyError as e:
+        raise GpubError(f"config.json of this {kind} lacks {e}") from None
+    except (ArithmeticError, AttributeError, TypeError) as e:
+        raise GpubError(f"config.json of this {kind} makes no sense: {e}") from None
 
-def _extra(c): return {k: v for k, v in c.get('gpub', {}).items() if k in EXTRA}
+
+def _extra(c):
+    return {k: v for k, v in c.get("gpub", {}).items() if k in EXTRA}
+
 
 def _gpt_settings(c):
-    width, inner = c['n_embd'], c.get('n_inner')
-    if inner not in (None, 4*width): raise GpubError(f"config.json says n_inner = {inner}; gpub's gpt2 has only 4 x n_embd = {4*width}")
-    return GPTConfig(vocab=c['vocab_size'], ctx=c['n_positions'], width=width, layers=c['n_layer'], heads=c['n_head'],
-                     tied=c.get('tie_word_embeddings', True), **_extra(c))
+    width, inner = c["n_embd"], c.get("n_inner")
+    if inner not in (None, 4 * width):
+        raise GpubError(
+            f"config.json says n_inner = {inner}; gpub's gpt2 has only 4 x n_embd = {4 * width}"
+        )
+    return GPTConfig(
+        vocab=c["vocab_size"],
+        ctx=c["n_positions"],
+        width=width,
+        layers=c["n_layer"],
+        heads=c["n_head"],
+        tied=c.get("tie_word_embeddings", True),
+        **_extra(c),
+    )
+
 
 def _llama_settings(c):
-    said = [c[k] for k in ('rope_parameters', 'rope_scaling') if c.get(k)] # the second is the older way
-    rope, kinds = {k: v for d in said for k, v in d.items()}, [d.get('rope_type', d.get('type', 'default')) for d in said]
-    if odd := [k for k in kinds if k != 'default']:
-        raise GpubError(f"config.json asks for rope scaling ({odd[0]!r}); gpub's llama turns by plain angles only")
-    if (p := rope.get('partial_rotary_factor', c.get('partial_rotary_factor', 1))) not in (1, None):
-        raise GpubError(f"config.json says partial_rotary_factor = {p}; gpub's llama turns all channels")
-    ctx, width, heads = c['max_position_embeddings'], c['hidden_size'], c['num_attention_heads']
-    base = rope.get('rope_theta', c.get('rope_theta', 10_000.))
+    said = [
+        c[k] for k in ("rope_parameters", "rope_scaling") if c.get(k)
+    ]  # the second is the older way
+    rope, kinds = (
+        {k: v for d in said for k, v in d.items()},
+        [d.get("rope_type", d.get("type", "default")) for d in said],
+    )
+    if odd := [k for k in kinds if k != "default"]:
+        raise GpubError(
+            f"config.json asks for rope scaling ({odd[0]!r}); gpub's llama turns by plain angles "
+            "only"
+        )
+    if (p := rope.get("partial_rotary_factor", c.get("partial_rotary_factor", 1))) not in (1, None):
+        raise GpubError(
+            f"config.json says partial_rotary_factor = {p}; gpub's llama turns all channels"
+        )
+    ctx, width, heads = c["max_position_embeddings"], c["hidden_size"], c["num_attention_heads"]
+    base = rope.get("rope_theta", c.get("rope_theta", 10_000.0))
     if ctx > 1 << 24:
-        raise GpubError(f'config.json says max_position_embeddings = {ctx:,}; gpub counts positions in fp32, exact up to {1 << 24:,}')
-    if c.get('head_dim') not in (None, width//heads):
-        raise GpubError(f"config.json says head_dim = {c['head_dim']}; gpub's llama has only hidden_size / heads = {width//heads}")
-    return LlamaConfig(vocab=c['vocab_size'], ctx=ctx, width=width, layers=c['num_hidden_layers'], heads=heads,
-                       kv_heads=c.get('num_key_value_heads') or heads, ffn=c['intermediate_size'], tied=c.get('tie_word_embeddings', False),
-                       rope_base=float(base) if type(base) is int else base, norm_eps=c.get('rms_norm_eps', 1e-6), **_extra(c))
+        raise GpubError(
+            f"config.json says max_position_embeddings = {ctx:,}; gpub counts positions in fp32, "
+            f"exact up to {1 << 24:,}"
+        )
+    if c.get("head_dim") not in (None, width // heads):
+        raise GpubError(
+            f"config.json says head_dim = {c['head_dim']}; gpub's llama has only hidden_size / "
+            f"heads = {width // heads}"
+        )
+    return LlamaConfig(
+        vocab=c["vocab_size"],
+        ctx=ctx,
+        width=width,
+        layers=c["num_hidden_layers"],
+        heads=heads,
+        kv_heads=c.get("num_key_value_heads") or heads,
+        ffn=c["intermediate_size"],
+        tied=c.get("tie_word_embeddings", False),
+        rope_base=float(base) if type(base) is int else base,
+        norm_eps=c.get("rms_norm_eps", 1e-6),
+        **_extra(c),
+    )
 
 # %% ../nbs/lib/translate.ipynb #efe6ab4d
 def to_tokenizer(
-    tok, # `CharTokenizer` or `BPETokenizer`
-): # `tokenizers.Tokenizer`
+    tok,  # `CharTokenizer` or `BPETokenizer`
+):  # `tokenizers.Tokenizer`
     "A tokenizer as the Rust library runs it"
-    if not isinstance(tok, CharTokenizer): return Tokenizer.from_str(tok._tok.to_str())
-    try: tok.chars.encode()
+    if not isinstance(tok, CharTokenizer):
+        return Tokenizer.from_str(tok._tok.to_str())
+    try:
+        tok.chars.encode()
     except UnicodeEncodeError:
-        raise GpubError('this vocabulary holds half a surrogate pair, which tokenizer.json cannot: train on a text without') from None
+        raise GpubError(
+            "this vocabulary holds half a surrogate pair, which tokenizer.json cannot: train on "
+            "a text without"
+        ) from None
     out = Tokenizer(models.WordLevel({c: i for i, c in enumerate(tok.chars)}))
-    out.pre_tokenizer, out.decoder = pre_tokenizers.Split(Regex(r'[\s\S]'), 'isolated'), decoders.Fuse()
+    out.pre_tokenizer, out.decoder = (
+        pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated"),
+        decoders.Fuse(),
+    )
     return out
 
+
 def write_tokenizer(
-    tok,     # `CharTokenizer` or `BPETokenizer`
+    tok,  # `CharTokenizer` or `BPETokenizer`
     folder,  # that is there
-    ctx:int, # the longest text the model reads
+    ctx: int,  # the longest text the model reads
 ):
     "tokenizer.json and tokenizer_config.json, for `AutoTokenizer`"
-    write_atomic(Path(folder)/'tokenizer.json', to_tokenizer(tok).to_str(pretty=True))
-    specials = getattr(tok, 'specials', {}); end = next((s for s, i in specials.items() if i == tok.end), None)
-    words = {k: v for k, v in dict(eos_token=end, pad_token='<|pad|>' if '<|pad|>' in specials else end).items() if v}
-    said = dict(tokenizer_class='PreTrainedTokenizerFast', model_max_length=ctx, clean_up_tokenization_spaces=False, **words)
-    write_atomic(Path(folder)/'tokenizer_config.json', json.dumps(said, indent=1) + '\n')
+    write_atomic(Path(folder) / "tokenizer.json", to_tokenizer(tok).to_str(pretty=True))
+    specials = getattr(tok, "specials", {})
+    end = next((s for s, i in specials.items() if i == tok.end), None)
+    words = {
+        k: v
+        for k, v in dict(
+            eos_token=end, pad_token="<|pad|>" if "<|pad|>" in specials else end
+        ).items()
+        if v
+    }
+    said = dict(
+        tokenizer_class="PreTrainedTokenizerFast",
+        model_max_length=ctx,
+        clean_up_tokenization_spaces=False,
+        **words,
+    )
+    write_atomic(Path(folder) / "tokenizer_config.json", json.dumps(said, indent=1) + "\n")
+
 
 def read_tokenizer(
-    folder, # with tokenizer.json, or vocab.json and merges.txt
-): # a tokenizer, None where there is none
-    "The tokenizer of a Hugging Face folder; raises `GpubError` for one of another kind, and for one that does not give every text back"
-    folder = Path(folder); path = folder/'tokenizer.json'
-    if not path.is_file(): return load_tokenizer(folder) if (folder/'merges.txt').is_file() and (folder/'vocab.json').is_file() else None
+    folder,  # with tokenizer.json, or vocab.json and merges.txt
+):  # a tokenizer, None where there is none
+    """The tokenizer of a Hugging Face folder; raises `GpubError` for one of another kind, and for
+    one that does not give every text back"""
+    folder = Path(folder)
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        return (
+            load_tokenizer(folder)
+            if (folder / "merges.txt").is_file() and (folder / "vocab.json").is_file()
+            else None
+        )
     d = read_json(path)
-    model = d.get('model') if isinstance(d, dict) else None
-    kind = model.get('type') if isinstance(model, dict) else None
-    if kind not in ('BPE', 'WordLevel'): return load_tokenizer(path)
-    if n := d.get('normalizer'):
-        raise GpubError(f'{path} changes a text before it is cut (normalizer {str(n)[:60]}), so decoding would not give it back: '
-                        'it is not read here')
-    d |= dict(truncation=None, padding=None) # those are for batches
-    return _characters(path, d) if kind == 'WordLevel' else _byte_pairs(path, d)
+    model = d.get("model") if isinstance(d, dict) else None
+    kind = model.get("type") if isinstance(model, dict) else None
+    if kind not in ("BPE", "WordLevel"):
+        return load_tokenizer(path)
+    if n := d.get("normalizer"):
+        raise GpubError(
+            f"{path} changes a text before it is cut (normalizer {str(n)[:60]}), so decoding "
+            "would not give it back: "
+            "it is not read here"
+        )
+    d |= dict(truncation=None, padding=None)  # those are for batches
+    return _characters(path, d) if kind == "WordLevel" else _byte_pairs(path, d)
 
-def _broken(path, why): return GpubError(f'{path} is not a whole tokenizer file ({why}); fetch it again')
+
+def _broken(path, why):
+    return GpubError(f"{path} is not a whole tokenizer file ({why}); fetch it again")
+
 
 def _rust(path, d):
-    try: return Tokenizer.from_str(json.dumps(d))
-    except Exception as e: raise _broken(path, first_line(e)) from None # tokenizers raises nothing narrower
+    try:
+        return Tokenizer.from_str(json.dumps(d))
+    except Exception as e:
+        raise _broken(path, first_line(e)) from None  # tokenizers raises nothing narrower
+
 
 def _byte_pairs(path, d):
-    if odd := [k for k in ('continuing_subword_prefix', 'end_of_word_suffix') if d['model'].get(k)]:
-        raise GpubError(f"{path} has {odd[0]} = {d['model'][odd[0]]!r}: gpub reads byte pairs that give every text back")
-    d['model']['dropout'] = None # for training only: it draws other ids each time
-    tok, cut = _rust(path, d), d.get('pre_tokenizer') or {}
-    if odd := [t['content'] for t in d.get('added_tokens', []) if not t['special']]:
-        raise GpubError(f'{path} has {odd[0]!r} as a token that is not special, to be cut out of any text first: that is not done here')
+    if odd := [k for k in ("continuing_subword_prefix", "end_of_word_suffix") if d["model"].get(k)]:
+        raise GpubError(
+            f"{path} has {odd[0]} = {d['model'][odd[0]]!r}: gpub reads byte pairs that give "
+            "every text back"
+        )
+    d["model"]["dropout"] = None  # for training only: it draws other ids each time
+    tok, cut = _rust(path, d), d.get("pre_tokenizer") or {}
+    if odd := [t["content"] for t in d.get("added_tokens", []) if not t["special"]]:
+        raise GpubError(
+            f"{path} has {odd[0]!r} as a token that is not special, to be cut out of any text "
+            "first: that is not done here"
+        )
     # GPT-2's own: the library knows the pattern, the file does not
-    if cut.get('type') == 'ByteLevel' and cut.get('use_regex', True) and not cut.get('add_prefix_space', True):
+    if (
+        cut.get("type") == "ByteLevel"
+        and cut.get("use_regex", True)
+        and not cut.get("add_prefix_space", True)
+    ):
         to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        tok.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(GPT2_PATTERN), 'isolated'), to_bytes])
+        tok.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Split(Regex(GPT2_PATTERN), "isolated"), to_bytes]
+        )
     return BPETokenizer(tok)
 
+
 def _characters(path, d):
-    vocab = d['model'].get('vocab')
+    vocab = d["model"].get("vocab")
     if not isinstance(vocab, dict) or not vocab or any(type(i) is not int for i in vocab.values()):
-        raise _broken(path, 'no vocabulary of texts and ids')
+        raise _broken(path, "no vocabulary of texts and ids")
     chars = sorted(vocab, key=vocab.get)
     if any(len(c) != 1 for c in chars) or [vocab[c] for c in chars] != list(range(len(chars))):
-        raise GpubError(f'{path} knows words, such as {max(chars, key=len)!r}; gpub has characters and byte pairs')
+        raise GpubError(
+            f"{path} knows words, such as {max(chars, key=len)!r}; gpub has characters and byte "
+            "pairs"
+        )
     tok, fast = CharTokenizer(chars), _rust(path, d)
-    try: ids = fast.encode(tok.chars, add_special_tokens=False).ids
-    except Exception: ids = None # it finds no word for what it did not cut
-    if ids != list(range(tok.vocab)): raise GpubError(f'{path} has a vocabulary of characters, but does not cut a text into them')
+    try:
+        ids = fast.encode(tok.chars, add_special_tokens=False).ids
+    except Exception:
+        ids = None  # it finds no word for what it did not cut
+    if ids != list(range(tok.vocab)):
+        raise GpubError(f"{path} has a vocabulary of characters, but does not cut a text into them")
     return tok

@@ -1,34 +1,60 @@
 """What every test shares: the repository's root and a copy of what is needed to export it."""
+
 import os, shutil, subprocess, sys
 from pathlib import Path
 import pytest
 from gpub.plays import plays
 
-@pytest.fixture(scope='session')
-def root(): return Path(__file__).resolve().parent.parent
 
-@pytest.fixture(scope='session')
+@pytest.fixture(scope="session")
+def root():
+    return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
 def text(tmp_path_factory):
     "A short play in a file, the same for every test"
-    p = tmp_path_factory.mktemp('text')/'play.txt'; p.write_text(plays(6000, seed=3)); return p
+    p = tmp_path_factory.mktemp("text") / "play.txt"
+    p.write_text(plays(6000, seed=3))
+    return p
+
 
 @pytest.fixture
 def copy(root, tmp_path):
     "Notebooks, modules and settings in a folder of their own"
-    for name in ('nbs', 'gpub'):
-        shutil.copytree(root/name, tmp_path/name, ignore=shutil.ignore_patterns('__pycache__', '.ipynb_checkpoints', 'runs'))
-    for name in ('settings.ini', 'setup.py', 'README.md', '_quarto.yml'): shutil.copy(root/name, tmp_path)
+    for name in ("nbs", "gpub"):
+        shutil.copytree(
+            root / name,
+            tmp_path / name,
+            ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints", "runs"),
+        )
+    for name in ("settings.ini", "setup.py", "README.md", "_quarto.yml"):
+        shutil.copy(root / name, tmp_path)
     return tmp_path
+
 
 @pytest.fixture
 def small_disk(tmp_path):
-    "`small_disk(kb)` mounts a disk of that size, or changes the size of the one that is there; root on Linux only"
-    d = tmp_path/'disk'; d.mkdir(); mounted = []
+    """`small_disk(kb)` mounts a disk of that size, or changes the size of the one that is there;
+    root on Linux only"""
+    d = tmp_path / "disk"
+    d.mkdir()
+    mounted = []
+
     def size(kb):
-        if sys.platform != 'linux' or os.geteuid(): pytest.skip('mounting a small disk needs root on Linux')
-        how = ['-o', f'remount,size={kb}k'] if mounted else ['-t', 'tmpfs', '-o', f'size={kb}k', 'tmpfs']
-        done = subprocess.run(['mount', *how, str(d)], capture_output=True, text=True)
-        if done.returncode: pytest.skip(f'no small disk can be mounted here: {done.stderr.strip()}')
-        mounted.append(kb); return d
+        if sys.platform != "linux" or os.geteuid():
+            pytest.skip("mounting a small disk needs root on Linux")
+        how = (
+            ["-o", f"remount,size={kb}k"]
+            if mounted
+            else ["-t", "tmpfs", "-o", f"size={kb}k", "tmpfs"]
+        )
+        done = subprocess.run(["mount", *how, str(d)], capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"no small disk can be mounted here: {done.stderr.strip()}")
+        mounted.append(kb)
+        return d
+
     yield size
-    if mounted: subprocess.run(['umount', '-l', str(d)], check=True)
+    if mounted:
+        subprocess.run(["umount", "-l", str(d)], check=True)

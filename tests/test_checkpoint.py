@@ -1,467 +1,901 @@
 "Saving and loading under kill -9, full disks, damage and company"
+
 import json, os, pickle, random, shutil, signal, subprocess, sys, threading, time
 from collections import namedtuple
 import pytest, torch
 from gpub import checkpoint as ckpt
-from gpub.checkpoint import (MODEL, OPTIMIZER, Damaged, Saver, checkpoints, latest, load_checkpoint, mirror_run, restore_from_mirror, save_checkpoint, verify)
+from gpub.checkpoint import (
+    MODEL,
+    OPTIMIZER,
+    Damaged,
+    Saver,
+    checkpoints,
+    latest,
+    load_checkpoint,
+    mirror_run,
+    restore_from_mirror,
+    save_checkpoint,
+    verify,
+)
 from gpub import folder as fold
 from gpub.core import GpubError
 from gpub.folder import append, cut_log, differences, lock
 from gpub.report import _jsonl
 
-def tensors(step, n=1000): return {'w': torch.full((n,), float(step)), 'b': torch.arange(n) + step}
+
+def tensors(step, n=1000):
+    return {"w": torch.full((n,), float(step)), "b": torch.arange(n) + step}
+
 
 def save(run, step, n=1000, **kw):
-    return save_checkpoint(run, step, tensors(step, n), {'m': torch.full((n,), -float(step))}, {'tokens': step*10}, **kw)
+    return save_checkpoint(
+        run,
+        step,
+        tensors(step, n),
+        {"m": torch.full((n,), -float(step))},
+        {"tokens": step * 10},
+        **kw,
+    )
 
-def steps(run): return [int(p.name[5:]) for p in checkpoints(run)]
+
+def steps(run):
+    return [int(p.name[5:]) for p in checkpoints(run)]
+
 
 def refused(match, f, *args, **kw):
-    with pytest.raises(GpubError, match=match) as e: f(*args, **kw)
-    assert '\n' not in str(e.value)
+    with pytest.raises(GpubError, match=match) as e:
+        f(*args, **kw)
+    assert "\n" not in str(e.value)
     return str(e.value)
 
-def snapshot(run): return {str(p.relative_to(run)): p.read_bytes() for p in run.rglob('*') if p.is_file()}
+
+def snapshot(run):
+    return {str(p.relative_to(run)): p.read_bytes() for p in run.rglob("*") if p.is_file()}
+
 
 def check_whole(run):
     ck = load_checkpoint(run)
-    assert torch.equal(ck.model['w'], torch.full_like(ck.model['w'], float(ck.step)))
-    assert torch.equal(ck.optimizer['m'], torch.full_like(ck.optimizer['m'], -float(ck.step))) and ck.state == {'tokens': ck.step*10}
+    assert torch.equal(ck.model["w"], torch.full_like(ck.model["w"], float(ck.step)))
+    assert torch.equal(
+        ck.optimizer["m"], torch.full_like(ck.optimizer["m"], -float(ck.step))
+    ) and ck.state == {"tokens": ck.step * 10}
     return ck.step
+
 
 def forked(f):
     "Run `f` in a process of its own; its id"
-    if (pid := os.fork()): return pid
-    try: f()
-    finally: os._exit(1) # never back into pytest
+    if pid := os.fork():
+        return pid
+    try:
+        f()
+    finally:
+        os._exit(1)  # never back into pytest
 
-def end(pid): return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+def end(pid):
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
 
 def reseal(folder, **change):
     "Another record with a seal that fits: what only a program can write"
-    f = folder/'state.json'; record = json.loads(f.read_text()) | change
-    f.write_text(json.dumps(record | {'seal': ckpt._seal(record)}))
+    f = folder / "state.json"
+    record = json.loads(f.read_text()) | change
+    f.write_text(json.dumps(record | {"seal": ckpt._seal(record)}))
+
 
 def described(folder, **change):
     "The files of a record, something else said of the model's"
-    files = json.loads((folder/'state.json').read_text())['files']
+    files = json.loads((folder / "state.json").read_text())["files"]
     return files | {MODEL: files[MODEL] | change}
 
-posix = pytest.mark.skipif(not hasattr(os, 'fork'), reason='needs fork and kill -9')
+
+posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and kill -9")
+
 
 @posix
 def test_kill_9_during_save_never_loses_a_checkpoint(tmp_path):
     rng, done, halfway = random.Random(0), 0, 0
+
     def loop(step, pipe):
         while True:
             step += 1
             save(tmp_path, step, n=20_000, keep=2)
-            os.write(pipe, step.to_bytes(4, 'big'))
+            os.write(pipe, step.to_bytes(4, "big"))
+
     for _ in range(20):
-        r, w = os.pipe(); pid = forked(lambda: loop(done, w)); os.close(w)
-        for _ in range(rng.randint(1, 3)): last = os.read(r, 4) # it lives and saves
-        time.sleep(rng.random()*.02)                            # the moment of death: anywhere in a later save
-        os.kill(pid, signal.SIGKILL); assert end(pid) == -signal.SIGKILL
-        while more := os.read(r, 4): last = more
-        os.close(r); reported = int.from_bytes(last, 'big')
-        halfway += any(x.name.startswith('.tmp') for x in (tmp_path/'checkpoints').iterdir())
+        r, w = os.pipe()
+        pid = forked(lambda: loop(done, w))
+        os.close(w)
+        for _ in range(rng.randint(1, 3)):
+            last = os.read(r, 4)  # it lives and saves
+        time.sleep(rng.random() * 0.02)  # the moment of death: anywhere in a later save
+        os.kill(pid, signal.SIGKILL)
+        assert end(pid) == -signal.SIGKILL
+        while more := os.read(r, 4):
+            last = more
+        os.close(r)
+        reported = int.from_bytes(last, "big")
+        halfway += any(x.name.startswith(".tmp") for x in (tmp_path / "checkpoints").iterdir())
         done = check_whole(tmp_path)
-        assert reported <= done <= reported + 1, 'a checkpoint reported as saved is gone'
-    assert halfway, 'no kill fell into a save: this test tested nothing'
+        assert reported <= done <= reported + 1, "a checkpoint reported as saved is gone"
+    assert halfway, "no kill fell into a save: this test tested nothing"
     save(tmp_path, done + 1)
-    assert not list((tmp_path/'checkpoints').glob('.*')), 'the next save cleans up'
+    assert not list((tmp_path / "checkpoints").glob(".*")), "the next save cleans up"
+
 
 @posix
-@pytest.mark.parametrize('name', ['sync_to_disk', 'save_file', 'sha256', '_replace', 'write_atomic', '_rotate'])
-@pytest.mark.parametrize('nth', [1, 2])
+@pytest.mark.parametrize(
+    "name", ["sync_to_disk", "save_file", "sha256", "_replace", "write_atomic", "_rotate"]
+)
+@pytest.mark.parametrize("nth", [1, 2])
 def test_death_at_every_boundary(tmp_path, monkeypatch, name, nth):
     "The process ends, with no chance to clean up, at the n-th call of each part of a save"
-    save(tmp_path, 1); save(tmp_path, 2)
+    save(tmp_path, 1)
+    save(tmp_path, 2)
     real, calls = getattr(ckpt, name), []
+
     def dies(*a, **kw):
         calls.append(1)
-        if len(calls) == nth: os._exit(9)
+        if len(calls) == nth:
+            os._exit(9)
         return real(*a, **kw)
+
     def twice():
         monkeypatch.setattr(ckpt, name, dies)
-        for _ in range(2): save(tmp_path, 3, keep=1) # the second replaces a folder that is there
+        for _ in range(2):
+            save(tmp_path, 3, keep=1)  # the second replaces a folder that is there
+
     assert end(forked(twice)) == 9
     assert check_whole(tmp_path) in (2, 3)
     save(tmp_path, 4)
-    assert check_whole(tmp_path) == 4 and not list((tmp_path/'checkpoints').glob('.*'))
+    assert check_whole(tmp_path) == 4 and not list((tmp_path / "checkpoints").glob(".*"))
+
 
 def test_killed_between_the_two_renames_of_a_replacement(tmp_path, monkeypatch):
     save(tmp_path, 5)
-    final = tmp_path/'checkpoints'/'step-00000005'; final.rename(final.with_name(final.name + '.old')) # as it stands after the first rename
+    final = tmp_path / "checkpoints" / "step-00000005"
+    final.rename(final.with_name(final.name + ".old"))  # as it stands after the first rename
     assert check_whole(tmp_path) == 5
     save(tmp_path, 6, keep=1)
     assert steps(tmp_path) == [6]
 
+
 def damage(kind, folder):
-    f = folder/MODEL
-    if kind == 'truncated': f.write_bytes(f.read_bytes()[:-1])
-    if kind == 'bit flip': b = bytearray(f.read_bytes()); b[-3] ^= 4; f.write_bytes(b)
-    if kind == 'missing': (folder/OPTIMIZER).unlink()
-    if kind == 'text': f.write_text('To be, or not to be')
-    if kind == 'pickle': f.write_bytes(pickle.dumps({'w': 1}))
-    if kind == 'empty': f.write_bytes(b'')
-    if kind == 'a text file': shutil.rmtree(folder); folder.write_text('To be, or not to be')
-    if kind == 'no state': (folder/'state.json').unlink()
-    if kind == 'cut state': (folder/'state.json').write_text((folder/'state.json').read_text()[:50])
-    if kind == 'not utf-8': (folder/'state.json').write_bytes(b'\xff\xfe\x00{')
-    if kind == 'other json': (folder/'state.json').write_text('[1]')
-    if kind == 'edited state': (folder/'state.json').write_text((folder/'state.json').read_text().replace('"tokens": 20', '"tokens": 21'))
+    f = folder / MODEL
+    if kind == "truncated":
+        f.write_bytes(f.read_bytes()[:-1])
+    if kind == "bit flip":
+        b = bytearray(f.read_bytes())
+        b[-3] ^= 4
+        f.write_bytes(b)
+    if kind == "missing":
+        (folder / OPTIMIZER).unlink()
+    if kind == "text":
+        f.write_text("To be, or not to be")
+    if kind == "pickle":
+        f.write_bytes(pickle.dumps({"w": 1}))
+    if kind == "empty":
+        f.write_bytes(b"")
+    if kind == "a text file":
+        shutil.rmtree(folder)
+        folder.write_text("To be, or not to be")
+    if kind == "no state":
+        (folder / "state.json").unlink()
+    if kind == "cut state":
+        (folder / "state.json").write_text((folder / "state.json").read_text()[:50])
+    if kind == "not utf-8":
+        (folder / "state.json").write_bytes(b"\xff\xfe\x00{")
+    if kind == "other json":
+        (folder / "state.json").write_text("[1]")
+    if kind == "edited state":
+        (folder / "state.json").write_text(
+            (folder / "state.json").read_text().replace('"tokens": 20', '"tokens": 21')
+        )
 
-@pytest.mark.parametrize('kind', ['truncated', 'bit flip', 'missing', 'text', 'pickle', 'empty', 'no state', 'cut state', 'not utf-8', 'other json', 'edited state', 'a text file'])
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "truncated",
+        "bit flip",
+        "missing",
+        "text",
+        "pickle",
+        "empty",
+        "no state",
+        "cut state",
+        "not utf-8",
+        "other json",
+        "edited state",
+        "a text file",
+    ],
+)
 def test_damage_is_skipped_and_said(tmp_path, kind):
-    save(tmp_path, 1); damage(kind, save(tmp_path, 2))
+    save(tmp_path, 1)
+    damage(kind, save(tmp_path, 2))
     said = []
-    assert latest(tmp_path, say=said.append).name == 'step-00000001'
-    assert len(said) == 1 and 'step-00000002' in said[0] and '\n' not in said[0]
+    assert latest(tmp_path, say=said.append).name == "step-00000001"
+    assert len(said) == 1 and "step-00000002" in said[0] and "\n" not in said[0]
     assert load_checkpoint(tmp_path, say=said.append).step == 1
-    with pytest.raises(Damaged): load_checkpoint(tmp_path, step=2)
-    damage('truncated', tmp_path/'checkpoints'/'step-00000001')
-    refused('none of its 2 checkpoints is whole', latest, tmp_path, say=said.append)
+    with pytest.raises(Damaged):
+        load_checkpoint(tmp_path, step=2)
+    damage("truncated", tmp_path / "checkpoints" / "step-00000001")
+    refused("none of its 2 checkpoints is whole", latest, tmp_path, say=said.append)
 
-@pytest.mark.parametrize('content', [b'To be, or not to be', pickle.dumps({'w': 1}), b''])
+
+@pytest.mark.parametrize("content", [b"To be, or not to be", pickle.dumps({"w": 1}), b""])
 def test_a_file_that_only_claims_to_be_safetensors(tmp_path, content):
     "Even with matching checksums"
-    folder = save(tmp_path, 1); (folder/MODEL).write_bytes(content)
-    reseal(folder, files=described(folder, size=len(content), sha256=ckpt.sha256(folder/MODEL)))
-    refused('not a safetensors file', load_checkpoint, tmp_path)
+    folder = save(tmp_path, 1)
+    (folder / MODEL).write_bytes(content)
+    reseal(folder, files=described(folder, size=len(content), sha256=ckpt.sha256(folder / MODEL)))
+    refused("not a safetensors file", load_checkpoint, tmp_path)
 
-@pytest.mark.parametrize('change', [*({'files': f} for f in (None, [], [1], 5, 'model', {}, {MODEL: 5}, {MODEL: None}, {MODEL: {}})), *({'step': s} for s in (None, '2', [2])), {'state': [1]}], ids=str)
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(
+            {"files": f}
+            for f in (None, [], [1], 5, "model", {}, {MODEL: 5}, {MODEL: None}, {MODEL: {}})
+        ),
+        *({"step": s} for s in (None, "2", [2])),
+        {"state": [1]},
+    ],
+    ids=str,
+)
 def test_a_sealed_record_of_odd_types(tmp_path, change):
-    save(tmp_path, 1); folder = save(tmp_path, 2); reseal(folder, **change); said = []
-    assert latest(tmp_path, say=said.append).name == 'step-00000001' and len(said) == 1 and 'step-00000002: state.json' in said[0]
+    save(tmp_path, 1)
+    folder = save(tmp_path, 2)
+    reseal(folder, **change)
+    said = []
+    assert (
+        latest(tmp_path, say=said.append).name == "step-00000001"
+        and len(said) == 1
+        and "step-00000002: state.json" in said[0]
+    )
     for f in (lambda: verify(folder), lambda: load_checkpoint(tmp_path, step=2)):
-        refused('state.json (lacks its step|does not describe)', f)
+        refused("state.json (lacks its step|does not describe)", f)
 
-@pytest.mark.parametrize('change, match', [*(({k: v}, 'does not describe model') for k, v in (('size', '9'), ('size', None), ('sha256', 5), ('tied', ['w']), ('tied', None))),
-                                           *(({'tied': {'second': first}}, 'second name') for first in ('nowhere', 5, ['w']))], ids=str)
+
+@pytest.mark.parametrize(
+    "change, match",
+    [
+        *(
+            ({k: v}, "does not describe model")
+            for k, v in (
+                ("size", "9"),
+                ("size", None),
+                ("sha256", 5),
+                ("tied", ["w"]),
+                ("tied", None),
+            )
+        ),
+        *(({"tied": {"second": first}}, "second name") for first in ("nowhere", 5, ["w"])),
+    ],
+    ids=str,
+)
 def test_a_sealed_file_of_odd_types(tmp_path, change, match):
     folder = save(tmp_path, 1)
     reseal(folder, files=described(folder, **change))
     refused(match, load_checkpoint, tmp_path, say=lambda line: None)
 
+
 def test_no_pickle_is_opened(tmp_path):
-    (p := tmp_path/'model.pt').write_bytes(pickle.dumps({}))
-    refused('never opens pickles', load_checkpoint, p)
+    (p := tmp_path / "model.pt").write_bytes(pickle.dumps({}))
+    refused("never opens pickles", load_checkpoint, p)
+
 
 def test_newer_format_is_refused_not_skipped(tmp_path):
-    save(tmp_path, 1); reseal(save(tmp_path, 2), format=ckpt.FORMAT + 1)
-    assert f'format {ckpt.FORMAT + 1}' in refused('upgrade gpub', latest, tmp_path)
+    save(tmp_path, 1)
+    reseal(save(tmp_path, 2), format=ckpt.FORMAT + 1)
+    assert f"format {ckpt.FORMAT + 1}" in refused("upgrade gpub", latest, tmp_path)
+
 
 def test_nothing_saved_yet(tmp_path):
-    assert latest(tmp_path) is None and latest(tmp_path/'nowhere') is None
-    refused('holds no checkpoint', load_checkpoint, tmp_path)
-    save(tmp_path, 1); assert '[1]' in refused('no checkpoint of step 7', load_checkpoint, tmp_path, step=7)
+    assert latest(tmp_path) is None and latest(tmp_path / "nowhere") is None
+    refused("holds no checkpoint", load_checkpoint, tmp_path)
+    save(tmp_path, 1)
+    assert "[1]" in refused("no checkpoint of step 7", load_checkpoint, tmp_path, step=7)
+
 
 def test_latest_names_a_folder_that_is_gone(tmp_path):
-    save(tmp_path, 1); shutil.rmtree(save(tmp_path, 2)); said = []
-    assert latest(tmp_path, say=said.append).name == 'step-00000001' and 'step-00000002' in said[0]
+    save(tmp_path, 1)
+    shutil.rmtree(save(tmp_path, 2))
+    said = []
+    assert latest(tmp_path, say=said.append).name == "step-00000001" and "step-00000002" in said[0]
+
 
 def test_rotation(tmp_path):
-    for s in range(1, 8): save(tmp_path, s, keep=2, milestone=s in (2, 4))
+    for s in range(1, 8):
+        save(tmp_path, s, keep=2, milestone=s in (2, 4))
     assert steps(tmp_path) == [7, 6, 4, 2]
-    save(tmp_path, 5, keep=1)                    # went back: what lies ahead stays, the one just written too
+    save(tmp_path, 5, keep=1)  # went back: what lies ahead stays, the one just written too
     assert steps(tmp_path) == [7, 6, 5, 4, 2] and check_whole(tmp_path) == 7
-    save(tmp_path, 7, keep=1); assert steps(tmp_path) == [7, 4, 2]
-    refused('at least 1, got 0', save, tmp_path, 8, keep=0)
+    save(tmp_path, 7, keep=1)
+    assert steps(tmp_path) == [7, 4, 2]
+    refused("at least 1, got 0", save, tmp_path, 8, keep=0)
+
 
 def test_everything_comes_back(tmp_path):
     w = torch.randn(4, 6)
-    model = {'w': w, 'same': w, 'T': w.T, 'row': w[1], 'half': w.bfloat16(), 'scalar': torch.tensor(3), 'none': torch.empty(0, 4), 'nan': torch.tensor([float('nan')])}
-    ck = load_checkpoint(save_checkpoint(tmp_path, 1, model, {}, {'lr': 0.1, 'rng': [2**63, 'x', None]}))
-    assert ck.model.keys() == model.keys() and ck.model['same'] is ck.model['w'] and ck.state == {'lr': 0.1, 'rng': [2**63, 'x', None]}
-    assert all(torch.equal(ck.model[k], v) and ck.model[k].dtype == v.dtype for k, v in model.items() if k != 'nan') and ck.model['nan'].isnan()
-    assert (ck.path/MODEL).stat().st_size < 4*w.nbytes + 1500, 'a shared tensor is written once'
+    model = {
+        "w": w,
+        "same": w,
+        "T": w.T,
+        "row": w[1],
+        "half": w.bfloat16(),
+        "scalar": torch.tensor(3),
+        "none": torch.empty(0, 4),
+        "nan": torch.tensor([float("nan")]),
+    }
+    ck = load_checkpoint(
+        save_checkpoint(tmp_path, 1, model, {}, {"lr": 0.1, "rng": [2**63, "x", None]})
+    )
+    assert (
+        ck.model.keys() == model.keys()
+        and ck.model["same"] is ck.model["w"]
+        and ck.state == {"lr": 0.1, "rng": [2**63, "x", None]}
+    )
+    assert (
+        all(
+            torch.equal(ck.model[k], v) and ck.model[k].dtype == v.dtype
+            for k, v in model.items()
+            if k != "nan"
+        )
+        and ck.model["nan"].isnan()
+    )
+    assert (ck.path / MODEL).stat().st_size < 4 * w.nbytes + 1500, "a shared tensor is written once"
+
 
 def test_disk_full_is_seen_before_writing(tmp_path, monkeypatch):
-    save(tmp_path, 1); before = snapshot(tmp_path)
-    monkeypatch.setattr(ckpt.shutil, 'disk_usage', lambda p: namedtuple('U', 'total used free')(10**9, 10**9, 50_000))
-    monkeypatch.setattr(ckpt, '_write', lambda *a: pytest.fail('wrote without room'))
-    line = refused('no room', save, tmp_path, 2, n=100_000)
-    assert '1.7 MB' in line and '0.1 MB are free' in line, line # 100,000 x (4 + 8 + 4) bytes and change
+    save(tmp_path, 1)
+    before = snapshot(tmp_path)
+    monkeypatch.setattr(
+        ckpt.shutil,
+        "disk_usage",
+        lambda p: namedtuple("U", "total used free")(10**9, 10**9, 50_000),
+    )
+    monkeypatch.setattr(ckpt, "_write", lambda *a: pytest.fail("wrote without room"))
+    line = refused("no room", save, tmp_path, 2, n=100_000)
+    assert "1.7 MB" in line and "0.1 MB are free" in line, (
+        line
+    )  # 100,000 x (4 + 8 + 4) bytes and change
     assert snapshot(tmp_path) == before
 
-@pytest.mark.parametrize('where', ['save_file', 'sync_to_disk', 'sha256', '_replace'])
+
+@pytest.mark.parametrize("where", ["save_file", "sync_to_disk", "sha256", "_replace"])
 def test_disk_full_while_writing(tmp_path, monkeypatch, where):
-    save(tmp_path, 1); before = snapshot(tmp_path)
-    def full(*a): raise OSError(28, 'No space left on device')
+    save(tmp_path, 1)
+    before = snapshot(tmp_path)
+
+    def full(*a):
+        raise OSError(28, "No space left on device")
+
     monkeypatch.setattr(ckpt, where, full)
-    refused('No space left on device', save, tmp_path, 2)
-    assert snapshot(tmp_path) == before and not list((tmp_path/'checkpoints').glob('.tmp*'))
-    monkeypatch.undo(); save(tmp_path, 2); assert check_whole(tmp_path) == 2
+    refused("No space left on device", save, tmp_path, 2)
+    assert snapshot(tmp_path) == before and not list((tmp_path / "checkpoints").glob(".tmp*"))
+    monkeypatch.undo()
+    save(tmp_path, 2)
+    assert check_whole(tmp_path) == 2
+
 
 def test_disk_full_on_a_real_small_disk(small_disk, monkeypatch):
     disk = small_disk(1024)
-    save(disk, 1, n=10_000); before = snapshot(disk)
-    refused('no room', save, disk, 2, n=60_000)
-    monkeypatch.setattr(ckpt, '_need_room', lambda *a: None)      # somebody else fills the disk after we looked
-    for n in (60_000, 100_000): refused('No space left', save, disk, 2, n=n)
+    save(disk, 1, n=10_000)
+    before = snapshot(disk)
+    refused("no room", save, disk, 2, n=60_000)
+    monkeypatch.setattr(
+        ckpt, "_need_room", lambda *a: None
+    )  # somebody else fills the disk after we looked
+    for n in (60_000, 100_000):
+        refused("No space left", save, disk, 2, n=n)
     assert snapshot(disk) == before and check_whole(disk) == 1
 
+
 def test_no_permission(tmp_path, monkeypatch):
-    (tmp_path/'file').write_text('x')
-    refused('Not a directory', save, tmp_path/'file'/'run', 1)
-    refused('cannot write in', lambda: lock(tmp_path/'file'/'run').__enter__())
-    save(tmp_path, 1); before = snapshot(tmp_path)
-    def denied(*a): raise PermissionError(13, 'Permission denied')
-    monkeypatch.setattr(ckpt, 'save_file', denied)
-    refused('Permission denied', save, tmp_path, 2)
+    (tmp_path / "file").write_text("x")
+    refused("Not a directory", save, tmp_path / "file" / "run", 1)
+    refused("cannot write in", lambda: lock(tmp_path / "file" / "run").__enter__())
+    save(tmp_path, 1)
+    before = snapshot(tmp_path)
+
+    def denied(*a):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(ckpt, "save_file", denied)
+    refused("Permission denied", save, tmp_path, 2)
     assert snapshot(tmp_path) == before
+
 
 def test_interrupted_save_leaves_nothing(tmp_path, monkeypatch):
-    save(tmp_path, 1); before = snapshot(tmp_path)
-    def ctrl_c(*a): raise KeyboardInterrupt
-    monkeypatch.setattr(ckpt, 'sha256', ctrl_c)
-    with pytest.raises(KeyboardInterrupt): save(tmp_path, 2)
+    save(tmp_path, 1)
+    before = snapshot(tmp_path)
+
+    def ctrl_c(*a):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ckpt, "sha256", ctrl_c)
+    with pytest.raises(KeyboardInterrupt):
+        save(tmp_path, 2)
     assert snapshot(tmp_path) == before
 
-def test_differences():
-    have = dict(model=dict(ctx=256, width=128, name='a'), train=dict(betas=[.9, .95]), empty={})
-    assert differences(have, json.loads(json.dumps(have))) == [] == differences(have, have | dict(train=dict(betas=(.9, .95))))
-    assert differences(have, dict(model=dict(ctx=512, width=128, name='b'), train={}, empty={}, seed=None)) == [
-        'model.ctx: this run 256, asked 512', "model.name: this run 'a', asked 'b'", 'train.betas: this run [0.9, 0.95], asked for none',
-        'train: this run has none, asked {}', 'seed: this run has none, asked None']
-    assert differences({'a': 1}, {'a': '1'}) == ["a: this run 1, asked '1'"]
 
-HOLD = 'import sys, time; from gpub.folder import lock\nwith lock(sys.argv[1]): print("held", flush=True); time.sleep(60)'
+def test_differences():
+    have = dict(model=dict(ctx=256, width=128, name="a"), train=dict(betas=[0.9, 0.95]), empty={})
+    assert (
+        differences(have, json.loads(json.dumps(have)))
+        == []
+        == differences(have, have | dict(train=dict(betas=(0.9, 0.95))))
+    )
+    assert differences(
+        have, dict(model=dict(ctx=512, width=128, name="b"), train={}, empty={}, seed=None)
+    ) == [
+        "model.ctx: this run 256, asked 512",
+        "model.name: this run 'a', asked 'b'",
+        "train.betas: this run [0.9, 0.95], asked for none",
+        "train: this run has none, asked {}",
+        "seed: this run has none, asked None",
+    ]
+    assert differences({"a": 1}, {"a": "1"}) == ["a: this run 1, asked '1'"]
+
+
+HOLD = (
+    'import sys, time; from gpub.folder import lock\nwith lock(sys.argv[1]): print("held", '
+    "flush=True); time.sleep(60)"
+)
+
 
 def test_lock_across_processes_and_after_kill_9(tmp_path):
-    p = subprocess.Popen([sys.executable, '-c', HOLD, tmp_path], stdout=subprocess.PIPE, text=True)
+    p = subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE, text=True)
     try:
-        assert p.stdout.readline() == 'held\n'
-        refused(f'in use by process {p.pid}', lock(tmp_path).__enter__)
-    finally: p.kill(); p.wait(); p.stdout.close()
-    with lock(tmp_path): refused(f'in use by process {os.getpid()}', lock(tmp_path).__enter__)
-    with pytest.raises(RuntimeError), lock(tmp_path): raise RuntimeError
-    with lock(tmp_path): pass
+        assert p.stdout.readline() == "held\n"
+        refused(f"in use by process {p.pid}", lock(tmp_path).__enter__)
+    finally:
+        p.kill()
+        p.wait()
+        p.stdout.close()
+    with lock(tmp_path):
+        refused(f"in use by process {os.getpid()}", lock(tmp_path).__enter__)
+    with pytest.raises(RuntimeError), lock(tmp_path):
+        raise RuntimeError
+    with lock(tmp_path):
+        pass
+
 
 def test_a_log_is_cut_at_the_step_and_nowhere_else(tmp_path):
-    "Half a last row goes; a character that only Python takes for the end of a line does not; damage in the middle is said, and nothing behind it is lost"
-    log = tmp_path/'log.jsonl'
-    for i in range(4): append(log, dict(step=i, text='one\u2028two\x85three'))
+    """Half a last row goes; a character that only Python takes for the end of a line does not;
+    damage in the middle is said, and nothing behind it is lost"""
+    log = tmp_path / "log.jsonl"
+    for i in range(4):
+        append(log, dict(step=i, text="one\u2028two\x85three"))
     whole = log.read_text()
     log.write_text(whole + '{"step": 4, "te')
     cut_log(log, 2)
-    assert log.read_text() == '\n'.join(whole.split('\n')[:3]) + '\n' and len(_jsonl(log)) == 3
-    for bad in '{"ste', '[1]', '{"loss": 1}', '5':
+    assert log.read_text() == "\n".join(whole.split("\n")[:3]) + "\n" and len(_jsonl(log)) == 3
+    for bad in '{"ste', "[1]", '{"loss": 1}', "5":
         log.write_text(f'{{"step": 1}}\n{bad}\n{{"step": 2}}\n')
-        refused('line 2 is no row', lambda: cut_log(log, 9))
+        refused("line 2 is no row", lambda: cut_log(log, 9))
         assert '"step": 2' in log.read_text()
 
+
 def test_lock_where_the_file_system_has_none(tmp_path, monkeypatch):
-    def unsupported(file): raise OSError(95, 'Operation not supported')
-    monkeypatch.setattr(fold, '_grab', unsupported); said = []
-    with lock(tmp_path, say=said.append): assert 'cannot be locked' in said[0]
+    def unsupported(file):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(fold, "_grab", unsupported)
+    said = []
+    with lock(tmp_path, say=said.append):
+        assert "cannot be locked" in said[0]
+
 
 # The saver: the same promises, kept by a thread
 
-def put(saver, step, n=1000, **kw): saver.save(step, tensors(step, n), {'m': torch.full((n,), -float(step))}, {'tokens': step*10}, **kw)
+
+def put(saver, step, n=1000, **kw):
+    saver.save(
+        step, tensors(step, n), {"m": torch.full((n,), -float(step))}, {"tokens": step * 10}, **kw
+    )
+
 
 def test_saver_writes_what_the_foreground_writes(tmp_path):
-    w = torch.arange(6.).view(2, 3); state = {'lr': .1, 'deep': [1]}
-    model = {'w': w, 'same': w, 'T': w.T, 'row': w[1], 'half': w.bfloat16(), 'param': torch.nn.Parameter(w.clone()), 'none': torch.empty(0, 4)}
-    front = save_checkpoint(tmp_path/'a', 1, model, {'step': torch.tensor(3.)}, state, milestone=True)
-    with Saver(tmp_path/'b') as saver:
-        saver.save(1, model, {'step': torch.tensor(3.)}, state, milestone=True)
-        w.zero_(); state['deep'].append(2) # after save returned everything may change
-    back = tmp_path/'b'/'checkpoints'/front.name
-    assert {f.name: f.read_bytes() for f in front.iterdir()} == {f.name: f.read_bytes() for f in back.iterdir()}
-    assert load_checkpoint(tmp_path/'b').model['same'] is not None and verify(back)['files'][MODEL]['tied'] == {'same': 'w'}
+    w = torch.arange(6.0).view(2, 3)
+    state = {"lr": 0.1, "deep": [1]}
+    model = {
+        "w": w,
+        "same": w,
+        "T": w.T,
+        "row": w[1],
+        "half": w.bfloat16(),
+        "param": torch.nn.Parameter(w.clone()),
+        "none": torch.empty(0, 4),
+    }
+    front = save_checkpoint(
+        tmp_path / "a", 1, model, {"step": torch.tensor(3.0)}, state, milestone=True
+    )
+    with Saver(tmp_path / "b") as saver:
+        saver.save(1, model, {"step": torch.tensor(3.0)}, state, milestone=True)
+        w.zero_()
+        state["deep"].append(2)  # after save returned everything may change
+    back = tmp_path / "b" / "checkpoints" / front.name
+    assert {f.name: f.read_bytes() for f in front.iterdir()} == {
+        f.name: f.read_bytes() for f in back.iterdir()
+    }
+    assert load_checkpoint(tmp_path / "b").model["same"] is not None and verify(back)["files"][
+        MODEL
+    ]["tied"] == {"same": "w"}
+
 
 def test_save_returns_while_the_disk_is_busy(tmp_path, monkeypatch):
-    "The order of events, not a stopwatch: `save` is back while the write stands still, and the next one waits for it"
+    """The order of events, not a stopwatch: `save` is back while the write stands still, and the
+    next one waits for it"""
     let, events, real = threading.Event(), [], ckpt.save_file
-    def slow(*a): assert let.wait(30); events.append('written'); real(*a)
-    monkeypatch.setattr(ckpt, 'save_file', slow)
+
+    def slow(*a):
+        assert let.wait(30)
+        events.append("written")
+        real(*a)
+
+    monkeypatch.setattr(ckpt, "save_file", slow)
     with Saver(tmp_path) as saver:
-        put(saver, 1); events.append('training goes on'); assert latest(tmp_path) is None
+        put(saver, 1)
+        events.append("training goes on")
+        assert latest(tmp_path) is None
         let.set()
         put(saver, 2)
-        assert events[:3] == ['training goes on', 'written', 'written'] and latest(tmp_path).name == 'step-00000001'
-    assert check_whole(tmp_path) == 2 and (tmp_path/'LATEST').read_text() == 'step-00000002\n'
+        assert (
+            events[:3] == ["training goes on", "written", "written"]
+            and latest(tmp_path).name == "step-00000001"
+        )
+    assert check_whole(tmp_path) == 2 and (tmp_path / "LATEST").read_text() == "step-00000002\n"
 
-@pytest.mark.parametrize('where', ['save_file', 'sync_to_disk', 'sha256', '_replace', 'write_atomic', '_rotate'])
-@pytest.mark.parametrize('how', ['save', 'wait', 'exit'])
+
+@pytest.mark.parametrize(
+    "where", ["save_file", "sync_to_disk", "sha256", "_replace", "write_atomic", "_rotate"]
+)
+@pytest.mark.parametrize("how", ["save", "wait", "exit"])
 def test_a_failure_in_the_thread_is_raised_once(tmp_path, monkeypatch, where, how):
     save(tmp_path, 1)
-    def full(*a): raise OSError(28, 'No space left on device')
+
+    def full(*a):
+        raise OSError(28, "No space left on device")
+
     saver = Saver(tmp_path)
     with monkeypatch.context() as m:
-        m.setattr(ckpt, where, full); put(saver, 2)
-        line = refused('could not save step 2', dict(save=lambda: put(saver, 3), wait=saver.wait, exit=lambda: saver.__exit__(None, None, None))[how])
-    assert 'No space left on device' in line and check_whole(tmp_path) in (1, 2)
+        m.setattr(ckpt, where, full)
+        put(saver, 2)
+        line = refused(
+            "could not save step 2",
+            dict(
+                save=lambda: put(saver, 3),
+                wait=saver.wait,
+                exit=lambda: saver.__exit__(None, None, None),
+            )[how],
+        )
+    assert "No space left on device" in line and check_whole(tmp_path) in (1, 2)
     put(saver, 3)
     saver.wait()
-    assert check_whole(tmp_path) == 3 and not list((tmp_path/'checkpoints').glob('.*')), 'said once, and the saver works again'
+    assert check_whole(tmp_path) == 3 and not list((tmp_path / "checkpoints").glob(".*")), (
+        "said once, and the saver works again"
+    )
+
 
 def test_a_bug_in_the_thread_is_not_swallowed(tmp_path, monkeypatch):
-    def broken(*a): raise ZeroDivisionError('bug')
-    monkeypatch.setattr(ckpt, '_write', broken); saver = Saver(tmp_path); put(saver, 1)
-    with pytest.raises(ZeroDivisionError): saver.wait()
+    def broken(*a):
+        raise ZeroDivisionError("bug")
+
+    monkeypatch.setattr(ckpt, "_write", broken)
+    saver = Saver(tmp_path)
+    put(saver, 1)
+    with pytest.raises(ZeroDivisionError):
+        saver.wait()
+
 
 def test_what_ended_the_block_is_what_is_raised(tmp_path, monkeypatch):
     said = []
-    with pytest.raises(KeyError), Saver(tmp_path, say=said.append) as saver: put(saver, 1, n=100_000); raise KeyError('first')
-    assert check_whole(tmp_path) == 1 and said == [], 'the save was finished'
-    def full(*a): raise OSError(28, 'No space left on device')
-    monkeypatch.setattr(ckpt, 'save_file', full)
-    with pytest.raises(KeyError), Saver(tmp_path, say=said.append) as saver: put(saver, 2); raise KeyError('first')
-    assert len(said) == 1 and 'could not save step 2' in said[0]
+    with pytest.raises(KeyError), Saver(tmp_path, say=said.append) as saver:
+        put(saver, 1, n=100_000)
+        raise KeyError("first")
+    assert check_whole(tmp_path) == 1 and said == [], "the save was finished"
+
+    def full(*a):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ckpt, "save_file", full)
+    with pytest.raises(KeyError), Saver(tmp_path, say=said.append) as saver:
+        put(saver, 2)
+        raise KeyError("first")
+    assert len(said) == 1 and "could not save step 2" in said[0]
+
 
 def test_no_room_is_refused_before_the_copy(tmp_path, monkeypatch):
-    save(tmp_path, 1); before = snapshot(tmp_path); saver = Saver(tmp_path)
-    monkeypatch.setattr(ckpt.shutil, 'disk_usage', lambda p: namedtuple('U', 'total used free')(10**9, 10**9, 50_000))
-    monkeypatch.setattr(ckpt, '_snapshot', lambda *a: pytest.fail('copied before looking'))
-    assert '0.1 MB are free' in refused('no room', put, saver, 2, n=100_000)
-    refused('at least 1, got 0', put, Saver(tmp_path, keep=0), 2)
+    save(tmp_path, 1)
+    before = snapshot(tmp_path)
+    saver = Saver(tmp_path)
+    monkeypatch.setattr(
+        ckpt.shutil,
+        "disk_usage",
+        lambda p: namedtuple("U", "total used free")(10**9, 10**9, 50_000),
+    )
+    monkeypatch.setattr(ckpt, "_snapshot", lambda *a: pytest.fail("copied before looking"))
+    assert "0.1 MB are free" in refused("no room", put, saver, 2, n=100_000)
+    refused("at least 1, got 0", put, Saver(tmp_path, keep=0), 2)
     assert snapshot(tmp_path) == before
+
 
 @posix
 def test_kill_9_in_the_background_never_loses_a_checkpoint(tmp_path):
     rng, done, halfway, mirrored = random.Random(1), 0, 0, 0
-    run, away = tmp_path/'run', tmp_path/'away'
+    run, away = tmp_path / "run", tmp_path / "away"
+
     def loop(step, pipe):
         saver = Saver(run, keep=2, mirror=away)
         while True:
-            step += 1; put(saver, step, n=20_000)       # returns when step - 1 is on the disk
-            os.write(pipe, (step - 1).to_bytes(4, 'big'))
+            step += 1
+            put(saver, step, n=20_000)  # returns when step - 1 is on the disk
+            os.write(pipe, (step - 1).to_bytes(4, "big"))
+
     for _ in range(20):
-        r, w = os.pipe(); pid = forked(lambda: loop(done, w)); os.close(w)
-        for _ in range(rng.randint(2, 4)): last = os.read(r, 4)
-        time.sleep(rng.random()*.02)
-        os.kill(pid, signal.SIGKILL); assert end(pid) == -signal.SIGKILL
-        while more := os.read(r, 4): last = more
-        os.close(r); reported = int.from_bytes(last, 'big')
-        halfway += any(x.name.startswith('.tmp') for x in (run/'checkpoints').iterdir())
+        r, w = os.pipe()
+        pid = forked(lambda: loop(done, w))
+        os.close(w)
+        for _ in range(rng.randint(2, 4)):
+            last = os.read(r, 4)
+        time.sleep(rng.random() * 0.02)
+        os.kill(pid, signal.SIGKILL)
+        assert end(pid) == -signal.SIGKILL
+        while more := os.read(r, 4):
+            last = more
+        os.close(r)
+        reported = int.from_bytes(last, "big")
+        halfway += any(x.name.startswith(".tmp") for x in (run / "checkpoints").iterdir())
         done = check_whole(run)
-        assert reported <= done <= reported + 2, 'a checkpoint reported as saved is gone'
-        if checkpoints(away): assert mirrored <= (mirrored := check_whole(away)) <= done
-    assert halfway and mirrored, 'no kill fell into a save, or nothing was ever mirrored'
-    shutil.rmtree(run); restore_from_mirror(run, away, say=lambda line: None); assert check_whole(run) == mirrored
+        assert reported <= done <= reported + 2, "a checkpoint reported as saved is gone"
+        if checkpoints(away):
+            assert mirrored <= (mirrored := check_whole(away)) <= done
+    assert halfway and mirrored, "no kill fell into a save, or nothing was ever mirrored"
+    shutil.rmtree(run)
+    restore_from_mirror(run, away, say=lambda line: None)
+    assert check_whole(run) == mirrored
+
 
 # The mirror
 
+
 def files(run, text):
     run.mkdir(parents=True, exist_ok=True)
-    for name in ('config.json', 'log.jsonl', 'samples.jsonl', 'tokenizer.json'): (run/name).write_text(json.dumps({'text': text}))
+    for name in ("config.json", "log.jsonl", "samples.jsonl", "tokenizer.json"):
+        (run / name).write_text(json.dumps({"text": text}))
+
 
 @pytest.fixture
 def both(tmp_path):
     "A run of steps 1 (a milestone), 2 and 3 with its mirror"
-    run, away = tmp_path/'run', tmp_path/'away'; files(run, 'x')
+    run, away = tmp_path / "run", tmp_path / "away"
+    files(run, "x")
     with Saver(run, keep=2, mirror=away) as saver:
-        for step in (1, 2, 3): put(saver, step, milestone=step == 1)
+        for step in (1, 2, 3):
+            put(saver, step, milestone=step == 1)
     return run, away
+
 
 def test_mirror_equals_the_run(both):
     run, away = both
     assert steps(away) == steps(run) == [3, 2, 1] and snapshot(run) == snapshot(away)
-    before = {p: p.stat().st_mtime_ns for p in (away/'checkpoints').rglob('*')}
-    mirror_run(run, away); assert before == {p: p.stat().st_mtime_ns for p in (away/'checkpoints').rglob('*')}, 'copied what was there'
-    save(run, 4, keep=1); mirror_run(run, away, keep=1); assert steps(away) == [4, 1]
+    before = {p: p.stat().st_mtime_ns for p in (away / "checkpoints").rglob("*")}
+    mirror_run(run, away)
+    assert before == {p: p.stat().st_mtime_ns for p in (away / "checkpoints").rglob("*")}, (
+        "copied what was there"
+    )
+    save(run, 4, keep=1)
+    mirror_run(run, away, keep=1)
+    assert steps(away) == [4, 1]
+
 
 def test_restore_into_nothing_and_from_behind(both):
-    run, away = both; said, whole = [], snapshot(run)
-    shutil.rmtree(run); assert restore_from_mirror(run, away, said.append) == latest(run)
-    assert check_whole(run) == 3 and said == [f'{run} had no checkpoint: brought step 3 back from {away}']
-    assert snapshot(run) == {k: v for k, v in whole.items() if 'step-00000003' in k or 'checkpoints' not in k}
-    shutil.rmtree(run/'checkpoints'); save(run, 2); (run/'log.jsonl').write_text('old'); restore_from_mirror(run, away, said.append)
-    assert 'had only step 2' in said[-1] and check_whole(run) == 3 and (run/'log.jsonl').read_text() == (away/'log.jsonl').read_text()
-    n = len(said); save(run, 4); assert restore_from_mirror(run, away, said.append) is None and check_whole(run) == 4 and len(said) == n
-    assert restore_from_mirror(run, away/'nowhere', said.append) is None
+    run, away = both
+    said, whole = [], snapshot(run)
+    shutil.rmtree(run)
+    assert restore_from_mirror(run, away, said.append) == latest(run)
+    assert check_whole(run) == 3 and said == [
+        f"{run} had no checkpoint: brought step 3 back from {away}"
+    ]
+    assert snapshot(run) == {
+        k: v for k, v in whole.items() if "step-00000003" in k or "checkpoints" not in k
+    }
+    shutil.rmtree(run / "checkpoints")
+    save(run, 2)
+    (run / "log.jsonl").write_text("old")
+    restore_from_mirror(run, away, said.append)
+    assert (
+        "had only step 2" in said[-1]
+        and check_whole(run) == 3
+        and (run / "log.jsonl").read_text() == (away / "log.jsonl").read_text()
+    )
+    n = len(said)
+    save(run, 4)
+    assert (
+        restore_from_mirror(run, away, said.append) is None
+        and check_whole(run) == 4
+        and len(said) == n
+    )
+    assert restore_from_mirror(run, away / "nowhere", said.append) is None
 
-@pytest.mark.parametrize('kind', ['truncated', 'bit flip', 'missing', 'no state', 'a text file'])
+
+@pytest.mark.parametrize("kind", ["truncated", "bit flip", "missing", "no state", "a text file"])
 def test_damage_on_either_side(both, kind):
-    run, away = both; said = []
-    for folder in [*checkpoints(run)]: damage(kind, folder)
-    restore_from_mirror(run, away, said.append); assert check_whole(run) == 3, 'all damaged here, whole there'
-    shutil.rmtree(run); damage(kind, checkpoints(away)[0])
-    restore_from_mirror(run, away, said.append); assert check_whole(run) == 2, 'the mirror too steps back to what is whole'
-    for folder in checkpoints(away): shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
-    shutil.rmtree(run); damage(kind, save(away, 9))
-    refused('none of its 1 checkpoints is whole', restore_from_mirror, run, away, said.append); assert not run.exists()
-    save(run, 5); assert restore_from_mirror(run, away, said.append) is None and check_whole(run) == 5
-    assert all('\n' not in line for line in said)
+    run, away = both
+    said = []
+    for folder in [*checkpoints(run)]:
+        damage(kind, folder)
+    restore_from_mirror(run, away, said.append)
+    assert check_whole(run) == 3, "all damaged here, whole there"
+    shutil.rmtree(run)
+    damage(kind, checkpoints(away)[0])
+    restore_from_mirror(run, away, said.append)
+    assert check_whole(run) == 2, "the mirror too steps back to what is whole"
+    for folder in checkpoints(away):
+        shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
+    shutil.rmtree(run)
+    damage(kind, save(away, 9))
+    refused("none of its 1 checkpoints is whole", restore_from_mirror, run, away, said.append)
+    assert not run.exists()
+    save(run, 5)
+    assert restore_from_mirror(run, away, said.append) is None and check_whole(run) == 5
+    assert all("\n" not in line for line in said)
+
 
 def test_a_copy_that_arrives_damaged_gets_no_name(both, monkeypatch):
-    run, away = both; save(run, 4, keep=2); real, said = shutil.copyfile, []
-    def bad(a, b): real(a, b); str(b).endswith(MODEL) and os.truncate(b, 99)
+    run, away = both
+    save(run, 4, keep=2)
+    real, said = shutil.copyfile, []
+
+    def bad(a, b):
+        real(a, b)
+        str(b).endswith(MODEL) and os.truncate(b, 99)
+
     with monkeypatch.context() as m:
-        m.setattr(ckpt.shutil, 'copyfile', bad)
-        with pytest.raises(Damaged, match='99 bytes'): mirror_run(run, away, keep=2)
+        m.setattr(ckpt.shutil, "copyfile", bad)
+        with pytest.raises(Damaged, match="99 bytes"):
+            mirror_run(run, away, keep=2)
     assert steps(away) == [3, 2, 1] and check_whole(away) == 3
-    mirror_run(run, away, keep=2); assert snapshot(run) == snapshot(away)
+    mirror_run(run, away, keep=2)
+    assert snapshot(run) == snapshot(away)
+
 
 def test_a_mirror_that_fails_and_recovers(tmp_path):
-    run, blocked, said = tmp_path/'run', tmp_path/'blocked', []
-    blocked.write_text('a file where the mirror should be'); saver = Saver(run, mirror=blocked/'away', say=said.append)
-    put(saver, 1); put(saver, 2)                       # training goes on
-    line = refused('its mirror .* is behind', saver.wait); assert f'the run is safe in {run}' in line
-    assert check_whole(run) == 2 and said and all('tries again' in s and '\n' not in s for s in said)
-    blocked.unlink(); put(saver, 3); saver.wait()
-    assert snapshot(run) == snapshot(blocked/'away') and steps(run) == [3, 2, 1]
+    run, blocked, said = tmp_path / "run", tmp_path / "blocked", []
+    blocked.write_text("a file where the mirror should be")
+    saver = Saver(run, mirror=blocked / "away", say=said.append)
+    put(saver, 1)
+    put(saver, 2)  # training goes on
+    line = refused("its mirror .* is behind", saver.wait)
+    assert f"the run is safe in {run}" in line
+    assert (
+        check_whole(run) == 2 and said and all("tries again" in s and "\n" not in s for s in said)
+    )
+    blocked.unlink()
+    put(saver, 3)
+    saver.wait()
+    assert snapshot(run) == snapshot(blocked / "away") and steps(run) == [3, 2, 1]
+
 
 def test_a_mirror_that_is_unplugged(both):
-    run, away = both; said = []
-    saver = Saver(run, mirror=away, say=said.append); put(saver, 4); saver.wait()
-    away.rename(away.with_name('pulled')); away.mkdir()  # the mount point stays
-    put(saver, 5); refused('unplugged', saver.wait); assert not list(away.iterdir()), 'filled the empty mount point'
-    away.rmdir(); away.with_name('pulled').rename(away); put(saver, 6); saver.wait(); assert check_whole(away) == 6
+    run, away = both
+    said = []
+    saver = Saver(run, mirror=away, say=said.append)
+    put(saver, 4)
+    saver.wait()
+    away.rename(away.with_name("pulled"))
+    away.mkdir()  # the mount point stays
+    put(saver, 5)
+    refused("unplugged", saver.wait)
+    assert not list(away.iterdir()), "filled the empty mount point"
+    away.rmdir()
+    away.with_name("pulled").rename(away)
+    put(saver, 6)
+    saver.wait()
+    assert check_whole(away) == 6
+
 
 def test_mirror_full_on_a_real_small_disk(tmp_path, small_disk):
-    run, away, said = tmp_path/'run', small_disk(1024), []
-    saver = Saver(run, mirror=away, say=said.append); put(saver, 1, n=10_000); saver.wait()
-    put(saver, 2, n=60_000); assert 'are free' in refused('no room for a checkpoint', saver.wait)
+    run, away, said = tmp_path / "run", small_disk(1024), []
+    saver = Saver(run, mirror=away, say=said.append)
+    put(saver, 1, n=10_000)
+    saver.wait()
+    put(saver, 2, n=60_000)
+    assert "are free" in refused("no room for a checkpoint", saver.wait)
     assert check_whole(run) == 2 and check_whole(away) == 1 and len(said) == 1
-    (away/'filler').write_bytes(bytes(700_000)); (run/'log.jsonl').write_bytes(bytes(900_000)) # now not even the log fits
-    put(saver, 3, n=100); refused('No space left', saver.wait); assert check_whole(away) == 1
-    (away/'filler').unlink()
-    (run/'log.jsonl').write_text('{}')
-    shutil.rmtree(run/'checkpoints'/'step-00000002')
+    (away / "filler").write_bytes(bytes(700_000))
+    (run / "log.jsonl").write_bytes(bytes(900_000))  # now not even the log fits
+    put(saver, 3, n=100)
+    refused("No space left", saver.wait)
+    assert check_whole(away) == 1
+    (away / "filler").unlink()
+    (run / "log.jsonl").write_text("{}")
+    shutil.rmtree(run / "checkpoints" / "step-00000002")
     saver.wait()
     assert check_whole(away) == 3
 
+
 def test_no_free_byte_on_a_real_disk(small_disk):
     disk = small_disk(1024)
-    saver = Saver(disk); put(saver, 1); saver.wait()
-    with pytest.raises(OSError), open(disk/'filler', 'wb', buffering=0) as f:
-        while True: f.write(bytes(4096))
-    assert shutil.disk_usage(disk).free == 0; before = snapshot(disk)
-    for f in (save, lambda *a: put(saver, 2)): assert '0.0 MB are free' in refused('no room', f, disk, 2)
+    saver = Saver(disk)
+    put(saver, 1)
+    saver.wait()
+    with pytest.raises(OSError), open(disk / "filler", "wb", buffering=0) as f:
+        while True:
+            f.write(bytes(4096))
+    assert shutil.disk_usage(disk).free == 0
+    before = snapshot(disk)
+    for f in (save, lambda *a: put(saver, 2)):
+        assert "0.0 MB are free" in refused("no room", f, disk, 2)
     assert snapshot(disk) == before and check_whole(disk) == 1
-    (disk/'filler').unlink(); put(saver, 2); saver.wait(); assert check_whole(disk) == 2, 'made room, and on it goes'
+    (disk / "filler").unlink()
+    put(saver, 2)
+    saver.wait()
+    assert check_whole(disk) == 2, "made room, and on it goes"
+
 
 def test_a_mirror_of_a_newer_gpub_is_left_alone(both):
-    run, away = both; shutil.rmtree(run); reseal(checkpoints(away)[0], format=ckpt.FORMAT + 1); before = snapshot(away)
-    refused('upgrade gpub', restore_from_mirror, run, away); assert snapshot(away) == before and not run.exists()
+    run, away = both
+    shutil.rmtree(run)
+    reseal(checkpoints(away)[0], format=ckpt.FORMAT + 1)
+    before = snapshot(away)
+    refused("upgrade gpub", restore_from_mirror, run, away)
+    assert snapshot(away) == before and not run.exists()
+
 
 def test_a_read_only_disk(small_disk):
     disk = small_disk(4096)
-    saver = Saver(disk); put(saver, 1); saver.wait(); before = snapshot(disk)
-    subprocess.run(['mount', '-o', 'remount,ro', disk], check=True)
+    saver = Saver(disk)
+    put(saver, 1)
+    saver.wait()
+    before = snapshot(disk)
+    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
     for f in (save, lambda *a: put(saver, 2)):
-        refused('Read-only file system; earlier checkpoints are untouched', f, disk, 2) # at once, before a copy
+        refused(
+            "Read-only file system; earlier checkpoints are untouched", f, disk, 2
+        )  # at once, before a copy
     assert snapshot(disk) == before and check_whole(disk) == 1
 
+
 def test_a_mirror_of_another_run_is_refused(both, tmp_path):
-    run, away = both; other = tmp_path/'other'; files(other, 'y'); before = snapshot(away)
-    for f in (lambda: Saver(other, mirror=away), lambda: mirror_run(other, away), lambda: restore_from_mirror(other, away)):
-        assert "text: this run 'x', asked 'y'" in refused('holds another run', f)
-    for content in '[1]', '5', 'null':
-        (other/'config.json').write_text(content)
-        refused('holds another run.*config.json', mirror_run, other, away)
-    for bad in (run, run/'mirror'): refused('inside the run folder', Saver, run, mirror=bad)
+    run, away = both
+    other = tmp_path / "other"
+    files(other, "y")
+    before = snapshot(away)
+    for f in (
+        lambda: Saver(other, mirror=away),
+        lambda: mirror_run(other, away),
+        lambda: restore_from_mirror(other, away),
+    ):
+        assert "text: this run 'x', asked 'y'" in refused("holds another run", f)
+    for content in "[1]", "5", "null":
+        (other / "config.json").write_text(content)
+        refused("holds another run.*config.json", mirror_run, other, away)
+    for bad in (run, run / "mirror"):
+        refused("inside the run folder", Saver, run, mirror=bad)
     assert snapshot(away) == before
+
 
 def test_mirrors_do_not_pile_up(tmp_path, monkeypatch):
     "A mirror slower than the saves copies the newest, not a queue of old ones"
     let, started, calls, real = threading.Event(), threading.Event(), [], ckpt.mirror_run
-    def slow(*a): calls.append(1); started.set(); assert let.wait(30); real(*a)
-    monkeypatch.setattr(ckpt, 'mirror_run', slow); saver = Saver(tmp_path/'run', keep=2, mirror=tmp_path/'away')
-    put(saver, 1); assert started.wait(30)
-    for step in range(2, 9): put(saver, step)
-    saver._written(); let.set(); saver.wait(); assert len(calls) == 3 and steps(tmp_path/'away') == [8, 7]
+
+    def slow(*a):
+        calls.append(1)
+        started.set()
+        assert let.wait(30)
+        real(*a)
+
+    monkeypatch.setattr(ckpt, "mirror_run", slow)
+    saver = Saver(tmp_path / "run", keep=2, mirror=tmp_path / "away")
+    put(saver, 1)
+    assert started.wait(30)
+    for step in range(2, 9):
+        put(saver, step)
+    saver._written()
+    let.set()
+    saver.wait()
+    assert len(calls) == 3 and steps(tmp_path / "away") == [8, 7]

@@ -1,58 +1,126 @@
 """The course as a whole: terms that are used where the glossary says, pages that show what is on file, headers that are true."""
+
 import json, re
 import pytest
 
-def cells(path): return json.loads(path.read_text(encoding='utf-8'))['cells']
-def source(path): return '\n'.join(''.join(c['source']) for c in cells(path))
+
+def cells(path):
+    return json.loads(path.read_text(encoding="utf-8"))["cells"]
+
+
+def source(path):
+    return "\n".join("".join(c["source"]) for c in cells(path))
+
+
 def shown(path):
-    return '\n'.join(''.join(o.get('data', {}).get('text/markdown') or o.get('data', {}).get('text/plain') or o.get('text', '')) for c in cells(path) for o in c.get('outputs', []))
+    return "\n".join(
+        "".join(
+            o.get("data", {}).get("text/markdown")
+            or o.get("data", {}).get("text/plain")
+            or o.get("text", "")
+        )
+        for c in cells(path)
+        for o in c.get("outputs", [])
+    )
+
 
 def entries(root):
     "(term, meaning, link) of the glossary"
-    return re.findall(r'^\| ([^|]+?) \| ([^|]+?) \| \[[^\]]+\]\(([^)]+)\) \|$', source(root/'nbs/glossary.ipynb'), re.M)
+    return re.findall(
+        r"^\| ([^|]+?) \| ([^|]+?) \| \[[^\]]+\]\(([^)]+)\) \|$",
+        source(root / "nbs/glossary.ipynb"),
+        re.M,
+    )
+
 
 def test_terms_are_used_where_the_glossary_says(root):
-    lost = [f'{term}: not on {link}' for term, _, link in entries(root) if not re.search(rf'(?<!\w){re.escape(term)}', source(root/'nbs'/link), re.I)]
+    lost = [
+        f"{term}: not on {link}"
+        for term, _, link in entries(root)
+        if not re.search(rf"(?<!\w){re.escape(term)}", source(root / "nbs" / link), re.I)
+    ]
     assert len(entries(root)) > 40 and not lost, lost
+
 
 def test_glossary_is_in_order_and_says_each_once(root):
     terms = [t.lower() for t, *_ in entries(root)]
     assert terms == sorted(set(terms))
 
+
 def test_a_term_that_is_nowhere_is_found(tmp_path):
-    (tmp_path/'nbs').mkdir(); page = lambda text: json.dumps(dict(cells=[dict(cell_type='markdown', source=text)]))
-    (tmp_path/'nbs/glossary.ipynb').write_text(page(''.join(f'| {t} | x | [a](a.ipynb) |\n' for t in [*(f'word{i}' for i in range(41)), 'xyzzy'])))
-    (tmp_path/'nbs/a.ipynb').write_text(page(' '.join(f'word{i}' for i in range(41))))
-    with pytest.raises(AssertionError, match='xyzzy: not on a.ipynb'): test_terms_are_used_where_the_glossary_says(tmp_path)
+    (tmp_path / "nbs").mkdir()
+    page = lambda text: json.dumps(dict(cells=[dict(cell_type="markdown", source=text)]))
+    (tmp_path / "nbs/glossary.ipynb").write_text(
+        page(
+            "".join(
+                f"| {t} | x | [a](a.ipynb) |\n" for t in [*(f"word{i}" for i in range(41)), "xyzzy"]
+            )
+        )
+    )
+    (tmp_path / "nbs/a.ipynb").write_text(page(" ".join(f"word{i}" for i in range(41))))
+    with pytest.raises(AssertionError, match="xyzzy: not on a.ipynb"):
+        test_terms_are_used_where_the_glossary_says(tmp_path)
+
 
 def test_performance_page_shows_every_receipt(root):
-    page = shown(root/'nbs/performance.ipynb')
-    files = {p.name for p in (root/'data/bench').glob('*.json')}
-    runs = {p.parent.name for p in (root/'data/runs').glob('*/bill.json') if (p.parent/'log.jsonl').is_file()}
-    assert set(re.findall(r'data/bench/([\w.-]+\.json)', page)) == files and all(f'| {r} |' in page for r in runs), 'stale: make run NB=nbs/performance.ipynb'
+    page = shown(root / "nbs/performance.ipynb")
+    files = {p.name for p in (root / "data/bench").glob("*.json")}
+    runs = {
+        p.parent.name
+        for p in (root / "data/runs").glob("*/bill.json")
+        if (p.parent / "log.jsonl").is_file()
+    }
+    assert set(re.findall(r"data/bench/([\w.-]+\.json)", page)) == files and all(
+        f"| {r} |" in page for r in runs
+    ), "stale: make run NB=nbs/performance.ipynb"
+
 
 def test_every_exhibit_is_on_the_page_of_symptoms(root):
     from gpub.museum import EXHIBITS
     from gpub.museum_infra import INFRA
-    page = shown(root/'nbs/something_went_wrong.ipynb'); every = EXHIBITS + INFRA
-    assert [e.name for e in every if e.symptom[:20] not in page] == [] and page.count('](lib/museum') == len(every)
+
+    page = shown(root / "nbs/something_went_wrong.ipynb")
+    every = EXHIBITS + INFRA
+    assert [e.name for e in every if e.symptom[:20] not in page] == [] and page.count(
+        "](lib/museum"
+    ) == len(every)
+
 
 def close(minutes, measured):
-    "Whether a time somebody wrote down is still about the measured one: machines and their load differ"
-    return minutes is None or measured is not None and int(minutes)/3 - 1 <= measured['seconds']/60 <= 3*int(minutes) + 1
+    """Whether a time somebody wrote down is still about the measured one: machines and their load
+    differ"""
+    return (
+        minutes is None
+        or measured is not None
+        and int(minutes) / 3 - 1 <= measured["seconds"] / 60 <= 3 * int(minutes) + 1
+    )
+
 
 def test_cards_tell_the_measured_time(root):
-    measured = json.loads((root/'data/chapters.json').read_text(encoding='utf-8'))
-    for path in sorted((root/'nbs').glob('season*/*.ipynb')):
-        card = next((''.join(c['source']) for c in cells(path) if c.get('id') == 'chapter-card'), '')
-        assert card, f'{path.name} has no card'
-        name = path.relative_to(root/'nbs').with_suffix('').as_posix()
-        said = re.search(r'\*\*time\*\* (?:(\d+) minutes?|not measured yet)', card)
-        assert said and close(said[1], measured.get(name)), f'{name}: the card says {said and said[0]}, data/chapters.json {measured.get(name)}'
-        assert card.count('\n- ') >= 3 and f'/nbs/{name}.ipynb' in card
+    measured = json.loads((root / "data/chapters.json").read_text(encoding="utf-8"))
+    for path in sorted((root / "nbs").glob("season*/*.ipynb")):
+        card = next(
+            ("".join(c["source"]) for c in cells(path) if c.get("id") == "chapter-card"), ""
+        )
+        assert card, f"{path.name} has no card"
+        name = path.relative_to(root / "nbs").with_suffix("").as_posix()
+        said = re.search(r"\*\*time\*\* (?:(\d+) minutes?|not measured yet)", card)
+        assert said and close(said[1], measured.get(name)), (
+            f"{name}: the card says {said and said[0]}, data/chapters.json {measured.get(name)}"
+        )
+        assert card.count("\n- ") >= 3 and f"/nbs/{name}.ipynb" in card
+
 
 def test_the_map_in_the_readme_tells_it_too(root):
-    measured = json.loads((root/'data/chapters.json').read_text(encoding='utf-8')); text = (root/'README.md').read_text(encoding='utf-8')
-    rows = re.findall(r'^\| \[[^\]]+\]\(nbs/(\S+)\.ipynb\) \| .* \| (?:(\d+)|not measured yet) \|$', text, re.M)
-    there = {p.relative_to(root/'nbs').with_suffix('').as_posix() for p in (root/'nbs').glob('season*/*.ipynb')}
-    assert {p for p, _ in rows} == there and [(p, m, measured.get(p)) for p, m in rows if not close(m or None, measured.get(p))] == []
+    measured = json.loads((root / "data/chapters.json").read_text(encoding="utf-8"))
+    text = (root / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| \[[^\]]+\]\(nbs/(\S+)\.ipynb\) \| .* \| (?:(\d+)|not measured yet) \|$", text, re.M
+    )
+    there = {
+        p.relative_to(root / "nbs").with_suffix("").as_posix()
+        for p in (root / "nbs").glob("season*/*.ipynb")
+    }
+    assert {p for p, _ in rows} == there and [
+        (p, m, measured.get(p)) for p, m in rows if not close(m or None, measured.get(p))
+    ] == []

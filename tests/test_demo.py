@@ -1,4 +1,5 @@
 "The page with a model inside, in a real browser: the same text and the same chances as torch; refusals"
+
 import json, re
 from dataclasses import replace
 from urllib.parse import quote
@@ -16,135 +17,269 @@ TEXT = plays(3000, seed=0) + '</script><!-- &amp; \t🙂é" `${x}`'
 TOK = CharTokenizer.from_text(TEXT)
 TOY = GPTConfig(vocab=TOK.vocab, ctx=32, width=36, layers=3, heads=3)
 
+
 def make_run(folder, cfg=TOY, tok=TOK, seed=0):
     "A run folder whose model is far from symmetric, as training would leave it"
-    torch.manual_seed(seed); model = GPT(cfg).eval()
+    torch.manual_seed(seed)
+    model = GPT(cfg).eval()
     with torch.no_grad():
-        for p in model.parameters(): p.add_(torch.randn_like(p)*.12)
-    folder.mkdir(parents=True, exist_ok=True); tok.save(folder)
-    config = dict(model=cfg.to_dict(), data=dict(source='a text </script>', tokenizer=tok.fingerprint), prompt=TEXT[:5], unit='nats/char')
-    (folder/'config.json').write_text(json.dumps(config)); save_checkpoint(folder, 7, model.state_dict(), {}, dict(val_loss=2.5))
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * 0.12)
+    folder.mkdir(parents=True, exist_ok=True)
+    tok.save(folder)
+    config = dict(
+        model=cfg.to_dict(),
+        data=dict(source="a text </script>", tokenizer=tok.fingerprint),
+        prompt=TEXT[:5],
+        unit="nats/char",
+    )
+    (folder / "config.json").write_text(json.dumps(config))
+    save_checkpoint(folder, 7, model.state_dict(), {}, dict(val_loss=2.5))
     return model
 
-def link(page, **settings): return page.as_uri() + '#' + quote(json.dumps(settings))
 
-@pytest.fixture(scope='module')
+def link(page, **settings):
+    return page.as_uri() + "#" + quote(json.dumps(settings))
+
+
+@pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    with Browser(tmp_path_factory.mktemp('browser')) as b: yield b
+    with Browser(tmp_path_factory.mktemp("browser")) as b:
+        yield b
+
 
 def text_of(browser, page, **settings):
     "What the page writes with these settings, after it has finished"
-    browser.open('about:blank'); browser.open(link(page, **settings))
-    browser.wait('location.hash && !writing && ids.length')
-    assert browser.run('$("status").className') == 'mute', browser.run('$("status").textContent')
+    browser.open("about:blank")
+    browser.open(link(page, **settings))
+    browser.wait("location.hash && !writing && ids.length")
+    assert browser.run('$("status").className') == "mute", browser.run('$("status").textContent')
     return browser.run('$("out").textContent')
 
-@pytest.mark.parametrize('cfg', (TOY, replace(TOY, tied=False, bias=False), replace(TOY, ctx=128, width=128, heads=4, layers=2)), ids=('odd', 'untied', 'wide'))
+
+@pytest.mark.parametrize(
+    "cfg",
+    (
+        TOY,
+        replace(TOY, tied=False, bias=False),
+        replace(TOY, ctx=128, width=128, heads=4, layers=2),
+    ),
+    ids=("odd", "untied", "wide"),
+)
 def test_greedy_text_equals_torch(browser, tmp_path, cfg):
-    "64 characters, through two windows of the small ones, chosen from the very weights the page holds"
-    model, page = rounded(make_run(tmp_path/'run', cfg)), write_page(tmp_path/'run', tmp_path/'page.html')
-    for prompt in (TEXT[:1], TEXT[100:120], TEXT[-60:]): # the last is longer than a window, and has every awkward character
+    """64 characters, through two windows of the small ones, chosen from the very weights the page
+    holds"""
+    model, page = (
+        rounded(make_run(tmp_path / "run", cfg)),
+        write_page(tmp_path / "run", tmp_path / "page.html"),
+    )
+    for prompt in (
+        TEXT[:1],
+        TEXT[100:120],
+        TEXT[-60:],
+    ):  # the last is longer than a window, and has every awkward character
         want = TOK.decode(sample(model, TOK.encode(prompt), 64, temperature=0))
         assert text_of(browser, page, prompt=prompt, n=64, temperature=0) == want
-    assert TOK.decode(sample(make_run(tmp_path/'other', cfg, seed=1), TOK.encode(prompt), 64, temperature=0)) != want
+    assert (
+        TOK.decode(
+            sample(make_run(tmp_path / "other", cfg, seed=1), TOK.encode(prompt), 64, temperature=0)
+        )
+        != want
+    )
+
 
 @torch.no_grad()
 def test_chances_and_attention_equal_torch(browser, tmp_path):
-    model, page = rounded(make_run(tmp_path/'run')), write_page(tmp_path/'run', tmp_path/'page.html')
-    text = text_of(browser, page, prompt=TEXT[:9], n=12, seed=3); ids = torch.tensor(TOK.encode(text).astype('int64'))[None]
-    want = model(ids)[0].softmax(-1); got = torch.tensor(browser.run('odds.slice(1).map(p => [...p])'))
-    assert (got - want[:-1]).abs().max() < 1e-5 # the prompt's characters too
+    model, page = (
+        rounded(make_run(tmp_path / "run")),
+        write_page(tmp_path / "run", tmp_path / "page.html"),
+    )
+    text = text_of(browser, page, prompt=TEXT[:9], n=12, seed=3)
+    ids = torch.tensor(TOK.encode(text).astype("int64"))[None]
+    want = model(ids)[0].softmax(-1)
+    got = torch.tensor(browser.run("odds.slice(1).map(p => [...p])"))
+    assert (got - want[:-1]).abs().max() < 1e-5  # the prompt's characters too
     seen = []
     block = model.blocks[2]
     hook = block.norm1.register_forward_hook(lambda m, a, out: seen.append(out))
     model(ids[:, :-1])
     hook.remove()
-    q, k, _ = (block.attn.split(t)[0, 1] for t in block.attn.qkv(seen[0]).chunk(3, -1)); scores = (q @ k.T/q.size(-1)**.5)
-    for t in (0, 5, 19): assert (torch.tensor(browser.run(f'[...attention(2, 1, {t})]')) - scores[t, :t + 1].softmax(-1)).abs().max() < 1e-5
-    top = want[-2].max(); assert browser.run('$("list").querySelector("b").textContent') == f'{100*top:.1f}%'
+    q, k, _ = (block.attn.split(t)[0, 1] for t in block.attn.qkv(seen[0]).chunk(3, -1))
+    scores = q @ k.T / q.size(-1) ** 0.5
+    for t in (0, 5, 19):
+        assert (
+            torch.tensor(browser.run(f"[...attention(2, 1, {t})]")) - scores[t, : t + 1].softmax(-1)
+        ).abs().max() < 1e-5
+    top = want[-2].max()
+    assert browser.run('$("list").querySelector("b").textContent') == f"{100 * top:.1f}%"
+
 
 def test_settings_seeds_and_controls(browser, tmp_path):
-    make_run(tmp_path/'run'); page = write_page(tmp_path/'run', tmp_path/'page.html'); kw = dict(prompt=TEXT[:4], n=40, temperature=1.5)
-    one = text_of(browser, page, seed=1, **kw); assert one == text_of(browser, page, seed=1, **kw) != text_of(browser, page, seed=2, **kw)
-    assert text_of(browser, page, seed=1, top_k=1, **kw) == text_of(browser, page, **kw | dict(temperature=0))
-    assert browser.run('choose(Float32Array.of(0, 9, 8.5, 1), 1, 2, () => .999999)') == 2 # the worst draw of the two best
-    draws = browser.run('[...Array(4000)].map((_, i) => choose(Float32Array.of(0, 1, 2), 2, 3, mulberry(i)))')
-    want = (torch.arange(3)/2).softmax(0)
-    assert all(abs(draws.count(i)/4000 - want[i]) < .03 for i in range(3))
-    browser.run('$("head").value = 2; $("layer").value = 1; $("layer").dispatchEvent(new Event("change"))')
+    make_run(tmp_path / "run")
+    page = write_page(tmp_path / "run", tmp_path / "page.html")
+    kw = dict(prompt=TEXT[:4], n=40, temperature=1.5)
+    one = text_of(browser, page, seed=1, **kw)
+    assert one == text_of(browser, page, seed=1, **kw) != text_of(browser, page, seed=2, **kw)
+    assert text_of(browser, page, seed=1, top_k=1, **kw) == text_of(
+        browser, page, **kw | dict(temperature=0)
+    )
+    assert (
+        browser.run("choose(Float32Array.of(0, 9, 8.5, 1), 1, 2, () => .999999)") == 2
+    )  # the worst draw of the two best
+    draws = browser.run(
+        "[...Array(4000)].map((_, i) => choose(Float32Array.of(0, 1, 2), 2, 3, mulberry(i)))"
+    )
+    want = (torch.arange(3) / 2).softmax(0)
+    assert all(abs(draws.count(i) / 4000 - want[i]) < 0.03 for i in range(3))
+    browser.run(
+        '$("head").value = 2; $("layer").value = 1; $("layer").dispatchEvent(new Event("change"))'
+    )
     looks = browser.run('$("looks").textContent')
     browser.run('$("out").dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowLeft"}))')
-    assert browser.run('mark') == 42 and browser.run('$("looks").textContent') != looks and browser.run('$("out").querySelectorAll(".now").length') == 1
-    browser.run('$("out").children[7].click()'); assert browser.run('mark') == 7
+    assert (
+        browser.run("mark") == 42
+        and browser.run('$("looks").textContent') != looks
+        and browser.run('$("out").querySelectorAll(".now").length') == 1
+    )
+    browser.run('$("out").children[7].click()')
+    assert browser.run("mark") == 7
+
 
 def test_the_page_complains_in_its_own_words(browser, tmp_path):
-    make_run(tmp_path/'run'); page = write_page(tmp_path/'run', tmp_path/'page.html')
-    for field, value, word in (('prompt', 'Ж', 'never seen ‘Ж’'), ('prompt', '', 'empty'), ('n', '0', 'Characters'), ('n', '2.5', 'Characters'), ('seed', '-1', 'Seed')):
-        text_of(browser, page, prompt=TEXT[:3], n=3); browser.run(f'$({json.dumps(field)}).value = {json.dumps(value)}; $("go").click()')
-        assert word in browser.run('$("status").textContent') and browser.run('$("status").className') == 'bad'
-    browser.open('about:blank'); browser.open(page.as_uri() + '#%7Bnot'); browser.wait('$("status").textContent.includes("damaged")')
+    make_run(tmp_path / "run")
+    page = write_page(tmp_path / "run", tmp_path / "page.html")
+    for field, value, word in (
+        ("prompt", "Ж", "never seen ‘Ж’"),
+        ("prompt", "", "empty"),
+        ("n", "0", "Characters"),
+        ("n", "2.5", "Characters"),
+        ("seed", "-1", "Seed"),
+    ):
+        text_of(browser, page, prompt=TEXT[:3], n=3)
+        browser.run(f'$({json.dumps(field)}).value = {json.dumps(value)}; $("go").click()')
+        assert (
+            word in browser.run('$("status").textContent')
+            and browser.run('$("status").className') == "bad"
+        )
+    browser.open("about:blank")
+    browser.open(page.as_uri() + "#%7Bnot")
+    browser.wait('$("status").textContent.includes("damaged")')
+
 
 def test_it_streams_and_stops(browser, tmp_path):
-    make_run(tmp_path/'run', replace(TOY, ctx=256, width=192)); page = write_page(tmp_path/'run', tmp_path/'page.html')
-    browser.open('about:blank')
+    make_run(tmp_path / "run", replace(TOY, ctx=256, width=192))
+    page = write_page(tmp_path / "run", tmp_path / "page.html")
+    browser.open("about:blank")
     browser.open(link(page, prompt=TEXT[:2], n=5000))
     browser.wait('writing && ids.length > 20 && $("status").textContent.endsWith("…")')
     browser.run('$("go").click()')
-    browser.wait('!writing')
-    assert 20 < browser.run('ids.length') < 5002 and browser.run('$("go").textContent') == 'Write'
+    browser.wait("!writing")
+    assert 20 < browser.run("ids.length") < 5002 and browser.run('$("go").textContent') == "Write"
+
 
 def test_no_request_and_no_error(tmp_path):
-    make_run(tmp_path/'run'); page = write_page(tmp_path/'run', tmp_path/'page.html')
+    make_run(tmp_path / "run")
+    page = write_page(tmp_path / "run", tmp_path / "page.html")
     with Browser(tmp_path, 390, 844, dark=True) as b:
         text_of(b, page, prompt=TEXT[:4], n=50)
-        assert {e['request']['url'].split('#')[0] for e in b.seen('Network.requestWillBeSent')} <= {page.as_uri(), 'about:blank', 'data:,'}
-        assert not b.seen('Runtime.exceptionThrown') and not b.seen('Log.entryAdded')
-        assert b.run('document.documentElement.scrollWidth <= 390') and b.run('[...document.querySelectorAll("input, select, textarea")].every(e => e.labels.length == 1)')
-        assert b.run('fetch("https://example.org").then(() => "sent", () => "refused")') == 'refused'
+        assert {e["request"]["url"].split("#")[0] for e in b.seen("Network.requestWillBeSent")} <= {
+            page.as_uri(),
+            "about:blank",
+            "data:,",
+        }
+        assert not b.seen("Runtime.exceptionThrown") and not b.seen("Log.entryAdded")
+        assert b.run("document.documentElement.scrollWidth <= 390") and b.run(
+            '[...document.querySelectorAll("input, select, textarea")].every(e => '
+            "e.labels.length == 1)"
+        )
+        assert (
+            b.run('fetch("https://example.org").then(() => "sent", () => "refused")') == "refused"
+        )
         assert contrasts(b) > 4.5
+
 
 def contrasts(browser):
     "The weakest contrast of text with what it stands on (WCAG 2: relative luminance)"
-    css = {k: browser.run(f'getComputedStyle(document.documentElement).getPropertyValue("--{k}")').strip() for k in ('ink', 'mute', 'page', 'card', 'blue', 'hot', 'on')}
+    css = {
+        k: browser.run(
+            f'getComputedStyle(document.documentElement).getPropertyValue("--{k}")'
+        ).strip()
+        for k in ("ink", "mute", "page", "card", "blue", "hot", "on")
+    }
+
     def light(c):
-        c = c.lstrip('#'); c = c if len(c) == 6 else ''.join(x*2 for x in c)
-        r, g, b = ((v/12.92 if v <= .04045 else ((v + .055)/1.055)**2.4) for v in (int(c[i:i+2], 16)/255 for i in (0, 2, 4)))
-        return .2126*r + .7152*g + .0722*b
-    pairs = [(a, b) for a in ('ink', 'mute', 'hot') for b in ('page', 'card')] + [('on', 'blue')]
-    return min((max(x, y) + .05)/(min(x, y) + .05) for x, y in ((light(css[a]), light(css[b])) for a, b in pairs))
+        c = c.lstrip("#")
+        c = c if len(c) == 6 else "".join(x * 2 for x in c)
+        r, g, b = (
+            (v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4)
+            for v in (int(c[i : i + 2], 16) / 255 for i in (0, 2, 4))
+        )
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+    pairs = [(a, b) for a in ("ink", "mute", "hot") for b in ("page", "card")] + [("on", "blue")]
+    return min(
+        (max(x, y) + 0.05) / (min(x, y) + 0.05)
+        for x, y in ((light(css[a]), light(css[b])) for a, b in pairs)
+    )
+
 
 def test_contrast_in_daylight(browser, tmp_path):
-    make_run(tmp_path/'run')
-    text_of(browser, write_page(tmp_path/'run', tmp_path/'page.html'), prompt=TEXT[:2], n=2)
+    make_run(tmp_path / "run")
+    text_of(browser, write_page(tmp_path / "run", tmp_path / "page.html"), prompt=TEXT[:2], n=2)
     assert contrasts(browser) > 4.5
 
+
 def test_size_of_the_real_shape(tmp_path):
-    cfg = GPTConfig(**SHAPES['shakespeare'].model | dict(vocab=TOK.vocab)); make_run(tmp_path/'run', cfg)
-    page = write_page(tmp_path/'run', tmp_path/'page.html'); assert 500_000 < page.stat().st_size < 1_500_000
-    assert page.read_text(encoding='utf-8').count('</script>') == 3 # none from the text or its name
+    cfg = GPTConfig(**SHAPES["shakespeare"].model | dict(vocab=TOK.vocab))
+    make_run(tmp_path / "run", cfg)
+    page = write_page(tmp_path / "run", tmp_path / "page.html")
+    assert 500_000 < page.stat().st_size < 1_500_000
+    assert (
+        page.read_text(encoding="utf-8").count("</script>") == 3
+    )  # none from the text or its name
+
 
 def test_rounding_is_half_a_level():
-    w = torch.randn(50, 30, generator=torch.Generator().manual_seed(0)); w[3] = 0; q, scale = quantise(w)
-    assert ((q*scale[:, None] - w).abs() <= scale[:, None]*.5001).all() and q.abs().amax(1).eq(127).sum() == 49 and q[3].eq(0).all()
+    w = torch.randn(50, 30, generator=torch.Generator().manual_seed(0))
+    w[3] = 0
+    q, scale = quantise(w)
+    assert (
+        ((q * scale[:, None] - w).abs() <= scale[:, None] * 0.5001).all()
+        and q.abs().amax(1).eq(127).sum() == 49
+        and q[3].eq(0).all()
+    )
+
 
 def test_refusals(tmp_path):
-    make_run(tmp_path/'run'); bpe = BPETokenizer.train([TEXT], vocab=300); make_run(tmp_path/'bpe', replace(TOY, vocab=bpe.vocab), bpe)
-    make_run(tmp_path/'llama')
-    c = json.loads((tmp_path/'llama/config.json').read_text())
-    c['model'] |= dict(kv_heads=1, rope_base=1e4)
-    (tmp_path/'llama/config.json').write_text(json.dumps(c))
-    (tmp_path/'file').write_text('x')
-    (tmp_path/'empty').mkdir()
-    out = tmp_path/'page.html'
-    make_run(tmp_path/'hf')
-    (tmp_path/'hf/config.json').write_text('{"model_type": "gpt2"}')
-    make_run(tmp_path/'odd')
-    c = json.loads((tmp_path/'odd/config.json').read_text())
-    del c['unit']
-    (tmp_path/'odd/config.json').write_text(json.dumps(c | dict(prompt=3)))
-    for args, kw, said in (((tmp_path/'bpe', out), {}, 'byte-pair tokenizer of 30'), ((tmp_path/'llama', out), {}, 'kv_heads, rope_base'), ((tmp_path/'empty', out), {}, 'not a run folder'),
-                           ((tmp_path/'none', out), {}, 'not a run folder'), ((tmp_path/'hf', out), {}, 'not a run folder'), ((tmp_path/'odd', out), {}, 'tells of no prompt, unit'), ((tmp_path/'run', tmp_path/'file'/'x.html'), {}, 'cannot write'), ((tmp_path/'run', tmp_path/'empty'), {}, 'cannot write'),
-                           ((tmp_path/'run', out), dict(limit_mb=.05), 'at most 0.05 MB'), ((tmp_path/'run', out), dict(step=3), 'step 3')):
-        with pytest.raises(GpubError, match=re.escape(said)) as e: write_page(*args, **kw)
-        assert '\n' not in str(e.value)
+    make_run(tmp_path / "run")
+    bpe = BPETokenizer.train([TEXT], vocab=300)
+    make_run(tmp_path / "bpe", replace(TOY, vocab=bpe.vocab), bpe)
+    make_run(tmp_path / "llama")
+    c = json.loads((tmp_path / "llama/config.json").read_text())
+    c["model"] |= dict(kv_heads=1, rope_base=1e4)
+    (tmp_path / "llama/config.json").write_text(json.dumps(c))
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "empty").mkdir()
+    out = tmp_path / "page.html"
+    make_run(tmp_path / "hf")
+    (tmp_path / "hf/config.json").write_text('{"model_type": "gpt2"}')
+    make_run(tmp_path / "odd")
+    c = json.loads((tmp_path / "odd/config.json").read_text())
+    del c["unit"]
+    (tmp_path / "odd/config.json").write_text(json.dumps(c | dict(prompt=3)))
+    for args, kw, said in (
+        ((tmp_path / "bpe", out), {}, "byte-pair tokenizer of 30"),
+        ((tmp_path / "llama", out), {}, "kv_heads, rope_base"),
+        ((tmp_path / "empty", out), {}, "not a run folder"),
+        ((tmp_path / "none", out), {}, "not a run folder"),
+        ((tmp_path / "hf", out), {}, "not a run folder"),
+        ((tmp_path / "odd", out), {}, "tells of no prompt, unit"),
+        ((tmp_path / "run", tmp_path / "file" / "x.html"), {}, "cannot write"),
+        ((tmp_path / "run", tmp_path / "empty"), {}, "cannot write"),
+        ((tmp_path / "run", out), dict(limit_mb=0.05), "at most 0.05 MB"),
+        ((tmp_path / "run", out), dict(step=3), "step 3"),
+    ):
+        with pytest.raises(GpubError, match=re.escape(said)) as e:
+            write_page(*args, **kw)
+        assert "\n" not in str(e.value)
     assert not out.exists()

@@ -1,4 +1,5 @@
 "Economics: dollars per token, cards compared, communication, and eight failures caught"
+
 import json, math
 from dataclasses import replace
 import pytest
@@ -7,123 +8,311 @@ from click.testing import CliRunner
 from gpub.claims import lookup
 from gpub.cli import cli
 from gpub.core import GpubError
-from gpub.economics import (CHECKLIST, LINKS, MORE, TAUGHT, all_reduce_seconds, break_even, card_table, checklist, checkpointing_price, compare, compare_table, failure_table, find_card,
-                            fits_table, flag_table, hourly, informed_plan, lessons_table, scale_out, stands, usd_per_billion)
+from gpub.economics import (
+    CHECKLIST,
+    LINKS,
+    MORE,
+    TAUGHT,
+    all_reduce_seconds,
+    break_even,
+    card_table,
+    checklist,
+    checkpointing_price,
+    compare,
+    compare_table,
+    failure_table,
+    find_card,
+    fits_table,
+    flag_table,
+    hourly,
+    informed_plan,
+    lessons_table,
+    scale_out,
+    stands,
+    usd_per_billion,
+)
 from gpub.museum_infra import INFRA, _installed, check_first_batch, check_versions
 from gpub.ledger import known_price
 from gpub.sizes import GPUS, ROOM, config_of, memory, plan, plan_table
 from pathlib import Path
 
-NBS = Path(__file__).parents[1]/'nbs'
+NBS = Path(__file__).parents[1] / "nbs"
+
 
 def test_published_dollars_per_billion_come_out():
-    for r in lookup('costs/usd_per_billion_tokens'):
-        assert r['usd_per_billion_tokens'] in (None, round(usd_per_billion(r['usd_per_hour'], r['tokens_per_s']), 2))
+    for r in lookup("costs/usd_per_billion_tokens"):
+        assert r["usd_per_billion_tokens"] in (
+            None,
+            round(usd_per_billion(r["usd_per_hour"], r["tokens_per_s"]), 2),
+        )
+
 
 def test_break_even_is_where_the_costs_meet():
     s = break_even(3.39, 1.45, 28_300)
-    assert math.isclose(usd_per_billion(3.39, s), usd_per_billion(1.45, 28_300)) and s == pytest.approx(66_163, abs=1)
+    assert math.isclose(
+        usd_per_billion(3.39, s), usd_per_billion(1.45, 28_300)
+    ) and s == pytest.approx(66_163, abs=1)
 
-@pytest.mark.parametrize('usd, tok_s', [(0, 1), (-1, 1), (math.nan, 1), (1, 0), (1, -5), (1, math.inf), ('1', 1)])
+
+@pytest.mark.parametrize(
+    "usd, tok_s", [(0, 1), (-1, 1), (math.nan, 1), (1, 0), (1, -5), (1, math.inf), ("1", 1)]
+)
 def test_no_price_and_no_speed_are_refused(usd, tok_s):
-    with pytest.raises(GpubError, match='above 0, got') as e: usd_per_billion(usd, tok_s)
-    assert '\n' not in str(e.value)
+    with pytest.raises(GpubError, match="above 0, got") as e:
+        usd_per_billion(usd, tok_s)
+    assert "\n" not in str(e.value)
+
 
 def test_a_card_without_a_price_asks_for_one():
-    assert hourly(GPUS['T4']) == (None, 'none known: give --usd-per-hour') and 'give --usd-per-hour' in str(compare_table(compare('gpt2-134m', '1B', ['T4'])))
-    assert compare('gpt2-134m', '1B', ['T4'], usd_per_hour=.35)[0]['usd'] > 0 and [r[4] for r in card_table([GPUS['T4'], GPUS['A40']]).rows] == ['', '0.40']
+    assert hourly(GPUS["T4"]) == (
+        None,
+        "none known: give --usd-per-hour",
+    ) and "give --usd-per-hour" in str(compare_table(compare("gpt2-134m", "1B", ["T4"])))
+    assert compare("gpt2-134m", "1B", ["T4"], usd_per_hour=0.35)[0]["usd"] > 0 and [
+        r[4] for r in card_table([GPUS["T4"], GPUS["A40"]]).rows
+    ] == ["", "0.40"]
+
 
 def test_one_price_for_every_command():
     for g in GPUS.values():
-        assert known_price(g.name) is None and g.usd is None or known_price(g.name)[0] == g.usd == hourly(g)[0], g.name # the table of cards repeats the dated one
-    assert known_price('A100-80') == (1.49, 'RunPod, 2026-04-07, on demand (s2-01, s5-01)') == hourly(GPUS['A100-80'])
-    said = [CliRunner().invoke(cli, ['plan', 'burn-1b', '--tokens', '1B', *more]).output for more in (['--gpu', 'A100-80'], ['--gpu', 'A100-80', '--compare'])]
-    assert '$1.49 an hour, RunPod, 2026-04-07, on demand (s2-01, s5-01)' in said[0] and '1.49' in said[1] and all('28,300' in s for s in said) and not any('1.45' in s for s in said)
+        assert (
+            known_price(g.name) is None
+            and g.usd is None
+            or known_price(g.name)[0] == g.usd == hourly(g)[0]
+        ), g.name  # the table of cards repeats the dated one
+    assert (
+        known_price("A100-80")
+        == (1.49, "RunPod, 2026-04-07, on demand (s2-01, s5-01)")
+        == hourly(GPUS["A100-80"])
+    )
+    said = [
+        CliRunner().invoke(cli, ["plan", "burn-1b", "--tokens", "1B", *more]).output
+        for more in (["--gpu", "A100-80"], ["--gpu", "A100-80", "--compare"])
+    ]
+    assert (
+        "$1.49 an hour, RunPod, 2026-04-07, on demand (s2-01, s5-01)" in said[0]
+        and "1.49" in said[1]
+        and all("28,300" in s for s in said)
+        and not any("1.45" in s for s in said)
+    )
+
 
 def test_what_is_known_goes_before_what_is_assumed():
-    kinds = [informed_plan('burn-1b', c, '1B', mfu=m)['kind'] for c, m in (('A100-80', None), ('H100', None), ('A100-80', .5))]
-    assert kinds == ['published', 'forecast', 'asked for']
-    p = informed_plan('burn-1b', 'NVIDIA L40S', '1B', 2.)
-    assert p['usd_per_hour'] == 2 and p['price'] == 'asked for' and 'none known' in plan_table(informed_plan('burn-1b', 'T4', '1B'))
-    with pytest.raises(GpubError, match='above 0, got 0'): informed_plan('burn-1b', 'A100-80', '1B', 0)
+    kinds = [
+        informed_plan("burn-1b", c, "1B", mfu=m)["kind"]
+        for c, m in (("A100-80", None), ("H100", None), ("A100-80", 0.5))
+    ]
+    assert kinds == ["published", "forecast", "asked for"]
+    p = informed_plan("burn-1b", "NVIDIA L40S", "1B", 2.0)
+    assert (
+        p["usd_per_hour"] == 2
+        and p["price"] == "asked for"
+        and "none known" in plan_table(informed_plan("burn-1b", "T4", "1B"))
+    )
+    with pytest.raises(GpubError, match="above 0, got 0"):
+        informed_plan("burn-1b", "A100-80", "1B", 0)
+
 
 def test_every_price_in_the_table_was_published():
-    costs, rows = lookup('costs/hourly_prices'), json.loads((NBS.parent/'data/prices.json').read_text(encoding='utf-8'))
-    dates = {s['slug']: s['date'] for s in lookup('sources/items')}
-    assert len(rows) == len(costs) + 1 and all(r['date'] in [dates.get(s) for s in r['source']] and r['usd_per_hour'] > 0 for r in rows)
-    assert sorted(r['usd_per_hour'] for r in rows if r['provider'] != 'Colab') == sorted(r['usd_per_hour'] for r in costs)
+    costs, rows = (
+        lookup("costs/hourly_prices"),
+        json.loads((NBS.parent / "data/prices.json").read_text(encoding="utf-8")),
+    )
+    dates = {s["slug"]: s["date"] for s in lookup("sources/items")}
+    assert len(rows) == len(costs) + 1 and all(
+        r["date"] in [dates.get(s) for s in r["source"]] and r["usd_per_hour"] > 0 for r in rows
+    )
+    assert sorted(r["usd_per_hour"] for r in rows if r["provider"] != "Colab") == sorted(
+        r["usd_per_hour"] for r in costs
+    )
+
 
 def test_compare_is_plan_on_every_card():
-    rows = compare('gpt2-134m', '2.6B', optimizer='adamw'); assert {r['gpu'] for r in rows} == {*GPUS, *MORE}
+    rows = compare("gpt2-134m", "2.6B", optimizer="adamw")
+    assert {r["gpu"] for r in rows} == {*GPUS, *MORE}
     for r in rows:
-        p = plan('gpt2-134m', find_card(r['gpu']), '2.6B', r['usd_per_hour'], optimizer='adamw')
-        best = min((x for x in p['rows'] if x['fits']), key=lambda x: x['hours'])
-        assert (r['tok_s'], r['usd']) == (best['tok_s'], best['usd'] if r['usd_per_hour'] else None) and r['checkpointing'] == best['checkpointing']
-    costs = [r['usd_per_billion'] for r in rows if r['usd_per_billion']]
-    assert costs == sorted(costs) and [bool(r['usd_per_billion']) for r in rows] == sorted((bool(r['usd_per_billion']) for r in rows), reverse=True)
+        p = plan("gpt2-134m", find_card(r["gpu"]), "2.6B", r["usd_per_hour"], optimizer="adamw")
+        best = min((x for x in p["rows"] if x["fits"]), key=lambda x: x["hours"])
+        assert (r["tok_s"], r["usd"]) == (
+            best["tok_s"],
+            best["usd"] if r["usd_per_hour"] else None,
+        ) and r["checkpointing"] == best["checkpointing"]
+    costs = [r["usd_per_billion"] for r in rows if r["usd_per_billion"]]
+    assert costs == sorted(costs) and [bool(r["usd_per_billion"]) for r in rows] == sorted(
+        (bool(r["usd_per_billion"]) for r in rows), reverse=True
+    )
+
 
 def test_a_receipt_replaces_the_forecast(tmp_path):
-    (tmp_path/'bench').mkdir()
-    (tmp_path/'bench/x.json').write_text(json.dumps(dict(machine=dict(gpu='NVIDIA H200', cpu='x'), speed=dict(preset='burn-1b', tok_s=70_000, mode='off', micro=8))))
-    seen, other = (next(r for r in compare('burn-1b', '1B', ['H200', 'A100-80'], {'H200': 3.39}, folder=tmp_path) if r['gpu'] == n) for n in ('H200', 'A100-80'))
-    assert seen['kind'] == 'measured' and math.isclose(seen['tok_s'], 70_000) and round(seen['usd_per_billion'], 2) == 13.45 and other['kind'] == 'published' and math.isclose(other['tok_s'], 28_300)
-    assert [r[4] for r in compare_table([seen, other]).rows] == ['measured', 'published'] and compare('gpt2-134m', '1B', ['A100-80'], folder=tmp_path)[0]['kind'] == 'forecast'
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench/x.json").write_text(
+        json.dumps(
+            dict(
+                machine=dict(gpu="NVIDIA H200", cpu="x"),
+                speed=dict(preset="burn-1b", tok_s=70_000, mode="off", micro=8),
+            )
+        )
+    )
+    seen, other = (
+        next(
+            r
+            for r in compare("burn-1b", "1B", ["H200", "A100-80"], {"H200": 3.39}, folder=tmp_path)
+            if r["gpu"] == n
+        )
+        for n in ("H200", "A100-80")
+    )
+    assert (
+        seen["kind"] == "measured"
+        and math.isclose(seen["tok_s"], 70_000)
+        and round(seen["usd_per_billion"], 2) == 13.45
+        and other["kind"] == "published"
+        and math.isclose(other["tok_s"], 28_300)
+    )
+    assert [r[4] for r in compare_table([seen, other]).rows] == [
+        "measured",
+        "published",
+    ] and compare("gpt2-134m", "1B", ["A100-80"], folder=tmp_path)[0]["kind"] == "forecast"
+
 
 def test_what_does_not_fit_is_last_and_says_what_it_needs():
-    rows = compare('burn-1b', '1B', ['T4', 'A100-80', 'L4'], optimizer='adamw')
-    assert rows[0]['gpu'] == 'A100-80' and not rows[-1]['fits'] and rows[-1]['tok_s'] is None and 'does not fit' in str(compare_table(rows))
+    rows = compare("burn-1b", "1B", ["T4", "A100-80", "L4"], optimizer="adamw")
+    assert (
+        rows[0]["gpu"] == "A100-80"
+        and not rows[-1]["fits"]
+        and rows[-1]["tok_s"] is None
+        and "does not fit" in str(compare_table(rows))
+    )
 
-@pytest.mark.parametrize('kw, said', [(dict(gpus=['Voodoo 2']), "no GPU 'Voodoo 2'"), (dict(usd_per_hour=0), 'above 0, got 0'), (dict(usd_per_hour=-3), 'got -3'), (dict(usd_per_hour={'A40': 0}), 'got 0'), (dict(usd_per_hour={'A400': 1}), "'A400', which is not compared"),
-                                      (dict(what='burn-2b'), "no preset 'burn-2b'"), (dict(tokens='much'), "got 'much'"), (dict(optimizer='sgd'), 'muon or adamw')])
+
+@pytest.mark.parametrize(
+    "kw, said",
+    [
+        (dict(gpus=["Voodoo 2"]), "no GPU 'Voodoo 2'"),
+        (dict(usd_per_hour=0), "above 0, got 0"),
+        (dict(usd_per_hour=-3), "got -3"),
+        (dict(usd_per_hour={"A40": 0}), "got 0"),
+        (dict(usd_per_hour={"A400": 1}), "'A400', which is not compared"),
+        (dict(what="burn-2b"), "no preset 'burn-2b'"),
+        (dict(tokens="much"), "got 'much'"),
+        (dict(optimizer="sgd"), "muon or adamw"),
+    ],
+)
 def test_refusals(kw, said):
-    with pytest.raises(GpubError, match=said) as e: compare(**dict(what='burn-1b', tokens='1B') | kw)
-    assert '\n' not in str(e.value)
+    with pytest.raises(GpubError, match=said) as e:
+        compare(**dict(what="burn-1b", tokens="1B") | kw)
+    assert "\n" not in str(e.value)
+
 
 def test_memory_and_what_it_buys():
-    rows = {r[0]: r for r in fits_table('burn-1b').rows}
-    assert rows['T4'][2] == 'no' and rows['A100-80'][2] != 'no' and list(rows)[-1] == 'the least a card needs'
-    least = float(rows['the least a card needs'][2].split()[0])
-    assert memory(config_of('burn-1b'), 1, half=True, optimizer='adamw', accumulate=True)['peak']/1e9 == pytest.approx(least*ROOM, abs=.1)
-    w = checkpointing_price('burn-1b', 24_000, 28_300/24_000 - 1, 6_553_600_000, 1.45)
-    assert w['usd'] == pytest.approx(lookup('ladder/ladder_1b/0/saved_usd'), abs=1) and w['before'] > w['after'] and .18 < w['most'] < 1/3
+    rows = {r[0]: r for r in fits_table("burn-1b").rows}
+    assert (
+        rows["T4"][2] == "no"
+        and rows["A100-80"][2] != "no"
+        and list(rows)[-1] == "the least a card needs"
+    )
+    least = float(rows["the least a card needs"][2].split()[0])
+    assert memory(config_of("burn-1b"), 1, half=True, optimizer="adamw", accumulate=True)[
+        "peak"
+    ] / 1e9 == pytest.approx(least * ROOM, abs=0.1)
+    w = checkpointing_price("burn-1b", 24_000, 28_300 / 24_000 - 1, 6_553_600_000, 1.45)
+    assert (
+        w["usd"] == pytest.approx(lookup("ladder/ladder_1b/0/saved_usd"), abs=1)
+        and w["before"] > w["after"]
+        and 0.18 < w["most"] < 1 / 3
+    )
 
-@pytest.mark.parametrize('link', LINKS)
+
+@pytest.mark.parametrize("link", LINKS)
 def test_more_cards_never_cost_less(link):
-    rows = [scale_out('burn-1b', n, 28_300, 1.45, LINKS[link][0], 131_072, '21B') for n in (1, 2, 4, 8, 64)]
-    assert rows[0]['share'] == 0 and all(b['usd'] >= a['usd']*(1 - 1e-12) and b['share'] > a['share'] for a, b in zip(rows, rows[1:])) and math.isclose(rows[0]['hours'], 21e9/28_300/3600)
-    assert scale_out('burn-1b', 8, 28_300, 1.45, LINKS[link][0], 131_072, '21B', hidden=.3)['usd'] <= rows[3]['usd']
+    rows = [
+        scale_out("burn-1b", n, 28_300, 1.45, LINKS[link][0], 131_072, "21B")
+        for n in (1, 2, 4, 8, 64)
+    ]
+    assert (
+        rows[0]["share"] == 0
+        and all(
+            b["usd"] >= a["usd"] * (1 - 1e-12) and b["share"] > a["share"]
+            for a, b in zip(rows, rows[1:])
+        )
+        and math.isclose(rows[0]["hours"], 21e9 / 28_300 / 3600)
+    )
+    assert (
+        scale_out("burn-1b", 8, 28_300, 1.45, LINKS[link][0], 131_072, "21B", hidden=0.3)["usd"]
+        <= rows[3]["usd"]
+    )
+
 
 def test_the_ring():
-    assert all_reduce_seconds(8e9, 2, 1) == 8 and all_reduce_seconds(8e9, 1, 1) == 0 and all_reduce_seconds(8e9, 1000, 1) == pytest.approx(16, rel=.01)
+    assert (
+        all_reduce_seconds(8e9, 2, 1) == 8
+        and all_reduce_seconds(8e9, 1, 1) == 0
+        and all_reduce_seconds(8e9, 1000, 1) == pytest.approx(16, rel=0.01)
+    )
     for n, gb_s in ((0, 1), (2, 0), (2, -1)):
-        with pytest.raises(GpubError, match='cards must be at least 1'): all_reduce_seconds(1, n, gb_s)
+        with pytest.raises(GpubError, match="cards must be at least 1"):
+            all_reduce_seconds(1, n, gb_s)
 
-@pytest.mark.parametrize('e', INFRA, ids=lambda e: e.name)
+
+@pytest.mark.parametrize("e", INFRA, ids=lambda e: e.name)
 def test_every_failure_is_caught_and_its_repair_is_silent(e):
-    said = e.message(True); assert said and '\n' not in said and len(said) > 40
+    said = e.message(True)
+    assert said and "\n" not in said and len(said) > 40
     assert e.message(False) is None
 
-def test_failures_and_lessons_are_those_published():
-    assert [e.source for e in INFRA] == lookup('lessons/infra_failures_8/*/id') and set(TAUGHT) == set(lookup('lessons/things_10/*/id')) and len(checklist().rows) == len(CHECKLIST)
-    deaf = replace(INFRA[0], alarm=lambda **evidence: None); assert failure_table([deaf]).rows[0][3] == 'NOT CAUGHT'
 
-@pytest.mark.parametrize('lesson', TAUGHT)
+def test_failures_and_lessons_are_those_published():
+    assert (
+        [e.source for e in INFRA] == lookup("lessons/infra_failures_8/*/id")
+        and set(TAUGHT) == set(lookup("lessons/things_10/*/id"))
+        and len(checklist().rows) == len(CHECKLIST)
+    )
+    deaf = replace(INFRA[0], alarm=lambda **evidence: None)
+    assert failure_table([deaf]).rows[0][3] == "NOT CAUGHT"
+
+
+@pytest.mark.parametrize("lesson", TAUGHT)
 def test_every_lesson_has_a_guard_and_a_page(lesson):
-    guard, page = TAUGHT[lesson]; row = next(r for r, i in zip(lessons_table().rows, lookup('lessons/things_10/*/id')) if i == lesson)
-    assert (row[2] == f'`{guard}`') is stands(guard) and f'../{page}.ipynb' in row[3]
-    if stands(guard): assert (NBS/f'{page}.ipynb').is_file()
-    elif lesson != 'thing-09': raise AssertionError(f'{guard} is not there')
+    guard, page = TAUGHT[lesson]
+    row = next(
+        r for r, i in zip(lessons_table().rows, lookup("lessons/things_10/*/id")) if i == lesson
+    )
+    assert (row[2] == f"`{guard}`") is stands(guard) and f"../{page}.ipynb" in row[3]
+    if stands(guard):
+        assert (NBS / f"{page}.ipynb").is_file()
+    elif lesson != "thing-09":
+        raise AssertionError(f"{guard} is not there")
+
 
 def test_versions(tmp_path):
-    _installed(tmp_path, 'a', '1.0', 'b>=2', 'c; extra == "more"', 'd; python_version < "3"', 'not a requirement ???')
-    _installed(tmp_path, 'b', '2.1', 'A')
-    check_versions(['a'], [tmp_path]); check_versions(['unknown'], [tmp_path])
-    _installed(tmp_path, 'e', '1', 'f<1', 'missing'); _installed(tmp_path, 'f', '1.5')
-    with pytest.raises(GpubError, match='e 1 needs .*(f<1, 1.5 is|missing, nothing is)'): check_versions(['e'], [tmp_path])
+    _installed(
+        tmp_path,
+        "a",
+        "1.0",
+        "b>=2",
+        'c; extra == "more"',
+        'd; python_version < "3"',
+        "not a requirement ???",
+    )
+    _installed(tmp_path, "b", "2.1", "A")
+    check_versions(["a"], [tmp_path])
+    check_versions(["unknown"], [tmp_path])
+    _installed(tmp_path, "e", "1", "f<1", "missing")
+    _installed(tmp_path, "f", "1.5")
+    with pytest.raises(GpubError, match="e 1 needs .*(f<1, 1.5 is|missing, nothing is)"):
+        check_versions(["e"], [tmp_path])
+
 
 def test_the_first_batch_is_told_in_one_line():
     check_first_batch(lambda n: (torch.zeros(1), torch.zeros(1)))
-    def broken(n): raise RuntimeError('DataLoader worker (pid 7)\nexited unexpectedly')
-    with pytest.raises(GpubError, match='cannot be drawn: RuntimeError: DataLoader worker .pid 7.;'): check_first_batch(broken)
 
-def test_flags_without_receipts_have_no_number(tmp_path): assert {r[2] for r in flag_table(folder=tmp_path).rows} == {'not measured yet'}
+    def broken(n):
+        raise RuntimeError("DataLoader worker (pid 7)\nexited unexpectedly")
+
+    with pytest.raises(
+        GpubError, match="cannot be drawn: RuntimeError: DataLoader worker .pid 7.;"
+    ):
+        check_first_batch(broken)
+
+
+def test_flags_without_receipts_have_no_number(tmp_path):
+    assert {r[2] for r in flag_table(folder=tmp_path).rows} == {"not measured yet"}

@@ -121,7 +121,9 @@ def test_a_rate_that_fell_from_the_start_has_no_longer_end(text, tmp_path):
 
 def test_an_end_that_comes_nearer_falls_faster(text, tmp_path):
     out = tmp_path / "run"
-    broke = replace(TOY, phases=tuple(replace(p, usd=1e-5) if p.name == "grind" else p for p in TOY.phases))
+    broke = replace(
+        TOY, phases=tuple(replace(p, usd=1e-5) if p.name == "grind" else p for p in TOY.phases)
+    )
     v = walk(broke, out, text)
     assert v.word == "stop" and 12 <= v.step <= 16
     walk(TOY, out, text, until="grind")

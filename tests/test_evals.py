@@ -1,4 +1,5 @@
 """Evaluation: items are asked as lm-eval asks them, scores are the same item by item, bad input is one line, and a model's programs are contained."""
+
 import ctypes, json, math, os, sys, time
 from pathlib import Path
 import numpy as np
@@ -8,7 +9,16 @@ from click.testing import CliRunner
 from gpub.core import GpubError
 from gpub.evals import calibrate, eval_command, evaluate_run, in_vocabulary
 from gpub.gpt import GPT, GPTConfig
-from gpub.harness import adapter, as_task, ask, exported, hushed, items_of, likelihoods, lm_eval_parts
+from gpub.harness import (
+    adapter,
+    as_task,
+    ask,
+    exported,
+    hushed,
+    items_of,
+    likelihoods,
+    lm_eval_parts,
+)
 from gpub.hub import export_model
 from gpub.llama import Llama, LlamaConfig
 from gpub.plays import plays
@@ -19,209 +29,534 @@ from gpub.sandbox import problems, run_python, solves
 from gpub.tasks import TASKS, Item, load_items
 from gpub.tokenizer import BPETokenizer, CharTokenizer
 
-ARC = '{"id": "a", "question": {"stem": "What is wet?", "choices": [{"text": "Water is wet", "label": "A"}, {"text": "A stone", "label": "B"}, {"text": "The dry sand of it", "label": "C"}, {"text": "Fire", "label": "D"}]}, "answerKey": "A"}\n'
-SWAG = '{"ind": 0, "activity_label": "Play", "ctx": "The king of all the land. he", "endings": ["is my lord and master.", "sleeps in a box.", "is not.", "and the queen go out to walk."], "label": 3}\n'
+ARC = (
+    '{"id": "a", "question": {"stem": "What is wet?", "choices": [{"text": "Water is wet", '
+    '"label": "A"}, {"text": "A stone", "label": "B"}, {"text": "The dry sand of it", "label": '
+    '"C"}, {"text": "Fire", "label": "D"}]}, "answerKey": "A"}\n'
+)
+SWAG = (
+    '{"ind": 0, "activity_label": "Play", "ctx": "The king of all the land. he", "endings": ["is '
+    'my lord and master.", "sleeps in a box.", "is not.", "and the queen go out to walk."], '
+    '"label": 3}\n'
+)
 
-@pytest.fixture(scope='module')
-def tok(): return BPETokenizer.train([plays(40_000, seed=1)], 400)
 
-@pytest.fixture(scope='module')
+@pytest.fixture(scope="module")
+def tok():
+    return BPETokenizer.train([plays(40_000, seed=1)], 400)
+
+
+@pytest.fixture(scope="module")
 def models(tok):
-    torch.manual_seed(0); shape = dict(vocab=tok.vocab, ctx=48, width=32, layers=2, heads=4, init_std=.2)
+    torch.manual_seed(0)
+    shape = dict(vocab=tok.vocab, ctx=48, width=32, layers=2, heads=4, init_std=0.2)
     return [GPT(GPTConfig(**shape)).eval(), Llama(LlamaConfig(**shape, kv_heads=2, ffn=64)).eval()]
 
-@pytest.fixture(scope='module')
+
+@pytest.fixture(scope="module")
 def files(tmp_path_factory):
     "Questions of two tasks and passages, in their original formats"
-    folder, rng = tmp_path_factory.mktemp('eval'), np.random.default_rng(0)
-    lines = [l for l in plays(60_000, seed=2).splitlines() if len(l) > 30 and '[' not in l]
-    def row(i): at = int(rng.integers(4)); c = [lines[(7*i + j) % len(lines)] for j in range(5)]; return c, at
+    folder, rng = tmp_path_factory.mktemp("eval"), np.random.default_rng(0)
+    lines = [l for l in plays(60_000, seed=2).splitlines() if len(l) > 30 and "[" not in l]
+
+    def row(i):
+        at = int(rng.integers(4))
+        c = [lines[(7 * i + j) % len(lines)] for j in range(5)]
+        return c, at
+
     made = [row(i) for i in range(40)]
-    (folder/'arc_easy_test.jsonl').write_text('\n'.join(json.dumps(dict(id=i, question=dict(stem=c[0], choices=[dict(text=t, label=l) for t, l in zip(c[1:], 'ABCD')]), answerKey='ABCD'[at])) for i, (c, at) in enumerate(made)))
-    (folder/'hellaswag_val.jsonl').write_text('\n'.join(json.dumps(dict(activity_label='Play', ctx=c[0], endings=c[1:], label=at)) for c, at in made))
-    (folder/'lambada_test.jsonl').write_text('\n'.join(json.dumps(dict(text=' '.join(c))) for c, _ in made))
+    (folder / "arc_easy_test.jsonl").write_text(
+        "\n".join(
+            json.dumps(
+                dict(
+                    id=i,
+                    question=dict(
+                        stem=c[0], choices=[dict(text=t, label=l) for t, l in zip(c[1:], "ABCD")]
+                    ),
+                    answerKey="ABCD"[at],
+                )
+            )
+            for i, (c, at) in enumerate(made)
+        )
+    )
+    (folder / "hellaswag_val.jsonl").write_text(
+        "\n".join(
+            json.dumps(dict(activity_label="Play", ctx=c[0], endings=c[1:], label=at))
+            for c, at in made
+        )
+    )
+    (folder / "lambada_test.jsonl").write_text(
+        "\n".join(json.dumps(dict(text=" ".join(c))) for c, _ in made)
+    )
     return folder
 
-@pytest.fixture(scope='module')
+
+@pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    run = Run('shakespeare-short', tmp_path_factory.mktemp('run')/'short', settings=dict(steps=4, width=16, layers=1, compile='no'), device='cpu', say=lambda s: None)
-    with open(os.devnull, 'w') as run.progress.out: run.go()
+    run = Run(
+        "shakespeare-short",
+        tmp_path_factory.mktemp("run") / "short",
+        settings=dict(steps=4, width=16, layers=1, compile="no"),
+        device="cpu",
+        say=lambda s: None,
+    )
+    with open(os.devnull, "w") as run.progress.out:
+        run.go()
     return run.out
+
 
 # items
 
-@pytest.mark.parametrize('task, text, line, why', [
-    ('arc_easy', ARC + '{"id"', 2, 'not a record'), ('arc_easy', ARC + '\n[1, 2]\n', 3, 'TypeError'), ('arc_easy', ARC*2 + ARC.replace('"answerKey": "A"', '"answerKey": "E"'), 3, 'ValueError'),
-    ('arc_easy', ARC.replace('Water is wet', ' '), 1, 'an answer is empty'), ('arc_easy', ARC.replace('"stem": "What is wet?"', '"steem": ""'), 1, "KeyError: 'stem'"),
-    ('hellaswag', SWAG + SWAG.replace('"label": 3', '"label": 4'), 2, 'is none of the 4'), ('hellaswag', SWAG.replace('"label": 3', '"label": ""'), 1, 'ValueError'), ('lambada', '{"text": "a b"}\n{"text": "alone"}\n', 2, 'ValueError'),
-    ('truthfulqa_mc2', 'Question,Correct Answers,Incorrect Answers\nWhy?,Yes,No\nWhy?,Yes,\n', 3, 'no false answer'), ('mmlu', 'Why?,1,2,3,4,A\nWhy?,1,2,3,A\n', 2, 'ValueError'), ('mmlu', 'Why?,1,2,3,4,A\nWhy?,1,2,3,4,"A\n', 2, 'not a record')])
+
+@pytest.mark.parametrize(
+    "task, text, line, why",
+    [
+        ("arc_easy", ARC + '{"id"', 2, "not a record"),
+        ("arc_easy", ARC + "\n[1, 2]\n", 3, "TypeError"),
+        (
+            "arc_easy",
+            ARC * 2 + ARC.replace('"answerKey": "A"', '"answerKey": "E"'),
+            3,
+            "ValueError",
+        ),
+        ("arc_easy", ARC.replace("Water is wet", " "), 1, "an answer is empty"),
+        ("arc_easy", ARC.replace('"stem": "What is wet?"', '"steem": ""'), 1, "KeyError: 'stem'"),
+        ("hellaswag", SWAG + SWAG.replace('"label": 3', '"label": 4'), 2, "is none of the 4"),
+        ("hellaswag", SWAG.replace('"label": 3', '"label": ""'), 1, "ValueError"),
+        ("lambada", '{"text": "a b"}\n{"text": "alone"}\n', 2, "ValueError"),
+        (
+            "truthfulqa_mc2",
+            "Question,Correct Answers,Incorrect Answers\nWhy?,Yes,No\nWhy?,Yes,\n",
+            3,
+            "no false answer",
+        ),
+        ("mmlu", "Why?,1,2,3,4,A\nWhy?,1,2,3,A\n", 2, "ValueError"),
+        ("mmlu", 'Why?,1,2,3,4,A\nWhy?,1,2,3,4,"A\n', 2, "not a record"),
+    ],
+)
 def test_malformed_items_name_file_and_line(tmp_path, task, text, line, why):
-    path = tmp_path/TASKS[task].file.replace('*', 'x_test'); path.parent.mkdir(parents=True, exist_ok=True); path.write_text(text)
-    with pytest.raises(GpubError) as e: load_items(task, folder=tmp_path)
-    assert f'{path} line {line}: ' in str(e.value) and why in str(e.value) and '\n' not in str(e.value)
+    path = tmp_path / TASKS[task].file.replace("*", "x_test")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    with pytest.raises(GpubError) as e:
+        load_items(task, folder=tmp_path)
+    assert (
+        f"{path} line {line}: " in str(e.value) and why in str(e.value) and "\n" not in str(e.value)
+    )
+
 
 def test_other_bad_files(tmp_path):
-    with pytest.raises(GpubError, match='needs arc_easy_test.jsonl, which is not in'): load_items('arc_easy', folder=tmp_path)
-    (tmp_path/'arc_easy_test.jsonl').write_text('\n')
-    with pytest.raises(GpubError, match='no items'): load_items('arc_easy', folder=tmp_path)
-    (tmp_path/'arc_easy_test.jsonl').write_bytes(b'\xff\xfe')
-    with pytest.raises(GpubError, match='not a record'): load_items('arc_easy', folder=tmp_path)
-    with pytest.raises(GpubError, match='no task .x.; there are: arc_easy, arc_challenge, hellaswag, mmlu, truthfulqa_mc2, lambada'):
-        load_items('x')
+    with pytest.raises(GpubError, match="needs arc_easy_test.jsonl, which is not in"):
+        load_items("arc_easy", folder=tmp_path)
+    (tmp_path / "arc_easy_test.jsonl").write_text("\n")
+    with pytest.raises(GpubError, match="no items"):
+        load_items("arc_easy", folder=tmp_path)
+    (tmp_path / "arc_easy_test.jsonl").write_bytes(b"\xff\xfe")
+    with pytest.raises(GpubError, match="not a record"):
+        load_items("arc_easy", folder=tmp_path)
+    with pytest.raises(
+        GpubError,
+        match="no task .x.; there are: arc_easy, arc_challenge, hellaswag, mmlu, truthfulqa_mc2, "
+        "lambada",
+    ):
+        load_items("x")
+
 
 def test_a_limit_is_a_lot_and_the_smaller_is_in_the_larger(files):
-    few, more = (load_items('arc_easy', n, files) for n in (5, 20))
-    assert len(few) == 5 and set(few) < set(more) and few == load_items('arc_easy', 5, files) and few != load_items('arc_easy', 40, files)[:5]
+    few, more = (load_items("arc_easy", n, files) for n in (5, 20))
+    assert (
+        len(few) == 5
+        and set(few) < set(more)
+        and few == load_items("arc_easy", 5, files)
+        and few != load_items("arc_easy", 40, files)[:5]
+    )
 
-LABELLED = dict(text=['Water is wet', 'A stone', 'The dry sand of it', 'Fire'], label=['A', 'B', 'C', 'D'])
-THEIRS = { # task -> (our row, the row of the Hub's data set, lm-eval's own definition)
-    'arc_easy': (json.loads(ARC), dict(question='What is wet?', choices=LABELLED, answerKey='A'), 'arc/arc_easy.yaml'),
-    'arc_challenge': (json.loads(ARC), dict(question='What is wet?', choices=LABELLED, answerKey='A'), 'arc/arc_challenge.yaml'),
-    'openbookqa': (json.loads(ARC), dict(question_stem='What is wet?', choices=LABELLED, answerKey='A'), 'openbookqa/openbookqa.yaml'),
-    'hellaswag': (json.loads(SWAG), json.loads(SWAG) | dict(ctx_a='The king of all the land.', ctx_b='he', label='3'), 'hellaswag/hellaswag.yaml'),
-    'piqa': (row := dict(goal='How to sit?', sol1='On a chair.', sol2='Under it.', label=1), row, 'piqa/piqa.yaml'),
-    'lambada': (row := dict(text='Who is there? said the king'), row, 'lambada/lambada_openai.yaml'),
-    'mmlu': (['Why? ', '1', '2', '3', '4', 'C'], dict(question='Why? ', choices=['1', '2', '3', '4'], answer=2), 'mmlu/default/mmlu_abstract_algebra.yaml'),
-    'truthfulqa_mc2': ({'Question': 'Who sees?', 'Correct Answers': 'You; Nobody.', 'Incorrect Answers': 'The moon'},
-                       dict(question='Who sees?', mc1_targets=dict(choices=['You.'], labels=[1]), mc2_targets=dict(choices=['You.', 'Nobody.', 'The moon.'], labels=[1, 1, 0])), 'truthfulqa/truthfulqa_mc2.yaml')}
 
-@pytest.mark.parametrize('task', TASKS)
+LABELLED = dict(
+    text=["Water is wet", "A stone", "The dry sand of it", "Fire"], label=["A", "B", "C", "D"]
+)
+THEIRS = {  # task -> (our row, the row of the Hub's data set, lm-eval's own definition)
+    "arc_easy": (
+        json.loads(ARC),
+        dict(question="What is wet?", choices=LABELLED, answerKey="A"),
+        "arc/arc_easy.yaml",
+    ),
+    "arc_challenge": (
+        json.loads(ARC),
+        dict(question="What is wet?", choices=LABELLED, answerKey="A"),
+        "arc/arc_challenge.yaml",
+    ),
+    "openbookqa": (
+        json.loads(ARC),
+        dict(question_stem="What is wet?", choices=LABELLED, answerKey="A"),
+        "openbookqa/openbookqa.yaml",
+    ),
+    "hellaswag": (
+        json.loads(SWAG),
+        json.loads(SWAG) | dict(ctx_a="The king of all the land.", ctx_b="he", label="3"),
+        "hellaswag/hellaswag.yaml",
+    ),
+    "piqa": (
+        row := dict(goal="How to sit?", sol1="On a chair.", sol2="Under it.", label=1),
+        row,
+        "piqa/piqa.yaml",
+    ),
+    "lambada": (
+        row := dict(text="Who is there? said the king"),
+        row,
+        "lambada/lambada_openai.yaml",
+    ),
+    "mmlu": (
+        ["Why? ", "1", "2", "3", "4", "C"],
+        dict(question="Why? ", choices=["1", "2", "3", "4"], answer=2),
+        "mmlu/default/mmlu_abstract_algebra.yaml",
+    ),
+    "truthfulqa_mc2": (
+        {
+            "Question": "Who sees?",
+            "Correct Answers": "You; Nobody.",
+            "Incorrect Answers": "The moon",
+        },
+        dict(
+            question="Who sees?",
+            mc1_targets=dict(choices=["You."], labels=[1]),
+            mc2_targets=dict(choices=["You.", "Nobody.", "The moon."], labels=[1, 1, 0]),
+        ),
+        "truthfulqa/truthfulqa_mc2.yaml",
+    ),
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
 def test_questions_are_put_as_lm_eval_puts_them(task):
-    ours, theirs, path = THEIRS[task]; item, = items_of(their_task(path, test=[theirs])); context, choices, right = TASKS[task].read(ours)
-    assert (item.context, item.choices, item.right) == (TASKS[task].head.format('abstract algebra') + context, tuple(choices), tuple(right))
+    ours, theirs, path = THEIRS[task]
+    (item,) = items_of(their_task(path, test=[theirs]))
+    context, choices, right = TASKS[task].read(ours)
+    assert (item.context, item.choices, item.right) == (
+        TASKS[task].head.format("abstract algebra") + context,
+        tuple(choices),
+        tuple(right),
+    )
+
 
 def their_task(path, **splits):
     "lm-eval's own definition of a task, with data of ours"
     from datasets import Dataset
     import lm_eval.tasks
     from lm_eval.tasks._yaml_loader import load_yaml
-    config = load_yaml(Path(lm_eval.tasks.__file__).parent/path); data = {k: Dataset.from_list(v) for k, v in splits.items()}
-    config = {k: v for k, v in config.items() if k not in ('tag', 'include', 'group', 'task_alias', 'metadata', 'dataset_path', 'dataset_name', 'training_split', 'validation_split', 'fewshot_split')}
-    if 'solved' in splits: config |= dict(fewshot_split='solved')
-    with hushed(): return lm_eval_parts().Task(config=config | dict(custom_dataset=lambda **kw: data, test_split='test'))
 
-@pytest.mark.parametrize('task', ['arc_easy', 'hellaswag', 'mmlu', 'piqa'])
-@pytest.mark.parametrize('own', [False, True])
+    config = load_yaml(Path(lm_eval.tasks.__file__).parent / path)
+    data = {k: Dataset.from_list(v) for k, v in splits.items()}
+    config = {
+        k: v
+        for k, v in config.items()
+        if k
+        not in (
+            "tag",
+            "include",
+            "group",
+            "task_alias",
+            "metadata",
+            "dataset_path",
+            "dataset_name",
+            "training_split",
+            "validation_split",
+            "fewshot_split",
+        )
+    }
+    if "solved" in splits:
+        config |= dict(fewshot_split="solved")
+    with hushed():
+        return lm_eval_parts().Task(
+            config=config | dict(custom_dataset=lambda **kw: data, test_split="test")
+        )
+
+
+@pytest.mark.parametrize("task", ["arc_easy", "hellaswag", "mmlu", "piqa"])
+@pytest.mark.parametrize("own", [False, True])
 def test_solved_questions_are_those_lm_eval_puts_before(tmp_path, task, own):
     "From a file of them, and where there is none from the other questions"
     ours, theirs, path = THEIRS[task]
+
     def many(row, n):
-        return [json.loads(json.dumps(row).replace('Water is wet', f'Water {i}').replace('What is wet?', f'What {i}?').replace('Why?', f'Why {i}?').replace('he king', f'he king {i}').replace('to sit', f'to sit {i}')) for i in range(n)]
-    name = TASKS[task].file.replace('*', 'abstract_algebra_test')
-    test, solved = tmp_path/name, tmp_path/name.replace('test', 'dev').replace('_val', '_dev')
-    for where, rows in ((test, many(ours, 40)[::2]),) + (() if own else ((solved, many(ours, 40)[1::2]),)):
+        return [
+            json.loads(
+                json.dumps(row)
+                .replace("Water is wet", f"Water {i}")
+                .replace("What is wet?", f"What {i}?")
+                .replace("Why?", f"Why {i}?")
+                .replace("he king", f"he king {i}")
+                .replace("to sit", f"to sit {i}")
+            )
+            for i in range(n)
+        ]
+
+    name = TASKS[task].file.replace("*", "abstract_algebra_test")
+    test, solved = tmp_path / name, tmp_path / name.replace("test", "dev").replace("_val", "_dev")
+    for where, rows in ((test, many(ours, 40)[::2]),) + (
+        () if own else ((solved, many(ours, 40)[1::2]),)
+    ):
         where.parent.mkdir(parents=True, exist_ok=True)
-        where.write_text('\n'.join(','.join(r) for r in rows) if task == 'mmlu' else '\n'.join(map(json.dumps, rows)))
-    data = dict(test=many(theirs, 40)[::2]) | ({} if own else dict(solved=many(theirs, 40)[1::2])); asked = their_task(path, **data)
-    if own: asked.fewshot_cfg.split = 'test'; asked.sampler.replace_df(list(asked.fewshot_docs()))
+        where.write_text(
+            "\n".join(",".join(r) for r in rows)
+            if task == "mmlu"
+            else "\n".join(map(json.dumps, rows))
+        )
+    data = dict(test=many(theirs, 40)[::2]) | ({} if own else dict(solved=many(theirs, 40)[1::2]))
+    asked = their_task(path, **data)
+    if own:
+        asked.fewshot_cfg.split = "test"
+        asked.sampler.replace_df(list(asked.fewshot_docs()))
     want = items_of(asked, 5)
     got = load_items(task, folder=tmp_path, shots=5)
-    assert [(i.context, i.choices, i.right) for i in got] == [(i.context, i.choices, i.right) for i in want]
-    assert len(got) == 20 and len(got[3].context) > 2*len(load_items(task, folder=tmp_path)[3].context) and set(load_items(task, 6, tmp_path, shots=5)) < set(got)
-    with pytest.raises(GpubError, match='20 solved questions asked for' if own else '21 solved questions asked for'):
+    assert [(i.context, i.choices, i.right) for i in got] == [
+        (i.context, i.choices, i.right) for i in want
+    ]
+    assert (
+        len(got) == 20
+        and len(got[3].context) > 2 * len(load_items(task, folder=tmp_path)[3].context)
+        and set(load_items(task, 6, tmp_path, shots=5)) < set(got)
+    )
+    with pytest.raises(
+        GpubError, match="20 solved questions asked for" if own else "21 solved questions asked for"
+    ):
         load_items(task, folder=tmp_path, shots=20 if own else 21)
+
 
 # scores
 
+
 def test_adapter_and_hf_model_agree_item_by_item(models, tok, files, tmp_path):
-    asked = {t: (load_items(t, 40, files), TASKS[t].kind) for t in ('arc_easy', 'hellaswag', 'lambada')}
+    asked = {
+        t: (load_items(t, 40, files), TASKS[t].kind) for t in ("arc_easy", "hellaswag", "lambada")
+    }
     for n, model in enumerate(models):
-        ours, theirs = ask(adapter(model, tok, 512), asked), ask(exported(export_model(model, tok, tmp_path/str(n)), 'cpu', 4), asked)
+        ours, theirs = (
+            ask(adapter(model, tok, 512), asked),
+            ask(exported(export_model(model, tok, tmp_path / str(n)), "cpu", 4), asked),
+        )
         for t, (items, kind) in asked.items():
-            assert max(abs(a - b) for x, y in zip(ours[t], theirs[t]) for (a, _), (b, _) in zip(x, y)) < 1e-3
-            assert all((outcomes(items, ours[t], kind)[m] == x).all() for m, x in outcomes(items, theirs[t], kind).items())
+            assert (
+                max(abs(a - b) for x, y in zip(ours[t], theirs[t]) for (a, _), (b, _) in zip(x, y))
+                < 1e-3
+            )
+            assert all(
+                (outcomes(items, ours[t], kind)[m] == x).all()
+                for m, x in outcomes(items, theirs[t], kind).items()
+            )
+
 
 def test_what_does_not_fit_is_cut_and_counted(models):
-    model, ids = models[0], torch.randint(200, (80,), generator=torch.Generator().manual_seed(0)).tolist(); lm = adapter(model, None)
-    pairs = [(ids[:70], ids[70:]), (ids[:60], ids[60:70]), (ids[:10], ids[10:]), (ids[:5], ids[5:9])]
+    model, ids = (
+        models[0],
+        torch.randint(200, (80,), generator=torch.Generator().manual_seed(0)).tolist(),
+    )
+    lm = adapter(model, None)
+    pairs = [
+        (ids[:70], ids[70:]),
+        (ids[:60], ids[60:70]),
+        (ids[:10], ids[10:]),
+        (ids[:5], ids[5:9]),
+    ]
     got = likelihoods(model, pairs, cuts=lm.cuts)
     assert (lm.cuts.contexts, lm.cuts.answers) == (3, 1)
     for (c, a), (nats, _) in zip(pairs, got):
         x = torch.tensor([(c + a)[-49:]])
-        with torch.no_grad(): logp = model(x[:, :-1])[0].log_softmax(-1)
-        n = min(len(a), 48); assert nats == pytest.approx(float(logp[-n:].gather(1, x[0, -n:, None]).sum()), abs=1e-3)
+        with torch.no_grad():
+            logp = model(x[:, :-1])[0].log_softmax(-1)
+        n = min(len(a), 48)
+        assert nats == pytest.approx(float(logp[-n:].gather(1, x[0, -n:, None]).sum()), abs=1e-3)
+
 
 def test_no_numbers_no_score(models, tok, files, run):
     sick = GPT(models[0].cfg).eval()
-    with torch.no_grad(): sick.norm.weight.fill_(math.nan)
-    with pytest.raises(GpubError, match='harness measures nan'): calibrate(adapter(sick, tok), sick, range(100))
-    items = load_items('arc_easy', 3, files)
-    with pytest.raises(GpubError, match=f'answers of {items[0].id} get .* it computes no numbers'):
-        outcomes(items, ask(adapter(sick, tok), {'arc_easy': (items, 'choice')})['arc_easy'])
+    with torch.no_grad():
+        sick.norm.weight.fill_(math.nan)
+    with pytest.raises(GpubError, match="harness measures nan"):
+        calibrate(adapter(sick, tok), sick, range(100))
+    items = load_items("arc_easy", 3, files)
+    with pytest.raises(GpubError, match=f"answers of {items[0].id} get .* it computes no numbers"):
+        outcomes(items, ask(adapter(sick, tok), {"arc_easy": (items, "choice")})["arc_easy"])
+
 
 def test_without_lm_eval_it_says_what_to_install(monkeypatch, models, tok, run, files):
-    for name in [m for m in sys.modules if m.split('.')[0] == 'lm_eval']: monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, 'lm_eval', None)
-    for f in (lambda: adapter(models[0], tok), lambda: as_task('x', [], 'choice'), lambda: evaluate_run(run, ('arc_easy',), folder=files)):
-        with pytest.raises(GpubError, match=r"pip install 'gpub\[eval\]'"): f()
+    for name in [m for m in sys.modules if m.split(".")[0] == "lm_eval"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    for f in (
+        lambda: adapter(models[0], tok),
+        lambda: as_task("x", [], "choice"),
+        lambda: evaluate_run(run, ("arc_easy",), folder=files),
+    ):
+        with pytest.raises(GpubError, match=r"pip install 'gpub\[eval\]'"):
+            f()
+
 
 # statistics
 
+
 def test_arc_challenge_is_one_and_a_half_errors_from_chance():
-    x = np.zeros(1172); x[:round(.233*1172)] = 1; m, se = score(x); assert (.25 - m)/se == pytest.approx(1.4, abs=.05)
-    assert against(x, np.full(1172, .25))['same'] and not against(np.r_[x, x, x, x], np.full(4*1172, .25))['same']
+    x = np.zeros(1172)
+    x[: round(0.233 * 1172)] = 1
+    m, se = score(x)
+    assert (0.25 - m) / se == pytest.approx(1.4, abs=0.05)
+    assert (
+        against(x, np.full(1172, 0.25))["same"]
+        and not against(np.r_[x, x, x, x], np.full(4 * 1172, 0.25))["same"]
+    )
+
 
 def test_the_error_is_the_binomial_one_and_the_bootstrap_agrees():
-    rng = np.random.default_rng(0); a, b = (rng.random(3000) < p for p in (.3, .33)); m, se = score(a)
-    assert se == pytest.approx(math.sqrt(m*(1 - m)/2999)); got = paired(a, b); d = b - a*1.
-    assert got['difference'] == pytest.approx(d.mean()) and got['se'] == pytest.approx(score(d)[1], rel=.05) and got['low'] < got['difference'] < got['high']
-    assert sum(paired(*(rng.random((2, 400)) < .3), rounds=500)['low'] > 0 for _ in range(200)) < 14 # of 200 pairs of equals 2.5% look better
+    rng = np.random.default_rng(0)
+    a, b = (rng.random(3000) < p for p in (0.3, 0.33))
+    m, se = score(a)
+    assert se == pytest.approx(math.sqrt(m * (1 - m) / 2999))
+    got = paired(a, b)
+    d = b - a * 1.0
+    assert (
+        got["difference"] == pytest.approx(d.mean())
+        and got["se"] == pytest.approx(score(d)[1], rel=0.05)
+        and got["low"] < got["difference"] < got["high"]
+    )
+    assert (
+        sum(paired(*(rng.random((2, 400)) < 0.3), rounds=500)["low"] > 0 for _ in range(200)) < 14
+    )  # of 200 pairs of equals 2.5% look better
 
-@pytest.mark.parametrize('seed', range(3))
+
+@pytest.mark.parametrize("seed", range(3))
 def test_a_guesser_is_called_one_and_a_knower_is_not(seed):
     rng = np.random.default_rng(seed)
-    items = [Item(str(i), 'q', tuple('x'*int(n) for n in rng.integers(1, 9, 4)), (int(rng.integers(4)),)) for i in range(600)]
-    def answers(lift): return [[(float(rng.normal()) + lift*(j in i.right), False) for j in range(4)] for i in items]
-    assert grade(items, answers(3))['acc']['verdict'].startswith('above every control') and not grade(items, answers(0))['acc']['verdict'].startswith('above')
+    items = [
+        Item(
+            str(i), "q", tuple("x" * int(n) for n in rng.integers(1, 9, 4)), (int(rng.integers(4)),)
+        )
+        for i in range(600)
+    ]
+
+    def answers(lift):
+        return [
+            [(float(rng.normal()) + lift * (j in i.right), False) for j in range(4)] for i in items
+        ]
+
+    assert grade(items, answers(3))["acc"]["verdict"].startswith(
+        "above every control"
+    ) and not grade(items, answers(0))["acc"]["verdict"].startswith("above")
+
 
 def test_published_rows_name_their_metric(root):
-    rows = published('hellaswag', root/'data'); by = {(r['model'], r['metric']): round(100*r['score'], 2) for r in rows}
-    assert by['GPT-2 124M', 'acc'] < by['GPT-2 124M', 'acc_norm'] and any(m.startswith('acc_norm (likely)') for _, m in by) and all(r['metric'] and r['source'] for r in rows)
+    rows = published("hellaswag", root / "data")
+    by = {(r["model"], r["metric"]): round(100 * r["score"], 2) for r in rows}
+    assert (
+        by["GPT-2 124M", "acc"] < by["GPT-2 124M", "acc_norm"]
+        and any(m.startswith("acc_norm (likely)") for _, m in by)
+        and all(r["metric"] and r["source"] for r in rows)
+    )
+
 
 # the command
 
+
 def call(*words):
-    done = CliRunner().invoke(eval_command, [*map(str, words), '--device', 'cpu'])
-    if done.exception and not isinstance(done.exception, SystemExit): raise done.exception
+    done = CliRunner().invoke(eval_command, [*map(str, words), "--device", "cpu"])
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
     return done.output
 
+
 def test_the_command_on_a_model_of_characters(run, files):
-    said = call(run, '--tasks', 'arc_easy,lambada', '--limit', 12, '--data', files, '--check', 3)
-    result = json.loads((run/'evals.json').read_text())
-    assert 'gate passed' in said and 'uniform guess' in said and 'agree' in said and result['settings']['limit'] == 12 and result['versions']['lm_eval'] and result['agreement']['arc_easy']['same'] == 3
-    for t in ('arc_easy', 'lambada'):
-        for m in result['tasks'][t]['metrics'].values(): assert {'score', 'se', 'low', 'high', 'controls', 'verdict'} <= m.keys()
-    again = call(run, run, '--compare', '--tasks', 'arc_easy', '--limit', 12, '--data', files)
-    assert 'read from' in again and 'no difference shown' in again
+    said = call(run, "--tasks", "arc_easy,lambada", "--limit", 12, "--data", files, "--check", 3)
+    result = json.loads((run / "evals.json").read_text())
+    assert (
+        "gate passed" in said
+        and "uniform guess" in said
+        and "agree" in said
+        and result["settings"]["limit"] == 12
+        and result["versions"]["lm_eval"]
+        and result["agreement"]["arc_easy"]["same"] == 3
+    )
+    for t in ("arc_easy", "lambada"):
+        for m in result["tasks"][t]["metrics"].values():
+            assert {"score", "se", "low", "high", "controls", "verdict"} <= m.keys()
+    again = call(run, run, "--compare", "--tasks", "arc_easy", "--limit", 12, "--data", files)
+    assert "read from" in again and "no difference shown" in again
+
 
 def test_characters_a_vocabulary_lacks_are_counted(run):
-    items, lost = in_vocabulary([Item('a', 'Is 2 + 2 = 4?', ('yes', '4'), (0,))], CharTokenizer('Isyetr? '))
-    assert lost == 6 and items[0].choices == ('yes', '?') and items[0].context == 'Is ? ? ? ? ??'
+    items, lost = in_vocabulary(
+        [Item("a", "Is 2 + 2 = 4?", ("yes", "4"), (0,))], CharTokenizer("Isyetr? ")
+    )
+    assert lost == 6 and items[0].choices == ("yes", "?") and items[0].context == "Is ? ? ? ? ??"
 
-@pytest.mark.parametrize('words, why', [(['--tasks', 'arc_easy,nope'], "no task 'nope'; there are: arc_easy"), (['--compare'], 'two runs'), (['--tasks', 'hellaswag', '--data', 'nowhere'], 'needs hellaswag_val.jsonl')])
+
+@pytest.mark.parametrize(
+    "words, why",
+    [
+        (["--tasks", "arc_easy,nope"], "no task 'nope'; there are: arc_easy"),
+        (["--compare"], "two runs"),
+        (["--tasks", "hellaswag", "--data", "nowhere"], "needs hellaswag_val.jsonl"),
+    ],
+)
 def test_refusals(run, words, why):
-    with pytest.raises(GpubError, match=why): call(run, *words)
+    with pytest.raises(GpubError, match=why):
+        call(run, *words)
 
-@pytest.mark.parametrize('text', ['[1]', '{}', '{"tasks": {}}', '"x"', '{"tasks": 3, "step": 1, "settings": {}}', '{"tasks": {}, "step": 1, "settings": []}'])
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[1]",
+        "{}",
+        '{"tasks": {}}',
+        '"x"',
+        '{"tasks": 3, "step": 1, "settings": {}}',
+        '{"tasks": {}, "step": 1, "settings": []}',
+    ],
+)
 def test_another_file_where_results_go(run, files, tmp_path, text):
-    (tmp_path/'r.json').write_text(text)
-    with pytest.raises(GpubError, match='holds no results of gpub eval'):
-        call(run, '--tasks', 'lambada', '--data', files, '--json', tmp_path/'r.json')
-    assert (tmp_path/'r.json').read_text() == text
+    (tmp_path / "r.json").write_text(text)
+    with pytest.raises(GpubError, match="holds no results of gpub eval"):
+        call(run, "--tasks", "lambada", "--data", files, "--json", tmp_path / "r.json")
+    assert (tmp_path / "r.json").read_text() == text
+
 
 GONE = object()
-@pytest.mark.parametrize('keys, value', [('run', GONE), ('parameters', GONE), ('parameters', ['x']), ('tasks lambada', ['x']), ('tasks lambada n', ['x']), ('tasks lambada items', GONE), ('tasks lambada shots', GONE), ('tasks lambada metrics', ['x']),
-                                         ('tasks lambada metrics acc', ['x']), ('tasks lambada metrics acc score', 'x'), ('tasks lambada metrics acc controls', GONE), ('tasks lambada outcomes', GONE), ('tasks lambada outcomes acc', ['x'])])
+
+
+@pytest.mark.parametrize(
+    "keys, value",
+    [
+        ("run", GONE),
+        ("parameters", GONE),
+        ("parameters", ["x"]),
+        ("tasks lambada", ["x"]),
+        ("tasks lambada n", ["x"]),
+        ("tasks lambada items", GONE),
+        ("tasks lambada shots", GONE),
+        ("tasks lambada metrics", ["x"]),
+        ("tasks lambada metrics acc", ["x"]),
+        ("tasks lambada metrics acc score", "x"),
+        ("tasks lambada metrics acc controls", GONE),
+        ("tasks lambada outcomes", GONE),
+        ("tasks lambada outcomes acc", ["x"]),
+    ],
+)
 def test_results_damaged_by_hand(run, files, tmp_path, keys, value):
-    file = tmp_path/'r.json'; words = [run, '--tasks', 'lambada', '--limit', 5, '--data', files, '--check', 0, '--json', file]
-    call(*words); assert 'read from' in call(*words)
-    result = part = json.loads(file.read_text()); *way, last = keys.split()
-    for k in way: part = part[k]
+    file = tmp_path / "r.json"
+    words = [run, "--tasks", "lambada", "--limit", 5, "--data", files, "--check", 0, "--json", file]
+    call(*words)
+    assert "read from" in call(*words)
+    result = part = json.loads(file.read_text())
+    *way, last = keys.split()
+    for k in way:
+        part = part[k]
     part[last] = value
-    if value is GONE: del part[last]
+    if value is GONE:
+        del part[last]
     file.write_text(json.dumps(result))
-    with pytest.raises(GpubError, match='r.json is damaged .*restore it, or move it away') as e: call(*words)
-    assert '\n' not in str(e.value)
+    with pytest.raises(GpubError, match="r.json is damaged .*restore it, or move it away") as e:
+        call(*words)
+    assert "\n" not in str(e.value)
+
 
 def another_run(folder, seed, text):
     "A run of its own in that folder"
@@ -229,6 +564,7 @@ def another_run(folder, seed, text):
     run = Run("shakespeare-short", folder, text, settings, "cpu", save_every=2, say=lambda s: None)
     with open(os.devnull, "w") as run.progress.out:
         return run.go()
+
 
 def test_results_are_those_of_one_run_and_one_checkpoint(text, files, tmp_path):
     "The scores of A are never shown as those of B, nor those of step 2 as those of step 4"
@@ -257,6 +593,7 @@ def test_results_are_those_of_one_run_and_one_checkpoint(text, files, tmp_path):
     assert "asked anew" in call(b, *words)
     assert json.loads((b / "evals.json").read_text())["run_id"] == ids[1]
 
+
 def test_results_of_before_are_bound_to_nothing(run, files, tmp_path):
     "They do not say of which weights they are: another name is refused, the same one asked anew"
     file = tmp_path / "r.json"
@@ -269,38 +606,108 @@ def test_results_of_before_are_bound_to_nothing(run, files, tmp_path):
     with pytest.raises(GpubError, match="results of another run, other "):
         call(*words)
 
+
 def test_no_run(tmp_path, files):
-    with pytest.raises(GpubError, match='not a run folder'): call(tmp_path, '--tasks', 'arc_easy', '--data', files)
-    with pytest.raises(GpubError, match='not a run folder'): call(tmp_path/'nowhere', '--tasks', 'arc_easy', '--data', files)
+    with pytest.raises(GpubError, match="not a run folder"):
+        call(tmp_path, "--tasks", "arc_easy", "--data", files)
+    with pytest.raises(GpubError, match="not a run folder"):
+        call(tmp_path / "nowhere", "--tasks", "arc_easy", "--data", files)
     assert not list(tmp_path.iterdir())
+
 
 # programs and texts
 
-@pytest.mark.parametrize('code, why', [('while True: pass', 'time'), ('import time\ntime.sleep(60)', 'time'), ('x = bytearray(10**11)', 'memory'), ('import socket; socket.socket()', 'refused'), ('import os; os.system("true")', 'refused'),
-                                       ('open("here", "w")', 'refused'), ('import os; os.open("here", os.O_TRUNC)', 'refused'), ('import os\nwhile True: os.fork()', 'refused'),
-                                       ('import os\nfor fd in range(3, 30):\n    try: os.write(fd, b"x"*10**7)\n    except OSError: pass', 'ended early'), ('import os; os._exit(0)', 'ended early'), ('raise SystemExit', 'SystemExit'), ('def f(', 'SyntaxError'), ('assert False', 'AssertionError')])
-def test_programs_are_contained(code, why, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path); t = time.perf_counter(); ran = run_python(code, seconds=1, clock=2 if 'sleep' in code else None)
-    assert not ran.ok and why in ran.why and time.perf_counter() - t < 8 and not list(tmp_path.iterdir())
 
-@pytest.mark.skipif(sys.platform != 'linux' or ctypes.CDLL(None).syscall(444, None, 0, 1) < 1, reason='no Landlock in this kernel')
-@pytest.mark.parametrize('code', ['open("{0}", "w")', 'import os; os.remove("{0}")', 'import os; os.mkfifo("{0}2")', 'import subprocess; subprocess.run(["true"])'])
+@pytest.mark.parametrize(
+    "code, why",
+    [
+        ("while True: pass", "time"),
+        ("import time\ntime.sleep(60)", "time"),
+        ("x = bytearray(10**11)", "memory"),
+        ("import socket; socket.socket()", "refused"),
+        ('import os; os.system("true")', "refused"),
+        ('open("here", "w")', "refused"),
+        ('import os; os.open("here", os.O_TRUNC)', "refused"),
+        ("import os\nwhile True: os.fork()", "refused"),
+        (
+            'import os\nfor fd in range(3, 30):\n    try: os.write(fd, b"x"*10**7)\n    except '
+            "OSError: pass",
+            "ended early",
+        ),
+        ("import os; os._exit(0)", "ended early"),
+        ("raise SystemExit", "SystemExit"),
+        ("def f(", "SyntaxError"),
+        ("assert False", "AssertionError"),
+    ],
+)
+def test_programs_are_contained(code, why, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    t = time.perf_counter()
+    ran = run_python(code, seconds=1, clock=2 if "sleep" in code else None)
+    assert (
+        not ran.ok
+        and why in ran.why
+        and time.perf_counter() - t < 8
+        and not list(tmp_path.iterdir())
+    )
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or ctypes.CDLL(None).syscall(444, None, 0, 1) < 1,
+    reason="no Landlock in this kernel",
+)
+@pytest.mark.parametrize(
+    "code",
+    [
+        'open("{0}", "w")',
+        'import os; os.remove("{0}")',
+        'import os; os.mkfifo("{0}2")',
+        'import subprocess; subprocess.run(["true"])',
+    ],
+)
 def test_the_kernel_alone_contains_them_too(code, tmp_path, monkeypatch):
     from gpub import sandbox
-    (tmp_path/'f').write_text('mine'); monkeypatch.setattr(sandbox, 'CAGE', sandbox.CAGE.replace('sys.addaudithook(refuse)\n', ''))
-    assert 'Permission denied' in run_python(code.format(tmp_path/'f')).why and [p.read_text() for p in tmp_path.iterdir()] == ['mine']
+
+    (tmp_path / "f").write_text("mine")
+    monkeypatch.setattr(sandbox, "CAGE", sandbox.CAGE.replace("sys.addaudithook(refuse)\n", ""))
+    assert "Permission denied" in run_python(code.format(tmp_path / "f")).why and [
+        p.read_text() for p in tmp_path.iterdir()
+    ] == ["mine"]
+
 
 def test_a_solution_passes_and_an_empty_function_does_not():
-    p = dict(task_id='t', prompt='def double(x):\n    "Twice x"\n', test='def check(f):\n    assert f(2) == 4\n', entry_point='double')
-    assert solves(p, '    return 2*x\n\ndef other(): pass\n').ok and 'AssertionError' in solves(p, '    return x\n').why
+    p = dict(
+        task_id="t",
+        prompt='def double(x):\n    "Twice x"\n',
+        test="def check(f):\n    assert f(2) == 4\n",
+        entry_point="double",
+    )
+    assert (
+        solves(p, "    return 2*x\n\ndef other(): pass\n").ok
+        and "AssertionError" in solves(p, "    return x\n").why
+    )
+
 
 def test_a_malformed_problem_names_file_and_line(tmp_path):
     import gzip
-    with gzip.open(tmp_path/'HumanEval.jsonl.gz', 'wt') as f: f.write('{"task_id": "a", "prompt": "", "test": ""}\n')
-    with pytest.raises(GpubError, match='HumanEval.jsonl.gz line 1: not a problem, it lacks entry_point'): problems(folder=tmp_path)
+
+    with gzip.open(tmp_path / "HumanEval.jsonl.gz", "wt") as f:
+        f.write('{"task_id": "a", "prompt": "", "test": ""}\n')
+    with pytest.raises(
+        GpubError, match="HumanEval.jsonl.gz line 1: not a problem, it lacks entry_point"
+    ):
+        problems(folder=tmp_path)
+
 
 def test_labels():
-    assert label('the cat sat down and the dog ran off') == 'varied' and label('AndroidRuntime error') == 'chants AndroidRuntime' and repeated('a b c d e '*4) == .75 and distinct('a a a a', 1) == .25
+    assert (
+        label("the cat sat down and the dog ran off") == "varied"
+        and label("AndroidRuntime error") == "chants AndroidRuntime"
+        and repeated("a b c d e " * 4) == 0.75
+        and distinct("a a a a", 1) == 0.25
+    )
+
 
 def test_another_tokenizer_has_no_common_tokens(models, tok):
-    with pytest.raises(GpubError, match='different tokenizers'): token_diff((models[0], tok), (models[0], CharTokenizer('ab')), 'ab')
+    with pytest.raises(GpubError, match="different tokenizers"):
+        token_diff((models[0], tok), (models[0], CharTokenizer("ab")), "ab")

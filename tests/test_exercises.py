@@ -2,52 +2,86 @@
 
 In a notebook a cell `# exercise: name` holds the stub, a cell `# check: name` (after `#| eval: false`) the check, and a markdown cell
 a fence that opens with `# solution: name`. Checks see the chapter's imports and what its module exports, nothing else."""
+
 import ast, importlib, json, re
 from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-CHAPTERS = sorted(p for p in (ROOT/'nbs').glob('season*/*.ipynb') if '.ipynb_checkpoints' not in p.parts)
+CHAPTERS = sorted(
+    p for p in (ROOT / "nbs").glob("season*/*.ipynb") if ".ipynb_checkpoints" not in p.parts
+)
+
 
 def sources(path, kind):
-    return [''.join(c['source']) for c in json.loads(path.read_text(encoding='utf-8'))['cells'] if c['cell_type'] == kind]
+    return [
+        "".join(c["source"])
+        for c in json.loads(path.read_text(encoding="utf-8"))["cells"]
+        if c["cell_type"] == kind
+    ]
+
 
 def marked(cells, mark):
     "name -> source of the cells (or fences) that carry the line `# mark: name`"
-    return {m[1]: s for s in cells if (m := re.search(rf'^# {mark}: (\w+)$', s, re.M))}
+    return {m[1]: s for s in cells if (m := re.search(rf"^# {mark}: (\w+)$", s, re.M))}
+
 
 def exercises(path):
     "(stubs, checks, solutions) by name"
-    fences = [f for md in sources(path, 'markdown') for f in re.findall(r'^```python\n(.*?)^```', md, re.M | re.S)]
-    return marked(sources(path, 'code'), 'exercise'), marked(sources(path, 'code'), 'check'), marked(fences, 'solution')
+    fences = [
+        f
+        for md in sources(path, "markdown")
+        for f in re.findall(r"^```python\n(.*?)^```", md, re.M | re.S)
+    ]
+    return (
+        marked(sources(path, "code"), "exercise"),
+        marked(sources(path, "code"), "check"),
+        marked(fences, "solution"),
+    )
+
 
 def imports_only(src):
-    body = ast.parse(re.sub(r'^(\s*)[%!].*$', r'\1pass', src, flags=re.M)).body
+    body = ast.parse(re.sub(r"^(\s*)[%!].*$", r"\1pass", src, flags=re.M)).body
     return bool(body) and all(isinstance(n, (ast.Import, ast.ImportFrom)) for n in body)
+
 
 def namespace(path):
     "What a check may use: the chapter's import cells, then the names its module exports"
-    code = sources(path, 'code'); module = next(m[1] for s in code if (m := re.search(r'^#\|\s*default_exp\s+(\S+)', s, re.M)))
+    code = sources(path, "code")
+    module = next(m[1] for s in code if (m := re.search(r"^#\|\s*default_exp\s+(\S+)", s, re.M)))
     ns = {}
     for src in code:
-        if imports_only(src): exec(src, ns)
-    module = importlib.import_module(f'gpub.{module}')
+        if imports_only(src):
+            exec(src, ns)
+    module = importlib.import_module(f"gpub.{module}")
     return ns | {k: getattr(module, k) for k in module.__all__}
 
-ALL = [pytest.param(p, name, id=f'{p.stem}-{name}') for p in CHAPTERS for name in exercises(p)[0]]
 
-@pytest.mark.parametrize('path', CHAPTERS, ids=lambda p: p.stem)
+ALL = [pytest.param(p, name, id=f"{p.stem}-{name}") for p in CHAPTERS for name in exercises(p)[0]]
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
 def test_every_exercise_has_a_check_and_a_solution(path):
     stubs, checks, solutions = exercises(path)
     assert 2 <= len(stubs) <= 4 and stubs.keys() == checks.keys() == solutions.keys()
     for name, src in checks.items():
-        assert re.search(r'^#\|\s*eval:\s*false$', src, re.M), f'{name}: the check must be skipped when the chapter runs by itself'
+        assert re.search(r"^#\|\s*eval:\s*false$", src, re.M), (
+            f"{name}: the check must be skipped when the chapter runs by itself"
+        )
 
-@pytest.mark.parametrize('path, name', ALL)
+
+@pytest.mark.parametrize("path, name", ALL)
 def test_check_fails_until_solved(path, name):
-    stubs, checks, _ = exercises(path); ns = namespace(path); exec(stubs[name], ns)
-    with pytest.raises(AssertionError): exec(checks[name], ns)
+    stubs, checks, _ = exercises(path)
+    ns = namespace(path)
+    exec(stubs[name], ns)
+    with pytest.raises(AssertionError):
+        exec(checks[name], ns)
 
-@pytest.mark.parametrize('path, name', ALL)
+
+@pytest.mark.parametrize("path, name", ALL)
 def test_solution_passes_the_check(path, name):
-    _, checks, solutions = exercises(path); ns = namespace(path); exec(solutions[name], ns); exec(checks[name], ns)
+    _, checks, solutions = exercises(path)
+    ns = namespace(path)
+    exec(solutions[name], ns)
+    exec(checks[name], ns)

@@ -1,34 +1,58 @@
 """What README and CONTRIBUTING promise: commands that exist, links that lead somewhere, figures that are the published ones; and how `gpub` starts."""
+
 import inspect, json, os, re, shutil, signal, subprocess, sys
 import click, pytest, yaml
 from gpub.cli import Run, cli
 from gpub.gpt import GPTConfig, count_params
 
-PAGES = ['README.md', 'CONTRIBUTING.md', 'data/README.md']
+PAGES = ["README.md", "CONTRIBUTING.md", "data/README.md"]
 
-def targets(root): return set(re.findall(r'^([a-z][a-z-]*):', (root/'Makefile').read_text(encoding='utf-8'), re.M))
+
+def targets(root):
+    return set(
+        re.findall(r"^([a-z][a-z-]*):", (root / "Makefile").read_text(encoding="utf-8"), re.M)
+    )
+
 
 def missing(root, page):
     "Make targets, relative links and gpub commands a page names that do not exist"
-    text = (root/page).read_text(encoding='utf-8')
-    fenced = '\n'.join(re.findall(r'^```sh\n(.*?)^```', text, re.M | re.S) + re.findall(r'`([^`\n]+)`', text))
-    wanted = set(re.findall(r'\bmake ([a-z][a-z-]*)', fenced))
-    links = [u for u in re.findall(r'\]\(([^)#\s]+)', text) if '://' not in u]
-    words = re.findall(r'^\S*gpub ([a-z]+)', fenced, re.M)
-    return [f'make {t}' for t in wanted - targets(root)] + [u for u in links if not ((root/page).parent/u).exists()] + \
-           [f'gpub {w}' for w in words if w not in cli.commands]
+    text = (root / page).read_text(encoding="utf-8")
+    fenced = "\n".join(
+        re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S) + re.findall(r"`([^`\n]+)`", text)
+    )
+    wanted = set(re.findall(r"\bmake ([a-z][a-z-]*)", fenced))
+    links = [u for u in re.findall(r"\]\(([^)#\s]+)", text) if "://" not in u]
+    words = re.findall(r"^\S*gpub ([a-z]+)", fenced, re.M)
+    return (
+        [f"make {t}" for t in wanted - targets(root)]
+        + [u for u in links if not ((root / page).parent / u).exists()]
+        + [f"gpub {w}" for w in words if w not in cli.commands]
+    )
 
-@pytest.mark.parametrize('page', PAGES)
-def test_names_exist(root, page): assert missing(root, page) == []
+
+@pytest.mark.parametrize("page", PAGES)
+def test_names_exist(root, page):
+    assert missing(root, page) == []
+
 
 def test_missing_is_found(tmp_path):
-    (tmp_path/'Makefile').write_text('train: x\n')
-    (tmp_path/'README.md').write_text('```sh\nmake train\nmake tea\ngpub brew x\n```\n[a](no.md) [b](https://x.org) `make honey`, make peace')
-    assert sorted(missing(tmp_path, 'README.md')) == ['gpub brew', 'make honey', 'make tea', 'no.md']
+    (tmp_path / "Makefile").write_text("train: x\n")
+    (tmp_path / "README.md").write_text(
+        "```sh\nmake train\nmake tea\ngpub brew x\n```\n[a](no.md) [b](https://x.org) `make "
+        "honey`, make peace"
+    )
+    assert sorted(missing(tmp_path, "README.md")) == [
+        "gpub brew",
+        "make honey",
+        "make tea",
+        "no.md",
+    ]
+
 
 def test_readme_opens_with_the_two_commands(root):
-    first = re.search(r'```sh\n(.*?)```', (root/'README.md').read_text(encoding='utf-8'), re.S)[1]
-    assert re.findall(r'^make (\w+)', first, re.M) == ['train', 'test']
+    first = re.search(r"```sh\n(.*?)```", (root / "README.md").read_text(encoding="utf-8"), re.S)[1]
+    assert re.findall(r"^make (\w+)", first, re.M) == ["train", "test"]
+
 
 COLAB = """#| hide
 #| eval: false
@@ -37,92 +61,184 @@ if 'google.colab' in str(get_ipython()):
     !git clone -q https://github.com/gpuburnout/gpub /content/gpub && pip install -q '/content/gpub[data,hub]'
     %cd /content/gpub/nbs/{}"""
 
+
 def test_chapters_open_in_colab(root):
     "Not installed editable: a notebook that runs already would not find it"
-    for p in sorted((root/'nbs').glob('season*/*.ipynb')):
-        sources = [''.join(c['source']) for c in json.loads(p.read_text(encoding='utf-8'))['cells']]
+    for p in sorted((root / "nbs").glob("season*/*.ipynb")):
+        sources = ["".join(c["source"]) for c in json.loads(p.read_text(encoding="utf-8"))["cells"]]
         assert COLAB.format(p.parent.name) in sources, p.name
+
 
 def facts(root):
     "The figures the README's table of models may quote, per row"
-    load = lambda name: json.loads((root/'data/published'/f'{name}.json').read_text(encoding='utf-8'))
-    runs = load('runs')
-    model, run = ({x['id']: x for x in runs[k]} for k in ('models', 'runs'))
-    small, gpt2, big = run['s1-phase1'], run['s1-phase3'], run['s2-1b']
-    total = big['totals'][0]
-    first = big['phases'][:4]
-    assert total['at_step'] == first[-1]['step_end'] == 90_000
-    billion = lambda n, digits=1: f'{n / 1e9:.{digits}f}'
-    ours = count_params(GPTConfig(vocab=65, ctx=256, width=128, layers=2, heads=4))
-    return [{f'{ours:,}', '2', model['char-400k']['layers'], small['dataset_mb'], small['minutes'], small['rows'][-1]['train_loss']},
-            {f"{model['gpt2-134m']['computed']['exact']:,}", model['gpt2-134m']['layers'], '2', gpt2['epochs'],
-             billion(load('data')['datasets'][2]['train_tokens_from_steps']),
-             *re.findall(r'\d+', gpt2['gpu']), gpt2['hours_total_stated'], f"{gpt2['compute_units_total']:,}", gpt2['rows'][-1]['train_loss']},
-            {f"{model['gpub-1b']['computed']['exact']:,}", model['gpub-1b']['layers'], billion(total['tokens_exact']), *re.findall(r'\d+', big['gpu']),
-             f"{sum(p['hours_computed'] for p in first):.0f}", total['cost_usd'], first[-1]['train_loss_end']}]
 
-def quoted(row): return re.findall(r'\d[\d,]*(?:\.\d+)?', row)
+    def load(name):
+        return json.loads((root / "data/published" / f"{name}.json").read_text(encoding="utf-8"))
+
+    runs = load("runs")
+    model, run = ({x["id"]: x for x in runs[k]} for k in ("models", "runs"))
+    small, gpt2, big = run["s1-phase1"], run["s1-phase3"], run["s2-1b"]
+    total = big["totals"][0]
+    first = big["phases"][:4]
+    assert total["at_step"] == first[-1]["step_end"] == 90_000
+
+    def billion(n, digits=1):
+        return f"{n / 1e9:.{digits}f}"
+
+    ours = count_params(GPTConfig(vocab=65, ctx=256, width=128, layers=2, heads=4))
+    return [
+        {
+            f"{ours:,}",
+            "2",
+            model["char-400k"]["layers"],
+            small["dataset_mb"],
+            small["minutes"],
+            small["rows"][-1]["train_loss"],
+        },
+        {
+            f"{model['gpt2-134m']['computed']['exact']:,}",
+            model["gpt2-134m"]["layers"],
+            "2",
+            gpt2["epochs"],
+            billion(load("data")["datasets"][2]["train_tokens_from_steps"]),
+            *re.findall(r"\d+", gpt2["gpu"]),
+            gpt2["hours_total_stated"],
+            f"{gpt2['compute_units_total']:,}",
+            gpt2["rows"][-1]["train_loss"],
+        },
+        {
+            f"{model['gpub-1b']['computed']['exact']:,}",
+            model["gpub-1b"]["layers"],
+            billion(total["tokens_exact"]),
+            *re.findall(r"\d+", big["gpu"]),
+            f"{sum(p['hours_computed'] for p in first):.0f}",
+            total["cost_usd"],
+            first[-1]["train_loss_end"],
+        },
+    ]
+
+
+def quoted(row):
+    return re.findall(r"\d[\d,]*(?:\.\d+)?", row)
+
 
 def test_readme_figures_are_the_published_ones(root):
-    rows = re.findall(r'^\| .*(?:\d{3},){1,3}\d{3} .*$', (root/'README.md').read_text(encoding='utf-8'), re.M)
+    rows = re.findall(
+        r"^\| .*(?:\d{3},){1,3}\d{3} .*$", (root / "README.md").read_text(encoding="utf-8"), re.M
+    )
     assert len(rows) == 3
     for row, known in zip(rows, facts(root)):
         wrong = set(quoted(row)) - {str(k) for k in known}
-        assert not wrong, f'{wrong} in {row!r}: published are {known}'
+        assert not wrong, f"{wrong} in {row!r}: published are {known}"
 
-def sidebar(items): return [n for x in items for n in ([x] if isinstance(x, str) else sidebar(x['contents']))]
+
+def sidebar(items):
+    return [n for x in items for n in ([x] if isinstance(x, str) else sidebar(x["contents"]))]
+
 
 def test_sidebar_lists_every_notebook(root):
-    listed = sidebar(yaml.safe_load((root/'_quarto.yml').read_text(encoding='utf-8'))['website']['sidebar']['contents'])
-    there = [p.relative_to(root/'nbs').as_posix() for p in (root/'nbs').rglob('*.ipynb') if '.ipynb_checkpoints' not in p.parts]
+    listed = sidebar(
+        yaml.safe_load((root / "_quarto.yml").read_text(encoding="utf-8"))["website"]["sidebar"][
+            "contents"
+        ]
+    )
+    there = [
+        p.relative_to(root / "nbs").as_posix()
+        for p in (root / "nbs").rglob("*.ipynb")
+        if ".ipynb_checkpoints" not in p.parts
+    ]
     assert sorted(listed) == sorted(there)
+
 
 def test_readme_quotes_our_own_run(root):
     "Figures of the README's run are those of its receipt"
-    text, run = (root/'README.md').read_text(encoding='utf-8'), root/'data/runs/shakespeare'
-    config, bill = (json.loads((run/f'{n}.json').read_text(encoding='utf-8')) for n in ('config', 'bill'))
-    section = re.search(r'^## What `make train` gave us\n(.*?)^## ', text, re.M | re.S)[1]
-    figures = (f"{bill['val_loss']:.2f} nats/char", f"{bill['val_bpb']:.2f} bits per byte", f"{config['reference']['uniform']:.2f} nats",
-               f"{bill['seconds']/60:.1f} minutes", config['machine']['cpu'], f"{config['parameters']:,}", f"${bill['usd']:.2f}")
-    for figure in figures: assert figure in section, figure
-    assert config['data']['source'] == 'tiny shakespeare' and config['parameters'] == 437_888
+    text, run = (root / "README.md").read_text(encoding="utf-8"), root / "data/runs/shakespeare"
+    config, bill = (
+        json.loads((run / f"{n}.json").read_text(encoding="utf-8")) for n in ("config", "bill")
+    )
+    section = re.search(r"^## What `make train` gave us\n(.*?)^## ", text, re.M | re.S)[1]
+    figures = (
+        f"{bill['val_loss']:.2f} nats/char",
+        f"{bill['val_bpb']:.2f} bits per byte",
+        f"{config['reference']['uniform']:.2f} nats",
+        f"{bill['seconds'] / 60:.1f} minutes",
+        config["machine"]["cpu"],
+        f"{config['parameters']:,}",
+        f"${bill['usd']:.2f}",
+    )
+    for figure in figures:
+        assert figure in section, figure
+    assert config["data"]["source"] == "tiny shakespeare" and config["parameters"] == 437_888
+
 
 def test_readme_samples_are_the_runs(root):
-    text, samples = (root/'README.md').read_text(encoding='utf-8'), (root/'data/runs/shakespeare/samples.jsonl').read_text(encoding='utf-8')
+    text, samples = (
+        (root / "README.md").read_text(encoding="utf-8"),
+        (root / "data/runs/shakespeare/samples.jsonl").read_text(encoding="utf-8"),
+    )
     rows = [json.loads(l) for l in samples.splitlines()]
-    quoted = re.findall(r'^\| (\d+) \| `(.+)` \|$', text, re.M); known = {str(r['step']): r['text'] for r in rows}
-    assert len(quoted) > 2 and [s for s, t in quoted if f'\n{t}' not in known.get(s, '')] == []
+    quoted = re.findall(r"^\| (\d+) \| `(.+)` \|$", text, re.M)
+    known = {str(r["step"]): r["text"] for r in rows}
+    assert len(quoted) > 2 and [s for s, t in quoted if f"\n{t}" not in known.get(s, "")] == []
+
 
 def started(root, folder, argv, before=()):
     "(exit code, what it said) of `gpub` where Ctrl-C comes while torch is on its way"
-    (folder/'torch.py').write_text('import signal; signal.raise_signal(signal.SIGINT); raise SystemExit("went on")')
-    env = os.environ | {'PYTHONPATH': f'{folder}{os.pathsep}{root}'}
-    done = subprocess.run([*before, sys.executable, *argv, 'doctor', 'x'], cwd=folder, env=env, capture_output=True, text=True, timeout=60)
+    (folder / "torch.py").write_text(
+        'import signal; signal.raise_signal(signal.SIGINT); raise SystemExit("went on")'
+    )
+    env = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{root}"}
+    done = subprocess.run(
+        [*before, sys.executable, *argv, "doctor", "x"],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     return done.returncode, done.stdout + done.stderr
 
-@pytest.mark.parametrize('how', ('module', 'script'))
+
+@pytest.mark.parametrize("how", ("module", "script"))
 def test_ctrl_c_while_torch_is_on_its_way(root, tmp_path, how):
-    module, name = re.search(r'^console_scripts = gpub=(\S+):(\w+)$', (root/'settings.ini').read_text(encoding='utf-8'), re.M).groups()
-    argv = ['-m', 'gpub'] if how == 'module' else ['-c', f'from {module} import {name}; {name}()']
-    assert started(root, tmp_path, argv) == (130, 'gpub: stopped\n')
+    module, name = re.search(
+        r"^console_scripts = gpub=(\S+):(\w+)$",
+        (root / "settings.ini").read_text(encoding="utf-8"),
+        re.M,
+    ).groups()
+    argv = ["-m", "gpub"] if how == "module" else ["-c", f"from {module} import {name}; {name}()"]
+    assert started(root, tmp_path, argv) == (130, "gpub: stopped\n")
 
-@pytest.mark.skipif(sys.platform == 'win32', reason='a job that ignores Ctrl-C is made by a shell')
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a job that ignores Ctrl-C is made by a shell")
 def test_a_job_that_ignores_ctrl_c_goes_on(root, tmp_path):
-    assert started(root, tmp_path, ['-m', 'gpub'], ['sh', '-c', 'trap "" INT; exec "$@"', 'sh']) == (1, 'went on\n')
+    assert started(
+        root, tmp_path, ["-m", "gpub"], ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]
+    ) == (1, "went on\n")
 
-@pytest.mark.parametrize('typed, kept', [('', None), ('copy', 'copy')])
+
+@pytest.mark.parametrize("typed, kept", [("", None), ("copy", "copy")])
 def test_an_empty_mirror_is_none(typed, kept, monkeypatch):
-    "`--mirror \"$PLACE\"` with PLACE unset used to fill the folder one stood in"
+    '`--mirror "$PLACE"` with PLACE unset used to fill the folder one stood in'
     seen, real = [], inspect.signature(Run)
+
     class Stub:
-        def __init__(self, *args, **kw): seen.append(real.bind(*args, **kw).arguments['mirror'])
-        def go(self): pass
-    monkeypatch.setattr('gpub.cli.Run', Stub); cli.main(['train', 'shakespeare', '--mirror', typed], standalone_mode=False)
+        def __init__(self, *args, **kw):
+            seen.append(real.bind(*args, **kw).arguments["mirror"])
+
+        def go(self):
+            pass
+
+    monkeypatch.setattr("gpub.cli.Run", Stub)
+    cli.main(["train", "shakespeare", "--mirror", typed], standalone_mode=False)
     assert seen == [kept]
 
-@pytest.mark.parametrize('mb', ('inf', '1e9', '0'))
+
+@pytest.mark.parametrize("mb", ("inf", "1e9", "0"))
 def test_no_endless_bench(mb):
-    with pytest.raises(click.ClickException, match='not in the range'): cli.main(['bench', 'prep', '--mb', mb], standalone_mode=False)
+    with pytest.raises(click.ClickException, match="not in the range"):
+        cli.main(["bench", "prep", "--mb", mb], standalone_mode=False)
+
 
 def limited(root, seconds, *command):
     "(exit code, stdout, stderr) of a command under tools/limit.py"
@@ -130,28 +246,42 @@ def limited(root, seconds, *command):
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
     return done.returncode, done.stdout, done.stderr
 
+
 def python(program):
     "The words that run a program"
     return sys.executable, "-c", program
+
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no Ctrl-C for another process")
 def test_a_command_over_its_limit_is_stopped_with_a_sentence(root):
     shell = "trap 'echo test 7 was running; exit 1' INT; sleep 300 & wait"
     code, out, err = limited(root, 1, "sh", "-c", shell)
-    assert (code, out) == (124, "test 7 was running\n"), "it is interrupted first, and can say where it was"
+    assert (code, out) == (124, "test 7 was running\n"), (
+        "it is interrupted first, and can say where it was"
+    )
     assert len(err.splitlines()) == 1
     for part in ("sh: stopped after 1 second", "busy", "LIMIT=2 ", "LIMIT=0"):
         assert part in err
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither process groups nor SIGKILL")
+
+@pytest.mark.skipif(
+    sys.platform == "win32", reason="Windows has neither process groups nor SIGKILL"
+)
 def test_what_a_command_over_its_limit_started_ends_with_it(root, tmp_path):
-    "A worker that ignores Ctrl-C holds the pipe open: it is gone when the limit's sentence has come"
-    worker = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print(1, flush=True); time.sleep(300)"
+    """A worker that ignores Ctrl-C holds the pipe open: it is gone when the limit's sentence has
+    come"""
+    worker = (
+        "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print(1, "
+        "flush=True); time.sleep(300)"
+    )
     program = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {worker!r}])"
     code, out, err = limited(root, 1, *python(program))
     assert code == 124 and "stopped after 1 second" in err
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither process groups nor SIGKILL")
+
+@pytest.mark.skipif(
+    sys.platform == "win32", reason="Windows has neither process groups nor SIGKILL"
+)
 @pytest.mark.parametrize("name, code", (("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)))
 def test_whoever_stops_the_limit_stops_the_command(root, name, code):
     "Its sleep ignores Ctrl-C and holds the pipe open until it is killed"
@@ -163,27 +293,38 @@ def test_whoever_stops_the_limit_stops_the_command(root, name, code):
         assert process.communicate(timeout=60)[0] == "heard\n"
     assert process.returncode == code
 
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
 def test_a_command_that_was_killed_is_told_apart_from_the_limit(root):
     code, _, err = limited(root, 300, *python("import os; os.kill(os.getpid(), 9)"))
     assert code == 137 and "killed" in err and "memory" in err and "LIMIT" not in err
+
 
 @pytest.mark.parametrize("seconds", (0, 300))
 @pytest.mark.parametrize("code", (0, 1, 124, 5))
 def test_within_the_limit_nothing_is_said(root, seconds, code):
     assert limited(root, seconds, *python(f"raise SystemExit({code})")) == (code, "", "")
 
+
 @pytest.mark.parametrize("seconds", ("", "20m", "-1", "1.5"))
 def test_a_limit_is_whole_seconds(root, seconds):
     code, _, err = limited(root, seconds, *python("print(1)"))
     assert code == 2 and len(err.splitlines()) == 1 and repr(seconds) in err and "LIMIT=3600" in err
 
+
 def bare_clone(root, folder, tests):
-    "A folder with the Makefile and an environment of stubs, whose `nbdev_test` is a given shell line"
+    """A folder with the Makefile and an environment of stubs, whose `nbdev_test` is a given shell
+    line"""
     (folder / "tools").mkdir()
     for name in ("Makefile", "tools/limit.py"):
         shutil.copy(root / name, folder / name)
-    for name in ("settings.ini", "setup.py", "constraints.txt", ".venv/core.stamp", ".venv/dev.stamp"):
+    for name in (
+        "settings.ini",
+        "setup.py",
+        "constraints.txt",
+        ".venv/core.stamp",
+        ".venv/dev.stamp",
+    ):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).touch()
     (folder / ".venv/bin").mkdir()
@@ -192,11 +333,23 @@ def bare_clone(root, folder, tests):
         (folder / ".venv/bin" / name).chmod(0o755)
     return folder
 
-@pytest.mark.skipif(sys.platform == "win32" or not shutil.which("make"), reason="needs make and a shell")
+
+@pytest.mark.skipif(
+    sys.platform == "win32" or not shutil.which("make"), reason="needs make and a shell"
+)
 def test_make_test_says_that_its_time_is_up(root, tmp_path):
     "A bare `Error 124` after twenty minutes of a busy machine told nobody what to do"
     folder = bare_clone(root, tmp_path, "exec sleep 300")
     env = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
-    done = subprocess.run(["make", "test", "LIMIT=1"], cwd=folder, env=env, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and "stopped after 1 second" in done.stderr and "LIMIT=0" in done.stderr
-    assert int(re.search(r"^LIMIT := (\d+)", (root / "Makefile").read_text(encoding="utf-8"), re.M)[1]) >= 3600
+    done = subprocess.run(
+        ["make", "test", "LIMIT=1"], cwd=folder, env=env, capture_output=True, text=True, timeout=60
+    )
+    assert (
+        done.returncode == 2
+        and "stopped after 1 second" in done.stderr
+        and "LIMIT=0" in done.stderr
+    )
+    assert (
+        int(re.search(r"^LIMIT := (\d+)", (root / "Makefile").read_text(encoding="utf-8"), re.M)[1])
+        >= 3600
+    )

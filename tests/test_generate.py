@@ -1,4 +1,5 @@
 "Generation: memory equals no memory, the same text as transformers, batches, seeds, stops, streams, refusals"
+
 import math
 from dataclasses import replace
 import pytest, torch
@@ -12,149 +13,345 @@ from gpub.tokenizer import BPETokenizer, CharTokenizer
 TOY = GPTConfig(vocab=29, ctx=32, width=48, layers=3, heads=4)
 PROMPTS = [[3], [5, 4, 3, 2, 1, 0, 12, 11, 10, 28, 7], [7, 7, 7], list(range(29))]
 
+
 def toy(seed=0, **kw):
     "A model far from symmetric, as training would leave it"
-    torch.manual_seed(seed); model = GPT(replace(TOY, **kw)).eval()
+    torch.manual_seed(seed)
+    model = GPT(replace(TOY, **kw)).eval()
     with torch.no_grad():
-        for p in model.parameters(): p.add_(torch.randn_like(p)*.1)
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * 0.1)
     return model
 
+
 @torch.no_grad()
-def last_logits(model, ids): return model(torch.tensor([ids[-model.cfg.ctx:]]))[0, -1]
+def last_logits(model, ids):
+    return model(torch.tensor([ids[-model.cfg.ctx :]]))[0, -1]
 
-@pytest.mark.parametrize('kw', (dict(), dict(bias=False, tied=False), dict(layers=1, heads=1), dict(width=512, heads=8)))
-@pytest.mark.parametrize('cuts', ([32], [1]*32, [5, 1, 1, 20, 1, 4]))
+
+@pytest.mark.parametrize(
+    "kw", (dict(), dict(bias=False, tied=False), dict(layers=1, heads=1), dict(width=512, heads=8))
+)
+@pytest.mark.parametrize("cuts", ([32], [1] * 32, [5, 1, 1, 20, 1, 4]))
 def test_cached_logits_equal_uncached(kw, cuts):
-    model = toy(**kw); ids = torch.randint(29, (3, 32)); memory = Memory(model.cfg, 3)
-    with torch.no_grad(): want = model(ids)
+    model = toy(**kw)
+    ids = torch.randint(29, (3, 32))
+    memory = Memory(model.cfg, 3)
+    with torch.no_grad():
+        want = model(ids)
     got = torch.cat([memory.read(model, p) for p in ids.split(cuts, 1)], 1)
-    assert (got - want).abs().max() < 1e-4*want.abs().max()
+    assert (got - want).abs().max() < 1e-4 * want.abs().max()
 
-@pytest.mark.parametrize('width', (48, 512)) # below and above what the lean step is for
+
+@pytest.mark.parametrize("width", (48, 512))  # below and above what the lean step is for
 def test_every_choice_is_from_uncached_logits(width):
-    "Greedy ids through three windows: each is the favourite of a model that reads the last ctx tokens afresh"
-    model = toy(width=width, heads=4); ids = generate(model, PROMPTS[1], 80, temperature=0)
+    """Greedy ids through three windows: each is the favourite of a model that reads the last ctx
+    tokens afresh"""
+    model = toy(width=width, heads=4)
+    ids = generate(model, PROMPTS[1], 80, temperature=0)
     for i in range(len(PROMPTS[1]), len(ids)):
-        top = last_logits(model, ids[:i]); assert top[ids[i]] >= top.max() - 1e-4
+        top = last_logits(model, ids[:i])
+        assert top[ids[i]] >= top.max() - 1e-4
     assert ids == sample(model, PROMPTS[1], 80, temperature=0)
+
 
 def test_the_wrong_slide_would_be_seen():
     "The property above can fail: a window that forgets more tells another story"
-    model = toy(); assert generate(model, PROMPTS[1], 80, temperature=0, slide=16) != generate(model, PROMPTS[1], 80, temperature=0)
-    with torch.no_grad(): assert not torch.allclose(last_logits(model, list(range(29))), last_logits(model, list(range(10, 29))))
+    model = toy()
+    assert generate(model, PROMPTS[1], 80, temperature=0, slide=16) != generate(
+        model, PROMPTS[1], 80, temperature=0
+    )
+    with torch.no_grad():
+        assert not torch.allclose(
+            last_logits(model, list(range(29))), last_logits(model, list(range(10, 29)))
+        )
+
 
 def test_slide_of_16_reads_what_it_says():
-    model = toy(); ids = generate(model, [3], 60, temperature=0, slide=16); size = 0
+    model = toy()
+    ids = generate(model, [3], 60, temperature=0, slide=16)
+    size = 0
     for i in range(1, len(ids)):
         size = 17 if size == 32 else size + 1
-        top = last_logits(model, ids[i-size:i]); assert top[ids[i]] >= top.max() - 1e-4
+        top = last_logits(model, ids[i - size : i])
+        assert top[ids[i]] >= top.max() - 1e-4
 
-@pytest.mark.parametrize('kw', (dict(), dict(tied=False), dict(width=512, heads=8)))
+
+@pytest.mark.parametrize("kw", (dict(), dict(tied=False), dict(width=512, heads=8)))
 def test_greedy_text_is_that_of_transformers(kw):
-    pytest.importorskip('transformers'); model = toy(**kw); theirs = in_transformers(model)
+    pytest.importorskip("transformers")
+    model = toy(**kw)
+    theirs = in_transformers(model)
     for p in PROMPTS:
-        n = 32 - len(p); x = torch.tensor([p])
-        assert generate(model, p, n, temperature=0) == theirs.generate(x, attention_mask=torch.ones_like(x), max_new_tokens=n, do_sample=False, pad_token_id=0)[0].tolist()
+        n = 32 - len(p)
+        x = torch.tensor([p])
+        assert (
+            generate(model, p, n, temperature=0)
+            == theirs.generate(
+                x,
+                attention_mask=torch.ones_like(x),
+                max_new_tokens=n,
+                do_sample=False,
+                pad_token_id=0,
+            )[0].tolist()
+        )
+
 
 def test_repetition_penalty_is_that_of_transformers():
-    pytest.importorskip('transformers'); model = toy(); x = torch.tensor([PROMPTS[1]])
-    want = in_transformers(model).generate(x, attention_mask=torch.ones_like(x), max_new_tokens=20, do_sample=False, repetition_penalty=1.3, pad_token_id=0)[0].tolist()
-    assert generate(model, PROMPTS[1], 20, temperature=0, repetition_penalty=1.3) == want != generate(model, PROMPTS[1], 20, temperature=0)
+    pytest.importorskip("transformers")
+    model = toy()
+    x = torch.tensor([PROMPTS[1]])
+    want = (
+        in_transformers(model)
+        .generate(
+            x,
+            attention_mask=torch.ones_like(x),
+            max_new_tokens=20,
+            do_sample=False,
+            repetition_penalty=1.3,
+            pad_token_id=0,
+        )[0]
+        .tolist()
+    )
+    assert (
+        generate(model, PROMPTS[1], 20, temperature=0, repetition_penalty=1.3)
+        == want
+        != generate(model, PROMPTS[1], 20, temperature=0)
+    )
 
-@pytest.mark.parametrize('kw', (dict(temperature=.7), dict(top_k=3), dict(top_p=.6), dict(top_k=7, top_p=.8, temperature=1.4), dict(top_k=1), dict(top_k=99)))
+
+@pytest.mark.parametrize(
+    "kw",
+    (
+        dict(temperature=0.7),
+        dict(top_k=3),
+        dict(top_p=0.6),
+        dict(top_k=7, top_p=0.8, temperature=1.4),
+        dict(top_k=1),
+        dict(top_k=99),
+    ),
+)
 def test_chances_are_those_of_transformers(kw):
-    t = pytest.importorskip('transformers'); torch.manual_seed(0); logits = torch.randn(50, 29)*3; x = logits/kw.get('temperature', 1)
-    if 'top_k' in kw: x = t.TopKLogitsWarper(kw['top_k'])(None, x)
-    if 'top_p' in kw: x = t.TopPLogitsWarper(kw['top_p'])(None, x)
-    got = chances(logits, Taste(**kw)); assert torch.allclose(got, x.softmax(-1), atol=1e-6) and torch.equal(got == 0, x.softmax(-1) == 0)
+    t = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    logits = torch.randn(50, 29) * 3
+    x = logits / kw.get("temperature", 1)
+    if "top_k" in kw:
+        x = t.TopKLogitsWarper(kw["top_k"])(None, x)
+    if "top_p" in kw:
+        x = t.TopPLogitsWarper(kw["top_p"])(None, x)
+    got = chances(logits, Taste(**kw))
+    assert torch.allclose(got, x.softmax(-1), atol=1e-6) and torch.equal(
+        got == 0, x.softmax(-1) == 0
+    )
+
 
 def test_choices_follow_the_chances():
-    torch.manual_seed(0); logits = torch.randn(1, 29)*2; taste = Taste(temperature=.8, top_k=20, top_p=.9); n = 40_000
-    seen = choose(logits.expand(n, -1), taste, torch.rand(n, 1)).flatten().bincount(minlength=29)/n; p = chances(logits, taste)[0]
-    assert (seen - p).abs().max() < 5*(.25/n)**.5 and (seen[p == 0] == 0).all()
+    torch.manual_seed(0)
+    logits = torch.randn(1, 29) * 2
+    taste = Taste(temperature=0.8, top_k=20, top_p=0.9)
+    n = 40_000
+    seen = (
+        choose(logits.expand(n, -1), taste, torch.rand(n, 1)).flatten().bincount(minlength=29) / n
+    )
+    p = chances(logits, taste)[0]
+    assert (seen - p).abs().max() < 5 * (0.25 / n) ** 0.5 and (seen[p == 0] == 0).all()
+
 
 def test_a_cold_model_is_greedy_and_a_hot_one_is_not():
-    model = toy(); favourite = generate(model, [3], 20, temperature=0)
-    assert generate(model, [3], 20, temperature=1e-5) == favourite == generate(model, [3], 20, temperature=1e-30) == generate(model, [3], 20, top_k=1) != generate(model, [3], 20, temperature=5.)
+    model = toy()
+    favourite = generate(model, [3], 20, temperature=0)
+    assert (
+        generate(model, [3], 20, temperature=1e-5)
+        == favourite
+        == generate(model, [3], 20, temperature=1e-30)
+        == generate(model, [3], 20, top_k=1)
+        != generate(model, [3], 20, temperature=5.0)
+    )
 
-@pytest.mark.parametrize('kw', (dict(temperature=0), dict(temperature=1.2, seed=9), dict(temperature=.8, top_k=9, top_p=.9, repetition_penalty=1.2), dict(stop=[4, 9, 17], seed=2)))
-@pytest.mark.parametrize('width', (48, 512))
+
+@pytest.mark.parametrize(
+    "kw",
+    (
+        dict(temperature=0),
+        dict(temperature=1.2, seed=9),
+        dict(temperature=0.8, top_k=9, top_p=0.9, repetition_penalty=1.2),
+        dict(stop=[4, 9, 17], seed=2),
+    ),
+)
+@pytest.mark.parametrize("width", (48, 512))
 def test_a_batch_of_unequal_prompts_equals_one_by_one(kw, width):
-    model, kw = toy(width=width), dict(kw); both = generate(model, PROMPTS, 45, **kw); seed = kw.pop('seed', 0)
+    model, kw = toy(width=width), dict(kw)
+    both = generate(model, PROMPTS, 45, **kw)
+    seed = kw.pop("seed", 0)
     assert both == [generate(model, p, 45, seed=seed + i, **kw) for i, p in enumerate(PROMPTS)]
 
+
 def test_a_seed_reproduces_and_its_beginning_does_not_depend_on_the_length():
-    model = toy(); a = generate(model, [3], 40, seed=1)
-    assert a == generate(model, [3], 40, seed=1) != generate(model, [3], 40, seed=2) and a[:11] == generate(model, [3], 10, seed=1)
-    torch.manual_seed(5); torch.rand(3); assert a == generate(model, [3], 40, seed=1) # whatever the global generator did
-    before = torch.get_rng_state(); generate(model, [3], 4); assert torch.equal(before, torch.get_rng_state())
+    model = toy()
+    a = generate(model, [3], 40, seed=1)
+    assert a == generate(model, [3], 40, seed=1) != generate(model, [3], 40, seed=2) and a[
+        :11
+    ] == generate(model, [3], 10, seed=1)
+    torch.manual_seed(5)
+    torch.rand(3)
+    assert a == generate(model, [3], 40, seed=1)  # whatever the global generator did
+    before = torch.get_rng_state()
+    generate(model, [3], 4)
+    assert torch.equal(before, torch.get_rng_state())
+
 
 def test_stop_ends_one_text_and_is_its_last_token():
-    model = toy(); free = generate(model, PROMPTS, 60, seed=3); stop = free[0][10]; cut = generate(model, PROMPTS, 60, seed=3, stop=[stop])
-    for p, f, c in zip(PROMPTS, free, cut): assert c == (f[:f.index(stop, len(p)) + 1] if stop in f[len(p):] else f)
+    model = toy()
+    free = generate(model, PROMPTS, 60, seed=3)
+    stop = free[0][10]
+    cut = generate(model, PROMPTS, 60, seed=3, stop=[stop])
+    for p, f, c in zip(PROMPTS, free, cut):
+        assert c == (f[: f.index(stop, len(p)) + 1] if stop in f[len(p) :] else f)
     assert len({len(c) - len(p) for p, c in zip(PROMPTS, cut)}) > 1
 
+
 def test_a_stream_gives_tokens_as_they_come():
-    model = toy(); want = generate(model, [3], 50, seed=1); stream = generate(model, [3], 50, seed=1, stream=True)
-    assert next(stream) == want[1] and not torch.is_inference_mode_enabled() and [*stream] == want[2:]
+    model = toy()
+    want = generate(model, [3], 50, seed=1)
+    stream = generate(model, [3], 50, seed=1, stream=True)
+    assert (
+        next(stream) == want[1] and not torch.is_inference_mode_enabled() and [*stream] == want[2:]
+    )
     rows = [*generate(model, PROMPTS, 10, stream=True)]
-    assert [list(c) for c in zip(*rows)] == [o[len(p):] for o, p in zip(generate(model, PROMPTS, 10), PROMPTS)]
-    half = generate(model, [3], 10**9, stream=True); next(half); half.close()
+    assert [list(c) for c in zip(*rows)] == [
+        o[len(p) :] for o, p in zip(generate(model, PROMPTS, 10), PROMPTS)
+    ]
+    half = generate(model, [3], 10**9, stream=True)
+    next(half)
+    half.close()
+
 
 def test_text_streams_without_breaking_characters():
-    tok = BPETokenizer.train(['🙂🙃 naïve'], vocab=261); model = toy(vocab=261)
-    assert write(model, tok, 'naïve 🙂', 60, seed=1) == 'naïve 🙂' + ''.join(write(model, tok, 'naïve 🙂', 60, seed=1, stream=True))
+    tok = BPETokenizer.train(["🙂🙃 naïve"], vocab=261)
+    model = toy(vocab=261)
+    assert write(model, tok, "naïve 🙂", 60, seed=1) == "naïve 🙂" + "".join(
+        write(model, tok, "naïve 🙂", 60, seed=1, stream=True)
+    )
 
-@pytest.mark.parametrize('kw, said', [(dict(prompts=[]), 'the prompt is empty'), (dict(prompts=[[1], []]), 'prompt 2 of 2 is empty'), (dict(prompts=[29]), 'id 29.*0 to 28'), (dict(temperature=-1), 'temperature must be.*-1'),
-    (dict(temperature=math.nan), 'temperature must be'), (dict(top_p=0), 'top_p must be.*got 0'), (dict(top_p=1.01), 'top_p must be'), (dict(top_k=0), 'top_k must be.*got 0'), (dict(top_k=1.5), 'top_k must be'),
-    (dict(n=0), 'n must be.*got 0'), (dict(n=True), 'n must be'), (dict(stop=[29]), 'stop token 29 is unknown'), (dict(stop=['a']), "stop token 'a' is unknown"), (dict(repetition_penalty=-1), 'repetition_penalty must be'),
-    (dict(seed=-1), 'seed must be'), (dict(slide=0), 'slide must be'), (dict(slide=33), 'slide must be')])
+
+@pytest.mark.parametrize(
+    "kw, said",
+    [
+        (dict(prompts=[]), "the prompt is empty"),
+        (dict(prompts=[[1], []]), "prompt 2 of 2 is empty"),
+        (dict(prompts=[29]), "id 29.*0 to 28"),
+        (dict(temperature=-1), "temperature must be.*-1"),
+        (dict(temperature=math.nan), "temperature must be"),
+        (dict(top_p=0), "top_p must be.*got 0"),
+        (dict(top_p=1.01), "top_p must be"),
+        (dict(top_k=0), "top_k must be.*got 0"),
+        (dict(top_k=1.5), "top_k must be"),
+        (dict(n=0), "n must be.*got 0"),
+        (dict(n=True), "n must be"),
+        (dict(stop=[29]), "stop token 29 is unknown"),
+        (dict(stop=["a"]), "stop token 'a' is unknown"),
+        (dict(repetition_penalty=-1), "repetition_penalty must be"),
+        (dict(seed=-1), "seed must be"),
+        (dict(slide=0), "slide must be"),
+        (dict(slide=33), "slide must be"),
+    ],
+)
 def test_bad_input_is_one_line(kw, said):
-    with pytest.raises(GpubError, match=said) as e: generate(toy(), **(dict(prompts=[1], n=3) | kw))
-    assert '\n' not in str(e.value)
+    with pytest.raises(GpubError, match=said) as e:
+        generate(toy(), **(dict(prompts=[1], n=3) | kw))
+    assert "\n" not in str(e.value)
 
-@pytest.mark.parametrize('kw, said', [(dict(prompts=''), 'empty'), (dict(prompts='Q'), "lacks 'Q'"), (dict(stop='Q'), "stop 'Q' is unknown"), (dict(stop='ab'), 'is 2 tokens'), (dict(stop=''), 'one token'), (dict(prompts=['a'], stream=True), 'one prompt')])
+
+@pytest.mark.parametrize(
+    "kw, said",
+    [
+        (dict(prompts=""), "empty"),
+        (dict(prompts="Q"), "lacks 'Q'"),
+        (dict(stop="Q"), "stop 'Q' is unknown"),
+        (dict(stop="ab"), "is 2 tokens"),
+        (dict(stop=""), "one token"),
+        (dict(prompts=["a"], stream=True), "one prompt"),
+    ],
+)
 def test_bad_text_is_one_line(kw, said):
-    with pytest.raises(GpubError, match=said): write(toy(vocab=3), CharTokenizer('ab\n'), **(dict(prompts='a', n=3) | kw))
+    with pytest.raises(GpubError, match=said):
+        write(toy(vocab=3), CharTokenizer("ab\n"), **(dict(prompts="a", n=3) | kw))
+
 
 def test_penalty_moves_both_signs_down():
-    x = torch.tensor([[2., -2., 2.]]); assert penalise(x, torch.tensor([[True, True, False]]), 2.).tolist() == [[1., -4., 2.]]
+    x = torch.tensor([[2.0, -2.0, 2.0]])
+    assert penalise(x, torch.tensor([[True, True, False]]), 2.0).tolist() == [[1.0, -4.0, 2.0]]
+
 
 def flops(f):
     "What a call computes"
     from torch.utils.flop_counter import FlopCounterMode
-    with FlopCounterMode(display=False) as count, torch.no_grad(): f()
+
+    with FlopCounterMode(display=False) as count, torch.no_grad():
+        f()
     return count.get_total_flops()
 
-@pytest.mark.parametrize('width', (48, 512))
-def test_of_a_prompt_only_the_end_is_scored(width):
-    "Counted: reading a prompt costs a forward pass less the head of all positions but one; a window that slides, too"
-    model = toy(width=width, heads=4, vocab=997); head = 2*width*997
-    for ids in (PROMPTS[1], PROMPTS[3] + [0]*3):
-        assert flops(lambda: generate(model, ids, 1)) == flops(lambda: model(torch.tensor([ids]))) - (len(ids) - 1)*head
-    slid = flops(lambda: generate(model, [1]*32, 2)); assert slid == 2*flops(lambda: generate(model, [1]*32, 1))
 
-@pytest.mark.parametrize('lay', ('turned', 'packed'))
-@pytest.mark.parametrize('tied', (True, False))
+@pytest.mark.parametrize("width", (48, 512))
+def test_of_a_prompt_only_the_end_is_scored(width):
+    """Counted: reading a prompt costs a forward pass less the head of all positions but one; a
+    window that slides, too"""
+    model = toy(width=width, heads=4, vocab=997)
+    head = 2 * width * 997
+    for ids in (PROMPTS[1], PROMPTS[3] + [0] * 3):
+        assert (
+            flops(lambda: generate(model, ids, 1))
+            == flops(lambda: model(torch.tensor([ids]))) - (len(ids) - 1) * head
+        )
+    slid = flops(lambda: generate(model, [1] * 32, 2))
+    assert slid == 2 * flops(lambda: generate(model, [1] * 32, 1))
+
+
+@pytest.mark.parametrize("lay", ("turned", "packed"))
+@pytest.mark.parametrize("tied", (True, False))
 def test_matrices_that_lie_another_way_write_the_same(monkeypatch, lay, tied):
     "And copies never outlive the weights they were made of"
-    if lay == 'packed' and not torch.backends.mkldnn.is_available(): pytest.skip('this torch has no oneDNN')
-    model = toy(width=512, heads=8, tied=tied); want = sample(model, PROMPTS[1], 100, temperature=0); asked = []
-    monkeypatch.setattr(generation, 'best_lay', lambda *a: asked.append(a) or lay)
-    assert generate(model, PROMPTS[1], 100, temperature=0) == want and isinstance(laid(model), Laid) and laid(model) is laid(model, 5) and len(asked) == 1
-    both = generate(model, PROMPTS, 100, temperature=0); assert both[1] == want
-    with torch.no_grad(): model.blocks[1].ffn.up.weight.mul_(-1)
-    assert generate(model, PROMPTS[1], 100, temperature=0) == sample(model, PROMPTS[1], 100, temperature=0) != want
+    if lay == "packed" and not torch.backends.mkldnn.is_available():
+        pytest.skip("this torch has no oneDNN")
+    model = toy(width=512, heads=8, tied=tied)
+    want = sample(model, PROMPTS[1], 100, temperature=0)
+    asked = []
+    monkeypatch.setattr(generation, "best_lay", lambda *a: asked.append(a) or lay)
+    assert (
+        generate(model, PROMPTS[1], 100, temperature=0) == want
+        and isinstance(laid(model), Laid)
+        and laid(model) is laid(model, 5)
+        and len(asked) == 1
+    )
+    both = generate(model, PROMPTS, 100, temperature=0)
+    assert both[1] == want
+    with torch.no_grad():
+        model.blocks[1].ffn.up.weight.mul_(-1)
+    assert (
+        generate(model, PROMPTS[1], 100, temperature=0)
+        == sample(model, PROMPTS[1], 100, temperature=0)
+        != want
+    )
     assert len(asked) == 2 and not isinstance(laid(toy(width=512, heads=8), 9), Laid)
 
+
 def test_the_model_is_left_as_it_was():
-    model = toy(); ids = torch.tensor([PROMPTS[1]])
-    with torch.no_grad(): before = model(ids)
-    stream = generate(model, PROMPTS[1], 5, stream=True); next(stream)
-    with torch.no_grad(): assert torch.equal(model(ids), before) # in the middle of a text, as when two share a model
+    model = toy()
+    ids = torch.tensor([PROMPTS[1]])
+    with torch.no_grad():
+        before = model(ids)
+    stream = generate(model, PROMPTS[1], 5, stream=True)
+    next(stream)
+    with torch.no_grad():
+        assert torch.equal(model(ids), before)  # in the middle of a text, as when two share a model
+
 
 def test_a_token_costs_the_same_at_the_end_of_the_window():
-    "Counted, not timed: arithmetic per token does not grow with the text, but for attention's share"
-    model = toy(ctx=128); ids = torch.randint(29, (1, 128)); memory = Memory(model.cfg)
+    """Counted, not timed: arithmetic per token does not grow with the text, but for attention's
+    share"""
+    model = toy(ctx=128)
+    ids = torch.randint(29, (1, 128))
+    memory = Memory(model.cfg)
     each = [flops(lambda: memory.read(model, x)) for x in ids.split(1, 1)]
-    assert each[-1] < 1.8*each[0] and each[-1] < flops(lambda: model(ids))/50
+    assert each[-1] < 1.8 * each[0] and each[-1] < flops(lambda: model(ids)) / 50

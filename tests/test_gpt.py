@@ -1,160 +1,304 @@
 "The model of chapter 1: sizes, causality, a sane birth, and equality with GPT-2 itself"
+
 import json, math
 from dataclasses import replace
 import pytest, torch
 from gpub.core import GpubError
-from gpub.gpt import GPT, Block, GPTConfig, attend, causal, count_params, param_table, reach, sample, sdpa
+from gpub.gpt import (
+    GPT,
+    Block,
+    GPTConfig,
+    attend,
+    causal,
+    count_params,
+    param_table,
+    reach,
+    sample,
+    sdpa,
+)
 
 TINY = GPTConfig(vocab=65, ctx=256, width=128, layers=2, heads=4)
 TOY = GPTConfig(vocab=11, ctx=16, width=32, layers=3, heads=4)
-KNOWN = {'tiny': (TINY, 437_888), 'tiny untied': (replace(TINY, tied=False), 446_208),
-         '134M': (GPTConfig(vocab=32_000, ctx=512, width=768, layers=12, heads=12, tied=False), 134_601_216),
-         '124M': (GPTConfig(vocab=50_257, ctx=1024, width=768, layers=12, heads=12), 124_439_808)}
+KNOWN = {
+    "tiny": (TINY, 437_888),
+    "tiny untied": (replace(TINY, tied=False), 446_208),
+    "134M": (
+        GPTConfig(vocab=32_000, ctx=512, width=768, layers=12, heads=12, tied=False),
+        134_601_216,
+    ),
+    "124M": (GPTConfig(vocab=50_257, ctx=1024, width=768, layers=12, heads=12), 124_439_808),
+}
 
-def toy(seed=0, scale=1., attend=sdpa, **kw):
+
+def toy(seed=0, scale=1.0, attend=sdpa, **kw):
     "A toy model; `scale` > 1 makes it far from symmetric, as training would"
-    torch.manual_seed(seed); model = GPT(replace(TOY, **kw), attend)
+    torch.manual_seed(seed)
+    model = GPT(replace(TOY, **kw), attend)
     with torch.no_grad():
-        for p in model.parameters(): p.add_(torch.randn_like(p) * 0.1 * (scale - 1))
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * 0.1 * (scale - 1))
     return model
 
-@pytest.mark.parametrize('name', KNOWN)
+
+@pytest.mark.parametrize("name", KNOWN)
 def test_parameter_counts(name):
     cfg, n = KNOWN[name]
-    with torch.device('meta'): model = GPT(cfg)
+    with torch.device("meta"):
+        model = GPT(cfg)
     assert count_params(model) == count_params(cfg) == sum(param_table(cfg).values()) == n
 
-@pytest.mark.parametrize('bias', (True, False))
-@pytest.mark.parametrize('tied', (True, False))
+
+@pytest.mark.parametrize("bias", (True, False))
+@pytest.mark.parametrize("tied", (True, False))
 def test_param_table_matches_the_model_part_by_part(bias, tied):
-    cfg = replace(TOY, bias=bias, tied=tied); names = dict(GPT(cfg).named_parameters())
+    cfg = replace(TOY, bias=bias, tied=tied)
+    names = dict(GPT(cfg).named_parameters())
     for part, n in param_table(cfg).items():
-        mine = [p for k, p in names.items() if ('norm' in k if part == 'norms' else f'.{part}.' in f'.{k}')]
+        mine = [
+            p
+            for k, p in names.items()
+            if ("norm" in k if part == "norms" else f".{part}." in f".{k}")
+        ]
         assert sum(p.numel() for p in mine) == n, part
 
-def test_state_dict_names_are_the_checkpoint_keys():
-    want = {'tok.weight', 'pos.weight', 'norm.weight', 'norm.bias'} | {f'blocks.{i}.{p}.{w}' for i in range(2) for w in ('weight', 'bias')
-            for p in ('attn.qkv', 'attn.proj', 'ffn.up', 'ffn.down', 'norm1', 'norm2')}
-    assert set(GPT(TINY).state_dict()) == want and set(GPT(replace(TINY, tied=False)).state_dict()) == want | {'head.weight'}
 
-@pytest.mark.parametrize('cfg', [TINY, replace(TINY, tied=False), replace(TINY, vocab=500)])
+def test_state_dict_names_are_the_checkpoint_keys():
+    want = {"tok.weight", "pos.weight", "norm.weight", "norm.bias"} | {
+        f"blocks.{i}.{p}.{w}"
+        for i in range(2)
+        for w in ("weight", "bias")
+        for p in ("attn.qkv", "attn.proj", "ffn.up", "ffn.down", "norm1", "norm2")
+    }
+    assert set(GPT(TINY).state_dict()) == want and set(
+        GPT(replace(TINY, tied=False)).state_dict()
+    ) == want | {"head.weight"}
+
+
+@pytest.mark.parametrize("cfg", [TINY, replace(TINY, tied=False), replace(TINY, vocab=500)])
 def test_loss_at_birth_is_ln_vocab(cfg):
-    torch.manual_seed(1); ids, targets = torch.randint(cfg.vocab, (2, 4, cfg.ctx))
+    torch.manual_seed(1)
+    ids, targets = torch.randint(cfg.vocab, (2, 4, cfg.ctx))
     assert abs(GPT(cfg).loss(ids, targets).item() - math.log(cfg.vocab)) < 0.1
 
-@pytest.mark.parametrize('how', (attend, sdpa))
+
+@pytest.mark.parametrize("how", (attend, sdpa))
 def test_causal_by_gradient(how):
     "d logits[t] / d input[s] is exactly zero for s > t, and not for s <= t"
     seen = reach(toy(scale=2, attend=how), torch.randint(TOY.vocab, (9,)))
     assert torch.equal(seen > 0, causal(9, 9))
 
+
 def test_reach_shows_a_leak_and_leaves_the_model_alone():
-    model = toy(scale=2, attend=lambda q, k, v: (q @ k.mT).softmax(-1) @ v); ids = torch.randint(TOY.vocab, (9,))
-    before = model(ids[None]); assert (reach(model, ids) > 0).all()
-    assert torch.equal(model(ids[None]), before) and all(p.grad is None for p in model.parameters()) and not model.tok._forward_hooks
+    model = toy(scale=2, attend=lambda q, k, v: (q @ k.mT).softmax(-1) @ v)
+    ids = torch.randint(TOY.vocab, (9,))
+    before = model(ids[None])
+    assert (reach(model, ids) > 0).all()
+    assert (
+        torch.equal(model(ids[None]), before)
+        and all(p.grad is None for p in model.parameters())
+        and not model.tok._forward_hooks
+    )
+
 
 def test_causal_by_perturbation():
-    model = toy(scale=2); a = torch.randint(TOY.vocab, (2, 16)); b = a.clone(); b[:, 7:] = (b[:, 7:] + 1) % TOY.vocab
+    model = toy(scale=2)
+    a = torch.randint(TOY.vocab, (2, 16))
+    b = a.clone()
+    b[:, 7:] = (b[:, 7:] + 1) % TOY.vocab
     la, lb = model(a), model(b)
-    torch.testing.assert_close(la[:, :7], lb[:, :7]); assert ((la - lb)[:, 7:].abs().amax(-1) > 1e-3).all()
+    torch.testing.assert_close(la[:, :7], lb[:, :7])
+    assert ((la - lb)[:, 7:].abs().amax(-1) > 1e-3).all()
+
 
 def test_a_leak_would_be_noticed():
     "The same test on attention without a mask fails, so the test can fail"
-    leaky = lambda q, k, v: (q @ k.mT / q.size(-1)**0.5).softmax(-1) @ v
-    model = toy(scale=2, attend=leaky); a = torch.randint(TOY.vocab, (1, 16)); b = a.clone(); b[:, -1] = (b[:, -1] + 1) % TOY.vocab
+
+    def leaky(q, k, v):
+        return (q @ k.mT / q.size(-1) ** 0.5).softmax(-1) @ v
+
+    model = toy(scale=2, attend=leaky)
+    a = torch.randint(TOY.vocab, (1, 16))
+    b = a.clone()
+    b[:, -1] = (b[:, -1] + 1) % TOY.vocab
     assert ((model(a) - model(b))[:, :-1].abs().amax(-1) > 1e-4).all()
 
-@pytest.mark.parametrize('t, s', [(1, 1), (7, 7), (1, 9), (4, 9), (256, 256)])
+
+@pytest.mark.parametrize("t, s", [(1, 1), (7, 7), (1, 9), (4, 9), (256, 256)])
 def test_attend_equals_sdpa(t, s):
     torch.manual_seed(0)
     q = torch.randn(2, 3, t, 8, requires_grad=True)
-    k, v = (torch.randn(2, 3, s, 8, requires_grad=True) for _ in 'kv')
-    slow, fast = attend(q, k, v), sdpa(q, k, v); torch.testing.assert_close(slow, fast)
+    k, v = (torch.randn(2, 3, s, 8, requires_grad=True) for _ in "kv")
+    slow, fast = attend(q, k, v), sdpa(q, k, v)
+    torch.testing.assert_close(slow, fast)
     w = torch.randn_like(slow)
-    for a, b in zip(*(torch.autograd.grad((y*w).sum(), (q, k, v)) for y in (slow, fast))):
+    for a, b in zip(*(torch.autograd.grad((y * w).sum(), (q, k, v)) for y in (slow, fast))):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
 
-@pytest.mark.parametrize('how', (attend, sdpa))
+
+@pytest.mark.parametrize("how", (attend, sdpa))
 def test_last_queries_alone_get_the_same_answer(how):
     q, k, v = torch.randn(3, 2, 3, 10, 8)
-    for t in (1, 4): torch.testing.assert_close(how(q[..., -t:, :], k, v), how(q, k, v)[..., -t:, :])
+    for t in (1, 4):
+        torch.testing.assert_close(how(q[..., -t:, :], k, v), how(q, k, v)[..., -t:, :])
+
 
 def test_more_queries_than_keys_is_refused():
-    with pytest.raises(GpubError, match='5 queries cannot be the last of 4'): causal(5, 4)
+    with pytest.raises(GpubError, match="5 queries cannot be the last of 4"):
+        causal(5, 4)
+
 
 def test_overfits_one_batch():
-    torch.manual_seed(0); ids, targets = torch.randint(11, (2, 4, 16)); model = toy(); opt = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for _ in range(120): opt.zero_grad(); loss = model.loss(ids, targets); loss.backward(); opt.step()
+    torch.manual_seed(0)
+    ids, targets = torch.randint(11, (2, 4, 16))
+    model = toy()
+    opt = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(120):
+        opt.zero_grad()
+        loss = model.loss(ids, targets)
+        loss.backward()
+        opt.step()
     assert loss.item() < 0.05
+
 
 def test_tied_weights_share_storage():
     tied, untied = toy(tied=True), toy(tied=False)
     assert tied.head is None and untied.head.weight.data_ptr() != untied.tok.weight.data_ptr()
-    tied(torch.tensor([[1]])).sum().backward(); assert (tied.tok.weight.grad.abs().sum(-1) > 0).all() # head and embedding: every row
-    untied(torch.tensor([[1]])).sum().backward(); assert (untied.tok.weight.grad.abs().sum(-1) > 0).tolist() == [i == 1 for i in range(11)]
+    tied(torch.tensor([[1]])).sum().backward()
+    assert (tied.tok.weight.grad.abs().sum(-1) > 0).all()  # head and embedding: every row
+    untied(torch.tensor([[1]])).sum().backward()
+    assert (untied.tok.weight.grad.abs().sum(-1) > 0).tolist() == [i == 1 for i in range(11)]
+
 
 def test_residual_writers_start_smaller():
     torch.manual_seed(0)
     for name, p in GPT(replace(TINY, layers=8, init_std=0.03)).named_parameters():
         if p.dim() == 2:
-            assert p.std().item() == pytest.approx(0.03 / (4 if name.endswith(('attn.proj.weight', 'ffn.down.weight')) else 1), rel=0.05), name
+            assert p.std().item() == pytest.approx(
+                0.03 / (4 if name.endswith(("attn.proj.weight", "ffn.down.weight")) else 1),
+                rel=0.05,
+            ), name
 
-@pytest.mark.parametrize('bad, says', [
-    (dict(width=130), 'width 130 and 4 heads'), (dict(vocab=0), 'vocab.*got 0'), (dict(ctx=-1), 'ctx.*got -1'), (dict(layers=2.0), r'layers.*got 2\.0'),
-    (dict(heads=True), 'heads.*got True'), (dict(bias='yes'), "bias.*got 'yes'"), (dict(init_std=0), 'init_std.*got 0'), (dict(init_std=float('nan')), 'init_std.*got nan')])
+
+@pytest.mark.parametrize(
+    "bad, says",
+    [
+        (dict(width=130), "width 130 and 4 heads"),
+        (dict(vocab=0), "vocab.*got 0"),
+        (dict(ctx=-1), "ctx.*got -1"),
+        (dict(layers=2.0), r"layers.*got 2\.0"),
+        (dict(heads=True), "heads.*got True"),
+        (dict(bias="yes"), "bias.*got 'yes'"),
+        (dict(init_std=0), "init_std.*got 0"),
+        (dict(init_std=float("nan")), "init_std.*got nan"),
+    ],
+)
 def test_config_refuses(bad, says):
-    with pytest.raises(GpubError, match=says): replace(TINY, **bad)
+    with pytest.raises(GpubError, match=says):
+        replace(TINY, **bad)
+
 
 def test_config_round_trip():
     assert GPTConfig.from_dict(json.loads(json.dumps(TINY.to_dict()))) == TINY
-    with pytest.raises(GpubError, match='dropout'): GPTConfig.from_dict(TINY.to_dict() | {'dropout': 0.1})
+    with pytest.raises(GpubError, match="dropout"):
+        GPTConfig.from_dict(TINY.to_dict() | {"dropout": 0.1})
+
 
 def test_a_long_input_is_refused_with_both_numbers():
-    with pytest.raises(GpubError, match='17.*16'): toy()(torch.zeros(1, 17, dtype=torch.long))
+    with pytest.raises(GpubError, match="17.*16"):
+        toy()(torch.zeros(1, 17, dtype=torch.long))
+
 
 def test_block_takes_any_parts():
     class Twice(torch.nn.Module):
-        def forward(self, x): return 2*x
+        def forward(self, x):
+            return 2 * x
+
     block = Block(Twice(), Twice(), torch.nn.Identity(), torch.nn.Identity())
-    assert torch.equal(block(torch.ones(1, 2, 3)), torch.full((1, 2, 3), 9.)) # 1 + 2, then 3 + 6
+    assert torch.equal(block(torch.ones(1, 2, 3)), torch.full((1, 2, 3), 9.0))  # 1 + 2, then 3 + 6
+
 
 def test_sample():
     model = toy(scale=2)
     a, b, c = (sample(model, [1, 2], 30, seed=s) for s in (0, 0, 1))
     assert a == b != c and a[:2] == [1, 2] and len(a) == 32 and max(a) < 11
     greedy = sample(model, [1], 5, temperature=0)
-    for i in range(1, 6): assert greedy[i] == int(model(torch.tensor([greedy[:i]]))[0, -1].argmax())
+    for i in range(1, 6):
+        assert greedy[i] == int(model(torch.tensor([greedy[:i]]))[0, -1].argmax())
     torch.manual_seed(5)
     before = torch.get_rng_state()
     sample(model, [1], 3)
-    assert torch.equal(before, torch.get_rng_state()) # its own generator
-    with pytest.raises(GpubError, match='empty'): sample(model, [], 3)
-    with pytest.raises(GpubError, match='-1'): sample(model, [1], 3, temperature=-1)
+    assert torch.equal(before, torch.get_rng_state())  # its own generator
+    with pytest.raises(GpubError, match="empty"):
+        sample(model, [], 3)
+    with pytest.raises(GpubError, match="-1"):
+        sample(model, [1], 3, temperature=-1)
+
 
 def as_gpt2(model):
     "The same weights in `transformers`: its linear layers store the transpose"
-    hf = pytest.importorskip('transformers'); c = model.cfg
-    gpt2 = hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=c.vocab, n_positions=c.ctx, n_embd=c.width, n_layer=c.layers, n_head=c.heads,
-                                            tie_word_embeddings=c.tied, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)).eval()
-    names = {'tok': 'wte', 'pos': 'wpe', 'blocks': 'h', 'norm1': 'ln_1', 'norm2': 'ln_2', 'attn.qkv': 'attn.c_attn', 'attn.proj': 'attn.c_proj',
-             'ffn.up': 'mlp.c_fc', 'ffn.down': 'mlp.c_proj', 'norm': 'ln_f'}
+    hf = pytest.importorskip("transformers")
+    c = model.cfg
+    gpt2 = hf.GPT2LMHeadModel(
+        hf.GPT2Config(
+            vocab_size=c.vocab,
+            n_positions=c.ctx,
+            n_embd=c.width,
+            n_layer=c.layers,
+            n_head=c.heads,
+            tie_word_embeddings=c.tied,
+            resid_pdrop=0,
+            embd_pdrop=0,
+            attn_pdrop=0,
+        )
+    ).eval()
+    names = {
+        "tok": "wte",
+        "pos": "wpe",
+        "blocks": "h",
+        "norm1": "ln_1",
+        "norm2": "ln_2",
+        "attn.qkv": "attn.c_attn",
+        "attn.proj": "attn.c_proj",
+        "ffn.up": "mlp.c_fc",
+        "ffn.down": "mlp.c_proj",
+        "norm": "ln_f",
+    }
+
     def rename(k):
-        if k.startswith('head'): return 'lm_head.weight'
-        head, _, rest = k.partition('.')
-        if head != 'blocks': return f'transformer.{names[head]}.{rest}'
-        i, part, kind = rest.split('.', 1)[0], rest.split('.', 1)[1].rsplit('.', 1)[0], rest.rsplit('.', 1)[1]
-        return f'transformer.h.{i}.{names[part]}.{kind}'
-    state = {rename(k): v.T if k.endswith('weight') and k.split('.')[-2] in ('qkv', 'proj', 'up', 'down') else v for k, v in model.state_dict().items()}
+        if k.startswith("head"):
+            return "lm_head.weight"
+        head, _, rest = k.partition(".")
+        if head != "blocks":
+            return f"transformer.{names[head]}.{rest}"
+        i, part, kind = (
+            rest.split(".", 1)[0],
+            rest.split(".", 1)[1].rsplit(".", 1)[0],
+            rest.rsplit(".", 1)[1],
+        )
+        return f"transformer.h.{i}.{names[part]}.{kind}"
+
+    state = {
+        rename(k): v.T
+        if k.endswith("weight") and k.split(".")[-2] in ("qkv", "proj", "up", "down")
+        else v
+        for k, v in model.state_dict().items()
+    }
     missing, unexpected = gpt2.load_state_dict(state, strict=False)
-    assert not unexpected and set(missing) <= {'lm_head.weight'}
+    assert not unexpected and set(missing) <= {"lm_head.weight"}
     return gpt2
 
-@pytest.mark.parametrize('tied', (True, False))
+
+@pytest.mark.parametrize("tied", (True, False))
 def test_it_is_gpt2(tied):
     "Same weights, same logits, same loss as `GPT2LMHeadModel`, untouched"
-    model = toy(scale=2, tied=tied); gpt2 = as_gpt2(model); ids = torch.randint(TOY.vocab, (3, 16))
+    model = toy(scale=2, tied=tied)
+    gpt2 = as_gpt2(model)
+    ids = torch.randint(TOY.vocab, (3, 16))
     assert count_params(gpt2) == count_params(model)
     with torch.no_grad():
         ours, theirs = model(ids), gpt2(ids).logits
         assert float(ours.std()) > 0.5 and float((ours - theirs).abs().max()) <= 1e-5
-        assert abs(float(model.loss(ids[:, :-1], ids[:, 1:])) - float(gpt2(ids, labels=ids).loss)) <= 1e-5
+        assert (
+            abs(float(model.loss(ids[:, :-1], ids[:, 1:])) - float(gpt2(ids, labels=ids).loss))
+            <= 1e-5
+        )

@@ -1,4 +1,5 @@
 "Planted mistakes, each caught by the property that is named for it; the references pass everything; code that breaks is quoted"
+
 import sys
 import pytest, torch
 from click.testing import CliRunner
@@ -8,96 +9,228 @@ from gpub.gpt import attend, sdpa
 from gpub.grade import PROPERTIES, TOPICS, check_command, grade, load_mine, plain_loop, turned
 from gpub.tokenizer import MiniBPE
 
-def weights(q, k, v, scale=None, diagonal=None, fill=-torch.inf, dim=-1):
-    s = q @ k.mT/(scale or q.size(-1)**.5); t, n = s.shape[-2:]
-    return s.masked_fill(~torch.ones(t, n, dtype=torch.bool).tril(n - t if diagonal is None else diagonal), fill).softmax(dim)
 
-def in_place(q, k, v): q /= q.size(-1)**.5; return weights(q, k, v, scale=1) @ v
-def exp_by_hand(q, k, v): e = (q @ k.mT/q.size(-1)**.5).exp().tril(k.size(-2) - q.size(-2)); return e/e.sum(-1, keepdim=True) @ v
+def weights(q, k, v, scale=None, diagonal=None, fill=-torch.inf, dim=-1):
+    s = q @ k.mT / (scale or q.size(-1) ** 0.5)
+    t, n = s.shape[-2:]
+    return s.masked_fill(
+        ~torch.ones(t, n, dtype=torch.bool).tril(n - t if diagonal is None else diagonal), fill
+    ).softmax(dim)
+
+
+def in_place(q, k, v):
+    q /= q.size(-1) ** 0.5
+    return weights(q, k, v, scale=1) @ v
+
+
+def exp_by_hand(q, k, v):
+    e = (q @ k.mT / q.size(-1) ** 0.5).exp().tril(k.size(-2) - q.size(-2))
+    return e / e.sum(-1, keepdim=True) @ v
+
 
 ATTENTION = dict(
-    shape=lambda q, k, v: (weights(q, k, v) @ v).transpose(1, 2), dtype=lambda q, k, v: (weights(q.float(), k.float(), v.float()) @ v.float()),
-    causality=lambda q, k, v: (q @ k.mT/q.size(-1)**.5).softmax(-1) @ v, mean=lambda q, k, v: weights(q, k, v, dim=-2) @ v, scale=lambda q, k, v: weights(q, k, v, scale=8**.5) @ v,
-    cache=lambda q, k, v: weights(q, k, v, diagonal=0) @ v, size=exp_by_hand, inputs=in_place, value=lambda q, k, v: weights(1.5*q, k, v) @ v,
-    gradient=lambda q, k, v: weights(q, k.detach(), v) @ v)
+    shape=lambda q, k, v: (weights(q, k, v) @ v).transpose(1, 2),
+    dtype=lambda q, k, v: weights(q.float(), k.float(), v.float()) @ v.float(),
+    causality=lambda q, k, v: (q @ k.mT / q.size(-1) ** 0.5).softmax(-1) @ v,
+    mean=lambda q, k, v: weights(q, k, v, dim=-2) @ v,
+    scale=lambda q, k, v: weights(q, k, v, scale=8**0.5) @ v,
+    cache=lambda q, k, v: weights(q, k, v, diagonal=0) @ v,
+    size=exp_by_hand,
+    inputs=in_place,
+    value=lambda q, k, v: weights(1.5 * q, k, v) @ v,
+    gradient=lambda q, k, v: weights(q, k.detach(), v) @ v,
+)
+
 
 def square_steps(x):
     t = x.size(1)
-    return torch.stack([turned(F.pad(x[:, p:p + 1], (0, 0, 0, 0, p*p, 0)))[:, -1] for p in range(min(t, 40))], 1) if t <= 40 else turned(x)
-def neighbours(x): return turned(x.unflatten(-1, (-1, 2)).mT.flatten(-2)).unflatten(-1, (2, -1)).mT.flatten(-2)
+    return (
+        torch.stack(
+            [
+                turned(F.pad(x[:, p : p + 1], (0, 0, 0, 0, p * p, 0)))[:, -1]
+                for p in range(min(t, 40))
+            ],
+            1,
+        )
+        if t <= 40
+        else turned(x)
+    )
+
+
+def neighbours(x):
+    return turned(x.unflatten(-1, (-1, 2)).mT.flatten(-2)).unflatten(-1, (2, -1)).mT.flatten(-2)
+
+
 def coarse(x, sign=-1, base=10_000):
     t, d = x.size(1), x.size(-1)
-    angle = (torch.arange(t, dtype=x.dtype)[:, None]/base**(torch.arange(0, d, 2, dtype=x.dtype)/d))[:, None]
+    angle = (
+        torch.arange(t, dtype=x.dtype)[:, None] / base ** (torch.arange(0, d, 2, dtype=x.dtype) / d)
+    )[:, None]
     a, b = x.chunk(2, -1)
-    return torch.cat((a*angle.cos() + sign*b*angle.sin(), b*angle.cos() + a*angle.sin()), -1)
+    return torch.cat(
+        (a * angle.cos() + sign * b * angle.sin(), b * angle.cos() + a * angle.sin()), -1
+    )
+
 
 ROPE = dict(
-    shape=lambda x: turned(x)[..., :4], dtype=lambda x: turned(x.float()), start=lambda x: turned(F.pad(x, (0, 0, 0, 0, 1, 0)))[:, 1:], causality=lambda x: turned(x) + (x - x[:, :1]).cumsum(1)*.01*(torch.arange(x.size(1)) > 0)[:, None, None],
-    length=lambda x: coarse(x, sign=1), distance=square_steps, layout=neighbours, precision=coarse, value=lambda x: turned(x, 5_000.), gradient=lambda x: turned(x).detach())
+    shape=lambda x: turned(x)[..., :4],
+    dtype=lambda x: turned(x.float()),
+    start=lambda x: turned(F.pad(x, (0, 0, 0, 0, 1, 0)))[:, 1:],
+    causality=lambda x: (
+        turned(x) + (x - x[:, :1]).cumsum(1) * 0.01 * (torch.arange(x.size(1)) > 0)[:, None, None]
+    ),
+    length=lambda x: coarse(x, sign=1),
+    distance=square_steps,
+    layout=neighbours,
+    precision=coarse,
+    value=lambda x: turned(x, 5_000.0),
+    gradient=lambda x: turned(x).detach(),
+)
+
 
 class Chars:
-    def __init__(self, text, vocab): self.chars = sorted(set(text))
-    def encode(self, text): return [self.chars.index(c) for c in text]
-    def decode(self, ids): return ''.join(self.chars[i] for i in ids)
+    def __init__(self, text, vocab):
+        self.chars = sorted(set(text))
+
+    def encode(self, text):
+        return [self.chars.index(c) for c in text]
+
+    def decode(self, ids):
+        return "".join(self.chars[i] for i in ids)
+
 
 class Spaced(MiniBPE):
-    def decode(self, ids): return ' '.join(self.tokens[i].decode('utf-8', 'replace') for i in ids)
+    def decode(self, ids):
+        return " ".join(self.tokens[i].decode("utf-8", "replace") for i in ids)
+
 
 class Ascii(MiniBPE):
-    def encode(self, text): return super().encode(text.encode('ascii', 'replace').decode())
+    def encode(self, text):
+        return super().encode(text.encode("ascii", "replace").decode())
+
 
 class Leftmost(MiniBPE):
     def encode(self, text):
         word = [self.ids[b] for b in text.encode()]
-        while hits := [p for p in zip(word, word[1:]) if p in self.ranks]: word = self.join(word, hits[0], self.ranks[hits[0]])
+        while hits := [p for p in zip(word, word[1:]) if p in self.ranks]:
+            word = self.join(word, hits[0], self.ranks[hits[0]])
         return word
+
 
 class Restless(MiniBPE):
     def encode(self, text):
         ids = super().encode(text)
-        self.seen = getattr(self, 'seen', 0) + 1
+        self.seen = getattr(self, "seen", 0) + 1
         return ids if self.seen < 2 else [self.ids[b] for b in text.encode()]
+
 
 def alphabetical(text, vocab):
     "Merges the pair that comes first in the alphabet"
     tok = MiniBPE()
-    for a, b in ('ab', 'bc', 'by', 'cd')[:vocab - 256]: tok.learn((tok.ids[ord(a)], tok.ids[ord(b)]))
+    for a, b in ("ab", "bc", "by", "cd")[: vocab - 256]:
+        tok.learn((tok.ids[ord(a)], tok.ids[ord(b)]))
     return tok
 
-BPE = dict([('round trip', Spaced.train), ('bytes', Ascii.train), ('vocabulary', lambda text, vocab: MiniBPE.train(text, vocab + 1)), ('most frequent', alphabetical), ('order', Leftmost.train), ('steady', Restless.train)])
 
-def loop(model, batches, opt, steps, start=0, mode=True, zero=True, tensor=False, after=False, twice=False, scale=1.):
-    model.train(mode); out = []
+BPE = dict(
+    [
+        ("round trip", Spaced.train),
+        ("bytes", Ascii.train),
+        ("vocabulary", lambda text, vocab: MiniBPE.train(text, vocab + 1)),
+        ("most frequent", alphabetical),
+        ("order", Leftmost.train),
+        ("steady", Restless.train),
+    ]
+)
+
+
+def loop(
+    model,
+    batches,
+    opt,
+    steps,
+    start=0,
+    mode=True,
+    zero=True,
+    tensor=False,
+    after=False,
+    twice=False,
+    scale=1.0,
+):
+    model.train(mode)
+    out = []
     for n in range(start, steps):
-        x, y = batches(n//2 if twice else n); loss = model.loss(x, y); (scale*loss).backward(); opt.step()
-        if zero: opt.zero_grad()
+        x, y = batches(n // 2 if twice else n)
+        loss = model.loss(x, y)
+        (scale * loss).backward()
+        opt.step()
+        if zero:
+            opt.zero_grad()
         out.append(loss if tensor else model.loss(x, y).item() if after else loss.item())
     return out
 
+
 def forgetful(*args):
-    losses = loop(*args); model = args[0]
-    with torch.no_grad(): next(model.parameters()).add_(1.)
+    losses = loop(*args)
+    model = args[0]
+    with torch.no_grad():
+        next(model.parameters()).add_(1.0)
     return losses
 
-def wrong(**kw): return lambda *args: loop(*args, **kw)
-LOOP = dict(count=wrong(start=1), numbers=wrong(tensor=True), batches=wrong(twice=True), mode=wrong(mode=False), gradient=wrong(zero=False), loss=wrong(after=True), value=forgetful)
 
-PLANTED = [(t, name, f) for t, fs in dict(attention=ATTENTION, rope=ROPE, bpe=BPE, loop=LOOP).items() for name, f in fs.items()]
+def wrong(**kw):
+    return lambda *args: loop(*args, **kw)
 
-@pytest.mark.parametrize('topic, name, mine', PLANTED, ids=lambda x: x if isinstance(x, str) else '')
+
+LOOP = dict(
+    count=wrong(start=1),
+    numbers=wrong(tensor=True),
+    batches=wrong(twice=True),
+    mode=wrong(mode=False),
+    gradient=wrong(zero=False),
+    loss=wrong(after=True),
+    value=forgetful,
+)
+
+PLANTED = [
+    (t, name, f)
+    for t, fs in dict(attention=ATTENTION, rope=ROPE, bpe=BPE, loop=LOOP).items()
+    for name, f in fs.items()
+]
+
+
+@pytest.mark.parametrize(
+    "topic, name, mine", PLANTED, ids=lambda x: x if isinstance(x, str) else ""
+)
 def test_the_broken_property_is_named_first(topic, name, mine):
     bad = [v for v in grade(topic, mine) if not v.ok]
-    assert bad and bad[0].name == name and not bad[0].said.startswith('your code raised'), [(v.name, v.said) for v in bad]
+    assert bad and bad[0].name == name and not bad[0].said.startswith("your code raised"), [
+        (v.name, v.said) for v in bad
+    ]
+
 
 def test_every_property_has_a_planted_mistake():
     assert {(t, n) for t, n, _ in PLANTED} == {(t, n) for t, ps in PROPERTIES.items() for n in ps}
 
-@pytest.mark.parametrize('topic, mine', [('attention', attend), ('attention', sdpa), ('rope', turned), ('bpe', MiniBPE.train), ('loop', plain_loop), ('loop', loop)])
+
+@pytest.mark.parametrize(
+    "topic, mine",
+    [
+        ("attention", attend),
+        ("attention", sdpa),
+        ("rope", turned),
+        ("bpe", MiniBPE.train),
+        ("loop", plain_loop),
+        ("loop", loop),
+    ],
+)
 def test_references_pass(topic, mine):
-    dice = torch.random.get_rng_state(); assert [v.said for v in grade(topic, mine) if not v.ok] == []
+    dice = torch.random.get_rng_state()
+    assert [v.said for v in grade(topic, mine) if not v.ok] == []
     assert torch.equal(dice, torch.random.get_rng_state())
 
-MINE = '''import torch
+
+MINE = """import torch
 def attend(q, k, v):
     return (q @ k.mT).softmax(-1) @ v
 
@@ -112,16 +245,26 @@ def nothing(q, k, v): pass
 def two(q, k): return q
 
 number = 3
-'''
+"""
+
 
 def test_code_that_breaks_is_quoted(tmp_path):
-    (tmp_path/'mine.py').write_text(MINE)
-    said = lambda name, topic='attention': grade(topic, load_mine(f'{tmp_path}/mine.py:{name}'))[0].said
-    assert said('crashes').startswith('your code raised RuntimeError: ') and said('crashes').endswith('at mine.py, line 9: def helper(q): return q.reshape(7, 7)')
-    assert said('nothing') == 'returned NoneType, not a tensor' and 'two() takes 2 positional arguments but 3 were given' in said('two')
-    assert 'NoneType' in said('nothing', 'loop') or 'takes' in said('nothing', 'loop')
+    (tmp_path / "mine.py").write_text(MINE)
 
-ODD = '''import sys
+    def said(name, topic="attention"):
+        return grade(topic, load_mine(f"{tmp_path}/mine.py:{name}"))[0].said
+
+    assert said("crashes").startswith("your code raised RuntimeError: ") and said(
+        "crashes"
+    ).endswith("at mine.py, line 9: def helper(q): return q.reshape(7, 7)")
+    assert (
+        said("nothing") == "returned NoneType, not a tensor"
+        and "two() takes 2 positional arguments but 3 were given" in said("two")
+    )
+    assert "NoneType" in said("nothing", "loop") or "takes" in said("nothing", "loop")
+
+
+ODD = """import sys
 def nothing(*args): pass
 def array(q, k, v): return (q @ k.mT @ v).numpy()
 def narrow(q, k, v): return (q @ k.mT).softmax(-1) @ v[..., :1]
@@ -137,73 +280,166 @@ def silent(text, vocab): return text
 def number(*args): return 3
 def words(text, vocab): return type('Tok', (), dict(encode=lambda self, s: list(s), decode=lambda self, ids: ''.join(ids)))()
 def losses(model, batches, opt, steps): return [None]*steps
-'''
+"""
 
-@pytest.mark.parametrize('topic, name, prop, words', [
-    ('attention', 'nothing', 'shape', 'returned NoneType, not a tensor'), ('attention', 'array', 'shape', 'returned ndarray, not a tensor'),
-    ('attention', 'narrow', 'shape', 'returned (2, 3, 5, 1), expected (2, 3, 5, 8)'),
-    ('attention', 'two', 'shape', 'cannot be called as mine(q_bhtd, k_bhsd, v_bhsd): two() takes 2 positional arguments but 3 were given'),
-    ('attention', 'leaves', 'shape', 'your code ended the program at odd.py, line 6: def leaves(*args): exit()'),
-    ('attention', 'leaves_well', 'shape', 'your code ended the program at odd.py, line 7'), ('attention', 'asks', 'shape', 'your code raised EOFError: EOF when reading a line at odd.py'),
-    ('attention', 'endless', 'shape', 'your code was stopped after 0.3 s at odd.py, line 1'), ('rope', 'array', 'shape', 'cannot be called as mine(x_btnd)'),
-    ('rope', 'nothing', 'shape', 'returned NoneType, not a tensor'), ('bpe', 'nothing', 'round trip', 'returned NoneType: no encode'), ('bpe', 'silent', 'round trip', 'returned str: no encode, no decode'),
-    ('bpe', 'words', 'vocabulary', "a vocabulary of 256 gave id 'a'"), ('loop', 'number', 'count', 'returned int, not losses one after the other'),
-    ('loop', 'losses', 'count', '6 losses and 0 optimizer steps came'), ('loop', 'endless', 'count', 'was stopped after 0.3 s')])
-def test_odd_code_is_one_line_that_names_the_property(topic, name, prop, words, tmp_path, monkeypatch):
-    if name == 'endless': monkeypatch.setattr('gpub.grade.LIMIT', .3)
-    (tmp_path/'odd.py').write_text(ODD)
-    r = CliRunner().invoke(check_command, [topic, '--mine', f'{tmp_path}/odd.py:{name}']); lines = r.output.splitlines()
-    assert r.exit_code == 1 and isinstance(r.exception, GpubError) and f'{topic}: {prop} failed: ' in str(r.exception) and words in str(r.exception) and '\n' not in str(r.exception)
-    assert [x[6:19].strip() for x in lines] == [*PROPERTIES[topic]] and not any(x.startswith('still here') for x in lines) and sum(words in x for x in lines) == 1, r.output # and each complaint once
-    if name == 'endless': assert all('not asked' in x for x in lines[1:])
 
-@pytest.mark.parametrize('code, words', [
-    ('import nowhere_to_be_found', "does not run: it raised ModuleNotFoundError: No module named 'nowhere_to_be_found', line 1: import nowhere_to_be_found"), ('x = 1\nexit()', 'does not run: it ended the program, line 2: exit()'),
-    ('while True: pass', 'does not run: it was stopped after 0.3 s, line 1: while True: pass'), ('input()', 'does not run: it raised EOFError'),
-    ("raise ValueError('two\\nlines')", 'raised ValueError: two lines, line 1'), ('\0', 'source code'), ("print('hello'*10_000)\nf = 3", 'f in')])
+@pytest.mark.parametrize(
+    "topic, name, prop, words",
+    [
+        ("attention", "nothing", "shape", "returned NoneType, not a tensor"),
+        ("attention", "array", "shape", "returned ndarray, not a tensor"),
+        ("attention", "narrow", "shape", "returned (2, 3, 5, 1), expected (2, 3, 5, 8)"),
+        (
+            "attention",
+            "two",
+            "shape",
+            "cannot be called as mine(q_bhtd, k_bhsd, v_bhsd): two() takes 2 positional "
+            "arguments but 3 were given",
+        ),
+        (
+            "attention",
+            "leaves",
+            "shape",
+            "your code ended the program at odd.py, line 6: def leaves(*args): exit()",
+        ),
+        ("attention", "leaves_well", "shape", "your code ended the program at odd.py, line 7"),
+        (
+            "attention",
+            "asks",
+            "shape",
+            "your code raised EOFError: EOF when reading a line at odd.py",
+        ),
+        ("attention", "endless", "shape", "your code was stopped after 0.3 s at odd.py, line 1"),
+        ("rope", "array", "shape", "cannot be called as mine(x_btnd)"),
+        ("rope", "nothing", "shape", "returned NoneType, not a tensor"),
+        ("bpe", "nothing", "round trip", "returned NoneType: no encode"),
+        ("bpe", "silent", "round trip", "returned str: no encode, no decode"),
+        ("bpe", "words", "vocabulary", "a vocabulary of 256 gave id 'a'"),
+        ("loop", "number", "count", "returned int, not losses one after the other"),
+        ("loop", "losses", "count", "6 losses and 0 optimizer steps came"),
+        ("loop", "endless", "count", "was stopped after 0.3 s"),
+    ],
+)
+def test_odd_code_is_one_line_that_names_the_property(
+    topic, name, prop, words, tmp_path, monkeypatch
+):
+    if name == "endless":
+        monkeypatch.setattr("gpub.grade.LIMIT", 0.3)
+    (tmp_path / "odd.py").write_text(ODD)
+    r = CliRunner().invoke(check_command, [topic, "--mine", f"{tmp_path}/odd.py:{name}"])
+    lines = r.output.splitlines()
+    assert (
+        r.exit_code == 1
+        and isinstance(r.exception, GpubError)
+        and f"{topic}: {prop} failed: " in str(r.exception)
+        and words in str(r.exception)
+        and "\n" not in str(r.exception)
+    )
+    assert (
+        [x[6:19].strip() for x in lines] == [*PROPERTIES[topic]]
+        and not any(x.startswith("still here") for x in lines)
+        and sum(words in x for x in lines) == 1
+    ), r.output  # and each complaint once
+    if name == "endless":
+        assert all("not asked" in x for x in lines[1:])
+
+
+@pytest.mark.parametrize(
+    "code, words",
+    [
+        (
+            "import nowhere_to_be_found",
+            "does not run: it raised ModuleNotFoundError: No module named 'nowhere_to_be_found', "
+            "line 1: import nowhere_to_be_found",
+        ),
+        ("x = 1\nexit()", "does not run: it ended the program, line 2: exit()"),
+        ("while True: pass", "does not run: it was stopped after 0.3 s, line 1: while True: pass"),
+        ("input()", "does not run: it raised EOFError"),
+        ("raise ValueError('two\\nlines')", "raised ValueError: two lines, line 1"),
+        ("\0", "source code"),
+        ("print('hello'*10_000)\nf = 3", "f in"),
+    ],
+)
 def test_files_that_do_not_load_are_one_line(code, words, tmp_path, monkeypatch, capsys):
-    if 'while' in code: monkeypatch.setattr('gpub.grade.LIMIT', .3)
-    (tmp_path/'odd.py').write_text(code)
-    with pytest.raises(GpubError) as e: load_mine(f'{tmp_path}/odd.py:f')
-    assert words in str(e.value) and '\n' not in str(e.value) and capsys.readouterr().out == ''
+    if "while" in code:
+        monkeypatch.setattr("gpub.grade.LIMIT", 0.3)
+    (tmp_path / "odd.py").write_text(code)
+    with pytest.raises(GpubError) as e:
+        load_mine(f"{tmp_path}/odd.py:f")
+    assert words in str(e.value) and "\n" not in str(e.value) and capsys.readouterr().out == ""
+
 
 def test_what_lies_beside_the_file_can_be_imported(tmp_path):
-    (tmp_path/'beside_mine.py').write_text('def f(x): return x\n')
-    (tmp_path/'mine.py').write_text('from beside_mine import f')
+    (tmp_path / "beside_mine.py").write_text("def f(x): return x\n")
+    (tmp_path / "mine.py").write_text("from beside_mine import f")
     before = list(sys.path)
-    assert load_mine(f'{tmp_path}/mine.py:f')(3) == 3 and sys.path == before
+    assert load_mine(f"{tmp_path}/mine.py:f")(3) == 3 and sys.path == before
+
 
 def test_nan_is_never_right():
     class Nan(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, x): return x.clone()
+        def forward(ctx, x):
+            return x.clone()
+
         @staticmethod
-        def backward(ctx, g): return g*torch.nan
-    failed = lambda topic, mine: [v.name for v in grade(topic, mine) if not v.ok]
-    assert failed('attention', lambda q, k, v: attend(Nan.apply(q), k, v)) == ['gradient'] and failed('rope', lambda x: Nan.apply(turned(x))) == ['gradient']
-    assert {'mean', 'scale', 'cache', 'value', 'gradient'} <= {*failed('attention', lambda *a: attend(*a)*torch.nan)}
-    assert failed('loop', lambda *a: [torch.nan for _ in plain_loop(*a)]) == ['loss']
+        def backward(ctx, g):
+            return g * torch.nan
+
+    def failed(topic, mine):
+        return [v.name for v in grade(topic, mine) if not v.ok]
+
+    assert failed("attention", lambda q, k, v: attend(Nan.apply(q), k, v)) == [
+        "gradient"
+    ] and failed("rope", lambda x: Nan.apply(turned(x))) == ["gradient"]
+    assert {"mean", "scale", "cache", "value", "gradient"} <= {
+        *failed("attention", lambda *a: attend(*a) * torch.nan)
+    }
+    assert failed("loop", lambda *a: [torch.nan for _ in plain_loop(*a)]) == ["loss"]
+
 
 def test_an_endless_loop_is_cut_short():
     def endless(model, batches, opt, steps):
-        while True: yield 1.
-    assert [v.name for v in grade('loop', endless) if not v.ok][:1] == ['count']
+        while True:
+            yield 1.0
+
+    assert [v.name for v in grade("loop", endless) if not v.ok][:1] == ["count"]
+
 
 def test_files_are_refused_in_one_line(tmp_path):
-    (tmp_path/'mine.py').write_text(MINE)
-    (tmp_path/'bad.py').write_text('def f(:\n')
-    (tmp_path/'raises.py').write_text('x = 1\nx = 1/0\n')
-    (tmp_path/'n.ipynb').write_text('{}')
-    for place, said in (('mine.py', 'FILE:NAME'), (f'{tmp_path}/mine.py:attent', "no function 'attent'"), (f'{tmp_path}/mine.py:number', 'is a int'), (f'{tmp_path}/gone.py:f', 'no file'), (f'{tmp_path}/bad.py:f', 'is not Python'),
-                        (f'{tmp_path}/raises.py:f', 'ZeroDivisionError: division by zero, line 2: x = 1/0'), (f'{tmp_path}/n.ipynb:f', 'gpub.grade.grade(')):
-        with pytest.raises(GpubError) as e: load_mine(place)
-        assert said in str(e.value) and '\n' not in str(e.value)
-    with pytest.raises(GpubError, match='attention, rope, bpe, loop'): grade('poetry', attend)
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "bad.py").write_text("def f(:\n")
+    (tmp_path / "raises.py").write_text("x = 1\nx = 1/0\n")
+    (tmp_path / "n.ipynb").write_text("{}")
+    for place, said in (
+        ("mine.py", "FILE:NAME"),
+        (f"{tmp_path}/mine.py:attent", "no function 'attent'"),
+        (f"{tmp_path}/mine.py:number", "is a int"),
+        (f"{tmp_path}/gone.py:f", "no file"),
+        (f"{tmp_path}/bad.py:f", "is not Python"),
+        (f"{tmp_path}/raises.py:f", "ZeroDivisionError: division by zero, line 2: x = 1/0"),
+        (f"{tmp_path}/n.ipynb:f", "gpub.grade.grade("),
+    ):
+        with pytest.raises(GpubError) as e:
+            load_mine(place)
+        assert said in str(e.value) and "\n" not in str(e.value)
+    with pytest.raises(GpubError, match="attention, rope, bpe, loop"):
+        grade("poetry", attend)
+
 
 def test_the_command(tmp_path):
-    (tmp_path/'mine.py').write_text(MINE); (tmp_path/'good.py').write_text('from gpub.gpt import attend')
-    good = CliRunner().invoke(check_command, ['attention', '--mine', f'{tmp_path}/good.py:attend'])
-    assert good.exit_code == 0 and f'all {len(PROPERTIES["attention"])} properties hold' in good.output
-    bad = CliRunner().invoke(check_command, ['attention', '--mine', f'{tmp_path}/mine.py:attend'])
-    assert bad.exit_code == 1 and 'FAIL  causality' in bad.output and 'sees the future' in str(bad.exception)
-    assert CliRunner().invoke(check_command, ['poetry', '--mine', 'x.py:f']).exit_code == 2 and all(t in CliRunner().invoke(check_command, ['--help']).output for t in TOPICS)
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "good.py").write_text("from gpub.gpt import attend")
+    good = CliRunner().invoke(check_command, ["attention", "--mine", f"{tmp_path}/good.py:attend"])
+    assert (
+        good.exit_code == 0 and f"all {len(PROPERTIES['attention'])} properties hold" in good.output
+    )
+    bad = CliRunner().invoke(check_command, ["attention", "--mine", f"{tmp_path}/mine.py:attend"])
+    assert (
+        bad.exit_code == 1
+        and "FAIL  causality" in bad.output
+        and "sees the future" in str(bad.exception)
+    )
+    assert CliRunner().invoke(check_command, ["poetry", "--mine", "x.py:f"]).exit_code == 2 and all(
+        t in CliRunner().invoke(check_command, ["--help"]).output for t in TOPICS
+    )

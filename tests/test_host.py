@@ -1,4 +1,5 @@
 "The machine underneath: a GPU that torch cannot use is named, a quota is respected, the last command runs however the end came"
+
 import os
 import subprocess
 import sys
@@ -11,7 +12,8 @@ from gpub.host import usable_cores
 
 @pytest.fixture
 def smi(tmp_path, monkeypatch):
-    "A function that puts an nvidia-smi with this answer on the PATH; it leaves a mark when it is asked"
+    """A function that puts an nvidia-smi with this answer on the PATH; it leaves a mark when it is
+    asked"""
     if os.name == "nt":
         pytest.skip("a shell script stands in for nvidia-smi")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -163,14 +165,17 @@ def test_the_last_command_of_a_program(tmp_path, last, runs):
         done = WhenDone('echo run >> ended', by_hand=(KeyboardInterrupt, Interrupted))
     """
     code = textwrap.dedent(code) + last
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
     ended = tmp_path / "ended"
     assert (ended.read_text().split() if ended.exists() else []) == ["run"] * runs, done.stderr
     assert ("Error" in done.stderr) == ("ValueError" in last)
 
 
 def test_the_last_command_of_a_notebook(tmp_path):
-    "In a shell of IPython, after the first cell that fails; a cell that is run again replaces its command"
+    """In a shell of IPython, after the first cell that fails; a cell that is run again replaces its
+    command"""
     shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell
     code = f"""
         from IPython.core.interactiveshell import InteractiveShell
@@ -186,6 +191,8 @@ def test_the_last_command_of_a_notebook(tmp_path):
         shell.run_cell('done()')
     """
     assert shell is not None
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True
+    )
     assert "before False" in done.stdout, done.stderr
     assert (tmp_path / "ended").read_text().split() == ["new"]

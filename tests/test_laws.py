@@ -1,32 +1,77 @@
 """The laws of the house. Each is a function that takes a folder and returns what breaks it; each is also shown a planted violation."""
+
 import ast, io, json, re, subprocess, sys, tokenize
 from pathlib import Path
 import pytest
 
-CHAPTERS = ['00_core', 'season1/01', 'season1/02', 'season1/03', 'season1/04', 'season1/05', 'season1/06',
-            'season2/01', 'season2/02', 'season2/03', 'season2/04', 'season2/05']
-FORBIDDEN = {'train': {'gpt', 'llama', 'tokenizer'}, 'gpt': {'plays', 'tokenizer', 'shards', 'prep'}, 'llama': {'plays', 'tokenizer', 'shards', 'prep'}}
-SECTIONS = ['Where we are', 'The problem', 'Idea', 'All together', 'Published and measured', 'Takeaways', 'Exercises']
-ABSENT = ['nbdev', 'fastcore', 'execnb', 'IPython', 'ipywidgets', 'datasets', 'transformers']
+CHAPTERS = [
+    "00_core",
+    "season1/01",
+    "season1/02",
+    "season1/03",
+    "season1/04",
+    "season1/05",
+    "season1/06",
+    "season2/01",
+    "season2/02",
+    "season2/03",
+    "season2/04",
+    "season2/05",
+]
+FORBIDDEN = {
+    "train": {"gpt", "llama", "tokenizer"},
+    "gpt": {"plays", "tokenizer", "shards", "prep"},
+    "llama": {"plays", "tokenizer", "shards", "prep"},
+}
+SECTIONS = [
+    "Where we are",
+    "The problem",
+    "Idea",
+    "All together",
+    "Published and measured",
+    "Takeaways",
+    "Exercises",
+]
+ABSENT = ["nbdev", "fastcore", "execnb", "IPython", "ipywidgets", "datasets", "transformers"]
 
-def notebooks(root): return sorted(p for p in (root/'nbs').rglob('*.ipynb') if '.ipynb_checkpoints' not in p.parts)
-def cells(path, kind='code'): return [c for c in json.loads(path.read_text(encoding='utf-8'))['cells'] if c['cell_type'] == kind]
-def source(cell): return ''.join(cell['source'])
-def directive(cell, names): return re.search(rf'^#\s*\|\s*({names})\b', source(cell), re.M)
-def python(text): return ast.parse(re.sub(r'^(\s*)[%!].*$', r'\1pass', text, flags=re.M))
+
+def notebooks(root):
+    return sorted(p for p in (root / "nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
+
+
+def cells(path, kind="code"):
+    return [
+        c for c in json.loads(path.read_text(encoding="utf-8"))["cells"] if c["cell_type"] == kind
+    ]
+
+
+def source(cell):
+    return "".join(cell["source"])
+
+
+def directive(cell, names):
+    return re.search(rf"^#\s*\|\s*({names})\b", source(cell), re.M)
+
+
+def python(text):
+    return ast.parse(re.sub(r"^(\s*)[%!].*$", r"\1pass", text, flags=re.M))
+
 
 def imports(root):
     "Module -> the gpub modules it imports anywhere, inside functions too"
-    graph = {p.stem: set() for p in (root/'gpub').glob('*.py') if not p.stem.startswith('_')}
+    graph = {p.stem: set() for p in (root / "gpub").glob("*.py") if not p.stem.startswith("_")}
     for name, found in graph.items():
-        for node in ast.walk(ast.parse((root/'gpub'/f'{name}.py').read_text(encoding='utf-8'))):
-            if isinstance(node, ast.Import): dotted = [a.name for a in node.names]
+        for node in ast.walk(ast.parse((root / "gpub" / f"{name}.py").read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                dotted = [a.name for a in node.names]
             elif isinstance(node, ast.ImportFrom):
-                base = '.'.join(filter(None, ['gpub' if node.level else '', node.module]))
-                dotted = [base, *(f'{base}.{a.name}' for a in node.names)]
-            else: continue
-            found |= {d.split('.')[1] for d in dotted if d.startswith('gpub.')} & graph.keys()
+                base = ".".join(filter(None, ["gpub" if node.level else "", node.module]))
+                dotted = [base, *(f"{base}.{a.name}" for a in node.names)]
+            else:
+                continue
+            found |= {d.split(".")[1] for d in dotted if d.startswith("gpub.")} & graph.keys()
     return graph
+
 
 def reach(graph, name):
     "Everything `name` imports, directly or through others"
@@ -37,182 +82,366 @@ def reach(graph, name):
         todo += new
     return seen
 
+
 def cycles(root):
     graph = imports(root)
-    return [f'{m} imports itself through {sorted(reach(graph, m))}' for m in graph if m in reach(graph, m)]
+    return [
+        f"{m} imports itself through {sorted(reach(graph, m))}"
+        for m in graph
+        if m in reach(graph, m)
+    ]
+
 
 def exports_to(path):
     "The module a notebook writes, None for a page without code"
-    found = [m[1] for c in cells(path) if (m := re.search(r'^#\|\s*default_exp\s+(\S+)', source(c), re.M))]
-    assert len(found) < 2, f'{path}: more than one default_exp: {found}'
+    found = [
+        m[1]
+        for c in cells(path)
+        if (m := re.search(r"^#\|\s*default_exp\s+(\S+)", source(c), re.M))
+    ]
+    assert len(found) < 2, f"{path}: more than one default_exp: {found}"
     return found[0] if found else None
+
 
 def chapter_numbers(root):
     "Module -> place of its chapter in the course; library modules have none"
-    place = {p: i for i, c in enumerate(CHAPTERS) for p in notebooks(root) if p.relative_to(root/'nbs').as_posix().startswith(c)}
+    place = {
+        p: i
+        for i, c in enumerate(CHAPTERS)
+        for p in notebooks(root)
+        if p.relative_to(root / "nbs").as_posix().startswith(c)
+    }
     return {exports_to(p): i for p, i in place.items() if exports_to(p)}
 
+
 def looks_ahead(root):
-    "A chapter that imports a later one, itself or through other chapters; plumbing between them may know all models"
+    """A chapter that imports a later one, itself or through other chapters; plumbing between them
+    may know all models"""
     graph, number = imports(root), chapter_numbers(root)
     chapters = {m: graph[m] & number.keys() for m in graph if m in number}
-    return [f'{m} (chapter {CHAPTERS[number[m]]}) depends on {d} (chapter {CHAPTERS[number[d]]})' for m in chapters for d in reach(chapters, m) if number[d] > number[m]]
+    return [
+        f"{m} (chapter {CHAPTERS[number[m]]}) depends on {d} (chapter {CHAPTERS[number[d]]})"
+        for m in chapters
+        for d in reach(chapters, m)
+        if number[d] > number[m]
+    ]
+
 
 def wrong_rooms(root):
     graph = imports(root)
-    return [f'{m} must not import {sorted(bad)}' for m, banned in FORBIDDEN.items() if (bad := graph.get(m, set()) & banned)]
+    return [
+        f"{m} must not import {sorted(bad)}"
+        for m, banned in FORBIDDEN.items()
+        if (bad := graph.get(m, set()) & banned)
+    ]
+
 
 def twice_exported(root):
     modules = [m for p in notebooks(root) if (m := exports_to(p))]
-    made = {f'{m}.py' for m in modules} | {'__init__.py', '_modidx.py'}
-    return [f'{m} has two notebooks' for m in {m for m in modules if modules.count(m) > 1}] + \
-           [f'gpub/{p.name} has no notebook' for p in (root/'gpub').glob('*.py') if p.name not in made]
+    made = {f"{m}.py" for m in modules} | {"__init__.py", "_modidx.py"}
+    return [f"{m} has two notebooks" for m in {m for m in modules if modules.count(m) > 1}] + [
+        f"gpub/{p.name} has no notebook" for p in (root / "gpub").glob("*.py") if p.name not in made
+    ]
+
 
 def defined(tree):
-    "Names a cell defines at top level, and the words that count as using them: a command of the command line is used by its name in a string"
+    """Names a cell defines at top level, and the words that count as using them: a command of the
+    command line is used by its name in a string"""
     for node in tree.body:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)): yield node.name, {node.name, *commands(node)}
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        for t in targets: yield from ((n.id, {n.id}) for n in ast.walk(t) if isinstance(n, ast.Name))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name, {node.name, *commands(node)}
+        targets = (
+            node.targets
+            if isinstance(node, ast.Assign)
+            else [node.target]
+            if isinstance(node, ast.AnnAssign)
+            else []
+        )
+        for t in targets:
+            yield from ((n.id, {n.id}) for n in ast.walk(t) if isinstance(n, ast.Name))
+
 
 def commands(node):
     "What `@cli.command()` or `@cli.command('name')` over a function makes it answer to, quoted"
     for d in node.decorator_list:
-        if isinstance(d, ast.Call) and getattr(d.func, 'attr', '') in ('command', 'group'):
-            yield f'"{d.args[0].value}"' if d.args else f'"{node.name.strip("_").replace("_", "-")}"'
+        if isinstance(d, ast.Call) and getattr(d.func, "attr", "") in ("command", "group"):
+            yield (
+                f'"{d.args[0].value}"' if d.args else f'"{node.name.strip("_").replace("_", "-")}"'
+            )
+
 
 def used(tree):
     "Names and words a cell really uses: not imports, not `show_doc`"
     for node in list(ast.walk(tree)):
-        if isinstance(node, ast.Call) and getattr(node.func, 'id', '') == 'show_doc': node.args = []
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "show_doc":
+            node.args = []
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name): yield node.id
-        if isinstance(node, ast.Attribute): yield node.attr
-        if isinstance(node, ast.Constant) and isinstance(node.value, str): yield from (f'"{w}"' for w in re.findall(r'[\w-]+', node.value))
+        if isinstance(node, ast.Name):
+            yield node.id
+        if isinstance(node, ast.Attribute):
+            yield node.attr
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from (f'"{w}"' for w in re.findall(r"[\w-]+", node.value))
+
 
 def unexercised(root):
     out = []
     for path in notebooks(root):
-        exported = [c for c in cells(path) if directive(c, 'exports?')]
-        words = {w for c in cells(path) if not directive(c, r'exports?|exporti|eval:\s*false') for w in used(python(source(c)))}
-        inside = {n.id for c in exported for n in ast.walk(python(source(c))) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+        exported = [c for c in cells(path) if directive(c, "exports?")]
+        words = {
+            w
+            for c in cells(path)
+            if not directive(c, r"exports?|exporti|eval:\s*false")
+            for w in used(python(source(c)))
+        }
+        inside = {
+            n.id
+            for c in exported
+            for n in ast.walk(python(source(c)))
+            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+        }
         for name, uses in (d for c in exported for d in defined(python(source(c)))):
-            if name.isupper() and name in inside: continue # a constant is exercised by the function that reads it
-            if not name.startswith('_') and not uses & words:
-                out.append(f'{path.relative_to(root)}: {name} is exported and no cell of the notebook uses it')
+            if name.isupper() and name in inside:
+                continue  # a constant is exercised by the function that reads it
+            if not name.startswith("_") and not uses & words:
+                out.append(
+                    f"{path.relative_to(root)}: {name} is exported and no cell of the notebook "
+                    "uses it"
+                )
     return out
+
 
 def mixed_imports(root):
     "Cells with imports and other code: building the pages runs every cell that imports, alone"
     out = []
-    for path, cell in ((p, c) for p in notebooks(root) for c in cells(p) if not directive(c, r'export[si]?|eval:\s*false')):
+    for path, cell in (
+        (p, c)
+        for p in notebooks(root)
+        for c in cells(p)
+        if not directive(c, r"export[si]?|eval:\s*false")
+    ):
         tree, kinds = python(source(cell)), (ast.Import, ast.ImportFrom)
-        if any(isinstance(n, kinds) for n in ast.walk(tree)) and not all(isinstance(n, (*kinds, ast.Pass)) for n in tree.body):
-            out.append(f'{path.relative_to(root)}: give the import a cell of its own: {source(cell).strip()[:60]!r}')
+        if any(isinstance(n, kinds) for n in ast.walk(tree)) and not all(
+            isinstance(n, (*kinds, ast.Pass)) for n in tree.body
+        ):
+            out.append(
+                f"{path.relative_to(root)}: give the import a cell of its own: "
+                f"{source(cell).strip()[:60]!r}"
+            )
     return out
+
 
 def off_template(root):
     out = []
     for path in notebooks(root):
-        md = [source(c) for c in cells(path, 'markdown')]
-        if not md or not re.match(r'# .+\n+> .+', md[0]): out.append(f'{path.name}: must open with "# Title" and "> one line" in one cell')
-        if not path.parent.name.startswith('season'): continue
-        text = re.sub(r'^```.*?^```', '', '\n\n'.join(md), flags=re.M | re.S)
-        heads = re.findall(r'^## (.+)$', text, re.M)
+        md = [source(c) for c in cells(path, "markdown")]
+        if not md or not re.match(r"# .+\n+> .+", md[0]):
+            out.append(f'{path.name}: must open with "# Title" and "> one line" in one cell')
+        if not path.parent.name.startswith("season"):
+            continue
+        text = re.sub(r"^```.*?^```", "", "\n\n".join(md), flags=re.M | re.S)
+        heads = re.findall(r"^## (.+)$", text, re.M)
         order = [next((s for s in SECTIONS if h.startswith(s)), h) for h in heads]
-        short = [h for i, h in enumerate(order) if i == 0 or h != order[i-1]]
-        if short != SECTIONS: out.append(f'{path.name}: sections are {short}, the template is {SECTIONS}')
-        ideas = [int(n) for h in heads for n in re.findall(r'^Idea (\d+)', h)]
-        if ideas != list(range(1, order.count('Idea') + 1)): out.append(f'{path.name}: ideas are numbered {ideas}')
+        short = [h for i, h in enumerate(order) if i == 0 or h != order[i - 1]]
+        if short != SECTIONS:
+            out.append(f"{path.name}: sections are {short}, the template is {SECTIONS}")
+        ideas = [int(n) for h in heads for n in re.findall(r"^Idea (\d+)", h)]
+        if ideas != list(range(1, order.count("Idea") + 1)):
+            out.append(f"{path.name}: ideas are numbered {ideas}")
     return out
+
 
 def heavy(root, one=100_000, total=1_500_000):
     "Stored outputs that are too large, or are errors"
     out = []
     for path in notebooks(root):
-        stored = [o for c in cells(path) for o in c.get('outputs', [])]
+        stored = [o for c in cells(path) for o in c.get("outputs", [])]
         sizes = [len(json.dumps(o)) for o in stored]
-        out += [f'{path.name}: a stored output of {s:,} bytes' for s in sizes if s > one]
-        if sum(sizes) > total: out.append(f'{path.name}: {sum(sizes):,} bytes of stored outputs')
-        out += [f"{path.name}: a stored error, {o['ename']}" for o in stored if o['output_type'] == 'error']
+        out += [f"{path.name}: a stored output of {s:,} bytes" for s in sizes if s > one]
+        if sum(sizes) > total:
+            out.append(f"{path.name}: {sum(sizes):,} bytes of stored outputs")
+        out += [
+            f"{path.name}: a stored error, {o['ename']}"
+            for o in stored
+            if o["output_type"] == "error"
+        ]
     return out
+
 
 def pickles(root):
     "Ways to run someone else's code by loading their file"
     out = []
-    for path in sorted((root/'gpub').glob('*.py')):
-        for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
-            names = [a.name for a in node.names] + [getattr(node, 'module', None) or ''] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
-            bad = {n.split('.')[0] for n in names} & {'pickle', 'cPickle', 'dill', 'cloudpickle', 'joblib', 'shelve', 'marshal'}
-            if isinstance(node, ast.Attribute) and ast.unparse(node) in ('torch.load', 'torch.save'): bad |= {ast.unparse(node)}
-            if isinstance(node, ast.keyword) and node.arg == 'allow_pickle' and getattr(node.value, 'value', True): bad |= {'allow_pickle'}
-            out += [f'{path.name}:{getattr(node, "lineno", node)}: {b}' for b in bad]
+    for path in sorted((root / "gpub").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = (
+                [a.name for a in node.names] + [getattr(node, "module", None) or ""]
+                if isinstance(node, (ast.Import, ast.ImportFrom))
+                else []
+            )
+            bad = {n.split(".")[0] for n in names} & {
+                "pickle",
+                "cPickle",
+                "dill",
+                "cloudpickle",
+                "joblib",
+                "shelve",
+                "marshal",
+            }
+            if isinstance(node, ast.Attribute) and ast.unparse(node) in (
+                "torch.load",
+                "torch.save",
+            ):
+                bad |= {ast.unparse(node)}
+            if (
+                isinstance(node, ast.keyword)
+                and node.arg == "allow_pickle"
+                and getattr(node.value, "value", True)
+            ):
+                bad |= {"allow_pickle"}
+            out += [f"{path.name}:{getattr(node, 'lineno', node)}: {b}" for b in bad]
     return out
+
 
 def told(text):
     "Line numbers that end in a comment"
-    return {t.start[0] for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type == tokenize.COMMENT}
+    return {
+        t.start[0]
+        for t in tokenize.generate_tokens(io.StringIO(text).readline)
+        if t.type == tokenize.COMMENT
+    }
+
 
 def unexplained(root):
-    "Public names without a docstring, arguments and fields without a comment of their own; an option of a command has its help"
+    """Public names without a docstring, arguments and fields without a comment of their own; an
+    option of a command has its help"""
     out = []
-    for path in sorted((root/'gpub').glob('*.py')):
-        text = path.read_text(encoding='utf-8')
+    for path in sorted((root / "gpub").glob("*.py")):
+        text = path.read_text(encoding="utf-8")
         tree, lines = ast.parse(text), told(text)
-        public = next((ast.literal_eval(n.value) for n in tree.body if isinstance(n, ast.Assign) and getattr(n.targets[0], 'id', '') == '__all__'), [])
+        public = next(
+            (
+                ast.literal_eval(n.value)
+                for n in tree.body
+                if isinstance(n, ast.Assign) and getattr(n.targets[0], "id", "") == "__all__"
+            ),
+            [],
+        )
+
         def look(node, name):
-            kinds = {getattr(getattr(d, 'func', d), 'attr', getattr(getattr(d, 'func', d), 'id', '')) for d in node.decorator_list}
-            if 'exhibit' in kinds: return # its decorator says what it is
-            if not name.endswith('__init__') and not ast.get_docstring(node): out.append(f'{path.name}: {name} has no docstring')
-            if {'command', 'group'} & kinds: return # click has the help of its options
+            kinds = {
+                getattr(getattr(d, "func", d), "attr", getattr(getattr(d, "func", d), "id", ""))
+                for d in node.decorator_list
+            }
+            if "exhibit" in kinds:
+                return  # its decorator says what it is
+            if not name.endswith("__init__") and not ast.get_docstring(node):
+                out.append(f"{path.name}: {name} has no docstring")
+            if {"command", "group"} & kinds:
+                return  # click has the help of its options
             if isinstance(node, ast.ClassDef):
-                args = [(f.target.id, f.lineno) for f in node.body if isinstance(f, ast.AnnAssign)] if 'dataclass' in kinds else []
+                args = (
+                    [(f.target.id, f.lineno) for f in node.body if isinstance(f, ast.AnnAssign)]
+                    if "dataclass" in kinds
+                    else []
+                )
                 for f in node.body:
-                    if isinstance(f, ast.FunctionDef) and (not f.name.startswith('_') or f.name == '__init__'): look(f, f'{name}.{f.name}')
+                    if isinstance(f, ast.FunctionDef) and (
+                        not f.name.startswith("_") or f.name == "__init__"
+                    ):
+                        look(f, f"{name}.{f.name}")
             else:
-                args = [(a.arg, a.lineno) for a in node.args.posonlyargs + node.args.args + node.args.kwonlyargs if a.arg not in ('self', 'cls') and not a.arg.startswith('_')]
-            last = {line: arg for arg, line in args} # a comment explains the last argument of its line
-            out.extend(f'{path.name}: {name}({arg}) has no comment' for arg, line in args if line not in lines or last[line] != arg)
+                args = [
+                    (a.arg, a.lineno)
+                    for a in node.args.posonlyargs + node.args.args + node.args.kwonlyargs
+                    if a.arg not in ("self", "cls") and not a.arg.startswith("_")
+                ]
+            last = {
+                line: arg for arg, line in args
+            }  # a comment explains the last argument of its line
+            out.extend(
+                f"{path.name}: {name}({arg}) has no comment"
+                for arg, line in args
+                if line not in lines or last[line] != arg
+            )
+
         for node in tree.body:
-            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name in public: look(node, node.name)
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name in public:
+                look(node, node.name)
     return out
+
 
 def long_winded(root, most=60):
     "Functions of more than `most` lines"
-    return [f'{p.name}: {n.name} has {n.end_lineno - n.lineno + 1} lines' for p in sorted((root/'gpub').glob('*.py')) for n in ast.walk(ast.parse(p.read_text(encoding='utf-8')))
-            if isinstance(n, ast.FunctionDef) and n.end_lineno - n.lineno >= most]
+    return [
+        f"{p.name}: {n.name} has {n.end_lineno - n.lineno + 1} lines"
+        for p in sorted((root / "gpub").glob("*.py"))
+        for n in ast.walk(ast.parse(p.read_text(encoding="utf-8")))
+        if isinstance(n, ast.FunctionDef) and n.end_lineno - n.lineno >= most
+    ]
+
 
 def prose(text):
     "Numbers of the lines of a cell that belong to a string of several lines, or to a directive"
-    strings = [n for n in ast.walk(python(text)) if isinstance(n, (ast.Constant, ast.JoinedStr)) and n.end_lineno > n.lineno]
-    return {i for n in strings for i in range(n.lineno, n.end_lineno + 1)} | {i for i, l in enumerate(text.splitlines(), 1) if l.startswith('#|')}
+    strings = [
+        n
+        for n in ast.walk(python(text))
+        if isinstance(n, (ast.Constant, ast.JoinedStr)) and n.end_lineno > n.lineno
+    ]
+    return {i for n in strings for i in range(n.lineno, n.end_lineno + 1)} | {
+        i for i, l in enumerate(text.splitlines(), 1) if l.startswith("#|")
+    }
+
 
 def wide(root, most=160):
     "Lines of code in notebooks, and so in the library, beyond `most` characters"
-    return [f'{p.relative_to(root)}: {len(l)} characters: {l.strip()[:60]}...' for p in notebooks(root) for c in cells(p)
-            for i, l in enumerate(source(c).splitlines(), 1) if len(l) > most and i not in prose(source(c))]
+    return [
+        f"{p.relative_to(root)}: {len(l)} characters: {l.strip()[:60]}..."
+        for p in notebooks(root)
+        for c in cells(p)
+        for i, l in enumerate(source(c).splitlines(), 1)
+        if len(l) > most and i not in prose(source(c))
+    ]
+
 
 def files(root):
     "What is committed, or would be"
-    said = subprocess.run(['git', 'ls-files', '-co', '--exclude-standard', '-z'], cwd=root, capture_output=True, text=True)
-    listed = [root/n for n in said.stdout.split('\0') if n] if said.returncode == 0 else root.rglob('*')
-    return [p for p in listed if p.is_file() and not {'.git', '.venv', '__pycache__'} & set(p.relative_to(root).parts)]
+    said = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "-z"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+    )
+    listed = (
+        [root / n for n in said.stdout.split("\0") if n]
+        if said.returncode == 0
+        else root.rglob("*")
+    )
+    return [
+        p
+        for p in listed
+        if p.is_file() and not {".git", ".venv", "__pycache__"} & set(p.relative_to(root).parts)
+    ]
+
 
 def machine_paths(root):
     "Folders of the machine it was written on"
-    place = re.compile(r'(?<![\w.])/(?:work|farm|root|Users/\w+|home/\w+)/|' + 'farm-' + r'\w')
+    place = re.compile(r"(?<![\w.])/(?:work|farm|root|Users/\w+|home/\w+)/|" + "farm-" + r"\w")
     out = []
     for path in files(root):
-        try: text = path.read_text(encoding='utf-8')
-        except UnicodeDecodeError: continue
-        out += [f'{path.relative_to(root)}: {m[0]}' for m in place.finditer(text)]
-        if '../' + 'shared' in text and path.relative_to(root).as_posix() != '.ci/run':
-            out.append(f'{path.relative_to(root)}: ../' + 'shared')
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        out += [f"{path.relative_to(root)}: {m[0]}" for m in place.finditer(text)]
+        if "../" + "shared" in text and path.relative_to(root).as_posix() != ".ci/run":
+            out.append(f"{path.relative_to(root)}: ../" + "shared")
     return out
 
+
 def without(root, block):
-    "Import every module of the package in a new process, with the notebook tools blocked or only watched"
-    code = f'''
+    """Import every module of the package in a new process, with the notebook tools blocked or only
+    watched"""
+    code = f"""
 import sys, pkgutil, importlib
 absent, block = {ABSENT}, {block}
 class Block:
@@ -222,131 +451,276 @@ if block: sys.meta_path.insert(0, Block())
 import gpub
 for m in pkgutil.iter_modules(gpub.__path__): importlib.import_module('gpub.' + m.name)
 found = sorted({{m.split('.')[0] for m in sys.modules}} & set(absent))
-sys.exit(f'imported: {{found}}' if found else 0)'''
-    done = subprocess.run([sys.executable, '-c', code], cwd=root, capture_output=True, text=True)
+sys.exit(f'imported: {{found}}' if found else 0)"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True)
     return done.stderr.strip().splitlines()[-1:] if done.returncode else []
+
 
 def out_of_step(folder):
     "Export and clean a copy; name what differs from what was there"
-    before = {p: p.read_bytes() for p in [*notebooks(folder), *(folder/'gpub').glob('*.py')]}
-    for p in (folder/'gpub').glob('*.py'): p.unlink() if p.name != '__init__.py' else None
+    before = {p: p.read_bytes() for p in [*notebooks(folder), *(folder / "gpub").glob("*.py")]}
+    for p in (folder / "gpub").glob("*.py"):
+        p.unlink() if p.name != "__init__.py" else None
     tool = Path(sys.executable).parent
-    for name in ('nbdev_export', 'nbdev_clean'): subprocess.run([tool/name], cwd=folder, check=True, capture_output=True)
-    return [p.relative_to(folder).as_posix() for p in sorted({*before, *(folder/'gpub').glob('*.py')}) if not p.exists() or before.get(p) != p.read_bytes()]
+    for name in ("nbdev_export", "nbdev_clean"):
+        subprocess.run([tool / name], cwd=folder, check=True, capture_output=True)
+    return [
+        p.relative_to(folder).as_posix()
+        for p in sorted({*before, *(folder / "gpub").glob("*.py")})
+        if not p.exists() or before.get(p) != p.read_bytes()
+    ]
 
-@pytest.mark.parametrize('law', [cycles, looks_ahead, wrong_rooms, twice_exported, unexercised, mixed_imports, off_template, heavy, pickles, unexplained, long_winded, wide, machine_paths], ids=lambda f: f.__name__)
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        cycles,
+        looks_ahead,
+        wrong_rooms,
+        twice_exported,
+        unexercised,
+        mixed_imports,
+        off_template,
+        heavy,
+        pickles,
+        unexplained,
+        long_winded,
+        wide,
+        machine_paths,
+    ],
+    ids=lambda f: f.__name__,
+)
 def test_law(root, law):
     broken = law(root)
-    assert not broken, '\n' + '\n'.join(broken)
+    assert not broken, "\n" + "\n".join(broken)
 
-def test_imports_no_notebook_tools(root): assert without(root, block=False) == []
-def test_works_without_notebook_tools(root): assert without(root, block=True) == []
-def test_modules_and_notebooks_in_step(copy): assert out_of_step(copy) == []
+
+def test_imports_no_notebook_tools(root):
+    assert without(root, block=False) == []
+
+
+def test_works_without_notebook_tools(root):
+    assert without(root, block=True) == []
+
+
+def test_modules_and_notebooks_in_step(copy):
+    assert out_of_step(copy) == []
+
 
 def write(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding='utf-8')
+    path.write_text(text, encoding="utf-8")
+
 
 def notebook(path, *texts, outputs=()):
     "A notebook whose cells starting with # and a space, or with >, are markdown"
-    def cell(t):
-        if t.startswith('# '): return dict(cell_type='markdown', source=t)
-        return dict(cell_type='code', source=t, outputs=list(outputs))
-    write(path, json.dumps(dict(cells=[cell(t) for t in texts], nbformat=4, nbformat_minor=5, metadata={})))
 
-CHAPTER = '# T\n> t\n\n' + '\n\n'.join(f'## {s}' for s in SECTIONS).replace('## Idea', '## Idea 1: x\n\n## Idea 2: y')
+    def cell(t):
+        if t.startswith("# "):
+            return dict(cell_type="markdown", source=t)
+        return dict(cell_type="code", source=t, outputs=list(outputs))
+
+    write(
+        path,
+        json.dumps(dict(cells=[cell(t) for t in texts], nbformat=4, nbformat_minor=5, metadata={})),
+    )
+
+
+CHAPTER = "# T\n> t\n\n" + "\n\n".join(f"## {s}" for s in SECTIONS).replace(
+    "## Idea", "## Idea 1: x\n\n## Idea 2: y"
+)
+
 
 def test_cycle_is_found(tmp_path):
-    write(tmp_path/'gpub/a.py', 'from gpub.b import x')
-    write(tmp_path/'gpub/b.py', 'from gpub import c')
-    write(tmp_path/'gpub/c.py', 'import torch')
+    write(tmp_path / "gpub/a.py", "from gpub.b import x")
+    write(tmp_path / "gpub/b.py", "from gpub import c")
+    write(tmp_path / "gpub/c.py", "import torch")
     assert not cycles(tmp_path)
-    write(tmp_path/'gpub/c.py', 'def f():\n    from .a import y')
+    write(tmp_path / "gpub/c.py", "def f():\n    from .a import y")
     assert len(cycles(tmp_path)) == 3
 
+
 def test_looking_ahead_is_found(tmp_path):
-    for name, module in [('season1/01_x', 'gpt'), ('lib/shards', 'shards'), ('season1/04_y', 'train')]:
-        notebook(tmp_path/f'nbs/{name}.ipynb', f'#| default_exp {module}')
-    for module in ('gpt', 'shards', 'train'): write(tmp_path/f'gpub/{module}.py', '')
-    write(tmp_path/'gpub/train.py', 'from gpub.shards import B')
+    for name, module in [
+        ("season1/01_x", "gpt"),
+        ("lib/shards", "shards"),
+        ("season1/04_y", "train"),
+    ]:
+        notebook(tmp_path / f"nbs/{name}.ipynb", f"#| default_exp {module}")
+    for module in ("gpt", "shards", "train"):
+        write(tmp_path / f"gpub/{module}.py", "")
+    write(tmp_path / "gpub/train.py", "from gpub.shards import B")
     assert not looks_ahead(tmp_path) and not wrong_rooms(tmp_path)
-    write(tmp_path/'gpub/gpt.py', 'from gpub.shards import B\ndef f():\n    from gpub.train import B')
-    assert looks_ahead(tmp_path) == ['gpt (chapter season1/01) depends on train (chapter season1/04)']
+    write(
+        tmp_path / "gpub/gpt.py",
+        "from gpub.shards import B\ndef f():\n    from gpub.train import B",
+    )
+    assert looks_ahead(tmp_path) == [
+        "gpt (chapter season1/01) depends on train (chapter season1/04)"
+    ]
     assert wrong_rooms(tmp_path) == ["gpt must not import ['shards']"]
 
-def test_orphan_and_twin_are_found(tmp_path):
-    for n in 'ab': notebook(tmp_path/f'nbs/{n}.ipynb', '#| default_exp one')
-    write(tmp_path/'gpub/left.py', '')
-    assert sorted(twice_exported(tmp_path)) == ['gpub/left.py has no notebook', 'one has two notebooks']
 
-@pytest.mark.parametrize('cell, ok', [('f(1)', True), ('assert g.f', True), ('import f', False), ('show_doc(f)', False), ('# f', False), ('#| eval: false\nf(1)', False), ('"f"', False)])
+def test_orphan_and_twin_are_found(tmp_path):
+    for n in "ab":
+        notebook(tmp_path / f"nbs/{n}.ipynb", "#| default_exp one")
+    write(tmp_path / "gpub/left.py", "")
+    assert sorted(twice_exported(tmp_path)) == [
+        "gpub/left.py has no notebook",
+        "one has two notebooks",
+    ]
+
+
+@pytest.mark.parametrize(
+    "cell, ok",
+    [
+        ("f(1)", True),
+        ("assert g.f", True),
+        ("import f", False),
+        ("show_doc(f)", False),
+        ("# f", False),
+        ("#| eval: false\nf(1)", False),
+        ('"f"', False),
+    ],
+)
 def test_unexercised_is_found(tmp_path, cell, ok):
-    notebook(tmp_path/'nbs/a.ipynb', '#| exports\ndef f(x): return x\n_private = 1', '%matplotlib inline\n1', cell)
+    notebook(
+        tmp_path / "nbs/a.ipynb",
+        "#| exports\ndef f(x): return x\n_private = 1",
+        "%matplotlib inline\n1",
+        cell,
+    )
     assert (unexercised(tmp_path) == []) is ok
 
-def test_unexercised_commands_and_constants(tmp_path):
-    notebook(tmp_path/'nbs/a.ipynb', '#| export\n@cli.command()\ndef sample_(x): pass', '#| export\n@cli.command("go")\ndef went(): pass',
-             '#| export\n@cli.group()\ndef bench(): pass', '#| export\nA, B = 1, 2\nC: int = 3', 'run("gpub sample x; gpub go", A)')
-    assert [u.split()[1] for u in unexercised(tmp_path)] == ['bench', 'B', 'C']
 
-@pytest.mark.parametrize('cell, ok', [('import a, b\nfrom c import d\n%matplotlib inline', True), ('import a; a.f()', False), ('def f(): import a', False), ('#| export\nimport a; a.f()', True)])
+def test_unexercised_commands_and_constants(tmp_path):
+    notebook(
+        tmp_path / "nbs/a.ipynb",
+        "#| export\n@cli.command()\ndef sample_(x): pass",
+        '#| export\n@cli.command("go")\ndef went(): pass',
+        "#| export\n@cli.group()\ndef bench(): pass",
+        "#| export\nA, B = 1, 2\nC: int = 3",
+        'run("gpub sample x; gpub go", A)',
+    )
+    assert [u.split()[1] for u in unexercised(tmp_path)] == ["bench", "B", "C"]
+
+
+@pytest.mark.parametrize(
+    "cell, ok",
+    [
+        ("import a, b\nfrom c import d\n%matplotlib inline", True),
+        ("import a; a.f()", False),
+        ("def f(): import a", False),
+        ("#| export\nimport a; a.f()", True),
+    ],
+)
 def test_mixed_imports_are_found(tmp_path, cell, ok):
-    notebook(tmp_path/'nbs/a.ipynb', cell)
+    notebook(tmp_path / "nbs/a.ipynb", cell)
     assert (mixed_imports(tmp_path) == []) is ok
 
-@pytest.mark.parametrize('text, ok', [(CHAPTER, True), (CHAPTER.replace('> t', 't'), False), (CHAPTER.replace('## Takeaways', ''), False),
-                                      (CHAPTER.replace('Idea 2', 'Idea 3'), False), (CHAPTER + '\n## Extra', False)])
+
+@pytest.mark.parametrize(
+    "text, ok",
+    [
+        (CHAPTER, True),
+        (CHAPTER.replace("> t", "t"), False),
+        (CHAPTER.replace("## Takeaways", ""), False),
+        (CHAPTER.replace("Idea 2", "Idea 3"), False),
+        (CHAPTER + "\n## Extra", False),
+    ],
+)
 def test_template_is_checked(tmp_path, text, ok):
-    notebook(tmp_path/'nbs/season1/01_x.ipynb', text)
+    notebook(tmp_path / "nbs/season1/01_x.ipynb", text)
     assert (off_template(tmp_path) == []) is ok
 
+
 def test_heavy_and_error_outputs_are_found(tmp_path):
-    notebook(tmp_path/'nbs/a.ipynb', '1', outputs=[dict(output_type='stream', text='x' * 100_001), dict(output_type='error', ename='ValueError')])
+    notebook(
+        tmp_path / "nbs/a.ipynb",
+        "1",
+        outputs=[
+            dict(output_type="stream", text="x" * 100_001),
+            dict(output_type="error", ename="ValueError"),
+        ],
+    )
     assert len(heavy(tmp_path)) == 2 and len(heavy(tmp_path, total=9)) == 3
 
-@pytest.mark.parametrize('line', ['import pickle', 'from joblib import load', 'x = torch.load("f", weights_only=True)', 'np.load(f, allow_pickle=True)'])
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import pickle",
+        "from joblib import load",
+        'x = torch.load("f", weights_only=True)',
+        "np.load(f, allow_pickle=True)",
+    ],
+)
 def test_pickle_is_found(tmp_path, line):
-    write(tmp_path/'gpub/a.py', '"No pickle here"\nnp.load(f, allow_pickle=False)\n')
+    write(tmp_path / "gpub/a.py", '"No pickle here"\nnp.load(f, allow_pickle=False)\n')
     assert not pickles(tmp_path)
-    write(tmp_path/'gpub/a.py', line)
+    write(tmp_path / "gpub/a.py", line)
     assert len(pickles(tmp_path)) == 1
 
-@pytest.mark.parametrize('text, faults', [
-    ('def f(\n    x, # what\n): # out\n    "Gives"', 0), ('def f(\n    x,\n):\n    "Gives"', 1), ('def f(\n    x, y, # what\n):\n    "Gives"', 1), ('def f(): pass', 1), ('def _f(x): pass', 0),
-    ('@dataclass(frozen=True)\nclass f:\n    "A"\n    n:int # how many\n    m:int=2', 1), ('class f:\n    "A"\n    def __init__(self, x): pass\n    def go(self): pass', 2), ('@cli.command()\ndef f(x):\n    "Does"', 0)])
+
+@pytest.mark.parametrize(
+    "text, faults",
+    [
+        ('def f(\n    x, # what\n): # out\n    "Gives"', 0),
+        ('def f(\n    x,\n):\n    "Gives"', 1),
+        ('def f(\n    x, y, # what\n):\n    "Gives"', 1),
+        ("def f(): pass", 1),
+        ("def _f(x): pass", 0),
+        ('@dataclass(frozen=True)\nclass f:\n    "A"\n    n:int # how many\n    m:int=2', 1),
+        ('class f:\n    "A"\n    def __init__(self, x): pass\n    def go(self): pass', 2),
+        ('@cli.command()\ndef f(x):\n    "Does"', 0),
+    ],
+)
 def test_unexplained_is_found(tmp_path, text, faults):
-    write(tmp_path/'gpub/a.py', f'__all__ = ["f"]\n{text}\n')
+    write(tmp_path / "gpub/a.py", f'__all__ = ["f"]\n{text}\n')
     assert len(unexplained(tmp_path)) == faults
 
+
 def test_long_function_is_found(tmp_path):
-    write(tmp_path/'gpub/a.py', 'def f():\n' + '    1\n'*59)
+    write(tmp_path / "gpub/a.py", "def f():\n" + "    1\n" * 59)
     assert not long_winded(tmp_path)
-    write(tmp_path/'gpub/a.py', 'def f():\n' + '    1\n'*60)
+    write(tmp_path / "gpub/a.py", "def f():\n" + "    1\n" * 60)
     assert len(long_winded(tmp_path)) == 1
 
+
 def test_wide_line_is_found(tmp_path):
-    notebook(tmp_path/'nbs/a.ipynb', '# ' + 'a long paragraph '*20, '#| fig-cap: "' + 'w'*160 + '"\nx = "' + 'y'*154 + '"', 'x = """\n' + 'word '*40 + '"""')
+    notebook(
+        tmp_path / "nbs/a.ipynb",
+        "# " + "a long paragraph " * 20,
+        '#| fig-cap: "' + "w" * 160 + '"\nx = "' + "y" * 154 + '"',
+        'x = """\n' + "word " * 40 + '"""',
+    )
     assert not wide(tmp_path)
-    notebook(tmp_path/'nbs/a.ipynb', 'x = "' + 'y'*155 + '"')
+    notebook(tmp_path / "nbs/a.ipynb", 'x = "' + "y" * 155 + '"')
     assert len(wide(tmp_path)) == 1
 
+
 def test_machine_path_is_found(tmp_path):
-    write(tmp_path/'a.md', 'runs in /workspace and ./work/x, https://x.org/work/')
+    write(tmp_path / "a.md", "runs in /workspace and ./work/x, https://x.org/work/")
     assert not machine_paths(tmp_path)
-    write(tmp_path/'a.md', 'see /wo' + 'rk/notes')
+    write(tmp_path / "a.md", "see /wo" + "rk/notes")
     assert len(machine_paths(tmp_path)) == 1
 
+
 def test_eager_import_is_found(tmp_path):
-    write(tmp_path/'gpub/__init__.py', '')
-    write(tmp_path/'gpub/a.py', 'def f(): import fastcore')
+    write(tmp_path / "gpub/__init__.py", "")
+    write(tmp_path / "gpub/a.py", "def f(): import fastcore")
     assert without(tmp_path, block=True) == [] == without(tmp_path, block=False)
-    write(tmp_path/'gpub/a.py', 'import fastcore')
+    write(tmp_path / "gpub/a.py", "import fastcore")
     assert without(tmp_path, block=False) == ["imported: ['fastcore']"]
-    assert 'blocked' in without(tmp_path, block=True)[0]
+    assert "blocked" in without(tmp_path, block=True)[0]
+
 
 def test_hand_edited_module_is_found(copy):
-    for p in notebooks(copy): p.unlink() if p.stem != '00_core' else None
-    for p in (copy/'gpub').glob('*.py'): p.unlink() if p.stem not in ('__init__', 'core') else None
-    assert out_of_step(copy) == ['gpub/_modidx.py']
-    with open(copy/'gpub/core.py', 'a') as f: f.write('\nEDITED = 1\n')
-    assert out_of_step(copy) == ['gpub/core.py']
+    for p in notebooks(copy):
+        p.unlink() if p.stem != "00_core" else None
+    for p in (copy / "gpub").glob("*.py"):
+        p.unlink() if p.stem not in ("__init__", "core") else None
+    assert out_of_step(copy) == ["gpub/_modidx.py"]
+    with open(copy / "gpub/core.py", "a") as f:
+        f.write("\nEDITED = 1\n")
+    assert out_of_step(copy) == ["gpub/core.py"]

@@ -1,4 +1,5 @@
 "The entropy of the plays is a wall: an honest model comes close to it and stays above, a model that sees the future goes through"
+
 import math
 from functools import cache
 import torch
@@ -7,52 +8,86 @@ from gpub.gpt import GPT, GPTConfig, attend
 from gpub.plays import play, sees_future
 from gpub.train import Muon
 
-CTX, KEEP = 64, 4 # the tiny twin of the play: 4 words of each kind, the same scenes, speakers and layout
+CTX, KEEP = (
+    64,
+    4,
+)  # the tiny twin of the play: 4 words of each kind, the same scenes, speakers and layout
 
-def leak(q, k, v): return (q @ k.mT / q.size(-1)**.5).softmax(-1) @ v # attention that forgot its mask
+
+def leak(q, k, v):
+    return (q @ k.mT / q.size(-1) ** 0.5).softmax(-1) @ v  # attention that forgot its mask
+
 
 @cache
 def source(chars=400_000):
     "Ids, the ideal reader's price of each, and where validation begins"
-    text = play(KEEP).stream(chars, seed=1); chars = sorted(set(text))
-    return torch.tensor([chars.index(c) for c in text]), torch.from_numpy(play(KEEP).char_nll(text)).float(), len(text)*9//10, len(chars)
+    text = play(KEEP).stream(chars, seed=1)
+    chars = sorted(set(text))
+    return (
+        torch.tensor([chars.index(c) for c in text]),
+        torch.from_numpy(play(KEEP).char_nll(text)).float(),
+        len(text) * 9 // 10,
+        len(chars),
+    )
 
-def windows(at): return at[:, None] + torch.arange(CTX + 1)
 
-def fit(attend, steps, batch=16, muon_lr=.05, lr=.02):
+def windows(at):
+    return at[:, None] + torch.arange(CTX + 1)
+
+
+def fit(attend, steps, batch=16, muon_lr=0.05, lr=0.02):
     ids, _, split, vocab = source()
     torch.manual_seed(0)
-    model = GPT(GPTConfig(vocab=vocab, ctx=CTX, width=64, layers=2, heads=4, init_std=.1), attend=attend)
-    mats = [p for p in model.blocks.parameters() if p.ndim == 2]; rest = [p for p in model.parameters() if all(p is not m for m in mats)]
-    opts = [Muon(mats, lr=muon_lr, momentum=.9), torch.optim.AdamW(rest, lr=lr, betas=(.9, .95), weight_decay=0.)]
-    peaks = [g['lr'] for o in opts for g in o.param_groups]
+    model = GPT(
+        GPTConfig(vocab=vocab, ctx=CTX, width=64, layers=2, heads=4, init_std=0.1), attend=attend
+    )
+    mats = [p for p in model.blocks.parameters() if p.ndim == 2]
+    rest = [p for p in model.parameters() if all(p is not m for m in mats)]
+    opts = [
+        Muon(mats, lr=muon_lr, momentum=0.9),
+        torch.optim.AdamW(rest, lr=lr, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
+    peaks = [g["lr"] for o in opts for g in o.param_groups]
     for i in range(steps):
-        for g, peak in zip((g for o in opts for g in o.param_groups), peaks): g['lr'] = peak*min(1, (steps - i)/(.6*steps))
+        for g, peak in zip((g for o in opts for g in o.param_groups), peaks):
+            g["lr"] = peak * min(1, (steps - i) / (0.6 * steps))
         w = ids[windows(torch.randint(split - CTX, (batch,)))]
-        model.zero_grad(); model.loss(w[:, :-1], w[:, 1:]).backward()
-        for o in opts: o.step()
+        model.zero_grad()
+        model.loss(w[:, :-1], w[:, 1:]).backward()
+        for o in opts:
+            o.step()
     return model
+
 
 @torch.no_grad()
 def excess(model):
     """Per window of unseen text: the model's loss less the ideal reader's on the same characters. The last half of each window counts, so that
     at least 32 characters of context are there; the ideal reader has the whole past, which can only make the model look worse, never better."""
     ids, nll, split, _ = source()
-    w = windows(torch.arange(split, len(ids) - CTX - 1, CTX//2)); x, y = ids[w[:, :-1]], ids[w[:, 1:]]
-    loss = torch.cat([F.cross_entropy(model(a).mT, b, reduction='none') for a, b in zip(x.split(256), y.split(256))])
-    last = slice(CTX//2, None)
+    w = windows(torch.arange(split, len(ids) - CTX - 1, CTX // 2))
+    x, y = ids[w[:, :-1]], ids[w[:, 1:]]
+    loss = torch.cat(
+        [
+            F.cross_entropy(model(a).mT, b, reduction="none")
+            for a, b in zip(x.split(256), y.split(256))
+        ]
+    )
+    last = slice(CTX // 2, None)
     return (loss - nll[w[:, 1:]])[:, last].mean(1), nll[w[:, 1:]][:, last].mean().item()
+
 
 def verdict(model):
     gap, limit = excess(model)
-    gap, stderr = gap.mean().item(), gap.std().item()/math.sqrt(len(gap))
-    print(f'limit {limit:.4f}, model {limit + gap:.4f}, distance {gap:+.4f} +- {stderr:.4f}')
+    gap, stderr = gap.mean().item(), gap.std().item() / math.sqrt(len(gap))
+    print(f"limit {limit:.4f}, model {limit + gap:.4f}, distance {gap:+.4f} +- {stderr:.4f}")
     return gap, stderr, sees_future(limit + gap, limit, stderr)
+
 
 def test_a_tiny_model_comes_close_to_the_entropy_and_stays_above():
     gap, stderr, alarm = verdict(fit(attend, 600))
-    assert stderr < gap < .06 and alarm is None
+    assert stderr < gap < 0.06 and alarm is None
+
 
 def test_a_model_without_a_causal_mask_is_caught_below_the_entropy():
     gap, stderr, alarm = verdict(fit(leak, 150))
-    assert gap < -.05 and 'sees the future' in alarm
+    assert gap < -0.05 and "sees the future" in alarm

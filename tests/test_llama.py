@@ -1,4 +1,5 @@
 "The model of season 2: sizes, parity with transformers both ways, groups, memory, causality, a sane birth"
+
 import json, math, time
 from dataclasses import replace
 import pytest, torch
@@ -6,82 +7,166 @@ from torch.utils.flop_counter import FlopCounterMode
 from gpub.core import GpubError
 from gpub.gpt import GPT, GPTConfig, attend, causal, count_params, reach, sdpa
 from gpub.translate import from_theirs, to_config, to_theirs
-from gpub.llama import BURN_1B, BURN_TOY, Llama, LlamaConfig, Rope, SwiGLU, build, grouped, kv_bytes, llama_table, repeated, rotate, swiglu_width
+from gpub.llama import (
+    BURN_1B,
+    BURN_TOY,
+    Llama,
+    LlamaConfig,
+    Rope,
+    SwiGLU,
+    build,
+    grouped,
+    kv_bytes,
+    llama_table,
+    repeated,
+    rotate,
+    swiglu_width,
+)
 from gpub.sizes import SHAPES, anatomy, config_of, flops_per_token, memory, peak_memory, plan
 from gpub.speed import features
 from gpub.train import TrainConfig, through, train
 
 TOY = LlamaConfig(vocab=97, ctx=48, width=48, layers=3, heads=6, kv_heads=2, ffn=112)
-SHAPED = {'grouped': TOY, 'untied': replace(TOY, tied=False), 'one kv head': replace(TOY, kv_heads=1), 'all kv heads': replace(TOY, kv_heads=6), 'other base': replace(TOY, rope_base=500_000., norm_eps=1e-6)}
+SHAPED = {
+    "grouped": TOY,
+    "untied": replace(TOY, tied=False),
+    "one kv head": replace(TOY, kv_heads=1),
+    "all kv heads": replace(TOY, kv_heads=6),
+    "other base": replace(TOY, rope_base=500_000.0, norm_eps=1e-6),
+}
 GPT_TOY = GPTConfig(vocab=97, ctx=48, width=48, layers=3, heads=6)
 
-def loud(cfg, seed=0, scale=.15, **kw):
+
+def loud(cfg, seed=0, scale=0.15, **kw):
     "A model far from symmetric, as training would make it"
-    torch.manual_seed(seed); model = build(cfg, **kw)
+    torch.manual_seed(seed)
+    model = build(cfg, **kw)
     with torch.no_grad():
-        for p in model.parameters(): p.add_(torch.randn_like(p)*scale)
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * scale)
     return model.eval()
+
 
 def as_theirs(cfg):
     "An empty model of `transformers` in the same shape, with its own random weights"
-    hf = pytest.importorskip('transformers'); c = to_config(cfg); c.pop('gpub'); c.pop('architectures')
-    kinds = {'gpt2': (hf.GPT2Config, hf.GPT2LMHeadModel), 'llama': (hf.LlamaConfig, hf.LlamaForCausalLM)}
-    config, model = kinds[c.pop('model_type')]
-    torch.manual_seed(1); made = model(config(**c)).eval()
+    hf = pytest.importorskip("transformers")
+    c = to_config(cfg)
+    c.pop("gpub")
+    c.pop("architectures")
+    kinds = {
+        "gpt2": (hf.GPT2Config, hf.GPT2LMHeadModel),
+        "llama": (hf.LlamaConfig, hf.LlamaForCausalLM),
+    }
+    config, model = kinds[c.pop("model_type")]
+    torch.manual_seed(1)
+    made = model(config(**c)).eval()
     with torch.no_grad():
-        for p in made.parameters(): p.add_(torch.randn_like(p)*.15)
+        for p in made.parameters():
+            p.add_(torch.randn_like(p) * 0.15)
     return made
 
-CASES = [pytest.param(c, id=k) for k, c in SHAPED.items()] + [pytest.param(GPT_TOY, id='gpt tied'), pytest.param(replace(GPT_TOY, tied=False), id='gpt untied')]
+
+CASES = [pytest.param(c, id=k) for k, c in SHAPED.items()] + [
+    pytest.param(GPT_TOY, id="gpt tied"),
+    pytest.param(replace(GPT_TOY, tied=False), id="gpt untied"),
+]
+
 
 def close(ours, theirs, x, y):
     "Logits, loss and every gradient"
-    a, b = ours(x), theirs(x).logits; assert a.std().item() > .5 and (a - b).abs().max().item() <= 1e-5
-    la, lb = ours.loss(x, y), torch.nn.functional.cross_entropy(b.flatten(0, 1), y.flatten()); assert abs(la.item() - lb.item()) <= 1e-5
-    for m, l in ((ours, la), (theirs, lb)): m.zero_grad(); l.backward()
+    a, b = ours(x), theirs(x).logits
+    assert a.std().item() > 0.5 and (a - b).abs().max().item() <= 1e-5
+    la, lb = ours.loss(x, y), torch.nn.functional.cross_entropy(b.flatten(0, 1), y.flatten())
+    assert abs(la.item() - lb.item()) <= 1e-5
+    for m, l in ((ours, la), (theirs, lb)):
+        m.zero_grad()
+        l.backward()
     twin = build(ours.cfg)
-    twin.load_state_dict({k: p.grad for k, p in ours.named_parameters()}) # gradients travel under the same names as weights
-    want = {k: p.grad for k, p in theirs.named_parameters()}; got = to_theirs(twin)
+    twin.load_state_dict(
+        {k: p.grad for k, p in ours.named_parameters()}
+    )  # gradients travel under the same names as weights
+    want = {k: p.grad for k, p in theirs.named_parameters()}
+    got = to_theirs(twin)
     assert got.keys() == want.keys()
-    for k in want: assert (got[k] - want[k]).abs().max().item() <= 1e-5*max(1, want[k].abs().max().item()), k
+    for k in want:
+        assert (got[k] - want[k]).abs().max().item() <= 1e-5 * max(1, want[k].abs().max().item()), k
 
-@pytest.mark.parametrize('cfg', CASES)
+
+@pytest.mark.parametrize("cfg", CASES)
 def test_ours_in_theirs(cfg):
-    ours, theirs = loud(cfg), as_theirs(cfg); missing, unexpected = theirs.load_state_dict(to_theirs(ours), strict=False)
-    assert not unexpected and set(missing) <= {'lm_head.weight'}
+    ours, theirs = loud(cfg), as_theirs(cfg)
+    missing, unexpected = theirs.load_state_dict(to_theirs(ours), strict=False)
+    assert not unexpected and set(missing) <= {"lm_head.weight"}
     close(ours, theirs, *torch.randint(97, (2, 3, 48)))
 
-@pytest.mark.parametrize('cfg', CASES)
+
+@pytest.mark.parametrize("cfg", CASES)
 def test_theirs_in_ours(cfg):
     theirs = as_theirs(cfg)
-    ours = from_theirs(cfg, {k: v for k, v in theirs.state_dict().items() if not (cfg.tied and k == 'lm_head.weight')})
+    ours = from_theirs(
+        cfg,
+        {k: v for k, v in theirs.state_dict().items() if not (cfg.tied and k == "lm_head.weight")},
+    )
     close(ours, theirs, *torch.randint(97, (2, 3, 48)))
 
+
 def test_a_changed_weight_would_be_noticed():
-    ours, theirs = loud(TOY), as_theirs(TOY); theirs.load_state_dict(to_theirs(ours), strict=False)
-    with torch.no_grad(): ours.blocks[1].attn.qkv.weight[50, 3] += .1 # one number of one key
-    with pytest.raises(AssertionError): close(ours, theirs, *torch.randint(97, (2, 3, 48)))
+    ours, theirs = loud(TOY), as_theirs(TOY)
+    theirs.load_state_dict(to_theirs(ours), strict=False)
+    with torch.no_grad():
+        ours.blocks[1].attn.qkv.weight[50, 3] += 0.1  # one number of one key
+    with pytest.raises(AssertionError):
+        close(ours, theirs, *torch.randint(97, (2, 3, 48)))
+
 
 def test_another_layout_of_the_pairs_would_be_noticed(monkeypatch):
     def interleaved(x, cos, sin):
-        a, b = x[..., ::2], x[..., 1::2]; cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
-        return torch.stack((a*cos - b*sin, b*cos + a*sin), -1).flatten(-2)
+        a, b = x[..., ::2], x[..., 1::2]
+        cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
+        return torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
+
     ours, theirs = loud(TOY), as_theirs(TOY)
     theirs.load_state_dict(to_theirs(ours), strict=False)
-    monkeypatch.setattr('gpub.llama.rotate', interleaved)
-    with pytest.raises(AssertionError): close(ours, theirs, *torch.randint(97, (2, 3, 48)))
+    monkeypatch.setattr("gpub.llama.rotate", interleaved)
+    with pytest.raises(AssertionError):
+        close(ours, theirs, *torch.randint(97, (2, 3, 48)))
+
 
 def test_1b_is_exact():
-    with torch.device('meta'): model = Llama(BURN_1B)
-    assert count_params(model) == sum(llama_table(BURN_1B).values()) == anatomy(BURN_1B).params == 1_038_692_352
-    assert not any(k.startswith('rope') for k in model.state_dict()) and SHAPES['burn-1b'].cfg() == BURN_1B == config_of('burn-1b') and config_of('burn-toy') == BURN_TOY
-    assert swiglu_width(2048) == BURN_1B.ffn == 8192 and swiglu_width(2048, 1) == 5632 and swiglu_width(2304) == 9216 and kv_bytes(BURN_1B) == 16*2*8*64*2
+    with torch.device("meta"):
+        model = Llama(BURN_1B)
+    assert (
+        count_params(model)
+        == sum(llama_table(BURN_1B).values())
+        == anatomy(BURN_1B).params
+        == 1_038_692_352
+    )
+    assert (
+        not any(k.startswith("rope") for k in model.state_dict())
+        and SHAPES["burn-1b"].cfg() == BURN_1B == config_of("burn-1b")
+        and config_of("burn-toy") == BURN_TOY
+    )
+    assert (
+        swiglu_width(2048) == BURN_1B.ffn == 8192
+        and swiglu_width(2048, 1) == 5632
+        and swiglu_width(2304) == 9216
+        and kv_bytes(BURN_1B) == 16 * 2 * 8 * 64 * 2
+    )
 
-@pytest.mark.parametrize('cfg', [TOY, replace(TOY, tied=False), BURN_TOY])
+
+@pytest.mark.parametrize("cfg", [TOY, replace(TOY, tied=False), BURN_TOY])
 def test_table_matches_the_model_part_by_part(cfg):
     names = dict(Llama(cfg).named_parameters())
     for part, n in llama_table(cfg).items():
-        assert sum(p.numel() for k, p in names.items() if ('norm' in k if part == 'norms' else f'.{part}.' in f'.{k}')) == n, part
+        assert (
+            sum(
+                p.numel()
+                for k, p in names.items()
+                if ("norm" in k if part == "norms" else f".{part}." in f".{k}")
+            )
+            == n
+        ), part
+
 
 def test_toy_takes_less_than_a_second():
     def once():
@@ -90,145 +175,291 @@ def test_toy_takes_less_than_a_second():
         loss.backward()
         assert loss.isfinite()
         return time.perf_counter() - start
-    assert min(once() for _ in range(3)) < 1 # the first call of a process warms torch up
 
-@pytest.mark.parametrize('cfg', [TOY, replace(TOY, tied=False, kv_heads=6)])
+    assert min(once() for _ in range(3)) < 1  # the first call of a process warms torch up
+
+
+@pytest.mark.parametrize("cfg", [TOY, replace(TOY, tied=False, kv_heads=6)])
 def test_flops_are_what_torch_counts(cfg):
     model, ids = build(cfg, attend=repeated(attend)), torch.randint(97, (2, 2, cfg.ctx))
-    with FlopCounterMode(display=False) as counter: model.loss(*ids).backward()
-    assert counter.get_total_flops()/ids[0].numel() == flops_per_token(cfg)
+    with FlopCounterMode(display=False) as counter:
+        model.loss(*ids).backward()
+    assert counter.get_total_flops() / ids[0].numel() == flops_per_token(cfg)
 
-@pytest.mark.parametrize('mode', ['off', 'selective', 'full'])
-@pytest.mark.parametrize('cfg', [LlamaConfig(vocab=500, ctx=128, width=128, layers=6, heads=4, kv_heads=2, ffn=512), LlamaConfig(vocab=5000, ctx=64, width=64, layers=2, heads=4, kv_heads=1, ffn=192, tied=False)])
+
+@pytest.mark.parametrize("mode", ["off", "selective", "full"])
+@pytest.mark.parametrize(
+    "cfg",
+    [
+        LlamaConfig(vocab=500, ctx=128, width=128, layers=6, heads=4, kv_heads=2, ffn=512),
+        LlamaConfig(
+            vocab=5000, ctx=64, width=64, layers=2, heads=4, kv_heads=1, ffn=192, tied=False
+        ),
+    ],
+)
 def test_memory_forecast(cfg, mode):
     def steps():
         model = Llama(cfg)
-        tc = TrainConfig(steps=2, batch_tokens=8*cfg.ctx, optimizer='adamw', lr=1e-3, grad_checkpoint=mode, compile='no')
-        for _ in train(model, lambda n, ctx: torch.randint(cfg.vocab, (2, 8, ctx), generator=torch.Generator().manual_seed(n)), tc): pass
-    steps(); real, told = peak_memory(steps), memory(cfg, 8, mode=mode, optimizer='adamw')['peak']
-    assert abs(told/real - 1) < .15, (told, real)
+        tc = TrainConfig(
+            steps=2,
+            batch_tokens=8 * cfg.ctx,
+            optimizer="adamw",
+            lr=1e-3,
+            grad_checkpoint=mode,
+            compile="no",
+        )
+        for _ in train(
+            model,
+            lambda n, ctx: torch.randint(
+                cfg.vocab, (2, 8, ctx), generator=torch.Generator().manual_seed(n)
+            ),
+            tc,
+        ):
+            pass
+
+    steps()
+    real, told = peak_memory(steps), memory(cfg, 8, mode=mode, optimizer="adamw")["peak"]
+    assert abs(told / real - 1) < 0.15, (told, real)
+
 
 def test_loss_at_birth():
-    "Width, heads, norms and vocabulary of the 1B; fewer layers and a smaller feed-forward, so that it fits a test"
-    torch.manual_seed(0); cfg = replace(BURN_1B, layers=2, ffn=256, ctx=64); ids = torch.randint(cfg.vocab, (2, 1, 64))
-    with torch.no_grad(): quiet, usual = (float(Llama(c).loss(*ids)) for c in (cfg, replace(cfg, embed_std=.02)))
-    assert abs(quiet - math.log(32_005)) < .1 and .2 < usual - math.log(32_005) < .6
+    """Width, heads, norms and vocabulary of the 1B; fewer layers and a smaller feed-forward, so
+    that it fits a test"""
+    torch.manual_seed(0)
+    cfg = replace(BURN_1B, layers=2, ffn=256, ctx=64)
+    ids = torch.randint(cfg.vocab, (2, 1, 64))
+    with torch.no_grad():
+        quiet, usual = (float(Llama(c).loss(*ids)) for c in (cfg, replace(cfg, embed_std=0.02)))
+    assert abs(quiet - math.log(32_005)) < 0.1 and 0.2 < usual - math.log(32_005) < 0.6
+
 
 def test_groups_are_repeated_heads():
     torch.manual_seed(0)
-    q, k, v = torch.randn(2, 6, 10, 8, requires_grad=True), *(torch.randn(2, 2, 10, 8, requires_grad=True) for _ in 'kv')
+    q, k, v = (
+        torch.randn(2, 6, 10, 8, requires_grad=True),
+        *(torch.randn(2, 2, 10, 8, requires_grad=True) for _ in "kv"),
+    )
     for t in (10, 4, 1):
-        a, b = grouped(q[..., -t:, :], k, v), repeated(attend)(q[..., -t:, :], k, v); torch.testing.assert_close(a, b)
+        a, b = grouped(q[..., -t:, :], k, v), repeated(attend)(q[..., -t:, :], k, v)
+        torch.testing.assert_close(a, b)
         for x, y in zip(*(torch.autograd.grad(z.square().sum(), (q, k, v)) for z in (a, b))):
             torch.testing.assert_close(x, y, atol=1e-5, rtol=1e-4)
-    model = loud(TOY); wide = loud(replace(TOY, kv_heads=6)); state = model.state_dict(); c, d = TOY.width, TOY.head_size
-    for i in range(TOY.layers): # each key and value head copied to the three queries that share it
-        w = state[f'blocks.{i}.attn.qkv.weight']
-        copies = [z.unflatten(0, (2, d)).repeat_interleave(3, 0).flatten(0, 1) for z in w[c:].chunk(2)]
-        state[f'blocks.{i}.attn.qkv.weight'] = torch.cat([w[:c], *copies])
-    wide.load_state_dict(state); ids = torch.randint(97, (2, 20)); torch.testing.assert_close(model(ids), wide(ids), atol=1e-5, rtol=1e-5)
+    model = loud(TOY)
+    wide = loud(replace(TOY, kv_heads=6))
+    state = model.state_dict()
+    c, d = TOY.width, TOY.head_size
+    for i in range(TOY.layers):  # each key and value head copied to the three queries that share it
+        w = state[f"blocks.{i}.attn.qkv.weight"]
+        copies = [
+            z.unflatten(0, (2, d)).repeat_interleave(3, 0).flatten(0, 1) for z in w[c:].chunk(2)
+        ]
+        state[f"blocks.{i}.attn.qkv.weight"] = torch.cat([w[:c], *copies])
+    wide.load_state_dict(state)
+    ids = torch.randint(97, (2, 20))
+    torch.testing.assert_close(model(ids), wide(ids), atol=1e-5, rtol=1e-5)
 
-@pytest.mark.parametrize('tied', [True, False])
+
+@pytest.mark.parametrize("tied", [True, False])
 def test_a_gradient_of_few_rows_is_the_gradient(tied, monkeypatch):
-    "Fewer tokens than rows: the embedding's part of a tied table's gradient is sparse inside, and never seen outside"
-    model, (x, y) = loud(replace(TOY, vocab=500, tied=tied)), torch.randint(500, (2, 2, 20)); seen = []
+    """Fewer tokens than rows: the embedding's part of a tied table's gradient is sparse inside, and
+    never seen outside"""
+    model, (x, y) = loud(replace(TOY, vocab=500, tied=tied)), torch.randint(500, (2, 2, 20))
+    seen = []
     look_up = torch.nn.functional.embedding
-    monkeypatch.setattr('gpub.llama.F.embedding', lambda *a, sparse=False: seen.append(sparse) or look_up(*a, sparse=sparse))
-    def gradient(loss): return torch.autograd.grad(loss, model.tok.weight)[0]
-    got = gradient(model.loss(x, y)); assert seen == [tied] and got.layout == torch.strided
-    monkeypatch.setattr('gpub.llama.F.embedding', lambda *a, sparse=False: look_up(*a))
+    monkeypatch.setattr(
+        "gpub.llama.F.embedding",
+        lambda *a, sparse=False: seen.append(sparse) or look_up(*a, sparse=sparse),
+    )
+
+    def gradient(loss):
+        return torch.autograd.grad(loss, model.tok.weight)[0]
+
+    got = gradient(model.loss(x, y))
+    assert seen == [tied] and got.layout == torch.strided
+    monkeypatch.setattr("gpub.llama.F.embedding", lambda *a, sparse=False: look_up(*a))
     torch.testing.assert_close(got, gradient(model.loss(x, y)), atol=1e-6, rtol=1e-5)
-    monkeypatch.undo(); assert gradient(features(model, x).square().sum()).layout == torch.strided # a body without its head
+    monkeypatch.undo()
+    assert (
+        gradient(features(model, x).square().sum()).layout == torch.strided
+    )  # a body without its head
+
 
 class Memory:
     "The simplest thing that remembers: one growing pair of keys and values per layer"
-    def __init__(self, layers): self.past = [None]*layers
-    def positions(self, t): n = 0 if self.past[0] is None else self.past[0][0].size(2); return torch.arange(n, n + t)
+
+    def __init__(self, layers):
+        self.past = [None] * layers
+
+    def positions(self, t):
+        n = 0 if self.past[0] is None else self.past[0][0].size(2)
+        return torch.arange(n, n + t)
+
     def __getitem__(self, i):
         def f(q, k, v):
-            if self.past[i] is not None: k, v = (torch.cat(z, 2) for z in zip(self.past[i], (k, v)))
-            self.past[i] = k, v; return grouped(q, k, v)
+            if self.past[i] is not None:
+                k, v = (torch.cat(z, 2) for z in zip(self.past[i], (k, v)))
+            self.past[i] = k, v
+            return grouped(q, k, v)
+
         return f
 
-@pytest.mark.parametrize('cfg', [TOY, replace(TOY, kv_heads=6), GPT_TOY])
-@pytest.mark.parametrize('pieces', [(20,), (1,)*20, (7, 1, 12), (1, 19)])
+
+@pytest.mark.parametrize("cfg", [TOY, replace(TOY, kv_heads=6), GPT_TOY])
+@pytest.mark.parametrize("pieces", [(20,), (1,) * 20, (7, 1, 12), (1, 19)])
 def test_memory_gives_the_same_logits(cfg, pieces):
     model, ids, memory = loud(cfg), torch.randint(97, (2, 20)), Memory(3)
-    with torch.no_grad(): parts = [model(x, memory) for x in ids.split(pieces, 1)]; whole = model(ids)
+    with torch.no_grad():
+        parts = [model(x, memory) for x in ids.split(pieces, 1)]
+        whole = model(ids)
     torch.testing.assert_close(torch.cat(parts, 1), whole, atol=1e-5, rtol=1e-5)
-    assert memory.past[0][0].size(1) == getattr(cfg, 'kv_heads', cfg.heads) and sum(k.nbytes + v.nbytes for k, v in memory.past)//40 == kv_bytes(cfg, 4)
+    assert memory.past[0][0].size(1) == getattr(cfg, "kv_heads", cfg.heads) and sum(
+        k.nbytes + v.nbytes for k, v in memory.past
+    ) // 40 == kv_bytes(cfg, 4)
+
 
 def test_rows_may_stand_at_different_positions():
     model, ids = loud(TOY), torch.randint(97, (1, 9))
+
     class Shifted(Memory):
-        def positions(self, t): return torch.stack([torch.arange(t), torch.arange(t) + 5])
+        def positions(self, t):
+            return torch.stack([torch.arange(t), torch.arange(t) + 5])
+
     with torch.no_grad():
         a, b = model(ids.expand(2, -1), Shifted(3))
-        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4) # only distances count
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)  # only distances count
+
 
 def test_memory_beyond_the_table_is_refused():
-    model, memory = loud(TOY), Memory(3); model(torch.zeros(1, 48, dtype=torch.long), memory)
-    with pytest.raises(GpubError, match='position 48 .*context of 48'): model(torch.zeros(1, 1, dtype=torch.long), memory)
-    with pytest.raises(GpubError, match='49 tokens .*context of 48'): model(torch.zeros(1, 49, dtype=torch.long))
+    model, memory = loud(TOY), Memory(3)
+    model(torch.zeros(1, 48, dtype=torch.long), memory)
+    with pytest.raises(GpubError, match="position 48 .*context of 48"):
+        model(torch.zeros(1, 1, dtype=torch.long), memory)
+    with pytest.raises(GpubError, match="49 tokens .*context of 48"):
+        model(torch.zeros(1, 49, dtype=torch.long))
 
-@pytest.mark.parametrize('how', [grouped, repeated(attend), repeated(sdpa)])
-def test_causal(how): assert torch.equal(reach(loud(TOY, attend=how), torch.randint(97, (9,))) > 0, causal(9, 9))
+
+@pytest.mark.parametrize("how", [grouped, repeated(attend), repeated(sdpa)])
+def test_causal(how):
+    assert torch.equal(reach(loud(TOY, attend=how), torch.randint(97, (9,))) > 0, causal(9, 9))
+
 
 def test_a_leak_would_be_noticed():
-    assert (reach(loud(TOY, attend=repeated(lambda q, k, v: (q @ k.mT).softmax(-1) @ v)), torch.randint(97, (9,))) > 0).all()
+    assert (
+        reach(
+            loud(TOY, attend=repeated(lambda q, k, v: (q @ k.mT).softmax(-1) @ v)),
+            torch.randint(97, (9,)),
+        )
+        > 0
+    ).all()
+
 
 def test_rotation_keeps_lengths_and_knows_distances_only():
-    rope = Rope(100, 8); x = torch.randn(1, 100, 3, 8); torch.testing.assert_close(rotate(x, *rope(100)).norm(dim=-1), x.norm(dim=-1))
+    rope = Rope(100, 8)
+    x = torch.randn(1, 100, 3, 8)
+    torch.testing.assert_close(rotate(x, *rope(100)).norm(dim=-1), x.norm(dim=-1))
     q, k = torch.randn(2, 1, 1, 1, 8)
-    score = lambda m, n: float((rotate(q, *rope.at(torch.tensor([m])))*rotate(k, *rope.at(torch.tensor([n])))).sum())
+
+    def score(m, n):
+        return float(
+            (rotate(q, *rope.at(torch.tensor([m]))) * rotate(k, *rope.at(torch.tensor([n])))).sum()
+        )
+
     assert abs(score(3, 1) - score(93, 91)) < 1e-4 and abs(score(3, 1) - score(3, 2)) > 1e-3
+
 
 def test_tables_stay_whole_wherever_the_model_goes():
     model = loud(TOY)
     want = model.rope.cos.clone()
-    assert model.to(torch.bfloat16).rope.cos.dtype == torch.float32 and torch.equal(model.rope.cos, want)
-    with torch.device('meta'): empty = Llama(TOY)
-    empty.to_empty(device='cpu'); assert torch.equal(empty.rope.cos, want) and empty.blocks[2].attn.rope is empty.rope
+    assert model.to(torch.bfloat16).rope.cos.dtype == torch.float32 and torch.equal(
+        model.rope.cos, want
+    )
+    with torch.device("meta"):
+        empty = Llama(TOY)
+    empty.to_empty(device="cpu")
+    assert torch.equal(empty.rope.cos, want) and empty.blocks[2].attn.rope is empty.rope
 
-@pytest.mark.parametrize('mode', ['selective', 'full'])
+
+@pytest.mark.parametrize("mode", ["selective", "full"])
 def test_checkpointing_changes_nothing(mode):
     grads = []
-    for m in ('off', mode):
-        model, ids = loud(TOY), torch.randint(97, (2, 2, 48), generator=torch.Generator().manual_seed(0))
+    for m in ("off", mode):
+        model, ids = (
+            loud(TOY),
+            torch.randint(97, (2, 2, 48), generator=torch.Generator().manual_seed(0)),
+        )
         model.through = through(m)
         model.loss(*ids).backward()
         grads.append([p.grad for p in model.parameters()])
-    for a, b in zip(*grads): torch.testing.assert_close(a, b)
+    for a, b in zip(*grads):
+        torch.testing.assert_close(a, b)
+
 
 def test_overfits_one_batch():
     torch.manual_seed(0)
     ids, targets = torch.randint(97, (2, 4, 16))
     model = Llama(TOY)
-    cfg = TrainConfig(steps=60, batch_tokens=64, lr=1e-2, muon_lr=.02, warmup=0, compile='no')
-    for s in train(model, lambda n, ctx: (ids, targets), cfg): pass
-    assert float(s.loss) < .05
+    cfg = TrainConfig(steps=60, batch_tokens=64, lr=1e-2, muon_lr=0.02, warmup=0, compile="no")
+    for s in train(model, lambda n, ctx: (ids, targets), cfg):
+        pass
+    assert float(s.loss) < 0.05
+
 
 def test_residual_writers_start_smaller():
-    torch.manual_seed(0); cfg = replace(TOY, width=192, layers=8, ffn=512, init_std=.03, embed_std=.5)
+    torch.manual_seed(0)
+    cfg = replace(TOY, width=192, layers=8, ffn=512, init_std=0.03, embed_std=0.5)
     for name, p in Llama(cfg).named_parameters():
         if p.dim() == 2:
-            assert p.std().item() == pytest.approx(.5 if name == 'tok.weight' else .03/(4 if name.endswith(('attn.proj.weight', 'ffn.down.weight')) else 1), rel=.05), name
-        else: assert (p == 1).all(), name
+            assert p.std().item() == pytest.approx(
+                0.5
+                if name == "tok.weight"
+                else 0.03 / (4 if name.endswith(("attn.proj.weight", "ffn.down.weight")) else 1),
+                rel=0.05,
+            ), name
+        else:
+            assert (p == 1).all(), name
 
-@pytest.mark.parametrize('bad, says', [(dict(heads=5), 'width 48 and 5 heads'), (dict(kv_heads=4), '6 heads and 4 kv_heads'), (dict(width=54), r'even.*54 / 6 heads = 9'), (dict(vocab=0), 'vocab.*got 0'), (dict(kv_heads=True), 'kv_heads.*True'),
-                                       (dict(ffn=1.5), r'ffn.*1\.5'), (dict(rope_base=0), 'rope_base.*got 0'), (dict(norm_eps=float('nan')), 'norm_eps.*nan'), (dict(tied=1), 'tied.*1'), (dict(ctx=-2), 'ctx.*-2')])
+
+@pytest.mark.parametrize(
+    "bad, says",
+    [
+        (dict(heads=5), "width 48 and 5 heads"),
+        (dict(kv_heads=4), "6 heads and 4 kv_heads"),
+        (dict(width=54), r"even.*54 / 6 heads = 9"),
+        (dict(vocab=0), "vocab.*got 0"),
+        (dict(kv_heads=True), "kv_heads.*True"),
+        (dict(ffn=1.5), r"ffn.*1\.5"),
+        (dict(rope_base=0), "rope_base.*got 0"),
+        (dict(norm_eps=float("nan")), "norm_eps.*nan"),
+        (dict(tied=1), "tied.*1"),
+        (dict(ctx=-2), "ctx.*-2"),
+    ],
+)
 def test_config_refuses(bad, says):
-    with pytest.raises(GpubError, match=says): replace(TOY, **bad)
+    with pytest.raises(GpubError, match=says):
+        replace(TOY, **bad)
+
 
 def test_config_round_trip():
-    d = json.loads(json.dumps(TOY.to_dict())); assert LlamaConfig.from_dict(d) == TOY
+    d = json.loads(json.dumps(TOY.to_dict()))
+    assert LlamaConfig.from_dict(d) == TOY
     assert isinstance(build(d), Llama) and isinstance(build(GPT_TOY.to_dict()), GPT)
-    with pytest.raises(GpubError, match='bias'): LlamaConfig.from_dict(TOY.to_dict() | {'bias': True})
+    with pytest.raises(GpubError, match="bias"):
+        LlamaConfig.from_dict(TOY.to_dict() | {"bias": True})
+
 
 def test_swiglu_by_hand():
-    net, x = SwiGLU(8, 12), torch.randn(2, 3, 8); g = x @ net.gate.weight.T
-    torch.testing.assert_close(net(x), (g*torch.sigmoid(g)*(x @ net.up.weight.T)) @ net.down.weight.T)
+    net, x = SwiGLU(8, 12), torch.randn(2, 3, 8)
+    g = x @ net.gate.weight.T
+    torch.testing.assert_close(
+        net(x), (g * torch.sigmoid(g) * (x @ net.up.weight.T)) @ net.down.weight.T
+    )
+
 
 def test_plan_knows_the_1b():
-    p = plan('burn-1b', 'A100-80', '11.8B')
-    assert p['parameters'] == 1_038_692_352 and p['flops_per_token'] == 7_037_054_976 and p['rows'][0]['fits'] and not plan('burn-1b', 'T4', '1B')['rows'][0]['fits']
+    p = plan("burn-1b", "A100-80", "11.8B")
+    assert (
+        p["parameters"] == 1_038_692_352
+        and p["flops_per_token"] == 7_037_054_976
+        and p["rows"][0]["fits"]
+        and not plan("burn-1b", "T4", "1B")["rows"][0]["fits"]
+    )

@@ -1,4 +1,5 @@
 "Each question of the preflight, each with a planted defect that makes exactly that line fail"
+
 import os
 from collections import namedtuple
 from dataclasses import replace
@@ -11,100 +12,228 @@ from gpub.gpt import GPT, sdpa
 from gpub.preflight import CHECKS, Check, Subject, check_line, examine, preflight, spark
 
 SMALL = dict(layers=1, width=32, ctx=32, batch_tokens=1024)
-RESUME = 'save, kill, resume'
+RESUME = "save, kill, resume"
+
 
 def failing(settings=None, skip=(RESUME,), **kw):
     "Names of the lines that fail"
     said = []
-    for name in skip: CHECKS.pop(name, None)
-    checks = preflight('shakespeare', settings=SMALL | (settings or {}), device='cpu', say=said.append, **kw)
-    assert len(checks) == len(CHECKS) and len(said) == 2 + len(checks) and all(isinstance(c, Check) and c.seconds >= 0 for c in checks)
-    assert said[1].startswith('weight decay') and said[2:] == [*map(check_line, checks)]
+    for name in skip:
+        CHECKS.pop(name, None)
+    checks = preflight(
+        "shakespeare", settings=SMALL | (settings or {}), device="cpu", say=said.append, **kw
+    )
+    assert (
+        len(checks) == len(CHECKS)
+        and len(said) == 2 + len(checks)
+        and all(isinstance(c, Check) and c.seconds >= 0 for c in checks)
+    )
+    assert said[1].startswith("weight decay") and said[2:] == [*map(check_line, checks)]
     return [c.name for c in checks if not c.ok]
+
 
 @pytest.fixture(autouse=True)
 def own_checks(monkeypatch):
     "What a test takes away comes back"
-    for name, f in list(CHECKS.items()): monkeypatch.setitem(CHECKS, name, f)
+    for name, f in list(CHECKS.items()):
+        monkeypatch.setitem(CHECKS, name, f)
+
 
 def test_a_healthy_run_passes_all_eight_on_one_screen():
-    began = sum(os.times()[:4]); said = []; checks = preflight('shakespeare', settings=SMALL, device='cpu', say=said.append)
-    assert sum(os.times()[:4]) - began < 60, 'more than a minute of work'
-    lines = '\n'.join(said).splitlines(); assert all(c.ok for c in checks) and len(checks) == 8, lines
+    began = sum(os.times()[:4])
+    said = []
+    checks = preflight("shakespeare", settings=SMALL, device="cpu", say=said.append)
+    assert sum(os.times()[:4]) - began < 60, "more than a minute of work"
+    lines = "\n".join(said).splitlines()
+    assert all(c.ok for c in checks) and len(checks) == 8, lines
     assert len(lines) <= 24 and max(map(len, lines)) < 240
 
+
 def test_a_large_preset_is_examined_through_its_twin():
-    CHECKS.pop(RESUME); lines = []
-    checks = preflight('shakespeare', settings=dict(layers=12, width=768, heads=12, ctx=512, batch_tokens=4096), device='cpu', say=lines.append)
+    CHECKS.pop(RESUME)
+    lines = []
+    checks = preflight(
+        "shakespeare",
+        settings=dict(layers=12, width=768, heads=12, ctx=512, batch_tokens=4096),
+        device="cpu",
+        say=lines.append,
+    )
     assert all(c.ok for c in checks), lines
-    assert {c.name for c in checks if 'twin: 2 x 128' in c.found} == {'loss at birth', 'sees only the past', 'learning rate', 'learns one batch', 'device and reference'}
-    assert '12 x 768' in lines[0] and 'assumed' in checks[-1].found
+    assert {c.name for c in checks if "twin: 2 x 128" in c.found} == {
+        "loss at birth",
+        "sees only the past",
+        "learning rate",
+        "learns one batch",
+        "device and reference",
+    }
+    assert "12 x 768" in lines[0] and "assumed" in checks[-1].found
+
 
 class Loud(GPT):
     "An embedding ten times too wide"
+
     def reset(self):
         super().reset()
-        with torch.no_grad(): self.tok.weight.mul_(10)
+        with torch.no_grad():
+            self.tok.weight.mul_(10)
+
 
 class Bigram(GPT):
     "Looks at nothing but the last token"
-    def forward(self, ids_bt): return self.norm(self.tok(ids_bt)) @ self.tok.weight.T
 
-def open_eyes(q, k, v): return (q @ k.mT / q.size(-1)**.5).softmax(-1) @ v
-def wrong_kernel(q, k, v): return sdpa(q, k, v)*(1 if q.dtype == torch.float64 else 3)
+    def forward(self, ids_bt):
+        return self.norm(self.tok(ids_bt)) @ self.tok.weight.T
 
-@pytest.mark.parametrize('line, model', [('loss at birth', Loud), ('sees only the past', partial(GPT, attend=open_eyes)), ('learns one batch', Bigram),
-                                         ('device and reference', partial(GPT, attend=wrong_kernel))], ids=lambda x: x if isinstance(x, str) else '')
+
+def open_eyes(q, k, v):
+    return (q @ k.mT / q.size(-1) ** 0.5).softmax(-1) @ v
+
+
+def wrong_kernel(q, k, v):
+    return sdpa(q, k, v) * (1 if q.dtype == torch.float64 else 3)
+
+
+@pytest.mark.parametrize(
+    "line, model",
+    [
+        ("loss at birth", Loud),
+        ("sees only the past", partial(GPT, attend=open_eyes)),
+        ("learns one batch", Bigram),
+        ("device and reference", partial(GPT, attend=wrong_kernel)),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
 def test_a_broken_model(monkeypatch, line, model):
-    monkeypatch.setattr(pf, 'build', model)
+    monkeypatch.setattr(pf, "build", model)
     assert failing() == [line]
 
+
 def test_targets_that_are_not_shifted(monkeypatch):
-    real = Subject.rows; monkeypatch.setattr(Subject, 'rows', lambda *a: (real(*a)[0],)*2)
-    assert failing(dict(tied=False)) == ['three rows of data']
+    real = Subject.rows
+    monkeypatch.setattr(Subject, "rows", lambda *a: (real(*a)[0],) * 2)
+    assert failing(dict(tied=False)) == ["three rows of data"]
+
 
 def test_special_tokens_are_seen():
-    s = Subject('shakespeare', settings=SMALL, device='cpu', say=lambda line: None); text = s.run.corpus.tok
-    tok = SimpleNamespace(specials={'<|end|>': 0}, decode=lambda ids: ''.join('<|end|>' if i == 0 else text.decode([i]) for i in ids)) # the newline plays the end of a document
-    s.run.corpus = replace(s.run.corpus, tok=tok); c = examine('three rows of data', pf.rows, s)
-    shown = c.found.splitlines()[1:]; assert c.ok and len(shown) == 3 and all('<|end|>' in line for line in shown)
-    assert int(c.found.split(';')[1].split()[0]) == int((s.rows(0, 32, 32)[0] == 0).any(1).sum()) > 3
+    s = Subject("shakespeare", settings=SMALL, device="cpu", say=lambda line: None)
+    text = s.run.corpus.tok
+    tok = SimpleNamespace(
+        specials={"<|end|>": 0},
+        decode=lambda ids: "".join("<|end|>" if i == 0 else text.decode([i]) for i in ids),
+    )  # the newline plays the end of a document
+    s.run.corpus = replace(s.run.corpus, tok=tok)
+    c = examine("three rows of data", pf.rows, s)
+    shown = c.found.splitlines()[1:]
+    assert c.ok and len(shown) == 3 and all("<|end|>" in line for line in shown)
+    assert (
+        int(c.found.split(";")[1].split()[0]) == int((s.rows(0, 32, 32)[0] == 0).any(1).sum()) > 3
+    )
+
 
 def test_ids_beyond_the_vocabulary(monkeypatch):
-    s = Subject('shakespeare', settings=SMALL, device='cpu', say=lambda line: None); x, y = s.rows(0, 32); x[0, 0] = 65
-    s.rows = lambda *a: (x, y); c = examine('three rows of data', pf.rows, s)
-    assert not c.ok and 'ids up to 65' in c.found
+    s = Subject("shakespeare", settings=SMALL, device="cpu", say=lambda line: None)
+    x, y = s.rows(0, 32)
+    x[0, 0] = 65
+    s.rows = lambda *a: (x, y)
+    c = examine("three rows of data", pf.rows, s)
+    assert not c.ok and "ids up to 65" in c.found
 
-@pytest.mark.parametrize('settings', [dict(lr=.8, muon_lr=3., weight_decay=0.), dict(lr=0., muon_lr=0.)], ids=['too high', 'zero'])
-def test_a_bad_learning_rate(settings): assert failing(settings) == ['learning rate']
+
+@pytest.mark.parametrize(
+    "settings",
+    [dict(lr=0.8, muon_lr=3.0, weight_decay=0.0), dict(lr=0.0, muon_lr=0.0)],
+    ids=["too high", "zero"],
+)
+def test_a_bad_learning_rate(settings):
+    assert failing(settings) == ["learning rate"]
+
 
 def test_no_room_on_the_disk(monkeypatch):
-    monkeypatch.setattr(pf.shutil, 'disk_usage', lambda p: namedtuple('U', 'total used free')(10, 10, 0))
-    assert failing() == ['forecast']
+    monkeypatch.setattr(
+        pf.shutil, "disk_usage", lambda p: namedtuple("U", "total used free")(10, 10, 0)
+    )
+    assert failing() == ["forecast"]
+
 
 def test_a_card_that_is_too_small():
-    s = Subject('shakespeare', settings=dict(layers=96, width=12288, heads=96, ctx=512), gpu='T4', device='cpu', say=lambda line: None)
-    c = examine('forecast', pf.forecast, s); assert not c.ok and 'T4' in c.found
-    s = Subject('shakespeare', settings=SMALL, gpu='T4', usd_per_hour=2., device='cpu', say=lambda line: None)
-    c = examine('forecast', pf.forecast, s); assert c.ok and '$' in c.found
+    s = Subject(
+        "shakespeare",
+        settings=dict(layers=96, width=12288, heads=96, ctx=512),
+        gpu="T4",
+        device="cpu",
+        say=lambda line: None,
+    )
+    c = examine("forecast", pf.forecast, s)
+    assert not c.ok and "T4" in c.found
+    s = Subject(
+        "shakespeare",
+        settings=SMALL,
+        gpu="T4",
+        usd_per_hour=2.0,
+        device="cpu",
+        say=lambda line: None,
+    )
+    c = examine("forecast", pf.forecast, s)
+    assert c.ok and "$" in c.found
 
-@pytest.mark.parametrize('defect, says', [
-    (lambda code: 'import gpub.run\ngpub.run.restore_optimizers = lambda *a: None\n' + code, 'losses differ'),
-    (lambda code: code.replace('    run.go()', "    import shutil; shutil.rmtree(run.out/'checkpoints', ignore_errors=True)\n    run.go()"), 'went on after 0'),
-    (lambda code: 'import sys\nif sys.argv[1].count("whole"): sys.exit("no way back")\n' + code, 'does not start again: no way back'),
-    (lambda code: 'import sys; sys.exit("no such luck")\n' + code, 'ended by itself: no such luck')], ids=['forgets the moments', 'restarts', 'does not come back', 'never starts'])
+
+@pytest.mark.parametrize(
+    "defect, says",
+    [
+        (
+            lambda code: "import gpub.run\ngpub.run.restore_optimizers = lambda *a: None\n" + code,
+            "losses differ",
+        ),
+        (
+            lambda code: code.replace(
+                "    run.go()",
+                "    import shutil; shutil.rmtree(run.out/'checkpoints', ignore_errors=True)\n   "
+                " run.go()",
+            ),
+            "went on after 0",
+        ),
+        (
+            lambda code: (
+                'import sys\nif sys.argv[1].count("whole"): sys.exit("no way back")\n' + code
+            ),
+            "does not start again: no way back",
+        ),
+        (
+            lambda code: 'import sys; sys.exit("no such luck")\n' + code,
+            "ended by itself: no such luck",
+        ),
+    ],
+    ids=["forgets the moments", "restarts", "does not come back", "never starts"],
+)
 def test_a_resume_that_is_none(monkeypatch, defect, says):
-    broken = defect(pf.CHILD); assert broken != pf.CHILD; monkeypatch.setattr(pf, 'CHILD', broken)
-    c = examine(RESUME, pf.resume, Subject('shakespeare', settings=SMALL, device='cpu', say=lambda line: None))
+    broken = defect(pf.CHILD)
+    assert broken != pf.CHILD
+    monkeypatch.setattr(pf, "CHILD", broken)
+    c = examine(
+        RESUME,
+        pf.resume,
+        Subject("shakespeare", settings=SMALL, device="cpu", say=lambda line: None),
+    )
     assert not c.ok and says in c.found, c.found
 
+
 def test_a_check_that_breaks_is_a_line_that_fails():
-    CHECKS['three rows of data'] = lambda s: 1/0
-    assert failing() == ['three rows of data']
+    CHECKS["three rows of data"] = lambda s: 1 / 0
+    assert failing() == ["three rows of data"]
+
 
 def test_refusals_are_those_of_a_run():
-    for bad in (dict(preset='none'), dict(preset='shakespeare', settings={'widht': 1}), dict(preset='shakespeare', data='no/such/file')):
-        with pytest.raises(GpubError) as e: preflight(**bad, device='cpu')
-        assert '\n' not in str(e.value)
+    for bad in (
+        dict(preset="none"),
+        dict(preset="shakespeare", settings={"widht": 1}),
+        dict(preset="shakespeare", data="no/such/file"),
+    ):
+        with pytest.raises(GpubError) as e:
+            preflight(**bad, device="cpu")
+        assert "\n" not in str(e.value)
 
-def test_spark(): assert spark([1, 2, float('inf'), 3]) == '▁▅×█' and spark([]) == '' and spark([2., 2.]) == '▁▁'
+
+def test_spark():
+    assert (
+        spark([1, 2, float("inf"), 3]) == "▁▅×█" and spark([]) == "" and spark([2.0, 2.0]) == "▁▁"
+    )

@@ -1,4 +1,5 @@
 "The pipeline: the same bytes for any number of workers and any number of kills; nothing half done can be taken for whole"
+
 import errno, json, multiprocessing as mp, os, random, re, shutil, signal, subprocess, sys, time
 from pathlib import Path
 import numpy as np, pytest
@@ -10,179 +11,340 @@ from gpub.prep import PrepConfig, Progress, mix_table, prepare
 from gpub.shards import Batches, ShardWriter, read_manifest, verify
 from gpub.tokenizer import BPETokenizer, load_tokenizer
 
-SHARES = {'edu': .87, 'math': .10, 'code': .03}
-def quiet(*a): pass
+SHARES = {"edu": 0.87, "math": 0.10, "code": 0.03}
+
+
+def quiet(*a):
+    pass
+
 
 def write_corpus(folder, docs=400, seed=0):
     "Three sources of a random language, with duplicates planted across them"
-    rng = random.Random(seed); vocab = [''.join(rng.choice('abcdefghij') for _ in range(rng.randrange(2, 9))) for _ in range(900)]
+    rng = random.Random(seed)
+    vocab = [
+        "".join(rng.choice("abcdefghij") for _ in range(rng.randrange(2, 9))) for _ in range(900)
+    ]
     folder.mkdir(parents=True, exist_ok=True)
-    for s, n in (('edu', docs), ('math', docs//4), ('code', docs//8)):
-        rows = [' '.join(rng.choice(vocab) for _ in range(rng.randrange(40, 160))) for _ in range(n)]
-        rows[n//2] = rows[3]; rows[5] = 'too short'
-        (folder/f'{s}.jsonl').write_text(''.join(json.dumps(dict(text=t)) + '\n' for t in rows))
+    for s, n in (("edu", docs), ("math", docs // 4), ("code", docs // 8)):
+        rows = [
+            " ".join(rng.choice(vocab) for _ in range(rng.randrange(40, 160))) for _ in range(n)
+        ]
+        rows[n // 2] = rows[3]
+        rows[5] = "too short"
+        (folder / f"{s}.jsonl").write_text("".join(json.dumps(dict(text=t)) + "\n" for t in rows))
     return folder
 
-@pytest.fixture(scope='session')
-def corpus(tmp_path_factory): return write_corpus(tmp_path_factory.mktemp('corpus')/'text')
 
-@pytest.fixture(scope='session')
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory):
+    return write_corpus(tmp_path_factory.mktemp("corpus") / "text")
+
+
+@pytest.fixture(scope="session")
 def tokenizer(corpus, tmp_path_factory):
-    folder = tmp_path_factory.mktemp('tok')
-    BPETokenizer.train([json.loads(l)['text'] for f in sorted(corpus.iterdir()) for l in open(f)], 500).save(folder); return folder
+    folder = tmp_path_factory.mktemp("tok")
+    BPETokenizer.train(
+        [json.loads(l)["text"] for f in sorted(corpus.iterdir()) for l in open(f)], 500
+    ).save(folder)
+    return folder
+
 
 def config(corpus, tokenizer, **kw):
-    d = dict(sources=tuple(f'{s}={corpus}/{s}.jsonl:{w}' for s, w in SHARES.items()), tokenizer=str(tokenizer), val=.05, chunk_mb=.02, shard_tokens=60_000, near=.8)
+    d = dict(
+        sources=tuple(f"{s}={corpus}/{s}.jsonl:{w}" for s, w in SHARES.items()),
+        tokenizer=str(tokenizer),
+        val=0.05,
+        chunk_mb=0.02,
+        shard_tokens=60_000,
+        near=0.8,
+    )
     return PrepConfig(**(d | kw))
 
-def content(folder): return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(Path(folder).rglob('*')) if p.is_file()}
 
-@pytest.fixture(scope='session')
+def content(folder):
+    return {
+        str(p.relative_to(folder)): p.read_bytes()
+        for p in sorted(Path(folder).rglob("*"))
+        if p.is_file()
+    }
+
+
+@pytest.fixture(scope="session")
 def whole(corpus, tokenizer, tmp_path_factory):
-    out = tmp_path_factory.mktemp('whole')/'out'; prepare(config(corpus, tokenizer), out, say=quiet); return out
+    out = tmp_path_factory.mktemp("whole") / "out"
+    prepare(config(corpus, tokenizer), out, say=quiet)
+    return out
+
 
 def decoded(folder, split=None):
-    m, tok = read_manifest(folder), load_tokenizer(folder); out = []
-    for s in m['shards']:
-        if split in (None, s['split']):
-            ids = np.fromfile(folder/s['file'], m['dtype'])
-            out += [(s['split'], s['source'], tok.decode(d)) for d in np.split(ids, np.flatnonzero(ids == m['end']) + 1) if len(d)]
-    return [(sp, so, t.removesuffix('<|endoftext|>')) for sp, so, t in out]
+    m, tok = read_manifest(folder), load_tokenizer(folder)
+    out = []
+    for s in m["shards"]:
+        if split in (None, s["split"]):
+            ids = np.fromfile(folder / s["file"], m["dtype"])
+            out += [
+                (s["split"], s["source"], tok.decode(d))
+                for d in np.split(ids, np.flatnonzero(ids == m["end"]) + 1)
+                if len(d)
+            ]
+    return [(sp, so, t.removesuffix("<|endoftext|>")) for sp, so, t in out]
+
 
 def test_shards_hold_the_documents(corpus, tokenizer, tmp_path):
-    out = tmp_path/'all'
-    cfg = config(corpus, tokenizer, sources=tuple(f'{s}={corpus}/{s}.jsonl' for s in SHARES), near=None)
+    out = tmp_path / "all"
+    cfg = config(
+        corpus, tokenizer, sources=tuple(f"{s}={corpus}/{s}.jsonl" for s in SHARES), near=None
+    )
     m = prepare(cfg, out, say=quiet)
     verify(out)
-    rows = [(s, json.loads(l)['text']) for s in SHARES for l in open(corpus/f'{s}.jsonl')]; first = {}
-    for s, t in rows: first.setdefault(t, s)
+    rows = [(s, json.loads(l)["text"]) for s in SHARES for l in open(corpus / f"{s}.jsonl")]
+    first = {}
+    for s, t in rows:
+        first.setdefault(t, s)
     want = sorted((s, t) for t, s in first.items() if len(t) >= 100)
     assert sorted((s, t) for _, s, t in decoded(out)) == want
-    for s in SHARES: assert m['sources'][s]['dropped'] == {'duplicate': 1, 'too short': 1} or m['sources'][s]['dropped']['duplicate'] == 1
-    assert all(c['seen'] == c['kept'] + sum(c['dropped'].values()) for c in m['counts'].values()) and not list(out.glob('.*'))
+    for s in SHARES:
+        assert (
+            m["sources"][s]["dropped"] == {"duplicate": 1, "too short": 1}
+            or m["sources"][s]["dropped"]["duplicate"] == 1
+        )
+    assert all(
+        c["seen"] == c["kept"] + sum(c["dropped"].values()) for c in m["counts"].values()
+    ) and not list(out.glob(".*"))
+
 
 def test_the_mix_is_what_was_asked(whole):
     m = read_manifest(whole)
-    train = {s: sum(x['tokens'] for x in m['shards'] if x['source'] == s and x['split'] == 'train') for s in SHARES}
-    for s, w in SHARES.items(): assert abs(100*train[s]/sum(train.values()) - 100*w) < .1 and train[s] == m['mix'][s]['train']['tokens']
-    assert m['mix']['edu']['train']['epochs'] == 1 and m['mix']['code']['train']['epochs'] < 1 and '87.00%' in mix_table(m)
+    train = {
+        s: sum(x["tokens"] for x in m["shards"] if x["source"] == s and x["split"] == "train")
+        for s in SHARES
+    }
+    for s, w in SHARES.items():
+        assert (
+            abs(100 * train[s] / sum(train.values()) - 100 * w) < 0.1
+            and train[s] == m["mix"][s]["train"]["tokens"]
+        )
+    assert (
+        m["mix"]["edu"]["train"]["epochs"] == 1
+        and m["mix"]["code"]["train"]["epochs"] < 1
+        and "87.00%" in mix_table(m)
+    )
+
 
 def test_repeated_sources_are_reported(corpus, tokenizer, tmp_path):
-    m = prepare(config(corpus, tokenizer, tokens=400_000), tmp_path/'o', say=quiet); train = {s: v['train'] for s, v in m['mix'].items()}
-    assert abs(sum(v['tokens'] for v in train.values()) - 400_000) <= 2 and train['edu']['epochs'] > 2
-    for s, w in SHARES.items(): assert abs(train[s]['share'] - w) < .001
+    m = prepare(config(corpus, tokenizer, tokens=400_000), tmp_path / "o", say=quiet)
+    train = {s: v["train"] for s, v in m["mix"].items()}
+    assert (
+        abs(sum(v["tokens"] for v in train.values()) - 400_000) <= 2 and train["edu"]["epochs"] > 2
+    )
+    for s, w in SHARES.items():
+        assert abs(train[s]["share"] - w) < 0.001
+
 
 def test_two_workers_same_bytes(corpus, tokenizer, whole, tmp_path):
-    prepare(config(corpus, tokenizer), tmp_path/'o', workers=2, say=quiet); assert content(tmp_path/'o') == content(whole)
+    prepare(config(corpus, tokenizer), tmp_path / "o", workers=2, say=quiet)
+    assert content(tmp_path / "o") == content(whole)
+
 
 def test_no_leak_and_a_split_that_ignores_order(corpus, tokenizer, whole, tmp_path):
-    train, val = ({t for *_, t in decoded(whole, s)} for s in ('train', 'val')); assert val and not train & val
-    other = tmp_path/'shuffled'; other.mkdir()
+    train, val = ({t for *_, t in decoded(whole, s)} for s in ("train", "val"))
+    assert val and not train & val
+    other = tmp_path / "shuffled"
+    other.mkdir()
     for s in SHARES:
-        lines = open(corpus/f'{s}.jsonl').readlines()
+        lines = open(corpus / f"{s}.jsonl").readlines()
         random.Random(1).shuffle(lines)
-        (other/f'{s}.jsonl').write_text(''.join(lines))
-    a = prepare(config(corpus, tokenizer, near=None), tmp_path/'a', say=quiet)
-    b = prepare(config(other, tokenizer, near=None), tmp_path/'b', say=quiet)
-    assert a['mix'] == b['mix'] and sorted(decoded(tmp_path/'a')) == sorted(decoded(tmp_path/'b'))
+        (other / f"{s}.jsonl").write_text("".join(lines))
+    a = prepare(config(corpus, tokenizer, near=None), tmp_path / "a", say=quiet)
+    b = prepare(config(other, tokenizer, near=None), tmp_path / "b", say=quiet)
+    assert a["mix"] == b["mix"] and sorted(decoded(tmp_path / "a")) == sorted(
+        decoded(tmp_path / "b")
+    )
+
 
 def deadly(nth, cfg, out, call):
     "Run `prepare`, and die before the nth call of `os.replace` or `os.fsync`"
     real, count = getattr(os, call), [0]
+
     def f(*a, **kw):
         count[0] += 1
-        if count[0] == nth: os.kill(os.getpid(), signal.SIGKILL)
+        if count[0] == nth:
+            os.kill(os.getpid(), signal.SIGKILL)
         return real(*a, **kw)
-    setattr(os, call, f); prepare(cfg, out, say=quiet)
 
-def killed_at(nth, cfg, out, call='replace'):
+    setattr(os, call, f)
+    prepare(cfg, out, say=quiet)
+
+
+def killed_at(nth, cfg, out, call="replace"):
     "True if `prepare` got to its end before its nth call"
-    context = mp.get_context('forkserver'); context.set_forkserver_preload(['gpub.prep'])
-    p = context.Process(target=deadly, args=(nth, cfg, out, call)); p.start(); p.join(60)
-    assert p.exitcode in (0, -signal.SIGKILL), 'the child failed by itself'
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload(["gpub.prep"])
+    p = context.Process(target=deadly, args=(nth, cfg, out, call))
+    p.start()
+    p.join(60)
+    assert p.exitcode in (0, -signal.SIGKILL), "the child failed by itself"
     return p.exitcode == 0
 
-@pytest.mark.skipif(sys.platform == 'win32', reason='needs SIGKILL')
-@pytest.mark.parametrize('call, nth', [('replace', 22), ('fsync', 24)])
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
+@pytest.mark.parametrize("call, nth", [("replace", 22), ("fsync", 24)])
 def test_killed_again_and_again(corpus, tokenizer, whole, tmp_path, call, nth):
     "Each attempt gets a few writes further: every stage is interrupted, and the end is the same"
-    out, attempts = tmp_path/'o', 0
+    out, attempts = tmp_path / "o", 0
     while not killed_at(nth, config(corpus, tokenizer), out, call):
-        attempts += 1; assert attempts < 30
-        if not (out/'manifest.json').exists():
-            with pytest.raises(GpubError): verify(out)
+        attempts += 1
+        assert attempts < 30
+        if not (out / "manifest.json").exists():
+            with pytest.raises(GpubError):
+                verify(out)
     assert attempts > 0 and content(out) == content(whole)
 
+
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform == 'win32', reason='needs SIGKILL')
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
 def test_killed_at_each_single_write(corpus, tokenizer, whole, tmp_path):
     n, finished = 1, False
     while not finished:
-        out = tmp_path/str(n); finished = killed_at(n, config(corpus, tokenizer), out)
-        prepare(config(corpus, tokenizer), out, say=quiet); assert content(out) == content(whole), n
-        shutil.rmtree(out); n += 1
+        out = tmp_path / str(n)
+        finished = killed_at(n, config(corpus, tokenizer), out)
+        prepare(config(corpus, tokenizer), out, say=quiet)
+        assert content(out) == content(whole), n
+        shutil.rmtree(out)
+        n += 1
     assert n > 20
 
-SCRIPT = "import sys, json; from gpub.prep import *; prepare(PrepConfig.from_dict(json.loads(sys.argv[1])), sys.argv[2], int(sys.argv[3]), say=lambda *a: None)"
+
+SCRIPT = (
+    "import sys, json; from gpub.prep import *; "
+    "prepare(PrepConfig.from_dict(json.loads(sys.argv[1])), sys.argv[2], int(sys.argv[3]), "
+    "say=lambda *a: None)"
+)
+
 
 @pytest.mark.slow
 def test_twenty_random_kills_with_two_workers(tmp_path):
-    corpus = write_corpus(tmp_path/'big', 12_000)
-    cfg = PrepConfig(sources=tuple(f'{s}={corpus}/{s}.jsonl:{w}' for s, w in SHARES.items()), vocab=500, sample_mb=.5, chunk_mb=.2, near=.8)
-    start = time.time(); prepare(cfg, tmp_path/'whole', 1, say=quiet); rng, kills = random.Random(0), 0
-    command = [sys.executable, '-c', SCRIPT, json.dumps(cfg.to_dict()), str(tmp_path/'o'), '2']
+    corpus = write_corpus(tmp_path / "big", 12_000)
+    cfg = PrepConfig(
+        sources=tuple(f"{s}={corpus}/{s}.jsonl:{w}" for s, w in SHARES.items()),
+        vocab=500,
+        sample_mb=0.5,
+        chunk_mb=0.2,
+        near=0.8,
+    )
+    start = time.time()
+    prepare(cfg, tmp_path / "whole", 1, say=quiet)
+    rng, kills = random.Random(0), 0
+    command = [sys.executable, "-c", SCRIPT, json.dumps(cfg.to_dict()), str(tmp_path / "o"), "2"]
     while kills < 20:
         p = subprocess.Popen(command, start_new_session=True)
-        while not (tmp_path/'o').exists() and p.poll() is None: time.sleep(.05)
-        try: p.wait(rng.uniform(0, 3))
-        except subprocess.TimeoutExpired: p.kill(); p.wait(); kills += 1
+        while not (tmp_path / "o").exists() and p.poll() is None:
+            time.sleep(0.05)
+        try:
+            p.wait(rng.uniform(0, 3))
+        except subprocess.TimeoutExpired:
+            p.kill()
+            p.wait()
+            kills += 1
         else:
-            assert p.returncode == 0 and content(tmp_path/'o') == content(tmp_path/'whole'); shutil.rmtree(tmp_path/'o')
-    assert subprocess.run(command).returncode == 0 and content(tmp_path/'o') == content(tmp_path/'whole')
+            assert p.returncode == 0 and content(tmp_path / "o") == content(tmp_path / "whole")
+            shutil.rmtree(tmp_path / "o")
+    assert subprocess.run(command).returncode == 0 and content(tmp_path / "o") == content(
+        tmp_path / "whole"
+    )
+
 
 def test_finished_is_finished_and_another_job_is_refused(corpus, tokenizer, whole):
     before, said = content(whole), []
-    prepare(config(corpus, tokenizer), whole, say=said.append); assert content(whole) == before and 'complete' in said[0]
-    with pytest.raises(GpubError, match='another job: val: this run 0.05, asked 0.1'):
-        prepare(config(corpus, tokenizer, val=.1), whole, say=quiet)
+    prepare(config(corpus, tokenizer), whole, say=said.append)
+    assert content(whole) == before and "complete" in said[0]
+    with pytest.raises(GpubError, match="another job: val: this run 0.05, asked 0.1"):
+        prepare(config(corpus, tokenizer, val=0.1), whole, say=quiet)
     assert content(whole) == before
+
 
 def test_a_second_process_is_refused(corpus, tokenizer, tmp_path):
     "Two that append to the same shards would both finish, with tokens twice"
-    killed_at(8, config(corpus, tokenizer), tmp_path/'o')
-    with lock(tmp_path/'o'/'.work'), pytest.raises(GpubError, match=f'in use by process {os.getpid()}'):
-        prepare(config(corpus, tokenizer), tmp_path/'o', say=quiet)
+    killed_at(8, config(corpus, tokenizer), tmp_path / "o")
+    with (
+        lock(tmp_path / "o" / ".work"),
+        pytest.raises(GpubError, match=f"in use by process {os.getpid()}"),
+    ):
+        prepare(config(corpus, tokenizer), tmp_path / "o", say=quiet)
 
-@pytest.mark.parametrize('name, how', [('.work/plan.json', b'5'), ('.work/scan.json', b'[]'), ('.work/tokenizer/sample.json', b'5'), ('.progress.json', b'5'), ('.work/chunks/*/000000.safetensors', b''), ('train-00000.bin.part', None), ('val-00000.docs.part', None)])
+
+@pytest.mark.parametrize(
+    "name, how",
+    [
+        (".work/plan.json", b"5"),
+        (".work/scan.json", b"[]"),
+        (".work/tokenizer/sample.json", b"5"),
+        (".progress.json", b"5"),
+        (".work/chunks/*/000000.safetensors", b""),
+        ("train-00000.bin.part", None),
+        ("val-00000.docs.part", None),
+    ],
+)
 def test_damage_while_nothing_ran_is_one_line(corpus, tokenizer, tmp_path, name, how, monkeypatch):
     "Another content of the same size too: what was committed has its checksum"
-    def stop(self, **kw): raise KeyboardInterrupt
-    monkeypatch.setattr(ShardWriter, 'close', stop); out = tmp_path/'o'
-    with pytest.raises(KeyboardInterrupt): prepare(config(corpus, tokenizer, shard_tokens=1 << 27), out, say=quiet)
+
+    def stop(self, **kw):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ShardWriter, "close", stop)
+    out = tmp_path / "o"
+    with pytest.raises(KeyboardInterrupt):
+        prepare(config(corpus, tokenizer, shard_tokens=1 << 27), out, say=quiet)
     monkeypatch.undo()
     p = sorted(out.glob(name))[0]
     b = p.read_bytes()
     p.write_bytes(how if how is not None else b[:9] + bytes([b[9] ^ 1]) + b[10:])
-    with pytest.raises(GpubError, match=re.escape(p.name)) as e: prepare(config(corpus, tokenizer, shard_tokens=1 << 27), out, say=quiet)
-    assert '\n' not in str(e.value) and not (out/'manifest.json').exists()
+    with pytest.raises(GpubError, match=re.escape(p.name)) as e:
+        prepare(config(corpus, tokenizer, shard_tokens=1 << 27), out, say=quiet)
+    assert "\n" not in str(e.value) and not (out / "manifest.json").exists()
+
 
 def test_changed_input_is_noticed(corpus, tokenizer, tmp_path):
-    mine = shutil.copytree(corpus, tmp_path/'text'); cfg = config(mine, tokenizer); out = tmp_path/'o'
-    killed_at(8, cfg, out); (mine/'math.jsonl').open('a').write('{"text": "one more"}\n')
-    with pytest.raises(GpubError, match='another job: inputs.math'): prepare(cfg, out, say=quiet)
+    mine = shutil.copytree(corpus, tmp_path / "text")
+    cfg = config(mine, tokenizer)
+    out = tmp_path / "o"
+    killed_at(8, cfg, out)
+    (mine / "math.jsonl").open("a").write('{"text": "one more"}\n')
+    with pytest.raises(GpubError, match="another job: inputs.math"):
+        prepare(cfg, out, say=quiet)
+
 
 def test_nodes_make_the_whole_together(corpus, tokenizer, tmp_path):
-    cfg = config(corpus, tokenizer, sources=tuple(f'{s}={corpus}/{s}.jsonl' for s in SHARES), near=None, dedup=False)
-    prepare(cfg, tmp_path/'one', say=quiet)
-    for r in range(3): prepare(cfg, tmp_path/'parts', rank=r, world=3, say=quiet)
-    with pytest.raises(GpubError, match='merge'): verify(tmp_path/'parts')
-    m = merge(tmp_path/'parts'); verify(tmp_path/'parts'); texts = lambda f: sorted((s, t) for _, s, t in decoded(f))
-    assert texts(tmp_path/'parts') == texts(tmp_path/'one'), 'every document is with one node, so the union is the same'
-    assert {s: v['documents'] for s, v in m['sources'].items()} == {s: v['documents'] for s, v in read_manifest(tmp_path/'one')['sources'].items()}
+    cfg = config(
+        corpus,
+        tokenizer,
+        sources=tuple(f"{s}={corpus}/{s}.jsonl" for s in SHARES),
+        near=None,
+        dedup=False,
+    )
+    prepare(cfg, tmp_path / "one", say=quiet)
+    for r in range(3):
+        prepare(cfg, tmp_path / "parts", rank=r, world=3, say=quiet)
+    with pytest.raises(GpubError, match="merge"):
+        verify(tmp_path / "parts")
+    m = merge(tmp_path / "parts")
+    verify(tmp_path / "parts")
+    texts = lambda f: sorted((s, t) for _, s, t in decoded(f))
+    assert texts(tmp_path / "parts") == texts(tmp_path / "one"), (
+        "every document is with one node, so the union is the same"
+    )
+    assert {s: v["documents"] for s, v in m["sources"].items()} == {
+        s: v["documents"] for s, v in read_manifest(tmp_path / "one")["sources"].items()
+    }
+
 
 def train_tokens(manifest):
     "What lies in the training shards, by source"
-    return {s: sum(f["tokens"] for f in manifest["shards"] if (f["split"], f["source"]) == ("train", s)) for s in SHARES}
+    return {
+        s: sum(f["tokens"] for f in manifest["shards"] if (f["split"], f["source"]) == ("train", s))
+        for s in SHARES
+    }
+
 
 def test_the_tokens_asked_for_are_those_of_all_nodes(corpus, tokenizer, tmp_path):
     "--tokens N on two nodes made 2N"
@@ -193,24 +355,39 @@ def test_the_tokens_asked_for_are_those_of_all_nodes(corpus, tokenizer, tmp_path
     for source, weight in SHARES.items():
         assert abs(got[source] - 40_001 * weight) <= 1.5, got  # rounded once a node
     with pytest.raises(GpubError, match="tokens 2 cannot be shared by 3 nodes: ask for 3 or more"):
-        prepare(config(corpus, tokenizer, near=None, dedup=False, tokens=2), tmp_path / "o", rank=0, world=3, say=quiet)
+        prepare(
+            config(corpus, tokenizer, near=None, dedup=False, tokens=2),
+            tmp_path / "o",
+            rank=0,
+            world=3,
+            say=quiet,
+        )
+
 
 @pytest.mark.parametrize("near", [None, 0.8])
-def test_several_nodes_are_refused_while_duplicates_are_looked_for(corpus, tokenizer, tmp_path, near):
+def test_several_nodes_are_refused_while_duplicates_are_looked_for(
+    corpus, tokenizer, tmp_path, near
+):
     with pytest.raises(GpubError, match="world 2: .* copies .* one node .*--no-dedup") as e:
         prepare(config(corpus, tokenizer, near=near), tmp_path / "o", rank=1, world=2, say=quiet)
     assert "\n" not in str(e.value)
     assert not (tmp_path / "o").exists()
 
+
 def test_copies_stay_where_deduplication_is_off(tokenizer, tmp_path):
-    "Each copy counts, and the quota is met to the token though many documents share the hash where it is reached"
+    """Each copy counts, and the quota is met to the token though many documents share the hash
+    where it is reached"""
     rng = random.Random(2)
-    texts = [" ".join(rng.choice(("abc", "de", "fghi", "jih")) for _ in range(60)) for _ in range(5)]
+    texts = [
+        " ".join(rng.choice(("abc", "de", "fghi", "jih")) for _ in range(60)) for _ in range(5)
+    ]
     for s, n in (("edu", 40), ("math", 30), ("code", 20)):
         rows = [json.dumps(dict(text=t + s)) + "\n" for t in texts for _ in range(n)]
         rng.shuffle(rows)
         (tmp_path / f"{s}.jsonl").write_text("".join(rows))
-    once = prepare(config(tmp_path, tokenizer, near=None, chunk_mb=0.004, val=0), tmp_path / "once", say=quiet)
+    once = prepare(
+        config(tmp_path, tokenizer, near=None, chunk_mb=0.004, val=0), tmp_path / "once", say=quiet
+    )
     assert {s: c["kept"] for s, c in once["counts"].items()} == dict(edu=5, math=5, code=5)
     cfg = config(tmp_path, tokenizer, near=None, dedup=False, chunk_mb=0.004, val=0)
     m = prepare(cfg, tmp_path / "all", say=quiet)
@@ -218,109 +395,208 @@ def test_copies_stay_where_deduplication_is_off(tokenizer, tmp_path):
     assert train_tokens(m) == {s: x["train"]["tokens"] for s, x in m["mix"].items()}
     verify(tmp_path / "all")
 
+
 def test_similar_but_not_equal_is_no_choice(corpus, tokenizer):
     with pytest.raises(GpubError, match="near 0.8 .*leave out --no-dedup, or near"):
         config(corpus, tokenizer, dedup=False)
     with pytest.raises(GpubError, match="dedup must be"):
         config(corpus, tokenizer, near=None, dedup=3)
 
+
 def test_a_folder_made_before_the_choice_is_still_this_job(corpus, tokenizer):
     assert "dedup" not in config(corpus, tokenizer).settings
     assert config(corpus, tokenizer, near=None, dedup=False).settings["dedup"] is False
 
+
 def test_disk_full_loses_nothing(corpus, tokenizer, whole, tmp_path, monkeypatch):
     real, count = os.fsync, [0]
+
     def full(fd):
         count[0] += 1
-        if count[0] > 6: raise OSError(errno.ENOSPC, 'No space left on device')
+        if count[0] > 6:
+            raise OSError(errno.ENOSPC, "No space left on device")
         return real(fd)
-    with monkeypatch.context() as m:
-        m.setattr(os, 'fsync', full)
-        with pytest.raises(GpubError, match='No space left on device; nothing is lost'):
-            prepare(config(corpus, tokenizer), tmp_path/'o', say=quiet)
-    prepare(config(corpus, tokenizer), tmp_path/'o', say=quiet); assert content(tmp_path/'o') == content(whole)
 
-@pytest.mark.parametrize('workers', [1, 2])
+    with monkeypatch.context() as m:
+        m.setattr(os, "fsync", full)
+        with pytest.raises(GpubError, match="No space left on device; nothing is lost"):
+            prepare(config(corpus, tokenizer), tmp_path / "o", say=quiet)
+    prepare(config(corpus, tokenizer), tmp_path / "o", say=quiet)
+    assert content(tmp_path / "o") == content(whole)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
 def test_a_disk_that_is_really_full(corpus, tokenizer, whole, small_disk, workers):
-    "Every attempt gets some more room: all stages meet the end of the disk, and the end is the same"
+    """Every attempt gets some more room: all stages meet the end of the disk, and the end is the
+    same"""
     cfg, refused, disk = config(corpus, tokenizer), 0, small_disk(40)
     for kb in range(40 if workers == 1 else 400, 4000, 60 if workers == 1 else 400):
         small_disk(kb)
-        try: prepare(cfg, disk/'o', workers, say=quiet); break
-        except GpubError as e: assert 'cannot write to' in str(e) and 'No space left on device' in str(e) and '\n' not in str(e)
-        refused += 1; assert not (disk/'o'/'manifest.json').exists()
-        with pytest.raises(GpubError): verify(disk/'o')
-    assert refused >= (5 if workers == 1 else 1) and content(disk/'o') == content(whole)
+        try:
+            prepare(cfg, disk / "o", workers, say=quiet)
+            break
+        except GpubError as e:
+            assert (
+                "cannot write to" in str(e)
+                and "No space left on device" in str(e)
+                and "\n" not in str(e)
+            )
+        refused += 1
+        assert not (disk / "o" / "manifest.json").exists()
+        with pytest.raises(GpubError):
+            verify(disk / "o")
+    assert refused >= (5 if workers == 1 else 1) and content(disk / "o") == content(whole)
+
 
 def test_another_tokenizer_cannot_read_them(whole):
-    with pytest.raises(GpubError, match='tokenizer'):
-        verify(whole, tokenizer=BPETokenizer.train(['some other text, some other text']*9, 300))
+    with pytest.raises(GpubError, match="tokenizer"):
+        verify(whole, tokenizer=BPETokenizer.train(["some other text, some other text"] * 9, 300))
+
 
 def test_dirty_input_is_counted_with_examples(tokenizer, tmp_path):
-    text = 'The quick brown fox jumps over the lazy dog. '*5
+    text = "The quick brown fox jumps over the lazy dog. " * 5
     good = [text + str(i) for i in range(20)]
-    (tmp_path/'a.jsonl').write_bytes(''.join(json.dumps(dict(text=t)) + '\n' for t in good).encode() + b'nonsense\n'*7 + json.dumps(dict(text='a\0b'*100)).encode() + b'\n{"text": "' + 'naïve '.encode('cp1252')*40 + b'"}\n')
-    m = prepare(PrepConfig(sources=(f'a={tmp_path}/a.jsonl',), tokenizer=str(tokenizer)), tmp_path/'o', say=quiet); c = m['counts']['a']
-    assert c['seen'] == 29 and c['kept'] == 22 and c['dropped'] == {'not JSON': 7} and c['examples']['not JSON'] == ['nonsense']*5 and c['repaired'] == {'controls': 1, 'cp1252': 1}
+    (tmp_path / "a.jsonl").write_bytes(
+        "".join(json.dumps(dict(text=t)) + "\n" for t in good).encode()
+        + b"nonsense\n" * 7
+        + json.dumps(dict(text="a\0b" * 100)).encode()
+        + b'\n{"text": "'
+        + "naïve ".encode("cp1252") * 40
+        + b'"}\n'
+    )
+    m = prepare(
+        PrepConfig(sources=(f"a={tmp_path}/a.jsonl",), tokenizer=str(tokenizer)),
+        tmp_path / "o",
+        say=quiet,
+    )
+    c = m["counts"]["a"]
+    assert (
+        c["seen"] == 29
+        and c["kept"] == 22
+        and c["dropped"] == {"not JSON": 7}
+        and c["examples"]["not JSON"] == ["nonsense"] * 5
+        and c["repaired"] == {"controls": 1, "cp1252": 1}
+    )
 
-@pytest.mark.parametrize('make, line', [
-    (lambda d: (d/'a.txt').touch(), 'no document is left'),
-    (lambda d: (d/'a.txt').write_text('short'), "no document is left.*too short"),
-    (lambda d: (d/'a.bin').write_text('x'), 'no such file'),
-    (lambda d: (d/'a.jsonl').write_text('{"body": "x"}\n'*9), "no text in 'text'"),
-    (lambda d: (d/'a.jsonl.zst').write_bytes(b'\x28\xb5\x2f\xfd\x04'), 'a.jsonl.zst'),
-])
+
+@pytest.mark.parametrize(
+    "make, line",
+    [
+        (lambda d: (d / "a.txt").touch(), "no document is left"),
+        (lambda d: (d / "a.txt").write_text("short"), "no document is left.*too short"),
+        (lambda d: (d / "a.bin").write_text("x"), "no such file"),
+        (lambda d: (d / "a.jsonl").write_text('{"body": "x"}\n' * 9), "no text in 'text'"),
+        (lambda d: (d / "a.jsonl.zst").write_bytes(b"\x28\xb5\x2f\xfd\x04"), "a.jsonl.zst"),
+    ],
+)
 def test_unusable_input_is_one_line(tokenizer, tmp_path, make, line):
-    (tmp_path/'in').mkdir(); make(tmp_path/'in')
+    (tmp_path / "in").mkdir()
+    make(tmp_path / "in")
     with pytest.raises(GpubError, match=line) as e:
-        prepare(PrepConfig(sources=(f'a={tmp_path}/in',), tokenizer=str(tokenizer)), tmp_path/'o', say=quiet)
-    assert '\n' not in str(e.value) and not (tmp_path/'o'/'manifest.json').exists()
+        prepare(
+            PrepConfig(sources=(f"a={tmp_path}/in",), tokenizer=str(tokenizer)),
+            tmp_path / "o",
+            say=quiet,
+        )
+    assert "\n" not in str(e.value) and not (tmp_path / "o" / "manifest.json").exists()
 
-@pytest.mark.parametrize('bad, line', [
-    (dict(sources=()), 'no source given'), (dict(sources=('a=x:1', 'a=y:1')), "called 'a'"), (dict(sources=('a=x:1', 'b=y')), 'give all a weight'), (dict(sources=('a=x',), val=2), 'val 2'),
-    (dict(sources=('a=x',), near=0), 'near 0'), (dict(sources=('a=x',), tokens=5), 'tokens 5'), (dict(sources=('a=x',), chunk_mb=0), 'chunk_mb .* got 0'), (dict(sources=('a=x',), vocab=100), 'vocab 100'), (dict(sources=('a=x',), shard_tokens=.5), 'shard_tokens .* got 0.5'),
-    (dict(sources=('a=x',), sample_mb=float('nan')), 'sample_mb .* got nan'), (dict(sources=('a=x',), sample_mb=float('inf')), 'sample_mb .* got inf'), (dict(sources=('a=x',), gate=-1), 'gate -1')])
+
+@pytest.mark.parametrize(
+    "bad, line",
+    [
+        (dict(sources=()), "no source given"),
+        (dict(sources=("a=x:1", "a=y:1")), "called 'a'"),
+        (dict(sources=("a=x:1", "b=y")), "give all a weight"),
+        (dict(sources=("a=x",), val=2), "val 2"),
+        (dict(sources=("a=x",), near=0), "near 0"),
+        (dict(sources=("a=x",), tokens=5), "tokens 5"),
+        (dict(sources=("a=x",), chunk_mb=0), "chunk_mb .* got 0"),
+        (dict(sources=("a=x",), vocab=100), "vocab 100"),
+        (dict(sources=("a=x",), shard_tokens=0.5), "shard_tokens .* got 0.5"),
+        (dict(sources=("a=x",), sample_mb=float("nan")), "sample_mb .* got nan"),
+        (dict(sources=("a=x",), sample_mb=float("inf")), "sample_mb .* got inf"),
+        (dict(sources=("a=x",), gate=-1), "gate -1"),
+    ],
+)
 def test_bad_settings(bad, line):
-    with pytest.raises(GpubError, match=line): PrepConfig(**bad)
+    with pytest.raises(GpubError, match=line):
+        PrepConfig(**bad)
+
 
 def test_what_the_scan_cannot_find_is_said(corpus, tokenizer, tmp_path):
-    items, said = ('too short', ' '.join(map(str, range(20)))), []
-    (tmp_path/'q.jsonl').write_text(''.join(json.dumps(dict(q=q)) + '\n' for q in items))
-    prepare(config(corpus, tokenizer, benchmarks=(str(tmp_path/'q.jsonl'),)), tmp_path/'o', say=said.append)
-    assert said[0] == 'benchmarks: 2 items, of which 1 have no run of 13 words and cannot be found'
+    items, said = ("too short", " ".join(map(str, range(20)))), []
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(dict(q=q)) + "\n" for q in items))
+    prepare(
+        config(corpus, tokenizer, benchmarks=(str(tmp_path / "q.jsonl"),)),
+        tmp_path / "o",
+        say=said.append,
+    )
+    assert said[0] == "benchmarks: 2 items, of which 1 have no run of 13 words and cannot be found"
+
 
 def test_the_gate_stops_before_tokenizing(corpus, tokenizer, tmp_path):
-    (tmp_path/'g.jsonl').write_text((corpus/'edu.jsonl').read_text() + json.dumps(dict(text='PersonX thanks PersonX. '*20)) + '\n')
-    cfg = dict(sources=(f'a={tmp_path}/g.jsonl',), tokenizer=str(tokenizer))
-    with pytest.raises(GpubError, match="'PersonX' in 1 documents of 'a'"): prepare(PrepConfig(**cfg, gate=0), tmp_path/'o', say=quiet)
-    assert not list((tmp_path/'o').glob('*.bin')) and json.loads((tmp_path/'o'/'.work'/'scan.json').read_text())['sources']['a']['known'] == {'PersonX': 1}
-    m = prepare(PrepConfig(**cfg, gate=1e6), tmp_path/'o', say=quiet); assert 'PersonX' in m['scan']['table']
+    (tmp_path / "g.jsonl").write_text(
+        (corpus / "edu.jsonl").read_text()
+        + json.dumps(dict(text="PersonX thanks PersonX. " * 20))
+        + "\n"
+    )
+    cfg = dict(sources=(f"a={tmp_path}/g.jsonl",), tokenizer=str(tokenizer))
+    with pytest.raises(GpubError, match="'PersonX' in 1 documents of 'a'"):
+        prepare(PrepConfig(**cfg, gate=0), tmp_path / "o", say=quiet)
+    assert not list((tmp_path / "o").glob("*.bin")) and json.loads(
+        (tmp_path / "o" / ".work" / "scan.json").read_text()
+    )["sources"]["a"]["known"] == {"PersonX": 1}
+    m = prepare(PrepConfig(**cfg, gate=1e6), tmp_path / "o", say=quiet)
+    assert "PersonX" in m["scan"]["table"]
 
-@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+@settings(
+    deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(texts=st.lists(st.text(min_size=1, max_size=80), min_size=2, max_size=12, unique=True))
 @example(texts=["0", "¯"])  # both draw a lot below the share of validation
 def test_any_text_comes_back(texts, tokenizer, tmp_path_factory):
     from gpub.cleaning import Rules, clean
+
     rules = Rules(min_chars=0, max_broken=1, max_symbols=1, max_repeats=1)
     want = {t for t in (clean(x, rules)[0] for x in texts) if t is not None}
-    d = tmp_path_factory.mktemp('any'); (d/'a.jsonl').write_text(''.join(json.dumps(dict(text=t)) + '\n' for t in texts))
-    prepare(PrepConfig(sources=(f'a={d}/a.jsonl',), tokenizer=str(tokenizer), rules=rules, scan=False, val=.2), d/'o', say=quiet)
-    tok = load_tokenizer(tokenizer); m = read_manifest(d/'o'); got = set()
-    for s in m['shards']:
-        ids = np.fromfile(d/'o'/s['file'], m['dtype'])
-        got |= {tok.decode(x[:-1]) for x in np.split(ids, np.flatnonzero(ids == m['end']) + 1) if len(x)}
+    d = tmp_path_factory.mktemp("any")
+    (d / "a.jsonl").write_text("".join(json.dumps(dict(text=t)) + "\n" for t in texts))
+    prepare(
+        PrepConfig(
+            sources=(f"a={d}/a.jsonl",), tokenizer=str(tokenizer), rules=rules, scan=False, val=0.2
+        ),
+        d / "o",
+        say=quiet,
+    )
+    tok = load_tokenizer(tokenizer)
+    m = read_manifest(d / "o")
+    got = set()
+    for s in m["shards"]:
+        ids = np.fromfile(d / "o" / s["file"], m["dtype"])
+        got |= {
+            tok.decode(x[:-1]) for x in np.split(ids, np.flatnonzero(ids == m["end"]) + 1) if len(x)
+        }
     assert got == want
+
 
 def test_batches_name_their_documents(whole):
     rows = Batches.from_shards(whole, ctx=32, batch=8, seed=1).what(5)
-    assert len(rows) == 8 and all('.jsonl' in r['documents'][0] for r in rows)
+    assert len(rows) == 8 and all(".jsonl" in r["documents"][0] for r in rows)
+
 
 def test_progress_line():
-    p = Progress('encode')
-    p.update(5_000_000, 1_000_000, .25)
-    assert 'MB/s' in p.line(.25) and '1,000,000 tokens' in p.line(.25) and 'ETA' in p.line(.25) and 'ETA' not in p.line(0)
+    p = Progress("encode")
+    p.update(5_000_000, 1_000_000, 0.25)
+    assert (
+        "MB/s" in p.line(0.25)
+        and "1,000,000 tokens" in p.line(0.25)
+        and "ETA" in p.line(0.25)
+        and "ETA" not in p.line(0)
+    )
 
-RSS = r'''
+
+RSS = r"""
 import json, os, random, sys, threading, psutil
 from gpub.prep import PrepConfig, prepare
 peak, each, me, stop = [0], [0], psutil.Process(), threading.Event()
@@ -335,18 +611,28 @@ t = threading.Thread(target=watch); t.start()
 try: prepare(PrepConfig(sources=(f'a={sys.argv[1]}',), vocab=8000, sample_mb=20, near=.8, benchmarks=()), sys.argv[2], 2)
 finally: stop.set(); t.join()
 print(json.dumps(dict(one=each[0]/1e6, together=peak[0]/1e6)))
-'''
+"""
+
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_input(tmp_path):
     from gpub.plays import plays
-    rng = random.Random(0); base = plays(4_000_000, seed=0).split(); mb = int(os.environ.get('GPUB_RSS_MB', 500))
-    with open(tmp_path/'a.jsonl', 'w') as f:
-        while f.tell() < mb*1e6:
+
+    rng = random.Random(0)
+    base = plays(4_000_000, seed=0).split()
+    mb = int(os.environ.get("GPUB_RSS_MB", 500))
+    with open(tmp_path / "a.jsonl", "w") as f:
+        while f.tell() < mb * 1e6:
             k = rng.randrange(len(base) - 2000)
-            d = base[k:k+rng.randrange(100, 1500)]
+            d = base[k : k + rng.randrange(100, 1500)]
             rng.shuffle(d)
-            f.write(json.dumps(dict(text=' '.join(d))) + '\n')
-    r = subprocess.run([sys.executable, '-c', RSS, str(tmp_path/'a.jsonl'), str(tmp_path/'o')], capture_output=True, text=True)
+            f.write(json.dumps(dict(text=" ".join(d))) + "\n")
+    r = subprocess.run(
+        [sys.executable, "-c", RSS, str(tmp_path / "a.jsonl"), str(tmp_path / "o")],
+        capture_output=True,
+        text=True,
+    )
     assert r.returncode == 0, r.stderr[-2000:]
-    print(r.stdout); peak = json.loads(r.stdout.strip().split('\n')[-1]); assert peak['one'] < 1000 and peak['together'] < 1000
+    print(r.stdout)
+    peak = json.loads(r.stdout.strip().split("\n")[-1])
+    assert peak["one"] < 1000 and peak["together"] < 1000

@@ -1,4 +1,5 @@
 "The recipe of the large presets: weight decay from its integral, and the first cut of a step on CUDA"
+
 import json
 from dataclasses import replace
 import pytest
@@ -47,7 +48,12 @@ def test_large_presets_have_the_integral_of_tuned_runs(name):
 
 @pytest.mark.parametrize(
     "settings",
-    [dict(steps="90000"), dict(muon_lr="0.005", warmup="1600"), dict(optimizer="adamw"), dict(decay="0.2")],
+    [
+        dict(steps="90000"),
+        dict(muon_lr="0.005", warmup="1600"),
+        dict(optimizer="adamw"),
+        dict(decay="0.2"),
+    ],
 )
 def test_the_decay_follows_what_the_user_changes(settings):
     _, cfg = override(PRESETS["burn-1b"], settings)
@@ -81,7 +87,9 @@ def test_plan_and_preflight_print_the_integral(text):
     assert isinstance(done.exception, GpubError)
     assert "rate x decay over the run is 366" in str(done.exception)
     said = []
-    with pytest.raises(GpubError, match="rate x decay over the run is 2,.* give --set weight_decay="):
+    with pytest.raises(
+        GpubError, match="rate x decay over the run is 2,.* give --set weight_decay="
+    ):
         preflight("shakespeare", text, dict(weight_decay=200), "cpu", say=said.append)
     assert not said
 

@@ -84,7 +84,8 @@ posix = pytest.mark.skipif(
 
 
 class SmallDisk:
-    "The kernel itself cuts the n-th row that is appended after a few bytes; then there is room again"
+    """The kernel itself cuts the n-th row that is appended after a few bytes; then there is room
+    again"""
 
     def __init__(self, monkeypatch, nth, room):
         self.nth, self.room, self.calls = nth, room, 0
@@ -178,7 +179,8 @@ def book(folder, now, steps):
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
 @pytest.mark.parametrize("room", [1, 11, 60])
 def test_a_disk_that_was_full_for_a_moment(tmp_path, monkeypatch, nth, room):
-    "The row that could not be written comes once, with all its seconds, and the next process goes on"
+    """The row that could not be written comes once, with all its seconds, and the next process goes
+    on"""
     now = [0.0]
     SmallDisk(monkeypatch, nth, room)
     with pytest.raises(OSError):
@@ -190,7 +192,9 @@ def test_a_disk_that_was_full_for_a_moment(tmp_path, monkeypatch, nth, room):
     assert [row["n"] for row in read_ledger(tmp_path)] == [*range(len(read_ledger(tmp_path)))]
 
 
-@pytest.mark.parametrize("half", ["", '{"n"', '{"n": 3, "at": 17', '{"n": 3, "at": 1.7, "start": 1'])
+@pytest.mark.parametrize(
+    "half", ["", '{"n"', '{"n": 3, "at": 17', '{"n": 3, "at": 1.7, "start": 1']
+)
 def test_a_last_row_that_was_tried_again(tmp_path, half):
     "As a ledger was left before: the row once cut or once whole, and once more behind it"
     now = [0.0]
@@ -226,7 +230,8 @@ def test_a_run_goes_on_after_a_cut_write(text, finished, tmp_path, monkeypatch):
 
 
 def test_the_first_sample_is_there_once(text, finished, tmp_path):
-    "A process that dies before anything was saved has drawn the sample of step 0, and so does the next"
+    """A process that dies before anything was saved has drawn the sample of step 0, and so does the
+    next"""
     steps = start_run(text, tmp_path / "run").steps()
     next(steps)
     shutil.copytree(tmp_path / "run", tmp_path / "killed")  # as a kill would leave it
@@ -253,7 +258,9 @@ class Power:
         info = os.fstat(fd)
         key = info.st_dev, info.st_ino
         if stat.S_ISDIR(info.st_mode):
-            self.folders[key] = {entry.name: self.key(entry.path) for entry in os.scandir(fd_path(fd))}
+            self.folders[key] = {
+                entry.name: self.key(entry.path) for entry in os.scandir(fd_path(fd))
+            }
         else:
             self.files[key] = os.pread(fd, info.st_size, 0)
 
@@ -307,7 +314,8 @@ def test_no_power_cut_leaves_a_checkpoint_ahead_of_its_log(text, tmp_path, monke
 
 
 def test_a_save_begins_when_its_steps_are_in_the_ledger(text, tmp_path, monkeypatch):
-    "The checkpoint is written behind the training's back: what is paid for it has to be there before"
+    """The checkpoint is written behind the training's back: what is paid for it has to be there
+    before"""
     save, seen = Saver.save, []
 
     def watched(self, step, *args, **how):

@@ -1,209 +1,434 @@
 """The built site. `tools/offline/check.py` examines every build by itself; here it is shown faults to find, and, where `SITE` names a built site,
 a browser opens every page of it: SITE=_site_offline/html pytest tests/test_site.py"""
+
 import ast, html, json, os, re, shutil, subprocess, sys, tarfile
 from configparser import ConfigParser
 from pathlib import Path
 import pytest, yaml
 from browser import Browser
 
-sys.path.insert(0, str(Path(__file__).parents[1]/'tools'/'offline'))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools" / "offline"))
 from check import broken
 from polish import polish
 
-GOOD = ('<html><body><h1 id="top">a</h1><a href="b/c.html#x%20y">c</a><a href="#top">t</a><a href="https://x.org/">x</a>'
-        '<img src="p.png" alt="a curve"><link rel="stylesheet" href="s.css"></body></html>')
+GOOD = (
+    '<html><body><h1 id="top">a</h1><a href="b/c.html#x%20y">c</a><a href="#top">t</a><a '
+    'href="https://x.org/">x</a>'
+    '<img src="p.png" alt="a curve"><link rel="stylesheet" href="s.css"></body></html>'
+)
 
-def site(folder, page=GOOD, css='a { color: red; background: url(p.png) }'):
-    (folder/'b').mkdir(parents=True)
-    (folder/'index.html').write_text(page)
-    (folder/'b/c.html').write_text('<p id="x y"><a href="../index.html">up</a></p>')
-    (folder/'p.png').write_bytes(b'png'); (folder/'s.css').write_text(css)
+
+def site(folder, page=GOOD, css="a { color: red; background: url(p.png) }"):
+    (folder / "b").mkdir(parents=True)
+    (folder / "index.html").write_text(page)
+    (folder / "b/c.html").write_text('<p id="x y"><a href="../index.html">up</a></p>')
+    (folder / "p.png").write_bytes(b"png")
+    (folder / "s.css").write_text(css)
     return folder
 
-def test_a_sound_site_has_no_faults(tmp_path): assert broken(site(tmp_path)) == []
 
-@pytest.mark.parametrize('old, new, said', [
-    ('b/c.html#x%20y', 'b/d.html', 'no such file'), ('b/c.html#x%20y', 'b/c.html#z', 'no such anchor'), ('#top', '#bottom', 'no such anchor'),
-    ('p.png" alt', 'q.png" alt', 'no such file'), ('alt="a curve"', '', 'no words'), ('alt="a curve"', 'alt="_images/9f.png"', 'no words'),
-    ('href="s.css"', 'href="//cdn.org/s.css"', 'another host'), ('<h1', '<script src="https://cdn.org/x.js"></script><h1', 'another host'),
-    ('<h1', '<iframe src="demo.html"></iframe><h1', 'no such file'), ('<h1', '<a href="b/">folder</a><h1', 'no such file')])
+def test_a_sound_site_has_no_faults(tmp_path):
+    assert broken(site(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    "old, new, said",
+    [
+        ("b/c.html#x%20y", "b/d.html", "no such file"),
+        ("b/c.html#x%20y", "b/c.html#z", "no such anchor"),
+        ("#top", "#bottom", "no such anchor"),
+        ('p.png" alt', 'q.png" alt', "no such file"),
+        ('alt="a curve"', "", "no words"),
+        ('alt="a curve"', 'alt="_images/9f.png"', "no words"),
+        ('href="s.css"', 'href="//cdn.org/s.css"', "another host"),
+        ("<h1", '<script src="https://cdn.org/x.js"></script><h1', "another host"),
+        ("<h1", '<iframe src="demo.html"></iframe><h1', "no such file"),
+        ("<h1", '<a href="b/">folder</a><h1', "no such file"),
+    ],
+)
 def test_faults_are_found(tmp_path, old, new, said):
-    assert old in GOOD; found = broken(site(tmp_path, GOOD.replace(old, new, 1)))
-    assert len(found) == 1 and said in found[0] and found[0].startswith('index.html')
+    assert old in GOOD
+    found = broken(site(tmp_path, GOOD.replace(old, new, 1)))
+    assert len(found) == 1 and said in found[0] and found[0].startswith("index.html")
+
 
 def test_faults_of_styles_and_of_nothing(tmp_path):
-    assert broken(tmp_path) == [f'{tmp_path} holds no page']
-    assert len(broken(site(tmp_path/'s', css='@import "https://fonts.org/f.css"; a { background: url(//cdn.org/p.png) }'))) == 2
+    assert broken(tmp_path) == [f"{tmp_path} holds no page"]
+    assert (
+        len(
+            broken(
+                site(
+                    tmp_path / "s",
+                    css='@import "https://fonts.org/f.css"; a { background: url(//cdn.org/p.png) }',
+                )
+            )
+        )
+        == 2
+    )
 
-def printed(text, kind='output stream highlight-myst-ansi'):
+
+def printed(text, kind="output stream highlight-myst-ansi"):
     "How Sphinx writes a printed block"
-    return f'<div class="{kind} notranslate"><div class="highlight"><pre><span></span>{html.escape(text)}</pre>'
+    return (
+        f'<div class="{kind} notranslate"><div '
+        f'class="highlight"><pre><span></span>{html.escape(text)}</pre>'
+    )
+
 
 def test_columns_stay_in_step():
-    left = 'what   tok/s\nours      12\nhf      1.5\n3 < 4, so it goes on and on & on'
-    made = polish(printed(left)); lines = re.search('<pre[^>]*>(.*)</pre>', made, re.S)[1].split('\n')
-    assert 'class="columns"' in made and 'tabindex="0"' in made and html.unescape(re.sub('<[^>]+>', '', '\n'.join(lines))) == left
-    assert [l.startswith('<span>') for l in lines] == [False, False, False, True] # a sentence may break, a row may not
-    assert 'columns' in polish(printed('a   b\nac  d', 'highlight-text'))
-    for text in ('one line  with a gap', 'a  gap here\nand  there', 'no gap\nat all', '  an indent\n  is none'):
-        assert 'columns' not in polish(printed(text)), text
-    assert 'columns' not in polish(printed('a   b\nac  d', 'highlight-python'))
+    left = "what   tok/s\nours      12\nhf      1.5\n3 < 4, so it goes on and on & on"
+    made = polish(printed(left))
+    lines = re.search("<pre[^>]*>(.*)</pre>", made, re.S)[1].split("\n")
+    assert (
+        'class="columns"' in made
+        and 'tabindex="0"' in made
+        and html.unescape(re.sub("<[^>]+>", "", "\n".join(lines))) == left
+    )
+    assert [l.startswith("<span>") for l in lines] == [
+        False,
+        False,
+        False,
+        True,
+    ]  # a sentence may break, a row may not
+    assert "columns" in polish(printed("a   b\nac  d", "highlight-text"))
+    for text in (
+        "one line  with a gap",
+        "a  gap here\nand  there",
+        "no gap\nat all",
+        "  an indent\n  is none",
+    ):
+        assert "columns" not in polish(printed(text)), text
+    assert "columns" not in polish(printed("a   b\nac  d", "highlight-python"))
+
 
 def test_code_in_a_table_gets_room():
-    cell = '<td class="text-left"><p><code class="docutils literal notranslate"><span class="pre">{}</span></code></p></td>'
-    assert 'class="text-left long"' in polish(cell.format('a &lt; b '*6))
-    for short in (cell.format('&lt;'*30), '<td class="a"><p>' + 'x'*99): assert 'long' not in polish(short)
+    cell = (
+        '<td class="text-left"><p><code class="docutils literal notranslate"><span '
+        'class="pre">{}</span></code></p></td>'
+    )
+    assert 'class="text-left long"' in polish(cell.format("a &lt; b " * 6))
+    for short in (cell.format("&lt;" * 30), '<td class="a"><p>' + "x" * 99):
+        assert "long" not in polish(short)
+
 
 def needed(root):
     "What the cells that run while the pages are built import at once: package -> notebooks"
     found = {}
-    for p in (root/'nbs').rglob('*.ipynb'):
-        for s in (''.join(c['source']) for c in json.loads(p.read_text(encoding='utf-8'))['cells'] if c['cell_type'] == 'code'):
-            if re.search(r'^#\|\s*eval:\s*false', s, re.M): continue
-            for n in ast.parse(re.sub(r'^(\s*)[%!].*$', r'\1pass', s, flags=re.M)).body:
-                names = [a.name for a in n.names] if isinstance(n, ast.Import) else [n.module] if isinstance(n, ast.ImportFrom) else []
-                for m in names: found.setdefault(m.split('.')[0], set()).add(p.stem)
+    for p in (root / "nbs").rglob("*.ipynb"):
+        for s in (
+            "".join(c["source"])
+            for c in json.loads(p.read_text(encoding="utf-8"))["cells"]
+            if c["cell_type"] == "code"
+        ):
+            if re.search(r"^#\|\s*eval:\s*false", s, re.M):
+                continue
+            for n in ast.parse(re.sub(r"^(\s*)[%!].*$", r"\1pass", s, flags=re.M)).body:
+                names = (
+                    [a.name for a in n.names]
+                    if isinstance(n, ast.Import)
+                    else [n.module]
+                    if isinstance(n, ast.ImportFrom)
+                    else []
+                )
+                for m in names:
+                    found.setdefault(m.split(".")[0], set()).add(p.stem)
     return found
+
 
 def test_what_pages_import_comes_with_the_docs(root):
     "`make site` on a fresh clone installs the docs packages and no others"
-    cfg = ConfigParser(delimiters=['=']); cfg.read(root/'settings.ini', encoding='utf-8')
-    known = {re.split('[=<>]', w)[0] for k in ('requirements', 'docs_requirements') for w in cfg['DEFAULT'][k].split()}
-    known |= {'gpub', 'IPython', *sys.stdlib_module_names} # IPython comes with nbdev
+    cfg = ConfigParser(delimiters=["="])
+    cfg.read(root / "settings.ini", encoding="utf-8")
+    known = {
+        re.split("[=<>]", w)[0]
+        for k in ("requirements", "docs_requirements")
+        for w in cfg["DEFAULT"][k].split()
+    }
+    known |= {"gpub", "IPython", *sys.stdlib_module_names}  # IPython comes with nbdev
     lost = {m: sorted(where) for m, where in needed(root).items() if m not in known}
-    assert 'torch' in needed(root) and not lost, lost
+    assert "torch" in needed(root) and not lost, lost
+
 
 def test_the_map_calls_pages_by_their_names(root):
-    title = lambda path: re.match(r'# (.+)', ''.join(json.loads((root/path).read_text(encoding='utf-8'))['cells'][0]['source']))[1]
-    rows = re.findall(r'^\| \[([^\]]+)\]\((nbs/\S+\.ipynb)\)', (root/'README.md').read_text(encoding='utf-8'), re.M)
+    def title(path):
+        return re.match(
+            r"# (.+)",
+            "".join(json.loads((root / path).read_text(encoding="utf-8"))["cells"][0]["source"]),
+        )[1]
+
+    rows = re.findall(
+        r"^\| \[([^\]]+)\]\((nbs/\S+\.ipynb)\)",
+        (root / "README.md").read_text(encoding="utf-8"),
+        re.M,
+    )
     assert len(rows) > 10 and [(said, path) for said, path in rows if said != title(path)] == []
 
-def test_issue_forms_are_what_they_look_like(root):
-    "In YAML's short form a comma ends a sentence: the rest of it became a setting that GitHub refuses"
-    for p in (root/'.github/ISSUE_TEMPLATE').glob('*.yml'):
-        for field in yaml.safe_load(p.read_text(encoding='utf-8')).get('body', []):
-            assert set(field['attributes']) <= {'label', 'description', 'placeholder', 'render'}, p.name
 
-@pytest.fixture(scope='module')
+def test_issue_forms_are_what_they_look_like(root):
+    """In YAML's short form a comma ends a sentence: the rest of it became a setting that GitHub
+    refuses"""
+    for p in (root / ".github/ISSUE_TEMPLATE").glob("*.yml"):
+        for field in yaml.safe_load(p.read_text(encoding="utf-8")).get("body", []):
+            assert set(field["attributes"]) <= {"label", "description", "placeholder", "render"}, (
+                p.name
+            )
+
+
+@pytest.fixture(scope="module")
 def built():
-    if not os.environ.get('SITE'): pytest.skip('no site to look at: make site, then SITE=_site_offline/html')
-    folder = Path(os.environ['SITE']).resolve(); assert (folder/'index.html').is_file(), f'{folder} is no built site'
+    if not os.environ.get("SITE"):
+        pytest.skip("no site to look at: make site, then SITE=_site_offline/html")
+    folder = Path(os.environ["SITE"]).resolve()
+    assert (folder / "index.html").is_file(), f"{folder} is no built site"
     return folder
+
 
 def visit(built, browser):
     "Open every page of the site, one after the other: (name, browser)"
-    for page in sorted(built.rglob('*.html')):
-        browser.events.clear(); browser.open(page.as_uri())
-        browser.wait(f'document.readyState == "complete" && location.href.split("#")[0] == {json.dumps(page.as_uri())}')
+    for page in sorted(built.rglob("*.html")):
+        browser.events.clear()
+        browser.open(page.as_uri())
+        browser.wait(
+            'document.readyState == "complete" && location.href.split("#")[0] == '
+            f"{json.dumps(page.as_uri())}"
+        )
         yield page.relative_to(built).as_posix(), browser
 
-@pytest.mark.parametrize('width', (390, 1280))
+
+@pytest.mark.parametrize("width", (390, 1280))
 def test_every_page_in_a_browser(built, tmp_path, width):
     "No error, no request to elsewhere, nothing wider than the window, every picture shown"
     wrong = []
     with Browser(tmp_path, width, 844, dark=width < 600) as browser:
         for name, b in visit(built, browser):
-            wide = b.run('Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)')
-            if wide > width: wrong.append(f'{name} is {wide} wide in a window of {width}')
-            wrong += [f'{name} does not show {u}' for u in b.run('[...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src)')]
-            asked = [e['request']['url'] for e in b.seen('Network.requestWillBeSent')]
-            wrong += [f'{name} asks {u}' for u in asked if not u.startswith(('file:', 'data:', 'blob:', 'about:'))]
-            wrong += [f"{name}: {e['entry']['text']} {e['entry'].get('url', '')}" for e in b.seen('Log.entryAdded') if e['entry']['level'] == 'error']
-            wrong += [f"{name}: {e['exceptionDetails'].get('exception', {}).get('description', e)}" for e in b.seen('Runtime.exceptionThrown')]
-    assert not wrong, '\n' + '\n'.join(wrong)
+            wide = b.run(
+                "Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)"
+            )
+            if wide > width:
+                wrong.append(f"{name} is {wide} wide in a window of {width}")
+            wrong += [
+                f"{name} does not show {u}"
+                for u in b.run(
+                    "[...document.images].filter(i => i.complete && !i.naturalWidth).map(i => "
+                    "i.src)"
+                )
+            ]
+            asked = [e["request"]["url"] for e in b.seen("Network.requestWillBeSent")]
+            wrong += [
+                f"{name} asks {u}"
+                for u in asked
+                if not u.startswith(("file:", "data:", "blob:", "about:"))
+            ]
+            wrong += [
+                f"{name}: {e['entry']['text']} {e['entry'].get('url', '')}"
+                for e in b.seen("Log.entryAdded")
+                if e["entry"]["level"] == "error"
+            ]
+            wrong += [
+                f"{name}: {e['exceptionDetails'].get('exception', {}).get('description', e)}"
+                for e in b.seen("Runtime.exceptionThrown")
+            ]
+    assert not wrong, "\n" + "\n".join(wrong)
 
-AXE = 'axe-core@4.14.1'
-# all that axe finds, but two check boxes of the theme, which its styles want outside of every region
+
+AXE = "axe-core@4.14.1"
+# all that axe finds, but two check boxes of the theme, which its styles want outside of every
+# region
 JUDGE = """axe.run(document, {resultTypes: ['violations'], iframes: false}).then(r => r.violations
     .map(v => [v.id, v.nodes.map(n => n.html).filter(h => v.id != 'region' || !h.includes('class="sidebar-toggle"'))]).filter(([id, nodes]) => nodes.length)
     .map(([id, nodes]) => `${id} (${nodes.length} times): ${nodes[0].slice(0, 160)}`))"""
 
-@pytest.fixture(scope='session')
+
+@pytest.fixture(scope="session")
 def axe(tmp_path_factory):
     "The script of axe-core, which npm fetches"
-    if not (npm := shutil.which('npm')): pytest.skip('no npm on this machine to fetch axe-core with')
-    folder = tmp_path_factory.mktemp('axe')
-    got = subprocess.run([npm, 'pack', AXE, '--silent', '--fetch-retries=0'], cwd=folder, capture_output=True, text=True)
-    if got.returncode: pytest.skip(f'npm cannot fetch {AXE}: {got.stderr.strip()[:200]}')
-    with tarfile.open(folder/got.stdout.split()[-1]) as t: return t.extractfile('package/axe.min.js').read().decode()
+    if not (npm := shutil.which("npm")):
+        pytest.skip("no npm on this machine to fetch axe-core with")
+    folder = tmp_path_factory.mktemp("axe")
+    got = subprocess.run(
+        [npm, "pack", AXE, "--silent", "--fetch-retries=0"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    if got.returncode:
+        pytest.skip(f"npm cannot fetch {AXE}: {got.stderr.strip()[:200]}")
+    with tarfile.open(folder / got.stdout.split()[-1]) as t:
+        return t.extractfile("package/axe.min.js").read().decode()
+
 
 def test_axe_finds_what_is_wrong(axe, tmp_path):
-    bad = '<html lang="en"><title>a</title><main><h1>a</h1><img src="data:,"><p style="color: #ccc; background: #fff">pale</p></main>'
-    (tmp_path/'s').mkdir(); (tmp_path/'s/bad.html').write_text(bad)
+    bad = (
+        '<html lang="en"><title>a</title><main><h1>a</h1><img src="data:,"><p style="color: '
+        '#ccc; background: #fff">pale</p></main>'
+    )
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s/bad.html").write_text(bad)
     with Browser(tmp_path) as browser:
-        found = [sorted(f.split()[0] for f in b.run(f'{axe};{JUDGE}')) for _, b in visit(tmp_path/'s', browser)]
-    assert found == [['color-contrast', 'image-alt']]
+        found = [
+            sorted(f.split()[0] for f in b.run(f"{axe};{JUDGE}"))
+            for _, b in visit(tmp_path / "s", browser)
+        ]
+    assert found == [["color-contrast", "image-alt"]]
 
-@pytest.mark.parametrize('k, width, dark', [(0, 390, True), (1, 1280, False), (2, 390, False), (3, 1280, True)])
+
+@pytest.mark.parametrize(
+    "k, width, dark", [(0, 390, True), (1, 1280, False), (2, 390, False), (3, 1280, True)]
+)
 def test_axe_finds_nothing(built, axe, tmp_path, k, width, dark):
     "Every page once: a quarter each as a phone and a desk show it, in the dark and in the light"
     with Browser(tmp_path, width, 844, dark) as browser:
-        wrong = [f'{name}: {w}' for i, (name, b) in enumerate(visit(built, browser)) if i % 4 == k for w in b.run(f'{axe};{JUDGE}')]
-    assert not wrong, '\n' + '\n'.join(wrong)
+        wrong = [
+            f"{name}: {w}"
+            for i, (name, b) in enumerate(visit(built, browser))
+            if i % 4 == k
+            for w in b.run(f"{axe};{JUDGE}")
+        ]
+    assert not wrong, "\n" + "\n".join(wrong)
+
 
 def unwritten(root, built):
-    "Public names whose page has no entry with a link to the line of the source and the source itself; constants only have to be seen"
-    out, plain = [], lambda s: html.unescape(re.sub('<[^>]+>', '', s))
-    for p in (root/'nbs').rglob('*.ipynb'):
-        mod = re.search(r'"#\| *default_exp (\w+)', p.read_text(encoding='utf-8')); file = mod and root/'gpub'/f'{mod[1]}.py'
-        if not file or not file.is_file(): continue
-        tree = ast.parse(file.read_text(encoding='utf-8')).body; lines = {n.name: n.lineno for n in tree if hasattr(n, 'name')}
-        page = (built/p.relative_to(root/'nbs').with_name(re.sub(r'^\d+[a-z]?_', '', p.stem) + '.html')).read_text(encoding='utf-8')
-        found = re.findall(r'<h[23]>(.*?)</h[23]>(.*?)(?=<h[123]>|$)', page, re.S) # h2 where the notebook has no sections
-        entries = {plain(h).rstrip('¶'): body for h, body in found}
-        for name in next((ast.literal_eval(n.value) for n in tree if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == '__all__'), []):
-            e = entries.get(name, '')
-            if name not in lines: seen = re.search(rf'\b{name}\b', plain(page))
-            else: seen = f'/gpub/{mod[1]}.py#L{lines[name]}"' in e and re.search(rf'\b(def|class) {name}\b', plain(e))
-            if not seen: out.append(f'{mod[1]}.{name}')
+    """Public names whose page has no entry with a link to the line of the source and the source
+    itself; constants only have to be seen"""
+    out, plain = [], lambda s: html.unescape(re.sub("<[^>]+>", "", s))
+    for p in (root / "nbs").rglob("*.ipynb"):
+        mod = re.search(r'"#\| *default_exp (\w+)', p.read_text(encoding="utf-8"))
+        file = mod and root / "gpub" / f"{mod[1]}.py"
+        if not file or not file.is_file():
+            continue
+        tree = ast.parse(file.read_text(encoding="utf-8")).body
+        lines = {n.name: n.lineno for n in tree if hasattr(n, "name")}
+        page = (
+            built
+            / p.relative_to(root / "nbs").with_name(re.sub(r"^\d+[a-z]?_", "", p.stem) + ".html")
+        ).read_text(encoding="utf-8")
+        found = re.findall(
+            r"<h[23]>(.*?)</h[23]>(.*?)(?=<h[123]>|$)", page, re.S
+        )  # h2 where the notebook has no sections
+        entries = {plain(h).rstrip("¶"): body for h, body in found}
+        for name in next(
+            (
+                ast.literal_eval(n.value)
+                for n in tree
+                if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__"
+            ),
+            [],
+        ):
+            e = entries.get(name, "")
+            if name not in lines:
+                seen = re.search(rf"\b{name}\b", plain(page))
+            else:
+                seen = f'/gpub/{mod[1]}.py#L{lines[name]}"' in e and re.search(
+                    rf"\b(def|class) {name}\b", plain(e)
+                )
+            if not seen:
+                out.append(f"{mod[1]}.{name}")
     return out
 
-def test_every_public_name_is_in_the_reference(root, built): assert unwritten(root, built) == []
+
+def test_every_public_name_is_in_the_reference(root, built):
+    assert unwritten(root, built) == []
+
 
 def test_a_name_without_its_entry_is_found(tmp_path):
-    (tmp_path/'nbs').mkdir(); (tmp_path/'gpub').mkdir(); (tmp_path/'nbs/01_a.ipynb').write_text('"#| default_exp a\\n"')
-    (tmp_path/'gpub/a.py').write_text("__all__ = ['f', 'g', 'h', 'K', 'J']\ndef f(): pass\ndef g(): pass\ndef h(): pass\nK = J = 1\n")
+    (tmp_path / "nbs").mkdir()
+    (tmp_path / "gpub").mkdir()
+    (tmp_path / "nbs/01_a.ipynb").write_text('"#| default_exp a\\n"')
+    (tmp_path / "gpub/a.py").write_text(
+        "__all__ = ['f', 'g', 'h', 'K', 'J']\ndef f(): pass\ndef g(): pass\ndef h(): pass\nK = J "
+        "= 1\n"
+    )
     entry = '<h3>{0}</h3><a href="x/gpub/a.py#L{1}">source</a>\n<pre>def <b>{0}</b>(): pass</pre>\n'
-    (tmp_path/'a.html').write_text(entry.format('f', 2) + entry.format('g', 7) + '<pre>K = 1</pre>')
-    assert unwritten(tmp_path, tmp_path) == ['a.g', 'a.h', 'a.J']
+    (tmp_path / "a.html").write_text(
+        entry.format("f", 2) + entry.format("g", 7) + "<pre>K = 1</pre>"
+    )
+    assert unwritten(tmp_path, tmp_path) == ["a.g", "a.h", "a.J"]
+
 
 def test_a_link_to_a_page_has_a_card(root, built):
     "Title, line and picture for who shares it, each page with its own"
-    home, cards = yaml.safe_load((root/'_quarto.yml').read_text(encoding='utf-8'))['website']['site-url'] + '/', {}
-    for page in built.rglob('*.html'):
+    home, cards = (
+        yaml.safe_load((root / "_quarto.yml").read_text(encoding="utf-8"))["website"]["site-url"]
+        + "/",
+        {},
+    )
+    for page in built.rglob("*.html"):
         name = page.relative_to(built).as_posix()
-        if name in ('search.html', 'demo.html'): continue
-        metas = re.findall(r'<meta [^>]*>', page.read_text(encoding='utf-8').partition('</head>')[0])
-        said = {m[1]: html.unescape(c[1]) for t in metas if (m := re.search(r'(?:property|name)="([^"]+)"', t)) and (c := re.search(r'content="([^"]*)"', t))}
-        assert said['og:url'] == home + name and said['og:description'] == said['description'] and said['twitter:card'] and said['og:image:alt'], name
-        assert said['og:image'].startswith(home) and (built/said['og:image'].removeprefix(home)).is_file(), name
-        cards[name] = said['og:title'], said['og:description']
+        if name in ("search.html", "demo.html"):
+            continue
+        metas = re.findall(
+            r"<meta [^>]*>", page.read_text(encoding="utf-8").partition("</head>")[0]
+        )
+        said = {
+            m[1]: html.unescape(c[1])
+            for t in metas
+            if (m := re.search(r'(?:property|name)="([^"]+)"', t))
+            and (c := re.search(r'content="([^"]*)"', t))
+        }
+        assert (
+            said["og:url"] == home + name
+            and said["og:description"] == said["description"]
+            and said["twitter:card"]
+            and said["og:image:alt"]
+        ), name
+        assert (
+            said["og:image"].startswith(home)
+            and (built / said["og:image"].removeprefix(home)).is_file()
+        ), name
+        cards[name] = said["og:title"], said["og:description"]
     assert len(cards) > 60 and len(set(cards.values())) == len(cards)
 
+
 def test_columns_scroll_in_their_box(built, tmp_path):
-    "On a phone: the page is as wide as the window, the table is wider than its box, sentences between its rows are not"
+    """On a phone: the page is as wide as the window, the table is wider than its box, sentences
+    between its rows are not"""
     with Browser(tmp_path, 390, 844) as b:
-        b.open((built/'performance.html').as_uri()); b.wait('document.readyState == "complete"')
+        b.open((built / "performance.html").as_uri())
+        b.wait('document.readyState == "complete"')
         boxes = b.run("""[...document.querySelectorAll('pre.columns')].map(p => [p.scrollWidth - p.clientWidth, p.tabIndex,
             Math.max(0, ...[...p.querySelectorAll('span')].map(s => s.offsetWidth)) - p.clientWidth])""")
-        assert b.run('document.documentElement.scrollWidth') <= 390
-    assert max(wide for wide, *_ in boxes) > 100 and all(tab == 0 and sentence <= 0 for _, tab, sentence in boxes)
+        assert b.run("document.documentElement.scrollWidth") <= 390
+    assert max(wide for wide, *_ in boxes) > 100 and all(
+        tab == 0 and sentence <= 0 for _, tab, sentence in boxes
+    )
 
-WORDS = {'RoPE': 'from_134m_to_1b', 'perplexity': 'glossary', 'KV cache': 'glossary', 'gradient accumulation': 'training_challenges',
-         'learning rate': 'training_challenges', 'resume': 'preflight', 'NaN': 'training_challenges', 'out of memory': 'something_went_wrong',
-         'tokenizer': 'tokenizer', 'MFU': 'scaling_up', 'overfit': 'preflight', 'Chinchilla': 'chinchilla', 'attention': 'first_transformer',
-         'load_checkpoint': 'checkpoint'}
+
+WORDS = {
+    "RoPE": "from_134m_to_1b",
+    "perplexity": "glossary",
+    "KV cache": "glossary",
+    "gradient accumulation": "training_challenges",
+    "learning rate": "training_challenges",
+    "resume": "preflight",
+    "NaN": "training_challenges",
+    "out of memory": "something_went_wrong",
+    "tokenizer": "tokenizer",
+    "MFU": "scaling_up",
+    "overfit": "preflight",
+    "Chinchilla": "chinchilla",
+    "attention": "first_transformer",
+    "load_checkpoint": "checkpoint",
+}
+
 
 def test_search_finds(built, tmp_path):
     "What a learner types, and a page that must be among the first ten answers"
     lost = {}
     with Browser(tmp_path) as b:
         for word, page in WORDS.items():
-            b.open(f"{(built/'search.html').as_uri()}?q={word.replace(' ', '+')}")
-            b.wait('/finished|did not match/.test(document.querySelector(".search-summary")?.textContent)')
-            found = b.run('[...document.querySelectorAll("#search-results li a")].map(a => a.pathname.split("/").pop())')
-            if f'{page}.html' not in found[:10]: lost[word] = found[:10]
+            b.open(f"{(built / 'search.html').as_uri()}?q={word.replace(' ', '+')}")
+            b.wait(
+                "/finished|did not "
+                'match/.test(document.querySelector(".search-summary")?.textContent)'
+            )
+            found = b.run(
+                '[...document.querySelectorAll("#search-results li a")].map(a => '
+                'a.pathname.split("/").pop())'
+            )
+            if f"{page}.html" not in found[:10]:
+                lost[word] = found[:10]
     assert not lost, lost
+
 
 FOCUS = """new Promise(ok => {
     const end = Date.now() + 2000, ring = x => x && getComputedStyle(x).outlineStyle != 'none';
@@ -214,13 +439,27 @@ FOCUS = """new Promise(ok => {
         if (marked || Date.now() > end) ok([e.outerHTML.slice(0, 120), marked]); else setTimeout(look, 50) };
     look() })"""
 
-@pytest.mark.parametrize('width', (390, 1100, 1350))
+
+@pytest.mark.parametrize("width", (390, 1100, 1350))
 def test_the_keyboard_is_seen_wherever_it_goes(built, tmp_path, width):
-    "Tab by tab: what has the focus is in the window and outlined, and on a small one the space bar opens the menu"
+    """Tab by tab: what has the focus is in the window and outlined, and on a small one the space
+    bar opens the menu"""
     with Browser(tmp_path, width, 844) as b:
-        b.open((built/'season1/first_transformer.html').as_uri()); b.wait('document.readyState == "complete"'); seen = []
-        for _ in range(40): b.press('Tab'); seen.append(b.run(FOCUS))
-        assert [what for what, ok in seen if not ok] == [] and len({what for what, _ in seen}) > 20 and b.run('document.documentElement.scrollWidth') <= width
+        b.open((built / "season1/first_transformer.html").as_uri())
+        b.wait('document.readyState == "complete"')
+        seen = []
+        for _ in range(40):
+            b.press("Tab")
+            seen.append(b.run(FOCUS))
+        assert (
+            [what for what, ok in seen if not ok] == []
+            and len({what for what, _ in seen}) > 20
+            and b.run("document.documentElement.scrollWidth") <= width
+        )
         if width == 390:
-            b.run('document.querySelector("#__navigation").focus()'); b.press(' ')
-            assert b.run('getComputedStyle(document.querySelector(".sidebar-drawer")).visibility') == 'visible'
+            b.run('document.querySelector("#__navigation").focus()')
+            b.press(" ")
+            assert (
+                b.run('getComputedStyle(document.querySelector(".sidebar-drawer")).visibility')
+                == "visible"
+            )

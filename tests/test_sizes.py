@@ -1,4 +1,5 @@
 "Forecasts against built models, against torch's own counters, and against every byte of real training steps"
+
 import json, os, subprocess, sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -6,214 +7,472 @@ import pytest, torch
 from torch.utils.flop_counter import FlopCounterMode
 from gpub.core import Config, GpubError
 from gpub.gpt import GPT, GPTConfig, attend, count_params
-from gpub.sizes import (GPUS, MODES, PARTS, ROOM, SHAPES, Anatomy, Saved, anatomy, checkpoint_bytes, config_of, count_of, find_gpu, find_receipt, flops_per_token,
-                        largest_batch, memory, moments, optimizer_bytes, peak_memory, plan, plan_table, receipts, recompute_flops, seconds_per_token)
+from gpub.sizes import (
+    GPUS,
+    MODES,
+    PARTS,
+    ROOM,
+    SHAPES,
+    Anatomy,
+    Saved,
+    anatomy,
+    checkpoint_bytes,
+    config_of,
+    count_of,
+    find_gpu,
+    find_receipt,
+    flops_per_token,
+    largest_batch,
+    memory,
+    moments,
+    optimizer_bytes,
+    peak_memory,
+    plan,
+    plan_table,
+    receipts,
+    recompute_flops,
+    seconds_per_token,
+)
 from gpub.train import TrainConfig, make_optimizers, through
 
 ROOT = Path(__file__).parents[1]
 TINY = GPTConfig(vocab=65, ctx=256, width=128, layers=2, heads=4)
-COUNTS = {'shakespeare': 437_888, 'shakespeare-short': 809_856, 'medium': 3_322_368, 'gpt2-124m': 124_439_808, 'gpt2-134m': 134_601_216, 'gpt2-355m': 354_823_168}
+COUNTS = {
+    "shakespeare": 437_888,
+    "shakespeare-short": 809_856,
+    "medium": 3_322_368,
+    "gpt2-124m": 124_439_808,
+    "gpt2-134m": 134_601_216,
+    "gpt2-355m": 354_823_168,
+}
 
-@pytest.mark.parametrize('name', COUNTS)
+
+@pytest.mark.parametrize("name", COUNTS)
 def test_counts_are_those_of_the_built_model(name):
     cfg = SHAPES[name].cfg()
-    with torch.device('meta'): model = GPT(cfg)
+    with torch.device("meta"):
+        model = GPT(cfg)
     assert count_params(model) == count_params(cfg) == anatomy(cfg).params == COUNTS[name]
-    mats = [p for k, p in model.named_parameters() if k.startswith('blocks.') and p.ndim == 2]
-    assert anatomy(cfg).blocks == sum(p.numel() for p in mats) and anatomy(cfg).head == (model.head or model.tok).weight.numel()
+    mats = [p for k, p in model.named_parameters() if k.startswith("blocks.") and p.ndim == 2]
+    assert (
+        anatomy(cfg).blocks == sum(p.numel() for p in mats)
+        and anatomy(cfg).head == (model.head or model.tok).weight.numel()
+    )
+
 
 def test_every_known_size_is_there():
-    assert {k for k, s in SHAPES.items() if s.config is GPTConfig} == COUNTS.keys() # season 2 adds its own
+    assert {
+        k for k, s in SHAPES.items() if s.config is GPTConfig
+    } == COUNTS.keys()  # season 2 adds its own
 
-@pytest.mark.parametrize('cfg', [TINY, replace(TINY, tied=False, bias=False, vocab=1000), GPTConfig(vocab=300, ctx=48, width=96, layers=5, heads=3)])
+
+@pytest.mark.parametrize(
+    "cfg",
+    [
+        TINY,
+        replace(TINY, tied=False, bias=False, vocab=1000),
+        GPTConfig(vocab=300, ctx=48, width=96, layers=5, heads=3),
+    ],
+)
 def test_flops_are_what_torch_counts(cfg):
     ids = torch.randint(cfg.vocab, (2, 3, cfg.ctx))
-    with FlopCounterMode(display=False) as c: GPT(cfg, attend).loss(*ids).backward()
-    assert flops_per_token(cfg)*ids[0].numel() == c.get_total_flops()
+    with FlopCounterMode(display=False) as c:
+        GPT(cfg, attend).loss(*ids).backward()
+    assert flops_per_token(cfg) * ids[0].numel() == c.get_total_flops()
 
-@pytest.mark.parametrize('mode', MODES)
+
+@pytest.mark.parametrize("mode", MODES)
 def test_recomputed_flops_are_what_torch_counts(mode):
-    "Full checkpointing repeats the blocks but for the last matmul, which nothing needs again; selective repeats none"
-    cfg = GPTConfig(vocab=300, ctx=48, width=96, layers=3, heads=3); ids = torch.randint(cfg.vocab, (2, 3, cfg.ctx))
-    with FlopCounterMode(display=False) as c: checkpointed(GPT(cfg, attend), mode).loss(*ids).backward()
-    extra = c.get_total_flops()/ids[0].numel() - flops_per_token(cfg); down = 8*cfg.layers*cfg.width**2
-    assert extra in ((recompute_flops(cfg, mode), recompute_flops(cfg, mode) - down) if mode == 'full' else (0,))
+    """Full checkpointing repeats the blocks but for the last matmul, which nothing needs again;
+    selective repeats none"""
+    cfg = GPTConfig(vocab=300, ctx=48, width=96, layers=3, heads=3)
+    ids = torch.randint(cfg.vocab, (2, 3, cfg.ctx))
+    with FlopCounterMode(display=False) as c:
+        checkpointed(GPT(cfg, attend), mode).loss(*ids).backward()
+    extra = c.get_total_flops() / ids[0].numel() - flops_per_token(cfg)
+    down = 8 * cfg.layers * cfg.width**2
+    assert extra in (
+        (recompute_flops(cfg, mode), recompute_flops(cfg, mode) - down) if mode == "full" else (0,)
+    )
+
 
 def checkpointed(model, mode):
     "The model, its blocks applied as the engine does"
-    model.through = through(mode); return model
+    model.through = through(mode)
+    return model
 
-def steps(cfg, batch, mode='off', micro=1, optimizer='adamw', ctx=None, half=False):
+
+def steps(cfg, batch, mode="off", micro=1, optimizer="adamw", ctx=None, half=False):
     "Build, train two steps, forget"
     model = checkpointed(GPT(cfg), mode)
-    opts = make_optimizers(model, TrainConfig(steps=2, optimizer=optimizer), torch.bfloat16 if half else torch.float32)
+    opts = make_optimizers(
+        model, TrainConfig(steps=2, optimizer=optimizer), torch.bfloat16 if half else torch.float32
+    )
     for _ in range(2):
         for _ in range(micro):
-            with torch.autocast('cpu', torch.bfloat16, enabled=half):
+            with torch.autocast("cpu", torch.bfloat16, enabled=half):
                 loss = model.loss(*torch.randint(cfg.vocab, (2, batch, ctx or cfg.ctx)))
-            loss.backward(); del loss
-        for o in opts: o.step(); o.zero_grad()
+            loss.backward()
+            del loss
+        for o in opts:
+            o.step()
+            o.zero_grad()
 
-TWINS = {'first model': (TINY, 8), 'one block': (replace(TINY, layers=1), 4), 'one sequence': (TINY, 1),
-         'deep, narrow': (GPTConfig(vocab=300, ctx=64, width=64, layers=12, heads=4), 8),
-         'many words': (GPTConfig(vocab=8000, ctx=128, width=128, layers=2, heads=4, tied=False), 4),
-         'many words, tied': (GPTConfig(vocab=12_000, ctx=64, width=96, layers=2, heads=3), 2),
-         'few tokens, wide': (GPTConfig(vocab=2000, ctx=32, width=256, layers=3, heads=4), 1),
-         'long context': (GPTConfig(vocab=100, ctx=1024, width=96, layers=3, heads=3), 2)}
 
-CASES = [('adamw', micro, mode) for micro in (1, 2) for mode in MODES] + [('muon', 2, 'off')]
+TWINS = {
+    "first model": (TINY, 8),
+    "one block": (replace(TINY, layers=1), 4),
+    "one sequence": (TINY, 1),
+    "deep, narrow": (GPTConfig(vocab=300, ctx=64, width=64, layers=12, heads=4), 8),
+    "many words": (GPTConfig(vocab=8000, ctx=128, width=128, layers=2, heads=4, tied=False), 4),
+    "many words, tied": (GPTConfig(vocab=12_000, ctx=64, width=96, layers=2, heads=3), 2),
+    "few tokens, wide": (GPTConfig(vocab=2000, ctx=32, width=256, layers=3, heads=4), 1),
+    "long context": (GPTConfig(vocab=100, ctx=1024, width=96, layers=3, heads=3), 2),
+}
 
-@pytest.mark.parametrize('optimizer, micro, mode', CASES)
-@pytest.mark.parametrize('name', TWINS)
+CASES = [("adamw", micro, mode) for micro in (1, 2) for mode in MODES] + [("muon", 2, "off")]
+
+
+@pytest.mark.parametrize("optimizer, micro, mode", CASES)
+@pytest.mark.parametrize("name", TWINS)
 def test_peak_memory_within_15_percent(name, mode, micro, optimizer):
-    cfg, batch = TWINS[name]; got = peak_memory(lambda: steps(cfg, batch, mode, micro, optimizer))
+    cfg, batch = TWINS[name]
+    got = peak_memory(lambda: steps(cfg, batch, mode, micro, optimizer))
     want = memory(cfg, batch, mode=mode, optimizer=optimizer, accumulate=micro > 1)
-    assert abs(want['peak']/got - 1) <= .15, f"{want['peak']/1e6:.2f} MB forecast ({want['moment']}), {got/1e6:.2f} measured"
+    assert abs(want["peak"] / got - 1) <= 0.15, (
+        f"{want['peak'] / 1e6:.2f} MB forecast ({want['moment']}), {got / 1e6:.2f} measured"
+    )
 
-@pytest.mark.parametrize('mode', MODES)
-@pytest.mark.parametrize('name', ['deep, narrow', 'many words', 'many words, tied'])
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["deep, narrow", "many words", "many words, tied"])
 def test_peak_memory_under_autocast(name, mode):
-    "Where the peak is at the loss, which no kernel's scratch space touches (a CPU without bf16 instructions widens matmuls, a GPU does not)"
+    """Where the peak is at the loss, which no kernel's scratch space touches (a CPU without bf16
+    instructions widens matmuls, a GPU does not)"""
     cfg, batch = TWINS[name]
     got = peak_memory(lambda: steps(cfg, batch, mode, half=True))
-    want = memory(cfg, batch, mode=mode, optimizer='adamw', half=True)
-    assert abs(want['peak']/got - 1) <= .15
+    want = memory(cfg, batch, mode=mode, optimizer="adamw", half=True)
+    assert abs(want["peak"] / got - 1) <= 0.15
 
-@pytest.mark.parametrize('half', [False, True])
-@pytest.mark.parametrize('cfg', [TINY, replace(TINY, bias=False, heads=8), GPTConfig(vocab=300, ctx=64, width=48, layers=2, heads=3)])
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize(
+    "cfg",
+    [
+        TINY,
+        replace(TINY, bias=False, heads=8),
+        GPTConfig(vocab=300, ctx=64, width=48, layers=2, heads=3),
+    ],
+)
 def test_a_block_leaves_what_the_table_says(cfg, half):
     def kept(layers):
-        model, ids, seen = GPT(replace(cfg, layers=layers)), torch.randint(cfg.vocab, (2, 4, cfg.ctx)), {}
+        model, ids, seen = (
+            GPT(replace(cfg, layers=layers)),
+            torch.randint(cfg.vocab, (2, 4, cfg.ctx)),
+            {},
+        )
         weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+
         def pack(t):
-            if t.untyped_storage().data_ptr() not in weights: seen[t.untyped_storage().data_ptr()] = t
+            if t.untyped_storage().data_ptr() not in weights:
+                seen[t.untyped_storage().data_ptr()] = t
             return t
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), torch.autocast('cpu', torch.bfloat16, enabled=half):
+
+        with (
+            torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t),
+            torch.autocast("cpu", torch.bfloat16, enabled=half),
+        ):
             loss = model.loss(*ids)
         return sum(t.untyped_storage().nbytes() for t in seen.values())
-    table = 4*cfg.ctx*sum(s.numbers*(4 if s.wide or not half else 2) for s in anatomy(cfg).saved if 'off' in s.modes.split())
-    assert kept(2) - kept(1) == table + half*2*12*cfg.width**2
+
+    table = (
+        4
+        * cfg.ctx
+        * sum(
+            s.numbers * (4 if s.wide or not half else 2)
+            for s in anatomy(cfg).saved
+            if "off" in s.modes.split()
+        )
+    )
+    assert kept(2) - kept(1) == table + half * 2 * 12 * cfg.width**2
+
 
 def test_shorter_sequences_need_less():
-    got = peak_memory(lambda: steps(TINY, 8, ctx=64)); assert abs(memory(TINY, 8, ctx=64, optimizer='adamw')['peak']/got - 1) <= .15
+    got = peak_memory(lambda: steps(TINY, 8, ctx=64))
+    assert abs(memory(TINY, 8, ctx=64, optimizer="adamw")["peak"] / got - 1) <= 0.15
+
 
 def test_peak_memory_is_a_peak_not_a_sum():
-    def f(): [torch.ones(1000).sum() for _ in range(50)]; a = torch.ones(250_000); del a; torch.ones(1000)
+    def f():
+        [torch.ones(1000).sum() for _ in range(50)]
+        a = torch.ones(250_000)
+        del a
+        torch.ones(1000)
+
     assert 1e6 <= peak_memory(f) < 1.1e6
 
+
 @pytest.mark.slow
-@pytest.mark.parametrize('mode', MODES)
+@pytest.mark.parametrize("mode", MODES)
 def test_the_134m_itself(mode):
-    cfg = config_of('gpt2-134m')
+    cfg = config_of("gpt2-134m")
     got = peak_memory(lambda: steps(cfg, 2, mode))
-    assert abs(memory(cfg, 2, mode=mode, optimizer='adamw')['peak']/got - 1) <= .15
+    assert abs(memory(cfg, 2, mode=mode, optimizer="adamw")["peak"] / got - 1) <= 0.15
+
 
 def test_parts_add_up_to_the_fullest_moment():
-    for kw in (dict(), dict(half=True, accumulate=True), dict(mode='full', optimizer='adamw')):
+    for kw in (dict(), dict(half=True, accumulate=True), dict(mode="full", optimizer="adamw")):
         m, each = memory(TINY, 4, **kw), moments(TINY, 4, **kw)
-        assert m['peak'] == sum(m[p] for p in PARTS) == max(sum(r.values()) for r in each.values()) and set(each[m['moment']]) == set(PARTS)
+        assert m["peak"] == sum(m[p] for p in PARTS) == max(
+            sum(r.values()) for r in each.values()
+        ) and set(each[m["moment"]]) == set(PARTS)
+
 
 def test_modes_order_memory_and_speed():
-    cfg, gpu = config_of('gpt2-134m'), GPUS['A100-80']
-    peaks = [memory(cfg, 32, mode=m, half=True)['peak'] for m in MODES]; times = [seconds_per_token(cfg, gpu, m) for m in MODES]
+    cfg, gpu = config_of("gpt2-134m"), GPUS["A100-80"]
+    peaks = [memory(cfg, 32, mode=m, half=True)["peak"] for m in MODES]
+    times = [seconds_per_token(cfg, gpu, m) for m in MODES]
     assert peaks == sorted(peaks, reverse=True) and times == sorted(times) and len({*times}) == 3
 
+
 def test_optimizer_memory_is_what_the_optimizers_hold():
-    for kind in ('adamw', 'muon'):
+    for kind in ("adamw", "muon"):
         model = GPT(TINY)
         opts = make_optimizers(model, TrainConfig(steps=1, optimizer=kind))
         model.loss(*torch.randint(65, (2, 1, 8))).backward()
-        for o in opts: o.step()
-        assert optimizer_bytes(TINY, kind) == sum(v.nbytes for o in opts for s in o.state.values() for v in s.values() if v.ndim)
-    assert checkpoint_bytes(TINY, 'adamw') == 12*437_888
+        for o in opts:
+            o.step()
+        assert optimizer_bytes(TINY, kind) == sum(
+            v.nbytes for o in opts for s in o.state.values() for v in s.values() if v.ndim
+        )
+    assert checkpoint_bytes(TINY, "adamw") == 12 * 437_888
+
 
 def test_largest_batch_is_the_largest():
     for mode in MODES:
-        cfg = config_of('gpt2-124m'); b = largest_batch(cfg, 20e9, mode=mode, half=True); assert b & (b - 1) == 0 < b
-        assert memory(cfg, b, mode=mode, half=True)['peak'] <= 20e9 < memory(cfg, 2*b, mode=mode, half=True)['peak']
-    assert largest_batch(config_of('gpt2-124m'), 1e6) == 0
+        cfg = config_of("gpt2-124m")
+        b = largest_batch(cfg, 20e9, mode=mode, half=True)
+        assert b & (b - 1) == 0 < b
+        assert (
+            memory(cfg, b, mode=mode, half=True)["peak"]
+            <= 20e9
+            < memory(cfg, 2 * b, mode=mode, half=True)["peak"]
+        )
+    assert largest_batch(config_of("gpt2-124m"), 1e6) == 0
 
-@pytest.mark.parametrize('text, n', [('2.8B', 2_800_000_000), ('300M', 300_000_000), ('5k', 5000), ('1e9', 10**9), ('2,605,285,376', 2_605_285_376), ('1_000', 1000), (12, 12), ('1.5T', 1_500_000_000_000)])
-def test_token_counts(text, n): assert count_of(text) == n
 
-@pytest.mark.parametrize('bad', ['', 'B', '-3M', '0', 'lots', '3X', '1.2.3', None, 'nan', '1e400', '9'*400])
+@pytest.mark.parametrize(
+    "text, n",
+    [
+        ("2.8B", 2_800_000_000),
+        ("300M", 300_000_000),
+        ("5k", 5000),
+        ("1e9", 10**9),
+        ("2,605,285,376", 2_605_285_376),
+        ("1_000", 1000),
+        (12, 12),
+        ("1.5T", 1_500_000_000_000),
+    ],
+)
+def test_token_counts(text, n):
+    assert count_of(text) == n
+
+
+@pytest.mark.parametrize(
+    "bad", ["", "B", "-3M", "0", "lots", "3X", "1.2.3", None, "nan", "1e400", "9" * 400]
+)
 def test_bad_token_counts_are_refused(bad):
-    with pytest.raises(GpubError, match='tokens must be a count'): count_of(bad)
+    with pytest.raises(GpubError, match="tokens must be a count"):
+        count_of(bad)
+
 
 def test_gpu_names():
-    asked = {'T4': ['t4', 'Tesla T4'], 'L4': ['NVIDIA L4'], 'A10G': ['NVIDIA A10G'], 'RTX 4090': ['4090', 'rtx-4090', 'NVIDIA GeForce RTX 4090'], 'A40': ['a40'],
-             'A100-40': ['NVIDIA A100-SXM4-40GB'], 'A100-80': ['a100-80gb', 'NVIDIA A100 80GB PCIe'], 'H100': ['H100 SXM', 'NVIDIA H100 80GB HBM3'],
-             'H200': ['NVIDIA H200'], 'H200 NVL': ['NVIDIA H200 NVL', 'h200nvl']}
+    asked = {
+        "T4": ["t4", "Tesla T4"],
+        "L4": ["NVIDIA L4"],
+        "A10G": ["NVIDIA A10G"],
+        "RTX 4090": ["4090", "rtx-4090", "NVIDIA GeForce RTX 4090"],
+        "A40": ["a40"],
+        "A100-40": ["NVIDIA A100-SXM4-40GB"],
+        "A100-80": ["a100-80gb", "NVIDIA A100 80GB PCIe"],
+        "H100": ["H100 SXM", "NVIDIA H100 80GB HBM3"],
+        "H200": ["NVIDIA H200"],
+        "H200 NVL": ["NVIDIA H200 NVL", "h200nvl"],
+    }
     assert all(find_gpu(a).name == name for name, all_ in asked.items() for a in all_)
-    for asked, first in {'A100': 'A100-', 'L40S': 'L4', 'H100 NVL': 'H', 'B200': 'H200', 'GTX 1080': 'RTX'}.items():
-        with pytest.raises(GpubError, match=f"no GPU '{asked}' in the table; it has {first}"): find_gpu(asked)
+    for asked, first in {
+        "A100": "A100-",
+        "L40S": "L4",
+        "H100 NVL": "H",
+        "B200": "H200",
+        "GTX 1080": "RTX",
+    }.items():
+        with pytest.raises(GpubError, match=f"no GPU '{asked}' in the table; it has {first}"):
+            find_gpu(asked)
+
 
 def test_unknown_preset_names_the_nearest():
-    with pytest.raises(GpubError, match='there are: gpt2-134m'): plan('gpt2-134', 'T4', '1M')
-    with pytest.raises(GpubError, match='no forecast for dict {}'): plan({}, 'T4', '1M')
+    with pytest.raises(GpubError, match="there are: gpt2-134m"):
+        plan("gpt2-134", "T4", "1M")
+    with pytest.raises(GpubError, match="no forecast for dict {}"):
+        plan({}, "T4", "1M")
+
 
 def test_bad_numbers_are_refused():
-    for kw, said in ((dict(mfu=40), 'mfu'), (dict(mfu=0), 'mfu'), (dict(mfu=float('nan')), 'mfu'), (dict(usd_per_hour=-1), 'usd-per-hour'),
-                     (dict(usd_per_hour=float('nan')), 'usd-per-hour'), (dict(optimizer='sgd'), 'optimizer')):
-        with pytest.raises(GpubError, match=said): plan('medium', 'T4', '1M', **kw)
+    for kw, said in (
+        (dict(mfu=40), "mfu"),
+        (dict(mfu=0), "mfu"),
+        (dict(mfu=float("nan")), "mfu"),
+        (dict(usd_per_hour=-1), "usd-per-hour"),
+        (dict(usd_per_hour=float("nan")), "usd-per-hour"),
+        (dict(optimizer="sgd"), "optimizer"),
+    ):
+        with pytest.raises(GpubError, match=said):
+            plan("medium", "T4", "1M", **kw)
     for bad in (0, 1.5, -2):
-        with pytest.raises(GpubError, match='micro-batch'): memory(TINY, bad)
+        with pytest.raises(GpubError, match="micro-batch"):
+            memory(TINY, bad)
+
 
 def test_every_sheet_is_complete():
-    published = {r['usd_per_hour'] for r in json.loads((ROOT/'data/published/costs.json').read_text())['hourly_prices']}
+    published = {
+        r["usd_per_hour"]
+        for r in json.loads((ROOT / "data/published/costs.json").read_text())["hourly_prices"]
+    }
     for g in GPUS.values():
-        assert g.memory_gb > 0 and g.fp32 > 0 and g.bandwidth > 0 and 'NVIDIA' in g.sheet
+        assert g.memory_gb > 0 and g.fp32 > 0 and g.bandwidth > 0 and "NVIDIA" in g.sheet
         assert 0 < g.mfu <= 1 and g.mfu_source and (g.fp16 or g.bf16)
-        assert g.usd is None or (g.price[-10:-6] == '2026' and (g.usd in published or 'Colab' in g.price))
-    assert {'T4', 'L4', 'A10G', 'RTX 4090', 'A100-40', 'A100-80', 'H100', 'H200'} <= GPUS.keys() and GPUS['T4'].format == 'fp16' and GPUS['A100-40'].format == 'bf16'
+        assert g.usd is None or (
+            g.price[-10:-6] == "2026" and (g.usd in published or "Colab" in g.price)
+        )
+    assert (
+        {"T4", "L4", "A10G", "RTX 4090", "A100-40", "A100-80", "H100", "H200"} <= GPUS.keys()
+        and GPUS["T4"].format == "fp16"
+        and GPUS["A100-40"].format == "bf16"
+    )
+
 
 def test_plan_adds_up(tmp_path):
-    p = plan('gpt2-134m', 'A100-80', '2.8B', folder=tmp_path); row = p['rows'][0]
-    assert row['fits'] and row['peak_gb'] <= ROOM*80 and row['tok_s'] == pytest.approx(.5*312e12/713.7e6, rel=1e-3)
-    assert row['hours'] == pytest.approx(2.8e9/row['tok_s']/3600) and row['usd'] == pytest.approx(row['hours']*1.49)
-    assert plan('gpt2-134m', 'A100-80', '2.8B', mfu=.25, folder=tmp_path)['rows'][0]['tok_s'] == pytest.approx(row['tok_s']/2)
+    p = plan("gpt2-134m", "A100-80", "2.8B", folder=tmp_path)
+    row = p["rows"][0]
+    assert (
+        row["fits"]
+        and row["peak_gb"] <= ROOM * 80
+        and row["tok_s"] == pytest.approx(0.5 * 312e12 / 713.7e6, rel=1e-3)
+    )
+    assert row["hours"] == pytest.approx(2.8e9 / row["tok_s"] / 3600) and row[
+        "usd"
+    ] == pytest.approx(row["hours"] * 1.49)
+    assert plan("gpt2-134m", "A100-80", "2.8B", mfu=0.25, folder=tmp_path)["rows"][0][
+        "tok_s"
+    ] == pytest.approx(row["tok_s"] / 2)
     text = plan_table(p)
-    assert all(w in text for w in ('134,601,216', 'A100-80', 'bf16', '$1.49', 'assumed: 50%', 'build-nanogpt', 'kept')) and json.dumps(p)
+    assert all(
+        w in text
+        for w in (
+            "134,601,216",
+            "A100-80",
+            "bf16",
+            "$1.49",
+            "assumed: 50%",
+            "build-nanogpt",
+            "kept",
+        )
+    ) and json.dumps(p)
+
 
 def test_unknown_price_is_asked_for(tmp_path):
-    p = plan('gpt2-134m', 'T4', '2.8B', folder=tmp_path); assert p['rows'][0]['usd'] is None and 'give --usd-per-hour' in plan_table(p)
-    p = plan('gpt2-134m', 'T4', '2.8B', usd_per_hour=.35, folder=tmp_path); row = p['rows'][0]
-    assert row['usd'] == pytest.approx(row['hours']*.35) and 'give' not in plan_table(p)
+    p = plan("gpt2-134m", "T4", "2.8B", folder=tmp_path)
+    assert p["rows"][0]["usd"] is None and "give --usd-per-hour" in plan_table(p)
+    p = plan("gpt2-134m", "T4", "2.8B", usd_per_hour=0.35, folder=tmp_path)
+    row = p["rows"][0]
+    assert row["usd"] == pytest.approx(row["hours"] * 0.35) and "give" not in plan_table(p)
+
 
 def test_what_does_not_fit_is_said():
-    p = plan(GPTConfig(vocab=50_257, ctx=1024, width=4096, layers=32, heads=32), 'T4', '1B')
-    assert not any(r['fits'] for r in p['rows']) and p['rows'][0]['usd'] is None
-    assert plan_table(p).count('for a micro-batch of 1 x 1024') == 3
+    p = plan(GPTConfig(vocab=50_257, ctx=1024, width=4096, layers=32, heads=32), "T4", "1B")
+    assert not any(r["fits"] for r in p["rows"]) and p["rows"][0]["usd"] is None
+    assert plan_table(p).count("for a micro-batch of 1 x 1024") == 3
+
 
 def test_a_receipt_replaces_the_assumption(tmp_path):
-    run = tmp_path/'runs'/'big'; run.mkdir(parents=True); (tmp_path/'bench').mkdir()
-    (run/'config.json').write_text(json.dumps(dict(preset='gpt2-134m', machine=dict(gpu='NVIDIA H100 80GB HBM3', cpu='x'))))
-    (run/'bill.json').write_text(json.dumps(dict(tok_s=500_000.))); (tmp_path/'bench'/'other.json').write_text('{}')
-    (tmp_path/'bench'/'train.json').write_text(json.dumps(dict(machine=dict(gpu='NVIDIA H200', cpu='x'), speed=dict(preset='gpt2-134m', tok_s=6e5, mode='full'))))
-    assert len(receipts(tmp_path)) == 2 and receipts(tmp_path/'none') == [] and find_receipt('gpt2-124m', GPUS['H100'], tmp_path) is None
-    assert find_receipt('gpt2-134m', GPUS['H100'], tmp_path)['tok_s'] == 5e5
-    p = plan('gpt2-134m', 'H200', '1B', folder=tmp_path); assert p['speed'] == 'measured: data/bench/train.json'
-    assert p['rows'][2]['tok_s'] == pytest.approx(6e5) and p['rows'][0]['tok_s'] > 7e5, 'measured with full checkpointing, faster without'
-    assert plan('gpt2-134m', 'H200', '1B', mfu=.4, folder=tmp_path)['speed'].startswith('assumed')
+    run = tmp_path / "runs" / "big"
+    run.mkdir(parents=True)
+    (tmp_path / "bench").mkdir()
+    (run / "config.json").write_text(
+        json.dumps(dict(preset="gpt2-134m", machine=dict(gpu="NVIDIA H100 80GB HBM3", cpu="x")))
+    )
+    (run / "bill.json").write_text(json.dumps(dict(tok_s=500_000.0)))
+    (tmp_path / "bench" / "other.json").write_text("{}")
+    (tmp_path / "bench" / "train.json").write_text(
+        json.dumps(
+            dict(
+                machine=dict(gpu="NVIDIA H200", cpu="x"),
+                speed=dict(preset="gpt2-134m", tok_s=6e5, mode="full"),
+            )
+        )
+    )
+    assert (
+        len(receipts(tmp_path)) == 2
+        and receipts(tmp_path / "none") == []
+        and find_receipt("gpt2-124m", GPUS["H100"], tmp_path) is None
+    )
+    assert find_receipt("gpt2-134m", GPUS["H100"], tmp_path)["tok_s"] == 5e5
+    p = plan("gpt2-134m", "H200", "1B", folder=tmp_path)
+    assert p["speed"] == "measured: data/bench/train.json"
+    assert p["rows"][2]["tok_s"] == pytest.approx(6e5) and p["rows"][0]["tok_s"] > 7e5, (
+        "measured with full checkpointing, faster without"
+    )
+    assert plan("gpt2-134m", "H200", "1B", mfu=0.4, folder=tmp_path)["speed"].startswith("assumed")
 
-def test_plan_for_this_machine(): assert any(r['fits'] for r in plan('shakespeare', 'cpu', '4M')['rows'])
+
+def test_plan_for_this_machine():
+    assert any(r["fits"] for r in plan("shakespeare", "cpu", "4M")["rows"])
+
 
 def test_another_architecture_joins_by_registering():
     @dataclass(frozen=True, kw_only=True)
-    class Bags(Config): vocab:int; width:int; layers:int
+    class Bags(Config):
+        vocab: int
+        width: int
+        layers: int
+
     @anatomy.register
-    def _(cfg:Bags):
-        head, blocks = cfg.vocab*cfg.width, cfg.layers*cfg.width**2
-        return Anatomy(params=head + blocks, blocks=blocks, head=head, tied=True, layers=cfg.layers, width=cfg.width, hidden=cfg.width, vocab=cfg.vocab, ctx=16,
-                       saved=(Saved('stream', cfg.width, True, 'off selective full'),))
-    p = plan(Bags(vocab=100, width=64, layers=3), 'T4', '1M')
-    assert p['parameters'] == 6400 + 3*4096 and p['rows'][0]['fits'] and '3 x 64' in plan_table(p)
+    def _(cfg: Bags):
+        head, blocks = cfg.vocab * cfg.width, cfg.layers * cfg.width**2
+        return Anatomy(
+            params=head + blocks,
+            blocks=blocks,
+            head=head,
+            tied=True,
+            layers=cfg.layers,
+            width=cfg.width,
+            hidden=cfg.width,
+            vocab=cfg.vocab,
+            ctx=16,
+            saved=(Saved("stream", cfg.width, True, "off selective full"),),
+        )
+
+    p = plan(Bags(vocab=100, width=64, layers=3), "T4", "1M")
+    assert p["parameters"] == 6400 + 3 * 4096 and p["rows"][0]["fits"] and "3 x 64" in plan_table(p)
+
 
 def test_works_without_the_checkout(tmp_path):
     "A pip-installed package has no data/ beside it"
-    pkg = tmp_path/'gpub'; pkg.mkdir()
-    for f in (ROOT/'gpub').glob('*.py'): (pkg/f.name).write_text(f.read_text(encoding='utf-8'), encoding='utf-8')
-    code = "import gpub.sizes as s; assert s.receipts() == []; print(s.plan_table(s.plan('gpt2-134m', 'A100-40', '2.8B')))"
-    done = subprocess.run([sys.executable, '-c', code], cwd=tmp_path, capture_output=True, text=True, env={**os.environ, 'PYTHONPATH': str(tmp_path)})
+    pkg = tmp_path / "gpub"
+    pkg.mkdir()
+    for f in (ROOT / "gpub").glob("*.py"):
+        (pkg / f.name).write_text(f.read_text(encoding="utf-8"), encoding="utf-8")
+    code = (
+        "import gpub.sizes as s; assert s.receipts() == []; "
+        "print(s.plan_table(s.plan('gpt2-134m', 'A100-40', '2.8B')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
     assert done.returncode == 0, done.stderr
-    assert 'assumed: 50%' in done.stdout
+    assert "assumed: 50%" in done.stdout

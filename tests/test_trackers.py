@@ -1,70 +1,134 @@
 "Guests of the log: what they are told, where they write, and that none of them can stop a run"
+
 import json, os, struct, subprocess, sys, types
 from pathlib import Path
 import pytest
 from gpub.core import GpubError
 from gpub.trackers import OPENERS, tracker
 
+
 def refused(match, *args):
-    with pytest.raises(GpubError, match=match) as e: tracker(*args)
-    assert '\n' not in str(e.value)
+    with pytest.raises(GpubError, match=match) as e:
+        tracker(*args)
+    assert "\n" not in str(e.value)
     return str(e.value)
 
-def rows(first, last): return [dict(step=n, tokens=100*n, loss=4 - n/100, val_loss=None, note='x') for n in range(first, last + 1)]
 
-def test_unknown_name(): assert all(n in refused("no tracker 'excel'", 'excel', 'x', {}, 'id') for n in OPENERS)
+def rows(first, last):
+    return [
+        dict(step=n, tokens=100 * n, loss=4 - n / 100, val_loss=None, note="x")
+        for n in range(first, last + 1)
+    ]
 
-@pytest.mark.parametrize('name, package', [('wandb', 'wandb'), ('trackio', 'trackio'), ('tensorboard', 'torch.utils.tensorboard')])
+
+def test_unknown_name():
+    assert all(n in refused("no tracker 'excel'", "excel", "x", {}, "id") for n in OPENERS)
+
+
+@pytest.mark.parametrize(
+    "name, package",
+    [("wandb", "wandb"), ("trackio", "trackio"), ("tensorboard", "torch.utils.tensorboard")],
+)
 def test_missing_package(tmp_path, monkeypatch, name, package):
     monkeypatch.setitem(sys.modules, package, None)
-    assert f"pip install 'gpub[{name}]'" in refused(f'--track {name} needs', name, tmp_path, {}, 'id')
+    assert f"pip install 'gpub[{name}]'" in refused(
+        f"--track {name} needs", name, tmp_path, {}, "id"
+    )
+
 
 @pytest.fixture
 def fake(monkeypatch):
     "A trackio that notes what it is told"
     calls = []
-    run = types.SimpleNamespace(log=lambda row, step: calls.append((step, row)), finish=lambda: calls.append('finish'))
-    module = types.SimpleNamespace(init=lambda **kw: calls.append(kw) or run, Markdown=lambda text: ('markdown', text), calls=calls, run=run)
-    monkeypatch.setitem(sys.modules, 'trackio', module)
+    run = types.SimpleNamespace(
+        log=lambda row, step: calls.append((step, row)), finish=lambda: calls.append("finish")
+    )
+    module = types.SimpleNamespace(
+        init=lambda **kw: calls.append(kw) or run,
+        Markdown=lambda text: ("markdown", text),
+        calls=calls,
+        run=run,
+    )
+    monkeypatch.setitem(sys.modules, "trackio", module)
     return module
 
-def test_trackio_is_told_the_id_the_axis_and_the_numbers(fake, tmp_path):
-    t = tracker('trackio', tmp_path, {'lr': .1}, 'a1b2')
-    t.log(rows(3, 3)[0]); t.sample(3, 'To', 'To be'); t.close(); t.log(rows(4, 4)[0])
-    assert fake.calls == [dict(project='gpub', name='a1b2', config={'lr': .1}, resume='allow'), (3, dict(tokens=300, loss=3.97)), (3, {'sample': ('markdown', '```\nTo be\n```')}), 'finish']
 
-@pytest.mark.parametrize('where', ['log', 'finish'])
+def test_trackio_is_told_the_id_the_axis_and_the_numbers(fake, tmp_path):
+    t = tracker("trackio", tmp_path, {"lr": 0.1}, "a1b2")
+    t.log(rows(3, 3)[0])
+    t.sample(3, "To", "To be")
+    t.close()
+    t.log(rows(4, 4)[0])
+    assert fake.calls == [
+        dict(project="gpub", name="a1b2", config={"lr": 0.1}, resume="allow"),
+        (3, dict(tokens=300, loss=3.97)),
+        (3, {"sample": ("markdown", "```\nTo be\n```")}),
+        "finish",
+    ]
+
+
+@pytest.mark.parametrize("where", ["log", "finish"])
 def test_a_guest_that_fails_is_silenced_not_fatal(fake, tmp_path, where):
     said, asked = [], []
-    def down(*a, **k): asked.append(1); raise ConnectionError('503\nService Unavailable')
-    setattr(fake.run, where, down); t = tracker('trackio', tmp_path, {}, 'id', 0, said.append)
-    for r in rows(1, 5): t.log(r)
-    t.sample(5, 'a', 'b'); t.close()
-    assert len(said) == len(asked) == 1 and 'log.jsonl has every row' in said[0] and '503' in said[0] and '\n' not in said[0]
+
+    def down(*a, **k):
+        asked.append(1)
+        raise ConnectionError("503\nService Unavailable")
+
+    setattr(fake.run, where, down)
+    t = tracker("trackio", tmp_path, {}, "id", 0, said.append)
+    for r in rows(1, 5):
+        t.log(r)
+    t.sample(5, "a", "b")
+    t.close()
+    assert (
+        len(said) == len(asked) == 1
+        and "log.jsonl has every row" in said[0]
+        and "503" in said[0]
+        and "\n" not in said[0]
+    )
+
 
 def test_a_guest_that_does_not_start_is_refused(fake, tmp_path):
-    def no(**kw): raise RuntimeError('no project\nfor you')
-    fake.init = no; refused('trackio did not start', 'trackio', tmp_path, {}, 'id')
+    def no(**kw):
+        raise RuntimeError("no project\nfor you")
+
+    fake.init = no
+    refused("trackio did not start", "trackio", tmp_path, {}, "id")
+
 
 def test_interrupts_pass(fake, tmp_path):
-    def ctrl_c(*a, **k): raise KeyboardInterrupt
+    def ctrl_c(*a, **k):
+        raise KeyboardInterrupt
+
     fake.run.log = ctrl_c
-    with pytest.raises(KeyboardInterrupt): tracker('trackio', tmp_path, {}, 'id').log(rows(1, 1)[0])
+    with pytest.raises(KeyboardInterrupt):
+        tracker("trackio", tmp_path, {}, "id").log(rows(1, 1)[0])
+
 
 def test_tensorboard_reads_back_one_curve_after_a_resume(tmp_path):
-    pytest.importorskip('tensorboard', reason="needs gpub[tensorboard]")
+    pytest.importorskip("tensorboard", reason="needs gpub[tensorboard]")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    t = tracker('tensorboard', tmp_path, {'lr': .1}, 'id')
-    for r in rows(1, 10): t.log(r)
-    t.sample(10, 'To', 'To be'); t.close()
-    t = tracker('tensorboard', tmp_path, {'lr': .1}, 'id', 6)                # resumed from the checkpoint of step 6
-    for r in rows(7, 12): t.log(r | {'loss': -1.})
-    t.close()
-    seen = EventAccumulator(str(tmp_path/'tensorboard')).Reload()
-    assert [(s.step, round(s.value, 4)) for s in seen.Scalars('loss')] == [(n, round(4 - n/100, 4)) for n in range(1, 7)] + [(n, -1.) for n in range(7, 13)]
-    assert sorted(seen.Tags()['scalars']) == ['loss', 'tokens']
 
-WANDB = '''
+    t = tracker("tensorboard", tmp_path, {"lr": 0.1}, "id")
+    for r in rows(1, 10):
+        t.log(r)
+    t.sample(10, "To", "To be")
+    t.close()
+    t = tracker(
+        "tensorboard", tmp_path, {"lr": 0.1}, "id", 6
+    )  # resumed from the checkpoint of step 6
+    for r in rows(7, 12):
+        t.log(r | {"loss": -1.0})
+    t.close()
+    seen = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(s.step, round(s.value, 4)) for s in seen.Scalars("loss")] == [
+        (n, round(4 - n / 100, 4)) for n in range(1, 7)
+    ] + [(n, -1.0) for n in range(7, 13)]
+    assert sorted(seen.Tags()["scalars"]) == ["loss", "tokens"]
+
+
+WANDB = """
 import json, socket, sys
 real = socket.socket.connect
 def connect(self, to): # its own service on this machine, and nothing else
@@ -77,34 +141,67 @@ t = tracker('wandb', out, {'lr': .1}, 'a1b2c3d4', first - 1)
 for n in range(first, last + 1): t.log(dict(step=n, loss=4 - n/100, val_loss=None))
 t.sample(last, 'To', 'To <be>'); t.close()
 assert not t.alive
-'''
+"""
+
 
 def test_wandb_offline_for_real(tmp_path):
     "Two processes, one run id; every file inside the run folder, the home folder untouched"
-    pytest.importorskip('wandb', reason='needs gpub[wandb]')
-    run, home, cwd, tmp = (tmp_path/n for n in ('run', 'home', 'cwd', 'tmp'))
-    for d in (run, home, cwd, tmp): d.mkdir()
-    env = {k: v for k, v in os.environ.items() if not k.startswith(('WANDB', 'XDG'))} | dict(HOME=str(home), TMPDIR=str(tmp), WANDB_MODE='offline', PYTHONPATH=str(Path(__file__).parent.parent))
+    pytest.importorskip("wandb", reason="needs gpub[wandb]")
+    run, home, cwd, tmp = (tmp_path / n for n in ("run", "home", "cwd", "tmp"))
+    for d in (run, home, cwd, tmp):
+        d.mkdir()
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("WANDB", "XDG"))} | dict(
+        HOME=str(home),
+        TMPDIR=str(tmp),
+        WANDB_MODE="offline",
+        PYTHONPATH=str(Path(__file__).parent.parent),
+    )
     for first, last in ((1, 10), (7, 12)):
-        done = subprocess.run([sys.executable, '-c', WANDB, run, str(first), str(last)], cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0 and done.stdout == '', done.stdout + done.stderr
-    folders = sorted(p.name for p in (run/'wandb').glob('offline-run-*'))
-    assert len(folders) == 2 and all(f.endswith('-a1b2c3d4') for f in folders)
-    assert not [p for d in (home, cwd, tmp) for p in d.rglob('*') if p.is_file()]
-    losses = [l for f in folders for l in wandb_losses(run/'wandb'/f)]
-    assert losses == [(n, 4 - n/100) for n in [*range(1, 11), *range(7, 13)]] # wandb's server, not its files, joins the two by id and step
-    assert any('To &lt;be&gt;' in p.read_text() for p in (run/'wandb').rglob('*.html'))
+        done = subprocess.run(
+            [sys.executable, "-c", WANDB, run, str(first), str(last)],
+            cwd=cwd,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0 and done.stdout == "", done.stdout + done.stderr
+    folders = sorted(p.name for p in (run / "wandb").glob("offline-run-*"))
+    assert len(folders) == 2 and all(f.endswith("-a1b2c3d4") for f in folders)
+    assert not [p for d in (home, cwd, tmp) for p in d.rglob("*") if p.is_file()]
+    losses = [l for f in folders for l in wandb_losses(run / "wandb" / f)]
+    assert losses == [
+        (n, 4 - n / 100) for n in [*range(1, 11), *range(7, 13)]
+    ]  # wandb's server, not its files, joins the two by id and step
+    assert any("To &lt;be&gt;" in p.read_text() for p in (run / "wandb").rglob("*.html"))
+
 
 def wandb_losses(folder):
-    "The rows in an offline run's own file: a log in the format of LevelDB, records of Protocol Buffers"
+    """The rows in an offline run's own file: a log in the format of LevelDB, records of Protocol
+    Buffers"""
     from wandb.proto import wandb_internal_pb2 as pb
-    data, at, out, piece = next(folder.glob('*.wandb')).read_bytes(), 7, [], b'' # behind the header
-    assert data[:4] == b':W&B'
+
+    data, at, out, piece = (
+        next(folder.glob("*.wandb")).read_bytes(),
+        7,
+        [],
+        b"",
+    )  # behind the header
+    assert data[:4] == b":W&B"
     while at + 7 <= len(data):
-        if (left := 32768 - at % 32768) < 7: at += left; continue # the rest of a block too small for a record's head
-        size, kind = struct.unpack_from('<HB', data, at + 4); piece += data[at + 7:at + 7 + size]; at += 7 + size
-        if kind not in (1, 4): continue # a first or middle part
-        (record := pb.Record()).ParseFromString(piece); piece = b''
-        row = {i.key or '.'.join(i.nested_key): json.loads(i.value_json) for i in record.history.item}
-        if 'loss' in row: out.append((row['_step'], row['loss']))
+        if (left := 32768 - at % 32768) < 7:
+            at += left
+            continue  # the rest of a block too small for a record's head
+        size, kind = struct.unpack_from("<HB", data, at + 4)
+        piece += data[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind not in (1, 4):
+            continue  # a first or middle part
+        (record := pb.Record()).ParseFromString(piece)
+        piece = b""
+        row = {
+            i.key or ".".join(i.nested_key): json.loads(i.value_json) for i in record.history.item
+        }
+        if "loss" in row:
+            out.append((row["_step"], row["loss"]))
     return out

@@ -1,4 +1,5 @@
 "The final notebook, killed in the middle of each phase and run again from the top; the script for a pod"
+
 import ast, json, os, queue, random, shutil, signal, subprocess, sys
 import pytest
 from gpub.core import read_json, shipped
@@ -7,80 +8,177 @@ from gpub.phases import read_plan, reached, run_plan, verdicts
 from gpub.ledger import read_ledger
 from gpub.prep import PrepConfig, prepare
 from kill import same_weights, wait_for
-from test_phases import SILENT, TOY, losses, quick # noqa: F401, quick is a fixture
+from test_phases import SILENT, TOY, losses, quick  # noqa: F401, quick is a fixture
+
 
 def cells(root, plan):
     "The notebook's code cells, on a plan of ours"
-    src = [''.join(c['source']) for c in json.loads((root/'nbs'/'train_1b.ipynb').read_text(encoding='utf-8'))['cells'] if c['cell_type'] == 'code']
+    src = [
+        "".join(c["source"])
+        for c in json.loads((root / "nbs" / "train_1b.ipynb").read_text(encoding="utf-8"))["cells"]
+        if c["cell_type"] == "code"
+    ]
     old = "'burn-1b' if CUDA else 'burn-toy'"
-    assert sum(c.count(old) for c in src) == 1; return [c.replace(old, repr(str(plan))) for c in src]
+    assert sum(c.count(old) for c in src) == 1
+    return [c.replace(old, repr(str(plan))) for c in src]
+
 
 def env(home):
-    return {**os.environ, 'GPUB_HOME': str(home), 'IN_TEST': '1', 'MPLBACKEND': 'Agg', 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': ''}
+    return {
+        **os.environ,
+        "GPUB_HOME": str(home),
+        "IN_TEST": "1",
+        "MPLBACKEND": "Agg",
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+
 
 def as_script(src, home, step=None):
     "All cells in one process, killed when the log reaches `step`; what it said"
-    k = subprocess.Popen([sys.executable, '-c', '\n'.join(src)], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=home, env=env(home))
-    if step: wait_for(home/'plan'/'run', step, k); k.kill(); k.communicate(); return ''
-    out, err = k.communicate(timeout=600); assert k.returncode == 0, err[-3000:]; return out
+    k = subprocess.Popen(
+        [sys.executable, "-c", "\n".join(src)],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=home,
+        env=env(home),
+    )
+    if step:
+        wait_for(home / "plan" / "run", step, k)
+        k.kill()
+        k.communicate()
+        return ""
+    out, err = k.communicate(timeout=600)
+    assert k.returncode == 0, err[-3000:]
+    return out
+
 
 def as_notebook(src, home, step=None):
     "Cell after cell in a Jupyter kernel, which is killed when the log reaches `step`; what it said"
     from jupyter_client import KernelManager
-    km = KernelManager(kernel_name='python3')
-    km.start_kernel(cwd=str(home), env=env(home) | {'MPLBACKEND': 'module://matplotlib_inline.backend_inline'})
+
+    km = KernelManager(kernel_name="python3")
+    km.start_kernel(
+        cwd=str(home), env=env(home) | {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+    )
     kc = km.client()
     kc.start_channels()
-    said, log = [], home/'plan'/'run'/'log.jsonl'
+    said, log = [], home / "plan" / "run" / "log.jsonl"
     try:
         kc.wait_for_ready(timeout=120)
         for c in src:
-            asked = kc.execute(c); busy = True
+            asked = kc.execute(c)
+            busy = True
             while busy:
-                if step and log.exists() and any(json.loads(l)['step'] >= step for l in log.read_text().splitlines() if l.endswith('}')):
+                if (
+                    step
+                    and log.exists()
+                    and any(
+                        json.loads(l)["step"] >= step
+                        for l in log.read_text().splitlines()
+                        if l.endswith("}")
+                    )
+                ):
                     return km.signal_kernel(signal.SIGKILL)
-                try: m = kc.get_iopub_msg(timeout=.02)
-                except queue.Empty: assert km.is_alive(), c; continue
-                if m['parent_header'].get('msg_id') != asked: continue
-                assert m['msg_type'] != 'error', '\n'.join(m['content']['traceback'])
-                said.append(m['content'].get('text', '') if m['msg_type'] == 'stream' else m['msg_type'] + ' ')
-                busy = m['content'].get('execution_state') != 'idle'
-    finally: kc.stop_channels(); km.shutdown_kernel(now=True)
-    assert not step, f'all cells were done before step {step}'; return ''.join(said)
+                try:
+                    m = kc.get_iopub_msg(timeout=0.02)
+                except queue.Empty:
+                    assert km.is_alive(), c
+                    continue
+                if m["parent_header"].get("msg_id") != asked:
+                    continue
+                assert m["msg_type"] != "error", "\n".join(m["content"]["traceback"])
+                said.append(
+                    m["content"].get("text", "")
+                    if m["msg_type"] == "stream"
+                    else m["msg_type"] + " "
+                )
+                busy = m["content"].get("execution_state") != "idle"
+    finally:
+        kc.stop_channels()
+        km.shutdown_kernel(now=True)
+    assert not step, f"all cells were done before step {step}"
+    return "".join(said)
+
 
 def killed_and_run_again(kernel, root, plan, phases, tmp_path):
-    (tmp_path/'plan.json').write_text(json.dumps(plan.to_dict()))
-    src, home = cells(root, tmp_path/'plan.json'), tmp_path/'plan'
+    (tmp_path / "plan.json").write_text(json.dumps(plan.to_dict()))
+    src, home = cells(root, tmp_path / "plan.json"), tmp_path / "plan"
     bounds = {n: (a, b) for n, a, b in plan.bounds()}
     for p in phases:
-        kernel(src, tmp_path, sum(bounds[p])//2); assert reached(home/'run', say=lambda s: None) < bounds[p][1]
-    out = kernel(src, tmp_path); assert 'asked before: the run has begun' in out and f'{phases[-1]}' in out and 'would upload' in out
-    run_plan(plan, tmp_path/'whole', str(home/'shards'), 1.45, device='cpu', say=lambda s: None, progress=SILENT)
-    same_weights(home/'run', tmp_path/'whole')
-    assert dict(losses(home/'run')) == dict(losses(tmp_path/'whole')) and [v['word'] for v in verdicts(home/'run')] == ['continue']*len(plan.phases)
-    assert sum(bool(r.get('open')) for r in read_ledger(home/'run')) >= len(plan.phases) + len(phases); return out
+        kernel(src, tmp_path, sum(bounds[p]) // 2)
+        assert reached(home / "run", say=lambda s: None) < bounds[p][1]
+    out = kernel(src, tmp_path)
+    assert (
+        "asked before: the run has begun" in out
+        and f"{phases[-1]}" in out
+        and "would upload" in out
+    )
+    run_plan(
+        plan,
+        tmp_path / "whole",
+        str(home / "shards"),
+        1.45,
+        device="cpu",
+        say=lambda s: None,
+        progress=SILENT,
+    )
+    same_weights(home / "run", tmp_path / "whole")
+    assert dict(losses(home / "run")) == dict(losses(tmp_path / "whole")) and [
+        v["word"] for v in verdicts(home / "run")
+    ] == ["continue"] * len(plan.phases)
+    assert sum(bool(r.get("open")) for r in read_ledger(home / "run")) >= len(plan.phases) + len(
+        phases
+    )
+    return out
 
-def test_killed_in_the_middle_of_a_phase(root, tmp_path): killed_and_run_again(as_script, root, TOY, ['grind'], tmp_path)
+
+def test_killed_in_the_middle_of_a_phase(root, tmp_path):
+    killed_and_run_again(as_script, root, TOY, ["grind"], tmp_path)
+
 
 @pytest.mark.slow
 def test_jupyter_kernel_killed_in_the_middle_of_every_phase(root, tmp_path):
-    plan = read_plan('burn-toy')
+    plan = read_plan("burn-toy")
     out = killed_and_run_again(as_notebook, root, plan, [p.name for p in plan.phases], tmp_path)
-    assert 'display_data' in out # the picture
+    assert "display_data" in out  # the picture
+
 
 def test_a_recipe_reads_no_more_of_the_hub_than_it_needs(tmp_path, monkeypatch):
     "FineWeb-Edu is 1.3 trillion tokens; here it is 4 MB, of which 20,000 tokens are asked for"
     import pyarrow as pa, pyarrow.parquet as pq
-    data = tmp_path/'hub/HuggingFaceFW/fineweb-edu/data'
+
+    data = tmp_path / "hub/HuggingFaceFW/fineweb-edu/data"
     data.mkdir(parents=True)
     rng = random.Random(0)
-    words = [''.join(rng.choices('abcdefghij', k=rng.randint(2, 9))) for _ in range(500)]
-    pq.write_table(pa.table({'text': [' '.join(rng.choices(words, k=30)) for _ in range(20_000)]}), data/'train-00000.parquet')
-    (data.parent/'README.md').write_text('---\nconfigs:\n- config_name: sample-100BT\n  data_files: data/*\n---\n')
-    monkeypatch.setenv('GPUB_HUB', str(tmp_path/'hub')); monkeypatch.setenv('HF_DATASETS_CACHE', str(tmp_path/'cache'))
-    cfg = PrepConfig(sources=('web=fineweb-edu:1',), vocab=500, sample_mb=.05, chunk_mb=.05, val=.01, tokens=20_000)
-    m = prepare(cfg, tmp_path/'out', say=lambda s: None); read = m['counts']['web']['bytes_in']
-    assert sum(s['tokens'] for s in m['shards'] if s['split'] == 'train') == pytest.approx(20_000, rel=.02) and m['mix']['web']['train']['epochs'] <= 1 and 6*20_000 <= read < 1e6, read
+    words = ["".join(rng.choices("abcdefghij", k=rng.randint(2, 9))) for _ in range(500)]
+    pq.write_table(
+        pa.table({"text": [" ".join(rng.choices(words, k=30)) for _ in range(20_000)]}),
+        data / "train-00000.parquet",
+    )
+    (data.parent / "README.md").write_text(
+        "---\nconfigs:\n- config_name: sample-100BT\n  data_files: data/*\n---\n"
+    )
+    monkeypatch.setenv("GPUB_HUB", str(tmp_path / "hub"))
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    cfg = PrepConfig(
+        sources=("web=fineweb-edu:1",),
+        vocab=500,
+        sample_mb=0.05,
+        chunk_mb=0.05,
+        val=0.01,
+        tokens=20_000,
+    )
+    m = prepare(cfg, tmp_path / "out", say=lambda s: None)
+    read = m["counts"]["web"]["bytes_in"]
+    assert (
+        sum(s["tokens"] for s in m["shards"] if s["split"] == "train")
+        == pytest.approx(20_000, rel=0.02)
+        and m["mix"]["web"]["train"]["epochs"] <= 1
+        and 6 * 20_000 <= read < 1e6
+    ), read
+
 
 TROUBLE = """
 import torch
@@ -93,56 +191,85 @@ torch.compile = lambda f, **how: broken
 
 
 def test_what_goes_wrong_is_said_and_the_machine_is_given_back(root, tmp_path):
-    "A compilation and a mirror that fail are lines on the page and in its log; the cell that then ends in an error ends the rent too"
-    plan = tmp_path/'plan.json'
-    plan.write_text(json.dumps(TOY.to_dict() | dict(settings=TOY.settings | dict(compile='yes'))))
-    (tmp_path/'in the way').touch()
+    """A compilation and a mirror that fail are lines on the page and in its log; the cell that then
+    ends in an error ends the rent too"""
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(TOY.to_dict() | dict(settings=TOY.settings | dict(compile="yes"))))
+    (tmp_path / "in the way").touch()
     src = cells(root, plan)
-    for old, new in (('MIRROR = None', f"MIRROR = {str(tmp_path/'in the way')!r}"), ('WHEN_DONE = None', "WHEN_DONE = 'echo done >> ended'")):
+    for old, new in (
+        ("MIRROR = None", f"MIRROR = {str(tmp_path / 'in the way')!r}"),
+        ("WHEN_DONE = None", "WHEN_DONE = 'echo done >> ended'"),
+    ):
         assert sum(c.count(old) for c in src) == 1
         src = [c.replace(old, new) for c in src]
-    command = [sys.executable, '-c', '\n'.join([TROUBLE, *src])]
-    done = subprocess.run(command, text=True, capture_output=True, cwd=tmp_path, env=env(tmp_path), timeout=600)
-    assert done.returncode == 1 and 'GpubError: the run is safe in' in done.stderr, done.stderr[-2000:]
-    log = (tmp_path/'plan/notebook.log').read_text(encoding='utf-8')
-    for line in ('torch.compile failed (RuntimeError: no compiler on this machine)', 'is behind: Not a directory; the training goes on'):
+    command = [sys.executable, "-c", "\n".join([TROUBLE, *src])]
+    done = subprocess.run(
+        command, text=True, capture_output=True, cwd=tmp_path, env=env(tmp_path), timeout=600
+    )
+    assert done.returncode == 1 and "GpubError: the run is safe in" in done.stderr, done.stderr[
+        -2000:
+    ]
+    log = (tmp_path / "plan/notebook.log").read_text(encoding="utf-8")
+    for line in (
+        "torch.compile failed (RuntimeError: no compiler on this machine)",
+        "is behind: Not a directory; the training goes on",
+    ):
         assert line in done.stdout and line in log, line
-    assert 'tok/s' in log and '--- step' in log # how far it is, and the samples
-    assert (tmp_path/'ended').read_text().split() == ['done']
+    assert "tok/s" in log and "--- step" in log  # how far it is, and the samples
+    assert (tmp_path / "ended").read_text().split() == ["done"]
 
 
 def functions_of(root, name, **around):
     "The functions of the cell that defines `name`, as they would be among these values"
-    src = next(c for c in cells(root, 'any') if f'def {name}(' in c)
+    src = next(c for c in cells(root, "any") if f"def {name}(" in c)
     found = [n for n in ast.parse(src).body if isinstance(n, ast.FunctionDef)]
     space = dict(around)
-    exec(compile(ast.Module(found, []), 'train_1b', 'exec'), space)
+    exec(compile(ast.Module(found, []), "train_1b", "exec"), space)
     return space
 
 
 def test_on_a_gpu_the_corpus_is_prepared_with_the_cores_there_are(root, tmp_path, monkeypatch):
     "All of them: of the container, not of the server around it; and whatever is said is heard"
     asked, said = [], []
-    monkeypatch.setattr(os, 'cpu_count', lambda: 999)
+    monkeypatch.setattr(os, "cpu_count", lambda: 999)
 
     def prepared(recipe, folder, workers, say):
         asked.append((recipe, workers))
-        say('a stage')
+        say("a stage")
 
     from gpub.recipes import load_recipe
-    space = functions_of(root, 'shards', CUDA=True, DATA='recipe', SHARDS=tmp_path, SOURCES=(), TOKENS=21*10**9, Path=None, verify=None,
-                         load_recipe=load_recipe, shipped=shipped, prepare=prepared, usable_cores=usable_cores, os=os, say=said.append, print=said.append)
-    space['shards']()
-    (recipe, workers), = asked
-    assert workers == usable_cores() < 999 and said == ['a stage']
+
+    space = functions_of(
+        root,
+        "shards",
+        CUDA=True,
+        DATA="recipe",
+        SHARDS=tmp_path,
+        SOURCES=(),
+        TOKENS=21 * 10**9,
+        Path=None,
+        verify=None,
+        load_recipe=load_recipe,
+        shipped=shipped,
+        prepare=prepared,
+        usable_cores=usable_cores,
+        os=os,
+        say=said.append,
+        print=said.append,
+    )
+    space["shards"]()
+    ((recipe, workers),) = asked
+    assert workers == usable_cores() < 999 and said == ["a stage"]
     web, _, python = (s.hub for s in recipe.parsed)
-    assert web.config == 'sample-100BT' and python.column == 'text'
+    assert web.config == "sample-100BT" and python.column == "text"
 
 
 def test_fetched_shards_are_asked_for_again(root, tmp_path, monkeypatch):
     "The Hub that answers 503 once has not ended a night's work"
     from gpub import network
-    answers, said = [ConnectionError('503'), ConnectionError('reset'), 'a folder'], []
+
+    answers, said = [ConnectionError("503"), ConnectionError("reset"), "a folder"], []
 
     class Hub:
         @staticmethod
@@ -154,46 +281,90 @@ def test_fetched_shards_are_asked_for_again(root, tmp_path, monkeypatch):
 
     def unpack(packed, to):
         packed.mkdir()
-        return 'a manifest'
+        return "a manifest"
 
-    monkeypatch.setattr(network, 'PATIENT', network.Backoff(sleep=lambda seconds: None))
-    stand_in = type('Importlib', (), dict(import_module=staticmethod(lambda name: Hub)))
-    space = functions_of(root, 'fetch', home=tmp_path, importlib=stand_in, unpack=unpack, shutil=shutil, retrying=network.retrying, say=said.append)
-    assert space['fetch']('some/shards', tmp_path/'to') == 'a manifest' and len(said) == 2
+    monkeypatch.setattr(network, "PATIENT", network.Backoff(sleep=lambda seconds: None))
+    stand_in = type("Importlib", (), dict(import_module=staticmethod(lambda name: Hub)))
+    space = functions_of(
+        root,
+        "fetch",
+        home=tmp_path,
+        importlib=stand_in,
+        unpack=unpack,
+        shutil=shutil,
+        retrying=network.retrying,
+        say=said.append,
+    )
+    assert space["fetch"]("some/shards", tmp_path / "to") == "a manifest" and len(said) == 2
 
 
 def test_prompts_are_published_ones_and_none_ends_with_a_space(root):
-    src = next(c for c in cells(root, 'any') if 'milestone_table(' in c)
+    src = next(c for c in cells(root, "any") if "milestone_table(" in c)
     lists = [n for n in ast.walk(ast.parse(src)) if isinstance(n, ast.List)]
     asked = [ast.literal_eval(n) for n in lists]
     assert sorted(map(len, asked)) == [2, 4]
     assert all(p == p.strip() for prompts in asked for p in prompts)
-    published = {p['prompt'] for p in read_json(shipped('published/prompts.json'))['prompts']}
+    published = {p["prompt"] for p in read_json(shipped("published/prompts.json"))["prompts"]}
     assert published > set(max(asked, key=len))
 
 
-@pytest.mark.skipif(os.name == 'nt', reason='a shell script stands in for nvidia-smi')
+@pytest.mark.skipif(os.name == "nt", reason="a shell script stands in for nvidia-smi")
 def test_a_gpu_that_torch_cannot_use_is_no_reason_for_the_twin(root, tmp_path):
-    tool = tmp_path/'nvidia-smi'
+    tool = tmp_path / "nvidia-smi"
     tool.write_text("#!/bin/sh\necho 'NVIDIA A100-SXM4-80GB, 470.57.02'\n")
     tool.chmod(0o755)
     around = env(tmp_path) | dict(PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    del around['CUDA_VISIBLE_DEVICES']
-    code = '\n'.join(['import torch', 'torch.cuda.is_available = lambda: False', *cells(root, tmp_path/'no plan')])
-    done = subprocess.run([sys.executable, '-c', code], text=True, capture_output=True, cwd=tmp_path, env=around, timeout=300)
-    assert done.returncode == 1 and '470.57.02' in done.stderr.splitlines()[-1] and '--device cpu' in done.stderr
+    del around["CUDA_VISIBLE_DEVICES"]
+    code = "\n".join(
+        [
+            "import torch",
+            "torch.cuda.is_available = lambda: False",
+            *cells(root, tmp_path / "no plan"),
+        ]
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        text=True,
+        capture_output=True,
+        cwd=tmp_path,
+        env=around,
+        timeout=300,
+    )
+    assert (
+        done.returncode == 1
+        and "470.57.02" in done.stderr.splitlines()[-1]
+        and "--device cpu" in done.stderr
+    )
 
 
 def test_the_notebook_opens_in_colab_and_keeps_torch(root):
-    cells = [''.join(c['source']) for c in json.loads((root/'nbs'/'train_1b.ipynb').read_text(encoding='utf-8'))['cells']]
-    assert 'https://colab.research.google.com/github/gpuburnout/gpub/blob/main/nbs/train_1b.ipynb' in '\n'.join(cells)
-    setup = next(c for c in cells if c.startswith('SOURCE =')); assert "'-c', '/tmp/keep.txt'" in setup and 'torch=={metadata' in setup
-    assert 'gpub run burn-1b' in cells[-2] and '--mirror' in cells[-2] and '--max-usd' in cells[-2]
+    cells = [
+        "".join(c["source"])
+        for c in json.loads((root / "nbs" / "train_1b.ipynb").read_text(encoding="utf-8"))["cells"]
+    ]
+    assert (
+        "https://colab.research.google.com/github/gpuburnout/gpub/blob/main/nbs/train_1b.ipynb"
+        in "\n".join(cells)
+    )
+    setup = next(c for c in cells if c.startswith("SOURCE ="))
+    assert "'-c', '/tmp/keep.txt'" in setup and "torch=={metadata" in setup
+    assert "gpub run burn-1b" in cells[-2] and "--mirror" in cells[-2] and "--max-usd" in cells[-2]
 
-@pytest.mark.skipif(os.name == 'nt' or not shutil.which('bash'), reason='a shell script')
+
+@pytest.mark.skipif(os.name == "nt" or not shutil.which("bash"), reason="a shell script")
 def test_the_script_asks_for_the_price(root):
-    done = subprocess.run(['bash', 'scripts/runpod.sh'], cwd=root, capture_output=True, text=True, env={k: v for k, v in os.environ.items() if k != 'USD_PER_HOUR'})
-    assert done.returncode == 1 and 'what does this machine cost an hour? USD_PER_HOUR=1.49' in done.stderr
+    done = subprocess.run(
+        ["bash", "scripts/runpod.sh"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        env={k: v for k, v in os.environ.items() if k != "USD_PER_HOUR"},
+    )
+    assert (
+        done.returncode == 1
+        and "what does this machine cost an hour? USD_PER_HOUR=1.49" in done.stderr
+    )
+
 
 CRASH = """import sys
 if sys.argv[1:2] == ['run']:
@@ -203,22 +374,63 @@ if sys.argv[1:2] == ['run']:
         if s.n == 35 and not hit.exists(): hit.touch(); raise RuntimeError('CUDA error: unspecified launch failure')
         return look(walk, s)
     phases.Walk.look = once
-""" # as sitecustomize.py: the first `gpub run` that gets to step 35 dies of an exception that nobody expects
+# as sitecustomize.py: the first `gpub run` that gets to step 35 dies of an exception that nobody
+# expects
+"""
+
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.name == 'nt' or not shutil.which('bash'), reason='a shell script')
+@pytest.mark.skipif(os.name == "nt" or not shutil.which("bash"), reason="a shell script")
 def test_the_script_on_the_twin(root, tmp_path):
-    ended = tmp_path/'ended'; (tmp_path/'sitecustomize.py').write_text(CRASH.format(hit=str(tmp_path/'hit')))
+    ended = tmp_path / "ended"
+    (tmp_path / "sitecustomize.py").write_text(CRASH.format(hit=str(tmp_path / "hit")))
+
     def script(home, code, **more):
-        env = {**os.environ, 'TOY': '1', 'USD_PER_HOUR': '1.49', 'MAX_USD': '1', 'NO_TMUX': '1', 'HOME_DIR': str(tmp_path/home), 'PYTHON': sys.executable, 'WHEN_DONE': f'touch {ended}', 'PYTHONPATH': str(tmp_path), **more}
+        env = {
+            **os.environ,
+            "TOY": "1",
+            "USD_PER_HOUR": "1.49",
+            "MAX_USD": "1",
+            "NO_TMUX": "1",
+            "HOME_DIR": str(tmp_path / home),
+            "PYTHON": sys.executable,
+            "WHEN_DONE": f"touch {ended}",
+            "PYTHONPATH": str(tmp_path),
+            **more,
+        }
         ended.unlink(missing_ok=True)
-        done = subprocess.run(['bash', 'scripts/runpod.sh'], cwd=root, capture_output=True, text=True, env=env, timeout=600)
-        assert done.returncode == code and ended.is_file(), done.stderr[-2000:]; return done
-    done = script('a', 0)
-    assert 'CUDA error' in done.stderr and done.stdout.count('attempt') == 1 and 'with code 70 (attempt 1 of 5)' in done.stdout # an accident: on from the last checkpoint
-    assert 'chinchilla, step 200: CONTINUE' in done.stdout and 'a billion tokens' in done.stdout and 'done again' in done.stdout and reached(tmp_path/'a/runs/toy') == 200
-    assert 'attempt' not in script('a', 0, MAX_USD='0.000001').stdout # all phases are done: nothing to pay
-    done = script('a', 1, MAX_USD='-1')
-    assert 'attempt' not in done.stdout and done.stderr.strip() == 'gpub: --max-usd must be above 0, got -1.0' # refused
-    done = script('b', 1, USD_PER_HOUR='100000', MAX_USD='')
-    assert 'attempt' not in done.stdout and 'the budget of $0.50 is used up' in done.stderr # a verdict
+        done = subprocess.run(
+            ["bash", "scripts/runpod.sh"],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            env=env,
+            timeout=600,
+        )
+        assert done.returncode == code and ended.is_file(), done.stderr[-2000:]
+        return done
+
+    done = script("a", 0)
+    assert (
+        "CUDA error" in done.stderr
+        and done.stdout.count("attempt") == 1
+        and "with code 70 (attempt 1 of 5)" in done.stdout
+    )  # an accident: on from the last checkpoint
+    assert (
+        "chinchilla, step 200: CONTINUE" in done.stdout
+        and "a billion tokens" in done.stdout
+        and "done again" in done.stdout
+        and reached(tmp_path / "a/runs/toy") == 200
+    )
+    assert (
+        "attempt" not in script("a", 0, MAX_USD="0.000001").stdout
+    )  # all phases are done: nothing to pay
+    done = script("a", 1, MAX_USD="-1")
+    assert (
+        "attempt" not in done.stdout
+        and done.stderr.strip() == "gpub: --max-usd must be above 0, got -1.0"
+    )  # refused
+    done = script("b", 1, USD_PER_HOUR="100000", MAX_USD="")
+    assert (
+        "attempt" not in done.stdout and "the budget of $0.50 is used up" in done.stderr
+    )  # a verdict

@@ -45,7 +45,8 @@ def in_words(seconds):
 
 def run(seconds, command):
     "The exit code of a command that may take so many seconds (0: any number)"
-    told = []  # signals that arrived; an exception out of a handler could come before the command is known
+    # signals that arrived; an exception out of a handler could come before the command is known
+    told = []
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) != signal.SIG_IGN:
@@ -64,7 +65,8 @@ def run(seconds, command):
         if seconds and time.monotonic() >= up:
             end(process)
             print(
-                f"{command[0]}: stopped after {in_words(seconds)}, its limit, before it had finished. "
+                f"{command[0]}: stopped after {in_words(seconds)}, its limit, before it had "
+                "finished. "
                 f"A busy or slow machine needs longer: the same command with LIMIT={2 * seconds} "
                 "(seconds), or LIMIT=0 for none. "
                 "If it hangs on a quiet machine too, the lines above say where.",
