@@ -36,14 +36,14 @@ if ! "$PY" -c 'import gpub' 2>/dev/null; then
     "$PY" -m pip install -q -c "$keep" -e '.[data,hub]'
 fi
 # After a verdict or a refusal gpub says one line and exits with 1; so does Python after an exception that nobody expected, and that becomes 70 here.
-gpub() { "$PY" -c 'import sys, traceback; from gpub.cli import main
+gpub() { "$PY" -c 'import sys, traceback; from gpub.cli.main import main
 try: main()
 except Exception: traceback.print_exc(); sys.exit(70)' "$@"; }
 
 if [ -n "${TOY:-}" ]; then
     plan=burn-toy; preset=burn-toy; run=$HOME_DIR/runs/toy; data=$HOME_DIR/data/toy.txt
     mkdir -p "$(dirname "$data")"
-    [ -s "$data" ] || "$PY" -c 'import sys; from gpub.plays import plays; open(sys.argv[1], "w").write(plays(60_000, seed=0))' "$data"
+    [ -s "$data" ] || "$PY" -c 'import sys; from gpub.data.plays import plays; open(sys.argv[1], "w").write(plays(60_000, seed=0))' "$data"
 else
     plan=burn-1b; preset=burn-1b; run=$HOME_DIR/runs/burn-1b; data=${SHARDS:-$HOME_DIR/data/burn1b}
     nvidia-smi --query-gpu=name,memory.total --format=csv,noheader

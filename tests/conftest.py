@@ -3,7 +3,7 @@
 import os, shutil, subprocess, sys
 from pathlib import Path
 import pytest
-from gpub.plays import plays
+from gpub.data.plays import plays
 
 
 @pytest.fixture(scope="session")

@@ -3,10 +3,10 @@
 import json, os, subprocess, sys, time
 from pathlib import Path
 import torch
-from gpub.checkpoint import load_checkpoint
+from gpub.record.checkpoint import load_checkpoint
 
 
-def start(*argv, main="from gpub.cli import main; main()", before=(), **how):
+def start(*argv, main="from gpub.cli.main import main; main()", before=(), **how):
     """Run a command in its own process; names in capitals are variables of its environment, the
     others are Popen's"""
     env = {**os.environ, "OMP_NUM_THREADS": "1", **{k: how.pop(k) for k in [*how] if k.isupper()}}

@@ -3,8 +3,8 @@
 import json, os, pickle, random, shutil, signal, subprocess, sys, threading, time
 from collections import namedtuple
 import pytest, torch
-from gpub import checkpoint as ckpt
-from gpub.checkpoint import (
+from gpub.record import checkpoint as ckpt
+from gpub.record.checkpoint import (
     MODEL,
     OPTIMIZER,
     Damaged,
@@ -17,10 +17,10 @@ from gpub.checkpoint import (
     save_checkpoint,
     verify,
 )
-from gpub import folder as fold
+from gpub.record import folder as fold
 from gpub.core import GpubError
-from gpub.folder import append, cut_log, differences, lock
-from gpub.report import _jsonl
+from gpub.record.folder import append, cut_log, differences, lock
+from gpub.record.log import _jsonl
 
 
 def tensors(step, n=1000):
@@ -441,7 +441,7 @@ def test_differences():
 
 
 HOLD = (
-    'import sys, time; from gpub.folder import lock\nwith lock(sys.argv[1]): print("held", '
+    'import sys, time; from gpub.record.folder import lock\nwith lock(sys.argv[1]): print("held", '
     "flush=True); time.sleep(60)"
 )
 

@@ -3,7 +3,7 @@
 import json, shutil
 from pathlib import Path
 import pytest
-from gpub.claims import (
+from gpub.budget.published import (
     STATUS,
     Claim,
     Missing,

@@ -3,9 +3,17 @@
 import gzip, json, random, unicodedata
 import numpy as np, pytest
 from hypothesis import example, given, settings, strategies as st
-from gpub.cleaning import Rules, clean, near_repeats, ngram_hashes, repeats, signatures, word_hashes
+from gpub.prep.clean import (
+    Rules,
+    clean,
+    near_repeats,
+    ngram_hashes,
+    repeats,
+    signatures,
+    word_hashes,
+)
 from gpub.core import GpubError
-from gpub.scan import KNOWN, Benchmarks, Scan, pass_gate, scan_texts
+from gpub.prep.scan import KNOWN, Benchmarks, Scan, pass_gate, scan_texts
 
 ANY = st.text(
     alphabet=st.characters(exclude_categories=()), max_size=400
@@ -88,7 +96,9 @@ def test_equal_words_equal_numbers(words):
 def test_planted_near_duplicates_recall_and_precision(record_property):
     rng = random.Random(1)
     vocab = [f"w{i}" for i in range(3000)]
-    doc = lambda: [rng.choice(vocab) for _ in range(250)]
+
+    def doc():
+        return [rng.choice(vocab) for _ in range(250)]
 
     def change(d, n):
         spots = set(rng.sample(range(250), n))

@@ -49,7 +49,10 @@ def test_glossary_is_in_order_and_says_each_once(root):
 
 def test_a_term_that_is_nowhere_is_found(tmp_path):
     (tmp_path / "nbs").mkdir()
-    page = lambda text: json.dumps(dict(cells=[dict(cell_type="markdown", source=text)]))
+
+    def page(text):
+        return json.dumps(dict(cells=[dict(cell_type="markdown", source=text)]))
+
     (tmp_path / "nbs/glossary.ipynb").write_text(
         page(
             "".join(
@@ -76,13 +79,13 @@ def test_performance_page_shows_every_receipt(root):
 
 
 def test_every_exhibit_is_on_the_page_of_symptoms(root):
-    from gpub.museum import EXHIBITS
-    from gpub.museum_infra import INFRA
+    from gpub.lab.museum.bugs import EXHIBITS
+    from gpub.lab.museum.machines import INFRA
 
     page = shown(root / "nbs/something_went_wrong.ipynb")
     every = EXHIBITS + INFRA
     assert [e.name for e in every if e.symptom[:20] not in page] == [] and page.count(
-        "](lib/museum"
+        "](lib/lab/museum_bugs"
     ) == len(every)
 
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 from urllib.parse import quote
 import pytest, torch
 from browser import Browser
-from gpub.checkpoint import save_checkpoint
+from gpub.record.checkpoint import save_checkpoint
 from gpub.core import GpubError
-from gpub.demo import quantise, rounded, write_page
-from gpub.gpt import GPT, GPTConfig, sample
-from gpub.plays import plays
-from gpub.sizes import SHAPES
-from gpub.tokenizer import BPETokenizer, CharTokenizer
+from gpub.share.demo import quantise, rounded, write_page
+from gpub.model.gpt import GPT, GPTConfig, sample
+from gpub.data.plays import plays
+from gpub.model.sizes import SHAPES
+from gpub.data.tokenizer import BPETokenizer, CharTokenizer
 
 TEXT = plays(3000, seed=0) + '</script><!-- &amp; \t🙂é" `${x}`'
 TOK = CharTokenizer.from_text(TEXT)

@@ -2,17 +2,18 @@
 
 import json, shutil
 import pytest
-import gpub.corpus as gpub_corpus
-import gpub.doctor as gpub_doctor
-import gpub.run as gpub_run
-from gpub.checkpoint import load_checkpoint, save_checkpoint
-from gpub.core import GpubError, Text
-from gpub.doctor import CHECKS, doctor, doctor_table
-from gpub.gpt import GPT
-from gpub.museum import peek
-from gpub.plays import plays
-from gpub.run import Run
-from gpub.train import TrainConfig, rate
+import gpub.data.corpus as gpub_corpus
+import gpub.guards.doctor as gpub_doctor
+import gpub.train.trainer as gpub_run
+from gpub.record.checkpoint import load_checkpoint, save_checkpoint
+from gpub.core import GpubError
+from gpub.data.text import Text
+from gpub.guards.doctor import CHECKS, doctor, doctor_table
+from gpub.model.gpt import GPT
+from gpub.lab.museum.bugs import peek
+from gpub.data.plays import plays
+from gpub.train.trainer import Run
+from gpub.train.loop import TrainConfig, rate
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 from click.testing import CliRunner
-from gpub.claims import lookup
-from gpub.cli import cli
+from gpub.budget.published import lookup
+from gpub.cli.main import cli
 from gpub.core import GpubError
-from gpub.economics import (
+from gpub.budget.economics import (
     CHECKLIST,
     LINKS,
     MORE,
@@ -31,9 +31,9 @@ from gpub.economics import (
     stands,
     usd_per_billion,
 )
-from gpub.museum_infra import INFRA, _installed, check_first_batch, check_versions
-from gpub.ledger import known_price
-from gpub.sizes import GPUS, ROOM, config_of, memory, plan, plan_table
+from gpub.lab.museum.machines import INFRA, _installed, check_first_batch, check_versions
+from gpub.budget.prices import known_price
+from gpub.model.sizes import GPUS, ROOM, config_of, memory, plan, plan_table
 from pathlib import Path
 
 NBS = Path(__file__).parents[1] / "nbs"

@@ -4,11 +4,11 @@ import json
 import shutil
 from dataclasses import replace
 import pytest
-from gpub.checkpoint import checkpoints, load_checkpoint
+from gpub.record.checkpoint import checkpoints, load_checkpoint
 from gpub.core import GpubError
-from gpub.doctor import doctor
-from gpub.ledger import account, read_ledger
-from gpub.phases import (
+from gpub.guards.doctor import doctor
+from gpub.record.ledger import account, read_ledger
+from gpub.budget.phases import (
     PLANS,
     Gate,
     given_up,
@@ -18,8 +18,10 @@ from gpub.phases import (
     schedule_from,
     stable_steps,
 )
-from gpub.run import DECAY_TARGET, decay_integral, find_preset, load_run, override
-from gpub.train import TrainConfig, rate
+from gpub.train.decay import DECAY_TARGET, decay_integral
+from gpub.train.presets import find_preset, override
+from gpub.record.load import load_run
+from gpub.train.loop import TrainConfig, rate
 from kill import same_weights
 from test_phases import TOY, quick, straight, walk  # noqa: F401, two are fixtures
 

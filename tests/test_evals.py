@@ -7,9 +7,9 @@ import pytest
 import torch
 from click.testing import CliRunner
 from gpub.core import GpubError
-from gpub.evals import calibrate, eval_command, evaluate_run, in_vocabulary
-from gpub.gpt import GPT, GPTConfig
-from gpub.harness import (
+from gpub.evals.evaluate import calibrate, eval_command, evaluate_run, in_vocabulary
+from gpub.model.gpt import GPT, GPTConfig
+from gpub.evals.adapter import (
     adapter,
     as_task,
     ask,
@@ -19,15 +19,15 @@ from gpub.harness import (
     likelihoods,
     lm_eval_parts,
 )
-from gpub.hub import export_model
-from gpub.llama import Llama, LlamaConfig
-from gpub.plays import plays
-from gpub.report_card import against, grade, outcomes, paired, published, score
-from gpub.run import Run
-from gpub.samples import distinct, label, repeated, token_diff
-from gpub.sandbox import problems, run_python, solves
-from gpub.tasks import TASKS, Item, load_items
-from gpub.tokenizer import BPETokenizer, CharTokenizer
+from gpub.share.hub import export_model
+from gpub.model.llama import Llama, LlamaConfig
+from gpub.data.plays import plays
+from gpub.evals.scores import against, grade, outcomes, paired, published, score
+from gpub.train.trainer import Run
+from gpub.evals.samples import distinct, label, repeated, token_diff
+from gpub.evals.sandbox import problems, run_python, solves
+from gpub.evals.tasks import TASKS, Item, load_items
+from gpub.data.tokenizer import BPETokenizer, CharTokenizer
 
 ARC = (
     '{"id": "a", "question": {"stem": "What is wet?", "choices": [{"text": "Water is wet", '
@@ -666,7 +666,7 @@ def test_programs_are_contained(code, why, tmp_path, monkeypatch):
     ],
 )
 def test_the_kernel_alone_contains_them_too(code, tmp_path, monkeypatch):
-    from gpub import sandbox
+    from gpub.evals.evaluate import sandbox
 
     (tmp_path / "f").write_text("mine")
     monkeypatch.setattr(sandbox, "CAGE", sandbox.CAGE.replace("sys.addaudithook(refuse)\n", ""))

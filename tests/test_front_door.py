@@ -2,8 +2,8 @@
 
 import inspect, json, os, re, shutil, signal, subprocess, sys
 import click, pytest, yaml
-from gpub.cli import Run, cli
-from gpub.gpt import GPTConfig, count_params
+from gpub.cli.main import Run, cli
+from gpub.model.gpt import GPTConfig, count_params
 
 PAGES = ["README.md", "CONTRIBUTING.md", "data/README.md"]
 
@@ -229,7 +229,7 @@ def test_an_empty_mirror_is_none(typed, kept, monkeypatch):
         def go(self):
             pass
 
-    monkeypatch.setattr("gpub.cli.Run", Stub)
+    monkeypatch.setattr("gpub.cli.main.Run", Stub)
     cli.main(["train", "shakespeare", "--mirror", typed], standalone_mode=False)
     assert seen == [kept]
 

@@ -3,12 +3,22 @@
 import math
 from dataclasses import replace
 import pytest, torch
-from gpub.bench_generate import in_transformers
+from gpub.lab.bench.generate import in_transformers
 from gpub.core import GpubError
-from gpub import generate as generation
-from gpub.generate import Laid, Memory, Taste, chances, choose, generate, laid, penalise, write
-from gpub.gpt import GPT, GPTConfig, sample
-from gpub.tokenizer import BPETokenizer, CharTokenizer
+from gpub.model import generate as generation
+from gpub.model.generate import (
+    Laid,
+    Memory,
+    Taste,
+    chances,
+    choose,
+    generate,
+    laid,
+    penalise,
+    write,
+)
+from gpub.model.gpt import GPT, GPTConfig, sample
+from gpub.data.tokenizer import BPETokenizer, CharTokenizer
 
 TOY = GPTConfig(vocab=29, ctx=32, width=48, layers=3, heads=4)
 PROMPTS = [[3], [5, 4, 3, 2, 1, 0, 12, 11, 10, 28, 7], [7, 7, 7], list(range(29))]

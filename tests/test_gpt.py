@@ -4,7 +4,7 @@ import json, math
 from dataclasses import replace
 import pytest, torch
 from gpub.core import GpubError
-from gpub.gpt import (
+from gpub.model.gpt import (
     GPT,
     Block,
     GPTConfig,

@@ -5,9 +5,9 @@ import pytest, torch
 from click.testing import CliRunner
 from torch.nn import functional as F
 from gpub.core import GpubError
-from gpub.gpt import attend, sdpa
-from gpub.grade import PROPERTIES, TOPICS, check_command, grade, load_mine, plain_loop, turned
-from gpub.tokenizer import MiniBPE
+from gpub.model.gpt import attend, sdpa
+from gpub.lab.grade import PROPERTIES, TOPICS, check_command, grade, load_mine, plain_loop, turned
+from gpub.data.tokenizer import MiniBPE
 
 
 def weights(q, k, v, scale=None, diagonal=None, fill=-torch.inf, dim=-1):
@@ -324,7 +324,7 @@ def test_odd_code_is_one_line_that_names_the_property(
     topic, name, prop, words, tmp_path, monkeypatch
 ):
     if name == "endless":
-        monkeypatch.setattr("gpub.grade.LIMIT", 0.3)
+        monkeypatch.setattr("gpub.lab.grade.LIMIT", 0.3)
     (tmp_path / "odd.py").write_text(ODD)
     r = CliRunner().invoke(check_command, [topic, "--mine", f"{tmp_path}/odd.py:{name}"])
     lines = r.output.splitlines()
@@ -362,7 +362,7 @@ def test_odd_code_is_one_line_that_names_the_property(
 )
 def test_files_that_do_not_load_are_one_line(code, words, tmp_path, monkeypatch, capsys):
     if "while" in code:
-        monkeypatch.setattr("gpub.grade.LIMIT", 0.3)
+        monkeypatch.setattr("gpub.lab.grade.LIMIT", 0.3)
     (tmp_path / "odd.py").write_text(code)
     with pytest.raises(GpubError) as e:
         load_mine(f"{tmp_path}/odd.py:f")
@@ -418,7 +418,7 @@ def test_files_are_refused_in_one_line(tmp_path):
         (f"{tmp_path}/gone.py:f", "no file"),
         (f"{tmp_path}/bad.py:f", "is not Python"),
         (f"{tmp_path}/raises.py:f", "ZeroDivisionError: division by zero, line 2: x = 1/0"),
-        (f"{tmp_path}/n.ipynb:f", "gpub.grade.grade("),
+        (f"{tmp_path}/n.ipynb:f", "gpub.lab.grade.grade("),
     ):
         with pytest.raises(GpubError) as e:
             load_mine(place)
@@ -429,7 +429,7 @@ def test_files_are_refused_in_one_line(tmp_path):
 
 def test_the_command(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
-    (tmp_path / "good.py").write_text("from gpub.gpt import attend")
+    (tmp_path / "good.py").write_text("from gpub.model.gpt import attend")
     good = CliRunner().invoke(check_command, ["attention", "--mine", f"{tmp_path}/good.py:attend"])
     assert (
         good.exit_code == 0 and f"all {len(PROPERTIES['attention'])} properties hold" in good.output

@@ -6,7 +6,8 @@ import sys
 import textwrap
 import pytest
 import torch
-from gpub.core import GpubError, pick_device, use_threads
+from gpub.core import GpubError
+from gpub.device import pick_device, use_threads
 from gpub.host import usable_cores
 
 
@@ -160,7 +161,7 @@ def test_threads_follow_the_quota(monkeypatch):
 def test_the_last_command_of_a_program(tmp_path, last, runs):
     code = f"""
         import sys
-        from gpub.folder import Interrupted
+        from gpub.record.folder import Interrupted
         from gpub.host import WhenDone
         done = WhenDone('echo run >> ended', by_hand=(KeyboardInterrupt, Interrupted))
     """

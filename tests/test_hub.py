@@ -8,10 +8,10 @@ import pytest, torch
 from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from gpub.cli import cli
+from gpub.cli.main import cli
 from gpub.core import GpubError
-from gpub.gpt import GPTConfig
-from gpub.hub import (
+from gpub.model.gpt import GPTConfig
+from gpub.share.hub import (
     INDEX,
     WEIGHTS,
     export_model,
@@ -22,11 +22,12 @@ from gpub.hub import (
     push,
     read_weights,
 )
-from gpub.llama import LlamaConfig, build
-from gpub.plays import plays
-from gpub.run import Run, continue_text, load_run
-from gpub.to_gguf import LLAMA3_PATTERN, gguf_tensors, gguf_warning, write_gguf
-from gpub.tokenizer import (
+from gpub.model.llama import LlamaConfig, build
+from gpub.data.plays import plays
+from gpub.train.trainer import Run
+from gpub.record.load import continue_text, load_run
+from gpub.share.gguf import LLAMA3_PATTERN, gguf_tensors, gguf_warning, write_gguf
+from gpub.data.tokenizer import (
     GPT2_PATTERN,
     PATTERN,
     SPECIALS,
@@ -35,8 +36,8 @@ from gpub.tokenizer import (
     load_tokenizer,
     pieces,
 )
-from gpub.train import evaluate
-from gpub.translate import from_config, to_config, to_theirs, to_tokenizer
+from gpub.train.loop import evaluate
+from gpub.share.weights import from_config, to_config, to_theirs, to_tokenizer
 
 TEXT = plays(30_000, 0)
 CHARS, BPE = CharTokenizer.from_text(TEXT + "é\t\r"), BPETokenizer.train([TEXT], vocab=300)
@@ -234,7 +235,7 @@ def test_an_imported_run_is_a_run(run_folder, tmp_path):
 
 
 def test_all_or_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr("gpub.hub.write_tokenizer", lambda *a: 1 / 0)
+    monkeypatch.setattr("gpub.share.hub.write_tokenizer", lambda *a: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         export_model(loud(LLAMA), BPE, tmp_path / "hf")
     assert list(tmp_path.iterdir()) == []
@@ -877,7 +878,7 @@ def test_the_warning_for_llama_cpp_names_what_differs():
 
 def test_gguf_order_is_the_one_of_neighbours():
     "Rotating neighbouring channels of the permuted rows gives the scores of our layout"
-    from gpub.llama import Rope, rotate
+    from gpub.model.llama import Rope, rotate
 
     model = loud(LLAMA)
     x, d = torch.randn(5, 32), 8
@@ -919,8 +920,8 @@ def test_settings_survive_json():
 
 def test_from_recipe_to_hugging_face(tmp_path, root):
     "The 1B's recipe on files of one's own, its toy twin trained on them, exported and read again"
-    from gpub.prep import prepare
-    from gpub.recipes import load_recipe
+    from gpub.prep.pipeline import prepare
+    from gpub.prep.config import load_recipe
 
     names = ("fineweb-edu", "finemath", "python-edu")
     for i, n in enumerate(names):
@@ -977,7 +978,7 @@ def test_from_recipe_to_hugging_face(tmp_path, root):
     ],
 )
 def test_recipes_refused(tmp_path, recipe, sources, says):
-    from gpub.recipes import load_recipe
+    from gpub.prep.config import load_recipe
 
     (tmp_path / "r.json").write_text(json.dumps(recipe))
     with pytest.raises(GpubError, match=says):

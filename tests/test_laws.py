@@ -543,17 +543,17 @@ def test_cycle_is_found(tmp_path):
 def test_looking_ahead_is_found(tmp_path):
     for name, module in [
         ("season1/01_x", "gpt"),
-        ("lib/shards", "shards"),
+        ("lib/data/shards", "shards"),
         ("season1/04_y", "train"),
     ]:
         notebook(tmp_path / f"nbs/{name}.ipynb", f"#| default_exp {module}")
     for module in ("gpt", "shards", "train"):
         write(tmp_path / f"gpub/{module}.py", "")
-    write(tmp_path / "gpub/train.py", "from gpub.shards import B")
+    write(tmp_path / "gpub/train/loop.py", "from gpub.data.shards import B")
     assert not looks_ahead(tmp_path) and not wrong_rooms(tmp_path)
     write(
-        tmp_path / "gpub/gpt.py",
-        "from gpub.shards import B\ndef f():\n    from gpub.train import B",
+        tmp_path / "gpub/model/gpt.py",
+        "from gpub.data.shards import B\ndef f():\n    from gpub.train.loop import B",
     )
     assert looks_ahead(tmp_path) == [
         "gpt (chapter season1/01) depends on train (chapter season1/04)"

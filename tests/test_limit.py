@@ -4,9 +4,9 @@ import math
 from functools import cache
 import torch
 from torch.nn import functional as F
-from gpub.gpt import GPT, GPTConfig, attend
-from gpub.plays import play, sees_future
-from gpub.train import Muon
+from gpub.model.gpt import GPT, GPTConfig, attend
+from gpub.data.plays import play, sees_future
+from gpub.train.loop import Muon
 
 CTX, KEEP = (
     64,

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest, torch
 from torch.utils.flop_counter import FlopCounterMode
 from gpub.core import GpubError
-from gpub.gpt import GPT, GPTConfig, attend, causal, count_params, reach, sdpa
-from gpub.translate import from_theirs, to_config, to_theirs
-from gpub.llama import (
+from gpub.model.gpt import GPT, GPTConfig, attend, causal, count_params, reach, sdpa
+from gpub.share.weights import from_theirs, to_config, to_theirs
+from gpub.model.llama import (
     BURN_1B,
     BURN_TOY,
     Llama,
@@ -22,9 +22,9 @@ from gpub.llama import (
     rotate,
     swiglu_width,
 )
-from gpub.sizes import SHAPES, anatomy, config_of, flops_per_token, memory, peak_memory, plan
-from gpub.speed import features
-from gpub.train import TrainConfig, through, train
+from gpub.model.sizes import SHAPES, anatomy, config_of, flops_per_token, memory, peak_memory, plan
+from gpub.lab.bench.speed import features
+from gpub.train.loop import TrainConfig, through, train
 
 TOY = LlamaConfig(vocab=97, ctx=48, width=48, layers=3, heads=6, kv_heads=2, ffn=112)
 SHAPED = {
@@ -127,7 +127,7 @@ def test_another_layout_of_the_pairs_would_be_noticed(monkeypatch):
 
     ours, theirs = loud(TOY), as_theirs(TOY)
     theirs.load_state_dict(to_theirs(ours), strict=False)
-    monkeypatch.setattr("gpub.llama.rotate", interleaved)
+    monkeypatch.setattr("gpub.model.llama.rotate", interleaved)
     with pytest.raises(AssertionError):
         close(ours, theirs, *torch.randint(97, (2, 3, 48)))
 
@@ -267,7 +267,7 @@ def test_a_gradient_of_few_rows_is_the_gradient(tied, monkeypatch):
     seen = []
     look_up = torch.nn.functional.embedding
     monkeypatch.setattr(
-        "gpub.llama.F.embedding",
+        "gpub.model.llama.F.embedding",
         lambda *a, sparse=False: seen.append(sparse) or look_up(*a, sparse=sparse),
     )
 
@@ -276,7 +276,7 @@ def test_a_gradient_of_few_rows_is_the_gradient(tied, monkeypatch):
 
     got = gradient(model.loss(x, y))
     assert seen == [tied] and got.layout == torch.strided
-    monkeypatch.setattr("gpub.llama.F.embedding", lambda *a, sparse=False: look_up(*a))
+    monkeypatch.setattr("gpub.model.llama.F.embedding", lambda *a, sparse=False: look_up(*a))
     torch.testing.assert_close(got, gradient(model.loss(x, y)), atol=1e-6, rtol=1e-5)
     monkeypatch.undo()
     assert (

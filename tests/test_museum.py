@@ -2,10 +2,10 @@
 
 import json
 import pytest
-import gpub.museum, gpub.museum_blog
+import gpub.lab.museum.bugs, gpub.lab.museum.blog
 from gpub.core import GpubError
-from gpub.museum import BLOG, EXHIBITS, FAMOUS
-from gpub.museum_blog import Exhibit, exhibit
+from gpub.lab.museum.bugs import BLOG, EXHIBITS, FAMOUS
+from gpub.lab.museum.blog import Exhibit, exhibit
 
 
 def by_name(e):
@@ -65,7 +65,7 @@ def test_the_blogs_eleven_are_all_there(root):
 def test_every_exhibit_made_is_shown():
     made = {
         v.name
-        for m in (gpub.museum, gpub.museum_blog)
+        for m in (gpub.lab.museum.bugs, gpub.lab.museum.blog)
         for v in vars(m).values()
         if isinstance(v, Exhibit)
     }

@@ -4,7 +4,7 @@ import json, os, re, signal, subprocess, sys
 from pathlib import Path
 import psutil
 import pytest
-from gpub.checkpoint import load_checkpoint
+from gpub.record.checkpoint import load_checkpoint
 from kill import start, wait_for
 from test_run import TINY, gpub
 
@@ -83,10 +83,10 @@ def test_two_processes_learn_what_one_learns(how, alone, text, tmp_path):
 MASKED = """
 import json, os, sys
 import torch
-from gpub.core import seed_everything
-from gpub.gpt import GPT, GPTConfig
-from gpub.parallel import World, plain, share_gradients, shard
-from gpub.train import IGNORED, TrainConfig, train
+from gpub.device import seed_everything
+from gpub.model.gpt import GPT, GPTConfig
+from gpub.train.parallel import World, plain, share_gradients, shard
+from gpub.train.loop import IGNORED, TrainConfig, train
 
 CPU = torch.device('cpu')
 # targets that each of eight rows asks for, step by step: unequal ones; none for process 1;
@@ -197,9 +197,9 @@ def test_a_killed_process_ends_the_run_with_one_line(alone, text, tmp_path):
     next(c for c in workers if c.pid != first).kill()
     out, err = p.communicate(timeout=120)
     said = [l for l in err.splitlines() if l.startswith("gpub: ")]
-    assert p.returncode not in (0, None) and len(said) == 1 and "gpub/run.py" not in err, (
-        err
-    )  # torchrun adds its own traceback, none of ours
+    assert (
+        p.returncode not in (0, None) and len(said) == 1 and "gpub/train/trainer.py" not in err
+    ), err  # torchrun adds its own traceback, none of ours
     assert re.search(r"lost contact|stopped at step", said[0])
     assert gpub(*argv) == 0
     same_curve(tmp_path / "run", alone)

@@ -5,21 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 import pytest
 import kill
-import gpub.run as gpub_run_module
-from gpub.checkpoint import load_checkpoint
+import gpub.train.trainer as gpub_run_module
+from gpub.record.checkpoint import load_checkpoint
 from gpub.core import GpubError, read_json
-from gpub.ledger import (
-    KINDS,
-    Ledger,
-    account,
-    bill,
-    bill_command,
-    bill_text,
-    find_price,
-    read_ledger,
-)
-from gpub.phases import Gate, paid, read_plan, run_command, run_plan, verdicts
-from gpub.run import Run
+from gpub.record.ledger import KINDS, Ledger, account, read_ledger
+from gpub.budget.bill import bill, bill_command, bill_text
+from gpub.budget.prices import find_price
+from gpub.budget.phases import Gate, paid, read_plan, run_command, run_plan, verdicts
+from gpub.train.trainer import Run
 from kill import same_weights, wait_for
 
 
@@ -93,7 +86,7 @@ def gpub_run(*argv):
 
 
 def start(*argv):
-    return kill.start(*argv, main="from gpub.phases import run_command; run_command()")
+    return kill.start(*argv, main="from gpub.budget.phases import run_command; run_command()")
 
 
 def walk(plan, out, text, **kw):
@@ -273,7 +266,10 @@ def test_planted_failures(plan, kw, phase, word, why, text, tmp_path):
 
 def test_a_slow_machine(text, tmp_path, monkeypatch, straight):
     whole = Run.batches
-    slow = lambda self, step, ctx: (time.sleep(0.1), whole(self, step, ctx))[1]
+
+    def slow(self, step, ctx):
+        return (time.sleep(0.1), whole(self, step, ctx))[1]
+
     monkeypatch.setattr(Run, "batches", slow)
     plan = with_phase(
         "proof", gates=(Gate(metric="tok_s", least=256 / 0.1, when="always", after=2),)
@@ -624,7 +620,7 @@ def test_a_damaged_price_table_is_one_line(text, words, tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_walk_together(text, tmp_path, straight):
-    code = "import sys; from gpub.phases import run_command; run_command()"
+    code = "import sys; from gpub.budget.phases import run_command; run_command()"
     (tmp_path / "go.py").write_text(code)
     done = subprocess.run(
         [

@@ -4,7 +4,7 @@ import hashlib, math, os, random, subprocess, sys
 from collections import Counter
 import numpy as np
 import pytest
-from gpub.plays import (
+from gpub.data.plays import (
     Grammar,
     Markov,
     ideal_error,
@@ -22,7 +22,7 @@ TEXT = plays(300_000, seed=5)
 
 def test_the_same_seed_is_the_same_play_in_any_process():
     code = (
-        "from gpub.plays import plays; import hashlib; print(hashlib.sha256(plays(50_000, "
+        "from gpub.data.plays import plays; import hashlib; print(hashlib.sha256(plays(50_000, "
         "seed=5).encode()).hexdigest())"
     )
     runs = {
@@ -154,7 +154,7 @@ def test_an_ambiguous_grammar_is_refused(rules):
 
 
 def test_the_play_with_one_bad_word_is_refused(monkeypatch):
-    import gpub.plays as P
+    import gpub.data.plays as P
 
     monkeypatch.setitem(P.WORDS, "noun", P.WORDS["noun"] | {"moons": 1})
     with pytest.raises(ValueError, match=r"ambiguous.*moon"):

@@ -6,10 +6,10 @@ from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 import pytest, torch
-from gpub import preflight as pf
+from gpub.guards import preflight as pf
 from gpub.core import GpubError
-from gpub.gpt import GPT, sdpa
-from gpub.preflight import CHECKS, Check, Subject, check_line, examine, preflight, spark
+from gpub.model.gpt import GPT, sdpa
+from gpub.guards.preflight import CHECKS, Check, Subject, check_line, examine, preflight, spark
 
 SMALL = dict(layers=1, width=32, ctx=32, batch_tokens=1024)
 RESUME = "save, kill, resume"
@@ -181,7 +181,9 @@ def test_a_card_that_is_too_small():
     "defect, says",
     [
         (
-            lambda code: "import gpub.run\ngpub.run.restore_optimizers = lambda *a: None\n" + code,
+            lambda code: (
+                "import gpub.train.trainer\ngpub.run.restore_optimizers = lambda *a: None\n" + code
+            ),
             "losses differ",
         ),
         (

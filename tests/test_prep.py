@@ -5,11 +5,12 @@ from pathlib import Path
 import numpy as np, pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 from gpub.core import GpubError
-from gpub.folder import lock
-from gpub.parts import merge
-from gpub.prep import PrepConfig, Progress, mix_table, prepare
-from gpub.shards import Batches, ShardWriter, read_manifest, verify
-from gpub.tokenizer import BPETokenizer, load_tokenizer
+from gpub.record.folder import lock
+from gpub.data.transfer import merge
+from gpub.prep.pipeline import PrepConfig, Progress, mix_table, prepare
+from gpub.data.batches import Batches
+from gpub.data.shards import ShardWriter, read_manifest, verify
+from gpub.data.tokenizer import BPETokenizer, load_tokenizer
 
 SHARES = {"edu": 0.87, "math": 0.10, "code": 0.03}
 
@@ -179,7 +180,7 @@ def deadly(nth, cfg, out, call):
 def killed_at(nth, cfg, out, call="replace"):
     "True if `prepare` got to its end before its nth call"
     context = mp.get_context("forkserver")
-    context.set_forkserver_preload(["gpub.prep"])
+    context.set_forkserver_preload(["gpub.prep.pipeline"])
     p = context.Process(target=deadly, args=(nth, cfg, out, call))
     p.start()
     p.join(60)
@@ -216,7 +217,7 @@ def test_killed_at_each_single_write(corpus, tokenizer, whole, tmp_path):
 
 
 SCRIPT = (
-    "import sys, json; from gpub.prep import *; "
+    "import sys, json; from gpub.prep.pipeline import *; "
     "prepare(PrepConfig.from_dict(json.loads(sys.argv[1])), sys.argv[2], int(sys.argv[3]), "
     "say=lambda *a: None)"
 )
@@ -329,7 +330,10 @@ def test_nodes_make_the_whole_together(corpus, tokenizer, tmp_path):
         verify(tmp_path / "parts")
     m = merge(tmp_path / "parts")
     verify(tmp_path / "parts")
-    texts = lambda f: sorted((s, t) for _, s, t in decoded(f))
+
+    def texts(f):
+        return sorted((s, t) for _, s, t in decoded(f))
+
     assert texts(tmp_path / "parts") == texts(tmp_path / "one"), (
         "every document is with one node, so the union is the same"
     )
@@ -556,7 +560,7 @@ def test_the_gate_stops_before_tokenizing(corpus, tokenizer, tmp_path):
 @given(texts=st.lists(st.text(min_size=1, max_size=80), min_size=2, max_size=12, unique=True))
 @example(texts=["0", "¯"])  # both draw a lot below the share of validation
 def test_any_text_comes_back(texts, tokenizer, tmp_path_factory):
-    from gpub.cleaning import Rules, clean
+    from gpub.prep.clean import Rules, clean
 
     rules = Rules(min_chars=0, max_broken=1, max_symbols=1, max_repeats=1)
     want = {t for t in (clean(x, rules)[0] for x in texts) if t is not None}
@@ -598,7 +602,7 @@ def test_progress_line():
 
 RSS = r"""
 import json, os, random, sys, threading, psutil
-from gpub.prep import PrepConfig, prepare
+from gpub.prep.pipeline import PrepConfig, prepare
 peak, each, me, stop = [0], [0], psutil.Process(), threading.Event()
 def watch():
     while not stop.wait(.1):
@@ -616,7 +620,7 @@ print(json.dumps(dict(one=each[0]/1e6, together=peak[0]/1e6)))
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_input(tmp_path):
-    from gpub.plays import plays
+    from gpub.data.plays import plays
 
     rng = random.Random(0)
     base = plays(4_000_000, seed=0).split()

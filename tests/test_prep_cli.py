@@ -3,12 +3,12 @@
 import gzip, json, sys
 import pytest, zstandard
 from click.testing import CliRunner
-from gpub.cli import main
+from gpub.cli.main import main
 from gpub.core import GpubError
-from gpub.prep_cli import data_group, prep_command
-from gpub.plays import plays
-from gpub.shards import read_manifest, verify
-from gpub.tokenizer import CharTokenizer
+from gpub.cli.prep import data_group, prep_command
+from gpub.data.plays import plays
+from gpub.data.shards import read_manifest, verify
+from gpub.data.tokenizer import CharTokenizer
 
 
 def run(cmd, *args, env=None):
@@ -349,7 +349,7 @@ def test_workers_are_the_cores_this_process_may_use(monkeypatch, tmp_path):
 
     monkeypatch.setattr("os.cpu_count", lambda: 999)
     monkeypatch.setattr("gpub.host.cpu_quota", lambda root: 1.5)
-    monkeypatch.setattr("gpub.prep_cli.prepare", prepared)
+    monkeypatch.setattr("gpub.cli.prep.prepare", prepared)
     (tmp_path / "a.txt").write_text("a text")
     with pytest.raises(GpubError, match="enough"):
         run(prep_command, "--source", f"a={tmp_path}/a.txt", "--out", tmp_path / "o")

@@ -4,25 +4,16 @@ import json
 from dataclasses import replace
 import pytest
 import torch
-import gpub.run as gpub_run
-from gpub.cli import plan as plan_command
+import gpub.train.trainer as gpub_run
+from gpub.cli.main import plan as plan_command
 from gpub.core import GpubError
-from gpub.folder import Interrupted
-from gpub.preflight import preflight
-from gpub.run import (
-    DECAY_TARGET,
-    PRESETS,
-    Run,
-    decay_for,
-    decay_integral,
-    decay_text,
-    first_cut,
-    matmul_size,
-    override,
-    schedule_sum,
-)
-from gpub.sizes import SHAPES, memory
-from gpub.train import TrainConfig, rate
+from gpub.record.folder import Interrupted
+from gpub.guards.preflight import preflight
+from gpub.train.decay import DECAY_TARGET, decay_for, decay_integral, decay_text, schedule_sum
+from gpub.train.presets import PRESETS, override
+from gpub.train.trainer import Run, first_cut, matmul_size
+from gpub.model.sizes import SHAPES, memory
+from gpub.train.loop import TrainConfig, rate
 
 LARGE_NAMES = ["burn-1b", "gpt2-134m", "gpt2-124m", "gpt2-355m"]
 

@@ -12,17 +12,18 @@ from pathlib import Path
 import pytest
 import torch
 
-import gpub.folder as folder_module
-import gpub.hub as hub
-from gpub.checkpoint import Saver, load_checkpoint, mirror_run, save_checkpoint
+import gpub.record.folder as folder_module
+import gpub.share.hub as hub
+from gpub.record.checkpoint import Saver, load_checkpoint, mirror_run, save_checkpoint
 from gpub.core import GpubError
-from gpub.folder import append, cut_log
-from gpub.gpt import GPT, GPTConfig
-from gpub.hub import export_model, export_run
-from gpub.ledger import Ledger, account, read_ledger
-from gpub.llama import LlamaConfig, build
-from gpub.run import Run, load_run
-from gpub.tokenizer import CharTokenizer
+from gpub.record.folder import append, cut_log
+from gpub.model.gpt import GPT, GPTConfig
+from gpub.share.hub import export_model, export_run
+from gpub.record.ledger import Ledger, account, read_ledger
+from gpub.model.llama import LlamaConfig, build
+from gpub.train.trainer import Run
+from gpub.record.load import load_run
+from gpub.data.tokenizer import CharTokenizer
 
 SETTINGS = dict(
     steps=6, width=16, layers=1, heads=2, ctx=32, batch_tokens=256, precision="fp32", compile="no"
@@ -63,7 +64,8 @@ def rows(path):
 
 
 class FullDisk:
-    "The n-th `os.write` in `gpub.folder` fails as on a full disk, after a few bytes were written"
+    """The n-th `os.write` in `gpub.record.folder` fails as on a full disk, after a few bytes were
+    written"""
 
     def __init__(self, monkeypatch, nth, room):
         self.nth, self.room, self.calls, self.write = nth, room, 0, os.write
@@ -89,7 +91,7 @@ class SmallDisk:
 
     def __init__(self, monkeypatch, nth, room):
         self.nth, self.room, self.calls = nth, room, 0
-        for module in ("gpub.ledger", "gpub.run"):
+        for module in ("gpub.record.ledger", "gpub.train.trainer"):
             monkeypatch.setattr(f"{module}.append", self)
 
     def __call__(self, path, row):
@@ -348,7 +350,7 @@ def test_a_mirror_is_never_ahead_of_its_log(tmp_path, monkeypatch):
         save_checkpoint(run, n, {"w": torch.ones(3)}, {}, {})
 
     step(1)
-    import gpub.checkpoint as checkpoint
+    import gpub.record.checkpoint as checkpoint
 
     copy = checkpoint._copy_small
 

@@ -4,18 +4,10 @@ import json, lzma, math, re, sys
 from html.parser import HTMLParser
 import numpy as np, pytest
 from gpub.core import GpubError
-from gpub.report import (
-    COLOURS,
-    MEANING,
-    bits_per_byte,
-    plot_loss,
-    read_facts,
-    read_log,
-    reference_lines,
-    sample_table,
-    smooth,
-    write_report,
-)
+from gpub.report.plots import COLOURS, plot_loss, smooth
+from gpub.data.references import MEANING, bits_per_byte, reference_lines
+from gpub.record.log import read_facts, read_log, sample_table
+from gpub.report.page import write_report
 
 REFS = {
     "uniform": math.log(65),

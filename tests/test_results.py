@@ -4,9 +4,9 @@ import ast, json, re, shutil
 from pathlib import Path
 import pytest
 from gpub.core import GpubError, read_json
-from gpub.gpt import GPTConfig
-from gpub.report import read_log
-from gpub.results import (
+from gpub.model.gpt import GPTConfig
+from gpub.record.log import read_log
+from gpub.report.results import (
     SHOWN,
     Change,
     Results,
@@ -21,7 +21,7 @@ from gpub.results import (
     replay,
     stage_table,
 )
-from gpub.run import Run
+from gpub.train.trainer import Run
 
 
 @pytest.fixture(scope="module")

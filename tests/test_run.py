@@ -4,16 +4,18 @@ import functools, http.server, json, os, random, re, shutil, signal, sys, tempfi
 from pathlib import Path
 import pytest
 import torch
-import gpub.checkpoint as gpub_checkpoint
-import gpub.corpus as gpub_corpus
-import gpub.run as gpub_run
-from gpub.checkpoint import load_checkpoint
-from gpub.cli import main
-from gpub.core import cache_dir, load_shakespeare, use_threads
+import gpub.record.checkpoint as gpub_checkpoint
+import gpub.data.corpus as gpub_corpus
+import gpub.train.trainer as gpub_run
+from gpub.record.checkpoint import load_checkpoint
+from gpub.cli.main import main
+from gpub.files import cache_dir
+from gpub.data.text import load_shakespeare
+from gpub.device import use_threads
 from gpub.host import usable_cores
-from gpub.folder import stop_flag
-from gpub.plays import plays
-from gpub.tokenizer import CharTokenizer
+from gpub.record.folder import stop_flag
+from gpub.data.plays import plays
+from gpub.data.tokenizer import CharTokenizer
 from kill import same_weights, start, wait_for
 
 # runs are compared: none may time for itself which precision is faster
@@ -377,7 +379,7 @@ def test_without_network_the_plays(tmp_path, capsys, monkeypatch):
         lambda say: load_shakespeare("http://127.0.0.1:9/none", say),
     )
     monkeypatch.setattr(
-        "gpub.core.SHAKESPEARE_BYTES", 60_000
+        "gpub.data.text.SHAKESPEARE_BYTES", 60_000
     )  # a shorter play: compressing a long one for the report takes a while
     argv = [
         "train",
@@ -705,7 +707,7 @@ def test_what_decides_speed_may_change_on_the_way(straight, text, tmp_path, caps
 def test_out_of_memory_halves_the_micro_batch_and_a_resume_remembers(
     text, tmp_path, capsys, monkeypatch
 ):
-    from gpub.gpt import GPT
+    from gpub.model.gpt import GPT
 
     whole = GPT.loss
 
@@ -716,7 +718,7 @@ def test_out_of_memory_halves_the_micro_batch_and_a_resume_remembers(
 
     monkeypatch.setattr(GPT, "loss", cramped)
     monkeypatch.setattr(
-        "gpub.core.cpu_has_bf16", lambda: True
+        "gpub.device.cpu_has_bf16", lambda: True
     )  # then fp32 and bf16 are timed first, in the same cramped memory
     argv = [
         "train",
@@ -817,7 +819,7 @@ def test_second_process_is_refused(straight, text, tmp_path, capsys):
 def test_precision_is_measured_once_and_kept(share, name, text, tmp_path, monkeypatch):
     """Where a CPU multiplies bf16, a step is timed in both; the run keeps what was faster then,
     whatever is faster when it goes on"""
-    monkeypatch.setattr("gpub.core.cpu_has_bf16", lambda: True)
+    monkeypatch.setattr("gpub.device.cpu_has_bf16", lambda: True)
     asked = []
 
     def clock(model, x, y, dtype, cfg):

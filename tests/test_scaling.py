@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
-from gpub import scaling
+from gpub.budget import scaling
 from gpub.core import GpubError, read_json
-from gpub.llama import LlamaConfig
-from gpub.plays import plays, plays_char_nll, plays_entropy
-from gpub.report import read_log
-from gpub.scaling import (
+from gpub.model.llama import LlamaConfig
+from gpub.data.plays import plays, plays_char_nll, plays_entropy
+from gpub.record.log import read_log
+from gpub.budget.scaling import (
     BATCH,
     CTX,
     LADDER,
@@ -38,8 +38,8 @@ from gpub.scaling import (
     twin,
     write_forecast,
 )
-from gpub.sizes import anatomy, config_of, flops_per_token
-from gpub.tokenizer import CharTokenizer
+from gpub.model.sizes import anatomy, config_of, flops_per_token
+from gpub.data.tokenizer import CharTokenizer
 
 TRUTH = Law(0.45, 12.0, 0.33, 600.0, 0.5)
 SIZES, BUDGETS = (8e3, 17e3, 31e3, 68e3, 121e3), (2**18, 2**19, 2**20, 2**21)
@@ -159,7 +159,10 @@ def test_a_forecast_covers_the_run_to_come(worlds):
 
 def test_less_noise_narrower(worlds):
     quiet = fit(world(sigma=0.0005, seed=0), boots=120)
-    width = lambda f: np.subtract(*f.interval(lambda l: l.E)[::-2])
+
+    def width(f):
+        return np.subtract(*f.interval(lambda l: l.E)[::-2])
+
     assert width(quiet) < 0.4 * np.median([width(f) for f in worlds])
 
 

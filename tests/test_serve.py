@@ -4,12 +4,12 @@ import socket
 import pytest, torch
 from click.testing import CliRunner
 from browser import Browser
-from gpub.checkpoint import save_checkpoint
+from gpub.record.checkpoint import save_checkpoint
 from gpub.core import GpubError
-from gpub.generate import write
-from gpub.gpt import GPT
-from gpub.run import load_run
-from gpub.serve import demo_command, in_turns, serve
+from gpub.model.generate import write
+from gpub.model.gpt import GPT
+from gpub.record.load import load_run
+from gpub.share.app import demo_command, in_turns, serve
 from test_demo import TEXT, TOY, make_run
 
 

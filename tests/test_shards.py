@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from gpub import parts
+from gpub.data import transfer as parts
 from gpub.core import GpubError
-from gpub.parts import compress, merge, unpack
-from gpub.sampler import Stream, scramble, shuffled
-from gpub.shards import (
-    Batches,
+from gpub.data.transfer import compress, merge, unpack
+from gpub.data.sampler import Stream, scramble, shuffled
+from gpub.data.batches import Batches
+from gpub.data.shards import (
     ShardWriter,
     checksum,
     documents_at,
@@ -19,7 +19,7 @@ from gpub.shards import (
     read_manifest,
     verify,
 )
-from gpub.tokenizer import CharTokenizer
+from gpub.data.tokenizer import CharTokenizer
 
 pytest.importorskip("xxhash")
 pytest.importorskip("zstandard")
@@ -516,9 +516,11 @@ def test_wrong_tokenizer_is_refused(folder):
 
 @pytest.mark.parametrize("weights", [None, dict(edu=0.7, code=0.3)])
 def test_from_shards(folder, weights):
-    make = lambda **kw: Batches.from_shards(
-        folder, **{**dict(ctx=12, batch=6, seed=2, weights=weights), **kw}
-    )
+    def make(**kw):
+        return Batches.from_shards(
+            folder, **{**dict(ctx=12, batch=6, seed=2, weights=weights), **kw}
+        )
+
     b = make()
     d = docs(60)
     assert (

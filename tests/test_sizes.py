@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest, torch
 from torch.utils.flop_counter import FlopCounterMode
 from gpub.core import Config, GpubError
-from gpub.gpt import GPT, GPTConfig, attend, count_params
-from gpub.sizes import (
+from gpub.model.gpt import GPT, GPTConfig, attend, count_params
+from gpub.model.sizes import (
     GPUS,
     MODES,
     PARTS,
@@ -33,7 +33,7 @@ from gpub.sizes import (
     recompute_flops,
     seconds_per_token,
 )
-from gpub.train import TrainConfig, make_optimizers, through
+from gpub.train.loop import TrainConfig, make_optimizers, through
 
 ROOT = Path(__file__).parents[1]
 TINY = GPTConfig(vocab=65, ctx=256, width=128, layers=2, heads=4)
@@ -464,7 +464,7 @@ def test_works_without_the_checkout(tmp_path):
     for f in (ROOT / "gpub").glob("*.py"):
         (pkg / f.name).write_text(f.read_text(encoding="utf-8"), encoding="utf-8")
     code = (
-        "import gpub.sizes as s; assert s.receipts() == []; "
+        "import gpub.model.sizes as s; assert s.receipts() == []; "
         "print(s.plan_table(s.plan('gpt2-134m', 'A100-40', '2.8B')))"
     )
     done = subprocess.run(

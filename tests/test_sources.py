@@ -5,11 +5,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pyarrow as pa, pyarrow.parquet as pq, pytest, zstandard
 from hypothesis import given, settings, strategies as st
 from gpub.core import GpubError
-from gpub import sources
-from gpub.core import shipped
-from gpub.network import Backoff
-from gpub.recipes import load_recipe
-from gpub.sources import (
+from gpub.prep.pipeline import sources
+from gpub.files import shipped
+from gpub.prep.network import Backoff
+from gpub.prep.config import load_recipe
+from gpub.prep.sources import (
     BLOCK,
     NAMED,
     Source,

@@ -7,15 +7,27 @@ import numpy as np
 import pytest, torch
 from click.testing import CliRunner
 from torch.nn import functional as F
-from gpub import ceilings, ladder, rungs
-from gpub.ceilings import Clock, bench_machine, bench_machine_command, lacks_format, tf32
+from gpub.lab.bench import machine as ceilings
+from gpub.lab.bench import ladder
+from gpub.lab.bench import rungs
+from gpub.lab.bench.machine import Clock, bench_machine, bench_machine_command, lacks_format, tf32
 from gpub.core import GpubError, read_json
-from gpub.gpt import GPT, GPTConfig, attend, sdpa
-from gpub.ladder import bench_ladder, bench_ladder_command, climb, row_line, top_rungs
-from gpub.llama import BURN_TOY, Llama
-from gpub.rungs import BASE, RUNGS, Climber, Rung, defaults, held_bytes, loader, shipped, survey
-from gpub.sizes import flops_per_token
-from gpub.speed import features, head_loss, keep_bits, kernel, lost, roof, step_ops, tiled
+from gpub.model.gpt import GPT, GPTConfig, attend, sdpa
+from gpub.lab.bench.ladder import bench_ladder, bench_ladder_command, climb, row_line, top_rungs
+from gpub.model.llama import BURN_TOY, Llama
+from gpub.lab.bench.rungs import (
+    BASE,
+    RUNGS,
+    Climber,
+    Rung,
+    defaults,
+    held_bytes,
+    loader,
+    shipped,
+    survey,
+)
+from gpub.model.sizes import flops_per_token
+from gpub.lab.bench.speed import features, head_loss, keep_bits, kernel, lost, roof, step_ops, tiled
 
 ROOT = Path(__file__).parents[1]
 TINY = dict(layers=1, width=16, heads=2, ctx=16, batch_tokens=128)

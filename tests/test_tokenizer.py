@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-from gpub import tokenizer
+from gpub.data import tokenizer
 from gpub.core import GpubError
-from gpub.plays import plays
-from gpub.tokenizer import (
+from gpub.data.plays import plays
+from gpub.data.tokenizer import (
     BYTES,
     BYTE_OF,
     GPT2_PATTERN,

@@ -4,7 +4,7 @@ import json, os, struct, subprocess, sys, types
 from pathlib import Path
 import pytest
 from gpub.core import GpubError
-from gpub.trackers import OPENERS, tracker
+from gpub.train.trackers import OPENERS, tracker
 
 
 def refused(match, *args):
@@ -135,7 +135,7 @@ def connect(self, to): # its own service on this machine, and nothing else
     if self.family == socket.AF_INET and to[0] not in ('127.0.0.1', 'localhost'): raise SystemExit(f'NETWORK {to}')
     return real(self, to)
 socket.socket.connect = connect
-from gpub.trackers import tracker
+from gpub.train.trackers import tracker
 out, first, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 t = tracker('wandb', out, {'lr': .1}, 'a1b2c3d4', first - 1)
 for n in range(first, last + 1): t.log(dict(step=n, loss=4 - n/100, val_loss=None))

@@ -9,10 +9,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gpub.core import GpubError, seed_everything
-from gpub.gpt import GPT, GPTConfig
-from gpub.speed import head_loss
-from gpub.train import (
+from gpub.core import GpubError
+from gpub.device import seed_everything
+from gpub.model.gpt import GPT, GPTConfig
+from gpub.lab.bench.speed import head_loss
+from gpub.train.loop import (
     IGNORED,
     Fit,
     TrainConfig,

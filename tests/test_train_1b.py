@@ -2,11 +2,12 @@
 
 import ast, json, os, queue, random, shutil, signal, subprocess, sys
 import pytest
-from gpub.core import read_json, shipped
+from gpub.core import read_json
+from gpub.files import shipped
 from gpub.host import usable_cores
-from gpub.phases import read_plan, reached, run_plan, verdicts
-from gpub.ledger import read_ledger
-from gpub.prep import PrepConfig, prepare
+from gpub.budget.phases import read_plan, reached, run_plan, verdicts
+from gpub.record.ledger import read_ledger
+from gpub.prep.pipeline import PrepConfig, prepare
 from kill import same_weights, wait_for
 from test_phases import SILENT, TOY, losses, quick  # noqa: F401, quick is a fixture
 
@@ -238,7 +239,7 @@ def test_on_a_gpu_the_corpus_is_prepared_with_the_cores_there_are(root, tmp_path
         asked.append((recipe, workers))
         say("a stage")
 
-    from gpub.recipes import load_recipe
+    from gpub.prep.config import load_recipe
 
     space = functions_of(
         root,
@@ -267,7 +268,7 @@ def test_on_a_gpu_the_corpus_is_prepared_with_the_cores_there_are(root, tmp_path
 
 def test_fetched_shards_are_asked_for_again(root, tmp_path, monkeypatch):
     "The Hub that answers 503 once has not ended a night's work"
-    from gpub import network
+    from gpub.prep.pipeline import network
 
     answers, said = [ConnectionError("503"), ConnectionError("reset"), "a folder"], []
 
