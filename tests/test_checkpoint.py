@@ -15,11 +15,11 @@ from gpub.record.checkpoint import (
     mirror_run,
     restore_from_mirror,
     save_checkpoint,
-    verify,
+    verify_checkpoint,
 )
 from gpub.record import folder as fold
 from gpub.core import GpubError
-from gpub.record.folder import append, cut_log, differences, lock
+from gpub.record.folder import append_row, cut_log, differences, lock_folder
 from gpub.record.log import _jsonl
 
 
@@ -214,13 +214,13 @@ def test_damage_is_skipped_and_said(tmp_path, kind):
     save(tmp_path, 1)
     damage(kind, save(tmp_path, 2))
     said = []
-    assert latest(tmp_path, say=said.append).name == "step-00000001"
+    assert latest(tmp_path, log=said.append).name == "step-00000001"
     assert len(said) == 1 and "step-00000002" in said[0] and "\n" not in said[0]
-    assert load_checkpoint(tmp_path, say=said.append).step == 1
+    assert load_checkpoint(tmp_path, log=said.append).step == 1
     with pytest.raises(Damaged):
         load_checkpoint(tmp_path, step=2)
     damage("truncated", tmp_path / "checkpoints" / "step-00000001")
-    refused("none of its 2 checkpoints is whole", latest, tmp_path, say=said.append)
+    refused("none of its 2 checkpoints is whole", latest, tmp_path, log=said.append)
 
 
 @pytest.mark.parametrize("content", [b"To be, or not to be", pickle.dumps({"w": 1}), b""])
@@ -250,11 +250,11 @@ def test_a_sealed_record_of_odd_types(tmp_path, change):
     reseal(folder, **change)
     said = []
     assert (
-        latest(tmp_path, say=said.append).name == "step-00000001"
+        latest(tmp_path, log=said.append).name == "step-00000001"
         and len(said) == 1
         and "step-00000002: state.json" in said[0]
     )
-    for f in (lambda: verify(folder), lambda: load_checkpoint(tmp_path, step=2)):
+    for f in (lambda: verify_checkpoint(folder), lambda: load_checkpoint(tmp_path, step=2)):
         refused("state.json (lacks its step|does not describe)", f)
 
 
@@ -278,7 +278,7 @@ def test_a_sealed_record_of_odd_types(tmp_path, change):
 def test_a_sealed_file_of_odd_types(tmp_path, change, match):
     folder = save(tmp_path, 1)
     reseal(folder, files=described(folder, **change))
-    refused(match, load_checkpoint, tmp_path, say=lambda line: None)
+    refused(match, load_checkpoint, tmp_path, log=lambda line: None)
 
 
 def test_no_pickle_is_opened(tmp_path):
@@ -288,8 +288,8 @@ def test_no_pickle_is_opened(tmp_path):
 
 def test_newer_format_is_refused_not_skipped(tmp_path):
     save(tmp_path, 1)
-    reseal(save(tmp_path, 2), format=ckpt.FORMAT + 1)
-    assert f"format {ckpt.FORMAT + 1}" in refused("upgrade gpub", latest, tmp_path)
+    reseal(save(tmp_path, 2), format=ckpt.CHECKPOINT_FORMAT + 1)
+    assert f"format {ckpt.CHECKPOINT_FORMAT + 1}" in refused("upgrade gpub", latest, tmp_path)
 
 
 def test_nothing_saved_yet(tmp_path):
@@ -303,7 +303,7 @@ def test_latest_names_a_folder_that_is_gone(tmp_path):
     save(tmp_path, 1)
     shutil.rmtree(save(tmp_path, 2))
     said = []
-    assert latest(tmp_path, say=said.append).name == "step-00000001" and "step-00000002" in said[0]
+    assert latest(tmp_path, log=said.append).name == "step-00000001" and "step-00000002" in said[0]
 
 
 def test_rotation(tmp_path):
@@ -396,7 +396,7 @@ def test_disk_full_on_a_real_small_disk(small_disk, monkeypatch):
 def test_no_permission(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("x")
     refused("Not a directory", save, tmp_path / "file" / "run", 1)
-    refused("cannot write in", lambda: lock(tmp_path / "file" / "run").__enter__())
+    refused("cannot write in", lambda: lock_folder(tmp_path / "file" / "run").__enter__())
     save(tmp_path, 1)
     before = snapshot(tmp_path)
 
@@ -422,16 +422,21 @@ def test_interrupted_save_leaves_nothing(tmp_path, monkeypatch):
 
 
 def test_differences():
-    have = dict(model=dict(ctx=256, width=128, name="a"), train=dict(betas=[0.9, 0.95]), empty={})
+    have = dict(
+        model=dict(context_length=256, d_model=128, name="a"),
+        train=dict(betas=[0.9, 0.95]),
+        empty={},
+    )
     assert (
         differences(have, json.loads(json.dumps(have)))
         == []
         == differences(have, have | dict(train=dict(betas=(0.9, 0.95))))
     )
     assert differences(
-        have, dict(model=dict(ctx=512, width=128, name="b"), train={}, empty={}, seed=None)
+        have,
+        dict(model=dict(context_length=512, d_model=128, name="b"), train={}, empty={}, seed=None),
     ) == [
-        "model.ctx: this run 256, asked 512",
+        "model.context_length: this run 256, asked 512",
         "model.name: this run 'a', asked 'b'",
         "train.betas: this run [0.9, 0.95], asked for none",
         "train: this run has none, asked {}",
@@ -441,7 +446,8 @@ def test_differences():
 
 
 HOLD = (
-    'import sys, time; from gpub.record.folder import lock\nwith lock(sys.argv[1]): print("held", '
+    "import sys, time; from gpub.record.folder import lock_folder\nwith "
+    'lock_folder(sys.argv[1]): print("held", '
     "flush=True); time.sleep(60)"
 )
 
@@ -450,16 +456,16 @@ def test_lock_across_processes_and_after_kill_9(tmp_path):
     p = subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE, text=True)
     try:
         assert p.stdout.readline() == "held\n"
-        refused(f"in use by process {p.pid}", lock(tmp_path).__enter__)
+        refused(f"in use by process {p.pid}", lock_folder(tmp_path).__enter__)
     finally:
         p.kill()
         p.wait()
         p.stdout.close()
-    with lock(tmp_path):
-        refused(f"in use by process {os.getpid()}", lock(tmp_path).__enter__)
-    with pytest.raises(RuntimeError), lock(tmp_path):
+    with lock_folder(tmp_path):
+        refused(f"in use by process {os.getpid()}", lock_folder(tmp_path).__enter__)
+    with pytest.raises(RuntimeError), lock_folder(tmp_path):
         raise RuntimeError
-    with lock(tmp_path):
+    with lock_folder(tmp_path):
         pass
 
 
@@ -468,7 +474,7 @@ def test_a_log_is_cut_at_the_step_and_nowhere_else(tmp_path):
     damage in the middle is said, and nothing behind it is lost"""
     log = tmp_path / "log.jsonl"
     for i in range(4):
-        append(log, dict(step=i, text="one\u2028two\x85three"))
+        append_row(log, dict(step=i, text="one\u2028two\x85three"))
     whole = log.read_text()
     log.write_text(whole + '{"step": 4, "te')
     cut_log(log, 2)
@@ -485,7 +491,7 @@ def test_lock_where_the_file_system_has_none(tmp_path, monkeypatch):
 
     monkeypatch.setattr(fold, "_grab", unsupported)
     said = []
-    with lock(tmp_path, say=said.append):
+    with lock_folder(tmp_path, log=said.append):
         assert "cannot be locked" in said[0]
 
 
@@ -521,9 +527,9 @@ def test_saver_writes_what_the_foreground_writes(tmp_path):
     assert {f.name: f.read_bytes() for f in front.iterdir()} == {
         f.name: f.read_bytes() for f in back.iterdir()
     }
-    assert load_checkpoint(tmp_path / "b").model["same"] is not None and verify(back)["files"][
-        MODEL
-    ]["tied"] == {"same": "w"}
+    assert load_checkpoint(tmp_path / "b").model["same"] is not None and verify_checkpoint(back)[
+        "files"
+    ][MODEL]["tied"] == {"same": "w"}
 
 
 def test_save_returns_while_the_disk_is_busy(tmp_path, monkeypatch):
@@ -593,7 +599,7 @@ def test_a_bug_in_the_thread_is_not_swallowed(tmp_path, monkeypatch):
 
 def test_what_ended_the_block_is_what_is_raised(tmp_path, monkeypatch):
     said = []
-    with pytest.raises(KeyError), Saver(tmp_path, say=said.append) as saver:
+    with pytest.raises(KeyError), Saver(tmp_path, log=said.append) as saver:
         put(saver, 1, n=100_000)
         raise KeyError("first")
     assert check_whole(tmp_path) == 1 and said == [], "the save was finished"
@@ -602,7 +608,7 @@ def test_what_ended_the_block_is_what_is_raised(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(ckpt, "save_file", full)
-    with pytest.raises(KeyError), Saver(tmp_path, say=said.append) as saver:
+    with pytest.raises(KeyError), Saver(tmp_path, log=said.append) as saver:
         put(saver, 2)
         raise KeyError("first")
     assert len(said) == 1 and "could not save step 2" in said[0]
@@ -655,7 +661,7 @@ def test_kill_9_in_the_background_never_loses_a_checkpoint(tmp_path):
             assert mirrored <= (mirrored := check_whole(away)) <= done
     assert halfway and mirrored, "no kill fell into a save, or nothing was ever mirrored"
     shutil.rmtree(run)
-    restore_from_mirror(run, away, say=lambda line: None)
+    restore_from_mirror(run, away, log=lambda line: None)
     assert check_whole(run) == mirrored
 
 
@@ -766,7 +772,7 @@ def test_a_copy_that_arrives_damaged_gets_no_name(both, monkeypatch):
 def test_a_mirror_that_fails_and_recovers(tmp_path):
     run, blocked, said = tmp_path / "run", tmp_path / "blocked", []
     blocked.write_text("a file where the mirror should be")
-    saver = Saver(run, mirror=blocked / "away", say=said.append)
+    saver = Saver(run, mirror=blocked / "away", log=said.append)
     put(saver, 1)
     put(saver, 2)  # training goes on
     line = refused("its mirror .* is behind", saver.wait)
@@ -783,7 +789,7 @@ def test_a_mirror_that_fails_and_recovers(tmp_path):
 def test_a_mirror_that_is_unplugged(both):
     run, away = both
     said = []
-    saver = Saver(run, mirror=away, say=said.append)
+    saver = Saver(run, mirror=away, log=said.append)
     put(saver, 4)
     saver.wait()
     away.rename(away.with_name("pulled"))
@@ -800,7 +806,7 @@ def test_a_mirror_that_is_unplugged(both):
 
 def test_mirror_full_on_a_real_small_disk(tmp_path, small_disk):
     run, away, said = tmp_path / "run", small_disk(1024), []
-    saver = Saver(run, mirror=away, say=said.append)
+    saver = Saver(run, mirror=away, log=said.append)
     put(saver, 1, n=10_000)
     saver.wait()
     put(saver, 2, n=60_000)
@@ -840,7 +846,7 @@ def test_no_free_byte_on_a_real_disk(small_disk):
 def test_a_mirror_of_a_newer_gpub_is_left_alone(both):
     run, away = both
     shutil.rmtree(run)
-    reseal(checkpoints(away)[0], format=ckpt.FORMAT + 1)
+    reseal(checkpoints(away)[0], format=ckpt.CHECKPOINT_FORMAT + 1)
     before = snapshot(away)
     refused("upgrade gpub", restore_from_mirror, run, away)
     assert snapshot(away) == before and not run.exists()

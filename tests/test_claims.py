@@ -9,18 +9,18 @@ from gpub.budget.published import (
     Missing,
     claim_table,
     conflict_table,
-    judge,
+    judge_claim,
     judge_all,
     load_claims,
     lookup,
-    number,
-    pick,
+    parse_number,
+    pick_value,
     shipped,
-    show,
+    show_value,
     tally,
     with_numbers,
     work_out,
-    words,
+    formula_words,
 )
 from gpub.core import GpubError
 
@@ -50,7 +50,7 @@ def test_enough_claims_about_every_chapter(verdicts):
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda c: c.id)
 def test_every_key_exists(claim):
-    number(lookup(claim.published), claim.end)
+    parse_number(lookup(claim.published), claim.end)
     for key in claim.names.values():
         try:
             lookup(key)
@@ -99,10 +99,10 @@ def test_every_planted_disagreement_is_found(data, verdicts):
         name, *way = v.claim.published.split("/")
         path = data / f"published/{name}.json"
         d = json.loads(before[path])
-        holder, key = pick(d, way[:-1], "x"), way[-1]
+        holder, key = pick_value(d, way[:-1], "x"), way[-1]
         holder[int(key) if isinstance(holder, list) else key] = (v.published or 1) * 1.5
         path.write_text(json.dumps(d), encoding="utf-8")
-        assert judge(v.claim, data).status in ("does not", "open"), v.claim.id
+        assert judge_claim(v.claim, data).status in ("does not", "open"), v.claim.id
         path.write_bytes(before[path])
         found += 1
     assert found > 40
@@ -110,9 +110,9 @@ def test_every_planted_disagreement_is_found(data, verdicts):
 
 def test_a_missing_receipt_is_not_measured_yet(data):
     claim = next(c for c in CLAIMS if c.id == "first-minutes")
-    assert judge(claim, data).status == "agrees"
+    assert judge_claim(claim, data).status == "agrees"
     (data / "runs/shakespeare/bill.json").unlink()
-    v = judge(claim, data)
+    v = judge_claim(claim, data)
     assert (
         v.status == "not measured yet"
         and v.found is None
@@ -122,17 +122,17 @@ def test_a_missing_receipt_is_not_measured_yet(data):
 
 def test_a_receipt_that_comes_is_read(data):
     claim = next(c for c in CLAIMS if c.id == "1b-a100")
-    assert judge(claim, data).status == "not measured yet"
+    assert judge_claim(claim, data).status == "not measured yet"
     receipt = dict(
         machine=dict(gpu="NVIDIA A100-SXM4-80GB", cpu="x"),
         speed=dict(preset="burn-1b", tok_s=28_000),
     )
     path = data / "bench/burn-1b-a100.json"
     path.write_text(json.dumps(receipt))
-    assert judge(claim, data).status == "agrees"
+    assert judge_claim(claim, data).status == "agrees"
     receipt["speed"]["tok_s"] = 20_000
     path.write_text(json.dumps(receipt))
-    v = judge(claim, data)
+    v = judge_claim(claim, data)
     assert v.status == "does not" and v.found == 20_000
     liger = next(c for c in CLAIMS if c.id == "liger-0")
     ladder = dict(
@@ -142,7 +142,7 @@ def test_a_receipt_that_comes_is_read(data):
         rows=[dict(rung="Liger", gain=1.01)],
     )
     (data / "bench/l.json").write_text(json.dumps(ladder))
-    assert judge(liger, data).status == "agrees"
+    assert judge_claim(liger, data).status == "agrees"
 
 
 def test_every_conflict_is_on_the_page(verdicts):
@@ -247,28 +247,28 @@ def test_malformed_claims(content, said, tmp_path):
 )
 def test_formulas_are_arithmetic_only(formula):
     with pytest.raises(GpubError):
-        work_out(formula, dict(a=1), words())
+        work_out(formula, dict(a=1), formula_words())
 
 
 def test_a_damaged_file_is_named(data):
     (data / "published/costs.json").write_text('{"s2_bill": [')
     with pytest.raises(GpubError, match="costs.json is not valid JSON"):
-        judge(next(c for c in CLAIMS if c.id == "bill-175"), data)
+        judge_claim(next(c for c in CLAIMS if c.id == "bill-175"), data)
 
 
 def test_numbers_and_how_they_are_shown():
     assert (
-        [number(x, "high") for x in ("10-15", "$1.45-1.49", "~2", "4")] == [15, 1.49, 2, 4]
-        and show([1, 2.5]) == "1 + 2.5"
-        and show(28_300) == "28,300"
-        and show(0.56783) == "0.5678"
+        [parse_number(x, "high") for x in ("10-15", "$1.45-1.49", "~2", "4")] == [15, 1.49, 2, 4]
+        and show_value([1, 2.5]) == "1 + 2.5"
+        and show_value(28_300) == "28,300"
+        and show_value(0.56783) == "0.5678"
     )
     assert (
         with_numbers("a*b/ln(c)", dict(a=3, b=[1, 2], c=1e6)) == "3 × 1 + 2 / ln(1,000,000)"
-        and work_out("low(a)", dict(a="2-3x"), words()) == 2
+        and work_out("low(a)", dict(a="2-3x"), formula_words()) == 2
     )
     with pytest.raises(GpubError, match="no number in 'none'"):
-        number("none")
+        parse_number("none")
 
 
 def test_a_claim_needs_no_receipts_folder(tmp_path):

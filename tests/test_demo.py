@@ -8,14 +8,14 @@ from browser import Browser
 from gpub.record.checkpoint import save_checkpoint
 from gpub.core import GpubError
 from gpub.share.demo import quantise, rounded, write_page
-from gpub.model.gpt import GPT, GPTConfig, sample
+from gpub.model.gpt import GPT, GPTConfig, sample_ids
 from gpub.data.plays import plays
 from gpub.model.sizes import SHAPES
 from gpub.data.tokenizer import BPETokenizer, CharTokenizer
 
 TEXT = plays(3000, seed=0) + '</script><!-- &amp; \t🙂é" `${x}`'
 TOK = CharTokenizer.from_text(TEXT)
-TOY = GPTConfig(vocab=TOK.vocab, ctx=32, width=36, layers=3, heads=3)
+TOY = GPTConfig(vocab_size=TOK.vocab_size, context_length=32, d_model=36, n_layers=3, n_heads=3)
 
 
 def make_run(folder, cfg=TOY, tok=TOK, seed=0):
@@ -62,7 +62,7 @@ def text_of(browser, page, **settings):
     (
         TOY,
         replace(TOY, tied=False, bias=False),
-        replace(TOY, ctx=128, width=128, heads=4, layers=2),
+        replace(TOY, context_length=128, d_model=128, n_heads=4, n_layers=2),
     ),
     ids=("odd", "untied", "wide"),
 )
@@ -78,11 +78,13 @@ def test_greedy_text_equals_torch(browser, tmp_path, cfg):
         TEXT[100:120],
         TEXT[-60:],
     ):  # the last is longer than a window, and has every awkward character
-        want = TOK.decode(sample(model, TOK.encode(prompt), 64, temperature=0))
+        want = TOK.decode(sample_ids(model, TOK.encode(prompt), 64, temperature=0))
         assert text_of(browser, page, prompt=prompt, n=64, temperature=0) == want
     assert (
         TOK.decode(
-            sample(make_run(tmp_path / "other", cfg, seed=1), TOK.encode(prompt), 64, temperature=0)
+            sample_ids(
+                make_run(tmp_path / "other", cfg, seed=1), TOK.encode(prompt), 64, temperature=0
+            )
         )
         != want
     )
@@ -167,7 +169,7 @@ def test_the_page_complains_in_its_own_words(browser, tmp_path):
 
 
 def test_it_streams_and_stops(browser, tmp_path):
-    make_run(tmp_path / "run", replace(TOY, ctx=256, width=192))
+    make_run(tmp_path / "run", replace(TOY, context_length=256, d_model=192))
     page = write_page(tmp_path / "run", tmp_path / "page.html")
     browser.open("about:blank")
     browser.open(link(page, prompt=TEXT[:2], n=5000))
@@ -230,7 +232,7 @@ def test_contrast_in_daylight(browser, tmp_path):
 
 
 def test_size_of_the_real_shape(tmp_path):
-    cfg = GPTConfig(**SHAPES["shakespeare"].model | dict(vocab=TOK.vocab))
+    cfg = GPTConfig(**SHAPES["shakespeare"].model | dict(vocab_size=TOK.vocab_size))
     make_run(tmp_path / "run", cfg)
     page = write_page(tmp_path / "run", tmp_path / "page.html")
     assert 500_000 < page.stat().st_size < 1_500_000
@@ -252,11 +254,11 @@ def test_rounding_is_half_a_level():
 
 def test_refusals(tmp_path):
     make_run(tmp_path / "run")
-    bpe = BPETokenizer.train([TEXT], vocab=300)
-    make_run(tmp_path / "bpe", replace(TOY, vocab=bpe.vocab), bpe)
+    bpe = BPETokenizer.train([TEXT], vocab_size=300)
+    make_run(tmp_path / "bpe", replace(TOY, vocab_size=bpe.vocab_size), bpe)
     make_run(tmp_path / "llama")
     c = json.loads((tmp_path / "llama/config.json").read_text())
-    c["model"] |= dict(kv_heads=1, rope_base=1e4)
+    c["model"] |= dict(n_kv_heads=1, rope_base=1e4)
     (tmp_path / "llama/config.json").write_text(json.dumps(c))
     (tmp_path / "file").write_text("x")
     (tmp_path / "empty").mkdir()

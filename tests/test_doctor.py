@@ -8,25 +8,30 @@ import gpub.train.trainer as gpub_run
 from gpub.record.checkpoint import load_checkpoint, save_checkpoint
 from gpub.core import GpubError
 from gpub.data.text import Text
-from gpub.guards.doctor import CHECKS, doctor, doctor_table
+from gpub.guards.doctor import DOCTOR_CHECKS, doctor, doctor_table
 from gpub.model.gpt import GPT
 from gpub.lab.museum.bugs import peek
 from gpub.data.plays import plays
-from gpub.train.trainer import Run
-from gpub.train.loop import TrainConfig, rate
+from gpub.train.trainer import Trainer
+from gpub.train.loop import TrainConfig, lr_factor
 
 
 @pytest.fixture(scope="module")
 def healthy(text, tmp_path_factory):
     folder = tmp_path_factory.mktemp("doctor")
-    Run(
+    Trainer(
         "shakespeare",
         folder / "run",
         text,
         dict(
-            width=32, ctx=32, batch_tokens=256, steps=30, log_every=1, stages=[[0, 16], [0.5, 32]]
+            d_model=32,
+            context_length=32,
+            batch_tokens=256,
+            steps=30,
+            log_every=1,
+            stages=[[0, 16], [0.5, 32]],
         ),
-        say=lambda s: None,
+        log=lambda s: None,
     ).go()
     return folder / "run"
 
@@ -51,7 +56,9 @@ def found(run):
 
 def test_a_healthy_run_gives_only_ok(healthy):
     findings = doctor(healthy)
-    assert [f.name for f in findings if f.level != "ok"] == [] and len(findings) == len(CHECKS)
+    assert [f.name for f in findings if f.level != "ok"] == [] and len(findings) == len(
+        DOCTOR_CHECKS
+    )
     assert doctor_table(findings).endswith("0 alarms, 0 warnings") and all(f.what for f in findings)
 
 
@@ -63,7 +70,10 @@ def test_a_run_on_its_way_is_healthy(run):
 
 
 def test_a_killed_and_resumed_run_is_healthy(text, tmp_path, monkeypatch):
-    settings, real = dict(width=32, ctx=32, batch_tokens=256, steps=20, log_every=1), gpub_run.train
+    settings, real = (
+        dict(d_model=32, context_length=32, batch_tokens=256, steps=20, log_every=1),
+        gpub_run.train,
+    )
 
     def dies(*a, **kw):
         for s in real(*a, **kw):
@@ -74,7 +84,7 @@ def test_a_killed_and_resumed_run_is_healthy(text, tmp_path, monkeypatch):
             yield s
 
     def go():
-        return Run("shakespeare", tmp_path / "run", text, settings, say=lambda s: None).go()
+        return Trainer("shakespeare", tmp_path / "run", text, settings, log=lambda s: None).go()
 
     monkeypatch.setattr(gpub_run, "train", dies)
     with pytest.raises(MemoryError):
@@ -93,15 +103,15 @@ def test_a_model_that_sees_the_future_is_found_out(tmp_path, monkeypatch):
     monkeypatch.setattr(
         gpub_corpus,
         "load_shakespeare",
-        lambda say: Text(plays(300_000, seed=0), "built-in plays", "no network"),
+        lambda log: Text(plays(300_000, seed=0), "built-in plays", "no network"),
     )
-    monkeypatch.setattr(gpub_run, "build", lambda cfg: GPT(cfg, attend=peek))
-    Run(
+    monkeypatch.setattr(gpub_run, "build_model", lambda cfg: GPT(cfg, attention=peek))
+    Trainer(
         "shakespeare",
         tmp_path / "run",
         None,
-        dict(width=32, ctx=32, layers=1, batch_tokens=512, steps=250),
-        say=lambda s: None,
+        dict(d_model=32, context_length=32, n_layers=1, batch_tokens=512, steps=250),
+        log=lambda s: None,
     ).go()
     bad = found(tmp_path / "run")
     assert bad["causality"].level == "alarm" and "sees the future" in bad["causality"].what, bad
@@ -225,12 +235,12 @@ DEFECTS = [
     ("a look ahead", reference, {"causality": "limit of 9.0"}),
     (
         "schedule restarted",
-        edit(lr=lambda r, cfg: cfg.lr * rate((r["step"] - 1) % 25, cfg)),
+        edit(lr=lambda r, cfg: cfg.lr * lr_factor((r["step"] - 1) % 25, cfg)),
         {"learning rate": "at step 26", "schedule": "at step 26"},
     ),
     (
         "schedule too fast",
-        edit(lr=lambda r, cfg: cfg.lr * rate(4 * r["step"] - 1, cfg)),
+        edit(lr=lambda r, cfg: cfg.lr * lr_factor(4 * r["step"] - 1, cfg)),
         {"schedule": "at step 1,"},
     ),
     (
@@ -287,7 +297,7 @@ def test_planted_defect_is_found_alone(run, plant, expected):
     assert bad.keys() == expected.keys(), bad
     for name, part in expected.items():
         assert part in bad[name].what and "\n" not in bad[name].what, bad[name]
-    levels = {name: level for name, level, _ in CHECKS}
+    levels = {name: level for name, level, _ in DOCTOR_CHECKS}
     assert all(f.level == levels[n] and f.do for n, f in bad.items() if n != "tokenizer")
 
 
@@ -308,7 +318,7 @@ def test_every_check_has_a_planted_defect():
         "utilisation",
         "disk",
     }  # these two below
-    assert covered == {name for name, *_ in CHECKS}
+    assert covered == {name for name, *_ in DOCTOR_CHECKS}
 
 
 def test_idle_device_and_full_disk(run, monkeypatch):
@@ -376,7 +386,7 @@ def test_odd_types_are_findings_and_no_traceback(run, odd):
 def test_damaged_folder_is_a_finding_and_no_traceback(run):
     p = run / "config.json"
     c = json.loads(p.read_text())
-    del c["data"]["tokenizer"], c["model"]["vocab"]
+    del c["data"]["tokenizer"], c["model"]["vocab_size"]
     c["model"]["colour"] = 3
     p.write_text(json.dumps(c))
     (run / "samples.jsonl").write_text('{"step": 1}\n')

@@ -18,7 +18,7 @@ from gpub.budget.economics import (
     card_table,
     checklist,
     checkpointing_price,
-    compare,
+    compare_gpus,
     compare_table,
     failure_table,
     find_card,
@@ -33,7 +33,7 @@ from gpub.budget.economics import (
 )
 from gpub.lab.museum.machines import INFRA, _installed, check_first_batch, check_versions
 from gpub.budget.prices import known_price
-from gpub.model.sizes import GPUS, ROOM, config_of, memory, plan, plan_table
+from gpub.model.sizes import GPUS, ROOM, config_of, memory_forecast, plan, plan_table
 from pathlib import Path
 
 NBS = Path(__file__).parents[1] / "nbs"
@@ -67,8 +67,8 @@ def test_a_card_without_a_price_asks_for_one():
     assert hourly(GPUS["T4"]) == (
         None,
         "none known: give --usd-per-hour",
-    ) and "give --usd-per-hour" in str(compare_table(compare("gpt2-134m", "1B", ["T4"])))
-    assert compare("gpt2-134m", "1B", ["T4"], usd_per_hour=0.35)[0]["usd"] > 0 and [
+    ) and "give --usd-per-hour" in str(compare_table(compare_gpus("gpt2-134m", "1B", ["T4"])))
+    assert compare_gpus("gpt2-134m", "1B", ["T4"], usd_per_hour=0.35)[0]["usd"] > 0 and [
         r[4] for r in card_table([GPUS["T4"], GPUS["A40"]]).rows
     ] == ["", "0.40"]
 
@@ -128,7 +128,7 @@ def test_every_price_in_the_table_was_published():
 
 
 def test_compare_is_plan_on_every_card():
-    rows = compare("gpt2-134m", "2.6B", optimizer="adamw")
+    rows = compare_gpus("gpt2-134m", "2.6B", optimizer="adamw")
     assert {r["gpu"] for r in rows} == {*GPUS, *MORE}
     for r in rows:
         p = plan("gpt2-134m", find_card(r["gpu"]), "2.6B", r["usd_per_hour"], optimizer="adamw")
@@ -156,7 +156,9 @@ def test_a_receipt_replaces_the_forecast(tmp_path):
     seen, other = (
         next(
             r
-            for r in compare("burn-1b", "1B", ["H200", "A100-80"], {"H200": 3.39}, folder=tmp_path)
+            for r in compare_gpus(
+                "burn-1b", "1B", ["H200", "A100-80"], {"H200": 3.39}, folder=tmp_path
+            )
             if r["gpu"] == n
         )
         for n in ("H200", "A100-80")
@@ -171,11 +173,11 @@ def test_a_receipt_replaces_the_forecast(tmp_path):
     assert [r[4] for r in compare_table([seen, other]).rows] == [
         "measured",
         "published",
-    ] and compare("gpt2-134m", "1B", ["A100-80"], folder=tmp_path)[0]["kind"] == "forecast"
+    ] and compare_gpus("gpt2-134m", "1B", ["A100-80"], folder=tmp_path)[0]["kind"] == "forecast"
 
 
 def test_what_does_not_fit_is_last_and_says_what_it_needs():
-    rows = compare("burn-1b", "1B", ["T4", "A100-80", "L4"], optimizer="adamw")
+    rows = compare_gpus("burn-1b", "1B", ["T4", "A100-80", "L4"], optimizer="adamw")
     assert (
         rows[0]["gpu"] == "A100-80"
         and not rows[-1]["fits"]
@@ -199,7 +201,7 @@ def test_what_does_not_fit_is_last_and_says_what_it_needs():
 )
 def test_refusals(kw, said):
     with pytest.raises(GpubError, match=said) as e:
-        compare(**dict(what="burn-1b", tokens="1B") | kw)
+        compare_gpus(**dict(what="burn-1b", tokens="1B") | kw)
     assert "\n" not in str(e.value)
 
 
@@ -211,7 +213,7 @@ def test_memory_and_what_it_buys():
         and list(rows)[-1] == "the least a card needs"
     )
     least = float(rows["the least a card needs"][2].split()[0])
-    assert memory(config_of("burn-1b"), 1, half=True, optimizer="adamw", accumulate=True)[
+    assert memory_forecast(config_of("burn-1b"), 1, half=True, optimizer="adamw", accumulate=True)[
         "peak"
     ] / 1e9 == pytest.approx(least * ROOM, abs=0.1)
     w = checkpointing_price("burn-1b", 24_000, 28_300 / 24_000 - 1, 6_553_600_000, 1.45)

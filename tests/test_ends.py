@@ -12,16 +12,16 @@ from gpub.budget.phases import (
     PLANS,
     Gate,
     given_up,
-    paid,
+    paid_so_far,
     plan_settings,
     read_plan,
     schedule_from,
     stable_steps,
 )
 from gpub.train.decay import DECAY_TARGET, decay_integral
-from gpub.train.presets import find_preset, override
+from gpub.train.presets import find_preset, apply_settings
 from gpub.record.load import load_run
-from gpub.train.loop import TrainConfig, rate
+from gpub.train.loop import TrainConfig, lr_factor
 from kill import same_weights
 from test_phases import TOY, quick, straight, walk  # noqa: F401, two are fixtures
 
@@ -34,11 +34,11 @@ def test_each_stop_of_each_plan_ends_at_the_floor(name, stop):
     last = plan.phase(stop)
     for phase in plan.phases[: plan.phases.index(last) + 1]:
         asked = plan_settings(plan, phase, last.until)
-        cfg = override(find_preset(plan.preset), asked)[1]
+        cfg = apply_settings(find_preset(plan.preset), asked)[1]
         assert cfg.steps == last.until
-        assert rate(last.until, cfg) == pytest.approx(cfg.floor)
-        assert rate(last.until - 1, cfg) < cfg.floor + 1.01 / (cfg.decay * cfg.steps)
-        assert rate(stable_steps(cfg) - 1, cfg) == min(1, stable_steps(cfg) / cfg.warmup)
+        assert lr_factor(last.until, cfg) == pytest.approx(cfg.floor)
+        assert lr_factor(last.until - 1, cfg) < cfg.floor + 1.01 / (cfg.decay * cfg.steps)
+        assert lr_factor(stable_steps(cfg) - 1, cfg) == min(1, stable_steps(cfg) / cfg.warmup)
         if find_preset(plan.preset).decay_target and last.until > 1000:
             assert decay_integral(cfg) == pytest.approx(DECAY_TARGET, rel=1e-3)
 
@@ -53,7 +53,7 @@ def falls_to_the_end(out, end, share=0.6):
     cfg = replace(find_preset(TOY.preset).train, steps=end, decay=share)
     found = rates(out)
     assert max(found) == end
-    assert found == pytest.approx({n: rate(n - 1, cfg) for n in found})
+    assert found == pytest.approx({n: lr_factor(n - 1, cfg) for n in found})
 
 
 def alarms(out):
@@ -72,8 +72,8 @@ def test_a_longer_end_goes_on_from_before_the_fall(straight, text, tmp_path):
     kept = {int(p.name[5:]) for p in checkpoints(out)}
     assert {9, 18, 24} <= kept
     short = load_checkpoint(out)
-    before = paid(out)
-    v = walk(TOY, out, text, say=said.append)
+    before = paid_so_far(out)
+    v = walk(TOY, out, text, log=said.append)
     assert (v.word, v.step) == ("continue", 40)
     same_weights(out, straight)
     falls_to_the_end(out, 40)
@@ -85,7 +85,7 @@ def test_a_longer_end_goes_on_from_before_the_fall(straight, text, tmp_path):
     assert load_run(out / "end-24")[2]["train"]["steps"] == 24
     assert load_run(out)[2]["train"]["steps"] == 40
     assert not alarms(out)
-    assert paid(out) > before
+    assert paid_so_far(out) > before
     assert any(s.kind == "lost" and s.first >= 9 for s in account(read_ledger(out)))
     assert given_up(out, "grind") > 0 and given_up(out, "smoke") == 0
     again = walk(TOY, out, text)
@@ -159,8 +159,8 @@ def test_a_forgotten_setting_is_still_another_run(text, tmp_path):
 def test_another_end_never_makes_the_rate_jump(schedule, step):
     then = TrainConfig(steps=160, decay=0.6, warmup=0, schedule=schedule)
     cfg = schedule_from(replace(then, steps=90), then, step)
-    assert rate(step, cfg) == pytest.approx(rate(step, then))
-    assert rate(90, cfg) == pytest.approx(0)
+    assert lr_factor(step, cfg) == pytest.approx(lr_factor(step, then))
+    assert lr_factor(90, cfg) == pytest.approx(0)
     later = schedule_from(replace(then, steps=90), cfg, step + 1)
     assert later == cfg
     longer = schedule_from(then, cfg, step + 1)

@@ -12,7 +12,7 @@ from gpub.model.gpt import GPT, GPTConfig
 from gpub.evals.adapter import (
     adapter,
     as_task,
-    ask,
+    ask_lm_eval,
     exported,
     hushed,
     items_of,
@@ -22,9 +22,9 @@ from gpub.evals.adapter import (
 from gpub.share.hub import export_model
 from gpub.model.llama import Llama, LlamaConfig
 from gpub.data.plays import plays
-from gpub.evals.scores import against, grade, outcomes, paired, published, score
-from gpub.train.trainer import Run
-from gpub.evals.samples import distinct, label, repeated, token_diff
+from gpub.evals.scores import score_against, score_task, outcomes, paired, published, score
+from gpub.train.trainer import Trainer
+from gpub.evals.samples import distinct_share, label_text, repeated_share, token_diff
 from gpub.evals.sandbox import problems, run_python, solves
 from gpub.evals.tasks import TASKS, Item, load_items
 from gpub.data.tokenizer import BPETokenizer, CharTokenizer
@@ -49,8 +49,18 @@ def tok():
 @pytest.fixture(scope="module")
 def models(tok):
     torch.manual_seed(0)
-    shape = dict(vocab=tok.vocab, ctx=48, width=32, layers=2, heads=4, init_std=0.2)
-    return [GPT(GPTConfig(**shape)).eval(), Llama(LlamaConfig(**shape, kv_heads=2, ffn=64)).eval()]
+    shape = dict(
+        vocab_size=tok.vocab_size,
+        context_length=48,
+        d_model=32,
+        n_layers=2,
+        n_heads=4,
+        init_std=0.2,
+    )
+    return [
+        GPT(GPTConfig(**shape)).eval(),
+        Llama(LlamaConfig(**shape, n_kv_heads=2, d_ff=64)).eval(),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -93,12 +103,12 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    run = Run(
+    run = Trainer(
         "shakespeare-short",
         tmp_path_factory.mktemp("run") / "short",
-        settings=dict(steps=4, width=16, layers=1, compile="no"),
+        settings=dict(steps=4, d_model=16, n_layers=1, compile="no"),
         device="cpu",
-        say=lambda s: None,
+        log=lambda s: None,
     )
     with open(os.devnull, "w") as run.progress.out:
         run.go()
@@ -332,8 +342,8 @@ def test_adapter_and_hf_model_agree_item_by_item(models, tok, files, tmp_path):
     }
     for n, model in enumerate(models):
         ours, theirs = (
-            ask(adapter(model, tok, 512), asked),
-            ask(exported(export_model(model, tok, tmp_path / str(n)), "cpu", 4), asked),
+            ask_lm_eval(adapter(model, tok, 512), asked),
+            ask_lm_eval(exported(export_model(model, tok, tmp_path / str(n)), "cpu", 4), asked),
         )
         for t, (items, kind) in asked.items():
             assert (
@@ -376,7 +386,9 @@ def test_no_numbers_no_score(models, tok, files, run):
         calibrate(adapter(sick, tok), sick, range(100))
     items = load_items("arc_easy", 3, files)
     with pytest.raises(GpubError, match=f"answers of {items[0].id} get .* it computes no numbers"):
-        outcomes(items, ask(adapter(sick, tok), {"arc_easy": (items, "choice")})["arc_easy"])
+        outcomes(
+            items, ask_lm_eval(adapter(sick, tok), {"arc_easy": (items, "choice")})["arc_easy"]
+        )
 
 
 def test_without_lm_eval_it_says_what_to_install(monkeypatch, models, tok, run, files):
@@ -401,8 +413,8 @@ def test_arc_challenge_is_one_and_a_half_errors_from_chance():
     m, se = score(x)
     assert (0.25 - m) / se == pytest.approx(1.4, abs=0.05)
     assert (
-        against(x, np.full(1172, 0.25))["same"]
-        and not against(np.r_[x, x, x, x], np.full(4 * 1172, 0.25))["same"]
+        score_against(x, np.full(1172, 0.25))["same"]
+        and not score_against(np.r_[x, x, x, x], np.full(4 * 1172, 0.25))["same"]
     )
 
 
@@ -438,9 +450,9 @@ def test_a_guesser_is_called_one_and_a_knower_is_not(seed):
             [(float(rng.normal()) + lift * (j in i.right), False) for j in range(4)] for i in items
         ]
 
-    assert grade(items, answers(3))["acc"]["verdict"].startswith(
+    assert score_task(items, answers(3))["acc"]["verdict"].startswith(
         "above every control"
-    ) and not grade(items, answers(0))["acc"]["verdict"].startswith("above")
+    ) and not score_task(items, answers(0))["acc"]["verdict"].startswith("above")
 
 
 def test_published_rows_name_their_metric(root):
@@ -560,8 +572,10 @@ def test_results_damaged_by_hand(run, files, tmp_path, keys, value):
 
 def another_run(folder, seed, text):
     "A run of its own in that folder"
-    settings = dict(steps=4, width=16, layers=1, compile="no", seed=seed)
-    run = Run("shakespeare-short", folder, text, settings, "cpu", save_every=2, say=lambda s: None)
+    settings = dict(steps=4, d_model=16, n_layers=1, compile="no", seed=seed)
+    run = Trainer(
+        "shakespeare-short", folder, text, settings, "cpu", save_every=2, log=lambda s: None
+    )
     with open(os.devnull, "w") as run.progress.out:
         return run.go()
 
@@ -701,10 +715,10 @@ def test_a_malformed_problem_names_file_and_line(tmp_path):
 
 def test_labels():
     assert (
-        label("the cat sat down and the dog ran off") == "varied"
-        and label("AndroidRuntime error") == "chants AndroidRuntime"
-        and repeated("a b c d e " * 4) == 0.75
-        and distinct("a a a a", 1) == 0.25
+        label_text("the cat sat down and the dog ran off") == "varied"
+        and label_text("AndroidRuntime error") == "chants AndroidRuntime"
+        and repeated_share("a b c d e " * 4) == 0.75
+        and distinct_share("a a a a", 1) == 0.25
     )
 
 

@@ -2,7 +2,7 @@
 
 import inspect, json, os, re, shutil, signal, subprocess, sys
 import click, pytest, yaml
-from gpub.cli.main import Run, cli
+from gpub.cli.main import Trainer, cli
 from gpub.model.gpt import GPTConfig, count_params
 
 PAGES = ["README.md", "CONTRIBUTING.md", "data/README.md"]
@@ -85,7 +85,9 @@ def facts(root):
     def billion(n, digits=1):
         return f"{n / 1e9:.{digits}f}"
 
-    ours = count_params(GPTConfig(vocab=65, ctx=256, width=128, layers=2, heads=4))
+    ours = count_params(
+        GPTConfig(vocab_size=65, context_length=256, d_model=128, n_layers=2, n_heads=4)
+    )
     return [
         {
             f"{ours:,}",
@@ -220,7 +222,7 @@ def test_a_job_that_ignores_ctrl_c_goes_on(root, tmp_path):
 @pytest.mark.parametrize("typed, kept", [("", None), ("copy", "copy")])
 def test_an_empty_mirror_is_none(typed, kept, monkeypatch):
     '`--mirror "$PLACE"` with PLACE unset used to fill the folder one stood in'
-    seen, real = [], inspect.signature(Run)
+    seen, real = [], inspect.signature(Trainer)
 
     class Stub:
         def __init__(self, *args, **kw):

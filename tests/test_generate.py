@@ -7,20 +7,20 @@ from gpub.lab.bench.generate import in_transformers
 from gpub.core import GpubError
 from gpub.model import generate as generation
 from gpub.model.generate import (
-    Laid,
-    Memory,
-    Taste,
-    chances,
-    choose,
+    LaidOutWeights,
+    KVCache,
+    SamplingConfig,
+    next_token_probs,
+    choose_tokens,
+    generate_ids,
+    laid_out_weights,
+    penalize_repetition,
     generate,
-    laid,
-    penalise,
-    write,
 )
-from gpub.model.gpt import GPT, GPTConfig, sample
+from gpub.model.gpt import GPT, GPTConfig, sample_ids
 from gpub.data.tokenizer import BPETokenizer, CharTokenizer
 
-TOY = GPTConfig(vocab=29, ctx=32, width=48, layers=3, heads=4)
+TOY = GPTConfig(vocab_size=29, context_length=32, d_model=48, n_layers=3, n_heads=4)
 PROMPTS = [[3], [5, 4, 3, 2, 1, 0, 12, 11, 10, 28, 7], [7, 7, 7], list(range(29))]
 
 
@@ -36,20 +36,26 @@ def toy(seed=0, **kw):
 
 @torch.no_grad()
 def last_logits(model, ids):
-    return model(torch.tensor([ids[-model.cfg.ctx :]]))[0, -1]
+    return model(torch.tensor([ids[-model.cfg.context_length :]]))[0, -1]
 
 
 @pytest.mark.parametrize(
-    "kw", (dict(), dict(bias=False, tied=False), dict(layers=1, heads=1), dict(width=512, heads=8))
+    "kw",
+    (
+        dict(),
+        dict(bias=False, tied=False),
+        dict(n_layers=1, n_heads=1),
+        dict(d_model=512, n_heads=8),
+    ),
 )
 @pytest.mark.parametrize("cuts", ([32], [1] * 32, [5, 1, 1, 20, 1, 4]))
 def test_cached_logits_equal_uncached(kw, cuts):
     model = toy(**kw)
     ids = torch.randint(29, (3, 32))
-    memory = Memory(model.cfg, 3)
+    kv_cache = KVCache(model.cfg, 3)
     with torch.no_grad():
         want = model(ids)
-    got = torch.cat([memory.read(model, p) for p in ids.split(cuts, 1)], 1)
+    got = torch.cat([kv_cache.read(model, p) for p in ids.split(cuts, 1)], 1)
     assert (got - want).abs().max() < 1e-4 * want.abs().max()
 
 
@@ -57,18 +63,18 @@ def test_cached_logits_equal_uncached(kw, cuts):
 def test_every_choice_is_from_uncached_logits(width):
     """Greedy ids through three windows: each is the favourite of a model that reads the last ctx
     tokens afresh"""
-    model = toy(width=width, heads=4)
-    ids = generate(model, PROMPTS[1], 80, temperature=0)
+    model = toy(d_model=width, n_heads=4)
+    ids = generate_ids(model, PROMPTS[1], 80, temperature=0)
     for i in range(len(PROMPTS[1]), len(ids)):
         top = last_logits(model, ids[:i])
         assert top[ids[i]] >= top.max() - 1e-4
-    assert ids == sample(model, PROMPTS[1], 80, temperature=0)
+    assert ids == sample_ids(model, PROMPTS[1], 80, temperature=0)
 
 
 def test_the_wrong_slide_would_be_seen():
     "The property above can fail: a window that forgets more tells another story"
     model = toy()
-    assert generate(model, PROMPTS[1], 80, temperature=0, slide=16) != generate(
+    assert generate_ids(model, PROMPTS[1], 80, temperature=0, slide=16) != generate_ids(
         model, PROMPTS[1], 80, temperature=0
     )
     with torch.no_grad():
@@ -79,7 +85,7 @@ def test_the_wrong_slide_would_be_seen():
 
 def test_slide_of_16_reads_what_it_says():
     model = toy()
-    ids = generate(model, [3], 60, temperature=0, slide=16)
+    ids = generate_ids(model, [3], 60, temperature=0, slide=16)
     size = 0
     for i in range(1, len(ids)):
         size = 17 if size == 32 else size + 1
@@ -87,7 +93,7 @@ def test_slide_of_16_reads_what_it_says():
         assert top[ids[i]] >= top.max() - 1e-4
 
 
-@pytest.mark.parametrize("kw", (dict(), dict(tied=False), dict(width=512, heads=8)))
+@pytest.mark.parametrize("kw", (dict(), dict(tied=False), dict(d_model=512, n_heads=8)))
 def test_greedy_text_is_that_of_transformers(kw):
     pytest.importorskip("transformers")
     model = toy(**kw)
@@ -96,7 +102,7 @@ def test_greedy_text_is_that_of_transformers(kw):
         n = 32 - len(p)
         x = torch.tensor([p])
         assert (
-            generate(model, p, n, temperature=0)
+            generate_ids(model, p, n, temperature=0)
             == theirs.generate(
                 x,
                 attention_mask=torch.ones_like(x),
@@ -124,9 +130,9 @@ def test_repetition_penalty_is_that_of_transformers():
         .tolist()
     )
     assert (
-        generate(model, PROMPTS[1], 20, temperature=0, repetition_penalty=1.3)
+        generate_ids(model, PROMPTS[1], 20, temperature=0, repetition_penalty=1.3)
         == want
-        != generate(model, PROMPTS[1], 20, temperature=0)
+        != generate_ids(model, PROMPTS[1], 20, temperature=0)
     )
 
 
@@ -150,7 +156,7 @@ def test_chances_are_those_of_transformers(kw):
         x = t.TopKLogitsWarper(kw["top_k"])(None, x)
     if "top_p" in kw:
         x = t.TopPLogitsWarper(kw["top_p"])(None, x)
-    got = chances(logits, Taste(**kw))
+    got = next_token_probs(logits, SamplingConfig(**kw))
     assert torch.allclose(got, x.softmax(-1), atol=1e-6) and torch.equal(
         got == 0, x.softmax(-1) == 0
     )
@@ -159,24 +165,27 @@ def test_chances_are_those_of_transformers(kw):
 def test_choices_follow_the_chances():
     torch.manual_seed(0)
     logits = torch.randn(1, 29) * 2
-    taste = Taste(temperature=0.8, top_k=20, top_p=0.9)
+    sampling = SamplingConfig(temperature=0.8, top_k=20, top_p=0.9)
     n = 40_000
     seen = (
-        choose(logits.expand(n, -1), taste, torch.rand(n, 1)).flatten().bincount(minlength=29) / n
+        choose_tokens(logits.expand(n, -1), sampling, torch.rand(n, 1))
+        .flatten()
+        .bincount(minlength=29)
+        / n
     )
-    p = chances(logits, taste)[0]
+    p = next_token_probs(logits, sampling)[0]
     assert (seen - p).abs().max() < 5 * (0.25 / n) ** 0.5 and (seen[p == 0] == 0).all()
 
 
 def test_a_cold_model_is_greedy_and_a_hot_one_is_not():
     model = toy()
-    favourite = generate(model, [3], 20, temperature=0)
+    favourite = generate_ids(model, [3], 20, temperature=0)
     assert (
-        generate(model, [3], 20, temperature=1e-5)
+        generate_ids(model, [3], 20, temperature=1e-5)
         == favourite
-        == generate(model, [3], 20, temperature=1e-30)
-        == generate(model, [3], 20, top_k=1)
-        != generate(model, [3], 20, temperature=5.0)
+        == generate_ids(model, [3], 20, temperature=1e-30)
+        == generate_ids(model, [3], 20, top_k=1)
+        != generate_ids(model, [3], 20, temperature=5.0)
     )
 
 
@@ -191,31 +200,31 @@ def test_a_cold_model_is_greedy_and_a_hot_one_is_not():
 )
 @pytest.mark.parametrize("width", (48, 512))
 def test_a_batch_of_unequal_prompts_equals_one_by_one(kw, width):
-    model, kw = toy(width=width), dict(kw)
-    both = generate(model, PROMPTS, 45, **kw)
+    model, kw = toy(d_model=width), dict(kw)
+    both = generate_ids(model, PROMPTS, 45, **kw)
     seed = kw.pop("seed", 0)
-    assert both == [generate(model, p, 45, seed=seed + i, **kw) for i, p in enumerate(PROMPTS)]
+    assert both == [generate_ids(model, p, 45, seed=seed + i, **kw) for i, p in enumerate(PROMPTS)]
 
 
 def test_a_seed_reproduces_and_its_beginning_does_not_depend_on_the_length():
     model = toy()
-    a = generate(model, [3], 40, seed=1)
-    assert a == generate(model, [3], 40, seed=1) != generate(model, [3], 40, seed=2) and a[
+    a = generate_ids(model, [3], 40, seed=1)
+    assert a == generate_ids(model, [3], 40, seed=1) != generate_ids(model, [3], 40, seed=2) and a[
         :11
-    ] == generate(model, [3], 10, seed=1)
+    ] == generate_ids(model, [3], 10, seed=1)
     torch.manual_seed(5)
     torch.rand(3)
-    assert a == generate(model, [3], 40, seed=1)  # whatever the global generator did
+    assert a == generate_ids(model, [3], 40, seed=1)  # whatever the global generator did
     before = torch.get_rng_state()
-    generate(model, [3], 4)
+    generate_ids(model, [3], 4)
     assert torch.equal(before, torch.get_rng_state())
 
 
 def test_stop_ends_one_text_and_is_its_last_token():
     model = toy()
-    free = generate(model, PROMPTS, 60, seed=3)
+    free = generate_ids(model, PROMPTS, 60, seed=3)
     stop = free[0][10]
-    cut = generate(model, PROMPTS, 60, seed=3, stop=[stop])
+    cut = generate_ids(model, PROMPTS, 60, seed=3, stop=[stop])
     for p, f, c in zip(PROMPTS, free, cut):
         assert c == (f[: f.index(stop, len(p)) + 1] if stop in f[len(p) :] else f)
     assert len({len(c) - len(p) for p, c in zip(PROMPTS, cut)}) > 1
@@ -223,25 +232,25 @@ def test_stop_ends_one_text_and_is_its_last_token():
 
 def test_a_stream_gives_tokens_as_they_come():
     model = toy()
-    want = generate(model, [3], 50, seed=1)
-    stream = generate(model, [3], 50, seed=1, stream=True)
+    want = generate_ids(model, [3], 50, seed=1)
+    stream = generate_ids(model, [3], 50, seed=1, stream=True)
     assert (
         next(stream) == want[1] and not torch.is_inference_mode_enabled() and [*stream] == want[2:]
     )
-    rows = [*generate(model, PROMPTS, 10, stream=True)]
+    rows = [*generate_ids(model, PROMPTS, 10, stream=True)]
     assert [list(c) for c in zip(*rows)] == [
-        o[len(p) :] for o, p in zip(generate(model, PROMPTS, 10), PROMPTS)
+        o[len(p) :] for o, p in zip(generate_ids(model, PROMPTS, 10), PROMPTS)
     ]
-    half = generate(model, [3], 10**9, stream=True)
+    half = generate_ids(model, [3], 10**9, stream=True)
     next(half)
     half.close()
 
 
 def test_text_streams_without_breaking_characters():
-    tok = BPETokenizer.train(["🙂🙃 naïve"], vocab=261)
-    model = toy(vocab=261)
-    assert write(model, tok, "naïve 🙂", 60, seed=1) == "naïve 🙂" + "".join(
-        write(model, tok, "naïve 🙂", 60, seed=1, stream=True)
+    tok = BPETokenizer.train(["🙂🙃 naïve"], vocab_size=261)
+    model = toy(vocab_size=261)
+    assert generate(model, tok, "naïve 🙂", 60, seed=1) == "naïve 🙂" + "".join(
+        generate(model, tok, "naïve 🙂", 60, seed=1, stream=True)
     )
 
 
@@ -269,7 +278,7 @@ def test_text_streams_without_breaking_characters():
 )
 def test_bad_input_is_one_line(kw, said):
     with pytest.raises(GpubError, match=said) as e:
-        generate(toy(), **(dict(prompts=[1], n=3) | kw))
+        generate_ids(toy(), **(dict(prompts=[1], n=3) | kw))
     assert "\n" not in str(e.value)
 
 
@@ -286,12 +295,14 @@ def test_bad_input_is_one_line(kw, said):
 )
 def test_bad_text_is_one_line(kw, said):
     with pytest.raises(GpubError, match=said):
-        write(toy(vocab=3), CharTokenizer("ab\n"), **(dict(prompts="a", n=3) | kw))
+        generate(toy(vocab_size=3), CharTokenizer("ab\n"), **(dict(prompts="a", n=3) | kw))
 
 
 def test_penalty_moves_both_signs_down():
     x = torch.tensor([[2.0, -2.0, 2.0]])
-    assert penalise(x, torch.tensor([[True, True, False]]), 2.0).tolist() == [[1.0, -4.0, 2.0]]
+    assert penalize_repetition(x, torch.tensor([[True, True, False]]), 2.0).tolist() == [
+        [1.0, -4.0, 2.0]
+    ]
 
 
 def flops(f):
@@ -307,15 +318,15 @@ def flops(f):
 def test_of_a_prompt_only_the_end_is_scored(width):
     """Counted: reading a prompt costs a forward pass less the head of all positions but one; a
     window that slides, too"""
-    model = toy(width=width, heads=4, vocab=997)
+    model = toy(d_model=width, n_heads=4, vocab_size=997)
     head = 2 * width * 997
     for ids in (PROMPTS[1], PROMPTS[3] + [0] * 3):
         assert (
-            flops(lambda: generate(model, ids, 1))
+            flops(lambda: generate_ids(model, ids, 1))
             == flops(lambda: model(torch.tensor([ids]))) - (len(ids) - 1) * head
         )
-    slid = flops(lambda: generate(model, [1] * 32, 2))
-    assert slid == 2 * flops(lambda: generate(model, [1] * 32, 1))
+    slid = flops(lambda: generate_ids(model, [1] * 32, 2))
+    assert slid == 2 * flops(lambda: generate_ids(model, [1] * 32, 1))
 
 
 @pytest.mark.parametrize("lay", ("turned", "packed"))
@@ -324,26 +335,28 @@ def test_matrices_that_lie_another_way_write_the_same(monkeypatch, lay, tied):
     "And copies never outlive the weights they were made of"
     if lay == "packed" and not torch.backends.mkldnn.is_available():
         pytest.skip("this torch has no oneDNN")
-    model = toy(width=512, heads=8, tied=tied)
-    want = sample(model, PROMPTS[1], 100, temperature=0)
+    model = toy(d_model=512, n_heads=8, tied=tied)
+    want = sample_ids(model, PROMPTS[1], 100, temperature=0)
     asked = []
-    monkeypatch.setattr(generation, "best_lay", lambda *a: asked.append(a) or lay)
+    monkeypatch.setattr(generation, "fastest_layout", lambda *a: asked.append(a) or lay)
     assert (
-        generate(model, PROMPTS[1], 100, temperature=0) == want
-        and isinstance(laid(model), Laid)
-        and laid(model) is laid(model, 5)
+        generate_ids(model, PROMPTS[1], 100, temperature=0) == want
+        and isinstance(laid_out_weights(model), LaidOutWeights)
+        and laid_out_weights(model) is laid_out_weights(model, 5)
         and len(asked) == 1
     )
-    both = generate(model, PROMPTS, 100, temperature=0)
+    both = generate_ids(model, PROMPTS, 100, temperature=0)
     assert both[1] == want
     with torch.no_grad():
         model.blocks[1].ffn.up.weight.mul_(-1)
     assert (
-        generate(model, PROMPTS[1], 100, temperature=0)
-        == sample(model, PROMPTS[1], 100, temperature=0)
+        generate_ids(model, PROMPTS[1], 100, temperature=0)
+        == sample_ids(model, PROMPTS[1], 100, temperature=0)
         != want
     )
-    assert len(asked) == 2 and not isinstance(laid(toy(width=512, heads=8), 9), Laid)
+    assert len(asked) == 2 and not isinstance(
+        laid_out_weights(toy(d_model=512, n_heads=8), 9), LaidOutWeights
+    )
 
 
 def test_the_model_is_left_as_it_was():
@@ -351,7 +364,7 @@ def test_the_model_is_left_as_it_was():
     ids = torch.tensor([PROMPTS[1]])
     with torch.no_grad():
         before = model(ids)
-    stream = generate(model, PROMPTS[1], 5, stream=True)
+    stream = generate_ids(model, PROMPTS[1], 5, stream=True)
     next(stream)
     with torch.no_grad():
         assert torch.equal(model(ids), before)  # in the middle of a text, as when two share a model
@@ -360,8 +373,8 @@ def test_the_model_is_left_as_it_was():
 def test_a_token_costs_the_same_at_the_end_of_the_window():
     """Counted, not timed: arithmetic per token does not grow with the text, but for attention's
     share"""
-    model = toy(ctx=128)
+    model = toy(context_length=128)
     ids = torch.randint(29, (1, 128))
-    memory = Memory(model.cfg)
-    each = [flops(lambda: memory.read(model, x)) for x in ids.split(1, 1)]
+    kv_cache = KVCache(model.cfg)
+    each = [flops(lambda: kv_cache.read(model, x)) for x in ids.split(1, 1)]
     assert each[-1] < 1.8 * each[0] and each[-1] < flops(lambda: model(ids)) / 50

@@ -8,32 +8,37 @@ from gpub.model.gpt import (
     GPT,
     Block,
     GPTConfig,
-    attend,
-    causal,
+    causal_attention,
+    causal_mask,
     count_params,
     param_table,
-    reach,
-    sample,
-    sdpa,
+    input_gradient_map,
+    sample_ids,
+    fused_attention,
 )
 
-TINY = GPTConfig(vocab=65, ctx=256, width=128, layers=2, heads=4)
-TOY = GPTConfig(vocab=11, ctx=16, width=32, layers=3, heads=4)
+TINY = GPTConfig(vocab_size=65, context_length=256, d_model=128, n_layers=2, n_heads=4)
+TOY = GPTConfig(vocab_size=11, context_length=16, d_model=32, n_layers=3, n_heads=4)
 KNOWN = {
     "tiny": (TINY, 437_888),
     "tiny untied": (replace(TINY, tied=False), 446_208),
     "134M": (
-        GPTConfig(vocab=32_000, ctx=512, width=768, layers=12, heads=12, tied=False),
+        GPTConfig(
+            vocab_size=32_000, context_length=512, d_model=768, n_layers=12, n_heads=12, tied=False
+        ),
         134_601_216,
     ),
-    "124M": (GPTConfig(vocab=50_257, ctx=1024, width=768, layers=12, heads=12), 124_439_808),
+    "124M": (
+        GPTConfig(vocab_size=50_257, context_length=1024, d_model=768, n_layers=12, n_heads=12),
+        124_439_808,
+    ),
 }
 
 
-def toy(seed=0, scale=1.0, attend=sdpa, **kw):
+def toy(seed=0, scale=1.0, attention=fused_attention, **kw):
     "A toy model; `scale` > 1 makes it far from symmetric, as training would"
     torch.manual_seed(seed)
-    model = GPT(replace(TOY, **kw), attend)
+    model = GPT(replace(TOY, **kw), attention)
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn_like(p) * 0.1 * (scale - 1))
@@ -74,25 +79,25 @@ def test_state_dict_names_are_the_checkpoint_keys():
     ) == want | {"head.weight"}
 
 
-@pytest.mark.parametrize("cfg", [TINY, replace(TINY, tied=False), replace(TINY, vocab=500)])
+@pytest.mark.parametrize("cfg", [TINY, replace(TINY, tied=False), replace(TINY, vocab_size=500)])
 def test_loss_at_birth_is_ln_vocab(cfg):
     torch.manual_seed(1)
-    ids, targets = torch.randint(cfg.vocab, (2, 4, cfg.ctx))
-    assert abs(GPT(cfg).loss(ids, targets).item() - math.log(cfg.vocab)) < 0.1
+    ids, targets = torch.randint(cfg.vocab_size, (2, 4, cfg.context_length))
+    assert abs(GPT(cfg).loss(ids, targets).item() - math.log(cfg.vocab_size)) < 0.1
 
 
-@pytest.mark.parametrize("how", (attend, sdpa))
+@pytest.mark.parametrize("how", (causal_attention, fused_attention))
 def test_causal_by_gradient(how):
     "d logits[t] / d input[s] is exactly zero for s > t, and not for s <= t"
-    seen = reach(toy(scale=2, attend=how), torch.randint(TOY.vocab, (9,)))
-    assert torch.equal(seen > 0, causal(9, 9))
+    seen = input_gradient_map(toy(scale=2, attention=how), torch.randint(TOY.vocab_size, (9,)))
+    assert torch.equal(seen > 0, causal_mask(9, 9))
 
 
 def test_reach_shows_a_leak_and_leaves_the_model_alone():
-    model = toy(scale=2, attend=lambda q, k, v: (q @ k.mT).softmax(-1) @ v)
-    ids = torch.randint(TOY.vocab, (9,))
+    model = toy(scale=2, attention=lambda q, k, v: (q @ k.mT).softmax(-1) @ v)
+    ids = torch.randint(TOY.vocab_size, (9,))
     before = model(ids[None])
-    assert (reach(model, ids) > 0).all()
+    assert (input_gradient_map(model, ids) > 0).all()
     assert (
         torch.equal(model(ids[None]), before)
         and all(p.grad is None for p in model.parameters())
@@ -102,9 +107,9 @@ def test_reach_shows_a_leak_and_leaves_the_model_alone():
 
 def test_causal_by_perturbation():
     model = toy(scale=2)
-    a = torch.randint(TOY.vocab, (2, 16))
+    a = torch.randint(TOY.vocab_size, (2, 16))
     b = a.clone()
-    b[:, 7:] = (b[:, 7:] + 1) % TOY.vocab
+    b[:, 7:] = (b[:, 7:] + 1) % TOY.vocab_size
     la, lb = model(a), model(b)
     torch.testing.assert_close(la[:, :7], lb[:, :7])
     assert ((la - lb)[:, 7:].abs().amax(-1) > 1e-3).all()
@@ -116,10 +121,10 @@ def test_a_leak_would_be_noticed():
     def leaky(q, k, v):
         return (q @ k.mT / q.size(-1) ** 0.5).softmax(-1) @ v
 
-    model = toy(scale=2, attend=leaky)
-    a = torch.randint(TOY.vocab, (1, 16))
+    model = toy(scale=2, attention=leaky)
+    a = torch.randint(TOY.vocab_size, (1, 16))
     b = a.clone()
-    b[:, -1] = (b[:, -1] + 1) % TOY.vocab
+    b[:, -1] = (b[:, -1] + 1) % TOY.vocab_size
     assert ((model(a) - model(b))[:, :-1].abs().amax(-1) > 1e-4).all()
 
 
@@ -128,14 +133,14 @@ def test_attend_equals_sdpa(t, s):
     torch.manual_seed(0)
     q = torch.randn(2, 3, t, 8, requires_grad=True)
     k, v = (torch.randn(2, 3, s, 8, requires_grad=True) for _ in "kv")
-    slow, fast = attend(q, k, v), sdpa(q, k, v)
+    slow, fast = causal_attention(q, k, v), fused_attention(q, k, v)
     torch.testing.assert_close(slow, fast)
     w = torch.randn_like(slow)
     for a, b in zip(*(torch.autograd.grad((y * w).sum(), (q, k, v)) for y in (slow, fast))):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("how", (attend, sdpa))
+@pytest.mark.parametrize("how", (causal_attention, fused_attention))
 def test_last_queries_alone_get_the_same_answer(how):
     q, k, v = torch.randn(3, 2, 3, 10, 8)
     for t in (1, 4):
@@ -144,7 +149,7 @@ def test_last_queries_alone_get_the_same_answer(how):
 
 def test_more_queries_than_keys_is_refused():
     with pytest.raises(GpubError, match="5 queries cannot be the last of 4"):
-        causal(5, 4)
+        causal_mask(5, 4)
 
 
 def test_overfits_one_batch():
@@ -171,7 +176,7 @@ def test_tied_weights_share_storage():
 
 def test_residual_writers_start_smaller():
     torch.manual_seed(0)
-    for name, p in GPT(replace(TINY, layers=8, init_std=0.03)).named_parameters():
+    for name, p in GPT(replace(TINY, n_layers=8, init_std=0.03)).named_parameters():
         if p.dim() == 2:
             assert p.std().item() == pytest.approx(
                 0.03 / (4 if name.endswith(("attn.proj.weight", "ffn.down.weight")) else 1),
@@ -182,11 +187,11 @@ def test_residual_writers_start_smaller():
 @pytest.mark.parametrize(
     "bad, says",
     [
-        (dict(width=130), "width 130 and 4 heads"),
-        (dict(vocab=0), "vocab.*got 0"),
-        (dict(ctx=-1), "ctx.*got -1"),
-        (dict(layers=2.0), r"layers.*got 2\.0"),
-        (dict(heads=True), "heads.*got True"),
+        (dict(d_model=130), "d_model 130 and 4 heads"),
+        (dict(vocab_size=0), "vocab_size.*got 0"),
+        (dict(context_length=-1), "context_length.*got -1"),
+        (dict(n_layers=2.0), r"layers.*got 2\.0"),
+        (dict(n_heads=True), "heads.*got True"),
         (dict(bias="yes"), "bias.*got 'yes'"),
         (dict(init_std=0), "init_std.*got 0"),
         (dict(init_std=float("nan")), "init_std.*got nan"),
@@ -219,19 +224,19 @@ def test_block_takes_any_parts():
 
 def test_sample():
     model = toy(scale=2)
-    a, b, c = (sample(model, [1, 2], 30, seed=s) for s in (0, 0, 1))
+    a, b, c = (sample_ids(model, [1, 2], 30, seed=s) for s in (0, 0, 1))
     assert a == b != c and a[:2] == [1, 2] and len(a) == 32 and max(a) < 11
-    greedy = sample(model, [1], 5, temperature=0)
+    greedy = sample_ids(model, [1], 5, temperature=0)
     for i in range(1, 6):
         assert greedy[i] == int(model(torch.tensor([greedy[:i]]))[0, -1].argmax())
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    sample(model, [1], 3)
+    sample_ids(model, [1], 3)
     assert torch.equal(before, torch.get_rng_state())  # its own generator
     with pytest.raises(GpubError, match="empty"):
-        sample(model, [], 3)
+        sample_ids(model, [], 3)
     with pytest.raises(GpubError, match="-1"):
-        sample(model, [1], 3, temperature=-1)
+        sample_ids(model, [1], 3, temperature=-1)
 
 
 def as_gpt2(model):
@@ -240,11 +245,11 @@ def as_gpt2(model):
     c = model.cfg
     gpt2 = hf.GPT2LMHeadModel(
         hf.GPT2Config(
-            vocab_size=c.vocab,
-            n_positions=c.ctx,
-            n_embd=c.width,
-            n_layer=c.layers,
-            n_head=c.heads,
+            vocab_size=c.vocab_size,
+            n_positions=c.context_length,
+            n_embd=c.d_model,
+            n_layer=c.n_layers,
+            n_head=c.n_heads,
             tie_word_embeddings=c.tied,
             resid_pdrop=0,
             embd_pdrop=0,
@@ -293,7 +298,7 @@ def test_it_is_gpt2(tied):
     "Same weights, same logits, same loss as `GPT2LMHeadModel`, untouched"
     model = toy(scale=2, tied=tied)
     gpt2 = as_gpt2(model)
-    ids = torch.randint(TOY.vocab, (3, 16))
+    ids = torch.randint(TOY.vocab_size, (3, 16))
     assert count_params(gpt2) == count_params(model)
     with torch.no_grad():
         ours, theirs = model(ids), gpt2(ids).logits

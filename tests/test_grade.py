@@ -5,8 +5,16 @@ import pytest, torch
 from click.testing import CliRunner
 from torch.nn import functional as F
 from gpub.core import GpubError
-from gpub.model.gpt import attend, sdpa
-from gpub.lab.grade import PROPERTIES, TOPICS, check_command, grade, load_mine, plain_loop, turned
+from gpub.model.gpt import causal_attention, fused_attention
+from gpub.lab.grade import (
+    PROPERTIES,
+    TOPICS,
+    check_command,
+    grade_topic,
+    load_mine,
+    plain_loop,
+    turned,
+)
 from gpub.data.tokenizer import MiniBPE
 
 
@@ -89,7 +97,7 @@ ROPE = dict(
 
 
 class Chars:
-    def __init__(self, text, vocab):
+    def __init__(self, text, vocab_size):
         self.chars = sorted(set(text))
 
     def encode(self, text):
@@ -124,10 +132,10 @@ class Restless(MiniBPE):
         return ids if self.seen < 2 else [self.ids[b] for b in text.encode()]
 
 
-def alphabetical(text, vocab):
+def alphabetical(text, vocab_size):
     "Merges the pair that comes first in the alphabet"
     tok = MiniBPE()
-    for a, b in ("ab", "bc", "by", "cd")[: vocab - 256]:
+    for a, b in ("ab", "bc", "by", "cd")[: vocab_size - 256]:
         tok.learn((tok.ids[ord(a)], tok.ids[ord(b)]))
     return tok
 
@@ -136,7 +144,7 @@ BPE = dict(
     [
         ("round trip", Spaced.train),
         ("bytes", Ascii.train),
-        ("vocabulary", lambda text, vocab: MiniBPE.train(text, vocab + 1)),
+        ("vocabulary", lambda text, vocab_size: MiniBPE.train(text, vocab_size + 1)),
         ("most frequent", alphabetical),
         ("order", Leftmost.train),
         ("steady", Restless.train),
@@ -203,7 +211,7 @@ PLANTED = [
     "topic, name, mine", PLANTED, ids=lambda x: x if isinstance(x, str) else ""
 )
 def test_the_broken_property_is_named_first(topic, name, mine):
-    bad = [v for v in grade(topic, mine) if not v.ok]
+    bad = [v for v in grade_topic(topic, mine) if not v.ok]
     assert bad and bad[0].name == name and not bad[0].said.startswith("your code raised"), [
         (v.name, v.said) for v in bad
     ]
@@ -216,8 +224,8 @@ def test_every_property_has_a_planted_mistake():
 @pytest.mark.parametrize(
     "topic, mine",
     [
-        ("attention", attend),
-        ("attention", sdpa),
+        ("attention", causal_attention),
+        ("attention", fused_attention),
         ("rope", turned),
         ("bpe", MiniBPE.train),
         ("loop", plain_loop),
@@ -226,7 +234,7 @@ def test_every_property_has_a_planted_mistake():
 )
 def test_references_pass(topic, mine):
     dice = torch.random.get_rng_state()
-    assert [v.said for v in grade(topic, mine) if not v.ok] == []
+    assert [v.said for v in grade_topic(topic, mine) if not v.ok] == []
     assert torch.equal(dice, torch.random.get_rng_state())
 
 
@@ -252,7 +260,7 @@ def test_code_that_breaks_is_quoted(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
 
     def said(name, topic="attention"):
-        return grade(topic, load_mine(f"{tmp_path}/mine.py:{name}"))[0].said
+        return grade_topic(topic, load_mine(f"{tmp_path}/mine.py:{name}"))[0].said
 
     assert said("crashes").startswith("your code raised RuntimeError: ") and said(
         "crashes"
@@ -324,7 +332,7 @@ def test_odd_code_is_one_line_that_names_the_property(
     topic, name, prop, words, tmp_path, monkeypatch
 ):
     if name == "endless":
-        monkeypatch.setattr("gpub.lab.grade.LIMIT", 0.3)
+        monkeypatch.setattr("gpub.lab.grade.GRADE_SECONDS", 0.3)
     (tmp_path / "odd.py").write_text(ODD)
     r = CliRunner().invoke(check_command, [topic, "--mine", f"{tmp_path}/odd.py:{name}"])
     lines = r.output.splitlines()
@@ -362,7 +370,7 @@ def test_odd_code_is_one_line_that_names_the_property(
 )
 def test_files_that_do_not_load_are_one_line(code, words, tmp_path, monkeypatch, capsys):
     if "while" in code:
-        monkeypatch.setattr("gpub.lab.grade.LIMIT", 0.3)
+        monkeypatch.setattr("gpub.lab.grade.GRADE_SECONDS", 0.3)
     (tmp_path / "odd.py").write_text(code)
     with pytest.raises(GpubError) as e:
         load_mine(f"{tmp_path}/odd.py:f")
@@ -379,21 +387,21 @@ def test_what_lies_beside_the_file_can_be_imported(tmp_path):
 def test_nan_is_never_right():
     class Nan(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, x):
+        def forward(context_length, x):
             return x.clone()
 
         @staticmethod
-        def backward(ctx, g):
+        def backward(context_length, g):
             return g * torch.nan
 
     def failed(topic, mine):
-        return [v.name for v in grade(topic, mine) if not v.ok]
+        return [v.name for v in grade_topic(topic, mine) if not v.ok]
 
-    assert failed("attention", lambda q, k, v: attend(Nan.apply(q), k, v)) == [
+    assert failed("attention", lambda q, k, v: causal_attention(Nan.apply(q), k, v)) == [
         "gradient"
     ] and failed("rope", lambda x: Nan.apply(turned(x))) == ["gradient"]
     assert {"mean", "scale", "cache", "value", "gradient"} <= {
-        *failed("attention", lambda *a: attend(*a) * torch.nan)
+        *failed("attention", lambda *a: causal_attention(*a) * torch.nan)
     }
     assert failed("loop", lambda *a: [torch.nan for _ in plain_loop(*a)]) == ["loss"]
 
@@ -403,7 +411,7 @@ def test_an_endless_loop_is_cut_short():
         while True:
             yield 1.0
 
-    assert [v.name for v in grade("loop", endless) if not v.ok][:1] == ["count"]
+    assert [v.name for v in grade_topic("loop", endless) if not v.ok][:1] == ["count"]
 
 
 def test_files_are_refused_in_one_line(tmp_path):
@@ -418,18 +426,18 @@ def test_files_are_refused_in_one_line(tmp_path):
         (f"{tmp_path}/gone.py:f", "no file"),
         (f"{tmp_path}/bad.py:f", "is not Python"),
         (f"{tmp_path}/raises.py:f", "ZeroDivisionError: division by zero, line 2: x = 1/0"),
-        (f"{tmp_path}/n.ipynb:f", "gpub.lab.grade.grade("),
+        (f"{tmp_path}/n.ipynb:f", "gpub.lab.grade.grade_topic("),
     ):
         with pytest.raises(GpubError) as e:
             load_mine(place)
         assert said in str(e.value) and "\n" not in str(e.value)
     with pytest.raises(GpubError, match="attention, rope, bpe, loop"):
-        grade("poetry", attend)
+        grade_topic("poetry", causal_attention)
 
 
 def test_the_command(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
-    (tmp_path / "good.py").write_text("from gpub.model.gpt import attend")
+    (tmp_path / "good.py").write_text("from gpub.model.gpt import causal_attention")
     good = CliRunner().invoke(check_command, ["attention", "--mine", f"{tmp_path}/good.py:attend"])
     assert (
         good.exit_code == 0 and f"all {len(PROPERTIES['attention'])} properties hold" in good.output

@@ -22,9 +22,9 @@ from gpub.share.hub import (
     push,
     read_weights,
 )
-from gpub.model.llama import LlamaConfig, build
+from gpub.model.llama import LlamaConfig, build_model
 from gpub.data.plays import plays
-from gpub.train.trainer import Run
+from gpub.train.trainer import Trainer
 from gpub.record.load import continue_text, load_run
 from gpub.share.gguf import LLAMA3_PATTERN, gguf_tensors, gguf_warning, write_gguf
 from gpub.data.tokenizer import (
@@ -40,25 +40,33 @@ from gpub.train.loop import evaluate
 from gpub.share.weights import from_config, to_config, to_theirs, to_tokenizer
 
 TEXT = plays(30_000, 0)
-CHARS, BPE = CharTokenizer.from_text(TEXT + "é\t\r"), BPETokenizer.train([TEXT], vocab=300)
-GPT_BPE = BPETokenizer.train([TEXT], vocab=300, specials=SPECIALS[:1], pattern=GPT2_PATTERN)
-LLAMA = LlamaConfig(vocab=BPE.vocab, ctx=64, width=32, layers=3, heads=4, kv_heads=2, ffn=96)
-GPT2 = GPTConfig(vocab=CHARS.vocab, ctx=64, width=32, layers=3, heads=4)
+CHARS, BPE = CharTokenizer.from_text(TEXT + "é\t\r"), BPETokenizer.train([TEXT], vocab_size=300)
+GPT_BPE = BPETokenizer.train([TEXT], vocab_size=300, specials=SPECIALS[:1], pattern=GPT2_PATTERN)
+LLAMA = LlamaConfig(
+    vocab_size=BPE.vocab_size,
+    context_length=64,
+    d_model=32,
+    n_layers=3,
+    n_heads=4,
+    n_kv_heads=2,
+    d_ff=96,
+)
+GPT2 = GPTConfig(vocab_size=CHARS.vocab_size, context_length=64, d_model=32, n_layers=3, n_heads=4)
 KINDS = {
     "llama": (LLAMA, BPE),
     "llama untied": (replace(LLAMA, tied=False, rope_base=500_000.0, norm_eps=1e-6), BPE),
-    "llama of characters": (replace(LLAMA, vocab=CHARS.vocab), CHARS),
+    "llama of characters": (replace(LLAMA, vocab_size=CHARS.vocab_size), CHARS),
     "gpt2": (GPT2, CHARS),
     "gpt2 untied": (replace(GPT2, tied=False), CHARS),
     "gpt2 without biases": (replace(GPT2, bias=False), CHARS),
-    "gpt2 of byte pairs": (replace(GPT2, vocab=BPE.vocab), BPE),
+    "gpt2 of byte pairs": (replace(GPT2, vocab_size=BPE.vocab_size), BPE),
 }
 CASES = [pytest.param(*v, id=k) for k, v in KINDS.items()]
 
 
 def loud(cfg, seed=0):
     torch.manual_seed(seed)
-    model = build(cfg)
+    model = build_model(cfg)
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn_like(p) * 0.15)
@@ -81,7 +89,7 @@ def test_round_trip_is_bit_equal(cfg, tok, tmp_path):
     model = loud(cfg)
     folder = export_model(model, tok, tmp_path / "hf", limit=15_000)
     back, tok2 = import_folder(folder)
-    ids = torch.randint(cfg.vocab, (2, 64))
+    ids = torch.randint(cfg.vocab_size, (2, 64))
     assert (
         torch.equal(back(ids), model(ids))
         and back.cfg == cfg
@@ -101,7 +109,9 @@ def test_transformers_reads_it(cfg, tok, tmp_path):
     )
     ids = words(TEXT)["input_ids"]
     assert (
-        ids == tok.encode(TEXT).tolist() and words.decode(ids) == TEXT and len(words) == cfg.vocab
+        ids == tok.encode(TEXT).tolist()
+        and words.decode(ids) == TEXT
+        and len(words) == cfg.vocab_size
     )
     x = torch.tensor(ids[:128]).view(2, 64)
     with torch.no_grad():
@@ -124,7 +134,7 @@ def test_we_read_what_transformers_writes(cfg, tok, tmp_path):
     theirs.save_pretrained(tmp_path / "b", max_shard_size="20KB")
     hf.AutoTokenizer.from_pretrained(tmp_path / "a").save_pretrained(tmp_path / "b")
     ours, tok2 = import_folder(tmp_path / "b")
-    x = torch.randint(cfg.vocab, (2, 64))
+    x = torch.randint(cfg.vocab_size, (2, 64))
     with torch.no_grad():
         assert (ours(x) - theirs(x).logits).abs().max() <= 1e-5
     assert (tmp_path / "b" / INDEX).is_file() and tok2.encode(TEXT).tolist() == tok.encode(
@@ -172,12 +182,12 @@ def test_in_a_separate_process(cfg, tok, tmp_path):
 def run_folder(tmp_path_factory):
     d = tmp_path_factory.mktemp("run")
     (d / "text.txt").write_text(TEXT, encoding="utf-8")
-    run = Run(
+    run = Trainer(
         "shakespeare-short",
         d / "run",
         d / "text.txt",
         dict(steps=4, batch_tokens=512, log_every=1, compile="no"),
-        say=lambda text: None,
+        log=lambda text: None,
         usd_per_hour=3.0,
     )
     run.progress.out = open(os.devnull, "w")
@@ -190,7 +200,7 @@ def test_a_run_and_its_card(run_folder, tmp_path):
     folder = export_run(run_folder, tmp_path / "hf")
     model, tok, config = load_run(run_folder, device="cpu")
     back, _ = import_folder(folder)
-    ids = torch.randint(tok.vocab, (1, 64))
+    ids = torch.randint(tok.vocab_size, (1, 64))
     assert torch.equal(model(ids), back(ids))
     card = (folder / "README.md").read_text(encoding="utf-8")
     bill = json.loads((run_folder / "bill.json").read_text())
@@ -265,9 +275,9 @@ def test_not_over_something(exported):
         (dict(quantization_config={"bits": 4}), "quantization_config"),
         (dict(rope_parameters="plain"), "makes no sense"),
         (dict(model_type="mamba"), "'mamba'.*gpt2 and llama"),
-        (dict(num_attention_heads=5), "width 32 and 5 heads|head_dim"),
-        (dict(num_attention_heads=5, head_dim=None), "width 32 and 5 heads"),
-        (dict(num_key_value_heads=3), "4 heads and 3 kv_heads"),
+        (dict(num_attention_heads=5), "d_model 32 and 5 heads|head_dim"),
+        (dict(num_attention_heads=5, head_dim=None), "d_model 32 and 5 heads"),
+        (dict(num_key_value_heads=3), "4 n_heads and 3 n_kv_heads"),
         (dict(hidden_size=36, head_dim=9), "even.*9"),
         (dict(vocab_size=500), "vocabulary of 500, the tokenizer one of 305"),
         (dict(num_hidden_layers=4), "lack 'model.layers.3"),
@@ -289,7 +299,7 @@ def test_refused_settings(exported, change, says):
         (dict(n_inner=99), "n_inner = 99"),
         (dict(add_cross_attention=True), "add_cross_attention"),
         (dict(layer_norm_epsilon=1e-6), "layer_norm_epsilon"),
-        (dict(n_head=3), "width 32 and 3 heads"),
+        (dict(n_head=3), "d_model 32 and 3 heads"),
     ],
 )
 def test_refused_settings_of_gpt2(tmp_path, change, says):
@@ -335,7 +345,7 @@ def test_old_gpt2_folders(tmp_path):
         w | {f"h.{i}.attn.bias": torch.ones(1, 1, 64, 64).tril() for i in range(3)},
         folder / WEIGHTS,
     )
-    ids = torch.randint(CHARS.vocab, (1, 64))
+    ids = torch.randint(CHARS.vocab_size, (1, 64))
     assert torch.equal(import_folder(folder)[0](ids), model(ids))
 
 
@@ -385,7 +395,10 @@ def test_gpt2_as_it_is_published(tmp_path):
     """Its tokenizer.json leaves the cutting to the library: the same ids, and the same tokenizer as
     from its two older files"""
     hf = pytest.importorskip("transformers")
-    d, cfg = json.loads(to_tokenizer(GPT_BPE).to_str()), replace(GPT2, vocab=GPT_BPE.vocab)
+    d, cfg = (
+        json.loads(to_tokenizer(GPT_BPE).to_str()),
+        replace(GPT2, vocab_size=GPT_BPE.vocab_size),
+    )
     vocab = d["model"]["vocab"]
     (tmp_path / "vocab.json").write_text(json.dumps(vocab | GPT_BPE.specials))
     (tmp_path / "merges.txt").write_text(
@@ -743,13 +756,13 @@ def test_push(exported, monkeypatch):
     said = []
     monkeypatch.delenv("HF_TOKEN", raising=False)
     assert (
-        push(exported, "me/it", dry_run=True, say=said.append).endswith("me/it")
+        push(exported, "me/it", dry_run=True, log=said.append).endswith("me/it")
         and "would upload 5 files" in said[0]
         and WEIGHTS in said[0]
     )
     for repo, says in (("it", "OWNER/NAME"), ("me/it", "HF_TOKEN is not set")):
         with pytest.raises(GpubError, match=says):
-            push(exported, repo, say=said.append)
+            push(exported, repo, log=said.append)
     with pytest.raises(GpubError, match="not an exported model"):
         push(exported.parent, "me/it", dry_run=True)
 
@@ -820,7 +833,7 @@ def test_gguf_reads_back_equal(cfg, tok, tmp_path):
         )
     if tok is BPE:
         assert (
-            len(field("tokenizer.ggml.tokens")) == BPE.vocab
+            len(field("tokenizer.ggml.tokens")) == BPE.vocab_size
             and field("tokenizer.ggml.eos_token_id") == BPE.end
             and len(field("tokenizer.ggml.merges")) == len(BPE.merges)
         )
@@ -838,8 +851,8 @@ def test_gguf_says_where_llama_cpp_splits_differently(pattern, name, warned, tmp
     """In the command and in the model card, decided by the pattern; without --gguf there is nothing
     to warn of"""
     gguf = pytest.importorskip("gguf")
-    tok = BPETokenizer.train([TEXT], vocab=300, pattern=pattern)
-    cfg = replace(LLAMA, vocab=tok.vocab)
+    tok = BPETokenizer.train([TEXT], vocab_size=300, pattern=pattern)
+    cfg = replace(LLAMA, vocab_size=tok.vocab_size)
     run = import_run(export_model(loud(cfg), tok, tmp_path / "hf"), tmp_path / "run")
     said = CliRunner().invoke(cli, ["export", str(run), str(tmp_path / "out"), "--gguf"])
     assert said.exit_code == 0, said.output
@@ -865,12 +878,13 @@ def test_the_warning_for_llama_cpp_names_what_differs():
     nearer = PATTERN.replace(r"|\s+", r"|\s+(?!\S)|\s+")
     assert pieces(code, nearer) == pieces(code, LLAMA3_PATTERN)
     ours, near = (
-        gguf_warning(BPETokenizer.train([TEXT], vocab=300, pattern=p)) for p in (PATTERN, nearer)
+        gguf_warning(BPETokenizer.train([TEXT], vocab_size=300, pattern=p))
+        for p in (PATTERN, nearer)
     )
     assert "indented text" in ours and "single quote" in ours and "numbers" not in ours
     assert "indented text" not in near and "single quote" in near
     digits = gguf_warning(
-        BPETokenizer.train([TEXT], vocab=300, pattern=LLAMA3_PATTERN.replace("{1,3}", ""))
+        BPETokenizer.train([TEXT], vocab_size=300, pattern=LLAMA3_PATTERN.replace("{1,3}", ""))
     )
     assert "numbers" in digits and "indented text" not in digits
     assert "no tokenizer" in gguf_warning(CHARS)
@@ -878,7 +892,7 @@ def test_the_warning_for_llama_cpp_names_what_differs():
 
 def test_gguf_order_is_the_one_of_neighbours():
     "Rotating neighbouring channels of the permuted rows gives the scores of our layout"
-    from gpub.model.llama import Rope, rotate
+    from gpub.model.llama import Rope, apply_rope
 
     model = loud(LLAMA)
     x, d = torch.randn(5, 32), 8
@@ -895,7 +909,9 @@ def test_gguf_order_is_the_one_of_neighbours():
             (a * cos[:, None] - b * sin[:, None], b * cos[:, None] + a * sin[:, None]), -1
         ).flatten(-2)
 
-    ours = rotate((x @ model.blocks[0].attn.qkv.weight.T)[None].unflatten(-1, (-1, d)), cos, sin)[0]
+    ours = apply_rope(
+        (x @ model.blocks[0].attn.qkv.weight.T)[None].unflatten(-1, (-1, d)), cos, sin
+    )[0]
     for theirs, mine, g in ((neighbours(q), ours[:, :4], 4), (neighbours(k), ours[:, 4:6], 2)):
         torch.testing.assert_close(
             torch.einsum("thd,shd->hts", theirs, theirs),
@@ -933,17 +949,17 @@ def test_from_recipe_to_hugging_face(tmp_path, root):
     recipe = load_recipe(
         root / "data/recipes/burn1b.json",
         [f"{n}={tmp_path}/{n}.jsonl" for n in names],
-        vocab=300,
+        vocab_size=300,
         sample_mb=0.1,
         val=0.1,
     )
     prepare(recipe, tmp_path / "shards", 1, 0, 1, lambda text: None)
-    run = Run(
+    run = Trainer(
         "burn-toy",
         tmp_path / "run",
         tmp_path / "shards",
         dict(steps=2, batch_tokens=256, log_every=1, compile="no"),
-        say=lambda text: None,
+        log=lambda text: None,
     )
     run.progress.out = open(os.devnull, "w")
     run.go()
@@ -951,7 +967,7 @@ def test_from_recipe_to_hugging_face(tmp_path, root):
     folder = export_run(tmp_path / "run", tmp_path / "hf")
     model, tok, _ = load_run(tmp_path / "run", device="cpu")
     back, tok2 = import_folder(folder)
-    ids = torch.randint(tok.vocab, (1, 64))
+    ids = torch.randint(tok.vocab_size, (1, 64))
     assert (
         isinstance(model.cfg, LlamaConfig)
         and torch.equal(model(ids), back(ids))

@@ -198,7 +198,7 @@ def unexercised(root):
             n.id
             for c in exported
             for n in ast.walk(python(source(c)))
-            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+            if isinstance(n, ast.Name) and isinstance(n.context_length, ast.Load)
         }
         for name, uses in (d for c in exported for d in defined(python(source(c)))):
             if name.isupper() and name in inside:

@@ -4,7 +4,7 @@ import math
 from functools import cache
 import torch
 from torch.nn import functional as F
-from gpub.model.gpt import GPT, GPTConfig, attend
+from gpub.model.gpt import GPT, GPTConfig, causal_attention
 from gpub.data.plays import play, sees_future
 from gpub.train.loop import Muon
 
@@ -35,11 +35,19 @@ def windows(at):
     return at[:, None] + torch.arange(CTX + 1)
 
 
-def fit(attend, steps, batch=16, muon_lr=0.05, lr=0.02):
-    ids, _, split, vocab = source()
+def fit(attention, steps, batch=16, muon_lr=0.05, lr=0.02):
+    ids, _, split, vocab_size = source()
     torch.manual_seed(0)
     model = GPT(
-        GPTConfig(vocab=vocab, ctx=CTX, width=64, layers=2, heads=4, init_std=0.1), attend=attend
+        GPTConfig(
+            vocab_size=vocab_size,
+            context_length=CTX,
+            d_model=64,
+            n_layers=2,
+            n_heads=4,
+            init_std=0.1,
+        ),
+        attention=attention,
     )
     mats = [p for p in model.blocks.parameters() if p.ndim == 2]
     rest = [p for p in model.parameters() if all(p is not m for m in mats)]
@@ -84,7 +92,7 @@ def verdict(model):
 
 
 def test_a_tiny_model_comes_close_to_the_entropy_and_stays_above():
-    gap, stderr, alarm = verdict(fit(attend, 600))
+    gap, stderr, alarm = verdict(fit(causal_attention, 600))
     assert stderr < gap < 0.06 and alarm is None
 
 

@@ -5,7 +5,15 @@ from dataclasses import replace
 import pytest, torch
 from torch.utils.flop_counter import FlopCounterMode
 from gpub.core import GpubError
-from gpub.model.gpt import GPT, GPTConfig, attend, causal, count_params, reach, sdpa
+from gpub.model.gpt import (
+    GPT,
+    GPTConfig,
+    causal_attention,
+    causal_mask,
+    count_params,
+    input_gradient_map,
+    fused_attention,
+)
 from gpub.share.weights import from_theirs, to_config, to_theirs
 from gpub.model.llama import (
     BURN_1B,
@@ -14,33 +22,43 @@ from gpub.model.llama import (
     LlamaConfig,
     Rope,
     SwiGLU,
-    build,
-    grouped,
+    build_model,
+    grouped_attention,
     kv_bytes,
     llama_table,
-    repeated,
-    rotate,
-    swiglu_width,
+    repeat_kv_heads,
+    apply_rope,
+    swiglu_d_ff,
 )
-from gpub.model.sizes import SHAPES, anatomy, config_of, flops_per_token, memory, peak_memory, plan
+from gpub.model.sizes import (
+    SHAPES,
+    parameter_anatomy,
+    config_of,
+    flops_per_token,
+    memory_forecast,
+    peak_memory,
+    plan,
+)
 from gpub.lab.bench.speed import features
-from gpub.train.loop import TrainConfig, through, train
+from gpub.train.loop import TrainConfig, checkpoint_block, train
 
-TOY = LlamaConfig(vocab=97, ctx=48, width=48, layers=3, heads=6, kv_heads=2, ffn=112)
+TOY = LlamaConfig(
+    vocab_size=97, context_length=48, d_model=48, n_layers=3, n_heads=6, n_kv_heads=2, d_ff=112
+)
 SHAPED = {
     "grouped": TOY,
     "untied": replace(TOY, tied=False),
-    "one kv head": replace(TOY, kv_heads=1),
-    "all kv heads": replace(TOY, kv_heads=6),
+    "one kv head": replace(TOY, n_kv_heads=1),
+    "all kv heads": replace(TOY, n_kv_heads=6),
     "other base": replace(TOY, rope_base=500_000.0, norm_eps=1e-6),
 }
-GPT_TOY = GPTConfig(vocab=97, ctx=48, width=48, layers=3, heads=6)
+GPT_TOY = GPTConfig(vocab_size=97, context_length=48, d_model=48, n_layers=3, n_heads=6)
 
 
 def loud(cfg, seed=0, scale=0.15, **kw):
     "A model far from symmetric, as training would make it"
     torch.manual_seed(seed)
-    model = build(cfg, **kw)
+    model = build_model(cfg, **kw)
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn_like(p) * scale)
@@ -81,7 +99,7 @@ def close(ours, theirs, x, y):
     for m, l in ((ours, la), (theirs, lb)):
         m.zero_grad()
         l.backward()
-    twin = build(ours.cfg)
+    twin = build_model(ours.cfg)
     twin.load_state_dict(
         {k: p.grad for k, p in ours.named_parameters()}
     )  # gradients travel under the same names as weights
@@ -127,7 +145,7 @@ def test_another_layout_of_the_pairs_would_be_noticed(monkeypatch):
 
     ours, theirs = loud(TOY), as_theirs(TOY)
     theirs.load_state_dict(to_theirs(ours), strict=False)
-    monkeypatch.setattr("gpub.model.llama.rotate", interleaved)
+    monkeypatch.setattr("gpub.model.llama.apply_rope", interleaved)
     with pytest.raises(AssertionError):
         close(ours, theirs, *torch.randint(97, (2, 3, 48)))
 
@@ -138,7 +156,7 @@ def test_1b_is_exact():
     assert (
         count_params(model)
         == sum(llama_table(BURN_1B).values())
-        == anatomy(BURN_1B).params
+        == parameter_anatomy(BURN_1B).params
         == 1_038_692_352
     )
     assert (
@@ -147,9 +165,9 @@ def test_1b_is_exact():
         and config_of("burn-toy") == BURN_TOY
     )
     assert (
-        swiglu_width(2048) == BURN_1B.ffn == 8192
-        and swiglu_width(2048, 1) == 5632
-        and swiglu_width(2304) == 9216
+        swiglu_d_ff(2048) == BURN_1B.d_ff == 8192
+        and swiglu_d_ff(2048, 1) == 5632
+        and swiglu_d_ff(2304) == 9216
         and kv_bytes(BURN_1B) == 16 * 2 * 8 * 64 * 2
     )
 
@@ -171,7 +189,7 @@ def test_table_matches_the_model_part_by_part(cfg):
 def test_toy_takes_less_than_a_second():
     def once():
         start = time.perf_counter()
-        loss = Llama(BURN_TOY).loss(*torch.randint(BURN_TOY.vocab, (2, 1, 64)))
+        loss = Llama(BURN_TOY).loss(*torch.randint(BURN_TOY.vocab_size, (2, 1, 64)))
         loss.backward()
         assert loss.isfinite()
         return time.perf_counter() - start
@@ -179,9 +197,12 @@ def test_toy_takes_less_than_a_second():
     assert min(once() for _ in range(3)) < 1  # the first call of a process warms torch up
 
 
-@pytest.mark.parametrize("cfg", [TOY, replace(TOY, tied=False, kv_heads=6)])
+@pytest.mark.parametrize("cfg", [TOY, replace(TOY, tied=False, n_kv_heads=6)])
 def test_flops_are_what_torch_counts(cfg):
-    model, ids = build(cfg, attend=repeated(attend)), torch.randint(97, (2, 2, cfg.ctx))
+    model, ids = (
+        build_model(cfg, attention=repeat_kv_heads(causal_attention)),
+        torch.randint(97, (2, 2, cfg.context_length)),
+    )
     with FlopCounterMode(display=False) as counter:
         model.loss(*ids).backward()
     assert counter.get_total_flops() / ids[0].numel() == flops_per_token(cfg)
@@ -191,9 +212,24 @@ def test_flops_are_what_torch_counts(cfg):
 @pytest.mark.parametrize(
     "cfg",
     [
-        LlamaConfig(vocab=500, ctx=128, width=128, layers=6, heads=4, kv_heads=2, ffn=512),
         LlamaConfig(
-            vocab=5000, ctx=64, width=64, layers=2, heads=4, kv_heads=1, ffn=192, tied=False
+            vocab_size=500,
+            context_length=128,
+            d_model=128,
+            n_layers=6,
+            n_heads=4,
+            n_kv_heads=2,
+            d_ff=512,
+        ),
+        LlamaConfig(
+            vocab_size=5000,
+            context_length=64,
+            d_model=64,
+            n_layers=2,
+            n_heads=4,
+            n_kv_heads=1,
+            d_ff=192,
+            tied=False,
         ),
     ],
 )
@@ -202,7 +238,7 @@ def test_memory_forecast(cfg, mode):
         model = Llama(cfg)
         tc = TrainConfig(
             steps=2,
-            batch_tokens=8 * cfg.ctx,
+            batch_tokens=8 * cfg.context_length,
             optimizer="adamw",
             lr=1e-3,
             grad_checkpoint=mode,
@@ -210,15 +246,15 @@ def test_memory_forecast(cfg, mode):
         )
         for _ in train(
             model,
-            lambda n, ctx: torch.randint(
-                cfg.vocab, (2, 8, ctx), generator=torch.Generator().manual_seed(n)
+            lambda n, context_length: torch.randint(
+                cfg.vocab_size, (2, 8, context_length), generator=torch.Generator().manual_seed(n)
             ),
             tc,
         ):
             pass
 
     steps()
-    real, told = peak_memory(steps), memory(cfg, 8, mode=mode, optimizer="adamw")["peak"]
+    real, told = peak_memory(steps), memory_forecast(cfg, 8, mode=mode, optimizer="adamw")["peak"]
     assert abs(told / real - 1) < 0.15, (told, real)
 
 
@@ -226,8 +262,8 @@ def test_loss_at_birth():
     """Width, heads, norms and vocabulary of the 1B; fewer layers and a smaller feed-forward, so
     that it fits a test"""
     torch.manual_seed(0)
-    cfg = replace(BURN_1B, layers=2, ffn=256, ctx=64)
-    ids = torch.randint(cfg.vocab, (2, 1, 64))
+    cfg = replace(BURN_1B, n_layers=2, d_ff=256, context_length=64)
+    ids = torch.randint(cfg.vocab_size, (2, 1, 64))
     with torch.no_grad():
         quiet, usual = (float(Llama(c).loss(*ids)) for c in (cfg, replace(cfg, embed_std=0.02)))
     assert abs(quiet - math.log(32_005)) < 0.1 and 0.2 < usual - math.log(32_005) < 0.6
@@ -240,15 +276,20 @@ def test_groups_are_repeated_heads():
         *(torch.randn(2, 2, 10, 8, requires_grad=True) for _ in "kv"),
     )
     for t in (10, 4, 1):
-        a, b = grouped(q[..., -t:, :], k, v), repeated(attend)(q[..., -t:, :], k, v)
+        a, b = (
+            grouped_attention(q[..., -t:, :], k, v),
+            repeat_kv_heads(causal_attention)(q[..., -t:, :], k, v),
+        )
         torch.testing.assert_close(a, b)
         for x, y in zip(*(torch.autograd.grad(z.square().sum(), (q, k, v)) for z in (a, b))):
             torch.testing.assert_close(x, y, atol=1e-5, rtol=1e-4)
     model = loud(TOY)
-    wide = loud(replace(TOY, kv_heads=6))
+    wide = loud(replace(TOY, n_kv_heads=6))
     state = model.state_dict()
-    c, d = TOY.width, TOY.head_size
-    for i in range(TOY.layers):  # each key and value head copied to the three queries that share it
+    c, d = TOY.d_model, TOY.head_size
+    for i in range(
+        TOY.n_layers
+    ):  # each key and value head copied to the three queries that share it
         w = state[f"blocks.{i}.attn.qkv.weight"]
         copies = [
             z.unflatten(0, (2, d)).repeat_interleave(3, 0).flatten(0, 1) for z in w[c:].chunk(2)
@@ -263,7 +304,7 @@ def test_groups_are_repeated_heads():
 def test_a_gradient_of_few_rows_is_the_gradient(tied, monkeypatch):
     """Fewer tokens than rows: the embedding's part of a tied table's gradient is sparse inside, and
     never seen outside"""
-    model, (x, y) = loud(replace(TOY, vocab=500, tied=tied)), torch.randint(500, (2, 2, 20))
+    model, (x, y) = loud(replace(TOY, vocab_size=500, tied=tied)), torch.randint(500, (2, 2, 20))
     seen = []
     look_up = torch.nn.functional.embedding
     monkeypatch.setattr(
@@ -287,8 +328,8 @@ def test_a_gradient_of_few_rows_is_the_gradient(tied, monkeypatch):
 class Memory:
     "The simplest thing that remembers: one growing pair of keys and values per layer"
 
-    def __init__(self, layers):
-        self.past = [None] * layers
+    def __init__(self, n_layers):
+        self.past = [None] * n_layers
 
     def positions(self, t):
         n = 0 if self.past[0] is None else self.past[0][0].size(2)
@@ -299,21 +340,21 @@ class Memory:
             if self.past[i] is not None:
                 k, v = (torch.cat(z, 2) for z in zip(self.past[i], (k, v)))
             self.past[i] = k, v
-            return grouped(q, k, v)
+            return grouped_attention(q, k, v)
 
         return f
 
 
-@pytest.mark.parametrize("cfg", [TOY, replace(TOY, kv_heads=6), GPT_TOY])
+@pytest.mark.parametrize("cfg", [TOY, replace(TOY, n_kv_heads=6), GPT_TOY])
 @pytest.mark.parametrize("pieces", [(20,), (1,) * 20, (7, 1, 12), (1, 19)])
 def test_memory_gives_the_same_logits(cfg, pieces):
-    model, ids, memory = loud(cfg), torch.randint(97, (2, 20)), Memory(3)
+    model, ids, kv_cache = loud(cfg), torch.randint(97, (2, 20)), Memory(3)
     with torch.no_grad():
-        parts = [model(x, memory) for x in ids.split(pieces, 1)]
+        parts = [model(x, kv_cache) for x in ids.split(pieces, 1)]
         whole = model(ids)
     torch.testing.assert_close(torch.cat(parts, 1), whole, atol=1e-5, rtol=1e-5)
-    assert memory.past[0][0].size(1) == getattr(cfg, "kv_heads", cfg.heads) and sum(
-        k.nbytes + v.nbytes for k, v in memory.past
+    assert kv_cache.past[0][0].size(1) == getattr(cfg, "n_kv_heads", cfg.n_heads) and sum(
+        k.nbytes + v.nbytes for k, v in kv_cache.past
     ) // 40 == kv_bytes(cfg, 4)
 
 
@@ -330,23 +371,27 @@ def test_rows_may_stand_at_different_positions():
 
 
 def test_memory_beyond_the_table_is_refused():
-    model, memory = loud(TOY), Memory(3)
-    model(torch.zeros(1, 48, dtype=torch.long), memory)
+    model, kv_cache = loud(TOY), Memory(3)
+    model(torch.zeros(1, 48, dtype=torch.long), kv_cache)
     with pytest.raises(GpubError, match="position 48 .*context of 48"):
-        model(torch.zeros(1, 1, dtype=torch.long), memory)
+        model(torch.zeros(1, 1, dtype=torch.long), kv_cache)
     with pytest.raises(GpubError, match="49 tokens .*context of 48"):
         model(torch.zeros(1, 49, dtype=torch.long))
 
 
-@pytest.mark.parametrize("how", [grouped, repeated(attend), repeated(sdpa)])
+@pytest.mark.parametrize(
+    "how", [grouped_attention, repeat_kv_heads(causal_attention), repeat_kv_heads(fused_attention)]
+)
 def test_causal(how):
-    assert torch.equal(reach(loud(TOY, attend=how), torch.randint(97, (9,))) > 0, causal(9, 9))
+    assert torch.equal(
+        input_gradient_map(loud(TOY, attention=how), torch.randint(97, (9,))) > 0, causal_mask(9, 9)
+    )
 
 
 def test_a_leak_would_be_noticed():
     assert (
-        reach(
-            loud(TOY, attend=repeated(lambda q, k, v: (q @ k.mT).softmax(-1) @ v)),
+        input_gradient_map(
+            loud(TOY, attention=repeat_kv_heads(lambda q, k, v: (q @ k.mT).softmax(-1) @ v)),
             torch.randint(97, (9,)),
         )
         > 0
@@ -356,12 +401,15 @@ def test_a_leak_would_be_noticed():
 def test_rotation_keeps_lengths_and_knows_distances_only():
     rope = Rope(100, 8)
     x = torch.randn(1, 100, 3, 8)
-    torch.testing.assert_close(rotate(x, *rope(100)).norm(dim=-1), x.norm(dim=-1))
+    torch.testing.assert_close(apply_rope(x, *rope(100)).norm(dim=-1), x.norm(dim=-1))
     q, k = torch.randn(2, 1, 1, 1, 8)
 
     def score(m, n):
         return float(
-            (rotate(q, *rope.at(torch.tensor([m]))) * rotate(k, *rope.at(torch.tensor([n])))).sum()
+            (
+                apply_rope(q, *rope.at(torch.tensor([m])))
+                * apply_rope(k, *rope.at(torch.tensor([n])))
+            ).sum()
         )
 
     assert abs(score(3, 1) - score(93, 91)) < 1e-4 and abs(score(3, 1) - score(3, 2)) > 1e-3
@@ -387,7 +435,7 @@ def test_checkpointing_changes_nothing(mode):
             loud(TOY),
             torch.randint(97, (2, 2, 48), generator=torch.Generator().manual_seed(0)),
         )
-        model.through = through(m)
+        model.checkpoint_block = checkpoint_block(m)
         model.loss(*ids).backward()
         grads.append([p.grad for p in model.parameters()])
     for a, b in zip(*grads):
@@ -399,14 +447,14 @@ def test_overfits_one_batch():
     ids, targets = torch.randint(97, (2, 4, 16))
     model = Llama(TOY)
     cfg = TrainConfig(steps=60, batch_tokens=64, lr=1e-2, muon_lr=0.02, warmup=0, compile="no")
-    for s in train(model, lambda n, ctx: (ids, targets), cfg):
+    for s in train(model, lambda n, context_length: (ids, targets), cfg):
         pass
     assert float(s.loss) < 0.05
 
 
 def test_residual_writers_start_smaller():
     torch.manual_seed(0)
-    cfg = replace(TOY, width=192, layers=8, ffn=512, init_std=0.03, embed_std=0.5)
+    cfg = replace(TOY, d_model=192, n_layers=8, d_ff=512, init_std=0.03, embed_std=0.5)
     for name, p in Llama(cfg).named_parameters():
         if p.dim() == 2:
             assert p.std().item() == pytest.approx(
@@ -422,16 +470,16 @@ def test_residual_writers_start_smaller():
 @pytest.mark.parametrize(
     "bad, says",
     [
-        (dict(heads=5), "width 48 and 5 heads"),
-        (dict(kv_heads=4), "6 heads and 4 kv_heads"),
-        (dict(width=54), r"even.*54 / 6 heads = 9"),
-        (dict(vocab=0), "vocab.*got 0"),
-        (dict(kv_heads=True), "kv_heads.*True"),
-        (dict(ffn=1.5), r"ffn.*1\.5"),
+        (dict(n_heads=5), "d_model 48 and 5 heads"),
+        (dict(n_kv_heads=4), "6 n_heads and 4 n_kv_heads"),
+        (dict(d_model=54), r"even.*54 / 6 heads = 9"),
+        (dict(vocab_size=0), "vocab_size.*got 0"),
+        (dict(n_kv_heads=True), "kv_heads.*True"),
+        (dict(d_ff=1.5), r"d_ff.*1\.5"),
         (dict(rope_base=0), "rope_base.*got 0"),
         (dict(norm_eps=float("nan")), "norm_eps.*nan"),
         (dict(tied=1), "tied.*1"),
-        (dict(ctx=-2), "ctx.*-2"),
+        (dict(context_length=-2), "context_length.*-2"),
     ],
 )
 def test_config_refuses(bad, says):
@@ -442,7 +490,7 @@ def test_config_refuses(bad, says):
 def test_config_round_trip():
     d = json.loads(json.dumps(TOY.to_dict()))
     assert LlamaConfig.from_dict(d) == TOY
-    assert isinstance(build(d), Llama) and isinstance(build(GPT_TOY.to_dict()), GPT)
+    assert isinstance(build_model(d), Llama) and isinstance(build_model(GPT_TOY.to_dict()), GPT)
     with pytest.raises(GpubError, match="bias"):
         LlamaConfig.from_dict(TOY.to_dict() | {"bias": True})
 

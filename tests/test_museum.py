@@ -13,7 +13,7 @@ def by_name(e):
 
 
 FACTS = {  # what each message must name
-    "context-on-resume": "model.ctx: this run 512, asked 1024",
+    "context-on-resume": "model.context_length: this run 512, asked 1024",
     "int32-targets": "torch.int32",
     "file-nobody-wrote": "RUN/run holds no checkpoint",
     "blamed-mmap": "of a step of 1.6 s",

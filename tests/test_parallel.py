@@ -85,7 +85,7 @@ import json, os, sys
 import torch
 from gpub.device import seed_everything
 from gpub.model.gpt import GPT, GPTConfig
-from gpub.train.parallel import World, plain, share_gradients, shard
+from gpub.train.parallel import World, to_full_tensor, share_gradients, shard
 from gpub.train.loop import IGNORED, TrainConfig, train
 
 CPU = torch.device('cpu')
@@ -102,9 +102,9 @@ ASKED = [
 
 
 def learn(world, how, micro):
-    "Six steps of plain gradient descent: the logged rows, and the gradient of each step"
+    "Six steps of to_full_tensor gradient descent: the logged rows, and the gradient of each step"
     seed_everything(0)
-    model = GPT(GPTConfig(vocab=11, ctx=8, width=16, layers=2, heads=2))
+    model = GPT(GPTConfig(vocab_size=11, context_length=8, d_model=16, n_layers=2, n_heads=2))
     if how == 'fsdp':
         shard(model, world, CPU)
     share = len(ASKED[0])//world.size
@@ -121,7 +121,7 @@ def learn(world, how, micro):
     opt.param_groups[0]['peak'] = .1
 
     def keep(*_):
-        grads.append(torch.cat([plain(p.grad).flatten() for p in params]))
+        grads.append(torch.cat([to_full_tensor(p.grad).flatten() for p in params]))
 
     opt.register_step_pre_hook(keep)
     cfg = TrainConfig(steps=6, batch_tokens=64, warmup=0, schedule='constant', micro_batch=micro)

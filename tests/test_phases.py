@@ -11,8 +11,8 @@ from gpub.core import GpubError, read_json
 from gpub.record.ledger import KINDS, Ledger, account, read_ledger
 from gpub.budget.bill import bill, bill_command, bill_text
 from gpub.budget.prices import find_price
-from gpub.budget.phases import Gate, paid, read_plan, run_command, run_plan, verdicts
-from gpub.train.trainer import Run
+from gpub.budget.phases import Gate, paid_so_far, read_plan, run_command, run_plan, verdicts
+from gpub.train.trainer import Trainer
 from kill import same_weights, wait_for
 
 
@@ -94,7 +94,7 @@ def walk(plan, out, text, **kw):
         plan,
         out,
         text,
-        **{**dict(usd_per_hour=1.45, device="cpu", say=lambda s: None, progress=SILENT), **kw},
+        **{**dict(usd_per_hour=1.45, device="cpu", log=lambda s: None, progress=SILENT), **kw},
     )
 
 
@@ -107,16 +107,16 @@ def losses(out):
 
 @pytest.fixture(scope="module")
 def straight(text, tmp_path_factory):
-    "The plan's run by `Run` alone: no phases, no stops"
+    "The plan's run by `Trainer` alone: no phases, no stops"
     out = tmp_path_factory.mktemp("runs") / "straight"
-    r = Run(
+    r = Trainer(
         "burn-toy",
         out,
         text,
         TOY.settings | dict(steps=TOY.steps),
         "cpu",
         save_every=100,
-        say=lambda s: None,
+        log=lambda s: None,
     )
     r.progress.out = open(os.devnull, "w")
     r.go()
@@ -185,13 +185,13 @@ def test_stopped_from_outside(straight, text, tmp_path):
 
 def test_a_lost_machine_comes_back_from_the_mirror(straight, text, tmp_path):
     walk(TOY, tmp_path / "run", text, until="proof", mirror=str(tmp_path / "drive"))
-    before = paid(tmp_path / "drive")
+    before = paid_so_far(tmp_path / "drive")
     shutil.rmtree(tmp_path / "run")
     v = walk(TOY, tmp_path / "run", text, mirror=str(tmp_path / "drive"))
     assert v.step == 40
     same_weights(tmp_path / "run", straight)
     same_weights(tmp_path / "drive", straight)
-    assert paid(tmp_path / "run") > before > 0
+    assert paid_so_far(tmp_path / "run") > before > 0
 
 
 @pytest.mark.parametrize(
@@ -258,25 +258,26 @@ def test_planted_failures(plan, kw, phase, word, why, text, tmp_path):
     assert verdicts(tmp_path / "run")[-1]["reason"] == v.reason
     if "number" in why or "grad_norm" in why:
         return  # these are met again on the way, the others are asked before anything is spent
-    before = paid(tmp_path / "run")
+    before = paid_so_far(tmp_path / "run")
     assert (
-        walk(plan, tmp_path / "run", text, **kw).word == word and paid(tmp_path / "run") == before
+        walk(plan, tmp_path / "run", text, **kw).word == word
+        and paid_so_far(tmp_path / "run") == before
     )
 
 
 def test_a_slow_machine(text, tmp_path, monkeypatch, straight):
-    whole = Run.batches
+    whole = Trainer.batches
 
-    def slow(self, step, ctx):
-        return (time.sleep(0.1), whole(self, step, ctx))[1]
+    def slow(self, step, context_length):
+        return (time.sleep(0.1), whole(self, step, context_length))[1]
 
-    monkeypatch.setattr(Run, "batches", slow)
+    monkeypatch.setattr(Trainer, "batches", slow)
     plan = with_phase(
         "proof", gates=(Gate(metric="tok_s", least=256 / 0.1, when="always", after=2),)
     )
     v = walk(plan, tmp_path / "run", text)
     assert (v.phase, v.word) == ("proof", "change GPU") and 4 < v.step < 12 and "tok_s" in v.reason
-    monkeypatch.setattr(Run, "batches", whole)
+    monkeypatch.setattr(Trainer, "batches", whole)
     v = walk(TOY, tmp_path / "run", text)
     assert v.word == "continue"
     same_weights(tmp_path / "run", straight)  # on another machine it goes on
@@ -293,7 +294,7 @@ def test_money_that_came_later(text, tmp_path, straight):
 def clockwork(monkeypatch):
     "A machine at a dollar a second: 50 s to get ready, 10 a step, 30 a checkpoint, 5 a validation"
     now = [0.0]
-    whole = {k: getattr(Run, k) for k in ("batches", "_save")}
+    whole = {k: getattr(Trainer, k) for k in ("batches", "_save")}
     score = gpub_run_module.evaluate
 
     def ledger(d, usd, step=0, since=None, paid=False):
@@ -306,7 +307,7 @@ def clockwork(monkeypatch):
     monkeypatch.setattr(gpub_run_module, "Ledger", ledger)
     monkeypatch.setattr(gpub_run_module, "evaluate", after(5, score))
     for k, seconds in (("batches", 10), ("_save", 30)):
-        monkeypatch.setattr(Run, k, after(seconds, whole[k]))
+        monkeypatch.setattr(Trainer, k, after(seconds, whole[k]))
 
 
 @pytest.mark.parametrize("limit", [*range(150, 450, 58)])
@@ -317,7 +318,7 @@ def test_the_ceiling_holds(limit, text, tmp_path, clockwork):
         v.ceiling
         and v.word == "stop"
         and "max-usd" in v.reason
-        and limit - 160 <= paid(tmp_path / "run") == v.total <= limit
+        and limit - 160 <= paid_so_far(tmp_path / "run") == v.total <= limit
     )
     assert (
         load_checkpoint(tmp_path / "run").step == v.step > 0
@@ -325,7 +326,7 @@ def test_the_ceiling_holds(limit, text, tmp_path, clockwork):
     )
     assert (
         walk(plan, tmp_path / "run", text, max_usd=limit, usd_per_hour=3600).ceiling
-        and paid(tmp_path / "run") == v.total
+        and paid_so_far(tmp_path / "run") == v.total
     )  # at once, for nothing
 
 
@@ -439,8 +440,8 @@ def test_a_ledger_cut_in_the_middle_is_refused_and_left_alone(short, text):
         for f in (
             lambda: walk(TOY, short, text),
             lambda: bill(short),
-            lambda: Run(
-                "burn-toy", short, text, TOY.settings | dict(steps=12), "cpu", say=lambda s: None
+            lambda: Trainer(
+                "burn-toy", short, text, TOY.settings | dict(steps=12), "cpu", log=lambda s: None
             ).go(),
         ):
             with pytest.raises(GpubError) as e:
@@ -490,10 +491,10 @@ def test_clock_jumps(tmp_path, capsys):
     hands = dict(wall=lambda: off[0] + now[0], steady=lambda: now[0])
     (tmp_path / "log.jsonl").write_text('{"step": 10, "loss": 2.0, "tokens": 1000}\n')
     with Ledger(tmp_path, 3600.0, **hands) as book:
-        book.turn("train")
+        book.switch("train")
         now[0] += 10
         off[0] -= 86_400
-        book.reach(10)  # a day back
+        book.mark_step(10)  # a day back
     off[0] += 2 * 86_400
     with Ledger(tmp_path, 3600.0, step=10, **hands):
         now[0] += 1  # and two ahead, between processes

@@ -156,7 +156,7 @@ def test_an_ambiguous_grammar_is_refused(rules):
 def test_the_play_with_one_bad_word_is_refused(monkeypatch):
     import gpub.data.plays as P
 
-    monkeypatch.setitem(P.WORDS, "noun", P.WORDS["noun"] | {"moons": 1})
+    monkeypatch.setitem(P.PLAY_WORDS, "noun", P.PLAY_WORDS["noun"] | {"moons": 1})
     with pytest.raises(ValueError, match=r"ambiguous.*moon"):
         play.__wrapped__()
 

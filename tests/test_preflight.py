@@ -8,10 +8,18 @@ from types import SimpleNamespace
 import pytest, torch
 from gpub.guards import preflight as pf
 from gpub.core import GpubError
-from gpub.model.gpt import GPT, sdpa
-from gpub.guards.preflight import CHECKS, Check, Subject, check_line, examine, preflight, spark
+from gpub.model.gpt import GPT, fused_attention
+from gpub.guards.preflight import (
+    PREFLIGHT_CHECKS,
+    Check,
+    Subject,
+    check_line,
+    run_check,
+    preflight,
+    spark,
+)
 
-SMALL = dict(layers=1, width=32, ctx=32, batch_tokens=1024)
+SMALL = dict(n_layers=1, d_model=32, context_length=32, batch_tokens=1024)
 RESUME = "save, kill, resume"
 
 
@@ -19,12 +27,12 @@ def failing(settings=None, skip=(RESUME,), **kw):
     "Names of the lines that fail"
     said = []
     for name in skip:
-        CHECKS.pop(name, None)
+        PREFLIGHT_CHECKS.pop(name, None)
     checks = preflight(
-        "shakespeare", settings=SMALL | (settings or {}), device="cpu", say=said.append, **kw
+        "shakespeare", settings=SMALL | (settings or {}), device="cpu", log=said.append, **kw
     )
     assert (
-        len(checks) == len(CHECKS)
+        len(checks) == len(PREFLIGHT_CHECKS)
         and len(said) == 2 + len(checks)
         and all(isinstance(c, Check) and c.seconds >= 0 for c in checks)
     )
@@ -35,14 +43,14 @@ def failing(settings=None, skip=(RESUME,), **kw):
 @pytest.fixture(autouse=True)
 def own_checks(monkeypatch):
     "What a test takes away comes back"
-    for name, f in list(CHECKS.items()):
-        monkeypatch.setitem(CHECKS, name, f)
+    for name, f in list(PREFLIGHT_CHECKS.items()):
+        monkeypatch.setitem(PREFLIGHT_CHECKS, name, f)
 
 
 def test_a_healthy_run_passes_all_eight_on_one_screen():
     began = sum(os.times()[:4])
     said = []
-    checks = preflight("shakespeare", settings=SMALL, device="cpu", say=said.append)
+    checks = preflight("shakespeare", settings=SMALL, device="cpu", log=said.append)
     assert sum(os.times()[:4]) - began < 60, "more than a minute of work"
     lines = "\n".join(said).splitlines()
     assert all(c.ok for c in checks) and len(checks) == 8, lines
@@ -50,13 +58,13 @@ def test_a_healthy_run_passes_all_eight_on_one_screen():
 
 
 def test_a_large_preset_is_examined_through_its_twin():
-    CHECKS.pop(RESUME)
+    PREFLIGHT_CHECKS.pop(RESUME)
     lines = []
     checks = preflight(
         "shakespeare",
-        settings=dict(layers=12, width=768, heads=12, ctx=512, batch_tokens=4096),
+        settings=dict(n_layers=12, d_model=768, n_heads=12, context_length=512, batch_tokens=4096),
         device="cpu",
-        say=lines.append,
+        log=lines.append,
     )
     assert all(c.ok for c in checks), lines
     assert {c.name for c in checks if "twin: 2 x 128" in c.found} == {
@@ -90,21 +98,21 @@ def open_eyes(q, k, v):
 
 
 def wrong_kernel(q, k, v):
-    return sdpa(q, k, v) * (1 if q.dtype == torch.float64 else 3)
+    return fused_attention(q, k, v) * (1 if q.dtype == torch.float64 else 3)
 
 
 @pytest.mark.parametrize(
     "line, model",
     [
         ("loss at birth", Loud),
-        ("sees only the past", partial(GPT, attend=open_eyes)),
+        ("sees only the past", partial(GPT, attention=open_eyes)),
         ("learns one batch", Bigram),
-        ("device and reference", partial(GPT, attend=wrong_kernel)),
+        ("device and reference", partial(GPT, attention=wrong_kernel)),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )
 def test_a_broken_model(monkeypatch, line, model):
-    monkeypatch.setattr(pf, "build", model)
+    monkeypatch.setattr(pf, "build_model", model)
     assert failing() == [line]
 
 
@@ -115,14 +123,14 @@ def test_targets_that_are_not_shifted(monkeypatch):
 
 
 def test_special_tokens_are_seen():
-    s = Subject("shakespeare", settings=SMALL, device="cpu", say=lambda line: None)
+    s = Subject("shakespeare", settings=SMALL, device="cpu", log=lambda line: None)
     text = s.run.corpus.tok
     tok = SimpleNamespace(
         specials={"<|end|>": 0},
         decode=lambda ids: "".join("<|end|>" if i == 0 else text.decode([i]) for i in ids),
     )  # the newline plays the end of a document
     s.run.corpus = replace(s.run.corpus, tok=tok)
-    c = examine("three rows of data", pf.rows, s)
+    c = run_check("three rows of data", pf.check_data, s)
     shown = c.found.splitlines()[1:]
     assert c.ok and len(shown) == 3 and all("<|end|>" in line for line in shown)
     assert (
@@ -131,11 +139,11 @@ def test_special_tokens_are_seen():
 
 
 def test_ids_beyond_the_vocabulary(monkeypatch):
-    s = Subject("shakespeare", settings=SMALL, device="cpu", say=lambda line: None)
+    s = Subject("shakespeare", settings=SMALL, device="cpu", log=lambda line: None)
     x, y = s.rows(0, 32)
     x[0, 0] = 65
     s.rows = lambda *a: (x, y)
-    c = examine("three rows of data", pf.rows, s)
+    c = run_check("three rows of data", pf.check_data, s)
     assert not c.ok and "ids up to 65" in c.found
 
 
@@ -158,12 +166,12 @@ def test_no_room_on_the_disk(monkeypatch):
 def test_a_card_that_is_too_small():
     s = Subject(
         "shakespeare",
-        settings=dict(layers=96, width=12288, heads=96, ctx=512),
+        settings=dict(n_layers=96, d_model=12288, n_heads=96, context_length=512),
         gpu="T4",
         device="cpu",
-        say=lambda line: None,
+        log=lambda line: None,
     )
-    c = examine("forecast", pf.forecast, s)
+    c = run_check("forecast", pf.check_forecast, s)
     assert not c.ok and "T4" in c.found
     s = Subject(
         "shakespeare",
@@ -171,9 +179,9 @@ def test_a_card_that_is_too_small():
         gpu="T4",
         usd_per_hour=2.0,
         device="cpu",
-        say=lambda line: None,
+        log=lambda line: None,
     )
-    c = examine("forecast", pf.forecast, s)
+    c = run_check("forecast", pf.check_forecast, s)
     assert c.ok and "$" in c.found
 
 
@@ -211,16 +219,16 @@ def test_a_resume_that_is_none(monkeypatch, defect, says):
     broken = defect(pf.CHILD)
     assert broken != pf.CHILD
     monkeypatch.setattr(pf, "CHILD", broken)
-    c = examine(
+    c = run_check(
         RESUME,
         pf.resume,
-        Subject("shakespeare", settings=SMALL, device="cpu", say=lambda line: None),
+        Subject("shakespeare", settings=SMALL, device="cpu", log=lambda line: None),
     )
     assert not c.ok and says in c.found, c.found
 
 
 def test_a_check_that_breaks_is_a_line_that_fails():
-    CHECKS["three rows of data"] = lambda s: 1 / 0
+    PREFLIGHT_CHECKS["three rows of data"] = lambda s: 1 / 0
     assert failing() == ["three rows of data"]
 
 

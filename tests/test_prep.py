@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np, pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 from gpub.core import GpubError
-from gpub.record.folder import lock
+from gpub.record.folder import lock_folder
 from gpub.data.transfer import merge
-from gpub.prep.pipeline import PrepConfig, Progress, mix_table, prepare
+from gpub.prep.pipeline import PrepConfig, PrepProgress, mix_table, prepare
 from gpub.data.batches import Batches
-from gpub.data.shards import ShardWriter, read_manifest, verify
+from gpub.data.shards import ShardWriter, read_manifest, verify_shards
 from gpub.data.tokenizer import BPETokenizer, load_tokenizer
 
 SHARES = {"edu": 0.87, "math": 0.10, "code": 0.03}
@@ -73,7 +73,7 @@ def content(folder):
 @pytest.fixture(scope="session")
 def whole(corpus, tokenizer, tmp_path_factory):
     out = tmp_path_factory.mktemp("whole") / "out"
-    prepare(config(corpus, tokenizer), out, say=quiet)
+    prepare(config(corpus, tokenizer), out, log=quiet)
     return out
 
 
@@ -96,8 +96,8 @@ def test_shards_hold_the_documents(corpus, tokenizer, tmp_path):
     cfg = config(
         corpus, tokenizer, sources=tuple(f"{s}={corpus}/{s}.jsonl" for s in SHARES), near=None
     )
-    m = prepare(cfg, out, say=quiet)
-    verify(out)
+    m = prepare(cfg, out, log=quiet)
+    verify_shards(out)
     rows = [(s, json.loads(l)["text"]) for s in SHARES for l in open(corpus / f"{s}.jsonl")]
     first = {}
     for s, t in rows:
@@ -133,7 +133,7 @@ def test_the_mix_is_what_was_asked(whole):
 
 
 def test_repeated_sources_are_reported(corpus, tokenizer, tmp_path):
-    m = prepare(config(corpus, tokenizer, tokens=400_000), tmp_path / "o", say=quiet)
+    m = prepare(config(corpus, tokenizer, tokens=400_000), tmp_path / "o", log=quiet)
     train = {s: v["train"] for s, v in m["mix"].items()}
     assert (
         abs(sum(v["tokens"] for v in train.values()) - 400_000) <= 2 and train["edu"]["epochs"] > 2
@@ -143,7 +143,7 @@ def test_repeated_sources_are_reported(corpus, tokenizer, tmp_path):
 
 
 def test_two_workers_same_bytes(corpus, tokenizer, whole, tmp_path):
-    prepare(config(corpus, tokenizer), tmp_path / "o", workers=2, say=quiet)
+    prepare(config(corpus, tokenizer), tmp_path / "o", workers=2, log=quiet)
     assert content(tmp_path / "o") == content(whole)
 
 
@@ -156,8 +156,8 @@ def test_no_leak_and_a_split_that_ignores_order(corpus, tokenizer, whole, tmp_pa
         lines = open(corpus / f"{s}.jsonl").readlines()
         random.Random(1).shuffle(lines)
         (other / f"{s}.jsonl").write_text("".join(lines))
-    a = prepare(config(corpus, tokenizer, near=None), tmp_path / "a", say=quiet)
-    b = prepare(config(other, tokenizer, near=None), tmp_path / "b", say=quiet)
+    a = prepare(config(corpus, tokenizer, near=None), tmp_path / "a", log=quiet)
+    b = prepare(config(other, tokenizer, near=None), tmp_path / "b", log=quiet)
     assert a["mix"] == b["mix"] and sorted(decoded(tmp_path / "a")) == sorted(
         decoded(tmp_path / "b")
     )
@@ -174,7 +174,7 @@ def deadly(nth, cfg, out, call):
         return real(*a, **kw)
 
     setattr(os, call, f)
-    prepare(cfg, out, say=quiet)
+    prepare(cfg, out, log=quiet)
 
 
 def killed_at(nth, cfg, out, call="replace"):
@@ -198,7 +198,7 @@ def test_killed_again_and_again(corpus, tokenizer, whole, tmp_path, call, nth):
         assert attempts < 30
         if not (out / "manifest.json").exists():
             with pytest.raises(GpubError):
-                verify(out)
+                verify_shards(out)
     assert attempts > 0 and content(out) == content(whole)
 
 
@@ -209,7 +209,7 @@ def test_killed_at_each_single_write(corpus, tokenizer, whole, tmp_path):
     while not finished:
         out = tmp_path / str(n)
         finished = killed_at(n, config(corpus, tokenizer), out)
-        prepare(config(corpus, tokenizer), out, say=quiet)
+        prepare(config(corpus, tokenizer), out, log=quiet)
         assert content(out) == content(whole), n
         shutil.rmtree(out)
         n += 1
@@ -219,7 +219,7 @@ def test_killed_at_each_single_write(corpus, tokenizer, whole, tmp_path):
 SCRIPT = (
     "import sys, json; from gpub.prep.pipeline import *; "
     "prepare(PrepConfig.from_dict(json.loads(sys.argv[1])), sys.argv[2], int(sys.argv[3]), "
-    "say=lambda *a: None)"
+    "log=lambda *a: None)"
 )
 
 
@@ -228,13 +228,13 @@ def test_twenty_random_kills_with_two_workers(tmp_path):
     corpus = write_corpus(tmp_path / "big", 12_000)
     cfg = PrepConfig(
         sources=tuple(f"{s}={corpus}/{s}.jsonl:{w}" for s, w in SHARES.items()),
-        vocab=500,
+        vocab_size=500,
         sample_mb=0.5,
         chunk_mb=0.2,
         near=0.8,
     )
     start = time.time()
-    prepare(cfg, tmp_path / "whole", 1, say=quiet)
+    prepare(cfg, tmp_path / "whole", 1, log=quiet)
     rng, kills = random.Random(0), 0
     command = [sys.executable, "-c", SCRIPT, json.dumps(cfg.to_dict()), str(tmp_path / "o"), "2"]
     while kills < 20:
@@ -257,10 +257,10 @@ def test_twenty_random_kills_with_two_workers(tmp_path):
 
 def test_finished_is_finished_and_another_job_is_refused(corpus, tokenizer, whole):
     before, said = content(whole), []
-    prepare(config(corpus, tokenizer), whole, say=said.append)
+    prepare(config(corpus, tokenizer), whole, log=said.append)
     assert content(whole) == before and "complete" in said[0]
     with pytest.raises(GpubError, match="another job: val: this run 0.05, asked 0.1"):
-        prepare(config(corpus, tokenizer, val=0.1), whole, say=quiet)
+        prepare(config(corpus, tokenizer, val=0.1), whole, log=quiet)
     assert content(whole) == before
 
 
@@ -268,10 +268,10 @@ def test_a_second_process_is_refused(corpus, tokenizer, tmp_path):
     "Two that append to the same shards would both finish, with tokens twice"
     killed_at(8, config(corpus, tokenizer), tmp_path / "o")
     with (
-        lock(tmp_path / "o" / ".work"),
+        lock_folder(tmp_path / "o" / ".work"),
         pytest.raises(GpubError, match=f"in use by process {os.getpid()}"),
     ):
-        prepare(config(corpus, tokenizer), tmp_path / "o", say=quiet)
+        prepare(config(corpus, tokenizer), tmp_path / "o", log=quiet)
 
 
 @pytest.mark.parametrize(
@@ -295,13 +295,13 @@ def test_damage_while_nothing_ran_is_one_line(corpus, tokenizer, tmp_path, name,
     monkeypatch.setattr(ShardWriter, "close", stop)
     out = tmp_path / "o"
     with pytest.raises(KeyboardInterrupt):
-        prepare(config(corpus, tokenizer, shard_tokens=1 << 27), out, say=quiet)
+        prepare(config(corpus, tokenizer, shard_tokens=1 << 27), out, log=quiet)
     monkeypatch.undo()
     p = sorted(out.glob(name))[0]
     b = p.read_bytes()
     p.write_bytes(how if how is not None else b[:9] + bytes([b[9] ^ 1]) + b[10:])
     with pytest.raises(GpubError, match=re.escape(p.name)) as e:
-        prepare(config(corpus, tokenizer, shard_tokens=1 << 27), out, say=quiet)
+        prepare(config(corpus, tokenizer, shard_tokens=1 << 27), out, log=quiet)
     assert "\n" not in str(e.value) and not (out / "manifest.json").exists()
 
 
@@ -312,7 +312,7 @@ def test_changed_input_is_noticed(corpus, tokenizer, tmp_path):
     killed_at(8, cfg, out)
     (mine / "math.jsonl").open("a").write('{"text": "one more"}\n')
     with pytest.raises(GpubError, match="another job: inputs.math"):
-        prepare(cfg, out, say=quiet)
+        prepare(cfg, out, log=quiet)
 
 
 def test_nodes_make_the_whole_together(corpus, tokenizer, tmp_path):
@@ -323,13 +323,13 @@ def test_nodes_make_the_whole_together(corpus, tokenizer, tmp_path):
         near=None,
         dedup=False,
     )
-    prepare(cfg, tmp_path / "one", say=quiet)
+    prepare(cfg, tmp_path / "one", log=quiet)
     for r in range(3):
-        prepare(cfg, tmp_path / "parts", rank=r, world=3, say=quiet)
+        prepare(cfg, tmp_path / "parts", rank=r, world=3, log=quiet)
     with pytest.raises(GpubError, match="merge"):
-        verify(tmp_path / "parts")
+        verify_shards(tmp_path / "parts")
     m = merge(tmp_path / "parts")
-    verify(tmp_path / "parts")
+    verify_shards(tmp_path / "parts")
 
     def texts(f):
         return sorted((s, t) for _, s, t in decoded(f))
@@ -354,7 +354,7 @@ def test_the_tokens_asked_for_are_those_of_all_nodes(corpus, tokenizer, tmp_path
     "--tokens N on two nodes made 2N"
     cfg = config(corpus, tokenizer, near=None, dedup=False, tokens=40_001)
     for r in range(2):
-        prepare(cfg, tmp_path / "parts", rank=r, world=2, say=quiet)
+        prepare(cfg, tmp_path / "parts", rank=r, world=2, log=quiet)
     got = train_tokens(merge(tmp_path / "parts"))
     for source, weight in SHARES.items():
         assert abs(got[source] - 40_001 * weight) <= 1.5, got  # rounded once a node
@@ -364,7 +364,7 @@ def test_the_tokens_asked_for_are_those_of_all_nodes(corpus, tokenizer, tmp_path
             tmp_path / "o",
             rank=0,
             world=3,
-            say=quiet,
+            log=quiet,
         )
 
 
@@ -373,7 +373,7 @@ def test_several_nodes_are_refused_while_duplicates_are_looked_for(
     corpus, tokenizer, tmp_path, near
 ):
     with pytest.raises(GpubError, match="world 2: .* copies .* one node .*--no-dedup") as e:
-        prepare(config(corpus, tokenizer, near=near), tmp_path / "o", rank=1, world=2, say=quiet)
+        prepare(config(corpus, tokenizer, near=near), tmp_path / "o", rank=1, world=2, log=quiet)
     assert "\n" not in str(e.value)
     assert not (tmp_path / "o").exists()
 
@@ -390,14 +390,14 @@ def test_copies_stay_where_deduplication_is_off(tokenizer, tmp_path):
         rng.shuffle(rows)
         (tmp_path / f"{s}.jsonl").write_text("".join(rows))
     once = prepare(
-        config(tmp_path, tokenizer, near=None, chunk_mb=0.004, val=0), tmp_path / "once", say=quiet
+        config(tmp_path, tokenizer, near=None, chunk_mb=0.004, val=0), tmp_path / "once", log=quiet
     )
     assert {s: c["kept"] for s, c in once["counts"].items()} == dict(edu=5, math=5, code=5)
     cfg = config(tmp_path, tokenizer, near=None, dedup=False, chunk_mb=0.004, val=0)
-    m = prepare(cfg, tmp_path / "all", say=quiet)
+    m = prepare(cfg, tmp_path / "all", log=quiet)
     assert {s: c["kept"] for s, c in m["counts"].items()} == dict(edu=200, math=150, code=100)
     assert train_tokens(m) == {s: x["train"]["tokens"] for s, x in m["mix"].items()}
-    verify(tmp_path / "all")
+    verify_shards(tmp_path / "all")
 
 
 def test_similar_but_not_equal_is_no_choice(corpus, tokenizer):
@@ -424,8 +424,8 @@ def test_disk_full_loses_nothing(corpus, tokenizer, whole, tmp_path, monkeypatch
     with monkeypatch.context() as m:
         m.setattr(os, "fsync", full)
         with pytest.raises(GpubError, match="No space left on device; nothing is lost"):
-            prepare(config(corpus, tokenizer), tmp_path / "o", say=quiet)
-    prepare(config(corpus, tokenizer), tmp_path / "o", say=quiet)
+            prepare(config(corpus, tokenizer), tmp_path / "o", log=quiet)
+    prepare(config(corpus, tokenizer), tmp_path / "o", log=quiet)
     assert content(tmp_path / "o") == content(whole)
 
 
@@ -437,7 +437,7 @@ def test_a_disk_that_is_really_full(corpus, tokenizer, whole, small_disk, worker
     for kb in range(40 if workers == 1 else 400, 4000, 60 if workers == 1 else 400):
         small_disk(kb)
         try:
-            prepare(cfg, disk / "o", workers, say=quiet)
+            prepare(cfg, disk / "o", workers, log=quiet)
             break
         except GpubError as e:
             assert (
@@ -448,13 +448,15 @@ def test_a_disk_that_is_really_full(corpus, tokenizer, whole, small_disk, worker
         refused += 1
         assert not (disk / "o" / "manifest.json").exists()
         with pytest.raises(GpubError):
-            verify(disk / "o")
+            verify_shards(disk / "o")
     assert refused >= (5 if workers == 1 else 1) and content(disk / "o") == content(whole)
 
 
 def test_another_tokenizer_cannot_read_them(whole):
     with pytest.raises(GpubError, match="tokenizer"):
-        verify(whole, tokenizer=BPETokenizer.train(["some other text, some other text"] * 9, 300))
+        verify_shards(
+            whole, tokenizer=BPETokenizer.train(["some other text, some other text"] * 9, 300)
+        )
 
 
 def test_dirty_input_is_counted_with_examples(tokenizer, tmp_path):
@@ -471,7 +473,7 @@ def test_dirty_input_is_counted_with_examples(tokenizer, tmp_path):
     m = prepare(
         PrepConfig(sources=(f"a={tmp_path}/a.jsonl",), tokenizer=str(tokenizer)),
         tmp_path / "o",
-        say=quiet,
+        log=quiet,
     )
     c = m["counts"]["a"]
     assert (
@@ -500,7 +502,7 @@ def test_unusable_input_is_one_line(tokenizer, tmp_path, make, line):
         prepare(
             PrepConfig(sources=(f"a={tmp_path}/in",), tokenizer=str(tokenizer)),
             tmp_path / "o",
-            say=quiet,
+            log=quiet,
         )
     assert "\n" not in str(e.value) and not (tmp_path / "o" / "manifest.json").exists()
 
@@ -515,7 +517,7 @@ def test_unusable_input_is_one_line(tokenizer, tmp_path, make, line):
         (dict(sources=("a=x",), near=0), "near 0"),
         (dict(sources=("a=x",), tokens=5), "tokens 5"),
         (dict(sources=("a=x",), chunk_mb=0), "chunk_mb .* got 0"),
-        (dict(sources=("a=x",), vocab=100), "vocab 100"),
+        (dict(sources=("a=x",), vocab_size=100), "vocab_size 100"),
         (dict(sources=("a=x",), shard_tokens=0.5), "shard_tokens .* got 0.5"),
         (dict(sources=("a=x",), sample_mb=float("nan")), "sample_mb .* got nan"),
         (dict(sources=("a=x",), sample_mb=float("inf")), "sample_mb .* got inf"),
@@ -533,7 +535,7 @@ def test_what_the_scan_cannot_find_is_said(corpus, tokenizer, tmp_path):
     prepare(
         config(corpus, tokenizer, benchmarks=(str(tmp_path / "q.jsonl"),)),
         tmp_path / "o",
-        say=said.append,
+        log=said.append,
     )
     assert said[0] == "benchmarks: 2 items, of which 1 have no run of 13 words and cannot be found"
 
@@ -546,11 +548,11 @@ def test_the_gate_stops_before_tokenizing(corpus, tokenizer, tmp_path):
     )
     cfg = dict(sources=(f"a={tmp_path}/g.jsonl",), tokenizer=str(tokenizer))
     with pytest.raises(GpubError, match="'PersonX' in 1 documents of 'a'"):
-        prepare(PrepConfig(**cfg, gate=0), tmp_path / "o", say=quiet)
+        prepare(PrepConfig(**cfg, gate=0), tmp_path / "o", log=quiet)
     assert not list((tmp_path / "o").glob("*.bin")) and json.loads(
         (tmp_path / "o" / ".work" / "scan.json").read_text()
     )["sources"]["a"]["known"] == {"PersonX": 1}
-    m = prepare(PrepConfig(**cfg, gate=1e6), tmp_path / "o", say=quiet)
+    m = prepare(PrepConfig(**cfg, gate=1e6), tmp_path / "o", log=quiet)
     assert "PersonX" in m["scan"]["table"]
 
 
@@ -571,7 +573,7 @@ def test_any_text_comes_back(texts, tokenizer, tmp_path_factory):
             sources=(f"a={d}/a.jsonl",), tokenizer=str(tokenizer), rules=rules, scan=False, val=0.2
         ),
         d / "o",
-        say=quiet,
+        log=quiet,
     )
     tok = load_tokenizer(tokenizer)
     m = read_manifest(d / "o")
@@ -585,12 +587,12 @@ def test_any_text_comes_back(texts, tokenizer, tmp_path_factory):
 
 
 def test_batches_name_their_documents(whole):
-    rows = Batches.from_shards(whole, ctx=32, batch=8, seed=1).what(5)
+    rows = Batches.from_shards(whole, context_length=32, batch=8, seed=1).what(5)
     assert len(rows) == 8 and all(".jsonl" in r["documents"][0] for r in rows)
 
 
 def test_progress_line():
-    p = Progress("encode")
+    p = PrepProgress("encode")
     p.update(5_000_000, 1_000_000, 0.25)
     assert (
         "MB/s" in p.line(0.25)
@@ -612,7 +614,7 @@ def watch():
             except psutil.Error: pass
         each[0] = max(each[0], max(sizes, default=0)); peak[0] = max(peak[0], sum(pss))
 t = threading.Thread(target=watch); t.start()
-try: prepare(PrepConfig(sources=(f'a={sys.argv[1]}',), vocab=8000, sample_mb=20, near=.8, benchmarks=()), sys.argv[2], 2)
+try: prepare(PrepConfig(sources=(f'a={sys.argv[1]}',), vocab_size=8000, sample_mb=20, near=.8, benchmarks=()), sys.argv[2], 2)
 finally: stop.set(); t.join()
 print(json.dumps(dict(one=each[0]/1e6, together=peak[0]/1e6)))
 """

@@ -7,7 +7,7 @@ from gpub.cli.main import main
 from gpub.core import GpubError
 from gpub.cli.prep import data_group, prep_command
 from gpub.data.plays import plays
-from gpub.data.shards import read_manifest, verify
+from gpub.data.shards import read_manifest, verify_shards
 from gpub.data.tokenizer import CharTokenizer
 
 
@@ -186,7 +186,7 @@ def test_two_nodes_and_one_make_the_same(text, tmp_path, weights):
     for r in "01":
         job(tmp_path / f"n{r}", RANK=r, WORLD_SIZE="2")
     run(prep_command, "--merge", tmp_path / "n0", tmp_path / "n1", "--out", tmp_path / "all")
-    one, both = (verify(tmp_path / x) for x in ("one", "all"))
+    one, both = (verify_shards(tmp_path / x) for x in ("one", "all"))
     parts = [
         json.loads((tmp_path / f"n{r}" / f"manifest-0000{r}-of-00002.json").read_text())["sources"]
         for r in (0, 1)

@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 import gpub.train.trainer as gpub_run
-from gpub.cli.main import plan as plan_command
+from gpub.cli.main import plan_command as plan_command
 from gpub.core import GpubError
 from gpub.record.folder import Interrupted
 from gpub.guards.preflight import preflight
 from gpub.train.decay import DECAY_TARGET, decay_for, decay_integral, decay_text, schedule_sum
-from gpub.train.presets import PRESETS, override
-from gpub.train.trainer import Run, first_cut, matmul_size
-from gpub.model.sizes import SHAPES, memory
-from gpub.train.loop import TrainConfig, rate
+from gpub.train.presets import PRESETS, apply_settings
+from gpub.train.trainer import Trainer, first_cut, matmul_size
+from gpub.model.sizes import SHAPES, memory_forecast
+from gpub.train.loop import TrainConfig, lr_factor
 
 LARGE_NAMES = ["burn-1b", "gpt2-134m", "gpt2-124m", "gpt2-355m"]
 
@@ -22,7 +22,9 @@ LARGE_NAMES = ["burn-1b", "gpt2-134m", "gpt2-124m", "gpt2-355m"]
 @pytest.mark.parametrize("warmup, decay, floor", [(0, 1.0, 0.0), (500, 0.6, 0.1), (3000, 0.9, 0.0)])
 def test_the_sum_of_the_schedule_is_that_of_its_steps(schedule, warmup, decay, floor):
     cfg = TrainConfig(steps=2500, schedule=schedule, warmup=warmup, decay=decay, floor=floor)
-    assert schedule_sum(cfg) == pytest.approx(sum(rate(n, cfg) for n in range(2500)), rel=1e-12)
+    assert schedule_sum(cfg) == pytest.approx(
+        sum(lr_factor(n, cfg) for n in range(2500)), rel=1e-12
+    )
 
 
 def test_the_sum_of_a_schedule_too_long_to_walk():
@@ -47,12 +49,12 @@ def test_large_presets_have_the_integral_of_tuned_runs(name):
     ],
 )
 def test_the_decay_follows_what_the_user_changes(settings):
-    _, cfg = override(PRESETS["burn-1b"], settings)
+    _, cfg = apply_settings(PRESETS["burn-1b"], settings)
     assert decay_integral(cfg) == pytest.approx(DECAY_TARGET, rel=1e-3)
 
 
 def test_an_explicit_decay_wins():
-    _, cfg = override(PRESETS["burn-1b"], dict(weight_decay="0.1", steps="90000"))
+    _, cfg = apply_settings(PRESETS["burn-1b"], dict(weight_decay="0.1", steps="90000"))
     assert cfg.weight_decay == 0.1
     assert decay_integral(cfg) > 100
 
@@ -60,11 +62,11 @@ def test_an_explicit_decay_wins():
 def test_small_presets_keep_their_decay():
     decays = {k: p.train.weight_decay for k, p in PRESETS.items() if k not in LARGE_NAMES}
     assert decays == {"shakespeare": 0.1, "shakespeare-short": 0.0, "medium": 0.1, "burn-toy": 0.0}
-    assert override(PRESETS["shakespeare"], dict(steps="9", lr="0.1"))[1].weight_decay == 0.1
+    assert apply_settings(PRESETS["shakespeare"], dict(steps="9", lr="0.1"))[1].weight_decay == 0.1
 
 
 def test_a_run_of_a_few_steps_is_not_shrunk_to_nothing():
-    _, cfg = override(PRESETS["burn-1b"], dict(steps=8))
+    _, cfg = apply_settings(PRESETS["burn-1b"], dict(steps=8))
     assert cfg.muon_lr * cfg.weight_decay <= 0.01
     assert decay_for(TrainConfig(steps=5, muon_lr=0.0), 4.6) == 0
 
@@ -81,7 +83,7 @@ def test_plan_and_preflight_print_the_integral(text):
     with pytest.raises(
         GpubError, match="rate x decay over the run is 2,.* give --set weight_decay="
     ):
-        preflight("shakespeare", text, dict(weight_decay=200), "cpu", say=said.append)
+        preflight("shakespeare", text, dict(weight_decay=200), "cpu", log=said.append)
     assert not said
 
 
@@ -103,7 +105,7 @@ def large(monkeypatch):
 
 def toy(out, text, settings, said):
     how = dict(compile="no", precision="fp32")
-    return Run("burn-toy", out, text, how | settings, "cpu", save_every=2, say=said.append)
+    return Trainer("burn-toy", out, text, how | settings, "cpu", save_every=2, log=said.append)
 
 
 def interrupt(run, step):
@@ -143,15 +145,19 @@ A100 = 0.9 * 80e9
 
 
 def cut(room, rows=64, **settings):
-    _, cfg = override(PRESETS["burn-1b"], settings)
-    return first_cut(ONE_B, cfg, rows, ONE_B.ctx, room, half=True)
+    _, cfg = apply_settings(PRESETS["burn-1b"], settings)
+    return first_cut(ONE_B, cfg, rows, ONE_B.context_length, room, half=True)
 
 
 def test_the_first_cut_comes_from_the_forecast():
     mode, micro = cut(A100)
     how = dict(mode=mode, half=True, accumulate=True)
     assert mode == "off" and 1 < micro < 64
-    assert memory(ONE_B, micro, **how)["peak"] <= A100 < memory(ONE_B, 2 * micro, **how)["peak"]
+    assert (
+        memory_forecast(ONE_B, micro, **how)["peak"]
+        <= A100
+        < memory_forecast(ONE_B, 2 * micro, **how)["peak"]
+    )
     assert cut(1e15) == ("off", 64)
     assert cut(A100, grad_checkpoint="full")[0] == "full"
     assert cut(A100, grad_checkpoint="full")[1] > micro
@@ -179,8 +185,8 @@ def opened(out, text, settings, said):
 
 def half_room(run, rows):
     "Memory in which half the rows of a step fit, and not all of them"
-    half = memory(run.model_cfg, rows // 2, accumulate=True)["peak"]
-    assert half < memory(run.model_cfg, rows)["peak"]
+    half = memory_forecast(run.model_cfg, rows // 2, accumulate=True)["peak"]
+    assert half < memory_forecast(run.model_cfg, rows)["peak"]
     return half
 
 
@@ -188,13 +194,16 @@ def test_a_run_on_a_device_with_little_memory_starts_small(large, text, tmp_path
     stand_in(monkeypatch, None)
     whole = opened(tmp_path / "cpu", text, {}, [])
     assert whole.fit.state() == dict(mode="off", micro=None)
-    ctx = whole.model_cfg.ctx
-    rows = 2048 // ctx
+    context_length = whole.model_cfg.context_length
+    rows = 2048 // context_length
     stand_in(monkeypatch, half_room(whole, rows))
     said = []
     run = opened(tmp_path / "small", text, {}, said)
     assert run.fit.state() == dict(mode="off", micro=rows // 2)
-    assert any(line.startswith(f"{rows // 2} sequences of {ctx} tokens at once") for line in said)
+    assert any(
+        line.startswith(f"{rows // 2} sequences of {context_length} tokens at once")
+        for line in said
+    )
     asked = opened(tmp_path / "asked", text, dict(micro_batch=3), [])
     assert asked.fit.state() == dict(mode="off", micro=3)
 
@@ -202,7 +211,7 @@ def test_a_run_on_a_device_with_little_memory_starts_small(large, text, tmp_path
 def test_going_on_keeps_the_cut_that_was_saved(large, text, tmp_path, monkeypatch):
     stand_in(monkeypatch, None)
     whole = opened(tmp_path / "cpu", text, {}, [])
-    rows = 2048 // whole.model_cfg.ctx
+    rows = 2048 // whole.model_cfg.context_length
     stand_in(monkeypatch, half_room(whole, rows))
     out = tmp_path / "run"
     interrupt(toy(out, text, dict(batch_tokens=2048), []), 3)

@@ -16,17 +16,24 @@ import gpub.record.folder as folder_module
 import gpub.share.hub as hub
 from gpub.record.checkpoint import Saver, load_checkpoint, mirror_run, save_checkpoint
 from gpub.core import GpubError
-from gpub.record.folder import append, cut_log
+from gpub.record.folder import append_row, cut_log
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.share.hub import export_model, export_run
 from gpub.record.ledger import Ledger, account, read_ledger
-from gpub.model.llama import LlamaConfig, build
-from gpub.train.trainer import Run
+from gpub.model.llama import LlamaConfig, build_model
+from gpub.train.trainer import Trainer
 from gpub.record.load import load_run
 from gpub.data.tokenizer import CharTokenizer
 
 SETTINGS = dict(
-    steps=6, width=16, layers=1, heads=2, ctx=32, batch_tokens=256, precision="fp32", compile="no"
+    steps=6,
+    d_model=16,
+    n_layers=1,
+    n_heads=2,
+    context_length=32,
+    batch_tokens=256,
+    precision="fp32",
+    compile="no",
 )
 # what the run writes, in the order of its steps
 RECORD = ("log.jsonl", "samples.jsonl", "ledger.jsonl")
@@ -40,7 +47,7 @@ def quiet(text):
 def start_run(text, out, **how):
     "A small run that is not begun yet"
     settings = dict(stages=((0.0, 32),), depths=((0.0, 1),)) | SETTINGS
-    run = Run("shakespeare", out, text, settings, "cpu", save_every=3, say=quiet, **how)
+    run = Trainer("shakespeare", out, text, settings, "cpu", save_every=3, log=quiet, **how)
     run.progress.out = open(os.devnull, "w")
     return run
 
@@ -99,12 +106,12 @@ class SmallDisk:
 
         self.calls += 1
         if self.calls != self.nth:
-            return append(path, row)
+            return append_row(path, row)
         size = Path(path).stat().st_size if Path(path).exists() else 0
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size + self.room, hard))
         try:
-            append(path, row)
+            append_row(path, row)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
@@ -115,50 +122,50 @@ class SmallDisk:
 @pytest.mark.parametrize("room", [0, 1, 9, 17])
 def test_a_row_is_written_whole_or_not_at_all(tmp_path, monkeypatch, room):
     path = tmp_path / "log.jsonl"
-    append(path, dict(step=1, text="é"))
+    append_row(path, dict(step=1, text="é"))
     before = path.read_bytes()
     FullDisk(monkeypatch, 1, room)
     with pytest.raises(OSError) as e:
-        append(path, dict(step=2, text="é"))
+        append_row(path, dict(step=2, text="é"))
     assert e.value.errno == errno.ENOSPC
     assert path.read_bytes() == before
-    append(path, dict(step=2, text="é"))
+    append_row(path, dict(step=2, text="é"))
     assert [row["step"] for row in rows(path)] == [1, 2]
 
 
 @posix
 def test_a_row_that_the_system_cuts(tmp_path, monkeypatch):
     path = tmp_path / "log.jsonl"
-    append(path, dict(step=1))
+    append_row(path, dict(step=1))
     before = path.read_bytes()
     with pytest.raises(OSError):
         SmallDisk(monkeypatch, 1, 5)(path, dict(step=2))
     assert path.read_bytes() == before
-    append(path, dict(step=2))
+    append_row(path, dict(step=2))
     assert [row["step"] for row in rows(path)] == [1, 2]
 
 
 @pytest.mark.parametrize("half", ["{", '{"step": 2, "te', '{"step": 2}', "\0" * 9000])
 def test_half_a_row_of_a_dead_process_goes(tmp_path, half):
     path = tmp_path / "phases.jsonl"
-    append(path, dict(step=1))
+    append_row(path, dict(step=1))
     with open(path, "a") as file:
         file.write(half)
-    append(path, dict(step=3))
+    append_row(path, dict(step=3))
     assert [row["step"] for row in rows(path)] == [1, 3]
 
 
 def test_half_a_first_row_goes_too(tmp_path):
     path = tmp_path / "phases.jsonl"
     path.write_text('{"wo')
-    append(path, dict(step=3))
+    append_row(path, dict(step=3))
     assert rows(path) == [dict(step=3)]
 
 
 def test_a_row_that_is_there_twice(tmp_path):
     path = tmp_path / "samples.jsonl"
     for step in (0, 0, 5, 5, 9):
-        append(path, dict(step=step))
+        append_row(path, dict(step=step))
     cut_log(path, 5)
     assert [row["step"] for row in rows(path)] == [0, 5]
 
@@ -170,7 +177,7 @@ def book(folder, now, steps):
     "A process that pays a second for each step and writes a row for it"
     hands = dict(wall=lambda: 1.7e9 + now[0], steady=lambda: now[0])
     with Ledger(folder, 3600.0, **hands) as ledger:
-        ledger.turn("train")
+        ledger.switch("train")
         for step in range(1, steps + 1):
             now[0] += 1
             ledger.step = step
@@ -346,7 +353,7 @@ def test_a_mirror_is_never_ahead_of_its_log(tmp_path, monkeypatch):
     (run / "checkpoints").mkdir(parents=True)
 
     def step(n):
-        append(run / "log.jsonl", dict(step=n))
+        append_row(run / "log.jsonl", dict(step=n))
         save_checkpoint(run, n, {"w": torch.ones(3)}, {}, {})
 
     step(1)
@@ -399,11 +406,13 @@ def test_a_config_edited_by_hand(copied, part, name, value, then):
 
 def test_another_rotation_gives_other_logits_and_is_refused(tmp_path):
     "Nothing in the weights shows which base their positions were turned with"
-    cfg = LlamaConfig(vocab=8, ctx=16, width=16, layers=1, heads=2, kv_heads=1, ffn=32)
+    cfg = LlamaConfig(
+        vocab_size=8, context_length=16, d_model=16, n_layers=1, n_heads=2, n_kv_heads=1, d_ff=32
+    )
     config = dict(model=cfg.to_dict(), data=dict(tokenizer=LETTERS.fingerprint))
     state = dict(config=config, run_id="a1")
     LETTERS.save(tmp_path)
-    save_checkpoint(tmp_path, 1, build(cfg).state_dict(), {}, state)
+    save_checkpoint(tmp_path, 1, build_model(cfg).state_dict(), {}, state)
     written = config | dict(run_id="a1")
     (tmp_path / "config.json").write_text(json.dumps(written))
     ids = torch.arange(8)[None]
@@ -412,7 +421,7 @@ def test_another_rotation_gives_other_logits_and_is_refused(tmp_path):
     with pytest.raises(GpubError, match=r"model.rope_base: config.json 20000.0, step-00000001 "):
         load_run(tmp_path, device="cpu")
     other = json.loads((tmp_path / "config.json").read_text())["model"]
-    theirs = build(other)
+    theirs = build_model(other)
     theirs.load_state_dict(load_checkpoint(tmp_path).model)
     assert not torch.equal(theirs(ids), before)
     (tmp_path / "config.json").write_text(json.dumps(written | dict(run_id="b2")))
@@ -430,7 +439,7 @@ def test_what_may_be_another_is_read(copied):
 
 
 def test_a_checkpoint_without_the_copy_is_read(tmp_path):
-    cfg = GPTConfig(vocab=8, ctx=16, width=16, layers=1, heads=2)
+    cfg = GPTConfig(vocab_size=8, context_length=16, d_model=16, n_layers=1, n_heads=2)
     LETTERS.save(tmp_path)
     save_checkpoint(tmp_path, 1, GPT(cfg).state_dict(), {}, {})
     config = dict(model=cfg.to_dict(), data=dict(tokenizer=LETTERS.fingerprint))
@@ -444,7 +453,7 @@ def test_a_checkpoint_without_the_copy_is_read(tmp_path):
 def small_model(seed):
     "Another model for each seed"
     torch.manual_seed(seed)
-    return GPT(GPTConfig(vocab=8, ctx=16, width=16, layers=1, heads=2)).eval()
+    return GPT(GPTConfig(vocab_size=8, context_length=16, d_model=16, n_layers=1, n_heads=2)).eval()
 
 
 def test_two_exports_at_once(tmp_path, monkeypatch):

@@ -65,7 +65,7 @@ def invented_run(folder, rows=61, extra=()):
         json.dumps(
             dict(
                 preset="test data",
-                model=dict(vocab=65, ctx=256),
+                model=dict(vocab_size=65, context_length=256),
                 train=dict(betas=[0.9, 0.95]),
                 machine=dict(cpu='a "<cpu>"', gpu=None),
                 reference=REFS,
@@ -344,7 +344,7 @@ def test_what_is_null_is_as_if_it_were_not_there(tmp_path):
 
 
 def test_reference_values_by_hand():
-    refs = reference_lines("abcabc", "aabb", vocab=3, source=0.5)
+    refs = reference_lines("abcabc", "aabb", vocab_size=3, source=0.5)
     assert (
         refs["uniform"] == math.log(3)
         and math.isclose(refs["unigram"], math.log(2))
@@ -376,7 +376,7 @@ def test_reference_values_by_hand():
 def test_zstd_is_optional(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "zstandard", None)
     said = []
-    refs = reference_lines("abc" * 50, "abc" * 9, 3, say=said.append)
+    refs = reference_lines("abc" * 50, "abc" * 9, 3, log=said.append)
     assert (
         "xz" in refs
         and "zstd -19" not in refs

@@ -12,16 +12,16 @@ from gpub.report.results import (
     Results,
     Table,
     colab_bill,
-    compare,
-    happening,
+    compare_runs,
+    describe_stage,
     known_share,
     lesson_table,
-    link,
+    link_to,
     milestone_table,
-    replay,
+    replay_prompts,
     stage_table,
 )
-from gpub.train.trainer import Run
+from gpub.train.trainer import Trainer
 
 
 @pytest.fixture(scope="module")
@@ -29,14 +29,14 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "short"
     text = folder.parent / "text.txt"
     text.write_text("To be, or not to be: that is the question.\n" * 400)
-    r = Run(
+    r = Trainer(
         "shakespeare-short",
         folder,
         text,
-        dict(steps=10, compile="no", layers=1, width=32, log_every=1),
+        dict(steps=10, compile="no", n_layers=1, d_model=32, log_every=1),
         "cpu",
         usd_per_hour=3.0,
-        say=lambda s: None,
+        log=lambda s: None,
     )
     r.progress.out = open(folder.parent / "out.txt", "w")
     r.go()
@@ -70,7 +70,7 @@ def test_what_a_run_folder_tells(run):
 @pytest.mark.parametrize("x", ("step", "tokens", "seconds", "usd"))
 @pytest.mark.parametrize("y", ("val_loss", "val_bpb"))
 def test_curves_hold_the_logged_numbers(run, x, y):
-    line = compare([run, run], x, y).axes[0].lines[0]
+    line = compare_runs([run, run], x, y).axes[0].lines[0]
     vals = [r for r in read_log(run) if "val_loss" in r]
     assert [*line.get_xdata()] == [v[x] for v in vals] and [*line.get_ydata()] == [
         v[y] for v in vals
@@ -90,8 +90,8 @@ def test_tokens_of_different_tokenizers_are_not_compared(run, mine):
     config["data"]["tokenizer"] = "another"
     (mine / "config.json").write_text(json.dumps(config))
     with pytest.raises(GpubError, match="y='val_bpb'"):
-        compare([run, mine])
-    assert compare([run, mine], y="val_bpb")
+        compare_runs([run, mine])
+    assert compare_runs([run, mine], y="val_bpb")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_tokens_of_different_tokenizers_are_not_compared(run, mine):
 )
 def test_unknown_axes(run, kw, said):
     with pytest.raises(GpubError, match=said):
-        compare([run], **kw)
+        compare_runs([run], **kw)
 
 
 def test_what_is_missing_is_said(mine, tmp_path):
@@ -111,11 +111,11 @@ def test_what_is_missing_is_said(mine, tmp_path):
         r.receipt()
     shutil.rmtree(mine / "checkpoints")
     with pytest.raises(GpubError, match="no checkpoint to replay"):
-        replay(mine, "To")
+        replay_prompts(mine, "To")
     (mine / "log.jsonl").write_text('{"step": 1, "loss": 3.0, "tokens": 64, "lr": 0.1}\n')
     assert [row[3] for row in Results(mine).stages().rows] == ["3.000"]
     with pytest.raises(GpubError, match="never validated"):
-        compare([mine])
+        compare_runs([mine])
 
 
 def test_what_was_damaged_by_hand_is_one_line(mine):
@@ -152,8 +152,8 @@ def test_a_log_of_nothing_but_steps_has_stages(mine):
 
 
 def test_replay_is_what_each_checkpoint_says(run):
-    rows = replay(run, ["To be", "or"], 20, seed=4, device="cpu", temperature=0.7)
-    assert rows == replay(run, ["To be", "or"], 20, seed=4, device="cpu", temperature=0.7)
+    rows = replay_prompts(run, ["To be", "or"], 20, seed=4, device="cpu", temperature=0.7)
+    assert rows == replay_prompts(run, ["To be", "or"], 20, seed=4, device="cpu", temperature=0.7)
     steps = sorted({r["step"] for r in rows})
     assert (
         len(steps) > 1
@@ -164,7 +164,7 @@ def test_replay_is_what_each_checkpoint_says(run):
     assert len({r["text"] for r in rows if r["seed"] == 4}) > 1 and all(
         r["text"].startswith(r["prompt"]) for r in rows
     )
-    alone = replay(run, "or", 20, seed=5, steps=[10], device="cpu", temperature=0.7)
+    alone = replay_prompts(run, "or", 20, seed=5, steps=[10], device="cpu", temperature=0.7)
     assert alone[0]["text"] == next(r["text"] for r in rows if (r["seed"], r["step"]) == (5, 10))
 
 
@@ -191,7 +191,7 @@ def test_stages_speak_of_validation():
 
 
 def test_happening_at_the_edge():
-    assert happening(3.0, 3.0, 10, refs={"x": 3.0}) == "did not fall" and happening(
+    assert describe_stage(3.0, 3.0, 10, refs={"x": 3.0}) == "did not fall" and describe_stage(
         4.0, 3.0, 10**6, refs={"x": 3.0}
     ).startswith("passed x; fell 1 ")
 
@@ -326,14 +326,16 @@ def test_a_dead_link_is_found(root, place):
 
 def test_anchors():
     assert (
-        link("nbs/lib/a_b.ipynb#Reading, and refusing")
+        link_to("nbs/lib/a_b.ipynb#Reading, and refusing")
         == "[a b: Reading, and refusing](../lib/a_b.ipynb#reading-and-refusing)"
-        and link("nbs/season1/03_x.ipynb#4. Was it?") == "[x: 4. Was it?](03_x.ipynb)"
+        and link_to("nbs/season1/03_x.ipynb#4. Was it?") == "[x: 4. Was it?](03_x.ipynb)"
     )
 
 
 def test_missing_settings_take_their_defaults():
-    cfg = GPTConfig.from_dict(dict(vocab=9, ctx=8, width=8, layers=1, heads=1))
+    cfg = GPTConfig.from_dict(
+        dict(vocab_size=9, context_length=8, d_model=8, n_layers=1, n_heads=1)
+    )
     assert cfg.tied and cfg.bias and cfg.init_std == 0.02
     with pytest.raises(GpubError, match="needs a value for 'heads'"):
-        GPTConfig.from_dict(dict(vocab=9, ctx=8, width=8, layers=1))
+        GPTConfig.from_dict(dict(vocab_size=9, context_length=8, d_model=8, n_layers=1))

@@ -23,9 +23,9 @@ TINY = [
     "--set",
     "precision=fp32",
     "--set",
-    "width=32",
+    "d_model=32",
     "--set",
-    "ctx=32",
+    "context_length=32",
     "--set",
     "stages=[[0,16],[0.5,32]]",
     "--set",
@@ -131,7 +131,7 @@ def test_sample(straight, capsys):
     [
         (["train", "shakespere"], ["shakespere", "shakespeare"]),
         (["train", "shakespeare", "--set", "learning_rate=3"], ["learning_rate"]),
-        (["train", "shakespeare", "--set", "heads=5"], ["heads", "5"]),
+        (["train", "shakespeare", "--set", "n_heads=5"], ["n_heads", "5"]),
         (["train", "shakespeare", "--set", "lr=fast"], ["lr", "fast"]),
         (["train", "shakespeare", "--set", "lr"], ["key=value"]),
         *[
@@ -325,7 +325,7 @@ def test_log_that_cannot_be_written(text, tmp_path, capsys, monkeypatch):
     def full(path, row):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(gpub_run, "append", full)
+    monkeypatch.setattr(gpub_run, "append_row", full)
     assert gpub("train", "shakespeare", "--data", text, "--out", tmp_path / "run", *TINY) == 1
     one_line(capsys, "disk is full")
 
@@ -357,7 +357,7 @@ def test_corrupted_download(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("GPUB_DATA", "")
     monkeypatch.setenv("GPUB_CACHE", str(tmp_path / "cache"))
     url = f"http://127.0.0.1:{server.server_port}/input.txt"
-    monkeypatch.setattr(gpub_corpus, "load_shakespeare", lambda say: load_shakespeare(url, say))
+    monkeypatch.setattr(gpub_corpus, "load_shakespeare", lambda log: load_shakespeare(url, log))
     assert gpub("train", "shakespeare", "--out", tmp_path / "run", *TINY) == 1
     one_line(capsys, "input.txt", "18 bytes", "1,115,394")
     assert not (tmp_path / "cache").exists()
@@ -376,7 +376,7 @@ def test_without_network_the_plays(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(
         gpub_corpus,
         "load_shakespeare",
-        lambda say: load_shakespeare("http://127.0.0.1:9/none", say),
+        lambda log: load_shakespeare("http://127.0.0.1:9/none", log),
     )
     monkeypatch.setattr(
         "gpub.data.text.SHAKESPEARE_BYTES", 60_000
@@ -387,15 +387,15 @@ def test_without_network_the_plays(tmp_path, capsys, monkeypatch):
         "--out",
         tmp_path / "run",
         "--set",
-        "width=16",
+        "d_model=16",
         "--set",
-        "ctx=128",
+        "context_length=128",
         "--set",
         "batch_tokens=256",
         "--steps",
         "3",
         "--set",
-        "heads=2",
+        "n_heads=2",
     ]
     assert gpub(*argv) == 0
     assert "NO NETWORK" in capsys.readouterr().out
@@ -433,7 +433,7 @@ def test_a_run_whose_parts_do_not_belong_together(how, parts, straight, tmp_path
     else:
         (out / "config.json").write_text(
             json.dumps(
-                config | dict(model=config["model"] | dict(layers=3))
+                config | dict(model=config["model"] | dict(n_layers=3))
                 if how == "model"
                 else dict(data=config["data"])
             )
@@ -530,7 +530,7 @@ def test_stopped_at_once_says_so(capsys, monkeypatch):
     def twice(self):
         raise KeyboardInterrupt  # a second Ctrl-C, or one before the training began
 
-    monkeypatch.setattr(gpub_run.Run, "go", twice)
+    monkeypatch.setattr(gpub_run.Trainer, "go", twice)
     assert gpub("train", "shakespeare") == 130
     one_line(capsys, "stopped")
 
@@ -603,10 +603,10 @@ def test_a_lost_connection(straight, text, tmp_path):
 def test_a_stop_that_nobody_can_be_told_of(error):
     "The terminal is gone, or the signal broke into a line that a stuck terminal does not take"
 
-    def say(line):
+    def log(line):
         raise error
 
-    with stop_flag(say) as flag:
+    with stop_flag(log) as flag:
         for _ in range(2):
             signal.raise_signal(signal.SIGHUP)
         assert flag.is_set()
@@ -826,7 +826,7 @@ def test_precision_is_measured_once_and_kept(share, name, text, tmp_path, monkey
         asked.append(dtype)
         return share if dtype == torch.bfloat16 else 1.0
 
-    monkeypatch.setattr(gpub_run, "pass_seconds", clock)
+    monkeypatch.setattr(gpub_run, "forward_backward_seconds", clock)
     argv = [
         "train",
         "shakespeare",
@@ -842,13 +842,15 @@ def test_precision_is_measured_once_and_kept(share, name, text, tmp_path, monkey
     monkeypatch.setattr(
         gpub_run, "train", lambda *a, **kw: (asked.append(kw["dtype"]), whole(*a, **kw))[1]
     )
-    stop = gpub_run.Run._log
+    stop = gpub_run.Trainer._log
     monkeypatch.setattr(
-        gpub_run.Run, "_log", lambda run, s: (stop(run, s), s.n == 10 and run.stop.set())
+        gpub_run.Trainer, "_log", lambda run, s: (stop(run, s), s.n == 10 and run.stop.set())
     )
     assert gpub(*argv) == 130
-    monkeypatch.setattr(gpub_run.Run, "_log", stop)
-    monkeypatch.setattr(gpub_run, "pass_seconds", lambda *a: pytest.fail("measured again"))
+    monkeypatch.setattr(gpub_run.Trainer, "_log", stop)
+    monkeypatch.setattr(
+        gpub_run, "forward_backward_seconds", lambda *a: pytest.fail("measured again")
+    )
     assert gpub(*argv) == 0
     used = torch.bfloat16 if name == "bf16" else torch.float32
     assert asked == [torch.float32, torch.bfloat16, used, used]
@@ -930,7 +932,7 @@ def test_the_second_family_trains_resumes_and_leaves_for_hugging_face(text, tmp_
         "--save-every",
         "5",
         "--set",
-        "ctx=32",
+        "context_length=32",
         "--set",
         "batch_tokens=256",
         "--set",

@@ -14,31 +14,31 @@ from gpub.record.log import read_log
 from gpub.budget.scaling import (
     BATCH,
     CTX,
-    LADDER,
+    LADDER_RUNGS,
     PUBLISHED,
     VAL,
     Law,
     best_for,
-    climb,
+    train_ladder,
     deep_loss,
-    fit,
+    fit_law,
     fit_curve,
     flops_per_usd,
-    grade,
+    grade_forecast,
     known_source,
     optimal,
-    points,
-    rates,
+    fit_points,
+    ladder_rates,
     read_forecast,
     read_ladder,
-    rung,
-    span,
+    train_rung,
+    spoken_range,
     stamp,
     stop_when,
-    twin,
+    proxy_config,
     write_forecast,
 )
-from gpub.model.sizes import anatomy, config_of, flops_per_token
+from gpub.model.sizes import parameter_anatomy, config_of, flops_per_token
 from gpub.data.tokenizer import CharTokenizer
 
 TRUTH = Law(0.45, 12.0, 0.33, 600.0, 0.5)
@@ -62,7 +62,7 @@ def world(law=TRUTH, sigma=0.0, seed=0):
     ],
 )
 def test_a_law_comes_back_from_clean_points(law):
-    got = fit(world(law), boots=2).law
+    got = fit_law(world(law), boots=2).law
     for k in "EAaBb":
         assert getattr(got, k) == pytest.approx(getattr(law, k), rel=1e-3), k
 
@@ -84,7 +84,7 @@ def test_a_curve_comes_back():
 
 def test_a_known_floor_is_kept_and_helps():
     p = world(sigma=0.005, seed=2)
-    free, held = fit(p, boots=60), fit(p, boots=60, floor=TRUTH.E)
+    free, held = fit_law(p, boots=60), fit_law(p, boots=60, floor=TRUTH.E)
 
     def wide(f):
         return np.subtract(*f.interval(lambda l: l.a)[::-2])
@@ -100,16 +100,16 @@ def test_a_known_floor_is_kept_and_helps():
     )
     for floor in (0, -1, 5.0):
         with pytest.raises(GpubError, match="floor must be above zero and below every loss"):
-            fit(p, floor=floor)
+            fit_law(p, floor=floor)
 
 
 def test_units_and_order_do_not_matter():
     p = world(sigma=0.005, seed=3)
-    a = fit(p, boots=2).law
+    a = fit_law(p, boots=2).law
     q = p[np.random.default_rng(0).permutation(len(p))]
     q[:, 0] *= 1e3
     q[:, 1] /= 1e2
-    b = fit(q, boots=2).law
+    b = fit_law(q, boots=2).law
     assert (a.E, a.a, a.b) == tuple(pytest.approx(v, rel=1e-3) for v in (b.E, b.a, b.b)) and float(
         a(3e4, 1e7)
     ) == pytest.approx(float(b(3e7, 1e5)), rel=1e-5)
@@ -118,7 +118,7 @@ def test_units_and_order_do_not_matter():
 def test_one_bad_run_does_not_carry_the_law_away():
     p = world()
     p[7, 2] *= 1.3
-    got = fit(p, boots=2).law
+    got = fit_law(p, boots=2).law
     assert (
         got.E == pytest.approx(TRUTH.E, abs=0.01)
         and got.a == pytest.approx(TRUTH.a, abs=0.01)
@@ -128,7 +128,7 @@ def test_one_bad_run_does_not_carry_the_law_away():
 
 @pytest.fixture(scope="module")
 def worlds():
-    return [fit(world(sigma=0.005, seed=s), boots=100, seed=s) for s in range(40)]
+    return [fit_law(world(sigma=0.005, seed=s), boots=100, seed=s) for s in range(40)]
 
 
 def test_intervals_cover_as_often_as_they_say(worlds):
@@ -158,7 +158,7 @@ def test_a_forecast_covers_the_run_to_come(worlds):
 
 
 def test_less_noise_narrower(worlds):
-    quiet = fit(world(sigma=0.0005, seed=0), boots=120)
+    quiet = fit_law(world(sigma=0.0005, seed=0), boots=120)
 
     def width(f):
         return np.subtract(*f.interval(lambda l: l.E)[::-2])
@@ -232,7 +232,7 @@ P = world()
 )
 def test_points_that_cannot_fix_a_law(pts, says):
     with pytest.raises(GpubError) as e:
-        fit(pts)
+        fit_law(pts)
     assert says in str(e.value) and "\n" not in str(e.value)
 
 
@@ -263,9 +263,9 @@ def test_curves_that_cannot_be_judged(curve, price, least, says):
         lambda: flops_per_usd("burn-1b", math.nan, 1.0),
         lambda: best_for(TRUTH, 1.0, {}),
         lambda: best_for(TRUTH, 0, dict(a=(1.0, 1.0))),
-        lambda: span("rather good"),
-        lambda: rung(16, 1000, "x", "y"),
-        lambda: rung(16, 0, "x", "y"),
+        lambda: spoken_range("rather good"),
+        lambda: train_rung(16, 1000, "x", "y"),
+        lambda: train_rung(16, 0, "x", "y"),
     ],
 )
 def test_refused_in_one_line(f):
@@ -308,18 +308,18 @@ def test_a_forecast_is_written_once_and_sealed(tmp_path, worlds):
         ideal=plays_entropy() + 0.1,
         began="2999-01-01T00:00:00Z",
     )
-    g = grade(said, ran)
+    g = grade_forecast(said, ran)
     assert (
         g["inside"]
         and g["off"] == pytest.approx(0, abs=1e-9)
-        and not grade(said, dict(ran, loss=said["high"] + 0.11))["inside"]
+        and not grade_forecast(said, dict(ran, loss=said["high"] + 0.11))["inside"]
     )
     for bad, says in (
         (dict(ran, began=said["written"]), "no forecast"),
         (dict(ran, params=5), "is for 100,000 params"),
     ):
         with pytest.raises(GpubError, match=says):
-            grade(said, bad)
+            grade_forecast(said, bad)
     for old, new in (('"middle"', '"muddle"'), (str(said["high"]), str(said["high"] + 1))):
         text = path.read_text()
         path.write_text(text.replace(old, new, 1))
@@ -340,7 +340,7 @@ def test_a_forecast_is_written_once_and_sealed(tmp_path, worlds):
     ],
 )
 def test_words_are_ranges(words, low, high):
-    assert span(words) == (low, high)
+    assert spoken_range(words) == (low, high)
 
 
 def test_a_stamp_is_of_the_points():
@@ -360,14 +360,14 @@ class Fake:
         y = self.ids[self.row : self.row + len(x)]
         self.row += len(x)
         assert torch.equal(x, y[:, :-1])
-        return self.sure * F.one_hot(y[:, 1:], self.tok.vocab).float()
+        return self.sure * F.one_hot(y[:, 1:], self.tok.vocab_size).float()
 
 
 def test_deep_loss_scores_the_right_characters():
     text = plays(VAL, seed=1)
     tok = CharTokenizer.from_text(text)
     uniform, ideal = deep_loss(Fake(tok, 0.0), tok)
-    assert uniform == pytest.approx(math.log(tok.vocab)) and deep_loss(Fake(tok, 99.0), tok)[
+    assert uniform == pytest.approx(math.log(tok.vocab_size)) and deep_loss(Fake(tok, 99.0), tok)[
         0
     ] == pytest.approx(0, abs=1e-6)
     assert (
@@ -378,11 +378,11 @@ def test_deep_loss_scores_the_right_characters():
 
 @pytest.mark.parametrize("width", (16, 48, 96))
 def test_twins_keep_the_proportions_of_the_1b(width):
-    cfg = LlamaConfig(vocab=60, **twin(width))
-    a = anatomy(cfg)
+    cfg = LlamaConfig(vocab_size=60, **proxy_config(width))
+    a = parameter_anatomy(cfg)
     assert (
-        cfg.heads == 4 * cfg.kv_heads
-        and cfg.ffn == 4 * cfg.width
+        cfg.n_heads == 4 * cfg.n_kv_heads
+        and cfg.d_ff == 4 * cfg.d_model
         and a.blocks == 2 * width * width * 29 // 2
     )
 
@@ -393,17 +393,17 @@ def test_climbing_files_each_rung_once_and_goes_on(tmp_path, monkeypatch):
     rungs = [(16, 2 * BATCH, 0), (24, BATCH, 1)]
     with contextlib.redirect_stdout(io.StringIO()):
         one = next(
-            climb(tmp_path / "filed", data, tmp_path / "work", rungs)
+            train_ladder(tmp_path / "filed", data, tmp_path / "work", rungs)
         )  # stopped after the first
-        (two,) = climb(tmp_path / "filed", data, tmp_path / "work", rungs)
-        assert not list(climb(tmp_path / "filed", data, tmp_path / "work", rungs))
+        (two,) = train_ladder(tmp_path / "filed", data, tmp_path / "work", rungs)
+        assert not list(train_ladder(tmp_path / "filed", data, tmp_path / "work", rungs))
         with pytest.raises(GpubError, match="fresh data"):
-            rung(16, 64 * BATCH, data, tmp_path / "too-long")
+            train_rung(16, 64 * BATCH, data, tmp_path / "too-long")
     assert [(r["width"], r["tokens"], r["seed"]) for r in (one, two)] == rungs and [
         r["name"] for r in read_ladder(tmp_path / "filed")
     ] == ["w24-1k-s1", "w16-2k"]
     with contextlib.redirect_stdout(io.StringIO()):
-        (other,) = climb(
+        (other,) = train_ladder(
             tmp_path / "rates", data, tmp_path / "work", rungs[1:], muon_lr=0.02, lr=0.01
         )
     assert (
@@ -420,7 +420,8 @@ def test_climbing_files_each_rung_once_and_goes_on(tmp_path, monkeypatch):
         read_json(tmp_path / "filed/w16-2k/config.json")["data"]["source"] == "plays"
     )  # not where it lay
     assert np.allclose(
-        points([one])[0], (one["params"], 2 * BATCH, one["loss"] - one["ideal"] + plays_entropy())
+        fit_points([one])[0],
+        (one["params"], 2 * BATCH, one["loss"] - one["ideal"] + plays_entropy()),
     )
 
 
@@ -428,7 +429,7 @@ def rates_of(r):
     return (
         dict(muon_lr=float(m[1]), lr=float(m[2]))
         if (m := re.search(r"-muon_lr([\d.]+)-lr([\d.]+)$", r["name"]))
-        else rates(r["width"])
+        else ladder_rates(r["width"])
     )
 
 
@@ -439,7 +440,11 @@ def test_receipts_are_what_they_say(folder):
         config, rows = read_json(home / "config.json"), read_log(home)
         cfg = LlamaConfig.from_dict(config["model"])
         t = config["train"]
-        assert (anatomy(cfg).params, anatomy(cfg).blocks, flops_per_token(cfg)) == (
+        assert (
+            parameter_anatomy(cfg).params,
+            parameter_anatomy(cfg).blocks,
+            flops_per_token(cfg),
+        ) == (
             r["params"],
             r["blocks"],
             r["flops_per_token"],
@@ -460,9 +465,9 @@ def test_receipts_are_what_they_say(folder):
 
 def test_the_ladder_is_whole_and_the_forecasts_came_first():
     ladder = read_ladder(DATA / "ladder")
-    assert sorted((r["width"], r["tokens"], r["seed"]) for r in ladder) == sorted(LADDER)
+    assert sorted((r["width"], r["tokens"], r["seed"]) for r in ladder) == sorted(LADDER_RUNGS)
     for r in read_ladder(DATA / "ladder-forecast"):
         f = read_forecast(DATA / f"ladder-forecast/{r['name']}.json")
-        g = grade(f, r)
-        assert f["stamp"] == stamp(points(ladder)) and g["off"] == f["middle"] - g["loss"]
+        g = grade_forecast(f, r)
+        assert f["stamp"] == stamp(fit_points(ladder)) and g["off"] == f["middle"] - g["loss"]
         assert (r["params"], r["tokens"]) not in {(q["params"], q["tokens"]) for q in ladder}

@@ -6,7 +6,7 @@ from click.testing import CliRunner
 from browser import Browser
 from gpub.record.checkpoint import save_checkpoint
 from gpub.core import GpubError
-from gpub.model.generate import write
+from gpub.model.generate import generate
 from gpub.model.gpt import GPT
 from gpub.record.load import load_run
 from gpub.share.app import demo_command, in_turns, serve
@@ -85,7 +85,7 @@ def test_it_writes_in_a_browser_what_the_model_writes(served, tmp_path):
         b.run(press("Write"))
         b.wait("[...document.querySelector('.written textarea')?.value || ''].length == 245")
         model, tok, _ = load_run(run, 9, "cpu")
-        assert b.run("document.querySelector('.written textarea').value") == write(
+        assert b.run("document.querySelector('.written textarea').value") == generate(
             model, tok, TEXT[:5], 240, temperature=0.8, seed=0
         )
         b.run(fill("Prompt", "Ж"))
@@ -142,7 +142,7 @@ def test_two_checkpoints_write_side_by_side(served, tmp_path):
         ) == ["run, step 9", "run, step 7"]
         for got, step in zip(b.run(texts), (9, 7)):
             model, tok, _ = load_run(run, step, "cpu")
-            assert got == write(model, tok, TEXT[:5], 1000, temperature=0.8, seed=3)
+            assert got == generate(model, tok, TEXT[:5], 1000, temperature=0.8, seed=3)
         assert (
             sum(len(l) == 2 and all(5 < n < 1005 for n in l) for l in b.run("looks")) > 2
         )  # both were seen growing

@@ -8,16 +8,16 @@ from hypothesis import given, settings, strategies as st
 from gpub.data import transfer as parts
 from gpub.core import GpubError
 from gpub.data.transfer import compress, merge, unpack
-from gpub.data.sampler import Stream, scramble, shuffled
+from gpub.data.sampler import WindowOrder, scramble, shuffled
 from gpub.data.batches import Batches
 from gpub.data.shards import (
     ShardWriter,
     checksum,
     documents_at,
-    join,
+    join_documents,
     manifest_fingerprint,
     read_manifest,
-    verify,
+    verify_shards,
 )
 from gpub.data.tokenizer import CharTokenizer
 
@@ -122,16 +122,16 @@ def test_order_never_changes():
 @fast
 @given(
     n=st.integers(2, 300),
-    ctx=st.integers(1, 40),
+    context_length=st.integers(1, 40),
     key=st.integers(0, 99),
     cuts=st.lists(st.integers(0, 300), max_size=4),
 )
-def test_epochs_are_exact(n, ctx, key, cuts):
-    if n <= ctx:
+def test_epochs_are_exact(n, context_length, key, cuts):
+    if n <= context_length:
         return
     ids = np.arange(n, dtype=np.uint16)
-    s = Stream([ids], ctx, (key, 0))
-    deal = n - ctx
+    s = WindowOrder([ids], context_length, (key, 0))
+    deal = n - context_length
     starts = s.starts(0, 2 * deal)
     epochs = np.array([s.epoch(w) for w in range(2 * deal)])
     assert (
@@ -140,23 +140,23 @@ def test_epochs_are_exact(n, ctx, key, cuts):
     for e in np.unique(epochs):  # in one epoch: no overlap, no gap
         own = np.sort(starts[epochs == e])
         assert (
-            (np.diff(own) == ctx).all()
-            and own[0] < ctx
-            and own[-1] + 2 * ctx >= n - 1
-            and len(own) == (n - 1 - own[0]) // ctx
+            (np.diff(own) == context_length).all()
+            and own[0] < context_length
+            and own[-1] + 2 * context_length >= n - 1
+            and len(own) == (n - 1 - own[0]) // context_length
         )
     for w in range(0, deal, 7):
         assert s.starts(w, w + 1)[0] == starts[w]
     parts = np.split(ids, sorted(min(c, n) for c in cuts))
-    assert (Stream(parts, ctx, (key, 0)).rows(starts) == s.rows(starts)).all()
-    assert (s.rows(starts) == starts[:, None] + np.arange(ctx + 1)).all()
+    assert (WindowOrder(parts, context_length, (key, 0)).rows(starts) == s.rows(starts)).all()
+    assert (s.rows(starts) == starts[:, None] + np.arange(context_length + 1)).all()
 
 
 def test_batches_are_a_function_of_seed_and_step():
     ids = np.arange(5000, dtype=np.uint16)
 
     def make(**kw):
-        return Batches(ids, **{**dict(ctx=16, batch=8, seed=5), **kw})
+        return Batches(ids, **{**dict(context_length=16, batch=8, seed=5), **kw})
 
     a = make()
     forward = [a[s][0] for s in range(90)]
@@ -179,11 +179,14 @@ def test_batches_are_a_function_of_seed_and_step():
 @pytest.mark.parametrize("world", [2, 4])
 def test_ranks_share_the_rows_of_one_process(world):
     ids = np.arange(3000, dtype=np.uint16)
-    one = Batches(ids, ctx=8, batch=8)
+    one = Batches(ids, context_length=8, batch=8)
     for s in 0, 7, 300:
         assert (
             torch.cat(
-                [Batches(ids, ctx=8, batch=8, rank=r, world=world)[s][1] for r in range(world)]
+                [
+                    Batches(ids, context_length=8, batch=8, rank=r, world=world)[s][1]
+                    for r in range(world)
+                ]
             )
             == one[s][1]
         ).all()
@@ -199,7 +202,7 @@ def test_mixture_shares_hold_at_every_step(w, steps, batch):
     names = [f"s{i}" for i in range(len(w))]
     b = Batches(
         {n: np.full(50, i, np.uint16) for i, n in enumerate(names)},
-        ctx=4,
+        context_length=4,
         batch=batch,
         weights=dict(zip(names, w)),
     )
@@ -215,7 +218,7 @@ def test_mixture_shares_hold_at_every_step(w, steps, batch):
 def test_mixture_at_a_billion():
     b = Batches(
         dict(edu=np.arange(99), math=np.arange(99), code=np.arange(99)),
-        ctx=4,
+        context_length=4,
         batch=1,
         weights=dict(edu=0.87, math=0.1, code=0.03),
     )
@@ -231,16 +234,17 @@ def test_device_resident_ids_keep_their_value(dtype):
     )
     for s in 0, 9:
         assert (
-            Batches(ids, ctx=32, batch=4, device="cpu")[s][1] == Batches(ids, ctx=32, batch=4)[s][1]
+            Batches(ids, context_length=32, batch=4, device="cpu")[s][1]
+            == Batches(ids, context_length=32, batch=4)[s][1]
         ).all()
 
 
 def test_batches_refuse():
     ids = np.arange(10)
     bad = [
-        (dict(ctx=10), "10 tokens.*ctx=10 needs 11"),
+        (dict(context_length=10), "10 tokens.*context_length=10 needs 11"),
         (dict(batch=0), "batch=0"),
-        (dict(ctx=0), "ctx=0"),
+        (dict(context_length=0), "context_length=0"),
         (dict(batch=3, world=2), "batch=3.*world=2"),
         (dict(rank=2, world=2), "rank 2"),
         (dict(weights=dict(math=1)), "math.*text"),
@@ -249,8 +253,8 @@ def test_batches_refuse():
     ]
     for kw, line in bad:
         with pytest.raises(GpubError, match=line):
-            Batches(ids, **{**dict(ctx=4, batch=2), **kw})
-    assert Batches(ids, ctx=9, batch=2)[5][0].tolist() == [list(range(9))] * 2
+            Batches(ids, **{**dict(context_length=4, batch=2), **kw})
+    assert Batches(ids, context_length=9, batch=2)[5][0].tolist() == [list(range(9))] * 2
 
 
 def test_folder(folder):
@@ -329,7 +333,7 @@ def test_killed_at_every_call_that_touches_the_disk(tmp_path, commit):
         killed = os.WIFSIGNALED(os.waitpid(pid, 0)[1])
         if killed and not (folder / "manifest.json").exists():
             with pytest.raises(GpubError, match="no manifest"):
-                verify(folder)
+                verify_shards(folder)
         w = ShardWriter(folder, TOK, shard_tokens=150)
         w = w if w.done else fill(folder, **kw)
         w.close()
@@ -455,10 +459,10 @@ def _own_checksum(folder):
     ],
 )
 def test_reader_refuses(folder, damage, line):
-    verify(folder, TOK)
+    verify_shards(folder, TOK)
     damage(folder)
     with pytest.raises(GpubError, match=line) as e:
-        Batches.from_shards(folder, ctx=8, batch=2)
+        Batches.from_shards(folder, context_length=8, batch=2)
     assert "\n" not in str(e.value)
 
 
@@ -485,7 +489,7 @@ def test_a_manifest_of_odd_types(folder, odd):
             continue
         (folder / "manifest.json").write_text(json.dumps(d))
         with pytest.raises(GpubError, match="manifest.json") as e:
-            Batches.from_shards(folder, ctx=8, batch=2)
+            Batches.from_shards(folder, context_length=8, batch=2)
         assert "\n" not in str(e.value)
 
 
@@ -511,14 +515,14 @@ def test_unfinished_work_of_odd_types(tmp_path, key, odd):
 
 def test_wrong_tokenizer_is_refused(folder):
     with pytest.raises(GpubError, match=f"expected tokenizer {TOK.fingerprint}"):
-        Batches.from_shards(folder, ctx=8, batch=2, tokenizer=CharTokenizer("ab"))
+        Batches.from_shards(folder, context_length=8, batch=2, tokenizer=CharTokenizer("ab"))
 
 
 @pytest.mark.parametrize("weights", [None, dict(edu=0.7, code=0.3)])
 def test_from_shards(folder, weights):
     def make(**kw):
         return Batches.from_shards(
-            folder, **{**dict(ctx=12, batch=6, seed=2, weights=weights), **kw}
+            folder, **{**dict(context_length=12, batch=6, seed=2, weights=weights), **kw}
         )
 
     b = make()
@@ -552,7 +556,7 @@ def test_from_shards(folder, weights):
 
 
 def test_what_of_ranks_is_what_of_one(folder):
-    kw = dict(ctx=12, batch=6)
+    kw = dict(context_length=12, batch=6)
     assert [
         r for k in range(3) for r in Batches.from_shards(folder, rank=k, world=3, **kw).what(5)
     ] == Batches.from_shards(folder, **kw).what(5)
@@ -570,9 +574,9 @@ def test_nodes_merge(tmp_path):
         else:
             w.close()
     with pytest.raises(GpubError, match="merge them first"):
-        verify(tmp_path)
+        verify_shards(tmp_path)
     m = merge(tmp_path)
-    verify(tmp_path, TOK)
+    verify_shards(tmp_path, TOK)
     assert m["sources"]["edu"] == dict(
         tokens=sum(len(d) + 1 for d in docs(60)), bytes=60, documents=60, dropped=dict(short=3)
     ) and len({s["file"] for s in m["shards"]}) == len(m["shards"])
@@ -591,7 +595,7 @@ def test_compress_and_unpack(folder, tmp_path):
     unpack(tmp_path / "here")
     assert content(folder).items() <= content(tmp_path / "here").items()
     with pytest.raises(GpubError, match="unpack the folder first"):
-        Batches.from_shards(tmp_path / "z", ctx=4, batch=1)
+        Batches.from_shards(tmp_path / "z", context_length=4, batch=1)
     unpack(tmp_path / "z", tmp_path / "back")
     assert content(tmp_path / "back") == content(folder)
     for damage in (
@@ -633,10 +637,10 @@ def test_full_disk_while_packing(folder, tmp_path, small_disk):
 def test_shards_without_checksums_of_names_can_be_read(folder):  # written before there were any
     m = read_manifest(folder)
     _edit(folder, shards=[{k: v for k, v in s.items() if k != "docs_xxh3"} for s in m["shards"]])
-    verify(folder, TOK)
+    verify_shards(folder, TOK)
     (folder / "train-00000.docs").write_text("no number")
     with pytest.raises(GpubError, match="train-00000.docs holds no list of documents"):
-        [Batches.from_shards(folder, ctx=8, batch=8).what(s) for s in range(9)]
+        [Batches.from_shards(folder, context_length=8, batch=8).what(s) for s in range(9)]
 
 
 def test_missing_packages_are_named(monkeypatch, tmp_path):
@@ -646,7 +650,7 @@ def test_missing_packages_are_named(monkeypatch, tmp_path):
         fill(tmp_path / "a")
     with pytest.raises(GpubError, match="zstandard"):
         parts._zstd()
-    assert Batches(np.arange(9), ctx=2, batch=1)[0][0].shape == (1, 2)
+    assert Batches(np.arange(9), context_length=2, batch=1)[0][0].shape == (1, 2)
 
 
 @fast
@@ -655,7 +659,7 @@ def test_missing_packages_are_named(monkeypatch, tmp_path):
     st.sampled_from([None, 65535]),
 )
 def test_join(lists, end):
-    ids, lengths = join([np.array(x, np.uint16) for x in lists], end, np.uint16)
+    ids, lengths = join_documents([np.array(x, np.uint16) for x in lists], end, np.uint16)
     ends = np.cumsum(lengths)
     assert (
         [ids[e - n : e - (end is not None)].tolist() for e, n in zip(ends, lengths)] == lists

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest, torch
 from torch.utils.flop_counter import FlopCounterMode
 from gpub.core import Config, GpubError
-from gpub.model.gpt import GPT, GPTConfig, attend, count_params
+from gpub.model.gpt import GPT, GPTConfig, causal_attention, count_params
 from gpub.model.sizes import (
     GPUS,
     MODES,
@@ -15,7 +15,7 @@ from gpub.model.sizes import (
     SHAPES,
     Anatomy,
     Saved,
-    anatomy,
+    parameter_anatomy,
     checkpoint_bytes,
     config_of,
     count_of,
@@ -23,8 +23,8 @@ from gpub.model.sizes import (
     find_receipt,
     flops_per_token,
     largest_batch,
-    memory,
-    moments,
+    memory_forecast,
+    memory_timeline,
     optimizer_bytes,
     peak_memory,
     plan,
@@ -33,10 +33,10 @@ from gpub.model.sizes import (
     recompute_flops,
     seconds_per_token,
 )
-from gpub.train.loop import TrainConfig, make_optimizers, through
+from gpub.train.loop import TrainConfig, make_optimizers, checkpoint_block
 
 ROOT = Path(__file__).parents[1]
-TINY = GPTConfig(vocab=65, ctx=256, width=128, layers=2, heads=4)
+TINY = GPTConfig(vocab_size=65, context_length=256, d_model=128, n_layers=2, n_heads=4)
 COUNTS = {
     "shakespeare": 437_888,
     "shakespeare-short": 809_856,
@@ -52,11 +52,11 @@ def test_counts_are_those_of_the_built_model(name):
     cfg = SHAPES[name].cfg()
     with torch.device("meta"):
         model = GPT(cfg)
-    assert count_params(model) == count_params(cfg) == anatomy(cfg).params == COUNTS[name]
+    assert count_params(model) == count_params(cfg) == parameter_anatomy(cfg).params == COUNTS[name]
     mats = [p for k, p in model.named_parameters() if k.startswith("blocks.") and p.ndim == 2]
     assert (
-        anatomy(cfg).blocks == sum(p.numel() for p in mats)
-        and anatomy(cfg).head == (model.head or model.tok).weight.numel()
+        parameter_anatomy(cfg).blocks == sum(p.numel() for p in mats)
+        and parameter_anatomy(cfg).head == (model.head or model.tok).weight.numel()
     )
 
 
@@ -70,14 +70,14 @@ def test_every_known_size_is_there():
     "cfg",
     [
         TINY,
-        replace(TINY, tied=False, bias=False, vocab=1000),
-        GPTConfig(vocab=300, ctx=48, width=96, layers=5, heads=3),
+        replace(TINY, tied=False, bias=False, vocab_size=1000),
+        GPTConfig(vocab_size=300, context_length=48, d_model=96, n_layers=5, n_heads=3),
     ],
 )
 def test_flops_are_what_torch_counts(cfg):
-    ids = torch.randint(cfg.vocab, (2, 3, cfg.ctx))
+    ids = torch.randint(cfg.vocab_size, (2, 3, cfg.context_length))
     with FlopCounterMode(display=False) as c:
-        GPT(cfg, attend).loss(*ids).backward()
+        GPT(cfg, causal_attention).loss(*ids).backward()
     assert flops_per_token(cfg) * ids[0].numel() == c.get_total_flops()
 
 
@@ -85,12 +85,12 @@ def test_flops_are_what_torch_counts(cfg):
 def test_recomputed_flops_are_what_torch_counts(mode):
     """Full checkpointing repeats the blocks but for the last matmul, which nothing needs again;
     selective repeats none"""
-    cfg = GPTConfig(vocab=300, ctx=48, width=96, layers=3, heads=3)
-    ids = torch.randint(cfg.vocab, (2, 3, cfg.ctx))
+    cfg = GPTConfig(vocab_size=300, context_length=48, d_model=96, n_layers=3, n_heads=3)
+    ids = torch.randint(cfg.vocab_size, (2, 3, cfg.context_length))
     with FlopCounterMode(display=False) as c:
-        checkpointed(GPT(cfg, attend), mode).loss(*ids).backward()
+        checkpointed(GPT(cfg, causal_attention), mode).loss(*ids).backward()
     extra = c.get_total_flops() / ids[0].numel() - flops_per_token(cfg)
-    down = 8 * cfg.layers * cfg.width**2
+    down = 8 * cfg.n_layers * cfg.d_model**2
     assert extra in (
         (recompute_flops(cfg, mode), recompute_flops(cfg, mode) - down) if mode == "full" else (0,)
     )
@@ -98,11 +98,11 @@ def test_recomputed_flops_are_what_torch_counts(mode):
 
 def checkpointed(model, mode):
     "The model, its blocks applied as the engine does"
-    model.through = through(mode)
+    model.checkpoint_block = checkpoint_block(mode)
     return model
 
 
-def steps(cfg, batch, mode="off", micro=1, optimizer="adamw", ctx=None, half=False):
+def steps(cfg, batch, mode="off", micro=1, optimizer="adamw", context_length=None, half=False):
     "Build, train two steps, forget"
     model = checkpointed(GPT(cfg), mode)
     opts = make_optimizers(
@@ -111,7 +111,9 @@ def steps(cfg, batch, mode="off", micro=1, optimizer="adamw", ctx=None, half=Fal
     for _ in range(2):
         for _ in range(micro):
             with torch.autocast("cpu", torch.bfloat16, enabled=half):
-                loss = model.loss(*torch.randint(cfg.vocab, (2, batch, ctx or cfg.ctx)))
+                loss = model.loss(
+                    *torch.randint(cfg.vocab_size, (2, batch, context_length or cfg.context_length))
+                )
             loss.backward()
             del loss
         for o in opts:
@@ -121,13 +123,30 @@ def steps(cfg, batch, mode="off", micro=1, optimizer="adamw", ctx=None, half=Fal
 
 TWINS = {
     "first model": (TINY, 8),
-    "one block": (replace(TINY, layers=1), 4),
+    "one block": (replace(TINY, n_layers=1), 4),
     "one sequence": (TINY, 1),
-    "deep, narrow": (GPTConfig(vocab=300, ctx=64, width=64, layers=12, heads=4), 8),
-    "many words": (GPTConfig(vocab=8000, ctx=128, width=128, layers=2, heads=4, tied=False), 4),
-    "many words, tied": (GPTConfig(vocab=12_000, ctx=64, width=96, layers=2, heads=3), 2),
-    "few tokens, wide": (GPTConfig(vocab=2000, ctx=32, width=256, layers=3, heads=4), 1),
-    "long context": (GPTConfig(vocab=100, ctx=1024, width=96, layers=3, heads=3), 2),
+    "deep, narrow": (
+        GPTConfig(vocab_size=300, context_length=64, d_model=64, n_layers=12, n_heads=4),
+        8,
+    ),
+    "many words": (
+        GPTConfig(
+            vocab_size=8000, context_length=128, d_model=128, n_layers=2, n_heads=4, tied=False
+        ),
+        4,
+    ),
+    "many words, tied": (
+        GPTConfig(vocab_size=12_000, context_length=64, d_model=96, n_layers=2, n_heads=3),
+        2,
+    ),
+    "few tokens, wide": (
+        GPTConfig(vocab_size=2000, context_length=32, d_model=256, n_layers=3, n_heads=4),
+        1,
+    ),
+    "long context": (
+        GPTConfig(vocab_size=100, context_length=1024, d_model=96, n_layers=3, n_heads=3),
+        2,
+    ),
 }
 
 CASES = [("adamw", micro, mode) for micro in (1, 2) for mode in MODES] + [("muon", 2, "off")]
@@ -138,7 +157,7 @@ CASES = [("adamw", micro, mode) for micro in (1, 2) for mode in MODES] + [("muon
 def test_peak_memory_within_15_percent(name, mode, micro, optimizer):
     cfg, batch = TWINS[name]
     got = peak_memory(lambda: steps(cfg, batch, mode, micro, optimizer))
-    want = memory(cfg, batch, mode=mode, optimizer=optimizer, accumulate=micro > 1)
+    want = memory_forecast(cfg, batch, mode=mode, optimizer=optimizer, accumulate=micro > 1)
     assert abs(want["peak"] / got - 1) <= 0.15, (
         f"{want['peak'] / 1e6:.2f} MB forecast ({want['moment']}), {got / 1e6:.2f} measured"
     )
@@ -151,7 +170,7 @@ def test_peak_memory_under_autocast(name, mode):
     instructions widens matmuls, a GPU does not)"""
     cfg, batch = TWINS[name]
     got = peak_memory(lambda: steps(cfg, batch, mode, half=True))
-    want = memory(cfg, batch, mode=mode, optimizer="adamw", half=True)
+    want = memory_forecast(cfg, batch, mode=mode, optimizer="adamw", half=True)
     assert abs(want["peak"] / got - 1) <= 0.15
 
 
@@ -160,15 +179,15 @@ def test_peak_memory_under_autocast(name, mode):
     "cfg",
     [
         TINY,
-        replace(TINY, bias=False, heads=8),
-        GPTConfig(vocab=300, ctx=64, width=48, layers=2, heads=3),
+        replace(TINY, bias=False, n_heads=8),
+        GPTConfig(vocab_size=300, context_length=64, d_model=48, n_layers=2, n_heads=3),
     ],
 )
 def test_a_block_leaves_what_the_table_says(cfg, half):
-    def kept(layers):
+    def kept(n_layers):
         model, ids, seen = (
-            GPT(replace(cfg, layers=layers)),
-            torch.randint(cfg.vocab, (2, 4, cfg.ctx)),
+            GPT(replace(cfg, n_layers=n_layers)),
+            torch.randint(cfg.vocab_size, (2, 4, cfg.context_length)),
             {},
         )
         weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
@@ -187,19 +206,22 @@ def test_a_block_leaves_what_the_table_says(cfg, half):
 
     table = (
         4
-        * cfg.ctx
+        * cfg.context_length
         * sum(
             s.numbers * (4 if s.wide or not half else 2)
-            for s in anatomy(cfg).saved
+            for s in parameter_anatomy(cfg).saved
             if "off" in s.modes.split()
         )
     )
-    assert kept(2) - kept(1) == table + half * 2 * 12 * cfg.width**2
+    assert kept(2) - kept(1) == table + half * 2 * 12 * cfg.d_model**2
 
 
 def test_shorter_sequences_need_less():
-    got = peak_memory(lambda: steps(TINY, 8, ctx=64))
-    assert abs(memory(TINY, 8, ctx=64, optimizer="adamw")["peak"] / got - 1) <= 0.15
+    got = peak_memory(lambda: steps(TINY, 8, context_length=64))
+    assert (
+        abs(memory_forecast(TINY, 8, context_length=64, optimizer="adamw")["peak"] / got - 1)
+        <= 0.15
+    )
 
 
 def test_peak_memory_is_a_peak_not_a_sum():
@@ -217,12 +239,12 @@ def test_peak_memory_is_a_peak_not_a_sum():
 def test_the_134m_itself(mode):
     cfg = config_of("gpt2-134m")
     got = peak_memory(lambda: steps(cfg, 2, mode))
-    assert abs(memory(cfg, 2, mode=mode, optimizer="adamw")["peak"] / got - 1) <= 0.15
+    assert abs(memory_forecast(cfg, 2, mode=mode, optimizer="adamw")["peak"] / got - 1) <= 0.15
 
 
 def test_parts_add_up_to_the_fullest_moment():
     for kw in (dict(), dict(half=True, accumulate=True), dict(mode="full", optimizer="adamw")):
-        m, each = memory(TINY, 4, **kw), moments(TINY, 4, **kw)
+        m, each = memory_forecast(TINY, 4, **kw), memory_timeline(TINY, 4, **kw)
         assert m["peak"] == sum(m[p] for p in PARTS) == max(
             sum(r.values()) for r in each.values()
         ) and set(each[m["moment"]]) == set(PARTS)
@@ -230,7 +252,7 @@ def test_parts_add_up_to_the_fullest_moment():
 
 def test_modes_order_memory_and_speed():
     cfg, gpu = config_of("gpt2-134m"), GPUS["A100-80"]
-    peaks = [memory(cfg, 32, mode=m, half=True)["peak"] for m in MODES]
+    peaks = [memory_forecast(cfg, 32, mode=m, half=True)["peak"] for m in MODES]
     times = [seconds_per_token(cfg, gpu, m) for m in MODES]
     assert peaks == sorted(peaks, reverse=True) and times == sorted(times) and len({*times}) == 3
 
@@ -254,9 +276,9 @@ def test_largest_batch_is_the_largest():
         b = largest_batch(cfg, 20e9, mode=mode, half=True)
         assert b & (b - 1) == 0 < b
         assert (
-            memory(cfg, b, mode=mode, half=True)["peak"]
+            memory_forecast(cfg, b, mode=mode, half=True)["peak"]
             <= 20e9
-            < memory(cfg, 2 * b, mode=mode, half=True)["peak"]
+            < memory_forecast(cfg, 2 * b, mode=mode, half=True)["peak"]
         )
     assert largest_batch(config_of("gpt2-124m"), 1e6) == 0
 
@@ -331,7 +353,7 @@ def test_bad_numbers_are_refused():
             plan("medium", "T4", "1M", **kw)
     for bad in (0, 1.5, -2):
         with pytest.raises(GpubError, match="micro-batch"):
-            memory(TINY, bad)
+            memory_forecast(TINY, bad)
 
 
 def test_every_sheet_is_complete():
@@ -390,7 +412,11 @@ def test_unknown_price_is_asked_for(tmp_path):
 
 
 def test_what_does_not_fit_is_said():
-    p = plan(GPTConfig(vocab=50_257, ctx=1024, width=4096, layers=32, heads=32), "T4", "1B")
+    p = plan(
+        GPTConfig(vocab_size=50_257, context_length=1024, d_model=4096, n_layers=32, n_heads=32),
+        "T4",
+        "1B",
+    )
     assert not any(r["fits"] for r in p["rows"]) and p["rows"][0]["usd"] is None
     assert plan_table(p).count("for a micro-batch of 1 x 1024") == 3
 
@@ -433,27 +459,27 @@ def test_plan_for_this_machine():
 def test_another_architecture_joins_by_registering():
     @dataclass(frozen=True, kw_only=True)
     class Bags(Config):
-        vocab: int
-        width: int
-        layers: int
+        vocab_size: int
+        d_model: int
+        n_layers: int
 
-    @anatomy.register
+    @parameter_anatomy.register
     def _(cfg: Bags):
-        head, blocks = cfg.vocab * cfg.width, cfg.layers * cfg.width**2
+        head, blocks = cfg.vocab_size * cfg.d_model, cfg.n_layers * cfg.d_model**2
         return Anatomy(
             params=head + blocks,
             blocks=blocks,
             head=head,
             tied=True,
-            layers=cfg.layers,
-            width=cfg.width,
-            hidden=cfg.width,
-            vocab=cfg.vocab,
-            ctx=16,
-            saved=(Saved("stream", cfg.width, True, "off selective full"),),
+            n_layers=cfg.n_layers,
+            d_model=cfg.d_model,
+            hidden=cfg.d_model,
+            vocab_size=cfg.vocab_size,
+            context_length=16,
+            saved=(Saved("stream", cfg.d_model, True, "off selective full"),),
         )
 
-    p = plan(Bags(vocab=100, width=64, layers=3), "T4", "1M")
+    p = plan(Bags(vocab_size=100, d_model=64, n_layers=3), "T4", "1M")
     assert p["parameters"] == 6400 + 3 * 4096 and p["rows"][0]["fits"] and "3 x 64" in plan_table(p)
 
 

@@ -92,9 +92,9 @@ def test_folders_and_globs_read_each_file_once_and_name_doubles(tmp_path, lines)
         len(find_files(str(tmp_path), said.append)) == 3 and "'x.jsonl' occurs 2 times" in said[0]
     )
     assert (
-        texts_of(tmp_path, say=said.append)
+        texts_of(tmp_path, log=said.append)
         == TEXTS * 2
-        == texts_of(f"{tmp_path}/**/*.jsonl", say=said.append)
+        == texts_of(f"{tmp_path}/**/*.jsonl", log=said.append)
     )
 
 

@@ -12,8 +12,14 @@ from gpub.lab.bench import ladder
 from gpub.lab.bench import rungs
 from gpub.lab.bench.machine import Clock, bench_machine, bench_machine_command, lacks_format, tf32
 from gpub.core import GpubError, read_json
-from gpub.model.gpt import GPT, GPTConfig, attend, sdpa
-from gpub.lab.bench.ladder import bench_ladder, bench_ladder_command, climb, row_line, top_rungs
+from gpub.model.gpt import GPT, GPTConfig, causal_attention, fused_attention
+from gpub.lab.bench.ladder import (
+    bench_ladder,
+    bench_ladder_command,
+    climb_ladder,
+    row_line,
+    top_rungs,
+)
 from gpub.model.llama import BURN_TOY, Llama
 from gpub.lab.bench.rungs import (
     BASE,
@@ -23,14 +29,14 @@ from gpub.lab.bench.rungs import (
     defaults,
     held_bytes,
     loader,
-    shipped,
+    library_defaults,
     survey,
 )
 from gpub.model.sizes import flops_per_token
 from gpub.lab.bench.speed import features, head_loss, keep_bits, kernel, lost, roof, step_ops, tiled
 
 ROOT = Path(__file__).parents[1]
-TINY = dict(layers=1, width=16, heads=2, ctx=16, batch_tokens=128)
+TINY = dict(n_layers=1, d_model=16, n_heads=2, context_length=16, batch_tokens=128)
 CPU = torch.device("cpu")
 
 
@@ -60,12 +66,14 @@ def test_whatever_is_off_has_a_reason(device):
 
 
 def test_an_unexplained_switch_is_found(monkeypatch):
-    monkeypatch.setattr(rungs, "sdpa", None)  # as if the models came with attention by hand
+    monkeypatch.setattr(
+        rungs, "fused_attention", None
+    )  # as if the models came with attention by hand
     assert unexplained("cuda") == ["fused attention"]
 
 
 def test_rungs_are_switches_of_the_base():
-    assert {k for r in RUNGS for k in (*r.on, *r.off)} <= BASE.keys() == shipped(
+    assert {k for r in RUNGS for k in (*r.on, *r.off)} <= BASE.keys() == library_defaults(
         "cpu"
     ).keys() and len({r.name for r in RUNGS}) == len(RUNGS)
     assert all({**BASE, **r.off, **r.on} != {**BASE, **r.off} or r.off for r in RUNGS)
@@ -132,9 +140,17 @@ def test_two_losses_do_differ(place):  # the comparison above can fail
 @pytest.mark.parametrize(
     "cfg",
     [
-        GPTConfig(vocab=101, ctx=16, width=16, layers=2, heads=2),
-        GPTConfig(vocab=101, ctx=16, width=16, layers=1, heads=2, tied=False, bias=False),
-        replace(BURN_TOY, vocab=101),
+        GPTConfig(vocab_size=101, context_length=16, d_model=16, n_layers=2, n_heads=2),
+        GPTConfig(
+            vocab_size=101,
+            context_length=16,
+            d_model=16,
+            n_layers=1,
+            n_heads=2,
+            tied=False,
+            bias=False,
+        ),
+        replace(BURN_TOY, vocab_size=101),
     ],
     ids=["tied", "untied", "llama"],
 )
@@ -151,7 +167,7 @@ def test_two_losses_do_differ(place):  # the comparison above can fail
 def test_another_head_has_the_same_loss_and_gradients(cfg, how):
     if how.get("head") == "torch" and not hasattr(F, "linear_cross_entropy"):
         pytest.skip("this torch has no F.linear_cross_entropy")
-    model = (Llama if hasattr(cfg, "kv_heads") else GPT)(cfg)
+    model = (Llama if hasattr(cfg, "n_kv_heads") else GPT)(cfg)
     ids = torch.randint(101, (4, 17))
     x, y = ids[:, :-1], ids[:, 1:]
     names = [*model.state_dict()]
@@ -182,7 +198,7 @@ def test_another_head_has_the_same_loss_and_gradients(cfg, how):
 )
 def test_tiles_are_attention(t, s, tile):
     q, k, v = (torch.randn(2, 3, n, 8, requires_grad=True) for n in (t, s, s))
-    out = [f(q, k, v) for f in (attend, lambda *a: tiled(*a, tile=tile))]
+    out = [f(q, k, v) for f in (causal_attention, lambda *a: tiled(*a, tile=tile))]
     grads = [torch.autograd.grad(o.square().sum(), (q, k, v)) for o in out]
     assert torch.allclose(*out, atol=1e-5) and all(
         torch.allclose(a, b, atol=1e-4) for a, b in zip(*grads)
@@ -193,9 +209,9 @@ def test_kernels_are_chosen():
     q = torch.randn(1, 2, 8, 4)
     for name in (None, "flash", "math"):
         with kernel(name):
-            assert torch.allclose(sdpa(q, q, q), attend(q, q, q), atol=1e-6)
+            assert torch.allclose(fused_attention(q, q, q), causal_attention(q, q, q), atol=1e-6)
     with kernel("cudnn"), pytest.raises(RuntimeError):
-        sdpa(q, q, q)
+        fused_attention(q, q, q)
     with pytest.raises(GpubError, match="flash, cudnn"):
         kernel("x")
 
@@ -234,22 +250,24 @@ def test_where_fp16_really_ends(value, zero):
 @pytest.mark.parametrize(
     "cfg",
     [
-        GPTConfig(vocab=65, ctx=32, width=32, layers=2, heads=2),
-        GPTConfig(vocab=97, ctx=16, width=24, layers=3, heads=3, tied=False),
+        GPTConfig(vocab_size=65, context_length=32, d_model=32, n_layers=2, n_heads=2),
+        GPTConfig(vocab_size=97, context_length=16, d_model=24, n_layers=3, n_heads=3, tied=False),
     ],
 )
 def test_counted_flops_are_the_formula(cfg):
-    ops = {o.name: o for o in step_ops(cfg, 3, attend)}
-    assert sum(o.flops for n, o in ops.items() if n != "AdamW") == 3 * cfg.ctx * flops_per_token(
-        cfg
-    ) and ops["AdamW"].bytes == 28 * sum(p.numel() for p in GPT(cfg).parameters())
+    ops = {o.name: o for o in step_ops(cfg, 3, causal_attention)}
+    assert sum(
+        o.flops for n, o in ops.items() if n != "AdamW"
+    ) == 3 * cfg.context_length * flops_per_token(cfg) and ops["AdamW"].bytes == 28 * sum(
+        p.numel() for p in GPT(cfg).parameters()
+    )
     assert (
         "device" not in " ".join(ops)
-        and ops["mm"].calls + ops["addmm"].calls + ops["bmm"].calls == 18 * cfg.layers + 3
+        and ops["mm"].calls + ops["addmm"].calls + ops["bmm"].calls == 18 * cfg.n_layers + 3
     )  # 4 linear layers and 2 matmuls of attention a block, and the head: forward, and twice as many backward
     fused = {o.name: o for o in step_ops(cfg, 3)}
     names = [n for n in fused if "dot_product" in n]
-    one = 3 * cfg.layers * cfg.ctx**2 * cfg.width
+    one = 3 * cfg.n_layers * cfg.context_length**2 * cfg.d_model
     assert sorted(fused[n].flops for n in names) == [
         4 * one,
         10 * one,
@@ -265,7 +283,7 @@ def test_counted_flops_are_the_formula(cfg):
 def test_a_rung_that_changes_the_loss_or_fails_is_not_stood_on(place):
     stack = dict(BASE)
     below = Climber(place, stack)
-    row, stack2, same = climb(
+    row, stack2, same = climb_ladder(
         place, Rung("x", "", dict(gather=True, source="ram"), tolerance=-1.0), stack, below, 2
     )
     assert (
@@ -275,18 +293,18 @@ def test_a_rung_that_changes_the_loss_or_fails_is_not_stood_on(place):
         and same is below
         and "OVER" in row_line(row)
     )
-    row, stack2, same = climb(
+    row, stack2, same = climb_ladder(
         place, Rung("y", "", dict(multiple=64, head="torch")), stack, below, 2
     )
     assert row["why"].startswith("failed here: GpubError") and same is below and stack2 == stack
     assert (
-        climb(place, Rung("z", "", dict(gather=False)), stack, below, 2)[0]["why"]
+        climb_ladder(place, Rung("z", "", dict(gather=False)), stack, below, 2)[0]["why"]
         == "the rungs below have it already"
     )
     asked = replace(place, asked=dict(precision="fp32"))
     assert (
         "precision is fp32 here"
-        == climb(asked, Rung("w", "", dict(precision="bf16")), stack, below, 2)[0]["why"]
+        == climb_ladder(asked, Rung("w", "", dict(precision="bf16")), stack, below, 2)[0]["why"]
     )
     below.run(2)
     below.close()
@@ -300,7 +318,7 @@ def test_a_lucky_median_is_no_gain(place, monkeypatch, on, kept):
     monkeypatch.setattr(ladder, "duel", lambda a, b, steps: ([1.0] * 5, on))
     stack = {**BASE, "source": "mapped"}
     below = Climber(place, stack)
-    row, _, stands = climb(place, Rung("x", "", dict(source="ram")), stack, below, 5)
+    row, _, stands = climb_ladder(place, Rung("x", "", dict(source="ram")), stack, below, 5)
     assert row["kept"] is kept and (stands is below) != kept
     stands.close()
 
@@ -312,7 +330,7 @@ def test_whole_ladder(tmp_path):
         1,
         settings=TINY,
         rungs=["page cache", "fp16 + scaler", "fused AdamW", "no checkpointing", "CUDA graphs"],
-        say=lambda s: None,
+        log=lambda s: None,
     )
     rows = {x["rung"]: x for x in r["rows"]}
     assert (
@@ -343,7 +361,7 @@ def test_whole_ladder(tmp_path):
         and rows["with Muon"].get("equal") is None
         and "fp32" == r["top"]["precision"]
     )
-    late = bench_ladder("shakespeare", "cpu", 1, 1e-3, TINY, ["RAM"], say=lambda s: None)
+    late = bench_ladder("shakespeare", "cpu", 1, 1e-3, TINY, ["RAM"], log=lambda s: None)
     assert {x["why"] for x in late["rows"]} == {"not measured: the 0 s were over"}
     for bad in (
         dict(rungs=["steps"]),
@@ -361,7 +379,7 @@ def test_whole_ladder(tmp_path):
                         device="cpu",
                         steps=1,
                         settings=TINY,
-                        say=lambda s: None,
+                        log=lambda s: None,
                     ),
                     **bad,
                 }

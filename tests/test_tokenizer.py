@@ -37,7 +37,7 @@ anything = st.text(st.characters(exclude_categories=["Cs"])) | st.text(
 
 @pytest.fixture(scope="module")
 def bpe():
-    return BPETokenizer.train([TEXT], vocab=700)
+    return BPETokenizer.train([TEXT], vocab_size=700)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_characters_beyond_uint16():
     tok = CharTokenizer(map(chr, [*range(0x20, 0xD800), *range(0xE000, 0x12000)]))
     text = chr(0x11FFF) + "a"
     assert (
-        tok.vocab > 1 << 16
+        tok.vocab_size > 1 << 16
         and tok.encode(text).dtype == np.uint32
         and tok.decode(tok.encode(text)) == text
     )
@@ -99,7 +99,7 @@ def test_text_round_trip_and_engines_agree(bpe, slow, text):
     assert (
         bpe.decode(ids) == text == slow.decode(ids) and ids.tolist() == slow.encode(text).tolist()
     )
-    assert ids.size == 0 or ids.max() < bpe.vocab - len(SPECIALS)
+    assert ids.size == 0 or ids.max() < bpe.vocab_size - len(SPECIALS)
 
 
 @fast
@@ -161,8 +161,11 @@ def test_no_tiktoken(monkeypatch, bpe):
 
 def test_sixty_lines_equal_rust():
     for text in TEXT, "aaaa aaa aa a bbb abab " * 9, "ababab cdcd " * 3 + "xyxy  \n\n" * 3:
-        mini, rust = MiniBPE.train(text, 400), BPETokenizer.train([text], vocab=400, specials=())
-        assert list(mini.ranks) == rust.merges and len(mini.tokens) == rust.vocab
+        mini, rust = (
+            MiniBPE.train(text, 400),
+            BPETokenizer.train([text], vocab_size=400, specials=()),
+        )
+        assert list(mini.ranks) == rust.merges and len(mini.tokens) == rust.vocab_size
         assert (
             mini.encode(TEXT[:3000]) == rust.encode(TEXT[:3000]).tolist()
             and MiniBPE(rust.merges).decode(mini.encode(text)) == text
@@ -172,7 +175,7 @@ def test_sixty_lines_equal_rust():
 def test_special_tokens(bpe):
     assert (
         list(bpe.specials.items()) == list(zip(SPECIALS, range(700, 705)))
-        and bpe.vocab == 705
+        and bpe.vocab_size == 705
         and bpe.end == 700
         and len(SPECIALS) == 5
     )
@@ -204,7 +207,7 @@ def test_files(tmp_path, bpe):
         Tokenizer.from_file(str(tmp_path / "0" / "tokenizer.json")).encode("To be").ids
         == bpe.encode("To be").tolist()
     )
-    assert BPETokenizer.train([TEXT], vocab=699).fingerprint != bpe.fingerprint
+    assert BPETokenizer.train([TEXT], vocab_size=699).fingerprint != bpe.fingerprint
     bad = tmp_path / "tokenizer.json"
     for content in (
         "",
@@ -232,7 +235,7 @@ def test_gpt2_files(tmp_path):
     (tmp_path / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
     tok = load_tokenizer(tmp_path)
     assert (
-        tok.vocab == 261
+        tok.vocab_size == 261
         and tok.end == 260
         and tok.engine == "tiktoken"
         and tok.pattern == GPT2_PATTERN
@@ -252,10 +255,10 @@ def test_gpt2_files(tmp_path):
 
 def test_training_refuses():
     with pytest.raises(GpubError, match="256"):
-        BPETokenizer.train([TEXT], vocab=100)
+        BPETokenizer.train([TEXT], vocab_size=100)
     with pytest.raises(GpubError, match="at most"):
         BPETokenizer.train(
-            [TEXT], vocab=10**12
+            [TEXT], vocab_size=10**12
         )  # Rust would ask for the memory and end the process
     for empty in [], ["", ""]:
         with pytest.raises(GpubError, match="no text"):

@@ -15,7 +15,7 @@ from gpub.model.gpt import GPT, GPTConfig
 from gpub.lab.bench.speed import head_loss
 from gpub.train.loop import (
     IGNORED,
-    Fit,
+    MicroBatcher,
     TrainConfig,
     backward,
     choose_loss,
@@ -28,7 +28,7 @@ from gpub.train.loop import (
     train,
 )
 
-TINY = GPTConfig(vocab=11, ctx=8, width=16, layers=2, heads=2)
+TINY = GPTConfig(vocab_size=11, context_length=8, d_model=16, n_layers=2, n_heads=2)
 CFG = TrainConfig(steps=1, batch_tokens=64)
 
 
@@ -163,7 +163,7 @@ def test_a_step_shrinks_whatever_says_that_memory_is_full(error):
             raise error
         return model.loss(x, y)
 
-    fit = Fit(model, CFG, say=said.append)
+    fit = MicroBatcher(model, CFG, log=said.append)
     fit.backward(cramped, x, y)
     assert fit.micro == 2 and len(said) == 2
     assert torch.allclose(gradient(model), whole, atol=1e-6)
@@ -187,8 +187,8 @@ def test_memory_that_ends_while_compiling_shrinks_the_step_and_stays_compiled(mo
     cramped_compiler(monkeypatch, 2)
     model, said = tiny(), []
     cfg = TrainConfig(steps=9, compile="yes")
-    fit = Fit(model, cfg, say=said.append)
-    fn = choose_loss(model, *batch(), cfg, 9, say=said.append, fit=fit)
+    fit = MicroBatcher(model, cfg, log=said.append)
+    fn = choose_loss(model, *batch(), cfg, 9, log=said.append, fit=fit)
     assert fn != model.loss and fit.micro == 2
     assert [s.split(":")[0] for s in said] == [
         "out of memory with 8 sequences of 8 tokens at once",
@@ -201,7 +201,7 @@ def test_a_compiler_without_any_room_ends_the_run_with_what_to_do(monkeypatch):
     model, said = tiny(), []
     cfg = TrainConfig(steps=9, compile="yes", micro_batch=1, grad_checkpoint="full")
     with pytest.raises(GpubError, match="out of memory with one sequence of 8 tokens"):
-        choose_loss(model, *batch(), cfg, 9, say=said.append)
+        choose_loss(model, *batch(), cfg, 9, log=said.append)
     assert not said  # not a word about eager mode
 
 
@@ -242,7 +242,9 @@ def test_masked_targets_count_however_the_batch_is_cut(micro):
     assert abs(got - loss) < 1e-6 and (gradient(model) - grad).abs().max() < 1e-6
     first = next(
         train(
-            tiny(), lambda n, ctx: (x, y), TrainConfig(steps=1, batch_tokens=64, micro_batch=micro)
+            tiny(),
+            lambda n, context_length: (x, y),
+            TrainConfig(steps=1, batch_tokens=64, micro_batch=micro),
         )
     )
     assert abs(first.row()["loss"] - float(loss)) < 1e-6
@@ -310,7 +312,7 @@ def test_optimizers_of_another_model_are_refused():
     model = tiny()
     opts = make_optimizers(tiny(), CFG)
     with pytest.raises(GpubError, match="optimizers hold"):
-        next(train(model, lambda n, ctx: batch(), CFG, opts))
+        next(train(model, lambda n, context_length: batch(), CFG, opts))
 
 
 def test_no_step_waits_for_the_device():
@@ -328,7 +330,7 @@ def test_no_step_waits_for_the_device():
 
     x, y = masked()
     model = tiny()
-    fit = Fit(model, SimpleNamespace(grad_checkpoint="off", micro_batch=3, depths=()))
+    fit = MicroBatcher(model, SimpleNamespace(grad_checkpoint="off", micro_batch=3, depths=()))
     with Reads():
         fit.backward(model.loss, x, y)
     assert not reads

@@ -5,7 +5,7 @@ import pytest
 from gpub.core import read_json
 from gpub.files import shipped
 from gpub.host import usable_cores
-from gpub.budget.phases import read_plan, reached, run_plan, verdicts
+from gpub.budget.phases import read_plan, steps_reached, run_plan, verdicts
 from gpub.record.ledger import read_ledger
 from gpub.prep.pipeline import PrepConfig, prepare
 from kill import same_weights, wait_for
@@ -109,7 +109,7 @@ def killed_and_run_again(kernel, root, plan, phases, tmp_path):
     bounds = {n: (a, b) for n, a, b in plan.bounds()}
     for p in phases:
         kernel(src, tmp_path, sum(bounds[p]) // 2)
-        assert reached(home / "run", say=lambda s: None) < bounds[p][1]
+        assert steps_reached(home / "run", log=lambda s: None) < bounds[p][1]
     out = kernel(src, tmp_path)
     assert (
         "asked before: the run has begun" in out
@@ -122,7 +122,7 @@ def killed_and_run_again(kernel, root, plan, phases, tmp_path):
         str(home / "shards"),
         1.45,
         device="cpu",
-        say=lambda s: None,
+        log=lambda s: None,
         progress=SILENT,
     )
     same_weights(home / "run", tmp_path / "whole")
@@ -165,13 +165,13 @@ def test_a_recipe_reads_no_more_of_the_hub_than_it_needs(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     cfg = PrepConfig(
         sources=("web=fineweb-edu:1",),
-        vocab=500,
+        vocab_size=500,
         sample_mb=0.05,
         chunk_mb=0.05,
         val=0.01,
         tokens=20_000,
     )
-    m = prepare(cfg, tmp_path / "out", say=lambda s: None)
+    m = prepare(cfg, tmp_path / "out", log=lambda s: None)
     read = m["counts"]["web"]["bytes_in"]
     assert (
         sum(s["tokens"] for s in m["shards"] if s["split"] == "train")
@@ -235,9 +235,9 @@ def test_on_a_gpu_the_corpus_is_prepared_with_the_cores_there_are(root, tmp_path
     asked, said = [], []
     monkeypatch.setattr(os, "cpu_count", lambda: 999)
 
-    def prepared(recipe, folder, workers, say):
+    def prepared(recipe, folder, workers, log):
         asked.append((recipe, workers))
-        say("a stage")
+        log("a stage")
 
     from gpub.prep.config import load_recipe
 
@@ -256,7 +256,7 @@ def test_on_a_gpu_the_corpus_is_prepared_with_the_cores_there_are(root, tmp_path
         prepare=prepared,
         usable_cores=usable_cores,
         os=os,
-        say=said.append,
+        log=said.append,
         print=said.append,
     )
     space["shards"]()
@@ -294,7 +294,7 @@ def test_fetched_shards_are_asked_for_again(root, tmp_path, monkeypatch):
         unpack=unpack,
         shutil=shutil,
         retrying=network.retrying,
-        say=said.append,
+        log=said.append,
     )
     assert space["fetch"]("some/shards", tmp_path / "to") == "a manifest" and len(said) == 2
 
@@ -421,7 +421,7 @@ def test_the_script_on_the_twin(root, tmp_path):
         "chinchilla, step 200: CONTINUE" in done.stdout
         and "a billion tokens" in done.stdout
         and "done again" in done.stdout
-        and reached(tmp_path / "a/runs/toy") == 200
+        and steps_reached(tmp_path / "a/runs/toy") == 200
     )
     assert (
         "attempt" not in script("a", 0, MAX_USD="0.000001").stdout

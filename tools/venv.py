@@ -13,7 +13,7 @@ cpu_index = "https://download.pytorch.org/whl/cpu"
 minutes = dict(core="under a minute", dev="1-3 minutes", docs="1-2 minutes")
 
 
-def say(text):
+def log(text):
     print(f"gpub set-up: {text}", flush=True)
 
 
@@ -75,7 +75,7 @@ def make_venv():
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir()
     mark.write_text(str(root), encoding="utf-8")
-    say(f"Python {platform.python_version()} -> .venv")
+    log(f"Python {platform.python_version()} -> .venv")
     if subprocess.run(
         [getattr(sys, "_base_executable", sys.executable), "-m", "venv", home], env=environment()
     ).returncode:
@@ -101,7 +101,7 @@ def install_torch():
     if torch_version().split("+")[0] == want:
         return
     if platform.system() == "Linux" and not shutil.which("nvidia-smi"):
-        say(f"torch {want}, CPU build (no NVIDIA GPU here): about 200 MB, a minute or two")
+        log(f"torch {want}, CPU build (no NVIDIA GPU here): about 200 MB, a minute or two")
         if pip(
             f"torch=={want}",
             "--no-deps",
@@ -114,12 +114,12 @@ def install_torch():
             quiet=True,
         ):
             return
-        say(
+        log(
             f"no answer from {cpu_index}: taking torch from the default index, which may bring "
             "CUDA libraries"
         )
     else:
-        say(f"torch {want}: 0.1 to 3 GB by system, a few minutes")
+        log(f"torch {want}: 0.1 to 3 GB by system, a few minutes")
     if not pip(f"torch=={want}", "-c", "constraints.txt"):
         stop(
             f"torch {want} could not be installed for Python {platform.python_version()} on "
@@ -129,7 +129,7 @@ def install_torch():
 
 def install(what):
     "gpub itself, with the extra `what` unless that is `core`"
-    say(f"gpub and its {what} packages: {minutes[what]}")
+    log(f"gpub and its {what} packages: {minutes[what]}")
     if not pip("-e", "." if what == "core" else f".[{what}]", "-c", "constraints.txt"):
         stop("pip could not install the packages; the reason is above.")
 
@@ -143,7 +143,7 @@ def main(what):
     install(what)
     for name in {"core", what}:
         (home / f"{name}.stamp").touch()
-    say(f"ready in {time.time() - start:.0f} s")
+    log(f"ready in {time.time() - start:.0f} s")
 
 
 if __name__ == "__main__":

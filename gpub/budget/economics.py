@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MORE', 'FLAGS', 'LINKS', 'CHECKLIST', 'HERE', 'TAUGHT', 'find_card', 'hourly', 'card_table', 'usd_per_billion',
            'break_even', 'fits_table', 'checkpointing_price', 'flag_table', 'all_reduce_seconds', 'scale_out',
-           'checklist', 'failure_table', 'stands', 'lessons_table', 'published_speeds', 'informed_plan', 'compare',
+           'checklist', 'failure_table', 'stands', 'lessons_table', 'published_speeds', 'informed_plan', 'compare_gpus',
            'compare_table']
 
 # %% ../../nbs/season2/04_ten_lessons.ipynb #3491ddbd
@@ -23,12 +23,12 @@ from gpub.model.sizes import (
     MODES,
     ROOM,
     _plain,
-    anatomy,
+    parameter_anatomy,
     config_of,
     count_of,
     find_gpu,
     flops_per_token,
-    memory,
+    memory_forecast,
     nearest,
     plan,
     recompute_flops,
@@ -158,7 +158,7 @@ def fits_table(
 ):  # Table
     "The largest micro-batch on each card under AdamW, for each kind of checkpointing"
     cfg, rows = config_of(what), []
-    ctx = anatomy(cfg).ctx
+    context_length = parameter_anatomy(cfg).context_length
     for g in sorted(
         (find_card(c) for c in cards or [*GPUS, *MORE]), key=lambda g: g.memory_gb
     ):
@@ -167,11 +167,14 @@ def fits_table(
             [
                 g.name,
                 f"{g.memory_gb:g}",
-                *(f"{r['micro_batch']} x {ctx}" if r["fits"] else "no" for r in p),
+                *(
+                    f"{r['micro_batch']} x {context_length}" if r["fits"] else "no"
+                    for r in p
+                ),
             ]
         )
     least = [
-        f"{memory(cfg, 1, mode=m, half=True, optimizer='adamw', accumulate=True)['peak'] / 1e9 / ROOM:.1f}"
+        f"{memory_forecast(cfg, 1, mode=m, half=True, optimizer='adamw', accumulate=True)['peak'] / 1e9 / ROOM:.1f}"
         for m in MODES
     ]
     return Table(
@@ -278,7 +281,7 @@ def scale_out(
     total, compute = count_of(tokens), batch_tokens / tok_s / n
     wait = max(
         0.0,
-        all_reduce_seconds(4 * anatomy(config_of(what)).params, n, gb_s)
+        all_reduce_seconds(4 * parameter_anatomy(config_of(what)).params, n, gb_s)
         - hidden * compute,
     )
     speed = batch_tokens / (compute + wait)
@@ -483,7 +486,7 @@ def informed_plan(
     return p | dict(kind=kind, price=where)
 
 
-def compare(
+def compare_gpus(
     what,  # a preset or a config
     tokens,  # 300M, 2.8B or a number
     gpus=None,  # names or `GPU`s; default: every card of the table
@@ -551,7 +554,7 @@ def compare(
 
 
 def compare_table(
-    rows,  # from `compare`
+    rows,  # from `compare_gpus`
 ):  # Table
     "The comparison to read, with the speed from which each card would be the cheapest"
     best, n = (

@@ -17,7 +17,7 @@ from ..data.transfer import AGAIN, compress, merge, unpack
 from ..prep.pipeline import PrepConfig, mix_table, prepare
 from ..prep.config import load_recipe
 from ..data.batches import Batches
-from ..data.shards import read_manifest, verify, writing_to
+from ..data.shards import read_manifest, verify_shards, writing_to
 
 # %% ../../nbs/lib/cli/prep_commands.ipynb #b6fc6029
 def gather(
@@ -193,7 +193,7 @@ def prep_command(
         )
     if merging:
         m = gather(folders, out)
-        verify(out or folders[0])
+        verify_shards(out or folders[0])
         return click.echo(mix_of(m))
     if folders:
         raise GpubError(
@@ -248,11 +248,11 @@ def data_group():
 @click.option("--ctx", type=click.IntRange(1), default=512, show_default=True, help="Tokens a row.")
 @click.option("--batch", type=click.IntRange(1), default=64, show_default=True, help="Rows a step.")
 @click.option("--seed", type=int, default=0, show_default=True, help="The run's seed.")
-def what(folder, step, ctx, batch, seed):
+def what(folder, step, context_length, batch, seed):
     "Which documents and sources step N reads: for the step where the loss jumped."
-    batches = Batches.from_shards(folder, ctx=ctx, batch=batch, seed=seed)
+    batches = Batches.from_shards(folder, context_length=context_length, batch=batch, seed=seed)
     click.echo(
-        f"step {step}, seed {seed}: {batch} rows of {ctx} tokens, "
+        f"step {step}, seed {seed}: {batch} rows of {context_length} tokens, "
         f"epoch {batches.epoch(step)} of {folder} (data {batches.fingerprint})"
     )
     for n, r in enumerate(batches.what(step)):

@@ -11,8 +11,14 @@ import numpy as np
 import torch
 from pathlib import Path
 from ..core import GpubError
-from .sampler import Stream
-from .shards import docs_file, documents_at, manifest_fingerprint, open_shard, verify
+from .sampler import WindowOrder
+from gpub.data.shards import (
+    docs_file,
+    documents_at,
+    manifest_fingerprint,
+    open_shard,
+    verify_shards,
+)
 
 # %% ../../nbs/lib/data/batches.ipynb #c3c6297b
 class Batches:
@@ -23,7 +29,7 @@ class Batches:
         self,
         ids,  # array of token ids, or {source: array (or list of arrays)}
         *,
-        ctx: int,  # tokens a row
+        context_length: int,  # tokens a row
         batch: int,  # rows a step, over all ranks together
         seed: int = 0,  # decides the order
         rank: int = 0,  # this process takes rows rank * batch/world onwards
@@ -34,8 +40,11 @@ class Batches:
         device=None,  # keep the tokens on this device and gather there
         hash_ids=True,  # False: leave `fingerprint` to the caller, who knows a cheaper one
     ):
-        if ctx < 1 or batch < 1:
-            raise GpubError(f"ctx and batch must be at least 1, not ctx={ctx}, batch={batch}")
+        if context_length < 1 or batch < 1:
+            raise GpubError(
+                f"ctx and batch must be at least 1, not context_length={context_length}, "
+                f"batch={batch}"
+            )
         if not 0 <= rank < world:
             raise GpubError(f"rank {rank} does not exist in a world of {world}")
         if batch % world:
@@ -43,8 +52,8 @@ class Batches:
                 f"batch={batch} rows cannot be shared equally by world={world} processes: choose "
                 "a multiple"
             )
-        self.ctx, self.batch, self.seed, self.rank, self.world, self.device = (
-            ctx,
+        self.context_length, self.batch, self.seed, self.rank, self.world, self.device = (
+            context_length,
             batch,
             seed,
             rank,
@@ -58,7 +67,7 @@ class Batches:
         if weights is None:
             sources = {" + ".join(sources): [p for parts in sources.values() for p in parts]}
         self.streams = [
-            Stream(parts, ctx, (seed & 0xFFFFFFFFFFFFFFFF, i), name)
+            WindowOrder(parts, context_length, (seed & 0xFFFFFFFFFFFFFFFF, i), name)
             for i, (name, parts) in enumerate(sources.items())
         ]
         self.weights = _weights(
@@ -86,7 +95,7 @@ class Batches:
         "Batches from a shard folder, checked; raises `GpubError` where something does not match"
         if mode not in ("mmap", "ram", "device"):
             raise GpubError(f"mode is 'mmap', 'ram' or 'device', not {mode!r}")
-        folder, manifest, records = Path(folder), verify(folder, tokenizer, full), {}
+        folder, manifest, records = Path(folder), verify_shards(folder, tokenizer, full), {}
         for s in manifest["shards"]:
             if s["split"] == split and s["tokens"]:
                 records.setdefault(s["source"], []).append(s)
@@ -157,7 +166,7 @@ class Batches:
         else:
             found = [s.rows(s.order(a, b)) for s, a, b in self.windows(step)]
             rows = torch.from_numpy(np.concatenate(found, dtype=np.int64, casting="unsafe"))
-        return rows.narrow(1, 0, self.ctx), rows.narrow(1, 1, self.ctx)
+        return rows.narrow(1, 0, self.context_length), rows.narrow(1, 1, self.context_length)
 
     def what(
         self,
@@ -167,9 +176,14 @@ class Batches:
         out = []
         for k, (s, lo, hi) in enumerate(self.windows(step)):
             for n, start in zip(range(lo, hi), s.order(lo, hi).tolist()):
-                row = dict(source=s.name, epoch=s.epoch(n), start=start, stop=start + self.ctx + 1)
+                row = dict(
+                    source=s.name,
+                    epoch=s.epoch(n),
+                    start=start,
+                    stop=start + self.context_length + 1,
+                )
                 out.append(
-                    {**row, **self._documents(k, start, start + self.ctx + 1)}
+                    {**row, **self._documents(k, start, start + self.context_length + 1)}
                     if self.folder
                     else row
                 )
@@ -192,7 +206,7 @@ class Batches:
         starts = [torch.from_numpy(s.order(a, b)).to(self.device) for s, a, b in self.windows(step)]
         return torch.cat(
             [
-                ids.unfold(0, self.ctx + 1, 1)[at].long() & mask
+                ids.unfold(0, self.context_length + 1, 1)[at].long() & mask
                 for (ids, mask), at in zip(self._resident, starts)
             ]
         )

@@ -40,11 +40,11 @@ class Corpus:
 
 def load_text(
     path=None,  # a .txt file; None: tiny Shakespeare
-    say=print,  # told of a download, or that there is no network
+    log=print,  # told of a download, or that there is no network
 ):  # `Text`
     "Read a text; raises `GpubError` when it is missing, not UTF-8 or holds nothing to predict"
     if path is None:
-        return load_shakespeare(say=say)
+        return load_shakespeare(log=log)
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as e:
@@ -66,21 +66,22 @@ def load_text(
 
 def text_corpus(
     text: Text,  # every character counts
-    ctx: int,  # the model's
+    context_length: int,  # the model's
 ):  # `Corpus`
     "Cut and encode; raises `GpubError` when either part is shorter than one window"
     tok = CharTokenizer.from_text(text.text)
     ids = tok.encode(text.text).astype(np.int64)
     cut = int(0.9 * len(ids))
-    if min(cut, len(ids) - cut) < ctx + 1:
+    if min(cut, len(ids) - cut) < context_length + 1:
         raise GpubError(
             f"{text.source} has {len(ids):,} characters; its 10% for validation are "
             f"{len(ids) - cut:,}, "
-            f"fewer than one window of {ctx + 1}: use a longer text or a smaller --set ctx=..."
+            f"fewer than one window of {context_length + 1}: use a longer text or a smaller "
+            "--set context_length=..."
         )
 
-    def train(ctx, batch, seed=0, **kw):
-        return Batches(ids[:cut], ctx=ctx, batch=batch, seed=seed, **kw)
+    def train(context_length, batch, seed=0, **kw):
+        return Batches(ids[:cut], context_length=context_length, batch=batch, seed=seed, **kw)
 
     return Corpus(
         source=text.source,
@@ -91,17 +92,17 @@ def text_corpus(
         val=ids[cut:],
         texts=(text.text[:cut], text.text[cut:]),
         train=train,
-        fingerprint=train(ctx, 1).fingerprint,
+        fingerprint=train(context_length, 1).fingerprint,
     )
 
 
 def shard_corpus(
     folder,  # made by `gpub prep`
-    ctx: int,  # the model's
+    context_length: int,  # the model's
     enough=2_000_000,  # tokens to judge by; where there are more, each source gives its share
 ):  # `Corpus`
     "A shard folder, every byte checked once; raises `GpubError` when anything in it does not match"
-    first = Batches.from_shards(folder, ctx=ctx, batch=1)
+    first = Batches.from_shards(folder, context_length=context_length, batch=1)
     manifest = read_manifest(folder)
     held = [s for s in manifest["shards"] if s["split"] == "val"]
     share = min(1, enough / max(1, sum(s["tokens"] for s in held)))
@@ -111,10 +112,11 @@ def shard_corpus(
             *(open_shard(folder, manifest, s)[: math.ceil(share * s["tokens"])] for s in held),
         ]
     )
-    if len(val) < ctx + 1:
+    if len(val) < context_length + 1:
         raise GpubError(
-            f"{folder} has {len(val):,} validation tokens, fewer than one window of {ctx + 1}: "
-            "prepare it with a larger --val, or use a smaller --set ctx=..."
+            f"{folder} has {len(val):,} validation tokens, fewer than one window of "
+            f"{context_length + 1}: "
+            "prepare it with a larger --val, or use a smaller --set context_length=..."
         )
     return Corpus(
         source=str(folder),
@@ -125,22 +127,22 @@ def shard_corpus(
         texts=None,
         fingerprint=first.fingerprint,
         tokens=sum(s["tokens"] for s in manifest["shards"] if s["split"] == "train"),
-        train=lambda ctx, batch, seed, **kw: Batches.from_shards(
-            folder, ctx=ctx, batch=batch, seed=seed, full=False, **kw
+        train=lambda context_length, batch, seed, **kw: Batches.from_shards(
+            folder, context_length=context_length, batch=batch, seed=seed, full=False, **kw
         ),
     )
 
 
 def load_corpus(
     data,  # a text file, a shard folder, or None: tiny Shakespeare
-    ctx: int,  # the model's
-    say=print,  # told of a download, or that there is no network
+    context_length: int,  # the model's
+    log=print,  # told of a download, or that there is no network
 ):  # `Corpus`
     "A text file, a shard folder, or tiny Shakespeare"
     return (
-        shard_corpus(data, ctx)
+        shard_corpus(data, context_length)
         if data and Path(data).is_dir()
-        else text_corpus(load_text(data, say), ctx)
+        else text_corpus(load_text(data, log), context_length)
     )
 
 
@@ -151,11 +153,11 @@ def references(
     nothing can beat"""
     if c.texts:
         return reference_lines(
-            *c.texts, c.tok.vocab, plays_entropy() if c.source == "built-in plays" else None
+            *c.texts, c.tok.vocab_size, plays_entropy() if c.source == "built-in plays" else None
         )
     share = np.bincount(c.val) / len(c.val)
     share = share[share > 0]
-    return {"uniform": math.log(c.tok.vocab), "unigram": float(-(share * np.log(share)).sum())}
+    return {"uniform": math.log(c.tok.vocab_size), "unigram": float(-(share * np.log(share)).sum())}
 
 
 def pick_prompt(

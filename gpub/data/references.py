@@ -53,22 +53,22 @@ def _compressors():
 def reference_lines(
     train_text: str,  # what the model learns from
     val_text: str,  # what it is judged on
-    vocab: int,  # size of its vocabulary
+    vocab_size: int,  # size of its vocabulary
     source=None,  # exact entropy of the source in nats per character, where it is known
     limit=4_000_000,  # compressors read this much of the end of the training text: they are slow
-    say=print,  # called with one line if a compressor is missing
+    log=print,  # called with one line if a compressor is missing
 ):  # name -> nats per character of `val_text`; `MEANING` has a sentence for each
     "What models without a transformer reach on the same text"
     n = len(val_text)
     if not n:
         raise GpubError("the validation text is empty: there is nothing to compare with")
     out = {
-        "uniform": math.log(vocab),
+        "uniform": math.log(vocab_size),
         "unigram": sum(c / n * math.log(n / c) for c in Counter(val_text).values()),
     }
     train, val, nats = train_text[-limit:].encode(), val_text.encode(), math.log(2) * 8 / n
     for name, size in (tools := _compressors()).items():
         out |= {name: (size(train + val) - size(train)) * nats, f"{name} alone": size(val) * nats}
     if "zstd -19" not in tools:
-        say("no zstd line in the report: pip install zstandard")
+        log("no zstd line in the report: pip install zstandard")
     return out | ({} if source is None else {"source entropy": source})

@@ -47,7 +47,7 @@ def check_shakespeare(
 
 def load_shakespeare(
     url=SHAKESPEARE_URL,  # where to download from
-    say=print,  # how to tell the user
+    log=print,  # how to tell the user
 ):  # `Text`
     """Tiny Shakespeare from `$GPUB_DATA`, the cache or the network; with none of them, as many
     characters of built-in plays"""
@@ -67,7 +67,7 @@ def load_shakespeare(
             "Shakespeare. "
             f"For the real text put tinyshakespeare.txt into {cache_dir()}"
         )
-        say(note)
+        log(note)
         return Text(plays(SHAKESPEARE_BYTES, seed=0), "built-in plays", note)
     text = check_shakespeare(data, url)
     p = cache_dir() / "tinyshakespeare.txt"
@@ -76,7 +76,7 @@ def load_shakespeare(
         note = f"downloaded to {p}"
     except OSError as e:
         note = f"downloaded (not kept: {p}: {e.strerror})"
-    say(note)
+    log(note)
     return Text(text, "tiny shakespeare", note)
 
 

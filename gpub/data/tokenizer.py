@@ -20,10 +20,10 @@ from ..host import usable_cores
 
 # %% ../../nbs/lib/data/tokenizer.ipynb #a6fd456d
 def id_dtype(
-    vocab: int,  # how many ids there are
+    vocab_size: int,  # how many ids there are
 ):  # uint16 where every id fits, uint32 else: half the disk and half the memory traffic
     "The narrowest type ids are stored in"
-    return np.dtype(np.uint16 if vocab <= 1 << 16 else np.uint32)
+    return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
 
 
 def fingerprint(
@@ -45,14 +45,14 @@ def code_points(
 
 def check_ids(
     ids,  # array of integers
-    vocab: int,  # the first number that is no id
+    vocab_size: int,  # the first number that is no id
 ):  # the same as an array
     "Ids fit for decoding; raises `GpubError` naming the first that is not"
     ids = np.asarray(ids)
     if ids.size == 0:
         return ids.astype(np.int64)
-    if bad := [int(i) for i in (ids.min(), ids.max()) if not 0 <= i < vocab]:
-        raise GpubError(f"id {bad[0]} is outside this vocabulary of {vocab} ids")
+    if bad := [int(i) for i in (ids.min(), ids.max()) if not 0 <= i < vocab_size]:
+        raise GpubError(f"id {bad[0]} is outside this vocabulary of {vocab_size} ids")
     return ids
 
 # %% ../../nbs/lib/data/tokenizer.ipynb #d1a1a809
@@ -67,16 +67,16 @@ class CharTokenizer:
     ):
         self.chars = "".join(chars)
         self._codes = code_points(self.chars)
-        self.vocab = len(self._codes)
-        if len(set(self.chars)) < self.vocab:
+        self.vocab_size = len(self._codes)
+        if len(set(self.chars)) < self.vocab_size:
             raise GpubError(f"a character may have one id only, {self.chars!r} repeats one")
-        if self.vocab < 2:
+        if self.vocab_size < 2:
             raise GpubError(
                 "a vocabulary needs at least two different characters, this text has "
                 f"{self.chars!r}: give a longer text"
             )
         self._table = np.full(self._codes.max() + 2, -1, np.int32)
-        self._table[self._codes] = np.arange(self.vocab)
+        self._table[self._codes] = np.arange(self.vocab_size)
 
     @classmethod
     def from_text(
@@ -96,13 +96,13 @@ class CharTokenizer:
         ids = self._table[np.minimum(code_points(text), len(self._table) - 1)]
         if ids.size and ids.min() < 0:
             self._refuse(text)
-        return ids.astype(id_dtype(self.vocab))
+        return ids.astype(id_dtype(self.vocab_size))
 
     def _refuse(self, text):
         lost = sorted(set(text) - set(self.chars))
         more = f" and {len(lost) - 8} more" if len(lost) > 8 else ""
         raise GpubError(
-            f"this vocabulary of {self.vocab} characters lacks "
+            f"this vocabulary of {self.vocab_size} characters lacks "
             f"{', '.join(map(repr, lost[:8]))}{more}: "
             "leave them out, or train on a text that has them"
         )
@@ -120,7 +120,9 @@ class CharTokenizer:
     ):  # str
         "The text that ids stand for; raises `GpubError` naming an id that stands for nothing"
         return (
-            self._codes[check_ids(ids, self.vocab)].tobytes().decode("utf-32-le", "surrogatepass")
+            self._codes[check_ids(ids, self.vocab_size)]
+            .tobytes()
+            .decode("utf-32-le", "surrogatepass")
         )
 
     def decode_bytes(
@@ -221,7 +223,7 @@ class MiniBPE:
     def train(
         cls,
         text: str,  # to count pairs in
-        vocab: int,  # stop at so many tokens, or when no pair comes twice
+        vocab_size: int,  # stop at so many tokens, or when no pair comes twice
     ):  # the tokenizer
         "Learn merges from a text"
         self = cls()
@@ -237,7 +239,7 @@ class MiniBPE:
 
         for i in range(len(words)):
             tally(i, 1)
-        while len(self.tokens) < vocab and count:
+        while len(self.tokens) < vocab_size and count:
             pair = min(count, key=lambda p: (-count[p], p))
             if count[pair] < 2:
                 break
@@ -328,7 +330,7 @@ class BPETokenizer:
             and not model.get("dropout")
         )
         spelled = [m.split(" ") if isinstance(m, str) else m for m in model["merges"]]
-        self.merges, self.vocab = (
+        self.merges, self.vocab_size = (
             [(model["vocab"][a], model["vocab"][b]) for a, b in spelled],
             tok.get_vocab_size(),
         )
@@ -336,15 +338,17 @@ class BPETokenizer:
         self.end = self.specials.get(SPECIALS[0])
         names = {i: t for t, i in tok.get_vocab().items()}
         special = set(self.specials.values())
-        if set(names) != set(range(self.vocab)):
-            raise GpubError(f"the {self.vocab} ids of this tokenizer are not 0..{self.vocab - 1}")
+        if set(names) != set(range(self.vocab_size)):
+            raise GpubError(
+                f"the {self.vocab_size} ids of this tokenizer are not 0..{self.vocab_size - 1}"
+            )
         if odd := set("".join(t for i, t in names.items() if i not in special)) - BYTE_OF.keys():
             raise GpubError(
                 f"this tokenizer is not byte-level: one of its tokens holds {min(odd)!r}"
             )
         self.tokens = [
             names[i].encode() if i in special else names[i].translate(_AS_BYTES).encode("latin-1")
-            for i in range(self.vocab)
+            for i in range(self.vocab_size)
         ]
         if gone := set(BYTE_OF) - model["vocab"].keys():
             raise GpubError(
@@ -368,15 +372,15 @@ class BPETokenizer:
         cls,
         texts,  # iterable of str
         # 256 bytes and the merges; fewer if the texts have no more pairs that come twice
-        vocab: int = 32_000,
+        vocab_size: int = 32_000,
         specials=SPECIALS,  # get the ids after that
         pattern=PATTERN,  # where no token may cross, see `pieces`
     ):  # the tokenizer
         "Learn a vocabulary; raises `GpubError` when there is no text or no room for the 256 bytes"
-        if not 256 <= vocab <= 1 << 24:
+        if not 256 <= vocab_size <= 1 << 24:
             raise GpubError(
                 "a byte-level vocabulary needs at least the 256 bytes, and at most 2^24 tokens, "
-                f"not vocab={vocab}"
+                f"not vocab={vocab_size}"
             )
         texts = (_whole(t) for t in texts if t)
         first = next(texts, None)
@@ -385,7 +389,7 @@ class BPETokenizer:
         tok = _bare(models.BPE(), pattern)
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         trainer = trainers.BpeTrainer(
-            vocab_size=vocab, min_frequency=2, initial_alphabet=alphabet, show_progress=False
+            vocab_size=vocab_size, min_frequency=2, initial_alphabet=alphabet, show_progress=False
         )
         tok.train_from_iterator(chain([first], texts), trainer)
         tok.add_special_tokens([AddedToken(s, special=True, normalized=False) for s in specials])
@@ -466,7 +470,7 @@ class BPETokenizer:
         return self._array(self._tok.encode(text, add_special_tokens=False).ids)
 
     def _array(self, ids):
-        return np.asarray(ids, id_dtype(self.vocab))
+        return np.asarray(ids, id_dtype(self.vocab_size))
 
     def encode_bytes(
         self,
@@ -517,7 +521,7 @@ class BPETokenizer:
         ids,  # array or list of integers
     ):  # bytes
         "The bytes of ids; raises `GpubError` naming an id that stands for nothing"
-        return b"".join([self.tokens[i] for i in check_ids(ids, self.vocab).tolist()])
+        return b"".join([self.tokens[i] for i in check_ids(ids, self.vocab_size).tolist()])
 
     def decode(
         self,
@@ -557,10 +561,10 @@ def tokenizer_report(
     sources,  # {name: list of str}
 ):  # dict: per source bytes, tokens, bytes per token; ids never used; True where decoding gives the text back
     "Measure a tokenizer on texts, by source"
-    used, out = np.zeros(tok.vocab, np.int64), {}
+    used, out = np.zeros(tok.vocab_size, np.int64), {}
     for name, texts in sources.items():
         ids, raw = tok.encode_batch(texts), [_whole(t).encode() for t in texts]
-        used += sum((np.bincount(i, minlength=tok.vocab) for i in ids), np.zeros_like(used))
+        used += sum((np.bincount(i, minlength=tok.vocab_size) for i in ids), np.zeros_like(used))
         size, count = sum(map(len, raw)), sum(map(len, ids))
         whole = all(tok.decode_bytes(i) == r for i, r in zip(ids, raw))
         out[name] = dict(
@@ -568,7 +572,7 @@ def tokenizer_report(
         )
     special = set(getattr(tok, "specials", {}).values())
     dead = [i for i in np.flatnonzero(used == 0).tolist() if i not in special]
-    return dict(vocab=tok.vocab, fingerprint=tok.fingerprint, sources=out, dead=dead)
+    return dict(vocab=tok.vocab_size, fingerprint=tok.fingerprint, sources=out, dead=dead)
 
 # %% ../../nbs/lib/data/tokenizer.ipynb #8b158d20
 def load_tokenizer(

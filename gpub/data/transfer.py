@@ -11,10 +11,10 @@ from pathlib import Path
 from ..core import GpubError, read_json, write_atomic
 from gpub.data.shards import (
     docs_file,
-    matches,
+    check_file_hash,
     open_shard,
     read_manifest,
-    verify,
+    verify_shards,
     well_formed,
     writing_to,
 )
@@ -91,7 +91,7 @@ def compress(
     z, folder, to = _zstd(), Path(folder), Path(to)
     if to.resolve() == folder.resolve():
         raise GpubError(f"{to}: compressed shards need a folder of their own")
-    manifest = verify(folder)
+    manifest = verify_shards(folder)
     before = after = 0
     with writing_to(to, AGAIN):
         to.mkdir(parents=True, exist_ok=True)
@@ -129,7 +129,7 @@ def unpack(
             os.replace(to / (name + ".part"), to / name)
         for name in ("tokenizer.json", "manifest.json") if to != folder else ():
             write_atomic(to / name, (folder / name).read_bytes())
-    return verify(to)
+    return verify_shards(to)
 
 
 def _unpack(packed, path, expected):  # one file, which gets its final name only when all are right
@@ -141,4 +141,4 @@ def _unpack(packed, path, expected):  # one file, which gets its final name only
         raise GpubError(f"{packed} is missing: copy it again") from None
     except z.ZstdError as e:
         raise GpubError(f"{packed} is damaged ({e}): copy it again") from None
-    matches(path, expected, packed)
+    check_file_hash(path, expected, packed)

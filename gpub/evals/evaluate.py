@@ -19,15 +19,15 @@ from ..record.checkpoint import which_weights
 from ..core import GpubError, first_line, read_json, write_atomic
 from ..device import machine, pick_device, use_threads
 from ..data.corpus import load_corpus
-from ..model.generate import write
-from .adapter import adapter, agreement, ask, pair_scores, their_items
-from .scores import card, grade, outcomes, paired, shuffle, unigram
+from ..model.generate import generate
+from .adapter import adapter, agreement, ask_lm_eval, pair_scores, their_items
+from .scores import card, score_task, outcomes, paired, shuffle, unigram
 from ..report.results import Table, words_of
 from ..record.load import load_run
 from gpub.evals.samples import (
     heat_page,
     legible,
-    pinned,
+    pinned_prompts,
     sample_text,
     side_by_side,
     token_diff,
@@ -47,13 +47,14 @@ def calibrate(
 ):  # dict: tokens, and nats a token both ways
     """The loss through the harness beside `train.evaluate`; raises `GpubError` when
     they are more than a thousandth of a nat apart, or no numbers"""
-    ctx, ids = model.cfg.ctx, [int(i) for i in ids]
+    context_length, ids = model.cfg.context_length, [int(i) for i in ids]
     windows = [
-        (ids[i : i + 1], ids[i + 1 : i + ctx + 1]) for i in range(0, len(ids) - 1, ctx)
+        (ids[i : i + 1], ids[i + 1 : i + context_length + 1])
+        for i in range(0, len(ids) - 1, context_length)
     ]
     harness, training = (
         -sum(nats for nats, _ in pair_scores(lm, windows)) / (len(ids) - 1),
-        evaluate(model, ids, ctx),
+        evaluate(model, ids, context_length),
     )
     if not abs(harness - training) <= 1e-3:  # nan fails here, too
         raise GpubError(
@@ -72,8 +73,8 @@ def corpus_of(
     try:
         c = load_corpus(
             None if source in ("tiny shakespeare", "built-in plays") else source,
-            config["model"]["ctx"],
-            say=lambda text: None,
+            config["model"]["context_length"],
+            log=lambda text: None,
         )
     except GpubError:
         return None
@@ -164,11 +165,13 @@ def one_task(
     what was cut, replaced or found"""
     kind, (clean, lost) = TASKS[name].kind, in_vocabulary(items, tok)
     lm.cuts.contexts = lm.cuts.answers = 0
-    answers = ask(lm, {name: (clean, kind)})[name]
+    answers = ask_lm_eval(lm, {name: (clean, kind)})[name]
     cuts = vars(lm.cuts).copy()
     others = {"unigram model": unigram(clean, tok.encode, count_v)}
     if len(items) > 1:
-        others["shuffled contexts"] = ask(lm, {name: (shuffle(clean), kind)})[name]
+        others["shuffled contexts"] = ask_lm_eval(lm, {name: (shuffle(clean), kind)})[
+            name
+        ]
     asked = sum(len(i.choices) for i in items)
     notes = [
         f"{cuts['contexts']} of {asked:,} answers do not fit the window with their "
@@ -196,7 +199,7 @@ def one_task(
 
     stored = {m: short(x) for m, x in outcomes(clean, answers, kind).items()}
     metrics, which = (
-        grade(clean, answers, kind, others, len(count_v)),
+        score_task(clean, answers, kind, others, len(count_v)),
         sha256(" ".join(i.id for i in items).encode()).hexdigest()[:16],
     )
     return dict(
@@ -251,10 +254,16 @@ def by_position(
     ids,  # of a text, at least one window and a token
 ):  # (t,) nats a token at each place of the window
     "Loss by place: how much the tokens before help"
-    nats, ctx = token_nats(model, ids), model.cfg.ctx
-    if len(nats) < ctx:
-        raise GpubError(f"{len(ids)} tokens are less than one window of {ctx + 1}")
-    return nats[: len(nats) // ctx * ctx].reshape(-1, ctx).mean(0)
+    nats, context_length = token_nats(model, ids), model.cfg.context_length
+    if len(nats) < context_length:
+        raise GpubError(
+            f"{len(ids)} tokens are less than one window of {context_length + 1}"
+        )
+    return (
+        nats[: len(nats) // context_length * context_length]
+        .reshape(-1, context_length)
+        .mean(0)
+    )
 
 # %% ../../nbs/season2/03_what_it_learned.ipynb #56933f39
 def words_known(
@@ -286,7 +295,7 @@ def milestones(
         if (c := corpus_of(read_json(Path(r, "config.json"))))
         for t in training_texts(c)
     ]
-    asked = dict(pinned())
+    asked = dict(pinned_prompts())
     return sample_text(
         side_by_side(
             kept,
@@ -312,7 +321,7 @@ def programs(
     asked = problems(limit, folder)
     prompts = [legible(tok, p["prompt"])[0] for p in asked]
     ran = [
-        solves(p, write(model, tok, q, n, temperature=0)[len(q) :])
+        solves(p, generate(model, tok, q, n, temperature=0)[len(q) :])
         for p, q in zip(asked, prompts)
     ]
     return dict(
@@ -325,13 +334,13 @@ def programs(
 def model_identity(
     run,  # a run folder
     step=None,  # which checkpoint; default the newest
-    say=print,  # told of checkpoints that are damaged
+    log=print,  # told of checkpoints that are damaged
 ):  # dict: run_id, step, and the SHA-256 of the weights
     "What results are bound to: only these weights have them"
     path = Path(run, "config.json")
     if not path.is_file():
         raise GpubError(f"{run} is not a run folder: it has no config.json")
-    step, weights = which_weights(run, step, say)
+    step, weights = which_weights(run, step, log)
     return dict(
         run_id=read_json(path, "model").get("run_id"), step=step, weights=weights
     )
@@ -350,7 +359,7 @@ def evaluate_run(
     online=False,  # take the questions from lm-eval, which downloads them
     # solved questions before each, where answers are chosen and tasks have any
     shots: int = 0,
-    say=print,  # told the gate's numbers, and whether the models agree
+    log=print,  # told the gate's numbers, and whether the models agree
 ):  # dict: the results, ready for JSON
     """The report card of a run; raises `GpubError` for an unknown task, a missing or
     odd file, a missing lm-eval, and a model that fails the gate"""
@@ -366,7 +375,7 @@ def evaluate_run(
         if t in TASKS
     }
     code = problems(limit, folder) if "humaneval" in tasks else []
-    of = model_identity(run, step, say)
+    of = model_identity(run, step, log)
     step = of["step"]
     model, tok, config = load_run(run, step, device)
     tokens = 1024 if model.tok.weight.device.type == "cpu" else 8192
@@ -377,15 +386,15 @@ def evaluate_run(
     texts = training_texts(corpus) if corpus else [legible(tok, t)[0] for t in words]
     ids = np.concatenate(tok.encode_batch(texts))
     gate = calibrate(
-        lm, model, (corpus.val if corpus else ids)[: 8 * model.cfg.ctx + 1]
+        lm, model, (corpus.val if corpus else ids)[: 8 * model.cfg.context_length + 1]
     )
-    say(
+    log(
         f"gate passed: {gate['harness']:.4f} nats a token through the harness, "
         f"{gate['training']:.4f} in training's evaluation, "
         f"on the same {gate['tokens']:,} tokens of "
         f"{'the validation split' if corpus else 'the questions (the training data is not here)'}"
     )
-    count_v = np.bincount(ids, minlength=tok.vocab)
+    count_v = np.bincount(ids, minlength=tok.vocab_size)
     parameters = sum(p.numel() for p in model.parameters())
     result = dict(
         run=Path(run).name, **of, parameters=parameters, calibration=gate, tasks={}
@@ -420,7 +429,7 @@ def evaluate_run(
         t: (in_vocabulary(i[:check], tok)[0], TASKS[t].kind) for t, i in asked.items()
     }
     if check and few:
-        result["agreement"] = agreement(run, lm, few, step, say)
+        result["agreement"] = agreement(run, lm, few, step, log)
     device = str(pick_device(device))
     settings = dict(
         limit=limit,
@@ -506,7 +515,7 @@ def result_of(
     folder,  # of benchmark files; None: `eval` in `$GPUB_DATA`
     check: int,  # questions for lm-eval's hf model
     file,  # where results are kept; None: evals.json in the run folder
-    say,  # told what is read, computed, written
+    log,  # told what is read, computed, written
     online=False,  # questions from lm-eval
     shots=0,  # solved questions before each
 ):  # dict, as from `evaluate_run`
@@ -526,8 +535,8 @@ def result_of(
         asked = set(tasks) <= have and all(
             r["settings"].get(k) == v for k, v in wanted.items()
         )
-        if _same_model(path, r, run, model_identity(run, step, say), say) and asked:
-            say(f"read from {path}")
+        if _same_model(path, r, run, model_identity(run, step, log), log) and asked:
+            log(f"read from {path}")
             return r
     r = evaluate_run(
         run,
@@ -539,14 +548,14 @@ def result_of(
         check,
         online=online,
         shots=shots,
-        say=say,
+        log=log,
     )
     write_atomic(path, json.dumps(r, indent=1) + "\n")
-    say(f"written to {path}")
+    log(f"written to {path}")
     return r
 
 
-def _same_model(path, stored, run, of, say):
+def _same_model(path, stored, run, of, log):
     """Whether stored results are of these weights; raises `GpubError` for those of
     another run"""
     if all(stored.get(k) == v for k, v in of.items()):
@@ -562,7 +571,7 @@ def _same_model(path, stored, run, of, say):
             "not of "
             f"{run} (run_id {ids[1]}): choose another file with --json, or move it away"
         )
-    say(
+    log(
         f"{path} is of other weights (run {there}, step {stored['step']}) than {run} "
         "at "
         f"step {of['step']}: asked anew"

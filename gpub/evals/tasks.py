@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PRIMER', 'TASKS', 'Item', 'arc', 'openbook', 'hellaswag', 'mmlu', 'piqa', 'truthful', 'lambada', 'Task', 'find_task',
-           'task_files', 'rows', 'load_items', 'items_in', 'examples_of', 'prompts', 'by_lot']
+           'task_files', 'read_records', 'load_items', 'items_in', 'examples_of', 'task_prompts', 'by_lot']
 
 # %% ../../nbs/lib/evals/tasks.ipynb #40fb76ce
 import csv, gzip, json, re
@@ -55,14 +55,17 @@ def openbook(
 
 
 def hellaswag(
-    row: dict,  # `activity_label`, `ctx` (or its halves `ctx_a` and `ctx_b`), `endings`, `label`
+    # `activity_label`, `context_length` (or its halves `ctx_a` and `ctx_b`), `endings`, `label`
+    row: dict,
 ):  # (context, answers, positions of the right ones)
     """A row of HellaSwag: activity, scene and four endings; an unfinished last sentence (`ctx_b`)
     starts with a capital"""
     if "ctx_a" in row:
-        ctx = f"{row['ctx_a']} {row['ctx_b'].capitalize()}"
+        context_length = f"{row['ctx_a']} {row['ctx_b'].capitalize()}"
     else:
-        ctx = re.sub(r"(?:^|(?<=[.!?] ))[^.!?]+$", lambda m: m[0].capitalize(), row["ctx"])
+        context_length = re.sub(
+            r"(?:^|(?<=[.!?] ))[^.!?]+$", lambda m: m[0].capitalize(), row["ctx"]
+        )
 
     def tidy(t):
         return re.sub(r"\[.*?\]", "", t.strip().replace(" [title]", ". ")).replace("  ", " ")
@@ -198,7 +201,7 @@ def task_files(
     )
 
 
-def rows(
+def read_records(
     path,  # its endings say how to read it
     header=True,  # of a .csv: its first line names the columns, and rows are dicts
 ):  # yields (line, row)
@@ -238,7 +241,7 @@ def load_items(
     task = find_task(name)
     if limit is not None and limit < 1:
         raise GpubError(f"limit must be at least 1, got {limit}")
-    out = [i for path in task_files(task, folder) for i in prompts(task, path, shots)]
+    out = [i for path in task_files(task, folder) for i in task_prompts(task, path, shots)]
     if not out:
         raise GpubError(f"{name}: no items in {task.file}")
     return by_lot(out, limit)
@@ -250,7 +253,7 @@ def items_in(
 ):  # list of `Item`
     "The questions of one file, without what stands before them"
     out = []
-    for n, row in rows(path, task.header):
+    for n, row in read_records(path, task.header):
         try:
             context, choices, right = task.read(row)
             out.append(Item(f"{path.name}:{n}", context, tuple(choices), tuple(right)))
@@ -273,7 +276,7 @@ def examples_of(
             return other
 
 
-def prompts(
+def task_prompts(
     task: Task,  # how its questions are put
     path,  # one of its files
     shots: int = 0,  # solved questions before each; a kind other than choice takes none

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from ..core import GpubError
-from ..record.folder import lock
-from ..model.gpt import reach
+from ..record.folder import lock_folder
+from ..model.gpt import input_gradient_map
 
 # %% ../../nbs/lib/guards/alarms.ipynb #b415be5e
 class Alarm(GpubError):
@@ -89,7 +89,7 @@ def check_dtype(
     path,  # a file of raw token ids
     dtype,  # the type it is about to be read with
     tokens: int,  # how many it should hold
-    vocab: int,  # ids are below
+    vocab_size: int,  # ids are below
     look: int = 1 << 20,  # ids to look at
 ):
     "A token file is what the reader takes it for; raises `Alarm` with sizes or ids"
@@ -104,10 +104,10 @@ def check_dtype(
             "and read it from there",
         )
     ids = np.fromfile(path, dtype, look)
-    if ids.size and not 0 <= ids.min() <= ids.max() < vocab:
+    if ids.size and not 0 <= ids.min() <= ids.max() < vocab_size:
         raise Alarm(
             f"{path} read as {dtype.name} has ids from {ids.min():,} to {ids.max():,}, the "
-            f"vocabulary has 0 to {vocab - 1:,}",
+            f"vocabulary has 0 to {vocab_size - 1:,}",
             "read it with the type it was written with: the usual mistake is the sign",
         )
 
@@ -117,7 +117,7 @@ def check_causal(
     ids_t,  # a sequence of token ids
 ):
     "No output depends on a later token; raises `Alarm` naming the pair of positions"
-    ahead_ts = reach(model, ids_t).triu(1)
+    ahead_ts = input_gradient_map(model, ids_t).triu(1)
     if ahead_ts.max() > 0:
         t, s = divmod(int(ahead_ts.argmax()), len(ids_t))
         raise Alarm(
@@ -148,13 +148,13 @@ def check_mask(
 
 
 def check_attention(
-    attend,  # (q, k, v) -> (b, h, t, d)
+    attention,  # (q, k, v) -> (b, h, t, d)
     t: int = 256,  # positions; it is asked again with twice as many
 ):
     """What attention keeps for the backward pass grows with the context, not with its square;
     raises `Alarm`"""
     small, large = (
-        saved_bytes(lambda: attend(*torch.randn(3, 1, 2, n, 16, requires_grad=True)))
+        saved_bytes(lambda: attention(*torch.randn(3, 1, 2, n, 16, requires_grad=True)))
         for n in (t, 2 * t)
     )
     if large > 3 * small:
@@ -271,7 +271,7 @@ def check_free(
     run_dir,  # a run folder
 ):
     "No other process trains there; raises `GpubError` naming the one that does"
-    with lock(run_dir):
+    with lock_folder(run_dir):
         pass
 
 # %% ../../nbs/lib/guards/alarms.ipynb #e2ff738c

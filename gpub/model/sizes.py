@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['SHAPES', 'MODES', 'PARTS', 'ADAMW', 'MUON', 'GPUS', 'ROOM', 'Shape', 'nearest', 'config_of', 'Saved', 'Anatomy',
-           'anatomy', 'flops_per_token', 'recompute_flops', 'optimizer_bytes', 'left_over', 'moments', 'memory',
-           'peak_memory', 'GPU', 'ram_bytes', 'this_cpu', 'find_gpu', 'count_of', 'largest_batch', 'seconds_per_token',
-           'checkpoint_bytes', 'receipts', 'find_receipt', 'plan', 'plan_table']
+           'parameter_anatomy', 'flops_per_token', 'recompute_flops', 'optimizer_bytes', 'left_over', 'memory_timeline',
+           'memory_forecast', 'peak_memory', 'GPU', 'ram_bytes', 'this_cpu', 'find_gpu', 'count_of', 'largest_batch',
+           'seconds_per_token', 'checkpoint_bytes', 'receipts', 'find_receipt', 'plan', 'plan_table']
 
 # %% ../../nbs/season1/03_scaling_up.ipynb #1e892aff
 import ctypes, difflib, gc, os, re, time
@@ -34,33 +34,46 @@ class Shape:
 
 
 def _gpt2(**model):
-    return dict(width=768, layers=12, heads=12) | model
+    return dict(d_model=768, n_layers=12, n_heads=12) | model
 
 
 SHAPES = {
     "shakespeare": Shape(
         "2 x 128, context 256: the first model",
-        dict(vocab=65, ctx=256, width=128, layers=2, heads=4),
+        dict(vocab_size=65, context_length=256, d_model=128, n_layers=2, n_heads=4),
     ),
     "shakespeare-short": Shape(
         "4 x 128, context 64: deeper, and quick on a CPU",
-        dict(vocab=65, ctx=64, width=128, layers=4, heads=4),
+        dict(vocab_size=65, context_length=64, d_model=128, n_layers=4, n_heads=4),
     ),
     "medium": Shape(
         "4 x 256, context 256, untied: the blog's second model as shipped",
-        dict(vocab=190, ctx=256, width=256, layers=4, heads=4, tied=False),
+        dict(
+            vocab_size=190,
+            context_length=256,
+            d_model=256,
+            n_layers=4,
+            n_heads=4,
+            tied=False,
+        ),
     ),
     "gpt2-124m": Shape(
         "12 x 768, context 1024, 50,257 tokens, tied: the smallest GPT-2",
-        _gpt2(vocab=50_257, ctx=1024),
+        _gpt2(vocab_size=50_257, context_length=1024),
     ),
     "gpt2-134m": Shape(
         "12 x 768, context 512, 32,000 tokens, untied: the blog's third model",
-        _gpt2(vocab=32_000, ctx=512, tied=False),
+        _gpt2(vocab_size=32_000, context_length=512, tied=False),
     ),
     "gpt2-355m": Shape(
         "24 x 1024, context 1024, 50,257 tokens, tied: the second GPT-2",
-        _gpt2(vocab=50_257, ctx=1024, width=1024, layers=24, heads=16),
+        _gpt2(
+            vocab_size=50_257,
+            context_length=1024,
+            d_model=1024,
+            n_layers=24,
+            n_heads=16,
+        ),
     ),
 }
 
@@ -117,16 +130,16 @@ class Anatomy:
     blocks: int  # of them, in the matrices of all blocks
     head: int  # weights of the output head, tied or not
     tied: bool  # whether the head is the embedding
-    layers: int  # how many blocks
-    width: int  # of the residual stream, numbers per token
+    n_layers: int  # how many blocks
+    d_model: int  # of the residual stream, numbers per token
     hidden: int  # the widest thing in a block, numbers per token
-    vocab: int  # distinct tokens
-    ctx: int  # the most tokens at once
+    vocab_size: int  # distinct tokens
+    context_length: int  # the most tokens at once
     saved: tuple  # of `Saved`: one block
 
 
 @singledispatch
-def anatomy(
+def parameter_anatomy(
     cfg,  # a config
 ):  # `Anatomy`
     """Take a config apart; an architecture joins with `@anatomy.register`. Raises
@@ -137,15 +150,15 @@ def anatomy(
     )
 
 
-@anatomy.register
+@parameter_anatomy.register
 def _(cfg: GPTConfig):
-    c, part = cfg.width, param_table(cfg)
+    c, part = cfg.d_model, param_table(cfg)
     saved = (
         Saved("stream into the block", c, True, "off selective full"),
         Saved("norm 1", c, False, "off"),
         Saved("queries, keys, values", 3 * c, False, "off selective"),
         Saved("attention", c, False, "off selective"),
-        Saved("softmax sums", cfg.heads, True, "off selective"),
+        Saved("softmax sums", cfg.n_heads, True, "off selective"),
         Saved("projection", c, False, "selective"),
         Saved("stream between", c, True, "off"),
         Saved("norm 2", c, False, "off"),
@@ -156,14 +169,14 @@ def _(cfg: GPTConfig):
     )
     return Anatomy(
         params=sum(part.values()),
-        blocks=12 * cfg.layers * c * c,
-        head=cfg.vocab * c,
+        blocks=12 * cfg.n_layers * c * c,
+        head=cfg.vocab_size * c,
         tied=cfg.tied,
-        layers=cfg.layers,
-        width=c,
+        n_layers=cfg.n_layers,
+        d_model=c,
         hidden=4 * c,
-        vocab=cfg.vocab,
-        ctx=cfg.ctx,
+        vocab_size=cfg.vocab_size,
+        context_length=cfg.context_length,
         saved=saved,
     )
 
@@ -172,8 +185,8 @@ def flops_per_token(
     cfg,  # a config
 ):  # training FLOPs: 6 per matmul weight, head included, + 12 x layers x width x ctx (PaLM, appendix B)
     "Forward and backward arithmetic for one token at full context"
-    a = anatomy(cfg)
-    return 6 * (a.blocks + a.head) + 12 * a.layers * a.width * a.ctx
+    a = parameter_anatomy(cfg)
+    return 6 * (a.blocks + a.head) + 12 * a.n_layers * a.d_model * a.context_length
 
 
 def recompute_flops(
@@ -182,8 +195,12 @@ def recompute_flops(
 ):  # FLOPs
     """What checkpointing adds per token: `full` runs every block forward once more,
     `selective` repeats no matmul"""
-    a = anatomy(cfg)
-    return 2 * a.blocks + 4 * a.layers * a.width * a.ctx if mode == "full" else 0
+    a = parameter_anatomy(cfg)
+    return (
+        2 * a.blocks + 4 * a.n_layers * a.d_model * a.context_length
+        if mode == "full"
+        else 0
+    )
 
 # %% ../../nbs/season1/03_scaling_up.ipynb #cf5cf834
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "temporary")
@@ -198,7 +215,7 @@ def optimizer_bytes(
     with AdamW for the rest"""
     if optimizer not in (ADAMW, MUON):
         raise GpubError(f"optimizer must be muon or adamw, got {optimizer!r}")
-    a = anatomy(cfg)
+    a = parameter_anatomy(cfg)
     return 8 * a.params if optimizer == ADAMW else 8 * a.params - 4 * a.blocks
 
 
@@ -215,10 +232,10 @@ def left_over(
     )
 
 
-def moments(
+def memory_timeline(
     cfg,  # a config
     batch: int,  # sequences at once, the micro-batch
-    ctx=None,  # tokens of each; default: the model's context
+    context_length=None,  # tokens of each; default: the model's context
     mode="off",  # gradient checkpointing, of `MODES`
     half=False,  # matmuls in bf16 or fp16 under autocast, weights in fp32
     optimizer="muon",  # muon or adamw
@@ -234,8 +251,11 @@ def moments(
         raise GpubError(
             f"the micro-batch must be a whole number of at least 1, got {batch!r}"
         )
-    a, narrow = anatomy(cfg), 2 if half else 4
-    n, c = batch * (ctx or a.ctx), a.width  # tokens, and numbers for each
+    a, narrow = parameter_anatomy(cfg), 2 if half else 4
+    n, c = (
+        batch * (context_length or a.context_length),
+        a.d_model,
+    )  # tokens, and numbers for each
 
     def size(ok):
         return n * left_over(a, half, ok)
@@ -244,7 +264,7 @@ def moments(
         size(lambda m: mode in m),
         size(lambda m: "off" in m and mode not in m),
     )  # by each block; when one is run again
-    every, grads, head = a.layers * kept, 4 * a.params, 4 * a.head
+    every, grads, head = a.n_layers * kept, 4 * a.params, 4 * a.head
     early = grads if accumulate else head  # what is there once the head's gradient is
     copies = 2 * (a.blocks + a.head) if half else 0  # autocast's narrow weights
     tail = n * (c * (4 + narrow) + 24)  # the last norm and the ids
@@ -266,12 +286,12 @@ def moments(
 
     return {
         "loss": row(
-            grads if accumulate else 0, every + tail, 12 * n * a.vocab
+            grads if accumulate else 0, every + tail, 12 * n * a.vocab_size
         ),  # log-probabilities, their gradient, the logits' gradient
         "head": row(
             early,
             every + tail,
-            (4 + narrow * half) * n * a.vocab,
+            (4 + narrow * half) * n * a.vocab_size,
             head * (accumulate + half / 2) + n * c * narrow,
         ),
         "last block": row(early, every + opened, 0, work),
@@ -281,14 +301,14 @@ def moments(
     }
 
 
-def memory(
+def memory_forecast(
     cfg,  # a config
     batch: int,  # sequences at once, the micro-batch
-    **kw,  # as in `moments`
+    **kw,  # as in `memory_timeline`
 ):  # part -> bytes, with 'peak' and the 'moment' it comes at
     "The memory training needs: the fullest moment, by part"
     moment, parts = max(
-        moments(cfg, batch, **kw).items(), key=lambda m: sum(m[1].values())
+        memory_timeline(cfg, batch, **kw).items(), key=lambda m: sum(m[1].values())
     )
     return {p: parts[p] for p in PARTS} | dict(peak=sum(parts.values()), moment=moment)
 
@@ -544,11 +564,14 @@ def largest_batch(
     cfg,  # a config
     room,  # bytes to stay within
     most=1 << 16,  # sequences
-    **kw,  # as in `moments`
+    **kw,  # as in `memory_timeline`
 ):  # sequences, 0 when not even one fits
     "The largest power of two that fits as a micro-batch"
     n = 0
-    while max(1, 2 * n) <= most and memory(cfg, max(1, 2 * n), **kw)["peak"] <= room:
+    while (
+        max(1, 2 * n) <= most
+        and memory_forecast(cfg, max(1, 2 * n), **kw)["peak"] <= room
+    ):
         n = max(1, 2 * n)
     return n
 
@@ -561,7 +584,7 @@ def seconds_per_token(
 ):  # seconds
     """Arithmetic at the achieved rate, and for selective checkpointing what it writes
     and reads again"""
-    a = anatomy(cfg)
+    a = parameter_anatomy(cfg)
     again = (
         left_over(
             a, gpu.format != "fp32", lambda m: "off" in m and "selective" not in m
@@ -571,7 +594,7 @@ def seconds_per_token(
     )
     return (flops_per_token(cfg) + recompute_flops(cfg, mode)) / (
         gpu.peak * (mfu or gpu.mfu)
-    ) + 2 * a.layers * again / (1e9 * gpu.bandwidth)
+    ) + 2 * a.n_layers * again / (1e9 * gpu.bandwidth)
 
 
 def checkpoint_bytes(
@@ -579,7 +602,7 @@ def checkpoint_bytes(
     optimizer="muon",  # muon or adamw
 ):  # bytes
     "One checkpoint on the disk: the weights in fp32 and what the optimizer remembers"
-    return 4 * anatomy(cfg).params + optimizer_bytes(cfg, optimizer)
+    return 4 * parameter_anatomy(cfg).params + optimizer_bytes(cfg, optimizer)
 
 
 def receipts(
@@ -648,7 +671,7 @@ def plan(
     """Will it fit, how fast will it be, what will it cost; raises `GpubError` for a
     preset, card or number that makes no sense"""
     cfg, n = config_of(what), count_of(tokens)
-    a, card = anatomy(cfg), gpu if isinstance(gpu, GPU) else find_gpu(gpu)
+    a, card = parameter_anatomy(cfg), gpu if isinstance(gpu, GPU) else find_gpu(gpu)
     if mfu is not None and not 0 < mfu <= 1:
         raise GpubError(f"mfu is a share of the peak, above 0 and at most 1, got {mfu}")
     if usd_per_hour is not None and not 0 <= usd_per_hour < float("inf"):
@@ -670,9 +693,13 @@ def plan(
 
     def row(mode):
         b = largest_batch(
-            cfg, ROOM * 1e9 * card.memory_gb, max(1, n // a.ctx), mode=mode, **kw
+            cfg,
+            ROOM * 1e9 * card.memory_gb,
+            max(1, n // a.context_length),
+            mode=mode,
+            **kw,
         )
-        peak = memory(cfg, max(b, 1), mode=mode, **kw)["peak"]
+        peak = memory_forecast(cfg, max(b, 1), mode=mode, **kw)["peak"]
         tok_s = fast / seconds_per_token(cfg, card, mode, mfu)
         hours = n / tok_s / 3600
         speed = dict(tok_s=tok_s, hours=hours, usd=None if usd is None else hours * usd)
@@ -685,10 +712,10 @@ def plan(
         )
 
     return dict(
-        model=what if isinstance(what, str) else f"{a.layers} x {a.width}",
+        model=what if isinstance(what, str) else f"{a.n_layers} x {a.d_model}",
         parameters=a.params,
         flops_per_token=flops_per_token(cfg),
-        ctx=a.ctx,
+        context_length=a.context_length,
         gpu=card.name,
         memory_gb=card.memory_gb,
         format=card.format,
@@ -709,7 +736,7 @@ def _why(a, card, mfu, seen):
         return f"measured: {seen['where']}"
     narrow = (
         "; too high for a model this narrow"
-        if card.name != "cpu" and a.width < 512
+        if card.name != "cpu" and a.d_model < 512
         else ""
     )
     source = "asked for" if mfu else card.mfu_source + narrow
@@ -734,12 +761,12 @@ def plan_table(
         if not r["fits"]:
             out.append(
                 f"{r['checkpointing']:15}{'no':5}{'':14}{r['peak_gb']:10.2f}   for a "
-                f"micro-batch of 1 x {p['ctx']}"
+                f"micro-batch of 1 x {p['context_length']}"
             )
             continue
         cost, cut = (
             "?" if r["usd"] is None else f"{r['usd']:,.2f}",
-            f"{r['micro_batch']} x {p['ctx']}",
+            f"{r['micro_batch']} x {p['context_length']}",
         )
         out.append(
             f"{r['checkpointing']:15}{'yes':5}{cut:>14}{r['peak_gb']:10.2f}{r['tok_s']:13,.0f}{r['hours']:10.2f}{cost:>10}"

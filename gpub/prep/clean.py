@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['SUSPECTS', 'MOJIBAKE', 'SURROGATES', 'KEEP', 'CONTROL', 'REPAIRS', 'DROPS', 'KEPT_EXAMPLES', 'LOWER', 'EXACT', 'Q',
            'PERMS', 'BANDS', 'SHINGLE', 'utf8', 'symbols', 'fix_surrogates', 'fix_encoding', 'fix_nfc', 'fix_controls',
-           'Rules', 'broken_share', 'symbol_share', 'repeat_share', 'clean', 'Counts', 'powers', 'mix', 'word_hashes',
-           'ngram_hashes', 'repeats', 'signatures', 'row_hashes', 'in_band', 'near_repeats']
+           'Rules', 'broken_share', 'symbol_share', 'repeat_share', 'clean', 'Counts', 'powers', 'mix_bits',
+           'word_hashes', 'ngram_hashes', 'repeats', 'signatures', 'row_hashes', 'in_band', 'near_repeats']
 
 # %% ../../nbs/lib/prep/clean.ipynb #4ac415f2
 import re, unicodedata
@@ -243,7 +243,7 @@ def powers(
     return np.cumprod(a, dtype=np.uint64)
 
 
-def mix(
+def mix_bits(
     h,  # uint64 array
 ):  # as many
     "Spread the entropy of 64-bit numbers over all their bits"
@@ -264,7 +264,7 @@ def word_hashes(
         starts = np.concatenate([[0], starts])
     if not len(starts):
         return np.zeros(0, np.uint64), starts
-    return mix(
+    return mix_bits(
         np.add.reduceat(b * powers(size, Q)[: len(b)], starts)
         * powers(size, pow(Q, -1, 2**64))[starts]
     ), starts
@@ -278,7 +278,7 @@ def ngram_hashes(
     h, m = np.zeros(max(len(words) - n + 1, 0), np.uint64), np.uint64(0xA24BAED4963EE407)
     for k in range(n):
         h = h * m + words[k : k + len(h)]
-    return mix(h)
+    return mix_bits(h)
 
 # %% ../../nbs/lib/prep/clean.ipynb #1776ac32
 def repeats(
@@ -296,7 +296,9 @@ def repeats(
         for load in parts:
             p = load()
             mine = (
-                np.flatnonzero(mix(p) % np.uint64(rounds) == r) if rounds > 1 else np.arange(len(p))
+                np.flatnonzero(mix_bits(p) % np.uint64(rounds) == r)
+                if rounds > 1
+                else np.arange(len(p))
             )
             h.append(p[mine])
             i.append(mine + at)
@@ -336,7 +338,7 @@ def row_hashes(
     "A 64-bit number for every row: equal numbers, equal rows"
     h = np.zeros(len(rows), np.uint64)
     for c in rows.T:
-        h = mix(h * np.uint64(0xA24BAED4963EE407) + c)
+        h = mix_bits(h * np.uint64(0xA24BAED4963EE407) + c)
     return h
 
 
@@ -353,7 +355,7 @@ def in_band(
     at, out, cols = [], [], slice(band * PERMS // BANDS, (band + 1) * PERMS // BANDS)
     for lo in range(0, len(among), piece):
         h = row_hashes(np.asarray(opened()[lo : lo + piece, cols], np.uint64))
-        mine = np.flatnonzero(among[lo : lo + piece] & (mix(h) % np.uint64(turns) == turn))
+        mine = np.flatnonzero(among[lo : lo + piece] & (mix_bits(h) % np.uint64(turns) == turn))
         at.append(mine + lo)
         out.append(h[mine])
     return np.concatenate(at), np.concatenate(out)

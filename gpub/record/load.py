@@ -12,8 +12,8 @@ from .checkpoint import load_checkpoint
 from ..core import GpubError, first_line, read_json
 from ..device import pick_device, use_threads
 from .folder import differences
-from ..model.generate import write
-from ..model.llama import build
+from ..model.generate import generate
+from ..model.llama import build_model
 from ..data.tokenizer import load_tokenizer
 
 # %% ../../nbs/lib/record/load.ipynb #1d0d25ea
@@ -63,7 +63,7 @@ def load_run(
     c, tok = load_checkpoint(run, step, optimizer=False), load_tokenizer(run)
     _check_config(run, config, c)
     try:
-        model, wanted = build(config["model"]), config["data"]["tokenizer"]
+        model, wanted = build_model(config["model"]), config["data"]["tokenizer"]
         model.load_state_dict(c.model)
     except (AttributeError, KeyError, TypeError, RuntimeError) as e:
         raise GpubError(
@@ -87,12 +87,14 @@ def continue_text(
     seed: int = 0,  # of the dice
     step=None,  # which checkpoint; default the newest
     stream=False,  # get a generator of pieces of text, the prompt first
-    **taste,  # top_k, top_p, repetition_penalty, stop
+    **sampling,  # top_k, top_p, repetition_penalty, stop
 ):  # the prompt and its continuation
     "Let a trained run go on with a text; raises `GpubError` naming characters it never saw"
     use_threads()
     model, tok, config = load_run(run, step)
     if not isinstance(prompt := prompt or config.get("prompt"), str):
         raise GpubError(f"config.json of {run} has no prompt: give one with --prompt")
-    out = write(model, tok, prompt, n, stream=stream, temperature=temperature, seed=seed, **taste)
+    out = generate(
+        model, tok, prompt, n, stream=stream, temperature=temperature, seed=seed, **sampling
+    )
     return itertools.chain([prompt], out) if stream else out

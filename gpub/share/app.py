@@ -12,7 +12,7 @@ from itertools import islice
 import click
 from ..core import GpubError
 from .demo import checkpoint_list, write_page
-from ..model.generate import write
+from ..model.generate import generate
 from ..record.load import load_run
 
 # %% ../../nbs/lib/share/app.ipynb #d3d0f44e
@@ -51,9 +51,13 @@ def app(
     def go_on(names, prompt, n, temperature, top_k, top_p, seed):
         if not names:
             raise gr.Error("choose a checkpoint")
-        taste = dict(temperature=temperature, top_k=int(top_k) or None, top_p=top_p, seed=int(seed))
+        sampling = dict(
+            temperature=temperature, top_k=int(top_k) or None, top_p=top_p, seed=int(seed)
+        )
         try:
-            streams = [write(*load(name), prompt, int(n), stream=True, **taste) for name in names]
+            streams = [
+                generate(*load(name), prompt, int(n), stream=True, **sampling) for name in names
+            ]
             for texts in in_turns(streams, prompt):
                 boxes = [
                     gr.Textbox(value=t, label=name, visible=True) for t, name in zip(texts, names)

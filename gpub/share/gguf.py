@@ -85,7 +85,7 @@ def gguf_tensors(
         if m[2] == "attn.qkv" and family(cfg) == "llama":
             q, k, v = t.split(row_sizes(cfg))
             for letter, rows in dict(
-                q=neighbours(q, cfg.heads), k=neighbours(k, cfg.kv_heads), v=v
+                q=neighbours(q, cfg.n_heads), k=neighbours(k, cfg.n_kv_heads), v=v
             ).items():
                 out[f"{start}attn_{letter}.weight"] = rows
         else:
@@ -112,19 +112,19 @@ def write_gguf(
     w = gguf.GGUFWriter(str(path), kind)
     w.add_name("gpub")
     w.add_file_type(gguf.LlamaFileType.ALL_F32)
-    w.add_context_length(c.ctx)
-    w.add_embedding_length(c.width)
-    w.add_block_count(c.layers)
-    w.add_head_count(c.heads)
-    w.add_vocab_size(c.vocab)
+    w.add_context_length(c.context_length)
+    w.add_embedding_length(c.d_model)
+    w.add_block_count(c.n_layers)
+    w.add_head_count(c.n_heads)
+    w.add_vocab_size(c.vocab_size)
     if kind == "llama":
-        w.add_feed_forward_length(c.ffn)
-        w.add_head_count_kv(c.kv_heads)
+        w.add_feed_forward_length(c.d_ff)
+        w.add_head_count_kv(c.n_kv_heads)
         w.add_layer_norm_rms_eps(c.norm_eps)
         w.add_rope_freq_base(c.rope_base)
         w.add_rope_dimension_count(c.head_size)
     else:
-        w.add_feed_forward_length(4 * c.width)
+        w.add_feed_forward_length(4 * c.d_model)
         w.add_layer_norm_eps(1e-5)
     if isinstance(tok, CharTokenizer):
         w.add_tokenizer_model("none")

@@ -13,8 +13,8 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from ..core import GpubError, first_line, read_json, write_atomic
 from ..model.gpt import GPTConfig
-from ..model.llama import LlamaConfig, build
-from ..model.sizes import anatomy
+from ..model.llama import LlamaConfig, build_model
+from ..model.sizes import parameter_anatomy
 from ..data.tokenizer import GPT2_PATTERN, BPETokenizer, CharTokenizer, load_tokenizer
 
 # %% ../../nbs/lib/share/weights.ipynb #0b343c69
@@ -79,8 +79,8 @@ def row_sizes(
     cfg,  # of the model
 ):  # three numbers
     "Rows of queries, keys and values in our stacked matrix"
-    kv = getattr(cfg, "kv_heads", cfg.heads) * (cfg.width // cfg.heads)
-    return [cfg.width, kv, kv]
+    kv = getattr(cfg, "n_kv_heads", cfg.n_heads) * (cfg.d_model // cfg.n_heads)
+    return [cfg.d_model, kv, kv]
 
 
 def to_theirs(
@@ -103,16 +103,20 @@ def from_theirs(
 ):  # `GPT` or `Llama` with these weights, fp32
     """A model with their weights; raises `GpubError` naming tensors that are missing, too many, of
     another shape, quantized or not finite"""
-    kind, wanted, held = family(cfg), anatomy(cfg).params, sum(t.numel() for t in tensors.values())
+    kind, wanted, held = (
+        family(cfg),
+        parameter_anatomy(cfg).params,
+        sum(t.numel() for t in tensors.values()),
+    )
     if (
-        cfg.layers > len(tensors) or wanted > 2 * held
+        cfg.n_layers > len(tensors) or wanted > 2 * held
     ):  # a damaged config may ask for anything: nothing of that size is built
         raise GpubError(
             f"config.json asks for {wanted:,} parameters, the weights hold {held:,}: "
             f"{_really(tensors, cfg)}"
         )
     with torch.device("meta"):
-        model = build(cfg)
+        model = build_model(cfg)
     left, state = known_names(tensors, kind), {}
     for name, want in model.state_dict().items():
         names, turned = their_names(name, cfg)
@@ -166,7 +170,7 @@ def _really(tensors, cfg):
     theirs = OUTSIDE[other]["tok"] + ".weight"
     if theirs in tensors or theirs.split(".", 1)[1] in tensors:
         return f"config.json says {family(cfg)}, these are the weights of a {other}"
-    return f"this is not a {family(cfg)} of {cfg.layers} layers as its config.json says"
+    return f"this is not a {family(cfg)} of {cfg.n_layers} layers as its config.json says"
 
 
 def known_names(
@@ -192,7 +196,7 @@ def to_config(
     end = getattr(tok, "end", None)
     extra = {k: getattr(cfg, k) for k in EXTRA if hasattr(cfg, k)}
     shared = dict(
-        vocab_size=cfg.vocab,
+        vocab_size=cfg.vocab_size,
         tie_word_embeddings=cfg.tied,
         initializer_range=cfg.init_std,
         dtype="float32",
@@ -206,10 +210,10 @@ def to_config(
         return dict(
             architectures=["GPT2LMHeadModel"],
             model_type="gpt2",
-            n_positions=cfg.ctx,
-            n_embd=cfg.width,
-            n_layer=cfg.layers,
-            n_head=cfg.heads,
+            n_positions=cfg.context_length,
+            n_embd=cfg.d_model,
+            n_layer=cfg.n_layers,
+            n_head=cfg.n_heads,
             n_inner=None,
             activation_function="gelu_new",
             layer_norm_epsilon=1e-5,
@@ -221,12 +225,12 @@ def to_config(
     return dict(
         architectures=["LlamaForCausalLM"],
         model_type="llama",
-        max_position_embeddings=cfg.ctx,
-        hidden_size=cfg.width,
-        intermediate_size=cfg.ffn,
-        num_hidden_layers=cfg.layers,
-        num_attention_heads=cfg.heads,
-        num_key_value_heads=cfg.kv_heads,
+        max_position_embeddings=cfg.context_length,
+        hidden_size=cfg.d_model,
+        intermediate_size=cfg.d_ff,
+        num_hidden_layers=cfg.n_layers,
+        num_attention_heads=cfg.n_heads,
+        num_key_value_heads=cfg.n_kv_heads,
         head_dim=cfg.head_size,
         rope_theta=cfg.rope_base,
         rope_parameters=dict(rope_type="default", rope_theta=cfg.rope_base),
@@ -287,17 +291,17 @@ def _extra(c):
 
 
 def _gpt_settings(c):
-    width, inner = c["n_embd"], c.get("n_inner")
-    if inner not in (None, 4 * width):
+    d_model, inner = c["n_embd"], c.get("n_inner")
+    if inner not in (None, 4 * d_model):
         raise GpubError(
-            f"config.json says n_inner = {inner}; gpub's gpt2 has only 4 x n_embd = {4 * width}"
+            f"config.json says n_inner = {inner}; gpub's gpt2 has only 4 x n_embd = {4 * d_model}"
         )
     return GPTConfig(
-        vocab=c["vocab_size"],
-        ctx=c["n_positions"],
-        width=width,
-        layers=c["n_layer"],
-        heads=c["n_head"],
+        vocab_size=c["vocab_size"],
+        context_length=c["n_positions"],
+        d_model=d_model,
+        n_layers=c["n_layer"],
+        n_heads=c["n_head"],
         tied=c.get("tie_word_embeddings", True),
         **_extra(c),
     )
@@ -320,26 +324,31 @@ def _llama_settings(c):
         raise GpubError(
             f"config.json says partial_rotary_factor = {p}; gpub's llama turns all channels"
         )
-    ctx, width, heads = c["max_position_embeddings"], c["hidden_size"], c["num_attention_heads"]
+    context_length, d_model, n_heads = (
+        c["max_position_embeddings"],
+        c["hidden_size"],
+        c["num_attention_heads"],
+    )
     base = rope.get("rope_theta", c.get("rope_theta", 10_000.0))
-    if ctx > 1 << 24:
+    if context_length > 1 << 24:
         raise GpubError(
-            f"config.json says max_position_embeddings = {ctx:,}; gpub counts positions in fp32, "
+            f"config.json says max_position_embeddings = {context_length:,}; gpub counts "
+            "positions in fp32, "
             f"exact up to {1 << 24:,}"
         )
-    if c.get("head_dim") not in (None, width // heads):
+    if c.get("head_dim") not in (None, d_model // n_heads):
         raise GpubError(
             f"config.json says head_dim = {c['head_dim']}; gpub's llama has only hidden_size / "
-            f"heads = {width // heads}"
+            f"heads = {d_model // n_heads}"
         )
     return LlamaConfig(
-        vocab=c["vocab_size"],
-        ctx=ctx,
-        width=width,
-        layers=c["num_hidden_layers"],
-        heads=heads,
-        kv_heads=c.get("num_key_value_heads") or heads,
-        ffn=c["intermediate_size"],
+        vocab_size=c["vocab_size"],
+        context_length=context_length,
+        d_model=d_model,
+        n_layers=c["num_hidden_layers"],
+        n_heads=n_heads,
+        n_kv_heads=c.get("num_key_value_heads") or n_heads,
+        d_ff=c["intermediate_size"],
         tied=c.get("tie_word_embeddings", False),
         rope_base=float(base) if type(base) is int else base,
         norm_eps=c.get("rms_norm_eps", 1e-6),
@@ -371,7 +380,7 @@ def to_tokenizer(
 def write_tokenizer(
     tok,  # `CharTokenizer` or `BPETokenizer`
     folder,  # that is there
-    ctx: int,  # the longest text the model reads
+    context_length: int,  # the longest text the model reads
 ):
     "tokenizer.json and tokenizer_config.json, for `AutoTokenizer`"
     write_atomic(Path(folder) / "tokenizer.json", to_tokenizer(tok).to_str(pretty=True))
@@ -386,7 +395,7 @@ def write_tokenizer(
     }
     said = dict(
         tokenizer_class="PreTrainedTokenizerFast",
-        model_max_length=ctx,
+        model_max_length=context_length,
         clean_up_tokenization_spaces=False,
         **words,
     )
@@ -473,6 +482,6 @@ def _characters(path, d):
         ids = fast.encode(tok.chars, add_special_tokens=False).ids
     except Exception:
         ids = None  # it finds no word for what it did not cut
-    if ids != list(range(tok.vocab)):
+    if ids != list(range(tok.vocab_size)):
         raise GpubError(f"{path} has a vocabulary of characters, but does not cut a text into them")
     return tok

@@ -94,9 +94,9 @@ class Tracker:
         self,
         name: str,  # for the message
         functions: tuple,  # log, text, close
-        say=print,  # called with one line when it fails
+        log=print,  # called with one line when it fails
     ):
-        self.name, self.say, self.alive = name, say, True
+        self.name, self.log, self.alive = name, log, True
         self._log, self._text, self._close = functions
 
     def _ask(self, f, *args):
@@ -106,7 +106,7 @@ class Tracker:
             f(*args)
         except Exception as e:  # a server, a quota, a full disk: nothing of it is worth a run
             self.alive = False
-            self.say(
+            self.log(
                 f"{self.name} failed and is off until the run is resumed ({_why(e)}); log.jsonl "
                 "has every row"
             )
@@ -143,13 +143,13 @@ def tracker(
     config: dict,  # shown beside the curves
     run_id: str,  # belongs to the run, the same after every resume
     start: int = 0,  # steps already done
-    say=print,  # called with one line if it fails later
+    log=print,  # called with one line if it fails later
 ):  # `Tracker`; raises GpubError for an unknown name, a missing package, or a tracker that does not start
     "Open the tracker called `name`, on the curve it drew before if there is one"
     if name not in OPENERS:
         raise GpubError(f"no tracker {name!r}; there are: {', '.join(OPENERS)}")
     try:
-        return Tracker(name, OPENERS[name](Path(run_dir), config, run_id, start), say)
+        return Tracker(name, OPENERS[name](Path(run_dir), config, run_id, start), log)
     except GpubError:
         raise
     except Exception as e:  # their own errors, of many kinds

@@ -39,7 +39,7 @@ def bench_items(
 
 def bench_tokenizer(
     items,  # list of `Item`, whose words are learned too
-    vocab: int,  # tokens, special ones included
+    vocab_size: int,  # tokens, special ones included
     mb=20,  # of text to learn from, where the corpus is
 ):  # (tokenizer, what it learned from); fewer tokens where the text has no more pairs
     "A vocabulary as large as the shape's, so that the output layer costs what it does in earnest"
@@ -51,7 +51,7 @@ def bench_tokenizer(
         if size > mb * 1e6:
             break
     learned = f"{size / 1e6:.0f} MB of {path.name} and the questions" if path else "the questions"
-    return BPETokenizer.train(texts, vocab - len(SPECIALS)), learned
+    return BPETokenizer.train(texts, vocab_size - len(SPECIALS)), learned
 
 
 def turns(
@@ -78,7 +78,7 @@ def bench_eval(
     block=50,  # questions in a turn
     settings=None,  # of the shape, instead of the preset's
     mb=20,  # of text for the vocabulary
-    say=print,  # called with lm-eval's best batch size
+    log=print,  # called with lm-eval's best batch size
 ):  # dict, plain values: the receipt of `gpub bench eval`
     """Our adapter and lm-eval's hf model on the same questions and weights; raises `GpubError`
     where lm-eval is not installed"""
@@ -87,8 +87,8 @@ def bench_eval(
     d = pick_device(device)
     items, source = bench_items(n)
     shape = replace(config_of(preset), **(settings or {}))
-    tok, learned = bench_tokenizer(items, shape.vocab, mb)
-    model = GPT(replace(shape, vocab=tok.vocab)).to(d).eval()
+    tok, learned = bench_tokenizer(items, shape.vocab_size, mb)
+    model = GPT(replace(shape, vocab_size=tok.vocab_size)).to(d).eval()
     with tempfile.TemporaryDirectory(prefix="gpub-") as tmp:
         folder, ours, trial = export_model(model, tok, Path(tmp) / "model"), adapter(model, tok), {}
         asked = [requests(items[i : i + block]) for i in range(0, n, block)]
@@ -99,7 +99,7 @@ def bench_eval(
             trial[b] = round(turns(answer, [asked[0][:32]])[0][b][0], 3)
         best = min(trial, key=trial.get)
         lm = exported(folder, d, best)
-        say(f"lm-eval hf: batches of {best} suit it best")
+        log(f"lm-eval hf: batches of {best} suit it best")
         runs = {
             "gpub": lambda r: ours.loglikelihood(r, disable_tqdm=True),
             "lm-eval hf": lambda r: lm.loglikelihood(r, disable_tqdm=True),
@@ -129,7 +129,7 @@ def bench_eval(
         preset=preset,
         parameters=sum(p.numel() for p in model.parameters()),
         precision=precision,
-        vocab=tok.vocab,
+        vocab_size=tok.vocab_size,
         tokenizer=learned,
         questions=n,
         source=source,

@@ -12,9 +12,9 @@ import torch
 from .shakespeare import HFModel
 from ...core import GpubError
 from ...device import cpu_has_bf16, machine, pick_device, seed_everything, use_threads
-from ...model.generate import Taste, generate, steps
-from ...model.gpt import sample
-from ...model.llama import build
+from ...model.generate import SamplingConfig, generate_ids, decode_steps
+from ...model.gpt import sample_ids
+from ...model.llama import build_model
 from ...model.sizes import config_of
 from ...share.weights import to_theirs
 
@@ -34,12 +34,12 @@ def contenders(
     prompt,  # a list of ids
     n,  # tokens to add
     peers=True,  # with transformers
-    uncached=True,  # with chapter 1's `sample`
+    uncached=True,  # with chapter 1's `sample_ids`
 ):  # name -> function without arguments
     "Ways to get the prompt and its favourite tokens"
-    out = {"gpub": lambda: generate(model, prompt, n, temperature=0)}
+    out = {"gpub": lambda: generate_ids(model, prompt, n, temperature=0)}
     if uncached:
-        out["without memory"] = lambda: sample(model, prompt, n, temperature=0)
+        out["without memory"] = lambda: sample_ids(model, prompt, n, temperature=0)
     if peers:
         hf, x = in_transformers(model), torch.tensor([prompt], device=model.tok.weight.device)
         kw = dict(
@@ -58,13 +58,13 @@ def sync(
 
 
 def token_times(
-    model,  # as for `generate`
+    model,  # as for `generate_ids`
     prompt,  # a list of ids
     n,  # tokens to write, the favourite each time
 ):  # n - 1 seconds
     "The time of each token"
     device, out = model.tok.weight.device, []
-    xs = steps(model, [prompt], n, Taste(temperature=0), [0])
+    xs = decode_steps(model, [prompt], n, SamplingConfig(temperature=0), [0])
     for _ in range(n):
         t = time.perf_counter()
         next(xs)
@@ -74,12 +74,12 @@ def token_times(
 
 
 def flatness(
-    model,  # as for `generate`
+    model,  # as for `generate_ids`
     n=None,  # tokens; default: to the end of the window
     rounds=3,  # of each token the fastest counts
 ):  # time of a token in the last quarter of the text, over that in the first
     "How much dearer a token becomes as the text grows: 1 is flat"
-    n = n or model.cfg.ctx - 1
+    n = n or model.cfg.context_length - 1
     rows = [token_times(model, [0], n) for _ in range(rounds)]
     best = [min(ts) for ts in zip(*rows)]
     k = max(1, len(best) // 4)
@@ -106,9 +106,9 @@ def generation_speed(
     rounds=3,  # turns of each contender, of which the best counts
     precision="fp32",  # of the weights: fp32 or bf16
     peers=True,  # with transformers
-    uncached=True,  # with chapter 1's `sample`
+    uncached=True,  # with chapter 1's `sample_ids`
     flat=True,  # with `flatness`
-    say=lambda text: None,  # called with a line per contender
+    log=lambda text: None,  # called with a line per contender
 ):  # dict, plain values
     """One preset: tokens a second of every contender, their ratios, whether the texts are the same,
     how far they are from the favourites"""
@@ -117,9 +117,9 @@ def generation_speed(
     seed_everything(0)
     if precision not in ("fp32", "bf16"):
         raise GpubError(f"precision {precision!r} is not one of fp32, bf16")
-    model = build(cfg).to(d, dict(fp32=torch.float32, bf16=torch.bfloat16)[precision]).eval()
-    prompt = [int(i) for i in torch.randint(cfg.vocab, (16,))]
-    n = min(n or cfg.ctx, cfg.ctx - len(prompt))
+    model = build_model(cfg).to(d, dict(fp32=torch.float32, bf16=torch.bfloat16)[precision]).eval()
+    prompt = [int(i) for i in torch.randint(cfg.vocab_size, (16,))]
+    n = min(n or cfg.context_length, cfg.context_length - len(prompt))
     runs = contenders(model, prompt, n, peers, uncached)
     times = {k: [] for k in runs}
     texts = {k: f() for k, f in runs.items()}  # warm
@@ -132,7 +132,7 @@ def generation_speed(
             times[k].append(time.perf_counter() - t)
     rate = {k: n / min(ts) for k, ts in times.items()}
     for k, v in rate.items():
-        say(f"{preset} {precision} {k:15} {v:10,.1f} tok/s")
+        log(f"{preset} {precision} {k:15} {v:10,.1f} tok/s")
     others = [k for k in runs if k != "gpub"]
     return dict(
         preset=preset,
@@ -155,12 +155,12 @@ def bench_generate(
     n=None,  # tokens; default: to the end of the window; on a CPU 128 for wide models
     rounds=3,  # turns of each contender, four times as many for small models; the best counts
     peers=True,  # with transformers
-    say=print,  # called with a line per contender
+    log=print,  # called with a line per contender
 ):  # dict, plain values
     "The receipt of `gpub bench generate`"
     use_threads()
     d = pick_device(device)
-    wide = {p: config_of(p).width >= 512 for p in presets}
+    wide = {p: config_of(p).d_model >= 512 for p in presets}
     bf16 = d.type == "cuda" or d.type == "cpu" and cpu_has_bf16()
     jobs = [
         (p, precision)
@@ -171,7 +171,7 @@ def bench_generate(
     def one(p, precision):
         most = 128 if wide[p] and d.type == "cpu" else None
         return generation_speed(
-            p, device, n or most, rounds if wide[p] else 4 * rounds, precision, peers, say=say
+            p, device, n or most, rounds if wide[p] else 4 * rounds, precision, peers, log=log
         )
 
     return dict(machine=machine(d), speed=[one(*job) for job in jobs])

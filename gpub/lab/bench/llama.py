@@ -18,7 +18,13 @@ from ...model.sizes import flops_per_token
 
 # %% ../../../nbs/lib/lab/bench_llama.ipynb #57b01bb0
 MIDDLE = LlamaConfig(
-    vocab=32_005, ctx=256, width=640, layers=12, heads=10, kv_heads=5, ffn=1792
+    vocab_size=32_005,
+    context_length=256,
+    d_model=640,
+    n_layers=12,
+    n_heads=10,
+    n_kv_heads=5,
+    d_ff=1792,
 )  # 77M
 
 
@@ -59,7 +65,7 @@ def bench_llama(
     torch.manual_seed(0)
     ours = Llama(cfg).to(device)
     theirs = in_transformers(ours).train()
-    x, y = torch.randint(cfg.vocab, (2, batch, cfg.ctx), device=device)
+    x, y = torch.randint(cfg.vocab_size, (2, batch, cfg.context_length), device=device)
     losses = dict(
         gpub=ours.loss,
         transformers=lambda x, y: F.cross_entropy(
@@ -85,11 +91,11 @@ def bench_llama(
         statistics.median(b[i] / a[i] for a, b in zip(seconds["gpub"], seconds["transformers"]))
         for i in (0, 1)
     )
-    tok_s = batch * cfg.ctx / step_s["gpub"]
+    tok_s = batch * cfg.context_length / step_s["gpub"]
     out = dict(
         machine=machine(device),
         parameters=sum(p.numel() for p in ours.parameters()),
-        ctx=cfg.ctx,
+        context_length=cfg.context_length,
         batch=batch,
         precision=precision.name,
         compiled=compiled,

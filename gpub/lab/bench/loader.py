@@ -33,14 +33,16 @@ def medians(
 # %% ../../../nbs/lib/lab/bench_loader.ipynb #96a18c4b
 def slices(
     ids,  # array or memmap
-    ctx,  # tokens in a row
+    context_length,  # tokens in a row
     batch,  # rows
     rng,  # numpy's Generator: where the rows begin
 ):  # inputs and targets
     "The usual loader: a Python loop of slices, stacked"
-    at = rng.integers(0, len(ids) - ctx - 1, batch)
+    at = rng.integers(0, len(ids) - context_length - 1, batch)
     return tuple(
-        torch.stack([torch.from_numpy(ids[i + k : i + k + ctx].astype(np.int64)) for i in at])
+        torch.stack(
+            [torch.from_numpy(ids[i + k : i + k + context_length].astype(np.int64)) for i in at]
+        )
         for k in (0, 1)
     )
 
@@ -54,7 +56,7 @@ def step_seconds(
     torch.manual_seed(0)
     model = GPT(GPTConfig(**shape))
     opt = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    x = torch.randint(shape["vocab"], (rows, shape["ctx"] + 1))
+    x = torch.randint(shape["vocab_size"], (rows, shape["context_length"] + 1))
     for _ in range(2):
         start = time.perf_counter()
         opt.zero_grad()
@@ -65,7 +67,7 @@ def step_seconds(
 
 def bench_loader(
     tokens: int = 1 << 24,  # in the file that is read
-    ctx: int = 512,  # tokens in a row
+    context_length: int = 512,  # tokens in a row
     batch: int = 64,  # rows in a batch
     rounds: int = 200,  # turns of every contender that count
     shape: dict | None = SHAPES[
@@ -76,9 +78,9 @@ def bench_loader(
     "Time `Batches` from memory and from disk against slices in a loop and against a memcpy"
     rng = np.random.default_rng(0)
     ids = rng.integers(0, 32_000, tokens, np.uint16)
-    out = np.empty((batch, ctx + 1), np.int64)
+    out = np.empty((batch, context_length + 1), np.int64)
     src = np.ones_like(out)
-    kw = dict(ctx=ctx, batch=batch, hash_ids=False)
+    kw = dict(context_length=context_length, batch=batch, hash_ids=False)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as d:
         ids.tofile(Path(d) / "ids.bin")
         disk = np.memmap(Path(d) / "ids.bin", np.uint16, "r")
@@ -93,8 +95,8 @@ def bench_loader(
                 ram=ram.__getitem__,
                 mmap=mapped.__getitem__,
                 order=lambda n: order(n * AHEAD, (n + 1) * AHEAD),
-                slices_mmap=lambda n: slices(disk, ctx, batch, rng),
-                slices_ram=lambda n: slices(ids, ctx, batch, rng),
+                slices_mmap=lambda n: slices(disk, context_length, batch, rng),
+                slices_ram=lambda n: slices(ids, context_length, batch, rng),
                 memcpy=lambda n: np.copyto(out, src),
                 rows=small.__getitem__,
             ),
@@ -107,7 +109,7 @@ def bench_loader(
         )  # the median call finds its order computed: add its share of that
     result = dict(
         machine=machine(),
-        batch=[batch, ctx + 1],
+        batch=[batch, context_length + 1],
         microseconds={k: round(v * 1e6, 1) for k, v in t.items()},
         faster_than_slices_mmap=t["slices_mmap"] / t["ram"],
         faster_than_slices_ram=t["slices_ram"] / t["ram"],

@@ -14,9 +14,9 @@ import torch
 from torch.nn import functional as F
 from ...device import cpu_has_bf16, machine, pick_device, use_threads
 from ...core import first_line, write_atomic
-from ...model.gpt import attend
-from ...model.llama import repeated
-from .speed import KERNELS, kernel
+from ...model.gpt import causal_attention
+from ...model.llama import repeat_kv_heads
+from .speed import KERNEL_KINDS, kernel
 
 # %% ../../../nbs/lib/lab/bench_machine.ipynb #488d825e
 class Clock:
@@ -144,7 +144,7 @@ def attention_rates(
     grad = torch.ones_like(q)
     rows = {}
     with torch.no_grad():
-        true = repeated(attend)(*(x[:1].float() for x in (q, k, v)))
+        true = repeat_kv_heads(causal_attention)(*(x[:1].float() for x in (q, k, v)))
 
     def call():
         torch.autograd.grad(
@@ -153,7 +153,7 @@ def attention_rates(
             grad,
         )
 
-    for name in ("default", *KERNELS):
+    for name in ("default", *KERNEL_KINDS):
         with kernel(None if name == "default" else name), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch lists there why a kernel does not apply
             try:
@@ -202,7 +202,7 @@ def bench_machine(
     device="auto",  # CUDA where it is, else MPS, else the CPU
     sizes=None,  # of the matmuls; default: up to 8192 on CUDA, 2048 elsewhere
     shape=None,  # of the attention; default: 16 x 32/8 heads x 2048 x 64 on CUDA, small elsewhere
-    say=lambda text: None,  # called with a line for each format
+    log=lambda text: None,  # called with a line for each format
 ):  # dict, plain values: the receipt
     "The ceilings of this machine: matmul by format and size, copying, launching, attention"
     use_threads()
@@ -216,7 +216,7 @@ def bench_machine(
             rates[f] = {str(n): round(matmul_rate(d, f, n) / 1e12, 4) for n in sizes}
         except RuntimeError as e:
             whys[f] = f"failed: {str(e).strip().splitlines()[0][:120]}"
-        say(f"{f}: {rates.get(f, whys[f])}")
+        log(f"{f}: {rates.get(f, whys[f])}")
     memory, cache = copy_rate(d, 1 << (28 if cuda else 26)), None if cuda else copy_rate(d, 1 << 20)
     host = None
     if cuda:

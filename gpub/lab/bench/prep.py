@@ -17,7 +17,7 @@ from ...device import machine
 from ...data.plays import plays
 from ...prep.pipeline import PrepConfig, hash_of, prepare
 from ...prep.scan import scan_texts
-from ...data.shards import ShardWriter, join
+from ...data.shards import ShardWriter, join_documents
 from ...prep.sources import Source, chunks, cut_pieces, records
 from ...data.tokenizer import BPETokenizer
 
@@ -94,12 +94,12 @@ def clocks(
 def bench_prep(
     mb: float = 20.0,  # text, in MB
     rounds: int = 2,  # the best of so many counts, of three times as many for what is quick
-    vocab: int = 32_000,  # tokens of the vocabulary that is trained on that text
+    vocab_size: int = 32_000,  # tokens of the vocabulary that is trained on that text
     usual: bool = True,  # run `datasets.map` too
 ) -> dict:
     "Whole pipeline, bare encoders, the usual way, near dedup, scan, shard writing: MB/s and ratios"
     where, texts = bench_text(mb)
-    tok = BPETokenizer.train(texts, vocab)
+    tok = BPETokenizer.train(texts, vocab_size)
     other = sum(
         tok.encode(t).tolist() != tok._tok.encode(t, add_special_tokens=False).ids for t in texts
     )
@@ -140,7 +140,7 @@ def bench_prep(
         text=where,
         mb=size,
         documents=len(texts),
-        vocab=tok.vocab,
+        vocab_size=tok.vocab_size,
         engine=tok.engine,
         startup_seconds=startup,
         documents_with_other_ids=other,
@@ -167,7 +167,7 @@ def _runs(texts, tok, d, usual):
         prepare(
             PrepConfig(sources=(f"text={p}",), tokenizer=str(d / "tok"), scan=False, val=0),
             out,
-            say=lambda m: None,
+            log=lambda m: None,
         )
 
     runs = dict(
@@ -229,7 +229,9 @@ def shard_writing(
     """Writing shards, a million tokens at a time as `prepare` does, against copying the finished
     files; both are forced to disk"""
     folder, per = Path(folder), max(1, len(ids) * 2**20 // max(1, sum(map(len, ids))))
-    parts = [join(ids[i : i + per], tok.end, ids[0].dtype) for i in range(0, len(ids), per)]
+    parts = [
+        join_documents(ids[i : i + per], tok.end, ids[0].dtype) for i in range(0, len(ids), per)
+    ]
     about = [
         ([f"text.jsonl 1.{i}" for i in range(len(lengths))], [1] * len(lengths))
         for _, lengths in parts

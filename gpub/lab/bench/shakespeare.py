@@ -19,9 +19,16 @@ from ...device import machine, pick_precision, seed_everything, use_threads
 from ...model.gpt import GPT, GPTConfig
 from ...data.corpus import load_corpus
 from ...train.presets import PRESETS
-from ...train.trainer import matmul_peak, pass_seconds, pick_attention
+from ...train.trainer import matmul_peak, forward_backward_seconds, pick_attention
 from ...model.sizes import flops_per_token
-from ...train.loop import TrainConfig, contexts, ctx_at, depth_at, evaluate, train
+from gpub.train.loop import (
+    TrainConfig,
+    context_lengths,
+    context_length_at,
+    depth_at,
+    evaluate,
+    train,
+)
 from ...share.weights import to_config
 
 # %% ../../../nbs/lib/lab/bench_shakespeare.ipynb #f7ae8b84
@@ -57,10 +64,11 @@ class Contender:
         "All arithmetic so far"
         mc = self.model.cfg
         depths = Counter(
-            depth_at(n, self.cfg, mc.layers) if self.cfg else mc.layers for n in range(self.done)
+            depth_at(n, self.cfg, mc.n_layers) if self.cfg else mc.n_layers
+            for n in range(self.done)
         )
         return sum(
-            k * self.tokens * flops_per_token(replace(mc, layers=d)) for d, k in depths.items()
+            k * self.tokens * flops_per_token(replace(mc, n_layers=d)) for d, k in depths.items()
         )
 
 
@@ -73,14 +81,19 @@ def ours(
     "The preset, through the library's own loop"
     r = PRESETS[preset]
     cfg = TrainConfig(**{**r.train.to_dict(), **(settings or {})})
-    mc = GPTConfig(vocab=corpus.tok.vocab, **r.model)
+    mc = GPTConfig(vocab_size=corpus.tok.vocab_size, **r.model)
     seed_everything(cfg.seed)
     model = GPT(mc)
-    by_ctx = {c: corpus.train(c, cfg.batch_tokens // c, cfg.seed) for c in contexts(cfg, mc.ctx)}
+    by_ctx = {
+        c: corpus.train(c, cfg.batch_tokens // c, cfg.seed)
+        for c in context_lengths(cfg, mc.context_length)
+    }
     p = pick_precision(
         "cpu",
         cfg.precision,
-        lambda dtype: pass_seconds(model, *by_ctx[ctx_at(0, cfg, mc.ctx)][0], dtype, cfg),
+        lambda dtype: forward_backward_seconds(
+            model, *by_ctx[context_length_at(0, cfg, mc.context_length)][0], dtype, cfg
+        ),
     )
     pick_attention(model, "cpu", p.dtype)
     loop = train(model, lambda n, c: by_ctx[c][n], cfg, dtype=p.dtype)
@@ -89,7 +102,7 @@ def ours(
 
 def random_windows(
     ids,  # the training split, int64
-    ctx,  # tokens in a window
+    context_length,  # tokens in a window
     batch,  # windows in a step
     seed,  # of their places
 ):  # function without arguments -> (ids, targets)
@@ -98,9 +111,9 @@ def random_windows(
     ids = torch.as_tensor(ids)
 
     def get():
-        at = torch.randint(len(ids) - ctx, (batch,), generator=gen)
-        return torch.stack([ids[i : i + ctx] for i in at]), torch.stack(
-            [ids[i + 1 : i + 1 + ctx] for i in at]
+        at = torch.randint(len(ids) - context_length, (batch,), generator=gen)
+        return torch.stack([ids[i : i + context_length] for i in at]), torch.stack(
+            [ids[i + 1 : i + 1 + context_length] for i in at]
         )
 
     return get
@@ -110,7 +123,7 @@ def adamw(
     name,  # of the contender
     model,  # has `.loss(ids, targets)`
     corpus,  # `Corpus`; its first text is read
-    ctx,  # tokens in a window
+    context_length,  # tokens in a window
     batch,  # windows in a step
     lr,  # learning rate
     steps,  # the recipe's length
@@ -121,7 +134,9 @@ def adamw(
 ):  # `Contender`
     "A hand-written loop around AdamW"
     opt = torch.optim.AdamW(model.parameters(), lr=lr, betas=betas, weight_decay=weight_decay)
-    get = random_windows(corpus.tok.encode(corpus.texts[0]).astype(np.int64), ctx, batch, 0)
+    get = random_windows(
+        corpus.tok.encode(corpus.texts[0]).astype(np.int64), context_length, batch, 0
+    )
 
     def step(n):
         for g in opt.param_groups:
@@ -132,7 +147,7 @@ def adamw(
         opt.step()
         opt.zero_grad()
 
-    return Contender(name, model, step, steps, ctx * batch)
+    return Contender(name, model, step, steps, context_length * batch)
 
 
 class HFModel(nn.Module):
@@ -172,14 +187,14 @@ def field_of(
 ):  # list of `Contender`, ours first
     "All contenders for a preset's shape"
     r = PRESETS[preset]
-    mc = GPTConfig(vocab=corpus.tok.vocab, **r.model)
+    mc = GPTConfig(vocab_size=corpus.tok.vocab_size, **r.model)
     out = [ours("gpub", preset, corpus, settings)]
 
     def fresh(cls=GPT):
         seed_everything(0)
         return cls(replace(mc, embed_std=None))
 
-    batch = r.train.batch_tokens // mc.ctx
+    batch = r.train.batch_tokens // mc.context_length
     if (
         preset == "shakespeare-short"
     ):  # the published recipe: cosine from 1e-3 to 1e-4 after 100 steps of warm-up
@@ -192,12 +207,26 @@ def field_of(
             )
 
         out.append(
-            adamw("published", fresh(), corpus, mc.ctx, 12, 1e-3, 2000, (0.9, 0.99), 0.1, 1.0, cos)
+            adamw(
+                "published",
+                fresh(),
+                corpus,
+                mc.context_length,
+                12,
+                1e-3,
+                2000,
+                (0.9, 0.99),
+                0.1,
+                1.0,
+                cos,
+            )
         )
     else:
-        out.append(adamw("plain", fresh(), corpus, mc.ctx, batch, 3e-4, 10**9))
+        out.append(adamw("plain", fresh(), corpus, mc.context_length, batch, 3e-4, 10**9))
     if hf:
-        out.append(adamw("transformers", fresh(HFModel), corpus, mc.ctx, batch, 3e-4, 10**9))
+        out.append(
+            adamw("transformers", fresh(HFModel), corpus, mc.context_length, batch, 3e-4, 10**9)
+        )
     return out
 
 # %% ../../../nbs/lib/lab/bench_shakespeare.ipynb #0250fab3
@@ -206,7 +235,7 @@ def race(
     corpus,  # `Corpus`
     seconds=180.0,  # the most each may use
     every=5.0,  # seconds between validations
-    say=print,  # called with a line per validation
+    log=print,  # called with a line per validation
 ):
     "Give the next slice to whoever has used the least time, until all are through"
 
@@ -217,9 +246,9 @@ def race(
         c = min(now, key=lambda c: c.seconds)
         c.go(min(every, seconds - c.seconds))
         c.curve.append(
-            (round(c.seconds, 3), c.done, evaluate(c.model, corpus.val, c.model.cfg.ctx))
+            (round(c.seconds, 3), c.done, evaluate(c.model, corpus.val, c.model.cfg.context_length))
         )
-        say(f"{c.name:13} {c.seconds:6.1f} s  step {c.done:5}  validation {c.curve[-1][2]:.3f}")
+        log(f"{c.name:13} {c.seconds:6.1f} s  step {c.done:5}  validation {c.curve[-1][2]:.3f}")
 
 
 def time_to(
@@ -247,7 +276,7 @@ def bench_shakespeare(
     hf=True,  # race transformers too
     settings=None,  # of our recipe, as for `ours`
     every=5.0,  # seconds between validations
-    say=print,  # called with a line per validation
+    log=print,  # called with a line per validation
 ):  # dict, plain values
     "Race the library's recipe against plain ones; the first contender is ours"
     # the first optimizer step of a process imports it: seconds that whoever starts would pay
@@ -261,11 +290,11 @@ def bench_shakespeare(
     }
     out["matmul_peak_gflops"] = round(peaks["fp32"] / 1e9, 1)
     for preset in shapes:
-        corpus = load_corpus(data, PRESETS[preset].model["ctx"], say)
+        corpus = load_corpus(data, PRESETS[preset].model["context_length"], log)
         out["text"] = corpus.source
-        say(f"{preset}: {PRESETS[preset].about}")
+        log(f"{preset}: {PRESETS[preset].about}")
         cs = field_of(preset, corpus, hf, settings)
-        race(cs, corpus, seconds, every, say)
+        race(cs, corpus, seconds, every, log)
         out["shapes"][preset] = {c.name: _result(c, cs, losses, peaks[c.precision]) for c in cs}
     return out
 

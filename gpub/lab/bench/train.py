@@ -17,24 +17,24 @@ from .machine import Clock
 from ...core import GpubError
 from ...device import machine, pick_device, pick_precision, seed_everything, use_threads
 from ...model.gpt import GPT, GPTConfig
-from ...model.llama import LlamaConfig, build
-from ...train.trainer import Run, matmul_peak, pass_seconds, pick_attention
-from ...train.presets import find_preset, override
+from ...model.llama import LlamaConfig, build_model
+from ...train.trainer import Trainer, matmul_peak, forward_backward_seconds, pick_attention
+from ...train.presets import find_preset, apply_settings
 from ...data.batches import Batches
 from ...model.sizes import SHAPES, flops_per_token
-from ...train.loop import Fit, TrainConfig, choose_loss, make_optimizers, train
+from ...train.loop import MicroBatcher, TrainConfig, choose_loss, make_optimizers, train
 
 # %% ../../../nbs/lib/lab/bench_train.ipynb #7d094486
 def zipf_tokens(
     n,  # how many
-    vocab,  # ids are below this
+    vocab_size,  # ids are below this
     seed=0,  # of their order, and of which id is frequent
 ):  # int64 array
     "Token ids, the k-th most frequent with a share of about 1/k"
     rng = np.random.default_rng(seed)
-    share = 1 / np.arange(1, vocab + 1)
-    return rng.permutation(vocab)[
-        np.searchsorted(np.cumsum(share / share.sum()), rng.random(n)).clip(max=vocab - 1)
+    share = 1 / np.arange(1, vocab_size + 1)
+    return rng.permutation(vocab_size)[
+        np.searchsorted(np.cumsum(share / share.sum()), rng.random(n)).clip(max=vocab_size - 1)
     ]
 
 
@@ -44,31 +44,31 @@ def step_speed(
     steps=30,  # that are counted
     warmup=10,  # before them, which compile and are not counted
     settings=None,  # as for `gpub train --set`
-    say=print,  # called with what the engine decides
+    log=print,  # called with what the engine decides
 ):  # dict: tokens/s, utilisation, memory, losses
     "The engine's own loop on random tokens"
     p = find_preset(preset)
-    shape, cfg = override(
+    shape, cfg = apply_settings(
         replace(p, train=replace(p.train, steps=max(p.train.steps, steps + warmup))), settings or {}
     )
     device = pick_device(device)
-    mc = p.config(vocab=SHAPES[preset].model["vocab"], **shape)
+    mc = p.config(vocab_size=SHAPES[preset].model["vocab_size"], **shape)
     seed_everything(cfg.seed)
-    model = build(mc).to(device)
-    fit = Fit(model, cfg, say=say)
+    model = build_model(mc).to(device)
+    fit = MicroBatcher(model, cfg, log=log)
     data = Batches(
-        zipf_tokens(max(1_000_000, 4 * cfg.batch_tokens), mc.vocab),
-        ctx=mc.ctx,
-        batch=cfg.batch_tokens // mc.ctx,
+        zipf_tokens(max(1_000_000, 4 * cfg.batch_tokens), mc.vocab_size),
+        context_length=mc.context_length,
+        batch=cfg.batch_tokens // mc.context_length,
         device=device,
     )
     precision = pick_precision(
-        device, cfg.precision, lambda dtype: pass_seconds(model, *data[0], dtype, cfg)
+        device, cfg.precision, lambda dtype: forward_backward_seconds(model, *data[0], dtype, cfg)
     )
     pick_attention(model, device, precision.dtype)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    loss_fn = choose_loss(model, *data[0], cfg, steps + warmup, precision.dtype, say, fit)
+    loss_fn = choose_loss(model, *data[0], cfg, steps + warmup, precision.dtype, log, fit)
     opts = make_optimizers(model, cfg, torch.bfloat16 if device.type == "cuda" else torch.float32)
     tick, losses, scaler = (
         Clock(device),
@@ -76,7 +76,15 @@ def step_speed(
         torch.amp.GradScaler(device.type, enabled=precision.scaler),
     )
     for s in train(
-        model, lambda n, ctx: data[n], cfg, opts, 0, loss_fn, precision.dtype, scaler, fit
+        model,
+        lambda n, context_length: data[n],
+        cfg,
+        opts,
+        0,
+        loss_fn,
+        precision.dtype,
+        scaler,
+        fit,
     ):
         if s.n >= warmup:
             tick()
@@ -91,7 +99,7 @@ def step_speed(
         preset=preset,
         parameters=sum(p.numel() for p in model.parameters()),
         batch_tokens=cfg.batch_tokens,
-        ctx=mc.ctx,
+        context_length=mc.context_length,
         precision=precision.name,
         compiled=loss_fn != model.loss,
         **fit.state(),
@@ -105,7 +113,7 @@ def step_speed(
         else None,
         first_loss=float(losses[0]),
         last_loss=float(losses[-1]),
-        log_vocab=float(np.log(mc.vocab)),
+        log_vocab=float(np.log(mc.vocab_size)),
     )
 
 # %% ../../../nbs/lib/lab/bench_train.ipynb #c5b89f51
@@ -114,29 +122,29 @@ def overhead(
     steps=300,  # of each, at most: two begin the run, and only whole turns count
     turn=10,  # steps before the other has its turn
     settings=None,  # as for `gpub train --set`
-    say=lambda text: None,  # called with what the engine decides
+    log=lambda text: None,  # called with what the engine decides
 ):  # dict: milliseconds a step of both, and their ratio
     "The engine's time over a bare loop's"
     with tempfile.TemporaryDirectory() as d:
-        run = Run(
+        run = Trainer(
             preset,
             d + "/run",
             settings={"steps": steps, **(settings or {})},
             save_every=100,
-            say=say,
+            log=log,
         )
         run.evals, run.milestones = {steps}, set()
         run.progress.out = open(d + "/out", "w")
         engine = run.steps()
         next(engine)
         dev, dtype = run.device, run.precision.dtype
-        model = pick_attention(build(run.model_cfg).to(dev), dev, dtype)
-        x, y = (t.to(dev) for t in run.batches(0, run.model_cfg.ctx))
+        model = pick_attention(build_model(run.model_cfg).to(dev), dev, dtype)
+        x, y = (t.to(dev) for t in run.batches(0, run.model_cfg.context_length))
         params = [*model.parameters()]
         opts = make_optimizers(
             model, run.cfg, torch.bfloat16 if dev.type == "cuda" else torch.float32
         )
-        loss_fn = choose_loss(model, x, y, run.cfg, steps, dtype, say)
+        loss_fn = choose_loss(model, x, y, run.cfg, steps, dtype, log)
 
         def bare():
             with torch.autocast(dev.type, dtype, enabled=dtype != torch.float32):
@@ -184,7 +192,7 @@ def tokens_for(
     steps,  # to read for
 ):  # int64 array
     "Random ids, four times as many as the steps read"
-    return zipf_tokens(max(200_000, 4 * batch * cfg.ctx * steps), cfg.vocab)
+    return zipf_tokens(max(200_000, 4 * batch * cfg.context_length * steps), cfg.vocab_size)
 
 
 def gpub_steps(
@@ -198,17 +206,17 @@ def gpub_steps(
     cfg = GPTConfig(**model)
     net = GPT(cfg)
     tick = Clock("cpu")
-    data = Batches(tokens_for(cfg, batch, steps), ctx=cfg.ctx, batch=batch)
+    data = Batches(tokens_for(cfg, batch, steps), context_length=cfg.context_length, batch=batch)
     tick()
     recipe = TrainConfig(
         steps=steps,
-        batch_tokens=batch * cfg.ctx,
+        batch_tokens=batch * cfg.context_length,
         optimizer="adamw",
         lr=1e-4,
         warmup=0,
         compile="no",
     )
-    for s in train(net, lambda n, ctx: data[n], recipe):
+    for s in train(net, lambda n, context_length: data[n], recipe):
         tick()
         s.row()
     return dict(seconds=tick.seconds(), rss=peak_rss(), loss=float(s.loss))
@@ -237,7 +245,7 @@ def trainer_steps(
     seed_everything(0)
     cfg = GPTConfig(**model)
     tick = Clock("cpu")
-    data = Batches(tokens_for(cfg, batch, steps), ctx=cfg.ctx, batch=1)
+    data = Batches(tokens_for(cfg, batch, steps), context_length=cfg.context_length, batch=1)
     rows = [dict(input_ids=(x := data[i][0][0]), labels=x) for i in range(steps * batch)]
 
     class Marks(TrainerCallback):
@@ -294,7 +302,7 @@ def against_trainer(
     steps=4,  # of each round; the first does not count
     rounds=2,  # times that each contender is started, in turns
     settings=None,  # of the shape, instead of the preset's
-    say=print,  # called with a line per start
+    log=print,  # called with a line per start
 ):  # dict: median seconds of a step and peak bytes of both, with their ratios
     """Our step against transformers' Trainer on the CPU, fp32, eager, the first step of each round
     not counted"""
@@ -303,7 +311,7 @@ def against_trainer(
     for r in range(rounds):
         for name, f in ("gpub", gpub_steps), ("trainer", trainer_steps):
             out[name].append(alone(f, model=model, batch=batch, steps=steps))
-            say(
+            log(
                 f"{name}: {statistics.median(out[name][-1]['seconds'][1:]):.2f} s a step, "
                 f"{out[name][-1]['rss'] / 1e9:.2f} GB"
             )
@@ -333,30 +341,33 @@ def bench_train(
     steps=30,  # that are counted
     settings=None,  # as for `gpub train --set`
     peers=True,  # measure what surrounds a step, and transformers, too
-    say=print,  # called with a line now and then
+    log=print,  # called with a line now and then
 ):  # dict, plain values
     """The receipt of `gpub bench train`: this preset here, what surrounds a step, and (on a CPU)
     the Trainer"""
     use_threads()
     d = pick_device(device)
     out = dict(
-        machine=machine(d), speed=step_speed(preset, device, steps, settings=settings, say=say)
+        machine=machine(d), speed=step_speed(preset, device, steps, settings=settings, log=log)
     )
     if not peers:
         return out
     p = find_preset(preset)
-    out["overhead"] = overhead(say=say)
+    out["overhead"] = overhead(log=log)
     if p.config is LlamaConfig:  # a CPU races in 77M, a card in the shape itself
         cfg = (
             MIDDLE
             if d.type == "cpu"
-            else p.config(vocab=SHAPES[preset].model["vocab"], **override(p, settings or {})[0])
+            else p.config(
+                vocab_size=SHAPES[preset].model["vocab_size"],
+                **apply_settings(p, settings or {})[0],
+            )
         )
         out["llama"] = bench_llama(
             cfg, batch=2 if d.type == "cpu" else 4, device=device, compiled=d.type == "cuda"
         )
     elif d.type == "cpu":
-        out["trainer"] = against_trainer(say=say)
+        out["trainer"] = against_trainer(log=log)
     return out
 
 

@@ -29,11 +29,11 @@ from ..bench.loader import medians, slices
 from ...record.checkpoint import load_checkpoint, save_checkpoint
 from ...core import GpubError
 from ...record.folder import open_folder
-from ...model.gpt import GPT, GPTConfig, attend, sdpa
+from ...model.gpt import GPT, GPTConfig, causal_attention, fused_attention
 from ...data.plays import plays
 from ...data.batches import Batches
-from ...data.shards import ShardWriter, verify
-from ...model.sizes import PARTS, SHAPES, flops_per_token, memory
+from ...data.shards import ShardWriter, verify_shards
+from ...model.sizes import PARTS, SHAPES, flops_per_token, memory_forecast
 from ...data.tokenizer import BPETokenizer, CharTokenizer, load_tokenizer
 from ...train.loop import seconds_per_call
 
@@ -97,9 +97,9 @@ def exhibit(
     fix="take the model from the config.json of the run; a longer context is another run",
 )
 def context_on_resume(broken, scratch):
-    saved = GPTConfig(vocab=65, ctx=512, width=8, layers=1, heads=1)
+    saved = GPTConfig(vocab_size=65, context_length=512, d_model=8, n_layers=1, n_heads=1)
     open_folder(scratch.folder / "run", dict(model=saved.to_dict()))
-    asked = replace(saved, ctx=1024) if broken else saved
+    asked = replace(saved, context_length=1024) if broken else saved
     return dict(out=scratch.folder / "run", identity=dict(model=asked.to_dict()))
 
 # %% ../../../nbs/lib/lab/museum_blog.ipynb #cba9d785
@@ -159,13 +159,13 @@ def read_seconds(
 ):  # {way: median seconds of one step's reads}
     """Reading 64 windows of 513 ids in turns: a mapped file with its pages in memory or dropped
     before each step, an array in RAM, a loop of slices"""
-    ctx, batch, rng, times = (
+    context_length, batch, rng, times = (
         512,
         64,
         np.random.default_rng(0),
         {k: [] for k in ("mapped", "dropped", "RAM", "loop")},
     )
-    ids, span = rng.integers(0, 32_000, tokens, np.int32), np.arange(ctx + 1)
+    ids, span = rng.integers(0, 32_000, tokens, np.int32), np.arange(context_length + 1)
     for name in ("mapped", "dropped"):
         ids.tofile(Path(folder, name))
     mapped = np.memmap(Path(folder, "mapped"), np.int32, "r")
@@ -175,9 +175,11 @@ def read_seconds(
         for way, a in (
             dict(mapped=mapped, RAM=ids, loop=mapped) | (dict(dropped=dropped) if can else {})
         ).items():
-            at = rng.integers(0, tokens - ctx - 1, batch)
+            at = rng.integers(0, tokens - context_length - 1, batch)
             start = time.perf_counter()
-            slices(a, ctx, batch, rng) if way == "loop" else a[at[:, None] + span].astype(np.int64)
+            slices(a, context_length, batch, rng) if way == "loop" else a[
+                at[:, None] + span
+            ].astype(np.int64)
             times[way].append(time.perf_counter() - start)
         del a, dropped  # a mapped page cannot be dropped
     return {way: float(np.median(t)) for way, t in times.items() if t}
@@ -195,7 +197,7 @@ def blamed_mmap(broken, scratch):
     parts = {"memory-mapped reads": read_seconds(scratch.folder, rounds=5)["mapped"]}
     if broken:
         return dict(parts=parts, step=1.6, blamed="memory-mapped reads")  # the published step
-    model = GPT(GPTConfig(vocab=65, ctx=64, width=64, layers=2, heads=2))
+    model = GPT(GPTConfig(vocab_size=65, context_length=64, d_model=64, n_layers=2, n_heads=2))
     x = torch.randint(65, (16, 65))
     parts["forward and backward"] = seconds_per_call(
         lambda: model.loss(x[:, :-1], x[:, 1:]).backward()
@@ -212,15 +214,15 @@ def blamed_mmap(broken, scratch):
     fix="gather all rows with one index array; inputs and targets are two views of it",
 )
 def list_comprehension(broken, scratch):
-    path, ctx, batch = scratch.folder / "ids.bin", 512, 64
+    path, context_length, batch = scratch.folder / "ids.bin", 512, 64
     np.random.default_rng(0).integers(0, 32_000, 1 << 20, np.uint16).tofile(path)
     disk = np.memmap(path, np.uint16, "r")
     rng, fast, src = (
         np.random.default_rng(0),
-        Batches(disk, ctx=ctx, batch=batch, hash_ids=False),
-        np.ones((batch, ctx + 1), np.int64),
+        Batches(disk, context_length=context_length, batch=batch, hash_ids=False),
+        np.ones((batch, context_length + 1), np.int64),
     )
-    build = (lambda n: slices(disk, ctx, batch, rng)) if broken else fast.__getitem__
+    build = (lambda n: slices(disk, context_length, batch, rng)) if broken else fast.__getitem__
     t = medians(dict(build=build, copy=lambda n: np.copyto(np.empty_like(src), src)), 30)
     return dict(seconds=t["build"], copy=t["copy"])
 
@@ -235,7 +237,7 @@ def list_comprehension(broken, scratch):
     "lower precision",
 )
 def idle_device(broken, scratch):
-    cfg = GPTConfig(vocab=65, ctx=256, width=128, layers=2, heads=4)
+    cfg = GPTConfig(vocab_size=65, context_length=256, d_model=128, n_layers=2, n_heads=4)
     model = GPT(cfg)
     rows, t = (1, 2) if broken else (8, 256)
     x, a = torch.randint(65, (rows, t + 1)), torch.randn(1024, 1024)
@@ -247,7 +249,13 @@ def idle_device(broken, scratch):
         return (time.process_time() - start) / n  # what else runs on this machine does not count
 
     step, matmul = busy(lambda: model.loss(x[:, :-1], x[:, 1:]).backward()), busy(lambda: a @ a)
-    return dict(mfu=flops_per_token(replace(cfg, ctx=t)) * rows * t / step / (2 * 1024**3 / matmul))
+    return dict(
+        mfu=flops_per_token(replace(cfg, context_length=t))
+        * rows
+        * t
+        / step
+        / (2 * 1024**3 / matmul)
+    )
 
 # %% ../../../nbs/lib/lab/museum_blog.ipynb #76eba4f9
 @exhibit(
@@ -260,14 +268,14 @@ def idle_device(broken, scratch):
     "does)",
 )
 def batch_128(broken, scratch):
-    forecast = memory(
+    forecast = memory_forecast(
         SHAPES["gpt2-134m"].cfg(), 128 if broken else 64, half=True, optimizer="adamw"
     )
     return dict(parts={k: forecast[k] for k in PARTS}, limit=40e9)
 
 # %% ../../../nbs/lib/lab/museum_blog.ipynb #dec640b2
-_HOLD = """import sys; from gpub.record.folder import lock
-with lock(sys.argv[1]): ballast = bytearray(50_000_000); print("held", flush=True); sys.stdin.read()"""
+_HOLD = """import sys; from gpub.record.folder import lock_folder
+with lock_folder(sys.argv[1]): ballast = bytearray(50_000_000); print("held", flush=True); sys.stdin.read()"""
 
 
 @exhibit(
@@ -293,13 +301,13 @@ def held_memory(broken, scratch):
     "hardcoded-tokenizer",
     "A character tokenizer for byte-pair data",
     source="challenge-09",
-    alarm=verify,
+    alarm=verify_shards,
     symptom="samples of random letters from a model with a good loss, or an id outside the vocabulary",
     fix="load the tokenizer from the folder of the data; its fingerprint is in the manifest",
 )
 def hardcoded_tokenizer(broken, scratch):
     text = plays(3000, seed=1)
-    tok = BPETokenizer.train([text], vocab=300)
+    tok = BPETokenizer.train([text], vocab_size=300)
     folder = scratch.folder / "shards"
     writer = ShardWriter(folder, tok)
     writer.add("plays", [tok.encode(text)], ["play"], [len(text)])
@@ -324,7 +332,9 @@ def int16_for_int32(broken, scratch):
         np.random.default_rng(0).integers(0, 32_000, 1000, np.int32),
     )
     ids.tofile(path)
-    return dict(path=path, dtype=np.int16 if broken else np.int32, tokens=len(ids), vocab=32_000)
+    return dict(
+        path=path, dtype=np.int16 if broken else np.int32, tokens=len(ids), vocab_size=32_000
+    )
 
 # %% ../../../nbs/lib/lab/museum_blog.ipynb #a992982f
 @exhibit(
@@ -336,7 +346,7 @@ def int16_for_int32(broken, scratch):
     fix="scaled_dot_product_attention: the same numbers, no score matrix",
 )
 def score_matrix(broken, scratch):
-    return dict(attend=attend if broken else sdpa)
+    return dict(attention=causal_attention if broken else fused_attention)
 
 # %% ../../../nbs/lib/lab/museum_blog.ipynb #c9d0e25b
 BLOG = (

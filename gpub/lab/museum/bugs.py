@@ -24,20 +24,20 @@ from gpub.guards.alarms import (
     check_state,
     check_targets,
 )
-from ...record.checkpoint import save_checkpoint, verify
+from ...record.checkpoint import save_checkpoint, verify_checkpoint
 from ...device import pick_precision
 from ...guards.doctor import check_schedule, check_tokenizer, lr_jump
-from ...model.gpt import GPT, GPTConfig, causal, sdpa
+from ...model.gpt import GPT, GPTConfig, causal_mask, fused_attention
 from .blog import BLOG, exhibit
 from ...data.plays import Markov, plays
 from ...data.batches import Batches
-from ...data.shards import join
+from ...data.shards import join_documents
 from ...data.tokenizer import BPETokenizer, CharTokenizer
-from ...train.loop import Step, TrainConfig, backward, rate, train
+from ...train.loop import TrainStep, TrainConfig, backward, lr_factor, train
 
 # %% ../../../nbs/lib/lab/museum_bugs.ipynb #1de1a6a0
 SOURCE = Markov(1, "abcdefgh", seed=1)
-TWIN = GPTConfig(vocab=8, ctx=32, width=32, layers=1, heads=2)
+TWIN = GPTConfig(vocab_size=8, context_length=32, d_model=32, n_layers=1, n_heads=2)
 
 
 def letters(
@@ -50,7 +50,7 @@ def letters(
 
 def teach(
     steps: int,  # of the whole run
-    attend=sdpa,  # of the model's blocks
+    attention=fused_attention,  # of the model's blocks
     see=lambda x, y: (x, y),  # what becomes of a batch
     start: int = 0,  # steps that are done already
     model=None,  # to go on with; default: a fresh one
@@ -61,9 +61,11 @@ def teach(
         **dict(steps=steps, batch_tokens=512, optimizer="adamw", lr=0.01, warmup=5) | settings
     )
     torch.manual_seed(0)
-    model = model or GPT(TWIN, attend)
-    data = Batches(letters(), ctx=TWIN.ctx, batch=16, hash_ids=False)
-    return model, [s.row() for s in train(model, lambda n, ctx: see(*data[n]), cfg, start=start)]
+    model = model or GPT(TWIN, attention)
+    data = Batches(letters(), context_length=TWIN.context_length, batch=16, hash_ids=False)
+    return model, [
+        s.row() for s in train(model, lambda n, context_length: see(*data[n]), cfg, start=start)
+    ]
 
 # %% ../../../nbs/lib/lab/museum_bugs.ipynb #b17998b4
 def peek(
@@ -71,7 +73,7 @@ def peek(
     k_bhsd,  # keys, as many positions as queries
     v_bhsd,  # values
 ):  # (b, h, t, d)
-    "`attend` with the mask one place too far"
+    "`attention` with the mask one place too far"
     t = q_bhtd.size(-2)
     may_ts = torch.ones(t, t, dtype=torch.bool).tril(1)
     return (q_bhtd @ k_bhsd.mT / q_bhtd.size(-1) ** 0.5).masked_fill(
@@ -89,7 +91,8 @@ def peek(
 def causal_leak(broken, scratch):
     torch.manual_seed(0)
     return dict(
-        model=GPT(TWIN, peek if broken else sdpa), ids_t=torch.arange(TWIN.ctx) % TWIN.vocab
+        model=GPT(TWIN, peek if broken else fused_attention),
+        ids_t=torch.arange(TWIN.context_length) % TWIN.vocab_size,
     )
 
 # %% ../../../nbs/lib/lab/museum_bugs.ipynb #b16c026f
@@ -101,7 +104,7 @@ def causal_leak(broken, scratch):
     fix="x = window[:, :-1], y = window[:, 1:], once and in one place",
 )
 def unshifted_labels(broken, scratch):
-    x, y = Batches(letters(), ctx=32, batch=4)[0]
+    x, y = Batches(letters(), context_length=32, batch=4)[0]
     return dict(x_bt=x, y_bt=x if broken else y)
 
 # %% ../../../nbs/lib/lab/museum_bugs.ipynb #69420fb8
@@ -126,7 +129,7 @@ def mean_of_means(
 )
 def mean_of_means_(broken, scratch):
     torch.manual_seed(0)
-    x, y = Batches(letters(), ctx=32, batch=5)[0]
+    x, y = Batches(letters(), context_length=32, batch=5)[0]
     return dict(
         accumulate=mean_of_means if broken else backward, model=GPT(TWIN), x=x, y=y, micro=2
     )
@@ -144,7 +147,7 @@ def micro_step_schedule(broken, scratch):
     w = torch.nn.Parameter(torch.ones(1))
     rows = []
     opt = torch.optim.SGD([w], lr=cfg.lr)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(opt, lambda n: rate(min(n, cfg.steps), cfg))
+    scheduler = torch.optim.lr_scheduler.LambdaLR(opt, lambda n: lr_factor(min(n, cfg.steps), cfg))
     for n in range(cfg.steps):
         rows.append(dict(step=n + 1, lr=opt.param_groups[0]["lr"]))
         for piece in range(4):
@@ -185,7 +188,9 @@ def uint16_as_int16(broken, scratch):
         np.random.default_rng(0).integers(0, 50_257, 1000, np.uint16),
     )
     ids.tofile(path)
-    return dict(path=path, dtype=np.int16 if broken else np.uint16, tokens=len(ids), vocab=50_257)
+    return dict(
+        path=path, dtype=np.int16 if broken else np.uint16, tokens=len(ids), vocab_size=50_257
+    )
 
 # %% ../../../nbs/lib/lab/museum_bugs.ipynb #8975b5ff
 @exhibit(
@@ -197,7 +202,7 @@ def uint16_as_int16(broken, scratch):
 )
 def tokenizer_swap(broken, scratch):
     ours, other = (
-        BPETokenizer.train([text], vocab=320)
+        BPETokenizer.train([text], vocab_size=320)
         for text in (plays(4000, seed=1), plays(4000, seed=2).upper())
     )
     (other if broken else ours).save(scratch.folder)
@@ -251,9 +256,9 @@ def rope_layout(broken, scratch):
     fix="write the end token after every document; ShardWriter does it with the tokenizer's own",
 )
 def missing_end(broken, scratch):
-    tok = BPETokenizer.train([text := plays(4000, seed=1)], vocab=300)
+    tok = BPETokenizer.train([text := plays(4000, seed=1)], vocab_size=300)
     scenes = text.split("SCENE. ")[1:]
-    ids, _ = join([tok.encode(s) for s in scenes], None if broken else tok.end, np.uint16)
+    ids, _ = join_documents([tok.encode(s) for s in scenes], None if broken else tok.end, np.uint16)
     return dict(ids=ids, end=tok.end, documents=len(scenes))
 
 # %% ../../../nbs/lib/lab/museum_bugs.ipynb #0a0ab1dd
@@ -305,7 +310,7 @@ def restarted_schedule(broken, scratch):
     fix="pass booleans (True: may look), or is_causal=True and no mask at all",
 )
 def mask_dtype(broken, scratch):
-    mask = causal(16, 16)
+    mask = causal_mask(16, 16)
     return dict(mask=mask.float() if broken else mask)
 
 # %% ../../../nbs/lib/lab/museum_bugs.ipynb #d12217dd
@@ -320,7 +325,7 @@ def mask_dtype(broken, scratch):
 )
 def cloned_workers(broken, scratch):
     ids = torch.from_numpy(letters().astype(np.int64))
-    ordered = Batches(ids.numpy(), ctx=32, batch=8)
+    ordered = Batches(ids.numpy(), context_length=32, batch=8)
     workers = [np.random.default_rng(0) for _ in range(4)]  # each got a copy of the seed
 
     def drawn(n):
@@ -333,7 +338,7 @@ def cloned_workers(broken, scratch):
 @exhibit(
     "saved-nan",
     "The loss that was saved as nan",
-    alarm=Step.row,
+    alarm=TrainStep.row,
     symptom="loss: nan, and all checkpoints kept are nan too",
     fix="look at the flag before logging and before saving; go on from the last good checkpoint",
 )
@@ -342,14 +347,14 @@ def saved_nan(broken, scratch):
         steps=6, batch_tokens=512, optimizer="adamw", lr=1e38 if broken else 0.01, warmup=0
     )
     torch.manual_seed(0)
-    data = Batches(letters(), ctx=32, batch=16)
-    return dict(self=[*train(GPT(TWIN), lambda n, ctx: data[n], cfg)][-1])
+    data = Batches(letters(), context_length=32, batch=16)
+    return dict(self=[*train(GPT(TWIN), lambda n, context_length: data[n], cfg)][-1])
 
 # %% ../../../nbs/lib/lab/museum_bugs.ipynb #519e0022
 @exhibit(
     "half-checkpoint",
     "Half a checkpoint",
-    alarm=verify,
+    alarm=verify_checkpoint,
     symptom="a checkpoint that cannot be read, right after an interruption; the one before is gone",
     fix="write beside it, force it to the disk, rename; keep checksums; gpub.record.checkpoint "
     "does",

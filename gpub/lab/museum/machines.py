@@ -25,7 +25,7 @@ from ...share.hub import export_model
 from .bugs import half_checkpoint
 from .blog import exhibit
 from ...data.plays import plays
-from ...guards.preflight import examine
+from ...guards.preflight import run_check
 from ...data.batches import Batches
 from ...data.tokenizer import CharTokenizer
 
@@ -68,7 +68,7 @@ def check_first_batch(
 ):
     """The first batch can be drawn; raises `Alarm` with whatever went wrong, in the words of
     `preflight`"""
-    c = examine(
+    c = run_check(
         "three rows of data", lambda: (len(batches(0)) == 2, "a batch", "inputs and targets")
     )
     if not c.ok:
@@ -127,7 +127,7 @@ def disk_full(broken, scratch):
 )
 def loader_that_cannot_travel(broken, scratch):
     ids = np.arange(4000) % 60
-    ours = Batches(ids, ctx=32, batch=4, hash_ids=False)
+    ours = Batches(ids, context_length=32, batch=4, hash_ids=False)
     if not broken:
         return dict(batches=ours.__getitem__)
     scratch.enter_context(warnings.catch_warnings())
@@ -210,7 +210,9 @@ def bad_host(broken, scratch):
 )
 def quota(broken, scratch):
     tok = CharTokenizer("abcd")
-    model = GPT(GPTConfig(vocab=tok.vocab, ctx=8, width=8, layers=1, heads=1))
+    model = GPT(
+        GPTConfig(vocab_size=tok.vocab_size, context_length=8, d_model=8, n_layers=1, n_heads=1)
+    )
     if broken:
         scratch.enter_context(
             mock.patch(
@@ -230,15 +232,17 @@ def quota(broken, scratch):
     fix="encode once, before training; a batch is then a gather of microseconds",
 )
 def no_workers(broken, scratch):
-    text, ctx, batch = plays(20_000, seed=0), 256, 8
+    text, context_length, batch = plays(20_000, seed=0), 256, 8
     tok = CharTokenizer.from_text(text)
-    src = np.ones((batch, ctx + 1), np.int64)
-    fast = Batches(tok.encode(text), ctx=ctx, batch=batch, hash_ids=False)
+    src = np.ones((batch, context_length + 1), np.int64)
+    fast = Batches(tok.encode(text), context_length=context_length, batch=batch, hash_ids=False)
 
     def slow(n):  # a Dataset that encodes, in the loop that trains: a letter at a time
         return [
-            torch.stack([torch.as_tensor(tok.encode(c)[0]) for c in text[i : i + ctx + 1]])
-            for i in range(0, batch * (ctx + 1), ctx + 1)
+            torch.stack(
+                [torch.as_tensor(tok.encode(c)[0]) for c in text[i : i + context_length + 1]]
+            )
+            for i in range(0, batch * (context_length + 1), context_length + 1)
         ]
 
     t = medians(
