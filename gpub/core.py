@@ -50,7 +50,8 @@ def with_new_names(
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    "Frozen settings with a JSON round trip; subclasses refuse bad values in `__post_init__`"
+    """Frozen settings with a JSON round trip; subclasses refuse bad values in
+    `__post_init__`"""
 
     def need(
         self,
@@ -87,12 +88,17 @@ class Config:
         needed = [
             f.name
             for f in dataclasses.fields(cls)
-            if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+            if f.default is dataclasses.MISSING
+            and f.default_factory is dataclasses.MISSING
         ]
         if gone := [k for k in needed if k not in d]:
-            raise GpubError(f"{cls.__name__} needs a value for {', '.join(map(repr, gone))}")
+            raise GpubError(
+                f"{cls.__name__} needs a value for {', '.join(map(repr, gone))}"
+            )
         try:
-            return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in d.items()})
+            return cls(
+                **{k: tuple(v) if isinstance(v, list) else v for k, v in d.items()}
+            )
         except (TypeError, AttributeError) as e:
             raise GpubError(
                 f"{cls.__name__}: a value has the wrong type ({first_line(e)})"
@@ -103,11 +109,14 @@ def write_atomic(
     path,  # where the file should be; missing folders are made
     data: bytes | str,  # its whole content; a str is written as UTF-8
 ):  # the path
-    "Write a file so that a reader, or a crash, sees the old content or the new one, never a part"
+    """Write a file so that a reader, or a crash, sees the old content or the new one,
+    never a part"""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(data, str):
-        data = data.encode(errors="surrogateescape")  # a path that is no UTF-8 keeps its bytes
+        data = data.encode(
+            errors="surrogateescape"
+        )  # a path that is no UTF-8 keeps its bytes
     fd, tmp = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(fd, "wb") as f:
@@ -132,9 +141,13 @@ def read_json(
     except OSError as e:
         raise GpubError(f"cannot read {path}: {e.strerror}") from None
     except ValueError as e:
-        raise GpubError(f"{path} is not valid JSON ({e}); restore it or delete it") from None
+        raise GpubError(
+            f"{path} is not valid JSON ({e}); restore it or delete it"
+        ) from None
     if gone := [k for k in needs if not isinstance(d, dict) or k not in d]:
-        raise GpubError(f"{path} lacks {', '.join(gone)}: it is damaged; restore it or delete it")
+        raise GpubError(
+            f"{path} lacks {', '.join(gone)}: it is damaged; restore it or delete it"
+        )
     return d
 
 

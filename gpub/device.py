@@ -29,9 +29,8 @@ def seed_everything(
 
 
 def use_threads(
-    n: int
     # how many; default: `$OMP_NUM_THREADS`, else the cores this process may keep busy
-    | None = None,
+    n: int | None = None,
 ):  # how many it is now
     """Set torch's CPU threads, and flush denormal floats to zero (call it before the first matmul:
     workers inherit the setting)"""

@@ -85,7 +85,7 @@ def test_every_exhibit_is_on_the_page_of_symptoms(root):
     page = shown(root / "nbs/something_went_wrong.ipynb")
     every = EXHIBITS + INFRA
     assert [e.name for e in every if e.symptom[:20] not in page] == [] and page.count(
-        "](lib/lab/museum_bugs"
+        "](lib/lab/museum_"
     ) == len(every)
 
 

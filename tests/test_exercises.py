@@ -6,6 +6,7 @@ a fence that opens with `# solution: name`. Checks see the chapter's imports and
 import ast, importlib, json, re
 from pathlib import Path
 import pytest
+from cells import python
 
 ROOT = Path(__file__).parents[1]
 CHAPTERS = sorted(
@@ -41,7 +42,7 @@ def exercises(path):
 
 
 def imports_only(src):
-    body = ast.parse(re.sub(r"^(\s*)[%!].*$", r"\1pass", src, flags=re.M)).body
+    body = python(src).body
     return bool(body) and all(isinstance(n, (ast.Import, ast.ImportFrom)) for n in body)
 
 

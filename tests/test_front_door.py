@@ -231,7 +231,7 @@ def test_an_empty_mirror_is_none(typed, kept, monkeypatch):
         def go(self):
             pass
 
-    monkeypatch.setattr("gpub.cli.main.Run", Stub)
+    monkeypatch.setattr("gpub.cli.main.Trainer", Stub)
     cli.main(["train", "shakespeare", "--mirror", typed], standalone_mode=False)
     assert seen == [kept]
 

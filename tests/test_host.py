@@ -159,7 +159,7 @@ def test_threads_follow_the_quota(monkeypatch):
 )
 @pytest.mark.skipif(os.name == "nt", reason="a shell command")
 def test_the_last_command_of_a_program(tmp_path, last, runs):
-    code = f"""
+    code = """
         import sys
         from gpub.record.folder import Interrupted
         from gpub.host import WhenDone

@@ -1,8 +1,9 @@
 """The laws of the house. Each is a function that takes a folder and returns what breaks it; each is also shown a planted violation."""
 
-import ast, io, json, re, subprocess, sys, tokenize
+import ast, io, json, re, shutil, subprocess, sys, tokenize
 from pathlib import Path
 import pytest
+from cells import python
 
 CHAPTERS = [
     "00_core",
@@ -18,10 +19,21 @@ CHAPTERS = [
     "season2/04",
     "season2/05",
 ]
-FORBIDDEN = {
-    "train": {"gpt", "llama", "tokenizer"},
-    "gpt": {"plays", "tokenizer", "shards", "prep"},
-    "llama": {"plays", "tokenizer", "shards", "prep"},
+# The rooms of the house, from the ground up. A room imports only rooms of the rows above it here;
+# rooms of one row do not know each other. The first row are plain modules.
+ROWS = [
+    ["core", "host", "device", "files", "progress"],
+    ["model", "data"],
+    ["record"],
+    ["prep", "report", "share"],
+    ["train"],
+    ["budget", "evals"],
+    ["guards"],
+    ["lab"],
+    ["cli", "__main__"],
+]
+FORBIDDEN = {  # what a module must not know although its room may
+    "train.loop": {"model.gpt", "model.llama", "data.tokenizer"},
 }
 SECTIONS = [
     "Where we are",
@@ -53,24 +65,97 @@ def directive(cell, names):
     return re.search(rf"^#\s*\|\s*({names})\b", source(cell), re.M)
 
 
-def python(text):
-    return ast.parse(re.sub(r"^(\s*)[%!].*$", r"\1pass", text, flags=re.M))
+def module_files(root):
+    "Dotted name below gpub -> its file, without packages' fronts and nbdev's index"
+    package = root / "gpub"
+    return {
+        ".".join(p.relative_to(package).with_suffix("").parts): p
+        for p in sorted(package.rglob("*.py"))
+        if p.stem not in ("__init__", "_modidx")
+    }
+
+
+def imported_names(path, name):
+    """(module below gpub, name or None) for every import of the package in a file, wherever it
+    stands"""
+    package = name.split(".")[:-1]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            for a in node.names:
+                if a.name.startswith("gpub."):
+                    yield a.name.removeprefix("gpub."), None
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                base = package[: len(package) - node.level + 1]
+            elif node.module and node.module.split(".")[0] == "gpub":
+                base = []
+            else:
+                continue
+            inner = (
+                (node.module or "").removeprefix("gpub").strip(".")
+                if not node.level
+                else node.module
+            )
+            base = ".".join([*base, *(inner.split(".") if inner else [])])
+            for a in node.names:
+                yield base, a.name
 
 
 def imports(root):
     "Module -> the gpub modules it imports anywhere, inside functions too"
-    graph = {p.stem: set() for p in (root / "gpub").glob("*.py") if not p.stem.startswith("_")}
-    for name, found in graph.items():
-        for node in ast.walk(ast.parse((root / "gpub" / f"{name}.py").read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                dotted = [a.name for a in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                base = ".".join(filter(None, ["gpub" if node.level else "", node.module]))
-                dotted = [base, *(f"{base}.{a.name}" for a in node.names)]
-            else:
-                continue
-            found |= {d.split(".")[1] for d in dotted if d.startswith("gpub.")} & graph.keys()
+    files = module_files(root)
+    graph = {name: set() for name in files}
+    for name, path in files.items():
+        for base, what in imported_names(path, name):
+            dotted = {base, f"{base}.{what}".strip(".")}
+            graph[name] |= dotted & graph.keys()
     return graph
+
+
+def room(name):
+    return name.split(".")[0]
+
+
+def off_the_rows(root, rows=ROWS):
+    "Imports from a room that is not above, and private names that leave their room"
+    row = {name: i for i, names in enumerate(rows) for name in names}
+    out = []
+    for name, path in module_files(root).items():
+        for base, what in imported_names(path, name):
+            there = room(base or what)
+            if there not in row or there == room(name):
+                continue
+            if room(name) not in row:
+                out.append(f"{name} stands in no row of the house")
+            elif row[there] > row[room(name)]:
+                out.append(f"{name} imports {base}.{what} from a room above its own")
+            elif row[there] == row[room(name)] and row[there] > 0:
+                out.append(f"{name} imports {base}.{what} from a room of its own row")
+            if what and what.startswith("_") and not what.startswith("__"):
+                out.append(f"{name} imports {base}.{what}, which is private there")
+    return out
+
+
+def click_outside(root):
+    "Only the command line knows click"
+    return [
+        f"{name} imports click"
+        for name, path in module_files(root).items()
+        if room(name) != "cli" and re.search(r"^\s*(import|from) click\b", path.read_text(), re.M)
+    ]
+
+
+def two_meanings(root):
+    "Public names that two modules define"
+    owners = {}
+    for name, path in module_files(root).items():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+                for public in ast.literal_eval(node.value):
+                    owners.setdefault(public, []).append(name)
+    return [
+        f"{public} is defined by {', '.join(at)}" for public, at in owners.items() if len(at) > 1
+    ]
 
 
 def reach(graph, name):
@@ -138,9 +223,10 @@ def wrong_rooms(root):
 
 def twice_exported(root):
     modules = [m for p in notebooks(root) if (m := exports_to(p))]
-    made = {f"{m}.py" for m in modules} | {"__init__.py", "_modidx.py"}
     return [f"{m} has two notebooks" for m in {m for m in modules if modules.count(m) > 1}] + [
-        f"gpub/{p.name} has no notebook" for p in (root / "gpub").glob("*.py") if p.name not in made
+        f"gpub/{path.relative_to(root / 'gpub').as_posix()} has no notebook"
+        for name, path in module_files(root).items()
+        if name not in modules
     ]
 
 
@@ -198,7 +284,7 @@ def unexercised(root):
             n.id
             for c in exported
             for n in ast.walk(python(source(c)))
-            if isinstance(n, ast.Name) and isinstance(n.context_length, ast.Load)
+            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
         }
         for name, uses in (d for c in exported for d in defined(python(source(c)))):
             if name.isupper() and name in inside:
@@ -271,7 +357,7 @@ def heavy(root, one=100_000, total=1_500_000):
 def pickles(root):
     "Ways to run someone else's code by loading their file"
     out = []
-    for path in sorted((root / "gpub").glob("*.py")):
+    for path in sorted((root / "gpub").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = (
                 [a.name for a in node.names] + [getattr(node, "module", None) or ""]
@@ -303,19 +389,20 @@ def pickles(root):
 
 
 def told(text):
-    "Line numbers that end in a comment"
-    return {
-        t.start[0]
-        for t in tokenize.generate_tokens(io.StringIO(text).readline)
-        if t.type == tokenize.COMMENT
-    }
+    "Line numbers that end in a comment, or have one of their own just above them"
+    lines = set()
+    for t in tokenize.generate_tokens(io.StringIO(text).readline):
+        if t.type == tokenize.COMMENT:
+            alone = not t.line[: t.start[1]].strip()
+            lines.add(t.start[0] + 1 if alone else t.start[0])
+    return lines
 
 
 def unexplained(root):
     """Public names without a docstring, arguments and fields without a comment of their own; an
     option of a command has its help"""
     out = []
-    for path in sorted((root / "gpub").glob("*.py")):
+    for path in sorted((root / "gpub").rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         tree, lines = ast.parse(text), told(text)
         public = next(
@@ -370,36 +457,14 @@ def unexplained(root):
     return out
 
 
-def long_winded(root, most=60):
-    "Functions of more than `most` lines"
+def long_winded(root, most=45):
+    "Functions of more than `most` statements"
     return [
-        f"{p.name}: {n.name} has {n.end_lineno - n.lineno + 1} lines"
-        for p in sorted((root / "gpub").glob("*.py"))
+        f"{p.name}: {n.name} has {count} statements"
+        for p in sorted((root / "gpub").rglob("*.py"))
         for n in ast.walk(ast.parse(p.read_text(encoding="utf-8")))
-        if isinstance(n, ast.FunctionDef) and n.end_lineno - n.lineno >= most
-    ]
-
-
-def prose(text):
-    "Numbers of the lines of a cell that belong to a string of several lines, or to a directive"
-    strings = [
-        n
-        for n in ast.walk(python(text))
-        if isinstance(n, (ast.Constant, ast.JoinedStr)) and n.end_lineno > n.lineno
-    ]
-    return {i for n in strings for i in range(n.lineno, n.end_lineno + 1)} | {
-        i for i, l in enumerate(text.splitlines(), 1) if l.startswith("#|")
-    }
-
-
-def wide(root, most=160):
-    "Lines of code in notebooks, and so in the library, beyond `most` characters"
-    return [
-        f"{p.relative_to(root)}: {len(l)} characters: {l.strip()[:60]}..."
-        for p in notebooks(root)
-        for c in cells(p)
-        for i, l in enumerate(source(c).splitlines(), 1)
-        if len(l) > most and i not in prose(source(c))
+        if isinstance(n, ast.FunctionDef)
+        and (count := sum(isinstance(x, ast.stmt) for x in ast.walk(n)) - 1) > most
     ]
 
 
@@ -449,7 +514,7 @@ class Block:
         if name.split('.')[0] in absent: raise ModuleNotFoundError(f'No module named {{name!r}} (blocked)', name=name)
 if block: sys.meta_path.insert(0, Block())
 import gpub
-for m in pkgutil.iter_modules(gpub.__path__): importlib.import_module('gpub.' + m.name)
+for m in pkgutil.walk_packages(gpub.__path__, 'gpub.'): importlib.import_module(m.name)
 found = sorted({{m.split('.')[0] for m in sys.modules}} & set(absent))
 sys.exit(f'imported: {{found}}' if found else 0)"""
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True)
@@ -458,17 +523,39 @@ sys.exit(f'imported: {{found}}' if found else 0)"""
 
 def out_of_step(folder):
     "Export and clean a copy; name what differs from what was there"
-    before = {p: p.read_bytes() for p in [*notebooks(folder), *(folder / "gpub").glob("*.py")]}
-    for p in (folder / "gpub").glob("*.py"):
-        p.unlink() if p.name != "__init__.py" else None
+
+    def made():
+        return set((folder / "gpub").rglob("*.py"))
+
+    before = {p: p.read_bytes() for p in {*notebooks(folder), *made()}}
+    for p in made():
+        if p != folder / "gpub/__init__.py":
+            p.unlink()
     tool = Path(sys.executable).parent
     for name in ("nbdev_export", "nbdev_clean"):
         subprocess.run([tool / name], cwd=folder, check=True, capture_output=True)
     return [
         p.relative_to(folder).as_posix()
-        for p in sorted({*before, *(folder / "gpub").glob("*.py")})
+        for p in sorted({*before, *made()})
         if not p.exists() or before.get(p) != p.read_bytes()
     ]
+
+
+def badly_written(root, *options):
+    """What ruff finds: two statements on a line, lines that are too long, mistakes; and what it
+    would lay out otherwise"""
+    ruff = Path(sys.executable).parent / "ruff"
+    out = []
+    for task in (["check", "--output-format", "concise"], ["format", "--check"]):
+        done = subprocess.run(
+            [ruff, *task, "--no-cache", "-q", *options, "."],
+            cwd=root,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            out += (done.stdout + done.stderr).strip().splitlines()
+    return out
 
 
 @pytest.mark.parametrize(
@@ -477,6 +564,9 @@ def out_of_step(folder):
         cycles,
         looks_ahead,
         wrong_rooms,
+        off_the_rows,
+        click_outside,
+        two_meanings,
         twice_exported,
         unexercised,
         mixed_imports,
@@ -485,7 +575,7 @@ def out_of_step(folder):
         pickles,
         unexplained,
         long_winded,
-        wide,
+        badly_written,
         machine_paths,
     ],
     ids=lambda f: f.__name__,
@@ -542,23 +632,21 @@ def test_cycle_is_found(tmp_path):
 
 def test_looking_ahead_is_found(tmp_path):
     for name, module in [
-        ("season1/01_x", "gpt"),
-        ("lib/data/shards", "shards"),
-        ("season1/04_y", "train"),
+        ("season1/01_x", "model.gpt"),
+        ("lib/shards", "data.shards"),
+        ("season1/04_y", "train.loop"),
     ]:
         notebook(tmp_path / f"nbs/{name}.ipynb", f"#| default_exp {module}")
-    for module in ("gpt", "shards", "train"):
+    for module in ("model/gpt", "data/shards"):
         write(tmp_path / f"gpub/{module}.py", "")
-    write(tmp_path / "gpub/train/loop.py", "from gpub.data.shards import B")
+    write(tmp_path / "gpub/train/loop.py", "from ..data.shards import B")
     assert not looks_ahead(tmp_path) and not wrong_rooms(tmp_path)
-    write(
-        tmp_path / "gpub/model/gpt.py",
-        "from gpub.data.shards import B\ndef f():\n    from gpub.train.loop import B",
-    )
+    write(tmp_path / "gpub/model/gpt.py", "def f():\n    from gpub.train.loop import B")
+    write(tmp_path / "gpub/train/loop.py", "from gpub.model.gpt import A")
     assert looks_ahead(tmp_path) == [
-        "gpt (chapter season1/01) depends on train (chapter season1/04)"
+        "model.gpt (chapter season1/01) depends on train.loop (chapter season1/04)"
     ]
-    assert wrong_rooms(tmp_path) == ["gpt must not import ['shards']"]
+    assert wrong_rooms(tmp_path) == ["train.loop must not import ['model.gpt']"]
 
 
 def test_orphan_and_twin_are_found(tmp_path):
@@ -681,22 +769,60 @@ def test_unexplained_is_found(tmp_path, text, faults):
 
 
 def test_long_function_is_found(tmp_path):
-    write(tmp_path / "gpub/a.py", "def f():\n" + "    1\n" * 59)
+    write(tmp_path / "gpub/room/a.py", "def f():\n" + "    1\n" * 45)
     assert not long_winded(tmp_path)
-    write(tmp_path / "gpub/a.py", "def f():\n" + "    1\n" * 60)
+    write(tmp_path / "gpub/room/a.py", "def f():\n" + "    1\n" * 46)
     assert len(long_winded(tmp_path)) == 1
 
 
-def test_wide_line_is_found(tmp_path):
-    notebook(
-        tmp_path / "nbs/a.ipynb",
-        "# " + "a long paragraph " * 20,
-        '#| fig-cap: "' + "w" * 160 + '"\nx = "' + "y" * 154 + '"',
-        'x = """\n' + "word " * 40 + '"""',
-    )
-    assert not wide(tmp_path)
-    notebook(tmp_path / "nbs/a.ipynb", 'x = "' + "y" * 155 + '"')
-    assert len(wide(tmp_path)) == 1
+@pytest.mark.parametrize(
+    "line, rule",
+    [
+        ("x = 1; y = 2", "E702"),
+        ("if x: y = 2", "E701"),
+        ("f = lambda a: a", "E731"),
+        ("x = '" + "y" * 100 + "'", "E501"),
+        ("x = not_there", "F821"),
+    ],
+)
+def test_bad_style_is_found(root, tmp_path, line, rule):
+    write(tmp_path / "ruff.toml", (root / "ruff.toml").read_text(encoding="utf-8"))
+    write(tmp_path / "a.py", "x = 1\n")
+    assert not badly_written(tmp_path)
+    write(tmp_path / "a.py", "x = 1\n" + line + "\n")
+    assert any(rule in found for found in badly_written(tmp_path))
+    write(tmp_path / "a.py", "x = { 1 }\n")
+    assert any("a.py" in found for found in badly_written(tmp_path))
+
+
+def test_a_room_that_looks_up_is_found(tmp_path):
+    write(tmp_path / "gpub/low/a.py", "from gpub.core import x")
+    write(tmp_path / "gpub/high/b.py", "from ..low.a import y\nfrom gpub import core")
+    rows = [["core"], ["low", "beside"], ["high"]]
+    assert not off_the_rows(tmp_path, rows)
+    write(tmp_path / "gpub/low/a.py", "def f():\n    from ..high.b import y")
+    assert "above its own" in off_the_rows(tmp_path, rows)[0]
+    write(tmp_path / "gpub/low/a.py", "from gpub.beside.c import y")
+    assert "of its own row" in off_the_rows(tmp_path, rows)[0]
+    write(tmp_path / "gpub/low/a.py", "from ..core import _x")
+    assert "private" in off_the_rows(tmp_path, rows)[0]
+    write(tmp_path / "gpub/attic/a.py", "from ..core import x")
+    assert any("no row" in found for found in off_the_rows(tmp_path, rows))
+
+
+def test_click_outside_is_found(tmp_path):
+    write(tmp_path / "gpub/cli/a.py", "import click")
+    assert not click_outside(tmp_path)
+    write(tmp_path / "gpub/low/a.py", "def f():\n    from click import echo")
+    assert click_outside(tmp_path) == ["low.a imports click"]
+
+
+def test_two_meanings_are_found(tmp_path):
+    write(tmp_path / "gpub/low/a.py", "__all__ = ['f', 'g']")
+    write(tmp_path / "gpub/high/b.py", "__all__ = ['h']")
+    assert not two_meanings(tmp_path)
+    write(tmp_path / "gpub/high/b.py", "__all__ = ['f']")
+    assert two_meanings(tmp_path) == ["f is defined by high.b, low.a"]
 
 
 def test_machine_path_is_found(tmp_path):
@@ -718,8 +844,11 @@ def test_eager_import_is_found(tmp_path):
 def test_hand_edited_module_is_found(copy):
     for p in notebooks(copy):
         p.unlink() if p.stem != "00_core" else None
-    for p in (copy / "gpub").glob("*.py"):
-        p.unlink() if p.stem not in ("__init__", "core") else None
+    for p in (copy / "gpub").iterdir():
+        if p.is_dir():
+            shutil.rmtree(p)
+        elif p.stem not in ("__init__", "core"):
+            p.unlink()
     assert out_of_step(copy) == ["gpub/_modidx.py"]
     with open(copy / "gpub/core.py", "a") as f:
         f.write("\nEDITED = 1\n")

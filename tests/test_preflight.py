@@ -190,7 +190,11 @@ def test_a_card_that_is_too_small():
     [
         (
             lambda code: (
-                "import gpub.train.trainer\ngpub.run.restore_optimizers = lambda *a: None\n" + code
+                (
+                    "import gpub.train.trainer\ngpub.train.trainer.restore_optimizers = lambda *a: "
+                    "None\n"
+                )
+                + code
             ),
             "losses differ",
         ),

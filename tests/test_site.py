@@ -122,7 +122,7 @@ def needed(root):
         ):
             if re.search(r"^#\|\s*eval:\s*false", s, re.M):
                 continue
-            for n in ast.parse(re.sub(r"^(\s*)[%!].*$", r"\1pass", s, flags=re.M)).body:
+            for n in python(s).body:
                 names = (
                     [a.name for a in n.names]
                     if isinstance(n, ast.Import)

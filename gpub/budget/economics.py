@@ -398,16 +398,16 @@ def failure_table(
 # %% ../../nbs/season2/04_ten_lessons.ipynb #ebbe049d
 HERE = "season2/04_ten_lessons"
 TAUGHT = {  # lesson -> (what enforces it, the page that shows it)
-    "thing-01": ("economics.checklist", HERE),
-    "thing-02": ("economics.compare", HERE),
-    "thing-03": ("train.choose_loss", "season1/04_training_challenges"),
-    "thing-04": ("bench_train.bench_train", "lib/lab/bench_train"),
-    "thing-05": ("train.Fit", "season1/04_training_challenges"),
-    "thing-06": ("preflight.preflight", "lib/guards/preflight"),
-    "thing-07": ("economics.scale_out", HERE),
-    "thing-08": ("ledger.next_cost", "lib/record/ledger"),
-    "thing-09": ("scaling", "season2/05_chinchilla"),
-    "thing-10": ("ledger.find_price", "lib/record/ledger"),
+    "thing-01": ("budget.economics.checklist", HERE),
+    "thing-02": ("budget.economics.compare_gpus", HERE),
+    "thing-03": ("train.loop.choose_loss", "season1/04_training_challenges"),
+    "thing-04": ("lab.bench.train.bench_train", "lib/lab/bench_train"),
+    "thing-05": ("train.loop.MicroBatcher", "season1/04_training_challenges"),
+    "thing-06": ("guards.preflight.preflight", "lib/guards/preflight"),
+    "thing-07": ("budget.economics.scale_out", HERE),
+    "thing-08": ("budget.bill.next_cost", "lib/budget/bill"),
+    "thing-09": ("budget.scaling", "season2/05_chinchilla"),
+    "thing-10": ("budget.prices.find_price", "lib/budget/prices"),
 }
 
 
@@ -416,10 +416,14 @@ def stands(
 ):  # bool
     """Whether a guard is in this gpub; asked without importing anything that is not
     there"""
-    module, _, name = guard.partition(".")
-    if importlib.util.find_spec(f"gpub.{module}") is None:
-        return False
-    return not name or hasattr(importlib.import_module(f"gpub.{module}"), name)
+    for module, name in ((guard, ""), guard.rpartition(".")[::2]):
+        try:
+            found = importlib.util.find_spec(f"gpub.{module}")
+        except ModuleNotFoundError:  # not even its package is there
+            continue
+        if found is not None:
+            return not name or hasattr(importlib.import_module(f"gpub.{module}"), name)
+    return False
 
 
 def lessons_table():

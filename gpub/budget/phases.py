@@ -123,13 +123,11 @@ class Phase(Config):
     usd: float  # its budget, every process counted
     start: int | None = None  # steps done before it; default: where the one before ends
     gates: tuple = ()  # of `Gate`
-    settings: dict = field(
-        default_factory=dict
-    )  # what changes at its start; they decide speed only
+    # what changes at its start; they decide speed only
+    settings: dict = field(default_factory=dict)
     milestones: tuple = ()  # steps whose checkpoint is kept and that write a sample
-    schedule_steps: int | None = (
-        None  # where its learning-rate schedule ends; default: where the run is to stop
-    )
+    # where its learning-rate schedule ends; default: where the run is to stop
+    schedule_steps: int | None = None
 
     def __post_init__(self):
         object.__setattr__(
@@ -172,9 +170,8 @@ class Plan(Config):
     preset: str  # of `run.PRESETS`: model, recipe and sample prompt
     phases: tuple  # of `Phase`
     settings: dict = field(default_factory=dict)  # of the whole run
-    save_every: int = (
-        500  # steps between checkpoints: what a lost machine takes with it at most
-    )
+    # steps between checkpoints: what a lost machine takes with it at most
+    save_every: int = 500
 
     def __post_init__(self):
         find_preset(self.preset)

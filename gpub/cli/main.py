@@ -409,11 +409,16 @@ def bench_llama_command(file, device, compiled):
     help="Text to prepare.",
 )
 @click.option(
-    "--vocab", type=int, default=32_000, show_default=True, help="Tokens of the vocabulary."
+    "--vocab",
+    "vocab_size",
+    type=int,
+    default=32_000,
+    show_default=True,
+    help="Tokens of the vocabulary.",
 )
-def bench_prep_command(file, mb, vocab):
+def bench_prep_command(file, mb, vocab_size):
     "The data pipeline against bare encoders and datasets.map (extra: gpub[data])."
-    result = bench_prep(mb=mb, vocab_size=vocab)
+    result = bench_prep(mb=mb, vocab_size=vocab_size)
     click.echo(bench_prep_table(result))
     file_receipt(result, file)
 

@@ -72,6 +72,7 @@ def gather(
 @click.option("--out", help="The shard folder. The same command continues an interrupted run.")
 @click.option(
     "--vocab",
+    "vocab_size",
     type=int,
     default=32_000,
     show_default=True,
@@ -245,7 +246,14 @@ def data_group():
 @click.option(
     "--step", type=click.IntRange(0, 10**12), required=True, help="Which step of training."
 )
-@click.option("--ctx", type=click.IntRange(1), default=512, show_default=True, help="Tokens a row.")
+@click.option(
+    "--ctx",
+    "context_length",
+    type=click.IntRange(1),
+    default=512,
+    show_default=True,
+    help="Tokens a row.",
+)
 @click.option("--batch", type=click.IntRange(1), default=64, show_default=True, help="Rows a step.")
 @click.option("--seed", type=int, default=0, show_default=True, help="The run's seed.")
 def what(folder, step, context_length, batch, seed):

@@ -55,23 +55,21 @@ def openbook(
 
 
 def hellaswag(
-    # `activity_label`, `context_length` (or its halves `ctx_a` and `ctx_b`), `endings`, `label`
+    # `activity_label`, `ctx` (or its halves `ctx_a` and `ctx_b`), `endings`, `label`
     row: dict,
 ):  # (context, answers, positions of the right ones)
     """A row of HellaSwag: activity, scene and four endings; an unfinished last sentence (`ctx_b`)
     starts with a capital"""
     if "ctx_a" in row:
-        context_length = f"{row['ctx_a']} {row['ctx_b'].capitalize()}"
+        scene = f"{row['ctx_a']} {row['ctx_b'].capitalize()}"
     else:
-        context_length = re.sub(
-            r"(?:^|(?<=[.!?] ))[^.!?]+$", lambda m: m[0].capitalize(), row["ctx"]
-        )
+        scene = re.sub(r"(?:^|(?<=[.!?] ))[^.!?]+$", lambda m: m[0].capitalize(), row["ctx"])
 
     def tidy(t):
         return re.sub(r"\[.*?\]", "", t.strip().replace(" [title]", ". ")).replace("  ", " ")
 
     return (
-        tidy(f"{row['activity_label']}: {ctx}"),
+        tidy(f"{row['activity_label']}: {scene}"),
         [tidy(e) for e in row["endings"]],
         [int(row["label"])],
     )
@@ -148,9 +146,8 @@ class Task:
     read: object  # row -> (context, answers, positions of the right ones)
     kind: str = "choice"  # how it is scored: choice, mass, word; program is for the sandbox
     header: bool = True  # a .csv file names its columns
-    head: str = (
-        ""  # what stands before everything; {} becomes the subject, taken from the file's name
-    )
+    # what stands before everything; {} becomes the subject, taken from the file's name
+    head: str = ""
     first: bool = False  # solved questions are the first of their file, not drawn
 
 

@@ -427,7 +427,7 @@ class Watched:
     def __init__(self):
         torch.manual_seed(0)
         self.model = GPT(
-            GPTConfig(vocab_size=11, context_length=8, d_model=16, n_layers=1, heads=2)
+            GPTConfig(vocab_size=11, context_length=8, d_model=16, n_layers=1, n_heads=2)
         ).eval()
         self.asked, self.modes, self.grads = [], [], []
         self.opt = torch.optim.SGD(self.model.parameters(), lr=0.5)

@@ -195,11 +195,9 @@ class LlamaConfig(Config):
     rope_base: float = 10_000.0  # `base` of `Rope`
     norm_eps: float = 1e-5  # added to the mean square, so that no norm divides by zero
     init_std: float = 0.02  # standard deviation of fresh weights
-    embed_std: float | None = (
-        # of fresh embeddings; None: the same. Small: a tied head's logits have a
-        # variance of width x embed_std^2
-        0.005
-    )
+    # of fresh embeddings; None: the same. Small: a tied head's logits have a
+    # variance of width x embed_std^2
+    embed_std: float | None = 0.005
 
     def __post_init__(self):
         self.need(

@@ -51,11 +51,9 @@ class PrepConfig(Config):
     tokenizer: str | None = None  # a tokenizer to use instead of training one
     sample_mb: float = 50.0  # text it is trained on, over all sources
     val: float = 0.005  # share of the documents kept for validation
-    tokens: int | None = (
-        # with weights: tokens in all, repeating what runs out; default: until the first
-        # source runs out
-        None
-    )
+    # with weights: tokens in all, repeating what runs out; default: until the first
+    # source runs out
+    tokens: int | None = None
     rules: Rules = Rules()  # thresholds for dropping a document
     dedup: bool = True  # drop documents equal to an earlier one
     near: float | None = None  # drop documents this similar (Jaccard) to an earlier one

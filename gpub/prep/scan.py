@@ -141,15 +141,12 @@ class Found:
 
     docs: int = 0  # documents scanned
     known: Counter = field(default_factory=Counter)  # string -> documents that have it
-    benchmarks: Counter = field(
-        default_factory=Counter
-    )  # file -> documents that share 13 words with it
-    bursts: dict = field(
-        default_factory=dict
-    )  # word -> [documents where it is bursty, occurrences in them]
-    examples: dict = field(
-        default_factory=dict
-    )  # string or file -> up to 5 beginnings of documents
+    # file -> documents that share 13 words with it
+    benchmarks: Counter = field(default_factory=Counter)
+    # word -> [documents where it is bursty, occurrences in them]
+    bursts: dict = field(default_factory=dict)
+    # string or file -> up to 5 beginnings of documents
+    examples: dict = field(default_factory=dict)
     seen: tuple = ()  # (slots, documents) of all words, by hash
 
     def note(

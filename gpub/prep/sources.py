@@ -24,9 +24,8 @@ class Hub(Config):
     repo: str  # owner/name
     config: str | None = None  # where the dataset has several, all are read without one
     column: str = "text"  # holds the text; blob_id: the text is fetched by it
-    seed: int | None = (
-        None  # its files are read in an order drawn with this; default: as they are listed
-    )
+    # its files are read in an order drawn with this; default: as they are listed
+    seed: int | None = None
 
 
 NAMED = {

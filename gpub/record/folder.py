@@ -20,10 +20,11 @@ from ..core import GpubError, first_line, read_json, write_atomic
 def differences(
     found: dict,  # the configuration the folder was made with
     wanted: dict,  # the one asked for now
+    # for each: its name, and what it does where it lacks a setting
     words=(
         ("this run", "has none"),
         ("asked", "for none"),
-    ),  # for each: its name, and what it does where it lacks a setting
+    ),
 ):  # lines, empty if they agree
     "What differs between two nested configurations, in words"
     sides = _flat(found), _flat(wanted)

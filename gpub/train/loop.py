@@ -36,9 +36,8 @@ class TrainConfig(Config):
 
     steps: int  # optimizer steps
     batch_tokens: int = 4096  # tokens per step
-    micro_batch: int | None = (
-        None  # sequences per forward pass; None: all of them at once
-    )
+    # sequences per forward pass; None: all of them at once
+    micro_batch: int | None = None
     optimizer: str = "muon"  # muon (block matrices; AdamW for the rest) or adamw
     muon_lr: float = 0.04  # peak rate of Muon
     muon_momentum: float = 0.95  # of Muon's running mean
@@ -763,8 +762,8 @@ def evaluate(
         )
     if len(targets) != len(ids):
         raise GpubError(
-            f"{len(ids)} ids and {len(targets)} targets: "
-            f"every id needs a target, or {IGNORED}"
+            f"{len(ids)} ids and {len(targets)} targets: every id needs a target, or "
+            f"{IGNORED}"
         )
     w = (len(ids) - 1) // context_length
     rows = rows or max(1, min(64, 16_384 // context_length))

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass, replace
 from ..core import OLD_NAMES, GpubError
 from ..model.sizes import SHAPES, nearest
-from .loop import TrainConfig, train
+from .loop import TrainConfig
 from .decay import DECAY_TARGET, decay_for
 from ..model.gpt import GPTConfig
 from ..model.llama import LlamaConfig
@@ -26,9 +26,8 @@ class Preset:
     config: type[GPTConfig] | type[LlamaConfig]  # the kind of model
     evals: int = 5  # validation passes
     samples: tuple = (0.0, 0.1, 0.25, 0.5, 1.0)  # milestones, as shares of the run
-    decay_target: float | None = (
-        None  # integral that the weight decay is computed from; None: it is the recipe's own
-    )
+    # integral that the weight decay is computed from; None: it is the recipe's own
+    decay_target: float | None = None
 
 
 def preset_of_shape(

@@ -70,9 +70,8 @@ def bench_loader(
     context_length: int = 512,  # tokens in a row
     batch: int = 64,  # rows in a batch
     rounds: int = 200,  # turns of every contender that count
-    shape: dict | None = SHAPES[
-        "gpt2-134m"
-    ].model,  # of the training step to compare with; None leaves that out
+    # of the training step to compare with; None leaves that out
+    shape: dict | None = SHAPES["gpt2-134m"].model,
     rows: int = 1,  # of that step; the loader is timed at as many
 ):  # dict of medians in microseconds and of ratios
     "Time `Batches` from memory and from disk against slices in a loop and against a memcpy"

@@ -353,11 +353,9 @@ class Rung:
     says: str  # what is different when it is on
     on: dict  # switches of BASE
     off: dict = field(default_factory=dict)  # where its off side differs from the rungs below it
-    tolerance: float | None = (
-        # nats by which a step's loss may differ; None: another recipe, whose losses are not
-        # compared
-        1e-3
-    )
+    # nats by which a step's loss may differ; None: another recipe, whose losses are not
+    # compared
+    tolerance: float | None = 1e-3
     # function of a `Place`: why it cannot be tried there, or None; None: it can everywhere
     lacks: object = None
     why: str = ""  # the reason, where the library comes with it off

@@ -41,9 +41,8 @@ class Contender:
     step: object  # function of the step number
     steps: int  # its recipe's length
     tokens: int  # per step
-    cfg: TrainConfig | None = (
-        None  # of our recipe, whose blocks may sleep for some steps; None: all work in every step
-    )
+    # of our recipe, whose blocks may sleep for some steps; None: all work in every step
+    cfg: TrainConfig | None = None
     precision: str = "fp32"  # of its matmuls
     seconds: float = 0.0  # used so far, on its own clock
     done: int = 0  # steps so far
