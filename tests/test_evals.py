@@ -680,7 +680,7 @@ def test_programs_are_contained(code, why, tmp_path, monkeypatch):
     ],
 )
 def test_the_kernel_alone_contains_them_too(code, tmp_path, monkeypatch):
-    from gpub.evals.evaluate import sandbox
+    from gpub.evals import sandbox
 
     (tmp_path / "f").write_text("mine")
     monkeypatch.setattr(sandbox, "CAGE", sandbox.CAGE.replace("sys.addaudithook(refuse)\n", ""))

@@ -57,7 +57,7 @@ def test_readme_opens_with_the_two_commands(root):
 COLAB = """#| hide
 #| eval: false
 # Fetches the course on Colab, does nothing anywhere else
-if 'google.colab' in str(get_ipython()):
+if "google.colab" in str(get_ipython()):
     !git clone -q https://github.com/gpuburnout/gpub /content/gpub && pip install -q '/content/gpub[data,hub]'
     %cd /content/gpub/nbs/{}"""
 

@@ -438,7 +438,9 @@ def test_files_are_refused_in_one_line(tmp_path):
 def test_the_command(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     (tmp_path / "good.py").write_text("from gpub.model.gpt import causal_attention")
-    good = CliRunner().invoke(check_command, ["attention", "--mine", f"{tmp_path}/good.py:attend"])
+    good = CliRunner().invoke(
+        check_command, ["attention", "--mine", f"{tmp_path}/good.py:causal_attention"]
+    )
     assert (
         good.exit_code == 0 and f"all {len(PROPERTIES['attention'])} properties hold" in good.output
     )

@@ -30,7 +30,8 @@ ROWS = [
     ["budget", "evals"],
     ["guards"],
     ["lab"],
-    ["cli", "__main__"],
+    ["cli"],
+    ["__main__"],
 ]
 FORBIDDEN = {  # what a module must not know although its room may
     "train.loop": {"model.gpt", "model.llama", "data.tokenizer"},

@@ -407,7 +407,7 @@ def check_gates(
             ],
             checks,
         )
-    log = [
+    reasons = [
         f"{g.metric} "
         + ("was never measured" if v is None else f"is {v:,.6g}")
         + f", wanted {str(g).removeprefix(g.metric + ' ')}"
@@ -415,7 +415,7 @@ def check_gates(
     ]
     return (
         "change GPU" if all(g.metric in SPEED_METRICS for g, _ in bad) else "stop",
-        "; ".join(log),
+        "; ".join(reasons),
         checks,
     )
 
@@ -841,7 +841,7 @@ def run_plan(
         read_plan(plan),
         Path(out),
         check_rate(usd_per_hour),
-        how.get("say") or print,
+        how.get("log") or print,
     )
     if max_usd is not None and not (
         isinstance(max_usd, (int, float)) and 0 < max_usd < math.inf

@@ -638,7 +638,7 @@ class Trainer:
             )
         except Diverged as e:
             raise Diverged(
-                f"{e}; the last good checkpoint is {self.world.first(self._written) or 'none yet'}"
+                f"{e}; the last good checkpoint is {self.world.on_main(self._written) or 'none yet'}"
             ) from None
 
     def _log(self, s):
