@@ -99,7 +99,7 @@ class SmallDisk:
     def __init__(self, monkeypatch, nth, room):
         self.nth, self.room, self.calls = nth, room, 0
         for module in ("gpub.record.ledger", "gpub.train.trainer"):
-            monkeypatch.setattr(f"{module}.append", self)
+            monkeypatch.setattr(f"{module}.append_row", self)
 
     def __call__(self, path, row):
         import resource
@@ -386,10 +386,10 @@ def edit(run, part, **changes):
 @pytest.mark.parametrize(
     "part, name, value, then",
     [
-        ("model", "layers", 2, 1),
-        ("model", "heads", 4, 2),
+        ("model", "n_layers", 2, 1),
+        ("model", "n_heads", 4, 2),
         ("model", "init_std", 0.5, 0.02),
-        ("model", "ctx", 31, 32),
+        ("model", "context_length", 31, 32),
         ("data", "val", 1, None),
     ],
 )

@@ -337,5 +337,5 @@ def test_missing_settings_take_their_defaults():
         dict(vocab_size=9, context_length=8, d_model=8, n_layers=1, n_heads=1)
     )
     assert cfg.tied and cfg.bias and cfg.init_std == 0.02
-    with pytest.raises(GpubError, match="needs a value for 'heads'"):
+    with pytest.raises(GpubError, match="needs a value for 'n_heads'"):
         GPTConfig.from_dict(dict(vocab_size=9, context_length=8, d_model=8, n_layers=1))

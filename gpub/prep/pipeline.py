@@ -93,7 +93,7 @@ class PrepConfig(Config):
         self.need(WHOLE, "vocab_size", "tokens", "shard_tokens")
         if not self.tokenizer and self.vocab_size < 256:
             raise GpubError(
-                f"vocab {self.vocab_size} has no room for the 256 bytes: give 256 or "
+                f"vocab_size {self.vocab_size} has no room for the 256 bytes: give 256 or "
                 "more"
             )
         self.need(POSITIVE, "chunk_mb", "sample_mb")

@@ -509,13 +509,16 @@ SHOWN = {  # lesson -> places: a notebook with a heading, or a test
         "nbs/00_core.ipynb#Settings",
         "tests/test_results.py::test_missing_settings_take_their_defaults",
     ],
-    4: [f"{L}shards.ipynb#The folder", f"{C}02_data_preparation.ipynb#All together"],
+    4: [
+        f"{L}data/shards.ipynb#The folder",
+        f"{C}02_data_preparation.ipynb#All together",
+    ],
     5: [
-        f"{L}tokenizer.ipynb#What a vocabulary is worth",
+        f"{L}data/tokenizer.ipynb#What a vocabulary is worth",
         f"{C}02_data_preparation.ipynb#Idea 4: What a token is worth",
     ],
     6: [
-        f"{L}shards.ipynb#Reading, and refusing",
+        f"{L}data/shards.ipynb#Reading, and refusing",
         "tests/test_shards.py::test_wrong_tokenizer_is_refused",
     ],
     7: [
@@ -523,7 +526,7 @@ SHOWN = {  # lesson -> places: a notebook with a heading, or a test
         f"{C}02_data_preparation.ipynb#Idea 1: Clean, and keep the receipts",
     ],
     8: [
-        f"{L}sources.ipynb#Blocks",
+        f"{L}prep/sources.ipynb#Blocks",
         "tests/test_prep.py::test_memory_does_not_grow_with_the_input",
     ],
     9: [
@@ -531,7 +534,7 @@ SHOWN = {  # lesson -> places: a notebook with a heading, or a test
         "tests/test_shards.py::test_compress_and_unpack",
     ],
     10: [
-        f"{L}tokenizer.ipynb#The same, at speed",
+        f"{L}data/tokenizer.ipynb#The same, at speed",
         "tests/test_tokenizer.py::test_sixty_lines_equal_rust",
     ],
     11: [
@@ -539,24 +542,27 @@ SHOWN = {  # lesson -> places: a notebook with a heading, or a test
         "tests/test_prep.py::test_killed_again_and_again",
     ],
     12: [
-        f"{L}museum_blog.ipynb#Was it mmap?",
-        f"{L}bench_prep.ipynb#Benchmark: preparing data",
+        f"{L}lab/museum_blog.ipynb#Was it mmap?",
+        f"{L}lab/bench_prep.ipynb#Benchmark: preparing data",
     ],
     13: [
         f"{C}02_data_preparation.ipynb#Published and measured",
-        f"{L}museum_blog.ipynb#Was it mmap?",
+        f"{L}lab/museum_blog.ipynb#Was it mmap?",
     ],
-    14: [f"{L}museum_blog.ipynb#The list comprehension", f"{L}shards.ipynb#Batches"],
+    14: [
+        f"{L}lab/museum_blog.ipynb#The list comprehension",
+        f"{L}data/batches.ipynb#Batches",
+    ],
     15: [
         f"{C}01_first_transformer.ipynb#Idea 3: Same sum, less paper",
         f"{C}04_training_challenges.ipynb#Idea 9: Compile where it pays",
     ],
     16: [
-        f"{L}checkpoint.ipynb#A second place",
+        f"{L}record/checkpoint.ipynb#A second place",
         "tests/test_run.py::test_the_mirror_brings_a_lost_machine_back",
     ],
     17: [
-        f"{L}museum_blog.ipynb#Memory held by the dead",
+        f"{L}lab/museum_blog.ipynb#Memory held by the dead",
         f"{C}04_training_challenges.ipynb#Idea 5: Too large is not the end",
     ],
     18: [
@@ -564,18 +570,18 @@ SHOWN = {  # lesson -> places: a notebook with a heading, or a test
         "tests/test_results.py::test_the_published_bill_adds_up",
     ],
     19: [
-        f"{L}museum_blog.ipynb#Cross entropy refuses int32",
-        f"{L}museum_blog.ipynb#int16 for int32",
+        f"{L}lab/museum_blog.ipynb#Cross entropy refuses int32",
+        f"{L}lab/museum_blog.ipynb#int16 for int32",
     ],
     20: [
-        f"{L}museum_blog.ipynb#A context the checkpoint never had",
+        f"{L}lab/museum_blog.ipynb#A context the checkpoint never had",
         "tests/test_run.py::test_another_run_is_refused_and_untouched",
     ],
     21: [
-        f"{L}museum_blog.ipynb#The file nobody wrote",
+        f"{L}lab/museum_blog.ipynb#The file nobody wrote",
         "tests/test_run.py::test_refusals",
     ],
-    22: [f"{L}museum.ipynb#From a symptom to the exhibit"],
+    22: [f"{L}lab/museum_bugs.ipynb#From a symptom to the exhibit"],
 }
 
 
