@@ -1,4 +1,5 @@
-"""A real Chromium without a window, driven over its debugging pipe: nothing to install beside the browser"""
+"""A real Chromium without a window, driven over its debugging pipe: nothing to install beside the
+browser."""
 
 import base64, json, os, select, shutil, subprocess, sys, time
 import pytest

@@ -1,4 +1,5 @@
-"Claims: every key leads somewhere, a false number is found, a missing receipt is said, and the page shows all of it"
+"""Claims: every key leads somewhere, a false number is found, a missing receipt is said, and the
+page shows all of it."""
 
 import json, shutil
 from pathlib import Path

@@ -1,4 +1,5 @@
-"Cleaning never makes things worse: it is idempotent, its result is valid Unicode, and duplicates planted are duplicates found"
+"""Cleaning never makes things worse: it is idempotent, its result is valid Unicode, and duplicates
+planted are duplicates found."""
 
 import gzip, json, random, unicodedata
 import numpy as np, pytest

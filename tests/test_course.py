@@ -1,4 +1,5 @@
-"""The course as a whole: terms that are used where the glossary says, pages that show what is on file, headers that are true."""
+"""The course as a whole: terms that are used where the glossary says, pages that show what is on
+file, headers that are true."""
 
 import json, re
 import pytest

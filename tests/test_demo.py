@@ -1,4 +1,5 @@
-"The page with a model inside, in a real browser: the same text and the same chances as torch; refusals"
+"""The page with a model inside, in a real browser: the same text and the same chances as torch;
+refusals."""
 
 import json, re
 from dataclasses import replace

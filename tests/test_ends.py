@@ -1,4 +1,5 @@
-"Where a run stops on purpose its learning rate has fallen, and a longer one goes on from before the fall"
+"""Where a run stops on purpose its learning rate has fallen, and a longer one goes on from before
+the fall."""
 
 import json
 import shutil

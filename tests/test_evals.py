@@ -1,4 +1,5 @@
-"""Evaluation: items are asked as lm-eval asks them, scores are the same item by item, bad input is one line, and a model's programs are contained."""
+"""Evaluation: items are asked as lm-eval asks them, scores are the same item by item, bad input is
+one line, and a model's programs are contained."""
 
 import ctypes, json, math, os, sys, time
 from pathlib import Path

@@ -1,7 +1,10 @@
-"""Every exercise of every chapter: its check fails on the unsolved cell and passes on the folded solution.
+"""Every exercise of every chapter: its check fails on the unsolved cell and passes on the folded
+solution.
 
-In a notebook a cell `# exercise: name` holds the stub, a cell `# check: name` (after `#| eval: false`) the check, and a markdown cell
-a fence that opens with `# solution: name`. Checks see the chapter's imports and what its module exports, nothing else."""
+In a notebook a cell `# exercise: name` holds the stub, a cell `# check: name` (after `#| eval:
+false`) the check, and a markdown cell a fence that opens with `# solution: name`. Checks see the
+chapter's imports and what its module exports, nothing else.
+"""
 
 import ast, importlib, json, re
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""What README and CONTRIBUTING promise: commands that exist, links that lead somewhere, figures that are the published ones; and how `gpub` starts."""
+"""What README and CONTRIBUTING promise: commands that exist, links that lead somewhere, figures
+that are the published ones; and how `gpub` starts."""
 
 import inspect, json, os, re, shutil, signal, subprocess, sys
 import click, pytest, yaml
@@ -58,15 +59,16 @@ COLAB = """#| hide
 #| eval: false
 # Fetches the course on Colab, does nothing anywhere else
 if "google.colab" in str(get_ipython()):
-    !git clone -q https://github.com/gpuburnout/gpub /content/gpub && pip install -q '/content/gpub[data,hub]'
-    %cd /content/gpub/nbs/{}"""
+    !git clone -q https://github.com/gpuburnout/gpub /content/gpub && {install}
+    %cd /content/gpub/nbs/{folder}"""
+INSTALL = "pip install -q '/content/gpub[data,hub]'"
 
 
 def test_chapters_open_in_colab(root):
     "Not installed editable: a notebook that runs already would not find it"
     for p in sorted((root / "nbs").glob("season*/*.ipynb")):
         sources = ["".join(c["source"]) for c in json.loads(p.read_text(encoding="utf-8"))["cells"]]
-        assert COLAB.format(p.parent.name) in sources, p.name
+        assert COLAB.format(install=INSTALL, folder=p.parent.name) in sources, p.name
 
 
 def facts(root):

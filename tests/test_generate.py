@@ -1,4 +1,5 @@
-"Generation: memory equals no memory, the same text as transformers, batches, seeds, stops, streams, refusals"
+"""Generation: memory equals no memory, the same text as transformers, batches, seeds, stops,
+streams, refusals."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,5 @@
-"Planted mistakes, each caught by the property that is named for it; the references pass everything; code that breaks is quoted"
+"""Planted mistakes, each caught by the property that is named for it; the references pass
+everything; code that breaks is quoted."""
 
 import sys
 import pytest, torch
@@ -286,7 +287,11 @@ def endless(*args):
         except Exception: pass
 def silent(text, vocab): return text
 def number(*args): return 3
-def words(text, vocab): return type('Tok', (), dict(encode=lambda self, s: list(s), decode=lambda self, ids: ''.join(ids)))()
+def words(text, vocab):
+    class Tok:
+        def encode(self, s): return list(s)
+        def decode(self, ids): return ''.join(ids)
+    return Tok()
 def losses(model, batches, opt, steps): return [None]*steps
 """
 

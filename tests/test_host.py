@@ -1,4 +1,5 @@
-"The machine underneath: a GPU that torch cannot use is named, a quota is respected, the last command runs however the end came"
+"""The machine underneath: a GPU that torch cannot use is named, a quota is respected, the last
+command runs however the end came."""
 
 import os
 import subprocess

@@ -1,4 +1,5 @@
-"Folders for Hugging Face and back: bit-equal round trips, transformers in another process, and everything that is refused"
+"""Folders for Hugging Face and back: bit-equal round trips, transformers in another process, and
+everything that is refused."""
 
 import json, os, shutil, subprocess, sys
 from dataclasses import replace
@@ -145,10 +146,17 @@ def test_we_read_what_transformers_writes(cfg, tok, tmp_path):
 ALONE = """
 import json, sys, torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
-folder, text = sys.argv[1:]; tok, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder).eval()
-ids = torch.tensor(tok(text)['input_ids']); n = model.config.max_position_embeddings; total = 0
+folder, text = sys.argv[1:]
+tok = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForCausalLM.from_pretrained(folder).eval()
+ids = torch.tensor(tok(text)['input_ids'])
+n = model.config.max_position_embeddings
+total = 0
 with torch.no_grad():
-    for i in range(0, len(ids) - 1, n): y = ids[i + 1:i + n + 1]; total += float(torch.nn.functional.cross_entropy(model(ids[i:i + len(y)][None]).logits[0], y, reduction='sum'))
+    for i in range(0, len(ids) - 1, n):
+        y = ids[i + 1:i + n + 1]
+        logits = model(ids[i:i + len(y)][None]).logits[0]
+        total += float(torch.nn.functional.cross_entropy(logits, y, reduction='sum'))
 out = model.generate(ids[None, :5], max_new_tokens=8, do_sample=False)[0].tolist()
 print(json.dumps([total/(len(ids) - 1), out, 'gpub' in sys.modules, type(model).__name__]))"""
 

@@ -1,4 +1,5 @@
-"""The laws of the house. Each is a function that takes a folder and returns what breaks it; each is also shown a planted violation."""
+"""The laws of the house. Each is a function that takes a folder and returns what breaks it; each is
+also shown a planted violation."""
 
 import ast, io, json, re, shutil, subprocess, sys, tokenize
 from pathlib import Path
@@ -512,7 +513,8 @@ import sys, pkgutil, importlib
 absent, block = {ABSENT}, {block}
 class Block:
     def find_spec(self, name, path=None, target=None):
-        if name.split('.')[0] in absent: raise ModuleNotFoundError(f'No module named {{name!r}} (blocked)', name=name)
+        if name.split('.')[0] in absent:
+            raise ModuleNotFoundError(f'No module named {{name!r}} (blocked)', name=name)
 if block: sys.meta_path.insert(0, Block())
 import gpub
 for m in pkgutil.walk_packages(gpub.__path__, 'gpub.'): importlib.import_module(m.name)

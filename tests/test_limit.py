@@ -1,4 +1,5 @@
-"The entropy of the plays is a wall: an honest model comes close to it and stays above, a model that sees the future goes through"
+"""The entropy of the plays is a wall: an honest model comes close to it and stays above, a model
+that sees the future goes through."""
 
 import math
 from functools import cache
@@ -8,10 +9,8 @@ from gpub.model.gpt import GPT, GPTConfig, causal_attention
 from gpub.data.plays import play, sees_future
 from gpub.train.loop import Muon
 
-CTX, KEEP = (
-    64,
-    4,
-)  # the tiny twin of the play: 4 words of each kind, the same scenes, speakers and layout
+CTX = 64
+KEEP = 4  # the tiny twin of the play: 4 words of each kind, the same scenes, speakers and layout
 
 
 def leak(q, k, v):
@@ -69,8 +68,10 @@ def fit(attention, steps, batch=16, muon_lr=0.05, lr=0.02):
 
 @torch.no_grad()
 def excess(model):
-    """Per window of unseen text: the model's loss less the ideal reader's on the same characters. The last half of each window counts, so that
-    at least 32 characters of context are there; the ideal reader has the whole past, which can only make the model look worse, never better."""
+    """Per window of unseen text: the model's loss less the ideal reader's on the same characters.
+
+    The last half of each window counts, so that at least 32 characters of context are there; the
+    ideal reader has the whole past, which can only make the model look worse, never better."""
     ids, nll, split, _ = source()
     w = windows(torch.arange(split, len(ids) - CTX - 1, CTX // 2))
     x, y = ids[w[:, :-1]], ids[w[:, 1:]]

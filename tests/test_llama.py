@@ -1,4 +1,5 @@
-"The model of season 2: sizes, parity with transformers both ways, groups, memory, causality, a sane birth"
+"""The model of season 2: sizes, parity with transformers both ways, groups, memory, causality, a
+sane birth."""
 
 import json, math, time
 from dataclasses import replace

@@ -1,4 +1,5 @@
-"Several processes, started as a user starts them: the same loss, the same files, one clear line when one dies"
+"""Several processes, started as a user starts them: the same loss, the same files, one clear line
+when one dies."""
 
 import json, os, re, signal, subprocess, sys
 from pathlib import Path

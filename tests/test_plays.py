@@ -1,4 +1,5 @@
-"The built-in plays: one text, one derivation; the entropy from the grammar is what the ideal reader pays"
+"""The built-in plays: one text, one derivation; the entropy from the grammar is what the ideal
+reader pays."""
 
 import hashlib, math, os, random, subprocess, sys
 from collections import Counter

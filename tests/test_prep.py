@@ -1,4 +1,5 @@
-"The pipeline: the same bytes for any number of workers and any number of kills; nothing half done can be taken for whole"
+"""The pipeline: the same bytes for any number of workers and any number of kills; nothing half done
+can be taken for whole."""
 
 import errno, json, multiprocessing as mp, os, random, re, shutil, signal, subprocess, sys, time
 from pathlib import Path
@@ -614,8 +615,13 @@ def watch():
             except psutil.Error: pass
         each[0] = max(each[0], max(sizes, default=0)); peak[0] = max(peak[0], sum(pss))
 t = threading.Thread(target=watch); t.start()
-try: prepare(PrepConfig(sources=(f'a={sys.argv[1]}',), vocab_size=8000, sample_mb=20, near=.8, benchmarks=()), sys.argv[2], 2)
-finally: stop.set(); t.join()
+sources = (f'a={sys.argv[1]}',)
+cfg = PrepConfig(sources=sources, vocab_size=8000, sample_mb=20, near=.8, benchmarks=())
+try:
+    prepare(cfg, sys.argv[2], 2)
+finally:
+    stop.set()
+    t.join()
 print(json.dumps(dict(one=each[0]/1e6, together=peak[0]/1e6)))
 """
 

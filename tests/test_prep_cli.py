@@ -1,4 +1,5 @@
-"`gpub prep` and `gpub data` as a user types them: exit by one line, torchrun's variables, up- and unpacking"
+"""`gpub prep` and `gpub data` as a user types them: exit by one line, torchrun's variables, up- and
+unpacking."""
 
 import gzip, json, sys
 import pytest, zstandard

@@ -1,4 +1,5 @@
-"The recipe of the large presets: weight decay from its integral, and the first cut of a step on CUDA"
+"""The recipe of the large presets: weight decay from its integral, and the first cut of a step on
+CUDA."""
 
 import json
 from dataclasses import replace

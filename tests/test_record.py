@@ -1,4 +1,5 @@
-"""What a run writes down survives full disks, kills and power cuts, and is read only where it belongs."""
+"""What a run writes down survives full disks, kills and power cuts, and is read only where it
+belongs."""
 
 import errno
 import json

@@ -1,4 +1,5 @@
-"Results: what is read from a run folder, the published bill added up again, and lessons whose links lead somewhere"
+"""Results: what is read from a run folder, the published bill added up again, and lessons whose
+links lead somewhere."""
 
 import ast, json, re, shutil
 from pathlib import Path

@@ -1,4 +1,5 @@
-"Scaling laws: known laws come back, intervals cover as often as they say, the best size is the best, forecasts cannot be made afterwards"
+"""Scaling laws: known laws come back, intervals cover as often as they say, the best size is the
+best, forecasts cannot be made afterwards."""
 
 import contextlib, io, math, re
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""The page that compares checkpoints: turns and refusals anywhere; the page itself, in a browser, where Gradio is installed"""
+"""The page that compares checkpoints: turns and refusals anywhere; the page itself, in a browser,
+where Gradio is installed."""
 
 import socket
 import pytest, torch
@@ -63,8 +64,14 @@ def served(tmp_path):
 
 
 def fill(label, value):  # as a person would: the framework listens to input events
-    return f"""(() => {{ const e = document.querySelector('[aria-label="{label}"]') || [...document.querySelectorAll('label')].find(l => l.textContent.includes('{label}')).querySelector('input, textarea');
-      Object.getOwnPropertyDescriptor(Object.getPrototypeOf(e), 'value').set.call(e, {value!r}); e.dispatchEvent(new Event('input', {{bubbles: true}})); e.dispatchEvent(new Event('change', {{bubbles: true}})) }})()"""
+    return f"""(() => {{
+      const labels = [...document.querySelectorAll('label')];
+      const e = document.querySelector('[aria-label="{label}"]')
+        || labels.find(l => l.textContent.includes('{label}')).querySelector('input, textarea');
+      Object.getOwnPropertyDescriptor(Object.getPrototypeOf(e), 'value').set.call(e, {value!r});
+      e.dispatchEvent(new Event('input', {{bubbles: true}}));
+      e.dispatchEvent(new Event('change', {{bubbles: true}}));
+    }})()"""
 
 
 def press(name):

@@ -1,4 +1,4 @@
-"""Shards and batches: every window once, the same rows however they are read, and nothing silent."""
+"""Shards and batches: every window once, the same rows however they are read, nothing silent."""
 
 import errno, json, os, signal, sys
 import numpy as np

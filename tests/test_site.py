@@ -1,11 +1,13 @@
-"""The built site. `tools/offline/check.py` examines every build by itself; here it is shown faults to find, and, where `SITE` names a built site,
-a browser opens every page of it: SITE=_site_offline/html pytest tests/test_site.py"""
+"""The built site. `tools/offline/check.py` examines every build by itself; here it is shown faults
+to find, and, where `SITE` names a built site, a browser opens every page of it:
+SITE=_site_offline/html pytest tests/test_site.py."""
 
 import ast, html, json, os, re, shutil, subprocess, sys, tarfile
 from configparser import ConfigParser
 from pathlib import Path
 import pytest, yaml
 from browser import Browser
+from cells import python
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools" / "offline"))
 from check import broken
@@ -235,7 +237,9 @@ AXE = "axe-core@4.14.1"
 # all that axe finds, but two check boxes of the theme, which its styles want outside of every
 # region
 JUDGE = """axe.run(document, {resultTypes: ['violations'], iframes: false}).then(r => r.violations
-    .map(v => [v.id, v.nodes.map(n => n.html).filter(h => v.id != 'region' || !h.includes('class="sidebar-toggle"'))]).filter(([id, nodes]) => nodes.length)
+    .map(v => [v.id, v.nodes.map(n => n.html)
+        .filter(h => v.id != 'region' || !h.includes('class="sidebar-toggle"'))])
+    .filter(([id, nodes]) => nodes.length)
     .map(([id, nodes]) => `${id} (${nodes.length} times): ${nodes[0].slice(0, 160)}`))"""
 
 
@@ -385,8 +389,11 @@ def test_columns_scroll_in_their_box(built, tmp_path):
     with Browser(tmp_path, 390, 844) as b:
         b.open((built / "performance.html").as_uri())
         b.wait('document.readyState == "complete"')
-        boxes = b.run("""[...document.querySelectorAll('pre.columns')].map(p => [p.scrollWidth - p.clientWidth, p.tabIndex,
-            Math.max(0, ...[...p.querySelectorAll('span')].map(s => s.offsetWidth)) - p.clientWidth])""")
+        boxes = b.run("""[...document.querySelectorAll('pre.columns')].map(p => [
+            p.scrollWidth - p.clientWidth,
+            p.tabIndex,
+            Math.max(0, ...[...p.querySelectorAll('span')].map(s => s.offsetWidth)) - p.clientWidth,
+        ])""")
         assert b.run("document.documentElement.scrollWidth") <= 390
     assert max(wide for wide, *_ in boxes) > 100 and all(
         tab == 0 and sentence <= 0 for _, tab, sentence in boxes
@@ -432,11 +439,14 @@ def test_search_finds(built, tmp_path):
 
 FOCUS = """new Promise(ok => {
     const end = Date.now() + 2000, ring = x => x && getComputedStyle(x).outlineStyle != 'none';
-    const inside = r => r.width > 4 && r.left > -9 && r.right < innerWidth + 9 && r.bottom > 0 && r.top < innerHeight;
+    const inside = r => r.width > 4 && r.left > -9 && r.right < innerWidth + 9
+        && r.bottom > 0 && r.top < innerHeight;
     const look = () => {
-        const e = document.activeElement, near = [e, e.closest('form'), ...document.querySelectorAll(`label[for="${e.id}"]`)];
+        const e = document.activeElement;
+        const near = [e, e.closest('form'), ...document.querySelectorAll(`label[for="${e.id}"]`)];
         const marked = near.some(x => ring(x) && inside(x.getBoundingClientRect()));
-        if (marked || Date.now() > end) ok([e.outerHTML.slice(0, 120), marked]); else setTimeout(look, 50) };
+        if (marked || Date.now() > end) ok([e.outerHTML.slice(0, 120), marked]);
+        else setTimeout(look, 50) };
     look() })"""
 
 

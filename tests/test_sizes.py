@@ -1,4 +1,5 @@
-"Forecasts against built models, against torch's own counters, and against every byte of real training steps"
+"""Forecasts against built models, against torch's own counters, and against every byte of real
+training steps."""
 
 import json, os, subprocess, sys
 from dataclasses import dataclass, replace

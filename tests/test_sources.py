@@ -1,11 +1,12 @@
-"Readers: what comes out is what went in, whatever the container; dirt is counted, half a file refused"
+"""Readers: what comes out is what went in, whatever the container; dirt is counted, half a file
+refused."""
 
 import errno, gzip, json, os, random, threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pyarrow as pa, pyarrow.parquet as pq, pytest, zstandard
 from hypothesis import given, settings, strategies as st
 from gpub.core import GpubError
-from gpub.prep.pipeline import sources
+from gpub.prep import sources
 from gpub.files import shipped
 from gpub.prep.network import Backoff
 from gpub.prep.config import load_recipe
@@ -149,7 +150,8 @@ def test_of_two_names_of_one_file_the_first_counts(tmp_path):
 
 def test_dirt_in_jsonl_is_counted(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(
-        b'{"text": "good"}\nnot json\n{"body": 1}\n{"text": "caf\xe9"}\n{"text": "nul \\u0000"}\r\n\n{"text": "half \\ud83d"}\n{"text": "cut o'
+        b'{"text": "good"}\nnot json\n{"body": 1}\n{"text": "caf\xe9"}\n{"text": "nul \\u0000"}\r\n'
+        b'\n{"text": "half \\ud83d"}\n{"text": "cut o'
     )
     got = [
         r
@@ -386,7 +388,7 @@ def test_what_no_waiting_helps_is_not_asked_for_again(archive, quick, waits):
 
 
 def test_a_damaged_blob_is_a_counted_drop(archive, quick):
-    block = sources.Block(
+    block = sources.RecordBlock(
         "blobs", sources.to_arrow(["whole", "damaged", "missing"]), "f", "blob_id"
     )
     why = "no text in 'blob_id'"

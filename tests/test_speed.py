@@ -261,10 +261,10 @@ def test_counted_flops_are_the_formula(cfg):
     ) == 3 * cfg.context_length * flops_per_token(cfg) and ops["AdamW"].bytes == 28 * sum(
         p.numel() for p in GPT(cfg).parameters()
     )
-    assert (
-        "device" not in " ".join(ops)
-        and ops["mm"].calls + ops["addmm"].calls + ops["bmm"].calls == 18 * cfg.n_layers + 3
-    )  # 4 linear layers and 2 matmuls of attention a block, and the head: forward, and twice as many backward
+    assert "device" not in " ".join(ops)
+    # 4 linear layers and 2 matmuls of attention a block, and the head: forward, and twice as many
+    # backward
+    assert ops["mm"].calls + ops["addmm"].calls + ops["bmm"].calls == 18 * cfg.n_layers + 3
     fused = {o.name: o for o in step_ops(cfg, 3)}
     names = [n for n in fused if "dot_product" in n]
     one = 3 * cfg.n_layers * cfg.context_length**2 * cfg.d_model

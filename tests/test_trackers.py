@@ -132,7 +132,8 @@ WANDB = """
 import json, socket, sys
 real = socket.socket.connect
 def connect(self, to): # its own service on this machine, and nothing else
-    if self.family == socket.AF_INET and to[0] not in ('127.0.0.1', 'localhost'): raise SystemExit(f'NETWORK {to}')
+    if self.family == socket.AF_INET and to[0] not in ('127.0.0.1', 'localhost'):
+        raise SystemExit(f'NETWORK {to}')
     return real(self, to)
 socket.socket.connect = connect
 from gpub.train.trackers import tracker

@@ -1,4 +1,5 @@
-"The final notebook, killed in the middle of each phase and run again from the top; the script for a pod"
+"""The final notebook, killed in the middle of each phase and run again from the top; the script for
+a pod."""
 
 import ast, json, os, queue, random, shutil, signal, subprocess, sys
 import pytest
@@ -369,12 +370,15 @@ def test_the_script_asks_for_the_price(root):
 
 CRASH = """import sys
 if sys.argv[1:2] == ['run']:
-    import pathlib; from gpub import phases
-    look, hit = phases.Walk.look, pathlib.Path({hit!r})
-    def once(walk, s):
-        if s.n == 35 and not hit.exists(): hit.touch(); raise RuntimeError('CUDA error: unspecified launch failure')
-        return look(walk, s)
-    phases.Walk.look = once
+    from pathlib import Path
+    from gpub.budget.phases import PhaseRunner
+    look, hit = PhaseRunner.look, Path({hit!r})
+    def once(runner, s):
+        if s.n == 35 and not hit.exists():
+            hit.touch()
+            raise RuntimeError('CUDA error: unspecified launch failure')
+        return look(runner, s)
+    PhaseRunner.look = once
 # as sitecustomize.py: the first `gpub run` that gets to step 35 dies of an exception that nobody
 # expects
 """

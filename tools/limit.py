@@ -1,7 +1,9 @@
-"""python tools/limit.py SECONDS COMMAND...: runs a command, and says in words why it was stopped when its time is up.
+"""python tools/limit.py SECONDS COMMAND...: runs a command, and says in words why it was stopped
+when its time is up.
 
-It is interrupted as by Ctrl-C first, so that pytest names the test that ran; ten seconds later it is killed with all
-it started. 0 seconds: no limit. Exits as the command did, 124 when the time was up, 137 when it was killed.
+It is interrupted as by Ctrl-C first, so that pytest names the test that ran; ten seconds later it
+is killed with all it started. 0 seconds: no limit. Exits as the command did, 124 when the time was
+up, 137 when it was killed.
 """
 
 import os

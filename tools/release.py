@@ -1,6 +1,7 @@
-"""What a release must pass: sdist and wheel are built, hold what they should and nothing else, and the wheel works in a new environment far from the clone.
+"""What a release must pass: sdist and wheel are built, hold what they should and nothing else, and
+the wheel works in a new environment far from the clone.
 
-make release        (what it builds is in dist/; uploading is left to you: twine upload dist/*)
+make release (what it builds is in dist/; uploading is left to you: twine upload dist/*).
 """
 
 import os, shutil, subprocess, sys, tarfile, tempfile, zipfile

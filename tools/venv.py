@@ -1,4 +1,5 @@
-"""Make or complete `.venv` of this clone: `python tools/venv.py core|dev|docs`. The Makefile calls it; it needs Python's own library only."""
+"""Make or complete `.venv` of this clone: `python tools/venv.py core|dev|docs`. The Makefile calls
+it; it needs Python's own library only."""
 
 import os, platform, re, shutil, subprocess, sys, time
 from pathlib import Path

@@ -1,6 +1,7 @@
-"""What is wrong with a built site: links and anchors that lead nowhere, pictures missing or without words, anything fetched from another host.
+"""What is wrong with a built site: links and anchors that lead nowhere, pictures missing or without
+words, anything fetched from another host.
 
-python tools/offline/check.py _site_offline/html        (build.py does it by itself)
+python tools/offline/check.py _site_offline/html (build.py does it by itself).
 """
 
 import posixpath, re, sys

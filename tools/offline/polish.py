@@ -1,4 +1,5 @@
-"""What a page of the offline site lacks when Sphinx and its theme are done: names for a screen reader, a way in for the keyboard, columns in step."""
+"""What a page of the offline site lacks when Sphinx and its theme are done: names for a screen
+reader, a way in for the keyboard, columns in step."""
 
 import html, re
 from collections import Counter
@@ -35,7 +36,8 @@ def roomy(m):
 
 
 PRINTED = re.compile(
-    r'(highlight-(?:myst-ansi|text|default) notranslate"><div class="highlight"><pre tabindex="0")>(?:<span></span>)?([^<]*)(?=</pre>)'
+    r'(highlight-(?:myst-ansi|text|default) notranslate"><div class="highlight"><pre tabindex="0")>'
+    r"(?:<span></span>)?([^<]*)(?=</pre>)"
 )
 FIXES = {  # what the theme forgets
     # its text says what the fold holds
