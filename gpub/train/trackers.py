@@ -96,7 +96,7 @@ class Tracker:
         functions: tuple,  # log, text, close
         log=print,  # called with one line when it fails
     ):
-        self.name, self.log, self.alive = name, log, True
+        self.name, self._tell, self.alive = name, log, True
         self._log, self._text, self._close = functions
 
     def _ask(self, f, *args):
@@ -106,7 +106,7 @@ class Tracker:
             f(*args)
         except Exception as e:  # a server, a quota, a full disk: nothing of it is worth a run
             self.alive = False
-            self.log(
+            self._tell(
                 f"{self.name} failed and is off until the run is resumed ({_why(e)}); log.jsonl "
                 "has every row"
             )
