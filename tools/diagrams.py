@@ -1,0 +1,477 @@
+"""Draw the picture on the front page of every room: boxes and arrows from the data below.
+
+python tools/diagrams.py      writes nbs/lib/<room>/<room>.svg
+
+A picture brings its own paper, light or dark as the reader prefers, so that it can be read on
+either. `tests/test_architecture.py` finds a picture that was not drawn again, and a module that
+is gone.
+"""
+
+import re
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+BOX_WIDTH, BOX_HEIGHT = 168, 54
+COLUMN, ROW, MARGIN = 222, 84, 22  # from one box to the next, and around all of them
+
+STYLE = """
+  svg { color-scheme: light dark; font-family: system-ui, "Segoe UI", Helvetica, Arial, sans-serif }
+  .paper { fill: #fcfbf9; stroke: #d9d5cd }
+  .module { fill: #dce9f7; stroke: #3a6ea5 }
+  .thing { fill: #ffffff; stroke: #8a8578 }
+  .outside { fill: none; stroke: #8a8578; stroke-dasharray: 5 4 }
+  .name { font-size: 14px; font-weight: 600; fill: #1f2328 }
+  .note { font-size: 11.5px; fill: #4b5058 }
+  .arrow { fill: none; stroke: #5c6370; stroke-width: 1.6 }
+  .head { fill: #5c6370 }
+  @media (prefers-color-scheme: dark) {
+    .paper { fill: #1b1e23; stroke: #3a3f47 }
+    .module { fill: #1f3a57; stroke: #6ea8e0 }
+    .thing { fill: #262a30; stroke: #8d929b }
+    .outside { stroke: #8d929b }
+    .name { fill: #eceff4 }
+    .note { fill: #bcc2cc }
+    .arrow { stroke: #a7adb8 }
+    .head { fill: #a7adb8 }
+  }
+"""
+
+
+@dataclass(frozen=True)
+class Box:
+    "One box on the grid: a module of the room, a thing (text, a file), or what stands outside"
+
+    name: str
+    note: str
+    column: int
+    row: int
+    kind: str = "module"  # module, thing, outside
+
+    @property
+    def left(self):
+        return MARGIN + self.column * COLUMN
+
+    @property
+    def top(self):
+        return MARGIN + self.row * ROW
+
+    @property
+    def middle(self):
+        return self.left + BOX_WIDTH // 2, self.top + BOX_HEIGHT // 2
+
+
+@dataclass(frozen=True)
+class Diagram:
+    "What the picture says in words, its boxes, and arrows between their names"
+
+    alt: str
+    boxes: tuple
+    arrows: tuple
+
+
+def module(name, note, column, row):
+    return Box(name, note, column, row, "module")
+
+
+def thing(name, note, column, row):
+    return Box(name, note, column, row, "thing")
+
+
+def outside(name, note, column, row):
+    return Box(name, note, column, row, "outside")
+
+
+ROOMS = {
+    "model": Diagram(
+        "Token ids go through a GPT or a Llama to logits; logits become a loss in training, or "
+        "text in generation. A config makes the model, and its forecasts without a model.",
+        (
+            thing("token ids", "(batch, time)", 0, 0),
+            module("model.gpt", "GPT-2's block", 1, 0),
+            thing("logits", "(batch, time, vocab)", 2, 0),
+            outside("train.loop", "cross-entropy", 3, 0),
+            thing("a config", "GPTConfig, LlamaConfig", 0, 1),
+            module("model.llama", "RoPE, SwiGLU, GQA", 1, 1),
+            module("model.generate", "KV cache, sampling", 2, 1),
+            thing("text", "token by token", 3, 1),
+            module("model.sizes", "exact counts", 0, 2),
+            thing("a forecast", "memory, time, dollars", 1, 2),
+        ),
+        (
+            ("token ids", "model.gpt"),
+            ("a config", "model.gpt"),
+            ("a config", "model.llama"),
+            ("model.gpt", "logits"),
+            ("model.llama", "logits"),
+            ("logits", "train.loop"),
+            ("logits", "model.generate"),
+            ("model.generate", "text"),
+            ("a config", "model.sizes"),
+            ("model.sizes", "a forecast"),
+        ),
+    ),
+    "data": Diagram(
+        "Text is encoded by a tokenizer; tokens lie in memory or in shards on disk; the sampler "
+        "says which window is read at which step, and batches hand the rows to training.",
+        (
+            module("data.text", "tiny Shakespeare", 0, 0),
+            module("data.plays", "a play without end", 0, 1),
+            outside("prep.pipeline", "corpora, cleaned", 0, 2),
+            module("data.tokenizer", "text to ids and back", 1, 1),
+            module("data.shards", "checksummed tokens", 1, 2),
+            module("data.sampler", "which window, when", 2, 0),
+            module("data.batches", "rows of (seed, step)", 2, 1),
+            module("data.transfer", "merge, compress", 2, 2),
+            module("data.references", "bits per byte", 3, 0),
+            module("data.corpus", "train, val, tokenizer", 3, 1),
+            outside("train.trainer", "asks for step n", 3, 2),
+        ),
+        (
+            ("data.text", "data.tokenizer"),
+            ("data.plays", "data.tokenizer"),
+            ("prep.pipeline", "data.shards"),
+            ("data.tokenizer", "data.batches"),
+            ("data.shards", "data.batches"),
+            ("data.shards", "data.transfer"),
+            ("data.sampler", "data.batches"),
+            ("data.batches", "data.corpus"),
+            ("data.references", "data.corpus"),
+            ("data.corpus", "train.trainer"),
+        ),
+    ),
+    "record": Diagram(
+        "Training writes rows through the folder, weights through the checkpoint and seconds "
+        "through the ledger; the log and load modules read them back, checked.",
+        (
+            outside("train.trainer", "a run under way", 0, 1),
+            module("record.folder", "lock, rows, polite stop", 1, 0),
+            module("record.checkpoint", "write, sync, rename", 1, 1),
+            module("record.ledger", "every second, its kind", 1, 2),
+            thing("log.jsonl", "with samples, config", 2, 0),
+            thing("checkpoints/", "safetensors, state.json", 2, 1),
+            thing("ledger.jsonl", "seconds and dollars", 2, 2),
+            module("record.log", "rows, checked", 3, 0),
+            module("record.load", "a model ready to write", 3, 1),
+            outside("budget.bill", "what it cost", 3, 2),
+        ),
+        (
+            ("train.trainer", "record.folder"),
+            ("train.trainer", "record.checkpoint"),
+            ("train.trainer", "record.ledger"),
+            ("record.folder", "log.jsonl"),
+            ("record.checkpoint", "checkpoints/"),
+            ("record.ledger", "ledger.jsonl"),
+            ("log.jsonl", "record.log"),
+            ("checkpoints/", "record.load"),
+            ("ledger.jsonl", "budget.bill"),
+        ),
+    ),
+    "prep": Diagram(
+        "Raw text is read in chunks, cleaned, scanned and encoded; the mix drops duplicates, "
+        "weighs the sources and writes shards. A recipe drives the pipeline over several cores.",
+        (
+            thing("raw text", "files, Hugging Face", 0, 0),
+            module("prep.sources", "chunks, always the same", 1, 0),
+            module("prep.clean", "repair, drop, count", 2, 0),
+            module("prep.scan", "leaks and garbage", 3, 0),
+            outside("data.tokenizer", "text to ids", 3, 1),
+            thing("encoded chunks", "on disk, checksummed", 2, 1),
+            module("prep.mix", "duplicates out, weights", 1, 1),
+            outside("data.shards", "what training reads", 0, 1),
+            module("prep.config", "a recipe as a file", 0, 2),
+            module("prep.pipeline", "stages that resume", 1, 2),
+            module("prep.pool", "several cores, in order", 2, 2),
+            module("prep.network", "a read, tried again", 3, 2),
+        ),
+        (
+            ("raw text", "prep.sources"),
+            ("prep.sources", "prep.clean"),
+            ("prep.clean", "prep.scan"),
+            ("prep.scan", "data.tokenizer"),
+            ("data.tokenizer", "encoded chunks"),
+            ("encoded chunks", "prep.mix"),
+            ("prep.mix", "data.shards"),
+            ("prep.config", "prep.pipeline"),
+            ("prep.pipeline", "prep.pool"),
+        ),
+    ),
+    "report": Diagram(
+        "A run folder becomes a picture of its loss, tables beside the published figures, and one "
+        "page that opens offline.",
+        (
+            outside("record.log", "rows of a run", 0, 0),
+            outside("data/published", "the blog's figures", 0, 1),
+            module("report.plots", "curves and references", 1, 0),
+            module("report.results", "tables, stages, bills", 1, 1),
+            module("report.page", "everything on one page", 1, 2),
+            thing("loss.png", "one picture of a run", 2, 0),
+            thing("tables", "ours beside published", 2, 1),
+            thing("report.html", "opens offline", 2, 2),
+        ),
+        (
+            ("record.log", "report.plots"),
+            ("record.log", "report.results"),
+            ("data/published", "report.results"),
+            ("record.log", "report.page"),
+            ("report.plots", "loss.png"),
+            ("report.results", "tables"),
+            ("report.page", "report.html"),
+        ),
+    ),
+    "share": Diagram(
+        "A run's weights are renamed for Hugging Face and GGUF, and come back the same way; a demo "
+        "page holds the model itself; the app shows checkpoints side by side.",
+        (
+            module("share.weights", "names, both ways", 1, 0),
+            module("share.hub", "export, import, push", 2, 0),
+            thing("a Hub folder", "opens in transformers", 3, 0),
+            module("share.gguf", "tensors, bit for bit", 2, 1),
+            thing("model.gguf", "for llama.cpp", 3, 1),
+            outside("record.load", "a trained run", 0, 2),
+            module("share.demo", "the model in a page", 2, 2),
+            thing("one HTML file", "needs only a browser", 3, 2),
+            module("share.app", "side by side, live", 2, 3),
+            thing("localhost", "a page of your own", 3, 3),
+        ),
+        (
+            ("record.load", "share.weights"),
+            ("share.weights", "share.hub"),
+            ("share.weights", "share.gguf"),
+            ("share.hub", "a Hub folder"),
+            ("share.gguf", "model.gguf"),
+            ("record.load", "share.demo"),
+            ("share.demo", "one HTML file"),
+            ("record.load", "share.app"),
+            ("share.app", "localhost"),
+        ),
+    ),
+    "train": Diagram(
+        "A preset names model and recipe; the trainer puts the parts together; the loop is a "
+        "generator of steps, whose rows go to the record and to trackers.",
+        (
+            module("train.presets", "a name's settings", 0, 0),
+            module("train.trainer", "the parts, together", 1, 0),
+            module("train.loop", "yields a step at a time", 2, 0),
+            thing("TrainStep", "loss, lr, grad_norm", 3, 0),
+            module("train.decay", "how strong decay is", 0, 1),
+            outside("data, model", "parts handed in", 1, 1),
+            module("train.parallel", "one run, many devices", 2, 1),
+            outside("record", "log, checkpoint, ledger", 3, 1),
+            module("train.trackers", "the same rows elsewhere", 3, 2),
+        ),
+        (
+            ("train.presets", "train.trainer"),
+            ("train.decay", "train.presets"),
+            ("data, model", "train.trainer"),
+            ("train.trainer", "train.loop"),
+            ("train.parallel", "train.loop"),
+            ("train.loop", "TrainStep"),
+            ("TrainStep", "record"),
+            ("record", "train.trackers"),
+        ),
+    ),
+    "budget": Diagram(
+        "Five questions about money: what a card costs, whether to go on to the next phase, what "
+        "a run cost, whether a published figure holds, and what a larger model would reach.",
+        (
+            module("budget.prices", "dollars an hour", 0, 0),
+            module("budget.economics", "dollars a token", 1, 0),
+            thing("which card", "and for how long", 2, 0),
+            thing("a plan", "phases and gates", 0, 1),
+            module("budget.phases", "on, or stop here", 1, 1),
+            outside("train.trainer", "runs one phase", 2, 1),
+            outside("record.ledger", "seconds of a run", 0, 2),
+            module("budget.bill", "a point of loss costs", 1, 2),
+            thing("bill.json", "and what comes next", 2, 2),
+            outside("data/published", "the blog's figures", 0, 3),
+            module("budget.published", "worked out again", 1, 3),
+            thing("a verdict", "for every claim", 2, 3),
+            thing("small models", "a ladder of runs", 0, 4),
+            module("budget.scaling", "a law, fitted", 1, 4),
+            thing("a forecast", "written, later graded", 2, 4),
+        ),
+        (
+            ("budget.prices", "budget.economics"),
+            ("budget.economics", "which card"),
+            ("a plan", "budget.phases"),
+            ("budget.phases", "train.trainer"),
+            ("record.ledger", "budget.bill"),
+            ("budget.bill", "bill.json"),
+            ("data/published", "budget.published"),
+            ("budget.published", "a verdict"),
+            ("small models", "budget.scaling"),
+            ("budget.scaling", "a forecast"),
+        ),
+    ),
+    "evals": Diagram(
+        "Benchmark files become items of one form; the model answers them in batches; scores come "
+        "with errors and controls; programs run in a sandbox; the report card holds all of it.",
+        (
+            thing("benchmark files", "original formats", 0, 0),
+            module("evals.tasks", "items of one form", 1, 0),
+            module("evals.adapter", "likelihoods in batches", 2, 0),
+            module("evals.scores", "with errors, controls", 3, 0),
+            outside("record.load", "a trained run", 1, 1),
+            module("evals.sandbox", "programs, caged", 2, 1),
+            module("evals.evaluate", "the report card", 3, 1),
+            module("evals.samples", "same prompts, seeds", 1, 2),
+            thing("a page", "where texts differ", 2, 2),
+            thing("evals.json", "stored with the run", 3, 2),
+        ),
+        (
+            ("benchmark files", "evals.tasks"),
+            ("evals.tasks", "evals.adapter"),
+            ("record.load", "evals.adapter"),
+            ("record.load", "evals.sandbox"),
+            ("record.load", "evals.samples"),
+            ("evals.adapter", "evals.scores"),
+            ("evals.scores", "evals.evaluate"),
+            ("evals.sandbox", "evals.evaluate"),
+            ("evals.samples", "a page"),
+            ("evals.evaluate", "evals.json"),
+        ),
+    ),
+    "guards": Diagram(
+        "Preflight looks before a run, alarms look during it, the doctor looks at the folder "
+        "afterwards; each says what is wrong and what to do.",
+        (
+            outside("train.presets", "what you want to run", 0, 0),
+            module("guards.preflight", "before you pay", 1, 0),
+            thing("go, or not", "a line per question", 2, 0),
+            outside("train.loop", "a batch, a model", 0, 1),
+            module("guards.alarms", "a check per mistake", 1, 1),
+            thing("Alarm", "what, and what to do", 2, 1),
+            outside("record.folder", "a run, even a broken one", 0, 2),
+            module("guards.doctor", "afterwards", 1, 2),
+            thing("findings", "values and remedies", 2, 2),
+        ),
+        (
+            ("train.presets", "guards.preflight"),
+            ("guards.preflight", "go, or not"),
+            ("train.loop", "guards.alarms"),
+            ("guards.alarms", "Alarm"),
+            ("guards.alarms", "guards.doctor"),
+            ("record.folder", "guards.doctor"),
+            ("guards.doctor", "findings"),
+        ),
+    ),
+    "lab": Diagram(
+        "Benches race the library against plain code and write receipts; the museum breaks it on "
+        "purpose; grading holds a learner's code against what it must do.",
+        (
+            outside("the library", "every room below", 0, 0),
+            module("lab.bench", "races in one run", 1, 0),
+            thing("data/bench", "receipts, as ratios", 2, 0),
+            module("lab.museum", "broken on purpose", 1, 1),
+            thing("an exhibit", "symptom, alarm, repair", 2, 1),
+            thing("your file", "attention, RoPE, ...", 0, 2),
+            module("lab.grade", "property by property", 1, 2),
+            thing("a verdict", "which one fails", 2, 2),
+        ),
+        (
+            ("the library", "lab.bench"),
+            ("the library", "lab.museum"),
+            ("lab.bench", "data/bench"),
+            ("lab.museum", "an exhibit"),
+            ("your file", "lab.grade"),
+            ("lab.grade", "a verdict"),
+        ),
+    ),
+    "cli": Diagram(
+        "Words become options, options a call into the room that does the work; what comes back is "
+        "text and an exit code.",
+        (
+            thing("gpub train ...", "words and flags", 0, 0),
+            module("cli.main", "commands, options", 1, 0),
+            outside("one room", "imported when asked", 2, 0),
+            thing("text, exit code", "0, 1 or 130", 3, 0),
+        ),
+        (
+            ("gpub train ...", "cli.main"),
+            ("cli.main", "one room"),
+            ("one room", "text, exit code"),
+        ),
+    ),
+}
+
+
+def route(start, end):
+    "Points of an arrow: straight along a row or a column, else around the corner before the end"
+    (x0, y0), (x1, y1) = start.middle, end.middle
+    if start.column == end.column:
+        down = y1 > y0
+        first = start.top + BOX_HEIGHT if down else start.top
+        last = end.top if down else end.top + BOX_HEIGHT
+        return [(x0, first), (x0, last)]
+    right = x1 > x0
+    first = start.left + BOX_WIDTH if right else start.left
+    last = end.left if right else end.left + BOX_WIDTH
+    if y0 == y1:
+        return [(first, y0), (last, y1)]
+    gap = (COLUMN - BOX_WIDTH) // 2
+    corner = last - gap if right else last + gap
+    return [(first, y0), (corner, y0), (corner, y1), (last, y1)]
+
+
+def arrow(start, end):
+    "An arrow as SVG"
+    points = route(start, end)
+    path = "M" + " L".join(f"{x} {y}" for x, y in points)
+    return f'<path class="arrow" marker-end="url(#head)" d="{path}"/>'
+
+
+def box(b):
+    "A box with its name and one line about it, as SVG"
+    x, y = b.middle
+    corner = 6 if b.kind == "module" else 14
+    return (
+        f'<rect class="{b.kind}" x="{b.left}" y="{b.top}" width="{BOX_WIDTH}" '
+        f'height="{BOX_HEIGHT}" rx="{corner}"/>\n'
+        f'<text class="name" x="{x}" y="{y - 4}" text-anchor="middle">{escape(b.name)}</text>\n'
+        f'<text class="note" x="{x}" y="{y + 15}" text-anchor="middle">{escape(b.note)}</text>'
+    )
+
+
+def draw(diagram):
+    "The whole picture as SVG"
+    at = {b.name: b for b in diagram.boxes}
+    width = 2 * MARGIN + max(b.column for b in diagram.boxes) * COLUMN + BOX_WIDTH
+    height = 2 * MARGIN + max(b.row for b in diagram.boxes) * ROW + BOX_HEIGHT
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        f'width="{width}" height="{height}" role="img">',
+        f"<title>{escape(diagram.alt)}</title>",
+        f"<style>{STYLE}</style>",
+        '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
+        'markerHeight="7" orient="auto"><path class="head" d="M0 0 L8 4 L0 8 z"/></marker></defs>',
+        f'<rect class="paper" x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="12"/>',
+        *(arrow(at[start], at[end]) for start, end in diagram.arrows),
+        *(box(b) for b in diagram.boxes),
+        "</svg>",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def place(root, room):
+    "Where the picture of a room lies"
+    return root / "nbs" / "lib" / room / f"{room}.svg"
+
+
+def modules_named():
+    "Every room.module that a box names"
+    for room, diagram in ROOMS.items():
+        for b in diagram.boxes:
+            if b.kind != "thing" and re.fullmatch(r"[a-z]+\.[a-z]+", b.name):
+                yield room, b.name
+
+
+def main():
+    root = Path(__file__).resolve().parent.parent
+    for room, diagram in ROOMS.items():
+        place(root, room).write_text(draw(diagram), encoding="utf-8")
+        print(place(root, room).relative_to(root))
+
+
+if __name__ == "__main__":
+    main()
