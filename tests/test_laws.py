@@ -23,7 +23,7 @@ CHAPTERS = [
 # The rooms of the house, from the ground up. A room imports only rooms of the rows above it here;
 # rooms of one row do not know each other. The first row are plain modules.
 ROWS = [
-    ["core", "host", "device", "files", "progress"],
+    ["core", "host", "device", "files", "progress", "templates"],
     ["model", "data"],
     ["record"],
     ["prep", "report", "share"],
@@ -67,13 +67,19 @@ def directive(cell, names):
     return re.search(rf"^#\s*\|\s*({names})\b", source(cell), re.M)
 
 
+def is_program(path):
+    "Whether a file is what a child process runs: written by hand, in a folder `programs`"
+    return path.parent.name == "programs"
+
+
 def module_files(root):
-    "Dotted name below gpub -> its file, without packages' fronts and nbdev's index"
+    """Dotted name below gpub -> its file, without packages' fronts, nbdev's index and the programs
+    of child processes"""
     package = root / "gpub"
     return {
         ".".join(p.relative_to(package).with_suffix("").parts): p
         for p in sorted(package.rglob("*.py"))
-        if p.stem not in ("__init__", "_modidx")
+        if p.stem not in ("__init__", "_modidx") and not is_program(p)
     }
 
 
@@ -528,7 +534,7 @@ def out_of_step(folder):
     "Export and clean a copy; name what differs from what was there"
 
     def made():
-        return set((folder / "gpub").rglob("*.py"))
+        return {p for p in (folder / "gpub").rglob("*.py") if not is_program(p)}
 
     before = {p: p.read_bytes() for p in {*notebooks(folder), *made()}}
     for p in made():
@@ -549,9 +555,13 @@ def badly_written(root, *options):
     would lay out otherwise"""
     ruff = Path(sys.executable).parent / "ruff"
     out = []
-    for task in (["check", "--output-format", "concise"], ["format", "--check"]):
+    programs = [p.parent for p in root.glob("gpub/**/programs/__init__.py")]
+    tasks = [["check", "--output-format", "concise", "."], ["format", "--check", "."]]
+    if programs:  # they lie among modules that nbdev lays out
+        tasks.append(["format", "--check", "--config", "format.exclude=[]", *programs])
+    for task in tasks:
         done = subprocess.run(
-            [ruff, *task, "--no-cache", "-q", *options, "."],
+            [ruff, *task, "--no-cache", "-q", *options],
             cwd=root,
             capture_output=True,
             text=True,
@@ -656,6 +666,7 @@ def test_orphan_and_twin_are_found(tmp_path):
     for n in "ab":
         notebook(tmp_path / f"nbs/{n}.ipynb", "#| default_exp one")
     write(tmp_path / "gpub/left.py", "")
+    write(tmp_path / "gpub/room/programs/child.py", "")
     assert sorted(twice_exported(tmp_path)) == [
         "gpub/left.py has no notebook",
         "one has two notebooks",

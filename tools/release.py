@@ -32,10 +32,19 @@ def unwanted(names):
         for n in names
         if not (
             n.startswith("gpub/")
-            and n.endswith((".py", ".json"))
+            and n.endswith((".py", ".json", ".jinja", ".css", ".js"))
             or n.split("/")[0].endswith(".dist-info")
         )
     ]
+
+
+def package_files():
+    "What a wheel must hold: modules, templates, styles, scripts"
+    return {
+        p.relative_to(root).as_posix()
+        for p in (root / "gpub").rglob("*")
+        if p.is_file() and "__pycache__" not in p.parts
+    }
 
 
 def build():
@@ -47,7 +56,7 @@ def build():
         names = z.namelist()
     if bad := unwanted(names):
         sys.exit(f"{wheel.name} holds {bad[:5]}")
-    if lost := {f"gpub/{p.name}" for p in (root / "gpub").glob("*.py")} - set(names):
+    if lost := package_files() - set(names):
         sys.exit(f"{wheel.name} lacks {sorted(lost)}")
     with tarfile.open(sdist) as t:
         bad = [

@@ -1,0 +1,654 @@
+"use strict";
+
+const $ = (id) => document.getElementById(id);
+
+const MODEL = JSON.parse($("model").textContent);
+const { vocab_size, context_length, d_model, n_layers, n_heads } = MODEL.cfg;
+const head_size = d_model / n_heads;
+const chars = MODEL.chars.map((code) => String.fromCodePoint(code));
+const idOf = new Map(chars.map((char, id) => [char, id]));
+const { weights, shapes } = unpackWeights();
+
+// ---------------------------------------------------------------- the model
+
+// The block of bytes holds float32 first (vectors, and a scale for each row of a matrix), then
+// the int8 entries of the matrices, both in the order of MODEL.tensors.
+function unpackWeights() {
+  const bytes = Uint8Array.from(atob($("weights").textContent), (char) => char.charCodeAt(0));
+  const floats = new Float32Array(bytes.buffer, 0, MODEL.floats);
+  const ints = new Int8Array(bytes.buffer, 4 * MODEL.floats);
+  const weights = {};
+  const shapes = {};
+  let nextFloat = 0;
+  let nextInt = 0;
+  for (const [name, rows, columns] of MODEL.tensors) {
+    shapes[name] = [rows, columns];
+    if (columns === 0) {
+      weights[name] = floats.subarray(nextFloat, nextFloat + rows);
+      nextFloat += rows;
+      continue;
+    }
+    const matrix = new Float32Array(rows * columns);
+    for (let row = 0; row < rows; row++) {
+      const scale = floats[nextFloat + row];
+      for (let column = 0; column < columns; column++) {
+        const at = row * columns + column;
+        matrix[at] = scale * ints[nextInt + at];
+      }
+    }
+    weights[name] = matrix;
+    nextFloat += rows;
+    nextInt += rows * columns;
+  }
+  return { weights, shapes };
+}
+
+// x holds some positions, one after the other; the result holds the same positions after a
+// linear layer. Both ways of going through the matrix use each number they fetch several times.
+function linear(x, name) {
+  const matrix = weights[name + ".weight"];
+  const [outs, ins] = shapes[name + ".weight"];
+  const bias = weights[name + ".bias"] || new Float32Array(outs);
+  const positions = x.length / ins;
+  const y = new Float32Array(positions * outs);
+  if (positions === 1) {
+    multiplyOnePosition(matrix, bias, x, y, outs, ins);
+  } else {
+    multiplyPositions(matrix, bias, x, y, outs, ins, positions);
+  }
+  return y;
+}
+
+// Four outputs at a time. At the edge the last output is computed more than once.
+function multiplyOnePosition(matrix, bias, x, y, outs, ins) {
+  for (let out0 = 0; out0 < outs; out0 += 4) {
+    const out1 = Math.min(out0 + 1, outs - 1);
+    const out2 = Math.min(out0 + 2, outs - 1);
+    const out3 = Math.min(out0 + 3, outs - 1);
+    const row0 = out0 * ins;
+    const row1 = out1 * ins;
+    const row2 = out2 * ins;
+    const row3 = out3 * ins;
+    let sum0 = bias[out0];
+    let sum1 = bias[out1];
+    let sum2 = bias[out2];
+    let sum3 = bias[out3];
+    for (let c = 0; c < ins; c++) {
+      const value = x[c];
+      sum0 += matrix[row0 + c] * value;
+      sum1 += matrix[row1 + c] * value;
+      sum2 += matrix[row2 + c] * value;
+      sum3 += matrix[row3 + c] * value;
+    }
+    y[out0] = sum0;
+    y[out1] = sum1;
+    y[out2] = sum2;
+    y[out3] = sum3;
+  }
+}
+
+// Tiles of two outputs (a, b) and four positions (0 to 3), with the same repetition at the edges.
+function multiplyPositions(matrix, bias, x, y, outs, ins, positions) {
+  for (let a = 0; a < outs; a += 2) {
+    const b = Math.min(a + 1, outs - 1);
+    const rowA = a * ins;
+    const rowB = b * ins;
+    for (let t0 = 0; t0 < positions; t0 += 4) {
+      const t1 = Math.min(t0 + 1, positions - 1);
+      const t2 = Math.min(t0 + 2, positions - 1);
+      const t3 = Math.min(t0 + 3, positions - 1);
+      const x0 = t0 * ins;
+      const x1 = t1 * ins;
+      const x2 = t2 * ins;
+      const x3 = t3 * ins;
+      let a0 = bias[a];
+      let a1 = a0;
+      let a2 = a0;
+      let a3 = a0;
+      let b0 = bias[b];
+      let b1 = b0;
+      let b2 = b0;
+      let b3 = b0;
+      for (let c = 0; c < ins; c++) {
+        const weightA = matrix[rowA + c];
+        const weightB = matrix[rowB + c];
+        const value0 = x[x0 + c];
+        const value1 = x[x1 + c];
+        const value2 = x[x2 + c];
+        const value3 = x[x3 + c];
+        a0 += weightA * value0;
+        a1 += weightA * value1;
+        a2 += weightA * value2;
+        a3 += weightA * value3;
+        b0 += weightB * value0;
+        b1 += weightB * value1;
+        b2 += weightB * value2;
+        b3 += weightB * value3;
+      }
+      y[t0 * outs + a] = a0;
+      y[t1 * outs + a] = a1;
+      y[t2 * outs + a] = a2;
+      y[t3 * outs + a] = a3;
+      y[t0 * outs + b] = b0;
+      y[t1 * outs + b] = b1;
+      y[t2 * outs + b] = b2;
+      y[t3 * outs + b] = b3;
+    }
+  }
+}
+
+function layerNorm(x, name) {
+  const weight = weights[name + ".weight"];
+  const bias = weights[name + ".bias"];
+  const y = new Float32Array(x.length);
+  for (let start = 0; start < x.length; start += d_model) {
+    let mean = 0;
+    for (let c = 0; c < d_model; c++) {
+      mean += x[start + c] / d_model;
+    }
+    let variance = 0;
+    for (let c = 0; c < d_model; c++) {
+      variance += (x[start + c] - mean) ** 2 / d_model;
+    }
+    const deviation = Math.sqrt(variance + 1e-5);
+    for (let c = 0; c < d_model; c++) {
+      const normed = (x[start + c] - mean) / deviation;
+      y[start + c] = normed * weight[c] + (bias ? bias[c] : 0);
+    }
+  }
+  return y;
+}
+
+// GELU with tanh, as 0.5 (1 + tanh z) is 1 / (1 + exp(-2 z)).
+function gelu(v) {
+  return v / (1 + Math.exp(-2 * Math.sqrt(2 / Math.PI) * (v + 0.044715 * v * v * v)));
+}
+
+function softmaxInPlace(scores) {
+  let largest = -Infinity;
+  for (let i = 0; i < scores.length; i++) {
+    largest = Math.max(largest, scores[i]);
+  }
+  let sum = 0;
+  for (let i = 0; i < scores.length; i++) {
+    scores[i] = Math.exp(scores[i] - largest);
+    sum += scores[i];
+  }
+  for (let i = 0; i < scores.length; i++) {
+    scores[i] /= sum;
+  }
+  return scores;
+}
+
+function addInPlace(x, y) {
+  for (let i = 0; i < x.length; i++) {
+    x[i] += y[i];
+  }
+}
+
+// The KV cache: queries, keys and values of every layer, for all positions of the window. The
+// queries are kept for the attention map.
+const cacheSize = n_layers * context_length * d_model;
+const queries = new Float32Array(cacheSize);
+const keys = new Float32Array(cacheSize);
+const values = new Float32Array(cacheSize);
+
+function cacheAt(layer, position) {
+  return (layer * context_length + position) * d_model;
+}
+
+// How much a position looks at each of 0..position: probabilities.
+function attention(layer, head, position) {
+  const query = cacheAt(layer, position) + head * head_size;
+  const scores = new Float64Array(position + 1);
+  for (let s = 0; s <= position; s++) {
+    const key = cacheAt(layer, s) + head * head_size;
+    let dot = 0;
+    for (let d = 0; d < head_size; d++) {
+      dot += queries[query + d] * keys[key + d];
+    }
+    scores[s] = dot / Math.sqrt(head_size);
+  }
+  return softmaxInPlace(scores);
+}
+
+// What all heads of a layer fetch for `count` positions from `first` on.
+function attend(layer, first, count) {
+  const mixed = new Float32Array(count * d_model);
+  for (let t = 0; t < count; t++) {
+    for (let head = 0; head < n_heads; head++) {
+      const probabilities = attention(layer, head, first + t);
+      const to = t * d_model + head * head_size;
+      for (let s = 0; s < probabilities.length; s++) {
+        const from = cacheAt(layer, s) + head * head_size;
+        for (let d = 0; d < head_size; d++) {
+          mixed[to + d] += probabilities[s] * values[from + d];
+        }
+      }
+    }
+  }
+  return mixed;
+}
+
+function embed(tokens, from) {
+  const x = new Float32Array(tokens.length * d_model);
+  tokens.forEach((id, t) => {
+    for (let c = 0; c < d_model; c++) {
+      const token = weights["tok.weight"][id * d_model + c];
+      const position = weights["pos.weight"][(from + t) * d_model + c];
+      x[t * d_model + c] = token + position;
+    }
+  });
+  return x;
+}
+
+function fillCache(layer, from, qkv, count) {
+  for (let t = 0; t < count; t++) {
+    const start = 3 * t * d_model;
+    const to = cacheAt(layer, from + t);
+    queries.set(qkv.subarray(start, start + d_model), to);
+    keys.set(qkv.subarray(start + d_model, start + 2 * d_model), to);
+    values.set(qkv.subarray(start + 2 * d_model, start + 3 * d_model), to);
+  }
+}
+
+// Reads tokens at the positions from, from + 1, ... and gives the logits after each of them, or
+// after the last alone.
+function forward(tokens, from, wantAll) {
+  let x = embed(tokens, from);
+  for (let layer = 0; layer < n_layers; layer++) {
+    const block = `blocks.${layer}.`;
+    const qkv = linear(layerNorm(x, block + "norm1"), block + "attn.qkv");
+    fillCache(layer, from, qkv, tokens.length);
+    if (layer === n_layers - 1 && !wantAll) {
+      x = x.slice(-d_model); // of the other positions only keys and values were needed
+    }
+    const count = x.length / d_model;
+    const mixed = attend(layer, from + tokens.length - count, count);
+    addInPlace(x, linear(mixed, block + "attn.proj"));
+    const hidden = linear(layerNorm(x, block + "norm2"), block + "ffn.up").map(gelu);
+    addInPlace(x, linear(hidden, block + "ffn.down"));
+  }
+  return linear(layerNorm(x, "norm"), weights["head.weight"] ? "head" : "tok");
+}
+
+// ---------------------------------------------------------------- the text
+
+let ids = []; // the text
+let odds = []; // for each of its characters the probabilities it was chosen from
+let base = 0; // the window starts at ids[base]
+let cached = 0; // and the cache holds so many of its positions
+
+// Logits for what follows the text; fills in the probabilities of a prompt's characters.
+function nextLogits() {
+  const isPrompt = cached === 0;
+  const start = Math.max(0, ids.length - context_length);
+  if (start > base) {
+    base = start;
+    cached = 0; // the window moved, so every character has another position: read it again
+  }
+  const logits = forward(ids.slice(base + cached), cached, isPrompt);
+  if (isPrompt) {
+    for (let t = 0; t + 1 < ids.length - base; t++) {
+      odds[base + t + 1] = softmaxInPlace(logits.slice(t * vocab_size, (t + 1) * vocab_size));
+    }
+  }
+  cached = ids.length - base;
+  return logits.slice(-vocab_size);
+}
+
+// A generator of uniform numbers in [0, 1) from a 32-bit seed (Mulberry32).
+function mulberry(seed) {
+  let state = seed;
+  return () => {
+    state = (state + 0x6d2b79f5) | 0;
+    let t = Math.imul(state ^ (state >>> 15), state | 1);
+    t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
+    return ((t ^ (t >>> 14)) >>> 0) / 4294967296;
+  };
+}
+
+function choose(logits, temperature, top_k, random) {
+  const byLogit = (a, b) => logits[b] - logits[a] || a - b;
+  const order = [...logits.keys()].sort(byLogit).slice(0, top_k);
+  if (temperature === 0) {
+    return order[0];
+  }
+  const scaled = Float64Array.from(order, (id) => logits[id] / temperature);
+  const probabilities = softmaxInPlace(scaled);
+  let left = random();
+  for (let i = 0; i < order.length - 1; i++) {
+    left -= probabilities[i];
+    if (left < 0) {
+      return order[i];
+    }
+  }
+  return order[order.length - 1];
+}
+
+// ---------------------------------------------------------------- the page
+
+const FIELDS = ["prompt", "temperature", "top_k", "seed", "n"];
+const RIVALS = 8; // lines in the list of what else could have stood there
+let mark = -1; // the marked character
+let writing = null; // { stop } while a text is written
+
+function visible(char) {
+  return { "\n": "⏎", " ": "␣", "\t": "⇥" }[char] || char;
+}
+
+function quoted(char) {
+  return `‘${visible(char)}’`;
+}
+
+function percent(p) {
+  return (100 * p).toFixed(1) + "%";
+}
+
+function setStatus(text, isError = false) {
+  $("status").textContent = text;
+  $("status").className = isError ? "bad" : "mute";
+}
+
+function element(tag, text, className) {
+  return Object.assign(document.createElement(tag), { textContent: text, className });
+}
+
+// The indices of an array, those of the largest values first.
+function largestFirst(array) {
+  return [...array.keys()].sort((a, b) => array[b] - array[a]);
+}
+
+// Draws all that depends on the mark, the layer or the head.
+function draw() {
+  const layer = Number($("layer").value);
+  const head = Number($("head").value);
+  const reader = mark - 1 - base; // the position that had to predict the marked character
+  const isInWindow = reader >= 0 && reader < cached;
+  const looks = isInWindow ? attention(layer, head, reader) : null;
+  shadeText(looks);
+  drawRivals();
+  describeAttention(looks, reader);
+  drawMap(layer, head, reader);
+}
+
+// The colour's name and depth (0 to 1) behind a character of the text.
+function shadeOf(i, looks) {
+  const how = $("shade").value;
+  if (how === "surprise" && odds[i]) {
+    return ["hot", -Math.log(odds[i][ids[i]]) / 8];
+  }
+  if (how === "attention" && looks) {
+    return ["blue", Math.sqrt(looks[i - base] || 0)];
+  }
+  return ["blue", 0];
+}
+
+function shadeText(looks) {
+  const spans = $("out").children;
+  for (let i = 0; i < spans.length; i++) {
+    const [colour, depth] = shadeOf(i, looks);
+    const share = Math.min(50, 60 * depth);
+    const mix = `color-mix(in srgb, var(--${colour}) ${share}%, transparent)`;
+    spans[i].style.background = depth > 0.02 ? mix : "";
+    spans[i].classList.toggle("now", i === mark);
+  }
+}
+
+function drawRivals() {
+  const probabilities = odds[mark];
+  const title = "What could have stood there: ";
+  if (!probabilities) {
+    $("chosen").textContent = title + "nothing was read before it";
+    $("list").replaceChildren();
+    return;
+  }
+  const order = largestFirst(probabilities);
+  const rank = order.indexOf(ids[mark]);
+  const shown = order.slice(0, RIVALS);
+  if (rank >= RIVALS) {
+    shown[RIVALS - 1] = ids[mark];
+  }
+  const choice = `${quoted(chars[ids[mark]])} was choice ${rank + 1} of ${vocab_size}`;
+  $("chosen").textContent = title + choice;
+  $("list").replaceChildren(...shown.flatMap((id) => rivalLine(id, probabilities[id])));
+}
+
+function rivalLine(id, probability) {
+  const className = id === ids[mark] ? "won" : "";
+  const bar = element("i", "", className);
+  bar.style.width = 100 * probability + "%";
+  return [
+    element("span", visible(chars[id]), className),
+    bar,
+    element("b", percent(probability), className),
+  ];
+}
+
+function describeAttention(looks, reader) {
+  if (!looks) {
+    $("looks").textContent = "Nothing in the window led to the marked character.";
+    return;
+  }
+  const nameOf = (i) => quoted(chars[ids[i]]);
+  const strongest = largestFirst(looks).slice(0, 4);
+  const places = strongest.map((s) => {
+    const distance = reader === s ? "itself" : `${reader - s} back`;
+    return `${nameOf(base + s)} ${distance} ${percent(looks[s])}`;
+  });
+  const who = `${nameOf(mark - 1)}, about to write ${nameOf(mark)}`;
+  $("looks").textContent = `${who}, looks at: ${places.join(", ")}`;
+}
+
+// The red, green and blue of a colour of the style sheet, which is written as #rrggbb.
+function rgbOf(name) {
+  const style = getComputedStyle(document.documentElement);
+  const digits = style.getPropertyValue(name).trim().slice(1);
+  return digits.match(/../g).map((two) => parseInt(two, 16));
+}
+
+function drawMap(layer, head, markedRow) {
+  const canvas = $("map");
+  const size = Math.max(1, cached);
+  canvas.width = size;
+  canvas.height = size;
+  const pen = canvas.getContext("2d");
+  const image = pen.createImageData(size, size);
+  const blue = rgbOf("--blue");
+  const hot = rgbOf("--hot");
+  for (let row = 0; row < cached; row++) {
+    const colour = row === markedRow ? hot : blue;
+    attention(layer, head, row).forEach((probability, column) => {
+      const alpha = 255 * Math.cbrt(probability); // the weak ones are to be seen, too
+      image.data.set([...colour, alpha], 4 * (row * size + column));
+    });
+  }
+  pen.putImageData(image, 0, 0);
+}
+
+// What is wrong with the form, in a sentence; nothing when all is well.
+function complaint(given) {
+  if (given.length === 0) {
+    return "The prompt is empty: give at least one character.";
+  }
+  const strange = [...new Set(given.filter((char) => !idOf.has(char)))];
+  if (strange.length > 0) {
+    const unknown = strange.map((char) => `‘${char}’`).join(", ");
+    return `The model has never seen ${unknown}. It knows: ${chars.map(visible).join("")}`;
+  }
+  const names = { seed: "Seed", n: "Characters" };
+  for (const [field, name] of Object.entries(names)) {
+    const input = $(field);
+    if (!input.checkValidity() || input.value === "") {
+      return `${name} must be a whole number from ${input.min} to ${input.max}.`;
+    }
+  }
+  return "";
+}
+
+function numberIn(field) {
+  return Number($(field).value);
+}
+
+function startText(given) {
+  ids = given.map((char) => idOf.get(char));
+  odds = [];
+  base = 0;
+  cached = 0;
+  $("out").replaceChildren(...given.map((char) => element("span", char, "given")));
+}
+
+function append(id, logits) {
+  odds[ids.length] = softmaxInPlace(logits);
+  ids.push(id);
+  $("out").append(element("span", chars[id], ""));
+}
+
+function markLast() {
+  mark = ids.length - 1;
+  draw();
+}
+
+// Lets the browser draw and hear clicks before the next character.
+function letPageBreathe() {
+  return new Promise((done) => setTimeout(done));
+}
+
+async function write() {
+  const prompt = $("prompt").value;
+  const given = Array.from(prompt);
+  const wrong = complaint(given);
+  if (wrong) {
+    setStatus(wrong, true);
+    return;
+  }
+  const [temperature, top_k, seed, n] = FIELDS.slice(1).map(numberIn);
+  const settings = JSON.stringify({ prompt, temperature, top_k, seed, n });
+  history.replaceState(null, "", "#" + encodeURIComponent(settings)); // a link to this text
+  startText(given);
+  const me = { stop: false };
+  writing = me;
+  $("go").textContent = "Stop";
+  const random = mulberry(seed);
+  const began = performance.now();
+  let drawn = began;
+  let rested = began;
+  let written = 0;
+  while (written < n && !me.stop) {
+    const logits = nextLogits();
+    append(choose(logits, temperature, top_k, random), logits);
+    written++;
+    if (performance.now() - rested < 15) {
+      continue;
+    }
+    if (performance.now() - drawn > 300) {
+      markLast();
+      drawn = performance.now();
+    }
+    setStatus(`${written} characters…`);
+    await letPageBreathe();
+    rested = performance.now();
+  }
+  const speed = Math.round((1000 * written) / Math.max(1, performance.now() - began));
+  writing = null;
+  $("go").textContent = "Write";
+  markLast();
+  const slow = `; beyond ${context_length} characters the whole window is read again for each`;
+  setStatus(`${written} characters, ${speed} a second` + (base ? slow : ""));
+}
+
+function labelSliders() {
+  const temperature = numberIn("temperature");
+  const top_k = numberIn("top_k");
+  const always = "0: always the favourite";
+  $("temperature-now").textContent = temperature === 0 ? always : temperature.toFixed(2);
+  $("top_k-now").textContent = top_k === vocab_size ? "all" : top_k;
+}
+
+// Takes the settings that the link holds, then writes.
+function followLink() {
+  let settings;
+  try {
+    settings = JSON.parse(decodeURIComponent(location.hash.slice(1)) || "{}");
+  } catch {
+    setStatus("This link is damaged: its settings cannot be read.", true);
+    return;
+  }
+  for (const field of FIELDS) {
+    if (settings !== null && Object.hasOwn(settings, field)) {
+      $(field).value = settings[field];
+    }
+  }
+  labelSliders();
+  write();
+}
+
+function moveMark(i) {
+  const isNew = i >= 0 && i < ids.length && i !== mark;
+  if (isNew && !writing) {
+    mark = i;
+    draw();
+  }
+}
+
+function onSubmit(event) {
+  event.preventDefault();
+  if (writing) {
+    writing.stop = true;
+  } else {
+    write();
+  }
+}
+
+function onPoint(event) {
+  moveMark([...$("out").children].indexOf(event.target));
+}
+
+function onKey(event) {
+  const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  if (by && !writing) {
+    event.preventDefault();
+    moveMark(mark + by);
+  }
+}
+
+function onMapClick(event) {
+  const row = Math.floor((event.offsetY / $("map").clientHeight) * cached);
+  moveMark(base + 1 + row);
+}
+
+function onLinkChange() {
+  if (!writing) {
+    followLink();
+  }
+}
+
+function fillSelect(id, n) {
+  for (let i = 0; i < n; i++) {
+    $(id).append(new Option(`${i + 1} of ${n}`, i));
+  }
+}
+
+function start() {
+  $("about").textContent = MODEL.about;
+  $("prompt").value = MODEL.prompt;
+  $("top_k").max = vocab_size;
+  $("top_k").value = vocab_size;
+  fillSelect("layer", n_layers);
+  fillSelect("head", n_heads);
+  $("form").addEventListener("submit", onSubmit);
+  $("temperature").addEventListener("input", labelSliders);
+  $("top_k").addEventListener("input", labelSliders);
+  for (const id of ["layer", "head", "shade"]) {
+    $(id).addEventListener("change", draw);
+  }
+  $("out").addEventListener("click", onPoint);
+  $("out").addEventListener("pointerover", onPoint);
+  $("out").addEventListener("keydown", onKey);
+  $("map").addEventListener("click", onMapClick);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+  window.addEventListener("hashchange", onLinkChange);
+  followLink();
+}
+
+start();
