@@ -6,28 +6,15 @@
 __all__ = []
 
 # %% ../nbs/lib/cli/entry.ipynb #5e6bf8b7
-import os, signal, sys
+import os, sys
+from .cli.start import stop_at_once
 
 # %% ../nbs/lib/cli/entry.ipynb #7ee5c7c6
-def _stop(*_):
-    "What Ctrl-C does before there are commands: ends the process with 130 and a word"
-    try:
-        os.write(2, b"gpub: stopped\n")
-    finally:
-        os._exit(130)  # even when nobody can be told
-
-
 def _start():
     "The `gpub` command: fetches the commands, runs the one that was typed, ends the process"
-    eager = (
-        signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )  # a shell lets jobs in the background ignore Ctrl-C
-    if eager:
-        signal.signal(signal.SIGINT, _stop)
-    from gpub.cli.main import main
+    with stop_at_once():
+        from gpub.cli.main import main
 
-    if eager:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         main()
         code = 0

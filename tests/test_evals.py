@@ -8,7 +8,8 @@ import pytest
 import torch
 from click.testing import CliRunner
 from gpub.core import GpubError
-from gpub.evals.evaluate import calibrate, eval_command, evaluate_run, in_vocabulary
+from gpub.cli.evals import eval_command
+from gpub.evals.evaluate import calibrate, evaluate_run, in_vocabulary
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.evals.adapter import (
     adapter,

@@ -3,8 +3,9 @@ that are the published ones; and how `gpub` starts."""
 
 import inspect, json, os, re, shutil, signal, subprocess, sys
 import click, pytest, yaml
-from gpub.cli.main import Trainer, cli
+from gpub.cli.main import cli
 from gpub.model.gpt import GPTConfig, count_params
+from gpub.train.trainer import Trainer
 
 PAGES = ["README.md", "CONTRIBUTING.md", "data/README.md"]
 
@@ -233,7 +234,7 @@ def test_an_empty_mirror_is_none(typed, kept, monkeypatch):
         def go(self):
             pass
 
-    monkeypatch.setattr("gpub.cli.main.Trainer", Stub)
+    monkeypatch.setattr("gpub.train.trainer.Trainer", Stub)
     cli.main(["train", "shakespeare", "--mirror", typed], standalone_mode=False)
     assert seen == [kept]
 

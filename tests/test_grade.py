@@ -4,13 +4,13 @@ everything; code that breaks is quoted."""
 import sys
 import pytest, torch
 from click.testing import CliRunner
+from gpub.cli.lab import check_command
 from torch.nn import functional as F
 from gpub.core import GpubError
 from gpub.model.gpt import causal_attention, fused_attention
 from gpub.lab.grade import (
     PROPERTIES,
     TOPICS,
-    check_command,
     grade_topic,
     load_mine,
     plain_loop,

@@ -9,9 +9,10 @@ import gpub.train.trainer as gpub_run_module
 from gpub.record.checkpoint import load_checkpoint
 from gpub.core import GpubError, read_json
 from gpub.record.ledger import KINDS, Ledger, account, read_ledger
-from gpub.budget.bill import bill, bill_command, bill_text
+from gpub.cli.budget import bill_command, run_command
+from gpub.budget.bill import bill, bill_text
 from gpub.budget.prices import find_price
-from gpub.budget.phases import Gate, paid_so_far, read_plan, run_command, run_plan, verdicts
+from gpub.budget.phases import Gate, paid_so_far, read_plan, run_plan, verdicts
 from gpub.train.trainer import Trainer
 from kill import same_weights, wait_for
 
@@ -86,7 +87,7 @@ def gpub_run(*argv):
 
 
 def start(*argv):
-    return kill.start(*argv, main="from gpub.budget.phases import run_command; run_command()")
+    return kill.start(*argv, main="from gpub.cli.budget import run_command; run_command()")
 
 
 def walk(plan, out, text, **kw):
@@ -621,7 +622,7 @@ def test_a_damaged_price_table_is_one_line(text, words, tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_walk_together(text, tmp_path, straight):
-    code = "import sys; from gpub.budget.phases import run_command; run_command()"
+    code = "import sys; from gpub.cli.budget import run_command; run_command()"
     (tmp_path / "go.py").write_text(code)
     done = subprocess.run(
         [

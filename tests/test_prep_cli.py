@@ -350,7 +350,7 @@ def test_workers_are_the_cores_this_process_may_use(monkeypatch, tmp_path):
 
     monkeypatch.setattr("os.cpu_count", lambda: 999)
     monkeypatch.setattr("gpub.host.cpu_quota", lambda root: 1.5)
-    monkeypatch.setattr("gpub.cli.prep.prepare", prepared)
+    monkeypatch.setattr("gpub.prep.pipeline.prepare", prepared)
     (tmp_path / "a.txt").write_text("a text")
     with pytest.raises(GpubError, match="enough"):
         run(prep_command, "--source", f"a={tmp_path}/a.txt", "--out", tmp_path / "o")

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 import gpub.train.trainer as gpub_run
-from gpub.cli.main import plan_command as plan_command
+from gpub.cli.budget import plan_command
 from gpub.core import GpubError
 from gpub.record.folder import Interrupted
 from gpub.guards.preflight import preflight

@@ -10,7 +10,8 @@ from gpub.core import GpubError
 from gpub.model.generate import generate
 from gpub.model.gpt import GPT
 from gpub.record.load import load_run
-from gpub.share.app import demo_command, in_turns, serve
+from gpub.cli.share import demo_command
+from gpub.share.app import in_turns, serve
 from test_demo import TEXT, TOY, make_run
 
 

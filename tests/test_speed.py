@@ -10,12 +10,12 @@ from torch.nn import functional as F
 from gpub.lab.bench import machine as ceilings
 from gpub.lab.bench import ladder
 from gpub.lab.bench import rungs
-from gpub.lab.bench.machine import Clock, bench_machine, bench_machine_command, lacks_format, tf32
+from gpub.cli.lab import bench_ladder_command, bench_machine_command
+from gpub.lab.bench.machine import Clock, bench_machine, lacks_format, tf32
 from gpub.core import GpubError, read_json
 from gpub.model.gpt import GPT, GPTConfig, causal_attention, fused_attention
 from gpub.lab.bench.ladder import (
     bench_ladder,
-    bench_ladder_command,
     climb_ladder,
     row_line,
     top_rungs,

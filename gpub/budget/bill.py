@@ -4,19 +4,18 @@
 
 # %% auto #0
 __all__ = ['ALPHAS', 'fit_power', 'tokens_to', 'next_cost', 'final_loss', 'of_phase', 'per_point', 'phase_rows', 'bill', 'money',
-           'columns', 'say_next', 'bill_text', 'bill_command']
+           'columns', 'say_next', 'bill_text']
 
 # %% ../../nbs/lib/budget/bill.ipynb #5058ebb8
 import json
 import math
-import click
 import numpy as np
 from dataclasses import replace
 from pathlib import Path
-from ..core import GpubError, read_json, write_atomic
+from ..core import GpubError, read_json
 from ..record.log import read_log
 from ..record.ledger import KINDS, Span, account, read_ledger
-from .prices import check_rate, find_price
+from .prices import check_rate
 
 # %% ../../nbs/lib/budget/bill.ipynb #64053325
 ALPHAS = np.geomspace(0.03, 2, 60)
@@ -372,22 +371,3 @@ def bill_text(
             *(f"note: {n}" for n in b["notes"]),
         ]
     )
-
-
-@click.command("bill")
-@click.argument("run")
-@click.option(
-    "--usd-per-hour",
-    type=float,
-    help="As if the machine had cost this.  [default: what was said when it ran]",
-)
-@click.option("--gpu", help="As if it had been this card, at its price in the dated table.")
-@click.option("--json", "file", help="Write the bill here too.")
-def bill_command(run, usd_per_hour, gpu, file):
-    "What RUN cost, second by second, what a point of loss cost, and what the next hundredth will."
-    rate, where = find_price(gpu) if gpu and usd_per_hour is None else (usd_per_hour, None)
-    b = bill(run, None if rate is None else check_rate(rate))
-    b["notes"] += [f"as {gpu}, ${rate:.2f} an hour: {where}"] if where else []
-    click.echo(bill_text(b))
-    if file:
-        write_atomic(file, json.dumps(b, indent=1) + "\n")

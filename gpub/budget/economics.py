@@ -15,14 +15,13 @@ from .published import ladders, lookup
 from ..core import GpubError
 from ..files import shipped
 from .prices import check_rate, known_price
-from ..lab.museum.machines import INFRA
 from ..report.results import Table
 from gpub.model.sizes import (
     GPU,
     GPUS,
     MODES,
     ROOM,
-    _plain,
+    gpu_key,
     parameter_anatomy,
     config_of,
     count_of,
@@ -71,8 +70,8 @@ def find_card(
     "A card by name; raises `GpubError` with the nearest names"
     if isinstance(name, GPU):
         return name
-    key = {_plain(name), _plain(re.sub(r"\d+ ?gb", "", name, flags=re.I))}
-    if found := [g for k, g in MORE.items() if _plain(k) in key]:
+    key = {gpu_key(name), gpu_key(re.sub(r"\d+ ?gb", "", name, flags=re.I))}
+    if found := [g for k, g in MORE.items() if gpu_key(k) in key]:
         return found[0]
     try:
         return find_gpu(name)
@@ -370,7 +369,7 @@ def checklist():
 
 # %% ../../nbs/season2/04_ten_lessons.ipynb #921cbb58
 def failure_table(
-    exhibits=INFRA,  # whose `source` is a lesson's id
+    exhibits,  # of the museum, such as `lab.museum.machines.INFRA`: `source` is a lesson's id
 ):  # Table
     """Every failure made again: what the guard says of the broken code, and that it is
     silent about the repaired one"""
@@ -378,6 +377,7 @@ def failure_table(
     for e in exhibits:
         broken, fixed = e.message(True), e.message(False)
         module, name = e.alarm.__module__.removeprefix("gpub."), e.alarm.__name__
+        room, _, page = module.partition(".")
         said = [
             broken or "NOT CAUGHT",
             "silent" if fixed is None else f"ALARM: {fixed}",
@@ -386,7 +386,7 @@ def failure_table(
             [
                 _lesson(e.source)["n"],
                 _lesson(e.source)["text"],
-                f"[{module}.{name}](../lib/{module}.ipynb)",
+                f"[{module}.{name}](../lib/{room}/{page.replace('.', '_')}.ipynb)",
                 *said,
                 e.fix,
             ]

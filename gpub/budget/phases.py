@@ -6,15 +6,14 @@
 __all__ = ['LOG_METRICS', 'METRICS', 'PLANS', 'SPEED_METRICS', 'Gate', 'Phase', 'Plan', 'read_plan', 'measure_metric',
            'compressed_share', 'PhaseVerdict', 'check_gates', 'verdicts', 'PhaseRunner', 'stable_steps',
            'schedule_from', 'plan_settings', 'given_up', 'entry_cost', 'paid_so_far', 'record_verdict', 'judge_phase',
-           'steps_reached', 'run_plan', 'forecast_plan', 'plan_text', 'run_command']
+           'steps_reached', 'run_plan', 'forecast_plan', 'plan_text']
 
 # %% ../../nbs/season2/02_the_175_dollar_experiment.ipynb #65837869
-import json, math, os, shlex, sys, time, zlib
+import json, math, os, time, zlib
 from collections import deque
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
-import click
 from ..record.checkpoint import go_back, latest, restore_from_mirror
 from ..core import Config, GpubError, read_json, write_atomic
 from ..device import pick_device
@@ -22,7 +21,7 @@ from ..files import shipped
 from ..record.folder import SCHEDULE, Interrupted, append_row, lock_folder
 from ..record.ledger import account, split_lost_span, read_ledger
 from .bill import bill, columns, final_loss, money, of_phase
-from .prices import check_rate, find_price
+from .prices import check_rate
 from ..train.parallel import World
 from ..record.log import read_log, sample_table
 from ..train.trainer import Trainer
@@ -1062,119 +1061,3 @@ def plan_text(
             *gates,
         ]
     )
-
-
-@click.command("run", epilog="Plans that come with gpub: " + ", ".join(PLANS))
-@click.argument("plan")
-@click.option("--out", help="Run folder.  [default: runs/PLAN]")
-@click.option("--data", help="A folder made by gpub prep, or a text file.")
-@click.option("--usd-per-hour", type=float, help="What the machine costs.")
-@click.option("--gpu", help="Or the card, whose price is looked up in the dated table.")
-@click.option(
-    "--max-usd",
-    type=float,
-    help="A hard stop for the whole run, all its processes counted.",
-)
-@click.option(
-    "--until",
-    metavar="PHASE",
-    help="End after this phase: the learning rate falls until there.",
-)
-@click.option(
-    "--accept",
-    is_flag=True,
-    help="Go on past the failed gate of a finished phase, on the record.",
-)
-@click.option(
-    "--paid-gaps",
-    is_flag=True,
-    help="The machine was paid for since the last process ended: that time is idle, "
-    "not free.",
-)
-@click.option(
-    "--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, mps."
-)
-@click.option(
-    "--keep",
-    type=int,
-    default=2,
-    show_default=True,
-    help="Checkpoints kept beside the milestones.",
-)
-@click.option(
-    "--mirror",
-    help="A second folder for everything: another disk, a network volume, Drive.",
-)
-@click.option(
-    "--track",
-    default="none",
-    show_default=True,
-    help="wandb, trackio or tensorboard, beside log.jsonl.",
-)
-@click.option(
-    "--parallel",
-    default="ddp",
-    show_default=True,
-    help="ddp or fsdp, when started by torchrun.",
-)
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Any setting of model or recipe, for the whole run.",
-)
-@click.option("--show", is_flag=True, help="Only show the plan.")
-def run_command(
-    plan,
-    out,
-    data,
-    usd_per_hour,
-    gpu,
-    max_usd,
-    until,
-    accept,
-    paid_gaps,
-    device,
-    keep,
-    mirror,
-    track,
-    parallel,
-    settings,
-    show,
-):
-    """Walk through PLAN, a file or a name, phase by phase; the same command goes on where it stopped.
-
-    After each phase its gates are asked: go on, stop, or change the GPU. Exit code 0 when all went well or --max-usd was
-    reached, 1 when a gate or a budget said stop, 130 after an interruption; in every case there is a checkpoint."""
-    p = read_plan(plan)
-    if show:
-        return click.echo(plan_text(p))
-    if bad := [w for w in settings if "=" not in w]:
-        raise GpubError(f"--set takes key=value, got {bad[0]!r}")
-    rate, where = (
-        find_price(gpu)
-        if gpu and usd_per_hour is None
-        else (check_rate(usd_per_hour), None)
-    )
-    if where:
-        click.echo(f"{gpu}: ${rate:.2f} an hour, {where}")
-    v = run_plan(
-        p,
-        out or f"runs/{Path(plan).stem}",
-        data,
-        rate,
-        max_usd,
-        until,
-        accept,
-        dict(w.split("=", 1) for w in settings),
-        device=device,
-        keep=keep,
-        mirror=mirror or None,
-        track=track,
-        parallel=parallel,
-        paid=paid_gaps,
-        command="gpub " + shlex.join(sys.argv[1:]),
-    )
-    if v.word != "continue" and not v.ceiling:
-        raise GpubError(f"{v.phase}: {v.word}; {v.reason}")

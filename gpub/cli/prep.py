@@ -10,14 +10,9 @@ import os, shutil
 from pathlib import Path
 import click
 from click.core import ParameterSource
-from ..prep.clean import Rules
+from .options import LateCommand, LateDefault, TorchCommand
 from ..core import GpubError
 from ..host import usable_cores
-from ..data.transfer import AGAIN, compress, merge, unpack
-from ..prep.pipeline import PrepConfig, mix_table, prepare
-from ..prep.config import load_recipe
-from ..data.batches import Batches
-from ..data.shards import read_manifest, verify_shards, writing_to
 
 # %% ../../nbs/lib/cli/prep_commands.ipynb #b6fc6029
 def gather(
@@ -25,6 +20,9 @@ def gather(
     out,  # where the whole goes; not needed for one folder
 ) -> dict:
     "Bring the parts of several nodes together and join their manifests"
+    from gpub.data.shards import writing_to
+    from gpub.data.transfer import AGAIN, merge
+
     if len(folders) == 1 and (out is None or Path(out) == Path(folders[0])):
         return merge(folders[0])
     if out is None:
@@ -50,8 +48,16 @@ def gather(
     return merge(out)
 
 
+def _shortest_document():
+    "Characters that the cleaning rules ask for"
+    from gpub.prep.clean import Rules
+
+    return Rules.min_chars
+
+
 @click.command(
     "prep",
+    cls=LateCommand,
     epilog="Named sources: fineweb-edu, finemath, python-edu (text fetched file by file), "
     "python-edu-text; "
     "any other as hf:OWNER/NAME@CONFIG#COLUMN.",
@@ -130,7 +136,7 @@ def gather(
 @click.option(
     "--min-chars",
     type=int,
-    default=Rules.min_chars,
+    default=LateDefault(_shortest_document),
     show_default=True,
     help="Drop shorter documents.",
 )
@@ -187,6 +193,12 @@ def prep_command(
     """Clean, deduplicate, scan, tokenize and mix text into shards to train on.
 
     Safe to kill at any moment: the same command goes on, and the shards are the same to the byte."""
+    from gpub.data.shards import verify_shards
+    from gpub.data.transfer import compress, unpack
+    from gpub.prep.clean import Rules
+    from gpub.prep.config import load_recipe
+    from gpub.prep.pipeline import PrepConfig, prepare
+
     if to_unpack:
         m = unpack(to_unpack)
         return click.echo(
@@ -241,7 +253,7 @@ def data_group():
     "Look into a shard folder."
 
 
-@data_group.command("what")
+@data_group.command("what", cls=TorchCommand)
 @click.argument("folder")
 @click.option(
     "--step", type=click.IntRange(0, 10**12), required=True, help="Which step of training."
@@ -258,6 +270,8 @@ def data_group():
 @click.option("--seed", type=int, default=0, show_default=True, help="The run's seed.")
 def what(folder, step, context_length, batch, seed):
     "Which documents and sources step N reads: for the step where the loss jumped."
+    from gpub.data.batches import Batches
+
     batches = Batches.from_shards(folder, context_length=context_length, batch=batch, seed=seed)
     click.echo(
         f"step {step}, seed {seed}: {batch} rows of {context_length} tokens, "
@@ -274,5 +288,8 @@ def what(folder, step, context_length, batch, seed):
 @click.argument("folder")
 def show_mix(folder):
     "Tokens, share and epochs of every source."
+    from gpub.data.shards import read_manifest
+    from gpub.prep.pipeline import mix_table
+
     m = read_manifest(folder)
     click.echo(mix_table(m) if "mix" in m and not m.get("merged") else mix_of(m))

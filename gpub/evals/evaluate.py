@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['DEFAULT', 'calibrate', 'corpus_of', 'training_texts', 'shard_texts', 'contamination', 'in_vocabulary', 'one_task',
            'held_out', 'bits_by_source', 'by_position', 'words_known', 'milestones', 'programs', 'model_identity',
-           'evaluate_run', 'values', 'compare_results', 'result_of', 'eval_command', 'report']
+           'evaluate_run', 'values', 'compare_results', 'result_of', 'report']
 
 # %% ../../nbs/season2/03_what_it_learned.ipynb #f0b8f70b
 import json, math
@@ -13,7 +13,6 @@ from collections import Counter
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
-import click
 import numpy as np
 from ..record.checkpoint import which_weights
 from ..core import GpubError, first_line, read_json, write_atomic
@@ -604,151 +603,6 @@ def _stored(path):
             "or move it away"
         ) from None
     return r
-
-
-@click.command("eval", epilog=f"Tasks: {', '.join(TASKS)}, humaneval.")
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
-@click.option(
-    "--tasks",
-    default=",".join(DEFAULT),
-    show_default=True,
-    help="Names with commas between; '' for none.",
-)
-@click.option(
-    "--limit",
-    type=click.IntRange(1),
-    help="Questions of each task, by lot.  [default: all]",
-)
-@click.option(
-    "--shots",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Solved questions before each.",
-)
-@click.option(
-    "--step",
-    "steps",
-    type=int,
-    multiple=True,
-    help="Which checkpoint, once for all runs or once for each.  [default: the newest]",
-)
-@click.option(
-    "--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1."
-)
-@click.option(
-    "--data",
-    "folder",
-    help="Where the benchmark files are.  [default: eval in $GPUB_DATA]",
-)
-@click.option(
-    "--online",
-    is_flag=True,
-    help="Take the questions from lm-eval's own tasks, which download them.",
-)
-@click.option(
-    "--json",
-    "file",
-    help="Where the results go.  [default: evals.json in the run folder]",
-)
-@click.option(
-    "--check",
-    type=click.IntRange(0),
-    default=10,
-    show_default=True,
-    help="Questions of each task that lm-eval's hf model answers too, on the exported "
-    "folder.",
-)
-@click.option(
-    "--samples",
-    is_flag=True,
-    help="Also what all kept checkpoints make of the pinned prompts.",
-)
-@click.option(
-    "--compare", is_flag=True, help="Two runs: which is better, and how sure that is."
-)
-@click.option("--text", help="With --compare: a text file to colour token by token.")
-@click.option(
-    "--page",
-    default="diff.html",
-    show_default=True,
-    help="With --text: the page to write.",
-)
-def eval_command(
-    runs,
-    tasks,
-    limit,
-    shots,
-    steps,
-    device,
-    folder,
-    online,
-    file,
-    check,
-    samples,
-    compare,
-    text,
-    page,
-):
-    """What RUN learned: benchmarks through lm-eval, beside what a guesser gets on the same questions (extra: gpub[eval]).
-
-    Before any score, the loss through the harness must equal the loss of training's evaluation."""
-    tasks = tuple(t.strip() for t in tasks.split(",") if t.strip())
-    if compare and len(runs) != 2:
-        raise GpubError(f"--compare takes two runs, got {len(runs)}")
-    if file and len(runs) > 1:
-        raise GpubError(
-            "--json is for one run; several write evals.json into their folders"
-        )
-    if len(steps) > 1 and len(steps) != len(runs):
-        raise GpubError(
-            f"{len(steps)} times --step for {len(runs)} runs: give it once, or once "
-            "for each"
-        )
-    if not (tasks or samples or text):
-        raise GpubError(
-            f"no tasks and nothing else to do; tasks there are: {', '.join(TASKS)}, "
-            "humaneval"
-        )
-    if text and not compare:
-        raise GpubError("--text needs --compare and two runs")
-    at = [*zip(runs, steps if len(steps) > 1 else [*steps, None][:1] * len(runs))]
-    results = (
-        [
-            result_of(
-                r,
-                tasks,
-                limit,
-                s,
-                device,
-                folder,
-                check,
-                file,
-                click.echo,
-                online,
-                shots,
-            )
-            for r, s in at
-        ]
-        if tasks
-        else []
-    )
-    if compare and results:
-        click.echo(f"\n{compare_results(*results)}")
-    for r in [] if compare else results:
-        click.echo("\n" + report(r))
-    if samples:
-        click.echo(f"\n{milestones(runs, device)}")
-    if compare and text:
-        try:
-            words = Path(text).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as e:
-            raise GpubError(f"cannot read {text}: {first_line(e)}") from None
-        diff = token_diff(*(load_run(r, s, device)[:2] for r, s in at), words)
-        click.echo(
-            "written to "
-            f"{heat_page(diff, page, [Path(r).name + (f', step {s:,}' if s else '') for r, s in at])}"
-        )
 
 
 def report(

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TOPICS', 'PROPERTIES', 'GRADE_TEXT', 'GRADE_SECONDS', 'GradeVerdict', 'demand', 'qkv', 'gap', 'wrong_shape',
            'wrong_dtype', 'wrong_gradient', 'turned', 'heads', 'spaced', 'token_texts', 'Watched', 'plain_loop',
-           'where_raised', 'grade_topic', 'grade_table', 'load_mine', 'check_command']
+           'where_raised', 'grade_topic', 'grade_table', 'load_mine']
 
 # %% ../../nbs/lib/lab/grade.ipynb #d23e0437
 import ctypes, importlib.util, linecache, math, os, re, sys, threading, traceback
@@ -14,7 +14,7 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-import click, torch
+import torch
 from ..core import GpubError
 from ..model.gpt import GPT, GPTConfig, causal_attention
 from ..model.llama import Rope, apply_rope
@@ -737,20 +737,3 @@ def load_mine(
             else f"{name} in {file} is a {type(mine).__name__}, not a function"
         )
     return mine
-
-
-@click.command(
-    "check", epilog="What to hand in: " + "; ".join(f"{k}: {v}" for k, v in TOPICS.items())
-)
-@click.argument("topic", type=click.Choice(list(TOPICS)))
-@click.option(
-    "--mine", required=True, metavar="FILE:NAME", help="Your function, such as mine.py:attend."
-)
-def check_command(topic, mine):
-    """Grade your own attention, rope, bpe or loop, property by property. What it prints is not
-    shown. Exit code 1 if one fails."""
-    verdicts = grade_topic(topic, load_mine(mine))
-    click.echo(grade_table(verdicts))
-    if bad := [v for v in verdicts if not v.ok]:
-        raise GpubError(f"{topic}: {bad[0].name} failed: {bad[0].said}")
-    click.echo(f"{topic}: all {len(verdicts)} properties hold")

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['SHAPES', 'MODES', 'PARTS', 'ADAMW', 'MUON', 'GPUS', 'ROOM', 'Shape', 'nearest', 'config_of', 'Saved', 'Anatomy',
            'parameter_anatomy', 'flops_per_token', 'recompute_flops', 'optimizer_bytes', 'left_over', 'memory_timeline',
-           'memory_forecast', 'peak_memory', 'GPU', 'ram_bytes', 'this_cpu', 'find_gpu', 'count_of', 'largest_batch',
-           'seconds_per_token', 'checkpoint_bytes', 'receipts', 'find_receipt', 'plan', 'plan_table']
+           'memory_forecast', 'peak_memory', 'GPU', 'ram_bytes', 'this_cpu', 'gpu_key', 'find_gpu', 'count_of',
+           'largest_batch', 'seconds_per_token', 'checkpoint_bytes', 'receipts', 'find_receipt', 'plan', 'plan_table']
 
 # %% ../../nbs/season1/03_scaling_up.ipynb #1e892aff
 import ctypes, difflib, gc, os, re, time
@@ -510,8 +510,10 @@ def this_cpu(
     )
 
 
-def _plain(name):
-    "NVIDIA A100-SXM4-80GB -> a10080"
+def gpu_key(
+    name: str,  # as torch or a provider writes it
+) -> str:
+    "What the names of one card have in common: NVIDIA A100-SXM4-80GB -> a10080"
     return re.sub(
         r"nvidia|tesla|geforce|rtx|sxm\d?|pcie|hbm\d\w?|gb|[^a-z0-9]", "", name.lower()
     )
@@ -523,9 +525,9 @@ def find_gpu(
     "A card by name; raises `GpubError` listing the known ones, nearest first"
     if name.lower() == "cpu":
         return this_cpu()
-    known = {_plain(k): g for k, g in GPUS.items()}
+    known = {gpu_key(k): g for k, g in GPUS.items()}
     bare = re.sub(r"\d+ ?gb", "", name, flags=re.I)
-    for key in (_plain(name), _plain(bare)):
+    for key in (gpu_key(name), gpu_key(bare)):
         if key in known:
             return known[key]
     raise GpubError(
@@ -644,15 +646,15 @@ def find_receipt(
 ):  # one of `receipts`, else None
     "What a preset really did on a card"
     names = (
-        (_plain(cpu_name()),)
+        (gpu_key(cpu_name()),)
         if gpu.name == "cpu"
-        else (_plain(gpu.name), _plain(gpu.name) + f"{gpu.memory_gb:.0f}")
+        else (gpu_key(gpu.name), gpu_key(gpu.name) + f"{gpu.memory_gb:.0f}")
     )
     return next(
         (
             r
             for r in receipts(folder)
-            if r["preset"] == preset and _plain(r["gpu"]) in names
+            if r["preset"] == preset and gpu_key(r["gpu"]) in names
         ),
         None,
     )

@@ -4,12 +4,11 @@
 
 # %% auto #0
 __all__ = ['PROOF', 'PAYS', 'WINS', 'duel', 'compare_rungs', 'climb_ladder', 'fresh_compiles', 'top_rungs', 'bench_ladder',
-           'row_line', 'ladder_table', 'plot_ladder', 'bench_ladder_command']
+           'row_line', 'ladder_table', 'plot_ladder']
 
 # %% ../../../nbs/lib/lab/bench_ladder.ipynb #134d64c9
 import gc, statistics, tempfile, time
 from contextlib import contextmanager
-import click
 import torch
 from .machine import CLOCKS, file_receipt
 from ...core import GpubError
@@ -319,40 +318,3 @@ def plot_ladder(
     fig.tight_layout()
     plt.close(fig)
     return fig
-
-# %% ../../../nbs/lib/lab/bench_ladder.ipynb #a87b8774
-@click.command("ladder")
-@click.option("--preset", help="Whose step.  [default: gpt2-134m on CUDA, else shakespeare]")
-@click.option("--json", "file", help="Write the result here too.")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1.")
-@click.option(
-    "--steps",
-    type=click.IntRange(1),
-    default=10,
-    show_default=True,
-    help="Steps to count on each side of a rung.",
-)
-@click.option(
-    "--seconds",
-    type=click.FloatRange(1),
-    default=540.0,
-    show_default=True,
-    help="For all of it; what does not fit is left out, and said.",
-)
-@click.option("--rung", "rungs", multiple=True, help="Only these.  [default: all]")
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="As for gpub train, such as batch_tokens=32768 or precision=bf16.",
-)
-def bench_ladder_command(preset, file, device, steps, seconds, rungs, settings):
-    "Every optimization off and on: seconds a step, memory, and proof that the loss stayed."
-    if bad := [s for s in settings if "=" not in s]:
-        raise GpubError(f"--set takes key=value, got {bad[0]!r}")
-    result = bench_ladder(
-        preset, device, steps, seconds, dict(s.split("=", 1) for s in settings), rungs, click.echo
-    )
-    click.echo("\n" + ladder_table(result))
-    file_receipt(result, file)

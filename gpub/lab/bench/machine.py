@@ -4,12 +4,11 @@
 
 # %% auto #0
 __all__ = ['FORMATS', 'CLOCKS', 'Clock', 'timed', 'tf32', 'lacks_format', 'matmul_rate', 'attention_rates', 'launch_seconds',
-           'copy_rate', 'bench_machine', 'peaks', 'machine_table', 'file_receipt', 'bench_machine_command']
+           'copy_rate', 'bench_machine', 'peaks', 'machine_table', 'file_receipt']
 
 # %% ../../../nbs/lib/lab/bench_machine.ipynb #0b2b058c
 import json, time, warnings
 from contextlib import contextmanager
-import click
 import torch
 from torch.nn import functional as F
 from ...device import cpu_has_bf16, machine, pick_device, use_threads
@@ -294,15 +293,4 @@ def file_receipt(
     "Write a receipt, if asked to"
     if file:
         write_atomic(file, json.dumps(result, indent=1) + "\n")
-        click.echo(f"written to {file}")
-
-
-@click.command("machine")
-@click.option("--json", "file", help="Write the result here too.")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1.")
-def bench_machine_command(file, device):
-    """The ceilings of this machine: matmul by format and size, copying, launching, attention by
-    kernel."""
-    result = bench_machine(device)
-    click.echo(machine_table(result))
-    file_receipt(result, file)
+        print(f"written to {file}")
