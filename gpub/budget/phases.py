@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from ..record.checkpoint import go_back, latest, restore_from_mirror
-from ..core import Config, GpubError, read_json, write_atomic
+from ..core import Config, GpubError, read_config, read_json, write_atomic
 from ..device import pick_device
 from ..files import shipped
 from ..record.folder import SCHEDULE, Interrupted, append_row, lock_folder
@@ -295,9 +295,9 @@ def measure_metric(
     if metric == "loss":
         return (found := final_loss(rows)) and found[0]
     if metric == "learned":
-        return (found := final_loss(rows)) and 1 - found[0] / read_json(
-            Path(run_dir, "config.json")
-        )["reference"]["uniform"]
+        return (found := final_loss(rows)) and 1 - found[0] / read_config(run_dir)[
+            "reference"
+        ]["uniform"]
     if metric in ("tok_s", "mfu", "grad_norm"):
         return (
             median(v)
@@ -640,9 +640,7 @@ def _newest_recipe(out):
     if not folder:
         return 0, None
     record = read_json(folder / "state.json", "step", "state")
-    config = record["state"].get("config") or read_json(
-        Path(out, "config.json"), "train"
-    )
+    config = record["state"].get("config") or read_config(out, "train")
     return record["step"], TrainConfig.from_dict(config["train"])
 
 
@@ -655,7 +653,7 @@ def _schedule(plan, asked, out):
     if any(p.schedule_steps for p in plan.phases):
         return {}, free
     began = (
-        read_json(config, "train")["train"].get("steps") if config.is_file() else None
+        read_config(out, "train")["train"].get("steps") if config.is_file() else None
     )
     step, then = _newest_recipe(out)
     if {began, then and then.steps} <= {cfg.steps, None}:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch.nn import functional as F
-from ..core import GpubError, read_json, write_atomic
+from ..core import GpubError, read_config, read_json, write_atomic
 from ..device import git_commit
 from ..data.plays import plays, plays_char_nll, plays_entropy
 from ..record.log import read_log

@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 import numpy as np
 from ..record.checkpoint import which_weights
-from ..core import GpubError, first_line, read_json, write_atomic
+from ..core import GpubError, first_line, read_config, read_json, write_atomic
 from ..device import machine, pick_device, use_threads
 from ..data.corpus import load_corpus
 from ..model.generate import generate
@@ -289,10 +289,7 @@ def milestones(
             f"no checkpoints in {', '.join(map(str, runs))}: nothing to sample from"
         )
     learned = [
-        t
-        for r in runs
-        if (c := corpus_of(read_json(Path(r, "config.json"))))
-        for t in training_texts(c)
+        t for r in runs if (c := corpus_of(read_config(r))) for t in training_texts(c)
     ]
     asked = dict(pinned_prompts())
     return sample_text(
@@ -341,7 +338,7 @@ def model_identity(
         raise GpubError(f"{run} is not a run folder: it has no config.json")
     step, weights = which_weights(run, step, log)
     return dict(
-        run_id=read_json(path, "model").get("run_id"), step=step, weights=weights
+        run_id=read_config(run, "model").get("run_id"), step=step, weights=weights
     )
 
 

@@ -18,7 +18,7 @@ import torch
 from safetensors import safe_open
 from .alarms import Alarm, check_mfu, check_state
 from ..record.checkpoint import MODEL, Damaged, checkpoints, verify_checkpoint
-from ..core import GpubError, first_line, read_json
+from ..core import GpubError, first_line, read_config, read_json, upgrade_config
 from ..record.folder import SCHEDULE, differences, identity_without
 from ..model.llama import build_model
 from ..data.plays import sees_future
@@ -320,7 +320,8 @@ def check_shapes(
 
 
 def _identity(folder):
-    return read_json(Path(folder, "state.json"))["state"].get("config", {})
+    path = Path(folder, "state.json")
+    return upgrade_config(read_json(path)["state"].get("config", {}), path)
 
 
 def _whole(run_dir):
@@ -422,7 +423,7 @@ def _facts(run_dir):
         raise GpubError(
             f"{run} is not a run folder: it has no config.json; give the folder of gpub train"
         )
-    config = read_json(run / "config.json")
+    config = read_config(run)
     rows = read_log(run)
     if gone := [
         k

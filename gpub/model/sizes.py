@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import singledispatch
 from pathlib import Path
 import torch
-from ..core import GpubError, read_json
+from ..core import GpubError, read_config, read_json
 from ..device import cpu_name
 from ..files import shipped
 from .gpt import GPTConfig, count_params, param_table
@@ -627,7 +627,7 @@ def receipts(
             )
 
     for path in sorted(folder.glob("runs/*/bill.json")):
-        config = read_json(path.parent / "config.json")
+        config = read_config(path.parent)
         add(
             dict(preset=config.get("preset"), tok_s=read_json(path)["tok_s"]),
             config.get("machine"),

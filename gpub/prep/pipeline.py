@@ -20,6 +20,7 @@ from gpub.core import (
     Config,
     GpubError,
     read_json,
+    with_new_names,
     write_atomic,
 )
 from gpub.prep.mix import (
@@ -378,7 +379,7 @@ def same_job(
     where,  # the folder, for the message
 ):
     "Refuse to continue another job; raises `GpubError` with the first difference"
-    if differ := differences(old, new):
+    if differ := differences(with_new_names(old), new):
         raise GpubError(
             f"{where} belongs to another job: {differ[0]}; choose another --out, or "
             f"delete {where}"

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from ..core import GpubError, first_line, read_json, write_atomic
+from ..core import GpubError, first_line, read_config, upgrade_config, write_atomic
 from ..files import sha256
 from .folder import SCHEDULE, differences, identity_without
 
@@ -327,11 +327,14 @@ def load_checkpoint(
     files = (MODEL, OPTIMIZER) if optimizer else (MODEL,)
     folder, record = _choose(Path(path), step, files, log)
     tensors = [_read(folder / f, record["files"][f]["tied"]) for f in files]
+    state = record["state"]
+    if "config" in state:
+        state = dict(state, config=upgrade_config(state["config"], folder / "state.json"))
     return Checkpoint(
         step=record["step"],
         model=tensors[0],
         optimizer=tensors[1] if optimizer else {},
-        state=record["state"],
+        state=state,
         path=folder,
     )
 
@@ -559,7 +562,7 @@ def _same_run(run_dir, mirror):
         raise GpubError(f"the mirror {mirror} is inside the run folder: choose another disk")
     if not (a.exists() and b.exists()):
         return
-    if diff := differences(*(_comparable(read_json(p)) for p in (a, b))):
+    if diff := differences(*(_comparable(read_config(folder)) for folder in (mirror, run_dir))):
         more = f" and {len(diff) - 3} more" if len(diff) > 3 else ""
         raise GpubError(
             f"the mirror {mirror} holds another run: {'; '.join(diff[:3])}{more}. Choose another "

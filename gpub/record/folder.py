@@ -14,7 +14,7 @@ import signal
 import threading
 from contextlib import contextmanager
 from pathlib import Path
-from ..core import GpubError, first_line, read_json, write_atomic
+from ..core import CONFIG_FORMAT, GpubError, first_line, read_config, write_atomic
 
 # %% ../../nbs/lib/record/folder.ipynb #d1affb7e
 def differences(
@@ -140,7 +140,7 @@ def open_folder(
     otherwise"""
     path, identity = Path(out, "config.json"), json.loads(json.dumps(identity))
     if path.exists():
-        found = read_json(path)
+        found = read_config(out)
         if not isinstance(found, dict) or any(
             isinstance(v, dict) and not isinstance(found.get(k, {}), dict)
             for k, v in identity.items()
@@ -162,7 +162,7 @@ def open_folder(
             f"{out} has checkpoints but no config.json: restore it, or choose another folder "
             "with --out"
         )
-    config = identity | extras()
+    config = {"format": CONFIG_FORMAT} | identity | extras()
     write_atomic(path, json.dumps(config, indent=1) + "\n")
     return config
 

@@ -9,7 +9,7 @@ __all__ = ['load_run', 'continue_text']
 import itertools
 from pathlib import Path
 from .checkpoint import load_checkpoint
-from ..core import GpubError, first_line, read_json
+from ..core import GpubError, first_line, read_config
 from ..device import pick_device, use_threads
 from .folder import differences
 from ..model.generate import generate
@@ -59,7 +59,7 @@ def load_run(
             f"{run} is not a run folder: it has no config.json; train one with gpub train "
             "shakespeare"
         )
-    config = read_json(Path(run, "config.json"))
+    config = read_config(run)
     c, tok = load_checkpoint(run, step, optimizer=False), load_tokenizer(run)
     _check_config(run, config, c)
     try:

@@ -9,7 +9,7 @@ __all__ = ['read_log', 'read_facts', 'sample_table']
 import json
 import math
 from pathlib import Path
-from ..core import GpubError, read_json
+from ..core import GpubError, read_json, upgrade_config
 
 # %% ../../nbs/lib/record/log.ipynb #ae787265
 _WHOLE, _NUMBER, _TEXT, _OBJECT = (int,), (int, float), (str,), (dict,)  # as `json` reads them
@@ -100,8 +100,10 @@ def read_facts(
             else {}
         )
 
-    config, bill = opened("config.json", _CONFIG), opened("bill.json", _NUMBERS)
     path = Path(run_dir, "config.json")
+    config, bill = opened("config.json", _CONFIG), opened("bill.json", _NUMBERS)
+    if config:
+        config = upgrade_config(config, path)
     _sound(
         config.get("data") or {},
         dict(train=_NUMBER),

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from ..record.checkpoint import checkpoints, load_checkpoint
-from ..core import GpubError, read_json, write_atomic
+from ..core import GpubError, read_config, write_atomic
 from ..model.generate import generate_ids
 from ..model.gpt import GPT, GPTConfig, count_params
 from ..record.load import load_run
@@ -79,7 +79,7 @@ def page_shape(
             f"{run} is not a run folder: it has no config.json; train one with gpub train "
             "shakespeare"
         )
-    config, tok = read_json(Path(run, "config.json")), load_tokenizer(run)
+    config, tok = read_config(run), load_tokenizer(run)
     needs = dict(model=dict, data=dict, prompt=str, unit=str)
     if gone := [
         k

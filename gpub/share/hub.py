@@ -13,7 +13,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from ..record.checkpoint import sync_to_disk, save_checkpoint
-from ..core import GpubError, first_line, read_json, write_atomic
+from ..core import CONFIG_FORMAT, GpubError, first_line, read_json, write_atomic
 from ..record.folder import lock_folder
 from ..record.log import read_log
 from ..record.load import load_run
@@ -234,6 +234,7 @@ def import_run(
             "merges.txt): a run needs one"
         )
     config = dict(
+        format=CONFIG_FORMAT,
         preset="imported",
         model=model.cfg.to_dict(),
         data=dict(source=str(folder), tokenizer=tok.fingerprint),

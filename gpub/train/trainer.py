@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from ..record.checkpoint import Saver, latest, load_checkpoint, mirror_run, restore_from_mirror
-from ..core import GpubError, first_line, read_json, write_atomic
+from ..core import GpubError, first_line, read_config, write_atomic
 from gpub.device import (
     cpu_has_bf16,
     machine,
@@ -478,7 +478,7 @@ class Trainer:
     def _decay_then(self):
         "The stored weight decay, unless it was computed from the stored recipe"
         path = self.out / "config.json"
-        found = read_json(path) if path.exists() else None
+        found = read_config(self.out) if path.exists() else None
         if not isinstance(found, dict) or not isinstance(found.get("train"), dict):
             return None  # `open_folder` refuses it
         then = TrainConfig.from_dict(found["train"])
