@@ -60,7 +60,8 @@ COLAB = """#| hide
 #| eval: false
 # Fetches the course on Colab, does nothing anywhere else
 if "google.colab" in str(get_ipython()):
-    !git clone -q https://github.com/gpuburnout/gpub /content/gpub && {install}
+    !git clone -q https://github.com/gpuburnout/gpub /content/gpub
+    !{install}
     %cd /content/gpub/nbs/{folder}"""
 INSTALL = "pip install -q '/content/gpub[data,hub]'"
 

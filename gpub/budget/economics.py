@@ -172,8 +172,9 @@ def fits_table(
                 ),
             ]
         )
+    setup = dict(half=True, optimizer="adamw", accumulate=True)
     least = [
-        f"{memory_forecast(cfg, 1, mode=m, half=True, optimizer='adamw', accumulate=True)['peak'] / 1e9 / ROOM:.1f}"
+        f"{memory_forecast(cfg, 1, mode=m, **setup)['peak'] / 1e9 / ROOM:.1f}"
         for m in MODES
     ]
     return Table(
@@ -188,7 +189,7 @@ def checkpointing_price(
     gain: float,  # speed without, as a share: 0.18
     tokens,  # of the run
     usd_per_hour: float,  # of the card
-):  # dict: hours and usd saved, usd_per_billion before and after, most (the gain that arithmetic allows)
+):  # dict: hours and usd saved, usd_per_billion before and after, most (possible)
     "What keeping the activations is worth"
     n, cfg = count_of(tokens), config_of(what)
     before, after = (
@@ -275,7 +276,7 @@ def scale_out(
     # share of the computing that communication can hide behind; DDP overlaps the
     # backward pass
     hidden=0.0,
-):  # dict: tok_s, hours, usd, usd_per_billion, share (of a step spent waiting for gradients in fp32)
+):  # dict: tok_s, hours, usd, usd_per_billion, share (of a step, waiting)
     "The run on `n` cards, as a model: computing is divided, communication is added"
     total, compute = count_of(tokens), batch_tokens / tok_s / n
     wait = max(
@@ -497,7 +498,7 @@ def compare_gpus(
     usd_per_hour=None,  # one price for all, or {card: price}; default: the dated table
     optimizer="muon",  # or adamw, as in `plan`
     folder=None,  # like data/, for receipts
-):  # list of dicts, the cheapest per token first; then those without a price, the fastest first; then those it does not fit
+):  # dicts, cheapest token first; then unpriced, fastest first; then what does not fit
     """A model on many cards; raises `GpubError` as `plan` does, and for a price that is
     none"""
     cards, asked, rows = (

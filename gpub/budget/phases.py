@@ -979,7 +979,7 @@ def forecast_plan(
     plan,  # `Plan`
     tok_s,  # a speed, or {mode of gradient checkpointing: speed}
     usd_per_hour,  # of the machine
-):  # list of dict: name, tokens, hours, usd, budget, enough, total; at step `ends` the money does
+):  # dicts: name, tokens, hours, usd, budget, enough, total, ends (a step)
     "What every phase will cost at a speed and a price"
     out, total, batch = (
         [],

@@ -380,7 +380,7 @@ class LawFit:
 
 
 def _fit(pts, columns, boots, seed=0, floor=None):
-    """What `fit_law` and `fit_curve` share: features centred, starts, descent, bootstrap,
+    """What `fit_law` and `fit_curve` share: centred features, descent, bootstrap,
     and back to a law of parameters and tokens"""
     y, x = np.log(pts[:, 2]), np.log(pts[:, columns]).T
     mean, p = x.mean(1), len(y)
@@ -594,7 +594,7 @@ def stop_when(
     usd_per_token,  # price, above zero
     least,  # nats that a dollar must buy
     boots=100,  # bootstraps at each row
-):  # one dict per row from the fourth on: tokens, loss, usd (so far), buys (nats for the next dollar) with its 90% range low and high, stop
+):  # a dict per row from the fourth on: tokens, loss, usd, buys (nats a dollar), ...
     """When to stop, judged at every row from that row's past alone; raises `GpubError`
     for a curve, price or limit that cannot be"""
     for name, v in dict(usd_per_token=usd_per_token, least=least).items():

@@ -124,7 +124,7 @@ class Batches:
     def taken(
         self,
         windows: int,  # how many windows all ranks have read together
-    ):  # how many of them came from each source, off by less than one per source from its exact share
+    ):  # rows per source, each less than one off its exact share
         "The running count of each source"
         out, left, weight = [], windows, 1.0
         for w in self.weights[:-1]:
@@ -171,7 +171,7 @@ class Batches:
     def what(
         self,
         step: int,  # from 0
-    ):  # list of dicts, one per row of this rank: source, epoch, position, and from shards the documents read
+    ):  # a dict per row of this rank: source, epoch, position; of shards also the documents read
         "Which documents of which sources a step reads"
         out = []
         for k, (s, lo, hi) in enumerate(self.windows(step)):
@@ -232,7 +232,7 @@ def _fingerprint(streams):  # of tokens in memory; shards have their manifest's
 
 def _resident(
     parts, device
-):  # torch gathers signed integers everywhere: the same bits, and a mask that takes the sign away again
+):  # as signed integers, which torch gathers on every device, and the mask that undoes it
     ids = np.concatenate(parts)
     signed = torch.from_numpy(ids.view(f"i{ids.itemsize}")).to(device)
     return signed, (1 << 8 * ids.itemsize) - 1 if ids.itemsize < 8 else -1

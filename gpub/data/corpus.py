@@ -75,9 +75,8 @@ def text_corpus(
     if min(cut, len(ids) - cut) < context_length + 1:
         raise GpubError(
             f"{text.source} has {len(ids):,} characters; its 10% for validation are "
-            f"{len(ids) - cut:,}, "
-            f"fewer than one window of {context_length + 1}: use a longer text or a smaller "
-            "--set context_length=..."
+            f"{len(ids) - cut:,}, fewer than one window of {context_length + 1}: use a longer text "
+            "or a smaller --set context_length=..."
         )
 
     def train(context_length, batch, seed=0, **kw):
@@ -115,8 +114,8 @@ def shard_corpus(
     if len(val) < context_length + 1:
         raise GpubError(
             f"{folder} has {len(val):,} validation tokens, fewer than one window of "
-            f"{context_length + 1}: "
-            "prepare it with a larger --val, or use a smaller --set context_length=..."
+            f"{context_length + 1}: prepare it with a larger --val, or use a smaller --set "
+            "context_length=..."
         )
     return Corpus(
         source=str(folder),

@@ -62,8 +62,7 @@ class Grammar:
         if depth > 50:
             raise ValueError(
                 f"rule {tokens[0]} can begin with itself: a reader would never get to its first "
-                "character; "
-                "put the repetition last"
+                "character; put the repetition last"
             )
         return [
             o
@@ -157,9 +156,8 @@ class Grammar:
     def _refuse(text, i, expected):
         raise ValueError(
             f"the grammar cannot write this text: after {text[max(0, i - 30) : i]!r} (character "
-            f"{i}) comes {text[i]!r}, "
-            f"possible is one of {expected!r}; is the text from this generator, and does it "
-            "start at the start of a scene?"
+            f"{i}) comes {text[i]!r}, possible is one of {expected!r}; is the text from this "
+            "generator, and does it start at the start of a scene?"
         )
 
     def per_text(self) -> tuple:  # (nats, characters)
@@ -212,12 +210,10 @@ PLAY_WORDS = dict(
     ),
     Noun=alternatives(
         "herring pudding lantern cousin barrel bishop button candle donkey feather garden kettle "
-        "lady lobster mustard monkey "
-        "needle parrot pickle pigeon prophet sailor shadow sparrow sausage turnip trumpet window "
-        "wizard walnut lawyer miller "
-        "butcher beggar cabbage dumpling goblet hermit teapot raven blanket curtain dagger "
-        "dragon husband ladder pepper rabbit "
-        "saddle spider steeple table"
+        "lady lobster mustard monkey needle parrot pickle pigeon prophet sailor shadow sparrow "
+        "sausage turnip trumpet window wizard walnut lawyer miller butcher beggar cabbage "
+        "dumpling goblet hermit teapot raven blanket curtain dagger dragon husband ladder pepper "
+        "rabbit saddle spider steeple table"
     ),
     nouns=alternatives(
         "bones boots bells stars spoons geese ghosts hats kings knaves leeks fools frogs pies "
@@ -256,10 +252,8 @@ PLAY_WORDS = dict(
     ),
     Do=alternatives(
         "adore forgive betray devour pursue condemn recall repent confess admire obey mistake "
-        "baptise avoid behead inspect invite "
-        "ignore digest perfume salute suspect replace protect divorce deny employ forget embrace "
-        "unmask defend accuse consult "
-        "bewitch remove"
+        "baptise avoid behead inspect invite ignore digest perfume salute suspect replace protect "
+        "divorce deny employ forget embrace unmask defend accuse consult bewitch remove"
     ),
     go=alternatives(
         "sleep weep sing snore dance laugh fall sneeze pray kneel burn dream drift faint grin "
@@ -488,10 +482,8 @@ def sees_future(
     if loss < limit - sigmas * stderr:
         return (
             f"loss {loss:.4f} nats/char is below the limit of {limit:.4f} (allowed for luck: "
-            f"{sigmas * stderr:.4f}): "
-            "the model sees the future. Look for a broken causal mask, targets that are not "
-            "shifted, "
-            "or validation text in the training data"
+            f"{sigmas * stderr:.4f}): the model sees the future. Look for a broken causal mask, "
+            "targets that are not shifted, or validation text in the training data"
         )
 
 # %% ../../nbs/lib/data/plays.ipynb #b73546c7
@@ -512,8 +504,7 @@ class Markov:
         if len(alphabet) ** order > 2000:
             raise ValueError(
                 f"{len(alphabet)} letters to the power {order} are {len(alphabet) ** order:,} "
-                "contexts; "
-                "at most 2000: use fewer letters or a lower order"
+                "contexts; at most 2000: use fewer letters or a lower order"
             )
         self.order, self.alphabet = order, alphabet
         self.odds = np.random.default_rng(seed).dirichlet(

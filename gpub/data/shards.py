@@ -163,8 +163,7 @@ class ShardWriter:
         if d.get("format") != SHARD_FORMAT:
             raise GpubError(
                 f"{self.folder} has format {d.get('format')!r}, this version writes "
-                f"{SHARD_FORMAT}: "
-                "choose another folder"
+                f"{SHARD_FORMAT}: choose another folder"
             )
         if other := [
             f"{k}: {d.get(k)!r} there, {v!r} now" for k, v in self.head.items() if d.get(k) != v
@@ -426,8 +425,7 @@ def well_formed(
         found = repr(d.get("format") if isinstance(d, dict) else d)[:60]
         raise GpubError(
             f"{path}: expected format {SHARD_FORMAT}, found {found}: prepare the data again, or "
-            "update "
-            "gpub"
+            "update gpub"
         )
     _typed(path, d, _HEAD)
     if d["dtype"] != id_dtype(d["vocab"]).name:
@@ -465,10 +463,8 @@ def open_shard(
     path, dtype = Path(folder) / shard["file"], np.dtype(manifest["dtype"]).newbyteorder("<")
     size = shard["tokens"] * dtype.itemsize
     if not path.exists():
-        raise GpubError(
-            f"{path} is "
-            f"missing{': unpack the folder first' if path.with_name(path.name + '.zst').exists() else ''}"
-        )
+        packed = path.with_name(path.name + ".zst").exists()
+        raise GpubError(f"{path} is missing" + (": unpack the folder first" if packed else ""))
     if path.stat().st_size != size:
         raise GpubError(
             f"{path}: expected {size:,} bytes, found {path.stat().st_size:,}: copy it again"
@@ -489,8 +485,7 @@ def verify_shards(
     if found != manifest["tokenizer"]:
         raise GpubError(
             f"{folder / 'manifest.json'}: expected tokenizer {manifest['tokenizer']}, found "
-            f"{found} ({name}): "
-            "these ids mean other words to it"
+            f"{found} ({name}): these ids mean other words to it"
         )
     for s in manifest["shards"]:
         ids = open_shard(folder, manifest, s)

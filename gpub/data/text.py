@@ -64,8 +64,7 @@ def load_shakespeare(
     except (urllib.error.URLError, OSError) as e:
         note = (
             f"NO NETWORK ({getattr(e, 'reason', e)}): training on the built-in plays, not on "
-            "Shakespeare. "
-            f"For the real text put tinyshakespeare.txt into {cache_dir()}"
+            f"Shakespeare. For the real text put tinyshakespeare.txt into {cache_dir()}"
         )
         log(note)
         return Text(plays(SHAKESPEARE_BYTES, seed=0), "built-in plays", note)

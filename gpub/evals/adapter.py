@@ -54,7 +54,7 @@ def fit_window(
 def pack_answers(
     pairs,  # of (context, answer), as `fit_window` gives them
     context_length: int,  # the model's window
-):  # list of (context, [(position in pairs, answer), ...]): at most `context_length` tokens to read in each
+):  # [(context, [(position in pairs, answer), ...])], each within `context_length` tokens
     "Answers to the same context, together as far as they fit"
     groups, rows = {}, []
     for n, (c, a) in enumerate(pairs):
@@ -401,9 +401,8 @@ def ask_lm_eval(
         for metric, x in outcomes(items, out[name], kind).items():
             if bad := [i.id for i, row, v in zip(items, rows, x) if abs(row[metric] - v) > 1e-6]:
                 raise GpubError(
-                    f"{name}: lm-eval and gpub disagree on {metric} of {bad[0]} and "
-                    f"{len(bad) - 1} other items: "
-                    "trust neither before you know why"
+                    f"{name}: lm-eval and gpub disagree on {metric} of {bad[0]} and {len(bad) - 1} "
+                    "other items: trust neither before you know why"
                 )
     return out
 
@@ -425,7 +424,7 @@ def agreement(
     asked,  # as for `ask_lm_eval`
     step=None,  # which checkpoint; default the newest
     log=print,  # told the findings, a line a task
-):  # name -> dict: n, same (items with equal outcomes), ties (unequal, and `tied`), apart (nats at most), refused (by hf)
+):  # name -> dict: n, same (equal outcomes), ties (unequal, `tied`), apart (nats), refused
     "Our adapter beside lm-eval's `hf` model on the exported folder, item by item"
 
     def fits(item):
@@ -470,8 +469,7 @@ def agreement(
         log(
             (
                 f"{name}: {same} of {len(items)} items agree with lm-eval's hf model on the "
-                "exported "
-                f"folder, nats apart by {apart:.1g} at most"
+                f"exported folder, nats apart by {apart:.1g} at most"
             )
             + (f"; {ties} are ties that rounding decides" if ties else "")
             + (f"; it refuses {refused} with answers longer than the window" if refused else "")

@@ -117,7 +117,7 @@ def shard_texts(
 def contamination(
     texts,  # documents
     files,  # of a benchmark
-):  # dict: documents, their characters, how many are hits (share 13 words with a question); items, how many are too short to be found
+):  # dict: documents, characters, hits (13 words of a question); items, too_short
     "Whether the questions were in the training text"
     bench = Benchmarks(files)
     return dict(
@@ -388,7 +388,11 @@ def evaluate_run(
         f"gate passed: {gate['harness']:.4f} nats a token through the harness, "
         f"{gate['training']:.4f} in training's evaluation, "
         f"on the same {gate['tokens']:,} tokens of "
-        f"{'the validation split' if corpus else 'the questions (the training data is not here)'}"
+        + (
+            "the validation split"
+            if corpus
+            else "the questions (the training data is not here)"
+        )
     )
     count_v = np.bincount(ids, minlength=tok.vocab_size)
     parameters = sum(p.numel() for p in model.parameters())

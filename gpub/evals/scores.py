@@ -164,7 +164,7 @@ def paired(
     a,  # outcomes of one model
     b,  # of another, on the same items
     rounds=10_000,  # draws
-):  # dict: difference (b - a), its standard error, a 95% interval, the share of draws in which b is not better, n
+):  # dict: b - a, its standard error, 95% interval, share of draws where b is not better, n
     """Which of two models is better, and how sure that is; raises `GpubError` when they answered
     different questions"""
     a, b = np.asarray(a, float), np.asarray(b, float)

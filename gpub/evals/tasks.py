@@ -295,8 +295,7 @@ def task_prompts(
     if len(pool) < draw:
         raise GpubError(
             f"{task.name}: {shots} solved questions asked for, and {other or path} has "
-            f"{len(pool) - spare} to give; "
-            "use fewer --shots"
+            f"{len(pool) - spare} to give; use fewer --shots"
         )
 
     def before(i):

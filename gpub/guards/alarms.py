@@ -229,8 +229,7 @@ def check_state(
             f"the saved state lacks {lost[0]!r}"
             + (f" and {len(lost) - 1} more" if lost[1:] else ""),
             "build the model from the configuration saved with it (a tied head has no weight of "
-            "its own), "
-            "and load with strict=True",
+            "its own), and load with strict=True",
         )
     if extra:
         raise Alarm(

@@ -60,16 +60,14 @@ def check_initial_loss(
     if first > max(guess, most) + give:
         raise Alarm(
             f"loss {first:.2f} at step {step} is above {max(guess, most):.2f}, where this "
-            "initialisation begins "
-            f"(guessing: ln {vocab_size} = {guess:.2f})",
+            f"initialisation begins (guessing: ln {vocab_size} = {guess:.2f})",
             "look at the scale of the initial weights, and whether targets belong to this "
             "vocabulary",
         )
     if step <= 1 and first < guess - give:
         raise Alarm(
             f"loss {first:.2f} at step {step} is below ln {vocab_size} = {guess:.2f} before "
-            "anything "
-            "was learned",
+            "anything was learned",
             "the targets are visible: look at the mask and the shift",
         )
     return f"{first:.2f} at step {step}, ln {vocab_size} is {guess:.2f}"
@@ -129,8 +127,7 @@ def check_gap(
     if last[1] > best[1] * (1 + most):
         raise Alarm(
             f"validation rose from {best[1]:.3f} at step {best[0]:,} to {last[1]:.3f} at step "
-            f"{last[0]:,}: "
-            "the model learns its text by heart",
+            f"{last[0]:,}: the model learns its text by heart",
             f"use the checkpoint near step {best[0]:,}; more text, fewer epochs or a smaller model",
         )
     return f"best validation {best[1]:.3f} at step {best[0]:,}, last {last[1]:.3f}"

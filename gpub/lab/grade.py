@@ -379,8 +379,7 @@ def _(mine):
         if (len(ids) == 11) != (vocab_size == 256):
             return (
                 f"with a vocabulary of {vocab_size}, that is 256 bytes and {vocab_size - 256} "
-                "merges, the "
-                f"11 bytes of abcdabcxqé take {len(ids)} ids"
+                f"merges, the 11 bytes of abcdabcxqé take {len(ids)} ids"
             )
 
 

@@ -368,7 +368,8 @@ def laid_out_weights(
     model,  # with `.tok`; its weights are copied again when they have changed since the last call
     n: int = 256,  # tokens to come
 ):  # context manager
-    """`LaidOutWeights` in the fastest way, where it pays: on a CPU, for 100 tokens or more; copies of up to 3
+    """`LaidOutWeights` in the fastest way, where it pays: on a CPU, for 100 tokens or more; copies
+    of up to 3
     GB, kept while the weights stay the same"""
     w, size = model.tok.weight, sum(p.numel() * p.element_size() for p in model.parameters())
     if (
@@ -501,8 +502,7 @@ def check_rows(
         if bad := [i for i in r if not 0 <= i < vocab_size]:
             raise GpubError(
                 f"the prompt has the id {bad[0]}, and the model knows 0 to {vocab_size - 1}: was "
-                "it "
-                "made by another tokenizer?"
+                "it made by another tokenizer?"
             )
     return rows
 
@@ -538,7 +538,7 @@ def generate_ids(
     stream: bool = False,  # get a generator of new tokens instead
     # tokens to forget at once when the window is full; 1: always the last `context_length`, exactly
     slide: int = 1,
-):  # a list of ids with the prompt, or one for each prompt; streaming: an id, or a list with an id or None for each, per token
+):  # ids with the prompt, a list for each prompt; streaming: per token an id (or None) for each
     "Go on with texts; raises `GpubError` with one line for anything that makes no sense"
     cfg, sampling = (
         model.cfg,

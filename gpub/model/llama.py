@@ -146,7 +146,7 @@ def grouped_attention(
 def repeat_kv_heads(
     attention,  # (q, k, v) with equal heads, such as chapter 1's
 ):  # (q, k, v) for groups
-    """Let an `causal_attention` that knows no groups work in them: every key and value is
+    """Let a `causal_attention` that knows no groups work in them: each key and value is
     repeated for its queries"""
 
     def f(q_bhtd, k_bgsd, v_bgsd):

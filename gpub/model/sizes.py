@@ -109,7 +109,7 @@ MODES = (
     "off",
     "selective",
     "full",
-)  # gradient checkpointing: keep all, what matmuls and attention made, or only each block's input
+)  # keep all, what matmuls and attention made, or only each block's input
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def _(cfg: GPTConfig):
 
 def flops_per_token(
     cfg,  # a config
-):  # training FLOPs: 6 per matmul weight, head included, + 12 x layers x width x ctx (PaLM, appendix B)
+):  # 6 per matmul weight and 12 x layers x width x context (PaLM, appendix B)
     "Forward and backward arithmetic for one token at full context"
     a = parameter_anatomy(cfg)
     return 6 * (a.blocks + a.head) + 12 * a.n_layers * a.d_model * a.context_length
@@ -609,7 +609,7 @@ def checkpoint_bytes(
 
 def receipts(
     folder=None,  # default: what came with gpub
-):  # dicts with preset, gpu, tok_s, where; from `gpub bench train` also ctx, mode, micro, batch_tokens, precision, peak_gb
+):  # dicts: preset, gpu, tok_s, where; of `gpub bench train` also how it was measured
     "Measured speeds: the folders runs/*/ and the files of `gpub bench train` in bench/"
     try:
         folder, out = Path(folder or shipped()), []
@@ -757,7 +757,8 @@ def plan_table(
         f"{p['gpu']}: {p['memory_gb']:.4g} GB, {p['format']}, {p['optimizer']}; "
         f"{p['tokens']:,} tokens",
         "",
-        f"{'checkpointing':15}{'fits':5}{'micro-batch':>14}{'peak GB':>10}{'tok/s':>13}{'hours':>10}{'$':>10}",
+        f"{'checkpointing':15}{'fits':5}{'micro-batch':>14}"
+        f"{'peak GB':>10}{'tok/s':>13}{'hours':>10}{'$':>10}",
     ]
     for r in p["rows"]:
         if not r["fits"]:

@@ -135,7 +135,7 @@ class EncodedSource:
         self,
         split,  # train or val
         quota,  # tokens, at most those of the split
-    ) -> tuple:  # (hash, its chunk, its place there, its tokens): documents before it in this order are taken whole
+    ) -> tuple:  # (hash, chunk, place, tokens) of the first document not taken whole
         """Which documents make `quota` tokens exactly: a random sample whatever their order, found
         in two passes and little memory"""
 

@@ -94,8 +94,8 @@ class PrepConfig(Config):
         self.need(WHOLE, "vocab_size", "tokens", "shard_tokens")
         if not self.tokenizer and self.vocab_size < 256:
             raise GpubError(
-                f"vocab_size {self.vocab_size} has no room for the 256 bytes: give 256 or "
-                "more"
+                f"vocab_size {self.vocab_size} has no room for the 256 bytes: give 256 "
+                "or more"
             )
         self.need(POSITIVE, "chunk_mb", "sample_mb")
         if self.tokens and not self.weights:
@@ -638,12 +638,14 @@ def mix_table(
 ):  # text
     "Tokens, share and epochs of each source, as text"
     rows = [
-        f"{'':12}{'documents':>11}{'tokens':>14}{'share':>9}{'asked':>9}{'epochs':>8}{'val tokens':>12}"
+        f"{'':12}{'documents':>11}{'tokens':>14}{'share':>9}"
+        f"{'asked':>9}{'epochs':>8}{'val tokens':>12}"
     ]
     for s, m in manifest["mix"].items():
         asked = f"{100 * manifest['weights'][s]:.2f}%" if manifest["weights"] else "-"
         kept, t = manifest["counts"][s]["kept"], m["train"]
         rows.append(
-            f"{s:12}{kept:>11,}{t['tokens']:>14,}{100 * t['share']:>8.2f}%{asked:>9}{t['epochs']:>8.3f}{m['val']['tokens']:>12,}"
+            f"{s:12}{kept:>11,}{t['tokens']:>14,}{100 * t['share']:>8.2f}%"
+            f"{asked:>9}{t['epochs']:>8.3f}{m['val']['tokens']:>12,}"
         )
     return "\n".join(rows)

@@ -66,8 +66,7 @@ def ordered_map(
     except BrokenProcessPool:
         raise GpubError(
             "a worker process died (killed, or out of memory?): run the same command again to "
-            "continue, "
-            "perhaps with fewer --workers"
+            "continue, perhaps with fewer --workers"
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)

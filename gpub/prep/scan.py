@@ -308,7 +308,6 @@ def pass_gate(
     if limit is not None and rate > limit:
         raise GpubError(
             f"the scan found {rate:,.1f} contaminated documents per million, the gate allows "
-            f"{limit:g}; "
-            f"most: {worst[1]!r} in {worst[0]:,} documents of {worst[2]!r}. Clean that source, "
-            "or raise --gate"
+            f"{limit:g}; most: {worst[1]!r} in {worst[0]:,} documents of {worst[2]!r}. Clean that "
+            "source, or raise --gate"
         )

@@ -505,7 +505,8 @@ def hub_blocks(
     state=None,  # what an earlier block carried: start after it
     backoff=None,  # `gpub.prep.network.Backoff` without a block in between; default: `PATIENT`
 ):
-    """Yield (`RecordBlock` of 500 rows, state of the stream after it); raises `GpubError` when the stream
+    """Yield (`RecordBlock` of 500 rows, state of the stream after it); raises `GpubError` when the
+    stream
     breaks and stays broken"""
     backoff, failures = backoff or PATIENT, 0
     blocks = _stream_blocks(hub, rank, world, state, backoff)

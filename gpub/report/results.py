@@ -479,7 +479,7 @@ def bill_table(
 def colab_bill(
     rows,  # epochs with hours_stated and hours_computed (steps x seconds per step)
     units_per_hour,  # compute units
-):  # dict: for stated and computed hours the hours, units, units at the speed of the last epoch, and the share wasted
+):  # dict: hours and units, as stated and as computed, and the share wasted
     "Season 1's bill, added up again"
     out = {}
     for how in ("hours_stated", "hours_computed"):

@@ -132,7 +132,7 @@ class TrainConfig(Config):
 
 def _plan(
     k, pairs, what
-):  # a setting that changes on the way, as ((share of the run, value from there on), ...)
+):  # a setting that changes: ((share of the run, value from there on), ...)
     try:
         plan = tuple((float(share), n) for share, n in pairs)
     except (TypeError, ValueError):
@@ -519,7 +519,7 @@ class MicroBatcher:
         self.awake, self.asleep = None, []
         self.skips = (
             bool(cfg.depths) and world.size == 1
-        )  # DDP waits for all gradients: there sleepers are computed, for the same result
+        )  # DDP waits for all gradients, so sleepers are computed there
         self.use("off" if self.auto else cfg.grad_checkpoint)
 
     def use(

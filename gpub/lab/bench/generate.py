@@ -91,7 +91,7 @@ def shortfall(
     model,  # ids (b, t) -> logits (b, t, v)
     ids,  # a text no longer than its window
     given: int,  # how many of its tokens nobody chose
-):  # at most how far the score of a chosen token lies below the best one: 0 where all are favourites
+):  # how far a chosen token's score lies below the best, at most: 0 if all are favourites
     """How good a greedy text is, judged by a model that reads it at once: rounding may swap tokens
     whose scores are nearly equal"""
     ids_t = torch.tensor(ids, device=model.tok.weight.device)

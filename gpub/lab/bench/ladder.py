@@ -256,7 +256,8 @@ def row_line(
         else f"{r['loss_gap']:.0e} {'<=' if r['equal'] else 'OVER'} {r['tolerance']:g}"
     )
     told = (
-        f"{r['rung']:24}{r['off_ms']:10.2f}{r['on_ms']:10.2f}{r['gain']:7.2f}x{r['tok_s']:12,}{r['mfu']:7.1%}{gb} "
+        f"{r['rung']:24}{r['off_ms']:10.2f}{r['on_ms']:10.2f}{r['gain']:7.2f}x"
+        f"{r['tok_s']:12,}{r['mfu']:7.1%}{gb} "
         f" {same}"
     )
     return f"{told:108}kept" if r.get("kept") else told
@@ -267,7 +268,8 @@ def ladder_table(
 ):  # text
     "The receipt in lines"
     head = (
-        f"{'rung':24}{'off ms':>10}{'on ms':>10}{'gain':>8}{'tok/s':>12}{'MFU':>7}{'off GB':>9}{'on GB':>9} "
+        f"{'rung':24}{'off ms':>10}{'on ms':>10}{'gain':>8}"
+        f"{'tok/s':>12}{'MFU':>7}{'off GB':>9}{'on GB':>9} "
         " loss differs by"
     )
     m = l["machine"]

@@ -55,7 +55,7 @@ def bench_llama(
     rounds=8,  # steps of each, in turns, after two to warm up
     device="auto",  # or cpu, cuda, mps
     compiled=False,  # both losses through `torch.compile`
-):  # dict: seconds of both, their ratio, the losses, which must agree, and what `generation_speed` tells of decoding
+):  # dict: seconds of both, their ratio, losses (which must agree), `generation_speed`'s figures
     """A training step of ours and of LlamaForCausalLM, in turns, then both decoding; raises
     `GpubError` where transformers is not installed"""
     use_threads()
@@ -127,12 +127,10 @@ def bench_llama_table(
     cpu = "" if r["cpu_ratio"] is None else f", {r['cpu_ratio']:.2f} in CPU time"
     return (
         f"Llama of {r['parameters']:,} parameters, {r['batch']} x {r['ctx']}, {r['precision']}, "
-        f"{'compiled' if r['compiled'] else 'eager'}: "
-        f"{s['gpub']:.3f} s a step, LlamaForCausalLM (sdpa) {s[peer]:.3f} s: {r['ratio']:.2f} "
-        f"times as fast{cpu}; "
-        f"{r['tok_s']:,} tok/s, {r['gflops']:,} GFLOP/s\n"
+        f"{'compiled' if r['compiled'] else 'eager'}: {s['gpub']:.3f} s a step, LlamaForCausalLM "
+        f"(sdpa) {s[peer]:.3f} s: {r['ratio']:.2f} times as fast{cpu}; {r['tok_s']:,} tok/s, "
+        f"{r['gflops']:,} GFLOP/s\n"
         f"decoding with the cache, {w['precision']}, {w['n']} tokens: {w['tok_s']['gpub']:.1f} "
-        f"tok/s, its generate {w['tok_s'][peer]:.1f}: "
-        f"{w['faster_than'][peer]:.2f} times as fast, "
+        f"tok/s, its generate {w['tok_s'][peer]:.1f}: {w['faster_than'][peer]:.2f} times as fast, "
         f"{'the same text' if w['same_text'][peer] else 'another text'}"
     )

@@ -339,7 +339,8 @@ def bench_table(
         for n, r in rows.items():
             times = "".join(f"{show(r['time_to'][l]):>12}" for l in losses)
             lines.append(
-                f"{n:14}{r['tok_s']:12,}{r['peak_share'] * 100:12.1f}{times}{r['final']:12.3f}{r['seconds']:12.1f}"
+                f"{n:14}{r['tok_s']:12,}{r['peak_share'] * 100:12.1f}{times}"
+                f"{r['final']:12.3f}{r['seconds']:12.1f}"
             )
         us = rows["gpub"]
         for n, r in list(rows.items())[1:]:

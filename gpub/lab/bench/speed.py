@@ -44,7 +44,7 @@ def _flops(func, args, kwargs, out):
     name = func._schema.name
     if (
         "scaled_dot_product" in name
-    ):  # fused: two matmuls forward, five backward (arXiv:2307.08691), the masked half counted as in chapter 3
+    ):  # fused: 2 matmuls forward, 5 backward (arXiv:2307.08691)
         back = "backward" in name
         q, k = args[back], args[back + 1]
         return (10 if back else 4) * q.numel() * k.size(-2)
@@ -190,7 +190,7 @@ def tiled(
     v_bhsd,  # values
     tile=64,  # queries, and keys, at a time
 ):  # (b, h, t, d)
-    """Chapter 1's `causal_attention` with a running softmax over tiles (Dao et al. 2022,
+    """Chapter 1's `causal_attention`, a running softmax over tiles (Dao et al. 2022,
     arXiv:2205.14135, algorithm 1): no (t, s) matrix"""
     t, s, out = q_bhtd.size(-2), k_bhsd.size(-2), []
     place_s = torch.arange(s, device=q_bhtd.device)
@@ -260,7 +260,7 @@ def head_loss(
     # (`F.linear_cross_entropy`, 2.13) or liger
     head="whole",
     pieces: int = 8,  # of a chunked head
-):  # function (ids, targets) -> mean nats per token, to be handed to `train` as `loss_fn`
+):  # (ids, targets) -> mean nats per token, for `train` as `loss_fn`
     """Another way to compute `model.loss`; raises `GpubError` for a way that does not
     exist"""
     ways = dict(whole=_whole, chunked=_chunked, torch=_torch, liger=_liger)

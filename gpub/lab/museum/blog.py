@@ -108,7 +108,8 @@ def context_on_resume(broken, scratch):
     "Cross entropy refuses int32",
     source="challenge-02",
     alarm=check_targets,
-    symptom="expected scalar type Long but found Int (newer torch: expected target dtype to be Long)",
+    symptom="expected scalar type Long but found Int "
+    "(newer torch: expected target dtype to be Long)",
     fix="convert in the batch builder: one gather, cast to int64, two views",
 )
 def int32_targets(broken, scratch):
@@ -275,7 +276,10 @@ def batch_128(broken, scratch):
 
 # %% ../../../nbs/lib/lab/museum_blog.ipynb #dec640b2
 _HOLD = """import sys; from gpub.record.folder import lock_folder
-with lock_folder(sys.argv[1]): ballast = bytearray(50_000_000); print("held", flush=True); sys.stdin.read()"""
+with lock_folder(sys.argv[1]):
+    ballast = bytearray(50_000_000)
+    print("held", flush=True)
+    sys.stdin.read()"""
 
 
 @exhibit(
@@ -302,7 +306,8 @@ def held_memory(broken, scratch):
     "A character tokenizer for byte-pair data",
     source="challenge-09",
     alarm=verify_shards,
-    symptom="samples of random letters from a model with a good loss, or an id outside the vocabulary",
+    symptom="samples of random letters from a model with a good loss, "
+    "or an id outside the vocabulary",
     fix="load the tokenizer from the folder of the data; its fingerprint is in the manifest",
 )
 def hardcoded_tokenizer(broken, scratch):
@@ -322,8 +327,8 @@ def hardcoded_tokenizer(broken, scratch):
     "int16 for int32",
     source="challenge-10",
     alarm=check_dtype,
-    symptom="every other token is 0; twice as many tokens as expected; a loss about half as high as "
-    "it should be",
+    symptom="every other token is 0; twice as many tokens as expected; a loss about half as high "
+    "as it should be",
     fix="keep the dtype in the manifest beside the tokens and read it from there",
 )
 def int16_for_int32(broken, scratch):

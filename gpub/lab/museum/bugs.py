@@ -226,8 +226,8 @@ def rope(
     "rope-layout",
     "Two layouts of rotary positions",
     alarm=check_parity,
-    symptom="an imported model is fluent for some words, then loses the thread; its loss is a little "
-    "too high",
+    symptom="an imported model is fluent for some words, then loses the thread; its loss is a "
+    "little too high",
     fix="bring the rows of the query and key weights into the order of the layout, or rotate in "
     "theirs",
 )
@@ -320,8 +320,7 @@ def mask_dtype(broken, scratch):
     alarm=check_repeats,
     symptom="training loss falls faster than it should, validation does not follow",
     fix="let the step number decide the windows: gpub.data.batches.Batches is a function of seed "
-    "and "
-    "step",
+    "and step",
 )
 def cloned_workers(broken, scratch):
     ids = torch.from_numpy(letters().astype(np.int64))
