@@ -379,17 +379,23 @@ ROOMS = {
         ),
     ),
     "cli": Diagram(
-        "Words become options, options a call into the room that does the work; what comes back is "
-        "text and an exit code.",
+        "The first word picks a module of commands, which is imported only then; its options are "
+        "read, one room does the work, and what comes back is text and an exit code.",
         (
             thing("gpub train ...", "words and flags", 0, 0),
-            module("cli.main", "commands, options", 1, 0),
-            outside("one room", "imported when asked", 2, 0),
-            thing("text, exit code", "0, 1 or 130", 3, 0),
+            module("cli.main", "errors to one line", 1, 0),
+            module("cli.options", "loads what is typed", 1, 1),
+            module("cli.train", "and one for each room", 2, 0),
+            module("cli.start", "Ctrl-C, meanwhile", 2, 1),
+            outside("one room", "does the work", 3, 0),
+            thing("text, exit code", "0, 1 or 130", 3, 1),
         ),
         (
             ("gpub train ...", "cli.main"),
-            ("cli.main", "one room"),
+            ("cli.main", "cli.options"),
+            ("cli.options", "cli.train"),
+            ("cli.start", "cli.train"),
+            ("cli.train", "one room"),
             ("one room", "text, exit code"),
         ),
     ),
