@@ -15,6 +15,7 @@ from ..core import write_atomic
 from .plots import COLOURS, plot_loss
 from ..data.references import MEANING
 from ..record.log import read_facts, read_log, sample_table
+from ..templates import render_template
 
 # %% ../../nbs/lib/report/page.ipynb #2a2eb10c
 def _svg(fig, label):
@@ -38,67 +39,20 @@ def _svg(fig, label):
         s = s.replace(colour, f"var(--{name})")
     return s.replace("<svg", f'<svg role="img" aria-label="{html.escape(label)}"', 1)
 
-
-_CSS = (
-    ":root{"
-    + "".join(f"--{k}:{v};" for k, v in COLOURS.items())
-    + """--hot:#c24a16;--card:#fff;color-scheme:light dark}
-@media(prefers-color-scheme:dark){:root{--ink:#e9e7e2;--mute:#9a9fa8;--grid:#2d3138;--page:#15171b;--raw:#4a648a;
-  --train:#79b0ea;--val:#f3935c;--limit:#5cc795;--hot:#f3935c;--card:#1c1f25}}
-*{box-sizing:border-box}
-body{margin:0 auto;padding:2rem 1.2rem 4rem;max-width:62rem;background:var(--page);color:var(--ink);
-  font:16px/1.55 system-ui,-apple-system,"Segoe UI",sans-serif}
-h1{font-size:2rem;line-height:1.2;margin:0}h2{font-size:1.2rem;margin:2.8rem 0 .6rem}p{max-width:44rem}.mute{color:var(--mute)}
-.tiles{display:grid;grid-template-columns:repeat(4,1fr);gap:.7rem;margin:1.6rem 0}
-.tile{background:var(--card);border:1px solid var(--grid);border-radius:10px;padding:.7rem .9rem}
-.tile b{display:block;font-size:1.55rem;line-height:1.25;font-weight:600;font-variant-numeric:tabular-nums}
-.tile span{font-size:.85rem;color:var(--mute)}.tile.main b{color:var(--hot)}
-svg{display:block;width:100%;height:auto}.narrow{display:none}.scroll{overflow-x:auto}
-table{border-collapse:collapse;font-size:.92rem;width:100%}th{color:var(--mute);font-weight:500}
-th,td{text-align:left;padding:.38rem .9rem .38rem 0;border-bottom:1px solid var(--grid);vertical-align:top}
-tr.us td{color:var(--hot);font-weight:600}td.n{font-variant-numeric:tabular-nums;white-space:nowrap}
-.cols{display:grid;grid-template-columns:repeat(auto-fit,minmax(17rem,1fr));gap:0 2.5rem}
-.sample{display:grid;grid-template-columns:8.5rem 1fr;gap:1rem;border-top:1px solid var(--grid);padding:.9rem 0}
-.sample div b{font-size:1.05rem}.sample span{display:block;font-size:.85rem;color:var(--mute)}
-pre{margin:0;font:.88rem/1.5 ui-monospace,Menlo,Consolas,monospace;white-space:pre-wrap;overflow-wrap:anywhere}
-pre b{color:var(--hot);font-weight:600}
-.note{border-left:3px solid var(--val);padding-left:.8rem}details summary{cursor:pointer;margin-top:2rem;color:var(--mute)}
-@media(min-width:641px){.refs td:first-child{white-space:nowrap}}
-@media(max-width:640px){.wide{display:none}.narrow{display:block}
-  h1{font-size:1.6rem}body{padding-top:1.2rem}.tiles{grid-template-columns:1fr 1fr}
-  .refs tr{display:grid;grid-template-columns:1fr 5rem 4.5rem;border-bottom:1px solid var(--grid)}.refs td,.refs th{border:0}
-  .refs td:last-child{grid-column:1/-1;padding-top:0;color:var(--mute)}.refs th:last-child{display:none}
-  .sample{grid-template-columns:1fr;gap:.3rem}}"""
-)
-
 # %% ../../nbs/lib/report/page.ipynb #7db42c24
-def _say(v):
+def _readable(v):
     "A value for people"
-    if isinstance(v, bool) or v is None:
-        return {True: "yes", False: "no", None: "–"}[v]
+    if v is None:
+        return "–"
+    if isinstance(v, bool):
+        return "yes" if v else "no"
     if isinstance(v, int):
         return f"{v:,}"
     if isinstance(v, float):
         return f"{v:,.0f}" if abs(v) >= 1000 else f"{v:.4g}"
-    return (", ".join(map(_say, v)) or "–") if isinstance(v, (list, tuple)) else str(v)
-
-
-def _table(rows, head=()):
-    "An HTML table; numbers do not wrap"
-
-    def cell(v):
-        return (
-            f'<td class="n">{_say(v)}</td>'
-            if isinstance(v, (int, float))
-            else f"<td>{html.escape(_say(v))}</td>"
-        )
-
-    top = "<tr>" + "".join(f"<th>{html.escape(h)}</th>" for h in head) + "</tr>" if head else ""
-    return (
-        f'<div class="scroll"><table>{top}'
-        + "".join("<tr>" + "".join(map(cell, r)) + "</tr>" for r in rows)
-        + "</table></div>"
-    )
+    if isinstance(v, (list, tuple)):
+        return ", ".join(map(_readable, v)) or "–"
+    return str(v)
 
 
 def _pairs(d, prefix=""):
@@ -108,10 +62,6 @@ def _pairs(d, prefix=""):
             yield from _pairs(v, f"{prefix}{k}.")
         else:
             yield prefix + k, v
-
-
-def _section(title, body):
-    return f"<h2>{html.escape(title)}</h2>{body}" if body else ""
 
 
 def _subtitle(config):
@@ -124,7 +74,11 @@ def _subtitle(config):
 
 
 def _clock(s):
-    return f"{s:.0f} s" if s < 120 else f"{s / 60:.1f} min" if s < 7200 else f"{s / 3600:.1f} h"
+    if s < 120:
+        return f"{s:.0f} s"
+    if s < 7200:
+        return f"{s / 60:.1f} min"
+    return f"{s / 3600:.1f} h"
 
 
 def _dollars(usd):
@@ -142,72 +96,80 @@ def _last_val(rows):
     )
 
 
-def _summary(rows, bill, unit):
-    "The tiles: where it ended, and what that took"
-    val, last = (
-        _last_val(rows),
-        {k: v for r in rows for k, v in r.items() if v is not None} | bill,
-    )  # the bill knows the whole run
-    tiles = []
-    if val:
-        tiles.append(("main", f"{val['val_loss']:.3f}", f"validation loss, {unit}"))
-        if val.get("val_bpb") is not None:
-            tiles.append(("", f"{val['val_bpb']:.3f}", "bits per byte"))
-        if val["val_loss"] < 20:
-            tiles.append(
-                ("", f"{math.exp(val['val_loss']):.1f}", "equally likely choices, e^loss")
-            )  # more are no vocabulary
+def _tokens(n):
+    return f"{n / 1e6:,.3g} M" if n >= 1e6 else f"{n:,}"
+
+
+def _validation_tiles(val, unit):
+    "The loss of the last validation, in three units"
+    tiles = [(f"{val['val_loss']:.3f}", f"validation loss, {unit}")]
+    if val.get("val_bpb") is not None:
+        tiles.append((f"{val['val_bpb']:.3f}", "bits per byte"))
+    if val["val_loss"] < 20:  # e^20 choices are no vocabulary
+        tiles.append((f"{math.exp(val['val_loss']):.1f}", "equally likely choices, e^loss"))
+    return tiles
+
+
+def _tiles(rows, bill, unit):
+    "Where it ended, and what that took"
+    val = _last_val(rows)
+    tiles = _validation_tiles(val, unit) if val else []
+    last = {}
+    for row in rows:
+        last |= {k: v for k, v in row.items() if v is not None}
+    last |= bill  # which knows the whole run
     more = [
-        ("step", _say, "steps"),
-        ("tokens", lambda t: f"{t / 1e6:,.3g} M" if t >= 1e6 else f"{t:,}", "tokens read"),
+        ("step", _readable, "steps"),
+        ("tokens", _tokens, "tokens read"),
         ("seconds", _clock, "training time"),
-        ("tok_s", lambda t: f"{t:,.0f}", "tokens per second"),
+        ("tok_s", lambda speed: f"{speed:,.0f}", "tokens per second"),
         ("usd", _dollars, "cost"),
     ]
-    tiles += [("", show(last[key]), what) for key, show, what in more if last.get(key) is not None]
-
-    def tile(c, v, w):
-        return f'<div class="tile {c}"><b>{html.escape(v)}</b><span>{html.escape(w)}</span></div>'
-
-    return f'<div class="tiles">{"".join(tile(*t) for t in tiles)}</div>'
+    for key, show, meaning in more:
+        if last.get(key) is not None:
+            tiles.append((show(last[key]), meaning))
+    return [dict(value=value, meaning=meaning) for value, meaning in tiles]
 
 
-def _references(refs, rows, unit):
-    "The lines of the chart as a table, the run among them"
+def _references(refs, rows):
+    "The lines of the chart as a table, the run among them, the worst first"
     val = _last_val(rows)
-    ratio = val["val_bpb"] / val["val_loss"] if val.get("val_bpb") and val["val_loss"] else None
-    lines = [(k, v, MEANING.get(k, "")) for k, v in refs.items()]
+    has_bits = val.get("val_bpb") and val["val_loss"]
+    ratio = val["val_bpb"] / val["val_loss"] if has_bits else None
+    lines = [(who, loss, MEANING.get(who, ""), False) for who, loss in refs.items()]
     if val:
-        lines.append(("this run", val["val_loss"], "validation loss at the last measurement"))
-    cells = [
-        (k, f"{v:.3f}", f"{v * ratio:.3f}" if ratio else "–", m)
-        for k, v, m in sorted(lines, key=lambda l: -l[1])
+        meaning = "validation loss at the last measurement"
+        lines.append(("this run", val["val_loss"], meaning, True))
+    return [
+        dict(
+            who=who,
+            loss=f"{loss:.3f}",
+            bits=f"{loss * ratio:.3f}" if ratio else "–",
+            meaning=meaning,
+            is_this_run=is_this_run,
+        )
+        for who, loss, meaning, is_this_run in sorted(lines, key=lambda line: -line[1])
     ]
-    table = _table(cells, ["who", unit, "bits/byte", "what it is"])
-    return f'<div class="refs">{table}</div>'.replace(
-        "<tr><td>this run<", '<tr class="us"><td>this run<'
-    )
 
 
 def _samples(samples):
     "What it wrote, milestone by milestone"
     out = []
-    for i, r in enumerate(samples):
-        if not i or (r["prompt"], r["seed"]) != (samples[i - 1]["prompt"], samples[i - 1]["seed"]):
-            asked = (
-                f"Prompt <code>{html.escape(r['prompt'].strip())}</code>, seed "
-                f"{_say(r['seed'])}, the same each time."
-            )
-            out.append(f'<p class="mute">{asked}</p>')
-        text = r["text"].removeprefix(r["prompt"])
-        val = (
-            "not validated yet" if r["val_loss"] is None else f"last validation {r['val_loss']:.2f}"
-        )
+    asked = None
+    for r in samples:
+        val = r["val_loss"]
         out.append(
-            f'<div class="sample"><div><b>step {r["step"]:,}</b><span>{val}</span></div>'
-            f"<pre><b>{html.escape(r['prompt'])}</b>{html.escape(text)}</pre></div>"
+            dict(
+                prompt=r["prompt"],
+                seed=r["seed"],
+                step=r["step"],
+                is_new_prompt=asked != (r["prompt"], r["seed"]),
+                text=r["text"].removeprefix(r["prompt"]),
+                validation="not validated yet" if val is None else f"last validation {val:.2f}",
+            )
         )
-    return "".join(out)
+        asked = r["prompt"], r["seed"]
+    return out
 
 
 _BILL = dict(
@@ -222,22 +184,17 @@ _BILL = dict(
 
 
 def _bill(bill):
-    return _table([(_BILL.get(k, k), v) for k, v in _pairs(bill)])
+    return [(_BILL.get(k, k), v) for k, v in _pairs(bill)]
 
 
 def _log(rows, most=2000):
-    "Every logged row, folded away; of a very long log those with a validation"
-    kept = rows if len(rows) <= most else [r for r in rows if "val_loss" in r]
+    "Every logged row; of a very long log those with a validation"
+    kept, what = rows, f"all {len(rows):,} logged rows"
+    if len(rows) > most:
+        kept = [r for r in rows if "val_loss" in r]
+        what = f"the {len(kept):,} rows with a validation, of {len(rows):,} in log.jsonl"
     head = list(dict.fromkeys(k for r in kept for k in r))
-    what = (
-        f"all {len(rows):,} logged rows"
-        if kept is rows
-        else f"the {len(kept):,} rows with a validation, of {len(rows):,} in log.jsonl"
-    )
-    return (
-        "<details><summary>The log: "
-        f"{what}</summary>{_table([[r.get(k) for k in head] for r in kept], head)}</details>"
-    )
+    return dict(what=what, head=head, rows=[[r.get(k) for k in head] for r in kept])
 
 
 def _notes(rows, refs, samples, bill):
@@ -276,52 +233,32 @@ def write_report(
     run = Path(run_dir)
     rows = read_log(run)
     config, bill = read_facts(run)
-    refs, samples, unit = (
-        config.pop("reference", None) or {},
-        sample_table(run),
-        config.get("unit") or "nats/char",
-    )
+    refs = config.pop("reference", None) or {}
+    machine = config.pop("machine", None) or {}
+    config = dict(_pairs(config))
+    unit = config.get("unit") or "nats/char"
+    samples = sample_table(run)
     plot_loss(rows, refs, unit=unit).savefig(run / "loss.png", dpi=120)
-    pictures = "".join(
-        (
-            "<div "
-            f'class="{c}">{_svg(plot_loss(rows, refs, size=size, unit=unit), f"loss by step ({c})")}</div>'
-        )
-        for c, size in [("wide", (9, 4.6)), ("narrow", (4.2, 4.4))]
-    )
-    machine, config = config.pop("machine", None) or {}, dict(_pairs(config))
-    name = html.escape(run.resolve().name)
-    body = [
-        f'<h1>{name}</h1><p class="mute">{html.escape(_subtitle(config))}</p>',
-        *(f'<p class="note">{html.escape(n)}</p>' for n in _notes(rows, refs, samples, bill)),
-        _summary(rows, bill, unit),
-        _section("How it learned", pictures),
-        _section(
-            "What the numbers mean",
-            refs
-            and "<p>All in the same unit, so a line of the chart is a rival: lower is better.</p>"
-            + _references(refs, rows, unit),
-        ),
-        _section("What it wrote", _samples(samples)),
-        '<div class="cols">'
-        + "".join(
-            f"<div>{_section(t, b)}</div>"
-            for t, b in [
-                ("The bill", bill and _bill(bill)),
-                ("The machine", machine and _table(_pairs(machine))),
-            ]
-            if b
-        )
-        + "</div>",
-        _section("The configuration", config and _table(config.items())),
-        _log(rows),
-    ]
-    head = (
-        '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{name} – gpub</title><style>{_CSS}</style>"
-    )
-    page = (
-        "<!doctype html>\n<html "
-        f'lang="en"><head>{head}</head><body><main>{"".join(body)}</main></body></html>\n'
+    pictures = []
+    for screen, size in [("wide", (9, 4.6)), ("narrow", (4.2, 4.4))]:
+        fig = plot_loss(rows, refs, size=size, unit=unit)
+        pictures.append(dict(screen=screen, svg=_svg(fig, f"loss by step ({screen})")))
+    page = render_template(
+        "report/page.html.jinja",
+        readable=_readable,
+        colours=COLOURS,
+        name=run.resolve().name,
+        subtitle=_subtitle(config),
+        notes=_notes(rows, refs, samples, bill),
+        has_validation=bool(_last_val(rows)),
+        tiles=_tiles(rows, bill, unit),
+        pictures=pictures,
+        unit=unit,
+        references=_references(refs, rows) if refs else [],
+        samples=_samples(samples),
+        bill=_bill(bill),
+        machine=[*_pairs(machine)],
+        config=[*config.items()],
+        log=_log(rows),
     )
     return write_atomic(run / "report.html", page)
