@@ -4,12 +4,18 @@ LIMIT := 3600
 TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 MPLBACKEND=Agg
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 export PYTHON
+# every stage of a test is stopped, with a sentence, after LIMIT seconds; LIMIT=0: never
+LIMITED = $(TEST_ENV) $(BIN)/python tools/limit.py '$(LIMIT)'
+# one file is one process's: its tests share what they train
+PYTEST = $(BIN)/python -m pytest -q -n 2 --dist loadfile tests
+# notebooks that only `make test-all` runs, and names that no test runs (they start with _ or .)
+LATER := ^[_.]|^bench_shakespeare\.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 ifneq ($(filter run py ipynb,$(MAKECMDGOALS)),)
 $(if $(NB),,$(error say which notebook: make $(firstword $(MAKECMDGOALS)) NB=nbs/season1/01_first_transformer.ipynb))
 endif
-.PHONY: help train test test-slow lab site release run py ipynb export clean
+.PHONY: help train test test-all test-slow lab site release run py ipynb export clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /  make \1 - /p' Makefile
@@ -17,15 +23,23 @@ help:            ## this list
 train: .venv/core.stamp  ## train the 400K Shakespeare model (ARGS="--steps 100 --out runs/short" is passed on)
 	@$(BIN)/gpub train shakespeare $(ARGS)
 
-test: .venv/dev.stamp    ## every notebook at reduced scale, then tests/ (each at most LIMIT=3600 seconds; 0: no limit)
-	@echo 'notebooks, reduced scale, two at a time (a few minutes):'
-	@$(TEST_ENV) $(BIN)/python tools/limit.py '$(LIMIT)' $(BIN)/nbdev_test --n_workers 2 --timing
-	@echo 'tests/:'
-	@$(TEST_ENV) $(BIN)/python tools/limit.py '$(LIMIT)' $(BIN)/python -m pytest -q tests
-	@echo 'make test: notebooks and tests/ passed'
+test: .venv/dev.stamp    ## each property once: notebooks at reduced scale, then tests/ (about 6 minutes on two cores)
+	@echo '1 of 2: notebooks at reduced scale, two at a time (about 2 minutes on two quiet cores)'
+	@$(LIMITED) $(BIN)/nbdev_test --n_workers 2 --timing --skip_file_re '$(LATER)'
+	@echo '2 of 2: tests/, in two processes (about 4 minutes on two quiet cores)'
+	@$(LIMITED) $(PYTEST) -m 'not slow and not full'
+	@echo 'make test: notebooks and tests/ passed; make test-all has more seeds and kinds of the same'
 
-test-slow: .venv/dev.stamp  ## the tests that take minutes
-	@$(TEST_ENV) $(BIN)/python -m pytest -q tests -m slow
+test-all: .venv/dev.stamp ## all notebooks, and the tests of every seed and kind too; what CI runs
+	@echo '1 of 2: all notebooks at reduced scale, two at a time (about 3 minutes on two quiet cores)'
+	@$(LIMITED) $(BIN)/nbdev_test --n_workers 2 --timing
+	@echo '2 of 2: tests/ with every seed and kind, in two processes (about 6 minutes on two quiet cores)'
+	@$(LIMITED) $(PYTEST)
+	@echo 'make test-all: notebooks and tests/ passed'
+
+test-slow: .venv/dev.stamp  ## the tests that take minutes each
+	@echo 'the slow tests of tests/, in two processes (about half an hour on two quiet cores)'
+	@$(LIMITED) $(PYTEST) -m slow
 
 lab: .venv/dev.stamp     ## JupyterLab on the chapters
 	@$(BIN)/jupyter lab nbs $(if $(filter 0,$(shell id -u 2>&1)),--allow-root) $(ARGS)

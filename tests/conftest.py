@@ -6,6 +6,9 @@ import pytest
 from gpub.data.plays import plays
 
 
+pytest_plugins = ["interrupted"]
+
+
 @pytest.fixture(scope="session")
 def root():
     return Path(__file__).resolve().parent.parent

@@ -1,0 +1,104 @@
+"""`make test` and `make test-all`: every stage says what it does, and nothing is stopped unsaid."""
+
+import ast, os, re, signal, subprocess, sys, time
+from pathlib import Path
+import pytest
+
+TESTS = Path(__file__).parent
+
+
+def recipe(root, target):
+    "The lines of a target of the Makefile"
+    text = (root / "Makefile").read_text(encoding="utf-8")
+    return re.search(rf"^{target}:.*\n((?:\t.*\n)+)", text, re.M)[1].splitlines()
+
+
+@pytest.mark.parametrize("target", ("test", "test-all", "test-slow"))
+def test_a_stage_says_how_long_it_takes_and_has_a_limit(root, target):
+    lines = [line.strip() for line in recipe(root, target)]
+    stages = [i for i, line in enumerate(lines) if not line.startswith("@echo")]
+    assert stages
+    for i in stages:
+        assert lines[i].startswith("@$(LIMITED) ")
+        assert re.match(r"@echo '.*\(about .* on two quiet cores\)'", lines[i - 1]), lines[i]
+
+
+def test_ci_runs_everything(root):
+    assert "make test-all" in (root / ".ci/run").read_text(encoding="utf-8")
+    text = "\n".join(recipe(root, "test-all"))
+    assert "-m " not in text and "--skip_file_re" not in text
+
+
+def test_notebooks_that_only_test_all_runs_exist(root):
+    text = (root / "Makefile").read_text(encoding="utf-8")
+    names = re.findall(r"[a-z]\w+", re.search(r"^LATER := (.+)", text, re.M)[1])
+    stems = {p.stem for p in (root / "nbs").rglob("*.ipynb")}
+    assert names and not set(names) - stems
+
+
+def full_marks(tree):
+    "(name of a test, its decorator) where the whole test is marked `full`"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            for mark in node.decorator_list:
+                if ast.unparse(mark).startswith("pytest.mark.full"):
+                    yield node.name, mark
+
+
+def names_in(path):
+    "Names of the tests in a file"
+    return set(re.findall(r"^def (test_\w+)", path.read_text(encoding="utf-8"), re.M))
+
+
+def without_representative(folder):
+    "Whole tests marked `full` that do not name the test which `make test` runs in their place"
+    found = []
+    for path in sorted(folder.glob("test_*.py")):
+        for name, mark in full_marks(ast.parse(path.read_text(encoding="utf-8"))):
+            named = [k.value.value for k in getattr(mark, "keywords", []) if k.arg == "instead"]
+            if not named or named[0] not in names_in(path):
+                found.append(f"{path.name}::{name}")
+    return found
+
+
+def test_each_property_has_a_test_that_make_test_runs(tmp_path):
+    assert not without_representative(TESTS)
+    (tmp_path / "test_a.py").write_text("@pytest.mark.full\ndef test_b():\n    pass\n")
+    assert without_representative(tmp_path) == ["test_a.py::test_b"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no Ctrl-C for another process")
+@pytest.mark.parametrize("workers", (0, 2))
+def test_an_interrupted_test_is_named(tmp_path, workers):
+    "Also from workers, for which pytest waits before it says anything"
+    (tmp_path / "test_a.py").write_text(
+        "import pathlib, time\n"
+        "def test_short(): pass\n"
+        "def test_long():\n"
+        "    pathlib.Path('begun').touch()\n"
+        "    time.sleep(300)\n"
+    )
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "interrupted", "-n", str(workers)]
+    shell = "import signal, sys, os; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    argv = [sys.executable, "-c", shell + "os.execv(sys.argv[1], sys.argv[1:])", *argv]
+    env = {**os.environ, "PYTHONPATH": str(TESTS), "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        argv, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        while not (tmp_path / "begun").exists():
+            assert process.poll() is None, process.stdout.read()
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if line == "interrupted: test_a.py::test_long\n":
+                break
+        else:
+            pytest.fail("its name was not said: " + "".join(said))
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.stdout.close()
+        process.wait()
