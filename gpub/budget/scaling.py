@@ -352,7 +352,7 @@ class LawFit:
     law: Law  # the best
     laws: Law  # its fields are arrays: one law per bootstrap
     luck: np.ndarray  # residuals of log loss, widened for the numbers that were fitted
-    fit_points: np.ndarray  # (p, 3) what was fitted
+    points: np.ndarray  # (p, 3) what was fitted
 
     def interval(
         self,

@@ -129,7 +129,7 @@ def bench_eval(
         preset=preset,
         parameters=sum(p.numel() for p in model.parameters()),
         precision=precision,
-        vocab_size=tok.vocab_size,
+        vocab=tok.vocab_size,
         tokenizer=learned,
         questions=n,
         source=source,

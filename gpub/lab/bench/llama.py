@@ -95,7 +95,7 @@ def bench_llama(
     out = dict(
         machine=machine(device),
         parameters=sum(p.numel() for p in ours.parameters()),
-        context_length=cfg.context_length,
+        ctx=cfg.context_length,
         batch=batch,
         precision=precision.name,
         compiled=compiled,

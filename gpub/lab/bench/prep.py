@@ -140,7 +140,7 @@ def bench_prep(
         text=where,
         mb=size,
         documents=len(texts),
-        vocab_size=tok.vocab_size,
+        vocab=tok.vocab_size,
         engine=tok.engine,
         startup_seconds=startup,
         documents_with_other_ids=other,

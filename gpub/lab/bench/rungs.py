@@ -247,7 +247,7 @@ class Climber:
             repeat_kv_heads(causal_attention) if hasattr(p.cfg, "n_kv_heads") else causal_attention
         )
         self.model = build_model(
-            p.cfg, **(dict(attend=naive) if s["attend"] == "naive" else {})
+            p.cfg, **(dict(attention=naive) if s["attend"] == "naive" else {})
         ).to(p.device)
         precision = pick_precision(p.device, s["precision"])
         if s["attend"] == "picked":
@@ -539,8 +539,8 @@ def library_defaults(
     cfg, cuda = TrainConfig(steps=1), torch.device(device).type == "cuda"
     mode = default(Batches.from_shards, "mode")
     fused = (
-        default(GPT.__init__, "attend") is fused_attention
-        and default(Llama.__init__, "attend") is grouped_attention
+        default(GPT.__init__, "attention") is fused_attention
+        and default(Llama.__init__, "attention") is grouped_attention
     )
     precision = pick_precision(device, cfg.precision, capability=(9, 0) if cuda else None)
     adamw = make_optimizers(torch.nn.Linear(1, 1), cfg)[0]

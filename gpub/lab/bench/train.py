@@ -99,7 +99,7 @@ def step_speed(
         preset=preset,
         parameters=sum(p.numel() for p in model.parameters()),
         batch_tokens=cfg.batch_tokens,
-        context_length=mc.context_length,
+        ctx=mc.context_length,
         precision=precision.name,
         compiled=loss_fn != model.loss,
         **fit.state(),
@@ -283,7 +283,7 @@ def alone(
 ):  # what it returns
     "Run a function in a process of its own; raises `GpubError` with its last line when it fails"
     code = (
-        "import json, sys; from gpub import bench_train as b; "
+        "import json, sys; from gpub.lab.bench import train as b; "
         'print("\\n" + json.dumps(getattr(b, sys.argv[1])(**json.loads(sys.argv[2]))))'
     )
     r = subprocess.run(
