@@ -1,1 +1,92 @@
+"""Learn to train a language model, from 400K parameters on a laptop to 1B on one rented GPU.
+
+The names below are the front door. Each is imported when it is first used, so that `import gpub`
+and `gpub --help` do not wait for torch."""
+
+import importlib
+from typing import TYPE_CHECKING
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from .core import GpubError as GpubError
+    from .data.batches import Batches as Batches
+    from .data.text import load_shakespeare as load_shakespeare
+    from .data.tokenizer import BPETokenizer as BPETokenizer
+    from .data.tokenizer import CharTokenizer as CharTokenizer
+    from .evals.evaluate import evaluate_run as evaluate_run
+    from .model.generate import generate as generate
+    from .model.gpt import GPT as GPT
+    from .model.gpt import GPTConfig as GPTConfig
+    from .model.llama import Llama as Llama
+    from .model.llama import LlamaConfig as LlamaConfig
+    from .model.sizes import plan as plan
+    from .prep.pipeline import PrepConfig as PrepConfig
+    from .prep.pipeline import prepare as prepare
+    from .record.load import LoadedRun as LoadedRun
+    from .record.load import load as load
+    from .share.hub import export_run as export_run
+    from .share.hub import import_run as import_run
+    from .train.loop import TrainConfig as TrainConfig
+    from .train.loop import evaluate as evaluate
+    from .train.trainer import Trainer as Trainer
+
+_HOME = {  # name -> the module that defines it
+    "BPETokenizer": "data.tokenizer",
+    "Batches": "data.batches",
+    "CharTokenizer": "data.tokenizer",
+    "GPT": "model.gpt",
+    "GPTConfig": "model.gpt",
+    "GpubError": "core",
+    "Llama": "model.llama",
+    "LlamaConfig": "model.llama",
+    "LoadedRun": "record.load",
+    "PrepConfig": "prep.pipeline",
+    "TrainConfig": "train.loop",
+    "Trainer": "train.trainer",
+    "evaluate": "train.loop",
+    "evaluate_run": "evals.evaluate",
+    "export_run": "share.hub",
+    "generate": "model.generate",
+    "import_run": "share.hub",
+    "load": "record.load",
+    "load_shakespeare": "data.text",
+    "plan": "model.sizes",
+    "prepare": "prep.pipeline",
+}
+__all__ = [  # noqa: F822, they come from `__getattr__`
+    "BPETokenizer",
+    "Batches",
+    "CharTokenizer",
+    "GPT",
+    "GPTConfig",
+    "GpubError",
+    "Llama",
+    "LlamaConfig",
+    "LoadedRun",
+    "PrepConfig",
+    "TrainConfig",
+    "Trainer",
+    "evaluate",
+    "evaluate_run",
+    "export_run",
+    "generate",
+    "import_run",
+    "load",
+    "load_shakespeare",
+    "plan",
+    "prepare",
+]
+
+
+def __getattr__(name: str):
+    "Import what is asked for, and keep it"
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})

@@ -1,7 +1,7 @@
 """What README and CONTRIBUTING promise: commands that exist, links that lead somewhere, figures
 that are the published ones; and how `gpub` starts."""
 
-import inspect, json, os, re, shutil, signal, subprocess, sys
+import ast, importlib, inspect, json, os, re, shutil, signal, subprocess, sys
 import click, pytest, yaml
 from gpub.cli.main import cli
 from gpub.model.gpt import GPTConfig, count_params
@@ -359,3 +359,113 @@ def test_make_test_says_that_its_time_is_up(root, tmp_path):
         int(re.search(r"^LIMIT := (\d+)", (root / "Makefile").read_text(encoding="utf-8"), re.M)[1])
         >= 3600
     )
+
+
+HEAVY = {"torch", "numpy", "matplotlib"}
+
+
+def arrived(root, program, *argv):
+    """(heavy packages that a program imported, what it printed), in a process of its own"""
+    code = f"""
+import sys
+sys.argv = ["gpub", *{argv!r}]
+try:
+    {program}
+except SystemExit as e:
+    assert not e.code, e.code
+print("ARRIVED", *sorted({HEAVY!r} & set(sys.modules)))
+"""
+    env = os.environ | {"PYTHONPATH": str(root)}
+    done = subprocess.run(python(code), cwd=root, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    said, _, names = done.stdout.rpartition("ARRIVED")
+    return set(names.split()), said
+
+
+MAIN = "from gpub.__main__ import _start; _start()"
+
+
+@pytest.mark.parametrize(
+    "argv, word",
+    [
+        (["--help"], "Start with: gpub train shakespeare"),
+        (["--version"], "gpub, version"),
+        (["bench", "--help"], "ladder"),
+        ([], "Commands:"),
+    ],
+)
+def test_help_and_version_do_not_wait_for_torch(root, argv, word):
+    names, said = arrived(root, MAIN, *argv)
+    assert names == set() and word in said
+
+
+@pytest.mark.parametrize(
+    "words, incomplete, found",
+    [("", "tr", {"train"}), ("train", "--tra", {"--track"}), ("bench", "lad", {"ladder"})],
+)
+def test_completion_does_not_wait_for_torch(root, words, incomplete, found):
+    program = (
+        "from click.shell_completion import ShellComplete; from gpub.cli.main import cli; "
+        "done = ShellComplete(cli, {}, 'gpub', '_GPUB_COMPLETE'); "
+        f"print(*[c.value for c in done.get_completions({words.split()!r}, {incomplete!r})])"
+    )
+    names, said = arrived(root, program)
+    assert names == set() and set(said.split()) == found
+
+
+def test_the_table_of_commands_is_true():
+    "Name and line of each, as the command itself says them"
+    for name, deferred in cli.commands.items():
+        real = deferred.fetch()
+        assert real.name == name
+        first = " ".join(real.help.split("\n\n")[0].split())
+        assert deferred.help == first, name
+
+
+def test_the_package_does_not_wait_for_torch(root):
+    names, said = arrived(root, "import gpub; print(len(dir(gpub)))")
+    assert names == set() and int(said) >= 20
+
+
+def test_names_of_the_front_door(root):
+    "Each is what its module defines, a type checker sees the same, and no subpackage is hidden"
+    import gpub
+
+    tree = ast.parse((root / "gpub/__init__.py").read_text(encoding="utf-8"))
+    block = next(n for n in tree.body if isinstance(n, ast.If))
+    checked = {a.asname: f"gpub.{n.module}" for n in block.body for a in n.names}
+    assert sorted(checked) == sorted(gpub._HOME) == gpub.__all__
+    for name, module in checked.items():
+        assert getattr(gpub, name) is getattr(importlib.import_module(module), name)
+    rooms = {p.name for p in (root / "gpub").iterdir()} | {
+        p.stem for p in (root / "gpub").glob("*.py")
+    }
+    assert not rooms & set(gpub.__all__) and set(gpub.__all__) <= set(dir(gpub))
+    with pytest.raises(AttributeError, match="no attribute 'teapot'"):
+        gpub.teapot
+    with pytest.raises(ImportError):
+        from gpub import teapot  # noqa: F401
+
+
+def test_readme_python_works(root, tmp_path, monkeypatch, capsys):
+    section = re.search(
+        r"^## In an environment of your own\n(.*?)^## ",
+        (root / "README.md").read_text(encoding="utf-8"),
+        re.M | re.S,
+    )[1]
+    lines = re.search(r"```python\n(.*?)```", section, re.S)[1]
+    settings = dict(steps=4, d_model=16, n_layers=1, n_heads=2, context_length=16)
+    settings |= dict(batch_tokens=64, precision="fp32")
+    monkeypatch.chdir(tmp_path)
+    Trainer(
+        "shakespeare", "runs/shakespeare", settings=settings, device="cpu", log=lambda line: None
+    ).go()
+    capsys.readouterr()
+    names = {}
+    exec(lines, names)
+    run = names["run"]
+    said = capsys.readouterr().out
+    assert said.startswith("ROMEO:") and len(said) == len("ROMEO:") + 200 + len("\n")
+    assert run.step == run.log[-1]["step"] == 4 and len(run.log.column("loss")) == len(run.log)
+    assert "| step | tokens |" in run.log._repr_markdown_() and "loss" in repr(run.log)
+    assert "GPT" in repr(run) and "step 4" in repr(run) and len(repr(run).splitlines()) == 1
