@@ -685,7 +685,10 @@ def test_the_kernel_alone_contains_them_too(code, tmp_path, monkeypatch):
     from gpub.evals import sandbox
 
     (tmp_path / "f").write_text("mine")
-    monkeypatch.setattr(sandbox, "CAGE", sandbox.CAGE.replace("sys.addaudithook(refuse)\n", ""))
+    cage = sandbox.read_packaged("evals/programs/cage.py")
+    unhooked = cage.replace("    sys.addaudithook(refuse)\n", "")
+    assert unhooked != cage
+    monkeypatch.setattr(sandbox, "read_packaged", lambda name: unhooked)
     assert "Permission denied" in run_python(code.format(tmp_path / "f")).why and [
         p.read_text() for p in tmp_path.iterdir()
     ] == ["mine"]

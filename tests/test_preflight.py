@@ -220,9 +220,10 @@ def test_a_card_that_is_too_small():
     ids=["forgets the moments", "restarts", "does not come back", "never starts"],
 )
 def test_a_resume_that_is_none(monkeypatch, defect, says):
-    broken = defect(pf.CHILD)
-    assert broken != pf.CHILD
-    monkeypatch.setattr(pf, "CHILD", broken)
+    program = pf.read_packaged("guards/programs/resume_child.py")
+    broken = defect(program)
+    assert broken != program
+    monkeypatch.setattr(pf, "read_packaged", lambda name: broken)
     c = run_check(
         RESUME,
         pf.resume,
