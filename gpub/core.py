@@ -158,18 +158,19 @@ def upgrade_config(
     config,  # what a run's config.json holds, or the copy of it in a checkpoint
     where="config.json",  # the file, for messages
 ):  # the same in today's format; what is no object comes back as it is
-    "Translate a run's config.json of any earlier format; raises `GpubError` for a later one"
+    "Translate a config.json of an earlier format; raises `GpubError` for a later one"
     if not isinstance(config, dict):
         return config
     written = config.get("format", 1)
     if type(written) is not int or written < 1:
         raise GpubError(
-            f"{where}: format must be a whole number of at least 1, got {written!r}; restore it"
+            f"{where}: format must be a whole number of at least 1, got {written!r}; "
+            "restore it"
         )
     if written > CONFIG_FORMAT:
         raise GpubError(
-            f"{where} has format {written}, this gpub reads up to {CONFIG_FORMAT}: upgrade gpub "
-            "(pip install -U gpub)"
+            f"{where} has format {written}, this gpub reads up to {CONFIG_FORMAT}: "
+            "upgrade gpub (pip install -U gpub)"
         )
     today = dict(config, format=CONFIG_FORMAT)
     if isinstance(config.get("model"), dict):
@@ -181,8 +182,8 @@ def read_config(
     run,  # a run folder
     *needs,  # what its config.json must have
 ):  # what it holds, in today's format
-    """The config.json of a run, whichever version of gpub wrote it; raises `GpubError` as `read_json`
-    and `upgrade_config` do"""
+    """The config.json of a run, whichever version of gpub wrote it; raises `GpubError`
+    as `read_json` and `upgrade_config` do"""
     path = Path(run, "config.json")
     return upgrade_config(read_json(path, *needs), path)
 
@@ -191,8 +192,8 @@ def first_line(
     error,  # an exception
     most=150,  # characters
 ):  # text
-    """What an exception says, in one line: the system's words for it where there are some, its name
-    where it says nothing"""
+    """What an exception says, in one line: the system's words for it where there are
+    some, its name where it says nothing"""
     return next(
         iter((getattr(error, "strerror", None) or str(error)).strip().splitlines()),
         type(error).__name__,

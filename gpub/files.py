@@ -39,8 +39,8 @@ def data_dirs():
 def shipped(
     name="",  # a path below data/
 ):  # Path
-    """A file that comes with gpub, in data/ of the checkout or resources/ inside the installed package; raises
-    `GpubError` when it is in neither"""
+    """A file that comes with gpub, in data/ of the checkout or resources/ inside the installed
+    package; raises `GpubError` when it is in neither"""
     here = Path(__file__).parent if "__file__" in globals() else Path("../../gpub")
     found = [p for p in (here / "resources" / name, here.parent / "data" / name) if p.exists()]
     if not found:

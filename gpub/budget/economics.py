@@ -370,7 +370,7 @@ def checklist():
 
 # %% ../../nbs/season2/04_ten_lessons.ipynb #921cbb58
 def failure_table(
-    exhibits,  # of the museum, such as `lab.museum.machines.INFRA`: `source` is a lesson's id
+    exhibits,  # of the museum (`lab.museum.machines.INFRA`); `source`: a lesson's id
 ):  # Table
     """Every failure made again: what the guard says of the broken code, and that it is
     silent about the repaired one"""

@@ -419,7 +419,7 @@ def read_manifest(
 def well_formed(
     path,  # named in errors
     d,  # what was read there
-):  # the same
+):  # the manifest, unchanged
     "A manifest of this version with all its parts; raises `GpubError` naming what is wrong"
     if not isinstance(d, dict) or d.get("format") != SHARD_FORMAT:
         found = repr(d.get("format") if isinstance(d, dict) else d)[:60]

@@ -111,7 +111,7 @@ def side_by_side(
     known=None,  # words that exist, for `label_text`
     device="auto",  # auto, cpu, cuda, mps
     **sampling,  # temperature, top_p and so on, for `generate.write`
-):  # list of dicts: prompt, run, step, seed, text (without the prompt), lost, distinct, repeated, label
+):  # dicts: prompt, run, step, seed, text (without prompt), lost, distinct, repeated, label
     "The same prompts and seeds under several checkpoints"
     out = []
     for run, step in checkpoints:

@@ -316,7 +316,7 @@ def check_memory(
 
 def check_room(
     free,  # bytes, as torch.cuda.mem_get_info() says
-    total,  # the same
+    total,  # bytes of the whole device
     own=0,  # bytes of this process: torch.cuda.memory_reserved()
     most=1.5e9,  # bytes for drivers, contexts and a screen
 ):

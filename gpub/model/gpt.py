@@ -38,9 +38,9 @@ def causal_attention(
 
 # %% ../../nbs/season1/01_first_transformer.ipynb #7a915c67
 def fused_attention(
-    q_bhtd,  # as in `causal_attention`
-    k_bhsd,  # the same
-    v_bhsd,  # the same
+    q_bhtd,  # queries (batch, heads, time, head size)
+    k_bhsd,  # keys, of s positions: t, or more when a cache is read
+    v_bhsd,  # values, one for each key
 ):  # (b, h, t, d)
     """`causal_attention` through torch's fused kernel, which never stores the (t, s)
     weights"""

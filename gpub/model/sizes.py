@@ -353,8 +353,8 @@ class GPU:
     name: str  # as in `GPUS`, or cpu
     memory_gb: float  # 10^9 bytes
     bf16: float | None  # dense peaks in TFLOP/s; None: not in hardware
-    fp16: float | None  # the same
-    fp32: float  # the same, without tensor cores
+    fp16: float | None  # TFLOP/s, dense; None as for bf16
+    fp32: float  # TFLOP/s, without tensor cores
     bandwidth: float  # GB/s
     sheet: str  # where these come from
     mfu: float  # share of the peak that training is assumed to reach

@@ -515,7 +515,7 @@ def restore_from_mirror(
     # called with one line when something is brought back, and for every damaged checkpoint passed
     # over
     log=print,
-):  # the checkpoint brought back, None if there was no need; raises GpubError for another run's mirror, or when nothing is whole
+):  # the checkpoint brought back, or None; raises GpubError for another run's or broken mirror
     """Bring the newest whole checkpoint of a mirror home, with configuration and logs, if it is
     newer than what is here"""
     run_dir, mirror = Path(run_dir), Path(mirror)

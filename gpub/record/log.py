@@ -122,7 +122,7 @@ def read_facts(
 
 def sample_table(
     run_dir,  # a run folder
-):  # rows with step, val_loss (None before the first validation), prompt, seed, text; grouped by prompt and seed
+):  # rows by prompt and seed: step, val_loss (None before any), prompt, seed, text
     """The samples a run wrote on its way, each with the last validation loss before it; raises
     GpubError for a damaged row"""
     path = Path(run_dir, "samples.jsonl")

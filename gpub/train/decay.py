@@ -25,8 +25,8 @@ MOST_SHRINKING = (
 def schedule_sum(
     cfg: TrainConfig,  # its schedule, warm-up, decay, floor and number of steps
 ):  # in steps at the peak rate
-    """The sum of `lr_factor` over all steps; of more than a million steps, evenly spread ones stand for
-    their neighbours"""
+    """The sum of `lr_factor` over all steps; of more than a million steps, evenly spread ones
+    stand for their neighbours"""
     n = min(cfg.steps, 1 << 20)
     step = (np.arange(n) + 0.5) * (cfg.steps / n) - 0.5
     up = np.minimum(1, (step + 1) / cfg.warmup) if cfg.warmup else 1.0

@@ -144,7 +144,7 @@ def tracker(
     run_id: str,  # belongs to the run, the same after every resume
     start: int = 0,  # steps already done
     log=print,  # called with one line if it fails later
-):  # `Tracker`; raises GpubError for an unknown name, a missing package, or a tracker that does not start
+):  # `Tracker`; raises GpubError for an unknown name, a missing package, a failed start
     "Open the tracker called `name`, on the curve it drew before if there is one"
     if name not in OPENERS:
         raise GpubError(f"no tracker {name!r}; there are: {', '.join(OPENERS)}")
