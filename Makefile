@@ -9,7 +9,7 @@ LIMITED = $(TEST_ENV) $(BIN)/python tools/limit.py '$(LIMIT)'
 # one file is one process's: its tests share what they train
 PYTEST = $(BIN)/python -m pytest -q -n 2 --dist loadfile tests
 # notebooks that only `make test-all` runs, and names that no test runs (they start with _ or .)
-LATER := ^[_.]|^bench_shakespeare\.
+LATER := ^[_.]|^bench_shakespeare\.|^bench_train\.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 ifneq ($(filter run py ipynb,$(MAKECMDGOALS)),)

@@ -190,7 +190,9 @@ def killed_at(nth, cfg, out, call="replace"):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
-@pytest.mark.parametrize("call, nth", [("replace", 22), ("fsync", 24)])
+@pytest.mark.parametrize(
+    "call, nth", [("replace", 22), pytest.param("fsync", 24, marks=pytest.mark.full)]
+)
 def test_killed_again_and_again(corpus, tokenizer, whole, tmp_path, call, nth):
     "Each attempt gets a few writes further: every stage is interrupted, and the end is the same"
     out, attempts = tmp_path / "o", 0

@@ -550,7 +550,14 @@ posix = pytest.mark.skipif(
 
 
 @posix
-@pytest.mark.parametrize("sig", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize(
+    "sig",
+    [
+        "SIGINT",
+        "SIGTERM",
+        pytest.param("SIGHUP", marks=pytest.mark.full),  # see test_a_lost_connection
+    ],
+)
 def test_stop_and_go_on(sig, straight, text, tmp_path):
     argv = ["train", "shakespeare", "--data", text, "--out", tmp_path / "run", *TINY]
     p = start(*argv)
@@ -673,7 +680,15 @@ def killed_and_resumed(undisturbed, variant, text, out, rng):
     same_run(out, undisturbed(variant))
 
 
-@pytest.mark.parametrize("variant", ["muon", "accumulation", "adamw", "bf16"])
+@pytest.mark.parametrize(
+    "variant",
+    [
+        "muon",
+        "bf16",
+        pytest.param("accumulation", marks=pytest.mark.full),
+        pytest.param("adamw", marks=pytest.mark.full),
+    ],
+)
 def test_kill_9(variant, undisturbed, text, tmp_path):
     killed_and_resumed(undisturbed, variant, text, tmp_path / "run", random.Random(variant))
 

@@ -150,7 +150,8 @@ TWINS = {
     ),
 }
 
-CASES = [("adamw", micro, mode) for micro in (1, 2) for mode in MODES] + [("muon", 2, "off")]
+CASES = [("adamw", 2, mode) for mode in MODES] + [("adamw", 1, "off"), ("muon", 2, "off")]
+CASES += [pytest.param("adamw", 1, mode, marks=pytest.mark.full) for mode in MODES if mode != "off"]
 
 
 @pytest.mark.parametrize("optimizer, micro, mode", CASES)
