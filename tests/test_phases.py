@@ -367,8 +367,14 @@ def test_finished_phases_stay(text, tmp_path):
             lambda d: d["phases"][1].update(start=8),
             "steps 4 to 8, before phase proof, belong to no phase",
         ),
-        (lambda d: d["phases"][2].update(usd=-1), "phase grind has a budget of -1 dollars"),
-        (lambda d: d["phases"][2].update(usd=float("nan")), "budget of nan"),
+        (
+            lambda d: d["phases"][2].update(usd=-1),
+            "phase grind: usd must be a budget in dollars, above 0, got -1",
+        ),
+        (
+            lambda d: d["phases"][2].update(usd=float("nan")),
+            "a budget in dollars, above 0, got nan",
+        ),
         (
             lambda d: d["phases"][0]["gates"][0].update(metric="los"),
             "a gate on 'los', which is not logged; there are: loss",

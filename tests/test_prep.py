@@ -516,15 +516,15 @@ def test_unusable_input_is_one_line(tokenizer, tmp_path, make, line):
         (dict(sources=()), "no source given"),
         (dict(sources=("a=x:1", "a=y:1")), "called 'a'"),
         (dict(sources=("a=x:1", "b=y")), "give all a weight"),
-        (dict(sources=("a=x",), val=2), "val 2"),
-        (dict(sources=("a=x",), near=0), "near 0"),
+        (dict(sources=("a=x",), val=2), "val must be a share .* got 2"),
+        (dict(sources=("a=x",), near=0), "near must be a similarity.* got 0"),
         (dict(sources=("a=x",), tokens=5), "tokens 5"),
         (dict(sources=("a=x",), chunk_mb=0), "chunk_mb .* got 0"),
         (dict(sources=("a=x",), vocab_size=100), "vocab_size 100"),
         (dict(sources=("a=x",), shard_tokens=0.5), "shard_tokens .* got 0.5"),
         (dict(sources=("a=x",), sample_mb=float("nan")), "sample_mb .* got nan"),
         (dict(sources=("a=x",), sample_mb=float("inf")), "sample_mb .* got inf"),
-        (dict(sources=("a=x",), gate=-1), "gate -1"),
+        (dict(sources=("a=x",), gate=-1), "gate must be a number of documents .* got -1"),
     ],
 )
 def test_bad_settings(bad, line):

@@ -14,8 +14,16 @@ from collections import deque
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
+from typing import Annotated, Any, Literal
 from ..record.checkpoint import go_back, latest, restore_from_mirror
-from ..core import Config, GpubError, read_config, read_json, write_atomic
+from gpub.core import (
+    Config,
+    Count,
+    GpubError,
+    read_config,
+    read_json,
+    write_atomic,
+)
 from ..device import pick_device
 from ..files import shipped
 from ..record.folder import SCHEDULE, Interrupted, append_row, lock_folder
@@ -29,6 +37,7 @@ from ..train.decay import decay_text
 from ..train.presets import find_preset, apply_settings
 from ..model.sizes import nearest
 from ..train.loop import CHANGEABLE, Diverged, TrainConfig
+from annotated_types import Gt
 
 # %% ../../nbs/season2/02_the_175_dollar_experiment.ipynb #a7519d73
 LOG_METRICS = (
@@ -56,27 +65,19 @@ class Gate(Config):
     metric: str  # of `METRICS`
     least: float | None = None  # the lowest value that holds, in the metric's unit
     most: float | None = None  # the highest
-    when: str = "end"  # of the phase, or always: at every row of the log
+    # of the phase, or always: at every row of the log
+    when: Literal["end", "always"] = "end"
     # always: from so many steps on, counted from where the phase or a resumed process
     # began
     after: int = 0
 
     def __post_init__(self):
+        super().__post_init__()
         if self.metric not in METRICS:
             raise GpubError(
                 f"a gate on {self.metric!r}, which is not logged; there are: "
                 f"{', '.join(nearest(str(self.metric), METRICS))}"
             )
-        if self.when not in ("end", "always"):
-            raise GpubError(
-                f"a gate is asked at the end or always, got when={self.when!r}"
-            )
-        for v in (self.least, self.most):
-            if v is not None and (type(v) not in (int, float) or not math.isfinite(v)):
-                raise GpubError(
-                    f"the gate on {self.metric} has {v!r} for a limit, a number is "
-                    "needed"
-                )
         if self.least is None and self.most is None:
             raise GpubError(
                 f"the gate on {self.metric} has no limit: give least, most or both"
@@ -86,6 +87,10 @@ class Gate(Config):
                 f"the gate on {self.metric} lets nothing through: least {self.least} "
                 f"is above most {self.most}"
             )
+
+    def label(self) -> str:  # text in front of a message
+        "Which gate it is"
+        return f"the gate on {self.metric}: "
 
     def holds(
         self,
@@ -118,33 +123,20 @@ class Phase(Config):
 
     name: str  # for --until, verdicts and the bill
     question: str  # what its steps are to answer; for people, nothing reads it
-    until: int  # its last step, counted from the start of the run
-    usd: float  # its budget, every process counted
+    until: Count  # its last step, counted from the start of the run
+    # what it may cost, every process counted
+    usd: Annotated[float, Gt(0), "a budget in dollars, above 0"]
     start: int | None = None  # steps done before it; default: where the one before ends
-    gates: tuple = ()  # of `Gate`
+    gates: tuple[Gate, ...] = ()  # what its answer must be
     # what changes at its start; they decide speed only
-    settings: dict = field(default_factory=dict)
-    milestones: tuple = ()  # steps whose checkpoint is kept and that write a sample
+    settings: dict[str, Any] = field(default_factory=dict)
+    # steps whose checkpoint is kept and that write a sample
+    milestones: tuple[int, ...] = ()
     # where its learning-rate schedule ends; default: where the run is to stop
     schedule_steps: int | None = None
 
     def __post_init__(self):
-        object.__setattr__(
-            self,
-            "gates",
-            tuple(g if isinstance(g, Gate) else Gate.from_dict(g) for g in self.gates),
-        )
-        object.__setattr__(self, "milestones", tuple(self.milestones))
-        if type(self.until) is not int or self.until < 1:
-            raise GpubError(
-                f"phase {self.name} ends at step {self.until!r}: a whole number of "
-                "at least 1 is needed"
-            )
-        if type(self.usd) not in (int, float) or not 0 < self.usd < math.inf:
-            raise GpubError(
-                f"phase {self.name} has a budget of {self.usd!r} dollars: it must be "
-                "above 0"
-            )
+        super().__post_init__()
         if extra := sorted(set(self.settings) - set(CHANGEABLE)):
             raise GpubError(
                 f"phase {self.name} changes {', '.join(extra)}: between phases only "
@@ -160,6 +152,10 @@ class Phase(Config):
                 f"end: add {self.until} to its milestones"
             )
 
+    def label(self) -> str:  # text in front of a message
+        "Which phase it is"
+        return f"phase {self.name}: "
+
 # %% ../../nbs/season2/02_the_175_dollar_experiment.ipynb #e786130c
 @dataclass(frozen=True, kw_only=True)
 class Plan(Config):
@@ -167,30 +163,19 @@ class Plan(Config):
 
     about: str  # a line on what it is for
     preset: str  # of `run.PRESETS`: model, recipe and sample prompt
-    phases: tuple  # of `Phase`
-    settings: dict = field(default_factory=dict)  # of the whole run
+    phases: tuple[Phase, ...]  # in their order
+    settings: dict[str, Any] = field(default_factory=dict)  # of the whole run
     # steps between checkpoints: what a lost machine takes with it at most
-    save_every: int = 500
+    save_every: Count = 500
 
     def __post_init__(self):
+        super().__post_init__()
         find_preset(self.preset)
-        object.__setattr__(
-            self,
-            "phases",
-            tuple(
-                p if isinstance(p, Phase) else Phase.from_dict(p) for p in self.phases
-            ),
-        )
         if not self.phases:
             raise GpubError("a plan needs at least one phase")
         names = [p.name for p in self.phases]
         if len(set(names)) < len(names):
             raise GpubError(f"two phases are called {max(names, key=names.count)!r}")
-        if type(self.save_every) is not int or self.save_every < 1:
-            raise GpubError(
-                "save_every must be a whole number of at least 1, got "
-                f"{self.save_every!r}"
-            )
         if "steps" in self.settings:
             raise GpubError(
                 "the steps of a plan are those of its last phase: leave steps out of "
@@ -209,9 +194,7 @@ class Plan(Config):
                     f"steps {at:,} to {start:,}, before phase {p.name}, belong to no "
                     "phase"
                 )
-            if out := [
-                m for m in p.milestones if type(m) is not int or not at < m <= p.until
-            ]:
+            if out := [m for m in p.milestones if not at < m <= p.until]:
                 raise GpubError(
                     f"phase {p.name} has a milestone at step {out[0]!r}, outside its "
                     f"steps {at:,} to {p.until:,}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 from torch.nn import functional as F
-from ..core import POSITIVE, WHOLE, YES_NO, Config, GpubError
+from ..core import Config, Count, GpubError, Positive
 
 # %% ../../nbs/season1/01_first_transformer.ipynb #054fb263
 def causal_mask(
@@ -57,22 +57,18 @@ class GPTConfig(Config):
     """The shape of a GPT-2-style model; raises `GpubError` for a shape that cannot be
     built"""
 
-    vocab_size: int  # distinct tokens
-    context_length: int  # the most tokens it reads at once
-    d_model: int  # numbers per position
-    n_layers: int  # blocks
-    n_heads: int  # attention heads per block; they share the width
+    vocab_size: Count  # distinct tokens
+    context_length: Count  # the most tokens it reads at once
+    d_model: Count  # numbers per position
+    n_layers: Count  # blocks
+    n_heads: Count  # attention heads per block; they share the width
     bias: bool = True  # biases in linear layers and norms
     tied: bool = True  # the head reads tokens with the embedding's own matrix
-    init_std: float = 0.02  # standard deviation of fresh weights
-    embed_std: float | None = None  # of fresh embeddings; None: the same
+    init_std: Positive = 0.02  # standard deviation of fresh weights
+    embed_std: Positive | None = None  # of fresh embeddings; None: the same
 
     def __post_init__(self):
-        self.need(
-            WHOLE, "vocab_size", "context_length", "d_model", "n_layers", "n_heads"
-        )
-        self.need(YES_NO, "bias", "tied")
-        self.need(POSITIVE, "init_std", "embed_std")
+        super().__post_init__()
         if self.d_model % self.n_heads:
             raise GpubError(
                 f"d_model must be a multiple of n_heads, got d_model {self.d_model} "

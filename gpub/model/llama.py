@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 from torch.nn import functional as F
-from ..core import POSITIVE, WHOLE, YES_NO, Config, GpubError
+from ..core import Config, Count, GpubError, Positive
 from .gpt import GPT, Block, GPTConfig, causal_mask
 from .sizes import SHAPES, Anatomy, Saved, Shape, parameter_anatomy
 
@@ -183,37 +183,25 @@ class LlamaConfig(Config):
     """The shape of a LLaMA-style model; raises `GpubError` for a shape that cannot be
     built"""
 
-    vocab_size: int  # distinct tokens
-    context_length: int  # the most tokens it reads at once
-    d_model: int  # numbers per position
-    n_layers: int  # blocks
-    n_heads: int  # query heads; they share the width
-    n_kv_heads: int  # key-value heads, a divisor of `n_heads`
+    vocab_size: Count  # distinct tokens
+    context_length: Count  # the most tokens it reads at once
+    d_model: Count  # numbers per position
+    n_layers: Count  # blocks
+    n_heads: Count  # query heads; they share the width
+    n_kv_heads: Count  # key-value heads, a divisor of `n_heads`
     # numbers per position inside the feed-forward layer; `swiglu_d_ff` has the rule
-    d_ff: int
+    d_ff: Count
     tied: bool = True  # the head reads tokens with the embedding's own matrix
-    rope_base: float = 10_000.0  # `base` of `Rope`
-    norm_eps: float = 1e-5  # added to the mean square, so that no norm divides by zero
-    init_std: float = 0.02  # standard deviation of fresh weights
+    rope_base: Positive = 10_000.0  # `base` of `Rope`
+    # added to the mean square, so that no norm divides by zero
+    norm_eps: Positive = 1e-5
+    init_std: Positive = 0.02  # standard deviation of fresh weights
     # of fresh embeddings; None: the same. Small: a tied head's logits have a
     # variance of width x embed_std^2
-    embed_std: float | None = 0.005
+    embed_std: Positive | None = 0.005
 
     def __post_init__(self):
-        self.need(
-            WHOLE,
-            "vocab_size",
-            "context_length",
-            "d_model",
-            "n_layers",
-            "n_heads",
-            "n_kv_heads",
-            "d_ff",
-        )
-        self.need(YES_NO, "tied")
-        self.need(POSITIVE, "rope_base", "norm_eps", "init_std")
-        if self.embed_std is not None:
-            self.need(POSITIVE, "embed_std")
+        super().__post_init__()
         if self.d_model % self.n_heads:
             raise GpubError(
                 f"d_model must be a multiple of n_heads, got d_model {self.d_model} "

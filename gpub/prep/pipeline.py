@@ -12,13 +12,14 @@ import errno, json, math, shutil, sys, time
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from typing import Annotated
 import numpy as np
+from annotated_types import Ge, Gt, Le, Lt
 from gpub.core import (
-    POSITIVE,
-    WHOLE,
-    YES_NO,
     Config,
+    Count,
     GpubError,
+    Positive,
     read_json,
     with_new_names,
     write_atomic,
@@ -47,27 +48,35 @@ class PrepConfig(Config):
 
     # name=PATH[#column][:weight]; with weights for all, that share of the tokens each;
     # without, everything
-    sources: tuple
-    vocab_size: int = 32_000  # tokens to learn, special tokens come on top
+    sources: tuple[str, ...]
+    vocab_size: Count = 32_000  # tokens to learn, special tokens come on top
     tokenizer: str | None = None  # a tokenizer to use instead of training one
-    sample_mb: float = 50.0  # text it is trained on, over all sources
-    val: float = 0.005  # share of the documents kept for validation
+    sample_mb: Positive = 50.0  # text it is trained on, over all sources
+    # share of the documents kept for validation
+    val: Annotated[
+        float, Ge(0), Lt(1), "a share of the documents, from 0 to below 1"
+    ] = 0.005
     # with weights: tokens in all, repeating what runs out; default: until the first
     # source runs out
-    tokens: int | None = None
+    tokens: Count | None = None
     rules: Rules = Rules()  # thresholds for dropping a document
     dedup: bool = True  # drop documents equal to an earlier one
-    near: float | None = None  # drop documents this similar (Jaccard) to an earlier one
+    # drop documents this similar (Jaccard) to an earlier one
+    near: (
+        Annotated[float, Gt(0), Le(1), "a similarity, above 0 and at most 1"] | None
+    ) = None
     scan: bool = True  # look for attractors and benchmarks first
-    benchmarks: tuple = ()  # files to look for in the text
-    attractors: tuple = KNOWN  # strings the scan looks for by name
-    gate: float | None = None  # stop above so many scan hits per million documents
-    shard_tokens: int = 1 << 27  # a shard is closed by the document that reaches this
-    chunk_mb: float = 4.0  # input a worker takes at once, in 2^20 bytes
+    benchmarks: tuple[str, ...] = ()  # files to look for in the text
+    attractors: tuple[str, ...] = KNOWN  # strings the scan looks for by name
+    # stop above so many scan hits per million documents
+    gate: (
+        Annotated[float, Ge(0), "a number of documents per million, 0 or more"] | None
+    ) = None
+    shard_tokens: Count = 1 << 27  # a shard is closed by the document that reaches this
+    chunk_mb: Positive = 4.0  # input a worker takes at once, in 2^20 bytes
 
     def __post_init__(self):
-        if isinstance(self.rules, dict):
-            object.__setattr__(self, "rules", Rules.from_dict(self.rules))
+        super().__post_init__()
         if not self.sources:
             raise GpubError("no source given: add --source name=PATH")
         names = [s.name for s in self.parsed]
@@ -80,32 +89,21 @@ class PrepConfig(Config):
                 "some sources have a weight and some have none: give all a weight, "
                 "or none"
             )
-        if not 0 <= self.val < 1:
-            raise GpubError(f"val {self.val} is a share of the documents: 0 to below 1")
-        if self.near is not None and not 0 < self.near <= 1:
-            raise GpubError(f"near {self.near} is a similarity: above 0, at most 1")
-        self.need(YES_NO, "dedup")
         if self.near is not None and not self.dedup:
             raise GpubError(
                 f"near {self.near} drops similar documents, dedup {self.dedup} keeps "
                 "even equal "
                 "ones: leave out --no-dedup, or near"
             )
-        self.need(WHOLE, "vocab_size", "tokens", "shard_tokens")
         if not self.tokenizer and self.vocab_size < 256:
             raise GpubError(
                 f"vocab_size {self.vocab_size} has no room for the 256 bytes: give 256 "
                 "or more"
             )
-        self.need(POSITIVE, "chunk_mb", "sample_mb")
         if self.tokens and not self.weights:
             raise GpubError(
                 f"tokens {self.tokens}: give every source a weight, they are shared "
                 "out by that"
-            )
-        if self.gate is not None and not self.gate >= 0:
-            raise GpubError(
-                f"gate {self.gate} is a number of documents per million: 0 or more"
             )
 
     @property

@@ -517,7 +517,7 @@ def restore_from_mirror(
     log=print,
 ):  # the checkpoint brought back, or None; raises GpubError for another run's or broken mirror
     """Bring the newest whole checkpoint of a mirror home, with configuration and logs, if it is
-    newer than what is here"""
+    newer than what is here; raises GpubError for another run's mirror, or when nothing is whole"""
     run_dir, mirror = Path(run_dir), Path(mirror)
     if not checkpoints(mirror):
         return None

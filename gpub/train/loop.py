@@ -13,10 +13,12 @@ import math, time
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated, Literal
 import torch
+from annotated_types import Ge, Gt, Le, Lt
 from torch import nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
-from ..core import Config, GpubError, first_line
+from ..core import Config, Count, GpubError, NotNegative, first_line
 from .parallel import World, shard_like, to_full_tensor
 from ..model.sizes import MODES
 
@@ -29,126 +31,77 @@ CHANGEABLE = (
 )  # may change when a run goes on: they decide its speed, not its result
 
 
+_BelowOne = Annotated[float, Ge(0), Lt(1), "from 0 to below 1"]
+_Stages = Annotated[
+    tuple[tuple[float, Count], ...],
+    "pairs of a share of the run and a whole number of at least 1, such as "
+    "[[0, 64], [0.5, 256]]",
+]  # a setting that changes on the way: from this share of the run on, this value
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(Config):
     """How to train: everything that changes the result of a run, and the few things
     that only change its speed"""
 
-    steps: int  # optimizer steps
-    batch_tokens: int = 4096  # tokens per step
+    steps: Count  # optimizer steps
+    batch_tokens: Count = 4096  # tokens per step
     # sequences per forward pass; None: all of them at once
-    micro_batch: int | None = None
-    optimizer: str = "muon"  # muon (block matrices; AdamW for the rest) or adamw
-    muon_lr: float = 0.04  # peak rate of Muon
-    muon_momentum: float = 0.95  # of Muon's running mean
-    lr: float = 0.008  # peak rate of AdamW
-    betas: tuple = (0.9, 0.95)  # of AdamW
+    micro_batch: Count | None = None
+    # muon: the block matrices, AdamW for the rest
+    optimizer: Literal["muon", "adamw"] = "muon"
+    muon_lr: NotNegative = 0.04  # peak rate of Muon
+    muon_momentum: _BelowOne = 0.95  # of Muon's running mean
+    lr: NotNegative = 0.008  # peak rate of AdamW
+    # of AdamW
+    betas: Annotated[tuple[_BelowOne, _BelowOne], "two numbers from 0 to below 1"] = (
+        0.9,
+        0.95,
+    )
     # of the blocks' matrices: a shrinking of the weights themselves, not through the
     # gradient
-    weight_decay: float = 0.0
-    schedule: str = "linear"  # linear or cosine decay, or constant
-    warmup: int = 20  # steps from zero to the peak rate
-    decay: float = 1.0  # the last share of the run in which the rate falls
-    floor: float = 0.0  # where it falls to, as a share of the peak
-    clip: float = 0.0  # largest gradient norm; 0: not clipped
+    weight_decay: NotNegative = 0.0
+    schedule: Literal["linear", "cosine", "constant"] = "linear"  # of the decay
+    # steps from zero to the peak rate
+    warmup: Annotated[int, Ge(0), "0 or more, and a whole number"] = 20
+    # the last share of the run in which the rate falls
+    decay: Annotated[
+        float, Gt(0), Le(1), "a share of the run, above 0 and at most 1"
+    ] = 1.0
+    # where it falls to
+    floor: Annotated[float, Ge(0), Le(1), "a share of the peak rate, from 0 to 1"] = 0.0
+    clip: NotNegative = 0.0  # largest gradient norm; 0: not clipped
     # ((0.0, 64), (0.5, 256)): context length from a share of the run on; (): the
     # model's own
-    stages: tuple = ()
+    stages: _Stages = ()
     # ((0.0, 1), (0.6, 4)): how many blocks are awake from a share of the run on; ():
     # all
-    depths: tuple = ()
-    seed: int = 0  # of the weights and of the data order
-    log_every: int = 10  # steps between log rows
-    precision: str = "auto"  # auto, fp32, bf16, fp16
-    compile: str = "auto"  # auto, yes, no
+    depths: _Stages = ()
+    # of the weights and of the data order
+    seed: Annotated[int, Ge(0), Lt(1 << 64), "a whole number from 0 to below 2^64"] = 0
+    log_every: Count = 10  # steps between log rows
+    # of the arithmetic; auto: what the device does best
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    # whether torch compiles the model; auto: on a GPU that can
+    compile: Literal["auto", "yes", "no"] = "auto"
     # off, selective, full: recompute activations; auto: only when memory runs out
-    grad_checkpoint: str = "auto"
+    grad_checkpoint: Literal["auto", *MODES] = "auto"
 
     def __post_init__(self):
-        def need(ok, k, what):
-            if not ok:
-                raise GpubError(f"{k} must be {what}, got {getattr(self, k)!r}")
-
-        def within(v, low, high):
-            return isinstance(v, (int, float)) and low <= v <= high
-
-        for k in (
-            "steps",
-            "batch_tokens",
-            "log_every",
-            *(["micro_batch"] if self.micro_batch is not None else []),
-        ):
-            need(
-                type(v := getattr(self, k)) is int and v >= 1,
-                k,
-                "a whole number of at least 1",
-            )
-        for k in ("lr", "muon_lr", "warmup", "weight_decay", "clip"):
-            need(
-                isinstance(v := getattr(self, k), (int, float)) and 0 <= v < math.inf,
-                k,
-                "0 or more",
-            )
-        need(
-            type(self.seed) is int and 0 <= self.seed < 1 << 64,
-            "seed",
-            "a whole number from 0 to below 2^64",
-        )
-        need(
-            within(self.muon_momentum, 0, 1 - 1e-9),
-            "muon_momentum",
-            "from 0 to below 1",
-        )
-        two = isinstance(self.betas, (tuple, list)) and len(self.betas) == 2
-        need(
-            two and all(within(v, 0, 1 - 1e-9) for v in self.betas),
-            "betas",
-            "two numbers from 0 to below 1",
-        )
-        need(within(self.floor, 0, 1), "floor", "a share of the peak rate, from 0 to 1")
-        need(
-            within(self.decay, 1e-9, 1),
-            "decay",
-            "a share of the run, above 0 and at most 1",
-        )
-        words = dict(
-            optimizer=("muon", "adamw"),
-            schedule=("linear", "cosine", "constant"),
-            precision=("auto", "fp32", "bf16", "fp16"),
-            compile=("auto", "yes", "no"),
-            grad_checkpoint=("auto", *MODES),
-        )
-        for k, ok in words.items():
-            need(getattr(self, k) in ok, k, f"one of {', '.join(ok)}")
-        for k, what in dict(stages="contexts", depths="numbers of blocks").items():
-            object.__setattr__(self, k, _plan(k, getattr(self, k), what))
+        super().__post_init__()
+        for name in ("stages", "depths"):
+            at = [share for share, _ in getattr(self, name)]
+            if at and (at[0] != 0 or at != sorted(set(at)) or at[-1] >= 1):
+                raise GpubError(
+                    f"{name} must start at 0 and rise below 1, got "
+                    f"{getattr(self, name)}"
+                )
         awake = [n for _, n in self.depths]
-        need(
-            awake == sorted(awake),
-            "depths",
-            "numbers that do not fall, a block that is awake stays so",
-        )
-
-
-def _plan(
-    k, pairs, what
-):  # a setting that changes: ((share of the run, value from there on), ...)
-    try:
-        plan = tuple((float(share), n) for share, n in pairs)
-    except (TypeError, ValueError):
-        raise GpubError(
-            f"{k} must be pairs of a share of the run and a whole number, such as "
-            "[[0, 64], [0.5, 256]], "
-            f"got {pairs!r}"
-        ) from None
-    if any(type(n) is not int or n < 1 for _, n in plan):
-        raise GpubError(
-            f"the {what} of {k} must be whole numbers of at least 1, got {plan}"
-        )
-    at = [share for share, _ in plan]
-    if at and (at[0] != 0 or at != sorted(set(at)) or at[-1] >= 1):
-        raise GpubError(f"{k} must start at 0 and rise below 1, got {plan}")
-    return plan
+        if awake != sorted(awake):
+            raise GpubError(
+                "depths must be numbers that do not fall, a block that is awake stays "
+                f"so, got {self.depths}"
+            )
 
 # %% ../../nbs/season1/04_training_challenges.ipynb #bdad7354
 def lr_factor(

@@ -1,0 +1,131 @@
+"What a config takes and what it refuses: once per schema, in one line with the name and the value."
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+
+from gpub.budget.phases import Gate, Phase, Plan, read_plan
+from gpub.core import GpubError
+from gpub.model.gpt import GPTConfig
+from gpub.model.llama import LlamaConfig
+from gpub.prep.pipeline import PrepConfig
+from gpub.train.loop import TrainConfig
+from gpub.train.presets import apply_settings, find_preset
+
+SHAPE = dict(vocab_size=8, context_length=16, d_model=16, n_layers=1, n_heads=2)
+SOUND = {
+    GPTConfig: SHAPE,
+    LlamaConfig: SHAPE | dict(n_kv_heads=1, d_ff=32),
+    TrainConfig: dict(steps=5),
+    PrepConfig: dict(sources=["a=a.txt"]),
+    Gate: dict(metric="loss", most=3.0),
+    Phase: dict(name="one", question="why", until=5, usd=1.0),
+    Plan: dict(
+        about="x",
+        preset="burn-toy",
+        phases=[dict(name="one", question="why", until=5, usd=1.0)],
+    ),
+}
+NAN, INFINITE = float("nan"), float("inf")
+BAD = [
+    (GPTConfig, "d_model", [True, "16", 16.0, 0, None, [16]]),
+    (GPTConfig, "bias", [1, "yes", None]),
+    (GPTConfig, "init_std", [0, True, "0.02", NAN, INFINITE, None]),
+    (GPTConfig, "embed_std", [-1, "1", NAN]),
+    (LlamaConfig, "n_kv_heads", [0, True, "1", 1.0]),
+    (LlamaConfig, "rope_base", [0, NAN, "10000"]),
+    (LlamaConfig, "tied", [0, "no"]),
+    (TrainConfig, "steps", [True, "5", 5.0, 0, NAN]),
+    (TrainConfig, "lr", [-1, "0.1", True, NAN, INFINITE]),
+    (TrainConfig, "muon_momentum", [1, -0.1, "0.9", NAN]),
+    (TrainConfig, "betas", [[0.9], [0.9, 1], [0.9, "0.95"], 0.9, "ab"]),
+    (TrainConfig, "stages", [3, "ab", [[0, 1.5]], [[0, True]], [[0]], [[0, 0]]]),
+    (TrainConfig, "optimizer", ["sgd", "", True, 1, ["muon"]]),
+    (TrainConfig, "precision", ["FP32", None]),
+    (TrainConfig, "grad_checkpoint", ["on", False]),
+    (TrainConfig, "seed", [-1, 1 << 64, True, "0"]),
+    (TrainConfig, "decay", [0, 1.1, NAN, True]),
+    (PrepConfig, "vocab_size", [0, "32000", True]),
+    (PrepConfig, "val", [1, -0.1, "0.1", NAN, True]),
+    (PrepConfig, "near", [0, 1.5, True, NAN]),
+    (PrepConfig, "sources", ["a=a.txt", [3], 3]),
+    (PrepConfig, "dedup", [0, "no"]),
+    (PrepConfig, "chunk_mb", [0, NAN, "4"]),
+    (Gate, "least", ["3", NAN, INFINITE, True]),
+    (Gate, "when", ["later", None]),
+    (Gate, "after", ["3", True, 1.5]),
+    (Phase, "until", [0, "5", True, 5.0]),
+    (Phase, "usd", [0, -1, NAN, INFINITE, "1", True]),
+    (Phase, "milestones", [["5"], [2.5], 5]),
+    (Phase, "settings", [3, "x", [1]]),
+    (Phase, "schedule_steps", ["5", True]),
+    (Plan, "save_every", [0, "500", True, 1.5]),
+    (Plan, "phases", ["one", 3]),
+    (Plan, "settings", [[], 3]),
+]
+
+
+@pytest.mark.parametrize(
+    "cls, name, value", [(cls, name, value) for cls, name, many in BAD for value in many]
+)
+def test_a_value_that_cannot_be(cls, name, value):
+    sound = cls.from_dict(SOUND[cls])
+    for make in (
+        lambda: cls.from_dict(SOUND[cls] | {name: value}),
+        lambda: dataclasses.replace(sound, **{name: value}),
+    ):
+        with pytest.raises(GpubError) as e:
+            make()
+        said = str(e.value)
+        assert f"{name} must be " in said and "\n" not in said
+        assert repr(value) in said or repr(value).replace("[", "(").replace("]", ")") in said
+
+
+@pytest.mark.parametrize("cls", SOUND)
+def test_a_sound_config_is_frozen_hashable_and_survives_json(cls):
+    config = cls.from_dict(SOUND[cls])
+    assert cls.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert dataclasses.replace(config) == config
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(config, dataclasses.fields(cls)[0].name, 3)
+    if cls not in (Phase, Plan):  # these hold dicts
+        assert hash(config) == hash(cls.from_dict(SOUND[cls]))
+
+
+@pytest.mark.parametrize("cls", SOUND)
+def test_a_name_nobody_knows_and_one_that_is_missing(cls):
+    with pytest.raises(GpubError, match=f"{cls.__name__} does not know 'speed'"):
+        cls.from_dict(SOUND[cls] | dict(speed=3))
+    needed = next(iter(SOUND[cls]))
+    rest = {k: v for k, v in SOUND[cls].items() if k != needed}
+    with pytest.raises(GpubError, match=f"{cls.__name__} needs a value for '{needed}'"):
+        cls.from_dict(rest)
+    for odd in (3, None, [], "x"):
+        with pytest.raises(GpubError, match=f"{cls.__name__} is an object with named values"):
+            cls.from_dict(odd)
+
+
+def test_a_config_inside_a_config_speaks_for_itself():
+    plan = read_plan("burn-toy").to_dict()
+    plan["phases"][0]["gates"] = [dict(metric="loss", most="3")]
+    with pytest.raises(GpubError, match="^the gate on loss: most must be a number, got '3'$"):
+        Plan.from_dict(plan)
+    with pytest.raises(GpubError, match="^max_broken is a share between 0 and 1, got 2$"):
+        PrepConfig.from_dict(SOUND[PrepConfig] | dict(rules=dict(max_broken=2)))
+
+
+def test_old_names_are_read_from_files_and_answered_on_the_command_line():
+    assert PrepConfig.from_dict(SOUND[PrepConfig] | dict(vocab=300)).vocab_size == 300
+    old = dict(vocab=8, ctx=16, width=16, layers=1, heads=2)
+    assert GPTConfig.from_dict(old) == GPTConfig.from_dict(SHAPE)
+    with pytest.raises(GpubError, match="'width' is called d_model now: --set d_model=64"):
+        apply_settings(find_preset("shakespeare"), dict(width="64"))
+
+
+def test_the_ground_floor_does_not_wait_for_pydantic():
+    code = "import sys, gpub.core; print(sorted({'pydantic', 'torch'} & {*sys.modules}))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.stdout == "[]\n", found.stderr
