@@ -24,9 +24,9 @@ def _start():
         sys.exit(code)
     for s in filter(None, (sys.stdout, sys.stderr)):
         s.flush()
-    os._exit(
-        code
-    )  # all is saved and closed; threads of torch.distributed sometimes abort a process that takes itself apart
+    # all is saved and closed; threads of torch.distributed sometimes abort a process that takes
+    # itself apart
+    os._exit(code)
 
 # %% ../nbs/lib/cli/entry.ipynb #732f4734
 #| eval: false

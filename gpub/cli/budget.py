@@ -134,10 +134,12 @@ def run_command(
     settings,
     show,
 ):
-    """Walk through PLAN, a file or a name, phase by phase; the same command goes on where it stopped.
+    """Walk through PLAN, a file or a name, phase by phase; the same command goes on where it
+    stopped.
 
-    After each phase its gates are asked: go on, stop, or change the GPU. Exit code 0 when all went well or --max-usd was
-    reached, 1 when a gate or a budget said stop, 130 after an interruption; in every case there is a checkpoint."""
+    After each phase its gates are asked: go on, stop, or change the GPU. Exit code 0 when all
+    went well or --max-usd was reached, 1 when a gate or a budget said stop, 130 after an
+    interruption; in every case there is a checkpoint."""
     from gpub.budget.phases import plan_text, read_plan, run_plan
     from gpub.budget.prices import check_rate, find_price
 

@@ -105,7 +105,8 @@ def eval_command(
     text,
     page,
 ):
-    """What RUN learned: benchmarks through lm-eval, beside what a guesser gets on the same questions (extra: gpub[eval]).
+    """What RUN learned: benchmarks through lm-eval, beside what a guesser gets on the same
+    questions (extra: gpub[eval]).
 
     Before any score, the loss through the harness must equal the loss of training's evaluation."""
     from gpub.evals.evaluate import compare_results, milestones, report, result_of
@@ -161,7 +162,5 @@ def eval_command(
         except (OSError, UnicodeDecodeError) as e:
             raise GpubError(f"cannot read {text}: {first_line(e)}") from None
         diff = token_diff(*(load_run(r, s, device)[:2] for r, s in at), words)
-        click.echo(
-            "written to "
-            f"{heat_page(diff, page, [Path(r).name + (f', step {s:,}' if s else '') for r, s in at])}"
-        )
+        names = [Path(r).name + (f", step {s:,}" if s else "") for r, s in at]
+        click.echo(f"written to {heat_page(diff, page, names)}")

@@ -36,27 +36,32 @@ COMMANDS = (  # what is typed, module of gpub.cli and function, the first senten
     (
         "run",
         "budget:run_command",
-        "Walk through PLAN, a file or a name, phase by phase; the same command goes on where it stopped.",
+        "Walk through PLAN, a file or a name, phase by phase; the same command goes on "
+        "where it stopped.",
     ),
     (
         "bill",
         "budget:bill_command",
-        "What RUN cost, second by second, what a point of loss cost, and what the next hundredth will.",
+        "What RUN cost, second by second, what a point of loss cost, and what the next "
+        "hundredth will.",
     ),
     (
         "eval",
         "evals:eval_command",
-        "What RUN learned: benchmarks through lm-eval, beside what a guesser gets on the same questions (extra: gpub[eval]).",
+        "What RUN learned: benchmarks through lm-eval, beside what a guesser gets on the "
+        "same questions (extra: gpub[eval]).",
     ),
     (
         "preflight",
         "guards:preflight_command",
-        "Eight questions before a run of PRESET: does it learn, resume, fit, and what will it cost? Exit code 1 if one fails.",
+        "Eight questions before a run of PRESET: does it learn, resume, fit, and what "
+        "will it cost? Exit code 1 if one fails.",
     ),
     (
         "doctor",
         "guards:doctor_command",
-        "Examine the run in folder RUN: losses, schedule, checkpoints, speed. Exit code 1 if an alarm fires.",
+        "Examine the run in folder RUN: losses, schedule, checkpoints, speed. Exit code 1 "
+        "if an alarm fires.",
     ),
     (
         "export",
@@ -76,7 +81,8 @@ COMMANDS = (  # what is typed, module of gpub.cli and function, the first senten
     (
         "demo",
         "share:demo_command",
-        "A page to play with checkpoints of RUN...: served from here (extra: gpub[demo]), or one file with --html.",
+        "A page to play with checkpoints of RUN...: served from here (extra: gpub[demo]), "
+        "or one file with --html.",
     ),
     (
         "bench",
@@ -86,7 +92,8 @@ COMMANDS = (  # what is typed, module of gpub.cli and function, the first senten
     (
         "check",
         "lab:check_command",
-        "Grade your own attention, rope, bpe or loop, property by property. What it prints is not shown. Exit code 1 if one fails.",
+        "Grade your own attention, rope, bpe or loop, property by property. What it "
+        "prints is not shown. Exit code 1 if one fails.",
     ),
 )
 
@@ -99,10 +106,12 @@ COMMANDS = (  # what is typed, module of gpub.cli and function, the first senten
 )
 @click.version_option(__version__, prog_name="gpub")
 def cli():
-    """Build, train and understand language models, from 400K parameters on a laptop to 1B on a rented GPU.
+    """Build, train and understand language models, from 400K parameters on a laptop to 1B on a
+    rented GPU.
 
-    Every run lives in one folder: its settings, log, samples, checkpoints, bill and report.html. The command that
-    started a run also continues it. `gpub COMMAND --help` tells more."""
+    Every run lives in one folder: its settings, log, samples, checkpoints, bill and
+    report.html. The command that started a run also continues it. `gpub COMMAND --help` tells
+    more."""
 
 # %% ../../nbs/lib/cli/commands.ipynb #e5abf1fc
 def _say(text):

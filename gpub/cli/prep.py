@@ -192,7 +192,8 @@ def prep_command(
 ):
     """Clean, deduplicate, scan, tokenize and mix text into shards to train on.
 
-    Safe to kill at any moment: the same command goes on, and the shards are the same to the byte."""
+    Safe to kill at any moment: the same command goes on, and the shards are the same to the
+    byte."""
     from gpub.data.shards import verify_shards
     from gpub.data.transfer import compress, unpack
     from gpub.prep.clean import Rules

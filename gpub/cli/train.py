@@ -69,12 +69,14 @@ def train_command(
 ):
     """Train PRESET, or go on with it where it stopped.
 
-    Watch the loss fall and the samples improve; at the end there is a report to look at. Ctrl-C saves and exits, a
-    lost connection too; the same command goes on from there. A folder that holds another run is refused, with the difference.
+    Watch the loss fall and the samples improve; at the end there is a report to look at. Ctrl-C
+    saves and exits, a lost connection too; the same command goes on from there. A folder that
+    holds another run is refused, with the difference.
 
-    Several GPUs: torchrun --nproc_per_node=8 -m gpub train PRESET ... trains the same run, at the same tokens per step,
-    on all of them; several machines: the same line with --nnodes, --node_rank and --master_addr on each, --out on a
-    disk that all of them see. Checkpoints do not know how many processes wrote them."""
+    Several GPUs: torchrun --nproc_per_node=8 -m gpub train PRESET ... trains the same run, at
+    the same tokens per step, on all of them; several machines: the same line with --nnodes,
+    --node_rank and --master_addr on each, --out on a disk that all of them see. Checkpoints do
+    not know how many processes wrote them."""
     from gpub.train.trainer import Trainer
 
     chosen = parse_settings(settings) | {
