@@ -39,17 +39,14 @@ class Progress:
         total,  # steps of the run
         # steps from line to line where there is no terminal; default: a tenth of the run
         every=None,
+        out=None,  # a stream; default: the terminal
+        live=None,  # rewrite one line; default: where the stream is a terminal
     ):
-        self.total, self.out = (
-            total,
-            sys.stdout or open(os.devnull, "w"),
-        )  # none: closed by whoever started this
-        self.live, self.every, self.shown, self.due = (
-            self.out.isatty(),
-            every or max(1, total // 10),
-            False,
-            0,
-        )
+        self.total, self.every = total, every or max(1, total // 10)
+        # none: closed by whoever started this
+        self.out = out or sys.stdout or open(os.devnull, "w")
+        self.live = self.out.isatty() if live is None else live
+        self.shown, self.due = False, 0
 
     def __call__(
         self,

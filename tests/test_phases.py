@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 import pytest
 import kill
+import gpub.train.journal as gpub_journal
 import gpub.train.trainer as gpub_run_module
 from gpub.record.checkpoint import load_checkpoint
 from gpub.core import GpubError, read_json
@@ -13,7 +14,8 @@ from gpub.cli.budget import bill_command, run_command
 from gpub.budget.bill import bill, bill_text
 from gpub.budget.prices import find_price
 from gpub.budget.phases import Gate, paid_so_far, read_plan, run_plan, verdicts
-from gpub.train.trainer import Trainer
+from gpub.progress import Progress
+from gpub.train.trainer import Trainer, TrainingLoop
 from kill import same_weights, wait_for
 
 
@@ -118,8 +120,8 @@ def straight(text, tmp_path_factory):
         "cpu",
         save_every=100,
         log=lambda s: None,
+        progress=Progress(TOY.steps, out=open(os.devnull, "w")),
     )
-    r.progress.out = open(os.devnull, "w")
     r.go()
     return out
 
@@ -295,8 +297,7 @@ def test_money_that_came_later(text, tmp_path, straight):
 def clockwork(monkeypatch):
     "A machine at a dollar a second: 50 s to get ready, 10 a step, 30 a checkpoint, 5 a validation"
     now = [0.0]
-    whole = {k: getattr(Trainer, k) for k in ("batches", "_save")}
-    score = gpub_run_module.evaluate
+    parts = (Trainer, "batches", 10), (TrainingLoop, "write_checkpoint", 30)
 
     def ledger(d, usd, step=0, since=None, paid=False):
         now[0] += 40
@@ -306,9 +307,9 @@ def clockwork(monkeypatch):
         return lambda *a, **kw: (now.__setitem__(0, now[0] + seconds), f(*a, **kw))[1]
 
     monkeypatch.setattr(gpub_run_module, "Ledger", ledger)
-    monkeypatch.setattr(gpub_run_module, "evaluate", after(5, score))
-    for k, seconds in (("batches", 10), ("_save", 30)):
-        monkeypatch.setattr(Trainer, k, after(seconds, whole[k]))
+    monkeypatch.setattr(gpub_journal, "evaluate", after(5, gpub_journal.evaluate))
+    for owner, name, seconds in parts:
+        monkeypatch.setattr(owner, name, after(seconds, getattr(owner, name)))
 
 
 @pytest.mark.parametrize("limit", [*range(150, 450, 58)])

@@ -191,7 +191,7 @@ def test_a_card_that_is_too_small():
         (
             lambda code: (
                 (
-                    "import gpub.train.trainer\ngpub.train.trainer.restore_optimizers = lambda *a: "
+                    "import gpub.train.learner\ngpub.train.learner.restore_optimizers = lambda *a: "
                     "None\n"
                 )
                 + code
@@ -201,8 +201,8 @@ def test_a_card_that_is_too_small():
         (
             lambda code: code.replace(
                 "    run.go()",
-                "    import shutil; shutil.rmtree(run.out/'checkpoints', ignore_errors=True)\n   "
-                " run.go()",
+                "    import shutil\n    shutil.rmtree(run.out/'checkpoints', ignore_errors=True)\n"
+                "    run.go()",
             ),
             "went on after 0",
         ),

@@ -12,7 +12,9 @@ from gpub.record.folder import Interrupted
 from gpub.guards.preflight import preflight
 from gpub.train.decay import DECAY_TARGET, decay_for, decay_integral, decay_text, schedule_sum
 from gpub.train.presets import PRESETS, apply_settings
-from gpub.train.trainer import Trainer, first_cut, matmul_size
+from gpub.train.kernels import matmul_size
+from gpub.train.learner import first_cut
+from gpub.train.trainer import Trainer
 from gpub.model.sizes import SHAPES, memory_forecast
 from gpub.train.loop import TrainConfig, lr_factor
 
@@ -175,12 +177,12 @@ def test_pieces_are_of_one_size():
 
 def stand_in(monkeypatch, room):
     "A device with so many bytes, as if it were a GPU; None: no such limit"
-    monkeypatch.setattr(gpub_run, "device_room", lambda device: room)
+    monkeypatch.setattr("gpub.train.learner.device_room", lambda device: room)
 
 
 def opened(out, text, settings, said):
     run = toy(out, text, dict(batch_tokens=2048) | settings, said)
-    run._open()
+    run.open()
     return run
 
 
@@ -194,19 +196,19 @@ def half_room(run, rows):
 def test_a_run_on_a_device_with_little_memory_starts_small(large, text, tmp_path, monkeypatch):
     stand_in(monkeypatch, None)
     whole = opened(tmp_path / "cpu", text, {}, [])
-    assert whole.fit.state() == dict(mode="off", micro=None)
+    assert whole.learner.fit.state() == dict(mode="off", micro=None)
     context_length = whole.model_cfg.context_length
     rows = 2048 // context_length
     stand_in(monkeypatch, half_room(whole, rows))
     said = []
     run = opened(tmp_path / "small", text, {}, said)
-    assert run.fit.state() == dict(mode="off", micro=rows // 2)
+    assert run.learner.fit.state() == dict(mode="off", micro=rows // 2)
     assert any(
         line.startswith(f"{rows // 2} sequences of {context_length} tokens at once")
         for line in said
     )
     asked = opened(tmp_path / "asked", text, dict(micro_batch=3), [])
-    assert asked.fit.state() == dict(mode="off", micro=3)
+    assert asked.learner.fit.state() == dict(mode="off", micro=3)
 
 
 def test_going_on_keeps_the_cut_that_was_saved(large, text, tmp_path, monkeypatch):
@@ -219,6 +221,6 @@ def test_going_on_keeps_the_cut_that_was_saved(large, text, tmp_path, monkeypatc
     stand_in(monkeypatch, 80e9)
     again = opened(out, text, {}, [])
     assert again.step == 4
-    assert again.fit.state() == dict(mode="off", micro=rows // 2)
+    assert again.learner.fit.state() == dict(mode="off", micro=rows // 2)
     changed = opened(out, text, dict(grad_checkpoint="full"), [])
-    assert changed.fit.state() == dict(mode="full", micro=rows)
+    assert changed.learner.fit.state() == dict(mode="full", micro=rows)

@@ -22,6 +22,7 @@ from gpub.model.gpt import GPT, GPTConfig
 from gpub.share.hub import export_model, export_run
 from gpub.record.ledger import Ledger, account, read_ledger
 from gpub.model.llama import LlamaConfig, build_model
+from gpub.progress import Progress
 from gpub.train.trainer import Trainer
 from gpub.record.load import load_run
 from gpub.data.tokenizer import CharTokenizer
@@ -48,9 +49,9 @@ def quiet(text):
 def start_run(text, out, **how):
     "A small run that is not begun yet"
     settings = dict(stages=((0.0, 32),), depths=((0.0, 1),)) | SETTINGS
-    run = Trainer("shakespeare", out, text, settings, "cpu", save_every=3, log=quiet, **how)
-    run.progress.out = open(os.devnull, "w")
-    return run
+    nowhere = Progress(settings["steps"], out=open(os.devnull, "w"))
+    options = dict(save_every=3, log=quiet, progress=nowhere) | how
+    return Trainer("shakespeare", out, text, settings, "cpu", **options)
 
 
 @pytest.fixture(scope="module")

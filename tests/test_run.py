@@ -6,6 +6,7 @@ import pytest
 import torch
 import gpub.record.checkpoint as gpub_checkpoint
 import gpub.data.corpus as gpub_corpus
+import gpub.train.journal as gpub_journal
 import gpub.train.trainer as gpub_run
 from gpub.record.checkpoint import load_checkpoint
 from gpub.cli.main import main
@@ -325,7 +326,7 @@ def test_log_that_cannot_be_written(text, tmp_path, capsys, monkeypatch):
     def full(path, row):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(gpub_run, "append_row", full)
+    monkeypatch.setattr(gpub_journal, "append_row", full)
     assert gpub("train", "shakespeare", "--data", text, "--out", tmp_path / "run", *TINY) == 1
     one_line(capsys, "disk is full")
 
@@ -857,12 +858,16 @@ def test_precision_is_measured_once_and_kept(share, name, text, tmp_path, monkey
     monkeypatch.setattr(
         gpub_run, "train", lambda *a, **kw: (asked.append(kw["dtype"]), whole(*a, **kw))[1]
     )
-    stop = gpub_run.Trainer._log
-    monkeypatch.setattr(
-        gpub_run.Trainer, "_log", lambda run, s: (stop(run, s), s.n == 10 and run.stop.set())
-    )
+    logs = gpub_run.TrainingLoop.log_step
+
+    def stops(loop, s):
+        logs(loop, s)
+        if s.n == 10:
+            loop.run.stop.set()
+
+    monkeypatch.setattr(gpub_run.TrainingLoop, "log_step", stops)
     assert gpub(*argv) == 130
-    monkeypatch.setattr(gpub_run.Trainer, "_log", stop)
+    monkeypatch.setattr(gpub_run.TrainingLoop, "log_step", logs)
     monkeypatch.setattr(
         gpub_run, "forward_backward_seconds", lambda *a: pytest.fail("measured again")
     )

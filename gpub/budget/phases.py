@@ -32,6 +32,8 @@ from .bill import bill, columns, final_loss, money, of_phase
 from .prices import check_rate
 from ..train.parallel import World
 from ..record.log import read_log, sample_table
+from ..progress import Progress
+from ..train.options import eval_steps
 from ..train.trainer import Trainer
 from ..train.decay import decay_text
 from ..train.presets import find_preset, apply_settings
@@ -484,7 +486,7 @@ class PhaseRunner:
         """(word, reason, whether it is the ceiling) when the next step might be one too
         many"""
         margin, spent, total = (
-            self.ahead() * self.run.usd_per_hour / 3600,
+            self.ahead() * self.run.options.usd_per_hour / 3600,
             self.usd(),
             self.run.ledger.usd(),
         )
@@ -498,7 +500,7 @@ class PhaseRunner:
             * self.seen["train"]
             / (s.n - self.began)
             / 3600
-            * self.run.usd_per_hour
+            * self.run.options.usd_per_hour
         )
         return (
             "stop",
@@ -523,7 +525,7 @@ class PhaseRunner:
         word, reason, _ = check_gates(
             asked,
             lambda m: measure_metric(
-                m, self.run.out, self.rows, self.run.usd_per_hour, self.bounds
+                m, self.run.out, self.rows, self.run.options.usd_per_hour, self.bounds
             ),
             strict=False,
         )
@@ -536,9 +538,9 @@ class PhaseRunner:
         "After every step: whether to go on"
         if self.began is None:
             self.open(s)
-        fresh = self.run.row is not None and self.run.row["step"] == s.n
+        fresh = self.run.state.row is not None and self.run.state.row["step"] == s.n
         if fresh:
-            self.rows.append(self.run.row)
+            self.rows.append(self.run.state.row)
         return self.money(s) or (self.gates(s) if fresh else None)
 
     def go(
@@ -550,12 +552,12 @@ class PhaseRunner:
         run, steps = self.run, self.run.steps()
         try:
             for s in steps:
-                fresh = run.row is not None and run.row["step"] == s.n
+                fresh = run.state.row is not None and run.state.row["step"] == s.n
                 if run.world.size == 1 or fresh:
                     self.ended = self.ended or run.world.on_main(lambda: self.look(s))
                 if fresh and each and run.world.main:
                     each(run, self.phase)
-                if s.n in run.milestones:
+                if s.n in run.milestone_steps:
                     run.save(s)
                 if s.n >= self.phase.until:
                     self.ended = None  # it is done, whatever it cost
@@ -937,25 +939,32 @@ def _one_phase(
     decay, free = world.on_main(lambda: _schedule(plan, asked, out))
     asked |= decay
     defaults = dict(save_every=plan.save_every, free=(*CHANGEABLE, *free))
-    run = Trainer(plan.preset, out, data, asked, usd_per_hour=rate, **defaults | how)
+    preset = find_preset(plan.preset)
+    cfg = apply_settings(preset, asked)[1]
     kept = {m for p in plan.phases for m in p.milestones}
-    run.milestones = {0, stable_steps(run.cfg)} | kept
-    run.evals |= {p.until for p in plan.phases}
+    stops = dict(
+        eval_steps=eval_steps(preset, cfg.steps) | {p.until for p in plan.phases},
+        milestone_steps={0, stable_steps(cfg)} | kept,
+    )
     if progress:
-        run.progress.out, run.progress.live = progress, False
+        line = Progress(cfg.steps, out=progress, live=False)
+    else:
+        line = Progress(cfg.steps)
+    options = dict(usd_per_hour=rate, progress=line) | stops | defaults | how
+    run = Trainer(plan.preset, out, data, asked, **options)
     try:
         ended = PhaseRunner(plan, phase, run, max_usd).go(each)
     finally:
-        if run.progress.shown:
-            print(file=run.progress.out)  # whoever speaks next gets a line of its own
+        if line.shown:
+            print(file=line.out)  # whoever speaks next gets a line of its own
     if ended:
         return _told(
             world,
             lambda: record_verdict(
-                out, plan, phase, run.step, *ended[:2], ceiling=ended[2]
+                out, plan, phase, run.state.step, *ended[:2], ceiling=ended[2]
             ),
         )
-    return PhaseVerdict("continue", phase.name, run.step, "")
+    return PhaseVerdict("continue", phase.name, run.state.step, "")
 
 # %% ../../nbs/season2/02_the_175_dollar_experiment.ipynb #0a4cadbc
 def forecast_plan(

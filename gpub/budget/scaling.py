@@ -165,16 +165,14 @@ def train_rung(
         "cpu",
         keep=1,
         log=lambda text: None,
+        eval_steps={round(i * steps / 8) for i in (1, 2, 4, 6, 8)},
+        milestone_steps={steps},  # a ladder needs no samples on the way
     )
     if run.corpus.tokens < tokens:
         raise GpubError(
             f"{data} has {run.corpus.tokens:,} tokens and {tokens:,} are asked for: "
             "a law of data needs fresh data, make more"
         )
-    run.evals, run.milestones = (
-        {round(i * steps / 8) for i in (1, 2, 4, 6, 8)},
-        {steps},
-    )  # a ladder needs no samples on the way
     run.go()
     model, tok, _ = load_run(out, device="cpu")
     loss, ideal = deep_loss(model, tok)

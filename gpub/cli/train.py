@@ -89,12 +89,12 @@ def train_command(
         data,
         chosen,
         device,
-        usd_per_hour,
-        keep,
-        save_every,
-        second,
-        track,
-        parallel,
+        usd_per_hour=usd_per_hour,
+        keep=keep,
+        save_every=save_every,
+        mirror=second,
+        track=track,
+        parallel=parallel,
         command=this_command(),
     ).go()
 

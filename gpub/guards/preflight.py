@@ -19,7 +19,8 @@ from ..device import pick_precision, seed_everything
 from ..model.gpt import input_gradient_map
 from ..model.llama import build_model
 from ..record.log import read_log
-from ..train.trainer import Trainer, matmul_peak, forward_backward_seconds, pick_attention
+from ..train.kernels import forward_backward_seconds, matmul_peak, pick_attention
+from ..train.trainer import Trainer
 from ..train.decay import decay_text
 from ..train.presets import find_preset, apply_settings
 from gpub.model.sizes import (
@@ -470,12 +471,12 @@ def _here(s, tokens):
         if asked < have
         else (least, f"{how}; in smaller pieces and with gradient checkpointing")
     )
-    return need, have, hours, hours * s.run.usd_per_hour, how
+    return need, have, hours, hours * s.run.options.usd_per_hour, how
 
 
 def _there(s, tokens):
     "The same on the card `s.gpu`"
-    p = plan(s.cfg, s.gpu, tokens, s.run.usd_per_hour or None, optimizer=s.train.optimizer)
+    p = plan(s.cfg, s.gpu, tokens, s.run.options.usd_per_hour or None, optimizer=s.train.optimizer)
     r = next((r for r in p["rows"] if r["fits"]), p["rows"][-1])
     return (
         r["peak_gb"] * 1e9,
@@ -494,7 +495,8 @@ def check_forecast(
     while not place.exists():
         place = place.parent
     disk, free = (
-        checkpoint_bytes(s.cfg, s.train.optimizer) * (s.run.keep + len(s.run.milestones) + 1),
+        checkpoint_bytes(s.cfg, s.train.optimizer)
+        * (s.run.options.keep + len(s.run.milestone_steps) + 1),
         shutil.disk_usage(place).free,
     )
     need, have, hours, usd, how = (_there if s.gpu else _here)(s, tokens)

@@ -230,10 +230,11 @@ def _grab(file):
 @contextmanager
 def stop_flag(
     log=print,  # told once that the run is stopping
-):  # a `threading.Event`
+    flag=None,  # a `threading.Event`; default: a new one
+):  # the event
     """An event that Ctrl-C, SIGTERM and a lost connection (SIGHUP, unless `nohup` ignores it) set;
     the second Ctrl-C is an ordinary one"""
-    flag, old = threading.Event(), {}
+    flag, old = flag or threading.Event(), {}
 
     def handle(signum, frame):
         if flag.is_set():

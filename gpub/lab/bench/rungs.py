@@ -25,7 +25,7 @@ from ...model.gpt import GPT, causal_attention, fused_attention
 from ...model.llama import Llama, build_model, grouped_attention, repeat_kv_heads
 from ..museum.blog import forget
 from ...train.presets import find_preset, apply_settings
-from ...train.trainer import pick_attention
+from ...train.kernels import pick_attention
 from ...data.batches import Batches
 from ...model.sizes import SHAPES, flops_per_token, peak_memory
 from .speed import head_loss, kernel

@@ -19,7 +19,7 @@ from ...device import machine, pick_precision, seed_everything, use_threads
 from ...model.gpt import GPT, GPTConfig
 from ...data.corpus import load_corpus
 from ...train.presets import PRESETS
-from ...train.trainer import matmul_peak, forward_backward_seconds, pick_attention
+from ...train.kernels import forward_backward_seconds, matmul_peak, pick_attention
 from ...model.sizes import flops_per_token
 from gpub.train.loop import (
     TrainConfig,

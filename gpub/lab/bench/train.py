@@ -18,7 +18,9 @@ from ...core import GpubError
 from ...device import machine, pick_device, pick_precision, seed_everything, use_threads
 from ...model.gpt import GPT, GPTConfig
 from ...model.llama import LlamaConfig, build_model
-from ...train.trainer import Trainer, matmul_peak, forward_backward_seconds, pick_attention
+from ...progress import Progress
+from ...train.kernels import forward_backward_seconds, matmul_peak, pick_attention
+from ...train.trainer import Trainer
 from ...train.presets import find_preset, apply_settings
 from ...data.batches import Batches
 from ...model.sizes import SHAPES, flops_per_token
@@ -132,12 +134,13 @@ def overhead(
             settings={"steps": steps, **(settings or {})},
             save_every=100,
             log=log,
+            eval_steps={steps},
+            milestone_steps=(),
+            progress=Progress(steps, out=open(d + "/out", "w")),
         )
-        run.evals, run.milestones = {steps}, set()
-        run.progress.out = open(d + "/out", "w")
         engine = run.steps()
         next(engine)
-        dev, dtype = run.device, run.precision.dtype
+        dev, dtype = run.device, run.learner.dtype
         model = pick_attention(build_model(run.model_cfg).to(dev), dev, dtype)
         x, y = (t.to(dev) for t in run.batches(0, run.model_cfg.context_length))
         params = [*model.parameters()]
