@@ -77,9 +77,9 @@ def quick():
     with pytest.MonkeyPatch.context() as m:
         m.setattr(gpub_run_module, "matmul_peak", lambda *a: 1e12)
         m.setattr(gpub_run_module, "write_report", lambda out: Path(out) / "report.html")
-        whole = gpub_run_module.sample_ids
+        whole = gpub_journal.sample_ids
         m.setattr(
-            gpub_run_module, "sample_ids", lambda model, ids, n, **kw: whole(model, ids, 20, **kw)
+            gpub_journal, "sample_ids", lambda model, ids, n, **kw: whole(model, ids, 20, **kw)
         )
         yield
 

@@ -220,7 +220,7 @@ def test_going_on_keeps_the_cut_that_was_saved(large, text, tmp_path, monkeypatc
     interrupt(toy(out, text, dict(batch_tokens=2048), []), 3)
     stand_in(monkeypatch, 80e9)
     again = opened(out, text, {}, [])
-    assert again.step == 4
+    assert again.state.step == 4
     assert again.learner.fit.state() == dict(mode="off", micro=rows // 2)
     changed = opened(out, text, dict(grad_checkpoint="full"), [])
     assert changed.learner.fit.state() == dict(mode="full", micro=rows)

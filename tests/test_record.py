@@ -100,7 +100,7 @@ class SmallDisk:
 
     def __init__(self, monkeypatch, nth, room):
         self.nth, self.room, self.calls = nth, room, 0
-        for module in ("gpub.record.ledger", "gpub.train.trainer"):
+        for module in ("gpub.record.ledger", "gpub.train.journal"):
             monkeypatch.setattr(f"{module}.append_row", self)
 
     def __call__(self, path, row):
