@@ -13,12 +13,13 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from ..record.checkpoint import sync_to_disk, save_checkpoint
-from ..core import CONFIG_FORMAT, GpubError, first_line, read_json, write_atomic
+from ..core import GpubError, first_line, read_json, write_atomic
 from ..record.folder import lock_folder
 from ..record.log import read_log
 from ..record.load import load_run
 from ..data.shards import read_manifest
 from .gguf import gguf_warning, write_gguf
+from ..templates import render_template
 from gpub.share.weights import (
     family,
     from_config,
@@ -234,7 +235,6 @@ def import_run(
             "merges.txt): a run needs one"
         )
     config = dict(
-        format=CONFIG_FORMAT,
         preset="imported",
         model=model.cfg.to_dict(),
         data=dict(source=str(folder), tokenizer=tok.fingerprint),
@@ -249,40 +249,6 @@ def import_run(
     return Path(out)
 
 # %% ../../nbs/lib/share/hub.ipynb #48052a3c
-_CARD = """---
-library_name: transformers
-pipeline_tag: text-generation
-tags: [gpub, {kind}]
----
-
-# {name}
-
-{size:,} parameters, {style}: {c.n_layers} layers of width {c.d_model}, {c.n_heads} heads{kv}, context {c.context_length}, vocabulary {c.vocab_size:,}. Trained with gpub.
-
-~~~python
-from transformers import AutoModelForCausalLM, AutoTokenizer
-tok, model = AutoTokenizer.from_pretrained(FOLDER), AutoModelForCausalLM.from_pretrained(FOLDER)
-print(tok.decode(model.generate(**tok({prompt!r}, return_tensors="pt"), max_new_tokens=100)[0]))
-~~~
-
-## Data
-
-{data}
-
-## Loss
-
-{loss}
-
-## Bill
-
-{bill}
-
-## Limits
-
-It continues text and does nothing else: it follows no instructions, knows no facts for certain, and was checked for neither safety nor bias.
-It reads at most {c.context_length} tokens{only}. What the data contained, good and bad, it may repeat.{warning}
-"""
-
 _BILL = (
     "{hours:.3g} hours at ${usd_per_hour:.2f} ({price_source}): ${usd:.2f}; {tok_s:,.0f} tokens "
     "a second on {machine}."
@@ -326,19 +292,20 @@ def model_card(
         ", and only the characters it was trained on" if config.get("unit") == "nats/char" else ""
     )
     size = sum(p.numel() for p in model.parameters())
-    return _CARD.format(
+    return render_template(
+        "share/card.md.jinja",
         c=c,
         kind=kind,
         name=config.get("preset", "model"),
         size=size,
         style=style,
         kv=kv,
-        prompt=config.get("prompt", ""),
+        prompt=repr(config.get("prompt", "")),
         data=data,
         loss=loss,
         bill=bill,
         only=only,
-        warning=f"\n\nNote: {warning}." if warning else "",
+        warning=warning,
     )
 
 
