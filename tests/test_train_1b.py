@@ -1,7 +1,7 @@
 """The final notebook, killed in the middle of each phase and run again from the top; the script for
 a pod."""
 
-import ast, json, os, queue, random, shutil, signal, subprocess, sys
+import ast, json, os, queue, random, re, shutil, signal, subprocess, sys
 import pytest
 from gpub.core import read_json
 from gpub.files import shipped
@@ -20,9 +20,9 @@ def cells(root, plan):
         for c in json.loads((root / "nbs" / "train_1b.ipynb").read_text(encoding="utf-8"))["cells"]
         if c["cell_type"] == "code"
     ]
-    old = "'burn-1b' if CUDA else 'burn-toy'"
+    old = 'PLAN = "burn-1b" if CUDA else "burn-toy"'
     assert sum(c.count(old) for c in src) == 1
-    return [c.replace(old, repr(str(plan))) for c in src]
+    return [c.replace(old, f"PLAN = {str(plan)!r}") for c in src]
 
 
 def env(home):
@@ -269,7 +269,7 @@ def test_on_a_gpu_the_corpus_is_prepared_with_the_cores_there_are(root, tmp_path
 
 def test_fetched_shards_are_asked_for_again(root, tmp_path, monkeypatch):
     "The Hub that answers 503 once has not ended a night's work"
-    from gpub.prep.pipeline import network
+    from gpub.prep import network
 
     answers, said = [ConnectionError("503"), ConnectionError("reset"), "a folder"], []
 
@@ -349,7 +349,7 @@ def test_the_notebook_opens_in_colab_and_keeps_torch(root):
         in "\n".join(cells)
     )
     setup = next(c for c in cells if c.startswith("SOURCE ="))
-    assert "'-c', '/tmp/keep.txt'" in setup and "torch=={metadata" in setup
+    assert re.search(r'"-c",\s*"/tmp/keep.txt"', setup) and "torch=={metadata" in setup
     assert "gpub run burn-1b" in cells[-2] and "--mirror" in cells[-2] and "--max-usd" in cells[-2]
 
 

@@ -665,7 +665,7 @@ class Mirror:
             mirror_run(self.run_dir, self.folder, self.keep)
             self._met = (self.folder / "LATEST").exists()
         except (OSError, GpubError) as e:
-            return first_line(e)
+            return first_line(e, 400)  # it names two folders
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #aa8b448e
 def newest_until(
