@@ -142,7 +142,7 @@ def test_what_pages_import_comes_with_the_docs(root):
     cfg = ConfigParser(delimiters=["="])
     cfg.read(root / "settings.ini", encoding="utf-8")
     known = {
-        re.split("[=<>]", w)[0]
+        re.split("[=<>]", w)[0].replace("-", "_")
         for k in ("requirements", "docs_requirements")
         for w in cfg["DEFAULT"][k].split()
     }
