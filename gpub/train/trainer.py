@@ -233,7 +233,7 @@ class TrainingLoop:
 
     def __init__(
         self,
-        run: "Trainer",  # opened: its learner, its state and its ledger are there
+        run,  # the `Trainer`, opened: its learner, its state and its ledger are there
         saver: Saver | None,  # of process 0
         track: Tracker,  # opened where this run's curve ends
     ):
