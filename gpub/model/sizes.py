@@ -772,7 +772,8 @@ def plan_table(
             f"{r['micro_batch']} x {p['context_length']}",
         )
         out.append(
-            f"{r['checkpointing']:15}{'yes':5}{cut:>14}{r['peak_gb']:10.2f}{r['tok_s']:13,.0f}{r['hours']:10.2f}{cost:>10}"
+            f"{r['checkpointing']:15}{'yes':5}{cut:>14}{r['peak_gb']:10.2f}"
+            f"{r['tok_s']:13,.0f}{r['hours']:10.2f}{cost:>10}"
         )
 
     def size(gb):
