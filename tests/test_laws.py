@@ -23,7 +23,7 @@ CHAPTERS = [
 # The rooms of the house, from the ground up. A room imports only rooms of the rows above it here;
 # rooms of one row do not know each other. The first row are plain modules.
 ROWS = [
-    ["core", "host", "device", "files", "progress", "templates"],
+    ["core", "host", "device", "files", "progress", "table", "templates"],
     ["model", "data"],
     ["record"],
     ["prep", "report", "share"],

@@ -11,7 +11,6 @@ from gpub.report.results import (
     SHOWN,
     Change,
     Results,
-    Table,
     colab_bill,
     compare_runs,
     describe_stage,
@@ -22,6 +21,7 @@ from gpub.report.results import (
     replay_prompts,
     stage_table,
 )
+from gpub.table import Table
 from gpub.train.trainer import Trainer
 
 

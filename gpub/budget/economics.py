@@ -15,7 +15,7 @@ from .published import ladders, lookup
 from ..core import GpubError
 from ..files import shipped
 from .prices import check_rate, known_price
-from ..report.results import Table
+from ..table import Table
 from gpub.model.sizes import (
     GPU,
     GPUS,

@@ -16,7 +16,7 @@ from ..files import shipped
 from ..model.gpt import GPTConfig, count_params
 from .prices import find_price
 from ..model.llama import LlamaConfig
-from ..report.results import Table
+from ..table import Table
 from gpub.model.sizes import (
     parameter_anatomy,
     config_of,

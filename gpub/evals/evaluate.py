@@ -21,7 +21,8 @@ from ..data.corpus import load_corpus
 from ..model.generate import generate
 from .adapter import adapter, agreement, ask_lm_eval, pair_scores, their_items
 from .scores import card, score_task, outcomes, paired, shuffle, unigram
-from ..report.results import Table, words_of
+from ..report.results import words_of
+from ..table import Table
 from ..record.load import load_run
 from gpub.evals.samples import (
     heat_page,

@@ -15,7 +15,8 @@ from torch.nn import functional as F
 from ..core import GpubError, read_json, write_atomic
 from ..files import shipped
 from ..model.generate import generate
-from ..report.results import Table, known_share, words_of
+from ..report.results import known_share, words_of
+from ..table import Table
 from ..record.load import load_run
 from ..prep.scan import scan_texts
 from ..templates import render_template

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from ..core import GpubError, read_json
 from ..files import shipped
-from ..report.results import Table
+from ..table import Table
 
 # %% ../../nbs/lib/evals/scores.ipynb #407d71b4
 def outcomes(
