@@ -16,7 +16,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 from annotated_types import Ge, Gt
 
 # %% ../nbs/00_core.ipynb #09885863
@@ -61,7 +61,7 @@ def with_new_names(
 
 
 def kind_in_words(
-    kind,  # the type of a setting, such as `Count` or `Literal["a", "b"]`
+    kind: Any,  # the type of a setting, such as `Count` or `Literal["a", "b"]`
 ) -> str:  # what a value must be
     "A type as a user reads it"
     if get_origin(kind) is Literal:
@@ -81,8 +81,8 @@ def kind_in_words(
 
 
 def as_tuples(
-    value,  # of a setting
-):  # the same, a tuple for each list in it
+    value: Any,  # of a setting
+) -> Any:  # the same, a tuple for each list in it
     "JSON has lists where a frozen setting has tuples"
     if isinstance(value, (list, tuple)):
         return tuple(map(as_tuples, value))
@@ -91,7 +91,7 @@ def as_tuples(
 
 @functools.cache
 def schema_of(
-    cls,  # a subclass of `Config`
+    cls: type,  # a subclass of `Config`
 ):  # (name -> type, pydantic's validator of all of them)
     "The schema that the annotations of a config are; made when the first one is"
     # imported here: a command that needs no config does not wait for it
@@ -106,7 +106,7 @@ def schema_of(
 
 
 def validated(
-    cls,  # a subclass of `Config`
+    cls: type,  # a subclass of `Config`
     values: dict,  # name -> value of each of its settings
     label: str = "",  # in front of the message
 ) -> dict:  # the values as their types want them
@@ -145,7 +145,7 @@ class Config:
         return ""
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, source, handler):
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any):
         "A config in a config: one that is built, or the object that describes it"
         from pydantic_core import core_schema
 
@@ -153,7 +153,7 @@ class Config:
             lambda value: value if isinstance(value, cls) else cls.from_dict(value)
         )
 
-    def to_dict(self):
+    def to_dict(self) -> dict:
         "The settings as plain values, a config inside as a dict"
         return dataclasses.asdict(self)
 
@@ -161,7 +161,7 @@ class Config:
     def from_dict(
         cls,
         d: dict,  # as made by `to_dict`; missing keys take their defaults
-    ):
+    ) -> "Config":
         "The config that `d` describes; raises `GpubError` naming keys it does not know"
         if not isinstance(d, dict):
             raise GpubError(f"{cls.__name__} is an object with named values, got {d!r}")
@@ -186,9 +186,9 @@ class Config:
 
 # %% ../nbs/00_core.ipynb #f332ff71
 def write_atomic(
-    path,  # where the file should be; missing folders are made
+    path: Path | str,  # where the file should be; missing folders are made
     data: bytes | str,  # its whole content; a str is written as UTF-8
-):  # the path
+) -> Path:
     """Write a file so that a reader, or a crash, sees the old content or the new one,
     never a part"""
     path = Path(path)
@@ -212,9 +212,9 @@ def write_atomic(
 
 
 def read_json(
-    path,  # a JSON file
-    *needs,  # what its object must have; none: it may hold anything
-):  # what it holds
+    path: Path | str,  # a JSON file
+    *needs: str,  # what its object must have; none: it may hold anything
+) -> Any:  # what it holds
     "Read JSON; raises `GpubError` with the file's name when it is missing or damaged"
     try:
         d = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -232,9 +232,9 @@ def read_json(
 
 
 def upgrade_config(
-    config,  # what a run's config.json holds, or the copy of it in a checkpoint
-    where="config.json",  # the file, for messages
-):  # the same in today's format; what is no object comes back as it is
+    config: Any,  # what a run's config.json holds, or the copy of it in a checkpoint
+    where: Path | str = "config.json",  # the file, for messages
+) -> Any:  # the same in today's format; what is no object comes back as it is
     "Translate a config.json of an earlier format; raises `GpubError` for a later one"
     if not isinstance(config, dict):
         return config
@@ -256,9 +256,9 @@ def upgrade_config(
 
 
 def read_config(
-    run,  # a run folder
-    *needs,  # what its config.json must have
-):  # what it holds, in today's format
+    run: Path | str,  # a run folder
+    *needs: str,  # what its config.json must have
+) -> dict:  # what it holds, in today's format
     """The config.json of a run, whichever version of gpub wrote it; raises `GpubError`
     as `read_json` and `upgrade_config` do"""
     path = Path(run, "config.json")
@@ -266,9 +266,9 @@ def read_config(
 
 
 def first_line(
-    error,  # an exception
-    most=150,  # characters
-):  # text
+    error: BaseException,  # an exception
+    most: int = 150,  # characters
+) -> str:
     """What an exception says, in one line: the system's words for it where there are
     some, its name where it says nothing"""
     return next(

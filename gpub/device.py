@@ -13,6 +13,7 @@ import random
 import subprocess
 import numpy as np
 import torch
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from .host import usable_cores, why_no_cuda
@@ -31,7 +32,7 @@ def seed_everything(
 def use_threads(
     # how many; default: `$OMP_NUM_THREADS`, else the cores this process may keep busy
     n: int | None = None,
-):  # how many it is now
+) -> int:  # how many it is now
     """Set torch's CPU threads, and flush denormal floats to zero (call it before the first matmul:
     workers inherit the setting)"""
     torch.set_flush_denormal(True)
@@ -44,7 +45,7 @@ def use_threads(
 # %% ../nbs/lib/device.ipynb #96d403a6
 def pick_device(
     name: str = "auto",  # auto, cpu, cuda, cuda:1, mps ...
-):  # the device
+) -> torch.device:
     """The best device present, or the one asked for; raises `GpubError` when that one is not here,
     and for a GPU that torch cannot use"""
     here = {
@@ -84,23 +85,24 @@ class Precision:
     why: str  # one sentence for people
 
     @property
-    def dtype(self):
+    def dtype(self) -> torch.dtype:
         "The format as torch calls it"
         return dict(fp32=torch.float32, bf16=torch.bfloat16, fp16=torch.float16)[self.name]
 
 
-def cpu_has_bf16():
+def cpu_has_bf16() -> bool:
     "Whether this processor multiplies bf16 in hardware"
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def pick_precision(
-    device,  # where the model runs
+    device: torch.device | str,  # where the model runs
     name: str = "auto",  # auto, fp32, bf16 or fp16
     # CPU only: function of a dtype -> seconds of one training step, to measure before believing
-    seconds=None,
-    capability=None,  # CUDA only: (major, minor), for tests; default: ask the card
-):  # `Precision`
+    seconds: Callable[[torch.dtype], float] | None = None,
+    # CUDA only: (major, minor), for tests; default: ask the card
+    capability: tuple[int, int] | None = None,
+) -> Precision:
     "bf16 where the hardware has it, fp16 with a scaler on older CUDA cards, else fp32"
     device = torch.device(device)
     if name != "auto":
@@ -129,7 +131,7 @@ def pick_precision(
     return Precision("fp32", False, f"measured: a bf16 step takes {t16 / t32:.2f} of its fp32 time")
 
 # %% ../nbs/lib/device.ipynb #3d898c50
-def cpu_name():
+def cpu_name() -> str:
     "The processor as the system names it"
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -140,10 +142,10 @@ def cpu_name():
     )
 
 
-def git_commit():
+def git_commit() -> str | None:
     "The commit of the checkout this package runs from, `+` when edited since; `None` outside one"
 
-    def git(*a):
+    def git(*a: str) -> subprocess.CompletedProcess:
         return subprocess.run(
             ["git", *a],
             cwd=Path(__file__).parent if "__file__" in globals() else ".",
@@ -163,8 +165,8 @@ def git_commit():
 
 
 def machine(
-    device="cpu",  # the device a run uses
-):  # dict of plain values
+    device: torch.device | str = "cpu",  # the device a run uses
+) -> dict:  # dict of plain values
     "What a timing depends on: processor, cores, accelerator, versions, commit"
     gpu = torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else None
     return dict(

@@ -14,7 +14,7 @@ from pathlib import Path
 from .core import GpubError
 
 # %% ../nbs/lib/files.ipynb #74714694
-def cache_dir():
+def cache_dir() -> Path:
     "The folder for downloads: `$GPUB_CACHE`, else the system's cache folder"
     if d := os.environ.get("GPUB_CACHE"):
         return Path(d)
@@ -31,14 +31,14 @@ def cache_dir():
     return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "gpub"
 
 
-def data_dirs():
+def data_dirs() -> list[Path]:
     "Folders to look in for data, first match wins: `$GPUB_DATA` (may list several), then the cache"
     return [Path(p) for p in os.environ.get("GPUB_DATA", "").split(os.pathsep) if p] + [cache_dir()]
 
 
 def shipped(
-    name="",  # a path below data/
-):  # Path
+    name: str = "",  # a path below data/
+) -> Path:
     """A file that comes with gpub, in data/ of the checkout or resources/ inside the installed
     package; raises `GpubError` when it is in neither"""
     here = Path(__file__).parent if "__file__" in globals() else Path("../../gpub")
@@ -50,19 +50,19 @@ def shipped(
     return found[0]
 
 
-def runs_dir():
+def runs_dir() -> Path:
     "Where runs go: `$GPUB_RUNS`, or `runs`"
     return Path(os.environ.get("GPUB_RUNS") or "runs")
 
 
-def reduced():
+def reduced() -> bool:
     "Whether notebooks run small, as the tests do"
     return bool(os.environ.get("IN_TEST"))
 
 
 def sha256(
-    path,  # a file
-):  # hex digest
+    path: Path | str,  # a file
+) -> str:  # hex digest
     "SHA-256 of a file, read in pieces"
     h = hashlib.sha256()
     with open(path, "rb") as f:

@@ -12,13 +12,16 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Any
 
 # %% ../nbs/lib/host.ipynb #fb6a1f3f
 def _quota(
-    folder,  # of one control group
-):
+    folder: Path,  # of one control group
+) -> float:
     "The cores' worth of time one group allows, or infinity"
     try:
         quota, period = (folder / "cpu.max").read_text().split()
@@ -35,7 +38,7 @@ def _quota(
 
 
 def cpu_quota(
-    root="/",  # the folder that holds proc/ and sys/; a test gives its own
+    root: Path | str = "/",  # the folder that holds proc/ and sys/; a test gives its own
 ) -> float:  # infinity where nothing limits it
     "The cores' worth of time this process may use, by its control groups and all above them"
     root = Path(root)
@@ -54,7 +57,7 @@ def cpu_quota(
 
 
 def usable_cores(
-    root="/",  # as for `cpu_quota`
+    root: Path | str = "/",  # as for `cpu_quota`
 ) -> int:
     "The processor cores this process can keep busy, at least 1"
     if hasattr(os, "sched_getaffinity"):
@@ -76,13 +79,13 @@ class NvidiaGPU:
     driver: str  # the driver's version
 
 
-def gpu_hidden():
+def gpu_hidden() -> bool:
     "Whether `CUDA_VISIBLE_DEVICES` hides every GPU on purpose"
     asked = os.environ.get("CUDA_VISIBLE_DEVICES")
     return asked is not None and not re.match(r"\s*(\d|GPU-|MIG-)", asked)
 
 
-def _gpu_of_files(root):
+def _gpu_of_files(root: Path) -> NvidiaGPU | None:
     "The GPU by the files of the driver's kernel module"
     try:
         text = (root / "proc/driver/nvidia/version").read_text()
@@ -99,8 +102,8 @@ def _gpu_of_files(root):
 
 
 def nvidia_gpu(
-    root="/",  # the folder that holds proc/ and dev/; a test gives its own
-):  # `NvidiaGPU`, or `None`
+    root: Path | str = "/",  # the folder that holds proc/ and dev/; a test gives its own
+) -> NvidiaGPU | None:
     "An NVIDIA GPU of this machine; a program is started only where `nvidia-smi` is installed"
     if found := _gpu_of_files(Path(root)):
         return found
@@ -118,9 +121,9 @@ def nvidia_gpu(
 
 def why_no_cuda(
     version: str,  # of torch
-    build,  # the CUDA it was built for, '12.8'; None: a wheel for CPUs
-    root="/",  # as for `nvidia_gpu`
-):  # one line, or `None` where there is no GPU or it is hidden on purpose
+    build: str | None,  # the CUDA it was built for, '12.8'; None: a wheel for CPUs
+    root: Path | str = "/",  # as for `nvidia_gpu`
+) -> str | None:  # one line, or `None` where there is no GPU or it is hidden on purpose
     "Why torch cannot use a GPU that is here, and what to do; ask only when it cannot"
     if gpu_hidden() or not (gpu := nvidia_gpu(root)):
         return None
@@ -149,9 +152,10 @@ class WhenDone:
 
     def __init__(
         self,
-        command,  # for a shell; None: nothing happens
-        by_hand=(KeyboardInterrupt,),  # errors that mean that somebody is there
-        log=print,  # gets a line before the command, and one when it fails
+        command: str | None,  # for a shell; None: nothing happens
+        # errors that mean that somebody is there
+        by_hand: tuple[type[BaseException], ...] = (KeyboardInterrupt,),
+        log: Callable[[str], None] = print,  # gets a line before the command, and one when it fails
     ):
         self.command, self.by_hand, self.log = command, by_hand, log
         self.ran = False
@@ -181,14 +185,16 @@ class WhenDone:
             sys.excepthook = self.hook
         self.shell = self.hook = None
 
-    def _after_cell(self, result):
+    def _after_cell(self, result: Any):
         self._after(result.error_before_exec or result.error_in_exec)
 
-    def _after_program(self, kind, error, trace):
+    def _after_program(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ):
         self.hook(kind, error, trace)
         self._after(error)
 
-    def _after(self, error):
+    def _after(self, error: BaseException | None):
         if error is not None and not isinstance(error, self.by_hand):
             self()
 

@@ -8,18 +8,19 @@ __all__ = ['minutes_seconds', 'write_now', 'Progress']
 # %% ../nbs/lib/progress.ipynb #8760cbaf
 import os
 import sys
+from typing import TextIO
 
 # %% ../nbs/lib/progress.ipynb #88386943
 def minutes_seconds(
-    seconds,  # any number, however many hours
-):  # text
+    seconds: float,  # any number, however many hours
+) -> str:
     "Minutes and seconds, as 2:05"
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
 def write_now(
-    out,  # a stream with a file below it, such as `sys.stdout`
-    text,  # line ends included
+    out: TextIO,  # a stream with a file below it, such as `sys.stdout`
+    text: str,  # line ends included
 ):
     """Write at once; when the terminal is gone, or nobody reads the pipe any more, this and all
     that follows goes nowhere and stops nobody"""
@@ -36,11 +37,11 @@ class Progress:
 
     def __init__(
         self,
-        total,  # steps of the run
+        total: int,  # steps of the run
         # steps from line to line where there is no terminal; default: a tenth of the run
-        every=None,
-        out=None,  # a stream; default: the terminal
-        live=None,  # rewrite one line; default: where the stream is a terminal
+        every: int | None = None,
+        out: TextIO | None = None,  # a stream; default: the terminal
+        live: bool | None = None,  # rewrite one line; default: where the stream is a terminal
     ):
         self.total, self.every = total, every or max(1, total // 10)
         # none: closed by whoever started this
@@ -50,9 +51,9 @@ class Progress:
 
     def __call__(
         self,
-        row,  # of the log: step, loss, tok_s, seconds, usd
-        val=None,  # the newest validation loss
-        eta=0,  # seconds left
+        row: dict,  # of the log: step, loss, tok_s, seconds, usd
+        val: float | None = None,  # the newest validation loss
+        eta: float = 0,  # seconds left
     ):
         "Show where the run is"
         if not self.live and row["step"] < self.due and row["step"] != self.total:
@@ -70,7 +71,7 @@ class Progress:
 
     def log(
         self,
-        text,  # a line or more
+        text: object,  # a line or more
     ):
         "Print below the line, which moves on"
         write_now(self.out, ("\r\x1b[K" if self.shown else "") + str(text) + "\n")

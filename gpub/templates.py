@@ -8,6 +8,7 @@ __all__ = ['read_packaged', 'render_template']
 # %% ../nbs/lib/templates.ipynb #424c4921
 from functools import cache
 from importlib import resources
+from typing import Any
 
 # %% ../nbs/lib/templates.ipynb #166dd730
 def read_packaged(
@@ -34,7 +35,7 @@ def _environment():
 
 def render_template(
     template: str,  # the path below the package, such as "share/demo.html.jinja"
-    **values,  # what the template names
+    **values: Any,  # what the template names
 ) -> str:
     "A template of the package, filled in"
     return _environment().get_template(template).render(values)

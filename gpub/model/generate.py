@@ -10,9 +10,11 @@ __all__ = ['WEIGHT_LAYOUTS', 'KVCache', 'check_number', 'SamplingConfig', 'penal
 
 # %% ../../nbs/lib/model/generate.ipynb #db7c6136
 import codecs, copy, math, platform, timeit
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import Any
 from weakref import WeakKeyDictionary
 import numpy as np
 import torch
@@ -29,9 +31,10 @@ class KVCache:
 
     def __init__(
         self,
-        cfg,  # of a model: ctx, width, layers, heads, perhaps kv_heads
+        cfg: Config,  # of a model: ctx, width, layers, heads, perhaps kv_heads
         batch: int = 1,  # texts at once
-        like=None,  # a tensor whose device and dtype the buffers take, such as the embedding
+        # a tensor whose device and dtype the buffers take, such as the embedding
+        like: torch.Tensor | None = None,
     ):
         self.context_length, g = cfg.context_length, getattr(cfg, "n_kv_heads", cfg.n_heads)
         like = torch.empty(0) if like is None else like
@@ -42,12 +45,12 @@ class KVCache:
         self.attentions = [partial(self.attention, i) for i in range(0, 2 * cfg.n_layers, 2)]
         self.start()
 
-    def __getitem__(self, layer):
+    def __getitem__(self, layer: int) -> Callable:
         return self.attentions[layer]
 
     def start(
         self,
-        pads=None,  # empty places before each text, a list of ints
+        pads: Sequence[int] | None = None,  # empty places before each text, a list of ints
     ):
         "Forget everything; the buffers stay"
         self.n, self.pads, self.keep = 0, None, None
@@ -59,7 +62,7 @@ class KVCache:
     def positions(
         self,
         t: int,  # tokens to come
-    ):  # (t,), or (b, t) if some texts are shorter
+    ) -> torch.Tensor:  # (t,), or (b, t) if some texts are shorter
         "Where the next tokens stand"
         at = self.places.narrow(0, self.n, t)
         return at if self.pads is None else (at - self.pads).clamp(min=0)
@@ -80,11 +83,12 @@ class KVCache:
 
     def attention(
         self,
-        i,  # buffer of a layer's keys; its values are in the next
-        q_bhtd,  # queries of the new tokens
-        k_bgtd,  # their keys: one for each of the queries' heads, or for a group of them
-        v_bgtd,  # their values
-    ):  # (b, h, t, d)
+        i: int,  # buffer of a layer's keys; its values are in the next
+        q_bhtd: torch.Tensor,  # queries of the new tokens
+        # their keys: one for each of the queries' heads, or for a group of them
+        k_bgtd: torch.Tensor,
+        v_bgtd: torch.Tensor,  # their values
+    ) -> torch.Tensor:  # (b, h, t, d)
         "Add keys and values to those of a layer, and look at them all"
         self.new[i].copy_(k_bgtd)
         self.new[i + 1].copy_(v_bgtd)
@@ -123,9 +127,9 @@ class KVCache:
     @torch.no_grad()
     def read(
         self,
-        model,  # ids, memory -> logits
-        ids_bt,  # what comes next; with what is remembered at most `context_length`
-    ):  # (b, t, v) logits
+        model: nn.Module,  # ids, memory -> logits
+        ids_bt: torch.Tensor,  # what comes next; with what is remembered at most `context_length`
+    ) -> torch.Tensor:  # (b, t, v) logits
         "Let the model read on from where it stopped"
         self.open(ids_bt.size(1))
         logits_btv = model(ids_bt, self)
@@ -134,10 +138,10 @@ class KVCache:
 
 # %% ../../nbs/lib/model/generate.ipynb #ab08f5a8
 def check_number(
-    name,  # of the setting, for the message
-    x,  # its value
-    ok,  # function of a finite number: is it allowed?
-    must,  # what the value must be, for the message
+    name: str,  # of the setting, for the message
+    x: Any,  # its value
+    ok: Callable[[float], bool],  # function of a finite number: is it allowed?
+    must: str,  # what the value must be, for the message
 ):
     "Raise `GpubError` for what is no number or not `ok`"
     if isinstance(x, bool) or not isinstance(x, (int, float)) or not math.isfinite(x) or not ok(x):
@@ -172,10 +176,10 @@ class SamplingConfig(Config):
 
 
 def penalize_repetition(
-    logits_bv,  # scores
-    said_bv,  # true where the text has the token already
-    penalty,  # above 1: less likely
-):  # (b, v)
+    logits_bv: torch.Tensor,  # scores
+    said_bv: torch.Tensor,  # true where the text has the token already
+    penalty: float,  # above 1: less likely
+) -> torch.Tensor:  # (b, v)
     """Scores after the repetition penalty of CTRL (Keskar et al. 2019): divided if positive,
     multiplied if negative"""
     return torch.where(
@@ -184,9 +188,9 @@ def penalize_repetition(
 
 
 def next_token_probs(
-    logits_bv,  # scores
-    sampling=SamplingConfig(),  # temperature, top_k and top_p of it
-):  # (b, v) probabilities; exactly 0 for what is out
+    logits_bv: torch.Tensor,  # scores
+    sampling: SamplingConfig = SamplingConfig(),  # temperature, top_k and top_p of it
+) -> torch.Tensor:  # (b, v) probabilities; exactly 0 for what is out
     "What the choice is made from"
     v = logits_bv.size(-1)
     x_bv = logits_bv.float()
@@ -204,11 +208,13 @@ def next_token_probs(
 
 
 def choose_tokens(
-    logits_bv,  # scores
-    sampling=SamplingConfig(),  # temperature, top_k, top_p and repetition_penalty of it
-    u_b1=None,  # uniform numbers in [0, 1); not needed at temperature 0
-    said_bv=None,  # true where the text has the token already; None: no repetition penalty
-):  # (b, 1) ids
+    logits_bv: torch.Tensor,  # scores
+    # temperature, top_k, top_p and repetition_penalty of it
+    sampling: SamplingConfig = SamplingConfig(),
+    u_b1: torch.Tensor | None = None,  # uniform numbers in [0, 1); not needed at temperature 0
+    # true where the text has the token already; None: no repetition penalty
+    said_bv: torch.Tensor | None = None,
+) -> torch.Tensor:  # (b, 1) ids
     "The next token of each text"
     if said_bv is not None:
         logits_bv = penalize_repetition(logits_bv, said_bv, sampling.repetition_penalty)
@@ -223,7 +229,7 @@ def choose_tokens(
 @contextmanager
 def one_thread(
     small: bool,  # whether the work is too small to share
-):
+) -> Iterator[None]:
     "torch on one CPU thread, if `is_small_model`"
     n = torch.get_num_threads()
     if not small or n == 1:
@@ -237,10 +243,10 @@ def one_thread(
 
 
 def uniform_draws(
-    seeds,  # one for each text
-    n,  # numbers of each
-    device,  # where they are looked up
-):  # (n, b, 1) float32 in [0, 1)
+    seeds: Sequence[int],  # one for each text
+    n: int,  # numbers of each
+    device: torch.device,  # where they are looked up
+) -> torch.Tensor:  # (n, b, 1) float32 in [0, 1)
     "A stream of uniform numbers for each seed, whose beginning does not depend on `n`"
     return torch.from_numpy(
         np.stack([np.random.default_rng(s).random(n, np.float32) for s in seeds], 1)[..., None]
@@ -248,10 +254,10 @@ def uniform_draws(
 
 
 def flush_right(
-    rows,  # lists of ids
-    size,  # columns; of a longer list only the end is kept
-    device,  # where the tensor is to be
-):  # ((b, size) ids, how many pads each row has)
+    rows: Sequence[list[int]],  # lists of ids
+    size: int,  # columns; of a longer list only the end is kept
+    device: torch.device,  # where the tensor is to be
+) -> tuple[torch.Tensor, list[int]]:  # ((b, size) ids, how many pads each row has)
     "Lists of ids as one tensor, with pads (id 0) before the short ones"
     rows = [r[-size:] for r in rows]
     return torch.tensor([[0] * (size - len(r)) + r for r in rows], device=device), [
@@ -260,8 +266,8 @@ def flush_right(
 
 
 def is_small_model(
-    model,  # with `.tok` and `.cfg.width`
-):  # bool
+    model: nn.Module,  # with `.tok` and `.cfg.width`
+) -> bool:
     "Whether a model on a CPU is so small that Python costs more than its arithmetic"
     return model.tok.weight.device.type == "cpu" and 12 * model.cfg.d_model**2 < 1_000_000
 
@@ -271,22 +277,22 @@ class LastPosition(nn.Module):
 
     def __init__(
         self,
-        norm,  # the model's own
+        norm: nn.Module,  # the model's own
     ):
         super().__init__()
         self.norm = norm
 
     def forward(
         self,
-        x_btc,  # what the last block gave
-    ):  # (b, 1, c)
+        x_btc: torch.Tensor,  # what the last block gave
+    ) -> torch.Tensor:  # (b, 1, c)
         "The norm of the last position"
         return self.norm(x_btc[:, -1:])
 
 
 def last_position_only(
-    model,  # with a `norm` before its head
-):  # the same model, on the same weights: (b, 1, v) logits
+    model: nn.Module,  # with a `norm` before its head
+) -> nn.Module:  # the same model, on the same weights: (b, 1, v) logits
     "A model whose head looks at the last position alone"
     one = copy.copy(model)
     one._modules = {**model._modules, "norm": LastPosition(model.norm)}
@@ -301,11 +307,11 @@ WEIGHT_LAYOUTS = dict(
 
 
 def matmul_seconds(
-    x,  # (..., i)
-    w,  # (o, i) matrix, from `LAYS[lay]`
-    b=None,  # (o,) bias
-    lay="plain",  # name from `WEIGHT_LAYOUTS`
-):  # (..., o)
+    x: torch.Tensor,  # (..., i)
+    w: torch.Tensor,  # (o, i) matrix, from `LAYS[lay]`
+    b: torch.Tensor | None = None,  # (o,) bias
+    lay: str = "plain",  # name from `WEIGHT_LAYOUTS`
+) -> torch.Tensor:  # (..., o)
     "`F.linear` with a matrix that lies in one of `WEIGHT_LAYOUTS`"
     return (
         torch.ops.mkldnn._linear_pointwise(x, w, b, "none", [], "")
@@ -316,9 +322,9 @@ def matmul_seconds(
 
 @lru_cache
 def fastest_layout(
-    dtype,  # float32 or bfloat16
+    dtype: torch.dtype,  # float32 or bfloat16
     threads: int,  # of torch: the answer is remembered for this number
-):  # name from `WEIGHT_LAYOUTS`
+) -> str:  # name from `WEIGHT_LAYOUTS`
     """How a matrix must lie for this processor to multiply a single row fastest: raced once, on
     more weights than a cache holds"""
     x, seconds = torch.ones(1, 768, dtype=dtype), {}
@@ -343,8 +349,8 @@ class LaidOutWeights(TorchFunctionMode):
 
     def __init__(
         self,
-        model,  # its linear layers and its head are copied
-        lay,  # name from `WEIGHT_LAYOUTS`
+        model: nn.Module,  # its linear layers and its head are copied
+        lay: str,  # name from `WEIGHT_LAYOUTS`
     ):
         super().__init__()
         ws = [m.weight for m in model.modules() if isinstance(m, nn.Linear)] + (
@@ -352,7 +358,9 @@ class LaidOutWeights(TorchFunctionMode):
         )
         self.lay, self.copies = lay, {id(w): WEIGHT_LAYOUTS[lay](w.detach()) for w in ws}
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        self, func: Callable, types: Sequence[type], args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         w = self.copies.get(id(args[1])) if func is F.linear and len(args) > 1 else None
         return (
             func(*args, **(kwargs or {}))
@@ -365,9 +373,10 @@ _LAID = WeakKeyDictionary()  # model -> (what its weights were, `LaidOutWeights`
 
 
 def laid_out_weights(
-    model,  # with `.tok`; its weights are copied again when they have changed since the last call
+    # with `.tok`; its weights are copied again when they have changed since the last call
+    model: nn.Module,
     n: int = 256,  # tokens to come
-):  # context manager
+) -> AbstractContextManager:
     """`LaidOutWeights` in the fastest way, where it pays: on a CPU, for 100 tokens or more; copies
     of up to 3
     GB, kept while the weights stay the same"""
@@ -391,16 +400,16 @@ def laid_out_weights(
 
 def lean_step(
     model: GPT,  # its matrices are copied: a small one
-):  # (memory, (b, 1) ids) -> (b, v) logits
+) -> Callable[[KVCache, torch.Tensor], torch.Tensor]:  # (memory, (b, 1) ids) -> (b, v) logits
     "One step of `memory.read`, without the modules around the arithmetic"
     cfg, tok, pos = model.cfg, model.tok.weight, model.pos.weight
 
-    def norm(m):
+    def norm(m: nn.LayerNorm) -> Callable:
         return lambda x_bc, n=(cfg.d_model,), w=m.weight, b=m.bias, eps=m.eps: torch.layer_norm(
             x_bc, n, w, b, eps
         )
 
-    def affine(w, b=None):
+    def affine(w: torch.Tensor, b: torch.Tensor | None = None) -> Callable:
         w = w.t().contiguous()
         return (
             (lambda x_bc: torch.mm(x_bc, w))
@@ -408,7 +417,7 @@ def lean_step(
             else (lambda x_bc: torch.addmm(b, x_bc, w))
         )
 
-    def linear(m):
+    def linear(m: nn.Linear) -> Callable:
         return affine(m.weight, m.bias)
 
     parts = [
@@ -424,7 +433,7 @@ def lean_step(
     ]
     last, head = norm(model.norm), affine((model.head or model.tok).weight)
 
-    def step(kv_cache, ids_b1):
+    def step(kv_cache: KVCache, ids_b1: torch.Tensor) -> torch.Tensor:
         kv_cache.open(1)
         b = ids_b1.size(0)
         x_bc = tok.index_select(0, ids_b1.flatten()) + pos.index_select(
@@ -442,13 +451,13 @@ def lean_step(
 
 @torch.inference_mode()
 def decode_steps(
-    model,  # ids, memory -> logits
-    rows,  # a list of ids for each text
+    model: nn.Module,  # ids, memory -> logits
+    rows: Sequence[list[int]],  # a list of ids for each text
     n: int,  # tokens to add to each
-    sampling,  # `SamplingConfig`
-    seeds,  # one for each text
+    sampling: SamplingConfig,  # `SamplingConfig`
+    seeds: Sequence[int],  # one for each text
     slide: int = 1,  # tokens to forget at once when the window is full
-):  # yields (b, 1) ids, `n` times
+) -> Iterator[torch.Tensor]:  # yields (b, 1) ids, `n` times
     "The next tokens of several texts, one at a time"
     weight = model.tok.weight
     device, b, context_length = weight.device, len(rows), model.cfg.context_length
@@ -487,9 +496,9 @@ def decode_steps(
 
 # %% ../../nbs/lib/model/generate.ipynb #201668f2
 def check_rows(
-    prompts,  # one sequence of ids for each text
-    vocab_size,  # how many ids the model knows
-):  # lists of ints
+    prompts: Iterable[Sequence[int]],  # one sequence of ids for each text
+    vocab_size: int,  # how many ids the model knows
+) -> list[list[int]]:  # lists of ints
     """The prompts as plain numbers; raises `GpubError` for an empty one or an id outside the
     vocabulary"""
     rows = [[int(i) for i in p] for p in prompts]
@@ -508,8 +517,8 @@ def check_rows(
 
 
 def cut_at_stop(
-    xs,  # yields (b, 1) ids
-    stop,  # ids
+    xs: Iterable[torch.Tensor],  # yields (b, 1) ids
+    stop: Collection[int],  # ids
 ):  # yields a list with an id for each text, None for one that has ended
     "Every text up to its first stop token, which is its last; over when all are"
     done = None
@@ -526,15 +535,16 @@ def generate_ids(
     # with `.cfg.context_length`, `.cfg.vocab_size`, `.tok`, a `.norm` before its head, and
     # `forward(ids, memory)`:
     # GPT, Llama
-    model,
-    prompts,  # one list of ids, or several of any lengths
+    model: nn.Module,
+    prompts: Any,  # one list of ids, or several of any lengths
     n: int,  # tokens to add to each, at most
-    temperature=1.0,  # below 1 plays safe, above 1 gambles, 0 always takes the favourite
-    top_k=None,  # only the k best; None: all
-    top_p=1.0,  # only the smallest set with this much probability
-    repetition_penalty=1.0,  # above 1 makes what was said less likely
-    stop=(),  # ids that end a text; the one that does is its last token
-    seed=0,  # prompt i of several uses `seed + i`: alone, with that seed, it gives the same text
+    temperature: float = 1.0,  # below 1 plays safe, above 1 gambles, 0 always takes the favourite
+    top_k: int | None = None,  # only the k best; None: all
+    top_p: float = 1.0,  # only the smallest set with this much probability
+    repetition_penalty: float = 1.0,  # above 1 makes what was said less likely
+    stop: Collection[int] = (),  # ids that end a text; the one that does is its last token
+    # prompt i of several uses `seed + i`: alone, with that seed, it gives the same text
+    seed: int = 0,
     stream: bool = False,  # get a generator of new tokens instead
     # tokens to forget at once when the window is full; 1: always the last `context_length`, exactly
     slide: int = 1,
@@ -578,12 +588,12 @@ def generate_ids(
 
 # %% ../../nbs/lib/model/generate.ipynb #dbf43412
 def stop_ids(
-    stop,  # a text of one token, or several such texts
-    tok,  # with `encode`
-):  # list of ids
+    stop: str | Sequence[str],  # a text of one token, or several such texts
+    tok: Any,  # with `encode`
+) -> list[int]:
     "Ids of stop strings; raises `GpubError` for one that is not exactly one token"
 
-    def one(s):
+    def one(s: Any) -> int:
         if s == "" or not isinstance(s, str):
             raise GpubError(f"a stop must be text of one token, got {s!r}")
         try:
@@ -601,9 +611,9 @@ def stop_ids(
 
 
 def stream_text(
-    ids,  # tokens as they come
-    tok,  # with `decode_bytes`
-):  # yields pieces of text
+    ids: Iterable[int],  # tokens as they come
+    tok: Any,  # with `decode_bytes`
+) -> Iterator[str]:  # yields pieces of text
     "Tokens as text; half a character is held back until its end comes"
     whole = codecs.getincrementaldecoder("utf-8")("replace")
     for i in ids:
@@ -614,14 +624,14 @@ def stream_text(
 
 
 def generate(
-    model,  # as for `generate_ids`
-    tok,  # its tokenizer; to stream, one with `decode_bytes`
-    prompts,  # a text, or several
+    model: nn.Module,  # as for `generate_ids`
+    tok: Any,  # its tokenizer; to stream, one with `decode_bytes`
+    prompts: str | Sequence[str],  # a text, or several
     n: int = 400,  # tokens to add to each, at most
-    stop=(),  # texts of one token each that end it, such as '\n'
+    stop: str | Sequence[str] = (),  # texts of one token each that end it, such as '\n'
     stream: bool = False,  # get a generator of pieces of the new text; one prompt only
-    **sampling,  # temperature, top_k, top_p, repetition_penalty, seed, slide
-):  # the prompt and its continuation, or a list of them
+    **sampling: Any,  # temperature, top_k, top_p, repetition_penalty, seed, slide
+) -> str | list[str] | Iterator[str]:  # the prompt and its continuation, or a list of them
     """`generate_ids` for text; raises `GpubError` as it does, and for characters the vocabulary
     lacks"""
     one = isinstance(prompts, str)

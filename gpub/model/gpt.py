@@ -7,8 +7,10 @@ __all__ = ['causal_mask', 'causal_attention', 'fused_attention', 'GPTConfig', 'A
            'count_params', 'input_gradient_map', 'sample_ids']
 
 # %% ../../nbs/season1/01_first_transformer.ipynb #07660e46
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 import torch
+from typing import Any
 from torch import nn
 from torch.nn import functional as F
 from ..core import Config, Count, GpubError, Positive
@@ -17,8 +19,8 @@ from ..core import Config, Count, GpubError, Positive
 def causal_mask(
     t: int,  # queries: the last `t` of `s` positions
     s: int,  # keys
-    device=None,  # where the mask is needed
-):  # (t, s) booleans, true where the query may look
+    device: torch.device | None = None,  # where the mask is needed
+) -> torch.Tensor:  # (t, s) booleans, true where the query may look
     "Who may look at whom: each position at itself and everything before it"
     if t > s:
         raise GpubError(f"{t} queries cannot be the last of {s} positions")
@@ -26,10 +28,10 @@ def causal_mask(
 
 # %% ../../nbs/season1/01_first_transformer.ipynb #5ad83e96
 def causal_attention(
-    q_bhtd,  # what each position looks for
-    k_bhsd,  # what each position offers to be found by
-    v_bhsd,  # what it hands over when found
-):  # (b, h, t, d)
+    q_bhtd: torch.Tensor,  # what each position looks for
+    k_bhsd: torch.Tensor,  # what each position offers to be found by
+    v_bhsd: torch.Tensor,  # what it hands over when found
+) -> torch.Tensor:  # (b, h, t, d)
     """Causal attention by hand: every query's weighted mean of the values at or before
     its own position"""
     score_bhts = q_bhtd @ k_bhsd.mT / q_bhtd.size(-1) ** 0.5
@@ -38,10 +40,10 @@ def causal_attention(
 
 # %% ../../nbs/season1/01_first_transformer.ipynb #7a915c67
 def fused_attention(
-    q_bhtd,  # queries (batch, heads, time, head size)
-    k_bhsd,  # keys, of s positions: t, or more when a cache is read
-    v_bhsd,  # values, one for each key
-):  # (b, h, t, d)
+    q_bhtd: torch.Tensor,  # queries (batch, heads, time, head size)
+    k_bhsd: torch.Tensor,  # keys, of s positions: t, or more when a cache is read
+    v_bhsd: torch.Tensor,  # values, one for each key
+) -> torch.Tensor:  # (b, h, t, d)
     """`causal_attention` through torch's fused kernel, which never stores the (t, s)
     weights"""
     t, s = q_bhtd.size(-2), k_bhsd.size(-2)
@@ -84,7 +86,8 @@ class Attention(nn.Module):
     def __init__(
         self,
         cfg: GPTConfig,  # its width, heads and bias count here
-        attention=fused_attention,  # how the heads look back: (q, k, v) -> (b, h, t, d)
+        # how the heads look back: (q, k, v) -> (b, h, t, d)
+        attention: Callable = fused_attention,
     ):
         super().__init__()
         self.n_heads, self.attention = cfg.n_heads, attention
@@ -93,16 +96,17 @@ class Attention(nn.Module):
 
     def split(
         self,
-        x_btc,  # queries, keys or values of all heads side by side
-    ):  # (b, h, t, d)
+        x_btc: torch.Tensor,  # queries, keys or values of all heads side by side
+    ) -> torch.Tensor:  # (b, h, t, d)
         "Cut the channels into heads"
         return x_btc.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
 
     def forward(
         self,
-        x_btc,  # normed residual stream
-        attention=None,  # for this call only; chapter 5's remembers keys and values
-    ):  # (b, t, c)
+        x_btc: torch.Tensor,  # normed residual stream
+        # for this call only; chapter 5's remembers keys and values
+        attention: Callable | None = None,
+    ) -> torch.Tensor:  # (b, t, c)
         "What every position heard from itself and from before"
         q_bhtd, k_bhtd, v_bhtd = map(self.split, self.qkv(x_btc).chunk(3, -1))
         return self.proj(
@@ -125,8 +129,8 @@ class MLP(nn.Module):
 
     def forward(
         self,
-        x_btc,  # normed residual stream
-    ):  # (b, t, c)
+        x_btc: torch.Tensor,  # normed residual stream
+    ) -> torch.Tensor:  # (b, t, c)
         "What every position made of what it knows"
         return self.down(
             F.gelu(self.up(x_btc), approximate="tanh")
@@ -139,19 +143,19 @@ class Block(nn.Module):
 
     def __init__(
         self,
-        attn,  # (b, t, c) -> (b, t, c), looks across positions
-        ffn,  # (b, t, c) -> (b, t, c), position by position
-        norm1,  # before `attn`
-        norm2,  # before `d_ff`
+        attn: nn.Module,  # (b, t, c) -> (b, t, c), looks across positions
+        ffn: nn.Module,  # (b, t, c) -> (b, t, c), position by position
+        norm1: nn.Module,  # before `attn`
+        norm2: nn.Module,  # before `d_ff`
     ):
         super().__init__()
         self.norm1, self.attn, self.norm2, self.ffn = norm1, attn, norm2, ffn
 
     def forward(
         self,
-        x_btc,  # the residual stream
-        *attention,  # passed on to `attn`
-    ):  # (b, t, c)
+        x_btc: torch.Tensor,  # the residual stream
+        *attention: Callable,  # passed on to `attn`
+    ) -> torch.Tensor:  # (b, t, c)
         "The stream with both findings added"
         x_btc = x_btc + self.attn(self.norm1(x_btc), *attention)
         return x_btc + self.ffn(self.norm2(x_btc))
@@ -163,7 +167,7 @@ class GPT(nn.Module):
     def __init__(
         self,
         cfg: GPTConfig,  # the whole shape
-        attention=fused_attention,  # how all its heads look back
+        attention: Callable = fused_attention,  # how all its heads look back
     ):
         super().__init__()
         self.cfg, norm = cfg, lambda: nn.LayerNorm(cfg.d_model, bias=cfg.bias)
@@ -205,11 +209,11 @@ class GPT(nn.Module):
 
     def forward(
         self,
-        ids_bt,  # int64 token ids, at most `context_length` per row
+        ids_bt: torch.Tensor,  # int64 token ids, at most `context_length` per row
         # of what came before them: `memory[layer]` is an `causal_attention`,
         # `memory.positions(t)` says where they stand
-        kv_cache=None,
-    ):  # (b, t, v)
+        kv_cache: Any = None,
+    ) -> torch.Tensor:  # (b, t, v)
         "Logits: row t scores what comes after token t"
         t = ids_bt.size(1)
         if t > self.cfg.context_length:
@@ -229,16 +233,16 @@ class GPT(nn.Module):
 
     def loss(
         self,
-        ids_bt,  # int64
-        targets_bt,  # the ids one position later
-    ):  # nats per token, the mean over the batch
+        ids_bt: torch.Tensor,  # int64
+        targets_bt: torch.Tensor,  # the ids one position later
+    ) -> torch.Tensor:  # nats per token, the mean over the batch
         "How surprised the model is by what came next"
         return F.cross_entropy(self(ids_bt).flatten(0, 1).float(), targets_bt.flatten())
 
 # %% ../../nbs/season1/01_first_transformer.ipynb #908a0b25
 def param_table(
     cfg: GPTConfig,  # any shape, however large
-):  # part -> number of parameters, all layers together
+) -> dict[str, int]:  # part -> number of parameters, all layers together
     "Where the parameters of `GPT(cfg)` are, without building it"
     c, n, b = cfg.d_model, cfg.n_layers, int(cfg.bias)
     return {
@@ -254,8 +258,9 @@ def param_table(
 
 
 def count_params(
-    what,  # a `GPTConfig`, or any built module (shared weights count once)
-):  # a whole number
+    # a `GPTConfig`, or any built module (shared weights count once)
+    what: GPTConfig | nn.Module,
+) -> int:
     "How many numbers training may change"
     if isinstance(what, GPTConfig):
         return sum(param_table(what).values())
@@ -263,8 +268,8 @@ def count_params(
 
 # %% ../../nbs/season1/01_first_transformer.ipynb #f17e8bce
 def input_gradient_map(
-    model,  # ids (b, t) -> logits (b, t, v); its embedding is `model.tok`
-    ids_t,  # one sequence of token ids
+    model: nn.Module,  # ids (b, t) -> logits (b, t, v); its embedding is `model.tok`
+    ids_t: torch.Tensor,  # one sequence of token ids
 ):  # (t, s) length of the gradient of the logits at t with respect to the input at s
     "Who really looks at whom: anything above the diagonal sees the future"
     x = []
@@ -287,13 +292,13 @@ def input_gradient_map(
 # %% ../../nbs/season1/01_first_transformer.ipynb #b563d536
 @torch.no_grad()
 def sample_ids(
-    model,  # ids (1, t) -> logits (1, t, v), with `.cfg.context_length`
-    ids,  # the prompt, a list of ids; at least one
+    model: nn.Module,  # ids (1, t) -> logits (1, t, v), with `.cfg.context_length`
+    ids: Sequence[int],  # the prompt, a list of ids; at least one
     n: int,  # how many to add
     # below 1 plays safe, above 1 gambles, 0 always takes the favourite
-    temperature=1.0,
+    temperature: float = 1.0,
     seed: int = 0,  # same seed, same text
-):  # the prompt and its continuation, a list of ids
+) -> list[int]:  # the prompt and its continuation, a list of ids
     "Continue `ids` one token at a time, reading at most the last `context_length`"
     if not len(ids):
         raise GpubError("the prompt is empty; give at least one token")

@@ -7,8 +7,10 @@ __all__ = ['BURN_1B', 'BURN_TOY', 'apply_rope', 'Rope', 'swiglu_d_ff', 'SwiGLU',
            'TokenEmbedding', 'LlamaConfig', 'GroupedAttention', 'Llama', 'llama_table', 'kv_bytes', 'build_model']
 
 # %% ../../nbs/season2/01_from_134m_to_1b.ipynb #1c9be9e2
+from collections.abc import Callable
 from dataclasses import dataclass
 import torch
+from typing import Any
 from torch import nn
 from torch.nn import functional as F
 from ..core import Config, Count, GpubError, Positive
@@ -17,10 +19,10 @@ from .sizes import SHAPES, Anatomy, Saved, Shape, parameter_anatomy
 
 # %% ../../nbs/season2/01_from_134m_to_1b.ipynb #bdacf861
 def apply_rope(
-    x_btnd,  # any heads
-    cos,  # (t, d/2), or (b, t, d/2): what `Rope` gives
-    sin,  # the same shape
-):  # (b, t, n, d), in the dtype of `x_btnd`
+    x_btnd: torch.Tensor,  # any heads
+    cos: torch.Tensor,  # (t, d/2), or (b, t, d/2): what `Rope` gives
+    sin: torch.Tensor,  # the same shape
+) -> torch.Tensor:  # (b, t, n, d), in the dtype of `x_btnd`
     """Turn each pair of channels (i, i + d/2) by its position's angle: the layout of
     Hugging Face's Llama"""
     a, b = x_btnd.chunk(2, -1)
@@ -38,7 +40,8 @@ class Rope(nn.Module):
         self,
         context_length: int,  # positions
         d: int,  # channels of a head, even
-        base=10_000.0,  # how much slower the last pair turns than the first, nearly
+        # how much slower the last pair turns than the first, nearly
+        base: float = 10_000.0,
     ):
         super().__init__()
         self.context_length, self.d, self.base = context_length, d, base
@@ -47,8 +50,8 @@ class Rope(nn.Module):
 
     def tables(
         self,
-        device=None,  # where they are computed and stay
-    ):  # cosines and sines, each (ctx, d/2)
+        device: torch.device | None = None,  # where they are computed and stay
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # cosines and sines, each (ctx, d/2)
         """Pair i of position p turns by p / base^(2i/d) (Su et al. 2021,
         arXiv:2104.09864, section 3.4.2)"""
         slow_i = 1 / self.base ** (
@@ -63,7 +66,7 @@ class Rope(nn.Module):
         return angle_ti.cos(), angle_ti.sin()
 
     def _apply(
-        self, fn, recurse=True
+        self, fn: Callable, recurse: bool = True
     ):  # wherever the model goes, in whatever precision: whole tables, computed there
         super()._apply(fn, recurse)
         self.cos, self.sin = self.tables(self.cos.device)
@@ -71,8 +74,8 @@ class Rope(nn.Module):
 
     def at(
         self,
-        where_t,  # int64 positions, (t,) or (b, t)
-    ):  # (cos, sin)
+        where_t: torch.Tensor,  # int64 positions, (t,) or (b, t)
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # (cos, sin)
         "The rows of some positions; raises `GpubError` beyond the table"
         if (
             where_t.device.type == "cpu"
@@ -86,15 +89,15 @@ class Rope(nn.Module):
     def forward(
         self,
         t: int,  # how many positions, from 0 on
-    ):  # (cos, sin), each (t, d/2)
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # (cos, sin), each (t, d/2)
         "The rows of the first positions"
         return self.cos[:t], self.sin[:t]
 
 # %% ../../nbs/season2/01_from_134m_to_1b.ipynb #4524684e
 def swiglu_d_ff(
     d_model: int,  # numbers per position
-    multiplier=1.5,  # Llama 3.2's; 1 is the plain rule
-):  # numbers per token inside the feed-forward layer
+    multiplier: float = 1.5,  # Llama 3.2's; 1 is the plain rule
+) -> int:  # numbers per token inside the feed-forward layer
     """8/3 of the width, so that three matrices weigh what GPT-2's two do, times the
     multiplier, rounded up to 256 (Llama's code)"""
     return -(-int(multiplier * int(8 * d_model / 3)) // 256) * 256
@@ -116,17 +119,18 @@ class SwiGLU(nn.Module):
 
     def forward(
         self,
-        x_btc,  # what the norm before it hands over
-    ):  # (b, t, c)
+        x_btc: torch.Tensor,  # what the norm before it hands over
+    ) -> torch.Tensor:  # (b, t, c)
         "Up twice, one road bent and multiplied with the other, and down"
         return self.down(F.silu(self.gate(x_btc)) * self.up(x_btc))
 
 # %% ../../nbs/season2/01_from_134m_to_1b.ipynb #2c050dc4
 def grouped_attention(
-    q_bhtd,  # queries
-    k_bgsd,  # keys: g divides h, and each is shared by h/g neighbouring query heads
-    v_bgsd,  # values
-):  # (b, h, t, d)
+    q_bhtd: torch.Tensor,  # queries
+    # keys: g divides h, and each is shared by h/g neighbouring query heads
+    k_bgsd: torch.Tensor,
+    v_bgsd: torch.Tensor,  # values
+) -> torch.Tensor:  # (b, h, t, d)
     """Causal attention in groups through torch's fused kernel; with as many keys as
     queries heads it is chapter 1's `fused_attention`"""
     t, s, g = q_bhtd.size(-2), k_bgsd.size(-2), k_bgsd.size(1)
@@ -144,12 +148,14 @@ def grouped_attention(
 
 
 def repeat_kv_heads(
-    attention,  # (q, k, v) with equal heads, such as chapter 1's
-):  # (q, k, v) for groups
+    attention: Callable,  # (q, k, v) with equal heads, such as chapter 1's
+) -> Callable:  # (q, k, v) for groups
     """Let a `causal_attention` that knows no groups work in them: each key and value is
     repeated for its queries"""
 
-    def f(q_bhtd, k_bgsd, v_bgsd):
+    def f(
+        q_bhtd: torch.Tensor, k_bgsd: torch.Tensor, v_bgsd: torch.Tensor
+    ) -> torch.Tensor:
         n = q_bhtd.size(1) // k_bgsd.size(1)
         return attention(
             q_bhtd, k_bgsd.repeat_interleave(n, 1), v_bgsd.repeat_interleave(n, 1)
@@ -164,11 +170,11 @@ class TokenEmbedding(nn.Embedding):
 
     def forward(
         self,
-        ids_bt,  # int64 token ids
+        ids_bt: torch.Tensor,  # int64 token ids
         # a head reads the table in the same pass: on a CPU the gradient of few tokens
         # is then sparse, to be added to the head's
-        tied=False,
-    ):  # (b, t, c)
+        tied: bool = False,
+    ) -> torch.Tensor:  # (b, t, c)
         "Look the rows up"
         few = ids_bt.device.type == "cpu" and ids_bt.numel() < self.num_embeddings
         return F.embedding(
@@ -221,7 +227,7 @@ class LlamaConfig(Config):
             )
 
     @property
-    def head_size(self):
+    def head_size(self) -> int:
         "Numbers per position and head, `d`"
         return self.d_model // self.n_heads
 
@@ -235,7 +241,7 @@ class GroupedAttention(nn.Module):
         cfg: LlamaConfig,  # its width, heads and kv_heads
         rope: Rope,  # the same for all layers
         # (q, k, v) -> (b, h, t, d), k and v with `n_kv_heads`
-        attention=grouped_attention,
+        attention: Callable = grouped_attention,
     ):
         super().__init__()
         self.attention, self.rope = attention, rope
@@ -245,10 +251,12 @@ class GroupedAttention(nn.Module):
 
     def forward(
         self,
-        x_btc,  # what the norm before it hands over
-        attention=None,  # for this call only: one that remembers keys and values
-        angles=None,  # (cos, sin) of where the tokens stand; default: from 0 on
-    ):  # (b, t, c)
+        x_btc: torch.Tensor,  # what the norm before it hands over
+        # for this call only: one that remembers keys and values
+        attention: Callable | None = None,
+        # (cos, sin) of where the tokens stand; default: from 0 on
+        angles: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> torch.Tensor:  # (b, t, c)
         "Each position gathers from itself and those before it"
         qk_btnd, v_btgd = (
             self.qkv(x_btc)
@@ -274,7 +282,7 @@ class Llama(nn.Module):
         self,
         # the shape; weights come fresh, from torch's global generator
         cfg: LlamaConfig,
-        attention=grouped_attention,  # how its heads look back
+        attention: Callable = grouped_attention,  # how its heads look back
     ):
         super().__init__()
 
@@ -307,11 +315,11 @@ class Llama(nn.Module):
 
     def forward(
         self,
-        ids_bt,  # int64 token ids, at most `context_length` per row
+        ids_bt: torch.Tensor,  # int64 token ids, at most `context_length` per row
         # of what came before them: `memory[layer]` is an `causal_attention`,
         # `memory.positions(t)` says where they stand
-        kv_cache=None,
-    ):  # (b, t, v) logits: row t scores what comes after token t
+        kv_cache: Any = None,
+    ) -> torch.Tensor:  # (b, t, v) logits: row t scores what comes after token t
         "Score every next token; raises `GpubError` for more tokens than the context"
         t = ids_bt.size(1)
         if t > self.cfg.context_length:
@@ -331,7 +339,7 @@ class Llama(nn.Module):
 # %% ../../nbs/season2/01_from_134m_to_1b.ipynb #82a113d8
 def llama_table(
     cfg: LlamaConfig,  # any shape, however large: nothing is built
-):  # part -> number of parameters, all layers together
+) -> dict[str, int]:  # part -> number of parameters, all layers together
     "Where the parameters of `Llama(cfg)` are, without building it"
     c, n = cfg.d_model, cfg.n_layers
     return {
@@ -412,9 +420,9 @@ SHAPES["burn-toy"] = Shape(
 
 
 def kv_bytes(
-    cfg,  # a `LlamaConfig` or a `GPTConfig`
-    size=2,  # bytes per number: 2 in bf16 and fp16
-):  # bytes per token of context
+    cfg: LlamaConfig | GPTConfig,  # a `LlamaConfig` or a `GPTConfig`
+    size: int = 2,  # bytes per number: 2 in bf16 and fp16
+) -> int:  # bytes per token of context
     """What generation must remember of each token it has read: a key and a value per
     layer"""
     return (
@@ -428,9 +436,10 @@ def kv_bytes(
 
 
 def build_model(
-    settings,  # a config, or the dict that one was saved as
-    **kw,  # arguments of the model, `attend=` for instance
-):  # `GPT` or `Llama`, with fresh weights
+    # a config, or the dict that one was saved as
+    settings: LlamaConfig | GPTConfig | dict,
+    **kw: Any,  # arguments of the model, `attend=` for instance
+) -> GPT | Llama:  # `GPT` or `Llama`, with fresh weights
     "The model that a config describes"
     if isinstance(settings, dict):
         settings = (LlamaConfig if "n_kv_heads" in settings else GPTConfig).from_dict(

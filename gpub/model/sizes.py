@@ -10,11 +10,13 @@ __all__ = ['SHAPES', 'MODES', 'PARTS', 'ADAMW', 'MUON', 'GPUS', 'ROOM', 'Shape',
 
 # %% ../../nbs/season1/03_scaling_up.ipynb #1e892aff
 import ctypes, difflib, gc, os, re, time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import singledispatch
 from pathlib import Path
 import torch
-from ..core import GpubError, read_config, read_json
+from typing import Any
+from ..core import Config, GpubError, read_config, read_json
 from ..device import cpu_name
 from ..files import shipped
 from .gpt import GPTConfig, count_params, param_table
@@ -28,12 +30,12 @@ class Shape:
     model: dict  # arguments of its config, vocabulary included
     config: type = GPTConfig  # the architecture
 
-    def cfg(self):
+    def cfg(self) -> Config:
         "The config itself"
         return self.config(**self.model)
 
 
-def _gpt2(**model):
+def _gpt2(**model: Any) -> dict:
     return dict(d_model=768, n_layers=12, n_heads=12) | model
 
 
@@ -80,11 +82,11 @@ SHAPES = {
 
 def nearest(
     name: str,  # as typed
-    names,  # what there is
-):  # a list
+    names: Iterable[str],  # what there is
+) -> list[str]:
     "The names, the most similar first; a common beginning counts extra"
 
-    def alike(a, b):
+    def alike(a: str, b: str) -> float:
         return difflib.SequenceMatcher(None, a, b).ratio() + 0.3 * len(
             os.path.commonprefix([a, b])
         ) / max(1, len(b))
@@ -93,8 +95,8 @@ def nearest(
 
 
 def config_of(
-    what,  # the name of a preset, or a config
-):  # a config
+    what: str | Config,  # the name of a preset, or a config
+) -> Config:
     "The config of a preset; raises `GpubError` with the list, nearest first"
     if not isinstance(what, str):
         return what
@@ -140,8 +142,8 @@ class Anatomy:
 
 @singledispatch
 def parameter_anatomy(
-    cfg,  # a config
-):  # `Anatomy`
+    cfg: Config,  # a config
+) -> Anatomy:
     """Take a config apart; an architecture joins with `@anatomy.register`. Raises
     `GpubError` for one that has not"""
     raise GpubError(
@@ -182,17 +184,17 @@ def _(cfg: GPTConfig):
 
 
 def flops_per_token(
-    cfg,  # a config
-):  # 6 per matmul weight and 12 x layers x width x context (PaLM, appendix B)
+    cfg: Config,  # a config
+) -> int:  # 6 per matmul weight and 12 x layers x width x context (PaLM, appendix B)
     "Forward and backward arithmetic for one token at full context"
     a = parameter_anatomy(cfg)
     return 6 * (a.blocks + a.head) + 12 * a.n_layers * a.d_model * a.context_length
 
 
 def recompute_flops(
-    cfg,  # a config
+    cfg: Config,  # a config
     mode: str,  # of `MODES`
-):  # FLOPs
+) -> int:  # FLOPs
     """What checkpointing adds per token: `full` runs every block forward once more,
     `selective` repeats no matmul"""
     a = parameter_anatomy(cfg)
@@ -208,9 +210,9 @@ ADAMW, MUON = "adamw", "muon"
 
 
 def optimizer_bytes(
-    cfg,  # a config
-    optimizer="muon",  # muon or adamw
-):  # bytes
+    cfg: Config,  # a config
+    optimizer: str = "muon",  # muon or adamw
+) -> int:  # bytes
     """AdamW remembers two numbers per weight; Muon one for the matrices of the blocks,
     with AdamW for the rest"""
     if optimizer not in (ADAMW, MUON):
@@ -220,10 +222,10 @@ def optimizer_bytes(
 
 
 def left_over(
-    a,  # an `Anatomy`
-    half,  # matmuls in 2 bytes
-    ok,  # function of a row's modes
-):  # bytes
+    a: Anatomy,  # an `Anatomy`
+    half: bool,  # matmuls in 2 bytes
+    ok: Callable[[list[str]], bool],  # function of a row's modes
+) -> int:  # bytes
     "What one block leaves per token, of the rows that are `ok`"
     return sum(
         s.numbers * (4 if s.wide or not half else 2)
@@ -233,15 +235,15 @@ def left_over(
 
 
 def memory_timeline(
-    cfg,  # a config
+    cfg: Config,  # a config
     batch: int,  # sequences at once, the micro-batch
-    context_length=None,  # tokens of each; default: the model's context
-    mode="off",  # gradient checkpointing, of `MODES`
-    half=False,  # matmuls in bf16 or fp16 under autocast, weights in fp32
-    optimizer="muon",  # muon or adamw
+    context_length: int | None = None,  # tokens of each; default: the model's context
+    mode: str = "off",  # gradient checkpointing, of `MODES`
+    half: bool = False,  # matmuls in bf16 or fp16 under autocast, weights in fp32
+    optimizer: str = "muon",  # muon or adamw
     # several micro-batches per step: gradients are there from the start
-    accumulate=False,
-):  # moment -> part -> bytes
+    accumulate: bool = False,
+) -> dict[str, dict[str, int]]:  # moment -> part -> bytes
     "Memory of one training step at each moment when it could be fullest"
     if mode not in MODES:
         raise GpubError(
@@ -257,7 +259,7 @@ def memory_timeline(
         a.d_model,
     )  # tokens, and numbers for each
 
-    def size(ok):
+    def size(ok: Callable[[list[str]], bool]) -> int:
         return n * left_over(a, half, ok)
 
     kept, opened = (
@@ -276,7 +278,9 @@ def memory_timeline(
         weights=4 * a.params + copies, optimizer=optimizer_bytes(cfg, optimizer)
     )
 
-    def row(gradients, activations=0, logits=0, temporary=0):
+    def row(
+        gradients: int, activations: int = 0, logits: int = 0, temporary: float = 0
+    ) -> dict[str, int]:
         return base | dict(
             gradients=gradients,
             activations=activations,
@@ -302,10 +306,10 @@ def memory_timeline(
 
 
 def memory_forecast(
-    cfg,  # a config
+    cfg: Config,  # a config
     batch: int,  # sequences at once, the micro-batch
-    **kw,  # as in `memory_timeline`
-):  # part -> bytes, with 'peak' and the 'moment' it comes at
+    **kw: Any,  # as in `memory_timeline`
+) -> dict:  # part -> bytes, with 'peak' and the 'moment' it comes at
     "The memory training needs: the fullest moment, by part"
     moment, parts = max(
         memory_timeline(cfg, batch, **kw).items(), key=lambda m: sum(m[1].values())
@@ -314,9 +318,10 @@ def memory_forecast(
 
 # %% ../../nbs/season1/03_scaling_up.ipynb #bd44559f
 def peak_memory(
-    f,  # runs without arguments: builds, trains, whatever is to be measured
-    device="cpu",  # cpu or cuda
-):  # bytes
+    # runs without arguments: builds, trains, whatever is to be measured
+    f: Callable[[], Any],
+    device: torch.device | str = "cpu",  # cpu or cuda
+) -> int:  # bytes
     """The most bytes torch's allocator held at once while `f` ran, beyond what it held
     before"""
     device = torch.device(device)
@@ -363,12 +368,12 @@ class GPU:
     price: str = ""  # where, when
 
     @property
-    def format(self):
+    def format(self) -> str:
         "The number format to train in"
         return "bf16" if self.bf16 else "fp16" if self.fp16 else "fp32"
 
     @property
-    def peak(self):
+    def peak(self) -> float:
         "FLOP/s in that format"
         return 1e12 * (self.bf16 or self.fp16 or self.fp32)
 
@@ -458,7 +463,7 @@ GPUS = {
 }
 
 
-def _best(f, n):
+def _best(f: Callable[[], Any], n: int) -> float:
     "The fastest of `n` calls in seconds, after one that does not count"
     f()
     times = []
@@ -469,7 +474,7 @@ def _best(f, n):
     return min(times)
 
 
-def ram_bytes():
+def ram_bytes() -> int:
     "This machine's memory, or what its container may use"
     if os.name == "nt":
         kb = ctypes.c_ulonglong()
@@ -484,8 +489,8 @@ def ram_bytes():
 
 
 def this_cpu(
-    n=1024,  # rows and columns of the matrices
-):  # `GPU`
+    n: int = 1024,  # rows and columns of the matrices
+) -> GPU:
     "This machine as a card: its matmul and its copying measured now, in fp32"
     a, big = torch.randn(n, n), torch.randn(n * n * 16)
     to = (
@@ -521,7 +526,7 @@ def gpu_key(
 
 def find_gpu(
     name: str,  # as typed, or as torch names the card; cpu: this machine
-):  # `GPU`
+) -> GPU:
     "A card by name; raises `GpubError` listing the known ones, nearest first"
     if name.lower() == "cpu":
         return this_cpu()
@@ -542,8 +547,8 @@ ROOM = 0.9
 
 
 def count_of(
-    text,  # 300M, 2.8B, 1e9, 2,605,285,376, or a number
-):  # a whole number
+    text: str | float,  # 300M, 2.8B, 1e9, 2,605,285,376, or a number
+) -> int:
     "Read a number of tokens; raises `GpubError` for anything else"
     m = re.fullmatch(
         r"(\d[\d,_]*\.?\d*(?:[eE]\d+)?)\s*([KMBT]?)", str(text).strip(), re.I
@@ -563,11 +568,11 @@ def count_of(
 
 
 def largest_batch(
-    cfg,  # a config
-    room,  # bytes to stay within
-    most=1 << 16,  # sequences
-    **kw,  # as in `memory_timeline`
-):  # sequences, 0 when not even one fits
+    cfg: Config,  # a config
+    room: float,  # bytes to stay within
+    most: int = 1 << 16,  # sequences
+    **kw: Any,  # as in `memory_timeline`
+) -> int:  # sequences, 0 when not even one fits
     "The largest power of two that fits as a micro-batch"
     n = 0
     while (
@@ -579,11 +584,11 @@ def largest_batch(
 
 
 def seconds_per_token(
-    cfg,  # a config
+    cfg: Config,  # a config
     gpu: GPU,  # the card
-    mode="off",  # gradient checkpointing, of `MODES`
-    mfu=None,  # share of the peak; default: the card's
-):  # seconds
+    mode: str = "off",  # gradient checkpointing, of `MODES`
+    mfu: float | None = None,  # share of the peak; default: the card's
+) -> float:  # seconds
     """Arithmetic at the achieved rate, and for selective checkpointing what it writes
     and reads again"""
     a = parameter_anatomy(cfg)
@@ -600,15 +605,15 @@ def seconds_per_token(
 
 
 def checkpoint_bytes(
-    cfg,  # a config
-    optimizer="muon",  # muon or adamw
-):  # bytes
+    cfg: Config,  # a config
+    optimizer: str = "muon",  # muon or adamw
+) -> int:  # bytes
     "One checkpoint on the disk: the weights in fp32 and what the optimizer remembers"
     return 4 * parameter_anatomy(cfg).params + optimizer_bytes(cfg, optimizer)
 
 
 def receipts(
-    folder=None,  # default: what came with gpub
+    folder: Path | str | None = None,  # default: what came with gpub
 ):  # dicts: preset, gpu, tok_s, where; of `gpub bench train` also how it was measured
     "Measured speeds: the folders runs/*/ and the files of `gpub bench train` in bench/"
     try:
@@ -616,7 +621,7 @@ def receipts(
     except GpubError:
         return []  # a package without its data forecasts all the same
 
-    def add(r, m, path):
+    def add(r: dict, m: dict | None, path: Path):
         if m and "preset" in r and "tok_s" in r:
             out.append(
                 dict(
@@ -642,8 +647,8 @@ def receipts(
 def find_receipt(
     preset: str,  # its name
     gpu: GPU,  # the card; cpu: receipts of this very processor
-    folder=None,  # as for `receipts`
-):  # one of `receipts`, else None
+    folder: Path | str | None = None,  # as for `receipts`
+) -> dict | None:  # one of `receipts`, else None
     "What a preset really did on a card"
     names = (
         (gpu_key(cpu_name()),)
@@ -661,15 +666,15 @@ def find_receipt(
 
 
 def plan(
-    what,  # a preset or a config
-    gpu,  # a name, or a `GPU`
-    tokens,  # to train on: 300M, 2.8B or a number
-    usd_per_hour=None,  # default: the published price
-    mfu=None,  # share of the peak; default: a receipt, else the card's
-    optimizer="muon",  # muon or adamw
-    keep=3,  # checkpoints kept
-    folder=None,  # where to look for receipts
-):  # dict of plain values
+    what: str | Config,  # a preset or a config
+    gpu: str | GPU,  # a name, or a `GPU`
+    tokens: str | float,  # to train on: 300M, 2.8B or a number
+    usd_per_hour: float | None = None,  # default: the published price
+    mfu: float | None = None,  # share of the peak; default: a receipt, else the card's
+    optimizer: str = "muon",  # muon or adamw
+    keep: int = 3,  # checkpoints kept
+    folder: Path | str | None = None,  # where to look for receipts
+) -> dict:  # dict of plain values
     """Will it fit, how fast will it be, what will it cost; raises `GpubError` for a
     preset, card or number that makes no sense"""
     cfg, n = config_of(what), count_of(tokens)
@@ -693,7 +698,7 @@ def plan(
         dict(half=card.format != "fp32", optimizer=optimizer, accumulate=True),
     )
 
-    def row(mode):
+    def row(mode: str) -> dict:
         b = largest_batch(
             cfg,
             ROOM * 1e9 * card.memory_gb,
@@ -732,7 +737,7 @@ def plan(
     )
 
 
-def _why(a, card, mfu, seen):
+def _why(a: Anatomy, card: GPU, mfu: float | None, seen: dict | None) -> str:
     "Where a speed comes from"
     if seen:
         return f"measured: {seen['where']}"
@@ -749,7 +754,7 @@ def _why(a, card, mfu, seen):
 
 def plan_table(
     p: dict,  # from `plan`
-):  # text
+) -> str:
     "A plan to read"
     out = [
         f"{p['model']}: {p['parameters']:,} parameters, "
@@ -776,7 +781,7 @@ def plan_table(
             f"{r['tok_s']:13,.0f}{r['hours']:10.2f}{cost:>10}"
         )
 
-    def size(gb):
+    def size(gb: float) -> str:
         return f"{gb:.3g} GB" if gb >= 1 else f"{1000 * gb:.3g} MB"
 
     usd, one, all_ = (
