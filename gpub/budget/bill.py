@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ALPHAS', 'fit_power', 'tokens_to', 'next_cost', 'final_loss', 'of_phase', 'per_point', 'phase_rows', 'bill', 'money',
-           'columns', 'say_next', 'bill_text']
+           'say_next', 'bill_text']
 
 # %% ../../nbs/lib/budget/bill.ipynb #5058ebb8
 import json
@@ -16,6 +16,7 @@ from ..core import GpubError, read_json
 from ..record.log import read_log
 from ..record.ledger import KINDS, Span, account, read_ledger
 from .prices import check_rate
+from ..table import Table
 
 # %% ../../nbs/lib/budget/bill.ipynb #64053325
 ALPHAS = np.geomspace(0.03, 2, 60)
@@ -289,19 +290,6 @@ def money(
     return f"${usd:.2g}" if 0 < usd < 0.1 else f"${usd:,.2f}"
 
 
-def columns(
-    *rows,  # lists of str, all as long as each other
-):  # list of str
-    "Lines of text, every column as wide as it has to be"
-    wide = [max(map(len, c)) for c in zip(*rows)]
-    return [
-        "  ".join(
-            c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(r, wide))
-        ).rstrip()
-        for r in rows
-    ]
-
-
 def say_next(
     n,  # from `next_cost`
 ):  # text
@@ -361,9 +349,9 @@ def bill_text(
             f"{b['run']}: {step:,} step{'s' * (step != 1)}, {b['tokens']:,} tokens, "
             f"{time_(b['seconds'])}, {money(b['usd'])}",
             "",
-            *columns(["kind", "time", "share", "$"], *kinds),
+            str(Table(["kind", "time", "share", "$"], kinds, align="lr")),
             "",
-            *columns(*phases),
+            str(Table([], phases, align="lr")),
             "",
             f"a billion tokens: {money(per['all_in'])} all in, {money(per['train'])} for "
             "training alone",

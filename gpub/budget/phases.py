@@ -28,11 +28,12 @@ from ..device import pick_device
 from ..files import shipped
 from ..record.folder import SCHEDULE, Interrupted, append_row, lock_folder
 from ..record.ledger import account, split_lost_span, read_ledger
-from .bill import bill, columns, final_loss, money, of_phase
+from .bill import bill, final_loss, money, of_phase
 from .prices import check_rate
 from ..train.parallel import World
 from ..record.log import read_log, sample_table
 from ..progress import Progress
+from ..table import Table
 from ..train.options import eval_steps
 from ..train.trainer import Trainer
 from ..train.decay import decay_text
@@ -1042,7 +1043,7 @@ def plan_text(
         [
             plan.about,
             "",
-            *columns(*rows),
+            str(Table([], rows, align="lr")),
             "",
             falls,
             decay_text(cfg),

@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from .options import LateCommand, LateDefault, TorchCommand
 from ..core import GpubError
 from ..host import usable_cores
+from ..table import Table
 
 # %% ../../nbs/lib/cli/prep_commands.ipynb #b6fc6029
 def gather(
@@ -239,14 +240,11 @@ def mix_of(
     "Tokens and share by source of a merged folder"
     sources = manifest["sources"]
     total = max(sum(s["tokens"] for s in sources.values()), 1)
-
-    def row(name, s):
-        return (
-            f"{name:12}{s['documents']:>11,} documents{s['tokens']:>14,} "
-            f"tokens{100 * s['tokens'] / total:>8.2f}%"
-        )
-
-    return "\n".join(row(*item) for item in sources.items())
+    rows = [
+        [name, f"{s['documents']:,}", f"{s['tokens']:,}", f"{100 * s['tokens'] / total:.2f}%"]
+        for name, s in sources.items()
+    ]
+    return str(Table(["", "documents", "tokens", "share"], rows, align="lr"))
 
 
 @click.group("data")

@@ -20,6 +20,7 @@ from ..core import Config, GpubError, read_config, read_json
 from ..device import cpu_name
 from ..files import shipped
 from .gpt import GPTConfig, count_params, param_table
+from ..table import Table
 
 # %% ../../nbs/season1/03_scaling_up.ipynb #55715fc7
 @dataclass(frozen=True)
@@ -756,29 +757,24 @@ def plan_table(
     p: dict,  # from `plan`
 ) -> str:
     "A plan to read"
-    out = [
-        f"{p['model']}: {p['parameters']:,} parameters, "
-        f"{p['flops_per_token'] / 1e6:,.1f} MFLOP per token",
-        f"{p['gpu']}: {p['memory_gb']:.4g} GB, {p['format']}, {p['optimizer']}; "
-        f"{p['tokens']:,} tokens",
-        "",
-        f"{'checkpointing':15}{'fits':5}{'micro-batch':>14}"
-        f"{'peak GB':>10}{'tok/s':>13}{'hours':>10}{'$':>10}",
-    ]
+    head = "checkpointing", "fits", "micro-batch", "peak GB", "tok/s", "hours", "$"
+    rows = []
     for r in p["rows"]:
+        peak, window = f"{r['peak_gb']:.2f}", p["context_length"]
         if not r["fits"]:
-            out.append(
-                f"{r['checkpointing']:15}{'no':5}{'':14}{r['peak_gb']:10.2f}   for a "
-                f"micro-batch of 1 x {p['context_length']}"
-            )
+            small = f"for a micro-batch of 1 x {window}"
+            rows.append([r["checkpointing"], "no", "", peak, small])
             continue
-        cost, cut = (
-            "?" if r["usd"] is None else f"{r['usd']:,.2f}",
-            f"{r['micro_batch']} x {p['context_length']}",
-        )
-        out.append(
-            f"{r['checkpointing']:15}{'yes':5}{cut:>14}{r['peak_gb']:10.2f}"
-            f"{r['tok_s']:13,.0f}{r['hours']:10.2f}{cost:>10}"
+        rows.append(
+            [
+                r["checkpointing"],
+                "yes",
+                f"{r['micro_batch']} x {window}",
+                peak,
+                f"{r['tok_s']:,.0f}",
+                f"{r['hours']:.2f}",
+                "?" if r["usd"] is None else f"{r['usd']:,.2f}",
+            ]
         )
 
     def size(gb: float) -> str:
@@ -796,7 +792,12 @@ def plan_table(
     )
     return "\n".join(
         [
-            *out,
+            f"{p['model']}: {p['parameters']:,} parameters, "
+            f"{p['flops_per_token'] / 1e6:,.1f} MFLOP per token",
+            f"{p['gpu']}: {p['memory_gb']:.4g} GB, {p['format']}, {p['optimizer']}; "
+            f"{p['tokens']:,} tokens",
+            "",
+            str(Table(head, rows, align="llr")),
             "",
             f"speed    {p['speed']}",
             f"price    {price}",

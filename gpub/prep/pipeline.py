@@ -37,6 +37,7 @@ from ..progress import minutes_seconds
 from ..record.folder import differences, lock_folder
 from .pool import ordered_map
 from .scan import KNOWN, NGRAM, Benchmarks, Scan, pass_gate, scan_texts
+from ..table import Table
 from ..data.shards import ShardWriter, join_documents
 from .sources import Source, chunks, find_files, records
 from ..data.tokenizer import BPETokenizer, load_tokenizer, stratified
@@ -635,15 +636,20 @@ def mix_table(
     manifest,  # of a folder that `prepare` made
 ):  # text
     "Tokens, share and epochs of each source, as text"
-    rows = [
-        f"{'':12}{'documents':>11}{'tokens':>14}{'share':>9}"
-        f"{'asked':>9}{'epochs':>8}{'val tokens':>12}"
-    ]
+    head = "", "documents", "tokens", "share", "asked", "epochs", "val tokens"
+    rows = []
     for s, m in manifest["mix"].items():
         asked = f"{100 * manifest['weights'][s]:.2f}%" if manifest["weights"] else "-"
         kept, t = manifest["counts"][s]["kept"], m["train"]
         rows.append(
-            f"{s:12}{kept:>11,}{t['tokens']:>14,}{100 * t['share']:>8.2f}%"
-            f"{asked:>9}{t['epochs']:>8.3f}{m['val']['tokens']:>12,}"
+            [
+                s,
+                f"{kept:,}",
+                f"{t['tokens']:,}",
+                f"{100 * t['share']:.2f}%",
+                asked,
+                f"{t['epochs']:.3f}",
+                f"{m['val']['tokens']:,}",
+            ]
         )
-    return "\n".join(rows)
+    return str(Table(head, rows, align="lr"))

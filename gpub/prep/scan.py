@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from ..core import GpubError, first_line
 from .clean import EXACT, KEPT_EXAMPLES, ngram_hashes, word_hashes
+from ..table import Table
 
 # %% ../../nbs/lib/prep/scan.ipynb #9bc840b0
 NGRAM = 13
@@ -292,11 +293,11 @@ class Scan:
         "The blog's table: documents per string and source"
         hits = [f.known + f.benchmarks for f in self.sources.values()]
         total = sum(hits, Counter())
-        rows = [["", *self.sources], ["documents", *(f"{f.docs:,}" for f in self.sources.values())]]
+        rows = [["documents", *(f"{f.docs:,}" for f in self.sources.values())]]
         rows += [
             [k, *(f"{h[k]:,}" for h in hits)] for k in sorted(total, key=lambda k: (-total[k], k))
         ]
-        return "\n".join(f"{r[0]:24}" + "".join(f"{c:>14}" for c in r[1:]) for r in rows)
+        return str(Table(["", *self.sources], rows, align="lr"))
 
 
 def pass_gate(

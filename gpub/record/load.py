@@ -16,6 +16,7 @@ from ..device import pick_device, use_threads
 from .folder import differences
 from .log import read_log
 from ..model.generate import generate
+from ..table import Table
 from ..model.llama import build_model
 from ..data.tokenizer import load_tokenizer
 
@@ -61,21 +62,16 @@ class RunLog(list):
         "One value of every row; None where a row has none"
         return [row.get(name) for row in self]
 
-    def _cells(self):
-        "Names of the columns, and the rows as strings"
+    def _table(self) -> Table:
         names = list(dict.fromkeys(name for row in self for name in row))
-        return [names] + [[_shown(row.get(name)) for name in names] for row in self]
+        rows = [[_shown(row.get(name)) for name in names] for row in self]
+        return Table(names, rows, align="r")
 
     def __repr__(self):
-        columns = [*zip(*self._cells())]
-        widths = [max(map(len, column)) for column in columns]
-        lines = zip(*[[c.rjust(w) for c in column] for column, w in zip(columns, widths)])
-        return "\n".join("  ".join(line) for line in lines)
+        return str(self._table())
 
     def _repr_markdown_(self):
-        head, *rows = self._cells()
-        rule = ["--:"] * len(head)
-        return "\n".join(f"| {' | '.join(row)} |" for row in [head, rule, *rows])
+        return self._table().markdown()
 
 
 def _shown(value):

@@ -19,6 +19,7 @@ from ..record.log import read_log
 from ..record.load import load_run
 from ..data.shards import read_manifest
 from .gguf import gguf_warning, write_gguf
+from ..table import Table
 from ..templates import render_template
 from gpub.share.weights import (
     family,
@@ -329,13 +330,12 @@ def _loss_table(rows, unit):
         return "No validation was logged."
     few = rows[:: max(1, len(rows) // 10)]
     few += [r for r in rows[-1:] if r not in few]
-    lines = [
-        f"| {r['step']:,} | {r['tokens']:,} | {r['val_loss']:.4f} | {r['val_bpb']:.4f} |"
+    cells = [
+        [f"{r['step']:,}", f"{r['tokens']:,}", f"{r['val_loss']:.4f}", f"{r['val_bpb']:.4f}"]
         for r in few
     ]
-    return "\n".join(
-        [f"| step | tokens | validation, {unit} | bits per byte |", "|--:|--:|--:|--:|", *lines]
-    )
+    head = ["step", "tokens", f"validation, {unit}", "bits per byte"]
+    return Table(head, cells, align="r").markdown().strip()
 
 
 def _data_list(data, seen):
