@@ -1,7 +1,7 @@
 """Readers: what comes out is what went in, whatever the container; dirt is counted, half a file
 refused."""
 
-import errno, gzip, json, os, random, threading
+import errno, gzip, json, os, random, re, subprocess, sys, threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pyarrow as pa, pyarrow.parquet as pq, pytest, zstandard
 from hypothesis import given, settings, strategies as st
@@ -13,6 +13,7 @@ from gpub.prep.config import load_recipe
 from gpub.prep.sources import (
     BLOCK,
     NAMED,
+    Hub,
     Source,
     chunks,
     cut_lines,
@@ -546,3 +547,80 @@ def test_the_files_of_a_named_dataset_are_read_in_a_drawn_order(tmp_path, monkey
     assert rest == texts[5 * 500 :]
     listed = texts_of("hf:HuggingFaceTB/finemath@finemath-4plus")
     assert listed == [f"crawl {i}, page {k}" for i in range(12) for k in range(600)]
+
+
+CELL = """
+import resource, sys
+from gpub.prep.sources import Source, chunks, records
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+kept = [
+    (len(t), why)
+    for c in chunks(Source(name="s", path=sys.argv[1]))
+    for b in c.blocks
+    for t, _, why in records(b)
+]
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(kept, (after - before) / (2**20 if sys.platform == "darwin" else 2**10))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="asks the system for the peak of memory")
+def test_a_parquet_cell_of_200_mb_is_skipped_in_bounded_memory(tmp_path):
+    "Four times its size before; a cell over the limit is a counted drop, as a line is"
+    path = tmp_path / "a.parquet"
+    cells = pa.array(["before", "x" * (200 << 20), None, "after"], pa.large_string())
+    pq.write_table(pa.table({"text": cells}), path)
+    del cells
+    done = subprocess.run(
+        [sys.executable, "-c", CELL, str(path)], capture_output=True, text=True, check=True
+    )
+    kept, _, grown = done.stdout.strip().rpartition(" ")
+    assert kept == str(
+        [(6, None), (200, "cell over the limit"), (0, "no text in 'text'"), (5, None)]
+    )
+    assert float(grown) < 800, "the reader of the format holds the cell three times, we never"
+
+
+def test_a_stream_is_cut_by_bytes_too(monkeypatch, quick):
+    "500 rows of a megabyte each would be half a gigabyte in one block"
+
+    class Large(FlakyStream):
+        def __iter__(self):
+            for row in super().__iter__():
+                yield {self.column: row[self.column] + "x" * 2**20}
+
+    monkeypatch.setattr(sources, "open_hub", lambda hub, *how: Large(9, [], hub.column))
+    blocks = list(hub_blocks(NAMED["fineweb-edu"]))
+    assert max(len(b.data) for b, _ in blocks) < 4 * 2**20 and len(blocks) > 3
+    assert [s["at"] for _, s in blocks][-1] == 9
+
+
+def test_named_datasets_are_pinned_and_any_may_be():
+    for hub in NAMED.values():
+        if hub.repo != "Avelina/python-edu-cleaned":
+            assert re.fullmatch("[0-9a-f]{40}", hub.revision)
+    mine = Source.parse("x=hf:a/b@c@main#d:0.5")
+    assert mine.hub == Hub(repo="a/b", config="c", revision="main", column="d")
+    assert Source.parse("x=hf:a/b@@v1").hub == Hub(repo="a/b", revision="v1")
+    assert Source.parse("x=finemath@finemath-3plus@main").hub.revision == "main"
+    assert Source.parse(mine.spec) == mine
+
+
+def test_a_moving_dataset_is_pinned_when_the_job_begins(monkeypatch):
+    """A branch is resolved to the commit it has now; a commit is not asked for, nor a folder in
+    the place of the Hub"""
+    import huggingface_hub
+
+    asked = []
+
+    class Api:
+        def dataset_info(self, repo, revision=None):
+            asked.append((repo, revision))
+            return type("Info", (), dict(sha="5" * 40))
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
+    monkeypatch.delenv("GPUB_HUB", raising=False)
+    assert sources.pinned(Hub(repo="a/b", revision="main")).revision == "5" * 40
+    assert sources.pinned(Hub(repo="a/b")).revision == "5" * 40
+    assert asked == [("a/b", "main"), ("a/b", None)]
+    assert sources.pinned(NAMED["finemath"]) == NAMED["finemath"] and len(asked) == 2

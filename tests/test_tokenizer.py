@@ -277,3 +277,18 @@ def test_sample_and_report(bpe):
         and r["sources"]["empty"]["tokens"] == 0
     )
     assert set(r["dead"]) == set(range(700)) - used and r["sources"]["plays"]["bytes_per_token"] > 2
+
+
+@pytest.mark.parametrize(
+    "pattern, lost",
+    [
+        (r"[a-zA-Z]+|\s+|\d+", "\\x00"),
+        (r"\p{L}+|\p{N}+|[^\s\p{L}\p{N}]+|\n", "\\t"),
+        (r"\S+|\s+(?=\S)", " "),
+    ],
+)
+def test_a_pattern_that_leaves_characters_out_is_refused(pattern, lost):
+    "tiktoken drops what no piece holds, and says nothing"
+    with pytest.raises(GpubError, match="pattern .* leaves .* out") as e:
+        BPETokenizer.train(["some text, and some text"] * 9, 300, pattern=pattern)
+    assert lost in str(e.value) and "\n" not in str(e.value)

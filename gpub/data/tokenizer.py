@@ -4,12 +4,14 @@
 
 # %% auto #0
 __all__ = ['PATTERN', 'GPT2_PATTERN', 'SPECIALS', 'BYTES', 'BYTE_OF', 'id_dtype', 'fingerprint', 'code_points', 'check_ids',
-           'CharTokenizer', 'pieces', 'MiniBPE', 'BPETokenizer', 'stratified', 'tokenizer_report', 'load_tokenizer']
+           'CharTokenizer', 'pieces', 'uncovered', 'MiniBPE', 'BPETokenizer', 'stratified', 'tokenizer_report',
+           'load_tokenizer']
 
 # %% ../../nbs/lib/data/tokenizer.ipynb #8c8f6205
-import hashlib, json, re
+import hashlib, json, re, unicodedata
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -180,6 +182,29 @@ def pieces(
     "Cut a text where no token may cross"
     return [p for p, _ in pre_tokenizers.Split(Regex(pattern), "isolated").pre_tokenize_str(text)]
 
+# %% ../../nbs/lib/data/tokenizer.ipynb #64d2acf7
+def _probe():
+    "Strings in which characters of every category of Unicode stand beside each other"
+    found = {}
+    for i in range(0x3100):
+        found.setdefault(unicodedata.category(chr(i)), []).append(chr(i))
+    few = [c for same in found.values() for c in same[:3]]
+    some = [*map(chr, range(128)), *few, "한", "中", "\ue000", "\ufffe", "😀", "\U0010ffff"]
+    pairs = "".join(a + b for a in some for b in some)
+    return [pairs, *(3 * c for c in some), *("a" + 2 * c for c in some)]
+
+
+@cache
+def uncovered(
+    pattern: str,  # where no token may cross, see `pieces`
+) -> str:  # empty if all is well
+    "Text that a split pattern leaves out: tiktoken drops such characters and says nothing"
+    outside = pre_tokenizers.Split(Regex(pattern), "removed")
+    for text in _probe():
+        if rest := outside.pre_tokenize_str(text):
+            return rest[0][0][:8]
+    return ""
+
 # %% ../../nbs/lib/data/tokenizer.ipynb #91402bb0
 class MiniBPE:
     "Byte-level BPE from nothing: count pairs, join the most frequent, repeat"
@@ -324,6 +349,11 @@ class BPETokenizer:
         d = d or json.loads(tok.to_str())
         model, self._tok = d["model"], tok
         self.pattern = _pattern(d)
+        if engine is None and (lost := uncovered(self.pattern)):
+            raise GpubError(
+                f"the pattern {self.pattern!r} of this tokenizer leaves characters out, such as "
+                f"{lost!r}: what no piece holds would be lost; add |. to its end"
+            )
         self._plain = (
             d.get("normalizer") is None
             and not model.get("ignore_merges")
