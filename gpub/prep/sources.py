@@ -396,14 +396,14 @@ def parquet_blocks(
                 raise GpubError(
                     f"{path}: no column {column!r}, it has {', '.join(names)}; write PATH#column"
                 )
-            share = os.path.getsize(path) / max(f.metadata.num_rows, 1)
+            size, total = os.path.getsize(path), max(f.metadata.num_rows, 1)
             leaves = [f.schema.column(i).path.split(".")[0] for i in range(len(f.schema))]
             at = leaves.index(column)
             for g in range(f.num_row_groups):
                 rows = rows_at_once(f.metadata.row_group(g), at)
                 for batch in f.iter_batches(rows, row_groups=[g], columns=[column]):
                     if meter is not None:
-                        meter["read"] += share * len(batch)
+                        meter["read"] += size * len(batch) / total
                     yield from table_blocks(batch.column(0), str(path), column)
     except (pa.ArrowInvalid, OSError) as e:
         raise GpubError(
