@@ -41,9 +41,6 @@ FORBIDDEN = {  # what a module must not know although its room may
 UNTYPED_ROOMS = {
     "budget",
     "cli",
-    "data",
-    "evals",
-    "guards",
     "lab",
     "prep",
     "record",

@@ -9,7 +9,9 @@ __all__ = ['Batches']
 import hashlib
 import numpy as np
 import torch
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from ..core import GpubError
 from .sampler import WindowOrder
 from gpub.data.shards import (
@@ -19,6 +21,7 @@ from gpub.data.shards import (
     open_shard,
     verify_shards,
 )
+from .tokenizer import BPETokenizer, CharTokenizer
 
 # %% ../../nbs/lib/data/batches.ipynb #c3c6297b
 class Batches:
@@ -27,7 +30,7 @@ class Batches:
 
     def __init__(
         self,
-        ids,  # array of token ids, or {source: array (or list of arrays)}
+        ids: np.ndarray | dict,  # array of token ids, or {source: array (or list of arrays)}
         *,
         context_length: int,  # tokens a row
         batch: int,  # rows a step, over all ranks together
@@ -36,9 +39,9 @@ class Batches:
         world: int = 1,  # how many processes share a step
         # {source: share of the tokens}; without it all sources are read as one text, each window
         # once an epoch
-        weights=None,
-        device=None,  # keep the tokens on this device and gather there
-        hash_ids=True,  # False: leave `fingerprint` to the caller, who knows a cheaper one
+        weights: dict[str, float] | None = None,
+        device: torch.device | str | None = None,  # keep the tokens on this device and gather there
+        hash_ids: bool = True,  # False: leave `fingerprint` to the caller, who knows a cheaper one
     ):
         if context_length < 1 or batch < 1:
             raise GpubError(
@@ -81,17 +84,18 @@ class Batches:
     @classmethod
     def from_shards(
         cls,
-        folder,  # of shards
+        folder: Path | str,  # of shards
         *,
-        split="train",  # or val
-        weights=None,  # {source: share}; without it every window comes once an epoch
+        split: str = "train",  # or val
+        # {source: share}; without it every window comes once an epoch
+        weights: dict[str, float] | None = None,
         # 'mmap' reads from disk as needed, 'ram' loads first, 'device' loads to `device`
-        mode="mmap",
-        tokenizer=None,  # refuse shards of another one
-        full=True,  # check every byte first (one fast pass), not only the sizes
-        device=None,  # where mode 'device' keeps them; default the CPU
-        **kw,  # ctx, batch, seed, rank, world
-    ):  # batches whose `what` knows the documents
+        mode: str = "mmap",
+        tokenizer: CharTokenizer | BPETokenizer | None = None,  # refuse shards of another one
+        full: bool = True,  # check every byte first (one fast pass), not only the sizes
+        device: torch.device | str | None = None,  # where mode 'device' keeps them; default the CPU
+        **kw: Any,  # ctx, batch, seed, rank, world
+    ) -> "Batches":  # batches whose `what` knows the documents
         "Batches from a shard folder, checked; raises `GpubError` where something does not match"
         if mode not in ("mmap", "ram", "device"):
             raise GpubError(f"mode is 'mmap', 'ram' or 'device', not {mode!r}")
@@ -124,7 +128,7 @@ class Batches:
     def taken(
         self,
         windows: int,  # how many windows all ranks have read together
-    ):  # rows per source, each less than one off its exact share
+    ) -> list[int]:  # rows per source, each less than one off its exact share
         "The running count of each source"
         out, left, weight = [], windows, 1.0
         for w in self.weights[:-1]:
@@ -136,8 +140,8 @@ class Batches:
 
     def windows(
         self,
-        step,  # from 0
-    ):  # [(stream, first window, one past the last)]
+        step: int,  # from 0
+    ) -> list[tuple[WindowOrder, int, int]]:  # [(stream, first window, one past the last)]
         "Which windows this rank's rows of a step are"
         if step < 0:
             raise IndexError(f"steps count from 0, not {step}")
@@ -151,8 +155,8 @@ class Batches:
 
     def epoch(
         self,
-        step,  # from 0
-    ):  # int
+        step: int,  # from 0
+    ) -> int:
         "Finished epochs before a step, of the source that is furthest"
         return max(s.epoch(n) for s, n in zip(self.streams, self.taken(step * self.batch)))
 
@@ -189,7 +193,7 @@ class Batches:
                 )
         return out
 
-    def _documents(self, k, lo, hi):
+    def _documents(self, k: int, lo: int, hi: int) -> dict:
         found, at = [], 0
         for s in self._records[k]:
             i, j = max(lo - at, 0), min(hi - at, s["tokens"])
@@ -202,7 +206,9 @@ class Batches:
         sources, shards = (list(dict.fromkeys(f[i] for f in found)) for i in (0, 1))
         return dict(source=" + ".join(sources), shards=shards, documents=[f[2] for f in found])
 
-    def _gather(self, step):  # the same rows, from tokens that are already on the device
+    def _gather(
+        self, step: int
+    ) -> torch.Tensor:  # the same rows, from tokens that are already on the device
         starts = [torch.from_numpy(s.order(a, b)).to(self.device) for s, a, b in self.windows(step)]
         return torch.cat(
             [
@@ -212,7 +218,9 @@ class Batches:
         )
 
 
-def _weights(weights, names):  # shares that sum to one, in the order of the streams
+def _weights(
+    weights: dict[str, float], names: list[str]
+) -> list[float]:  # shares that sum to one, in the order of the streams
     if set(weights) != set(names):
         raise GpubError(
             f"the weights are for {', '.join(weights)}; the sources are {', '.join(names)}"
@@ -224,14 +232,16 @@ def _weights(weights, names):  # shares that sum to one, in the order of the str
     return [weights[n] / sum(weights.values()) for n in names]
 
 
-def _fingerprint(streams):  # of tokens in memory; shards have their manifest's
+def _fingerprint(
+    streams: Sequence[WindowOrder],
+) -> str:  # of tokens in memory; shards have their manifest's
     return hashlib.sha256(
         b"".join(hashlib.sha256(np.ascontiguousarray(p)).digest() for s in streams for p in s.parts)
     ).hexdigest()[:16]
 
 
 def _resident(
-    parts, device
+    parts: Sequence[np.ndarray], device: torch.device | str
 ):  # as signed integers, which torch gathers on every device, and the mask that undoes it
     ids = np.concatenate(parts)
     signed = torch.from_numpy(ids.view(f"i{ids.itemsize}")).to(device)

@@ -7,9 +7,11 @@ __all__ = ['Corpus', 'load_text', 'text_corpus', 'shard_corpus', 'load_corpus', 
 
 # %% ../../nbs/lib/data/corpus.ipynb #22f7894e
 import math, re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 import numpy as np
+from typing import Any
 from ..core import GpubError
 from .text import Text, load_shakespeare
 from .plays import plays_entropy
@@ -33,15 +35,15 @@ class Corpus:
     tokens: int  # to learn from
     fingerprint: str  # of the training ids
 
-    def val_text(self):
+    def val_text(self) -> str:
         "The validation text, decoded where only its ids were kept"
         return self.texts[1] if self.texts else self.tok.decode(self.val)
 
 
 def load_text(
-    path=None,  # a .txt file; None: tiny Shakespeare
-    log=print,  # told of a download, or that there is no network
-):  # `Text`
+    path: Path | str | None = None,  # a .txt file; None: tiny Shakespeare
+    log: Callable[[str], None] = print,  # told of a download, or that there is no network
+) -> Text:
     "Read a text; raises `GpubError` when it is missing, not UTF-8 or holds nothing to predict"
     if path is None:
         return load_shakespeare(log=log)
@@ -67,7 +69,7 @@ def load_text(
 def text_corpus(
     text: Text,  # every character counts
     context_length: int,  # the model's
-):  # `Corpus`
+) -> Corpus:
     "Cut and encode; raises `GpubError` when either part is shorter than one window"
     tok = CharTokenizer.from_text(text.text)
     ids = tok.encode(text.text).astype(np.int64)
@@ -79,7 +81,7 @@ def text_corpus(
             "or a smaller --set context_length=..."
         )
 
-    def train(context_length, batch, seed=0, **kw):
+    def train(context_length: int, batch: int, seed: int = 0, **kw: Any) -> Batches:
         return Batches(ids[:cut], context_length=context_length, batch=batch, seed=seed, **kw)
 
     return Corpus(
@@ -96,10 +98,11 @@ def text_corpus(
 
 
 def shard_corpus(
-    folder,  # made by `gpub prep`
+    folder: Path | str,  # made by `gpub prep`
     context_length: int,  # the model's
-    enough=2_000_000,  # tokens to judge by; where there are more, each source gives its share
-):  # `Corpus`
+    # tokens to judge by; where there are more, each source gives its share
+    enough: int = 2_000_000,
+) -> Corpus:
     "A shard folder, every byte checked once; raises `GpubError` when anything in it does not match"
     first = Batches.from_shards(folder, context_length=context_length, batch=1)
     manifest = read_manifest(folder)
@@ -133,10 +136,10 @@ def shard_corpus(
 
 
 def load_corpus(
-    data,  # a text file, a shard folder, or None: tiny Shakespeare
+    data: Path | str | None,  # a text file, a shard folder, or None: tiny Shakespeare
     context_length: int,  # the model's
-    log=print,  # told of a download, or that there is no network
-):  # `Corpus`
+    log: Callable[[str], None] = print,  # told of a download, or that there is no network
+) -> Corpus:
     "A text file, a shard folder, or tiny Shakespeare"
     return (
         shard_corpus(data, context_length)
@@ -147,7 +150,7 @@ def load_corpus(
 
 def references(
     c: Corpus,  # what the run learns from
-):  # name -> nats per `c.unit`
+) -> dict[str, float]:  # name -> nats per `c.unit`
     """Lines to hold a loss against, in the run's unit; for the built-in plays also the entropy that
     nothing can beat"""
     if c.texts:
@@ -161,7 +164,7 @@ def references(
 
 def pick_prompt(
     text: str,  # of the corpus
-):  # a few characters to start every sample with
+) -> str:  # a few characters to start every sample with
     "ROMEO if he is in the play, else the first speaker, else the first word"
     speakers = re.findall(r"^[^\n]{0,28}:\n", text, re.M)
     return "ROMEO:\n" if "ROMEO:\n" in speakers else speakers[0] if speakers else text.split()[0]

@@ -9,6 +9,7 @@ __all__ = ['PLAY_WORDS', 'VERSE', 'CAST', 'STAGE', 'Grammar', 'alternatives', 'l
 # %% ../../nbs/lib/data/plays.ipynb #063659ca
 import math, random, re
 from bisect import bisect
+from collections.abc import Iterator
 from functools import cache
 from itertools import accumulate
 from os.path import commonprefix
@@ -43,7 +44,7 @@ class Grammar:
         self._tree = {name: self._tell_apart(name, alts) for name, alts in self.rules.items()}
 
     @staticmethod
-    def _parse(name, alts):
+    def _parse(name: str, alts: dict[str, float]) -> list[tuple[float, tuple[str, ...]]]:
         "(probability, tokens) for each alternative; a token is text, or a rule in braces"
         if not alts or min(alts.values()) <= 0:
             raise ValueError(f"rule {name!r} needs alternatives with positive weights, got {alts}")
@@ -55,7 +56,9 @@ class Grammar:
             raise ValueError(f"rule {name!r} has a brace without its partner: {list(alts)}")
         return parsed
 
-    def _open(self, p, tokens, depth=0):
+    def _open(
+        self, p: float, tokens: tuple[str, ...], depth: int = 0
+    ) -> list[tuple[float, tuple[str, ...]]]:
         "All ways on from `tokens` up to the next character of text"
         if not tokens or tokens[0][0] != "{":
             return [(p, tokens)]
@@ -70,7 +73,9 @@ class Grammar:
             for o in self._open(p * q, alt + tokens[1:], depth + 1)
         ]
 
-    def _tell_apart(self, name, ways, said=""):
+    def _tell_apart(
+        self, name: str, ways: list[tuple[float, tuple[str, ...]]], said: str = ""
+    ) -> dict | tuple:
         """A tree {character: (nats, subtree)} that ends in the tokens still to come once one
         derivation is left"""
         if len(ways) == 1:
@@ -153,7 +158,7 @@ class Grammar:
         return np.array(nll)
 
     @staticmethod
-    def _refuse(text, i, expected):
+    def _refuse(text: str, i: int, expected: str):
         raise ValueError(
             f"the grammar cannot write this text: after {text[max(0, i - 30) : i]!r} (character "
             f"{i}) comes {text[i]!r}, possible is one of {expected!r}; is the text from this "
@@ -396,7 +401,7 @@ STAGE = {
 }
 
 
-def _speeches():
+def _speeches() -> Iterator[tuple[str, dict]]:
     "For each of the cast: the name, what is said, and who comes next, which is somebody else"
     for who, own in CAST.items():
         yield who, {f"{who}:\n{{{who} says}}{{after {who}}}": 1}

@@ -9,6 +9,7 @@ __all__ = ['MEANING', 'bits_per_byte', 'reference_lines']
 import lzma
 import math
 from collections import Counter
+from collections.abc import Callable
 from ..core import GpubError
 
 # %% ../../nbs/lib/data/references.ipynb #00cb552c
@@ -32,15 +33,15 @@ MEANING = {
 
 
 def bits_per_byte(
-    nats,  # mean loss in nats per character
-    chars,  # characters it was measured on
-    bytes,  # their length in UTF-8
-):  # bits per byte, comparable between tokenizers
+    nats: float,  # mean loss in nats per character
+    chars: int,  # characters it was measured on
+    bytes: int,  # their length in UTF-8
+) -> float:  # bits per byte, comparable between tokenizers
     "The loss in the unit of compressors"
     return nats * chars / bytes / math.log(2)
 
 # %% ../../nbs/lib/data/references.ipynb #a04593bd
-def _compressors():
+def _compressors() -> dict[str, Callable[[bytes], int]]:
     "Name -> function from bytes to compressed size; zstd only where the package is installed"
     out = {"xz": lambda b: len(lzma.compress(b, preset=9 | lzma.PRESET_EXTREME))}
     try:
@@ -54,9 +55,11 @@ def reference_lines(
     train_text: str,  # what the model learns from
     val_text: str,  # what it is judged on
     vocab_size: int,  # size of its vocabulary
-    source=None,  # exact entropy of the source in nats per character, where it is known
-    limit=4_000_000,  # compressors read this much of the end of the training text: they are slow
-    log=print,  # called with one line if a compressor is missing
+    # exact entropy of the source in nats per character, where it is known
+    source: float | None = None,
+    # compressors read this much of the end of the training text: they are slow
+    limit: int = 4_000_000,
+    log: Callable[[str], None] = print,  # called with one line if a compressor is missing
 ):  # name -> nats per character of `val_text`; `MEANING` has a sentence for each
     "What models without a transformer reach on the same text"
     n = len(val_text)

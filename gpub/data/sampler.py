@@ -6,6 +6,7 @@
 __all__ = ['AHEAD', 'scramble', 'shuffled', 'WindowOrder']
 
 # %% ../../nbs/lib/data/sampler.ipynb #bd70546d
+from collections.abc import Sequence
 from functools import lru_cache
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -13,8 +14,8 @@ from ..core import GpubError
 
 # %% ../../nbs/lib/data/sampler.ipynb #0dc7bcd3
 def scramble(
-    *words,  # integers or uint64 arrays that broadcast
-):  # uint64 array: the same words give the same bits, on any machine
+    *words: int | np.ndarray,  # integers or uint64 arrays that broadcast
+) -> np.ndarray:  # uint64 array: the same words give the same bits, on any machine
     "Hash integers to 64 random-looking bits (the finaliser of splitmix64, once per word)"
     h = np.zeros(1, np.uint64)
     for w in words:
@@ -26,16 +27,16 @@ def scramble(
 
 
 def shuffled(
-    places,  # integer array, each in range(n)
+    places: np.ndarray,  # integer array, each in range(n)
     n: int,  # length of the list that is shuffled
-    *key,  # integers: another key, another order
-):  # int64 array like `places`
+    *key: int,  # integers: another key, another order
+) -> np.ndarray:  # int64 array like `places`
     """What stands at these places when range(n) is shuffled: a Feistel network over two digits,
     walked again where it steps outside"""
     b = np.uint64(int(np.ceil(np.sqrt(n))))
     a = np.uint64(-(-n // int(b)))
 
-    def mod(x, m):
+    def mod(x: np.ndarray, m: np.uint64) -> np.ndarray:
         return (
             x - x // m * m
         )  # numpy divides by a scalar eight times faster than it takes remainders
@@ -63,10 +64,10 @@ class WindowOrder:
 
     def __init__(
         self,
-        parts,  # arrays of ids (memmaps too); together they are one long text
+        parts: Sequence[np.ndarray],  # arrays of ids (memmaps too); together they are one long text
         context_length: int,  # a window holds ctx + 1 ids
-        key,  # integers that decide the order
-        name="text",  # of the source, for errors and `Batches.what`
+        key: Sequence[int],  # integers that decide the order
+        name: str = "text",  # of the source, for errors and `Batches.what`
     ):
         self.parts, self.context_length, self.key, self.name, self._cache = (
             [np.asarray(p) for p in parts],
@@ -90,7 +91,11 @@ class WindowOrder:
             for p in self.parts
         ]
 
-    def _epochs(self, deal):  # first window and phase of each of the ctx epochs in one deal
+    def _epochs(
+        self, deal: int
+    ) -> tuple[
+        np.ndarray, np.ndarray
+    ]:  # first window and phase of each of the ctx epochs in one deal
         phases = shuffled(np.arange(self.context_length), self.context_length, *self.key, deal, 0)
         return np.cumsum(
             [0, *np.maximum(self.tokens - 1 - phases, 0) // self.context_length]
@@ -98,8 +103,8 @@ class WindowOrder:
 
     def epoch(
         self,
-        window,  # counted from the start of training
-    ):  # int
+        window: int,  # counted from the start of training
+    ) -> int:
         "How many epochs were finished before a window"
         deal, i = divmod(window, self.tokens - self.context_length)
         return (
@@ -110,7 +115,7 @@ class WindowOrder:
         self,
         lo: int,  # first window, counted from the start of training
         hi: int,  # one past the last
-    ):  # int64 array: where each begins in the text
+    ) -> np.ndarray:  # int64 array: where each begins in the text
         "Where the windows lo..hi begin: epoch after epoch, each in an order of its own"
         out = []
         while lo < hi:
@@ -129,9 +134,9 @@ class WindowOrder:
 
     def order(
         self,
-        lo,  # first window, counted from the start of training
-        hi,  # one past the last
-    ):  # int64 array
+        lo: int,  # first window, counted from the start of training
+        hi: int,  # one past the last
+    ) -> np.ndarray:  # int64 array
         "`starts`, computed for many steps at once and remembered"
         first, cache = self._cache
         if not first <= lo <= hi <= first + len(cache):
@@ -143,8 +148,8 @@ class WindowOrder:
 
     def rows(
         self,
-        starts,  # int64 array, positions in the text
-    ):  # (len(starts), ctx + 1) ids
+        starts: np.ndarray,  # int64 array, positions in the text
+    ) -> np.ndarray:  # (len(starts), ctx + 1) ids
         "The windows that begin there, gathered at once"
         if len(self.parts) == 1:
             return self._views[0][starts]
@@ -170,9 +175,9 @@ class WindowOrder:
 
     def spans(
         self,
-        lo,  # first id, counted in the whole text
-        hi,  # one past the last
-    ):  # [(part, first, one past the last)], counted in that part
+        lo: int,  # first id, counted in the whole text
+        hi: int,  # one past the last
+    ) -> list[tuple[int, int, int]]:  # [(part, first, one past the last)], counted in that part
         "In which parts a range of ids lies"
         begins = self.ends - self.sizes
         touched = np.flatnonzero((self.ends > lo) & (begins < hi))

@@ -11,10 +11,12 @@ import json
 import os
 import re
 import numpy as np
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 from ..core import GpubError, read_json, write_atomic
-from .tokenizer import fingerprint, id_dtype, load_tokenizer
+from .tokenizer import BPETokenizer, CharTokenizer, fingerprint, id_dtype, load_tokenizer
 
 # %% ../../nbs/lib/data/shards.ipynb #ba0d52a9
 SHARD_FORMAT = 1
@@ -31,7 +33,7 @@ def _xxh3():
 
 
 def checksum(
-    path,  # any file
+    path: Path | str,  # any file
 ):  # an xxh3 hasher, ready to take more
     "Hash a file piece by piece"
     h = _xxh3()
@@ -43,9 +45,9 @@ def checksum(
 
 @contextmanager
 def writing_to(
-    folder,  # named in the error
-    then,  # what its reader can do
-):
+    folder: Path | str,  # named in the error
+    then: str,  # what its reader can do
+) -> Iterator[None]:
     "One line for a disk that is full, read-only or gone"
     try:
         yield
@@ -60,7 +62,7 @@ _SOURCE = dict(tokens=int, bytes=int, documents=int, dropped=dict)
 _SHARD = dict(file=str, split=str, source=str, tokens=int)
 
 
-def _typed(where, d, kinds):
+def _typed(where: Path | str, d: Any, kinds: dict[str, type]):
     "Refuse what lacks a value, or has one of another type: somebody edited the file"
     if not isinstance(d, dict):
         raise GpubError(f"{where} is {repr(d)[:60]}, not an object: it is damaged")
@@ -71,9 +73,9 @@ def _typed(where, d, kinds):
 
 
 def join_documents(
-    documents,  # arrays of ids
-    end,  # id of the end token, or None
-    dtype,  # of the array, as from `id_dtype`
+    documents: Sequence[np.ndarray],  # arrays of ids
+    end: int | None,  # id of the end token, or None
+    dtype: np.dtype | type,  # of the array, as from `id_dtype`
 ):  # (one array of all ids, an array of the documents' lengths in it)
     """Documents one after another, each followed by the end token; raises `GpubError` for ids that
     `dtype` cannot hold"""
@@ -86,7 +88,7 @@ def join_documents(
     return np.frombuffer(joined, dtype), lengths
 
 
-def _narrow(ids, dtype):
+def _narrow(ids: np.ndarray, dtype: np.dtype) -> np.ndarray:
     if ids.dtype != dtype:
         if ids.size and not 0 <= ids.min() <= ids.max() <= np.iinfo(dtype).max:
             raise GpubError(f"ids from {ids.min()} to {ids.max()} do not fit in {dtype.name}")
@@ -101,14 +103,15 @@ class ShardWriter:
     def __init__(
         self,
         # made if missing; one that holds an unfinished job with the same settings is continued
-        folder,
-        tokenizer,  # CharTokenizer or BPETokenizer: gives vocabulary, end token and fingerprint
+        folder: Path | str,
+        # CharTokenizer or BPETokenizer: gives vocabulary, end token and fingerprint
+        tokenizer: CharTokenizer | BPETokenizer,
         *,
-        shard_tokens=1 << 27,  # a shard is closed by the document that reaches this size
-        rank=0,  # this node of several: it writes shards number rank, rank + world, ...
-        world=1,  # how many nodes there are; `merge` joins their manifests
+        shard_tokens: int = 1 << 27,  # a shard is closed by the document that reaches this size
+        rank: int = 0,  # this node of several: it writes shards number rank, rank + world, ...
+        world: int = 1,  # how many nodes there are; `merge` joins their manifests
         # anything JSON holds that decides the output; stored, and compared before going on
-        settings=None,
+        settings: dict | None = None,
     ):
         self.folder, self.tokenizer, self.rank, self.world, self.shard_tokens = (
             Path(folder),
@@ -159,7 +162,7 @@ class ShardWriter:
         else:
             self.commit(None)
 
-    def _same(self, d):
+    def _same(self, d: dict):
         if d.get("format") != SHARD_FORMAT:
             raise GpubError(
                 f"{self.folder} has format {d.get('format')!r}, this version writes "
@@ -173,7 +176,7 @@ class ShardWriter:
                 "or the same settings"
             )
 
-    def _resume(self, d):
+    def _resume(self, d: dict):
         self._same(d)
         _typed(self._progress, d, dict(sources=dict, full=list, open=list, count=dict))
         for n, s in d["sources"].items():
@@ -210,7 +213,7 @@ class ShardWriter:
                         f"{self.folder} and start again"
                     )
 
-    def _cut(self, name, size):  # back to what was committed
+    def _cut(self, name: str, size: int):  # back to what was committed
         part = self.folder / (name + ".part")
         if (self.folder / name).exists():
             os.replace(self.folder / name, part)  # `close` got that far
@@ -221,11 +224,13 @@ class ShardWriter:
             )
         os.truncate(part, size)
 
-    def _attach(self, s):  # open the two files of a shard at their ends
+    def _attach(self, s: dict):  # open the two files of a shard at their ends
         paths = [self.folder / (name + ".part") for name in (s["file"], docs_file(s["file"]))]
         self._files[s["file"]] = [(open(p, "ab", buffering=0), checksum(p)) for p in paths]
 
-    def _shard(self, split, source):  # the open shard of a source, a new one if there is none
+    def _shard(
+        self, split: str, source: str
+    ) -> dict:  # the open shard of a source, a new one if there is none
         if s := self._open.get((split, source)):
             return s
         n = self._count.get(split, 0)
@@ -243,10 +248,10 @@ class ShardWriter:
         self,
         source: str,  # the source these documents are from
         # list of arrays of ids; or what `join_documents` made of them, if a worker has done that
-        documents,
-        names,  # list of str: what `Batches.what` calls them
-        sizes,  # list of int: bytes of text each was
-        split="train",  # or val
+        documents: Sequence[np.ndarray] | tuple[np.ndarray, np.ndarray],
+        names: Sequence[str],  # list of str: what `Batches.what` calls them
+        sizes: Sequence[int],  # list of int: bytes of text each was
+        split: str = "train",  # or val
     ):
         "Append documents; raises `GpubError` for ids outside the vocabulary and for a full disk"
         ids, lengths = (
@@ -288,7 +293,7 @@ class ShardWriter:
         for k, v in dict(tokens=len(ids), bytes=int(sum(sizes)), documents=len(lengths)).items():
             total[k] += v
 
-    def _append(self, s, ids, lines, size, documents):
+    def _append(self, s: dict, ids: np.ndarray, lines: bytes, size: int, documents: int):
         for (f, h), raw in zip(
             self._files[s["file"]],
             (memoryview(np.ascontiguousarray(ids, self.dtype)).cast("B"), memoryview(lines)),
@@ -310,9 +315,9 @@ class ShardWriter:
 
     def drop(
         self,
-        source,  # the source they were from
-        why,  # a few words, a key of the manifest
-        count=1,  # documents
+        source: str,  # the source they were from
+        why: str,  # a few words, a key of the manifest
+        count: int = 1,  # documents
     ):
         "Note documents that were left out, and why"
         dropped = self.sources.setdefault(source, dict(tokens=0, bytes=0, documents=0, dropped={}))[
@@ -323,7 +328,7 @@ class ShardWriter:
     def commit(
         self,
         # anything JSON holds: where the reader goes on when all that was added so far is safe
-        cursor,
+        cursor: Any,
     ):
         "Make everything added so far safe against crash and power cut"
         with self._disk():
@@ -352,15 +357,15 @@ class ShardWriter:
                 f.close()
             self._rename(s["file"])
 
-    def _rename(self, file):
+    def _rename(self, file: str):
         for name in file, docs_file(file):
             if (part := self.folder / (name + ".part")).exists():
                 os.replace(part, self.folder / name)
 
     def close(
         self,
-        **extra,  # more for the manifest, such as the pipeline's report
-    ):  # the manifest
+        **extra: Any,  # more for the manifest, such as the pipeline's report
+    ) -> dict:  # the manifest
         "Finish: every file gets its final name, the manifest is written last"
         if self.done:
             return read_json(self.manifest_path)
@@ -383,20 +388,22 @@ class ShardWriter:
         self.done = True
         return manifest
 
-    def _disk(self):
+    def _disk(self) -> AbstractContextManager:
         return writing_to(
             self.folder, "what was committed is safe, the same command goes on from there"
         )
 
 
 def docs_file(
-    file,  # name of a shard
-):  # name
+    file: str,  # name of a shard
+) -> str:  # name
     "The file beside a shard that names its documents"
     return file.replace(".bin", ".docs")
 
 
-def _lines(lengths, names):  # a line per document; a name keeps to its line
+def _lines(
+    lengths: np.ndarray, names: Sequence[str]
+) -> bytes:  # a line per document; a name keeps to its line
     lines = "".join([f"{n} {name}\n" for n, name in zip(lengths.tolist(), names)])
     if lines.count("\n") > len(names):
         return _lines(lengths, [" ".join(n.splitlines()) for n in names])
@@ -404,8 +411,8 @@ def _lines(lengths, names):  # a line per document; a name keeps to its line
 
 # %% ../../nbs/lib/data/shards.ipynb #4ce200a2
 def read_manifest(
-    folder,  # of shards
-):  # dict
+    folder: Path | str,  # of shards
+) -> dict:
     "A folder's manifest; raises `GpubError` for an unfinished folder or another format"
     folder = Path(folder)
     path = folder / "manifest.json"
@@ -417,9 +424,9 @@ def read_manifest(
 
 
 def well_formed(
-    path,  # named in errors
-    d,  # what was read there
-):  # the manifest, unchanged
+    path: Path | str,  # named in errors
+    d: Any,  # what was read there
+) -> dict:  # the manifest, unchanged
     "A manifest of this version with all its parts; raises `GpubError` naming what is wrong"
     if not isinstance(d, dict) or d.get("format") != SHARD_FORMAT:
         found = repr(d.get("format") if isinstance(d, dict) else d)[:60]
@@ -448,17 +455,17 @@ def well_formed(
 
 def manifest_fingerprint(
     manifest: dict,  # as from `read_manifest`
-):  # 16 hex digits
+) -> str:  # 16 hex digits
     "A short name for exactly these tokens in this order"
     shards = [[s[k] for k in ("split", "source", "tokens", "xxh3")] for s in manifest["shards"]]
     return fingerprint([manifest["tokenizer"], *shards])
 
 
 def open_shard(
-    folder,  # of shards
-    manifest,  # its own
-    shard,  # one of manifest['shards']
-):  # its ids, read from disk when touched
+    folder: Path | str,  # of shards
+    manifest: dict,  # its own
+    shard: dict,  # one of manifest['shards']
+) -> np.ndarray:  # its ids, read from disk when touched
     "A shard as an array; raises `GpubError` when it is missing or has the wrong size"
     path, dtype = Path(folder) / shard["file"], np.dtype(manifest["dtype"]).newbyteorder("<")
     size = shard["tokens"] * dtype.itemsize
@@ -473,11 +480,11 @@ def open_shard(
 
 
 def verify_shards(
-    folder,  # of shards
+    folder: Path | str,  # of shards
     # must be the one the shards were made with; without it, the folder's own is checked
-    tokenizer=None,
-    full=True,  # read every byte, not only the sizes
-):  # the manifest
+    tokenizer: CharTokenizer | BPETokenizer | None = None,
+    full: bool = True,  # read every byte, not only the sizes
+) -> dict:  # the manifest
     "Check a shard folder; raises `GpubError` naming file, expected and found"
     folder, manifest = Path(folder), read_manifest(folder)
     name = "the tokenizer given" if tokenizer else folder / "tokenizer.json"
@@ -500,9 +507,9 @@ def verify_shards(
 
 
 def check_file_hash(
-    path,  # a file
-    expected,  # its xxh3, or `None` when none was noted
-    shown=None,  # named in the error instead
+    path: Path | str,  # a file
+    expected: str | None,  # its xxh3, or `None` when none was noted
+    shown: Path | str | None = None,  # named in the error instead
 ):
     "Read a whole file; raises `GpubError` when it is not what was written"
     try:
@@ -517,10 +524,10 @@ def check_file_hash(
 
 
 def documents_at(
-    path,  # a `.docs` file
-    lo,  # first token of the range, counted in its shard
-    hi,  # one past the last
-):  # list of names
+    path: Path | str,  # a `.docs` file
+    lo: int,  # first token of the range, counted in its shard
+    hi: int,  # one past the last
+) -> list[str]:  # list of names
     "Documents that lie in a range of tokens"
     try:
         with open(path, encoding="utf-8", newline="\n") as f:

@@ -10,7 +10,9 @@ __all__ = ['SHAKESPEARE_URL', 'SHAKESPEARE_SHA', 'SHAKESPEARE_BYTES', 'Text', 'c
 import hashlib
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from .plays import plays
 from ..core import GpubError, write_atomic
 from ..files import cache_dir, data_dirs
@@ -34,8 +36,8 @@ class Text:
 
 def check_shakespeare(
     data: bytes,  # what was read
-    where,  # named in the error
-):  # the text
+    where: Path | str,  # named in the error
+) -> str:  # the text
     "Decode tiny Shakespeare; raises `GpubError` unless it is the real one, to the bit"
     if (got := hashlib.sha256(data).hexdigest()) == SHAKESPEARE_SHA:
         return data.decode()
@@ -46,9 +48,9 @@ def check_shakespeare(
 
 
 def load_shakespeare(
-    url=SHAKESPEARE_URL,  # where to download from
-    log=print,  # how to tell the user
-):  # `Text`
+    url: str = SHAKESPEARE_URL,  # where to download from
+    log: Callable[[str], None] = print,  # how to tell the user
+) -> Text:
     """Tiny Shakespeare from `$GPUB_DATA`, the cache or the network; with none of them, as many
     characters of built-in plays"""
     for p in (d / name for d in data_dirs() for name in ("tinyshakespeare.txt", "input.txt")):
@@ -79,6 +81,6 @@ def load_shakespeare(
     return Text(text, "tiny shakespeare", note)
 
 
-def shakespeare():
+def shakespeare() -> str:
     "The text of `load_shakespeare`, and nothing else"
     return load_shakespeare().text

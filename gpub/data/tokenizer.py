@@ -10,6 +10,7 @@ __all__ = ['PATTERN', 'GPT2_PATTERN', 'SPECIALS', 'BYTES', 'BYTE_OF', 'id_dtype'
 # %% ../../nbs/lib/data/tokenizer.ipynb #8c8f6205
 import hashlib, json, re, unicodedata
 from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.util import find_spec
@@ -17,20 +18,21 @@ from itertools import chain
 from pathlib import Path
 import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from typing import Any
 from ..core import GpubError, first_line, read_json, write_atomic
 from ..host import usable_cores
 
 # %% ../../nbs/lib/data/tokenizer.ipynb #a6fd456d
 def id_dtype(
     vocab_size: int,  # how many ids there are
-):  # uint16 where every id fits, uint32 else: half the disk and half the memory traffic
+) -> np.dtype:  # uint16 where every id fits, uint32 else: half the disk and half the memory traffic
     "The narrowest type ids are stored in"
     return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
 
 
 def fingerprint(
-    content,  # anything JSON can hold
-):  # 16 hex digits
+    content: Any,  # anything JSON can hold
+) -> str:  # 16 hex digits
     """A short name for exactly this content: two tokenizers with the same fingerprint give the same
     ids"""
     return hashlib.sha256(
@@ -40,15 +42,15 @@ def fingerprint(
 
 def code_points(
     text: str,  # may hold lone surrogates
-):  # uint32, one per character
+) -> np.ndarray:  # uint32, one per character
     "A text as the array of its Unicode numbers"
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
 
 
 def check_ids(
-    ids,  # array of integers
+    ids: Collection[int],  # array of integers
     vocab_size: int,  # the first number that is no id
-):  # the same as an array
+) -> np.ndarray:  # the same as an array
     "Ids fit for decoding; raises `GpubError` naming the first that is not"
     ids = np.asarray(ids)
     if ids.size == 0:
@@ -65,7 +67,7 @@ class CharTokenizer:
 
     def __init__(
         self,
-        chars,  # the characters, each once: character i gets id i
+        chars: Iterable[str],  # the characters, each once: character i gets id i
     ):
         self.chars = "".join(chars)
         self._codes = code_points(self.chars)
@@ -84,7 +86,7 @@ class CharTokenizer:
     def from_text(
         cls,
         text: str,  # at least two different characters
-    ):  # the tokenizer
+    ) -> "CharTokenizer":  # the tokenizer
         "The tokenizer of all characters in a text, sorted"
         if not text:
             raise GpubError("the text is empty: there is nothing to learn from")
@@ -93,14 +95,14 @@ class CharTokenizer:
     def encode(
         self,
         text: str,  # every character must be in the vocabulary
-    ):  # uint16 or uint32 array, one id per character
+    ) -> np.ndarray:  # uint16 or uint32 array, one id per character
         "Ids of a text; raises `GpubError` naming the characters the vocabulary lacks"
         ids = self._table[np.minimum(code_points(text), len(self._table) - 1)]
         if ids.size and ids.min() < 0:
             self._refuse(text)
         return ids.astype(id_dtype(self.vocab_size))
 
-    def _refuse(self, text):
+    def _refuse(self, text: str):
         lost = sorted(set(text) - set(self.chars))
         more = f" and {len(lost) - 8} more" if len(lost) > 8 else ""
         raise GpubError(
@@ -111,15 +113,15 @@ class CharTokenizer:
 
     def encode_batch(
         self,
-        texts,  # list of str
-    ):  # list of arrays, one per text
+        texts: Sequence[str],  # list of str
+    ) -> list[np.ndarray]:  # list of arrays, one per text
         "Ids of many texts"
         return [self.encode(t) for t in texts]
 
     def decode(
         self,
-        ids,  # array or list of integers
-    ):  # str
+        ids: Collection[int],  # array or list of integers
+    ) -> str:
         "The text that ids stand for; raises `GpubError` naming an id that stands for nothing"
         return (
             self._codes[check_ids(ids, self.vocab_size)]
@@ -129,20 +131,20 @@ class CharTokenizer:
 
     def decode_bytes(
         self,
-        ids,  # array or list of integers
-    ):  # bytes
+        ids: Collection[int],  # array or list of integers
+    ) -> bytes:
         "That text in UTF-8"
         return self.decode(ids).encode()
 
     @property
-    def fingerprint(self):
+    def fingerprint(self) -> str:
         "16 hex digits: the same for the same characters in the same order"
         return fingerprint(["char", self.chars])
 
     def save(
         self,
-        folder,  # gets a `tokenizer.json`
-    ):  # path of the file
+        folder: Path | str,  # gets a `tokenizer.json`
+    ) -> Path:  # path of the file
         "Keep it; `load_tokenizer` reads it back"
         return write_atomic(
             Path(folder) / "tokenizer.json", json.dumps({"type": "char", "chars": self.chars})
@@ -177,8 +179,8 @@ _AS_BYTES = str.maketrans({c: chr(b) for c, b in BYTE_OF.items()})
 
 def pieces(
     text: str,  # any
-    pattern=PATTERN,  # a regular expression: each match is a piece
-):  # list of str; joined, they are the text again
+    pattern: str = PATTERN,  # a regular expression: each match is a piece
+) -> list[str]:  # list of str; joined, they are the text again
     "Cut a text where no token may cross"
     return [p for p, _ in pre_tokenizers.Split(Regex(pattern), "isolated").pre_tokenize_str(text)]
 
@@ -211,7 +213,7 @@ class MiniBPE:
 
     def __init__(
         self,
-        merges=(),  # pairs of ids; pair number i makes token 256 + i
+        merges: Iterable[tuple[int, int]] = (),  # pairs of ids; pair number i makes token 256 + i
     ):
         self.tokens, self.ranks, self.ids = (
             [bytes([b]) for b in BYTES],
@@ -223,8 +225,8 @@ class MiniBPE:
 
     def learn(
         self,
-        pair,  # of ids
-    ):  # id of the new token
+        pair: tuple[int, int],  # of ids
+    ) -> int:  # id of the new token
         "Make a token of two"
         self.ranks[pair] = len(self.tokens)
         self.tokens.append(self.tokens[pair[0]] + self.tokens[pair[1]])
@@ -232,10 +234,10 @@ class MiniBPE:
 
     @staticmethod
     def join(
-        word,  # list of ids
-        pair,  # tuple of two ids
-        new,  # id that stands for both
-    ):  # list of ids
+        word: list[int],  # list of ids
+        pair: tuple[int, int],  # tuple of two ids
+        new: int,  # id that stands for both
+    ) -> list[int]:
         "The word with every such pair, from the left, made one token"
         out, i = [], 0
         while i < len(word):
@@ -249,7 +251,7 @@ class MiniBPE:
         cls,
         text: str,  # to count pairs in
         vocab_size: int,  # stop at so many tokens, or when no pair comes twice
-    ):  # the tokenizer
+    ) -> "MiniBPE":  # the tokenizer
         "Learn merges from a text"
         self = cls()
         freq = Counter(pieces(text))
@@ -257,7 +259,7 @@ class MiniBPE:
         freq = list(freq.values())
         count, where = Counter(), defaultdict(set)
 
-        def tally(i, sign):
+        def tally(i: int, sign: int):
             for pair in zip(words[i], words[i][1:]):
                 count[pair] += sign * freq[i]
                 where[pair].add(i)
@@ -278,8 +280,8 @@ class MiniBPE:
 
     def encode(
         self,
-        text,  # any
-    ):  # list of ids
+        text: str,  # any
+    ) -> list[int]:
         "Ids of a text: in every piece the pair learned earliest is joined first"
         out = []
         for p in pieces(text):
@@ -294,13 +296,15 @@ class MiniBPE:
 
     def decode(
         self,
-        ids,  # list of integers
-    ):  # str
+        ids: Iterable[int],  # list of integers
+    ) -> str:
         "The text of ids; half a character becomes U+FFFD"
         return b"".join(self.tokens[i] for i in ids).decode("utf-8", "replace")
 
 # %% ../../nbs/lib/data/tokenizer.ipynb #8262ff0c
-def _whole(text):  # lone surrogates (half a character, from broken JSON) cannot be encoded: U+FFFD
+def _whole(
+    text: str,
+) -> str:  # lone surrogates (half a character, from broken JSON) cannot be encoded: U+FFFD
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -308,7 +312,9 @@ def _whole(text):  # lone surrogates (half a character, from broken JSON) cannot
     return text
 
 
-def _bare(model, pattern):  # a byte-level tokenizer of the Rust library, nothing learned
+def _bare(
+    model: models.Model, pattern: str
+) -> Tokenizer:  # a byte-level tokenizer of the Rust library, nothing learned
     tok = Tokenizer(model)
     split, tok.decoder = pre_tokenizers.Split(Regex(pattern), "isolated"), decoders.ByteLevel()
     tok.pre_tokenizer = pre_tokenizers.Sequence(
@@ -317,10 +323,10 @@ def _bare(model, pattern):  # a byte-level tokenizer of the Rust library, nothin
     return tok
 
 
-def _pattern(d):  # the split pattern of a tokenizer.json laid out as `_bare` does
+def _pattern(d: dict) -> str:  # the split pattern of a tokenizer.json laid out as `_bare` does
     steps = (d.get("pre_tokenizer") or {}).get("pretokenizers") or [{}]
 
-    def plain(s):
+    def plain(s: dict) -> bool:
         return not s.get("use_regex", True) and not s.get("add_prefix_space", True)
 
     if [s.get("type") for s in steps] == ["Split", "ByteLevel"] and plain(steps[1]):
@@ -343,8 +349,8 @@ class BPETokenizer:
         self,
         tok: Tokenizer,  # byte-level BPE as made by `train` or `from_gpt2`
         # 'tokenizers' or 'tiktoken'; without it the fastest that is proved to give the same ids
-        engine=None,
-        d=None,  # what `tok.to_str()` holds, where that is at hand
+        engine: str | None = None,
+        d: dict | None = None,  # what `tok.to_str()` holds, where that is at hand
     ):
         d = d or json.loads(tok.to_str())
         model, self._tok = d["model"], tok
@@ -400,12 +406,12 @@ class BPETokenizer:
     @classmethod
     def train(
         cls,
-        texts,  # iterable of str
+        texts: Iterable[str],  # iterable of str
         # 256 bytes and the merges; fewer if the texts have no more pairs that come twice
         vocab_size: int = 32_000,
-        specials=SPECIALS,  # get the ids after that
-        pattern=PATTERN,  # where no token may cross, see `pieces`
-    ):  # the tokenizer
+        specials: Sequence[str] = SPECIALS,  # get the ids after that
+        pattern: str = PATTERN,  # where no token may cross, see `pieces`
+    ) -> "BPETokenizer":  # the tokenizer
         "Learn a vocabulary; raises `GpubError` when there is no text or no room for the 256 bytes"
         if not 256 <= vocab_size <= 1 << 24:
             raise GpubError(
@@ -428,9 +434,9 @@ class BPETokenizer:
     @classmethod
     def from_gpt2(
         cls,
-        vocab,  # path of the published vocab.json (or encoder.json)
-        merges,  # path of the published merges.txt (or vocab.bpe)
-    ):  # 50,257 tokens for the published files
+        vocab: Path | str,  # path of the published vocab.json (or encoder.json)
+        merges: Path | str,  # path of the published merges.txt (or vocab.bpe)
+    ) -> "BPETokenizer":  # 50,257 tokens for the published files
         "GPT-2's tokenizer, from its own files"
         ids = read_json(vocab)
         try:
@@ -452,7 +458,7 @@ class BPETokenizer:
         tok.add_special_tokens([AddedToken(SPECIALS[0], special=True, normalized=False)])
         return cls(tok)
 
-    def same_as_tiktoken(self):
+    def same_as_tiktoken(self) -> bool:
         """Whether tiktoken, which knows no merges, only which bytes are a token, must give the same
         ids: the two conditions of the proof"""
         ids, model = self._tok.get_vocab(with_added_tokens=False), self._tok.model
@@ -483,8 +489,8 @@ class BPETokenizer:
         self,
         text: str,  # lone surrogates, which are no characters, become U+FFFD
         # True: text that spells a special token is that token (a chat template, never a document)
-        special=False,
-    ):  # uint16 or uint32 array
+        special: bool = False,
+    ) -> np.ndarray:  # uint16 or uint32 array
         "Ids of a text"
         text = _whole(text)
         if special:
@@ -499,19 +505,19 @@ class BPETokenizer:
             return self._array(self._fast.encode_to_numpy(text, disallowed_special=()))
         return self._array(self._tok.encode(text, add_special_tokens=False).ids)
 
-    def _array(self, ids):
+    def _array(self, ids: Collection[int]) -> np.ndarray:
         return np.asarray(ids, id_dtype(self.vocab_size))
 
     def encode_bytes(
         self,
         raw: bytes,  # UTF-8 or anything else
-    ):  # ids from which `decode_bytes` makes exactly these bytes
+    ) -> np.ndarray:  # ids from which `decode_bytes` makes exactly these bytes
         "Ids of bytes: what is UTF-8 as text, the rest byte by byte"
         cut = re.split(
             "([\udc80-\udcff]+)", raw.decode("utf-8", "surrogateescape")
         )  # text, odd bytes, text, odd bytes ...
 
-        def odd(t):
+        def odd(t: str) -> np.ndarray:
             return self._array(
                 self._byte_id[np.frombuffer(t.encode("utf-8", "surrogateescape"), np.uint8)]
             )
@@ -520,10 +526,10 @@ class BPETokenizer:
 
     def encode_batch(
         self,
-        texts,  # list of str
+        texts: Sequence[str],  # list of str
         # with tiktoken; the default is one per core (`tokenizers` has its own: RAYON_NUM_THREADS)
-        threads=None,
-    ):  # list of arrays, one per text
+        threads: int | None = None,
+    ) -> list[np.ndarray]:  # list of arrays, one per text
         "Many texts at once, on all cores"
         if not self._fast:
             return [
@@ -538,7 +544,7 @@ class BPETokenizer:
         order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
         out = [None] * len(texts)
 
-        def work(k):
+        def work(k: int):
             for i in order[k :: 4 * threads]:
                 out[i] = self.encode(texts[i])
 
@@ -548,30 +554,30 @@ class BPETokenizer:
 
     def decode_bytes(
         self,
-        ids,  # array or list of integers
-    ):  # bytes
+        ids: Collection[int],  # array or list of integers
+    ) -> bytes:
         "The bytes of ids; raises `GpubError` naming an id that stands for nothing"
         return b"".join([self.tokens[i] for i in check_ids(ids, self.vocab_size).tolist()])
 
     def decode(
         self,
-        ids,  # array or list of integers
-    ):  # str
+        ids: Collection[int],  # array or list of integers
+    ) -> str:
         "The text of ids; bytes that are no UTF-8 (half a character, say) become U+FFFD"
         return self.decode_bytes(ids).decode("utf-8", "replace")
 
     def save(
         self,
-        folder,  # gets a `tokenizer.json`, which `transformers` reads too
-    ):  # path of the file
+        folder: Path | str,  # gets a `tokenizer.json`, which `transformers` reads too
+    ) -> Path:  # path of the file
         "Keep it; `load_tokenizer` reads it back"
         return write_atomic(Path(folder) / "tokenizer.json", self._tok.to_str(pretty=True))
 
 # %% ../../nbs/lib/data/tokenizer.ipynb #c18cb671
 def stratified(
-    sources,  # {name: iterable of str}; only as much as needed is read
+    sources: dict[str, Iterable[str]],  # {name: iterable of str}; only as much as needed is read
     size: int,  # bytes (UTF-8) of all sources together
-    weights=None,  # {name: share}; without it equal shares
+    weights: dict[str, float] | None = None,  # {name: share}; without it equal shares
 ):  # {name: list of str}, the first documents of each until its share is full
     "A sample in which every source has its share, as far as it has the text"
     weights = weights or dict.fromkeys(sources, 1)
@@ -587,9 +593,9 @@ def stratified(
 
 
 def tokenizer_report(
-    tok,  # BPETokenizer or CharTokenizer
-    sources,  # {name: list of str}
-):  # dict: bytes and tokens per source, their ratio, unused ids, whether decoding is exact
+    tok: CharTokenizer | BPETokenizer,  # BPETokenizer or CharTokenizer
+    sources: dict[str, Sequence[str]],  # {name: list of str}
+) -> dict:  # dict: bytes and tokens per source, their ratio, unused ids, whether decoding is exact
     "Measure a tokenizer on texts, by source"
     used, out = np.zeros(tok.vocab_size, np.int64), {}
     for name, texts in sources.items():
@@ -606,9 +612,10 @@ def tokenizer_report(
 
 # %% ../../nbs/lib/data/tokenizer.ipynb #8b158d20
 def load_tokenizer(
-    path,  # a `tokenizer.json`, or a folder that holds one or GPT-2's `vocab.json` and `merges.txt`
-    engine=None,  # of a `BPETokenizer`, where it has been chosen already
-):  # the tokenizer that was saved there
+    # a `tokenizer.json`, or a folder that holds one or GPT-2's `vocab.json` and `merges.txt`
+    path: Path | str,
+    engine: str | None = None,  # of a `BPETokenizer`, where it has been chosen already
+) -> CharTokenizer | BPETokenizer:  # the tokenizer that was saved there
     "Read a tokenizer back; raises `GpubError` for a file that is none"
     path = Path(path)
     if path.is_dir() and (path / "merges.txt").exists() and not (path / "tokenizer.json").exists():

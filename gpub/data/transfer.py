@@ -7,6 +7,7 @@ __all__ = ['AGAIN', 'merge', 'compress', 'unpack']
 
 # %% ../../nbs/lib/data/transfer.ipynb #9822eec4
 import json, os
+from collections.abc import Sequence
 from pathlib import Path
 from ..core import GpubError, read_json, write_atomic
 from gpub.data.shards import (
@@ -21,8 +22,8 @@ from gpub.data.shards import (
 
 # %% ../../nbs/lib/data/transfer.ipynb #dc83478c
 def merge(
-    folder,  # holds the shards and manifests of every node
-):  # the manifest of the whole
+    folder: Path | str,  # holds the shards and manifests of every node
+) -> dict:  # the manifest of the whole
     """Join the manifests of several nodes; raises `GpubError` when one is missing or belongs to
     another job"""
     folder = Path(folder)
@@ -61,10 +62,10 @@ def merge(
     return manifest
 
 
-def _add(trees):  # sum of nested dicts of numbers
+def _add(trees: Sequence[dict]) -> dict:  # sum of nested dicts of numbers
     keys = dict.fromkeys(k for t in trees for k in t)
 
-    def at(k):
+    def at(k: str) -> list:
         return [t[k] for t in trees if k in t]
 
     return {k: _add(at(k)) if isinstance(at(k)[0], dict) else sum(at(k)) for k in keys}
@@ -84,9 +85,9 @@ AGAIN = "make room and give the same command again"
 
 
 def compress(
-    folder,  # a finished shard folder
-    to,  # gets the same with every .bin and .docs as .zst
-):  # bytes before, bytes after
+    folder: Path | str,  # a finished shard folder
+    to: Path | str,  # gets the same with every .bin and .docs as .zst
+) -> tuple[int, int]:  # bytes before, bytes after
     "Copy a shard folder for upload, compressed"
     z, folder, to = _zstd(), Path(folder), Path(to)
     if to.resolve() == folder.resolve():
@@ -109,9 +110,9 @@ def compress(
 
 
 def unpack(
-    folder,  # made by `compress`
-    to=None,  # gets the shards; the same folder if not given
-):  # the manifest
+    folder: Path | str,  # made by `compress`
+    to: Path | str | None = None,  # gets the shards; the same folder if not given
+) -> dict:  # the manifest
     "Restore a compressed shard folder and check every byte of it"
     folder = Path(folder)
     to = Path(to or folder)
@@ -132,7 +133,9 @@ def unpack(
     return verify_shards(to)
 
 
-def _unpack(packed, path, expected):  # one file, which gets its final name only when all are right
+def _unpack(
+    packed: Path, path: Path, expected: str | None
+):  # one file, which gets its final name only when all are right
     z = _zstd()
     try:
         with open(packed, "rb") as f, open(path, "wb") as g:

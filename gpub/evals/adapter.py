@@ -9,6 +9,7 @@ __all__ = ['Cuts', 'fit_window', 'pack_answers', 'Tree', 'some_logits', 'length_
 
 # %% ../../nbs/lib/evals/adapter.ipynb #c7b043e7
 import logging, math, tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,12 +17,15 @@ from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 import torch
+from typing import Any
 from torch.nn import functional as F
 from ..core import GpubError, first_line, read_json
 from ..model.generate import generate_ids
 from ..share.hub import export_run
 from .scores import outcomes
 from .tasks import Item
+from ..data.tokenizer import BPETokenizer, CharTokenizer
+from torch import nn
 
 # %% ../../nbs/lib/evals/adapter.ipynb #d7c417dc
 @dataclass
@@ -33,10 +37,10 @@ class Cuts:
 
 
 def fit_window(
-    context,  # ids, at least one
-    answer,  # ids, at least one
+    context: Sequence[int],  # ids, at least one
+    answer: Sequence[int],  # ids, at least one
     context_length: int,  # the model's window
-    cuts=None,  # `Cuts`, to be added to
+    cuts: Cuts | None = None,  # `Cuts`, to be added to
 ):  # (context, answer) as tuples of what the window holds
     "The end of a question: `context_length` tokens to read, and what each of them predicts"
     if not len(context) or not len(answer):
@@ -52,7 +56,8 @@ def fit_window(
 
 
 def pack_answers(
-    pairs,  # of (context, answer), as `fit_window` gives them
+    # of (context, answer), as `fit_window` gives them
+    pairs: Iterable[tuple[Sequence[int], Sequence[int]]],
     context_length: int,  # the model's window
 ):  # [(context, [(position in pairs, answer), ...])], each within `context_length` tokens
     "Answers to the same context, together as far as they fit"
@@ -76,8 +81,8 @@ class Tree:
 
     def __init__(
         self,
-        rows,  # from `pack_answers`
-        device=None,  # where the tensors are made; None: the CPU
+        rows: Sequence[tuple],  # from `pack_answers`
+        device: torch.device | None = None,  # where the tensors are made; None: the CPU
     ):
         ids, at, branch, self.where, self.ids, self.of = [], [], [], [], [], []
         wide = max(len(c) + sum(len(a) - 1 for _, a in answers) for c, answers in rows)
@@ -106,20 +111,20 @@ class Tree:
 
     def positions(
         self,
-        t,  # how many tokens the pass reads: known here already
-    ):  # (b, t)
+        t: int,  # how many tokens the pass reads: known here already
+    ) -> torch.Tensor:  # (b, t)
         "Where tokens stand: every answer begins right after its context"
         return self.at_bt
 
-    def __getitem__(self, layer):
+    def __getitem__(self, layer: int) -> Callable:
         return self.attention
 
     def attention(
         self,
-        q_bhtd,  # queries
-        k_bgtd,  # keys; one head may serve several of the queries'
-        v_bgtd,  # values
-    ):  # like `q_bhtd`
+        q_bhtd: torch.Tensor,  # queries
+        k_bgtd: torch.Tensor,  # keys; one head may serve several of the queries'
+        v_bgtd: torch.Tensor,  # values
+    ) -> torch.Tensor:  # like `q_bhtd`
         """Attention in which a token sees its context and its own answer so far; the same in every
         layer"""
         return F.scaled_dot_product_attention(
@@ -128,11 +133,11 @@ class Tree:
 
 
 def some_logits(
-    model,  # with `norm` right before its output layer: GPT, Llama
-    ids_bt,  # tokens
-    kv_cache,  # for its `forward`, such as a `Tree`
-    where_n,  # positions in the flattened batch
-):  # (n, v) logits
+    model: nn.Module,  # with `norm` right before its output layer: GPT, Llama
+    ids_bt: torch.Tensor,  # tokens
+    kv_cache: Any,  # for its `forward`, such as a `Tree`
+    where_n: torch.Tensor,  # positions in the flattened batch
+) -> torch.Tensor:  # (n, v) logits
     "A forward pass whose output layer runs at some positions only"
     hook = model.norm.register_forward_hook(lambda module, args, out: out.flatten(0, 1)[where_n])
     try:
@@ -142,12 +147,12 @@ def some_logits(
 
 # %% ../../nbs/lib/evals/adapter.ipynb #10d0fa22
 def length_batches(
-    rows,  # from `pack_answers`
+    rows: Sequence[tuple],  # from `pack_answers`
     tokens: int,  # to read at once, padding included
-):  # yields lists of rows of similar length
+) -> Iterator[list[tuple]]:  # yields lists of rows of similar length
     "Long rows first, so that a batch too large for the memory fails at once"
 
-    def size(row):
+    def size(row: tuple) -> int:
         return len(row[0]) + sum(len(a) - 1 for _, a in row[1])
 
     part = []
@@ -162,11 +167,12 @@ def length_batches(
 
 @torch.inference_mode()
 def likelihoods(
-    model,  # with `cfg.ctx`, `norm` and `forward(ids, memory)`: GPT, Llama
-    pairs,  # of (context, answer): ids, neither empty
+    model: nn.Module,  # with `cfg.ctx`, `norm` and `forward(ids, memory)`: GPT, Llama
+    # of (context, answer): ids, neither empty
+    pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
     tokens: int = 1024,  # to read at once
-    cuts=None,  # `Cuts`, to be added to
-):  # list of (nats, is the favourite), in the order of `pairs`
+    cuts: Cuts | None = None,  # `Cuts`, to be added to
+) -> list[tuple[float, bool]]:  # list of (nats, is the favourite), in the order of `pairs`
     "How likely each answer is after its context"
     device, context_length = model.tok.weight.device, model.cfg.context_length
     fitted = [fit_window(c, a, context_length, cuts) for c, a in pairs]
@@ -184,7 +190,7 @@ def likelihoods(
     return list(zip(nats.tolist(), map(bool, best.tolist())))
 
 # %% ../../nbs/lib/evals/adapter.ipynb #0b3e4b0d
-def lm_eval_parts():
+def lm_eval_parts() -> SimpleNamespace:
     "The modules of lm-eval that are used here; raises `GpubError` where it is not installed"
     try:
         from lm_eval import evaluator, utils
@@ -207,8 +213,8 @@ def lm_eval_parts():
 
 
 def adapter(
-    model,  # `GPT` or `Llama`
-    tok,  # its tokenizer; None where only ids are asked about
+    model: nn.Module,  # `GPT` or `Llama`
+    tok: CharTokenizer | BPETokenizer | None,  # its tokenizer; None where only ids are asked about
     tokens: int = 1024,  # to read at once
 ):  # an lm-eval model; its `cuts` count what did not fit
     "A model of ours as lm-eval asks it"
@@ -222,23 +228,25 @@ def adapter(
             model.tok.weight.device,
         )
 
-        def tok_encode(self, string, add_special_tokens=None, **kw):
+        def tok_encode(
+            self, string: str, add_special_tokens: bool | None = None, **kw: Any
+        ) -> list[int]:
             return encode(string)
 
-        def _loglikelihood_tokens(self, requests, **kw):
+        def _loglikelihood_tokens(self, requests: list, **kw: Any) -> list[tuple[float, bool]]:
             return likelihoods(model, [(c, a) for _, c, a in requests], tokens, self.cuts)
 
-        def loglikelihood(self, requests, disable_tqdm=True):
+        def loglikelihood(self, requests: list, disable_tqdm: bool = True) -> list:
             return super().loglikelihood(requests, True)
 
-        def loglikelihood_rolling(self, requests, disable_tqdm=True):
+        def loglikelihood_rolling(self, requests: list, disable_tqdm: bool = True) -> list[float]:
             if tok.end is None:
                 raise GpubError(
                     "this tokenizer has no token that begins a text, so the first of it cannot "
                     "be scored"
                 )
 
-            def cut(text):
+            def cut(text: str) -> Iterable:
                 windows = parts.utils.get_rolling_token_windows(
                     self.tok_encode(text), tok.end, model.cfg.context_length, 1
                 )
@@ -248,7 +256,7 @@ def adapter(
             nats = iter(likelihoods(model, [w for ws in windows for w in ws], tokens))
             return [sum(next(nats)[0] for _ in ws) for ws in windows]
 
-        def generate_until(self, requests, disable_tqdm=True):
+        def generate_until(self, requests: list, disable_tqdm: bool = True) -> list[str]:
             return [generate_until(model, tok, *r.args) for r in requests]
 
     encode = lru_cache(1 << 12)(
@@ -258,11 +266,11 @@ def adapter(
 
 
 def generate_until(
-    model,  # `GPT` or `Llama`
-    tok,  # its tokenizer
+    model: nn.Module,  # `GPT` or `Llama`
+    tok: CharTokenizer | BPETokenizer,  # its tokenizer
     context: str,  # what it reads
     how: dict,  # a task's settings: `generate_until` (texts), `max_gen_toks` (256 if not said)
-):  # text
+) -> str:
     """What a model writes after a context, up to the first of the texts in `how['until']`; raises
     `GpubError` for a task that wants luck"""
     if how.get("do_sample") or how.get("temperature", 0):
@@ -283,8 +291,8 @@ def generate_until(
 
 
 def exported(
-    folder,  # from `hub.export_run`
-    device="cpu",  # where it computes
+    folder: Path | str,  # from `hub.export_run`
+    device: torch.device | str = "cpu",  # where it computes
     batch: int = 4,  # texts at once
 ):  # lm-eval's own `hf` model
     "The same model as anybody else would load it, in fp32"
@@ -299,7 +307,7 @@ def exported(
 
 
 @contextmanager
-def hushed():
+def hushed() -> Iterator[None]:
     "No progress bars and notices of the libraries inside; errors come through"
     from transformers.utils import logging as hf
 
@@ -318,9 +326,9 @@ def hushed():
 
 
 def pair_scores(
-    lm,  # an lm-eval model
-    pairs,  # of (context, answer): ids
-):  # list of (nats, is the favourite)
+    lm: Any,  # an lm-eval model
+    pairs: Iterable[tuple[Sequence[int], Sequence[int]]],  # of (context, answer): ids
+) -> list[tuple[float, bool]]:  # list of (nats, is the favourite)
     "What a harness model says about tokens instead of texts"
     with hushed():
         return lm._loglikelihood_tokens(
@@ -329,8 +337,8 @@ def pair_scores(
 
 # %% ../../nbs/lib/evals/adapter.ipynb #e6ed6aa3
 def requests(
-    items,  # list of `Item`
-):  # list of lm-eval's `Instance`
+    items: Sequence[Item],  # list of `Item`
+) -> list:  # list of lm-eval's `Instance`
     "The questions as lm-eval's requests, four for a question of four answers"
     Instance = lm_eval_parts().Instance
     return [
@@ -342,8 +350,8 @@ def requests(
 
 def as_task(
     name: str,  # how lm-eval shall call it
-    items,  # list of `Item`
-    kind="choice",  # choice, mass or word
+    items: Sequence[Item],  # list of `Item`
+    kind: str = "choice",  # choice, mass or word
 ):  # a task of lm-eval
     "Items of ours as a task of lm-eval"
     parts = lm_eval_parts()
@@ -354,7 +362,7 @@ def as_task(
         ]
     )
 
-    def mass(doc, results):
+    def mass(doc: dict, results: list) -> dict:
         p = [math.exp(ll - max(l for l, _ in results)) for ll, _ in results]
         return dict(acc=sum(p[r] for r in doc["right"]) / sum(p))
 
@@ -381,9 +389,9 @@ def as_task(
 
 
 def ask_lm_eval(
-    lm,  # an lm-eval model
-    asked,  # name -> (items, kind)
-):  # name -> for each item a list of (nats, is the favourite), one per choice
+    lm: Any,  # an lm-eval model
+    asked: dict[str, tuple[Sequence[Item], str]],  # name -> (items, kind)
+) -> dict[str, list]:  # name -> for each item a list of (nats, is the favourite), one per choice
     """Put questions to a model through lm-eval; raises `GpubError` if its metric and ours disagree
     on an item"""
     parts = lm_eval_parts()
@@ -408,9 +416,9 @@ def ask_lm_eval(
 
 
 def tied(
-    item,  # `Item`
-    pairs,  # of (nats, is the favourite), one per choice
-):  # bool
+    item: Item,  # `Item`
+    pairs: Sequence[tuple[float, bool]],  # of (nats, is the favourite), one per choice
+) -> bool:
     """Whether two answers share the first place, to within a thousandth of a nat, by likelihood or
     per character"""
     lls = [ll for ll, _ in pairs]
@@ -419,15 +427,15 @@ def tied(
 
 
 def agreement(
-    run,  # a run folder
-    lm,  # our `adapter` of its model
-    asked,  # as for `ask_lm_eval`
-    step=None,  # which checkpoint; default the newest
-    log=print,  # told the findings, a line a task
+    run: Path | str,  # a run folder
+    lm: Any,  # our `adapter` of its model
+    asked: dict[str, tuple[Sequence[Item], str]],  # as for `ask_lm_eval`
+    step: int | None = None,  # which checkpoint; default the newest
+    log: Callable[[str], None] = print,  # told the findings, a line a task
 ):  # name -> dict: n, same (equal outcomes), ties (unequal, `tied`), apart (nats), refused
     "Our adapter beside lm-eval's `hf` model on the exported folder, item by item"
 
-    def fits(item):
+    def fits(item: Item) -> bool:
         return all(
             len(lm._encode_pair(item.context, f" {c}")[1]) <= lm.window for c in item.choices
         )
@@ -478,9 +486,9 @@ def agreement(
 
 # %% ../../nbs/lib/evals/adapter.ipynb #eaebf65e
 def items_of(
-    task,  # a task of lm-eval
+    task: Any,  # a task of lm-eval
     shots: int = 0,  # solved questions before each, unless the task is one without
-):  # list of `Item`
+) -> list[Item]:  # list of `Item`
     "The questions of one of lm-eval's own tasks, as it asks them"
     out, name = [], task.task_name
     task.set_fewshot_seed(1234)  # its evaluator's
@@ -507,8 +515,8 @@ def items_of(
 def their_items(
     name: str,  # of `gpub.evals.tasks.TASKS`
     shots: int = 0,  # as for `items_of`
-    manager=None,  # lm-eval's TaskManager
-):  # list of `Item`
+    manager: Any = None,  # lm-eval's TaskManager
+) -> list[Item]:  # list of `Item`
     """The questions of a benchmark from lm-eval itself, which downloads them; raises `GpubError`
     where it cannot"""
     lm_eval_parts()

@@ -10,14 +10,16 @@ __all__ = ['DEFAULT', 'calibrate', 'corpus_of', 'training_texts', 'shard_texts',
 # %% ../../nbs/season2/03_what_it_learned.ipynb #f0b8f70b
 import json, math
 from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 import numpy as np
+from typing import Any
 from ..record.checkpoint import which_weights
 from ..core import GpubError, first_line, read_config, read_json, write_atomic
 from ..device import machine, pick_device, use_threads
-from ..data.corpus import load_corpus
+from ..data.corpus import Corpus, load_corpus
 from ..model.generate import generate
 from .adapter import adapter, agreement, ask_lm_eval, pair_scores, their_items
 from .scores import card, score_task, outcomes, paired, shuffle, unigram
@@ -38,13 +40,15 @@ from ..prep.scan import Benchmarks
 from ..data.shards import open_shard, read_manifest
 from .tasks import TASKS, Item, by_lot, examples_of, load_items, task_files
 from ..train.loop import evaluate
+from ..data.tokenizer import BPETokenizer, CharTokenizer
+from torch import nn
 
 # %% ../../nbs/season2/03_what_it_learned.ipynb #a88180d5
 def calibrate(
-    lm,  # a harness model, as from `adapter`
-    model,  # the model it wraps
-    ids,  # of a text: at least two
-):  # dict: tokens, and nats a token both ways
+    lm: Any,  # a harness model, as from `adapter`
+    model: nn.Module,  # the model it wraps
+    ids: Collection[int],  # of a text: at least two
+) -> dict:  # dict: tokens, and nats a token both ways
     """The loss through the harness beside `train.evaluate`; raises `GpubError` when
     they are more than a thousandth of a nat apart, or no numbers"""
     context_length, ids = model.cfg.context_length, [int(i) for i in ids]
@@ -67,7 +71,7 @@ def calibrate(
 
 def corpus_of(
     config: dict,  # the content of a run's config.json
-):  # `Corpus`, or None where it is gone or another one by now
+) -> Corpus | None:  # `Corpus`, or None where it is gone or another one by now
     "What a run learned from"
     source = config.get("data", {}).get("source")
     try:
@@ -87,8 +91,8 @@ def corpus_of(
 
 # %% ../../nbs/season2/03_what_it_learned.ipynb #bf62e264
 def training_texts(
-    corpus,  # `Corpus`
-):  # list of str
+    corpus: Corpus,  # `Corpus`
+) -> list[str]:  # list of str
     """Documents that the model learned from, read back from its tokens: about four
     million characters, equally from every shard"""
     if corpus.texts:
@@ -99,10 +103,10 @@ def training_texts(
 
 
 def shard_texts(
-    corpus,  # `Corpus` of shards
+    corpus: Corpus,  # `Corpus` of shards
     split: str,  # train or val
     most: int,  # tokens, over all shards
-):  # source -> documents
+) -> dict[str, list[str]]:  # source -> documents
     "Text read back from the shards of a corpus"
     manifest, end, out = read_manifest(corpus.source), corpus.tok.end, {}
     shards = [s for s in manifest["shards"] if s["split"] == split and s["tokens"]]
@@ -116,8 +120,8 @@ def shard_texts(
 
 
 def contamination(
-    texts,  # documents
-    files,  # of a benchmark
+    texts: Sequence[str],  # documents
+    files: Sequence[Path],  # of a benchmark
 ):  # dict: documents, characters, hits (13 words of a question); items, too_short
     "Whether the questions were in the training text"
     bench = Benchmarks(files)
@@ -134,13 +138,14 @@ DEFAULT = "arc_easy", "arc_challenge", "hellaswag", "mmlu", "truthfulqa_mc2", "l
 
 
 def in_vocabulary(
-    items,  # list of `Item`
-    tok,  # a character tokenizer lacks most characters; byte pairs lack none
-):  # (items, characters replaced)
+    items: Sequence[Item],  # list of `Item`
+    # a character tokenizer lacks most characters; byte pairs lack none
+    tok: CharTokenizer | BPETokenizer,
+) -> tuple[list[Item], int]:  # (items, characters replaced)
     "Questions in the characters a tokenizer has"
     lost = 0
 
-    def clean(text):
+    def clean(text: str) -> str:
         nonlocal lost
         text, n = legible(tok, text)
         lost += n
@@ -153,14 +158,14 @@ def in_vocabulary(
 
 
 def one_task(
-    lm,  # our `adapter` of the model
+    lm: Any,  # our `adapter` of the model
     name: str,  # of `TASKS`
-    items,  # list of `Item`, as `load_items` gives them
-    tok,  # the model's tokenizer
-    count_v,  # how often each token occurs in training text
-    found,  # from `contamination`; None: not checked
+    items: Sequence[Item],  # list of `Item`, as `load_items` gives them
+    tok: CharTokenizer | BPETokenizer,  # the model's tokenizer
+    count_v: np.ndarray,  # how often each token occurs in training text
+    found: dict | None,  # from `contamination`; None: not checked
     shots: int = 0,  # solved questions that stand before each of `items`, to be noted
-):  # dict
+) -> dict:
     """A task's part of the results: the model's answers, those of the controls, and
     what was cut, replaced or found"""
     kind, (clean, lost) = TASKS[name].kind, in_vocabulary(items, tok)
@@ -190,7 +195,7 @@ def one_task(
             "here as files"
         )
 
-    def short(x):
+    def short(x: np.ndarray) -> str | list[float]:
         return (
             "".join(str(int(v)) for v in x)
             if set(x) <= {0, 1}
@@ -217,8 +222,8 @@ def one_task(
 
 # %% ../../nbs/season2/03_what_it_learned.ipynb #49c3cd63
 def held_out(
-    corpus,  # `Corpus`
-):  # source -> documents that the model never learned from
+    corpus: Corpus,  # `Corpus`
+) -> dict[str, list[str]]:  # source -> documents that the model never learned from
     """Validation text by source: 60,000 tokens in all, or 120,000 characters of a plain
     text"""
     if corpus.texts:
@@ -227,10 +232,10 @@ def held_out(
 
 
 def bits_by_source(
-    model,  # ids -> logits
-    tok,  # its tokenizer
-    texts,  # source -> list of str
-):  # source -> bits per byte
+    model: nn.Module,  # ids -> logits
+    tok: CharTokenizer | BPETokenizer,  # its tokenizer
+    texts: dict[str, list[str]],  # source -> list of str
+) -> dict[str, float]:  # source -> bits per byte
     """Surprise at a text in the unit that all tokenizers share; documents follow each
     other as in training"""
     out, end = {}, [] if tok.end is None else [tok.end]
@@ -250,9 +255,9 @@ def bits_by_source(
 
 
 def by_position(
-    model,  # ids -> logits; `cfg.ctx` is the window
-    ids,  # of a text, at least one window and a token
-):  # (t,) nats a token at each place of the window
+    model: nn.Module,  # ids -> logits; `cfg.ctx` is the window
+    ids: Collection[int],  # of a text, at least one window and a token
+) -> np.ndarray:  # (t,) nats a token at each place of the window
     "Loss by place: how much the tokens before help"
     nats, context_length = token_nats(model, ids), model.cfg.context_length
     if len(nats) < context_length:
@@ -267,17 +272,17 @@ def by_position(
 
 # %% ../../nbs/season2/03_what_it_learned.ipynb #56933f39
 def words_known(
-    texts,  # a list of them
-):  # a set
+    texts: Iterable[str],  # a list of them
+) -> set[str]:  # a set
     "The words that occur in texts"
     return {w for t in texts for w in words_of(t)}
 
 
 def milestones(
-    runs,  # run folders
-    device="auto",  # where they are sampled
+    runs: Sequence[Path | str],  # run folders
+    device: str = "auto",  # where they are sampled
     n: int = 60,  # tokens for each prompt
-):  # str
+) -> str:
     """The pinned prompts under all kept checkpoints of some runs; raises `GpubError`
     where none is kept"""
     kept = [
@@ -308,12 +313,12 @@ def milestones(
 
 # %% ../../nbs/season2/03_what_it_learned.ipynb #8b8ef5ba
 def programs(
-    model,  # `GPT` or `Llama`
-    tok,  # its tokenizer
-    limit=None,  # the first so many problems; None: all
+    model: nn.Module,  # `GPT` or `Llama`
+    tok: CharTokenizer | BPETokenizer,  # its tokenizer
+    limit: int | None = None,  # the first so many problems; None: all
     n: int = 120,  # tokens to write for each
-    folder=None,  # of the benchmark file, as for `task_files`
-):  # dict: n, passed, ends (how they all ended -> how many)
+    folder: Path | str | None = None,  # of the benchmark file, as for `task_files`
+) -> dict:  # dict: n, passed, ends (how they all ended -> how many)
     "HumanEval, one greedy try each, run in the sandbox"
     asked = problems(limit, folder)
     prompts = [legible(tok, p["prompt"])[0] for p in asked]
@@ -329,10 +334,10 @@ def programs(
 
 # %% ../../nbs/season2/03_what_it_learned.ipynb #ccafd129
 def model_identity(
-    run,  # a run folder
-    step=None,  # which checkpoint; default the newest
-    log=print,  # told of checkpoints that are damaged
-):  # dict: run_id, step, and the SHA-256 of the weights
+    run: Path | str,  # a run folder
+    step: int | None = None,  # which checkpoint; default the newest
+    log: Callable[[str], None] = print,  # told of checkpoints that are damaged
+) -> dict:  # dict: run_id, step, and the SHA-256 of the weights
     "What results are bound to: only these weights have them"
     path = Path(run, "config.json")
     if not path.is_file():
@@ -344,20 +349,22 @@ def model_identity(
 
 
 def evaluate_run(
-    run,  # a run folder
-    tasks=DEFAULT,  # names from `TASKS`, or humaneval
-    limit=None,  # items of each, by lot; None: all
-    step=None,  # which checkpoint; default the newest
-    device="auto",  # auto, cpu, cuda, cuda:1
-    folder=None,  # of benchmark files, instead of `eval` in `$GPUB_DATA`
+    run: Path | str,  # a run folder
+    tasks: Sequence[str] = DEFAULT,  # names from `TASKS`, or humaneval
+    limit: int | None = None,  # items of each, by lot; None: all
+    step: int | None = None,  # which checkpoint; default the newest
+    device: str = "auto",  # auto, cpu, cuda, cuda:1
+    # of benchmark files, instead of `eval` in `$GPUB_DATA`
+    folder: Path | str | None = None,
     # items of each task that lm-eval's hf model answers too, on the exported folder; 0:
     # none
     check: int = 10,
-    online=False,  # take the questions from lm-eval, which downloads them
+    online: bool = False,  # take the questions from lm-eval, which downloads them
     # solved questions before each, where answers are chosen and tasks have any
     shots: int = 0,
-    log=print,  # told the gate's numbers, and whether the models agree
-):  # dict: the results, ready for JSON
+    # told the gate's numbers, and whether the models agree
+    log: Callable[[str], None] = print,
+) -> dict:  # dict: the results, ready for JSON
     """The report card of a run; raises `GpubError` for an unknown task, a missing or
     odd file, a missing lm-eval, and a model that fails the gate"""
     use_threads()
@@ -448,16 +455,17 @@ def evaluate_run(
 
 
 def values(
-    outcome,  # as `one_task` stored it: a string of 0 and 1, or a list of numbers
-):  # float array
+    # as `one_task` stored it: a string of 0 and 1, or a list of numbers
+    outcome: str | Sequence[float],
+) -> np.ndarray:  # float array
     "Outcomes as numbers again"
     return np.array([float(v) for v in outcome])
 
 
 def compare_results(
-    a,  # from `evaluate_run`
-    b,  # another; differences are this one's minus the first's
-):  # Table
+    a: dict,  # from `evaluate_run`
+    b: dict,  # another; differences are this one's minus the first's
+) -> Table:
     """Two report cards, task by task; raises `GpubError` when they have no questions in
     common"""
     common = [
@@ -472,7 +480,7 @@ def compare_results(
             "--tasks, --limit and --shots"
         )
 
-    def name(r):
+    def name(r: dict) -> str:
         return f"{r['run']}, step {r['step']:,}"
 
     rows = []
@@ -508,18 +516,19 @@ def compare_results(
 
 # %% ../../nbs/season2/03_what_it_learned.ipynb #b3f8dcc8
 def result_of(
-    run,  # a run folder
-    tasks,  # as for `evaluate_run`, like all that follow but `file`
-    limit,  # questions of each, by lot; None: all
-    step,  # which checkpoint; None: the newest
-    device,  # auto, cpu, cuda, cuda:1
-    folder,  # of benchmark files; None: `eval` in `$GPUB_DATA`
+    run: Path | str,  # a run folder
+    tasks: Sequence[str],  # as for `evaluate_run`, like all that follow but `file`
+    limit: int | None,  # questions of each, by lot; None: all
+    step: int | None,  # which checkpoint; None: the newest
+    device: str,  # auto, cpu, cuda, cuda:1
+    folder: Path | str | None,  # of benchmark files; None: `eval` in `$GPUB_DATA`
     check: int,  # questions for lm-eval's hf model
-    file,  # where results are kept; None: evals.json in the run folder
-    log,  # told what is read, computed, written
-    online=False,  # questions from lm-eval
-    shots=0,  # solved questions before each
-):  # dict, as from `evaluate_run`
+    # where results are kept; None: evals.json in the run folder
+    file: Path | str | None,
+    log: Callable[[str], None],  # told what is read, computed, written
+    online: bool = False,  # questions from lm-eval
+    shots: int = 0,  # solved questions before each
+) -> dict:  # dict, as from `evaluate_run`
     """Stored results of these questions and weights, else new ones; refuses another
     run's"""
     path = Path(file or Path(run, "evals.json"))
@@ -556,7 +565,9 @@ def result_of(
     return r
 
 
-def _same_model(path, stored, run, of, log):
+def _same_model(
+    path: Path, stored: dict, run: Path | str, of: dict, log: Callable[[str], None]
+) -> bool:
     """Whether stored results are of these weights; raises `GpubError` for those of
     another run"""
     if all(stored.get(k) == v for k, v in of.items()):
@@ -580,7 +591,7 @@ def _same_model(path, stored, run, of, log):
     return False
 
 
-def _stored(path):
+def _stored(path: Path) -> dict:
     "Results that can be shown and compared; `GpubError` for anything else"
     r = read_json(path)
     if not isinstance(r, dict) or not (
@@ -609,7 +620,7 @@ def _stored(path):
 
 def report(
     result: dict,  # from `evaluate_run`
-):  # str
+) -> str:
     "The results for a terminal: a table per task"
     out = [
         f"{result['run']}, step {result['step']:,}, {result['parameters']:,} parameters"

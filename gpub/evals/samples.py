@@ -8,9 +8,11 @@ __all__ = ['distinct_share', 'repeated_share', 'chanted', 'label_text', 'pinned_
 
 # %% ../../nbs/lib/evals/samples.ipynb #eef9470c
 from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 import numpy as np
 import torch
+from typing import Any
 from torch.nn import functional as F
 from ..core import GpubError, read_json, write_atomic
 from ..files import shipped
@@ -20,12 +22,14 @@ from ..table import Table
 from ..record.load import load_run
 from ..prep.scan import scan_texts
 from ..templates import render_template
+from ..data.tokenizer import BPETokenizer, CharTokenizer
+from torch import nn
 
 # %% ../../nbs/lib/evals/samples.ipynb #ec6b2bb0
 def distinct_share(
     text: str,  # any; words are cut as `results.words_of` does
     n: int = 2,  # words in a run
-):  # 0 to 1; 1 for a text of fewer than n words
+) -> float:  # 0 to 1; 1 for a text of fewer than n words
     "Share of the runs of `n` words that are different from each other"
     words = words_of(text)
     grams = [*zip(*(words[i:] for i in range(n)))]
@@ -34,7 +38,7 @@ def distinct_share(
 
 def repeated_share(
     text: str,  # any
-):  # 0 to 1
+) -> float:  # 0 to 1
     "Share of words inside a run of four that was there before"
     words, seen, old = words_of(text), set(), set()
     for i in range(len(words) - 3):
@@ -47,7 +51,7 @@ def repeated_share(
 
 def chanted(
     text: str,  # any
-):  # words
+) -> list[str]:  # words
     """Attractors: known ones (chapter 2's list), and a word of four letters or more that comes six
     times and is over a fifth of the text"""
     words = words_of(text)
@@ -61,8 +65,8 @@ def chanted(
 
 def label_text(
     text: str,  # without its prompt
-    known=None,  # a set of the words that exist; None: not looked at
-):  # a few words
+    known: set[str] | None = None,  # a set of the words that exist; None: not looked at
+) -> str:  # a few words
     "What a text looks like, in the manner of the blog's labels"
     words = words_of(text)
     if bad := chanted(text):
@@ -77,8 +81,8 @@ def label_text(
 
 # %% ../../nbs/lib/evals/samples.ipynb #7e3014fa
 def pinned_prompts(
-    folder=None,  # default: what came with gpub
-):  # list of (prompt, {milestone: the blog's label})
+    folder: Path | str | None = None,  # default: what came with gpub
+) -> list[tuple[str, dict]]:  # list of (prompt, {milestone: the blog's label})
     """The blog's prompts of season 2 and its eight chat questions; raises `GpubError` where the
     file is not"""
     folder = Path(folder or shipped())
@@ -93,9 +97,10 @@ def pinned_prompts(
 
 
 def legible(
-    tok,  # a character tokenizer lacks most characters; byte pairs lack none
+    # a character tokenizer lacks most characters; byte pairs lack none
+    tok: CharTokenizer | BPETokenizer,
     text: str,  # any
-):  # (text, how many characters were replaced)
+) -> tuple[str, int]:  # (text, how many characters were replaced)
     """A text in the characters of a vocabulary: what it lacks becomes `?`, or its last character
     where it has no `?`"""
     if not hasattr(tok, "chars"):
@@ -105,13 +110,14 @@ def legible(
 
 
 def side_by_side(
-    checkpoints,  # list of (run folder, step); step None: the newest
-    prompts,  # texts
+    # list of (run folder, step); step None: the newest
+    checkpoints: Iterable[tuple[Path | str, int | None]],
+    prompts: Sequence[str],  # texts
     n: int = 60,  # tokens to add
     seed: int = 0,  # of the first prompt; the next ones count on
-    known=None,  # words that exist, for `label_text`
-    device="auto",  # auto, cpu, cuda, mps
-    **sampling,  # temperature, top_p and so on, for `generate.write`
+    known: set[str] | None = None,  # words that exist, for `label_text`
+    device: torch.device | str = "auto",  # auto, cpu, cuda, mps
+    **sampling: Any,  # temperature, top_p and so on, for `generate.write`
 ):  # dicts: prompt, run, step, seed, text (without prompt), lost, distinct, repeated, label
     "The same prompts and seeds under several checkpoints"
     out = []
@@ -137,17 +143,17 @@ def side_by_side(
 
 def judge_sample(
     r: dict,  # a row of `side_by_side`
-):  # a few words
+) -> str:  # a few words
     "What the numbers say of a text"
     lost = f"; {r['lost']} characters unknown" if r["lost"] else ""
     return f"{r['label']}; distinct-2 {r['distinct']:.2f}, repeated {r['repeated']:.0%}{lost}"
 
 
 def sample_page(
-    rows,  # from `side_by_side`
-    labels=None,  # prompt -> {milestone: label}, as from `pinned_prompts`
+    rows: Sequence[dict],  # from `side_by_side`
+    labels: dict[str, dict] | None = None,  # prompt -> {milestone: label}, as from `pinned_prompts`
     width: int = 140,  # characters shown
-):  # Table
+) -> Table:
     "Prompts down, checkpoints across, the blog's labels in the second column"
     heads, prompts = (
         dict.fromkeys((r["run"], r["step"]) for r in rows),
@@ -155,13 +161,13 @@ def sample_page(
     )
     at = {(r["prompt"], r["run"], r["step"]): r for r in rows}
 
-    def code(text):
+    def code(text: str) -> str:
         return "`" + text[:width].replace("`", "'").replace("\n", " ⏎ ") + "`"
 
-    def blog(p):
+    def blog(p: str) -> list[str]:
         return ["; ".join(f"{k}: {v}" for k, v in (labels.get(p) or {}).items())] if labels else []
 
-    def cells(p):
+    def cells(p: str) -> list[str]:
         return [f"{code(r['text'])} {judge_sample(r)}" for r in (at[p, *h] for h in heads)]
 
     names = [f"{run}, step {'newest' if step is None else f'{step:,}'}" for run, step in heads]
@@ -172,9 +178,9 @@ def sample_page(
 
 
 def sample_text(
-    rows,  # from `side_by_side`
-    labels={},  # prompt -> {milestone: label}, as from `pinned_prompts`
-):  # str
+    rows: Sequence[dict],  # from `side_by_side`
+    labels: dict[str, dict] = {},  # prompt -> {milestone: label}, as from `pinned_prompts`
+) -> str:
     "The same for a terminal, one checkpoint below the other, and at the end the alarm"
     out, chants = [], [r for r in rows if r["label"].startswith("chants")]
     for n, r in enumerate(rows := sorted(rows, key=lambda r: r["seed"])):
@@ -202,10 +208,10 @@ def sample_text(
 # %% ../../nbs/lib/evals/samples.ipynb #4579c879
 @torch.no_grad()
 def token_nats(
-    model,  # ids -> logits
-    ids,  # at least two
-    rows=16,  # windows per forward pass
-):  # float array, one number for each id but the first
+    model: nn.Module,  # ids -> logits
+    ids: Collection[int],  # at least two
+    rows: int = 16,  # windows per forward pass
+) -> np.ndarray:  # float array, one number for each id but the first
     "Surprise at every token, in nats, in windows as `train.evaluate` takes them"
     if len(ids) < 2:
         raise GpubError(f"a text of {len(ids)} tokens: at least 2 are needed to predict one")
@@ -224,7 +230,7 @@ def token_nats(
     if len(ids) - 1 > whole:
         pieces.append((ids[None, whole:-1], ids[None, whole + 1 :]))
 
-    def nats(a, b):
+    def nats(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(
             model(a.to(device)).flatten(0, 1).float(), b.to(device).flatten(), reduction="none"
         ).cpu()
@@ -233,10 +239,10 @@ def token_nats(
 
 
 def token_diff(
-    a,  # (model, tokenizer) of one checkpoint
-    b,  # of another
+    a: tuple,  # (model, tokenizer) of one checkpoint
+    b: tuple,  # of another
     text: str,  # two tokens or more
-):  # list of (token's text, nats under a, nats under b); None for the first token
+) -> list[tuple]:  # list of (token's text, nats under a, nats under b); None for the first token
     """A text, token by token, under two checkpoints; raises `GpubError` when their tokens are
     different ones"""
     (one, tok), (two, other) = a, b
@@ -251,14 +257,14 @@ def token_diff(
 
 
 def heat_page(
-    diff,  # from `token_diff`
-    path,  # the .html file
-    names=("a", "b"),  # of the two checkpoints
-    full=3.0,  # nats at which the colour is full
-):  # the path
+    diff: Sequence[tuple],  # from `token_diff`
+    path: Path | str,  # the .html file
+    names: Sequence[str] = ("a", "b"),  # of the two checkpoints
+    full: float = 3.0,  # nats at which the colour is full
+) -> Path:
     "A text coloured by the difference of two checkpoints: one file, for light and dark screens"
 
-    def token(text, x, y):
+    def token(text: str, x: float | None, y: float | None) -> dict:
         if x is None:
             return dict(text=text, tip="")
         return dict(

@@ -8,6 +8,7 @@ __all__ = ['HUMANEVAL', 'STOPS', 'ProgramResult', 'run_python', 'problems', 'cut
 # %% ../../nbs/lib/evals/sandbox.ipynb #b398e94a
 import json, os, secrets, signal, subprocess, sys, tempfile, time
 from dataclasses import dataclass
+from pathlib import Path
 from ..core import GpubError
 from .tasks import Task, read_records, task_files
 from ..templates import read_packaged
@@ -25,9 +26,9 @@ class ProgramResult:
 def run_python(
     code: str,  # a whole program
     seconds: int = 5,  # of CPU time
-    memory_mb=512,  # address space of the process, interpreter included
-    clock=None,  # seconds by the clock; default: three times the CPU time and 2
-):  # `ProgramResult`
+    memory_mb: int = 512,  # address space of the process, interpreter included
+    clock: float | None = None,  # seconds by the clock; default: three times the CPU time and 2
+) -> ProgramResult:
     "Run a program to its end, contained"
     word, started = secrets.token_hex(8), time.perf_counter()
     cage = read_packaged("evals/programs/cage.py")
@@ -72,9 +73,9 @@ STOPS = (
 
 
 def problems(
-    limit=None,  # the first so many
-    folder=None,  # as for `task_files`
-):  # list of dicts: task_id, prompt, canonical_solution, test, entry_point
+    limit: int | None = None,  # the first so many
+    folder: Path | str | None = None,  # as for `task_files`
+) -> list[dict]:  # list of dicts: task_id, prompt, canonical_solution, test, entry_point
     """HumanEval; raises `GpubError` for a missing file, and for a malformed problem with file and
     line"""
     path, out = task_files(HUMANEVAL, folder)[0], []
@@ -92,7 +93,7 @@ def problems(
 
 def cut_completion(
     completion: str,  # what a model wrote after a problem's prompt
-):  # its beginning
+) -> str:  # its beginning
     "The completion up to the first of `STOPS`"
     return completion[
         : min([completion.find(s) for s in STOPS if s in completion], default=len(completion))
@@ -102,7 +103,7 @@ def cut_completion(
 def solves(
     problem: dict,  # one of `problems`
     completion: str,  # what was written after its prompt
-):  # `ProgramResult`
+) -> ProgramResult:
     "Whether a completion passes the problem's tests"
     return run_python(
         f"{problem['prompt']}{cut_completion(completion)}\n{problem['test']}\n"

@@ -9,18 +9,20 @@ __all__ = ['Z', 'SIZES', 'outcomes', 'score', 'interval', 'shuffle', 'unigram', 
 # %% ../../nbs/lib/evals/scores.ipynb #76ba1876
 import math, re
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 import numpy as np
 from ..core import GpubError, read_json
 from ..files import shipped
 from ..table import Table
+from .tasks import Item
 
 # %% ../../nbs/lib/evals/scores.ipynb #407d71b4
 def outcomes(
-    items,  # list of `Item`
-    answers,  # for each, a (log-likelihood in nats, is the favourite) per choice
-    kind="choice",  # of the task: choice, mass or word
-):  # metric -> float array, one number from 0 to 1 per item
+    items: Sequence[Item],  # list of `Item`
+    answers: Sequence,  # for each, a (log-likelihood in nats, is the favourite) per choice
+    kind: str = "choice",  # of the task: choice, mass or word
+) -> dict[str, np.ndarray]:  # metric -> float array, one number from 0 to 1 per item
     """What each question brought, by every metric of its kind; raises `GpubError` where a
     log-likelihood is no number"""
     for item, pairs in zip(items, answers, strict=True):
@@ -37,7 +39,7 @@ def outcomes(
         p = [np.exp(l - l.max()) for l in lls]
         return dict(acc=np.array([x[list(i.right)].sum() / x.sum() for x, i in zip(p, items)]))
 
-    def picks(scores):
+    def picks(scores: Sequence[np.ndarray]) -> np.ndarray:
         return np.array([float(int(np.argmax(s)) in i.right) for s, i in zip(scores, items)])
 
     return dict(
@@ -47,16 +49,16 @@ def outcomes(
 
 
 def score(
-    x,  # outcomes
-):  # (mean, standard error)
+    x: np.ndarray,  # outcomes
+) -> tuple[float, float]:  # (mean, standard error)
     "The mean and its standard error, s/sqrt(n) with n-1 in the variance"
     x = np.asarray(x, float)
     return float(x.mean()), float(x.std(ddof=1) / math.sqrt(len(x))) if len(x) > 1 else math.nan
 
 
 def interval(
-    x,  # outcomes
-):  # (low, high)
+    x: np.ndarray,  # outcomes
+) -> tuple[float, float]:  # (low, high)
     """95% for the mean; for rights and wrongs by Wilson (1927), which has a width also where all
     are alike"""
     n, (p, se) = len(x), score(x)
@@ -68,8 +70,8 @@ def interval(
 
 # %% ../../nbs/lib/evals/scores.ipynb #f24143f6
 def shuffle(
-    items,  # list of `Item`, two or more
-):  # list of `Item`, each with the context of another
+    items: Sequence[Item],  # list of `Item`, two or more
+) -> list[Item]:  # list of `Item`, each with the context of another
     "The same choices after contexts that have nothing to do with them; the same shuffle every time"
     order = np.random.default_rng(0).permutation(len(items))
     out = list(items)
@@ -79,15 +81,15 @@ def shuffle(
 
 
 def unigram(
-    items,  # list of `Item`
-    encode,  # text -> ids
-    count_v,  # how often each id occurs in training text
-):  # answers, as `outcomes` takes them
+    items: Sequence[Item],  # list of `Item`
+    encode: Callable[[str], Sequence[int]],  # text -> ids
+    count_v: np.ndarray,  # how often each id occurs in training text
+) -> list:  # answers, as `outcomes` takes them
     "Answers of a model that knows frequencies only, one added to each count"
     p = np.log((np.asarray(count_v, float) + 1) / (np.sum(count_v) + len(count_v)))
     best = int(p.argmax())
 
-    def one(text):
+    def one(text: str) -> tuple[float, bool]:
         ids = np.asarray(encode(" " + text), np.int64)
         return float(p[ids].sum()), bool((ids == best).all())
 
@@ -95,10 +97,10 @@ def unigram(
 
 
 def guesses(
-    items,  # list of `Item`
-    kind="choice",  # of the task: choice, mass or word
-    vocab_size=1,  # size of the vocabulary, for a word
-):  # name -> metric -> outcomes
+    items: Sequence[Item],  # list of `Item`
+    kind: str = "choice",  # of the task: choice, mass or word
+    vocab_size: int = 1,  # size of the vocabulary, for a word
+) -> dict[str, dict[str, np.ndarray]]:  # name -> metric -> outcomes
     "What needs no model: chance, the commonest position, the longest answer"
     chance = np.array(
         [1 / vocab_size if kind == "word" else len(i.right) / len(i.choices) for i in items]
@@ -119,9 +121,9 @@ def guesses(
 
 # %% ../../nbs/lib/evals/scores.ipynb #70a86736
 def score_against(
-    x,  # outcomes of the model
-    control,  # of a guesser, on the same items
-):  # dict: score and difference with its standard error, and whether that is within 2
+    x: np.ndarray,  # outcomes of the model
+    control: np.ndarray,  # of a guesser, on the same items
+) -> dict:  # dict: score and difference with its standard error, and whether that is within 2
     "A control beside a score; the error is that of the paired difference"
     d, se = score(np.asarray(x) - np.asarray(control))
     room = 3 / len(x) if se < 1e-9 else 2 * se  # what n tries never showed may still be 3/n
@@ -129,8 +131,8 @@ def score_against(
 
 
 def verdict(
-    controls,  # name -> as from `score_against`
-):  # words
+    controls: dict[str, dict],  # name -> as from `score_against`
+) -> str:  # words
     "What a score is worth beside its controls"
     if same := [n for n, c in controls.items() if c["same"]]:
         return f"not distinguishable from guessing ({', '.join(same)})"
@@ -144,27 +146,28 @@ Z = 1.959964 + 0.841621  # 5% two-sided, 80% power
 
 def smallest(
     n: int,  # questions
-    p=0.25,  # the score to differ from, a share
-    models=1,  # 1: against a fixed number such as chance; 2: two models on questions of their own
-):  # a share
+    p: float = 0.25,  # the score to differ from, a share
+    # 1: against a fixed number such as chance; 2: two models on questions of their own
+    models: int = 1,
+) -> float:  # a share
     "The smallest difference that `n` questions show"
     return Z * math.sqrt(models * p * (1 - p) / n)
 
 
 def questions_needed(
-    difference,  # a share
-    p=0.25,  # the score to differ from, a share
-    models=1,  # as for `smallest`
-):  # a whole number
+    difference: float,  # a share
+    p: float = 0.25,  # the score to differ from, a share
+    models: int = 1,  # as for `smallest`
+) -> int:
     "How many questions show a difference"
     return math.ceil(models * p * (1 - p) * (Z / difference) ** 2)
 
 # %% ../../nbs/lib/evals/scores.ipynb #207168f9
 def paired(
-    a,  # outcomes of one model
-    b,  # of another, on the same items
-    rounds=10_000,  # draws
-):  # dict: b - a, its standard error, 95% interval, share of draws where b is not better, n
+    a: np.ndarray,  # outcomes of one model
+    b: np.ndarray,  # of another, on the same items
+    rounds: int = 10_000,  # draws
+) -> dict:  # dict: b - a, its standard error, 95% interval, share of draws where b is not better, n
     """Which of two models is better, and how sure that is; raises `GpubError` when they answered
     different questions"""
     a, b = np.asarray(a, float), np.asarray(b, float)
@@ -201,8 +204,8 @@ SIZES = dict(arc_easy=2376, arc_challenge=1172, hellaswag=10_042, mmlu=14_042, l
 
 def published(
     task: str,  # of `tasks.TASKS`
-    folder=None,  # default: what came with gpub
-):  # list of dicts: model, metric, score and se as shares, source
+    folder: Path | str | None = None,  # default: what came with gpub
+) -> list[dict]:  # list of dicts: model, metric, score and se as shares, source
     "Stored scores of other models on a task, the course's own model first"
     folder = Path(folder or shipped())
     if not (folder / "peers.json").is_file():
@@ -219,7 +222,7 @@ def published(
         else re.search(r"peers are (\w+)", case["decision"])[1] + f" ({case['status']})"
     )
 
-    def about(rows):
+    def about(rows: list[dict]) -> list[dict]:
         return [
             r
             for r in rows
@@ -228,7 +231,7 @@ def published(
             and r.get("stage", "base") == "base"
         ]
 
-    def row(r, model, metric, source):
+    def row(r: dict, model: str, metric: str, source: str) -> dict:
         p = r["score_pct"] / 100
         se = math.sqrt(p * (1 - p) / SIZES[task]) if task in SIZES else math.nan
         return dict(model=model, metric=metric, score=p, se=se, source=source)
@@ -254,12 +257,13 @@ def published(
 
 # %% ../../nbs/lib/evals/scores.ipynb #3b0da8fb
 def score_task(
-    items,  # list of `Item`
-    answers,  # as for `outcomes`
-    kind="choice",  # of the task: choice, mass or word
-    others=None,  # name -> answers of a control (unigram, shuffled contexts)
-    vocab_size=1,  # as for `guesses`
-):  # metric -> dict: score, se, low, high, controls, verdict
+    items: Sequence[Item],  # list of `Item`
+    answers: Sequence,  # as for `outcomes`
+    kind: str = "choice",  # of the task: choice, mass or word
+    # name -> answers of a control (unigram, shuffled contexts)
+    others: dict[str, Sequence] | None = None,
+    vocab_size: int = 1,  # as for `guesses`
+) -> dict[str, dict]:  # metric -> dict: score, se, low, high, controls, verdict
     "Everything about one task's score"
     controls, out = (
         guesses(items, kind, vocab_size)
@@ -278,14 +282,14 @@ def score_task(
 def card(
     name: str,  # of the task
     result: dict,  # its part of the results: n, shots, metrics, notes
-    peers=True,  # what was published of other models, below
-):  # Table
+    peers: bool = True,  # what was published of other models, below
+) -> Table:
     "A task's result as a table; scores in percent, one standard error after each"
 
-    def pct(s, se=math.nan):
+    def pct(s: float, se: float = math.nan) -> str:
         return f"{100 * s:.1f}" + ("" if math.isnan(se) else f" ± {100 * se:.1f}")
 
-    def beside(c):
+    def beside(c: dict) -> str:
         return f"model {100 * c['difference']:+.1f} ± {100 * c['se']:.1f}" + (
             ": no difference shown" if c["same"] else ""
         )

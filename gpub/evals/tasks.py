@@ -8,10 +8,12 @@ __all__ = ['PRIMER', 'TASKS', 'Item', 'arc', 'openbook', 'hellaswag', 'mmlu', 'p
 
 # %% ../../nbs/lib/evals/tasks.ipynb #40fb76ce
 import csv, gzip, json, re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 import numpy as np
+from typing import Any
 from ..core import GpubError
 from ..files import data_dirs
 
@@ -36,7 +38,7 @@ class Item:
 
 def arc(
     row: dict,  # `question.stem`, labelled `question.choices`, `answerKey`
-):  # (context, answers, positions of the right ones)
+) -> tuple:  # (context, answers, positions of the right ones)
     "A row of ARC"
     q = row["question"]
     labels = [c["label"] for c in q["choices"]]
@@ -49,7 +51,7 @@ def arc(
 
 def openbook(
     row: dict,  # as ARC's
-):  # (context, answers, positions of the right ones)
+) -> tuple:  # (context, answers, positions of the right ones)
     "A row of OpenBookQA: the bare beginning of a sentence"
     return row["question"]["stem"], *arc(row)[1:]
 
@@ -57,7 +59,7 @@ def openbook(
 def hellaswag(
     # `activity_label`, `ctx` (or its halves `ctx_a` and `ctx_b`), `endings`, `label`
     row: dict,
-):  # (context, answers, positions of the right ones)
+) -> tuple:  # (context, answers, positions of the right ones)
     """A row of HellaSwag: activity, scene and four endings; an unfinished last sentence (`ctx_b`)
     starts with a capital"""
     if "ctx_a" in row:
@@ -65,7 +67,7 @@ def hellaswag(
     else:
         scene = re.sub(r"(?:^|(?<=[.!?] ))[^.!?]+$", lambda m: m[0].capitalize(), row["ctx"])
 
-    def tidy(t):
+    def tidy(t: str) -> str:
         return re.sub(r"\[.*?\]", "", t.strip().replace(" [title]", ". ")).replace("  ", " ")
 
     return (
@@ -77,7 +79,7 @@ def hellaswag(
 
 def mmlu(
     row: list,  # question, four answers, a letter
-):  # (context, answers, positions of the right ones)
+) -> tuple:  # (context, answers, positions of the right ones)
     "A row of MMLU: the answers are listed, the continuations are their letters"
     question, *answers, letter = row
     listed = "\n".join(f"{l}. {a}" for l, a in zip("ABCD", answers, strict=True))
@@ -86,7 +88,7 @@ def mmlu(
 
 def piqa(
     row: dict,  # `goal`, `sol1`, `sol2`, `label` 0 or 1
-):  # (context, answers, positions of the right ones)
+) -> tuple:  # (context, answers, positions of the right ones)
     "A row of PIQA: a goal and two ways to it"
     return f"Question: {row['goal']}\nAnswer:", [row["sol1"], row["sol2"]], [int(row["label"])]
 
@@ -116,11 +118,11 @@ PRIMER = "".join(
 
 def truthful(
     row: dict,  # `Question`; `Correct Answers` and `Incorrect Answers`, with semicolons between
-):  # (context, answers, positions of the right ones)
+) -> tuple:  # (context, answers, positions of the right ones)
     """A row of TruthfulQA, mc2: all true and all false answers, each closed with a full stop as its
     authors do"""
 
-    def split(text):
+    def split(text: str) -> list[str]:
         return [a if a.endswith(".") else a + "." for a in map(str.strip, text.split(";")) if a]
 
     true, false = split(row["Correct Answers"]), split(row["Incorrect Answers"])
@@ -131,7 +133,7 @@ def truthful(
 
 def lambada(
     row: dict,  # `text`: a passage
-):  # (context, answers, positions of the right ones)
+) -> tuple:  # (context, answers, positions of the right ones)
     "A row of LAMBADA: the last word of the passage is the target"
     context, word = row["text"].rsplit(" ", 1)
     return context, [word], [0]
@@ -175,7 +177,7 @@ TASKS = {
 
 def find_task(
     name: str,  # of `TASKS`
-):  # `Task`
+) -> Task:
     "A task by name; raises `GpubError` with the names there are"
     if name not in TASKS:
         raise GpubError(f"no task {name!r}; there are: {', '.join(TASKS)}")
@@ -184,8 +186,9 @@ def find_task(
 
 def task_files(
     task: Task,  # whose `file` is looked for
-    folder=None,  # instead of `eval` in the folders of `$GPUB_DATA` and the cache
-):  # list of paths
+    # instead of `eval` in the folders of `$GPUB_DATA` and the cache
+    folder: Path | str | None = None,
+) -> list[Path]:  # list of paths
     "The files of a task; raises `GpubError` saying where one could be put"
     places = [Path(folder)] if folder else [d / "eval" for d in data_dirs()]
     for d in places:
@@ -199,9 +202,9 @@ def task_files(
 
 
 def read_records(
-    path,  # its endings say how to read it
-    header=True,  # of a .csv: its first line names the columns, and rows are dicts
-):  # yields (line, row)
+    path: Path | str,  # its endings say how to read it
+    header: bool = True,  # of a .csv: its first line names the columns, and rows are dicts
+) -> Iterator[tuple[int, Any]]:  # yields (line, row)
     """The records of a .jsonl or .csv file, or .gz of one; raises `GpubError` naming the line that
     is none"""
     path, n, table = Path(path), 0, None
@@ -229,10 +232,10 @@ def read_records(
 # %% ../../nbs/lib/evals/tasks.ipynb #7bce041a
 def load_items(
     name: str,  # of `TASKS`
-    limit=None,  # how many, by lot; None: all
-    folder=None,  # as for `task_files`
+    limit: int | None = None,  # how many, by lot; None: all
+    folder: Path | str | None = None,  # as for `task_files`
     shots: int = 0,  # solved questions before each; LAMBADA and TruthfulQA take none
-):  # list of `Item`, in the order of the file
+) -> list[Item]:  # list of `Item`, in the order of the file
     """The questions of a task; raises `GpubError` for an unknown task, a missing file, too few
     examples, and a malformed item, with file and line"""
     task = find_task(name)
@@ -246,8 +249,8 @@ def load_items(
 
 def items_in(
     task: Task,  # how its rows are read
-    path,  # one of its files, or of solved questions beside them
-):  # list of `Item`
+    path: Path,  # one of its files, or of solved questions beside them
+) -> list[Item]:  # list of `Item`
     "The questions of one file, without what stands before them"
     out = []
     for n, row in read_records(path, task.header):
@@ -262,8 +265,8 @@ def items_in(
 
 
 def examples_of(
-    path,  # of a benchmark's questions
-):  # path, or None
+    path: Path,  # of a benchmark's questions
+) -> Path | None:  # path, or None
     """The file of solved questions beside it: `x_train` or `x_dev` for `x_test`, `dev/x_dev` for
     `test/x_test`"""
     for split in ("train", "dev"):
@@ -275,9 +278,9 @@ def examples_of(
 
 def task_prompts(
     task: Task,  # how its questions are put
-    path,  # one of its files
+    path: Path,  # one of its files
     shots: int = 0,  # solved questions before each; a kind other than choice takes none
-):  # list of `Item`
+) -> list[Item]:  # list of `Item`
     """Questions as they are put: header, solved ones as lm-eval draws them (its seed, or the first
     for MMLU), the question"""
     items, head = (
@@ -298,7 +301,7 @@ def task_prompts(
             f"{len(pool) - spare} to give; use fewer --shots"
         )
 
-    def before(i):
+    def before(i: Item) -> str:
         some = [e for e in (pool[:draw] if task.first else rng.sample(pool, draw)) if e is not i]
         return "".join(f"{e.context} {e.choices[e.right[0]]}\n\n" for e in some[:shots])
 
@@ -306,9 +309,9 @@ def task_prompts(
 
 
 def by_lot(
-    items,  # a list
-    limit=None,  # how many; None: all
-):  # list, in the old order
+    items: Sequence,  # a list
+    limit: int | None = None,  # how many; None: all
+) -> list:  # list, in the old order
     """The first `limit` items of a shuffled list: always the same ones, and the smaller number
     among the larger"""
     return [items[i] for i in sorted(np.random.default_rng(0).permutation(len(items))[:limit])]

@@ -9,12 +9,15 @@ __all__ = ['Alarm', 'check_targets', 'check_repeats', 'check_ends', 'check_dtype
 
 # %% ../../nbs/lib/guards/alarms.ipynb #9dba9f84
 import re, sys
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 import numpy as np
 import torch
+from typing import Any
 from ..core import GpubError
 from ..record.folder import lock_folder
 from ..model.gpt import input_gradient_map
+from torch import nn
 
 # %% ../../nbs/lib/guards/alarms.ipynb #b415be5e
 class Alarm(GpubError):
@@ -22,16 +25,16 @@ class Alarm(GpubError):
 
     def __init__(
         self,
-        what,  # values included
-        do,  # the remedy
+        what: str,  # values included
+        do: str,  # the remedy
     ):
         super().__init__(f"{what}; {do}")
         self.what, self.do = what, do
 
 # %% ../../nbs/lib/guards/alarms.ipynb #8584b677
 def check_targets(
-    x_bt,  # input ids
-    y_bt,  # targets
+    x_bt: torch.Tensor,  # input ids
+    y_bt: torch.Tensor,  # targets
 ):
     "Targets are int64 and the inputs one place on; raises `Alarm`"
     if y_bt.dtype != torch.int64:
@@ -56,7 +59,8 @@ def check_targets(
 
 
 def check_repeats(
-    batches,  # function of a step -> (inputs, targets)
+    # function of a step -> (inputs, targets)
+    batches: Callable[[int], tuple[torch.Tensor, torch.Tensor]],
     steps: int,  # how many to look at
 ):
     "No window is read twice; raises `Alarm` naming the two steps"
@@ -71,8 +75,8 @@ def check_repeats(
 
 
 def check_ends(
-    ids,  # array: documents one after another
-    end,  # id of the end token, or None
+    ids: Collection[int],  # array: documents one after another
+    end: int | None,  # id of the end token, or None
     documents: int,  # how many there are
 ):
     "Every document is followed by the end token; raises `Alarm`"
@@ -86,8 +90,8 @@ def check_ends(
 
 # %% ../../nbs/lib/guards/alarms.ipynb #fa8e8455
 def check_dtype(
-    path,  # a file of raw token ids
-    dtype,  # the type it is about to be read with
+    path: Path | str,  # a file of raw token ids
+    dtype: np.dtype | type | str,  # the type it is about to be read with
     tokens: int,  # how many it should hold
     vocab_size: int,  # ids are below
     look: int = 1 << 20,  # ids to look at
@@ -113,8 +117,8 @@ def check_dtype(
 
 # %% ../../nbs/lib/guards/alarms.ipynb #37337c6d
 def check_causal(
-    model,  # as `gpt.reach` takes it
-    ids_t,  # a sequence of token ids
+    model: nn.Module,  # as `gpt.reach` takes it
+    ids_t: torch.Tensor,  # a sequence of token ids
 ):
     "No output depends on a later token; raises `Alarm` naming the pair of positions"
     ahead_ts = input_gradient_map(model, ids_t).triu(1)
@@ -128,7 +132,7 @@ def check_causal(
 
 
 def check_mask(
-    mask,  # for scaled_dot_product_attention
+    mask: torch.Tensor,  # for scaled_dot_product_attention
 ):
     """A mask forbids something in the way its type says: booleans, or 0 and minus infinity to be
     added; raises `Alarm`"""
@@ -148,7 +152,7 @@ def check_mask(
 
 
 def check_attention(
-    attention,  # (q, k, v) -> (b, h, t, d)
+    attention: Callable,  # (q, k, v) -> (b, h, t, d)
     t: int = 256,  # positions; it is asked again with twice as many
 ):
     """What attention keeps for the backward pass grows with the context, not with its square;
@@ -166,13 +170,13 @@ def check_attention(
 
 
 def saved_bytes(
-    f,  # builds a graph, on any device, also `meta`
-):  # bytes
+    f: Callable[[], Any],  # builds a graph, on any device, also `meta`
+) -> int:  # bytes
     """Memory autograd keeps for the backward pass of `f()`: every storage once, leaves (the
     weights) left out"""
     kept = {}
 
-    def pack(t):
+    def pack(t: torch.Tensor) -> torch.Tensor:
         if not (t.is_leaf and t.requires_grad):
             kept[t.untyped_storage()._cdata] = (
                 t  # holding `t` keeps the address from being used again
@@ -186,16 +190,16 @@ def saved_bytes(
 # %% ../../nbs/lib/guards/alarms.ipynb #a74b138e
 def check_accumulation(
     # (loss_fn, x, y, micro): leaves gradients in the parameters, as `train.backward` does
-    accumulate,
-    model,  # has `.loss`; its gradients are gone afterwards
-    x,  # ids of a batch
-    y,  # its targets
+    accumulate: Callable,
+    model: nn.Module,  # has `.loss`; its gradients are gone afterwards
+    x: torch.Tensor,  # ids of a batch
+    y: torch.Tensor,  # its targets
     micro: int,  # rows per piece; choose one that does not divide the batch
-    most=1e-3,  # relative difference still put down to rounding
+    most: float = 1e-3,  # relative difference still put down to rounding
 ):
     "Gradients in pieces equal the gradient of the whole batch; raises `Alarm` with the difference"
 
-    def grads(f):
+    def grads(f: Callable[[], Any]) -> torch.Tensor:
         model.zero_grad()
         f()
         return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
@@ -214,8 +218,8 @@ def check_accumulation(
 
 # %% ../../nbs/lib/guards/alarms.ipynb #3aec6161
 def check_state(
-    found,  # name -> tensor, or anything with a shape: what was saved
-    wanted,  # the same of the model it is for
+    found: Mapping[str, Any],  # name -> tensor, or anything with a shape: what was saved
+    wanted: Mapping[str, Any],  # the same of the model it is for
 ):
     "A saved state has the model's names and shapes; raises `Alarm`"
     if wrapped := [k for k in found if re.search(r"(^|\.)_orig_mod\.|^module\.", k)]:
@@ -247,10 +251,10 @@ def check_state(
 
 
 def check_parity(
-    got,  # a tensor
-    want,  # what it should be
-    what="logits",  # their name in the message
-    most=1e-3,  # of the largest value
+    got: torch.Tensor,  # a tensor
+    want: torch.Tensor,  # what it should be
+    what: str = "logits",  # their name in the message
+    most: float = 1e-3,  # of the largest value
 ):
     "Two ways to compute the same thing agree; raises `Alarm` with the difference"
     if got.shape != want.shape:
@@ -267,7 +271,7 @@ def check_parity(
 
 
 def check_free(
-    run_dir,  # a run folder
+    run_dir: Path | str,  # a run folder
 ):
     "No other process trains there; raises `GpubError` naming the one that does"
     with lock_folder(run_dir):
@@ -276,7 +280,7 @@ def check_free(
 # %% ../../nbs/lib/guards/alarms.ipynb #e2ff738c
 def check_precision(
     name: str,  # fp32, bf16 or fp16
-    capability,  # (major, minor) of the CUDA card
+    capability: tuple[int, int],  # (major, minor) of the CUDA card
 ):
     "The card multiplies in this format; raises `Alarm` where it would be emulated"
     if name == "bf16" and tuple(capability) < (8, 0):
@@ -288,8 +292,8 @@ def check_precision(
 
 
 def check_mfu(
-    mfu,  # share of the device's matmul peak, 0 to 1
-    least=0.1,  # share that a busy device reaches
+    mfu: float,  # share of the device's matmul peak, 0 to 1
+    least: float = 0.1,  # share that a busy device reaches
 ):
     "The device is busy; raises `Alarm` when it mostly waits"
     if not mfu >= least:
@@ -301,8 +305,8 @@ def check_mfu(
 
 
 def check_memory(
-    parts,  # name -> bytes
-    limit,  # bytes the device has
+    parts: dict[str, float],  # name -> bytes
+    limit: float,  # bytes the device has
 ):
     "A forecast fits; raises `Alarm` with the parts, largest first"
     need, order = sum(parts.values()), sorted(parts.items(), key=lambda kv: -kv[1])
@@ -315,10 +319,10 @@ def check_memory(
 
 
 def check_room(
-    free,  # bytes, as torch.cuda.mem_get_info() says
-    total,  # bytes of the whole device
-    own=0,  # bytes of this process: torch.cuda.memory_reserved()
-    most=1.5e9,  # bytes for drivers, contexts and a screen
+    free: float,  # bytes, as torch.cuda.mem_get_info() says
+    total: float,  # bytes of the whole device
+    own: float = 0,  # bytes of this process: torch.cuda.memory_reserved()
+    most: float = 1.5e9,  # bytes for drivers, contexts and a screen
 ):
     "Nobody else fills the device; raises `Alarm` with what they hold"
     if (held := total - free - own) > most:
@@ -329,10 +333,10 @@ def check_room(
 
 
 def check_bottleneck(
-    parts,  # name -> measured seconds of a step
-    step,  # seconds of the whole step
-    blamed,  # the part that is said to be the cause
-    least=0.5,  # share of the step that makes a cause
+    parts: dict[str, float],  # name -> measured seconds of a step
+    step: float,  # seconds of the whole step
+    blamed: str,  # the part that is said to be the cause
+    least: float = 0.5,  # share of the step that makes a cause
 ):
     """What is blamed for a slow step takes a good share of it; raises `Alarm` when it cannot be the
     cause"""
@@ -350,9 +354,9 @@ def check_bottleneck(
 
 
 def check_builder(
-    seconds,  # to build a batch
-    copy,  # seconds to copy as many bytes
-    times=10,  # how much dearer than the copy it may be
+    seconds: float,  # to build a batch
+    copy: float,  # seconds to copy as many bytes
+    times: float = 10,  # how much dearer than the copy it may be
 ):
     "Building a batch costs about what moving its bytes costs; raises `Alarm`"
     if seconds > times * copy:

@@ -10,6 +10,7 @@ __all__ = ['DOCTOR_CHECKS', 'check_finite', 'check_initial_loss', 'check_jumps',
 
 # %% ../../nbs/lib/guards/doctor.ipynb #6a73feb4
 import math, shutil, zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -20,21 +21,22 @@ from .alarms import Alarm, check_mfu, check_state
 from ..record.checkpoint import MODEL, Damaged, checkpoints, verify_checkpoint
 from ..core import GpubError, first_line, read_config, read_json, upgrade_config
 from ..record.folder import SCHEDULE, differences, identity_without
-from ..model.llama import build_model
+from ..model.llama import Llama, build_model
 from ..data.plays import sees_future
 from .preflight import highest_initial_loss
 from ..record.log import read_log, sample_table
 from ..data.tokenizer import load_tokenizer
 from ..train.loop import CHANGEABLE, TrainConfig, lr_factor
+from ..model.gpt import GPT
 
 # %% ../../nbs/lib/guards/doctor.ipynb #ecc451f2
-def _values(rows, key):
+def _values(rows: list[dict], key: str) -> list[tuple[int, float]]:
     return [(r["step"], r[key]) for r in rows if r.get(key) is not None]
 
 
 def check_finite(
-    rows,  # of the log
-):
+    rows: list[dict],  # of the log
+) -> str:
     "Losses and gradients are numbers"
     for key in ("loss", "val_loss", "grad_norm"):
         for step, v in _values(rows, key):
@@ -48,13 +50,13 @@ def check_finite(
 
 
 def check_initial_loss(
-    rows,  # of the log
+    rows: list[dict],  # of the log
     vocab_size: int,  # V: how many tokens the model chooses from
     # nats the initialisation explains, as from `preflight.most_at_birth`; wide embeddings with a
     # tied head start above guessing
-    most=0,
-    give=0.5,  # nats, for a small batch
-):
+    most: float = 0,
+    give: float = 0.5,  # nats, for a small batch
+) -> str:
     "The first loss is near ln V, that of a model that knows nothing"
     (step, first), guess = _values(rows, "loss")[0], math.log(vocab_size)
     if first > max(guess, most) + give:
@@ -74,11 +76,11 @@ def check_initial_loss(
 
 
 def check_jumps(
-    rows,  # of the log
-    back=10,  # rows to compare with
-    least=0.5,  # nats
-    times=8,  # usual deviations
-):
+    rows: list[dict],  # of the log
+    back: int = 10,  # rows to compare with
+    least: float = 0.5,  # nats
+    times: float = 8,  # usual deviations
+) -> str:
     "The loss never leaps above its own recent past"
     steps, loss = zip(*_values(rows, "loss"))
     for i in range(5, len(loss)):
@@ -94,10 +96,10 @@ def check_jumps(
 
 
 def check_future(
-    rows,  # of the log
-    limit=None,  # nats per character of the ideal reader, where the source is known
-    luck=0.02,  # nats per character that a validation text may be easier than its source
-):
+    rows: list[dict],  # of the log
+    limit: float | None = None,  # nats per character of the ideal reader, where the source is known
+    luck: float = 0.02,  # nats per character that a validation text may be easier than its source
+) -> str:
     "No validation loss is lower than the entropy of the source"
     if limit is None:
         return "the entropy of this text is not known"
@@ -108,10 +110,10 @@ def check_future(
 
 
 def check_gap(
-    rows,  # of the log
-    most=0.05,  # of the best validation loss: how far the last may be above it
-    gap=0.3,  # of the last: how far training may be below it
-):
+    rows: list[dict],  # of the log
+    most: float = 0.05,  # of the best validation loss: how far the last may be above it
+    gap: float = 0.3,  # of the last: how far training may be below it
+) -> str:
     "Validation stays near training, and has not turned upwards"
     val = _values(rows, "val_loss")
     if len(val) < 2:
@@ -134,8 +136,8 @@ def check_gap(
 
 # %% ../../nbs/lib/guards/doctor.ipynb #cc5453ab
 def lr_jump(
-    rows,  # of the log
-):
+    rows: list[dict],  # of the log
+) -> str:
     "The learning rate never rises again after it has fallen"
     lr = _values(rows, "lr")
     fell = False
@@ -152,9 +154,9 @@ def lr_jump(
 
 
 def check_schedule(
-    rows,  # of the log
+    rows: list[dict],  # of the log
     cfg: TrainConfig,  # of the run
-):
+) -> str:
     "Every logged rate is the schedule's"
     for step, lr in _values(rows, "lr"):
         if not math.isclose(
@@ -169,10 +171,10 @@ def check_schedule(
 
 
 def check_steps(
-    rows,  # of the log
+    rows: list[dict],  # of the log
     every: int,  # steps between rows, at most
     batch_tokens: int,  # tokens per step
-):
+) -> str:
     "Steps follow each other without a hole or a repetition, and tokens with them"
     last = 0
     for r in rows:
@@ -198,9 +200,9 @@ def check_steps(
 
 
 def check_throughput(
-    rows,  # of the log
-    least=0.4,  # of the usual speed
-):
+    rows: list[dict],  # of the log
+    least: float = 0.4,  # of the usual speed
+) -> str:
     "The run is not slowing down"
     speed = [v for _, v in _values(rows, "tok_s")]
     if len(speed) < 12:
@@ -216,10 +218,10 @@ def check_throughput(
 
 
 def check_use(
-    rows,  # of the log
+    rows: list[dict],  # of the log
     parameters: int,  # below 200,000 nothing is asked
-    least=0.1,  # share of the matmul peak
-):
+    least: float = 0.1,  # share of the matmul peak
+) -> str:
     "The device is busy, as far as a model this small can keep it busy"
     mfu = [v for _, v in _values(rows, "mfu")]
     if not mfu or parameters < 200_000:
@@ -229,9 +231,9 @@ def check_use(
 
 # %% ../../nbs/lib/guards/doctor.ipynb #db60ecb1
 def check_checkpoints(
-    run_dir,  # a run folder
+    run_dir: Path | str,  # a run folder
     done: bool = False,  # the run is at its last step
-):
+) -> str:
     "Every checkpoint is whole, byte for byte"
     found, bad = checkpoints(run_dir), []
     for p in found:
@@ -253,8 +255,8 @@ def check_checkpoints(
 
 
 def check_latest(
-    run_dir,  # a run folder
-):
+    run_dir: Path | str,  # a run folder
+) -> str:
     "LATEST names the newest checkpoint"
     path, names = Path(run_dir, "LATEST"), [p.name for p in checkpoints(run_dir)]
     said = (
@@ -277,8 +279,8 @@ def check_latest(
 
 
 def saved_shapes(
-    folder,  # a checkpoint
-):  # name -> object with a shape
+    folder: Path | str,  # a checkpoint
+) -> dict[str, SimpleNamespace]:  # name -> object with a shape
     """The names and shapes in a checkpoint's model file, tied ones included, without reading the
     tensors"""
     with safe_open(Path(folder, MODEL), "pt") as f:
@@ -288,16 +290,16 @@ def saved_shapes(
     }
 
 
-def _model(config):
+def _model(config: dict) -> GPT | Llama:
     "The model of a run, without its weights"
     with torch.device("meta"):
         return build_model(config["model"])
 
 
 def check_shapes(
-    run_dir,  # a run folder
-    config,  # what its config.json holds
-):
+    run_dir: Path | str,  # a run folder
+    config: dict,  # what its config.json holds
+) -> str:
     "The newest whole checkpoint is one of this model"
     if not (folder := _whole(run_dir)):
         return "no checkpoint to compare"
@@ -316,17 +318,17 @@ def check_shapes(
     return f"{folder.name} fits config.json"
 
 
-def _identity(folder):
+def _identity(folder: Path) -> dict:
     path = Path(folder, "state.json")
     return upgrade_config(read_json(path)["state"].get("config", {}), path)
 
 
-def _whole(run_dir):
+def _whole(run_dir: Path | str) -> Path | None:
     "The newest checkpoint that is whole, or None"
     return next((p for p in checkpoints(run_dir) if _sound(p, (MODEL,))), None)
 
 
-def _sound(folder, files=()):
+def _sound(folder: Path, files: Sequence[str] = ()) -> bool:
     try:
         verify_checkpoint(folder, files)
         return True
@@ -335,9 +337,9 @@ def _sound(folder, files=()):
 
 
 def check_tokenizer(
-    run_dir,  # a run folder
-    config,  # what its config.json holds
-):
+    run_dir: Path | str,  # a run folder
+    config: dict,  # what its config.json holds
+) -> str:
     "The tokenizer in the folder is the one the model was trained with"
     want, found = config["data"]["tokenizer"], load_tokenizer(run_dir).fingerprint
     if found != want:
@@ -349,8 +351,8 @@ def check_tokenizer(
 
 
 def check_disk(
-    run_dir,  # a run folder
-):
+    run_dir: Path | str,  # a run folder
+) -> str:
     "The next checkpoint fits, twice"
     free = shutil.disk_usage(run_dir).free
     newest = checkpoints(run_dir)[:1]
@@ -364,9 +366,9 @@ def check_disk(
 
 
 def check_finished(
-    run_dir,  # a run folder
+    run_dir: Path | str,  # a run folder
     left: int,  # steps still to do
-):
+) -> str:
     "A finished run has its bill and its report"
     if left:
         return f"{left:,} steps to go"
@@ -384,8 +386,8 @@ def check_finished(
 
 
 def check_samples(
-    samples,  # rows of `sample_table`
-):
+    samples: Sequence[dict],  # rows of `sample_table`
+) -> str:
     "Samples change while the model learns, and the last one does not go round in circles"
     texts = [(r["step"], r["text"].removeprefix(r["prompt"])) for r in samples]
     for (a, one), (b, two) in zip(texts, texts[1:]):
@@ -413,7 +415,7 @@ class Finding:
     do: str = ""  # what to do about it
 
 
-def _facts(run_dir):
+def _facts(run_dir: Path | str) -> SimpleNamespace:
     "Everything the checks need, read once"
     run = Path(run_dir)
     if not (run / "config.json").is_file():
@@ -486,14 +488,16 @@ DOCTOR_CHECKS = (
 
 
 def doctor(
-    run_dir,  # a run folder
-):  # list of `Finding`, one per check
+    run_dir: Path | str,  # a run folder
+) -> list[Finding]:  # list of `Finding`, one per check
     "Examine a run folder; raises `GpubError` only when it is none"
     facts = _facts(run_dir)
     return [_ask(facts, *check) for check in DOCTOR_CHECKS]
 
 
-def _ask(facts, name, level, check):
+def _ask(
+    facts: SimpleNamespace, name: str, level: str, check: Callable[[SimpleNamespace], str]
+) -> Finding:
     try:
         return Finding("ok", name, check(facts))
     except Alarm as e:
@@ -506,8 +510,8 @@ def _ask(facts, name, level, check):
 
 
 def doctor_table(
-    findings,  # as `doctor` gives them
-):  # text
+    findings: Sequence[Finding],  # as `doctor` gives them
+) -> str:
     "The findings for people: what is wrong first"
     order = sorted(findings, key=lambda f: ("alarm", "warn", "ok").index(f.level))
     lines = [
@@ -515,7 +519,7 @@ def doctor_table(
     ]
     bad = {k: sum(f.level == k for f in findings) for k in ("alarm", "warn")}
 
-    def count(n, what):
+    def count(n: int, what: str) -> str:
         return f"{n} {what}{'s' * (n != 1)}"
 
     return "\n".join(

@@ -9,15 +9,17 @@ __all__ = ['FACTORS', 'PREFLIGHT_CHECKS', 'Check', 'small_proxy', 'Subject', 'hi
 
 # %% ../../nbs/lib/guards/preflight.ipynb #13d1fbff
 import copy, json, math, shutil, subprocess, sys, tempfile, time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 import torch
+from typing import Any
 from ..record.checkpoint import load_checkpoint
 from ..core import first_line
 from ..device import pick_precision, seed_everything
-from ..model.gpt import input_gradient_map
-from ..model.llama import build_model
+from ..model.gpt import GPTConfig, input_gradient_map
+from ..model.llama import LlamaConfig, build_model
 from ..record.log import read_log
 from ..train.kernels import forward_backward_seconds, matmul_peak, pick_attention
 from ..train.trainer import Trainer
@@ -34,6 +36,7 @@ from gpub.model.sizes import (
 )
 from ..train.loop import context_length_at, make_optimizers, seconds_per_call, train
 from ..templates import read_packaged
+from torch import nn
 
 # %% ../../nbs/lib/guards/preflight.ipynb #11941a19
 @dataclass(frozen=True)
@@ -48,8 +51,8 @@ class Check:
 
 
 def small_proxy(
-    cfg,  # `GPTConfig` or `LlamaConfig`
-):  # the same kind of model: at most 2 layers, width 128, context 64
+    cfg: GPTConfig | LlamaConfig,  # `GPTConfig` or `LlamaConfig`
+) -> GPTConfig | LlamaConfig:  # the same kind of model: at most 2 layers, width 128, context 64
     "A model small enough for any machine, with the vocabulary, biases and head of the real one"
     d_model = min(cfg.d_model, 128)
     n_heads = max(h for h in range(1, cfg.n_heads + 1) if d_model % (2 * h) == 0)
@@ -74,13 +77,14 @@ class Subject:
 
     def __init__(
         self,
-        preset,  # a name from `PRESETS`
-        data=None,  # a text file or a folder of shards; default tiny Shakespeare
-        settings=None,  # {'lr': 0.01}
-        device="auto",  # where the questions are answered
-        gpu=None,  # forecast for this card instead
-        usd_per_hour=0.0,  # what the machine costs
-        log=print,  # called with what `Trainer` has to say
+        preset: str,  # a name from `PRESETS`
+        # a text file or a folder of shards; default tiny Shakespeare
+        data: Path | str | None = None,
+        settings: dict | None = None,  # {'lr': 0.01}
+        device: torch.device | str = "auto",  # where the questions are answered
+        gpu: str | None = None,  # forecast for this card instead
+        usd_per_hour: float = 0.0,  # what the machine costs
+        log: Callable[[str], None] = print,  # called with what `Trainer` has to say
     ):
         self.run = Trainer(
             preset, data=data, settings=settings, device=device, usd_per_hour=usd_per_hour, log=log
@@ -110,10 +114,10 @@ class Subject:
 
     def rows(
         self,
-        step,  # from 0
-        context_length=64,  # tokens a row, as far as the model takes
-        least=1,  # rows
-    ):  # (ids, targets)
+        step: int,  # from 0
+        context_length: int = 64,  # tokens a row, as far as the model takes
+        least: int = 1,  # rows
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # (ids, targets)
         "A small step of the run's own data"
         context_length = min(context_length, self.cfg.context_length)
         return self.run.corpus.train(
@@ -122,16 +126,16 @@ class Subject:
 
     def build(
         self,
-        cfg,  # the run's, or its `small_proxy`
-    ):
+        cfg: GPTConfig | LlamaConfig,  # the run's, or its `small_proxy`
+    ) -> nn.Module:
         "A fresh model, always the same, with the attention kernel the run would take"
         return pick_attention(self._fresh(cfg), self.device, self.dtype)
 
-    def _fresh(self, cfg):
+    def _fresh(self, cfg: GPTConfig | LlamaConfig) -> nn.Module:
         seed_everything(0)
         return build_model(cfg).to(self.device)
 
-    def _seconds(self, dtype):  # as the run will measure it
+    def _seconds(self, dtype: torch.dtype) -> float:  # as the run will measure it
         x, y = (
             t.to(self.device)
             for t in self.run.batches(0, context_length_at(0, self.train, self.cfg.context_length))
@@ -140,8 +144,8 @@ class Subject:
 
     def size(
         self,
-        cfg,  # of the model that was asked
-    ):  # text; '' for the run's own size
+        cfg: GPTConfig | LlamaConfig,  # of the model that was asked
+    ) -> str:  # text; '' for the run's own size
         "What an answer says about a twin"
         return (
             ""
@@ -150,16 +154,17 @@ class Subject:
         )
 
     @cached_property
-    def curve(self):
+    def curve(self) -> tuple[float, dict[float, float]]:
         "`rate_curve`, trained once for the two questions that need it"
         return rate_curve(self)
 
     def steps(
         self,
-        batches,  # function of a step -> (ids, targets)
-        n,  # how many
-        factor=1.0,  # of the preset's rates
-    ):  # yields losses
+        # function of a step -> (ids, targets)
+        batches: Callable[[int], tuple[torch.Tensor, torch.Tensor]],
+        n: int,  # how many
+        factor: float = 1.0,  # of the preset's rates
+    ) -> Iterator[float]:  # yields losses
         "Train a fresh model with the real loop"
         base = (
             self.train if self.train.lr or self.train.muon_lr else type(self.train)(steps=1)
@@ -192,8 +197,8 @@ class Subject:
 
 # %% ../../nbs/lib/guards/preflight.ipynb #86adec9e
 def highest_initial_loss(
-    cfg,  # `GPTConfig` or `LlamaConfig`
-):  # nats
+    cfg: GPTConfig | LlamaConfig,  # `GPTConfig` or `LlamaConfig`
+) -> float:  # nats
     "The largest loss that a healthy initialisation explains"
     e = cfg.embed_std or cfg.init_std
     spread = cfg.d_model * (e if cfg.tied else cfg.init_std) ** 2
@@ -205,7 +210,7 @@ def highest_initial_loss(
 
 def birth(
     s: Subject,  # a model of `s.look` is made
-):  # (ok, found, wanted)
+) -> tuple[bool, str, str]:  # (ok, found, wanted)
     "A fresh model is as surprised as chance"
     model, least, most = s.build(s.look), math.log(s.cfg.vocab_size), highest_initial_loss(s.look)
     with torch.no_grad():
@@ -219,7 +224,7 @@ def birth(
 # %% ../../nbs/lib/guards/preflight.ipynb #e17e2d59
 def causality(
     s: Subject,  # a model of `s.look` is made
-):  # (ok, found, wanted)
+) -> tuple[bool, str, str]:  # (ok, found, wanted)
     "No logit depends on a later token, and each depends on its own"
     r = input_gradient_map(s.build(s.look), s.x[0, :24].to(s.device)).cpu()
     future, own = float(r.triu(1).max()), float(r.diagonal().min())
@@ -233,7 +238,7 @@ def causality(
 def check_data(
     s: Subject,  # its data, tokenizer and vocabulary
     chars: int = 64,  # of each row
-):  # (ok, found, wanted)
+) -> tuple[bool, str, str]:  # (ok, found, wanted)
     "The targets are the next tokens, and the text is there to be read"
     x, y = s.rows(0, s.cfg.context_length, 32)
     shifted, top = float((x[:, 1:] == y[:, :-1]).double().mean()), int(max(x.max(), y.max()))
@@ -258,8 +263,8 @@ FACTORS = tuple(10 ** (i / 2) for i in range(-3, 3))  # 0.03 to 10 times the pre
 
 
 def spark(
-    values,  # numbers; what is not finite has no height
-):  # one character each
+    values: Sequence[float],  # numbers; what is not finite has no height
+) -> str:  # one character each
     "A picture in a line of text"
     fine = [v for v in values if math.isfinite(v)]
     lo, hi = min(fine, default=0), max(fine, default=1)
@@ -282,15 +287,15 @@ def rate_curve(
 
 
 def best_factor(
-    curve,  # {factor: loss}, as `rate_curve` gives it
-):  # a factor
+    curve: dict[float, float],  # {factor: loss}, as `rate_curve` gives it
+) -> float:  # a factor
     "The factor with the lowest loss"
     return min(curve, key=lambda f: curve[f] if math.isfinite(curve[f]) else math.inf)
 
 
 def learning_rate(
     s: Subject,  # its `curve`, and the preset's rates
-):  # (ok, found, wanted)
+) -> tuple[bool, str, str]:  # (ok, found, wanted)
     "The preset's rate does at least half of what the best rate does"
     start, curve = s.curve
     fine = {f: v for f, v in curve.items() if math.isfinite(v)}
@@ -313,7 +318,7 @@ def learning_rate(
 def overfit(
     s: Subject,  # a model of `s.learn` is trained
     n: int = 80,  # steps at most
-):  # (ok, found, wanted)
+) -> tuple[bool, str, str]:  # (ok, found, wanted)
     "One small batch at the best rate of the curve, again and again, until it is known by heart"
     x, y = s.x[:4], s.y[:4]
     first = None
@@ -325,7 +330,7 @@ def overfit(
     return loss < 0.2 * first, found, f"below {0.2 * first:.2f} within {n}"
 
 # %% ../../nbs/lib/guards/preflight.ipynb #9400bbe2
-def _child(how, *outs):
+def _child(how: dict, *outs: Path) -> subprocess.Popen:
     program = read_packaged("guards/programs/resume_child.py")
     asked = json.dumps(how | dict(outs=list(map(str, outs))))
     return subprocess.Popen(
@@ -336,11 +341,11 @@ def _child(how, *outs):
     )
 
 
-def _last_line(text):
+def _last_line(text: str) -> str:
     return (text.strip().splitlines() or ["without a word"])[-1][:200]
 
 
-def _small_run(s, text, steps):
+def _small_run(s: Subject, text: Path, steps: int) -> dict:
     "Arguments of a `Trainer` that is over in a moment, on a piece of the validation text"
     piece = s.run.corpus.tok.decode(s.run.corpus.val[:4000]) + " ab"
     text.write_text(piece * (4000 // len(piece) + 1), encoding="utf-8")
@@ -363,7 +368,7 @@ def _small_run(s, text, steps):
     )
 
 
-def _apart(killed, whole, steps):
+def _apart(killed: Path, whole: Path, steps: int) -> tuple[float, bool]:
     """(largest difference between the logged losses of two run folders, whether the weights are
     equal to the bit)"""
     a, b = ([r["loss"] for r in read_log(o)] for o in (killed, whole))
@@ -377,7 +382,7 @@ def resume(
     s: Subject,  # its settings, on a piece of its validation text
     steps: int = 8,  # of the whole run
     kill: int = 6,  # when this step's batch is fetched
-):  # (ok, found, wanted)
+) -> tuple[bool, str, str]:  # (ok, found, wanted)
     "Killed and resumed equals undisturbed"
     with tempfile.TemporaryDirectory() as d:
         killed, whole = Path(d, "killed"), Path(d, "whole")
@@ -414,7 +419,7 @@ def resume(
 # %% ../../nbs/lib/guards/preflight.ipynb #1bc4d3c1
 def parity(
     s: Subject,  # a model of `s.look`, in the run's precision
-):  # (ok, found, wanted)
+) -> tuple[bool, str, str]:  # (ok, found, wanted)
     "Logits and loss agree with double precision on the CPU"
     model = s.build(s.look).eval()
     exact = copy.deepcopy(model).cpu().double()
@@ -436,7 +441,7 @@ def parity(
 # %% ../../nbs/lib/guards/preflight.ipynb #3fd744d7
 def flops_per_second(
     s: Subject,  # timed at its real size, or not at all
-):  # (FLOP/s, how that is known)
+) -> tuple[float, str]:  # (FLOP/s, how that is known)
     "What this device reaches on this model"
     if s.look != s.cfg:
         return 0.4 * matmul_peak(s.device, s.dtype), "assumed: 40% of a large matmul"
@@ -452,7 +457,7 @@ def flops_per_second(
     return flops_per_token(s.cfg) * x.numel() / seconds_per_call(step), "measured"
 
 
-def _here(s, tokens):
+def _here(s: Subject, tokens: int) -> tuple:
     """(bytes needed, bytes there are, hours, usd, how that is known) on this machine; the engine
     shrinks its steps until they fit"""
     batch = min(
@@ -474,7 +479,7 @@ def _here(s, tokens):
     return need, have, hours, hours * s.run.options.usd_per_hour, how
 
 
-def _there(s, tokens):
+def _there(s: Subject, tokens: int) -> tuple:
     "The same on the card `s.gpu`"
     p = plan(s.cfg, s.gpu, tokens, s.run.options.usd_per_hour or None, optimizer=s.train.optimizer)
     r = next((r for r in p["rows"] if r["fits"]), p["rows"][-1])
@@ -489,7 +494,7 @@ def _there(s, tokens):
 
 def check_forecast(
     s: Subject,  # its size, steps, card and price
-):  # (ok, found, wanted)
+) -> tuple[bool, str, str]:  # (ok, found, wanted)
     "Memory, disk, hours and dollars"
     tokens, place = s.train.steps * s.train.batch_tokens, s.run.out.absolute()
     while not place.exists():
@@ -529,10 +534,10 @@ PREFLIGHT_CHECKS = {
 
 
 def run_check(
-    name,  # for the answer
-    f,  # gives (ok, found, wanted)
-    *args,  # of `f`
-):  # `Check`
+    name: str,  # for the answer
+    f: Callable,  # gives (ok, found, wanted)
+    *args: Any,  # of `f`
+) -> Check:
     "One check, timed; whatever goes wrong in it is its answer"
     t = time.perf_counter()
     try:
@@ -544,12 +549,12 @@ def run_check(
 
 def preflight(
     preset: str,  # a name from `PRESETS`
-    data=None,  # a text file or a folder of shards; default tiny Shakespeare
-    settings=None,  # {'lr': 0.01}
-    device="auto",  # where the questions are answered
-    gpu=None,  # forecast for this card instead of this machine
-    usd_per_hour=0.0,  # what the machine costs
-    log=print,  # called with every line when it is ready
+    data: Path | str | None = None,  # a text file or a folder of shards; default tiny Shakespeare
+    settings: dict | None = None,  # {'lr': 0.01}
+    device: torch.device | str = "auto",  # where the questions are answered
+    gpu: str | None = None,  # forecast for this card instead of this machine
+    usd_per_hour: float = 0.0,  # what the machine costs
+    log: Callable[[str], None] = print,  # called with every line when it is ready
 ):  # list of `Check`; refuses what `Trainer` refuses, and a weight decay that leaves nothing
     "Eight questions before a run"
     decay = decay_text(apply_settings(find_preset(preset), settings or {})[1])
@@ -571,7 +576,7 @@ def preflight(
 
 def check_line(
     c: Check,  # an answer
-):  # text
+) -> str:
     "One answer to read; further lines of what was found stand below"
     first, *rest = c.found.split("\n")
     head = (

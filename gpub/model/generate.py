@@ -496,7 +496,7 @@ def decode_steps(
 
 # %% ../../nbs/lib/model/generate.ipynb #201668f2
 def check_rows(
-    prompts: Iterable[Sequence[int]],  # one sequence of ids for each text
+    prompts: Iterable[Collection[int]],  # one sequence of ids for each text
     vocab_size: int,  # how many ids the model knows
 ) -> list[list[int]]:  # lists of ints
     """The prompts as plain numbers; raises `GpubError` for an empty one or an id outside the

@@ -7,7 +7,7 @@ __all__ = ['causal_mask', 'causal_attention', 'fused_attention', 'GPTConfig', 'A
            'count_params', 'input_gradient_map', 'sample_ids']
 
 # %% ../../nbs/season1/01_first_transformer.ipynb #07660e46
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 import torch
 from typing import Any
@@ -293,7 +293,7 @@ def input_gradient_map(
 @torch.no_grad()
 def sample_ids(
     model: nn.Module,  # ids (1, t) -> logits (1, t, v), with `.cfg.context_length`
-    ids: Sequence[int],  # the prompt, a list of ids; at least one
+    ids: Collection[int],  # the prompt, a list of ids; at least one
     n: int,  # how many to add
     # below 1 plays safe, above 1 gambles, 0 always takes the favourite
     temperature: float = 1.0,

@@ -42,7 +42,7 @@ def lock_out():
         pass  # not Linux: the audit hook and the limits remain
 
 
-def limit_resources(seconds, address_space):
+def limit_resources(seconds: int, address_space: int):
     "Where the system has limits: processor time, memory, files, processes"
     try:
         import resource
@@ -79,7 +79,7 @@ def install_audit_hook():
     libraries = ("_posixsubprocess", "_ctypes")
     writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
-    def refuse(event, args):
+    def refuse(event: str, args: tuple):
         bad = event.startswith(barred) and event not in allowed
         if event == "open":
             path, _, flags = args
@@ -95,7 +95,7 @@ def install_audit_hook():
         sys.modules.pop(name, None)
 
 
-def run(code, word):
+def run(code: str, word: str) -> str:
     "Run the program, and say how it ended"
     try:
         exec(compile(code, "program", "exec", dont_inherit=True), {"__name__": "__main__"})

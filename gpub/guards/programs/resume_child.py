@@ -9,11 +9,11 @@ import sys
 from gpub.train.trainer import Trainer
 
 
-def train_one(out, how):
+def train_one(out: str, how: dict):
     "One run, with little to validate and nothing to write at milestones"
     seen = []
 
-    def watch(step, context_length):
+    def watch(step: int, context_length: int):
         "Every step whose batch is fetched is printed"
         seen.append(step)
         print("step", step, flush=True)
