@@ -43,9 +43,7 @@ UNTYPED_ROOMS = {
     "cli",
     "lab",
     "prep",
-    "record",
     "report",
-    "share",
     "train",
 }
 SECTIONS = [

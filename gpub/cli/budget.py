@@ -35,7 +35,15 @@ from ..core import GpubError, write_atomic
     is_flag=True,
     help="All cards side by side, the cheapest per token first.",
 )
-def plan_command(preset, gpu, tokens, usd_per_hour, mfu, optimizer, compared):
+def plan_command(
+    preset: str,
+    gpu: str | None,
+    tokens: str,
+    usd_per_hour: float | None,
+    mfu: float | None,
+    optimizer: str,
+    compared: bool,
+):
     "Before you pay: does PRESET fit, how fast will it be, what will it cost."
     from gpub.budget.economics import compare_gpus, compare_table, informed_plan
     from gpub.model.sizes import count_of, plan_table
@@ -57,7 +65,7 @@ def plan_command(preset, gpu, tokens, usd_per_hour, mfu, optimizer, compared):
     click.echo(f"{table}\ndecay    {decay}")
 
 
-def _plans():
+def _plans() -> str:
     "The plans, for the last line of the help"
     from gpub.budget.phases import PLANS
 
@@ -117,22 +125,22 @@ def _plans():
 @settings_option("Any setting of model or recipe, for the whole run.")
 @click.option("--show", is_flag=True, help="Only show the plan.")
 def run_command(
-    plan,
-    out,
-    data,
-    usd_per_hour,
-    gpu,
-    max_usd,
-    until,
-    accept,
-    paid_gaps,
-    device,
-    keep,
-    mirror,
-    track,
-    parallel,
-    settings,
-    show,
+    plan: str,
+    out: str | None,
+    data: str | None,
+    usd_per_hour: float | None,
+    gpu: str | None,
+    max_usd: float | None,
+    until: str | None,
+    accept: bool,
+    paid_gaps: bool,
+    device: str,
+    keep: int,
+    mirror: str | None,
+    track: str,
+    parallel: str,
+    settings: tuple[str, ...],
+    show: bool,
 ):
     """Walk through PLAN, a file or a name, phase by phase; the same command goes on where it
     stopped.
@@ -182,7 +190,7 @@ def run_command(
 )
 @click.option("--gpu", help="As if it had been this card, at its price in the dated table.")
 @click.option("--json", "file", help="Write the bill here too.")
-def bill_command(run, usd_per_hour, gpu, file):
+def bill_command(run: str, usd_per_hour: float | None, gpu: str | None, file: str | None):
     "What RUN cost, second by second, what a point of loss cost, and what the next hundredth will."
     from gpub.budget.bill import bill, bill_text
     from gpub.budget.prices import check_rate, find_price

@@ -18,7 +18,14 @@ from ..core import GpubError
 @click.option("--gpu", help="Forecast for this card instead of this machine.")
 @click.option("--usd-per-hour", type=float, default=0.0, help="What the machine costs.")
 @settings_option()
-def preflight_command(preset, data, device, gpu, usd_per_hour, settings):
+def preflight_command(
+    preset: str,
+    data: str | None,
+    device: str,
+    gpu: str | None,
+    usd_per_hour: float,
+    settings: tuple[str, ...],
+):
     """Eight questions before a run of PRESET: does it learn, resume, fit, and what will it cost?
     Exit code 1 if one fails."""
     from gpub.guards.preflight import preflight
@@ -33,7 +40,7 @@ def preflight_command(preset, data, device, gpu, usd_per_hour, settings):
 
 @click.command("doctor", cls=TorchCommand)
 @click.argument("run")
-def doctor_command(run):
+def doctor_command(run: str):
     """Examine the run in folder RUN: losses, schedule, checkpoints, speed. Exit code 1 if an alarm
     fires."""
     from gpub.guards.doctor import doctor, doctor_table

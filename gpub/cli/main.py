@@ -114,13 +114,13 @@ def cli():
     more."""
 
 # %% ../../nbs/lib/cli/commands.ipynb #e5abf1fc
-def _say(text):
+def _say(text: object):
     "One line on stderr, as long as there is somebody to read it"
     if sys.stderr:
         write_now(sys.stderr, f"gpub: {text}\n")
 
 
-def _known_to_all(error):
+def _known_to_all(error: GpubError) -> bool:
     "Whether every process of a run meets this error"
     from gpub.train.loop import Diverged
     from gpub.train.parallel import Relayed

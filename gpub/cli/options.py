@@ -9,6 +9,8 @@ __all__ = ['json_option', 'device_option', 'data_option', 'DeferredCommand', 'La
 # %% ../../nbs/lib/cli/options.ipynb #357b7602
 import importlib, os, shlex, sys
 import click
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 from .start import stop_at_once
 from ..core import GpubError
 
@@ -78,12 +80,12 @@ class LateChoice(click.Choice):
 
     def __init__(
         self,
-        names,  # function without arguments
+        names: Callable[[], Iterable[str]],  # function without arguments
     ):
         self.names, self.case_sensitive = names, True
 
     @property
-    def choices(self):
+    def choices(self) -> tuple[str, ...]:
         "The names"
         return tuple(self.names())
 
@@ -93,14 +95,14 @@ class LateDefault:
 
     def __init__(
         self,
-        find,  # function without arguments
+        find: Callable[[], Any],  # function without arguments
     ):
         self.find = find
 
-    def __call__(self):
+    def __call__(self) -> Any:
         return self.find()
 
-    def __str__(self):
+    def __str__(self) -> str:
         return str(self.find())
 
 # %% ../../nbs/lib/cli/options.ipynb #e586a752
@@ -115,21 +117,21 @@ data_option = click.option(
 
 def settings_option(
     about: str = "As for gpub train.",  # what may be set
-):
+) -> Callable:
     "`--set KEY=VALUE`, as often as wanted"
     return click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help=about)
 
 
 def parse_settings(
-    pairs,  # words such as lr=0.01, from --set
-):  # dict of strings; `apply_settings` gives them their types
+    pairs: Sequence[str],  # words such as lr=0.01, from --set
+) -> dict[str, str]:  # dict of strings; `apply_settings` gives them their types
     "The settings somebody typed; raises `GpubError` for a word without ="
     if bad := [p for p in pairs if "=" not in p]:
         raise GpubError(f"--set takes key=value, got {bad[0]!r}")
     return dict(p.split("=", 1) for p in pairs)
 
 
-def this_command():
+def this_command() -> str:
     "What was typed, to be typed again"
     n = os.environ.get("LOCAL_WORLD_SIZE")
     return (f"torchrun --nproc_per_node={n} -m gpub " if n else "gpub ") + shlex.join(sys.argv[1:])

@@ -7,9 +7,11 @@ __all__ = ['gather', 'prep_command', 'mix_of', 'data_group', 'what', 'show_mix']
 
 # %% ../../nbs/lib/cli/prep_commands.ipynb #7a6a3a4d
 import os, shutil
+from collections.abc import Sequence
 from pathlib import Path
 import click
 from click.core import ParameterSource
+from typing import Any
 from .options import LateCommand, LateDefault, TorchCommand
 from ..core import GpubError
 from ..host import usable_cores
@@ -17,8 +19,8 @@ from ..table import Table
 
 # %% ../../nbs/lib/cli/prep_commands.ipynb #b6fc6029
 def gather(
-    folders,  # one folder that holds all parts, or one folder per node
-    out,  # where the whole goes; not needed for one folder
+    folders: Sequence[str],  # one folder that holds all parts, or one folder per node
+    out: str | None,  # where the whole goes; not needed for one folder
 ) -> dict:
     "Bring the parts of several nodes together and join their manifests"
     from gpub.data.shards import writing_to
@@ -49,7 +51,7 @@ def gather(
     return merge(out)
 
 
-def _shortest_document():
+def _shortest_document() -> int:
     "Characters that the cleaning rules ask for"
     from gpub.prep.clean import Rules
 
@@ -178,18 +180,18 @@ def _shortest_document():
     help="Join the parts of several nodes: gpub prep --merge DIR...",
 )
 def prep_command(
-    folders,
-    recipe,
-    sources,
-    out,
-    min_chars,
-    workers,
-    rank,
-    world,
-    packed,
-    to_unpack,
-    merging,
-    **asked,
+    folders: tuple[str, ...],
+    recipe: str | None,
+    sources: tuple[str, ...],
+    out: str | None,
+    min_chars: int,
+    workers: int,
+    rank: int,
+    world: int,
+    packed: bool,
+    to_unpack: str | None,
+    merging: bool,
+    **asked: Any,
 ):
     """Clean, deduplicate, scan, tokenize and mix text into shards to train on.
 
@@ -235,8 +237,8 @@ def prep_command(
 
 
 def mix_of(
-    manifest,  # of any shard folder
-):  # text
+    manifest: dict,  # of any shard folder
+) -> str:
     "Tokens and share by source of a merged folder"
     sources = manifest["sources"]
     total = max(sum(s["tokens"] for s in sources.values()), 1)
@@ -267,7 +269,7 @@ def data_group():
 )
 @click.option("--batch", type=click.IntRange(1), default=64, show_default=True, help="Rows a step.")
 @click.option("--seed", type=int, default=0, show_default=True, help="The run's seed.")
-def what(folder, step, context_length, batch, seed):
+def what(folder: str, step: int, context_length: int, batch: int, seed: int):
     "Which documents and sources step N reads: for the step where the loss jumped."
     from gpub.data.batches import Batches
 
@@ -285,7 +287,7 @@ def what(folder, step, context_length, batch, seed):
 
 @data_group.command("mix")
 @click.argument("folder")
-def show_mix(folder):
+def show_mix(folder: str):
     "Tokens, share and epochs of every source."
     from gpub.data.shards import read_manifest
     from gpub.prep.pipeline import mix_table

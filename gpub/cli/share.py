@@ -21,11 +21,11 @@ from ..core import GpubError
     help="Also model.gguf, for llama.cpp (extra: gpub[gguf]). "
     "Warns where llama.cpp splits text differently.",
 )
-def export_command(run, folder, step, gguf):
+def export_command(run: str, folder: str, step: int | None, gguf: bool):
     "Write RUN as a Hugging Face FOLDER: weights, tokenizer, settings and a model card."
     from gpub.share.hub import export_run
 
-    def warn(text):
+    def warn(text: str):
         click.echo(text, err=True)
 
     click.echo(f"written to {export_run(run, folder, step, gguf=gguf, log=warn)}")
@@ -34,7 +34,7 @@ def export_command(run, folder, step, gguf):
 @click.command("import", cls=TorchCommand)
 @click.argument("folder")
 @click.argument("run")
-def import_command(folder, run):
+def import_command(folder: str, run: str):
     "Make RUN, a run folder, of a GPT-2 or Llama in a Hugging Face FOLDER."
     from gpub.share.hub import import_run
 
@@ -46,7 +46,7 @@ def import_command(folder, run):
 @click.argument("repo", metavar="OWNER/NAME")
 @click.option("--public", is_flag=True, help="For everybody to see.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be uploaded.")
-def push_command(folder, repo, public, dry_run):
+def push_command(folder: str, repo: str, public: bool, dry_run: bool):
     "Upload an exported FOLDER to the Hugging Face Hub, with the token in HF_TOKEN."
     from gpub.share.hub import push
 
@@ -69,7 +69,7 @@ def push_command(folder, repo, public, dry_run):
     help="Where the page answers, on this machine only.",
 )
 @click.option("--device", default="cpu", show_default=True, help="Where the models compute.")
-def demo_command(runs, file, step, port, device):
+def demo_command(runs: tuple[str, ...], file: str | None, step: int | None, port: int, device: str):
     """A page to play with checkpoints of RUN...: served from here (extra: gpub[demo]), or one file
     with --html."""
     from gpub.share.app import serve

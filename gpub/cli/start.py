@@ -7,10 +7,12 @@ __all__ = ['stop_at_once']
 
 # %% ../../nbs/lib/cli/start.ipynb #a3e3a85d
 import os, signal, threading
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 # %% ../../nbs/lib/cli/start.ipynb #973b5635
-def _stop(*_):
+def _stop(*_: Any):
     "Ends the process with 130 and a word"
     try:
         os.write(2, b"gpub: stopped\n")
@@ -19,7 +21,7 @@ def _stop(*_):
 
 
 @contextmanager
-def stop_at_once():
+def stop_at_once() -> Iterator[None]:
     "While it lasts, Ctrl-C ends the process with 130 and one line, without a traceback"
     in_main = threading.current_thread() is threading.main_thread()
     if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

@@ -16,7 +16,7 @@ from gpub.cli.options import (
 )
 
 # %% ../../nbs/lib/cli/train_commands.ipynb #f726f7f6
-def _presets():
+def _presets() -> str:
     "The presets, for the last line of the help"
     from gpub.train.presets import PRESETS
 
@@ -53,19 +53,19 @@ def _presets():
 )
 @settings_option("Any setting of model or recipe, such as lr=0.01 or d_model=64.")
 def train_command(
-    preset,
-    out,
-    data,
-    steps,
-    seed,
-    device,
-    usd_per_hour,
-    keep,
-    save_every,
-    mirror,
-    track,
-    parallel,
-    settings,
+    preset: str,
+    out: str | None,
+    data: str | None,
+    steps: int | None,
+    seed: int | None,
+    device: str,
+    usd_per_hour: float,
+    keep: int,
+    save_every: int | None,
+    mirror: str | None,
+    track: str,
+    parallel: str,
+    settings: tuple[str, ...],
 ):
     """Train PRESET, or go on with it where it stopped.
 
@@ -136,7 +136,16 @@ def train_command(
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same text.")
 @click.option("--step", type=int, help="Which checkpoint.  [default: the newest]")
 def sample_command(
-    run, prompt, tokens, temperature, top_k, top_p, repetition_penalty, stop, seed, step
+    run: str,
+    prompt: str | None,
+    tokens: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float,
+    repetition_penalty: float,
+    stop: tuple[str, ...],
+    seed: int,
+    step: int | None,
 ):
     "Let the model in folder RUN go on with a text; you see it as it comes."
     from gpub.record.load import continue_text

@@ -9,12 +9,15 @@ __all__ = ['CHECKPOINT_FORMAT', 'MODEL', 'OPTIMIZER', 'RECORD', 'untie', 'sync_t
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #e6c03e00
 import json, os, re, shutil
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256 as sha256_of
 from pathlib import Path
 import torch
+from types import TracebackType
+from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from ..core import GpubError, first_line, read_config, upgrade_config, write_atomic
@@ -34,7 +37,7 @@ RECORD = (
 # %% ../../nbs/lib/record/checkpoint.ipynb #3790b6d0
 def untie(
     tensors: dict,  # name -> tensor, some of them perhaps the same memory
-):  # (name -> tensor, each memory once; second name -> first name)
+) -> tuple[dict, dict[str, str]]:  # (name -> tensor, each memory once; second name -> first name)
     "The tensors to write, and the names that share them"
     first, tied, out = {}, {}, {}
     for name, t in tensors.items():
@@ -53,14 +56,14 @@ def untie(
     return out, tied
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #3cf048bf
-def _host(t):
+def _host(t: torch.Tensor) -> torch.Tensor:
     "`t` on the CPU, contiguous, alone in its memory: what safetensors accepts"
     t = t.detach().cpu().contiguous()
     return t.clone() if t.untyped_storage().nbytes() != t.nbytes else t
 
 
 def sync_to_disk(
-    path,  # a file or a folder, as `Path`
+    path: Path,  # a file or a folder, as `Path`
 ):
     "Force what was written there to the disk (Windows cannot open folders and needs no such call)"
     if os.name == "nt" and path.is_dir():
@@ -72,7 +75,7 @@ def sync_to_disk(
         os.close(fd)
 
 
-def _sync_record(run_dir):
+def _sync_record(run_dir: Path):
     """Force to the disk what the run wrote down so far: a checkpoint that outlives a power cut must
     not be ahead of it"""
     for name in RECORD:
@@ -83,18 +86,18 @@ def _sync_record(run_dir):
     )  # and the names of these files, of config.json and of the folder of checkpoints
 
 
-def _mb(n):
+def _mb(n: float) -> str:
     return f"{n / 1e6:,.1f} MB"
 
 
-def _seal(record):
+def _seal(record: dict) -> str:
     "Checksum of a state.json without its own seal"
     return sha256_of(
         json.dumps({k: v for k, v in record.items() if k != "seal"}, sort_keys=True).encode()
     ).hexdigest()
 
 
-def _write(folder, parts, record):
+def _write(folder: Path, parts: dict[str, tuple[dict, dict]], record: dict):
     """Fill `folder`: one safetensors file per part, then `record` with their checksums as
     state.json; all of it on the disk on return"""
     for name, (tensors, tied) in parts.items():
@@ -110,8 +113,8 @@ def _write(folder, parts, record):
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #7ca6eff6
 def checkpoints(
-    run_dir,  # the run folder
-):  # folders, newest first
+    run_dir: Path | str,  # the run folder
+) -> list[Path]:  # folders, newest first
     "Finished checkpoints of a run, whole or not"
     # `.old` is the one being replaced: it counts until its successor is in place
     named = (
@@ -127,9 +130,9 @@ class Damaged(GpubError):
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #23c83d46
 def verify_checkpoint(
-    folder,  # one checkpoint folder
-    files=(MODEL, OPTIMIZER),  # the files that matter to the caller
-):  # the content of state.json; raises Damaged, or GpubError if a newer gpub wrote it
+    folder: Path | str,  # one checkpoint folder
+    files: Sequence[str] = (MODEL, OPTIMIZER),  # the files that matter to the caller
+) -> dict:  # the content of state.json; raises Damaged, or GpubError if a newer gpub wrote it
     "Check a checkpoint against its own checksums"
     folder = Path(folder)
     if folder.is_file():
@@ -159,7 +162,7 @@ def verify_checkpoint(
     return record
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #b9690e81
-def _described(folder, record, name):
+def _described(folder: Path, record: dict, name: str) -> dict:
     "What a record says of a file: its size, its checksum, the names that share a tensor"
     d = record["files"].get(name) if isinstance(record.get("files"), dict) else None
     if not isinstance(d, dict) or not all(
@@ -169,7 +172,7 @@ def _described(folder, record, name):
     return d
 
 
-def _verify_file(path, want):
+def _verify_file(path: Path, want: dict):
     if not path.is_file():
         raise Damaged(f"{path} is missing")
     if (n := path.stat().st_size) != want["size"]:
@@ -179,21 +182,21 @@ def _verify_file(path, want):
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #f9e43431
 def save_checkpoint(
-    run_dir,  # the run folder
+    run_dir: Path | str,  # the run folder
     step: int,  # steps done
     model: dict,  # name -> tensor
     optimizer: dict,  # name -> tensor: moments, RNG states, anything that is a tensor
     state: dict,  # anything JSON: schedule, counters, fingerprints
     keep: int = 3,  # how many of the newest stay
-    milestone=False,  # True: this one is never rotated away
-):  # the folder written; raises GpubError, with all earlier checkpoints as they were
+    milestone: bool = False,  # True: this one is never rotated away
+) -> Path:  # the folder written; raises GpubError, with all earlier checkpoints as they were
     "Write one checkpoint, all or nothing"
     parts = {MODEL: untie(model), OPTIMIZER: untie(optimizer)}
     return _finish(run_dir, step, parts, state, keep, milestone, _begin(run_dir, step, parts, keep))
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #d808f77a
 @contextmanager
-def _told(step, root):
+def _told(step: int, root: Path) -> Iterator[None]:
     "The system's complaints about a save as one line"
     try:
         yield
@@ -205,7 +208,7 @@ def _told(step, root):
         ) from e
 
 
-def _begin(run_dir, step, parts, keep):
+def _begin(run_dir: Path | str, step: int, parts: dict[str, tuple[dict, dict]], keep: int) -> Path:
     """Whatever can be refused before a byte is copied, cleaning up after whoever died here; the
     temporary folder to write into"""
     if keep < 1:
@@ -223,7 +226,15 @@ def _begin(run_dir, step, parts, keep):
     return temp
 
 
-def _finish(run_dir, step, parts, state, keep, milestone, temp):
+def _finish(
+    run_dir: Path | str,
+    step: int,
+    parts: dict[str, tuple[dict, dict]],
+    state: dict,
+    keep: int,
+    milestone: bool,
+    temp: Path,
+) -> Path:
     "From the temporary folder to the finished checkpoint; its folder"
     root, final = temp.parent, temp.with_name(temp.name[5:])
     try:
@@ -244,18 +255,18 @@ def _finish(run_dir, step, parts, state, keep, milestone, temp):
     return final
 
 
-def _delete(p):
+def _delete(p: Path):
     shutil.rmtree(p) if p.is_dir() else p.unlink()
 
 
-def _clear(root):
+def _clear(root: Path):
     "Make the folder, without the remains of whoever died in it"
     root.mkdir(parents=True, exist_ok=True)
     for p in root.glob(".tmp-*"):
         _delete(p)
 
 
-def _need_room(root, need):
+def _need_room(root: Path, need: int):
     """Refuse before writing what will not fit: the new checkpoint stands beside the old ones for a
     moment"""
     if (free := shutil.disk_usage(root).free) < need:
@@ -265,7 +276,7 @@ def _need_room(root, need):
         )
 
 
-def _replace(temp, final):
+def _replace(temp: Path, final: Path):
     """Put `temp` in the place of `final`; at every moment one of the two has a name that
     `checkpoints` finds"""
     old = final.with_name(final.name + ".old")
@@ -277,7 +288,7 @@ def _replace(temp, final):
     sync_to_disk(final.parent)
 
 
-def _is_milestone(folder):
+def _is_milestone(folder: Path) -> bool:
     try:
         return json.loads((folder / "state.json").read_text(encoding="utf-8")).get(
             "milestone", False
@@ -286,11 +297,11 @@ def _is_milestone(folder):
         return False  # damaged: nothing there worth keeping
 
 
-def _step(folder):
+def _step(folder: Path) -> int:
     return int(folder.stem[5:])
 
 
-def _rotate(root, step, keep):
+def _rotate(root: Path, step: int, keep: int):
     """Delete all but the last `keep` up to `step` and the milestones, first renamed: half a
     deletion never looks like a checkpoint"""
     done = [p for p in checkpoints(root.parent) if p.suffix != ".old" and _step(p) <= step]
@@ -310,19 +321,20 @@ class Checkpoint:
 
 
 def latest(
-    run_dir,  # the run folder
-    log=print,  # called with one line for every damaged checkpoint passed over
+    run_dir: Path | str,  # the run folder
+    # called with one line for every damaged checkpoint passed over
+    log: Callable[[str], None] = print,
 ):  # its folder, or None if nothing was ever saved; raises GpubError if nothing is whole
     "The newest checkpoint that is whole"
     return (found := _newest(run_dir, (MODEL, OPTIMIZER), log)) and found[0]
 
 
 def load_checkpoint(
-    path,  # a run folder, or one checkpoint folder in it
-    step=None,  # which one; None for the newest that is whole
-    optimizer=True,  # False reads the model alone, enough for sampling
-    log=print,  # as in `latest`
-):  # Checkpoint; raises GpubError if there is none that is whole
+    path: Path | str,  # a run folder, or one checkpoint folder in it
+    step: int | None = None,  # which one; None for the newest that is whole
+    optimizer: bool = True,  # False reads the model alone, enough for sampling
+    log: Callable[[str], None] = print,  # as in `latest`
+) -> Checkpoint:  # Checkpoint; raises GpubError if there is none that is whole
     "Read a checkpoint, never one that fails its checksums"
     files = (MODEL, OPTIMIZER) if optimizer else (MODEL,)
     folder, record = _choose(Path(path), step, files, log)
@@ -339,7 +351,9 @@ def load_checkpoint(
     )
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #3b56be02
-def _choose(path, step, files, log):
+def _choose(
+    path: Path, step: int | None, files: Sequence[str], log: Callable[[str], None]
+) -> tuple[Path, dict]:
     """(folder, record) of the checkpoint that is asked for, whole in these files; raises GpubError
     if there is none"""
     if path.is_file():
@@ -363,17 +377,19 @@ def _choose(path, step, files, log):
 
 
 def which_weights(
-    run_dir,  # as for `load_checkpoint`, like all that follow
-    step=None,  # which checkpoint; None for the newest whose weights are whole
-    log=print,  # told of damaged ones
-):  # (its step, SHA-256 of the file of its weights)
+    run_dir: Path | str,  # as for `load_checkpoint`, like all that follow
+    step: int | None = None,  # which checkpoint; None for the newest whose weights are whole
+    log: Callable[[str], None] = print,  # told of damaged ones
+) -> tuple[int, str]:  # (its step, SHA-256 of the file of its weights)
     """What tells one checkpoint's weights from all others; raises GpubError as `load_checkpoint`
     does"""
     _, record = _choose(Path(run_dir), step, (MODEL,), log)
     return record["step"], record["files"][MODEL]["sha256"]
 
 
-def _newest(run_dir, files, log):
+def _newest(
+    run_dir: Path | str, files: Sequence[str], log: Callable[[str], None]
+) -> tuple[Path, dict] | None:
     "(folder, record) of the newest whole checkpoint, None if there is none at all"
     run_dir, bad = Path(run_dir), []
     if (p := run_dir / "LATEST").is_file() and not (
@@ -395,7 +411,7 @@ def _newest(run_dir, files, log):
         )
 
 
-def _read(path, tied):
+def _read(path: Path, tied: dict[str, str]) -> dict[str, torch.Tensor]:
     try:
         tensors = load_file(path)
         return tensors | {name: tensors[first] for name, first in tied.items()}
@@ -406,7 +422,7 @@ def _read(path, tied):
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #0c8ff28b
 @torch.no_grad()
-def _snapshot(tensors):
+def _snapshot(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Copies in host memory that the training cannot touch; a GPU is waited for once, not for every
     tensor"""
     out = {
@@ -425,10 +441,11 @@ class Saver:
 
     def __init__(
         self,
-        run_dir,  # the run folder
+        run_dir: Path | str,  # the run folder
         keep: int = 3,  # how many of the newest stay, beside the milestones
-        mirror=None,  # a second folder for the run: another disk, a network volume, Drive
-        log=print,  # called with one line when the mirror fails
+        # a second folder for the run: another disk, a network volume, Drive
+        mirror: Path | str | None = None,
+        log: Callable[[str], None] = print,  # called with one line when the mirror fails
     ):
         self.run_dir, self.keep, self.log = Path(run_dir), keep, log
         self.mirror = None if mirror is None else Mirror(run_dir, mirror, keep, log)
@@ -440,7 +457,7 @@ class Saver:
         model: dict,  # name -> tensor; may change as soon as this returns
         optimizer: dict,  # name -> tensor, the same
         state: dict,  # anything JSON
-        milestone=False,  # True: never rotated away
+        milestone: bool = False,  # True: never rotated away
     ):
         """Copy what `save_checkpoint` takes, return, and write behind; raises GpubError if the last
         write failed or there is no room"""
@@ -453,7 +470,14 @@ class Saver:
         )
         self._job = self._pool.submit(self._write, step, parts, state, milestone, temp)
 
-    def _write(self, step, parts, state, milestone, temp):
+    def _write(
+        self,
+        step: int,
+        parts: dict[str, tuple[dict, dict]],
+        state: dict,
+        milestone: bool,
+        temp: Path,
+    ):
         _finish(self.run_dir, step, parts, state, self.keep, milestone, temp)
         if self.mirror:
             self.mirror.later()
@@ -476,7 +500,12 @@ class Saver:
     def __enter__(self):
         return self
 
-    def __exit__(self, kind, error, traceback):
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ):
         try:
             self.wait()
         except GpubError as e:
@@ -486,8 +515,8 @@ class Saver:
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #443ff41e
 def mirror_run(
-    run_dir,  # where the run is
-    mirror,  # where it should also be, made if it is not there
+    run_dir: Path | str,  # where the run is
+    mirror: Path | str,  # where it should also be, made if it is not there
     keep: int = 3,  # the rule of rotation, as in `save_checkpoint`
 ):
     """Bring a mirror up to date, every checkpoint verified there; raises GpubError or OSError, the
@@ -510,11 +539,11 @@ def mirror_run(
 
 
 def restore_from_mirror(
-    run_dir,  # the run folder, perhaps empty, perhaps behind
-    mirror,  # what `mirror_run` filled
+    run_dir: Path | str,  # the run folder, perhaps empty, perhaps behind
+    mirror: Path | str,  # what `mirror_run` filled
     # called with one line when something is brought back, and for every damaged checkpoint passed
     # over
-    log=print,
+    log: Callable[[str], None] = print,
 ):  # the checkpoint brought back, or None; raises GpubError for another run's or broken mirror
     """Bring the newest whole checkpoint of a mirror home, with configuration and logs, if it is
     newer than what is here; raises GpubError for another run's mirror, or when nothing is whole"""
@@ -554,7 +583,7 @@ def restore_from_mirror(
     return run_dir / "checkpoints" / best.name
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #c44aac81
-def _same_run(run_dir, mirror):
+def _same_run(run_dir: Path, mirror: Path):
     "Refuse a mirror of another run: rotation would eat it"
     a, b = mirror / "config.json", run_dir / "config.json"
     there = mirror.resolve()
@@ -570,14 +599,14 @@ def _same_run(run_dir, mirror):
         )
 
 
-def _comparable(config):
+def _comparable(config: Any) -> dict:
     "What two copies of a run agree in: not the end it was given, which may have come later"
     if not isinstance(config, dict):
         return {"config.json": config}
     return identity_without(config, SCHEDULE) if isinstance(config.get("train"), dict) else config
 
 
-def _copy_small(source, to):
+def _copy_small(source: Path, to: Path):
     """Configuration, logs, tokenizer, report: every plain file of a run folder but LATEST, which
     follows its checkpoint"""
     for f in sorted(source.iterdir()):
@@ -585,11 +614,11 @@ def _copy_small(source, to):
             write_atomic(to / f.name, f.read_bytes())
 
 
-def _sizes(folder):
+def _sizes(folder: Path) -> dict[str, int]:
     return {f.name: f.stat().st_size for f in folder.iterdir()}
 
 
-def _there(source, copy):
+def _there(source: Path, copy: Path) -> bool:
     """Was this checkpoint copied before? Names, sizes and the sealed record are compared; the
     contents were verified when they came"""
     return (
@@ -599,7 +628,7 @@ def _there(source, copy):
     )
 
 
-def _copy_checkpoint(source, run_dir):
+def _copy_checkpoint(source: Path, run_dir: Path):
     "Bring one checkpoint into another run folder, whole or not at all"
     final = run_dir / "checkpoints" / source.name
     temp = final.with_name(f".tmp-{source.name}")
@@ -625,10 +654,10 @@ class Mirror:
 
     def __init__(
         self,
-        run_dir,  # where the run is
-        folder,  # where it should also be; refused if another run is there
+        run_dir: Path | str,  # where the run is
+        folder: Path | str,  # where it should also be; refused if another run is there
         keep: int = 3,  # the rule of rotation, as in `save_checkpoint`
-        log=print,  # called with one line each time a copy fails
+        log: Callable[[str], None] = print,  # called with one line each time a copy fails
     ):
         self.run_dir, self.folder, self.keep, self.log = Path(run_dir), Path(folder), keep, log
         _same_run(self.run_dir, self.folder)
@@ -657,7 +686,7 @@ class Mirror:
                 "save tries again"
             )
 
-    def _sync(self):
+    def _sync(self) -> str | None:
         "What is wrong with the mirror, None if it is complete"
         if self._met and not (self.folder / "LATEST").exists():
             return "its files are gone (unplugged?)"  # never fill an empty mount point
@@ -669,10 +698,11 @@ class Mirror:
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #aa8b448e
 def newest_until(
-    run_dir,  # the run folder
-    step,  # the latest that counts
-    log=print,  # called with one line for every damaged checkpoint passed over
-):  # its folder, or None
+    run_dir: Path | str,  # the run folder
+    step: int,  # the latest that counts
+    # called with one line for every damaged checkpoint passed over
+    log: Callable[[str], None] = print,
+) -> Path | None:  # its folder, or None
     "The newest whole checkpoint of at most so many steps"
     for folder in checkpoints(run_dir):
         if _step(folder) > step:
@@ -685,7 +715,7 @@ def newest_until(
             return folder
 
 
-def _set_aside(run_dir, step, aside):
+def _set_aside(run_dir: Path, step: int, aside: str):
     """Move the checkpoints after `step` into the folder `aside`, the newest and the milestones; the
     others go"""
     later = [p for p in checkpoints(run_dir) if _step(p) > step]
@@ -706,12 +736,13 @@ def _set_aside(run_dir, step, aside):
 
 
 def go_back(
-    run_dir,  # the run folder
-    step,  # the latest to go back to
-    aside,  # name of the folder inside for what came later
-    mirror=None,  # the run's second place
-    log=print,  # called with one line for every damaged checkpoint passed over
-):  # steps of the checkpoint that is the newest now
+    run_dir: Path | str,  # the run folder
+    step: int,  # the latest to go back to
+    aside: str,  # name of the folder inside for what came later
+    mirror: Path | str | None = None,  # the run's second place
+    # called with one line for every damaged checkpoint passed over
+    log: Callable[[str], None] = print,
+) -> int:  # steps of the checkpoint that is the newest now
     """Make the newest checkpoint of at most so many steps the newest of all, in the mirror too;
     raises GpubError when there is none"""
     run_dir = Path(run_dir)

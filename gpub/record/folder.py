@@ -12,8 +12,11 @@ import json
 import os
 import signal
 import threading
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
+from typing import BinaryIO, TextIO
 from ..core import CONFIG_FORMAT, GpubError, first_line, read_config, write_atomic
 
 # %% ../../nbs/lib/record/folder.ipynb #d1affb7e
@@ -21,15 +24,15 @@ def differences(
     found: dict,  # the configuration the folder was made with
     wanted: dict,  # the one asked for now
     # for each: its name, and what it does where it lacks a setting
-    words=(
+    words: tuple[tuple[str, str], tuple[str, str]] = (
         ("this run", "has none"),
         ("asked", "for none"),
     ),
-):  # lines, empty if they agree
+) -> list[str]:  # lines, empty if they agree
     "What differs between two nested configurations, in words"
     sides = _flat(found), _flat(wanted)
 
-    def said(side, name, none, key):
+    def said(side: dict, name: str, none: str, key: str) -> str:
         return f"{name} {repr(side[key])[:150] if key in side else none}"
 
     lines = []
@@ -41,7 +44,7 @@ def differences(
     return lines
 
 # %% ../../nbs/lib/record/folder.ipynb #e470249a
-def _flat(d, prefix=""):
+def _flat(d: dict, prefix: str = "") -> dict:
     "Nested dicts to dotted keys, values as JSON would give them back (a tuple is a list)"
     out = {}
     for k, v in d.items():
@@ -54,7 +57,7 @@ def _flat(d, prefix=""):
 
 # %% ../../nbs/lib/record/folder.ipynb #9824c5fd
 def append_row(
-    path,  # a .jsonl file, made if it is not there
+    path: Path | str,  # a .jsonl file, made if it is not there
     row: dict,  # whatever JSON holds
 ):
     """Add one line to a log, whole or not at all; raises OSError, with the rows before it as they
@@ -75,7 +78,7 @@ def append_row(
             raise
 
 
-def _end_of_rows(file):
+def _end_of_rows(file: BinaryIO) -> int:
     """Where the last whole row of an open log ends: what is behind it, a process left that died
     while writing"""
     end = file.seek(0, os.SEEK_END)
@@ -90,7 +93,7 @@ def _end_of_rows(file):
 
 
 def cut_log(
-    path,  # a .jsonl file
+    path: Path | str,  # a .jsonl file
     step: int,  # the checkpoint's
 ):
     """Drop rows after `step`, a half-written last one, the first of two of one step; raises
@@ -121,8 +124,8 @@ SCHEDULE = (
 
 def identity_without(
     config: dict,  # model, train, data ...
-    free,  # settings of `train` that may change on the way
-):  # the same without those
+    free: Collection[str],  # settings of `train` that may change on the way
+) -> dict:  # the same without those
     "What makes two runs the same"
     return {
         k: {n: v for n, v in part.items() if n not in free} if k == "train" else part
@@ -131,11 +134,11 @@ def identity_without(
 
 
 def open_folder(
-    out,  # the run folder
+    out: Path | str,  # the run folder
     identity: dict,  # what this command wants: model, train, data
-    extras=dict,  # makes the rest of a new config.json
-    free=(),  # settings of `train` that may be others than before
-):  # the config in force: the stored one when it resumes
+    extras: Callable[[], dict] = dict,  # makes the rest of a new config.json
+    free: Collection[str] = (),  # settings of `train` that may be others than before
+) -> dict:  # the config in force: the stored one when it resumes
     """Make the folder, or check that it holds this very run; raises `GpubError` with the difference
     otherwise"""
     path, identity = Path(out, "config.json"), json.loads(json.dumps(identity))
@@ -169,11 +172,11 @@ def open_folder(
 # %% ../../nbs/lib/record/folder.ipynb #d39ecb1e
 @contextmanager
 def lock_folder(
-    run_dir,  # the run folder, made if it is not there
-    log=print,  # called with one line on a file system that knows no locks
-    name=None,  # of the folder in messages; default: its path
-    instead="choose another folder with --out",  # what else to do, for messages
-):
+    run_dir: Path | str,  # the run folder, made if it is not there
+    log: Callable[[str], None] = print,  # called with one line on a file system that knows no locks
+    name: Path | str | None = None,  # of the folder in messages; default: its path
+    instead: str = "choose another folder with --out",  # what else to do, for messages
+) -> Iterator[None]:
     "Hold a run folder alone; raises GpubError naming the process that has it"
     path = Path(run_dir, ".lock")
     name = run_dir if name is None else name
@@ -204,7 +207,7 @@ def lock_folder(
         yield
 
 # %% ../../nbs/lib/record/folder.ipynb #b5337abc
-def _is_at(path, file):
+def _is_at(path: Path, file: TextIO) -> bool:
     "Whether the open file is still the one of that name"
     try:
         return os.path.samestat(path.stat(), os.fstat(file.fileno()))
@@ -212,7 +215,7 @@ def _is_at(path, file):
         return False
 
 
-def _grab(file):
+def _grab(file: TextIO):
     "Lock `file` or raise OSError at once"
     if os.name == "nt":
         import msvcrt
@@ -229,14 +232,14 @@ def _grab(file):
 # %% ../../nbs/lib/record/folder.ipynb #7e027bf8
 @contextmanager
 def stop_flag(
-    log=print,  # told once that the run is stopping
-    flag=None,  # a `threading.Event`; default: a new one
-):  # the event
+    log: Callable[[str], None] = print,  # told once that the run is stopping
+    flag: threading.Event | None = None,  # a `threading.Event`; default: a new one
+) -> Iterator[threading.Event]:  # the event
     """An event that Ctrl-C, SIGTERM and a lost connection (SIGHUP, unless `nohup` ignores it) set;
     the second Ctrl-C is an ordinary one"""
     flag, old = flag or threading.Event(), {}
 
-    def handle(signum, frame):
+    def handle(signum: int, frame: FrameType | None):
         if flag.is_set():
             if signum == signal.SIGINT:
                 raise KeyboardInterrupt
@@ -273,8 +276,8 @@ class Interrupted(Exception):
 
 @contextmanager
 def disk_errors(
-    out,  # the run folder
-):
+    out: Path | str,  # the run folder
+) -> Iterator[None]:
     "Turn the system's complaints about a folder into one clear line"
     try:
         yield

@@ -9,9 +9,11 @@ __all__ = ['KINDS', 'BEAT', 'Ledger', 'Span', 'read_ledger', 'repair_ledger', 's
 import json
 import math
 import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from ..core import GpubError, write_atomic
 from .folder import append_row
 
@@ -25,13 +27,14 @@ class Ledger:
 
     def __init__(
         self,
-        run_dir,  # the run folder; None: count, but write nothing
-        usd_per_hour=0.0,  # what the machine costs
+        run_dir: Path | str | None,  # the run folder; None: count, but write nothing
+        usd_per_hour: float = 0.0,  # what the machine costs
         step: int = 0,  # steps done when this process began
-        since=None,  # steady time from which on this process counts; default now
-        paid=False,  # the machine was paid for since the last process ended
-        wall=time.time,  # the date, in seconds: it may jump
-        steady=time.perf_counter,  # a clock that never does: all durations are its
+        since: float | None = None,  # steady time from which on this process counts; default now
+        paid: bool = False,  # the machine was paid for since the last process ended
+        wall: Callable[[], float] = time.time,  # the date, in seconds: it may jump
+        # a clock that never does: all durations are its
+        steady: Callable[[], float] = time.perf_counter,
     ):
         self.path, self.rate, self.step, self.wall, self.steady = (
             run_dir and Path(run_dir, "ledger.jsonl"),
@@ -61,7 +64,7 @@ class Ledger:
 
     def switch(
         self,
-        kind,  # of `KINDS`
+        kind: str,  # of `KINDS`
     ):
         "What follows is of this kind"
         if kind not in KINDS:
@@ -75,8 +78,8 @@ class Ledger:
     @contextmanager
     def span(
         self,
-        kind,  # of `KINDS`
-    ):
+        kind: str,  # of `KINDS`
+    ) -> Iterator[None]:
         "What happens inside is of this kind; spans may stand in each other"
         before = self.kind
         self.switch(kind)
@@ -87,7 +90,7 @@ class Ledger:
 
     def mark_step(
         self,
-        step,  # steps of the run, those of earlier processes too
+        step: int,  # steps of the run, those of earlier processes too
     ):
         "So many steps are done; a row is written if it is time for one"
         self.step = step
@@ -109,7 +112,7 @@ class Ledger:
             self.n += 1
         self.row, self.began, self.at, self.first = {}, self.turned, now, self.step
 
-    def usd(self):
+    def usd(self) -> float:
         "Dollars paid for this run so far, by all its processes"
         return (
             sum(s.usd for s in self.before)
@@ -119,7 +122,7 @@ class Ledger:
     def __enter__(self):
         return self
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: Any):
         self.flush()
 
 # %% ../../nbs/lib/record/ledger.ipynb #87bd0c2e
@@ -135,10 +138,10 @@ class Span:
     was: str  # the kind it had when it was written
 
 
-def _row(path, i, line):
+def _row(path: Path, i: int, line: str) -> dict:
     "Row `i` as it stands in the file; raises `GpubError` for one that no ledger wrote"
 
-    def bad(why):
+    def bad(why: str) -> GpubError:
         return GpubError(
             f"{path} line {i + 1} {why}; restore the file from a mirror, or move it away and the "
             "bill begins anew"
@@ -162,7 +165,7 @@ def _row(path, i, line):
     return r
 
 
-def _lines(text):
+def _lines(text: str) -> list[str]:
     "The lines of a ledger, without what a failed write left of the last one"
     lines = text.split("\n")[:-1]  # what stands behind the last line's end is half a row
     if not lines:
@@ -174,7 +177,7 @@ def _lines(text):
     return lines
 
 
-def _tried_again(before, last):
+def _tried_again(before: str, last: str) -> bool:
     """Whether two lines are one row, written twice: of one number, beginning at one moment; the
     second has all seconds of the first"""
     try:
@@ -185,7 +188,7 @@ def _tried_again(before, last):
     return a == b
 
 
-def _text(path):
+def _text(path: Path) -> str:
     "The file as it is, odd bytes too"
     if not path.is_file():
         return ""
@@ -193,8 +196,8 @@ def _text(path):
 
 
 def read_ledger(
-    run_dir,  # a run folder
-):  # its rows; [] when there is no ledger
+    run_dir: Path | str,  # a run folder
+) -> list[dict]:  # its rows; [] when there is no ledger
     """The rows of `ledger.jsonl`, without a last one that was cut short or written twice; raises
     `GpubError` for any other damage"""
     path = Path(run_dir, "ledger.jsonl")
@@ -202,8 +205,8 @@ def read_ledger(
 
 
 def repair_ledger(
-    run_dir,  # a run folder
-):  # its rows
+    run_dir: Path | str,  # a run folder
+) -> list[dict]:  # its rows
     """`read_ledger`, and what it leaves out removed from the file, so that the next row begins on a
     line of its own"""
     rows, path = read_ledger(run_dir), Path(run_dir, "ledger.jsonl")
@@ -217,13 +220,13 @@ def repair_ledger(
 def split_lost_span(
     s: Span,  # of an earlier process
     step: int,  # from which the next process went on
-):  # one or two `Span`
+) -> list[Span]:  # one or two `Span`
     "What came after `step` was lost"
     if s.kind in ("idle", "lost") or s.last <= step:
         return [s]
     share = 1 if s.first >= step else (s.last - step) / (s.last - s.first)
 
-    def part(kind, x, **kw):
+    def part(kind: str, x: float, **kw: Any) -> Span:
         return replace(s, kind=kind, seconds=x * s.seconds, usd=x * s.usd, **kw)
 
     return (
@@ -234,8 +237,8 @@ def split_lost_span(
 
 
 def account(
-    rows,  # as from `read_ledger`
-):  # list of `Span`
+    rows: Iterable[dict],  # as from `read_ledger`
+) -> list[Span]:  # list of `Span`
     "What every second was, with hindsight"
     out, end, rate = [], None, 0
     for r in rows:

@@ -7,10 +7,12 @@ __all__ = ['RunLog', 'LoadedRun', 'load', 'load_run', 'continue_text']
 
 # %% ../../nbs/lib/record/load.ipynb #4d47df66
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from torch import nn
-from .checkpoint import load_checkpoint
+from .checkpoint import Checkpoint, load_checkpoint
 from ..core import GpubError, first_line, read_config
 from ..device import pick_device, use_threads
 from .folder import differences
@@ -24,7 +26,7 @@ from ..data.tokenizer import load_tokenizer
 _SEALED = "preset", "model", "data", "run_id"
 
 
-def _comparable(config):
+def _comparable(config: dict) -> dict:
     """What of a run's configuration never changes: the schedule may on the way, and data may be
     moved"""
     kept = {k: config[k] for k in _SEALED if k in config}
@@ -33,7 +35,7 @@ def _comparable(config):
     return kept
 
 
-def _check_config(run, config, checkpoint):
+def _check_config(run: Path | str, config: Any, checkpoint: Checkpoint):
     "Raises `GpubError` when config.json is not what the run had when it saved this checkpoint"
     state = checkpoint.state
     if not isinstance(state.get("config"), dict):
@@ -74,7 +76,7 @@ class RunLog(list):
         return self._table().markdown()
 
 
-def _shown(value):
+def _shown(value: Any) -> str:
     "A value of a log for people: six digits of a fraction are enough"
     if value is None:
         return ""
@@ -98,8 +100,8 @@ class LoadedRun:
         temperature: float = 0.8,  # 0: always the likeliest token
         seed: int = 0,  # of the dice
         stream: bool = False,  # get a generator of pieces of text, the prompt first
-        **sampling,  # top_k, top_p, repetition_penalty, stop
-    ):  # the prompt and its continuation
+        **sampling: Any,  # top_k, top_p, repetition_penalty, stop
+    ) -> str | Iterator[str]:  # the prompt and its continuation
         "Let the model go on with a text; raises `GpubError` naming characters it never saw"
         use_threads()
         prompt = prompt or self.config.get("prompt")
@@ -124,7 +126,7 @@ class LoadedRun:
 
 
 def load(
-    run,  # a run folder
+    run: Path | str,  # a run folder
     step: int | None = None,  # which checkpoint; default the newest
     device: str = "auto",  # where the model goes
 ) -> LoadedRun:
@@ -157,24 +159,24 @@ def load(
 
 
 def load_run(
-    run,  # a run folder
-    step=None,  # which checkpoint; default the newest
-    device="auto",  # where the model goes
-):  # (model in eval mode, tokenizer, config)
+    run: Path | str,  # a run folder
+    step: int | None = None,  # which checkpoint; default the newest
+    device: str = "auto",  # where the model goes
+) -> tuple[nn.Module, Any, dict]:  # (model in eval mode, tokenizer, config)
     "What `load` opens, in three parts"
     opened = load(run, step, device)
     return opened.model, opened.tokenizer, opened.config
 
 
 def continue_text(
-    run,  # a run folder
-    prompt=None,  # default: the run's own
+    run: Path | str,  # a run folder
+    prompt: str | None = None,  # default: the run's own
     n: int = 400,  # tokens to add
-    temperature=0.8,  # 0: always the likeliest token
+    temperature: float = 0.8,  # 0: always the likeliest token
     seed: int = 0,  # of the dice
-    step=None,  # which checkpoint; default the newest
-    stream=False,  # get a generator of pieces of text, the prompt first
-    **sampling,  # top_k, top_p, repetition_penalty, stop
-):  # the prompt and its continuation
+    step: int | None = None,  # which checkpoint; default the newest
+    stream: bool = False,  # get a generator of pieces of text, the prompt first
+    **sampling: Any,  # top_k, top_p, repetition_penalty, stop
+) -> str | Iterator[str]:  # the prompt and its continuation
     "`load` and `LoadedRun.generate` in one call"
     return load(run, step).generate(prompt, n, temperature, seed, stream, **sampling)

@@ -8,7 +8,9 @@ __all__ = ['read_log', 'read_facts', 'sample_table']
 # %% ../../nbs/lib/record/log.ipynb #deab19d1
 import json
 import math
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 from ..core import GpubError, read_json, upgrade_config
 
 # %% ../../nbs/lib/record/log.ipynb #ae787265
@@ -38,7 +40,9 @@ _CONFIG = dict(preset=_TEXT, unit=_TEXT, parameters=_WHOLE) | dict.fromkeys(
 )
 
 
-def _sound(found, kinds, needs, where, cure):
+def _sound(
+    found: Any, kinds: dict[str, tuple], needs: Collection[str], where: Path | str, cure: str
+) -> dict:
     """`found`; raises GpubError unless it is an object with all of `needs` and values of their
     `kinds`, or null"""
     if not isinstance(found, dict):
@@ -53,7 +57,7 @@ def _sound(found, kinds, needs, where, cure):
     return found
 
 
-def _jsonl(path, kinds={}, needs=()):
+def _jsonl(path: Path, kinds: dict[str, tuple] = {}, needs: Collection[str] = ()) -> list[dict]:
     """The objects in a JSONL file; a last line that was cut short is left out, any other damage
     raises GpubError"""
     rows = []
@@ -74,8 +78,8 @@ def _jsonl(path, kinds={}, needs=()):
 
 # %% ../../nbs/lib/record/log.ipynb #9d484923
 def read_log(
-    run_dir,  # a run folder
-):  # one dict per logged step
+    run_dir: Path | str,  # a run folder
+) -> list[dict]:  # one dict per logged step
     """The rows of `log.jsonl`; a last line that was cut short is left out. Raises GpubError if
     nothing is there, and for a damaged row"""
     path = Path(run_dir, "log.jsonl")
@@ -88,11 +92,11 @@ def read_log(
 
 
 def read_facts(
-    run_dir,  # a run folder
-):  # what is in config.json, and in bill.json; {} for one that is not there
+    run_dir: Path | str,  # a run folder
+) -> tuple[dict, dict]:  # what is in config.json, and in bill.json; {} for one that is not there
     "What a run says of itself and of its cost; raises GpubError for a value that cannot be"
 
-    def opened(name, kinds):
+    def opened(name: str, kinds: dict[str, tuple]) -> dict:
         path = Path(run_dir, name)
         return (
             _sound(read_json(path), kinds, (), path, "restore it or delete it")
@@ -121,8 +125,8 @@ def read_facts(
 
 
 def sample_table(
-    run_dir,  # a run folder
-):  # rows by prompt and seed: step, val_loss (None before any), prompt, seed, text
+    run_dir: Path | str,  # a run folder
+) -> list[dict]:  # rows by prompt and seed: step, val_loss (None before any), prompt, seed, text
     """The samples a run wrote on its way, each with the last validation loss before it; raises
     GpubError for a damaged row"""
     path = Path(run_dir, "samples.jsonl")
@@ -130,7 +134,7 @@ def sample_table(
         return []
     vals = [(r["step"], r["val_loss"]) for r in read_log(run_dir) if r.get("val_loss") is not None]
 
-    def val_at(step):
+    def val_at(step: int) -> float | None:
         return next((v for s, v in reversed(vals) if s <= step), None)
 
     rows = [

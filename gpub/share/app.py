@@ -7,8 +7,10 @@ __all__ = ['in_turns', 'app', 'serve']
 
 # %% ../../nbs/lib/share/app.ipynb #8a08442b
 import os
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
+from pathlib import Path
 from ..core import GpubError
 from .demo import checkpoint_list
 from ..model.generate import generate
@@ -16,10 +18,10 @@ from ..record.load import load_run
 
 # %% ../../nbs/lib/share/app.ipynb #d3d0f44e
 def in_turns(
-    streams,  # generators of pieces of text
-    start,  # what every text begins with
-    every=8,  # pieces between two looks
-):  # yields the list of texts so far, the last time when all are complete
+    streams: Sequence[Iterator[str]],  # generators of pieces of text
+    start: str,  # what every text begins with
+    every: int = 8,  # pieces between two looks
+) -> Iterator[list[str]]:  # yields the list of texts so far, the last time when all are complete
     "Let several streams grow side by side"
     texts, alive = [start] * len(streams), set(range(len(streams)))
     while alive:
@@ -32,9 +34,9 @@ def in_turns(
 
 # %% ../../nbs/lib/share/app.ipynb #15363397
 def app(
-    runs,  # run folders, or one
-    device="cpu",  # where the models compute
-    columns=3,  # checkpoints side by side, at most
+    runs: Path | str | Sequence[Path | str],  # run folders, or one
+    device: str = "cpu",  # where the models compute
+    columns: int = 3,  # checkpoints side by side, at most
 ):  # a `gradio.Blocks`, not started
     """The page; raises `GpubError` for a folder without checkpoints, and where Gradio is not
     installed"""
@@ -47,7 +49,15 @@ def app(
     load = lru_cache(columns + 1)(lambda name: load_run(*found[name], device)[:2])
     last = [*found][-1]
 
-    def go_on(names, prompt, n, temperature, top_k, top_p, seed):
+    def go_on(
+        names: list[str],
+        prompt: str,
+        n: float,
+        temperature: float,
+        top_k: float,
+        top_p: float,
+        seed: float,
+    ) -> Iterator[list]:
         if not names:
             raise gr.Error("choose a checkpoint")
         sampling = dict(
@@ -107,10 +117,10 @@ def app(
 
 
 def serve(
-    runs,  # run folders, or one
-    port=7860,  # where the page answers, on this machine only
-    device="cpu",  # where the models compute
-    wait=True,  # until Ctrl-C; else return once it answers
+    runs: Path | str | Sequence[Path | str],  # run folders, or one
+    port: int = 7860,  # where the page answers, on this machine only
+    device: str = "cpu",  # where the models compute
+    wait: bool = True,  # until Ctrl-C; else return once it answers
 ):  # the running `gradio.Blocks`
     "Start the page on this machine; raises `GpubError` when the port is taken"
     page = app(runs, device)

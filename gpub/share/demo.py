@@ -8,22 +8,25 @@ __all__ = ['quantise', 'rounded', 'pack_weights', 'fill_page', 'page_shape', 'wr
 
 # %% ../../nbs/lib/share/demo.ipynb #582f771d
 import base64, copy, html
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 import numpy as np
 import torch
+from typing import Any
 from ..record.checkpoint import checkpoints, load_checkpoint
 from ..core import GpubError, read_config, write_atomic
 from ..model.generate import generate_ids
 from ..model.gpt import GPT, GPTConfig, count_params
 from ..record.load import load_run
-from ..data.tokenizer import CharTokenizer, load_tokenizer
+from ..data.tokenizer import BPETokenizer, CharTokenizer, load_tokenizer
 from ..templates import render_template
+from torch import nn
 
 # %% ../../nbs/lib/share/demo.ipynb #34cdc64c
 def quantise(
-    w_oi,  # a matrix
+    w_oi: torch.Tensor,  # a matrix
 ):  # (o, i) int8 and (o,) float32: their product, row by row, is the matrix again, nearly
     "Round each row to 255 levels between minus and plus its largest entry"
     scale_o = w_oi.abs().amax(1) / 127
@@ -32,7 +35,7 @@ def quantise(
 
 def rounded(
     model: GPT,  # is left as it is
-):  # another `GPT`; its matrices are what 8 bits a weight leave of them
+) -> GPT:  # another `GPT`; its matrices are what 8 bits a weight leave of them
     "The model as the page computes it"
     model = copy.deepcopy(model).float().cpu()
     with torch.no_grad():
@@ -70,8 +73,8 @@ def fill_page(
 
 # %% ../../nbs/lib/share/demo.ipynb #3ff9b9a3
 def page_shape(
-    run,  # a run folder
-    limit_mb=16.0,  # the largest page, in MB (1e6 bytes)
+    run: Path | str,  # a run folder
+    limit_mb: float = 16.0,  # the largest page, in MB (1e6 bytes)
 ):  # (its `GPTConfig`, its `CharTokenizer`, its config.json)
     "What a page would hold; raises `GpubError` for a run that no page can hold"
     if not Path(run, "config.json").is_file():
@@ -112,12 +115,12 @@ def page_shape(
 
 
 def write_page(
-    run,  # a run folder with a character model
-    file,  # the HTML file to write
-    step=None,  # which checkpoint; default: the newest
-    title="A language model inside this page",  # heading and name of the page
-    limit_mb=16.0,  # the largest page, in MB (1e6 bytes)
-):  # path of the file
+    run: Path | str,  # a run folder with a character model
+    file: Path | str,  # the HTML file to write
+    step: int | None = None,  # which checkpoint; default: the newest
+    title: str = "A language model inside this page",  # heading and name of the page
+    limit_mb: float = 16.0,  # the largest page, in MB (1e6 bytes)
+) -> Path:  # path of the file
     """One self-contained HTML file in which a trained model writes, with its chances and attention;
     raises `GpubError` for what cannot be one"""
     cfg, tok, config = page_shape(run, limit_mb)
@@ -153,8 +156,8 @@ def write_page(
 # %% ../../nbs/lib/share/demo.ipynb #cb7642e1
 @torch.no_grad()
 def odds(
-    model,  # ids (b, t) -> logits (b, t, v)
-    ids,  # a text, a list of ids
+    model: nn.Module,  # ids (b, t) -> logits (b, t, v)
+    ids: Sequence[int],  # a text, a list of ids
 ):  # (len(ids) - 1, v) float32 probabilities: row i is what was expected where ids[i + 1] stands
     "How likely the model thought every token, given at most the last `context_length` before it"
     device, context_length = next(model.parameters()).device, model.cfg.context_length
@@ -177,14 +180,14 @@ class Written:
 
 
 def continue_with_choices(
-    name,  # what the text is called
-    model,  # as from `load_run`
-    tok,  # its tokenizer
+    name: str,  # what the text is called
+    model: nn.Module,  # as from `load_run`
+    tok: CharTokenizer | BPETokenizer,  # its tokenizer
     prompt: str,  # what the text begins with
     n: int = 200,  # tokens to add
-    seed=0,  # of the dice, as for `generate_ids`
-    **sampling,  # temperature, top_k, top_p, repetition_penalty, slide
-):  # `Written`
+    seed: int = 0,  # of the dice, as for `generate_ids`
+    **sampling: Any,  # temperature, top_k, top_p, repetition_penalty, slide
+) -> Written:
     """Let a model go on with a prompt, and keep what else it thought of; raises `GpubError` as
     `generate_ids` does"""
     given = tok.encode(prompt)
@@ -200,27 +203,27 @@ def continue_with_choices(
 
 # %% ../../nbs/lib/share/demo.ipynb #4be7c771
 def surprise(
-    chance,  # that the model gave to a token; None for the very first
-):  # 0 (certain) to 1 (8 bits and more)
+    chance: float | None,  # that the model gave to a token; None for the very first
+) -> float:  # 0 (certain) to 1 (8 bits and more)
     "How surprising a token of this chance was"
     return 0.0 if chance is None else min(1.0, -np.log2(max(chance, 1e-9)) / 8)
 
 
 def as_html(
     w: Written,  # from `continue_with_choices`
-):  # HTML
+) -> str:  # HTML
     "The text, shaded by surprise; a token pointed at, or clicked, tells its chance and its rivals"
 
-    def show(piece):
+    def show(piece: str) -> str:
         return piece if piece.strip() == piece and piece.isprintable() else repr(piece)[1:-1]
 
-    def tip(i):
+    def tip(i: int) -> str:
         if i == 0:
             return "nothing was read before it"
         first = f"{w.chance[i]:.1%} for ‘{show(w.pieces[i])}’; likeliest:"
         return "\n".join([first, *(f"{p:6.1%}  ‘{show(piece)}’" for piece, p in w.rivals[i])])
 
-    def style(i):
+    def style(i: int) -> str:
         shade = f"background:rgba(209,84,27,{0.6 * surprise(w.chance[i]):.2f})"
         return shade + ";font-weight:bold" if i < w.given else shade
 
@@ -229,8 +232,8 @@ def as_html(
 
 
 def as_picture(
-    told,  # list of `Written`
-    columns=64,  # characters in a line
+    told: Sequence[Written],  # list of `Written`
+    columns: int = 64,  # characters in a line
 ):  # matplotlib Figure
     "The texts under each other, shaded by surprise"
     import matplotlib.pyplot as plt
@@ -267,7 +270,7 @@ def as_picture(
     return fig
 
 
-def _layout(w, columns):
+def _layout(w: Written, columns: int) -> Iterator[tuple[int, int, str, float, bool]]:
     "(row, column, character, surprise, is of the prompt) of a text in lines of at most `columns`"
     row = column = 0
     for i, c in ((i, c) for i, piece in enumerate(w.pieces) for c in piece):
@@ -279,8 +282,8 @@ def _layout(w, columns):
 
 # %% ../../nbs/lib/share/demo.ipynb #ece24d51
 def checkpoint_list(
-    runs,  # run folders, or one
-):  # name -> (run, step), oldest first
+    runs: Path | str | Sequence[Path | str],  # run folders, or one
+) -> dict[str, tuple[Path, int]]:  # name -> (run, step), oldest first
     "Every checkpoint there is to choose from; raises `GpubError` for a folder without any"
     out = {}
     for run in map(Path, [runs] if isinstance(runs, (str, Path)) else runs):
@@ -295,8 +298,8 @@ def checkpoint_list(
 
 
 def playground(
-    runs,  # run folders, or one
-    device="cpu",  # small models are at home there
+    runs: Path | str | Sequence[Path | str],  # run folders, or one
+    device: str = "cpu",  # small models are at home there
 ):  # an ipywidgets box; the last expression of a cell shows it
     """Checkpoints side by side: same prompt, same seed; a token pointed at tells its chance and its
     rivals. Needs `pip install gpub[demo]`"""
@@ -330,12 +333,12 @@ def playground(
         W.HBox(layout=W.Layout(flex_flow="row wrap", width="100%")),
     )
 
-    def write(_):
+    def write(_: Any):
         kw = {k: w.value for k, w in sampling.items()}
         kw["top_k"] = kw["top_k"] or None
         go.disabled = True
 
-        def one(name):
+        def one(name: str) -> str:
             try:
                 return as_html(continue_with_choices(name, *load(name), prompt.value, **kw))
             except GpubError as e:

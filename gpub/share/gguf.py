@@ -8,9 +8,13 @@ __all__ = ['LLAMA3_PATTERN', 'LLAMA_CPP', 'PROBES', 'GGUF_NAMES', 'gguf_warning'
 # %% ../../nbs/lib/share/gguf.ipynb #c2690305
 import json, re
 from pathlib import Path
+from typing import Any
+import torch
 from ..core import GpubError
-from ..data.tokenizer import GPT2_PATTERN, CharTokenizer, pieces
+from ..data.tokenizer import GPT2_PATTERN, BPETokenizer, CharTokenizer, pieces
 from .weights import family, row_sizes, to_tokenizer
+from ..model.gpt import GPT
+from ..model.llama import Llama
 
 # %% ../../nbs/lib/share/gguf.ipynb #5e90c3a8
 LLAMA3_PATTERN = (
@@ -28,7 +32,7 @@ PROBES = {  # a kind of text -> a piece of it
 
 
 def gguf_warning(
-    tok,  # of the model in the file
+    tok: CharTokenizer | BPETokenizer,  # of the model in the file
 ) -> str:  # one line; empty where llama.cpp gives the ids of training
     "What goes wrong with text in llama.cpp, decided by the tokenizer's pattern"
     if isinstance(tok, CharTokenizer):
@@ -67,16 +71,16 @@ GGUF_NAMES = {
 
 
 def neighbours(
-    w,  # (heads x d, ...) rows of queries or keys in Hugging Face's order
+    w: torch.Tensor,  # (heads x d, ...) rows of queries or keys in Hugging Face's order
     heads: int,  # of queries or keys, whichever these are
-):  # the same rows, each pair side by side
+) -> torch.Tensor:  # the same rows, each pair side by side
     "From half-rotation to llama.cpp's order of channels"
     return w.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
 
 
 def gguf_tensors(
-    model,  # `GPT` or `Llama`
-):  # name -> fp32 array
+    model: GPT | Llama,  # `GPT` or `Llama`
+) -> dict:  # name -> fp32 array
     "Our weights under llama.cpp's names and in its order"
     out, cfg = {}, model.cfg
     for name, t in model.state_dict().items():
@@ -94,10 +98,10 @@ def gguf_tensors(
 
 
 def write_gguf(
-    model,  # `GPT` with biases, or `Llama`
-    tok,  # its tokenizer
-    path,  # the .gguf file
-):  # the path
+    model: GPT | Llama,  # `GPT` with biases, or `Llama`
+    tok: CharTokenizer | BPETokenizer,  # its tokenizer
+    path: Path | str,  # the .gguf file
+) -> Path:
     """One file for llama.cpp, in fp32; raises `GpubError` without the `gguf` package, and for a GPT
     without biases"""
     try:
@@ -139,7 +143,7 @@ def write_gguf(
     return Path(path)
 
 
-def _add_words(w, tok):
+def _add_words(w: Any, tok: BPETokenizer):
     "The tokens of byte pairs, their kinds and merges"
     from gguf import TokenType
 

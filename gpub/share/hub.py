@@ -8,8 +8,10 @@ __all__ = ['FILE_BYTES', 'WEIGHTS', 'INDEX', 'write_weights', 'read_weights', 'e
 
 # %% ../../nbs/lib/share/hub.ipynb #cbe75d6a
 import json, os, re, shutil
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from ..record.checkpoint import sync_to_disk, save_checkpoint
@@ -30,6 +32,9 @@ from gpub.share.weights import (
     to_theirs,
     write_tokenizer,
 )
+from ..data.tokenizer import BPETokenizer, CharTokenizer
+from ..model.gpt import GPT, GPTConfig
+from ..model.llama import Llama, LlamaConfig
 
 # %% ../../nbs/lib/share/hub.ipynb #128d4efe
 FILE_BYTES = 5_000_000_000  # bytes of a file
@@ -38,9 +43,9 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 def write_weights(
     tensors: dict,  # name -> tensor
-    folder,  # that is there
-    limit=FILE_BYTES,  # bytes of a file; a larger tensor gets one of its own
-):  # the files' names
+    folder: Path | str,  # that is there
+    limit: int = FILE_BYTES,  # bytes of a file; a larger tensor gets one of its own
+) -> list[str]:  # the files' names
     "Save tensors as `transformers` does"
     groups = [[]]
     size = 0
@@ -74,8 +79,8 @@ def write_weights(
 
 
 def read_weights(
-    folder,  # with safetensors, one or several with their index
-):  # name -> tensor
+    folder: Path | str,  # with safetensors, one or several with their index
+) -> dict[str, torch.Tensor]:  # name -> tensor
     """All tensors of a Hugging Face folder; raises `GpubError` for missing or damaged files, and
     for pickles"""
     folder = Path(folder)
@@ -115,14 +120,14 @@ def read_weights(
 
 # %% ../../nbs/lib/share/hub.ipynb #bbc97f35
 def export_model(
-    model,  # `GPT` or `Llama`
-    tok,  # its tokenizer
-    folder,  # must be new or empty
-    card="",  # text of README.md; none if empty
-    limit=FILE_BYTES,  # bytes of a weight file
-    gguf=False,  # also model.gguf, for llama.cpp
-    files=(),  # to be copied beside
-):  # the folder
+    model: GPT | Llama,  # `GPT` or `Llama`
+    tok: CharTokenizer | BPETokenizer,  # its tokenizer
+    folder: Path | str,  # must be new or empty
+    card: str = "",  # text of README.md; none if empty
+    limit: int = FILE_BYTES,  # bytes of a weight file
+    gguf: bool = False,  # also model.gguf, for llama.cpp
+    files: Sequence[Path | str] = (),  # to be copied beside
+) -> Path:  # the folder
     """A folder that `AutoModelForCausalLM` and `AutoTokenizer` open; raises `GpubError` when model
     and tokenizer do not belong together"""
     folder = Path(folder)
@@ -148,14 +153,14 @@ def export_model(
     return folder
 
 
-def _refuse_full(folder):
+def _refuse_full(folder: Path):
     "Raises `GpubError` unless `folder` is new or empty"
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise GpubError(f"{folder} is there already and not empty: export into a new folder")
 
 
 @contextmanager
-def _set_aside(folder):
+def _set_aside(folder: Path) -> Iterator[Path]:
     """A new folder to fill, which becomes `folder` when the block ends: whole and on the disk, or
     not at all, by one process at a time"""
     place = folder.absolute()
@@ -180,7 +185,7 @@ def _set_aside(folder):
 
 
 @contextmanager
-def _writing(folder):
+def _writing(folder: Path | str) -> Iterator[None]:
     "What the system and safetensors say of a full disk or a forbidden place, as one line"
     try:
         yield
@@ -191,8 +196,8 @@ def _writing(folder):
 
 
 def same_vocab(
-    cfg,  # of a model; its `vocab_size` is compared
-    tok,  # a tokenizer; None fits all
+    cfg: GPTConfig | LlamaConfig,  # of a model; its `vocab_size` is compared
+    tok: CharTokenizer | BPETokenizer | None,  # a tokenizer; None fits all
 ):
     "Raises `GpubError` when the model knows another number of ids than the tokenizer"
     if tok is not None and cfg.vocab_size != tok.vocab_size:
@@ -204,7 +209,7 @@ def same_vocab(
 
 
 def import_folder(
-    folder,  # as downloaded from the Hub, or written by `export_model`
+    folder: Path | str,  # as downloaded from the Hub, or written by `export_model`
 ):  # (model in eval mode with fp32 weights, tokenizer or None where there is none)
     """A GPT-2 or Llama from Hugging Face as one of ours; raises `GpubError` naming whatever does
     not fit"""
@@ -222,9 +227,9 @@ def import_folder(
 
 
 def import_run(
-    folder,  # a Hugging Face folder
-    out,  # a run folder to be made
-):  # the run folder, with one checkpoint at step 0
+    folder: Path | str,  # a Hugging Face folder
+    out: Path | str,  # a run folder to be made
+) -> Path:  # the run folder, with one checkpoint at step 0
     """Make a run of an imported model, for everything that reads runs; raises `GpubError` when
     there is one already, or no tokenizer"""
     if Path(out, "config.json").exists():
@@ -257,11 +262,11 @@ _BILL = (
 
 
 def model_card(
-    run,  # a run folder
-    model,  # its model
+    run: Path | str,  # a run folder
+    model: GPT | Llama,  # its model
     config: dict,  # the content of its config.json
     warning: str = "",  # one more of its limits
-):  # text of README.md
+) -> str:  # text of README.md
     """The model card of a run: data, loss, bill and limits; raises `GpubError` naming a file of the
     run whose values make no sense"""
     run, c, kind = Path(run), model.cfg, family(model.cfg)
@@ -311,7 +316,7 @@ def model_card(
 
 
 @contextmanager
-def _reading(path):
+def _reading(path: Path) -> Iterator[None]:
     "Odd values in one of a run's files, as one line that names it"
     try:
         yield
@@ -324,7 +329,7 @@ def _reading(path):
         ) from None
 
 
-def _loss_table(rows, unit):
+def _loss_table(rows: list[dict], unit: str) -> str:
     "About ten validations of a run, the last among them"
     if not rows:
         return "No validation was logged."
@@ -338,7 +343,7 @@ def _loss_table(rows, unit):
     return Table(head, cells, align="r").markdown().strip()
 
 
-def _data_list(data, seen):
+def _data_list(data: dict, seen: int | None) -> str:
     "What a run learned from: its config's entry, and the sources where the shards are at hand"
     source = data.get("source")
     said = {
@@ -363,13 +368,13 @@ def _data_list(data, seen):
 
 
 def export_run(
-    run,  # a run folder
-    folder,  # to be made
-    step=None,  # which checkpoint; default the newest
-    limit=FILE_BYTES,  # bytes of a weight file
-    gguf=False,  # also model.gguf, for llama.cpp
-    log=print,  # told what llama.cpp does differently
-):  # the folder
+    run: Path | str,  # a run folder
+    folder: Path | str,  # to be made
+    step: int | None = None,  # which checkpoint; default the newest
+    limit: int = FILE_BYTES,  # bytes of a weight file
+    gguf: bool = False,  # also model.gguf, for llama.cpp
+    log: Callable[[str], None] = print,  # told what llama.cpp does differently
+) -> Path:  # the folder
     """A trained run as a Hugging Face folder with its card; raises `GpubError` when the run holds
     no model or the folder is not empty"""
     model, tok, config = load_run(run, step, "cpu")
@@ -383,12 +388,12 @@ def export_run(
 
 # %% ../../nbs/lib/share/hub.ipynb #bcbbb452
 def push(
-    folder,  # made by `export_run` or `export_model`
+    folder: Path | str,  # made by `export_run` or `export_model`
     repo: str,  # OWNER/NAME
-    private=True,  # of a repository that is made now; one that is there stays as it is
-    dry_run=False,  # only say what would be uploaded
-    log=print,  # told what goes where, in one line
-):  # address of the model
+    private: bool = True,  # of a repository that is made now; one that is there stays as it is
+    dry_run: bool = False,  # only say what would be uploaded
+    log: Callable[[str], None] = print,  # told what goes where, in one line
+) -> str:  # address of the model
     """Upload to the Hugging Face Hub with the token in HF_TOKEN; raises `GpubError` without one,
     and for whatever the Hub refuses"""
     folder, token, url = Path(folder), os.environ.get("HF_TOKEN"), f"https://huggingface.co/{repo}"

@@ -11,9 +11,10 @@ import json, re
 from pathlib import Path
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from typing import Literal
 from ..core import GpubError, first_line, read_json, write_atomic
-from ..model.gpt import GPTConfig
-from ..model.llama import LlamaConfig, build_model
+from ..model.gpt import GPT, GPTConfig
+from ..model.llama import Llama, LlamaConfig, build_model
 from ..model.sizes import parameter_anatomy
 from ..data.tokenizer import GPT2_PATTERN, BPETokenizer, CharTokenizer, load_tokenizer
 
@@ -55,16 +56,16 @@ OUTSIDE = {
 
 
 def family(
-    cfg,  # `GPTConfig` or `LlamaConfig`
-):  # gpt2 or llama
+    cfg: GPTConfig | LlamaConfig,  # `GPTConfig` or `LlamaConfig`
+) -> Literal["gpt2", "llama"]:  # gpt2 or llama
     "How Hugging Face calls the architecture of a config"
     return "llama" if isinstance(cfg, LlamaConfig) else "gpt2"
 
 
 def their_names(
-    name,  # of one of our parameters
-    cfg,  # of the model it belongs to
-):  # (list of their names, whether they store the transpose)
+    name: str,  # of one of our parameters
+    cfg: GPTConfig | LlamaConfig,  # of the model it belongs to
+) -> tuple[list[str], bool]:  # (list of their names, whether they store the transpose)
     "Where a parameter is found in a Hugging Face folder"
     kind, m = family(cfg), re.fullmatch(r"(?:blocks\.(\d+)\.)?(.+)\.(weight|bias)", name)
     if m[1] is None:
@@ -76,16 +77,16 @@ def their_names(
 
 
 def row_sizes(
-    cfg,  # of the model
-):  # three numbers
+    cfg: GPTConfig | LlamaConfig,  # of the model
+) -> list[int]:  # three numbers
     "Rows of queries, keys and values in our stacked matrix"
     kv = getattr(cfg, "n_kv_heads", cfg.n_heads) * (cfg.d_model // cfg.n_heads)
     return [cfg.d_model, kv, kv]
 
 
 def to_theirs(
-    model,  # `GPT` or `Llama`
-):  # name -> tensor, views where possible
+    model: GPT | Llama,  # `GPT` or `Llama`
+) -> dict[str, torch.Tensor]:  # name -> tensor, views where possible
     "Our weights under their names; GPT-2 always has biases there, so a model without gets zeros"
     out, cfg = {}, model.cfg
     for name, t in model.state_dict().items():
@@ -98,9 +99,9 @@ def to_theirs(
 
 
 def from_theirs(
-    cfg,  # of the model that is wanted
+    cfg: GPTConfig | LlamaConfig,  # of the model that is wanted
     tensors: dict,  # name -> tensor, as in their files
-):  # `GPT` or `Llama` with these weights, fp32
+) -> GPT | Llama:  # `GPT` or `Llama` with these weights, fp32
     """A model with their weights; raises `GpubError` naming tensors that are missing, too many, of
     another shape, quantized or not finite"""
     kind, wanted, held = (
@@ -147,7 +148,7 @@ def from_theirs(
     return model.eval()
 
 
-def _usable(name, t):
+def _usable(name: str, t: torch.Tensor) -> torch.Tensor:
     "A tensor of theirs that one can compute with"
     if not t.is_floating_point() or t.element_size() < 2:
         kind = str(t.dtype).removeprefix("torch.")
@@ -164,7 +165,7 @@ def _usable(name, t):
     return t
 
 
-def _really(tensors, cfg):
+def _really(tensors: dict, cfg: GPTConfig | LlamaConfig) -> str:
     "What weights seem to be that are not what their config says"
     other = "gpt2" if family(cfg) == "llama" else "llama"
     theirs = OUTSIDE[other]["tok"] + ".weight"
@@ -176,7 +177,7 @@ def _really(tensors, cfg):
 def known_names(
     tensors: dict,  # name -> tensor, as in their files
     kind: str,  # gpt2 or llama
-):  # name -> tensor, a new dict
+) -> dict[str, torch.Tensor]:  # name -> tensor, a new dict
     "Their tensors with the prefix that old folders leave out, without tables that are no weights"
     start = BLOCKS[kind][0].split(".")[0] + "."
     full = {k if k.startswith((start, "lm_head.")) else start + k: v for k, v in tensors.items()}
@@ -188,9 +189,9 @@ def known_names(
 
 # %% ../../nbs/lib/share/weights.ipynb #87f1eafa
 def to_config(
-    cfg,  # of the model
-    tok=None,  # for the ids of its special tokens
-):  # the content of config.json
+    cfg: GPTConfig | LlamaConfig,  # of the model
+    tok: CharTokenizer | BPETokenizer | None = None,  # for the ids of its special tokens
+) -> dict:  # the content of config.json
     "A config as `transformers` writes it; under `gpub` what it has no word for"
     specials = getattr(tok, "specials", {})
     end = getattr(tok, "end", None)
@@ -265,7 +266,7 @@ WANTED = {  # setting -> what it is if nothing is said, and what else we can do
 
 def from_config(
     c: dict,  # the content of a config.json
-):  # `GPTConfig` or `LlamaConfig`
+) -> GPTConfig | LlamaConfig:  # `GPTConfig` or `LlamaConfig`
     """What a Hugging Face config describes; raises `GpubError` naming the family or the setting
     that we do not have"""
     kind = c.get("model_type") if isinstance(c, dict) else None
@@ -286,11 +287,11 @@ def from_config(
         raise GpubError(f"config.json of this {kind} makes no sense: {e}") from None
 
 
-def _extra(c):
+def _extra(c: dict) -> dict:
     return {k: v for k, v in c.get("gpub", {}).items() if k in EXTRA}
 
 
-def _gpt_settings(c):
+def _gpt_settings(c: dict) -> GPTConfig:
     d_model, inner = c["n_embd"], c.get("n_inner")
     if inner not in (None, 4 * d_model):
         raise GpubError(
@@ -307,7 +308,7 @@ def _gpt_settings(c):
     )
 
 
-def _llama_settings(c):
+def _llama_settings(c: dict) -> LlamaConfig:
     said = [
         c[k] for k in ("rope_parameters", "rope_scaling") if c.get(k)
     ]  # the second is the older way
@@ -357,8 +358,8 @@ def _llama_settings(c):
 
 # %% ../../nbs/lib/share/weights.ipynb #efe6ab4d
 def to_tokenizer(
-    tok,  # `CharTokenizer` or `BPETokenizer`
-):  # `tokenizers.Tokenizer`
+    tok: CharTokenizer | BPETokenizer,  # `CharTokenizer` or `BPETokenizer`
+) -> Tokenizer:  # `tokenizers.Tokenizer`
     "A tokenizer as the Rust library runs it"
     if not isinstance(tok, CharTokenizer):
         return Tokenizer.from_str(tok._tok.to_str())
@@ -378,8 +379,8 @@ def to_tokenizer(
 
 
 def write_tokenizer(
-    tok,  # `CharTokenizer` or `BPETokenizer`
-    folder,  # that is there
+    tok: CharTokenizer | BPETokenizer,  # `CharTokenizer` or `BPETokenizer`
+    folder: Path | str,  # that is there
     context_length: int,  # the longest text the model reads
 ):
     "tokenizer.json and tokenizer_config.json, for `AutoTokenizer`"
@@ -403,8 +404,8 @@ def write_tokenizer(
 
 
 def read_tokenizer(
-    folder,  # with tokenizer.json, or vocab.json and merges.txt
-):  # a tokenizer, None where there is none
+    folder: Path | str,  # with tokenizer.json, or vocab.json and merges.txt
+) -> CharTokenizer | BPETokenizer | None:  # a tokenizer, None where there is none
     """The tokenizer of a Hugging Face folder; raises `GpubError` for one of another kind, and for
     one that does not give every text back"""
     folder = Path(folder)
@@ -430,18 +431,18 @@ def read_tokenizer(
     return _characters(path, d) if kind == "WordLevel" else _byte_pairs(path, d)
 
 
-def _broken(path, why):
+def _broken(path: Path, why: str) -> GpubError:
     return GpubError(f"{path} is not a whole tokenizer file ({why}); fetch it again")
 
 
-def _rust(path, d):
+def _rust(path: Path, d: dict) -> Tokenizer:
     try:
         return Tokenizer.from_str(json.dumps(d))
     except Exception as e:
         raise _broken(path, first_line(e)) from None  # tokenizers raises nothing narrower
 
 
-def _byte_pairs(path, d):
+def _byte_pairs(path: Path, d: dict) -> BPETokenizer:
     if odd := [k for k in ("continuing_subword_prefix", "end_of_word_suffix") if d["model"].get(k)]:
         raise GpubError(
             f"{path} has {odd[0]} = {d['model'][odd[0]]!r}: gpub reads byte pairs that give "
@@ -467,7 +468,7 @@ def _byte_pairs(path, d):
     return BPETokenizer(tok)
 
 
-def _characters(path, d):
+def _characters(path: Path, d: dict) -> CharTokenizer:
     vocab = d["model"].get("vocab")
     if not isinstance(vocab, dict) or not vocab or any(type(i) is not int for i in vocab.values()):
         raise _broken(path, "no vocabulary of texts and ids")
