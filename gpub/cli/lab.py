@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['bench', 'bench_shakespeare_command', 'bench_train_command', 'bench_generate_command', 'bench_llama_command',
            'bench_prep_command', 'bench_loader_command', 'bench_eval_command', 'bench_ladder_command',
-           'bench_machine_command', 'check_command']
+           'bench_machine_command', 'bench_rates_command', 'check_command']
 
 # %% ../../nbs/lib/cli/lab_commands.ipynb #ba6a66f5
 import json
@@ -232,6 +232,31 @@ def bench_machine_command(file, device):
     file_receipt(result, file)
 
 
+@click.command("rates", cls=TorchCommand)
+@json_option
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0),
+    default=3600.0,
+    show_default=True,
+    help="No run is begun after these; the same command goes on.",
+)
+@click.option(
+    "--axis",
+    "axes",
+    multiple=True,
+    help="Only these: width, adamw, seed, batch, depth, steps, ...  [default: all]",
+)
+def bench_rates_command(file, seconds, axes):
+    """Where the best learning rate lies as width, depth, batch and length of a run change: short
+    runs on one thread, each filed as soon as it is done."""
+    from gpub.lab.bench.rates import bench_rates
+
+    if not file:
+        raise GpubError("a sweep takes an hour: say with --json FILE where its runs are filed")
+    bench_rates(file, axes, seconds, log=click.echo)
+
+
 for _command in (
     bench_shakespeare_command,
     bench_train_command,
@@ -242,6 +267,7 @@ for _command in (
     bench_eval_command,
     bench_ladder_command,
     bench_machine_command,
+    bench_rates_command,
 ):
     bench.add_command(_command)
 

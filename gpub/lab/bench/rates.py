@@ -105,11 +105,14 @@ def rate_axes() -> dict[str, list[RateLine]]:  # name -> its lines
         "width": lines("d_model", 64, 128, 256),
         "adamw": lines("d_model", 64, 256, varied="lr", centre=0.01),
         "seed": lines("seed", 0, 1, 2),
-        "batch": lines("batch_tokens", 2048, 8192, 32_768),
         "depth": lines("n_layers", 2, 4, 8, 16),
-        "steps": lines("steps", 100, 200, 800),
-        "both": lines("d_model", 64, 256, varied="both"),
         "widest": lines("d_model", 512),
+        "batch": [
+            *lines("batch_tokens", 2048),
+            *lines("batch_tokens", 8192, 32_768, centre=0.08),
+        ],
+        "steps": lines("steps", 100, 200, 400),
+        "both": lines("d_model", 64, 256, varied="both"),
         "residual": [RateLine(RatePoint(n_layers=n, depth_exponent=0.5)) for n in (4, 8, 16)],
         "longer": [RateLine(RatePoint(d_model=w, steps=400)) for w in (64, 256)],
     }
