@@ -59,7 +59,7 @@ def test_the_decay_follows_what_the_user_changes(settings):
 def test_an_explicit_decay_wins():
     _, cfg = apply_settings(PRESETS["burn-1b"], dict(weight_decay="0.1", steps="90000"))
     assert cfg.weight_decay == 0.1
-    assert decay_integral(cfg) > 100
+    assert decay_integral(cfg) > 5 * DECAY_TARGET
 
 
 def test_small_presets_keep_their_decay():
