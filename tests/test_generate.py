@@ -2,6 +2,7 @@
 streams, refusals."""
 
 import math
+import tracemalloc
 from dataclasses import replace
 import pytest, torch
 from gpub.lab.bench.generate import in_transformers
@@ -17,6 +18,7 @@ from gpub.model.generate import (
     laid_out_weights,
     penalize_repetition,
     generate,
+    uniform_draws,
 )
 from gpub.model.gpt import GPT, GPTConfig, sample_ids
 from gpub.data.tokenizer import BPETokenizer, CharTokenizer
@@ -390,3 +392,12 @@ def test_a_token_costs_the_same_at_the_end_of_the_window():
     kv_cache = KVCache(model.cfg)
     each = [flops(lambda: kv_cache.read(model, x)) for x in ids.split(1, 1)]
     assert each[-1] < 1.8 * each[0] and each[-1] < flops(lambda: model(ids)) / 50
+
+
+def test_a_text_without_end_needs_little_memory():
+    tracemalloc.start()
+    draws = iter(uniform_draws([0, 1], 10**8, "cpu"))
+    assert next(draws).shape == (2, 1)
+    held = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert held < 1e7, f"{held:,} bytes for the first of 100,000,000 numbers"

@@ -9,6 +9,7 @@ import pytest
 
 from gpub.budget.phases import Gate, Phase, Plan, read_plan
 from gpub.core import GpubError
+from gpub.model.generate import SamplingConfig
 from gpub.model.gpt import GPTConfig
 from gpub.model.llama import LlamaConfig
 from gpub.prep.pipeline import PrepConfig
@@ -21,6 +22,7 @@ SOUND = {
     LlamaConfig: SHAPE | dict(n_kv_heads=1, d_ff=32),
     TrainConfig: dict(steps=5),
     PrepConfig: dict(sources=["a=a.txt"]),
+    SamplingConfig: dict(n=5),
     Gate: dict(metric="loss", most=3.0),
     Phase: dict(name="one", question="why", until=5, usd=1.0),
     Plan: dict(
@@ -54,6 +56,13 @@ BAD = [
     (PrepConfig, "sources", ["a=a.txt", [3], 3]),
     (PrepConfig, "dedup", [0, "no"]),
     (PrepConfig, "chunk_mb", [0, NAN, "4"]),
+    (SamplingConfig, "n", [0, True, 2.5, "5", None]),
+    (SamplingConfig, "temperature", [-0.1, "hot", True, NAN, INFINITE, None]),
+    (SamplingConfig, "top_k", [0, 2.5, True, "3"]),
+    (SamplingConfig, "top_p", [0, 1.01, NAN, "1", None]),
+    (SamplingConfig, "repetition_penalty", [0, -1, NAN, True]),
+    (SamplingConfig, "seed", [-1, 0.5, True, "0"]),
+    (SamplingConfig, "slide", [0, 1.5, True]),
     (Gate, "least", ["3", NAN, INFINITE, True]),
     (Gate, "when", ["later", None]),
     (Gate, "after", ["3", True, 1.5]),
@@ -99,10 +108,12 @@ def test_a_sound_config_is_frozen_hashable_and_survives_json(cls):
 def test_a_name_nobody_knows_and_one_that_is_missing(cls):
     with pytest.raises(GpubError, match=f"{cls.__name__} does not know 'speed'"):
         cls.from_dict(SOUND[cls] | dict(speed=3))
-    needed = next(iter(SOUND[cls]))
-    rest = {k: v for k, v in SOUND[cls].items() if k != needed}
-    with pytest.raises(GpubError, match=f"{cls.__name__} needs a value for '{needed}'"):
-        cls.from_dict(rest)
+    fields, missing = dataclasses.fields(cls), dataclasses.MISSING
+    needed = [f.name for f in fields if f.default is f.default_factory is missing]
+    for gone in needed:
+        rest = {k: v for k, v in SOUND[cls].items() if k != gone}
+        with pytest.raises(GpubError, match=f"{cls.__name__} needs a value for '{gone}'"):
+            cls.from_dict(rest)
     for odd in (3, None, [], "x"):
         with pytest.raises(GpubError, match=f"{cls.__name__} is an object with named values"):
             cls.from_dict(odd)

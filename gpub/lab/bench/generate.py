@@ -64,7 +64,7 @@ def token_times(
 ):  # n - 1 seconds
     "The time of each token"
     device, out = model.tok.weight.device, []
-    xs = decode_steps(model, [prompt], n, SamplingConfig(temperature=0), [0])
+    xs = decode_steps(model, [prompt], SamplingConfig(n=n, temperature=0))
     for _ in range(n):
         t = time.perf_counter()
         next(xs)
