@@ -25,7 +25,7 @@ CHAPTERS = [
 ROWS = [
     ["core", "host", "device", "files", "progress", "table", "templates"],
     ["model", "data"],
-    ["record"],
+    ["record", "chat"],
     ["prep", "report", "share"],
     ["train"],
     ["budget", "evals"],

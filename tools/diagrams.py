@@ -140,6 +140,25 @@ ROOMS = {
             ("data.corpus", "train.trainer"),
         ),
     ),
+    "chat": Diagram(
+        "Files of conversations are read, sorted and written as tokens by the template; packing "
+        "puts several into a row; the sums are a world of chats whose best answer is known.",
+        (
+            outside("chat files", "six known layouts", 0, 0),
+            module("chat.sums", "a world with known limits", 0, 1),
+            module("chat.conversations", "read, drop, count, keep", 1, 0),
+            module("chat.template", "who speaks, what counts", 1, 1),
+            module("chat.packing", "rows, mask, order", 2, 0),
+            outside("fine-tuning", "asks for step n", 3, 0),
+        ),
+        (
+            ("chat files", "chat.conversations"),
+            ("chat.sums", "chat.template"),
+            ("chat.template", "chat.conversations"),
+            ("chat.conversations", "chat.packing"),
+            ("chat.packing", "fine-tuning"),
+        ),
+    ),
     "record": Diagram(
         "Training writes rows through the folder, weights through the checkpoint and seconds "
         "through the ledger; the log and load modules read them back, checked.",
