@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .record.load import load as load
     from .share.hub import export_run as export_run
     from .share.hub import import_run as import_run
-    from .train.loop import TrainConfig as TrainConfig
+    from .train.config import TrainConfig as TrainConfig
     from .train.loop import evaluate as evaluate
     from .train.trainer import Trainer as Trainer
 
@@ -42,7 +42,7 @@ _HOME = {  # name -> the module that defines it
     "LlamaConfig": "model.llama",
     "LoadedRun": "record.load",
     "PrepConfig": "prep.pipeline",
-    "TrainConfig": "train.loop",
+    "TrainConfig": "train.config",
     "Trainer": "train.trainer",
     "evaluate": "train.loop",
     "evaluate_run": "evals.evaluate",

@@ -13,7 +13,8 @@ from gpub.model.gpt import GPT
 from gpub.lab.museum.bugs import peek
 from gpub.data.plays import plays
 from gpub.train.trainer import Trainer
-from gpub.train.loop import TrainConfig, lr_factor
+from gpub.train.config import TrainConfig
+from gpub.train.loop import lr_factor
 
 
 @pytest.fixture(scope="module")

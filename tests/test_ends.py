@@ -22,7 +22,8 @@ from gpub.budget.phases import (
 from gpub.train.decay import DECAY_TARGET, decay_integral
 from gpub.train.presets import find_preset, apply_settings
 from gpub.record.load import load_run
-from gpub.train.loop import TrainConfig, lr_factor
+from gpub.train.config import TrainConfig
+from gpub.train.loop import lr_factor
 from kill import same_weights
 from test_phases import TOY, quick, straight, walk  # noqa: F401, two are fixtures
 

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 from gpub.model.gpt import GPT, GPTConfig, causal_attention
 from gpub.data.plays import play, sees_future
-from gpub.train.loop import Muon
+from gpub.train.optim import Muon
 
 CTX = 64
 KEEP = 4  # the tiny twin of the play: 4 words of each kind, the same scenes, speakers and layout

@@ -41,7 +41,9 @@ from gpub.model.sizes import (
     plan,
 )
 from gpub.lab.bench.speed import features
-from gpub.train.loop import TrainConfig, checkpoint_block, train
+from gpub.train.config import TrainConfig
+from gpub.train.loop import train
+from gpub.train.memory import checkpoint_block
 
 TOY = LlamaConfig(
     vocab_size=97, context_length=48, d_model=48, n_layers=3, n_heads=6, n_kv_heads=2, d_ff=112

@@ -87,7 +87,9 @@ import torch
 from gpub.device import seed_everything
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.train.parallel import World, to_full_tensor, share_gradients, shard
-from gpub.train.loop import IGNORED, TrainConfig, train
+from gpub.train.config import TrainConfig
+from gpub.train.loop import TrainParts, train
+from gpub.train.memory import IGNORED
 
 CPU = torch.device('cpu')
 # targets that each of eight rows asks for, step by step: unequal ones; none for process 1;
@@ -127,7 +129,8 @@ def learn(world, how, micro):
     opt.register_step_pre_hook(keep)
     cfg = TrainConfig(steps=6, batch_tokens=64, warmup=0, schedule='constant', micro_batch=micro)
     loss_fn = share_gradients(model, model.loss, world, how)
-    rows = [s.row() for s in train(model, batches, cfg, [opt], loss_fn=loss_fn, world=world)]
+    parts = TrainParts(loss_fn=loss_fn, world=world)
+    rows = [s.row() for s in train(model, batches, cfg, [opt], parts=parts)]
     return rows, torch.stack(grads)
 
 

@@ -16,7 +16,8 @@ from gpub.train.kernels import matmul_size
 from gpub.train.learner import first_cut
 from gpub.train.trainer import Trainer
 from gpub.model.sizes import SHAPES, memory_forecast
-from gpub.train.loop import TrainConfig, lr_factor
+from gpub.train.config import TrainConfig
+from gpub.train.loop import lr_factor
 
 LARGE_NAMES = ["burn-1b", "gpt2-134m", "gpt2-124m", "gpt2-355m"]
 

@@ -13,7 +13,7 @@ from gpub.model.generate import SamplingConfig
 from gpub.model.gpt import GPTConfig
 from gpub.model.llama import LlamaConfig
 from gpub.prep.pipeline import PrepConfig
-from gpub.train.loop import TrainConfig
+from gpub.train.config import TrainConfig
 from gpub.train.presets import apply_settings, find_preset
 
 SHAPE = dict(vocab_size=8, context_length=16, d_model=16, n_layers=1, n_heads=2)

@@ -34,7 +34,9 @@ from gpub.model.sizes import (
     recompute_flops,
     seconds_per_token,
 )
-from gpub.train.loop import TrainConfig, make_optimizers, checkpoint_block
+from gpub.train.config import TrainConfig
+from gpub.train.memory import checkpoint_block
+from gpub.train.optim import make_optimizers
 
 ROOT = Path(__file__).parents[1]
 TINY = GPTConfig(vocab_size=65, context_length=256, d_model=128, n_layers=2, n_heads=4)

@@ -13,20 +13,11 @@ from gpub.core import GpubError
 from gpub.device import seed_everything
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.lab.bench.speed import head_loss
-from gpub.train.loop import (
-    IGNORED,
-    MicroBatcher,
-    TrainConfig,
-    backward,
-    choose_loss,
-    compiled_loss,
-    evaluate,
-    make_optimizers,
-    optimizer_state,
-    out_of_memory,
-    restore_optimizers,
-    train,
-)
+from gpub.train.compiled import choose_loss, compiled_loss
+from gpub.train.config import TrainConfig
+from gpub.train.loop import evaluate, train
+from gpub.train.memory import IGNORED, MicroBatcher, backward, out_of_memory
+from gpub.train.optim import make_optimizers, optimizer_state, restore_optimizers
 
 TINY = GPTConfig(vocab_size=11, context_length=8, d_model=16, n_layers=2, n_heads=2)
 CFG = TrainConfig(steps=1, batch_tokens=64)
@@ -188,7 +179,7 @@ def test_memory_that_ends_while_compiling_shrinks_the_step_and_stays_compiled(mo
     model, said = tiny(), []
     cfg = TrainConfig(steps=9, compile="yes")
     fit = MicroBatcher(model, cfg, log=said.append)
-    fn = choose_loss(model, *batch(), cfg, 9, log=said.append, fit=fit)
+    fn = choose_loss(fit, batch(), cfg, 9)
     assert fn != model.loss and fit.micro == 2
     assert [s.split(":")[0] for s in said] == [
         "out of memory with 8 sequences of 8 tokens at once",
@@ -201,7 +192,7 @@ def test_a_compiler_without_any_room_ends_the_run_with_what_to_do(monkeypatch):
     model, said = tiny(), []
     cfg = TrainConfig(steps=9, compile="yes", micro_batch=1, grad_checkpoint="full")
     with pytest.raises(GpubError, match="out of memory with one sequence of 8 tokens"):
-        choose_loss(model, *batch(), cfg, 9, log=said.append)
+        choose_loss(MicroBatcher(model, cfg, log=said.append), batch(), cfg, 9)
     assert not said  # not a word about eager mode
 
 

@@ -401,9 +401,9 @@ HERE = "season2/04_ten_lessons"
 TAUGHT = {  # lesson -> (what enforces it, the page that shows it)
     "thing-01": ("budget.economics.checklist", HERE),
     "thing-02": ("budget.economics.compare_gpus", HERE),
-    "thing-03": ("train.loop.choose_loss", "season1/04_training_challenges"),
+    "thing-03": ("train.compiled.choose_loss", "season1/04_training_challenges"),
     "thing-04": ("lab.bench.train.bench_train", "lib/lab/bench_train"),
-    "thing-05": ("train.loop.MicroBatcher", "season1/04_training_challenges"),
+    "thing-05": ("train.memory.MicroBatcher", "season1/04_training_challenges"),
     "thing-06": ("guards.preflight.preflight", "lib/guards/preflight"),
     "thing-07": ("budget.economics.scale_out", HERE),
     "thing-08": ("budget.bill.next_cost", "lib/budget/bill"),

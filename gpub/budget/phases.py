@@ -39,7 +39,8 @@ from ..train.trainer import Trainer
 from ..train.decay import decay_text
 from ..train.presets import find_preset, apply_settings
 from ..model.sizes import nearest
-from ..train.loop import CHANGEABLE, Diverged, TrainConfig
+from ..train.config import CHANGEABLE, TrainConfig
+from ..train.loop import Diverged
 from annotated_types import Gt
 
 # %% ../../nbs/season2/02_the_175_dollar_experiment.ipynb #a7519d73

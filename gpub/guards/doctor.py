@@ -26,7 +26,8 @@ from ..data.plays import sees_future
 from .preflight import highest_initial_loss
 from ..record.log import read_log, sample_table
 from ..data.tokenizer import load_tokenizer
-from ..train.loop import CHANGEABLE, TrainConfig, lr_factor
+from ..train.config import CHANGEABLE, TrainConfig
+from ..train.loop import lr_factor
 from ..model.gpt import GPT
 
 # %% ../../nbs/lib/guards/doctor.ipynb #ecc451f2

@@ -34,7 +34,9 @@ from gpub.model.sizes import (
     plan,
     ram_bytes,
 )
-from ..train.loop import context_length_at, make_optimizers, seconds_per_call, train
+from ..train.compiled import seconds_per_call
+from ..train.loop import TrainParts, context_length_at, train
+from ..train.optim import make_optimizers, muon_format
 from ..templates import read_packaged
 from torch import nn
 
@@ -182,17 +184,9 @@ class Subject:
             grad_checkpoint="off",
         )
         model = self.build(self.learn)
-        opts = make_optimizers(
-            model, cfg, torch.bfloat16 if self.device.type == "cuda" else torch.float32
-        )
-        for s in train(
-            model,
-            lambda step, context_length: batches(step),
-            cfg,
-            opts,
-            dtype=self.dtype,
-            scaler=self.scaler,
-        ):
+        opts = make_optimizers(model, cfg, muon_format(self.device))
+        parts = TrainParts(dtype=self.dtype, scaler=self.scaler)
+        for s in train(model, lambda step, context_length: batches(step), cfg, opts, parts=parts):
             yield float(s.loss)
 
 # %% ../../nbs/lib/guards/preflight.ipynb #86adec9e

@@ -8,7 +8,7 @@ __all__ = ['DECAY_TARGET', 'MOST_DECAY', 'MOST_SHRINKING', 'schedule_sum', 'deca
 # %% ../../nbs/lib/train/decay.ipynb #ed00f35c
 import numpy as np
 from ..core import GpubError
-from .loop import TrainConfig
+from .config import TrainConfig
 
 # %% ../../nbs/lib/train/decay.ipynb #da050e56
 # tuned Muon runs: 4.6 to 4.8 (Marin, 130M to 1.2B); about 4.5 at 20 tokens a parameter (arXiv

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from ..device import cpu_has_bf16
 from ..model.gpt import causal_attention, fused_attention
 from ..model.llama import grouped_attention, repeat_kv_heads
-from .loop import MicroBatcher, TrainConfig, seconds_per_call
+from .compiled import seconds_per_call
+from .config import TrainConfig
+from .memory import MicroBatcher
 
 # %% ../../nbs/lib/train/kernels.ipynb #a00bc0a4
 def matmul_size(

@@ -19,12 +19,13 @@ from ..model.llama import LlamaConfig
 from ..model.sizes import MODES, ROOM, largest_batch, memory_forecast
 from ..record.checkpoint import Checkpoint
 from .kernels import pick_attention
-from gpub.train.loop import (
-    MicroBatcher,
-    TrainConfig,
-    choose_loss,
-    context_length_at,
+from .compiled import choose_loss
+from .config import TrainConfig
+from .loop import context_length_at
+from .memory import MicroBatcher
+from gpub.train.optim import (
     make_optimizers,
+    muon_format,
     optimizer_state,
     restore_optimizers,
 )
@@ -117,8 +118,7 @@ class Learner:
             self.model.load_state_dict(weights)
         if place.sliced:
             shard(self.model, place.world, place.device)
-        muon_dtype = torch.bfloat16 if place.device.type == "cuda" else torch.float32
-        self.opts = make_optimizers(self.model, cfg, muon_dtype)
+        self.opts = make_optimizers(self.model, cfg, muon_format(place.device))
         self.fit = MicroBatcher(self.model, cfg, place.world, log)
 
     @property
@@ -184,5 +184,5 @@ class Learner:
         "`model.loss`, compiled where that pays"
         loss_fn = self.model.loss
         if not self.place.sliced:
-            loss_fn = choose_loss(self.model, x, y, self.cfg, steps, self.dtype, self.log, self.fit)
+            loss_fn = choose_loss(self.fit, (x, y), self.cfg, steps, self.dtype)
         return share_gradients(self.model, loss_fn, self.place.world, self.place.parallel)

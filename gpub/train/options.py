@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 from ..core import GpubError
 from ..progress import Progress
-from .loop import CHANGEABLE
+from .config import CHANGEABLE
 from .presets import Preset
 from .trackers import OPENERS
 

@@ -11,7 +11,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from ..core import OLD_NAMES, GpubError
 from ..model.sizes import SHAPES, nearest
-from .loop import TrainConfig
+from .config import TrainConfig
 from .decay import DECAY_TARGET, decay_for
 from ..model.gpt import GPTConfig
 from ..model.llama import LlamaConfig

@@ -50,9 +50,10 @@ from .decay import decay_for, decay_integral
 from .journal import Evaluator, StepLogger, Stopwatch, TextSampler
 from .kernels import forward_backward_seconds, matmul_peak
 from .learner import Learner, Placement, get_rng
+from .config import TrainConfig
 from gpub.train.loop import (
     Diverged,
-    TrainConfig,
+    TrainParts,
     TrainStep,
     context_length_at,
     context_lengths,
@@ -255,12 +256,10 @@ class TrainingLoop:
         if state.step == 0:
             self.draw_text(0)
         self.ledger.switch("train")
-        how = dict(dtype=learner.dtype, scaler=learner.scaler, fit=learner.fit, world=self.world)
+        parts = TrainParts(loss_fn, learner.dtype, learner.scaler, learner.fit, self.world)
         start = state.step
         try:
-            for s in train(
-                learner.model, run.batches, self.cfg, learner.opts, start, loss_fn, **how
-            ):
+            for s in train(learner.model, run.batches, self.cfg, learner.opts, start, parts):
                 state.step = s.n
                 done, stopping = s.n == self.cfg.steps, self.world.any(run.stop.is_set())
                 if s.n % self.cfg.log_every == 0 or s.n in run.eval_steps:

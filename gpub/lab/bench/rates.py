@@ -21,7 +21,9 @@ from ...data.text import load_shakespeare
 from ...data.tokenizer import CharTokenizer
 from ...device import cpu_has_bf16, machine, use_threads
 from ...model.llama import Llama, LlamaConfig
-from ...train.loop import TrainConfig, evaluate, make_optimizers, train
+from ...train.config import TrainConfig
+from ...train.loop import evaluate, train
+from ...train.optim import make_optimizers
 
 # %% ../../../nbs/lib/lab/bench_rates.ipynb #199b1f31
 @dataclass(frozen=True, kw_only=True)

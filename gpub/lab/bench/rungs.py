@@ -30,7 +30,10 @@ from ...data.batches import Batches
 from ...model.sizes import SHAPES, flops_per_token, peak_memory
 from .speed import head_loss, kernel
 from ...data.tokenizer import id_dtype
-from ...train.loop import MicroBatcher, TrainConfig, make_optimizers, train
+from ...train.config import TrainConfig
+from ...train.loop import TrainParts, train
+from ...train.memory import MicroBatcher
+from ...train.optim import make_optimizers, muon_format
 
 # %% ../../../nbs/lib/lab/bench_rungs.ipynb #89a8973e
 BASE = dict(
@@ -269,26 +272,16 @@ class Climber:
             loss = torch.compile(
                 own(loss), dynamic=False, mode=None if s["compile"] == "default" else s["compile"]
             )
-        self.opts = make_optimizers(
-            self.model, cfg, torch.bfloat16 if p.device.type == "cuda" else torch.float32
-        )
+        self.opts = make_optimizers(self.model, cfg, muon_format(p.device))
         if not s["fused"]:
             unfuse(self.opts)
         self.fit, self.get = (
             MicroBatcher(self.model, cfg, log=self.notes.append),
             loader(p, s["source"], s["gather"], s["workers"]),
         )
-        self.steps = partial(
-            train,
-            self.model,
-            self.fetch,
-            cfg,
-            self.opts,
-            loss_fn=loss,
-            dtype=precision.dtype,
-            fit=self.fit,
-            scaler=torch.amp.GradScaler(p.device.type, enabled=precision.scaler),
-        )
+        scaler = torch.amp.GradScaler(p.device.type, enabled=precision.scaler)
+        parts = TrainParts(loss, precision.dtype, scaler, self.fit)
+        self.steps = partial(train, self.model, self.fetch, cfg, self.opts, parts=parts)
         self.loop = self.steps(start=0)
         self.run(1)
         self.ready = time.perf_counter() - began

@@ -21,10 +21,10 @@ from ...data.corpus import load_corpus
 from ...train.presets import PRESETS
 from ...train.kernels import forward_backward_seconds, matmul_peak, pick_attention
 from ...model.sizes import flops_per_token
+from ...train.config import TrainConfig
 from gpub.train.loop import (
-    TrainConfig,
-    context_lengths,
     context_length_at,
+    context_lengths,
     depth_at,
     evaluate,
     train,

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import flop_registry
 from ...core import GpubError
 from ...model.gpt import GPT, fused_attention
-from ...train.loop import count_targets
+from ...train.memory import count_targets
 
 # %% ../../../nbs/season1/06_optimizations.ipynb #8ea85baf
 @dataclass

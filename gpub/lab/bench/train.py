@@ -24,7 +24,11 @@ from ...train.trainer import Trainer
 from ...train.presets import find_preset, apply_settings
 from ...data.batches import Batches
 from ...model.sizes import SHAPES, flops_per_token
-from ...train.loop import MicroBatcher, TrainConfig, choose_loss, make_optimizers, train
+from ...train.compiled import choose_loss
+from ...train.config import TrainConfig
+from ...train.loop import TrainParts, train
+from ...train.memory import MicroBatcher
+from ...train.optim import make_optimizers, muon_format
 
 # %% ../../../nbs/lib/lab/bench_train.ipynb #7d094486
 def zipf_tokens(
@@ -70,23 +74,18 @@ def step_speed(
     pick_attention(model, device, precision.dtype)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    loss_fn = choose_loss(model, *data[0], cfg, steps + warmup, precision.dtype, log, fit)
-    opts = make_optimizers(model, cfg, torch.bfloat16 if device.type == "cuda" else torch.float32)
-    tick, losses, scaler = (
-        Clock(device),
-        [],
-        torch.amp.GradScaler(device.type, enabled=precision.scaler),
-    )
+    loss_fn = choose_loss(fit, data[0], cfg, steps + warmup, precision.dtype)
+    opts = make_optimizers(model, cfg, muon_format(device))
+    scaler = torch.amp.GradScaler(device.type, enabled=precision.scaler)
+    parts = TrainParts(loss_fn, precision.dtype, scaler, fit)
+    tick, losses = Clock(device), []
     for s in train(
         model,
         lambda n, context_length: data[n],
         cfg,
         opts,
         0,
-        loss_fn,
-        precision.dtype,
-        scaler,
-        fit,
+        parts,
     ):
         if s.n >= warmup:
             tick()
@@ -144,10 +143,9 @@ def overhead(
         model = pick_attention(build_model(run.model_cfg).to(dev), dev, dtype)
         x, y = (t.to(dev) for t in run.batches(0, run.model_cfg.context_length))
         params = [*model.parameters()]
-        opts = make_optimizers(
-            model, run.cfg, torch.bfloat16 if dev.type == "cuda" else torch.float32
-        )
-        loss_fn = choose_loss(model, x, y, run.cfg, steps, dtype, log)
+        opts = make_optimizers(model, run.cfg, muon_format(dev))
+        fit = MicroBatcher(model, run.cfg, log=log)
+        loss_fn = choose_loss(fit, (x, y), run.cfg, steps, dtype)
 
         def bare():
             with torch.autocast(dev.type, dtype, enabled=dtype != torch.float32):

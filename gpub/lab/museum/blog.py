@@ -35,7 +35,7 @@ from ...data.batches import Batches
 from ...data.shards import ShardWriter, verify_shards
 from ...model.sizes import PARTS, SHAPES, flops_per_token, memory_forecast
 from ...data.tokenizer import BPETokenizer, CharTokenizer, load_tokenizer
-from ...train.loop import seconds_per_call
+from ...train.compiled import seconds_per_call
 
 # %% ../../../nbs/lib/lab/museum_blog.ipynb #5dfd4671
 class Scratch(ExitStack):

@@ -33,7 +33,9 @@ from ...data.plays import Markov, plays
 from ...data.batches import Batches
 from ...data.shards import join_documents
 from ...data.tokenizer import BPETokenizer, CharTokenizer
-from ...train.loop import TrainStep, TrainConfig, backward, lr_factor, train
+from ...train.config import TrainConfig
+from ...train.loop import TrainStep, lr_factor, train
+from ...train.memory import backward
 
 # %% ../../../nbs/lib/lab/museum_bugs.ipynb #1de1a6a0
 SOURCE = Markov(1, "abcdefgh", seed=1)
@@ -164,8 +166,8 @@ def micro_step_schedule(broken, scratch):
     "The prefix _orig_mod.",
     alarm=check_state,
     symptom='unexpected key(s) in state_dict: "_orig_mod.tok.weight"',
-    fix="compile a function of the model and save the model; gpub.train.loop.compiled_loss does "
-    "that",
+    fix="compile a function of the model and save the model; gpub.train.compiled.compiled_loss "
+    "does that",
 )
 def orig_mod(broken, scratch):
     model = GPT(TWIN)
