@@ -358,6 +358,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                     'gpub.chat.template.jinja_template': ('lib/chat/template.html#jinja_template', 'gpub/chat/template.py'),
                                     'gpub.chat.template.read_messages': ('lib/chat/template.html#read_messages', 'gpub/chat/template.py')},
             'gpub.cli.budget': { 'gpub.cli.budget._plans': ('lib/cli/budget_commands.html#_plans', 'gpub/cli/budget.py'),
+                                 'gpub.cli.budget._show_forecast': ('lib/cli/budget_commands.html#_show_forecast', 'gpub/cli/budget.py'),
                                  'gpub.cli.budget.bill_command': ('lib/cli/budget_commands.html#bill_command', 'gpub/cli/budget.py'),
                                  'gpub.cli.budget.plan_command': ('lib/cli/budget_commands.html#plan_command', 'gpub/cli/budget.py'),
                                  'gpub.cli.budget.run_command': ('lib/cli/budget_commands.html#run_command', 'gpub/cli/budget.py')},

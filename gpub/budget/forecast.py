@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 import numpy as np
-from .scaling import PUBLISHED, Law, LawFit, fit_curve, fit_law, fit_points, read_ladder
+from .scaling import PUBLISHED, Law, fit_curve, fit_law, fit_points, read_ladder
 from ..core import GpubError, read_json
 from ..data.plays import plays_entropy
 from ..files import shipped
@@ -222,6 +222,8 @@ def forecast_loss(
     recipe = find_preset(preset).train
     params = parameter_anatomy(config_of(preset)).params
     read = recipe.steps * recipe.batch_tokens if tokens is None else count_of(tokens)
+    if ladder:
+        read_ladder(ladder)  # what was asked for by name must be there
     asked = {
         "published run": lambda: run_forecast(preset, read),
         "published law": lambda: law_forecast(params, read),

@@ -13,10 +13,29 @@ from .options import TorchCommand, parse_settings, settings_option, this_command
 from ..core import GpubError, write_atomic
 
 # %% ../../nbs/lib/cli/budget_commands.ipynb #a32a9bca
+def _show_forecast(
+    preset: str,  # a name
+    tokens: str | None,  # to train on; None: the preset's own
+    ladder: str | None,  # receipts; None: those that came with gpub
+    file: str | None,  # JSON to write; None: nothing
+) -> str:  # the tokens that it was asked for
+    "Print what all sources say about the final loss"
+    from gpub.budget.forecast import forecast_loss
+
+    report = forecast_loss(preset, tokens, ladder)
+    click.echo(report.text())
+    if file:
+        write_atomic(file, json.dumps(report.to_dict(), indent=1) + "\n")
+    return str(report.tokens)
+
+
 @click.command("plan", cls=TorchCommand)
 @click.argument("preset")
 @click.option("--gpu", help="A card by name, or cpu for this machine. An unknown name lists them.")
-@click.option("--tokens", required=True, help="To train on: 300M, 2.8B, or a number.")
+@click.option(
+    "--tokens",
+    help="To train on: 300M, 2.8B, or a number.  [default with --forecast: the preset's own]",
+)
 @click.option(
     "--usd-per-hour",
     type=float,
@@ -35,14 +54,24 @@ from ..core import GpubError, write_atomic
     is_flag=True,
     help="All cards side by side, the cheapest per token first.",
 )
+@click.option(
+    "--forecast",
+    is_flag=True,
+    help="The final loss and its interval, from the own ladder and from published runs.",
+)
+@click.option("--ladder", help="Your own ladder's receipts.  [default: those that came with gpub]")
+@click.option("--json", "file", help="Write the forecast here too.")
 def plan_command(
     preset: str,
     gpu: str | None,
-    tokens: str,
+    tokens: str | None,
     usd_per_hour: float | None,
     mfu: float | None,
     optimizer: str,
     compared: bool,
+    forecast: bool,
+    ladder: str | None,
+    file: str | None,
 ):
     "Before you pay: does PRESET fit, how fast will it be, what will it cost."
     from gpub.budget.economics import compare_gpus, compare_table, informed_plan
@@ -50,8 +79,16 @@ def plan_command(
     from gpub.train.decay import decay_text
     from gpub.train.presets import PRESETS, apply_settings
 
+    if forecast:
+        tokens = _show_forecast(preset, tokens, ladder, file)
+        if not (gpu or compared):
+            return
+    elif file or ladder:
+        raise GpubError("--json and --ladder belong to --forecast: give that too")
     if not (gpu or compared):
-        raise GpubError("give --gpu NAME, or --compare for all cards")
+        raise GpubError("give --gpu NAME, --compare for all cards, or --forecast")
+    if tokens is None:
+        raise GpubError("give --tokens, such as 2.8B")
     if compared:
         return click.echo(
             compare_table(

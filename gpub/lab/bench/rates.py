@@ -115,14 +115,14 @@ def rate_axes() -> dict[str, list[RateLine]]:  # name -> its lines
     return {
         "width": lines("d_model", 64, 128, 256),
         "adamw": lines("d_model", 64, 256, varied="lr", centre=0.01),
-        "scaled": [scaled(64), scaled(128), scaled(256)],
+        "scaled": [scaled(width) for width in (32, 64, 128, 256)],
         "seed": lines("seed", 0, 1, 2),
-        "depth": lines("n_layers", 2, 4, 8),
+        "steps": lines("steps", 50, 100, 200),
         "batch": [
             *lines("batch_tokens", 2048),
             *lines("batch_tokens", 8192, centre=0.08),
         ],
-        "steps": lines("steps", 100, 400),
+        "depth": lines("n_layers", 2, 4, 8),
         "widest": [scaled(512)],
         "deepest": lines("n_layers", 16),
         "largest batch": lines("batch_tokens", 32_768, centre=0.08),
