@@ -1,0 +1,316 @@
+"""Fails every write, fsync, rename and open of five small commands, one at a time, as SQLite's
+tests do: python tools/faults/sweep.py [--jobs train,run] [--quick] [--receipt data/faults.json]
+
+A server process with everything imported forks a child for each fault, so that a case costs a
+fraction of a second. The child works in a folder of its own with tools/faults/inject.c in front of
+libc. Then a second child types the same command again, undisturbed. Linux with a C compiler only.
+"""
+
+import argparse
+import ctypes
+import errno
+import io
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+import jobs  # noqa: E402
+
+KINDS = ("open", "write", "fsync", "rename")
+HALF = -1  # as inject.c knows it
+ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "half": HALF}
+LIMIT = 60  # seconds for one command: more is a hang
+LONGEST = 600  # characters of a message
+
+
+@dataclass(frozen=True)
+class Fault:
+    "One disturbance"
+
+    job: str  # of `jobs.JOBS`
+    kind: str  # of `KINDS`
+    number: int  # which call of that kind, from 1
+    error: str  # of `ERRORS`
+    lasts: bool  # every later call of the kind too
+
+    def __str__(self):
+        how = "from here on" if self.lasts else "once"
+        return f"{self.job}: {self.kind} {self.number} {self.error} {how}"
+
+
+def compiler() -> str | None:
+    "What compiles C here"
+    return shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+
+
+def build(folder: Path) -> Path:
+    "inject.c as a library"
+    library = folder / "inject.so"
+    how = ["-O1", "-shared", "-fPIC", "-o", str(library), str(HERE / "inject.c"), "-ldl"]
+    subprocess.run([compiler(), *how], check=True)
+    return library
+
+
+def faults_of(job: str, counts: dict[str, int], quick: bool) -> Iterator[Fault]:
+    "Every call of every kind; quick: not every error with every duration"
+    for kind in KINDS:
+        errors = [*ERRORS] if kind == "write" else ["EIO", "ENOSPC"]
+        for number in range(1, counts[kind] + 1):
+            for error, lasts in itertools.product(errors, (False, True)):
+                # one fleeting and one lasting fault of each call; half a write counts once
+                usual = (error, lasts) in (("EIO", False), ("ENOSPC", True), ("half", False))
+                if usual or not quick:
+                    yield Fault(job, kind, number, error, lasts)
+
+
+class Injector:
+    "inject.c, which is in front of libc already"
+
+    def __init__(self, library: str):
+        self.c = ctypes.CDLL(library)
+
+    def arm(self, folder: Path, fault: Fault | None):
+        "Count from here on, and fail what was asked for"
+        kind = KINDS.index(fault.kind) if fault else -1
+        number, error = (fault.number, ERRORS[fault.error]) if fault else (0, 0)
+        lasts = bool(fault and fault.lasts)
+        self.c.faults_arm(str(folder).encode(), kind, ctypes.c_long(number), error, lasts)
+
+    def disarm(self) -> dict[str, int]:
+        "Fail nothing any more; how many calls there were"
+        self.c.faults_disarm()
+        return {kind: self.c.faults_counted(i) for i, kind in enumerate(KINDS)}
+
+
+def in_child(work: Callable[[], dict]) -> dict:
+    "What `work` returns, from a process of its own that is stopped when it hangs"
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        signal.alarm(LIMIT)
+        try:
+            told = work()
+        except BaseException:
+            told = dict(code="broken", said=traceback.format_exc())
+        with open(writing, "w") as pipe:
+            json.dump(told, pipe)
+        os._exit(0)
+    os.close(writing)
+    with open(reading) as pipe:
+        told = pipe.read()
+    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return json.loads(told) if told else dict(code=f"ended by {ended}", said="", calls={})
+
+
+def typed(argv: tuple[str, ...], folder: Path, injector: Injector, fault: Fault | None) -> dict:
+    "Exit code, what was said on stderr, and the calls that were counted"
+    from gpub.cli.main import main
+
+    os.chdir(folder)
+    sys.argv = ["gpub", *argv]
+    said, code = io.StringIO(), 0
+    with redirect_stdout(io.StringIO()), redirect_stderr(said):
+        injector.arm(folder / "out", fault)
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code or 0
+        except BaseException:
+            code = "traceback"
+            said.write(traceback.format_exc())
+        calls = injector.disarm()
+    return dict(code=code, said=said.getvalue(), calls=calls)
+
+
+def difference(found: dict, wanted: dict) -> str:
+    "Which files are not as they should be"
+    names = [name for name in {**found, **wanted} if found.get(name) != wanted.get(name)]
+    return ", ".join(sorted(names))
+
+
+def what_broke(job: jobs.Job, first: dict, folder: Path, wanted: dict) -> list[str]:
+    "After the disturbed command"
+    if first["code"] not in (0, 1):
+        return [f"it ended with {first['code']}: {first['said'][-1500:]}"]
+    wrong = []
+    message = first["said"].strip()
+    lines = [line for line in message.splitlines() if line.startswith("gpub: ")]
+    if first["code"] == 1 and len(lines) != 1:
+        wrong.append(f"not one line: {message[-300:]}")
+    if first["code"] == 1 and lines and len(lines[0]) > LONGEST:
+        wrong.append(f"a message of {len(lines[0])} characters")
+    out = folder / job.out
+    if out.exists():
+        wrong += job.invariants(out)
+    if first["code"] == 0:
+        other = difference(job.final(out), wanted)
+        if other:
+            wrong.append(f"it said that all is well, but these differ: {other}")
+    return wrong
+
+
+def what_broke_again(job: jobs.Job, second: dict, folder: Path, wanted: dict) -> list[str]:
+    "After the same command, undisturbed"
+    if second["code"] != 0:
+        return [f"the same command does not go on: {second['said'][-1500:]}"]
+    other = difference(job.final(folder / job.out), wanted)
+    return [f"it went on to another end: {other}"] if other else []
+
+
+class Server:
+    "Everything imported; each case in children of this process"
+
+    def __init__(self, library: str, place: Path):
+        self.injector, self.place = Injector(library), place
+        self.prepared: dict[str, Path] = {}
+        self.wanted: dict[str, dict] = {}
+        self.calls: dict[str, dict[str, int]] = {}
+        import gpub.cli.main  # noqa: F401
+        import gpub.train.trainer  # noqa: F401
+
+        jobs.make_short()
+
+    def learn(self, name: str):
+        "The undisturbed command: what comes out, and how many calls it makes"
+        job, folder = jobs.JOBS[name], self.place / f"prepared-{name}"
+        folder.mkdir()
+        prepared = in_child(lambda: self._prepare(job, folder))
+        if prepared["code"] != 0:
+            raise RuntimeError(prepared["said"])
+        self.prepared[name] = folder
+        # once in this process: what is imported late, or set up at first use, is there for all
+        typed(job.argv, self.fresh(name), self.injector, None)
+        at = self.fresh(name)
+        told = in_child(lambda: self._undisturbed(job, at))
+        if told["code"] != 0:
+            raise RuntimeError(f"{name} does not work undisturbed: {told['code']} {told['said']}")
+        self.wanted[name], self.calls[name] = told["final"], told["calls"]
+        shutil.rmtree(at)
+
+    def _prepare(self, job: jobs.Job, folder: Path) -> dict:
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            job.prepare(folder)
+        return dict(code=0, said="")
+
+    def _undisturbed(self, job: jobs.Job, at: Path) -> dict:
+        told = typed(job.argv, at, self.injector, None)
+        return told | dict(final=job.final(at / job.out) if told["code"] == 0 else {})
+
+    def fresh(self, name: str) -> Path:
+        "A folder to work in"
+        at = self.place / "work"
+        shutil.rmtree(at, ignore_errors=True)
+        jobs.copy_prepared(self.prepared[name], at)
+        return at
+
+    def case(self, fault: Fault) -> dict:
+        "One disturbance: how the command ended, and what broke"
+        job, at = jobs.JOBS[fault.job], self.fresh(fault.job)
+        wanted = self.wanted[fault.job]
+
+        def disturbed():
+            first = typed(job.argv, at, self.injector, fault)
+            return first | dict(wrong=what_broke(job, first, at, wanted))
+
+        def again():
+            second = typed(job.argv, at, self.injector, None)
+            return second | dict(wrong=what_broke_again(job, second, at, wanted))
+
+        first = in_child(disturbed)
+        second = in_child(again)
+        broken = [t["said"] or str(t["code"]) for t in (first, second) if "wrong" not in t]
+        wrong = broken + first.get("wrong", []) + second.get("wrong", [])
+        return asdict(fault) | dict(code=first["code"], wrong=wrong)
+
+
+def serve(library: str, names: list[str], part: int, parts: int, quick: bool):
+    "One case after the other, a line of JSON for each"
+    memory = Path("/dev/shm")
+    place = Path(tempfile.mkdtemp(prefix="faults-", dir=memory if memory.is_dir() else None))
+    try:
+        server = Server(library, place)
+        for name in names:
+            server.learn(name)
+            cases = [*faults_of(name, server.calls[name], quick)]
+            for fault in cases[part::parts]:
+                print(json.dumps(server.case(fault)), flush=True)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _told(process: subprocess.Popen, out: io.TextIOBase) -> list[dict]:
+    "What a process found, when it has ended"
+    if process.wait():
+        raise RuntimeError("a process of the sweep failed, see above")
+    with out:
+        out.seek(0)
+        return [json.loads(line) for line in out]
+
+
+def sweep(names: list[str], quick: bool = False, processes: int = 2) -> list[dict]:
+    "All cases of these jobs, on several processes"
+    with tempfile.TemporaryDirectory() as folder:
+        library = build(Path(folder))
+        env = {**os.environ, "LD_PRELOAD": str(library), "OMP_NUM_THREADS": "1"}
+        how = ["--serve", str(library), "--jobs", ",".join(names), *["--quick"] * quick]
+        started = []
+        for part in range(processes):
+            command = [sys.executable, __file__, *how, "--part", f"{part}/{processes}"]
+            # into files: a pipe that nobody empties would stop its process
+            out = open(Path(folder, f"cases-{part}.jsonl"), "w+")
+            started.append((subprocess.Popen(command, env=env, stdout=out), out))
+        cases = [case for process, out in started for case in _told(process, out)]
+    return cases
+
+
+def summary(cases: list[dict]) -> dict:
+    "Job -> kind of call -> how many faults, how they ended, how many broke something"
+    table: dict = {}
+    for case in cases:
+        row = table.setdefault(case["job"], {}).setdefault(case["kind"], Counter())
+        row["faults"] += 1
+        row["went on" if case["code"] == 0 else "said so and stopped"] += 1
+        row["broke something"] += bool(case["wrong"])
+    return {job: {kind: dict(row) for kind, row in kinds.items()} for job, kinds in table.items()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--jobs", default=",".join(jobs.JOBS))
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--receipt", help="where the table goes")
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    parser.add_argument("--part", default="0/1", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    names = asked.jobs.split(",")
+    if asked.serve:
+        part, parts = map(int, asked.part.split("/"))
+        return serve(asked.serve, names, part, parts, asked.quick)
+    cases = sweep(names, asked.quick)
+    for case in cases:
+        for wrong in case["wrong"]:
+            fault = {k: case[k] for k in Fault.__dataclass_fields__}
+            print(f"{Fault(**fault)}: {wrong}\n")
+    table = summary(cases)
+    print(json.dumps(table, indent=1))
+    if asked.receipt:
+        Path(asked.receipt).write_text(json.dumps(dict(sweep=table), indent=1) + "\n")
+    sys.exit(any(case["wrong"] for case in cases))
+
+
+if __name__ == "__main__":
+    main()
