@@ -1,7 +1,7 @@
 """Evaluation: items are asked as lm-eval asks them, scores are the same item by item, bad input is
 one line, and a model's programs are contained."""
 
-import ctypes, json, math, os, sys, time
+import json, math, os, sys, time
 from pathlib import Path
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ from gpub.data.plays import plays
 from gpub.evals.scores import score_against, score_task, outcomes, paired, published, score
 from gpub.train.trainer import Trainer
 from gpub.evals.samples import distinct_share, label_text, repeated_share, token_diff
-from gpub.evals.sandbox import problems, run_python, solves
+from gpub.evals.sandbox import missing_walls, problems, run_python, solves
 from gpub.evals.tasks import TASKS, Item, load_items
 from gpub.data.tokenizer import BPETokenizer, CharTokenizer
 
@@ -659,39 +659,14 @@ def test_no_run(tmp_path, files):
 def test_programs_are_contained(code, why, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     t = time.perf_counter()
-    ran = run_python(code, seconds=1, clock=2 if "sleep" in code else None)
+    clock = 2 if "sleep" in code else None
+    ran = run_python(code, seconds=1, clock=clock, unsafe=bool(missing_walls()))
     assert (
         not ran.ok
         and why in ran.why
         and time.perf_counter() - t < 8
         and not list(tmp_path.iterdir())
     )
-
-
-@pytest.mark.skipif(
-    sys.platform != "linux" or ctypes.CDLL(None).syscall(444, None, 0, 1) < 1,
-    reason="no Landlock in this kernel",
-)
-@pytest.mark.parametrize(
-    "code",
-    [
-        'open("{0}", "w")',
-        'import os; os.remove("{0}")',
-        'import os; os.mkfifo("{0}2")',
-        'import subprocess; subprocess.run(["true"])',
-    ],
-)
-def test_the_kernel_alone_contains_them_too(code, tmp_path, monkeypatch):
-    from gpub.evals import sandbox
-
-    (tmp_path / "f").write_text("mine")
-    cage = sandbox.read_packaged("evals/programs/cage.py")
-    unhooked = cage.replace("    sys.addaudithook(refuse)\n", "")
-    assert unhooked != cage
-    monkeypatch.setattr(sandbox, "read_packaged", lambda name: unhooked)
-    assert "Permission denied" in run_python(code.format(tmp_path / "f")).why and [
-        p.read_text() for p in tmp_path.iterdir()
-    ] == ["mine"]
 
 
 def test_a_solution_passes_and_an_empty_function_does_not():
@@ -702,8 +677,8 @@ def test_a_solution_passes_and_an_empty_function_does_not():
         entry_point="double",
     )
     assert (
-        solves(p, "    return 2*x\n\ndef other(): pass\n").ok
-        and "AssertionError" in solves(p, "    return x\n").why
+        solves(p, "    return 2*x\n\ndef other(): pass\n", bool(missing_walls())).ok
+        and "AssertionError" in solves(p, "    return x\n", bool(missing_walls())).why
     )
 
 

@@ -89,6 +89,11 @@ def _default_tasks():
     show_default=True,
     help="With --text: the page to write.",
 )
+@click.option(
+    "--unsafe",
+    is_flag=True,
+    help="Run the programs of humaneval also where this system cannot contain them.",
+)
 def eval_command(
     runs,
     tasks,
@@ -104,6 +109,7 @@ def eval_command(
     compare,
     text,
     page,
+    unsafe,
 ):
     """What RUN learned: benchmarks through lm-eval, beside what a guesser gets on the same
     questions (extra: gpub[eval]).
@@ -144,6 +150,7 @@ def eval_command(
                 click.echo,
                 online,
                 shots,
+                unsafe,
             )
             for r, s in at
         ]

@@ -35,7 +35,7 @@ from gpub.evals.samples import (
     token_diff,
     token_nats,
 )
-from .sandbox import problems, solves
+from .sandbox import need_walls, problems, solves
 from ..prep.scan import Benchmarks
 from ..data.shards import open_shard, read_manifest
 from .tasks import TASKS, Item, by_lot, examples_of, load_items, task_files
@@ -318,12 +318,13 @@ def programs(
     limit: int | None = None,  # the first so many problems; None: all
     n: int = 120,  # tokens to write for each
     folder: Path | str | None = None,  # of the benchmark file, as for `task_files`
+    unsafe: bool = False,  # run them also where the system cannot contain them
 ) -> dict:  # dict: n, passed, ends (how they all ended -> how many)
     "HumanEval, one greedy try each, run in the sandbox"
     asked = problems(limit, folder)
     prompts = [legible(tok, p["prompt"])[0] for p in asked]
     ran = [
-        solves(p, generate(model, tok, q, n, temperature=0)[len(q) :])
+        solves(p, generate(model, tok, q, n, temperature=0)[len(q) :], unsafe)
         for p, q in zip(asked, prompts)
     ]
     return dict(
@@ -364,6 +365,7 @@ def evaluate_run(
     shots: int = 0,
     # told the gate's numbers, and whether the models agree
     log: Callable[[str], None] = print,
+    unsafe: bool = False,  # HumanEval also where programs cannot be contained
 ) -> dict:  # dict: the results, ready for JSON
     """The report card of a run; raises `GpubError` for an unknown task, a missing or
     odd file, a missing lm-eval, and a model that fails the gate"""
@@ -378,6 +380,8 @@ def evaluate_run(
         for t in tasks
         if t in TASKS
     }
+    if "humaneval" in tasks:
+        need_walls(unsafe)
     code = problems(limit, folder) if "humaneval" in tasks else []
     of = model_identity(run, step, log)
     step = of["step"]
@@ -430,7 +434,7 @@ def evaluate_run(
         if given:
             r["notes"].append(f"{given} solved ones before each, from {source}")
     if code:
-        result["humaneval"] = programs(model, tok, limit, folder=folder)
+        result["humaneval"] = programs(model, tok, limit, folder=folder, unsafe=unsafe)
     if corpus:
         result["bits_per_byte"] = bits_by_source(model, tok, held_out(corpus))
     few = {
@@ -528,6 +532,7 @@ def result_of(
     log: Callable[[str], None],  # told what is read, computed, written
     online: bool = False,  # questions from lm-eval
     shots: int = 0,  # solved questions before each
+    unsafe: bool = False,  # HumanEval also where programs cannot be contained
 ) -> dict:  # dict, as from `evaluate_run`
     """Stored results of these questions and weights, else new ones; refuses another
     run's"""
@@ -559,6 +564,7 @@ def result_of(
         online=online,
         shots=shots,
         log=log,
+        unsafe=unsafe,
     )
     write_atomic(path, json.dumps(r, indent=1) + "\n")
     log(f"written to {path}")

@@ -74,7 +74,7 @@ def run_folder(out: Path) -> dict[str, str]:
             files[name] = "there"
     if (out / "phases.jsonl").is_file():
         rows = map(json.loads, (out / "phases.jsonl").read_text().splitlines())
-        files["phases.jsonl"] = str(sorted({(r["phase"], r["verdict"]) for r in rows}))
+        files["phases.jsonl"] = str(sorted({(r["phase"], r["word"]) for r in rows}))
     return files
 
 
@@ -181,7 +181,12 @@ JOBS = {
         Job("train", TRAIN, write_play, "out/run", run_folder, record_not_behind),
         Job(
             "run",
-            (*("run", "plan.json", "--data", "play.txt"), *("--out", "out/run", "--device", "cpu"), "--usd-per-hour", "1"),
+            (
+                *("run", "plan.json", "--data", "play.txt"),
+                *("--out", "out/run", "--device", "cpu"),
+                "--usd-per-hour",
+                "1",
+            ),
             write_plan,
             "out/run",
             run_folder,

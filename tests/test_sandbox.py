@@ -1,0 +1,157 @@
+"""What a program of a model cannot do: read, kill, forge a pass, stay; and where nothing holds it,
+it does not run"""
+
+import os
+import shutil
+import subprocess
+import time
+
+import pytest
+
+from gpub.core import GpubError
+from gpub.evals import sandbox
+from gpub.evals.sandbox import find_jail, missing_walls, need_walls, run_python
+from gpub.templates import read_packaged
+
+contained = pytest.mark.skipif(bool(missing_walls()), reason="this system has not all the walls")
+# the kernel's word for no; in bubblewrap's jail the file is not even there
+DENIED = ("PermissionError", "BlockingIOError", "FileNotFoundError")
+HOOK = "    sys.addaudithook(refuse)\n"
+
+
+@pytest.fixture
+def without_hook(monkeypatch):
+    "The kernel's walls alone"
+    cage = read_packaged("evals/programs/cage.py")
+    assert HOOK in cage
+    monkeypatch.setattr(sandbox, "read_packaged", lambda name: cage.replace(HOOK, ""))
+
+
+def ends(code, **how):
+    "What is told of its end"
+    return run_python(code, seconds=1, unsafe=bool(missing_walls()), **how).why
+
+
+@contained
+@pytest.mark.parametrize("name", ["/etc/passwd", "/proc/self/environ", __file__])
+def test_nothing_but_python_is_read(name):
+    assert ends(f"open({name!r}).read()") in DENIED
+
+
+@contained
+@pytest.mark.parametrize(
+    "code",
+    [
+        'open("{0}", "w")',
+        'import os; os.remove("{0}")',
+        'import os; os.mkfifo("{0}2")',
+        'import subprocess; subprocess.run(["true"])',
+        "import os; os.fork()",
+        "import os; os.posix_spawn('/bin/true', ['true'], {{}})",
+        'open("{0}")',
+        "import socket; socket.socket()",
+        "import os, signal; os.kill(os.getppid(), signal.SIGKILL)",
+        "import resource as r; r.prlimit(1, r.RLIMIT_CPU, (0, 0))",
+    ],
+)
+def test_the_kernel_alone_contains_them_too(code, tmp_path, without_hook):
+    (tmp_path / "f").write_text("mine")
+    assert ends(code.format(tmp_path / "f")) in DENIED
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+
+
+@contained
+def test_the_parent_lives_and_nothing_stays(tmp_path, without_hook):
+    "All that a program starts ends with it, also as root, for whom there is no limit of processes"
+    mark = f"marked-{os.getpid()}"
+    code = f"""
+import os, time
+for _ in range(150):
+    try:
+        if os.fork() == 0:
+            time.sleep(60)
+    except OSError:
+        pass
+{mark!r}
+"""
+    assert ends(code) == "passed"
+    time.sleep(0.2)
+    left = subprocess.run(["pgrep", "-f", mark], capture_output=True, text=True).stdout.split()
+    assert not [pid for pid in left if int(pid) != os.getpid()]
+
+
+FORGERIES = {
+    "frames": "import sys\nprint(sys._getframe(1).f_locals['good'])",
+    "tracebacks": """
+try:
+    1 / 0
+except ZeroDivisionError as e:
+    frame = e.__traceback__.tb_frame.f_back
+""",
+    "generators": "g = (x for x in [1])\ng.gi_frame.f_back",
+    "garbage": "import gc\n[o for o in gc.get_objects() if isinstance(o, bytes)]",
+    "profiles": "import sys\nsys.setprofile(lambda frame, *rest: None)",
+    "tracing": "import sys\nsys.settrace(lambda frame, *rest: None)",
+    "all frames": "import sys\nsys._current_frames()",
+    "code": "def f(): pass\nf.__code__ = (lambda: 1).__code__",
+    "new code": "def f(): pass\nf.__code__.replace(co_code=b'')",
+    "subinterpreters": "import _xxsubinterpreters as s\ns.create()",
+    "new subinterpreters": "import _interpreters as s\ns.create()",
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_a_pass_cannot_be_forged(name):
+    "The word that says passed is in a frame, and frames are not shown"
+    assert ends(FORGERIES[name]) == "refused"
+
+
+def test_the_cage_is_not_the_programs_main():
+    "Its functions cannot be replaced"
+    assert ends("import __main__\nassert not hasattr(__main__, 'contain')") == "passed"
+
+
+def test_what_is_replaced_does_not_decide():
+    code = """
+import builtins, os
+builtins.type = lambda *given: 1 / 0
+os.write = os._exit = lambda *given: 1 / 0
+raise KeyError("mine")
+"""
+    assert ends(code) == "KeyError"
+
+
+def test_only_the_names_of_pythons_own_exceptions_are_told():
+    "A program that fails chooses no word of a receipt"
+    assert ends("class Passed(Exception): pass\nraise Passed('passed')") == (
+        "an exception of its own"
+    )
+    assert ends("raise ValueError('all tests passed')") == "ValueError"
+
+
+@contained
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import collections\nP = collections.namedtuple('P', 'a b')\nassert P(1, 2).b == 2",
+        "import dataclasses\n@dataclasses.dataclass\nclass A:\n    x: int\nassert A(1).x == 1",
+        "import hashlib, math, re, random, datetime, decimal, fractions, statistics, heapq",
+        "import typing, enum\nclass E(enum.Enum):\n    A = 1",
+    ],
+)
+def test_honest_programs_run(code):
+    assert ends(code) == "passed"
+
+
+def test_without_walls_nothing_runs(monkeypatch):
+    monkeypatch.setattr(sandbox, "missing_walls", lambda: ("seccomp",))
+    with pytest.raises(GpubError, match="lacks seccomp.*--unsafe"):
+        run_python("")
+    need_walls(unsafe=True)
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+def test_bubblewrap_is_preferred():
+    assert find_jail()[0].endswith("bwrap") and not missing_walls()
+    assert ends("import sys; sys.exit(0)") == "SystemExit"
+    assert ends("while True: pass") == "time"
