@@ -905,3 +905,79 @@ def test_mirrors_do_not_pile_up(tmp_path, monkeypatch):
     let.set()
     saver.wait()
     assert len(calls) == 3 and steps(tmp_path / "away") == [8, 7]
+
+
+# what reached the disk
+
+
+@pytest.mark.parametrize("name", [MODEL, OPTIMIZER])
+def test_what_the_disk_has_is_compared_with_memory(tmp_path, monkeypatch, name):
+    "A byte that was changed on its way to the disk would otherwise get a checksum that fits"
+    save(tmp_path, 1)
+    write = ckpt.save_file
+
+    def changed(tensors, path):
+        write(tensors, path)
+        if path.name == name:
+            content = bytearray(path.read_bytes())
+            content[-3] ^= 4
+            path.write_bytes(content)
+
+    monkeypatch.setattr(ckpt, "save_file", changed)
+    refused("other bytes than were written", save, tmp_path, 2)
+    monkeypatch.undo()
+    assert steps(tmp_path) == [1] and check_whole(tmp_path) == 1
+
+
+def test_LATEST_that_fell_behind_is_put_right(tmp_path):
+    save(tmp_path, 1)
+    save(tmp_path, 2)
+    (tmp_path / "LATEST").write_text("step-00000001\n")
+    ckpt.mark_latest(tmp_path)
+    assert (tmp_path / "LATEST").read_text() == "step-00000002\n"
+    ckpt.mark_latest(tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_file_that_cannot_be_opened_at_the_second_time(tmp_path, monkeypatch):
+    "safetensors says so as a RuntimeError"
+
+    def fails(path):
+        raise RuntimeError(f"unable to open file <{path}> in read-only mode: Input/output error")
+
+    save(tmp_path, 1)
+    monkeypatch.setattr(ckpt, "load_file", fails)
+    refused("cannot be read: unable to open", load_checkpoint, tmp_path)
+
+
+def test_a_moment_of_trouble_while_reading_is_no_damage(tmp_path, monkeypatch):
+    "An older checkpoint is not taken for a newer one that could not be read once"
+    save(tmp_path, 1)
+    save(tmp_path, 2)
+    read, failed = type(tmp_path).read_text, []
+
+    def fails_once(path, *args, **how):
+        if path.name == "state.json" and not failed:
+            failed.append(path)
+            raise OSError(5, "Input/output error")
+        return read(path, *args, **how)
+
+    monkeypatch.setattr(type(tmp_path), "read_text", fails_once)
+    assert load_checkpoint(tmp_path, log=pytest.fail).step == 2 and failed
+
+
+@pytest.mark.parametrize("moment", ["verify", "read"])
+def test_a_load_that_races_with_rotation(tmp_path, monkeypatch, moment):
+    "What was chosen is rotated away before it is read: a newer one is in its place"
+    save(tmp_path, 1, keep=1)
+    name = dict(verify="_verify_file", read="_read")[moment]
+    real, saved = getattr(ckpt, name), []
+
+    def overtaken(*args):
+        if not saved:
+            saved.append(2)
+            save(tmp_path, 2, keep=1)
+        return real(*args)
+
+    monkeypatch.setattr(ckpt, name, overtaken)
+    assert load_checkpoint(tmp_path, log=pytest.fail).step == 2

@@ -4,21 +4,26 @@
 
 # %% auto #0
 __all__ = ['CHECKPOINT_FORMAT', 'MODEL', 'OPTIMIZER', 'RECORD', 'untie', 'sync_to_disk', 'checkpoints', 'Damaged',
-           'verify_checkpoint', 'save_checkpoint', 'Checkpoint', 'latest', 'load_checkpoint', 'which_weights', 'Saver',
-           'mirror_run', 'restore_from_mirror', 'Mirror', 'newest_until', 'go_back']
+           'verify_checkpoint', 'save_checkpoint', 'Checkpoint', 'latest', 'load_checkpoint', 'which_weights',
+           'mark_latest', 'Saver', 'mirror_run', 'restore_from_mirror', 'Mirror', 'newest_until', 'go_back']
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #e6c03e00
-import json, os, re, shutil
+import errno
+import json
+import os
+import re
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256 as sha256_of
 from pathlib import Path
-import torch
 from types import TracebackType
 from typing import Any
-from safetensors import SafetensorError
+import torch
+from torch import Tensor
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from ..core import GpubError, first_line, read_config, upgrade_config, write_atomic
 from ..files import sha256
@@ -97,12 +102,36 @@ def _seal(record: dict) -> str:
     ).hexdigest()
 
 
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    "Whether two tensors are the same bytes; a NaN equals itself here"
+    if (a.shape, a.dtype) != (b.shape, b.dtype):
+        return False
+    return torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
+
+
+def _read_back(path: Path, tensors: dict[str, Tensor]):
+    """Compare a file on the disk with what was to be written, before it gets a checksum; raises
+    OSError for other bytes"""
+    if hasattr(os, "posix_fadvise"):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:  # from the disk itself, not from the system's memory of it
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+    with safe_open(path, framework="pt") as file:
+        for name, tensor in tensors.items():
+            if not _same_bits(file.get_tensor(name), tensor):
+                raise OSError(errno.EIO, f"{path.name} has other bytes than were written")
+
+
 def _write(folder: Path, parts: dict[str, tuple[dict, dict]], record: dict):
     """Fill `folder`: one safetensors file per part, then `record` with their checksums as
     state.json; all of it on the disk on return"""
     for name, (tensors, tied) in parts.items():
-        save_file({k: _host(t) for k, t in tensors.items()}, folder / name)
+        on_host = {k: _host(t) for k, t in tensors.items()}
+        save_file(on_host, folder / name)
         sync_to_disk(folder / name)
+        _read_back(folder / name, on_host)
         record["files"][name] = dict(
             size=(folder / name).stat().st_size, sha256=sha256(folder / name), tied=tied
         )
@@ -138,7 +167,7 @@ def verify_checkpoint(
     if folder.is_file():
         raise Damaged(f"{folder} is a file: a checkpoint is a folder")
     try:
-        record = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        record = json.loads(_read_twice(folder / "state.json"))
     except FileNotFoundError:
         raise Damaged(f"{folder}: state.json is missing") from None
     except OSError as e:
@@ -158,10 +187,24 @@ def verify_checkpoint(
     if not isinstance(record.get("step"), int) or not isinstance(record.get("state"), dict):
         raise Damaged(f"{folder}: state.json lacks its step or its state")
     for name in files:
-        _verify_file(folder / name, _described(folder, record, name))
+        described = _described(folder, record, name)
+        try:
+            _verify_file(folder / name, described)
+        except FileNotFoundError:  # rotated away while it was read
+            raise Damaged(f"{folder / name} is gone") from None
     return record
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #b9690e81
+def _read_twice(path: Path) -> str:
+    "A text file; a disk that fails once gets a second chance before its file counts as damaged"
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return path.read_text(encoding="utf-8")
+
+
 def _described(folder: Path, record: dict, name: str) -> dict:
     "What a record says of a file: its size, its checksum, the names that share a tensor"
     d = record["files"].get(name) if isinstance(record.get("files"), dict) else None
@@ -200,7 +243,7 @@ def _told(step: int, root: Path) -> Iterator[None]:
     "The system's complaints about a save as one line"
     try:
         yield
-    except (OSError, SafetensorError) as e:
+    except (OSError, RuntimeError, SafetensorError) as e:
         raise GpubError(
             f"could not save step {step} in {root}: {first_line(e)}; earlier checkpoints are "
             "untouched, "
@@ -337,8 +380,15 @@ def load_checkpoint(
 ) -> Checkpoint:  # Checkpoint; raises GpubError if there is none that is whole
     "Read a checkpoint, never one that fails its checksums"
     files = (MODEL, OPTIMIZER) if optimizer else (MODEL,)
-    folder, record = _choose(Path(path), step, files, log)
-    tensors = [_read(folder / f, record["files"][f]["tied"]) for f in files]
+    while True:
+        folder, record = _choose(Path(path), step, files, log)
+        try:
+            tensors = [_read(folder / f, record["files"][f]["tied"]) for f in files]
+            break
+        except GpubError:
+            # a process that trains there rotated it away while we read: take a newer one
+            if folder.exists() or step is not None or folder == Path(path):
+                raise
     state = record["state"]
     if "config" in state:
         state = dict(state, config=upgrade_config(state["config"], folder / "state.json"))
@@ -387,23 +437,46 @@ def which_weights(
     return record["step"], record["files"][MODEL]["sha256"]
 
 
+def _say_stale_latest(run_dir: Path, log: Callable[[str], None]):
+    "Tell of a LATEST that names nothing"
+    path = run_dir / "LATEST"
+    if not path.is_file():
+        return
+    name = path.read_text(errors="replace").strip()[:80]
+    if not (run_dir / "checkpoints" / name).exists():
+        log(
+            f"{path} names {name!r}, which is gone; looking for the newest checkpoint that is there"
+        )
+
+
+def mark_latest(
+    run_dir: Path | str,  # the run folder; one without checkpoints stays as it is
+):
+    "Put LATEST right, which a save that failed at its very end left behind its checkpoint"
+    there = checkpoints(run_dir)
+    path = Path(run_dir, "LATEST")
+    if there and (not path.is_file() or path.read_text().strip() != there[0].name):
+        write_atomic(path, there[0].name + "\n")
+
+
 def _newest(
     run_dir: Path | str, files: Sequence[str], log: Callable[[str], None]
 ) -> tuple[Path, dict] | None:
     "(folder, record) of the newest whole checkpoint, None if there is none at all"
     run_dir, bad = Path(run_dir), []
-    if (p := run_dir / "LATEST").is_file() and not (
-        run_dir / "checkpoints" / (name := p.read_text(errors="replace").strip()[:80])
-    ).exists():
-        log(f"{p} names {name!r}, which is gone; looking for the newest checkpoint that is there")
-    for folder in checkpoints(run_dir):
+    _say_stale_latest(run_dir, log)
+    waiting = checkpoints(run_dir)
+    while waiting:
+        folder = waiting.pop(0)
         try:
-            record = verify_checkpoint(folder, files)
+            return folder, verify_checkpoint(folder, files)
         except Damaged as e:
-            bad.append(e)
-            log(f"skipped a damaged checkpoint: {e}")
-        else:
-            return folder, record
+            if folder.exists():
+                bad.append(e)
+                log(f"skipped a damaged checkpoint: {e}")
+            elif not waiting and not bad:
+                # rotated away by the process that trains there: a newer one is in its place
+                waiting = checkpoints(run_dir)
     if bad:
         raise Damaged(
             f"{run_dir}: none of its {len(bad)} checkpoints is whole (newest: {bad[0]}); "
@@ -419,6 +492,10 @@ def _read(path: Path, tied: dict[str, str]) -> dict[str, torch.Tensor]:
         raise Damaged(f"{path} is not a safetensors file: {first_line(e)}") from None
     except (KeyError, TypeError):
         raise Damaged(f"{path} lacks a tensor that state.json says has a second name") from None
+    except (OSError, RuntimeError) as e:  # what safetensors says of a file it cannot open
+        raise GpubError(
+            f"{path} cannot be read: {first_line(e)}; try again, and look at the disk if it goes on"
+        ) from None
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #0c8ff28b
 @torch.no_grad()

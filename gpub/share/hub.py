@@ -179,7 +179,11 @@ def _set_aside(folder: Path) -> Iterator[Path]:
             if place.exists():
                 place.rmdir()
             temp.rename(place)
-            sync_to_disk(place.parent)
+            try:
+                sync_to_disk(place.parent)
+            except OSError:
+                place.rename(temp)  # said to have failed, so nothing is there
+                raise
         finally:
             shutil.rmtree(aside, ignore_errors=True)
 

@@ -31,6 +31,7 @@ from gpub.record.checkpoint import (
     Saver,
     latest,
     load_checkpoint,
+    mark_latest,
     mirror_run,
     restore_from_mirror,
 )
@@ -528,6 +529,7 @@ class Trainer:
             self.state = RunState()
             self.learner.fit_to_memory(0)
         if self.world.main:
+            mark_latest(self.out)
             self.corpus.tok.save(self.out)
             done = self.state.step or -1  # the sample of step 0 is drawn again too
             for name in ("log.jsonl", "samples.jsonl"):

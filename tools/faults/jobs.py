@@ -39,6 +39,7 @@ class Job:
     out: str  # what the command makes, below the folder
     final: Callable[[Path], dict[str, str]]  # what must be the same in the end, by name
     invariants: Callable[[Path], list[str]]  # what is wrong after a fault, in words
+    once: bool = False  # when it is done, the same command is refused
 
 
 def digest(data: bytes) -> str:
@@ -200,6 +201,7 @@ JOBS = {
             "out/hf",
             all_files,
             nothing_more,
+            once=True,
         ),
         Job(
             "eval",

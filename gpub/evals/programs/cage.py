@@ -57,7 +57,7 @@ class NoFrames(Refused, ValueError):
     "Frames are not shown; namedtuple and its like go on without them"
 
 
-def libc():
+def libc() -> object | None:
     "The system's library with its error numbers; None where there is no Linux"
     if not sys.platform.startswith("linux"):
         return None
@@ -69,7 +69,9 @@ def libc():
         return None
 
 
-def separate(c):
+def separate(
+    c: object,  # the system's library
+) -> list[str]:
     "Namespaces of its own; the names of those that the system gave"
     together = NEW_USER | sum(NAMESPACES.values())
     if c.unshare(together) == 0:
@@ -77,13 +79,17 @@ def separate(c):
     return [name for name, flag in NAMESPACES.items() if c.unshare(NEW_USER | flag) == 0]
 
 
-def wait_for(child):
+def wait_for(
+    child: int,  # its process number
+):
     "End as `child` ends: its exit code, or above `SIGNALLED` the number of its signal"
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     os._exit(status if status >= 0 else SIGNALLED - status)
 
 
-def become_inner(c):
+def become_inner(
+    c: object,  # the system's library
+):
     """Go on as a child inside the new process namespace. Its first process only waits: the kernel
     keeps signals from it, also the one that says that the time is over"""
     for _ in range(2):
@@ -93,14 +99,16 @@ def become_inner(c):
         c.prctl(DIE_WITH_PARENT, 9, 0, 0, 0)
 
 
-def readable_places():
+def readable_places() -> list[str]:
     "Folders that Python itself reads while a program runs"
     library = os.path.dirname(os.__file__)
     places = [library, os.path.join(sys.base_exec_prefix, "lib"), "/usr/share/zoneinfo"]
     return [*places, "/usr/lib", "/usr/lib64", "/lib", "/lib64", "/dev/null", "/dev/urandom"]
 
 
-def allow_reading_only_python(c):
+def allow_reading_only_python(
+    c: object,  # the system's library
+) -> bool:
     "Landlock: no file is written, made, deleted or started, none read but Python's own; whether so"
     import ctypes
 
@@ -130,7 +138,9 @@ def allow_reading_only_python(c):
     return done
 
 
-def filter_calls(c):
+def filter_calls(
+    c: object,  # the system's library
+) -> bool:
     "seccomp: `REFUSED_CALLS` fail with EPERM from here on; whether so"
     import ctypes
 
@@ -157,7 +167,10 @@ def filter_calls(c):
     return c.prctl(SET_SECCOMP, FILTER, program, 0, 0) == 0
 
 
-def limit_resources(seconds, address_space):
+def limit_resources(
+    seconds: int,  # of CPU time
+    address_space: int,  # bytes
+):
     "Where the system has limits: processor time, memory, files, processes"
     try:
         import resource
@@ -190,7 +203,7 @@ def install_audit_hook():
     frames = ("tb_frame", "gi_frame", "cr_frame", "ag_frame", "f_back", "f_locals")
     writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
-    def refuse(event, args):
+    def refuse(event: str, args: tuple):
         if event.startswith("sys._getframe"):
             raise NoFrames("frames are not shown")
         bad = event.startswith(barred) and event not in allowed
@@ -219,7 +232,9 @@ def silence():
         os.dup2(null, descriptor)
 
 
-def contain(job):
+def contain(
+    job: dict,  # its limits, and whether a jail is around it
+) -> list[str]:
     "Put up every wall that this system has; their names"
     walls = ["jail"] if job["jailed"] else []
     c = libc()
@@ -235,7 +250,7 @@ def contain(job):
     return walls
 
 
-def known_exceptions():
+def known_exceptions() -> dict:
     "Python's own exceptions: the only names that are told of how a program ended"
     import builtins
 
@@ -243,7 +258,7 @@ def known_exceptions():
     return {kind: kind.__name__ for kind in found if issubclass(kind, BaseException)}
 
 
-def forget_the_way_in():
+def forget_the_way_in() -> dict:
     "What a program imports under these names is its own"
     for name in ("ctypes", "_ctypes", "struct", "resource"):
         sys.modules.pop(name, None)
