@@ -2,6 +2,7 @@
 lie where their comment says."""
 
 import json, math
+from dataclasses import replace
 from pathlib import Path
 import pytest
 from click.testing import CliRunner
@@ -13,6 +14,8 @@ from gpub.lab.bench.rates import (
     RateLine,
     RatePoint,
     bench_rates,
+    best_rate,
+    line_losses,
     next_rate,
     read_rates,
     run_point,
@@ -163,3 +166,25 @@ def test_the_sweeps_receipt_is_whole():
     receipt = read_json(DATA / "bench/rates.json")
     assert all(m["commit"] and m["threads"] == 1 for m in receipt["machines"])
     assert {p.d_model for p in points} >= {64, 128, 256}
+
+
+@pytest.mark.parametrize("varied", ["muon_lr", "lr", "both"])
+def test_a_line_finds_its_own_runs(varied):
+    line = RateLine(varied=varied)
+    other = RateLine(RatePoint(d_model=128), varied=varied)
+    points = [x.at(r) for x in (line, other) for r in (0.08, 0.02, 0.04)]
+    runs = [
+        rates.RateRun(point=p, loss=float(i), seconds=1.0, began="", machine=0)
+        for i, p in enumerate(points)
+    ]
+    assert line_losses(runs, line) == {0.02: 1.0, 0.04: 2.0, 0.08: 0.0}
+    assert list(line_losses(runs, other)) == [0.02, 0.04, 0.08]
+    gone = [replace(runs[0], loss=None), *runs[1:]]
+    assert line_losses(gone, line) == {0.02: 1.0, 0.04: 2.0}
+
+
+def test_the_best_rate_lies_between_the_tried_ones():
+    losses = {r: 2 + math.log(r / 0.05) ** 2 for r in (0.02, 0.04, 0.08)}
+    assert best_rate(losses) == pytest.approx(0.05)
+    assert best_rate({0.02: 1.0, 0.04: 2.0, 0.08: 3.0}) is None
+    assert best_rate({}) is None

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MOST_RATES', 'HELD_OUT', 'RatePoint', 'RateRun', 'RateLine', 'next_rate', 'scaled_adamw_rate', 'rate_axes',
-           'run_point', 'read_rates', 'bench_rates', 'run_text']
+           'run_point', 'read_rates', 'bench_rates', 'run_text', 'line_losses', 'best_rate']
 
 # %% ../../../nbs/lib/lab/bench_rates.ipynb #c47e7e35
 import json, math, time
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
+import numpy as np
 import torch
 from annotated_types import Ge
 from ...core import Config, Count, GpubError, NotNegative, Positive, read_json, write_atomic
@@ -116,6 +117,7 @@ def rate_axes() -> dict[str, list[RateLine]]:  # name -> its lines
         "width": lines("d_model", 64, 128, 256),
         "adamw": lines("d_model", 64, 256, varied="lr", centre=0.01),
         "scaled": [scaled(width) for width in (32, 64, 128, 256)],
+        "both": lines("d_model", 64, 256, varied="both"),
         "seed": lines("seed", 0, 1, 2),
         "steps": lines("steps", 50, 100, 200),
         "batch": [
@@ -126,7 +128,6 @@ def rate_axes() -> dict[str, list[RateLine]]:  # name -> its lines
         "widest": [scaled(512)],
         "deepest": lines("n_layers", 16),
         "largest batch": lines("batch_tokens", 32_768, centre=0.08),
-        "both": lines("d_model", 64, 256, varied="both"),
         "residual": [RateLine(RatePoint(n_layers=n, depth_exponent=0.5)) for n in (4, 8, 16)],
         "longer": [
             RateLine(RatePoint(d_model=w, steps=400, lr=scaled_adamw_rate(w))) for w in (64, 256)
@@ -286,3 +287,34 @@ def run_text(
         f"width {p.d_model}, {p.n_layers} layers, {p.batch_tokens} a step, {p.steps} steps, "
         f"muon_lr {p.muon_lr:g}, lr {p.lr:g}, seed {p.seed}: {loss} ({run.seconds:.0f} s)"
     )
+
+# %% ../../../nbs/lib/lab/bench_rates.ipynb #f942d1b6
+def _on_line(
+    point: RatePoint,  # of a receipt
+    line: RateLine,  # that it may belong to
+) -> bool:
+    "Whether a point is the line's at its own rate"
+    return point == line.at(point.lr if line.varied == "lr" else point.muon_lr)
+
+
+def line_losses(
+    runs: list[RateRun],  # of a receipt
+    line: RateLine,  # whose losses
+) -> dict[float, float]:  # rate -> loss, rates rising; runs that diverged are left out
+    "What a receipt holds of a line"
+    varied = "lr" if line.varied == "lr" else "muon_lr"
+    mine = {getattr(r.point, varied): r.loss for r in runs if _on_line(r.point, line)}
+    return {rate: loss for rate, loss in sorted(mine.items()) if loss is not None}
+
+
+def best_rate(
+    losses: dict[float, float],  # rate -> loss, as from `line_losses`
+) -> float | None:  # None: the lowest lies at an end, or nothing was run
+    "Where the loss of a line is lowest, between the rates that were tried"
+    rates = sorted(losses)
+    lowest = rates.index(min(losses, key=losses.get)) if rates else 0
+    if not 0 < lowest < len(rates) - 1:
+        return None
+    near = rates[lowest - 1 : lowest + 2]
+    curve = np.polyfit(np.log(near), [losses[r] for r in near], 2)
+    return float(np.exp(-curve[1] / 2 / curve[0]))
