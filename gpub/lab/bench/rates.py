@@ -23,7 +23,7 @@ from ...data.tokenizer import CharTokenizer
 from ...device import cpu_has_bf16, machine, use_threads
 from ...model.llama import Llama, LlamaConfig
 from ...train.config import TrainConfig
-from ...train.loop import evaluate, train
+from ...train.loop import TrainParts, evaluate, train
 from ...train.optim import make_optimizers
 
 # %% ../../../nbs/lib/lab/bench_rates.ipynb #199b1f31
@@ -179,7 +179,7 @@ def run_point(
     model = _make_model(point, tokenizer.vocab_size)
     opts = make_optimizers(model, cfg, muon_dtype=dtype)
     began = time.perf_counter()
-    for step in train(model, lambda n, _: batches[n], cfg, opts, dtype=dtype):
+    for step in train(model, lambda n, _: batches[n], cfg, opts, parts=TrainParts(dtype=dtype)):
         pass
     seconds = time.perf_counter() - began
     if int(step.bad):
