@@ -1,0 +1,215 @@
+"""A rehearsal finds what would have cost money: planted mistakes, forecasts that agree, every
+preset on one, eight and sixty-four GPUs."""
+
+import types
+import pytest
+import torch
+from gpub.core import GpubError
+from gpub.guards import rehearse as rehearsal
+from gpub.guards.rehearse import RehearsalOptions, rehearse
+from gpub.model.llama import Llama, build_model
+from gpub.train import learner as learning
+
+TOY = RehearsalOptions("burn-toy", "H100", settings=dict(batch_tokens=256))
+
+
+@pytest.fixture(autouse=True)
+def no_compiler(request, monkeypatch):
+    "Only the test of recompiles pays for the compiler's start"
+    if "compiler" not in request.keywords:
+        made = types.SimpleNamespace(shapes=1, graphs=1, again=0)
+        monkeypatch.setattr(rehearsal, "_count_compiles", lambda stage: made)
+
+
+def planted(change):
+    "A model with a mistake"
+
+    def build(cfg):
+        model = build_model(cfg)
+        change(model)
+        return model
+
+    return build
+
+
+def test_a_healthy_run_has_nothing_to_say():
+    found = rehearse(TOY)
+    assert found.ready and not found.problems and not found.waits and not found.traffic
+    assert {"weights", "sample", "update", "evaluation", "save", "resume"} < found.peaks.keys()
+
+
+def test_a_tensor_left_on_the_cpu_is_found():
+    def forget(model):
+        model.scale = torch.ones(model.cfg.d_model, device="cpu")
+        model.norm.register_forward_hook(lambda module, args, out: out * model.scale)
+
+    found = rehearse(TOY, planted(forget))
+    assert "standin:0 and cpu" in found.problems[0] and not found.ready
+
+
+def test_a_mask_on_another_device_is_found():
+    def attention(q, k, v):
+        mask = torch.ones(q.size(-2), q.size(-2), dtype=torch.bool, device="cpu").tril()
+        group = q.size(1) > k.size(1)
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return attend(q, k, v, attn_mask=mask, enable_gqa=group)
+
+    def change(model):
+        for block in model.blocks:
+            block.attn.attention = attention
+
+    problem = rehearse(TOY, planted(change)).problems[0]
+    assert "the mask is on cpu" in problem and "test_rehearse.py" in problem
+
+
+def test_an_fp32_buffer_in_a_bf16_path_is_found():
+    def change(model):
+        width = model.cfg.d_model
+        model.register_buffer("mix", torch.eye(width))
+
+        def mix(module, args, out):
+            with torch.autocast(out.device.type, enabled=False):
+                return out.float() @ model.mix
+
+        model.blocks[0].ffn.register_forward_hook(mix)
+
+    problem = rehearse(TOY, planted(change)).problems[0]
+    assert "multiplied in fp32" in problem and "test_rehearse.py" in problem
+
+
+def test_an_activation_kept_in_fp32_is_found():
+    def change(model):
+        for block in model.blocks:
+            wide = torch.nn.Buffer(torch.ones(model.cfg.d_ff))
+            block.ffn.gate.wide = wide
+            block.ffn.gate.register_forward_hook(lambda module, args, out: out * module.wide)
+
+    options = RehearsalOptions("burn-1b", "H100", settings=dict(micro_batch=4, n_layers=2))
+    assert rehearse(options).ready
+    problem = rehearse(options, planted(change)).problems[0]
+    assert "from the forecast" in problem
+
+
+def test_optimizer_state_restored_on_the_wrong_device_is_found(monkeypatch):
+    whole = learning.restore_optimizers
+
+    def restore(model, opts, tensors):
+        whole(model, opts, tensors)
+        for state in opts[0].state.values():
+            state["step"] = state["step"].to("cpu")
+
+    monkeypatch.setattr(learning, "restore_optimizers", restore)
+    problem = rehearse(TOY).problems[0]
+    assert "_fused_adamw_" in problem and "cpu" in problem
+
+
+def test_parameters_that_lose_their_gradients_are_found():
+    def change(model):
+        model.blocks[1].ffn.register_forward_hook(lambda module, args, out: out.detach())
+
+    problem = rehearse(TOY, planted(change)).problems[0]
+    assert problem.startswith("4 parameters get no gradient: blocks.1.norm2.weight")
+
+
+def test_an_item_in_the_loop_is_found():
+    def change(model):
+        whole = model.loss
+
+        def loss(ids, targets):
+            found = whole(ids, targets)
+            found.item()
+            return found
+
+        model.loss = loss
+
+    found = rehearse(TOY, planted(change))
+    assert "the host waits" in found.problems[0] and "test_rehearse.py" in found.problems[0]
+    assert sum(found.waits.values()) == 1
+
+
+@pytest.mark.compiler
+def test_a_shape_that_recompiles_is_found():
+    def change(model):
+        model.calls = 0
+        whole = Llama.loss
+
+        def loss(ids, targets):
+            model.calls += 1
+            cut = ids.size(1) - model.calls % 5
+            return whole(model, ids[:, :cut], targets[:, :cut])
+
+        model.loss = loss
+
+    found = rehearse(TOY, planted(change))
+    assert "compiled again" in found.problems[0]
+
+
+@pytest.mark.compiler
+def test_a_healthy_run_compiles_once():
+    found = rehearse(TOY)
+    assert found.ready and found.graphs == 1 and found.shapes == 1
+
+
+def test_the_crash_on_resume_of_old_is_found(monkeypatch):
+    """AdamW's `step` came back on the CPU: every resume on a GPU crashed, and no test without one
+    knew"""
+
+    def restore(model, opts, tensors):
+        home = {p: o for o in opts for g in o.param_groups for p in g["params"]}
+        params = dict(model.named_parameters())
+        for key, t in tensors.items():
+            name, k = key.split("|")
+            home[params[name]].state[params[name]][k] = t if k == "step" else t.to("standin")
+
+    monkeypatch.setattr(learning, "restore_optimizers", restore)
+    assert "_fused_adamw_" in rehearse(TOY).problems[0]
+
+
+@pytest.mark.parametrize(
+    "settings", [dict(), dict(grad_checkpoint="full"), dict(optimizer="adamw")]
+)
+def test_the_peak_is_the_forecast(settings):
+    "A model of the 1B's width and few layers, where nothing is small"
+    shape = dict(micro_batch=2, n_layers=3, batch_tokens=4 * 2048)
+    found = rehearse(RehearsalOptions("burn-1b", "A100-80", settings=shape | settings))
+    assert found.ready, found.problems
+    assert abs(found.step_peak / max(found.forecast.values()) - 1) < 0.03
+
+
+def test_all_micro_batches_are_counted():
+    "Two are rehearsed; what four send is what four would have sent"
+    few = dict(micro_batch=1, batch_tokens=2 * 64 * 8)
+    more = few | dict(batch_tokens=4 * 64 * 8)
+    two, four = (
+        rehearse(RehearsalOptions("burn-toy", "H100", 8, "fsdp", s)).traffic for s in (few, more)
+    )
+    again = (four["all-gather"] - two["all-gather"]) / 2
+    assert four["reduce-scatter"] == two["reduce-scatter"] and again > 0
+    assert again < two["all-gather"]
+
+
+def test_a_slice_is_cut_until_it_fits():
+    shape = dict(n_layers=1, batch_tokens=2048 * 64 * 8)
+    found = rehearse(RehearsalOptions("burn-1b", "A100-40", 8, "fsdp", shape))
+    assert found.fits and 1 < found.micro_batch < 64 and found.mode == "off"
+
+
+def test_a_run_that_does_not_fit_says_so():
+    shape = dict(n_layers=1, micro_batch=64, batch_tokens=64 * 1024)
+    found = rehearse(RehearsalOptions("gpt2-355m", "T4", settings=shape))
+    assert not found.fits and "DOES NOT FIT" in rehearsal.rehearsal_text(found)
+
+
+@pytest.mark.parametrize(
+    "options, part",
+    [
+        (dict(preset="burn-1b", gpu="T4", processes=8, parallel="fsdp"), "fp16 needs whole"),
+        (dict(preset="shakespeare", gpu="H100", processes=64), "cannot be shared equally"),
+        (dict(preset="nonsense", gpu="H100"), "no preset"),
+        (dict(preset="shakespeare", gpu="H100", processes=0), "--processes"),
+        (dict(preset="shakespeare", gpu="H100", parallel="tp"), "--parallel"),
+    ],
+)
+def test_refusals_are_one_line(options, part):
+    with pytest.raises(GpubError, match=part):
+        rehearse(RehearsalOptions(**options))
