@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Count', 'Positive', 'NotNegative', 'PLAIN_TYPES', 'OLD_NAMES', 'CONFIG_FORMAT', 'GpubError', 'with_new_names',
-           'kind_in_words', 'as_tuples', 'schema_of', 'validated', 'Config', 'write_atomic', 'read_json',
-           'upgrade_config', 'read_config', 'first_line']
+           'kind_in_words', 'as_tuples', 'schema_of', 'validated', 'needed_fields', 'check_object', 'Config',
+           'write_atomic', 'read_json', 'upgrade_config', 'read_config', 'first_line']
 
 # %% ../nbs/00_core.ipynb #a0463681
 import dataclasses
@@ -91,9 +91,9 @@ def as_tuples(
 
 @functools.cache
 def schema_of(
-    cls: type,  # a subclass of `Config`
+    cls: type,  # a dataclass, such as a subclass of `Config`
 ):  # (name -> type, pydantic's validator of all of them)
-    "The schema that the annotations of a config are; made when the first one is"
+    "The schema that the annotations of a class are; made when the first one is needed"
     # imported here: a command that needs no config does not wait for it
     from pydantic import ConfigDict, TypeAdapter
     from typing_extensions import TypedDict
@@ -101,14 +101,17 @@ def schema_of(
     hints = get_type_hints(cls, include_extras=True)
     kinds = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
     fields = TypedDict(cls.__name__, kinds)
-    fields.__pydantic_config__ = ConfigDict(strict=True, allow_inf_nan=False)
+    fields.__pydantic_config__ = ConfigDict(
+        strict=True, allow_inf_nan=False, arbitrary_types_allowed=True
+    )
     return kinds, TypeAdapter(fields)
 
 
 def validated(
-    cls: type,  # a subclass of `Config`
+    cls: type,  # a dataclass, such as a subclass of `Config`
     values: dict,  # name -> value of each of its settings
     label: str = "",  # in front of the message
+    flags: bool = False,  # messages name settings as the command line does
 ) -> dict:  # the values as their types want them
     """Parse settings; raises `GpubError` with one line for the first that its type
     refuses"""
@@ -124,7 +127,41 @@ def validated(
             raise refused from None  # a config inside this one has said it already
         name = first["loc"][0]
         must, found = kind_in_words(kinds[name]), repr(values[name])[:150]
-        raise GpubError(f"{label}{name} must be {must}, got {found}") from None
+        shown = f"--{name.replace('_', '-')}" if flags else name
+        raise GpubError(f"{label}{shown} must be {must}, got {found}") from None
+
+
+def needed_fields(
+    cls: type,  # a dataclass
+) -> list[str]:
+    "The fields that have no default"
+    missing = dataclasses.MISSING
+    return [
+        f.name
+        for f in dataclasses.fields(cls)
+        if f.default is missing and f.default_factory is missing
+    ]
+
+
+def check_object(
+    cls: type,  # a dataclass: the fields that are needed, and of what type all are
+    found: Any,  # what a file has there
+    where: Path | str,  # the file, and the place in it
+    cure: str = "it is damaged",  # behind the message
+) -> dict:  # `found`, with what the schema does not know
+    """What was read of a file holds to its schema; raises `GpubError` with one line for
+    the first value that does not"""
+    if not isinstance(found, dict):
+        raise GpubError(f"{where} is {repr(found)[:60]}, not an object: {cure}")
+    if gone := [name for name in needed_fields(cls) if name not in found]:
+        raise GpubError(f"{where} lacks {', '.join(gone)}: {cure}")
+    fields = {f.name: f.default for f in dataclasses.fields(cls)}
+    values = {name: found.get(name, default) for name, default in fields.items()}
+    try:
+        validated(cls, values, f"{where}: ")
+    except GpubError as e:
+        raise GpubError(f"{e}: {cure}") from None
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,13 +209,7 @@ class Config:
                 f"{cls.__name__} does not know {', '.join(map(repr, extra))}; it knows "
                 f"{', '.join(known)}"
             )
-        needed = [
-            f.name
-            for f in dataclasses.fields(cls)
-            if f.default is dataclasses.MISSING
-            and f.default_factory is dataclasses.MISSING
-        ]
-        if gone := [k for k in needed if k not in d]:
+        if gone := [name for name in needed_fields(cls) if name not in d]:
             raise GpubError(
                 f"{cls.__name__} needs a value for {', '.join(map(repr, gone))}"
             )
@@ -258,7 +289,7 @@ def upgrade_config(
 def read_config(
     run: Path | str,  # a run folder
     *needs: str,  # what its config.json must have
-) -> dict:  # what it holds, in today's format
+) -> Any:  # what it holds, in today's format
     """The config.json of a run, whichever version of gpub wrote it; raises `GpubError`
     as `read_json` and `upgrade_config` do"""
     path = Path(run, "config.json")
@@ -266,7 +297,7 @@ def read_config(
 
 
 def first_line(
-    error: BaseException,  # an exception
+    error: BaseException | str,  # an exception, or what one said
     most: int = 150,  # characters
 ) -> str:
     """What an exception says, in one line: the system's words for it where there are

@@ -8,12 +8,16 @@ import sys
 import pytest
 
 from gpub.budget.phases import Gate, Phase, Plan, read_plan
+from gpub.budget.prices import known_price
+from gpub.budget.published import load_claims
 from gpub.core import GpubError
 from gpub.model.generate import SamplingConfig
 from gpub.model.gpt import GPTConfig
 from gpub.model.llama import LlamaConfig
+from gpub.model.sizes import receipts
 from gpub.prep.pipeline import PrepConfig
 from gpub.train.config import TrainConfig
+from gpub.train.options import RunOptions
 from gpub.train.presets import apply_settings, find_preset
 
 SHAPE = dict(vocab_size=8, context_length=16, d_model=16, n_layers=1, n_heads=2)
@@ -140,3 +144,85 @@ def test_the_ground_floor_does_not_wait_for_pydantic():
     code = "import sys, gpub.core; print(sorted({'pydantic', 'torch'} & {*sys.modules}))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert found.stdout == "[]\n", found.stderr
+
+
+def _in_a_bench(folder, receipt):
+    "A receipt of `gpub bench train`, read as a forecast reads it"
+    (folder / "bench").mkdir()
+    path = folder / "bench/train.json"
+    path.write_text(json.dumps(dict(machine=dict(gpu=None, cpu="x"), speed=receipt)))
+    receipts(folder)
+
+
+def _in_a_list(read):
+    "A file with one entry, and its reader"
+
+    def asked(folder, entry):
+        (folder / "list.json").write_text(json.dumps([entry]))
+        read(folder / "list.json")
+
+    return asked
+
+
+CLAIM = dict(id="x", chapter="season1/01", what="size", published="runs/x")
+FILES = {  # what reads it, an entry that is sound, what cannot be in it
+    "receipt": (
+        _in_a_bench,
+        dict(preset="gpt2-134m", tok_s=5e5),
+        dict(preset=[5, ["a"], True], tok_s=["5", 0, -1, True, None]),
+    ),
+    "price": (
+        _in_a_list(lambda path: known_price("H100", path)),
+        dict(gpu="H100", usd_per_hour=2.99, date="2026-04-07"),
+        dict(gpu=[5, None], usd_per_hour=["1.49", 0, -1, True], date=[20260407, "7 April"]),
+    ),
+    "claim": (
+        _in_a_list(load_claims),
+        CLAIM,
+        dict(tolerance=[-1, "0.1", True], compare=["near", 3], end=["middle"], names=[[], "v"]),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "kind, name, value",
+    [(k, name, v) for k, (_, _, bad) in FILES.items() for name, many in bad.items() for v in many],
+)
+def test_an_entry_of_a_file_that_cannot_be(kind, name, value, tmp_path):
+    read, sound, _ = FILES[kind]
+    for entry in (sound, sound | {name: value}):
+        folder = tmp_path / str(entry is sound)
+        folder.mkdir()
+        if entry is sound:
+            read(folder, entry)
+            continue
+        with pytest.raises(GpubError) as e:
+            read(folder, entry)
+        said = str(e.value)
+        assert f"{name} must be " in said and str(folder) in said and "\n" not in said
+
+
+@pytest.mark.parametrize(
+    "wrong, said",
+    [
+        (dict(usd_per_hour=-1), "--usd-per-hour must be 0 or more, got -1"),
+        (dict(usd_per_hour="2"), "--usd-per-hour must be 0 or more, got '2'"),
+        (dict(usd_per_hour=INFINITE), "--usd-per-hour must be 0 or more, got inf"),
+        (dict(keep=0), "--keep must be a whole number of at least 1, got 0"),
+        (dict(save_every=2.5), "--save-every must be a whole number of at least 1, got 2.5"),
+        (dict(track="paper"), "--track must be one of none, wandb, trackio, tensorboard, got"),
+        (dict(parallel="tp"), "--parallel must be one of ddp, fsdp, got 'tp'"),
+        (dict(preset=3), "--preset must be text, got 3"),
+        (dict(settings=["lr=1"]), "--settings must be an object with named values, got"),
+        (dict(paid="yes"), "--paid must be true or false, got 'yes'"),
+        (dict(eval_steps=5), "--eval-steps must be a list, got 5"),
+        (dict(free=("lr", 5)), "--free must be a list, got"),
+        (dict(log="print"), "--log must be "),
+        (dict(progress=print), "--progress must be "),
+    ],
+)
+def test_options_of_a_run_that_cannot_be(wrong, said):
+    RunOptions("shakespeare", eval_steps={3}, free=("lr",), log=print)
+    with pytest.raises(GpubError) as e:
+        RunOptions(**dict(preset="shakespeare") | wrong)
+    assert str(e.value).startswith(said) and "\n" not in str(e.value)

@@ -11,7 +11,8 @@ __all__ = ['COMPARE', 'STATUS', 'Missing', 'pick_value', 'find_place', 'lookup',
 import ast, math, operator, re
 from dataclasses import dataclass, field
 from pathlib import Path
-from ..core import Config, GpubError, read_json
+from typing import Literal
+from ..core import Config, GpubError, NotNegative, read_json
 from ..files import shipped
 from ..model.gpt import GPTConfig, count_params
 from .prices import find_price
@@ -291,22 +292,16 @@ class Claim(Config):
     published: str  # its key
     formula: str | None = None  # None: nothing to work out
     names: dict = field(default_factory=dict)  # name in the formula -> key
-    tolerance: float = 0.01  # share of the published number; of 1 where that is 0
+    tolerance: NotNegative = 0.01  # share of the published number; of 1 where that is 0
     unit: str = ""  # behind the published number, in the table
-    compare: str = "close"  # what the result must be to the published number
-    end: str = "low"  # of a published range
+    # what the result must be to the published number
+    compare: Literal["close", "at most", "at least"] = "close"
+    end: Literal["low", "high"] = "low"  # of a published range
     conflict: str | None = None  # id in conflicts.json
 
-    def __post_init__(self):
-        if self.compare not in COMPARE:
-            raise GpubError(
-                f"claim {self.id}: compare must be one of {', '.join(COMPARE)}, got "
-                f"{self.compare!r}"
-            )
-        if self.end not in ("low", "high"):
-            raise GpubError(f"claim {self.id}: end must be low or high, got {self.end!r}")
-        if not isinstance(self.tolerance, (int, float)) or not 0 <= self.tolerance < math.inf:
-            raise GpubError(f"claim {self.id}: tolerance must be 0 or more, got {self.tolerance!r}")
+    def label(self) -> str:  # text in front of a message
+        "Which claim it is"
+        return f"claim {self.id}: "
 
 
 def load_claims(

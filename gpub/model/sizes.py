@@ -6,7 +6,8 @@
 __all__ = ['SHAPES', 'MODES', 'PARTS', 'ADAMW', 'MUON', 'GPUS', 'ROOM', 'Shape', 'nearest', 'config_of', 'Saved', 'Anatomy',
            'parameter_anatomy', 'flops_per_token', 'recompute_flops', 'optimizer_bytes', 'left_over', 'memory_timeline',
            'memory_forecast', 'peak_memory', 'GPU', 'ram_bytes', 'this_cpu', 'gpu_key', 'find_gpu', 'count_of',
-           'largest_batch', 'seconds_per_token', 'checkpoint_bytes', 'receipts', 'find_receipt', 'plan', 'plan_table']
+           'largest_batch', 'seconds_per_token', 'checkpoint_bytes', 'SpeedReceipt', 'read_receipt', 'receipts',
+           'find_receipt', 'plan', 'plan_table']
 
 # %% ../../nbs/season1/03_scaling_up.ipynb #1e892aff
 import ctypes, difflib, gc, os, re, time
@@ -16,7 +17,14 @@ from functools import singledispatch
 from pathlib import Path
 import torch
 from typing import Any
-from ..core import Config, GpubError, read_config, read_json
+from gpub.core import (
+    Config,
+    GpubError,
+    Positive,
+    check_object,
+    read_config,
+    read_json,
+)
 from ..device import cpu_name
 from ..files import shipped
 from .gpt import GPTConfig, count_params, param_table
@@ -613,6 +621,29 @@ def checkpoint_bytes(
     return 4 * parameter_anatomy(cfg).params + optimizer_bytes(cfg, optimizer)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SpeedReceipt:
+    "What a receipt says of a speed; `gpub bench train` adds how it was measured"
+
+    preset: str | None  # which model
+    tok_s: Positive  # tokens a second
+    gpu: str | None  # the card, where there was one
+    cpu: str | None  # the processor
+
+
+def read_receipt(
+    said: dict,  # preset, tok_s, and more
+    machine: dict,  # its gpu and its cpu
+    where: Path,  # the file
+    folder: Path,  # that all receipts are in
+) -> dict:
+    "One measured speed; raises `GpubError` for a receipt that was edited"
+    names = {k: machine.get(k) for k in ("gpu", "cpu")}
+    check_object(SpeedReceipt, said | names, where, "it was edited; restore it")
+    place = f"data/{where.relative_to(folder).as_posix()}"
+    return said | dict(gpu=names["gpu"] or names["cpu"], where=place)
+
+
 def receipts(
     folder: Path | str | None = None,  # default: what came with gpub
 ):  # dicts: preset, gpu, tok_s, where; of `gpub bench train` also how it was measured
@@ -621,27 +652,16 @@ def receipts(
         folder, out = Path(folder or shipped()), []
     except GpubError:
         return []  # a package without its data forecasts all the same
-
-    def add(r: dict, m: dict | None, path: Path):
-        if m and "preset" in r and "tok_s" in r:
-            out.append(
-                dict(
-                    r,
-                    gpu=m["gpu"] or m["cpu"],
-                    where=f"data/{path.relative_to(folder).as_posix()}",
-                )
-            )
-
     for path in sorted(folder.glob("runs/*/bill.json")):
-        config = read_config(path.parent)
-        add(
-            dict(preset=config.get("preset"), tok_s=read_json(path)["tok_s"]),
-            config.get("machine"),
-            path.parent,
-        )
+        config, bill = read_config(path.parent), read_json(path, "tok_s")
+        said = dict(preset=config.get("preset"), tok_s=bill["tok_s"])
+        if config.get("machine"):
+            out.append(read_receipt(said, config["machine"], path.parent, folder))
     for path in sorted(folder.glob("bench/*.json")):
-        r = read_json(path)
-        add(r.get("speed", {}), r.get("machine"), path)
+        found = read_json(path)
+        said, on = found.get("speed"), found.get("machine")
+        if on and isinstance(said, dict) and {"preset", "tok_s"} <= said.keys():
+            out.append(read_receipt(said, on, path, folder))
     return out
 
 
