@@ -11,10 +11,12 @@ from gpub.lab.bench import machine as ceilings
 from gpub.lab.bench import ladder
 from gpub.lab.bench import rungs
 from gpub.cli.lab import bench_ladder_command, bench_machine_command
-from gpub.lab.bench.machine import Clock, bench_machine, lacks_format, tf32
+from gpub.lab.bench.machine import bench_machine, lacks_format, tf32
+from gpub.lab.bench.race import Clock, Race
 from gpub.core import GpubError, read_json
 from gpub.model.gpt import GPT, GPTConfig, causal_attention, fused_attention
 from gpub.lab.bench.ladder import (
+    LadderPace,
     bench_ladder,
     climb_ladder,
     row_line,
@@ -327,7 +329,7 @@ def test_whole_ladder(tmp_path):
     r = bench_ladder(
         "shakespeare",
         "cpu",
-        1,
+        LadderPace(1),
         settings=TINY,
         rungs=["page cache", "fp16 + scaler", "fused AdamW", "no checkpointing", "CUDA graphs"],
         log=lambda s: None,
@@ -361,11 +363,12 @@ def test_whole_ladder(tmp_path):
         and rows["with Muon"].get("equal") is None
         and "fp32" == r["top"]["precision"]
     )
-    late = bench_ladder("shakespeare", "cpu", 1, 1e-3, TINY, ["RAM"], log=lambda s: None)
+    late = bench_ladder(
+        "shakespeare", "cpu", LadderPace(1, 1e-3), TINY, ["RAM"], log=lambda s: None
+    )
     assert {x["why"] for x in late["rows"]} == {"not measured: the 0 s were over"}
     for bad in (
         dict(rungs=["steps"]),
-        dict(steps=0),
         dict(settings=dict(compile="yes")),
         dict(preset="gpt5"),
         dict(device="cuda:9"),
@@ -377,13 +380,15 @@ def test_whole_ladder(tmp_path):
                     **dict(
                         preset="shakespeare",
                         device="cpu",
-                        steps=1,
+                        pace=LadderPace(1),
                         settings=TINY,
                         log=lambda s: None,
                     ),
                     **bad,
                 }
             )
+    with pytest.raises(GpubError, match="at least 1, got 0"):
+        LadderPace(steps=0)
 
 
 def test_llamas_climb_too(tmp_path):
@@ -412,6 +417,24 @@ def test_the_clock_forgets_what_it_told():
     clock()
     asleep, nothing = clock.seconds()
     assert asleep >= 0.2 > nothing >= 0 and clock.marks == []
+
+
+def test_contenders_take_turns_in_both_orders():
+    said, tidied = [], []
+    contenders = {name: lambda n, name=name: said.append((n, name)) for name in "ab"}
+    race = Race(contenders, before=tidied.append).warm_up(1).run(2)
+    assert said == [(0, "a"), (0, "b"), (1, "b"), (1, "a"), (2, "a"), (2, "b")]
+    assert tidied == [0, 1, 2] and [len(t.wall) for t in race.times.values()] == [2, 2]
+    race.run(1, ["b"])
+    assert said[-1] == (3, "b") and len(race.times["b"].cpu) == 3 and len(race.times["a"].cpu) == 2
+
+
+def test_a_ratio_is_taken_within_rounds():
+    race = Race(dict(a=abs, b=abs))
+    race.times["a"].wall = [1.0, 100.0, 3.0]  # the second round was disturbed, for both
+    race.times["b"].wall = [2.0, 200.0, 6.0]
+    assert race.ratio("b", "a") == 2 and race.each() == dict(a=3.0, b=6.0)
+    assert race.each(min) == dict(a=1.0, b=2.0) and race.each(sum, "cpu") == {}
 
 
 @pytest.mark.parametrize(

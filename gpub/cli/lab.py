@@ -59,7 +59,7 @@ def _preset_names():
 def bench_shakespeare_command(file, seconds, shapes, hf, data):
     "Our recipe against plain AdamW and against transformers: time to a validation loss."
     from gpub.lab.bench.shakespeare import bench_shakespeare, bench_table
-    from gpub.lab.bench.machine import file_receipt
+    from gpub.lab.bench.race import file_receipt
 
     result = bench_shakespeare(
         shapes or ("shakespeare", "shakespeare-short"), seconds, data=data, hf=hf
@@ -88,7 +88,7 @@ def bench_shakespeare_command(file, seconds, shapes, hf, data):
 def bench_train_command(preset, file, device, steps, settings, peers):
     "A preset's step on this device: tokens a second, share of the peak, and what surrounds it."
     from gpub.lab.bench.train import bench_train, bench_train_table
-    from gpub.lab.bench.machine import file_receipt
+    from gpub.lab.bench.race import file_receipt
 
     result = bench_train(preset, device, steps, parse_settings(settings), peers)
     click.echo(bench_train_table(result))
@@ -107,7 +107,7 @@ def bench_train_command(preset, file, device, steps, settings, peers):
 def bench_generate_command(presets, file, device, peers):
     "Tokens a second with a cache, without one, and by transformers."
     from gpub.lab.bench.generate import bench_generate, bench_generate_table
-    from gpub.lab.bench.machine import file_receipt
+    from gpub.lab.bench.race import file_receipt
 
     result = bench_generate(presets or ("shakespeare", "gpt2-134m"), device, peers=peers)
     click.echo(bench_generate_table(result))
@@ -121,7 +121,7 @@ def bench_generate_command(presets, file, device, peers):
 def bench_llama_command(file, device, compiled):
     "A Llama of 77M parameters, training and decoding, against transformers' (extra: gpub[hub])."
     from gpub.lab.bench.llama import bench_llama, bench_llama_table
-    from gpub.lab.bench.machine import file_receipt
+    from gpub.lab.bench.race import file_receipt
 
     result = bench_llama(device=device, compiled=compiled)
     click.echo(bench_llama_table(result))
@@ -148,7 +148,7 @@ def bench_llama_command(file, device, compiled):
 def bench_prep_command(file, mb, vocab_size):
     "The data pipeline against bare encoders and datasets.map (extra: gpub[data])."
     from gpub.lab.bench.prep import bench_prep, bench_prep_table
-    from gpub.lab.bench.machine import file_receipt
+    from gpub.lab.bench.race import file_receipt
 
     result = bench_prep(mb=mb, vocab_size=vocab_size)
     click.echo(bench_prep_table(result))
@@ -160,7 +160,7 @@ def bench_prep_command(file, mb, vocab_size):
 def bench_loader_command(file):
     "Batches against a Python loop and against a plain copy of the same bytes."
     from gpub.lab.bench.loader import bench_loader
-    from gpub.lab.bench.machine import file_receipt
+    from gpub.lab.bench.race import file_receipt
 
     result = bench_loader()
     click.echo(json.dumps(result, indent=1))
@@ -181,7 +181,7 @@ def bench_loader_command(file):
 def bench_eval_command(questions, preset, file, device):
     "Scoring multiple choice against lm-eval's own model on the same folder (extra: gpub[eval])."
     from gpub.lab.bench.evals import bench_eval, bench_eval_table
-    from gpub.lab.bench.machine import file_receipt
+    from gpub.lab.bench.race import file_receipt
 
     result = bench_eval(questions, preset, device)
     click.echo(bench_eval_table(result))
@@ -210,11 +210,12 @@ def bench_eval_command(questions, preset, file, device):
 @settings_option("As for gpub train, such as batch_tokens=32768 or precision=bf16.")
 def bench_ladder_command(preset, file, device, steps, seconds, rungs, settings):
     "Every optimization off and on: seconds a step, memory, and proof that the loss stayed."
-    from gpub.lab.bench.ladder import bench_ladder, ladder_table
-    from gpub.lab.bench.machine import file_receipt
+    from gpub.lab.bench.ladder import LadderPace, bench_ladder, ladder_table
+    from gpub.lab.bench.race import file_receipt
 
     chosen = parse_settings(settings)
-    result = bench_ladder(preset, device, steps, seconds, chosen, rungs, click.echo)
+    pace = LadderPace(steps, seconds)
+    result = bench_ladder(preset, device, pace, chosen, rungs, click.echo)
     click.echo("\n" + ladder_table(result))
     file_receipt(result, file)
 
@@ -225,7 +226,8 @@ def bench_ladder_command(preset, file, device, steps, seconds, rungs, settings):
 def bench_machine_command(file, device):
     """The ceilings of this machine: matmul by format and size, copying, launching, attention by
     kernel."""
-    from gpub.lab.bench.machine import bench_machine, file_receipt, machine_table
+    from gpub.lab.bench.machine import bench_machine, machine_table
+    from gpub.lab.bench.race import file_receipt
 
     result = bench_machine(device)
     click.echo(machine_table(result))

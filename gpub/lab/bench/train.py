@@ -7,13 +7,21 @@ __all__ = ['zipf_tokens', 'step_speed', 'overhead', 'peak_rss', 'tokens_for', 'g
            'against_trainer', 'bench_train', 'bench_train_table']
 
 # %% ../../../nbs/lib/lab/bench_train.ipynb #2fdd3536
-import json, platform, statistics, subprocess, sys, tempfile, time
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 import numpy as np
 import torch
+from torch import nn
 from .shakespeare import HFModel
 from .llama import MIDDLE, bench_llama, bench_llama_table
-from .machine import Clock
+from .race import Clock, Race, in_turns, machine_line
 from ...core import GpubError
 from ...device import machine, pick_device, pick_precision, seed_everything, use_threads
 from ...model.gpt import GPT, GPTConfig
@@ -32,143 +40,157 @@ from ...train.optim import make_optimizers, muon_format
 
 # %% ../../../nbs/lib/lab/bench_train.ipynb #7d094486
 def zipf_tokens(
-    n,  # how many
-    vocab_size,  # ids are below this
-    seed=0,  # of their order, and of which id is frequent
-):  # int64 array
+    n: int,  # how many
+    vocab_size: int,  # ids are below this
+    seed: int = 0,  # of their order, and of which id is frequent
+) -> np.ndarray:  # int64
     "Token ids, the k-th most frequent with a share of about 1/k"
     rng = np.random.default_rng(seed)
     share = 1 / np.arange(1, vocab_size + 1)
-    return rng.permutation(vocab_size)[
-        np.searchsorted(np.cumsum(share / share.sum()), rng.random(n)).clip(max=vocab_size - 1)
-    ]
+    ranks = np.searchsorted(np.cumsum(share / share.sum()), rng.random(n))
+    return rng.permutation(vocab_size)[ranks.clip(max=vocab_size - 1)]
 
 
 def step_speed(
     preset: str,  # its name, as for `gpub train`
-    device="auto",  # CUDA where it is, else MPS, else the CPU
-    steps=30,  # that are counted
-    warmup=10,  # before them, which compile and are not counted
-    settings=None,  # as for `gpub train --set`
-    log=print,  # called with what the engine decides
-):  # dict: tokens/s, utilisation, memory, losses
+    device: str = "auto",  # CUDA where it is, else MPS, else the CPU
+    steps: int = 30,  # that are counted
+    warmup: int = 10,  # before them, which compile and are not counted
+    settings: Mapping[str, object] | None = None,  # as for `gpub train --set`
+    log: Callable[[str], object] = print,  # called with what the engine decides
+) -> dict:  # tokens/s, utilisation, memory, losses
     "The engine's own loop on random tokens"
-    p = find_preset(preset)
-    shape, cfg = apply_settings(
-        replace(p, train=replace(p.train, steps=max(p.train.steps, steps + warmup))), settings or {}
+    d = pick_device(device)
+    cfg, model, data = _to_train(preset, d, steps + warmup, settings)
+    engine = _Engine(cfg, model, data, d, steps + warmup, log)
+    seconds, losses = engine.run(steps, warmup)
+    mc, rate = model.cfg, cfg.batch_tokens / seconds
+    peak = matmul_peak(d, engine.precision.dtype, 8192 if d.type == "cuda" else 1024)
+    flops = flops_per_token(mc)
+    memory = torch.cuda.max_memory_allocated() if d.type == "cuda" else None
+    return dict(
+        preset=preset,
+        parameters=sum(p.numel() for p in model.parameters()),
+        batch_tokens=cfg.batch_tokens,
+        ctx=mc.context_length,
+        precision=engine.precision.name,
+        compiled=engine.parts.loss_fn != model.loss,
+        **engine.parts.fit.state(),
+        step_ms=round(seconds * 1e3, 3),
+        tok_s=round(rate),
+        flops_per_token=flops,
+        matmul_peak=round(peak / 1e12, 3),
+        mfu=round(flops * rate / peak, 4),
+        peak_gb=None if memory is None else round(memory / 1e9, 2),
+        first_loss=losses[0],
+        last_loss=losses[-1],
+        log_vocab=float(np.log(mc.vocab_size)),
     )
-    device = pick_device(device)
+
+
+def _to_train(
+    preset: str, device: torch.device, steps: int, settings: Mapping[str, object] | None
+) -> tuple[TrainConfig, nn.Module, Batches]:
+    "A preset's recipe, long enough, with its model and random tokens"
+    p = find_preset(preset)
+    p = replace(p, train=replace(p.train, steps=max(p.train.steps, steps)))
+    shape, cfg = apply_settings(p, settings or {})
     mc = p.config(vocab_size=SHAPES[preset].model["vocab_size"], **shape)
     seed_everything(cfg.seed)
     model = build_model(mc).to(device)
-    fit = MicroBatcher(model, cfg, log=log)
     data = Batches(
         zipf_tokens(max(1_000_000, 4 * cfg.batch_tokens), mc.vocab_size),
         context_length=mc.context_length,
         batch=cfg.batch_tokens // mc.context_length,
         device=device,
     )
-    precision = pick_precision(
-        device, cfg.precision, lambda dtype: forward_backward_seconds(model, *data[0], dtype, cfg)
-    )
-    pick_attention(model, device, precision.dtype)
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    loss_fn = choose_loss(fit, data[0], cfg, steps + warmup, precision.dtype)
-    opts = make_optimizers(model, cfg, muon_format(device))
-    scaler = torch.amp.GradScaler(device.type, enabled=precision.scaler)
-    parts = TrainParts(loss_fn, precision.dtype, scaler, fit)
-    tick, losses = Clock(device), []
-    for s in train(
-        model,
-        lambda n, context_length: data[n],
-        cfg,
-        opts,
-        0,
-        parts,
+    return cfg, model, data
+
+
+class _Engine:
+    "The parts of a training loop, chosen as a run chooses them"
+
+    def __init__(
+        self,
+        cfg: TrainConfig,
+        model: nn.Module,
+        data: Batches,
+        device: torch.device,
+        steps: int,
+        log: Callable[[str], object],
     ):
-        if s.n >= warmup:
-            tick()
-        losses.append(s.loss)
-        if s.n == steps + warmup:
-            s.row()
-            break
-    seconds, flops = statistics.median(tick.seconds()), flops_per_token(mc)
-    rate = cfg.batch_tokens / seconds
-    peak = matmul_peak(device, precision.dtype, 8192 if device.type == "cuda" else 1024)
-    return dict(
-        preset=preset,
-        parameters=sum(p.numel() for p in model.parameters()),
-        batch_tokens=cfg.batch_tokens,
-        ctx=mc.context_length,
-        precision=precision.name,
-        compiled=loss_fn != model.loss,
-        **fit.state(),
-        step_ms=round(seconds * 1e3, 3),
-        tok_s=round(rate),
-        flops_per_token=flops,
-        matmul_peak=round(peak / 1e12, 3),
-        mfu=round(flops * rate / peak, 4),
-        peak_gb=round(torch.cuda.max_memory_allocated() / 1e9, 2)
-        if device.type == "cuda"
-        else None,
-        first_loss=float(losses[0]),
-        last_loss=float(losses[-1]),
-        log_vocab=float(np.log(mc.vocab_size)),
-    )
+        self.cfg, self.model, self.data, self.device = cfg, model, data, device
+        fit = MicroBatcher(model, cfg, log=log)
+        self.precision = pick_precision(
+            device,
+            cfg.precision,
+            lambda dtype: forward_backward_seconds(model, *data[0], dtype, cfg),
+        )
+        dtype = self.precision.dtype
+        pick_attention(model, device, dtype)
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        scaler = torch.amp.GradScaler(device.type, enabled=self.precision.scaler)
+        loss_fn = choose_loss(fit, data[0], cfg, steps, dtype)
+        self.parts = TrainParts(loss_fn, dtype, scaler, fit)
+        self.opts = make_optimizers(model, cfg, muon_format(device))
+
+    def run(self, steps: int, warmup: int) -> tuple[float, list[float]]:
+        "Median seconds of a step, and the losses of all"
+        tick, losses = Clock(self.device), []
+        loop = train(
+            self.model,
+            lambda n, context_length: self.data[n],
+            self.cfg,
+            self.opts,
+            0,
+            self.parts,
+        )
+        for s in loop:
+            if s.n >= warmup:
+                tick()
+            losses.append(s.loss)
+            if s.n == steps + warmup:
+                s.row()
+                break
+        return statistics.median(tick.seconds()), [float(loss) for loss in losses]
 
 # %% ../../../nbs/lib/lab/bench_train.ipynb #c5b89f51
 def overhead(
-    preset="shakespeare",  # its name, as for `gpub train`
-    steps=300,  # of each, at most: two begin the run, and only whole turns count
-    turn=10,  # steps before the other has its turn
-    settings=None,  # as for `gpub train --set`
-    log=lambda text: None,  # called with what the engine decides
-):  # dict: milliseconds a step of both, and their ratio
+    preset: str = "shakespeare",  # its name, as for `gpub train`
+    steps: int = 300,  # of each, at most: two begin the run, and only whole turns count
+    turn: int = 10,  # steps before the other has its turn
+    settings: Mapping[str, object] | None = None,  # as for `gpub train --set`
+    # called with what the engine decides
+    log: Callable[[str], object] = lambda text: None,
+) -> dict:  # milliseconds a step of both, and their ratio
     "The engine's time over a bare loop's"
-    with tempfile.TemporaryDirectory() as d:
+    with (
+        tempfile.TemporaryDirectory() as d,
+        open(Path(d, "out"), "w", encoding="utf-8") as out,
+    ):
         run = Trainer(
             preset,
-            d + "/run",
+            Path(d, "run"),
             settings={"steps": steps, **(settings or {})},
             save_every=100,
             log=log,
             eval_steps={steps},
             milestone_steps=(),
-            progress=Progress(steps, out=open(d + "/out", "w")),
+            progress=Progress(steps, out=out),
         )
         engine = run.steps()
         next(engine)
-        dev, dtype = run.device, run.learner.dtype
-        model = pick_attention(build_model(run.model_cfg).to(dev), dev, dtype)
-        x, y = (t.to(dev) for t in run.batches(0, run.model_cfg.context_length))
-        params = [*model.parameters()]
-        opts = make_optimizers(model, run.cfg, muon_format(dev))
-        fit = MicroBatcher(model, run.cfg, log=log)
-        loss_fn = choose_loss(fit, (x, y), run.cfg, steps, dtype)
-
-        def bare():
-            with torch.autocast(dev.type, dtype, enabled=dtype != torch.float32):
-                loss = loss_fn(x, y)
-            loss.backward()
-            torch.nn.utils.get_total_norm([p.grad for p in params])
-            for o in opts:
-                o.step()
-                o.zero_grad()
-
+        bare = _bare_step(run, steps, log)
         bare()
-        spent = dict(engine=0.0, bare=0.0)
-        for _ in range((steps - 2) // turn):
-            for name, step in ("engine", lambda: next(engine)), ("bare", bare):
-                start = time.perf_counter()
-                for _ in range(turn):
-                    step()
-                if dev.type == "cuda":
-                    torch.cuda.synchronize()
-                spent[name] += time.perf_counter() - start
+
+        contenders = dict(
+            engine=lambda n: _repeat(engine.__next__, turn), bare=lambda n: _repeat(bare, turn)
+        )
+        race = Race(contenders, run.device).run((steps - 2) // turn)
         engine.close()
-        run.progress.out.close()
     n = (steps - 2) // turn * turn
+    spent = race.each(sum)
     return dict(
         preset=preset,
         steps=n,
@@ -177,30 +199,56 @@ def overhead(
         ratio=round(spent["engine"] / spent["bare"], 4),
     )
 
+
+def _repeat(step: Callable[[], object], times: int):
+    for _ in range(times):
+        step()
+
+
+def _bare_step(run: Trainer, steps: int, log: Callable[[str], object]) -> Callable[[], None]:
+    "A step of a run's model and recipe, and nothing around it"
+    dev, dtype = run.device, run.learner.dtype
+    model = pick_attention(build_model(run.model_cfg).to(dev), dev, dtype)
+    x, y = (t.to(dev) for t in run.batches(0, run.model_cfg.context_length))
+    params = [*model.parameters()]
+    opts = make_optimizers(model, run.cfg, muon_format(dev))
+    fit = MicroBatcher(model, run.cfg, log=log)
+    loss_fn = choose_loss(fit, (x, y), run.cfg, steps, dtype)
+
+    def step():
+        with torch.autocast(dev.type, dtype, enabled=dtype != torch.float32):
+            loss = loss_fn(x, y)
+        loss.backward()
+        torch.nn.utils.get_total_norm([p.grad for p in params])
+        for opt in opts:
+            opt.step()
+            opt.zero_grad()
+
+    return step
+
 # %% ../../../nbs/lib/lab/bench_train.ipynb #5b6de9a0
-def peak_rss():
-    "The most memory this process ever held, in bytes"
+def peak_rss() -> int:  # bytes
+    "The most memory this process ever held"
     import resource
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
-        1 if platform.system() == "Darwin" else 1024
-    )
+    unit = 1 if platform.system() == "Darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def tokens_for(
-    cfg,  # of the model: vocab and ctx
-    batch,  # sequences in a step
-    steps,  # to read for
-):  # int64 array
+    cfg: GPTConfig,  # of the model: vocabulary and context
+    batch: int,  # sequences in a step
+    steps: int,  # to read for
+) -> np.ndarray:  # int64
     "Random ids, four times as many as the steps read"
     return zipf_tokens(max(200_000, 4 * batch * cfg.context_length * steps), cfg.vocab_size)
 
 
 def gpub_steps(
-    model,  # keywords of `GPTConfig`
-    batch,  # sequences in a step
-    steps,  # to make, on the CPU
-):  # dict: seconds of each step, peak memory of this process in bytes, last loss
+    model: dict,  # keywords of `GPTConfig`
+    batch: int,  # sequences in a step
+    steps: int,  # to make, on the CPU
+) -> dict:  # seconds of each step, peak memory of this process in bytes, last loss
     "Our loop with AdamW"
     use_threads()
     seed_everything(0)
@@ -224,19 +272,15 @@ def gpub_steps(
 
 
 def trainer_steps(
-    model,  # keywords of `GPTConfig`
-    batch,  # sequences in a step
-    steps,  # to make, on the CPU
-):  # dict as `gpub_steps` gives it, with the mean loss
+    model: dict,  # keywords of `GPTConfig`
+    batch: int,  # sequences in a step
+    steps: int,  # to make, on the CPU
+) -> dict:  # as `gpub_steps` gives it, with the mean loss
     "transformers' Trainer on its own GPT-2; raises `GpubError` where it is not installed"
     try:
+        # the Trainer needs accelerate, and asks late
         import accelerate
-        from transformers import (
-            PrinterCallback,
-            Trainer,
-            TrainerCallback,
-            TrainingArguments,
-        )  # the Trainer needs accelerate, and asks late
+        from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
     except ImportError as e:
         raise GpubError(
             f"this comparison needs transformers and accelerate ({e}): pip install 'gpub[hub]' "
@@ -250,10 +294,10 @@ def trainer_steps(
     rows = [dict(input_ids=(x := data[i][0][0]), labels=x) for i in range(steps * batch)]
 
     class Marks(TrainerCallback):
-        def on_train_begin(self, *args, **kw):
+        def on_train_begin(self, *args: object, **kw: object):
             tick()
 
-        def on_step_end(self, *args, **kw):
+        def on_step_end(self, *args: object, **kw: object):
             tick()
 
     with tempfile.TemporaryDirectory() as d:
@@ -279,50 +323,46 @@ def trainer_steps(
 
 
 def alone(
-    f,  # a function of this module
-    **kw,  # its arguments, plain values
-):  # what it returns
+    f: Callable,  # a function of this module
+    **kw: object,  # its arguments, plain values
+) -> dict:  # what it returns
     "Run a function in a process of its own; raises `GpubError` with its last line when it fails"
-    code = (
-        "import json, sys; from gpub.lab.bench import train as b; "
-        'print("\\n" + json.dumps(getattr(b, sys.argv[1])(**json.loads(sys.argv[2]))))'
+    program = ["-m", "gpub.lab.bench.programs.contender"]
+    done = subprocess.run(
+        [sys.executable, *program, f.__name__, json.dumps(kw)], capture_output=True, text=True
     )
-    r = subprocess.run(
-        [sys.executable, "-c", code, f.__name__, json.dumps(kw)], capture_output=True, text=True
-    )
-    if r.returncode:
-        raise GpubError(
-            f"{f.__name__} failed: {(r.stderr.strip().splitlines() or ['no message'])[-1]}"
-        )
-    return json.loads(r.stdout.splitlines()[-1])
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        raise GpubError(f"{f.__name__} failed: {lines[-1]}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def against_trainer(
-    preset="gpt2-134m",  # a GPT of `SHAPES`
-    batch=4,  # sequences in a step
-    steps=4,  # of each round; the first does not count
-    rounds=2,  # times that each contender is started, in turns
-    settings=None,  # of the shape, instead of the preset's
-    log=print,  # called with a line per start
-):  # dict: median seconds of a step and peak bytes of both, with their ratios
+    preset: str = "gpt2-134m",  # a GPT of `SHAPES`
+    batch: int = 4,  # sequences in a step
+    steps: int = 4,  # of each round; the first does not count
+    rounds: int = 2,  # times that each contender is started, in turns
+    settings: Mapping[str, object] | None = None,  # of the shape, instead of the preset's
+    log: Callable[[str], object] = print,  # called with a line per start
+) -> dict:  # median seconds of a step and peak bytes of both, with their ratios
     """Our step against transformers' Trainer on the CPU, fp32, eager, the first step of each round
     not counted"""
     model = {**SHAPES[preset].model, **(settings or {})}
-    out = dict(gpub=[], trainer=[])
-    for r in range(rounds):
-        for name, f in ("gpub", gpub_steps), ("trainer", trainer_steps):
-            out[name].append(alone(f, model=model, batch=batch, steps=steps))
-            log(
-                f"{name}: {statistics.median(out[name][-1]['seconds'][1:]):.2f} s a step, "
-                f"{out[name][-1]['rss'] / 1e9:.2f} GB"
-            )
+    contenders = dict(gpub=gpub_steps, trainer=trainer_steps)
+    out = {name: [] for name in contenders}
+    for n in range(rounds):
+        for name in in_turns([*contenders], n):
+            one = alone(contenders[name], model=model, batch=batch, steps=steps)
+            out[name].append(one)
+            seconds, memory = statistics.median(one["seconds"][1:]), one["rss"]
+            log(f"{name}: {seconds:.2f} s a step, {memory / 1e9:.2f} GB")
     got = {
-        n: dict(
-            step_s=statistics.median(t for r in rs for t in r["seconds"][1:]),
-            rss=max(r["rss"] for r in rs),
-            loss=rs[0]["loss"],
+        name: dict(
+            step_s=statistics.median(t for r in runs for t in r["seconds"][1:]),
+            rss=max(r["rss"] for r in runs),
+            loss=runs[0]["loss"],
         )
-        for n, rs in out.items()
+        for name, runs in out.items()
     }
     a, b = got["gpub"], got["trainer"]
     return dict(
@@ -337,48 +377,46 @@ def against_trainer(
 
 # %% ../../../nbs/lib/lab/bench_train.ipynb #407aeceb
 def bench_train(
-    preset="shakespeare",  # its name, as for `gpub train`
-    device="auto",  # CUDA where it is, else MPS, else the CPU
-    steps=30,  # that are counted
-    settings=None,  # as for `gpub train --set`
-    peers=True,  # measure what surrounds a step, and transformers, too
-    log=print,  # called with a line now and then
-):  # dict, plain values
+    preset: str = "shakespeare",  # its name, as for `gpub train`
+    device: str = "auto",  # CUDA where it is, else MPS, else the CPU
+    steps: int = 30,  # that are counted
+    settings: Mapping[str, object] | None = None,  # as for `gpub train --set`
+    peers: bool = True,  # measure what surrounds a step, and transformers, too
+    log: Callable[[str], object] = print,  # called with a line now and then
+) -> dict:  # plain values
     """The receipt of `gpub bench train`: this preset here, what surrounds a step, and (on a CPU)
     the Trainer"""
     use_threads()
     d = pick_device(device)
-    out = dict(
-        machine=machine(d), speed=step_speed(preset, device, steps, settings=settings, log=log)
-    )
+    speed = step_speed(preset, device, steps, settings=settings, log=log)
+    out = dict(machine=machine(d), speed=speed)
     if not peers:
         return out
-    p = find_preset(preset)
     out["overhead"] = overhead(log=log)
-    if p.config is LlamaConfig:  # a CPU races in 77M, a card in the shape itself
-        cfg = (
-            MIDDLE
-            if d.type == "cpu"
-            else p.config(
-                vocab_size=SHAPES[preset].model["vocab_size"],
-                **apply_settings(p, settings or {})[0],
-            )
-        )
-        out["llama"] = bench_llama(
-            cfg, batch=2 if d.type == "cpu" else 4, device=device, compiled=d.type == "cuda"
-        )
+    if find_preset(preset).config is LlamaConfig:
+        out["llama"] = _bench_llama(preset, d, settings)
     elif d.type == "cpu":
         out["trainer"] = against_trainer(log=log)
     return out
 
 
+def _bench_llama(preset: str, device: torch.device, settings: Mapping[str, object] | None) -> dict:
+    "A CPU races in 77M, a card in the shape itself"
+    if device.type == "cpu":
+        return bench_llama(MIDDLE, batch=2, device=str(device))
+    p = find_preset(preset)
+    shape, _ = apply_settings(p, settings or {})
+    cfg = p.config(vocab_size=SHAPES[preset].model["vocab_size"], **shape)
+    return bench_llama(cfg, batch=4, device=str(device), compiled=device.type == "cuda")
+
+
 def bench_train_table(
     r: dict,  # a receipt of `bench_train`
-):  # text
+) -> str:
     "The receipt in lines"
-    s, m = r["speed"], r["machine"]
+    s = r["speed"]
     lines = [
-        f"{m['gpu'] or m['cpu']}, {m['threads']} threads, torch {m['torch']}",
+        machine_line(r["machine"]),
         f"{s['preset']}: {s['tok_s']:,} tok/s, {s['step_ms']:,.1f} ms a step of "
         f"{s['batch_tokens']:,} tokens, {s['precision']}, "
         f"{'compiled' if s['compiled'] else 'eager'}, {100 * s['mfu']:.0f}% of the measured "

@@ -4,11 +4,15 @@
 
 # %% auto #0
 __all__ = ['BLOG', 'Scratch', 'Exhibit', 'exhibit', 'context_on_resume', 'int32_targets', 'file_nobody_wrote', 'forget',
-           'read_seconds', 'blamed_mmap', 'list_comprehension', 'idle_device', 'batch_128', 'held_memory',
-           'hardcoded_tokenizer', 'int16_for_int32', 'score_matrix']
+           'read_seconds', 'blamed_mmap', 'build_and_copy', 'list_comprehension', 'idle_device', 'batch_128',
+           'held_memory', 'hardcoded_tokenizer', 'int16_for_int32', 'score_matrix']
 
 # %% ../../../nbs/lib/lab/museum_blog.ipynb #17f5815e
-import os, subprocess, sys, tempfile, time
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +29,8 @@ from gpub.guards.alarms import (
     check_mfu,
     check_targets,
 )
-from ..bench.loader import medians, slices
+from ..bench.loader import slices
+from ..bench.race import Race, timed
 from ...record.checkpoint import load_checkpoint, save_checkpoint
 from ...core import GpubError
 from ...record.folder import open_folder
@@ -35,7 +40,6 @@ from ...data.batches import Batches
 from ...data.shards import ShardWriter, verify_shards
 from ...model.sizes import PARTS, SHAPES, flops_per_token, memory_forecast
 from ...data.tokenizer import BPETokenizer, CharTokenizer, load_tokenizer
-from ...train.compiled import seconds_per_call
 
 # %% ../../../nbs/lib/lab/museum_blog.ipynb #5dfd4671
 class Scratch(ExitStack):
@@ -57,13 +61,13 @@ class Exhibit:
     source: str  # its id in data/published/lessons.json: challenge-01, infra-01 ...; or famous
     symptom: str  # as someone would describe it
     fix: str  # what to do, in a line
-    alarm: object  # function of the evidence; raises GpubError
-    make: object  # function (broken, scratch) -> evidence, a dict
+    alarm: Callable  # function of the evidence; raises GpubError
+    make: Callable[[bool, Scratch], dict]  # (broken, scratch) -> evidence
 
     def message(
         self,
-        broken=True,  # which code: the wrong or the repaired
-    ):  # text or None; RUN stands for the scratch folder
+        broken: bool = True,  # which code: the wrong or the repaired
+    ) -> str | None:  # RUN stands for the scratch folder
         "What the alarm says about the broken or the fixed code; None when it stays silent"
         with Scratch() as s:
             evidence = self.make(broken, s)
@@ -74,18 +78,17 @@ class Exhibit:
 
 
 def exhibit(
-    name,  # as in `Exhibit`, like all of these
-    title,  # the heading
+    name: str,  # as in `Exhibit`, like all of these
+    title: str,  # the heading
     *,
-    symptom,  # what is seen
-    fix,  # what to do
-    alarm,  # what has to ring
-    source="famous",  # who tells of it
-):  # a decorator
+    symptom: str,  # what is seen
+    fix: str,  # what to do
+    alarm: Callable,  # what has to ring
+    source: str = "famous",  # who tells of it
+) -> Callable[[Callable], Exhibit]:  # a decorator
     "Make an `Exhibit` of the function below"
-    return lambda make: Exhibit(
-        name=name, title=title, source=source, symptom=symptom, fix=fix, alarm=alarm, make=make
-    )
+    told = dict(name=name, title=title, source=source, symptom=symptom, fix=fix, alarm=alarm)
+    return lambda make: Exhibit(**told, make=make)
 
 # %% ../../../nbs/lib/lab/museum_blog.ipynb #648be4a9
 @exhibit(
@@ -96,7 +99,7 @@ def exhibit(
     symptom="size mismatch in load_state_dict when resuming, or a loss that jumps after a resume",
     fix="take the model from the config.json of the run; a longer context is another run",
 )
-def context_on_resume(broken, scratch):
+def context_on_resume(broken: bool, scratch: Scratch) -> dict:
     saved = GPTConfig(vocab_size=65, context_length=512, d_model=8, n_layers=1, n_heads=1)
     open_folder(scratch.folder / "run", dict(model=saved.to_dict()))
     asked = replace(saved, context_length=1024) if broken else saved
@@ -112,7 +115,7 @@ def context_on_resume(broken, scratch):
     "(newer torch: expected target dtype to be Long)",
     fix="convert in the batch builder: one gather, cast to int64, two views",
 )
-def int32_targets(broken, scratch):
+def int32_targets(broken: bool, scratch: Scratch) -> dict:
     window = torch.arange(24, dtype=torch.int32).view(2, 12)
     if not broken:
         window = window.long()
@@ -128,7 +131,7 @@ def int32_targets(broken, scratch):
     fix="one function names the file for saving and for loading; nothing found is an error, not "
     "a fresh start",
 )
-def file_nobody_wrote(broken, scratch):
+def file_nobody_wrote(broken: bool, scratch: Scratch) -> dict:
     state, run = {"w": torch.ones(2)}, scratch.folder / "run"
     run.mkdir()
     if broken:
@@ -139,8 +142,8 @@ def file_nobody_wrote(broken, scratch):
 
 # %% ../../../nbs/lib/lab/museum_blog.ipynb #cf0cdc9e
 def forget(
-    path,  # a file nobody is writing
-):  # whether the system can do that
+    path: str | Path,  # a file nobody is writing
+) -> bool:  # whether the system can do that
     "Ask the system to drop a file from its page cache (Linux)"
     if not hasattr(os, "posix_fadvise"):
         return False
@@ -154,36 +157,37 @@ def forget(
 
 
 def read_seconds(
-    folder,  # for two files of random ids
-    tokens=1 << 22,  # in each, 4 bytes apiece
-    rounds=15,  # steps each way
-):  # {way: median seconds of one step's reads}
+    folder: str | Path,  # for two files of random ids
+    tokens: int = 1 << 22,  # in each, 4 bytes apiece
+    rounds: int = 15,  # steps each way
+) -> dict[str, float]:  # {way: median seconds of one step's reads}
     """Reading 64 windows of 513 ids in turns: a mapped file with its pages in memory or dropped
     before each step, an array in RAM, a loop of slices"""
-    context_length, batch, rng, times = (
-        512,
-        64,
-        np.random.default_rng(0),
-        {k: [] for k in ("mapped", "dropped", "RAM", "loop")},
-    )
+    context_length, batch, rng = 512, 64, np.random.default_rng(0)
     ids, span = rng.integers(0, 32_000, tokens, np.int32), np.arange(context_length + 1)
     for name in ("mapped", "dropped"):
         ids.tofile(Path(folder, name))
     mapped = np.memmap(Path(folder, "mapped"), np.int32, "r")
-    for _ in range(rounds):
+    maps = {}
+
+    def gather(a: np.ndarray):
+        at = rng.integers(0, tokens - context_length - 1, batch)
+        a[at[:, None] + span].astype(np.int64)
+
+    def drop(n: int) -> bool:
+        maps.clear()  # a mapped page cannot be dropped
         can = forget(Path(folder, "dropped"))
-        dropped = np.memmap(Path(folder, "dropped"), np.int32, "r")
-        for way, a in (
-            dict(mapped=mapped, RAM=ids, loop=mapped) | (dict(dropped=dropped) if can else {})
-        ).items():
-            at = rng.integers(0, tokens - context_length - 1, batch)
-            start = time.perf_counter()
-            slices(a, context_length, batch, rng) if way == "loop" else a[
-                at[:, None] + span
-            ].astype(np.int64)
-            times[way].append(time.perf_counter() - start)
-        del a, dropped  # a mapped page cannot be dropped
-    return {way: float(np.median(t)) for way, t in times.items() if t}
+        maps["dropped"] = np.memmap(Path(folder, "dropped"), np.int32, "r")
+        return can
+
+    ways = dict(
+        mapped=lambda n: gather(mapped),
+        RAM=lambda n: gather(ids),
+        loop=lambda n: slices(mapped, context_length, batch, rng),
+    )
+    if drop(0):
+        ways["dropped"] = lambda n: gather(maps["dropped"])
+    return Race(ways, before=drop).run(rounds).each()
 
 
 @exhibit(
@@ -194,18 +198,28 @@ def read_seconds(
     symptom="1.6 s a step, and the data file is memory-mapped",
     fix="time each part of the step by itself; change the one that takes the time",
 )
-def blamed_mmap(broken, scratch):
+def blamed_mmap(broken: bool, scratch: Scratch) -> dict:
     parts = {"memory-mapped reads": read_seconds(scratch.folder, rounds=5)["mapped"]}
     if broken:
         return dict(parts=parts, step=1.6, blamed="memory-mapped reads")  # the published step
     model = GPT(GPTConfig(vocab_size=65, context_length=64, d_model=64, n_layers=2, n_heads=2))
     x = torch.randint(65, (16, 65))
-    parts["forward and backward"] = seconds_per_call(
-        lambda: model.loss(x[:, :-1], x[:, 1:]).backward()
-    )
+    parts["forward and backward"] = timed(lambda: model.loss(x[:, :-1], x[:, 1:]).backward(), "cpu")
     return dict(parts=parts, step=sum(parts.values()), blamed="forward and backward")
 
 # %% ../../../nbs/lib/lab/museum_blog.ipynb #501cac69
+def build_and_copy(
+    build: Callable[[int], object],  # of a step -> its batch
+    batch: int,  # rows in it
+    context_length: int,  # tokens in a row
+    rounds: int = 30,  # that count
+) -> dict[str, float]:  # what `check_builder` asks for
+    "Seconds of making a batch, and of copying as many bytes"
+    src = np.ones((batch, context_length + 1), np.int64)
+    contenders = dict(seconds=build, copy=lambda n: np.copyto(np.empty_like(src), src))
+    return Race(contenders).warm_up(3).run(rounds).each()
+
+
 @exhibit(
     "list-comprehension",
     "The list comprehension",
@@ -214,18 +228,14 @@ def blamed_mmap(broken, scratch):
     symptom="one CPU core is busy while the GPU waits between steps",
     fix="gather all rows with one index array; inputs and targets are two views of it",
 )
-def list_comprehension(broken, scratch):
+def list_comprehension(broken: bool, scratch: Scratch) -> dict:
     path, context_length, batch = scratch.folder / "ids.bin", 512, 64
     np.random.default_rng(0).integers(0, 32_000, 1 << 20, np.uint16).tofile(path)
     disk = np.memmap(path, np.uint16, "r")
-    rng, fast, src = (
-        np.random.default_rng(0),
-        Batches(disk, context_length=context_length, batch=batch, hash_ids=False),
-        np.ones((batch, context_length + 1), np.int64),
-    )
+    rng = np.random.default_rng(0)
+    fast = Batches(disk, context_length=context_length, batch=batch, hash_ids=False)
     build = (lambda n: slices(disk, context_length, batch, rng)) if broken else fast.__getitem__
-    t = medians(dict(build=build, copy=lambda n: np.copyto(np.empty_like(src), src)), 30)
-    return dict(seconds=t["build"], copy=t["copy"])
+    return build_and_copy(build, batch, context_length)
 
 # %% ../../../nbs/lib/lab/museum_blog.ipynb #582c5a11
 @exhibit(
@@ -237,26 +247,19 @@ def list_comprehension(broken, scratch):
     fix="compute the share of the peak from tokens per second; then larger pieces, compile, "
     "lower precision",
 )
-def idle_device(broken, scratch):
+def idle_device(broken: bool, scratch: Scratch) -> dict:
     cfg = GPTConfig(vocab_size=65, context_length=256, d_model=128, n_layers=2, n_heads=4)
     model = GPT(cfg)
     rows, t = (1, 2) if broken else (8, 256)
     x, a = torch.randint(65, (rows, t + 1)), torch.randn(1024, 1024)
 
-    def busy(f, n=5):
-        f()
-        start = time.process_time()
-        [f() for _ in range(n)]
-        return (time.process_time() - start) / n  # what else runs on this machine does not count
-
-    step, matmul = busy(lambda: model.loss(x[:, :-1], x[:, 1:]).backward()), busy(lambda: a @ a)
-    return dict(
-        mfu=flops_per_token(replace(cfg, context_length=t))
-        * rows
-        * t
-        / step
-        / (2 * 1024**3 / matmul)
+    contenders = dict(
+        step=lambda n: model.loss(x[:, :-1], x[:, 1:]).backward(), matmul=lambda n: a @ a
     )
+    # processor time: what else runs on this machine does not count
+    busy = Race(contenders).warm_up(1).run(5).each(sum, "cpu")
+    done = 5 * flops_per_token(replace(cfg, context_length=t)) * rows * t / busy["step"]
+    return dict(mfu=done / (5 * 2 * 1024**3 / busy["matmul"]))
 
 # %% ../../../nbs/lib/lab/museum_blog.ipynb #76eba4f9
 @exhibit(
@@ -268,20 +271,13 @@ def idle_device(broken, scratch):
     fix="count before renting; halve the rows per pass and keep the tokens per step (the engine "
     "does)",
 )
-def batch_128(broken, scratch):
+def batch_128(broken: bool, scratch: Scratch) -> dict:
     forecast = memory_forecast(
         SHAPES["gpt2-134m"].cfg(), 128 if broken else 64, half=True, optimizer="adamw"
     )
     return dict(parts={k: forecast[k] for k in PARTS}, limit=40e9)
 
 # %% ../../../nbs/lib/lab/museum_blog.ipynb #dec640b2
-_HOLD = """import sys; from gpub.record.folder import lock_folder
-with lock_folder(sys.argv[1]):
-    ballast = bytearray(50_000_000)
-    print("held", flush=True)
-    sys.stdin.read()"""
-
-
 @exhibit(
     "held-memory",
     "Memory held by the dead",
@@ -290,11 +286,10 @@ with lock_folder(sys.argv[1]):
     symptom="out of memory at once, on a device that should be empty, after a crash",
     fix="end the process the alarm names (or restart the runtime), then start again",
 )
-def held_memory(broken, scratch):
-    command = [sys.executable, "-c", _HOLD, str(scratch.folder / "run")]
-    other = scratch.enter_context(
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    )
+def held_memory(broken: bool, scratch: Scratch) -> dict:
+    program = ["-m", "gpub.lab.museum.programs.hold_folder", str(scratch.folder / "run")]
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    other = scratch.enter_context(subprocess.Popen([sys.executable, *program], **pipes))
     other.stdout.readline()  # it has the memory and the lock
     if not broken:
         other.communicate()  # its input closes: it ends
@@ -310,7 +305,7 @@ def held_memory(broken, scratch):
     "or an id outside the vocabulary",
     fix="load the tokenizer from the folder of the data; its fingerprint is in the manifest",
 )
-def hardcoded_tokenizer(broken, scratch):
+def hardcoded_tokenizer(broken: bool, scratch: Scratch) -> dict:
     text = plays(3000, seed=1)
     tok = BPETokenizer.train([text], vocab_size=300)
     folder = scratch.folder / "shards"
@@ -331,11 +326,9 @@ def hardcoded_tokenizer(broken, scratch):
     "as it should be",
     fix="keep the dtype in the manifest beside the tokens and read it from there",
 )
-def int16_for_int32(broken, scratch):
-    path, ids = (
-        scratch.folder / "train.bin",
-        np.random.default_rng(0).integers(0, 32_000, 1000, np.int32),
-    )
+def int16_for_int32(broken: bool, scratch: Scratch) -> dict:
+    path = scratch.folder / "train.bin"
+    ids = np.random.default_rng(0).integers(0, 32_000, 1000, np.int32)
     ids.tofile(path)
     return dict(
         path=path, dtype=np.int16 if broken else np.int32, tokens=len(ids), vocab_size=32_000
@@ -350,7 +343,7 @@ def int16_for_int32(broken, scratch):
     symptom="memory grows with the square of the context; attention is bound by bandwidth",
     fix="scaled_dot_product_attention: the same numbers, no score matrix",
 )
-def score_matrix(broken, scratch):
+def score_matrix(broken: bool, scratch: Scratch) -> dict:
     return dict(attention=causal_attention if broken else fused_attention)
 
 # %% ../../../nbs/lib/lab/museum_blog.ipynb #c9d0e25b

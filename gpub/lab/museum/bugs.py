@@ -9,6 +9,7 @@ __all__ = ['SOURCE', 'TWIN', 'FAMOUS', 'EXHIBITS', 'letters', 'teach', 'peek', '
            'cloned_workers', 'saved_nan', 'half_checkpoint']
 
 # %% ../../../nbs/lib/lab/museum_bugs.ipynb #392147ca
+from collections.abc import Callable
 from dataclasses import replace
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ from ...record.checkpoint import save_checkpoint, verify_checkpoint
 from ...device import pick_precision
 from ...guards.doctor import check_schedule, check_tokenizer, lr_jump
 from ...model.gpt import GPT, GPTConfig, causal_mask, fused_attention
-from .blog import BLOG, exhibit
+from .blog import BLOG, Scratch, exhibit
 from ...data.plays import Markov, plays
 from ...data.batches import Batches
 from ...data.shards import join_documents
@@ -43,21 +44,21 @@ TWIN = GPTConfig(vocab_size=8, context_length=32, d_model=32, n_layers=1, n_head
 
 
 def letters(
-    n=20_000,  # how many
-    seed=0,  # same seed, same letters
-):  # (n,) ids below 8
+    n: int = 20_000,  # how many
+    seed: int = 0,  # same seed, same letters
+) -> np.ndarray:  # (n,) ids below 8
     "Ids of `n` letters of `SOURCE`"
     return CharTokenizer(SOURCE.alphabet).encode(SOURCE.sample(n, seed))
 
 
 def teach(
     steps: int,  # of the whole run
-    attention=fused_attention,  # of the model's blocks
-    see=lambda x, y: (x, y),  # what becomes of a batch
+    attention: Callable = fused_attention,  # of the model's blocks
+    see: Callable = lambda x, y: (x, y),  # what becomes of a batch
     start: int = 0,  # steps that are done already
-    model=None,  # to go on with; default: a fresh one
-    **settings,  # of `TrainConfig`
-):  # (model, list of log rows)
+    model: GPT | None = None,  # to go on with; default: a fresh one
+    **settings: object,  # of `TrainConfig`
+) -> tuple[GPT, list[dict]]:  # model, rows of the log
     "Train the twin, with one thing wrong if you like"
     cfg = TrainConfig(
         **dict(steps=steps, batch_tokens=512, optimizer="adamw", lr=0.01, warmup=5) | settings
@@ -71,10 +72,10 @@ def teach(
 
 # %% ../../../nbs/lib/lab/museum_bugs.ipynb #b17998b4
 def peek(
-    q_bhtd,  # queries
-    k_bhsd,  # keys, as many positions as queries
-    v_bhsd,  # values
-):  # (b, h, t, d)
+    q_bhtd: torch.Tensor,  # queries
+    k_bhsd: torch.Tensor,  # keys, as many positions as queries
+    v_bhsd: torch.Tensor,  # values
+) -> torch.Tensor:  # (b, h, t, d)
     "`attention` with the mask one place too far"
     t = q_bhtd.size(-2)
     may_ts = torch.ones(t, t, dtype=torch.bool).tril(1)
@@ -90,7 +91,7 @@ def peek(
     symptom="a loss that is too good to be true, and samples that are nonsense",
     fix="mask every key behind the query: tril(0), not tril(1)",
 )
-def causal_leak(broken, scratch):
+def causal_leak(broken: bool, scratch: Scratch) -> dict:
     torch.manual_seed(0)
     return dict(
         model=GPT(TWIN, peek if broken else fused_attention),
@@ -105,16 +106,16 @@ def causal_leak(broken, scratch):
     symptom="the loss goes to zero within a hundred steps; samples repeat one token",
     fix="x = window[:, :-1], y = window[:, 1:], once and in one place",
 )
-def unshifted_labels(broken, scratch):
+def unshifted_labels(broken: bool, scratch: Scratch) -> dict:
     x, y = Batches(letters(), context_length=32, batch=4)[0]
     return dict(x_bt=x, y_bt=x if broken else y)
 
 # %% ../../../nbs/lib/lab/museum_bugs.ipynb #69420fb8
 def mean_of_means(
-    loss_fn,  # (x, y) -> mean loss
-    x,  # (b, t) inputs
-    y,  # (b, t) targets
-    micro,  # rows of a piece; the last may be shorter
+    loss_fn: Callable,  # (x, y) -> mean loss
+    x: torch.Tensor,  # (b, t) inputs
+    y: torch.Tensor,  # (b, t) targets
+    micro: int,  # rows of a piece; the last may be shorter
 ):
     "`backward` as it is usually written"
     pieces = [*zip(x.split(micro), y.split(micro))]
@@ -129,7 +130,7 @@ def mean_of_means(
     symptom="the loss depends on the micro-batch size at equal tokens per step",
     fix="weight each piece by its share of the tokens, as train.backward does",
 )
-def mean_of_means_(broken, scratch):
+def mean_of_means_(broken: bool, scratch: Scratch) -> dict:
     torch.manual_seed(0)
     x, y = Batches(letters(), context_length=32, batch=5)[0]
     return dict(
@@ -144,7 +145,7 @@ def mean_of_means_(broken, scratch):
     symptom="the loss stops falling early; the learning rate is zero long before the end",
     fix="make the rate a function of the optimizer step; do not keep a counter",
 )
-def micro_step_schedule(broken, scratch):
+def micro_step_schedule(broken: bool, scratch: Scratch) -> dict:
     cfg = TrainConfig(steps=20, lr=0.01, warmup=4)
     w = torch.nn.Parameter(torch.ones(1))
     rows = []
@@ -169,7 +170,7 @@ def micro_step_schedule(broken, scratch):
     fix="compile a function of the model and save the model; gpub.train.compiled.compiled_loss "
     "does that",
 )
-def orig_mod(broken, scratch):
+def orig_mod(broken: bool, scratch: Scratch) -> dict:
     model = GPT(TWIN)
     return dict(
         found=(torch.compile(model) if broken else model).state_dict(),
@@ -184,7 +185,7 @@ def orig_mod(broken, scratch):
     symptom="index out of range or a device-side assert, some hundred steps into the run",
     fix="read with the dtype of the manifest; convert to int64 after reading",
 )
-def uint16_as_int16(broken, scratch):
+def uint16_as_int16(broken: bool, scratch: Scratch) -> dict:
     path, ids = (
         scratch.folder / "train.bin",
         np.random.default_rng(0).integers(0, 50_257, 1000, np.uint16),
@@ -202,7 +203,7 @@ def uint16_as_int16(broken, scratch):
     symptom="after a resume or a copy the loss leaps to a beginner's, or samples are word salad",
     fix="keep the tokenizer in the run folder and compare fingerprints",
 )
-def tokenizer_swap(broken, scratch):
+def tokenizer_swap(broken: bool, scratch: Scratch) -> dict:
     ours, other = (
         BPETokenizer.train([text], vocab_size=320)
         for text in (plays(4000, seed=1), plays(4000, seed=2).upper())
@@ -233,7 +234,7 @@ def rope(
     fix="bring the rows of the query and key weights into the order of the layout, or rotate in "
     "theirs",
 )
-def rope_layout(broken, scratch):
+def rope_layout(broken: bool, scratch: Scratch) -> dict:
     torch.manual_seed(0)
     x_tc, q_dc, k_dc = torch.randn(12, 16), torch.randn(8, 16), torch.randn(8, 16)
 
@@ -257,7 +258,7 @@ def rope_layout(broken, scratch):
     symptom="the model never stops, and changes the subject in mid-sentence",
     fix="write the end token after every document; ShardWriter does it with the tokenizer's own",
 )
-def missing_end(broken, scratch):
+def missing_end(broken: bool, scratch: Scratch) -> dict:
     tok = BPETokenizer.train([text := plays(4000, seed=1)], vocab_size=300)
     scenes = text.split("SCENE. ")[1:]
     ids, _ = join_documents([tok.encode(s) for s in scenes], None if broken else tok.end, np.uint16)
@@ -271,7 +272,7 @@ def missing_end(broken, scratch):
     symptom="an exported model loads without an error and has the loss of a beginner",
     fix="carry the flag over (tied, tie_word_embeddings), and load with strict=True",
 )
-def tied_export(broken, scratch):
+def tied_export(broken: bool, scratch: Scratch) -> dict:
     target = GPT(replace(TWIN, tied=not broken))
     return dict(found=GPT(TWIN).state_dict(), wanted=target.state_dict())
 
@@ -283,7 +284,7 @@ def tied_export(broken, scratch):
     symptom="mixed precision makes a T4 or V100 slower instead of faster",
     fix="ask for the capability, not for support: below 8.0 use fp16 with a GradScaler",
 )
-def bf16_on_t4(broken, scratch):
+def bf16_on_t4(broken: bool, scratch: Scratch) -> dict:
     t4 = (7, 5)
     return dict(
         name="bf16" if broken else pick_precision("cuda", capability=t4).name, capability=t4
@@ -297,7 +298,7 @@ def bf16_on_t4(broken, scratch):
     symptom="the loss jumps up right after a resume and takes long to come back",
     fix="the step number is part of the checkpoint; the rate is a function of it",
 )
-def restarted_schedule(broken, scratch):
+def restarted_schedule(broken: bool, scratch: Scratch) -> dict:
     model, rows = teach(30)
     rows = rows[:20]  # stopped at step 20 of 30
     _, more = teach(30, model=model, start=0 if broken else 20)
@@ -311,7 +312,7 @@ def restarted_schedule(broken, scratch):
     symptom="a causal mask is passed, and the loss is too good all the same",
     fix="pass booleans (True: may look), or is_causal=True and no mask at all",
 )
-def mask_dtype(broken, scratch):
+def mask_dtype(broken: bool, scratch: Scratch) -> dict:
     mask = causal_mask(16, 16)
     return dict(mask=mask.float() if broken else mask)
 
@@ -324,7 +325,7 @@ def mask_dtype(broken, scratch):
     fix="let the step number decide the windows: gpub.data.batches.Batches is a function of seed "
     "and step",
 )
-def cloned_workers(broken, scratch):
+def cloned_workers(broken: bool, scratch: Scratch) -> dict:
     ids = torch.from_numpy(letters().astype(np.int64))
     ordered = Batches(ids.numpy(), context_length=32, batch=8)
     workers = [np.random.default_rng(0) for _ in range(4)]  # each got a copy of the seed
@@ -343,7 +344,7 @@ def cloned_workers(broken, scratch):
     symptom="loss: nan, and all checkpoints kept are nan too",
     fix="look at the flag before logging and before saving; go on from the last good checkpoint",
 )
-def saved_nan(broken, scratch):
+def saved_nan(broken: bool, scratch: Scratch) -> dict:
     cfg = TrainConfig(
         steps=6, batch_tokens=512, optimizer="adamw", lr=1e38 if broken else 0.01, warmup=0
     )
@@ -360,7 +361,7 @@ def saved_nan(broken, scratch):
     fix="write beside it, force it to the disk, rename; keep checksums; gpub.record.checkpoint "
     "does",
 )
-def half_checkpoint(broken, scratch):
+def half_checkpoint(broken: bool, scratch: Scratch) -> dict:
     folder = save_checkpoint(scratch.folder, 10, {"w": torch.ones(1000)}, {}, {})
     file = folder / "model.safetensors"
     if broken:

@@ -7,7 +7,10 @@ __all__ = ['corrupted_checkpoint', 'INFRA', 'check_versions', 'check_first_batch
            'version_conflict', 'kernel_for_another_torch', 'bad_host', 'quota', 'no_workers']
 
 # %% ../../../nbs/lib/lab/museum_machines.ipynb #832da8aa
-import errno, shutil, warnings
+import errno
+import shutil
+import warnings
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -17,13 +20,12 @@ import torch
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from ...guards.alarms import Alarm, check_builder
-from ..bench.loader import medians
 from ...record.checkpoint import save_checkpoint
 from ...guards.doctor import check_throughput
 from ...model.gpt import GPT, GPTConfig
 from ...share.hub import export_model
 from .bugs import half_checkpoint
-from .blog import exhibit
+from .blog import Scratch, build_and_copy, exhibit
 from ...data.plays import plays
 from ...guards.preflight import run_check
 from ...data.batches import Batches
@@ -31,40 +33,48 @@ from ...data.tokenizer import CharTokenizer
 
 # %% ../../../nbs/lib/lab/museum_machines.ipynb #b831b484
 def check_versions(
-    names=("gpub",),  # packages that matter; what they need is followed
-    path=None,  # folders to look in; default: this Python's
+    names: Iterable[str] = ("gpub",),  # packages that matter; what they need is followed
+    path: Iterable[str | Path] | None = None,  # folders to look in; default: this Python's
 ):
     """Installed packages satisfy each other's requirements; raises `Alarm` naming the first pair
     that does not"""
     found = metadata.distributions(path=[*map(str, path)]) if path else metadata.distributions()
-    here = {
-        canonicalize_name(d.name): d for d in reversed([*found]) if d.name
-    }  # of two with a name Python imports the first
+    # of two with a name Python imports the first
+    here = {canonicalize_name(d.name): d for d in reversed([*found]) if d.name}
     todo, seen = [*map(canonicalize_name, names)], set()
     while todo:
-        if (name := todo.pop()) in seen or name not in here:
+        name = todo.pop()
+        if name in seen or name not in here:
             continue
         seen.add(name)
-        for text in here[name].requires or []:
-            try:
-                need = Requirement(text)
-            except InvalidRequirement:
-                continue  # older packages write what no tool reads
-            if need.marker and not need.marker.evaluate({"extra": ""}):
-                continue
-            have = here.get(other := canonicalize_name(need.name))
+        for need in _requirements(here[name]):
+            other = canonicalize_name(need.name)
             todo.append(other)
-            if have is None or not need.specifier.contains(have.version, prereleases=True):
+            has = here[other].version if other in here else None
+            if has is None or not need.specifier.contains(has, prereleases=True):
                 raise Alarm(
                     f"{name} {here[name].version} needs {need.name}{need.specifier}, "
-                    f"{have.version if have else 'nothing'} is installed",
+                    f"{has or 'nothing'} is installed",
                     "install both in one command with -c constraints.txt, and note what works: "
                     "gpub keeps the torch that is there",
                 )
 
 
+def _requirements(package: metadata.Distribution) -> list[Requirement]:
+    "What a package needs here, extras aside"
+    out = []
+    for text in package.requires or []:
+        try:
+            need = Requirement(text)
+        except InvalidRequirement:
+            continue  # older packages write what no tool reads
+        if not need.marker or need.marker.evaluate({"extra": ""}):
+            out.append(need)
+    return out
+
+
 def check_first_batch(
-    batches,  # function of a step -> (inputs, targets)
+    batches: Callable[[int], tuple],  # step -> inputs, targets
 ):
     """The first batch can be drawn; raises `Alarm` with whatever went wrong, in the words of
     `preflight`"""
@@ -79,21 +89,13 @@ def check_first_batch(
         )
 
 
-def _installed(folder, name, version, *needs):
+def _installed(folder: Path, name: str, version: str, *needs: str):
     "A package as the system sees it: its metadata"
     info = Path(folder, f"{name.replace('-', '_')}-{version}.dist-info")
     info.mkdir(parents=True)
-    (info / "METADATA").write_text(
-        "\n".join(
-            [
-                "Metadata-Version: 2.1",
-                f"Name: {name}",
-                f"Version: {version}",
-                *(f"Requires-Dist: {n}" for n in needs),
-            ]
-        )
-        + "\n"
-    )
+    head = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+    lines = [*head, *(f"Requires-Dist: {need}" for need in needs)]
+    (info / "METADATA").write_text("\n".join(lines) + "\n")
 
 # %% ../../../nbs/lib/lab/museum_machines.ipynb #de0bb554
 @exhibit(
@@ -104,10 +106,9 @@ def _installed(folder, name, version, *needs):
     symptom="the run dies while saving, and the newest checkpoint is half a file",
     fix="count before writing, beside the old one, then rename; keep few",
 )
-def disk_full(broken, scratch):
-    numbers = (
-        shutil.disk_usage(scratch.folder).free // 4 + 2**20 if broken else 8
-    )  # more than there is room for, without having it
+def disk_full(broken: bool, scratch: Scratch) -> dict:
+    # more than there is room for, without having it
+    numbers = shutil.disk_usage(scratch.folder).free // 4 + 2**20 if broken else 8
     return dict(
         run_dir=scratch.folder / "run",
         step=7,
@@ -125,7 +126,7 @@ def disk_full(broken, scratch):
     symptom="cannot pickle ... object, or a worker that dies, at the first batch",
     fix="no worker processes: windows are a function of seed and step",
 )
-def loader_that_cannot_travel(broken, scratch):
+def loader_that_cannot_travel(broken: bool, scratch: Scratch) -> dict:
     ids = np.arange(4000) % 60
     ours = Batches(ids, context_length=32, batch=4, hash_ids=False)
     if not broken:
@@ -150,7 +151,7 @@ def loader_that_cannot_travel(broken, scratch):
     symptom="an ImportError or a strange TypeError after installing one more thing",
     fix="install from one set of constraints; ask before the run",
 )
-def version_conflict(broken, scratch):
+def version_conflict(broken: bool, scratch: Scratch) -> dict:
     _installed(scratch.folder, "gpub", "0.1.0", "datasets")
     _installed(
         scratch.folder, "datasets", "3.0.0", "fsspec<=2024.6.1", 'pyarrow>=15; extra == "parquet"'
@@ -176,7 +177,7 @@ corrupted_checkpoint = replace(
     symptom="undefined symbol, or a missing attribute of torch, when the library is imported",
     fix="ask its requirements before importing it; do without it where it gains nothing",
 )
-def kernel_for_another_torch(broken, scratch):
+def kernel_for_another_torch(broken: bool, scratch: Scratch) -> dict:
     _installed(scratch.folder, "liger-kernel", "0.5.0", "torch>=2.7", "triton>=2.3")
     _installed(scratch.folder, "torch", "2.4.1" if broken else "2.8.0")
     _installed(scratch.folder, "triton", "3.0.0")
@@ -191,7 +192,7 @@ def kernel_for_another_torch(broken, scratch):
     symptom="the same code, the same card, and each hour fewer tokens",
     fix="compare with the run's own past; move to another host: a resume goes on bit for bit",
 )
-def bad_host(broken, scratch):
+def bad_host(broken: bool, scratch: Scratch) -> dict:
     return dict(
         rows=[
             dict(step=10 * i, tok_s=28_300 * (0.3 if broken and i > 30 else 1) + i % 7)
@@ -208,7 +209,7 @@ def bad_host(broken, scratch):
     symptom="an export that ends with Disk quota exceeded, while df shows free space",
     fix="write beside, rename when whole, say which folder; nothing half-written stays",
 )
-def quota(broken, scratch):
+def quota(broken: bool, scratch: Scratch) -> dict:
     tok = CharTokenizer("abcd")
     model = GPT(
         GPTConfig(vocab_size=tok.vocab_size, context_length=8, d_model=8, n_layers=1, n_heads=1)
@@ -231,28 +232,19 @@ def quota(broken, scratch):
     symptom="the GPU is idle between steps; more workers help",
     fix="encode once, before training; a batch is then a gather of microseconds",
 )
-def no_workers(broken, scratch):
+def no_workers(broken: bool, scratch: Scratch) -> dict:
     text, context_length, batch = plays(20_000, seed=0), 256, 8
     tok = CharTokenizer.from_text(text)
-    src = np.ones((batch, context_length + 1), np.int64)
     fast = Batches(tok.encode(text), context_length=context_length, batch=batch, hash_ids=False)
 
-    def slow(n):  # a Dataset that encodes, in the loop that trains: a letter at a time
-        return [
-            torch.stack(
-                [torch.as_tensor(tok.encode(c)[0]) for c in text[i : i + context_length + 1]]
-            )
-            for i in range(0, batch * (context_length + 1), context_length + 1)
-        ]
+    def slow(n: int) -> list[torch.Tensor]:
+        "A Dataset that encodes, in the loop that trains: a letter at a time"
+        width = context_length + 1
+        rows = (text[i : i + width] for i in range(0, batch * width, width))
+        return [torch.stack([torch.as_tensor(tok.encode(c)[0]) for c in row]) for row in rows]
 
-    t = medians(
-        dict(
-            build=slow if broken else fast.__getitem__,
-            copy=lambda n: np.copyto(np.empty_like(src), src),
-        ),
-        5 if broken else 30,
-    )
-    return dict(seconds=t["build"], copy=t["copy"])
+    build = slow if broken else fast.__getitem__
+    return build_and_copy(build, batch, context_length, rounds=5 if broken else 30)
 
 # %% ../../../nbs/lib/lab/museum_machines.ipynb #befdf39c
 INFRA = (
