@@ -1,11 +1,14 @@
 "Every exhibit, both ways: the alarm rings for the broken code and stays silent for the fixed"
 
 import json
+import subprocess
+import sys
 import pytest
 import gpub.lab.museum.bugs, gpub.lab.museum.blog
 from gpub.core import GpubError
 from gpub.lab.museum.bugs import BLOG, EXHIBITS, FAMOUS
 from gpub.lab.museum.blog import Exhibit, exhibit
+from gpub.record.folder import lock_folder
 
 
 def by_name(e):
@@ -85,3 +88,16 @@ def test_an_exhibit_that_cannot_be_told_apart_is_found():
         )
 
     assert same(never).message() is None and same(always).message(broken=False) == "RUN: always"
+
+
+def test_a_folder_is_held_until_the_input_closes(tmp_path):
+    program = ["-m", "gpub.lab.museum.programs.hold_folder", str(tmp_path)]
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with subprocess.Popen([sys.executable, *program], **pipes) as other:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(GpubError, match="in use by process"), lock_folder(tmp_path):
+            pass
+        other.communicate(timeout=60)
+    assert other.returncode == 0
+    with lock_folder(tmp_path):  # it is free again
+        pass

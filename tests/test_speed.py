@@ -34,6 +34,7 @@ from gpub.lab.bench.rungs import (
     library_defaults,
     survey,
 )
+from gpub.lab.bench.train import alone, gpub_steps
 from gpub.model.sizes import flops_per_token
 from gpub.lab.bench.speed import features, head_loss, keep_bits, kernel, lost, roof, step_ops, tiled
 
@@ -492,6 +493,14 @@ def test_commands(tmp_path, monkeypatch):
         and m["copy_gb_s"] > 0.1
         and m["launch_us"] > 0
     )
+
+
+def test_a_contender_in_a_process_of_its_own():
+    model = dict(vocab_size=65, context_length=16, d_model=8, n_layers=1, n_heads=1)
+    done = alone(gpub_steps, model=model, batch=2, steps=3)
+    assert len(done["seconds"]) == 3 and done["rss"] > 1e7 and 3 < done["loss"] < 6
+    with pytest.raises(GpubError, match="gpub_steps failed: .*vocab_size"):
+        alone(gpub_steps, model={}, batch=2, steps=1)
 
 
 def test_held_bytes_and_tf32():

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 import torch
 from .machine import CLOCKS
-from .race import in_turns, machine_line
+from .race import turn_order, machine_line
 from ...core import GpubError, first_line
 from ...device import machine, pick_device, use_threads
 from .rungs import BASE, RUNGS, Climber, Place, Rung, library_defaults, survey
@@ -39,7 +39,7 @@ def duel(
     turn = 5 if a.p.device.type == "cuda" and a.run(1)[0] < 0.3 else 1
     times, n = ([], []), 0
     while len(times[0]) < steps and (len(times[0]) < 3 or sum(map(sum, times)) < 10):
-        for climber, seconds in in_turns(zip((a, b), times), n):
+        for climber, seconds in turn_order(zip((a, b), times), n):
             seconds += climber.run(turn)[turn > 1 :]
         n += 1
     return times

@@ -25,6 +25,7 @@ from ...train.kernels import forward_backward_seconds, matmul_peak, pick_attenti
 from ...model.sizes import flops_per_token
 from ...train.config import TrainConfig
 from gpub.train.loop import (
+    TrainParts,
     context_length_at,
     context_lengths,
     depth_at,
@@ -102,7 +103,7 @@ def ours(
         ),
     )
     pick_attention(model, "cpu", p.dtype)
-    loop = train(model, lambda n, c: by_ctx[c][n], cfg, dtype=p.dtype)
+    loop = train(model, lambda n, c: by_ctx[c][n], cfg, parts=TrainParts(dtype=p.dtype))
     return Contender(name, model, lambda n: next(loop), cfg.steps, cfg.batch_tokens, cfg, p.name)
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from .shakespeare import HFModel
 from .llama import MIDDLE, bench_llama, bench_llama_table
-from .race import Clock, Race, in_turns, machine_line
+from .race import Clock, Race, turn_order, machine_line
 from ...core import GpubError
 from ...device import machine, pick_device, pick_precision, seed_everything, use_threads
 from ...model.gpt import GPT, GPTConfig
@@ -351,7 +351,7 @@ def against_trainer(
     contenders = dict(gpub=gpub_steps, trainer=trainer_steps)
     out = {name: [] for name in contenders}
     for n in range(rounds):
-        for name in in_turns([*contenders], n):
+        for name in turn_order([*contenders], n):
             one = alone(contenders[name], model=model, batch=batch, steps=steps)
             out[name].append(one)
             seconds, memory = statistics.median(one["seconds"][1:]), one["rss"]
