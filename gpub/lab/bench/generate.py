@@ -119,7 +119,7 @@ class GenerationRace:
 def generation_speed(
     preset: str | Config,  # name from `SHAPES`, or a config
     device: str = "auto",  # CUDA where it is, else MPS, else the CPU
-    how: GenerationRace = GenerationRace(),
+    how: GenerationRace = GenerationRace(),  # who writes, how much, how often
     # called with a line per contender
     log: Callable[[str], object] = lambda text: None,
 ) -> dict:  # plain values

@@ -344,9 +344,8 @@ class Rung:
     name: str  # in tables, and for `gpub bench ladder --rung`
     says: str  # what is different when it is on
     on: dict[str, object]  # switches of BASE
-    off: dict[str, object] = field(
-        default_factory=dict
-    )  # where its off side differs from the rungs below it
+    # where its off side differs from the rungs below it
+    off: dict[str, object] = field(default_factory=dict)
     # nats by which a step's loss may differ; None: another recipe, whose losses are not
     # compared
     tolerance: float | None = 1e-3

@@ -133,7 +133,7 @@ class PlainRecipe:
     batch: int  # windows in a step
     lr: float  # learning rate
     steps: int  # its length
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[float, float] = (0.9, 0.999)  # memory of gradients, and of their squares
     weight_decay: float = 0.01  # on every parameter
     clip: float = 0.0  # largest norm of the gradient; 0: whatever comes
     rates: Callable[[int], float] = lambda n: 1.0  # step -> share of `lr`
