@@ -155,7 +155,7 @@ def cut(room, rows=64, **settings):
 
 def test_the_first_cut_comes_from_the_forecast():
     mode, micro = cut(A100)
-    how = dict(mode=mode, half=True, accumulate=True)
+    how = dict(mode=mode, half=True, accumulate=True, chunked=True)
     assert mode == "off" and 1 < micro < 64
     assert (
         memory_forecast(ONE_B, micro, **how)["peak"]
@@ -165,7 +165,8 @@ def test_the_first_cut_comes_from_the_forecast():
     assert cut(1e15) == ("off", 64)
     assert cut(A100, grad_checkpoint="full")[0] == "full"
     assert cut(A100, grad_checkpoint="full")[1] > micro
-    assert cut(0.9 * 24e9)[0] != "off"
+    assert cut(0.9 * 24e9)[0] == "off"
+    assert cut(0.9 * 20e9)[0] != "off"
     assert cut(1e9) == ("full", 1)
 
 

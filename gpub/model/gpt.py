@@ -186,6 +186,7 @@ class GPT(nn.Module):
         self.checkpoint_block = lambda block, x_btc: block(
             x_btc
         )  # how a block is applied: chapter 4 hands in a way that needs less memory
+        self.head_loss = None  # the same for the head of a large vocabulary
         self.reset()
 
     def reset(self):
@@ -207,14 +208,14 @@ class GPT(nn.Module):
                     else std,
                 )
 
-    def forward(
+    def features(
         self,
         ids_bt: torch.Tensor,  # int64 token ids, at most `context_length` per row
         # of what came before them: `memory[layer]` is an `causal_attention`,
         # `memory.positions(t)` says where they stand
         kv_cache: Any = None,
-    ) -> torch.Tensor:  # (b, t, v)
-        "Logits: row t scores what comes after token t"
+    ) -> torch.Tensor:  # (b, t, c)
+        "What the head reads: row t is about what comes after token t"
         t = ids_bt.size(1)
         if t > self.cfg.context_length:
             raise GpubError(
@@ -229,7 +230,19 @@ class GPT(nn.Module):
                 if kv_cache is None
                 else block(x_btc, kv_cache[i])
             )
-        return F.linear(self.norm(x_btc), (self.head or self.tok).weight)
+        return self.norm(x_btc)
+
+    def forward(
+        self,
+        ids_bt: torch.Tensor,  # as for `features`
+        kv_cache: Any = None,  # as for `features`
+    ) -> torch.Tensor:  # (b, t, v)
+        "Logits: row t scores what comes after token t"
+        return F.linear(self.features(ids_bt, kv_cache), self.head_weight())
+
+    def head_weight(self) -> torch.Tensor:  # (v, c)
+        "The matrix that turns features into logits"
+        return (self.head or self.tok).weight
 
     def loss(
         self,
@@ -237,6 +250,9 @@ class GPT(nn.Module):
         targets_bt: torch.Tensor,  # the ids one position later
     ) -> torch.Tensor:  # nats per token, the mean over the batch
         "How surprised the model is by what came next"
+        if self.head_loss:
+            x_btc = self.features(ids_bt)
+            return self.head_loss(x_btc, self.head_weight(), targets_bt)
         return F.cross_entropy(self(ids_bt).flatten(0, 1).float(), targets_bt.flatten())
 
 # %% ../../nbs/season1/01_first_transformer.ipynb #908a0b25

@@ -309,18 +309,21 @@ class Llama(nn.Module):
         self.checkpoint_block = lambda block, x_btc: block(
             x_btc
         )  # how a block is applied, as in `GPT`
+        self.head_loss = None  # the same for the loss
         self.reset()
 
-    reset, loss = GPT.reset, GPT.loss  # the same sentences hold here
+    # the same sentences hold here
+    reset, loss = GPT.reset, GPT.loss
+    forward, head_weight = GPT.forward, GPT.head_weight
 
-    def forward(
+    def features(
         self,
         ids_bt: torch.Tensor,  # int64 token ids, at most `context_length` per row
         # of what came before them: `memory[layer]` is an `causal_attention`,
         # `memory.positions(t)` says where they stand
         kv_cache: Any = None,
-    ) -> torch.Tensor:  # (b, t, v) logits: row t scores what comes after token t
-        "Score every next token; raises `GpubError` for more tokens than the context"
+    ) -> torch.Tensor:  # (b, t, c)
+        "What the head reads; raises `GpubError` for more tokens than the context"
         t = ids_bt.size(1)
         if t > self.cfg.context_length:
             raise GpubError(
@@ -334,7 +337,7 @@ class Llama(nn.Module):
                 if kv_cache is None
                 else block(x_btc, kv_cache[i], angles)
             )
-        return F.linear(self.norm(x_btc), (self.head or self.tok).weight)
+        return self.norm(x_btc)
 
 # %% ../../nbs/season2/01_from_134m_to_1b.ipynb #82a113d8
 def llama_table(
@@ -385,6 +388,7 @@ def _(cfg: LlamaConfig):
         vocab_size=cfg.vocab_size,
         context_length=cfg.context_length,
         saved=saved,
+        twins=2,
     )
 
 

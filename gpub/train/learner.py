@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..core import GpubError
 from ..device import Precision
 from ..model.gpt import GPTConfig
+from ..model.head import LARGE_VOCABULARY, pick_head
 from ..model.llama import LlamaConfig
 from ..model.sizes import MODES, ROOM, largest_batch, memory_forecast
 from ..record.checkpoint import Checkpoint
@@ -54,6 +55,7 @@ def first_cut(
     modes = MODES if cfg.grad_checkpoint == "auto" else (cfg.grad_checkpoint,)
     for mode in modes:
         how = dict(context_length=context_length, mode=mode, half=half, optimizer=cfg.optimizer)
+        how["chunked"] = model_cfg.vocab_size >= LARGE_VOCABULARY
         if memory_forecast(model_cfg, rows, **how)["peak"] <= room:
             return mode, rows
         most = largest_batch(model_cfg, room, rows, accumulate=True, **how)
@@ -113,6 +115,7 @@ class Learner:
             )
         self.cfg, self.place, self.log = cfg, place, log
         self.model = pick_attention(model, place.device, place.precision.dtype)
+        pick_head(self.model, place.device)
         self.scaler = torch.amp.GradScaler(place.device.type, enabled=place.precision.scaler)
         if weights is not None:
             self.model.load_state_dict(weights)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 from ..core import GpubError
+from ..model.sizes import MUON_AT_ONCE
 from .config import TrainConfig
 from .parallel import shard_like, to_full_tensor
 
@@ -52,7 +53,7 @@ def muon_format(
 class Muon(torch.optim.Optimizer):
     "Momentum made orthogonal, for 2-D weights; a few equal shapes share one batched iteration"
 
-    AT_ONCE = 8  # parameters of one shape that are moved together
+    AT_ONCE = MUON_AT_ONCE  # parameters of one shape that are moved together
 
     def __init__(
         self,
