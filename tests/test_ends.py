@@ -9,16 +9,10 @@ from gpub.record.checkpoint import checkpoints, load_checkpoint
 from gpub.core import GpubError
 from gpub.guards.doctor import doctor
 from gpub.record.ledger import account, read_ledger
-from gpub.budget.phases import (
-    PLANS,
-    Gate,
-    given_up,
-    paid_so_far,
-    plan_settings,
-    read_plan,
-    schedule_from,
-    stable_steps,
-)
+from gpub.budget.ends import given_up, plan_settings, schedule_from, stable_steps
+from gpub.budget.gates import Gate
+from gpub.budget.phases import PLANS, read_plan
+from gpub.budget.verdicts import paid_so_far
 from gpub.train.decay import DECAY_TARGET, decay_integral
 from gpub.train.presets import find_preset, apply_settings
 from gpub.record.load import load_run

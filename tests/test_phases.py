@@ -13,7 +13,10 @@ from gpub.record.ledger import KINDS, Ledger, account, read_ledger
 from gpub.cli.budget import bill_command, run_command
 from gpub.budget.bill import bill, bill_text
 from gpub.budget.prices import find_price
-from gpub.budget.phases import Gate, paid_so_far, read_plan, run_plan, verdicts
+from gpub.budget.gates import Gate
+from gpub.budget.phases import read_plan
+from gpub.budget.verdicts import paid_so_far, verdicts
+from gpub.budget.walk import run_plan
 from gpub.progress import Progress
 from gpub.train.trainer import Trainer, TrainingLoop
 from kill import same_weights, wait_for
@@ -408,25 +411,20 @@ def test_a_plan_that_is_no_json(text, tmp_path):
 
 
 def test_the_published_plan():
-    p = read_plan("burn-1b")
-    assert (
-        [(p.name, p.until, p.usd) for p in p.phases[:4]]
-        == [
-            ("smoke", 200, 5.0),
-            ("proof", 10_000, 25.0),
-            ("grind", 60_000, 100.0),
-            ("push", 90_000, 50.0),
-        ]
-        and p.steps == 160_000
-        and p.preset == "burn-1b"
-    )
-    assert [g.metric for g in p.phase("proof").gates] == [
-        "loss",
-        "val_loss",
-        "gap",
-        "sample",
-        "tok_s",
-    ] and [p.settings["grad_checkpoint"] for p in p.phases] == ["full"] * 2 + ["off"] * 4
+    blog, ours = read_plan("burn-1b-blog"), read_plan("burn-1b")
+    assert [(p.name, p.until, p.usd) for p in blog.phases[:4]] == [
+        ("smoke", 200, 5.0),
+        ("proof", 10_000, 25.0),
+        ("grind", 60_000, 100.0),
+        ("push", 90_000, 50.0),
+    ]
+    assert [p.until for p in ours.phases] == [p.until for p in blog.phases]
+    assert ours.steps == 160_000 and ours.preset == blog.preset == "burn-1b"
+    forced = [p.settings["grad_checkpoint"] for p in blog.phases]
+    assert forced == ["full"] * 2 + ["off"] * 4
+    # ours: money from the forecast, checkpointing from memory
+    assert {p.usd for p in ours.phases} == {None} and not any(p.settings for p in ours.phases)
+    assert not [g for p in ours.phases for g in p.gates if g.when == "always"]
 
 
 @pytest.fixture

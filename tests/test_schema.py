@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from gpub.budget.phases import Gate, Phase, Plan, read_plan
+from gpub.budget.gates import Gate
+from gpub.budget.phases import Phase, Plan, read_plan
 from gpub.budget.prices import known_price
 from gpub.budget.published import load_claims
 from gpub.core import GpubError

@@ -6,7 +6,10 @@ import pytest
 from gpub.core import read_json
 from gpub.files import shipped
 from gpub.host import usable_cores
-from gpub.budget.phases import read_plan, steps_reached, run_plan, verdicts
+from gpub.budget.ends import steps_reached
+from gpub.budget.phases import read_plan
+from gpub.budget.verdicts import verdicts
+from gpub.budget.walk import run_plan
 from gpub.record.ledger import read_ledger
 from gpub.prep.pipeline import PrepConfig, prepare
 from kill import same_weights, wait_for
@@ -371,7 +374,7 @@ def test_the_script_asks_for_the_price(root):
 CRASH = """import sys
 if sys.argv[1:2] == ['run']:
     from pathlib import Path
-    from gpub.budget.phases import PhaseRunner
+    from gpub.budget.runner import PhaseRunner
     look, hit = PhaseRunner.look, Path({hit!r})
     def once(runner, s):
         if s.n == 35 and not hit.exists():

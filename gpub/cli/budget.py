@@ -74,7 +74,8 @@ def plan_command(
     file: str | None,
 ):
     "Before you pay: does PRESET fit, how fast will it be, what will it cost."
-    from gpub.budget.economics import compare_gpus, compare_table, informed_plan
+    from gpub.budget.economics import compare_gpus, compare_table
+    from gpub.budget.gpus import informed_plan
     from gpub.model.sizes import count_of, plan_table
     from gpub.train.decay import decay_text
     from gpub.train.presets import PRESETS, apply_settings
@@ -95,7 +96,9 @@ def plan_command(
                 compare_gpus(preset, tokens, [gpu] if gpu else None, usd_per_hour, optimizer)
             )
         )
-    table = plan_table(informed_plan(preset, gpu, tokens, usd_per_hour, mfu, optimizer))
+    table = plan_table(
+        informed_plan(preset, gpu, tokens, usd_per_hour, mfu=mfu, optimizer=optimizer)
+    )
     recipe = PRESETS[preset]
     steps = max(1, count_of(tokens) // recipe.train.batch_tokens)
     decay = decay_text(apply_settings(recipe, dict(steps=steps, optimizer=optimizer))[1])
@@ -185,12 +188,16 @@ def run_command(
     After each phase its gates are asked: go on, stop, or change the GPU. Exit code 0 when all
     went well or --max-usd was reached, 1 when a gate or a budget said stop, 130 after an
     interruption; in every case there is a checkpoint."""
-    from gpub.budget.phases import plan_text, read_plan, run_plan
+    from gpub.budget.costs import plan_text
+    from gpub.budget.gpus import machine_for
+    from gpub.budget.phases import read_plan
+    from gpub.budget.walk import run_plan
     from gpub.budget.prices import check_rate, find_price
 
     p = read_plan(plan)
     if show:
-        return click.echo(plan_text(p))
+        machine = machine_for(p.preset, gpu, usd_per_hour) if gpu else None
+        return click.echo(plan_text(p, machine, until))
     chosen = parse_settings(settings)
     rate, where = (
         find_price(gpu) if gpu and usd_per_hour is None else (check_rate(usd_per_hour), None)
@@ -202,10 +209,10 @@ def run_command(
         out or f"runs/{Path(plan).stem}",
         data,
         rate,
-        max_usd,
-        until,
-        accept,
-        chosen,
+        max_usd=max_usd,
+        until=until,
+        accept=accept,
+        settings=chosen,
         device=device,
         keep=keep,
         mirror=mirror or None,
