@@ -323,14 +323,20 @@ def test_gpu_names():
         "A100-80": ["a100-80gb", "NVIDIA A100 80GB PCIe"],
         "H100": ["H100 SXM", "NVIDIA H100 80GB HBM3"],
         "H200": ["NVIDIA H200"],
+        "H100 PCIe": ["NVIDIA H100 PCIe", "H100-PCIE-80GB"],
+        "H100 NVL": ["NVIDIA H100 NVL"],
+        "B200": ["NVIDIA B200"],
+        "L40": ["NVIDIA L40"],
+        "L40S": ["NVIDIA L40S"],
+        "RTX 5090": ["NVIDIA GeForce RTX 5090"],
         "H200 NVL": ["NVIDIA H200 NVL", "h200nvl"],
     }
     assert all(find_gpu(a).name == name for name, all_ in asked.items() for a in all_)
     for asked, first in {
         "A100": "A100-",
-        "L40S": "L4",
-        "H100 NVL": "H",
-        "B200": "H200",
+        "L40G": "L40",
+        "H100 SMX": "H",
+        "B2000": "B200",
         "GTX 1080": "RTX",
     }.items():
         with pytest.raises(GpubError, match=f"no GPU '{asked}' in the table; it has {first}"):

@@ -9,7 +9,7 @@ __all__ = ['FLAGS', 'LINKS', 'CHECKLIST', 'HERE', 'TAUGHT', 'COMPARED', 'card_ta
 
 # %% ../../nbs/season2/04_ten_lessons.ipynb #3491ddbd
 import importlib.util, re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from .gpus import find_card, hourly, informed_plan
 from .prices import check_rate

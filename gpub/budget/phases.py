@@ -121,7 +121,7 @@ class Plan(Config):
 
 
 def _check_place(p: Phase, at: int, before: str):
-    "A phase follows the one before, which ends at step `at`, and keeps inside its steps"
+    "A phase follows the one before, which ends at `at`, and keeps to its steps"
     start = at if p.start is None else p.start
     if start < at or p.until <= at:
         raise GpubError(

@@ -6,8 +6,8 @@
 __all__ = ['SHAPES', 'MODES', 'PARTS', 'ADAMW', 'MUON', 'MUON_AT_ONCE', 'GPUS', 'ROOM', 'Shape', 'nearest', 'config_of', 'Saved',
            'Anatomy', 'parameter_anatomy', 'flops_per_token', 'recompute_flops', 'optimizer_bytes', 'left_over',
            'StepSettings', 'Moment', 'memory_timeline', 'memory_forecast', 'peak_memory', 'GPU', 'ram_bytes',
-           'this_cpu', 'gpu_key', 'find_gpu', 'count_of', 'largest_batch', 'seconds_per_token', 'checkpoint_bytes',
-           'SpeedReceipt', 'read_receipt', 'receipts', 'find_receipt', 'plan', 'plan_table']
+           'this_cpu', 'gpu_key', 'find_gpu', 'count_of', 'largest_batch', 'expected_mfu', 'seconds_per_token',
+           'checkpoint_bytes', 'SpeedReceipt', 'read_receipt', 'receipts', 'find_receipt', 'plan', 'plan_table']
 
 # %% ../../nbs/season1/03_scaling_up.ipynb #1e892aff
 import ctypes, difflib, gc, os, re, time
@@ -416,6 +416,8 @@ class GPU:
     mfu_source: str  # where that share was reached
     usd: float | None = None  # per hour
     price: str = ""  # where, when
+    # the share for a model of width below 1024: its matrices are small for the card
+    narrow_mfu: float | None = None
 
     @property
     def format(self) -> str:
@@ -430,7 +432,11 @@ class GPU:
 
 _A40 = 0.49, "the blog's 1B on an A40: 10,400 tok/s"
 _A100 = 0.50, "GPT-2 124M on an A100: 50% in build-nanogpt, 60% in llm.c"
-_HOPPER = 0.40, "GPT-2 124M on one H100: 462-468K tok/s in llm.c and modded-nanogpt"
+_HOPPER = (
+    0.40,
+    "a careful share for wide models; for one of width below 1024, 32%: GPT-2 124M is "
+    "at 40% in llm.c and modded-nanogpt after much tuning",
+)
 _GUESS = 0.35, "a guess: no run of such a model on this card is known here"
 GPUS = {
     g.name: g
@@ -495,6 +501,29 @@ GPUS = {
             *_HOPPER,
             2.99,
             "RunPod, 2026-04-07",
+            0.32,
+        ),
+        GPU(
+            "H100 PCIe",
+            80,
+            756,
+            756,
+            51,
+            2000,
+            "NVIDIA H100 datasheet, PCIe",
+            *_HOPPER,
+            narrow_mfu=0.32,
+        ),
+        GPU(
+            "H100 NVL",
+            94,
+            835,
+            835,
+            60,
+            3900,
+            "NVIDIA H100 datasheet, NVL",
+            *_HOPPER,
+            narrow_mfu=0.32,
         ),
         GPU(
             "H200 NVL",
@@ -507,8 +536,69 @@ GPUS = {
             *_HOPPER,
             3.39,
             "RunPod, 2026-04-07",
+            0.32,
         ),
-        GPU("H200", 141, 989, 989, 67, 4800, "NVIDIA H200 datasheet, SXM", *_HOPPER),
+        GPU(
+            "H200",
+            141,
+            989,
+            989,
+            67,
+            4800,
+            "NVIDIA H200 datasheet, SXM",
+            *_HOPPER,
+            narrow_mfu=0.32,
+        ),
+        GPU(
+            "B200",
+            180,
+            2250,
+            2250,
+            75,
+            7700,
+            "NVIDIA HGX B200 datasheet, an eighth, without sparsity",
+            *_GUESS,
+        ),
+        GPU(
+            "L40",
+            48,
+            181,
+            181,
+            90.5,
+            864,
+            "NVIDIA L40 datasheet, without sparsity",
+            *_GUESS,
+        ),
+        GPU(
+            "L40S",
+            48,
+            362,
+            362,
+            91.6,
+            864,
+            "NVIDIA L40S datasheet, without sparsity",
+            *_GUESS,
+        ),
+        GPU(
+            "RTX A6000",
+            48,
+            154.8,
+            154.8,
+            38.7,
+            768,
+            "NVIDIA RTX A6000 datasheet, without sparsity",
+            *_GUESS,
+        ),
+        GPU(
+            "RTX 5090",
+            32,
+            209.5,
+            209.5,
+            104.8,
+            1792,
+            "NVIDIA RTX Blackwell whitepaper, fp32 accumulation",
+            *_GUESS,
+        ),
     )
 }
 
@@ -570,7 +660,9 @@ def gpu_key(
 ) -> str:
     "What the names of one card have in common: NVIDIA A100-SXM4-80GB -> a10080"
     return re.sub(
-        r"nvidia|tesla|geforce|rtx|sxm\d?|pcie|hbm\d\w?|gb|[^a-z0-9]", "", name.lower()
+        r"nvidia|tesla|geforce|rtx|sxm\d?|(?<!h100[ -])pcie|hbm\d\w?|gb|[^a-z0-9]",
+        "",
+        name.lower(),
     )
 
 
@@ -633,6 +725,14 @@ def largest_batch(
     return n
 
 
+def expected_mfu(
+    a: Anatomy,  # of the model
+    gpu: GPU,  # the card
+) -> float:
+    "The share of its peak that a card is assumed to reach with a model"
+    return gpu.narrow_mfu if gpu.narrow_mfu and a.d_model < 1024 else gpu.mfu
+
+
 def seconds_per_token(
     cfg: Config,  # a config
     gpu: GPU,  # the card
@@ -650,7 +750,7 @@ def seconds_per_token(
         else 0
     )
     return (flops_per_token(cfg) + recompute_flops(cfg, mode)) / (
-        gpu.peak * (mfu or gpu.mfu)
+        gpu.peak * (mfu or expected_mfu(a, gpu))
     ) + 2 * a.n_layers * again / (1e9 * gpu.bandwidth)
 
 
@@ -800,6 +900,8 @@ def plan(
         price="asked for" if usd_per_hour is not None else card.price,
         keep=keep,
         checkpoint_gb=checkpoint_bytes(cfg, optimizer) / 1e9,
+        # what the compiled model really took: no forecast, only a receipt knows
+        compiled_gb=seen.get("peak_gb") if seen and seen.get("compiled") else None,
         rows=[row(mode) for mode in MODES],
     )
 
@@ -814,9 +916,8 @@ def _why(a: Anatomy, card: GPU, mfu: float | None, seen: dict | None) -> str:
         else ""
     )
     source = "asked for" if mfu else card.mfu_source + narrow
-    return (
-        f"assumed: {mfu or card.mfu:.0%} of {card.peak / 1e12:.4g} TFLOP/s ({source})"
-    )
+    share = mfu or expected_mfu(a, card)
+    return f"assumed: {share:.0%} of {card.peak / 1e12:.4g} TFLOP/s ({source})"
 
 
 def plan_table(
@@ -856,6 +957,9 @@ def plan_table(
         if usd is None
         else f"${usd:.2f} an hour, {p['price']}"
     )
+    compiled = "not measured yet"
+    if p["compiled_gb"]:
+        compiled = f"{p['compiled_gb']:.2f} GB measured"
     return "\n".join(
         [
             f"{p['model']}: {p['parameters']:,} parameters, "
@@ -870,6 +974,6 @@ def plan_table(
             f"disk     {size(one)} a checkpoint; {p['keep']} kept and one being "
             f"written: {size(all_)}",
             f"memory   planned to {ROOM:.0%} of the card, forecast without "
-            "torch.compile",
+            f"torch.compile; compiled: {compiled}",
         ]
     )
