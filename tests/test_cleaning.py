@@ -4,17 +4,17 @@ planted are duplicates found."""
 import gzip, json, random, unicodedata
 import numpy as np, pytest
 from hypothesis import example, given, settings, strategies as st
-from gpub.prep.clean import (
-    Rules,
-    clean,
+from gpub.prep.clean import Rules, clean, ngram_hashes, word_hashes
+from gpub.prep.contamination import Benchmarks
+from gpub.prep.dedup import (
     near_repeats,
-    ngram_hashes,
+    near_repeats_on_disk,
     repeats,
+    repeats_on_disk,
     signatures,
-    word_hashes,
 )
 from gpub.core import GpubError
-from gpub.prep.scan import KNOWN, Benchmarks, Scan, pass_gate, scan_texts
+from gpub.prep.scan import KNOWN, Scan, is_chant, pass_gate, scan_texts
 
 ANY = st.text(
     alphabet=st.characters(exclude_categories=()), max_size=400
@@ -181,8 +181,7 @@ def test_a_broken_benchmark_file_is_one_line(tmp_path, name, content):
     assert "\n" not in str(e.value)
 
 
-def test_scan_finds_what_was_planted_and_only_that(bench):
-    b, q = bench
+def test_scan_finds_what_was_planted_and_only_that():
     rng = random.Random(2)
     words = [f"word{i}" for i in range(4000)]
     docs = {
@@ -192,27 +191,28 @@ def test_scan_finds_what_was_planted_and_only_that(bench):
     for i, w in enumerate((*KNOWN[:4], "quuxflarb")):
         for k in range(4):
             docs["code"][50 * i + k] += f" {w} = {w}({w})" * 5
-    docs["web"][7] += " " + q.title() + "?"
+    docs["web"][7] += " The class InstanceState of SQLAlchemy; see InstanceState."
     scan = Scan()
     for s, d in docs.items():
         for i in range(0, 500, 70):
-            scan.add(s, scan_texts(d[i : i + 70], KNOWN, b))
+            scan.add(s, scan_texts(d[i : i + 70], KNOWN))
     assert (
         scan.sources["code"].known == {w: 4 for w in KNOWN[:4]}
-        and not scan.sources["web"].known
-        and scan.sources["web"].benchmarks == {"quiz.jsonl": 1}
+        and scan.sources["web"].known == {"InstanceState": 1}
+        and not +scan.sources["web"].chants
     )
     assert {w for w, *_ in scan.attractors("code")} == {
         *KNOWN[:4],
         "quuxflarb",
     } and scan.attractors("web") == []
-    assert scan.rate() == 17e3 and "PersonX" in scan.table()
-    pass_gate(scan.rate(), scan.worst(), 17e3)
+    assert scan.rate() == 16e3, "a mention is no chant"
+    assert "PersonX" in scan.table()
+    pass_gate(scan.rate(), scan.worst(), 16e3)
     with pytest.raises(GpubError, match="gate allows 5; most: .* in 4 documents of 'code'"):
         pass_gate(scan.rate(), scan.worst(), 5)
 
 
-def test_scan_does_not_depend_on_the_pieces(bench):
+def test_scan_does_not_depend_on_the_pieces():
     rng = random.Random(3)
     docs = [
         " ".join(rng.choice(["alpha", "beta", "PersonX", "gamma3"]) for _ in range(60))
@@ -222,7 +222,7 @@ def test_scan_does_not_depend_on_the_pieces(bench):
     def scanned(n):
         s = Scan()
         for i in range(0, 40, n):
-            s.add("a", scan_texts(docs[i : i + n], KNOWN, bench[0]))
+            s.add("a", scan_texts(docs[i : i + n], KNOWN))
         return s.to_dict()
 
     assert scanned(40) == scanned(7) == scanned(1)
@@ -233,3 +233,92 @@ def test_thresholds_are_checked():
         Rules(max_repeats=7)
     with pytest.raises(GpubError, match="min_chars 9"):
         Rules(min_chars=9, max_chars=3)
+
+
+@pytest.mark.parametrize(
+    "mention",
+    [
+        "a construct called InstanceState, which tracks state; an InstanceState has keys",
+        "see the entry for him on the Bruce Medalists website, of the winners of the Bruce Medal",
+    ],
+)
+def test_a_page_that_names_an_attractor_passes_the_gate(mention):
+    """Clean text gave 55 false alarms per million documents, with a limit of 100"""
+    page = mention + " and more words of an ordinary page" * 80
+    scan = Scan()
+    scan.add("web", scan_texts([page]))
+    assert sum(scan.sources["web"].known.values()) == 1 and scan.rate() == 0
+    pass_gate(scan.rate(), scan.worst(), 0)
+    word = next(iter(scan.sources["web"].known))
+    assert is_chant(f"{word} = {word}({word})\n" * 20, word)
+
+
+QUESTIONS = [
+    dict(q="Which gas do most plants take in?", answers=["carbon dioxide", "oxygen", "helium"]),
+    dict(q="The boy's mother said that he was late because of the rain", answers=["so", "no"]),
+    dict(q="To open a jar, the lid must be turned", answers=["to the left with force", "up"]),
+]
+
+
+@pytest.fixture
+def short_bench(tmp_path):
+    path = tmp_path / "short.jsonl"
+    path.write_text("".join(json.dumps(q) + "\n" for q in QUESTIONS))
+    return Benchmarks([path], tmp_path / "saved")
+
+
+@pytest.mark.parametrize("item", range(len(QUESTIONS)))
+@pytest.mark.parametrize(
+    "change",
+    [
+        str,
+        str.upper,
+        lambda t: t.replace("'", "\u2019").replace(" ", "\u00a0", 2),
+        lambda t: "\u201c" + t.replace(",", " \u2014") + "\u201d",
+        lambda t: t.replace(" ", "\n   ", 3),
+    ],
+)
+def test_items_under_13_words_are_found_whole_whatever_their_signs(short_bench, item, change):
+    """75% of OpenBookQA and 44% of PIQA had no run of 13 words and could not be found"""
+    row = QUESTIONS[item]
+    page = "Some text before. " * 9 + change(row["q"]) + "\nA) " + "\nB) ".join(row["answers"])
+    (found,) = short_bench.find(page + "\nand more text behind it " * 9)
+    assert (found.file, found.item) == ("short.jsonl", item)
+    assert found.words.lower().split()[0] == row["q"].lower().split()[0]
+
+
+def test_a_short_question_alone_is_no_leak(short_bench):
+    assert not short_bench.find(
+        "Which gas do most plants take in? " + "We shall see in spring. " * 30
+    )
+    assert not short_bench.find("carbon dioxide oxygen helium " * 9)
+    assert short_bench.short == {}
+
+
+def test_curly_quotes_do_not_hide_a_long_question(bench):
+    b, q = bench
+    assert b.hits("\u201c" + q.replace(" ", "\u2014", 3) + "\u201d") == ["quiz.jsonl"]
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.lists(st.lists(st.integers(0, 60), max_size=40), max_size=6),
+    st.integers(1, 70),
+)
+def test_repeats_sorted_on_disk_are_the_same(tmp_path_factory, parts, at_once):
+    arrays = [np.array(p, np.uint64) for p in parts]
+    loads = [lambda a=a: a for a in arrays]
+    folder = tmp_path_factory.mktemp("buckets")
+    assert repeats_on_disk(loads, folder, at_once).tolist() == repeats(arrays).tolist()
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("at_once", [20, 150, 10_000])
+def test_near_repeats_sorted_on_disk_are_the_same(tmp_path, at_once):
+    rng = random.Random(6)
+    docs = [" ".join(rng.choice("abcdefghijklmnop") for _ in range(60)) for _ in range(300)]
+    docs += [d + " and more" for d in docs[:90]] + docs[:9]
+    sigs, skip = signatures(docs), list(range(390, 399))
+    want = near_repeats(sigs, 0.6, skip).tolist()
+    got = near_repeats_on_disk(lambda: sigs, tmp_path, 0.6, skip, at_once).tolist()
+    assert got == want and len(want) > 60

@@ -1,14 +1,17 @@
 """The pipeline: the same bytes for any number of workers and any number of kills; nothing half done
 can be taken for whole."""
 
-import errno, json, multiprocessing as mp, os, random, re, shutil, signal, subprocess, sys, time
+import errno, io, json, multiprocessing as mp, os, random, re, shutil, signal, subprocess, sys, time
+from dataclasses import replace
 from pathlib import Path
 import numpy as np, pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 from gpub.core import GpubError
 from gpub.record.folder import lock_folder
 from gpub.data.transfer import merge
-from gpub.prep.pipeline import PrepConfig, PrepProgress, mix_table, prepare
+from gpub.prep.config import PrepConfig
+from gpub.prep.pipeline import mix_table, prepare
+from gpub.prep.progress import PrepProgress
 from gpub.data.batches import Batches
 from gpub.data.shards import ShardWriter, read_manifest, verify_shards
 from gpub.data.tokenizer import BPETokenizer, load_tokenizer
@@ -220,7 +223,7 @@ def test_killed_at_each_single_write(corpus, tokenizer, whole, tmp_path):
 
 
 SCRIPT = (
-    "import sys, json; from gpub.prep.pipeline import *; "
+    "import sys, json; from gpub.prep.pipeline import PrepConfig, prepare; "
     "prepare(PrepConfig.from_dict(json.loads(sys.argv[1])), sys.argv[2], int(sys.argv[3]), "
     "log=lambda *a: None)"
 )
@@ -284,7 +287,9 @@ def test_a_second_process_is_refused(corpus, tokenizer, tmp_path):
         (".work/scan.json", b"[]"),
         (".work/tokenizer/sample.json", b"5"),
         (".progress.json", b"5"),
-        (".work/chunks/*/000000.safetensors", b""),
+        (".work/store/documents/*/000000.arrow", b""),
+        (".work/store/documents/*/000000.arrow", None),
+        (".work/store/ids-*/*/000000.arrow", None),
         ("train-00000.bin.part", None),
         ("val-00000.docs.part", None),
     ],
@@ -540,7 +545,7 @@ def test_what_the_scan_cannot_find_is_said(corpus, tokenizer, tmp_path):
         tmp_path / "o",
         log=said.append,
     )
-    assert said[0] == "benchmarks: 2 items, of which 1 have no run of 13 words and cannot be found"
+    assert said[0] == "benchmarks: 2 items, of which 1 are too short to be found"
 
 
 def test_the_gate_stops_before_tokenizing(corpus, tokenizer, tmp_path):
@@ -650,3 +655,167 @@ def test_memory_does_not_grow_with_the_input(tmp_path):
     print(r.stdout)
     peak = json.loads(r.stdout.strip().split("\n")[-1])
     assert peak["one"] < 1000 and peak["together"] < 1000
+
+
+def stopped(cfg, out, monkeypatch, **how):
+    "A job that got as far as the end of its last stage"
+
+    def stop(self, **kw):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as m:
+        m.setattr(ShardWriter, "close", stop)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(cfg, out, log=quiet, **how)
+
+
+def test_one_bit_of_a_chunk_changes_nothing_in_silence(corpus, tokenizer, whole, tmp_path):
+    """Each bit that is turned is noticed, or does no harm: three of sixteen went into the shards"""
+    out = tmp_path / "o"
+    cfg = config(corpus, tokenizer)
+    killed_at(20, cfg, out)
+    files = sorted((out / ".work").rglob("0*.arrow"))
+    assert len(files) > 3
+    rng = random.Random(4)
+    noticed = 0
+    for n in range(24):
+        mine = shutil.copytree(out, tmp_path / f"o{n}")
+        p = mine / rng.choice(files).relative_to(out)
+        b = bytearray(p.read_bytes())
+        at = rng.randrange(len(b))
+        b[at] ^= 1 << rng.randrange(8)
+        p.write_bytes(b)
+        try:
+            prepare(cfg, mine, log=quiet)
+        except GpubError as e:
+            assert p.name in str(e) and "\n" not in str(e)
+            noticed += 1
+        else:
+            assert content(mine) == content(whole), f"byte {at} of {p.name}"
+        shutil.rmtree(mine)
+    assert noticed > 12
+
+
+RULES = """
+def no_fox(document):
+    return "fox" if "fox" in document.text else None
+
+def politely(document):
+    document.text = document.text.replace("damn", "darn")
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_own_rules_work_with_any_number_of_workers(tokenizer, tmp_path, monkeypatch, workers):
+    """A rule put into `DROPS` in a notebook was lost in the workers; a rule is an object that can
+    be imported, named in the config"""
+    (tmp_path / "my_rules.py").write_text(RULES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    good = "The damn quick brown dog jumps over the lazy dog. " * 5
+    rows = [good + str(i) + " fox" * (i % 4 == 0) for i in range(40)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(dict(text=t)) + "\n" for t in rows))
+    cfg = PrepConfig(
+        sources=(f"a={tmp_path}/a.jsonl",),
+        tokenizer=str(tokenizer),
+        filters=("my_rules:no_fox", "my_rules:politely"),
+        chunk_mb=0.001,
+    )
+    m = prepare(cfg, tmp_path / "o", workers, log=quiet)
+    assert m["counts"]["a"]["dropped"] == {"fox": 10} and m["counts"]["a"]["kept"] == 30
+    assert all("darn" in t and "damn" not in t for *_, t in decoded(tmp_path / "o"))
+    sys.modules.pop("my_rules", None)
+
+
+def test_a_rule_that_was_edited_is_another_job(corpus, tokenizer, tmp_path, monkeypatch):
+    (tmp_path / "their_rules.py").write_text("def keep(document):\n    return None\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    cfg = config(corpus, tokenizer, filters=("their_rules:keep",))
+    stopped(cfg, tmp_path / "o", monkeypatch)
+    (tmp_path / "their_rules.py").write_text("def keep(document):\n    return 'no'\n")
+    sys.modules.pop("their_rules")
+    with pytest.raises(GpubError, match="another job: filter_code"):
+        prepare(cfg, tmp_path / "o", log=quiet)
+
+
+@pytest.mark.parametrize(
+    "name, line",
+    [
+        ("no_such_module:f", "no_such_module"),
+        ("json:no_such_rule", "no_such_rule"),
+        ("json:__name__", "not a function"),
+        ("nonsense", "it knows"),
+    ],
+)
+def test_a_rule_that_cannot_be_had_is_one_line(corpus, tokenizer, name, line):
+    with pytest.raises(GpubError, match=line) as e:
+        config(corpus, tokenizer, filters=(name,))
+    assert "\n" not in str(e.value)
+
+
+def test_the_built_in_rules_cannot_be_changed_by_accident():
+    from gpub.prep.clean import DROPS, REPAIRS
+
+    for rules in (DROPS, REPAIRS):
+        with pytest.raises(TypeError):
+            rules["mine"] = len
+
+
+def test_another_version_of_gpub_does_not_go_on(corpus, tokenizer, whole, tmp_path, monkeypatch):
+    "Half of the chunks made by one version and half by another are no corpus"
+    import gpub
+
+    assert read_manifest(whole)["gpub"] == gpub.__version__
+    cfg = config(corpus, tokenizer)
+    stopped(cfg, tmp_path / "o", monkeypatch)
+    monkeypatch.setattr(gpub, "__version__", "0.0.7")
+    with pytest.raises(GpubError, match="another job: gpub: .*0.0.7"):
+        prepare(cfg, tmp_path / "o", log=quiet)
+    said = []
+    assert prepare(cfg, whole, log=said.append) == read_manifest(whole)
+    assert "complete" in said[0], "what is finished is finished, whoever made it"
+
+
+def test_a_moving_source_keeps_its_commit(tokenizer, tmp_path, monkeypatch):
+    """The commit that a branch had when the job began is in plan and manifest; the branch moves
+    on, the job does not; another commit is another job"""
+    from gpub.prep import job, sources
+
+    heads = ["1" * 40]
+
+    def resolve(hub):
+        return replace(hub, revision=hub.revision or heads[0])
+
+    read = []
+
+    def hub_blocks(hub, rank, world, state):
+        read.append(hub.revision)
+        rows = [f"row {i} of a text that is long enough to stay " * 4 for i in range(40)]
+        yield sources.RecordBlock("arrow", sources.to_arrow(rows), hub.repo), dict(at=1)
+
+    monkeypatch.setattr(job, "pinned", resolve)
+    monkeypatch.setattr(sources, "hub_blocks", hub_blocks)
+    cfg = PrepConfig(sources=("a=hf:some/set",), tokenizer=str(tokenizer))
+    stopped(cfg, tmp_path / "o", monkeypatch)
+    heads[0] = "2" * 40
+    m = prepare(cfg, tmp_path / "o", log=quiet)
+    assert set(read) == {"1" * 40}
+    assert m["settings"]["inputs"]["a"][0][-1] == "1" * 40
+    assert prepare(cfg, tmp_path / "o", log=quiet) == m
+    other = PrepConfig(sources=("a=hf:some/set@@" + "3" * 40,), tokenizer=str(tokenizer))
+    with pytest.raises(GpubError, match="another job"):
+        prepare(other, tmp_path / "o", log=quiet)
+
+
+def test_progress_without_a_terminal_is_a_line_now_and_then(monkeypatch):
+    "A log file of an hour holds 120 lines, not none and not 7,000"
+    from gpub.prep import progress
+
+    now, said = [0.0], []
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    p = PrepProgress("encode", stream=io.StringIO(), log=said.append)
+    for _ in range(600):
+        now[0] += 0.5
+        p.update(1_000_000, 250_000, 0.25)
+    assert len(said) == 10
+    assert "encode" in said[0] and "25.0%" in said[0] and "ETA" in said[0]
+    assert "30.0 MB  " not in said[0] and "60.0 MB" in said[0]

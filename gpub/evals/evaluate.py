@@ -36,7 +36,7 @@ from gpub.evals.samples import (
     token_nats,
 )
 from .sandbox import need_walls, problems, solves
-from ..prep.scan import Benchmarks
+from ..prep.contamination import Benchmarks
 from ..data.shards import open_shard, read_manifest
 from .tasks import TASKS, Item, by_lot, examples_of, load_items, task_files
 from ..train.loop import evaluate

@@ -14,12 +14,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from unittest.mock import patch
 import numpy as np
-from ...prep.clean import SHINGLE, clean, near_repeats, ngram_hashes, signatures, word_hashes
+from ...prep.clean import clean, ngram_hashes, utf8, word_hashes
+from ...prep.dedup import SHINGLE, near_repeats, signatures
 from ...files import data_dirs
 from .race import Race
 from ...device import machine
 from ...data.plays import plays
-from ...prep.pipeline import PrepConfig, hash_of, prepare
+from ...prep.pipeline import PrepConfig, prepare
+from ...prep.store import hashes_of
 from ...prep.scan import scan_texts
 from ...data.shards import ShardWriter, join_documents
 from ...prep.sources import Source, chunks, cut_pieces, records
@@ -65,10 +67,10 @@ def usual_way(
     seen = set()
 
     def is_new(row: dict) -> bool:
-        if row["text"] is None or hash_of(row["text"]) in seen:
+        if row["text"] is None:
             return False
-        seen.add(hash_of(row["text"]))
-        return True
+        h = int(hashes_of([utf8(row["text"])])[0])
+        return not (h in seen or seen.add(h))
 
     def encoded(rows: dict) -> dict:
         cut = tok._tok.encode_batch_fast(rows["text"], add_special_tokens=False)
