@@ -122,11 +122,18 @@ def test_a_damaged_upload_is_refused(text, tmp_path):
 
 
 def test_torchrun_gives_each_node_its_part(text, tmp_path):
+    """Nodes share a tokenizer that one of them made: each would learn another from its own part"""
+    env = dict(RANK="1", WORLD_SIZE="2")
+    with pytest.raises(GpubError, match="world 2: .* give it to all with --tokenizer"):
+        run(prep_command, *flags(text, tmp_path / "n1"), "--no-dedup", env=env)
+    run(prep_command, *flags(text, tmp_path / "one"))
     for r in (0, 1):
         run(
             prep_command,
             *flags(text, tmp_path / f"n{r}"),
             "--no-dedup",
+            "--tokenizer",
+            tmp_path / "one",
             env=dict(RANK=str(r), WORLD_SIZE="2"),
         )
     assert json.loads((tmp_path / "n1" / "manifest-00001-of-00002.json").read_text())["rank"] == 1
@@ -162,7 +169,7 @@ def test_two_nodes_and_one_make_the_same(text, tmp_path, weights):
             )
         )
 
-    def job(out, **env):
+    def job(out, *more, **env):
         run(
             prep_command,
             *[
@@ -180,12 +187,13 @@ def test_two_nodes_and_one_make_the_same(text, tmp_path, weights):
             "--no-dedup",
             "--min-chars",
             40,
+            *more,
             env=env,
         )
 
     job(tmp_path / "one")
     for r in "01":
-        job(tmp_path / f"n{r}", RANK=r, WORLD_SIZE="2")
+        job(tmp_path / f"n{r}", "--tokenizer", tmp_path / "one", RANK=r, WORLD_SIZE="2")
     run(prep_command, "--merge", tmp_path / "n0", tmp_path / "n1", "--out", tmp_path / "all")
     one, both = (verify_shards(tmp_path / x) for x in ("one", "all"))
     parts = [
