@@ -1,7 +1,7 @@
 """Scaling laws: known laws come back, intervals cover as often as they say, the best size is the
 best, forecasts cannot be made afterwards."""
 
-import contextlib, io, math, re
+import ast, contextlib, io, math, re
 from pathlib import Path
 import numpy as np
 import pytest
@@ -472,3 +472,17 @@ def test_the_ladder_is_whole_and_the_forecasts_came_first():
         g = grade_forecast(f, r)
         assert f["stamp"] == stamp(fit_points(ladder)) and g["off"] == f["middle"] - g["loss"]
         assert (r["params"], r["tokens"]) not in {(q["params"], q["tokens"]) for q in ladder}
+
+
+def test_the_module_reads_well():
+    "Every argument has a type, no function more than 25 statements or 6 arguments"
+    tree = ast.parse(Path(scaling.__file__).read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef):
+            continue
+        a = node.args
+        named = [x for x in [*a.posonlyargs, *a.args, *a.kwonlyargs] if x.arg != "self"]
+        extra = [x for x in (a.vararg, a.kwarg) if x]
+        assert all(x.annotation for x in named + extra) and node.returns, node.name
+        assert len(named) <= 6, node.name
+        assert sum(isinstance(x, ast.stmt) for x in ast.walk(node)) <= 26, node.name
