@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['Count', 'Positive', 'NotNegative', 'PLAIN_TYPES', 'OLD_NAMES', 'CONFIG_FORMAT', 'GpubError', 'with_new_names',
            'kind_in_words', 'as_tuples', 'schema_of', 'validated', 'needed_fields', 'check_object', 'Config',
-           'write_atomic', 'read_json', 'upgrade_config', 'read_config', 'first_line']
+           'parse_json', 'write_atomic', 'read_json', 'upgrade_config', 'read_config', 'first_line']
 
 # %% ../nbs/00_core.ipynb #a0463681
 import dataclasses
 import functools
 import json
 import os
-import tempfile
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
@@ -216,6 +216,19 @@ class Config:
         return cls(**d)
 
 # %% ../nbs/00_core.ipynb #f332ff71
+_BINARY = getattr(os, "O_BINARY", 0)  # Windows would change the ends of lines
+
+
+def parse_json(
+    text: str | bytes,  # of a file that anybody may have made
+) -> Any:
+    "`json.loads`, which raises `ValueError` for a text nested too deeply as well"
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 def write_atomic(
     path: Path | str,  # where the file should be; missing folders are made
     data: bytes | str,  # its whole content; a str is written as UTF-8
@@ -228,16 +241,17 @@ def write_atomic(
         data = data.encode(
             errors="surrogateescape"
         )  # a path that is no UTF-8 keeps its bytes
-    fd, tmp = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    tmp = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.part")
+    # made as any file is: who may read it, the user's umask says
+    fd = os.open(tmp, os.O_RDWR | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
     try:
         with os.fdopen(fd, "wb") as f:
             f.write(data)
             f.flush()
             os.fsync(f.fileno())
-        os.chmod(tmp, 0o644)
         os.replace(tmp, path)
     except BaseException:
-        Path(tmp).unlink(missing_ok=True)
+        tmp.unlink(missing_ok=True)
         raise
     return path
 
@@ -248,7 +262,7 @@ def read_json(
 ) -> Any:  # what it holds
     "Read JSON; raises `GpubError` with the file's name when it is missing or damaged"
     try:
-        d = json.loads(Path(path).read_text(encoding="utf-8"))
+        d = parse_json(Path(path).read_text(encoding="utf-8"))
     except OSError as e:
         raise GpubError(f"cannot read {path}: {e.strerror}") from None
     except ValueError as e:

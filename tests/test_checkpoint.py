@@ -981,3 +981,20 @@ def test_a_load_that_races_with_rotation(tmp_path, monkeypatch, moment):
 
     monkeypatch.setattr(ckpt, name, overtaken)
     assert load_checkpoint(tmp_path, log=pytest.fail).step == 2
+
+
+def test_a_milestone_that_cannot_be_read_stays(tmp_path, monkeypatch):
+    "What nobody can read now may be whole tomorrow: it is not rotated away"
+    save(tmp_path, 1, milestone=True)
+    save(tmp_path, 2)
+    read = type(tmp_path).read_text
+
+    def fails(path, *args, **how):
+        if path.name == "state.json" and "00000001" in str(path):
+            raise OSError(5, "Input/output error")
+        return read(path, *args, **how)
+
+    monkeypatch.setattr(type(tmp_path), "read_text", fails)
+    save(tmp_path, 3, keep=1)
+    monkeypatch.undo()
+    assert steps(tmp_path) == [3, 1]

@@ -15,8 +15,15 @@ import torch
 
 import gpub.record.folder as folder_module
 import gpub.share.hub as hub
-from gpub.record.checkpoint import Saver, load_checkpoint, mirror_run, save_checkpoint
-from gpub.core import GpubError
+from gpub.record.checkpoint import (
+    Saver,
+    changed_rows,
+    load_checkpoint,
+    mirror_run,
+    restore_from_mirror,
+    save_checkpoint,
+)
+from gpub.core import GpubError, write_atomic
 from gpub.record.folder import append_row, cut_log
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.share.hub import export_model, export_run
@@ -516,3 +523,79 @@ def test_an_export_that_came_second(tmp_path, monkeypatch):
     with pytest.raises(GpubError, match="there already and not empty"):
         export_model(small_model(1), LETTERS, tmp_path / "hf")
     assert [p.name for p in (tmp_path / "hf").iterdir()] == ["theirs"]
+
+
+# files of others, and in the way
+
+
+def test_a_lock_that_is_a_link_leaves_its_target_alone(tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(GpubError, match="cannot write in"):
+        with folder_module.lock_folder(tmp_path / "run"):
+            pass
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+def test_half_a_file_of_a_killed_writer_is_swept(tmp_path):
+    (tmp_path / ".config.json.0a1b2c3d.part").write_text("{")
+    with folder_module.lock_folder(tmp_path):
+        assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+@posix
+def test_files_have_the_modes_that_the_user_wants(tmp_path):
+    "A run that others must not read is not opened to them"
+    before = os.umask(0o077)
+    try:
+        write_atomic(tmp_path / "mine.json", "{}")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "mine.json").stat().st_mode) == 0o600
+
+
+def test_links_in_a_mirror_are_not_followed(tmp_path):
+    (tmp_path / "secret").write_text("of another folder")
+    for name in ("drive", "run"):
+        (tmp_path / name).mkdir()
+    save_checkpoint(tmp_path / "drive", 1, {"w": torch.zeros(2)}, {}, {})
+    (tmp_path / "drive" / "notes.txt").symlink_to(tmp_path / "secret")
+    restore_from_mirror(tmp_path / "run", tmp_path / "drive", log=quiet)
+    assert not (tmp_path / "run" / "notes.txt").exists()
+    assert load_checkpoint(tmp_path / "run").step == 1
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "samples.jsonl", "ledger.jsonl", "config.json"])
+def test_deep_json_is_one_line(copied, name):
+    path = copied / name
+    path.write_text(DEEP + "\n" + path.read_text())
+    with pytest.raises(GpubError, match=name):
+        if name == "ledger.jsonl":
+            read_ledger(copied)
+        elif name == "config.json":
+            load_run(copied, device="cpu")
+        else:
+            folder_module.cut_log(path, 3)
+
+
+def test_a_deep_state_is_skipped_like_any_damage(copied):
+    newest = load_checkpoint(copied)
+    (newest.path / "state.json").write_text(DEEP)
+    said = []
+    assert load_checkpoint(copied, log=said.append).step < newest.step
+    assert len(said) == 1 and "not JSON" in said[0]
+
+
+def test_each_row_of_a_log_is_sealed(copied):
+    "One digit of a loss, changed long ago, is found"
+    rows_of = load_checkpoint(copied).rows
+    assert {*RECORD} <= rows_of.keys() and not changed_rows(copied, rows_of)
+    lines = (copied / "log.jsonl").read_text().splitlines(keepends=True)
+    digit = lines[1].index('"loss": ') + len('"loss": ')
+    lines[1] = lines[1][:digit] + str((int(lines[1][digit]) + 1) % 10) + lines[1][digit + 1 :]
+    (copied / "log.jsonl").write_text("".join(lines))
+    assert changed_rows(copied, rows_of) == ["log.jsonl line 2"]

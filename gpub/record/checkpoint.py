@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['CHECKPOINT_FORMAT', 'MODEL', 'OPTIMIZER', 'RECORD', 'untie', 'sync_to_disk', 'checkpoints', 'Damaged',
-           'verify_checkpoint', 'save_checkpoint', 'Checkpoint', 'latest', 'load_checkpoint', 'which_weights',
-           'mark_latest', 'Saver', 'mirror_run', 'restore_from_mirror', 'Mirror', 'newest_until', 'go_back']
+           'verify_checkpoint', 'save_checkpoint', 'changed_rows', 'Checkpoint', 'latest', 'load_checkpoint',
+           'which_weights', 'mark_latest', 'Saver', 'mirror_run', 'restore_from_mirror', 'Mirror', 'newest_until',
+           'go_back']
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #e6c03e00
 import errno
@@ -25,9 +26,22 @@ import torch
 from torch import Tensor
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
-from ..core import GpubError, first_line, read_config, upgrade_config, write_atomic
+from gpub.core import (
+    GpubError,
+    first_line,
+    parse_json,
+    read_config,
+    upgrade_config,
+    write_atomic,
+)
 from ..files import sha256
-from .folder import SCHEDULE, differences, identity_without
+from gpub.record.folder import (
+    SCHEDULE,
+    differences,
+    first_changed_row,
+    identity_without,
+    row_sums,
+)
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #be9a08bb
 CHECKPOINT_FORMAT = 1
@@ -167,7 +181,7 @@ def verify_checkpoint(
     if folder.is_file():
         raise Damaged(f"{folder} is a file: a checkpoint is a folder")
     try:
-        record = json.loads(_read_twice(folder / "state.json"))
+        record = parse_json(_read_twice(folder / "state.json"))
     except FileNotFoundError:
         raise Damaged(f"{folder}: state.json is missing") from None
     except OSError as e:
@@ -235,7 +249,8 @@ def save_checkpoint(
 ) -> Path:  # the folder written; raises GpubError, with all earlier checkpoints as they were
     "Write one checkpoint, all or nothing"
     parts = {MODEL: untie(model), OPTIMIZER: untie(optimizer)}
-    return _finish(run_dir, step, parts, state, keep, milestone, _begin(run_dir, step, parts, keep))
+    draft = _draft(run_dir, step, state, milestone)
+    return _finish(run_dir, parts, draft, keep, _begin(run_dir, step, parts, keep))
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #d808f77a
 @contextmanager
@@ -269,33 +284,54 @@ def _begin(run_dir: Path | str, step: int, parts: dict[str, tuple[dict, dict]], 
     return temp
 
 
+def _draft(run_dir: Path | str, step: int, state: dict, milestone: bool) -> dict:
+    "A state.json to be, with the lengths of the logs at this moment"
+    paths = {name: Path(run_dir, name) for name in RECORD}
+    ends = {name: path.stat().st_size for name, path in paths.items() if path.is_file()}
+    record = dict(format=CHECKPOINT_FORMAT, step=step, milestone=milestone, files={}, state=state)
+    return record | dict(rows=ends)
+
+
 def _finish(
     run_dir: Path | str,
-    step: int,
     parts: dict[str, tuple[dict, dict]],
-    state: dict,
+    draft: dict,
     keep: int,
-    milestone: bool,
     temp: Path,
 ) -> Path:
     "From the temporary folder to the finished checkpoint; its folder"
     root, final = temp.parent, temp.with_name(temp.name[5:])
     try:
-        with _told(step, root):
-            _write(
-                temp,
-                parts,
-                dict(
-                    format=CHECKPOINT_FORMAT, step=step, milestone=milestone, files={}, state=state
-                ),
-            )
+        with _told(draft["step"], root):
+            sums = {name: _sums_up_to(Path(run_dir, name), n) for name, n in draft["rows"].items()}
+            _write(temp, parts, draft | dict(rows=sums))
             _sync_record(Path(run_dir))
             _replace(temp, final)
             write_atomic(Path(run_dir, "LATEST"), final.name + "\n")
-            _rotate(root, step, keep)
+            _rotate(root, draft["step"], keep)
     finally:
         shutil.rmtree(temp, ignore_errors=True)
     return final
+
+
+def _sums_up_to(path: Path, end: int) -> str:
+    "The rolling checksums of a log as it was when it had so many bytes"
+    with open(path, "rb") as file:
+        return "".join(row_sums(file.read(end)))
+
+
+def changed_rows(
+    run_dir: Path | str,  # the run folder
+    rows: dict[str, str],  # name of a log -> the checksums of its rows, as in a `Checkpoint`
+) -> list[str]:
+    "Which logs are not what was written before a checkpoint, each with its first such line"
+    found = []
+    for name, sums in rows.items():
+        path = Path(run_dir, name)
+        number = first_changed_row(path.read_bytes() if path.is_file() else b"", sums)
+        if number is not None:
+            found.append(f"{name} line {number}")
+    return found
 
 
 def _delete(p: Path):
@@ -333,10 +369,12 @@ def _replace(temp: Path, final: Path):
 
 def _is_milestone(folder: Path) -> bool:
     try:
-        return json.loads((folder / "state.json").read_text(encoding="utf-8")).get(
+        return parse_json((folder / "state.json").read_text(encoding="utf-8")).get(
             "milestone", False
         )
-    except (OSError, ValueError, AttributeError):
+    except OSError:
+        return True  # nobody knows: what cannot be read now may be whole tomorrow
+    except (ValueError, AttributeError):
         return False  # damaged: nothing there worth keeping
 
 
@@ -361,6 +399,7 @@ class Checkpoint:
     optimizer: dict  # the same; empty if it was not asked for
     state: dict  # what the trainer handed over
     path: Path  # where it came from
+    rows: dict  # name of a log -> rolling checksums of the rows it had; empty before there were any
 
 
 def latest(
@@ -398,6 +437,7 @@ def load_checkpoint(
         optimizer=tensors[1] if optimizer else {},
         state=state,
         path=folder,
+        rows=record.get("rows", {}),
     )
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #3b56be02
@@ -545,17 +585,11 @@ class Saver:
             {n: (_snapshot(tensors), tied) for n, (tensors, tied) in parts.items()},
             json.loads(json.dumps(state)),
         )
-        self._job = self._pool.submit(self._write, step, parts, state, milestone, temp)
+        draft = _draft(self.run_dir, step, state, milestone)
+        self._job = self._pool.submit(self._write, parts, draft, temp)
 
-    def _write(
-        self,
-        step: int,
-        parts: dict[str, tuple[dict, dict]],
-        state: dict,
-        milestone: bool,
-        temp: Path,
-    ):
-        _finish(self.run_dir, step, parts, state, self.keep, milestone, temp)
+    def _write(self, parts: dict[str, tuple[dict, dict]], draft: dict, temp: Path):
+        _finish(self.run_dir, parts, draft, self.keep, temp)
         if self.mirror:
             self.mirror.later()
 
@@ -687,6 +721,8 @@ def _copy_small(source: Path, to: Path):
     """Configuration, logs, tokenizer, report: every plain file of a run folder but LATEST, which
     follows its checkpoint"""
     for f in sorted(source.iterdir()):
+        if f.is_symlink():
+            continue  # its content is not of this folder
         if f.is_file() and f.name != "LATEST" and not f.name.startswith("."):
             write_atomic(to / f.name, f.read_bytes())
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
-from ..core import GpubError, read_json, upgrade_config
+from ..core import GpubError, parse_json, read_json, upgrade_config
 
 # %% ../../nbs/lib/record/log.ipynb #ae787265
 _WHOLE, _NUMBER, _TEXT, _OBJECT = (int,), (int, float), (str,), (dict,)  # as `json` reads them
@@ -66,7 +66,7 @@ def _jsonl(path: Path, kinds: dict[str, tuple] = {}, needs: Collection[str] = ()
     )  # not splitlines: a text may hold U+2028
     for i, line in enumerate(lines, 1):
         try:
-            row = json.loads(line)
+            row = parse_json(line)
         except ValueError:
             if i == len(lines):
                 break
