@@ -17,6 +17,7 @@ import gpub.record.folder as folder_module
 import gpub.share.hub as hub
 from gpub.record.checkpoint import (
     Saver,
+    _seal,
     changed_rows,
     load_checkpoint,
     mirror_run,
@@ -599,3 +600,98 @@ def test_each_row_of_a_log_is_sealed(copied):
     lines[1] = lines[1][:digit] + str((int(lines[1][digit]) + 1) % 10) + lines[1][digit + 1 :]
     (copied / "log.jsonl").write_text("".join(lines))
     assert changed_rows(copied, rows_of) == ["log.jsonl line 2"]
+
+
+# what exact needs
+
+
+def resumed(out, text, **how):
+    "What is said when the run goes on"
+    said = []
+    run = start_run(text, out, log=said.append, **how)
+    run.go()
+    return run, [line for line in said if "last bits" in line]
+
+
+@pytest.fixture
+def stopped(text, tmp_path):
+    "A run stopped at step 3, and its newest checkpoint"
+    steps = start_run(text, tmp_path / "run").steps()
+    for step in steps:
+        if step.n == 4:
+            break
+    steps.close()
+    return tmp_path / "run"
+
+
+def test_a_checkpoint_says_what_decides_the_last_bits(stopped, text):
+    exact = load_checkpoint(stopped).state["exact"]
+    assert exact == dict(
+        precision="fp32",
+        compiled=False,
+        threads=torch.get_num_threads(),
+        machine=exact["machine"],
+        torch=torch.__version__,
+    )
+    assert resumed(stopped, text)[1] == []
+
+
+def other_exact(run_dir, **change):
+    "A checkpoint that was written under other conditions"
+    folder = load_checkpoint(run_dir).path
+    record = json.loads((folder / "state.json").read_text())
+    record["state"]["exact"] |= change
+    del record["seal"]
+    (folder / "state.json").write_text(json.dumps(record | {"seal": _seal(record)}))
+
+
+def test_threads_are_as_many_as_before(stopped, text, monkeypatch):
+    other_exact(stopped, threads=2)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("gpub.train.trainer.usable_cores", lambda: 2)
+    now = torch.get_num_threads()
+    try:
+        assert resumed(stopped, text)[1] == [] and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(now)
+
+
+def test_what_cannot_be_as_before_is_one_line(stopped, text, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    other_exact(stopped, threads=64, machine="another CPU")
+    [line] = resumed(stopped, text)[1]
+    assert "threads 64, now 1" in line and "machine another CPU, now" in line
+
+
+def test_compiled_or_not_is_decided_once(stopped, text, monkeypatch):
+    "A resume does not time it again"
+    other_exact(stopped, compiled=True)
+    asked = []
+    choose = "gpub.train.learner.choose_loss"
+    monkeypatch.setattr(
+        choose, lambda fit, xy, cfg, *more: asked.append(cfg.compile) or fit.model.loss
+    )
+    settings = SETTINGS | dict(compile="auto", stages=((0.0, 32),), depths=((0.0, 1),))
+    config = json.loads((stopped / "config.json").read_text())
+    config["train"]["compile"] = "auto"
+    (stopped / "config.json").write_text(json.dumps(config))
+    Trainer("shakespeare", stopped, text, settings, "cpu", save_every=3, log=quiet).go()
+    assert asked == ["yes"]
+
+
+def test_the_stopwatch_is_asked_once_for_a_machine(text, tmp_path, monkeypatch):
+    "Two undisturbed runs have one precision, however busy the machine was at the second"
+    monkeypatch.setenv("GPUB_CACHE", str(tmp_path / "cache"))
+    for module in ("gpub.device", "gpub.train.trainer"):
+        monkeypatch.setattr(f"{module}.cpu_has_bf16", lambda: True)
+    names = []
+    for share in (0.5, 0.99):
+        times = {torch.float32: 1.0, torch.bfloat16: share}
+        clock = "gpub.train.trainer.forward_backward_seconds"
+        monkeypatch.setattr(clock, lambda model, x, y, dtype, cfg: times[dtype])
+        settings = SETTINGS | dict(precision="auto", stages=((0.0, 32),), depths=((0.0, 1),))
+        out = tmp_path / f"run-{share}"
+        run = Trainer("shakespeare", out, text, settings | dict(steps=1), "cpu", log=quiet)
+        run.open()
+        names.append(run.config["precision"]["name"])
+    assert names == ["bf16", "bf16"]

@@ -8,7 +8,7 @@ __all__ = ['device_room', 'first_cut', 'get_rng', 'set_rng', 'Placement', 'Learn
 # %% ../../nbs/lib/train/learner.ipynb #80f96a94
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 import torch
 from torch import Tensor, nn
@@ -123,6 +123,8 @@ class Learner:
             shard(self.model, place.world, place.device)
         self.opts = make_optimizers(self.model, cfg, muon_format(place.device))
         self.fit = MicroBatcher(self.model, cfg, place.world, log)
+        self.compile = cfg.compile  # a run that goes on keeps what was decided when it began
+        self.compiled = False  # whether the loss function is
 
     @property
     def dtype(self) -> torch.dtype:
@@ -187,5 +189,7 @@ class Learner:
         "`model.loss`, compiled where that pays"
         loss_fn = self.model.loss
         if not self.place.sliced:
-            loss_fn = choose_loss(self.fit, (x, y), self.cfg, steps, self.dtype)
+            cfg = replace(self.cfg, compile=self.compile)
+            loss_fn = choose_loss(self.fit, (x, y), cfg, steps, self.dtype)
+            self.compiled = loss_fn != self.model.loss
         return share_gradients(self.model, loss_fn, self.place.world, self.place.parallel)

@@ -8,12 +8,13 @@ __all__ = ['explain_lost_process', 'RunState', 'TrainingLoop', 'Trainer']
 # %% ../../nbs/lib/train/trainer.ipynb #5f3c87cc
 import json
 import math
+import os
 import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 import torch
@@ -21,14 +22,25 @@ from torch import Tensor, nn
 from ..core import GpubError, first_line, read_config, write_atomic
 from ..data.corpus import load_corpus, pick_prompt, references
 from ..data.plays import ideal_error, plays_nll, scene_start, sees_future
-from ..device import machine, pick_device, pick_precision, seed_everything, use_threads
-from ..files import runs_dir
+from gpub.device import (
+    Precision,
+    cpu_has_bf16,
+    cpu_name,
+    machine,
+    pick_device,
+    pick_precision,
+    seed_everything,
+    use_threads,
+)
+from ..files import remember, runs_dir
+from ..host import usable_cores
 from ..model.llama import build_model
 from ..model.sizes import SHAPES, flops_per_token
 from ..progress import Progress, minutes_seconds
 from gpub.record.checkpoint import (
     Checkpoint,
     Saver,
+    changed_rows,
     latest,
     load_checkpoint,
     mark_latest,
@@ -91,9 +103,52 @@ def _step_seconds(run: "Trainer", model: nn.Module, dtype: torch.dtype) -> float
     return forward_backward_seconds(model, x, y, dtype, run.cfg)
 
 
+def _choose_precision(run: "Trainer", model: nn.Module) -> Precision:
+    """What the recipe says, or the hardware; where a CPU has to be timed, the first timing of this
+    type of machine and this shape holds for all later runs"""
+    asked = run.cfg.precision
+    choose = partial(pick_precision, run.device, asked, partial(_step_seconds, run, model))
+    if asked != "auto" or run.device.type != "cpu" or not cpu_has_bf16():
+        return choose()
+    shape = json.dumps([run.model_cfg.to_dict(), run.cfg.batch_tokens, run.cfg.micro_batch])
+    kind = f"{cpu_name()}, {torch.get_num_threads()} threads, torch {torch.__version__}, {shape}"
+    return Precision(**remember("precision", kind, lambda: asdict(choose())))
+
+
+def _exactness(run: "Trainer") -> dict:
+    "What decides the last bits of a run beside its recipe"
+    where = machine(run.device)
+    return dict(
+        precision=run.learner.place.precision.name,
+        compiled=run.learner.compiled,
+        threads=torch.get_num_threads(),
+        machine=where["gpu"] or where["cpu"],
+        torch=torch.__version__,
+    )
+
+
+def _resume_exactly(run: "Trainer", saved: Checkpoint):
+    "Compute as before the stop: as many threads, compiled or not; what cannot be is said"
+    then = saved.state.get("exact")
+    if then is None:
+        return  # checkpoints of before do not tell
+    free = "OMP_NUM_THREADS" not in os.environ
+    if run.device.type == "cpu" and free and then["threads"] <= usable_cores():
+        use_threads(then["threads"])
+    compiles = "yes" if then["compiled"] else "no"
+    if run.cfg.compile == "auto":
+        run.learner.compile = compiles
+    run.learner.compiled = run.learner.compile == "yes"
+    now = _exactness(run)
+    changed = [f"{name} {then.get(name)}, now {now[name]}" for name in now]
+    changed = [text for text, name in zip(changed, now) if then.get(name) != now[name]]
+    if changed and saved.step < run.cfg.steps:
+        run.log(f"from here on the last bits differ from an undisturbed run: {'; '.join(changed)}")
+
+
 def _describe_run(run: "Trainer", model: nn.Module) -> dict:
     "What else config.json tells, beside what makes two runs the same"
-    precision = pick_precision(run.device, run.cfg.precision, partial(_step_seconds, run, model))
+    precision = _choose_precision(run, model)
     c = run.corpus
     return dict(
         parameters=sum(p.numel() for p in model.parameters()),
@@ -383,6 +438,7 @@ class TrainingLoop:
             fit=self.learner.fit.state(),
             run_id=self.run.config["run_id"],
             config=self.run.identity(),
+            exact=_exactness(self.run),
         )
         model, optimizer = self.learner.tensors()
         milestone = s.n in self.run.milestone_steps
@@ -525,6 +581,8 @@ class Trainer:
             self.learner.restore(saved)
             self.state = RunState(saved.step, saved.state["seconds"], saved.state["val_loss"])
             _resume_cut(self, self.learner, saved)
+            _resume_exactly(self, saved)
+            self._check_rows(saved)
         else:
             self.state = RunState()
             self.learner.fit_to_memory(0)
@@ -534,6 +592,15 @@ class Trainer:
             done = self.state.step or -1  # the sample of step 0 is drawn again too
             for name in ("log.jsonl", "samples.jsonl"):
                 cut_log(self.out / name, done)
+
+    def _check_rows(self, saved: Checkpoint):
+        "Tell of rows that are not what was written"
+        changed = changed_rows(self.out, saved.rows) if self.world.main else []
+        if changed:
+            self.log(
+                f"{', '.join(changed)} of {self.out}: not what was written before step "
+                f"{saved.step}; the weights are whole, see gpub verify {self.out}"
+            )
 
     def _keep_decay(self):
         "A run that began with another weight decay than the one computed now goes on with its own"
