@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256 as sha256_of
 from pathlib import Path
 from types import TracebackType
@@ -399,7 +399,8 @@ class Checkpoint:
     optimizer: dict  # the same; empty if it was not asked for
     state: dict  # what the trainer handed over
     path: Path  # where it came from
-    rows: dict  # name of a log -> rolling checksums of the rows it had; empty before there were any
+    # name of a log -> rolling checksums of the rows it had; checkpoints of before have none
+    rows: dict = field(default_factory=dict)
 
 
 def latest(

@@ -7,7 +7,6 @@ __all__ = ['KINDS', 'BEAT', 'boot_id', 'since_boot', 'Ledger', 'Span', 'read_led
            'account']
 
 # %% ../../nbs/lib/record/ledger.ipynb #ba7cea2a
-import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
