@@ -60,7 +60,9 @@ def test_a_healthy_run_gives_only_ok(healthy):
     assert [f.name for f in findings if f.level != "ok"] == [] and len(findings) == len(
         DOCTOR_CHECKS
     )
-    assert doctor_table(findings).endswith("0 alarms, 0 warnings") and all(f.what for f in findings)
+    assert doctor_table(findings).endswith("0 alarms, 0 warnings") and all(
+        f.found for f in findings
+    )
 
 
 def test_a_run_on_its_way_is_healthy(run):
@@ -115,7 +117,7 @@ def test_a_model_that_sees_the_future_is_found_out(tmp_path, monkeypatch):
         log=lambda s: None,
     ).go()
     bad = found(tmp_path / "run")
-    assert bad["causality"].level == "alarm" and "sees the future" in bad["causality"].what, bad
+    assert bad["causality"].level == "alarm" and "sees the future" in bad["causality"].found, bad
 
 
 def edit(**change):
@@ -297,7 +299,7 @@ def test_planted_defect_is_found_alone(run, plant, expected):
     bad = found(run)
     assert bad.keys() == expected.keys(), bad
     for name, part in expected.items():
-        assert part in bad[name].what and "\n" not in bad[name].what, bad[name]
+        assert part in bad[name].found and "\n" not in bad[name].found, bad[name]
     levels = {name: level for name, level, _ in DOCTOR_CHECKS}
     assert all(f.level == levels[n] and f.do for n, f in bad.items() if n != "tokenizer")
 
@@ -331,7 +333,7 @@ def test_idle_device_and_full_disk(run, monkeypatch):
     )
     bad = found(run)
     assert bad.keys() == {"utilisation", "disk"} and {f.level for f in bad.values()} == {"warn"}
-    assert "1.0%" in bad["utilisation"].what and "1 MB are free" in bad["disk"].what
+    assert "1.0%" in bad["utilisation"].found and "1 MB are free" in bad["disk"].found
 
 
 @pytest.mark.parametrize(
@@ -371,7 +373,7 @@ def test_odd_types_are_findings_and_no_traceback(run, odd):
 
     def one_line():
         try:
-            return all("\n" not in f.what + f.do for f in doctor(run))
+            return all("\n" not in f.found + f.do for f in doctor(run))
         except GpubError as e:
             return "\n" not in str(e)
 
@@ -393,5 +395,5 @@ def test_damaged_folder_is_a_finding_and_no_traceback(run):
     (run / "samples.jsonl").write_text('{"step": 1}\n')
     bad = found(run)
     assert {"tokenizer", "weights", "samples", "loss at birth"} == bad.keys()
-    assert "colour" in bad["weights"].what
-    assert "KeyError" in bad["tokenizer"].what
+    assert "colour" in bad["weights"].found
+    assert "KeyError" in bad["tokenizer"].found

@@ -213,8 +213,8 @@ PLANTED = [
 )
 def test_the_broken_property_is_named_first(topic, name, mine):
     bad = [v for v in grade_topic(topic, mine) if not v.ok]
-    assert bad and bad[0].name == name and not bad[0].said.startswith("your code raised"), [
-        (v.name, v.said) for v in bad
+    assert bad and bad[0].name == name and not bad[0].found.startswith("your code raised"), [
+        (v.name, v.found) for v in bad
     ]
 
 
@@ -235,7 +235,7 @@ def test_every_property_has_a_planted_mistake():
 )
 def test_references_pass(topic, mine):
     dice = torch.random.get_rng_state()
-    assert [v.said for v in grade_topic(topic, mine) if not v.ok] == []
+    assert [v.found for v in grade_topic(topic, mine) if not v.ok] == []
     assert torch.equal(dice, torch.random.get_rng_state())
 
 
@@ -261,7 +261,7 @@ def test_code_that_breaks_is_quoted(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
 
     def said(name, topic="attention"):
-        return grade_topic(topic, load_mine(f"{tmp_path}/mine.py:{name}"))[0].said
+        return grade_topic(topic, load_mine(f"{tmp_path}/mine.py:{name}"))[0].found
 
     assert said("crashes").startswith("your code raised RuntimeError: ") and said(
         "crashes"

@@ -9,12 +9,10 @@ import pytest, torch
 from gpub.guards import preflight as pf
 from gpub.core import GpubError
 from gpub.model.gpt import GPT, fused_attention
+from gpub.guards.check import Check, check_line, run_check
 from gpub.guards.preflight import (
     PREFLIGHT_CHECKS,
-    Check,
     Subject,
-    check_line,
-    run_check,
     preflight,
     spark,
 )

@@ -301,5 +301,5 @@ def check_command(topic, mine):
     verdicts = grade_topic(topic, load_mine(mine))
     click.echo(grade_table(verdicts))
     if bad := [v for v in verdicts if not v.ok]:
-        raise GpubError(f"{topic}: {bad[0].name} failed: {bad[0].said}")
+        raise GpubError(f"{topic}: {bad[0].name} failed: {bad[0].found}")
     click.echo(f"{topic}: all {len(verdicts)} properties hold")

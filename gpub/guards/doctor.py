@@ -5,13 +5,12 @@
 # %% auto #0
 __all__ = ['DOCTOR_CHECKS', 'check_finite', 'check_initial_loss', 'check_jumps', 'check_future', 'check_gap', 'lr_jump',
            'check_schedule', 'check_steps', 'check_throughput', 'check_use', 'check_checkpoints', 'check_latest',
-           'saved_shapes', 'check_shapes', 'check_tokenizer', 'check_disk', 'check_finished', 'check_samples',
-           'Finding', 'doctor', 'doctor_table']
+           'saved_shapes', 'check_shapes', 'check_tokenizer', 'check_disk', 'check_finished', 'check_samples', 'doctor',
+           'doctor_table']
 
 # %% ../../nbs/lib/guards/doctor.ipynb #6a73feb4
 import math, shutil, zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
@@ -23,6 +22,8 @@ from ..core import GpubError, first_line, read_config, read_json, upgrade_config
 from ..record.folder import SCHEDULE, differences, identity_without
 from ..model.llama import Llama, build_model
 from ..data.plays import sees_future
+from ..table import Table
+from .check import Check
 from .preflight import highest_initial_loss
 from ..record.log import read_log, sample_table
 from ..data.tokenizer import load_tokenizer
@@ -406,16 +407,6 @@ def check_samples(
     return f"{len(texts)}, all different"
 
 # %% ../../nbs/lib/guards/doctor.ipynb #d55c106b
-@dataclass(frozen=True)
-class Finding:
-    "One answer of the doctor"
-
-    level: str  # ok, warn or alarm
-    name: str  # what was looked at
-    what: str  # what was found
-    do: str = ""  # what to do about it
-
-
 def _facts(run_dir: Path | str) -> SimpleNamespace:
     "Everything the checks need, read once"
     run = Path(run_dir)
@@ -490,7 +481,7 @@ DOCTOR_CHECKS = (
 
 def doctor(
     run_dir: Path | str,  # a run folder
-) -> list[Finding]:  # list of `Finding`, one per check
+) -> list[Check]:  # one per question
     "Examine a run folder; raises `GpubError` only when it is none"
     facts = _facts(run_dir)
     return [_ask(facts, *check) for check in DOCTOR_CHECKS]
@@ -498,26 +489,29 @@ def doctor(
 
 def _ask(
     facts: SimpleNamespace, name: str, level: str, check: Callable[[SimpleNamespace], str]
-) -> Finding:
+) -> Check:
     try:
-        return Finding("ok", name, check(facts))
+        return Check(name, "ok", check(facts))
     except Alarm as e:
-        return Finding(level, name, e.what, e.do)
+        return Check(name, level, e.what, do=e.do)
     except GpubError as e:
-        return Finding("alarm", name, str(e))
+        return Check(name, "alarm", str(e))
     except Exception as e:  # whatever a damaged file makes of a check is what the check found
         found = f"cannot be read ({type(e).__name__}: {first_line(e)})"
-        return Finding("alarm", name, found, "a file of the run was edited or damaged: restore it")
+        do = "a file of the run was edited or damaged: restore it"
+        return Check(name, "alarm", found, do=do)
 
 
 def doctor_table(
-    findings: Sequence[Finding],  # as `doctor` gives them
+    findings: Sequence[Check],  # as `doctor` gives them
 ) -> str:
     "The findings for people: what is wrong first"
     order = sorted(findings, key=lambda f: ("alarm", "warn", "ok").index(f.level))
-    lines = [
-        f"{f.level:<6}{f.name:<16}{f.what}" + (f"\n{'':6}-> {f.do}" if f.do else "") for f in order
-    ]
+    rows = []
+    for f in order:
+        rows.append([f.level, f.name, f.found])
+        if f.do:
+            rows.append(["", f"-> {f.do}"])
     bad = {k: sum(f.level == k for f in findings) for k in ("alarm", "warn")}
 
     def count(n: int, what: str) -> str:
@@ -525,7 +519,7 @@ def doctor_table(
 
     return "\n".join(
         [
-            *lines,
+            str(Table([], rows)),
             f"{len(findings)} checks: {count(bad['alarm'], 'alarm')}, "
             f"{count(bad['warn'], 'warning')}",
         ]

@@ -27,7 +27,7 @@ from ...share.hub import export_model
 from .bugs import half_checkpoint
 from .blog import Scratch, build_and_copy, exhibit
 from ...data.plays import plays
-from ...guards.preflight import run_check
+from ...guards.check import run_check
 from ...data.batches import Batches
 from ...data.tokenizer import CharTokenizer
 
