@@ -236,6 +236,7 @@ def test_a_run_and_its_card(run_folder, tmp_path):
     assert {p.name for p in folder.iterdir()} == {
         "README.md",
         "loss.png",
+        "SHA256SUMS",
         "config.json",
         "generation_config.json",
         "tokenizer.json",

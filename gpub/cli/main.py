@@ -64,6 +64,12 @@ COMMANDS = (  # what is typed, module of gpub.cli and function, the first senten
         "if an alarm fires.",
     ),
     (
+        "verify",
+        "guards:verify_command",
+        "Is every byte of FOLDER, a run, shards or an exported model, what was written? Exit "
+        "code 1 if not.",
+    ),
+    (
         "export",
         "share:export_command",
         "Write RUN as a Hugging Face FOLDER: weights, tokenizer, settings and a model card.",

@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from ..record.checkpoint import sync_to_disk, save_checkpoint
 from ..core import GpubError, first_line, read_json, write_atomic
+from ..files import SUMS, changed_files, write_sums
 from ..record.folder import lock_folder
 from ..record.log import read_log
 from ..record.load import load_run
@@ -87,6 +88,9 @@ def read_weights(
     if (folder / INDEX).is_file():
         try:
             files = sorted({str(f) for f in read_json(folder / INDEX)["weight_map"].values()})
+            outside = [f for f in files if Path(f).name != f]
+            if outside:
+                raise GpubError(f"{folder / INDEX} names {outside[0][:80]!r}, outside its folder")
         except (AttributeError, KeyError, TypeError):
             raise GpubError(
                 f"{folder / INDEX} has no weight_map of names and files; fetch it again"
@@ -150,6 +154,7 @@ def export_model(
             shutil.copy(f, temp / Path(f).name)
         if gguf:
             write_gguf(model, tok, temp / "model.gguf")
+        write_sums(temp)
     return folder
 
 
@@ -225,6 +230,13 @@ def import_folder(
         )
     if not (folder / "config.json").is_file():
         raise GpubError(f"{folder} has no config.json: it is not a Hugging Face model folder")
+    # the card and the picture may be changed
+    changed = [name for name in changed_files(folder) if not name.endswith((".md", ".png"))]
+    if changed:
+        raise GpubError(
+            f"{folder}: {', '.join(changed[:3])} {'is' if len(changed) == 1 else 'are'} not what "
+            f"{SUMS} says: export or download it again"
+        )
     cfg, tok = from_config(read_json(folder / "config.json")), read_tokenizer(folder)
     same_vocab(cfg, tok)
     return from_theirs(cfg, read_weights(folder)), tok
