@@ -1,7 +1,7 @@
 """Evaluation: items are asked as lm-eval asks them, scores are the same item by item, bad input is
 one line, and a model's programs are contained."""
 
-import json, math, os, sys, time
+import json, math, sys, time
 from pathlib import Path
 import numpy as np
 import pytest
@@ -30,6 +30,7 @@ from gpub.evals.samples import distinct_share, label_text, repeated_share, token
 from gpub.evals.sandbox import missing_walls, problems, run_python, solves
 from gpub.evals.tasks import TASKS, Item, load_items
 from gpub.data.tokenizer import BPETokenizer, CharTokenizer
+from gpub.progress import SilentProgress
 
 ARC = (
     '{"id": "a", "question": {"stem": "What is wet?", "choices": [{"text": "Water is wet", '
@@ -110,11 +111,9 @@ def run(tmp_path_factory):
         tmp_path_factory.mktemp("run") / "short",
         settings=dict(steps=4, d_model=16, n_layers=1, compile="no"),
         device="cpu",
-        log=lambda s: None,
+        progress=SilentProgress(),
     )
-    with open(os.devnull, "w") as run.progress.out:
-        run.go()
-    return run.out
+    return run.go()
 
 
 # items
@@ -575,11 +574,8 @@ def test_results_damaged_by_hand(run, files, tmp_path, keys, value):
 def another_run(folder, seed, text):
     "A run of its own in that folder"
     settings = dict(steps=4, d_model=16, n_layers=1, compile="no", seed=seed)
-    run = Trainer(
-        "shakespeare-short", folder, text, settings, "cpu", save_every=2, log=lambda s: None
-    )
-    with open(os.devnull, "w") as run.progress.out:
-        return run.go()
+    how = dict(save_every=2, progress=SilentProgress())
+    return Trainer("shakespeare-short", folder, text, settings, "cpu", **how).go()
 
 
 def test_results_are_those_of_one_run_and_one_checkpoint(text, files, tmp_path):

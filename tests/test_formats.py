@@ -2,7 +2,6 @@
 a model's settings."""
 
 import json
-import os
 import shutil
 
 import pytest
@@ -14,6 +13,7 @@ from gpub.record.load import load_run
 from gpub.record.log import read_facts, read_log
 from gpub.share.hub import export_run
 from gpub.train.trainer import Trainer
+from gpub.progress import SilentProgress
 from kill import same_weights
 
 SETTINGS = dict(
@@ -36,9 +36,8 @@ def quiet(text):
 
 def start_run(text, out, settings=SETTINGS, **how):
     "A small run that is not begun yet"
-    run = Trainer("shakespeare", out, text, settings, "cpu", save_every=3, log=quiet, **how)
-    run.progress.out = open(os.devnull, "w")
-    return run
+    how |= dict(save_every=3, progress=SilentProgress())
+    return Trainer("shakespeare", out, text, settings, "cpu", **how)
 
 
 def to_format_1(run):
@@ -133,9 +132,8 @@ def test_a_folder_that_gpub_01_wrote(root, tmp_path, monkeypatch):
     truth = losses(run)
     assert load_run(run, device="cpu")[0].cfg.d_model == 16
     settings = dict(SETTINGS, steps=12, context_length=16, batch_tokens=64)
-    trainer = Trainer("shakespeare", run, "text.txt", settings, "cpu", save_every=6, log=quiet)
-    trainer.progress.out = open(os.devnull, "w")
-    trainer.go()
+    how = dict(save_every=6, progress=SilentProgress())
+    Trainer("shakespeare", run, "text.txt", settings, "cpu", **how).go()
     found = losses(run)
     assert [step for step, *_ in found] == [step for step, *_ in truth]
     for row, want in zip(found, truth):

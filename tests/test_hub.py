@@ -1,7 +1,7 @@
 """Folders for Hugging Face and back: bit-equal round trips, transformers in another process, and
 everything that is refused."""
 
-import json, os, shutil, subprocess, sys
+import json, shutil, subprocess, sys
 from dataclasses import replace
 from pathlib import Path
 import numpy as np
@@ -39,6 +39,7 @@ from gpub.data.tokenizer import (
 )
 from gpub.train.loop import evaluate
 from gpub.share.weights import from_config, to_config, to_theirs, to_tokenizer
+from gpub.progress import SilentProgress
 
 TEXT = plays(30_000, 0)
 CHARS, BPE = CharTokenizer.from_text(TEXT + "é\t\r"), BPETokenizer.train([TEXT], vocab_size=300)
@@ -197,13 +198,10 @@ def run_folder(tmp_path_factory):
         d / "run",
         d / "text.txt",
         dict(steps=4, batch_tokens=512, log_every=1, compile="no"),
-        log=lambda text: None,
         usd_per_hour=3.0,
+        progress=SilentProgress(),
     )
-    run.progress.out = open(os.devnull, "w")
-    run.go()
-    run.progress.out.close()
-    return d / "run"
+    return run.go()
 
 
 def test_a_run_and_its_card(run_folder, tmp_path):
@@ -970,11 +968,9 @@ def test_from_recipe_to_hugging_face(tmp_path, root):
         tmp_path / "run",
         tmp_path / "shards",
         dict(steps=2, batch_tokens=256, log_every=1, compile="no"),
-        log=lambda text: None,
+        progress=SilentProgress(),
     )
-    run.progress.out = open(os.devnull, "w")
     run.go()
-    run.progress.out.close()
     folder = export_run(tmp_path / "run", tmp_path / "hf")
     model, tok, _ = load_run(tmp_path / "run", device="cpu")
     back, tok2 = import_folder(folder)

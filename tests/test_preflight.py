@@ -2,7 +2,6 @@
 
 import os
 from collections import namedtuple
-from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 import pytest, torch
@@ -127,8 +126,9 @@ def test_special_tokens_are_seen():
         specials={"<|end|>": 0},
         decode=lambda ids: "".join("<|end|>" if i == 0 else text.decode([i]) for i in ids),
     )  # the newline plays the end of a document
-    s.run.corpus = replace(s.run.corpus, tok=tok)
-    c = run_check("three rows of data", pf.check_data, s)
+    other = SimpleNamespace(corpus=SimpleNamespace(tok=tok))
+    asked = SimpleNamespace(rows=s.rows, cfg=s.cfg, run=other)
+    c = run_check("three rows of data", pf.check_data, asked)
     shown = c.found.splitlines()[1:]
     assert c.ok and len(shown) == 3 and all("<|end|>" in line for line in shown)
     assert (

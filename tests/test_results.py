@@ -23,6 +23,7 @@ from gpub.report.results import (
 )
 from gpub.table import Table
 from gpub.train.trainer import Trainer
+from gpub.progress import SilentProgress
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +38,9 @@ def run(tmp_path_factory):
         dict(steps=10, compile="no", n_layers=1, d_model=32, log_every=1),
         "cpu",
         usd_per_hour=3.0,
-        log=lambda s: None,
+        progress=SilentProgress(),
     )
-    r.progress.out = open(folder.parent / "out.txt", "w")
-    r.go()
-    r.progress.out.close()
-    return folder
+    return r.go()
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from ..core import GpubError
 from .demo import checkpoint_list
 from ..model.generate import generate
 from ..record.load import load_run
+from ..templates import read_packaged
 
 # %% ../../nbs/lib/share/app.ipynb #d3d0f44e
 def in_turns(
@@ -130,7 +131,7 @@ def serve(
         theme=gr.themes.Default(
             font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
         ),
-        css=".written textarea { font-family: ui-monospace, monospace }",
+        css=read_packaged("share/app.css"),
     )
     try:
         page.launch(

@@ -1,0 +1,57 @@
+"Two processes of one small model agree about gradients, values and errors; torchrun starts it."
+
+import os, sys, torch
+from contextlib import nullcontext
+from gpub.core import GpubError
+from gpub.device import seed_everything
+from gpub.model.gpt import GPT, GPTConfig
+from gpub.train.parallel import Relayed, World, host_copy, share_gradients, shard
+
+
+def tell(line):
+    os.write(1, (line + chr(10)).encode())  # in one piece: two processes write to one pipe
+
+
+def new_model():
+    seed_everything(0)
+    return GPT(GPTConfig(vocab_size=11, context_length=8, d_model=16, n_layers=2, n_heads=2))
+
+
+def refuse():
+    raise GpubError("this folder is taken")
+
+
+how = sys.argv[1]
+world = World.from_env()
+device = torch.device("cpu")
+x, y = torch.randint(11, (2, 4, 8), generator=torch.Generator().manual_seed(0))
+with world.joined(device):
+    model = new_model()
+    if how == "fsdp":
+        shard(model, world, device)
+    fn = share_gradients(model, model.loss, world, how)
+    first = 2 * world.rank
+    for row in (first, first + 1):  # two micro-batches; only the last one shares gradients
+        last = row == first + 1
+        with nullcontext() if last else fn.no_sync():
+            (fn(x[row : row + 1], y[row : row + 1]) / 2).backward()
+    got = host_copy({n: p.grad for n, p in model.named_parameters()}, world)
+    alone = new_model()
+    alone.loss(x, y).backward()
+    gap = 0.0
+    if world.main:
+        gap = max((got[n] - p.grad).abs().max().item() for n, p in alone.named_parameters())
+    found = {"step": 3, "gap": gap}
+    assert world.broadcast(found) == world.on_main(lambda: found)
+    assert world.any(world.rank == 1) and not world.any(False)
+    assert world.mean(torch.tensor(float(world.rank))) == 0.5
+    try:
+        world.on_main(refuse)
+    except Relayed as e:
+        heard = f"process {world.rank} heard: {e}"
+    except GpubError as e:
+        heard = f"process {world.rank} said: {e}"
+    if world.main:
+        tell(f"{how}: largest difference of a gradient {gap:.0e}")
+    tell(heard)
+os._exit(0)  # as the command does, see main
