@@ -115,7 +115,7 @@ def eval_command(
     questions (extra: gpub[eval]).
 
     Before any score, the loss through the harness must equal the loss of training's evaluation."""
-    from gpub.evals.evaluate import compare_results, milestones, report, result_of
+    from gpub.evals.evaluate import EvalOptions, compare_results, milestones, report, result_of
     from gpub.evals.samples import heat_page, token_diff
     from gpub.evals.tasks import TASKS
     from gpub.record.load import load_run
@@ -136,27 +136,12 @@ def eval_command(
     if text and not compare:
         raise GpubError("--text needs --compare and two runs")
     at = [*zip(runs, steps if len(steps) > 1 else [*steps, None][:1] * len(runs))]
-    results = (
-        [
-            result_of(
-                r,
-                tasks,
-                limit,
-                s,
-                device,
-                folder,
-                check,
-                file,
-                click.echo,
-                online,
-                shots,
-                unsafe,
-            )
-            for r, s in at
-        ]
-        if tasks
-        else []
-    )
+    asked = dict(limit=limit, shots=shots, check=check, online=online, unsafe=unsafe)
+    where = dict(tasks=tasks, device=device, folder=folder)
+    results = []
+    for run, step in at if tasks else []:
+        options = EvalOptions(step=step, **where, **asked)
+        results.append(result_of(run, options, file, click.echo))
     if compare and results:
         click.echo(f"\n{compare_results(*results)}")
     for r in [] if compare else results:

@@ -221,12 +221,8 @@ def adapter(
     parts = lm_eval_parts()
 
     class Ours(parts.TemplateLM):
-        cuts, window, eot_token_id, device = (
-            Cuts(),
-            model.cfg.context_length,
-            tok and tok.end,
-            model.tok.weight.device,
-        )
+        cuts, window, device = Cuts(), model.cfg.context_length, model.tok.weight.device
+        eot_token_id = tok and tok.end
 
         def tok_encode(
             self, string: str, add_special_tokens: bool | None = None, **kw: Any
@@ -262,7 +258,9 @@ def adapter(
     encode = lru_cache(1 << 12)(
         lambda text: [int(i) for i in tok.encode(text)]
     )  # a context comes once for each of its answers
-    return Ours()
+    ours = Ours()
+    ours.tok = tok
+    return ours
 
 
 def generate_until(

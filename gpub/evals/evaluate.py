@@ -5,19 +5,28 @@
 # %% auto #0
 __all__ = ['DEFAULT', 'calibrate', 'corpus_of', 'training_texts', 'shard_texts', 'contamination', 'in_vocabulary', 'one_task',
            'held_out', 'bits_by_source', 'by_position', 'words_known', 'milestones', 'programs', 'model_identity',
-           'evaluate_run', 'values', 'compare_results', 'result_of', 'report']
+           'EvalOptions', 'Examinee', 'evaluate_run', 'values', 'compare_results', 'result_of', 'report']
 
 # %% ../../nbs/season2/03_what_it_learned.ipynb #f0b8f70b
 import json, math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
+from typing import Annotated, Any
 import numpy as np
-from typing import Any
+from annotated_types import Ge
 from ..record.checkpoint import which_weights
-from ..core import GpubError, first_line, read_config, read_json, write_atomic
+from gpub.core import (
+    Config,
+    GpubError,
+    first_line,
+    read_config,
+    read_json,
+    write_atomic,
+)
 from ..device import machine, pick_device, use_threads
 from ..data.corpus import Corpus, load_corpus
 from ..model.generate import generate
@@ -158,21 +167,20 @@ def in_vocabulary(
 
 
 def one_task(
-    lm: Any,  # our `adapter` of the model
+    lm: Any,  # our `adapter` of the model and its tokenizer
     name: str,  # of `TASKS`
     items: Sequence[Item],  # list of `Item`, as `load_items` gives them
-    tok: CharTokenizer | BPETokenizer,  # the model's tokenizer
     count_v: np.ndarray,  # how often each token occurs in training text
     found: dict | None,  # from `contamination`; None: not checked
     shots: int = 0,  # solved questions that stand before each of `items`, to be noted
 ) -> dict:
     """A task's part of the results: the model's answers, those of the controls, and
     what was cut, replaced or found"""
-    kind, (clean, lost) = TASKS[name].kind, in_vocabulary(items, tok)
+    kind, (clean, lost) = TASKS[name].kind, in_vocabulary(items, lm.tok)
     lm.cuts.contexts = lm.cuts.answers = 0
     answers = ask_lm_eval(lm, {name: (clean, kind)})[name]
     cuts = vars(lm.cuts).copy()
-    others = {"unigram model": unigram(clean, tok.encode, count_v)}
+    others = {"unigram model": unigram(clean, lm.tok.encode, count_v)}
     if len(items) > 1:
         others["shuffled contexts"] = ask_lm_eval(lm, {name: (shuffle(clean), kind)})[
             name
@@ -349,113 +357,165 @@ def model_identity(
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class EvalOptions(Config):
+    "What a run is asked, and where; raises `GpubError` for what cannot be"
+
+    tasks: tuple[str, ...] = DEFAULT  # names from `TASKS`, or humaneval
+    # items of each, by lot; None: all
+    limit: Annotated[int, Ge(1), "at least 1"] | None = None
+    step: int | None = None  # which checkpoint; default the newest
+    device: str = "auto"  # auto, cpu, cuda, cuda:1
+    # of benchmark files, instead of `eval` in `$GPUB_DATA`
+    folder: str | Path | None = None
+    # items of each task that lm-eval's hf model answers too, on the exported folder; 0:
+    # none
+    check: Annotated[int, Ge(0)] = 10
+    online: bool = False  # take the questions from lm-eval, which downloads them
+    # solved questions before each, where answers are chosen and tasks have any
+    shots: Annotated[int, Ge(0)] = 0
+    unsafe: bool = False  # HumanEval also where programs cannot be contained
+
+    def __post_init__(self):
+        super().__post_init__()
+        known = [*TASKS, "humaneval"]
+        if bad := [t for t in self.tasks if t not in known]:
+            raise GpubError(f"no task {bad[0]!r}; there are: {', '.join(known)}")
+
+    def questions(self) -> dict[str, list[Item]]:
+        "The items of each task but humaneval"
+        return {t: self.items(t) for t in self.tasks if t in TASKS}
+
+    def items(
+        self,
+        task: str,  # of `TASKS`
+    ) -> list[Item]:
+        "The questions of one task"
+        if self.online:
+            return by_lot(their_items(task, self.shots), self.limit)
+        return load_items(task, self.limit, self.folder, shots=self.shots)
+
+    def settings(self) -> dict:
+        "What decides which questions are asked"
+        questions = "lm-eval" if self.online else "files"
+        return dict(limit=self.limit, shots=self.shots, questions=questions)
+
+
+class Examinee:
+    "A run, opened to be asked"
+
+    def __init__(
+        self,
+        run: Path | str,  # a run folder
+        options: EvalOptions,  # `step` and `device` of it
+        words: Sequence[str],  # to count tokens in where the training text is gone
+        log: Callable[[str], None],  # told of checkpoints that are damaged
+    ):
+        self.run = run
+        self.identity = model_identity(run, options.step, log)
+        opened = load_run(run, self.identity["step"], options.device)
+        self.model, self.tok, config = opened
+        self.tokens = 1024 if self.model.tok.weight.device.type == "cpu" else 8192
+        self.lm = adapter(self.model, self.tok, self.tokens)
+        self.corpus = corpus_of(config)
+        if self.corpus:
+            self.texts = training_texts(self.corpus)
+        else:
+            self.texts = [legible(self.tok, text)[0] for text in words]
+        self.ids = np.concatenate(self.tok.encode_batch(self.texts))
+        self.count_v = np.bincount(self.ids, minlength=self.tok.vocab_size)
+
+    def gate(
+        self,
+        log: Callable[[str], None],  # told the numbers
+    ) -> dict:  # as from `calibrate`
+        "The loss through the harness beside training's; raises as `calibrate` does"
+        ids = self.corpus.val if self.corpus else self.ids
+        seen = ids[: 8 * self.model.cfg.context_length + 1]
+        gate = calibrate(self.lm, self.model, seen)
+        place = "the questions (the training data is not here)"
+        if self.corpus:
+            place = "the validation split"
+        log(
+            f"gate passed: {gate['harness']:.4f} nats a token through the harness, "
+            f"{gate['training']:.4f} in training's evaluation, "
+            f"on the same {gate['tokens']:,} tokens of {place}"
+        )
+        return gate
+
+    def answer(
+        self,
+        name: str,  # of `TASKS`
+        items: Sequence[Item],  # its questions
+        options: EvalOptions,  # where they are from
+    ) -> dict:
+        "A task's part of the results"
+        given = options.shots * (TASKS[name].kind == "choice")
+        files = None if options.online else task_files(TASKS[name], options.folder)
+        found = contamination(self.texts, files) if self.corpus and files else None
+        r = one_task(self.lm, name, items, self.count_v, found, given)
+        if given:
+            source = "lm-eval"
+            if files:
+                source = getattr(examples_of(files[0]), "name", "the other questions")
+                source += " and its like" * (len(files) > 1)
+            r["notes"].append(f"{given} solved ones before each, from {source}")
+        return r
+
+    def circumstances(
+        self,
+        options: EvalOptions,  # what was asked
+    ) -> dict:  # settings, versions, machine
+        "What results depend on"
+        device = str(pick_device(options.device))
+        settings = options.settings() | dict(
+            lot=0,
+            bos="none: a context starts with its own first token",
+            truncation="the window keeps the end",
+            tokens_at_once=self.tokens,
+            dtype=str(self.model.tok.weight.dtype).removeprefix("torch."),
+            device=device,
+        )
+        needs = "gpub", "lm_eval", "torch", "transformers"
+        versions = {name: version(name) for name in needs}
+        return dict(settings=settings, versions=versions, machine=machine(device))
+
+
 def evaluate_run(
     run: Path | str,  # a run folder
     tasks: Sequence[str] = DEFAULT,  # names from `TASKS`, or humaneval
-    limit: int | None = None,  # items of each, by lot; None: all
-    step: int | None = None,  # which checkpoint; default the newest
-    device: str = "auto",  # auto, cpu, cuda, cuda:1
-    # of benchmark files, instead of `eval` in `$GPUB_DATA`
-    folder: Path | str | None = None,
-    # items of each task that lm-eval's hf model answers too, on the exported folder; 0:
-    # none
-    check: int = 10,
-    online: bool = False,  # take the questions from lm-eval, which downloads them
-    # solved questions before each, where answers are chosen and tasks have any
-    shots: int = 0,
     # told the gate's numbers, and whether the models agree
     log: Callable[[str], None] = print,
-    unsafe: bool = False,  # HumanEval also where programs cannot be contained
-) -> dict:  # dict: the results, ready for JSON
+    **asked: Any,  # the other fields of `EvalOptions`
+) -> dict:  # the results, ready for JSON
     """The report card of a run; raises `GpubError` for an unknown task, a missing or
     odd file, a missing lm-eval, and a model that fails the gate"""
     use_threads()
-    known = [*TASKS, "humaneval"]
-    if bad := [t for t in tasks if t not in known]:
-        raise GpubError(f"no task {bad[0]!r}; there are: {', '.join(known)}")
-    asked = {
-        t: by_lot(their_items(t, shots), limit)
-        if online
-        else load_items(t, limit, folder, shots=shots)
-        for t in tasks
-        if t in TASKS
-    }
-    if "humaneval" in tasks:
-        need_walls(unsafe)
-    code = problems(limit, folder) if "humaneval" in tasks else []
-    of = model_identity(run, step, log)
-    step = of["step"]
-    model, tok, config = load_run(run, step, device)
-    tokens = 1024 if model.tok.weight.device.type == "cpu" else 8192
-    lm, corpus = adapter(model, tok, tokens), corpus_of(config)
-    words = [i.context for items in asked.values() for i in items] + [
-        p["prompt"] for p in code
-    ]
-    texts = training_texts(corpus) if corpus else [legible(tok, t)[0] for t in words]
-    ids = np.concatenate(tok.encode_batch(texts))
-    gate = calibrate(
-        lm, model, (corpus.val if corpus else ids)[: 8 * model.cfg.context_length + 1]
-    )
-    log(
-        f"gate passed: {gate['harness']:.4f} nats a token through the harness, "
-        f"{gate['training']:.4f} in training's evaluation, "
-        f"on the same {gate['tokens']:,} tokens of "
-        + (
-            "the validation split"
-            if corpus
-            else "the questions (the training data is not here)"
-        )
-    )
-    count_v = np.bincount(ids, minlength=tok.vocab_size)
-    parameters = sum(p.numel() for p in model.parameters())
-    result = dict(
-        run=Path(run).name, **of, parameters=parameters, calibration=gate, tasks={}
-    )
-    for t, items in asked.items():
-        given, files = (
-            shots * (TASKS[t].kind == "choice"),
-            None if online else task_files(TASKS[t], folder),
-        )
-        r = result["tasks"][t] = one_task(
-            lm,
-            t,
-            items,
-            tok,
-            count_v,
-            contamination(texts, files) if corpus and files else None,
-            given,
-        )
-        source = (
-            "lm-eval"
-            if online
-            else getattr(examples_of(files[0]), "name", "the other questions")
-            + " and its like" * (len(files) > 1)
-        )
-        if given:
-            r["notes"].append(f"{given} solved ones before each, from {source}")
+    options = EvalOptions(tasks=tasks, **asked)
+    asked, code = options.questions(), []
+    if "humaneval" in options.tasks:
+        need_walls(options.unsafe)
+        code = problems(options.limit, options.folder)
+    words = [i.context for items in asked.values() for i in items]
+    one = Examinee(run, options, words + [p["prompt"] for p in code], log)
+    parameters = sum(p.numel() for p in one.model.parameters())
+    result = dict(run=Path(run).name, **one.identity, parameters=parameters)
+    result["calibration"] = one.gate(log)
+    result["tasks"] = {t: one.answer(t, items, options) for t, items in asked.items()}
     if code:
-        result["humaneval"] = programs(model, tok, limit, folder=folder, unsafe=unsafe)
-    if corpus:
-        result["bits_per_byte"] = bits_by_source(model, tok, held_out(corpus))
-    few = {
-        t: (in_vocabulary(i[:check], tok)[0], TASKS[t].kind) for t, i in asked.items()
-    }
-    if check and few:
-        result["agreement"] = agreement(run, lm, few, step, log)
-    device = str(pick_device(device))
-    settings = dict(
-        limit=limit,
-        shots=shots,
-        lot=0,
-        questions="lm-eval" if online else "files",
-        bos="none: a context starts with its own first token",
-        truncation="the window keeps the end",
-        tokens_at_once=tokens,
-        dtype=str(model.tok.weight.dtype).removeprefix("torch."),
-        device=device,
-    )
-    versions = {n: version(n) for n in ("gpub", "lm_eval", "torch", "transformers")}
-    return result | dict(settings=settings, versions=versions, machine=machine(device))
+        how = dict(limit=options.limit, folder=options.folder, unsafe=options.unsafe)
+        result["humaneval"] = programs(one.model, one.tok, **how)
+    if one.corpus:
+        held = held_out(one.corpus)
+        result["bits_per_byte"] = bits_by_source(one.model, one.tok, held)
+    if options.check and asked:
+        few = {
+            t: in_vocabulary(i[: options.check], one.tok)[0] for t, i in asked.items()
+        }
+        kinds = {t: (items, TASKS[t].kind) for t, items in few.items()}
+        step = one.identity["step"]
+        result["agreement"] = agreement(run, one.lm, kinds, step, log)
+    return result | one.circumstances(options)
 
 
 def values(
@@ -521,51 +581,26 @@ def compare_results(
 # %% ../../nbs/season2/03_what_it_learned.ipynb #b3f8dcc8
 def result_of(
     run: Path | str,  # a run folder
-    tasks: Sequence[str],  # as for `evaluate_run`, like all that follow but `file`
-    limit: int | None,  # questions of each, by lot; None: all
-    step: int | None,  # which checkpoint; None: the newest
-    device: str,  # auto, cpu, cuda, cuda:1
-    folder: Path | str | None,  # of benchmark files; None: `eval` in `$GPUB_DATA`
-    check: int,  # questions for lm-eval's hf model
+    options: EvalOptions,  # what it is asked
     # where results are kept; None: evals.json in the run folder
     file: Path | str | None,
     log: Callable[[str], None],  # told what is read, computed, written
-    online: bool = False,  # questions from lm-eval
-    shots: int = 0,  # solved questions before each
-    unsafe: bool = False,  # HumanEval also where programs cannot be contained
-) -> dict:  # dict, as from `evaluate_run`
+) -> dict:  # as from `evaluate_run`
     """Stored results of these questions and weights, else new ones; refuses another
     run's"""
     path = Path(file or Path(run, "evals.json"))
-    if file:
-        path.parent.mkdir(
-            parents=True, exist_ok=True
-        )  # a place that cannot be is said before the work, not after
+    if file:  # a place that cannot be is said before the work, not after
+        path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_file():
         r = _stored(path)
         have = {*r["tasks"], *(["humaneval"] if "humaneval" in r else [])}
-        wanted = dict(
-            limit=limit, shots=shots, questions="lm-eval" if online else "files"
-        )
-        asked = set(tasks) <= have and all(
-            r["settings"].get(k) == v for k, v in wanted.items()
-        )
-        if _same_model(path, r, run, model_identity(run, step, log), log) and asked:
+        wanted = options.settings().items()
+        asked = set(options.tasks) <= have and wanted <= r["settings"].items()
+        of = model_identity(run, options.step, log)
+        if _same_model(path, r, run, of, log) and asked:
             log(f"read from {path}")
             return r
-    r = evaluate_run(
-        run,
-        tasks,
-        limit,
-        step,
-        device,
-        folder,
-        check,
-        online=online,
-        shots=shots,
-        log=log,
-        unsafe=unsafe,
-    )
+    r = evaluate_run(run, log=log, **vars(options))
     write_atomic(path, json.dumps(r, indent=1) + "\n")
     log(f"written to {path}")
     return r
