@@ -56,7 +56,9 @@ def _preset_names():
     help="Race transformers' GPT-2 too (extra: gpub[hub]).",
 )
 @click.option("--data", help="A text file.  [default: tiny Shakespeare]")
-def bench_shakespeare_command(file, seconds, shapes, hf, data):
+def bench_shakespeare_command(
+    file: str | None, seconds: float, shapes: tuple[str, ...], hf: bool, data: str | None
+):
     "Our recipe against plain AdamW and against transformers: time to a validation loss."
     from gpub.lab.bench.shakespeare import bench_shakespeare, bench_table
     from gpub.lab.bench.race import file_receipt
@@ -85,7 +87,9 @@ def bench_shakespeare_command(file, seconds, shapes, hf, data):
     default=True,
     help="Also against a bare loop and, on a CPU, transformers' Trainer (extra: gpub[hub]).",
 )
-def bench_train_command(preset, file, device, steps, settings, peers):
+def bench_train_command(
+    preset: str, file: str | None, device: str, steps: int, settings: tuple[str, ...], peers: bool
+):
     "A preset's step on this device: tokens a second, share of the peak, and what surrounds it."
     from gpub.lab.bench.train import bench_train, bench_train_table
     from gpub.lab.bench.race import file_receipt
@@ -104,7 +108,7 @@ def bench_train_command(preset, file, device, steps, settings, peers):
 @click.option(
     "--peers/--no-peers", default=True, help="Race transformers' generate too (extra: gpub[hub])."
 )
-def bench_generate_command(presets, file, device, peers):
+def bench_generate_command(presets: tuple[str, ...], file: str | None, device: str, peers: bool):
     "Tokens a second with a cache, without one, and by transformers."
     from gpub.lab.bench.generate import bench_generate, bench_generate_table
     from gpub.lab.bench.race import file_receipt
@@ -118,7 +122,7 @@ def bench_generate_command(presets, file, device, peers):
 @json_option
 @device_option
 @click.option("--compiled", is_flag=True, help="Compile both.")
-def bench_llama_command(file, device, compiled):
+def bench_llama_command(file: str | None, device: str, compiled: bool):
     "A Llama of 77M parameters, training and decoding, against transformers' (extra: gpub[hub])."
     from gpub.lab.bench.llama import bench_llama, bench_llama_table
     from gpub.lab.bench.race import file_receipt
@@ -145,7 +149,7 @@ def bench_llama_command(file, device, compiled):
     show_default=True,
     help="Tokens of the vocabulary.",
 )
-def bench_prep_command(file, mb, vocab_size):
+def bench_prep_command(file: str | None, mb: float, vocab_size: int):
     "The data pipeline against bare encoders and datasets.map (extra: gpub[data])."
     from gpub.lab.bench.prep import bench_prep, bench_prep_table
     from gpub.lab.bench.race import file_receipt
@@ -157,7 +161,7 @@ def bench_prep_command(file, mb, vocab_size):
 
 @click.command("loader", cls=TorchCommand)
 @json_option
-def bench_loader_command(file):
+def bench_loader_command(file: str | None):
     "Batches against a Python loop and against a plain copy of the same bytes."
     from gpub.lab.bench.loader import bench_loader
     from gpub.lab.bench.race import file_receipt
@@ -178,7 +182,7 @@ def bench_loader_command(file):
 @click.option("--preset", default="gpt2-124m", show_default=True, help="Whose shape.")
 @json_option
 @device_option
-def bench_eval_command(questions, preset, file, device):
+def bench_eval_command(questions: int, preset: str, file: str | None, device: str):
     "Scoring multiple choice against lm-eval's own model on the same folder (extra: gpub[eval])."
     from gpub.lab.bench.evals import bench_eval, bench_eval_table
     from gpub.lab.bench.race import file_receipt
@@ -208,7 +212,15 @@ def bench_eval_command(questions, preset, file, device):
 )
 @click.option("--rung", "rungs", multiple=True, help="Only these.  [default: all]")
 @settings_option("As for gpub train, such as batch_tokens=32768 or precision=bf16.")
-def bench_ladder_command(preset, file, device, steps, seconds, rungs, settings):
+def bench_ladder_command(
+    preset: str | None,
+    file: str | None,
+    device: str,
+    steps: int,
+    seconds: float,
+    rungs: tuple[str, ...],
+    settings: tuple[str, ...],
+):
     "Every optimization off and on: seconds a step, memory, and proof that the loss stayed."
     from gpub.lab.bench.ladder import LadderPace, bench_ladder, ladder_table
     from gpub.lab.bench.race import file_receipt
@@ -223,7 +235,7 @@ def bench_ladder_command(preset, file, device, steps, seconds, rungs, settings):
 @click.command("machine", cls=TorchCommand)
 @json_option
 @device_option
-def bench_machine_command(file, device):
+def bench_machine_command(file: str | None, device: str):
     """The ceilings of this machine: matmul by format and size, copying, launching, attention by
     kernel."""
     from gpub.lab.bench.machine import bench_machine, machine_table
@@ -249,7 +261,7 @@ def bench_machine_command(file, device):
     multiple=True,
     help="Only these: width, adamw, seed, batch, depth, steps, ...  [default: all]",
 )
-def bench_rates_command(file, seconds, axes):
+def bench_rates_command(file: str | None, seconds: float, axes: tuple[str, ...]):
     """Where the best learning rate lies as width, depth, batch and length of a run change: short
     runs on one thread, each filed as soon as it is done."""
     from gpub.lab.bench.rates import bench_rates
@@ -293,7 +305,7 @@ def _what_to_hand_in():
 @click.option(
     "--mine", required=True, metavar="FILE:NAME", help="Your function, such as mine.py:attend."
 )
-def check_command(topic, mine):
+def check_command(topic: str, mine: str | None):
     """Grade your own attention, rope, bpe or loop, property by property. What it prints is not
     shown. Exit code 1 if one fails."""
     from gpub.lab.grade import grade_table, grade_topic, load_mine
