@@ -160,16 +160,22 @@ class Batches:
         "Finished epochs before a step, of the source that is furthest"
         return max(s.epoch(n) for s, n in zip(self.streams, self.taken(step * self.batch)))
 
+    def tokens(
+        self,
+        step: int,  # from 0, as far as you like
+    ) -> torch.Tensor:  # int64 (batch / world, ctx + 1): inputs, and the last one's target
+        "This rank's rows of a step, in one piece"
+        if self.device is not None:
+            return self._gather(step)
+        found = [s.rows(s.order(a, b)) for s, a, b in self.windows(step)]
+        return torch.from_numpy(np.concatenate(found, dtype=np.int64, casting="unsafe"))
+
     def __getitem__(
         self,
         step: int,  # from 0, as far as you like
     ):  # inputs and targets, int64 (batch / world, ctx), two views of one gather
         "This rank's rows of a step"
-        if self.device is not None:
-            rows = self._gather(step)
-        else:
-            found = [s.rows(s.order(a, b)) for s, a, b in self.windows(step)]
-            rows = torch.from_numpy(np.concatenate(found, dtype=np.int64, casting="unsafe"))
+        rows = self.tokens(step)
         return rows.narrow(1, 0, self.context_length), rows.narrow(1, 1, self.context_length)
 
     def what(

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from ..core import GpubError, first_line, read_config, write_atomic
 from ..data.corpus import load_corpus, pick_prompt, references
+from ..data.prefetch import Prefetcher
 from ..data.plays import ideal_error, plays_nll, scene_start, sees_future
 from gpub.device import (
     Precision,
@@ -304,6 +305,9 @@ class TrainingLoop:
         self.evaluator = Evaluator(run.corpus.val, run.val_bytes, self.learner.dtype)
         self.peak_flops = matmul_peak(run.device, self.learner.dtype) * run.world.size
         self.saved_step = None
+        self.prefetcher = None  # only a GPU computes while its host reads
+        if run.device.type == "cuda":
+            self.prefetcher = Prefetcher(run.tokens, run.device)
 
     def steps(self) -> Iterator[TrainStep]:
         "Step by step; the numbers of a step are on the disk before it is yielded"
@@ -315,7 +319,7 @@ class TrainingLoop:
         parts = TrainParts(loss_fn, learner.dtype, learner.scaler, learner.fit, self.world)
         start = state.step
         try:
-            for s in train(learner.model, run.batches, self.cfg, learner.opts, start, parts):
+            for s in train(learner.model, self.batches, self.cfg, learner.opts, start, parts):
                 state.step = s.n
                 done, stopping = s.n == self.cfg.steps, self.world.any(run.stop.is_set())
                 if s.n % self.cfg.log_every == 0 or s.n in run.eval_steps:
@@ -335,6 +339,19 @@ class TrainingLoop:
                     yield s
         finally:
             self.ledger.switch("save")  # the saver's block waits for the last write
+            if self.prefetcher:
+                self.prefetcher.close()
+
+    def batches(
+        self,
+        step: int,  # from 0
+        context_length: int,  # one of `context_lengths`
+    ) -> tuple[Tensor, Tensor]:  # ids, targets
+        "This process's rows of a step, read ahead for a GPU"
+        if self.prefetcher is None:
+            return self.run.batches(step, context_length)
+        self.run.announce(step, context_length)
+        return self.prefetcher(step, context_length)
 
     def _compile(self) -> Callable:
         "The loss function, tried on the batch that comes next"
@@ -516,9 +533,25 @@ class Trainer:
         context_length: int,  # one of `context_lengths`
     ) -> tuple[Tensor, Tensor]:  # ids, targets
         "This process's rows of a step"
+        self.announce(step, context_length)
+        return self.batches_by_ctx[context_length][step]
+
+    def tokens(
+        self,
+        step: int,  # from 0
+        context_length: int,  # one of `context_lengths`
+    ) -> Tensor:  # ids with the last one's target, on the host
+        "This process's rows of a step in one piece"
+        return self.batches_by_ctx[context_length].tokens(step)
+
+    def announce(
+        self,
+        step: int,  # from 0
+        context_length: int,  # of its rows
+    ):
+        "Tell whoever wants to know that a batch is about to be fetched"
         if self.options.before_batch:
             self.options.before_batch(step, context_length)
-        return self.batches_by_ctx[context_length][step]
 
     def identity(self) -> dict:
         "What makes two runs the same"
