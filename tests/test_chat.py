@@ -251,6 +251,12 @@ def test_rows_hold_every_conversation_once(lengths, size):
     assert all(sum(lengths[i] for i in row) <= size for row in rows)
 
 
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.int64])
+def test_targets_keep_their_sign(dtype):
+    chat = EncodedChat(np.arange(1, 7, dtype=dtype), np.arange(6) >= 4)
+    assert packed_batch([[chat]], 7).targets_bt.tolist() == [[-100, -100, -100, 5, 6, -100, -100]]
+
+
 def test_a_conversation_longer_than_a_row_is_refused():
     with pytest.raises(GpubError, match="conversation 1 has 31 tokens, a row has 30"):
         pack_rows([4, 31], 30)

@@ -72,7 +72,8 @@ def packed_batch(
             end = start + len(chat.ids)
             ids[r, start:end] = chat.ids
             segments[r, start:end] = number
-            targets[r, start : end - 1] = np.where(chat.learned[1:], chat.ids[1:], _IGNORED)
+            next_ids = chat.ids[1:].astype(np.int64)  # the ids on disk have no sign
+            targets[r, start : end - 1] = np.where(chat.learned[1:], next_ids, _IGNORED)
             start = end
     return PackedBatch(*map(torch.from_numpy, (ids, targets, segments)))
 

@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 from .template import CHAR_MARKS, EncodedChat, Message
 from ..core import GpubError
+from ..data.sampler import scramble
 from ..data.tokenizer import CharTokenizer
 
 # %% ../../nbs/lib/chat/sums.ipynb #af249a2c
@@ -114,7 +115,7 @@ def is_held_out(
     b_n: np.ndarray,  # integers below 1,000
 ) -> np.ndarray:  # booleans
     "Whether a pair is kept for measuring: one in ten, for ever the same"
-    return (a_n * 1009 + b_n * 9176) % 10 == 0
+    return scramble(a_n, b_n) % np.uint64(10) == 0
 
 
 def draw_pairs(

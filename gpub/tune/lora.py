@@ -219,11 +219,13 @@ def load_lora(
             held = [f"{name}.lora_A.weight" in tensors for name in names]
             if not any(held):
                 continue
-            rows = row_sizes(model.cfg) if len(names) > 1 else [0]
-            parts = [_pair(tensors, name, rows_of) for name, rows_of in zip(names, rows)]
             part, _, last = place.rpartition(".")
             owner = block.get_submodule(part)
-            setattr(owner, last, _layer(getattr(owner, last), *_stacked(parts), scale, path))
+            base = getattr(owner, last)
+            outputs, inputs = base.weight.shape
+            rows = row_sizes(model.cfg) if len(names) > 1 else [outputs]
+            parts = [_pair(tensors, *named, inputs) for named in zip(names, rows)]
+            setattr(owner, last, _layer(base, *_stacked(parts), scale, path))
     if tensors:
         raise GpubError(
             f"{path} has {len(tensors)} tensors this {type(model).__name__} has no place for, such "
@@ -235,11 +237,12 @@ def load_lora(
 def _pair(
     tensors: dict[str, torch.Tensor],  # what is used is taken out
     name: str,  # of their layer
-    rows: int,  # of it, where it is left out: no correction
+    outputs: int,  # rows of its matrix
+    inputs: int,  # columns
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    "The two matrices of a layer; none of any rank where the adapter leaves the layer out"
     if f"{name}.lora_A.weight" not in tensors:
-        inputs = next(t.shape[1] for n, t in tensors.items() if n.endswith("lora_A.weight"))
-        return torch.zeros(0, inputs), torch.zeros(rows, 0)
+        return torch.zeros(0, inputs), torch.zeros(outputs, 0)
     a, b = (tensors.pop(f"{name}.lora_{x}.weight", None) for x in "AB")
     if b is None:
         raise GpubError(f"the adapter has {name}.lora_A but no lora_B: fetch it again")

@@ -165,4 +165,4 @@ def two_coin_end(
             objective = objective - beta * (weight_n[:, None] * k3_n2).sum()
         (gradient,) = torch.autograd.grad(objective, logits)
         logits = (logits + lr * gradient).detach().requires_grad_()
-    return float(torch.sigmoid(logits[:2]).prod())
+    return torch.sigmoid(logits[:2]).prod().item()

@@ -1,0 +1,451 @@
+"""Fine-tuning: equal to TRL and PEFT on the same batch, exact after a stop, at the ends that can
+be computed."""
+
+import json
+import numpy as np
+import pytest
+import torch
+from gpub.chat.conversations import Preference
+from gpub.chat.packing import PackedBatches, pack_rows, packed_batch, packed_loss
+from gpub.chat.sums import SumTeacher, digits_of, draw_pairs, right_answers, sum_ids, sums_tokenizer
+from gpub.chat.template import EncodedChat, Message, chat_marks, encode_chat, jinja_template
+from gpub.core import GpubError
+from gpub.data.tokenizer import BPETokenizer, CharTokenizer
+from gpub.model.generate import SamplingConfig
+from gpub.model.gpt import GPT, GPTConfig
+from gpub.model.llama import Llama, LlamaConfig
+from gpub.record.folder import Interrupted
+from gpub.record.load import load
+from gpub.share.hub import export_model
+from gpub.train.config import TrainConfig
+from gpub.tune.dpo import (
+    DpoConfig,
+    DpoObjective,
+    PreferencePair,
+    answer_sums,
+    encode_preference,
+    sampled_pairs,
+)
+from gpub.tune.grpo import GrpoConfig, GrpoObjective, Questions, measure_signal
+from gpub.tune.lora import LoraConfig, add_lora, load_lora, lora_layers, merge_lora, save_lora
+from gpub.tune.losses import (
+    NOT_LEARNED,
+    dpo_loss,
+    group_advantages,
+    grpo_loss,
+    preferred_end,
+    share_with_signal,
+    two_coin_end,
+)
+from gpub.tune.rollouts import answer_logprobs, as_chats, one_per_row, sample_answers
+from gpub.tune.sft import SftObjective, answers_loss, pages_of
+from gpub.tune.steps import TuneJob, tune_run, tune_steps
+
+SHAPE = dict(context_length=192, d_model=32, n_layers=2, n_heads=4)
+COMMON = dict(
+    report_to=[],
+    bf16=False,
+    fp16=False,
+    use_cpu=True,
+    gradient_checkpointing=False,
+    disable_tqdm=True,
+    logging_steps=1,
+)
+
+
+@pytest.fixture(scope="module")
+def tok():
+    words = "we bring good news to the duke and you shall hear the bell tonight my lord ".split()
+    rng = np.random.default_rng(0)
+    return BPETokenizer.train([" ".join(rng.choice(words, 400))], vocab_size=300)
+
+
+def small_model(family, vocab_size, seed=0):
+    torch.manual_seed(seed)
+    if family == "gpt":
+        model = GPT(GPTConfig(**SHAPE, vocab_size=vocab_size))
+    else:
+        model = Llama(LlamaConfig(**SHAPE, vocab_size=vocab_size, n_kv_heads=2, d_ff=64))
+    with torch.no_grad():
+        model.tok.weight.mul_(10)  # so that nothing is nearly uniform
+    return model
+
+
+@pytest.fixture(scope="module")
+def talks(tok):
+    rng = np.random.default_rng(1)
+    words = "bring news duke hear bell my lord good".split()
+
+    def say(most):
+        return " ".join(rng.choice(words, int(rng.integers(1, most))))
+
+    return [
+        [dict(role="user", content=say(12)), dict(role="assistant", content=say(20))]
+        for _ in range(16)
+    ]
+
+
+def encoded(tok, talks):
+    return [encode_chat(tok, [Message(**m) for m in talk]) for talk in talks]
+
+
+def theirs(model, tok, folder):
+    "The same model in transformers, with its tokenizer and our template"
+    transformers = pytest.importorskip("transformers")
+    export_model(model, tok, folder)
+    hf = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="sdpa")
+    hf_tok = transformers.AutoTokenizer.from_pretrained(folder)
+    hf_tok.chat_template = jinja_template()
+    return hf.float(), hf_tok
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("packing", [False, True])
+def test_sft_equals_trl(tok, talks, tmp_path, packing):
+    "The masked loss of the same conversations, packed here, padded or packed there; gradients too"
+    trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
+    model = small_model("llama", tok.vocab_size)
+    hf, hf_tok = theirs(model, tok, tmp_path / "hf")
+    chats = encoded(tok, talks)
+    rows = pack_rows([len(c.ids) for c in chats], 192)
+    ours = packed_loss(model, packed_batch([[chats[i] for i in row] for row in rows], 192))
+    args = trl.SFTConfig(
+        output_dir=str(tmp_path / "t"),
+        per_device_train_batch_size=64,
+        max_length=192,
+        assistant_only_loss=True,
+        packing=packing,
+        eos_token="<|endoftext|>",
+        pad_token="<|pad|>",
+        **COMMON,
+    )
+    data = datasets.Dataset.from_list([dict(messages=talk) for talk in talks])
+    trainer = trl.SFTTrainer(hf, args=args, train_dataset=data, processing_class=hf_tok)
+    batch = next(iter(trainer.get_train_dataloader()))
+    trainer.model.train()
+    loss = trainer.compute_loss(trainer.model, dict(batch))
+    assert ours.item() == pytest.approx(loss.item(), abs=1e-6)
+    ours.backward()
+    loss.backward()
+    our_gradient = model.blocks[1].ffn.down.weight.grad
+    their_gradient = trainer.model.model.layers[1].mlp.down_proj.weight.grad
+    apart = (our_gradient - their_gradient).norm() / their_gradient.norm()
+    assert apart < 1e-5
+
+
+@pytest.mark.full
+def test_dpo_equals_trl(tok, talks, tmp_path):
+    trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
+    transformers = pytest.importorskip("transformers")
+    reference = small_model("llama", tok.vocab_size)
+    model = small_model("llama", tok.vocab_size)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * 0.01)
+    export_model(reference, tok, tmp_path / "ref")
+    hf, hf_tok = theirs(model, tok, tmp_path / "hf")
+    rejected = [talks[i - 1][1:] for i in range(len(talks))]
+    rows = [
+        dict(prompt=talk[:1], chosen=talk[1:], rejected=worse)
+        for talk, worse in zip(talks, rejected)
+    ]
+    args = trl.DPOConfig(
+        output_dir=str(tmp_path / "t"),
+        beta=0.1,
+        per_device_train_batch_size=64,
+        max_length=192,
+        **COMMON,
+    )
+    trainer = trl.DPOTrainer(
+        hf,
+        ref_model=transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ref").float(),
+        args=args,
+        train_dataset=datasets.Dataset.from_list(rows),
+        processing_class=hf_tok,
+    )
+    trainer.model.train()
+    batch = next(iter(trainer.get_train_dataloader()))
+    with torch.no_grad():
+        loss = trainer.compute_loss(trainer.model, dict(batch))
+    chosen, worse = encoded(tok, talks), encoded(tok, [[t[0], *w] for t, w in zip(talks, rejected)])
+    sums = [answer_sums(m, c) for m in (model, reference) for c in (chosen, worse)]
+    assert dpo_loss(*sums, beta=0.1).item() == pytest.approx(float(loss), abs=2e-6)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("penalty", ["k3", "k3_ratio"])
+def test_grpo_equals_trl(tok, tmp_path, penalty):
+    trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
+    reference, model = (small_model("llama", tok.vocab_size, seed) for seed in (0, 1))
+    hf, hf_tok = theirs(model, tok, tmp_path / "hf")
+    args = trl.GRPOConfig(
+        output_dir=str(tmp_path / "t"),
+        beta=0.04,
+        num_generations=4,
+        per_device_train_batch_size=8,
+        loss_type="dapo",
+        **COMMON,
+    )
+    trainer = trl.GRPOTrainer(
+        hf,
+        reward_funcs=lambda completions, **k: [0.0] * len(completions),
+        args=args,
+        train_dataset=datasets.Dataset.from_list([dict(prompt="a")] * 8),
+        processing_class=hf_tok,
+    )
+    dice = torch.Generator().manual_seed(3)
+    prompt = torch.randint(0, 256, (8, 6), generator=dice)
+    answer = torch.randint(0, 256, (8, 9), generator=dice)
+    lengths = torch.randint(3, 10, (8, 1), generator=dice)
+    mask = torch.arange(9)[None] < lengths
+    chats = [
+        EncodedChat(np.concatenate([p, a[:n]]), np.arange(6 + int(n)) >= 6)
+        for p, a, n in zip(prompt.numpy(), answer.numpy(), lengths[:, 0])
+    ]
+    batch = one_per_row(chats)
+    ours_now = answer_logprobs(model, batch)
+    with torch.no_grad():
+        ours_reference = answer_logprobs(reference, batch)
+    advantages = torch.randn(8, generator=dice)
+    noise = 0.1 * torch.randn(8, 9, generator=dice)
+    old = ours_now.detach().clone()
+    old[:, 5:14] += noise[:, : old[:, 5:14].shape[1]]
+    asked = batch.targets_bt != NOT_LEARNED
+    loss = grpo_loss(ours_now, old, advantages, asked, 0.2, penalty, ours_reference, 0.04)
+
+    def answers_part(logprobs_bt):
+        out = torch.zeros(8, 9)
+        out[:, : logprobs_bt[:, 5:14].shape[1]] = logprobs_bt[:, 5:14]
+        return out
+
+    trainer.args.use_bias_correction_kl = penalty == "k3_ratio"
+    trainer.model.train()
+    trainer.current_gradient_accumulation_steps = 1
+    inputs = dict(
+        prompt_ids=prompt,
+        prompt_mask=torch.ones_like(prompt),
+        completion_ids=answer,
+        completion_mask=mask.long(),
+        advantages=advantages,
+        old_per_token_logps=answers_part(old),
+        ref_per_token_logps=answers_part(ours_reference),
+        num_items_in_batch=mask.sum(),
+    )
+    found = trainer._compute_loss(trainer.model, inputs)
+    assert loss.item() == pytest.approx(found.item(), abs=1e-6)
+    loss.backward()
+    found.backward()
+    our_gradient = model.blocks[0].ffn.down.weight.grad
+    their_gradient = trainer.model.model.layers[0].mlp.down_proj.weight.grad
+    assert (our_gradient - their_gradient).norm() / their_gradient.norm() < 1e-5
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("family", ["gpt", "llama"])
+def test_lora_both_ways_through_peft(tok, tmp_path, family):
+    "Ours opened by PEFT, theirs opened here, merged and not: the same logits"
+    peft = pytest.importorskip("peft")
+    model = small_model(family, tok.vocab_size)
+    hf, _ = theirs(model, tok, tmp_path / "hf")
+    ids = torch.randint(0, 256, (3, 20))
+    add_lora(model, LoraConfig(rank=4, alpha=8.0))
+    for layer in lora_layers(model).values():
+        layer.b.data.normal_(std=0.05)
+    save_lora(model, tmp_path / "adapter", str(tmp_path / "hf"))
+    opened = peft.PeftModel.from_pretrained(hf, str(tmp_path / "adapter"))
+    with torch.no_grad():
+        ours, found = model(ids), opened(input_ids=ids).logits
+        assert torch.allclose(ours, found[..., : ours.shape[-1]], atol=2e-5)
+        merge_lora(model)
+        assert torch.allclose(model(ids), ours, atol=2e-5)
+    target = ["c_attn", "c_fc"] if family == "gpt" else ["q_proj", "v_proj", "down_proj"]
+    hf = theirs(small_model(family, tok.vocab_size), tok, tmp_path / "hf2")[0]
+    config = peft.LoraConfig(
+        r=3, lora_alpha=12, target_modules=target, fan_in_fan_out=family == "gpt"
+    )
+    adapted = peft.get_peft_model(hf, config)
+    for name, p in adapted.named_parameters():
+        if "lora_B" in name:
+            p.data.normal_(std=0.05)
+    adapted.save_pretrained(tmp_path / "theirs")
+    mine = load_lora(small_model(family, tok.vocab_size), tmp_path / "theirs")
+    with torch.no_grad():
+        found = adapted(input_ids=ids).logits
+        assert torch.allclose(mine(ids), found[..., : tok.vocab_size], atol=2e-5)
+        assert not torch.allclose(mine(ids), small_model(family, tok.vocab_size)(ids), atol=1e-3)
+
+
+def test_adapters_that_do_not_fit(tmp_path):
+    model = small_model("llama", 50)
+    with pytest.raises(GpubError, match="no adapters to save"):
+        save_lora(model, tmp_path)
+    with pytest.raises(GpubError, match="has no layer 'attn.q' in its blocks"):
+        add_lora(model, LoraConfig(places=("attn.q",)))
+    add_lora(model, LoraConfig(rank=2))
+    save_lora(model, tmp_path / "a")
+    other = Llama(LlamaConfig(**SHAPE | dict(d_model=64), vocab_size=50, n_kv_heads=2, d_ff=64))
+    with pytest.raises(GpubError, match="belongs to another model"):
+        load_lora(other, tmp_path / "a")
+    with pytest.raises(GpubError, match="has no place for"):
+        load_lora(small_model("gpt", 50), tmp_path / "a")
+    path = tmp_path / "a/adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | dict(use_dora=True)))
+    with pytest.raises(GpubError, match="only plain LoRA"):
+        load_lora(small_model("llama", 50), tmp_path / "a")
+    with pytest.raises(GpubError, match="rank must be a whole number"):
+        LoraConfig(rank=0)
+
+
+def test_only_adapters_learn(tok, talks):
+    model = add_lora(small_model("llama", tok.vocab_size), LoraConfig(rank=2))
+    frozen = {n: p.clone() for n, p in model.named_parameters() if not p.requires_grad}
+    objective = SftObjective(model, PackedBatches(encoded(tok, talks), 192, 2))
+    cfg = TrainConfig(steps=3, optimizer="adamw", lr=0.01, warmup=1)
+    steps = list(tune_steps(model, objective, cfg))
+    assert steps[-1].loss < steps[0].loss
+    now = dict(model.named_parameters())
+    assert all(torch.equal(now[n], p) for n, p in frozen.items())
+
+
+@pytest.mark.parametrize("family", ["gpt", "llama"])
+def test_sampled_answers_do_not_depend_on_their_neighbours(family):
+    model = small_model(family, 40).eval()
+    rng = np.random.default_rng(0)
+    questions = [rng.integers(1, 39, n) for n in (2, 17, 5)]
+    greedy = SamplingConfig(temperature=0.0)
+    together = sample_answers(model, questions, 6, end=0, sampling=greedy)
+    for question, answer in zip(questions, together):
+        alone = sample_answers(model, [question], 6, end=0, sampling=greedy)[0]
+        assert answer.tolist() == alone.tolist()
+        assert 0 not in answer[:-1] and len(answer) <= 6
+    with pytest.raises(GpubError, match="more than the context of 192"):
+        sample_answers(model, questions, 190, end=0)
+    chats = as_chats(questions, together)
+    assert [int(c.learned.sum()) for c in chats] == [len(a) for a in together]
+
+
+def test_losses_refuse_nonsense():
+    with pytest.raises(GpubError, match="do not make groups of 3"):
+        group_advantages(torch.zeros(4), 3)
+    with pytest.raises(GpubError, match="the reward of answer 1 is nan"):
+        group_advantages(torch.tensor([0.0, float("nan")]), 2)
+    with pytest.raises(GpubError, match="penalty must be one of none, reward, k3, k3_ratio"):
+        grpo_loss(*[torch.zeros(1, 1)] * 2, torch.zeros(1), torch.ones(1, 1) > 0, penalty="kl")
+    with pytest.raises(GpubError, match="needs the log-probabilities of the reference"):
+        grpo_loss(*[torch.zeros(1, 1)] * 2, torch.zeros(1), torch.ones(1, 1) > 0, penalty="k3")
+    model = small_model("llama", 20)
+    with pytest.raises(GpubError, match="give it as reference"):
+        GrpoObjective(model, lambda step: None, 0, GrpoConfig(penalty="k3", beta=0.1))
+    with pytest.raises(GpubError, match="no pair to learn from"):
+        DpoObjective(model, [])
+    with pytest.raises(GpubError, match="beta must be a number above 0"):
+        DpoConfig(beta=0.0)
+    with pytest.raises(GpubError, match="group must be a whole number of at least 2"):
+        GrpoConfig(group=1)
+    with pytest.raises(GpubError, match="has 3 tokens, a page has 9"):
+        pages_of(np.arange(3), 9, 1)
+    with pytest.raises(GpubError, match="none of these conversations has a word"):
+        answers_loss(model, [EncodedChat(np.arange(4), np.zeros(4, bool))], 8)
+
+
+def test_the_ends_of_rewarded_learning():
+    "The end tells which penalty was written (figures of the prototype)"
+    assert preferred_end(0.25, 0.25) == pytest.approx(two_coin_end("reward", 0.25), abs=2e-3)
+    ends = {p: two_coin_end(p, 0.5, 1500) for p in ("reward", "k3", "k3_ratio")}
+    assert ends["reward"] == pytest.approx(preferred_end(0.25, 0.5), abs=1e-3)
+    assert len({round(e, 2) for e in ends.values()}) == 3
+    assert share_with_signal(0.5, 2) == 0.5 and share_with_signal(0.0, 8) == 0
+
+
+def sums_world(n=64, step=0):
+    tok = sums_tokenizer()
+    a, b = draw_pairs(n, np.random.default_rng([7, step]))
+    right = right_answers(tok, a, b)
+    prompts = list(sum_ids(tok, a, b, digits_of(a + b, 4))[:, :9])
+    return tok, prompts, right
+
+
+def grpo_on_sums(model):
+    def ask(step):
+        _, prompts, right = sums_world(8, step)
+        return Questions(prompts, lambda n, a: float((a == right[n][: len(a)]).mean()))
+
+    cfg = GrpoConfig(questions_per_step=8, group=4, longest=5)
+    return GrpoObjective(model, ask, chat_marks(sums_tokenizer()).end, cfg)
+
+
+def tuned(folder, kind, stop_at=None):
+    "Eight steps of a method in a folder; asked to stop on the way, where `stop_at` says so"
+    import signal
+
+    tok, prompts, right = sums_world()
+    model = small_model("llama", tok.vocab_size)
+    chats = [
+        EncodedChat(np.concatenate([p, r]), np.arange(14) >= 9) for p, r in zip(prompts, right)
+    ]
+    if kind == "sft":
+        objective = SftObjective(model, PackedBatches(chats, 28, 4))
+    elif kind == "dpo":
+        worse = [
+            EncodedChat(np.concatenate([p, r[::-1]]), np.arange(14) >= 9)
+            for p, r in zip(prompts, right)
+        ]
+        pairs = [PreferencePair(*pair) for pair in zip(chats, worse)]
+        objective = DpoObjective(model, pairs, DpoConfig(pairs_per_step=8))
+    else:
+        objective = grpo_on_sums(model)
+    train = TrainConfig(steps=8, optimizer="adamw", lr=0.01, warmup=2)
+    job = TuneJob(method=kind, train=train, data=dict(of="sums"), start={}, settings={})
+
+    def measure(step):
+        if step == stop_at:
+            signal.raise_signal(signal.SIGTERM)
+        return {}
+
+    return tune_run(folder, model, tok, objective, job, measure, every=3, log=lambda line: None)
+
+
+@pytest.mark.parametrize("kind", ["sft", "dpo", "grpo"])
+def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, kind):
+    whole = load(tuned(tmp_path / "whole", kind))
+    with pytest.raises(Interrupted, match="stopped and saved at step 3 of 8"):
+        tuned(tmp_path / "cut", kind, stop_at=3)
+    cut = load(tuned(tmp_path / "cut", kind))
+    pairs = zip(whole.model.state_dict().values(), cut.model.state_dict().values())
+    assert all(torch.equal(a, b) for a, b in pairs)
+    assert [dict(r) for r in whole.log] == [dict(r) for r in cut.log]
+    with pytest.raises(GpubError, match="holds another run"):
+        tuned(tmp_path / "cut", "dpo" if kind != "dpo" else "sft")
+
+
+def test_preferences_as_tokens(tok):
+    pair = encode_preference(tok, Preference((Message("user", "good news"),), "my lord", "bell"))
+    mark = chat_marks(tok)
+    assert pair.chosen.ids[-1] == pair.rejected.ids[-1] == mark.end
+    assert tok.decode(pair.chosen.ids[pair.chosen.learned]) == "my lord<|endoftext|>"
+
+
+def test_sampled_pairs_follow_the_reward():
+    tok, prompts, right = sums_world()
+    model = small_model("llama", tok.vocab_size)
+    end = chat_marks(tok).end
+
+    def reward(n, answer):
+        return float((answer == right[n][: len(answer)]).sum())
+
+    for pair in sampled_pairs(model, prompts, reward, 5, end, always_right=True):
+        n = next(i for i, p in enumerate(prompts) if p.tolist() == pair.chosen.ids[:9].tolist())
+        assert reward(n, pair.chosen.ids[9:]) > reward(n, pair.rejected.ids[9:])
+    signal = measure_signal(
+        model, Questions(prompts, lambda n, a: 0.0), end, GrpoConfig(longest=5), answers=2
+    )
+    assert signal == dict(p_right=0.0, signal=0.0)
+
+
+def test_the_teacher_is_the_floor():
+    "No model that only imitates gets below the entropy; a rewarded one may leave the accuracy behind"
+    teacher = SumTeacher()
+    assert teacher.lowest_loss() < -np.log(teacher.imitator_accuracy())
+    assert teacher.rewarded_accuracy(0.25) > teacher.imitator_accuracy()
+    with pytest.raises(GpubError, match="lacks"):
+        CharTokenizer("01").encode("2")
