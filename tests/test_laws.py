@@ -28,7 +28,7 @@ ROWS = [
     ["record", "chat"],
     ["prep", "report", "share"],
     ["train"],
-    ["budget", "evals"],
+    ["budget", "evals", "tune"],
     ["guards"],
     ["lab"],
     ["cli"],

@@ -443,7 +443,7 @@ def test_sampled_pairs_follow_the_reward():
 
 
 def test_the_teacher_is_the_floor():
-    "No model that only imitates gets below the entropy; a rewarded one may leave the accuracy behind"
+    "No model that only imitates gets below the entropy; a rewarded one leaves its accuracy behind"
     teacher = SumTeacher()
     assert teacher.lowest_loss() < -np.log(teacher.imitator_accuracy())
     assert teacher.rewarded_accuracy(0.25) > teacher.imitator_accuracy()

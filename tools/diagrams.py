@@ -357,6 +357,30 @@ ROOMS = {
             ("evals.evaluate", "evals.json"),
         ),
     ),
+    "tune": Diagram(
+        "Rollouts write answers, losses say what a method minimises, objectives put both "
+        "together; one loop moves the weights, all of them or those of an adapter.",
+        (
+            outside("chat.packing", "rows of conversations", 0, 0),
+            module("tune.losses", "formulas and their ends", 0, 1),
+            module("tune.rollouts", "many answers at once", 0, 2),
+            module("tune.sft", "learn from examples", 1, 0),
+            module("tune.dpo", "learn from preferences", 1, 1),
+            module("tune.grpo", "learn from rewards", 1, 2),
+            module("tune.steps", "one loop, a run folder", 2, 1),
+            module("tune.lora", "a thin correction", 2, 2),
+            outside("record", "log, checkpoints", 3, 1),
+        ),
+        (
+            ("chat.packing", "tune.sft"),
+            ("tune.losses", "tune.dpo"),
+            ("tune.rollouts", "tune.grpo"),
+            ("tune.sft", "tune.steps"),
+            ("tune.dpo", "tune.steps"),
+            ("tune.grpo", "tune.steps"),
+            ("tune.steps", "record"),
+        ),
+    ),
     "guards": Diagram(
         "Preflight looks before a run, alarms look during it, the doctor looks at the folder "
         "afterwards; each says what is wrong and what to do.",

@@ -85,7 +85,8 @@ def add_lora(
     model: GPT | Llama,  # all its own weights are frozen
     cfg: LoraConfig = LoraConfig(),  # rank, alpha and places
 ) -> GPT | Llama:  # the same model
-    "Freeze a model and put adapters beside its linear layers; raises `GpubError` for unknown places"
+    """Freeze a model and put adapters beside its linear layers; raises `GpubError` for unknown
+    places"""
     known = lora_places(model)
     places = cfg.places or tuple(known)
     if unknown := [name for name in places if name not in known]:

@@ -33,7 +33,10 @@ from ..train.optim import make_optimizers, optimizer_state, restore_optimizers
 class Objective(Protocol):
     "What a method of tuning minimises"
 
-    def losses(self, step: int) -> Iterable[Tensor]:
+    def losses(
+        self,
+        step: int,  # steps done before it
+    ) -> Iterable[Tensor]:
         """The pieces of the loss of a step, from 0; each is followed by its backward pass before
         the next is asked for"""
 
@@ -155,6 +158,7 @@ def tune_run(
                 if stop.is_set() and step.n < cfg.steps:
                     saver.wait()
                     raise Interrupted(
-                        f"stopped and saved at step {step.n} of {cfg.steps}; the same command goes on"
+                        f"stopped and saved at step {step.n} of {cfg.steps}; the same command goes "
+                        "on"
                     )
     return out
