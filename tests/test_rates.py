@@ -45,7 +45,7 @@ def test_a_line_stops_when_its_lowest_loss_lies_between_higher_ones(best):
 
 def test_a_line_that_falls_for_ever_ends():
     assert len(asked(lambda rate: -rate)) == MOST_RATES
-    assert min(asked(lambda rate: rate)) == pytest.approx(0.04 / 2 ** (MOST_RATES - 2))
+    assert min(asked(lambda rate: rate)) == pytest.approx(0.04 / 2 ** (MOST_RATES - 1))
 
 
 def test_a_run_that_diverged_is_no_minimum():

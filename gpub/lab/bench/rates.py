@@ -60,7 +60,7 @@ class RateLine:
     base: RatePoint = RatePoint()  # its rates are replaced
     # which rate: Muon's, AdamW's, or Muon's with AdamW's at half of it
     varied: Literal["muon_lr", "lr", "both"] = "muon_lr"
-    centre: float = 0.04  # the middle one of the first three rates
+    centre: float = 0.04  # where the search begins
 
     def at(
         self,
@@ -80,7 +80,7 @@ def next_rate(
     seen: dict[float, float],  # rate -> loss; a run that diverged is infinite
 ) -> float | None:  # None: the lowest loss lies between two higher ones
     "The rate that a line needs next"
-    for rate in (line.centre, line.centre / 2, line.centre * 2):
+    for rate in (line.centre, line.centre / 2):
         if rate not in seen:
             return rate
     best = min(seen, key=seen.get)
