@@ -15,6 +15,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                   'gpub.budget.bill.say_next': ('lib/budget/bill.html#say_next', 'gpub/budget/bill.py'),
                                   'gpub.budget.bill.tokens_to': ('lib/budget/bill.html#tokens_to', 'gpub/budget/bill.py')},
             'gpub.budget.costs': { 'gpub.budget.costs.Overheads': ('lib/budget/costs.html#overheads', 'gpub/budget/costs.py'),
+                                   'gpub.budget.costs.Overheads.reserve': ( 'lib/budget/costs.html#overheads.reserve',
+                                                                            'gpub/budget/costs.py'),
                                    'gpub.budget.costs.Overheads.seconds': ( 'lib/budget/costs.html#overheads.seconds',
                                                                             'gpub/budget/costs.py'),
                                    'gpub.budget.costs.PhaseForecast': ('lib/budget/costs.html#phaseforecast', 'gpub/budget/costs.py'),

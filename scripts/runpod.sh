@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Trains the 1B on a rented GPU, and survives a closed laptop and a machine that is taken away.
 #
-#   USD_PER_HOUR=1.49 MAX_USD=185 bash scripts/runpod.sh          on the pod: starts everything inside tmux; attach with: tmux attach -t gpub
+#   USD_PER_HOUR=1.49 MAX_USD=225 bash scripts/runpod.sh          on the pod: starts everything inside tmux; attach with: tmux attach -t gpub
 #   TOY=1 USD_PER_HOUR=1.49 bash scripts/runpod.sh                the same on any CPU, in a minute
 #
 # HOME_DIR  where data and run live            [/workspace when it is there, else .]

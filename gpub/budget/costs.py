@@ -58,6 +58,16 @@ class Overheads:
             + size / self.disk_gb_s
         )
 
+    def reserve(
+        self,
+        plan: Plan,  # the whole
+        tok_s: float,  # of training
+    ) -> float:
+        "Seconds that a runner keeps back to be able to stop: two steps, two saves, a validation"
+        batch = plan_recipe(plan, plan.steps).batch_tokens
+        validation = (plan.eval_tokens or 32 * batch) / 3
+        return (2 * batch + validation) / tok_s + 2 * self.setup
+
 # %% ../../nbs/lib/budget/costs.ipynb #bf956dee
 @dataclass(frozen=True)
 class PhaseForecast:
@@ -68,6 +78,7 @@ class PhaseForecast:
     hours: float  # everything counted
     usd: float  # the same in dollars
     beside: float  # of these dollars, what is not for steps
+    reserve: float  # what its runner keeps back, in dollars, to be able to stop
     total: float  # of the run up to here
     budget: float | None  # of the phase; None: not worked out yet
     ends: int  # the step at which the budget would be used up, or its last one
@@ -75,7 +86,7 @@ class PhaseForecast:
     @property
     def enough(self) -> bool:
         "Whether the budget holds"
-        return self.budget is None or self.usd <= self.budget
+        return self.budget is None or self.usd + self.reserve <= self.budget
 
     @property
     def spare(self) -> float | None:
@@ -93,15 +104,17 @@ def _forecast_phase(
     beside = Overheads().seconds(plan, phase, end, speed)
     hours = (seconds + beside) / 3600
     usd = hours * machine.usd_per_hour
+    reserve = Overheads().reserve(plan, speed) / 3600 * machine.usd_per_hour
     ends = last
-    if phase.usd is not None and usd > phase.usd:
-        ends = first + int((last - first) * phase.usd / usd)
+    if phase.usd is not None and usd + reserve > phase.usd:
+        ends = first + int((last - first) * max(0, phase.usd - reserve) / usd)
     return PhaseForecast(
         name=phase.name,
         tokens=tokens,
         hours=hours,
         usd=usd,
         beside=beside / 3600 * machine.usd_per_hour,
+        reserve=reserve,
         total=paid + usd,
         budget=phase.usd,
         ends=ends,
@@ -143,7 +156,7 @@ def _priced_phase(plan: Plan, phase: Phase, told: PhaseForecast, machine: Machin
         when="always",
         after=min(GATE_AFTER, (last - first) // 2),
     )
-    budget = _rounded_up(told.usd * (1 + margin))
+    budget = _rounded_up((told.usd + told.reserve) * (1 + margin))
     return replace(phase, usd=budget, gates=(*phase.gates, gate))
 
 
@@ -173,7 +186,8 @@ def _fate_of_phase(
         missed = [g for g in early if not g.holds(known.get(g.metric, g.least or g.most))]
         return first + min(g.after for g in missed) + 1, answer
     if not told.enough:
-        short = f"the budget of {money(told.budget)} is used up: {money(told.usd)} are needed"
+        needed = money(told.usd + told.reserve)
+        short = f"the budget of {money(told.budget)} is used up: {needed} are needed"
         return told.ends, GateAnswer("stop", short, [])
     at_end = known | loss_at(last)
     return last, check_gates(phase.gates, at_end.get, strict=False)

@@ -131,7 +131,13 @@ def _plans() -> str:
 @click.option(
     "--accept",
     is_flag=True,
-    help="Go on past the failed gate of a finished phase, on the record.",
+    help="Go on past the failed gate of a finished phase, on the record, or against the forecast.",
+)
+@click.option(
+    "--anneal",
+    is_flag=True,
+    help="End the run where it stands: the learning rate falls from here; a later --until goes on "
+    "from the checkpoint before.",
 )
 @click.option(
     "--paid-gaps",
@@ -163,7 +169,9 @@ def _plans() -> str:
     help="ddp or fsdp, when started by torchrun.",
 )
 @settings_option("Any setting of model or recipe, for the whole run.")
-@click.option("--show", is_flag=True, help="Only show the plan.")
+@click.option(
+    "--show", is_flag=True, help="Only show the plan; with --gpu also what it will cost there."
+)
 def run_command(
     plan: str,
     out: str | None,
@@ -173,6 +181,7 @@ def run_command(
     max_usd: float | None,
     until: str | None,
     accept: bool,
+    anneal: bool,
     paid_gaps: bool,
     device: str,
     keep: int,
@@ -191,13 +200,15 @@ def run_command(
     from gpub.budget.costs import plan_text
     from gpub.budget.gpus import machine_for
     from gpub.budget.phases import read_plan
-    from gpub.budget.walk import run_plan
     from gpub.budget.prices import check_rate, find_price
+    from gpub.budget.walk import WalkOptions, anneal_offer, run_plan
 
-    p = read_plan(plan)
+    p, out = read_plan(plan), Path(out or f"runs/{Path(plan).stem}")
     if show:
         machine = machine_for(p.preset, gpu, usd_per_hour) if gpu else None
-        return click.echo(plan_text(p, machine, until))
+        click.echo(plan_text(p, machine, until))
+        offer = anneal_offer(p, out, WalkOptions())
+        return click.echo(f"\n{out}: {offer}") if offer else None
     chosen = parse_settings(settings)
     rate, where = (
         find_price(gpu) if gpu and usd_per_hour is None else (check_rate(usd_per_hour), None)
@@ -206,12 +217,13 @@ def run_command(
         click.echo(f"{gpu}: ${rate:.2f} an hour, {where}")
     v = run_plan(
         p,
-        out or f"runs/{Path(plan).stem}",
+        out,
         data,
         rate,
         max_usd=max_usd,
         until=until,
         accept=accept,
+        anneal=anneal,
         settings=chosen,
         device=device,
         keep=keep,
@@ -221,7 +233,7 @@ def run_command(
         paid=paid_gaps,
         command=this_command(),
     )
-    if v.word != "continue" and not v.ceiling:
+    if v.word not in ("continue", "annealed") and not v.ceiling:
         raise GpubError(f"{v.phase}: {v.word}; {v.reason}")
 
 
