@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from ..core import Config, Count, GpubError, NotNegative
 from ..device import cpu_has_bf16
+from .attention import attention_kernels
 from .gpt import GPT, causal_mask
 
 # %% ../../nbs/lib/model/generate.ipynb #b35e18a7
@@ -136,7 +137,8 @@ class KVCache:
     ) -> torch.Tensor:  # (b, t, v) logits
         "Let the model read on from where it stopped"
         self.open(ids_bt.size(1))
-        logits_btv = model(ids_bt, self)
+        with attention_kernels(ids_bt.device, ids_bt.size(1)):
+            logits_btv = model(ids_bt, self)
         self.n += ids_bt.size(1)
         return logits_btv
 

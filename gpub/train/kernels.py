@@ -10,6 +10,7 @@ import time
 import torch
 from torch import Tensor, nn
 from ..device import cpu_has_bf16
+from ..model.attention import capability_of, grouped_natively
 from ..model.gpt import causal_attention, fused_attention
 from ..model.llama import grouped_attention, repeat_kv_heads
 from .compiled import seconds_per_call
@@ -45,27 +46,30 @@ def matmul_peak(
 
 # %% ../../nbs/lib/train/kernels.ipynb #3493a317
 ATTENTION_KERNELS = (
-    (fused_attention, causal_attention),
-    (grouped_attention, repeat_kv_heads(causal_attention)),
-)  # fused and plain, of a GPT and of a Llama
+    (fused_attention, causal_attention, fused_attention),
+    (grouped_attention, repeat_kv_heads(causal_attention), repeat_kv_heads(fused_attention)),
+)  # fused, plain, and fused for cards whose kernel knows no groups; of a GPT and of a Llama
 
 
 def pick_attention(
     model: nn.Module,  # a GPT or a Llama
     device: torch.device | str,  # where it trains
     dtype: torch.dtype,  # of its matmuls
+    capability: tuple[int, int] | None = None,  # of a CUDA card; default: ask it
 ) -> nn.Module:  # the same model; every block attends with the kernel that suits
     """The fused kernel, or plain products for bf16 on a CPU up to a context of 512, where the (t,
-    s) weights stay small; any other stays"""
-    plain = (
-        torch.device(device).type == "cpu"
-        and dtype == torch.bfloat16
-        and model.cfg.context_length <= 512
-    )
+    s) weights stay small, and repeated keys on a card without a kernel for groups; any other
+    stays"""
+    device, way = torch.device(device), 0
+    capability = capability or capability_of(device)
+    if device.type == "cpu" and dtype == torch.bfloat16 and model.cfg.context_length <= 512:
+        way = 1
+    if capability and not grouped_natively(capability):
+        way = 2
     for block in model.blocks:
         for pair in ATTENTION_KERNELS:
             if block.attn.attention in pair:
-                block.attn.attention = pair[plain]
+                block.attn.attention = pair[way]
                 break
     return model
 

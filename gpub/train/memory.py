@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 from ..core import GpubError
+from ..model.attention import attention_kernels
 from ..model.sizes import MODES
 from .config import TrainConfig
 from .parallel import World
@@ -211,7 +212,8 @@ class MicroBatcher:
         smaller is left"""
         while True:
             try:
-                return backward(loss_fn, x, y, self.micro, scale, targets)
+                with attention_kernels(x.device, x.size(1)):
+                    return backward(loss_fn, x, y, self.micro, scale, targets)
             except Exception as e:  # a full memory comes in many classes
                 if not out_of_memory(e):
                     raise

@@ -442,7 +442,7 @@ RUNGS = (
         dict(kernel="flash"),
         tolerance=0.02,
         lacks=_cuda,
-        why="torch's own order tries it first",
+        why="gpub's order tries it first below Hopper, there cuDNN's",
     ),
     Rung(
         "cuDNN kernel",

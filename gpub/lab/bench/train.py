@@ -26,6 +26,7 @@ from ...core import GpubError
 from ...device import machine, pick_device, pick_precision, seed_everything, use_threads
 from ...model.gpt import GPT, GPTConfig
 from ...model.llama import LlamaConfig, build_model
+from ...model.head import pick_head
 from ...progress import Progress
 from ...train.kernels import forward_backward_seconds, matmul_peak, pick_attention
 from ...train.trainer import Trainer
@@ -127,7 +128,7 @@ class _Engine:
             lambda dtype: forward_backward_seconds(model, *data[0], dtype, cfg),
         )
         dtype = self.precision.dtype
-        pick_attention(model, device, dtype)
+        pick_head(pick_attention(model, device, dtype), device)
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         scaler = torch.amp.GradScaler(device.type, enabled=self.precision.scaler)
