@@ -6,24 +6,77 @@
 __all__ = ['eval_command']
 
 # %% ../../nbs/lib/cli/evals_commands.ipynb #81161b5f
+from dataclasses import dataclass
 from pathlib import Path
 import click
-from .options import LateDefault, TorchCommand, device_option
+from .options import LateDefault, TorchCommand, device_option, number_option
 from ..core import GpubError, first_line
 
 # %% ../../nbs/lib/cli/evals_commands.ipynb #75094ec8
-def _tasks():
+def _tasks() -> str:
     "The tasks, for the last line of the help"
     from gpub.evals.tasks import TASKS
 
     return f"Tasks: {', '.join(TASKS)}, humaneval."
 
 
-def _default_tasks():
+def _default_tasks() -> str:
     "What is asked when nobody says"
     from gpub.evals.evaluate import DEFAULT
 
     return ",".join(DEFAULT)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    "What was typed; raises `GpubError` for what does not go together"
+
+    runs: tuple[str, ...]  # run folders
+    tasks: str  # names with commas between
+    limit: int | None  # questions of each
+    shots: int  # solved questions before each
+    steps: tuple[int, ...]  # checkpoints: none, one for all runs, or one for each
+    device: str
+    folder: str | None  # of the benchmark files
+    online: bool  # questions from lm-eval
+    file: str | None  # for the results
+    check: int  # questions for lm-eval's own model
+    samples: bool  # the pinned prompts too
+    compare: bool  # two runs
+    text: str | None  # a file to colour
+    page: str  # where the colours go
+    unsafe: bool  # programs without a cage
+
+    def __post_init__(self):
+        from gpub.evals.tasks import TASKS
+
+        if self.compare and len(self.runs) != 2:
+            raise GpubError(f"--compare takes two runs, got {len(self.runs)}")
+        if self.file and len(self.runs) > 1:
+            raise GpubError("--json is for one run; several write evals.json into their folders")
+        if len(self.steps) > 1 and len(self.steps) != len(self.runs):
+            raise GpubError(
+                f"{len(self.steps)} times --step for {len(self.runs)} runs: give it once, or "
+                "once for each"
+            )
+        if not (self.names or self.samples or self.text):
+            raise GpubError(
+                f"no tasks and nothing else to do; tasks there are: {', '.join(TASKS)}, humaneval"
+            )
+        if self.text and not self.compare:
+            raise GpubError("--text needs --compare and two runs")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        "The tasks one by one"
+        return tuple(t.strip() for t in self.tasks.split(",") if t.strip())
+
+    @property
+    def models(self) -> list[tuple[str, int | None]]:
+        "Every run with the step of its checkpoint; None: the newest"
+        if len(self.steps) > 1:
+            return [*zip(self.runs, self.steps)]
+        return [(run, self.steps[0] if self.steps else None) for run in self.runs]
 
 
 @click.command("eval", cls=TorchCommand, epilog=_tasks)
@@ -39,13 +92,7 @@ def _default_tasks():
     type=click.IntRange(1),
     help="Questions of each task, by lot.  [default: all]",
 )
-@click.option(
-    "--shots",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Solved questions before each.",
-)
+@number_option("--shots", 0, "Solved questions before each.", least=0)
 @click.option(
     "--step",
     "steps",
@@ -69,12 +116,11 @@ def _default_tasks():
     "file",
     help="Where the results go.  [default: evals.json in the run folder]",
 )
-@click.option(
+@number_option(
     "--check",
-    type=click.IntRange(0),
-    default=10,
-    show_default=True,
-    help="Questions of each task that lm-eval's hf model answers too, on the exported folder.",
+    10,
+    "Questions of each task that lm-eval's hf model answers too, on the exported folder.",
+    least=0,
 )
 @click.option(
     "--samples",
@@ -94,65 +140,54 @@ def _default_tasks():
     is_flag=True,
     help="Run the programs of humaneval also where this system cannot contain them.",
 )
-def eval_command(
-    runs: tuple[str, ...],
-    tasks: str,
-    limit: int | None,
-    shots: int,
-    steps: tuple[int, ...],
-    device: str,
-    folder: str | None,
-    online: bool,
-    file: str | None,
-    check: int,
-    samples: bool,
-    compare: bool,
-    text: str | None,
-    page: str,
-    unsafe: bool,
-):
+def eval_command(**options: object):
     """What RUN learned: benchmarks through lm-eval, beside what a guesser gets on the same
     questions (extra: gpub[eval]).
 
     Before any score, the loss through the harness must equal the loss of training's evaluation."""
-    from gpub.evals.evaluate import EvalOptions, compare_results, milestones, report, result_of
+    from gpub.evals.evaluate import compare_results, milestones, report
+
+    asked = _Asked(**options)
+    results = _results(asked) if asked.names else []
+    if asked.compare and results:
+        click.echo(f"\n{compare_results(*results)}")
+    for result in [] if asked.compare else results:
+        click.echo("\n" + report(result))
+    if asked.samples:
+        click.echo(f"\n{milestones(asked.runs, asked.device)}")
+    if asked.compare and asked.text:
+        click.echo(f"written to {_heat_page(asked)}")
+
+
+def _results(asked: _Asked) -> list[dict]:
+    "What every run scores"
+    from gpub.evals.evaluate import EvalOptions, result_of
+
+    same = dict(
+        tasks=asked.names,
+        limit=asked.limit,
+        device=asked.device,
+        folder=asked.folder,
+        check=asked.check,
+        online=asked.online,
+        shots=asked.shots,
+        unsafe=asked.unsafe,
+    )
+    return [
+        result_of(run, EvalOptions(step=step, **same), asked.file, click.echo)
+        for run, step in asked.models
+    ]
+
+
+def _heat_page(asked: _Asked) -> Path:
+    "A text token by token under both models, as a page"
     from gpub.evals.samples import heat_page, token_diff
-    from gpub.evals.tasks import TASKS
     from gpub.record.load import load_run
 
-    tasks = tuple(t.strip() for t in tasks.split(",") if t.strip())
-    if compare and len(runs) != 2:
-        raise GpubError(f"--compare takes two runs, got {len(runs)}")
-    if file and len(runs) > 1:
-        raise GpubError("--json is for one run; several write evals.json into their folders")
-    if len(steps) > 1 and len(steps) != len(runs):
-        raise GpubError(
-            f"{len(steps)} times --step for {len(runs)} runs: give it once, or once for each"
-        )
-    if not (tasks or samples or text):
-        raise GpubError(
-            f"no tasks and nothing else to do; tasks there are: {', '.join(TASKS)}, humaneval"
-        )
-    if text and not compare:
-        raise GpubError("--text needs --compare and two runs")
-    at = [*zip(runs, steps if len(steps) > 1 else [*steps, None][:1] * len(runs))]
-    asked = dict(limit=limit, shots=shots, check=check, online=online, unsafe=unsafe)
-    where = dict(tasks=tasks, device=device, folder=folder)
-    results = []
-    for run, step in at if tasks else []:
-        options = EvalOptions(step=step, **where, **asked)
-        results.append(result_of(run, options, file, click.echo))
-    if compare and results:
-        click.echo(f"\n{compare_results(*results)}")
-    for r in [] if compare else results:
-        click.echo("\n" + report(r))
-    if samples:
-        click.echo(f"\n{milestones(runs, device)}")
-    if compare and text:
-        try:
-            words = Path(text).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as e:
-            raise GpubError(f"cannot read {text}: {first_line(e)}") from None
-        diff = token_diff(*(load_run(r, s, device)[:2] for r, s in at), words)
-        names = [Path(r).name + (f", step {s:,}" if s else "") for r, s in at]
-        click.echo(f"written to {heat_page(diff, page, names)}")
+    try:
+        words = Path(asked.text).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise GpubError(f"cannot read {asked.text}: {first_line(e)}") from None
+    pair = (load_run(run, step, asked.device)[:2] for run, step in asked.models)
+    names = [Path(run).name + (f", step {step:,}" if step else "") for run, step in asked.models]
+    return heat_page(token_diff(*pair, words), asked.page, names)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['json_option', 'device_option', 'data_option', 'DeferredCommand', 'LazyGroup', 'LateCommand', 'TorchCommand',
-           'LateChoice', 'LateDefault', 'settings_option', 'parse_settings', 'this_command']
+           'LateChoice', 'LateDefault', 'number_option', 'settings_option', 'parse_settings', 'this_command']
 
 # %% ../../nbs/lib/cli/options.ipynb #357b7602
 import importlib, os, shlex, sys
@@ -113,6 +113,17 @@ device_option = click.option(
 data_option = click.option(
     "--data", help="A text file, or a folder made by gpub prep.  [default: tiny Shakespeare]"
 )
+
+
+def number_option(
+    flag: str,  # such as --steps
+    default: float,  # its kind is the option's: whole, or with a fraction
+    about: str,  # for the help
+    least: float = 1,  # what is allowed
+) -> Callable:
+    "An option that takes a number, shows its default and refuses less than `least`"
+    kind = click.IntRange(least) if isinstance(default, int) else click.FloatRange(least)
+    return click.option(flag, type=kind, default=default, show_default=True, help=about)
 
 
 def settings_option(

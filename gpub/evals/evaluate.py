@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any
 import numpy as np
 from annotated_types import Ge
-from ..record.checkpoint import which_weights
+from ..record.checkpoint import kept_steps, which_weights
 from gpub.core import (
     Config,
     GpubError,
@@ -293,11 +293,7 @@ def milestones(
 ) -> str:
     """The pinned prompts under all kept checkpoints of some runs; raises `GpubError`
     where none is kept"""
-    kept = [
-        (r, int(p.name[5:]))
-        for r in runs
-        for p in sorted(Path(r, "checkpoints").glob("step-????????"))
-    ]
+    kept = [(run, step) for run in runs for step in kept_steps(run)]
     if not kept:
         raise GpubError(
             f"no checkpoints in {', '.join(map(str, runs))}: nothing to sample from"

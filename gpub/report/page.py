@@ -9,16 +9,18 @@ __all__ = ['write_report']
 import html
 import math
 import re
+from collections.abc import Iterator, Mapping
 from io import StringIO
 from pathlib import Path
+from typing import Any
 from ..core import write_atomic
-from .plots import COLOURS, plot_loss
+from .plots import COLOURS, Rows, plot_loss
 from ..data.references import MEANING
 from ..record.log import read_facts, read_log, sample_table
 from ..templates import render_template
 
 # %% ../../nbs/lib/report/page.ipynb #2a2eb10c
-def _svg(fig, label):
+def _svg(fig: Any, label: str) -> str:
     "Inline SVG: no header, no names that could clash, colours as CSS variables"
     import matplotlib as mpl
 
@@ -40,7 +42,7 @@ def _svg(fig, label):
     return s.replace("<svg", f'<svg role="img" aria-label="{html.escape(label)}"', 1)
 
 # %% ../../nbs/lib/report/page.ipynb #7db42c24
-def _readable(v):
+def _readable(v: object) -> str:
     "A value for people"
     if v is None:
         return "–"
@@ -55,7 +57,7 @@ def _readable(v):
     return str(v)
 
 
-def _pairs(d, prefix=""):
+def _pairs(d: Mapping, prefix: str = "") -> Iterator[tuple[str, object]]:
     "(dotted key, value) of nested dicts"
     for k, v in d.items():
         if isinstance(v, dict):
@@ -64,7 +66,7 @@ def _pairs(d, prefix=""):
             yield prefix + k, v
 
 
-def _subtitle(config):
+def _subtitle(config: Mapping) -> str:
     "What ran, as far as the configuration tells"
     n = config.get("parameters")
     return " · ".join(
@@ -73,7 +75,7 @@ def _subtitle(config):
     )
 
 
-def _clock(s):
+def _clock(s: float) -> str:
     if s < 120:
         return f"{s:.0f} s"
     if s < 7200:
@@ -81,11 +83,11 @@ def _clock(s):
     return f"{s / 3600:.1f} h"
 
 
-def _dollars(usd):
+def _dollars(usd: float) -> str:
     return f"${usd:,.2f}" if usd >= 0.995 or not usd else f"${usd:.2g}"
 
 # %% ../../nbs/lib/report/page.ipynb #fc432297
-def _last_val(rows):
+def _last_val(rows: Rows) -> dict:
     return next(
         (
             r
@@ -96,11 +98,11 @@ def _last_val(rows):
     )
 
 
-def _tokens(n):
+def _tokens(n: int) -> str:
     return f"{n / 1e6:,.3g} M" if n >= 1e6 else f"{n:,}"
 
 
-def _validation_tiles(val, unit):
+def _validation_tiles(val: Mapping, unit: str) -> list[tuple[str, str]]:
     "The loss of the last validation, in three units"
     tiles = [(f"{val['val_loss']:.3f}", f"validation loss, {unit}")]
     if val.get("val_bpb") is not None:
@@ -110,7 +112,7 @@ def _validation_tiles(val, unit):
     return tiles
 
 
-def _tiles(rows, bill, unit):
+def _tiles(rows: Rows, bill: Mapping, unit: str) -> list[dict]:
     "Where it ended, and what that took"
     val = _last_val(rows)
     tiles = _validation_tiles(val, unit) if val else []
@@ -131,7 +133,7 @@ def _tiles(rows, bill, unit):
     return [dict(value=value, meaning=meaning) for value, meaning in tiles]
 
 
-def _references(refs, rows):
+def _references(refs: Mapping[str, float], rows: Rows) -> list[dict]:
     "The lines of the chart as a table, the run among them, the worst first"
     val = _last_val(rows)
     has_bits = val.get("val_bpb") and val["val_loss"]
@@ -152,7 +154,7 @@ def _references(refs, rows):
     ]
 
 
-def _samples(samples):
+def _samples(samples: Rows) -> list[dict]:
     "What it wrote, milestone by milestone"
     out = []
     asked = None
@@ -183,11 +185,11 @@ _BILL = dict(
 )
 
 
-def _bill(bill):
+def _bill(bill: Mapping) -> list[tuple[str, object]]:
     return [(_BILL.get(k, k), v) for k, v in _pairs(bill)]
 
 
-def _log(rows, most=2000):
+def _log(rows: Rows, most: int = 2000) -> dict:
     "Every logged row; of a very long log those with a validation"
     kept, what = rows, f"all {len(rows):,} logged rows"
     if len(rows) > most:
@@ -197,7 +199,7 @@ def _log(rows, most=2000):
     return dict(what=what, head=head, rows=[[r.get(k) for k in head] for r in kept])
 
 
-def _notes(rows, refs, samples, bill):
+def _notes(rows: Rows, refs: Mapping, samples: Rows, bill: Mapping) -> list[str]:
     "What is missing or wrong, in words"
     bad = [
         r["step"]
@@ -227,8 +229,8 @@ def _notes(rows, refs, samples, bill):
 # %% ../../nbs/lib/report/page.ipynb #59613d1e
 def write_report(
     # a run folder: log.jsonl is needed, config.json, samples.jsonl and bill.json are used if there
-    run_dir,
-):  # path of report.html; loss.png lies beside it
+    run_dir: Path | str,
+) -> Path:  # of report.html; loss.png lies beside it
     "Make the page and the picture of a run"
     run = Path(run_dir)
     rows = read_log(run)

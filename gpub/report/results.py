@@ -8,9 +8,11 @@ __all__ = ['C', 'L', 'SHOWN', 'Results', 'compare_runs', 'describe_stage', 'stag
 
 # %% ../../nbs/season1/05_results.ipynb #494566b9
 import difflib, math, re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from ..record.checkpoint import checkpoints
+import numpy as np
+from ..record.checkpoint import kept_steps
 from ..core import GpubError
 from ..model.generate import generate
 from .plots import _draw_references, plot_loss, smooth
@@ -25,7 +27,7 @@ class Results:
 
     def __init__(
         self,
-        run,  # a run folder: log.jsonl is needed, the rest is used if there
+        run: str | Path,  # a folder: log.jsonl is needed, the rest is used if there
     ):
         self.path = Path(run)
         self.rows = read_log(run)
@@ -39,8 +41,8 @@ class Results:
 
     def curve(
         self,
-        x="step",  # or tokens, seconds, usd
-        size=(6.4, 3.8),  # inches
+        x: str = "step",  # or tokens, seconds, usd
+        size: tuple[float, float] = (6.4, 3.8),  # inches
     ):  # matplotlib Figure
         "The loss between its reference lines"
         return plot_loss(self.rows, self.refs, x, size, self.unit)
@@ -81,8 +83,8 @@ class Results:
 
     def save(
         self,
-        folder=None,  # default: the run folder
-    ):  # the paths written
+        folder: str | Path | None = None,  # default: the run folder
+    ) -> list[Path]:  # written
         """The curves as PNG and SVG over steps, tokens, seconds and dollars, and
         report.html beside the log"""
         out = Path(folder or self.path)
@@ -97,20 +99,20 @@ class Results:
         return paths
 
 
-def _bpb(row):
+def _bpb(row: dict) -> str:
     return f"{row['val_bpb']:.3f}" if row.get("val_bpb") is not None else ""
 
 
-def _usd(usd):
+def _usd(usd: float) -> str:
     return "< 0.0001" if 0 < usd < 1e-4 else f"{usd:.2g}" if usd < 1 else f"{usd:,.2f}"
 
 # %% ../../nbs/season1/05_results.ipynb #db0c8a35
 def compare_runs(
-    runs,  # `Results`, or run folders
-    x="step",  # or tokens, seconds, usd
-    y="val_loss",  # or val_bpb; the training loss is drawn faintly under a loss
-    refs=True,  # reference lines of the first run; only for a loss
-    size=(6.4, 3.6),  # inches
+    runs: Sequence,  # `Results`, or run folders
+    x: str = "step",  # or tokens, seconds, usd
+    y: str = "val_loss",  # or val_bpb; the training loss is faint under a loss
+    refs: bool = True,  # reference lines of the first run; only for a loss
+    size: tuple[float, float] = (6.4, 3.6),  # inches
 ):  # matplotlib Figure
     """Validation of several runs over one axis; raises `GpubError` for units that
     cannot share one"""
@@ -167,7 +169,7 @@ def compare_runs(
     return fig
 
 
-def _line(rows, x):
+def _line(rows: Sequence[dict], x: str) -> tuple[list, np.ndarray]:
     "x and smoothed training loss where both were logged"
     pts = [
         (r[x], r["loss"])
@@ -178,12 +180,12 @@ def _line(rows, x):
 
 # %% ../../nbs/season1/05_results.ipynb #73a8e045
 def describe_stage(
-    before,  # loss at the start of a stage, nats
-    after,  # loss at its end
+    before: float,  # loss at the start of a stage, nats
+    after: float,  # loss at its end
     tokens: int,  # read in it
-    rates=(),  # learning rates logged in it
-    refs={},  # name -> loss, as from `report.reference_lines`
-):  # a sentence
+    rates: Sequence[float] = (),  # learning rates logged in it
+    refs: Mapping[str, float] = {},  # name -> loss
+) -> str:  # a sentence
     "A stage in words: what was passed, at what pace, under which learning rate"
     passed = [
         k for k, v in sorted(refs.items(), key=lambda kv: -kv[1]) if after <= v < before
@@ -215,16 +217,16 @@ def describe_stage(
 
 
 def stage_table(
-    rows,  # as from `read_log`
-    refs={},  # as from `report.reference_lines`
-    config={},  # for the tokens of an epoch
-):  # Table
+    rows: Sequence[dict],  # as from `read_log`
+    refs: Mapping[str, float] = {},  # name -> loss
+    config: Mapping = {},  # for the tokens of an epoch
+) -> Table:
     """The run cut at its validations; the words speak of the validation loss, where
     there is none of the smoothed training loss"""
     at = dict(zip(*_line(rows, "step")))
     ends = [r for r in rows if r.get("val_loss") is not None] or rows[-1:]
 
-    def sums(r):
+    def sums(r: dict) -> dict:
         return {k: r.get(k) or 0 for k in ("step", "tokens", "seconds", "usd")}
 
     out, last, level = (
@@ -274,22 +276,18 @@ def stage_table(
 
 # %% ../../nbs/season1/05_results.ipynb #eae31fe2
 def replay_prompts(
-    run,  # a run folder with checkpoints
-    prompts,  # a text, or several
+    run: str | Path,  # a run folder with checkpoints
+    prompts: str | Sequence[str],  # a text, or several
     n: int = 120,  # tokens to add
     seed: int = 0,  # of the first prompt; the next one's is one more
-    steps=None,  # which checkpoints; default: all that are kept
-    device="auto",  # CUDA where it is, else MPS, else the CPU
-    **sampling,  # as for `generate_ids`
+    steps: Sequence[int] | None = None,  # which checkpoints; default: all kept
+    device: str = "auto",  # CUDA where it is, else MPS, else the CPU
+    **sampling: object,  # as for `generate_ids`
 ):  # rows as `sample_table` has them
     """What each checkpoint of a run makes of pinned prompts; raises `GpubError` when
     there is none"""
     prompts = [prompts] if isinstance(prompts, str) else list(prompts)
-    kept = (
-        sorted({int(p.stem[5:]) for p in checkpoints(run)})
-        if steps is None
-        else list(steps)
-    )
+    kept = sorted(kept_steps(run)) if steps is None else list(steps)
     if not kept:
         raise GpubError(f"{run} has no checkpoint to replay")
     vals, rows = [r for r in read_log(run) if r.get("val_loss") is not None], []
@@ -305,14 +303,14 @@ def replay_prompts(
 
 
 def milestone_table(
-    rows,  # from `replay_prompts` or `report.sample_table`
-    known=None,  # words that exist, for the share of them
+    rows: Sequence[dict],  # from `replay_prompts` or `report.sample_table`
+    known: set[str] | None = None,  # words that exist, for the share of them
     width: int = 200,  # characters shown
-):  # Table
+) -> Table:
     """Samples, prompt by prompt, in the order of the run; prompts and seeds are in the
     title, several prompts before their texts too"""
 
-    def code(text):
+    def code(text: str) -> str:
         return "`" + text.replace("`", "'").replace("\n", " ⏎ ") + "`"
 
     asked = dict.fromkeys((r["prompt"], r["seed"]) for r in rows)
@@ -334,16 +332,16 @@ def milestone_table(
 
 
 def words_of(
-    text,  # English: words are of a to z, perhaps with an apostrophe inside
-):  # list
+    text: str,  # words are of a to z, perhaps with an apostrophe inside
+) -> list[str]:
     "The words of a text, in lower case"
     return re.findall(r"[a-z]+(?:'[a-z]+)?", text.lower())
 
 
 def known_share(
-    text,  # whose words are looked up
-    known,  # a set of words in lower case
-):  # 0 to 1; 0 for a text without words
+    text: str,  # whose words are looked up
+    known: set[str],  # words in lower case
+) -> float:  # 0 to 1; 0 for a text without words
     "Share of a text's words that are in a set"
     words = words_of(text)
     return sum(w in known for w in words) / max(1, len(words))
@@ -375,10 +373,10 @@ class Change:
         ]
 
     def _repr_markdown_(self):
-        def safe(w):
+        def safe(w: str) -> str:
             return "⏎" if w == "\n" else re.sub(r"([*_`~<>|$])", r"\\\1", w)
 
-        def show(tag, ws):
+        def show(tag: str, ws: list[str]) -> str:
             return f"<{tag}>{' '.join(map(safe, ws))}</{tag}>" if ws else ""
 
         words = (
@@ -391,8 +389,8 @@ class Change:
 
 # %% ../../nbs/season1/05_results.ipynb #df5e6c7e
 def bill_table(
-    runs,  # `Results`
-):  # Table
+    runs: Sequence[Results],  # finished
+) -> Table:
     "What runs cost, in time and money, and per million tokens"
     rows = []
     for r in runs:
@@ -446,9 +444,10 @@ def bill_table(
 
 
 def colab_bill(
-    rows,  # epochs with hours_stated and hours_computed (steps x seconds per step)
-    units_per_hour,  # compute units
-):  # dict: hours and units, as stated and as computed, and the share wasted
+    # epochs with hours_stated and hours_computed (steps x seconds per step)
+    rows: Sequence[dict],
+    units_per_hour: float,  # compute units
+) -> dict:  # hours and units, as stated and as computed, and the share wasted
     "Season 1's bill, added up again"
     out = {}
     for how in ("hours_stated", "hours_computed"):
@@ -577,9 +576,9 @@ def link_to(
 
 
 def lesson_table(
-    lessons,  # as in data/published/lessons.json
-    shown=SHOWN,  # number -> places
-):  # Table
+    lessons: Sequence[dict],  # as in data/published/lessons.json
+    shown: Mapping[int, list[str]] = SHOWN,  # number -> places
+) -> Table:
     "Every lesson with the places that demonstrate it, or `not yet`"
     rows = [
         [

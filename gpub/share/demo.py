@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from typing import Any
-from ..record.checkpoint import checkpoints, load_checkpoint
+from ..record.checkpoint import kept_steps, load_checkpoint
 from ..core import GpubError, read_config, write_atomic
 from ..model.generate import generate_ids
 from ..model.gpt import GPT, GPTConfig, count_params
@@ -287,7 +287,7 @@ def checkpoint_list(
     "Every checkpoint there is to choose from; raises `GpubError` for a folder without any"
     out = {}
     for run in map(Path, [runs] if isinstance(runs, (str, Path)) else runs):
-        steps = sorted(int(p.stem[5:]) for p in checkpoints(run))
+        steps = kept_steps(run)
         if not steps:
             raise GpubError(
                 f"{run} holds no checkpoint: train there first with gpub train shakespeare --out "

@@ -7,8 +7,11 @@ __all__ = ['KERNEL_KINDS', 'Op', 'Traffic', 'step_ops', 'roof', 'plot_roofline',
            'features', 'head_loss']
 
 # %% ../../../nbs/season1/06_optimizations.ipynb #d57cb209
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 import torch
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -16,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import flop_registry
-from ...core import GpubError
+from ...core import Config, GpubError
 from ...model.gpt import GPT, fused_attention
 from ...train.memory import count_targets
 
@@ -40,7 +43,7 @@ _FREE = ("empty", "_unsafe_view", "lift_fresh")  # move no bytes
 _SPARSE = ("embedding", "nll_loss_forward")  # read a few rows of their first input only
 
 
-def _flops(func, args, kwargs, out):
+def _flops(func: Callable, args: tuple, kwargs: dict, out: object) -> int:
     name = func._schema.name
     if (
         "scaled_dot_product" in name
@@ -59,7 +62,13 @@ class Traffic(TorchDispatchMode):
         super().__init__()
         self.ops = {}
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self,
+        func: Callable,  # torch's operator
+        types: Sequence[type],  # of the tensors
+        args: tuple = (),  # its own
+        kwargs: dict | None = None,  # its own
+    ) -> object:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         space, name = func._schema.name.split("::")
@@ -78,12 +87,12 @@ class Traffic(TorchDispatchMode):
 
 
 def step_ops(
-    cfg,  # of the model
+    cfg: Config,  # of the model
     batch: int = 1,  # sequences
-    attention=fused_attention,  # as for the model
-    dtype=torch.float32,  # of the matmuls, under autocast
-    model=GPT,  # (cfg, attend) -> what has `.loss`
-):  # list of `Op`, most bytes first
+    attention: Callable = fused_attention,  # as for the model
+    dtype: torch.dtype = torch.float32,  # of the matmuls, under autocast
+    model: Callable = GPT,  # (cfg, attend) -> what has `.loss`
+) -> list[Op]:  # most bytes first
     """The kernels of one eager training step, forward and backward, and of a fused
     AdamW (12 FLOPs, 28 bytes a parameter)"""
     with FakeTensorMode(), torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
@@ -97,22 +106,23 @@ def step_ops(
 
 # %% ../../../nbs/season1/06_optimizations.ipynb #bf40f20c
 def roof(
-    ops,  # from `step_ops`
-    peak,  # FLOP/s
-    bandwidth,  # bytes/s
-    launch=0.0,  # seconds to start a kernel, where nothing hides it
-):  # seconds
+    ops: Iterable[Op],  # from `step_ops`
+    peak: float,  # FLOP/s
+    bandwidth: float,  # bytes/s
+    launch: float = 0.0,  # seconds to start a kernel, where nothing hides it
+) -> float:  # seconds
     """No step of these kernels is faster: each takes its arithmetic, its bytes or its
     launch, whichever is longest"""
     return sum(max(o.flops / peak, o.bytes / bandwidth, o.calls * launch) for o in ops)
 
 
 def plot_roofline(
-    peaks,  # {format: FLOP/s}
-    bandwidth,  # bytes/s, of memory
-    points,  # {label: (FLOPs per byte, FLOP/s reached or allowed)}
-    cached=None,  # bytes/s within the caches, which feed what is small
-    size=(6.4, 3.8),  # inches
+    peaks: Mapping[str, float],  # {format: FLOP/s}
+    bandwidth: float,  # bytes/s, of memory
+    # {label: (FLOPs per byte, FLOP/s reached or allowed)}
+    points: Mapping[str, tuple[float, float]],
+    cached: float | None = None,  # bytes/s within the caches, which feed what is small
+    size: tuple[float, float] = (6.4, 3.8),  # inches
 ):  # matplotlib Figure
     """The ceilings of a machine, and where kernels stand under them; both axes
     logarithmic"""
@@ -158,9 +168,9 @@ def plot_roofline(
 
 # %% ../../../nbs/season1/06_optimizations.ipynb #64b1e71e
 def keep_bits(
-    x,  # fp32 tensor
+    x: Tensor,  # fp32
     bits: int,  # of the 23 of its mantissa: 10 are TF32's, 7 bf16's
-):  # fp32 tensor
+) -> Tensor:  # fp32
     "Round to fewer bits of mantissa, to nearest, ties to even"
     if not 0 < bits < 23:
         raise GpubError(
@@ -173,10 +183,10 @@ def keep_bits(
 
 
 def lost(
-    g,  # any tensor
-    scale=1.0,  # it is multiplied by this first
-    dtype=torch.float16,  # the narrow format
-):  # share of the numbers that are not zero and become zero
+    g: Tensor,  # any
+    scale: float = 1.0,  # it is multiplied by this first
+    dtype: torch.dtype = torch.float16,  # the narrow format
+) -> float:  # share of the numbers that are not zero and become zero
     "What underflows in a narrow format"
     there = g != 0
     return float(
@@ -185,11 +195,11 @@ def lost(
 
 # %% ../../../nbs/season1/06_optimizations.ipynb #f731dfc7
 def tiled(
-    q_bhtd,  # queries: the last t of the s positions
-    k_bhsd,  # keys
-    v_bhsd,  # values
-    tile=64,  # queries, and keys, at a time
-):  # (b, h, t, d)
+    q_bhtd: Tensor,  # queries: the last t of the s positions
+    k_bhsd: Tensor,  # keys
+    v_bhsd: Tensor,  # values
+    tile: int = 64,  # queries, and keys, at a time
+) -> Tensor:  # (b, h, t, d)
     """Chapter 1's `causal_attention`, a running softmax over tiles (Dao et al. 2022,
     arXiv:2205.14135, algorithm 1): no (t, s) matrix"""
     t, s, out = q_bhtd.size(-2), k_bhsd.size(-2), []
@@ -228,7 +238,7 @@ KERNEL_KINDS = dict(
 
 
 def kernel(
-    name,  # of KERNELS; None: torch chooses
+    name: str | None,  # of KERNEL_KINDS; None: torch chooses
 ):  # context manager
     """Inside, torch's attention runs on this kernel, or raises RuntimeError where it
     cannot; raises `GpubError` for an unknown name"""
@@ -240,9 +250,9 @@ def kernel(
 
 # %% ../../../nbs/season1/06_optimizations.ipynb #e6a8dc2b
 def features(
-    model,  # `GPT` or `Llama`
-    ids_bt,  # int64 token ids
-):  # (b, t, c)
+    model: torch.nn.Module,  # `GPT` or `Llama`
+    ids_bt: Tensor,  # int64 token ids
+) -> Tensor:  # (b, t, c)
     "What a model hands to its head: `model(ids)` without the last matmul"
     x_btc = model.tok(ids_bt)
     if hasattr(model, "pos"):
@@ -253,14 +263,14 @@ def features(
 
 
 def head_loss(
-    model,  # `GPT` or `Llama`
+    model: torch.nn.Module,  # `GPT` or `Llama`
     # the head's rows inside: zeros up to a multiple of this, their scores cut off
     multiple: int = 1,
     # whole, chunked (`pieces` of the tokens, scores computed twice), torch
     # (`F.linear_cross_entropy`, 2.13) or liger
-    head="whole",
+    head: Literal["whole", "chunked", "torch", "liger"] = "whole",
     pieces: int = 8,  # of a chunked head
-):  # (ids, targets) -> mean nats per token, for `train` as `loss_fn`
+) -> Callable:  # (ids, targets) -> mean nats per token, for `train` as `loss_fn`
     """Another way to compute `model.loss`; raises `GpubError` for a way that does not
     exist"""
     ways = dict(whole=_whole, chunked=_chunked, torch=_torch, liger=_liger)
@@ -273,7 +283,7 @@ def head_loss(
     if multiple > 1 and head in ("torch", "liger"):
         raise GpubError(f"head {head} takes the matrix as it is: use multiple=1")
 
-    def loss(ids_bt, targets_bt):
+    def loss(ids_bt: Tensor, targets_bt: Tensor) -> Tensor:
         w_vc = (model.head or model.tok).weight
         v = len(w_vc)
         return ways[head](
@@ -287,13 +297,20 @@ def head_loss(
     return loss
 
 
-def _whole(h_nc, w_vc, y_n, v, pieces, reduction="mean"):
+def _whole(
+    h_nc: Tensor,
+    w_vc: Tensor,
+    y_n: Tensor,
+    v: int,
+    pieces: int,
+    reduction: str = "mean",
+) -> Tensor:
     return F.cross_entropy(
         F.linear(h_nc, w_vc)[:, :v].float(), y_n, reduction=reduction
     )
 
 
-def _chunked(h_nc, w_vc, y_n, v, pieces):
+def _chunked(h_nc: Tensor, w_vc: Tensor, y_n: Tensor, v: int, pieces: int) -> Tensor:
     rows = -(-len(y_n) // pieces)
     parts = zip(h_nc.split(rows), y_n.split(rows))
     total = 0
@@ -303,7 +320,7 @@ def _chunked(h_nc, w_vc, y_n, v, pieces):
     return total / count_targets(y_n).clamp(min=1)
 
 
-def _narrow(*tensors):
+def _narrow(*tensors: Tensor) -> Sequence[Tensor]:
     "In autocast's format: what is no matmul to autocast must be told"
     kind = tensors[0].device.type
     return (
@@ -314,15 +331,15 @@ def _narrow(*tensors):
 
 
 def _torch(
-    h_nc, w_vc, y_n, v, pieces
-):  # one loss per token: its own mean would be summed and rounded in bf16
+    h_nc: Tensor, w_vc: Tensor, y_n: Tensor, v: int, pieces: int
+) -> Tensor:  # one loss per token: its own mean would be summed and rounded in bf16
     options = torch.nn.LinearCrossEntropyOptions()
     how = dict(reduction="none", options=options)
     nats = F.linear_cross_entropy(*_narrow(h_nc, w_vc), y_n, **how).float()
     return nats.sum() / count_targets(y_n).clamp(min=1)
 
 
-def _liger(h_nc, w_vc, y_n, v, pieces):
+def _liger(h_nc: Tensor, w_vc: Tensor, y_n: Tensor, v: int, pieces: int) -> Tensor:
     from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
 
     h_nc, w_vc = _narrow(h_nc, w_vc)

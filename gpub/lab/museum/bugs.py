@@ -213,9 +213,9 @@ def tokenizer_swap(broken: bool, scratch: Scratch) -> dict:
 
 # %% ../../../nbs/lib/lab/museum_bugs.ipynb #2c79c3e8
 def rope(
-    x_td,  # queries or keys of one head
-    interleaved,  # pairs (0, 1), (2, 3), ... or (0, d/2), (1, d/2 + 1), ...
-):  # (t, d), each pair turned by its position times its frequency
+    x_td: torch.Tensor,  # queries or keys of one head
+    interleaved: bool,  # pairs (0, 1), (2, 3), ... or (0, d/2), (1, d/2 + 1), ...
+) -> torch.Tensor:  # (t, d), each pair turned by its position times its frequency
     "Rotary positions (Su et al. 2021) in either layout"
     t, d = x_td.shape
     angle = torch.arange(t)[:, None] * 10_000 ** (-torch.arange(0, d, 2) / d)
@@ -238,7 +238,7 @@ def rope_layout(broken: bool, scratch: Scratch) -> dict:
     torch.manual_seed(0)
     x_tc, q_dc, k_dc = torch.randn(12, 16), torch.randn(8, 16), torch.randn(8, 16)
 
-    def scores(q, k, interleaved):
+    def scores(q: torch.Tensor, k: torch.Tensor, interleaved: bool) -> torch.Tensor:
         return rope(x_tc @ q.T, interleaved) @ rope(x_tc @ k.T, interleaved).T
 
     order = (
@@ -330,7 +330,7 @@ def cloned_workers(broken: bool, scratch: Scratch) -> dict:
     ordered = Batches(ids.numpy(), context_length=32, batch=8)
     workers = [np.random.default_rng(0) for _ in range(4)]  # each got a copy of the seed
 
-    def drawn(n):
+    def drawn(n: int) -> tuple[torch.Tensor, torch.Tensor]:
         w = torch.stack([ids[i : i + 33] for i in workers[n % 4].integers(0, len(ids) - 33, 8)])
         return w[:, :-1], w[:, 1:]
 
