@@ -77,6 +77,7 @@ def straight(text, tmp_path_factory):
 
 def one_line(capsys, *parts):
     err = capsys.readouterr().err.strip()
+    assert len(err) <= 620, "nobody reads a message of this length"
     assert err.count("\n") == 0 and err.startswith("gpub: ") and "Traceback" not in err, err
     for p in parts:
         assert str(p) in err, (p, err)
@@ -172,6 +173,12 @@ def test_sample(straight, capsys):
         (["sample", "no/such/run"], ["no/such/run"]),
         (["demo", "runs/x", "--port", "99999"], ["99999", "65535"]),
         (["data", "what", "shards", "--step", 10**30], [10**30]),
+        (["train", "shakespeare", "--set", "d_model=1000000000"], ["no machine holds"]),
+        (["train", "shakespeare", "--set", "n_layers=10000000"], ["no machine holds"]),
+        (["train", "shakespeare", "--set", "init_std=1e300"], ["init_std", "at most 10"]),
+        (["train", "shakespeare", "--set", "stages=" + "[" * 50_000], ["stages"]),
+        (["train", "shakespeare", "--data", "/dev/null"], ["no file of text"]),
+        (["sample", "runs/x", "-n", 9 * 10**18], ["-n", "10000000"]),
         (["fly"], ["fly"]),
         (["train"], ["PRESET"]),
     ],

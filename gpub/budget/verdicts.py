@@ -13,7 +13,7 @@ from pathlib import Path
 from .bill import money, of_phase
 from .gates import GateAnswer, Word, check_gates, measure_metric
 from .phases import Phase, Plan
-from ..core import GpubError
+from ..core import GpubError, parse_json
 from ..record.folder import append_row
 from ..record.ledger import account, read_ledger
 from ..record.log import read_log
@@ -68,11 +68,12 @@ def verdicts(
 ) -> list[dict]:
     "What `phases.jsonl` holds; raises `GpubError` for a damaged line"
     path = Path(run_dir, "phases.jsonl")
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    lines = text.split("\n")[:-1]
     out = []
     for i, line in enumerate(lines, 1):
         try:
-            out.append(dict(json.loads(line)))
+            out.append(dict(parse_json(line)))
         except (ValueError, TypeError):
             raise GpubError(
                 f"{path} line {i} is no verdict: {line[:60]!r}; delete that line and "

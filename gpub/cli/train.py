@@ -105,7 +105,7 @@ def train_command(
 @click.option(
     "-n",
     "--tokens",
-    type=click.IntRange(1),
+    type=click.IntRange(1, 10_000_000),
     default=400,
     show_default=True,
     help="Tokens to write: characters, for a model of characters.",

@@ -48,6 +48,8 @@ def load_text(
     if path is None:
         return load_shakespeare(log=log)
     try:
+        if Path(path).exists() and not Path(path).is_file():
+            raise GpubError(f"{path} is no file of text and no folder: a pipe has no length")
         text = Path(path).read_text(encoding="utf-8")
     except OSError as e:
         raise GpubError(

@@ -87,7 +87,7 @@ def _draw_references(ax: Any, refs: Mapping[str, float], size: float):
         ax.text(
             1.03,
             at,
-            f"{name} {v:.2f}",
+            f"{name} {v:.2f}".replace("$", r"\$"),  # no formula begins here
             color=colour,
             size=size,
             va="center",

@@ -117,6 +117,14 @@ def app(
     return page
 
 
+def _only_this_machine():
+    "Refuses requests for any other name: a page of a stranger cannot pretend to be this one"
+    from starlette.middleware import Middleware
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+    return Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
+
+
 def serve(
     runs: Path | str | Sequence[Path | str],  # run folders, or one
     port: int = 7860,  # where the page answers, on this machine only
@@ -140,6 +148,7 @@ def serve(
             share=False,
             quiet=True,
             prevent_thread_lock=True,
+            app_kwargs=dict(middleware=[_only_this_machine()]),
             **look,
         )
     except OSError:

@@ -7,9 +7,8 @@ __all__ = ['PEAK_RATES', 'LARGE', 'PRESETS', 'Preset', 'preset_of_shape', 'PeakR
            'apply_settings']
 
 # %% ../../nbs/lib/train/presets.ipynb #48375cf0
-import json
 from dataclasses import asdict, dataclass, replace
-from ..core import OLD_NAMES, GpubError
+from ..core import OLD_NAMES, GpubError, parse_json
 from ..model.sizes import SHAPES, nearest
 from .config import TrainConfig
 from .decay import DECAY_TARGET, decay_for
@@ -148,7 +147,7 @@ def apply_settings(
             raise GpubError(f"no setting {k!r}; nearest: {', '.join(nearest(k, fields)[:5])}")
         if isinstance(v, str):
             try:
-                v = json.loads(v)
+                v = parse_json(v)
             except ValueError:
                 pass  # a word, such as cosine
         (changes if k in TrainConfig.__dataclass_fields__ else model)[k] = v

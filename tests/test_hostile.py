@@ -1,0 +1,138 @@
+"""Files that nobody's program wrote: every parser reads them or says in one line what is wrong"""
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from gpub.budget.verdicts import verdicts
+from gpub.core import GpubError, read_config, read_json
+from gpub.data.shards import read_manifest
+from gpub.data.tokenizer import load_tokenizer
+from gpub.files import SUMS, changed_files
+from gpub.record.checkpoint import MODEL, load_checkpoint
+from gpub.record.folder import cut_log
+from gpub.record.ledger import read_ledger
+from gpub.record.log import read_facts, read_log, sample_table
+from gpub.share.hub import read_weights
+
+
+def read_state(folder):
+    "A checkpoint whose state.json is this"
+    inside = folder / "checkpoints" / "step-00000001"
+    inside.mkdir(parents=True, exist_ok=True)
+    (folder / "state.json").replace(inside / "state.json")
+    load_checkpoint(folder, log=lambda line: None)
+
+
+PARSERS = {
+    "config.json": [read_config, read_facts, lambda d: read_json(d / "config.json", "model")],
+    "log.jsonl": [read_log, lambda d: cut_log(d / "log.jsonl", 3)],
+    "samples.jsonl": [sample_table],
+    "ledger.jsonl": [read_ledger],
+    "phases.jsonl": [verdicts],
+    "state.json": [read_state],
+    "manifest.json": [read_manifest],
+    "tokenizer.json": [load_tokenizer],
+    "bill.json": [read_facts],
+    SUMS: [changed_files],
+    MODEL: [read_weights],
+}
+# what broke something once, and what is known to break parsers
+SEEDS = [
+    b"",
+    b"null",
+    b"[]",
+    b"{",
+    b"[" * 100_000,
+    b'{"a":' * 50_000,
+    b"\xff\xfe\x00{",
+    b"\x00" * 64,
+    b'{"step": 1e999}\n',
+    b'{"step": 9007199254740993, "loss": NaN}\n',
+    b'{"step": "1", "step": 1}\n{"step": 1',
+    b'{"step": -1, "n": 0, "at": -5, "usd_per_hour": 1e308}\n',
+    b'{"n": 0, "open": true, "at": 1, "step": 0, "usd_per_hour": 1}\n{"n": 1',
+    b'{"format": 99}',
+    b'{"format": true, "model": []}',
+    b'{"model": {"n_layers": 10000000, "d_model": 1e400}}',
+    b'{"format": 1, "step": 1, "seal": null, "files": {"model.safetensors": 5}}',
+    b'{"version": 1, "shards": [{"file": "../../etc/passwd", "tokens": 1}]}',
+    b'{"type": "char", "chars": 5}',
+    b'{"model": {"type": "BPE", "vocab": [], "merges": {}}}',
+    "0".encode() * 64 + b"  ../outside\n",
+    b"\xff\xff\xff\xff\xff\xff\xff\x7f{}",
+    b"\x02\x00\x00\x00\x00\x00\x00\x00{}",
+    json.dumps({"a": {"dtype": "F32", "shape": [2**62], "data_offsets": [0, 8]}}).encode(),
+]
+
+
+def reads_or_refuses(folder, name, content):
+    "Each parser of such a file; what it raises is one line for people"
+    for parser in PARSERS[name]:
+        (folder / name).write_bytes(content)
+        if name == "samples.jsonl":
+            (folder / "log.jsonl").write_text('{"step": 1}\n')
+        try:
+            parser(folder)
+        except GpubError as refusal:
+            assert "\n" not in str(refusal) and len(str(refusal)) < 1000, str(refusal)[:300]
+
+
+@pytest.mark.parametrize("name", PARSERS)
+@pytest.mark.parametrize("number", range(len(SEEDS)))
+def test_seeds(tmp_path, name, number):
+    reads_or_refuses(tmp_path, name, SEEDS[number])
+
+
+def with_seeds(test):
+    "Hypothesis begins with what is known"
+    for seed in SEEDS:
+        test = example(content=seed)(test)
+    return test
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "step",
+                    "n",
+                    "at",
+                    "format",
+                    "files",
+                    "state",
+                    "shards",
+                    "model",
+                    "data",
+                    "seal",
+                    "type",
+                ]
+            ),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=12,
+)
+contents = st.binary(max_size=200) | anything.map(lambda value: json.dumps(value).encode())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", PARSERS)
+def test_whatever_hypothesis_makes(tmp_path, name):
+    @settings(
+        max_examples=150,
+        deadline=None,
+        database=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture],
+    )
+    @given(content=contents)
+    def holds(content):
+        reads_or_refuses(tmp_path, name, content)
+
+    with_seeds(holds)()
