@@ -1,0 +1,100 @@
+"""What is left of a folder when the power goes: only what was forced to the disk.
+
+A shim in Python suffices here, as every fsync of gpub is Python's own. It notes what each fsync of a
+file and of a folder made safe; `left` is the folder as a disk may show it afterwards.
+"""
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+
+
+def identity(path: Path | str) -> tuple[int, int]:
+    "What tells a file from all others, whatever its name"
+    info = os.stat(path, follow_symlinks=False)
+    return info.st_dev, info.st_ino
+
+
+class Disk:
+    "Remembers what was forced to it"
+
+    def __init__(self, root: Path):
+        self.root = root
+        self.files: dict[tuple, bytes] = {}
+        self.folders: dict[tuple, dict[str, tuple]] = {identity(root): {}}
+        self.states: dict[str, dict[str, bytes]] = {}  # what was left at some moment, by digest
+
+    def sync(self, descriptor: int):
+        "An fsync took place"
+        info = os.fstat(descriptor)
+        key = info.st_dev, info.st_ino
+        if stat.S_ISDIR(info.st_mode):
+            place = os.readlink(f"/proc/self/fd/{descriptor}")
+            self.folders[key] = {entry.name: identity(entry.path) for entry in os.scandir(place)}
+        else:
+            self.files[key] = Path(f"/proc/self/fd/{descriptor}").read_bytes()
+
+    def left(self, names_too: bool) -> dict[str, bytes]:
+        """The files below the root: names as they were synced, or, as a journal of names alone
+        leaves them, as they are now"""
+        found: dict[str, bytes] = {}
+        places = [(self.root, "")]
+        while places:
+            place, prefix = places.pop()
+            for name, key in self._names(place, names_too).items():
+                path = place / name
+                if key in self.folders or path.is_dir():
+                    places.append((path, f"{prefix}{name}/"))
+                else:
+                    found[prefix + name] = self.files.get(key, b"")
+        return found
+
+    def _names(self, place: Path, names_too: bool) -> dict[str, tuple]:
+        if names_too:
+            return self.folders.get(identity(place), {}) if place.exists() else {}
+        return {e.name: identity(e.path) for e in os.scandir(place)} if place.is_dir() else {}
+
+    def note(self):
+        "The power could go now"
+        for names_too in (False, True):
+            state = self.left(names_too)
+            parts = [name.encode() + b"\0" + data + b"\0" for name, data in sorted(state.items())]
+            self.states[sha256(b"".join(parts)).hexdigest()] = state
+
+
+@contextmanager
+def watched(root: Path) -> Iterator[Disk]:
+    "Every fsync, rename and replacement is a moment at which the power could go"
+    disk = Disk(root)
+    names = ("fsync", "rename", "replace")
+    real = {name: getattr(os, name) for name in names}
+
+    def noted(name: str) -> Callable:
+        def call(*given, **how):
+            disk.note()
+            done = real[name](*given, **how)
+            if name == "fsync":
+                disk.sync(given[0])
+            disk.note()
+            return done
+
+        return call
+
+    for name in names:
+        setattr(os, name, noted(name))
+    try:
+        yield disk
+    finally:
+        for name in names:
+            setattr(os, name, real[name])
+
+
+def put_back(state: dict[str, bytes], folder: Path):
+    "Make a folder of what was left"
+    for name, data in state.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
