@@ -819,3 +819,161 @@ def test_progress_without_a_terminal_is_a_line_now_and_then(monkeypatch):
     assert len(said) == 10
     assert "encode" in said[0] and "25.0%" in said[0] and "ETA" in said[0]
     assert "30.0 MB  " not in said[0] and "60.0 MB" in said[0]
+
+
+def families_of(corpus, source, texts):
+    "Rows of a source with an id each, five pieces to a book"
+    return [json.dumps(dict(text=t, id=f"shelf/book {i // 5}#{i}")) for i, t in enumerate(texts)]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    "Three sources in which five neighbours are pieces of one book; the third is a single text"
+    folder = tmp_path_factory.mktemp("library")
+    rng = random.Random(11)
+    words = ["".join(rng.choice("abcdefghij") for _ in range(6)) for _ in range(600)]
+    for s, n in (("edu", 500), ("math", 150), ("code", 1)):
+        texts = [" ".join(rng.choice(words) for _ in range(80)) for _ in range(n)]
+        rows = families_of(folder, s, texts)
+        (folder / f"{s}.jsonl").write_text("\n".join(rows) + "\n")
+    return folder
+
+
+def books(folder, split):
+    "Books of a split, by the texts that are in it"
+    return {(s, t) for sp, s, t in decoded(folder, split)}
+
+
+def test_no_book_is_on_both_sides(library, tokenizer, tmp_path):
+    """85 of 100 validation documents had a sibling of the same book in training"""
+    cfg = config(library, tokenizer, near=None, chunk_mb=0.01)
+    m = prepare(cfg, tmp_path / "o", log=quiet)
+    book = {}
+    for s in SHARES:
+        for line in open(library / f"{s}.jsonl"):
+            row = json.loads(line)
+            book[s, row["text"]] = row["id"].split("#")[0]
+    sides = {
+        split: {book[pair] for pair in books(tmp_path / "o", split) if pair in book}
+        for split in ("train", "val")
+    }
+    assert len(sides["val"]) >= 4 and not sides["train"] & sides["val"]
+    assert m["split_by"]["edu"] == "family"
+
+
+def test_a_source_of_one_text_does_not_empty_the_validation_of_the_others(
+    library, tokenizer, tmp_path
+):
+    "Its only document stays in training, and the others keep what they hold out"
+    cfg = config(library, tokenizer, near=None, chunk_mb=0.01, tokens=20_000)
+    mix = prepare(cfg, tmp_path / "o", log=quiet)["mix"]
+    assert mix["code"]["val"]["available"] == 0 and mix["code"]["train"]["tokens"] == 600
+    for s in ("edu", "math"):
+        assert mix[s]["val"]["tokens"] >= 0.6 * 0.05 * mix[s]["train"]["tokens"], s
+
+
+@pytest.fixture
+def leaky(corpus, tmp_path):
+    "A source with questions of a benchmark in it, and the benchmark"
+    long = "which of the many rivers of the old country ran dry in the summer of that year"
+    short = dict(q="Which metal is liquid at room temperature?", a=["mercury", "iron", "gold"])
+    (tmp_path / "quiz.jsonl").write_text(json.dumps(dict(q=long)) + "\n" + json.dumps(short))
+    rows = [json.loads(line)["text"] for line in open(corpus / "edu.jsonl")]
+    rows[20] += " \u201c" + long.upper() + "\u201d"
+    rows[30] += "\n" + short["q"] + " A. mercury B. iron C. gold"
+    (tmp_path / "leaky.jsonl").write_text("".join(json.dumps(dict(text=t)) + "\n" for t in rows))
+    return tmp_path
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_leaked_questions_are_dropped_with_receipts(leaky, tokenizer, workers):
+    """24 flagged documents, all real, went into the shards"""
+    cfg = PrepConfig(
+        sources=(f"a={leaky}/leaky.jsonl",),
+        tokenizer=str(tokenizer),
+        benchmarks=(str(leaky / "quiz.jsonl"),),
+        chunk_mb=0.02,
+    )
+    out = leaky / f"o{workers}"
+    m = prepare(cfg, out, workers, log=quiet)
+    assert m["counts"]["a"]["dropped"]["benchmark question"] == 2 and m["contaminated"] == {"a": 2}
+    assert not any("RIVERS" in t or "mercury" in t for *_, t in decoded(out))
+    receipts = [json.loads(line) for line in (out / "contaminated.jsonl").read_text().splitlines()]
+    assert [(r["file"], r["item"]) for r in receipts] == [("quiz.jsonl", 0), ("quiz.jsonl", 1)]
+    assert receipts[0]["document"].startswith("leaky.jsonl ")
+    assert receipts[0]["words"].startswith("WHICH OF THE MANY RIVERS")
+    other = replace(cfg, benchmarks=())
+    with pytest.raises(GpubError, match="another job: benchmarks"):
+        prepare(other, out, log=quiet)
+
+
+def test_a_store_makes_another_mix_without_reading_again(corpus, tokenizer, tmp_path, monkeypatch):
+    "Another budget, another mix, another tokenizer: no source is opened, the shards are the same"
+    from gpub.prep import sources
+
+    def cfg(**kw):
+        return config(corpus, tokenizer, **kw)
+
+    store = str(tmp_path / "store")
+    prepare(cfg(store=store), tmp_path / "first", log=quiet)
+    wanted = dict(tokens=30_000, val=0.02)
+    prepare(cfg(**wanted), tmp_path / "fresh", log=quiet)
+    read = []
+    real = sources.documents
+    monkeypatch.setattr("gpub.prep.pipeline.documents", lambda b: read.append(b) or real(b))
+    prepare(cfg(**wanted, store=store), tmp_path / "again", log=quiet)
+    assert not read and content(tmp_path / "again") == content(tmp_path / "fresh")
+    other = BPETokenizer.train(["abcdefghij " * 50, "jihg fedc ba " * 50], 300)
+    other.save(tmp_path / "other")
+    spelled = replace(cfg(store=store), tokenizer=str(tmp_path / "other"))
+    m = prepare(spelled, tmp_path / "o", log=quiet)
+    assert not read and m["tokenizer"] == other.fingerprint
+    prepare(cfg(store=store, rules=dict(min_chars=300)), tmp_path / "p", log=quiet)
+    assert read, "other rules keep other documents"
+
+
+def test_each_record_is_parsed_once(corpus, tmp_path, monkeypatch):
+    "Scan, tokenizer and encoding read the source three times"
+    from gpub.prep import pipeline
+
+    parsed = []
+    real = pipeline.documents
+
+    def counting(block):
+        for d in real(block):
+            parsed.append(d.name)
+            yield d
+
+    monkeypatch.setattr(pipeline, "documents", counting)
+    cfg = replace(config(corpus, "none"), tokenizer=None, vocab_size=400, sample_mb=0.2)
+    prepare(cfg, tmp_path / "o", log=quiet)
+    assert len(parsed) == sum(len(open(corpus / f"{s}.jsonl").readlines()) for s in SHARES)
+
+
+def test_the_tokenizer_learns_from_random_documents(tmp_path):
+    "The first documents of a corpus are of one kind: of one crawl, one book, one language"
+    rows = ["early " * 60 + str(i) for i in range(100)]
+    rows += ["late " * 60 + str(i) for i in range(100)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(dict(text=t)) + "\n" for t in rows))
+    cfg = PrepConfig(
+        sources=(f"a={tmp_path}/a.jsonl",),
+        vocab_size=300,
+        sample_mb=0.02,
+        rules=dict(max_repeats=1.0),
+        scan=False,
+    )
+    prepare(cfg, tmp_path / "o", log=quiet)
+    tok = load_tokenizer(tmp_path / "o")
+    assert len(tok.encode("late late late")) < 9 > len(tok.encode("early early early"))
+
+
+def test_what_was_dropped_can_be_read(corpus, tokenizer, tmp_path):
+    cfg = config(corpus, tokenizer, excluded=str(tmp_path / "excluded"))
+    m = prepare(cfg, tmp_path / "o", log=quiet)
+    rows = [
+        json.loads(line)
+        for p in sorted((tmp_path / "excluded").rglob("*.jsonl"))
+        for line in p.read_text().splitlines()
+    ]
+    assert [r["text"] for r in rows] == ["too short"] * 3
+    assert sum(c["dropped"]["too short"] for c in m["counts"].values()) == 3

@@ -666,3 +666,35 @@ def test_join(lists, end):
         and len(ids) == sum(lengths)
         and (end is None or all(ids[e - 1] == end for e in ends))
     )
+
+
+def test_a_large_folder_is_read_once_on_a_machine(folder, tmp_path, monkeypatch):
+    """Eight readers of 42 GB each read every byte; a record of the first is enough for the others,
+    until a file changes"""
+    from gpub.data import shards, verified
+
+    monkeypatch.setenv("GPUB_CACHE", str(tmp_path / "cache"))
+    read = []
+
+    def counting(path):
+        read.append(path.name)
+        return checksum(path)
+
+    monkeypatch.setattr(shards, "checksum", counting)
+    for _ in range(2):
+        verify_shards(folder)
+    assert read and not (tmp_path / "cache").exists(), "a small folder is always read"
+    monkeypatch.setattr(verified, "SMALL", 0)
+    verify_shards(folder)
+    read.clear()
+    for _ in range(3):
+        verify_shards(folder)
+    assert not read
+    verify_shards(folder, again=True)
+    assert read
+    raw = (folder / "train-00000.bin").read_bytes()
+    stat = (folder / "train-00000.bin").stat()
+    (folder / "train-00000.bin").write_bytes(raw[:-2] + b"\x00\x00")
+    os.utime(folder / "train-00000.bin", ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    with pytest.raises(GpubError, match="train-00000.bin: expected xxh3"):
+        verify_shards(folder)

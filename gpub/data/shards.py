@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from ..core import GpubError, check_object, read_json, write_atomic
+from .verified import note_verified, was_verified
 from .tokenizer import BPETokenizer, CharTokenizer, fingerprint, id_dtype, load_tokenizer
 
 # %% ../../nbs/lib/data/shards.ipynb #ba0d52a9
@@ -526,6 +527,7 @@ def verify_shards(
     # must be the one the shards were made with; without it, the folder's own is checked
     tokenizer: CharTokenizer | BPETokenizer | None = None,
     full: bool = True,  # read every byte, not only the sizes
+    again: bool = False,  # also where this machine has read every byte before
 ) -> dict:  # the manifest
     "Check a shard folder; raises `GpubError` naming file, expected and found"
     folder, manifest = Path(folder), read_manifest(folder)
@@ -536,6 +538,9 @@ def verify_shards(
             f"{folder / 'manifest.json'}: expected tokenizer {manifest['tokenizer']}, found "
             f"{found} ({name}): these ids mean other words to it"
         )
+    every = [n for s in manifest["shards"] for n in (s["file"], docs_file(s["file"]))]
+    names = ["manifest.json", *(n for n in every if (folder / n).exists())]
+    full = full and (again or not was_verified(folder, names))
     for s in manifest["shards"]:
         ids = open_shard(folder, manifest, s)
         if full:
@@ -545,6 +550,8 @@ def verify_shards(
             raise GpubError(
                 f"{folder / s['file']}: expected ids below {manifest['vocab']}, found {ids.max()}"
             )
+    if full:
+        note_verified(folder, names)
     return manifest
 
 

@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['SUSPECTS', 'MOJIBAKE', 'SURROGATES', 'KEEP', 'CONTROL', 'REPAIRS', 'DROPS', 'KEPT_EXAMPLES', 'LOWER', 'EXACT', 'Q',
-           'utf8', 'symbols', 'fix_surrogates', 'fix_encoding', 'fix_nfc', 'fix_controls', 'Rules', 'broken_share',
-           'symbol_share', 'repeat_share', 'clean', 'Counts', 'powers', 'mix_bits', 'word_hashes', 'ngram_hashes']
+           'INVERSE', 'utf8', 'symbols', 'fix_surrogates', 'fix_encoding', 'fix_nfc', 'fix_controls', 'Rules',
+           'broken_share', 'symbol_share', 'repeat_share', 'clean', 'Counts', 'powers', 'mix_bits', 'word_hashes',
+           'ngram_hashes']
 
 # %% ../../nbs/lib/prep/clean.ipynb #4ac415f2
 import re, unicodedata
@@ -190,8 +191,8 @@ class Counts:
 
     def drop(
         self,
-        why,  # the reason, one of `DROPS` or a reader's
-        text,  # the document, or what was in its place
+        why: str,  # the reason, one of `DROPS` or a reader's
+        text: str,  # the document, or what was in its place
     ):
         "Count a dropped document, and keep its beginning if it is among the first five"
         self.dropped[why] += 1
@@ -201,7 +202,7 @@ class Counts:
 
     def add(
         self,
-        other,  # `Counts`, or its `to_dict`, of what comes next in the input
+        other: object,  # `Counts`, or its `to_dict`, of what comes next in the input
     ):  # self
         "Add what comes next"
         o = other if isinstance(other, dict) else other.to_dict()
@@ -234,6 +235,7 @@ EXACT = bytes(
     i if i >= 128 or chr(i).isalnum() or chr(i) == "_" else 0 for i in range(256)
 )  # keeps the case
 Q = 0x9E3779B97F4A7C15
+INVERSE = pow(Q, -1, 2**64)
 
 
 @lru_cache(maxsize=2)
@@ -248,7 +250,7 @@ def powers(
 
 
 def mix_bits(
-    h,  # uint64 array
+    h: np.ndarray,  # uint64 array
 ):  # as many
     "Spread the entropy of 64-bit numbers over all their bits"
     h = (h ^ (h >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
@@ -256,8 +258,8 @@ def mix_bits(
 
 
 def word_hashes(
-    text,  # str, or its UTF-8 bytes
-    table=LOWER,  # 256 bytes: what each byte stands for, 0 between words
+    text: str | bytes,  # str, or its UTF-8 bytes
+    table: bytes = LOWER,  # 256 bytes: what each byte stands for, 0 between words
 ) -> tuple:  # (hashes, start of each word in bytes)
     "A 64-bit number for every word of a text, in order"
     b = np.frombuffer((text.encode() if isinstance(text, str) else text).translate(table), np.uint8)
@@ -269,13 +271,12 @@ def word_hashes(
     if not len(starts):
         return np.zeros(0, np.uint64), starts
     return mix_bits(
-        np.add.reduceat(b * powers(size, Q)[: len(b)], starts)
-        * powers(size, pow(Q, -1, 2**64))[starts]
+        np.add.reduceat(b * powers(size, Q)[: len(b)], starts) * powers(size, INVERSE)[starts]
     ), starts
 
 
 def ngram_hashes(
-    words,  # from `word_hashes`
+    words: np.ndarray,  # from `word_hashes`
     n: int,  # how many words together
 ) -> np.ndarray:  # len(words)-n+1 numbers
     "A 64-bit number for every run of `n` words"

@@ -115,7 +115,7 @@ class _Recipe(Config):
     sources: tuple[Source, ...]
 
 
-def _replaced(source, by):
+def _replaced(source: Source, by: Source):
     "A source of a recipe, read from elsewhere"
     return Source(name=by.name, path=by.path, column=by.column, weight=by.weight or source.weight)
 

@@ -113,7 +113,7 @@ class _Builder:
         self.file, self.number = [], []  # of each item
         self.counts, self.lost = Counter(), Counter()
 
-    def add(self, file, name, texts):
+    def add(self, file: int, name: str, texts: list[str]):
         words = [word_hashes(fold_signs(t.encode("utf-8", "replace")))[0] for t in texts]
         n = len(self.file)
         self.file.append(file)
@@ -153,7 +153,7 @@ class _Builder:
         )
 
 
-def _bitmap(hashes):
+def _bitmap(hashes: np.ndarray):
     maybe = np.zeros(1 << 24, bool)
     maybe[hashes >> np.uint64(40)] = True
     return maybe
@@ -170,6 +170,14 @@ def benchmark_fingerprint(
         h.update(file.name.encode("utf-8", "surrogateescape"))
         h.update(file.read_bytes())
     return h.hexdigest()
+
+
+def _places(maybe: np.ndarray, index: np.ndarray, grams: np.ndarray):
+    "(place, place in the sorted index) of every hash that stands there"
+    at = np.flatnonzero(maybe[grams >> np.uint64(40)])
+    k = np.searchsorted(index, grams[at])
+    real = index[np.minimum(k, len(index) - 1)] == grams[at] if len(index) else k < 0
+    return zip(at[real], k[real])
 
 
 class Benchmarks:
@@ -198,7 +206,7 @@ class Benchmarks:
         self._long, self._anchor = _bitmap(self.hashes), _bitmap(arrays["anchors"])
 
     @staticmethod
-    def _read(files):
+    def _read(files: list[Path]):
         builder = _Builder()
         for i, file in enumerate(files):
             for texts in benchmark_items(file):
@@ -212,18 +220,18 @@ class Benchmarks:
         )
         return arrays, about
 
-    def _match(self, item, data, starts, first, last):
+    def _match(self, item: int, data: bytes, starts: np.ndarray, first: int, last: int):
         a = self.arrays
         end = starts[last + 1] if last + 1 < len(starts) else len(data)
         words = data[starts[first] : end].decode("utf-8", "replace")
         file, number = self.names[a["file"][item]], int(a["number"][item])
         return Match(file, number, " ".join(words.split()))
 
-    def _part(self, p):
+    def _part(self, p: int):
         lo, hi = self.arrays["part_ends"][p : p + 2]
         return self.arrays["part_words"][lo:hi]
 
-    def _is_whole(self, k, words, at):
+    def _is_whole(self, k: int, words: np.ndarray, at: int):
         "Whether short item `k` stands at this word; its number of words, or 0"
         first, last = self.arrays["short_parts"][k : k + 2]
         stem = self._part(first)
@@ -243,17 +251,13 @@ class Benchmarks:
         data = fold_signs(text)
         words, starts = word_hashes(data)
         out = {}
-        grams = ngram_hashes(words, NGRAM)
-        for at in np.flatnonzero(self._long[grams >> np.uint64(40)]):
-            k = np.searchsorted(self.hashes, grams[at])
-            if k < len(self.hashes) and self.hashes[k] == grams[at]:
-                item = self.arrays["which"][k]
-                if item not in out:
-                    out[item] = self._match(item, data, starts, at, at + NGRAM - 1)
+        for at, k in _places(self._long, self.hashes, ngram_hashes(words, NGRAM)):
+            item = self.arrays["which"][k]
+            if item not in out:
+                out[item] = self._match(item, data, starts, at, at + NGRAM - 1)
         anchors, grams = self.arrays["anchors"], ngram_hashes(words, ANCHOR_WORDS)
-        for at in np.flatnonzero(self._anchor[grams >> np.uint64(40)]):
-            lo = np.searchsorted(anchors, grams[at])
-            for k in range(lo, np.searchsorted(anchors, grams[at], "right")):
+        for at, first in _places(self._anchor, anchors, grams):
+            for k in range(first, np.searchsorted(anchors, grams[at], "right")):
                 if n := self._is_whole(k, words, at):
                     item = self.arrays["short_item"][k]
                     out.setdefault(item, self._match(item, data, starts, at, at + n - 1))
@@ -267,7 +271,7 @@ class Benchmarks:
         return sorted({m.file for m in self.find(text)})
 
 
-def _stands_in(part, words):
+def _stands_in(part: np.ndarray, words: np.ndarray):
     "Whether a run of word hashes is part of another"
     n = len(part)
     return any(np.array_equal(words[i : i + n], part) for i in np.flatnonzero(words == part[0]))

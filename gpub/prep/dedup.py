@@ -227,7 +227,7 @@ def near_repeats_on_disk(
 REASONS = {1: "duplicate", 2: "near duplicate"}
 
 
-def _similar(paths, exact, near, folder, at_once):
+def _similar(paths: list[Path], exact: np.ndarray, near: float, folder: Path, at_once: int):
     "Positions of near duplicates; all signatures lie in one file meanwhile"
     path = folder / "signatures"
     with open(path, "wb") as f:
@@ -249,7 +249,7 @@ def _similar(paths, exact, near, folder, at_once):
     return found
 
 
-def _count_dropped(source):
+def _count_dropped(source: EncodedSource):
     "Put what was dropped into the counts of a source, with five names for each reason"
     for code, why in REASONS.items():
         for path, drop in zip(source.documents, source.drop):

@@ -64,7 +64,7 @@ def at_commits(
 ) -> PrepConfig:
     "The same with every dataset at a commit: the one it had when the job began"
 
-    def words(s):
+    def words(s: Source):
         if not s.hub:
             return s.spec
         before = known.get(s.name)

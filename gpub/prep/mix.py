@@ -154,7 +154,7 @@ class EncodedSource:
         "How many chunks"
         return len(self.documents)
 
-    def _lots(self, i):
+    def _lots(self, i: int):
         hashes, families = load_chunk(self.documents[i], "hashes", "families")
         return mix_key(families if self.by == "family" else hashes), hashes
 
@@ -283,7 +283,7 @@ class Copy:
     chunk: int  # its number
 
 
-def _check_left(sources, have):
+def _check_left(sources: list, have: dict):
     for s in sources:
         if not have[s.name]:
             why = dict(s.counts.dropped.most_common(3))

@@ -34,7 +34,7 @@ class Backoff:
     def wait(
         self,
         failures: int,  # so far, 1 or more
-        asked=0.0,  # seconds the server asked for
+        asked: float = 0.0,  # seconds the server asked for
     ) -> float:  # seconds
         "How long to wait before the next try"
         longest = min(self.most, self.first * 2 ** (failures - 1))
@@ -45,7 +45,7 @@ PATIENT = Backoff()  # about two minutes in all
 
 
 def causes(
-    error,  # an exception
+    error: BaseException | None,  # an exception
 ):  # a list, the error first
     "An exception and what it was raised from, also where that was hidden with `from None`"
     found = []
@@ -56,7 +56,7 @@ def causes(
 
 
 def http_status(
-    error,  # an exception of any HTTP library
+    error: BaseException,  # an exception of any HTTP library
 ):  # a number, or `None`
     "The status the server answered with"
     for e in causes(error):
@@ -71,7 +71,7 @@ def http_status(
 
 
 def is_passing(
-    error,  # an exception
+    error: BaseException,  # an exception
 ) -> bool:
     """Whether trying again later may help: the server or the connection is in trouble, not the
     request"""
@@ -94,7 +94,7 @@ def is_passing(
 
 
 def retry_after(
-    error,  # an exception of any HTTP library
+    error: BaseException,  # an exception of any HTTP library
 ) -> float:  # seconds, 0 where nothing was said
     "How long the server asks to be left alone"
     for e in causes(error):
@@ -110,9 +110,9 @@ def retry_after(
 def pause(
     backoff: Backoff,  # how long
     failures: int,  # so far
-    error,  # the newest one
+    error: BaseException,  # the newest one
     what: str,  # was read, for people
-    log=print,  # gets a line that says why and how long
+    log: Callable = print,  # gets a line that says why and how long
 ):
     "Wait after a failure that will pass, and say so"
     seconds = backoff.wait(failures, retry_after(error))
@@ -124,10 +124,10 @@ def pause(
 
 
 def retrying(
-    read,  # function without arguments
+    read: Callable,  # function without arguments
     what: str,  # it reads, for people
-    backoff=None,  # `Backoff`; default: `PATIENT`
-    log=print,  # gets a line for each wait
+    backoff: Backoff | None = None,  # `Backoff`; default: `PATIENT`
+    log: Callable = print,  # gets a line for each wait
 ):  # what `read` returns
     """Call `read` until it succeeds; raises its error when that would not pass, or after the last
     try"""

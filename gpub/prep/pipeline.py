@@ -17,6 +17,7 @@ import gpub
 from ..core import GpubError, read_json, write_atomic
 from ..data.shards import ShardWriter, join_documents
 from ..data.tokenizer import BPETokenizer, id_dtype, load_tokenizer
+from ..files import cache_dir
 from .clean import Counts, clean, mix_bits, utf8
 from .config import PrepConfig
 from .contamination import Benchmarks
@@ -86,7 +87,8 @@ def setup(
     "Make a `Worker`, in the process it will work in"
     cfg = PrepConfig.from_dict(cfg)
     filters = [load_filter(name) for name in cfg.filters]
-    bench = Benchmarks(cfg.benchmarks, store) if cfg.benchmarks else None
+    saved = cache_dir() / "benchmarks"  # read once on a machine, not in every process
+    bench = Benchmarks(cfg.benchmarks, saved) if cfg.benchmarks else None
     return Worker(cfg, Path(store), keys, rank, world, filters, bench)
 
 
@@ -201,7 +203,7 @@ def read_sources(
     )  # of a Hub stream nobody knows
     meter, p = dict(read=0), PrepProgress("read", log=job.log)
     if job.cfg.benchmarks:
-        bench = Benchmarks(job.cfg.benchmarks, job.store)
+        bench = Benchmarks(job.cfg.benchmarks, cache_dir() / "benchmarks")
         every, short = bench.items.total(), bench.short.total()
         job.log(
             f"benchmarks: {every:,} items, of which {short:,} are too short to be found"
@@ -398,7 +400,7 @@ def run_stages(
 
 
 def mix_table(
-    manifest,  # of a folder that `prepare` made
+    manifest: dict,  # of a folder that `prepare` made
 ):  # text
     "Tokens, share and epochs of each source, as text"
     head = "", "documents", "tokens", "share", "asked", "epochs", "val tokens"

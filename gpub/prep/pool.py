@@ -8,6 +8,7 @@ __all__ = ['ordered_map']
 # %% ../../nbs/lib/prep/pool.ipynb #8878c6ad
 import multiprocessing as mp, os, threading
 from collections import deque
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
@@ -24,23 +25,23 @@ def _leave_with_parent():
     os._exit(1)
 
 
-def _start(setup, args):
+def _start(setup: Callable, args: tuple):
     global _state
     os.environ.update(RAYON_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     _state = setup(*args)
 
 
-def _call(f, item):
+def _call(f: Callable, item: object):
     return f(_state, item)
 
 
 def ordered_map(
-    f,  # function of (state, item), importable by name
-    items,  # iterable, read as workers become free
-    workers=1,  # processes; with 1 everything happens in this one
-    setup=tuple,  # makes the state of a worker, once, from
-    args=(),  # these
+    f: Callable,  # function of (state, item), importable by name
+    items: Iterable,  # iterable, read as workers become free
+    workers: int = 1,  # processes; with 1 everything happens in this one
+    setup: Callable = tuple,  # makes the state of a worker, once, from
+    args: tuple = (),  # these
 ):
     "Yield `f(state, item)` for each item, in order"
     if workers < 1:

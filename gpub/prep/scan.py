@@ -165,10 +165,10 @@ class Scan:
     def attractors(
         self,
         source: str,  # its name
-        top=10,  # as many words at most
-        rare=0.002,  # at most this share of all documents (or 5) has the word
-        concentrated=0.9,  # at least this share of those is in this source
-        least=2,  # in at least so many documents
+        top: int = 10,  # as many words at most
+        rare: float = 0.002,  # at most this share of all documents (or 5) has the word
+        concentrated: float = 0.9,  # at least this share of those is in this source
+        least: int = 2,  # in at least so many documents
     ) -> list:  # of (word, documents, occurrences per bursty document), most bursty first
         "Rare, bursty, concentrated: the words of a source to look at"
         total = sum(f.docs for f in self.sources.values())
@@ -223,9 +223,9 @@ class Scan:
 
 
 def pass_gate(
-    rate,  # hits per million documents
-    worst,  # from `Scan.worst`
-    limit,  # `None` lets everything pass
+    rate: float,  # hits per million documents
+    worst: tuple | None,  # from `Scan.worst`
+    limit: float | None,  # `None` lets everything pass
 ):
     "Refuse a corpus with more hits than the limit"
     if limit is not None and rate > limit:

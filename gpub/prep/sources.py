@@ -12,13 +12,13 @@ __all__ = ['NAMED', 'SOURCE_KINDS', 'PACKED', 'BLOCK', 'LINE_LIMIT', 'PIECE', 'R
 # %% ../../nbs/lib/prep/sources.ipynb #71437de3
 import codecs, glob, gzip, http.client, json, os, random, re, urllib.request, zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 from ..core import Config, GpubError, first_line
 from .store import Document
-from .network import PATIENT, is_passing, pause, retrying
+from .network import PATIENT, Backoff, is_passing, pause, retrying
 
 # %% ../../nbs/lib/prep/sources.ipynb #a4fc25aa
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +139,7 @@ PACKED = {".gz": "gzip", ".zst": "zstd"}
 
 
 def kind_of(
-    path,  # only its name is looked at
+    path: str | Path,  # only its name is looked at
 ) -> tuple:  # (one of KINDS, codec or `None`), or `None` when it is not ours
     "Which reader and which decompressor a file name asks for"
     stem, ext = os.path.splitext(str(path).lower())
@@ -150,11 +150,11 @@ def kind_of(
     return (ext, codec) if ext in SOURCE_KINDS and not (codec and ext == ".parquet") else None
 
 
-def _below(folder):
+def _below(folder: Path):
     """The files in a folder at any depth, hidden ones left out; raises `OSError` for a folder that
     may not be read"""
 
-    def refuse(e):
+    def refuse(e: OSError):
         raise e
 
     for d, folders, names in os.walk(folder, onerror=refuse):
@@ -164,7 +164,7 @@ def _below(folder):
 
 def find_files(
     path: str,  # a file, a folder or a glob (** for any depth)
-    log=print,  # told of duplicated file names
+    log: Callable = print,  # told of duplicated file names
 ) -> list:  # of Path
     """The files a path means, sorted; raises `GpubError` when there is none, or something there may
     not be read"""
@@ -219,10 +219,10 @@ class RecordBlock:
 
 
 def read_pieces(
-    path,  # a file
-    codec,  # gzip, zstd or None
-    size=BLOCK,  # bytes at a time
-    meter=None,  # dict: its 'read' goes up by the bytes of the file that were read
+    path: str | Path,  # a file
+    codec: str | None,  # gzip, zstd or None
+    size: int = BLOCK,  # bytes at a time
+    meter: dict | None = None,  # dict: its 'read' goes up by the bytes of the file that were read
 ):
     "The decompressed content in pieces; raises `GpubError` when it is cut off or no such format"
     import pyarrow as pa
@@ -247,8 +247,8 @@ def read_pieces(
 
 
 def cut_lines(
-    pieces,  # iterable of bytes
-    limit=LINE_LIMIT,  # longest line held in memory
+    pieces: Iterable[bytes],  # iterable of bytes
+    limit: int = LINE_LIMIT,  # longest line held in memory
 ):
     "Yield (`True`, whole lines) or (`False`, beginning of a line over the limit)"
     rest, skipping = [], False
@@ -284,7 +284,7 @@ def whole_chars(
 
 
 def from_utf16(
-    pieces,  # iterable of bytes
+    pieces: Iterable[bytes],  # iterable of bytes
 ):
     "The same content as UTF-8 if it begins with a UTF-16 byte order mark, else unchanged"
     decoder = None
@@ -295,7 +295,7 @@ def from_utf16(
 
 
 def cut_text(
-    pieces,  # iterable of bytes
+    pieces: Iterable[bytes],  # iterable of bytes
 ):
     """Blocks of plain text, cut at the last blank line, else line, else space, else before a UTF-8
     character"""
@@ -315,10 +315,10 @@ def cut_text(
 
 
 def file_blocks(
-    path,  # a file that `kind_of` knows
-    column="text",  # of JSON lines and Parquet
-    meter=None,  # as for `read_pieces`
-    size=BLOCK,  # bytes read at a time
+    path: str | Path,  # a file that `kind_of` knows
+    column: str = "text",  # of JSON lines and Parquet
+    meter: dict | None = None,  # as for `read_pieces`
+    size: int = BLOCK,  # bytes read at a time
 ):
     "All of a file as `RecordBlock`s"
     kind, codec = kind_of(path)
@@ -376,7 +376,7 @@ def table_blocks(
     column = batch.column(name)
     about = {k: batch.column(c) for k, c in columns_about(batch.schema.names).items() if c != name}
 
-    def block(rows):
+    def block(rows: slice):
         parts = {k: c[rows] for k, c in about.items()}
         return RecordBlock("arrow", to_arrow(column[rows], parts), path, name)
 
@@ -460,7 +460,7 @@ def decode(
 
 def cut_pieces(
     text: str,  # of any length
-    size=PIECE,  # characters, at most
+    size: int = PIECE,  # characters, at most
 ) -> list:
     """A long plain text as documents of at most `size` characters, cut at blank lines, else lines,
     else spaces"""
@@ -523,7 +523,7 @@ def parse_line(
     return Document(line[:200].decode("utf-8", "replace"), problem=f"no text in {column!r}")
 
 
-def _rows(block):
+def _rows(block: RecordBlock):
     "The records of a piece of a table"
     import pyarrow as pa
 
@@ -571,7 +571,7 @@ ARCHIVE = "https://softwareheritage.s3.amazonaws.com/content/"
 def fetch_blob(
     # its name in the archive: `$GPUB_BLOBS`, else the public bucket of Software Heritage
     blob_id: str,
-    backoff=None,  # `gpub.prep.network.Backoff`; default: `PATIENT`
+    backoff: Backoff | None = None,  # `gpub.prep.network.Backoff`; default: `PATIENT`
 ):  # str, or `None` when the archive lacks it, or what it has is damaged
     """The source file behind a row of python-edu; raises `GpubError` when the archive stays out of
     reach"""
@@ -598,7 +598,7 @@ def fetch_blob(
         ) from None
 
 # %% ../../nbs/lib/prep/sources.ipynb #843e0120
-def _local_copy(hub):
+def _local_copy(hub: Hub):
     "The folder that stands for a dataset on a machine without a network"
     folder = Path(os.environ.get("GPUB_HUB", "/nowhere")) / hub.repo
     return folder if folder.is_dir() else None
@@ -626,9 +626,9 @@ def pinned(
 
 def open_hub(
     hub: Hub,  # which dataset
-    rank=0,  # this node,
-    world=1,  # of so many
-    backoff=None,  # `gpub.prep.network.Backoff`; default: `PATIENT`
+    rank: int = 0,  # this node,
+    world: int = 1,  # of so many
+    backoff: Backoff | None = None,  # `gpub.prep.network.Backoff`; default: `PATIENT`
 ):  # an iterable of the `datasets` library, with only the text's column
     "The dataset as a stream, this node's part of it"
     from datasets import load_dataset_builder
@@ -668,7 +668,7 @@ def open_hub(
     return split_dataset_by_node(wanted, rank=rank, world_size=world)
 
 
-def _rows_block(hub, rows):
+def _rows_block(hub: Hub, rows: list[dict]):
     "Rows of a stream as a block"
     about = {
         field: [row[name] if isinstance(row[name], str) else None for row in rows]
@@ -680,7 +680,7 @@ def _rows_block(hub, rows):
     return RecordBlock(kind, to_arrow(texts, about), hub.repo, hub.column)
 
 
-def _stream_blocks(hub, rank, world, state, backoff):
+def _stream_blocks(hub: Hub, rank: int, world: int, state: dict | None, backoff: Backoff | None):
     "`hub_blocks`, until the network breaks"
     ds = open_hub(hub, rank, world, backoff)
     if state:
@@ -698,10 +698,11 @@ def _stream_blocks(hub, rank, world, state, backoff):
 
 def hub_blocks(
     hub: Hub,  # which dataset
-    rank=0,  # this node,
-    world=1,  # of so many
-    state=None,  # what an earlier block carried: start after it
-    backoff=None,  # `gpub.prep.network.Backoff` without a block in between; default: `PATIENT`
+    rank: int = 0,  # this node,
+    world: int = 1,  # of so many
+    state: dict | None = None,  # what an earlier block carried: start after it
+    backoff: Backoff
+    | None = None,  # `gpub.prep.network.Backoff` without a block in between; default: `PATIENT`
 ):
     """Yield (`RecordBlock` of 500 rows, state of the stream after it); raises `GpubError` when the
     stream
@@ -750,12 +751,12 @@ class Chunk:
 
 def read_blocks(
     source: Source,  # files or a dataset
-    rank,  # this node,
-    world,  # of so many: counts for a dataset, files are read whole
-    state,  # of the Hub stream to start after, or `None`
-    meter,  # as for `read_pieces`
-    size,  # bytes read at a time
-    log,  # told of duplicated file names
+    rank: int,  # this node,
+    world: int,  # of so many: counts for a dataset, files are read whole
+    state: dict | None,  # of the Hub stream to start after, or `None`
+    meter: dict | None,  # as for `read_pieces`
+    size: int,  # bytes read at a time
+    log: Callable,  # told of duplicated file names
 ):
     "Yield (`RecordBlock`, state of the Hub stream after it, or `None`) of a source, wherever it is"
     if source.hub:
@@ -770,13 +771,13 @@ def chunks(
     source: Source,  # files or a dataset
     # this node: which part of a Hub stream; files are read whole, workers keep their part of the
     # records
-    rank=0,
-    world=1,  # nodes
-    start=0,  # number of the first chunk, and
-    state=None,  # the state before it (Hub streams)
-    size=CHUNK,  # bytes of a chunk, about
-    meter=None,  # dict whose 'read' follows the bytes read from files
-    log=print,  # told of duplicated file names
+    rank: int = 0,
+    world: int = 1,  # nodes
+    start: int = 0,  # number of the first chunk, and
+    state: dict | None = None,  # the state before it (Hub streams)
+    size: int = CHUNK,  # bytes of a chunk, about
+    meter: dict | None = None,  # dict whose 'read' follows the bytes read from files
+    log: Callable = print,  # told of duplicated file names
 ):
     "Yield the `Chunk`s of a source in order"
     n, held, total, hub = start, [], 0, bool(source.hub)

@@ -55,7 +55,7 @@ class Lists:
     lengths: np.ndarray  # how many belong to each list
 
 
-def _to_arrow(column):
+def _to_arrow(column: object):
     import pyarrow as pa
 
     if isinstance(column, Lists):
@@ -69,7 +69,7 @@ def _to_arrow(column):
     return pa.array(column, pa.large_string())
 
 
-def _from_arrow(array):
+def _from_arrow(array: object):
     import pyarrow as pa
 
     kind = array.type
@@ -109,7 +109,7 @@ def save_chunk(
 _checked = set()  # (path, size, time) of files whose checksum held in this process
 
 
-def _check(path):
+def _check(path: Path):
     "Read a whole file once, before a parser that trusts it sees any of it"
     import xxhash
 
