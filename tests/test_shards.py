@@ -684,7 +684,7 @@ def test_a_large_folder_is_read_once_on_a_machine(folder, tmp_path, monkeypatch)
     for _ in range(2):
         verify_shards(folder)
     assert read and not (tmp_path / "cache").exists(), "a small folder is always read"
-    monkeypatch.setattr(verified, "SMALL", 0)
+    monkeypatch.setattr(verified, "READ_AGAIN", 0)
     verify_shards(folder)
     read.clear()
     for _ in range(3):

@@ -701,8 +701,8 @@ def hub_blocks(
     rank: int = 0,  # this node,
     world: int = 1,  # of so many
     state: dict | None = None,  # what an earlier block carried: start after it
-    backoff: Backoff
-    | None = None,  # `gpub.prep.network.Backoff` without a block in between; default: `PATIENT`
+    # how often without a block in between; default: `PATIENT`
+    backoff: Backoff | None = None,
 ):
     """Yield (`RecordBlock` of 500 rows, state of the stream after it); raises `GpubError` when the
     stream
