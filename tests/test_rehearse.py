@@ -176,6 +176,7 @@ def test_the_peak_is_the_forecast(settings):
     assert abs(found.step_peak / max(found.forecast.values()) - 1) < 0.03
 
 
+@pytest.mark.full
 def test_all_micro_batches_are_counted():
     "Two are rehearsed; what four send is what four would have sent"
     few = dict(micro_batch=1, batch_tokens=2 * 64 * 8)
@@ -188,6 +189,7 @@ def test_all_micro_batches_are_counted():
     assert again < two["all-gather"]
 
 
+@pytest.mark.full
 def test_a_slice_is_cut_until_it_fits():
     shape = dict(n_layers=1, batch_tokens=2048 * 64 * 8)
     found = rehearse(RehearsalOptions("burn-1b", "A100-40", 8, "fsdp", shape))
@@ -213,3 +215,37 @@ def test_a_run_that_does_not_fit_says_so():
 def test_refusals_are_one_line(options, part):
     with pytest.raises(GpubError, match=part):
         rehearse(RehearsalOptions(**options))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("processes", [8, 64])
+def test_the_1b_fits_small_cards_when_many_share_it(processes):
+    "Blocks gathered in bf16, Muon's work divided: at most 6 GB on each of eight GPUs"
+    settings = dict(micro_batch=1, batch_tokens=2048 * processes)
+    found = rehearse(RehearsalOptions("burn-1b", "H100", processes, "fsdp", settings))
+    assert found.ready, found.problems
+    assert found.peak <= 6e9
+    weights = 4 * found.parameters
+    assert 0.9 * weights < found.traffic["reduce-scatter"] < 1.1 * weights
+
+
+SHARES = [(1, "ddp"), (8, "ddp"), (8, "fsdp"), (64, "ddp"), (64, "fsdp"), (64, "hsdp")]
+PRESETS_OF_THE_COURSE = ["shakespeare", "medium", "gpt2-134m", "burn-toy", "burn-1b"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("preset", PRESETS_OF_THE_COURSE)
+@pytest.mark.parametrize("processes, parallel", SHARES)
+def test_every_preset_runs_on_few_and_many_gpus(preset, processes, parallel):
+    "Two layers stand for all: they are alike, and what is left is what could go wrong"
+    shape = rehearsal.find_preset(preset).model
+    settings = dict(micro_batch=1, batch_tokens=shape["context_length"] * processes, n_layers=2)
+    gpus = ("H100", "T4") if parallel == "ddp" else ("H100",)
+    for gpu in gpus:  # an A100 computes in the same formats as an H100, with less room
+        found = rehearse(RehearsalOptions(preset, gpu, processes, parallel, settings))
+        if gpu == "T4" and "burn" in preset:  # no kernel there knows groups of heads
+            assert "multiplied in fp32" in found.problems[0]
+        else:
+            assert found.ready, (gpu, found.problems)
+        assert found.peak < 0.9 * 40e9 or gpu == "T4"
+        assert bool(found.traffic) == (processes > 1)

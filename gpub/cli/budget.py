@@ -166,7 +166,7 @@ def _plans() -> str:
     "--parallel",
     default="ddp",
     show_default=True,
-    help="ddp or fsdp, when started by torchrun.",
+    help="ddp, fsdp or hsdp, when started by torchrun.",
 )
 @settings_option("Any setting of model or recipe, for the whole run.")
 @click.option(

@@ -69,7 +69,7 @@ def verify_command(folder: str):
 @click.argument("what", metavar="PRESET|PLAN")
 @click.option("--gpu", required=True, help="The card, such as A100-80 or H100.")
 @click.option("--processes", type=int, default=1, show_default=True, help="One for each GPU.")
-@click.option("--parallel", default="ddp", show_default=True, help="ddp or fsdp.")
+@click.option("--parallel", default="ddp", show_default=True, help="ddp, fsdp or hsdp.")
 @settings_option()
 def rehearse_command(what: str, gpu: str, processes: int, parallel: str, settings: tuple[str, ...]):
     """The whole run on GPUs that are not here: does it fit, what does it send, where does it wait?

@@ -49,7 +49,10 @@ def _presets() -> str:
     help="wandb, trackio or tensorboard, beside log.jsonl.",
 )
 @click.option(
-    "--parallel", default="ddp", show_default=True, help="ddp or fsdp, when started by torchrun."
+    "--parallel",
+    default="ddp",
+    show_default=True,
+    help="ddp, fsdp or hsdp, when started by torchrun.",
 )
 @settings_option("Any setting of model or recipe, such as lr=0.01 or d_model=64.")
 def train_command(

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from unittest import mock
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -288,6 +288,21 @@ def _tensor(
     return made if device is None else made.to(device)
 
 
+def _apply(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+    "`nn.Module._apply` with new parameters: torch would swap fake ones in place"
+    if recurse:
+        for child in module.children():
+            child._apply(fn)
+    for name, p in module._parameters.items():
+        if p is not None:
+            with torch.no_grad():
+                module._parameters[name] = nn.Parameter(fn(p), p.requires_grad)
+    for name, buffer in module._buffers.items():
+        if buffer is not None:
+            module._buffers[name] = fn(buffer)
+    return module
+
+
 @contextmanager
 def _without_checks() -> Iterator[None]:
     ddp = "torch.nn.parallel.distributed."
@@ -306,21 +321,24 @@ def _without_checks() -> Iterator[None]:
         patched.enter_context(mock.patch.object(torch, "clear_autocast_cache", clear_copies))
         patched.enter_context(mock.patch.object(torch, "Generator", _Generator))
         patched.enter_context(mock.patch.object(torch, "tensor", _tensor))
+        patched.enter_context(mock.patch.object(nn.Module, "_apply", _apply))
         yield
 
 
 @contextmanager
 def standin_device(
     world: World = World(),  # its process 0 is this one; the others are not here
-    sliced: bool = False,  # each process holds a slice of the model
+    how: str = "ddp",  # fsdp and hsdp: each process holds a slice of the model
     flash: bool = True,  # the card has flash attention: Ampere and later
 ) -> Iterator[torch.device]:
     "Inside, tensors hold no numbers, and there is one more device: the one that is given"
     device = standin()
     _card.update(flash=flash)
     with _processes(world), _without_checks():
-        if sliced:
-            device_mesh(world, device)  # it reads its own numbers, so it comes before fake ones
+        if how != "ddp" and world.size > 1:
+            device_mesh(
+                world, device, how
+            )  # it reads its own numbers, so it comes before fake ones
         with FakeTensorMode(allow_non_fake_inputs=True), _SameDevice():
             yield device
         _copies.clear()

@@ -30,7 +30,7 @@ from gpub.train.optim import (
     optimizer_state,
     restore_optimizers,
 )
-from .parallel import World, host_copy, shard, share_gradients
+from .parallel import World, fill_slices, host_copy, shard, share_gradients
 
 # %% ../../nbs/lib/train/learner.ipynb #68c21c90
 def device_room(
@@ -89,12 +89,12 @@ class Placement:
     device: torch.device  # this process's own
     precision: Precision  # of the matmuls
     world: World = World()  # the processes that train together
-    parallel: Literal["ddp", "fsdp"] = "ddp"  # how they share the model
+    parallel: Literal["ddp", "fsdp", "hsdp"] = "ddp"  # how they share the model
 
     @property
     def sliced(self) -> bool:
         "Whether each process holds a slice of the model only"
-        return self.world.size > 1 and self.parallel == "fsdp"
+        return self.world.size > 1 and self.parallel != "ddp"
 
 
 class Learner:
@@ -102,7 +102,9 @@ class Learner:
 
     def __init__(
         self,
-        model: nn.Module,  # a GPT or a Llama on its device; whole, also where it will be sliced
+        # a GPT or a Llama on its device; where it will be sliced, on the CPU of process 0 and on
+        # `meta` in all others
+        model: nn.Module,
         cfg: TrainConfig,  # the recipe
         place: Placement,  # where it trains
         log: Callable[[str], object] = print,  # called with one line when a step is cut
@@ -117,14 +119,22 @@ class Learner:
         self.model = pick_attention(model, place.device, place.precision.dtype)
         pick_head(self.model, place.device)
         self.scaler = torch.amp.GradScaler(place.device.type, enabled=place.precision.scaler)
-        if weights is not None:
-            self.model.load_state_dict(weights)
         if place.sliced:
-            shard(self.model, place.world, place.device)
-        self.opts = make_optimizers(self.model, cfg, muon_format(place.device))
+            self._slice(weights)
+        elif weights is not None:
+            self.model.load_state_dict(weights)
+        self.opts = make_optimizers(self.model, cfg, muon_format(place.device), place.world)
         self.fit = MicroBatcher(self.model, cfg, place.world, log)
         self.compile = cfg.compile  # a run that goes on keeps what was decided when it began
         self.compiled = False  # whether the loss function is
+
+    def _slice(self, weights: dict[str, Tensor] | None):
+        "Slices of process 0's weights: no other process holds more of them than its own"
+        place = self.place
+        whole = weights or self.model.state_dict()
+        self.model.to("meta")
+        shard(self.model, place.world, place.device, place.parallel, place.precision.dtype)
+        fill_slices(self.model, whole, place.world, place.device)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -231,8 +231,9 @@ def evaluate(
     total = 0
     with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
         for (x, y), count in zip(pieces, counts):
+            # asked of all pieces: processes that share a model need each other
+            loss = model.loss(x.to(device), y.to(device))
             if count:
-                loss = model.loss(x.to(device), y.to(device))
                 total = total + loss.double() * count
     model.train(was)
     return float(total) / sum(counts)

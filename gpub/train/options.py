@@ -50,7 +50,8 @@ class RunOptions:
     mirror: str | Path | None = None  # a second folder for everything: another disk, Drive
     # who draws the curves, beside log.jsonl
     track: Literal["none", "wandb", "trackio", "tensorboard"] = "none"
-    parallel: Literal["ddp", "fsdp"] = "ddp"  # how the processes of torchrun share the model
+    # how the processes of torchrun share the model
+    parallel: Literal["ddp", "fsdp", "hsdp"] = "ddp"
     # where messages go; default the progress line's output
     log: Callable[[str], object] | None = None
     # how to call this again, for the message after an interruption

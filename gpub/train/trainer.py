@@ -302,7 +302,7 @@ class TrainingLoop:
         self.sampler = TextSampler(
             run.out, run.corpus.tok, run.config["prompt"], track, run.progress
         )
-        self.evaluator = Evaluator(run.corpus.val, run.val_bytes, self.learner.dtype)
+        self.evaluator = Evaluator(run.corpus.val, run.val_bytes, self.learner.dtype, self.world)
         self.peak_flops = matmul_peak(run.device, self.learner.dtype) * run.world.size
         self.saved_step = None
         self.prefetcher = None  # only a GPU computes while its host reads
@@ -599,7 +599,7 @@ class Trainer:
     def open(self):
         "Build the model, check the folder, and pick up where it was left"
         seed_everything(self.cfg.seed)
-        model = build_model(self.model_cfg).to(self.device)
+        model = self._build()
         if self.options.mirror:
             self.world.on_main(self._restore_from_mirror)
         self._keep_decay()
@@ -634,6 +634,14 @@ class Trainer:
                 f"{', '.join(changed)} of {self.out}: not what was written before step "
                 f"{saved.step}; the weights are whole, see gpub verify {self.out}"
             )
+
+    def _build(self) -> nn.Module:
+        "The model on its device; one that will be sliced, in the memory of process 0 alone"
+        sliced = self.world.size > 1 and self.options.parallel != "ddp"
+        if not sliced:
+            return build_model(self.model_cfg).to(self.device)
+        with torch.device("cpu" if self.world.main else "meta"):
+            return build_model(self.model_cfg)
 
     def _keep_decay(self):
         "A run that began with another weight decay than the one computed now goes on with its own"
