@@ -173,7 +173,10 @@ def test_the_peak_is_the_forecast(settings):
     shape = dict(micro_batch=2, n_layers=3, batch_tokens=4 * 2048)
     found = rehearse(RehearsalOptions("burn-1b", "A100-80", settings=shape | settings))
     assert found.ready, found.problems
-    assert abs(found.step_peak / max(found.forecast.values()) - 1) < 0.03
+    moment = "forward and backward"
+    assert abs(found.peaks[moment] / found.forecast[moment] - 1) < 0.03
+    # the forecast keeps autocast's narrow copies to the end of the step
+    assert found.peaks["update"] < found.forecast["update"]
 
 
 @pytest.mark.full

@@ -25,6 +25,7 @@ from ..device import Precision
 from .meters import MatmulMeter, MemoryMeter, TrafficMeter, WaitMeter
 from .standin import STANDIN, share_as_one, standin, standin_device
 from ..model.gpt import GPTConfig, sample_ids
+from ..model.head import LARGE_VOCABULARY, chunked_loss
 from ..model.llama import LlamaConfig, build_model
 from ..model.sizes import MODES, GPU, ROOM, SHAPES, find_gpu, memory_timeline, parameter_anatomy
 from ..record.checkpoint import Checkpoint
@@ -132,6 +133,8 @@ class _Stage:
         with torch.device("cpu") if self.place.sliced else self.place.device:
             model = self.build(self.model_cfg)
         learner = Learner(model, self.cfg, self.place, lambda text: None, weights)
+        if self.model_cfg.vocab_size >= LARGE_VOCABULARY:
+            learner.model.head_loss = chunked_loss  # as `pick_head` has it on a GPU
         for opt in learner.opts:
             if isinstance(opt, Muon):
                 opt.dtype = self.muon_dtype
@@ -348,6 +351,7 @@ def _forecast(found: Rehearsed, model_cfg: GPTConfig | LlamaConfig, optimizer: s
     how = dict(mode=found.mode, half=found.format != "fp32", optimizer=optimizer)
     # DDP's buckets hold the gradients from the start, as a second micro-batch finds them
     held = found.passes > 1 or found.options.processes > 1
+    how["chunked"] = model_cfg.vocab_size >= LARGE_VOCABULARY
     rows = memory_timeline(model_cfg, found.micro_batch, accumulate=held, **how)
     total = {moment: sum(parts.values()) for moment, parts in rows.items()}
     update = total.pop("update")
