@@ -87,7 +87,8 @@ def test_plan_and_preflight_print_the_integral(text):
     with pytest.raises(
         GpubError, match="rate x decay over the run is 2,.* give --set weight_decay="
     ):
-        preflight("shakespeare", text, dict(weight_decay=200), "cpu", log=said.append)
+        asked = dict(settings=dict(weight_decay=200), device="cpu")
+        preflight("shakespeare", data=text, log=said.append, **asked)
     assert not said
 
 

@@ -12,6 +12,7 @@ from gpub.budget.phases import Phase, Plan, read_plan
 from gpub.budget.prices import known_price
 from gpub.budget.published import load_claims
 from gpub.core import GpubError
+from gpub.data.batches import RowPlan
 from gpub.model.generate import SamplingConfig
 from gpub.model.gpt import GPTConfig
 from gpub.model.llama import LlamaConfig
@@ -28,6 +29,7 @@ SOUND = {
     TrainConfig: dict(steps=5),
     PrepConfig: dict(sources=["a=a.txt"]),
     SamplingConfig: dict(n=5),
+    RowPlan: dict(context_length=8, batch=4),
     Gate: dict(metric="loss", most=3.0),
     Phase: dict(name="one", question="why", until=5, usd=1.0),
     Plan: dict(
@@ -61,6 +63,10 @@ BAD = [
     (PrepConfig, "sources", ["a=a.txt", [3], 3]),
     (PrepConfig, "dedup", [0, "no"]),
     (PrepConfig, "chunk_mb", [0, NAN, "4"]),
+    (RowPlan, "context_length", [0, True, "8", 8.0]),
+    (RowPlan, "batch", [0, None, 1.5]),
+    (RowPlan, "rank", [-1, "0", True]),
+    (RowPlan, "world", [0, 1.0]),
     (SamplingConfig, "n", [0, True, 2.5, "5", None]),
     (SamplingConfig, "temperature", [-0.1, "hot", True, NAN, INFINITE, None]),
     (SamplingConfig, "top_k", [0, 2.5, True, "3"]),

@@ -243,8 +243,8 @@ def test_batches_refuse():
     ids = np.arange(10)
     bad = [
         (dict(context_length=10), "10 tokens.*context_length=10 needs 11"),
-        (dict(batch=0), "batch=0"),
-        (dict(context_length=0), "context_length=0"),
+        (dict(batch=0), "batch must be a whole number of at least 1, got 0"),
+        (dict(context_length=0), "context_length must be .* got 0"),
         (dict(batch=3, world=2), "batch=3.*world=2"),
         (dict(rank=2, world=2), "rank 2"),
         (dict(weights=dict(math=1)), "math.*text"),

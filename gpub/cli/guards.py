@@ -30,9 +30,8 @@ def preflight_command(
     Exit code 1 if one fails."""
     from gpub.guards.preflight import preflight
 
-    checks = preflight(
-        preset, data, parse_settings(settings), device, gpu, usd_per_hour, click.echo
-    )
+    chosen = dict(settings=parse_settings(settings), device=device, usd_per_hour=usd_per_hour)
+    checks = preflight(preset, gpu, click.echo, data=data, **chosen)
     if bad := [c.name for c in checks if not c.ok]:
         raise GpubError(f"NOT READY: {', '.join(bad)}")
     click.echo("ready")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 import torch
 from .check import Check, check_line, run_check
 from ..record.checkpoint import load_checkpoint
@@ -68,24 +69,12 @@ class Subject:
     def __init__(
         self,
         preset: str,  # a name from `PRESETS`
-        # a text file or a folder of shards; default tiny Shakespeare
-        data: Path | str | None = None,
-        settings: dict | None = None,  # {'lr': 0.01}
-        device: torch.device | str = "auto",  # where the questions are answered
         gpu: str | None = None,  # forecast for this card instead
-        usd_per_hour: float = 0.0,  # what the machine costs
-        log: Callable[[str], None] = print,  # called with what `Trainer` has to say
+        **run: Any,  # what else a run is asked: data, settings, device, usd_per_hour, log
     ):
-        self.run = Trainer(
-            preset, data=data, settings=settings, device=device, usd_per_hour=usd_per_hour, log=log
-        )
-        self.cfg, self.train, self.device, self.settings, self.gpu = (
-            self.run.model_cfg,
-            self.run.cfg,
-            self.run.device,
-            settings or {},
-            gpu,
-        )
+        self.run, self.gpu, self.settings = Trainer(preset, **run), gpu, run.get("settings") or {}
+        self.cfg, self.train = self.run.model_cfg, self.run.cfg
+        self.device = self.run.device
         gpu = self.device.type != "cpu"
         self.look = (
             self.cfg if gpu or parameter_anatomy(self.cfg).params < 5e7 else small_proxy(self.cfg)
@@ -517,18 +506,15 @@ PREFLIGHT_CHECKS = {
 
 def preflight(
     preset: str,  # a name from `PRESETS`
-    data: Path | str | None = None,  # a text file or a folder of shards; default tiny Shakespeare
-    settings: dict | None = None,  # {'lr': 0.01}
-    device: torch.device | str = "auto",  # where the questions are answered
     gpu: str | None = None,  # forecast for this card instead of this machine
-    usd_per_hour: float = 0.0,  # what the machine costs
     log: Callable[[str], None] = print,  # called with every line when it is ready
+    **run: Any,  # what else a run is asked: data, settings, device, usd_per_hour
 ):  # list of `Check`; refuses what `Trainer` refuses, and a weight decay that leaves nothing
     "Eight questions before a run"
-    decay = decay_text(apply_settings(find_preset(preset), settings or {})[1])
+    decay = decay_text(apply_settings(find_preset(preset), run.get("settings") or {})[1])
     if gpu:
         find_gpu(gpu)  # an unknown name is refused before anything is read
-    s = Subject(preset, data, settings, device, gpu, usd_per_hour, log)
+    s = Subject(preset, gpu, log=log, **run)
     done = []
     size = (
         f"{s.cfg.n_layers} x {s.cfg.d_model}, context {s.cfg.context_length}, "

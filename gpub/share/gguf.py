@@ -13,8 +13,8 @@ import torch
 from ..core import GpubError
 from ..data.tokenizer import GPT2_PATTERN, BPETokenizer, CharTokenizer, pieces
 from .weights import family, row_sizes, to_tokenizer
-from ..model.gpt import GPT
-from ..model.llama import Llama
+from ..model.gpt import GPT, GPTConfig
+from ..model.llama import Llama, LlamaConfig
 
 # %% ../../nbs/lib/share/gguf.ipynb #5e90c3a8
 LLAMA3_PATTERN = (
@@ -116,20 +116,7 @@ def write_gguf(
     w = gguf.GGUFWriter(str(path), kind)
     w.add_name("gpub")
     w.add_file_type(gguf.LlamaFileType.ALL_F32)
-    w.add_context_length(c.context_length)
-    w.add_embedding_length(c.d_model)
-    w.add_block_count(c.n_layers)
-    w.add_head_count(c.n_heads)
-    w.add_vocab_size(c.vocab_size)
-    if kind == "llama":
-        w.add_feed_forward_length(c.d_ff)
-        w.add_head_count_kv(c.n_kv_heads)
-        w.add_layer_norm_rms_eps(c.norm_eps)
-        w.add_rope_freq_base(c.rope_base)
-        w.add_rope_dimension_count(c.head_size)
-    else:
-        w.add_feed_forward_length(4 * c.d_model)
-        w.add_layer_norm_eps(1e-5)
+    _add_shape(w, c)
     if isinstance(tok, CharTokenizer):
         w.add_tokenizer_model("none")
     else:
@@ -141,6 +128,24 @@ def write_gguf(
     w.write_tensors_to_file()
     w.close()
     return Path(path)
+
+
+def _add_shape(w: Any, c: GPTConfig | LlamaConfig):
+    "How large the model is, and what its norms and positions are"
+    w.add_context_length(c.context_length)
+    w.add_embedding_length(c.d_model)
+    w.add_block_count(c.n_layers)
+    w.add_head_count(c.n_heads)
+    w.add_vocab_size(c.vocab_size)
+    if family(c) == "llama":
+        w.add_feed_forward_length(c.d_ff)
+        w.add_head_count_kv(c.n_kv_heads)
+        w.add_layer_norm_rms_eps(c.norm_eps)
+        w.add_rope_freq_base(c.rope_base)
+        w.add_rope_dimension_count(c.head_size)
+    else:
+        w.add_feed_forward_length(4 * c.d_model)
+        w.add_layer_norm_eps(1e-5)
 
 
 def _add_words(w: Any, tok: BPETokenizer):

@@ -131,6 +131,13 @@ def from_theirs(
                 f"{names[0]} has shape {tuple(t.shape)}, config.json asks for {tuple(want.shape)}"
             )
         state[name] = t
+    _nothing_left(left, state, cfg)
+    model.to_empty(device="cpu").load_state_dict(state)
+    return model.eval()
+
+
+def _nothing_left(left: dict, state: dict, cfg: GPTConfig | LlamaConfig):
+    "Raises `GpubError` for tensors of theirs that our model has no place for"
     head = left.pop("lm_head.weight", None) if cfg.tied else None
     if head is not None and not torch.equal(head, state["tok.weight"]):
         raise GpubError(
@@ -141,11 +148,9 @@ def from_theirs(
         left = {k: v for k, v in left.items() if not (k.endswith(".bias") and not v.any())}
     if left:
         raise GpubError(
-            f"the weights hold {len(left)} tensors this {kind} has no place for: "
+            f"the weights hold {len(left)} tensors this {family(cfg)} has no place for: "
             f"{', '.join(sorted(left)[:3])}"
         )
-    model.to_empty(device="cpu").load_state_dict(state)
-    return model.eval()
 
 
 def _usable(name: str, t: torch.Tensor) -> torch.Tensor:
