@@ -51,9 +51,18 @@ def test_missing_is_found(tmp_path):
     ]
 
 
-def test_readme_opens_with_the_two_commands(root):
-    first = re.search(r"```sh\n(.*?)```", (root / "README.md").read_text(encoding="utf-8"), re.S)[1]
-    assert re.findall(r"^make (\w+)", first, re.M) == ["train", "test"]
+@pytest.mark.parametrize("page", ["README.md", "nbs/index.ipynb"])
+def test_the_first_lines_to_type(root, page):
+    "A stranger has nothing yet: the clone comes before the two commands"
+    text = (root / page).read_text(encoding="utf-8")
+    if page.endswith(".ipynb"):
+        text = "\n".join("".join(c["source"]) for c in json.loads(text)["cells"])
+    first = re.search(r"```sh\n(.*?)```", text, re.S)[1]
+    assert re.findall(r"^(git clone|make \w+)", first, re.M) == [
+        "git clone",
+        "make train",
+        "make test",
+    ]
 
 
 COLAB = """#| hide
