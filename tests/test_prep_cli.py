@@ -105,7 +105,7 @@ def test_a_recipe_with_sources_from_elsewhere(text, tmp_path, root):
         )
 
 
-@pytest.mark.parametrize("words", [("--gate", 5), ("--benchmark", "quiz.jsonl")])
+@pytest.mark.parametrize("words", [("--gate", 5)])
 def test_what_belongs_to_the_scan_is_refused_without_it(text, tmp_path, words):
     with pytest.raises(GpubError, match="leave out --no-scan"):
         run(prep_command, *flags(text, tmp_path / "o"), *words)

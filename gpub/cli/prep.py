@@ -102,7 +102,7 @@ def _shortest_document() -> int:
     type=float,
     default=0.005,
     show_default=True,
-    help="Share of the documents kept for validation.",
+    help="Share of the tokens kept for validation, by whole books, repositories and sites.",
 )
 @click.option(
     "--tokens",
@@ -121,20 +121,38 @@ def _shortest_document() -> int:
     "--scan/--no-scan",
     default=True,
     show_default=True,
-    help="Look for attractors and benchmark questions first.",
+    help="Look for what a model would chant, before anything is tokenized.",
 )
 @click.option(
     "--benchmark",
     "benchmarks",
     multiple=True,
     metavar="PATH",
-    help="Benchmark files or folders to look for in the text.",
+    help="Benchmark files or folders: documents that hold one of their questions are dropped, "
+    "with a receipt in OUT/contaminated.jsonl.",
 )
 @click.option(
     "--gate",
     type=float,
     metavar="N",
-    help="Stop before tokenizing when the scan finds more than N documents per million.",
+    help="Stop before tokenizing when more than N documents per million chant a known string.",
+)
+@click.option(
+    "--filter",
+    "filters",
+    multiple=True,
+    metavar="NAME",
+    help="One more rule for documents: language, quality, addresses, or your own as "
+    "module:function. Repeat for several.",
+)
+@click.option(
+    "--store",
+    metavar="DIR",
+    help="Keep cleaned documents and ids there: another mix, budget or tokenizer then reads no "
+    "source again.",
+)
+@click.option(
+    "--excluded", metavar="DIR", help="Write the documents that were dropped there, with reasons."
 )
 @click.option(
     "--min-chars",
@@ -219,8 +237,8 @@ def prep_command(
         )
     if not out:
         raise GpubError("--out is missing: where should the shards go?")
-    if not asked["scan"] and (asked["benchmarks"] or asked["gate"] is not None):
-        raise GpubError("--benchmark and --gate are for the scan: leave out --no-scan, or them")
+    if not asked["scan"] and asked["gate"] is not None:
+        raise GpubError("--gate is for the scan: leave out --no-scan, or it")
     asked["rules"] = Rules(min_chars=min_chars)
     if recipe:  # which says the rest
         came_from = click.get_current_context().get_parameter_source
