@@ -1,6 +1,6 @@
-"""Code of notebook cells as syntax trees."""
+"""Code of notebook cells: as syntax trees, and names that a notebook defines for itself."""
 
-import ast, re
+import ast, json, re
 
 
 def python(text):
@@ -9,3 +9,20 @@ def python(text):
         return ast.parse(text)
     except SyntaxError:
         return ast.parse(re.sub(r"^(\s*)[%!].*$", r"\1pass", text, flags=re.M))
+
+
+def defined_here(notebook, *names):
+    """Functions and constants that a notebook keeps to itself: its cells of imports are run, and
+    those that define the names"""
+    space = {}
+    for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] != "code":
+            continue
+        tree = python("".join(cell["source"]))
+        made = {getattr(node, "name", None) for node in tree.body}
+        for node in tree.body:
+            if isinstance(node, ast.Assign):
+                made |= {getattr(target, "id", None) for target in node.targets}
+        if made & {*names} or all(isinstance(n, (ast.Import, ast.ImportFrom)) for n in tree.body):
+            exec(compile(tree, str(notebook), "exec"), space)
+    return [space[name] for name in names]

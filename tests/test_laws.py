@@ -506,6 +506,26 @@ def untyped(root, rooms=UNTYPED_ROOMS):
     ]
 
 
+# Where widths are given by hand: the one layout of tables, and lines that rewrite themselves
+WIDTHS = {"table", "progress", "prep.progress", "share.demo"}
+
+
+def laid_out_by_hand(root):
+    "Columns that are not a `Table`: a module pads its cells itself"
+    out = []
+    for name, path in module_files(root).items():
+        if name in WIDTHS:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and node.attr in ("ljust", "rjust"):
+                out.append(f"{name}, line {node.lineno}: {node.attr}; use gpub.table")
+            if isinstance(node, ast.FormattedValue) and node.format_spec:
+                spec = ast.unparse(node.format_spec)[2:-1]
+                if re.match(r"[<>^]|[1-9]\d", spec):
+                    out.append(f"{name}, line {node.lineno}: a width of {spec}; use gpub.table")
+    return out
+
+
 def files(root):
     "What is committed, or would be"
     said = subprocess.run(
@@ -619,6 +639,7 @@ def badly_written(root, *options):
         unexplained,
         untyped,
         long_winded,
+        laid_out_by_hand,
         badly_written,
         machine_paths,
     ],
@@ -835,6 +856,21 @@ def test_long_function_is_found(tmp_path):
     assert not long_winded(tmp_path)
     write(tmp_path / "gpub/room/a.py", "def f():\n" + "    1\n" * 46)
     assert len(long_winded(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    "line, faults",
+    [
+        ('x = f"{a:12}"', 1),
+        ('x = f"{a:>6.1f}{b:<9}"', 2),
+        ("x = a.rjust(9)", 1),
+        ('x = f"{a:,.2f} {b:.3f} {c:08d} {d!r}"', 0),
+    ],
+)
+def test_a_table_laid_out_by_hand_is_found(tmp_path, line, faults):
+    write(tmp_path / "gpub/table.py", "x = a.ljust(9)\n")
+    write(tmp_path / "gpub/room/a.py", line)
+    assert len(laid_out_by_hand(tmp_path)) == faults
 
 
 @pytest.mark.parametrize(

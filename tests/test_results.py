@@ -4,19 +4,16 @@ links lead somewhere."""
 import ast, json, re, shutil
 from pathlib import Path
 import pytest
+from cells import defined_here
 from gpub.core import GpubError, read_json
 from gpub.model.gpt import GPTConfig
 from gpub.record.log import read_log
 from gpub.report.results import (
-    SHOWN,
     Change,
     Results,
-    colab_bill,
     compare_runs,
     describe_stage,
     known_share,
-    lesson_table,
-    link_to,
     milestone_table,
     replay_prompts,
     stage_table,
@@ -24,6 +21,12 @@ from gpub.report.results import (
 from gpub.table import Table
 from gpub.train.trainer import Trainer
 from gpub.progress import SilentProgress
+
+
+CHAPTER = Path(__file__).parents[1] / "nbs/season1/05_results.ipynb"
+SHOWN, colab_bill, lesson_table, link_to = defined_here(
+    CHAPTER, "SHOWN", "colab_bill", "lesson_table", "link_to"
+)
 
 
 @pytest.fixture(scope="module")
