@@ -10,6 +10,7 @@ __all__ = ['ALPHAS', 'fit_power', 'tokens_to', 'next_cost', 'final_loss', 'of_ph
 import json
 import math
 import numpy as np
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from ..core import GpubError, read_json
@@ -23,9 +24,9 @@ ALPHAS = np.geomspace(0.03, 2, 60)
 
 
 def fit_power(
-    t,  # (n,) above 0
-    loss,  # (n,)
-):  # (E, A, alpha), E and A not negative
+    t: np.ndarray,  # (n,) above 0
+    loss: np.ndarray,  # (n,)
+) -> tuple[float, float, float]:  # (E, A, alpha), E and A not negative
     "The curve E + A t**-alpha nearest to the points, least squares"
     x = np.asarray(t, float)[None] ** -ALPHAS[:, None]
     y = np.asarray(loss, float)
@@ -40,19 +41,19 @@ def fit_power(
 
 
 def tokens_to(
-    fit,  # (E, A, alpha)
-    loss,  # to reach
-):  # in the unit of the fit's `t`
+    fit: Sequence[float],  # (E, A, alpha)
+    loss: float,  # to reach
+) -> float:  # in the unit of the fit's `t`
     "Where a fitted curve reaches a loss; infinity below its floor"
     e, a, alpha = fit
     return (a / (loss - e)) ** (1 / alpha) if loss > e and a > 0 else math.inf
 
 
 def next_cost(
-    tokens,  # read so far at each logged step, the newest last
-    losses,  # of the same steps
-    usd_per_token,  # what one costs now
-    drop=0.01,  # nats
+    tokens: Sequence[float],  # read so far at each logged step, the newest last
+    losses: Sequence[float],  # of the same steps
+    usd_per_token: float,  # what one costs now
+    drop: float = 0.01,  # nats
 ):  # dict: usd, low and high (four of five), floor, alpha, rows; or why, when there is no answer
     "What the next `drop` of loss costs, from a fit and its resamples"
     t, y = (
@@ -68,11 +69,11 @@ def next_cost(
     now, rng, ends = float(tokens[-1]), np.random.default_rng(0), []
     t = t / now
 
-    def dollars(fit):
+    def dollars(fit: Sequence[float]) -> float:
         here = fit[0] + fit[1]
         return (tokens_to(fit, here - drop) - 1) * now * usd_per_token if fit[1] > 0 else math.inf
 
-    def late(share):
+    def late(share: float) -> float:
         return max(
             int(np.searchsorted(t, share * t[-1])), min(len(t) // 20, len(t) - 8)
         )  # warm-up is no power law
@@ -96,7 +97,7 @@ def next_cost(
 
 # %% ../../nbs/lib/budget/bill.ipynb #c4fd654c
 def final_loss(
-    rows,  # of the log
+    rows: Sequence[dict],  # of the log
 ):  # (mean loss, its standard error) of the last few; None when there are none
     "The training loss where a phase ends"
     y = [r["loss"] for r in rows if math.isfinite(r.get("loss", math.nan))][
@@ -111,10 +112,10 @@ def final_loss(
 
 def of_phase(
     s: Span,  # of any kind
-    start,  # steps done before the phase
-    stop,  # its last step
-    last=False,  # the last phase: what comes after it is its own
-):  # bool
+    start: int,  # steps done before the phase
+    stop: int,  # its last step
+    last: bool = False,  # the last phase: what comes after it is its own
+) -> bool:
     """Whether a span belongs to the phase that does steps `start` + 1 to `stop`; getting ready
     counts for what comes"""
     if s.was in ("setup", "compile", "idle"):
@@ -123,18 +124,18 @@ def of_phase(
 
 
 def per_point(
-    usd,  # paid
-    drop,  # nats the loss fell by, negative when it rose
-):  # dollars or None
+    usd: float,  # paid
+    drop: float,  # nats the loss fell by, negative when it rose
+) -> float | None:  # dollars or None
     "Dollars for each nat that the loss fell; None when it did not"
     return usd / drop if drop > 0 else None
 
 
 def phase_rows(
-    log,  # its rows
-    spans,  # from `account`
-    phases,  # (name, start, stop) of each phase that has begun
-):  # list of dict
+    log: Sequence[dict],  # its rows
+    spans: Sequence[Span],  # from `account`
+    phases: Sequence[tuple],  # (name, start, stop) of each phase that has begun
+) -> list[dict]:  # list of dict
     "By phase: steps, tokens, seconds, dollars, the loss at both ends and what a point of it cost"
     out, before = [], final_loss(log[:1])
     for i, (name, start, stop) in enumerate(phases):
@@ -175,7 +176,7 @@ def phase_rows(
     return out
 
 # %% ../../nbs/lib/budget/bill.ipynb #f16f7ae8
-def _phases(run_dir, log):
+def _phases(run_dir: Path | str, log: Sequence[dict]) -> list[tuple]:
     "(name, start, stop) of what has begun, from plan.json; else all in one"
     path = Path(run_dir, "plan.json")
     done = log[-1]["step"]
@@ -186,7 +187,7 @@ def _phases(run_dir, log):
     return [(n, s, e) for (n, e), s in zip(ends, starts) if s < done]
 
 
-def _spans(run_dir, log, usd_per_hour):
+def _spans(run_dir: Path | str, log: Sequence[dict], usd_per_hour: float | None):
     """(spans, remarks): from the ledger, or where there is none what the log knows; at another
     price if one is given"""
     rows = read_ledger(run_dir)
@@ -222,9 +223,10 @@ def _spans(run_dir, log, usd_per_hour):
 
 
 def bill(
-    run_dir,  # a run folder
-    usd_per_hour=None,  # as if the machine had cost this; default: what was said when it ran
-    phases=None,  # (name, start, stop) in steps; default: of plan.json
+    run_dir: Path | str,  # a run folder
+    # as if the machine had cost this; default: what was said when it ran
+    usd_per_hour: float | None = None,
+    phases: Sequence[tuple] | None = None,  # (name, start, stop) in steps; default: of plan.json
 ):  # dict: kinds, phases, seconds, usd, tokens, usd_per_billion, next, notes
     """What a run cost and what that bought; raises `GpubError` for a folder without a log, or with
     one that is damaged or empty"""
@@ -241,7 +243,7 @@ def bill(
     spans, notes = _spans(run_dir, log, usd_per_hour)
     last, half = log[-1], log[len(log) // 2]
 
-    def total(ss, k="usd"):
+    def total(ss: Iterable[Span], k: str = "usd") -> float:
         return sum(getattr(s, k) for s in ss)
 
     kinds = {
@@ -280,8 +282,8 @@ def bill(
 
 # %% ../../nbs/lib/budget/bill.ipynb #80a7e983
 def money(
-    usd,  # infinity for what no money buys
-):  # text
+    usd: float,  # infinity for what no money buys
+) -> str:
     "Dollars to read, whatever their size"
     if math.isinf(usd):
         return "never"
@@ -291,8 +293,8 @@ def money(
 
 
 def say_next(
-    n,  # from `next_cost`
-):  # text
+    n: dict,  # from `next_cost`
+) -> str:
     "`next_cost` as a sentence"
     if "why" in n:
         return f"the next 0.01 of loss: {n['why']}"
@@ -303,14 +305,14 @@ def say_next(
 
 
 def bill_text(
-    b,  # from `bill`
-):  # text
+    b: dict,  # from `bill`
+) -> str:
     "A bill to read"
 
-    def time_(s):
+    def time_(s: float) -> str:
         return f"{s / 3600:,.2f} h" if s >= 3600 else f"{s:,.1f} s"
 
-    def phase(p):
+    def phase(p: dict):
         (before, after), val, point = p["loss"], p["val_loss"], p["usd_per_point"]
         return [
             p["name"],

@@ -11,6 +11,7 @@ __all__ = ['FLAGS', 'LINKS', 'CHECKLIST', 'HERE', 'TAUGHT', 'COMPARED', 'card_ta
 import importlib.util, re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from .gpus import find_card, hourly, informed_plan
 from .prices import check_rate
 from .published import ladders, lookup
@@ -203,16 +204,16 @@ def all_reduce_seconds(
 
 
 def scale_out(
-    what,  # a preset or a config
+    what: Any,  # a preset or a config
     n: int,  # cards
     tok_s: float,  # of one
     usd_per_hour: float,  # of one
     gb_s: float,  # link, one direction
     batch_tokens: int,  # of a step, all cards together
-    tokens,  # of the run
+    tokens: str | float,  # of the run
     # share of the computing that communication can hide behind; DDP overlaps the
     # backward pass
-    hidden=0.0,
+    hidden: float = 0.0,
 ):  # dict: tok_s, hours, usd, usd_per_billion, share (of a step, waiting)
     "The run on `n` cards, as a model: computing is divided, communication is added"
     total, compute = count_of(tokens), batch_tokens / tok_s / n

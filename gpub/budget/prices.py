@@ -11,15 +11,15 @@ import re
 from annotated_types import Gt, Predicate
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 from ..core import GpubError, read_json, validated
 from ..files import shipped
 from ..model.sizes import GPUS, find_gpu
 
 # %% ../../nbs/lib/budget/prices.ipynb #86f10064
 def check_rate(
-    usd_per_hour,  # as it came from the user, None if it did not
-):  # float
+    usd_per_hour: Any,  # as it came from the user, None if it did not
+) -> float:
     "A price that a budget can be counted in; raises `GpubError` otherwise"
     if usd_per_hour is None:
         raise GpubError(
@@ -78,7 +78,8 @@ def _prices(path: Path | str) -> list[dict]:
 
 def known_price(
     gpu: str,  # a card's name
-    path=None,  # a table of prices; default: the dated one that comes with gpub
+    # a table of prices; default: the dated one that comes with gpub
+    path: Path | str | None = None,
 ):  # (dollars an hour, where and when), or None
     """The newest price of a card, with the provider, the date and who wrote it down; raises
     `GpubError` for a table with an entry that is none"""
@@ -100,9 +101,9 @@ def known_price(
 
 
 def find_price(
-    gpu,  # as in `known_price`
-    path=None,  # as in `known_price`
-):  # (dollars an hour, where and when)
+    gpu: str,  # as in `known_price`
+    path: Path | str | None = None,  # as in `known_price`
+) -> tuple[float, str]:  # (dollars an hour, where and when)
     "What a card costs; raises `GpubError` that asks for --usd-per-hour when nobody knows"
     if found := known_price(gpu, path):
         return found

@@ -9,9 +9,10 @@ __all__ = ['COMPARE', 'STATUS', 'Missing', 'pick_value', 'find_place', 'lookup',
 
 # %% ../../nbs/lib/budget/published.ipynb #770801a1
 import ast, math, operator, re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from ..core import Config, GpubError, NotNegative, read_json
 from ..files import shipped
 from ..model.gpt import GPTConfig, count_params
@@ -35,11 +36,11 @@ class Missing(GpubError):
 
 
 def pick_value(
-    value,  # lists and dicts
-    path,  # the rest of the way
-    where,  # the file, for the error
-    seen=(),  # the way so far
-):  # what is there
+    value: Any,  # lists and dicts
+    path: Sequence[str],  # the rest of the way
+    where: Path | str,  # the file, for the error
+    seen: Sequence[str] = (),  # the way so far
+) -> Any:  # what is there
     "Follow a path; raises `GpubError` naming the nearest words when it leads nowhere"
     if not path:
         return value
@@ -70,8 +71,8 @@ def pick_value(
 
 
 def find_place(
-    key,  # runs/models/gpt2-134m: below data/published; or FILE#way/inside
-):  # (file, list of steps)
+    key: str,  # runs/models/gpt2-134m: below data/published; or FILE#way/inside
+) -> tuple[str, list[str]]:  # (file, list of steps)
     "The file below data/ that a key names, and the way inside it"
     file, mark, path = key.partition("#")
     if mark:
@@ -82,8 +83,8 @@ def find_place(
 
 def lookup(
     key: str,  # as above
-    folder=None,  # like data/; default: the one that came with gpub
-):  # the value
+    folder: Path | str | None = None,  # like data/; default: the one that came with gpub
+) -> Any:  # the value
     """What stands at a key; raises `Missing` for a receipt that does not exist, `GpubError` for a
     key that leads nowhere"""
     file, path = find_place(key)
@@ -97,9 +98,9 @@ _SCALE = {"": 1, "%": 0.01, "K": 1e3, "M": 1e6, "B": 1e9, "million": 1e6, "billi
 
 
 def parse_number(
-    value,  # a number, or words such as ~15 h, 1.04B, 59% or 10-15
-    end="low",  # of a range: low or high
-):  # a number
+    value: Any,  # a number, or words such as ~15 h, 1.04B, 59% or 10-15
+    end: str = "low",  # of a range: low or high
+) -> float:  # a number
     "Read a number out of how it was published; raises `GpubError` when there is none"
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value
@@ -122,8 +123,8 @@ _OPS = {
 
 
 def ladders(
-    folder=None,  # like data/
-):  # list of dicts: preset, machine, rows of rung and gain
+    folder: Path | str | None = None,  # like data/
+) -> list[dict]:  # list of dicts: preset, machine, rows of rung and gain
     "The receipts of optimization ladders, rung by rung"
     return [
         r
@@ -133,24 +134,24 @@ def ladders(
 
 
 def formula_words(
-    folder=None,  # where receipts are
-):  # name -> function
+    folder: Path | str | None = None,  # where receipts are
+) -> dict[str, Callable]:  # name -> function
     "What a formula may ask"
 
-    def measured(preset, gpu):
+    def measured(preset: str, gpu: str) -> float:
         seen = find_receipt(preset, find_gpu(gpu), folder or shipped())
         if not seen:
             raise Missing(f"gpub bench train --preset {preset} on {gpu}")
         return seen["tok_s"]
 
-    def rung(name, preset):
+    def rung(name: str, preset: str) -> float:
         mine = [r for r in ladders(folder) if r["preset"] == preset and r["machine"]["gpu"]]
         gains = [x["gain"] for r in mine for x in r["rows"] if x["rung"] == name and "gain" in x]
         if not gains:
             raise Missing(f"a ladder of {preset} on a GPU, with {name}")
         return gains[-1]
 
-    def gpt(vocab_size, context_length, d_model, n_layers, tied):
+    def gpt(vocab_size: int, context_length: int, d_model: int, n_layers: int, tied: int) -> int:
         return count_params(
             GPTConfig(
                 vocab_size=vocab_size,
@@ -162,7 +163,7 @@ def formula_words(
             )
         )
 
-    def llama(vocab_size, d_model, n_layers, n_heads, kv, ffn):
+    def llama(vocab_size: int, d_model: int, n_layers: int, n_heads: int, kv: int, ffn: int) -> int:
         return parameter_anatomy(
             LlamaConfig(
                 vocab_size=vocab_size,
@@ -210,7 +211,7 @@ def work_out(
     """Evaluate arithmetic; raises `GpubError` for a name nobody defined and for anything that is
     not arithmetic"""
 
-    def go(n):
+    def go(n: ast.AST) -> Any:
         match n:
             case ast.Expression():
                 return go(n.body)
@@ -240,8 +241,8 @@ def work_out(
 
 
 def show_value(
-    v,  # a number, a list of them, or text
-):  # text
+    v: Any,  # a number, a list of them, or text
+) -> str:
     "A number for people: whole numbers with commas, others to four digits"
     if isinstance(v, list):
         return " + ".join(map(show_value, v))
@@ -253,22 +254,22 @@ def show_value(
 class _Numbers(ast.NodeTransformer):
     "Puts values in the place of names"
 
-    def __init__(self, names):
+    def __init__(self, names: dict):
         self.names = names
 
-    def visit_Name(self, n):
+    def visit_Name(self, n: ast.Name):
         return ast.Name(show_value(self.names[n.id])) if n.id in self.names else n
 
-    def visit_Constant(self, n):
+    def visit_Constant(self, n: ast.Constant):
         return ast.Name(
             re.sub(r"e\+0?", "e", f"{n.value:g}") if isinstance(n.value, float) else str(n.value)
         )
 
 
 def with_numbers(
-    formula,  # as in `work_out`
-    names,  # name -> value
-):  # text
+    formula: str,  # as in `work_out`
+    names: dict,  # name -> value
+) -> str:
     "The formula as arithmetic, every name replaced by its value"
     return ast.unparse(_Numbers(names).visit(ast.parse(formula, mode="eval"))).replace(" * ", " × ")
 
@@ -305,8 +306,8 @@ class Claim(Config):
 
 
 def load_claims(
-    path=None,  # default: data/claims.json
-):  # list of `Claim`
+    path: Path | str | None = None,  # default: data/claims.json
+) -> list[Claim]:  # list of `Claim`
     "All claims; raises `GpubError` naming the entry that is wrong"
     path = path or shipped("claims.json")
     rows, out = read_json(path), {}
@@ -339,8 +340,8 @@ class Judgement:
 
 def judge_claim(
     claim: Claim,  # one of `load_claims`
-    folder=None,  # like data/; default: the one that came with gpub
-):  # `Judgement`
+    folder: Path | str | None = None,  # like data/; default: the one that came with gpub
+) -> "Judgement":
     "Work a claim out; raises `GpubError` for a key, a formula or a conflict that does not exist"
     published = parse_number(lookup(claim.published, folder), claim.end)
     who = source_of(claim.published, folder)
@@ -378,9 +379,9 @@ def judge_claim(
 
 
 def source_of(
-    key,  # as for `lookup`
-    folder=None,  # as for `lookup`
-):  # tuple of ids of posts, such as s2-03
+    key: str,  # as for `lookup`
+    folder: Path | str | None = None,  # as for `lookup`
+) -> tuple:  # tuple of ids of posts, such as s2-03
     "The posts that state what stands at a key: those of the innermost record that names any"
     file, path = find_place(key)
     for n in range(len(path), -1, -1):
@@ -391,8 +392,8 @@ def source_of(
 
 # %% ../../nbs/lib/budget/published.ipynb #43f2a102
 def judge_all(
-    claims=None,  # list of `Claim`; default: those of data/claims.json
-    folder=None,  # as in `judge_claim`
+    claims: Sequence[Claim] | None = None,  # list of `Claim`; default: those of data/claims.json
+    folder: Path | str | None = None,  # as in `judge_claim`
 ):  # list of `Judgement`
     "Every claim worked out"
     return [judge_claim(c, folder) for c in (load_claims() if claims is None else claims)]
@@ -402,12 +403,12 @@ STATUS = ("agrees", "does not", "open", "not measured yet")
 
 
 def tally(
-    verdicts,  # list
-):  # Table
+    verdicts: Sequence[Judgement],  # list
+) -> Table:
     "How many of each verdict, chapter by chapter"
     chapters = list(dict.fromkeys(v.claim.chapter for v in verdicts))
 
-    def n(c, s):
+    def n(c: str | None, s: str) -> int:
         return sum(v.status == s for v in verdicts if c in (None, v.claim.chapter))
 
     return Table(
@@ -419,7 +420,7 @@ def tally(
     )
 
 
-def _who(sources):
+def _who(sources: Iterable[str]) -> str:
     "Posts and files of the published code, in words that a narrow column can break"
     parts = [
         s.removeprefix("code:").rpartition("/") if s.startswith("code:") else s for s in sources
@@ -431,12 +432,12 @@ def _who(sources):
 
 
 def claim_table(
-    verdicts,  # list
-    chapter=None,  # one chapter's; default: all
-):  # Table
+    verdicts: Sequence[Judgement],  # list
+    chapter: str | None = None,  # one chapter's; default: all
+) -> Table:
     "Claims, what was published, what comes out, and how"
 
-    def unit(n, u):
+    def unit(n: str, u: str) -> str:
         return f"${n}" if u == "$" else f"{n}{u}" if u in ("", "%", "x") else f"{n} {u}"
 
     rows = [
@@ -458,17 +459,17 @@ def claim_table(
 
 
 def conflict_table(
-    verdicts,  # list; each conflict is listed with the claims that work it out
-):  # Table
+    verdicts: Sequence[Judgement],  # list; each conflict is listed with the claims that work it out
+) -> Table:
     "Everywhere the published sources disagree with each other, with the arithmetic that decides"
     mine = {}
     for v in verdicts:
         mine.setdefault(v.claim.conflict, []).append(f"{v.claim.id}: {v.status}")
 
-    def said(i):
+    def said(i: dict) -> str:
         return "; ".join(f"{c['value']} ({_who(c['source'])})" for c in i["claims"])
 
-    def decided(i):
+    def decided(i: dict) -> str:
         return f"{i['status']}: {i['decision'].removeprefix(i['status']).lstrip(';: ')}"
 
     rows = [

@@ -37,7 +37,7 @@ def schedule_sum(
     return float((up * (cfg.floor + (1 - cfg.floor) * left)).sum() * cfg.steps / n)
 
 
-def _matrix_rate(cfg):
+def _matrix_rate(cfg: TrainConfig) -> float:
     "The peak rate of the blocks' matrices, which alone decay"
     return cfg.muon_lr if cfg.optimizer == "muon" else cfg.lr
 

@@ -8,10 +8,10 @@ __all__ = ['Relayed', 'World', 'divide_stack', 'to_full_tensor', 'shard_like', '
 
 # %% ../../nbs/lib/train/parallel.ipynb #1c6c7cf6
 import functools, inspect, json, os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -34,8 +34,9 @@ class World:
     @classmethod
     def from_env(
         cls,
-        env=None,  # {name: text}; default this process's own environment
-    ):  # `World`
+        # {name: text}; default this process's own environment
+        env: Mapping[str, str] | None = None,
+    ) -> "World":
         """The world that torchrun's variables describe, or a world of one; raises `GpubError` when
         they make no sense"""
         env = os.environ if env is None else env
@@ -60,8 +61,8 @@ class World:
 
     def device(
         self,
-        name,  # as for `pick_device`
-    ):  # a device's name
+        name: str,  # as for `pick_device`
+    ) -> str:  # a device's name
         "This process's own of the devices called `name`"
         return (
             f"cuda:{self.local}"
@@ -72,7 +73,7 @@ class World:
     @contextmanager
     def joined(
         self,
-        device,  # this process's own
+        device: torch.device | str,  # this process's own
     ):
         """Inside, the processes can talk: gloo between CPUs, NCCL between GPUs; who has joined
         already stays so"""
@@ -88,7 +89,7 @@ class World:
             device_mesh.cache_clear()
             dist.destroy_process_group()
 
-    def _all(self, t, op):
+    def _all(self, t: torch.Tensor, op: Any):
         if self.size == 1:
             return t
         dist.all_reduce(t := to_full_tensor(t).detach().clone(), op)
@@ -96,29 +97,29 @@ class World:
 
     def mean(
         self,
-        t,  # a tensor, of the same shape everywhere
-    ):  # a tensor, the same everywhere
+        t: torch.Tensor,  # a tensor, of the same shape everywhere
+    ) -> torch.Tensor:  # a tensor, the same everywhere
         "Average over the processes"
         return self._all(t, dist.ReduceOp.SUM) / self.size
 
     def max(
         self,
-        t,  # a tensor, of the same shape everywhere
-    ):  # a tensor, the same everywhere
+        t: torch.Tensor,  # a tensor, of the same shape everywhere
+    ) -> torch.Tensor:  # a tensor, the same everywhere
         "Largest over the processes, element by element"
         return self._all(t, dist.ReduceOp.MAX)
 
     def any(
         self,
-        flag,  # anything with a truth
-    ):  # bool, the same everywhere
+        flag: Any,  # anything with a truth
+    ) -> bool:  # bool, the same everywhere
         "Whether it is true for any process"
         return bool(flag) if self.size == 1 else bool(self.max(torch.tensor([int(flag)])))
 
     def broadcast(
         self,
-        value,  # plain JSON; only process 0's counts
-    ):  # that value
+        value: Any,  # plain JSON; only process 0's counts
+    ) -> Any:  # that value
         "Process 0's value for everybody"
         if self.size == 1:
             return value
@@ -131,8 +132,8 @@ class World:
 
     def on_main(
         self,
-        f,  # called without arguments by process 0 alone; returns plain JSON
-    ):  # what it returned, everywhere
+        f: Callable[[], Any],  # called without arguments by process 0 alone; returns plain JSON
+    ) -> Any:  # what it returned, everywhere
         "Let process 0 do it for everybody; its `GpubError` stops everybody"
         if self.size == 1:
             return f()
@@ -167,16 +168,16 @@ def divide_stack(
 
 
 def to_full_tensor(
-    t,  # a tensor or a `DTensor`
-):  # a tensor
+    t: torch.Tensor,  # a tensor or a `DTensor`
+) -> torch.Tensor:  # a tensor
     "The whole tensor, wherever its slices are; every process must ask"
     return t.full_tensor() if hasattr(t, "full_tensor") else t
 
 
 def shard_like(
-    t,  # a whole tensor
-    p,  # the parameter whose device and slices it gets
-):  # a tensor or a `DTensor`
+    t: torch.Tensor,  # a whole tensor
+    p: torch.Tensor,  # the parameter whose device and slices it gets
+) -> torch.Tensor:  # a tensor or a `DTensor`
     "The whole tensor, cut as the parameter is"
     if not hasattr(p, "full_tensor"):
         return t.to(p.device)
@@ -189,8 +190,8 @@ def shard_like(
 
 
 def host_copy(
-    tensors,  # name -> tensor or `DTensor`
-    world,  # its process 0 keeps them
+    tensors: dict[str, torch.Tensor],  # name -> tensor or `DTensor`
+    world: "World",  # its process 0 keeps them
 ):  # name -> tensor on the CPU; {} on all other processes
     """Whole copies of named tensors in host memory, for the process that writes; one tensor at a
     time is gathered"""
@@ -199,11 +200,11 @@ def host_copy(
 
 # %% ../../nbs/lib/train/parallel.ipynb #a5806a90
 class _Loss(nn.Module):
-    def __init__(self, model, loss_fn):
+    def __init__(self, model: nn.Module, loss_fn: Callable):
         super().__init__()
         self.model, self.fn = model, loss_fn
 
-    def forward(self, ids, targets):
+    def forward(self, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return self.fn(ids, targets)
 
 
@@ -212,12 +213,12 @@ class Sharded:
 
     def __init__(
         self,
-        model,  # after `shard`
-        loss_fn,  # its `.loss`
+        model: nn.Module,  # after `shard`
+        loss_fn: Callable,  # its `.loss`
     ):
         self.model, self.fn = model, loss_fn
 
-    def __call__(self, ids, targets):
+    def __call__(self, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return self.fn(ids, targets)
 
     @contextmanager
@@ -302,10 +303,10 @@ _SYNC_BUFFERS = next(n for n in ("forward_sync_buffers", "broadcast_buffers") if
 
 
 def share_gradients(
-    model,  # whole on every process, or after `shard`
-    loss_fn,  # `model.loss`, or a compiled one
-    world,  # a `World` that has joined
-    how,  # ddp; fsdp or hsdp after `shard`
+    model: nn.Module,  # whole on every process, or after `shard`
+    loss_fn: Callable,  # `model.loss`, or a compiled one
+    world: "World",  # a `World` that has joined
+    how: str,  # ddp; fsdp or hsdp after `shard`
 ):  # a loss function whose `backward` leaves the average over all processes; alone: the one given
     "Average gradients over the processes while they are computed"
     if world.size == 1:

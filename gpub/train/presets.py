@@ -8,6 +8,7 @@ __all__ = ['PEAK_RATES', 'LARGE', 'PRESETS', 'Preset', 'preset_of_shape', 'PeakR
 
 # %% ../../nbs/lib/train/presets.ipynb #48375cf0
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 from ..core import OLD_NAMES, GpubError, parse_json
 from ..model.sizes import SHAPES, nearest
 from .config import TrainConfig
@@ -32,11 +33,11 @@ class Preset:
 
 def preset_of_shape(
     name: str,  # of a shape in `SHAPES`
-    evals=5,  # validation passes
+    evals: int = 5,  # validation passes
     # integral that the weight decay is computed from; default: `weight_decay` as given
-    decay_target=None,
-    **kw,  # of `TrainConfig`
-):  # `Preset`
+    decay_target: float | None = None,
+    **kw: Any,  # of `TrainConfig`
+) -> Preset:
     "The preset of a shape"
     s, cfg = SHAPES[name], TrainConfig(**kw)
     if decay_target is not None:

@@ -7,11 +7,13 @@ __all__ = ['OPENERS', 'Tracker', 'tracker']
 
 # %% ../../nbs/lib/train/trackers.ipynb #3cda4e7b
 import html, importlib, os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from ..core import GpubError, first_line
 
 # %% ../../nbs/lib/train/trackers.ipynb #202eb5b6
-def _module(name, extra=None):
+def _module(name: str, extra: str | None = None):
     "Import a package that gpub does not need by itself"
     try:
         return importlib.import_module(name)
@@ -23,11 +25,11 @@ def _module(name, extra=None):
         ) from None
 
 
-def _why(e):
+def _why(e: BaseException) -> str:
     return f"{type(e).__name__}: {first_line(e)}"
 
 
-def _wandb(run_dir, config, run_id, start):
+def _wandb(run_dir: Path | str, config: dict, run_id: str, start: int):
     "Weights & Biases, its files inside the run folder; WANDB_MODE=offline keeps it off the network"
     for k in ("CACHE", "DATA"):
         os.environ.setdefault(f"WANDB_{k}_DIR", str(run_dir / "wandb" / k.lower()))
@@ -43,24 +45,24 @@ def _wandb(run_dir, config, run_id, start):
         settings=quiet,
     )
 
-    def sample(step, prompt, text):
+    def sample(step: int, prompt: str, text: str):
         run.log({"sample": wandb.Html(f"<pre>{html.escape(text)}</pre>")}, step=step)
 
     return lambda step, row: run.log(row, step=step), sample, run.finish
 
 
-def _trackio(run_dir, config, run_id, start):
+def _trackio(run_dir: Path | str, config: dict, run_id: str, start: int):
     "Hugging Face's local dashboard (`trackio show`); the run is found again by its name"
     trackio = _module("trackio")
     run = trackio.init(project="gpub", name=run_id, config=config, resume="allow")
 
-    def sample(step, prompt, text):
+    def sample(step: int, prompt: str, text: str):
         run.log({"sample": trackio.Markdown(f"```\n{text}\n```")}, step=step)
 
     return lambda step, row: run.log(row, step=step), sample, run.finish
 
 
-def _tensorboard(run_dir, config, run_id, start):
+def _tensorboard(run_dir: Path | str, config: dict, run_id: str, start: int):
     """Event files in RUN/tensorboard; on a resume the rows after the checkpoint are struck out, as
     they are in log.jsonl"""
     w = _module("torch.utils.tensorboard", "tensorboard").SummaryWriter(
@@ -68,7 +70,7 @@ def _tensorboard(run_dir, config, run_id, start):
     )
     w.add_text("config", "\n".join(f"    {k}: {v}" for k, v in config.items()), start)
 
-    def log(step, row):
+    def log(step: int, row: dict):
         for k, v in row.items():
             w.add_scalar(k, v, step)
         w.flush()
@@ -94,12 +96,12 @@ class Tracker:
         self,
         name: str,  # for the message
         functions: tuple,  # log, text, close
-        log=print,  # called with one line when it fails
+        log: Callable[[str], None] = print,  # called with one line when it fails
     ):
         self.name, self._tell, self.alive = name, log, True
         self._log, self._text, self._close = functions
 
-    def _ask(self, f, *args):
+    def _ask(self, f: Callable, *args: Any):
         if not self.alive:
             return
         try:
@@ -139,11 +141,11 @@ class Tracker:
 
 def tracker(
     name: str,  # none, wandb, trackio or tensorboard
-    run_dir,  # the run folder
+    run_dir: Path | str,  # the run folder
     config: dict,  # shown beside the curves
     run_id: str,  # belongs to the run, the same after every resume
     start: int = 0,  # steps already done
-    log=print,  # called with one line if it fails later
+    log: Callable[[str], None] = print,  # called with one line if it fails later
 ):  # `Tracker`; raises GpubError for an unknown name, a missing package, a failed start
     "Open the tracker called `name`, on the curve it drew before if there is one"
     if name not in OPENERS:

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 import torch
+from typing import Any
 from torch import Tensor, nn
 from ..core import GpubError, first_line, read_config, write_atomic
 from ..data.corpus import load_corpus, pick_prompt, references
@@ -291,7 +292,7 @@ class TrainingLoop:
 
     def __init__(
         self,
-        run,  # the `Trainer`, opened: its learner, its state and its ledger are there
+        run: "Trainer",  # the `Trainer`, opened: its learner, its state and its ledger are there
         saver: Saver | None,  # of process 0
         track: Tracker,  # opened where this run's curve ends
     ):
@@ -476,7 +477,7 @@ class Trainer:
         data: str | Path | None = None,
         settings: dict | None = None,  # {'steps': 100, 'lr': '0.01'}
         device: str = "auto",  # auto, cpu, cuda or mps
-        **others,  # any other field of `RunOptions`
+        **others: Any,  # any other field of `RunOptions`
     ):
         self.born = time.perf_counter()  # the bill counts from here
         if not isinstance(preset, RunOptions):
