@@ -2690,6 +2690,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                     'gpub.train.trainer._exactness': ('lib/train/trainer.html#_exactness', 'gpub/train/trainer.py'),
                                     'gpub.train.trainer._finish': ('lib/train/trainer.html#_finish', 'gpub/train/trainer.py'),
                                     'gpub.train.trainer._future_alarm': ('lib/train/trainer.html#_future_alarm', 'gpub/train/trainer.py'),
+                                    'gpub.train.trainer._keep_micro_batch': ( 'lib/train/trainer.html#_keep_micro_batch',
+                                                                              'gpub/train/trainer.py'),
                                     'gpub.train.trainer._last_whole_row': ( 'lib/train/trainer.html#_last_whole_row',
                                                                             'gpub/train/trainer.py'),
                                     'gpub.train.trainer._newest_checkpoint': ( 'lib/train/trainer.html#_newest_checkpoint',

@@ -335,6 +335,20 @@ def test_the_ceiling_holds(limit, text, tmp_path, clockwork):
     )  # at once, for nothing
 
 
+def test_a_phase_that_changes_checkpointing_keeps_its_micro_batch(text, tmp_path):
+    "Found once, by running out of memory, it is not looked for again in each phase"
+    seen = {}
+
+    def shrink_once(run, phase):
+        if phase.name == "smoke":
+            run.learner.fit.use("full", 2)
+        seen[phase.name] = run.learner.fit.state()
+
+    walk(TOY, tmp_path / "run", text, until="grind", each=shrink_once)
+    assert seen["proof"] == dict(mode="full", micro=2)
+    assert seen["grind"] == dict(mode="off", micro=2)
+
+
 def test_a_schedule_that_ends_with_its_phase(text, tmp_path):
     plan = with_phase("proof", schedule_steps=12)
     walk(plan, tmp_path / "run", text, until="grind")

@@ -225,6 +225,65 @@ def test_what_goes_wrong_is_said_and_the_machine_is_given_back(root, tmp_path):
     assert (tmp_path / "ended").read_text().split() == ["done"]
 
 
+ERRORS = """
+import json, sys
+from pathlib import Path
+from IPython.core.interactiveshell import InteractiveShell
+
+shell, stages = InteractiveShell.instance(), []
+for text in json.loads(Path(sys.argv[1]).read_text()):
+    Path("ended").unlink(missing_ok=True)  # the last cell ends the rent by itself
+    assert shell.run_cell(text).success, text
+    if "when_done" in shell.user_ns:
+        shell.run_cell("raise RuntimeError('injected')")
+        stages.append(Path("ended").exists())
+        shell.user_ns["when_done"].ran = False
+print("stages", len(stages), "ended", sum(stages))
+"""
+
+
+@pytest.mark.slow
+def test_an_exception_after_any_cell_ends_the_rent(root, tmp_path):
+    "All cells in a shell of IPython; after each one that follows the decisions an error is thrown"
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(TOY.to_dict()))
+    old, new = "WHEN_DONE = None", "WHEN_DONE = 'echo done >> ended'"
+    src = [c.replace(old, new) for c in cells(root, plan)]
+    decided = next(i for i, c in enumerate(src) if new in c)
+    # armed before anything in that cell can fail
+    assert src[decided].index("when_done = WhenDone(") < src[decided].index("pick_device")
+    (tmp_path / "cells.json").write_text(json.dumps(src))
+    command = [sys.executable, "-c", ERRORS, str(tmp_path / "cells.json")]
+    done = subprocess.run(
+        command, text=True, capture_output=True, cwd=tmp_path, env=env(tmp_path), timeout=900
+    )
+    n = len(src) - decided
+    assert f"stages {n} ended {n}" in done.stdout, done.stdout[-1500:] + done.stderr[-1500:]
+
+
+def test_the_page_beside_a_real_command_line(root, tmp_path):
+    "What the page leaves behind is a run for gpub bill, gpub run and gpub run --show"
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(TOY.to_dict()))
+    out = as_script(cells(root, plan), tmp_path)
+    assert "finishes annealed with $" in out and "never more than $1.00 for the run" in out
+    assert "preparing the data" in out and "preflight" in out and "all together" in out
+
+    def gpub(*argv):
+        command = [sys.executable, "-m", "gpub", *map(str, argv)]
+        done = subprocess.run(
+            command, text=True, capture_output=True, cwd=tmp_path, env=env(tmp_path), timeout=300
+        )
+        assert done.returncode == 0, done.stderr[-1500:]
+        return done.stdout
+
+    run, data = tmp_path / "plan/run", tmp_path / "plan/shards"
+    assert f"step {TOY.steps}" in gpub("bill", run) or f"{TOY.steps} steps" in gpub("bill", run)
+    how = "--out", run, "--data", data, "--device", "cpu", "--usd-per-hour", "1.49"
+    assert "was done before" in gpub("run", plan, *how)
+    assert "at today's table" in gpub("run", plan, "--out", run, "--show")
+
+
 def functions_of(root, name, **around):
     "The functions of the cell that defines `name`, as they would be among these values"
     src = next(c for c in cells(root, "any") if f"def {name}(" in c)

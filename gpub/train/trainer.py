@@ -207,6 +207,13 @@ def _newest_checkpoint(run: "Trainer") -> str | None:
     return str(path) if path else None
 
 
+def _keep_micro_batch(learner: Learner, known: int | None):
+    "What fitted before goes on to fit; another mode of checkpointing may ask for less"
+    fit = learner.fit
+    if known and (fit.micro is None or known < fit.micro):
+        fit.use(fit.mode, known)
+
+
 def _resume_cut(run: "Trainer", learner: Learner, saved: Checkpoint):
     "Cut a step as before, unless something that decides it is asked for now"
     # what the checkpoint was saved under, not what the run began with
@@ -217,6 +224,8 @@ def _resume_cut(run: "Trainer", learner: Learner, saved: Checkpoint):
         learner.fit_to_memory(saved.step)
     else:
         learner.fit.use(**saved.state["fit"])
+    if "micro_batch" not in asked:
+        _keep_micro_batch(learner, saved.state["fit"]["micro"])
     if saved.step < run.cfg.steps:
         changes = "".join(f", {k} now {v}" for k, v in asked.items())
         run.log(f"going on from step {saved.step} of {run.cfg.steps} ({saved.path}){changes}")
