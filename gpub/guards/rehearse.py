@@ -407,7 +407,6 @@ def _attempt(stage: _Stage, blank: Rehearsed) -> Rehearsed:
     meters, place = _Meters(), stage.place
     flash = blank.card.bf16 is not None
     try:
-        compiles = _count_compiles(stage)
         with (
             standin_device(place.world, place.parallel, flash),
             meters.memory,
@@ -421,6 +420,11 @@ def _attempt(stage: _Stage, blank: Rehearsed) -> Rehearsed:
     except Exception as e:  # whatever the program throws is what the rehearsal is for
         line = f"{type(e).__name__}: {first_line(e, 200)} (at {_place_of(e)})"
         return replace(blank, peaks=dict(meters.memory.peaks), problems=(line,))
+    try:
+        compiles, broken = _count_compiles(stage), []
+    except Exception as e:  # a program that runs eagerly may still be one no compiler takes
+        compiles = _Compiles(shapes=len(_shapes(stage)), graphs=0, again=0)
+        broken = [f"torch.compile stops: {first_line(e, 200)}"]
     cost = steps.cost()
     found = replace(
         blank,
@@ -434,7 +438,7 @@ def _attempt(stage: _Stage, blank: Rehearsed) -> Rehearsed:
     )
     if not place.sliced:
         found = replace(found, forecast=_forecast(found, stage.model_cfg, stage.cfg.optimizer))
-    return replace(found, problems=tuple(_wrong(found, stage, steps, meters, compiles)))
+    return replace(found, problems=(*_wrong(found, stage, steps, meters, compiles), *broken))
 
 
 def rehearse(
@@ -511,7 +515,7 @@ def rehearsal_text(
     lines += [
         f"sent     {traffic or 'nothing'} (each GPU, each step)",
         f"waits    {waits or 'none'} in a step; {r.logged_waits} more in a step that is logged",
-        f"compile  {r.shapes} shapes, {r.graphs - 1} graph breaks",
+        f"compile  {r.shapes} shapes, {max(0, r.graphs - 1)} graph breaks",
         *(f"WRONG    {problem}" for problem in r.problems),
         f"unknown  {'; '.join(UNKNOWN)}",
         f"rehearsed in {r.seconds:.1f} s",
