@@ -252,7 +252,7 @@ def make_short():
     page.plot_loss = lambda *given, **how: Picture()
     trainer.matmul_peak = lambda *given: 1e12
     trainer.references = lambda corpus: {"unigram": 3.0}
-    trainer.machine = lambda device: {"cpu": "any"}
+    trainer.machine = lambda device: {"cpu": "any", "gpu": None}
     whole = journal.sample_ids
     journal.sample_ids = lambda model, ids, n, **how: whole(model, ids, 4, **how)
     for kind in ("png", "svg"):

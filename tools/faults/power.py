@@ -1,7 +1,7 @@
 """What is left of a folder when the power goes: only what was forced to the disk.
 
-A shim in Python suffices here, as every fsync of gpub is Python's own. It notes what each fsync of a
-file and of a folder made safe; `left` is the folder as a disk may show it afterwards.
+A shim in Python suffices here, as every fsync of gpub is Python's own. It notes what each fsync of
+a file and of a folder made safe; `left` is the folder as a disk may show it afterwards.
 """
 
 import os

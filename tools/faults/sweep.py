@@ -295,11 +295,21 @@ def summary(cases: list[dict]) -> dict:
     return {job: {kind: dict(row) for kind, row in kinds.items()} for job, kinds in table.items()}
 
 
+def keep_receipt(path: Path, table: dict, asked: argparse.Namespace):
+    "Add the jobs that were swept to a receipt"
+    before = json.loads(path.read_text()) if path.is_file() else {}
+    how = dict(every=asked.every, errors="one of each call" if asked.quick else "all")
+    rows = {job: dict(how, calls=kinds) for job, kinds in table.items()}
+    whole = dict(before, sweep=before.get("sweep", {}) | rows)
+    path.write_text(json.dumps(whole, indent=1) + "\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", default=",".join(jobs.JOBS))
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--receipt", help="where the table goes")
+    parser.add_argument("--every", type=int, default=1, help="only every n-th fault")
+    parser.add_argument("--receipt", help="where the table goes; jobs that are not swept stay")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--part", default="0/1", help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -307,7 +317,7 @@ def main():
     if asked.serve:
         part, parts = map(int, asked.part.split("/"))
         return serve(asked.serve, names, slice(part, None, parts), asked.quick)
-    cases = sweep(names, asked.quick)
+    cases = sweep(names, asked.quick, every=asked.every)
     for case in cases:
         for wrong in case["wrong"]:
             fault = {k: case[k] for k in Fault.__dataclass_fields__}
@@ -315,7 +325,7 @@ def main():
     table = summary(cases)
     print(json.dumps(table, indent=1))
     if asked.receipt:
-        Path(asked.receipt).write_text(json.dumps(dict(sweep=table), indent=1) + "\n")
+        keep_receipt(Path(asked.receipt), table, asked)
     sys.exit(any(case["wrong"] for case in cases))
 
 
