@@ -1935,6 +1935,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                'gpub.prep.job.Job.settings': ('lib/prep/job.html#job.settings', 'gpub/prep/job.py'),
                                'gpub.prep.job.Job.store': ('lib/prep/job.html#job.store', 'gpub/prep/job.py'),
                                'gpub.prep.job.Job.tail': ('lib/prep/job.html#job.tail', 'gpub/prep/job.py'),
+                               'gpub.prep.job.Job.tokenizer': ('lib/prep/job.html#job.tokenizer', 'gpub/prep/job.py'),
                                'gpub.prep.job.Job.tokens': ('lib/prep/job.html#job.tokens', 'gpub/prep/job.py'),
                                'gpub.prep.job.at_commits': ('lib/prep/job.html#at_commits', 'gpub/prep/job.py'),
                                'gpub.prep.job.inputs': ('lib/prep/job.html#inputs', 'gpub/prep/job.py'),

@@ -932,6 +932,15 @@ def test_a_store_makes_another_mix_without_reading_again(corpus, tokenizer, tmp_
     assert read, "other rules keep other documents"
 
 
+def test_a_store_keeps_the_tokenizer_that_was_learned(corpus, tokenizer, tmp_path, monkeypatch):
+    cfg = config(corpus, tokenizer, store=str(tmp_path / "store"))
+    cfg = replace(cfg, tokenizer=None, vocab_size=400, sample_mb=0.2)
+    first = prepare(cfg, tmp_path / "first", log=quiet)
+    monkeypatch.setattr(BPETokenizer, "train", None)
+    m = prepare(replace(cfg, val=0.02), tmp_path / "second", log=quiet)
+    assert m["tokenizer"] == first["tokenizer"]
+
+
 def test_each_record_is_parsed_once(corpus, tmp_path, monkeypatch):
     "Scan, tokenizer and encoding read the source three times"
     from gpub.prep import pipeline

@@ -195,7 +195,7 @@ class Benchmarks:
             arrays, about = self._read(files)
             if saved:
                 rows = {k: Lists(v, np.array([len(v)])) for k, v in arrays.items()}
-                save_chunk(index, rows, about, packed=True)
+                save_chunk(index, rows, about)
         else:
             about = load_chunk(index)
             columns = load_chunk(index, *about["arrays"])

@@ -195,6 +195,15 @@ class Job:
             for s in self.cfg.parsed
         }
 
+    @property
+    def tokenizer(self) -> Path:
+        "The folder of the tokenizer: in the store if it is learned, under what it is learned from"
+        cfg = self.asked
+        if cfg.tokenizer:
+            return self.folder / "tokenizer"
+        learned = fingerprint([self.keys, cfg.vocab_size, cfg.sample_mb, cfg.weights])
+        return self.store / f"tokenizer-{learned}"
+
     def documents(
         self,
         source: str,  # its name

@@ -239,7 +239,7 @@ def learn_tokenizer(
 ) -> tuple:  # (tokenizer, bytes of the sample by source)
     """The tokenizer asked for, or one trained on random documents of every source, by
     their weights"""
-    path, cfg = job.folder / "tokenizer", job.cfg
+    path, cfg = job.tokenizer, job.cfg
     done = path / "sample.json"
     if done.exists():
         return load_tokenizer(path), read_json(done, "bytes")["bytes"]
@@ -272,7 +272,7 @@ def encode_documents(
     "The second stage: text to ids"
     every = [path for source in job.keys for path in job.documents(source)]
     left = [p for p in every if not ids_path(job.store, tok.fingerprint, p).exists()]
-    where = tok if job.workers == 1 else str(job.folder / "tokenizer")
+    where = tok if job.workers == 1 else str(job.tokenizer)
     args = where, str(job.store), getattr(tok, "engine", None)
     p = PrepProgress("encode", log=job.log)
     work = ordered_map(encode_chunk, left, job.workers, set_up_encoder, args)
