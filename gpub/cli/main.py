@@ -52,6 +52,12 @@ COMMANDS = (  # what is typed, module of gpub.cli and function, the first senten
         "same questions (extra: gpub[eval]).",
     ),
     (
+        "rehearse",
+        "guards:rehearse_command",
+        "The whole run on GPUs that are not here: does it fit, what does it send, where "
+        "does it wait? Exit code 1 if it does not fit or something is wrong.",
+    ),
+    (
         "preflight",
         "guards:preflight_command",
         "Eight questions before a run of PRESET: does it learn, resume, fit, and what "
