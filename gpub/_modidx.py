@@ -1879,6 +1879,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                               'gpub/prep/contamination.py'),
                                          'gpub.prep.contamination._stands_in': ( 'lib/prep/contamination.html#_stands_in',
                                                                                  'gpub/prep/contamination.py'),
+                                         'gpub.prep.contamination._telling_runs': ( 'lib/prep/contamination.html#_telling_runs',
+                                                                                    'gpub/prep/contamination.py'),
                                          'gpub.prep.contamination.benchmark_files': ( 'lib/prep/contamination.html#benchmark_files',
                                                                                       'gpub/prep/contamination.py'),
                                          'gpub.prep.contamination.benchmark_fingerprint': ( 'lib/prep/contamination.html#benchmark_fingerprint',

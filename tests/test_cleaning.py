@@ -322,3 +322,13 @@ def test_near_repeats_sorted_on_disk_are_the_same(tmp_path, at_once):
     want = near_repeats(sigs, 0.6, skip).tolist()
     got = near_repeats_on_disk(lambda: sigs, tmp_path, 0.6, skip, at_once).tolist()
     assert got == want and len(want) > 60
+
+
+def test_a_run_of_numbers_is_no_leak(tmp_path):
+    "Unit matrices and counts to thirteen made 5 of 10 findings in clean text"
+    count = " ".join(map(str, range(1, 14)))
+    rows = [dict(q="Sort these numbers, please: " + count), dict(q="0 " * 20)]
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    b = Benchmarks([tmp_path / "q.jsonl"])
+    assert not b.find("x = [" + count.replace(" ", ", ") + "]") and not b.find("0 & " * 50)
+    assert b.short == {"q.jsonl": 2}, "and said to be so"
