@@ -187,6 +187,7 @@ class Server:
     def learn(self, name: str):
         "The undisturbed command: what comes out, and how many calls it makes"
         job, folder = jobs.JOBS[name], self.place / f"prepared-{name}"
+        os.chdir(self.place)
         folder.mkdir()
         prepared = in_child(lambda: self._prepare(job, folder))
         if prepared["code"] != 0:
@@ -212,6 +213,7 @@ class Server:
 
     def fresh(self, name: str) -> Path:
         "A folder to work in"
+        os.chdir(self.place)  # this process may stand in the one that goes
         at = self.place / "work"
         shutil.rmtree(at, ignore_errors=True)
         jobs.copy_prepared(self.prepared[name], at)
