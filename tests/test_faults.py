@@ -33,7 +33,7 @@ def test_a_few_faults():
 
 
 @linux
-@pytest.mark.full
+@pytest.mark.full(instead="test_a_few_faults")
 @pytest.mark.parametrize(
     "job",
     [
@@ -59,7 +59,7 @@ def test_every_call_fails_once(job):
 
 
 @linux
-@pytest.mark.full
+@pytest.mark.full(instead="test_a_few_faults")
 def test_no_power_cut_loses_what_a_checkpoint_says(tmp_path, monkeypatch):
     """At every fsync and rename of a small run the power goes: what was synced is a folder in which
     the same command goes on to the same end, and no log is behind a checkpoint"""

@@ -122,7 +122,7 @@ anything = st.recursive(
 contents = st.binary(max_size=200) | anything.map(lambda value: json.dumps(value).encode())
 
 
-@pytest.mark.full
+@pytest.mark.full(instead="test_seeds")
 @pytest.mark.parametrize("name", PARSERS)
 def test_whatever_hypothesis_makes(tmp_path, name):
     @settings(

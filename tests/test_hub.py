@@ -75,9 +75,16 @@ def loud(cfg, seed=0):
     return model.eval()
 
 
+def export_bare(model, tok, folder, **options):
+    "An export without its sums, as folders from elsewhere are: tests change a file of it"
+    export_model(model, tok, folder, **options)
+    (folder / "SHA256SUMS").unlink()
+    return folder
+
+
 @pytest.fixture
 def exported(tmp_path):
-    return export_model(loud(LLAMA), BPE, tmp_path / "hf")
+    return export_bare(loud(LLAMA), BPE, tmp_path / "hf")
 
 
 def edit(folder, **changes):
@@ -313,7 +320,7 @@ def test_refused_settings(exported, change, says):
 )
 def test_refused_settings_of_gpt2(tmp_path, change, says):
     with pytest.raises(GpubError, match=says):
-        import_folder(edit(export_model(loud(GPT2), CHARS, tmp_path / "hf"), **change))
+        import_folder(edit(export_bare(loud(GPT2), CHARS, tmp_path / "hf"), **change))
 
 
 def test_a_setting_that_is_not_there(exported):
@@ -331,7 +338,7 @@ def test_the_other_family(exported, tmp_path):
     save_file({k: v.contiguous() for k, v in to_theirs(loud(GPT2)).items()}, exported / WEIGHTS)
     with pytest.raises(GpubError, match="says llama, these are the weights of a gpt2"):
         import_folder(exported)
-    other = export_model(loud(GPT2), CHARS, tmp_path / "gpt2")
+    other = export_bare(loud(GPT2), CHARS, tmp_path / "gpt2")
     save_file({k: v.contiguous() for k, v in to_theirs(loud(LLAMA)).items()}, other / WEIGHTS)
     with pytest.raises(GpubError, match="says gpt2, these are the weights of a llama"):
         import_folder(other)
@@ -348,7 +355,7 @@ def test_untied_head_in_a_tied_folder(exported):
 
 def test_old_gpt2_folders(tmp_path):
     "The first GPT-2 files have no prefix and carry their masks along"
-    folder, model = export_model(loud(GPT2), CHARS, tmp_path / "hf"), loud(GPT2)
+    folder, model = export_bare(loud(GPT2), CHARS, tmp_path / "hf"), loud(GPT2)
     w = {k.removeprefix("transformer."): v for k, v in load_file(folder / WEIGHTS).items()}
     save_file(
         w | {f"h.{i}.attn.bias": torch.ones(1, 1, 64, 64).tril() for i in range(3)},
@@ -359,7 +366,7 @@ def test_old_gpt2_folders(tmp_path):
 
 
 def test_missing_and_broken_files(tmp_path):
-    folder = export_model(loud(LLAMA), BPE, tmp_path / "hf", limit=15_000)
+    folder = export_bare(loud(LLAMA), BPE, tmp_path / "hf", limit=15_000)
     shards = sorted(p.name for p in folder.glob("model-*"))
     whole = (folder / shards[1]).read_bytes()
     assert set(json.loads((folder / INDEX).read_text())["weight_map"].values()) == set(
@@ -415,7 +422,7 @@ def test_gpt2_as_it_is_published(tmp_path):
         + "\n".join(m if isinstance(m, str) else " ".join(m) for m in d["model"]["merges"])
     )
     theirs = hf.GPT2TokenizerFast.from_pretrained(tmp_path)
-    folder = export_model(loud(cfg), GPT_BPE, tmp_path / "hf")
+    folder = export_bare(loud(cfg), GPT_BPE, tmp_path / "hf")
     theirs.save_pretrained(folder)
     assert (
         json.loads((folder / "tokenizer.json").read_text())["pre_tokenizer"]["type"] == "ByteLevel"
@@ -526,7 +533,7 @@ HUGE = 10**30
     ],
 )
 def test_sizes_beyond_all_memory(tmp_path, cfg, tok, change, says):
-    folder = edit(export_model(loud(cfg), tok, tmp_path / "hf"), **change)
+    folder = edit(export_bare(loud(cfg), tok, tmp_path / "hf"), **change)
     with pytest.raises(GpubError, match=says) as e:
         import_folder(folder)
     assert "\n" not in str(e.value)
@@ -562,7 +569,7 @@ def edit_tokenizer(folder, **changes):
 )
 @pytest.mark.parametrize("cfg, tok", [CASES[0], CASES[3]])
 def test_a_tokenizer_that_changes_the_text(tmp_path, cfg, tok, normalizer):
-    folder = edit_tokenizer(export_model(loud(cfg), tok, tmp_path / "hf"), normalizer=normalizer)
+    folder = edit_tokenizer(export_bare(loud(cfg), tok, tmp_path / "hf"), normalizer=normalizer)
     with pytest.raises(
         GpubError, match="tokenizer.json changes a text before it is cut .normalizer"
     ):
@@ -640,7 +647,7 @@ def test_what_is_for_batches_and_training_is_left_out(exported):
 
 def test_characters_that_are_not_cut(tmp_path):
     folder = edit_tokenizer(
-        export_model(loud(GPT2), CHARS, tmp_path / "hf"), pre_tokenizer={"type": "Whitespace"}
+        export_bare(loud(GPT2), CHARS, tmp_path / "hf"), pre_tokenizer={"type": "Whitespace"}
     )
     with pytest.raises(
         GpubError, match="vocabulary of characters, but does not cut a text into them"

@@ -538,7 +538,7 @@ def test_bad_settings(bad, line):
 
 
 def test_what_the_scan_cannot_find_is_said(corpus, tokenizer, tmp_path):
-    items, said = ("too short", " ".join(map(str, range(20)))), []
+    items, said = ("too short", "each of these words tells where the sentence comes from"), []
     (tmp_path / "q.jsonl").write_text("".join(json.dumps(dict(q=q)) + "\n" for q in items))
     prepare(
         config(corpus, tokenizer, benchmarks=(str(tmp_path / "q.jsonl"),)),

@@ -226,4 +226,4 @@ def test_going_on_keeps_the_cut_that_was_saved(large, text, tmp_path, monkeypatc
     assert again.state.step == 4
     assert again.learner.fit.state() == dict(mode="off", micro=rows // 2)
     changed = opened(out, text, dict(grad_checkpoint="full"), [])
-    assert changed.learner.fit.state() == dict(mode="full", micro=rows)
+    assert changed.learner.fit.state() == dict(mode="full", micro=rows // 2)

@@ -843,6 +843,7 @@ def test_precision_is_measured_once_and_kept(share, name, text, tmp_path, monkey
     """Where a CPU multiplies bf16, a step is timed in both; the run keeps what was faster then,
     whatever is faster when it goes on"""
     monkeypatch.setattr("gpub.device.cpu_has_bf16", lambda: True)
+    monkeypatch.setenv("GPUB_CACHE", str(tmp_path / "cache"))  # what this machine was once told
     asked = []
 
     def clock(model, x, y, dtype, cfg):
@@ -862,9 +863,13 @@ def test_precision_is_measured_once_and_kept(share, name, text, tmp_path, monkey
         "precision=auto",
     ]
     whole = gpub_run.train
-    monkeypatch.setattr(
-        gpub_run, "train", lambda *a, **kw: (asked.append(kw["dtype"]), whole(*a, **kw))[1]
-    )
+
+    def noted(*args, **options):
+        (parts,) = (x for x in (*args, *options.values()) if isinstance(x, gpub_run.TrainParts))
+        asked.append(parts.dtype)
+        return whole(*args, **options)
+
+    monkeypatch.setattr(gpub_run, "train", noted)
     logs = gpub_run.TrainingLoop.log_step
 
     def stops(loop, s):

@@ -393,6 +393,10 @@ def _wrong(
     return out
 
 # %% ../../nbs/lib/guards/rehearse.ipynb #39568997
+# what torch says of a device it met after the first backward pass of a process
+_TOO_LATE = "device_ready_queues_"
+
+
 def _place_of(error: Exception) -> str:
     "The innermost line of ours that an error came through"
     ours = [
@@ -418,6 +422,11 @@ def _attempt(stage: _Stage, blank: Rehearsed) -> Rehearsed:
     except GpubError:
         raise
     except Exception as e:  # whatever the program throws is what the rehearsal is for
+        if _TOO_LATE in str(e):
+            raise GpubError(
+                "this process has computed gradients before, and torch learns of a new device only "
+                "until then: rehearse with the command gpub rehearse, or first in a new process"
+            ) from None
         line = f"{type(e).__name__}: {first_line(e, 200)} (at {_place_of(e)})"
         return replace(blank, peaks=dict(meters.memory.peaks), problems=(line,))
     try:

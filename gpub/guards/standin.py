@@ -7,7 +7,6 @@ __all__ = ['STANDIN', 'StandInStream', 'StandInModule', 'standin', 'standin_devi
 
 # %% ../../nbs/lib/guards/standin.ipynb #e0d3cc65
 import contextlib
-import functools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from unittest import mock
@@ -23,6 +22,7 @@ from ..train.parallel import World, device_mesh
 
 # %% ../../nbs/lib/guards/standin.ipynb #ca0ecef8
 STANDIN = "standin"  # how torch calls the device: "found at least two devices, cpu and standin:0"
+_LIBRARIES = "_standin_libraries"  # where torch keeps the kernels of the device
 
 
 class StandInStream:
@@ -210,8 +210,10 @@ def _attention(
     return efficient(q, k, v, attn_mask, True, dropout_p, is_causal, scale=scale)[0]
 
 
-@functools.cache
-def _register() -> list:  # the libraries, which must stay alive
+def _register() -> None:
+    "Make the device known to torch, once in a process however often this module is loaded"
+    if hasattr(torch, _LIBRARIES):
+        return
     _setup_privateuseone_for_python_backend(STANDIN, StandInModule())
     rest = torch.library.Library("_", "IMPL")
     rest.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
@@ -224,7 +226,7 @@ def _register() -> list:  # the libraries, which must stay alive
     for key in ("AutogradPrivateUse1", "PrivateUse1"):
         lib.impl("rms_norm", _rms_norm, key)
         lib.impl("scaled_dot_product_attention", _attention, key)
-    return [rest, lib]
+    setattr(torch, _LIBRARIES, [rest, lib])  # they work as long as they are alive
 
 
 def standin() -> torch.device:

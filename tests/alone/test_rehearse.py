@@ -194,13 +194,13 @@ def test_all_micro_batches_are_counted():
 
 @pytest.mark.full
 def test_a_slice_is_cut_until_it_fits():
-    shape = dict(n_layers=1, batch_tokens=2048 * 64 * 8)
+    shape = dict(n_layers=4, batch_tokens=2048 * 64 * 8)
     found = rehearse(RehearsalOptions("burn-1b", "A100-40", 8, "fsdp", shape))
     assert found.fits and 1 < found.micro_batch < 64 and found.mode == "off"
 
 
 def test_a_run_that_does_not_fit_says_so():
-    shape = dict(n_layers=1, micro_batch=64, batch_tokens=64 * 1024)
+    shape = dict(n_layers=12, micro_batch=64, batch_tokens=64 * 1024)
     found = rehearse(RehearsalOptions("gpt2-355m", "T4", settings=shape))
     assert not found.fits and "DOES NOT FIT" in rehearsal.rehearsal_text(found)
 
