@@ -301,7 +301,7 @@ class TrainingLoop:
 
     def __init__(
         self,
-        run: "Trainer",  # the `Trainer`, opened: its learner, its state and its ledger are there
+        run: Any,  # the `Trainer`, opened: its learner, its state and its ledger are there
         saver: Saver | None,  # of process 0
         track: Tracker,  # opened where this run's curve ends
     ):
