@@ -1,12 +1,17 @@
 // How the search of the offline site orders its answers. Sphinx gives every page that holds a word
-// the same score and sorts equals by title. Somebody who looks for a word of the field wants the
-// page that explains it: chapters and guides come before the library's pages, prose before code.
+// the same score, a higher one if a heading has it, and sorts equals by title. Somebody who looks
+// for a word of the field wants the page that is about it: pages that bear its name come first,
+// then chapters and guides before the library's pages, prose before code.
+const NAMED = 8;
 const PROSE = 4;
+const searchedFor = (new URLSearchParams(window.location.search).get("q") || "").trim().toLowerCase();
 
 var Scorer = {
-  score: ([docName, _title, _anchor, _description, score, _file, kind]) => {
+  score: ([docName, title, _anchor, _description, score, _file, kind]) => {
+    const named = searchedFor !== "" && title.toLowerCase().includes(searchedFor);
     const explains = docName === "index" || !/^(lib\/|core$)/.test(docName);
-    return score + (explains && kind !== "object" ? PROSE : 0);
+    const prose = explains && kind !== "object";
+    return score + (named ? NAMED : 0) + (prose ? PROSE : 0);
   },
 
   // Sphinx's own weights
