@@ -7,7 +7,7 @@ import pytest
 from test_laws import ROWS, module_files
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
-import diagrams
+import diagrams, drawings
 
 ROOMS = [name for row in ROWS[1:-1] for name in row]
 
@@ -83,3 +83,71 @@ def test_words_fit_their_boxes():
         for b in diagram.boxes:
             assert 8.4 * len(b.name) <= diagrams.BOX_WIDTH - 8, b.name
             assert 6.4 * len(b.note) <= diagrams.BOX_WIDTH - 8, b.note
+
+
+def pictures_shown(nbs):
+    "(notebook, alt text, path from the root) of every SVG that a markdown cell shows"
+    for page in sorted(nbs.rglob("*.ipynb")):
+        if ".ipynb_checkpoints" in page.parts or page.parent.name in ROOMS:
+            continue
+        for cell in json.loads(page.read_text(encoding="utf-8"))["cells"]:
+            if cell["cell_type"] == "markdown":
+                text = "".join(cell["source"])
+                for alt, file in re.findall(r"!\[([^\]]*)\]\(([^)\s]+\.svg)\)", text):
+                    place = (page.parent / file).resolve().relative_to(nbs.resolve().parent)
+                    yield page.name, alt, place
+
+
+def wrong_pictures(root, drawn):
+    "What is amiss with the pictures of the pages, a line each; `drawn`: path -> `Drawing`"
+    found = []
+    for path, drawing in drawn.items():
+        file = root / path
+        if not file.is_file() or file.read_text(encoding="utf-8") != drawing.svg():
+            found.append(f"{path} was not drawn again: python -m tools.drawings")
+    stored = {p.relative_to(root) for p in (root / "nbs").rglob("pictures/*.svg")}
+    found += [f"{p} is drawn by nobody" for p in sorted(stored - {*drawn})]
+    shown = list(pictures_shown(root / "nbs"))
+    found += [f"{p} is on no page" for p in sorted({*drawn} - {p for _, _, p in shown})]
+    for page, alt, path in shown:
+        if not (root / path).is_file():
+            found.append(f"{page} shows {path}, which is missing")
+        elif path in drawn and alt != drawn[path].alt:
+            found.append(f"{page}: the words in the page for {path} are not those of its drawing")
+        elif len(alt.split()) < 8:
+            found.append(f"{page}: {path} needs a sentence that says what it shows")
+    return found
+
+
+def test_pictures_of_the_pages(root):
+    assert wrong_pictures(root, drawings.drawings()) == []
+
+
+def test_wrong_pictures_are_found(tmp_path):
+    alt = "Four boxes in a row, and an arrow from each to the next"
+    drawn = drawings.style.Drawing("Boxes", alt, 100, 60)
+    drawn.box(10, 10, 60, 40, "a")
+    folder = tmp_path / "nbs/pictures"
+    folder.mkdir(parents=True)
+
+    def wrong(words, file, text):
+        page = dict(cells=[dict(cell_type="markdown", source=[f"![{words}](pictures/{file})"])])
+        (tmp_path / "nbs/a.ipynb").write_text(json.dumps(page))
+        (folder / "boxes.svg").write_text(text)
+        return wrong_pictures(tmp_path, {Path("nbs/pictures/boxes.svg"): drawn})
+
+    assert wrong(alt, "boxes.svg", drawn.svg()) == []
+    assert "drawn again" in wrong(alt, "boxes.svg", "<svg/>")[0]
+    assert "not those of its drawing" in wrong("", "boxes.svg", drawn.svg())[0]
+    assert "missing" in wrong(alt, "none.svg", drawn.svg())[1]
+    (folder / "old.svg").write_text("<svg/>")
+    assert "drawn by nobody" in wrong(alt, "boxes.svg", drawn.svg())[0]
+    assert "needs a sentence" in wrong("old", "old.svg", drawn.svg())[-1]
+
+
+def test_a_drawing_refuses_words_that_do_not_fit():
+    drawn = drawings.style.Drawing("Boxes", "one", 200, 60)
+    with pytest.raises(ValueError, match="too wide for a box of 40"):
+        drawn.box(10, 10, 40, 40, "transformer")
+    with pytest.raises(ValueError, match="lies off the paper"):
+        drawn.text(190, 20, "transformer")

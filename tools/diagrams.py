@@ -12,30 +12,10 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+from drawings import style
+
 BOX_WIDTH, BOX_HEIGHT = 168, 54
 COLUMN, ROW, MARGIN = 222, 84, 22  # from one box to the next, and around all of them
-
-STYLE = """
-  svg { color-scheme: light dark; font-family: system-ui, "Segoe UI", Helvetica, Arial, sans-serif }
-  .paper { fill: #fcfbf9; stroke: #d9d5cd }
-  .module { fill: #dce9f7; stroke: #3a6ea5 }
-  .thing { fill: #ffffff; stroke: #8a8578 }
-  .outside { fill: none; stroke: #8a8578; stroke-dasharray: 5 4 }
-  .name { font-size: 14px; font-weight: 600; fill: #1f2328 }
-  .note { font-size: 11.5px; fill: #4b5058 }
-  .arrow { fill: none; stroke: #5c6370; stroke-width: 1.6 }
-  .head { fill: #5c6370 }
-  @media (prefers-color-scheme: dark) {
-    .paper { fill: #1b1e23; stroke: #3a3f47 }
-    .module { fill: #1f3a57; stroke: #6ea8e0 }
-    .thing { fill: #262a30; stroke: #8d929b }
-    .outside { stroke: #8d929b }
-    .name { fill: #eceff4 }
-    .note { fill: #bcc2cc }
-    .arrow { stroke: #a7adb8 }
-    .head { fill: #a7adb8 }
-  }
-"""
 
 
 @dataclass(frozen=True)
@@ -493,19 +473,11 @@ def draw(diagram):
     at = {b.name: b for b in diagram.boxes}
     width = 2 * MARGIN + max(b.column for b in diagram.boxes) * COLUMN + BOX_WIDTH
     height = 2 * MARGIN + max(b.row for b in diagram.boxes) * ROW + BOX_HEIGHT
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-        f'width="{width}" height="{height}" role="img">',
-        f"<title>{escape(diagram.alt)}</title>",
-        f"<style>{STYLE}</style>",
-        '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
-        'markerHeight="7" orient="auto"><path class="head" d="M0 0 L8 4 L0 8 z"/></marker></defs>',
-        f'<rect class="paper" x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="12"/>',
+    parts = [
         *(arrow(at[start], at[end]) for start, end in diagram.arrows),
         *(box(b) for b in diagram.boxes),
-        "</svg>",
     ]
-    return "\n".join(lines) + "\n"
+    return style.svg(width, height, "How data flows through this room", diagram.alt, parts)
 
 
 def place(root, room):

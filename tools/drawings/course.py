@@ -1,0 +1,57 @@
+"The front page: the whole course on one map"
+
+from .style import Drawing
+
+CHAPTERS = (  # season, the chapter's number, what it gives, which paths cross it
+    (1, 1, "A first transformer", "437,888 parameters", "EWG"),
+    (1, 2, "Data", "words: BPE, clean shards", "W"),
+    (1, 3, "Scaling up", "FLOPs, memory, forecasts", "WG"),
+    (1, 4, "Training", "survives what goes wrong", "WG"),
+    (1, 5, "Results", "KV cache, sampling, bill", "W"),
+    (1, 6, "Speed", "each switch, measured", "G"),
+    (2, 1, "From 134M to 1B", "LLaMA, part by part", "WG"),
+    (2, 2, "The $175 run", "phases, gates, ledger", "G"),
+    (2, 3, "What it learned", "benchmarks, controls", ""),
+    (2, 4, "Ten lessons", "dollars for a token", "G"),
+    (2, 5, "Chinchilla", "a law, a forecast", "W"),
+    (2, 6, "Train the 1B", "or its toy twin", "G"),
+)
+PATHS = {
+    "E": ("heat-green", "one evening"),
+    "W": ("heat-blue", "one weekend"),
+    "G": ("heat-orange", "rent a GPU"),
+}
+
+
+def course_map():
+    d = Drawing(
+        "The course on one page",
+        "Twelve stops in two seasons, read from left to right. Dots mark three ways through: one "
+        "evening (chapter 1), one weekend on a laptop, and the stops before you rent a GPU.",
+        width=700,
+        height=496,
+    )
+    x0, y0, w, h = 24, 62, 204, 66
+    d.text(x0, 44, "Season 1: from nothing to 134M", "title", "start")
+    d.text(x0, 264, "Season 2: to 1B", "title", "start")
+    boxes = {}
+    for season, number, name, note, paths in CHAPTERS:
+        column, row = (number - 1) % 3, (number - 1) // 3
+        x, y = x0 + column * (w + 20), y0 + (season - 1) * 220 + row * (h + 24)
+        label = f"{number}  {name}" if name != "Train the 1B" else name
+        boxes[season, number] = d.box(x, y, w, h, label, note)
+        for i, path in enumerate(paths):
+            d.dot(x + w - 12 - 13 * (len(paths) - 1 - i), y, PATHS[path][0], 6)
+    for season in (1, 2):
+        for number in (1, 2, 4, 5):
+            d.arrow(boxes[season, number].right, boxes[season, number + 1].left)
+        (x, y), (end, below) = boxes[season, 3].bottom, boxes[season, 4].top
+        d.arrow((x, y), (x, y + 12), (end, y + 12), (end, below))
+    d.text(x0, 474, "Ways through:", "note", "start")
+    for i, (kind, words) in enumerate(PATHS.values()):
+        d.dot(130 + 130 * i, 470, kind, 6)
+        d.text(143 + 130 * i, 474, words, "note", "start")
+    return d
+
+
+PICTURES = (course_map,)
