@@ -1,6 +1,6 @@
 """Code of notebook cells: as syntax trees, and names that a notebook defines for itself."""
 
-import ast, json, re
+import ast, importlib, json, re
 
 
 def python(text):
@@ -12,13 +12,16 @@ def python(text):
 
 
 def defined_here(notebook, *names):
-    """Functions and constants that a notebook keeps to itself: its cells of imports are run, and
-    those that define the names"""
+    """Functions and constants that a notebook keeps to itself: over the module it writes, its cells
+    of imports are run, and those that define the names"""
     space = {}
     for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
-        if cell["cell_type"] != "code":
+        source = "".join(cell["source"])
+        if cell["cell_type"] != "code" or re.search(r"^#\|\s*eval: false", source, re.M):
             continue
-        tree = python("".join(cell["source"]))
+        if module := re.match(r"#\|\s*default_exp\s+(\S+)", source):
+            space |= vars(importlib.import_module(f"gpub.{module[1]}"))
+        tree = python(source)
         made = {getattr(node, "name", None) for node in tree.body}
         for node in tree.body:
             if isinstance(node, ast.Assign):

@@ -3,17 +3,20 @@ refusals."""
 
 import json, re
 from dataclasses import replace
+from pathlib import Path
 from urllib.parse import quote
 import pytest, torch
 from browser import Browser
+from cells import defined_here
 from gpub.record.checkpoint import save_checkpoint
 from gpub.core import GpubError
-from gpub.share.demo import quantise, rounded, write_page
+from gpub.share.demo import quantise, write_page
 from gpub.model.gpt import GPT, GPTConfig, sample_ids
 from gpub.data.plays import plays
 from gpub.model.sizes import SHAPES
 from gpub.data.tokenizer import BPETokenizer, CharTokenizer
 
+(rounded,) = defined_here(Path(__file__).parents[1] / "nbs/lib/share/demo.ipynb", "rounded")
 TEXT = plays(3000, seed=0) + '</script><!-- &amp; \t🙂é" `${x}`'
 TOK = CharTokenizer.from_text(TEXT)
 TOY = GPTConfig(vocab_size=TOK.vocab_size, context_length=32, d_model=36, n_layers=3, n_heads=3)

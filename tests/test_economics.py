@@ -5,6 +5,7 @@ from dataclasses import replace
 import re
 import pytest
 import torch
+from cells import defined_here
 from click.testing import CliRunner
 from gpub.budget.published import lookup
 from gpub.cli.main import cli
@@ -12,20 +13,12 @@ from gpub.core import GpubError
 from gpub.budget.economics import (
     CHECKLIST,
     LINKS,
-    TAUGHT,
     all_reduce_seconds,
     break_even,
-    card_table,
     checklist,
-    checkpointing_price,
     compare_gpus,
     compare_table,
-    failure_table,
-    fits_table,
-    flag_table,
-    lessons_table,
     scale_out,
-    stands,
     usd_per_billion,
 )
 from gpub.budget.gpus import find_card, hourly, informed_plan
@@ -35,6 +28,18 @@ from gpub.model.sizes import GPUS, ROOM, config_of, memory_forecast, plan, plan_
 from pathlib import Path
 
 NBS = Path(__file__).parents[1] / "nbs"
+TAUGHT, card_table, checkpointing_price, failure_table, fits_table, flag_table = defined_here(
+    NBS / "season2/04_ten_lessons.ipynb",
+    "TAUGHT",
+    "card_table",
+    "checkpointing_price",
+    "failure_table",
+    "fits_table",
+    "flag_table",
+)
+lessons_table, stands = defined_here(
+    NBS / "season2/04_ten_lessons.ipynb", "lessons_table", "stands"
+)
 
 
 def test_published_dollars_per_billion_come_out():

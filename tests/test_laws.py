@@ -38,6 +38,58 @@ FORBIDDEN = {  # what a module must not know although its room may
     "train.loop": {"model.gpt", "model.llama", "data.tokenizer"},
 }
 UNTYPED_ROOMS = set()  # with arguments that have no type yet: none is left
+# Public names that nothing in the package uses, and why they stay. Whatever else is unused belongs
+# in the page or the test that needs it.
+FOR_USERS = {
+    # a bill of your own: cards in a row, and what to ask before renting
+    "budget.economics": "LINKS checklist scale_out",
+    # the claims, in the tables of every page that shows some
+    "budget.published": "claim_table conflict_table judge_all tally",
+    # a ladder of your own, from its data to a forecast and its grade
+    "budget.scaling": "grade_forecast known_source optimal read_forecast stop_when train_ladder "
+    "write_forecast",
+    # a data set of talk of your own
+    "chat.conversations": "ChatSet encode_conversations read_conversations read_preferences "
+    "write_chats",
+    "chat.packing": "packed_loss",
+    "chat.sums": "right_answers sum_chats sum_messages sums_tokenizer",
+    "chat.template": "decode_chat jinja_template",
+    # the first text of the course, as one call
+    "data.text": "shakespeare",
+    # to judge a tokenizer: several chapters do
+    "data.tokenizer": "stratified tokenizer_report",
+    # how loss depends on the place in the window, texts side by side, how sure a score is
+    "evals.evaluate": "by_position",
+    "evals.samples": "sample_page",
+    "evals.scores": "questions_needed smallest",
+    # whether a notebook runs at reduced scale
+    "files": "reduced",
+    # an alarm for a card that others use too
+    "guards.alarms": "check_room",
+    # ends the rent of a machine when a notebook is done
+    "host": "WhenDone",
+    # what the pages draw of receipts and exhibits
+    "lab.bench.ladder": "plot_ladder",
+    "lab.bench.machine": "peaks",
+    "lab.bench.rates": "best_rate line_losses",
+    "lab.bench.speed": "plot_roofline",
+    "lab.museum.bugs": "EXHIBITS",
+    "lab.museum.machines": "INFRA",
+    # a rule that a recipe names
+    "prep.filters": "Sites",
+    # for loops that should say nothing
+    "progress": "SilentProgress",
+    # what a run wrote, step by step, in a notebook
+    "report.results": "replay_prompts",
+    "share.demo": "as_picture playground",
+    # teaching a model to talk, from a notebook
+    "tune.dpo": "DpoObjective encode_preference sampled_pairs",
+    "tune.grpo": "GrpoObjective measure_signal",
+    "tune.lora": "add_lora load_lora merge_lora save_lora",
+    "tune.losses": "answer_loss preferred_end two_coin_end",
+    "tune.sft": "SftObjective answers_loss pages_of",
+    "tune.steps": "tune_run",
+}
 SECTIONS = [
     "Where we are",
     "The problem",
@@ -154,16 +206,71 @@ def click_outside(root):
     ]
 
 
+def definition_names(node):
+    "What a statement of a module defines"
+    if isinstance(node, ast.Assign):
+        return {n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+    return {getattr(node, "name", None) or getattr(getattr(node, "target", None), "id", None)}
+
+
+def public_names(tree):
+    "What a module lists in `__all__`"
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and "__all__" in definition_names(node):
+            return ast.literal_eval(node.value)
+    return []
+
+
 def two_meanings(root):
     "Public names that two modules define"
     owners = {}
     for name, path in module_files(root).items():
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
-                for public in ast.literal_eval(node.value):
-                    owners.setdefault(public, []).append(name)
+        for public in public_names(ast.parse(path.read_text(encoding="utf-8"))):
+            owners.setdefault(public, []).append(name)
     return [
         f"{public} is defined by {', '.join(at)}" for public, at in owners.items() if len(at) > 1
+    ]
+
+
+def names_loaded(node):
+    "Names and attributes that are read anywhere inside"
+    for n in ast.walk(node):
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load):
+            yield n.id
+        if isinstance(n, ast.Attribute):
+            yield n.attr
+
+
+def unused(root, kept=FOR_USERS):
+    """Public names that nothing in the package uses, outside their own definition: they belong in
+    the page or the test that needs them, unless they are there for users; names in that list which
+    are used, or gone"""
+    files = module_files(root) | {
+        f"{p.parent.relative_to(root / 'gpub').as_posix().replace('/', '.')}.{p.stem}": p
+        for p in (root / "gpub").rglob("*.py")
+        if is_program(p) or p == root / "gpub/__init__.py"
+    }
+    trees = {name: ast.parse(p.read_text(encoding="utf-8")) for name, p in files.items()}
+    taken = set()  # (module, name)
+    for name, tree in trees.items():
+        imported = list(imported_names(files[name], name.lstrip(".")))
+        taken |= set(imported)
+        whole = {f"{base}.{what}".strip(".") for base, what in imported} & trees.keys()
+        taken |= {(m, attribute) for m in whole for attribute in names_loaded(tree)}
+        for node in tree.body:
+            taken |= {(name, used) for used in names_loaded(node)} - {
+                (name, own) for own in definition_names(node)
+            }
+    found = {
+        f"{module}.{name}"
+        for module, tree in trees.items()
+        for node in tree.body
+        for name in definition_names(node) & {*public_names(tree)}
+        if (module, name) not in taken and not [*commands(node)]
+    }
+    listed = {f"{module}.{name}" for module, names in kept.items() for name in names.split()}
+    return [f"nothing in the package uses {name}" for name in sorted(found - listed)] + [
+        f"{name} is used, or gone: take it off FOR_USERS" for name in sorted(listed - found)
     ]
 
 
@@ -258,7 +365,7 @@ def defined(tree):
 
 def commands(node):
     "What `@cli.command()` or `@cli.command('name')` over a function makes it answer to, quoted"
-    for d in node.decorator_list:
+    for d in getattr(node, "decorator_list", []):
         if isinstance(d, ast.Call) and getattr(d.func, "attr", "") in ("command", "group"):
             yield (
                 f'"{d.args[0].value}"' if d.args else f'"{node.name.strip("_").replace("_", "-")}"'
@@ -414,14 +521,7 @@ def unexplained(root):
     for path in sorted((root / "gpub").rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         tree, lines = ast.parse(text), told(text)
-        public = next(
-            (
-                ast.literal_eval(n.value)
-                for n in tree.body
-                if isinstance(n, ast.Assign) and getattr(n.targets[0], "id", "") == "__all__"
-            ),
-            [],
-        )
+        public = public_names(tree)
 
         def look(node, name):
             kinds = {
@@ -626,6 +726,7 @@ def badly_written(root, *options):
         off_the_rows,
         click_outside,
         two_meanings,
+        unused,
         twice_exported,
         unexercised,
         mixed_imports,
@@ -917,6 +1018,21 @@ def test_two_meanings_are_found(tmp_path):
     assert not two_meanings(tmp_path)
     write(tmp_path / "gpub/high/b.py", "__all__ = ['f']")
     assert two_meanings(tmp_path) == ["f is defined by high.b, low.a"]
+
+
+def test_what_nothing_uses_is_found(tmp_path):
+    write(tmp_path / "gpub/__init__.py", "from .low.a import f as f")
+    write(
+        tmp_path / "gpub/low/a.py",
+        "__all__ = ['f', 'g', 'C', 'm', 'up', 'left']\n"
+        "def f(): return C.x\ndef g(n): return g(n - 1)\nclass C: pass\n"
+        "@cli.command()\ndef m(): pass\ndef up(): pass\nleft: int = 1\n",
+    )
+    write(tmp_path / "gpub/high/b.py", "def f():\n    from ..low import a\n    a.up()")
+    missing = ["nothing in the package uses low.a." + name for name in ("g", "left")]
+    assert unused(tmp_path, {}) == missing
+    assert unused(tmp_path, {"low.a": "g left"}) == []
+    assert len(unused(tmp_path, {"low.a": "g left up", "gone": "x"})) == 2
 
 
 def test_machine_path_is_found(tmp_path):

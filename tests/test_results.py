@@ -9,9 +9,7 @@ from gpub.core import GpubError, read_json
 from gpub.model.gpt import GPTConfig
 from gpub.record.log import read_log
 from gpub.report.results import (
-    Change,
     Results,
-    compare_runs,
     describe_stage,
     known_share,
     milestone_table,
@@ -24,8 +22,8 @@ from gpub.progress import SilentProgress
 
 
 CHAPTER = Path(__file__).parents[1] / "nbs/season1/05_results.ipynb"
-SHOWN, colab_bill, lesson_table, link_to = defined_here(
-    CHAPTER, "SHOWN", "colab_bill", "lesson_table", "link_to"
+SHOWN, Change, colab_bill, compare_runs, lesson_table, link_to = defined_here(
+    CHAPTER, "SHOWN", "Change", "colab_bill", "compare_runs", "lesson_table", "link_to"
 )
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
+from cells import defined_here
 from gpub.budget import scaling
 from gpub.core import GpubError, read_json
 from gpub.model.llama import LlamaConfig
@@ -19,12 +20,10 @@ from gpub.budget.scaling import (
     PUBLISHED,
     VAL,
     Law,
-    best_for,
     train_ladder,
     deep_loss,
     fit_law,
     fit_curve,
-    flops_per_usd,
     grade_forecast,
     known_source,
     optimal,
@@ -33,7 +32,6 @@ from gpub.budget.scaling import (
     read_forecast,
     read_ladder,
     train_rung,
-    spoken_range,
     stamp,
     stop_when,
     proxy_config,
@@ -42,6 +40,12 @@ from gpub.budget.scaling import (
 from gpub.model.sizes import parameter_anatomy, config_of, flops_per_token
 from gpub.data.tokenizer import CharTokenizer
 
+best_for, flops_per_usd, spoken_range = defined_here(
+    Path(__file__).parents[1] / "nbs/season2/05_chinchilla.ipynb",
+    "best_for",
+    "flops_per_usd",
+    "spoken_range",
+)
 TRUTH = Law(0.45, 12.0, 0.33, 600.0, 0.5)
 SIZES, BUDGETS = (8e3, 17e3, 31e3, 68e3, 121e3), (2**18, 2**19, 2**20, 2**21)
 DATA = Path(__file__).parents[1] / "data/runs"

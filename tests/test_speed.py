@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 import numpy as np
 import pytest, torch
+from cells import defined_here
 from click.testing import CliRunner
 from torch.nn import functional as F
 from gpub.lab.bench import machine as ceilings
@@ -36,9 +37,13 @@ from gpub.lab.bench.rungs import (
 )
 from gpub.lab.bench.train import alone, gpub_steps
 from gpub.model.sizes import flops_per_token
-from gpub.lab.bench.speed import features, head_loss, keep_bits, kernel, lost, roof, step_ops, tiled
+from gpub.lab.bench.speed import features, head_loss, kernel
 
 ROOT = Path(__file__).parents[1]
+CHAPTER = ROOT / "nbs/season1/06_optimizations.ipynb"
+keep_bits, lost, roof, step_ops, tiled = defined_here(
+    CHAPTER, "keep_bits", "lost", "roof", "step_ops", "tiled"
+)
 TINY = dict(n_layers=1, d_model=16, n_heads=2, context_length=16, batch_tokens=128)
 CPU = torch.device("cpu")
 

@@ -5,11 +5,10 @@
 # %% auto #0
 __all__ = ['PUBLISHED', 'CTX', 'BATCH', 'VAL', 'LADDER_RUNGS', 'HUBER', 'Law', 'optimal', 'proxy_config', 'known_source',
            'deep_loss', 'train_rung', 'ladder_rates', 'train_ladder', 'read_ladder', 'fit_points', 'LawFit', 'fit_law',
-           'fit_curve', 'flops_per_usd', 'best_for', 'stamp', 'write_forecast', 'read_forecast', 'grade_forecast',
-           'stop_when', 'spoken_range']
+           'fit_curve', 'stamp', 'write_forecast', 'read_forecast', 'grade_forecast', 'stop_when']
 
 # %% ../../nbs/season2/05_chinchilla.ipynb #609bcc07
-import hashlib, json, math, re, shutil, time
+import hashlib, json, math, shutil, time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,15 +17,14 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
-from ..core import Config
-from ..core import GpubError, read_config, read_json, write_atomic
+from ..core import GpubError, read_json, write_atomic
 from ..device import git_commit
 from ..data.plays import plays, plays_char_nll, plays_entropy
 from ..record.log import read_log
 from ..train.trainer import Trainer
 from ..record.load import load_run
 from ..data.shards import ShardWriter
-from ..model.sizes import parameter_anatomy, config_of, flops_per_token
+from ..model.sizes import parameter_anatomy, flops_per_token
 from ..data.tokenizer import CharTokenizer
 
 # %% ../../nbs/season2/05_chinchilla.ipynb #873642c8
@@ -497,40 +495,6 @@ def fit_curve(
     curve = np.array(curve, dtype=float).reshape(-1, 2)
     return _fit(_checked(np.insert(curve, 0, 1.0, 1), [1]), [1], boots)
 
-# %% ../../nbs/season2/05_chinchilla.ipynb #ed05895e
-def flops_per_usd(
-    cfg: Config | str,  # a config or a preset's name
-    tok_s: float,  # tokens per second: a receipt's, or from `sizes.plan`
-    usd_per_hour: float,  # above zero
-) -> float:  # FLOPs a dollar
-    """What a dollar computes at a speed and a price; raises `GpubError` for one that is
-    no number above zero"""
-    for name, v in dict(tok_s=tok_s, usd_per_hour=usd_per_hour).items():
-        if not (isinstance(v, (int, float)) and 0 < v < math.inf):
-            raise GpubError(f"{name} must be above zero, got {v!r}")
-    return flops_per_token(config_of(cfg)) * tok_s * 3600 / usd_per_hour
-
-
-def best_for(
-    law: Law,  # of the text that is read
-    usd: float,  # the budget in dollars, above zero
-    menu: dict[str, tuple[float, float]],  # name -> (parameters, dollars per token)
-) -> list[
-    tuple[str, float, float, float]
-]:  # name, parameters, tokens, loss; best first
-    "What each model of a menu would reach for the same money"
-    if not usd > 0:
-        raise GpubError(f"the budget must be above zero, got ${usd}")
-    if not menu or any(not min(v) > 0 for v in menu.values()):
-        raise GpubError(
-            "a menu needs models, each with parameters and a price per token above "
-            f"zero, got {menu}"
-        )
-    return sorted(
-        ((name, n, usd / p, float(law(n, usd / p))) for name, (n, p) in menu.items()),
-        key=lambda r: r[-1],
-    )
-
 # %% ../../nbs/season2/05_chinchilla.ipynb #8e690c47
 def stamp(
     points: Any,  # (p, 3) as from `fit_points`
@@ -666,23 +630,3 @@ def stop_when(
             )
         )
     return out
-
-# %% ../../nbs/season2/05_chinchilla.ipynb #b00928f4
-def spoken_range(
-    words: str,  # such as 50+, mid 30s, low 20s, 90-130, 47
-) -> tuple[float, float]:  # (low, high), high excluded
-    "The range that a spoken number means; raises `GpubError` for other words"
-    text = str(words).strip().lower()
-    if m := re.fullmatch(r"(\d+(?:\.\d+)?)\+", text):
-        return float(m[1]), math.inf
-    if m := re.fullmatch(r"(low|mid|high) (\d)0s", text):
-        a, b = dict(low=(0, 4), mid=(4, 7), high=(7, 10))[m[1]]
-        return 10.0 * int(m[2]) + a, 10.0 * int(m[2]) + b
-    if m := re.fullmatch(r"(\d+)\s*-\s*(\d+)", text):
-        return float(m[1]), float(m[2]) + 1
-    if m := re.fullmatch(r"\d+", text):
-        return float(text), float(text) + 1
-    raise GpubError(
-        f"cannot read {words!r} as a number: say 50+, low 20s, mid 30s, high 40s, "
-        "90-130 or 47"
-    )
