@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Role', 'CHAR_MARKS', 'Message', 'read_messages', 'check_order', 'ChatMarks', 'chat_marks', 'EncodedChat',
-           'encode_text', 'encode_chat', 'decode_chat', 'jinja_template']
+           'encode_text', 'encode_chat', 'decode_chat', 'jinja_template', 'template_for', 'chat_facts', 'check_talks']
 
 # %% ../../nbs/lib/chat/template.ipynb #7fdb5ddc
 from collections.abc import Iterator, Sequence
@@ -177,3 +177,48 @@ def decode_chat(
 def jinja_template() -> str:  # without a line break at its end
     "The template as Jinja, for exports: what `tokenizer.apply_chat_template` reads"
     return read_packaged("chat/chat_template.jinja").strip()
+
+# %% ../../nbs/lib/chat/template.ipynb #d0deda90
+def template_for(
+    tok: BPETokenizer | CharTokenizer,  # with the marks of a chat
+) -> str:
+    "The template as Jinja, with the marks of this tokenizer"
+    text = jinja_template()
+    chat_marks(tok)
+    if isinstance(tok, CharTokenizer):
+        text = text.replace("'<|' + message['role'] + '|>'", _role_in_jinja())
+        for role, mark in _BPE_MARKS.items():
+            text = text.replace(mark, CHAR_MARKS[role])
+    return text
+
+
+def _role_in_jinja() -> str:
+    "The mark of whoever asks, as an expression of Jinja"
+    user, system = CHAR_MARKS["user"], CHAR_MARKS["system"]
+    return f"('{system}' if message['role'] == 'system' else '{user}')"
+
+# %% ../../nbs/lib/chat/template.ipynb #80b20004
+def chat_facts(
+    tok: BPETokenizer | CharTokenizer,  # of the run
+) -> dict[str, str]:  # for `chat` in config.json
+    "What a run says of the template it learned with"
+    return dict(template=template_for(tok))
+
+
+def check_talks(
+    config: dict[str, Any],  # of a run
+    tok: BPETokenizer | CharTokenizer,  # of the run
+    run: str = "this run",  # for the message of an error
+) -> None:
+    "Raise `GpubError` unless a run learned to talk, with the template that this gpub writes"
+    said = config.get("chat")
+    if not isinstance(said, dict):
+        raise GpubError(
+            f"{run} did not learn from conversations (config.json has no chat): make one that did "
+            f"with gpub sft {run} --data CHATS, or let it go on with a text: gpub sample {run}"
+        )
+    if said.get("template") != template_for(tok):
+        raise GpubError(
+            f"{run} learned with another chat template than this gpub writes: "
+            f"{str(said.get('template'))[:60]!r}; use the gpub that trained it"
+        )

@@ -22,6 +22,28 @@ COMMANDS = (  # what is typed, module of gpub.cli and function, the first senten
         "train:sample_command",
         "Let the model in folder RUN go on with a text; you see it as it comes.",
     ),
+    ("chats", "tune:chats_command", "Conversations of FILE... as tokens, for gpub sft --data."),
+    (
+        "sft",
+        "tune:sft_command",
+        "Teach RUN to answer from conversations: only the assistant's words are learned.",
+    ),
+    (
+        "dpo",
+        "tune:dpo_command",
+        "Teach RUN to prefer better answers, from pairs. The reference is RUN itself, asked once.",
+    ),
+    (
+        "grpo",
+        "tune:grpo_command",
+        "Teach RUN by rewards that a rule can check (GRPO): several answers to each question, "
+        "the better ones of a group become more likely.",
+    ),
+    (
+        "chat",
+        "tune:chat_command",
+        "Talk with RUN, a run of gpub sft, dpo or grpo.",
+    ),
     (
         "prep",
         "prep:prep_command",

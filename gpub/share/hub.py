@@ -15,6 +15,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from ..record.checkpoint import sync_to_disk, save_checkpoint
+from ..chat.template import chat_facts, template_for
 from ..core import GpubError, first_line, read_json, write_atomic
 from ..files import SUMS, changed_files, write_sums
 from ..record.folder import lock_folder
@@ -131,6 +132,7 @@ def export_model(
     limit: int = FILE_BYTES,  # bytes of a weight file
     gguf: bool = False,  # also model.gguf, for llama.cpp
     files: Sequence[Path | str] = (),  # to be copied beside
+    chat: bool = False,  # the model talks: its chat template goes along
 ) -> Path:  # the folder
     """A folder that `AutoModelForCausalLM` and `AutoTokenizer` open; raises `GpubError` when model
     and tokenizer do not belong together"""
@@ -140,12 +142,12 @@ def export_model(
         raise GpubError(f"{folder} is the folder you are in: export into a new one")
     _refuse_full(folder)
     with _writing(folder), _set_aside(folder) as temp:
-        config = to_config(model.cfg, tok)
+        config = to_config(model.cfg, tok, chat)
         sampling = {k: v for k, v in config.items() if k.endswith("token_id")} | dict(
             do_sample=True, temperature=0.8
         )
         write_weights(to_theirs(model), temp, limit)
-        write_tokenizer(tok, temp, model.cfg.context_length)
+        write_tokenizer(tok, temp, model.cfg.context_length, chat)
         for name, content in {"config": config, "generation_config": sampling}.items():
             write_atomic(temp / f"{name}.json", json.dumps(content, indent=1) + "\n")
         if card:
@@ -242,6 +244,18 @@ def import_folder(
     return from_theirs(cfg, read_weights(folder)), tok
 
 
+def _talks(folder: Path | str, tok: CharTokenizer | BPETokenizer) -> bool:
+    "Whether a Hugging Face folder carries the chat template that gpub writes"
+    path = Path(folder, "tokenizer_config.json")
+    said = read_json(path) if path.is_file() else {}
+    if not isinstance(said, dict) or not said.get("chat_template"):
+        return False
+    try:
+        return said["chat_template"] == template_for(tok)
+    except GpubError:  # a tokenizer without the marks: the template is another family's
+        return False
+
+
 def import_run(
     folder: Path | str,  # a Hugging Face folder
     out: Path | str,  # a run folder to be made
@@ -261,8 +275,10 @@ def import_run(
         model=model.cfg.to_dict(),
         data=dict(source=str(folder), tokenizer=tok.fingerprint),
         parameters=sum(p.numel() for p in model.parameters()),
-        prompt="\n",
+        prompt="\n" if "\n" in getattr(tok, "chars", "\n") else tok.decode([0]),
     )
+    if _talks(folder, tok):
+        config["chat"] = chat_facts(tok)
     with _writing(out):
         tok.save(out)
         save_checkpoint(out, 0, model.state_dict(), {}, dict(imported=str(folder)), milestone=True)
@@ -352,7 +368,12 @@ def _loss_table(rows: list[dict], unit: str) -> str:
     few = rows[:: max(1, len(rows) // 10)]
     few += [r for r in rows[-1:] if r not in few]
     cells = [
-        [f"{r['step']:,}", f"{r['tokens']:,}", f"{r['val_loss']:.4f}", f"{r['val_bpb']:.4f}"]
+        [
+            f"{r['step']:,}",
+            f"{r['tokens']:,}",
+            f"{r['val_loss']:.4f}",
+            f"{r['val_bpb']:.4f}" if r.get("val_bpb") is not None else "-",
+        ]
         for r in few
     ]
     head = ["step", "tokens", f"validation, {unit}", "bits per byte"]
@@ -397,7 +418,7 @@ def export_run(
     pictures = [p for p in [Path(run, "loss.png")] if p.is_file()]
     warning = gguf_warning(tok) if gguf else ""
     card = model_card(run, model, config, warning)
-    export_model(model, tok, folder, card, limit, gguf, pictures)
+    export_model(model, tok, folder, card, limit, gguf, pictures, "chat" in config)
     if warning:
         log(f"warning: {warning}")
     return Path(folder)

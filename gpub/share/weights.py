@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from typing import Literal
+from ..chat.template import chat_marks, template_for
 from ..core import GpubError, first_line, read_json, write_atomic
 from ..model.gpt import GPT, GPTConfig
 from ..model.llama import Llama, LlamaConfig, build_model
@@ -196,10 +197,11 @@ def known_names(
 def to_config(
     cfg: GPTConfig | LlamaConfig,  # of the model
     tok: CharTokenizer | BPETokenizer | None = None,  # for the ids of its special tokens
+    chat: bool = False,  # the model talks: what it writes ends with the end of a turn
 ) -> dict:  # the content of config.json
     "A config as `transformers` writes it; under `gpub` what it has no word for"
     specials = getattr(tok, "specials", {})
-    end = getattr(tok, "end", None)
+    end = chat_marks(tok).end if chat else getattr(tok, "end", None)
     extra = {k: getattr(cfg, k) for k in EXTRA if hasattr(cfg, k)}
     shared = dict(
         vocab_size=cfg.vocab_size,
@@ -387,11 +389,13 @@ def write_tokenizer(
     tok: CharTokenizer | BPETokenizer,  # `CharTokenizer` or `BPETokenizer`
     folder: Path | str,  # that is there
     context_length: int,  # the longest text the model reads
+    chat: bool = False,  # the model talks: its chat template goes along
 ):
     "tokenizer.json and tokenizer_config.json, for `AutoTokenizer`"
     write_atomic(Path(folder) / "tokenizer.json", to_tokenizer(tok).to_str(pretty=True))
     specials = getattr(tok, "specials", {})
-    end = next((s for s, i in specials.items() if i == tok.end), None)
+    last = chat_marks(tok).end if chat else tok.end
+    end = None if last is None else tok.decode([last])
     words = {
         k: v
         for k, v in dict(
@@ -399,6 +403,8 @@ def write_tokenizer(
         ).items()
         if v
     }
+    if chat:
+        words["chat_template"] = template_for(tok)
     said = dict(
         tokenizer_class="PreTrainedTokenizerFast",
         model_max_length=context_length,

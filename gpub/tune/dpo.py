@@ -14,14 +14,14 @@ import torch
 from annotated_types import Gt
 from torch import Tensor
 from ..chat.conversations import Preference
-from ..chat.packing import PackedBatch
+from ..chat.packing import PADDING, PackedBatch
 from ..chat.template import EncodedChat, chat_marks, encode_chat, encode_text
 from ..core import Config, Count, GpubError, NotNegative
 from ..data.sampler import shuffled
 from ..data.tokenizer import BPETokenizer, CharTokenizer
 from ..model.gpt import GPT
 from ..model.llama import Llama
-from .losses import NOT_LEARNED, dpo_loss
+from .losses import dpo_loss
 from .rollouts import answer_logprobs, as_chats, one_per_row, sample_answers
 from .sft import batch_to
 
@@ -112,6 +112,7 @@ class DpoObjective:
         pairs: Sequence[PreferencePair],  # to learn from
         cfg: DpoConfig = DpoConfig(),  # beta and the size of a step
         seed: int = 0,  # of the order
+        micro_pairs: int | None = None,  # pairs at once; None: all of a step
     ):
         if not len(pairs):
             raise GpubError(
@@ -120,7 +121,8 @@ class DpoObjective:
         self.model, self.pairs, self.cfg, self.seed = model, pairs, cfg, seed
         self.reference_chosen = answer_sums(model, [pair.chosen for pair in pairs])
         self.reference_rejected = answer_sums(model, [pair.rejected for pair in pairs])
-        self.gains = (0.0, 0.0)
+        self.micro_pairs, self.read = micro_pairs, 0
+        self.gains = np.zeros(3)
 
     def numbers(
         self,
@@ -142,27 +144,34 @@ class DpoObjective:
     ) -> Iterator[Tensor]:
         "The loss of DPO over the pairs of a step, and the better answers' own surprise"
         numbers = self.numbers(step)
+        at_once = self.micro_pairs or len(numbers)
+        answered = sum(int(self.pairs[i].chosen.learned[1:].sum()) for i in numbers)
+        self.gains, self.read = np.zeros(3), 0
+        for start in range(0, len(numbers), at_once):
+            yield self._piece(numbers[start : start + at_once], len(numbers), answered)
+
+    def _piece(
+        self, numbers: np.ndarray, pairs_of_step: int, answered: int
+    ) -> Tensor:  # its share of the loss of a step
         pairs = [self.pairs[i] for i in numbers]
         device = self.model.tok.weight.device
         both = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
         batch: PackedBatch = batch_to(one_per_row(both), device)
-        logprobs_bt = answer_logprobs(self.model, batch)
-        chosen_b, rejected_b = logprobs_bt.sum(1).chunk(2)
+        self.read += int((batch.segments_bt != PADDING).sum())
+        chosen_b, rejected_b = answer_logprobs(self.model, batch).sum(1).chunk(2)
         reference_chosen_b = self.reference_chosen[numbers].to(device)
         reference_rejected_b = self.reference_rejected[numbers].to(device)
-        self.gains = (
-            float((chosen_b - reference_chosen_b).mean().detach()),
-            float((rejected_b - reference_rejected_b).mean().detach()),
-        )
+        gain_b = (chosen_b - reference_chosen_b).detach()
+        other_b = (rejected_b - reference_rejected_b).detach()
+        said = [gain_b.sum(), other_b.sum(), (gain_b > other_b).sum()]
+        self.gains += np.array([float(x) for x in said]) / pairs_of_step
         loss = dpo_loss(
             chosen_b, rejected_b, reference_chosen_b, reference_rejected_b, self.cfg.beta
-        )
-        if self.cfg.nll_weight:
-            tokens = (batch.targets_bt[: len(pairs)] != NOT_LEARNED).sum()
-            loss = loss - self.cfg.nll_weight * chosen_b.sum() / tokens
-        yield loss
+        ) * (len(pairs) / pairs_of_step)
+        return loss - self.cfg.nll_weight * chosen_b.sum() / answered
 
     def row(self) -> dict[str, float]:
-        """How far both answers have moved from the reference, in nats: watch that the better one
-        does not fall"""
-        return dict(chosen_gain=self.gains[0], rejected_gain=self.gains[1])
+        """How far both answers have moved from the reference, in nats (watch that the better one
+        does not fall), and the share of pairs in which the better one moved up against the other"""
+        names = ("chosen_gain", "rejected_gain", "ordered")
+        return dict(zip(names, map(float, self.gains))) | dict(read=float(self.read))

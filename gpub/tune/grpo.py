@@ -90,7 +90,7 @@ class GrpoObjective:
                 f"penalty {cfg.penalty} holds the model to its beginning: give it as reference"
             )
         self.model, self.ask, self.end, self.cfg = model, ask, end, cfg
-        self.reference = reference
+        self.reference, self.ended = reference, 0.0
         self.said: dict[str, float] = {}
 
     def _answers(self, step: int) -> tuple[list, Tensor]:
@@ -104,6 +104,7 @@ class GrpoObjective:
         answers = sample_answers(self.model, prompts, cfg.longest, self.end, seed, sampling)
         self.model.train()
         rewards = [questions.reward(int(n), answer) for n, answer in zip(numbers, answers)]
+        self.ended = float(np.mean([answer[-1] == self.end for answer in answers]))
         return as_chats(prompts, answers), torch.tensor(rewards, dtype=torch.float32)
 
     def losses(
@@ -124,6 +125,7 @@ class GrpoObjective:
             score_b = kl_penalized_rewards(rewards_b, old_bt, reference_bt, cfg.beta)
         advantages_b = group_advantages(score_b, cfg.group, cfg.scale_rewards)
         self._tell(rewards_b, asked_bt, old_bt, reference_bt)
+        self.said["read"] = float(sum(len(chat.ids) for chat in chats))
         yield grpo_loss(
             logprobs_bt,
             old_bt,
@@ -143,11 +145,12 @@ class GrpoObjective:
             reward=float(rewards_b.mean()),
             signal=float((groups_ng.std(1) > 0).float().mean()),
             answer_tokens=float(asked_bt.sum() / len(rewards_b)),
+            ended=self.ended,
         )
         if reference_bt is not None:
             self.said["kl"] = float((old_bt - reference_bt).sum(1).mean())
 
     def row(self) -> dict[str, float]:
         """The mean reward, the share of groups that taught something, the length of answers, the
-        distance from the reference"""
+        share of them that ended by themselves, the distance from the reference"""
         return self.said

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import torch
 from torch import Tensor
-from ..chat.packing import PackedBatch, PackedBatches, packed_batch, packed_logits
+from ..chat.packing import PADDING, PackedBatch, PackedBatches, packed_batch, packed_logits
 from ..chat.template import EncodedChat
 from ..core import GpubError
 from ..model.gpt import GPT
@@ -50,7 +50,7 @@ class SftObjective:
         dtype: torch.dtype = torch.float32,  # of the matmuls
     ):
         self.model, self.batches, self.micro_rows = model, batches, micro_rows
-        self.replay, self.dtype, self.learned = replay, dtype, 0
+        self.replay, self.dtype, self.learned, self.read = replay, dtype, 0, 0
 
     def batch(
         self,
@@ -75,6 +75,7 @@ class SftObjective:
         device = self.model.tok.weight.device
         batch = batch_to(self.batch(step), device)
         self.learned = int((batch.targets_bt != NOT_LEARNED).sum())
+        self.read = int((batch.segments_bt != PADDING).sum())
         for piece in cut_rows(batch, self.micro_rows):
             with torch.autocast(device.type, self.dtype, enabled=self.dtype != torch.float32):
                 logits_btv = packed_logits(self.model, piece)
@@ -82,8 +83,8 @@ class SftObjective:
             yield nats / max(1, self.learned)
 
     def row(self) -> dict[str, float]:
-        "The number of tokens learned from"
-        return dict(learned=float(self.learned))
+        "The numbers of tokens read, and learned from"
+        return dict(read=float(self.read), learned=float(self.learned))
 
 
 def pages_of(
