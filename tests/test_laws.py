@@ -48,12 +48,9 @@ FOR_USERS = {
     # a ladder of your own, from its data to a forecast and its grade
     "budget.scaling": "grade_forecast known_source optimal read_forecast stop_when train_ladder "
     "write_forecast",
-    # a data set of talk of your own
-    "chat.conversations": "ChatSet encode_conversations read_conversations read_preferences "
-    "write_chats",
+    # the loss of a packed batch, and the world of sums, in a notebook
     "chat.packing": "packed_loss",
-    "chat.sums": "right_answers sum_chats sum_messages sums_tokenizer",
-    "chat.template": "decode_chat jinja_template",
+    "chat.sums": "sum_chats sums_tokenizer",
     # the first text of the course, as one call
     "data.text": "shakespeare",
     # to judge a tokenizer: several chapters do
@@ -83,12 +80,8 @@ FOR_USERS = {
     "report.results": "replay_prompts",
     "share.demo": "as_picture playground",
     # teaching a model to talk, from a notebook
-    "tune.dpo": "DpoObjective encode_preference sampled_pairs",
-    "tune.grpo": "GrpoObjective measure_signal",
-    "tune.lora": "add_lora load_lora merge_lora save_lora",
+    "tune.lora": "load_lora merge_lora",
     "tune.losses": "answer_loss preferred_end two_coin_end",
-    "tune.sft": "SftObjective answers_loss pages_of",
-    "tune.steps": "tune_run",
 }
 SECTIONS = [
     "Where we are",

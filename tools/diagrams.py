@@ -122,14 +122,17 @@ ROOMS = {
     ),
     "chat": Diagram(
         "Files of conversations are read, sorted and written as tokens by the template; packing "
-        "puts several into a row; the sums are a world of chats whose best answer is known.",
+        "puts several into a row; the sums are a world of chats whose best answer is known; talk "
+        "goes on turn by turn.",
         (
             outside("chat files", "six known layouts", 0, 0),
             module("chat.sums", "a world with known limits", 0, 1),
             module("chat.conversations", "read, drop, count, keep", 1, 0),
             module("chat.template", "who speaks, what counts", 1, 1),
             module("chat.packing", "rows, mask, order", 2, 0),
+            module("chat.talk", "turn by turn", 2, 1),
             outside("fine-tuning", "asks for step n", 3, 0),
+            module("chat.answers", "is it right?", 3, 1),
         ),
         (
             ("chat files", "chat.conversations"),
@@ -137,6 +140,8 @@ ROOMS = {
             ("chat.template", "chat.conversations"),
             ("chat.conversations", "chat.packing"),
             ("chat.packing", "fine-tuning"),
+            ("chat.template", "chat.talk"),
+            ("chat.talk", "chat.answers"),
         ),
     ),
     "record": Diagram(
@@ -339,7 +344,8 @@ ROOMS = {
     ),
     "tune": Diagram(
         "Rollouts write answers, losses say what a method minimises, objectives put both "
-        "together; one loop moves the weights, all of them or those of an adapter.",
+        "together; one loop moves the weights, all of them or those of an adapter; methods lead "
+        "from a folder to a folder.",
         (
             outside("chat.packing", "rows of conversations", 0, 0),
             module("tune.losses", "formulas and their ends", 0, 1),
@@ -347,8 +353,10 @@ ROOMS = {
             module("tune.sft", "learn from examples", 1, 0),
             module("tune.dpo", "learn from preferences", 1, 1),
             module("tune.grpo", "learn from rewards", 1, 2),
+            module("tune.start", "a run, or from elsewhere", 2, 0),
             module("tune.steps", "one loop, a run folder", 2, 1),
             module("tune.lora", "a thin correction", 2, 2),
+            module("tune.methods", "from a folder to a folder", 3, 0),
             outside("record", "log, checkpoints", 3, 1),
         ),
         (
@@ -359,6 +367,7 @@ ROOMS = {
             ("tune.dpo", "tune.steps"),
             ("tune.grpo", "tune.steps"),
             ("tune.steps", "record"),
+            ("tune.start", "tune.methods"),
         ),
     ),
     "guards": Diagram(

@@ -52,18 +52,18 @@ class Talk:
     ) -> np.ndarray:  # ids of a conversation that leaves room for an answer
         """The newest part of a conversation that fits; raises `GpubError` for a question that does
         not"""
-        room = self.model.cfg.context_length - min(
-            self.cfg.longest, self.model.cfg.context_length // 2
-        )
+        context = self.model.cfg.context_length
+        room = context - min(self.cfg.longest, context // 2)
         first, turns = len(self.first), list(messages)
         while True:
             ids = encode_chat(self.tok, turns, add_generation_prompt=True).ids
-            if len(ids) <= room:
+            alone = len(turns) <= first + 1
+            if len(ids) <= (context - 1 if alone else room):
                 return ids
-            if len(turns) <= first + 1:
+            if alone:
                 raise GpubError(
-                    f"this turn has {len(ids)} tokens, and {room} of the context of "
-                    f"{self.model.cfg.context_length} are for the conversation: ask shorter"
+                    f"this turn has {len(ids)} tokens, the model reads {context} with its answer: "
+                    "ask shorter"
                 )
             del turns[first : first + 2]
 

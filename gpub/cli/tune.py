@@ -230,7 +230,7 @@ def _exam_finder(folder: str) -> Callable[[str], bool]:
 def _lines() -> Iterator[str]:
     "What somebody types, or what a pipe holds; `/quit` and the end of the input end it"
     if not sys.stdin.isatty():
-        yield from (line.rstrip("\n") for line in click.get_text_stream("stdin"))
+        yield from (line.rstrip("\n") for line in sys.stdin)
         return
     click.echo("/quit ends, /reset forgets what was said", err=True)
     while True:

@@ -67,12 +67,12 @@ from gpub.tune.dpo import (
     sampled_pairs,
 )
 from .grpo import GrpoConfig, GrpoObjective, Questions, measure_signal
-from .lora import LoraConfig, add_lora
+from .lora import LoraConfig, add_lora, save_lora
 from .losses import dpo_loss
 from .rollouts import sample_answers
 from .sft import SftObjective, answers_loss, pages_of
 from .start import TuneStart, open_start
-from .steps import TuneExtras, TuneJob, tune_run
+from .steps import Objective, TuneExtras, TuneJob, tune_run
 
 # %% ../../nbs/lib/tune/methods.ipynb #1128f3ef
 _RATES = dict(sft=(0.3, 2e-5), dpo=(0.025, 1e-6), grpo=(0.04, 1e-6))  # share, and absolute
@@ -468,8 +468,21 @@ def _with_adapter(start: TuneStart, options: TuneOptions) -> dict[str, Any]:
     return dict(lora=options.lora)
 
 
-def _every(options: TuneOptions, cfg: TrainConfig) -> int:
-    return options.every or max(1, cfg.steps // 10)
+def _tuned(
+    start: TuneStart,
+    options: TuneOptions,
+    objective: Objective,
+    job: TuneJob,
+    measure: Callable[[int], dict[str, float]],
+    extras: TuneExtras,
+    log: Callable[[str], None],
+) -> Path:
+    "Run a job to its end; an adapter is also kept by itself, as PEFT reads it"
+    every = options.every or max(1, job.train.steps // 10)
+    out = tune_run(options.out, start.model, start.tok, objective, job, measure, every, log, extras)
+    if options.lora:
+        save_lora(start.model, out / "adapter", str(start.folder))
+    return out
 
 # %% ../../nbs/lib/tune/methods.ipynb #306894a2
 @dataclass(frozen=True, kw_only=True)
@@ -564,8 +577,7 @@ def run_sft(
     )
     log(f"{len(chats.train):,} conversations, {tokens:,} tokens; {cfg.steps} steps of {rows} rows")
     extras = _extras(start, options, chats.questions, "nats/token", limit)
-    every = _every(options, cfg)
-    return tune_run(options.out, model, tok, objective, job, measure, every, log, extras)
+    return _tuned(start, options, objective, job, measure, extras, log)
 
 
 def _sft_precision(cfg: TrainConfig) -> str:
@@ -606,8 +618,7 @@ def run_dpo(
     job = TuneJob(method="dpo", train=cfg, data=pairs.facts, start=start.facts, settings=settings)
     log(f"{len(pairs.train):,} pairs; {cfg.steps} steps; {dpo.pairs_per_step} pairs each")
     extras = _extras(start, options, pairs.questions, "loss of a pair", {"no idea": math.log(2)})
-    every = _every(options, cfg)
-    return tune_run(options.out, model, tok, objective, job, measure, every, log, extras)
+    return _tuned(start, options, objective, job, measure, extras, log)
 
 # %% ../../nbs/lib/tune/methods.ipynb #06c19677
 @dataclass
@@ -706,8 +717,7 @@ def run_grpo(
 
     job = TuneJob(method="grpo", train=cfg, data=task.facts, start=start.facts, settings=settings)
     extras = _extras(start, options, task.shown, "loss of GRPO", {})
-    every = _every(options, cfg)
-    return tune_run(options.out, model, tok, objective, job, measure, every, log, extras)
+    return _tuned(start, options, objective, job, measure, extras, log)
 
 
 def _say_signal(found: dict[str, float], grpo: GrpoConfig, log: Callable[[str], None]):

@@ -1,0 +1,356 @@
+"""What somebody types to teach a run to talk: from any folder to a run folder, killed and gone on,
+exported with its template, refused in one line."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from gpub.chat.sums import sums_tokenizer
+from gpub.chat.template import Message, encode_chat, template_for
+from gpub.cli.guards import verify_command
+from gpub.cli.share import export_command, import_command
+from gpub.cli.tune import chat_command, chats_command, dpo_command, grpo_command, sft_command
+from gpub.core import GpubError
+from gpub.data.tokenizer import SPECIALS, BPETokenizer, CharTokenizer
+from gpub.model.gpt import GPT, GPTConfig
+from gpub.model.llama import Llama, LlamaConfig
+from gpub.record.checkpoint import save_checkpoint
+from gpub.record.load import load
+from gpub.share.hub import export_model
+from gpub.tune.lora import load_lora, merge_lora
+from gpub.tune.methods import open_questions
+from gpub.tune.start import open_start, with_marks
+
+SHAPE = dict(context_length=32, d_model=32, n_layers=2, n_heads=2)
+RATES = dict(optimizer="muon", lr=0.03, muon_lr=0.1, batch_tokens=256)
+METHODS = {
+    "sft": (sft_command, ["--data", "sums:400"]),
+    "dpo": (dpo_command, ["--pairs", "sums:120", "--pairs-per-step", "16"]),
+    "grpo": (grpo_command, ["--task", "sums", "--questions", "4", "--group", "4"]),
+}
+
+
+def make_run(folder, tok, seed=0):
+    torch.manual_seed(seed)
+    cfg = LlamaConfig(**SHAPE, vocab_size=tok.vocab_size, n_kv_heads=1, d_ff=32)
+    tok.save(folder)
+    save_checkpoint(folder, 3, Llama(cfg).state_dict(), {}, {})
+    said = dict(format=2, model=cfg.to_dict(), data=dict(tokenizer=tok.fingerprint))
+    (folder / "config.json").write_text(json.dumps(said | dict(pretrained=RATES, prompt="1")))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("base") / "run", sums_tokenizer())
+
+
+@pytest.fixture(scope="module")
+def talker(base, tmp_path_factory):
+    out = tmp_path_factory.mktemp("sft") / "run"
+    done(sft_command, base, "--data", "sums:400", "--steps", 4, "--out", out)
+    return out
+
+
+def typed(command, *words, input=None):
+    return CliRunner().invoke(command, [str(w) for w in words], input=input)
+
+
+def done(command, *words, input=None):
+    found = typed(command, *words, input=input)
+    assert found.exit_code == 0, found.exception
+    return found.output
+
+
+def refused(command, *words, input=None):
+    "The one line of a refusal"
+    found = typed(command, *words, input=input)
+    assert isinstance(found.exception, GpubError), (found.output, found.exception)
+    assert "\n" not in str(found.exception)
+    return str(found.exception)
+
+
+def weights(run):
+    return load(run, device="cpu").model.state_dict()
+
+
+@pytest.mark.parametrize(
+    "method", ["grpo", *(pytest.param(m, marks=pytest.mark.full) for m in ("sft", "dpo"))]
+)
+def test_a_killed_command_goes_on_to_the_same_bits(talker, tmp_path, method):
+    "Killed with -9 between two checkpoints, answers half sampled: the same weights and rows"
+    command, words = METHODS[method]
+    words = (
+        [*words, "--steps", 6, "--every", 2, "--lora", 2]
+        if method == "dpo"
+        else [*words, "--steps", 6, "--every", 2]
+    )
+    done(command, talker, *words, "--out", tmp_path / "whole")
+    program = (
+        "import os, signal, sys\n"
+        "from gpub.tune import steps\n"
+        "real = steps.TuneJournal.write\n"
+        "def write(self, step, measured):\n"
+        "    row = real(self, step, measured)\n"
+        "    if step.n == 5: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return row\n"
+        "steps.TuneJournal.write = write\n"
+        "from gpub.cli.main import main\n"
+        "main()\n"
+    )
+    asked = [method, talker, *words, "--out", tmp_path / "cut"]
+    child = subprocess.run([sys.executable, "-c", program, *map(str, asked)], capture_output=True)
+    assert child.returncode == -9, child.stderr
+    assert load(tmp_path / "cut").step in (2, 4)
+    assert "going on from step" in done(command, talker, *words, "--out", tmp_path / "cut")
+    whole, cut = weights(tmp_path / "whole"), weights(tmp_path / "cut")
+    assert all(torch.equal(cut[name], t) for name, t in whole.items())
+    clocks = ("tok_s", "seconds", "usd")
+
+    def rows(run):
+        return [{k: v for k, v in r.items() if k not in clocks} for r in load(run).log]
+
+    assert rows(tmp_path / "cut") == rows(tmp_path / "whole")
+    samples = [(tmp_path / run / "samples.jsonl").read_text() for run in ("whole", "cut")]
+    assert samples[0] == samples[1] and len(samples[0].split("\n")) == 3 * 4 + 1
+    assert "DAMAGED" not in done(verify_command, tmp_path / "cut")
+    for name in ("bill.json", "report.html", "ledger.jsonl"):
+        assert (tmp_path / "cut" / name).is_file()
+    assert "holds another run" in refused(
+        command, talker, *words, "--lr", 1, "--out", tmp_path / "cut"
+    )
+
+
+def test_an_adapter_is_kept_beside_the_merged_weights(talker, tmp_path):
+    out = tmp_path / "run"
+    done(sft_command, talker, "--data", "sums:200", "--steps", 3, "--lora", 2, "--out", out)
+    start = open_start(talker, device="cpu")
+    merged = merge_lora(load_lora(start.model, out / "adapter")).state_dict()
+    assert merged.keys() == weights(out).keys()
+    assert all(torch.allclose(t, merged[name], atol=1e-6) for name, t in weights(out).items())
+
+
+def chat_file(path, n=60):
+    rows = [dict(question=f"What is {k} + {k}?", answer=f"It is {2 * k}.") for k in range(n)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="module")
+def words_tok():
+    return BPETokenizer.train(["What is 2 + 2? It is 4, I think. Be brief."] * 3, 320)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "gpt2 of Hugging Face",
+        "run of characters",
+        pytest.param("run of byte pairs", marks=pytest.mark.full),
+    ],
+)
+def test_any_model_learns_to_talk(tmp_path, words_tok, kind):
+    "A vocabulary without the marks gets them; what comes out is exported with its template"
+    transformers = pytest.importorskip("transformers")
+    start = tmp_path / "start"
+    if kind.startswith("gpt2"):
+        tok = BPETokenizer.train(["What is 2 + 2? It is 4."] * 3, 300, specials=SPECIALS[:1])
+        export_model(GPT(GPTConfig(**SHAPE, vocab_size=tok.vocab_size)), tok, start)
+    else:
+        chars = CharTokenizer(sorted(set("What is 2 + 2? It is 4.0123456789")))
+        make_run(start, words_tok if kind.endswith("pairs") else chars)
+    data = chat_file(tmp_path / "chats.jsonl")
+    done(
+        sft_command,
+        start,
+        "--data",
+        data,
+        "--steps",
+        3,
+        "--out",
+        tmp_path / "run",
+        "--set",
+        "batch_tokens=128",
+    )
+    said = done(chat_command, tmp_path / "run", "--longest", 4, input="What is 1 + 1?\n")
+    assert said.endswith("\n")
+    done(export_command, tmp_path / "run", tmp_path / "hf")
+    opened = load(tmp_path / "run", device="cpu")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    talk = [dict(role="user", content="What is 2 + 2?"), dict(role="assistant", content="4")]
+    ours = encode_chat(opened.tokenizer, [Message(**m) for m in talk])
+    found = theirs.apply_chat_template(
+        talk, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
+    )
+    assert found["input_ids"] == ours.ids.tolist()
+    assert found["assistant_masks"] == ours.learned.astype(int).tolist()
+    asked = theirs.apply_chat_template(
+        talk[:1], tokenize=True, add_generation_prompt=True, return_dict=False
+    )
+    assert asked == encode_chat(opened.tokenizer, [Message(**talk[0])], True).ids.tolist()
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf").eval()
+    with torch.no_grad():
+        logits = model(torch.tensor([asked])).logits[0, -1]
+        expected = opened.model(torch.tensor([asked]))[0, -1]
+    assert torch.allclose(logits, expected, atol=1e-4)
+    assert model.generation_config.eos_token_id == int(ours.ids[-1])
+    done(import_command, tmp_path / "hf", tmp_path / "back")
+    done(chat_command, tmp_path / "back", "--longest", 4, input="What is 1 + 1?\n")
+
+
+def test_chats_as_a_folder(tmp_path, words_tok):
+    run = make_run(tmp_path / "run", words_tok)
+    data = chat_file(tmp_path / "chats.jsonl")
+    exam = tmp_path / "exams"
+    exam.mkdir()
+    out = tmp_path / "chats"
+    assert "60" in done(chats_command, data, data, "--run", run, "--out", out)
+    done(sft_command, run, "--data", out, "--steps", 2, "--out", tmp_path / "sft")
+    assert "is there already" in refused(chats_command, data, "--run", run, "--out", out)
+    other = make_run(tmp_path / "other", sums_tokenizer())
+    assert "was made with tokenizer" in refused(sft_command, other, "--data", out)
+    assert "holds no benchmark files" in refused(
+        chats_command, data, "--run", run, "--out", tmp_path / "c", "--exams", exam
+    )
+
+
+def test_replay_keeps_the_old_text(base, tmp_path):
+    text = tmp_path / "old.txt"
+    text.write_text("0123456789+" * 200)
+    words = ["--data", "sums:400", "--steps", 4, "--replay", text, "--out", tmp_path / "run"]
+    done(sft_command, base, *words)
+    assert "old_loss" in load(tmp_path / "run").log[-1]
+    assert "is left beside the old text" in refused(
+        sft_command, base, *words[:-2], "--out", tmp_path / "r2", "--set", "batch_tokens=32"
+    )
+    assert "cannot read" in refused(
+        sft_command, base, "--data", "sums", "--replay", tmp_path / "no"
+    )
+
+
+BAD_DATA = {
+    "no answer": ([dict(messages=[dict(role="user", content="1")])], "1 no answer"),
+    "out of order": (
+        [dict(messages=[dict(role="user", content="1")] * 2)],
+        "message 2 is by user, expected assistant",
+    ),
+    "too long": (
+        [dict(question="1" * 40, answer="2")],
+        "1 too long .too long: more than the model",
+    ),
+    "unknown characters": ([dict(question="why", answer="2")], "lacks 'h', 'w', 'y'"),
+    "forged": ([dict(question="1\ue0012", answer="2")], "marks a turn"),
+    "unknown layout": ([dict(text="1")], "expected messages"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_DATA)
+def test_bad_conversations_are_refused_in_one_line(base, tmp_path, kind):
+    records, said = BAD_DATA[kind]
+    file = tmp_path / "bad.jsonl"
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    found = refused(sft_command, base, "--data", file, "--out", tmp_path / "run")
+    assert re.search(said, found), found
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def rule_file(folder, body):
+    path = folder / "rule.py"
+    path.write_text(f"def rule(question, answer, wanted):\n    {body}\n")
+    return f"{path}:rule"
+
+
+@pytest.mark.parametrize(
+    "body, said",
+    [
+        ("return float('nan')", "is nan: it must be a number"),
+        ("return 1 / 0", "failed with ZeroDivisionError"),
+        ("return None", "failed with TypeError"),
+    ],
+)
+def test_a_reward_that_is_none(talker, tmp_path, body, said):
+    file = tmp_path / "task.jsonl"
+    file.write_text("".join('{"question": "1+%d", "answer": "2"}\n' % n for n in range(9)))
+    words = ["--task", file, "--reward", rule_file(tmp_path, body), "--longest", 4]
+    assert said in refused(grpo_command, talker, *words, "--out", tmp_path / "run")
+
+
+def test_your_own_reward(talker, tmp_path):
+    "A rule of one's own is what is learned: answers that begin with 7"
+    file = tmp_path / "task.jsonl"
+    file.write_text("".join('{"question": "1+%d", "answer": "2"}\n' % n for n in range(40)))
+    words = ["--task", file, "--reward", rule_file(tmp_path, "return float(answer[:1] == '7')")]
+    words += ["--longest", 4, "--steps", 12, "--lr", 0.01, "--questions", 8]
+    done(grpo_command, talker, *words, "--out", tmp_path / "run")
+    log = load(tmp_path / "run").log
+    assert np.mean([r["reward"] for r in log[-3:]]) > np.mean([r["reward"] for r in log[:3]]) + 0.1
+
+
+@pytest.mark.parametrize(
+    "command, words, said",
+    [
+        (sft_command, ["--data", "sums:0"], "sums:N takes a whole number"),
+        (sft_command, ["--data", "sums", "--set", "d_model=8"], "keeps the shape"),
+        (sft_command, ["--data", "sums", "--lora", "0"], "lora must be a whole number of at least"),
+        (sft_command, ["--data", "sums", "--epochs", "0"], "epochs must be a positive number"),
+        (sft_command, ["--data", "sums", "--lr", "-1"], "lr must be 0 or more"),
+        (dpo_command, ["--pairs", "sums", "--beta", "0"], "beta must be a number above 0"),
+        (dpo_command, ["--pairs", "none.jsonl"], "cannot be read"),
+        (grpo_command, ["--task", "none.jsonl"], "cannot be read|leaves no room"),
+        (grpo_command, ["--task", "sums", "--reward", "a.py:f"], "there is no file a.py"),
+        (grpo_command, ["--task", "sums", "--penalty", "k3", "--beta", "-1"], "beta must be"),
+    ],
+)
+def test_bad_requests_are_one_line(talker, tmp_path, command, words, said):
+    found = refused(command, talker, *words, "--out", tmp_path / "run")
+    assert re.search(said, found), found
+
+
+def test_only_a_run_that_talks_can_be_talked_with(base, talker, tmp_path):
+    assert "did not learn from conversations" in refused(chat_command, base, input="1+1\n")
+    assert "is not a run folder" in refused(chat_command, tmp_path, input="1+1\n")
+    said = typed(chat_command, talker, "--longest", 4, input="what\n1+1\n" + "1" * 40 + "\n2+2\n")
+    assert said.exit_code == 0 and "lacks" in said.output and "ask shorter" in said.output
+    same = [done(chat_command, talker, input=text) for text in ("1+1\n", "1+1\n/quit\n2+2\n")]
+    assert same[0] == same[1]
+    reset = done(chat_command, talker, input="1+1\n/reset\n1+1\n").split("\n")
+    assert reset[0] == reset[1]
+    config = json.loads((talker / "config.json").read_text())
+    assert config["chat"]["template"] == template_for(sums_tokenizer())
+
+
+def test_a_pipe_from_the_shell(talker):
+    "The whole command, as it is typed: answers on stdout, complaints on stderr, exit codes"
+    env = dict(os.environ, PYTHONPATH=str(Path(__file__).parent.parent))
+    words = [sys.executable, "-m", "gpub", "chat", str(talker), "--longest", "5"]
+    said = subprocess.run(words, input="1+1\nx\n", capture_output=True, text=True, env=env)
+    assert said.returncode == 0 and len(said.stdout.split("\n")) == 2
+    assert said.stderr.startswith("gpub: ") and "Traceback" not in said.stderr
+    words[4] = str(talker / "none")
+    said = subprocess.run(words, input="1+1\n", capture_output=True, text=True, env=env)
+    assert said.returncode == 1 and said.stderr.count("\n") == 1
+
+
+def test_questions_of_a_file(tmp_path):
+    tok = with_marks(CharTokenizer("0123456789+ #\n"))[0]
+    rows = [dict(question=f"{n}+{n}", answer=f"{2 * n}\n#### {2 * n}") for n in range(60)]
+    file = tmp_path / "q.jsonl"
+    file.write_text(
+        "".join(json.dumps(row) + "\n" for row in [*rows, dict(question="1" * 90, answer="1")])
+    )
+    train, val, dropped = open_questions(file, tok, 40)
+    assert dropped == 1 and len(train.asked) + len(val.asked) == 60 and val.asked
+    number = train.asked.index("21+21") if "21+21" in train.asked else 0
+    wanted = train.wanted[number].split("#### ")[1]
+    end = encode_chat(tok, [Message("user", "1"), Message("assistant", "1")]).ids[-1]
+    assert train.reward(number, np.append(tok.encode(f"so {wanted}"[3:]), end)) == 1
+    assert train.reward(number, tok.encode("999")) == 0
+    file.write_text('{"messages": [{"role": "user", "content": "1"}]}\n')
+    with pytest.raises(GpubError, match="question 1 has no answer"):
+        open_questions(file, tok, 40)
