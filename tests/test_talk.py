@@ -24,7 +24,7 @@ from gpub.record.checkpoint import save_checkpoint
 from gpub.record.load import load
 from gpub.share.hub import export_model
 from gpub.tune.lora import load_lora, merge_lora
-from gpub.tune.methods import open_questions
+from gpub.tune.sets import open_questions
 from gpub.tune.start import open_start, with_marks
 
 SHAPE = dict(context_length=32, d_model=32, n_layers=2, n_heads=2)

@@ -356,6 +356,7 @@ ROOMS = {
             module("tune.start", "a run, or from elsewhere", 2, 0),
             module("tune.steps", "one loop, a run folder", 2, 1),
             module("tune.lora", "a thin correction", 2, 2),
+            module("tune.sets", "what is learned from", 3, 2),
             module("tune.methods", "from a folder to a folder", 3, 0),
             outside("record", "log, checkpoints", 3, 1),
         ),
@@ -368,6 +369,7 @@ ROOMS = {
             ("tune.grpo", "tune.steps"),
             ("tune.steps", "record"),
             ("tune.start", "tune.methods"),
+            ("tune.sets", "tune.methods"),
         ),
     ),
     "guards": Diagram(
