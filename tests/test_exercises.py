@@ -50,13 +50,16 @@ def imports_only(src):
 
 
 def namespace(path):
-    "What a check may use: the chapter's import cells, then the names its module exports"
+    "What a check may use: the chapter's import cells, then the names its module exports, if any"
     code = sources(path, "code")
-    module = next(m[1] for s in code if (m := re.search(r"^#\|\s*default_exp\s+(\S+)", s, re.M)))
+    names = (re.search(r"^#\|\s*default_exp\s+(\S+)", s, re.M) for s in code)
+    module = next((m[1] for m in names if m), None)
     ns = {}
     for src in code:
         if imports_only(src):
             exec(src, ns)
+    if module is None:
+        return ns
     module = importlib.import_module(f"gpub.{module}")
     return ns | {k: getattr(module, k) for k in module.__all__}
 

@@ -19,6 +19,7 @@ CHAPTERS = [
     "season2/03",
     "season2/04",
     "season2/05",
+    "season3/01",
 ]
 # The rooms of the house, from the ground up. A room imports only rooms of the rows above it here;
 # rooms of one row do not know each other. The first row are plain modules.
@@ -50,7 +51,6 @@ FOR_USERS = {
     "write_forecast",
     # the loss of a packed batch, and the world of sums, in a notebook
     "chat.packing": "packed_loss",
-    "chat.sums": "sum_chats sums_tokenizer",
     # the first text of the course, as one call
     "data.text": "shakespeare",
     # to judge a tokenizer: several chapters do
@@ -72,6 +72,8 @@ FOR_USERS = {
     "lab.bench.speed": "plot_roofline",
     "lab.museum.bugs": "EXHIBITS",
     "lab.museum.machines": "INFRA",
+    # what the chapters about talking start from
+    "lab.sums_world": "SumsWorld",
     # a rule that a recipe names
     "prep.filters": "Sites",
     # for loops that should say nothing
