@@ -11,6 +11,7 @@ from gpub.data.transfer import compress, merge, unpack
 from gpub.data.sampler import WindowOrder, scramble, shuffled
 from gpub.data.batches import Batches
 from gpub.data.shards import (
+    OpenShards,
     ShardWriter,
     checksum,
     documents_at,
@@ -357,8 +358,8 @@ def _die_at(n):  # in the child: SIGKILL itself at the n-th call that changes a 
 
     for name in "fsync", "replace", "truncate":
         setattr(os, name, deadly(getattr(os, name)))
-    ShardWriter._append = deadly(ShardWriter._append)
-    ShardWriter._attach = deadly(ShardWriter._attach)
+    OpenShards.append = deadly(OpenShards.append)
+    OpenShards._attach = deadly(OpenShards._attach)
 
 
 def test_uncommitted_tail_is_cut(tmp_path):

@@ -11,6 +11,7 @@ from gpub.files import shipped
 from gpub.prep.network import Backoff
 from gpub.prep.config import load_recipe
 from gpub.prep.sources import (
+    Reading,
     BLOCK,
     NAMED,
     Hub,
@@ -94,9 +95,9 @@ def test_folders_and_globs_read_each_file_once_and_name_doubles(tmp_path, lines)
         len(find_files(str(tmp_path), said.append)) == 3 and "'x.jsonl' occurs 2 times" in said[0]
     )
     assert (
-        texts_of(tmp_path, log=said.append)
+        texts_of(tmp_path, how=Reading(log=said.append))
         == TEXTS * 2
-        == texts_of(f"{tmp_path}/**/*.jsonl", log=said.append)
+        == texts_of(f"{tmp_path}/**/*.jsonl", how=Reading(log=said.append))
     )
 
 
@@ -294,7 +295,7 @@ def test_named_datasets_from_local_files_of_the_same_layout(tmp_path, monkeypatc
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     want = [t for k, t in zip(keys, TEXTS) if column != "blob_id" or k[-1] != "7"]
     assert texts_of(name) == want
-    parts = [texts_of(name, rank=r, world=2) for r in (0, 1)]
+    parts = [texts_of(name, how=Reading(rank=r, world=2)) for r in (0, 1)]
     assert sorted(parts[0] + parts[1]) == sorted(want) and abs(len(parts[0]) - len(parts[1])) < 20
 
 

@@ -174,51 +174,58 @@ def _known_to_all(error: GpubError) -> bool:
     return isinstance(error, (Relayed, Diverged))
 
 
-def main():
-    "The `gpub` command: runs `cli` and turns what went wrong into one line and an exit code"
-    for s in sys.stdout, sys.stderr:
-        getattr(s, "reconfigure", dict)(
-            errors="backslashreplace"
-        )  # a terminal or file that lacks a letter gets its number
-    try:
-        cli.main(standalone_mode=False)
-    except Interrupted as e:
-        if os.environ.get("RANK", "0") == "0":
-            _say(e)
-        sys.exit(130)
-    except (KeyboardInterrupt, click.exceptions.Abort):
-        _say("stopped")
-        sys.exit(130)
-    except click.exceptions.NoArgsIsHelpError as e:
-        click.echo(e.format_message())
-        sys.exit(0)
-    except click.ClickException as e:
-        _say(f"{e.format_message()} (see gpub --help)")
-        sys.exit(1)
-    except GpubError as e:
-        if os.environ.get("RANK", "0") == "0" or not _known_to_all(e):
-            _say(e)  # of several processes one tells what all know
-        sys.exit(1)
-    except ModuleNotFoundError as e:  # an extra that no module asked about
-        if (e.name or "gpub").startswith("gpub"):
-            raise
+def _one_line(error: BaseException) -> str | None:
+    "What went wrong, for whoever gave the command; nothing for a mistake of gpub's own"
+    if isinstance(error, (KeyboardInterrupt, click.exceptions.Abort)):
+        return "stopped"
+    if isinstance(error, click.ClickException):
+        return f"{error.format_message()} (see gpub --help)"
+    if isinstance(error, (GpubError, Interrupted)):
+        return str(error)
+    if isinstance(error, ModuleNotFoundError):  # an extra that no module asked about
+        if (error.name or "gpub").startswith("gpub"):
+            return None
         extras = "gpub[data] for prep, gpub[eval] for eval, gpub[hub] for transformers"
-        _say(
-            f"this needs the package {e.name}: pip install {e.name}, or the extra that brings "
-            f"it: {extras}"
+        return (
+            f"this needs the package {error.name}: pip install {error.name}, or the extra that "
+            f"brings it: {extras}"
         )
-        sys.exit(1)
-    except (MemoryError, RuntimeError) as e:
-        if not _out_of_memory(e):
-            raise
-        _say(
+    if isinstance(error, (MemoryError, RuntimeError)) and _out_of_memory(error):
+        return (
             "there is not enough memory for this: a smaller model, a smaller --set micro_batch, "
             "or another machine; what was saved is whole, and the same command goes on from it"
         )
-        sys.exit(1)
-    except OSError as e:  # a path that no module asked about: too long, locked away, on a full disk
-        where = f"{e.filename}: " if e.filename else ""
-        _say(
-            f"{where}{e.strerror or e}; look at the path, its permissions and the room on its disk"
-        )
-        sys.exit(1)
+    if isinstance(error, OSError):  # a path no module asked about: too long, locked, on a full disk
+        where = f"{error.filename}: " if error.filename else ""
+        reason = error.strerror or error
+        return f"{where}{reason}; look at the path, its permissions and the room on its disk"
+    return None
+
+
+def _told_by_another(error: BaseException) -> bool:
+    "Whether process 0 of a run says it for all"
+    if os.environ.get("RANK", "0") == "0":
+        return False
+    known = isinstance(error, GpubError) and _known_to_all(error)
+    return known or isinstance(error, Interrupted)
+
+
+def main():
+    "The `gpub` command: runs `cli` and turns what went wrong into one line and an exit code"
+    for stream in sys.stdout, sys.stderr:
+        if hasattr(stream, "reconfigure"):
+            # a terminal or file that lacks a letter gets its number
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        cli.main(standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as e:
+        click.echo(e.format_message())
+        sys.exit(0)
+    except (Exception, KeyboardInterrupt) as e:
+        said = _one_line(e)
+        if said is None:
+            raise
+        if not _told_by_another(e):
+            _say(said)
+        stopped = isinstance(e, (Interrupted, KeyboardInterrupt, click.exceptions.Abort))
+        sys.exit(130 if stopped else 1)

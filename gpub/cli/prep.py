@@ -240,18 +240,24 @@ def prep_command(
     if not asked["scan"] and asked["gate"] is not None:
         raise GpubError("--gate is for the scan: leave out --no-scan, or it")
     asked["rules"] = Rules(min_chars=min_chars)
-    if recipe:  # which says the rest
-        came_from = click.get_current_context().get_parameter_source
-        asked = {
-            k: v
-            for k, v in asked.items()
-            if came_from("min_chars" if k == "rules" else k) == ParameterSource.COMMANDLINE
-        }
-    cfg = load_recipe(recipe, sources, **asked) if recipe else PrepConfig(sources=sources, **asked)
+    if recipe:
+        cfg = load_recipe(recipe, sources, **_given(asked))
+    else:
+        cfg = PrepConfig(sources=sources, **asked)
     prepare(cfg, out, workers, rank, world, click.echo)
     if packed:
         a, b = compress(out, f"{out}-zst")
         click.echo(f"{out}-zst: {a:,} bytes to {b:,} ({b / max(a, 1):.0%})")
+
+
+def _given(asked: dict) -> dict:
+    "The settings that stand on the command line: a recipe says the rest"
+    source_of = click.get_current_context().get_parameter_source
+    return {
+        key: value
+        for key, value in asked.items()
+        if source_of("min_chars" if key == "rules" else key) == ParameterSource.COMMANDLINE
+    }
 
 
 def mix_of(

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SHARD_FORMAT', 'checksum', 'writing_to', 'ManifestHead', 'SourceTotals', 'ShardEntry', 'OpenShard', 'ShardProgress',
-           'join_documents', 'ShardWriter', 'docs_file', 'read_manifest', 'well_formed', 'manifest_fingerprint',
-           'open_shard', 'verify_shards', 'check_file_hash', 'documents_at']
+           'join_documents', 'OpenShards', 'docs_file', 'ShardWriter', 'read_manifest', 'well_formed',
+           'manifest_fingerprint', 'open_shard', 'verify_shards', 'check_file_hash', 'documents_at']
 
 # %% ../../nbs/lib/data/shards.ipynb #9f85cc5f
 import json
@@ -138,6 +138,165 @@ def _narrow(ids: np.ndarray, dtype: np.dtype) -> np.ndarray:
         ids = ids.astype(dtype)
     return ids if ids.flags.c_contiguous else np.ascontiguousarray(ids)
 
+# %% ../../nbs/lib/data/shards.ipynb #2a53392d
+class OpenShards:
+    """The files of the shards that a node is writing. They are called `.part` until a commit has
+    covered them"""
+
+    def __init__(
+        self,
+        folder: Path,  # of the shards
+        dtype: np.dtype,  # of the ids in them
+        shard_tokens: int,  # a shard is full with the document that reaches this size
+        rank: int,  # this node of several
+        world: int,  # how many nodes there are
+    ):
+        self.folder, self.dtype, self.shard_tokens = folder, dtype, shard_tokens
+        self.rank, self.world = rank, world
+        self.full: list[dict] = []  # records of the shards that reached their size
+        self.open: dict[tuple, dict] = {}  # (split, source) -> record of the shard that grows
+        self.count: dict[str, int] = {}  # split -> shards begun
+        self._files: dict[str, list] = {}  # name of a shard -> two pairs of file and checksum
+
+    def records(self) -> list[dict]:
+        "Of all shards, full ones first"
+        return [*self.full, *self.open.values()]
+
+    def state(self) -> dict:  # of JSON's kind
+        "What a commit notes, and `restore` takes"
+        return dict(full=self.full, open=list(self.open.values()), count=self.count)
+
+    def restore(
+        self,
+        state: dict,  # as from `state`, checked
+    ):
+        """Cut every file back to what was committed; raises `GpubError` for one that is not what
+        it was"""
+        self.full, self.count = state["full"], state["count"]
+        self.open = {(s["split"], s["source"]): s for s in state["open"]}
+        self._remove_strays()
+        for shard in self.full:
+            self._rename(shard["file"])
+        for shard in self.open.values():
+            self._cut(shard["file"], shard["tokens"] * self.dtype.itemsize)
+            self._cut(docs_file(shard["file"]), shard["index_bytes"])
+            self._attach(shard)
+            self._check_committed(shard)
+
+    def _remove_strays(self):
+        "Files of this node that were begun after the commit"
+        kept = {Path(s["file"]).stem for s in self.records()}
+        for path in self.folder.glob("*-*"):
+            name = re.match(r"((train|val)-(\d+))\.(bin|docs)", path.name)
+            if name and int(name[3]) % self.world == self.rank and name[1] not in kept:
+                path.unlink()
+
+    def _check_committed(self, shard: dict):
+        "The bytes that are left have the checksums that were noted"
+        names = shard["file"], docs_file(shard["file"])
+        noted = shard.get("xxh3"), shard.get("docs_xxh3")
+        for name, expected, (_, hasher) in zip(names, noted, self._files[shard["file"]]):
+            if expected not in (None, hasher.hexdigest()):
+                raise GpubError(
+                    f"{self.folder / name}.part is not what was committed: empty "
+                    f"{self.folder} and start again"
+                )
+
+    def _cut(self, name: str, size: int):
+        "Back to so many bytes"
+        part = self.folder / (name + ".part")
+        if (self.folder / name).exists():
+            os.replace(self.folder / name, part)  # `close` got that far
+        if not part.exists() or part.stat().st_size < size:
+            raise GpubError(
+                f"{part} should hold at least the {size:,} bytes that were committed: empty "
+                f"{self.folder} and start again"
+            )
+        os.truncate(part, size)
+
+    def _attach(self, shard: dict):
+        "Open the two files of a shard at their ends"
+        names = shard["file"], docs_file(shard["file"])
+        paths = [self.folder / (name + ".part") for name in names]
+        self._files[shard["file"]] = [(open(p, "ab", buffering=0), checksum(p)) for p in paths]
+
+    def growing(
+        self,
+        split: str,  # train or val
+        source: str,  # of the documents that come
+    ) -> dict:  # its record
+        "The open shard of a source, a new one if there is none"
+        if (split, source) in self.open:
+            return self.open[split, source]
+        n = self.count.get(split, 0)
+        self.count[split] = n + 1
+        file = f"{split}-{self.rank + n * self.world:05d}.bin"
+        shard = dict(file=file, split=split, source=source)
+        shard |= dict(tokens=0, documents=0, bytes=0, index_bytes=0)
+        self.open[split, source] = shard
+        for name in file, docs_file(file):
+            open(self.folder / (name + ".part"), "wb").close()
+        self._attach(shard)
+        return shard
+
+    def append(
+        self,
+        shard: dict,  # as from `growing`
+        ids: np.ndarray,  # of whole documents
+        lines: bytes,  # one for each document
+        size: int,  # bytes of text they were
+        documents: int,  # how many
+    ):
+        "Write to both files of a shard"
+        raws = memoryview(np.ascontiguousarray(ids, self.dtype)).cast("B"), memoryview(lines)
+        for (file, hasher), raw in zip(self._files[shard["file"]], raws):
+            hasher.update(raw)
+            at = file.tell()
+            while len(raw):
+                raw = raw[file.write(raw) :]  # a file without a buffer takes what fits
+            if hasattr(os, "posix_fadvise"):
+                # the disk begins now, so `sync` waits less
+                os.posix_fadvise(file.fileno(), at, 0, os.POSIX_FADV_DONTNEED)
+        shard["tokens"] += len(ids)
+        shard["documents"] += documents
+        shard["bytes"] += int(size)
+        shard["index_bytes"] += len(lines)
+        if shard["tokens"] >= self.shard_tokens:
+            self.full.append(self.open.pop((shard["split"], shard["source"])))
+
+    def fill(self):
+        "Nothing grows any more: all shards count as full"
+        self.full += self.open.values()
+        self.open = {}
+
+    def sync(self):
+        "Bytes to the disk, and checksums of what they are so far into the records"
+        for file, _ in (pair for pairs in self._files.values() for pair in pairs):
+            os.fsync(file.fileno())
+        for shard in self.records():
+            if pairs := self._files.get(shard["file"]):
+                shard["xxh3"], shard["docs_xxh3"] = (hasher.hexdigest() for _, hasher in pairs)
+
+    def settle(self):
+        "Full shards get their final names"
+        for shard in self.full:
+            for file, _ in self._files.pop(shard["file"], ()):
+                file.close()
+            self._rename(shard["file"])
+
+    def _rename(self, file: str):
+        for name in file, docs_file(file):
+            part = self.folder / (name + ".part")
+            if part.exists():
+                os.replace(part, self.folder / name)
+
+
+def docs_file(
+    file: str,  # name of a shard
+) -> str:  # name
+    "The file beside a shard that names its documents"
+    return file.replace(".bin", ".docs")
+
 # %% ../../nbs/lib/data/shards.ipynb #6e63df44
 class ShardWriter:
     """Writes a shard folder; what was committed survives any crash, and going on gives the same
@@ -156,19 +315,11 @@ class ShardWriter:
         # anything JSON holds that decides the output; stored, and compared before going on
         settings: dict | None = None,
     ):
-        self.folder, self.tokenizer, self.rank, self.world, self.shard_tokens = (
-            Path(folder),
-            tokenizer,
-            rank,
-            world,
-            shard_tokens,
-        )
+        self.folder, self.tokenizer = Path(folder), tokenizer
         self.dtype = id_dtype(tokenizer.vocab_size).newbyteorder("<")
         suffix = "" if world == 1 else f"-{rank:05d}-of-{world:05d}"
-        self.manifest_path, self._progress = (
-            self.folder / f"manifest{suffix}.json",
-            self.folder / f".progress{suffix}.json",
-        )
+        self.manifest_path = self.folder / f"manifest{suffix}.json"
+        self._progress = self.folder / f".progress{suffix}.json"
         self.head = dict(
             format=SHARD_FORMAT,
             dtype=self.dtype.newbyteorder("=").name,
@@ -179,113 +330,60 @@ class ShardWriter:
             world=world,
             settings=json.loads(json.dumps(settings or {})),
         )
-        self.cursor, self.sources, self._full, self._open, self._files, self._count = (
-            None,
-            {},
-            [],
-            {},
-            {},
-            {},
-        )
+        self.cursor: Any = None  # where the reader stood at the last commit
+        self.sources: dict[str, dict] = {}  # name -> totals
+        self.shards = OpenShards(self.folder, self.dtype, shard_tokens, rank, world)
         with self._disk():
             self.folder.mkdir(parents=True, exist_ok=True)
         self.done = self.manifest_path.exists()
+        self._pick_up()
+
+    def _pick_up(self):
+        "Where this job was left: finished, in the middle, or not begun"
         if self.done:
-            self._same(read_json(self.manifest_path, "format"))
+            self._check_same_job(read_json(self.manifest_path, "format"))
             self._progress.unlink(missing_ok=True)
         elif self._progress.exists():
-            self._resume(
-                read_json(self._progress, "format", "cursor", "sources", "full", "count", "open")
-            )
-        elif strays := [p.name for p in self.folder.glob("*-*.bin") if world == 1]:
-            raise GpubError(
-                f"{self.folder} holds {strays[0]} but no manifest: choose an empty folder, or "
-                "empty this one"
-            )
+            self._resume()
         else:
+            strays = [*self.folder.glob("*-*.bin")]
+            if strays and self.shards.world == 1:
+                raise GpubError(
+                    f"{self.folder} holds {strays[0].name} but no manifest: choose an empty "
+                    "folder, or empty this one"
+                )
             self.commit(None)
 
-    def _same(self, d: dict):
-        if d.get("format") != SHARD_FORMAT:
+    def _check_same_job(self, there: dict):
+        "What lies there was begun with the same settings"
+        if there.get("format") != SHARD_FORMAT:
             raise GpubError(
-                f"{self.folder} has format {d.get('format')!r}, this version writes "
+                f"{self.folder} has format {there.get('format')!r}, this version writes "
                 f"{SHARD_FORMAT}: choose another folder"
             )
-        if other := [
-            f"{k}: {d.get(k)!r} there, {v!r} now" for k, v in self.head.items() if d.get(k) != v
-        ]:
+        other = [
+            f"{key}: {there.get(key)!r} there, {value!r} now"
+            for key, value in self.head.items()
+            if there.get(key) != value
+        ]
+        if other:
             raise GpubError(
                 f"{self.folder} holds another job ({'; '.join(other)}): choose another folder, "
                 "or the same settings"
             )
 
-    def _resume(self, d: dict):
-        self._same(d)
-        check_object(ShardProgress, d, self._progress)
-        for n, s in d["sources"].items():
-            check_object(SourceTotals, s, f"{self._progress}: source {n}")
-        for s in d["full"] + d["open"]:
-            check_object(OpenShard, s, f"{self._progress}: a shard")
-        self.cursor, self.sources, self._full, self._count = (
-            d["cursor"],
-            d["sources"],
-            d["full"],
-            d["count"],
-        )
-        self._open = {(s["split"], s["source"]): s for s in d["open"]}
-        kept = {Path(s["file"]).stem for s in [*self._full, *self._open.values()]}
-        for p in self.folder.glob("*-*"):  # of this node, and begun after the commit
-            if (
-                (m := re.match(r"((train|val)-(\d+))\.(bin|docs)", p.name))
-                and int(m[3]) % self.world == self.rank
-                and m[1] not in kept
-            ):
-                p.unlink()
-        for s in self._full:
-            self._rename(s["file"])
-        for s in self._open.values():
-            self._cut(s["file"], s["tokens"] * self.dtype.itemsize)
-            self._cut(docs_file(s["file"]), s["index_bytes"])
-            self._attach(s)
-            for name, k, (_, h) in zip(
-                (s["file"], docs_file(s["file"])), ("xxh3", "docs_xxh3"), self._files[s["file"]]
-            ):
-                if h.hexdigest() != s.get(k, h.hexdigest()):
-                    raise GpubError(
-                        f"{self.folder / name}.part is not what was committed: empty "
-                        f"{self.folder} and start again"
-                    )
-
-    def _cut(self, name: str, size: int):  # back to what was committed
-        part = self.folder / (name + ".part")
-        if (self.folder / name).exists():
-            os.replace(self.folder / name, part)  # `close` got that far
-        if not part.exists() or part.stat().st_size < size:
-            raise GpubError(
-                f"{part} should hold at least the {size:,} bytes that were committed: empty "
-                f"{self.folder} and start again"
-            )
-        os.truncate(part, size)
-
-    def _attach(self, s: dict):  # open the two files of a shard at their ends
-        paths = [self.folder / (name + ".part") for name in (s["file"], docs_file(s["file"]))]
-        self._files[s["file"]] = [(open(p, "ab", buffering=0), checksum(p)) for p in paths]
-
-    def _shard(
-        self, split: str, source: str
-    ) -> dict:  # the open shard of a source, a new one if there is none
-        if s := self._open.get((split, source)):
-            return s
-        n = self._count.get(split, 0)
-        self._count[split] = n + 1
-        file = f"{split}-{self.rank + n * self.world:05d}.bin"
-        s = self._open[split, source] = dict(
-            file=file, split=split, source=source, tokens=0, documents=0, bytes=0, index_bytes=0
-        )
-        for name in file, docs_file(file):
-            open(self.folder / (name + ".part"), "wb").close()
-        self._attach(s)
-        return s
+    def _resume(self):
+        "Go on from the last commit"
+        keys = "format", "cursor", "sources", "full", "count", "open"
+        state = read_json(self._progress, *keys)
+        self._check_same_job(state)
+        check_object(ShardProgress, state, self._progress)
+        for name, totals in state["sources"].items():
+            check_object(SourceTotals, totals, f"{self._progress}: source {name}")
+        for shard in state["full"] + state["open"]:
+            check_object(OpenShard, shard, f"{self._progress}: a shard")
+        self.cursor, self.sources = state["cursor"], state["sources"]
+        self.shards.restore(state)
 
     def add(
         self,
@@ -297,64 +395,45 @@ class ShardWriter:
         split: str = "train",  # or val
     ):
         "Append documents; raises `GpubError` for ids outside the vocabulary and for a full disk"
-        ids, lengths = (
-            documents
-            if isinstance(documents, tuple)
-            else join_documents(documents, self.tokenizer.end, self.dtype)
-        )
+        if not isinstance(documents, tuple):
+            documents = join_documents(documents, self.tokenizer.end, self.dtype)
+        ids, lengths = documents
+        self._check_added(source, ids, (len(lengths), len(names), len(sizes)), split)
+        ends = np.cumsum(lengths)
+        i = 0
+        with self._disk():
+            while i < len(lengths):
+                shard = self.shards.growing(split, source)
+                first = int(ends[i - 1]) if i else 0
+                room = first + self.shards.shard_tokens - shard["tokens"]
+                j = min(int(np.searchsorted(ends, room)) + 1, len(lengths))
+                lines = _lines(lengths[i:j], names[i:j])
+                part = ids[first : int(ends[j - 1])]
+                self.shards.append(shard, part, lines, sum(sizes[i:j]), j - i)
+                i = j
+        totals = self._totals(source)
+        totals["tokens"] += len(ids)
+        totals["bytes"] += int(sum(sizes))
+        totals["documents"] += len(lengths)
+
+    def _check_added(self, source: str, ids: np.ndarray, counts: tuple, split: str):
+        "Documents, names and sizes belong together, and the ids are the tokenizer's"
+        documents, names, sizes = counts
+        vocab_size = self.tokenizer.vocab_size
         if self.done:
             raise GpubError(f"{self.folder} is finished: nothing can be added")
         if split not in ("train", "val"):
             raise GpubError(f"a shard is of split train or val, not {split!r}")
-        if not len(lengths) == len(names) == len(sizes):
+        if not documents == names == sizes:
+            raise GpubError(f"{documents} documents came with {names} names and {sizes} sizes")
+        if len(ids) and int(ids.max()) >= vocab_size:
             raise GpubError(
-                f"{len(lengths)} documents came with {len(names)} names and {len(sizes)} sizes"
+                f"{source}: id {int(ids.max())} is outside the vocabulary of {vocab_size}"
             )
-        if len(ids) and int(ids.max()) >= self.tokenizer.vocab_size:
-            raise GpubError(
-                f"{source}: id {int(ids.max())} is outside the vocabulary of "
-                f"{self.tokenizer.vocab_size}"
-            )
-        ends, i = np.cumsum(lengths), 0
-        with self._disk():
-            while i < len(lengths):
-                s = self._shard(split, source)
-                first = int(ends[i - 1]) if i else 0
-                j = min(
-                    int(np.searchsorted(ends, first + self.shard_tokens - s["tokens"])) + 1,
-                    len(lengths),
-                )
-                self._append(
-                    s,
-                    ids[first : int(ends[j - 1])],
-                    _lines(lengths[i:j], names[i:j]),
-                    sum(sizes[i:j]),
-                    j - i,
-                )
-                i = j
-        total = self.sources.setdefault(source, dict(tokens=0, bytes=0, documents=0, dropped={}))
-        for k, v in dict(tokens=len(ids), bytes=int(sum(sizes)), documents=len(lengths)).items():
-            total[k] += v
 
-    def _append(self, s: dict, ids: np.ndarray, lines: bytes, size: int, documents: int):
-        for (f, h), raw in zip(
-            self._files[s["file"]],
-            (memoryview(np.ascontiguousarray(ids, self.dtype)).cast("B"), memoryview(lines)),
-        ):
-            h.update(raw)
-            at = f.tell()
-            while len(raw):
-                raw = raw[f.write(raw) :]  # a file without a buffer takes what fits
-            if hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(
-                    f.fileno(), at, 0, os.POSIX_FADV_DONTNEED
-                )  # the disk begins now, so `commit` waits less
-        s["tokens"] += len(ids)
-        s["documents"] += documents
-        s["bytes"] += int(size)
-        s["index_bytes"] += len(lines)
-        if s["tokens"] >= self.shard_tokens:
-            self._full.append(self._open.pop((s["split"], s["source"])))
+    def _totals(self, source: str) -> dict:
+        empty = dict(tokens=0, bytes=0, documents=0, dropped={})
+        return self.sources.setdefault(source, empty)
 
     def drop(
         self,
@@ -363,9 +442,7 @@ class ShardWriter:
         count: int = 1,  # documents
     ):
         "Note documents that were left out, and why"
-        dropped = self.sources.setdefault(source, dict(tokens=0, bytes=0, documents=0, dropped={}))[
-            "dropped"
-        ]
+        dropped = self._totals(source)["dropped"]
         dropped[why] = dropped.get(why, 0) + count
 
     def commit(
@@ -375,35 +452,11 @@ class ShardWriter:
     ):
         "Make everything added so far safe against crash and power cut"
         with self._disk():
-            self._sync()
+            self.shards.sync()
             self.cursor = cursor
-            state = dict(
-                cursor=cursor,
-                sources=self.sources,
-                full=self._full,
-                open=list(self._open.values()),
-                count=self._count,
-            )
+            state = dict(cursor=cursor, sources=self.sources, **self.shards.state())
             write_atomic(self._progress, json.dumps({**self.head, **state}))
-            self._settle()
-
-    def _sync(self):  # bytes to the disk, checksums of what they are so far
-        for f, _ in (x for files in self._files.values() for x in files):
-            os.fsync(f.fileno())
-        for s in [*self._full, *self._open.values()]:
-            if files := self._files.get(s["file"]):
-                s["xxh3"], s["docs_xxh3"] = (h.hexdigest() for _, h in files)
-
-    def _settle(self):  # full shards get their final names
-        for s in self._full:
-            for f, _ in self._files.pop(s["file"], ()):
-                f.close()
-            self._rename(s["file"])
-
-    def _rename(self, file: str):
-        for name in file, docs_file(file):
-            if (part := self.folder / (name + ".part")).exists():
-                os.replace(part, self.folder / name)
+            self.shards.settle()
 
     def close(
         self,
@@ -412,19 +465,17 @@ class ShardWriter:
         "Finish: every file gets its final name, the manifest is written last"
         if self.done:
             return read_json(self.manifest_path)
-        self._full += self._open.values()
-        self._open = {}
+        self.shards.fill()
         with self._disk():
-            self._sync()
-            self._settle()
+            self.shards.sync()
+            self.shards.settle()
             self.tokenizer.save(self.folder)
-            shards = sorted(self._full, key=lambda s: s["file"])
             manifest = {
                 **self.head,
                 **extra,
-                "rank": self.rank,
+                "rank": self.shards.rank,
                 "sources": self.sources,
-                "shards": shards,
+                "shards": sorted(self.shards.full, key=lambda s: s["file"]),
             }
             write_atomic(self.manifest_path, json.dumps(manifest, indent=1) + "\n")
             self._progress.unlink(missing_ok=True)
@@ -435,13 +486,6 @@ class ShardWriter:
         return writing_to(
             self.folder, "what was committed is safe, the same command goes on from there"
         )
-
-
-def docs_file(
-    file: str,  # name of a shard
-) -> str:  # name
-    "The file beside a shard that names its documents"
-    return file.replace(".bin", ".docs")
 
 
 def _lines(

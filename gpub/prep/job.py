@@ -21,7 +21,7 @@ import gpub
 from ..core import GpubError, read_json, with_new_names, write_atomic
 from ..data.tokenizer import fingerprint
 from .config import PREP_FORMAT, PrepConfig
-from .sources import Chunk, Source, chunks, find_files, pinned
+from .sources import Chunk, Reading, Source, chunks, find_files, pinned
 from .store import chunk_files, chunk_path, load_chunk
 from ..record.folder import differences, lock_folder
 
@@ -276,7 +276,8 @@ def needed_chunks(
         most = ENOUGH * share / (0.75 * size)
         if source.hub.column == "blob_id":
             most /= 20  # forty letters stand for a file of a kilobyte or more
-    every = chunks(source, job.rank, job.world, start, state, size, meter, job.log)
+    how = Reading(job.rank, job.world, meter, job.log)
+    every = chunks(source, how, start, state, size)
     return takewhile(lambda c: c.n < most, every)
 
 

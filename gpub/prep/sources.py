@@ -7,7 +7,7 @@ __all__ = ['NAMED', 'SOURCE_KINDS', 'PACKED', 'BLOCK', 'LINE_LIMIT', 'PIECE', 'R
            'Hub', 'Source', 'kind_of', 'find_files', 'RecordBlock', 'read_pieces', 'cut_lines', 'whole_chars',
            'from_utf16', 'cut_text', 'file_blocks', 'columns_about', 'to_arrow', 'table_blocks', 'rows_at_once',
            'parquet_blocks', 'decode', 'cut_pieces', 'family_of', 'described', 'parse_line', 'documents', 'records',
-           'fetch_blob', 'pinned', 'open_hub', 'hub_blocks', 'Chunk', 'read_blocks', 'chunks']
+           'fetch_blob', 'pinned', 'open_hub', 'hub_blocks', 'Chunk', 'Reading', 'read_blocks', 'chunks']
 
 # %% ../../nbs/lib/prep/sources.ipynb #71437de3
 import codecs, glob, gzip, http.client, json, os, random, re, urllib.request, zlib
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
+import numpy as np
 from ..core import Config, GpubError, first_line
 from .store import Document
 from .network import PATIENT, Backoff, is_passing, pause, retrying
@@ -365,6 +366,21 @@ def to_arrow(
     return batch.schema.serialize().to_pybytes() + batch.serialize().to_pybytes()
 
 
+def _runs_of_rows(sizes: np.ndarray) -> Iterator[slice]:
+    "Rows in order, about `BLOCK` bytes at a time; one over the limit stands alone"
+    start = 0
+    for i, size in enumerate(sizes):
+        large = size > LINE_LIMIT
+        if i > start and (large or sizes[start : i + 1].sum() > BLOCK):
+            yield slice(start, i)
+            start = i
+        if large:
+            yield slice(i, i + 1)
+            start = i + 1
+    if start < len(sizes):
+        yield slice(start, len(sizes))
+
+
 def table_blocks(
     batch: object,  # an Arrow record batch
     path: str,  # where it is from
@@ -387,19 +403,12 @@ def table_blocks(
     if sizes.sum() <= 2 * BLOCK:
         yield block(slice(None))
         return
-    start = 0
-    for i, size in enumerate(sizes):
-        if size > LINE_LIMIT:
-            if i > start:
-                yield block(slice(start, i))
-            beginning = column[i].as_buffer().slice(0, 200).to_pybytes()
+    for rows in _runs_of_rows(sizes):
+        if sizes[rows.start] > LINE_LIMIT:
+            beginning = column[rows.start].as_buffer().slice(0, 200).to_pybytes()
             yield RecordBlock("large cell", beginning, path, name)
-            start = i + 1
-        elif sizes[start : i + 1].sum() > BLOCK and i > start:
-            yield block(slice(start, i))
-            start = i
-    if start < len(sizes):
-        yield block(slice(start, None))
+        else:
+            yield block(rows)
 
 
 def rows_at_once(
@@ -749,39 +758,43 @@ class Chunk:
         return sum(len(b.data) for b in self.blocks)
 
 
+@dataclass(frozen=True)
+class Reading:
+    "Who reads, and who is told of it"
+
+    # this node: which part of a Hub stream; files are read whole, workers keep their part of the
+    # records
+    rank: int = 0
+    world: int = 1  # nodes
+    meter: dict | None = None  # its 'read' follows the bytes read from files
+    log: Callable = print  # told of duplicated file names
+
+
 def read_blocks(
     source: Source,  # files or a dataset
-    rank: int,  # this node,
-    world: int,  # of so many: counts for a dataset, files are read whole
+    how: Reading,  # by whom
     state: dict | None,  # of the Hub stream to start after, or `None`
-    meter: dict | None,  # as for `read_pieces`
     size: int,  # bytes read at a time
-    log: Callable,  # told of duplicated file names
 ):
     "Yield (`RecordBlock`, state of the Hub stream after it, or `None`) of a source, wherever it is"
     if source.hub:
-        yield from hub_blocks(source.hub, rank, world, state)
+        yield from hub_blocks(source.hub, how.rank, how.world, state)
     else:
-        for f in find_files(source.path, log):
-            for b in file_blocks(f, source.column, meter, size):
+        for f in find_files(source.path, how.log):
+            for b in file_blocks(f, source.column, how.meter, size):
                 yield b, None
 
 
 def chunks(
     source: Source,  # files or a dataset
-    # this node: which part of a Hub stream; files are read whole, workers keep their part of the
-    # records
-    rank: int = 0,
-    world: int = 1,  # nodes
+    how: Reading = Reading(),  # by whom
     start: int = 0,  # number of the first chunk, and
     state: dict | None = None,  # the state before it (Hub streams)
     size: int = CHUNK,  # bytes of a chunk, about
-    meter: dict | None = None,  # dict whose 'read' follows the bytes read from files
-    log: Callable = print,  # told of duplicated file names
 ):
     "Yield the `Chunk`s of a source in order"
     n, held, total, hub = start, [], 0, bool(source.hub)
-    for b, after in read_blocks(source, rank, world, state, meter, min(size, BLOCK), log):
+    for b, after in read_blocks(source, how, state, min(size, BLOCK)):
         held.append(b)
         total += len(b.data)
         if total >= 0.75 * size:

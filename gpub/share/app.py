@@ -7,10 +7,11 @@ __all__ = ['in_turns', 'app', 'serve']
 
 # %% ../../nbs/lib/share/app.ipynb #8a08442b
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
+from types import ModuleType
 from ..core import GpubError
 from .demo import checkpoint_list
 from ..model.generate import generate
@@ -42,40 +43,9 @@ def app(
     """The page; raises `GpubError` for a folder without checkpoints, and where Gradio is not
     installed"""
     found = checkpoint_list(runs)
-    os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
-    try:
-        import gradio as gr
-    except ImportError as e:
-        raise GpubError(f"this page needs Gradio ({e}): pip install 'gpub[demo]'") from None
+    gr = _gradio()
     load = lru_cache(columns + 1)(lambda name: load_run(*found[name], device)[:2])
     last = [*found][-1]
-
-    def go_on(
-        names: list[str],
-        prompt: str,
-        n: float,
-        temperature: float,
-        top_k: float,
-        top_p: float,
-        seed: float,
-    ) -> Iterator[list]:
-        if not names:
-            raise gr.Error("choose a checkpoint")
-        sampling = dict(
-            temperature=temperature, top_k=int(top_k) or None, top_p=top_p, seed=int(seed)
-        )
-        try:
-            streams = [
-                generate(*load(name), prompt, int(n), stream=True, **sampling) for name in names
-            ]
-            for texts in in_turns(streams, prompt):
-                boxes = [
-                    gr.Textbox(value=t, label=name, visible=True) for t, name in zip(texts, names)
-                ]
-                yield boxes + [gr.Textbox(visible=False)] * (columns - len(names))
-        except GpubError as e:
-            raise gr.Error(str(e)) from None
-
     with gr.Blocks(title="gpub: checkpoints side by side", analytics_enabled=False) as page:
         gr.Markdown(
             "# Checkpoints side by side\nSame prompt, same seed, same dice. Everything is "
@@ -89,32 +59,66 @@ def app(
             label=f"Checkpoints, up to {columns}",
         )
         prompt = gr.Textbox(load_run(*found[last], device)[2]["prompt"], lines=2, label="Prompt")
-        with gr.Row():
-            n, temperature = (
-                gr.Slider(20, 1000, 240, step=1, label="Tokens"),
-                gr.Slider(0, 2, 0.8, step=0.05, label="Temperature"),
-            )
-            top_k, top_p = (
-                gr.Slider(0, 200, 0, step=1, label="Top-k (0: all)"),
-                gr.Slider(0.05, 1, 1, step=0.05, label="Top-p"),
-            )
-            seed = gr.Number(0, precision=0, minimum=0, label="Seed")
+        dials = _dials(gr)
         with gr.Row():
             go, stop = gr.Button("Write", variant="primary"), gr.Button("Stop")
         with gr.Row():
-            outs = [
-                gr.Textbox(
-                    label="" if i else last,
-                    visible=not i,
-                    lines=14,
-                    max_lines=40,
-                    elem_classes="written",
-                )
-                for i in range(columns)
-            ]
-        running = go.click(go_on, [pick, prompt, n, temperature, top_k, top_p, seed], outs)
+            texts = [_text_box(gr, "" if i else last, shown=i == 0) for i in range(columns)]
+        running = go.click(_writer(gr, load, columns), [pick, prompt, *dials], texts)
         stop.click(None, cancels=[running])
     return page
+
+
+def _gradio() -> ModuleType:
+    "Gradio, told to report nothing to its makers"
+    os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+    try:
+        import gradio
+    except ImportError as e:
+        raise GpubError(f"this page needs Gradio ({e}): pip install 'gpub[demo]'") from None
+    return gradio
+
+
+def _dials(gr: ModuleType) -> list:  # of `_sampling`, in its order, after the number of tokens
+    "How much is written, and how it is drawn"
+    with gr.Row():
+        n = gr.Slider(20, 1000, 240, step=1, label="Tokens")
+        temperature = gr.Slider(0, 2, 0.8, step=0.05, label="Temperature")
+    with gr.Row():
+        top_k = gr.Slider(0, 200, 0, step=1, label="Top-k (0: all)")
+        top_p = gr.Slider(0.05, 1, 1, step=0.05, label="Top-p")
+        seed = gr.Number(0, precision=0, minimum=0, label="Seed")
+    return [n, temperature, top_k, top_p, seed]
+
+
+def _sampling(temperature: float, top_k: float, top_p: float, seed: float) -> dict:
+    "What the dials say, as `generate` takes it"
+    return dict(temperature=temperature, top_k=int(top_k) or None, top_p=top_p, seed=int(seed))
+
+
+def _text_box(gr: ModuleType, label: str, shown: bool):
+    "Where one checkpoint writes"
+    look = dict(lines=14, max_lines=40, elem_classes="written")
+    return gr.Textbox(label=label, visible=shown, **look)
+
+
+def _writer(gr: ModuleType, load: Callable, columns: int) -> Callable:
+    "What the button does: all chosen checkpoints go on with the prompt, in turns"
+
+    def go_on(names: list[str], prompt: str, n: float, *dials: float) -> Iterator[list]:
+        if not names:
+            raise gr.Error("choose a checkpoint")
+        how = _sampling(*dials)
+        hidden = [gr.Textbox(visible=False)] * (columns - len(names))
+        try:
+            streams = [generate(*load(name), prompt, int(n), stream=True, **how) for name in names]
+            for texts in in_turns(streams, prompt):
+                shown = zip(texts, names)
+                yield [gr.Textbox(value=t, label=n, visible=True) for t, n in shown] + hidden
+        except GpubError as e:
+            raise gr.Error(str(e)) from None
+
+    return go_on
 
 
 def _only_this_machine():

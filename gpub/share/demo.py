@@ -172,13 +172,12 @@ def continue_with_choices(
     tok: CharTokenizer | BPETokenizer,  # its tokenizer
     prompt: str,  # what the text begins with
     n: int = 200,  # tokens to add
-    seed: int = 0,  # of the dice, as for `generate_ids`
-    **sampling: Any,  # temperature, top_k, top_p, repetition_penalty, slide
+    **sampling: Any,  # temperature, top_k, top_p, repetition_penalty, seed, slide
 ) -> Written:
     """Let a model go on with a prompt, and keep what else it thought of; raises `GpubError` as
     `generate_ids` does"""
     given = tok.encode(prompt)
-    ids = generate_ids(model, given, n, seed=seed, **sampling)
+    ids = generate_ids(model, given, n, **sampling)
     p_tv = odds(model, ids)
     best = p_tv.topk(min(5, tok.vocab_size))
     rivals = [
