@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Count', 'Positive', 'NotNegative', 'PLAIN_TYPES', 'OLD_NAMES', 'CONFIG_FORMAT', 'GpubError', 'with_new_names',
            'kind_in_words', 'as_tuples', 'schema_of', 'validated', 'needed_fields', 'check_object', 'Config',
-           'parse_json', 'write_atomic', 'read_json', 'upgrade_config', 'read_config', 'first_line']
+           'parse_json', 'write_atomic', 'refuse_pipe', 'read_json', 'upgrade_config', 'read_config', 'first_line']
 
 # %% ../nbs/00_core.ipynb #a0463681
 import dataclasses
@@ -256,11 +256,21 @@ def write_atomic(
     return path
 
 
+def refuse_pipe(
+    path: Path | str,  # of what is to be read as a file
+):
+    "Raises `GpubError` for a pipe or a device: it has no length, and may never end"
+    path = Path(path)
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise GpubError(f"{path} is a pipe or a device, a file is needed")
+
+
 def read_json(
     path: Path | str,  # a JSON file
     *needs: str,  # what its object must have; none: it may hold anything
 ) -> Any:  # what it holds
     "Read JSON; raises `GpubError` with the file's name when it is missing or damaged"
+    refuse_pipe(path)
     try:
         d = parse_json(Path(path).read_text(encoding="utf-8"))
     except OSError as e:

@@ -349,6 +349,34 @@ def test_a_phase_that_changes_checkpointing_keeps_its_micro_batch(text, tmp_path
     assert seen["grind"] == dict(mode="off", micro=2)
 
 
+@pytest.mark.parametrize("lost", ["never written", "gone later"])
+def test_a_finished_plan_writes_a_missing_report_again(text, tmp_path, monkeypatch, lost):
+    "The disk is full at the report of the last phase, or somebody removes it: the same command"
+    first = replace(TOY, phases=TOY.phases[:1])
+    report, calls = tmp_path / "run" / "report.html", []
+
+    def write(out):
+        calls.append(out)
+        if lost == "never written" and len(calls) == 1:
+            raise OSError(28, "No space left on device")
+        report.write_text("a report")
+        return report
+
+    monkeypatch.setattr(gpub_run_module, "write_report", write)
+    if lost == "never written":
+        with pytest.raises(GpubError, match="the disk is full"):
+            walk(first, tmp_path / "run", text)
+        assert verdicts(tmp_path / "run") == []
+    else:
+        walk(first, tmp_path / "run", text)
+        report.unlink()
+    weights = load_checkpoint(tmp_path / "run").path
+    assert walk(first, tmp_path / "run", text).word == "continue"
+    assert report.is_file() and load_checkpoint(tmp_path / "run").path == weights
+    assert len(verdicts(tmp_path / "run")) == 1
+    assert walk(first, tmp_path / "run", text).reason == "was done before" and len(calls) == 2
+
+
 def test_a_schedule_that_ends_with_its_phase(text, tmp_path):
     plan = with_phase("proof", schedule_steps=12)
     walk(plan, tmp_path / "run", text, until="grind")

@@ -19,7 +19,7 @@ from annotated_types import Ge
 from .template import EncodedChat, Message, encode_chat, read_messages
 from ..core import Config, Count, GpubError, first_line, read_json, write_atomic
 from ..data.tokenizer import BPETokenizer, CharTokenizer, id_dtype
-from ..files import sha256
+from ..files import give_usual_mode, sha256
 
 # %% ../../nbs/lib/chat/conversations.ipynb #7d42a0ea
 _SPEAKERS = dict(human="user", user="user", gpt="assistant", assistant="assistant", system="system")
@@ -282,6 +282,7 @@ def write_chats(
             starts=np.cumsum([0, *lengths], dtype=np.int64),
         )
         save_file(tensors, folder / f"{name}.safetensors")
+        give_usual_mode(folder / f"{name}.safetensors")
         files[f"{name}.safetensors"] = sha256(folder / f"{name}.safetensors")
     tok.save(folder)
     manifest = ChatManifest(

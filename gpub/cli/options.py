@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['json_option', 'device_option', 'data_option', 'DeferredCommand', 'LazyGroup', 'LateCommand', 'TorchCommand',
-           'LateChoice', 'LateDefault', 'number_option', 'settings_option', 'parse_settings', 'this_command']
+           'LateChoice', 'LateDefault', 'FiniteRange', 'number_option', 'settings_option', 'parse_settings',
+           'this_command']
 
 # %% ../../nbs/lib/cli/options.ipynb #357b7602
-import importlib, os, shlex, sys
+import importlib, math, os, shlex, sys
 import click
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -115,6 +116,22 @@ data_option = click.option(
 )
 
 
+class FiniteRange(click.FloatRange):
+    "A number with a fraction that can be counted with: not infinity, not nan"
+
+    def convert(
+        self,
+        value: Any,  # as typed
+        param: click.Parameter | None,  # which option
+        ctx: click.Context | None,  # of which command
+    ) -> float:
+        "The number, or a usage error"
+        found = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value} is no number to count with", param, ctx)
+        return found
+
+
 def number_option(
     flag: str,  # such as --steps
     default: float,  # its kind is the option's: whole, or with a fraction
@@ -122,7 +139,8 @@ def number_option(
     least: float = 1,  # what is allowed
 ) -> Callable:
     "An option that takes a number, shows its default and refuses less than `least`"
-    kind = click.IntRange(least) if isinstance(default, int) else click.FloatRange(least)
+    whole = isinstance(default, int)
+    kind = click.IntRange(least) if whole else FiniteRange(least)
     return click.option(flag, type=kind, default=default, show_default=True, help=about)
 
 

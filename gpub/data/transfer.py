@@ -131,8 +131,8 @@ def unpack(
     ]
     with writing_to(to, AGAIN):
         to.mkdir(parents=True, exist_ok=True)
-        for name, expected, most in files:
-            with _restored(to / (name + ".part")) as path:
+        with _all_or_none([to / (name + ".part") for name, *_ in files]) as parts:
+            for path, (name, expected, most) in zip(parts, files):
                 _unpack(folder / (name + ".zst"), path, most)
                 check_file_hash(path, expected, folder / (name + ".zst"))
         for name, *_ in files:
@@ -147,12 +147,13 @@ LONGEST_LINE = 4096  # bytes that one document may take in a .docs file
 
 
 @contextmanager
-def _restored(path: Path) -> Iterator[Path]:
-    "A file on its way; nothing of it stays when it is not right"
+def _all_or_none(paths: list[Path]) -> Iterator[list[Path]]:
+    "Files on their way; nothing of them stays when one is not right"
     try:
-        yield path
+        yield paths
     except BaseException:
-        path.unlink(missing_ok=True)
+        for path in paths:
+            path.unlink(missing_ok=True)
         raise
 
 

@@ -34,7 +34,7 @@ from gpub.core import (
     upgrade_config,
     write_atomic,
 )
-from ..files import sha256
+from ..files import give_usual_mode, sha256
 from gpub.record.folder import (
     SCHEDULE,
     differences,
@@ -144,6 +144,7 @@ def _write(folder: Path, parts: dict[str, tuple[dict, dict]], record: dict):
     for name, (tensors, tied) in parts.items():
         on_host = {k: _host(t) for k, t in tensors.items()}
         save_file(on_host, folder / name)
+        give_usual_mode(folder / name)
         sync_to_disk(folder / name)
         _read_back(folder / name, on_host)
         record["files"][name] = dict(

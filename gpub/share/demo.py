@@ -236,7 +236,8 @@ def as_picture(
     for ax, w, t in zip(axes[:, 0], told, tall):
         ax.set(xlim=(0, columns), ylim=(t - 1, 0))
         ax.axis("off")
-        ax.set_title(w.name, loc="left", fontsize=9, color="#22252b", pad=3)
+        title = ax.set_title(w.name, loc="left", fontsize=9, color="#22252b", pad=3)
+        title.set_parse_math(False)  # a file may be called $x$
     for k, row, column, char, depth, given in cells:
         ax = axes[k, 0]
         ax.add_patch(plt.Rectangle((column, row), 1, 1, color="#d1541b", alpha=0.6 * depth, lw=0))

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from ..record.checkpoint import sync_to_disk, save_checkpoint
 from ..chat.template import chat_facts, template_for
 from ..core import GpubError, first_line, read_json, write_atomic
-from ..files import SUMS, changed_files, write_sums
+from ..files import SUMS, changed_files, give_usual_mode, write_sums
 from ..record.folder import lock_folder
 from ..record.log import read_log
 from ..record.load import load_run
@@ -68,6 +68,7 @@ def write_weights(
             Path(folder) / f,
             metadata={"format": "pt"},
         )
+        give_usual_mode(Path(folder) / f)
     if len(groups) > 1:
         where, total = (
             {n: f for f, names in zip(files, groups) for n in names},

@@ -33,7 +33,8 @@ class TrainConfig(Config):
     """How to train: everything that changes the result of a run, and the few things that only
     change its speed"""
 
-    steps: Count  # optimizer steps
+    # optimizer steps
+    steps: Annotated[int, Ge(1), Le(10**8), "a whole number from 1 to 100,000,000"]
     batch_tokens: Count = 4096  # tokens per step
     # sequences per forward pass; None: as many as fit
     micro_batch: Count | None = None

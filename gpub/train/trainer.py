@@ -37,7 +37,7 @@ from gpub.device import (
 from ..files import remember, runs_dir
 from ..host import usable_cores
 from ..model.llama import build_model
-from ..model.sizes import SHAPES, flops_per_token
+from ..model.sizes import SHAPES, flops_per_token, parameter_anatomy, ram_bytes
 from ..progress import Progress, minutes_seconds
 from gpub.record.checkpoint import (
     Checkpoint,
@@ -648,6 +648,7 @@ class Trainer:
     def _build(self) -> nn.Module:
         "The model on its device; one that will be sliced, in the memory of process 0 alone"
         sliced = self.world.size > 1 and self.options.parallel != "ddp"
+        _refuse_too_large(parameter_anatomy(self.model_cfg).params)
         if not sliced:
             return build_model(self.model_cfg).to(self.device)
         with torch.device("cpu" if self.world.main else "meta"):
@@ -709,6 +710,16 @@ class Trainer:
         "The finished run, report and all, in the second place too"
         with disk_errors(self.options.mirror):
             mirror_run(self.out, self.options.mirror, self.options.keep)
+
+
+def _refuse_too_large(parameters: int):
+    "Weights that fill all of a machine's memory end its processes without a word"
+    need, have = 4 * parameters, ram_bytes()
+    if need > have:
+        raise GpubError(
+            f"the weights of {parameters:,} parameters take {need / 1e9:,.1f} GB, this machine has "
+            f"{have / 1e9:,.1f} GB of memory: take a smaller model, or a larger machine"
+        )
 
 
 def _refuse_letters(name: str):

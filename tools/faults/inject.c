@@ -1,8 +1,9 @@
 /* Makes one system call of a program fail: loaded in front of libc (LD_PRELOAD) by tools/faults/sweep.py.
 
-   Calls on paths below one folder are counted by kind (open, write, fsync, rename). The one that was
-   asked for fails with the given error, or, for a write, takes half of what it was given. A lasting
-   fault fails every call of its kind from there on. Nothing is changed until `faults_arm` is called. */
+   Calls on paths below one folder are counted by kind (open, write, fsync, rename), and so are the
+   blocks of memory that tensors ask for (memory). The one that was asked for fails with the given
+   error, or, for a write, takes half of what it was given. A lasting fault fails every call of its
+   kind from there on. Nothing is changed until `faults_arm` is called. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -18,7 +19,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { OPEN, WRITE, FSYNC, RENAME, KINDS };
+enum { OPEN, WRITE, FSYNC, RENAME, MEMORY, KINDS };
 enum { HALF = -1 }; /* instead of an error: the write takes half */
 
 static char root[PATH_MAX];
@@ -202,4 +203,14 @@ int renameat(int a, const char *from, int b, const char *to) {
     int inside = to[0] == '/' || b == AT_FDCWD ? below(to) : open_below(b);
     if (inside && refused(RENAME)) return -1;
     return next(a, from, b, to);
+}
+
+/* what torch and Arrow ask for when a tensor or a column is made; Python itself asks elsewhere */
+int posix_memalign(void **block, size_t alignment, size_t size) {
+    NEXT(posix_memalign, int (*)(void **, size_t, size_t));
+    if (root_length) {
+        int error = verdict(MEMORY);
+        if (error > 0) return error;
+    }
+    return next(block, alignment, size);
 }

@@ -1,5 +1,6 @@
-"""Fails every write, fsync, rename and open of five small commands, one at a time, as SQLite's
-tests do: python tools/faults/sweep.py [--jobs train,run] [--quick] [--receipt data/faults.json]
+"""Fails every write, fsync, rename and open of five small commands, and a part of their requests
+for memory, one at a time, as SQLite's tests do:
+python tools/faults/sweep.py [--jobs train,run] [--quick] [--receipt data/faults.json]
 
 A server process with everything imported forks a child for each fault, so that a case costs a
 fraction of a second. The child works in a folder of its own with tools/faults/inject.c in front of
@@ -29,9 +30,13 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 import jobs  # noqa: E402
 
-KINDS = ("open", "write", "fsync", "rename")
+KINDS = ("open", "write", "fsync", "rename", "memory")
 HALF = -1  # as inject.c knows it
-ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "half": HALF}
+ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "half": HALF, "ENOMEM": errno.ENOMEM}
+OF_KIND = {"write": ("EIO", "ENOSPC", "half"), "memory": ("ENOMEM",)}
+BLOCKS = {True: 12, False: 100}  # quick or not: a step makes hundreds of tensors, so many fail
+# one fleeting and one lasting fault of each call; half a write counts once
+USUAL = {("EIO", False), ("ENOSPC", True), ("half", False), ("ENOMEM", False), ("ENOMEM", True)}
 LIMIT = 60  # seconds for one command: more is a hang
 LONGEST = 600  # characters of a message
 
@@ -67,11 +72,11 @@ def build(folder: Path) -> Path:
 def faults_of(job: str, counts: dict[str, int], quick: bool) -> Iterator[Fault]:
     "Every call of every kind; quick: not every error with every duration"
     for kind in KINDS:
-        errors = [*ERRORS] if kind == "write" else ["EIO", "ENOSPC"]
-        for number in range(1, counts[kind] + 1):
+        errors = OF_KIND.get(kind, ("EIO", "ENOSPC"))
+        every = max(1, counts[kind] // BLOCKS[quick]) if kind == "memory" else 1
+        for number in range(1, counts[kind] + 1, every):
             for error, lasts in itertools.product(errors, (False, True)):
-                # one fleeting and one lasting fault of each call; half a write counts once
-                usual = (error, lasts) in (("EIO", False), ("ENOSPC", True), ("half", False))
+                usual = (error, lasts) in USUAL
                 if usual or not quick:
                     yield Fault(job, kind, number, error, lasts)
 
