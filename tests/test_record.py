@@ -10,6 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -34,6 +35,7 @@ from gpub.model.llama import LlamaConfig, build_model
 from gpub.progress import Progress
 from gpub.train.trainer import Trainer
 from gpub.record.load import load_run
+from gpub.data.plays import plays
 from gpub.data.tokenizer import CharTokenizer
 
 SETTINGS = dict(
@@ -762,3 +764,57 @@ def test_an_index_names_files_of_its_own_folder_only(finished, tmp_path):
     (folder / hub.INDEX).write_text(json.dumps(index))
     with pytest.raises(GpubError, match="outside its folder"):
         hub.import_folder(folder)
+
+
+def flip_middle_bit(path):
+    "As an old disk does"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def test_verify_reads_shards_again_and_counts_what_holds(tmp_path, monkeypatch):
+    "Also what this machine has read before: a disk forgets without a word"
+    from gpub.prep.config import PrepConfig
+    from gpub.prep.pipeline import prepare
+
+    monkeypatch.setattr("gpub.data.shards.was_verified", lambda folder, names: True)
+    for seed in range(4):
+        (tmp_path / f"{seed}.txt").write_text(plays(2000, seed=seed))
+    sources = (f"a={tmp_path}/*.txt:1",)
+    cfg = PrepConfig(sources=sources, vocab_size=300, scan=False, shard_tokens=500)
+    prepare(cfg, tmp_path / "shards", workers=1, log=quiet)
+    assert not damaged(tmp_path / "shards")
+    for name in ("train-00000.docs", "train-00001.bin"):
+        flip_middle_bit(tmp_path / "shards" / name)
+    assert damaged(tmp_path / "shards") == {"train-00000.bin", "train-00001.bin"}
+    parts = verify(tmp_path / "shards")
+    shards = len([*(tmp_path / "shards").glob("*.bin")])
+    [whole] = [part.what for part in parts if part.name == "shards"]
+    assert whole.startswith(f"{shards - 2:,} of {shards:,} shards") and shards > 2
+    assert any("train-00000.docs" in part.what for part in parts)
+    assert all("gpub prep" in part.way_back for part in parts if not part.whole)
+
+
+@pytest.mark.parametrize("name", ["train.safetensors", "val.safetensors", "tokenizer.json"])
+def test_verify_looks_into_chats(tmp_path, name):
+    from gpub.chat.conversations import ChatCounts, write_chats
+    from gpub.chat.template import EncodedChat
+
+    chats = [EncodedChat(np.arange(n, n + 9, dtype=np.uint16), np.ones(9, bool)) for n in range(40)]
+    write_chats(tmp_path, chats, ChatCounts(), LETTERS, longest=9, val_share=0.3)
+    assert not damaged(tmp_path)
+    if name == "tokenizer.json":
+        type(LETTERS)("another").save(tmp_path)
+    else:
+        flip_middle_bit(tmp_path / name)
+    assert damaged(tmp_path) == {name}
+
+
+def test_verify_looks_into_a_mirror(finished, tmp_path):
+    "It is a run like the first place: what is damaged there is named before it is needed"
+    mirror_run(finished, tmp_path / "drive", 3)
+    assert not damaged(tmp_path / "drive")
+    newest = load_checkpoint(tmp_path / "drive").path
+    flip_middle_bit(newest / "model.safetensors")
+    assert damaged(tmp_path / "drive") == {f"checkpoints/{newest.name}"}

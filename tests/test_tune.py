@@ -451,3 +451,21 @@ def test_the_teacher_is_the_floor():
     assert teacher.rewarded_accuracy(0.25) > teacher.imitator_accuracy()
     with pytest.raises(GpubError, match="lacks"):
         CharTokenizer("01").encode("2")
+
+
+def test_verify_looks_into_a_tuned_run_and_an_adapter(tmp_path):
+    from gpub.guards.verify import verify
+
+    def damaged(folder):
+        return {part.name for part in verify(folder) if not part.whole}
+
+    run = tuned(tmp_path / "run", "sft")
+    model = add_lora(small_model("llama", 40), LoraConfig(rank=2))
+    adapter = save_lora(model, tmp_path / "adapter")
+    assert not damaged(run) and not damaged(adapter)
+    newest = max((run / "checkpoints").iterdir())
+    for path in (newest / "optimizer.safetensors", adapter / "adapter_model.safetensors"):
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(bytes(content))
+    assert damaged(run) == {f"checkpoints/{newest.name}"} and damaged(adapter) == {"SHA256SUMS"}

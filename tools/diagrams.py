@@ -374,7 +374,7 @@ ROOMS = {
     ),
     "guards": Diagram(
         "Preflight looks before a run, alarms look during it, the doctor looks at the folder "
-        "afterwards; each says what is wrong and what to do.",
+        "afterwards, verify at every byte of it; each says what is wrong and what to do.",
         (
             outside("train.presets", "what you want to run", 0, 0),
             module("guards.preflight", "before you pay", 1, 0),
@@ -385,6 +385,9 @@ ROOMS = {
             outside("record.folder", "a run, even a broken one", 0, 2),
             module("guards.doctor", "afterwards", 1, 2),
             thing("findings", "values and remedies", 2, 2),
+            thing("any folder", "run, shards, export", 0, 3),
+            module("guards.verify", "every byte", 1, 3),
+            thing("what holds", "and the way back", 2, 3),
         ),
         (
             ("train.presets", "guards.preflight"),
@@ -394,6 +397,8 @@ ROOMS = {
             ("guards.alarms", "guards.doctor"),
             ("record.folder", "guards.doctor"),
             ("guards.doctor", "findings"),
+            ("any folder", "guards.verify"),
+            ("guards.verify", "what holds"),
         ),
     ),
     "lab": Diagram(

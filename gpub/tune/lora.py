@@ -16,7 +16,7 @@ from annotated_types import Gt
 from torch import nn
 from torch.nn import functional as F
 from ..core import Config, Count, GpubError, first_line, read_json, write_atomic
-from ..files import give_usual_mode
+from ..files import give_usual_mode, write_sums
 from ..model.gpt import GPT
 from ..model.llama import Llama
 from ..share.weights import BLOCKS, family, row_sizes, their_names
@@ -204,6 +204,7 @@ def save_lora(
     save_file(tensors, folder / "adapter_model.safetensors")
     give_usual_mode(folder / "adapter_model.safetensors")
     write_atomic(folder / "adapter_config.json", json.dumps(config, indent=1))
+    write_sums(folder)
     return folder
 
 
