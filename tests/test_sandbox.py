@@ -4,6 +4,7 @@ it does not run"""
 import os
 import shutil
 import subprocess
+import sys
 import time
 
 import pytest
@@ -148,6 +149,78 @@ def test_without_walls_nothing_runs(monkeypatch):
     with pytest.raises(GpubError, match="lacks seccomp.*--unsafe"):
         run_python("")
     need_walls(unsafe=True)
+
+
+# a jail that is installed: the kernel's namespaces by util-linux stand for it, and take its options
+JAIL = """#!/bin/sh
+echo "$(basename "$0")" >> {seen}
+while [ "$1" != {python} ]; do shift; done
+exec unshare --user --map-current-user --pid --net --fork "$@"
+"""
+NONE = """#!/bin/sh
+echo "$(basename "$0")" >> {seen}
+while [ "$1" != {python} ]; do shift; done
+exec "$@"
+"""
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    "Jails on a PATH of our own, and which of them were started"
+    (tmp_path / "bin").mkdir()
+    seen = tmp_path / "seen"
+    seen.touch()
+    rest = os.environ["PATH"].split(os.pathsep)
+    rest = [d for d in rest if not any(os.path.exists(f"{d}/{j}") for j in ("bwrap", "nsjail"))]
+    monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path / "bin"), *rest]))
+
+    def install(**jails):
+        for name, text in jails.items():
+            python = os.path.realpath(sys.executable)
+            (tmp_path / "bin" / name).write_text(text.format(seen=seen, python=python))
+            (tmp_path / "bin" / name).chmod(0o755)
+        return seen
+
+    caches = find_jail, missing_walls
+    for cached in caches:
+        cached.cache_clear()
+    yield install
+    for cached in caches:
+        cached.cache_clear()
+
+
+@contained
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="util-linux is not installed")
+@pytest.mark.parametrize(
+    "jails, wanted",
+    [
+        (dict(bwrap=JAIL, nsjail=JAIL), "bwrap"),
+        (dict(nsjail=JAIL), "nsjail"),
+        (dict(bwrap="#!/bin/sh\nexit 1\n", nsjail=JAIL), "nsjail"),
+        (dict(bwrap=NONE), None),  # it starts programs, and separates them from nothing
+        ({}, None),
+    ],
+)
+def test_a_jail_that_is_installed_is_preferred(installed, jails, wanted):
+    seen = installed(**jails)
+    found = find_jail()
+    assert (os.path.basename(found[0]) if found else None) == wanted
+    before = seen.read_text().count("\n")
+    assert ends("assert 1 + 1 == 2") == "passed" and ends("open('/etc/passwd')") in DENIED
+    assert (seen.read_text().count("\n") > before) == bool(found)
+
+
+def test_a_system_that_lacks_all_says_so(installed, monkeypatch):
+    "No jail, no namespaces, no Landlock, no seccomp: gpub eval names them, and wants --unsafe"
+    cage = read_packaged("evals/programs/cage.py")
+    whole, lacking = "    walls = contain(job)\n", "    contain(job)\n    walls = []\n"
+    assert whole in cage
+    monkeypatch.setattr(sandbox, "read_packaged", lambda name: cage.replace(whole, lacking))
+    installed()
+    assert {*missing_walls()} == {*sandbox.WALLS.values()}
+    with pytest.raises(GpubError, match="lacks process namespaces, .*seccomp.*with --unsafe"):
+        run_python("pass")
+    assert run_python("pass", unsafe=True).ok
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")

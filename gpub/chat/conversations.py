@@ -320,8 +320,8 @@ class ChatSet:
         path = self.folder / name
         if not path.is_file() or sha256(path) != self.manifest.files.get(name):
             raise GpubError(
-                f"{path} is missing or not the file that manifest.json describes: copy it again, or "
-                "make the chats again from their sources"
+                f"{path} is missing or not the file that manifest.json describes: copy it again, "
+                "or make the chats again from their sources"
             )
         try:
             self.tensors = load_file(path)

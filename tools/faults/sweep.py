@@ -142,19 +142,17 @@ def typed(argv: tuple[str, ...], folder: Path, injector: Injector, fault: Fault 
     return dict(code=code, said=said.getvalue(), told=told.getvalue(), calls=calls)
 
 
-def difference(found: dict, wanted: dict) -> str:
+def difference(found: dict, wanted: dict, but: tuple[str, ...] = ()) -> str:
     "Which files are not as they should be; scratch (its name begins with a dot) may be left once"
     names = [name for name in {**found, **wanted} if found.get(name) != wanted.get(name)]
-    names = [name for name in names if name in wanted or not name.endswith(ROUNDED)]
-    return ", ".join(sorted(name for name in names if not name.startswith(".")))
+    named = [name for name in names if not name.startswith(".") and not name.endswith(but)]
+    return ", ".join(sorted(named))
 
 
-def still_wanted(wanted: dict, first: dict) -> dict:
-    """What must be the same in the end: all of it; but sums in smaller pieces, which the command
-    announces when memory runs out, have other last bits"""
-    if "out of memory with" not in first.get("told", ""):
-        return wanted
-    return {name: found for name, found in wanted.items() if not name.endswith(ROUNDED)}
+def may_differ(first: dict) -> tuple[str, ...]:
+    """Ends of the names of files that need not be the same: sums in smaller pieces, which the
+    command announces when memory runs out, have other last bits"""
+    return ROUNDED if "out of memory with" in first.get("told", "") else ()
 
 
 def what_broke(job: jobs.Job, first: dict, folder: Path, wanted: dict) -> list[str]:
@@ -172,17 +170,19 @@ def what_broke(job: jobs.Job, first: dict, folder: Path, wanted: dict) -> list[s
     if out.exists():
         wrong += job.invariants(out)
     if first["code"] == 0:
-        other = difference(job.final(out), still_wanted(wanted, first))
+        other = difference(job.final(out), wanted, may_differ(first))
         if other:
             wrong.append(f"it said that all is well, but these differ: {other}")
     return wrong
 
 
-def what_broke_again(job: jobs.Job, second: dict, folder: Path, wanted: dict) -> list[str]:
+def what_broke_again(
+    job: jobs.Job, second: dict, folder: Path, wanted: dict, but: tuple[str, ...]
+) -> list[str]:
     "After the same command, undisturbed"
     if second["code"] != 0:
         return [f"the same command does not go on: {second['said'][-1500:]}"]
-    other = difference(job.final(folder / job.out), wanted)
+    other = difference(job.final(folder / job.out), wanted, but)
     return [f"it went on to another end: {other}"] if other else []
 
 
@@ -245,8 +245,7 @@ class Server:
 
         def again():
             second = typed(job.argv, at, self.injector, None)
-            last = still_wanted(wanted, first)
-            return second | dict(wrong=what_broke_again(job, second, at, last))
+            return second | dict(wrong=what_broke_again(job, second, at, wanted, may_differ(first)))
 
         first = in_child(disturbed)
         done = first["code"] == 0 and job.once
