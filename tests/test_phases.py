@@ -555,6 +555,25 @@ def test_clock_jumps(tmp_path, capsys):
     )
 
 
+def test_a_date_that_jumps_between_two_processes_costs_nothing(tmp_path):
+    "While the machine runs on, its own clock says how long nobody trained, whatever the date says"
+    for paid in (False, True):
+        with Ledger(tmp_path, 1.0, paid=paid):
+            pass
+    rows = read_ledger(tmp_path)
+    if "boot" not in rows[0]:
+        pytest.skip("this system does not tell when it was started")
+    second = next(i for i, row in enumerate(rows) if row.get("open") and i)
+    jumped = [*rows[:second], *(row | dict(at=row["at"] + 86_400) for row in rows[second:])]
+
+    def idle(rows):
+        return sum(s.seconds for s in account(rows) if s.kind == "idle")
+
+    assert idle(jumped) == pytest.approx(idle(rows), abs=0.01)
+    restarted = [*jumped[:second], *(row | dict(boot="another") for row in jumped[second:])]
+    assert idle(restarted) == pytest.approx(86_400, abs=60)
+
+
 def test_paid_gaps_are_idle(tmp_path):
     now = [0.0]
     hands = dict(wall=lambda: 1.7e9 + now[0], steady=lambda: now[0])
