@@ -26,7 +26,7 @@ from gpub.share.hub import (
 from gpub.model.llama import LlamaConfig, build_model
 from gpub.data.plays import plays
 from gpub.train.trainer import Trainer
-from gpub.record.load import continue_text, load_run
+from gpub.record.load import load, load_run
 from gpub.share.gguf import LLAMA3_PATTERN, gguf_tensors, gguf_warning, write_gguf
 from gpub.data.tokenizer import (
     GPT2_PATTERN,
@@ -253,8 +253,8 @@ def test_a_run_and_its_card(run_folder, tmp_path):
 def test_an_imported_run_is_a_run(run_folder, tmp_path):
     out = import_run(export_run(run_folder, tmp_path / "hf"), tmp_path / "run")
     assert (
-        continue_text(out, "The", 30, seed=1) == continue_text(run_folder, "The", 30, seed=1)
-        and len(continue_text(out, n=5)) == 6
+        load(out).generate("The", 30, seed=1) == load(run_folder).generate("The", 30, seed=1)
+        and len(load(out).generate(n=5)) == 6
     )
     with pytest.raises(GpubError, match="already"):
         import_run(tmp_path / "hf", out)

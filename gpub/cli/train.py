@@ -151,11 +151,10 @@ def sample_command(
     step: int | None,
 ):
     "Let the model in folder RUN go on with a text; you see it as it comes."
-    from gpub.record.load import continue_text
+    from gpub.record.load import load
 
     sampling = dict(top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty, stop=stop)
-    for piece in continue_text(
-        run, prompt, tokens, temperature, seed, step, stream=True, **sampling
-    ):
+    text = load(run, step).generate(prompt, tokens, temperature, seed, stream=True, **sampling)
+    for piece in text:
         click.echo(piece, nl=False)
     click.echo()

@@ -8,7 +8,7 @@ __all__ = ['FILE_BYTES', 'WEIGHTS', 'INDEX', 'write_weights', 'read_weights', 'e
 
 # %% ../../nbs/lib/share/hub.ipynb #cbe75d6a
 import json, os, re, shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 import torch
@@ -129,10 +129,9 @@ def export_model(
     model: GPT | Llama,  # `GPT` or `Llama`
     tok: CharTokenizer | BPETokenizer,  # its tokenizer
     folder: Path | str,  # must be new or empty
-    card: str = "",  # text of README.md; none if empty
+    beside: Mapping[str, str | Path] | None = None,  # more files: name -> text, or what to copy
     limit: int = FILE_BYTES,  # bytes of a weight file
     gguf: bool = False,  # also model.gguf, for llama.cpp
-    files: Sequence[Path | str] = (),  # to be copied beside
     chat: bool = False,  # the model talks: its chat template goes along
 ) -> Path:  # the folder
     """A folder that `AutoModelForCausalLM` and `AutoTokenizer` open; raises `GpubError` when model
@@ -151,10 +150,11 @@ def export_model(
         write_tokenizer(tok, temp, model.cfg.context_length, chat)
         for name, content in {"config": config, "generation_config": sampling}.items():
             write_atomic(temp / f"{name}.json", json.dumps(content, indent=1) + "\n")
-        if card:
-            write_atomic(temp / "README.md", card)
-        for f in files:
-            shutil.copy(f, temp / Path(f).name)
+        for name, content in (beside or {}).items():
+            if isinstance(content, Path):
+                shutil.copy(content, temp / name)
+            else:
+                write_atomic(temp / name, content)
         if gguf:
             write_gguf(model, tok, temp / "model.gguf")
         write_sums(temp)
@@ -416,10 +416,11 @@ def export_run(
     """A trained run as a Hugging Face folder with its card; raises `GpubError` when the run holds
     no model or the folder is not empty"""
     model, tok, config = load_run(run, step, "cpu")
-    pictures = [p for p in [Path(run, "loss.png")] if p.is_file()]
     warning = gguf_warning(tok) if gguf else ""
-    card = model_card(run, model, config, warning)
-    export_model(model, tok, folder, card, limit, gguf, pictures, "chat" in config)
+    beside = {"README.md": model_card(run, model, config, warning)}
+    if (curve := Path(run, "loss.png")).is_file():
+        beside[curve.name] = curve
+    export_model(model, tok, folder, beside, limit, gguf, "chat" in config)
     if warning:
         log(f"warning: {warning}")
     return Path(folder)

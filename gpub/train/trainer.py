@@ -21,7 +21,7 @@ import torch
 from typing import Any
 from torch import Tensor, nn
 from ..core import GpubError, first_line, read_config, write_atomic
-from ..data.corpus import load_corpus, pick_prompt, references
+from ..data.corpus import Corpus, load_corpus, pick_prompt, references
 from ..data.prefetch import Prefetcher
 from ..data.plays import ideal_error, plays_nll, scene_start, sees_future
 from gpub.device import (
@@ -332,14 +332,7 @@ class TrainingLoop:
             for s in train(learner.model, self.batches, self.cfg, learner.opts, start, parts):
                 state.step = s.n
                 done, stopping = s.n == self.cfg.steps, self.world.any(run.stop.is_set())
-                if s.n % self.cfg.log_every == 0 or s.n in run.eval_steps:
-                    self.log_step(s)
-                if s.n in run.milestone_steps:
-                    self.checked_row(s)
-                    self.draw_text(s.n)
-                if s.n % run.save_every == 0 or done or stopping:
-                    self.save(s)
-                self.ledger.mark_step(s.n)
+                self.keep(s, last=done or stopping)
                 if stopping and not done:
                     raise Interrupted(
                         f"stopped at step {s.n} of {self.cfg.steps}, saved in {run.out}; go on "
@@ -351,6 +344,21 @@ class TrainingLoop:
             self.ledger.switch("save")  # the saver's block waits for the last write
             if self.prefetcher:
                 self.prefetcher.close()
+
+    def keep(
+        self,
+        s: TrainStep,  # the newest
+        last: bool,  # whether it is saved in any case
+    ):
+        "What is due after a step: a row, a text, a checkpoint"
+        if s.n % self.cfg.log_every == 0 or s.n in self.run.eval_steps:
+            self.log_step(s)
+        if s.n in self.run.milestone_steps:
+            self.checked_row(s)
+            self.draw_text(s.n)
+        if s.n % self.run.save_every == 0 or last:
+            self.save(s)
+        self.ledger.mark_step(s.n)
 
     def batches(
         self,
@@ -501,21 +509,11 @@ class Trainer:
         self.log = (options.log or self.progress.log) if self.world.main else lambda text: None
         use_threads()
         self.device = pick_device(self.world.device(options.device))
-        # refuse an impossible shape before reading anything
-        self.preset.config(vocab_size=2, **shape)
-        if options.data is None and shape["d_model"] > 128:
-            _refuse_letters(self.name)
-        self.corpus = load_corpus(options.data, shape["context_length"], self.log)
-        if options.eval_tokens is not None:
-            self.corpus = replace(self.corpus, val=self.corpus.val[: options.eval_tokens])
+        self.corpus = self._read_corpus(shape)
         self.model_cfg = self.preset.config(vocab_size=self.corpus.tok.vocab_size, **shape)
         self.val_bytes = len(self.corpus.val_text().encode())
-        steps, evals, milestones = self.cfg.steps, options.eval_steps, options.milestone_steps
-        self.eval_steps = eval_steps(self.preset, steps) if evals is None else {*evals}
-        if milestones is None:
-            milestones = spread_steps(self.preset.samples, steps)
-        self.milestone_steps = {*milestones}
-        self.save_every = options.save_every or max(1, steps // 10)
+        self.eval_steps, self.milestone_steps = self._marked_steps()
+        self.save_every = options.save_every or max(1, self.cfg.steps // 10)
         lengths = context_lengths(self.cfg, self.model_cfg.context_length)
         self.batches_by_ctx = {c: self._batches(c) for c in lengths}
         self.stop = threading.Event()  # saves after the step that is on its way, and ends
@@ -525,6 +523,26 @@ class Trainer:
         self.state = RunState()
         self.learner: Learner | None = None
         self.loop: TrainingLoop | None = None
+
+    def _read_corpus(self, shape: dict) -> Corpus:
+        "What is learned from; an impossible shape is refused before anything is read"
+        options = self.options
+        self.preset.config(vocab_size=2, **shape)
+        if options.data is None and shape["d_model"] > 128:
+            _refuse_letters(self.name)
+        corpus = load_corpus(options.data, shape["context_length"], self.log)
+        if options.eval_tokens is None:
+            return corpus
+        return replace(corpus, val=corpus.val[: options.eval_tokens])
+
+    def _marked_steps(self) -> tuple[set[int], set[int]]:
+        "The steps after which is validated, and those that are milestones"
+        evals, milestones = self.options.eval_steps, self.options.milestone_steps
+        if evals is None:
+            evals = eval_steps(self.preset, self.cfg.steps)
+        if milestones is None:
+            milestones = spread_steps(self.preset.samples, self.cfg.steps)
+        return {*evals}, {*milestones}
 
     def _batches(self, context_length: int):
         if self.cfg.batch_tokens % context_length:
@@ -621,20 +639,28 @@ class Trainer:
         saved = load_checkpoint(path, log=self.log) if path else None
         self.learner = Learner(model, self.cfg, place, self.log, saved.model if saved else None)
         if saved:
-            self.learner.restore(saved)
-            self.state = RunState(saved.step, saved.state["seconds"], saved.state["val_loss"])
-            _resume_cut(self, self.learner, saved)
-            _resume_exactly(self, saved)
-            self._check_rows(saved)
+            self._restore(saved)
         else:
             self.state = RunState()
             self.learner.fit_to_memory(0)
         if self.world.main:
-            mark_latest(self.out)
-            self.corpus.tok.save(self.out)
-            done = self.state.step or -1  # the sample of step 0 is drawn again too
-            for name in ("log.jsonl", "samples.jsonl"):
-                cut_log(self.out / name, done)
+            self._cut_records()
+
+    def _restore(self, saved: Checkpoint):
+        "Go on from a checkpoint"
+        self.learner.restore(saved)
+        self.state = RunState(saved.step, saved.state["seconds"], saved.state["val_loss"])
+        _resume_cut(self, self.learner, saved)
+        _resume_exactly(self, saved)
+        self._check_rows(saved)
+
+    def _cut_records(self):
+        "The folder as it was after the step that the run goes on from"
+        mark_latest(self.out)
+        self.corpus.tok.save(self.out)
+        done = self.state.step or -1  # the sample of step 0 is drawn again too
+        for name in ("log.jsonl", "samples.jsonl"):
+            cut_log(self.out / name, done)
 
     def _check_rows(self, saved: Checkpoint):
         "Tell of rows that are not what was written"

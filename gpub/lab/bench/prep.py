@@ -222,6 +222,26 @@ def datasketch_repeats(
     return out
 
 
+def _write_shards(folder: Path, tok: BPETokenizer, parts: list[tuple]):
+    "Shards of joined documents, finished"
+    writer = ShardWriter(folder, tok)
+    for part in parts:
+        documents = len(part[1])
+        names = [f"text.jsonl 1.{i}" for i in range(documents)]
+        writer.add("text", part, names, [1] * documents)
+    writer.commit(1)
+    writer.close()
+
+
+def _copy_files(folder: Path, to: Path):
+    "Each file of a folder copied, and forced to the disk"
+    to.mkdir()
+    for file in folder.iterdir():
+        shutil.copyfile(file, to / file.name)
+        with open(to / file.name, "rb+") as f:
+            os.fsync(f.fileno())
+
+
 def shard_writing(
     tok: BPETokenizer,  # whose vocabulary the shards are for
     ids: Sequence[np.ndarray],  # of each document
@@ -236,30 +256,16 @@ def shard_writing(
     parts = [
         join_documents(ids[i : i + per], tok.end, ids[0].dtype) for i in range(0, len(ids), per)
     ]
-    times = max(1, tokens // sum(len(joined) for joined, _ in parts))
-
-    def write(out: Path):
-        writer = ShardWriter(out, tok)
-        for part in parts * times:
-            documents = len(part[1])
-            names = [f"text.jsonl 1.{i}" for i in range(documents)]
-            writer.add("text", part, names, [1] * documents)
-        writer.commit(1)
-        writer.close()
-
-    def copy():
-        copied.mkdir()
-        for file in done.iterdir():
-            shutil.copyfile(file, copied / file.name)
-            with open(copied / file.name, "rb+") as f:
-                os.fsync(f.fileno())
+    parts *= max(1, tokens // sum(len(joined) for joined, _ in parts))
 
     def tidy():
         shutil.rmtree(made, ignore_errors=True)
         shutil.rmtree(copied, ignore_errors=True)
 
-    write(done)
-    contenders = dict(shards=lambda n: write(made), copy=lambda n: copy())
+    _write_shards(done, tok, parts)
+    contenders = dict(
+        shards=lambda n: _write_shards(made, tok, parts), copy=lambda n: _copy_files(done, copied)
+    )
     race = Race(contenders, before=lambda n: tidy()).run(rounds)
     tidy()
     shutil.rmtree(done)
