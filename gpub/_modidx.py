@@ -481,6 +481,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                             'gpub/cli/options.py'),
                                   'gpub.cli.options.number_option': ('lib/cli/options.html#number_option', 'gpub/cli/options.py'),
                                   'gpub.cli.options.parse_settings': ('lib/cli/options.html#parse_settings', 'gpub/cli/options.py'),
+                                  'gpub.cli.options.run_options': ('lib/cli/options.html#run_options', 'gpub/cli/options.py'),
                                   'gpub.cli.options.settings_option': ('lib/cli/options.html#settings_option', 'gpub/cli/options.py'),
                                   'gpub.cli.options.this_command': ('lib/cli/options.html#this_command', 'gpub/cli/options.py')},
             'gpub.cli.prep': { 'gpub.cli.prep._given': ('lib/cli/prep_commands.html#_given', 'gpub/cli/prep.py'),

@@ -9,7 +9,13 @@ __all__ = ['plan_command', 'run_command', 'bill_command']
 import json
 from pathlib import Path
 import click
-from .options import TorchCommand, parse_settings, settings_option, this_command
+from gpub.cli.options import (
+    TorchCommand,
+    parse_settings,
+    run_options,
+    settings_option,
+    this_command,
+)
 from ..core import GpubError, write_atomic
 
 # %% ../../nbs/lib/cli/budget_commands.ipynb #a32a9bca
@@ -152,22 +158,7 @@ def _plans() -> str:
     show_default=True,
     help="Checkpoints kept beside the milestones.",
 )
-@click.option(
-    "--mirror",
-    help="A second folder for everything: another disk, a network volume, Drive.",
-)
-@click.option(
-    "--track",
-    default="none",
-    show_default=True,
-    help="wandb, trackio or tensorboard, beside log.jsonl.",
-)
-@click.option(
-    "--parallel",
-    default="ddp",
-    show_default=True,
-    help="ddp, fsdp or hsdp, when started by torchrun.",
-)
+@run_options
 @settings_option("Any setting of model or recipe, for the whole run.")
 @click.option(
     "--show", is_flag=True, help="Only show the plan; with --gpu also what it will cost there."

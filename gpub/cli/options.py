@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['json_option', 'device_option', 'data_option', 'DeferredCommand', 'LazyGroup', 'LateCommand', 'TorchCommand',
-           'LateChoice', 'LateDefault', 'FiniteRange', 'number_option', 'settings_option', 'parse_settings',
-           'this_command']
+           'LateChoice', 'LateDefault', 'run_options', 'FiniteRange', 'number_option', 'settings_option',
+           'parse_settings', 'this_command']
 
 # %% ../../nbs/lib/cli/options.ipynb #357b7602
 import importlib, math, os, shlex, sys
@@ -114,6 +114,32 @@ device_option = click.option(
 data_option = click.option(
     "--data", help="A text file, or a folder made by gpub prep.  [default: tiny Shakespeare]"
 )
+_RUN_OPTIONS = (
+    click.option(
+        "--mirror", help="A second folder for everything: another disk, a network volume, Drive."
+    ),
+    click.option(
+        "--track",
+        default="none",
+        show_default=True,
+        help="wandb, trackio or tensorboard, beside log.jsonl.",
+    ),
+    click.option(
+        "--parallel",
+        default="ddp",
+        show_default=True,
+        help="ddp, fsdp or hsdp, when started by torchrun.",
+    ),
+)
+
+
+def run_options(
+    command: Callable,  # that trains
+) -> Callable:
+    "`--mirror`, `--track` and `--parallel`, for every command that trains"
+    for option in reversed(_RUN_OPTIONS):
+        command = option(command)
+    return command
 
 
 class FiniteRange(click.FloatRange):

@@ -11,6 +11,7 @@ from gpub.cli.options import (
     TorchCommand,
     data_option,
     parse_settings,
+    run_options,
     settings_option,
     this_command,
 )
@@ -39,21 +40,7 @@ def _presets() -> str:
 @click.option(
     "--save-every", type=int, help="Steps between checkpoints.  [default: a tenth of the run]"
 )
-@click.option(
-    "--mirror", help="A second folder for everything: another disk, a network volume, Drive."
-)
-@click.option(
-    "--track",
-    default="none",
-    show_default=True,
-    help="wandb, trackio or tensorboard, beside log.jsonl.",
-)
-@click.option(
-    "--parallel",
-    default="ddp",
-    show_default=True,
-    help="ddp, fsdp or hsdp, when started by torchrun.",
-)
+@run_options
 @settings_option("Any setting of model or recipe, such as lr=0.01 or d_model=64.")
 def train_command(
     preset: str,
