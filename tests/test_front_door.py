@@ -239,7 +239,7 @@ def test_an_empty_mirror_is_none(typed, kept, monkeypatch):
 
     class Stub:
         def __init__(self, *args, **kw):
-            seen.append(real.bind(*args, **kw).arguments["others"]["mirror"])
+            seen.append(real.bind(*args, **kw).arguments["preset"].mirror)
 
         def go(self):
             pass

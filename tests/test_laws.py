@@ -76,8 +76,6 @@ FOR_USERS = {
     "lab.sums_world": "SumsWorld",
     # a rule that a recipe names
     "prep.filters": "Sites",
-    # for loops that should say nothing
-    "progress": "SilentProgress",
     # what a run wrote, step by step, in a notebook
     "report.results": "replay_prompts",
     "share.demo": "as_picture playground",

@@ -146,7 +146,8 @@ ROOMS = {
     ),
     "record": Diagram(
         "Training writes rows through the folder, weights through the checkpoint and seconds "
-        "through the ledger; the log and load modules read them back, checked.",
+        "through the ledger; the log and load modules read them back, checked; the list of runs "
+        "reads all of it.",
         (
             outside("train.trainer", "a run under way", 0, 1),
             module("record.folder", "lock, rows, polite stop", 1, 0),
@@ -157,6 +158,7 @@ ROOMS = {
             thing("ledger.jsonl", "seconds and dollars", 2, 2),
             module("record.log", "rows, checked", 3, 0),
             module("record.load", "a model ready to write", 3, 1),
+            module("record.runs", "every run, a line each", 4, 0),
             outside("budget.bill", "what it cost", 3, 2),
         ),
         (
@@ -167,6 +169,7 @@ ROOMS = {
             ("record.checkpoint", "checkpoints/"),
             ("record.ledger", "ledger.jsonl"),
             ("log.jsonl", "record.log"),
+            ("record.log", "record.runs"),
             ("checkpoints/", "record.load"),
             ("ledger.jsonl", "budget.bill"),
         ),
@@ -433,7 +436,7 @@ ROOMS = {
             module("cli.train", "and one for each room", 2, 0),
             module("cli.start", "Ctrl-C, meanwhile", 2, 1),
             outside("one room", "does the work", 3, 0),
-            thing("text, exit code", "0, 1 or 130", 3, 1),
+            thing("text, exit code", "0, 1, 2 or 130", 3, 1),
         ),
         (
             ("gpub train ...", "cli.main"),

@@ -10,9 +10,17 @@ import json
 from pathlib import Path
 import click
 from gpub.cli.options import (
+<<<<<<< HEAD
     TorchCommand,
     parse_settings,
     run_options,
+=======
+    PRESET,
+    RUN,
+    TRACKER,
+    TorchCommand,
+    parse_settings,
+>>>>>>> f8ddf15 (Runs as objects: gpub ls, show, resume, compare, presets; options kept in config.json and in YAML; names that the shell completes; usage errors exit with 2)
     settings_option,
     this_command,
 )
@@ -36,7 +44,7 @@ def _show_forecast(
 
 
 @click.command("plan", cls=TorchCommand)
-@click.argument("preset")
+@click.argument("preset", type=PRESET)
 @click.option("--gpu", help="A card by name, or cpu for this machine. An unknown name lists them.")
 @click.option(
     "--tokens",
@@ -158,7 +166,27 @@ def _plans() -> str:
     show_default=True,
     help="Checkpoints kept beside the milestones.",
 )
+<<<<<<< HEAD
 @run_options
+=======
+@click.option(
+    "--mirror",
+    help="A second folder for everything: another disk, a network volume, Drive.",
+)
+@click.option(
+    "--track",
+    type=TRACKER,
+    default="none",
+    show_default=True,
+    help="wandb, trackio or tensorboard, beside log.jsonl.",
+)
+@click.option(
+    "--parallel",
+    default="ddp",
+    show_default=True,
+    help="ddp, fsdp or hsdp, when started by torchrun.",
+)
+>>>>>>> f8ddf15 (Runs as objects: gpub ls, show, resume, compare, presets; options kept in config.json and in YAML; names that the shell completes; usage errors exit with 2)
 @settings_option("Any setting of model or recipe, for the whole run.")
 @click.option(
     "--show", is_flag=True, help="Only show the plan; with --gpu also what it will cost there."
@@ -229,7 +257,7 @@ def run_command(
 
 
 @click.command("bill", cls=TorchCommand)
-@click.argument("run")
+@click.argument("run", type=RUN)
 @click.option(
     "--usd-per-hour",
     type=float,

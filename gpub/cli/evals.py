@@ -9,7 +9,7 @@ __all__ = ['eval_command']
 from dataclasses import dataclass
 from pathlib import Path
 import click
-from .options import LateDefault, TorchCommand, device_option, number_option
+from .options import RUN, LateDefault, TorchCommand, device_option, number_option
 from ..core import GpubError, first_line
 
 # %% ../../nbs/lib/cli/evals_commands.ipynb #75094ec8
@@ -80,7 +80,7 @@ class _Asked:
 
 
 @click.command("eval", cls=TorchCommand, epilog=_tasks)
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
 @click.option(
     "--tasks",
     default=LateDefault(_default_tasks),

@@ -7,12 +7,12 @@ __all__ = ['preflight_command', 'doctor_command', 'verify_command', 'rehearse_co
 
 # %% ../../nbs/lib/cli/guards_commands.ipynb #ee893d46
 import click
-from .options import TorchCommand, data_option, parse_settings, settings_option
+from .options import PRESET, RUN, TorchCommand, data_option, parse_settings, settings_option
 from ..core import GpubError
 
 # %% ../../nbs/lib/cli/guards_commands.ipynb #6896be2b
 @click.command("preflight", cls=TorchCommand)
-@click.argument("preset")
+@click.argument("preset", type=PRESET)
 @data_option
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, mps.")
 @click.option("--gpu", help="Forecast for this card instead of this machine.")
@@ -38,7 +38,7 @@ def preflight_command(
 
 
 @click.command("doctor", cls=TorchCommand)
-@click.argument("run")
+@click.argument("run", type=RUN)
 def doctor_command(run: str):
     """Examine the run in folder RUN: losses, schedule, checkpoints, speed. Exit code 1 if an alarm
     fires."""

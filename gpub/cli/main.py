@@ -44,6 +44,23 @@ COMMANDS = (  # what is typed, module of gpub.cli and function, the first senten
         "tune:chat_command",
         "Talk with RUN, a run of gpub sft, dpo or grpo.",
     ),
+    ("ls", "runs:ls_command", "The runs below FOLDER: step, loss, cost and state of each."),
+    (
+        "show",
+        "runs:show_command",
+        "What RUN is, how far it came, what it cost, and the command that started it.",
+    ),
+    ("resume", "runs:resume_command", "Go on with RUN where it stopped, as it was started."),
+    (
+        "compare",
+        "runs:compare_command",
+        "RUNs side by side: settings that differ, last texts, curves in one picture.",
+    ),
+    (
+        "presets",
+        "runs:presets_command",
+        "Every preset of gpub train: its size, the tokens it reads, and what it is.",
+    ),
     (
         "prep",
         "prep:prep_command",
@@ -136,7 +153,8 @@ COMMANDS = (  # what is typed, module of gpub.cli and function, the first senten
     cls=LazyGroup,
     commands=[DeferredCommand(name, f"gpub.cli.{at}", line) for name, at, line in COMMANDS],
     context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110),
-    epilog="Start with: gpub train shakespeare",
+    epilog="Start with: gpub train shakespeare. To complete names with the tab key, put this into "
+    'your ~/.bashrc: eval "$(_GPUB_COMPLETE=bash_source gpub)" (for zsh: zsh_source)',
 )
 @click.version_option(__version__, prog_name="gpub")
 def cli():
@@ -210,6 +228,13 @@ def _told_by_another(error: BaseException) -> bool:
     return known or isinstance(error, Interrupted)
 
 
+def _exit_code(error: BaseException) -> int:
+    "130 for a stop, 2 for words that a command does not know, 1 for all else"
+    if isinstance(error, (Interrupted, KeyboardInterrupt, click.exceptions.Abort)):
+        return 130
+    return 2 if isinstance(error, click.UsageError) else 1
+
+
 def main():
     "The `gpub` command: runs `cli` and turns what went wrong into one line and an exit code"
     for stream in sys.stdout, sys.stderr:
@@ -227,5 +252,4 @@ def main():
             raise
         if not _told_by_another(e):
             _say(said)
-        stopped = isinstance(e, (Interrupted, KeyboardInterrupt, click.exceptions.Abort))
-        sys.exit(130 if stopped else 1)
+        sys.exit(_exit_code(e))

@@ -7,12 +7,12 @@ __all__ = ['export_command', 'import_command', 'push_command', 'demo_command']
 
 # %% ../../nbs/lib/cli/share_commands.ipynb #79d4d289
 import click
-from .options import TorchCommand
+from .options import RUN, TorchCommand
 from ..core import GpubError
 
 # %% ../../nbs/lib/cli/share_commands.ipynb #54c9d36f
 @click.command("export", cls=TorchCommand)
-@click.argument("run")
+@click.argument("run", type=RUN)
 @click.argument("folder")
 @click.option("--step", type=int, help="Which checkpoint.  [default: the newest]")
 @click.option(
@@ -33,7 +33,7 @@ def export_command(run: str, folder: str, step: int | None, gguf: bool):
 
 @click.command("import", cls=TorchCommand)
 @click.argument("folder")
-@click.argument("run")
+@click.argument("run", type=RUN)
 def import_command(folder: str, run: str):
     "Make RUN, a run folder, of a GPT-2 or Llama in a Hugging Face FOLDER."
     from gpub.share.hub import import_run
@@ -54,7 +54,7 @@ def push_command(folder: str, repo: str, public: bool, dry_run: bool):
 
 
 @click.command("demo", cls=TorchCommand)
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
 @click.option(
     "--html",
     "file",

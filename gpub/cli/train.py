@@ -6,8 +6,13 @@
 __all__ = ['train_command', 'sample_command']
 
 # %% ../../nbs/lib/cli/train_commands.ipynb #747f15bc
+from dataclasses import replace
+from typing import Any
 import click
 from gpub.cli.options import (
+    PRESET,
+    RUN,
+    TRACKER,
     TorchCommand,
     data_option,
     parse_settings,
@@ -25,8 +30,9 @@ def _presets() -> str:
 
 
 @click.command("train", cls=TorchCommand, epilog=_presets)
-@click.argument("preset")
+@click.argument("preset", required=False, type=PRESET)
 @click.option("--out", help="Run folder.  [default: runs/PRESET]")
+@click.option("--config", "file", help="Options in a YAML file, as gpub show RUN --yaml writes it.")
 @data_option
 @click.option("--steps", type=int, help="Optimizer steps, instead of the preset's.")
 @click.option("--seed", type=int, help="Seed of weights and data order.")
@@ -40,57 +46,91 @@ def _presets() -> str:
 @click.option(
     "--save-every", type=int, help="Steps between checkpoints.  [default: a tenth of the run]"
 )
+<<<<<<< HEAD
 @run_options
+=======
+@click.option(
+    "--mirror", help="A second folder for everything: another disk, a network volume, Drive."
+)
+@click.option(
+    "--track",
+    type=TRACKER,
+    default="none",
+    show_default=True,
+    help="wandb, trackio or tensorboard, beside log.jsonl.",
+)
+@click.option(
+    "--parallel",
+    default="ddp",
+    show_default=True,
+    help="ddp, fsdp or hsdp, when started by torchrun.",
+)
+@click.option("--quiet", is_flag=True, help="Say nothing but what went wrong.")
+>>>>>>> f8ddf15 (Runs as objects: gpub ls, show, resume, compare, presets; options kept in config.json and in YAML; names that the shell completes; usage errors exit with 2)
 @settings_option("Any setting of model or recipe, such as lr=0.01 or d_model=64.")
+@click.pass_context
 def train_command(
-    preset: str,
-    out: str | None,
-    data: str | None,
+    ctx: click.Context,
+    preset: str | None,
+    file: str | None,
     steps: int | None,
     seed: int | None,
-    device: str,
-    usd_per_hour: float,
-    keep: int,
-    save_every: int | None,
-    mirror: str | None,
-    track: str,
-    parallel: str,
     settings: tuple[str, ...],
+    quiet: bool,
+    **options: Any,
 ):
     """Train PRESET, or go on with it where it stopped.
 
-    Watch the loss fall and the samples improve; at the end there is a report to look at. Ctrl-C
-    saves and exits, a lost connection too; the same command goes on from there. A folder that
-    holds another run is refused, with the difference.
+    Without PRESET it lists them. Watch the loss fall and the samples improve; at the end there
+    is a report to look at. Ctrl-C saves and exits, a lost connection too; the same command goes
+    on from there. A folder that holds another run is refused, with the difference.
 
     Several GPUs: torchrun --nproc_per_node=8 -m gpub train PRESET ... trains the same run, at
     the same tokens per step, on all of them; several machines: the same line with --nnodes,
     --node_rank and --master_addr on each, --out on a disk that all of them see. Checkpoints do
     not know how many processes wrote them."""
+    from gpub.progress import SilentProgress
     from gpub.train.trainer import Trainer
 
-    chosen = parse_settings(settings) | {
-        k: v for k, v in dict(steps=steps, seed=seed).items() if v is not None
-    }
-    second = mirror or None  # a variable that a script left empty is no place
-    Trainer(
-        preset,
-        out,
-        data,
-        chosen,
-        device,
-        usd_per_hour=usd_per_hour,
-        keep=keep,
-        save_every=save_every,
-        mirror=second,
-        track=track,
-        parallel=parallel,
-        command=this_command(),
-    ).go()
+    if preset is None and file is None:
+        _list_presets()
+        return
+    chosen = parse_settings(settings)
+    chosen |= {k: v for k, v in dict(steps=steps, seed=seed).items() if v is not None}
+    given = _typed(ctx, options) if file else options
+    given["mirror"] = given.get("mirror") or None  # a variable that a script left empty
+    if quiet:
+        given["progress"] = SilentProgress()
+    Trainer(_run_options(preset, file, chosen, given | dict(command=this_command()))).go()
+
+
+def _typed(ctx: click.Context, options: dict) -> dict:
+    "The options that stand in the command; the defaults of the others are a file's to replace"
+    typed = click.core.ParameterSource.COMMANDLINE
+    return {k: v for k, v in options.items() if ctx.get_parameter_source(k) == typed}
+
+
+def _run_options(preset: str | None, file: str | None, chosen: dict, given: dict) -> Any:
+    "`RunOptions` of what was typed and of what a file holds; what was typed comes first"
+    from gpub.train.options import RunOptions, read_options
+
+    if file is None:
+        return RunOptions(preset, settings=chosen, **given)
+    if preset is not None:
+        given["preset"] = preset
+    options = read_options(file, **given)
+    return replace(options, settings=(options.settings or {}) | chosen)
+
+
+def _list_presets():
+    "What `gpub train` alone shows"
+    from gpub.train.presets import preset_table
+
+    click.echo(f"{preset_table()}\n\nTrain one: gpub train shakespeare")
 
 
 @click.command("sample", cls=TorchCommand)
-@click.argument("run")
+@click.argument("run", type=RUN)
 @click.option("--prompt", help="How the text begins.  [default: the run's own prompt]")
 @click.option(
     "-n",

@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['PEAK_RATES', 'LARGE', 'PRESETS', 'Preset', 'preset_of_shape', 'PeakRates', 'preset_of_large_shape', 'find_preset',
-           'apply_settings']
+           'preset_table', 'apply_settings']
 
 # %% ../../nbs/lib/train/presets.ipynb #48375cf0
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 from ..core import OLD_NAMES, GpubError, parse_json
-from ..model.sizes import SHAPES, nearest
+from ..model.sizes import SHAPES, config_of, nearest, parameter_anatomy
+from ..table import Table
 from .config import TrainConfig
 from .decay import DECAY_TARGET, decay_for
 from ..model.gpt import GPTConfig
@@ -127,6 +128,16 @@ def find_preset(
     if name in PRESETS:
         return PRESETS[name]
     raise GpubError(f"no preset {name!r}; there are: {', '.join(nearest(name, PRESETS))}")
+
+
+def preset_table() -> Table:
+    "The presets, a line each, with their parameters and the tokens that their recipe reads"
+    rows = []
+    for name, preset in PRESETS.items():
+        tokens = preset.train.steps * preset.train.batch_tokens
+        parameters = parameter_anatomy(config_of(name)).params
+        rows.append([name, f"{parameters:,}", f"{tokens / 1e6:,.1f}M", preset.about])
+    return Table(["preset", "parameters", "tokens", "what it is"], rows, align="lrrl")
 
 
 def apply_settings(

@@ -75,7 +75,7 @@ from gpub.train.loop import (
     depth_at,
     train,
 )
-from .options import RunOptions, eval_steps, spread_steps
+from .options import RunOptions, eval_steps, kept_options, spread_steps
 from .parallel import World
 from .presets import apply_settings, find_preset
 from .trackers import Tracker, tracker
@@ -163,6 +163,8 @@ def _describe_run(run: "Trainer", model: nn.Module) -> dict:
         run_id=secrets.token_hex(4),
         machine=machine(run.device),
         processes=run.world.size,
+        options=kept_options(run.options),
+        command=run.command,
     )
 
 

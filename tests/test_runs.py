@@ -1,0 +1,193 @@
+"""Runs as objects, as a user meets them: listed, shown, resumed by name, compared, started from a
+file; and the names that a shell completes."""
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+import pytest
+import yaml
+from gpub.cli.main import main
+from gpub.record.checkpoint import latest
+from gpub.record.folder import lock_folder
+from gpub.record.log import read_log
+from gpub.record.runs import find_runs, summarise_run
+from gpub.train.options import RunOptions, kept_options
+
+TINY = dict(d_model=16, n_layers=1, n_heads=2, context_length=32, batch_tokens=64, log_every=1)
+TINY |= dict(precision="fp32", compile="no")
+TEXT = "To be, or not to be, that is the question: whether 'tis nobler in the mind to suffer\n" * 40
+SETTINGS = [f"--set={name}={value}" for name, value in TINY.items()]
+
+
+def gpub(*words, code=0):
+    "Run a command as a user does, in this process; what it said"
+    said, typed = StringIO(), sys.argv
+    sys.argv = ["gpub", *map(str, words)]
+    try:
+        with redirect_stdout(said), redirect_stderr(said):
+            main()
+        ended = 0
+    except SystemExit as e:
+        ended = e.code or 0
+    finally:
+        sys.argv = typed
+    assert ended == code, said.getvalue()
+    return said.getvalue()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    "Two small runs that differ in one setting"
+    place = tmp_path_factory.mktemp("runs")
+    (place / "text.txt").write_text(TEXT)
+    for name, lr in (("low", "0.001"), ("high", "0.01")):
+        data = "--data", place / "text.txt"
+        lr = f"--set=lr={lr}"
+        gpub("train", "shakespeare", "--steps", 3, "--out", place / name, *data, lr, *SETTINGS)
+    return place
+
+
+def test_ls_names_every_run_and_its_state(runs, tmp_path):
+    said = gpub("ls", runs, "--json", tmp_path / "ls.json")
+    assert "low" in said and "high" in said and said.count("finished") == 2
+    rows = json.loads((tmp_path / "ls.json").read_text())
+    assert {Path(row["path"]).name for row in rows} == {"low", "high"}
+    assert all(row["step"] == row["steps"] == 3 for row in rows)
+    with lock_folder(runs / "low"):
+        assert summarise_run(runs / "low").state == "running"
+    assert summarise_run(runs / "low").state == "finished"
+
+
+def test_ls_names_a_damaged_run_and_goes_on(runs, tmp_path):
+    broken = tmp_path / "runs" / "broken"
+    (broken / "checkpoints").mkdir(parents=True)
+    (broken / "config.json").write_text("{")
+    (run,) = find_runs(tmp_path / "runs")
+    assert run.state == "damaged" and "not valid JSON" in run.trouble
+    assert "damaged" in gpub("ls", tmp_path / "runs")
+    assert "there is no folder" in gpub("ls", tmp_path / "none", code=1)
+
+
+def test_show_tells_the_command_and_gives_the_options(runs):
+    said = gpub("show", runs / "low")
+    assert "gpub train shakespeare --steps 3" in said and "step 3" in said
+    options = yaml.safe_load(gpub("show", runs / "low", "--yaml"))
+    assert options["preset"] == "shakespeare" and options["settings"]["lr"] == "0.001"
+
+
+def test_a_file_trains_the_same_run(runs, tmp_path):
+    (tmp_path / "run.yaml").write_text(gpub("show", runs / "low", "--yaml"))
+    gpub("train", "--config", tmp_path / "run.yaml", "--out", tmp_path / "again", "--quiet")
+    losses = [[row["loss"] for row in read_log(run)] for run in (runs / "low", tmp_path / "again")]
+    assert losses[0] == losses[1]
+
+
+def test_quiet_is_quiet(runs, tmp_path):
+    place = "--data", runs / "text.txt", "--out", tmp_path / "quiet"
+    said = gpub("train", "shakespeare", "--steps=1", "--quiet", *place, *SETTINGS)
+    assert said == ""
+
+
+def test_what_is_typed_replaces_what_a_file_says(runs, tmp_path):
+    (tmp_path / "run.yaml").write_text(gpub("show", runs / "low", "--yaml"))
+    gpub(
+        "train", "--config", tmp_path / "run.yaml", "--steps=1", "--keep=1", "--out", tmp_path / "b"
+    )
+    config = json.loads((tmp_path / "b" / "config.json").read_text())
+    assert config["train"]["steps"] == 1 and config["options"]["keep"] == 1
+    assert config["options"]["settings"]["lr"] == "0.001"
+
+
+def test_resume_needs_only_the_name(runs, tmp_path, monkeypatch):
+    "Stopped after one step, from another folder: the same losses as a run that never stopped"
+    from gpub.train.trainer import Trainer
+
+    settings = dict(TINY, steps=3, lr=0.001)
+    options = RunOptions("shakespeare", tmp_path / "cut", runs / "text.txt", settings)
+    trainer = Trainer(options)
+    for step in trainer.steps():
+        if step.n == 1:
+            trainer.save(step, wait=True)
+            break
+    assert summarise_run(tmp_path / "cut").state == "stopped"
+    monkeypatch.chdir(tmp_path)
+    gpub("resume", tmp_path / "cut")
+    assert latest(tmp_path / "cut").name == "step-00000003"
+    losses = [[row["loss"] for row in read_log(run)] for run in (runs / "low", tmp_path / "cut")]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize(
+    "change, why",
+    [
+        (dict(options=None), "keeps no options"),
+        (dict(options=dict(preset="shakespeare", speed=9)), "no option 'speed'"),
+        (dict(options=dict(preset="hamlet")), "no preset 'hamlet'"),
+    ],
+)
+def test_resume_refuses_in_one_line(runs, tmp_path, change, why):
+    config = json.loads((runs / "low" / "config.json").read_text()) | change
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    said = gpub("resume", tmp_path, code=1)
+    assert why in said and said.count("\n") == 1
+
+
+def test_kept_options_are_plain_and_whole():
+    options = RunOptions("shakespeare", data="my.txt", mirror="~/second", keep=5)
+    kept = kept_options(options)
+    assert json.loads(json.dumps(kept)) == kept
+    assert Path(kept["data"]).is_absolute() and kept["mirror"] == str(Path.home() / "second")
+    assert RunOptions(**kept).keep == 5 and "device" not in kept
+
+
+def test_compare_shows_what_differs_and_draws(runs, tmp_path):
+    said = gpub("compare", runs / "low", runs / "high", "--out", tmp_path / "both.png")
+    assert "train.lr" in said and "0.001" in said and "train.steps" not in said
+    assert "--- low, step 3" in said and "--- high, step 3" in said
+    assert (tmp_path / "both.png").read_bytes().startswith(b"\x89PNG")
+    assert "at least two" in gpub("compare", runs / "low", code=2)
+
+
+def test_train_alone_lists_the_presets():
+    said = gpub("train")
+    assert (
+        "burn-1b" in said
+        and "1,038,692,352" in said
+        and said == gpub("presets") + ("\nTrain one: gpub train shakespeare\n")
+    )
+
+
+def completed(*words, **env):
+    "What a shell would offer"
+    line = " ".join(map(str, words))
+    asked = dict(
+        _GPUB_COMPLETE="bash_complete", COMP_WORDS=f"gpub {line}", COMP_CWORD=str(len(words))
+    )
+    code = "from gpub.cli.main import cli; cli(prog_name='gpub')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | asked | env
+    )
+    return [item.partition(",")[2] for item in done.stdout.splitlines()]
+
+
+def test_the_shell_completes_names(runs):
+    assert completed("train", "burn") == ["burn-toy", "burn-1b"]
+    assert completed("train", "--track", "w") == ["wandb"]
+    offered = completed("show", "", GPUB_RUNS=str(runs))
+    assert [Path(run).name for run in offered] == ["high", "low"]
+    assert "compare" in completed("com") and "completion" not in completed("com")
+    assert "_GPUB_COMPLETE=bash_source" in gpub("--help").replace("\n  ", " ")
+
+
+def test_completion_of_names_needs_no_torch(runs):
+    code = (
+        "import sys; from gpub.cli.options import RUN, preset_names; preset_names(); "
+        "RUN.shell_complete(None, None, ''); print('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    again = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert again.stdout.strip() == "False"
