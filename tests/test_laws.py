@@ -20,6 +20,7 @@ CHAPTERS = [
     "season2/04",
     "season2/05",
     "season3/01",
+    "season3/02",
 ]
 # The rooms of the house, from the ground up. A room imports only rooms of the rows above it here;
 # rooms of one row do not know each other. The first row are plain modules.

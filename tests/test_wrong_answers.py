@@ -91,11 +91,260 @@ def leaks_across(logits_of, ids, start, vocab_size):
     return not torch.equal(logits_of(changed), logits_of(ids))
 """,
     ],
+    ("02_sft", "imitator"): [
+        # the mean number of carries, instead of the mean over sums
+        """
+def imitator(forget):
+    a, b = map(np.ravel, np.meshgrid(np.arange(1000), np.arange(1000)))
+    return float((1 - forget) ** carries_of(a, b).mean())
+""",
+        # kept and forgotten exchanged
+        """
+def imitator(forget):
+    a, b = map(np.ravel, np.meshgrid(np.arange(1000), np.arange(1000)))
+    return float((forget ** carries_of(a, b)).mean())
+""",
+        # every number of carries weighs the same
+        """
+def imitator(forget):
+    return sum((1 - forget) ** k for k in range(4)) / 4
+""",
+    ],
+    ("02_sft", "piece_losses"): [
+        # a mean of means
+        """
+def piece_losses(logits_btv, targets_bt, rows):
+    pieces = list(zip(logits_btv.split(rows), targets_bt.split(rows)))
+    return [
+        F.cross_entropy(z.flatten(0, 1), y.flatten(), ignore_index=-100) / len(pieces)
+        for z, y in pieces
+    ]
+""",
+        # the same, without the pieces that ask nothing
+        """
+def piece_losses(logits_btv, targets_bt, rows):
+    pieces = list(zip(logits_btv.split(rows), targets_bt.split(rows)))
+    return [
+        (z * 0).sum()
+        if (y == -100).all()
+        else F.cross_entropy(z.flatten(0, 1), y.flatten(), ignore_index=-100) / len(pieces)
+        for z, y in pieces
+    ]
+""",
+        # divides by all tokens
+        """
+def piece_losses(logits_btv, targets_bt, rows):
+    return [
+        F.cross_entropy(z.flatten(0, 1), y.flatten(), ignore_index=-100, reduction="sum")
+        / targets_bt.numel()
+        for z, y in zip(logits_btv.split(rows), targets_bt.split(rows))
+    ]
+""",
+    ],
+    ("02_sft", "too_good"): [
+        # any loss below the floor
+        """
+def too_good(loss, n, floor=0.1935):
+    return "alarm" if loss < floor else "fine"
+""",
+        # a fixed margin
+        """
+def too_good(loss, n, floor=0.1935):
+    return "alarm" if loss < floor - 0.03 else "fine"
+""",
+        # both sides
+        """
+def too_good(loss, n, floor=0.1935):
+    q = floor / math.log(2)
+    return "alarm" if abs(loss - floor) > 3.09 * math.log(2) * (q * (1 - q) / n) ** 0.5 else "fine"
+""",
+    ],
+    ("03_lora", "adapter_size"): [
+        # the matrices' own size
+        """
+def adapter_size(shapes, rank):
+    one = sum(o * i for o, i in shapes)
+    return rank * one, rank
+""",
+        # rounds down
+        """
+def adapter_size(shapes, rank):
+    one = sum(o + i for o, i in shapes)
+    return rank * one, sum(o * i for o, i in shapes) // one
+""",
+        # the first layer only
+        """
+def adapter_size(shapes, rank):
+    o, i = shapes[0]
+    return rank * (o + i), -(-o * i // (o + i))
+""",
+    ],
+    ("03_lora", "merged_weight"): [
+        # without the scale
+        """
+def merged_weight(w, a, b, alpha):
+    return w + b @ a
+""",
+        # alpha alone
+        """
+def merged_weight(w, a, b, alpha):
+    return w + alpha * (b @ a)
+""",
+        # in place
+        """
+def merged_weight(w, a, b, alpha):
+    return w.add_(alpha / len(a) * (b @ a))
+""",
+    ],
+    ("03_lora", "extract_adapter"): [
+        # the first rows and columns
+        """
+def extract_adapter(before, after, rank):
+    delta = after - before
+    return delta[:rank], torch.eye(len(delta))[:, :rank]
+""",
+        # of the weight, not of the difference
+        """
+def extract_adapter(before, after, rank):
+    u, s, vt = torch.linalg.svd(after, full_matrices=False)
+    return vt[:rank], u[:, :rank] * s[:rank]
+""",
+        # the singular values twice
+        """
+def extract_adapter(before, after, rank):
+    u, s, vt = torch.linalg.svd(after - before, full_matrices=False)
+    return s[:rank, None] * vt[:rank], u[:, :rank] * s[:rank]
+""",
+    ],
+    ("04_dpo", "loss_of_pair"): [
+        # without the reference
+        """
+def loss_of_pair(chosen, rejected, ref_chosen, ref_rejected, beta):
+    return math.log(1 + math.exp(-beta * math.log(chosen / rejected)))
+""",
+        # the wrong way round
+        """
+def loss_of_pair(chosen, rejected, ref_chosen, ref_rejected, beta):
+    margin = math.log(chosen / ref_chosen) - math.log(rejected / ref_rejected)
+    return math.log(1 + math.exp(beta * margin))
+""",
+        # differences of probabilities
+        """
+def loss_of_pair(chosen, rejected, ref_chosen, ref_rejected, beta):
+    margin = (chosen - ref_chosen) - (rejected - ref_rejected)
+    return math.log(1 + math.exp(-beta * margin))
+""",
+    ],
+    ("04_dpo", "beta_for"): [
+        # probabilities instead of odds
+        """
+def beta_for(p, goal):
+    return 1 / math.log(goal / p)
+""",
+        # the inverse
+        """
+def beta_for(p, goal):
+    return math.log(goal / (1 - goal) * (1 - p) / p)
+""",
+        # forgets where it starts
+        """
+def beta_for(p, goal):
+    return 1 / math.log(goal / (1 - goal)) if goal > 0.5 else 1.0
+""",
+    ],
+    ("04_dpo", "diagnose"): [
+        # the loss alone
+        """
+def diagnose(log):
+    return "not learning" if log[-1]["loss"] > 0.68 else "healthy"
+""",
+        # the last row alone
+        """
+def diagnose(log):
+    if abs(log[-1]["loss"] - math.log(2)) < 0.01:
+        return "not learning"
+    return "collapse" if log[-1]["chosen_gain"] < -1 else "healthy"
+""",
+        # any fall is a collapse
+        """
+def diagnose(log):
+    end = log[-max(1, len(log) // 10) :]
+    if abs(np.mean([r["loss"] for r in end]) - math.log(2)) < 0.01:
+        return "not learning"
+    return "collapse" if np.mean([r["rejected_gain"] for r in end]) < -1 else "healthy"
+""",
+    ],
+    ("05_grpo", "smallest_group"): [
+        # forgets groups that are all right
+        """
+def smallest_group(p, goal):
+    group = 2
+    while 1 - (1 - p) ** group < goal:
+        group += 1
+    return group
+""",
+        # strictly more
+        """
+def smallest_group(p, goal):
+    group = 2
+    while 1 - p**group - (1 - p) ** group <= goal:
+        group += 1
+    return group
+""",
+        # powers of two
+        """
+def smallest_group(p, goal):
+    group = 2
+    while 1 - p**group - (1 - p) ** group < goal:
+        group *= 2
+    return group
+""",
+    ],
+    ("05_grpo", "own_advantages"): [
+        # its own reward in the mean
+        """
+def own_advantages(rewards_b, group):
+    rewards_ng = rewards_b.view(-1, group)
+    return (rewards_ng - rewards_ng.mean(1, keepdim=True)).flatten()
+""",
+        # against the whole batch
+        """
+def own_advantages(rewards_b, group):
+    return rewards_b - rewards_b.mean()
+""",
+        # groups interleaved
+        """
+def own_advantages(rewards_b, group):
+    rewards_gn = rewards_b.view(group, -1)
+    others_gn = (rewards_gn.sum(0, keepdim=True) - rewards_gn) / (group - 1)
+    return (rewards_gn - others_gn).flatten()
+""",
+    ],
+    ("05_grpo", "judge"): [
+        # looks for the number somewhere
+        """
+def judge(a, b, text, end):
+    return float(f"{a + b:04d}"[::-1] in text)
+""",
+        # reads it as a number
+        """
+def judge(a, b, text, end):
+    digits = text.rstrip(end)[::-1]
+    return float(digits.isdigit() and int(digits) == a + b)
+""",
+        # at least as large
+        """
+def judge(a, b, text, end):
+    digits = text[:-1][::-1]
+    return float(len(text) == 5 and digits.isdigit() and int(digits) >= a + b)
+""",
+    ],
 }
 PAGES = {path.stem: path for path in CHAPTERS}
 CASES = [
     pytest.param(chapter, name, answer, id=f"{chapter}-{name}-{n}")
     for (chapter, name), answers in WRONG.items()
+    if chapter in PAGES
     for n, answer in enumerate(answers, 1)
 ]
 
