@@ -490,11 +490,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                   'gpub.cli.options._named_presets': ('lib/cli/options.html#_named_presets', 'gpub/cli/options.py'),
                                   'gpub.cli.options.number_option': ('lib/cli/options.html#number_option', 'gpub/cli/options.py'),
                                   'gpub.cli.options.parse_settings': ('lib/cli/options.html#parse_settings', 'gpub/cli/options.py'),
-<<<<<<< HEAD
-                                  'gpub.cli.options.run_options': ('lib/cli/options.html#run_options', 'gpub/cli/options.py'),
-=======
                                   'gpub.cli.options.preset_names': ('lib/cli/options.html#preset_names', 'gpub/cli/options.py'),
->>>>>>> f8ddf15 (Runs as objects: gpub ls, show, resume, compare, presets; options kept in config.json and in YAML; names that the shell completes; usage errors exit with 2)
+                                  'gpub.cli.options.run_options': ('lib/cli/options.html#run_options', 'gpub/cli/options.py'),
                                   'gpub.cli.options.settings_option': ('lib/cli/options.html#settings_option', 'gpub/cli/options.py'),
                                   'gpub.cli.options.this_command': ('lib/cli/options.html#this_command', 'gpub/cli/options.py')},
             'gpub.cli.prep': { 'gpub.cli.prep._given': ('lib/cli/prep_commands.html#_given', 'gpub/cli/prep.py'),

@@ -10,17 +10,11 @@ import json
 from pathlib import Path
 import click
 from gpub.cli.options import (
-<<<<<<< HEAD
+    PRESET,
+    RUN,
     TorchCommand,
     parse_settings,
     run_options,
-=======
-    PRESET,
-    RUN,
-    TRACKER,
-    TorchCommand,
-    parse_settings,
->>>>>>> f8ddf15 (Runs as objects: gpub ls, show, resume, compare, presets; options kept in config.json and in YAML; names that the shell completes; usage errors exit with 2)
     settings_option,
     this_command,
 )
@@ -166,27 +160,7 @@ def _plans() -> str:
     show_default=True,
     help="Checkpoints kept beside the milestones.",
 )
-<<<<<<< HEAD
 @run_options
-=======
-@click.option(
-    "--mirror",
-    help="A second folder for everything: another disk, a network volume, Drive.",
-)
-@click.option(
-    "--track",
-    type=TRACKER,
-    default="none",
-    show_default=True,
-    help="wandb, trackio or tensorboard, beside log.jsonl.",
-)
-@click.option(
-    "--parallel",
-    default="ddp",
-    show_default=True,
-    help="ddp, fsdp or hsdp, when started by torchrun.",
-)
->>>>>>> f8ddf15 (Runs as objects: gpub ls, show, resume, compare, presets; options kept in config.json and in YAML; names that the shell completes; usage errors exit with 2)
 @settings_option("Any setting of model or recipe, for the whole run.")
 @click.option(
     "--show", is_flag=True, help="Only show the plan; with --gpu also what it will cost there."

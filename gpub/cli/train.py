@@ -12,7 +12,6 @@ import click
 from gpub.cli.options import (
     PRESET,
     RUN,
-    TRACKER,
     TorchCommand,
     data_option,
     parse_settings,
@@ -46,27 +45,8 @@ def _presets() -> str:
 @click.option(
     "--save-every", type=int, help="Steps between checkpoints.  [default: a tenth of the run]"
 )
-<<<<<<< HEAD
 @run_options
-=======
-@click.option(
-    "--mirror", help="A second folder for everything: another disk, a network volume, Drive."
-)
-@click.option(
-    "--track",
-    type=TRACKER,
-    default="none",
-    show_default=True,
-    help="wandb, trackio or tensorboard, beside log.jsonl.",
-)
-@click.option(
-    "--parallel",
-    default="ddp",
-    show_default=True,
-    help="ddp, fsdp or hsdp, when started by torchrun.",
-)
 @click.option("--quiet", is_flag=True, help="Say nothing but what went wrong.")
->>>>>>> f8ddf15 (Runs as objects: gpub ls, show, resume, compare, presets; options kept in config.json and in YAML; names that the shell completes; usage errors exit with 2)
 @settings_option("Any setting of model or recipe, such as lr=0.01 or d_model=64.")
 @click.pass_context
 def train_command(
