@@ -194,8 +194,9 @@ def grpo_command(
 @click.option("--out", required=True, help="A new folder for the conversations as tokens.")
 @click.option("--exams", help="A folder of benchmark files: conversations with their items go.")
 def chats_command(files: tuple[str, ...], run: str, out: str, exams: str | None):
-    """Conversations of FILE... as tokens, each once, without what is too long or an exam question:
-    a folder for gpub sft --data."""
+    """Conversations of FILE... as tokens, for gpub sft --data.
+
+    Each is taken once, without what is too long or an exam question."""
     from gpub.chat.conversations import encode_conversations, read_conversations, write_chats
     from gpub.table import Table
     from gpub.tune.start import open_start
