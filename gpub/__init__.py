@@ -6,7 +6,7 @@ and `gpub --help` do not wait for torch."""
 import importlib
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from .core import GpubError as GpubError

@@ -11,6 +11,9 @@ from test_run import TINY, gpub
 
 # clip is below every gradient norm of this run: all of them are cut
 ARGS = [*TINY, "--set", "compile=no", "--set", "clip=0.2"]
+# each way of dividing the work resumes or counts once in `make test`, and all do in `make test-all`
+FULL_DDP = pytest.param("ddp", marks=pytest.mark.full)
+FULL_FSDP = pytest.param("fsdp", marks=pytest.mark.full)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +70,7 @@ def same_curve(a, b):
     assert all((p.model[k] - q.model[k]).abs().max() < 5e-3 for k in p.model)
 
 
-@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+@pytest.mark.parametrize("how", ["ddp", FULL_FSDP])
 def test_two_processes_learn_what_one_learns(how, alone, text, tmp_path):
     p = torchrun(
         "train", "shakespeare", "--data", text, "--out", tmp_path / "run", "--parallel", how, *ARGS
@@ -148,7 +151,7 @@ os._exit(0) # as the command does
 """
 
 
-@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+@pytest.mark.parametrize("how", ["ddp", FULL_FSDP])
 def test_masked_targets_count_the_same_in_two_processes(how, tmp_path):
     script = tmp_path / "masked.py"
     script.write_text(MASKED)
@@ -164,7 +167,7 @@ def test_masked_targets_count_the_same_in_two_processes(how, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot send Ctrl-C to one process")
-@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+@pytest.mark.parametrize("how", [FULL_DDP, "fsdp"])
 def test_one_process_goes_on_where_two_stopped_and_back(how, alone, text, tmp_path):
     argv = ["train", "shakespeare", "--data", text, "--out", tmp_path / "run", *ARGS]
     p = torchrun(*argv, "--parallel", how)

@@ -196,13 +196,14 @@ def test_a_card_that_is_too_small():
             ),
             "losses differ",
         ),
-        (
+        pytest.param(
             lambda code: code.replace(
                 "    run.go()",
                 "    import shutil\n    shutil.rmtree(run.out/'checkpoints', ignore_errors=True)\n"
                 "    run.go()",
             ),
             "went on after 0",
+            marks=pytest.mark.full,
         ),
         (
             lambda code: (
