@@ -325,3 +325,14 @@ def test_the_first_batch_is_told_in_one_line():
 
 def test_flags_without_receipts_have_no_number(tmp_path):
     assert {r[2] for r in flag_table(folder=tmp_path).rows} == {"not measured yet"}
+
+
+def test_the_comparison_fits_a_terminal(tmp_path):
+    "No line over 80 columns, every card with its price's source, and the rows as JSON"
+    file = tmp_path / "cards.json"
+    words = ["burn-1b", "--compare", "--tokens", "11.8B", "--json", str(file)]
+    said = CliRunner().invoke(cli, ["plan", *words], catch_exceptions=False).output
+    assert max(map(len, said.splitlines())) <= 80
+    rows = json.loads(file.read_text())
+    assert [row["gpu"] for row in rows] == [row["gpu"] for row in compare_gpus("burn-1b", "11.8B")]
+    assert all(f"\n{row['gpu']}:" in said for row in rows) and "does not fit" in said

@@ -124,7 +124,7 @@ def test_the_command_prints_and_files_it(tmp_path):
     both = CliRunner().invoke(plan_command, ["burn-1b", "--forecast", "--gpu", "H100"])
     assert "forecast 2.4" in both.output and "rate x decay over the run: 4.6" in both.output
     for words, why in (
-        (["burn-1b", "--json", str(file)], "belong to --forecast"),
+        (["burn-1b", "--gpu", "H100", "--ladder", "x"], "belongs to --forecast"),
         (["burn-1b", "--gpu", "H100"], "give --tokens"),
     ):
         with pytest.raises(GpubError, match=why):

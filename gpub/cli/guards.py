@@ -6,9 +6,19 @@
 __all__ = ['preflight_command', 'doctor_command', 'verify_command', 'rehearse_command']
 
 # %% ../../nbs/lib/cli/guards_commands.ipynb #ee893d46
+import json
+from dataclasses import asdict
 import click
-from .options import PRESET, RUN, TorchCommand, data_option, parse_settings, settings_option
-from ..core import GpubError
+from gpub.cli.options import (
+    PRESET,
+    RUN,
+    TorchCommand,
+    data_option,
+    json_option,
+    parse_settings,
+    settings_option,
+)
+from ..core import GpubError, write_atomic
 
 # %% ../../nbs/lib/cli/guards_commands.ipynb #6896be2b
 @click.command("preflight", cls=TorchCommand)
@@ -39,13 +49,16 @@ def preflight_command(
 
 @click.command("doctor", cls=TorchCommand)
 @click.argument("run", type=RUN)
-def doctor_command(run: str):
+@json_option
+def doctor_command(run: str, file: str | None):
     """Examine the run in folder RUN: losses, schedule, checkpoints, speed. Exit code 1 if an alarm
     fires."""
     from gpub.guards.doctor import doctor, doctor_table
 
     findings = doctor(run)
     click.echo(doctor_table(findings))
+    if file:
+        write_atomic(file, json.dumps([asdict(finding) for finding in findings], indent=1) + "\n")
     if bad := [f.name for f in findings if f.level == "alarm"]:
         raise GpubError(f"{len(bad)} alarm{'s' * (len(bad) > 1)}: {', '.join(bad)}")
 
