@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from gpub.cli.lab import check_command
 from torch.nn import functional as F
 from gpub.core import GpubError
-from gpub.model.gpt import causal_attention, fused_attention
+from gpub.model.gpt import causal_attention, fused_attention, sample_ids
 from gpub.lab.grade import (
     PROPERTIES,
     TOPICS,
@@ -17,6 +17,7 @@ from gpub.lab.grade import (
     turned,
 )
 from gpub.data.tokenizer import MiniBPE
+from gpub.model.generate import generate_ids
 
 
 def weights(q, k, v, scale=None, diagonal=None, fill=-torch.inf, dim=-1):
@@ -201,9 +202,58 @@ LOOP = dict(
     value=forgetful,
 )
 
+
+class KeptKeys:
+    "A cache to write with, and ways to get it wrong"
+
+    def __init__(self, layers, still=False, last=False):
+        self.kept, self.length, self.still, self.last = [None] * layers, 0, still, last
+
+    def positions(self, t):
+        return torch.arange(t) if self.still else torch.arange(self.length, self.length + t)
+
+    def __getitem__(self, layer):
+        def attend(q, k, v):
+            if self.kept[layer]:
+                k, v = (torch.cat(pair, 2) for pair in zip(self.kept[layer], (k, v)))
+            if self.last:
+                k, v = k[:, :, -q.size(2) - 1 :], v[:, :, -q.size(2) - 1 :]
+            self.kept[layer] = k, v
+            return fused_attention(q, k, v)
+
+        return attend
+
+
+@torch.no_grad()
+def write_with(model, ids, n, cache=None, whole=True, **wrong):
+    cache = KeptKeys(model.cfg.n_layers, **wrong) if cache is None else cache
+    out = new = list(ids)
+    for _ in range(n):
+        logits = model(torch.tensor([new]), cache)
+        cache.length += len(new)
+        new = [int(logits[0, -1].argmax())]
+        out = out + new
+    return out if whole else out[len(ids) :]
+
+
+def remembering():
+    kept = {}
+    return lambda model, ids, n: write_with(
+        model, ids, n, kept.setdefault(id(model), KeptKeys(model.cfg.n_layers))
+    )
+
+
+CACHE = dict(
+    answer=lambda *a: write_with(*a, whole=False),
+    once=lambda *a: sample_ids(*a, temperature=0),
+    places=lambda *a: write_with(*a, still=True),
+    keys=lambda *a: write_with(*a, last=True),
+    fresh=remembering(),
+)
+
 PLANTED = [
     (t, name, f)
-    for t, fs in dict(attention=ATTENTION, rope=ROPE, bpe=BPE, loop=LOOP).items()
+    for t, fs in dict(attention=ATTENTION, rope=ROPE, bpe=BPE, cache=CACHE, loop=LOOP).items()
     for name, f in fs.items()
 ]
 
@@ -229,6 +279,8 @@ def test_every_property_has_a_planted_mistake():
         ("attention", fused_attention),
         ("rope", turned),
         ("bpe", MiniBPE.train),
+        ("cache", write_with),
+        ("cache", lambda *a: generate_ids(*a, temperature=0) if a[2] else a[1]),
         ("loop", plain_loop),
         ("loop", loop),
     ],
@@ -436,7 +488,7 @@ def test_files_are_refused_in_one_line(tmp_path):
         with pytest.raises(GpubError) as e:
             load_mine(place)
         assert said in str(e.value) and "\n" not in str(e.value)
-    with pytest.raises(GpubError, match="attention, rope, bpe, loop"):
+    with pytest.raises(GpubError, match="attention, rope, bpe, cache, loop"):
         grade_topic("poetry", causal_attention)
 
 

@@ -75,10 +75,14 @@ FOR_USERS = {
     "lab.museum.machines": "INFRA",
     # what the chapters about talking start from
     "lab.sums_world": "SumsWorld",
+    # the small corpora that chapters read
+    "prep.practice": "practice_corpora",
     # a rule that a recipe names
     "prep.filters": "Sites",
-    # what a run wrote, step by step, in a notebook
-    "report.results": "replay_prompts",
+    # the closing tables of chapter 5
+    "report.lessons": "colab_bill lesson_table",
+    # several runs on one axis, and what they wrote, step by step, in a notebook
+    "report.results": "compare_runs replay_prompts",
     "share.demo": "as_picture playground",
     # teaching a model to talk, from a notebook
     "tune.lora": "load_lora merge_lora",

@@ -219,7 +219,7 @@ def as_html(
 
 def as_picture(
     told: Sequence[Written],  # list of `Written`
-    columns: int = 64,  # characters in a line
+    columns: int = 52,  # characters in a line
 ):  # matplotlib Figure
     "The texts under each other, shaded by surprise"
     import matplotlib.pyplot as plt
@@ -228,7 +228,7 @@ def as_picture(
     tall = [2 + max(row for k, row, *_ in cells if k == j) for j in range(len(told))]
     fig, axes = plt.subplots(
         len(told),
-        figsize=(columns * 0.085 + 0.3, sum(tall) * 0.2 + 0.35 * len(told)),
+        figsize=(columns * 0.125 + 0.3, sum(tall) * 0.27 + 0.4 * len(told)),
         height_ratios=tall,
         squeeze=False,
         facecolor="#fdfcfa",
@@ -236,7 +236,7 @@ def as_picture(
     for ax, w, t in zip(axes[:, 0], told, tall):
         ax.set(xlim=(0, columns), ylim=(t - 1, 0))
         ax.axis("off")
-        title = ax.set_title(w.name, loc="left", fontsize=9, color="#22252b", pad=3)
+        title = ax.set_title(w.name, loc="left", fontsize=11, color="#22252b", pad=3)
         title.set_parse_math(False)  # a file may be called $x$
     for k, row, column, char, depth, given in cells:
         ax = axes[k, 0]
@@ -246,7 +246,7 @@ def as_picture(
             row + 0.5,
             char,
             family="monospace",
-            fontsize=8,
+            fontsize=11,
             ha="center",
             va="center",
             color="#22252b",

@@ -1,0 +1,48 @@
+"""The frames of the chapters, in a real browser: they compute what the library computes, fit a
+phone, and ask nobody for anything."""
+
+import json
+from pathlib import Path
+import pytest, torch
+from browser import Browser
+from gpub.data.tokenizer import MiniBPE
+from gpub.model.generate import SamplingConfig, next_token_probs
+
+WIDGETS = Path(__file__).parents[1] / "nbs/season1/widgets"
+TEXT = "the then there other the\nNaïve 🙂 cafés, 1234 of them; naïve cafés!  \n\nthe end, the end"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with Browser(tmp_path_factory.mktemp("browser"), width=390) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("page", sorted(WIDGETS.glob("*.html")), ids=lambda p: p.stem)
+def test_a_frame_is_sound(browser, page):
+    browser.events.clear()
+    browser.open(page.as_uri()).wait('document.readyState == "complete"')
+    assert browser.seen("Runtime.exceptionThrown") == []
+    assert browser.run("document.documentElement.scrollWidth <= innerWidth"), "wider than a phone"
+    asked = {e["request"]["url"] for e in browser.seen("Network.requestWillBeSent")}
+    assert asked <= {page.as_uri()}
+
+
+def test_merges_are_those_of_the_library(browser):
+    browser.open((WIDGETS / "bpe.html").as_uri()).wait("learned")
+    got = browser.run(f"learn({json.dumps(TEXT)}).merges.map(m => m.pair)")
+    ours = MiniBPE.train(TEXT, 256 + 200)
+    assert len(got) > 10 and [tuple(pair) for pair in got] == list(ours.ranks)
+    for text in (TEXT, "the others went 漢字 home"):
+        ids = browser.run(f"encode({json.dumps(text)}, learn({json.dumps(TEXT)}), 200)")
+        assert ids == ours.encode(text)
+
+
+@pytest.mark.parametrize("k, p, temperature", [(65, 1, 1), (3, 1, 0.5), (65, 0.5, 2), (9, 0.3, 0)])
+def test_chances_are_those_of_the_library(browser, k, p, temperature):
+    browser.open((WIDGETS / "sampling.html").as_uri()).wait("SCORES.prompts.length")
+    for at, prompt in enumerate(browser.run("SCORES.prompts")):
+        got = browser.run(f"chances(SCORES.prompts[{at}].logits, {temperature}, {k}, {p})")
+        sampling = SamplingConfig(temperature=temperature, top_k=k, top_p=p)
+        ours = next_token_probs(torch.tensor([prompt["logits"]]), sampling)[0]
+        assert torch.allclose(torch.tensor(got, dtype=torch.float32), ours, atol=1e-5)

@@ -1,0 +1,200 @@
+"""Wrong answers to the checks of chapters 2 and 5: shortcuts and usual mistakes, each refused in
+words."""
+
+import textwrap
+import pytest
+from test_exercises import CHAPTERS, exercises, namespace
+
+WRONG = {
+    "epochs_of": {
+        "weights taken as they are": """
+            def epochs_of(available, weights, total):
+                return {s: total * weights[s] / available[s] for s in weights}""",
+        "the inverse": """
+            def epochs_of(available, weights, total):
+                return {s: available[s] / (total * weights[s]) for s in weights}""",
+        "one number for all": """
+            def epochs_of(available, weights, total):
+                return {s: total / sum(available.values()) for s in weights}""",
+        "the answer of the first case": """
+            def epochs_of(available, weights, total):
+                return {"edu": 0.45, "python": 5}""",
+    },
+    "dotted_share": {
+        "empty lines count": """
+            def dotted_share(text):
+                lines = [line.strip() for line in text.split("\\n")]
+                return sum(line.endswith(("...", "…")) for line in lines) / len(lines)""",
+        "spaces hide the dots": """
+            def dotted_share(text):
+                lines = [line for line in text.split("\\n") if line.strip()]
+                return sum(line.endswith(("...", "…")) for line in lines) / max(1, len(lines))""",
+        "dots anywhere": """
+            def dotted_share(text):
+                lines = [line.strip() for line in text.split("\\n") if line.strip()]
+                return sum("..." in line or "…" in line for line in lines) / max(1, len(lines))""",
+        "any full stop": """
+            def dotted_share(text):
+                lines = [line.strip() for line in text.split("\\n") if line.strip()]
+                return sum(line.endswith((".", "…")) for line in lines) / max(1, len(lines))""",
+        "always a half": "def dotted_share(text):\n    return 0.5 if text.strip() else 0",
+    },
+    "side": {
+        "by document": """
+            def side(name, share):
+                return "val" if zlib.crc32(name.encode()) < share * 2**32 else "train\"""",
+        "Python's hash": """
+            def side(name, share):
+                return "val" if hash(name.split("#")[0]) % 1000 < share * 1000 else "train\"""",
+        "everything is for training": "def side(name, share):\n    return 'train'",
+        "a tenth whatever the share": """
+            def side(name, share):
+                return "val" if zlib.crc32(name.split("#")[0].encode()) % 10 == 0 else "train\"""",
+        "another draw for each share": """
+            def side(name, share):
+                key = f"{name.split('#')[0]} {share}".encode()
+                return "val" if zlib.crc32(key) < share * 2**32 else "train\"""",
+    },
+    "dearer": {
+        "the same sample twice": "def dearer(corpora, left_out, vocab_size):\n    return 1.0",
+        "upside down": """
+            def dearer(corpora, left_out, vocab_size):
+                def tokens(names):
+                    sample = [text for name in names for text in corpora[name]]
+                    tok = BPETokenizer.train(sample, vocab_size)
+                    return sum(len(tok.encode(text)) for text in corpora[left_out])
+                return tokens([*corpora]) / tokens([n for n in corpora if n != left_out])""",
+        "counted on everything": """
+            def dearer(corpora, left_out, vocab_size):
+                def tokens(names):
+                    sample = [text for name in names for text in corpora[name]]
+                    tok = BPETokenizer.train(sample, vocab_size)
+                    return sum(len(tok.encode(t)) for texts in corpora.values() for t in texts)
+                return tokens([n for n in corpora if n != left_out]) / tokens([*corpora])""",
+        "always 300 tokens": """
+            def dearer(corpora, left_out, vocab_size):
+                def tokens(names):
+                    sample = [text for name in names for text in corpora[name]]
+                    tok = BPETokenizer.train(sample, 300)
+                    return sum(len(tok.encode(text)) for text in corpora[left_out])
+                return tokens([n for n in corpora if n != left_out]) / tokens([*corpora])""",
+    },
+    "positions_read": {
+        "the last token is read too": """
+            def positions_read(p, n):
+                return sum(range(p, p + n + 1)), p + n""",
+        "the prompt is free": "def positions_read(p, n):\n    return n * (n + 1) // 2, n",
+        "the prompt each time": "def positions_read(p, n):\n    return p * n, p + n - 1",
+        "only the picture": "def positions_read(p, n):\n    return 10, 4",
+    },
+    "min_p": {
+        "not scaled": """
+            def min_p(p, share):
+                return p.masked_fill(p < share * p.max(), 0)""",
+        "a fixed threshold": """
+            def min_p(p, share):
+                kept = p.masked_fill(p < share / 2, 0)
+                return kept / kept.sum()""",
+        "above, not from": """
+            def min_p(p, share):
+                kept = p.masked_fill(p <= share * p.max(), 0)
+                return kept / kept.sum()""",
+        "in place": """
+            def min_p(p, share):
+                p[p < share * p.max()] = 0
+                p /= p.sum()
+                return p""",
+        "the two likeliest": """
+            def min_p(p, share):
+                kept = p.masked_fill(p < p.topk(2).values[-1], 0)
+                return kept / kept.sum()""",
+    },
+    "price_of_a_nat": {
+        "since the start": """
+            def price_of_a_nat(points):
+                first = points[0]
+                return [
+                    (usd - first[0]) / (first[1] - loss) if loss < first[1] else math.inf
+                    for usd, loss in points[1:]
+                ]""",
+        "the inverse": """
+            def price_of_a_nat(points):
+                return [(h - l) / (b - a) for (a, h), (b, l) in zip(points, points[1:])]""",
+        "a negative price": """
+            def price_of_a_nat(points):
+                return [
+                    (b - a) / (h - l) if h != l else math.inf
+                    for (a, h), (b, l) in zip(points, points[1:])
+                ]""",
+        "the answer of the first case": "def price_of_a_nat(points):\n    return [1, 4, math.inf]",
+    },
+    "beam_search": {
+        "greedy": """
+            def beam_search(table, start, n, width):
+                ids, p = [start], 1.0
+                for _ in range(n):
+                    j = int(table[ids[-1]].argmax())
+                    p *= float(table[ids[-1], j])
+                    ids.append(j)
+                return ids, p""",
+        "a logarithm for a probability": """
+            def beam_search(table, start, n, width):
+                beams = [(0.0, [start])]
+                for _ in range(n):
+                    longer = [
+                        (s + math.log(p), ids + [j])
+                        for s, ids in beams
+                        for j, p in enumerate(table[ids[-1]].tolist())
+                        if p > 0
+                    ]
+                    beams = sorted(longer, reverse=True)[:width]
+                return beams[0][1], beams[0][0]""",
+        "the least likely": """
+            def beam_search(table, start, n, width):
+                beams = [(1.0, [start])]
+                for _ in range(n):
+                    longer = [
+                        (s * p, ids + [j])
+                        for s, ids in beams
+                        for j, p in enumerate(table[ids[-1]].tolist())
+                    ]
+                    beams = sorted(longer)[:width]
+                return beams[0][1], beams[0][0]""",
+        "width is ignored": """
+            def beam_search(table, start, n, width):
+                beams = [(1.0, [start])]
+                for _ in range(n):
+                    longer = [
+                        (s * p, ids + [j])
+                        for s, ids in beams
+                        for j, p in enumerate(table[ids[-1]].tolist())
+                    ]
+                    beams = sorted(longer, reverse=True)
+                return beams[0][1], beams[0][0]""",
+    },
+}
+PAGES = {name: path for path in CHAPTERS for name in exercises(path)[0] if name in WRONG}
+EVERY = [
+    pytest.param(n, f, id=f"{n}-{how}") for n, all_ in WRONG.items() for how, f in all_.items()
+]
+
+
+def test_every_check_of_these_chapters_is_attacked():
+    pages = [p for p in CHAPTERS if p.stem in ("02_data_preparation", "05_results")]
+    assert {name for page in pages for name in exercises(page)[0]} == WRONG.keys() == PAGES.keys()
+    assert min(map(len, WRONG.values())) >= 3
+
+
+@pytest.fixture(scope="module")
+def spaces():
+    "What a check may use, page by page"
+    return {page: namespace(page) for page in {*PAGES.values()}}
+
+
+@pytest.mark.parametrize("name, answer", EVERY)
+def test_a_wrong_answer_is_refused_in_words(name, answer, spaces):
+    space = dict(spaces[PAGES[name]])
+    exec(textwrap.dedent(answer), space)
+    with pytest.raises(AssertionError) as refused:
+        exec(exercises(PAGES[name])[1][name], space)
+    assert len(str(refused.value).split()) >= 3, "a refusal says what is wrong"
