@@ -1,7 +1,7 @@
 """Results: what is read from a run folder, the published bill added up again, and lessons whose
 links lead somewhere."""
 
-import ast, json, re, shutil
+import ast, json, math, re, shutil
 from pathlib import Path
 import pytest
 from cells import defined_here
@@ -166,6 +166,21 @@ def test_replay_is_what_each_checkpoint_says(run):
     )
     alone = replay_prompts(run, "or", 20, seed=5, steps=[10], device="cpu", temperature=0.7)
     assert alone[0]["text"] == next(r["text"] for r in rows if (r["seed"], r["step"]) == (5, 10))
+
+
+def test_bits_per_byte_of_a_part_of_the_validation(run, tmp_path):
+    """A run that validates on some tokens only counts the bytes of those: it divided by all"""
+    short = Trainer(
+        "shakespeare-short",
+        tmp_path / "part",
+        run.parent / "text.txt",
+        dict(steps=1, compile="no", n_layers=1, d_model=32),
+        "cpu",
+        eval_tokens=300,
+        progress=SilentProgress(),
+    )
+    last = Results(short.go()).vals[-1]
+    assert last["val_bpb"] == pytest.approx(last["val_loss"] / math.log(2))
 
 
 def test_stages_speak_of_validation():

@@ -39,7 +39,7 @@ SHOWN = {  # lesson -> places: a notebook with a heading, or a test
     ],
     7: [
         "nbs/season1/05_results.ipynb#Idea 6: Less text, but clean",
-        "nbs/season1/02_data_preparation.ipynb#Idea 1: Clean, and keep the receipts",
+        "nbs/season1/02_data_preparation.ipynb#Idea 2: Clean, and keep the receipts",
     ],
     8: [
         "nbs/lib/prep/sources.ipynb#Blocks",

@@ -513,7 +513,7 @@ class Trainer:
         self.device = pick_device(self.world.device(options.device))
         self.corpus = self._read_corpus(shape)
         self.model_cfg = self.preset.config(vocab_size=self.corpus.tok.vocab_size, **shape)
-        self.val_bytes = len(self.corpus.val_text().encode())
+        self.val_bytes = len(self.corpus.tok.decode_bytes(self.corpus.val))
         self.eval_steps, self.milestone_steps = self._marked_steps()
         self.save_every = options.save_every or max(1, self.cfg.steps // 10)
         lengths = context_lengths(self.cfg, self.model_cfg.context_length)

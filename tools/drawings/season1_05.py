@@ -6,9 +6,9 @@ from .style import TOKENS, Drawing
 def kv_cache():
     d = Drawing(
         "What a KV cache keeps",
-        "Writing four tokens, one a step. Without a cache every step computes the keys and values of "
-        "all tokens again, ten in all. With a cache each step computes those of its new token and "
-        "reads the others, four in all.",
+        "Writing four tokens, one a step. Without a cache every step computes the keys and values "
+        "of all tokens again, ten in all. With a cache each step computes those of its new token "
+        "and reads the others, four in all.",
         width=680,
         height=300,
     )
@@ -36,7 +36,7 @@ def sampling_knobs():
         "sharpens it, top-k 2 keeps the two likeliest letters, top-p 0.9 keeps the smallest set "
         "that holds nine tenths; what is kept is scaled up to add up to one.",
         width=700,
-        height=252,
+        height=236,
     )
     plain = (0.50, 0.25, 0.17, 0.06, 0.02)
     sharp = [p**2 / sum(q**2 for q in plain) for p in plain]
