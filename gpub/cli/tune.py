@@ -173,7 +173,9 @@ def grpo_command(
     **others: object,
 ):
     """Teach RUN by rewards that a rule can check (GRPO): several answers to each question, the
-    better ones of a group become more likely. Says first how many groups can teach anything."""
+    better ones of a group become more likely.
+
+    Says first how many groups can teach anything."""
     from gpub.tune.grpo import GrpoConfig
     from gpub.tune.methods import run_grpo
 
