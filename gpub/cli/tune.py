@@ -260,8 +260,10 @@ def _lines() -> Iterator[str]:
 @click.option("--step", type=int, help="Which checkpoint.  [default: the newest]")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, mps.")
 def chat_command(run: str, system: str, step: int | None, device: str, **how: object):
-    """Talk with RUN, a run of gpub sft, dpo or grpo. A line is a question; /reset forgets what was
-    said, /quit ends. Reads a pipe as well: one answer for each line."""
+    """Talk with RUN, a run of gpub sft, dpo or grpo.
+
+    A line is a question; /reset forgets what was said, /quit ends. Reads a pipe as well: one
+    answer for each line."""
     from gpub.chat.talk import Talk, TalkConfig
     from gpub.tune.start import open_talker
 
