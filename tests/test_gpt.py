@@ -16,6 +16,7 @@ from gpub.model.gpt import (
     sample_ids,
     fused_attention,
 )
+from gpub.model.first_gpt import FirstGPT, attention_weights
 
 TINY = GPTConfig(vocab_size=65, context_length=256, d_model=128, n_layers=2, n_heads=4)
 TOY = GPTConfig(vocab_size=11, context_length=16, d_model=32, n_layers=3, n_heads=4)
@@ -220,6 +221,39 @@ def test_block_takes_any_parts():
 
     block = Block(Twice(), Twice(), torch.nn.Identity(), torch.nn.Identity())
     assert torch.equal(block(torch.ones(1, 2, 3)), torch.full((1, 2, 3), 9.0))  # 1 + 2, then 3 + 6
+
+
+def test_the_lesson_is_the_library():
+    "Chapter 1's model and the library's: the same weights, logits and gradients"
+    torch.manual_seed(0)
+    lesson = FirstGPT(11, 16, 32, 3, 4)
+    library = toy()
+    with torch.no_grad():
+        for p in lesson.parameters():
+            p.add_(torch.randn_like(p) * 0.1)
+    library.load_state_dict(lesson.state_dict())
+    ids, targets = torch.randint(11, (2, 4, 16))
+    logits = lesson(ids)
+    torch.testing.assert_close(logits, library(ids), atol=1e-5, rtol=1e-5)
+    torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
+    library.loss(ids, targets).backward()
+    for mine, theirs in zip(lesson.parameters(), library.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, atol=1e-5, rtol=1e-4)
+
+
+def test_the_lesson_starts_like_the_library():
+    lesson = FirstGPT(65, 256, 128, 8, 4)
+    library = GPT(replace(TINY, n_layers=8))
+    for (name, mine), theirs in zip(lesson.named_parameters(), library.parameters(), strict=True):
+        assert mine.std().item() == pytest.approx(theirs.std().item(), rel=0.05, abs=1e-9), name
+        assert mine.mean().item() == pytest.approx(theirs.mean().item(), abs=2e-3), name
+
+
+def test_attention_weights_of_the_lesson():
+    q, k, v = torch.randn(3, 2, 4, 9, 8)
+    weights = attention_weights(q, k)
+    torch.testing.assert_close(weights @ v, causal_attention(q, k, v))
+    assert (weights.triu(1) == 0).all() and (weights.tril() > 0).sum() == 2 * 4 * 45
 
 
 def test_sample():

@@ -68,7 +68,7 @@ ROOMS = {
         "text in generation. A config makes the model, and its forecasts without a model.",
         (
             thing("token ids", "(batch, time)", 0, 0),
-            module("model.gpt", "GPT-2's block", 1, 0),
+            module("model.gpt", "chapter 1, with guards", 1, 0),
             thing("logits", "(batch, time, vocab)", 2, 0),
             outside("train.loop", "cross-entropy", 3, 0),
             thing("a config", "GPTConfig, LlamaConfig", 0, 1),

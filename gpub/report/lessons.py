@@ -70,7 +70,7 @@ SHOWN = {  # lesson -> places: a notebook with a heading, or a test
         "nbs/lib/data/batches.ipynb#Batches",
     ],
     15: [
-        "nbs/season1/01_first_transformer.ipynb#Idea 3: Same sum, less paper",
+        "nbs/season1/01_first_transformer.ipynb#Fused attention",
         "nbs/season1/04_training_challenges.ipynb#Idea 9: Compile where it pays",
     ],
     16: [

@@ -15,6 +15,8 @@ CHAPTERS = (  # season, the chapter's number, what it gives, which paths cross i
     (2, 4, "Ten lessons", "dollars for a token", "G"),
     (2, 5, "Chinchilla", "a law, a forecast", "W"),
     (2, 6, "Train the 1B", "or its toy twin", "G"),
+    (3, 1, "Chat data", "talk as tokens, masks", ""),
+    (3, 2, "Fine-tuning", "learning from examples", ""),
 )
 PATHS = {
     "E": ("heat-green", "one evening"),
@@ -26,14 +28,15 @@ PATHS = {
 def course_map():
     d = Drawing(
         "The course on one page",
-        "Twelve stops in two seasons, read from left to right. Dots mark three ways through: one "
+        "The stops of three seasons, read from left to right. Dots mark three ways through: one "
         "evening (chapter 1), one weekend on a laptop, and the stops before you rent a GPU.",
         width=700,
-        height=496,
+        height=626,
     )
     x0, y0, w, h = 24, 62, 204, 66
     d.text(x0, 44, "Season 1: from nothing to 134M", "title", "start")
     d.text(x0, 264, "Season 2: to 1B", "title", "start")
+    d.text(x0, 484, "Season 3: to a model that talks", "title", "start")
     boxes = {}
     for season, number, name, note, paths in CHAPTERS:
         column, row = (number - 1) % 3, (number - 1) // 3
@@ -42,15 +45,17 @@ def course_map():
         boxes[season, number] = d.box(x, y, w, h, label, note)
         for i, path in enumerate(paths):
             d.dot(x + w - 12 - 13 * (len(paths) - 1 - i), y, PATHS[path][0], 6)
-    for season in (1, 2):
-        for number in (1, 2, 4, 5):
-            d.arrow(boxes[season, number].right, boxes[season, number + 1].left)
-        (x, y), (end, below) = boxes[season, 3].bottom, boxes[season, 4].top
-        d.arrow((x, y), (x, y + 12), (end, y + 12), (end, below))
-    d.text(x0, 474, "Ways through:", "note", "start")
+    for (season, number), box in boxes.items():
+        following = boxes.get((season, number + 1))
+        if following and number % 3:
+            d.arrow(box.right, following.left)
+        elif following:
+            (x, y), (end, below) = box.bottom, following.top
+            d.arrow((x, y), (x, y + 12), (end, y + 12), (end, below))
+    d.text(x0, 604, "Ways through:", "note", "start")
     for i, (kind, words) in enumerate(PATHS.values()):
-        d.dot(130 + 130 * i, 470, kind, 6)
-        d.text(143 + 130 * i, 474, words, "note", "start")
+        d.dot(130 + 130 * i, 600, kind, 6)
+        d.text(143 + 130 * i, 604, words, "note", "start")
     return d
 
 
