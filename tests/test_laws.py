@@ -21,6 +21,10 @@ CHAPTERS = [
     "season2/05",
     "season3/01",
     "season3/02",
+    "season3/03",
+    "season3/04",
+    "season3/05",
+    "season3/06",
 ]
 # The rooms of the house, from the ground up. A room imports only rooms of the rows above it here;
 # rooms of one row do not know each other. The first row are plain modules.

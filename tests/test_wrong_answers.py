@@ -513,6 +513,55 @@ def judge(a, b, text, end):
     return float(len(text) == 5 and digits.isdigit() and int(digits) >= a + b)
 """,
     ],
+    ("06_talk", "wins_needed"): [
+        # one side only
+        """
+def wins_needed(chance):
+    n = 1
+    while 1 / 2**n >= chance:
+        n += 1
+    return n
+""",
+        # at most instead of below
+        """
+def wins_needed(chance):
+    n = 1
+    while 2 / 2**n > chance:
+        n += 1
+    return n
+""",
+        # one too many
+        """
+def wins_needed(chance):
+    n = 1
+    while 2 / 2**n >= chance:
+        n += 1
+    return n + 1
+""",
+    ],
+    ("06_talk", "tournament"): [
+        # without a coin
+        """
+def tournament(first, second, judge, seed):
+    verdicts = [judge(a, b) for a, b in zip(first, second)]
+    return verdicts.count(1), verdicts.count(0), verdicts.count(-1)
+""",
+        # one coin for all
+        """
+def tournament(first, second, judge, seed):
+    coin = np.random.default_rng(seed).integers(0, 2)
+    both = zip(second, first) if coin else zip(first, second)
+    verdicts = [judge(a, b) * (-1 if coin else 1) for a, b in both]
+    return verdicts.count(1), verdicts.count(0), verdicts.count(-1)
+""",
+        # forgets to turn the verdict round
+        """
+def tournament(first, second, judge, seed):
+    coins = np.random.default_rng(seed).integers(0, 2, len(first))
+    verdicts = [judge(b, a) if c else judge(a, b) for a, b, c in zip(first, second, coins)]
+    return verdicts.count(1), verdicts.count(0), verdicts.count(-1)
+""",
+    ],
 }
 PAGES = {path.stem: path for path in CHAPTERS}
 CASES = [

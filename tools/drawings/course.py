@@ -17,6 +17,10 @@ CHAPTERS = (  # season, the chapter's number, what it gives, which paths cross i
     (2, 6, "Train the 1B", "or its toy twin", "G"),
     (3, 1, "Chat data", "talk as tokens, masks", ""),
     (3, 2, "Fine-tuning", "learning from examples", ""),
+    (3, 3, "LoRA", "thin matrices, less memory", ""),
+    (3, 4, "Preferences", "DPO, and its collapse", ""),
+    (3, 5, "Rewards", "GRPO, and its penalties", ""),
+    (3, 6, "Talk", "four models, side by side", ""),
 )
 PATHS = {
     "E": ("heat-green", "one evening"),
@@ -31,7 +35,7 @@ def course_map():
         "The stops of three seasons, read from left to right. Dots mark three ways through: one "
         "evening (chapter 1), one weekend on a laptop, and the stops before you rent a GPU.",
         width=700,
-        height=626,
+        height=716,
     )
     x0, y0, w, h = 24, 62, 204, 66
     d.text(x0, 44, "Season 1: from nothing to 134M", "title", "start")
@@ -52,10 +56,10 @@ def course_map():
         elif following:
             (x, y), (end, below) = box.bottom, following.top
             d.arrow((x, y), (x, y + 12), (end, y + 12), (end, below))
-    d.text(x0, 604, "Ways through:", "note", "start")
+    d.text(x0, 694, "Ways through:", "note", "start")
     for i, (kind, words) in enumerate(PATHS.values()):
-        d.dot(130 + 130 * i, 600, kind, 6)
-        d.text(143 + 130 * i, 604, words, "note", "start")
+        d.dot(130 + 130 * i, 690, kind, 6)
+        d.text(143 + 130 * i, 694, words, "note", "start")
     return d
 
 
