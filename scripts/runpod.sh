@@ -5,9 +5,10 @@
 #   TOY=1 USD_PER_HOUR=1.49 bash scripts/runpod.sh                the same on any CPU, in a minute
 #
 # HOME_DIR  where data and run live            [/workspace when it is there, else .]
-# MIRROR    a second place for the run: a network volume or a mounted Drive
+# MIRROR    a second place for the run: a network volume or a mounted Drive; finished shards go to MIRROR-shards beside it
 # SHARDS    a folder made by `gpub prep`, or by `gpub prep --compress`, to use instead of preparing the corpus
 # UNTIL     the last phase to do now: smoke, proof, grind, push, longer, chinchilla; the learning rate falls to its end there
+# TOKENS    to prepare  [as many as the phases up to UNTIL read: 12 billion up to push, 21 billion for all]
 # WHEN_DONE a command for the very end, however it came unless by Ctrl-C, so that nobody pays for a sleeping GPU: 'runpodctl stop pod $RUNPOD_POD_ID'
 # NO_TMUX=1 stay in this terminal
 set -euo pipefail
@@ -22,7 +23,7 @@ if [ -z "${NO_TMUX:-}" ] && [ -z "${TMUX:-}" ]; then
         echo 'tmux has a session gpub already: look with tmux attach -t gpub, and leave it with exit to begin anew' >&2; exit 1
     fi
     asked=(NO_TMUX=1) # a tmux that is already running has its own environment
-    for v in USD_PER_HOUR MAX_USD HOME_DIR MIRROR SHARDS UNTIL TOY PYTHON WHEN_DONE PATH RUNPOD_POD_ID; do
+    for v in USD_PER_HOUR MAX_USD HOME_DIR MIRROR SHARDS UNTIL TOKENS TOY PYTHON WHEN_DONE PATH RUNPOD_POD_ID; do
         [ -z "${!v:-}" ] || asked+=("$v=${!v}")
     done
     tmux new-session -d -s gpub "$(printf '%q ' env "${asked[@]}" "$(command -v bash)" "$PWD/scripts/runpod.sh"); exec bash"
@@ -48,7 +49,10 @@ else
     plan=burn-1b; preset=burn-1b; run=$HOME_DIR/runs/burn-1b; data=${SHARDS:-$HOME_DIR/data/burn1b}
     nvidia-smi --query-gpu=name,memory.total --format=csv,noheader
     if compgen -G "$data/*.zst" >/dev/null; then gpub prep --unpack "$data"
-    elif [ ! -f "$data/manifest.json" ]; then gpub prep --recipe data/recipes/burn1b.json --out "$data" --tokens 21000000000; fi
+    elif [ ! -f "$data/manifest.json" ]; then
+        case ${UNTIL:-} in smoke|proof|grind|push) enough=12000000000;; *) enough=21000000000;; esac
+        gpub prep --recipe data/recipes/burn1b.json --out "$data" --tokens "${TOKENS:-$enough}" ${MIRROR:+--mirror "${MIRROR%/}-shards"}
+    fi
     [ -d "$run" ] || gpub preflight "$preset" --data "$data" --usd-per-hour "$USD_PER_HOUR"
 fi
 

@@ -129,3 +129,28 @@ def test_the_command_prints_and_files_it(tmp_path):
     ):
         with pytest.raises(GpubError, match=why):
             plan_command.main(words, standalone_mode=False)
+
+
+def test_a_forecast_of_the_model_that_settings_make():
+    "Another width is another size; the published run of the preset says nothing about it"
+    usual, smaller = forecast_loss("burn-1b"), forecast_loss("burn-1b", settings=dict(n_layers=8))
+    assert smaller.params < 0.6 * usual.params and smaller.tokens == usual.tokens
+    assert {f.source for f in usual.forecasts} >= {"published run", "published law"}
+    assert "published run" in smaller.silent and "another model" in smaller.silent["published run"]
+    by = [next(f for f in r.forecasts if f.source == "published law") for r in (usual, smaller)]
+    assert by[1].middle > by[0].middle, "a smaller model learns less from as many tokens"
+    fewer = forecast_loss("burn-1b", settings=dict(steps="1000"))
+    assert fewer.tokens == 1000 * 131_072 and fewer.params == usual.params
+
+
+@pytest.mark.parametrize(
+    "argv, words",
+    [
+        (["burn-1b", "--forecast", "--set", "d_modle=64"], "no setting 'd_modle'"),
+        (["burn-1b", "--forecast", "--set", "n_heads=7"], "7"),
+        (["burn-1b", "--gpu", "H100", "--tokens", "1B", "--set", "d_model=64"], "--set changes"),
+    ],
+)
+def test_settings_that_a_plan_cannot_take(argv, words):
+    with pytest.raises(GpubError, match=words):
+        CliRunner().invoke(plan_command, argv, standalone_mode=False, catch_exceptions=False)

@@ -1,15 +1,17 @@
 """`gpub prep` and `gpub data` as a user types them: exit by one line, torchrun's variables, up- and
 unpacking."""
 
-import gzip, json, sys
+import gzip, json, shutil, sys
 import pytest, zstandard
 from click.testing import CliRunner
+import gpub.data.transfer as gpub_transfer
 from gpub.cli.main import main
 from gpub.core import GpubError
 from gpub.cli.prep import data_group, prep_command
 from gpub.data.plays import plays
 from gpub.data.shards import read_manifest, verify_shards
 from gpub.data.tokenizer import CharTokenizer
+from gpub.guards.verify import verify
 
 
 def run(cmd, *args, env=None):
@@ -58,6 +60,62 @@ def test_prep_compress_unpack_what(text, tmp_path):
         and all(".txt" in r for r in rows[1:])
         and "70.00%" in run(data_group, "mix", tmp_path / "o").output
     )
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def test_a_lost_machine_does_not_prepare_twice(text, tmp_path, monkeypatch):
+    "Finished shards come back from the mirror, every byte checked, and no source is read"
+    import gpub.prep.pipeline as pipeline
+
+    out, drive = tmp_path / "o", tmp_path / "drive"
+    argv = [*flags(text, out), "--mirror", drive]
+    first = run(prep_command, *argv).output
+    assert f"to {drive}" in first and contents(out) == contents(drive)
+    whole = contents(drive)
+    read, copy = pipeline.read_sources, gpub_transfer._copy_checked
+    # the machine goes, and the next one while it copies
+    shutil.rmtree(out)
+    monkeypatch.setattr(pipeline, "read_sources", lambda job: pytest.fail("a source is read"))
+
+    def killed(folder, to, name, expected):
+        if name.startswith("val"):
+            raise KeyboardInterrupt
+        copy(folder, to, name, expected)
+
+    monkeypatch.setattr(gpub_transfer, "_copy_checked", killed)
+    assert CliRunner().invoke(prep_command, [*map(str, argv)]).exit_code
+    assert not (out / "manifest.json").exists()
+    kept = (out / "train-00000.bin").stat().st_mtime_ns
+    monkeypatch.setattr(gpub_transfer, "_copy_checked", copy)
+    assert "is complete" in run(prep_command, *argv).output and contents(out) == whole
+    assert (out / "train-00000.bin").stat().st_mtime_ns == kept, "what was there is kept"
+    # a mirror that is damaged is said, and made again from the sources
+    monkeypatch.setattr(pipeline, "read_sources", read)
+    shutil.rmtree(out)
+    (drive / "train-00000.bin").write_bytes(whole["train-00000.bin"][:-1] + b"?")
+    said = run(prep_command, *argv).output
+    assert "cannot be used" in said and "train-00000.bin" in said and contents(out) == whole
+    assert contents(drive).items() >= whole.items() and all(part.whole for part in verify(drive))
+
+
+def test_a_mirror_of_something_else_or_that_is_full(text, tmp_path):
+    out, drive = tmp_path / "o", tmp_path / "drive"
+    run(prep_command, *flags(text, out), "--mirror", drive)
+    other = [*flags(text, tmp_path / "p"), "--val", 0.1]
+    with pytest.raises(GpubError, match="drive belongs to another job: val"):
+        run(prep_command, *other, "--mirror", drive)
+    run(prep_command, *other)
+    before = contents(drive)
+    said = run(prep_command, *other, "--mirror", drive).output
+    assert "is behind: it holds the shards of another job" in said and contents(drive) == before
+    (tmp_path / "in the way").touch()
+    said = run(prep_command, *flags(text, out), "--mirror", tmp_path / "in the way").output
+    assert "is behind: File exists" in said and "are whole" in said
+    with pytest.raises(GpubError, match="leave --mirror out"):
+        run(prep_command, *other, "--mirror", drive, "--no-dedup", "--world", 2, "--tokenizer", out)
 
 
 def test_a_recipe_with_sources_from_elsewhere(text, tmp_path, root):

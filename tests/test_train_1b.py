@@ -312,8 +312,8 @@ def test_on_a_gpu_the_corpus_is_prepared_with_the_cores_there_are(root, tmp_path
         SHARDS=tmp_path,
         SOURCES=(),
         TOKENS=21 * 10**9,
+        MIRROR_SHARDS="/mnt/drive/burn-1b-shards",
         Path=None,
-        verify=None,
         load_recipe=load_recipe,
         shipped=shipped,
         prepare=prepared,
@@ -325,8 +325,24 @@ def test_on_a_gpu_the_corpus_is_prepared_with_the_cores_there_are(root, tmp_path
     space["shards"]()
     ((recipe, workers),) = asked
     assert workers == usable_cores() < 999 and said == ["a stage"]
+    assert recipe.mirror == "/mnt/drive/burn-1b-shards" and recipe.tokens == 21 * 10**9
     web, _, python = (s.hub for s in recipe.parsed)
     assert web.config == "sample-100BT" and python.column == "text"
+
+
+def test_a_volume_of_150_gb_holds_what_the_page_does(root):
+    "Up to where the page stops by itself: checkpoints, shards, and what preparing them takes"
+    from gpub.model.sizes import checkpoint_bytes, config_of
+
+    plan = read_plan("burn-1b")
+    phases = plan.phases[: plan.phases.index(plan.phase("push")) + 1]
+    space = functions_of(
+        root, "disk_needed", checkpoint_bytes=checkpoint_bytes, config_of=config_of
+    )
+    tokens = 1.01 * phases[-1].until * 131_072
+    kept, each, room = space["disk_needed"](plan.preset, phases, tokens, False)
+    assert kept * each < room < 150 * 0.9, f"{room:.0f} GB"
+    assert space["disk_needed"](plan.preset, phases, tokens, True)[2] < room
 
 
 def test_fetched_shards_are_asked_for_again(root, tmp_path, monkeypatch):

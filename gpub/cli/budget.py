@@ -27,11 +27,12 @@ def _show_forecast(
     tokens: str | None,  # to train on; None: the preset's own
     ladder: str | None,  # receipts; None: those that came with gpub
     file: str | None,  # JSON to write; None: nothing
+    settings: dict[str, str],  # over the preset's
 ) -> str:  # the tokens that it was asked for
     "Print what all sources say about the final loss"
     from gpub.budget.forecast import forecast_loss
 
-    report = forecast_loss(preset, tokens, ladder)
+    report = forecast_loss(preset, tokens, ladder, settings)
     click.echo(report.text())
     if file:
         write_atomic(file, json.dumps(report.to_dict(), indent=1) + "\n")
@@ -70,6 +71,7 @@ def _show_forecast(
 )
 @click.option("--ladder", help="Your own ladder's receipts.  [default: those that came with gpub]")
 @click.option("--json", "file", help="Write the result here too.")
+@settings_option("With --forecast: of a model or recipe that is changed so. Repeat for several.")
 def plan_command(
     preset: str,
     gpu: str | None,
@@ -81,6 +83,7 @@ def plan_command(
     forecast: bool,
     ladder: str | None,
     file: str | None,
+    settings: tuple[str, ...],
 ):
     "Before you pay: does PRESET fit, how fast will it be, what will it cost."
     from gpub.budget.economics import compare_gpus
@@ -90,11 +93,16 @@ def plan_command(
     from gpub.train.presets import PRESETS, apply_settings
 
     if forecast:
-        tokens = _show_forecast(preset, tokens, ladder, file)
+        tokens = _show_forecast(preset, tokens, ladder, file, parse_settings(settings))
         if not (gpu or compared):
             return
     elif ladder:
         raise GpubError("--ladder belongs to --forecast: give that too")
+    if settings and (gpu or compared or not forecast):
+        raise GpubError(
+            "--set changes what --forecast is asked about; memory, speed and cost are the "
+            "preset's: leave --gpu and --compare out"
+        )
     if not (gpu or compared):
         raise GpubError("give --gpu NAME, --compare for all cards, or --forecast")
     if tokens is None:

@@ -152,6 +152,11 @@ def _shortest_document() -> int:
     "source again.",
 )
 @click.option(
+    "--mirror",
+    metavar="DIR",
+    help="Copy the finished shards there, checked, and bring them back on a machine that has none.",
+)
+@click.option(
     "--excluded", metavar="DIR", help="Write the documents that were dropped there, with reasons."
 )
 @click.option(

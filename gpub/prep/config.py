@@ -49,6 +49,8 @@ class PrepConfig(Config):
     shard_tokens: Count = 1 << 27  # a shard is closed by the document that reaches this
     chunk_mb: Positive = 4.0  # input a worker takes at once, in 2^20 bytes
     store: str | None = None  # a folder that keeps the stages for other jobs; default: none does
+    # a second place for the finished shards, which outlives this machine: they come back from it
+    mirror: str | None = None
     excluded: str | None = None  # a folder that gets the documents that were dropped, with reasons
 
     def __post_init__(self):
@@ -97,7 +99,7 @@ class PrepConfig(Config):
     @property
     def settings(self) -> dict:
         "What decides the shards' bytes: not the scan, which only looks, and not where things lie"
-        aside = ("scan", "attractors", "gate", "store", "excluded")
+        aside = ("scan", "attractors", "gate", "store", "mirror", "excluded")
         out = {k: v for k, v in self.to_dict().items() if k not in aside}
         if self.dedup:
             del out["dedup"]  # folders made before there was a choice go on

@@ -23,7 +23,8 @@ from .config import PrepConfig
 from .contamination import Benchmarks
 from .dedup import drop_duplicates, signatures
 from .filters import drop_reason, load_filter
-from .job import Job, writing_job, locked, same_job, tidy, todo
+from ..data.transfer import mirror_shards
+from .job import Job, bring_back, locked, same_job, tidy, todo, writing_job
 from .mix import EncodedSource, copy_plan, sample_texts, split_sources
 from .pool import ordered_map
 from .progress import PrepProgress
@@ -356,6 +357,8 @@ def prepare(
     the same bytes as if nothing had happened"""
     job = Job(cfg, Path(out), workers, rank, world, log)
     with writing_job(job.out):
+        if not job.final.exists():
+            bring_back(job)
         if job.final.exists():
             manifest = read_json(job.final, "settings")
             same_job(manifest["settings"], job.settings, job.out)
@@ -365,6 +368,8 @@ def prepare(
                 manifest = run_stages(job)
             log(mix_table(manifest))
         tidy(job.out, job.folder)
+    if cfg.mirror:
+        mirror_shards(job.out, cfg.mirror, log)
     return manifest
 
 
