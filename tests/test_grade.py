@@ -510,3 +510,92 @@ def test_the_command(tmp_path):
     assert CliRunner().invoke(check_command, ["poetry", "--mine", "x.py:f"]).exit_code == 2 and all(
         t in CliRunner().invoke(check_command, ["--help"]).output for t in TOPICS
     )
+
+
+def unmasked(logits_btv, ids_bt, learned_bt):
+    return F.cross_entropy(logits_btv[:, :-1].flatten(0, 1), ids_bt[:, 1:].flatten())
+
+
+def own_mask(logits_btv, ids_bt, learned_bt):
+    "Asks for a target where the token itself is learned, not the next one"
+    targets_bt = ids_bt[:, 1:].masked_fill(~learned_bt[:, :-1], -100)
+    return F.cross_entropy(logits_btv[:, :-1].flatten(0, 1), targets_bt.flatten())
+
+
+def row_by_row(logits_btv, ids_bt, learned_bt):
+    rows = [
+        F.cross_entropy(z[:-1], i[1:].masked_fill(~m[1:], -100))
+        for z, i, m in zip(logits_btv, ids_bt, learned_bt)
+    ]
+    return torch.stack(rows).mean()
+
+
+def masked(logits_btv, ids_bt, learned_bt):
+    targets_bt = ids_bt[:, 1:].masked_fill(~learned_bt[:, 1:], -100)
+    return F.cross_entropy(logits_btv[:, :-1].flatten(0, 1), targets_bt.flatten())
+
+
+def dpo(chosen, rejected, reference_chosen, reference_rejected, beta):
+    return -F.logsigmoid(beta * (chosen - reference_chosen - rejected + reference_rejected)).mean()
+
+
+def grpo(place, more=1.0):
+    "A loss of one's own, with the penalty of `place`"
+
+    def loss(now, old, rewards, asked, reference, beta, group):
+        score = rewards - beta * (old - reference).sum(1) * (place == "reward")
+        groups = score.view(-1, group)
+        advantages = more * (groups - groups.mean(1, keepdim=True)).flatten()
+        if place == "sign":
+            advantages = -advantages
+        d = reference - now
+        k3 = d.exp() - d - 1
+        k3 = k3 * ((now - old).exp() if place == "ratio" else 1) * (place in ("k3", "ratio"))
+        return ((now - old).exp() * -advantages[:, None] + beta * k3).mean()
+
+    return loss
+
+
+TUNING = [
+    ("sft", masked, True, "masked: the assistant's tokens"),
+    ("sft", unmasked, False, "unmasked"),
+    ("sft", own_mask, False, "off by one"),
+    ("sft", row_by_row, False, "mean of means"),
+    ("sft", lambda z, i, m: z, False, "not a loss"),
+    ("dpo", dpo, True, "collapses, as published"),
+    ("dpo", lambda c, r, rc, rr, b: dpo(c, r, rc, rr, b) - 0.5 * c.mean(), True, "cured"),
+    ("dpo", lambda c, r, rc, rr, b: dpo(c, r, 0 * rc, 0 * rr, b), False, "no reference"),
+    ("dpo", lambda c, r, rc, rr, b: dpo(c, r, rc, rr, 1.0), False, "beta is not used"),
+    ("dpo", lambda c, r, rc, rr, b: dpo(r, c, rr, rc, b), False, "the wrong sign"),
+    ("grpo", grpo("reward"), True, "KL penalty in the reward"),
+    ("grpo", grpo("k3"), True, "k3 as a loss, each answer's own reward in its baseline"),
+    ("grpo", grpo("k3", 8 / 7), True, "k3 as a loss: ends"),
+    ("grpo", grpo("ratio"), True, "k3 times the ratio, each answer's own reward"),
+    ("grpo", grpo("ratio", 8 / 7), True, "k3 times the ratio: ends"),
+    ("grpo", grpo("nowhere"), False, "beta 0.5 is not used"),
+    ("grpo", grpo("sign"), False, "the sign of the advantages"),
+    ("grpo", lambda *given: torch.tensor(float("nan")), False, "the loss is nan"),
+]
+
+
+@pytest.mark.parametrize("topic, mine, holds, said", TUNING)
+def test_a_loss_is_known_by_its_end(topic, mine, holds, said):
+    "Written by somebody else, from the formula: the estimator is named, or the mistake"
+    answers = grade_topic(topic, mine)
+    assert all(a.ok for a in answers) is holds, answers
+    assert said in " ".join(a.found for a in answers)
+
+
+def test_the_command_names_the_estimator(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from torch.nn import functional as F\n\n\n"
+        "def sft(logits, ids, learned):\n"
+        "    targets = ids[:, 1:].masked_fill(~learned[:, 1:], -100)\n"
+        "    return F.cross_entropy(logits[:, :-1].flatten(0, 1), targets.flatten())\n"
+    )
+    done = CliRunner().invoke(check_command, ["sft", "--mine", str(file)])
+    assert done.exit_code == 0 and "masked: the assistant's tokens" in done.output
+    file.write_text(file.read_text().replace("~learned[:, 1:]", "~learned[:, :-1]"))
+    bad = CliRunner().invoke(check_command, ["sft", "--mine", f"{file}:sft"])
+    assert isinstance(bad.exception, GpubError) and "off by one" in str(bad.exception)

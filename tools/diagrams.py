@@ -359,9 +359,9 @@ ROOMS = {
             module("tune.start", "a run, or from elsewhere", 2, 0),
             module("tune.steps", "one loop, a run folder", 2, 1),
             module("tune.lora", "a thin correction", 2, 2),
-            module("tune.sets", "what is learned from", 3, 2),
+            module("tune.sets", "what is learned from", 3, 1),
             module("tune.methods", "from a folder to a folder", 3, 0),
-            outside("record", "log, checkpoints", 3, 1),
+            outside("record", "log, checkpoints", 3, 2),
         ),
         (
             ("chat.packing", "tune.sft"),
@@ -387,6 +387,7 @@ ROOMS = {
             thing("Alarm", "what, and what to do", 2, 1),
             outside("record.folder", "a run, even a broken one", 0, 2),
             module("guards.doctor", "afterwards", 1, 2),
+            module("guards.tuned", "of a run that talks", 1, 3),
             thing("findings", "values and remedies", 2, 2),
             thing("any folder", "run, shards, export", 0, 3),
             module("guards.verify", "every byte", 1, 3),
@@ -400,6 +401,7 @@ ROOMS = {
             ("guards.alarms", "guards.doctor"),
             ("record.folder", "guards.doctor"),
             ("guards.doctor", "findings"),
+            ("guards.tuned", "guards.doctor"),
             ("any folder", "guards.verify"),
             ("guards.verify", "what holds"),
         ),
@@ -416,6 +418,7 @@ ROOMS = {
             thing("your file", "attention, RoPE, ...", 0, 2),
             module("lab.grade", "property by property", 1, 2),
             thing("a verdict", "which one fails", 2, 2),
+            module("lab.grade_tune", "by where it ends", 1, 3),
         ),
         (
             ("the library", "lab.bench"),
@@ -424,6 +427,7 @@ ROOMS = {
             ("lab.museum", "an exhibit"),
             ("your file", "lab.grade"),
             ("lab.grade", "a verdict"),
+            ("lab.grade_tune", "lab.grade"),
         ),
     ),
     "cli": Diagram(

@@ -269,14 +269,18 @@ def _what_to_hand_in() -> str:
 @click.command("check", cls=TorchCommand, epilog=_what_to_hand_in)
 @click.argument("topic", type=LateChoice(_topic_names))
 @click.option(
-    "--mine", required=True, metavar="FILE:NAME", help="Your function, such as mine.py:attend."
+    "--mine",
+    required=True,
+    metavar="FILE:NAME",
+    help="Your function, such as mine.py:attend; without a name the topic's.",
 )
 def check_command(topic: str, mine: str):
-    """Grade your own attention, rope, bpe or loop, property by property. What it prints is not
-    shown. Exit code 1 if one fails."""
+    """Grade your own attention, rope, bpe, loop, or loss of sft, dpo or grpo, property by property.
+    What it prints is not shown. Exit code 1 if one fails."""
     from gpub.lab.grade import grade_table, grade_topic, load_mine
 
-    answers = grade_topic(topic, load_mine(mine))
+    place = f"{mine}:{topic}" if mine.endswith(".py") else mine
+    answers = grade_topic(topic, load_mine(place))
     click.echo(grade_table(answers))
     if bad := [a for a in answers if not a.ok]:
         raise GpubError(f"{topic}: {bad[0].name} failed: {bad[0].found}")

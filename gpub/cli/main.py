@@ -143,8 +143,8 @@ COMMANDS = (  # what is typed, module of gpub.cli and function, the first senten
     (
         "check",
         "lab:check_command",
-        "Grade your own attention, rope, bpe or loop, property by property. What it "
-        "prints is not shown. Exit code 1 if one fails.",
+        "Grade your own attention, rope, bpe, loop, or loss of sft, dpo or grpo, property by "
+        "property.",
     ),
 )
 

@@ -22,6 +22,7 @@ from ..core import GpubError, first_line, read_config, read_json, upgrade_config
 from ..record.folder import SCHEDULE, differences, identity_without
 from ..model.llama import Llama, build_model
 from ..data.plays import sees_future
+from .tuned import TUNED_CHECKS, is_tuned
 from ..table import Table
 from .check import Check
 from .preflight import highest_initial_loss
@@ -479,12 +480,29 @@ DOCTOR_CHECKS = (
 )
 
 
+_OF_ALL_RUNS = (  # what is asked of a run that learns to talk, too
+    "checkpoints",
+    "LATEST",
+    "weights",
+    "tokenizer",
+    "finite",
+    "learning rate",
+    "schedule",
+    "disk",
+    "bill and report",
+)
+
+
 def doctor(
     run_dir: Path | str,  # a run folder
 ) -> list[Check]:  # one per question
     "Examine a run folder; raises `GpubError` only when it is none"
     facts = _facts(run_dir)
-    return [_ask(facts, *check) for check in DOCTOR_CHECKS]
+    checks = DOCTOR_CHECKS
+    if is_tuned(facts.config):
+        shared = [check for check in DOCTOR_CHECKS if check[0] in _OF_ALL_RUNS]
+        checks = (*shared, *TUNED_CHECKS)
+    return [_ask(facts, *check) for check in checks]
 
 
 def _ask(

@@ -26,6 +26,7 @@ from typing import Literal
 import torch
 from ..core import GpubError
 from ..guards.check import Check, check_line
+from .grade_tune import Named, grade_collapse, grade_dpo, grade_grpo, grade_sft
 from ..model.gpt import GPT, GPTConfig, causal_attention, sample_ids
 from ..model.llama import Rope, apply_rope
 from ..data.tokenizer import MiniBPE
@@ -42,6 +43,12 @@ TOPICS = dict(
     "no position is computed twice",
     loop="mine(model, batches, opt, steps) -> losses: for n from 0 on, a step of opt on "
     "model.loss(*batches(n)); the losses as floats",
+    sft="mine(logits_btv, ids_bt, learned_bt) -> loss: logits at a position are of the next id; "
+    "learned_bt says which ids are the assistant's",
+    dpo="mine(chosen_b, rejected_b, reference_chosen_b, reference_rejected_b, beta) -> loss: "
+    "log-probabilities of whole answers, now and before training",
+    grpo="mine(logprobs_bt, old_bt, rewards_b, asked_bt, reference_bt, beta, group) -> loss: "
+    "answers to a question side by side, with a price of beta for a nat of distance",
 )
 
 
@@ -604,6 +611,12 @@ def _(mine: Callable) -> str | None:
     if (off := gap(Watched().lead(mine).flat(), Watched().lead(plain_loop).flat())) > 1e-5:
         return f"a weight is off by {off:.2g}"
 
+# %% ../../nbs/lib/lab/grade.ipynb #745e2188
+demand("sft", "estimator", "masked")(grade_sft)
+demand("dpo", "estimator", "ends where the closed form says")(grade_dpo)
+demand("dpo", "better answers", "collapsed or cured")(grade_collapse)
+demand("grpo", "estimator", "a known one, with its penalty")(grade_grpo)
+
 # %% ../../nbs/lib/lab/grade.ipynb #a20e0e99
 GRADE_SECONDS = 30  # seconds your code may take for one property
 
@@ -649,6 +662,14 @@ def _kept_short() -> Iterator[None]:
             sys.stdin = stdin
 
 
+def _no_loss(got: object) -> str | None:
+    "A complaint about a loss that nothing can be learned from"
+    if not isinstance(got, torch.Tensor) or got.numel() != 1:
+        return f"returned {type(got).__name__}, not a loss: one number as a tensor"
+    if not math.isfinite(float(got.detach())):
+        return f"the loss is {float(got.detach())}"
+
+
 _FORMS = dict(  # topic -> complaint about an answer that is of another kind altogether
     attention=lambda got, q, k, v: wrong_shape(got, q.shape[:-1] + v.shape[-1:]),
     rope=lambda got, x: wrong_shape(got, x.shape),
@@ -665,6 +686,9 @@ _FORMS = dict(  # topic -> complaint about an answer that is of another kind alt
         if isinstance(got, Iterable)
         else f"returned {type(got).__name__}, not losses one after the other"
     ),
+    sft=lambda got, *_: _no_loss(got),
+    dpo=lambda got, *_: _no_loss(got),
+    grpo=lambda got, *_: _no_loss(got),
 )
 
 
@@ -741,11 +765,12 @@ def grade_topic(
             said = where_raised(e)
             endless = f"not asked: {name} did not end"
         key = re.sub(r"\d+", "", said or "")  # the sizes differ from property to property
-        if key in first:
+        good = not said or isinstance(said, Named)
+        if not good and key in first:
             said = f"the same as {first[key]}"
-        elif said and not endless:
+        elif not good and not endless:
             first[key] = name
-        answers.append(Check(name, "alarm" if said else "ok", said or what))
+        answers.append(Check(name, "ok" if good else "alarm", said or what))
     return answers
 
 

@@ -49,7 +49,7 @@ from gpub.tune.sets import (
     open_task,
     replay_text,
 )
-from .sft import SftObjective, answers_loss, pages_of
+from .sft import SftObjective, answers_loss, first_and_end, pages_of
 from .start import TuneStart, open_start
 from .steps import Objective, TuneExtras, TuneJob, tune_run
 
@@ -249,6 +249,7 @@ def run_sft(
         if chats.val:
             found["val_loss"] = answers_loss(model, chats.val, size)
             found["val_bpb"] = _bits_per_byte(tok, chats.val, found["val_loss"])
+            found["val_first"], found["val_end"] = first_and_end(model, chats.val)
         if chats.of_sums:
             found["p_right"] = sums_p_right(model, tok)
         if len(old_val) > size:
