@@ -970,7 +970,7 @@ def test_a_moment_of_trouble_while_reading_is_no_damage(tmp_path, monkeypatch):
 def test_a_load_that_races_with_rotation(tmp_path, monkeypatch, moment):
     "What was chosen is rotated away before it is read: a newer one is in its place"
     save(tmp_path, 1, keep=1)
-    name = dict(verify="_verify_file", read="_read")[moment]
+    name = dict(verify="_verify_file", read="_read_part")[moment]
     real, saved = getattr(ckpt, name), []
 
     def overtaken(*args):

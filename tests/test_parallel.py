@@ -1,12 +1,21 @@
 """Several processes, started as a user starts them: the same loss, the same files, one clear line
 when one dies."""
 
-import json, os, re, signal, subprocess, sys
+import json, os, re, shutil, signal, subprocess, sys
 from pathlib import Path
 import psutil
 import pytest
-from gpub.record.checkpoint import load_checkpoint
-from kill import start, wait_for
+from safetensors.torch import load_file
+from gpub.record.checkpoint import (
+    MODEL,
+    OPTIMIZER,
+    checkpoints,
+    load_checkpoint,
+    mirror_run,
+    step_of,
+    verify_checkpoint,
+)
+from kill import same_weights, start, wait_for
 from test_run import TINY, gpub
 
 # clip is below every gradient norm of this run: all of them are cut
@@ -23,8 +32,8 @@ def alone(text, tmp_path_factory):
     return out
 
 
-def torchrun(*argv):
-    "The command in two processes"
+def torchrun(*argv, n=2):
+    "The command in so many processes"
     env = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     return subprocess.Popen(
         [
@@ -32,7 +41,7 @@ def torchrun(*argv):
             "-m",
             "torch.distributed.run",
             "--standalone",
-            "--nproc_per_node=2",
+            f"--nproc_per_node={n}",
             "-m",
             "gpub",
             *map(str, argv),
@@ -70,18 +79,112 @@ def same_curve(a, b):
     assert all((p.model[k] - q.model[k]).abs().max() < 5e-3 for k in p.model)
 
 
-@pytest.mark.parametrize("how", ["ddp", FULL_FSDP])
-def test_two_processes_learn_what_one_learns(how, alone, text, tmp_path):
-    p = torchrun(
-        "train", "shakespeare", "--data", text, "--out", tmp_path / "run", "--parallel", how, *ARGS
-    )
-    out, err = p.communicate(timeout=300)
+def learned(how, text, out, n=2):
+    "A run of several processes, to its end"
+    argv = ["train", "shakespeare", "--data", text, "--out", out, "--parallel", how, *ARGS]
+    p = torchrun(*argv, n=n)
+    said, err = p.communicate(timeout=300)
     assert p.returncode == 0, err
-    assert (
-        out.count("done:") == 1
-        and json.loads((tmp_path / "run" / "config.json").read_text())["processes"] == 2
-    )
+    assert said.count("done:") == 1
+    assert json.loads((out / "config.json").read_text())["processes"] == n
+    return out
+
+
+@pytest.fixture(scope="module")
+def sliced(text, tmp_path_factory):
+    "What two processes learned that hold a slice of the model each"
+    return learned("fsdp", text, tmp_path_factory.mktemp("runs") / "sliced")
+
+
+def test_two_processes_learn_what_one_learns(alone, text, tmp_path):
+    same_curve(learned("ddp", text, tmp_path / "run"), alone)
+
+
+def test_two_processes_with_slices_learn_what_one_learns(alone, sliced):
+    same_curve(sliced, alone)
+
+
+@pytest.mark.full(instead="test_two_processes_with_slices_learn_what_one_learns")
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+def test_four_processes_learn_what_one_learns(how, alone, text, tmp_path):
+    same_curve(learned(how, text, tmp_path / "run", n=4), alone)
+
+
+@pytest.mark.full(instead="test_two_processes_with_slices_learn_what_one_learns")
+@pytest.mark.compiler
+def test_compiled_slices_learn_what_one_learns(alone, text, tmp_path):
+    argv = ["train", "shakespeare", "--data", text, "--out", tmp_path / "run", *ARGS]
+    p = torchrun(*argv, "--parallel", "fsdp", "--set", "compile=yes")
+    _, err = p.communicate(timeout=300)
+    assert p.returncode == 0 and "compile failed" not in err, err
     same_curve(tmp_path / "run", alone)
+
+
+def test_each_process_writes_its_slices(sliced):
+    "The last checkpoint has its weights in one file, the others none that is whole"
+    last, *earlier = checkpoints(sliced)
+    assert {p.name for p in last.iterdir()} == {
+        MODEL,
+        "shard-00001-model-00002-of-00002.safetensors",
+        "shard-00002-model-00002-of-00002.safetensors",
+        "state.json",
+    }
+    assert load_file(last / MODEL).keys() <= load_checkpoint(last).model.keys()
+    middle = next(p for p in earlier if not json.loads((p / "state.json").read_text())["milestone"])
+    names = {p.name for p in middle.iterdir()}
+    assert len(names) == 5 and not {MODEL, OPTIMIZER} & names
+    assert load_checkpoint(middle).step == step_of(middle)
+
+
+def test_a_mirror_has_the_slices_too(sliced, tmp_path):
+    shutil.copytree(sliced, tmp_path / "run")
+    mirror_run(tmp_path / "run", tmp_path / "mirror")
+    assert verify_checkpoint(checkpoints(tmp_path / "mirror")[0])["format"] == 2
+    same_weights(tmp_path / "mirror", sliced)
+    there = [p for p in checkpoints(tmp_path / "mirror") if not (p / MODEL).exists()]
+    middle = str(step_of(there[0]))
+    assert gpub("sample", tmp_path / "mirror", "--tokens", "5", "--step", middle) == 0
+
+
+def test_a_damaged_slice_is_named_and_passed_over(sliced, text, tmp_path, capsys):
+    run = shutil.copytree(sliced, tmp_path / "run")
+    last, before, *_ = checkpoints(run)
+    slice_of_two = last / "shard-00002-model-00002-of-00002.safetensors"
+    slice_of_two.write_bytes(slice_of_two.read_bytes()[:-1])
+    assert gpub("train", "shakespeare", "--data", text, "--out", run, *ARGS) == 0
+    said = capsys.readouterr().out
+    assert f"skipped a damaged checkpoint: {slice_of_two} has" in said
+    assert f"going on from step {step_of(before)} of" in said
+    same_curve(run, sliced)
+
+
+PLAIN = """
+import json, sys
+import torch
+from torch.distributed.checkpoint import HuggingFaceStorageReader, load
+from safetensors.torch import save_file
+
+folder, out = sys.argv[1:]
+known = HuggingFaceStorageReader(folder).read_metadata().state_dict_metadata
+found = {k: torch.empty(m.size, dtype=m.properties.dtype) for k, m in known.items()}
+load(found, storage_reader=HuggingFaceStorageReader(folder), no_dist=True)
+save_file(found, out)
+assert not any(name.startswith("gpub") for name in sys.modules)
+"""
+
+
+def test_plain_torch_opens_the_slices(sliced, tmp_path):
+    "DCP's own reader, in a process that knows nothing of gpub"
+    script, out = tmp_path / "plain.py", tmp_path / "all.safetensors"
+    script.write_text(PLAIN)
+    folder = next(p for p in checkpoints(sliced) if not (p / MODEL).exists())
+    command = [sys.executable, script, folder, out]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found, ours = load_file(out), load_checkpoint(folder)
+    ours = ours.optimizer | {n: t for n, t in ours.model.items() if n in found}
+    assert found.keys() == ours.keys()
+    assert all((found[name] == tensor).all() for name, tensor in ours.items())
 
 
 MASKED = """
@@ -195,21 +298,47 @@ def test_two_go_on_where_one_stopped(alone, text, tmp_path):
     same_curve(tmp_path / "run", alone)
 
 
+def kill_one(out, p):
+    "kill -9 for one of torchrun's processes, not the first; what the others say"
+    wait_for(out, 10, p)
+    workers = [c for c in psutil.Process(p.pid).children() if "gpub" in c.cmdline()]
+    first = int((out / ".lock").read_text())
+    next(c for c in workers if c.pid != first).kill()
+    _, err = p.communicate(timeout=120)
+    said = {l for l in err.splitlines() if l.startswith("gpub: ")}
+    # torchrun adds its own traceback, none of ours
+    assert p.returncode not in (0, None) and "gpub/train/trainer.py" not in err, err
+    assert said and all(re.search(r"lost contact|stopped at step|are gone", l) for l in said), said
+
+
+@pytest.mark.full(instead="test_killed_among_slices_two_go_on_to_the_bit")
 def test_a_killed_process_ends_the_run_with_one_line(alone, text, tmp_path):
     argv = ["train", "shakespeare", "--data", text, "--out", tmp_path / "run", *ARGS]
-    p = torchrun(*argv)
-    wait_for(tmp_path / "run", 10, p)
-    workers = [c for c in psutil.Process(p.pid).children() if "gpub" in c.cmdline()]
-    first = int((tmp_path / "run" / ".lock").read_text())
-    next(c for c in workers if c.pid != first).kill()
-    out, err = p.communicate(timeout=120)
-    said = [l for l in err.splitlines() if l.startswith("gpub: ")]
-    assert (
-        p.returncode not in (0, None) and len(said) == 1 and "gpub/train/trainer.py" not in err
-    ), err  # torchrun adds its own traceback, none of ours
-    assert re.search(r"lost contact|stopped at step", said[0])
+    kill_one(tmp_path / "run", torchrun(*argv))
     assert gpub(*argv) == 0
     same_curve(tmp_path / "run", alone)
+
+
+def test_killed_among_slices_two_go_on_to_the_bit(sliced, text, tmp_path):
+    argv = ["train", "shakespeare", "--data", text, "--out", tmp_path / "run", *ARGS]
+    argv += ["--parallel", "fsdp"]
+    kill_one(tmp_path / "run", torchrun(*argv))
+    p = torchrun(*argv)
+    _, err = p.communicate(timeout=300)
+    assert p.returncode == 0, err
+    same_weights(tmp_path / "run", sliced)
+
+
+@pytest.mark.full(instead="test_killed_among_slices_two_go_on_to_the_bit")
+def test_killed_among_four_slices_any_number_goes_on(alone, text, tmp_path):
+    argv = ["train", "shakespeare", "--data", text, *ARGS, "--parallel", "fsdp", "--out"]
+    kill_one(tmp_path / "run", torchrun(*argv, tmp_path / "run", n=4))
+    for n in (1, 2, 4):
+        run = shutil.copytree(tmp_path / "run", tmp_path / f"with_{n}")
+        p = torchrun(*argv, run, n=n)
+        said, err = p.communicate(timeout=300)
+        assert p.returncode == 0 and "going on from step" in said, err
+        same_curve(run, alone)
 
 
 def test_refusals_are_said_once(alone, text, tmp_path):

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal
 import torch
 from torch import Tensor, nn
@@ -128,7 +129,7 @@ class _Stage:
         shape = self.rehearsed_rows, context_length
         return torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64)
 
-    def learner(self, weights: dict[str, Tensor] | None = None) -> Learner:
+    def learner(self, weights: dict[str, Tensor] | Callable | None = None) -> Learner:
         # as the run does: what will be sliced is built in the memory of process 0
         with torch.device("cpu") if self.place.sliced else self.place.device:
             model = self.build(self.model_cfg)
@@ -223,14 +224,33 @@ class _Steps:
 
 # %% ../../nbs/lib/guards/rehearse.ipynb #ae36a956
 def _on_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {
-        n: torch.empty(t.shape, dtype=t.dtype, device="cpu").copy_(t) for n, t in tensors.items()
-    }
+    "What this process writes: of a tensor in slices, its own"
+    here = {n: t.to_local() if hasattr(t, "to_local") else t for n, t in tensors.items()}
+    return {n: torch.empty(t.shape, dtype=t.dtype, device="cpu").copy_(t) for n, t in here.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _SlicedOnDisk(Checkpoint):
+    "As `SlicedCheckpoint`, of a disk without numbers"
+
+    names: frozenset[str]
+
+    def fill(self, tensors: dict[str, Tensor]):
+        "Every tensor is there, and has its slice"
+        if missing := tensors.keys() - self.names:
+            raise KeyError(f"the checkpoint lacks {sorted(missing)[:3]}")
+
+
+def _saved(stage: _Stage, model: dict, optimizer: dict, state: dict) -> Checkpoint:
+    what = dict(step=2, model={}, optimizer={}, state=state, path=Path("step-2"))
+    if stage.place.sliced:
+        return _SlicedOnDisk(**what, names=frozenset(model | optimizer))
+    return Checkpoint(**what | dict(model=model, optimizer=optimizer))
 
 
 def _perform(stage: _Stage, meters: _Meters) -> tuple[_Steps, Counter]:
     "A sample, steps, an evaluation, a save and a resume; the steps, and waits of a logged step"
-    memory, device = meters.memory, stage.place.device
+    memory = meters.memory
     learner = stage.learner()
     memory.mark("weights")
     with memory.during("sample"):
@@ -252,8 +272,8 @@ def _perform(stage: _Stage, meters: _Meters) -> tuple[_Steps, Counter]:
     steps.learner = steps.loss_fn = learner = None
     gc.collect()  # DDP holds itself
     with memory.during("resume"):
-        again = stage.learner(model)
-        saved = Checkpoint(step=2, model=model, optimizer=optimizer, state=state, path=device)
+        saved = _saved(stage, model, optimizer, state)
+        again = stage.learner(saved.fill if stage.place.sliced else saved.model)
         again.restore(saved)
     _Steps(stage, again, meters).take(1, start=2)
     return steps, logged
@@ -334,6 +354,8 @@ def _cuts(
         return [(modes[0], min(cfg.micro_batch, rows))]
     if not place.sliced:
         half = place.precision.name != "fp32"
+        if place.world.size > 1:
+            room -= 4 * parameter_anatomy(model_cfg).params  # as `bucket_bytes`
         return [first_cut(model_cfg, cfg, rows, model_cfg.context_length, room, half)]
     sizes = [rows]
     while sizes[-1] > 1:
@@ -349,13 +371,16 @@ FORECAST_GAP = 0.03  # share by which the rehearsed peak may differ from the for
 def _forecast(found: Rehearsed, model_cfg: GPTConfig | LlamaConfig, optimizer: str) -> dict:
     "What `gpub plan` says of the moments that are rehearsed"
     how = dict(mode=found.mode, half=found.format != "fp32", optimizer=optimizer)
-    # DDP's buckets hold the gradients from the start, as a second micro-batch finds them
-    held = found.passes > 1 or found.options.processes > 1
+    # DDP's buckets hold the gradients from the start, as a second micro-batch finds them; with
+    # several, their sum waits beside the buckets
+    shared, several = found.options.processes > 1, found.passes > 1
+    held = shared or several
+    beside = 4 * found.parameters if shared and several else 0
     how["chunked"] = model_cfg.vocab_size >= LARGE_VOCABULARY
     rows = memory_timeline(model_cfg, found.micro_batch, accumulate=held, **how)
     total = {moment: sum(parts.values()) for moment, parts in rows.items()}
     update = total.pop("update")
-    return {"forward and backward": max(total.values()), "update": update}
+    return {"forward and backward": max(total.values()) + beside, "update": update}
 
 
 def _wrong(
@@ -376,9 +401,8 @@ def _wrong(
     if found.forecast:
         planned = max(found.forecast.values())
         gap = found.step_peak / planned - 1
-        # DDP's own buffers are not in the forecast; less than forecast is only good news
-        alone = found.options.processes == 1
-        if alone and gap > FORECAST_GAP and found.step_peak - planned > SMALL:
+        # less than forecast is only good news
+        if gap > FORECAST_GAP and found.step_peak - planned > SMALL:
             out.append(
                 f"the step's peak is {found.step_peak / 1e9:.2f} GB, {gap:+.1%} from the forecast "
                 f"of {planned / 1e9:.2f}: something is kept that the forecast does not know"

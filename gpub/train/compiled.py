@@ -4,17 +4,18 @@
 
 # %% auto #0
 __all__ = ['LossFunction', 'SHAPES_ALLOWED', 'MANY_BLOCKS', 'seconds_per_call', 'compiled_loss', 'CompiledBlocks',
-           'compiles_by_block', 'choose_loss']
+           'CompiledSlices', 'compiles_by_block', 'choose_loss']
 
 # %% ../../nbs/lib/train/compiled.ipynb #981b2535
 import time
 from collections.abc import Callable
+from functools import partial
 import torch
 from torch import Tensor, nn
 from ..core import GpubError, first_line
 from ..model.head import chunked_loss, fused_loss
 from .config import TrainConfig
-from .memory import MicroBatcher, out_of_memory
+from .memory import MicroBatcher, checkpoint_block, out_of_memory
 
 # %% ../../nbs/lib/train/compiled.ipynb #716d676e
 LossFunction = Callable[[Tensor, Tensor], Tensor]  # (ids, targets) -> mean nats per token
@@ -106,6 +107,33 @@ def _compiled(apply: Callable) -> Callable:
     return torch.compile(apply, fullgraph=True, dynamic=False)
 
 
+class CompiledSlices(CompiledBlocks):
+    """The same for a model in slices: FSDP's hooks, which gather a block and drop it again, stay
+    outside of the graph"""
+
+    def __call__(
+        self,
+        x: Tensor,  # (batch, t) ids
+        y: Tensor,  # (batch, t) targets
+    ) -> Tensor:  # mean nats per token
+        "The loss of a micro-batch"
+        model, mode = self.fit.model, self.fit.mode
+        if mode not in self.blocks:
+            apply, plain = checkpoint_block(mode), type(model.blocks[0]).forward
+            self.blocks[mode] = _compiled(lambda block, x: apply(partial(plain, block), x))
+        before = model.checkpoint_block, model.head_loss
+        model.checkpoint_block = checkpoint_block("off")  # recomputation is inside
+        model.head_loss = self.head_loss or model.head_loss
+        for block in model.blocks:
+            block.forward = partial(self.blocks[mode], block)
+        try:
+            return model.loss(x, y)
+        finally:
+            model.checkpoint_block, model.head_loss = before
+            for block in model.blocks:
+                del block.forward
+
+
 def compiles_by_block(
     model: nn.Module,  # any
 ) -> bool:
@@ -115,11 +143,17 @@ def compiles_by_block(
     return len(model.blocks) >= MANY_BLOCKS or model.head_loss is not None
 
 
+def _in_slices(model: nn.Module) -> bool:
+    "Whether FSDP has the model"
+    return hasattr(model, "reshard")
+
+
 def _compile(fit: MicroBatcher, step: Callable[[LossFunction], object]) -> LossFunction:
     "The compiled loss that suits the model; the plain one where no step works with it"
-    if not compiles_by_block(fit.model):
+    sliced = _in_slices(fit.model)
+    if not sliced and not compiles_by_block(fit.model):
         return compiled_loss(fit.model, step, fit.log)
-    fn = CompiledBlocks(fit)
+    fn = CompiledSlices(fit) if sliced else CompiledBlocks(fit)
     return fn if _works(fn, step, fit.log) else fit.model.loss
 
 
@@ -131,7 +165,7 @@ def choose_loss(
     dtype: torch.dtype = torch.float32,  # of the matmuls, as in training
 ) -> LossFunction:  # to train with
     """Follow `cfg.compile`; on a CPU, `auto` compiles runs of five minutes and more if a measured
-    step is faster for it"""
+    step is faster for it, and never a model in slices: its processes would have to agree"""
     model, kind = fit.model, batch[0].device.type
 
     def step(fn: LossFunction):
@@ -143,7 +177,7 @@ def choose_loss(
         return model.loss
     if cfg.compile == "yes" or kind == "cuda":
         return _compile(fit, step)
-    if kind != "cpu":
+    if kind != "cpu" or _in_slices(model):
         return model.loss
     eager = seconds_per_call(lambda: step(model.loss))
     if eager * steps < 300:

@@ -304,7 +304,7 @@ class TrainingLoop:
     def __init__(
         self,
         run: Any,  # the `Trainer`, opened: its learner, its state and its ledger are there
-        saver: Saver | None,  # of process 0
+        saver: Saver | None,  # of process 0; where the model is in slices, of each
         track: Tracker,  # opened where this run's curve ends
     ):
         self.run, self.cfg, self.world, self.state = run, run.cfg, run.world, run.state
@@ -478,10 +478,15 @@ class TrainingLoop:
             exact=_exactness(self.run),
         )
         model, optimizer = self.learner.tensors()
+        if self.world.main:
+            optimizer |= get_rng()
+        tensors = s.n, model, optimizer
         milestone = s.n in self.run.milestone_steps
-        self.world.on_main(
-            lambda: self.saver.save(s.n, model, optimizer | get_rng(), state, milestone=milestone)
-        )
+        if not self.learner.place.sliced:
+            self.world.on_main(lambda: self.saver.save(*tensors, state, milestone))
+            return
+        self.world.on_main(lambda: self.saver.prepare(*tensors))
+        self.saver.save(*tensors, state, milestone, whole=s.n == self.cfg.steps)
 
 # %% ../../nbs/lib/train/trainer.ipynb #05efc86f
 class Trainer:
@@ -638,8 +643,8 @@ class Trainer:
         precision = pick_precision(self.device, self.config["precision"].get("name"))
         place = Placement(self.device, precision, self.world, self.options.parallel)
         path = self.world.on_main(lambda: _newest_checkpoint(self))
-        saved = load_checkpoint(path, log=self.log) if path else None
-        self.learner = Learner(model, self.cfg, place, self.log, saved.model if saved else None)
+        saved, weights = self._load(path, place) if path else (None, None)
+        self.learner = Learner(model, self.cfg, place, self.log, weights)
         if saved:
             self._restore(saved)
         else:
@@ -663,6 +668,16 @@ class Trainer:
         done = self.state.step or -1  # the sample of step 0 is drawn again too
         for name in ("log.jsonl", "samples.jsonl"):
             cut_log(self.out / name, done)
+
+    def _load(self, path: str, place: Placement) -> tuple[Checkpoint, Any]:
+        "A checkpoint, and its weights as a `Learner` takes them"
+        if place.sliced:
+            from gpub.record.slices import open_slices
+
+            saved = open_slices(path)
+            return saved, saved.fill
+        saved = load_checkpoint(path, log=self.log)
+        return saved, saved.model
 
     def _check_rows(self, saved: Checkpoint):
         "Tell of rows that are not what was written"
@@ -706,9 +721,8 @@ class Trainer:
         "The loop, and what has to be closed after it"
         options, main = self.options, self.world.main
         with ExitStack() as closed_at_end:
-            saver = None
-            if main:
-                saver = Saver(self.out, options.keep, options.mirror, self.log)
+            saver = self._saver()
+            if saver:
                 closed_at_end.enter_context(saver)
             track = tracker(
                 options.track if main else "none",
@@ -722,6 +736,16 @@ class Trainer:
             closed_at_end.enter_context(explain_lost_process(self.world, self.command))
             self.loop = TrainingLoop(self, saver, track)
             yield from self.loop.steps()
+            self.world.on_main(lambda: saver.wait())
+
+    def _saver(self) -> Saver | None:
+        "Process 0's; where the model is in slices, one for each process"
+        where = self.out, self.options.keep, self.options.mirror, self.log
+        if self.learner.place.sliced:
+            from gpub.record.slices import SlicedSaver
+
+            return SlicedSaver(*where)
+        return Saver(*where) if self.world.main else None
 
     def save(
         self,

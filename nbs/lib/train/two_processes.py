@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from gpub.core import GpubError
 from gpub.device import seed_everything
 from gpub.model.gpt import GPT, GPTConfig
-from gpub.train.parallel import Relayed, World, host_copy, share_gradients, shard
+from gpub.train.parallel import Relayed, World, share_gradients, shard, to_full_tensor
 
 
 def tell(line):
@@ -27,20 +27,23 @@ device = torch.device("cpu")
 x, y = torch.randint(11, (2, 4, 8), generator=torch.Generator().manual_seed(0))
 with world.joined(device):
     model = new_model()
+    model.register_buffer("own", torch.zeros(()))
     if how == "fsdp":
         shard(model, world, device)
     fn = share_gradients(model, model.loss, world, how)
+    model.own.fill_(world.rank)
     first = 2 * world.rank
     for row in (first, first + 1):  # two micro-batches; only the last one shares gradients
         last = row == first + 1
         with nullcontext() if last else fn.no_sync():
             (fn(x[row : row + 1], y[row : row + 1]) / 2).backward()
-    got = host_copy({n: p.grad for n, p in model.named_parameters()}, world)
+    got = {n: to_full_tensor(p.grad) for n, p in model.named_parameters()}
     alone = new_model()
     alone.loss(x, y).backward()
     gap = 0.0
     if world.main:
         gap = max((got[n] - p.grad).abs().max().item() for n, p in alone.named_parameters())
+    assert float(model.own) == world.rank  # buffers are tables: nobody sends them around
     found = {"step": 3, "gap": gap}
     assert world.broadcast(found) == world.on_main(lambda: found)
     assert world.any(world.rank == 1) and not world.any(False)
