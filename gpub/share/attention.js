@@ -52,8 +52,7 @@ function draw() {
   const weights = attention(layer, head, reader);
   for (let i = 0; i < buttons.length; i++) {
     const depth = Math.round(100 * Math.sqrt(weights[i] || 0));
-    buttons[i].style.background = `color-mix(in srgb, var(--blue) ${depth}%, var(--card))`;
-    buttons[i].style.color = depth > 55 ? "var(--on)" : "var(--ink)";
+    buttons[i].style.background = `color-mix(in srgb, var(--shade) ${depth}%, var(--card))`;
     buttons[i].className = i === reader ? "reader" : "";
   }
   describe(weights);
