@@ -166,7 +166,7 @@ def attention_page(
     )
     return (
         f'<div><iframe srcdoc="{html.escape(page)}" title="Attention over your own text" '
-        'loading="lazy" style="width: 100%; height: 34rem; border: 1px solid #8886; '
+        'loading="lazy" style="width: 100%; height: 37rem; border: 1px solid #8886; '
         'border-radius: 10px"></iframe></div>'
     )
 
