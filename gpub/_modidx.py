@@ -1948,6 +1948,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                   'gpub.model.llama.build_model': ('season2/from_134m_to_1b.html#build_model', 'gpub/model/llama.py'),
                                   'gpub.model.llama.grouped_attention': ( 'season2/from_134m_to_1b.html#grouped_attention',
                                                                           'gpub/model/llama.py'),
+                                  'gpub.model.llama.kv_bytes': ('season2/from_134m_to_1b.html#kv_bytes', 'gpub/model/llama.py'),
                                   'gpub.model.llama.llama_table': ('season2/from_134m_to_1b.html#llama_table', 'gpub/model/llama.py'),
                                   'gpub.model.llama.refuse_impossible': ( 'season2/from_134m_to_1b.html#refuse_impossible',
                                                                           'gpub/model/llama.py'),

@@ -85,6 +85,8 @@ FOR_USERS = {
     "lab.sums_world": "SumsWorld",
     # the small corpora that chapters read
     "prep.practice": "practice_corpora",
+    # what a KV cache takes: an exercise asks for it
+    "model.llama": "kv_bytes",
     # a rule that a recipe names
     "prep.filters": "Sites",
     # the closing tables of chapter 5

@@ -27,6 +27,7 @@ from gpub.model.llama import (
     SwiGLU,
     build_model,
     grouped_attention,
+    kv_bytes,
     llama_table,
     repeat_kv_heads,
     apply_rope,
@@ -45,8 +46,8 @@ from gpub.train.config import TrainConfig
 from gpub.train.loop import train
 from gpub.train.memory import checkpoint_block
 
-kv_bytes, swiglu_d_ff = defined_here(
-    Path(__file__).parents[1] / "nbs/season2/01_from_134m_to_1b.ipynb", "kv_bytes", "swiglu_d_ff"
+(swiglu_d_ff,) = defined_here(
+    Path(__file__).parents[1] / "nbs/season2/01_from_134m_to_1b.ipynb", "swiglu_d_ff"
 )
 TOY = LlamaConfig(
     vocab_size=97, context_length=48, d_model=48, n_layers=3, n_heads=6, n_kv_heads=2, d_ff=112

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['BURN_1B', 'BURN_TOY', 'MOST_BLOCKS', 'MOST_NUMBERS', 'WIDEST_START', 'apply_rope', 'Rope', 'SwiGLU',
            'grouped_attention', 'repeat_kv_heads', 'TokenEmbedding', 'LlamaConfig', 'GroupedAttention', 'Llama',
-           'llama_table', 'refuse_impossible', 'build_model']
+           'llama_table', 'kv_bytes', 'refuse_impossible', 'build_model']
 
 # %% ../../nbs/season2/01_from_134m_to_1b.ipynb #1c9be9e2
 from collections.abc import Callable
@@ -413,6 +413,22 @@ SHAPES["burn-toy"] = Shape(
     BURN_TOY.to_dict(),
     LlamaConfig,
 )
+
+# %% ../../nbs/season2/01_from_134m_to_1b.ipynb #f1c1833b
+def kv_bytes(
+    cfg: LlamaConfig | GPTConfig,  # a `LlamaConfig` or a `GPTConfig`
+    size: int = 2,  # bytes per number: 2 in bf16 and fp16
+) -> int:  # bytes per token of context
+    """What generation must remember of each token it has read: a key and a value per
+    layer"""
+    return (
+        2
+        * cfg.n_layers
+        * getattr(cfg, "n_kv_heads", cfg.n_heads)
+        * cfg.d_model
+        // cfg.n_heads
+        * size
+    )
 
 # %% ../../nbs/season2/01_from_134m_to_1b.ipynb #2cf89ec5
 MOST_BLOCKS, MOST_NUMBERS, WIDEST_START = 10_000, 10**13, 10
