@@ -6,16 +6,21 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from gpub.budget.phases import read_plan
 from gpub.budget.verdicts import verdicts
+from gpub.chat.conversations import ChatSet, read_conversations
 from gpub.core import GpubError, read_config, read_json
 from gpub.data.shards import read_manifest
 from gpub.data.tokenizer import load_tokenizer
-from gpub.files import SUMS, changed_files
+from gpub.files import SUMS, changed_files, sha256
+from gpub.model.gpt import GPT, GPTConfig
+from gpub.prep.config import load_recipe
 from gpub.record.checkpoint import MODEL, load_checkpoint
 from gpub.record.folder import cut_log
 from gpub.record.ledger import read_ledger
 from gpub.record.log import read_facts, read_log, sample_table
 from gpub.share.hub import read_weights
+from gpub.tune.lora import load_lora
 
 
 def read_state(folder):
@@ -26,6 +31,20 @@ def read_state(folder):
     load_checkpoint(folder, log=lambda line: None)
 
 
+def read_chats(folder):
+    "Chats whose checksum is right, whatever they are"
+    name = "train.safetensors"
+    head = dict(format=1, tokenizer="x", vocab_size=9, longest=9, val_share=0.1)
+    more = dict(files={name: sha256(folder / name)}, sources=[], licenses={})
+    (folder / "manifest.json").write_text(json.dumps(head | more))
+    ChatSet(folder)
+
+
+def tiny_model():
+    "Something an adapter may be for"
+    return GPT(GPTConfig(vocab_size=9, context_length=8, d_model=8, n_layers=1, n_heads=1))
+
+
 PARSERS = {
     "config.json": [read_config, read_facts, lambda d: read_json(d / "config.json", "model")],
     "log.jsonl": [read_log, lambda d: cut_log(d / "log.jsonl", 3)],
@@ -33,7 +52,12 @@ PARSERS = {
     "ledger.jsonl": [read_ledger],
     "phases.jsonl": [verdicts],
     "state.json": [read_state],
-    "manifest.json": [read_manifest],
+    "manifest.json": [read_manifest, ChatSet],
+    "plan.json": [lambda d: read_plan(d / "plan.json")],
+    "recipe.json": [lambda d: load_recipe(d / "recipe.json")],
+    "conversations.jsonl": [lambda d: [*read_conversations(d / "conversations.jsonl")]],
+    "train.safetensors": [read_chats],
+    "adapter_config.json": [lambda d: load_lora(tiny_model(), d)],
     "tokenizer.json": [load_tokenizer],
     "bill.json": [read_facts],
     SUMS: [changed_files],

@@ -327,6 +327,8 @@ class ChatSet:
             self.tensors = load_file(path)
         except SafetensorError as e:
             raise GpubError(f"{path} cannot be read ({first_line(e)})") from None
+        if not {"ids", "learned", "starts"} <= {*self.tensors}:
+            raise GpubError(f"{path} holds no chats: it has {', '.join(self.tensors) or 'nothing'}")
         self.starts = self.tensors["starts"]
 
     def __len__(self) -> int:
