@@ -4,13 +4,17 @@ import json
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import gpub.train.trainer as trainer
 from gpub.core import GpubError
+from gpub.data.batches import Batches
 from gpub.data.prefetch import Prefetcher
+from gpub.data.shards import ShardWriter, open_shard, read_manifest
+from gpub.data.tokenizer import BPETokenizer
 from gpub.device import seed_everything
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.train.config import TrainConfig
@@ -154,3 +158,114 @@ def test_no_number_is_read_back_between_log_rows(optimizer):
                 s.row()
     assert counts[:4] == [0, 0, 0, 0]  # four steps, clipped, accumulated and decayed
     assert counts[4] == counts[5] > 0  # and what the one row has read
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    "Two sources, one three times as long as the other; documents of 5 to 40 tokens"
+    folder = tmp_path_factory.mktemp("shards") / "out"
+    tok = BPETokenizer.train(["to be or not to be, that is the question"], 300)
+    writer = ShardWriter(folder, tok)
+    numbers = np.random.default_rng(0)
+    for source, count in (("edu", 150), ("math", 50)):
+        for split, n in (("train", count), ("val", 10)):
+            docs = [numbers.integers(0, 250, numbers.integers(5, 40)) for _ in range(n)]
+            writer.add(source, docs, [f"{source} {i}" for i in range(n)], [1] * n, split)
+    writer.close()
+    return folder
+
+
+def read_of(run, stages, tokens):
+    "How often each token was an input, over so many tokens of a run"
+    out, cursor = np.zeros(70_000, int), 0
+    while cursor < tokens:
+        step = cursor // run.cfg.batch_tokens
+        x, _ = run.batches(step, stages[step % len(stages)])
+        out += np.bincount(x.flatten().numpy(), minlength=len(out))
+        cursor += x.numel()
+    return out
+
+
+def test_a_changed_context_neither_skips_nor_repeats(tmp_path):
+    "Tokens are their own places: an epoch reads each once, in rows of whatever length"
+    length, size = 32, 128
+    ids = np.arange(40 * size + 1, dtype=np.int64)
+    run = Trainer("shakespeare", tmp_path / "run", None, SETTINGS | dict(steps=40))
+    run.batches_by_ctx = {
+        c: Batches(ids, context_length=c, batch=size // c, seed=3) for c in (16, length)
+    }
+    seen = read_of(run, (16, length), 20 * size)
+    assert (seen[: len(ids)] <= 1).all() and seen.sum() == 20 * size
+    # as it was, rows of a step of each length's own order: some twice
+    mixed = np.concatenate(
+        [run.batches_by_ctx[c][s][0].flatten() for s, c in enumerate((16, 32) * 10)]
+    )
+    assert np.bincount(mixed).max() > 1
+
+
+def test_a_changed_batch_goes_on_at_the_token_cursor():
+    ids = np.arange(64 * 12 + 1)
+    old = Batches(ids, context_length=12, batch=4, seed=1)
+    new = Batches(ids, context_length=12, batch=8, seed=1)
+    parts = [old.tokens(s) for s in range(4)] + [
+        new.read(16 * 12, 96, 12),
+        new.read(24 * 12, 96, 12),
+    ]
+    seen = torch.cat(parts)[:, :-1].flatten()
+    assert len(seen.unique()) == len(seen) == 32 * 12
+    halves = [
+        Batches(ids, context_length=12, batch=4, seed=1, rank=r, world=2).read(48, 48, 6)
+        for r in (0, 1)
+    ]
+    assert torch.equal(torch.cat(halves), old.read(48, 48, 6))
+    for wrong in ((13, 48, 12), (0, 50, 12), (0, 48, 5)):
+        with pytest.raises(GpubError):
+            old.read(*wrong)
+
+
+def test_weights_are_a_setting_of_a_run(shards, tmp_path):
+    settings = SETTINGS | dict(stages=(), weights='{"edu": 0.5, "math": 0.5}')
+    run = Trainer("shakespeare", tmp_path / "run", shards, settings)
+    assert run.batches_by_ctx[32].weights == [0.5, 0.5]
+    assert run.identity()["train"]["weights"] == dict(edu=0.5, math=0.5)
+    with pytest.raises(GpubError, match="the weights are for web; the sources are edu, math"):
+        Trainer("shakespeare", tmp_path / "b", shards, settings | dict(weights='{"web": 1}'))
+
+
+def test_a_run_with_a_document_mask_resumes_to_the_same(shards, tmp_path):
+    settings = SETTINGS | dict(stages=(), document_mask="true", compile="no")
+    quiet = dict(device="cpu", log=lambda text: None)
+    whole = Trainer("shakespeare", tmp_path / "whole", shards, settings, **quiet)
+    whole.go()
+    half = Trainer("shakespeare", tmp_path / "half", shards, settings, save_every=4, **quiet)
+    for step in half.steps():
+        if step.n == 6:
+            break
+    again = Trainer("shakespeare", tmp_path / "half", shards, settings, **quiet)
+    again.go()
+    last = [json.loads((r.out / "log.jsonl").read_text().splitlines()[-1]) for r in (whole, again)]
+    assert last[0]["loss"] == last[1]["loss"] and last[0]["val_loss"] == last[1]["val_loss"]
+    plain = Trainer("shakespeare", tmp_path / "plain", shards, SETTINGS | dict(stages=()), **quiet)
+    assert "document_mask" not in plain.identity()["train"]  # runs of before go on
+    assert again.identity()["train"]["document_mask"] is True
+
+
+@pytest.mark.parametrize("other", [dict(grad_checkpoint="full"), dict(compile="yes")])
+def test_what_does_not_go_with_a_document_mask_is_refused(shards, tmp_path, other):
+    settings = SETTINGS | dict(stages=(), document_mask="true") | other
+    run = Trainer("shakespeare", tmp_path / "run", shards, settings, log=lambda text: None)
+    with pytest.raises(GpubError, match="document_mask does not go together"):
+        run.go()
+
+
+def test_letters_have_no_documents(text, tmp_path):
+    with pytest.raises(GpubError, match="document_mask needs documents"):
+        Trainer("shakespeare", tmp_path / "run", text, SETTINGS | dict(document_mask="true"))
+
+
+def test_reading_here_and_there_gives_the_same_ids(shards):
+    manifest = read_manifest(shards)
+    for shard in manifest["shards"]:
+        both = [open_shard(shards, manifest, shard, at_random) for at_random in (False, True)]
+        assert np.array_equal(*both) and len(both[0]) == shard["tokens"]
+        assert not both[0].flags.writeable

@@ -76,7 +76,7 @@ def _shortest_document() -> int:
     "sources",
     multiple=True,
     metavar="NAME=PATH[:WEIGHT]",
-    help="A file, folder, glob or dataset, and its share of the tokens. Repeat for a mix.",
+    help="A file, folder, glob, URL (s3://, gs://, hf://) or dataset, and its share of the tokens. Repeat for a mix.",
 )
 @click.option("--out", help="The shard folder. The same command continues an interrupted run.")
 @click.option(
@@ -174,6 +174,30 @@ def _shortest_document() -> int:
     "use]",
 )
 @click.option(
+    "--engine",
+    type=click.Choice(["local", "datatrove", "slurm", "ray", "dask"]),
+    default="local",
+    show_default=True,
+    help="Who reads and encodes: processes here, or a cluster by datatrove or Dask (pip install "
+    "'gpub[cluster]'; Ray also: pip install ray). The shards are the same to the byte.",
+)
+@click.option(
+    "--cluster",
+    "cluster",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Of the engine: address (dask, ray), partition, hours, memory_gb (slurm). Repeat for "
+    "several.",
+)
+@click.option(
+    "--tasks",
+    type=int,
+    default=1,
+    show_default=True,
+    help="Readers of each source, each of some of its files, for a cluster. Decides where pieces "
+    "end: part of a recipe.",
+)
+@click.option(
     "--rank",
     type=int,
     envvar="RANK",
@@ -209,6 +233,8 @@ def prep_command(
     out: str | None,
     min_chars: int,
     workers: int,
+    engine: str,
+    cluster: tuple[str, ...],
     rank: int,
     world: int,
     packed: bool,
@@ -224,6 +250,7 @@ def prep_command(
     from gpub.data.transfer import compress, unpack
     from gpub.prep.clean import Rules
     from gpub.prep.config import load_recipe
+    from gpub.prep.engines import make_engine
     from gpub.prep.pipeline import PrepConfig, prepare
 
     if to_unpack:
@@ -249,7 +276,8 @@ def prep_command(
         cfg = load_recipe(recipe, sources, **_given(asked))
     else:
         cfg = PrepConfig(sources=sources, **asked)
-    prepare(cfg, out, workers, rank, world, click.echo)
+    who = make_engine(engine, out, workers, cfg.tasks, cluster)
+    prepare(cfg, out, who, rank, world, click.echo)
     if packed:
         a, b = compress(out, f"{out}-zst")
         click.echo(f"{out}-zst: {a:,} bytes to {b:,} ({b / max(a, 1):.0%})")

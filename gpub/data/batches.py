@@ -108,7 +108,8 @@ class Batches:
         if not records:
             raise GpubError(f"{folder} has no {split} shards")
         parts = {
-            name: [open_shard(folder, manifest, s) for s in rs] for name, rs in records.items()
+            name: [open_shard(folder, manifest, s, mode == "mmap") for s in rs]
+            for name, rs in records.items()
         }
         if mode == "ram":
             parts = {name: [np.concatenate(ps)] for name, ps in parts.items()}
@@ -143,13 +144,13 @@ class Batches:
         "Which windows this rank's rows of a step are"
         if step < 0:
             raise IndexError(f"steps count from 0, not {step}")
-        lo = step * self.batch + self.rank * self.batch // self.world
-        return [
-            (s, a, b)
-            for s, a, b in zip(
-                self.streams, self.taken(lo), self.taken(lo + self.batch // self.world)
-            )
-        ]
+        return self._windows(step * self.batch, self.batch)
+
+    def _windows(self, first: int, count: int):
+        "This rank's part of some windows, counted over all sources"
+        mine = count // self.world
+        lo = first + self.rank * mine
+        return list(zip(self.streams, self.taken(lo), self.taken(lo + mine)))
 
     def epoch(
         self,
@@ -163,10 +164,26 @@ class Batches:
         step: int,  # from 0, as far as you like
     ) -> torch.Tensor:  # int64 (batch / world, ctx + 1): inputs, and the last one's target
         "This rank's rows of a step, in one piece"
-        if self.device is not None:
-            return self._gather(step)
-        found = [s.rows(s.order(a, b)) for s, a, b in self.windows(step)]
-        return torch.from_numpy(np.concatenate(found, dtype=np.int64, casting="unsafe"))
+        return self._gather(self.windows(step))
+
+    def read(
+        self,
+        cursor: int,  # tokens that all ranks have read so far
+        tokens: int,  # to read now, of all ranks together
+        context_length: int,  # of the rows: a part of a window
+    ) -> torch.Tensor:  # int64 (rows, context_length + 1): this rank's
+        """What comes at a place in the order, whatever was read before it in rows of which length
+        and number; raises `GpubError` for what does not come out even"""
+        window = self.context_length
+        if cursor < 0 or cursor % window or tokens % (window * self.world):
+            raise GpubError(
+                f"tokens {cursor:,} to {cursor + tokens:,} are no whole windows of {window} for "
+                f"{self.world} processes"
+            )
+        if window % context_length:
+            raise GpubError(f"windows of {window} tokens cannot be cut into {context_length}")
+        rows = self._gather(self._windows(cursor // window, tokens // window))
+        return rows.unfold(1, context_length + 1, context_length).flatten(0, 1)
 
     def __getitem__(
         self,
@@ -210,10 +227,12 @@ class Batches:
         sources, shards = (list(dict.fromkeys(f[i] for f in found)) for i in (0, 1))
         return dict(source=" + ".join(sources), shards=shards, documents=[f[2] for f in found])
 
-    def _gather(
-        self, step: int
-    ) -> torch.Tensor:  # the same rows, from tokens that are already on the device
-        starts = [torch.from_numpy(s.order(a, b)).to(self.device) for s, a, b in self.windows(step)]
+    def _gather(self, windows: list) -> torch.Tensor:
+        "Windows as rows, from disk or from tokens that are already on the device"
+        if self.device is None:
+            found = [s.rows(s.order(a, b)) for s, a, b in windows]
+            return torch.from_numpy(np.concatenate(found, dtype=np.int64, casting="unsafe"))
+        starts = [torch.from_numpy(s.order(a, b)).to(self.device) for s, a, b in windows]
         return torch.cat(
             [
                 ids.unfold(0, self.context_length + 1, 1)[at].long() & mask

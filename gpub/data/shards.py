@@ -9,6 +9,7 @@ __all__ = ['SHARD_FORMAT', 'checksum', 'writing_to', 'ManifestHead', 'SourceTota
 
 # %% ../../nbs/lib/data/shards.ipynb #9f85cc5f
 import json
+import mmap
 import os
 import re
 import numpy as np
@@ -552,6 +553,8 @@ def open_shard(
     folder: Path | str,  # of shards
     manifest: dict,  # its own
     shard: dict,  # one of manifest['shards']
+    # windows will be read here and there: the system reads nothing ahead of what is touched
+    at_random: bool = False,
 ) -> np.ndarray:  # its ids, read from disk when touched
     "A shard as an array; raises `GpubError` when it is missing or has the wrong size"
     path, dtype = Path(folder) / shard["file"], np.dtype(manifest["dtype"]).newbyteorder("<")
@@ -563,7 +566,13 @@ def open_shard(
         raise GpubError(
             f"{path}: expected {size:,} bytes, found {path.stat().st_size:,}: copy it again"
         )
-    return np.memmap(path, dtype, "r") if size else np.zeros(0, dtype)
+    if not size:
+        return np.zeros(0, dtype)
+    with open(path, "rb") as f:
+        held = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
+    if at_random and hasattr(mmap, "MADV_RANDOM"):
+        held.madvise(mmap.MADV_RANDOM)
+    return np.frombuffer(held, dtype)
 
 
 def verify_shards(

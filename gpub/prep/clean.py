@@ -278,9 +278,11 @@ def word_hashes(
 def ngram_hashes(
     words: np.ndarray,  # from `word_hashes`
     n: int,  # how many words together
-) -> np.ndarray:  # len(words)-n+1 numbers
+    at: np.ndarray | None = None,  # only of runs that begin at these words; default: all
+) -> np.ndarray:  # len(words)-n+1 numbers, or one for each of `at`
     "A 64-bit number for every run of `n` words"
-    h, m = np.zeros(max(len(words) - n + 1, 0), np.uint64), np.uint64(0xA24BAED4963EE407)
+    count = max(len(words) - n + 1, 0) if at is None else len(at)
+    h, m = np.zeros(count, np.uint64), np.uint64(0xA24BAED4963EE407)
     for k in range(n):
-        h = h * m + words[k : k + len(h)]
+        h = h * m + (words[k : k + count] if at is None else words[at + k])
     return mix_bits(h)

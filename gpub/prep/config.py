@@ -48,6 +48,9 @@ class PrepConfig(Config):
     gate: Annotated[float, Ge(0), "a number of documents per million, 0 or more"] | None = None
     shard_tokens: Count = 1 << 27  # a shard is closed by the document that reaches this
     chunk_mb: Positive = 4.0  # input a worker takes at once, in 2^20 bytes
+    # readers of each source, each of some of its files: what a cluster works on at once. Part of
+    # the recipe, as it decides where chunks end; workers and machines do not
+    tasks: Annotated[Count, Le(9000)] = 1
     store: str | None = None  # a folder that keeps the stages for other jobs; default: none does
     # a second place for the finished shards, which outlives this machine: they come back from it
     mirror: str | None = None
@@ -103,6 +106,8 @@ class PrepConfig(Config):
         out = {k: v for k, v in self.to_dict().items() if k not in aside}
         if self.dedup:
             del out["dedup"]  # folders made before there was a choice go on
+        if self.tasks == 1:
+            del out["tasks"]  # the same
         if self.benchmarks:
             out["benchmarks"] = benchmark_fingerprint(benchmark_files(self.benchmarks))
         if self.filters:

@@ -26,7 +26,7 @@ NGRAM = 13  # words in a run that two texts do not share by chance
 ANCHOR_WORDS = 5  # least words of an item that is matched whole
 ALONE = 8  # words from which the question alone is enough
 NEARBY = 100  # words behind a short question in which its answers are looked for
-INDEX_FORMAT = 2  # of a saved index
+INDEX_FORMAT = 3  # of a saved index
 TELLING = 5  # words of three letters or more in a run: a count to thirteen is nobody's question
 
 # U+2000 to U+206F (dashes, curly quotes, dots, odd spaces), and the signs of Latin-1
@@ -107,18 +107,22 @@ class Match:
 
 
 def _telling_runs(data: bytes, words: np.ndarray):
-    "Hashes of the runs of 13 words that hold enough words to tell one text from another"
+    """(hashes of the runs of 13 words that hold enough words to tell one text from another, hashes
+    of the first 5 words of each)"""
     parts = [w for w in data.translate(LOWER).split(b"\0") if w]
     telling = np.array([len(w) > 2 and not w.isdigit() for w in parts], np.int64)
     sums = np.concatenate([[0], np.cumsum(telling)])
-    return ngram_hashes(words, NGRAM)[sums[NGRAM:] - sums[:-NGRAM] >= TELLING]
+    enough = sums[NGRAM:] - sums[:-NGRAM] >= TELLING
+    openings = ngram_hashes(words, ANCHOR_WORDS)[: len(enough)]
+    return ngram_hashes(words, NGRAM)[enough], openings[enough]
 
 
 class _Builder:
     "Collects the items of benchmark files"
 
     def __init__(self):
-        self.long, self.items = [], []  # (hashes, item number); word hashes of each short item
+        # (hashes of runs, of their openings, item number); word hashes of each short item
+        self.long, self.items = [], []
         self.file, self.number = [], []  # of each item
         self.counts, self.lost = Counter(), Counter()
 
@@ -131,8 +135,8 @@ class _Builder:
         self.counts[name] += 1
         if any(len(w) >= NGRAM for w in words):
             runs = [_telling_runs(d, w) for d, w in zip(folded, words) if len(w) >= NGRAM]
-            self.long += [(run, n) for run in runs if len(run)]
-            if not any(map(len, runs)):
+            self.long += [(run, opening, n) for run, opening in runs if len(run)]
+            if not any(len(run) for run, _ in runs):
                 self.lost[name] += 1
             return
         stem = max(words, key=len, default=())
@@ -143,8 +147,9 @@ class _Builder:
         self.items.append((n, [stem, *others]))
 
     def arrays(self):
-        grams = [h for h, _ in self.long] or [np.zeros(0, np.uint64)]
-        which = [np.full(len(h), n) for h, n in self.long] or [np.zeros(0, np.int64)]
+        none = np.zeros(0, np.uint64)
+        grams = [h for h, _, _ in self.long] or [none]
+        which = [np.full(len(h), n) for h, _, n in self.long] or [np.zeros(0, np.int64)]
         hashes, at = np.unique(np.concatenate(grams), return_index=True)
         anchors = [
             ngram_hashes(parts[0][:ANCHOR_WORDS], ANCHOR_WORDS)[0] for _, parts in self.items
@@ -156,19 +161,21 @@ class _Builder:
         return dict(
             hashes=hashes,
             which=np.concatenate(which)[at],
+            openings=np.unique(np.concatenate([none, *(o for _, o, _ in self.long)])),
             anchors=anchors[order],
             short_item=np.array([n for n, _ in items], np.int64),
             short_parts=np.cumsum([0, *(len(p) for _, p in items)]),
             part_ends=np.cumsum([0, *map(len, parts)]),
-            part_words=np.concatenate([np.zeros(0, np.uint64), *parts]),
+            part_words=np.concatenate([none, *parts]),
             file=np.array(self.file, np.int64),
             number=np.array(self.number, np.int64),
         )
 
 
-def _bitmap(hashes: np.ndarray):
+def _bitmap(*hashes: np.ndarray):
     maybe = np.zeros(1 << 24, bool)
-    maybe[hashes >> np.uint64(40)] = True
+    for some in hashes:
+        maybe[some >> np.uint64(40)] = True
     return maybe
 
 
@@ -185,11 +192,12 @@ def benchmark_fingerprint(
     return h.hexdigest()
 
 
-def _places(maybe: np.ndarray, index: np.ndarray, grams: np.ndarray):
-    "(place, place in the sorted index) of every hash that stands there"
-    at = np.flatnonzero(maybe[grams >> np.uint64(40)])
-    k = np.searchsorted(index, grams[at])
-    real = index[np.minimum(k, len(index) - 1)] == grams[at] if len(index) else k < 0
+def _places(maybe: np.ndarray, index: np.ndarray, grams: np.ndarray, at: np.ndarray):
+    "(place in the text, place in the sorted index) of every hash that stands there"
+    few = np.flatnonzero(maybe[grams >> np.uint64(40)])
+    grams, at = grams[few], at[few]
+    k = np.searchsorted(index, grams)
+    real = index[np.minimum(k, len(index) - 1)] == grams if len(index) else k < 0
     return zip(at[real], k[real])
 
 
@@ -217,6 +225,7 @@ class Benchmarks:
         self.items, self.short = Counter(about["items"]), Counter(about["short"])
         self.hashes = arrays["hashes"]
         self._long, self._anchor = _bitmap(self.hashes), _bitmap(arrays["anchors"])
+        self._first = _bitmap(arrays["openings"], arrays["anchors"])  # of a run, or of an item
 
     @staticmethod
     def _read(files: list[Path]):
@@ -263,17 +272,20 @@ class Benchmarks:
         "Which items stand in a text"
         data = fold_signs(text)
         words, starts = word_hashes(data)
-        out = {}
-        for at, k in _places(self._long, self.hashes, ngram_hashes(words, NGRAM)):
+        grams = ngram_hashes(words, ANCHOR_WORDS)
+        at = np.flatnonzero(self._first[grams >> np.uint64(40)])
+        out, runs = {}, at[at <= len(words) - NGRAM]
+        long = ngram_hashes(words, NGRAM, runs)
+        for first, k in _places(self._long, self.hashes, long, runs):
             item = self.arrays["which"][k]
             if item not in out:
-                out[item] = self._match(item, data, starts, at, at + NGRAM - 1)
-        anchors, grams = self.arrays["anchors"], ngram_hashes(words, ANCHOR_WORDS)
-        for at, first in _places(self._anchor, anchors, grams):
-            for k in range(first, np.searchsorted(anchors, grams[at], "right")):
-                if n := self._is_whole(k, words, at):
-                    item = self.arrays["short_item"][k]
-                    out.setdefault(item, self._match(item, data, starts, at, at + n - 1))
+                out[item] = self._match(item, data, starts, first, first + NGRAM - 1)
+        anchors = self.arrays["anchors"]
+        for first, k in _places(self._anchor, anchors, grams[at], at):
+            for short in range(k, np.searchsorted(anchors, grams[first], "right")):
+                if n := self._is_whole(short, words, first):
+                    item = self.arrays["short_item"][short]
+                    out.setdefault(item, self._match(item, data, starts, first, first + n - 1))
         return list(out.values())
 
     def hits(

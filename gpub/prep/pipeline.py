@@ -26,7 +26,7 @@ from .filters import drop_reason, load_filter
 from ..data.transfer import mirror_shards
 from .job import Job, bring_back, locked, same_job, tidy, todo, writing_job
 from .mix import EncodedSource, copy_plan, sample_texts, split_sources
-from .pool import ordered_map
+from .pool import Mapper, ordered_map
 from .progress import PrepProgress
 from .scan import Found, Scan, pass_gate, scan_texts
 from .sources import Chunk, documents
@@ -347,7 +347,8 @@ def prepare(
     # the shard folder; its hidden folder .work holds what an interrupted run needs to
     # go on
     out: str | Path,
-    workers: int = 1,  # processes; the bytes are the same for any number
+    # processes, or a cluster (`gpub.prep.engines`); the bytes are the same for any
+    workers: int | Mapper = 1,
     rank: int = 0,  # this node,
     world: int = 1,  # of so many; run `merge` when all are done
     # gets a line per stage, and the table of the mix

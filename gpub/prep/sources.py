@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['NAMED', 'SOURCE_KINDS', 'PACKED', 'BLOCK', 'LINE_LIMIT', 'PIECE', 'ROWS', 'TOO_LONG', 'ABOUT', 'ARCHIVE', 'CHUNK',
-           'Hub', 'Source', 'kind_of', 'find_files', 'RecordBlock', 'read_pieces', 'cut_lines', 'whole_chars',
-           'from_utf16', 'cut_text', 'file_blocks', 'columns_about', 'to_arrow', 'table_blocks', 'rows_at_once',
-           'parquet_blocks', 'decode', 'cut_pieces', 'family_of', 'described', 'parse_line', 'documents', 'records',
-           'fetch_blob', 'pinned', 'open_hub', 'hub_blocks', 'Chunk', 'Reading', 'read_blocks', 'chunks']
+           'TASK_CHUNKS', 'Hub', 'is_remote', 'Source', 'kind_of', 'file_version', 'find_files', 'RecordBlock',
+           'read_pieces', 'cut_lines', 'whole_chars', 'from_utf16', 'cut_text', 'file_blocks', 'columns_about',
+           'to_arrow', 'table_blocks', 'rows_at_once', 'parquet_blocks', 'decode', 'cut_pieces', 'family_of',
+           'described', 'parse_line', 'documents', 'records', 'fetch_blob', 'pinned', 'open_hub', 'hub_blocks', 'Chunk',
+           'Reading', 'read_blocks', 'chunks']
 
 # %% ../../nbs/lib/prep/sources.ipynb #71437de3
 import codecs, glob, gzip, http.client, json, os, random, re, urllib.request, zlib
@@ -15,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 import numpy as np
 from ..core import Config, GpubError, first_line
@@ -63,12 +65,20 @@ NAMED = {
 }
 
 
+def is_remote(
+    path: object,  # as a source names it
+) -> bool:
+    "Whether files lie where fsspec reads: s3://, gs://, hf://, https://"
+    return "://" in str(path)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Source(Config):
     "A named place text comes from, and its share of the mixture"
 
     name: str  # letters, digits, . _ -
-    # a file, folder or glob, one of `NAMED`, or hf:owner/name; of a dataset also @config@revision
+    # a file, folder or glob, here or at a URL of fsspec (s3://...); one of `NAMED`, or
+    # hf:owner/name, both perhaps with @config@revision
     path: str
     weight: float | None = None  # relative to the other sources'; None: take everything
     column: str = "text"  # where records have several; a dataset of `NAMED` has its own
@@ -106,6 +116,8 @@ class Source(Config):
     @property
     def hub(self):
         "The `Hub` dataset this source means, or `None` for files"
+        if is_remote(self.path):
+            return None
         name, config, revision = [*self.path.split("@", 2), "", ""][:3]
         if name in NAMED and not Path(self.path).exists():
             asked = {"config": config, "revision": revision}
@@ -163,12 +175,54 @@ def _below(folder: Path):
         yield from (Path(d, n) for n in names if n[0] != ".")
 
 
+def _found_remote(path: str):
+    "The files that a URL, a folder of URLs or a glob of them means"
+    try:
+        from upath import UPath
+    except ImportError:
+        raise GpubError(
+            f"{path}: reading from there needs the packages of pip install 'gpub[cluster]'"
+        ) from None
+    try:
+        where = UPath(path)
+        fs = where.fs
+        if "*" in where.path:
+            names = fs.glob(where.path)
+        else:
+            names = fs.find(where.path) if fs.isdir(where.path) else [where.path]
+        found = [UPath(fs.unstrip_protocol(name)) for name in names if kind_of(name)]
+        return sorted((f for f in found if f.is_file()), key=str)
+    except Exception as e:  # every kind of storage has errors of its own
+        raise GpubError(f"{path} cannot be read ({type(e).__name__}: {first_line(e)})") from None
+
+
+def file_version(
+    file: Any,  # as from `find_files`
+) -> list:  # its whole name, bytes, and what changes with its content
+    "What tells that a file is the one that was read"
+    stat = file.stat()
+    if is_remote(file):
+        return [str(file), stat.st_size, file.fs.ukey(file.path)]
+    return [str(file), stat.st_size, stat.st_mtime_ns]
+
+
+def _opened(path: Any):
+    "A file for Arrow, wherever it is"
+    import pyarrow as pa
+
+    return pa.PythonFile(path.open("rb")) if is_remote(path) else pa.OSFile(str(path))
+
+
 def find_files(
     path: str,  # a file, a folder or a glob (** for any depth)
     log: Callable = print,  # told of duplicated file names
 ) -> list:  # of Path
     """The files a path means, sorted; raises `GpubError` when there is none, or something there may
     not be read"""
+    if is_remote(path):
+        if found := _found_remote(path):
+            return found
+        raise GpubError(f"{path}: nothing there ends in {', '.join(SOURCE_KINDS)} (.gz, .zst)")
     p = Path(path)
     try:
         if p.is_file() and not kind_of(p):
@@ -231,7 +285,7 @@ def read_pieces(
     done = at = 0
     try:
         with (
-            pa.OSFile(str(path)) as raw,
+            _opened(path) as raw,
             pa.CompressedInputStream(raw, codec) if codec else raw as f,
         ):
             while b := f.read(size):
@@ -430,12 +484,12 @@ def parquet_blocks(
 
     try:
         # without a buffer ahead: a group of rows may be gigabytes
-        with pq.ParquetFile(path, pre_buffer=False) as f:
+        with _opened(path) as raw, pq.ParquetFile(raw, pre_buffer=False) as f:
             if column not in (names := f.schema_arrow.names):
                 raise GpubError(
                     f"{path}: no column {column!r}, it has {', '.join(names)}; write PATH#column"
                 )
-            size, total = os.path.getsize(path), max(f.metadata.num_rows, 1)
+            size, total = raw.size(), max(f.metadata.num_rows, 1)
             leaves = [f.schema.column(i).path.split(".")[0] for i in range(len(f.schema))]
             at = leaves.index(column)
             wanted = list(dict.fromkeys([column, *columns_about(names).values()]))
@@ -758,9 +812,12 @@ class Chunk:
         return sum(len(b.data) for b in self.blocks)
 
 
+TASK_CHUNKS = 1_000_000  # numbers of chunks that each reader of a source has to itself
+
+
 @dataclass(frozen=True)
 class Reading:
-    "Who reads, and who is told of it"
+    "Who reads what of a source, and who is told of it"
 
     # this node: which part of a Hub stream; files are read whole, workers keep their part of the
     # records
@@ -768,6 +825,29 @@ class Reading:
     world: int = 1  # nodes
     meter: dict | None = None  # its 'read' follows the bytes read from files
     log: Callable = print  # told of duplicated file names
+    task: int = 0  # which of a node's readers
+    tasks: int = 1  # readers of a node: each has some of the files, or a part of the stream
+
+    @property
+    def first(self) -> int:
+        "The number of its first chunk"
+        return TASK_CHUNKS * self.task
+
+    def files(
+        self,
+        found: list,  # all files of the source, in order
+    ) -> list:
+        "Those that it reads, side by side in the order, of about the same size together"
+        if self.tasks == 1:
+            return found
+        sizes = [f.stat().st_size for f in found]
+        total, before, mine = max(1, sum(sizes)), 0, []
+        for f, size in zip(found, sizes):
+            # where the middle of the file lies
+            if (2 * before + size) * self.tasks // (2 * total) == self.task:
+                mine.append(f)
+            before += size
+        return mine
 
 
 def read_blocks(
@@ -778,9 +858,10 @@ def read_blocks(
 ):
     "Yield (`RecordBlock`, state of the Hub stream after it, or `None`) of a source, wherever it is"
     if source.hub:
-        yield from hub_blocks(source.hub, how.rank, how.world, state)
+        part = how.rank * how.tasks + how.task
+        yield from hub_blocks(source.hub, part, how.world * how.tasks, state)
     else:
-        for f in find_files(source.path, how.log):
+        for f in how.files(find_files(source.path, how.log)):
             for b in file_blocks(f, source.column, how.meter, size):
                 yield b, None
 
@@ -788,12 +869,12 @@ def read_blocks(
 def chunks(
     source: Source,  # files or a dataset
     how: Reading = Reading(),  # by whom
-    start: int = 0,  # number of the first chunk, and
-    state: dict | None = None,  # the state before it (Hub streams)
+    start: int = 0,  # how many of its chunks are known already, and
+    state: dict | None = None,  # the state after them (Hub streams)
     size: int = CHUNK,  # bytes of a chunk, about
 ):
     "Yield the `Chunk`s of a source in order"
-    n, held, total, hub = start, [], 0, bool(source.hub)
+    n, held, total, hub = how.first + start, [], 0, bool(source.hub)
     for b, after in read_blocks(source, how, state, min(size, BLOCK)):
         held.append(b)
         total += len(b.data)

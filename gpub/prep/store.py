@@ -44,7 +44,8 @@ def chunk_files(
     source: str,  # its name
 ) -> list[Path]:  # in the order of the input
     "All files that a stage made of a source"
-    return sorted(chunk_path(folder, source, 0).parent.glob("*.arrow"))
+    found = chunk_path(folder, source, 0).parent.glob("*.arrow")
+    return sorted(found, key=lambda path: int(path.stem))
 
 # %% ../../nbs/lib/prep/store.ipynb #7b898cba
 @dataclass

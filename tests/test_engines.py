@@ -1,0 +1,255 @@
+"""The same shards by any engine: who works, and where, decides no byte"""
+
+import contextlib, hashlib, http.server, json, os, random, shutil, signal, subprocess, sys, threading, time
+from importlib.util import find_spec
+from pathlib import Path
+import pytest
+from gpub.core import GpubError
+from gpub.data.shards import verify_shards
+from gpub.data.tokenizer import BPETokenizer
+from gpub.prep.config import PrepConfig
+from gpub.prep.engines import Engine, make_engine
+from gpub.prep.pipeline import prepare
+from gpub.prep.sources import Reading, find_files
+
+TASKS = 6
+needs_datatrove = pytest.mark.skipif(
+    not find_spec("datatrove"), reason="datatrove is not installed: pip install 'gpub[cluster]'"
+)
+needs_dask = pytest.mark.skipif(
+    not find_spec("distributed"), reason="Dask is not installed: pip install 'gpub[cluster]'"
+)
+needs_ray = pytest.mark.skipif(
+    not (find_spec("ray") and find_spec("datatrove")),
+    reason="Ray is not installed: pip install ray",
+)
+needs_upath = pytest.mark.skipif(
+    not find_spec("upath"), reason="no fsspec paths: pip install 'gpub[cluster]'"
+)
+
+
+def quiet(*a):
+    pass
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    "Seven files of one source, two of another, with copies between them"
+    folder, rng = tmp_path_factory.mktemp("parts"), random.Random(0)
+    words = [
+        "".join(rng.choice("abcdefgh") for _ in range(rng.randrange(2, 8))) for _ in range(600)
+    ]
+    texts = [" ".join(rng.choice(words) for _ in range(rng.randrange(30, 120))) for _ in range(260)]
+    for source, count in (("edu", 7), ("math", 2)):
+        (folder / source).mkdir()
+        for k in range(count):
+            rows = [rng.choice(texts) for _ in range(20 + 9 * k)]
+            lines = "".join(json.dumps(dict(text=t)) + "\n" for t in rows)
+            (folder / source / f"{k}.jsonl").write_text(lines)
+    BPETokenizer.train(texts, 400).save(folder / "tok")
+    return folder
+
+
+def config(corpus, **kw):
+    sources = (f"edu={corpus}/edu/*.jsonl:0.8", f"math={corpus}/math:0.2")
+    told = dict(sources=sources, tokenizer=str(corpus / "tok"), val=0.05, chunk_mb=0.01, near=0.8)
+    return PrepConfig(**(told | dict(tasks=TASKS) | kw))
+
+
+def digest(out):
+    "SHA-256 of everything that is trained on"
+    verify_shards(out)
+    files = sorted(p for p in Path(out).iterdir() if p.suffix in (".bin", ".docs"))
+    assert files
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+@pytest.fixture(scope="module")
+def built_in(corpus, tmp_path_factory):
+    out = tmp_path_factory.mktemp("local") / "out"
+    prepare(config(corpus), out, log=quiet)
+    return digest(out)
+
+
+def test_readers_share_the_files_in_order(corpus):
+    files = find_files(f"{corpus}/edu")
+    parts = [Reading(task=t, tasks=3).files(files) for t in range(3)]
+    assert sum(parts, []) == files and all(parts)
+    sizes = [sum(f.stat().st_size for f in part) for part in parts]
+    largest = max(f.stat().st_size for f in files)
+    assert all(abs(size - sum(sizes) / 3) <= largest for size in sizes)
+    assert Reading().files(files) == files
+
+
+def test_tasks_are_part_of_the_recipe(corpus, tmp_path):
+    assert "tasks" not in config(corpus, tasks=1).settings
+    prepare(config(corpus), tmp_path / "out", log=quiet)
+    with pytest.raises(GpubError, match="another job"):
+        prepare(config(corpus, tasks=2), tmp_path / "out", log=quiet)
+
+
+def test_two_local_workers_are_the_built_in_engine(corpus, built_in, tmp_path):
+    prepare(config(corpus), tmp_path / "out", 2, log=quiet)
+    assert digest(tmp_path / "out") == built_in
+
+
+@needs_datatrove
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_datatrove_makes_the_same(corpus, built_in, tmp_path, workers):
+    out = tmp_path / "out"
+    prepare(config(corpus), out, make_engine("datatrove", out, workers, TASKS), log=quiet)
+    assert digest(out) == built_in
+
+
+CHILD = """
+import json, sys
+from gpub.prep.config import PrepConfig
+from gpub.prep.engines import make_engine
+from gpub.prep.pipeline import prepare
+if __name__ == "__main__":
+    cfg, out, name, workers = sys.argv[1:]
+    cfg = PrepConfig.from_dict(json.loads(cfg))
+    prepare(cfg, out, make_engine(name, out, int(workers), cfg.tasks), log=print)
+"""
+
+
+def run_and_kill(cfg, out, workers, after):
+    "Start the job, and kill the process that leads it once so many chunks are stored"
+    words = [sys.executable, "-c", CHILD, json.dumps(cfg.to_dict()), str(out), "datatrove", workers]
+    child = subprocess.Popen(
+        words, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    end = time.monotonic() + 200
+    while child.poll() is None and time.monotonic() < end:
+        if len(list(out.glob(".work/store/*/*/*.arrow"))) >= after:
+            break
+        time.sleep(0.02)
+    killed = child.poll() is None
+    child.kill()
+    child.wait()
+    return killed, child.pid
+
+
+@needs_datatrove
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
+def test_datatrove_killed_and_resumed_makes_the_same(corpus, built_in, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    killed, group = run_and_kill(config(corpus), out, "2", after=3)
+    assert killed, "it ended before the kill"
+    assert not (out / "manifest.json").exists()
+    try:
+        # goes on with another number of workers: they decide nothing
+        prepare(config(corpus), out, make_engine("datatrove", out, 3, TASKS), log=quiet)
+    finally:  # datatrove's manager of queues does not notice that it is alone
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+    assert digest(out) == built_in
+
+
+@needs_dask
+def test_dask_makes_the_same(corpus, built_in, tmp_path):
+    out = tmp_path / "out"
+    prepare(config(corpus), out, make_engine("dask", out, 2, TASKS), log=quiet)
+    assert digest(out) == built_in
+
+
+@needs_ray
+def test_ray_makes_the_same(corpus, built_in, tmp_path):
+    out = tmp_path / "out"
+    prepare(config(corpus), out, make_engine("ray", out, 2, TASKS), log=quiet)
+    assert digest(out) == built_in
+
+
+SBATCH = """#!/usr/bin/env bash
+# runs an array of jobs here and now, two tasks at a time
+script="${@: -1}"
+cp "$script" "$GPUB_TEST_SLURM/$(date +%s%N).sh"
+last=$(sed -n 's/^#SBATCH --array=0-\\([0-9]*\\).*/\\1/p' "$script")
+if grep -q launch_pickled_pipeline "$script"; then
+  for i in $(seq 0 "$last"); do
+    SLURM_ARRAY_TASK_ID=$i SLURM_NODELIST=localhost RUN_OFFSET=0 bash "$script" \\
+      > "$GPUB_TEST_SLURM/task-$i.log" 2>&1 || exit 1
+  done
+fi
+echo Submitted batch job 7
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    "Commands of Slurm that run the script they get on this machine"
+    commands = dict(
+        sbatch=SBATCH, squeue="#!/bin/sh\nexit 0\n", srun='#!/bin/sh\nshift 3\nexec "$@"\n'
+    )
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    for name, text in commands.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    scontrol = "#!/bin/sh\necho localhost\n"
+    (folder / "scontrol").write_text(scontrol)
+    (folder / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("GPUB_TEST_SLURM", str(folder))
+    return folder
+
+
+@needs_datatrove
+@pytest.mark.skipif(sys.platform == "win32", reason="scripts of a shell")
+def test_the_script_for_slurm_runs_and_makes_the_same(corpus, built_in, slurm, tmp_path):
+    out = tmp_path / "out"
+    engine = make_engine("slurm", out, 2, 2, ["partition=long", "hours=1.5", "memory_gb=8"])
+    prepare(config(corpus), out, engine, log=quiet)
+    assert digest(out) == built_in
+    scripts = [p for p in sorted(slurm.glob("*.sh")) if "launch_pickled" in p.read_text()]
+    text = scripts[0].read_text()
+    for line in ("--partition=long", "--time=1:30:00", "--mem-per-cpu=8G", "--array=0-1%2"):
+        assert f"#SBATCH {line}\n" in text, text
+    assert len(scripts) == 2  # reading, encoding
+    if checker := shutil.which("shellcheck"):
+        # SC1091: the environment's own script is not looked at; datatrove leaves a space in a path
+        words = [checker, "-S", "warning", "-e", "SC1091", *map(str, scripts)]
+        assert subprocess.run(words).returncode == 0
+
+
+@needs_datatrove
+def test_jobs_of_slurm_that_end_undone_are_one_line(corpus, slurm, tmp_path):
+    (slurm / "sbatch").write_text("#!/bin/sh\necho Submitted batch job 7\n")
+    out = tmp_path / "out"
+    with pytest.raises(GpubError, match="job 7 of Slurm ended, 2 of 2 tasks did not"):
+        prepare(config(corpus), out, make_engine("slurm", out, 2, 2), log=quiet)
+
+
+@needs_upath
+def test_sources_at_a_url(corpus, built_in, tmp_path):
+    "What fsspec reads over a network is what lies in a folder"
+
+    class Files(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *a, **kw):
+            super().__init__(*a, directory=str(corpus), **kw)
+
+        def log_message(self, *a):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Files)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        sources = (f"edu={url}/edu/*.jsonl:0.8", f"math={url}/math/*.jsonl:0.2")
+        prepare(config(corpus, sources=sources), tmp_path / "out", log=quiet)
+        with pytest.raises(GpubError, match="nothing there ends in|cannot be read"):
+            find_files(f"{url}/none/*.jsonl")
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert digest(tmp_path / "out") == built_in
+
+
+@pytest.mark.parametrize("name, package", [("datatrove", "datatrove"), ("dask", "distributed")])
+def test_without_the_extra_it_says_which(monkeypatch, tmp_path, name, package):
+    for known in [m for m in sys.modules if m.split(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, known)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(GpubError, match=r"pip install 'gpub\[cluster\]'"):
+        list(Engine(name=name, folder=str(tmp_path)).map(pow, [1], int, ()))
