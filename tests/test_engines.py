@@ -1,6 +1,7 @@
 """The same shards by any engine: who works, and where, decides no byte"""
 
-import contextlib, hashlib, http.server, json, os, random, shutil, signal, subprocess, sys, threading, time
+import contextlib, hashlib, http.server, json, os, random, shutil
+import signal, subprocess, sys, threading, time
 from importlib.util import find_spec
 from pathlib import Path
 import pytest

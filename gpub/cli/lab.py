@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['bench', 'receipt_of', 'bench_shakespeare_command', 'bench_train_command', 'bench_generate_command',
-           'bench_llama_command', 'bench_prep_command', 'bench_loader_command', 'bench_eval_command',
-           'bench_ladder_command', 'bench_machine_command', 'bench_rates_command', 'check_command']
+           'bench_llama_command', 'bench_prep_command', 'bench_corpus_command', 'bench_loader_command',
+           'bench_eval_command', 'bench_ladder_command', 'bench_machine_command', 'bench_rates_command',
+           'check_command']
 
 # %% ../../nbs/lib/cli/lab_commands.ipynb #ba6a66f5
 from collections.abc import Callable
@@ -147,11 +148,22 @@ def bench_llama_command(device: str, compiled: bool) -> tuple[dict, str]:
 )
 @receipt_of
 def bench_prep_command(mb: float, vocab_size: int) -> tuple[dict, str]:
-    "The data pipeline against bare encoders and datasets.map (extra: gpub[data])."
+    "The data pipeline against bare encoders, datasets.map and datatrove (extra: gpub[data])."
     from gpub.lab.bench.prep import bench_prep, bench_prep_table
 
     result = bench_prep(mb=mb, vocab_size=vocab_size)
     return result, bench_prep_table(result)
+
+
+@click.command("corpus", cls=TorchCommand)
+@number_option("--documents", 10_000, "Documents of the job that stands for a long one.", least=50)
+@receipt_of
+def bench_corpus_command(documents: float) -> tuple[dict, str]:
+    "A long preparation as far as a short one can tell: memory, retries, hours and disk foretold."
+    from gpub.lab.bench.corpus import LongJob, bench_corpus, bench_corpus_table
+
+    result = bench_corpus(LongJob(documents=int(documents)))
+    return result, bench_corpus_table(result)
 
 
 @click.command("loader", cls=TorchCommand)
@@ -243,6 +255,7 @@ for _command in (
     bench_generate_command,
     bench_llama_command,
     bench_prep_command,
+    bench_corpus_command,
     bench_loader_command,
     bench_eval_command,
     bench_ladder_command,

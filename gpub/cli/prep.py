@@ -76,7 +76,8 @@ def _shortest_document() -> int:
     "sources",
     multiple=True,
     metavar="NAME=PATH[:WEIGHT]",
-    help="A file, folder, glob, URL (s3://, gs://, hf://) or dataset, and its share of the tokens. Repeat for a mix.",
+    help="A file, folder, glob, URL (s3://, gs://, hf://) or dataset, and its share of the "
+    "tokens. Repeat for a mix.",
 )
 @click.option("--out", help="The shard folder. The same command continues an interrupted run.")
 @click.option(
