@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 from typing import Any
-from .options import LateCommand, LateDefault, TorchCommand
+from .options import LateChoice, LateCommand, LateDefault, TorchCommand
 from ..core import GpubError
 from ..host import usable_cores
 from ..table import Table
@@ -49,6 +49,13 @@ def gather(
             shutil.copyfile(f, out / f"{f.name}.part")
             os.replace(out / f"{f.name}.part", out / f.name)
     return merge(out)
+
+
+def _engine_names() -> list[str]:
+    "Who may do the work"
+    from gpub.prep.engines import ENGINES
+
+    return list(ENGINES)
 
 
 def _shortest_document() -> int:
@@ -176,7 +183,7 @@ def _shortest_document() -> int:
 )
 @click.option(
     "--engine",
-    type=click.Choice(["local", "datatrove", "slurm", "ray", "dask"]),
+    type=LateChoice(_engine_names),
     default="local",
     show_default=True,
     help="Who reads and encodes: processes here, or a cluster by datatrove or Dask (pip install "
