@@ -8,7 +8,7 @@ __all__ = ['Corpus', 'load_text', 'text_corpus', 'shard_corpus', 'load_corpus', 
 # %% ../../nbs/lib/data/corpus.ipynb #22f7894e
 import math, re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 import numpy as np
 from typing import Any
@@ -19,6 +19,7 @@ from .references import reference_lines
 from .batches import Batches
 from .shards import open_shard, read_manifest
 from .tokenizer import CharTokenizer, load_tokenizer
+from .transfer import fetch_shards
 
 # %% ../../nbs/lib/data/corpus.ipynb #c422fe57
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +143,10 @@ def load_corpus(
     context_length: int,  # the model's
     log: Callable[[str], None] = print,  # told of a download, or that there is no network
 ) -> Corpus:
-    "A text file, a shard folder, or tiny Shakespeare"
+    "A text file, a shard folder, here or at a URL, or tiny Shakespeare"
+    if "://" in str(data):
+        log(f"{data}: copying what is not here yet")
+        return replace(shard_corpus(fetch_shards(str(data)), context_length), source=str(data))
     return (
         shard_corpus(data, context_length)
         if data and Path(data).is_dir()
