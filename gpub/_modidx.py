@@ -786,6 +786,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                     'gpub.data.transfer._zstd': ('lib/data/transfer.html#_zstd', 'gpub/data/transfer.py'),
                                     'gpub.data.transfer.compress': ('lib/data/transfer.html#compress', 'gpub/data/transfer.py'),
                                     'gpub.data.transfer.copy_shards': ('lib/data/transfer.html#copy_shards', 'gpub/data/transfer.py'),
+                                    'gpub.data.transfer.fetch_shards': ('lib/data/transfer.html#fetch_shards', 'gpub/data/transfer.py'),
                                     'gpub.data.transfer.merge': ('lib/data/transfer.html#merge', 'gpub/data/transfer.py'),
                                     'gpub.data.transfer.mirror_shards': ('lib/data/transfer.html#mirror_shards', 'gpub/data/transfer.py'),
                                     'gpub.data.transfer.unpack': ('lib/data/transfer.html#unpack', 'gpub/data/transfer.py')},

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['REFUSALS', 'ENOUGH', 'inputs', 'same_job', 'at_commits', 'node_tokens', 'Job', 'writing_job', 'locked', 'bring_back',
-           'tidy', 'needed_chunks', 'todo']
+           'tidy', 'needed_chunks', 'SourcePart', 'todo']
 
 # %% ../../nbs/lib/prep/job.ipynb #956a182d
 import errno
@@ -22,11 +22,25 @@ from ..core import GpubError, read_json, with_new_names, write_atomic
 from ..data.transfer import copy_shards
 from ..data.tokenizer import fingerprint
 from .config import PREP_FORMAT, PrepConfig
-from .sources import Chunk, Reading, Source, chunks, find_files, pinned
+from .pool import Mapper, Parcel
+from gpub.prep.sources import (
+    TASK_CHUNKS,
+    Chunk,
+    Reading,
+    Source,
+    chunks,
+    file_version,
+    find_files,
+    pinned,
+)
 from .store import chunk_files, chunk_path, load_chunk
 from ..record.folder import differences, lock_folder
 
 # %% ../../nbs/lib/prep/job.ipynb #a91d6fca
+def _silent(line: str):
+    "Where nobody listens"
+
+
 def inputs(
     cfg: PrepConfig,  # its sources count
     # files with whole path and time too: for an interrupted run, which must meet the
@@ -39,11 +53,8 @@ def inputs(
         if s.hub:
             out[s.name] = [list(s.hub.to_dict().values())]
             continue
-        stats = [(f, f.stat()) for f in find_files(s.path, log=lambda m: None)]
-        out[s.name] = [
-            [str(f), st.st_size, st.st_mtime_ns] if exact else [f.name, st.st_size]
-            for f, st in stats
-        ]
+        found = find_files(s.path, log=_silent)
+        out[s.name] = [file_version(f) if exact else [f.name, f.stat().st_size] for f in found]
     return out
 
 
@@ -108,7 +119,7 @@ class Job:
 
     asked: PrepConfig  # as the user wrote it
     out: Path  # the shard folder
-    workers: int = 1  # processes
+    workers: int | Mapper = 1  # processes, or who works instead
     rank: int = 0  # this node,
     world: int = 1  # of so many
     log: Callable[[str], None] = print  # gets a line per stage
@@ -195,6 +206,7 @@ class Job:
         alike = [settings[k] for k in ("rules", "filters", "benchmarks", "chunk_mb")]
         alike += [settings.get("filter_code"), bool(self.asked.near), self.rank, self.world]
         alike += [self.asked.scan and self.asked.attractors, PREP_FORMAT, gpub.__version__]
+        alike += [settings["tasks"]] if "tasks" in settings else []
         files = inputs(self.cfg, exact=True)
         return {
             s.name: f"{s.name}-{fingerprint([s.path, s.column, files[s.name], *alike])}"
@@ -289,36 +301,64 @@ ENOUGH = 6
 def needed_chunks(
     job: Job,  # its tokens, weights and chunk size decide how much
     source: Source,  # one of `job.cfg.parsed`
-    start: int = 0,  # number of the first chunk
+    task: int = 0,  # which of the readers
+    start: int = 0,  # of its chunks the first one wanted
     state: dict | None = None,  # of a Hub stream before it
     meter: dict | None = None,  # its 'read' follows the bytes read from files
 ) -> Iterator[Chunk]:
-    "The chunks of a source; of a Hub stream as many as its share of the tokens can need"
+    "What a reader has of a source; of a Hub stream as much as its share of the tokens can need"
     cfg, most = job.cfg, math.inf
     size = int(cfg.chunk_mb * 2**20)
     if source.hub and cfg.tokens:
-        share = cfg.tokens * cfg.weights[source.name] / job.world
+        share = cfg.tokens * cfg.weights[source.name] / job.world / cfg.tasks
         most = ENOUGH * share / (0.75 * size)
         if source.hub.column == "blob_id":
             most /= 20  # forty letters stand for a file of a kilobyte or more
-    how = Reading(job.rank, job.world, meter, job.log)
+    how = Reading(job.rank, job.world, meter, job.log, task, cfg.tasks)
     every = chunks(source, how, start, state, size)
-    return takewhile(lambda c: c.n < most, every)
+    return takewhile(lambda c: c.n - how.first < most, every)
+
+
+def _wanted(job: Job, source: Source, task: int, meter: dict | None = None):
+    "The chunks of a reader whose documents are not in the store yet"
+    folder, key = job.store / "documents", job.keys[source.name]
+    start, state = 0, None
+    if source.hub:
+        first = TASK_CHUNKS * task
+        while chunk_path(folder, key, first + start).exists():
+            start += 1
+        if start:
+            state = load_chunk(chunk_path(folder, key, first + start - 1))["state"]
+    for c in needed_chunks(job, source, task, start, state, meter):
+        if not chunk_path(folder, key, c.n).exists():
+            yield c
+
+
+@dataclass(frozen=True)
+class SourcePart(Parcel):
+    "What one reader has to read of a source"
+
+    job: Job  # all of it
+    source: Source  # one of `job.cfg.parsed`
+    task: int  # which of the readers
+
+    def __iter__(self) -> Iterator[Chunk]:
+        "The chunks that are not in the store yet, in order"
+        return _wanted(self.job, self.source, self.task)
 
 
 def todo(
     job: Job,  # all its sources
     meter: dict | None = None,  # as for `needed_chunks`
-) -> Iterator[Chunk]:
-    "The chunks whose documents are not in the store yet, in order"
-    folder = job.store / "documents"
-    for s in job.cfg.parsed:
-        start, state = 0, None
-        if s.hub:
-            while chunk_path(folder, job.keys[s.name], start).exists():
-                start += 1
-            if start:
-                state = load_chunk(chunk_path(folder, job.keys[s.name], start - 1))["state"]
-        for c in needed_chunks(job, s, start, state, meter):
-            if not chunk_path(folder, job.keys[s.name], c.n).exists():
-                yield c
+) -> Iterator[Chunk | SourcePart]:
+    """What has to be read: chunks in order; for workers elsewhere the parts of the sources, which
+    they read themselves"""
+    parts = ((s, task) for s in job.cfg.parsed for task in range(job.cfg.tasks))
+    if isinstance(job.workers, int):
+        for source, task in parts:
+            yield from _wanted(job, source, task, meter)
+        return
+    away = replace(job, log=_silent, workers=1)
+    # looked up once: whoever reads has the same commits and names
+    vars(away).update(cfg=job.cfg, keys=job.keys)
+    yield from (SourcePart(away, source, task) for source, task in parts)
