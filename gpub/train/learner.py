@@ -22,6 +22,7 @@ from ..record.checkpoint import Checkpoint
 from .kernels import pick_attention
 from .compiled import choose_loss
 from .config import TrainConfig
+from .documents import ByDocument
 from .loop import context_length_at
 from .memory import MicroBatcher
 from gpub.train.optim import (
@@ -105,6 +106,23 @@ class Placement:
         return self.world.size > 1 and self.parallel != "ddp"
 
 
+def _check_mask(cfg: TrainConfig, place: Placement, end: int | None):
+    "Refuse what does not go together with a document mask"
+    wrong = None
+    if end is None:
+        wrong = "a text without an end token"
+    elif cfg.grad_checkpoint not in ("auto", "off"):
+        wrong = f"grad_checkpoint {cfg.grad_checkpoint}"
+    elif cfg.depths:
+        wrong = "depths"
+    elif cfg.compile == "yes":
+        wrong = "compile yes"
+    elif place.sliced:
+        wrong = f"--parallel {place.parallel}"
+    if wrong:
+        raise GpubError(f"document_mask does not go together with {wrong}: leave one of them out")
+
+
 class Learner:
     "What a run trains and with what: model, optimizers, scaler of fp16, and how a step is cut"
 
@@ -118,7 +136,10 @@ class Learner:
         log: Callable[[str], object] = print,  # called with one line when a step is cut
         # of a checkpoint; in slices, what fills {name: slice} from one; default: as they are
         weights: dict[str, Tensor] | Callable[[dict], object] | None = None,
+        end: int | None = None,  # id of the token that ends a document, for a document mask
     ):
+        if cfg.document_mask:
+            _check_mask(cfg, place, end)
         if place.precision.scaler and place.sliced:
             raise GpubError(
                 "fp16 needs whole gradients for its scaler: use --parallel ddp, or --set "
@@ -134,6 +155,8 @@ class Learner:
             self.model.load_state_dict(weights)
         self.opts = make_optimizers(self.model, cfg, muon_format(place.device), place.world)
         self.fit = MicroBatcher(self.model, cfg, place.world, log)
+        # how it is trained and validated: as a whole row, or each document of it
+        self.judged = ByDocument(self.model, end) if cfg.document_mask else self.model
         self.compile = cfg.compile  # a run that goes on keeps what was decided when it began
         self.compiled = False  # whether the loss function is
 
@@ -223,7 +246,9 @@ class Learner:
         steps: int,  # still to do
     ) -> Callable:  # (ids, targets) -> loss, whose `backward` averages over the processes
         "`model.loss`, compiled where that pays"
-        cfg = replace(self.cfg, compile=self.compile)
-        loss_fn = choose_loss(self.fit, (x, y), cfg, steps, self.dtype)
-        self.compiled = loss_fn != self.model.loss
+        loss_fn = self.judged.loss
+        if not self.cfg.document_mask:
+            cfg = replace(self.cfg, compile=self.compile)
+            loss_fn = choose_loss(self.fit, (x, y), cfg, steps, self.dtype)
+            self.compiled = loss_fn != self.model.loss
         return share_gradients(self.model, loss_fn, self.place.world, self.place.parallel)

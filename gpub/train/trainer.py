@@ -65,7 +65,7 @@ from .decay import decay_for, decay_integral
 from .journal import Evaluator, StepLogger, Stopwatch, TextSampler
 from .kernels import forward_backward_seconds, matmul_peak
 from .learner import Learner, Placement, get_rng
-from .config import TrainConfig
+from .config import NEUTRAL, TrainConfig
 from gpub.train.loop import (
     Diverged,
     TrainParts,
@@ -423,7 +423,7 @@ class TrainingLoop:
         row |= dict(tok_s=round(tok_s), mfu=round(flops / self.peak_flops, 4))
         if s.n in run.eval_steps:
             with self.ledger.span("eval"):
-                row |= self.evaluator.scores(self.learner.model)
+                row |= self.evaluator.scores(self.learner.judged)
             state.val_loss = row["val_loss"]
         seconds = self.watch.seconds()
         usd = seconds / 3600 * run.options.usd_per_hour
@@ -517,6 +517,11 @@ class Trainer:
         use_threads()
         self.device = pick_device(self.world.device(options.device))
         self.corpus = self._read_corpus(shape)
+        if self.cfg.document_mask and getattr(self.corpus.tok, "end", None) is None:
+            raise GpubError(
+                "document_mask needs documents with an end: prepare the text with gpub prep and "
+                "give the folder as --data, or leave it out"
+            )
         self.model_cfg = self.preset.config(vocab_size=self.corpus.tok.vocab_size, **shape)
         self.val_bytes = len(self.corpus.tok.decode_bytes(self.corpus.val))
         self.eval_steps, self.milestone_steps = self._marked_steps()
@@ -558,8 +563,9 @@ class Trainer:
                 f"{context_length}"
             )
         rows, world = self.cfg.batch_tokens // context_length, self.world
+        shares = dict(weights=self.cfg.weights) if self.cfg.weights else {}
         return self.corpus.train(
-            context_length, rows, self.cfg.seed, rank=world.rank, world=world.size
+            context_length, rows, self.cfg.seed, rank=world.rank, world=world.size, **shares
         )
 
     def batches(
@@ -569,7 +575,8 @@ class Trainer:
     ) -> tuple[Tensor, Tensor]:  # ids, targets
         "This process's rows of a step"
         self.announce(step, context_length)
-        return self.batches_by_ctx[context_length][step]
+        rows = self.tokens(step, context_length)
+        return rows.narrow(1, 0, context_length), rows.narrow(1, 1, context_length)
 
     def tokens(
         self,
@@ -577,7 +584,10 @@ class Trainer:
         context_length: int,  # one of `context_lengths`
     ) -> Tensor:  # ids with the last one's target, on the host
         "This process's rows of a step in one piece"
-        return self.batches_by_ctx[context_length].tokens(step)
+        longest, size = max(self.batches_by_ctx), self.cfg.batch_tokens
+        if longest % context_length:  # cannot be cut out of the longest: an order of its own
+            return self.batches_by_ctx[context_length].tokens(step)
+        return self.batches_by_ctx[longest].read(step * size, size, context_length)
 
     def announce(
         self,
@@ -594,7 +604,7 @@ class Trainer:
         return dict(
             preset=self.name,
             model=self.model_cfg.to_dict(),
-            train=self.cfg.to_dict(),
+            train={k: v for k, v in self.cfg.to_dict().items() if k not in NEUTRAL or v},
             data=dict(
                 source=c.source,
                 train=c.tokens,
@@ -644,7 +654,8 @@ class Trainer:
         place = Placement(self.device, precision, self.world, self.options.parallel)
         path = self.world.on_main(lambda: _newest_checkpoint(self))
         saved, weights = self._load(path, place) if path else (None, None)
-        self.learner = Learner(model, self.cfg, place, self.log, weights)
+        end = getattr(self.corpus.tok, "end", None)
+        self.learner = Learner(model, self.cfg, place, self.log, weights, end)
         if saved:
             self._restore(saved)
         else:
