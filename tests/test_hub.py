@@ -674,7 +674,7 @@ def spoiled(config, **changes):
             '{"hours": null, "usd_per_hour": 1, "price_source": "x", "usd": 1, "tok_s": 1}',
             "",
         ),
-        ("log.jsonl", '{"val_loss": 1.5, "step": 1, "tokens": 9}', "it lacks 'val_bpb'"),
+        ("log.jsonl", '{"val_loss": 1.5, "step": 1, "val_bpb": 2.1}', "it lacks 'tokens'"),
     ],
 )
 def test_receipts_damaged_by_hand(run_folder, tmp_path, file, content, says):
