@@ -289,6 +289,7 @@ def _what_to_hand_in() -> str:
 )
 def check_command(topic: str, mine: str):
     """Grade your own attention, rope, bpe, loop, or loss of sft, dpo or grpo, property by property.
+
     What it prints is not shown. Exit code 1 if one fails."""
     from gpub.lab.grade import grade_table, grade_topic, load_mine
 

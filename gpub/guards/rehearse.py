@@ -363,7 +363,7 @@ def _cuts(
     return [(modes[0], micro) for micro in sizes] + [(mode, 1) for mode in modes[1:]]
 
 # %% ../../nbs/lib/guards/rehearse.ipynb #e505c5ec
-SMALL = 2**24  # bytes that no card is short of
+SMALL = 2**27  # bytes that no card is short of; a bucket of DDP alone has 2**24 and more
 PER_MACHINE = 8  # GPUs, for hsdp
 FORECAST_GAP = 0.03  # share by which the rehearsed peak may differ from the forecast
 

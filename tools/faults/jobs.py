@@ -63,7 +63,8 @@ def all_files(folder: Path) -> dict[str, str]:
 def run_folder(out: Path) -> dict[str, str]:
     "A run folder, without clocks and without the random name of the run"
     config = json.loads((out / "config.json").read_text())
-    config.pop("run_id")
+    for name in ("run_id", "command", "options"):  # a random name, and where the folder lies
+        config.pop(name, None)
     files = {"config.json": digest(json.dumps(config).encode())}
     for path in sorted(out.rglob("*")):
         name = str(path.relative_to(out))
