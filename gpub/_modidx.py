@@ -2933,6 +2933,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                              'gpub/train/parallel.py'),
                                      'gpub.train.parallel._Loss.forward': ( 'lib/train/parallel.html#_loss.forward',
                                                                             'gpub/train/parallel.py'),
+                                     'gpub.train.parallel._one_each': ('lib/train/parallel.html#_one_each', 'gpub/train/parallel.py'),
                                      'gpub.train.parallel.device_mesh': ('lib/train/parallel.html#device_mesh', 'gpub/train/parallel.py'),
                                      'gpub.train.parallel.divide_stack': ('lib/train/parallel.html#divide_stack', 'gpub/train/parallel.py'),
                                      'gpub.train.parallel.fill_slices': ('lib/train/parallel.html#fill_slices', 'gpub/train/parallel.py'),

@@ -155,9 +155,11 @@ def divide_stack(
     "Each process does its share of a stack, and all get all results"
     if world.size == 1:
         return f(stack)
+    if len(stack) < world.size:
+        return _one_each(f, stack, world)
     share = -(-len(stack) // world.size)
     mine = stack[world.rank * share : (world.rank + 1) * share]
-    done = f(mine) if len(mine) else mine
+    done = f(mine)  # of nothing it is nothing, in the format of the others
     padded = done.new_zeros(share, *stack.shape[1:])
     padded[: len(mine)] = done
     out = done.new_empty(share * world.size, *stack.shape[1:])
@@ -165,6 +167,19 @@ def divide_stack(
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
     gather(out, padded)
     return out[: len(stack)]
+
+
+def _one_each(f: Callable, stack: torch.Tensor, world: World) -> torch.Tensor:
+    """`divide_stack` where there are more processes than entries: the first ones do one each and
+    tell the others. A gather would need room for an entry of every process"""
+    mine = stack[world.rank : world.rank + 1]
+    done = f(mine)
+    out = done.new_empty(stack.shape)
+    if len(mine):
+        out[world.rank] = done[0]
+    for rank, entry in enumerate(out):
+        dist.broadcast(entry, src=rank)
+    return out
 
 
 def to_full_tensor(
