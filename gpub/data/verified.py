@@ -81,7 +81,8 @@ def one_reader(
         return
     lock = FileLock(_record_path(folder).with_suffix(".lock"))
     with contextlib.ExitStack() as held:
-        # where nothing can be locked, everybody reads
+        # where nothing can be locked (filelock says NotImplementedError of such a disk),
+        # everybody reads
         with contextlib.suppress(OSError, NotImplementedError):
             _record_path(folder).parent.mkdir(parents=True, exist_ok=True)
             held.enter_context(lock)

@@ -8,6 +8,7 @@ __all__ = ['Parcel', 'Mapper', 'work_on', 'leave_with', 'ordered_map']
 # %% ../../nbs/lib/prep/pool.ipynb #8878c6ad
 import importlib
 import multiprocessing as mp, os, threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -21,12 +22,12 @@ from ..core import GpubError
 _state = None
 
 
-class Parcel:
+class Parcel(ABC):
     "Items that are not sent: who is to work on them opens them"
 
+    @abstractmethod
     def __iter__(self) -> Iterator:
         "The items, in order"
-        raise NotImplementedError
 
 
 class Mapper(Protocol):
