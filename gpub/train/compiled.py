@@ -8,7 +8,8 @@ __all__ = ['LossFunction', 'SHAPES_ALLOWED', 'MANY_BLOCKS', 'seconds_per_call', 
 
 # %% ../../nbs/lib/train/compiled.ipynb #981b2535
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 import torch
 from torch import Tensor, nn
@@ -92,12 +93,22 @@ class CompiledBlocks:
         "The loss of a micro-batch"
         model, mode = self.fit.model, self.fit.mode
         if mode not in self.blocks:
-            self.blocks[mode] = self.fit.block_function(_compiled)
+            self.blocks[mode] = self._compile_block(mode)
+        with self._in_place(model, self.blocks[mode]):
+            return model.loss(x, y)
+
+    def _compile_block(self, mode: str) -> Callable:
+        "What stands for every block in a mode of checkpointing, which is the model's mode now"
+        return self.fit.block_function(_compiled)
+
+    @contextmanager
+    def _in_place(self, model: nn.Module, block: Callable) -> Iterator[None]:
+        "Inside, the model runs this instead of its own blocks"
         before = model.checkpoint_block, model.head_loss
-        model.checkpoint_block = self.blocks[mode]
+        model.checkpoint_block = block
         model.head_loss = self.head_loss or model.head_loss
         try:
-            return model.loss(x, y)
+            yield
         finally:
             model.checkpoint_block, model.head_loss = before
 
@@ -111,27 +122,22 @@ class CompiledSlices(CompiledBlocks):
     """The same for a model in slices: FSDP's hooks, which gather a block and drop it again, stay
     outside of the graph"""
 
-    def __call__(
-        self,
-        x: Tensor,  # (batch, t) ids
-        y: Tensor,  # (batch, t) targets
-    ) -> Tensor:  # mean nats per token
-        "The loss of a micro-batch"
-        model, mode = self.fit.model, self.fit.mode
-        if mode not in self.blocks:
-            apply, plain = checkpoint_block(mode), type(model.blocks[0]).forward
-            self.blocks[mode] = _compiled(lambda block, x: apply(partial(plain, block), x))
-        before = model.checkpoint_block, model.head_loss
-        model.checkpoint_block = checkpoint_block("off")  # recomputation is inside
-        model.head_loss = self.head_loss or model.head_loss
-        for block in model.blocks:
-            block.forward = partial(self.blocks[mode], block)
+    def _compile_block(self, mode: str) -> Callable:
+        "A block with its recomputation inside the graph"
+        apply, plain = checkpoint_block(mode), type(self.fit.model.blocks[0]).forward
+        return _compiled(lambda block, x: apply(partial(plain, block), x))
+
+    @contextmanager
+    def _in_place(self, model: nn.Module, block: Callable) -> Iterator[None]:
+        "Inside, the forward pass of every block is this; what wraps a block does nothing"
+        for each in model.blocks:
+            each.forward = partial(block, each)
         try:
-            return model.loss(x, y)
+            with super()._in_place(model, checkpoint_block("off")):
+                yield
         finally:
-            model.checkpoint_block, model.head_loss = before
-            for block in model.blocks:
-                del block.forward
+            for each in model.blocks:
+                del each.forward
 
 
 def compiles_by_block(
