@@ -358,9 +358,8 @@ def test_disk_full_is_seen_before_writing(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(ckpt, "_write", lambda *a: pytest.fail("wrote without room"))
     line = refused("no room", save, tmp_path, 2, n=100_000)
-    assert "1.7 MB" in line and "0.1 MB are free" in line, (
-        line
-    )  # 100,000 x (4 + 8 + 4) bytes and change
+    # 100,000 x (4 + 8 + 4) bytes and change
+    assert "1.7 MB" in line and "0.1 MB are free" in line, line
     assert snapshot(tmp_path) == before
 
 
@@ -385,9 +384,8 @@ def test_disk_full_on_a_real_small_disk(small_disk, monkeypatch):
     save(disk, 1, n=10_000)
     before = snapshot(disk)
     refused("no room", save, disk, 2, n=60_000)
-    monkeypatch.setattr(
-        ckpt, "_need_room", lambda *a: None
-    )  # somebody else fills the disk after we looked
+    # somebody else fills the disk after we looked
+    monkeypatch.setattr(ckpt, "_need_room", lambda *a: None)
     for n in (60_000, 100_000):
         refused("No space left", save, disk, 2, n=n)
     assert snapshot(disk) == before and check_whole(disk) == 1
@@ -860,9 +858,8 @@ def test_a_read_only_disk(small_disk):
     before = snapshot(disk)
     subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
     for f in (save, lambda *a: put(saver, 2)):
-        refused(
-            "Read-only file system; earlier checkpoints are untouched", f, disk, 2
-        )  # at once, before a copy
+        # at once, before a copy
+        refused("Read-only file system; earlier checkpoints are untouched", f, disk, 2)
     assert snapshot(disk) == before and check_whole(disk) == 1
 
 

@@ -16,9 +16,8 @@ from gpub.prep.dedup import (
 from gpub.core import GpubError
 from gpub.prep.scan import KNOWN, Scan, is_chant, pass_gate, scan_texts
 
-ANY = st.text(
-    alphabet=st.characters(exclude_categories=()), max_size=400
-)  # lone surrogates, controls, everything
+# lone surrogates, controls, everything
+ANY = st.text(alphabet=st.characters(exclude_categories=()), max_size=400)
 LOOSE = Rules(min_chars=0, max_broken=1, max_symbols=1, max_repeats=1)
 
 
@@ -106,10 +105,11 @@ def test_planted_near_duplicates_recall_and_precision(record_property):
         return [rng.choice(vocab) if i in spots else w for i, w in enumerate(d)]
 
     originals = [doc() for _ in range(400)]
+    # Jaccard of 5-word runs about 0.89 and 0.37
     near, far = (
         [change(d, 3) for d in originals[:100]],
         [change(d, 40) for d in originals[100:200]],
-    )  # Jaccard of 5-word runs about 0.89 and 0.37
+    )
     found = set(
         near_repeats(signatures([" ".join(d) for d in originals + near + far]), 0.8).tolist()
     )

@@ -130,9 +130,8 @@ def test_settings_seeds_and_controls(browser, tmp_path):
     assert text_of(browser, page, seed=1, top_k=1, **kw) == text_of(
         browser, page, **kw | dict(temperature=0)
     )
-    assert (
-        browser.run("choose(Float32Array.of(0, 9, 8.5, 1), 1, 2, () => .999999)") == 2
-    )  # the worst draw of the two best
+    # the worst draw of the two best
+    assert browser.run("choose(Float32Array.of(0, 9, 8.5, 1), 1, 2, () => .999999)") == 2
     draws = browser.run(
         "[...Array(4000)].map((_, i) => choose(Float32Array.of(0, 1, 2), 2, 3, mulberry(i)))"
     )
@@ -241,9 +240,8 @@ def test_size_of_the_real_shape(tmp_path):
     make_run(tmp_path / "run", cfg)
     page = write_page(tmp_path / "run", tmp_path / "page.html")
     assert 500_000 < page.stat().st_size < 1_500_000
-    assert (
-        page.read_text(encoding="utf-8").count("</script>") == 3
-    )  # none from the text or its name
+    # none from the text or its name
+    assert page.read_text(encoding="utf-8").count("</script>") == 3
 
 
 def test_rounding_is_half_a_level():

@@ -81,9 +81,8 @@ def test_a_killed_and_resumed_run_is_healthy(text, tmp_path, monkeypatch):
     def dies(*a, **kw):
         for s in real(*a, **kw):
             if s.n == 13:
-                raise MemoryError(
-                    "killed here"
-                )  # two steps after the last checkpoint, with rows in the log
+                # two steps after the last checkpoint, with rows in the log
+                raise MemoryError("killed here")
             yield s
 
     def go():
@@ -92,9 +91,8 @@ def test_a_killed_and_resumed_run_is_healthy(text, tmp_path, monkeypatch):
     monkeypatch.setattr(gpub_run, "train", dies)
     with pytest.raises(MemoryError):
         go()
-    assert (
-        rows(tmp_path / "run")[-1]["step"] == 12 and found(tmp_path / "run") == {}
-    )  # broken off, and nothing is wrong with it
+    # broken off, and nothing is wrong with it
+    assert rows(tmp_path / "run")[-1]["step"] == 12 and found(tmp_path / "run") == {}
     monkeypatch.undo()
     go()
     assert len(rows(tmp_path / "run")) == 20 and found(tmp_path / "run") == {}
@@ -317,10 +315,11 @@ def test_a_resumed_run_may_log_less_often(run):
 
 
 def test_every_check_has_a_planted_defect():
+    # these two below
     covered = {n for *_, expected in DEFECTS for n in expected} | {
         "utilisation",
         "disk",
-    }  # these two below
+    }
     assert covered == {name for name, *_ in DOCTOR_CHECKS}
 
 

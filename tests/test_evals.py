@@ -431,9 +431,10 @@ def test_the_error_is_the_binomial_one_and_the_bootstrap_agrees():
         and got["se"] == pytest.approx(score(d)[1], rel=0.05)
         and got["low"] < got["difference"] < got["high"]
     )
+    # of 200 pairs of equals 2.5% look better
     assert (
         sum(paired(*(rng.random((2, 400)) < 0.3), rounds=500)["low"] > 0 for _ in range(200)) < 14
-    )  # of 200 pairs of equals 2.5% look better
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -559,9 +559,8 @@ def unexplained(root):
                     for a in node.args.posonlyargs + node.args.args + node.args.kwonlyargs
                     if a.arg not in ("self", "cls") and not a.arg.startswith("_")
                 ]
-            last = {
-                line: arg for arg, line in args
-            }  # a comment explains the last argument of its line
+            # a comment explains the last argument of its line
+            last = {line: arg for arg, line in args}
             out.extend(
                 f"{path.name}: {name}({arg}) has no comment"
                 for arg, line in args

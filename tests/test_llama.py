@@ -107,9 +107,8 @@ def close(ours, theirs, x, y):
         m.zero_grad()
         l.backward()
     twin = build_model(ours.cfg)
-    twin.load_state_dict(
-        {k: p.grad for k, p in ours.named_parameters()}
-    )  # gradients travel under the same names as weights
+    # gradients travel under the same names as weights
+    twin.load_state_dict({k: p.grad for k, p in ours.named_parameters()})
     want = {k: p.grad for k, p in theirs.named_parameters()}
     got = to_theirs(twin)
     assert got.keys() == want.keys()
@@ -327,9 +326,8 @@ def test_a_gradient_of_few_rows_is_the_gradient(tied, monkeypatch):
     monkeypatch.setattr("gpub.model.llama.F.embedding", lambda *a, sparse=False: look_up(*a))
     torch.testing.assert_close(got, gradient(model.loss(x, y)), atol=1e-6, rtol=1e-5)
     monkeypatch.undo()
-    assert (
-        gradient(features(model, x).square().sum()).layout == torch.strided
-    )  # a body without its head
+    # a body without its head
+    assert gradient(features(model, x).square().sum()).layout == torch.strided
 
 
 class Memory:

@@ -187,9 +187,10 @@ def test_stopped_from_outside(straight, text, tmp_path):
     wait_for(tmp_path / "run", 8, p)
     p.send_signal(signal.SIGTERM)
     out, err = p.communicate(timeout=120)
+    # the command line makes 130 of it
     assert (
         p.returncode == 1 and "Interrupted: stopped at step" in err and "go on with: gpub " in err
-    )  # the command line makes 130 of it
+    )
     step = load_checkpoint(tmp_path / "run").step
     assert 8 <= step < 40 and not [v for v in verdicts(tmp_path / "run") if v["word"] != "continue"]
     walk(TOY, tmp_path / "run", text, until="proof")
@@ -336,10 +337,11 @@ def test_the_ceiling_holds(limit, text, tmp_path, clockwork):
         load_checkpoint(tmp_path / "run").step == v.step > 0
         and sum(s.seconds for s in account(read_ledger(tmp_path / "run")) if s.kind == "lost") == 0
     )
+    # at once, for nothing
     assert (
         walk(plan, tmp_path / "run", text, max_usd=limit, usd_per_hour=3600).ceiling
         and paid_so_far(tmp_path / "run") == v.total
-    )  # at once, for nothing
+    )
 
 
 def test_a_phase_that_changes_checkpointing_keeps_its_micro_batch(text, tmp_path):
@@ -391,9 +393,8 @@ def test_a_schedule_that_ends_with_its_phase(text, tmp_path):
         r["step"]: r["lr"]
         for r in map(json.loads, (tmp_path / "run" / "log.jsonl").read_text().splitlines())
     }
-    assert (
-        lr[12] < 0.2 * max(lr.values()) and lr[14] > 2 * lr[12]
-    )  # it fell to nothing, and the next phase follows the plan's again
+    # it fell to nothing, and the next phase follows the plan's again
+    assert lr[12] < 0.2 * max(lr.values()) and lr[14] > 2 * lr[12]
 
 
 def test_finished_phases_stay(text, tmp_path):

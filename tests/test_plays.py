@@ -131,6 +131,7 @@ def test_recursion_is_solved_exactly():
     )
 
 
+# told apart after any number of characters
 AMBIGUOUS = [
     {
         "s": {"{bird}{end}": 1},
@@ -145,7 +146,7 @@ AMBIGUOUS = [
     {"s": {"x": 1, "x{t}": 1}, "t": {"y": 1}},  # one the beginning of another
     {"s": {"x{t}.": 1}, "t": {"": 1, "y": 1}},  # nothing is the beginning of everything
     {"s": {"{t}a.": 1, "{t}b.": 1}, "t": {"z{t}": 1, "y": 1}},
-]  # told apart after any number of characters
+]
 
 
 @pytest.mark.parametrize("rules", AMBIGUOUS)
@@ -232,9 +233,10 @@ def test_markov_entropy_is_what_a_reader_pays(order):
     text = source.sample(60_000, seed=9)
     pairs = Counter(text[i : i + order + 1] for i in range(len(text) - order))
     contexts = Counter(text[i : i + order] for i in range(len(text) - order))
+    # conditional entropy of the counts
     counted = sum(n * math.log(contexts[w[:order]] / n) for w, n in pairs.items()) / (
         len(text) - order
-    )  # conditional entropy of the counts
+    )
 
     def at(w):
         return sum(source.alphabet.index(c) * 3**i for i, c in enumerate(reversed(w)))

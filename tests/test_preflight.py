@@ -122,10 +122,11 @@ def test_targets_that_are_not_shifted(monkeypatch):
 def test_special_tokens_are_seen():
     s = Subject("shakespeare", settings=SMALL, device="cpu", log=lambda line: None)
     text = s.run.corpus.tok
+    # the newline plays the end of a document
     tok = SimpleNamespace(
         specials={"<|end|>": 0},
         decode=lambda ids: "".join("<|end|>" if i == 0 else text.decode([i]) for i in ids),
-    )  # the newline plays the end of a document
+    )
     other = SimpleNamespace(corpus=SimpleNamespace(tok=tok))
     asked = SimpleNamespace(rows=s.rows, cfg=s.cfg, run=other)
     c = run_check("three rows of data", pf.check_data, asked)

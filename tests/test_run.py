@@ -373,9 +373,8 @@ def test_corrupted_download(tmp_path, capsys, monkeypatch):
     assert not (tmp_path / "cache").exists()
     server.shutdown()
     (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / "tinyshakespeare.txt").write_text(
-        "To be"
-    )  # and a damaged copy in the cache
+    # and a damaged copy in the cache
+    (tmp_path / "cache" / "tinyshakespeare.txt").write_text("To be")
     assert gpub("train", "shakespeare", "--out", tmp_path / "run", *TINY) == 1
     one_line(capsys, "tinyshakespeare.txt", "5 bytes")
 
@@ -388,9 +387,8 @@ def test_without_network_the_plays(tmp_path, capsys, monkeypatch):
         "load_shakespeare",
         lambda log: load_shakespeare("http://127.0.0.1:9/none", log),
     )
-    monkeypatch.setattr(
-        "gpub.data.text.SHAKESPEARE_BYTES", 60_000
-    )  # a shorter play: compressing a long one for the report takes a while
+    # a shorter play: compressing a long one for the report takes a while
+    monkeypatch.setattr("gpub.data.text.SHAKESPEARE_BYTES", 60_000)
     argv = [
         "train",
         "shakespeare",
@@ -742,9 +740,8 @@ def test_out_of_memory_halves_the_micro_batch_and_a_resume_remembers(
         return whole(self, x, y)
 
     monkeypatch.setattr(GPT, "loss", cramped)
-    monkeypatch.setattr(
-        "gpub.device.cpu_has_bf16", lambda: True
-    )  # then fp32 and bf16 are timed first, in the same cramped memory
+    # then fp32 and bf16 are timed first, in the same cramped memory
+    monkeypatch.setattr("gpub.device.cpu_has_bf16", lambda: True)
     argv = [
         "train",
         "shakespeare",
@@ -792,9 +789,8 @@ def test_the_mirror_brings_a_lost_machine_back(straight, text, tmp_path, capsys)
     for f in ("bill.json", "report.html", "loss.png"):
         assert (tmp_path / "drive" / f).read_bytes() == (tmp_path / "run" / f).read_bytes()
     (tmp_path / "drive" / "bill.json").unlink()
-    assert (
-        gpub(*argv) == 0 and (tmp_path / "drive" / "bill.json").exists()
-    )  # a finished run is mirrored again
+    # a finished run is mirrored again
+    assert gpub(*argv) == 0 and (tmp_path / "drive" / "bill.json").exists()
 
 
 def test_tracked_by_wandb_offline(text, tmp_path, monkeypatch):

@@ -201,9 +201,8 @@ def test_stops_where_the_derivative_says(price, least):
     law = Law(2.0, 0, 0, 400.0, 0.3)
     rows = stop_when(np.stack([LINE, law(1, LINE)], 1), price, least, boots=2)
     at = (law.b * law.B / (least * price)) ** (1 / (1 + law.b))
-    assert LINE[4] < at < LINE[-1] and [r["stop"] for r in rows] == sorted(
-        r["stop"] for r in rows
-    )  # go, go, stop, stop
+    # go, go, stop, stop
+    assert LINE[4] < at < LINE[-1] and [r["stop"] for r in rows] == sorted(r["stop"] for r in rows)
     assert next(r["tokens"] for r in rows if r["stop"]) == pytest.approx(at, rel=0.35) and rows[-1][
         "usd"
     ] == pytest.approx(1e10 * price)
@@ -397,9 +396,8 @@ def test_climbing_files_each_rung_once_and_goes_on(tmp_path, monkeypatch):
     data = known_source(tmp_path / "plays", 30_000)
     rungs = [(16, 2 * BATCH, 0), (24, BATCH, 1)]
     with contextlib.redirect_stdout(io.StringIO()):
-        one = next(
-            train_ladder(tmp_path / "filed", data, tmp_path / "work", rungs)
-        )  # stopped after the first
+        # stopped after the first
+        one = next(train_ladder(tmp_path / "filed", data, tmp_path / "work", rungs))
         (two,) = train_ladder(tmp_path / "filed", data, tmp_path / "work", rungs)
         assert not list(train_ladder(tmp_path / "filed", data, tmp_path / "work", rungs))
         with pytest.raises(GpubError, match="fresh data"):
@@ -421,9 +419,8 @@ def test_climbing_files_each_rung_once_and_goes_on(tmp_path, monkeypatch):
         "result.json",
         "samples.jsonl",
     ] and {r["loss"] for r in read_ladder(tmp_path / "filed")} == {one["loss"], two["loss"]}
-    assert (
-        read_json(tmp_path / "filed/w16-2k/config.json")["data"]["source"] == "plays"
-    )  # not where it lay
+    # not where it lay
+    assert read_json(tmp_path / "filed/w16-2k/config.json")["data"]["source"] == "plays"
     assert np.allclose(
         fit_points([one])[0],
         (one["params"], 2 * BATCH, one["loss"] - one["ideal"] + plays_entropy()),

@@ -151,6 +151,5 @@ def test_two_checkpoints_write_side_by_side(served, tmp_path):
         for got, step in zip(b.run(texts), (9, 7)):
             model, tok, _ = load_run(run, step, "cpu")
             assert got == generate(model, tok, TEXT[:5], 1000, temperature=0.8, seed=3)
-        assert (
-            sum(len(l) == 2 and all(5 < n < 1005 for n in l) for l in b.run("looks")) > 2
-        )  # both were seen growing
+        # both were seen growing
+        assert sum(len(l) == 2 and all(5 < n < 1005 for n in l) for l in b.run("looks")) > 2

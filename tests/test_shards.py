@@ -137,9 +137,8 @@ def test_epochs_are_exact(n, context_length, key, cuts):
     deal = n - context_length
     starts = s.starts(0, 2 * deal)
     epochs = np.array([s.epoch(w) for w in range(2 * deal)])
-    assert (
-        sorted(starts[:deal]) == sorted(starts[deal:]) == list(range(deal))
-    )  # in ctx epochs every place once
+    # in ctx epochs every place once
+    assert sorted(starts[:deal]) == sorted(starts[deal:]) == list(range(deal))
     for e in np.unique(epochs):  # in one epoch: no overlap, no gap
         own = np.sort(starts[epochs == e])
         assert (

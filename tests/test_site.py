@@ -86,12 +86,13 @@ def test_columns_stay_in_step():
         and 'tabindex="0"' in made
         and html.unescape(re.sub("<[^>]+>", "", "\n".join(lines))) == left
     )
+    # a sentence may break, a row may not
     assert [l.startswith("<span>") for l in lines] == [
         False,
         False,
         False,
         True,
-    ]  # a sentence may break, a row may not
+    ]
     assert "columns" in polish(printed("a   b\nac  d", "highlight-text"))
     for text in (
         "one line  with a gap",
@@ -306,9 +307,8 @@ def unwritten(root, built):
             built
             / p.relative_to(root / "nbs").with_name(re.sub(r"^\d+[a-z]?_", "", p.stem) + ".html")
         ).read_text(encoding="utf-8")
-        found = re.findall(
-            r"<h[23]>(.*?)</h[23]>(.*?)(?=<h[123]>|$)", page, re.S
-        )  # h2 where the notebook has no sections
+        # h2 where the notebook has no sections
+        found = re.findall(r"<h[23]>(.*?)</h[23]>(.*?)(?=<h[123]>|$)", page, re.S)
         entries = {plain(h).rstrip("¶"): body for h, body in found}
         for name in next(
             (

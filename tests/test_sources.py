@@ -49,9 +49,8 @@ def lines():
 def test_every_container_gives_the_same_texts(tmp_path, lines, name):
     p = tmp_path / name
     if name.endswith("gz"):
-        p.write_bytes(
-            gzip.compress(lines[:999]) + gzip.compress(lines[999:])
-        )  # two members, as `cat a.gz b.gz` makes
+        # two members, as `cat a.gz b.gz` makes
+        p.write_bytes(gzip.compress(lines[:999]) + gzip.compress(lines[999:]))
     elif name.endswith("zst"):
         p.write_bytes(zstandard.compress(lines[:999]) + zstandard.compress(lines[999:]))
     elif name.endswith("parquet"):

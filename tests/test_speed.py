@@ -74,9 +74,8 @@ def test_whatever_is_off_has_a_reason(device):
 
 
 def test_an_unexplained_switch_is_found(monkeypatch):
-    monkeypatch.setattr(
-        rungs, "fused_attention", None
-    )  # as if the models came with attention by hand
+    # as if the models came with attention by hand
+    monkeypatch.setattr(rungs, "fused_attention", None)
     assert unexplained("cuda") == ["fused attention"]
 
 
@@ -194,9 +193,8 @@ def test_another_head_has_the_same_loss_and_gradients(cfg, how):
         and model(x).size(-1) == 101
     )
     with torch.autocast("cpu", torch.bfloat16):
-        assert float(head_loss(model, **how)(x, y).detach()) == pytest.approx(
-            float(a), abs=0.005
-        )  # far less than bf16 itself can tell apart there
+        # far less than bf16 itself can tell apart there
+        assert float(head_loss(model, **how)(x, y).detach()) == pytest.approx(float(a), abs=0.005)
     h = features(model, x)
     assert torch.equal(F.linear(h, (model.head or model.tok).weight), model(x))
 
@@ -276,10 +274,11 @@ def test_counted_flops_are_the_formula(cfg):
     fused = {o.name: o for o in step_ops(cfg, 3)}
     names = [n for n in fused if "dot_product" in n]
     one = 3 * cfg.n_layers * cfg.context_length**2 * cfg.d_model
+    # two matmuls forward; five backward, one more pair than without recomputing
     assert sorted(fused[n].flops for n in names) == [
         4 * one,
         10 * one,
-    ]  # two matmuls forward; five backward, one more pair than without recomputing
+    ]
     assert sum(o.bytes for o in step_ops(cfg, 3, dtype=torch.bfloat16)) > 0 and roof(
         fused.values(), 1e12, 1e11
     ) < roof(ops.values(), 1e12, 1e11)

@@ -257,9 +257,8 @@ def test_training_refuses():
     with pytest.raises(GpubError, match="256"):
         BPETokenizer.train([TEXT], vocab_size=100)
     with pytest.raises(GpubError, match="at most"):
-        BPETokenizer.train(
-            [TEXT], vocab_size=10**12
-        )  # Rust would ask for the memory and end the process
+        # Rust would ask for the memory and end the process
+        BPETokenizer.train([TEXT], vocab_size=10**12)
     for empty in [], ["", ""]:
         with pytest.raises(GpubError, match="no text"):
             BPETokenizer.train(empty)

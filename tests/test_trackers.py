@@ -115,9 +115,8 @@ def test_tensorboard_reads_back_one_curve_after_a_resume(tmp_path):
         t.log(r)
     t.sample(10, "To", "To be")
     t.close()
-    t = tracker(
-        "tensorboard", tmp_path, {"lr": 0.1}, "id", 6
-    )  # resumed from the checkpoint of step 6
+    # resumed from the checkpoint of step 6
+    t = tracker("tensorboard", tmp_path, {"lr": 0.1}, "id", 6)
     for r in rows(7, 12):
         t.log(r | {"loss": -1.0})
     t.close()
@@ -171,9 +170,8 @@ def test_wandb_offline_for_real(tmp_path):
     assert len(folders) == 2 and all(f.endswith("-a1b2c3d4") for f in folders)
     assert not [p for d in (home, cwd, tmp) for p in d.rglob("*") if p.is_file()]
     losses = [l for f in folders for l in wandb_losses(run / "wandb" / f)]
-    assert losses == [
-        (n, 4 - n / 100) for n in [*range(1, 11), *range(7, 13)]
-    ]  # wandb's server, not its files, joins the two by id and step
+    # wandb's server, not its files, joins the two by id and step
+    assert losses == [(n, 4 - n / 100) for n in [*range(1, 11), *range(7, 13)]]
     assert any("To &lt;be&gt;" in p.read_text() for p in (run / "wandb").rglob("*.html"))
 
 
@@ -182,12 +180,13 @@ def wandb_losses(folder):
     Buffers"""
     from wandb.proto import wandb_internal_pb2 as pb
 
+    # behind the header
     data, at, out, piece = (
         next(folder.glob("*.wandb")).read_bytes(),
         7,
         [],
         b"",
-    )  # behind the header
+    )
     assert data[:4] == b":W&B"
     while at + 7 <= len(data):
         if (left := 32768 - at % 32768) < 7:

@@ -494,26 +494,26 @@ def test_the_script_on_the_twin(root, tmp_path):
         return done
 
     done = script("a", 0)
+    # an accident: on from the last checkpoint
     assert (
         "CUDA error" in done.stderr
         and done.stdout.count("attempt") == 1
         and "with code 70 (attempt 1 of 5)" in done.stdout
-    )  # an accident: on from the last checkpoint
+    )
     assert (
         "chinchilla, step 200: CONTINUE" in done.stdout
         and "a billion tokens" in done.stdout
         and "done again" in done.stdout
         and steps_reached(tmp_path / "a/runs/toy") == 200
     )
-    assert (
-        "attempt" not in script("a", 0, MAX_USD="0.000001").stdout
-    )  # all phases are done: nothing to pay
+    # all phases are done: nothing to pay
+    assert "attempt" not in script("a", 0, MAX_USD="0.000001").stdout
     done = script("a", 1, MAX_USD="-1")
+    # refused
     assert (
         "attempt" not in done.stdout
         and done.stderr.strip() == "gpub: --max-usd must be above 0, got -1.0"
-    )  # refused
+    )
     done = script("b", 1, USD_PER_HOUR="100000", MAX_USD="")
-    assert (
-        "attempt" not in done.stdout and "the budget of $0.50 is used up" in done.stderr
-    )  # a verdict
+    # a verdict
+    assert "attempt" not in done.stdout and "the budget of $0.50 is used up" in done.stderr

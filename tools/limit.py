@@ -68,10 +68,9 @@ def run(seconds, command):
             end(process)
             print(
                 f"{command[0]}: stopped after {in_words(seconds)}, its limit, before it had "
-                "finished. "
-                f"A busy or slow machine needs longer: the same command with LIMIT={2 * seconds} "
-                "(seconds), or LIMIT=0 for none. "
-                "If it hangs on a quiet machine too, the lines above say where.",
+                "finished. A busy or slow machine needs longer: the same command with "
+                f"LIMIT={2 * seconds} (seconds), or LIMIT=0 for none. If it hangs on a quiet "
+                "machine too, the lines above say where.",
                 file=sys.stderr,
             )
             return TIME_UP

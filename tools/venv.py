@@ -7,9 +7,8 @@ from pathlib import Path
 root = Path(__file__).resolve().parent.parent
 home = root / ".venv"
 python = home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-mark = (
-    home / "made-by-gpub"
-)  # holds the folder it was made in: scripts inside a venv do not survive a move
+# holds the folder it was made in: scripts inside a venv do not survive a move
+mark = home / "made-by-gpub"
 cpu_index = "https://download.pytorch.org/whl/cpu"
 minutes = dict(core="under a minute", dev="1-3 minutes", docs="1-2 minutes")
 

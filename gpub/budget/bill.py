@@ -74,9 +74,8 @@ def next_cost(
         return (tokens_to(fit, here - drop) - 1) * now * usd_per_token if fit[1] > 0 else math.inf
 
     def late(share: float) -> float:
-        return max(
-            int(np.searchsorted(t, share * t[-1])), min(len(t) // 20, len(t) - 8)
-        )  # warm-up is no power law
+        # warm-up is no power law
+        return max(int(np.searchsorted(t, share * t[-1])), min(len(t) // 20, len(t) - 8))
 
     for begin in rng.uniform(0, 0.5, 200):
         i = rng.integers(late(begin), len(t), len(t) - late(begin))
@@ -194,8 +193,7 @@ def _spans(run_dir: Path | str, log: Sequence[dict], usd_per_hour: float | None)
     spans = account(rows)
     notes = [
         f"the clock on the wall jumped by {r['jump']:+,.0f} s between steps {r['start']:,} and "
-        f"{r['step']:,}: "
-        "durations come from another clock and stand"
+        f"{r['step']:,}: durations come from another clock and stand"
         for r in rows
         if "jump" in r
     ]
@@ -251,9 +249,8 @@ def bill(
         for k in KINDS
         for ss in [[s for s in spans if s.kind == k]]
     }
-    late = [
-        s for s in spans if s.last > half["step"] and s.kind != "lost"
-    ]  # what a token costs of late, all in
+    # what a token costs of late, all in
+    late = [s for s in spans if s.last > half["step"] and s.kind != "lost"]
     each = (
         total(late) / (last["tokens"] - half["tokens"])
         if last["tokens"] > half["tokens"]
@@ -326,11 +323,12 @@ def bill_text(
             money(point) if point is not None else "it rose" if after > before else "",
         ]
 
+    # what would read 0.0 s is left out
     kinds = [
         [k, time_(v["seconds"]), f"{v['seconds'] / max(b['seconds'], 1e-9):.1%}", money(v["usd"])]
         for k, v in b["kinds"].items()
         if v["seconds"] >= 0.05 or v["usd"] >= 1e-4
-    ]  # what would read 0.0 s is left out
+    ]
     phases = [
         [
             "phase",

@@ -30,8 +30,7 @@ def check_rate(
         return float(usd_per_hour)
     raise GpubError(
         f"--usd-per-hour must be above 0, got {usd_per_hour!r}: without a price no budget ever "
-        "ends "
-        "(on a machine of your own give what its electricity costs, such as 0.05)"
+        "ends (on a machine of your own give what its electricity costs, such as 0.05)"
     )
 
 

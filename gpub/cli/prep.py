@@ -69,8 +69,7 @@ def _shortest_document() -> int:
     "prep",
     cls=LateCommand,
     epilog="Named sources: fineweb-edu, finemath, python-edu (text fetched file by file), "
-    "python-edu-text; "
-    "any other as hf:OWNER/NAME@CONFIG#COLUMN.",
+    "python-edu-text; any other as hf:OWNER/NAME@CONFIG#COLUMN.",
 )
 @click.argument("folders", nargs=-1)
 @click.option(

@@ -512,9 +512,10 @@ class Markov:
                 "contexts; at most 2000: use fewer letters or a lower order"
             )
         self.order, self.alphabet = order, alphabet
+        # (context, next letter)
         self.odds = np.random.default_rng(seed).dirichlet(
             [0.5] * len(alphabet), len(alphabet) ** order
-        )  # (context, next letter)
+        )
 
     def stationary(self) -> np.ndarray:  # (contexts,) probabilities
         """How often each context occurs in the long run; context number = its letters as digits,
@@ -523,9 +524,8 @@ class Markov:
         flow = np.zeros((n, n))
         for i in range(n):
             np.add.at(flow[i], (i * a + np.arange(a)) % n, self.odds[i])
-        balance = np.vstack(
-            [flow.T - np.eye(n), np.ones(n)]
-        )  # what flows in is what was there, and the sum is one
+        # what flows in is what was there, and the sum is one
+        balance = np.vstack([flow.T - np.eye(n), np.ones(n)])
         return np.linalg.lstsq(balance, np.eye(n + 1)[n], rcond=None)[0].clip(0)
 
     def entropy(self) -> float:  # nats per character

@@ -37,9 +37,8 @@ def shuffled(
     a = np.uint64(-(-n // int(b)))
 
     def mod(x: np.ndarray, m: np.uint64) -> np.ndarray:
-        return (
-            x - x // m * m
-        )  # numpy divides by a scalar eight times faster than it takes remainders
+        # numpy divides by a scalar eight times faster than it takes remainders
+        return x - x // m * m
 
     keys = scramble(*key, np.arange(8)).reshape(4, 2)
     out = np.array(places, np.uint64)

@@ -126,9 +126,8 @@ def join_documents(
     dtype = np.dtype(dtype)
     last = b"" if end is None else np.array([end], dtype).tobytes()
     lengths = np.array([len(d) for d in documents], np.int64) + bool(last)
-    joined = last.join(
-        [*[_narrow(d, dtype) for d in documents], b""]
-    )  # bytes: twice as fast as np.concatenate
+    # bytes: twice as fast as np.concatenate
+    joined = last.join([*[_narrow(d, dtype) for d in documents], b""])
     return np.frombuffer(joined, dtype), lengths
 
 

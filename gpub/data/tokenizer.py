@@ -153,26 +153,28 @@ class CharTokenizer:
 # %% ../../nbs/lib/data/tokenizer.ipynb #8eade3d6
 PATTERN = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"
 GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+# after the last merge: 32,000 + 5 = 32,005
 SPECIALS = (
     "<|endoftext|>",
     "<|pad|>",
     "<|system|>",
     "<|user|>",
     "<|assistant|>",
-)  # after the last merge: 32,000 + 5 = 32,005
+)
 
+# bytes that stand for themselves in the files, and get the first ids
 _PRINTABLE = [
     *range(33, 127),
     *range(161, 173),
     *range(174, 256),
-]  # bytes that stand for themselves in the files, and get the first ids
-BYTES = _PRINTABLE + [
-    b for b in range(256) if b not in _PRINTABLE
-]  # byte of each of the first 256 ids, as in GPT-2
+]
+# byte of each of the first 256 ids, as in GPT-2
+BYTES = _PRINTABLE + [b for b in range(256) if b not in _PRINTABLE]
+# how files spell them
 _SPELLED = [
     *map(chr, _PRINTABLE),
     *map(chr, range(256, 512 - len(_PRINTABLE))),
-]  # how files spell them
+]
 BYTE_OF = dict(zip(_SPELLED, BYTES))  # spelling -> byte
 _AS_BYTES = str.maketrans({c: chr(b) for c, b in BYTE_OF.items()})
 
@@ -513,9 +515,8 @@ class BPETokenizer:
         raw: bytes,  # UTF-8 or anything else
     ) -> np.ndarray:  # ids from which `decode_bytes` makes exactly these bytes
         "Ids of bytes: what is UTF-8 as text, the rest byte by byte"
-        cut = re.split(
-            "([\udc80-\udcff]+)", raw.decode("utf-8", "surrogateescape")
-        )  # text, odd bytes, text, odd bytes ...
+        # text, odd bytes, text, odd bytes ...
+        cut = re.split("([\udc80-\udcff]+)", raw.decode("utf-8", "surrogateescape"))
 
         def odd(t: str) -> np.ndarray:
             return self._array(

@@ -255,9 +255,8 @@ def adapter(
         def generate_until(self, requests: list, disable_tqdm: bool = True) -> list[str]:
             return [generate_until(model, tok, *r.args) for r in requests]
 
-    encode = lru_cache(1 << 12)(
-        lambda text: [int(i) for i in tok.encode(text)]
-    )  # a context comes once for each of its answers
+    # a context comes once for each of its answers
+    encode = lru_cache(1 << 12)(lambda text: [int(i) for i in tok.encode(text)])
     ours = Ours()
     ours.tok = tok
     return ours
@@ -295,9 +294,8 @@ def exported(
 ):  # lm-eval's own `hf` model
     "The same model as anybody else would load it, in fp32"
     parts, end = lm_eval_parts(), read_json(Path(folder, "config.json")).get("eos_token_id")
-    extra = (
-        {} if end is not None else dict(prefix_token_id=0)
-    )  # it must have one; only an empty context uses it
+    # it must have one; only an empty context uses it
+    extra = {} if end is not None else dict(prefix_token_id=0)
     with hushed():
         return parts.HFLM(
             pretrained=str(folder), device=str(device), dtype="float32", batch_size=batch, **extra

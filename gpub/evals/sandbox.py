@@ -178,13 +178,14 @@ def run_python(
 
 # %% ../../nbs/lib/evals/sandbox.ipynb #0bd11309
 HUMANEVAL = Task("humaneval", "HumanEval.jsonl.gz", None, "program")
+# where the paper cuts (Chen et al. 2021, arXiv:2107.03374)
 STOPS = (
     "\nclass",
     "\ndef",
     "\n#",
     "\nif",
     "\nprint",
-)  # where the paper cuts (Chen et al. 2021, arXiv:2107.03374)
+)
 
 
 def problems(

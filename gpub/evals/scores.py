@@ -213,9 +213,8 @@ def published(
     blog, conflicts = (
         read_json(folder / f"published/{n}.json") for n in ("benchmarks", "conflicts")
     )
-    case = next(
-        c for c in conflicts["items"] if c["id"] == "peer-metric"
-    )  # decided there, with the arithmetic
+    # decided there, with the arithmetic
+    case = next(c for c in conflicts["items"] if c["id"] == "peer-metric")
     metric = (
         "acc"
         if task == "mmlu"

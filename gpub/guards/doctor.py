@@ -309,9 +309,8 @@ def check_shapes(
     check_state(saved_shapes(folder), _model(config).state_dict())
     then = _identity(folder)
     now = {k: config.get(k, {}) for k in then}
-    free = (
-        CHANGEABLE + SCHEDULE
-    )  # what may change on the way; the logged rates are compared by themselves
+    # what may change on the way; the logged rates are compared by themselves
+    free = CHANGEABLE + SCHEDULE
     if diff := differences(identity_without(then, free), identity_without(now, free)):
         found = diff[0].replace("this run", "checkpoint").replace("asked", "config.json")
         raise Alarm(
@@ -435,9 +434,10 @@ def _facts(run_dir: Path | str) -> SimpleNamespace:
             f"{run / 'log.jsonl'} line {bad[0]} has no step or no loss; delete that line"
         )
     cfg = TrainConfig.from_dict(config["train"])
+    # a resumed run may have changed it
     said = [
         _identity(p).get("train", {}).get("log_every", 1) for p in checkpoints(run) if _sound(p)
-    ]  # a resumed run may have changed it
+    ]
     return SimpleNamespace(
         dir=run,
         config=config,

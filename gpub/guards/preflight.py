@@ -76,14 +76,16 @@ class Subject:
         self.cfg, self.train = self.run.model_cfg, self.run.cfg
         self.device = self.run.device
         gpu = self.device.type != "cpu"
+        # a few forward passes
         self.look = (
             self.cfg if gpu or parameter_anatomy(self.cfg).params < 5e7 else small_proxy(self.cfg)
-        )  # a few forward passes
+        )
+        # a few hundred steps
         self.learn = (
             self.cfg
             if parameter_anatomy(self.cfg).params < (2e9 if gpu else 2e6)
             else small_proxy(self.cfg)
-        )  # a few hundred steps
+        )
         self.precision = p = pick_precision(
             self.device, self.train.precision, self._seconds if self.learn == self.cfg else None
         )
@@ -145,9 +147,8 @@ class Subject:
         factor: float = 1.0,  # of the preset's rates
     ) -> Iterator[float]:  # yields losses
         "Train a fresh model with the real loop"
-        base = (
-            self.train if self.train.lr or self.train.muon_lr else type(self.train)(steps=1)
-        )  # rates of zero have no multiples
+        # rates of zero have no multiples
+        base = self.train if self.train.lr or self.train.muon_lr else type(self.train)(steps=1)
         cfg = replace(
             self.train,
             steps=n,
@@ -219,9 +220,8 @@ def check_data(
     special = torch.isin(x, torch.tensor([*getattr(tok, "specials", {}).values()], dtype=x.dtype))
     held = special.any(1)
     first = special.int().argmax(1).tolist()
-    best = (
-        held.int().argsort(descending=True, stable=True)[:3].tolist()
-    )  # rows that hold one come first
+    # rows that hold one come first
+    best = held.int().argsort(descending=True, stable=True)[:3].tolist()
     text = "".join(f"\n{tok.decode(x[i, max(0, first[i] - 8) :].numpy())[:chars]!r}" for i in best)
     found = (
         f"{shifted:.1%} of the targets are the next token; {int(held.sum())} of {len(x)} rows "
@@ -324,6 +324,7 @@ def _small_run(s: Subject, text: Path, steps: int) -> dict:
         k: getattr(small_proxy(s.cfg), k)
         for k in ("n_layers", "d_model", "n_heads", "context_length")
     }
+    # named: else each run would time its own
     few = dict(
         steps=steps,
         batch_tokens=4 * shape["context_length"],
@@ -333,7 +334,7 @@ def _small_run(s: Subject, text: Path, steps: int) -> dict:
         log_every=1,
         compile="no",
         precision=s.precision.name,
-    )  # named: else each run would time its own
+    )
     return dict(
         preset=s.run.name, data=str(text), device=str(s.device), settings=s.settings | shape | few
     )

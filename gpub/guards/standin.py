@@ -339,9 +339,8 @@ def standin_device(
     _card.update(flash=flash)
     with _processes(world), _without_checks():
         if how != "ddp" and world.size > 1:
-            device_mesh(
-                world, device, how
-            )  # it reads its own numbers, so it comes before fake ones
+            # it reads its own numbers, so it comes before fake ones
+            device_mesh(world, device, how)
         with FakeTensorMode(allow_non_fake_inputs=True), _SameDevice():
             yield device
         _copies.clear()

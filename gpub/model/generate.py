@@ -30,20 +30,21 @@ from .gpt import GPT, causal_mask
 
 # %% ../../nbs/lib/model/generate.ipynb #b35e18a7
 class KVCache:
-    "Keys and values of every layer; `memory[layer]` is the `attention` that remembers"
+    "Keys and values of every layer; `kv_cache[layer]` is the attention of that layer"
 
     def __init__(
         self,
-        cfg: Config,  # of a model: ctx, width, layers, heads, perhaps kv_heads
+        cfg: Config,  # the shape of a `GPT` or a `Llama`
         batch: int = 1,  # texts at once
         # a tensor whose device and dtype the buffers take, such as the embedding
         like: torch.Tensor | None = None,
     ):
         self.context_length, g = cfg.context_length, getattr(cfg, "n_kv_heads", cfg.n_heads)
         like = torch.empty(0) if like is None else like
+        # k and v of layer i at 2*i, 2*i + 1
         self.kv = like.new_empty(
             2 * cfg.n_layers, batch, g, cfg.context_length, cfg.d_model // cfg.n_heads
-        )  # k and v of layer i at 2*i, 2*i + 1
+        )
         self.places = torch.arange(cfg.context_length, device=like.device)
         self.attentions = [partial(self.attention, i) for i in range(0, 2 * cfg.n_layers, 2)]
         self.new, self.all = (), ()  # views for the next tokens, and with them for all
@@ -206,9 +207,8 @@ def choose_tokens(
     if sampling.temperature < 1e-6:
         return logits_bv.argmax(-1, keepdim=True)
     sum_bv = next_token_probs(logits_bv, sampling).cumsum(-1)
-    return torch.searchsorted(
-        sum_bv, u_b1 * sum_bv[:, -1:], right=True
-    )  # the first sum above it: never a token of probability 0
+    # the first sum above it: never a token of probability 0
+    return torch.searchsorted(sum_bv, u_b1 * sum_bv[:, -1:], right=True)
 
 # %% ../../nbs/lib/model/generate.ipynb #0d4bb394
 DRAWS = 4096  # uniform numbers of a text that are in memory at once
@@ -289,11 +289,12 @@ def last_position_only(
     return one
 
 
+# in blocks, as oneDNN reads them
 WEIGHT_LAYOUTS = dict(
     plain=lambda w_oi: w_oi,
     turned=lambda w_oi: w_oi.t().contiguous().t(),
     packed=lambda w_oi: torch.ops.mkldnn._reorder_linear_weight(w_oi, 1),
-)  # in blocks, as oneDNN reads them
+)
 
 
 def matmul_seconds(
@@ -323,9 +324,10 @@ def fastest_layout(
         and platform.machine() in ("x86_64", "AMD64")
         and (dtype == torch.float32 or cpu_has_bf16())
     )
+    # not public: may be gone
     block = here and all(
         hasattr(torch.ops.mkldnn, op) for op in ("_reorder_linear_weight", "_linear_pointwise")
-    )  # not public: may be gone
+    )
     for lay in WEIGHT_LAYOUTS if block else ("plain", "turned"):
         ws = [WEIGHT_LAYOUTS[lay](torch.ones(3072, 768, dtype=dtype)) for _ in range(4)]
         seconds[lay] = min(

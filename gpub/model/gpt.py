@@ -73,8 +73,7 @@ class GPTConfig(Config):
         super().__post_init__()
         if self.d_model % self.n_heads:
             raise GpubError(
-                f"d_model must be a multiple of n_heads, got d_model {self.d_model} "
-                "and "
+                f"d_model must be a multiple of n_heads, got d_model {self.d_model} and "
                 f"{self.n_heads} heads"
             )
 
@@ -109,9 +108,8 @@ class Attention(nn.Module):
     ) -> torch.Tensor:  # (b, t, c)
         "What every position heard from itself and from before"
         q_bhtd, k_bhtd, v_bhtd = map(self.split, self.qkv(x_btc).chunk(3, -1))
-        return self.proj(
-            (attention or self.attention)(q_bhtd, k_bhtd, v_bhtd).transpose(1, 2).flatten(2)
-        )
+        heard_bhtd = (attention or self.attention)(q_bhtd, k_bhtd, v_bhtd)
+        return self.proj(heard_bhtd.transpose(1, 2).flatten(2))
 
 # %% ../../nbs/lib/model/gpt.ipynb #66cf4284
 class MLP(nn.Module):
@@ -130,9 +128,8 @@ class MLP(nn.Module):
         x_btc: torch.Tensor,  # normed residual stream
     ) -> torch.Tensor:  # (b, t, c)
         "What every position made of what it knows"
-        return self.down(
-            F.gelu(self.up(x_btc), approximate="tanh")
-        )  # tanh: as in GPT-2's own weights
+        # tanh: as in GPT-2's own weights
+        return self.down(F.gelu(self.up(x_btc), approximate="tanh"))
 
 # %% ../../nbs/lib/model/gpt.ipynb #90872084
 class Block(nn.Module):
@@ -144,7 +141,7 @@ class Block(nn.Module):
         attn: nn.Module,  # (b, t, c) -> (b, t, c), looks across positions
         ffn: nn.Module,  # (b, t, c) -> (b, t, c), position by position
         norm1: nn.Module,  # before `attn`
-        norm2: nn.Module,  # before `d_ff`
+        norm2: nn.Module,  # before `ffn`
     ):
         super().__init__()
         self.norm1, self.attn, self.norm2, self.ffn = norm1, attn, norm2, ffn
@@ -169,18 +166,15 @@ class GPT(nn.Module):
     ):
         super().__init__()
         self.cfg, norm = cfg, lambda: nn.LayerNorm(cfg.d_model, bias=cfg.bias)
-        self.tok, self.pos = (
-            nn.Embedding(cfg.vocab_size, cfg.d_model),
-            nn.Embedding(cfg.context_length, cfg.d_model),
-        )
+        self.tok = nn.Embedding(cfg.vocab_size, cfg.d_model)
+        self.pos = nn.Embedding(cfg.context_length, cfg.d_model)
         self.blocks = nn.ModuleList(
             Block(Attention(cfg, attention), MLP(cfg), norm(), norm()) for _ in range(cfg.n_layers)
         )
         self.norm = norm()
         self.head = None if cfg.tied else nn.Linear(cfg.d_model, cfg.vocab_size, bias=False)
-        self.checkpoint_block = lambda block, x_btc: block(
-            x_btc
-        )  # how a block is applied: chapter 4 hands in a way that needs less memory
+        # how a block is applied: chapter 4 hands in a way that needs less memory
+        self.checkpoint_block = lambda block, x_btc: block(x_btc)
         self.head_loss = None  # the same for the head of a large vocabulary
         self.reset()
 
@@ -188,39 +182,38 @@ class GPT(nn.Module):
         """Fresh weights: `init_std` (embeddings: `embed_std`), smaller where a block
         writes to the residual stream; biases zero"""
         std = self.cfg.init_std
+        into_the_stream = std / (2 * self.cfg.n_layers) ** 0.5
+        embedding = self.cfg.embed_std or std
         for name, p in self.named_parameters():
             if name.endswith("bias"):
                 nn.init.zeros_(p)
             elif p.dim() < 2:
                 nn.init.ones_(p)  # a norm's gain
             elif name.endswith(("attn.proj.weight", "ffn.down.weight")):
-                nn.init.normal_(p, std=std / (2 * self.cfg.n_layers) ** 0.5)
+                nn.init.normal_(p, std=into_the_stream)
+            elif name in ("tok.weight", "pos.weight"):
+                nn.init.normal_(p, std=embedding)
             else:
-                nn.init.normal_(
-                    p,
-                    std=self.cfg.embed_std or std if name in ("tok.weight", "pos.weight") else std,
-                )
+                nn.init.normal_(p, std=std)
 
     def features(
         self,
         ids_bt: torch.Tensor,  # int64 token ids, at most `context_length` per row
-        # of what came before them: `memory[layer]` is an `causal_attention`,
-        # `memory.positions(t)` says where they stand
+        # remembers what came before them: `kv_cache[layer]` is the attention of that layer,
+        # `kv_cache.positions(t)` says where the new tokens stand
         kv_cache: Any = None,
     ) -> torch.Tensor:  # (b, t, c)
         "What the head reads: row t is about what comes after token t"
         t = ids_bt.size(1)
         if t > self.cfg.context_length:
             raise GpubError(f"{t} tokens are more than the context of {self.cfg.context_length}")
-        x_btc = self.tok(ids_bt) + (
-            self.pos.weight[:t] if kv_cache is None else self.pos(kv_cache.positions(t))
-        )
+        positions_tc = self.pos.weight[:t] if kv_cache is None else self.pos(kv_cache.positions(t))
+        x_btc = self.tok(ids_bt) + positions_tc
         for i, block in enumerate(self.blocks):
-            x_btc = (
-                self.checkpoint_block(block, x_btc)
-                if kv_cache is None
-                else block(x_btc, kv_cache[i])
-            )
+            if kv_cache is None:
+                x_btc = self.checkpoint_block(block, x_btc)
+            else:
+                x_btc = block(x_btc, kv_cache[i])
         return self.norm(x_btc)
 
     def forward(
@@ -279,20 +272,22 @@ def input_gradient_map(
     ids_t: torch.Tensor,  # one sequence of token ids
 ):  # (t, s) length of the gradient of the logits at t with respect to the input at s
     "Who really looks at whom: anything above the diagonal sees the future"
-    x = []
-    hook = model.tok.register_forward_hook(
-        lambda module, args, out: x.append(out.detach().requires_grad_()) or x[0]
-    )
+    inputs = []
+
+    def keep(module: nn.Module, args: tuple, out: torch.Tensor) -> torch.Tensor:
+        inputs.append(out.detach().requires_grad_())
+        return inputs[0]
+
+    hook = model.tok.register_forward_hook(keep)
     try:
         logits_tv = model(ids_t[None])[0]
     finally:
         hook.remove()
-    return torch.stack(
-        [
-            torch.autograd.grad(l_v.square().sum(), x[0], retain_graph=True)[0][0].norm(dim=-1)
-            for l_v in logits_tv
-        ]
-    )
+    lengths = []
+    for logits_v in logits_tv:
+        (grad_btc,) = torch.autograd.grad(logits_v.square().sum(), inputs, retain_graph=True)
+        lengths.append(grad_btc[0].norm(dim=-1))
+    return torch.stack(lengths)
 
 # %% ../../nbs/lib/model/gpt.ipynb #1975740c
 @torch.no_grad()
@@ -310,17 +305,14 @@ def sample_ids(
     if temperature < 0:
         raise GpubError(f"temperature must be 0 or more, got {temperature}")
     device = next(model.parameters()).device
-    gen, ids = torch.Generator(device).manual_seed(seed), [int(i) for i in ids]
+    generator = torch.Generator(device).manual_seed(seed)
+    ids = [int(i) for i in ids]
     for _ in range(n):
-        logits_v = model(torch.tensor([ids[-model.cfg.context_length :]], device=device))[0, -1]
+        window_bt = torch.tensor([ids[-model.cfg.context_length :]], device=device)
+        logits_v = model(window_bt)[0, -1]
         if temperature == 0:
             ids.append(int(logits_v.argmax()))
-        else:
-            ids.append(
-                int(
-                    torch.multinomial(
-                        (logits_v.float() / temperature).softmax(-1), 1, generator=gen
-                    )
-                )
-            )
+            continue
+        p_v = (logits_v.float() / temperature).softmax(-1)
+        ids.append(int(torch.multinomial(p_v, 1, generator=generator)))
     return ids

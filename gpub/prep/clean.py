@@ -227,13 +227,13 @@ class Counts:
         )
 
 # %% ../../nbs/lib/prep/clean.ipynb #7b7664f8
+# separators become 0
 LOWER = bytes(
     ord(chr(i).lower()) if i < 128 and chr(i).isalnum() else i if i >= 128 else 0
     for i in range(256)
-)  # separators become 0
-EXACT = bytes(
-    i if i >= 128 or chr(i).isalnum() or chr(i) == "_" else 0 for i in range(256)
-)  # keeps the case
+)
+# keeps the case
+EXACT = bytes(i if i >= 128 or chr(i).isalnum() or chr(i) == "_" else 0 for i in range(256))
 Q = 0x9E3779B97F4A7C15
 INVERSE = pow(Q, -1, 2**64)
 

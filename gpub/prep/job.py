@@ -101,6 +101,7 @@ def node_tokens(
     return tokens * (rank + 1) // world - tokens * rank // world
 
 # %% ../../nbs/lib/prep/job.ipynb #33d43052
+# what a disk says to a writer
 REFUSALS = (
     errno.ENOSPC,
     errno.EDQUOT,
@@ -110,7 +111,7 @@ REFUSALS = (
     errno.EIO,
     errno.ENOTDIR,
     errno.EEXIST,
-)  # what a disk says to a writer
+)
 
 
 @dataclass(frozen=True)

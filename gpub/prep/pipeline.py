@@ -196,9 +196,8 @@ def read_sources(
     job: Job,  # what to make, and where
 ):
     "The first stage: every source is read once, and what is kept goes to the store"
-    total = sum(
-        f[1] for s in job.settings["inputs"].values() for f in s if isinstance(f[1], int)
-    )  # of a Hub stream nobody knows
+    # of a Hub stream nobody knows
+    total = sum(f[1] for s in job.settings["inputs"].values() for f in s if isinstance(f[1], int))
     meter, p = dict(read=0), PrepProgress("read", log=job.log)
     if job.cfg.benchmarks:
         bench = Benchmarks(job.cfg.benchmarks, cache_dir() / "benchmarks")

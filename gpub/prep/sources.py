@@ -238,9 +238,8 @@ def find_files(
             else map(Path, glob.glob(path, recursive=True))
         )
         found = sorted((f for f in found if kind_of(f) and f.is_file()), key=str, reverse=True)
-        found = sorted(
-            {f.resolve(): f for f in found}.values(), key=str
-        )  # of several names of one file the first
+        # of several names of one file the first
+        found = sorted({f.resolve(): f for f in found}.values(), key=str)
     except OSError as e:
         raise GpubError(
             f"{e.filename or path} cannot be read: {first_line(e)}; give a file or folder that "

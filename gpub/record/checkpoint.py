@@ -47,12 +47,13 @@ from gpub.record.folder import (
 # %% ../../nbs/lib/record/checkpoint.ipynb #be9a08bb
 WHOLE_FORMAT, CHECKPOINT_FORMAT = 1, 2  # two whole files; slices of them
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
+# what a run writes down beside its checkpoints
 RECORD = (
     "log.jsonl",
     "samples.jsonl",
     "ledger.jsonl",
     "phases.jsonl",
-)  # what a run writes down beside its checkpoints
+)
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #3790b6d0
 def untie(
@@ -102,9 +103,8 @@ def _sync_record(run_dir: Path):
     for name in RECORD:
         if (run_dir / name).is_file():
             sync_to_disk(run_dir / name)
-    sync_to_disk(
-        run_dir
-    )  # and the names of these files, of config.json and of the folder of checkpoints
+    # and the names of these files, of config.json and of the folder of checkpoints
+    sync_to_disk(run_dir)
 
 
 def _mb(n: float) -> str:
@@ -210,8 +210,7 @@ def verify_checkpoint(
     if record["format"] > CHECKPOINT_FORMAT:
         raise GpubError(
             f"{folder} has format {record['format']}, this gpub reads up to {CHECKPOINT_FORMAT}: "
-            "upgrade "
-            "gpub (pip install -U gpub)"
+            "upgrade gpub (pip install -U gpub)"
         )
     if record.get("seal") != _seal(record):
         raise Damaged(f"{folder}: state.json was changed after it was written")
@@ -293,8 +292,7 @@ def _told(step: int, root: Path) -> Iterator[None]:
     except (OSError, RuntimeError, SafetensorError) as e:
         raise GpubError(
             f"could not save step {step} in {root}: {first_line(e)}; earlier checkpoints are "
-            "untouched, "
-            "make room or permission there and run the same command again"
+            "untouched, make room or permission there and run the same command again"
         ) from e
 
 
@@ -702,9 +700,8 @@ def mirror_run(
     mirror's older checkpoints as they were"""
     run_dir, mirror = Path(run_dir), Path(mirror)
     _same_run(run_dir, mirror)
-    mine = [
-        p for p in checkpoints(run_dir) if p.suffix != ".old"
-    ]  # before the logs: a checkpoint that comes now waits for the next copy
+    # before the logs: a checkpoint that comes now waits for the next copy
+    mine = [p for p in checkpoints(run_dir) if p.suffix != ".old"]
     _clear(mirror / "checkpoints")
     _copy_small(run_dir, mirror)
     for p in mine:
@@ -730,21 +727,11 @@ def restore_from_mirror(
     if not checkpoints(mirror):
         return None
     _same_run(run_dir, mirror)
-    mine = None
-    try:
-        mine = latest(run_dir, log=log)
-    except Damaged as e:
-        log(f"{e}")
+    mine = _newest_whole(run_dir, log)
     if mine and step_of(checkpoints(mirror)[0]) <= step_of(mine):
-        return None
-    try:
-        best = latest(mirror, log=log)
-    except Damaged as e:
-        if not mine:
-            raise
-        log(f"{e}")
-        return None
-    if mine and step_of(best) <= step_of(mine):
+        return None  # without reading a mirror that has nothing newer
+    best = _newest_whole(mirror, log) if mine else latest(mirror, log=log)
+    if not best or mine and step_of(best) <= step_of(mine):
         return None
     try:
         _clear(run_dir / "checkpoints")
@@ -760,6 +747,15 @@ def restore_from_mirror(
         f"{step_of(best)} back from {mirror}"
     )
     return run_dir / "checkpoints" / best.name
+
+
+def _newest_whole(folder: Path, log: Callable[[str], None]) -> Path | None:
+    "The newest checkpoint that holds; None, with a line, where all are damaged"
+    try:
+        return latest(folder, log=log)
+    except Damaged as e:
+        log(f"{e}")
+        return None
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #c44aac81
 def _same_run(run_dir: Path, mirror: Path):
@@ -856,8 +852,8 @@ class Mirror:
         if problem := self._pool.submit(self._sync).result():
             raise GpubError(
                 f"the run is safe in {self.run_dir}, its mirror {self.folder} is behind: "
-                f"{problem}; "
-                "run the same command again, or copy the folder yourself, before this machine goes"
+                f"{problem}; run the same command again, or copy the folder yourself, before this "
+                "machine goes"
             )
 
     def _try(self):
@@ -931,9 +927,8 @@ def go_back(
     found = next((f for place in reversed(places) if (f := newest_until(place, step, log))), None)
     if not found:
         raise GpubError(
-            f"{run_dir} has no whole checkpoint of step {step:,} or before, from which it could "
-            "go on: "
-            "start again in another folder with --out"
+            f"{run_dir} has no whole checkpoint of step {step:,} or before, from which it could go "
+            "on: start again in another folder with --out"
         )
     for place in places:
         if not checkpoints(place):

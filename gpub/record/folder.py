@@ -149,11 +149,12 @@ def cut_log(
     write_atomic(path, "".join(line + "\n" for line in keep.values()))
 
 
+# of `train`: a plan gives a run another end on the way, and what follows from it
 SCHEDULE = (
     "steps",
     "decay",
     "weight_decay",
-)  # of `train`: a plan gives a run another end on the way, and what follows from it
+)
 
 
 def identity_without(
@@ -262,9 +263,8 @@ def _grab(file: TextIO):
         import msvcrt
 
         file.seek(2**30)
-        msvcrt.locking(
-            file.fileno(), msvcrt.LK_NBLCK, 1
-        )  # far behind the process number, which others may read
+        # far behind the process number, which others may read
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
     else:
         import fcntl
 
@@ -325,11 +325,12 @@ def stop_flag(
     if (
         threading.current_thread() is threading.main_thread()
     ):  # elsewhere Python does not allow handlers
+        # Windows has no SIGHUP
         heard = [
             getattr(signal, name)
             for name in ("SIGINT", "SIGTERM", "SIGHUP")
             if hasattr(signal, name)
-        ]  # Windows has no SIGHUP
+        ]
         old = {
             s: signal.signal(s, handle)
             for s in heard

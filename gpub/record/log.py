@@ -16,6 +16,7 @@ from ..core import GpubError, parse_json, read_json, upgrade_config
 # %% ../../nbs/lib/record/log.ipynb #ae787265
 _WHOLE, _NUMBER, _TEXT, _OBJECT = (int,), (int, float), (str,), (dict,)  # as `json` reads them
 _NAMES = {_WHOLE: "a whole number", _NUMBER: "a number", _TEXT: "text", _OBJECT: "an object"}
+# of a log or a bill
 _NUMBERS = dict.fromkeys(
     (
         "tokens",
@@ -33,7 +34,7 @@ _NUMBERS = dict.fromkeys(
         "usd_per_hour",
     ),
     _NUMBER,
-)  # of a log or a bill
+)
 _SAMPLED = dict(step=_WHOLE, prompt=_TEXT, text=_TEXT, seed=_WHOLE)
 _CONFIG = dict(preset=_TEXT, unit=_TEXT, parameters=_WHOLE) | dict.fromkeys(
     ("model", "train", "data", "machine", "reference"), _OBJECT
@@ -61,9 +62,8 @@ def _jsonl(path: Path, kinds: dict[str, tuple] = {}, needs: Collection[str] = ()
     """The objects in a JSONL file; a last line that was cut short is left out, any other damage
     raises GpubError"""
     rows = []
-    lines = (
-        path.read_text(encoding="utf-8", errors="replace").removesuffix("\n").split("\n")
-    )  # not splitlines: a text may hold U+2028
+    # not splitlines: a text may hold U+2028
+    lines = path.read_text(encoding="utf-8", errors="replace").removesuffix("\n").split("\n")
     for i, line in enumerate(lines, 1):
         try:
             row = parse_json(line)

@@ -10,6 +10,7 @@ __all__ = ['Results', 'compare_runs', 'describe_stage', 'stage_table', 'replay_p
 import math, re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 import numpy as np
 from ..record.checkpoint import kept_steps
 from ..core import GpubError
@@ -114,34 +115,10 @@ def compare_runs(
     import matplotlib.pyplot as plt
 
     runs = [r if isinstance(r, Results) else Results(r) for r in runs]
-    if x not in ("step", "tokens", "seconds", "usd"):
-        raise GpubError(f"x must be step, tokens, seconds or usd, got {x!r}")
-    if y not in ("val_loss", "val_bpb"):
-        raise GpubError(f"y must be val_loss or val_bpb, got {y!r}")
-    if (
-        y == "val_loss"
-        and len({(r.unit, str((r.config.get("data") or {}).get("tokenizer"))) for r in runs}) > 1
-    ):
-        raise GpubError(
-            "these runs have different tokenizers, so a token of one is not a token "
-            "of the other: "
-            "compare them with y='val_bpb'"
-        )
+    _check_axes(runs, x, y)
     fig, ax = plt.subplots(figsize=size)
-    for i, r in enumerate(runs):
-        line = [(v[x], v[y]) for v in r.vals if v.get(x) is not None and v.get(y) is not None]
-        if not line:
-            raise GpubError(f"{r.path} has no {y} over {x}: it was never validated")
-        ax.plot(
-            *zip(*line),
-            "o-",
-            ms=4,
-            color=f"C{i}",
-            label=f"{r.name}, {line[-1][1]:.3f}",
-            zorder=3,
-        )
-        if y == "val_loss":
-            ax.plot(*_line(r.rows, x), color=f"C{i}", alpha=0.35, lw=1)
+    for i, run in enumerate(runs):
+        _draw_run(ax, run, x, y, f"C{i}")
     ax.set(
         xlabel=dict(usd="dollars").get(x, x),
         ylabel="bits per byte" if y == "val_bpb" else f"loss, {runs[0].unit}",
@@ -158,6 +135,31 @@ def compare_runs(
         text.set_parse_math(False)  # a run may be called $x$
     plt.close(fig)
     return fig
+
+
+def _check_axes(runs: Sequence[Results], x: str, y: str):
+    "Refuse axes that nobody knows, and losses of tokens that are not the same"
+    if x not in ("step", "tokens", "seconds", "usd"):
+        raise GpubError(f"x must be step, tokens, seconds or usd, got {x!r}")
+    if y not in ("val_loss", "val_bpb"):
+        raise GpubError(f"y must be val_loss or val_bpb, got {y!r}")
+    tokenizers = {(r.unit, str((r.config.get("data") or {}).get("tokenizer"))) for r in runs}
+    if y == "val_loss" and len(tokenizers) > 1:
+        raise GpubError(
+            "these runs have different tokenizers, so a token of one is not a token of the "
+            "other: compare them with y='val_bpb'"
+        )
+
+
+def _draw_run(ax: Any, run: Results, x: str, y: str, color: str):
+    "The validations of a run, over its faint training loss where both share an axis"
+    points = [(v[x], v[y]) for v in run.vals if v.get(x) is not None and v.get(y) is not None]
+    if not points:
+        raise GpubError(f"{run.path} has no {y} over {x}: it was never validated")
+    label = f"{run.name}, {points[-1][1]:.3f}"
+    ax.plot(*zip(*points), "o-", ms=4, color=color, label=label, zorder=3)
+    if y == "val_loss":
+        ax.plot(*_line(run.rows, x), color=color, alpha=0.35, lw=1)
 
 
 def _line(rows: Sequence[dict], x: str) -> tuple[list, np.ndarray]:

@@ -118,9 +118,7 @@ def write_page(
     text, loss = Path(str(config["data"].get("source", "a text"))).name, saved.state.get("val_loss")
     about = (
         f"{count_params(model):,} parameters, {cfg.n_layers} layers of {cfg.n_heads} heads, a "
-        "window "
-        f"of {cfg.context_length} characters, "
-        f"{saved.step:,} steps of training on {text}"
+        f"window of {cfg.context_length} characters, {saved.step:,} steps of training on {text}"
         + (f", validation loss {loss:.3f} {config['unit']}" if loss else "")
         + (
             ". The weights have 8 bits each. Everything is computed in this page, and nothing is "

@@ -48,10 +48,8 @@ def gguf_warning(
             differs.append(kind)
     return (
         "with model.gguf, llama.cpp splits text by Llama-3's pattern, not by the one this model "
-        "was "
-        "trained with; these get other tokens than in training: "
-        f"{', '.join(differs) or 'some text'}; "
-        "use transformers or gpub for them"
+        "was trained with; these get other tokens than in training: "
+        f"{', '.join(differs) or 'some text'}; use transformers or gpub for them"
     )
 
 # %% ../../nbs/lib/share/gguf.ipynb #cdd3f60e

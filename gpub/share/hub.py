@@ -104,8 +104,8 @@ def read_weights(
     ):
         raise GpubError(
             f"{folder} has its weights as a pickle only ({pickles[0]}): opening one can run any "
-            "code it holds, "
-            "so gpub never does; fetch the safetensors version, or convert it where it came from"
+            "code it holds, so gpub never does; fetch the safetensors version, or convert it "
+            "where it came from"
         )
     else:
         raise GpubError(f"{folder} holds no {WEIGHTS} and no {INDEX}")
@@ -215,8 +215,7 @@ def same_vocab(
     if tok is not None and cfg.vocab_size != tok.vocab_size:
         raise GpubError(
             f"the model has a vocabulary of {cfg.vocab_size:,}, the tokenizer one of "
-            f"{tok.vocab_size:,}: "
-            "they do not belong together"
+            f"{tok.vocab_size:,}: they do not belong together"
         )
 
 
@@ -357,8 +356,8 @@ def _reading(path: Path) -> Iterator[None]:
         if isinstance(e, GpubError):
             raise
         raise GpubError(
-            f"{path} is damaged "
-            f"({f'it lacks {e}' if isinstance(e, KeyError) else first_line(e)}); restore it"
+            f"{path} is damaged ({f'it lacks {e}' if isinstance(e, KeyError) else first_line(e)}); "
+            "restore it"
         ) from None
 
 

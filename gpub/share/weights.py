@@ -165,8 +165,7 @@ def _usable(name: str, t: torch.Tensor) -> torch.Tensor:
     if bad := t.numel() - int(t.isfinite().sum()):
         raise GpubError(
             f"{name} has NaN or infinity at {bad:,} of its {t.numel():,} places: nothing can be "
-            "computed with it; "
-            "take an earlier model"
+            "computed with it; take an earlier model"
         )
     return t
 
@@ -316,9 +315,8 @@ def _gpt_settings(c: dict) -> GPTConfig:
 
 
 def _llama_settings(c: dict) -> LlamaConfig:
-    said = [
-        c[k] for k in ("rope_parameters", "rope_scaling") if c.get(k)
-    ]  # the second is the older way
+    # the second is the older way
+    said = [c[k] for k in ("rope_parameters", "rope_scaling") if c.get(k)]
     rope, kinds = (
         {k: v for d in said for k, v in d.items()},
         [d.get("rope_type", d.get("type", "default")) for d in said],
@@ -340,9 +338,8 @@ def _llama_settings(c: dict) -> LlamaConfig:
     base = rope.get("rope_theta", c.get("rope_theta", 10_000.0))
     if context_length > 1 << 24:
         raise GpubError(
-            f"config.json says max_position_embeddings = {context_length:,}; gpub counts "
-            "positions in fp32, "
-            f"exact up to {1 << 24:,}"
+            f"config.json says max_position_embeddings = {context_length:,}; gpub counts positions "
+            f"in fp32, exact up to {1 << 24:,}"
         )
     if c.get("head_dim") not in (None, d_model // n_heads):
         raise GpubError(

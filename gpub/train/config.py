@@ -13,19 +13,21 @@ from ..core import Config, Count, GpubError, NotNegative, Positive
 from ..model.sizes import MODES
 
 # %% ../../nbs/lib/train/config.ipynb #ba6be708
+# may change when a run goes on: they decide its speed, not its result
 CHANGEABLE = (
     "micro_batch",
     "compile",
     "grad_checkpoint",
     "log_every",
-)  # may change when a run goes on: they decide its speed, not its result
+)
 
 
 _BelowOne = Annotated[float, Ge(0), Lt(1), "from 0 to below 1"]
+# a setting that changes on the way: from this share of the run on, this value
 _Stages = Annotated[
     tuple[tuple[float, Count], ...],
     "pairs of a share of the run and a whole number of at least 1, such as [[0, 64], [0.5, 256]]",
-]  # a setting that changes on the way: from this share of the run on, this value
+]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,10 +45,11 @@ def matmul_peak(
     return 2 * n**3 / seconds_per_call(multiply, 5)
 
 # %% ../../nbs/lib/train/kernels.ipynb #3493a317
+# fused, plain, and fused for cards whose kernel knows no groups; of a GPT and of a Llama
 ATTENTION_KERNELS = (
     (fused_attention, causal_attention, fused_attention),
     (grouped_attention, repeat_kv_heads(causal_attention), repeat_kv_heads(fused_attention)),
-)  # fused, plain, and fused for cards whose kernel knows no groups; of a GPT and of a Llama
+)
 
 
 def pick_attention(

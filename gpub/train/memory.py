@@ -69,9 +69,8 @@ _KINDS = (
     "flash_attention_for_cpu",
 )
 _DEAR = ("mm", "addmm", "bmm", *(f"_scaled_dot_product_{kind}" for kind in _KINDS))
-KEPT = [
-    getattr(torch.ops.aten, name).default for name in _DEAR if hasattr(torch.ops.aten, name)
-]  # dear to compute: what selective checkpointing keeps
+# dear to compute: what selective checkpointing keeps
+KEPT = [getattr(torch.ops.aten, name).default for name in _DEAR if hasattr(torch.ops.aten, name)]
 
 
 def _apply(block: nn.Module, x: Tensor) -> Tensor:

@@ -504,9 +504,9 @@ class Trainer:
         **others: Any,  # any other field of `RunOptions`
     ):
         self.born = time.perf_counter()  # the bill counts from here
-        if not isinstance(preset, RunOptions):
-            preset = RunOptions(preset, out, data, settings, device, **others)
-        self.options = options = preset
+        given = isinstance(preset, RunOptions)
+        options = preset if given else RunOptions(preset, out, data, settings, device, **others)
+        self.options = options
         self.name, self.preset = options.preset, find_preset(options.preset)
         self.world = World.from_env()
         shape, self.cfg = apply_settings(self.preset, options.settings or {})
@@ -517,11 +517,6 @@ class Trainer:
         use_threads()
         self.device = pick_device(self.world.device(options.device))
         self.corpus = self._read_corpus(shape)
-        if self.cfg.document_mask and getattr(self.corpus.tok, "end", None) is None:
-            raise GpubError(
-                "document_mask needs documents with an end: prepare the text with gpub prep and "
-                "give the folder as --data, or leave it out"
-            )
         self.model_cfg = self.preset.config(vocab_size=self.corpus.tok.vocab_size, **shape)
         self.val_bytes = len(self.corpus.tok.decode_bytes(self.corpus.val))
         self.eval_steps, self.milestone_steps = self._marked_steps()
@@ -543,6 +538,11 @@ class Trainer:
         if options.data is None and shape["d_model"] > 128:
             _refuse_letters(self.name)
         corpus = load_corpus(options.data, shape["context_length"], self.log)
+        if self.cfg.document_mask and getattr(corpus.tok, "end", None) is None:
+            raise GpubError(
+                "document_mask needs documents with an end: prepare the text with gpub prep and "
+                "give the folder as --data, or leave it out"
+            )
         if options.eval_tokens is None:
             return corpus
         return replace(corpus, val=corpus.val[: options.eval_tokens])

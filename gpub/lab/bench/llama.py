@@ -18,6 +18,7 @@ from ...model.llama import Llama, LlamaConfig, llama_table
 from ...model.sizes import flops_per_token
 
 # %% ../../../nbs/lib/lab/bench_llama.ipynb #57b01bb0
+# 77M
 MIDDLE = LlamaConfig(
     vocab_size=32_005,
     context_length=256,
@@ -26,7 +27,7 @@ MIDDLE = LlamaConfig(
     n_heads=10,
     n_kv_heads=5,
     d_ff=1792,
-)  # 77M
+)
 
 
 def adamw_step(

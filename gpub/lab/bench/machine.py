@@ -246,10 +246,11 @@ def machine_table(
         else [k, f"{r['ms']:.3f}", f"{r['tflops']:.3f}", f"{r['gap']:.1e}"]
         for k, r in a["kernels"].items()
     ]
+    # no cache_gb_s before 2026-11
     from_host, cached = (
         m["host_to_device_gb_s"],
         m.get("cache_gb_s"),
-    )  # no cache_gb_s before 2026-11
+    )
     host = f", from the host {from_host:,.1f} GB/s" if from_host else ""
     cache = f" ({cached:,.0f} within the caches)" if cached else ""
     about = f"attention {a['shape']} {a['dtype']}, forward and backward"

@@ -241,9 +241,8 @@ def rope_layout(broken: bool, scratch: Scratch) -> dict:
     def scores(q: torch.Tensor, k: torch.Tensor, interleaved: bool) -> torch.Tensor:
         return rope(x_tc @ q.T, interleaved) @ rope(x_tc @ k.T, interleaved).T
 
-    order = (
-        torch.arange(8) if broken else torch.cat([torch.arange(0, 8, 2), torch.arange(1, 8, 2)])
-    )  # neighbours to halves
+    # neighbours to halves
+    order = torch.arange(8) if broken else torch.cat([torch.arange(0, 8, 2), torch.arange(1, 8, 2)])
     return dict(
         got=scores(q_dc[order], k_dc[order], False),
         want=scores(q_dc, k_dc, True),
@@ -365,9 +364,8 @@ def half_checkpoint(broken: bool, scratch: Scratch) -> dict:
     folder = save_checkpoint(scratch.folder, 10, {"w": torch.ones(1000)}, {}, {})
     file = folder / "model.safetensors"
     if broken:
-        file.write_bytes(
-            file.read_bytes()[:2000]
-        )  # what a kill in the middle of a plain write leaves
+        # what a kill in the middle of a plain write leaves
+        file.write_bytes(file.read_bytes()[:2000])
     return dict(folder=folder)
 
 # %% ../../../nbs/lib/lab/museum_bugs.ipynb #a26c0ab0
