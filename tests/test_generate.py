@@ -337,22 +337,22 @@ def test_of_a_prompt_only_the_end_is_scored(width):
 
 
 @pytest.mark.parametrize(
-    "tied, lay",
+    "tied, layout",
     [
-        (True, "turned"),
-        (False, "packed"),
-        pytest.param(True, "packed", marks=pytest.mark.full),
-        pytest.param(False, "turned", marks=pytest.mark.full),
+        (True, "columns"),
+        (False, "blocks"),
+        pytest.param(True, "blocks", marks=pytest.mark.full),
+        pytest.param(False, "columns", marks=pytest.mark.full),
     ],
 )
-def test_matrices_that_lie_another_way_write_the_same(monkeypatch, lay, tied):
+def test_matrices_that_lie_another_way_write_the_same(monkeypatch, layout, tied):
     "And copies never outlive the weights they were made of"
-    if lay == "packed" and not torch.backends.mkldnn.is_available():
+    if layout == "blocks" and not torch.backends.mkldnn.is_available():
         pytest.skip("this torch has no oneDNN")
     model = toy(d_model=512, n_heads=8, tied=tied)
     want = sample_ids(model, PROMPTS[1], 100, temperature=0)
     asked = []
-    monkeypatch.setattr(generation, "fastest_layout", lambda *a: asked.append(a) or lay)
+    monkeypatch.setattr(generation, "fastest_layout", lambda *a: asked.append(a) or layout)
     assert (
         generate_ids(model, PROMPTS[1], 100, temperature=0) == want
         and isinstance(laid_out_weights(model), LaidOutWeights)
