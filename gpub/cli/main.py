@@ -122,7 +122,7 @@ COMMANDS = (  # what is typed, module of gpub.cli and function, the first senten
     (
         "import",
         "share:import_command",
-        "Make RUN, a run folder, of a GPT-2 or Llama in a Hugging Face FOLDER.",
+        "Make RUN, a run folder, of a GPT-2, Llama or Qwen2 in a Hugging Face FOLDER.",
     ),
     (
         "push",

@@ -34,11 +34,18 @@ def export_command(run: str, folder: str, step: int | None, gguf: bool):
 @click.command("import", cls=TorchCommand)
 @click.argument("folder")
 @click.argument("run", type=RUN)
-def import_command(folder: str, run: str):
-    "Make RUN, a run folder, of a GPT-2 or Llama in a Hugging Face FOLDER."
+@click.option(
+    "--weights-only",
+    is_flag=True,
+    help="Leave a tokenizer that gpub cannot read: the model reads and writes ids, as numbers.",
+)
+def import_command(folder: str, run: str, weights_only: bool):
+    """Make RUN, a run folder, of a GPT-2, Llama or Qwen2 in a Hugging Face FOLDER.
+
+    FOLDER may be OWNER/NAME of a model on the Hub (extra: gpub[hub])."""
     from gpub.share.hub import import_run
 
-    click.echo(f"imported to {import_run(folder, run)}; try: gpub sample {run}")
+    click.echo(f"imported to {import_run(folder, run, weights_only)}; try: gpub sample {run}")
 
 
 @click.command("push", cls=TorchCommand)

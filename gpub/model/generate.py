@@ -41,7 +41,7 @@ class KVCache:
     ):
         self.context_length = cfg.context_length
         n_kv_heads = getattr(cfg, "n_kv_heads", cfg.n_heads)
-        head_size = cfg.d_model // cfg.n_heads
+        head_size = cfg.head_size
         like = torch.empty(0) if like is None else like
         # keys and values of layer i lie at 2*i and 2*i + 1
         self.kv = like.new_empty(2 * cfg.n_layers, batch, n_kv_heads, cfg.context_length, head_size)

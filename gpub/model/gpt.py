@@ -77,6 +77,11 @@ class GPTConfig(Config):
                 f"{self.n_heads} heads"
             )
 
+    @property
+    def head_size(self) -> int:
+        "Numbers per position and head, `d`"
+        return self.d_model // self.n_heads
+
 # %% ../../nbs/lib/model/gpt.ipynb #7b1d2bb8
 class Attention(nn.Module):
     """Heads that each look back over the sequence in their own way, mixed by one last

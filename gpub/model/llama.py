@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 from ..core import Config, Count, GpubError, Positive
 from .gpt import GPT, Block, GPTConfig, causal_mask
+from .rope_scaling import RopeScaling, scale_speeds
 from .sizes import SHAPES, Anatomy, Saved, Shape, parameter_anatomy
 
 # %% ../../nbs/season2/01_from_134m_to_1b.ipynb #bdacf861
@@ -43,9 +44,12 @@ class Rope(nn.Module):
         d: int,  # channels of a head, even
         # how much slower the last pair turns than the first, nearly
         base: float = 10_000.0,
+        # other speeds, of a model made for longer texts than it was trained on
+        scaling: RopeScaling | None = None,
     ):
         super().__init__()
         self.context_length, self.d, self.base = context_length, d, base
+        self.scaling = scaling
         for name, table in zip(("cos", "sin"), self.tables()):
             self.register_buffer(name, table, persistent=False)
 
@@ -58,6 +62,7 @@ class Rope(nn.Module):
         slow_i = 1 / self.base ** (
             torch.arange(0, self.d, 2, dtype=torch.float32, device=device) / self.d
         )
+        slow_i = scale_speeds(slow_i, self.scaling)
         angle_ti = (
             torch.arange(self.context_length, dtype=torch.float32, device=device)[
                 :, None
@@ -197,10 +202,14 @@ class LlamaConfig(Config):
     # of fresh embeddings; None: the same. Small: a tied head's logits have a
     # variance of width x embed_std^2
     embed_std: Positive | None = 0.005
+    # what only models from elsewhere have
+    head_dim: Count | None = None  # numbers per head; None: d_model / n_heads
+    qkv_bias: bool = False  # a bias on queries, keys and values: Qwen2
+    rope_scaling: RopeScaling | None = None  # Llama 3.1's slower rotations
 
     def __post_init__(self):
         super().__post_init__()
-        if self.d_model % self.n_heads:
+        if self.head_dim is None and self.d_model % self.n_heads:
             raise GpubError(
                 f"d_model must be a multiple of n_heads, got d_model {self.d_model} "
                 "and "
@@ -218,10 +227,16 @@ class LlamaConfig(Config):
                 f"d_model {self.d_model} / {self.n_heads} heads = {self.head_size}"
             )
 
+    def to_dict(self) -> dict:
+        "The settings as plain values; of models from elsewhere, what they have"
+        rare = dict(head_dim=None, qkv_bias=False, rope_scaling=None)
+        settings = super().to_dict()
+        return {k: v for k, v in settings.items() if k not in rare or v != rare[k]}
+
     @property
     def head_size(self) -> int:
         "Numbers per position and head, `d`"
-        return self.d_model // self.n_heads
+        return self.head_dim or self.d_model // self.n_heads
 
 # %% ../../nbs/season2/01_from_134m_to_1b.ipynb #37130d79
 class GroupedAttention(nn.Module):
@@ -238,8 +253,9 @@ class GroupedAttention(nn.Module):
         super().__init__()
         self.attention, self.rope = attention, rope
         self.h, self.g, self.d = cfg.n_heads, cfg.n_kv_heads, cfg.head_size
-        self.qkv = nn.Linear(cfg.d_model, (self.h + 2 * self.g) * self.d, bias=False)
-        self.proj = nn.Linear(cfg.d_model, cfg.d_model, bias=False)
+        rows = (self.h + 2 * self.g) * self.d
+        self.qkv = nn.Linear(cfg.d_model, rows, bias=cfg.qkv_bias)
+        self.proj = nn.Linear(self.h * self.d, cfg.d_model, bias=False)
 
     def forward(
         self,
@@ -283,7 +299,9 @@ class Llama(nn.Module):
 
         self.cfg = cfg
         self.tok = TokenEmbedding(cfg.vocab_size, cfg.d_model)
-        self.rope = Rope(cfg.context_length, cfg.head_size, cfg.rope_base)
+        self.rope = Rope(
+            cfg.context_length, cfg.head_size, cfg.rope_base, cfg.rope_scaling
+        )
 
         def block():
             return Block(
@@ -336,11 +354,11 @@ def llama_table(
     cfg: LlamaConfig,  # any shape, however large: nothing is built
 ) -> dict[str, int]:  # part -> number of parameters, all layers together
     "Where the parameters of `Llama(cfg)` are, without building it"
-    c, n = cfg.d_model, cfg.n_layers
+    c, n, d = cfg.d_model, cfg.n_layers, cfg.head_size
     return {
         "tok": cfg.vocab_size * c,
-        "attn.qkv": n * c * (cfg.n_heads + 2 * cfg.n_kv_heads) * cfg.head_size,
-        "attn.proj": n * c * c,
+        "attn.qkv": n * (c + cfg.qkv_bias) * (cfg.n_heads + 2 * cfg.n_kv_heads) * d,
+        "attn.proj": n * cfg.n_heads * d * c,
         "ffn.gate": n * c * cfg.d_ff,
         "ffn.up": n * c * cfg.d_ff,
         "ffn.down": n * c * cfg.d_ff,
@@ -352,11 +370,12 @@ def llama_table(
 @parameter_anatomy.register
 def _(cfg: LlamaConfig):
     c, kv, part = cfg.d_model, cfg.n_kv_heads * cfg.head_size, llama_table(cfg)
+    heads = cfg.n_heads * cfg.head_size
     saved = (
         Saved("stream into the block", c, True, "off selective full"),
         Saved("norm 1", 2 * c, False, "off"),
-        Saved("queries, keys, values", c + 2 * kv, False, "off selective"),
-        Saved("attention", c, False, "off selective"),
+        Saved("queries, keys, values", heads + 2 * kv, False, "off selective"),
+        Saved("attention", heads, False, "off selective"),
         Saved("softmax sums", cfg.n_heads, True, "off selective"),
         Saved("projection", c, False, "selective"),
         Saved("stream between", c, True, "off"),
@@ -421,14 +440,8 @@ def kv_bytes(
 ) -> int:  # bytes per token of context
     """What generation must remember of each token it has read: a key and a value per
     layer"""
-    return (
-        2
-        * cfg.n_layers
-        * getattr(cfg, "n_kv_heads", cfg.n_heads)
-        * cfg.d_model
-        // cfg.n_heads
-        * size
-    )
+    heads = getattr(cfg, "n_kv_heads", cfg.n_heads)
+    return 2 * cfg.n_layers * heads * cfg.head_size * size
 
 # %% ../../nbs/season2/01_from_134m_to_1b.ipynb #2cf89ec5
 MOST_BLOCKS, MOST_NUMBERS, WIDEST_START = 10_000, 10**13, 10

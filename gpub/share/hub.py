@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FILE_BYTES', 'WEIGHTS', 'INDEX', 'write_weights', 'read_weights', 'export_model', 'same_vocab', 'import_folder',
-           'import_run', 'model_card', 'export_run', 'push']
+           'find_folder', 'import_run', 'model_card', 'export_run', 'push']
 
 # %% ../../nbs/lib/share/hub.ipynb #cbe75d6a
 import json, os, re, shutil
@@ -34,7 +34,13 @@ from gpub.share.weights import (
     to_theirs,
     write_tokenizer,
 )
-from ..data.tokenizer import BPETokenizer, CharTokenizer
+from gpub.data.tokenizer import (
+    BPETokenizer,
+    CharTokenizer,
+    IdTokenizer,
+    SpacedTokenizer,
+    pad_vocabulary,
+)
 from ..model.gpt import GPT, GPTConfig
 from ..model.llama import Llama, LlamaConfig
 
@@ -221,9 +227,10 @@ def same_vocab(
 
 def import_folder(
     folder: Path | str,  # as downloaded from the Hub, or written by `export_model`
+    weights_only: bool = False,  # whatever the tokenizer is, it is not read
 ):  # (model in eval mode with fp32 weights, tokenizer or None where there is none)
-    """A GPT-2 or Llama from Hugging Face as one of ours; raises `GpubError` naming whatever does
-    not fit"""
+    """A GPT-2, Llama or Qwen2 from Hugging Face as one of ours; raises `GpubError` naming whatever
+    does not fit"""
     folder = Path(folder)
     if not folder.is_dir():
         raise GpubError(
@@ -239,9 +246,46 @@ def import_folder(
             f"{folder}: {', '.join(changed[:3])} {'is' if len(changed) == 1 else 'are'} not what "
             f"{SUMS} says: export or download it again"
         )
-    cfg, tok = from_config(read_json(folder / "config.json")), read_tokenizer(folder)
-    same_vocab(cfg, tok)
-    return from_theirs(cfg, read_weights(folder)), tok
+    cfg = from_config(read_json(folder / "config.json"))
+    if weights_only:
+        return from_theirs(cfg, read_weights(folder)), None
+    tok = _tokenizer_of(folder)
+    if isinstance(tok, CharTokenizer) or tok is not None and tok.vocab_size > cfg.vocab_size:
+        same_vocab(cfg, tok)
+    model = from_theirs(cfg, read_weights(folder))
+    return model, tok and pad_vocabulary(tok, cfg.vocab_size)
+
+
+def _tokenizer_of(folder: Path) -> CharTokenizer | BPETokenizer | SpacedTokenizer | None:
+    "As `read_tokenizer`; where it refuses, with what can be had all the same"
+    try:
+        return read_tokenizer(folder)
+    except GpubError as e:
+        raise GpubError(f"{e}; gpub import --weights-only takes the model without it") from None
+
+
+def find_folder(
+    where: Path | str,  # a folder, or OWNER/NAME of a model on the Hugging Face Hub
+    log: Callable[[str], None] = print,  # told what is fetched
+) -> Path:  # a folder on this machine
+    "Where a model lies; one on the Hub is fetched: its settings, tokenizer and safetensors"
+    name = str(where)
+    if Path(where).exists() or not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name):
+        return Path(where)
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise GpubError(
+            f"there is no folder {name}; to fetch a model of that name from the Hub: "
+            "pip install 'gpub[hub]'"
+        ) from None
+    log(f"{name}: taken from the Hugging Face Hub, or from the copy that is here already")
+    try:
+        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.txt"]))
+    except Exception as e:  # its errors are of many kinds
+        raise GpubError(
+            f"there is no folder {name}, and the Hub did not give the model: {first_line(e)}"
+        ) from None
 
 
 def _talks(folder: Path | str, tok: CharTokenizer | BPETokenizer) -> bool:
@@ -257,34 +301,47 @@ def _talks(folder: Path | str, tok: CharTokenizer | BPETokenizer) -> bool:
 
 
 def import_run(
-    folder: Path | str,  # a Hugging Face folder
+    folder: Path | str,  # a Hugging Face folder, or OWNER/NAME of one on the Hub
     out: Path | str,  # a run folder to be made
+    weights_only: bool = False,  # without the tokenizer: its text is ids, such as 17 4 1022
 ) -> Path:  # the run folder, with one checkpoint at step 0
     """Make a run of an imported model, for everything that reads runs; raises `GpubError` when
     there is one already, or no tokenizer"""
     if Path(out, "config.json").exists():
         raise GpubError(f"{out} holds a run already: choose another folder")
-    model, tok = import_folder(folder)
+    source, folder = folder, find_folder(folder)
+    model, tok = import_folder(folder, weights_only)
+    if weights_only:
+        tok = IdTokenizer(model.cfg.vocab_size)
     if tok is None:
         raise GpubError(
             f"{folder} has no tokenizer that gpub reads (tokenizer.json, or vocab.json and "
-            "merges.txt): a run needs one"
+            "merges.txt): a run needs one; --weights-only takes the model without it"
         )
     config = dict(
         preset="imported",
         model=model.cfg.to_dict(),
-        data=dict(source=str(folder), tokenizer=tok.fingerprint),
+        data=dict(source=str(source), tokenizer=tok.fingerprint),
         parameters=sum(p.numel() for p in model.parameters()),
-        prompt="\n" if "\n" in getattr(tok, "chars", "\n") else tok.decode([0]),
+        prompt=_first_prompt(tok),
+        unit="nats/char" if isinstance(tok, CharTokenizer) else "nats/token",
+        imported=str(source),
     )
-    if _talks(folder, tok):
+    if not weights_only and _talks(folder, tok):
         config["chat"] = chat_facts(tok)
     with _writing(out):
         tok.save(out)
-        save_checkpoint(out, 0, model.state_dict(), {}, dict(imported=str(folder)), milestone=True)
+        save_checkpoint(out, 0, model.state_dict(), {}, dict(imported=str(source)), milestone=True)
         write_atomic(Path(out, "config.json"), json.dumps(config, indent=1) + "\n")
         sync_to_disk(Path(out))
     return Path(out)
+
+
+def _first_prompt(tok: CharTokenizer | BPETokenizer | SpacedTokenizer | IdTokenizer) -> str:
+    "A text that any model with this tokenizer can go on with"
+    if isinstance(tok, IdTokenizer):
+        return "0"
+    return "\n" if "\n" in getattr(tok, "chars", "\n") else tok.decode([0])
 
 # %% ../../nbs/lib/share/hub.ipynb #48052a3c
 _BILL = (

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import partial
 import torch
 from torch import Tensor, nn
-from ..core import GpubError
+from ..core import Config, GpubError
 from ..model.sizes import MUON_AT_ONCE
 from .config import TrainConfig
 from .parallel import World, divide_stack, shard_like, to_full_tensor
@@ -163,10 +163,11 @@ def _adamw(params: dict[str, nn.Parameter], cfg: TrainConfig) -> torch.optim.Ada
     return torch.optim.AdamW(filled, lr=cfg.lr, betas=cfg.betas, fused=True)
 
 
-def _stacked_rows(p: nn.Parameter) -> list[int]:
+def _stacked_rows(p: nn.Parameter, cfg: Config | None) -> list[int]:
     "The rows of queries, keys and values in a `qkv` matrix"
     rows, columns = p.shape
-    return [columns, (rows - columns) // 2, (rows - columns) // 2]
+    queries = columns if cfg is None else cfg.n_heads * cfg.head_size
+    return [queries, (rows - queries) // 2, (rows - queries) // 2]
 
 
 def make_optimizers(
@@ -182,7 +183,9 @@ def make_optimizers(
         matrices = {n: p for n, p in named.items() if _is_matrix(n, p)}
     optimizers = [_adamw({n: p for n, p in named.items() if n not in matrices}, cfg)]
     if matrices:
-        stacks = {p: _stacked_rows(p) for n, p in matrices.items() if n.endswith("qkv.weight")}
+        shape = getattr(model, "cfg", None)
+        stacked = [p for n, p in matrices.items() if n.endswith("qkv.weight")]
+        stacks = {p: _stacked_rows(p, shape) for p in stacked}
         rates = cfg.muon_lr, cfg.muon_momentum, cfg.weight_decay
         kind = Muon if world.size == 1 else partial(DividedMuon, world)
         optimizers.append(kind(matrices.values(), *rates, muon_dtype, stacks))

@@ -1,0 +1,232 @@
+"""Small models of today as transformers builds them, with random weights and tokenizers of their
+layout: imported by the command, they say what transformers says, go on learning, and go back."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+import pytest, torch
+from click.testing import CliRunner
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from gpub.cli.main import cli
+from gpub.core import GpubError
+from gpub.data.plays import plays
+from gpub.data.tokenizer import GPT2_PATTERN, BPETokenizer, IdTokenizer, SpacedTokenizer
+from gpub.model.generate import generate_ids
+from gpub.record.load import load
+from gpub.share.gguf import LLAMA3_PATTERN
+from gpub.share.hub import import_run
+from gpub.share.weights import to_tokenizer
+
+hf = pytest.importorskip("transformers")
+TEXT = plays(30_000, 0)
+ODD = (
+    TEXT[:2000]
+    + "\n\n it's   we'll DON'T\t 12345 1  2\n 3 ½ \u00d8\u00e9!? 😀 한국어  \n    if x:\n\ty "
+)
+
+
+def trained(pattern=GPT2_PATTERN, specials=("<|endoftext|>",)):
+    return to_tokenizer(
+        BPETokenizer.train([TEXT], vocab_size=300, pattern=pattern, specials=specials)
+    )
+
+
+def llama3_words():
+    "Laid out as Llama-3's: its pattern, whole words first, a text that begins with a mark"
+    specials = ("<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>")
+    d = json.loads(trained(LLAMA3_PATTERN, specials).to_str())
+    d["model"]["ignore_merges"] = True
+    return Tokenizer.from_str(json.dumps(d))
+
+
+def smollm_words():
+    "Laid out as SmolLM's: single digits, then GPT-2's pattern, which the file does not name"
+    tok = trained(specials=("<|endoftext|>", "<|im_start|>", "<|im_end|>"))
+    tok.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+        ]
+    )
+    return tok
+
+
+def spaced_words(metaspace=False):
+    "Laid out as TinyLlama's: spaces belong to words, what has no token falls back on bytes"
+    specials = ["<unk>", "<s>", "</s>"]
+    vocab = {name: i for i, name in enumerate(specials)}
+    vocab |= {f"<0x{b:02X}>": len(vocab) + b for b in range(256)}
+    pairs = [("▁", "t"), ("h", "e"), ("▁t", "he"), ("▁", "▁"), ("e", "r"), ("i", "n")]
+    for word in [*sorted(set(TEXT.replace(" ", "▁"))), *map("".join, pairs)]:
+        vocab.setdefault(word, len(vocab))
+    tok = Tokenizer(models.BPE(vocab, pairs, unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    if metaspace:
+        tok.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme="first", split=False)
+    else:
+        tok.normalizer = normalizers.Sequence(
+            [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+        )
+    tok.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1),
+        ]
+    )
+    tok.add_special_tokens([AddedToken(s, special=True, normalized=False) for s in specials])
+    return tok
+
+
+def qwen_words():
+    "Laid out as Qwen2's, which changes a text before it is cut: not read here"
+    tok = trained()
+    tok.normalizer = normalizers.NFC()
+    return tok
+
+
+SHAPE = dict(
+    hidden_size=32,
+    intermediate_size=96,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=128,
+)
+LLAMA3_ROPE = dict(
+    rope_type="llama3",
+    rope_theta=500_000.0,
+    factor=32.0,
+    low_freq_factor=1.0,
+    high_freq_factor=4.0,
+    original_max_position_embeddings=64,
+)
+
+
+@dataclass
+class Case:
+    kind: str  # model_type
+    words: object  # makes the tokenizer
+    settings: dict
+    more: int = 0  # rows of the model without a token
+
+
+def llama(words, more=0, **settings):
+    return Case("llama", words, SHAPE | settings, more)
+
+
+CASES = {
+    "Llama-3.2": llama(llama3_words, tie_word_embeddings=True, rope_parameters=LLAMA3_ROPE),
+    "SmolLM2": llama(smollm_words, tie_word_embeddings=True, rope_theta=100_000.0),
+    "TinyLlama": llama(spaced_words, tie_word_embeddings=False),
+    "TinyLlama, newer file": llama(lambda: spaced_words(True), tie_word_embeddings=False),
+    "padded vocabulary": llama(llama3_words, more=7, tie_word_embeddings=True),
+    "padded and spaced": llama(spaced_words, more=5),
+    "wide heads": llama(smollm_words, head_dim=16, tie_word_embeddings=False),
+    "GPT-2": Case("gpt2", trained, dict(n_embd=32, n_layer=2, n_head=4, n_positions=128), more=3),
+    "Qwen2": Case("qwen2", trained, SHAPE | dict(tie_word_embeddings=True)),
+}
+EACH = [pytest.param(case, id=name) for name, case in CASES.items()]
+
+
+def make_folder(case, folder, seed=0):
+    "A folder as transformers saves it: random weights, loud enough that a wrong one is heard"
+    words = case.words()
+    config = hf.AutoConfig.for_model(
+        case.kind, vocab_size=words.get_vocab_size() + case.more, **case.settings
+    )
+    torch.manual_seed(seed)
+    model = hf.AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * 0.15)
+    model.save_pretrained(folder)
+    words.save(str(Path(folder) / "tokenizer.json"))
+    return model, words
+
+
+def gpub(*words):
+    done = CliRunner().invoke(cli, [str(word) for word in words])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.mark.parametrize("case", EACH)
+def test_says_what_transformers_says(case, tmp_path):
+    "Ids of any text, logits over a whole context, the likeliest continuation; there and back"
+    theirs, words = make_folder(case, tmp_path / "hf")
+    assert "imported to" in gpub("import", tmp_path / "hf", tmp_path / "run")
+    run = load(tmp_path / "run")
+    words.encode_special_tokens = True
+    ids = words.encode(ODD, add_special_tokens=False).ids
+    assert run.tokenizer.encode(ODD).tolist() == ids
+    assert run.tokenizer.decode(run.tokenizer.encode(ODD)) == ODD
+    x = torch.randint(theirs.config.vocab_size, (2, 128))
+    with torch.no_grad():
+        want = theirs(x).logits
+        assert (run.model(x) - want).abs().max() <= 2e-5
+    more = theirs.generate(
+        x[:1, :20], max_new_tokens=30, do_sample=False, eos_token_id=None, pad_token_id=0
+    )
+    assert generate_ids(run.model, x[0, :20].tolist(), 30, temperature=0) == more[0].tolist()
+    gpub("export", tmp_path / "run", tmp_path / "back")
+    again = hf.AutoModelForCausalLM.from_pretrained(tmp_path / "back").eval()
+    with torch.no_grad():
+        assert (again(x).logits - want).abs().max() <= 2e-5
+    tok = hf.AutoTokenizer.from_pretrained(tmp_path / "back")
+    assert (
+        tok(TEXT[:500], add_special_tokens=False)["input_ids"]
+        == run.tokenizer.encode(TEXT[:500]).tolist()
+    )
+    assert len(tok) == theirs.config.vocab_size
+
+
+def test_the_wrong_rotation_is_heard(tmp_path):
+    "The comparison above would notice plain angles where the file says llama3"
+    theirs, _ = make_folder(CASES["Llama-3.2"], tmp_path / "hf")
+    path = tmp_path / "hf/config.json"
+    config = json.loads(path.read_text())
+    config["rope_parameters"] = dict(rope_type="default", rope_theta=500_000.0)
+    path.write_text(json.dumps(config))
+    import_run(tmp_path / "hf", tmp_path / "run")
+    x = torch.randint(300, (2, 128))
+    with torch.no_grad():
+        assert (load(tmp_path / "run").model(x) - theirs(x).logits).abs().max() > 1e-2
+
+
+def test_weights_only(tmp_path):
+    "A tokenizer that is not read is named with the way out; the model then reads and writes ids"
+    theirs, _ = make_folder(CASES["Qwen2"], tmp_path / "hf")
+    qwen_words().save(str(tmp_path / "hf/tokenizer.json"))
+    with pytest.raises(GpubError, match="changes a text .*NFC.*--weights-only takes the model"):
+        import_run(tmp_path / "hf", tmp_path / "run")
+    gpub("import", tmp_path / "hf", tmp_path / "run", "--weights-only")
+    run = load(tmp_path / "run")
+    assert isinstance(run.tokenizer, IdTokenizer)
+    said = gpub("sample", tmp_path / "run", "--prompt", "5 6 7", "-n", 4, "--temperature", 0)
+    x = torch.tensor([[5, 6, 7]])
+    want = theirs.generate(x, max_new_tokens=4, do_sample=False, eos_token_id=None, pad_token_id=0)
+    assert [int(word) for word in said.split()] == want[0].tolist()
+    gpub("export", tmp_path / "run", tmp_path / "back")
+    assert not (tmp_path / "back/tokenizer.json").exists()
+    assert hf.AutoModelForCausalLM.from_pretrained(tmp_path / "back").config.model_type == "qwen2"
+
+
+@pytest.mark.parametrize("metaspace", [False, True])
+def test_spaces_written_otherwise_are_refused(tmp_path, metaspace):
+    make_folder(CASES["TinyLlama"], tmp_path / "hf")
+    path = tmp_path / "hf/tokenizer.json"
+    d = json.loads(path.read_text())
+    if metaspace:
+        d |= dict(normalizer=None, pre_tokenizer={"type": "Whitespace"})
+    else:
+        d["normalizer"]["normalizers"].append({"type": "Lowercase"})
+    path.write_text(json.dumps(d))
+    with pytest.raises(GpubError, match="does not write spaces as Llama 2 does"):
+        import_run(tmp_path / "hf", tmp_path / "run")
+    assert isinstance(load(import_run_of("TinyLlama", tmp_path / "b")).tokenizer, SpacedTokenizer)
+
+
+def import_run_of(name, folder):
+    make_folder(CASES[name], folder / "hf")
+    return import_run(folder / "hf", folder / "run")
