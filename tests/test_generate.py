@@ -339,7 +339,7 @@ def test_of_a_prompt_only_the_end_is_scored(width):
 @pytest.mark.parametrize(
     "tied, layout",
     [
-        (True, "columns"),
+        pytest.param(True, "columns", marks=pytest.mark.full),
         (False, "blocks"),
         pytest.param(True, "blocks", marks=pytest.mark.full),
         pytest.param(False, "columns", marks=pytest.mark.full),

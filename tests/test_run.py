@@ -562,7 +562,7 @@ posix = pytest.mark.skipif(
     "sig",
     [
         "SIGINT",
-        "SIGTERM",
+        pytest.param("SIGTERM", marks=pytest.mark.full),
         pytest.param("SIGHUP", marks=pytest.mark.full),  # see test_a_lost_connection
     ],
 )
@@ -692,7 +692,7 @@ def killed_and_resumed(undisturbed, variant, text, out, rng):
     "variant",
     [
         "muon",
-        "bf16",
+        pytest.param("bf16", marks=pytest.mark.full),
         pytest.param("accumulation", marks=pytest.mark.full),
         pytest.param("adamw", marks=pytest.mark.full),
     ],
