@@ -19,7 +19,7 @@ SHOWN = {  # lesson -> places: a notebook with a heading, or a test
     ],
     2: [
         "nbs/00_core.ipynb#Settings",
-        "nbs/season1/03_scaling_up.ipynb#Idea 1: A size is a line of data",
+        "nbs/season1/03_scaling_up.ipynb#Idea 1: Parameters follow from the configuration",
     ],
     3: [
         "nbs/00_core.ipynb#Settings",
