@@ -2803,6 +2803,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                      'gpub.train.compiled._compile': ('lib/train/compiled.html#_compile', 'gpub/train/compiled.py'),
                                      'gpub.train.compiled._compiled': ('lib/train/compiled.html#_compiled', 'gpub/train/compiled.py'),
                                      'gpub.train.compiled._in_slices': ('lib/train/compiled.html#_in_slices', 'gpub/train/compiled.py'),
+                                     'gpub.train.compiled._question': ('lib/train/compiled.html#_question', 'gpub/train/compiled.py'),
+                                     'gpub.train.compiled._quicker': ('lib/train/compiled.html#_quicker', 'gpub/train/compiled.py'),
                                      'gpub.train.compiled._works': ('lib/train/compiled.html#_works', 'gpub/train/compiled.py'),
                                      'gpub.train.compiled.choose_loss': ('lib/train/compiled.html#choose_loss', 'gpub/train/compiled.py'),
                                      'gpub.train.compiled.compiled_loss': ( 'lib/train/compiled.html#compiled_loss',

@@ -6,20 +6,32 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from gpub.budget.ends import given_up
 from gpub.budget.phases import read_plan
+from gpub.budget.prices import known_price
+from gpub.budget.scaling import read_forecast, read_ladder
 from gpub.budget.verdicts import verdicts
 from gpub.chat.conversations import ChatSet, read_conversations
 from gpub.core import GpubError, read_config, read_json
 from gpub.data.shards import read_manifest
-from gpub.data.tokenizer import load_tokenizer
+from gpub.data.tokenizer import BPETokenizer, load_tokenizer
+from gpub.data.transfer import fetch_shards, merge
+from gpub.evals.sandbox import problems
+from gpub.evals.tasks import TASKS, items_in
 from gpub.files import SUMS, changed_files, sha256
+from gpub.guards.verify import verify
+from gpub.lab.bench.rates import read_rates
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.prep.config import load_recipe
+from gpub.prep.contamination import benchmark_items
+from gpub.prep.sources import parse_line
+from gpub.prep.store import load_chunk
 from gpub.record.checkpoint import MODEL, load_checkpoint
 from gpub.record.folder import cut_log
 from gpub.record.ledger import read_ledger
 from gpub.record.log import read_facts, read_log, sample_table
-from gpub.share.hub import read_weights
+from gpub.share.hub import INDEX, import_folder, read_weights
+from gpub.share.weights import read_tokenizer
 from gpub.tune.lora import load_lora
 
 
@@ -40,28 +52,94 @@ def read_chats(folder):
     ChatSet(folder)
 
 
+def read_questions(folder, ending):
+    "Each benchmark reads its own rows"
+    for task in TASKS.values():
+        if task.file.endswith(ending):
+            try:
+                items_in(task, folder / f"questions{ending}")
+            except GpubError as refusal:
+                assert "line" in str(refusal)
+
+
+def read_rungs(folder):
+    "A ladder of one rung"
+    rung = folder / "rung"
+    rung.mkdir(exist_ok=True)
+    (folder / "result.json").replace(rung / "result.json")
+    read_ladder(folder)
+
+
+def read_vocabulary(folder):
+    "GPT-2's two files"
+    (folder / "merges.txt").write_text("a b\n")
+    BPETokenizer.from_gpt2(folder / "vocab.json", folder / "merges.txt")
+
+
+def read_merges(folder):
+    "The other of the two"
+    (folder / "vocab.json").write_text('{"a": 0, "b": 1, "ab": 2}')
+    BPETokenizer.from_gpt2(folder / "vocab.json", folder / "merges.txt")
+
+
+def read_adapter_weights(folder):
+    "An adapter whose settings are sound"
+    about = dict(peft_type="LORA", r=2, lora_alpha=2, target_modules=["attn.q"])
+    (folder / "adapter_config.json").write_text(json.dumps(about))
+    load_lora(tiny_model(), folder)
+
+
+def read_documents(folder):
+    "Text that is to be learned: a bad line is a problem of its document, not an error"
+    for line in (folder / "documents.jsonl").read_bytes().split(b"\n"):
+        assert parse_line(line, "text") is not None
+
+
 def tiny_model():
     "Something an adapter may be for"
     return GPT(GPTConfig(vocab_size=9, context_length=8, d_model=8, n_layers=1, n_heads=1))
 
 
 PARSERS = {
-    "config.json": [read_config, read_facts, lambda d: read_json(d / "config.json", "model")],
+    "config.json": [
+        read_config,
+        read_facts,
+        import_folder,
+        lambda d: read_json(d / "config.json", "model"),
+    ],
     "log.jsonl": [read_log, lambda d: cut_log(d / "log.jsonl", 3)],
     "samples.jsonl": [sample_table],
     "ledger.jsonl": [read_ledger],
     "phases.jsonl": [verdicts],
     "state.json": [read_state],
-    "manifest.json": [read_manifest, ChatSet],
+    "manifest.json": [read_manifest, ChatSet, verify, lambda d: fetch_shards(d.as_uri())],
+    "manifest-0-of-1.json": [merge],
     "plan.json": [lambda d: read_plan(d / "plan.json")],
     "recipe.json": [lambda d: load_recipe(d / "recipe.json")],
     "conversations.jsonl": [lambda d: [*read_conversations(d / "conversations.jsonl")]],
     "train.safetensors": [read_chats],
     "adapter_config.json": [lambda d: load_lora(tiny_model(), d)],
-    "tokenizer.json": [load_tokenizer],
+    "adapter_model.safetensors": [read_adapter_weights, verify],
+    "tokenizer.json": [load_tokenizer, read_tokenizer],
+    "vocab.json": [read_vocabulary],
+    "merges.txt": [read_merges],
     "bill.json": [read_facts],
-    SUMS: [changed_files],
+    SUMS: [changed_files, verify],
     MODEL: [read_weights],
+    INDEX: [read_weights],
+    "prices.json": [lambda d: known_price("A100-80", d / "prices.json")],
+    "ends.jsonl": [lambda d: given_up(d, "proof")],
+    "forecast.json": [lambda d: read_forecast(d / "forecast.json")],
+    "result.json": [read_rungs],
+    "rates.json": [lambda d: read_rates(d / "rates.json")],
+    "questions.jsonl": [lambda d: read_questions(d, ".jsonl")],
+    "questions.csv": [lambda d: read_questions(d, ".csv")],
+    "HumanEval.jsonl.gz": [lambda d: problems(folder=d)],
+    "documents.jsonl": [read_documents],
+    "benchmark.jsonl": [lambda d: [*benchmark_items(d / "benchmark.jsonl")]],
+    "benchmark.json": [lambda d: [*benchmark_items(d / "benchmark.json")]],
+    "benchmark.csv": [lambda d: [*benchmark_items(d / "benchmark.csv")]],
+    "chunk.arrow": [lambda d: load_chunk(d / "chunk.arrow")],
 }
 # what broke something once, and what is known to break parsers
 SEEDS = [
@@ -117,26 +195,17 @@ def with_seeds(test):
     return test
 
 
+KEYS = (
+    "step n at format files state shards model data seal type weight_map runs machines kind usd "
+    "usd_per_hour gpu provider source world rank ctx endings label question answerKey choices "
+    "text task_id prompt test entry_point peft_type r lora_alpha target_modules messages role"
+).split()
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.dictionaries(
-            st.sampled_from(
-                [
-                    "step",
-                    "n",
-                    "at",
-                    "format",
-                    "files",
-                    "state",
-                    "shards",
-                    "model",
-                    "data",
-                    "seal",
-                    "type",
-                ]
-            ),
+            st.sampled_from(KEYS),
             inner,
             max_size=5,
         )

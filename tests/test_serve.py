@@ -1,6 +1,7 @@
 """The page that compares checkpoints: turns and refusals anywhere; the page itself, in a browser,
 where Gradio is installed."""
 
+import http.client
 import socket
 import pytest, torch
 from click.testing import CliRunner
@@ -62,6 +63,18 @@ def served(tmp_path):
     page = serve(run, port, wait=False)
     yield run, port
     page.close()
+
+
+def test_a_page_of_a_stranger_cannot_speak_for_this_machine(served):
+    "A name that somebody else gave to 127.0.0.1 (DNS rebinding) is refused"
+    answers = {}
+    for host in ("127.0.0.1", "localhost", "evil.test"):
+        for path in ("/", "/gradio_api/info"):
+            asked = http.client.HTTPConnection("127.0.0.1", served[1], timeout=30)
+            asked.request("GET", path, headers=dict(Host=f"{host}:{served[1]}"))
+            answers[host, path] = asked.getresponse().status
+            asked.close()
+    assert answers == {key: 400 if "evil.test" in key else 200 for key in answers}
 
 
 def fill(label, value):  # as a person would: the framework listens to input events

@@ -207,6 +207,34 @@ def test_a_trial_that_runs_out_of_memory_is_no_failure_to_compile():
     assert not said
 
 
+@pytest.mark.parametrize("first", ["compiled", "eager"])
+def test_compiling_is_timed_once_for_a_machine(first, tmp_path, monkeypatch):
+    "Two undisturbed runs of one shape are compiled alike, however busy the machine was at the second"
+    import gpub.train.compiled as compiled
+
+    monkeypatch.setenv("GPUB_CACHE", str(tmp_path))
+    seconds = dict(compiled=[600.0, 500.0], eager=[600.0, 700.0])  # of a step: eager, compiled
+    other = dict(compiled="eager", eager="compiled")[first]
+    clock = iter([*seconds[first], *seconds[other]])
+    monkeypatch.setattr(compiled, "seconds_per_call", lambda f: next(clock))
+    made = []
+
+    def compile_it(fit, step):
+        made.append(fit)
+        return lambda x, y: fit.model.loss(x, y)
+
+    monkeypatch.setattr(compiled, "_compile", compile_it)
+    chosen = []
+    for _ in range(2):
+        fit = MicroBatcher(tiny(), CFG, log=lambda line: None)
+        chosen.append(choose_loss(fit, batch(), CFG, 9) != fit.model.loss)
+    assert chosen == [first == "compiled"] * 2
+    assert len(made) == (2 if first == "compiled" else 1)
+    longer = batch(rows=9)  # another shape is another question
+    choose_loss(MicroBatcher(tiny(), CFG, log=lambda line: None), longer, CFG, 9)
+    assert next(clock, None) is None
+
+
 def masked():
     "A batch whose rows ask for 8, 1, 0, 3 and then no tokens at all"
     x, y = batch()

@@ -7,14 +7,13 @@ __all__ = ['ANNEAL', 'stable_steps', 'schedule_from', 'plan_settings', 'plan_rec
            'steps_reached', 'newest_recipe', 'schedule_settings', 'given_up', 'StartFinder']
 
 # %% ../../nbs/lib/budget/ends.ipynb #720b389c
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from .bill import of_phase
 from .phases import Phase, Plan
-from ..core import GpubError, read_config, read_json
+from ..core import GpubError, parse_json, read_config, read_json
 from ..record.checkpoint import go_back, latest, restore_from_mirror
 from ..record.folder import SCHEDULE, append_row, lock_folder
 from ..record.ledger import account, read_ledger, split_lost_span
@@ -164,9 +163,9 @@ def given_up(
     """What a phase paid for ends that a later, longer run gave up: its budget is for
     the others"""
     path = Path(run_dir, "ends.jsonl")
-    rows = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     try:
-        return sum(json.loads(row)["usd"].get(phase, 0.0) for row in rows)
+        rows = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+        return sum(parse_json(row)["usd"].get(phase, 0.0) for row in rows)
     except (ValueError, TypeError, KeyError, AttributeError):
         raise GpubError(
             f"{path} was edited: delete it, and the budgets of the phases count "

@@ -460,13 +460,15 @@ class BPETokenizer:
         except (OSError, UnicodeDecodeError) as e:
             raise GpubError(f"cannot read {merges}: {e}") from None
         if bad := [l for l in lines if len(l.split(" ")) != 2]:
-            raise GpubError(f"{merges} is no merges file: {bad[0]!r} is not a pair")
+            raise GpubError(f"{merges} is no merges file: {bad[0][:60]!r} is not a pair")
         try:
             tok = _bare(
                 models.BPE(vocab=ids, merges=[tuple(l.split(" ")) for l in lines]), GPT2_PATTERN
             )
         except Exception as e:
-            raise GpubError(f"{vocab} and {merges} do not belong together: {e}") from None
+            raise GpubError(
+                f"{vocab} and {merges} do not belong together: {first_line(e)}"
+            ) from None
         tok.add_special_tokens([AddedToken(SPECIALS[0], special=True, normalized=False)])
         return cls(tok)
 

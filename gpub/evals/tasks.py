@@ -7,14 +7,14 @@ __all__ = ['PRIMER', 'TASKS', 'Item', 'arc', 'openbook', 'hellaswag', 'mmlu', 'p
            'task_files', 'read_records', 'load_items', 'items_in', 'examples_of', 'task_prompts', 'by_lot']
 
 # %% ../../nbs/lib/evals/tasks.ipynb #40fb76ce
-import csv, gzip, json, re
+import csv, gzip, re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 import numpy as np
 from typing import Any
-from ..core import GpubError
+from ..core import GpubError, parse_json
 from ..files import data_dirs
 
 # %% ../../nbs/lib/evals/tasks.ipynb #966b3621
@@ -220,7 +220,7 @@ def read_records(
             else:
                 for n, line in enumerate(f, 1):
                     if line.strip():
-                        yield n, json.loads(line)
+                        yield n, parse_json(line)
     except OSError as e:
         raise GpubError(f"cannot read {path}: {e.strerror or e}") from None
     except (ValueError, csv.Error, EOFError) as e:

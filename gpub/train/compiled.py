@@ -7,6 +7,8 @@ __all__ = ['LossFunction', 'SHAPES_ALLOWED', 'MANY_BLOCKS', 'seconds_per_call', 
            'CompiledSlices', 'compiles_by_block', 'choose_loss']
 
 # %% ../../nbs/lib/train/compiled.ipynb #981b2535
+import json
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +16,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 from ..core import GpubError, first_line
+from ..device import cpu_name
+from ..files import remember
 from ..model.head import chunked_loss, fused_loss
 from .config import TrainConfig
 from .memory import MicroBatcher, checkpoint_block, out_of_memory
@@ -171,7 +175,8 @@ def choose_loss(
     dtype: torch.dtype = torch.float32,  # of the matmuls, as in training
 ) -> LossFunction:  # to train with
     """Follow `cfg.compile`; on a CPU, `auto` compiles runs of five minutes and more if a measured
-    step is faster for it, and never a model in slices: its processes would have to agree"""
+    step is faster for it (what was measured once holds for every later run of this shape on this
+    type of machine), and never a model in slices: its processes would have to agree"""
     model, kind = fit.model, batch[0].device.type
 
     def step(fn: LossFunction):
@@ -185,13 +190,35 @@ def choose_loss(
         return _compile(fit, step)
     if kind != "cpu" or _in_slices(model):
         return model.loss
-    eager = seconds_per_call(lambda: step(model.loss))
-    if eager * steps < 300:
+    tried = []
+
+    def timed() -> bool:
+        tried.append(_quicker(fit, step, steps))
+        return tried[0] != model.loss
+
+    if not remember("compile", _question(model, batch, steps, dtype), timed):
         return model.loss
+    return tried[0] if tried else _compile(fit, step)
+
+
+def _quicker(fit: MicroBatcher, step: Callable[[LossFunction], object], steps: int) -> LossFunction:
+    "The loss as it is, or compiled where a long run gains by it, by the clock"
+    eager = seconds_per_call(lambda: step(fit.model.loss))
+    if eager * steps < 300:
+        return fit.model.loss
     fn = _compile(fit, step)
+    if fn == fit.model.loss:
+        return fn
     quick = seconds_per_call(lambda: step(fn))
-    kept = fn if quick < eager else model.loss
-    if fn is not model.loss:
-        verdict = "kept" if kept is fn else "dropped"
-        fit.log(f"compiled a step takes {quick / eager:.2f} of its eager time: {verdict}")
-    return kept
+    verdict = "kept" if quick < eager else "dropped"
+    fit.log(f"compiled a step takes {quick / eager:.2f} of its eager time: {verdict}")
+    return fn if quick < eager else fit.model.loss
+
+
+def _question(
+    model: nn.Module, batch: tuple[Tensor, Tensor], steps: int, dtype: torch.dtype
+) -> str:
+    "What decides whether compiling pays: the machine and its compiler, the shape, the length"
+    here = f"{cpu_name()}, {torch.get_num_threads()} threads, {shutil.which('g++') or 'no g++'}"
+    what = json.dumps([model.cfg.to_dict(), list(batch[0].shape), str(dtype), steps])
+    return f"{here}, torch {torch.__version__}, {what}"
