@@ -241,7 +241,10 @@ def write_atomic(
         data = data.encode(
             errors="surrogateescape"
         )  # a path that is no UTF-8 keeps its bytes
-    tmp = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.part")
+    # with the writer's number, which tells what a killed one left from what one writes
+    tmp = path.with_name(
+        f".{path.name[:200]}.{os.getpid()}.{secrets.token_hex(4)}.part"
+    )
     # made as any file is: who may read it, the user's umask says
     fd = os.open(tmp, os.O_RDWR | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
     try:

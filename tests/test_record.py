@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import stat
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -546,6 +547,22 @@ def test_half_a_file_of_a_killed_writer_is_swept(tmp_path):
     (tmp_path / ".config.json.0a1b2c3d.part").write_text("{")
     with folder_module.lock_folder(tmp_path):
         assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+@posix
+def test_halves_of_dead_writers_are_swept_where_nobody_locks(tmp_path):
+    "What a killed gpub eval left goes with the next one; what another one is writing stays"
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    for writer in (ended.pid, os.getpid()):
+        (tmp_path / f".evals.json.{writer}.0a1b2c3d.part").write_text("{")
+    (tmp_path / f".other.json.{ended.pid}.0a1b2c3d.part").write_text("{")
+    folder_module.sweep_halves(tmp_path / "evals.json")
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == [
+        f".evals.json.{os.getpid()}.0a1b2c3d.part",
+        f".other.json.{ended.pid}.0a1b2c3d.part",
+    ]
 
 
 @posix

@@ -209,7 +209,7 @@ def test_a_trial_that_runs_out_of_memory_is_no_failure_to_compile():
 
 @pytest.mark.parametrize("first", ["compiled", "eager"])
 def test_compiling_is_timed_once_for_a_machine(first, tmp_path, monkeypatch):
-    "Two undisturbed runs of one shape are compiled alike, however busy the machine was at the second"
+    "Two undisturbed runs of one shape are compiled alike, however busy the machine is"
     import gpub.train.compiled as compiled
 
     monkeypatch.setenv("GPUB_CACHE", str(tmp_path))

@@ -34,6 +34,7 @@ from .adapter import adapter, agreement, ask_lm_eval, pair_scores, their_items
 from .scores import card, score_task, outcomes, paired, shuffle, unigram
 from ..report.results import words_of
 from ..table import Table
+from ..record.folder import sweep_halves
 from ..record.load import load_run
 from gpub.evals.samples import (
     heat_page,
@@ -597,6 +598,7 @@ def result_of(
             log(f"read from {path}")
             return r
     r = evaluate_run(run, log=log, **vars(options))
+    sweep_halves(path)
     write_atomic(path, json.dumps(r, indent=1) + "\n")
     log(f"written to {path}")
     return r

@@ -4,10 +4,12 @@
 
 # %% auto #0
 __all__ = ['SCHEDULE', 'differences', 'flat_settings', 'append_row', 'row_sums', 'first_changed_row', 'cut_log',
-           'identity_without', 'open_folder', 'lock_folder', 'in_use', 'stop_flag', 'Interrupted', 'disk_errors']
+           'identity_without', 'open_folder', 'lock_folder', 'in_use', 'sweep_halves', 'stop_flag', 'Interrupted',
+           'disk_errors']
 
 # %% ../../nbs/lib/record/folder.ipynb #6fdda65a
 import errno
+import glob
 import json
 import os
 import signal
@@ -300,6 +302,17 @@ def _is_alive(process: int) -> bool:
     except PermissionError:
         pass  # somebody else's
     return True
+
+# %% ../../nbs/lib/record/folder.ipynb #131b0d51
+def sweep_halves(
+    path: Path | str,  # a file that is about to be written
+):
+    "Delete what writers of this file left that were killed"
+    path = Path(path)
+    for half in path.parent.glob(f".{glob.escape(path.name)}.*.*.part"):
+        writer = half.name.split(".")[-3]
+        if writer.isdecimal() and not _is_alive(int(writer)):
+            half.unlink(missing_ok=True)
 
 # %% ../../nbs/lib/record/folder.ipynb #7e027bf8
 @contextmanager

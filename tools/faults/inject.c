@@ -2,13 +2,14 @@
 
    Calls on paths below one folder are counted by kind (open, write, fsync, rename), and so are the
    blocks of memory that tensors ask for (memory). The one that was asked for fails with the given
-   error, or, for a write, takes half of what it was given. A lasting fault fails every call of its
-   kind from there on. Nothing is changed until `faults_arm` is called. */
+   error, or, for a write, takes half of what it was given, or the process is killed there, a write
+   half done. A lasting fault fails every call of its kind from there on. Nothing is changed until `faults_arm` is called. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -20,7 +21,7 @@
 #include <unistd.h>
 
 enum { OPEN, WRITE, FSYNC, RENAME, MEMORY, KINDS };
-enum { HALF = -1 }; /* instead of an error: the write takes half */
+enum { HALF = -1, KILL = -2 }; /* instead of an error: the write takes half; the process ends */
 
 static char root[PATH_MAX];
 static size_t root_length;
@@ -73,13 +74,23 @@ static int open_below(int fd) {
     return below(path);
 }
 
-/* 0: let it pass; an error number: fail with it; HALF: write half */
+/* 0: let it pass; an error number: fail with it; HALF: write half; KILL: write half, then `end` */
 static int verdict(int kind) {
     long number = ++counted[kind];
     if (kind != armed_kind) return 0;
     if (number != armed_number && !(armed_lasts && number > armed_number)) return 0;
     fired++;
+    if (armed_error == KILL && kind != WRITE) kill(getpid(), SIGKILL);
     return armed_error;
+}
+
+/* how much a disturbed write takes */
+static size_t half(size_t size) { return size > 1 ? size / 2 : size; }
+
+/* a write was cut: the process dies there, if that was asked for */
+static ssize_t cut(int error, ssize_t done) {
+    if (error == KILL) kill(getpid(), SIGKILL);
+    return done;
 }
 
 static int refused(int kind) {
@@ -126,7 +137,7 @@ ssize_t write(int fd, const void *data, size_t size) {
     NEXT(write, ssize_t (*)(int, const void *, size_t));
     if (!open_below(fd)) return next(fd, data, size);
     int error = verdict(WRITE);
-    if (error == HALF) return next(fd, data, size > 1 ? size / 2 : size);
+    if (error < 0) return cut(error, next(fd, data, half(size)));
     if (error) {
         errno = error;
         return -1;
@@ -138,7 +149,7 @@ ssize_t writev(int fd, const struct iovec *parts, int count) {
     NEXT(writev, ssize_t (*)(int, const struct iovec *, int));
     if (open_below(fd)) {
         int error = verdict(WRITE);
-        if (error == HALF) return next(fd, parts, count > 1 ? count / 2 : count);
+        if (error < 0) return cut(error, next(fd, parts, half(count)));
         if (error) {
             errno = error;
             return -1;
@@ -152,7 +163,7 @@ ssize_t writev(int fd, const struct iovec *parts, int count) {
         NEXT(name, ssize_t (*)(int, const void *, size_t, off_t)); \
         if (open_below(fd)) { \
             int error = verdict(WRITE); \
-            if (error == HALF) return next(fd, data, size > 1 ? size / 2 : size, at); \
+            if (error < 0) return cut(error, next(fd, data, half(size), at)); \
             if (error) { \
                 errno = error; \
                 return -1; \
@@ -169,7 +180,7 @@ PWRITER(pwrite64)
         NEXT(name, ssize_t (*)(int, int, off_t *, size_t)); \
         if (open_below(to)) { \
             int error = verdict(WRITE); \
-            if (error == HALF) return next(to, from, at, size > 1 ? size / 2 : size); \
+            if (error < 0) return cut(error, next(to, from, at, half(size))); \
             if (error) { \
                 errno = error; \
                 return -1; \

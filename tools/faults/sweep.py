@@ -1,5 +1,5 @@
 """Fails every write, fsync, rename and open of five small commands, and a part of their requests
-for memory, one at a time, as SQLite's tests do:
+for memory, one at a time, as SQLite's tests do, and kills the command at each of them:
 python tools/faults/sweep.py [--jobs train,run] [--quick] [--receipt data/faults.json]
 
 A server process with everything imported forks a child for each fault, so that a case costs a
@@ -31,15 +31,18 @@ sys.path.insert(0, str(HERE))
 import jobs  # noqa: E402
 
 KINDS = ("open", "write", "fsync", "rename", "memory")
-HALF = -1  # as inject.c knows it
-ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "half": HALF, "ENOMEM": errno.ENOMEM}
-OF_KIND = {"write": ("EIO", "ENOSPC", "half"), "memory": ("ENOMEM",)}
+HALF, KILL = -1, -2  # as inject.c knows them
+ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "half": HALF, "killed": KILL}
+ERRORS["ENOMEM"] = errno.ENOMEM
+OF_KIND = {"write": ("EIO", "ENOSPC", "half", "killed"), "memory": ("ENOMEM",)}
 BLOCKS = {True: 12, False: 100}  # quick or not: a step makes hundreds of tensors, so many fail
-# one fleeting and one lasting fault of each call; half a write counts once
+# one fleeting and one lasting fault of each call, and one kill; half a write counts once
 USUAL = {("EIO", False), ("ENOSPC", True), ("half", False), ("ENOMEM", False), ("ENOMEM", True)}
+USUAL |= {("killed", False)}
 ABORTED = "ended by -6"  # a library that finds no memory and ends the process, as a kill does
+KILLED = "ended by -9"
 ROUNDED = (".safetensors", "log.jsonl", "samples.jsonl")  # what last bits decide
-ENDS = {0: "went on", ABORTED: "ended at once"}
+ENDS = {0: "went on", ABORTED: "ended at once", KILLED: "ended at once"}
 LIMIT = 60  # seconds for one command: more is a hang
 LONGEST = 600  # characters of a message
 
@@ -75,12 +78,13 @@ def build(folder: Path) -> Path:
 def faults_of(job: str, counts: dict[str, int], quick: bool) -> Iterator[Fault]:
     "Every call of every kind; quick: not every error with every duration"
     for kind in KINDS:
-        errors = OF_KIND.get(kind, ("EIO", "ENOSPC"))
+        errors = OF_KIND.get(kind, ("EIO", "ENOSPC", "killed"))
         every = max(1, counts[kind] // BLOCKS[quick]) if kind == "memory" else 1
         for number in range(1, counts[kind] + 1, every):
             for error, lasts in itertools.product(errors, (False, True)):
-                usual = (error, lasts) in USUAL
-                if usual or not quick:
+                if error == "killed" and (lasts or quick and kind == "open"):
+                    continue  # once is enough; before an open is after the call before it
+                if (error, lasts) in USUAL or not quick:
                     yield Fault(job, kind, number, error, lasts)
 
 
@@ -246,11 +250,18 @@ class Server:
             return first | dict(wrong=what_broke(job, first, at, wanted))
 
         def again():
+            out = at / job.out
+            wrong = job.invariants(out) if out.exists() else []
+            if job.once and out.exists():  # it was done before the end came
+                other = difference(job.final(out), wanted)
+                return dict(wrong=wrong + [f"it is not whole: {other}"] * bool(other))
             second = typed(job.argv, at, self.injector, None)
-            return second | dict(wrong=what_broke_again(job, second, at, wanted, may_differ(first)))
+            wrong += what_broke_again(job, second, at, wanted, may_differ(first))
+            return second | dict(wrong=wrong)
 
         first = in_child(disturbed)
-        if fault.kind == "memory" and first["code"] == ABORTED:
+        wanted_end = {"ENOMEM": ABORTED, "killed": KILLED}.get(fault.error)
+        if first["code"] == wanted_end:
             first["wrong"] = []  # nobody can say anything then: the same command has to go on
         done = first["code"] == 0 and job.once
         second = dict(wrong=[]) if done else in_child(again)
