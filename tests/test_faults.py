@@ -2,14 +2,17 @@
 is said in one line, logs are never behind a checkpoint, and the same command goes on to the same
 end. `tools/faults/sweep.py` does it; all of it runs at night."""
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
 
+from gpub.files import shipped
+
 TOOLS = Path(__file__).resolve().parent.parent / "tools" / "faults"
 sys.path.insert(0, str(TOOLS))
-from sweep import compiler, sweep  # noqa: E402
+from sweep import CALLS, compiler, faults_of, sweep  # noqa: E402
 
 linux = pytest.mark.skipif(
     sys.platform != "linux" or compiler() is None,
@@ -19,7 +22,7 @@ linux = pytest.mark.skipif(
 
 def broken(cases):
     "What broke, in words"
-    named = ("job", "kind", "number", "error", "lasts")
+    named = ("job", "call", "number", "error", "lasts")
     return [([case[k] for k in named], case["wrong"]) for case in cases if case["wrong"]]
 
 
@@ -39,6 +42,48 @@ def test_every_call_fails_once(job):
     cases = sweep([job], quick=True)
     assert len(cases) > 25
     assert not broken(cases)
+
+
+def promises():
+    "Each cell of the page's table that promises something: row, column, words, tests"
+    table = json.loads(shipped("survives.json").read_text(encoding="utf-8"))
+    for row in table["rows"]:
+        assert len(row["cells"]) == len(table["columns"])
+        for column, cell in zip(table["columns"], row["cells"]):
+            if cell:
+                yield row["what"], column, cell["holds"], cell["tests"]
+
+
+def missing_tests(tests):
+    "Those of `file.py::test_name` that are in no file of tests"
+    pairs = [name.partition("::")[::2] for name in tests]
+    here = Path(__file__).parent
+    files = {file: here / file for file, _ in pairs}
+    sources = {n: p.read_text(encoding="utf-8") if p.is_file() else "" for n, p in files.items()}
+    return [f"{n}::{test}" for n, test in pairs if f"\ndef {test}(" not in sources[n]]
+
+
+def test_each_promise_of_the_page_has_its_test():
+    found = [*promises()]
+    assert len(found) > 20
+    assert not [(row, column) for row, column, holds, tests in found if not (holds and tests)]
+    named = sorted({name for _, _, _, tests in found for name in tests})
+    assert missing_tests(named) == []
+    assert missing_tests(["test_faults.py::test_no", "test_none.py::test_a"]) == [
+        "test_faults.py::test_no",
+        "test_none.py::test_a",
+    ]
+
+
+def test_the_night_sweeps_more_than_a_push(root):
+    "Every error, once and for good, of all five commands; its receipt is kept"
+    night = (root / ".github/workflows/faults.yml").read_text(encoding="utf-8")
+    [line] = [line for line in night.splitlines() if "sweep.py" in line]
+    assert "cron:" in night and "--receipt" in line
+    assert not {"--quick", "--jobs", "--kinds", "--every"} & {*line.split()}
+    counts = dict.fromkeys(CALLS, 40)
+    few, many = ([*faults_of("train", counts, quick)] for quick in (True, False))
+    assert {*few} < {*many} and len(many) > 1.5 * len(few)
 
 
 # a power cut

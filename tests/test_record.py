@@ -665,6 +665,20 @@ def other_exact(run_dir, **change):
     (folder / "state.json").write_text(json.dumps(record | {"seal": _seal(record)}))
 
 
+def test_a_changed_row_is_said_when_the_run_goes_on(stopped, finished, text):
+    "The weights do not depend on it, and are those of the undisturbed run"
+    path = stopped / "log.jsonl"
+    before = path.read_text()
+    at = before.index('"loss": ') + len('"loss": ')
+    path.write_text(before[:at] + str((int(before[at]) + 1) % 10) + before[at + 1 :])
+    said = []
+    start_run(text, stopped, log=said.append).go()
+    [line] = [line for line in said if "not what was written" in line]
+    assert line.startswith("log.jsonl line 1 of") and "gpub verify" in line
+    ours, theirs = load_checkpoint(stopped).model, load_checkpoint(finished).model
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
 def test_threads_are_as_many_as_before(stopped, text, monkeypatch):
     other_exact(stopped, threads=2)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

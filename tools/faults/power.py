@@ -24,7 +24,12 @@ class Disk:
     def __init__(self, root: Path):
         self.root = root
         self.files: dict[tuple, bytes] = {}
-        self.folders: dict[tuple, dict[str, tuple]] = {identity(root): {}}
+        self.folders: dict[tuple, dict[str, tuple]] = {}
+        for place in (root, *root.rglob("*")):  # what lies there is safe
+            if place.is_dir():
+                self.folders[identity(place)] = {p.name: identity(p) for p in place.iterdir()}
+            else:
+                self.files[identity(place)] = place.read_bytes()
         self.states: dict[str, dict[str, bytes]] = {}  # what was left at some moment, by digest
 
     def sync(self, descriptor: int):
@@ -94,6 +99,7 @@ def watched(root: Path) -> Iterator[Disk]:
 
 def put_back(state: dict[str, bytes], folder: Path):
     "Make a folder of what was left"
+    folder.mkdir(parents=True, exist_ok=True)
     for name, data in state.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
 """Fails every write, fsync, rename and open of five small commands, and a part of their requests
-for memory, one at a time, as SQLite's tests do, and kills the command at each of them:
+for memory, one at a time, as SQLite's tests do; kills the command at each of them; and takes the
+power away, with all that was not forced to the disk:
 python tools/faults/sweep.py [--jobs train,run] [--quick] [--receipt data/faults.json]
 
 A server process with everything imported forks a child for each fault, so that a case costs a
@@ -24,25 +25,29 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 import jobs  # noqa: E402
+import power  # noqa: E402
 
-KINDS = ("open", "write", "fsync", "rename", "memory")
+CALLS = ("open", "write", "fsync", "rename", "memory")  # as inject.c counts them
+# what happens: such a call fails, or is the last of the process, or the power goes around it
+KINDS = (*CALLS, "killed", "power")
 HALF, KILL = -1, -2  # as inject.c knows them
 ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "half": HALF, "killed": KILL}
 ERRORS["ENOMEM"] = errno.ENOMEM
-OF_KIND = {"write": ("EIO", "ENOSPC", "half", "killed"), "memory": ("ENOMEM",)}
+OF_CALL = {"write": ("EIO", "ENOSPC", "half", "killed"), "memory": ("ENOMEM",)}
 BLOCKS = {True: 12, False: 100}  # quick or not: a step makes hundreds of tensors, so many fail
 # one fleeting and one lasting fault of each call, and one kill; half a write counts once
 USUAL = {("EIO", False), ("ENOSPC", True), ("half", False), ("ENOMEM", False), ("ENOMEM", True)}
 USUAL |= {("killed", False)}
 ABORTED = "ended by -6"  # a library that finds no memory and ends the process, as a kill does
-KILLED = "ended by -9"
+KILLED, UNPLUGGED = "ended by -9", "the power goes"
 ROUNDED = (".safetensors", "log.jsonl", "samples.jsonl")  # what last bits decide
-ENDS = {0: "went on", ABORTED: "ended at once", KILLED: "ended at once"}
+ENDS = {0: "went on"} | dict.fromkeys((ABORTED, KILLED, UNPLUGGED), "ended at once")
 LIMIT = 60  # seconds for one command: more is a hang
 LONGEST = 600  # characters of a message
 
@@ -52,14 +57,19 @@ class Fault:
     "One disturbance"
 
     job: str  # of `jobs.JOBS`
-    kind: str  # of `KINDS`
+    call: str  # of `CALLS`
     number: int  # which call of that kind, from 1
     error: str  # of `ERRORS`
     lasts: bool  # every later call of the kind too
 
+    @property
+    def kind(self) -> str:
+        "Of `KINDS`"
+        return "killed" if self.error == "killed" else self.call
+
     def __str__(self):
         how = "from here on" if self.lasts else "once"
-        return f"{self.job}: {self.kind} {self.number} {self.error} {how}"
+        return f"{self.job}: {self.call} {self.number} {self.error} {how}"
 
 
 def compiler() -> str | None:
@@ -77,15 +87,15 @@ def build(folder: Path) -> Path:
 
 def faults_of(job: str, counts: dict[str, int], quick: bool) -> Iterator[Fault]:
     "Every call of every kind; quick: not every error with every duration"
-    for kind in KINDS:
-        errors = OF_KIND.get(kind, ("EIO", "ENOSPC", "killed"))
-        every = max(1, counts[kind] // BLOCKS[quick]) if kind == "memory" else 1
-        for number in range(1, counts[kind] + 1, every):
+    for call in CALLS:
+        errors = OF_CALL.get(call, ("EIO", "ENOSPC", "killed"))
+        every = max(1, counts[call] // BLOCKS[quick]) if call == "memory" else 1
+        for number in range(1, counts[call] + 1, every):
             for error, lasts in itertools.product(errors, (False, True)):
-                if error == "killed" and (lasts or quick and kind == "open"):
+                if error == "killed" and (lasts or quick and call == "open"):
                     continue  # once is enough; before an open is after the call before it
                 if (error, lasts) in USUAL or not quick:
-                    yield Fault(job, kind, number, error, lasts)
+                    yield Fault(job, call, number, error, lasts)
 
 
 class Injector:
@@ -96,15 +106,15 @@ class Injector:
 
     def arm(self, folder: Path, fault: Fault | None):
         "Count from here on, and fail what was asked for"
-        kind = KINDS.index(fault.kind) if fault else -1
+        call = CALLS.index(fault.call) if fault else -1
         number, error = (fault.number, ERRORS[fault.error]) if fault else (0, 0)
         lasts = bool(fault and fault.lasts)
-        self.c.faults_arm(str(folder).encode(), kind, ctypes.c_long(number), error, lasts)
+        self.c.faults_arm(str(folder).encode(), call, ctypes.c_long(number), error, lasts)
 
     def disarm(self) -> dict[str, int]:
         "Fail nothing any more; how many calls there were"
         self.c.faults_disarm()
-        return {kind: self.c.faults_counted(i) for i, kind in enumerate(KINDS)}
+        return {call: self.c.faults_counted(i) for i, call in enumerate(CALLS)}
 
 
 def in_child(work: Callable[[], dict]) -> dict:
@@ -192,6 +202,11 @@ def what_broke_again(
     return [f"it went on to another end: {other}"] if other else []
 
 
+def found_in(told: dict) -> list[str]:
+    "What a child found wrong, or how it ended before it could look"
+    return told["wrong"] if "wrong" in told else [told["said"] or str(told["code"])]
+
+
 class Server:
     "Everything imported; each case in children of this process"
 
@@ -249,25 +264,54 @@ class Server:
             first = typed(job.argv, at, self.injector, fault)
             return first | dict(wrong=what_broke(job, first, at, wanted))
 
-        def again():
-            out = at / job.out
-            wrong = job.invariants(out) if out.exists() else []
-            if job.once and out.exists():  # it was done before the end came
-                other = difference(job.final(out), wanted)
-                return dict(wrong=wrong + [f"it is not whole: {other}"] * bool(other))
-            second = typed(job.argv, at, self.injector, None)
-            wrong += what_broke_again(job, second, at, wanted, may_differ(first))
-            return second | dict(wrong=wrong)
-
         first = in_child(disturbed)
         wanted_end = {"ENOMEM": ABORTED, "killed": KILLED}.get(fault.error)
         if first["code"] == wanted_end:
             first["wrong"] = []  # nobody can say anything then: the same command has to go on
         done = first["code"] == 0 and job.once
+        again = partial(self.again, job, at, may_differ(first))
         second = dict(wrong=[]) if done else in_child(again)
-        broken = [t["said"] or str(t["code"]) for t in (first, second) if "wrong" not in t]
-        wrong = broken + first.get("wrong", []) + second.get("wrong", [])
-        return asdict(fault) | dict(code=first["code"], wrong=wrong)
+        wrong = found_in(first) + found_in(second)
+        return asdict(fault) | dict(kind=fault.kind, code=first["code"], wrong=wrong)
+
+    def again(self, job: jobs.Job, at: Path, but: tuple[str, ...] = ()) -> dict:
+        "The same command, undisturbed, and what is wrong before and after it"
+        out, wanted = at / job.out, self.wanted[job.name]
+        wrong = job.invariants(out) if out.exists() else []
+        if job.once and out.exists():  # it was done before the end came
+            other = difference(job.final(out), wanted)
+            return dict(wrong=wrong + [f"it is not whole: {other}"] * bool(other))
+        second = typed(job.argv, at, self.injector, None)
+        return second | dict(wrong=wrong + what_broke_again(job, second, at, wanted, but))
+
+    def power_cuts(self, name: str, part: slice) -> Iterator[dict]:
+        """At every fsync and rename of the undisturbed command the power goes: what was forced to
+        the disk is where the same command begins"""
+        job, left = jobs.JOBS[name], self.place / f"left-{name}"
+
+        def watch():
+            at = self.fresh(name)
+            with power.watched(at / "out") as disk:
+                told = typed(job.argv, at, self.injector, None)
+            for number, files in enumerate(disk.states.values()):
+                power.put_back(files, left / f"{number:04d}")
+            return told
+
+        left.mkdir()
+        told = in_child(watch)
+        if told["code"] != 0:
+            raise RuntimeError(f"{name} does not work while it is watched: {told['said']}")
+        states = sorted(left.iterdir())
+        for number in range(len(states))[part]:
+            at = self.fresh(name)
+            shutil.rmtree(at / "out")
+            shutil.copytree(states[number], at / "out")
+            config = at / job.out / "config.json"
+            if config.is_file() and not config.stat().st_size:
+                continue  # a name without content: what a journal of names alone may leave
+            second = in_child(partial(self.again, job, at))
+            fault = dict(job=name, call="power", number=number, error="power", lasts=True)
+            yield fault | dict(kind="power", code=UNPLUGGED, wrong=found_in(second))
 
 
 def serve(library: str, names: list[str], part: slice, quick: bool, kinds: list[str]):
@@ -281,6 +325,8 @@ def serve(library: str, names: list[str], part: slice, quick: bool, kinds: list[
             cases = [f for f in faults_of(name, server.calls[name], quick) if f.kind in kinds]
             for fault in cases[part]:
                 print(json.dumps(server.case(fault)), flush=True)
+            for case in server.power_cuts(name, part) if "power" in kinds else ():
+                print(json.dumps(case), flush=True)
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
