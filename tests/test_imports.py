@@ -1,7 +1,7 @@
 """Small models of today as transformers builds them, with random weights and tokenizers of their
 layout: imported by the command, they say what transformers says, go on learning, and go back."""
 
-import json
+import json, os, subprocess, sys
 from dataclasses import dataclass
 from pathlib import Path
 import pytest, torch
@@ -230,3 +230,41 @@ def test_spaces_written_otherwise_are_refused(tmp_path, metaspace):
 def import_run_of(name, folder):
     make_folder(CASES[name], folder / "hf")
     return import_run(folder / "hf", folder / "run")
+
+
+@pytest.mark.parametrize("name", ["SmolLM2", "TinyLlama"])
+def test_an_imported_run_is_a_run(name, tmp_path):
+    "Listed, examined, billed as what it is; it learns on, from the loss that transformers measures"
+    theirs, words = make_folder(CASES[name], tmp_path / "hf")
+    gpub("import", tmp_path / "hf", tmp_path / "run")
+    assert "imported" in gpub("ls", tmp_path)
+    assert "imported from" in gpub("bill", tmp_path / "run")
+    said = gpub("doctor", tmp_path / "run")
+    assert "0 alarms" in said and "imported from" in said
+    (tmp_path / "text.txt").write_text(TEXT)
+    out, recipe = tmp_path / "tuned", ["--set", "batch_tokens=1024", "--set", "log_every=1"]
+    given = ["--init", tmp_path / "run", "--data", tmp_path / "text.txt", "--out", out]
+    gpub("train", *given, "--steps", 3, "--device", "cpu", *recipe, "--quiet")
+    first, *_, last = [json.loads(line) for line in open(out / "log.jsonl")]
+    ids = torch.tensor(words.encode(TEXT, add_special_tokens=False).ids)[: 64 * 128].view(64, 128)
+    with torch.no_grad():
+        want = theirs(ids, labels=ids).loss
+    assert abs(first["loss"] - want) < 0.15 and last["val_loss"] < first["loss"]
+    assert load(out).tokenizer.fingerprint == load(tmp_path / "run").tokenizer.fingerprint
+    assert "nats/token" in gpub("show", out)
+
+
+def test_a_name_on_the_hub(tmp_path):
+    "OWNER/NAME is read from the Hub's own cache, where it lies as huggingface_hub leaves it"
+    commit = "0" * 40
+    place = tmp_path / "cache/models--me--tiny"
+    make_folder(CASES["SmolLM2"], place / "snapshots" / commit)
+    (place / "refs").mkdir()
+    (place / "refs/main").write_text(commit)
+    env = os.environ | dict(HF_HUB_CACHE=str(tmp_path / "cache"), HF_HUB_OFFLINE="1")
+    for name, code, says in (("me/tiny", 0, "imported to"), ("me/none", 1, "the Hub did not")):
+        words = [sys.executable, "-m", "gpub", "import", name, str(tmp_path / name)]
+        done = subprocess.run(words, capture_output=True, text=True, env=env, cwd=tmp_path)
+        assert done.returncode == code and says in done.stdout + done.stderr
+    config = json.loads((tmp_path / "me/tiny/config.json").read_text())
+    assert config["imported"] == "me/tiny" and config["unit"] == "nats/token"

@@ -276,7 +276,16 @@ def bill_command(run: str, usd_per_hour: float | None, gpu: str | None, file: st
     "What RUN cost, second by second, what a point of loss cost, and what the next hundredth will."
     from gpub.budget.bill import bill, bill_text
     from gpub.budget.prices import check_rate, find_price
+    from gpub.record.runs import imported_from
 
+    if source := imported_from(run):
+        click.echo(
+            f"{run} was imported from {source}: it was not trained here, and cost nothing here"
+        )
+        if file:
+            free = dict(run=run, imported=source, usd=0.0)
+            write_atomic(file, json.dumps(free, indent=1) + "\n")
+        return
     rate, where = find_price(gpu) if gpu and usd_per_hour is None else (usd_per_hour, None)
     b = bill(run, None if rate is None else check_rate(rate))
     b["notes"] += [f"as {gpu}, ${rate:.2f} an hour: {where}"] if where else []

@@ -45,6 +45,13 @@ def _presets() -> str:
 @click.option(
     "--save-every", type=int, help="Steps between checkpoints.  [default: a tenth of the run]"
 )
+@click.option("--init", help="Begin with the weights of a run, a Hugging Face folder, OWNER/NAME.")
+@click.option("--warm", is_flag=True, help="With --init RUN: go on with its optimizer too.")
+@click.option(
+    "--extend",
+    type=click.IntRange(1),
+    help="With --init RUN: a copy of the finished RUN goes on for so many steps.",
+)
 @run_options
 @click.option("--quiet", is_flag=True, help="Say nothing but what went wrong.")
 @settings_option("Any setting of model or recipe, such as lr=0.01 or d_model=64.")
@@ -56,6 +63,7 @@ def train_command(
     steps: int | None,
     seed: int | None,
     settings: tuple[str, ...],
+    extend: int | None,
     quiet: bool,
     **options: Any,
 ):
@@ -65,6 +73,10 @@ def train_command(
     is a report to look at. Ctrl-C saves and exits, a lost connection too; the same command goes
     on from there. A folder that holds another run is refused, with the difference.
 
+    --init RUN trains the model of RUN on, with RUN's own recipe or that of PRESET, on --data; a
+    model from elsewhere with a gentle recipe. --init RUN --extend 500 makes a branch of a
+    finished run: same data, same optimizer, a later end.
+
     Several GPUs: torchrun --nproc_per_node=8 -m gpub train PRESET ... trains the same run, at
     the same tokens per step, on all of them; several machines: the same line with --nnodes,
     --node_rank and --master_addr on each, --out on a disk that all of them see. Checkpoints do
@@ -72,7 +84,10 @@ def train_command(
     from gpub.progress import SilentProgress
     from gpub.train.trainer import Trainer
 
-    if preset is None and file is None:
+    if extend:
+        _go_on_beyond(ctx, options["init"], extend, options["out"])
+        return
+    if preset is None and file is None and options["init"] is None:
         _list_presets()
         return
     chosen = parse_settings(settings)
@@ -84,6 +99,23 @@ def train_command(
     Trainer(_run_options(preset, file, chosen, given | dict(command=this_command()))).go()
 
 
+def _go_on_beyond(ctx: click.Context, run: str | None, more: int, out: str | None):
+    "Train a branch of a finished run"
+    from gpub.train.initial import branch_run
+    from gpub.train.options import options_to_resume
+    from gpub.train.trainer import Trainer
+
+    typed = click.core.ParameterSource.COMMANDLINE
+    given = [name for name in ctx.params if ctx.get_parameter_source(name) == typed]
+    odd = [name for name in given if name not in ("init", "extend", "out", "device")]
+    if run is None or odd:
+        why = "needs --init RUN" if run is None else f"goes on as RUN was: leave {odd[0]} out"
+        raise click.UsageError(f"--extend {why}")
+    branch = branch_run(run, more, out)
+    changes = dict(device=ctx.params["device"]) if "device" in given else {}
+    Trainer(options_to_resume(branch, command=f"gpub resume {branch}", **changes)).go()
+
+
 def _typed(ctx: click.Context, options: dict) -> dict:
     "The options that stand in the command; the defaults of the others are a file's to replace"
     typed = click.core.ParameterSource.COMMANDLINE
@@ -92,10 +124,11 @@ def _typed(ctx: click.Context, options: dict) -> dict:
 
 def _run_options(preset: str | None, file: str | None, chosen: dict, given: dict) -> Any:
     "`RunOptions` of what was typed and of what a file holds; what was typed comes first"
+    from gpub.train.initial import OWN_RECIPE
     from gpub.train.options import RunOptions, read_options
 
     if file is None:
-        return RunOptions(preset, settings=chosen, **given)
+        return RunOptions(preset or OWN_RECIPE, settings=chosen, **given)
     if preset is not None:
         given["preset"] = preset
     options = read_options(file, **given)

@@ -72,16 +72,18 @@ def load_text(
 def text_corpus(
     text: Text,  # every character counts
     context_length: int,  # the model's
+    tok: Any = None,  # a tokenizer; default: the characters of this text
 ) -> Corpus:
     "Cut and encode; raises `GpubError` when either part is shorter than one window"
-    tok = CharTokenizer.from_text(text.text)
+    tok = tok or CharTokenizer.from_text(text.text)
+    letters = isinstance(tok, CharTokenizer)
     ids = tok.encode(text.text).astype(np.int64)
     cut = int(0.9 * len(ids))
     if min(cut, len(ids) - cut) < context_length + 1:
         raise GpubError(
-            f"{text.source} has {len(ids):,} characters; its 10% for validation are "
-            f"{len(ids) - cut:,}, fewer than one window of {context_length + 1}: use a longer text "
-            "or a smaller --set context_length=..."
+            f"{text.source} has {len(ids):,} {'characters' if letters else 'tokens'}; its 10% for "
+            f"validation are {len(ids) - cut:,}, fewer than one window of {context_length + 1}: "
+            "use a longer text or a smaller --set context_length=..."
         )
 
     def train(context_length: int, batch: int, seed: int = 0, **kw: Any) -> Batches:
@@ -91,10 +93,10 @@ def text_corpus(
         source=text.source,
         note=text.note,
         tok=tok,
-        unit="nats/char",
+        unit="nats/char" if letters else "nats/token",
         tokens=cut,
         val=ids[cut:],
-        texts=(text.text[:cut], text.text[cut:]),
+        texts=(text.text[:cut], text.text[cut:]) if letters else None,
         train=train,
         fingerprint=train(context_length, 1).fingerprint,
     )
@@ -142,16 +144,27 @@ def load_corpus(
     data: Path | str | None,  # a text file, a shard folder, or None: tiny Shakespeare
     context_length: int,  # the model's
     log: Callable[[str], None] = print,  # told of a download, or that there is no network
+    tok: Any = None,  # the tokenizer of a model that is there already
 ) -> Corpus:
-    "A text file, a shard folder, here or at a URL, or tiny Shakespeare"
+    """A text file, a shard folder, here or at a URL, or tiny Shakespeare; raises `GpubError` for
+    shards of another tokenizer"""
     if "://" in str(data):
         log(f"{data}: copying what is not here yet")
-        return replace(shard_corpus(fetch_shards(str(data)), context_length), source=str(data))
-    return (
-        shard_corpus(data, context_length)
-        if data and Path(data).is_dir()
-        else text_corpus(load_text(data, log), context_length)
-    )
+        found = shard_corpus(fetch_shards(str(data)), context_length)
+        return _of_tokenizer(replace(found, source=str(data)), tok)
+    if data and Path(data).is_dir():
+        return _of_tokenizer(shard_corpus(data, context_length), tok)
+    return text_corpus(load_text(data, log), context_length, tok)
+
+
+def _of_tokenizer(c: Corpus, tok: Any) -> Corpus:
+    "The corpus, if its ids are those of this tokenizer"
+    if tok is not None and tok.fingerprint != c.tok.fingerprint:
+        raise GpubError(
+            f"{c.source} was prepared with tokenizer {c.tok.fingerprint}, the model learned with "
+            f"{tok.fingerprint}: prepare it with gpub prep --tokenizer and the model's own"
+        )
+    return c
 
 
 def references(

@@ -27,6 +27,7 @@ from ..table import Table
 from .check import Check
 from .preflight import highest_initial_loss
 from ..record.log import read_log, sample_table
+from ..record.runs import imported_from
 from ..data.tokenizer import load_tokenizer
 from ..train.config import CHANGEABLE, TrainConfig
 from ..train.loop import lr_factor
@@ -438,15 +439,26 @@ def _facts(run_dir: Path | str) -> SimpleNamespace:
     said = [
         _identity(p).get("train", {}).get("log_every", 1) for p in checkpoints(run) if _sound(p)
     ]
+    branch = (config.get("branch") or {}).get("step", 0)
     return SimpleNamespace(
         dir=run,
         config=config,
         rows=rows,
+        # since the last change of plan: a branch has the rows of the run that it comes from
+        planned=[r for r in rows if r["step"] > branch],
         cfg=cfg,
         every=max([cfg.log_every, *said]),
         left=max(0, cfg.steps - rows[-1]["step"]),
         vocab_size=config["model"].get("vocab_size"),
     )
+
+
+def _loss_at_birth(r: SimpleNamespace) -> str:
+    "Only fresh weights begin with guessing"
+    if r.config.get("init"):
+        return f"{r.rows[0]['loss']:.2f}, with the weights of {r.config['init']['source']}"
+    most = highest_initial_loss(_model(r.config).cfg)
+    return check_initial_loss(r.rows, r.vocab_size, most)
 
 
 DOCTOR_CHECKS = (
@@ -455,21 +467,15 @@ DOCTOR_CHECKS = (
     ("weights", "alarm", lambda r: check_shapes(r.dir, r.config)),
     ("tokenizer", "alarm", lambda r: check_tokenizer(r.dir, r.config)),
     ("finite", "alarm", lambda r: check_finite(r.rows)),
-    (
-        "loss at birth",
-        "alarm",
-        lambda r: check_initial_loss(
-            r.rows, r.vocab_size, highest_initial_loss(_model(r.config).cfg)
-        ),
-    ),
+    ("loss at birth", "alarm", _loss_at_birth),
     ("loss", "alarm", lambda r: check_jumps(r.rows)),
     (
         "causality",
         "alarm",
         lambda r: check_future(r.rows, r.config.get("reference", {}).get("source entropy")),
     ),
-    ("learning rate", "alarm", lambda r: lr_jump(r.rows)),
-    ("schedule", "alarm", lambda r: check_schedule(r.rows, r.cfg)),
+    ("learning rate", "alarm", lambda r: lr_jump(r.planned)),
+    ("schedule", "alarm", lambda r: check_schedule(r.planned, r.cfg)),
     ("steps", "alarm", lambda r: check_steps(r.rows, r.every, r.cfg.batch_tokens)),
     ("overfitting", "warn", lambda r: check_gap(r.rows)),
     ("throughput", "warn", lambda r: check_throughput(r.rows)),
@@ -493,10 +499,18 @@ _OF_ALL_RUNS = (  # what is asked of a run that learns to talk, too
 )
 
 
+_OF_IMPORTED = "checkpoints", "LATEST", "weights", "tokenizer", "disk"
+
+
 def doctor(
     run_dir: Path | str,  # a run folder
 ) -> list[Check]:  # one per question
     "Examine a run folder; raises `GpubError` only when it is none"
+    if source := imported_from(run_dir):
+        facts = SimpleNamespace(dir=Path(run_dir), config=read_config(run_dir), left=0)
+        asked = [check for check in DOCTOR_CHECKS if check[0] in _OF_IMPORTED]
+        told = Check("training", "ok", f"imported from {source}: not trained here")
+        return [*(_ask(facts, *check) for check in asked), told]
     facts = _facts(run_dir)
     checks = DOCTOR_CHECKS
     if is_tuned(facts.config):

@@ -45,6 +45,9 @@ class RunOptions:
     out: str | Path | None = None  # the run folder; default runs/<preset>
     data: str | Path | None = None  # a text or a folder of shards; default tiny Shakespeare
     settings: dict | None = None  # {'steps': 100, 'lr': '0.01'}
+    # weights to begin with: a run, a folder of Hugging Face, OWNER/NAME on its Hub
+    init: str | Path | None = None
+    warm: bool = False  # take the optimizer of the run `init` over too
     device: str = "auto"  # auto, cpu, cuda or mps
     usd_per_hour: NotNegative = 0.0  # what the machine costs
     keep: Count = 3  # checkpoints kept beside the milestones
@@ -78,6 +81,8 @@ KEPT_OPTIONS = (  # options that a person gives; the others are handed in by pro
     "preset",
     "data",
     "settings",
+    "init",
+    "warm",
     "device",
     "usd_per_hour",
     "keep",
@@ -99,6 +104,8 @@ def kept_options(
         value = getattr(options, name)
         if name == "preset" or value != getattr(default, name):
             kept[name] = _whole_path(value) if name in _PLACES else value
+    if options.init is not None:
+        kept["init"] = str(options.init)
     return kept
 
 

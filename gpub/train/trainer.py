@@ -64,6 +64,7 @@ from ..report.page import write_report
 from .decay import decay_for, decay_integral
 from .journal import Evaluator, StepLogger, Stopwatch, TextSampler
 from .kernels import forward_backward_seconds, matmul_peak
+from .initial import find_initial, whole_batches
 from .learner import Learner, Placement, get_rng
 from .config import NEUTRAL, TrainConfig
 from gpub.train.loop import (
@@ -75,6 +76,7 @@ from gpub.train.loop import (
     depth_at,
     train,
 )
+from .optim import restore_optimizers
 from .options import RunOptions, eval_steps, kept_options, spread_steps
 from .parallel import World
 from .presets import apply_settings, find_preset
@@ -507,10 +509,13 @@ class Trainer:
         given = isinstance(preset, RunOptions)
         options = preset if given else RunOptions(preset, out, data, settings, device, **others)
         self.options = options
-        self.name, self.preset = options.preset, find_preset(options.preset)
+        self.name, self.out = options.preset, _run_folder(options)
+        self.initial = find_initial(options, self.out)
+        self.preset = (self.initial.preset if self.initial else find_preset)(self.name)
         self.world = World.from_env()
         shape, self.cfg = apply_settings(self.preset, options.settings or {})
-        self.out = Path(options.out or runs_dir() / options.preset)
+        if self.initial and "batch_tokens" not in (options.settings or {}):
+            self.cfg = whole_batches(self.cfg, shape["context_length"])
         self.command = options.command or f"gpub train {self.name} --out {self.out}"
         self.progress = options.progress or Progress(self.cfg.steps)
         self.log = (options.log or self.progress.log) if self.world.main else lambda text: None
@@ -518,6 +523,9 @@ class Trainer:
         self.device = pick_device(self.world.device(options.device))
         self.corpus = self._read_corpus(shape)
         self.model_cfg = self.preset.config(vocab_size=self.corpus.tok.vocab_size, **shape)
+        if self.initial:
+            whole = self.world.size == 1 or options.parallel == "ddp"
+            self.initial.check(self.model_cfg, self.cfg, whole)
         self.val_bytes = len(self.corpus.tok.decode_bytes(self.corpus.val))
         self.eval_steps, self.milestone_steps = self._marked_steps()
         self.save_every = options.save_every or max(1, self.cfg.steps // 10)
@@ -535,9 +543,10 @@ class Trainer:
         "What is learned from; an impossible shape is refused before anything is read"
         options = self.options
         self.preset.config(vocab_size=2, **shape)
-        if options.data is None and shape["d_model"] > 128:
+        tok = self.initial.tok if self.initial else None
+        if tok is None and options.data is None and shape["d_model"] > 128:
             _refuse_letters(self.name)
-        corpus = load_corpus(options.data, shape["context_length"], self.log)
+        corpus = load_corpus(options.data, shape["context_length"], self.log, tok)
         if self.cfg.document_mask and getattr(corpus.tok, "end", None) is None:
             raise GpubError(
                 "document_mask needs documents with an end: prepare the text with gpub prep and "
@@ -601,6 +610,7 @@ class Trainer:
     def identity(self) -> dict:
         "What makes two runs the same"
         c = self.corpus
+        began = dict(init=self.initial.facts) if self.initial else {}
         return dict(
             preset=self.name,
             model=self.model_cfg.to_dict(),
@@ -612,6 +622,7 @@ class Trainer:
                 tokenizer=c.tok.fingerprint,
                 tokens=c.fingerprint,
             ),
+            **began,
         )
 
     def go(self) -> Path:
@@ -654,6 +665,8 @@ class Trainer:
         place = Placement(self.device, precision, self.world, self.options.parallel)
         path = self.world.on_main(lambda: _newest_checkpoint(self))
         saved, weights = self._load(path, place) if path else (None, None)
+        if saved is None and self.initial:
+            self._take_initial(model)
         end = getattr(self.corpus.tok, "end", None)
         self.learner = Learner(model, self.cfg, place, self.log, weights, end)
         if saved:
@@ -661,8 +674,24 @@ class Trainer:
         else:
             self.state = RunState()
             self.learner.fit_to_memory(0)
+            if self.initial and self.initial.optimizer:
+                restore_optimizers(model, self.learner.opts, self.initial.optimizer)
         if self.world.main:
             self._cut_records()
+
+    def _take_initial(self, model: nn.Module):
+        "Weights from elsewhere instead of fresh ones, wherever the model is whole"
+        initial = self.initial
+        if initial.tensors is None:
+            raise GpubError(
+                f"{self.out} has no whole checkpoint: delete the folder, and begin again with the "
+                "same command"
+            )
+        tensors = initial.fitted(self.model_cfg.context_length)
+        if next(model.parameters()).device.type != "meta":
+            model.load_state_dict(tensors)
+        where = f"step {initial.facts['step']} of {initial.facts['source']}"
+        self.log(f"begins with the weights of {where}, optimizer {initial.facts['optimizer']}")
 
     def _restore(self, saved: Checkpoint):
         "Go on from a checkpoint"
@@ -773,6 +802,15 @@ class Trainer:
         "The finished run, report and all, in the second place too"
         with disk_errors(self.options.mirror):
             mirror_run(self.out, self.options.mirror, self.options.keep)
+
+
+def _run_folder(options: RunOptions) -> Path:
+    "Where a run goes that was given no folder"
+    if options.out:
+        return Path(options.out)
+    if options.init is not None:
+        return runs_dir() / f"from-{Path(options.init).name}"
+    return runs_dir() / options.preset
 
 
 def _refuse_too_large(parameters: int):

@@ -1,0 +1,147 @@
+"""Runs that begin with weights of others, by the command: the first loss tells whose weights they
+are, an interruption changes nothing, and what does not go together is one line."""
+
+import json
+import shutil
+import numpy as np
+import pytest, torch
+from click.testing import CliRunner
+from gpub.cli.main import cli
+from gpub.data.plays import plays
+from gpub.record.checkpoint import load_checkpoint
+from gpub.record.load import load
+from gpub.train.loop import evaluate
+
+SMALL = "context_length=32 d_model=32 n_layers=2 n_heads=2 batch_tokens=512 warmup=0 log_every=1"
+
+
+def gpub(*words, code=0):
+    done = CliRunner().invoke(cli, [str(word) for word in words])
+    assert done.exit_code == code, done.output
+    return done.output + str(done.exception or "")
+
+
+def sets(text):
+    return [word for pair in text.split() for word in ("--set", pair)]
+
+
+def rows(run):
+    return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    "A finished run of 40 steps, and two texts"
+    place = tmp_path_factory.mktemp("initial")
+    for name, seed in (("a", 0), ("b", 1)):
+        (place / f"{name}.txt").write_text(plays(40_000, seed))
+    words = ["train", "shakespeare", "--data", place / "a.txt", "--out", place / "run", "--quiet"]
+    gpub(*words, "--steps", 40, "--device", "cpu", *sets(SMALL))
+    return place
+
+
+def trained(place, out, *words, code=0):
+    words = ["train", "--out", out, "--device", "cpu", *words]
+    return gpub(*words, code=code)
+
+
+def test_another_text_from_these_weights(place, tmp_path):
+    "The first batch's loss is that of the run's weights, to the last digit that is logged"
+    out = tmp_path / "tuned"
+    words = ["--init", place / "run", "--data", place / "b.txt", "--steps", 6]
+    said = trained(place, out, *words)
+    assert f"begins with the weights of step 40 of {place / 'run'}" in said
+    ours, config = load(place / "run"), json.loads((out / "config.json").read_text())
+    assert config["init"]["step"] == 40 and config["train"]["muon_lr"] == 0.03
+    assert "0 alarms" in gpub("doctor", out) and "begins with the weights" in said
+    assert load(out).tokenizer.fingerprint == ours.tokenizer.fingerprint
+    assert rows(out)[0]["step"] == 1 and len(rows(out)) == 6
+    text = (place / "b.txt").read_text()
+    ids = ours.tokenizer.encode(text[: int(0.9 * len(text))]).astype(np.int64)
+    assert abs(rows(out)[0]["loss"] - evaluate(ours.model, ids, 32)) < 0.15
+
+
+def test_interrupted_it_needs_its_source_no_more(place, tmp_path):
+    "Resumed after the source is gone, it gives the rows of a run that was never interrupted"
+    source = shutil.copytree(place / "run", tmp_path / "source")
+    words = ["--init", source, "--data", place / "b.txt", "--steps", 12, "--save-every", 3]
+    whole = trained(place, tmp_path / "whole", *words) and rows(tmp_path / "whole")
+    trained(place, tmp_path / "cut", *words)
+    shutil.rmtree(source)
+    for kept in sorted((tmp_path / "cut/checkpoints").glob("step-*")):
+        if int(kept.name[5:]) > 9:
+            shutil.rmtree(kept)
+    (tmp_path / "cut/LATEST").unlink(missing_ok=True)
+    gpub("resume", tmp_path / "cut", "--device", "cpu")
+    assert [(r["step"], r["loss"]) for r in rows(tmp_path / "cut")] == [
+        (r["step"], r["loss"]) for r in whole
+    ]
+    words = ["--init", place / "run", "--data", place / "b.txt", "--steps", 12]
+    said = trained(place, tmp_path / "cut", *words, code=1)
+    assert "holds another run" in said and "init.source" in said
+    said = gpub("train", "shakespeare", "--out", tmp_path / "cut", code=1)
+    assert "began with the weights of" in said
+
+
+def test_a_warm_optimizer_goes_on(place, tmp_path):
+    "Same weights, same first loss, another second one; AdamW does not go on with Muon's memory"
+    words = ["--init", place / "run", "--steps", 3, "--data", place / "a.txt"]
+    trained(place, tmp_path / "fresh", *words)
+    trained(place, tmp_path / "warm", *words, "--warm")
+    fresh, warm = rows(tmp_path / "fresh"), rows(tmp_path / "warm")
+    assert fresh[0]["loss"] == warm[0]["loss"] and fresh[1]["loss"] != warm[1]["loss"]
+    words += ["--warm", "--set", "optimizer=adamw"]
+    assert "goes on with an optimizer as it was: muon" in trained(
+        place, tmp_path / "odd", *words, code=1
+    )
+    assert not (tmp_path / "odd").exists()
+
+
+def test_a_branch_is_the_run_with_a_later_end(place, tmp_path):
+    "The rows of the run, then rows as if it had been planned so long; the run stays as it is"
+    before = {p: p.read_bytes() for p in (place / "run").rglob("*") if p.is_file()}
+    out = tmp_path / "longer"
+    gpub("train", "--init", place / "run", "--extend", 10, "--out", out, "--device", "cpu")
+    assert {p: p.read_bytes() for p in (place / "run").rglob("*") if p.is_file()} == before
+    old, new = rows(place / "run"), rows(out)
+    assert new[:40] == old and [r["step"] for r in new[40:]] == [*range(41, 51)]
+    assert new[40]["lr"] > old[-1]["lr"] and new[40]["tokens"] == 41 * 512
+    configs = [json.loads((run / "config.json").read_text()) for run in (place / "run", out)]
+    assert configs[0]["run_id"] != configs[1]["run_id"]
+    assert configs[1]["branch"]["run_id"] == configs[0]["run_id"]
+    first = load_checkpoint(out, 40)
+    last = load_checkpoint(place / "run", 40)
+    for name, t in (last.model | last.optimizer).items():
+        assert torch.equal((first.model | first.optimizer)[name], t)
+    assert "longer" in gpub("ls", tmp_path) and "finished" in gpub("ls", tmp_path)
+    assert "$" in gpub("bill", out)
+    assert "17 checks: 0 alarms" in gpub("doctor", out)
+
+
+@pytest.mark.parametrize(
+    "words, code, says",
+    [
+        (["--extend", 5], 2, "--extend needs --init RUN"),
+        (["--init", "RUN", "--extend", 5, "--steps", 9], 2, "leave steps out"),
+        (["--init", "RUN", "--data", "TEXT", "--set", "n_layers=3"], 1, "n_layers is 2, not 3"),
+        (
+            ["--init", "RUN", "--data", "TEXT", "--set", "context_length=64"],
+            1,
+            "a vector for each of its 32",
+        ),
+        (["shakespeare", "--warm"], 1, "need --init RUN"),
+        (["--init", "/nowhere/at/all"], 1, "is not a folder"),
+    ],
+)
+def test_what_does_not_go_together(place, tmp_path, words, code, says):
+    named = dict(RUN=place / "run", TEXT=place / "b.txt")
+    words = [named.get(word, word) for word in words]
+    said = gpub("train", *words, "--out", tmp_path / "odd", code=code)
+    assert says in said and not (tmp_path / "odd/config.json").exists()
+
+
+def test_a_stopped_run_is_resumed_not_extended(place, tmp_path):
+    run = shutil.copytree(place / "run", tmp_path / "run")
+    shutil.rmtree(run / "checkpoints/step-00000040")
+    said = gpub("train", "--init", run, "--extend", 5, code=1)
+    assert f"let it finish first, with gpub resume {run}" in said
