@@ -45,9 +45,6 @@ class RunOptions:
     out: str | Path | None = None  # the run folder; default runs/<preset>
     data: str | Path | None = None  # a text or a folder of shards; default tiny Shakespeare
     settings: dict | None = None  # {'steps': 100, 'lr': '0.01'}
-    # weights to begin with: a run, a folder of Hugging Face, OWNER/NAME on its Hub
-    init: str | Path | None = None
-    warm: bool = False  # take the optimizer of the run `init` over too
     device: str = "auto"  # auto, cpu, cuda or mps
     usd_per_hour: NotNegative = 0.0  # what the machine costs
     keep: Count = 3  # checkpoints kept beside the milestones
@@ -57,6 +54,9 @@ class RunOptions:
     track: Literal["none", "wandb", "trackio", "tensorboard"] = "none"
     # how the processes of torchrun share the model
     parallel: Literal["ddp", "fsdp", "hsdp"] = "ddp"
+    # weights to begin with: a run, a folder of Hugging Face, OWNER/NAME on its Hub
+    init: str | Path | None = None
+    warm: bool = False  # take the optimizer of the run `init` over too
     # where messages go; default the progress line's output
     log: Callable[[str], object] | None = None
     # how to call this again, for the message after an interruption
