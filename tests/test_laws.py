@@ -34,7 +34,7 @@ ROWS = [
     ["record", "chat"],
     ["prep", "report", "share"],
     ["train"],
-    ["budget", "evals", "tune"],
+    ["budget", "evals", "tune", "forensics"],
     ["guards"],
     ["lab"],
     ["cli"],

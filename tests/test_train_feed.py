@@ -191,14 +191,14 @@ def test_a_changed_context_neither_skips_nor_repeats(tmp_path):
     length, size = 32, 128
     ids = np.arange(40 * size + 1, dtype=np.int64)
     run = Trainer("shakespeare", tmp_path / "run", None, SETTINGS | dict(steps=40))
-    run.batches_by_ctx = {
+    run.rows.by_length = {
         c: Batches(ids, context_length=c, batch=size // c, seed=3) for c in (16, length)
     }
     seen = read_of(run, (16, length), 20 * size)
     assert (seen[: len(ids)] <= 1).all() and seen.sum() == 20 * size
     # as it was, rows of a step of each length's own order: some twice
     mixed = np.concatenate(
-        [run.batches_by_ctx[c][s][0].flatten() for s, c in enumerate((16, 32) * 10)]
+        [run.rows.by_length[c][s][0].flatten() for s, c in enumerate((16, 32) * 10)]
     )
     assert np.bincount(mixed).max() > 1
 
@@ -226,7 +226,7 @@ def test_a_changed_batch_goes_on_at_the_token_cursor():
 def test_weights_are_a_setting_of_a_run(shards, tmp_path):
     settings = SETTINGS | dict(stages=(), weights='{"edu": 0.5, "math": 0.5}')
     run = Trainer("shakespeare", tmp_path / "run", shards, settings)
-    assert run.batches_by_ctx[32].weights == [0.5, 0.5]
+    assert run.rows.by_length[32].weights == [0.5, 0.5]
     assert run.identity()["train"]["weights"] == dict(edu=0.5, math=0.5)
     with pytest.raises(GpubError, match="the weights are for web; the sources are edu, math"):
         Trainer("shakespeare", tmp_path / "b", shards, settings | dict(weights='{"web": 1}'))

@@ -380,6 +380,29 @@ ROOMS = {
             ("tune.sets", "tune.methods"),
         ),
     ),
+    "forensics": Diagram(
+        "A run folder says which data, which order and which step: reading finds the batch again. "
+        "A sample is laid against all the training data: copies finds the passages that stand "
+        "there, how often and in which document.",
+        (
+            outside("record.folder", "a run, finished", 0, 0),
+            outside("train.rows", "its order", 1, 0),
+            module("forensics.reading", "the batch, again", 2, 0),
+            thing("documents", "of step N", 3, 0),
+            outside("record.load", "a sample of it", 0, 1),
+            outside("data.corpus", "all it learned from", 1, 1),
+            module("forensics.copies", "one pass, no index", 2, 1),
+            thing("passages", "how often, and where", 3, 1),
+        ),
+        (
+            ("record.folder", "train.rows"),
+            ("train.rows", "forensics.reading"),
+            ("forensics.reading", "documents"),
+            ("record.load", "data.corpus"),
+            ("data.corpus", "forensics.copies"),
+            ("forensics.copies", "passages"),
+        ),
+    ),
     "guards": Diagram(
         "Preflight looks before a run, alarms look during it, the doctor looks at the folder "
         "afterwards, verify at every byte of it; each says what is wrong and what to do.",

@@ -66,7 +66,16 @@ COMMANDS = (  # what is typed, module of gpub.cli and function, the first senten
         "prep:prep_command",
         "Clean, deduplicate, scan, tokenize and mix text into shards to train on.",
     ),
-    ("data", "prep:data_group", "Look into a shard folder."),
+    (
+        "data",
+        "prep:data_group",
+        "Look into a shard folder, or into what a run read: gpub data RUN --step N.",
+    ),
+    (
+        "copies",
+        "forensics:copies_command",
+        "The passages of a sample that stand word for word in what RUN was trained on.",
+    ),
     (
         "plan",
         "budget:plan_command",

@@ -313,9 +313,22 @@ def mix_of(
     return str(Table(["", "documents", "tokens", "share"], rows, align="lr"))
 
 
-@click.group("data")
+class _FolderOrRun(click.Group):
+    "A group whose words are commands; any other word is a run, and a command of its own"
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] in self.commands or args[0].startswith("-"):
+            return super().resolve_command(ctx, args)
+        from gpub.cli.forensics import read_command
+
+        return "RUN", read_command, args
+
+
+@click.group("data", cls=_FolderOrRun)
 def data_group():
-    "Look into a shard folder."
+    """Look into a shard folder, or into what a run read: gpub data RUN --step N."""
 
 
 @data_group.command("what", cls=TorchCommand)

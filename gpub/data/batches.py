@@ -174,16 +174,23 @@ class Batches:
     ) -> torch.Tensor:  # int64 (rows, context_length + 1): this rank's
         """What comes at a place in the order, whatever was read before it in rows of which length
         and number; raises `GpubError` for what does not come out even"""
+        windows = self._windows_at(cursor, tokens)
+        if self.context_length % context_length:
+            raise GpubError(
+                f"windows of {self.context_length} tokens cannot be cut into {context_length}"
+            )
+        rows = self._gather(windows)
+        return rows.unfold(1, context_length + 1, context_length).flatten(0, 1)
+
+    def _windows_at(self, cursor: int, tokens: int) -> list[tuple[WindowOrder, int, int]]:
+        "This rank's windows from a place in the order on"
         window = self.context_length
         if cursor < 0 or cursor % window or tokens % (window * self.world):
             raise GpubError(
                 f"tokens {cursor:,} to {cursor + tokens:,} are no whole windows of {window} for "
                 f"{self.world} processes"
             )
-        if window % context_length:
-            raise GpubError(f"windows of {window} tokens cannot be cut into {context_length}")
-        rows = self._gather(self._windows(cursor // window, tokens // window))
-        return rows.unfold(1, context_length + 1, context_length).flatten(0, 1)
+        return self._windows(cursor // window, tokens // window)
 
     def __getitem__(
         self,
@@ -198,8 +205,19 @@ class Batches:
         step: int,  # from 0
     ):  # a dict per row of this rank: source, epoch, position; of shards also the documents read
         "Which documents of which sources a step reads"
+        return self._what(self.windows(step))
+
+    def what_at(
+        self,
+        cursor: int,  # tokens that all ranks have read so far
+        tokens: int,  # to read now, of all ranks together
+    ) -> list[dict]:  # as `what`, a dict for each window that `read` would read
+        "`what`, at a place in the order; raises `GpubError` for what does not come out even"
+        return self._what(self._windows_at(cursor, tokens))
+
+    def _what(self, windows: list[tuple[WindowOrder, int, int]]) -> list[dict]:
         out = []
-        for k, (s, lo, hi) in enumerate(self.windows(step)):
+        for k, (s, lo, hi) in enumerate(windows):
             for n, start in zip(range(lo, hi), s.order(lo, hi).tolist()):
                 row = dict(
                     source=s.name,

@@ -35,6 +35,7 @@ class Corpus:
     texts: tuple | None  # (training text, validation text), when it is small enough to have
     tokens: int  # to learn from
     fingerprint: str  # of the training ids
+    folder: Path | None = None  # of the shards, on this machine; None: a text
 
     def val_text(self) -> str:
         "The validation text, decoded where only its ids were kept"
@@ -132,6 +133,7 @@ def shard_corpus(
         unit="nats/token",
         val=val,
         texts=None,
+        folder=Path(folder),
         fingerprint=first.fingerprint,
         tokens=sum(s["tokens"] for s in manifest["shards"] if s["split"] == "train"),
         train=lambda context_length, batch, seed, **kw: Batches.from_shards(

@@ -72,7 +72,6 @@ from gpub.train.loop import (
     TrainParts,
     TrainStep,
     context_length_at,
-    context_lengths,
     depth_at,
     train,
 )
@@ -80,6 +79,7 @@ from .optim import restore_optimizers
 from .options import RunOptions, eval_steps, kept_options, spread_steps
 from .parallel import World
 from .presets import apply_settings, find_preset
+from .rows import RunRows
 from .trackers import Tracker, tracker
 
 # %% ../../nbs/lib/train/trainer.ipynb #7663c671
@@ -529,8 +529,8 @@ class Trainer:
         self.val_bytes = len(self.corpus.tok.decode_bytes(self.corpus.val))
         self.eval_steps, self.milestone_steps = self._marked_steps()
         self.save_every = options.save_every or max(1, self.cfg.steps // 10)
-        lengths = context_lengths(self.cfg, self.model_cfg.context_length)
-        self.batches_by_ctx = {c: self._batches(c) for c in lengths}
+        length = self.model_cfg.context_length
+        self.rows = RunRows(self.corpus, self.cfg, length, self.world)
         self.stop = threading.Event()  # saves after the step that is on its way, and ends
         self.ledger = Ledger(None, options.usd_per_hour)
         # what opening the folder fills in
@@ -565,18 +565,6 @@ class Trainer:
             milestones = spread_steps(self.preset.samples, self.cfg.steps)
         return {*evals}, {*milestones}
 
-    def _batches(self, context_length: int):
-        if self.cfg.batch_tokens % context_length:
-            raise GpubError(
-                f"batch_tokens {self.cfg.batch_tokens} is not a multiple of the context "
-                f"{context_length}"
-            )
-        rows, world = self.cfg.batch_tokens // context_length, self.world
-        shares = dict(weights=self.cfg.weights) if self.cfg.weights else {}
-        return self.corpus.train(
-            context_length, rows, self.cfg.seed, rank=world.rank, world=world.size, **shares
-        )
-
     def batches(
         self,
         step: int,  # from 0
@@ -593,10 +581,7 @@ class Trainer:
         context_length: int,  # one of `context_lengths`
     ) -> Tensor:  # ids with the last one's target, on the host
         "This process's rows of a step in one piece"
-        longest, size = max(self.batches_by_ctx), self.cfg.batch_tokens
-        if longest % context_length:  # cannot be cut out of the longest: an order of its own
-            return self.batches_by_ctx[context_length].tokens(step)
-        return self.batches_by_ctx[longest].read(step * size, size, context_length)
+        return self.rows.tokens(step, context_length)
 
     def announce(
         self,
