@@ -495,8 +495,10 @@ class BPETokenizer:
         import tiktoken
 
         ranks = {t: i for i, t in enumerate(self.tokens) if i not in set(self.specials.values())}
+        # one at least: where there is none, tiktoken looks for it at every character
+        specials = self.specials or {SPECIALS[0]: self.vocab_size}
         return tiktoken.Encoding(
-            self.fingerprint, pat_str=self.pattern, mergeable_ranks=ranks, special_tokens={}
+            self.fingerprint, pat_str=self.pattern, mergeable_ranks=ranks, special_tokens=specials
         )
 
     def encode(

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 import numpy as np
 from ..core import GpubError, first_line
-from .clean import LOWER, ngram_hashes, utf8, word_hashes
+from .clean import LOWER, ngram_hashes, side_by_side, utf8, word_hashes
 from .store import Lists, load_chunk, save_chunk
 
 # %% ../../nbs/lib/prep/contamination.ipynb #f6a7c754
@@ -29,16 +29,22 @@ NEARBY = 100  # words behind a short question in which its answers are looked fo
 INDEX_FORMAT = 3  # of a saved index
 TELLING = 5  # words of three letters or more in a run: a count to thirteen is nobody's question
 
-# U+2000 to U+206F (dashes, curly quotes, dots, odd spaces), and the signs of Latin-1
-_SIGNS = re.compile(rb"\xe2[\x80\x81][\x80-\xbf]|\xc2[\x80-\xbf]")
-
 
 def fold_signs(
     text: str | bytes,  # as UTF-8 if bytes
-) -> bytes:
-    "UTF-8 with a space for every sign outside ASCII that is no letter"
+) -> bytes:  # as long as the text
+    "UTF-8 with spaces for every sign outside ASCII that is no letter"
     data = utf8(text) if isinstance(text, str) else text
-    return data if data.isascii() else _SIGNS.sub(b" ", data)
+    if data.isascii():
+        return data
+    b = np.frombuffer(data + b"  ", np.uint8).copy()
+    latin = np.flatnonzero(b == 0xC2)  # the signs of Latin-1
+    # U+2000 to U+207F: dashes, curly quotes, dots, odd spaces
+    general = np.flatnonzero(b == 0xE2)
+    general = general[(b[general + 1] & 0xFE) == 0x80]
+    for at in (latin, latin + 1, general, general + 1, general + 2):
+        b[at] = ord(" ")
+    return b[:-2].tobytes()
 
 
 def strings(
@@ -242,12 +248,9 @@ class Benchmarks:
         )
         return arrays, about
 
-    def _match(self, item: int, data: bytes, starts: np.ndarray, first: int, last: int):
-        a = self.arrays
-        end = starts[last + 1] if last + 1 < len(starts) else len(data)
-        words = data[starts[first] : end].decode("utf-8", "replace")
-        file, number = self.names[a["file"][item]], int(a["number"][item])
-        return Match(file, number, " ".join(words.split()))
+    def _match(self, item: int, data: bytes):
+        file, number = self.names[self.arrays["file"][item]], int(self.arrays["number"][item])
+        return Match(file, number, " ".join(data.decode("utf-8", "replace").split()))
 
     def _part(self, p: int):
         lo, hi = self.arrays["part_ends"][p : p + 2]
@@ -265,28 +268,47 @@ class Benchmarks:
         found = sum(_stands_in(self._part(p), behind) for p in range(first + 1, last))
         return len(stem) if 2 * found >= last - first - 1 else 0
 
+    def find_all(
+        self,
+        texts: Iterable[str],  # documents, cleaned
+    ) -> list[list[Match]]:  # of each text, one for each item
+        "Which items stand in which texts"
+        pages = side_by_side(utf8(text) for text in texts)
+        found = (each for data, ends in pages for each in self._found(fold_signs(data), ends))
+        return [list(matches.values()) for matches in found]
+
+    def _found(self, data: bytes, ends: np.ndarray) -> list[dict[int, Match]]:
+        "Item -> match, of each text that ends at one of these bytes"
+        words, starts = word_hashes(data)
+        counted = np.searchsorted(starts, ends)  # words up to the end of each text
+        out = [{} for _ in ends]
+
+        def note(item: int, first: int, n: int):
+            text = np.searchsorted(counted, first, "right")
+            if item not in out[text]:
+                end = starts[first + n] if first + n < counted[text] else ends[text]
+                out[text][item] = self._match(item, data[starts[first] : end])
+
+        grams = ngram_hashes(words, ANCHOR_WORDS)
+        at = np.flatnonzero(self._first[grams >> np.uint64(40)])
+        room = counted[np.searchsorted(counted, at, "right")] - at  # words left in the text
+        runs, at = at[room >= NGRAM], at[room >= ANCHOR_WORDS]
+        for first, k in _places(self._long, self.hashes, ngram_hashes(words, NGRAM, runs), runs):
+            note(self.arrays["which"][k], first, NGRAM)
+        anchors = self.arrays["anchors"]
+        for first, k in _places(self._anchor, anchors, grams[at], at):
+            mine = words[: counted[np.searchsorted(counted, first, "right")]]
+            for short in range(k, np.searchsorted(anchors, grams[first], "right")):
+                if n := self._is_whole(short, mine, first):
+                    note(self.arrays["short_item"][short], first, n)
+        return out
+
     def find(
         self,
         text: str,  # a document, cleaned
     ) -> list[Match]:  # one for each item
         "Which items stand in a text"
-        data = fold_signs(text)
-        words, starts = word_hashes(data)
-        grams = ngram_hashes(words, ANCHOR_WORDS)
-        at = np.flatnonzero(self._first[grams >> np.uint64(40)])
-        out, runs = {}, at[at <= len(words) - NGRAM]
-        long = ngram_hashes(words, NGRAM, runs)
-        for first, k in _places(self._long, self.hashes, long, runs):
-            item = self.arrays["which"][k]
-            if item not in out:
-                out[item] = self._match(item, data, starts, first, first + NGRAM - 1)
-        anchors = self.arrays["anchors"]
-        for first, k in _places(self._anchor, anchors, grams[at], at):
-            for short in range(k, np.searchsorted(anchors, grams[first], "right")):
-                if n := self._is_whole(short, words, first):
-                    item = self.arrays["short_item"][short]
-                    out.setdefault(item, self._match(item, data, starts, first, first + n - 1))
-        return list(out.values())
+        return self.find_all([text])[0]
 
     def hits(
         self,

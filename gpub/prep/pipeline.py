@@ -59,7 +59,6 @@ class Worker:
         self,
         document: Document,  # gets its text repaired
         counts: Counts,  # gets the repairs
-        receipts: list,  # gets what was found of a benchmark
     ) -> str | None:  # why the document is dropped
         "Clean a document, and ask all rules about it"
         if document.problem:
@@ -71,11 +70,20 @@ class Worker:
             return did
         counts.repaired.update(did)
         document.text = text
-        if why := drop_reason(document, self.filters):
-            return why
-        found = self.bench.find(document.text) if self.bench else []
-        receipts += [dict(document=document.name) | asdict(m) for m in found]
-        return "benchmark question" if found else None
+        return drop_reason(document, self.filters)
+
+    def leaks(
+        self,
+        documents: list[Document],  # cleaned
+    ) -> list[list[dict]]:  # of each document a receipt for every item
+        "What stands in documents of the questions that no document may hold"
+        if not self.bench:
+            return [[] for _ in documents]
+        found = self.bench.find_all(d.text for d in documents)
+        return [
+            [dict(document=d.name) | asdict(match) for match in some]
+            for d, some in zip(documents, found)
+        ]
 
 
 def setup(
@@ -117,15 +125,23 @@ def clean_chunk(
 ) -> tuple[int, int]:  # (bytes read, documents kept)
     """Read, clean, filter, decontaminate and scan a chunk; what is kept becomes one
     file, whole or not there"""
-    counts, kept, excluded, receipts = Counts(bytes_in=chunk.size), [], [], []
-    for document in numbered(chunk, w.rank, w.world):
-        counts.seen += 1
-        why = w.objection(document, counts, receipts)
+    counts = Counts(bytes_in=chunk.size)
+    read = list(numbered(chunk, w.rank, w.world))
+    reasons = [w.objection(document, counts) for document in read]
+    clear = [document for document, why in zip(read, reasons) if why is None]
+    leaks = w.leaks(clear)
+    receipts = sum(leaks, [])
+    leaked = {d.name for d, some in zip(clear, leaks) if some}
+    kept, excluded = [], []
+    for document, why in zip(read, reasons):
+        if document.name in leaked:
+            why = "benchmark question"
         if why is None:
             kept.append(document)
             continue
         counts.drop(why, document.text)
         excluded.append(dict(why=why, name=document.name, text=document.text))
+    counts.seen = len(read)
     key, columns = w.keys[chunk.source], document_columns(kept)
     counts.kept, counts.bytes_kept = len(kept), int(columns["sizes"].sum())
     if w.cfg.near:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 import numpy as np
 from ..core import GpubError
-from .clean import EXACT, KEPT_EXAMPLES, word_hashes
+from .clean import EXACT, KEPT_EXAMPLES, Q, side_by_side, word_hashes
 from .store import load_chunk, save_chunk
 from ..table import Table
 
@@ -98,6 +98,43 @@ def is_chant(
     return n >= BURST and n >= CHANT * len(text.split())
 
 
+def _order(hashes: np.ndarray):
+    "`argsort` that only puts equal ones side by side: numbers are sorted twice as fast as places"
+    bits = np.uint64(len(hashes).bit_length())
+    packed = (hashes >> bits << bits) | np.arange(len(hashes), dtype=np.uint64)
+    packed.sort()
+    return (packed & ((np.uint64(1) << bits) - np.uint64(1))).astype(np.int64)
+
+
+def _count_words(data: bytes, ends: np.ndarray, bursts: dict):
+    "The slots of all words of each text, each once; what a text says again and again to `bursts`"
+    h, starts = word_hashes(data, EXACT)
+    if not len(h):
+        return h
+    counted = np.searchsorted(starts, ends)  # words up to the end of each text
+    words = np.diff(counted, prepend=0)
+    behind = np.append(starts[1:], 0)
+    behind[counted[words > 0] - 1] = ends[words > 0] + 1
+    # a word of four letters needs five bytes to the next: most that are shorter go here
+    long = behind - starts > SHORT
+    # the same word of two texts is two
+    key = (h + np.repeat(np.arange(len(ends), dtype=np.uint64) * np.uint64(Q), words))[long]
+    order = _order(key)
+    key, h, starts = key[order], h[long][order], starts[long][order]
+    first = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
+    times = np.diff(first, append=len(key))
+    burst = times >= BURST
+    _, one, which = np.unique(h[first[burst]], return_index=True, return_inverse=True)
+    docs, sums = np.bincount(which), np.bincount(which, times[burst])
+    for start, d, n in zip(starts[first[burst][one]].tolist(), docs.tolist(), sums.tolist()):
+        w = word_at(data, start)
+        if len(w) >= SHORT:
+            b = bursts.setdefault(w, [0, 0])
+            b[0] += d
+            b[1] += int(n)
+    return h[first] % np.uint64(SLOTS)
+
+
 def scan_texts(
     texts: Sequence[str],  # documents of one source, cleaned
     known: Iterable[str] = KNOWN,  # strings to look for by name
@@ -112,21 +149,13 @@ def scan_texts(
                 out.known[k] += 1
                 out.chants[k] += is_chant(t, k)
                 out.note(k, t, at)
-        data = t.encode()
-        h, starts = word_hashes(data, EXACT)
-        # a word of four letters needs five bytes to the next: most that are shorter go here
-        long = np.diff(starts, append=len(data) + 1) > SHORT
-        h, starts = h[long], starts[long]
-        u, first, n = np.unique(h, return_index=True, return_counts=True)
-        slots.append(u % np.uint64(SLOTS))
-        for i in np.flatnonzero(n >= BURST):
-            w = word_at(data, starts[first[i]])
-            if len(w) >= SHORT:
-                b = out.bursts.setdefault(w, [0, 0])
-                b[0] += 1
-                b[1] += int(n[i])
+    for data, ends in side_by_side(t.encode() for t in texts):
+        slots.append(_count_words(data, ends, out.bursts))
     out.seen = np.unique(np.concatenate(slots), return_counts=True) if slots else ()
     return out
+
+
+_WORD = re.compile(rb"[\w\x80-\xff]*")
 
 
 def word_at(
@@ -134,7 +163,7 @@ def word_at(
     start: int,  # from `word_hashes`
 ):  # text, 60 bytes at most
     "The word that begins at this byte"
-    return re.match(rb"[\w\x80-\xff]*", data[start : start + 60]).group().decode("utf-8", "replace")
+    return _WORD.match(data, start, start + 60).group().decode("utf-8", "replace")
 
 
 class Scan:
