@@ -332,3 +332,31 @@ def test_a_run_of_numbers_is_no_leak(tmp_path):
     b = Benchmarks([tmp_path / "q.jsonl"])
     assert not b.find("x = [" + count.replace(" ", ", ") + "]") and not b.find("0 & " * 50)
     assert b.short == {"q.jsonl": 2}, "and said to be so"
+
+
+def test_many_texts_at_once_are_looked_through_like_each_alone(bench, tmp_path):
+    "What begins in one text and ends in the next stands in neither"
+    b, q = bench
+    words = q.split()
+    texts = ["", f"So: {q}", " ".join(words[:7]), " ".join(words[7:]), "\u2014", f"{q}. {q}"]
+    texts += ["a page of its own " * 20_000, q.upper(), f"It is \u201c{q}\u201d"]
+    found = b.find_all(texts)
+    assert found == [b.find(text) for text in texts]
+    assert [len(some) for some in found] == [0, 1, 0, 0, 0, 1, 0, 1, 1]
+    assert b.find_all([]) == []
+
+
+def test_words_are_counted_in_many_texts_like_in_each_alone():
+    "Also the last word of a text, before signs that begin the next"
+    rng = random.Random(3)
+    words = ["oak", "elms", "beech", "\u00e9tude", "x", "snake_case"]
+    texts = ["", "oak", ' ... "oak', "elms"]
+    for _ in range(60):
+        some = rng.choices(words, k=rng.randrange(40))
+        texts.append(rng.choice(["", "  ("]) + " ".join(some) + rng.choice(["", " "]))
+    together, apart = Scan(), Scan()
+    together.add("a", scan_texts(texts))
+    for text in texts:
+        apart.add("a", scan_texts([text]))
+    assert (together.seen["a"] == apart.seen["a"]).all() and together.seen["a"].sum() > 100
+    assert together.sources["a"].bursts == apart.sources["a"].bursts

@@ -194,6 +194,7 @@ from gpub.device import seed_everything
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.train.parallel import World, to_full_tensor, share_gradients, shard
 from gpub.train.config import TrainConfig
+from gpub.train.documents import ByDocument
 from gpub.train.loop import TrainParts, train
 from gpub.train.memory import IGNORED
 
@@ -210,7 +211,7 @@ ASKED = [
 ]
 
 
-def learn(world, how, micro):
+def learn(world, how, micro, apart=False):
     "Six steps of to_full_tensor gradient descent: the logged rows, and the gradient of each step"
     seed_everything(0)
     model = GPT(GPTConfig(vocab_size=11, context_length=8, d_model=16, n_layers=2, n_heads=2))
@@ -234,7 +235,8 @@ def learn(world, how, micro):
 
     opt.register_step_pre_hook(keep)
     cfg = TrainConfig(steps=6, batch_tokens=64, warmup=0, schedule='constant', micro_batch=micro)
-    loss_fn = share_gradients(model, model.loss, world, how)
+    by = ByDocument(model, 0) if apart else model
+    loss_fn = share_gradients(model, by.loss, world, how)
     parts = TrainParts(loss_fn=loss_fn, world=world)
     rows = [s.row() for s in train(model, batches, cfg, [opt], parts=parts)]
     return rows, torch.stack(grads)
@@ -242,9 +244,10 @@ def learn(world, how, micro):
 
 world = World.from_env()
 with world.joined(CPU):
-    rows, alone = learn(World(), 'ddp', None)
-    for micro in (None, 1, 3):
-        found, grads = learn(world, sys.argv[1], micro)
+    for micro, apart in ((None, False), (1, False), (3, False), (3, True)):
+        if micro is None or apart:
+            rows, alone = learn(World(), 'ddp', None, apart)
+        found, grads = learn(world, sys.argv[1], micro, apart)
         far = float((grads - alone).abs().max())
         off = max(abs(a[k] - b[k]) for a, b in zip(found, rows) for k in ('loss', 'grad_norm'))
         if world.main:
@@ -263,7 +266,8 @@ def test_masked_targets_count_the_same_in_two_processes(how, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [micro for micro, *_ in found] == [None, 1, 3]
+    assert [micro for micro, *_ in found] == [None, 1, 3, 3]
+    assert found[2][3] != found[3][3]  # a mask that ends where a document does
     for _, far, off, losses in found:
         assert far < 1e-6 and off < 1e-6, found
         assert losses[4] == 0 and losses[3] > 0

@@ -14,6 +14,7 @@ from gpub.model.llama import Llama, LlamaConfig
 from gpub.model.sizes import MODES
 from gpub.train.compiled import CompiledBlocks, choose_loss, compiled_loss, compiles_by_block
 from gpub.train.config import TrainConfig
+from gpub.train.documents import ByDocument
 from gpub.train.loop import TrainParts, train
 from gpub.train.memory import MicroBatcher
 
@@ -61,6 +62,50 @@ def test_one_graph_for_all_blocks_and_the_same_gradients(cfg, mode):
         found[compiled] = torch.cat([p.grad.flatten() for p in model.parameters()])
         assert graphs() - before == compiled
     assert torch.allclose(found[True], found[False], atol=1e-6)
+
+
+def documents_in_a_row(seed):
+    "Rows of three documents each, the end token 0 before every one, and the documents apart"
+    numbers = torch.Generator().manual_seed(seed)
+    rows, apart = [], []
+    for cuts in ((5, 4), (2, 9), (7, 1)):
+        sizes = [*cuts, 16 - sum(cuts)]
+        documents = [torch.randint(1, 40, (n,), generator=numbers) for n in sizes]
+        for d in documents:
+            d[0] = 0
+        rows.append(torch.cat([*documents, torch.zeros(1, dtype=torch.int64)]))
+        apart += [torch.cat([d, torch.zeros(1, dtype=torch.int64)])[None] for d in documents]
+    row = torch.stack(rows)
+    return (row[:, :-1], row[:, 1:]), [(d[:, :-1], d[:, 1:]) for d in apart]
+
+
+WAYS = [("eager", mode) for mode in MODES]
+WAYS += [("blocks", "off"), ("blocks", "full"), ("whole", "selective")]
+
+
+@pytest.mark.parametrize("how, mode", WAYS)
+@pytest.mark.parametrize("cfg", CONFIGS, ids=lambda c: type(c).__name__)
+def test_documents_of_a_row_are_learned_as_if_apart(cfg, how, mode):
+    "With gradient checkpointing and compiled, and no graph anew for other borders"
+    model = build(replace(cfg, n_layers=2, init_std=0.2))
+    fit = MicroBatcher(model, TrainConfig(steps=1, grad_checkpoint=mode))
+    by = ByDocument(model, 0)
+    ways = dict(eager=lambda: by.loss, blocks=lambda: CompiledBlocks(fit, by))
+    fn = ways.get(how, lambda: compiled_loss(by))()
+    seen = []
+    for seed in (0, 1):
+        together, apart = documents_in_a_row(seed)
+        model.zero_grad()
+        loss = fit.backward(fn, *together)
+        found = torch.cat([p.grad.flatten() for p in model.parameters()])
+        seen.append(graphs())
+        model.zero_grad()
+        parts = [model.loss(x, y) * x.numel() / together[0].numel() for x, y in apart]
+        sum(parts).backward()
+        want = torch.cat([p.grad.flatten() for p in model.parameters()])
+        assert abs(loss - sum(parts)) < 1e-5 and torch.allclose(found, want, atol=1e-5)
+        assert abs(model.loss(*together) - sum(parts)) > 1e-4
+    assert seen[0] == seen[1]
 
 
 @pytest.mark.parametrize("whole", [True, False])

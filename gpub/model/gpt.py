@@ -179,7 +179,7 @@ class GPT(nn.Module):
         self.norm = norm()
         self.head = None if cfg.tied else nn.Linear(cfg.d_model, cfg.vocab_size, bias=False)
         # how a block is applied: chapter 4 hands in a way that needs less memory
-        self.checkpoint_block = lambda block, x_btc: block(x_btc)
+        self.checkpoint_block = lambda block, x_btc, *how: block(x_btc, *how)
         self.head_loss = None  # the same for the head of a large vocabulary
         self.reset()
 
@@ -215,10 +215,8 @@ class GPT(nn.Module):
         positions_tc = self.pos.weight[:t] if kv_cache is None else self.pos(kv_cache.positions(t))
         x_btc = self.tok(ids_bt) + positions_tc
         for i, block in enumerate(self.blocks):
-            if kv_cache is None:
-                x_btc = self.checkpoint_block(block, x_btc)
-            else:
-                x_btc = block(x_btc, kv_cache[i])
+            how = () if kv_cache is None else (kv_cache[i],)
+            x_btc = self.checkpoint_block(block, x_btc, *how)
         return self.norm(x_btc)
 
     def forward(
@@ -237,12 +235,14 @@ class GPT(nn.Module):
         self,
         ids_bt: torch.Tensor,  # int64
         targets_bt: torch.Tensor,  # the ids one position later
+        *kv_cache: Any,  # passed on to `features`
     ) -> torch.Tensor:  # nats per token, the mean over the batch
         "How surprised the model is by what came next"
         if self.head_loss:
-            x_btc = self.features(ids_bt)
+            x_btc = self.features(ids_bt, *kv_cache)
             return self.head_loss(x_btc, self.head_weight(), targets_bt)
-        return F.cross_entropy(self(ids_bt).flatten(0, 1).float(), targets_bt.flatten())
+        logits_btv = self(ids_bt, *kv_cache)
+        return F.cross_entropy(logits_btv.flatten(0, 1).float(), targets_bt.flatten())
 
 # %% ../../nbs/lib/model/gpt.ipynb #4b2435a9
 def param_table(

@@ -316,8 +316,8 @@ class Llama(nn.Module):
         self.head = (
             None if cfg.tied else nn.Linear(cfg.d_model, cfg.vocab_size, bias=False)
         )
-        self.checkpoint_block = lambda block, x_btc: block(
-            x_btc
+        self.checkpoint_block = lambda block, x_btc, *how: block(
+            x_btc, *how
         )  # how a block is applied, as in `GPT`
         self.head_loss = None  # the same for the loss
         self.reset()
@@ -342,11 +342,8 @@ class Llama(nn.Module):
         x_btc = self.tok(ids_bt, self.cfg.tied)
         angles = None if kv_cache is None else self.rope.at(kv_cache.positions(t))
         for i, block in enumerate(self.blocks):
-            x_btc = (
-                self.checkpoint_block(block, x_btc)
-                if kv_cache is None
-                else block(x_btc, kv_cache[i], angles)
-            )
+            how = () if kv_cache is None else (kv_cache[i], angles)
+            x_btc = self.checkpoint_block(block, x_btc, *how)
         return self.norm(x_btc)
 
 # %% ../../nbs/season2/01_from_134m_to_1b.ipynb #82a113d8

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SUSPECTS', 'MOJIBAKE', 'SURROGATES', 'KEEP', 'CONTROL', 'REPAIRS', 'DROPS', 'KEPT_EXAMPLES', 'LOWER', 'EXACT', 'Q',
            'INVERSE', 'TOGETHER', 'utf8', 'symbols', 'fix_surrogates', 'fix_encoding', 'fix_nfc', 'fix_controls',
-           'Rules', 'broken_share', 'symbol_share', 'repeat_share', 'clean', 'Counts', 'side_by_side', 'powers',
+           'Rules', 'broken_share', 'symbol_share', 'repeat_share', 'clean', 'Counts', 'laid_end_to_end', 'powers',
            'mix_bits', 'word_hashes', 'ngram_hashes']
 
 # %% ../../nbs/lib/prep/clean.ipynb #4ac415f2
@@ -246,7 +246,7 @@ def _joined(texts: list[bytes]):
     return b"\0".join(texts) + b"\0", np.cumsum([len(t) + 1 for t in texts]) - 1
 
 
-def side_by_side(
+def laid_end_to_end(
     texts: Iterable[bytes],  # any
 ) -> Iterator[tuple[bytes, np.ndarray]]:  # (texts with a 0 behind each, where the zeros are)
     """Texts in one piece, a cacheful at a time: numpy takes as long for one short text as for

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 import numpy as np
 from ..core import GpubError, first_line
-from .clean import LOWER, ngram_hashes, side_by_side, utf8, word_hashes
+from .clean import LOWER, ngram_hashes, laid_end_to_end, utf8, word_hashes
 from .store import Lists, load_chunk, save_chunk
 
 # %% ../../nbs/lib/prep/contamination.ipynb #f6a7c754
@@ -273,7 +273,7 @@ class Benchmarks:
         texts: Iterable[str],  # documents, cleaned
     ) -> list[list[Match]]:  # of each text, one for each item
         "Which items stand in which texts"
-        pages = side_by_side(utf8(text) for text in texts)
+        pages = laid_end_to_end(utf8(text) for text in texts)
         found = (each for data, ends in pages for each in self._found(fold_signs(data), ends))
         return [list(matches.values()) for matches in found]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 import numpy as np
 from ..core import GpubError
-from .clean import EXACT, KEPT_EXAMPLES, Q, side_by_side, word_hashes
+from .clean import EXACT, KEPT_EXAMPLES, Q, laid_end_to_end, word_hashes
 from .store import load_chunk, save_chunk
 from ..table import Table
 
@@ -149,7 +149,7 @@ def scan_texts(
                 out.known[k] += 1
                 out.chants[k] += is_chant(t, k)
                 out.note(k, t, at)
-    for data, ends in side_by_side(t.encode() for t in texts):
+    for data, ends in laid_end_to_end(t.encode() for t in texts):
         slots.append(_count_words(data, ends, out.bursts))
     out.seen = np.unique(np.concatenate(slots), return_counts=True) if slots else ()
     return out

@@ -84,9 +84,10 @@ class CompiledBlocks:
     def __init__(
         self,
         fit: MicroBatcher,  # of a model with `checkpoint_block`; its mode may change later
+        by: nn.Module | None = None,  # whose `loss` it is, if not the model's own: `ByDocument`
     ):
         _allow_shapes()
-        self.fit, self.blocks = fit, {}
+        self.fit, self.by, self.blocks = fit, by or fit.model, {}
         self.head_loss = fused_loss() if fit.model.head_loss is chunked_loss else None
 
     def __call__(
@@ -99,7 +100,7 @@ class CompiledBlocks:
         if mode not in self.blocks:
             self.blocks[mode] = self._compile_block(mode)
         with self._in_place(model, self.blocks[mode]):
-            return model.loss(x, y)
+            return self.by.loss(x, y)
 
     def _compile_block(self, mode: str) -> Callable:
         "What stands for every block in a mode of checkpointing, which is the model's mode now"
@@ -129,7 +130,7 @@ class CompiledSlices(CompiledBlocks):
     def _compile_block(self, mode: str) -> Callable:
         "A block with its recomputation inside the graph"
         apply, plain = checkpoint_block(mode), type(self.fit.model.blocks[0]).forward
-        return _compiled(lambda block, x: apply(partial(plain, block), x))
+        return _compiled(lambda block, x, *how: apply(partial(plain, block), x, *how))
 
     @contextmanager
     def _in_place(self, model: nn.Module, block: Callable) -> Iterator[None]:
@@ -158,13 +159,13 @@ def _in_slices(model: nn.Module) -> bool:
     return hasattr(model, "reshard")
 
 
-def _compile(fit: MicroBatcher, step: Callable[[LossFunction], object]) -> LossFunction:
+def _compile(fit: MicroBatcher, step: Callable, by: nn.Module) -> LossFunction:
     "The compiled loss that suits the model; the plain one where no step works with it"
     sliced = _in_slices(fit.model)
     if not sliced and not compiles_by_block(fit.model):
-        return compiled_loss(fit.model, step, fit.log)
-    fn = CompiledSlices(fit) if sliced else CompiledBlocks(fit)
-    return fn if _works(fn, step, fit.log) else fit.model.loss
+        return compiled_loss(by, step, fit.log)
+    fn = CompiledSlices(fit, by) if sliced else CompiledBlocks(fit, by)
+    return fn if _works(fn, step, fit.log) else by.loss
 
 
 def choose_loss(
@@ -173,11 +174,13 @@ def choose_loss(
     cfg: TrainConfig,  # its `compile`
     steps: int,  # still to do
     dtype: torch.dtype = torch.float32,  # of the matmuls, as in training
+    by: nn.Module | None = None,  # whose `loss` it is, if not the model's own: `ByDocument`
 ) -> LossFunction:  # to train with
     """Follow `cfg.compile`; on a CPU, `auto` compiles runs of five minutes and more if a measured
     step is faster for it (what was measured once holds for every later run of this shape on this
     type of machine), and never a model in slices: its processes would have to agree"""
     model, kind = fit.model, batch[0].device.type
+    by = by or model
 
     def step(fn: LossFunction):
         with torch.autocast(kind, dtype, enabled=dtype != torch.float32):
@@ -185,40 +188,40 @@ def choose_loss(
         model.zero_grad(set_to_none=True)
 
     if cfg.compile == "no":
-        return model.loss
+        return by.loss
     if cfg.compile == "yes" or kind == "cuda":
-        return _compile(fit, step)
+        return _compile(fit, step, by)
     if kind != "cpu" or _in_slices(model):
-        return model.loss
+        return by.loss
     tried = []
 
     def timed() -> bool:
-        tried.append(_quicker(fit, step, steps))
-        return tried[0] != model.loss
+        tried.append(_quicker(fit, step, steps, by))
+        return tried[0] != by.loss
 
-    if not remember("compile", _question(model, batch, steps, dtype), timed):
-        return model.loss
-    return tried[0] if tried else _compile(fit, step)
+    if not remember("compile", _question(by, batch, steps, dtype), timed):
+        return by.loss
+    return tried[0] if tried else _compile(fit, step, by)
 
 
-def _quicker(fit: MicroBatcher, step: Callable[[LossFunction], object], steps: int) -> LossFunction:
+def _quicker(fit: MicroBatcher, step: Callable, steps: int, by: nn.Module) -> LossFunction:
     "The loss as it is, or compiled where a long run gains by it, by the clock"
-    eager = seconds_per_call(lambda: step(fit.model.loss))
+    eager = seconds_per_call(lambda: step(by.loss))
     if eager * steps < 300:
-        return fit.model.loss
-    fn = _compile(fit, step)
-    if fn == fit.model.loss:
+        return by.loss
+    fn = _compile(fit, step, by)
+    if fn == by.loss:
         return fn
     quick = seconds_per_call(lambda: step(fn))
     verdict = "kept" if quick < eager else "dropped"
     fit.log(f"compiled a step takes {quick / eager:.2f} of its eager time: {verdict}")
-    return fn if quick < eager else fit.model.loss
+    return fn if quick < eager else by.loss
 
 
 def _question(
-    model: nn.Module, batch: tuple[Tensor, Tensor], steps: int, dtype: torch.dtype
+    by: nn.Module, batch: tuple[Tensor, Tensor], steps: int, dtype: torch.dtype
 ) -> str:
     "What decides whether compiling pays: the machine and its compiler, the shape, the length"
     here = f"{cpu_name()}, {torch.get_num_threads()} threads, {shutil.which('g++') or 'no g++'}"
-    what = json.dumps([model.cfg.to_dict(), list(batch[0].shape), str(dtype), steps])
-    return f"{here}, torch {torch.__version__}, {what}"
+    what = json.dumps([by.cfg.to_dict(), list(batch[0].shape), str(dtype), steps])
+    return f"{here}, torch {torch.__version__}, {type(by).__name__} {what}"

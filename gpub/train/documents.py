@@ -8,7 +8,6 @@ __all__ = ['document_segments', 'ByDocument']
 # %% ../../nbs/lib/train/documents.ipynb #7a96ec6e
 import torch
 from torch import nn
-from torch.nn import functional as F
 from ..chat.packing import PackedAttention
 
 # %% ../../nbs/lib/train/documents.ipynb #106821c2
@@ -39,8 +38,4 @@ class ByDocument(nn.Module):
     ) -> torch.Tensor:  # nats per token, the mean over the batch
         "How surprised the model is by what came next in each document"
         within = PackedAttention(document_segments(ids_bt, self.end))
-        x_btc = self.model.features(ids_bt, within)
-        if self.model.head_loss:
-            return self.model.head_loss(x_btc, self.model.head_weight(), targets_bt)
-        logits_btv = F.linear(x_btc, self.model.head_weight())
-        return F.cross_entropy(logits_btv.flatten(0, 1).float(), targets_bt.flatten())
+        return self.model.loss(ids_bt, targets_bt, within)

@@ -106,23 +106,6 @@ class Placement:
         return self.world.size > 1 and self.parallel != "ddp"
 
 
-def _check_mask(cfg: TrainConfig, place: Placement, end: int | None):
-    "Refuse what does not go together with a document mask"
-    wrong = None
-    if end is None:
-        wrong = "a text without an end token"
-    elif cfg.grad_checkpoint not in ("auto", "off"):
-        wrong = f"grad_checkpoint {cfg.grad_checkpoint}"
-    elif cfg.depths:
-        wrong = "depths"
-    elif cfg.compile == "yes":
-        wrong = "compile yes"
-    elif place.sliced:
-        wrong = f"--parallel {place.parallel}"
-    if wrong:
-        raise GpubError(f"document_mask does not go together with {wrong}: leave one of them out")
-
-
 class Learner:
     "What a run trains and with what: model, optimizers, scaler of fp16, and how a step is cut"
 
@@ -138,8 +121,10 @@ class Learner:
         weights: dict[str, Tensor] | Callable[[dict], object] | None = None,
         end: int | None = None,  # id of the token that ends a document, for a document mask
     ):
-        if cfg.document_mask:
-            _check_mask(cfg, place, end)
+        if cfg.document_mask and end is None:
+            raise GpubError(
+                "document_mask does not go together with a text without an end token: leave it out"
+            )
         if place.precision.scaler and place.sliced:
             raise GpubError(
                 "fp16 needs whole gradients for its scaler: use --parallel ddp, or --set "
@@ -246,9 +231,7 @@ class Learner:
         steps: int,  # still to do
     ) -> Callable:  # (ids, targets) -> loss, whose `backward` averages over the processes
         "`model.loss`, compiled where that pays"
-        loss_fn = self.judged.loss
-        if not self.cfg.document_mask:
-            cfg = replace(self.cfg, compile=self.compile)
-            loss_fn = choose_loss(self.fit, (x, y), cfg, steps, self.dtype)
-            self.compiled = loss_fn != self.model.loss
+        cfg = replace(self.cfg, compile=self.compile)
+        loss_fn = choose_loss(self.fit, (x, y), cfg, steps, self.dtype, self.judged)
+        self.compiled = loss_fn != self.judged.loss
         return share_gradients(self.model, loss_fn, self.place.world, self.place.parallel)

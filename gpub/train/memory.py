@@ -9,6 +9,7 @@ __all__ = ['IGNORED', 'KEPT', 'count_targets', 'backward', 'checkpoint_block', '
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
+from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
@@ -73,9 +74,9 @@ _DEAR = ("mm", "addmm", "bmm", *(f"_scaled_dot_product_{kind}" for kind in _KIND
 KEPT = [getattr(torch.ops.aten, name).default for name in _DEAR if hasattr(torch.ops.aten, name)]
 
 
-def _apply(block: nn.Module, x: Tensor) -> Tensor:
+def _apply(block: nn.Module, x: Tensor, *how: Any) -> Tensor:
     "A block keeps all its activations"
-    return block(x)
+    return block(x, *how)
 
 
 def checkpoint_block(
@@ -173,8 +174,8 @@ class MicroBatcher:
         if not self.skips:
             return apply
 
-        def awake(block: nn.Module, x: Tensor) -> Tensor:
-            return x if getattr(block, "asleep", False) else apply(block, x)
+        def awake(block: nn.Module, x: Tensor, *how: Any) -> Tensor:
+            return x if getattr(block, "asleep", False) else apply(block, x, *how)
 
         return awake
 

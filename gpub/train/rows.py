@@ -60,7 +60,7 @@ class RunRows:
         self,
         step: int,  # from 0
     ) -> list[dict[str, Any]]:  # as from `Batches.what`
-        "The windows that a step reads: source, epoch, place, and the documents where they are known"
+        "Windows of a step: source, epoch, place, and the documents where they are known"
         length = context_length_at(step, self.cfg, self.context_length)
         batches, cut = self._order(length)
         if not cut:
