@@ -5,10 +5,12 @@ import json
 from pathlib import Path
 import pytest, torch
 from browser import Browser
+from gpub.budget.scaling import PUBLISHED, optimal
 from gpub.data.tokenizer import MiniBPE
 from gpub.model.generate import SamplingConfig, next_token_probs
 
-WIDGETS = Path(__file__).parents[1] / "nbs/season1/widgets"
+NBS = Path(__file__).parents[1] / "nbs"
+WIDGETS = NBS / "season1/widgets"
 TEXT = "the then there other the\nNaïve 🙂 cafés, 1234 of them; naïve cafés!  \n\nthe end, the end"
 
 
@@ -18,7 +20,7 @@ def browser(tmp_path_factory):
         yield opened
 
 
-@pytest.mark.parametrize("page", sorted(WIDGETS.glob("*.html")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("page", sorted(NBS.glob("season*/widgets/*.html")), ids=lambda p: p.stem)
 def test_a_frame_is_sound(browser, page):
     browser.events.clear()
     browser.open(page.as_uri()).wait('document.readyState == "complete"')
@@ -46,3 +48,15 @@ def test_chances_are_those_of_the_library(browser, k, p, temperature):
         sampling = SamplingConfig(temperature=temperature, top_k=k, top_p=p)
         ours = next_token_probs(torch.tensor([prompt["logits"]]), sampling)[0]
         assert torch.allclose(torch.tensor(got, dtype=torch.float32), ours, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_best_sizes_are_those_of_the_library(browser, name):
+    browser.open((NBS / "season2/widgets/scaling.html").as_uri()).wait("LAWS")
+    law = PUBLISHED[name]
+    for flops in (1e18, 3e21, 1e25):
+        n, d = optimal(law, flops)
+        got = browser.run(f"optimal(LAWS[{json.dumps(name)}], {flops})")
+        assert got == pytest.approx([float(n), float(d)])
+        ours = browser.run(f"loss(LAWS[{json.dumps(name)}], {n}, {d})")
+        assert ours == pytest.approx(float(law(n, d)))

@@ -267,7 +267,7 @@ def by_position(
     model: nn.Module,  # ids -> logits; `cfg.ctx` is the window
     ids: Collection[int],  # of a text, at least one window and a token
 ) -> np.ndarray:  # (t,) nats a token at each place of the window
-    "Loss by place: how much the tokens before help"
+    "Loss by position: how much the tokens before help"
     nats, context_length = token_nats(model, ids), model.cfg.context_length
     if len(nats) < context_length:
         raise GpubError(

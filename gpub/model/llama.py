@@ -99,7 +99,7 @@ class Rope(nn.Module):
         "The rows of the first positions"
         return self.cos[:t], self.sin[:t]
 
-# %% ../../nbs/season2/01_from_134m_to_1b.ipynb #dfc2b0ac
+# %% ../../nbs/season2/01_from_134m_to_1b.ipynb #6cb3e334
 class SwiGLU(nn.Module):
     """A feed-forward layer in which one projection decides how much of the other passes
     (Shazeer 2020, arXiv:2002.05202)"""
@@ -107,7 +107,7 @@ class SwiGLU(nn.Module):
     def __init__(
         self,
         d_model: int,  # numbers per position, in and out
-        d_ff: int,  # numbers per position inside
+        d_ff: int,  # numbers per position between its matrices
     ):
         super().__init__()
         self.gate = nn.Linear(d_model, d_ff, bias=False)
@@ -118,7 +118,7 @@ class SwiGLU(nn.Module):
         self,
         x_btc: torch.Tensor,  # what the norm before it hands over
     ) -> torch.Tensor:  # (b, t, c)
-        "Up twice, one road bent and multiplied with the other, and down"
+        "Widen twice, multiply by the activated gate, narrow"
         return self.down(F.silu(self.gate(x_btc)) * self.up(x_btc))
 
 # %% ../../nbs/season2/01_from_134m_to_1b.ipynb #2c050dc4
@@ -192,7 +192,7 @@ class LlamaConfig(Config):
     n_layers: Count  # blocks
     n_heads: Count  # query heads; they share the width
     n_kv_heads: Count  # key-value heads, a divisor of `n_heads`
-    # numbers per position inside the feed-forward layer; `swiglu_d_ff` has the rule
+    # numbers per position in the feed-forward layer; `swiglu_d_ff` has the rule
     d_ff: Count
     tied: bool = True  # the head reads tokens with the embedding's own matrix
     rope_base: Positive = 10_000.0  # `base` of `Rope`
@@ -245,7 +245,7 @@ class GroupedAttention(nn.Module):
 
     def __init__(
         self,
-        cfg: LlamaConfig,  # its width, heads and kv_heads
+        cfg: LlamaConfig,  # its d_model, n_heads and n_kv_heads
         rope: Rope,  # the same for all layers
         # (q, k, v) -> (b, h, t, d), k and v with `n_kv_heads`
         attention: Callable = grouped_attention,

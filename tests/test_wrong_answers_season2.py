@@ -1,0 +1,154 @@
+"""Wrong answers to the checks of season 2: shortcuts and usual mistakes, each refused in words."""
+
+import textwrap
+import pytest
+from test_exercises import CHAPTERS, exercises, namespace
+
+WRITTEN = ("01_from_134m_to_1b", "04_ten_lessons")  # the chapters whose checks are attacked here
+WRONG = {
+    "half_turn": {
+        "the other way round": "def half_turn():\n    return (1, 3), [0, 4, 8]",
+        "a quarter turn": "def half_turn():\n    return (-1, 3), [0, 4, 8]",
+        "half turns count as whole": "def half_turn():\n    return (-3, -1), [0, 2, 4, 6, 8]",
+        "position 0 forgotten": "def half_turn():\n    return (-3, -1), [4, 8]",
+        "three numbers": "def half_turn():\n    return (-3, -1, 0), [0, 4, 8]",
+    },
+    "outgrown": {
+        "rounded down": """
+            def outgrown(cfg):
+                return 2 * sum(llama_table(cfg).values()) // kv_bytes(cfg)""",
+        "not rounded": """
+            def outgrown(cfg):
+                return 2 * sum(llama_table(cfg).values()) / kv_bytes(cfg)""",
+        "weights in fp32": """
+            def outgrown(cfg):
+                return -(-4 * sum(llama_table(cfg).values()) // kv_bytes(cfg))""",
+        "a pair for every query head": """
+            def outgrown(cfg):
+                each = 4 * cfg.n_layers * cfg.d_model
+                return -(-2 * sum(llama_table(cfg).values()) // each)""",
+        "the number of the page": "def outgrown(cfg):\n    return 63_397",
+    },
+    "to_halves": {
+        "over all heads at once": """
+            def to_halves(w, n_heads):
+                return w.unflatten(0, (-1, 2)).transpose(0, 1).flatten(0, 1)""",
+        "the way back": """
+            def to_halves(w, n_heads):
+                return w.unflatten(0, (n_heads, 2, -1)).transpose(1, 2).flatten(0, 2)""",
+        "columns instead of rows": """
+            def to_halves(w, n_heads):
+                return w.unflatten(1, (n_heads, -1, 2)).transpose(2, 3).flatten(1)""",
+        "two heads only": """
+            def to_halves(w, n_heads):
+                return w.unflatten(0, (2, -1, 2)).transpose(1, 2).flatten(0, 2)""",
+        "zeros": "def to_halves(w, n_heads):\n    return w * 0",
+    },
+    "one_head": {
+        "nothing spent": "def one_head(cfg):\n    return replace(cfg, n_kv_heads=1)",
+        "only the keys counted": """
+            def one_head(cfg):
+                saved = cfg.d_model * (cfg.n_kv_heads - 1) * cfg.head_size
+                return replace(
+                    cfg, n_kv_heads=1, d_ff=(cfg.d_ff + saved // (3 * cfg.d_model)) // 8 * 8
+                )""",
+        "two matrices a feed-forward layer": """
+            def one_head(cfg):
+                saved = 2 * cfg.d_model * (cfg.n_kv_heads - 1) * cfg.head_size
+                return replace(
+                    cfg, n_kv_heads=1, d_ff=(cfg.d_ff + saved // (2 * cfg.d_model)) // 8 * 8
+                )""",
+        "no multiple of 8": """
+            def one_head(cfg):
+                saved = 2 * cfg.d_model * (cfg.n_kv_heads - 1) * cfg.head_size
+                return replace(cfg, n_kv_heads=1, d_ff=cfg.d_ff + saved // (3 * cfg.d_model))""",
+        "fewer layers": """
+            def one_head(cfg):
+                return replace(cfg, n_kv_heads=1, n_layers=1)""",
+    },
+    "spot_price": {
+        "the price as it is listed": """
+            def spot_price(usd, interruptions, save, restart):
+                return usd""",
+        "a whole interval lost": """
+            def spot_price(usd, interruptions, save, restart):
+                lost = interruptions * (save + restart) / 60
+                return usd / (1 - lost) if lost < 1 else float("inf")""",
+        "added, not divided": """
+            def spot_price(usd, interruptions, save, restart):
+                lost = interruptions * (save / 2 + restart) / 60
+                return usd * (1 + lost) if lost < 1 else float("inf")""",
+        "a negative price": """
+            def spot_price(usd, interruptions, save, restart):
+                return usd / (1 - interruptions * (save / 2 + restart) / 60)""",
+        "restarting is free": """
+            def spot_price(usd, interruptions, save, restart):
+                lost = interruptions * save / 2 / 60
+                return usd / (1 - lost) if lost < 1 else float("inf")""",
+    },
+    "cards_for": {
+        "communication forgotten": """
+            def cards_for(hours, preset, tok_s, usd, gb_s, batch, tokens):
+                need = scale_out(preset, 1, tok_s, usd, gb_s, batch, tokens)["hours"] / hours
+                return next((n for n in (1, 2, 4, 8, 16, 32, 64) if n >= need), None)""",
+        "always one": "def cards_for(*args):\n    return 1",
+        "the most": """
+            def cards_for(hours, preset, *rest):
+                many = [n for n in (1, 2, 4, 8, 16, 32, 64)
+                        if scale_out(preset, n, *rest)["hours"] <= hours]
+                return many[-1] if many else None""",
+        "every number": """
+            def cards_for(hours, preset, *rest):
+                return next((n for n in range(1, 65)
+                             if scale_out(preset, n, *rest)["hours"] <= hours), None)""",
+    },
+    "fair_price": {
+        "the first row": """
+            def fair_price(tok_s, rows):
+                first = rows[0]["usd_per_billion"]
+                return first * tok_s * 3600 / 1e9 if first else None""",
+        "the mean": """
+            def fair_price(tok_s, rows):
+                priced = [r["usd_per_billion"] for r in rows if r["usd_per_billion"]]
+                return sum(priced) / len(priced) * tok_s * 3600 / 1e9 if priced else None""",
+        "a minute": """
+            def fair_price(tok_s, rows):
+                priced = [r["usd_per_billion"] for r in rows if r["usd_per_billion"]]
+                return min(priced) * tok_s * 60 / 1e9 if priced else None""",
+        "zero without a price": """
+            def fair_price(tok_s, rows):
+                priced = [r["usd_per_billion"] for r in rows if r["usd_per_billion"]]
+                return min(priced, default=0) * tok_s * 3600 / 1e9""",
+    },
+}
+PAGES = {
+    name: path
+    for path in CHAPTERS
+    if path.parent.name == "season2"
+    for name in exercises(path)[0]
+    if name in WRONG
+}
+EVERY = [
+    pytest.param(n, f, id=f"{n}-{how}") for n, all_ in WRONG.items() for how, f in all_.items()
+]
+
+
+def test_every_check_of_these_chapters_is_attacked():
+    pages = [p for p in CHAPTERS if p.stem in WRITTEN]
+    assert {name for page in pages for name in exercises(page)[0]} == WRONG.keys() == PAGES.keys()
+    assert min(map(len, WRONG.values())) >= 3
+
+
+@pytest.fixture(scope="module")
+def spaces():
+    "What a check may use, page by page"
+    return {page: namespace(page) for page in {*PAGES.values()}}
+
+
+@pytest.mark.parametrize("name, answer", EVERY)
+def test_a_wrong_answer_is_refused_in_words(name, answer, spaces):
+    space = dict(spaces[PAGES[name]])
+    exec(textwrap.dedent(answer), space)
+    with pytest.raises(AssertionError) as refused:
+        exec(exercises(PAGES[name])[1][name], space)
+    assert len(str(refused.value).split()) >= 3, "a refusal says what is wrong"

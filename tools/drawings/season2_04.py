@@ -1,0 +1,70 @@
+"Season 2, chapter 4: what checkpointing keeps, and how a ring adds gradients up"
+
+import math
+from .style import Drawing
+
+
+def kept_or_recomputed():
+    d = Drawing(
+        "Gradient checkpointing",
+        "A forward and a backward pass over four blocks. Without checkpointing every block keeps "
+        "what its backward pass needs. With full checkpointing only the input of each block is "
+        "kept, and each block runs forward a second time just before its backward pass.",
+        width=520,
+        height=268,
+    )
+    for row, (name, note, kind, again) in enumerate(
+        (
+            ("keep everything", "1 forward, 1 backward", "warm", False),
+            ("full checkpointing", "2 forward, 1 backward", "quiet", True),
+        )
+    ):
+        y = 34 + row * 124
+        d.text(16, y, name, "name", "start")
+        d.text(504, y, note, "note", "end")
+        for i in range(4):
+            x = 16 + i * 124
+            d.box(x, y + 14, 60, 34, f"{i + 1}", kind="module")
+            d.box(x + 66, y + 14, 18 if again else 46, 34, kind=kind, corner=3)
+            if again:
+                d.box(x, y + 56, 60, 24, "", "again", "plum")
+    d.text(16, 122, "beside each block: what it keeps in memory", "note", "start")
+    d.text(16, 256, "violet: run again, from the kept input", "note", "start")
+    return d
+
+
+def ring_all_reduce():
+    d = Drawing(
+        "A ring averages gradients",
+        "Four GPUs in a ring, each with a gradient cut into four parts. First each part travels "
+        "round and is added up; then the sums travel round. Every link carries three quarters of "
+        "the gradient twice.",
+        width=500,
+        height=300,
+    )
+    centre, radius = (150, 158), 96
+    places = []
+    for i in range(4):
+        angle = math.radians(-90 + 90 * i)
+        x = centre[0] + radius * math.cos(angle)
+        y = centre[1] + radius * math.sin(angle)
+        places.append(d.box(x - 40, y - 20, 80, 40, f"GPU {i + 1}"))
+    pairs = ((0, "right", 1, "top"), (1, "bottom", 2, "right"))
+    pairs += ((2, "left", 3, "bottom"), (3, "top", 0, "left"))
+    for a, leaves, b, enters in pairs:
+        d.arrow(getattr(places[a], leaves), getattr(places[b], enters))
+    d.text(centre[0], centre[1] + 5, "a quarter a turn", "note")
+    for row, (name, kinds) in enumerate(
+        (
+            ("each has its own gradient", ("module",) * 4),
+            ("3 turns: one part is summed", ("good", "module", "module", "module")),
+            ("3 more: all parts are", ("good",) * 4),
+        )
+    ):
+        y = 60 + row * 76
+        d.text(300, y, name, "note", "start")
+        d.tokens(300, y + 10, ["", "", "", ""], 38, 26, 4, kinds=kinds)
+    return d
+
+
+PICTURES = (kept_or_recomputed, ring_all_reduce)
