@@ -1815,6 +1815,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                       'gpub.lab.museum.bugs.rope_layout': ( 'lib/lab/museum_bugs.html#rope_layout',
                                                                             'gpub/lab/museum/bugs.py'),
                                       'gpub.lab.museum.bugs.saved_nan': ('lib/lab/museum_bugs.html#saved_nan', 'gpub/lab/museum/bugs.py'),
+                                      'gpub.lab.museum.bugs.swapped_axes': ( 'lib/lab/museum_bugs.html#swapped_axes',
+                                                                             'gpub/lab/museum/bugs.py'),
                                       'gpub.lab.museum.bugs.teach': ('lib/lab/museum_bugs.html#teach', 'gpub/lab/museum/bugs.py'),
                                       'gpub.lab.museum.bugs.tied_export': ( 'lib/lab/museum_bugs.html#tied_export',
                                                                             'gpub/lab/museum/bugs.py'),

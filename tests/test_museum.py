@@ -35,6 +35,7 @@ FACTS = {  # what each message must name
     "uint16-as-int16": "read as int16 has ids from -",
     "tokenizer-swap": "the run was made with",
     "rope-layout": "attention scores differ by",
+    "swapped-axes": "attention outputs differ by",
     "missing-end": "and 0 end tokens",
     "tied-export": "lacks 'head.weight'",
     "bf16-on-t4": "capability 7.5",

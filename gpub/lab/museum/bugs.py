@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['SOURCE', 'TWIN', 'FAMOUS', 'EXHIBITS', 'letters', 'teach', 'peek', 'causal_leak', 'unshifted_labels', 'mean_of_means',
            'mean_of_means_', 'micro_step_schedule', 'orig_mod', 'uint16_as_int16', 'tokenizer_swap', 'rope',
-           'rope_layout', 'missing_end', 'tied_export', 'bf16_on_t4', 'restarted_schedule', 'mask_dtype',
-           'cloned_workers', 'saved_nan', 'half_checkpoint']
+           'rope_layout', 'swapped_axes', 'missing_end', 'tied_export', 'bf16_on_t4', 'restarted_schedule',
+           'mask_dtype', 'cloned_workers', 'saved_nan', 'half_checkpoint']
 
 # %% ../../../nbs/lib/lab/museum_bugs.ipynb #392147ca
 from collections.abc import Callable
@@ -249,6 +249,30 @@ def rope_layout(broken: bool, scratch: Scratch) -> dict:
         what="attention scores",
     )
 
+# %% ../../../nbs/lib/lab/museum_bugs.ipynb #ee2e6dc5
+@exhibit(
+    "swapped-axes",
+    "Heads and positions swapped",
+    alarm=check_parity,
+    symptom="a new attention runs without an error, and the loss stalls near that of a bigram "
+    "model: no position sees another",
+    fix="transpose to (batch, heads, positions, numbers) before the kernel and back after it; "
+    "compare with one head at a time",
+)
+def swapped_axes(broken: bool, scratch: Scratch) -> dict:
+    torch.manual_seed(0)
+    q_bthd, k_bthd, v_bthd = torch.randn(3, 2, 12, 4, 8)
+    heads = [
+        fused_attention(*(x[:, None, :, h] for x in (q_bthd, k_bthd, v_bthd)))[:, 0]
+        for h in range(4)
+    ]
+    if broken:
+        got = fused_attention(q_bthd, k_bthd, v_bthd)
+    else:
+        got = fused_attention(*(x.transpose(1, 2) for x in (q_bthd, k_bthd, v_bthd)))
+        got = got.transpose(1, 2)
+    return dict(got=got, want=torch.stack(heads, 2), what="attention outputs")
+
 # %% ../../../nbs/lib/lab/museum_bugs.ipynb #b4301cc6
 @exhibit(
     "missing-end",
@@ -378,6 +402,7 @@ FAMOUS = (
     uint16_as_int16,
     tokenizer_swap,
     rope_layout,
+    swapped_axes,
     missing_end,
     tied_export,
     bf16_on_t4,
