@@ -37,13 +37,18 @@ CALLS = ("open", "write", "fsync", "rename", "memory")  # as inject.c counts the
 # what happens: such a call fails, or is the last of the process, or the power goes around it
 KINDS = (*CALLS, "killed", "power")
 HALF, KILL = -1, -2  # as inject.c knows them
-ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "half": HALF, "killed": KILL}
-ERRORS["ENOMEM"] = errno.ENOMEM
+ERRORS = dict(EIO=errno.EIO, ENOSPC=errno.ENOSPC, ENOMEM=errno.ENOMEM, half=HALF, killed=KILL)
 OF_CALL = {"write": ("EIO", "ENOSPC", "half", "killed"), "memory": ("ENOMEM",)}
 BLOCKS = {True: 12, False: 100}  # quick or not: a step makes hundreds of tensors, so many fail
 # one fleeting and one lasting fault of each call, and one kill; half a write counts once
-USUAL = {("EIO", False), ("ENOSPC", True), ("half", False), ("ENOMEM", False), ("ENOMEM", True)}
-USUAL |= {("killed", False)}
+USUAL = {
+    ("EIO", False),
+    ("ENOSPC", True),
+    ("half", False),
+    ("killed", False),
+    ("ENOMEM", False),
+    ("ENOMEM", True),
+}
 ABORTED = "ended by -6"  # a library that finds no memory and ends the process, as a kill does
 KILLED, UNPLUGGED = "ended by -9", "the power goes"
 ROUNDED = (".safetensors", "log.jsonl", "samples.jsonl")  # what last bits decide
