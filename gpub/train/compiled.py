@@ -218,9 +218,7 @@ def _quicker(fit: MicroBatcher, step: Callable, steps: int, by: nn.Module) -> Lo
     return fn if quick < eager else by.loss
 
 
-def _question(
-    by: nn.Module, batch: tuple[Tensor, Tensor], steps: int, dtype: torch.dtype
-) -> str:
+def _question(by: nn.Module, batch: tuple[Tensor, Tensor], steps: int, dtype: torch.dtype) -> str:
     "What decides whether compiling pays: the machine and its compiler, the shape, the length"
     here = f"{cpu_name()}, {torch.get_num_threads()} threads, {shutil.which('g++') or 'no g++'}"
     what = json.dumps([by.cfg.to_dict(), list(batch[0].shape), str(dtype), steps])
