@@ -120,6 +120,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                    'gpub.budget.gates.measure_metric': ('lib/budget/gates.html#measure_metric', 'gpub/budget/gates.py')},
             'gpub.budget.gpus': { 'gpub.budget.gpus.Machine': ('lib/budget/gpus.html#machine', 'gpub/budget/gpus.py'),
                                   'gpub.budget.gpus.Machine.mode': ('lib/budget/gpus.html#machine.mode', 'gpub/budget/gpus.py'),
+                                  'gpub.budget.gpus.Machine.priced': ('lib/budget/gpus.html#machine.priced', 'gpub/budget/gpus.py'),
                                   'gpub.budget.gpus.Machine.tok_s': ('lib/budget/gpus.html#machine.tok_s', 'gpub/budget/gpus.py'),
                                   'gpub.budget.gpus.find_card': ('lib/budget/gpus.html#find_card', 'gpub/budget/gpus.py'),
                                   'gpub.budget.gpus.hourly': ('lib/budget/gpus.html#hourly', 'gpub/budget/gpus.py'),

@@ -21,7 +21,7 @@ from gpub.budget.economics import (
     scale_out,
     usd_per_billion,
 )
-from gpub.budget.gpus import find_card, hourly, informed_plan
+from gpub.budget.gpus import find_card, hourly, informed_plan, machine_for
 from gpub.lab.museum.machines import INFRA, _installed, check_first_batch, check_versions
 from gpub.budget.prices import known_price
 from gpub.model.sizes import GPUS, ROOM, config_of, memory_forecast, plan, plan_table
@@ -120,12 +120,17 @@ def test_every_price_in_the_table_was_published():
         json.loads((NBS.parent / "data/prices.json").read_text(encoding="utf-8")),
     )
     dates = {s["slug"]: s["date"] for s in lookup("sources/items")}
-    guides = [r for r in rows if "guide" in r["note"]]  # cards that the blog never rented
+    guides = [r for r in rows if r.get("third_party")]  # cards that the blog never rented
     assert all(re.fullmatch(r"[\w.-]+\.\w+/\S+", s) for r in guides for s in r["source"])
     assert not {find_card(r["gpu"]).name for r in guides} & {
         find_card(r["gpu"]).name for r in rows if r not in guides
     }
+    for r in guides:  # and wherever such a price is shown, it is called so
+        machine = machine_for("burn-toy", r["gpu"])
+        assert f"at ${r['usd_per_hour']:.2f} (a third party's figure)" in machine.priced
+        assert machine.price.startswith("a third party's figure: RunPod, 2026-")
     rows = [r for r in rows if r not in guides]
+    assert not any("third party" in known_price(r["gpu"])[1] for r in rows)
     assert len(rows) == len(costs) + 1 and all(
         r["date"] in [dates.get(s) for s in r["source"]] and r["usd_per_hour"] > 0 for r in rows
     )

@@ -266,7 +266,7 @@ def ending_line(
     "How the run ends on a machine, in one line"
     priced = price_plan(plan, machine, until)
     last = plan_fate(priced, machine, until)[-1]
-    price = f"{machine.name} at ${machine.usd_per_hour:.2f}"
+    price = machine.priced
     if last.word != "continue":
         return (
             f"{price}: {last.phase} ends at step {last.step:,} with {last.word}, after "
@@ -332,7 +332,8 @@ def plan_text(
     lines = [plan.about, ""]
     if machine:
         lines += [str(Table([], _with_forecast(rows, shown, machine), align="lr")), ""]
-        lines += [f"speed: {machine.speed}", ending_line(plan, machine, until)]
+        lines += [f"speed: {machine.speed}", f"price: {machine.price}"]
+        lines += [ending_line(plan, machine, until)]
         lines += ["", "off-ramps", *off_ramps(plan, machine)]
     else:
         lines += [str(Table([], rows, align="lr")), ""]

@@ -9,7 +9,7 @@ __all__ = ['MEASURED_MFU', 'measure_gpu', 'find_card', 'hourly', 'published_spee
 from dataclasses import dataclass
 from pathlib import Path
 import torch
-from .prices import check_rate, known_price
+from .prices import THIRD_PARTY, check_rate, known_price
 from .published import lookup
 from ..core import GpubError
 from ..files import shipped
@@ -138,6 +138,12 @@ class Machine:
     usd_per_hour: float  # what it costs
     speed: str = "asked for"  # where the speeds come from
     price: str = "asked for"  # where the price comes from
+
+    @property
+    def priced(self) -> str:
+        "Its name and what an hour costs; the figure of a third party is called so"
+        said = f"{self.name} at ${self.usd_per_hour:.2f}"
+        return f"{said} ({THIRD_PARTY})" if self.price.startswith(THIRD_PARTY) else said
 
     @property
     def mode(self) -> str:
