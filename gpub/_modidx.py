@@ -2888,6 +2888,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                     'gpub/train/config.py'),
                                    'gpub.train.config._check_shares': ('lib/train/config.html#_check_shares', 'gpub/train/config.py')},
             'gpub.train.decay': { 'gpub.train.decay._matrix_rate': ('lib/train/decay.html#_matrix_rate', 'gpub/train/decay.py'),
+                                  'gpub.train.decay._sum_of': ('lib/train/decay.html#_sum_of', 'gpub/train/decay.py'),
                                   'gpub.train.decay.decay_for': ('lib/train/decay.html#decay_for', 'gpub/train/decay.py'),
                                   'gpub.train.decay.decay_integral': ('lib/train/decay.html#decay_integral', 'gpub/train/decay.py'),
                                   'gpub.train.decay.decay_text': ('lib/train/decay.html#decay_text', 'gpub/train/decay.py'),

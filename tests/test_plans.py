@@ -118,6 +118,36 @@ def test_every_plan_on_every_gpu(name, card, until, tmp_path):
     assert cfg.steps == last.until and lr_factor(last.until, cfg) == pytest.approx(cfg.floor)
 
 
+def machines(plan):
+    "Every card of the table that has room for the plan's model, and a price"
+    for card in GPUS:
+        try:
+            yield machine_for(plan.preset, card)
+        except GpubError as e:
+            assert "\n" not in str(e) and card in str(e)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_every_stop_on_every_gpu_is_priced_and_annealed_or_refused_in_a_line(name):
+    "All stops, by the forecast alone; of our own plan each card reaches all of them"
+    plan, reached = read_plan(name), {}
+    for machine in machines(plan):
+        reached[machine.name] = []
+        for stop in plan.phases:
+            priced = price_plan(plan, machine, stop.name)
+            try:
+                refuse_hopeless(priced, machine, stop.name)
+            except GpubError as e:
+                assert "\n" not in str(e) and machine.name in str(e)
+                break
+            told = forecast_plan(priced, machine, stop.name)
+            assert all(f.spare >= f.reserve > 0 for f in told)
+            reached[machine.name].append(stop.name)
+    assert len(reached) >= 10
+    if name == "burn-1b":  # with budgets from the forecast
+        assert {len(stops) for stops in reached.values()} == {len(plan.phases)}
+
+
 def test_the_cards_of_the_issue_finish_with_something_to_spare():
     plan = read_plan("burn-1b")
     for card in ("A100-80", "H100", "H200"):

@@ -6,6 +6,7 @@
 __all__ = ['DECAY_TARGET', 'MOST_DECAY', 'MOST_SHRINKING', 'schedule_sum', 'decay_integral', 'decay_for', 'decay_text']
 
 # %% ../../nbs/lib/train/decay.ipynb #ed00f35c
+from functools import lru_cache
 import numpy as np
 from ..core import GpubError
 from .config import TrainConfig
@@ -22,19 +23,22 @@ MOST_SHRINKING = (
 )
 
 
+@lru_cache(maxsize=256)  # a forecast asks for the same few schedules again and again
+def _sum_of(steps: int, schedule: str, warmup: int, decay: float, floor: float) -> float:
+    n = min(steps, 1 << 20)
+    step = (np.arange(n) + 0.5) * (steps / n) - 0.5
+    up = np.minimum(1, (step + 1) / warmup) if warmup else 1.0
+    fall = np.clip((step - steps * (1 - decay)) / (steps * decay), 0, 1)
+    left = dict(linear=1 - fall, cosine=0.5 + 0.5 * np.cos(np.pi * fall), constant=np.ones(n))
+    return float((up * (floor + (1 - floor) * left[schedule])).sum() * steps / n)
+
+
 def schedule_sum(
     cfg: TrainConfig,  # its schedule, warm-up, decay, floor and number of steps
 ):  # in steps at the peak rate
     """The sum of `lr_factor` over all steps; of more than a million steps, evenly spread ones
     stand for their neighbours"""
-    n = min(cfg.steps, 1 << 20)
-    step = (np.arange(n) + 0.5) * (cfg.steps / n) - 0.5
-    up = np.minimum(1, (step + 1) / cfg.warmup) if cfg.warmup else 1.0
-    fall = np.clip((step - cfg.steps * (1 - cfg.decay)) / (cfg.steps * cfg.decay), 0, 1)
-    left = dict(linear=1 - fall, cosine=0.5 + 0.5 * np.cos(np.pi * fall), constant=np.ones(n))[
-        cfg.schedule
-    ]
-    return float((up * (cfg.floor + (1 - cfg.floor) * left)).sum() * cfg.steps / n)
+    return _sum_of(cfg.steps, cfg.schedule, cfg.warmup, cfg.decay, cfg.floor)
 
 
 def _matrix_rate(cfg: TrainConfig) -> float:
