@@ -33,9 +33,12 @@ from gpub.model.llama import (
     apply_rope,
 )
 from gpub.model.sizes import (
+    GPUS,
+    ROOM,
     SHAPES,
     parameter_anatomy,
     config_of,
+    expected_mfu,
     flops_per_token,
     memory_forecast,
     peak_memory,
@@ -516,3 +519,23 @@ def test_plan_knows_the_1b():
         and p["rows"][0]["fits"]
         and not plan("burn-1b", "T4", "1B")["rows"][0]["fits"]
     )
+
+
+def test_a_card_of_24_gb_trains_the_1b_and_one_of_16_does_not():
+    "The least it needs was 21.5 GB before Muon moved a few matrices at a time"
+    least = {c: min(r["peak_gb"] for r in plan("burn-1b", c, 1e9)["rows"]) for c in GPUS}
+    assert least["T4"] < 17.6
+    for card in ("RTX 4090", "A10G", "L4"):
+        rows = plan("burn-1b", card, 1e9)["rows"]
+        assert all(r["fits"] and r["peak_gb"] <= ROOM * 24 for r in rows), card
+    assert not any(r["fits"] for r in plan("burn-1b", "T4", 1e9)["rows"])
+
+
+@pytest.mark.parametrize("card", ["H100", "H100 NVL", "H100 PCIe", "H200", "H200 NVL"])
+def test_a_narrow_model_is_promised_less_of_hopper(card):
+    narrow, wide = (
+        parameter_anatomy(config_of("gpt2-134m")),
+        parameter_anatomy(config_of("burn-1b")),
+    )
+    assert narrow.d_model < 1024 <= wide.d_model
+    assert expected_mfu(narrow, GPUS[card]) == 0.32 < expected_mfu(wide, GPUS[card])

@@ -17,7 +17,13 @@ from gpub.train.compiled import choose_loss, compiled_loss
 from gpub.train.config import TrainConfig
 from gpub.train.loop import evaluate, train
 from gpub.train.memory import IGNORED, MicroBatcher, backward, out_of_memory
-from gpub.train.optim import make_optimizers, optimizer_state, restore_optimizers
+from gpub.train.optim import (
+    Muon,
+    make_optimizers,
+    muon_format,
+    optimizer_state,
+    restore_optimizers,
+)
 
 TINY = GPTConfig(vocab_size=11, context_length=8, d_model=16, n_layers=2, n_heads=2)
 CFG = TrainConfig(steps=1, batch_tokens=64)
@@ -353,3 +359,30 @@ def test_no_step_waits_for_the_device():
     with Reads():
         fit.backward(model.loss, x, y)
     assert not reads
+
+
+@pytest.mark.parametrize(
+    "capability, format",
+    [((7, 0), torch.float16), ((7, 5), torch.float16), ((8, 0), torch.bfloat16)],
+    ids=["V100", "T4", "A100"],
+)
+def test_muon_computes_in_a_format_that_the_card_has(capability, format):
+    assert muon_format(torch.device("cuda"), capability) == format
+    assert muon_format(torch.device("cpu")) == torch.float32
+
+
+def test_muon_holds_a_few_matrices_at_a_time_in_bf16(monkeypatch):
+    "All equal matrices of the 1B in one stack would take 4 GB more"
+    matrices = [torch.nn.Parameter(torch.randn(6, 4)) for _ in range(20)]
+    for p in matrices:
+        p.grad = torch.randn_like(p)
+    stacks = []
+    turn = Muon._turn
+
+    def noted(self, stack, steps):
+        stacks.append((len(stack), stack.dtype))
+        return turn(self, stack, steps)
+
+    monkeypatch.setattr(Muon, "_turn", noted)
+    Muon(matrices, dtype=torch.bfloat16).step()
+    assert stacks == [(8, torch.bfloat16), (8, torch.bfloat16), (4, torch.bfloat16)]
