@@ -1,4 +1,4 @@
-"""Wrong answers to the checks of chapters 2 to 6: shortcuts and usual mistakes, each refused in
+"""Wrong answers to the checks of chapters 2 to 5: shortcuts and usual mistakes, each refused in
 words."""
 
 import textwrap
@@ -261,6 +261,68 @@ WRONG = {
                 peak = memory_forecast(cfg, batch, mode="full", **how)["peak"]
                 return "full" if peak <= 1e9 * gpu.memory_gb else None""",
     },
+    "spent": {
+        "by the decay alone": "def spent(cfg):\n    return 1 - cfg.decay / 2",
+        "decay, or constant": """
+            def spent(cfg):
+                return 1.0 if cfg.schedule == "constant" else 1 - cfg.decay / 2""",
+        "without the warm-up": """
+            def spent(cfg):
+                c = replace(cfg, warmup=0)
+                return sum(lr_factor(step, c) for step in range(c.steps)) / c.steps""",
+        "the sum": """
+            def spent(cfg):
+                return sum(lr_factor(step, cfg) for step in range(cfg.steps))""",
+        "first and last": """
+            def spent(cfg):
+                return (lr_factor(0, cfg) + lr_factor(cfg.steps - 1, cfg)) / 2""",
+    },
+    "pieces_agree": {
+        "never": "def pieces_agree(n, micro):\n    return False",
+        "always": "def pieces_agree(n, micro):\n    return True",
+        "divides": "def pieces_agree(n, micro):\n    return n % micro == 0",
+        "the other way round": "def pieces_agree(n, micro):\n    return micro % n == 0",
+        "one piece or single sequences": """
+            def pieces_agree(n, micro):
+                return micro >= n or micro == 1""",
+    },
+    "turned": {
+        "nothing turns": "def turned(gradients, limit):\n    return 0.0",
+        "one factor for all": """
+            def turned(gradients, limit):
+                before = torch.cat([g.flatten() for g in gradients])
+                after = before * min(1, limit / before.norm())
+                cosine = before @ after / before.norm() / after.norm()
+                return math.degrees(math.acos(min(1, cosine.item())))""",
+        "always scaled to the limit": """
+            def turned(gradients, limit):
+                before = torch.cat([g.flatten() for g in gradients])
+                after = torch.cat([g.flatten() * limit / g.norm() for g in gradients])
+                cosine = before @ after / before.norm() / after.norm()
+                return math.degrees(math.acos(min(1, cosine.item())))""",
+        "radians": """
+            def turned(gradients, limit):
+                before = torch.cat([g.flatten() for g in gradients])
+                after = torch.cat([g.flatten() * min(1, limit / g.norm()) for g in gradients])
+                cosine = before @ after / before.norm() / after.norm()
+                return math.acos(min(1, cosine.item()))""",
+        "in place": """
+            def turned(gradients, limit):
+                before = torch.cat([g.flatten() for g in gradients])
+                for g in gradients:
+                    g *= min(1, limit / g.norm())
+                after = torch.cat([g.flatten() for g in gradients])
+                cosine = before @ after / before.norm() / after.norm()
+                return math.degrees(math.acos(min(1, cosine.item())))""",
+    },
+    "factor": {
+        "constant": "def factor(n, steps):\n    return 0.5",
+        "stands still": "def factor(n, steps):\n    return 0.0",
+        "falls too soon": "def factor(n, steps):\n    return 0.5**n",
+        "for one length": "def factor(n, steps):\n    return max(0.0, 1 - n / 100)",
+        "upwards": "def factor(n, steps):\n    return n / steps",
+        "beyond the peak": "def factor(n, steps):\n    return 1.5 * (1 - n / steps)",
+    },
 }
 PAGES = {name: path for path in CHAPTERS for name in exercises(path)[0] if name in WRONG}
 EVERY = [
@@ -269,7 +331,7 @@ EVERY = [
 
 
 def test_every_check_of_these_chapters_is_attacked():
-    pages = [p for p in CHAPTERS if p.parent.name == "season1" and p.stem[:2] in "02 03 05"]
+    pages = [p for p in CHAPTERS if p.parent.name == "season1" and p.stem[:2] in "02 03 04 05"]
     assert {name for page in pages for name in exercises(page)[0]} == WRONG.keys() == PAGES.keys()
     assert min(map(len, WRONG.values())) >= 3
 

@@ -71,7 +71,7 @@ SHOWN = {  # lesson -> places: a notebook with a heading, or a test
     ],
     15: [
         "nbs/season1/01_first_transformer.ipynb#Fused attention",
-        "nbs/season1/04_training_challenges.ipynb#Idea 9: Compile where it pays",
+        "nbs/season1/04_training_challenges.ipynb#Compile where it pays",
     ],
     16: [
         "nbs/lib/record/checkpoint.ipynb#A second place",
@@ -79,7 +79,7 @@ SHOWN = {  # lesson -> places: a notebook with a heading, or a test
     ],
     17: [
         "nbs/lib/lab/museum_blog.ipynb#Memory held by the dead",
-        "nbs/season1/04_training_challenges.ipynb#Idea 5: Too large is not the end",
+        "nbs/season1/04_training_challenges.ipynb#When even that does not fit: halve it",
     ],
     18: [
         "nbs/season1/05_results.ipynb#Idea 5: Read the bill",
