@@ -109,7 +109,7 @@ def plain_passages(text, corpus, least):
 @pytest.mark.parametrize("letters, least", [(2, 5), (3, 1), (4, 2), (50_000, 2)])
 def test_passages_are_those_of_plain_search(monkeypatch, letters, least):
     "Also where a passage lies across the border of two pieces, and with ids of two bytes"
-    monkeypatch.setattr(copies, "PIECE", 16)
+    monkeypatch.setattr(copies, "PIECE_TOKENS", 16)
     dice = np.random.default_rng(letters)
     corpus = dice.integers(0, letters, 150).astype(np.uint16)
     text = np.concatenate([corpus[40:75], dice.integers(0, letters, 20).astype(np.uint16)])

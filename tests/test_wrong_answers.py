@@ -562,6 +562,47 @@ def tournament(first, second, judge, seed):
     return verdicts.count(1), verdicts.count(0), verdicts.count(-1)
 """,
     ],
+    ("07_forensics", "meetings"): [
+        """
+def meetings(n, copies, windows):
+    return copies * windows / n, (1 - windows / n) ** copies
+""",
+        """
+def meetings(n, copies, windows):
+    never = 1.0
+    for i in range(copies):
+        never *= (n - windows - i) / (n - i)
+    return copies * windows / n, never
+""",
+        """
+def meetings(n, copies, windows):
+    mean = copies * min(windows, n) / n
+    return mean, float(windows == 0)
+""",
+    ],
+    ("07_forensics", "longest_copy"): [
+        """
+def longest_copy(text, corpus, order):
+    return len(text), corpus.count(text)
+""",
+        # only passages at the beginning of the text
+        """
+def longest_copy(text, corpus, order):
+    best = 0
+    while best < len(text) and text[: best + 1] in corpus:
+        best += 1
+    return best, corpus.count(text[:best])
+""",
+        # bytes.count leaves out those that overlap
+        """
+def longest_copy(text, corpus, order):
+    for length in range(len(text), 0, -1):
+        for start in range(len(text) - length + 1):
+            if text[start : start + length] in corpus:
+                return length, corpus.count(text[start : start + length])
+    return 0, 0
+""",
+    ],
 }
 PAGES = {path.stem: path for path in CHAPTERS}
 CASES = [

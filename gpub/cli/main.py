@@ -22,6 +22,11 @@ COMMANDS = (  # what is typed, module of gpub.cli and function, the first senten
         "train:sample_command",
         "Let the model in folder RUN go on with a text; you see it as it comes.",
     ),
+    (
+        "grow",
+        "train:grow_command",
+        "Grow the Llama of RUN into a larger one that computes the same, and train on.",
+    ),
     ("chats", "tune:chats_command", "Conversations of FILE... as tokens, for gpub sft --data."),
     (
         "sft",

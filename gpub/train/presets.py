@@ -15,6 +15,7 @@ from ..table import Table
 from .config import TrainConfig
 from .decay import DECAY_TARGET, decay_for
 from ..model.gpt import GPTConfig
+from ..model.grow import GROWN
 from ..model.llama import LlamaConfig
 
 # %% ../../nbs/lib/train/presets.ipynb #08dbef15
@@ -66,6 +67,8 @@ PEAK_RATES = {
     "gpt2-124m": PeakRates(0.009, 0.0018, 190),  # 131,072: 0.0080 and 0.0100
     "gpt2-355m": PeakRates(0.006, 0.0012, 540),  # 131,072: 0.0040 and 0.0100
     "burn-1b": PeakRates(0.005, 0.001, 1600),  # 131,072: 0.0014 and 0.0100
+    "burn-2b": PeakRates(0.005, 0.001, 750),  # as the 1B, which they are grown from
+    "burn-3b": PeakRates(0.005, 0.001, 750),
 }
 LARGE = dict(decay_target=DECAY_TARGET, clip=1.0, decay=0.6)
 
@@ -119,6 +122,8 @@ PRESETS = {
         "burn-1b", steps=160_000, batch_tokens=131_072, evals=80
     ),  # the blog's tokens a step; 20 a parameter
 }
+for _name in GROWN:  # the blog's 9.8 billion tokens, each after growing: `gpub grow`
+    PRESETS[_name] = preset_of_large_shape(_name, steps=75_000, batch_tokens=131_072, evals=40)
 
 
 def find_preset(

@@ -21,6 +21,7 @@ CHAPTERS = (  # season, the chapter's number, what it gives, which paths cross i
     (3, 4, "Preferences", "DPO, and its collapse", ""),
     (3, 5, "Rewards", "GRPO, and its penalties", ""),
     (3, 6, "Talk", "four models, side by side", ""),
+    (3, 7, "Forensics", "what it read and repeats", ""),
 )
 PATHS = {
     "E": ("heat-green", "one evening"),
@@ -35,7 +36,7 @@ def course_map():
         "The stops of three seasons, read from left to right. Dots mark three ways through: one "
         "evening (chapter 1), one weekend on a laptop, and the stops before you rent a GPU.",
         width=700,
-        height=716,
+        height=806,
     )
     x0, y0, w, h = 24, 62, 204, 66
     d.text(x0, 44, "Season 1: from nothing to 134M", "title", "start")
@@ -56,10 +57,10 @@ def course_map():
         elif following:
             (x, y), (end, below) = box.bottom, following.top
             d.arrow((x, y), (x, y + 12), (end, y + 12), (end, below))
-    d.text(x0, 694, "Ways through:", "note", "start")
+    d.text(x0, 784, "Ways through:", "note", "start")
     for i, (kind, words) in enumerate(PATHS.values()):
-        d.dot(130 + 130 * i, 690, kind, 6)
-        d.text(143 + 130 * i, 694, words, "note", "start")
+        d.dot(130 + 130 * i, 780, kind, 6)
+        d.text(143 + 130 * i, 784, words, "note", "start")
     return d
 
 
