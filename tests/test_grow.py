@@ -26,6 +26,7 @@ LARGER = [
     dict(d_model=128, n_heads=8, n_kv_heads=4),
     dict(d_model=96, n_heads=6, n_kv_heads=3, d_ff=97, n_layers=4),
 ]
+KINDS = [dict(), dict(tied=False), dict(qkv_bias=True, head_dim=16)]
 
 
 def used_model(**more):
@@ -39,9 +40,9 @@ def used_model(**more):
 
 
 @pytest.mark.parametrize("sizes", LARGER, ids=str)
-@pytest.mark.parametrize("tied", [True, False])
-def test_logits_do_not_move(sizes, tied):
-    small, ids = used_model(tied=tied), torch.randint(0, 71, (2, 32))
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_logits_do_not_move(sizes, kind):
+    small, ids = used_model(**kind), torch.randint(0, 71, (2, 32))
     cfg = grown_config(small.cfg, **sizes)
     with torch.no_grad():
         before, after = small(ids), grow(small, cfg)(ids)

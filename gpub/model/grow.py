@@ -43,6 +43,7 @@ def check_growth(
     if not isinstance(old, LlamaConfig) or not isinstance(new, LlamaConfig):
         raise GpubError("only a Llama can grow: a GPT's LayerNorm has no gain that hides channels")
     same = ("head_size", "vocab_size", "context_length", "tied", "rope_base")
+    same += ("rope_scaling", "qkv_bias")
     wrong = [name for name in same if getattr(old, name) != getattr(new, name)]
     if wrong:
         name = wrong[0]
@@ -107,22 +108,24 @@ def _grow_norm(new: nn.RMSNorm, old: nn.RMSNorm):
 
 def _grow_block(new: Block, old: Block):
     "What the old block reads and writes, where it did; the output matrices are zero before"
-    w, units = old.attn.proj.weight.size(0), old.ffn.down.weight.size(1)
+    w, heads = old.attn.proj.weight.shape
+    units = old.ffn.down.weight.size(1)
     _grow_norm(new.norm1, old.norm1)
     _grow_norm(new.norm2, old.norm2)
-    parts = zip(_qkv(new.attn), _qkv(old.attn))
-    for wide, narrow in parts:
-        wide[: len(narrow), :w] = narrow
-    new.attn.proj.weight[:w, :w] = old.attn.proj.weight
+    for name, narrow in old.attn.qkv.named_parameters():
+        wide = getattr(new.attn.qkv, name)
+        for to, rows in zip(_qkv(new.attn, wide), _qkv(old.attn, narrow)):
+            to[tuple(map(slice, rows.shape))] = rows  # a weight's corner, a bias's beginning
+    new.attn.proj.weight[:w, :heads] = old.attn.proj.weight
     new.ffn.gate.weight[:units, :w] = old.ffn.gate.weight
     new.ffn.up.weight[:units, :w] = old.ffn.up.weight
     new.ffn.down.weight[:w, :units] = old.ffn.down.weight
 
 
-def _qkv(attention: nn.Module) -> tuple[torch.Tensor, ...]:
-    "The rows of queries, of keys and of values"
+def _qkv(attention: nn.Module, tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    "The rows of queries, of keys and of values, of a weight or a bias"
     sizes = [attention.h * attention.d, attention.g * attention.d, attention.g * attention.d]
-    return attention.qkv.weight.split(sizes)
+    return tensor.split(sizes)
 
 # %% ../../nbs/lib/model/grow.ipynb #3585e8c1
 BURN_2B = grown_config(BURN_1B, d_model=2304, n_layers=24, n_heads=36, n_kv_heads=9, d_ff=9216)
