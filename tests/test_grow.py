@@ -149,6 +149,12 @@ def test_a_grown_run_begins_where_the_small_one_ended(small_run, tmp_path):
     assert whole.config["model"]["norm_eps"] == first.config["model"]["norm_eps"] / 2
 
 
+def test_an_optimizer_does_not_grow(small_run, tmp_path):
+    options = grow_options(small_run, None, dict(n_layers=3), out=tmp_path / "warm", warm=True)
+    with pytest.raises(GpubError, match="optimizer begins anew: leave --warm out"):
+        Trainer(options)
+
+
 def test_the_command_grows_and_refuses(small_run, tmp_path):
     def grown(*words):
         return CliRunner().invoke(grow_command, [str(word) for word in (small_run, *words)])
@@ -156,7 +162,7 @@ def test_the_command_grows_and_refuses(small_run, tmp_path):
     done = grown("--out", tmp_path / "big", "--set", "n_layers=4", "--set", "steps=2")
     assert done.exit_code == 0, done.output
     config = json.loads((tmp_path / "big/config.json").read_text())
-    assert config["model"]["n_layers"] == 4 and config["options"]["start_from"] == str(small_run)
+    assert config["model"]["n_layers"] == 4 and config["init"]["source"] == str(small_run)
     assert "has that size already" in str(grown("--out", tmp_path / "same").exception)
     assert "head_size must stay" in str(grown("--to", "burn-2b").exception)
     assert "cannot grow" in str(grown("--set", "context_length=64").exception)

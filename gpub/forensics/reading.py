@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from ..core import GpubError, read_config
 from ..data.corpus import load_corpus
-from ..data.tokenizer import BPETokenizer, CharTokenizer
+from ..data.tokenizer import BPETokenizer, CharTokenizer, load_tokenizer
 from ..table import Table
 from ..train.config import TrainConfig
 from ..train.loop import context_length_at
@@ -68,7 +68,8 @@ def open_rows(
         raise GpubError(f"{run} was not trained on a corpus by gpub train: it has no such order")
     place = (config.get("options") or {}).get("data")
     length = config["model"]["context_length"]
-    corpus = load_corpus(place, length, log)
+    tok = load_tokenizer(run) if config.get("init") else None  # its text was encoded with that
+    corpus = load_corpus(place, length, log, tok)
     if corpus.fingerprint != data["tokens"]:
         raise GpubError(
             f"{corpus.source} has the fingerprint {corpus.fingerprint}, {run} learned from "

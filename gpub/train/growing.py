@@ -40,5 +40,5 @@ def grow_options(
     )
     place |= {name: value for name, value in others.items() if value is not None}
     return RunOptions(
-        name, settings=dict(seed=seed) | settings | kept, start_from=str(run), **place
+        name, settings=dict(seed=seed) | settings | kept, init=str(run), grow=True, **place
     )

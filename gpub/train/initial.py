@@ -13,11 +13,13 @@ from dataclasses import dataclass, field, replace
 from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
+import torch
 from torch import Tensor
 from ..core import GpubError, read_config, write_atomic
 from ..data.tokenizer import load_tokenizer
 from ..model.gpt import GPTConfig
-from ..model.llama import LlamaConfig
+from ..model.grow import GROWING, grow, grown_config
+from ..model.llama import Llama, LlamaConfig
 from ..record.checkpoint import load_checkpoint, save_checkpoint, which_weights
 from ..record.load import load
 from ..share.hub import find_folder, import_folder
@@ -82,6 +84,21 @@ class InitialWeights:
                 "(--parallel ddp), the same context length; leave --warm out"
             )
 
+    def grown(
+        self,
+        settings: dict,  # with the larger sizes, as from `train.growing`
+    ) -> "InitialWeights":  # of a larger model
+        "The same function in a larger shape; raises `GpubError` for one that cannot compute it"
+        if self.optimizer:
+            raise GpubError("a grown model's optimizer begins anew: leave --warm out")
+        cfg = grown_config(self.model_cfg, **{size: settings[size] for size in GROWING})
+        model = Llama(self.model_cfg)
+        model.load_state_dict(self.tensors)
+        with torch.random.fork_rng([]):  # the same new weights in every process
+            torch.manual_seed(self.recipe.seed)
+            tensors = grow(model, cfg).state_dict()
+        return replace(self, model_cfg=cfg, tensors=tensors)
+
     def fitted(
         self,
         context_length: int,  # positions to read
@@ -124,7 +141,8 @@ def find_initial(
     if began and began.get("source") == source and (out / "checkpoints").is_dir():
         return _on_its_way(out, began)
     if (Path(source) / "checkpoints").is_dir():
-        return _from_run(Path(source), options.warm)
+        found = _from_run(Path(source), options.warm)
+        return found.grown(options.settings or {}) if options.grow else found
     if options.warm:
         raise GpubError(f"--warm takes the optimizer of a run over, and {source} is no run folder")
     return _from_folder(source)

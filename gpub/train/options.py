@@ -57,6 +57,7 @@ class RunOptions:
     # weights to begin with: a run, a folder of Hugging Face, OWNER/NAME on its Hub
     init: str | Path | None = None
     warm: bool = False  # take the optimizer of the run `init` over too
+    grow: bool = False  # let the model of `init` grow to the shape in the settings
     # where messages go; default the progress line's output
     log: Callable[[str], object] | None = None
     # how to call this again, for the message after an interruption
@@ -83,6 +84,7 @@ KEPT_OPTIONS = (  # options that a person gives; the others are handed in by pro
     "settings",
     "init",
     "warm",
+    "grow",
     "device",
     "usd_per_hour",
     "keep",
