@@ -3273,6 +3273,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                    'gpub.tune.methods._bits_per_byte': ('lib/tune/methods.html#_bits_per_byte', 'gpub/tune/methods.py'),
                                    'gpub.tune.methods._drawing': ('lib/tune/methods.html#_drawing', 'gpub/tune/methods.py'),
                                    'gpub.tune.methods._extras': ('lib/tune/methods.html#_extras', 'gpub/tune/methods.py'),
+                                   'gpub.tune.methods._refuse_ignored': ('lib/tune/methods.html#_refuse_ignored', 'gpub/tune/methods.py'),
                                    'gpub.tune.methods._say_signal': ('lib/tune/methods.html#_say_signal', 'gpub/tune/methods.py'),
                                    'gpub.tune.methods._sft_precision': ('lib/tune/methods.html#_sft_precision', 'gpub/tune/methods.py'),
                                    'gpub.tune.methods._tuned': ('lib/tune/methods.html#_tuned', 'gpub/tune/methods.py'),

@@ -107,7 +107,19 @@ def tune_config(
     model, cfg = apply_settings(Preset("", {}, cfg, LlamaConfig), options.settings)
     if model:
         raise GpubError(f"tuning keeps the shape of a model: {next(iter(model))} cannot be set")
+    _refuse_ignored(method, cfg)
     return cfg
+
+
+def _refuse_ignored(method: str, cfg: TrainConfig):
+    "A setting that a method would pass over is refused"
+    if method != "sft" and cfg.precision not in ("auto", "fp32"):
+        raise GpubError(f"{method} computes in fp32: leave precision={cfg.precision} out")
+    if method == "grpo" and cfg.micro_batch is not None:
+        raise GpubError(
+            f"grpo learns from all answers of a step at once: leave micro_batch={cfg.micro_batch} "
+            "out, and ask fewer --questions"
+        )
 
 # %% ../../nbs/lib/tune/methods.ipynb #82b6d505
 @torch.no_grad()
