@@ -16,19 +16,44 @@ from ..core import GpubError
 @click.argument("folder")
 @click.option("--step", type=int, help="Which checkpoint.  [default: the newest]")
 @click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    default="float32",
+    show_default=True,
+    help="Of the weights: 4 bytes a number, or 2.",
+)
+@click.option("--license", default="unknown", help="For the model card, such as mit.")
+@click.option(
     "--gguf",
     is_flag=True,
     help="Also model.gguf, for llama.cpp (extra: gpub[gguf]). "
     "Warns where llama.cpp splits text differently.",
 )
-def export_command(run: str, folder: str, step: int | None, gguf: bool):
+@click.option(
+    "--gguf-type",
+    type=click.Choice(["f32", "f16", "q8_0"]),
+    default="f32",
+    show_default=True,
+    help="Of the matrices in model.gguf: 4, 2 or about 1 byte a number.",
+)
+def export_command(
+    run: str,
+    folder: str,
+    step: int | None,
+    dtype: str,
+    license: str,
+    gguf: bool,
+    gguf_type: str,
+):
     "Write RUN as a Hugging Face FOLDER: weights, tokenizer, settings and a model card."
     from gpub.share.hub import export_run
 
     def warn(text: str):
         click.echo(text, err=True)
 
-    click.echo(f"written to {export_run(run, folder, step, gguf=gguf, log=warn)}")
+    numbers = gguf_type if gguf else None
+    options = dict(gguf=numbers, log=warn, dtype=dtype, license=license)
+    click.echo(f"written to {export_run(run, folder, step, **options)}")
 
 
 @click.command("import", cls=TorchCommand)

@@ -16,7 +16,7 @@ import numpy as np
 import gpub
 from ..core import GpubError, read_json, write_atomic
 from ..data.shards import ShardWriter, join_documents
-from ..data.tokenizer import BPETokenizer, id_dtype, load_tokenizer
+from ..data.tokenizer import LLAMA3_PATTERN, BPETokenizer, id_dtype, load_tokenizer
 from ..files import cache_dir
 from .clean import Counts, clean, mix_bits, utf8
 from .config import PrepConfig
@@ -267,7 +267,9 @@ def learn_tokenizer(
             f"tokenizer: learning {cfg.vocab_size:,} tokens from "
             + ", ".join(f"{n / 1e6:.1f} MB of {s}" for s, n in seen.items())
         )
-        tok = BPETokenizer.train((t for ts in sample.values() for t in ts), cfg.vocab_size)
+        texts = (t for ts in sample.values() for t in ts)
+        # a pattern that llama.cpp has, so that it reads a text as training did
+        tok = BPETokenizer.train(texts, cfg.vocab_size, pattern=LLAMA3_PATTERN)
     tok.save(path)
     write_atomic(done, json.dumps(dict(bytes=seen)))
     return tok, seen
