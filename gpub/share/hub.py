@@ -154,8 +154,8 @@ def export_model(
     folder: Path | str,  # must be new or empty
     beside: Mapping[str, str | Path] | None = None,  # more files: name -> text, or what to copy
     limit: int = FILE_BYTES,  # bytes of a weight file
-    gguf: GgufNumbers
-    | None = None,  # also model.gguf, for llama.cpp, its matrices in these numbers
+    # also model.gguf, for llama.cpp, its matrices in these numbers
+    gguf: GgufNumbers | None = None,
     chat: bool = False,  # the model talks: its chat template goes along
     dtype: WeightDtype = "float32",  # of the numbers in the safetensors
 ) -> Path:  # the folder
