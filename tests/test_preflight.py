@@ -237,6 +237,40 @@ def test_a_check_that_breaks_is_a_line_that_fails():
     assert failing() == ["three rows of data"]
 
 
+def away(preset, gpu, processes=1, parallel="ddp", **settings):
+    "What `check_rehearsal` reads of a run"
+    run = SimpleNamespace(name=preset)
+    return SimpleNamespace(
+        run=run, gpu=gpu, settings=settings, processes=processes, parallel=parallel
+    )
+
+
+def test_a_named_card_is_rehearsed_on():
+    "The ninth question is asked where a card is named, and only there"
+    for name in [*PREFLIGHT_CHECKS][:-1]:
+        PREFLIGHT_CHECKS.pop(name)
+    said = []
+    checks = preflight("shakespeare", "T4", said.append, settings=SMALL, device="cpu")
+    assert [c.name for c in checks] == ["forecast", pf.REHEARSAL] and checks[1].ok, said
+    assert "T4 x 1: fits" in checks[1].found and "sequences" in said[-1]
+
+
+@pytest.mark.parametrize(
+    "asked, says",
+    [
+        (away("burn-toy", "T4", 8, "fsdp"), "fp16 needs whole gradients"),
+        (
+            away("gpt2-355m", "T4", n_layers=8, micro_batch=64, batch_tokens=65_536),
+            "DOES NOT FIT",
+        ),
+    ],
+    ids=["refused", "too large"],
+)
+def test_a_rehearsal_that_fails_is_a_line_that_fails(asked, says):
+    c = run_check(pf.REHEARSAL, pf.check_rehearsal, asked)
+    assert not c.ok and says in c.found, c.found
+
+
 def test_refusals_are_those_of_a_run():
     for bad in (
         dict(preset="none"),

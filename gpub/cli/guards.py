@@ -25,7 +25,9 @@ from ..core import GpubError, write_atomic
 @click.argument("preset", type=PRESET)
 @data_option
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, mps.")
-@click.option("--gpu", help="Forecast for this card instead of this machine.")
+@click.option("--gpu", help="Forecast for this card instead of this machine, and rehearse on it.")
+@click.option("--processes", type=int, default=1, show_default=True, help="Of them, to rehearse.")
+@click.option("--parallel", default="ddp", show_default=True, help="ddp, fsdp or hsdp.")
 @click.option("--usd-per-hour", type=float, default=0.0, help="What the machine costs.")
 @settings_option()
 def preflight_command(
@@ -33,14 +35,19 @@ def preflight_command(
     data: str | None,
     device: str,
     gpu: str | None,
+    processes: int,
+    parallel: str,
     usd_per_hour: float,
     settings: tuple[str, ...],
 ):
     """Eight questions before a run of PRESET: does it learn, resume, fit, and what will it cost?
-    Exit code 1 if one fails."""
+    With --gpu a rehearsal on that card too. Exit code 1 if one fails."""
     from gpub.guards.preflight import preflight
 
+    if not gpu and (processes, parallel) != (1, "ddp"):
+        raise GpubError("--processes and --parallel are of the card that --gpu names: give it too")
     chosen = dict(settings=parse_settings(settings), device=device, usd_per_hour=usd_per_hour)
+    chosen |= dict(processes=processes, parallel=parallel)
     checks = preflight(preset, gpu, click.echo, data=data, **chosen)
     if bad := [c.name for c in checks if not c.ok]:
         raise GpubError(f"NOT READY: {', '.join(bad)}")
@@ -78,24 +85,64 @@ def verify_command(folder: str):
 
 
 @click.command("rehearse", cls=TorchCommand)
-@click.argument("what", metavar="PRESET|PLAN")
-@click.option("--gpu", required=True, help="The card, such as A100-80 or H100.")
+@click.argument("what", metavar="[PRESET|PLAN]", required=False)
+@click.option("--gpu", help="The card, such as A100-80 or H100.")
 @click.option("--processes", type=int, default=1, show_default=True, help="One for each GPU.")
 @click.option("--parallel", default="ddp", show_default=True, help="ddp, fsdp or hsdp.")
+@click.option(
+    "--all", "everything", is_flag=True, help="All presets, on 1, 8 and 64 GPUs of three kinds."
+)
+@json_option
 @settings_option()
-def rehearse_command(what: str, gpu: str, processes: int, parallel: str, settings: tuple[str, ...]):
+def rehearse_command(
+    what: str | None,
+    gpu: str | None,
+    processes: int,
+    parallel: str,
+    everything: bool,
+    file: str | None,
+    settings: tuple[str, ...],
+):
     """The whole run on GPUs that are not here: does it fit, what does it send, where does it wait?
     Exit code 1 if it does not fit or something is wrong."""
-    from gpub.guards.rehearse import RehearsalOptions, rehearsal_text, rehearsals_of, rehearse
+    from gpub.guards.rehearse import RehearsalOptions
 
-    asked = RehearsalOptions("", gpu, processes, parallel, parse_settings(settings))
-    ready = True
+    chosen = parse_settings(settings)
+    if everything:
+        if what or gpu:
+            raise GpubError("--all has its own presets and cards: leave PRESET and --gpu out")
+        return _rehearse_all(chosen, file)
+    if not (what and gpu):
+        raise GpubError("give a PRESET or PLAN and --gpu, or --all")
+    _rehearse_one(what, RehearsalOptions("", gpu, processes, parallel, chosen), file)
+
+
+def _write_records(records: list[dict], file: str | None):
+    if file:
+        write_atomic(file, json.dumps(dict(rehearsals=records), indent=1) + "\n")
+
+
+def _rehearse_one(what: str, asked: object, file: str | None):
+    from gpub.guards.rehearse import rehearsal_record, rehearsal_text, rehearsals_of, rehearse
+
+    records = []
     for phases, options in rehearsals_of(what, asked):
         if phases:
             click.echo(f"phases {phases}:")
         found = rehearse(options)
         click.echo(rehearsal_text(found))
-        ready = ready and found.ready
-    if not ready:
+        records.append(rehearsal_record(found))
+    _write_records(records, file)
+    if not all(record["ready"] for record in records):
         raise GpubError("NOT READY: see the lines above")
     click.echo("ready")
+
+
+def _rehearse_all(settings: dict, file: str | None):
+    from gpub.guards.rehearsals import CARDS, all_rehearsals, rehearse_each, rehearsed_table
+
+    records = rehearse_each(all_rehearsals(settings=settings), click.echo)
+    for card in CARDS:
+        table, reasons = rehearsed_table(records, card)
+        click.echo("\n".join(["", card, str(table), *reasons]))
+    _write_records(records, file)

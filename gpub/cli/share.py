@@ -30,6 +30,7 @@ from ..core import GpubError
     "Warns where llama.cpp splits text differently.",
 )
 @click.option(
+<<<<<<< HEAD
     "--gguf-type",
     type=click.Choice(["f32", "f16", "q8_0"]),
     default="f32",
@@ -45,8 +46,22 @@ def export_command(
     gguf: bool,
     gguf_type: str,
 ):
+=======
+    "--torchtitan",
+    is_flag=True,
+    help="Also gpub_run.py, with which torchtitan trains a Llama further on the run's shards.",
+)
+def export_command(run: str, folder: str, step: int | None, gguf: bool, torchtitan: bool):
+>>>>>>> 91ac238 (Preflight rehearses on a named card; every preset on every card in one table; a run handed over to torchtitan; meters in one turn)
     "Write RUN as a Hugging Face FOLDER: weights, tokenizer, settings and a model card."
     from gpub.share.hub import export_run
+
+    if torchtitan:
+        if gguf:
+            raise GpubError("--gguf and --torchtitan are for different folders: give one of them")
+        from gpub.share.handover import export_to_torchtitan
+
+        return click.echo(f"written to {export_to_torchtitan(run, folder, step)}")
 
     def warn(text: str):
         click.echo(text, err=True)
