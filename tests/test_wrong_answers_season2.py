@@ -213,6 +213,13 @@ WRONG = {
                 sure = np.array([x.max() for x in p])
                 hit = np.array([x.argmax() == r for x, r in zip(p, right)])
                 return [(float(sure.mean()), float(hit.mean()), len(lls))]""",
+        "not scaled": """
+            def reliability(lls, right, bins=5):
+                out = {}
+                for l, r in zip(lls, right):
+                    best = max(l)
+                    out.setdefault(best, []).append(l.index(best) == r)
+                return [(math.exp(k), sum(v) / len(v), len(v)) for k, v in sorted(out.items())]""",
     },
     "best_of": {
         "chance": "def best_of(k, n, rounds=4000, seed=0):\n    return 0.25",
@@ -227,6 +234,10 @@ WRONG = {
         "always two standard errors": """
             def best_of(k, n, rounds=4000, seed=0):
                 return 0.25 + 2 * (k > 1) * (0.25 * 0.75 / n) ** 0.5""",
+        "a coin": """
+            def best_of(k, n, rounds=4000, seed=0):
+                right = np.random.default_rng(seed).binomial(n, 0.5, (rounds, k))
+                return float(right.max(1).mean() / n) - 0.25""",
     },
     "tokens_for": {
         "the floor forgotten": """
