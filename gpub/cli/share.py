@@ -30,12 +30,16 @@ from ..core import GpubError
     "Warns where llama.cpp splits text differently.",
 )
 @click.option(
-<<<<<<< HEAD
     "--gguf-type",
     type=click.Choice(["f32", "f16", "q8_0"]),
     default="f32",
     show_default=True,
     help="Of the matrices in model.gguf: 4, 2 or about 1 byte a number.",
+)
+@click.option(
+    "--torchtitan",
+    is_flag=True,
+    help="Also gpub_run.py, with which torchtitan trains a Llama further on the run's shards.",
 )
 def export_command(
     run: str,
@@ -45,20 +49,14 @@ def export_command(
     license: str,
     gguf: bool,
     gguf_type: str,
+    torchtitan: bool,
 ):
-=======
-    "--torchtitan",
-    is_flag=True,
-    help="Also gpub_run.py, with which torchtitan trains a Llama further on the run's shards.",
-)
-def export_command(run: str, folder: str, step: int | None, gguf: bool, torchtitan: bool):
->>>>>>> 91ac238 (Preflight rehearses on a named card; every preset on every card in one table; a run handed over to torchtitan; meters in one turn)
     "Write RUN as a Hugging Face FOLDER: weights, tokenizer, settings and a model card."
     from gpub.share.hub import export_run
 
     if torchtitan:
-        if gguf:
-            raise GpubError("--gguf and --torchtitan are for different folders: give one of them")
+        if gguf or dtype != "float32" or license != "unknown":
+            raise GpubError("--torchtitan goes with --step only: leave the others out")
         from gpub.share.handover import export_to_torchtitan
 
         return click.echo(f"written to {export_to_torchtitan(run, folder, step)}")
