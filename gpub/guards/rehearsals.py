@@ -68,8 +68,10 @@ def rehearse_each(
         key = _alike(options)
         if key not in known:
             known[key] = _answer(options)
-            log(f"{options.preset} {options.gpu} x {options.processes} {options.parallel}: "
-                f"{rehearsed_cell(known[key])}")
+            log(
+                f"{options.preset} {options.gpu} x {options.processes} {options.parallel}: "
+                f"{rehearsed_cell(known[key])}"
+            )
             records.append(known[key])
         else:
             records.append(known[key] | dict(gpu=find_gpu(options.gpu).name, cpu_seconds=0.0))
@@ -109,8 +111,7 @@ def rehearsed_table(
         row = [preset]
         for way in ways:
             record = next(
-                r for r in mine
-                if r["preset"] == preset and (r["processes"], r["parallel"]) == way
+                r for r in mine if r["preset"] == preset and (r["processes"], r["parallel"]) == way
             )
             cell = rehearsed_cell(record)
             if not record["ready"]:

@@ -28,7 +28,16 @@ from .standin import STANDIN, share_as_one, standin, standin_device
 from ..model.gpt import GPTConfig, sample_ids
 from ..model.head import LARGE_VOCABULARY, chunked_loss
 from ..model.llama import LlamaConfig, build_model
-from ..model.sizes import MODES, GPU, ROOM, SHAPES, find_gpu, find_receipt, memory_timeline, parameter_anatomy
+from gpub.model.sizes import (
+    MODES,
+    GPU,
+    ROOM,
+    SHAPES,
+    find_gpu,
+    find_receipt,
+    memory_timeline,
+    parameter_anatomy,
+)
 from ..record.checkpoint import Checkpoint
 from ..table import Table
 from ..train.config import TrainConfig

@@ -57,7 +57,8 @@ def export_to_torchtitan(
     folder: Path | str,  # to be made
     step: int | None = None,  # which checkpoint; default the newest
 ) -> Path:  # the folder
-    "A run as torchtitan takes it over; raises `GpubError` as `export_run` and `torchtitan_config` do"
+    """A run as torchtitan takes it over; raises `GpubError` as `export_run` and
+    `torchtitan_config` do"""
     text = torchtitan_config(load(path, step, "cpu"), folder)  # refused before anything is written
     export_run(path, folder, step)
     write_atomic(Path(folder, CONFIG_FILE), text)
