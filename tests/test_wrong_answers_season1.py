@@ -1,4 +1,4 @@
-"""Wrong answers to the checks of chapters 2 to 5: shortcuts and usual mistakes, each refused in
+"""Wrong answers to the checks of chapters 2 to 6: shortcuts and usual mistakes, each refused in
 words."""
 
 import textwrap
@@ -323,6 +323,81 @@ WRONG = {
         "upwards": "def factor(n, steps):\n    return n / steps",
         "beyond the peak": "def factor(n, steps):\n    return 1.5 * (1 - n / steps)",
     },
+    "bound_by": {
+        "always arithmetic": "def bound_by(*_):\n    return 'arithmetic'",
+        "a fixed line": """
+            def bound_by(flops, moved, peak, bandwidth):
+                return "arithmetic" if flops / moved > 20 else "memory"
+            """,
+        "the wrong way round": """
+            def bound_by(flops, moved, peak, bandwidth):
+                return "memory" if flops / peak > moved / bandwidth else "arithmetic"
+            """,
+        "more FLOPs than bytes": """
+            def bound_by(flops, moved, peak, bandwidth):
+                return "arithmetic" if flops > 100 * moved else "memory"
+            """,
+    },
+    "whole_gain": {
+        "the mean gain": """
+            def whole_gain(shares, gains):
+                return 1 + sum(s * (g - 1) for s, g in zip(shares, gains))""",
+        "the product": """
+            def whole_gain(shares, gains):
+                return math.prod(gains)""",
+        "the rest costs nothing": """
+            def whole_gain(shares, gains):
+                return 1 / sum(s / g for s, g in zip(shares, gains)) if shares else 1.0""",
+        "never slower": """
+            def whole_gain(shares, gains):
+                new = 1 - sum(shares) + sum(s / max(1, g) for s, g in zip(shares, gains))
+                return 1 / new""",
+        "the answer of the first case": "def whole_gain(shares, gains):\n    return 1 / 0.85",
+    },
+    "running_logsumexp": {
+        "overflows": """
+            def running_logsumexp(tiles):
+                return math.log(sum(float(tile.double().exp().sum()) for tile in tiles))""",
+        "the largest alone": """
+            def running_logsumexp(tiles):
+                return max(float(tile.max()) for tile in tiles)""",
+        "does not fade": """
+            def running_logsumexp(tiles):
+                most, total = -math.inf, 0.0
+                for tile in tiles:
+                    most = max(most, float(tile.max()))
+                    total += float((tile - most).exp().sum())
+                return most + math.log(total)""",
+        "the mean of the tiles": """
+            def running_logsumexp(tiles):
+                found = [float(tile.logsumexp(0)) for tile in tiles]
+                return sum(found) / len(found)""",
+    },
+    "next_scale": {
+        "never changes": """
+            def next_scale(scale, good, finite, patience=2000):
+                return scale, good + 1""",
+        "does not start again": """
+            def next_scale(scale, good, finite, patience=2000):
+                if not finite:
+                    return scale / 2, 0
+                return (scale * 2, good + 1) if good + 1 == patience else (scale, good + 1)""",
+        "one step late": """
+            def next_scale(scale, good, finite, patience=2000):
+                if not finite:
+                    return scale / 2, 0
+                return (scale * 2, 0) if good == patience else (scale, good + 1)""",
+        "a patience of 2000 always": """
+            def next_scale(scale, good, finite, patience=2000):
+                if not finite:
+                    return scale / 2, 0
+                return (scale * 2, 0) if good + 1 == 2000 else (scale, good + 1)""",
+        "overflow counts as a step": """
+            def next_scale(scale, good, finite, patience=2000):
+                if good + 1 == patience:
+                    return scale * 2, 0
+                return (scale, good + 1) if finite else (scale / 2, 0)""",
+    },
 }
 PAGES = {name: path for path in CHAPTERS for name in exercises(path)[0] if name in WRONG}
 EVERY = [
@@ -331,7 +406,7 @@ EVERY = [
 
 
 def test_every_check_of_these_chapters_is_attacked():
-    pages = [p for p in CHAPTERS if p.parent.name == "season1" and p.stem[:2] in "02 03 04 05"]
+    pages = [p for p in CHAPTERS if p.parent.name == "season1" and p.stem[:2] in "02 03 04 05 06"]
     assert {name for page in pages for name in exercises(page)[0]} == WRONG.keys() == PAGES.keys()
     assert min(map(len, WRONG.values())) >= 3
 
