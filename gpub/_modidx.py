@@ -2153,6 +2153,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                   'gpub.model.sizes.StepSettings': ('lib/model/sizes.html#stepsettings', 'gpub/model/sizes.py'),
                                   'gpub.model.sizes.StepSettings.__post_init__': ( 'lib/model/sizes.html#stepsettings.__post_init__',
                                                                                    'gpub/model/sizes.py'),
+                                  'gpub.model.sizes.StepSettings.held': ('lib/model/sizes.html#stepsettings.held', 'gpub/model/sizes.py'),
                                   'gpub.model.sizes.StepSettings.narrow': ( 'lib/model/sizes.html#stepsettings.narrow',
                                                                             'gpub/model/sizes.py'),
                                   'gpub.model.sizes._': ('lib/model/sizes.html#_', 'gpub/model/sizes.py'),
