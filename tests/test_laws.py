@@ -50,6 +50,8 @@ UNTYPED_ROOMS = set()  # with arguments that have no type yet: none is left
 FOR_USERS = {
     # a bill of your own: cards in a row, and what to ask before renting
     "budget.economics": "LINKS checklist scale_out",
+    # what a step on several cards sends, for the same bill
+    "budget.gpus": "rehearsed_traffic",
     # the claims, in the tables of every page that shows some
     "budget.published": "claim_table conflict_table judge_all tally",
     # a ladder of your own, from its data to a forecast and its grade

@@ -10,7 +10,7 @@ __all__ = ['LINKS', 'CHECKLIST', 'COMPARED', 'usd_per_billion', 'break_even', 'a
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from .gpus import find_card, informed_plan
+from .gpus import find_card, informed_plan, traffic_seconds
 from .prices import check_rate
 from .published import lookup
 from ..core import GpubError
@@ -74,14 +74,18 @@ def scale_out(
     # share of the computing that communication can hide behind; DDP overlaps the
     # backward pass
     hidden: float = 0.0,
+    # collective -> bytes a step, as `rehearsed_traffic`; default: the gradients alone
+    sent: dict[str, int] | None = None,
 ):  # dict: tok_s, hours, usd, usd_per_billion, share (of a step, waiting)
     "The run on `n` cards, as a model: computing is divided, communication is added"
     total, compute = count_of(tokens), batch_tokens / tok_s / n
-    wait = max(
-        0.0,
-        all_reduce_seconds(4 * parameter_anatomy(config_of(what)).params, n, gb_s)
-        - hidden * compute,
+    gradients = 4 * parameter_anatomy(config_of(what)).params
+    sending = (
+        traffic_seconds(sent, n, gb_s)
+        if sent
+        else all_reduce_seconds(gradients, n, gb_s)
     )
+    wait = max(0.0, sending - hidden * compute)
     speed = batch_tokens / (compute + wait)
     hours = total / speed / 3600
     return dict(

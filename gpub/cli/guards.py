@@ -139,10 +139,17 @@ def _rehearse_one(what: str, asked: object, file: str | None):
 
 
 def _rehearse_all(settings: dict, file: str | None):
-    from gpub.guards.rehearsals import CARDS, all_rehearsals, rehearse_each, rehearsed_table
+    from gpub.guards.rehearsals import (
+        CARDS,
+        all_rehearsals,
+        rehearse_each,
+        rehearsed_and_measured,
+        rehearsed_table,
+    )
 
     records = rehearse_each(all_rehearsals(settings=settings), click.echo)
     for card in CARDS:
         table, reasons = rehearsed_table(records, card)
         click.echo("\n".join(["", card, str(table), *reasons]))
+    click.echo(f"\n{rehearsed_and_measured(records)}")
     _write_records(records, file)

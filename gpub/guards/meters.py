@@ -22,46 +22,35 @@ from torch.utils._pytree import tree_leaves
 class Meter(TorchDispatchMode):
     "Sees every operation; what it reads of it, each kind of meter says for itself"
 
-    def watch(self):
+    def _watch(self):
         "Begin, where a dispatcher does not see all"
 
-    def unwatch(self):
-        "End of `watch`"
+    def _unwatch(self):
+        "End of `_watch`"
 
     def __enter__(self):
-        self.watch()
+        self._watch()
         return super().__enter__()
 
     def __exit__(self, *error: object):
-        self.unwatch()
+        self._unwatch()
         return super().__exit__(*error)
 
-    def answer(
-        self,
-        func: OpOverload,  # the operation
-        args: tuple,  # its arguments
-        kwargs: dict,  # those with names
-    ) -> object:  # instead of what the operation gives; `NotImplemented`: let it run
-        "What an operation gives that cannot run"
+    def _answer(self, func: OpOverload, args: tuple, kwargs: dict) -> object:
+        "What an operation gives that cannot run; `NotImplemented`: let it run"
         return NotImplemented
 
-    def note(
-        self,
-        func: OpOverload,  # the operation
-        args: tuple,  # its arguments
-        kwargs: dict,  # those with names
-        out: object,  # what it gave
-    ):
-        "Read an operation that has run"
+    def _read(self, func: OpOverload, args: tuple, kwargs: dict, out: object):
+        "Take what is to be known of an operation that has run"
 
     def __torch_dispatch__(
         self, func: OpOverload, types: tuple, args: tuple = (), kwargs: dict | None = None
     ) -> object:
         kwargs = kwargs or {}
-        out = self.answer(func, args, kwargs)
+        out = self._answer(func, args, kwargs)
         if out is NotImplemented:
             out = func(*args, **kwargs)
-            self.note(func, args, kwargs, out)
+            self._read(func, args, kwargs, out)
         return out
 
 # %% ../../nbs/lib/guards/meters.ipynb #68d6909c
@@ -131,7 +120,7 @@ class MemoryMeter(Meter):
             weakref.finalize(storage, self._forget, key)
             self._resize(key, storage.nbytes(), op)
 
-    def watch(self):
+    def _watch(self):
         "See storages that are resized"
         self._real_resize = real = torch.UntypedStorage.resize_
 
@@ -143,11 +132,11 @@ class MemoryMeter(Meter):
 
         torch.UntypedStorage.resize_ = resize
 
-    def unwatch(self):
+    def _unwatch(self):
         "Leave them alone again"
         torch.UntypedStorage.resize_ = self._real_resize
 
-    def note(self, func: OpOverload, args: tuple, kwargs: dict, out: object):
+    def _read(self, func: OpOverload, args: tuple, kwargs: dict, out: object):
         "Count what it gave"
         for t in tree_leaves(out):
             self._hold(t, func._schema.name)
@@ -170,7 +159,7 @@ class TrafficMeter(Meter):
         self.bytes[kind] += size
         self.calls[kind] += 1
 
-    def note(self, func: OpOverload, args: tuple, kwargs: dict, out: object):
+    def _read(self, func: OpOverload, args: tuple, kwargs: dict, out: object):
         "Count what a collective sends"
         space, name = func._schema.name.split("::")
         if space not in ("c10d", "_c10d_functional"):
@@ -218,7 +207,7 @@ class WaitMeter(Meter):
         self.kind = kind
         self.places: Counter[str] = Counter()
 
-    def answer(self, func: OpOverload, args: tuple, kwargs: dict) -> object:
+    def _answer(self, func: OpOverload, args: tuple, kwargs: dict) -> object:
         "A number, where a device is asked for one"
         if func._schema.name != "aten::_local_scalar_dense":
             return NotImplemented
@@ -227,7 +216,7 @@ class WaitMeter(Meter):
         self.places[program_place()] += 1
         return _NUMBERS.get(args[0].dtype, 0.0)
 
-    def note(self, func: OpOverload, args: tuple, kwargs: dict, out: object):
+    def _read(self, func: OpOverload, args: tuple, kwargs: dict, out: object):
         "Count a copy to the host that nobody said could be late"
         if func._schema.name not in ("aten::_to_copy", "aten::copy_") or out.device.type != "cpu":
             return
@@ -264,7 +253,7 @@ class MatmulMeter(Meter):
         self.kind, self.on = kind, False
         self.wide: Counter[str] = Counter()  # place -> how often
 
-    def note(self, func: OpOverload, args: tuple, kwargs: dict, out: object):
+    def _read(self, func: OpOverload, args: tuple, kwargs: dict, out: object):
         "Count a product of wide factors"
         if not self.on or func._schema.name not in _PRODUCTS:
             return
@@ -283,25 +272,25 @@ class Meters(Meter):
         super().__init__()
         self.meters = meters
 
-    def watch(self):
+    def _watch(self):
         "All of them"
         for meter in self.meters:
-            meter.watch()
+            meter._watch()
 
-    def unwatch(self):
+    def _unwatch(self):
         "All of them"
         for meter in self.meters:
-            meter.unwatch()
+            meter._unwatch()
 
-    def answer(self, func: OpOverload, args: tuple, kwargs: dict) -> object:
+    def _answer(self, func: OpOverload, args: tuple, kwargs: dict) -> object:
         "Of the first meter that has one"
         for meter in self.meters:
-            out = meter.answer(func, args, kwargs)
+            out = meter._answer(func, args, kwargs)
             if out is not NotImplemented:
                 return out
         return NotImplemented
 
-    def note(self, func: OpOverload, args: tuple, kwargs: dict, out: object):
+    def _read(self, func: OpOverload, args: tuple, kwargs: dict, out: object):
         "All of them read it"
         for meter in self.meters:
-            meter.note(func, args, kwargs, out)
+            meter._read(func, args, kwargs, out)

@@ -380,16 +380,12 @@ FORECAST_GAP = 0.03  # share by which the rehearsed peak may differ from the for
 def _forecast(found: Rehearsed, model_cfg: GPTConfig | LlamaConfig, optimizer: str) -> dict:
     "What `gpub plan` says of the moments that are rehearsed"
     how = dict(mode=found.mode, half=found.format != "fp32", optimizer=optimizer)
-    # DDP's buckets hold the gradients from the start, as a second micro-batch finds them; with
-    # several, their sum waits beside the buckets
-    shared, several = found.options.processes > 1, found.passes > 1
-    held = shared or several
-    beside = 4 * found.parameters if shared and several else 0
+    how |= dict(accumulate=found.passes > 1, shared=found.options.processes > 1)
     how["chunked"] = model_cfg.vocab_size >= LARGE_VOCABULARY
-    rows = memory_timeline(model_cfg, found.micro_batch, accumulate=held, **how)
+    rows = memory_timeline(model_cfg, found.micro_batch, **how)
     total = {moment: sum(parts.values()) for moment, parts in rows.items()}
     update = total.pop("update")
-    return {"forward and backward": max(total.values()) + beside, "update": update}
+    return {"forward and backward": max(total.values()), "update": update}
 
 
 def _wrong(

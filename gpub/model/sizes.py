@@ -246,11 +246,18 @@ class StepSettings:
     optimizer: str = "muon"  # muon or adamw
     # several micro-batches per step: gradients are there from the start
     accumulate: bool = False
+    # several processes with DDP, whose buckets hold the gradients from the start
+    shared: bool = False
     chunked: bool = False  # the head's scores in pieces, as `model.head` does it
 
     def __post_init__(self):
         if self.mode not in MODES:
             raise GpubError(f"checkpointing must be one of {', '.join(MODES)}, got {self.mode!r}")
+
+    @property
+    def held(self) -> bool:
+        "Whether gradients are there from the start"
+        return self.accumulate or self.shared
 
     @property
     def narrow(self) -> int:
@@ -271,12 +278,12 @@ class Moment:
 def _head_moments(a: Anatomy, n: int, s: StepSettings) -> dict[str, Moment]:
     "The loss of `n` tokens and the head's backward pass, without their activations"
     grads, head, wide = 4 * a.params, 4 * a.head, n * a.d_model
-    before, early = (grads, grads) if s.accumulate else (0, head)
+    before, early = (grads, grads) if s.held else (0, head)
     if not s.chunked:
         # log-probabilities, their gradient, the logits' gradient
         loss = Moment(before, 0, 12 * n * a.vocab_size)
         logits = (4 + s.narrow * s.half) * n * a.vocab_size
-        more = head * (s.accumulate + s.half / 2) + wide * s.narrow
+        more = head * (s.held + s.half / 2) + wide * s.narrow
         return dict(loss=loss, head=Moment(early, 0, logits, more))
     rows = padded_size(a.vocab_size)
     padded = rows * a.d_model
@@ -316,7 +323,7 @@ def memory_timeline(
     # when one is run again
     opened = size(lambda modes: "off" in modes and s.mode not in modes)
     every, grads, head = a.n_layers * kept, 4 * a.params, 4 * a.head
-    early = grads if s.accumulate else head  # what is there once the head's gradient is
+    early = grads if s.held else head  # what is there once the head's gradient is
     tail = n * (c * (4 + s.narrow) + 24)  # the last norm and the ids
     work = n * (4 * c + s.narrow * a.hidden)  # gradients on their way through an MLP
     moments = {
@@ -326,9 +333,12 @@ def memory_timeline(
     moments |= {
         "last block": Moment(early, every + opened, 0, work),
         "first block": Moment(grads, kept + opened, 0, work),
-        "embedding": Moment(grads, 0, 0, head * (a.tied or s.accumulate) + 4 * n * c),
+        "embedding": Moment(grads, 0, 0, head * (a.tied or s.held) + 4 * n * c),
         "update": Moment(grads, 0, 0, _muon_bytes(a, s.half) * (s.optimizer == MUON)),
     }
+    if s.shared and s.accumulate:  # the sum of the passes waits beside DDP's buckets
+        for name in moments.keys() - {"update"}:
+            moments[name] = replace(moments[name], gradients=moments[name].gradients + grads)
     # autocast keeps narrow weights
     copies = 2 * (a.blocks + a.head) if s.half else 0
     base = dict(weights=4 * a.params + copies, optimizer=optimizer_bytes(cfg, s.optimizer))

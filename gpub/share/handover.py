@@ -28,6 +28,11 @@ def torchtitan_config(
     c, recipe = run.model.cfg, run.config.get("train", {})
     if not isinstance(c, LlamaConfig):
         raise GpubError(f"torchtitan has no GPT-2 of ours: {run.path} is no Llama")
+    odd = [name for name in ("head_dim", "qkv_bias", "rope_scaling") if getattr(c, name)]
+    if odd:
+        raise GpubError(
+            f"torchtitan's Llama 3 is not written with {odd[0]} here: {run.path} has it"
+        )
     shards = Path(run.config.get("data", {}).get("source", ""))
     if not (shards / "manifest.json").is_file():
         raise GpubError(

@@ -6,9 +6,11 @@ import pytest
 import torch
 from gpub.core import GpubError
 from gpub.guards import rehearse as rehearsal
+from gpub.guards.rehearsals import CARDS, rehearse_each, rehearsed_table
 from gpub.guards.rehearse import RehearsalOptions, rehearse
 from gpub.model.llama import Llama, build_model
 from gpub.train import learner as learning
+from gpub.train.presets import PRESETS
 
 TOY = RehearsalOptions("burn-toy", "H100", settings=dict(batch_tokens=256))
 
@@ -233,22 +235,49 @@ def test_the_1b_fits_small_cards_when_many_share_it(processes):
 
 
 SHARES = [(1, "ddp"), (8, "ddp"), (8, "fsdp"), (64, "ddp"), (64, "fsdp"), (64, "hsdp")]
-PRESETS_OF_THE_COURSE = ["shakespeare", "medium", "gpt2-134m", "burn-toy", "burn-1b"]
+
+
+def cannot_be_sliced(preset, gpu, parallel):
+    return gpu == "T4" and parallel != "ddp"  # its format needs whole gradients for the scaler
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("preset", PRESETS_OF_THE_COURSE)
+@pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("processes, parallel", SHARES)
 def test_every_preset_runs_on_few_and_many_gpus(preset, processes, parallel):
     "Two layers stand for all: they are alike, and what is left is what could go wrong"
-    shape = rehearsal.find_preset(preset).model
-    settings = dict(micro_batch=1, batch_tokens=shape["context_length"] * processes, n_layers=2)
-    gpus = ("H100", "T4") if parallel == "ddp" else ("H100",)
-    for gpu in gpus:  # an A100 computes in the same formats as an H100, with less room
-        found = rehearse(RehearsalOptions(preset, gpu, processes, parallel, settings))
+    length = rehearsal.find_preset(preset).model["context_length"]
+    settings = dict(micro_batch=1, batch_tokens=length * processes, n_layers=2, depths=[])
+    asked = [RehearsalOptions(preset, gpu, processes, parallel, settings) for gpu in CARDS]
+    for found in rehearse_each(asked, lambda line: None):
+        gpu = found["gpu"]
+        if processes > 1 and cannot_be_sliced(preset, gpu, parallel):
+            assert "fp16 needs whole gradients" in found["refused"]
+            continue
         if gpu == "T4" and "burn" in preset:  # no kernel there knows groups of heads
-            assert "multiplied in fp32" in found.problems[0]
+            assert "multiplied in fp32" in found["problems"][0]
         else:
-            assert found.ready, (gpu, found.problems)
-        assert found.peak < 0.9 * 40e9 or gpu == "T4"
-        assert bool(found.traffic) == (processes > 1)
+            assert found["ready"], (gpu, found["problems"])
+        assert found["peak"] < 0.9 * 40e9
+        assert bool(found["traffic"]) == (processes > 1)
+
+
+def test_what_two_cards_do_alike_is_rehearsed_once():
+    said = []
+    asked = [RehearsalOptions("burn-toy", gpu, 1, "ddp", dict(n_layers=1)) for gpu in CARDS]
+    a100, h100, t4 = rehearse_each(asked, said.append)
+    assert len(said) == 2 and "H100" not in "".join(said)
+    alike = dict(a100, gpu="H100", cpu_seconds=0.0)
+    assert h100 == alike and t4["format"] == "fp16" != a100["format"]
+    table, why = rehearsed_table([a100, h100, t4], "T4")
+    assert table.rows == [["burn-toy", "no (1)"]] and "multiplied in fp32" in why[0]
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_the_peak_under_ddp_is_the_forecast(passes):
+    "Buckets hold the gradients from the start; of several passes the sum waits beside them"
+    shape = dict(micro_batch=2, n_layers=3, batch_tokens=passes * 2 * 2048 * 8)
+    found = rehearse(RehearsalOptions("burn-1b", "A100-80", 8, "ddp", shape))
+    assert found.ready and found.passes == passes, found.problems
+    moment = "forward and backward"
+    assert abs(found.peaks[moment] / found.forecast[moment] - 1) < 0.03
