@@ -247,7 +247,7 @@ def away(preset, gpu, processes=1, parallel="ddp", **settings):
 
 def test_a_named_card_is_rehearsed_on():
     "The ninth question is asked where a card is named, and only there"
-    for name in [*PREFLIGHT_CHECKS][:-1]:
+    for name in PREFLIGHT_CHECKS.keys() - {"forecast"}:
         PREFLIGHT_CHECKS.pop(name)
     said = []
     checks = preflight("shakespeare", "T4", said.append, settings=SMALL, device="cpu")
