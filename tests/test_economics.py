@@ -206,7 +206,7 @@ def test_what_does_not_fit_is_last_and_says_what_it_needs():
         (dict(usd_per_hour=-3), "got -3"),
         (dict(usd_per_hour={"A40": 0}), "got 0"),
         (dict(usd_per_hour={"A400": 1}), "'A400', which is not compared"),
-        (dict(what="burn-2b"), "no preset 'burn-2b'"),
+        (dict(what="burn-9b"), "no preset 'burn-9b'"),
         (dict(tokens="much"), "got 'much'"),
         (dict(optimizer="sgd"), "muon or adamw"),
     ],
