@@ -436,7 +436,7 @@ def test_finished_phases_stay(text, tmp_path):
         (lambda d: d["phases"][0]["gates"][0].update(maximum=3), "Gate does not know 'maximum'"),
         (lambda d: d.update(phases=[]), "at least one phase"),
         (lambda d: d.update(phases="all"), "is not a plan"),
-        (lambda d: d.update(preset="burn-2b"), "no preset 'burn-2b'"),
+        (lambda d: d.update(preset="burn-9b"), "no preset 'burn-9b'"),
         (lambda d: d["settings"].update(steps=5), "leave steps out"),
     ],
 )
