@@ -19,7 +19,7 @@ from gpub.model.sizes import SHAPES, memory_forecast
 from gpub.train.config import TrainConfig
 from gpub.train.loop import lr_factor
 
-LARGE_NAMES = ["burn-1b", "gpt2-134m", "gpt2-124m", "gpt2-355m"]
+LARGE_NAMES = ["burn-1b", "burn-2b", "burn-3b", "gpt2-134m", "gpt2-124m", "gpt2-355m"]
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine", "constant"])

@@ -175,7 +175,7 @@ def completed(*words, **env):
 
 
 def test_the_shell_completes_names(runs):
-    assert completed("train", "burn") == ["burn-toy", "burn-1b"]
+    assert completed("train", "burn") == ["burn-toy", "burn-1b", "burn-2b", "burn-3b"]
     assert completed("train", "--track", "w") == ["wandb"]
     offered = completed("show", "", GPUB_RUNS=str(runs))
     assert [Path(run).name for run in offered] == ["high", "low"]

@@ -114,7 +114,7 @@ COMMANDS = (  # what is typed, module of gpub.cli and function, the first senten
         "preflight",
         "guards:preflight_command",
         "Eight questions before a run of PRESET: does it learn, resume, fit, and what "
-        "will it cost? Exit code 1 if one fails.",
+        "will it cost? With --gpu a rehearsal on that card too. Exit code 1 if one fails.",
     ),
     (
         "doctor",

@@ -282,7 +282,8 @@ def _holds_chats(folder: Path) -> bool:
         found = read_json(folder / "manifest.json")
     except GpubError:
         return False  # the shards' reader says what is wrong
-    return isinstance(found, dict) and "train.safetensors" in (found.get("files") or {})
+    files = found.get("files") if isinstance(found, dict) else None
+    return isinstance(files, dict) and "train.safetensors" in files
 
 
 def verify_table(
