@@ -262,7 +262,11 @@ LAYOUT = {
         "python-edu",
         dict(blob_id=None, repo_name="a/b", path="/x.py", length_bytes=9, score=4.2, int_score=4),
     ),
-    "python-edu-text": ("Avelina/python-edu-cleaned", None, dict(text=None, blob_id="x")),
+    "python-edu-text": (
+        "Avelina/python-edu-cleaned",
+        "default",
+        dict(blob_id="x", repo_name="a/b", path="/x.py", length_bytes=9, text=None),
+    ),
 }
 
 
@@ -597,8 +601,7 @@ def test_a_stream_is_cut_by_bytes_too(monkeypatch, quick):
 
 def test_named_datasets_are_pinned_and_any_may_be():
     for hub in NAMED.values():
-        if hub.repo != "Avelina/python-edu-cleaned":
-            assert re.fullmatch("[0-9a-f]{40}", hub.revision)
+        assert hub.config and re.fullmatch("[0-9a-f]{40}", hub.revision)
     mine = Source.parse("x=hf:a/b@c@main#d:0.5")
     assert mine.hub == Hub(repo="a/b", config="c", revision="main", column="d")
     assert Source.parse("x=hf:a/b@@v1").hub == Hub(repo="a/b", revision="v1")

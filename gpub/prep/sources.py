@@ -61,7 +61,12 @@ NAMED = {
         seed=0,
         revision="3ba9d605774198c5868892d7a8deda78031a781f",
     ),
-    "python-edu-text": Hub(repo="Avelina/python-edu-cleaned", seed=0),
+    "python-edu-text": Hub(
+        repo="Avelina/python-edu-cleaned",
+        config="default",
+        seed=0,
+        revision="3cb2992c05a1d6efe621a4dd6d1a4b71dfa6ee9f",
+    ),
 }
 
 
