@@ -7,7 +7,8 @@
 # HOME_DIR  where data and run live            [/workspace when it is there, else .]
 # MIRROR    a second place for the run: a network volume or a mounted Drive; finished shards go to MIRROR-shards beside it
 # SHARDS    a folder made by `gpub prep`, or by `gpub prep --compress`, to use instead of preparing the corpus
-# UNTIL     the last phase to do now: smoke, proof, grind, push, longer, chinchilla; the learning rate falls to its end there
+# UNTIL     the last phase to do now: smoke, proof, grind, push, longer, chinchilla; the learning rate falls to its end there  [push]
+# MAX_USD   a hard stop for the run; less than its forecast is refused before anything is prepared  [the budgets of its phases]
 # TOKENS    to prepare  [as many as the phases up to UNTIL read: 12 billion up to push, 21 billion for all]
 # WHEN_DONE a command for the very end, however it came unless by Ctrl-C, so that nobody pays for a sleeping GPU: 'runpodctl stop pod $RUNPOD_POD_ID'
 # NO_TMUX=1 stay in this terminal
@@ -47,10 +48,14 @@ if [ -n "${TOY:-}" ]; then
     [ -s "$data" ] || "$PY" -c 'import sys; from gpub.data.plays import plays; open(sys.argv[1], "w").write(plays(60_000, seed=0))' "$data"
 else
     plan=burn-1b; preset=burn-1b; run=$HOME_DIR/runs/burn-1b; data=${SHARDS:-$HOME_DIR/data/burn1b}
-    nvidia-smi --query-gpu=name,memory.total --format=csv,noheader
+    UNTIL=${UNTIL:-push}
+    card=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)
+    if [ ! -d "$run" ]; then
+        gpub run "$plan" --show --gpu "$card" --usd-per-hour "$USD_PER_HOUR" --until "$UNTIL" ${MAX_USD:+--max-usd "$MAX_USD"}
+    fi
     if compgen -G "$data/*.zst" >/dev/null; then gpub prep --unpack "$data"
     elif [ ! -f "$data/manifest.json" ]; then
-        case ${UNTIL:-} in smoke|proof|grind|push) enough=12000000000;; *) enough=21000000000;; esac
+        case $UNTIL in smoke|proof|grind|push) enough=12000000000;; *) enough=21000000000;; esac
         gpub prep --recipe data/recipes/burn1b.json --out "$data" --tokens "${TOKENS:-$enough}" ${MIRROR:+--mirror "${MIRROR%/}-shards"}
     fi
     [ -d "$run" ] || gpub preflight "$preset" --data "$data" --usd-per-hour "$USD_PER_HOUR"

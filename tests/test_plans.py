@@ -284,6 +284,14 @@ def test_show_tells_the_truth(name, capsys):
     assert "H100 at $2.00" in capsys.readouterr().out
 
 
+def test_show_says_whether_the_money_is_enough(capsys):
+    asked = ["burn-1b", "--show", "--gpu", "A100-80", "--until", "push", "--max-usd"]
+    run_command.main([*asked, "225"], standalone_mode=False)
+    assert "finishes annealed with $" in capsys.readouterr().out
+    with pytest.raises(GpubError, match="--max-usd 100 would end the run before it is annealed"):
+        run_command.main([*asked, "100"], standalone_mode=False)
+
+
 def test_no_plan_of_ours_forces_checkpointing():
     plan = read_plan("burn-1b")
     for phase in plan.phases:

@@ -4,6 +4,7 @@ a pod."""
 import ast, json, os, queue, random, re, shutil, signal, subprocess, sys
 from pathlib import Path
 import pytest
+import torch
 from gpub.core import read_json, write_atomic
 from gpub.device import machine
 from gpub.files import shipped
@@ -207,6 +208,10 @@ def test_a_recipe_reads_no_more_of_the_hub_than_it_needs(tmp_path, monkeypatch):
 
 TROUBLE = """
 import torch
+from torch.utils import backend_registration
+
+# as in a torch of before: the page needs nothing of what a rehearsal needs
+vars(backend_registration).pop('_setup_privateuseone_for_python_backend', None)
 
 def broken(*args, **kw):
     raise RuntimeError('no compiler on this machine')
@@ -522,6 +527,50 @@ def test_the_published_curve_and_the_gates_lie_behind_the_live_one(root):
     picture = next(c for c in cells(root, "any") if "class Picture" in c)
     assert "draw_behind(ax, plan, RUN)" in picture
     plt.close(fig)
+
+
+def test_the_page_rehearses_in_a_process_of_its_own(root, tmp_path, monkeypatch):
+    """Whatever this kernel did before; what cannot be rehearsed is a line, and nothing was
+    rehearsed"""
+    said = []
+    around = dict(home=tmp_path, subprocess=subprocess, sys=sys, read_json=read_json)
+    space = functions_of(root, "rehearsal", **around, print=said.append)
+    for name, value in env(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    torch.ones(1, requires_grad=True).sum().backward()
+    (found,) = space["rehearsal"]("gpt2-124m", "A100-80")
+    assert found["ready"] and found["gpu"] == "A100-80" and "ready" in said[-1]
+    words = functions_of(root, "rehearsal_words")["rehearsal_words"]
+    assert words([found]) == (
+        f"rehearsed: {len(found['peaks'])} moments, 0 on a wrong device or worse"
+    )
+    assert space["rehearsal"]("gpt2-124m", "Voodoo 2") is None and "Voodoo 2" in said[-1]
+    assert words(None) == "not rehearsed here"
+
+
+@pytest.mark.skipif(os.name == "nt" or not shutil.which("bash"), reason="a shell script")
+def test_a_ceiling_that_is_too_low_is_refused_before_a_byte_is_downloaded(root, tmp_path):
+    "By the page, in the cell of the forecast, and by the script; up to push, as both go by default"
+    src = next(c for c in cells(root, "any") if "plan_text(big, rented, until)" in c)
+    assert "refuse_hopeless(plan, rented, UNTIL, run_max)" in src
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'NVIDIA A100-SXM4-80GB'\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    asked = dict(USD_PER_HOUR="1.49", MAX_USD="100", NO_TMUX="1", PYTHON=sys.executable)
+    asked |= dict(HOME_DIR=str(tmp_path), WHEN_DONE=f"touch {tmp_path / 'ended'}")
+    asked["PATH"] = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "scripts/runpod.sh"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        env=env(tmp_path) | asked,
+        timeout=300,
+    )
+    assert done.returncode == 1 and (tmp_path / "ended").is_file()
+    (line,) = [line for line in done.stderr.splitlines() if "--max-usd" in line]
+    assert "$100 would end the run before" in line.replace("--max-usd ", "$")
+    assert "to the end of push" in line and "--until grind" not in line
+    assert not (tmp_path / "data").exists() and "finishes annealed with $" in done.stdout
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a shell script stands in for nvidia-smi")

@@ -196,7 +196,10 @@ def _plans() -> str:
 @run_options
 @settings_option("Any setting of model or recipe, for the whole run.")
 @click.option(
-    "--show", is_flag=True, help="Only show the plan; with --gpu also what it will cost there."
+    "--show",
+    is_flag=True,
+    help="Only show the plan; with --gpu also what it will cost there, with --max-usd whether that "
+    "is enough.",
 )
 def run_command(
     plan: str,
@@ -223,7 +226,7 @@ def run_command(
     After each phase its gates are asked: go on, stop, or change the GPU. Exit code 0 when all
     went well or --max-usd was reached, 1 when a gate or a budget said stop, 130 after an
     interruption; in every case there is a checkpoint."""
-    from gpub.budget.costs import plan_text
+    from gpub.budget.costs import plan_text, price_plan, refuse_hopeless
     from gpub.budget.gpus import machine_for
     from gpub.budget.phases import read_plan
     from gpub.budget.prices import check_rate, find_price
@@ -233,6 +236,8 @@ def run_command(
     if show:
         machine = machine_for(p.preset, gpu, usd_per_hour) if gpu else None
         click.echo(plan_text(p, machine, until))
+        if machine and max_usd is not None:
+            refuse_hopeless(price_plan(p, machine, until), machine, until, max_usd)
         offer = anneal_offer(p, out, WalkOptions())
         return click.echo(f"\n{out}: {offer}") if offer else None
     chosen = parse_settings(settings)

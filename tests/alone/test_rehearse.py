@@ -5,7 +5,7 @@ import types
 import pytest
 import torch
 from gpub.core import GpubError
-from gpub.guards import rehearse as rehearsal
+from gpub.guards import rehearse as rehearsal, standin as standin_module
 from gpub.guards.rehearsals import CARDS, rehearse_each, rehearsed_table
 from gpub.guards.rehearse import RehearsalOptions, rehearse
 from gpub.model.llama import Llama, build_model
@@ -38,6 +38,13 @@ def test_a_healthy_run_has_nothing_to_say():
     found = rehearse(TOY)
     assert found.ready and not found.problems and not found.waits and not found.traffic
     assert {"weights", "sample", "update", "evaluation", "save", "resume"} < found.peaks.keys()
+
+
+def test_a_torch_without_such_devices_is_told_in_one_line(monkeypatch):
+    monkeypatch.delattr(standin_module.backend_registration, standin_module.SET_UP)
+    monkeypatch.delattr(torch, "_standin_libraries", raising=False)
+    with pytest.raises(GpubError, match=r"a rehearsal needs a newer one .*, training does not$"):
+        rehearse(TOY)
 
 
 def test_a_tensor_left_on_the_cpu_is_found():
