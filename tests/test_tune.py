@@ -39,7 +39,7 @@ from gpub.tune.losses import (
 )
 from gpub.tune.rollouts import answer_logprobs, as_chats, one_per_row, sample_answers
 from gpub.tune.sft import SftObjective, answers_loss, pages_of
-from gpub.tune.steps import TuneJob, tune_run, tune_steps
+from gpub.tune.steps import TuneExtras, TuneJob, tune_run, tune_steps
 
 SHAPE = dict(context_length=192, d_model=32, n_layers=2, n_heads=4)
 COMMON = dict(
@@ -402,7 +402,8 @@ def tuned(folder, kind, stop_at=None):
             signal.raise_signal(signal.SIGTERM)
         return {}
 
-    return tune_run(folder, model, tok, objective, job, measure, every=3, log=lambda line: None)
+    extras = TuneExtras(every=3, measure=measure, log=lambda line: None)
+    return tune_run(folder, model, tok, objective, job, extras)
 
 
 @pytest.mark.parametrize("kind", ["sft", "dpo", "grpo"])

@@ -86,39 +86,51 @@ def plan_command(
     settings: tuple[str, ...],
 ):
     "Before you pay: does PRESET fit, how fast will it be, what will it cost."
-    from gpub.budget.economics import compare_gpus
-    from gpub.budget.gpus import informed_plan
-    from gpub.model.sizes import count_of, plan_table
-    from gpub.train.decay import decay_text
-    from gpub.train.presets import PRESETS, apply_settings
-
+    of_cards = bool(gpu or compared)
+    _refuse_mix(of_cards, forecast, bool(ladder), bool(settings))
     if forecast:
         tokens = _show_forecast(preset, tokens, ladder, file, parse_settings(settings))
-        if not (gpu or compared):
-            return
-    elif ladder:
+    if not of_cards:
+        return
+    if tokens is None:
+        raise GpubError("give --tokens, such as 2.8B")
+    if compared:
+        from gpub.budget.economics import compare_gpus
+
+        found = compare_gpus(preset, tokens, [gpu] if gpu else None, usd_per_hour, optimizer)
+        click.echo(_comparison_text(found))
+    else:
+        from gpub.budget.gpus import informed_plan
+
+        found = informed_plan(preset, gpu, tokens, usd_per_hour, mfu=mfu, optimizer=optimizer)
+        click.echo(_plan_text(found, preset, tokens, optimizer))
+    if file and not forecast:
+        write_atomic(file, json.dumps(found, indent=1) + "\n")
+
+
+def _refuse_mix(of_cards: bool, forecast: bool, ladder: bool, settings: bool):
+    "Options that say nothing together"
+    if ladder and not forecast:
         raise GpubError("--ladder belongs to --forecast: give that too")
-    if settings and (gpu or compared or not forecast):
+    if settings and (of_cards or not forecast):
         raise GpubError(
             "--set changes what --forecast is asked about; memory, speed and cost are the "
             "preset's: leave --gpu and --compare out"
         )
-    if not (gpu or compared):
+    if not (of_cards or forecast):
         raise GpubError("give --gpu NAME, --compare for all cards, or --forecast")
-    if tokens is None:
-        raise GpubError("give --tokens, such as 2.8B")
-    if compared:
-        found = compare_gpus(preset, tokens, [gpu] if gpu else None, usd_per_hour, optimizer)
-        text = _comparison_text(found)
-    else:
-        found = informed_plan(preset, gpu, tokens, usd_per_hour, mfu=mfu, optimizer=optimizer)
-        recipe = PRESETS[preset]
-        steps = max(1, count_of(tokens) // recipe.train.batch_tokens)
-        decay = decay_text(apply_settings(recipe, dict(steps=steps, optimizer=optimizer))[1])
-        text = f"{plan_table(found)}\ndecay    {decay}"
-    click.echo(text)
-    if file and not forecast:
-        write_atomic(file, json.dumps(found, indent=1) + "\n")
+
+
+def _plan_text(found: dict, preset: str, tokens: str, optimizer: str) -> str:
+    "What a card does with a preset, and what its weight decay leaves"
+    from gpub.model.sizes import count_of, plan_table
+    from gpub.train.decay import decay_text
+    from gpub.train.presets import PRESETS, apply_settings
+
+    recipe = PRESETS[preset]
+    steps = max(1, count_of(tokens) // recipe.train.batch_tokens)
+    decay = decay_text(apply_settings(recipe, dict(steps=steps, optimizer=optimizer))[1])
+    return f"{plan_table(found)}\ndecay    {decay}"
 
 
 NUMBERS = "card", "tok/s", "that is", "$ per hour", "hours", "$", "$ per billion"

@@ -253,22 +253,10 @@ def prep_command(
 
     Safe to kill at any moment: the same command goes on, and the shards are the same to the
     byte."""
-    from gpub.data.shards import verify_shards
-    from gpub.data.transfer import compress, unpack
-    from gpub.prep.clean import Rules
-    from gpub.prep.config import load_recipe
-    from gpub.prep.engines import make_engine
-    from gpub.prep.pipeline import PrepConfig, prepare
-
     if to_unpack:
-        m = unpack(to_unpack)
-        return click.echo(
-            f"{to_unpack}: {sum(s['tokens'] for s in m['shards']):,} tokens restored and verified"
-        )
+        return click.echo(_unpacked(to_unpack))
     if merging:
-        m = gather(folders, out)
-        verify_shards(out or folders[0])
-        return click.echo(mix_of(m))
+        return click.echo(_merged(folders, out))
     if folders:
         raise GpubError(
             f"what is {folders[0]!r}? Sources are given as --source NAME=PATH; folders are for "
@@ -278,16 +266,45 @@ def prep_command(
         raise GpubError("--out is missing: where should the shards go?")
     if not asked["scan"] and asked["gate"] is not None:
         raise GpubError("--gate is for the scan: leave out --no-scan, or it")
-    asked["rules"] = Rules(min_chars=min_chars)
-    if recipe:
-        cfg = load_recipe(recipe, sources, **_given(asked))
-    else:
-        cfg = PrepConfig(sources=sources, **asked)
+    from gpub.data.transfer import compress
+    from gpub.prep.engines import make_engine
+    from gpub.prep.pipeline import prepare
+
+    cfg = _config(recipe, sources, min_chars, asked)
     who = make_engine(engine, out, workers, cfg.tasks, cluster)
     prepare(cfg, out, who, rank, world, click.echo)
     if packed:
         a, b = compress(out, f"{out}-zst")
         click.echo(f"{out}-zst: {a:,} bytes to {b:,} ({b / max(a, 1):.0%})")
+
+
+def _unpacked(folder: str) -> str:
+    "Restore a folder, and what it holds"
+    from gpub.data.transfer import unpack
+
+    tokens = sum(s["tokens"] for s in unpack(folder)["shards"])
+    return f"{folder}: {tokens:,} tokens restored and verified"
+
+
+def _merged(folders: tuple[str, ...], out: str | None) -> str:
+    "Join the parts of several nodes, and what they are together"
+    from gpub.data.shards import verify_shards
+
+    manifest = gather(folders, out)
+    verify_shards(out or folders[0])
+    return mix_of(manifest)
+
+
+def _config(recipe: str | None, sources: tuple[str, ...], min_chars: int, asked: dict):
+    "What is to be prepared: options alone, or a recipe with options over it"
+    from gpub.prep.clean import Rules
+    from gpub.prep.config import load_recipe
+    from gpub.prep.pipeline import PrepConfig
+
+    asked = asked | dict(rules=Rules(min_chars=min_chars))
+    if recipe:
+        return load_recipe(recipe, sources, **_given(asked))
+    return PrepConfig(sources=sources, **asked)
 
 
 def _given(asked: dict) -> dict:

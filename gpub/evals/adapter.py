@@ -212,6 +212,26 @@ def lm_eval_parts() -> SimpleNamespace:
     )
 
 
+def _text_nats(
+    model: nn.Module, texts: Sequence[list[int]], end: int | None, tokens: int
+) -> list[float]:
+    "How likely texts are from their first token on, which follows the one that ends another"
+    if end is None:
+        raise GpubError(
+            "this tokenizer has no token that begins a text, so the first of it cannot be scored"
+        )
+    utils, length = lm_eval_parts().utils, model.cfg.context_length
+    cut = [
+        [
+            utils.make_disjoint_window(w)
+            for w in utils.get_rolling_token_windows(ids, end, length, 1)
+        ]
+        for ids in texts
+    ]
+    nats = iter(likelihoods(model, [w for windows in cut for w in windows], tokens))
+    return [sum(next(nats)[0] for _ in windows) for windows in cut]
+
+
 def adapter(
     model: nn.Module,  # `GPT` or `Llama`
     tok: CharTokenizer | BPETokenizer | None,  # its tokenizer; None where only ids are asked about
@@ -236,21 +256,8 @@ def adapter(
             return super().loglikelihood(requests, True)
 
         def loglikelihood_rolling(self, requests: list, disable_tqdm: bool = True) -> list[float]:
-            if tok.end is None:
-                raise GpubError(
-                    "this tokenizer has no token that begins a text, so the first of it cannot "
-                    "be scored"
-                )
-
-            def cut(text: str) -> Iterable:
-                windows = parts.utils.get_rolling_token_windows(
-                    self.tok_encode(text), tok.end, model.cfg.context_length, 1
-                )
-                return map(parts.utils.make_disjoint_window, windows)
-
-            windows = [[*cut(r.args[0])] for r in requests]
-            nats = iter(likelihoods(model, [w for ws in windows for w in ws], tokens))
-            return [sum(next(nats)[0] for _ in ws) for ws in windows]
+            texts = [self.tok_encode(r.args[0]) for r in requests]
+            return _text_nats(model, texts, tok.end, tokens)
 
         def generate_until(self, requests: list, disable_tqdm: bool = True) -> list[str]:
             return [generate_until(model, tok, *r.args) for r in requests]
@@ -318,7 +325,8 @@ def hushed() -> Iterator[None]:
     finally:
         log.setLevel(before[0])
         hf.set_verbosity(before[1])
-        before[2] and hf.enable_progress_bar()
+        if before[2]:
+            hf.enable_progress_bar()
 
 
 def pair_scores(
@@ -436,14 +444,9 @@ def agreement(
             len(lm._encode_pair(item.context, f" {c}")[1]) <= lm.window for c in item.choices
         )
 
-    whole, asked = (
-        asked,
-        {
-            n: (kept, kind)
-            for n, (items, kind) in asked.items()
-            if (kept := [i for i in items if fits(i)])
-        },
-    )
+    whole = asked
+    kept = {n: ([i for i in items if fits(i)], kind) for n, (items, kind) in whole.items()}
+    asked = {n: (items, kind) for n, (items, kind) in kept.items() if items}
     if not asked:
         log(
             "every question has an answer longer than the window, which lm-eval's hf model "

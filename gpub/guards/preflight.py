@@ -4,18 +4,18 @@
 
 # %% auto #0
 __all__ = ['FACTORS', 'PREFLIGHT_CHECKS', 'REHEARSAL', 'small_proxy', 'Subject', 'highest_initial_loss', 'birth', 'causality',
-           'check_data', 'spark', 'rate_curve', 'best_factor', 'learning_rate', 'overfit', 'resume', 'parity',
-           'flops_per_second', 'check_forecast', 'check_rehearsal', 'preflight']
+           'check_data', 'spark', 'RateCurve', 'rate_curve', 'learning_rate', 'overfit', 'resume', 'parity',
+           'DeviceSpeed', 'flops_per_second', 'check_forecast', 'check_rehearsal', 'preflight']
 
 # %% ../../nbs/lib/guards/preflight.ipynb #13d1fbff
 import copy, json, math, shutil, subprocess, sys, tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 import torch
-from .check import Check, check_line, run_check
+from .check import Check, Finding, check_line, run_check
 from ..record.checkpoint import load_checkpoint
 from ..device import pick_precision, seed_everything
 from ..model.gpt import GPTConfig, input_gradient_map
@@ -138,7 +138,7 @@ class Subject:
         )
 
     @cached_property
-    def curve(self) -> tuple[float, dict[float, float]]:
+    def curve(self) -> "RateCurve":
         "`rate_curve`, trained once for the two questions that need it"
         return rate_curve(self)
 
@@ -185,12 +185,12 @@ def highest_initial_loss(
 
 def birth(
     s: Subject,  # a model of `s.look` is made
-) -> tuple[bool, str, str]:  # (ok, found, wanted)
+) -> Finding:
     "A fresh model is as surprised as chance"
     model, least, most = s.build(s.look), math.log(s.cfg.vocab_size), highest_initial_loss(s.look)
     with torch.no_grad():
         loss = float(model.loss(s.x.to(s.device), s.y.to(s.device)))
-    return (
+    return Finding(
         least - 0.2 < loss < most + 0.2,
         f"{loss:.3f}{s.size(s.look)}",
         f"{least:.2f} = ln {s.cfg.vocab_size} to {most:.2f}, give or take 0.2",
@@ -199,11 +199,11 @@ def birth(
 # %% ../../nbs/lib/guards/preflight.ipynb #e17e2d59
 def causality(
     s: Subject,  # a model of `s.look` is made
-) -> tuple[bool, str, str]:  # (ok, found, wanted)
+) -> Finding:
     "No logit depends on a later token, and each depends on its own"
     r = input_gradient_map(s.build(s.look), s.x[0, :24].to(s.device)).cpu()
     future, own = float(r.triu(1).max()), float(r.diagonal().min())
-    return (
+    return Finding(
         future == 0 and own > 0,
         f"largest gradient from a later token {future:.1e}{s.size(s.look)}",
         "exactly 0",
@@ -213,12 +213,12 @@ def causality(
 def check_data(
     s: Subject,  # its data, tokenizer and vocabulary
     chars: int = 64,  # of each row
-) -> tuple[bool, str, str]:  # (ok, found, wanted)
+) -> Finding:
     "The targets are the next tokens, and the text is there to be read"
     x, y = s.rows(0, s.cfg.context_length, 32)
     shifted, top = float((x[:, 1:] == y[:, :-1]).double().mean()), int(max(x.max(), y.max()))
     if min(x.min(), y.min()) < 0 or top >= s.cfg.vocab_size:
-        return False, f"ids up to {top:,}", f"ids below {s.cfg.vocab_size:,}"
+        return Finding(False, f"ids up to {top:,}", f"ids below {s.cfg.vocab_size:,}")
     tok = s.run.corpus.tok
     special = torch.isin(x, torch.tensor([*getattr(tok, "specials", {}).values()], dtype=x.dtype))
     held = special.any(1)
@@ -230,7 +230,7 @@ def check_data(
         f"{shifted:.1%} of the targets are the next token; {int(held.sum())} of {len(x)} rows "
         "hold a special token"
     )
-    return shifted == 1, found + text, "100%"
+    return Finding(shifted == 1, found + text, "100%")
 
 # %% ../../nbs/lib/guards/preflight.ipynb #1b08dcef
 FACTORS = tuple(10 ** (i / 2) for i in range(-3, 3))  # 0.03 to 10 times the preset's rates
@@ -248,60 +248,65 @@ def spark(
     )
 
 
+@dataclass(frozen=True)
+class RateCurve:
+    "Loss against learning rate"
+
+    start: float  # nats, before the first step
+    losses: dict[float, float]  # factor of the preset's rates -> mean loss of the last quarter
+
+    @property
+    def best(self) -> float:
+        "The factor with the lowest loss"
+        return min(self.losses, key=lambda f: _or_inf(self.losses[f]))
+
+
+def _or_inf(loss: float) -> float:
+    return loss if math.isfinite(loss) else math.inf
+
+
 def rate_curve(
     s: Subject,  # models of `s.learn` are trained
     n: int = 16,  # steps of each training
-):  # (loss at birth, {factor of the preset's rates: mean loss of the last quarter})
-    "Loss against learning rate"
+) -> RateCurve:
+    "Train a fresh model at each of `FACTORS`"
     batches = [s.rows(i) for i in range(n)]
     losses = {f: [*s.steps(batches.__getitem__, n, f)] for f in FACTORS}
-    return losses[FACTORS[0]][0], {
-        f: sum(l[-n // 4 :]) / len(l[-n // 4 :]) for f, l in losses.items()
-    }
-
-
-def best_factor(
-    curve: dict[float, float],  # {factor: loss}, as `rate_curve` gives it
-) -> float:  # a factor
-    "The factor with the lowest loss"
-    return min(curve, key=lambda f: curve[f] if math.isfinite(curve[f]) else math.inf)
+    late = {f: l[-n // 4 :] for f, l in losses.items()}
+    return RateCurve(losses[FACTORS[0]][0], {f: sum(l) / len(l) for f, l in late.items()})
 
 
 def learning_rate(
     s: Subject,  # its `curve`, and the preset's rates
-) -> tuple[bool, str, str]:  # (ok, found, wanted)
+) -> Finding:
     "The preset's rate does at least half of what the best rate does"
-    start, curve = s.curve
+    start, curve = s.curve.start, s.curve.losses
     fine = {f: v for f, v in curve.items() if math.isfinite(v)}
-    best, low = best_factor(curve), min(fine.values(), default=math.inf)
+    low = min(fine.values(), default=math.inf)
     zero = not (s.train.lr or s.train.muon_lr)
     share = 0.0 if zero or 1.0 not in fine else (start - fine[1.0]) / max(start - low, 1e-9)
-    unit = type(s.train)(steps=1).lr if zero else s.train.lr
+    best = s.curve.best * (type(s.train)(steps=1).lr if zero else s.train.lr)
     picture = spark([min(v, start) if math.isfinite(v) else v for v in curve.values()])
-    does = (
-        f"lowers the loss by {share:.0%} of what that does"
-        if share > 0
-        else "does not lower the loss"
-    )
-    found = (
-        f"{picture}  best {unit * best:.2g}; the preset's {s.train.lr:.2g} {does}{s.size(s.learn)}"
-    )
-    return share >= 0.5 and start - low > 0.05, found, "at least 50%"
+    does = "does not lower the loss"
+    if share > 0:
+        does = f"lowers the loss by {share:.0%} of what that does"
+    found = f"{picture}  best {best:.2g}; the preset's {s.train.lr:.2g} {does}{s.size(s.learn)}"
+    return Finding(share >= 0.5 and start - low > 0.05, found, "at least 50%")
 
 # %% ../../nbs/lib/guards/preflight.ipynb #8e8acd98
 def overfit(
     s: Subject,  # a model of `s.learn` is trained
     n: int = 80,  # steps at most
-) -> tuple[bool, str, str]:  # (ok, found, wanted)
+) -> Finding:
     "One small batch at the best rate of the curve, again and again, until it is known by heart"
     x, y = s.x[:4], s.y[:4]
     first = None
-    for i, loss in enumerate(s.steps(lambda step: (x, y), n, best_factor(s.curve[1])), 1):
+    for i, loss in enumerate(s.steps(lambda step: (x, y), n, s.curve.best), 1):
         first = first or loss
         if loss < 0.2 * first:
             break
     found = f"{first:.2f} to {loss:.2f} in {i} steps on {x.numel()} tokens{s.size(s.learn)}"
-    return loss < 0.2 * first, found, f"below {0.2 * first:.2f} within {n}"
+    return Finding(loss < 0.2 * first, found, f"below {0.2 * first:.2f} within {n}")
 
 # %% ../../nbs/lib/guards/preflight.ipynb #9400bbe2
 def _child(how: dict, *outs: Path) -> subprocess.Popen:
@@ -343,21 +348,30 @@ def _small_run(s: Subject, text: Path, steps: int) -> dict:
     )
 
 
-def _apart(killed: Path, whole: Path, steps: int) -> tuple[float, bool]:
-    """(largest difference between the logged losses of two run folders, whether the weights are
-    equal to the bit)"""
+@dataclass(frozen=True)
+class _Difference:
+    "How far two run folders that should be the same are apart"
+
+    losses: float  # the largest between two logged ones; inf where rows are missing
+    weights: bool  # whether any bit differs
+
+    def __str__(self) -> str:
+        losses = "equal" if self.losses == 0 else f"differ by {self.losses:.1e}"
+        return f"losses {losses}, weights {'differ' if self.weights else 'equal'}"
+
+
+def _compare_runs(killed: Path, whole: Path, steps: int) -> _Difference:
     a, b = ([r["loss"] for r in read_log(o)] for o in (killed, whole))
-    wa, wb = (load_checkpoint(o, log=lambda line: None).model for o in (killed, whole))
-    return max(abs(p - q) for p, q in zip(a, b)) if len(a) == len(b) == steps else math.inf, all(
-        torch.equal(wa[k], wb[k]) for k in wb
-    )
+    far = max(abs(p - q) for p, q in zip(a, b)) if len(a) == len(b) == steps else math.inf
+    ours, theirs = (load_checkpoint(o, log=lambda line: None).model for o in (killed, whole))
+    return _Difference(far, any(not torch.equal(ours[name], t) for name, t in theirs.items()))
 
 
 def resume(
     s: Subject,  # its settings, on a piece of its validation text
     steps: int = 8,  # of the whole run
     kill: int = 6,  # when this step's batch is fetched
-) -> tuple[bool, str, str]:  # (ok, found, wanted)
+) -> Finding:
     "Killed and resumed equals undisturbed"
     with tempfile.TemporaryDirectory() as d:
         killed, whole = Path(d, "killed"), Path(d, "whole")
@@ -367,59 +381,60 @@ def resume(
         first.kill()
         last = first.communicate()[1]
         if not reached:
-            return False, f"the first run ended by itself: {_last_line(last)}", "a run to kill"
+            found = f"the first run ended by itself: {_last_line(last)}"
+            return Finding(False, found, "a run to kill")
         second = _child(how, killed, whole)
         out, last = second.communicate()
         if second.returncode:
-            return (
-                False,
-                f"the killed run does not start again: {_last_line(last)}",
-                "a resumed run",
-            )
-        far, same = _apart(killed, whole, steps)
-    began, bits = (
-        [int(l.split()[-1]) for l in out.splitlines() if l.startswith("began at")],
-        s.device.type == "cpu",
-    )
-    ok = 0 < began[0] <= kill and began[1] == 0 and (far == 0 and same if bits else far < 1e-2)
-    losses, weights = "equal" if far == 0 else f"differ by {far:.1e}", "equal" if same else "differ"
+            found = f"the killed run does not start again: {_last_line(last)}"
+            return Finding(False, found, "a resumed run")
+        apart = _compare_runs(killed, whole, steps)
+    began = [int(line.split()[-1]) for line in out.splitlines() if line.startswith("began at")]
+    exact = s.device.type == "cpu"  # elsewhere sums are not added in one order
+    same = apart == _Difference(0, False) if exact else apart.losses < 1e-2
     small = f"twin: {how['settings']['n_layers']} x {how['settings']['d_model']}"
-    return (
-        ok,
-        f"killed in step {kill + 1}, went on after {began[0]}: losses {losses}, weights "
-        f"{weights} ({small})",
-        f"goes on after a checkpoint; {'bit for bit' if bits else 'within 0.01'}",
+    return Finding(
+        same and 0 < began[0] <= kill and began[1] == 0,
+        f"killed in step {kill + 1}, went on after {began[0]}: {apart} ({small})",
+        f"goes on after a checkpoint; {'bit for bit' if exact else 'within 0.01'}",
     )
 
 # %% ../../nbs/lib/guards/preflight.ipynb #1bc4d3c1
 def parity(
     s: Subject,  # a model of `s.look`, in the run's precision
-) -> tuple[bool, str, str]:  # (ok, found, wanted)
+) -> Finding:
     "Logits and loss agree with double precision on the CPU"
     model = s.build(s.look).eval()
     exact = copy.deepcopy(model).cpu().double()
     most = 1e-3 if s.dtype == torch.float32 else 3e-2
+    x = s.x.to(s.device)
     with torch.no_grad():
         with torch.autocast(s.device.type, s.dtype, enabled=s.dtype != torch.float32):
-            got, loss = model(x := s.x.to(s.device)), model.loss(x, s.y.to(s.device))
+            got, loss = model(x), model.loss(x, s.y.to(s.device))
         want = exact(s.x)
-        far, off = (
-            float((got.cpu().double() - want).norm() / want.norm()),
-            abs(float(loss) - float(exact.loss(s.x, s.y))),
-        )
+        far = float((got.cpu().double() - want).norm() / want.norm())
+        off = abs(float(loss) - float(exact.loss(s.x, s.y)))
     found = (
         f"{str(s.dtype)[6:]} on {s.device}: logits differ by {far:.1e}, loss by "
         f"{off:.1e}{s.size(s.look)}"
     )
-    return far < most and off < most, found, f"below {most:.0e}"
+    return Finding(far < most and off < most, found, f"below {most:.0e}")
 
 # %% ../../nbs/lib/guards/preflight.ipynb #3fd744d7
+@dataclass(frozen=True)
+class DeviceSpeed:
+    "What a device reaches on a model"
+
+    flops: float  # a second
+    known: str  # how
+
+
 def flops_per_second(
     s: Subject,  # timed at its real size, or not at all
-) -> tuple[float, str]:  # (FLOP/s, how that is known)
+) -> DeviceSpeed:
     "What this device reaches on this model"
     if s.look != s.cfg:
-        return 0.4 * matmul_peak(s.device, s.dtype), "assumed: 40% of a large matmul"
+        return DeviceSpeed(0.4 * matmul_peak(s.device, s.dtype), "assumed: 40% of a large matmul")
     model = s.build(s.cfg)
     x, y = (t.to(s.device) for t in s.rows(0, s.cfg.context_length))
 
@@ -429,76 +444,73 @@ def flops_per_second(
         if s.device.type == "cuda":
             torch.cuda.synchronize(s.device)
 
-    return flops_per_token(s.cfg) * x.numel() / seconds_per_call(step), "measured"
+    return DeviceSpeed(flops_per_token(s.cfg) * x.numel() / seconds_per_call(step), "measured")
 
 
-def _here(s: Subject, tokens: int) -> tuple:
-    """(bytes needed, bytes there are, hours, usd, how that is known) on this machine; the engine
-    shrinks its steps until they fit"""
-    batch = min(
-        s.train.micro_batch or math.inf, max(1, s.train.batch_tokens // s.cfg.context_length)
-    )
-    half = s.dtype != torch.float32
-    have = torch.cuda.mem_get_info(s.device)[0] if s.device.type == "cuda" else ram_bytes()
-    asked, least = (
-        memory_forecast(s.cfg, b, mode=m, half=half, optimizer=s.train.optimizer)["peak"]
-        for b, m in ((batch, "off"), (1, "full"))
-    )
-    speed, how = flops_per_second(s)
-    hours = tokens * flops_per_token(s.cfg) / speed / 3600
-    need, how = (
-        (asked, how)
-        if asked < have
-        else (least, f"{how}; in smaller pieces and with gradient checkpointing")
-    )
-    return need, have, hours, hours * s.run.options.usd_per_hour, how
+@dataclass(frozen=True)
+class _Needs:
+    "What a run takes on a machine"
+
+    memory: float  # bytes
+    room: float  # bytes of memory that there are
+    hours: float | None
+    usd: float | None
+    known: str  # how
+
+    def time_text(self) -> str:
+        if self.hours is None:
+            return "no time known"
+        return f"{self.hours:.1f} h" if self.hours >= 1 else f"{60 * self.hours:.1f} min"
 
 
-def _there(s: Subject, tokens: int) -> tuple:
-    "The same on the card `s.gpu`"
+def _needs_here(s: Subject, tokens: int) -> _Needs:
+    "On this machine; the engine shrinks its steps until they fit"
+    rows = max(1, s.train.batch_tokens // s.cfg.context_length)
+    rows = min(s.train.micro_batch or rows, rows)
+    how = dict(half=s.dtype != torch.float32, optimizer=s.train.optimizer)
+    room = torch.cuda.mem_get_info(s.device)[0] if s.device.type == "cuda" else ram_bytes()
+    memory = memory_forecast(s.cfg, rows, mode="off", **how)["peak"]
+    speed = flops_per_second(s)
+    known = speed.known
+    if memory >= room:
+        memory = memory_forecast(s.cfg, 1, mode="full", **how)["peak"]
+        known += "; in smaller pieces and with gradient checkpointing"
+    hours = tokens * flops_per_token(s.cfg) / speed.flops / 3600
+    return _Needs(memory, room, hours, hours * s.run.options.usd_per_hour, known)
+
+
+def _needs_there(s: Subject, tokens: int) -> _Needs:
+    "On the card `s.gpu`"
     p = plan(s.cfg, s.gpu, tokens, s.run.options.usd_per_hour or None, optimizer=s.train.optimizer)
-    r = next((r for r in p["rows"] if r["fits"]), p["rows"][-1])
-    return (
-        r["peak_gb"] * 1e9,
-        p["memory_gb"] * 1e9,
-        r["hours"],
-        r["usd"],
-        f"{p['gpu']}, {p['speed']}",
-    )
+    row = next((r for r in p["rows"] if r["fits"]), p["rows"][-1])
+    known = f"{p['gpu']}, {p['speed']}"
+    return _Needs(row["peak_gb"] * 1e9, p["memory_gb"] * 1e9, row["hours"], row["usd"], known)
 
 
 def check_forecast(
     s: Subject,  # its size, steps, card and price
-) -> tuple[bool, str, str]:  # (ok, found, wanted)
+) -> Finding:
     "Memory, disk, hours and dollars"
     tokens, place = s.train.steps * s.train.batch_tokens, s.run.out.absolute()
     while not place.exists():
         place = place.parent
-    disk, free = (
-        checkpoint_bytes(s.cfg, s.train.optimizer)
-        * (s.run.options.keep + len(s.run.milestone_steps) + 1),
-        shutil.disk_usage(place).free,
-    )
-    need, have, hours, usd, how = (_there if s.gpu else _here)(s, tokens)
-    took = (
-        "no time known"
-        if hours is None
-        else f"{hours:.1f} h"
-        if hours >= 1
-        else f"{60 * hours:.1f} min"
-    )
-    paid = "no price" if usd is None else f"${usd:.2f}"
+    kept = s.run.options.keep + len(s.run.milestone_steps) + 1
+    disk = checkpoint_bytes(s.cfg, s.train.optimizer) * kept
+    free = shutil.disk_usage(place).free
+    needs = (_needs_there if s.gpu else _needs_here)(s, tokens)
+    paid = "no price" if needs.usd is None else f"${needs.usd:.2f}"
     space = (
-        f"memory {need / 1e9:.2f} GB of {have / 1e9:.1f}, disk {disk / 1e9:.2f} GB of "
-        f"{free / 1e9:.1f}"
+        f"memory {needs.memory / 1e9:.2f} GB of {needs.room / 1e9:.1f}, disk {disk / 1e9:.2f} GB "
+        f"of {free / 1e9:.1f}"
     )
-    found = f"{space}, {took}, {paid} for {tokens:,} tokens ({how})"
-    return need < have and disk < free and hours is not None, found, "room for all of it"
+    found = f"{space}, {needs.time_text()}, {paid} for {tokens:,} tokens ({needs.known})"
+    ok = needs.memory < needs.room and disk < free and needs.hours is not None
+    return Finding(ok, found, "room for all of it")
 
 # %% ../../nbs/lib/guards/preflight.ipynb #c27f739f
 def check_rehearsal(
     s: Subject,  # its preset, settings, card and processes
-) -> tuple[bool, str, str]:  # (ok, found, wanted)
+) -> Finding:
     "The program runs on the named card, and fits it"
     asked = dict(preset=s.run.name, gpu=s.gpu, settings=s.settings)
     asked |= dict(processes=s.processes, parallel=s.parallel)
@@ -506,11 +518,11 @@ def check_rehearsal(
     child = [sys.executable, "-c", program, json.dumps(asked)]
     done = subprocess.run(child, capture_output=True, text=True)
     if done.returncode:
-        return False, _last_line(done.stderr), "a rehearsal"
+        return Finding(False, _last_line(done.stderr), "a rehearsal")
     found = json.loads(done.stdout.splitlines()[-1])
     step = f"{found['passes']} x {found['micro_batch']} sequences, checkpointing {found['mode']}"
     lines = [f"{found['gpu']} x {s.processes}: {found['verdict']}; {step}", *found["problems"]]
-    return found["ready"], "\n".join(lines), "it fits, and nothing is wrong"
+    return Finding(found["ready"], "\n".join(lines), "it fits, and nothing is wrong")
 
 # %% ../../nbs/lib/guards/preflight.ipynb #cdd74418
 PREFLIGHT_CHECKS = {

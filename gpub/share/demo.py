@@ -312,6 +312,33 @@ def checkpoint_list(
     return out
 
 
+_WIDE = dict(width="100%", max_width="48em")  # of everything that is typed into
+
+
+def _sampling_boxes() -> dict[str, Any]:
+    "Something to set each option of `generate_ids` with"
+    import ipywidgets as W
+
+    wide = dict(layout=W.Layout(**_WIDE), style=dict(description_width="8em"))
+    return dict(
+        n=W.IntSlider(value=200, min=20, max=600, description="tokens", **wide),
+        temperature=W.FloatSlider(
+            value=0.8, min=0, max=2, step=0.05, description="temperature", **wide
+        ),
+        top_k=W.IntSlider(value=0, min=0, max=100, description="top-k (0: all)", **wide),
+        top_p=W.FloatSlider(value=1, min=0.05, max=1, step=0.05, description="top-p", **wide),
+        seed=W.BoundedIntText(value=0, min=0, max=2**32 - 1, description="seed", **wide),
+    )
+
+
+def _told_by(name: str, model: nn.Module, tok: Any, prompt: str, sampling: dict[str, Any]) -> str:
+    "What a checkpoint writes, as HTML; or why it cannot"
+    try:
+        return as_html(continue_with_choices(name, model, tok, prompt, **sampling))
+    except GpubError as e:
+        return f"<b>{html.escape(name)}</b><p>{html.escape(str(e))}</p>"
+
+
 def playground(
     runs: Path | str | Sequence[Path | str],  # run folders, or one
     device: str = "cpu",  # small models are at home there
@@ -323,45 +350,27 @@ def playground(
     except ImportError:
         raise GpubError("the playground needs ipywidgets: pip install gpub[demo]") from None
     found = checkpoint_list(runs)
+    names = list(found)
     load = lru_cache(4)(lambda name: load_run(*found[name], device)[:2])
-    last = [*found][-1]
-    wide = dict(
-        layout=W.Layout(width="100%", max_width="48em"), style=dict(description_width="8em")
-    )
-    pick = W.SelectMultiple(
-        options=[*found], value=[last], rows=min(6, len(found)), description="checkpoints", **wide
-    )
-    prompt = W.Textarea(
-        value=load_run(*found[last], device)[2]["prompt"], rows=2, description="prompt", **wide
-    )
-    sampling = dict(
-        n=W.IntSlider(value=200, min=20, max=600, description="tokens", **wide),
-        temperature=W.FloatSlider(
-            value=0.8, min=0, max=2, step=0.05, description="temperature", **wide
-        ),
-        top_k=W.IntSlider(value=0, min=0, max=100, description="top-k (0: all)", **wide),
-        top_p=W.FloatSlider(value=1, min=0.05, max=1, step=0.05, description="top-p", **wide),
-        seed=W.BoundedIntText(value=0, min=0, max=2**32 - 1, description="seed", **wide),
-    )
-    go, out = (
-        W.Button(description="Write", button_style="primary"),
-        W.HBox(layout=W.Layout(flex_flow="row wrap", width="100%")),
-    )
+    wide = dict(layout=W.Layout(**_WIDE), style=dict(description_width="8em"), rows=2)
+    pick = W.SelectMultiple(options=names, value=names[-1:], description="checkpoints", **wide)
+    pick.rows = min(6, len(names))
+    first_prompt = load_run(*found[names[-1]], device)[2]["prompt"]
+    prompt = W.Textarea(value=first_prompt, description="prompt", **wide)
+    sampling = _sampling_boxes()
+    go = W.Button(description="Write", button_style="primary")
+    out = W.HBox(layout=W.Layout(flex_flow="row wrap", width="100%"))
 
     def write(_: Any):
-        kw = {k: w.value for k, w in sampling.items()}
-        kw["top_k"] = kw["top_k"] or None
+        asked = {k: w.value for k, w in sampling.items()}
+        asked["top_k"] = asked["top_k"] or None
         go.disabled = True
-
-        def one(name: str) -> str:
-            try:
-                return as_html(continue_with_choices(name, *load(name), prompt.value, **kw))
-            except GpubError as e:
-                return f"<b>{html.escape(name)}</b><p>{html.escape(str(e))}</p>"
-
         try:
             out.children = [
-                W.HTML(one(name), layout=W.Layout(width="32em", margin="0 1em 0 0"))
+                W.HTML(
+                    _told_by(name, *load(name), prompt.value, asked),
+                    layout=W.Layout(width="32em", margin="0 1em 0 0"),
+                )
                 for name in pick.value
             ]
         finally:

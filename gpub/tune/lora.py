@@ -17,8 +17,8 @@ from torch import nn
 from torch.nn import functional as F
 from ..core import Config, Count, GpubError, first_line, read_json, write_atomic
 from ..files import give_usual_mode, write_sums
-from ..model.gpt import GPT
-from ..model.llama import Llama
+from ..model.gpt import GPT, GPTConfig
+from ..model.llama import Llama, LlamaConfig
 from ..share.weights import BLOCKS, family, row_sizes, their_names
 
 # %% ../../nbs/lib/tune/lora.ipynb #219eadcf
@@ -229,44 +229,57 @@ def _stacked(parts: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tens
     return a, b
 
 
+def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as e:
+        raise GpubError(f"{path} cannot be read ({first_line(e)})") from None
+
+
 def load_lora(
     model: GPT | Llama,  # without adapters; its weights are frozen
     folder: Path | str,  # that PEFT or `save_lora` wrote
 ) -> GPT | Llama:  # the same model, with the adapters
     """Put a kept adapter beside the layers of a model; raises `GpubError` for what does not fit
     it"""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    folder = Path(folder)
-    cfg = _peft_config(folder / "adapter_config.json")
-    path = folder / "adapter_model.safetensors"
-    try:
-        tensors = load_file(path)
-    except (OSError, SafetensorError) as e:
-        raise GpubError(f"{path} cannot be read ({first_line(e)})") from None
+    cfg = _peft_config(Path(folder, "adapter_config.json"))
+    path = Path(folder, "adapter_model.safetensors")
+    tensors = _read_tensors(path)
     scale = cfg.lora_alpha / (math.sqrt(cfg.r) if cfg.use_rslora else cfg.r)
     model.requires_grad_(False)
     for n, block in enumerate(model.blocks):
         for place in lora_places(model):
-            theirs, _ = their_names(f"blocks.{n}.{place}.weight", model.cfg)
-            names = [_PREFIX + name.removesuffix(".weight") for name in theirs]
-            held = [f"{name}.lora_A.weight" in tensors for name in names]
-            if not any(held):
-                continue
-            part, _, last = place.rpartition(".")
-            owner = block.get_submodule(part)
+            owner_name, _, last = place.rpartition(".")
+            owner = block.get_submodule(owner_name)
             base = getattr(owner, last)
-            outputs, inputs = base.weight.shape
-            rows = row_sizes(model.cfg) if len(names) > 1 else [outputs]
-            parts = [_pair(tensors, *named, inputs) for named in zip(names, rows)]
-            setattr(owner, last, _layer(base, *_stacked(parts), scale, path))
+            pair = _taken(tensors, f"blocks.{n}.{place}", model.cfg, base)
+            if pair is not None:
+                setattr(owner, last, _layer(base, *pair, scale, path))
     if tensors:
         raise GpubError(
             f"{path} has {len(tensors)} tensors this {type(model).__name__} has no place for, such "
             f"as {min(tensors)}"
         )
     return model
+
+
+def _taken(
+    tensors: dict[str, torch.Tensor],  # what is used is taken out
+    name: str,  # of our layer, such as blocks.0.attn.qkv
+    cfg: GPTConfig | LlamaConfig,  # of the model
+    base: nn.Linear,  # that layer
+) -> tuple[torch.Tensor, torch.Tensor] | None:  # (rank, in) and (out, rank)
+    "The correction of one of our layers, which may be several of theirs; None: there is none"
+    theirs, _ = their_names(f"{name}.weight", cfg)
+    names = [_PREFIX + one.removesuffix(".weight") for one in theirs]
+    if not any(f"{one}.lora_A.weight" in tensors for one in names):
+        return None
+    outputs, inputs = base.weight.shape
+    rows = row_sizes(cfg) if len(names) > 1 else [outputs]
+    return _stacked([_pair(tensors, one, size, inputs) for one, size in zip(names, rows)])
 
 
 def _pair(

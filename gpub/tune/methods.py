@@ -42,6 +42,7 @@ from .lora import LoraConfig, add_lora, save_lora
 from .losses import dpo_loss
 from .rollouts import sample_answers
 from gpub.tune.sets import (
+    ChatParts,
     ReplayConfig,
     Rule,
     open_chats,
@@ -174,29 +175,6 @@ def _drawing(
     return draw
 
 
-def _extras(
-    start: TuneStart,
-    options: TuneOptions,
-    questions: Sequence[str],
-    unit: str,
-    reference: dict[str, float],
-) -> TuneExtras:
-    config = dict(
-        chat=chat_facts(start.tok),
-        started_from=str(start.folder),
-        pretrained=start.peak_rates(),
-        unit=unit,
-        reference=reference,
-        prompt=questions[0],
-    )
-    return TuneExtras(
-        draw=_drawing(start.model, start.tok, questions),
-        config=config,
-        usd_per_hour=options.usd_per_hour,
-        command=options.command,
-    )
-
-
 def _with_adapter(start: TuneStart, options: TuneOptions) -> dict[str, Any]:
     "Add an adapter where one is asked for; what belongs into the settings of the run"
     if not options.lora:
@@ -206,23 +184,99 @@ def _with_adapter(start: TuneStart, options: TuneOptions) -> dict[str, Any]:
     return dict(lora=options.lora)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Tuning:
+    "A method made ready: what it minimises, how it is judged, what is written down of it"
+
+    method: Literal["sft", "dpo", "grpo"]
+    objective: Objective
+    train: TrainConfig
+    data: dict[str, Any]  # what is learned from, with fingerprints
+    settings: dict[str, Any]  # of the method
+    measure: Callable[[int], dict[str, float]]  # figures by steps done
+    questions: Sequence[str]  # asked at every checkpoint
+    unit: str  # of the loss
+    reference: dict[str, float]  # losses to compare with, by name
+
+
+def _job(start: TuneStart, tuning: _Tuning) -> TuneJob:
+    return TuneJob(
+        method=tuning.method,
+        train=tuning.train,
+        data=tuning.data,
+        start=start.facts,
+        settings=tuning.settings,
+    )
+
+
+def _extras(
+    start: TuneStart, options: TuneOptions, tuning: _Tuning, log: Callable[[str], None]
+) -> TuneExtras:
+    config = dict(
+        chat=chat_facts(start.tok),
+        started_from=str(start.folder),
+        pretrained=start.peak_rates(),
+        unit=tuning.unit,
+        reference=tuning.reference,
+        prompt=tuning.questions[0],
+    )
+    return TuneExtras(
+        every=options.every or max(1, tuning.train.steps // 10),
+        measure=tuning.measure,
+        draw=_drawing(start.model, start.tok, tuning.questions),
+        log=log,
+        config=config,
+        usd_per_hour=options.usd_per_hour,
+        command=options.command,
+    )
+
+
 def _tuned(
-    start: TuneStart,
-    options: TuneOptions,
-    objective: Objective,
-    job: TuneJob,
-    measure: Callable[[int], dict[str, float]],
-    extras: TuneExtras,
-    log: Callable[[str], None],
+    start: TuneStart, options: TuneOptions, tuning: _Tuning, log: Callable[[str], None]
 ) -> Path:
-    "Run a job to its end; an adapter is also kept by itself, as PEFT reads it"
-    every = options.every or max(1, job.train.steps // 10)
-    out = tune_run(options.out, start.model, start.tok, objective, job, measure, every, log, extras)
+    "Tune to the end; an adapter is also kept by itself, as PEFT reads it"
+    job, extras = _job(start, tuning), _extras(start, options, tuning, log)
+    out = tune_run(options.out, start.model, start.tok, tuning.objective, job, extras)
     if options.lora:
         save_lora(start.model, out / "adapter", str(start.folder))
     return out
 
 # %% ../../nbs/lib/tune/methods.ipynb #306894a2
+@dataclass(frozen=True)
+class _Rows:
+    "How the rows of a step of SFT are shared out"
+
+    chats: int  # rows of conversations
+    pages: int  # rows of old text
+
+
+def _rows_of(start: TuneStart, batch_tokens: int, replay: ReplayConfig | None) -> _Rows:
+    size = start.model.cfg.context_length
+    rows = max(1, batch_tokens // size)
+    pages = max(1, round(replay.share * rows)) if replay else 0
+    if pages and rows - pages < 1:
+        raise GpubError(
+            f"a step of {batch_tokens} tokens has {rows} row of {size}, none is left beside the "
+            f"old text: --set batch_tokens={2 * size}"
+        )
+    return _Rows(rows - pages, pages)
+
+
+def _sft_figures(start: TuneStart, chats: ChatParts, old_val: np.ndarray) -> dict[str, float]:
+    "Held-out conversations, the sums, and old text that is being forgotten"
+    model, tok, size = start.model, start.tok, start.model.cfg.context_length
+    found = {}
+    if chats.val:
+        found["val_loss"] = answers_loss(model, chats.val, size)
+        found["val_bpb"] = _bits_per_byte(tok, chats.val, found["val_loss"])
+        found["val_first"], found["val_end"] = first_and_end(model, chats.val)
+    if chats.of_sums:
+        found["p_right"] = sums_p_right(model, tok)
+    if len(old_val) > size:
+        found["old_loss"] = evaluate(model, old_val[: 50 * size], size)
+    return found
+
+
 def run_sft(
     options: TuneOptions,  # from where, to where, how long
     data: str,  # as for `open_chats`
@@ -231,54 +285,36 @@ def run_sft(
 ) -> Path:  # the run folder
     "Learn to answer from examples, or go on with it"
     start = open_start(options.run, device=options.device)
-    model, tok = start.model, start.tok
+    model, size = start.model, start.model.cfg.context_length
     chats = open_chats(data, start, options.seed, log)
     settings = _with_adapter(start, options)
-    size = model.cfg.context_length
-    tokens = sum(len(chat.ids) for chat in chats.train)
-    batch_tokens = tune_config(start, "sft", options, 1).batch_tokens
-    rows = max(1, batch_tokens // size)
-    pages = max(1, round(replay.share * rows)) if replay else 0
-    if pages and rows - pages < 1:
-        raise GpubError(
-            f"a step of {batch_tokens} tokens has {rows} row of {size}, none is left beside the "
-            f"old text: --set batch_tokens={2 * size}"
-        )
-    batches = PackedBatches(chats.train, size, rows - pages, options.seed)
-    steps = math.ceil(options.epochs * batches.steps_per_epoch)
-    cfg = tune_config(start, "sft", options, steps)
+    rows = _rows_of(start, tune_config(start, "sft", options, 1).batch_tokens, replay)
+    batches = PackedBatches(chats.train, size, rows.chats, options.seed)
+    cfg = tune_config(start, "sft", options, math.ceil(options.epochs * batches.steps_per_epoch))
     old, old_val = replay_text(replay.source, start) if replay else (None, np.empty(0, int))
     objective = SftObjective(
         model,
         batches,
         cfg.micro_batch,
-        pages_of(old, size, pages, options.seed) if replay else None,
+        pages_of(old, size, rows.pages, options.seed) if replay else None,
         pick_precision(model.tok.weight.device, _sft_precision(cfg)).dtype,
     )
-
-    def measure(step: int) -> dict[str, float]:
-        found = {}
-        if chats.val:
-            found["val_loss"] = answers_loss(model, chats.val, size)
-            found["val_bpb"] = _bits_per_byte(tok, chats.val, found["val_loss"])
-            found["val_first"], found["val_end"] = first_and_end(model, chats.val)
-        if chats.of_sums:
-            found["p_right"] = sums_p_right(model, tok)
-        if len(old_val) > size:
-            found["old_loss"] = evaluate(model, old_val[: 50 * size], size)
-        return found
-
-    limit = dict(imitator=SumTeacher().lowest_loss()) if chats.of_sums else {}
-    job = TuneJob(
+    tuning = _Tuning(
         method="sft",
+        objective=objective,
         train=cfg,
         data=chats.facts | (dict(replay=replay.to_dict()) if replay else {}),
-        start=start.facts,
         settings=settings,
+        measure=lambda step: _sft_figures(start, chats, old_val),
+        questions=chats.questions,
+        unit="nats/token",
+        reference=dict(imitator=SumTeacher().lowest_loss()) if chats.of_sums else {},
     )
-    log(f"{len(chats.train):,} conversations, {tokens:,} tokens; {cfg.steps} steps of {rows} rows")
-    extras = _extras(start, options, chats.questions, "nats/token", limit)
-    return _tuned(start, options, objective, job, measure, extras, log)
+    log(
+        f"{len(chats.train):,} conversations, {sum(len(chat.ids) for chat in chats.train):,} "
+        f"tokens; {cfg.steps} steps of {rows.chats + rows.pages} rows"
+    )
+    return _tuned(start, options, tuning, log)
 
 
 def _sft_precision(cfg: TrainConfig) -> str:
@@ -316,12 +352,31 @@ def run_dpo(
             found["p_right"] = sums_p_right(model, tok)
         return found
 
-    job = TuneJob(method="dpo", train=cfg, data=pairs.facts, start=start.facts, settings=settings)
+    tuning = _Tuning(
+        method="dpo",
+        objective=objective,
+        train=cfg,
+        data=pairs.facts,
+        settings=settings,
+        measure=measure,
+        questions=pairs.questions,
+        unit="loss of a pair",
+        reference={"no idea": math.log(2)},
+    )
     log(f"{len(pairs.train):,} pairs; {cfg.steps} steps; {dpo.pairs_per_step} pairs each")
-    extras = _extras(start, options, pairs.questions, "loss of a pair", {"no idea": math.log(2)})
-    return _tuned(start, options, objective, job, measure, extras, log)
+    return _tuned(start, options, tuning, log)
 
 # %% ../../nbs/lib/tune/methods.ipynb #06c19677
+def _for_source(
+    grpo: GrpoConfig, source: str, tok: BPETokenizer | CharTokenizer, seed: int
+) -> GrpoConfig:
+    "The same settings with the seed of the run; an answer to a sum is short"
+    if source == "sums":
+        most = ANSWER_TOKENS if isinstance(tok, CharTokenizer) else 3 * ANSWER_TOKENS
+        grpo = replace(grpo, longest=min(grpo.longest, most))
+    return replace(grpo, seed=seed)
+
+
 def run_grpo(
     options: TuneOptions,  # from where, to where, how long
     source: str,  # as for `open_task`
@@ -333,10 +388,7 @@ def run_grpo(
     start = open_start(options.run, device=options.device)
     model, tok = start.model, start.tok
     end = chat_marks(tok).end
-    if source == "sums":
-        most = ANSWER_TOKENS if isinstance(tok, CharTokenizer) else 3 * ANSWER_TOKENS
-        grpo = replace(grpo, longest=min(grpo.longest, most))
-    grpo = replace(grpo, seed=options.seed)
+    grpo = _for_source(grpo, source, tok, options.seed)
     task = open_task(source, start, grpo, rule, log)
     if not checkpoints(options.out):
         _say_signal(measure_signal(model, task.held_out, end, grpo), grpo, log)
@@ -344,8 +396,6 @@ def run_grpo(
     if grpo.penalty != "none":
         reference = copy.deepcopy(model).eval().requires_grad_(False)
     settings = grpo.to_dict() | _with_adapter(start, options)
-    cfg = tune_config(start, "grpo", options, 100)
-    objective = GrpoObjective(model, task.ask, end, grpo, reference)
 
     def measure(step: int) -> dict[str, float]:
         said = sample_answers(model.eval(), task.held_out.prompts, grpo.longest, end)
@@ -356,9 +406,18 @@ def run_grpo(
             found["p_right"] = sums_p_right(model, tok)
         return found
 
-    job = TuneJob(method="grpo", train=cfg, data=task.facts, start=start.facts, settings=settings)
-    extras = _extras(start, options, task.shown, "loss of GRPO", {})
-    return _tuned(start, options, objective, job, measure, extras, log)
+    tuning = _Tuning(
+        method="grpo",
+        objective=GrpoObjective(model, task.ask, end, grpo, reference),
+        train=tune_config(start, "grpo", options, 100),
+        data=task.facts,
+        settings=settings,
+        measure=measure,
+        questions=task.shown,
+        unit="loss of GRPO",
+        reference={},
+    )
+    return _tuned(start, options, tuning, log)
 
 
 def _say_signal(found: dict[str, float], grpo: GrpoConfig, log: Callable[[str], None]):

@@ -97,6 +97,32 @@ def _asked_in(tok: BPETokenizer | CharTokenizer, chats: Sequence[EncodedChat]) -
     return [m.content for m in first]
 
 
+def _sums_chats(tok: BPETokenizer | CharTokenizer, n: int, seed: int) -> ChatParts:
+    train = make_sums(tok, n, np.random.default_rng([seed, 0]))
+    val = make_sums(tok, 1000, np.random.default_rng([seed, 1]), held_out=True)
+    facts = dict(source="sums", conversations=n, seed=seed)
+    return ChatParts(train, val, facts, _asked_in(tok, val), of_sums=True)
+
+
+def _kept_chats(path: Path, start: TuneStart) -> ChatParts:
+    "The folder that `gpub chats` made, with this tokenizer and for this context or a shorter one"
+    tok, room = start.tok, start.model.cfg.context_length
+    train, val = ChatSet(path), list(ChatSet(path, "val"))
+    again = f"make the chats again with gpub chats --run {start.folder}"
+    if train.manifest.tokenizer != tok.fingerprint:
+        raise GpubError(
+            f"{path} was made with tokenizer {train.manifest.tokenizer}, {start.folder} has "
+            f"{tok.fingerprint}: {again}"
+        )
+    longest = int(max(train.lengths))
+    if longest > room:
+        raise GpubError(
+            f"{path} has a conversation of {longest} tokens, the model reads {room}: {again}"
+        )
+    facts = dict(source=str(path), files=train.manifest.files, conversations=len(train))
+    return ChatParts(train, val, facts, _asked_in(tok, val))
+
+
 def open_chats(
     source: str,  # a file, a folder of `gpub chats`, sums, or sums:N
     start: TuneStart,  # whose tokenizer reads them
@@ -104,35 +130,20 @@ def open_chats(
     log: Callable[[str], None] = print,  # told what was left out
 ) -> ChatParts:
     "Conversations to learn from; raises `GpubError` when none is left"
-    tok, longest = start.tok, start.model.cfg.context_length
     n = sums_asked(source)
     if n is not None:
-        train = make_sums(tok, n, np.random.default_rng([seed, 0]))
-        val = make_sums(tok, 1000, np.random.default_rng([seed, 1]), held_out=True)
-        facts = dict(source="sums", conversations=n, seed=seed)
-        return ChatParts(train, val, facts, _asked_in(tok, val), of_sums=True)
+        return _sums_chats(start.tok, n, seed)
     path = Path(source)
     if path.is_dir():
-        train, val = ChatSet(path), ChatSet(path, "val")
-        if train.manifest.tokenizer != tok.fingerprint:
-            raise GpubError(
-                f"{path} was made with tokenizer {train.manifest.tokenizer}, {start.folder} has "
-                f"{tok.fingerprint}: make the chats again with gpub chats --run {start.folder}"
-            )
-        if int(max(train.lengths)) > longest:
-            raise GpubError(
-                f"{path} has a conversation of {int(max(train.lengths))} tokens, the model reads "
-                f"{longest}: make the chats again with gpub chats --run {start.folder}"
-            )
-        facts = dict(source=str(path), files=train.manifest.files, conversations=len(train))
-        return ChatParts(train, list(val), facts, _asked_in(tok, list(val)))
-    chats, counts = encode_conversations(read_conversations(path), tok, longest)
+        return _kept_chats(path, start)
+    tok, room = start.tok, start.model.cfg.context_length
+    chats, counts = encode_conversations(read_conversations(path), tok, room)
     dropped = {why: k for row in counts.dropped.values() for why, k in row.items()}
     said = ", ".join(f"{k:,} {why}" for why, k in dropped.items()) or "nothing"
     if not chats:
         raise GpubError(
             f"{path}: no conversation is left to learn from; left out: {said} (too long: more than "
-            f"the model's {longest} tokens): give others"
+            f"the model's {room} tokens): give others"
         )
     log(f"{path.name}: {len(chats):,} conversations; left out: {said}")
     train = [chat for chat in chats if not is_validation(chat, _VAL_SHARE)] or chats

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 from typing import Any, Protocol
 import torch
 from torch import Tensor
@@ -113,10 +114,14 @@ class TuneJob:
 
 @dataclass(frozen=True, kw_only=True)
 class TuneExtras:
-    "What a tuned run keeps beside its weights, and what it costs"
+    "What a tuned run measures and keeps beside its weights, and what it costs"
 
-    # called at every milestone: questions and answers for samples.jsonl
+    every: int = 50  # steps between checkpoints, and between measurements
+    # called every `every` steps with the steps done: more figures for the log
+    measure: Callable[[int], dict[str, float]] | None = None
+    # called as often: questions and answers for samples.jsonl
     draw: Callable[[], Iterable[tuple[str, str]]] | None = None
+    log: Callable[[str], None] = print  # called with one line now and then
     config: dict[str, Any] = field(default_factory=dict)  # more for config.json
     usd_per_hour: float = 0.0  # what the machine costs
     keep: int = 3  # checkpoints kept beside the milestones
@@ -234,6 +239,16 @@ class TuneJournal:
         self.row, self.last = row, now
         return row
 
+    def measure(
+        self,
+        step: int,  # steps done
+    ) -> dict[str, float]:
+        "More figures for the log"
+        if self.extras.measure is None:
+            return {}
+        with self.ledger.span("eval"):
+            return self.extras.measure(step)
+
     def sample(
         self,
         step: int,  # steps done
@@ -270,6 +285,7 @@ class TuneJournal:
 
     def close(self):
         "The bill and the report of a finished run"
+        self.row = self.row or read_log(self.out)[-1]
         seconds, rate = self.seconds(), self.extras.usd_per_hour
         measured = {k: v for k, v in self.row.items() if k.startswith("val_")}
         bill = dict(
@@ -297,54 +313,60 @@ def _told(row: dict[str, Any], steps: int) -> str:
     return f"step {row['step']}/{steps}  {'  '.join(figures)}"
 
 # %% ../../nbs/lib/tune/steps.ipynb #e0c4ad83
+def _learn(
+    journal: TuneJournal,
+    steps: Iterable[TuneStep],
+    opts: list[torch.optim.Optimizer],
+    last: int,
+    stop: Event,
+):
+    "Let the steps happen and write them down, with a checkpoint now and then and before a stop"
+    extras = journal.extras
+    with Saver(journal.out, extras.keep, log=extras.log) as saver, journal.ledger as ledger:
+        ledger.switch("train")
+        for step in steps:
+            is_due = step.n % extras.every == 0 or step.n == last
+            row = journal.write(step, journal.measure(step.n) if is_due or stop.is_set() else {})
+            ledger.mark_step(step.n)
+            stopping = stop.is_set()  # asked once: whoever is stopped here is saved here
+            if is_due or stopping:
+                extras.log(_told(row, last))
+                journal.sample(step.n)
+                journal.save(saver, opts)
+            if stopping and step.n < last:
+                saver.wait()
+                raise Interrupted(
+                    f"stopped and saved at step {step.n} of {last}; {extras.command} goes on"
+                )
+        saver.wait()
+        journal.close()
+
+
 def tune_run(
     out: Path | str,  # the folder of the new run
     model: GPT | Llama,  # with the weights to start from, on its device
     tok: BPETokenizer | CharTokenizer,  # its tokenizer
     objective: Objective,  # built on this model
     job: TuneJob,  # what is done
-    # called every `every` steps with the steps done: more figures for the log
-    measure: Callable[[int], dict[str, float]] | None = None,
-    every: int = 50,  # steps between checkpoints, and between measurements
-    log: Callable[[str], None] = print,  # called with one line now and then
-    extras: TuneExtras = TuneExtras(),  # samples, prices, more for config.json
+    extras: TuneExtras = TuneExtras(),  # measurements, samples, prices, more for config.json
 ) -> Path:  # the folder
     """Tune a model into a run folder, or go on with one; raises `Interrupted` after a checkpoint
     when asked to stop, `GpubError` for a folder that holds another run"""
-    out, cfg = Path(out), job.train
-    with lock_folder(out, log), disk_errors(out), stop_flag(log) as stop:
+    out, last = Path(out), job.train.steps
+    with lock_folder(out, extras.log), disk_errors(out), stop_flag(extras.log) as stop:
         identity = _identity(job, model, tok)
         config = open_folder(out, identity, lambda: _described(model, tok, extras.config))
         if not (out / "tokenizer.json").exists():
             tok.save(out)
-        opts = make_optimizers(model, cfg)
-        state = _restored(out, model, opts, log)
+        opts = make_optimizers(model, job.train)
+        state = _restored(out, model, opts, extras.log)
         cut_log(out / "log.jsonl", state.step)
         _cut_samples(out / "samples.jsonl", state.step)
-        if state.step == cfg.steps and (out / "bill.json").is_file():
+        if state.step == last and (out / "bill.json").is_file():
             return out
         journal = TuneJournal(out, model, config, extras, state)
         if state.step == 0:
             journal.sample(0)
-        with Saver(out, extras.keep, log=log) as saver, journal.ledger as ledger:
-            ledger.switch("train")
-            for step in tune_steps(model, objective, cfg, opts, state.step):
-                is_time = step.n % every == 0 or step.n == cfg.steps or stop.is_set()
-                with ledger.span("eval"):
-                    measured = measure(step.n) if measure is not None and is_time else {}
-                row = journal.write(step, measured)
-                ledger.mark_step(step.n)
-                if is_time:
-                    log(_told(row, cfg.steps))
-                    journal.sample(step.n)
-                    journal.save(saver, opts)
-                if stop.is_set() and step.n < cfg.steps:
-                    saver.wait()
-                    raise Interrupted(
-                        f"stopped and saved at step {step.n} of {cfg.steps}; {extras.command} goes "
-                        "on"
-                    )
-            saver.wait()
-            journal.row = journal.row or read_log(out)[-1]
-            journal.close()
+        steps = tune_steps(model, objective, job.train, opts, state.step)
+        _learn(journal, steps, opts, last, stop)
     return out

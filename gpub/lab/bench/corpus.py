@@ -16,6 +16,8 @@ import resource
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -152,44 +154,64 @@ class LongJob(Config):
     tokens: Count = 30_600_000_000  # of the job that is meant
 
 
+def _write_names(hub: Path, count: int):
+    "A dataset as it lies on the Hub, of documents that a number names"
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    parts = hub / "HuggingFaceTB" / "smollm-corpus" / "python-edu"
+    parts.mkdir(parents=True)
+    names = pa.table(dict(blob_id=[str(i) for i in range(count)]))
+    pq.write_table(names, parts / "train-00000.parquet")
+    about = "---\nconfigs:\n- config_name: python-edu\n  data_files: python-edu/*\n---\n"
+    (parts.parent / "README.md").write_text(about)
+
+
+@contextmanager
+def _hub_at(folder: Path) -> Iterator[None]:
+    "Child processes that start inside take this folder for the Hub"
+    before = os.environ.get("GPUB_HUB")
+    os.environ["GPUB_HUB"] = str(folder)
+    try:
+        yield
+    finally:
+        os.environ.pop("GPUB_HUB")
+        if before is not None:
+            os.environ["GPUB_HUB"] = before
+
+
+def _in_a_child(cfg: dict, out: Path, url: str) -> dict:
+    "What a process that prepares tells at its end; raises `RuntimeError` where it tells nothing"
+    spawn = mp.get_context("spawn")
+    told = spawn.SimpleQueue()
+    child = spawn.Process(target=_watched_job, args=(cfg, str(out), url, told))
+    child.start()
+    while child.is_alive() and told.empty():
+        child.join(0.1)
+    found = None if told.empty() else told.get()
+    child.join()
+    if found is None:
+        raise RuntimeError(f"the job that writes {out} ended with {child.exitcode}")
+    return found
+
+
 def run_job(
     job: LongJob,  # sizes
     count: int,  # documents to read
     folder: Path,  # an empty one; the tokenizer lies beside it
 ) -> dict:  # seconds, memory, disk, retries
     "Prepare so many made-up documents"
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    hub = folder / "hub" / "HuggingFaceTB" / "smollm-corpus" / "python-edu"
-    hub.mkdir(parents=True)
-    names = pa.table(dict(blob_id=[str(i) for i in range(count)]))
-    pq.write_table(names, hub / "train-00000.parquet")
-    about = "---\nconfigs:\n- config_name: python-edu\n  data_files: python-edu/*\n---\n"
-    (hub.parent / "README.md").write_text(about)
-    made = MadeUp(job.size, round(1 / job.fails))
-    told = mp.get_context("spawn").SimpleQueue()
+    _write_names(folder / "hub", count)
     cfg = dict(sources=["code=python-edu"], tokenizer=str(folder.parent / "tok"), val=0.0)
     cfg |= dict(store=str(folder / "store"), chunk_mb=0.02)  # of names: 500 a chunk
-    args = cfg, str(folder / "out"), made.url, told
-    before = os.environ.get("GPUB_HUB")
-    os.environ["GPUB_HUB"] = str(folder / "hub")
+    made = MadeUp(job.size, round(1 / job.fails))
     try:
-        child = mp.get_context("spawn").Process(target=_watched_job, args=args)
-        child.start()
-        while child.is_alive() and told.empty():
-            child.join(0.1)
-        found = told.get() if not told.empty() else {}
-        child.join()
+        with _hub_at(folder / "hub"):
+            found = _in_a_child(cfg, folder / "out", made.url)
     finally:
-        os.environ.pop("GPUB_HUB")
-        if before is not None:
-            os.environ["GPUB_HUB"] = before
         made.close()
-    if not found:
-        raise RuntimeError(f"the job of {count} documents ended with {child.exitcode}")
-    found |= dict(failed=made.failed, disk_bytes=_disk(folder / "store") + _disk(folder / "out"))
-    return found
+    disk = _disk(folder / "store") + _disk(folder / "out")
+    return found | dict(failed=made.failed, disk_bytes=disk)
 
 # %% ../../../nbs/lib/lab/bench_corpus.ipynb #caadb861
 def foretold(

@@ -27,7 +27,7 @@ from ...share.hub import export_model
 from .bugs import half_checkpoint
 from .blog import Scratch, build_and_copy, exhibit
 from ...data.plays import plays
-from ...guards.check import run_check
+from ...guards.check import Finding, run_check
 from ...data.batches import Batches
 from ...data.tokenizer import CharTokenizer
 
@@ -79,7 +79,7 @@ def check_first_batch(
     """The first batch can be drawn; raises `Alarm` with whatever went wrong, in the words of
     `preflight`"""
     c = run_check(
-        "three rows of data", lambda: (len(batches(0)) == 2, "a batch", "inputs and targets")
+        "three rows of data", lambda: Finding(len(batches(0)) == 2, "a batch", "inputs and targets")
     )
     if not c.ok:
         raise Alarm(
