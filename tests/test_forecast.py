@@ -15,7 +15,8 @@ from gpub.budget.forecast import (
     published_curve,
     run_forecast,
 )
-from gpub.budget.scaling import fit_curve, fit_points, read_ladder
+from gpub.budget.ladder import fit_points, read_ladder
+from gpub.budget.scaling import fit_curve
 from gpub.cli.budget import plan_command
 from gpub.core import GpubError, read_json
 from gpub.data.plays import plays_entropy

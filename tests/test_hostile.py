@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpub.budget.ends import given_up
 from gpub.budget.phases import read_plan
 from gpub.budget.prices import known_price
-from gpub.budget.scaling import read_forecast, read_ladder
+from gpub.budget.ladder import read_forecast, read_ladder
 from gpub.budget.verdicts import verdicts
 from gpub.chat.conversations import ChatSet, read_conversations
 from gpub.core import GpubError, read_config, read_json

@@ -55,8 +55,8 @@ FOR_USERS = {
     # the claims, in the tables of every page that shows some
     "budget.published": "claim_table conflict_table judge_all tally",
     # a ladder of your own, from its data to a forecast and its grade
-    "budget.scaling": "grade_forecast known_source optimal read_forecast stop_when train_ladder "
-    "write_forecast",
+    "budget.ladder": "grade_forecast known_source read_forecast train_ladder write_forecast",
+    "budget.scaling": "optimal stop_when",
     # the loss of a packed batch, and the world of sums, in a notebook
     "chat.packing": "packed_loss",
     # the first text of the course, as one call

@@ -8,35 +8,30 @@ import pytest
 import torch
 from torch.nn import functional as F
 from cells import defined_here
-from gpub.budget import scaling
+from gpub.budget import ladder as ladder_module, scaling
 from gpub.core import GpubError, read_json
 from gpub.model.llama import LlamaConfig
 from gpub.data.plays import plays, plays_char_nll, plays_entropy
 from gpub.record.log import read_log
-from gpub.budget.scaling import (
+from gpub.budget.ladder import (
     BATCH,
     CTX,
     LADDER_RUNGS,
-    PUBLISHED,
     VAL,
-    Law,
-    train_ladder,
     deep_loss,
-    fit_law,
-    fit_curve,
+    fit_points,
     grade_forecast,
     known_source,
-    optimal,
-    fit_points,
     ladder_rates,
+    proxy_config,
     read_forecast,
     read_ladder,
-    train_rung,
     stamp,
-    stop_when,
-    proxy_config,
+    train_ladder,
+    train_rung,
     write_forecast,
 )
+from gpub.budget.scaling import PUBLISHED, Law, fit_curve, fit_law, optimal, stop_when
 from gpub.model.sizes import parameter_anatomy, config_of, flops_per_token
 from gpub.data.tokenizer import CharTokenizer
 
@@ -392,7 +387,7 @@ def test_twins_keep_the_proportions_of_the_1b(width):
 
 
 def test_climbing_files_each_rung_once_and_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(scaling, "VAL", 2048)
+    monkeypatch.setattr(ladder_module, "VAL", 2048)
     data = known_source(tmp_path / "plays", 30_000)
     rungs = [(16, 2 * BATCH, 0), (24, BATCH, 1)]
     with contextlib.redirect_stdout(io.StringIO()):
@@ -475,9 +470,10 @@ def test_the_ladder_is_whole_and_the_forecasts_came_first():
         assert (r["params"], r["tokens"]) not in {(q["params"], q["tokens"]) for q in ladder}
 
 
-def test_the_module_reads_well():
+@pytest.mark.parametrize("module", [scaling, ladder_module])
+def test_the_module_reads_well(module):
     "Every argument has a type, no function more than 25 statements or 6 arguments"
-    tree = ast.parse(Path(scaling.__file__).read_text(encoding="utf-8"))
+    tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef):
             continue

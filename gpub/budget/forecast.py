@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 import numpy as np
-from .scaling import PUBLISHED, Law, fit_curve, fit_law, fit_points, read_ladder
+from .ladder import fit_points, read_ladder
+from .scaling import PUBLISHED, Law, fit_curve, fit_law
 from ..core import GpubError, read_json
 from ..data.plays import plays_entropy
 from ..files import shipped

@@ -149,7 +149,7 @@ def plot_loss(
     small = size[0] < 6
     pt = 8.5 if small else 10
     with plt.rc_context({"font.size": pt, **STYLE}):
-        fig, ax = plt.subplots(figsize=size, facecolor=COLOURS["page"])
+        fig, ax = plt.subplots(figsize=size, facecolor=COLOURS["page"], layout="none")
         ax.set_facecolor(COLOURS["page"])
         ends = _draw_curves(ax, rows, x, refs)
         ax.margins(x=0.01)

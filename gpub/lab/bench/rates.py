@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from annotated_types import Ge
 from ...core import Config, Count, GpubError, NotNegative, Positive, read_json, write_atomic
-from ...budget.scaling import CTX, proxy_config
+from ...budget.ladder import CTX, proxy_config
 from ...data.batches import Batches
 from ...data.text import load_shakespeare
 from ...data.tokenizer import CharTokenizer
