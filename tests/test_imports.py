@@ -232,7 +232,7 @@ def import_run_of(name, folder):
     return import_run(folder / "hf", folder / "run")
 
 
-@pytest.mark.parametrize("name", ["SmolLM2", "TinyLlama"])
+@pytest.mark.parametrize("name", ["SmolLM2", pytest.param("TinyLlama", marks=pytest.mark.full)])
 def test_an_imported_run_is_a_run(name, tmp_path):
     "Listed, examined, billed as what it is; it learns on, from the loss that transformers measures"
     theirs, words = make_folder(CASES[name], tmp_path / "hf")

@@ -757,6 +757,7 @@ def test_law(root, law):
     assert not broken, "\n" + "\n".join(broken)
 
 
+@pytest.mark.full(instead="test_works_without_notebook_tools")
 def test_imports_no_notebook_tools(root):
     assert without(root, block=False) == []
 

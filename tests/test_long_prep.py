@@ -1,14 +1,37 @@
 """A job that stands for a much longer one: failures are met and counted, disk is as foretold"""
 
-import json
+import contextlib, gzip, json
+from urllib.error import HTTPError
+from urllib.request import urlopen
 import pytest
-from gpub.lab.bench.corpus import LongJob, bench_corpus
+from gpub.lab.bench.corpus import LongJob, MadeUp, bench_corpus, foretold
 
 
 def small_job():
     return bench_corpus(LongJob(documents=120, size=4000, share=0.25, fails=0.02))
 
 
+def test_a_made_up_document_is_the_same_each_time_and_some_requests_fail():
+    made = MadeUp(size=400, every=3)
+    try:
+        found = []
+        for name in ("7", "8", "7", "9"):
+            with contextlib.suppress(HTTPError), urlopen(made.url + name) as answer:
+                found.append(gzip.decompress(answer.read()).decode())
+        assert (made.asked, made.failed) == (4, 1)
+        first, second, last = found
+        assert first == made.document("7") != second and last == made.document("9")
+        assert len(first) == 400 + 19  # twenty pieces, joined
+    finally:
+        made.close()
+
+
+def test_what_is_foretold_is_the_line_through_two_jobs():
+    small, larger = dict(bytes=100, disk_bytes=30), dict(bytes=200, disk_bytes=50)
+    assert foretold(small, larger, "disk_bytes", 1000) == 50 + 0.2 * 800
+
+
+@pytest.mark.full(instead="test_what_is_foretold_is_the_line_through_two_jobs")
 def test_failures_are_met_and_the_disk_is_foretold():
     r = small_job()
     whole = r["whole"]

@@ -50,25 +50,36 @@ def names_in(path):
     return set(re.findall(r"^def (test_\w+)", path.read_text(encoding="utf-8"), re.M))
 
 
+def is_there(test, path):
+    "Whether there is such a test: of the same file, or FILE::NAME"
+    file, _, name = test.rpartition("::")
+    path = path.parent / file if file else path
+    return path.is_file() and name in names_in(path)
+
+
 def without_representative(folder):
     "Whole tests marked `full` that do not name the test which `make test` runs in their place"
     found = []
     for path in sorted(folder.glob("test_*.py")):
         for name, mark in full_marks(ast.parse(path.read_text(encoding="utf-8"))):
             named = [k.value.value for k in getattr(mark, "keywords", []) if k.arg == "instead"]
-            if not named or named[0] not in names_in(path):
+            if not named or not is_there(named[0], path):
                 found.append(f"{path.name}::{name}")
     return found
 
 
 def test_each_property_has_a_test_that_make_test_runs(tmp_path):
     assert not without_representative(TESTS)
-    (tmp_path / "test_a.py").write_text("@pytest.mark.full\ndef test_b():\n    pass\n")
-    assert without_representative(tmp_path) == ["test_a.py::test_b"]
+    test = "def test_{}():\n    pass\n"
+    (tmp_path / "test_a.py").write_text("@pytest.mark.full\n" + test.format("b"))
+    other = "@pytest.mark.full(instead='test_a.py::test_{}')\n" + test.format("{}")
+    text = other.format("b", "c") + other.format("gone", "d")
+    (tmp_path / "test_e.py").write_text(text)
+    assert without_representative(tmp_path) == ["test_a.py::test_b", "test_e.py::test_d"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no Ctrl-C for another process")
-@pytest.mark.parametrize("workers", (0, 2))
+@pytest.mark.parametrize("workers", (pytest.param(0, marks=pytest.mark.full), 2))
 def test_an_interrupted_test_is_named(tmp_path, workers):
     "Also from workers, for which pytest waits before it says anything"
     (tmp_path / "test_a.py").write_text(

@@ -20,8 +20,7 @@ from test_run import TINY, gpub
 
 # clip is below every gradient norm of this run: all of them are cut
 ARGS = [*TINY, "--set", "compile=no", "--set", "clip=0.2"]
-# each way of dividing the work resumes or counts once in `make test`, and all do in `make test-all`
-FULL_DDP = pytest.param("ddp", marks=pytest.mark.full)
+# each way of dividing the work counts once in `make test`, and all do in `make test-all`
 FULL_FSDP = pytest.param("fsdp", marks=pytest.mark.full)
 
 
@@ -273,8 +272,9 @@ def test_masked_targets_count_the_same_in_two_processes(how, tmp_path):
         assert losses[4] == 0 and losses[3] > 0
 
 
+@pytest.mark.full(instead="test_killed_among_slices_two_go_on_to_the_bit")
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot send Ctrl-C to one process")
-@pytest.mark.parametrize("how", [FULL_DDP, "fsdp"])
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
 def test_one_process_goes_on_where_two_stopped_and_back(how, alone, text, tmp_path):
     argv = ["train", "shakespeare", "--data", text, "--out", tmp_path / "run", *ARGS]
     p = torchrun(*argv, "--parallel", how)
@@ -290,6 +290,7 @@ def test_one_process_goes_on_where_two_stopped_and_back(how, alone, text, tmp_pa
     same_curve(tmp_path / "run", alone)
 
 
+@pytest.mark.full(instead="test_killed_among_slices_two_go_on_to_the_bit")
 def test_two_go_on_where_one_stopped(alone, text, tmp_path):
     argv = ["train", "shakespeare", "--data", text, "--out", tmp_path / "run", *ARGS]
     p = start(*argv)
@@ -323,11 +324,14 @@ def test_a_killed_process_ends_the_run_with_one_line(alone, text, tmp_path):
     same_curve(tmp_path / "run", alone)
 
 
-def test_killed_among_slices_two_go_on_to_the_bit(sliced, text, tmp_path):
-    argv = ["train", "shakespeare", "--data", text, "--out", tmp_path / "run", *ARGS]
-    argv += ["--parallel", "fsdp"]
-    kill_one(tmp_path / "run", torchrun(*argv))
-    p = torchrun(*argv)
+def test_killed_among_slices_two_go_on_to_the_bit(alone, sliced, text, tmp_path):
+    "And one goes on alone, to what two learn"
+    argv = ["train", "shakespeare", "--data", text, *ARGS, "--parallel", "fsdp", "--out"]
+    kill_one(tmp_path / "run", torchrun(*argv, tmp_path / "run"))
+    one = shutil.copytree(tmp_path / "run", tmp_path / "one")
+    assert gpub(*argv, one) == 0
+    same_curve(one, alone)
+    p = torchrun(*argv, tmp_path / "run")
     _, err = p.communicate(timeout=300)
     assert p.returncode == 0, err
     same_weights(tmp_path / "run", sliced)
@@ -345,23 +349,20 @@ def test_killed_among_four_slices_any_number_goes_on(alone, text, tmp_path):
         same_curve(run, alone)
 
 
-def test_refusals_are_said_once(alone, text, tmp_path):
-    for extra, part in (
-        (("--set", "lr=0.5"), "holds another run"),
-        (("--set", "batch_tokens=32", "--set", "stages=[]"), "cannot be shared equally"),
-    ):
-        p = torchrun(
-            "train",
-            "shakespeare",
-            "--data",
-            text,
-            "--out",
-            alone if "lr=0.5" in extra else tmp_path / "run",
-            *ARGS,
-            *extra,
-        )
-        out, err = p.communicate(timeout=120)
-        said = [l for l in err.splitlines() if l.startswith("gpub: ")]
-        assert p.returncode == 1 and said and all(part in l for l in said), err
-        if "lr=0.5" in extra:
-            assert len(said) == 1
+SHARES = pytest.param(
+    ("--set", "batch_tokens=32", "--set", "stages=[]"),
+    "cannot be shared equally",
+    marks=pytest.mark.full,
+    id="batch",
+)
+
+
+@pytest.mark.parametrize("extra, part", [(("--set", "lr=0.5"), "holds another run"), SHARES])
+def test_refusals_are_said_once(alone, text, extra, part):
+    argv = ["train", "shakespeare", "--data", text, "--out", alone, *ARGS, *extra]
+    p = torchrun(*argv)
+    _, err = p.communicate(timeout=120)
+    said = [l for l in err.splitlines() if l.startswith("gpub: ")]
+    assert p.returncode == 1 and said and all(part in l for l in said), err
+    if "lr=0.5" in extra:
+        assert len(said) == 1

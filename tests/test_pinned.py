@@ -102,6 +102,7 @@ def test_a_commit_that_is_not_there_is_one_line(hub, moved):
     assert "some/set" in said.strip().splitlines()[-1] and "Traceback" not in said
 
 
+@pytest.mark.full(instead="test_another_commit_is_another_job")
 def test_a_run_refuses_shards_of_another_commit(hub, moved, tmp_path):
     "The same tokenizer, the same number of documents: only the commit is another one"
     folder, _ = moved

@@ -206,11 +206,12 @@ def test_a_card_that_is_too_small():
             "went on after 0",
             marks=pytest.mark.full,
         ),
-        (
+        pytest.param(
             lambda code: (
                 'import sys\nif sys.argv[1].count("whole"): sys.exit("no way back")\n' + code
             ),
             "does not start again: no way back",
+            marks=pytest.mark.full,
         ),
         (
             lambda code: 'import sys; sys.exit("no such luck")\n' + code,
@@ -259,9 +260,10 @@ def test_a_named_card_is_rehearsed_on():
     "asked, says",
     [
         (away("burn-toy", "T4", 8, "fsdp"), "fp16 needs whole gradients"),
-        (
+        pytest.param(
             away("gpt2-355m", "T4", n_layers=8, micro_batch=64, batch_tokens=65_536),
             "DOES NOT FIT",
+            marks=pytest.mark.full,
         ),
     ],
     ids=["refused", "too large"],

@@ -627,6 +627,7 @@ def test_a_stop_that_nobody_can_be_told_of(error):
         assert flag.is_set()
 
 
+@pytest.mark.full(instead="test_a_lost_connection")
 @posix
 def test_under_nohup_a_lost_connection_is_ignored(straight, text, tmp_path):
     p = start(
@@ -793,6 +794,7 @@ def test_the_mirror_brings_a_lost_machine_back(straight, text, tmp_path, capsys)
     assert gpub(*argv) == 0 and (tmp_path / "drive" / "bill.json").exists()
 
 
+@pytest.mark.full(instead="test_trackers.py::test_wandb_offline_for_real")
 def test_tracked_by_wandb_offline(text, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -836,7 +838,9 @@ def test_second_process_is_refused(straight, text, tmp_path, capsys):
     p.communicate()
 
 
-@pytest.mark.parametrize("share, name", [(0.5, "bf16"), (0.95, "fp32")])
+@pytest.mark.parametrize(
+    "share, name", [(0.5, "bf16"), pytest.param(0.95, "fp32", marks=pytest.mark.full)]
+)
 def test_precision_is_measured_once_and_kept(share, name, text, tmp_path, monkeypatch):
     """Where a CPU multiplies bf16, a step is timed in both; the run keeps what was faster then,
     whatever is faster when it goes on"""

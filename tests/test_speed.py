@@ -319,7 +319,11 @@ def test_a_rung_that_changes_the_loss_or_fails_is_not_stood_on(place):
 
 @pytest.mark.parametrize(
     "on, kept",
-    [([0.9, 0.9, 0.9, 1.1, 1.1], False), ([0.9, 0.9, 0.9, 0.9, 1.1], True), ([0.995] * 5, False)],
+    [
+        ([0.9, 0.9, 0.9, 1.1, 1.1], False),
+        pytest.param([0.9, 0.9, 0.9, 0.9, 1.1], True, marks=pytest.mark.full),
+        pytest.param([0.995] * 5, False, marks=pytest.mark.full),
+    ],
 )
 def test_a_lucky_median_is_no_gain(place, monkeypatch, on, kept):
     monkeypatch.setattr(ladder, "duel", lambda a, b, steps: ([1.0] * 5, on))
@@ -330,6 +334,7 @@ def test_a_lucky_median_is_no_gain(place, monkeypatch, on, kept):
     stands.close()
 
 
+@pytest.mark.full(instead="test_a_rung_that_changes_the_loss_or_fails_is_not_stood_on")
 def test_whole_ladder(tmp_path):
     r = bench_ladder(
         "shakespeare",

@@ -323,6 +323,7 @@ def test_a_damaged_checkpoint_is_said_when_the_page_is_opened_again(root, whole_
     assert line in (home / "plan/notebook.log").read_text(encoding="utf-8")
 
 
+@pytest.mark.full(instead="test_a_damaged_checkpoint_is_said_when_the_page_is_opened_again")
 def test_the_page_beside_a_real_command_line(root, whole_page):
     "What the page leaves behind is a run for gpub bill, gpub run and gpub run --show"
     tmp_path, out = whole_page

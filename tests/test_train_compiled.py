@@ -79,8 +79,11 @@ def documents_in_a_row(seed):
     return (row[:, :-1], row[:, 1:]), [(d[:, :-1], d[:, 1:]) for d in apart]
 
 
-WAYS = [("eager", mode) for mode in MODES]
-WAYS += [("blocks", "off"), ("blocks", "full"), ("whole", "selective")]
+WAYS = [("eager", mode) for mode in MODES] + [("blocks", "off")]
+WAYS += [
+    pytest.param(*way, marks=pytest.mark.full)
+    for way in (("blocks", "full"), ("whole", "selective"))
+]
 
 
 @pytest.mark.parametrize("how, mode", WAYS)
@@ -108,7 +111,7 @@ def test_documents_of_a_row_are_learned_as_if_apart(cfg, how, mode):
     assert seen[0] == seen[1]
 
 
-@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("whole", [pytest.param(True, marks=pytest.mark.full), False])
 def test_a_ninth_shape_is_compiled_like_the_first(whole):
     model = build(replace(CONFIGS[0], n_layers=2))
     fit = MicroBatcher(model, TrainConfig(steps=1))

@@ -56,6 +56,7 @@ def test_a_tensor_left_on_the_cpu_is_found():
     assert "standin:0 and cpu" in found.problems[0] and not found.ready
 
 
+@pytest.mark.full(instead="test_a_tensor_left_on_the_cpu_is_found")
 def test_a_mask_on_another_device_is_found():
     def attention(q, k, v):
         mask = torch.ones(q.size(-2), q.size(-2), dtype=torch.bool, device="cpu").tril()
@@ -86,6 +87,7 @@ def test_an_fp32_buffer_in_a_bf16_path_is_found():
     assert "multiplied in fp32" in problem and "test_rehearse.py" in problem
 
 
+@pytest.mark.full(instead="test_the_peak_is_the_forecast")
 def test_an_activation_kept_in_fp32_is_found():
     def change(model):
         for block in model.blocks:
@@ -99,6 +101,7 @@ def test_an_activation_kept_in_fp32_is_found():
     assert "from the forecast" in problem
 
 
+@pytest.mark.full(instead="test_the_crash_on_resume_of_old_is_found")
 def test_optimizer_state_restored_on_the_wrong_device_is_found(monkeypatch):
     whole = learning.restore_optimizers
 
@@ -153,6 +156,7 @@ def test_a_shape_that_recompiles_is_found():
     assert "compiled again" in found.problems[0]
 
 
+@pytest.mark.full(instead="test_a_shape_that_recompiles_is_found")
 @pytest.mark.compiler
 def test_a_healthy_run_compiles_once():
     found = rehearse(TOY)
@@ -175,7 +179,12 @@ def test_the_crash_on_resume_of_old_is_found(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "settings", [dict(), dict(grad_checkpoint="full"), dict(optimizer="adamw")]
+    "settings",
+    [
+        dict(),
+        pytest.param(dict(grad_checkpoint="full"), marks=pytest.mark.full),
+        pytest.param(dict(optimizer="adamw"), marks=pytest.mark.full),
+    ],
 )
 def test_the_peak_is_the_forecast(settings):
     "A model of the 1B's width and few layers, where nothing is small"
@@ -208,6 +217,7 @@ def test_a_slice_is_cut_until_it_fits():
     assert found.fits and 1 < found.micro_batch < 64 and found.mode == "off"
 
 
+@pytest.mark.full(instead="test_the_peak_is_the_forecast")
 def test_a_run_that_does_not_fit_says_so():
     shape = dict(n_layers=12, micro_batch=64, batch_tokens=64 * 1024)
     found = rehearse(RehearsalOptions("gpt2-355m", "T4", settings=shape))
@@ -280,7 +290,7 @@ def test_what_two_cards_do_alike_is_rehearsed_once():
     assert table.rows == [["burn-toy", "no (1)"]] and "multiplied in fp32" in why[0]
 
 
-@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize("passes", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_the_peak_under_ddp_is_the_forecast(passes):
     "Buckets hold the gradients from the start; of several passes the sum waits beside them"
     shape = dict(micro_batch=2, n_layers=3, batch_tokens=passes * 2 * 2048 * 8)
