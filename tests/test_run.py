@@ -52,6 +52,16 @@ def gpub(*argv):
         sys.argv = old
 
 
+def train(text, out, *more):
+    "A run of the smallest preset, in this process: exit code"
+    return gpub("train", "shakespeare", "--data", text, "--out", out, *more)
+
+
+def start_train(text, out, *more, **around):
+    "The same in a process of its own"
+    return start("train", "shakespeare", "--data", text, "--out", out, *more, **around)
+
+
 def clockless(out):
     return [
         {k: v for k, v in json.loads(l).items() if k not in ("seconds", "tok_s", "mfu", "usd")}
@@ -71,7 +81,7 @@ def same_run(a, b):
 def straight(text, tmp_path_factory):
     "An undisturbed run, the measure of all others"
     out = tmp_path_factory.mktemp("runs") / "straight"
-    assert gpub("train", "shakespeare", "--data", text, "--out", out, *TINY) == 0
+    assert train(text, out, *TINY) == 0
     return out
 
 
@@ -115,7 +125,7 @@ def test_folder_and_report(straight, capsys):
 
 def test_again_is_done_at_once(straight, text, capsys):
     before = (straight / "log.jsonl").read_text()
-    assert gpub("train", "shakespeare", "--data", text, "--out", straight, *TINY) == 0
+    assert train(text, straight, *TINY) == 0
     assert (straight / "log.jsonl").read_text() == before and "done" in capsys.readouterr().out
 
 
@@ -205,16 +215,13 @@ def test_refusals(argv, parts, tmp_path, capsys, monkeypatch):
 def test_unusable_texts(content, parts, tmp_path, capsys):
     p = tmp_path / "text.txt"
     p.write_bytes(content)
-    assert gpub("train", "shakespeare", "--data", p, "--out", tmp_path / "run", *TINY) == 1
+    assert train(p, tmp_path / "run", *TINY) == 1
     one_line(capsys, *parts)
 
 
 def test_another_run_is_refused_and_untouched(straight, text, capsys):
     before = {p: p.read_bytes() for p in straight.rglob("*") if p.is_file()}
-    assert (
-        gpub("train", "shakespeare", "--data", text, "--out", straight, *TINY, "--set", "lr=0.5")
-        == 1
-    )
+    assert train(text, straight, *TINY, "--set", "lr=0.5") == 1
     one_line(capsys, "train.lr", "0.008", "0.5", "--out")
     assert {
         p: p.read_bytes() for p in straight.rglob("*") if p.is_file() and p.name != ".lock"
@@ -229,7 +236,7 @@ def test_a_config_that_is_none(content, straight, text, tmp_path, capsys):
     out = tmp_path / "run"
     shutil.copytree(straight, out)
     (out / "config.json").write_text(content)
-    assert gpub("train", "shakespeare", "--data", text, "--out", out, *TINY) == 1
+    assert train(text, out, *TINY) == 1
     one_line(capsys, "config.json", "restore")
     assert load_checkpoint(out).step == 30
 
@@ -245,10 +252,10 @@ def test_a_config_of_odd_types(odd, straight, text, tmp_path, capsys):
         if type(odd) is type(config[key]):
             continue
         (out / "config.json").write_text(json.dumps(config | {key: odd}))
-        assert gpub("train", "shakespeare", "--data", text, "--out", out, *TINY) == 1
+        assert train(text, out, *TINY) == 1
         one_line(capsys, "config.json", key, "restore")
     (out / "config.json").write_text(json.dumps(config | dict(precision=dict(name=odd))))
-    assert gpub("train", "shakespeare", "--data", text, "--out", out, *TINY) == 1
+    assert train(text, out, *TINY) == 1
     one_line(capsys, "precision")
     for key in "model", "data":
         (out / "config.json").write_text(json.dumps(config | {key: odd}))
@@ -272,7 +279,7 @@ def test_a_log_without_a_validation(straight, text, tmp_path, capsys):
             for l in log.read_text().splitlines()
         )
     )
-    assert gpub("train", "shakespeare", "--data", text, "--out", out, *TINY) == 1
+    assert train(text, out, *TINY) == 1
     one_line(capsys, "log.jsonl", "val_loss")
 
 
@@ -288,9 +295,7 @@ def test_a_user_without_a_home(monkeypatch):
 
 def test_a_file_in_the_way(text, tmp_path, capsys):
     (tmp_path / "runs").write_text("not a folder")
-    assert (
-        gpub("train", "shakespeare", "--data", text, "--out", tmp_path / "runs" / "x", *TINY) == 1
-    )
+    assert train(text, tmp_path / "runs" / "x", *TINY) == 1
     one_line(capsys, "--out")
 
 
@@ -301,7 +306,7 @@ def test_no_permission(text, tmp_path, capsys):
     folder.chmod(0o500)
     if os.access(folder, os.W_OK):  # root writes everywhere but to a file system that is read-only
         folder = Path("/proc/gpub")
-    assert gpub("train", "shakespeare", "--data", text, "--out", folder / "x", *TINY) == 1
+    assert train(text, folder / "x", *TINY) == 1
     one_line(capsys, folder, "--out")
 
 
@@ -317,16 +322,16 @@ def test_disk_full_while_saving(text, tmp_path, capsys, monkeypatch):
         return save(self, step, *a, **kw)
 
     monkeypatch.setattr(gpub_checkpoint.Saver, "save", full)
-    assert gpub("train", "shakespeare", "--data", text, "--out", out, *TINY) == 1
+    assert train(text, out, *TINY) == 1
     one_line(capsys, "room")
     assert saved == [5, 10, 15] and load_checkpoint(out).step == 10
     monkeypatch.undo()
-    assert gpub("train", "shakespeare", "--data", text, "--out", out, *TINY) == 0  # goes on
+    assert train(text, out, *TINY) == 0  # goes on
 
 
 def test_a_really_full_disk(text, capsys, small_disk):
     disk = small_disk(900)
-    assert gpub("train", "shakespeare", "--data", text, "--out", disk / "run", *TINY) == 1
+    assert train(text, disk / "run", *TINY) == 1
     one_line(capsys, "room")
     assert load_checkpoint(disk / "run").step >= 5
 
@@ -336,7 +341,7 @@ def test_log_that_cannot_be_written(text, tmp_path, capsys, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(gpub_journal, "append_row", full)
-    assert gpub("train", "shakespeare", "--data", text, "--out", tmp_path / "run", *TINY) == 1
+    assert train(text, tmp_path / "run", *TINY) == 1
     one_line(capsys, "disk is full")
 
 
@@ -350,7 +355,7 @@ def test_nan_keeps_the_last_good_checkpoint(text, tmp_path, capsys, monkeypatch)
             yield s
 
     monkeypatch.setattr(gpub_run, "train", poisoned)
-    assert gpub("train", "shakespeare", "--data", text, "--out", tmp_path / "run", *TINY) == 1
+    assert train(text, tmp_path / "run", *TINY) == 1
     one_line(capsys, "step 12", "step-00000010")
     c = load_checkpoint(tmp_path / "run")
     assert c.step == 10 and all(torch.isfinite(t).all() for t in c.model.values())
@@ -419,7 +424,7 @@ def test_without_LATEST_it_goes_on_all_the_same(straight, text, tmp_path, capsys
     out = tmp_path / "run"
     shutil.copytree(straight, out)
     (out / "LATEST").unlink()
-    assert gpub("train", "shakespeare", "--data", text, "--out", out, *TINY) == 0
+    assert train(text, out, *TINY) == 0
     same_run(straight, out)
     assert "--- step 0" not in capsys.readouterr().out
 
@@ -455,18 +460,7 @@ def test_a_terminal_that_lacks_letters(straight, tmp_path):
     nothing stops"""
     p = tmp_path / "text.txt"
     p.write_text(plays(6000, seed=3).replace("e", "\u2603"), encoding="utf-8")
-    proc = start(
-        "train",
-        "shakespeare",
-        "--data",
-        p,
-        "--out",
-        tmp_path / "run",
-        *TINY[:-4],
-        "--steps",
-        "3",
-        PYTHONIOENCODING="cp1252",
-    )
+    proc = start_train(p, tmp_path / "run", *TINY[:-4], "--steps", "3", PYTHONIOENCODING="cp1252")
     out, err = proc.communicate()
     assert proc.returncode == 0 and not err and "\\u2603" in out
 
@@ -480,39 +474,13 @@ def test_odd_line_ends_of_a_text(tmp_path, capsys):
     )
     out = tmp_path / "run"
     assert (
-        gpub(
-            "train",
-            "shakespeare",
-            "--data",
-            p,
-            "--out",
-            out,
-            *TINY[:-4],
-            "--steps",
-            "4",
-            "--save-every",
-            "2",
-        )
-        == 0
+        train(p, out, *TINY[:-4], "--steps", "4", "--save-every", "2") == 0
         and (out / "report.html").is_file()
     )
     before = (out / "samples.jsonl").read_text()
     assert "\x85" in before  # as it is, not spelled
     assert (
-        gpub(
-            "train",
-            "shakespeare",
-            "--data",
-            p,
-            "--out",
-            out,
-            *TINY[:-4],
-            "--steps",
-            "4",
-            "--save-every",
-            "2",
-        )
-        == 0
+        train(p, out, *TINY[:-4], "--steps", "4", "--save-every", "2") == 0
         and (out / "samples.jsonl").read_text() == before
     )
 
@@ -531,7 +499,7 @@ def test_threads_as_OpenMP_is_told(said, threads, monkeypatch):
 
 def test_without_a_terminal_at_all(straight, text, monkeypatch):
     monkeypatch.setattr(sys, "stdout", None)  # as under `>&-`
-    assert gpub("train", "shakespeare", "--data", text, "--out", straight, *TINY) == 0
+    assert train(text, straight, *TINY) == 0
 
 
 def test_stopped_at_once_says_so(capsys, monkeypatch):
@@ -630,9 +598,7 @@ def test_a_stop_that_nobody_can_be_told_of(error):
 @pytest.mark.full(instead="test_a_lost_connection")
 @posix
 def test_under_nohup_a_lost_connection_is_ignored(straight, text, tmp_path):
-    p = start(
-        "train", "shakespeare", "--data", text, "--out", tmp_path / "run", *TINY, before=["nohup"]
-    )
+    p = start_train(text, tmp_path / "run", *TINY, before=["nohup"])
     wait_for(tmp_path / "run", 10, p)
     p.send_signal(signal.SIGHUP)
     out, err = p.communicate(timeout=120)
@@ -642,7 +608,7 @@ def test_under_nohup_a_lost_connection_is_ignored(straight, text, tmp_path):
 
 def test_a_reader_that_goes_does_not_stop_the_run(straight, text, tmp_path):
     "gpub train ... | head"
-    p = start("train", "shakespeare", "--data", text, "--out", tmp_path / "run", *TINY)
+    p = start_train(text, tmp_path / "run", *TINY)
     wait_for(tmp_path / "run", 10, p)
     p.stdout.close()
     err = p.stderr.read()
@@ -669,10 +635,7 @@ def undisturbed(text, tmp_path_factory):
     @functools.cache
     def run(variant):
         out = tmp_path_factory.mktemp("undisturbed") / variant
-        assert (
-            gpub("train", "shakespeare", "--data", text, "--out", out, *TINY, *VARIANTS[variant])
-            == 0
-        )
+        assert train(text, out, *TINY, *VARIANTS[variant]) == 0
         return out
 
     return run
@@ -798,20 +761,7 @@ def test_the_mirror_brings_a_lost_machine_back(straight, text, tmp_path, capsys)
 def test_tracked_by_wandb_offline(text, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    assert (
-        gpub(
-            "train",
-            "shakespeare",
-            "--data",
-            text,
-            "--out",
-            tmp_path / "run",
-            *TINY,
-            "--track",
-            "wandb",
-        )
-        == 0
-    )
+    assert train(text, tmp_path / "run", *TINY, "--track", "wandb") == 0
     run_id = json.loads((tmp_path / "run" / "config.json").read_text())["run_id"]
     assert [p for p in (tmp_path / "run").rglob("*.wandb") if run_id in p.name]
 
@@ -907,12 +857,8 @@ def test_bf16_learns_what_fp32_learns(text, undisturbed, tmp_path):
 
 @pytest.mark.slow
 def test_compile_falls_back_without_a_compiler(text, tmp_path):
-    p = start(
-        "train",
-        "shakespeare",
-        "--data",
+    p = start_train(
         text,
-        "--out",
         tmp_path / "run",
         *TINY,
         "--set",
@@ -931,20 +877,7 @@ def test_compile_falls_back_without_a_compiler(text, tmp_path):
 
 @pytest.mark.slow
 def test_compiled_checkpoints_are_the_same_files(straight, text, tmp_path):
-    assert (
-        gpub(
-            "train",
-            "shakespeare",
-            "--data",
-            text,
-            "--out",
-            tmp_path / "run",
-            *TINY,
-            "--set",
-            "compile=yes",
-        )
-        == 0
-    )
+    assert train(text, tmp_path / "run", *TINY, "--set", "compile=yes") == 0
     a, b = load_checkpoint(tmp_path / "run"), load_checkpoint(straight)
     assert a.model.keys() == b.model.keys() and all(
         (a.model[k] - b.model[k]).abs().max() < 0.05 for k in a.model

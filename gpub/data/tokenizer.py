@@ -60,7 +60,18 @@ def check_ids(
     return ids
 
 # %% ../../nbs/lib/data/tokenizer.ipynb #d1a1a809
-class CharTokenizer:
+class _OneByOne:
+    "A tokenizer that reads many texts one after another"
+
+    def encode_batch(
+        self,
+        texts: Sequence[str],  # list of str
+    ) -> list[np.ndarray]:  # list of arrays, one per text
+        "Ids of many texts"
+        return [self.encode(t) for t in texts]
+
+
+class CharTokenizer(_OneByOne):
     "One id per character, in the order of `chars`"
 
     end = None  # a character tokenizer has no token that parts documents
@@ -110,13 +121,6 @@ class CharTokenizer:
             f"{', '.join(map(repr, lost[:8]))}{more}: "
             "leave them out, or train on a text that has them"
         )
-
-    def encode_batch(
-        self,
-        texts: Sequence[str],  # list of str
-    ) -> list[np.ndarray]:  # list of arrays, one per text
-        "Ids of many texts"
-        return [self.encode(t) for t in texts]
 
     def decode(
         self,
@@ -630,7 +634,7 @@ def tokenizer_report(
     return dict(vocab=tok.vocab_size, fingerprint=tok.fingerprint, sources=out, dead=dead)
 
 # %% ../../nbs/lib/data/tokenizer.ipynb #8b158d20
-class SpacedTokenizer:
+class SpacedTokenizer(_OneByOne):
     "BPE of whole texts with bytes to fall back on, as SentencePiece has it: Llama 2, TinyLlama"
 
     def __init__(
@@ -669,13 +673,6 @@ class SpacedTokenizer:
         ids = self._tok.encode(_whole(text), add_special_tokens=False).ids
         return np.asarray(ids, id_dtype(self.vocab_size))
 
-    def encode_batch(
-        self,
-        texts: Sequence[str],  # list of str
-    ) -> list[np.ndarray]:  # list of arrays, one per text
-        "Ids of many texts"
-        return [self.encode(t) for t in texts]
-
     def decode_bytes(
         self,
         ids: Collection[int],  # array or list of integers
@@ -704,7 +701,7 @@ def _spaced_bytes(name: str) -> bytes:
     return bytes([int(byte[1], 16)]) if byte else name.replace("▁", " ").encode()
 
 
-class IdTokenizer:
+class IdTokenizer(_OneByOne):
     "Ids written as numbers, for weights whose own tokenizer cannot be read here: 17 4 1022"
 
     end = None
@@ -730,13 +727,6 @@ class IdTokenizer:
                 "imported without its tokenizer, its text is ids, such as 17 4 102"
             )
         return np.array([int(w) for w in words], id_dtype(self.vocab_size))
-
-    def encode_batch(
-        self,
-        texts: Sequence[str],  # list of str
-    ) -> list[np.ndarray]:  # list of arrays, one per text
-        "Ids of many texts"
-        return [self.encode(t) for t in texts]
 
     def decode(
         self,

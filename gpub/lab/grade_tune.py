@@ -188,41 +188,18 @@ def dpo_end(
     return float(np.mean(ends[-steps // 5 :]))
 
 
-def _without_reference(
-    chosen_b: Tensor,
-    rejected_b: Tensor,
-    reference_chosen_b: Tensor,
-    reference_rejected_b: Tensor,
-    beta: float,
-) -> Tensor:
-    return dpo_loss(chosen_b, rejected_b, torch.zeros(()), torch.zeros(()), beta)
-
-
-def _without_beta(
-    chosen_b: Tensor,
-    rejected_b: Tensor,
-    reference_chosen_b: Tensor,
-    reference_rejected_b: Tensor,
-    beta: float,
-) -> Tensor:
-    return dpo_loss(chosen_b, rejected_b, reference_chosen_b, reference_rejected_b, 1.0)
-
-
-def _wrong_sign(
-    chosen_b: Tensor,
-    rejected_b: Tensor,
-    reference_chosen_b: Tensor,
-    reference_rejected_b: Tensor,
-    beta: float,
-) -> Tensor:
-    return dpo_loss(rejected_b, chosen_b, reference_rejected_b, reference_chosen_b, beta)
-
-
-DPO_KINDS = {  # what is found -> how it is written
+# what is found -> how it is written: (better, worse, both before the training, beta)
+DPO_KINDS: dict[str, Callable] = {
     "the loss of DPO": dpo_loss,
-    "no reference: the old odds are forgotten": _without_reference,
-    "beta is not used": _without_beta,
-    "the wrong sign: the worse answers are learned": _wrong_sign,
+    "no reference: the old odds are forgotten": lambda good, bad, old_good, old_bad, beta: dpo_loss(
+        good, bad, torch.zeros(()), torch.zeros(()), beta
+    ),
+    "beta is not used": lambda good, bad, old_good, old_bad, beta: dpo_loss(
+        good, bad, old_good, old_bad, 1.0
+    ),
+    "the wrong sign: the worse answers are learned": lambda good, bad, old_good, old_bad, beta: (
+        dpo_loss(bad, good, old_bad, old_good, beta)
+    ),
 }
 
 
