@@ -21,6 +21,7 @@ from gpub.budget.economics import (
     scale_out,
     usd_per_billion,
 )
+from gpub.budget import gpus
 from gpub.budget.gpus import find_card, hourly, informed_plan, machine_for
 from gpub.lab.museum.machines import INFRA, _installed, check_first_batch, check_versions
 from gpub.budget.prices import known_price
@@ -74,6 +75,24 @@ def test_a_card_without_a_price_asks_for_one():
     assert compare_gpus("gpt2-134m", "1B", ["T4"], usd_per_hour=0.35)[0]["usd"] > 0 and [
         r[4] for r in card_table([GPUS["T4"], GPUS["A40"]]).rows
     ] == ["", "0.40"]
+
+
+def test_a_card_that_no_table_has_is_measured_where_it_is_and_asks_for_its_price(monkeypatch):
+    "A new card in this machine is a question with an answer; one that is elsewhere is refused"
+    here = "NVIDIA GB999"
+    seen = replace(gpus.measure_gpu("cpu", n=256), name=here, memory_gb=96.0, fp32=150.0)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *device: here)
+    monkeypatch.setattr(gpus, "measure_gpu", lambda *device: seen)
+    assert find_card(here) is seen
+    machine = machine_for("burn-1b", here, 2.0)
+    assert machine.name == here and machine.usd_per_hour == 2.0
+    expected = seen.mfu * seen.peak / informed_plan("burn-1b", here, "1B", 2.0)["flops_per_token"]
+    assert machine.tok_s("off") == pytest.approx(expected, rel=0.01)
+    with pytest.raises(GpubError, match="no price is known for NVIDIA GB999: give --usd-per-hour"):
+        machine_for("burn-1b", here)
+    with pytest.raises(GpubError, match="no GPU 'Voodoo 2' in the table"):
+        find_card("Voodoo 2")
 
 
 def test_one_price_for_every_command():

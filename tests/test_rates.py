@@ -165,7 +165,10 @@ def test_the_sweeps_receipt_is_whole():
     assert len(points) == len(set(points))
     receipt = read_json(DATA / "bench/rates.json")
     assert all(m["commit"] and m["threads"] == 1 for m in receipt["machines"])
-    assert {p.d_model for p in points} >= {64, 128, 256}
+    assert {p.d_model for p in points} >= {64, 128, 256, 512}
+    assert {p.n_layers for p in points if not p.depth_exponent} >= {1, 2, 4, 8, 16}
+    assert {p.n_layers for p in points if p.depth_exponent} >= {4, 8, 16}
+    assert {p.batch_tokens for p in points} >= {512, 2048, 8192, 32_768}
 
 
 @pytest.mark.parametrize("varied", ["muon_lr", "lr", "both"])

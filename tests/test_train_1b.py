@@ -425,6 +425,24 @@ def test_a_volume_of_150_gb_holds_what_the_page_does(root):
     assert space["disk_needed"](plan.preset, phases, tokens, True)[2] < room
 
 
+@pytest.mark.parametrize("stop", [p.name for p in read_plan("burn-1b").phases])
+def test_the_tokens_prepared_are_those_that_the_phases_read(root, stop):
+    "Not those of the whole plan: of the phases up to where the page stops, and some to hold out"
+    src = next(c for c in cells(root, "any") if "steps_reached(RUN, MIRROR" in c)
+    assert "TOKENS = TOKENS or needed" in src
+    told = {n.targets[0].id: n.value for n in ast.parse(src).body if named(n)}
+    plan = read_plan("burn-1b")
+    around = dict(big=plan, until=stop, batch=131_072)
+    needed = eval(compile(ast.Expression(told["needed"]), "train_1b", "eval"), around)
+    assert needed == pytest.approx(1.01 * plan.phase(stop).until * 131_072, abs=1)
+    assert needed <= 12 * 10**9 or stop in ("longer", "chinchilla")  # as scripts/runpod.sh has it
+
+
+def named(node):
+    "Whether a statement gives one name a value"
+    return isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+
+
 def test_fetched_shards_are_asked_for_again(root, tmp_path, monkeypatch):
     "The Hub that answers 503 once has not ended a night's work"
     from gpub.prep import network

@@ -68,6 +68,34 @@ def test_the_next_rows_are_read_before_they_are_asked_for():
     assert {who for _, who in read} == {read[0][1]} != {threading.get_ident()}
 
 
+class HostRows:
+    "Rows as a machine with a GPU has them: what happens to them is noted"
+
+    def __init__(self, noted):
+        self.noted = noted
+
+    def pin_memory(self):
+        self.noted.append(("pinned", threading.get_ident()))
+        return self
+
+    def to(self, device, non_blocking=False):
+        self.noted.append((f"sent to {device}, non_blocking {non_blocking}", None))
+        return torch.zeros(2, 5, dtype=torch.int64)
+
+
+def test_rows_for_a_gpu_are_pinned_by_the_thread_and_sent_without_waiting(monkeypatch):
+    "The copy of a row that is not pinned waits, whatever `non_blocking` says"
+    noted = []
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: noted.append(("joined", None)))
+    feed = Prefetcher(lambda step, length: HostRows(noted), torch.device("cuda", 1))
+    feed(0, 4)
+    feed.close()
+    words = [word for word, _ in noted]
+    sent = words.index("sent to cuda:1, non_blocking True")
+    assert words[0] == "joined" and "pinned" in words[:sent]
+    assert all(who != threading.get_ident() for word, who in noted if word == "pinned")
+
+
 def test_what_goes_wrong_in_the_thread_is_raised_where_it_is_asked_for():
     def torn(step, context_length):
         if step == 1:
