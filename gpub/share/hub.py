@@ -182,7 +182,7 @@ def export_model(
             else:
                 write_atomic(temp / name, content)
         if gguf:
-            write_gguf(model, tok, temp / "model.gguf", gguf)
+            write_gguf(model, tok, temp / "model.gguf", gguf, chat)
             give_usual_mode(temp / "model.gguf")
         write_sums(temp)
     return folder

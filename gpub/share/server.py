@@ -305,6 +305,7 @@ class Reply:
     worker: BatchWorker  # that writes
     writer: AnswerWriter  # that gives them their shape
     request: Any  # of starlette: it knows when the client is gone
+    left: bool = False  # whether the client has gone
     tickets: list[Ticket] = field(default_factory=list)
     events: asyncio.Queue = field(default_factory=asyncio.Queue)
 
@@ -324,12 +325,9 @@ class Reply:
         unfinished = len(self.tickets)
         try:
             while unfinished:
-                coming = asyncio.ensure_future(self.events.get())
-                await asyncio.wait((coming, gone), return_when=asyncio.FIRST_COMPLETED)
-                if not coming.done():
-                    coming.cancel()
+                event = await self.events.get()
+                if self.left or event is None:
                     return
-                event = coming.result()
                 choice = self._choice(event)
                 if choice is not None:
                     yield choice
@@ -358,8 +356,11 @@ class Reply:
         return event.token is None and self.tickets[event.index].request.n == 0
 
     async def _client_leaves(self):
+        "Note it when the client hangs up, and wake whoever waits for an event"
         while (await self.request.receive())["type"] != "http.disconnect":
             pass
+        self.left = True
+        self.events.put_nowait(None)
 
     async def whole(self) -> dict[str, Any]:
         "The answer in one piece"
