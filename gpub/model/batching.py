@@ -143,7 +143,7 @@ class GenerationRequest:
 class GeneratedToken:
     "A token, with what the model thought of it before temperature and top-p"
 
-    id: int
+    id: int  # in the vocabulary
     logprob: float | None = None  # nats; None where nobody asked
     best: tuple[tuple[int, float], ...] = ()  # the likeliest ids and their logarithms, in order
     finish: Literal["stop", "length"] | None = None  # why it is the last one

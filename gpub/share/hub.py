@@ -309,7 +309,10 @@ def find_folder(
         ) from None
 
 
-def talks_like_ours(folder: Path | str, tok: CharTokenizer | BPETokenizer) -> bool:
+def talks_like_ours(
+    folder: Path | str,  # of Hugging Face
+    tok: CharTokenizer | BPETokenizer,  # its tokenizer
+) -> bool:
     "Whether a Hugging Face folder carries the chat template that gpub writes"
     path = Path(folder, "tokenizer_config.json")
     said = read_json(path) if path.is_file() else {}

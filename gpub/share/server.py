@@ -306,7 +306,8 @@ class Reply:
     writer: AnswerWriter  # that gives them their shape
     request: Any  # of starlette: it knows when the client is gone
     left: bool = False  # whether the client has gone
-    tickets: list[Ticket] = field(default_factory=list)
+    tickets: list[Ticket] = field(default_factory=list)  # its texts
+    # what happened to them, in order; None when the client has gone
     events: asyncio.Queue = field(default_factory=asyncio.Queue)
 
     def submit(self):
