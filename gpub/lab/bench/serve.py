@@ -50,8 +50,8 @@ def exported_shape(
 class RunningServer:
     "A server in a process of its own, and how it is asked"
 
-    process: subprocess.Popen
-    port: int
+    process: subprocess.Popen  # stopped when it is not its turn
+    port: int  # of 127.0.0.1
     model: str  # how it calls the model
 
     def complete(
@@ -105,7 +105,7 @@ def running_server(
             while not _answers(port):
                 if process.poll() is not None or time.monotonic() > deadline:
                     said.seek(0)
-                    raise GpubError(f"{words[0]} did not serve: {said.read()[-300:]}")
+                    raise GpubError(f"{Path(words[0]).name} did not serve: {said.read()[-300:]}")
                 time.sleep(0.2)
             yield RunningServer(process, port, model)
         finally:
