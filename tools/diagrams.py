@@ -77,6 +77,8 @@ ROOMS = {
             thing("text", "token by token", 3, 1),
             module("model.sizes", "exact counts", 0, 2),
             thing("a forecast", "memory, time, dollars", 1, 2),
+            module("model.batching", "texts join and leave", 2, 2),
+            outside("share.server", "many readers", 3, 2),
         ),
         (
             ("token ids", "model.gpt"),
@@ -87,6 +89,8 @@ ROOMS = {
             ("logits", "train.loop"),
             ("logits", "model.generate"),
             ("model.generate", "text"),
+            ("model.generate", "model.batching"),
+            ("model.batching", "share.server"),
             ("a config", "model.sizes"),
             ("model.sizes", "a forecast"),
         ),
@@ -233,7 +237,8 @@ ROOMS = {
     ),
     "share": Diagram(
         "A run's weights are renamed for Hugging Face and GGUF, and come back the same way; a demo "
-        "page holds the model itself; the app shows checkpoints side by side.",
+        "page holds the model itself; the app shows checkpoints side by side; the server answers "
+        "programs.",
         (
             module("share.weights", "names, both ways", 1, 0),
             module("share.hub", "export, import, push", 2, 0),
@@ -245,6 +250,10 @@ ROOMS = {
             thing("one HTML file", "needs only a browser", 3, 2),
             module("share.app", "side by side, live", 2, 3),
             thing("localhost", "a page of your own", 3, 3),
+            outside("model.batching", "requests in one batch", 0, 4),
+            module("share.api", "OpenAI's shapes", 1, 4),
+            module("share.server", "a queue, a batch, events", 2, 4),
+            thing("/v1", "for programs", 3, 4),
         ),
         (
             ("record.load", "share.weights"),
@@ -256,6 +265,9 @@ ROOMS = {
             ("share.demo", "one HTML file"),
             ("record.load", "share.app"),
             ("share.app", "localhost"),
+            ("model.batching", "share.api"),
+            ("share.api", "share.server"),
+            ("share.server", "/v1"),
         ),
     ),
     "train": Diagram(

@@ -86,11 +86,13 @@ class Talk:
             self.model, ids.tolist(), longest, stop=self.marks, stream=True, **sampling
         )
         pieces = []
-        for piece in stream_text((i for i in coming if i not in self.marks), self.tok):
-            pieces.append(piece)
-            yield piece
-        if pieces:  # a turn without a word cannot be written down
-            self.messages = [*asked, Message("assistant", "".join(pieces))]
+        try:
+            for piece in stream_text((i for i in coming if i not in self.marks), self.tok):
+                pieces.append(piece)
+                yield piece
+        finally:  # an answer that was cut short was heard as far as it came
+            if pieces:  # a turn without a word cannot be written down
+                self.messages = [*asked, Message("assistant", "".join(pieces))]
 
 
 def reply(

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['bench', 'receipt_of', 'bench_shakespeare_command', 'bench_train_command', 'bench_generate_command',
-           'bench_llama_command', 'bench_prep_command', 'bench_corpus_command', 'bench_loader_command',
-           'bench_eval_command', 'bench_ladder_command', 'bench_machine_command', 'bench_rates_command',
-           'check_command']
+           'bench_llama_command', 'bench_serve_command', 'bench_prep_command', 'bench_corpus_command',
+           'bench_loader_command', 'bench_eval_command', 'bench_ladder_command', 'bench_machine_command',
+           'bench_rates_command', 'check_command']
 
 # %% ../../nbs/lib/cli/lab_commands.ipynb #ba6a66f5
 from collections.abc import Callable
@@ -128,6 +128,22 @@ def bench_llama_command(device: str, compiled: bool) -> tuple[dict, str]:
 
     result = bench_llama(device=device, compiled=compiled)
     return result, bench_llama_table(result)
+
+
+@click.command("serve", cls=TorchCommand)
+@click.option(
+    "--shape", "shapes", multiple=True, help="shakespeare, the body of gpt2-134m.  [default: both]"
+)
+@number_option("--tokens", 64, "Tokens of an answer.")
+@number_option("--rounds", 3, "Turns of each server.")
+@click.option("--peers/--no-peers", default=True, help="Race transformers' servers too.")
+@receipt_of
+def bench_serve_command(shapes: tuple[str, ...], **how: object) -> tuple[dict, str]:
+    "Tokens a second for 1, 4 and 16 clients, against transformers serve (extra: gpub[serve])."
+    from gpub.lab.bench.serve import ServeRace, bench_serve, bench_serve_table
+
+    result = bench_serve(ServeRace(**how), shapes)
+    return result, bench_serve_table(result)
 
 
 @click.command("prep", cls=TorchCommand)
@@ -253,6 +269,7 @@ for _command in (
     bench_shakespeare_command,
     bench_train_command,
     bench_generate_command,
+    bench_serve_command,
     bench_llama_command,
     bench_prep_command,
     bench_corpus_command,

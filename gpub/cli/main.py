@@ -150,6 +150,11 @@ COMMANDS = (  # what is typed, module of gpub.cli and function, the first senten
         "or one file with --html.",
     ),
     (
+        "serve",
+        "share:serve_command",
+        "Answer programs over OpenAI's protocol with the model of RUN (extra: gpub[serve]).",
+    ),
+    (
         "bench",
         "lab:bench",
         "Measure this machine and this library, as ratios against peers in the same run.",
@@ -217,7 +222,10 @@ def _one_line(error: BaseException) -> str | None:
     if isinstance(error, ModuleNotFoundError):  # an extra that no module asked about
         if (error.name or "gpub").startswith("gpub"):
             return None
-        extras = "gpub[data] for prep, gpub[eval] for eval, gpub[hub] for transformers"
+        extras = (
+            "gpub[data] for prep, gpub[eval] for eval, gpub[hub] for transformers, gpub[serve] for "
+            "serve"
+        )
         return (
             f"this needs the package {error.name}: pip install {error.name}, or the extra that "
             f"brings it: {extras}"

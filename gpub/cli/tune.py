@@ -6,8 +6,10 @@
 __all__ = ['sft_command', 'dpo_command', 'grpo_command', 'chats_command', 'chat_command']
 
 # %% ../../nbs/lib/cli/tune_commands.ipynb #7e0ad3f3
+import importlib
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 import click
 from gpub.cli.options import (
@@ -236,7 +238,9 @@ def _lines() -> Iterator[str]:
     if not sys.stdin.isatty():
         yield from (line.rstrip("\n") for line in sys.stdin)
         return
-    click.echo("/quit ends, /reset forgets what was said", err=True)
+    with suppress(ImportError):  # where it is, the arrow keys bring back what was typed
+        importlib.import_module("readline")
+    click.echo("/quit ends, /reset forgets what was said, Ctrl-C cuts an answer short", err=True)
     while True:
         try:
             yield input("> ")
@@ -262,8 +266,8 @@ def _lines() -> Iterator[str]:
 def chat_command(run: str, system: str, step: int | None, device: str, **how: object):
     """Talk with RUN, a run of gpub sft, dpo or grpo.
 
-    A line is a question; /reset forgets what was said, /quit ends. Reads a pipe as well: one
-    answer for each line."""
+    A line is a question; /reset forgets what was said, /quit ends, Ctrl-C cuts an answer short.
+    Reads a pipe as well: one answer for each line. For programs: gpub serve."""
     from gpub.chat.talk import Talk, TalkConfig
     from gpub.tune.start import open_talker
 
@@ -284,6 +288,11 @@ def _answer(talk: object, line: str):
         pieces = talk.ask(line)
     except GpubError as e:
         return click.echo(f"gpub: {e}", err=True)
-    for piece in pieces:
-        click.echo(piece, nl=False)
+    try:
+        for piece in pieces:
+            click.echo(piece, nl=False)
+    except KeyboardInterrupt:
+        if not sys.stdin.isatty():
+            raise
+        pieces.close()
     click.echo()

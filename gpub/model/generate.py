@@ -128,6 +128,13 @@ class KVCache:
         self.attn_mask = self.mask(t)
         self.is_causal = self.attn_mask is None and t > 1
 
+    def advance(
+        self,
+        t: int,  # tokens that were read; below 0: the newest are forgotten
+    ):
+        "Where the next tokens go"
+        self.length += t
+
     @torch.no_grad()
     def read(
         self,
@@ -138,7 +145,7 @@ class KVCache:
         self.open(ids_bt.size(1))
         with attention_kernels(ids_bt.device, ids_bt.size(1)):
             logits_btv = model(ids_bt, self)
-        self.length += ids_bt.size(1)
+        self.advance(ids_bt.size(1))
         return logits_btv
 
 # %% ../../nbs/lib/model/generate.ipynb #ab08f5a8
@@ -436,7 +443,7 @@ def lean_step(
             q_bh1d, k_bh1d, v_bh1d = qkv(norm1(x_bc)).view(b, 3, cfg.n_heads, 1, -1).unbind(1)
             x_bc = x_bc + proj(attention(q_bh1d, k_bh1d, v_bh1d).reshape(b, cfg.d_model))
             x_bc = x_bc + down(F.gelu(up(norm2(x_bc)), approximate="tanh"))
-        kv_cache.length += 1
+        kv_cache.advance(1)
         return head(last(x_bc))
 
     return step

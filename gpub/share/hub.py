@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['FILE_BYTES', 'WEIGHTS', 'INDEX', 'WeightDtype', 'write_weights', 'read_weights', 'export_model', 'same_vocab',
-           'import_folder', 'find_folder', 'import_run', 'CardFacts', 'model_card', 'export_run', 'push']
+           'import_folder', 'find_folder', 'talks_like_ours', 'import_run', 'CardFacts', 'model_card', 'export_run',
+           'push']
 
 # %% ../../nbs/lib/share/hub.ipynb #cbe75d6a
 import json, os, re, shutil
@@ -181,7 +182,7 @@ def export_model(
             else:
                 write_atomic(temp / name, content)
         if gguf:
-            write_gguf(model, tok, temp / "model.gguf", gguf)
+            write_gguf(model, tok, temp / "model.gguf", gguf, chat)
             give_usual_mode(temp / "model.gguf")
         write_sums(temp)
     return folder
@@ -308,7 +309,10 @@ def find_folder(
         ) from None
 
 
-def _talks(folder: Path | str, tok: CharTokenizer | BPETokenizer) -> bool:
+def talks_like_ours(
+    folder: Path | str,  # of Hugging Face
+    tok: CharTokenizer | BPETokenizer,  # its tokenizer
+) -> bool:
     "Whether a Hugging Face folder carries the chat template that gpub writes"
     path = Path(folder, "tokenizer_config.json")
     said = read_json(path) if path.is_file() else {}
@@ -347,7 +351,7 @@ def import_run(
         unit="nats/char" if isinstance(tok, CharTokenizer) else "nats/token",
         imported=str(source),
     )
-    if not weights_only and _talks(folder, tok):
+    if not weights_only and talks_like_ours(folder, tok):
         config["chat"] = chat_facts(tok)
     with _writing(out):
         tok.save(out)

@@ -1,0 +1,390 @@
+"""A run behind OpenAI's protocol, asked by OpenAI's own client: answers, streams, refusals, and
+sixteen clients of whom none can tell that the others are there."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+import pytest
+import torch
+from click.testing import CliRunner
+from gpub.chat.template import Message, chat_facts, encode_chat
+from gpub.cli.share import serve_command
+from gpub.core import GpubError
+from gpub.data.tokenizer import BPETokenizer, CharTokenizer
+from gpub.model.generate import generate_ids
+from gpub.model.llama import Llama, LlamaConfig
+from gpub.record.checkpoint import save_checkpoint
+from gpub.record.load import load
+from gpub.share.hub import export_run
+
+openai = pytest.importorskip("openai", reason="needs openai: pip install -e '.[dev]'")
+pytest.importorskip("uvicorn", reason="needs gpub[serve]")
+TEXT = "It was the best of times, it was the worst of times: naïve, 10 €, \U0001f642."
+ENV = dict(os.environ, PYTHONPATH=str(Path(__file__).parent.parent), PYTHONUNBUFFERED="1")
+
+
+def make_run(folder, tok, chat=False, context_length=128):
+    "A run whose model is far from sure of anything"
+    torch.manual_seed(0)
+    shape = dict(d_model=32, n_layers=2, n_heads=2, n_kv_heads=1, d_ff=48)
+    cfg = LlamaConfig(vocab_size=tok.vocab_size, context_length=context_length, **shape)
+    model = Llama(cfg)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * 0.1)
+    tok.save(folder)
+    save_checkpoint(folder, 3, model.state_dict(), {}, {})
+    said = dict(format=2, model=cfg.to_dict(), data=dict(tokenizer=tok.fingerprint), prompt="It")
+    if chat:
+        said["chat"] = chat_facts(tok)
+    (folder / "config.json").write_text(json.dumps(said))
+    return folder
+
+
+class Server:
+    "gpub serve in a process of its own"
+
+    def __init__(self, run, *options):
+        words = [sys.executable, "-m", "gpub", "serve", str(run), "--port", "0", "--device", "cpu"]
+        self.process = subprocess.Popen(
+            [*words, *map(str, options)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=ENV,
+        )
+        line = self.process.stdout.readline()
+        assert "answers at" in line, self.process.stderr.read()
+        self.port = int(re.search(r":(\d+)/v1", line)[1])
+        self.client = openai.OpenAI(
+            base_url=f"http://127.0.0.1:{self.port}/v1", api_key="none", max_retries=0
+        )
+
+    def raw(self, method, path, body=None, **headers):
+        "(status, JSON, headers) without a client in between"
+        asked = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        headers = {"Content-Type": "application/json"} | {
+            name.replace("_", "-"): value for name, value in headers.items()
+        }
+        asked.request(method, path, body, headers)
+        got = asked.getresponse()
+        found = got.status, json.loads(got.read()), dict(got.getheaders())
+        asked.close()
+        return found
+
+    def until(self, **counts):
+        "Wait until the server says so"
+        deadline = time.monotonic() + 60
+        while self.raw("GET", "/health")[1] != dict(status="ok") | counts:
+            assert time.monotonic() < deadline, self.raw("GET", "/health")
+            time.sleep(0.02)
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        return self.process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def talker(tmp_path_factory):
+    tok = BPETokenizer.train([TEXT] * 3, 330)
+    return make_run(tmp_path_factory.mktemp("served") / "talker", tok, chat=True)
+
+
+@pytest.fixture(scope="module")
+def server(talker):
+    server = Server(talker)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def ask(server):
+    "A completion of the talker"
+
+    def ask(prompt="It was", **how):
+        how = dict(model="talker", max_tokens=12, seed=5) | how
+        return server.client.completions.create(prompt=prompt, **how)
+
+    return ask
+
+
+@pytest.fixture(scope="module")
+def chat(server):
+    "An answer of the talker"
+
+    def chat(text="It was", **how):
+        how = dict(model="talker", max_tokens=12, seed=5) | how
+        messages = [dict(role="user", content=text)]
+        return server.client.chat.completions.create(messages=messages, **how)
+
+    return chat
+
+
+def test_models(server):
+    (model,) = server.client.models.list().data
+    assert model.id == "talker" == server.client.models.retrieve("talker").id
+    with pytest.raises(openai.NotFoundError) as e:
+        server.client.models.retrieve("gpt-4")
+    assert e.value.code == "model_not_found"
+
+
+def test_a_completion_is_what_the_model_writes(talker, ask):
+    opened = load(talker, device="cpu")
+    ids = opened.tokenizer.encode("It was").tolist()
+    for how in (dict(temperature=0), dict(temperature=1, top_p=0.8)):
+        answer = ask(logprobs=0, **how)
+        written = generate_ids(opened.model, ids, 12, seed=5, **how)[len(ids) :]
+        (choice,) = answer.choices
+        assert choice.text == opened.tokenizer.decode(written) and choice.finish_reason == "length"
+        assert len(choice.logprobs.tokens) == 12 == answer.usage.completion_tokens
+        assert answer.usage.prompt_tokens == len(ids)
+    by_ids = ask(ids).choices[0].text
+    assert ask().choices[0].text == by_ids != ask(seed=6).choices[0].text
+    assert ask().object == "text_completion" and ask().model == "talker"
+
+
+def test_several_prompts_and_answers(ask):
+    answer = ask(["It was", "the"], n=2)
+    assert [c.index for c in answer.choices] == [0, 1, 2, 3]
+    alone = [ask("It was"), ask("It was", seed=6), ask("the", seed=7), ask("the", seed=8)]
+    assert [c.text for c in answer.choices] == [a.choices[0].text for a in alone]
+
+
+def test_a_stream_is_the_same_answer_in_pieces(ask):
+    whole = ask(n=2, logprobs=2)
+    pieces = list(ask(n=2, logprobs=2, stream=True, stream_options=dict(include_usage=True)))
+    assert pieces[-1].usage == whole.usage and not pieces[-1].choices
+    for index in (0, 1):
+        mine = [c for p in pieces for c in p.choices if c.index == index]
+        assert "".join(c.text for c in mine) == whole.choices[index].text
+        assert mine[-1].finish_reason == whole.choices[index].finish_reason
+        assert len(mine) > 3 and not any(c.finish_reason for c in mine[:-1])
+        tokens = [t for c in mine if c.logprobs for t in c.logprobs.token_logprobs]
+        assert tokens == whole.choices[index].logprobs.token_logprobs
+
+
+def test_a_text_ends_before_a_stop(ask):
+    text = ask(max_tokens=30).choices[0].text
+    stop = text[9:12]
+    cut = ask(max_tokens=30, stop=[stop, "never comes"])
+    assert cut.choices[0].text == text[: text.index(stop)]
+    assert cut.choices[0].finish_reason == "stop" and cut.usage.completion_tokens < 30
+    pieces = [p.choices[0].text for p in ask(max_tokens=30, stop=stop, stream=True)]
+    assert "".join(pieces) == cut.choices[0].text
+    scores = ask(max_tokens=30, stop=stop, logprobs=1).choices[0].logprobs
+    assert scores.text_offset[-1] < len(cut.choices[0].text)
+
+
+def test_a_prompt_can_be_echoed_and_judged(talker, ask):
+    opened = load(talker, device="cpu")
+    prompt = TEXT + "\U0001f643"  # of bytes that no token joins
+    ids = opened.tokenizer.encode(prompt)
+    judged = ask(prompt, max_tokens=0, echo=True, logprobs=1).choices[0]
+    assert judged.text == prompt and len(judged.logprobs.tokens) == len(ids)
+    with torch.no_grad():
+        log_probs_tv = opened.model(torch.tensor([ids.tolist()]))[0].log_softmax(-1)
+    found = torch.tensor(judged.logprobs.token_logprobs[1:])
+    places = torch.arange(len(ids) - 1)
+    wanted = log_probs_tv[places, torch.tensor(ids.tolist())[1:]]
+    assert judged.logprobs.token_logprobs[0] is None and torch.allclose(found, wanted, atol=1e-4)
+    best = [max(names.values()) for names in judged.logprobs.top_logprobs[1:]]
+    assert torch.allclose(torch.tensor(best), log_probs_tv[:-1].amax(-1), atol=1e-4)
+    assert any(word.startswith("bytes:\\x") for word in judged.logprobs.tokens)
+    both = ask(echo=True).choices[0].text
+    assert both == "It was" + ask().choices[0].text
+
+
+def test_a_conversation(talker, chat):
+    opened = load(talker, device="cpu")
+    ids = encode_chat(opened.tokenizer, [Message("user", "It was")], True).ids.tolist()
+    answer = chat(logprobs=True, top_logprobs=3, temperature=0)
+    (choice,) = answer.choices
+    assert answer.usage.prompt_tokens == len(ids) and choice.message.role == "assistant"
+    written = generate_ids(opened.model, ids, 12, temperature=0)[len(ids) :]
+    assert choice.message.content == opened.tokenizer.decode(written)
+    for token in choice.logprobs.content:
+        assert len(token.top_logprobs) == 3 and token.logprob == token.top_logprobs[0].logprob
+        assert bytes(token.bytes).decode("utf-8", "replace") == token.token
+    pieces = list(chat(logprobs=True, top_logprobs=3, temperature=0, stream=True))
+    assert pieces[0].choices[0].delta.role == "assistant"
+    said = [p.choices[0].delta.content or "" for p in pieces]
+    assert "".join(said) == choice.message.content and pieces[-1].choices[0].finish_reason
+    assert pieces[0].object == "chat.completion.chunk"
+    to_the_end = chat(max_tokens=None)
+    assert to_the_end.usage.total_tokens <= opened.model.cfg.context_length
+
+
+def test_sixteen_clients_and_none_can_tell(server, ask, chat):
+    "Greedy and with dice: text and probabilities of every answer to the last bit"
+
+    def one(k):
+        how = dict(max_tokens=5 + 2 * k, temperature=k % 3, seed=k)
+        if k % 4 == 0:
+            return chat("It was " * (1 + k // 4), logprobs=True, top_logprobs=2, **how).choices
+        return ask(TEXT[: 3 + 2 * k], logprobs=2, **how).choices
+
+    alone = [one(k) for k in range(16)]
+    with ThreadPoolExecutor(16) as pool:
+        for _ in range(2):
+            assert list(pool.map(one, range(16))) == alone
+    server.until(writing=0, waiting=0)
+
+
+@pytest.mark.parametrize(
+    "how, error, said",
+    [
+        (dict(model="gpt-4"), openai.NotFoundError, "does not exist"),
+        (dict(max_tokens=500), openai.BadRequestError, "maximum context length is 128 tokens"),
+        (dict(prompt="It was " * 200), openai.BadRequestError, "maximum context length"),
+        (dict(prompt=""), openai.BadRequestError, "at least one token"),
+        (dict(prompt=[[9999]]), openai.BadRequestError, "ids from 0 to"),
+        (dict(temperature=-1), openai.BadRequestError, "temperature must be"),
+        (dict(top_p=2), openai.BadRequestError, "top_p must be"),
+        (dict(n=0), openai.BadRequestError, "n must be"),
+        (dict(n=100), openai.BadRequestError, "ask in several requests"),
+        (dict(max_tokens=0), openai.BadRequestError, "max_tokens must be at least 1"),
+        (dict(stop=["a"] * 5), openai.BadRequestError, "stop must be up to 4"),
+        (dict(logprobs=9), openai.BadRequestError, "logprobs must be"),
+        (dict(best_of=2), openai.BadRequestError, "best_of is not served"),
+        (dict(presence_penalty=1), openai.BadRequestError, "presence_penalty is not served"),
+        (dict(extra_body=dict(top_k=4)), openai.BadRequestError, "Unknown parameter: 'top_k'"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_makes_no_sense_is_refused(ask, how, error, said):
+    how = dict(how)
+    with pytest.raises(error, match=said) as e:
+        ask(how.pop("prompt", "It was"), **how)
+    assert e.value.type == "invalid_request_error" and "\n" not in e.value.body["message"]
+
+
+@pytest.mark.parametrize(
+    "how, said",
+    [
+        (dict(messages=[]), "messages"),
+        (dict(messages=[dict(role="assistant", content="a")]), "expected user"),
+        (dict(messages=[dict(role="user", content="")]), "content must be"),
+        (dict(messages=[dict(role="robot", content="a")]), "role must be one of"),
+        (dict(top_logprobs=2), "needs logprobs"),
+        (dict(tools=[dict(type="function", function=dict(name="f"))]), "tools is not served"),
+        (dict(response_format=dict(type="json_object")), "response_format is not served"),
+        (dict(max_completion_tokens=500), "maximum context length"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_conversation_that_makes_no_sense_is_refused(server, how, said):
+    how = dict(messages=[dict(role="user", content="a")]) | how
+    with pytest.raises(openai.BadRequestError, match=said):
+        server.client.chat.completions.create(model="talker", **how)
+
+
+def test_what_no_client_would_send(server):
+    good = json.dumps(dict(model="talker", prompt="It", max_tokens=1, user="me", store=True))
+    assert server.raw("POST", "/v1/completions", good)[0] == 200
+    for body, status in (("{", 400), ("[]", 400), ("{}", 400), ("[" * 99_999, 400)):
+        assert server.raw("POST", "/v1/completions", body)[0] == status
+    assert server.raw("POST", "/v1/completions", " " * 4_000_001)[0] == 413
+    assert server.raw("POST", "/v1/completions", good, Content_Type="text/plain")[0] == 415
+    for method, path, status in (("POST", "/v1/edits", 404), ("GET", "/v1/completions", 405)):
+        found, error, _ = server.raw(method, path, good)
+        assert found == status and error["error"]["type"] == "invalid_request_error"
+
+
+def test_a_page_of_a_stranger_cannot_ask(server):
+    "A name that somebody else gave to 127.0.0.1 (DNS rebinding) is refused, everywhere"
+    for host, status in (("127.0.0.1", 200), ("localhost", 200), ("evil.test", 400)):
+        for path in ("/v1/models", "/health"):
+            found, body, headers = server.raw("GET", path, Host=f"{host}:{server.port}")
+            assert found == status and "access-control-allow-origin" not in headers
+            assert ("error" in body) is (status == 400)
+
+
+@pytest.fixture
+def narrow(tmp_path):
+    "One text at a time, one may wait; a text may go on for minutes"
+    tok = CharTokenizer("It was\n")
+    server = Server(make_run(tmp_path / "endless", tok, False, 40_000), "--batch", 1, "--queue", 1)
+    yield server
+    server.stop()
+
+
+def test_a_full_queue_a_client_that_leaves_and_the_end(narrow):
+    with pytest.raises(openai.BadRequestError, match="no chat template"):
+        messages = [dict(role="user", content="a")]
+        narrow.client.chat.completions.create(model="endless", messages=messages)
+    long = dict(model="endless", prompt="It", max_tokens=39_000)
+    first = narrow.client.completions.create(**long, stream=True)
+    next(iter(first))
+    pool = ThreadPoolExecutor(2)
+    waits = pool.submit(narrow.client.completions.create, **long, timeout=300)
+    narrow.until(writing=1, waiting=1)
+    with pytest.raises(openai.RateLimitError, match="try again") as e:
+        narrow.client.completions.create(**long)
+    assert e.value.code == "queue_full" and e.value.response.headers["Retry-After"] == "1"
+    first.close()  # whoever hangs up leaves the batch, and the next one has its place
+    narrow.until(writing=1, waiting=0)
+    third = narrow.client.completions.create(**long | dict(max_tokens=38_000), stream=True)
+    narrow.until(writing=1, waiting=1)
+    third.close()  # one that only waits is let go as well
+    narrow.until(writing=1, waiting=0)
+    out, err = narrow.stop()
+    assert narrow.process.returncode == 130 and err == "gpub: stopped\n"
+    with pytest.raises(openai.APIError, match="stopping"):
+        waits.result()
+
+
+def test_a_hugging_face_folder_is_served(talker, tmp_path, ask, chat):
+    export_run(talker, tmp_path / "talker", log=lambda line: None)
+    server = Server(tmp_path / "talker", "--batch", 2)
+    how = dict(model="talker", max_tokens=12, seed=5)
+    messages = [dict(role="user", content="It was")]
+    answer = server.client.chat.completions.create(messages=messages, **how)
+    assert answer.choices[0].message.content == chat().choices[0].message.content
+    answer = server.client.completions.create(prompt="It was", **how)
+    assert answer.choices[0].text == ask().choices[0].text
+    server.stop()
+
+
+def test_the_template_travels_in_every_export(talker, tmp_path):
+    "transformers and a reader of GGUF write a conversation with our ids"
+    transformers = pytest.importorskip("transformers")
+    gguf = pytest.importorskip("gguf")
+    jinja2 = pytest.importorskip("jinja2")
+    export_run(talker, tmp_path / "hf", gguf="f16", log=lambda line: None)
+    tok = load(talker, device="cpu").tokenizer
+    said = [("system", "Be brief."), ("user", "It was"), ("assistant", "the best"), ("user", "?")]
+    ours = encode_chat(tok, [Message(*one) for one in said], True).ids.tolist()
+    messages = [dict(role=role, content=content) for role, content in said]
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    how = dict(add_generation_prompt=True, tokenize=True, return_dict=False)
+    assert theirs.apply_chat_template(messages, **how) == ours
+    fields = gguf.GGUFReader(tmp_path / "hf" / "model.gguf").fields
+    template = fields["tokenizer.chat_template"].contents()
+    text = jinja2.Template(template).render(messages=messages, add_generation_prompt=True)
+    assert theirs(text, add_special_tokens=False)["input_ids"] == ours
+    assert fields["tokenizer.ggml.eos_token_id"].contents() == tok.end
+
+
+def test_bad_words_are_one_line(talker, tmp_path):
+    for words, said in (
+        ([str(tmp_path)], "is not a run folder"),
+        ([str(talker), "--step", "9"], "9"),
+        ([str(talker), "--host", "no.such.host.test"], "cannot listen"),
+    ):
+        e = CliRunner().invoke(serve_command, words).exception
+        assert isinstance(e, GpubError) and said in str(e) and "\n" not in str(e)
+    assert CliRunner().invoke(serve_command, [str(talker), "--batch", "0"]).exit_code == 2
+
+
+def test_without_fastapi_it_is_one_line(talker, monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    e = CliRunner().invoke(serve_command, [str(talker)]).exception
+    assert isinstance(e, GpubError) and "pip install 'gpub[serve]'" in str(e)
