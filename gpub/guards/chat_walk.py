@@ -12,8 +12,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 import numpy as np
+import torch
 from ..budget.bill import money
 from ..budget.gates import GateAnswer, check_gates
+from ..budget.gpus import machine_for
 from ..budget.phases import Phase, Plan
 from ..budget.prices import check_rate
 from ..budget.runner import Stop
@@ -23,7 +25,9 @@ from ..chat.conversations import encode_conversations, read_conversations, write
 from ..chat.sums import SumTeacher, draw_pairs, sum_messages
 from ..core import Config, GpubError, NotNegative, Positive, write_atomic
 from ..data.plays import play
+from ..device import pick_device
 from ..files import sha256
+from .chat_costs import price_chat_plan, refuse_hopeless_chat
 from .chat_plans import OLD_TEXT, ChatPhase, ChatPlan, ChatSource, read_chat_plan
 from ..prep.network import retrying
 from ..record.folder import Interrupted, append_row, lock_folder
@@ -415,4 +419,13 @@ def run_chat_plan(
     """Walk through a plan, or go on with it; raises `GpubError` for bad input, `Interrupted` when
     stopped from outside, after a checkpoint"""
     check_rate(options.usd_per_hour)
-    return ChatWalk(read_chat_plan(plan), Path(out), options, log, each).go()
+    plan, out = read_chat_plan(plan), Path(out)
+    plan.until(options.until)
+    device = pick_device(options.device)
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+        machine = machine_for(plan.preset, name, options.usd_per_hour or None)
+        if not (options.accept or (out / "phases.jsonl").is_file()):
+            refuse_hopeless_chat(plan, machine, options.until, options.max_usd)
+        plan = price_chat_plan(plan, machine)
+    return ChatWalk(plan, out, options, log, each).go()
