@@ -159,12 +159,14 @@ def _behind_the_numbers(row: dict) -> str:
     return textwrap.fill(" ".join([*words, row["price from"]]), 80, subsequent_indent="  ")
 
 
+_CHAT_PLANS = "chat-toy", "burn-1b-chat"  # as in `guards.chat_plans`, which needs torch
+
+
 def _plans() -> str:
     "The plans, for the last line of the help"
     from gpub.budget.phases import PLANS
-    from gpub.guards.chat_plans import CHAT_PLANS
 
-    return "Plans that come with gpub: " + ", ".join([*PLANS, *CHAT_PLANS])
+    return "Plans that come with gpub: " + ", ".join([*PLANS, *_CHAT_PLANS])
 
 
 def _refuse_for_chat(
