@@ -305,9 +305,13 @@ def test_your_own_reward(talker, tmp_path):
         (grpo_command, ["--task", "none.jsonl"], "cannot be read|leaves no room"),
         (grpo_command, ["--task", "sums", "--reward", "a.py:f"], "there is no file a.py"),
         (grpo_command, ["--task", "sums", "--penalty", "k3", "--beta", "-1"], "beta must be"),
-        (dpo_command, ["--pairs", "sums:60", "--set", "precision=bf16"], "dpo computes in fp32"),
-        (grpo_command, ["--task", "sums", "--set", "precision=bf16"], "grpo computes in fp32"),
-        (grpo_command, ["--task", "sums", "--set", "micro_batch=2"], "leave micro_batch=2 out"),
+        (dpo_command, ["--pairs", "sums:60", "--set", "precision=fp16"], "no scaler"),
+        (
+            grpo_command,
+            ["--task", "sums", "--set", "grad_checkpoint=full"],
+            "keeps all activations",
+        ),
+        (sft_command, ["--data", "talks:0"], "talks:N takes a whole number"),
     ],
 )
 def test_bad_requests_are_one_line(talker, tmp_path, command, words, said):

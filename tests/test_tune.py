@@ -2,6 +2,7 @@
 be computed."""
 
 import json
+from functools import partial
 import numpy as np
 import pytest
 import torch
@@ -37,7 +38,7 @@ from gpub.tune.losses import (
     share_with_signal,
     two_coin_end,
 )
-from gpub.tune.rollouts import answer_logprobs, as_chats, one_per_row, sample_answers
+from gpub.tune.rollouts import Cut, answer_logprobs, as_chats, one_per_row, sample_answers
 from gpub.tune.sft import SftObjective, answers_loss, pages_of
 from gpub.tune.steps import TuneExtras, TuneJob, tune_run, tune_steps
 
@@ -365,13 +366,46 @@ def sums_world(n=64, step=0):
     return tok, prompts, right
 
 
-def grpo_on_sums(model):
+def grpo_on_sums(model, **how):
     def ask(step):
         _, prompts, right = sums_world(8, step)
         return Questions(prompts, lambda n, a: float((a == right[n][: len(a)]).mean()))
 
-    cfg = GrpoConfig(questions_per_step=8, group=4, longest=5)
-    return GrpoObjective(model, ask, chat_marks(sums_tokenizer()).end, cfg)
+    cfg = GrpoConfig(questions_per_step=8, group=4, longest=5, beta=0.3, **how)
+    reference = small_model("llama", sums_tokenizer().vocab_size, seed=1)
+    end = chat_marks(sums_tokenizer()).end
+    return partial(GrpoObjective, model, ask, end, cfg, reference if how else None)
+
+
+def dpo_on_sums(model):
+    _, prompts, right = sums_world()
+    worse = [np.append(r[:-1][::-1], r[-1]) for r in right]
+    pairs = [PreferencePair(*as_chats([p, p], [a, b])) for p, a, b in zip(prompts, right, worse)]
+    return partial(DpoObjective, model, pairs, DpoConfig(pairs_per_step=12, nll_weight=0.2), 0)
+
+
+@pytest.mark.parametrize("way", ["none", "reward", "k3", "k3_ratio", "dpo"])
+def test_a_step_in_pieces_is_the_step(way):
+    "Loss and gradients are the same however many answers or pairs are computed at once"
+
+    def gradients(rows):
+        model = small_model("llama", sums_tokenizer().vocab_size)
+        penalty = {} if way in ("none", "dpo") else dict(penalty=way)
+        build = dpo_on_sums(model) if way == "dpo" else grpo_on_sums(model, **penalty)
+        objective = build(cut=Cut(rows))
+        pieces = 0
+        for loss in objective.losses(0):
+            loss.backward()
+            pieces += 1
+        return pieces, objective.row(), [p.grad for p in model.parameters() if p.grad is not None]
+
+    whole = gradients(None)
+    assert whole[0] == 1 and any(g.abs().max() > 1e-6 for g in whole[2])
+    for rows, wanted in ((8, 4 if way != "dpo" else 2), (1, 8 if way != "dpo" else 12)):
+        pieces, row, grads = gradients(rows)
+        assert pieces == wanted
+        assert row == pytest.approx(whole[1], rel=1e-5, abs=1e-6)
+        assert all(torch.allclose(a, b, atol=1e-6, rtol=1e-5) for a, b in zip(grads, whole[2]))
 
 
 def tuned(folder, kind, stop_at=None):
@@ -393,7 +427,7 @@ def tuned(folder, kind, stop_at=None):
         pairs = [PreferencePair(*pair) for pair in zip(chats, worse)]
         objective = DpoObjective(model, pairs, DpoConfig(pairs_per_step=8))
     else:
-        objective = grpo_on_sums(model)
+        objective = grpo_on_sums(model)()
     train = TrainConfig(steps=8, optimizer="adamw", lr=0.01, warmup=2)
     job = TuneJob(method=kind, train=train, data=dict(of="sums"), start={}, settings={})
 

@@ -47,10 +47,11 @@ class Gate(Config):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.metric not in METRICS:
+        known = self.metrics()
+        if self.metric not in known:
             raise GpubError(
                 f"a gate on {self.metric!r}, which is not logged; there are: "
-                f"{', '.join(nearest(str(self.metric), METRICS))}"
+                f"{', '.join(nearest(str(self.metric), known))}"
             )
         if self.least is None and self.most is None:
             raise GpubError(f"the gate on {self.metric} has no limit: give least, most or both")
@@ -59,6 +60,10 @@ class Gate(Config):
                 f"the gate on {self.metric} lets nothing through: least {self.least} "
                 f"is above most {self.most}"
             )
+
+    def metrics(self) -> tuple[str, ...]:
+        "What may be asked"
+        return METRICS
 
     def label(self) -> str:  # text in front of a message
         "Which gate it is"

@@ -10,6 +10,7 @@ import json
 import textwrap
 from pathlib import Path
 import click
+from click.core import ParameterSource
 from gpub.cli.options import (
     PRESET,
     RUN,
@@ -158,17 +159,67 @@ def _behind_the_numbers(row: dict) -> str:
     return textwrap.fill(" ".join([*words, row["price from"]]), 80, subsequent_indent="  ")
 
 
+_CHAT_PLANS = "chat-toy", "burn-1b-chat"  # as in `guards.chat_plans`, which needs torch
+
+
 def _plans() -> str:
     "The plans, for the last line of the help"
     from gpub.budget.phases import PLANS
 
-    return "Plans that come with gpub: " + ", ".join(PLANS)
+    return "Plans that come with gpub: " + ", ".join([*PLANS, *_CHAT_PLANS])
+
+
+def _refuse_for_chat(
+    plan: str,  # as typed
+):
+    "Raise `GpubError` for an option that a plan of several runs would pass over"
+    asked = click.get_current_context().get_parameter_source
+    for name in ("anneal", "mirror", "track", "parallel", "settings", "keep"):
+        if asked(name) is ParameterSource.COMMANDLINE:
+            flag = "set" if name == "settings" else name
+            raise GpubError(
+                f"{plan} has a run for each phase, which knows no --{flag}: leave it out, or write "
+                "settings into a copy of the plan's file"
+            )
+
+
+def _run_chat(
+    plan: str,  # a name or a file
+    out: Path,  # of all phases
+    gpu: str | None,  # a card, for its price
+    show: bool,  # show it only
+    asked: dict,  # fields of `ChatWalkOptions`
+):
+    "Show or walk a plan that ends in a model which answers"
+    from gpub.budget.gpus import machine_for
+    from gpub.budget.prices import find_price
+    from gpub.guards.chat_costs import chat_plan_text
+    from gpub.guards.chat_plans import read_chat_plan
+    from gpub.guards.chat_walk import ChatWalkOptions, run_chat_plan
+
+    p, rate = read_chat_plan(plan), asked["usd_per_hour"]
+    if show:
+        machine = machine_for(p.preset, gpu, rate) if gpu else None
+        return click.echo(chat_plan_text(p, machine, asked["until"]))
+    if gpu and rate is None:
+        rate, where = find_price(gpu)
+        click.echo(f"{gpu}: ${rate:.2f} an hour, {where}")
+    options = ChatWalkOptions(**asked | dict(usd_per_hour=rate or 0.0), command=this_command())
+    v = run_chat_plan(p, out, options, click.echo)
+    if v.word != "continue" and not v.ceiling:
+        raise GpubError(f"{v.phase}: {v.word}; {v.reason}")
+    click.echo(f"talk to it: gpub chat {out / v.phase}")
 
 
 @click.command("run", cls=TorchCommand, epilog=_plans)
 @click.argument("plan")
 @click.option("--out", help="Run folder.  [default: runs/PLAN]")
-@click.option("--data", help="A folder made by gpub prep, or a text file.")
+@click.option(
+    "--data",
+    help="A folder made by gpub prep, or a text file; of a plan that ends in a chat, the folder of "
+    "its sets.",
+)
+@click.option("--base", help="The pretrained run that a plan such as burn-1b-chat starts from.")
 @click.option("--usd-per-hour", type=float, help="What the machine costs.")
 @click.option("--gpu", help="Or the card, whose price is looked up in the dated table.")
 @click.option(
@@ -217,6 +268,7 @@ def run_command(
     plan: str,
     out: str | None,
     data: str | None,
+    base: str | None,
     usd_per_hour: float | None,
     gpu: str | None,
     max_usd: float | None,
@@ -243,7 +295,15 @@ def run_command(
     from gpub.budget.phases import read_plan
     from gpub.budget.prices import check_rate, find_price
     from gpub.budget.walk import WalkOptions, anneal_offer, run_plan
+    from gpub.guards.chat_plans import is_chat_plan
 
+    if is_chat_plan(plan):
+        _refuse_for_chat(plan)
+        how = dict(until=until, usd_per_hour=usd_per_hour, max_usd=max_usd)
+        where = dict(base=base, data=data, device=device, accept=accept, paid=paid_gaps)
+        return _run_chat(plan, Path(out or f"runs/{Path(plan).stem}"), gpu, show, how | where)
+    if base:
+        raise GpubError(f"{plan} trains from nothing: leave --base out, or see gpub train --init")
     p, out = read_plan(plan), Path(out or f"runs/{Path(plan).stem}")
     if show:
         machine = machine_for(p.preset, gpu, usd_per_hour) if gpu else None

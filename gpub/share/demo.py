@@ -9,12 +9,13 @@ __all__ = ['quantise', 'pack_weights', 'fill_page', 'page_shape', 'write_page', 
 # %% ../../nbs/lib/share/demo.ipynb #582f771d
 import base64, copy, html
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 import numpy as np
 import torch
 from typing import Any
+from ..chat.template import chat_marks, check_talks
 from ..record.checkpoint import kept_steps, load_checkpoint
 from ..core import GpubError, read_config, write_atomic
 from ..model.generate import generate_ids
@@ -54,9 +55,12 @@ def fill_page(
     facts: dict | None = None,  # what the script reads: shape, characters, list of tensors
     block: bytes = b"",  # from `pack_weights`
 ) -> str:
-    "The page of a model; without arguments the program alone"
+    "The page of a model, which talks if the facts have a chat; without arguments the program alone"
     weights = base64.b64encode(block).decode()
-    return render_template("share/demo.html.jinja", title=title, facts=facts or {}, weights=weights)
+    page = "talk" if facts and "chat" in facts else "demo"
+    return render_template(
+        f"share/{page}.html.jinja", title=title, facts=facts or {}, weights=weights
+    )
 
 # %% ../../nbs/lib/share/demo.ipynb #3ff9b9a3
 def page_shape(
@@ -101,24 +105,43 @@ def page_shape(
     return cfg, tok, config
 
 
+_ANSWER = 64  # characters of an answer at most
+
+
+def _chat_of_page(
+    config: dict,  # of a run
+    tok: CharTokenizer,  # of the run
+) -> dict:  # {} for a model that only goes on with a text
+    "What the page of a model that talks must know beside the model: `chat`"
+    if "chat" not in config:
+        return {}
+    check_talks(config, tok)
+    return dict(chat=dict(marks=asdict(chat_marks(tok)), longest=_ANSWER))
+
+
 def write_page(
     run: Path | str,  # a run folder with a character model
     file: Path | str,  # the HTML file to write
     step: int | None = None,  # which checkpoint; default: the newest
-    title: str = "A language model inside this page",  # heading and name of the page
+    # heading and name of the page; default: by what the model does
+    title: str | None = None,
     limit_mb: float = 16.0,  # the largest page, in MB (1e6 bytes)
 ) -> Path:  # path of the file
-    """One self-contained HTML file in which a trained model writes, with its chances and attention;
-    raises `GpubError` for what cannot be one"""
+    """One self-contained HTML file in which a trained model writes, with its chances and attention,
+    or talks if it has learned to; raises `GpubError` for what cannot be one"""
     cfg, tok, config = page_shape(run, limit_mb)
+    chat = _chat_of_page(config, tok)
     saved = load_checkpoint(run, step, optimizer=False)
     model = GPT(cfg)
     model.load_state_dict(saved.model)
     tensors, floats, block = pack_weights(model)
     text, loss = Path(str(config["data"].get("source", "a text"))).name, saved.state.get("val_loss")
+    how = f"training on {text}"
+    if chat:
+        how = f"{config['preset']}, the newest of its lessons"
     about = (
         f"{count_params(model):,} parameters, {cfg.n_layers} layers of {cfg.n_heads} heads, a "
-        f"window of {cfg.context_length} characters, {saved.step:,} steps of training on {text}"
+        f"window of {cfg.context_length} characters, {saved.step:,} steps of {how}"
         + (f", validation loss {loss:.3f} {config['unit']}" if loss else "")
         + (
             ". The weights have 8 bits each. Everything is computed in this page, and nothing is "
@@ -132,9 +155,12 @@ def write_page(
         about=about,
         tensors=tensors,
         floats=floats,
+        **chat,
     )
     try:
-        return write_atomic(file, fill_page(title, facts, block))
+        doing = "that answers, " if chat else ""
+        named = title or f"A language model {doing}inside this page"
+        return write_atomic(file, fill_page(named, facts, block))
     except OSError as e:
         raise GpubError(f"cannot write {file}: {e.strerror}; give another --html FILE") from None
 

@@ -22,7 +22,13 @@ from ..data.tokenizer import BPETokenizer, CharTokenizer
 from ..model.gpt import GPT
 from ..model.llama import Llama
 from .losses import dpo_loss
-from .rollouts import answer_logprobs, as_chats, one_per_row, sample_answers
+from gpub.tune.rollouts import (
+    Cut,
+    answer_logprobs,
+    as_chats,
+    one_per_row,
+    sample_answers,
+)
 from .sft import batch_to
 
 # %% ../../nbs/lib/tune/dpo.ipynb #53ddca20
@@ -91,14 +97,15 @@ def answer_sums(
     model: GPT | Llama,  # whose opinion is asked
     chats: Sequence[EncodedChat],  # any number
     rows: int = 128,  # at once
+    dtype: torch.dtype = torch.float32,  # of the matmuls
 ) -> Tensor:  # one number for each, on the CPU
     "The log-probability of the whole answer in each conversation"
     was_training, device = model.training, model.tok.weight.device
     model.eval()
-    sums = [
-        answer_logprobs(model, batch_to(one_per_row(chats[n : n + rows]), device)).sum(1).cpu()
-        for n in range(0, len(chats), rows)
-    ]
+    sums = []
+    for n in range(0, len(chats), rows):
+        batch = batch_to(one_per_row(chats[n : n + rows]), device)
+        sums.append(answer_logprobs(model, batch, dtype).sum(1).cpu())
     model.train(was_training)
     return torch.cat(sums)
 
@@ -112,16 +119,17 @@ class DpoObjective:
         pairs: Sequence[PreferencePair],  # to learn from
         cfg: DpoConfig = DpoConfig(),  # beta and the size of a step
         seed: int = 0,  # of the order
-        micro_pairs: int | None = None,  # pairs at once; None: all of a step
+        cut: Cut = Cut(),  # pairs at once, and the format of matmuls
     ):
         if not len(pairs):
             raise GpubError(
                 "there is no pair to learn from: both answers to every question were the same"
             )
         self.model, self.pairs, self.cfg, self.seed = model, pairs, cfg, seed
-        self.reference_chosen = answer_sums(model, [pair.chosen for pair in pairs])
-        self.reference_rejected = answer_sums(model, [pair.rejected for pair in pairs])
-        self.micro_pairs, self.read = micro_pairs, 0
+        how = dict(rows=cut.rows or 128, dtype=cut.dtype)
+        self.reference_chosen = answer_sums(model, [pair.chosen for pair in pairs], **how)
+        self.reference_rejected = answer_sums(model, [pair.rejected for pair in pairs], **how)
+        self.cut, self.read = cut, 0
         self.gains = np.zeros(3)
 
     def numbers(
@@ -144,7 +152,7 @@ class DpoObjective:
     ) -> Iterator[Tensor]:
         "The loss of DPO over the pairs of a step, and the better answers' own surprise"
         numbers = self.numbers(step)
-        at_once = self.micro_pairs or len(numbers)
+        at_once = self.cut.rows or len(numbers)
         answered = sum(int(self.pairs[i].chosen.learned[1:].sum()) for i in numbers)
         self.gains, self.read = np.zeros(3), 0
         for start in range(0, len(numbers), at_once):
@@ -158,7 +166,7 @@ class DpoObjective:
         both = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
         batch: PackedBatch = batch_to(one_per_row(both), device)
         self.read += int((batch.segments_bt != PADDING).sum())
-        chosen_b, rejected_b = answer_logprobs(self.model, batch).sum(1).chunk(2)
+        chosen_b, rejected_b = answer_logprobs(self.model, batch, self.cut.dtype).sum(1).chunk(2)
         reference_chosen_b = self.reference_chosen[numbers].to(device)
         reference_rejected_b = self.reference_rejected[numbers].to(device)
         gain_b = (chosen_b - reference_chosen_b).detach()

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
+from ..chat.template import EncodedChat
 from ..core import Config, Count, GpubError, NotNegative
 from ..model.generate import SamplingConfig
 from ..model.gpt import GPT
@@ -24,7 +25,14 @@ from gpub.tune.losses import (
     kl_penalized_rewards,
     share_with_signal,
 )
-from .rollouts import answer_logprobs, as_chats, one_per_row, sample_answers
+from gpub.tune.rollouts import (
+    Cut,
+    answer_logprobs,
+    as_chats,
+    matmul_format,
+    one_per_row,
+    sample_answers,
+)
 from .sft import batch_to
 
 # %% ../../nbs/lib/tune/grpo.ipynb #0f0cbc9f
@@ -84,13 +92,14 @@ class GrpoObjective:
         end: int,  # id after which an answer is over
         cfg: GrpoConfig = GrpoConfig(),  # groups, lengths, penalty
         reference: GPT | Llama | None = None,  # the model before training, for a penalty
+        cut: Cut = Cut(),  # answers at once, in whole groups, and the format of matmuls
     ):
         if cfg.penalty != "none" and reference is None:
             raise GpubError(
                 f"penalty {cfg.penalty} holds the model to its beginning: give it as reference"
             )
         self.model, self.ask, self.end, self.cfg = model, ask, end, cfg
-        self.reference, self.ended = reference, 0.0
+        self.reference, self.cut, self.ended = reference, cut, 0.0
         self.said: dict[str, float] = {}
 
     def _answers(self, step: int) -> tuple[list, Tensor]:
@@ -101,7 +110,8 @@ class GrpoObjective:
         sampling = SamplingConfig(temperature=cfg.temperature)
         seed = int(np.random.default_rng([cfg.seed, step]).integers(1 << 62))
         self.model.eval()
-        answers = sample_answers(self.model, prompts, cfg.longest, self.end, seed, sampling)
+        with matmul_format(self.model, self.cut.dtype):
+            answers = sample_answers(self.model, prompts, cfg.longest, self.end, seed, sampling)
         self.model.train()
         rewards = [questions.reward(int(n), answer) for n, answer in zip(numbers, answers)]
         self.ended = float(np.mean([answer[-1] == self.end for answer in answers]))
@@ -111,22 +121,32 @@ class GrpoObjective:
         self,
         step: int,  # from 0
     ) -> Iterator[Tensor]:
-        "Answer, judge, and the loss of it"
-        cfg, device = self.cfg, self.model.tok.weight.device
+        "Answer, judge, and the loss of it, some groups at a time"
         chats, rewards_b = self._answers(step)
+        self._begin_row(chats, rewards_b)
+        groups = max(1, (self.cut.rows or len(chats)) // self.cfg.group)
+        at_once = groups * self.cfg.group
+        for start in range(0, len(chats), at_once):
+            piece = slice(start, start + at_once)
+            yield self._piece(chats[piece], rewards_b[piece], len(chats))
+
+    def _piece(
+        self, chats: list[EncodedChat], rewards_b: Tensor, answers: int
+    ) -> Tensor:  # its share of the loss of a step
+        cfg, device, dtype = self.cfg, self.model.tok.weight.device, self.cut.dtype
         batch = batch_to(one_per_row(chats), device)
-        asked_bt, rewards_b = batch.targets_bt != NOT_LEARNED, rewards_b.to(device)
-        logprobs_bt = answer_logprobs(self.model, batch)
-        old_bt, reference_bt, score_b = logprobs_bt.detach(), None, rewards_b
+        asked_bt, score_b = batch.targets_bt != NOT_LEARNED, rewards_b.to(device)
+        logprobs_bt = answer_logprobs(self.model, batch, dtype)
+        old_bt, reference_bt = logprobs_bt.detach(), None
         if self.reference is not None:
             with torch.no_grad():
-                reference_bt = answer_logprobs(self.reference, batch)
+                reference_bt = answer_logprobs(self.reference, batch, dtype)
+            self.said["kl"] += float((old_bt - reference_bt).sum()) / answers
         if cfg.penalty == "reward":
-            score_b = kl_penalized_rewards(rewards_b, old_bt, reference_bt, cfg.beta)
+            score_b = kl_penalized_rewards(score_b, old_bt, reference_bt, cfg.beta)
         advantages_b = group_advantages(score_b, cfg.group, cfg.scale_rewards)
-        self._tell(rewards_b, asked_bt, old_bt, reference_bt)
-        self.said["read"] = float(sum(len(chat.ids) for chat in chats))
-        yield grpo_loss(
+        self.said["answer_tokens"] += float(asked_bt.sum()) / answers
+        return grpo_loss(
             logprobs_bt,
             old_bt,
             advantages_b,
@@ -135,20 +155,20 @@ class GrpoObjective:
             cfg.penalty,
             reference_bt,
             cfg.beta,
-        ) * (asked_bt.sum() / len(chats))  # per answer, so that its length does not matter
+        ) * (asked_bt.sum() / answers)  # per answer, so that its length does not matter
 
-    def _tell(
-        self, rewards_b: Tensor, asked_bt: Tensor, old_bt: Tensor, reference_bt: Tensor | None
-    ) -> None:
+    def _begin_row(self, chats: list[EncodedChat], rewards_b: Tensor):
+        "What is known of a step before its loss"
         groups_ng = rewards_b.view(-1, self.cfg.group)
         self.said = dict(
             reward=float(rewards_b.mean()),
             signal=float((groups_ng.std(1) > 0).float().mean()),
-            answer_tokens=float(asked_bt.sum() / len(rewards_b)),
+            answer_tokens=0.0,
             ended=self.ended,
         )
-        if reference_bt is not None:
-            self.said["kl"] = float((old_bt - reference_bt).sum(1).mean())
+        if self.reference is not None:
+            self.said["kl"] = 0.0
+        self.said["read"] = float(sum(len(chat.ids) for chat in chats))
 
     def row(self) -> dict[str, float]:
         """The mean reward, the share of groups that taught something, the length of answers, the

@@ -16,7 +16,7 @@ from ..core import GpubError
 from ..model.gpt import GPT
 from ..model.llama import Llama
 from .losses import NOT_LEARNED, token_logprobs
-from .rollouts import answer_logprobs, one_per_row
+from .rollouts import answer_logprobs, matmul_format, one_per_row
 
 # %% ../../nbs/lib/tune/sft.ipynb #7c7d3e4f
 def batch_to(
@@ -78,7 +78,7 @@ class SftObjective:
         self.learned = int((batch.targets_bt != NOT_LEARNED).sum())
         self.read = int((batch.segments_bt != PADDING).sum())
         for piece in cut_rows(batch, self.micro_rows):
-            with torch.autocast(device.type, self.dtype, enabled=self.dtype != torch.float32):
+            with matmul_format(self.model, self.dtype):
                 logits_btv = packed_logits(self.model, piece)
             nats = -token_logprobs(logits_btv, piece.targets_bt).sum()
             yield nats / max(1, self.learned)
@@ -134,14 +134,17 @@ def first_and_end(
     model: GPT | Llama,  # any
     chats: Sequence[EncodedChat],  # whose last turn is the assistant's
     most: int = 200,  # conversations
+    rows: int = 200,  # at once
 ) -> tuple[float, float]:  # nats
     "How surprised a model is by the first token of an answer, and by its end, on average"
-    chats = chats[:most]
-    batch = batch_to(one_per_row(chats), model.tok.weight.device)
-    with torch.no_grad():
-        nats_bt = -answer_logprobs(model, batch)
-    asked_bt = batch.targets_bt != NOT_LEARNED
-    rows = torch.arange(len(chats), device=nats_bt.device)
-    first_b = asked_bt.int().argmax(1)
-    last_b = asked_bt.size(1) - 1 - asked_bt.flip(1).int().argmax(1)
-    return float(nats_bt[rows, first_b].mean()), float(nats_bt[rows, last_b].mean())
+    chats, first, last = chats[:most], [], []
+    for start in range(0, len(chats), rows):
+        batch = batch_to(one_per_row(chats[start : start + rows]), model.tok.weight.device)
+        with torch.no_grad():
+            nats_bt = -answer_logprobs(model, batch)
+        asked_bt = batch.targets_bt != NOT_LEARNED
+        places = torch.arange(len(nats_bt), device=nats_bt.device)
+        last_b = asked_bt.size(1) - 1 - asked_bt.flip(1).int().argmax(1)
+        first.append(nats_bt[places, asked_bt.int().argmax(1)])
+        last.append(nats_bt[places, last_b])
+    return float(torch.cat(first).mean()), float(torch.cat(last).mean())

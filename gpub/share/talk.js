@@ -1,0 +1,187 @@
+// ---------------------------------------------------------------- the conversation
+
+const { marks, longest } = MODEL.chat; // ids of the marks, and tokens of an answer at most
+const roleOf = new Map(Object.entries(marks).map(([role, id]) => [id, role]));
+let turns = []; // { role, content }: what is remembered, user and assistant in turns
+let read = []; // the ids that the newest answer was given to, with the answer
+let answering = null; // { stop } while an answer is written
+
+// The ids of a conversation: a mark before each turn, and the end after each of the assistant's.
+function encodeTurns(turns, isModelNext) {
+  const ids = [];
+  for (const { role, content } of turns) {
+    ids.push(marks[role], ...Array.from(content, (char) => idOf.get(char)));
+    if (role === "assistant") {
+      ids.push(marks.end);
+    }
+  }
+  return isModelNext ? [...ids, marks.assistant] : ids;
+}
+
+// The newest part of a conversation that leaves room for an answer; null where a question is too
+// long by itself.
+function fitted(turns) {
+  const room = context_length - Math.min(longest, Math.floor(context_length / 2));
+  let kept = [...turns];
+  for (;;) {
+    const ids = encodeTurns(kept, true);
+    const isAlone = kept.length === 1;
+    if (ids.length <= (isAlone ? context_length - 1 : room)) {
+      return ids;
+    }
+    if (isAlone) {
+      return null;
+    }
+    kept = kept.slice(2);
+  }
+}
+
+// ---------------------------------------------------------------- the page
+
+const MARK_NAMES = { user: "user", assistant: "assistant", system: "system", end: "end" };
+
+function setStatus(text, isError = false) {
+  $("status").textContent = text;
+  $("status").className = isError ? "bad" : "mute";
+}
+
+// What is wrong with a question, in a sentence; nothing when all is well.
+function complaint(question) {
+  if (question === "") {
+    return "The question is empty: type at least one character.";
+  }
+  const strange = Array.from(question).filter((c) => !idOf.has(c) || roleOf.has(idOf.get(c)));
+  if (strange.length > 0) {
+    const unknown = [...new Set(strange)].map((char) => `‘${char}’`).join(", ");
+    const known = chars.filter((_, id) => !roleOf.has(id)).join("").replace("\n", "⏎");
+    return `The model cannot read ${unknown}. It knows: ${known}`;
+  }
+  if (!$("seed").checkValidity() || $("seed").value === "") {
+    return `Seed must be a whole number from ${$("seed").min} to ${$("seed").max}.`;
+  }
+  return "";
+}
+
+function addBubble(role, text) {
+  const bubble = document.createElement("p");
+  bubble.className = role;
+  const who = Object.assign(document.createElement("b"), { textContent: role + " " });
+  const said = Object.assign(document.createElement("span"), { textContent: text });
+  bubble.append(who, said);
+  $("talk").append(bubble);
+  bubble.scrollIntoView({ block: "nearest" });
+  return said;
+}
+
+// The tokens that the model read and wrote, marks by name.
+function drawTokens() {
+  const pieces = read.map((id) => {
+    const isMark = roleOf.has(id);
+    const text = isMark ? MARK_NAMES[roleOf.get(id)] : chars[id].replace("\n", "⏎");
+    return Object.assign(document.createElement("span"), {
+      textContent: text,
+      className: isMark ? "mark" : "",
+    });
+  });
+  $("tokens").replaceChildren(...pieces);
+}
+
+// Lets the browser draw and hear clicks before the next character.
+function letPageBreathe() {
+  return new Promise((done) => setTimeout(done));
+}
+
+// Writes an answer after some ids, into an element; the text, and why it ended.
+async function answer(ids, into, me) {
+  const temperature = Number($("temperature").value);
+  // each turn has dice of its own
+  const random = mulberry(Number($("seed").value) + turns.length);
+  const most = Math.min(longest, context_length - ids.length);
+  read = [...ids];
+  let text = "";
+  let logits = forward(ids, 0, false);
+  for (let n = 0; n < most && !me.stop; n++) {
+    const id = choose(logits, temperature, vocab_size, random);
+    read.push(id);
+    if (roleOf.has(id)) {
+      return { text, why: `ended by itself, with the token ‘${MARK_NAMES[roleOf.get(id)]}’` };
+    }
+    text += chars[id];
+    into.textContent = text;
+    await letPageBreathe();
+    if (n < most - 1) {
+      logits = forward([id], read.length - 1, false);
+    }
+  }
+  return { text, why: me.stop ? "stopped" : `cut off after ${most} characters` };
+}
+
+async function ask() {
+  const question = $("question").value.trim();
+  const wrong = complaint(question);
+  if (wrong) {
+    setStatus(wrong, true);
+    return;
+  }
+  const asked = [...turns, { role: "user", content: question }];
+  const ids = fitted(asked);
+  if (ids === null) {
+    setStatus(`This question is too long: the model reads ${context_length} characters.`, true);
+    return;
+  }
+  const me = { stop: false };
+  answering = me;
+  $("go").textContent = "Stop";
+  $("question").value = "";
+  addBubble("user", question);
+  const began = performance.now();
+  const { text, why } = await answer(ids, addBubble("assistant", ""), me);
+  if (text !== "") {
+    turns = [...asked, { role: "assistant", content: text }]; // an empty turn is no turn
+  }
+  answering = null;
+  $("go").textContent = "Ask";
+  drawTokens();
+  const forgot = encodeTurns(asked, true).length > ids.length ? "; the oldest turns are forgotten" : "";
+  setStatus(`${Math.round(performance.now() - began)} ms, ${why}${forgot}`);
+}
+
+function forget() {
+  turns = [];
+  read = [];
+  $("talk").replaceChildren();
+  $("tokens").replaceChildren();
+  setStatus("Nothing is remembered.");
+}
+
+function labelSlider() {
+  const temperature = Number($("temperature").value);
+  const always = "0: always the favourite";
+  $("temperature-now").textContent = temperature === 0 ? always : temperature.toFixed(2);
+}
+
+function onSubmit(event) {
+  event.preventDefault();
+  if (answering) {
+    answering.stop = true;
+  } else {
+    ask();
+  }
+}
+
+function onForget() {
+  if (!answering) {
+    forget();
+  }
+}
+
+function start() {
+  $("about").textContent = MODEL.about;
+  $("question").value = MODEL.prompt;
+  $("form").addEventListener("submit", onSubmit);
+  $("forget").addEventListener("click", onForget);
+  $("temperature").addEventListener("input", labelSlider);
+  labelSlider();
+}
+
+start();

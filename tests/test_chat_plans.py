@@ -1,0 +1,291 @@
+"""Plans that end in a model which answers: killed in every phase, stopped by money and by gates,
+priced on three cards, refused in one line."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+import pytest
+import torch
+from click.testing import CliRunner
+from gpub.budget.gpus import machine_for
+from gpub.budget.verdicts import paid_so_far, verdicts
+from gpub.cli.budget import run_command
+from gpub.core import GpubError
+from gpub.files import shipped
+from gpub.guards.chat_costs import forecast_chat, price_chat_plan, refuse_hopeless_chat
+from gpub.guards.chat_plans import (
+    CHAT_PLANS,
+    ChatPlan,
+    ChatSource,
+    TunedGate,
+    is_chat_plan,
+    read_chat_plan,
+)
+from gpub.guards.chat_walk import ChatWalkOptions, fetch_set, old_text, run_chat_plan
+from gpub.record.load import load
+
+ASKED = dict(device="cpu", usd_per_hour=1.49)
+
+
+def small_plan():
+    "The toy's four phases on a model of a few thousand weights, without gates"
+    toy = read_chat_plan("chat-toy")
+    shape = dict(n_layers=1, d_model=32, n_heads=2, context_length=64, batch_tokens=256)
+    base = replace(toy.phases[0], steps=6, settings=toy.phases[0].settings | shape, gates=())
+    data = dict(sft=("talks:200",), dpo=("sums:80",), grpo=("sums",))
+    tuned = []
+    for phase in toy.phases[1:]:
+        few = dict(steps=4, every=2, gates=(), settings=dict(batch_tokens=256))
+        tuned.append(replace(phase, data=data[phase.name], **few))
+    # a model that is never right has no right answer to prefer, but all have odds
+    tuned[1] = replace(tuned[1], labels="odds")
+    few = replace(toy.phases[3].grpo, questions_per_step=4, group=2)
+    tuned[2] = replace(tuned[2], grpo=few)
+    return replace(toy, phases=(base, *tuned))
+
+
+def walked(plan, out, **asked):
+    return run_chat_plan(plan, out, ChatWalkOptions(**ASKED | asked), lambda line: None)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    "The small plan from beginning to end, undisturbed"
+    out = tmp_path_factory.mktemp("whole") / "chat"
+    assert walked(small_plan(), out).word == "continue"
+    return out
+
+
+KILLED = """
+import os, signal, sys
+from gpub.budget.runner import PhaseRunner
+from gpub.guards.chat_walk import ChatWalk
+from gpub.tune.steps import TuneJournal
+phase, moment = sys.argv.pop(1).split(":")
+
+def die(name, step):
+    if name == phase and str(step) == moment:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+look, write, record = PhaseRunner.look, TuneJournal.write, ChatWalk.record
+def looked(self, s):
+    die("base", s.n)
+    return look(self, s)
+def written(self, step, measured):
+    row = write(self, step, measured)
+    die(self.out.name, step.n)
+    return row
+def recorded(self, p, *more):
+    die(p.name, "verdict")
+    return record(self, p, *more)
+PhaseRunner.look, TuneJournal.write, ChatWalk.record = looked, written, recorded
+from gpub.cli.main import main
+main()
+"""
+ALL = ["base:3", "base:verdict", "sft:1", "sft:3", "dpo:3", "dpo:verdict", "grpo:1", "grpo:3"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="SIGKILL")
+@pytest.mark.parametrize(
+    "kills",
+    [["sft:3", "dpo:verdict", "grpo:3"], pytest.param(ALL, marks=pytest.mark.full)],
+    ids=("some", "all"),
+)
+def test_killed_in_a_phase_it_goes_on_to_the_same_bits(whole, tmp_path, kills):
+    "Killed with -9 again and again, one process after the other: weights, logs and samples"
+    plan, out = tmp_path / "plan.json", tmp_path / "chat"
+    plan.write_text(json.dumps(small_plan().to_dict()))
+    words = ["run", plan, "--out", out, "--device", "cpu", "--usd-per-hour", 1.49]
+    for kill in kills:
+        command = [sys.executable, "-c", KILLED, kill, *map(str, words)]
+        child = subprocess.run(command, capture_output=True, text=True)
+        assert child.returncode == -9, (kill, child.stdout, child.stderr)
+    assert walked(small_plan(), out).word == "continue"
+    clocks = ("tok_s", "seconds", "usd", "mfu")
+    for phase in small_plan().phases:
+        one, other = (load(folder / phase.name, device="cpu") for folder in (whole, out))
+        weights = other.model.state_dict()
+        assert all(torch.equal(t, weights[k]) for k, t in one.model.state_dict().items())
+        rows = [[{k: r[k] for k in r if k not in clocks} for r in run.log] for run in (one, other)]
+        assert rows[0] == rows[1], phase.name
+        samples = [(folder / phase.name / "samples.jsonl").read_text() for folder in (whole, out)]
+        assert samples[0] == samples[1]
+    found = {v["phase"]: v["word"] for v in verdicts(out)}
+    assert found == {p.name: "continue" for p in small_plan().phases}
+    assert "was done before" in walked(small_plan(), out).reason
+
+
+def test_every_dollar_is_in_a_ledger(whole):
+    last = verdicts(whole)[-1]
+    assert last["total"] == pytest.approx(
+        sum(paid_so_far(whole / p.name) for p in small_plan().phases), abs=1e-6
+    )
+    assert all(v["usd"] > 0 for v in verdicts(whole))
+
+
+def with_phase(name, **change):
+    plan = small_plan()
+    return replace(
+        plan, phases=tuple(replace(p, **change) if p.name == name else p for p in plan.phases)
+    )
+
+
+def copied(whole, tmp_path, *phases):
+    "The first phases as they are, the others not begun"
+    out = tmp_path / "chat"
+    shutil.copytree(whole, out)
+    for phase in small_plan().phases:
+        if phase.name not in phases:
+            shutil.rmtree(out / phase.name)
+    kept = [row for row in verdicts(out) if row["phase"] in phases]
+    (out / "phases.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept))
+    return out
+
+
+def test_money_ends_a_phase_with_a_checkpoint_and_more_goes_on(whole, tmp_path):
+    out = copied(whole, tmp_path, "base")
+    dear = dict(usd_per_hour=3.6e6)  # a thousand dollars a second
+    found = walked(with_phase("sft", usd=0.5), out, **dear)
+    assert (found.phase, found.word) == (
+        "sft",
+        "stop",
+    ) and "budget of $0.50 is used up" in found.reason
+    assert 0 < found.step < 4 and load(out / "sft", device="cpu").step == found.step
+    again = walked(with_phase("sft", usd=0.5), out, **dear)
+    assert again.step == found.step and "give the phase a larger one" in again.reason
+    assert walked(with_phase("sft", usd=1e9), out, until="sft").word == "continue"
+    same = (load(folder / "sft", device="cpu").model.state_dict() for folder in (whole, out))
+    one, other = same
+    assert all(torch.equal(t, other[k]) for k, t in one.items())
+    ceiling = walked(small_plan(), out, **dear, max_usd=1.0)
+    assert ceiling.ceiling and ceiling.phase == "dpo"
+
+
+def test_gates_stop_the_walk_and_can_be_passed_by_hand(whole, tmp_path):
+    out = copied(whole, tmp_path, "base", "sft")
+    gate = TunedGate(metric="p_right", least=0.9)
+    found = walked(with_phase("dpo", gates=(gate,)), out)
+    assert found.word == "stop" and "p_right is" in found.reason and found.step == 4
+    assert not (out / "grpo").exists()
+    hacked = TunedGate(metric="reward", most=-1.0, when="always")
+    passed = with_phase("dpo", gates=(gate,))
+    plan = replace(
+        passed,
+        phases=tuple(replace(p, gates=(hacked,)) if p.name == "grpo" else p for p in passed.phases),
+    )
+    found = walked(plan, out, accept=True)
+    assert found.phase == "grpo" and "reward is" in found.reason and found.step == 1
+    assert "accepted by hand" in [v for v in verdicts(out) if v["phase"] == "dpo"][-1]["reason"]
+
+
+@pytest.mark.parametrize("card", ["A100-80", "H100", "H200"])
+def test_the_1b_finishes_within_budgets_that_follow_from_the_forecast(card):
+    plan, machine = read_chat_plan("burn-1b-chat"), machine_for("burn-1b", card)
+    priced = price_chat_plan(plan, machine)
+    told = forecast_chat(priced, machine)
+    assert [f.name for f in told] == ["sft", "dpo", "grpo"] and all(f.enough for f in told)
+    refuse_hopeless_chat(plan, machine)
+    for phase, f in zip(priced.phases, told):
+        assert f.usd + f.reserve < phase.usd <= 1.25 * (f.usd + f.reserve) + 0.011
+    assert told[-1].total == pytest.approx(sum(f.usd for f in told))
+    # only rewards are learned from answers that have to be written
+    assert [f.writing > 0 for f in told] == [False, False, True]
+    with pytest.raises(GpubError, match="--max-usd 1 would end it early"):
+        refuse_hopeless_chat(plan, machine, max_usd=1.0)
+    poor = replace(plan, phases=(replace(plan.phases[0], usd=0.01), *plan.phases[1:]))
+    with pytest.raises(GpubError, match="sft ends early"):
+        refuse_hopeless_chat(poor, machine)
+
+
+def typed(*words):
+    return CliRunner().invoke(run_command, [str(w) for w in words])
+
+
+def test_show_names_cards_sets_gates_and_off_ramps():
+    said = typed("burn-1b-chat", "--show").output
+    for card in ("A100-80", "H100", "H200"):
+        line = next(line for line in said.splitlines() if line.startswith(card))
+        assert re.search(r"finishes with \$[\d.]+ to spare of \$[\d.]+$", line)
+    for word in ("CC BY-SA 3.0", "MIT", "pinned when a job begins", "--until sft", "forgotten"):
+        assert word in said
+    told = typed("burn-1b-chat", "--show", "--gpu", "A100-80").output
+    assert "assumed" in told and "h reading" in told
+    assert "chat-toy" in typed("--help").output
+
+
+def test_names_in_the_help_are_those_of_the_plans():
+    said = " ".join(typed("--help").output.split())
+    assert all(name in said for name in CHAT_PLANS)
+    assert all(shipped(f"recipes/{file}").is_file() for file in CHAT_PLANS.values())
+    assert is_chat_plan("chat-toy") and not is_chat_plan("burn-1b")
+
+
+def test_a_set_that_changed_is_refused(tmp_path):
+    source = ChatSource(file="a.jsonl", url="https://example.org/a", licence="MIT")
+    (tmp_path / "a.jsonl").write_text("{}\n")
+    assert fetch_set(source, tmp_path) == tmp_path / "a.jsonl"
+    (tmp_path / "a.jsonl").write_text("{} \n")
+    with pytest.raises(GpubError, match="move it away"):
+        fetch_set(source, tmp_path)
+    pinned = replace(source, file="b.jsonl", sha256="0" * 64)
+    (tmp_path / "b.jsonl").write_text("{}\n")
+    with pytest.raises(GpubError, match="learns from 000000000000"):
+        fetch_set(pinned, tmp_path)
+
+
+def test_the_old_text_holds_out_both_kinds():
+    text = old_text(sums=400, characters=4000)
+    assert text == old_text(sums=400, characters=4000)
+    end = text[int(0.9 * len(text)) :]
+    assert len(re.findall(r"^\d{3}\+\d{3}=\d{4}$", text, re.M)) == 400
+    assert re.search(r"\d{3}\+\d{3}=\d{4}\n", end) and re.search("[a-z]{3}", end)
+
+
+TOY = read_chat_plan("chat-toy").to_dict()
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (dict(phases=[]), "at least one phase"),
+        (dict(base="runs/x"), "not both"),
+        (dict(phases=TOY["phases"][1:]), "give base"),
+        (dict(phases=[TOY["phases"][0]] * 2), "two phases are called"),
+        (dict(phases=[TOY["phases"][0], TOY["phases"][0] | dict(name="b")]), "only the first"),
+        (dict(old=None), "give the plan old"),
+        (dict(margin=-1), "margin"),
+        (dict(preset="shakespear"), "no preset"),
+        (dict(colour="red"), "does not know 'colour'"),
+    ],
+)
+def test_what_is_no_plan_is_refused_in_one_line(tmp_path, change, said):
+    (tmp_path / "plan.json").write_text(json.dumps(TOY | change))
+    found = typed(tmp_path / "plan.json", "--show") if TOY["phases"] else None
+    error = found.exception
+    if not isinstance(error, GpubError):  # without phases nobody can tell what plan it is
+        with pytest.raises(GpubError) as caught:
+            ChatPlan.from_dict(TOY | change)
+        error = caught.value
+    assert said in str(error) or change == dict(phases=[]), str(error)
+    assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["chat-toy", "--anneal"], "knows no --anneal"),
+        (["chat-toy", "--mirror", "x"], "knows no --mirror"),
+        (["chat-toy", "--set", "lr=1"], "knows no --set"),
+        (["chat-toy", "--until", "ppo", "--usd-per-hour", "1"], "no phase 'ppo'"),
+        (["burn-toy", "--base", "x"], "leave --base out"),
+        (["burn-1b-chat", "--device", "cpu", "--usd-per-hour", "1"], "no run to start from"),
+    ],
+)
+def test_bad_requests_are_one_line(tmp_path, words, said):
+    found = typed(*words, "--out", tmp_path / "out")
+    assert isinstance(found.exception, GpubError), found.output
+    assert said in str(found.exception) and "\n" not in str(found.exception)

@@ -1,0 +1,159 @@
+"""The page with a model inside that talks, in a real browser: the template, the end of an answer,
+a conversation of several turns, as `Talk` has them; refusals."""
+
+import json
+from pathlib import Path
+import pytest
+import torch
+from browser import Browser
+from cells import defined_here
+from test_demo import TOY, contrasts
+from gpub.chat.talk import Talk, TalkConfig
+from gpub.chat.template import CHAR_MARKS, chat_facts, chat_marks
+from gpub.core import GpubError
+from gpub.data.tokenizer import CharTokenizer
+from gpub.model.gpt import GPT
+from gpub.record.checkpoint import save_checkpoint
+from gpub.share.demo import write_page
+
+(rounded,) = defined_here(Path(__file__).parents[1] / "nbs/lib/share/demo.ipynb", "rounded")
+TOK = CharTokenizer(sorted({*"0123456789+abc é🙂</script>", *CHAR_MARKS.values()}))
+LONGEST = 64  # as the page has it
+
+
+def make_talker(folder, seed=0, end_bias=0.0):
+    "A run folder of a model that talks nonsense; a bias towards the end makes its answers short"
+    torch.manual_seed(seed)
+    cfg = TOY.__class__(**TOY.to_dict() | dict(vocab_size=TOK.vocab_size, tied=False))
+    model = GPT(cfg).eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * 0.12)
+        model.norm.bias.add_(end_bias * model.head.weight[chat_marks(TOK).end].sign())
+    folder.mkdir(parents=True)
+    TOK.save(folder)
+    config = dict(
+        preset="grpo",
+        model=cfg.to_dict(),
+        data=dict(source="sums", tokenizer=TOK.fingerprint),
+        prompt="12+3",
+        unit="nats/token",
+        chat=chat_facts(TOK),
+    )
+    (folder / "config.json").write_text(json.dumps(config))
+    save_checkpoint(folder, 7, model.state_dict(), {}, dict(val_loss=2.5))
+    return model
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with Browser(tmp_path_factory.mktemp("browser")) as b:
+        yield b
+
+
+def opened(browser, page, temperature=0):
+    browser.open("about:blank")
+    browser.open(page.as_uri())
+    browser.wait("typeof ask === 'function' && $('about').textContent")
+    browser.run(f'$("temperature").value = {temperature}')
+
+
+def said(browser, question):
+    "What the page answers, after it has finished"
+    browser.run(f'$("question").value = {json.dumps(question)}; $("go").click()')
+    browser.wait("!answering")
+    assert browser.run('$("status").className') == "mute", browser.run('$("status").textContent')
+    return browser.run('$("talk").lastElementChild.lastElementChild.textContent')
+
+
+QUESTIONS = ["12+3", "a é🙂 </script>", "0+0", "abcabc", "7"]
+
+
+@pytest.mark.parametrize("end_bias", (0.0, 0.08), ids=("long", "short"))
+def test_a_conversation_equals_talk(browser, tmp_path, end_bias):
+    "Five turns, more than the window holds, each token the favourite of the page's very weights"
+    model = rounded(make_talker(tmp_path / "run", end_bias=end_bias))
+    talk = Talk(model, TOK, TalkConfig(longest=LONGEST, temperature=0))
+    opened(browser, write_page(tmp_path / "run", tmp_path / "page.html"))
+    for question in QUESTIONS:
+        want = "".join(talk.ask(question))
+        assert said(browser, question) == want
+        turns = [dict(role=m.role, content=m.content) for m in talk.messages]
+        assert browser.run("turns") == turns
+    asked = [*talk.messages, type(talk.messages[0])("user", "1")] if talk.messages else []
+    if asked:
+        ids = talk.fitted(asked).tolist()
+        shown = [dict(role=m.role, content=m.content) for m in asked]
+        assert browser.run(f"fitted({json.dumps(shown)})") == ids
+
+
+def test_an_answer_ends_with_its_mark_and_is_told(browser, tmp_path):
+    make_talker(tmp_path / "run")
+    opened(browser, write_page(tmp_path / "run", tmp_path / "page.html"))
+    # a model whose favourite is 'a', and after it the end
+    ids = {c: i for i, c in enumerate(TOK.chars)}
+    end = chat_marks(TOK).end
+    browser.run(
+        "count = 0; forward = () => { const l = new Float32Array(vocab_size); "
+        f"l[count++ ? {end} : {ids['a']}] = 9; return l; }}; 0"
+    )
+    assert said(browser, "1+1") == "a"
+    assert "ended by itself" in browser.run('$("status").textContent')
+    marks = browser.run('[...$("tokens").querySelectorAll(".mark")].map(e => e.textContent)')
+    assert marks == ["user", "assistant", "end"]
+    browser.run('count = 1; $("question").value = "2"; $("go").click()')
+    browser.wait("!answering")
+    # an answer without a word is no turn, as in `Talk`
+    assert len(browser.run("turns")) == 2
+    browser.run('$("forget").click()')
+    assert browser.run("turns") == [] and browser.run('$("talk").children.length') == 0
+
+
+def test_sampled_answers_follow_their_seed(browser, tmp_path):
+    make_talker(tmp_path / "run")
+    page = write_page(tmp_path / "run", tmp_path / "page.html")
+    answers = []
+    for seed in (1, 1, 2):
+        opened(browser, page, temperature=1.5)
+        browser.run(f'$("seed").value = {seed}')
+        answers.append(said(browser, "12+3"))
+    assert answers[0] == answers[1] != answers[2]
+
+
+def test_what_cannot_be_read_is_said(browser, tmp_path):
+    "A forged mark, a letter it never saw, nothing, too much"
+    make_talker(tmp_path / "run")
+    opened(browser, write_page(tmp_path / "run", tmp_path / "page.html"))
+    for question, word in (
+        (f"1{CHAR_MARKS['end']}", "cannot read"),
+        ("Ж", "cannot read ‘Ж’"),
+        ("  ", "empty"),
+        ("1" * TOY.context_length, "too long"),
+    ):
+        browser.run(f'$("question").value = {json.dumps(question)}; $("go").click()')
+        assert word in browser.run('$("status").textContent')
+        assert browser.run('$("status").className') == "bad" and browser.run("turns") == []
+
+
+def test_no_request_no_error_and_labels(tmp_path):
+    make_talker(tmp_path / "run")
+    page = write_page(tmp_path / "run", tmp_path / "page.html")
+    with Browser(tmp_path, 390, 844, dark=True) as b:
+        opened(b, page)
+        said(b, "12+3")
+        asked = {e["request"]["url"].split("#")[0] for e in b.seen("Network.requestWillBeSent")}
+        assert asked <= {page.as_uri(), "about:blank", "data:,"}
+        assert not b.seen("Runtime.exceptionThrown") and not b.seen("Log.entryAdded")
+        assert b.run("document.documentElement.scrollWidth <= 390")
+        assert b.run('[...document.querySelectorAll("input")].every(e => e.labels.length == 1)')
+        assert contrasts(b) > 4.5
+
+
+def test_another_template_is_refused(tmp_path):
+    make_talker(tmp_path / "run")
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    config["chat"]["template"] = "{{ messages }}"
+    (tmp_path / "run/config.json").write_text(json.dumps(config))
+    with pytest.raises(GpubError, match="another chat template"):
+        write_page(tmp_path / "run", tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
