@@ -58,7 +58,7 @@ else
         case $UNTIL in smoke|proof|grind|push) enough=12000000000;; *) enough=21000000000;; esac
         gpub prep --recipe data/recipes/burn1b.json --out "$data" --tokens "${TOKENS:-$enough}" ${MIRROR:+--mirror "${MIRROR%/}-shards"}
     fi
-    [ -d "$run" ] || gpub preflight "$preset" --data "$data" --usd-per-hour "$USD_PER_HOUR"
+    [ -d "$run" ] || gpub preflight "$preset" --data "$data" --out "$run" --usd-per-hour "$USD_PER_HOUR"
 fi
 
 # What gpub says itself ends the loop: 0 done or ceiling, 1 a gate or a budget said stop, or the command was refused, 130 somebody pressed Ctrl-C.

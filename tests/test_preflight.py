@@ -3,10 +3,13 @@
 import os
 from collections import namedtuple
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 import pytest, torch
+from click.testing import CliRunner
 from gpub.guards import preflight as pf
-from gpub.core import GpubError
+from gpub.cli.guards import preflight_command
+from gpub.core import GpubError, read_json
 from gpub.model.gpt import GPT, fused_attention
 from gpub.guards.check import Check, check_line, run_check
 from gpub.guards.preflight import (
@@ -160,6 +163,28 @@ def test_no_room_on_the_disk(monkeypatch):
         pf.shutil, "disk_usage", lambda p: namedtuple("U", "total used free")(10, 10, 0)
     )
     assert failing() == ["forecast"]
+
+
+def test_the_disk_is_that_of_the_run(monkeypatch, tmp_path, root):
+    "Not that of the folder one happens to stand in; the page, the script and the command say which"
+    asked = []
+
+    def usage(place):
+        asked.append(Path(place))
+        return namedtuple("U", "total used free")(10**12, 0, 10**12)
+
+    monkeypatch.setattr(pf.shutil, "disk_usage", usage)
+    out = tmp_path / "volume"
+    out.mkdir()
+    how = ["--device", "cpu", "--out", str(out / "not yet" / "run")]
+    only = {"forecast": PREFLIGHT_CHECKS["forecast"]}
+    monkeypatch.setattr(pf, "PREFLIGHT_CHECKS", only)
+    done = CliRunner().invoke(preflight_command, ["burn-toy", *how])
+    assert done.exit_code == 0 and asked == [out], done.output
+    notebook = read_json(root / "nbs/train_1b.ipynb")
+    page = "".join("".join(c["source"]) for c in notebook["cells"])
+    assert 'asked["out"] = RUN' in page
+    assert '--data "$data" --out "$run"' in (root / "scripts/runpod.sh").read_text()
 
 
 def test_a_card_that_is_too_small():

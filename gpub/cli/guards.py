@@ -24,6 +24,7 @@ from ..core import GpubError, write_atomic
 @click.command("preflight", cls=TorchCommand)
 @click.argument("preset", type=PRESET)
 @data_option
+@click.option("--out", help="The run folder: its disk needs the room.  [default: runs/PRESET]")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, mps.")
 @click.option("--gpu", help="Forecast for this card instead of this machine, and rehearse on it.")
 @click.option("--processes", type=int, default=1, show_default=True, help="Of them, to rehearse.")
@@ -33,6 +34,7 @@ from ..core import GpubError, write_atomic
 def preflight_command(
     preset: str,
     data: str | None,
+    out: str | None,
     device: str,
     gpu: str | None,
     processes: int,
@@ -48,7 +50,7 @@ def preflight_command(
         raise GpubError("--processes and --parallel are of the card that --gpu names: give it too")
     chosen = dict(settings=parse_settings(settings), device=device, usd_per_hour=usd_per_hour)
     chosen |= dict(processes=processes, parallel=parallel)
-    checks = preflight(preset, gpu, click.echo, data=data, **chosen)
+    checks = preflight(preset, gpu, click.echo, data=data, out=out, **chosen)
     if bad := [c.name for c in checks if not c.ok]:
         raise GpubError(f"NOT READY: {', '.join(bad)}")
     click.echo("ready")
