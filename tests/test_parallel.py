@@ -193,6 +193,7 @@ from gpub.device import seed_everything
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.train.parallel import World, to_full_tensor, share_gradients, shard
 from gpub.train.config import TrainConfig
+from gpub.data.borders import borders_at_ends
 from gpub.train.documents import ByDocument
 from gpub.train.loop import TrainParts, train
 from gpub.train.memory import IGNORED
@@ -221,6 +222,7 @@ def learn(world, how, micro, apart=False):
 
     def batches(n, ctx):
         x, y = torch.randint(11, (2, 8, 8), generator=torch.Generator().manual_seed(n))
+        x = borders_at_ends(x, 0) if apart else x
         for row, asked in enumerate(ASKED[n]):
             y[row, asked:] = IGNORED
         return x[mine], y[mine]
@@ -234,7 +236,7 @@ def learn(world, how, micro, apart=False):
 
     opt.register_step_pre_hook(keep)
     cfg = TrainConfig(steps=6, batch_tokens=64, warmup=0, schedule='constant', micro_batch=micro)
-    by = ByDocument(model, 0) if apart else model
+    by = ByDocument(model) if apart else model
     loss_fn = share_gradients(model, by.loss, world, how)
     parts = TrainParts(loss_fn=loss_fn, world=world)
     rows = [s.row() for s in train(model, batches, cfg, [opt], parts=parts)]

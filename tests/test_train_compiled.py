@@ -14,6 +14,7 @@ from gpub.model.llama import Llama, LlamaConfig
 from gpub.model.sizes import MODES
 from gpub.train.compiled import CompiledBlocks, choose_loss, compiled_loss, compiles_by_block
 from gpub.train.config import TrainConfig
+from gpub.data.borders import borders_at_ends
 from gpub.train.documents import ByDocument
 from gpub.train.loop import TrainParts, train
 from gpub.train.memory import MicroBatcher
@@ -92,14 +93,14 @@ def test_documents_of_a_row_are_learned_as_if_apart(cfg, how, mode):
     "With gradient checkpointing and compiled, and no graph anew for other borders"
     model = build(replace(cfg, n_layers=2, init_std=0.2))
     fit = MicroBatcher(model, TrainConfig(steps=1, grad_checkpoint=mode))
-    by = ByDocument(model, 0)
+    by = ByDocument(model)
     ways = dict(eager=lambda: by.loss, blocks=lambda: CompiledBlocks(fit, by))
     fn = ways.get(how, lambda: compiled_loss(by))()
     seen = []
     for seed in (0, 1):
         together, apart = documents_in_a_row(seed)
         model.zero_grad()
-        loss = fit.backward(fn, *together)
+        loss = fit.backward(fn, *(borders_at_ends(t, 0) for t in together))
         found = torch.cat([p.grad.flatten() for p in model.parameters()])
         seen.append(graphs())
         model.zero_grad()

@@ -35,7 +35,7 @@ def digest(
     "SHA-256 of its shards, their documents, its tokenizer and its receipts"
     h = hashlib.sha256()
     for file in sorted(out.iterdir()):
-        if file.suffix in (".bin", ".docs") or file.name in (
+        if file.suffix in (".bin", ".docs", ".idx") or file.name in (
             "tokenizer.json",
             "contaminated.jsonl",
         ):

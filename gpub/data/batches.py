@@ -9,20 +9,23 @@ __all__ = ['RowPlan', 'Batches']
 import hashlib
 import numpy as np
 import torch
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from annotated_types import Ge
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from ..core import Config, Count, GpubError
+from .borders import IndexedBorders, borders_at_ends
 from .sampler import WindowOrder
 from gpub.data.shards import (
     docs_file,
     documents_at,
     manifest_fingerprint,
+    open_documents,
     open_shard,
     verify_shards,
 )
+from .streaming import ShardStream
 from .tokenizer import BPETokenizer, CharTokenizer
 
 # %% ../../nbs/lib/data/batches.ipynb #c3c6297b
@@ -60,6 +63,8 @@ class Batches:
         weights: dict[str, float] | None = None,
         device: torch.device | str | None = None,  # keep the tokens on this device and gather there
         hash_ids: bool = True,  # False: leave `fingerprint` to the caller, who knows a cheaper one
+        # mark where documents begin (`gpub.data.borders`); this is the token that ends one
+        end: int | None = None,
         **rows: Any,  # context_length, batch, seed, rank, world: `RowPlan`
     ):
         plan = RowPlan(**rows)
@@ -79,9 +84,12 @@ class Batches:
             {s.name: 1.0 for s in self.streams} if weights is None else weights,
             [s.name for s in self.streams],
         )
+        self.end, self.borders = end, []  # of each stream; none: they are looked for by `end`
         if device is not None:
             self._resident = [_resident(s.parts, device) for s in self.streams]
-        self.folder, self.fingerprint = None, _fingerprint(self.streams) if hash_ids else None
+        self.fingerprint = _fingerprint(self.streams) if hash_ids else None
+        # shard -> the file that names its documents
+        self.docs: Callable[[dict], Path] | None = None
 
     @classmethod
     def from_shards(
@@ -95,18 +103,15 @@ class Batches:
         mode: Literal["mmap", "ram", "device"] = "mmap",
         tokenizer: CharTokenizer | BPETokenizer | None = None,  # refuse shards of another one
         full: bool = True,  # check every byte first (one fast pass), not only the sizes
+        borders: bool = False,  # mark where documents begin, by the indexes where there are some
         # `RowPlan`; for mode 'device' also which device, default the CPU
         **kw: Any,
     ) -> "Batches":  # batches whose `what` knows the documents
         "Batches from a shard folder, checked; raises `GpubError` where something does not match"
         if mode not in ("mmap", "ram", "device"):
             raise GpubError(f"mode is 'mmap', 'ram' or 'device', not {mode!r}")
-        folder, manifest, records = Path(folder), verify_shards(folder, tokenizer, full), {}
-        for s in manifest["shards"]:
-            if s["split"] == split and s["tokens"]:
-                records.setdefault(s["source"], []).append(s)
-        if not records:
-            raise GpubError(f"{folder} has no {split} shards")
+        folder, manifest = Path(folder), verify_shards(folder, tokenizer, full)
+        records = _shards_of(manifest, split, folder)
         parts = {
             name: [open_shard(folder, manifest, s, mode == "mmap") for s in rs]
             for name, rs in records.items()
@@ -115,14 +120,43 @@ class Batches:
             parts = {name: [np.concatenate(ps)] for name, ps in parts.items()}
         device = kw.pop("device", None) or "cpu"
         place = device if mode == "device" else None
-        self = cls(parts, weights=weights, device=place, hash_ids=False, **kw)
-        self.folder, self.fingerprint, records = (
-            folder,
-            manifest_fingerprint(manifest),
-            list(records.values()),
-        )
-        self._records = records if weights else [[s for rs in records for s in rs]]
+        end = manifest["end"] if borders else None
+        self = cls(parts, weights=weights, device=place, hash_ids=False, end=end, **kw)
+        self.docs = lambda shard: folder / docs_file(shard["file"])
+        self._know(manifest, records, weights, lambda shard: open_documents(folder, shard))
         return self
+
+    @classmethod
+    def from_stream(
+        cls,
+        stream: ShardStream,  # shards in an object store
+        *,
+        weights: dict[str, float] | None = None,  # as for `from_shards`
+        borders: bool = False,  # the same
+        **kw: Any,  # `RowPlan`
+    ) -> "Batches":
+        "The rows of `from_shards`, read where the shards lie"
+        manifest = stream.manifest
+        records = _shards_of(manifest, "train", stream.url)
+        parts = {name: [stream.ids(s) for s in rs] for name, rs in records.items()}
+        end = manifest["end"] if borders else None
+        self = cls(parts, weights=weights, hash_ids=False, end=end, **kw)
+        self.docs = stream.docs
+        self._know(manifest, records, weights, stream.documents)
+        return self
+
+    def _know(self, manifest: dict, records: dict, weights: dict | None, documents: Callable):
+        "Which shards the streams are, and where documents begin in them if that was asked for"
+        every = [*records.values()]
+        self.fingerprint = manifest_fingerprint(manifest)
+        self._records = every if weights else [[s for rs in every for s in rs]]
+        if self.end is None:
+            return
+        indexes = [[documents(s) for s in rs] for rs in self._records]
+        if any(index is None for some in indexes for index in some):
+            return
+        for rs, some in zip(self._records, indexes):
+            self.borders.append(IndexedBorders([s["tokens"] for s in rs], some))
 
     def taken(
         self,
@@ -227,7 +261,7 @@ class Batches:
                 )
                 out.append(
                     {**row, **self._documents(k, start, start + self.context_length + 1)}
-                    if self.folder
+                    if self.docs
                     else row
                 )
         return out
@@ -239,14 +273,26 @@ class Batches:
             at += s["tokens"]
             if i < j:
                 found += [
-                    (s["source"], s["file"], name)
-                    for name in documents_at(self.folder / docs_file(s["file"]), i, j)
+                    (s["source"], s["file"], name) for name in documents_at(self.docs(s), i, j)
                 ]
         sources, shards = (list(dict.fromkeys(f[i] for f in found)) for i in (0, 1))
         return dict(source=" + ".join(sources), shards=shards, documents=[f[2] for f in found])
 
     def _gather(self, windows: list) -> torch.Tensor:
-        "Windows as rows, from disk or from tokens that are already on the device"
+        "Windows as rows, with borders if they were asked for"
+        rows = self._rows(windows)
+        if self.end is None:
+            return rows
+        if not self.borders:
+            return borders_at_ends(rows, self.end)
+        at = 0
+        for borders, (stream, a, b) in zip(self.borders, windows):
+            borders.mark(rows[at : at + b - a], stream.order(a, b))
+            at += b - a
+        return rows
+
+    def _rows(self, windows: list) -> torch.Tensor:
+        "Ids of windows, from disk or from tokens that are already on the device"
         if self.device is None:
             found = [s.rows(s.order(a, b)) for s, a, b in windows]
             return torch.from_numpy(np.concatenate(found, dtype=np.int64, casting="unsafe"))
@@ -257,6 +303,18 @@ class Batches:
                 for (ids, mask), at in zip(self._resident, starts)
             ]
         )
+
+
+def _shards_of(
+    manifest: dict, split: str, where: Path | str
+) -> dict[str, list[dict]]:  # {source: its shards}
+    records = {}
+    for s in manifest["shards"]:
+        if s["split"] == split and s["tokens"]:
+            records.setdefault(s["source"], []).append(s)
+    if not records:
+        raise GpubError(f"{where} has no {split} shards")
+    return records
 
 
 def _weights(

@@ -13,14 +13,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from ..core import GpubError, first_line, read_json, write_atomic
+from .document_index import INDEX_HEAD
 from .tokenizer import fingerprint
 from ..files import cache_dir
 from gpub.data.shards import (
-    docs_file,
     check_file_hash,
     checksum,
     open_shard,
     read_manifest,
+    shard_files,
     verify_shards,
     well_formed,
     writing_to,
@@ -104,7 +105,7 @@ def compress(
     with writing_to(to, AGAIN):
         to.mkdir(parents=True, exist_ok=True)
         (to / "manifest.json").unlink(missing_ok=True)  # last out, last in
-        for name in (n for s in manifest["shards"] for n in (s["file"], docs_file(s["file"]))):
+        for name in (n for s in manifest["shards"] for n in shard_files(s)):
             part = to / (name + ".zst.part")
             with open(folder / name, "rb") as f, open(part, "wb") as g:
                 n, m = z.ZstdCompressor(threads=-1, write_checksum=True).copy_stream(f, g)
@@ -126,12 +127,9 @@ def unpack(
     to = Path(to or folder)
     manifest = read_manifest(folder)
     files = [
-        (name, s.get(key), most)
+        (name, expected, _most_bytes(name, s))
         for s in manifest["shards"]
-        for name, key, most in (
-            (s["file"], "xxh3", s["tokens"] * 4),
-            (docs_file(s["file"]), "docs_xxh3", s["documents"] * LONGEST_LINE),
-        )
+        for name, expected in shard_files(s).items()
     ]
     with writing_to(to, AGAIN):
         to.mkdir(parents=True, exist_ok=True)
@@ -148,6 +146,13 @@ def unpack(
 
 
 LONGEST_LINE = 4096  # bytes that one document may take in a .docs file
+
+
+def _most_bytes(name: str, shard: dict) -> int:
+    "How large a file of a shard may be, by the manifest"
+    if name.endswith(".bin"):
+        return shard["tokens"] * 4
+    return INDEX_HEAD + shard["documents"] * LONGEST_LINE
 
 
 @contextmanager
@@ -179,8 +184,8 @@ def copy_shards(
     tokens = sum(shard["tokens"] for shard in manifest["shards"])
     log(f"copying {tokens:,} tokens from {folder} to {to}")
     for shard in manifest["shards"]:
-        _copy_checked(folder, to, shard["file"], shard["xxh3"])
-        _copy_checked(folder, to, docs_file(shard["file"]), shard.get("docs_xxh3"))
+        for name, expected in shard_files(shard).items():
+            _copy_checked(folder, to, name, expected)
     for name in BESIDE[:-1]:
         if (folder / name).exists():
             write_atomic(to / name, (folder / name).read_bytes())
@@ -254,7 +259,7 @@ def fetch_shards(
         manifest = well_formed(f"{url}/manifest.json", json.loads(told))
         folder = cache_dir() / "shards" / fingerprint([url, told.decode()])
         folder.mkdir(parents=True, exist_ok=True)
-        shards = (n for s in manifest["shards"] for n in (s["file"], docs_file(s["file"])))
+        shards = (name for s in manifest["shards"] for name in shard_files(s))
         for name in ("tokenizer.json", *shards):
             if not (folder / name).exists():
                 fs.get_file(f"{root}/{name}", str(folder / f"{name}.part"))

@@ -126,6 +126,11 @@ def _parts(corpus: Corpus) -> Iterator[_Part]:
     if corpus.texts:
         yield _Part(corpus.tok.encode(corpus.texts[0]), corpus.source)
         return
+    if corpus.folder is None:
+        raise GpubError(
+            f"{corpus.source} is read row by row: copies can be looked for in shards on this "
+            "machine only"
+        )
     folder, manifest = corpus.folder, read_manifest(corpus.folder)
     for shard in manifest["shards"]:
         if shard["split"] == "train":

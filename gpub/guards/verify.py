@@ -13,7 +13,13 @@ from pathlib import Path
 from ..budget.verdicts import verdicts
 from ..chat.conversations import ChatSet
 from ..core import GpubError, first_line, read_config, read_json
-from ..data.shards import check_file_hash, docs_file, open_shard, read_manifest
+from gpub.data.shards import (
+    check_file_hash,
+    open_documents,
+    open_shard,
+    read_manifest,
+    shard_files,
+)
 from ..data.tokenizer import load_tokenizer
 from ..files import SUMS, changed_files
 from gpub.record.checkpoint import (
@@ -187,10 +193,11 @@ def _same_tokenizer(folder: Path, wanted: str, whose: str) -> str:
 
 
 def _whole_shard(folder: Path, manifest: dict, shard: dict) -> str:
-    "Size and every byte of a shard and of the names beside it; raises `GpubError`"
-    ids, name = open_shard(folder, manifest, shard), shard["file"]
-    check_file_hash(folder / name, shard["xxh3"])
-    check_file_hash(folder / docs_file(name), shard.get("docs_xxh3"))
+    "Size and every byte of a shard, of the names and of the index beside it; raises `GpubError`"
+    ids = open_shard(folder, manifest, shard)
+    open_documents(folder, shard)
+    for name, expected in shard_files(shard).items():
+        check_file_hash(folder / name, expected)
     return f"{len(ids):,} ids"
 
 

@@ -9,14 +9,14 @@ __all__ = ['document_segments', 'ByDocument']
 import torch
 from torch import nn
 from ..chat.packing import PackedAttention
+from ..data.borders import has_border, without_borders
 
 # %% ../../nbs/lib/train/documents.ipynb #106821c2
 def document_segments(
-    ids_bt: torch.Tensor,  # int64 token ids
-    end: int,  # id of the end token
+    ids_bt: torch.Tensor,  # int64 token ids, with borders
 ) -> torch.Tensor:  # (b, t) int64
     "The number of each token's document in its row; an end token belongs to what follows it"
-    return (ids_bt == end).cumsum(1)
+    return has_border(ids_bt).cumsum(1)
 
 
 class ByDocument(nn.Module):
@@ -25,17 +25,16 @@ class ByDocument(nn.Module):
     def __init__(
         self,
         model: nn.Module,  # a `GPT` or a `Llama`
-        end: int,  # id of the end token
     ):
         super().__init__()
-        self.model, self.end, self.cfg = model, end, model.cfg
+        self.model, self.cfg = model, model.cfg
         self.training = model.training
 
     def loss(
         self,
-        ids_bt: torch.Tensor,  # int64
+        ids_bt: torch.Tensor,  # int64, with borders
         targets_bt: torch.Tensor,  # the ids one position later
     ) -> torch.Tensor:  # nats per token, the mean over the batch
         "How surprised the model is by what came next in each document"
-        within = PackedAttention(document_segments(ids_bt, self.end))
-        return self.model.loss(ids_bt, targets_bt, within)
+        within = PackedAttention(document_segments(ids_bt))
+        return self.model.loss(without_borders(ids_bt), without_borders(targets_bt), within)

@@ -119,12 +119,7 @@ class Learner:
         log: Callable[[str], object] = print,  # called with one line when a step is cut
         # of a checkpoint; in slices, what fills {name: slice} from one; default: as they are
         weights: dict[str, Tensor] | Callable[[dict], object] | None = None,
-        end: int | None = None,  # id of the token that ends a document, for a document mask
     ):
-        if cfg.document_mask and end is None:
-            raise GpubError(
-                "document_mask does not go together with a text without an end token: leave it out"
-            )
         if place.precision.scaler and place.sliced:
             raise GpubError(
                 "fp16 needs whole gradients for its scaler: use --parallel ddp, or --set "
@@ -141,7 +136,7 @@ class Learner:
         self.opts = make_optimizers(self.model, cfg, muon_format(place.device), place.world)
         self.fit = MicroBatcher(self.model, cfg, place.world, log)
         # how it is trained and validated: as a whole row, or each document of it
-        self.judged = ByDocument(self.model, end) if cfg.document_mask else self.model
+        self.judged = ByDocument(self.model) if cfg.document_mask else self.model
         self.compile = cfg.compile  # a run that goes on keeps what was decided when it began
         self.compiled = False  # whether the loss function is
 

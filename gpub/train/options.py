@@ -8,6 +8,7 @@ __all__ = ['Steps', 'KEPT_OPTIONS', 'spread_steps', 'eval_steps', 'RunOptions', 
 
 # %% ../../nbs/lib/train/options.ipynb #5507da08
 import difflib
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -112,6 +113,8 @@ def kept_options(
 
 
 def _whole_path(path: str | Path) -> str:
+    if re.match("[a-z][a-z0-9]+:", str(path)):
+        return str(path)  # a URL is the same from everywhere
     return str(Path(path).expanduser().absolute())
 
 

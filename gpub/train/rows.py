@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 from ..core import GpubError
 from ..data.batches import Batches
+from ..data.borders import without_borders
 from ..data.corpus import Corpus
 from .config import TrainConfig
 from .loop import context_length_at, context_lengths
@@ -36,6 +37,8 @@ class RunRows:
             raise GpubError(f"batch_tokens {size} is not a multiple of the context {length}")
         shares = dict(weights=self.cfg.weights) if self.cfg.weights else {}
         place = dict(rank=self.world.rank, world=self.world.size)
+        if self.cfg.document_mask:
+            shares |= dict(borders=True)
         return self.corpus.train(length, size // length, self.cfg.seed, **place, **shares)
 
     def _order(self, length: int) -> tuple[Batches, bool]:
@@ -51,6 +54,14 @@ class RunRows:
         length: int,  # of the rows, one of `context_lengths`
     ) -> Tensor:  # (rows, length + 1) int64: ids, and the last one's target
         "This process's rows of a step"
+        return without_borders(self.fed(step, length))
+
+    def fed(
+        self,
+        step: int,  # from 0
+        length: int,  # of the rows, one of `context_lengths`
+    ) -> Tensor:  # (rows, length + 1) int64; where the recipe has a document mask, with borders
+        "What the loss is fed in a step"
         batches, cut = self._order(length)
         if not cut:
             return batches.tokens(step)

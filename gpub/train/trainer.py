@@ -316,12 +316,13 @@ class TrainingLoop:
         self.sampler = TextSampler(
             run.out, run.corpus.tok, run.config["prompt"], track, run.progress
         )
-        self.evaluator = Evaluator(run.corpus.val, run.val_bytes, self.learner.dtype, self.world)
+        judged = run.corpus.val_with_borders() if run.cfg.document_mask else run.corpus.val
+        self.evaluator = Evaluator(judged, run.val_bytes, self.learner.dtype, self.world)
         self.peak_flops = matmul_peak(run.device, self.learner.dtype) * run.world.size
         self.saved_step = None
-        self.prefetcher = None  # only a GPU computes while its host reads
-        if run.device.type == "cuda":
-            self.prefetcher = Prefetcher(run.tokens, run.device)
+        self.prefetcher = None  # only a GPU computes while its host reads, or waits for a network
+        if run.device.type == "cuda" or run.corpus.remote:
+            self.prefetcher = Prefetcher(run.rows.fed, run.device)
 
     def steps(self) -> Iterator[TrainStep]:
         "Step by step; the numbers of a step are on the disk before it is yielded"
@@ -369,17 +370,22 @@ class TrainingLoop:
         step: int,  # from 0
         context_length: int,  # one of `context_lengths`
     ) -> tuple[Tensor, Tensor]:  # ids, targets
-        "This process's rows of a step, read ahead for a GPU"
-        if self.prefetcher is None:
-            return self.run.batches(step, context_length)
+        "What the loss is fed in a step, read ahead for a GPU"
         self.run.announce(step, context_length)
+        if self.prefetcher is None:
+            return self._fed(step, context_length)
         return self.prefetcher(step, context_length)
+
+    def _fed(self, step: int, context_length: int) -> tuple[Tensor, Tensor]:
+        rows = self.run.rows.fed(step, context_length)
+        return rows.narrow(1, 0, context_length), rows.narrow(1, 1, context_length)
 
     def _compile(self) -> Callable:
         "The loss function, tried on the batch that comes next"
         step = self.state.step
         context_length = context_length_at(step, self.cfg, self.run.model_cfg.context_length)
-        x, y = (t.to(self.run.device) for t in self.run.batches(step, context_length))
+        self.run.announce(step, context_length)
+        x, y = (t.to(self.run.device) for t in self._fed(step, context_length))
         with self.ledger.span("compile"):
             return self.learner.loss_function(x, y, self.cfg.steps - step)
 
@@ -652,8 +658,7 @@ class Trainer:
         saved, weights = self._load(path, place) if path else (None, None)
         if saved is None and self.initial:
             self._take_initial(model)
-        end = getattr(self.corpus.tok, "end", None)
-        self.learner = Learner(model, self.cfg, place, self.log, weights, end)
+        self.learner = Learner(model, self.cfg, place, self.log, weights)
         if saved:
             self._restore(saved)
         else:
