@@ -243,7 +243,9 @@ def _run_on_ray(engine: Engine, common: dict):
 
     own = not ray.is_initialized()
     if own:
-        where = dict(address=engine.address) if engine.address else dict(num_cpus=engine.workers)
+        where = dict(num_cpus=engine.workers, include_dashboard=False)
+        if engine.address:
+            where = dict(address=engine.address)
         ray.init(log_to_driver=False, logging_level="ERROR", **where)
     try:
         memory = dict(mem_per_cpu_gb=min(1, engine.memory_gb))
