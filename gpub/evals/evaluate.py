@@ -491,7 +491,8 @@ class Examinee:
         docs: Sequence[dict],  # its questions
         options: EvalOptions,  # how many solved ones stand before each
     ) -> dict:
-        "A written task's part of the results; raises `GpubError` for a run that cannot talk"
+        """A written task's part of the results; raises `GpubError` for a run that
+        cannot talk"""
         check_talks(self.config, self.tok, str(self.run))
         task, solved = WRITTEN[name], []
         path = find_written(task, options.folder)

@@ -25,7 +25,7 @@ from ..data.tokenizer import BPETokenizer, CharTokenizer
 from .adapter import hushed, lm_eval_parts
 from .samples import legible
 from .scores import interval, score, score_against, verdict
-from .tasks import by_lot, examples_of, read_records
+from .tasks import examples_of, read_records
 from ..files import data_dirs
 from ..model.generate import generate_ids
 from ..model.gpt import GPT
