@@ -85,6 +85,7 @@ FOR_USERS = {
     "lab.museum.bugs": "EXHIBITS",
     "lab.museum.machines": "INFRA",
     # what the chapters about talking start from
+    "lab.kl_ends": "measure_ends",
     "lab.sums_world": "SumsWorld",
     # the small corpora that chapters read
     "prep.practice": "practice_corpora",

@@ -4,6 +4,7 @@ exported with its template, refused in one line."""
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -21,8 +22,10 @@ from gpub.data.tokenizer import SPECIALS, BPETokenizer, CharTokenizer
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.model.llama import Llama, LlamaConfig
 from gpub.record.checkpoint import save_checkpoint
+from gpub.record.folder import Interrupted
 from gpub.record.load import load
 from gpub.share.hub import export_model
+from gpub.tune import steps
 from gpub.tune.lora import load_lora, merge_lora
 from gpub.tune.sets import open_questions
 from gpub.tune.start import open_start, with_marks
@@ -361,3 +364,40 @@ def test_questions_of_a_file(tmp_path):
     file.write_text('{"messages": [{"role": "user", "content": "1"}]}\n')
     with pytest.raises(GpubError, match="question 1 has no answer"):
         open_questions(file, tok, 40)
+
+
+def test_a_resumed_run_has_the_threads_of_before(talker, tmp_path, monkeypatch):
+    "Pinned where that is free, else said in one line; the bits are those of an undisturbed run"
+    command, words = METHODS["sft"]
+    words = [talker, *words, "--steps", 6, "--every", 2, "--device", "cpu", "--out"]
+    threads, real = torch.get_num_threads(), steps.TuneJournal.write
+    used = []
+
+    def stopped_at_three(self, step, measured):
+        used.append(torch.get_num_threads())
+        if step.n == 3:
+            signal.raise_signal(signal.SIGTERM)
+        return real(self, step, measured)
+
+    def cut(folder):
+        monkeypatch.setattr(steps.TuneJournal, "write", stopped_at_three)
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")
+        assert isinstance(typed(command, *words, folder).exception, Interrupted)
+        return folder
+
+    for room in ("gpub.device", "gpub.tune.start"):
+        monkeypatch.setattr(f"{room}.usable_cores", lambda: 2)
+    try:
+        pinned, forced = cut(tmp_path / "pinned"), cut(tmp_path / "forced")
+        monkeypatch.setattr(steps.TuneJournal, "write", real)
+        done(command, *words, tmp_path / "whole")
+        monkeypatch.setenv("OMP_NUM_THREADS", "2")
+        said = done(command, *words, forced)
+        assert "the last bits differ from an undisturbed run: threads 1, now 2" in said
+        monkeypatch.delenv("OMP_NUM_THREADS")
+        assert "last bits differ" not in done(command, *words, pinned)
+        assert torch.get_num_threads() == 1 and set(used) == {1}
+    finally:
+        torch.set_num_threads(threads)
+    whole = weights(tmp_path / "whole")
+    assert all(torch.equal(t, whole[name]) for name, t in weights(pinned).items())

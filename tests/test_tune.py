@@ -3,9 +3,13 @@ be computed."""
 
 import json
 from functools import partial
+import re
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
+from gpub.cli.main import cli
+from torch.nn import functional as F
 from gpub.chat.conversations import Preference
 from gpub.chat.packing import PackedBatches, pack_rows, packed_batch, packed_loss
 from gpub.chat.sums import SumTeacher, digits_of, draw_pairs, right_answers, sum_ids, sums_tokenizer
@@ -15,6 +19,7 @@ from gpub.data.tokenizer import BPETokenizer, CharTokenizer
 from gpub.model.generate import SamplingConfig
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.model.llama import Llama, LlamaConfig
+from gpub.model.sizes import memory_forecast, peak_memory
 from gpub.record.folder import Interrupted
 from gpub.record.load import load
 from gpub.share.hub import export_model
@@ -28,7 +33,15 @@ from gpub.tune.dpo import (
     sampled_pairs,
 )
 from gpub.tune.grpo import GrpoConfig, GrpoObjective, Questions, measure_signal
-from gpub.tune.lora import LoraConfig, add_lora, load_lora, lora_layers, merge_lora, save_lora
+from gpub.tune.lora import (
+    LoraConfig,
+    add_lora,
+    load_lora,
+    lora_layers,
+    lora_memory,
+    merge_lora,
+    save_lora,
+)
 from gpub.tune.losses import (
     NOT_LEARNED,
     dpo_loss,
@@ -504,3 +517,51 @@ def test_verify_looks_into_a_tuned_run_and_an_adapter(tmp_path):
         content[-1] ^= 1
         path.write_bytes(bytes(content))
     assert damaged(run) == {f"checkpoints/{newest.name}"} and damaged(adapter) == {"SHA256SUMS"}
+
+
+@pytest.mark.parametrize("family", ["gpt", "llama"])
+def test_the_memory_of_an_adapter_is_forecast(family):
+    "Within 15% of what a step of learning takes, and far below all weights"
+    model_of, shape = (
+        (GPT, GPTConfig(vocab_size=512, context_length=64, d_model=128, n_layers=4, n_heads=4))
+        if family == "gpt"
+        else (
+            Llama,
+            LlamaConfig(
+                vocab_size=512, context_length=64, d_model=128, n_layers=4, n_heads=4,
+                n_kv_heads=2, d_ff=256,
+            ),
+        )
+    )  # fmt: skip
+
+    def learn():
+        model = add_lora(model_of(shape), LoraConfig(rank=4))
+        learned = [p for p in model.parameters() if p.requires_grad]
+        optimizer = torch.optim.AdamW(learned, 1e-3)
+        for _ in range(2):
+            ids_bt = torch.randint(512, (8, 65))
+            logits_btv = model(ids_bt[:, :-1])
+            loss = F.cross_entropy(logits_btv.flatten(0, 1), ids_bt[:, 1:].flatten())
+            del logits_btv
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    learn()
+    real, told = peak_memory(learn), lora_memory(shape, 4, 8)
+    assert abs(told["peak"] / real - 1) < 0.15, (told, real)
+    assert told["peak"] < memory_forecast(shape, 8, optimizer="adamw")["peak"]
+
+
+def test_plan_names_the_memory_of_an_adapter():
+    "As `lora_memory` says it; several cards at once are refused in a line"
+    words = ["plan", "burn-1b", "--tokens", "25M", "--lora", "16"]
+    said = CliRunner().invoke(cli, [*words, "--gpu", "A100-80"], catch_exceptions=False).output
+    line = next(text for text in said.splitlines() if text.startswith("adapter"))
+    assert "10,223,616 numbers learn instead of 1,038,692,352" in line
+    peak, whole = (
+        float(x) for x in re.search(r"take ([\d.]+) GB instead of ([\d.]+)", line).groups()
+    )
+    assert 4 < peak < whole
+    refused = CliRunner().invoke(cli, [*words, "--compare"])
+    assert "--lora is about one card" in str(refused.exception)

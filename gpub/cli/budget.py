@@ -71,6 +71,11 @@ def _show_forecast(
     help="The final loss and its interval, from the own ladder and from published runs.",
 )
 @click.option("--ladder", help="Your own ladder's receipts.  [default: those that came with gpub]")
+@click.option(
+    "--lora",
+    type=click.IntRange(1),
+    help="Also the memory of learning an adapter of this rank instead of all weights.",
+)
 @click.option("--json", "file", help="Write the result here too.")
 @settings_option("With --forecast: of a model or recipe that is changed so. Repeat for several.")
 def plan_command(
@@ -83,6 +88,7 @@ def plan_command(
     compared: bool,
     forecast: bool,
     ladder: str | None,
+    lora: int | None,
     file: str | None,
     settings: tuple[str, ...],
 ):
@@ -95,6 +101,8 @@ def plan_command(
         return
     if tokens is None:
         raise GpubError("give --tokens, such as 2.8B")
+    if lora and compared:
+        raise GpubError("--lora is about one card: give --gpu NAME, leave --compare out")
     if compared:
         from gpub.budget.economics import compare_gpus
 
@@ -105,6 +113,8 @@ def plan_command(
 
         found = informed_plan(preset, gpu, tokens, usd_per_hour, mfu=mfu, optimizer=optimizer)
         click.echo(_plan_text(found, preset, tokens, optimizer))
+        if lora:
+            click.echo(_adapter_text(preset, lora, found))
     if file and not forecast:
         write_atomic(file, json.dumps(found, indent=1) + "\n")
 
@@ -132,6 +142,26 @@ def _plan_text(found: dict, preset: str, tokens: str, optimizer: str) -> str:
     steps = max(1, count_of(tokens) // recipe.train.batch_tokens)
     decay = decay_text(apply_settings(recipe, dict(steps=steps, optimizer=optimizer))[1])
     return f"{plan_table(found)}\ndecay    {decay}"
+
+
+def _adapter_text(
+    preset: str,  # a name
+    rank: int,  # of the adapter
+    found: dict,  # from `informed_plan`
+) -> str:
+    "What an adapter would need beside all weights, at the plan's largest micro-batch"
+    from gpub.model.sizes import config_of
+    from gpub.tune.lora import lora_memory
+
+    row = found["rows"][0]
+    batch = row["micro_batch"] or 1
+    half = found["format"] != "fp32"
+    needs = lora_memory(config_of(preset), rank, batch, mode=row["checkpointing"], half=half)
+    return (
+        f"adapter  rank {rank}: {needs['trained']:,} numbers learn instead of "
+        f"{found['parameters']:,}; {batch} x {found['context_length']} take "
+        f"{needs['peak'] / 1e9:.2f} GB instead of {row['peak_gb']:.2f}"
+    )
 
 
 NUMBERS = "card", "tok/s", "that is", "$ per hour", "hours", "$", "$ per billion"

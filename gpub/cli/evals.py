@@ -16,8 +16,9 @@ from ..core import GpubError, first_line
 def _tasks() -> str:
     "The tasks, for the last line of the help"
     from gpub.evals.tasks import TASKS
+    from gpub.evals.written import WRITTEN
 
-    return f"Tasks: {', '.join(TASKS)}, humaneval."
+    return f"Tasks: {', '.join([*TASKS, *WRITTEN])}, humaneval."
 
 
 def _default_tasks() -> str:
@@ -48,8 +49,6 @@ class _Asked:
     unsafe: bool  # programs without a cage
 
     def __post_init__(self):
-        from gpub.evals.tasks import TASKS
-
         if self.compare and len(self.runs) != 2:
             raise GpubError(f"--compare takes two runs, got {len(self.runs)}")
         if self.file and len(self.runs) > 1:
@@ -60,9 +59,7 @@ class _Asked:
                 "once for each"
             )
         if not (self.names or self.samples or self.text):
-            raise GpubError(
-                f"no tasks and nothing else to do; tasks there are: {', '.join(TASKS)}, humaneval"
-            )
+            raise GpubError(f"no tasks and nothing else to do; {_tasks().rstrip('.')}")
         if self.text and not self.compare:
             raise GpubError("--text needs --compare and two runs")
 

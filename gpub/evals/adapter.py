@@ -205,6 +205,7 @@ def lm_eval_parts() -> SimpleNamespace:
         evaluate=evaluator.evaluate,
         utils=utils,
         Instance=instance.Instance,
+        LM=model.LM,
         TemplateLM=model.TemplateLM,
         Task=task.ConfigurableTask,
         HFLM=HFLM,

@@ -199,7 +199,11 @@ def paired(
 
 # %% ../../nbs/lib/evals/scores.ipynb #52112513
 # questions of the full test sets; not of mc2, whose outcomes are no coin tosses
-SIZES = dict(arc_easy=2376, arc_challenge=1172, hellaswag=10_042, mmlu=14_042, lambada=5153)
+SIZES = dict(
+    arc_easy=2376, arc_challenge=1172, hellaswag=10_042, mmlu=14_042, lambada=5153, ifeval=541
+)
+# what only models that learned to talk are asked: task -> its name in data/published
+_TALKING = dict(ifeval="ifeval_strict", gsm8k="gsm8k")
 
 
 def published(
@@ -225,9 +229,9 @@ def published(
         return [
             r
             for r in rows
-            if r["benchmark"] == task
+            if r["benchmark"] == _TALKING.get(task, task)
             and r["model"] != "random"
-            and r.get("stage", "base") == "base"
+            and (r.get("stage", "base") != "base") == (task in _TALKING)
         ]
 
     def row(r: dict, model: str, metric: str, source: str) -> dict:
@@ -238,8 +242,9 @@ def published(
     ours = [
         row(
             r,
-            f"{r['model']} at {r['tokens'] / 1e9:.1f}B tokens",
-            blog["metric_variant"],
+            f"{r['model']} at {r['tokens'] / 1e9:.1f}B tokens"
+            + (f", {r['stage']}" if task in _TALKING else ""),
+            "strict, of what not stated" if task in _TALKING else blog["metric_variant"],
             r["source"][0],
         )
         for r in about(blog["gpub"])

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LoraConfig', 'LoraLinear', 'lora_places', 'add_lora', 'lora_layers', 'merge_lora', 'merged_weights',
-           'adapter_weights', 'save_lora', 'load_lora']
+           'adapter_weights', 'lora_memory', 'save_lora', 'load_lora']
 
 # %% ../../nbs/lib/tune/lora.ipynb #d881ea30
 import json, math
@@ -18,7 +18,8 @@ from torch.nn import functional as F
 from ..core import Config, Count, GpubError, first_line, read_json, write_atomic
 from ..files import give_usual_mode, write_sums
 from ..model.gpt import GPT, GPTConfig
-from ..model.llama import Llama, LlamaConfig
+from ..model.llama import Llama, LlamaConfig, build_model
+from ..model.sizes import PARTS, StepSettings, memory_timeline
 from ..share.weights import BLOCKS, family, row_sizes, their_names
 
 # %% ../../nbs/lib/tune/lora.ipynb #219eadcf
@@ -150,6 +151,33 @@ def adapter_weights(
         for name, layer in lora_layers(model).items()
         for part in ("a", "b")
     }
+
+# %% ../../nbs/lib/tune/lora.ipynb #417339ae
+def lora_memory(
+    cfg: GPTConfig | LlamaConfig,  # of the frozen model
+    rank: int,  # of every adapter
+    batch: int,  # sequences at once
+    **settings: Any,  # fields of `StepSettings`
+) -> dict[str, Any]:  # part -> bytes, with peak, the moment it comes at, and how many learn
+    "The memory that learning an adapter with AdamW needs: the fullest moment, by part"
+    with torch.device("meta"):  # shapes without memory
+        adapted = add_lora(build_model(cfg), LoraConfig(rank=rank))
+    trained = sum(p.numel() for p in adapted.parameters() if p.requires_grad)
+    how = StepSettings(**settings | dict(optimizer="adamw"))
+    tokens = batch * (how.context_length or cfg.context_length)
+    inside = tokens * rank * len(lora_layers(adapted)) * how.narrow  # between the thin matrices
+    head = 4 * cfg.vocab_size * cfg.d_model  # whose gradient is never made
+    moments = memory_timeline(cfg, batch, **vars(how))
+    for name, parts in moments.items():
+        parts["weights"] += 4 * trained
+        parts["gradients"] = 4 * trained if name in ("first block", "embedding", "update") else 0
+        parts["optimizer"] = 8 * trained
+        parts["activations"] += inside if parts["activations"] else 0
+        if name in ("head", "embedding"):
+            parts["temporary"] = max(0, parts["temporary"] - head)
+    moment, parts = max(moments.items(), key=lambda one: sum(one[1].values()))
+    kept = {part: parts[part] for part in PARTS}
+    return kept | dict(peak=sum(parts.values()), moment=moment, trained=trained)
 
 # %% ../../nbs/lib/tune/lora.ipynb #bc1c92b9
 _PREFIX = "base_model.model."

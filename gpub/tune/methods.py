@@ -51,7 +51,7 @@ from gpub.tune.sets import (
     replay_text,
 )
 from .sft import SftObjective, answers_loss, first_and_end, pages_of
-from .start import TuneStart, open_start
+from .start import TuneStart, compute_as_before, open_start
 from .steps import Objective, TuneExtras, TuneJob, Watch, tune_run
 
 # %% ../../nbs/lib/tune/methods.ipynb #1128f3ef
@@ -261,6 +261,13 @@ def _with_adapter(start: TuneStart, options: TuneOptions) -> dict[str, Any]:
     return dict(lora=options.lora)
 
 
+def _opened(options: TuneOptions, log: Callable[[str], None]) -> TuneStart:
+    "The model to start from; where a run goes on, it computes as before"
+    start = open_start(options.run, device=options.device)
+    compute_as_before(options.out, start.model.tok.weight.device, log)
+    return start
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Tuning:
     "A method made ready: what it minimises, how it is judged, what is written down of it"
@@ -368,7 +375,7 @@ def run_sft(
     watch: Watch | None = None,  # asked after every step whether to stop
 ) -> Path:  # the run folder
     "Learn to answer from examples, or go on with it"
-    start = open_start(options.run, device=options.device)
+    start = _opened(options, log)
     model, size = start.model, start.model.cfg.context_length
     chats = open_chats(data, start, options.seed, log)
     settings = _with_adapter(start, options)
@@ -417,7 +424,7 @@ def run_dpo(
     watch: Watch | None = None,  # asked after every step whether to stop
 ) -> Path:  # the run folder
     "Learn from preferences, or go on with it"
-    start = open_start(options.run, device=options.device)
+    start = _opened(options, log)
     model, tok = start.model, start.tok
     pairs = open_pairs(source, start, labels, options.seed, log)
     settings = dpo.to_dict() | _with_adapter(start, options)
@@ -477,7 +484,7 @@ def run_grpo(
     watch: Watch | None = None,  # asked after every step whether to stop
 ) -> Path:  # the run folder
     "Learn from rewards, or go on with it; says first how much signal there is"
-    start = open_start(options.run, device=options.device)
+    start = _opened(options, log)
     model, tok = start.model, start.tok
     end = chat_marks(tok).end
     grpo = _for_source(grpo, source, tok, options.seed)
