@@ -148,7 +148,27 @@ def test_readme_figures_are_the_published_ones(root):
 
 
 def sidebar(items):
-    return [n for x in items for n in ([x] if isinstance(x, str) else sidebar(x["contents"]))]
+    found = []
+    for x in items:
+        if isinstance(x, str):
+            found.append(x)
+        else:
+            found += [x["href"]] if "href" in x else sidebar(x["contents"])
+    return found
+
+
+def test_chapters_are_numbered_in_the_sidebar(root):
+    "With the number of their file and the name they give themselves"
+    site = yaml.safe_load((root / "_quarto.yml").read_text(encoding="utf-8"))["website"]
+    seasons = [x for x in site["sidebar"]["contents"] if "Season" in str(x)][:3]
+    chapters = {x["href"]: x["text"] for s in seasons for x in s["contents"] if "href" in x}
+    there = sorted((root / "nbs").glob("season*/[0-9]*.ipynb"))
+    assert sorted(chapters) == [p.relative_to(root / "nbs").as_posix() for p in there]
+    for page in there:
+        first = json.loads(page.read_text(encoding="utf-8"))["cells"][0]["source"]
+        title = re.match(r"# (.+)", "".join(first))[1]
+        said = chapters[page.relative_to(root / "nbs").as_posix()]
+        assert said == f"{int(page.name[:2])} {title}"
 
 
 def test_sidebar_lists_every_notebook(root):

@@ -326,7 +326,13 @@ function fillSelect(id, n) {
   }
 }
 
+// Inside another page, at its top: only what is needed to see the model write.
+function fitIntoPage() {
+  document.body.classList.toggle("small", location.search === "?small");
+}
+
 function start() {
+  fitIntoPage();
   $("about").textContent = MODEL.about;
   $("prompt").value = MODEL.prompt;
   $("top_k").max = vocab_size;
