@@ -508,6 +508,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                   'gpub.cli.options.LateDefault.__str__': ( 'lib/cli/options.html#latedefault.__str__',
                                                                             'gpub/cli/options.py'),
                                   'gpub.cli.options.LazyGroup': ('lib/cli/options.html#lazygroup', 'gpub/cli/options.py'),
+                                  'gpub.cli.options.LazyGroup.list_commands': ( 'lib/cli/options.html#lazygroup.list_commands',
+                                                                                'gpub/cli/options.py'),
                                   'gpub.cli.options.LazyGroup.resolve_command': ( 'lib/cli/options.html#lazygroup.resolve_command',
                                                                                   'gpub/cli/options.py'),
                                   'gpub.cli.options.NameOf': ('lib/cli/options.html#nameof', 'gpub/cli/options.py'),

@@ -442,6 +442,16 @@ def test_completion_does_not_wait_for_torch(root, words, incomplete, found):
     assert names == set() and set(said.split()) == found
 
 
+def test_help_and_page_begin_with_train(root):
+    "In the order of a first week, not of the alphabet"
+    names = list(cli.commands)
+    assert names[:2] == ["train", "sample"] and cli.list_commands(None) == names
+    page = json.loads((root / "nbs/lib/cli/commands.ipynb").read_text(encoding="utf-8"))
+    shown = "".join(str(o) for c in page["cells"] for o in c.get("outputs", []))
+    listed = re.findall(r"<summary><code>gpub (\w+)", shown)
+    assert listed[0] == "train" and set(listed) == set(names)
+
+
 def test_the_table_of_commands_is_true():
     "Name and line of each, as the command itself says them"
     for name, deferred in cli.commands.items():

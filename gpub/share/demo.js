@@ -328,7 +328,10 @@ function fillSelect(id, n) {
 
 // Inside another page, at its top: only what is needed to see the model write.
 function fitIntoPage() {
-  document.body.classList.toggle("small", location.search === "?small");
+  if (location.search === "?small") {
+    document.body.classList.add("small");
+    $("shade").value = "";
+  }
 }
 
 function start() {
