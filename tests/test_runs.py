@@ -159,7 +159,7 @@ def test_compare_shows_what_differs_and_draws(runs, tmp_path):
         (["show", "RUN"], ["step", "command"]),
         (["bill", "RUN"], ["usd", "seconds"]),
         (["doctor", "RUN"], ["name", "found"]),
-        (["plan", "shakespeare", "--tokens", "1M"], ["flops"]),
+        (["plan", "shakespeare", "--gpu", "A100-40", "--tokens", "1M"], ["flops_per_token"]),
     ],
     ids=lambda words: words[0],
 )
