@@ -86,16 +86,22 @@ def test_words_fit_their_boxes():
 
 
 def pictures_shown(nbs):
-    "(notebook, alt text, path from the root) of every SVG that a markdown cell shows"
+    "(notebook, alt text, path from the root) of every SVG that a cell shows, or a card of one"
     for page in sorted(nbs.rglob("*.ipynb")):
         if ".ipynb_checkpoints" in page.parts or page.parent.name in ROOMS:
             continue
         for cell in json.loads(page.read_text(encoding="utf-8"))["cells"]:
+            shown = []
             if cell["cell_type"] == "markdown":
                 text = "".join(cell["source"])
-                for alt, file in re.findall(r"!\[([^\]]*)\]\(([^)\s]+\.svg)\)", text):
-                    place = (page.parent / file).resolve().relative_to(nbs.resolve().parent)
-                    yield page.name, alt, place
+                shown += re.findall(r"!\[([^\]]*)\]\(([^)\s]+\.svg)\)", text)
+            for output in cell.get("outputs", []):
+                text = "".join(output.get("data", {}).get("text/markdown", ""))
+                found = re.findall(r'<img src="([^"]+\.svg)" alt="([^"]*)"', text)
+                shown += [(alt, file) for file, alt in found]
+            for alt, file in shown:
+                place = (page.parent / file).resolve().relative_to(nbs.resolve().parent)
+                yield page.name, alt, place
 
 
 def wrong_pictures(root, drawn):
@@ -105,7 +111,11 @@ def wrong_pictures(root, drawn):
         file = root / path
         if not file.is_file() or file.read_text(encoding="utf-8") != drawing.svg():
             found.append(f"{path} was not drawn again: python -m tools.drawings")
-    stored = {p.relative_to(root) for p in (root / "nbs").rglob("pictures/*.svg")}
+    stored = {
+        p.relative_to(root)
+        for kind in ("pictures", "cards")
+        for p in (root / "nbs").rglob(f"{kind}/*.svg")
+    }
     found += [f"{p} is drawn by nobody" for p in sorted(stored - {*drawn})]
     shown = list(pictures_shown(root / "nbs"))
     found += [f"{p} is on no page" for p in sorted({*drawn} - {p for _, _, p in shown})]

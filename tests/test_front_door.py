@@ -148,7 +148,27 @@ def test_readme_figures_are_the_published_ones(root):
 
 
 def sidebar(items):
-    return [n for x in items for n in ([x] if isinstance(x, str) else sidebar(x["contents"]))]
+    found = []
+    for x in items:
+        if isinstance(x, str):
+            found.append(x)
+        else:
+            found += [x["href"]] if "href" in x else sidebar(x["contents"])
+    return found
+
+
+def test_chapters_are_numbered_in_the_sidebar(root):
+    "With the number of their file and the name they give themselves"
+    site = yaml.safe_load((root / "_quarto.yml").read_text(encoding="utf-8"))["website"]
+    seasons = [x for x in site["sidebar"]["contents"] if "Season" in str(x)][:3]
+    chapters = {x["href"]: x["text"] for s in seasons for x in s["contents"] if "href" in x}
+    there = sorted((root / "nbs").glob("season*/[0-9]*.ipynb"))
+    assert sorted(chapters) == [p.relative_to(root / "nbs").as_posix() for p in there]
+    for page in there:
+        first = json.loads(page.read_text(encoding="utf-8"))["cells"][0]["source"]
+        title = re.match(r"# (.+)", "".join(first))[1]
+        said = chapters[page.relative_to(root / "nbs").as_posix()]
+        assert said == f"{int(page.name[:2])} {title}"
 
 
 def test_sidebar_lists_every_notebook(root):
@@ -420,6 +440,16 @@ def test_completion_does_not_wait_for_torch(root, words, incomplete, found):
     )
     names, said = arrived(root, program)
     assert names == set() and set(said.split()) == found
+
+
+def test_help_and_page_begin_with_train(root):
+    "In the order of a first week, not of the alphabet"
+    names = list(cli.commands)
+    assert names[:2] == ["train", "sample"] and cli.list_commands(None) == names
+    page = json.loads((root / "nbs/lib/cli/commands.ipynb").read_text(encoding="utf-8"))
+    shown = "".join(str(o) for c in page["cells"] for o in c.get("outputs", []))
+    listed = re.findall(r"<summary><code>gpub (\w+)", shown)
+    assert listed[0] == "train" and set(listed) == set(names)
 
 
 def test_the_table_of_commands_is_true():

@@ -2,147 +2,21 @@
 layout: imported by the command, they say what transformers says, go on learning, and go back."""
 
 import json, os, subprocess, sys
-from dataclasses import dataclass
 from pathlib import Path
 import pytest, torch
 from click.testing import CliRunner
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from gpub.cli.main import cli
 from gpub.core import GpubError
-from gpub.data.plays import plays
-from gpub.data.tokenizer import GPT2_PATTERN, BPETokenizer, IdTokenizer, SpacedTokenizer
+from gpub.data.tokenizer import IdTokenizer, SpacedTokenizer
 from gpub.model.generate import generate_ids
 from gpub.record.load import load
-from gpub.share.gguf import LLAMA3_PATTERN
 from gpub.share.hub import import_run
-from gpub.share.weights import to_tokenizer
 
 hf = pytest.importorskip("transformers")
-TEXT = plays(30_000, 0)
-ODD = (
-    TEXT[:2000]
-    + "\n\n it's   we'll DON'T\t 12345 1  2\n 3 ½ \u00d8\u00e9!? 😀 한국어  \n    if x:\n\ty "
-)
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+from import_kinds import CASES, ODD, TEXT, make_folder, qwen_words
 
-
-def trained(pattern=GPT2_PATTERN, specials=("<|endoftext|>",)):
-    return to_tokenizer(
-        BPETokenizer.train([TEXT], vocab_size=300, pattern=pattern, specials=specials)
-    )
-
-
-def llama3_words():
-    "Laid out as Llama-3's: its pattern, whole words first, a text that begins with a mark"
-    specials = ("<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>")
-    d = json.loads(trained(LLAMA3_PATTERN, specials).to_str())
-    d["model"]["ignore_merges"] = True
-    return Tokenizer.from_str(json.dumps(d))
-
-
-def smollm_words():
-    "Laid out as SmolLM's: single digits, then GPT-2's pattern, which the file does not name"
-    tok = trained(specials=("<|endoftext|>", "<|im_start|>", "<|im_end|>"))
-    tok.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
-        ]
-    )
-    return tok
-
-
-def spaced_words(metaspace=False):
-    "Laid out as TinyLlama's: spaces belong to words, what has no token falls back on bytes"
-    specials = ["<unk>", "<s>", "</s>"]
-    vocab = {name: i for i, name in enumerate(specials)}
-    vocab |= {f"<0x{b:02X}>": len(vocab) + b for b in range(256)}
-    pairs = [("▁", "t"), ("h", "e"), ("▁t", "he"), ("▁", "▁"), ("e", "r"), ("i", "n")]
-    for word in [*sorted(set(TEXT.replace(" ", "▁"))), *map("".join, pairs)]:
-        vocab.setdefault(word, len(vocab))
-    tok = Tokenizer(models.BPE(vocab, pairs, unk_token="<unk>", byte_fallback=True, fuse_unk=True))
-    if metaspace:
-        tok.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme="first", split=False)
-    else:
-        tok.normalizer = normalizers.Sequence(
-            [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-        )
-    tok.decoder = decoders.Sequence(
-        [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1),
-        ]
-    )
-    tok.add_special_tokens([AddedToken(s, special=True, normalized=False) for s in specials])
-    return tok
-
-
-def qwen_words():
-    "Laid out as Qwen2's, which changes a text before it is cut: not read here"
-    tok = trained()
-    tok.normalizer = normalizers.NFC()
-    return tok
-
-
-SHAPE = dict(
-    hidden_size=32,
-    intermediate_size=96,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    max_position_embeddings=128,
-)
-LLAMA3_ROPE = dict(
-    rope_type="llama3",
-    rope_theta=500_000.0,
-    factor=32.0,
-    low_freq_factor=1.0,
-    high_freq_factor=4.0,
-    original_max_position_embeddings=64,
-)
-
-
-@dataclass
-class Case:
-    kind: str  # model_type
-    words: object  # makes the tokenizer
-    settings: dict
-    more: int = 0  # rows of the model without a token
-
-
-def llama(words, more=0, **settings):
-    return Case("llama", words, SHAPE | settings, more)
-
-
-CASES = {
-    "Llama-3.2": llama(llama3_words, tie_word_embeddings=True, rope_parameters=LLAMA3_ROPE),
-    "SmolLM2": llama(smollm_words, tie_word_embeddings=True, rope_theta=100_000.0),
-    "TinyLlama": llama(spaced_words, tie_word_embeddings=False),
-    "TinyLlama, newer file": llama(lambda: spaced_words(True), tie_word_embeddings=False),
-    "padded vocabulary": llama(llama3_words, more=7, tie_word_embeddings=True),
-    "padded and spaced": llama(spaced_words, more=5),
-    "wide heads": llama(smollm_words, head_dim=16, tie_word_embeddings=False),
-    "GPT-2": Case("gpt2", trained, dict(n_embd=32, n_layer=2, n_head=4, n_positions=128), more=3),
-    "Qwen2": Case("qwen2", trained, SHAPE | dict(tie_word_embeddings=True)),
-}
 EACH = [pytest.param(case, id=name) for name, case in CASES.items()]
-
-
-def make_folder(case, folder, seed=0):
-    "A folder as transformers saves it: random weights, loud enough that a wrong one is heard"
-    words = case.words()
-    config = hf.AutoConfig.for_model(
-        case.kind, vocab_size=words.get_vocab_size() + case.more, **case.settings
-    )
-    torch.manual_seed(seed)
-    model = hf.AutoModelForCausalLM.from_config(config).eval()
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(torch.randn_like(p) * 0.15)
-    model.save_pretrained(folder)
-    words.save(str(Path(folder) / "tokenizer.json"))
-    return model, words
 
 
 def gpub(*words):
@@ -165,9 +39,9 @@ def test_says_what_transformers_says(case, tmp_path):
     with torch.no_grad():
         want = theirs(x).logits
         assert (run.model(x) - want).abs().max() <= 2e-5
-    more = theirs.generate(
-        x[:1, :20], max_new_tokens=30, do_sample=False, eos_token_id=None, pad_token_id=0
-    )
+    options = dict(max_new_tokens=30, do_sample=False, eos_token_id=None, pad_token_id=0)
+    everything = torch.ones_like(x[:1, :20])  # a 0 among the ids is no padding
+    more = theirs.generate(x[:1, :20], attention_mask=everything, **options)
     assert generate_ids(run.model, x[0, :20].tolist(), 30, temperature=0) == more[0].tolist()
     gpub("export", tmp_path / "run", tmp_path / "back")
     again = hf.AutoModelForCausalLM.from_pretrained(tmp_path / "back").eval()

@@ -103,6 +103,24 @@ def test_two_processes_with_slices_learn_what_one_learns(alone, sliced):
     same_curve(sliced, alone)
 
 
+def test_two_processes_begin_with_the_same_weights(alone, text, tmp_path):
+    "`--init RUN` in two processes, held whole or in slices: the curve of one process"
+
+    def words(out, *more):
+        begin = ["--init", alone, "--data", text, "--out", out, "--steps", 8, "--device", "cpu"]
+        return ["train", *begin, "--set", "lr=0.002", "--set", "log_every=1", *more]
+
+    assert gpub(*words(tmp_path / "one")) == 0
+    for how in ("ddp", "fsdp"):
+        p = torchrun(*words(tmp_path / how, "--parallel", how))
+        said, err = p.communicate(timeout=300)
+        assert p.returncode == 0, err
+        assert said.count("begins with the weights") == 1
+        same_curve(tmp_path / how, tmp_path / "one")
+    config = json.loads((tmp_path / "fsdp/config.json").read_text())
+    assert config["processes"] == 2 and config["init"]["source"].endswith("alone")
+
+
 @pytest.mark.full(instead="test_two_processes_with_slices_learn_what_one_learns")
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
 def test_four_processes_learn_what_one_learns(how, alone, text, tmp_path):

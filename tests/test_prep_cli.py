@@ -10,8 +10,15 @@ from gpub.core import GpubError
 from gpub.cli.prep import data_group, prep_command
 from gpub.data.plays import plays
 from gpub.data.shards import read_manifest, verify_shards
-from gpub.data.tokenizer import CharTokenizer
+from gpub.data.tokenizer import (
+    LLAMA3_PATTERN,
+    PATTERN,
+    BPETokenizer,
+    CharTokenizer,
+    load_tokenizer,
+)
 from gpub.guards.verify import verify
+from gpub.share.gguf import gguf_warning
 
 
 def run(cmd, *args, env=None):
@@ -43,6 +50,14 @@ def flags(text, out):
         1,
         "--no-scan",
     ]
+
+
+def test_a_tokenizer_of_prep_is_one_that_llama_cpp_has(text, tmp_path):
+    "Trained by the command, it gives no reason to warn of; one of earlier days does"
+    run(prep_command, *flags(text, tmp_path / "o"))
+    tok = load_tokenizer(tmp_path / "o")
+    assert tok.pattern == LLAMA3_PATTERN and gguf_warning(tok) == ""
+    assert gguf_warning(BPETokenizer.train(["To be"], vocab_size=258, pattern=PATTERN))
 
 
 def test_prep_compress_unpack_what(text, tmp_path):

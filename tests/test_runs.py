@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from gpub.cli.main import main
+from gpub.progress import Progress
 from gpub.record.checkpoint import latest
 from gpub.record.folder import lock_folder
 from gpub.record.log import read_log
@@ -150,6 +151,89 @@ def test_compare_shows_what_differs_and_draws(runs, tmp_path):
     assert "--- low, step 3" in said and "--- high, step 3" in said
     assert (tmp_path / "both.png").read_bytes().startswith(b"\x89PNG")
     assert "at least two" in gpub("compare", runs / "low", code=2)
+
+
+@pytest.mark.parametrize(
+    "words, has",
+    [
+        (["show", "RUN"], ["step", "command"]),
+        (["bill", "RUN"], ["usd", "seconds"]),
+        (["doctor", "RUN"], ["name", "found"]),
+        (["plan", "shakespeare", "--gpu", "A100-40", "--tokens", "1M"], ["flops_per_token"]),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_program_reads_the_answer_too(runs, tmp_path, words, has):
+    "--json FILE, beside what a person reads"
+    words = [runs / "low" if word == "RUN" else word for word in words]
+    said = gpub(*words, "--json", tmp_path / "answer.json")
+    answer = (tmp_path / "answer.json").read_text()
+    assert json.loads(answer) and said
+    assert [word for word in has if f'{word}"' not in answer] == []
+
+
+@pytest.mark.parametrize(
+    "words, why",
+    [
+        (["trian"], "trian"),
+        (["train", "shakespeare", "--steps", "many"], "many"),
+        (["train", "shakespeare", "--speed", "9"], "--speed"),
+        (["show"], "RUN"),
+        (["resume"], "RUN"),
+        (["compare", "one"], "at least two"),
+        (["compare", "a", "b", "--over", "hope"], "hope"),
+        (["plan", "burn-1b", "--tokens"], "--tokens"),
+        (["bench", "nothing"], "nothing"),
+    ],
+    ids=" ".join,
+)
+def test_words_a_command_does_not_know_end_with_2(words, why):
+    said = gpub(*words, code=2)
+    assert why in said and said.count("\n") == 1 and said.startswith("gpub: ")
+
+
+class Terminal(StringIO):
+    "A stream that says it is a terminal"
+
+    encoding = "utf-8"
+
+    def isatty(self):
+        return True
+
+
+ROW = dict(step=30, loss=2.5, tok_s=31_000, seconds=61, usd=0.25)
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 140])
+def test_a_bar_fits_its_terminal(columns, monkeypatch):
+    "With how long it still takes; a line that breaks could not be written over"
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    out = Terminal()
+    Progress(120, out=out)(ROW, val=2.6, eta=183)
+    line = out.getvalue().removeprefix("\r\x1b[K")
+    assert "\n" not in line and "\x1b" not in line and len(line) < columns
+    assert columns < 80 or "3:03 left" in line
+    done, left = line.count("━"), line.count("─")
+    assert (done + left > 0) == (columns >= 100)
+    assert abs(done - (done + left) / 4) <= 0.5
+
+
+def test_colour_only_where_it_is_seen(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "140")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    bright, plain, file = Terminal(), Terminal(), StringIO()
+    Progress(120, out=bright)(ROW)
+    monkeypatch.setenv("NO_COLOR", "1")
+    Progress(120, out=plain)(ROW)
+    Progress(120, out=file)(ROW)
+    assert "\x1b[32m━" in bright.getvalue() and "\x1b[3" not in plain.getvalue()
+    assert "\x1b" not in file.getvalue() and "━" not in file.getvalue()
+    latin = Terminal()
+    latin.encoding = "latin-1"
+    Progress(120, out=latin)(ROW)
+    assert "━" not in latin.getvalue() and "step    30/120" in latin.getvalue()
 
 
 def test_train_alone_lists_the_presets():

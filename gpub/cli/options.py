@@ -41,7 +41,14 @@ class DeferredCommand(click.Command):
 
 
 class LazyGroup(click.Group):
-    "A group of `DeferredCommand`s: lists them as they are, fetches the one that was typed"
+    "A group of `DeferredCommand`s: lists them in their order, fetches the one that was typed"
+
+    def list_commands(
+        self,
+        ctx: click.Context | None,  # of the group
+    ) -> list[str]:
+        "The names, what comes first in a first week first"
+        return list(self.commands)
 
     def resolve_command(
         self,

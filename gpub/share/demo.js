@@ -326,7 +326,16 @@ function fillSelect(id, n) {
   }
 }
 
+// Inside another page, at its top: only what is needed to see the model write.
+function fitIntoPage() {
+  if (location.search === "?small") {
+    document.body.classList.add("small");
+    $("shade").value = "";
+  }
+}
+
 function start() {
+  fitIntoPage();
   $("about").textContent = MODEL.about;
   $("prompt").value = MODEL.prompt;
   $("top_k").max = vocab_size;

@@ -1,8 +1,8 @@
 """Drawings of the chapters, as SVG that is written by code: `python -m tools.drawings`.
 
-A module for each page (`season1_01`, `season1_02`, ..., `course` for the front page) holds
-functions that return a `Drawing`; its tuple `PICTURES` names them. `token_strip` of `season1_02`
-becomes `nbs/season1/pictures/token-strip.svg`.
+A module for each page (`season1_01`, `season1_02`, ..., `course` for the front page, `cards` for
+the cards of the chapters on it) holds functions that return a `Drawing`; its tuple `PICTURES` names
+them. `token_strip` of `season1_02` becomes `nbs/season1/pictures/token-strip.svg`.
 """
 
 import importlib
@@ -22,6 +22,8 @@ def pages():
 
 def folder(page):
     "Where the pictures of a page lie, from the root of the repository"
+    if page == "cards":
+        return Path("nbs", "cards")
     season, _, number = page.partition("_")
     return Path("nbs", season, "pictures") if number else Path("nbs", "pictures")
 
