@@ -309,7 +309,7 @@ def whole_page(root, tmp_path_factory):
     return home, as_script([*map(shown, cells(root, plan))], home)
 
 
-@pytest.mark.full(instead="test_doctor.py::test_damaged_files")
+@pytest.mark.full(instead="test_parallel.py::test_a_damaged_slice_is_named_and_passed_over")
 def test_a_damaged_checkpoint_is_said_when_the_page_is_opened_again(root, whole_page, tmp_path):
     home = tmp_path / "home"
     shutil.copytree(whole_page[0], home)
