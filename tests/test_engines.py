@@ -131,6 +131,7 @@ def run_and_kill(cfg, out, workers, after):
     return killed, child.pid
 
 
+@pytest.mark.full(instead="test_prep.py::test_killed_again_and_again")
 @needs_datatrove
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
 def test_datatrove_killed_and_resumed_makes_the_same(corpus, built_in, tmp_path):

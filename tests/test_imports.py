@@ -128,6 +128,7 @@ def test_an_imported_run_is_a_run(name, tmp_path):
     assert "nats/token" in gpub("show", out)
 
 
+@pytest.mark.full(instead="test_an_imported_run_is_a_run")
 def test_a_name_on_the_hub(tmp_path):
     "OWNER/NAME is read from the Hub's own cache, where it lies as huggingface_hub leaves it"
     commit = "0" * 40

@@ -95,6 +95,7 @@ def test_another_commit_is_another_job(moved):
     assert "belongs to another job" in line and NEW[:8] in line
 
 
+@pytest.mark.full(instead="test_another_commit_is_another_job")
 def test_a_commit_that_is_not_there_is_one_line(hub, moved):
     folder, _ = moved
     lost = prep(hub, folder, folder / "lost", f"hf:some/set@@{'c' * 40}")

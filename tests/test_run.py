@@ -729,6 +729,7 @@ def test_out_of_memory_halves_the_micro_batch_and_a_resume_remembers(
     assert load_checkpoint(tmp_path / "run").state["fit"] == dict(mode="off", micro=2)
 
 
+@pytest.mark.full(instead="test_phases.py::test_a_lost_machine_comes_back_from_the_mirror")
 def test_the_mirror_brings_a_lost_machine_back(straight, text, tmp_path, capsys):
     argv = [
         "train",

@@ -309,6 +309,7 @@ def whole_page(root, tmp_path_factory):
     return home, as_script([*map(shown, cells(root, plan))], home)
 
 
+@pytest.mark.full(instead="test_parallel.py::test_a_damaged_slice_is_named_and_passed_over")
 def test_a_damaged_checkpoint_is_said_when_the_page_is_opened_again(root, whole_page, tmp_path):
     home = tmp_path / "home"
     shutil.copytree(whole_page[0], home)
@@ -323,7 +324,7 @@ def test_a_damaged_checkpoint_is_said_when_the_page_is_opened_again(root, whole_
     assert line in (home / "plan/notebook.log").read_text(encoding="utf-8")
 
 
-@pytest.mark.full(instead="test_a_damaged_checkpoint_is_said_when_the_page_is_opened_again")
+@pytest.mark.full(instead="test_killed_in_the_middle_of_a_phase")
 def test_the_page_beside_a_real_command_line(root, whole_page):
     "What the page leaves behind is a run for gpub bill, gpub run and gpub run --show"
     tmp_path, out = whole_page

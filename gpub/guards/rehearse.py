@@ -257,6 +257,13 @@ def _saved(stage: _Stage, model: dict, optimizer: dict, state: dict) -> Checkpoi
     return Checkpoint(**what | dict(model=model, optimizer=optimizer))
 
 
+def _waits_of_a_row(step: TrainStep, meters: _Meters) -> Counter:
+    "How often the host waits for the device when a step is written into the log"
+    before = meters.counts()
+    step.row()
+    return _minus(meters.counts(), before)["waits"]
+
+
 def _perform(stage: _Stage, meters: _Meters) -> tuple[_Steps, Counter]:
     "A sample, steps, an evaluation, a save and a resume; the steps, and waits of a logged step"
     memory = meters.memory
@@ -265,11 +272,7 @@ def _perform(stage: _Stage, meters: _Meters) -> tuple[_Steps, Counter]:
     with memory.during("sample"):
         sample_ids(learner.model, [0], 2)
     steps = _Steps(stage, learner, meters)
-    step = steps.take(2)
-    before = meters.counts()
-    step.row()
-    logged = _minus(meters.counts(), before)["waits"]
-    del step
+    logged = _waits_of_a_row(steps.take(2), meters)
     length = stage.model_cfg.context_length
     windows = max(1, min(64, 16_384 // length))  # of one pass of `evaluate`
     with memory.during("evaluation"):

@@ -119,6 +119,33 @@ def numbered(
             yield document
 
 
+@dataclass
+class _Sorted:
+    "What becomes of the documents of a chunk"
+
+    kept: list[Document]
+    excluded: list[dict]  # with the reason
+    receipts: list[dict]  # of questions of a benchmark that were found
+
+
+def _sort_documents(w: Worker, read: list[Document], counts: Counts) -> _Sorted:
+    "Ask every rule, then look for questions of a benchmark in what is left"
+    reasons = [w.objection(document, counts) for document in read]
+    clear = [document for document, why in zip(read, reasons) if why is None]
+    leaks = w.leaks(clear)
+    leaked = {d.name for d, some in zip(clear, leaks) if some}
+    found = _Sorted([], [], sum(leaks, []))
+    for document, why in zip(read, reasons):
+        if document.name in leaked:
+            why = "benchmark question"
+        if why is None:
+            found.kept.append(document)
+            continue
+        counts.drop(why, document.text)
+        found.excluded.append(dict(why=why, name=document.name, text=document.text))
+    return found
+
+
 def clean_chunk(
     w: Worker,  # with the rules
     chunk: Chunk,  # from `gpub.prep.sources.chunks`
@@ -127,35 +154,23 @@ def clean_chunk(
     file, whole or not there"""
     counts = Counts(bytes_in=chunk.size)
     read = list(numbered(chunk, w.rank, w.world))
-    reasons = [w.objection(document, counts) for document in read]
-    clear = [document for document, why in zip(read, reasons) if why is None]
-    leaks = w.leaks(clear)
-    receipts = sum(leaks, [])
-    leaked = {d.name for d, some in zip(clear, leaks) if some}
-    kept, excluded = [], []
-    for document, why in zip(read, reasons):
-        if document.name in leaked:
-            why = "benchmark question"
-        if why is None:
-            kept.append(document)
-            continue
-        counts.drop(why, document.text)
-        excluded.append(dict(why=why, name=document.name, text=document.text))
+    found = _sort_documents(w, read, counts)
+    key, columns = w.keys[chunk.source], document_columns(found.kept)
     counts.seen = len(read)
-    key, columns = w.keys[chunk.source], document_columns(kept)
-    counts.kept, counts.bytes_kept = len(kept), int(columns["sizes"].sum())
+    counts.kept, counts.bytes_kept = len(found.kept), int(columns["sizes"].sum())
+    texts = [d.text for d in found.kept]
     if w.cfg.near:
-        columns["sigs"] = signatures([d.text for d in kept])
+        columns["sigs"] = signatures(texts)
     if w.cfg.excluded:
-        lines = "".join(json.dumps(row) + "\n" for row in excluded)
+        lines = "".join(json.dumps(row) + "\n" for row in found.excluded)
         write_atomic(Path(w.cfg.excluded, key, f"{chunk.n:06d}.jsonl"), lines)
     if w.cfg.scan:
-        found = scan_texts([d.text for d in kept], w.cfg.attractors)
-        found.save(chunk_path(w.store / "scans", key, chunk.n))
-    about = dict(counts=counts.to_dict(), state=chunk.state, contaminated=receipts)
+        scanned = scan_texts(texts, w.cfg.attractors)
+        scanned.save(chunk_path(w.store / "scans", key, chunk.n))
+    about = dict(counts=counts.to_dict(), state=chunk.state, contaminated=found.receipts)
     path = chunk_path(w.store / "documents", key, chunk.n)
     save_chunk(path, columns, about, packed=True)
-    return chunk.size, len(kept)
+    return chunk.size, len(found.kept)
 
 # %% ../../nbs/lib/prep/pipeline.ipynb #76e0a7d6
 @dataclass

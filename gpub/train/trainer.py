@@ -64,7 +64,7 @@ from ..report.page import write_report
 from .decay import decay_for, decay_integral
 from .journal import Evaluator, StepLogger, Stopwatch, TextSampler
 from .kernels import forward_backward_seconds, matmul_peak
-from .initial import find_initial, whole_batches
+from .initial import InitialWeights, find_initial, whole_batches
 from .learner import Learner, Placement, get_rng
 from .config import NEUTRAL, TrainConfig
 from gpub.train.loop import (
@@ -78,7 +78,7 @@ from gpub.train.loop import (
 from .optim import restore_optimizers
 from .options import RunOptions, eval_steps, kept_options, spread_steps
 from .parallel import World
-from .presets import apply_settings, find_preset
+from .presets import Preset, apply_settings, find_preset
 from .rows import RunRows
 from .trackers import Tracker, tracker
 
@@ -497,6 +497,26 @@ class TrainingLoop:
         self.saver.save(*tensors, state, milestone, whole=s.n == self.cfg.steps)
 
 # %% ../../nbs/lib/train/trainer.ipynb #05efc86f
+@dataclass(frozen=True)
+class _Recipe:
+    "What a run begins with, as its preset and its settings have it"
+
+    initial: InitialWeights | None  # to start from; None: fresh ones
+    preset: Preset
+    shape: dict  # arguments of the preset's model
+    train: TrainConfig
+
+
+def _find_recipe(options: RunOptions, out: Path) -> _Recipe:
+    "The preset of a run with its settings; of one that goes on from other weights, theirs"
+    initial, settings = find_initial(options, out), options.settings or {}
+    preset = (initial.preset if initial else find_preset)(options.preset)
+    shape, cfg = apply_settings(preset, settings)
+    if initial and "batch_tokens" not in settings:
+        cfg = whole_batches(cfg, shape["context_length"])
+    return _Recipe(initial, preset, shape, cfg)
+
+
 class Trainer:
     """A preset being trained in a folder; `go` does it, and the same call goes on after an
     interruption"""
@@ -516,27 +536,20 @@ class Trainer:
         options = preset if given else RunOptions(preset, out, data, settings, device, **others)
         self.options = options
         self.name, self.out = options.preset, _run_folder(options)
-        self.initial = find_initial(options, self.out)
-        self.preset = (self.initial.preset if self.initial else find_preset)(self.name)
+        recipe = _find_recipe(options, self.out)
+        self.initial, self.preset, self.cfg = recipe.initial, recipe.preset, recipe.train
         self.world = World.from_env()
-        shape, self.cfg = apply_settings(self.preset, options.settings or {})
-        if self.initial and "batch_tokens" not in (options.settings or {}):
-            self.cfg = whole_batches(self.cfg, shape["context_length"])
         self.command = options.command or f"gpub train {self.name} --out {self.out}"
         self.progress = options.progress or Progress(self.cfg.steps)
         self.log = (options.log or self.progress.log) if self.world.main else lambda text: None
         use_threads()
         self.device = pick_device(self.world.device(options.device))
-        self.corpus = self._read_corpus(shape)
-        self.model_cfg = self.preset.config(vocab_size=self.corpus.tok.vocab_size, **shape)
-        if self.initial:
-            whole = self.world.size == 1 or options.parallel == "ddp"
-            self.initial.check(self.model_cfg, self.cfg, whole)
+        self.corpus = self._read_corpus(recipe.shape)
+        self.model_cfg = self.preset.config(vocab_size=self.corpus.tok.vocab_size, **recipe.shape)
+        self._check_initial()
         self.val_bytes = len(self.corpus.tok.decode_bytes(self.corpus.val))
         self.eval_steps, self.milestone_steps = self._marked_steps()
-        self.save_every = options.save_every or max(1, self.cfg.steps // 10)
-        length = self.model_cfg.context_length
-        self.rows = RunRows(self.corpus, self.cfg, length, self.world)
+        self.rows = RunRows(self.corpus, self.cfg, self.model_cfg.context_length, self.world)
         self.stop = threading.Event()  # saves after the step that is on its way, and ends
         self.ledger = Ledger(None, options.usd_per_hour)
         # what opening the folder fills in
@@ -544,6 +557,17 @@ class Trainer:
         self.state = RunState()
         self.learner: Learner | None = None
         self.loop: TrainingLoop | None = None
+
+    @property
+    def save_every(self) -> int:
+        "Steps between checkpoints"
+        return self.options.save_every or max(1, self.cfg.steps // 10)
+
+    def _check_initial(self):
+        "Weights from elsewhere belong to this model, and to this number of processes"
+        if self.initial:
+            whole = self.world.size == 1 or self.options.parallel == "ddp"
+            self.initial.check(self.model_cfg, self.cfg, whole)
 
     def _read_corpus(self, shape: dict) -> Corpus:
         "What is learned from; an impossible shape is refused before anything is read"
