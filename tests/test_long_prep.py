@@ -4,7 +4,8 @@ import contextlib, gzip, json
 from urllib.error import HTTPError
 from urllib.request import urlopen
 import pytest
-from gpub.lab.bench.corpus import LongJob, MadeUp, bench_corpus, foretold
+from gpub.data.tokenizer import BPETokenizer
+from gpub.lab.bench.corpus import LongJob, MadeUp, bench_corpus, bookkeeping, foretold
 
 
 def small_job():
@@ -29,6 +30,18 @@ def test_a_made_up_document_is_the_same_each_time_and_some_requests_fail():
 def test_what_is_foretold_is_the_line_through_two_jobs():
     small, larger = dict(bytes=100, disk_bytes=30), dict(bytes=200, disk_bytes=50)
     assert foretold(small, larger, "disk_bytes", 1000) == 50 + 0.2 * 800
+
+
+def test_what_knows_all_documents_takes_few_bytes_of_each(tmp_path):
+    "Duplicates, split, order and shards of a hundred thousand documents, beside those of a few"
+    BPETokenizer.train(["to be or not to be"], 300).save(tmp_path / "tok")
+    found = []
+    for count in (2_000, 100_000):
+        (tmp_path / str(count)).mkdir()
+        found.append(bookkeeping(count, tmp_path / str(count)))
+    few, many = found
+    assert many["documents"] == 100_000 and many["dropped"] == 10_000 - 7
+    assert many["grown_mb"] - few["grown_mb"] < 30
 
 
 @pytest.mark.full(instead="test_what_is_foretold_is_the_line_through_two_jobs")
