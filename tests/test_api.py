@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
-from gpub.chat.template import Message, chat_facts, encode_chat
+from gpub.chat.template import CHAR_MARKS, Message, chat_facts, encode_chat
 from gpub.cli.share import serve_command
 from gpub.core import GpubError
 from gpub.data.tokenizer import BPETokenizer, CharTokenizer
@@ -388,3 +388,35 @@ def test_without_fastapi_it_is_one_line(talker, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     e = CliRunner().invoke(serve_command, [str(talker)]).exception
     assert isinstance(e, GpubError) and "pip install 'gpub[serve]'" in str(e)
+
+
+def test_ctrl_c_cuts_an_answer_short_and_the_conversation_goes_on(tmp_path):
+    "gpub chat in a terminal: words as they come, then the next question"
+    pty = pytest.importorskip("pty", reason="a terminal as POSIX has it")
+    tok = CharTokenizer("It was\n" + "".join(CHAR_MARKS.values()))
+    run = make_run(tmp_path / "chatty", tok, chat=True, context_length=40_000)
+    ours, theirs = pty.openpty()
+    words = [sys.executable, "-m", "gpub", "chat", str(run), "--longest", "30000"]
+    words += ["--temperature", "0", "--device", "cpu"]
+    process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, env=ENV)
+    os.close(theirs)
+    heard = ""
+
+    def until(sign):
+        nonlocal heard
+        heard = ""
+        while sign not in heard:
+            heard += os.read(ours, 1000).decode()
+
+    until("> ")
+    os.write(ours, b"It was\n")
+    until("It was\r\n")
+    for _ in range(3):  # it comes in pieces, and would go on for long
+        assert len(os.read(ours, 1000)) < 30_000
+    process.send_signal(signal.SIGINT)
+    until("> ")
+    os.write(ours, b"/reset\n")
+    until("> ")
+    os.write(ours, b"/quit\n")
+    assert process.wait(timeout=60) == 0
+    os.close(ours)
