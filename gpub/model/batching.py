@@ -188,7 +188,7 @@ class ContinuousBatch:
         self.model, self.last = model, last_position_only(model)
         self.most, self.drafts = most, []
         self.tiny = is_small_model(model)
-        self.fast = nullcontext() if self.tiny else laid_out_weights(model)
+        self.fast = nullcontext() if self.tiny else laid_out_weights(model, rows=4)
         self.free: list[KVCache] = []
         self.idle = KVCache(replace(model.cfg, context_length=1), 1, model.tok.weight)
         if self.tiny and type(model) is GPT:

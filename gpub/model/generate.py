@@ -330,10 +330,11 @@ def has_block_layout(
 def fastest_layout(
     dtype: torch.dtype,  # float32 or bfloat16
     threads: int,  # of torch: the answer is remembered for this number
+    rows: int = 1,  # that are multiplied at once
 ) -> str:  # a name from `WEIGHT_LAYOUTS`
-    """How a matrix must lie for this processor to multiply a single row fastest: raced once, on
+    """How a matrix must lie for this processor to multiply a row, or a few, fastest: raced once, on
     more weights than a cache holds"""
-    x = torch.ones(1, 768, dtype=dtype)
+    x = torch.ones(rows, 768, dtype=dtype)
     seconds = {}
     for layout, lay_out in WEIGHT_LAYOUTS.items():
         if layout == "blocks" and not has_block_layout(dtype):
@@ -381,6 +382,7 @@ def laid_out_weights(
     # with `.tok`; its weights are copied again when they have changed since the last call
     model: nn.Module,
     n: int = 256,  # tokens to come
+    rows: int = 1,  # that are multiplied at once
 ) -> AbstractContextManager:
     """`LaidOutWeights` in the fastest layout, where it pays: on a CPU, for 100 tokens or more;
     copies of up to 3 GB, kept while the weights stay the same"""
@@ -394,7 +396,8 @@ def laid_out_weights(
     copied, mode = _LAID_OUT.get(model, (None, None))
     if copied == state:
         return mode
-    layout = fastest_layout(w.dtype, torch.get_num_threads()) if n >= 100 else "rows"
+    threads = torch.get_num_threads()
+    layout = fastest_layout(w.dtype, threads, rows) if n >= 100 else "rows"
     if layout == "rows":
         return nullcontext()
     mode = LaidOutWeights(model, layout)
