@@ -3687,8 +3687,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                 'gpub/train/trainer.py'),
                                     'gpub.train.trainer.TrainingLoop._compile': ( 'lib/train/trainer.html#trainingloop._compile',
                                                                                   'gpub/train/trainer.py'),
-                                    'gpub.train.trainer.TrainingLoop._fed': ( 'lib/train/trainer.html#trainingloop._fed',
-                                                                              'gpub/train/trainer.py'),
                                     'gpub.train.trainer.TrainingLoop._written': ( 'lib/train/trainer.html#trainingloop._written',
                                                                                   'gpub/train/trainer.py'),
                                     'gpub.train.trainer.TrainingLoop.batches': ( 'lib/train/trainer.html#trainingloop.batches',

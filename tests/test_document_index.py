@@ -172,6 +172,6 @@ def test_a_run_learns_the_same_with_and_without_indexes(folder, made, tmp_path):
         run.go()
         rows = map(json.loads, (tmp_path / name / "log.jsonl").read_text().splitlines())
         logs.append([(row["loss"], row.get("val_loss")) for row in rows])
-        assert not has_border(run.batches(0, 32)[0]).any()  # who asks a run sees ids
-        assert has_border(run.rows.fed(0, 32)).any()
+        assert not has_border(run.rows.tokens(0, 32)).any()  # who asks for ids sees ids
+        assert has_border(run.batches(0, 32)[0]).any()
     assert logs[0] == logs[1] and logs[0][-1][1]

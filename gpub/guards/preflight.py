@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from .check import Check, Finding, check_line, run_check
 from ..record.checkpoint import load_checkpoint
+from ..data.borders import without_borders
 from ..device import pick_precision, seed_everything
 from ..model.gpt import GPTConfig, input_gradient_map
 from ..model.llama import LlamaConfig, build_model
@@ -121,7 +122,7 @@ class Subject:
 
     def _seconds(self, dtype: torch.dtype) -> float:  # as the run will measure it
         x, y = (
-            t.to(self.device)
+            without_borders(t).to(self.device)
             for t in self.run.batches(0, context_length_at(0, self.train, self.cfg.context_length))
         )
         return forward_backward_seconds(self._fresh(self.cfg), x, y, dtype, self.train)

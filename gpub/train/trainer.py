@@ -21,6 +21,7 @@ import torch
 from typing import Any
 from torch import Tensor, nn
 from ..core import GpubError, first_line, read_config, write_atomic
+from ..data.borders import without_borders
 from ..data.corpus import Corpus, load_corpus, pick_prompt, references
 from ..data.prefetch import Prefetcher
 from ..data.plays import ideal_error, plays_nll, scene_start, sees_future
@@ -103,7 +104,7 @@ def explain_lost_process(
 # %% ../../nbs/lib/train/trainer.ipynb #0207fb60
 def _step_seconds(run: "Trainer", model: nn.Module, dtype: torch.dtype) -> float:
     context_length = context_length_at(0, run.cfg, run.model_cfg.context_length)
-    x, y = (t.to(run.device) for t in run.batches(0, context_length))
+    x, y = (without_borders(t).to(run.device) for t in run.batches(0, context_length))
     return forward_backward_seconds(model, x, y, dtype, run.cfg)
 
 
@@ -322,7 +323,7 @@ class TrainingLoop:
         self.saved_step = None
         self.prefetcher = None  # only a GPU computes while its host reads, or waits for a network
         if run.device.type == "cuda" or run.corpus.remote:
-            self.prefetcher = Prefetcher(run.rows.fed, run.device)
+            self.prefetcher = Prefetcher(run.tokens, run.device)
 
     def steps(self) -> Iterator[TrainStep]:
         "Step by step; the numbers of a step are on the disk before it is yielded"
@@ -371,21 +372,16 @@ class TrainingLoop:
         context_length: int,  # one of `context_lengths`
     ) -> tuple[Tensor, Tensor]:  # ids, targets
         "What the loss is fed in a step, read ahead for a GPU"
-        self.run.announce(step, context_length)
         if self.prefetcher is None:
-            return self._fed(step, context_length)
+            return self.run.batches(step, context_length)
+        self.run.announce(step, context_length)
         return self.prefetcher(step, context_length)
-
-    def _fed(self, step: int, context_length: int) -> tuple[Tensor, Tensor]:
-        rows = self.run.rows.fed(step, context_length)
-        return rows.narrow(1, 0, context_length), rows.narrow(1, 1, context_length)
 
     def _compile(self) -> Callable:
         "The loss function, tried on the batch that comes next"
         step = self.state.step
         context_length = context_length_at(step, self.cfg, self.run.model_cfg.context_length)
-        self.run.announce(step, context_length)
-        x, y = (t.to(self.run.device) for t in self._fed(step, context_length))
+        x, y = (t.to(self.run.device) for t in self.run.batches(step, context_length))
         with self.ledger.span("compile"):
             return self.learner.loss_function(x, y, self.cfg.steps - step)
 
@@ -599,8 +595,8 @@ class Trainer:
         self,
         step: int,  # from 0
         context_length: int,  # one of `context_lengths`
-    ) -> tuple[Tensor, Tensor]:  # ids, targets
-        "This process's rows of a step"
+    ) -> tuple[Tensor, Tensor]:  # ids, targets; with borders for a document mask
+        "This process's rows of a step, as the loss is fed with them"
         self.announce(step, context_length)
         rows = self.tokens(step, context_length)
         return rows.narrow(1, 0, context_length), rows.narrow(1, 1, context_length)
@@ -611,7 +607,7 @@ class Trainer:
         context_length: int,  # one of `context_lengths`
     ) -> Tensor:  # ids with the last one's target, on the host
         "This process's rows of a step in one piece"
-        return self.rows.tokens(step, context_length)
+        return self.rows.fed(step, context_length)
 
     def announce(
         self,

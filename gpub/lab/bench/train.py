@@ -23,6 +23,7 @@ from .shakespeare import HFModel
 from .llama import MIDDLE, bench_llama, bench_llama_table
 from .race import Clock, Race, turn_order, machine_line
 from ...core import GpubError
+from ...data.borders import without_borders
 from ...device import machine, pick_device, pick_precision, seed_everything, use_threads
 from ...model.gpt import GPT, GPTConfig
 from ...model.llama import LlamaConfig, build_model
@@ -210,7 +211,8 @@ def _bare_step(run: Trainer, steps: int, log: Callable[[str], object]) -> Callab
     "A step of a run's model and recipe, and nothing around it"
     dev, dtype = run.device, run.learner.dtype
     model = pick_attention(build_model(run.model_cfg).to(dev), dev, dtype)
-    x, y = (t.to(dev) for t in run.batches(0, run.model_cfg.context_length))
+    length = run.model_cfg.context_length
+    x, y = (without_borders(t).to(dev) for t in run.batches(0, length))
     params = [*model.parameters()]
     opts = make_optimizers(model, run.cfg, muon_format(dev))
     fit = MicroBatcher(model, run.cfg, log=log)
