@@ -86,7 +86,6 @@ FOR_USERS = {
     "lab.museum.machines": "INFRA",
     # what the chapters about talking start from
     "lab.kl_ends": "measure_ends",
-    "lab.sums_world": "SumsWorld",
     # the small corpora that chapters read
     "prep.practice": "practice_corpora",
     # what a KV cache takes: an exercise asks for it
