@@ -289,3 +289,29 @@ def test_bad_requests_are_one_line(tmp_path, words, said):
     found = typed(*words, "--out", tmp_path / "out")
     assert isinstance(found.exception, GpubError), found.output
     assert said in str(found.exception) and "\n" not in str(found.exception)
+
+
+REHEARSED = """
+from dataclasses import replace
+from gpub.guards.chat_plans import read_chat_plan
+from gpub.guards.chat_rehearsal import rehearse_chat
+plan = read_chat_plan("burn-1b-chat")
+phases = [*plan.phases]
+few = replace(phases[2].grpo, questions_per_step=2, longest=16)
+phases[1] = replace(phases[1], example_tokens=64)
+phases[2] = replace(phases[2], grpo=few, example_tokens=40)
+for found in rehearse_chat(replace(plan, preset="burn-toy", phases=tuple(phases)), "A100-80"):
+    print(found.phase.name, found.ready, sorted(found.peaks), found.problems)
+"""
+
+
+@pytest.mark.slow
+def test_every_tuned_phase_is_rehearsed():
+    "Steps of the very objectives on the stand-in, in a process of its own"
+    done = subprocess.run([sys.executable, "-c", REHEARSED], capture_output=True, text=True)
+    lines = done.stdout.splitlines()
+    assert [line.split()[:2] for line in lines] == [[n, "True"] for n in ("sft", "dpo", "grpo")], (
+        done.stdout + done.stderr
+    )
+    assert all("forward and backward" in line and "update" in line for line in lines)
+    assert "answers" in lines[2]

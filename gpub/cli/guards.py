@@ -116,12 +116,31 @@ def rehearse_command(
         return _rehearse_all(chosen, file)
     if not (what and gpu):
         raise GpubError("give a PRESET or PLAN and --gpu, or --all")
+    from gpub.guards.chat_plans import is_chat_plan
+
+    if is_chat_plan(what):
+        if chosen or processes > 1 or file:
+            raise GpubError(f"{what} is rehearsed as it is, on one GPU: give --gpu alone")
+        return _rehearse_chat(what, gpu)
     _rehearse_one(what, RehearsalOptions("", gpu, processes, parallel, chosen), file)
 
 
 def _write_records(records: list[dict], file: str | None):
     if file:
         write_atomic(file, json.dumps(dict(rehearsals=records), indent=1) + "\n")
+
+
+def _rehearse_chat(what: str, gpu: str):
+    from gpub.guards.chat_plans import read_chat_plan
+    from gpub.guards.chat_rehearsal import NOT_REHEARSED, rehearse_chat
+
+    ready = []
+    for found in rehearse_chat(read_chat_plan(what), gpu):
+        click.echo(str(found))
+        ready.append(found.ready)
+    click.echo(f"not rehearsed: {'; '.join(NOT_REHEARSED)}")
+    if not all(ready):
+        raise GpubError("NOT READY: see the lines above")
 
 
 def _rehearse_one(what: str, asked: object, file: str | None):
