@@ -2,6 +2,11 @@
 come next. Where torchtitan is not installed, what needs it is skipped."""
 
 import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 import numpy as np
 import pytest
 import torch
@@ -86,18 +91,23 @@ def test_torchtitan_computes_the_same_logits(handed_over):
     assert torch.allclose(found, logits, atol=2e-6)
 
 
+def next_step(run, shards):
+    "Ids and targets of the step after the run's last"
+    from gpub.data.batches import Batches
+
+    settings = load(run, device="cpu").config["train"]
+    return Batches.from_shards(shards, context_length=16, batch=4, seed=settings["seed"])[3]
+
+
 def test_torchtitan_reads_the_rows_that_come_next(handed_over, shards):
     run, folder = handed_over
     module = taken_over(folder)
-    settings = load(run, device="cpu").config["train"]
-    from gpub.data.batches import Batches
-
-    next_step = Batches.from_shards(shards, context_length=16, batch=4, seed=settings["seed"])[3]
+    ids, targets = next_step(run, shards)
     ranks = [module.ShardRows(rank, 2, 16, 2) for rank in (0, 1)]
     rows = [iter(rank) for rank in ranks]
     read = [next(row) for row in rows for _ in range(2)]
-    assert torch.equal(torch.stack([x["input"] for x, _ in read]), next_step[0])
-    assert torch.equal(torch.stack([y for _, y in read]), next_step[1])
+    assert torch.equal(torch.stack([x["input"] for x, _ in read]), ids)
+    assert torch.equal(torch.stack([y for _, y in read]), targets)
     again = module.ShardRows(0, 2, 16, 2)
     again.load_state_dict(ranks[0].state_dict())
     assert torch.equal(next(iter(again))[1], next(rows[0])[1])
@@ -113,6 +123,48 @@ def test_torchtitan_parses_the_config(handed_over, monkeypatch):
     config = ConfigManager().parse_args(asked)
     assert config.training.steps == 7 and config.training.global_batch_size == 4
     assert config.checkpoint.initial_load_in_hf
+
+
+ON_CPU = Path(__file__).parent / "torchtitan_on_cpu.py"
+
+
+def titan(folder, dump, *asked, program=("-m", "torchtitan.train"), **env):
+    "torchtitan's training, in the folder that was handed over; all that it said"
+    taken_over(folder)
+    chosen = ["--module", "gpub_run", "--config", "further", "--dump_folder", dump, *asked]
+    here = dict(LOCAL_RANK="0", RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    done = subprocess.run(
+        [sys.executable, *map(str, program), *map(str, chosen)],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=os.environ | here | env,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout + done.stderr
+
+
+def test_torchtitan_makes_its_own_dry_run(handed_over, tmp_path):
+    "`--comm.mode=local_tensor`: 64 GPUs that are not there, its config loaded and checked"
+    run, folder = handed_over
+    said = titan(folder, tmp_path, "--comm.mode=local_tensor", NGPU="64")
+    assert "Local tensor mode enabled - skipping training execution" in said
+
+
+def test_torchtitan_trains_further_on_a_cpu(handed_over, shards, tmp_path):
+    "Its trainer, its DCP, its loss and optimizer, our weights and rows: the first loss is ours"
+    run, folder = handed_over
+    few = ["--training.steps=2", "--metrics.disable_color_printing"]
+    said = titan(folder, tmp_path, *few, program=[ON_CPU])
+    assert "Finished loading the checkpoint" in said
+    losses = re.findall(r"step: +(\d+) +loss: +([\d.]+)", said)
+    ours = load(run, device="cpu").model
+    ids, targets = next_step(run, shards)
+    with torch.no_grad():
+        loss = float(ours.loss(ids, targets))
+    assert losses[0][0] == "1" and abs(float(losses[0][1]) - loss) < 1e-4, (losses, loss)
+    assert "Training completed" in said
 
 
 def test_what_torchtitan_cannot_take_over_is_refused(tmp_path):

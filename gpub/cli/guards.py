@@ -160,6 +160,7 @@ def _rehearse_one(what: str, asked: object, file: str | None):
 
 
 def _rehearse_all(settings: dict, file: str | None):
+    from gpub.host import usable_cores
     from gpub.guards.rehearsals import (
         CARDS,
         all_rehearsals,
@@ -168,7 +169,8 @@ def _rehearse_all(settings: dict, file: str | None):
         rehearsed_table,
     )
 
-    records = rehearse_each(all_rehearsals(settings=settings), click.echo)
+    asked = all_rehearsals(settings=settings)
+    records = rehearse_each(asked, click.echo, workers=usable_cores())
     for card in CARDS:
         table, reasons = rehearsed_table(records, card)
         click.echo("\n".join(["", card, str(table), *reasons]))

@@ -11,14 +11,29 @@ import weakref
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import DataDependentOutputException
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    is_traceable_wrapper_subclass_type,
+)
 from torch.utils._pytree import tree_leaves
 
 # %% ../../nbs/lib/guards/meters.ipynb #167ae2cf
+_DEVICE = torch.ops.prim.device.default
+
+
+@cache
+def _wrapped(kinds: tuple[type, ...]) -> bool:
+    """Whether a tensor among them is made of others, whose operations are the ones that count; not
+    a DTensor, which first tries each operation on tensors of the whole size"""
+    others = [kind for kind in kinds if not hasattr(kind, "full_tensor")]
+    return any(is_traceable_wrapper_subclass_type(kind) for kind in others)
+
+
 class Meter(TorchDispatchMode):
     "Sees every operation; what it reads of it, each kind of meter says for itself"
 
@@ -46,6 +61,10 @@ class Meter(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: OpOverload, types: tuple, args: tuple = (), kwargs: dict | None = None
     ) -> object:
+        if func is _DEVICE and isinstance(args[0], FakeTensor):
+            return args[0].device  # torch asks before most operations, so it has to be quick
+        if _wrapped(types):
+            return NotImplemented
         kwargs = kwargs or {}
         out = self._answer(func, args, kwargs)
         if out is NotImplemented:
@@ -236,9 +255,16 @@ def _number_on_host(func: OpOverload, t: Tensor) -> float:
         return 1
 
 # %% ../../nbs/lib/guards/meters.ipynb #5d9f7783
-_PRODUCTS = {
-    f"aten::{name}"
-    for name in ("mm", "addmm", "bmm", "baddbmm", "_scaled_dot_product_flash_attention")
+_PRODUCTS = {  # operation -> which argument is the first factor
+    f"aten::{name}": first
+    for name, first in dict(
+        mm=0,
+        bmm=0,
+        addmm=1,
+        baddbmm=1,
+        _scaled_mm=0,
+        _scaled_dot_product_flash_attention=0,
+    ).items()
 }
 
 
@@ -252,14 +278,27 @@ class MatmulMeter(Meter):
         super().__init__()
         self.kind, self.on = kind, False
         self.wide: Counter[str] = Counter()  # place -> how often
+        self.work: Counter[str] = Counter()  # format -> multiplications
 
     def _read(self, func: OpOverload, args: tuple, kwargs: dict, out: object):
-        "Count a product of wide factors"
+        "Count a product of wide factors, and the work of any"
         if not self.on or func._schema.name not in _PRODUCTS:
             return
-        factors = [t for t in args if isinstance(t, Tensor) and t.device.type == self.kind]
+        first = _PRODUCTS[func._schema.name]
+        self._add_work(args[first], out)
+        factors = [t for t in args[first : first + 2] if t.device.type == self.kind]
         if any(t.dtype == torch.float32 for t in factors):
             self.wide[program_place()] += 1
+
+    def _add_work(self, factor: Tensor, out: object):
+        if isinstance(out, Tensor) and factor.device.type == self.kind:
+            self.work[str(factor.dtype)] += out.numel() * factor.size(-1)
+
+    @property
+    def float8_share(self) -> float:
+        "Of all multiplications in matrix products, those in 8 bits"
+        narrow = sum(n for name, n in self.work.items() if "float8" in name)
+        return narrow / max(1, self.work.total())
 
 # %% ../../nbs/lib/guards/meters.ipynb #fa5a0134
 class Meters(Meter):

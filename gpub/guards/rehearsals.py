@@ -7,8 +7,11 @@ __all__ = ['CARDS', 'WAYS', 'all_rehearsals', 'rehearse_each', 'rehearsed_table'
 
 # %% ../../nbs/lib/guards/rehearsals.ipynb #43fdcd36
 import json
+import multiprocessing
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from ..core import GpubError
 from gpub.guards.rehearse import (
@@ -17,7 +20,7 @@ from gpub.guards.rehearse import (
     rehearsal_record,
     rehearse,
 )
-from ..model.sizes import find_gpu
+from ..model.sizes import SHAPES, find_gpu, parameter_anatomy
 from ..table import Table
 from ..train.presets import PRESETS
 
@@ -60,22 +63,43 @@ def _answer(options: RehearsalOptions) -> dict:
 def rehearse_each(
     asked: Iterable[RehearsalOptions],  # such as `all_rehearsals()`
     log: Callable[[str], object] = print,  # called with one line for each that was rehearsed
+    workers: int = 1,  # processes that share the work; 1: this one
 ) -> list[dict]:  # records in the same order; `refused` says why there is none
     "Rehearse all of them; what two cards would do alike is rehearsed once"
-    known: dict[str, dict] = {}
+    asked = list(asked)
+    first: dict[str, RehearsalOptions] = {}
+    for options in asked:
+        first.setdefault(_alike(options), options)
+    # the longest first, so that no worker ends long after the others
+    keys = sorted(first, key=lambda key: -_parameters(first[key]))
+    known = {}
+    with _answering(workers) as answers:
+        for key, record in zip(keys, answers(_answer, [first[key] for key in keys])):
+            known[key] = record
+            o = first[key]
+            log(f"{o.preset} {o.gpu} x {o.processes} {o.parallel}: {_cell(record)}")
     records = []
     for options in asked:
         key = _alike(options)
-        if key not in known:
-            known[key] = _answer(options)
-            log(
-                f"{options.preset} {options.gpu} x {options.processes} {options.parallel}: "
-                f"{_cell(known[key])}"
-            )
-            records.append(known[key])
-        else:
-            records.append(known[key] | dict(gpu=find_gpu(options.gpu).name, cpu_seconds=0.0))
+        again = dict(gpu=find_gpu(options.gpu).name, cpu_seconds=0.0)
+        records.append(known[key] if first[key] is options else known[key] | again)
     return records
+
+
+def _parameters(options: RehearsalOptions) -> int:
+    "Of the preset, or none where there is no such preset"
+    return parameter_anatomy(SHAPES[options.preset].cfg()).params if options.preset in SHAPES else 0
+
+
+@contextmanager
+def _answering(workers: int) -> Iterator[Callable]:
+    "A `map`: here, or in processes that have computed no gradients yet"
+    if workers == 1:
+        yield map
+        return
+    new = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=new) as pool:
+        yield pool.map
 
 # %% ../../nbs/lib/guards/rehearsals.ipynb #6f961ff7
 def _why_not(record: dict) -> str:

@@ -15,10 +15,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils import backend_registration
 from torch.utils._pytree import tree_leaves
 from ..core import GpubError
+from .meters import Meter
 from ..train.parallel import World, device_mesh
 
 # %% ../../nbs/lib/guards/standin.ipynb #ca0ecef8
@@ -258,13 +258,12 @@ def _processes(world: World) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-class _SameDevice(TorchDispatchMode):
+class _SameDevice(Meter):
     """A fused optimizer on a GPU takes no number from the CPU; a fake tensor of no dimensions
     passes anywhere"""
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: tuple, args: tuple = (), kwargs: dict | None = None
-    ) -> object:
+    def _answer(self, func: OpOverload, args: tuple, kwargs: dict) -> object:
+        "None of its own: it runs, or is refused"
         if func._schema.name.startswith("aten::_fused_adam"):
             devices = {str(t.device) for t in tree_leaves(args) if isinstance(t, Tensor)}
             if len(devices) > 1:
@@ -274,7 +273,7 @@ class _SameDevice(TorchDispatchMode):
                 )
         if func is torch.ops.aten._to_copy.default and hasattr(args[0], "constant"):
             args[0].constant = None  # else torch would copy its number to where no numbers are
-        return func(*args, **(kwargs or {}))
+        return NotImplemented
 
 
 _HostGenerator = torch.Generator
@@ -313,6 +312,15 @@ def _apply(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = Tr
     return module
 
 
+_hint = torch._meta_registrations.device_hint
+
+
+def _device_hint(t: Tensor) -> str:
+    "What shapes an operation takes is asked by kind of device: here those of CUDA"
+    kind = _hint(t)
+    return "cuda" if kind == STANDIN else kind
+
+
 @contextmanager
 def _without_checks() -> Iterator[None]:
     ddp = "torch.nn.parallel.distributed."
@@ -333,6 +341,8 @@ def _without_checks() -> Iterator[None]:
         patched.enter_context(mock.patch.object(torch, "Generator", _Generator))
         patched.enter_context(mock.patch.object(torch, "tensor", _tensor))
         patched.enter_context(mock.patch.object(nn.Module, "_apply", _apply))
+        hints = mock.patch.object(torch._meta_registrations, "device_hint", _device_hint)
+        patched.enter_context(hints)
         yield
 
 

@@ -70,6 +70,8 @@ class TrainConfig(Config):
     weights: dict[str, Positive] | None = None
     # of the arithmetic; auto: what the device does best
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    # the blocks' products in 8 bits, on GPUs from Ada and Hopper on
+    float8: bool = False
     # whether torch compiles the model; auto: on a GPU that can
     compile: Literal["auto", "yes", "no"] = "auto"
     # off, selective, full: recompute activations; auto: only when memory runs out
@@ -79,6 +81,10 @@ class TrainConfig(Config):
         super().__post_init__()
         for name in ("stages", "depths"):
             _check_shares(name, getattr(self, name))
+        if self.float8 and self.precision not in ("auto", "bf16"):
+            raise GpubError(
+                f"float8 goes with bf16, not with {self.precision}: leave precision out"
+            )
         awake = [n for _, n in self.depths]
         if awake != sorted(awake):
             raise GpubError(
@@ -88,7 +94,7 @@ class TrainConfig(Config):
 
 
 # settings that came later: where they say nothing, a run of before is the same run
-NEUTRAL = dict(document_mask=False, weights=None)
+NEUTRAL = dict(document_mask=False, weights=None, float8=False)
 
 
 def _check_shares(name: str, stages: tuple):

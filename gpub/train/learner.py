@@ -23,6 +23,7 @@ from .kernels import pick_attention
 from .compiled import choose_loss
 from .config import TrainConfig
 from .documents import ByDocument
+from .float8 import use_float8
 from .loop import context_length_at
 from .memory import MicroBatcher
 from gpub.train.optim import (
@@ -58,6 +59,7 @@ def first_cut(
     for mode in modes:
         how = dict(context_length=context_length, mode=mode, half=half, optimizer=cfg.optimizer)
         how["chunked"] = model_cfg.vocab_size >= LARGE_VOCABULARY
+        how["float8"] = cfg.float8
         if memory_forecast(model_cfg, rows, **how)["peak"] <= room:
             return mode, rows
         most = largest_batch(model_cfg, room, rows, accumulate=True, **how)
@@ -128,6 +130,8 @@ class Learner:
         self.cfg, self.place, self.log = cfg, place, log
         self.model = pick_attention(model, place.device, place.precision.dtype)
         pick_head(self.model, place.device)
+        if cfg.float8:
+            use_float8(self.model)
         self.scaler = torch.amp.GradScaler(place.device.type, enabled=place.precision.scaler)
         if place.sliced:
             self._slice(weights)

@@ -69,7 +69,7 @@ _KINDS = (
     "cudnn_attention",
     "flash_attention_for_cpu",
 )
-_DEAR = ("mm", "addmm", "bmm", *(f"_scaled_dot_product_{kind}" for kind in _KINDS))
+_DEAR = ("mm", "addmm", "bmm", "_scaled_mm", *(f"_scaled_dot_product_{kind}" for kind in _KINDS))
 # dear to compute: what selective checkpointing keeps
 KEPT = [getattr(torch.ops.aten, name).default for name in _DEAR if hasattr(torch.ops.aten, name)]
 

@@ -68,11 +68,13 @@ from .kernels import forward_backward_seconds, matmul_peak
 from .initial import InitialWeights, find_initial, whole_batches
 from .learner import Learner, Placement, get_rng
 from .config import NEUTRAL, TrainConfig
+from .float8 import capability_here, check_float8
 from gpub.train.loop import (
     Diverged,
     TrainParts,
     TrainStep,
     context_length_at,
+    context_lengths,
     depth_at,
     train,
 )
@@ -540,6 +542,8 @@ class Trainer:
         self.log = (options.log or self.progress.log) if self.world.main else lambda text: None
         use_threads()
         self.device = pick_device(self.world.device(options.device))
+        lengths = context_lengths(self.cfg, recipe.shape["context_length"])
+        check_float8(self.cfg, str(self.device), capability_here(self.device), lengths)
         self.corpus = self._read_corpus(recipe.shape)
         self.model_cfg = self.preset.config(vocab_size=self.corpus.tok.vocab_size, **recipe.shape)
         self._check_initial()

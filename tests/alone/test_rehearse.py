@@ -298,3 +298,24 @@ def test_the_peak_under_ddp_is_the_forecast(passes):
     assert found.ready and found.passes == passes, found.problems
     moment = "forward and backward"
     assert abs(found.peaks[moment] / found.forecast[moment] - 1) < 0.03
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("processes, parallel", [(1, "ddp"), (8, "fsdp")])
+def test_float8_is_rehearsed(processes, parallel):
+    "torchao's own layers on the stand-in: their products, their peak, one graph"
+    pytest.importorskip("torchao.float8", reason="torchao is not installed")
+    shape = dict(micro_batch=2, n_layers=3, batch_tokens=2 * 2048 * processes, float8=True)
+    found = rehearse(RehearsalOptions("burn-1b", "H100", processes, parallel, shape))
+    assert found.ready and found.graphs == 1, found.problems
+    assert 0.5 < found.float8 < 1
+    said = rehearsal.rehearsal_text(found)
+    assert "how much faster a step gets is not measured yet" in said
+    if processes == 1:
+        assert abs(found.step_peak / max(found.forecast.values()) - 1) < 0.03
+
+
+@pytest.mark.parametrize("gpu", ["T4", "A100-80"])
+def test_float8_is_refused_where_there_is_none(gpu):
+    with pytest.raises(GpubError, match="float8 needs compute capability 8.9"):
+        rehearse(RehearsalOptions("burn-toy", gpu, settings=dict(float8=True)))
