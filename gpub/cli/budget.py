@@ -213,6 +213,44 @@ def _refuse_for_chat(
             )
 
 
+def _price_asked(
+    gpu: str | None,  # a card
+    usd_per_hour: float | None,  # what was said that the machine costs
+) -> float | None:  # dollars an hour; None: nobody said anything
+    "The price that was said, or else the card's, which is told"
+    from gpub.budget.prices import find_price
+
+    if not gpu or usd_per_hour is not None:
+        return usd_per_hour
+    rate, where = find_price(gpu)
+    click.echo(f"{gpu}: ${rate:.2f} an hour, {where}")
+    return rate
+
+
+def _show_plan(
+    plan: str,  # a name or a file
+    out: Path,  # its run folder, which may be there already
+    gpu: str | None,  # a card, for costs
+    usd_per_hour: float | None,  # of it; default: the dated table
+    until: str | None,  # the last phase
+    max_usd: float | None,  # a ceiling, which may be hopeless
+):
+    "Print a plan of one run, what it costs on a card, and what a run of it could end with now"
+    from gpub.budget.costs import plan_text, price_plan, refuse_hopeless
+    from gpub.budget.gpus import machine_for
+    from gpub.budget.phases import read_plan
+    from gpub.budget.walk import WalkOptions, anneal_offer
+
+    p = read_plan(plan)
+    machine = machine_for(p.preset, gpu, usd_per_hour) if gpu else None
+    click.echo(plan_text(p, machine, until))
+    if machine and max_usd is not None:
+        refuse_hopeless(price_plan(p, machine, until), machine, until, max_usd)
+    offer = anneal_offer(p, out, WalkOptions())
+    if offer:
+        click.echo(f"\n{out}: {offer}")
+
+
 def _run_chat(
     plan: str,  # a name or a file
     out: Path,  # of all phases
@@ -222,7 +260,6 @@ def _run_chat(
 ):
     "Show or walk a plan that ends in a model which answers"
     from gpub.budget.gpus import machine_for
-    from gpub.budget.prices import find_price
     from gpub.guards.chat_costs import chat_plan_text
     from gpub.guards.chat_plans import read_chat_plan
     from gpub.guards.chat_walk import ChatWalkOptions, run_chat_plan
@@ -231,9 +268,7 @@ def _run_chat(
     if show:
         machine = machine_for(p.preset, gpu, rate) if gpu else None
         return click.echo(chat_plan_text(p, machine, asked["until"]))
-    if gpu and rate is None:
-        rate, where = find_price(gpu)
-        click.echo(f"{gpu}: ${rate:.2f} an hour, {where}")
+    rate = _price_asked(gpu, rate)
     options = ChatWalkOptions(**asked | dict(usd_per_hour=rate or 0.0), command=this_command())
     v = run_chat_plan(p, out, options, click.echo)
     if v.word != "continue" and not v.ceiling:
@@ -320,37 +355,25 @@ def run_command(
     After each phase its gates are asked: go on, stop, or change the GPU. Exit code 0 when all
     went well or --max-usd was reached, 1 when a gate or a budget said stop, 130 after an
     interruption; in every case there is a checkpoint."""
-    from gpub.budget.costs import plan_text, price_plan, refuse_hopeless
-    from gpub.budget.gpus import machine_for
     from gpub.budget.phases import read_plan
-    from gpub.budget.prices import check_rate, find_price
-    from gpub.budget.walk import WalkOptions, anneal_offer, run_plan
+    from gpub.budget.walk import run_plan
     from gpub.guards.chat_plans import is_chat_plan
 
+    folder = Path(out or f"runs/{Path(plan).stem}")
     if is_chat_plan(plan):
         _refuse_for_chat(plan)
         how = dict(until=until, usd_per_hour=usd_per_hour, max_usd=max_usd)
         where = dict(base=base, data=data, device=device, accept=accept, paid=paid_gaps)
-        return _run_chat(plan, Path(out or f"runs/{Path(plan).stem}"), gpu, show, how | where)
+        return _run_chat(plan, folder, gpu, show, how | where)
     if base:
         raise GpubError(f"{plan} trains from nothing: leave --base out, or see gpub train --init")
-    p, out = read_plan(plan), Path(out or f"runs/{Path(plan).stem}")
     if show:
-        machine = machine_for(p.preset, gpu, usd_per_hour) if gpu else None
-        click.echo(plan_text(p, machine, until))
-        if machine and max_usd is not None:
-            refuse_hopeless(price_plan(p, machine, until), machine, until, max_usd)
-        offer = anneal_offer(p, out, WalkOptions())
-        return click.echo(f"\n{out}: {offer}") if offer else None
-    chosen = parse_settings(settings)
-    rate, where = (
-        find_price(gpu) if gpu and usd_per_hour is None else (check_rate(usd_per_hour), None)
-    )
-    if where:
-        click.echo(f"{gpu}: ${rate:.2f} an hour, {where}")
+        return _show_plan(plan, folder, gpu, usd_per_hour, until, max_usd)
+    p, chosen = read_plan(plan), parse_settings(settings)
+    rate = _price_asked(gpu, usd_per_hour)
     v = run_plan(
         p,
-        out,
+        folder,
         data,
         rate,
         max_usd=max_usd,

@@ -507,6 +507,17 @@ class Examinee:
             )
         return found
 
+    def compare_export(
+        self,
+        chosen: dict[str, list[Item]],  # the items of each task
+        limit: int,  # items of each that are asked again
+        log: Callable[[str], None],  # told whether the models agree
+    ) -> dict:  # as from `agreement`
+        "Whether the run, exported and read by transformers, gives the same answers"
+        few = {t: in_vocabulary(i[:limit], self.tok)[0] for t, i in chosen.items()}
+        kinds = {t: (items, TASKS[t].kind) for t, items in few.items()}
+        return agreement(self.run, self.lm, kinds, self.identity["step"], log)
+
     def circumstances(
         self,
         options: EvalOptions,  # what was asked
@@ -538,18 +549,18 @@ def evaluate_run(
     odd file, a missing lm-eval, and a model that fails the gate"""
     use_threads()
     options = EvalOptions(tasks=tasks, **asked)
-    asked, code = options.questions(), []
+    chosen, code = options.questions(), []
     if "humaneval" in options.tasks:
         need_walls(options.unsafe)
         code = problems(options.limit, options.folder)
-    words = [i.context for items in asked.values() for i in items]
+    words = [i.context for items in chosen.values() for i in items]
     written = options.written()
     words += [d[WRITTEN[t].asks] for t, docs in written.items() for d in docs]
     one = Examinee(run, options, words + [p["prompt"] for p in code], log)
     parameters = sum(p.numel() for p in one.model.parameters())
     result = dict(run=Path(run).name, **one.identity, parameters=parameters)
     result["calibration"] = one.gate(log)
-    result["tasks"] = {t: one.answer(t, items, options) for t, items in asked.items()}
+    result["tasks"] = {t: one.answer(t, x, options) for t, x in chosen.items()}
     result["tasks"] |= {t: one.write(t, docs, options) for t, docs in written.items()}
     if code:
         how = dict(limit=options.limit, folder=options.folder, unsafe=options.unsafe)
@@ -557,13 +568,8 @@ def evaluate_run(
     if one.corpus:
         held = held_out(one.corpus)
         result["bits_per_byte"] = bits_by_source(one.model, one.tok, held)
-    if options.check and asked:
-        few = {
-            t: in_vocabulary(i[: options.check], one.tok)[0] for t, i in asked.items()
-        }
-        kinds = {t: (items, TASKS[t].kind) for t, items in few.items()}
-        step = one.identity["step"]
-        result["agreement"] = agreement(run, one.lm, kinds, step, log)
+    if options.check and chosen:
+        result["agreement"] = one.compare_export(chosen, options.check, log)
     return result | one.circumstances(options)
 
 

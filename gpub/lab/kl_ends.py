@@ -40,6 +40,49 @@ def _right_path(
     return logprobs_nt[:, first : first + ANSWER_TOKENS].exp()
 
 
+class _TossedChain:
+    "Chains of tosses that end with the first wrong one: outcome k has k right ones before it"
+
+    def __init__(
+        self,
+        tosses: int,  # at most; the last outcome has them all right
+    ):
+        outcome = torch.arange(tosses + 1)[:, None]
+        toss = torch.arange(tosses)[None]
+        self.seen = toss <= outcome
+        self.wrong = toss == outcome
+        self.reward_k = (outcome[:, 0] == tosses).double()
+
+    def logprobs(
+        self,
+        logits_nt: torch.Tensor,  # of a right toss, those before it right
+    ) -> torch.Tensor:  # (n, outcomes, t), 0 for a toss that an outcome does not come to
+        "How likely each toss of each outcome is"
+        right_n1t = F.logsigmoid(logits_nt)[:, None]
+        miss_n1t = F.logsigmoid(-logits_nt)[:, None]
+        return torch.where(self.wrong, miss_n1t, right_n1t) * self.seen
+
+    def goal(
+        self,
+        logprobs_nkt: torch.Tensor,  # of the model that learns
+        reference_nkt: torch.Tensor,  # of the one before
+        penalty: Penalty,  # which one is written
+        beta: float,  # price of a nat of distance
+    ) -> torch.Tensor:  # a scalar whose gradient is the one that GRPO samples
+        "The policy gradient over all outcomes, each as often as it comes"
+        weight_nk = logprobs_nkt.sum(2).exp().detach()
+        d_nkt = reference_nkt - logprobs_nkt
+        score_nk = self.reward_k + beta * d_nkt.sum(2).detach() * (penalty == "reward")
+        advantage_nk = score_nk - (weight_nk * score_nk).sum(1, keepdim=True)
+        goal = (weight_nk * advantage_nk * logprobs_nkt.sum(2)).sum()
+        if penalty not in ("k3", "k3_ratio"):
+            return goal
+        k3_nkt = (d_nkt.exp() - d_nkt - 1) * self.seen
+        if penalty == "k3_ratio":
+            k3_nkt = k3_nkt * (logprobs_nkt - logprobs_nkt.detach()).exp()
+        return goal - beta * (weight_nk * k3_nkt.sum(2)).sum()
+
+
 def chain_ends(
     penalty: Penalty,  # which one is written
     beta: float,  # price of a nat of distance
@@ -47,31 +90,14 @@ def chain_ends(
     steps: int = 3000,  # of Adam on exact gradients
 ) -> torch.Tensor:  # (n,) probability that all are right, where training ends
     "The end of rewarded learning, computed over all outcomes of a chain of tosses"
-    tosses = start_nt.shape[1]
+    chain = _TossedChain(start_nt.shape[1])
     before_nt = torch.logit(start_nt.double().clamp(1e-6, 1 - 1e-6))
+    reference_nkt = chain.logprobs(before_nt)
     logits_nt = before_nt.clone().requires_grad_()
-    last, at = torch.arange(tosses + 1)[:, None], torch.arange(tosses)[None]
-    seen, wrong = at <= last, at == last  # outcome k: k right, then a wrong one
-    reward_k = (last[:, 0] == tosses).double()
-
-    def logprobs_of(z_nt: torch.Tensor) -> torch.Tensor:  # (n, outcomes, t)
-        right_n1t, miss_n1t = F.logsigmoid(z_nt)[:, None], F.logsigmoid(-z_nt)[:, None]
-        return torch.where(wrong, miss_n1t, right_n1t) * seen
-
-    reference_nkt, optimizer = logprobs_of(before_nt), torch.optim.Adam([logits_nt], 0.03)
+    optimizer = torch.optim.Adam([logits_nt], 0.03)
     for step in range(steps):
         optimizer.param_groups[0]["lr"] = 0.03 * min(1.0, 2 * (1 - step / steps))
-        logprobs_nkt = logprobs_of(logits_nt)
-        weight_nk = logprobs_nkt.sum(2).exp().detach()
-        d_nkt = reference_nkt - logprobs_nkt
-        score_nk = reward_k + beta * d_nkt.sum(2).detach() * (penalty == "reward")
-        advantage_nk = score_nk - (weight_nk * score_nk).sum(1, keepdim=True)
-        goal = (weight_nk * advantage_nk * logprobs_nkt.sum(2)).sum()
-        if penalty in ("k3", "k3_ratio"):
-            k3_nkt = (d_nkt.exp() - d_nkt - 1) * seen
-            if penalty == "k3_ratio":
-                k3_nkt = k3_nkt * (logprobs_nkt - logprobs_nkt.detach()).exp()
-            goal = goal - beta * (weight_nk * k3_nkt.sum(2)).sum()
+        goal = chain.goal(chain.logprobs(logits_nt), reference_nkt, penalty, beta)
         optimizer.zero_grad()
         (-goal).backward()
         optimizer.step()

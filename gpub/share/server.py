@@ -385,20 +385,10 @@ def _as_event(body: dict[str, Any]) -> str:
     return f"data: {json.dumps(body, ensure_ascii=False)}\n\n"
 
 
-def api_app(
-    served: ServedModel,  # what answers
-    worker: BatchWorker,  # that writes its texts
-    listens: str = "127.0.0.1",  # the address of the server
-) -> Any:  # a `fastapi.FastAPI`
-    "The addresses of the server; raises `GpubError` where FastAPI is not installed"
-    try:
-        from fastapi import FastAPI, Request
-        from fastapi.responses import JSONResponse, StreamingResponse
-        from starlette.exceptions import HTTPException
-    except ImportError as e:
-        raise GpubError(f"gpub serve needs FastAPI ({e}): pip install 'gpub[serve]'") from None
-    app = FastAPI(title=served.name, docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(HostGuard, listens=listens)
+def _add_completions(app: Any, served: ServedModel, worker: BatchWorker):
+    "The addresses that write texts, whole or piece by piece"
+    from fastapi import Request
+    from fastapi.responses import JSONResponse, StreamingResponse
 
     async def answer(request: Request, kind: type) -> Any:
         body = parse_body(kind, await _read_body(request))
@@ -417,6 +407,10 @@ def api_app(
     async def chat_completions(request: Request) -> Any:
         return await answer(request, ChatBody)
 
+
+def _add_facts(app: Any, served: ServedModel, worker: BatchWorker):
+    "The addresses that tell what is served, and how busy it is"
+
     @app.get("/v1/models")
     async def models() -> dict:
         return dict(object="list", data=[served.facts()])
@@ -430,6 +424,13 @@ def api_app(
     async def health() -> dict:
         return dict(status="ok") | worker.counts()
 
+
+def _add_refusals(app: Any):
+    "Every error as a body in OpenAI's shape, of an address that is not there too"
+    from fastapi import Request
+    from fastapi.responses import JSONResponse
+    from starlette.exceptions import HTTPException
+
     @app.exception_handler(ApiError)
     async def api_error(request: Request, error: ApiError) -> JSONResponse:
         headers = {"Retry-After": "1"} if error.status == 429 else None
@@ -441,6 +442,22 @@ def api_app(
         said = ApiError(f"{error.detail}: {asked}", error.status_code, "unknown_url")
         return JSONResponse(said.body(), error.status_code, error.headers)
 
+
+def api_app(
+    served: ServedModel,  # what answers
+    worker: BatchWorker,  # that writes its texts
+    listens: str = "127.0.0.1",  # the address of the server
+) -> Any:  # a `fastapi.FastAPI`
+    "The addresses of the server; raises `GpubError` where FastAPI is not installed"
+    try:
+        from fastapi import FastAPI
+    except ImportError as e:
+        raise GpubError(f"gpub serve needs FastAPI ({e}): pip install 'gpub[serve]'") from None
+    app = FastAPI(title=served.name, docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(HostGuard, listens=listens)
+    _add_completions(app, served, worker)
+    _add_facts(app, served, worker)
+    _add_refusals(app)
     return app
 
 # %% ../../nbs/lib/share/server.ipynb #3344bf06

@@ -541,9 +541,7 @@ class Trainer:
         self.progress = options.progress or Progress(self.cfg.steps)
         self.log = (options.log or self.progress.log) if self.world.main else lambda text: None
         use_threads()
-        self.device = pick_device(self.world.device(options.device))
-        lengths = context_lengths(self.cfg, recipe.shape["context_length"])
-        check_float8(self.cfg, str(self.device), capability_here(self.device), lengths)
+        self.device = self._find_device(recipe.shape["context_length"])
         self.corpus = self._read_corpus(recipe.shape)
         self.model_cfg = self.preset.config(vocab_size=self.corpus.tok.vocab_size, **recipe.shape)
         self._check_initial()
@@ -568,6 +566,13 @@ class Trainer:
         if self.initial:
             whole = self.world.size == 1 or self.options.parallel == "ddp"
             self.initial.check(self.model_cfg, self.cfg, whole)
+
+    def _find_device(self, context_length: int) -> torch.device:
+        "Where is computed; raises `GpubError` where the recipe's numbers cannot be"
+        device = pick_device(self.world.device(self.options.device))
+        lengths = context_lengths(self.cfg, context_length)
+        check_float8(self.cfg, str(device), capability_here(device), lengths)
+        return device
 
     def _read_corpus(self, shape: dict) -> Corpus:
         "What is learned from; an impossible shape is refused before anything is read"

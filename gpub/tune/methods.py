@@ -36,7 +36,7 @@ from ..record.checkpoint import checkpoints
 from ..train.config import TrainConfig
 from ..train.loop import evaluate
 from ..train.presets import Preset, apply_settings
-from .dpo import DpoConfig, DpoObjective, answer_sums
+from .dpo import DpoConfig, DpoObjective, PreferencePair, answer_sums
 from .grpo import GrpoConfig, GrpoObjective, measure_signal
 from .lora import LoraConfig, add_lora, save_lora
 from .losses import dpo_loss
@@ -415,6 +415,31 @@ def run_sft(
     return _tuned(start, options, tuning, log)
 
 # %% ../../nbs/lib/tune/methods.ipynb #ad8004a0
+class _HeldOutPairs:
+    "Pairs kept aside, whose answers are as likely as the start has them until training moves them"
+
+    def __init__(self, start: TuneStart, pairs: list[PreferencePair], at_once: int):
+        self.start, self.at_once = start, at_once
+        self.chosen = [pair.chosen for pair in pairs]
+        self.rejected = [pair.rejected for pair in pairs]
+        self.before = self._logprobs()
+
+    def _logprobs(self) -> list[torch.Tensor]:  # of the chosen answers, of the rejected ones
+        sides = self.chosen, self.rejected
+        return [answer_sums(self.start.model, side, self.at_once) for side in sides]
+
+    def figures(self, beta: float) -> dict[str, float]:
+        "How far the answers have come apart, and whether they are still well formed"
+        now = self._logprobs()
+        chosen_gain, rejected_gain = (a - b for a, b in zip(now, self.before))
+        return dict(
+            val_loss=float(dpo_loss(*now, *self.before, beta)),
+            val_chosen_gain=float(chosen_gain.mean()),
+            val_ordered=float((chosen_gain > rejected_gain).float().mean()),
+            **_well_formed(self.start, self.chosen),
+        )
+
+
 def run_dpo(
     options: TuneOptions,  # from where, to where, how long
     source: str,  # as for `open_pairs`
@@ -430,21 +455,13 @@ def run_dpo(
     settings = dpo.to_dict() | _with_adapter(start, options)
     steps = math.ceil(options.epochs * len(pairs.train) / dpo.pairs_per_step)
     cfg = tune_config(start, "dpo", options, steps)
-    cut, at_once = Cut(cfg.micro_batch, _dtype(model, cfg)), cfg.micro_batch or 128
+    cut = Cut(cfg.micro_batch, _dtype(model, cfg))
     watched = _old_text(start, options, cfg)
     objective = DpoObjective(model, pairs.train, dpo, options.seed, cut)
-    sides = [[getattr(pair, side) for pair in pairs.val] for side in ("chosen", "rejected")]
-    before = [answer_sums(model, side, at_once) for side in sides] if pairs.val else []
+    held_out = _HeldOutPairs(start, pairs.val, cfg.micro_batch or 128) if pairs.val else None
 
     def measure(step: int) -> dict[str, float]:
-        found = {}
-        if pairs.val:
-            now = [answer_sums(model, side, at_once) for side in sides]
-            gains = [a - b for a, b in zip(now, before)]
-            found["val_loss"] = float(dpo_loss(*now, *before, dpo.beta))
-            found["val_chosen_gain"] = float(gains[0].mean())
-            found["val_ordered"] = float((gains[0] > gains[1]).float().mean())
-            found |= _well_formed(start, sides[0])
+        found = held_out.figures(dpo.beta) if held_out else {}
         if pairs.of_sums:
             found["p_right"] = sums_p_right(model, tok)
         return found | (watched.figures() if watched else {})
