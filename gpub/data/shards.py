@@ -300,13 +300,16 @@ class OpenShards:
         for shard in self.full:
             lengths, _ = read_docs(self.folder / docs_file(shard["file"]))
             name, content = index_file(shard["file"]), index_bytes(lengths)
+            shard["index_xxh3"] = bytes_checksum(content)
+            path = self.folder / name
+            if path.is_file() and path.read_bytes() == content:
+                continue  # an attempt before this one got that far
             part = self.folder / (name + ".part")
             with open(part, "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(part, self.folder / name)
-            shard["index_xxh3"] = bytes_checksum(content)
+            os.replace(part, path)
 
     def _rename(self, file: str):
         for name in file, docs_file(file):
