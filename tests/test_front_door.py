@@ -3,6 +3,7 @@ that are the published ones; and how `gpub` starts."""
 
 import ast, importlib, inspect, json, os, re, shutil, signal, subprocess, sys
 import click, pytest, yaml
+from click.testing import CliRunner
 from gpub.cli.main import cli
 from gpub.model.gpt import GPTConfig, count_params
 from gpub.train.trainer import Trainer
@@ -426,6 +427,13 @@ MAIN = "from gpub.__main__ import _start; _start()"
 def test_help_and_version_do_not_wait_for_torch(root, argv, word):
     names, said = arrived(root, MAIN, *argv)
     assert names == set() and word in said
+
+
+@pytest.mark.parametrize("command", ["train", "preflight"])
+def test_help_tells_of_every_kind_of_data(command):
+    shown = CliRunner().invoke(cli, [command, "--help"])
+    words = " ".join(shown.output.split())
+    assert shown.exit_code == 0 and "gpub prep" in words and "stream:URL" in words
 
 
 @pytest.mark.parametrize(

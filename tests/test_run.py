@@ -455,6 +455,29 @@ def test_a_run_whose_parts_do_not_belong_together(how, parts, straight, tmp_path
     one_line(capsys, *parts)
 
 
+@pytest.mark.parametrize(
+    "how, parts",
+    [
+        ("no config.json", ["no config.json", "restore"]),
+        ("another's", ["config.json does not describe", "model.d_model", "64", "32", "restore"]),
+    ],
+)
+def test_training_on_from_a_checkpoint_of_another_shape(
+    how, parts, straight, text, tmp_path, capsys
+):
+    out, wide = tmp_path / "run", [*TINY, "--set", "d_model=64"]
+    shutil.copytree(straight, out)
+    (out / "config.json").unlink()
+    if how == "another's":
+        assert train(text, tmp_path / "wide", *wide) == 0
+        shutil.copy(tmp_path / "wide" / "config.json", out)
+    capsys.readouterr()
+    before = sorted(p.name for p in (out / "checkpoints").iterdir())
+    assert train(text, out, *wide) == 1
+    one_line(capsys, *parts)
+    assert sorted(p.name for p in (out / "checkpoints").iterdir()) == before
+
+
 def test_a_terminal_that_lacks_letters(straight, tmp_path):
     """cp1252 as on Windows, ASCII as in a bare container: what cannot be shown is spelled, and
     nothing stops"""

@@ -4,6 +4,7 @@ SITE=_site_offline/html pytest tests/test_site.py."""
 
 import ast, html, json, os, re, shutil, subprocess, sys, tarfile
 from configparser import ConfigParser
+from datetime import date
 from pathlib import Path
 import pytest, yaml
 from browser import Browser
@@ -233,6 +234,60 @@ def test_every_page_in_a_browser(built, tmp_path, width):
                 for e in b.seen("Runtime.exceptionThrown")
             ]
     assert not wrong, "\n" + "\n".join(wrong)
+
+
+def test_what_to_do_with_a_page():
+    pytest.importorskip("sphinx", reason="no sphinx to build a site with")
+    from build import tools_of
+
+    line = tools_of(Path("season1/01_first_transformer.ipynb"), "2026-11-22").source
+    links = dict(re.findall(r'<a href="([^"]+)"([^>]*)>', line))
+    own = "../notebooks/season1/01_first_transformer.ipynb"
+    assert links.pop(own) == " download"
+    assert len(links) == 2 and set(links.values()) == {""}  # pages of elsewhere open
+    assert '<time datetime="2026-11-22">2026-11-22</time>' in line
+    assert "<time" not in tools_of(Path("index.ipynb"), "").source
+
+
+def test_the_first_screen(built):
+    "Words and two ways on, and beside them the model, which is in the site"
+    page = (built / "index.html").read_text(encoding="utf-8")
+    hero = re.search(r'<div class="hero">.*?</iframe>', page, re.S)
+    assert hero, "the first page begins without its hero"
+    first, second = re.findall(r'<a class="button[^"]*" href="([^"]+)"', hero[0])
+    assert (built / first).is_file() and f'id="{second[1:]}"' in page
+    model = re.search(r'<iframe class="hero-model" src="([^"?]+)', hero[0])
+    assert model and (built / model[1]).is_file()
+    assert page.index("<h1>") < hero.start() < page.index("<h2>")
+    styles = (built / "_static" / "styles.css").read_text(encoding="utf-8")
+    assert all(f".{name} {{" in styles for name in ("hero", "hero-buttons", "hero-model"))
+
+
+def test_every_page_has_the_bar_and_its_notebook(built):
+    "The lines of _quarto.yml on top; a notebook to fetch, which is one, and the day it changed"
+    root = Path(__file__).parents[1]
+    settings = yaml.safe_load((root / "_quarto.yml").read_text(encoding="utf-8"))["website"]
+    parts = [item["text"] for item in settings["navbar"]["left"]]
+    fetched = set()
+    for path in built.rglob("*.html"):
+        page = path.read_text(encoding="utf-8")
+        if "styles/furo.css" not in page:
+            continue  # a widget or the model: a page inside of another
+        bar = re.search(r'<header class="topbar">.*?</header>', page, re.S)
+        assert bar, f"{path} has no top bar"
+        texts = [t for t in re.findall(r"<a [^>]*>([^<]+)</a>", bar[0]) if t.strip()]
+        assert texts == parts and settings["repo-url"] in bar[0], path
+        if path.name == "search.html":
+            continue
+        tools = re.search(r'<p class="page-tools">.*?</p>', page, re.S)
+        assert tools, f"{path} has no line of tools"
+        notebook = (path.parent / re.search(r'href="([^"]+)" download', tools[0])[1]).resolve()
+        assert json.loads(notebook.read_text(encoding="utf-8"))["cells"], notebook
+        fetched.add(notebook.relative_to(built).as_posix())
+        day = re.search(r'<time datetime="([\d-]+)">\1</time>', tools[0])
+        assert day and date.fromisoformat(day[1]) <= date.today(), path
+    there = {p.relative_to(built).as_posix() for p in built.rglob("*.ipynb")}
+    assert fetched == {name for name in there if name.startswith("notebooks/")} != set()
 
 
 AXE = "axe-core@4.14.1"

@@ -183,7 +183,9 @@ device_option = click.option(
     "--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1."
 )
 data_option = click.option(
-    "--data", help="A text file, or a folder made by gpub prep.  [default: tiny Shakespeare]"
+    "--data",
+    help="A text file, a folder made by gpub prep, its URL (copied here first), or stream:URL "
+    "(read from there, step by step).  [default: tiny Shakespeare]",
 )
 _RUN_OPTIONS = (
     click.option(

@@ -60,6 +60,7 @@ from gpub.record.folder import (
     stop_flag,
 )
 from ..record.ledger import Ledger
+from ..record.load import check_config
 from ..record.log import read_log
 from ..report.page import write_report
 from .decay import decay_for, decay_integral
@@ -685,6 +686,8 @@ class Trainer:
         place = Placement(self.device, precision, self.world, self.options.parallel)
         path = self.world.on_main(lambda: _newest_checkpoint(self))
         saved, weights = self._load(path, place) if path else (None, None)
+        if saved:
+            check_config(self.out, self.config, saved)
         if saved is None and self.initial:
             self._take_initial(model)
         self.learner = Learner(model, self.cfg, place, self.log, weights)
