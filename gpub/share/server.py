@@ -327,6 +327,9 @@ class Reply:
         try:
             while unfinished:
                 event = await self.events.get()
+                # an event that is there at once gives the loop no turn; it needs one to hear
+                # of a client that has left before more is written to it
+                await asyncio.sleep(0)
                 if self.left or event is None:
                     return
                 choice = self._choice(event)
