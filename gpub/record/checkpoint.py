@@ -23,6 +23,7 @@ from hashlib import sha256 as sha256_of
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+import numpy as np
 import torch
 from torch import Tensor
 from safetensors import SafetensorError, safe_open
@@ -122,7 +123,10 @@ def _same_bits(a: Tensor, b: Tensor) -> bool:
     "Whether two tensors are the same bytes; a NaN equals itself here"
     if (a.shape, a.dtype) != (b.shape, b.dtype):
         return False
-    return torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
+    # numpy compares in this thread alone: torch would start threads of its own for it, beside
+    # those that train, and OpenMP makes all of them wait asleep once they outnumber the cores
+    x, y = (t.reshape(-1).view(torch.uint8).numpy() for t in (a, b))
+    return np.array_equal(x, y)
 
 
 def _read_back(path: Path, tensors: dict[str, Tensor]):
