@@ -81,9 +81,8 @@ def one_reader(
         return
     lock = FileLock(_record_path(folder).with_suffix(".lock"))
     with contextlib.ExitStack() as held:
-        # where nothing can be locked (filelock says NotImplementedError of such a disk),
-        # everybody reads
-        with contextlib.suppress(OSError, NotImplementedError):
+        # where nothing can be locked or written, everybody reads
+        with contextlib.suppress(OSError):
             _record_path(folder).parent.mkdir(parents=True, exist_ok=True)
             held.enter_context(lock)
         yield
