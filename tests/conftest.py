@@ -1,12 +1,21 @@
 """What every test shares: the repository's root and a copy of what is needed to export it."""
 
-import os, shutil, subprocess, sys
+import os, shutil, signal, subprocess, sys
 from pathlib import Path
 import pytest
 from gpub.data.plays import plays
 
 
 pytest_plugins = ["interrupted"]
+
+
+def pytest_configure():
+    "What tests start can be stopped by a signal also where `nohup` or `&` has it ignored"
+    handlers = dict(SIGINT=signal.default_int_handler, SIGHUP=lambda *_: None)
+    for name, handler in handlers.items():
+        number = getattr(signal, name, None)
+        if number and signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

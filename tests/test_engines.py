@@ -151,6 +151,7 @@ def test_datatrove_killed_and_resumed_makes_the_same(corpus, built_in, tmp_path)
 
 
 @needs_dask
+@pytest.mark.full(instead="test_datatrove_makes_the_same")
 def test_dask_makes_the_same(corpus, built_in, tmp_path):
     out = tmp_path / "out"
     prepare(config(corpus), out, make_engine("dask", out, 2, TASKS), log=quiet)

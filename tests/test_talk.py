@@ -362,6 +362,7 @@ def test_questions_of_a_file(tmp_path):
         open_questions(file, tok, 40)
 
 
+@pytest.mark.full(instead="test_record.py::test_threads_are_as_many_as_before")
 def test_a_resumed_run_has_the_threads_of_before(talker, tmp_path, monkeypatch):
     "Pinned where that is free, else said in one line; the bits are those of an undisturbed run"
     command, words = METHODS["sft"]
