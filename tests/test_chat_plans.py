@@ -8,13 +8,15 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+import forked
 import pytest
 import torch
 from click.testing import CliRunner
 from gpub.budget.gpus import machine_for
 from gpub.budget.verdicts import paid_so_far, verdicts
 from gpub.cli.budget import run_command
-from gpub.core import GpubError
+from gpub.core import GpubError, read_json, write_atomic
+from gpub.device import machine
 from gpub.files import shipped
 from gpub.guards.chat_costs import forecast_chat, price_chat_plan, refuse_hopeless_chat
 from gpub.guards.chat_plans import (
@@ -101,8 +103,7 @@ def test_killed_in_a_phase_it_goes_on_to_the_same_bits(whole, tmp_path, kills):
     plan.write_text(json.dumps(small_plan().to_dict()))
     words = ["run", plan, "--out", out, "--device", "cpu", "--usd-per-hour", 1.49]
     for kill in kills:
-        command = [sys.executable, "-c", KILLED, kill, *map(str, words)]
-        child = subprocess.run(command, capture_output=True, text=True)
+        child = forked.run(["-c", KILLED, kill, *words], capture_output=True, text=True)
         assert child.returncode == -9, (kill, child.stdout, child.stderr)
     assert walked(small_plan(), out).word == "continue"
     clocks = ("tok_s", "seconds", "usd", "mfu")
@@ -315,3 +316,76 @@ def test_every_tuned_phase_is_rehearsed():
     )
     assert all("forward and backward" in line and "update" in line for line in lines)
     assert "answers" in lines[2]
+
+
+def with_seed(seed):
+    "The toy as it comes, from a base of another seed"
+    toy = read_chat_plan("chat-toy")
+    base = replace(toy.phases[0], settings=toy.phases[0].settings | dict(seed=seed))
+    return replace(toy, phases=(base, *toy.phases[1:]))
+
+
+def gates_of(walks):
+    "By phase: its steps, its seconds, and what each of its gates was shown by every seed"
+    found = {}
+    for phase in read_chat_plan("chat-toy").phases:
+        judged = [next(v for v in verdicts(out) if v["phase"] == phase.name) for out in walks]
+        bills = [json.loads((out / phase.name / "bill.json").read_text()) for out in walks]
+        gates = {}
+        for n, gate in enumerate(phase.gates):
+            values = [round(v["checks"][n][1], 4) for v in judged]
+            gates[gate.metric] = dict(gate=gate.wanted(), values=values)
+        seconds = [round(bill["seconds"]) for bill in bills]
+        found[phase.name] = dict(steps=phase.steps, seconds=seconds, gates=gates)
+    return found
+
+
+KILLS = [("dpo", 22), ("grpo", 44)]  # a phase, and the step after which it is killed
+
+
+@pytest.mark.slow
+def test_the_toy_walks_to_its_end_with_three_seeds(tmp_path):
+    """At full scale every gate holds, from bases of three seeds; the first walk, killed with -9 in
+    two phases, goes on to the same bits"""
+    seeds, plan = [0, 1, 2], with_seed(0)
+    for seed in seeds:
+        found = walked(with_seed(seed), tmp_path / str(seed))
+        assert found.word == "continue", found
+    (tmp_path / "plan.json").write_text(json.dumps(plan.to_dict()))
+    killed = copied(tmp_path / "0", tmp_path / "killed", "base", "sft")
+    words = ["run", tmp_path / "plan.json", "--out", killed, "--device", "cpu"]
+    words += ["--usd-per-hour", ASKED["usd_per_hour"]]
+    kills = []
+    for name, step in KILLS:
+        command = [sys.executable, "-c", KILLED, f"{name}:{step}", *map(str, words)]
+        child = subprocess.run(command, capture_output=True, text=True)
+        assert child.returncode == -9, child.stderr
+        kept = load(killed / name, device="cpu").step
+        assert 0 < kept < step
+        kills.append(dict(phase=name, killed_after=step, went_on_from=kept))
+    assert walked(plan, killed).word == "continue"
+    for phase in plan.phases:
+        one, other = (load(out / phase.name, device="cpu") for out in (tmp_path / "0", killed))
+        weights = other.model.state_dict()
+        assert all(torch.equal(t, weights[k]) for k, t in one.model.state_dict().items())
+    if file := os.environ.get("CHAT_TOY_RECEIPT"):  # data/chat_toy.json is written by this test
+        said = dict(machine=machine("cpu"), seeds=seeds)
+        said |= dict(phases=gates_of([tmp_path / str(seed) for seed in seeds]))
+        said |= dict(kills=kills, weights="equal")  # or the test had failed above
+        write_atomic(file, json.dumps(said, indent=1) + "\n")
+
+
+def test_the_receipt_of_the_toy_is_of_its_plan():
+    "Its gates are those of the plan, and what three seeds showed lies within them"
+    receipt = read_json(shipped("chat_toy.json"))
+    plan = read_chat_plan("chat-toy")
+    assert [*receipt["phases"]] == [p.name for p in plan.phases] and len(receipt["seeds"]) == 3
+    for phase in plan.phases:
+        told = receipt["phases"][phase.name]
+        assert told["steps"] == phase.steps
+        assert [*told["gates"]] == [gate.metric for gate in phase.gates]
+        for gate in phase.gates:
+            line = told["gates"][gate.metric]
+            assert line["gate"] == gate.wanted() and len(line["values"]) == 3
+            assert all(map(gate.holds, line["values"])), (phase.name, gate.metric)
+    assert receipt["weights"] == "equal" and receipt["kills"]

@@ -2,18 +2,25 @@
 a conversation of several turns, as `Talk` has them; refusals."""
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
+import numpy as np
 import pytest
 import torch
 from browser import Browser
 from cells import defined_here
 from test_demo import TOY, contrasts
+from gpub.chat.sums import digits_of, draw_pairs, sum_messages
 from gpub.chat.talk import Talk, TalkConfig
 from gpub.chat.template import CHAR_MARKS, chat_facts, chat_marks
 from gpub.core import GpubError
 from gpub.data.tokenizer import CharTokenizer
+from gpub.guards.chat_plans import read_chat_plan
+from gpub.guards.chat_walk import ChatWalkOptions, old_text, run_chat_plan
 from gpub.model.gpt import GPT
 from gpub.record.checkpoint import save_checkpoint
+from gpub.record.load import load
 from gpub.share.demo import write_page
 
 (rounded,) = defined_here(Path(__file__).parents[1] / "nbs/lib/share/demo.ipynb", "rounded")
@@ -157,3 +164,52 @@ def test_another_template_is_refused(tmp_path):
     with pytest.raises(GpubError, match="another chat template"):
         write_page(tmp_path / "run", tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize("name", ["chat-toy", "chat-2m"])
+def test_a_page_holds_the_models_of_the_plans(tmp_path, name):
+    "Of the very shape and alphabet, with a context of several turns, in a few megabytes"
+    base = read_chat_plan(name).phases[0]
+    text = old_text(sums=10, characters=5000)
+    small = dict(steps=1, gates=(), settings=base.settings | dict(batch_tokens=128))
+    (tmp_path / "text.txt").write_text(text)
+    plan = replace(read_chat_plan(name), old=str(tmp_path / "text.txt"))
+    first = replace(base, data=(plan.old,), **small)
+    tuned = replace(plan.phases[1], steps=1, gates=(), data=("talks:40",), replay=None)
+    tuned = replace(tuned, settings=dict(batch_tokens=256))
+    walk = ChatWalkOptions(device="cpu", usd_per_hour=1.0)
+    out = tmp_path / "walk"
+    run_chat_plan(replace(plan, phases=(first, tuned)), out, walk, lambda line: None)
+    page = write_page(out / "sft", tmp_path / "page.html").read_text(encoding="utf-8")
+    (n,) = re.findall(r"([\d,]+) parameters", page)
+    n, millions = int(n.replace(",", "")), dict(zip(("chat-toy", "chat-2m"), (0.4, 2.0)))[name]
+    assert n / 1e6 == pytest.approx(millions, rel=0.1)
+    assert len(page) < 1.5 * n + 1e5
+
+
+@pytest.mark.slow
+def test_the_toy_adds_in_its_page(browser, tmp_path):
+    "Walked to its end: held-out sums, one after the other in conversations of two turns"
+    walk = ChatWalkOptions(device="cpu", usd_per_hour=1.0)
+    assert run_chat_plan("chat-toy", tmp_path / "toy", walk, print).word == "continue"
+    adds_in_its_page(browser, tmp_path / "toy" / "grpo", tmp_path / "page.html")
+
+
+def adds_in_its_page(browser, run, file):
+    "The page of a model that can add, and `Talk`, asked the same"
+    model = rounded(load(run, device="cpu").model)
+    tok = load(run, device="cpu").tokenizer
+    a, b = draw_pairs(20, np.random.default_rng(3), held_out=True)
+    right = 0
+    opened(browser, write_page(run, file))
+    for n, (x, y) in enumerate(zip(a, b)):
+        question, wanted = (
+            m.content for m in sum_messages(x, y, digits_of(np.array([x + y]), 4)[0])
+        )
+        if n % 2 == 0:
+            talk = Talk(model, tok, TalkConfig(longest=LONGEST, temperature=0))
+            browser.run("forget()")
+        answer = said(browser, question)
+        assert answer == "".join(talk.ask(question))
+        right += answer == wanted
+    assert right >= 17, f"{right} of 20 sums"

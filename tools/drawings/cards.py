@@ -195,8 +195,18 @@ def season3_7():
     return d
 
 
+def season3_8():
+    d = card("Teach the 1B to talk", "Three phases in a row, and at their end an answer.")
+    for i, kind in enumerate(("module", "warm", "plum")):
+        d.box(18 + 46 * i, 68, 42, 26, kind=kind, corner=4)
+    curve(d, ((160, 81), (176, 81)))
+    d.box(156, 20, 68, 30, "3460", kind="good", corner=10, font="code")
+    return d
+
+
 PICTURES = (
     *(season1_1, season1_2, season1_3, season1_4, season1_5, season1_6),
     *(season2_1, season2_2, season2_3, season2_4, season2_5, season2_6),
     *(season3_1, season3_2, season3_3, season3_4, season3_5, season3_6, season3_7),
+    season3_8,
 )

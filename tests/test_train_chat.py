@@ -1,0 +1,184 @@
+"""The notebook that teaches a model to talk, killed in a phase and run again from the top: from its
+own base, and from one that is given; too little money, a missing base, a plan that is not ready."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+import pytest
+import torch
+from gpub.budget.gpus import machine_for
+from gpub.cli.main import cli
+from gpub.core import GpubError
+from gpub.guards.chat_costs import chat_plan_text, refuse_hopeless_chat
+from gpub.guards.chat_plans import read_chat_plan
+from gpub.record.ledger import read_ledger
+from gpub.record.load import load
+from gpub.record.log import read_log
+from kill import wait_for
+from test_chat_plans import small_plan, walked
+from test_train_1b import env, shown
+
+
+def sources(root):
+    "The code of the notebook, cell by cell"
+    notebook = json.loads((root / "nbs" / "train_chat.ipynb").read_text(encoding="utf-8"))
+    return ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
+
+
+def cells(root, plan, **settings):
+    "The code with another plan, and other values of the cell of decisions"
+    found = sources(root)
+    settings = dict(PLAN=str(plan)) | settings
+    decided = next(i for i, c in enumerate(found) if "WHEN_DONE = None" in c)
+    for name, value in settings.items():
+        lines = found[decided].splitlines()
+        (at,) = [i for i, line in enumerate(lines) if line.startswith(f"{name} = ")]
+        lines[at] = f"{name} = {value!r}"
+        found[decided] = "\n".join(lines)
+    return found
+
+
+def as_script(src, home, until=None):
+    "All cells in one process, killed when the log of `until[0]` reaches step `until[1]`"
+    child = subprocess.Popen(
+        [sys.executable, "-c", "\n".join(map(shown, src))],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=home,
+        env=env(home),
+    )
+    if until:
+        wait_for(until[0], until[1], child)
+        child.kill()
+        child.communicate()
+        return None
+    out, err = child.communicate(timeout=600)
+    return out, err, child.returncode
+
+
+def written(tmp_path, plan):
+    (tmp_path / "plan.json").write_text(json.dumps(plan.to_dict()))
+    return tmp_path / "plan.json"
+
+
+def same_phases(one, other, phases):
+    "Whether two walks left the same weights"
+    for phase in phases:
+        a, b = (load(folder / phase.name, device="cpu").model for folder in (one, other))
+        weights = b.state_dict()
+        assert all(torch.equal(t, weights[k]) for k, t in a.state_dict().items()), phase.name
+
+
+def run_folder(home):
+    return home / "train_chat" / "plan" / "run"
+
+
+def functions_of(root, name, **around):
+    "The functions of the cell that defines `name`, as they would be among these values"
+    src = next(c for c in sources(root) if f"def {name}(" in c)
+    found = [n for n in ast.parse(src).body if isinstance(n, ast.FunctionDef)]
+    space = dict(around)
+    exec(compile(ast.Module(found, []), "train_chat", "exec"), space)
+    return space
+
+
+@pytest.fixture(scope="module")
+def page(root, tmp_path_factory):
+    "The page on the toy, killed in a phase and run again from the top: (its home, what it said)"
+    home = tmp_path_factory.mktemp("page")
+    src = cells(root, written(home, small_plan()))
+    as_script(src, home, until=(run_folder(home) / "sft", 3))
+    begun = run_folder(home) / "grpo"
+    assert not begun.exists(), "it was to be killed before the last phase"
+    out, err, code = as_script(src, home)
+    assert code == 0, err[-3000:]
+    return home, out
+
+
+def test_killed_in_a_phase_it_goes_on_to_the_same_weights(root, page, tmp_path):
+    home, out = page
+    shortened = functions_of(root, "shortened", replace=replace)["shortened"]
+    plan = shortened(small_plan())
+    assert walked(plan, tmp_path / "whole").word == "continue"
+    same_phases(run_folder(home), tmp_path / "whole", plan.phases)
+    processes = [r for r in read_ledger(run_folder(home) / "sft") if r.get("open")]
+    assert len(processes) == 2 and "was done before" not in out
+    log = (home / "train_chat/plan/notebook.log").read_text(encoding="utf-8")
+    assert "step 4/4" in log and "CONTINUE" in log
+
+
+def test_the_page_ends_with_a_conversation_and_a_bill(page):
+    home, out = page
+    assert out.count("you:") == 3 and out.count("model:") == 3
+    assert re.search(r"^\$[\d.]+ at \$[\d.]+ an hour$", out, re.M)
+    for phase in small_plan().phases:
+        assert re.search(rf"^{phase.name} .*\$[\d.]+$", out, re.M), phase.name
+    talk = (home / "train_chat/plan/talk.html").read_text(encoding="utf-8")
+    assert '"chat"' in talk
+
+
+@pytest.mark.parametrize("old", ["plays-and-sums.txt", None], ids=("old text", "none"))
+def test_a_base_that_is_given_is_tuned_and_taken_home(root, page, tmp_path, old):
+    there = run_folder(page[0])
+    first = replace(small_plan().phases[1], replay=0.25)
+    plan = replace(small_plan(), base="given", phases=(first,))
+    settings = dict(BASE=str(there / "base"), OLD=old and str(there / old), QUESTIONS=["12+3"])
+    out, err, code = as_script(cells(root, written(tmp_path, plan), **settings), tmp_path)
+    assert code == 0, err[-3000:]
+    assert "WARNING: the forecast is for" in out and "would upload" in out
+    assert ("old text:" in out) == bool(old)
+    assert ("forgotten" in read_log(run_folder(tmp_path) / "sft")[-1]) == bool(old)
+
+
+def test_without_a_base_nothing_is_fetched(root, tmp_path):
+    plan = replace(small_plan(), base="given", phases=(small_plan().phases[1],))
+    src = cells(root, written(tmp_path, plan), BASE=str(tmp_path / "nowhere"))
+    out, err, code = as_script(src, tmp_path)
+    assert code == 1 and "nowhere, which is no folder" in err.splitlines()[-1]
+    assert not run_folder(tmp_path).exists()
+
+
+def test_too_little_money_is_said_and_the_machine_is_given_back(root, tmp_path):
+    ended = f"echo done >> {tmp_path / 'ended'}"
+    plan = written(tmp_path, small_plan())
+    src = cells(root, plan, MAX_USD=1e-9, WHEN_DONE=ended)
+    out, err, code = as_script(src, tmp_path)
+    assert code == 1 and "GpubError: nothing that talks was learned yet" in err
+    assert "--max-usd 1e-09 is reached" in err
+    assert (tmp_path / "ended").read_text().split() == ["done"]
+
+
+def test_a_ceiling_below_the_forecast_is_refused_before_a_byte_is_downloaded(root, tmp_path):
+    src = next(c for c in sources(root) if "refuse_hopeless_chat(plan, rented" in c)
+    plan = read_chat_plan("burn-1b-chat")
+    rented = machine_for(plan.preset, "A100-80")
+    around = dict(CUDA=True, UNTIL=None, RUN=tmp_path, big=plan, plan=plan, rented=rented)
+    around |= dict(chat_plan_text=chat_plan_text, refuse_hopeless_chat=refuse_hopeless_chat)
+    with pytest.raises(GpubError, match="--max-usd 1 would end it early"):
+        exec(src, around | dict(max_usd=1.0))
+    at = [i for i, c in enumerate(sources(root)) if c == src or "fetch_set(source" in c]
+    assert len(at) == 2 and sources(root)[at[0]] == src  # the refusal comes first
+
+
+def test_the_page_rehearses_in_a_process_of_its_own(root):
+    found = functions_of(root, "rehearsal", subprocess=subprocess, sys=sys)
+    ready, said = found["rehearsal"]("burn-1b-chat", "Voodoo 2")
+    assert not ready and "Voodoo 2" in said
+
+
+def test_the_notebook_opens_in_colab_and_keeps_torch(root):
+    text = (root / "nbs" / "train_chat.ipynb").read_text(encoding="utf-8")
+    assert "https://colab.research.google.com/github/gpuburnout/gpub/blob/main/nbs/" in text
+    setup = next(c for c in sources(root) if c.startswith("SOURCE ="))
+    assert '"-c", "/tmp/keep.txt"' in setup and "torch=={metadata" in setup
+
+
+def test_names_of_the_commands_are_real(root):
+    "Every command of the last table is one that `gpub` has"
+    cell = (root / "nbs" / "train_chat.ipynb").read_text(encoding="utf-8")
+    named = set(re.findall(r"`gpub (\w+)", cell))
+    assert {"run", "rehearse", "bill", "chat", "export", "demo"} <= named <= set(cli.commands)
