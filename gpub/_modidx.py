@@ -1721,6 +1721,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                      'gpub.guards.standin._processes': ('lib/guards/standin.html#_processes', 'gpub/guards/standin.py'),
                                      'gpub.guards.standin._register': ('lib/guards/standin.html#_register', 'gpub/guards/standin.py'),
                                      'gpub.guards.standin._rms_norm': ('lib/guards/standin.html#_rms_norm', 'gpub/guards/standin.py'),
+                                     'gpub.guards.standin._silu_backward': ( 'lib/guards/standin.html#_silu_backward',
+                                                                             'gpub/guards/standin.py'),
                                      'gpub.guards.standin._tensor': ('lib/guards/standin.html#_tensor', 'gpub/guards/standin.py'),
                                      'gpub.guards.standin._under_autocast': ( 'lib/guards/standin.html#_under_autocast',
                                                                               'gpub/guards/standin.py'),

@@ -155,7 +155,12 @@ def forecast_moments(
     **how: object,  # more fields of `StepSettings`
 ) -> dict[str, int]:  # moment -> bytes
     "Memory of each card: a step at its fullest, and the update"
-    how |= dict(accumulate=accumulate, shared=sharing.processes > 1, slices=sharing.slices)
+    how |= dict(
+        accumulate=accumulate,
+        shared=sharing.processes > 1,
+        slices=sharing.slices,
+        processes=sharing.processes,
+    )
     how["chunked"] = model_cfg.vocab_size >= LARGE_VOCABULARY
     rows = memory_timeline(model_cfg, micro_batch, **how)
     total = {moment: sum(parts.values()) for moment, parts in rows.items()}

@@ -251,6 +251,7 @@ class StepSettings:
     shared: bool = False
     # processes that hold a slice of weights, gradients and optimizer each, with FSDP
     slices: int = 1
+    processes: int = 1  # in all, which divide Muon's work: with HSDP more than slices
     chunked: bool = False  # the head's scores in pieces, as `model.head` does it
     float8: bool = False  # the blocks' products in 8 bits: no narrow copy of their weights is kept
 
@@ -310,9 +311,7 @@ def _muon_bytes(a: Anatomy, half: bool) -> int:
     return int(numbers * (8 + (2 if half else 4) * (2 + 2 * square)))
 
 
-def _in_slices(
-    a: Anatomy, s: StepSettings, moments: dict[str, Moment]
-) -> dict[str, Moment]:
+def _in_slices(a: Anatomy, s: StepSettings, moments: dict[str, Moment]) -> dict[str, Moment]:
     """The moments of a process that holds a slice of everything, and borrows the rest from the
     others: the embedding in fp32 for a whole pass, a block at a time in the matmuls' format"""
     mine, head = 4 * a.params // s.slices, 4 * a.head
@@ -338,7 +337,7 @@ def _divided_muon_bytes(a: Anatomy, s: StepSettings) -> int:
     "The step ahead of a stack, gathered from its slices; the stack; and what all made of it"
     if s.optimizer != MUON:
         return 0
-    together = min(max(MUON_AT_ONCE, s.slices), a.n_layers * a.twins)
+    together = min(max(MUON_AT_ONCE, s.processes), a.n_layers * a.twins)
     return 3 * s.narrow * together * a.d_model * a.hidden
 
 
