@@ -1580,6 +1580,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                         'gpub.guards.rehearsals._cell': ('lib/guards/rehearsals.html#_cell', 'gpub/guards/rehearsals.py'),
                                         'gpub.guards.rehearsals._parameters': ( 'lib/guards/rehearsals.html#_parameters',
                                                                                 'gpub/guards/rehearsals.py'),
+                                        'gpub.guards.rehearsals._refuse_hopeless': ( 'lib/guards/rehearsals.html#_refuse_hopeless',
+                                                                                     'gpub/guards/rehearsals.py'),
                                         'gpub.guards.rehearsals._why_not': ( 'lib/guards/rehearsals.html#_why_not',
                                                                              'gpub/guards/rehearsals.py'),
                                         'gpub.guards.rehearsals.all_rehearsals': ( 'lib/guards/rehearsals.html#all_rehearsals',

@@ -335,6 +335,15 @@ def test_what_is_sent_beside_the_forecast_is_found(monkeypatch):
     assert "all-gather: 4.3 MB are sent in a step, the forecast says 0.0 MB" in problems[0]
 
 
+def test_what_no_cut_can_help_is_not_rehearsed():
+    said = []
+    asked = [RehearsalOptions("burn-3b", "T4", n, "ddp") for n in (1, 8)]
+    for record in rehearse_each(asked, said.append):
+        assert not record["ready"] and record["cpu_seconds"] < 2
+        assert "alone are 38" in record["refused"] and "which has 16 GB" in record["refused"]
+    assert len(said) == 2
+
+
 def test_workers_find_what_one_process_finds():
     "Shared by two processes, in the order that was asked for"
     settings = dict(n_layers=1, batch_tokens=64 * 8)
