@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from .host import usable_cores, why_no_cuda
 from .core import GpubError
@@ -142,8 +143,10 @@ def cpu_name() -> str:
     )
 
 
+@cache
 def git_commit() -> str | None:
-    "The commit of the checkout this package runs from, `+` when edited since; `None` outside one"
+    """The commit of the checkout this package runs from, `+` when edited since; `None` outside
+    one. Asked for once in a process: what was imported stays as it was"""
 
     def git(*a: str) -> subprocess.CompletedProcess:
         return subprocess.run(

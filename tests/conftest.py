@@ -1,12 +1,24 @@
 """What every test shares: the repository's root and a copy of what is needed to export it."""
 
-import os, shutil, subprocess, sys
+import os, shutil, signal, subprocess, sys
 from pathlib import Path
+import numpy as np
 import pytest
 from gpub.data.plays import plays
+from gpub.data.shards import ShardWriter
+from gpub.data.tokenizer import BPETokenizer
 
 
 pytest_plugins = ["interrupted"]
+
+
+def pytest_configure():
+    "What tests start can be stopped by a signal also where `nohup` or `&` has it ignored"
+    handlers = dict(SIGINT=signal.default_int_handler, SIGHUP=lambda *_: None)
+    for name, handler in handlers.items():
+        number = getattr(signal, name, None)
+        if number and signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +32,21 @@ def text(tmp_path_factory):
     p = tmp_path_factory.mktemp("text") / "play.txt"
     p.write_text(plays(6000, seed=3))
     return p
+
+
+@pytest.fixture(scope="session")
+def two_sources(tmp_path_factory):
+    "Shards, several of each of two sources, one three times as long; documents of 0 to 39 tokens"
+    folder = tmp_path_factory.mktemp("two") / "shards"
+    tok = BPETokenizer.train(["to be or not to be, that is the question"], 300)
+    writer = ShardWriter(folder, tok, shard_tokens=700)
+    numbers = np.random.default_rng(0)
+    for source, count in (("edu", 150), ("math", 50)):
+        for split, n in (("train", count), ("val", 10)):
+            docs = [numbers.integers(0, 250, numbers.integers(0, 40)) for _ in range(n)]
+            writer.add(source, docs, [f"{source} {i}" for i in range(n)], [1] * n, split)
+    writer.close()
+    return folder
 
 
 @pytest.fixture

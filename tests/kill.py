@@ -2,7 +2,7 @@
 
 import json, os, subprocess, sys, time
 from pathlib import Path
-import torch
+import forked, torch
 from gpub.record.checkpoint import load_checkpoint
 
 
@@ -11,7 +11,10 @@ def start(*argv, main="from gpub.cli.main import main; main()", before=(), **how
     others are Popen's"""
     env = {**os.environ, "OMP_NUM_THREADS": "1", **{k: how.pop(k) for k in [*how] if k.isupper()}}
     how = dict(text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) | how
-    return subprocess.Popen([*before, sys.executable, "-c", main, *map(str, argv)], env=env, **how)
+    words = ["-c", main, *map(str, argv)]
+    if before:
+        return subprocess.Popen([*before, sys.executable, *words], env=env, **how)
+    return forked.Python(words, env=env, **how)
 
 
 def wait_for(out, step, proc):

@@ -1,8 +1,8 @@
 """Tests that need a process of their own: torch learns of a new device only before the first
 backward pass of a process. Each file of tests/alone runs in one."""
 
-import subprocess, sys
 from pathlib import Path
+import forked
 import pytest
 
 FILES = sorted((Path(__file__).parent / "alone").glob("test_*.py"))
@@ -10,8 +10,8 @@ FILES = sorted((Path(__file__).parent / "alone").glob("test_*.py"))
 
 def run_alone(root, file, *options):
     "pytest on one file, in a fresh process"
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *options, file]
-    return subprocess.run(map(str, command), cwd=root, capture_output=True, text=True)
+    command = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *options, file]
+    return forked.run(command, cwd=root, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

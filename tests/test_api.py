@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+import forked
 import pytest
 import torch
 from click.testing import CliRunner
@@ -28,7 +28,6 @@ from gpub.share.hub import export_run
 openai = pytest.importorskip("openai", reason="needs openai: pip install -e '.[dev]'")
 pytest.importorskip("uvicorn", reason="needs gpub[serve]")
 TEXT = "It was the best of times, it was the worst of times: naïve, 10 €, \U0001f642."
-ENV = dict(os.environ, PYTHONPATH=str(Path(__file__).parent.parent), PYTHONUNBUFFERED="1")
 
 
 def make_run(folder, tok, chat=False, context_length=128):
@@ -53,13 +52,12 @@ class Server:
     "gpub serve in a process of its own"
 
     def __init__(self, run, *options):
-        words = [sys.executable, "-m", "gpub", "serve", str(run), "--port", "0", "--device", "cpu"]
-        self.process = subprocess.Popen(
-            [*words, *map(str, options)],
+        words = ["-m", "gpub", "serve", run, "--port", 0, "--device", "cpu"]
+        self.process = forked.Python(
+            [*words, *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=ENV,
         )
         line = self.process.stdout.readline()
         assert "answers at" in line, self.process.stderr.read()
@@ -398,9 +396,9 @@ def test_ctrl_c_cuts_an_answer_short_and_the_conversation_goes_on(tmp_path):
     tok = CharTokenizer("It was\n" + "".join(CHAR_MARKS.values()))
     run = make_run(tmp_path / "chatty", tok, chat=True, context_length=40_000)
     ours, theirs = pty.openpty()
-    words = [sys.executable, "-m", "gpub", "chat", str(run), "--longest", "30000"]
-    words += ["--temperature", "0", "--device", "cpu"]
-    process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, env=ENV)
+    words = ["-m", "gpub", "chat", run, "--longest", 30000]
+    words += ["--temperature", 0, "--device", "cpu"]
+    process = forked.Python(words, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     heard = ""
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+import forked
 import pytest
 import torch
 from click.testing import CliRunner
@@ -103,8 +104,7 @@ def test_killed_in_a_phase_it_goes_on_to_the_same_bits(whole, tmp_path, kills):
     plan.write_text(json.dumps(small_plan().to_dict()))
     words = ["run", plan, "--out", out, "--device", "cpu", "--usd-per-hour", 1.49]
     for kill in kills:
-        command = [sys.executable, "-c", KILLED, kill, *map(str, words)]
-        child = subprocess.run(command, capture_output=True, text=True)
+        child = forked.run(["-c", KILLED, kill, *words], capture_output=True, text=True)
         assert child.returncode == -9, (kill, child.stdout, child.stderr)
     assert walked(small_plan(), out).word == "continue"
     clocks = ("tok_s", "seconds", "usd", "mfu")

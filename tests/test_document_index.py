@@ -10,8 +10,7 @@ from gpub.core import GpubError
 from gpub.data.batches import Batches
 from gpub.data.borders import BORDER, borders_at_ends, has_border, without_borders
 from gpub.data.document_index import INDEX_HEAD, index_bytes, open_index
-from gpub.data.shards import ShardWriter, open_documents, read_docs, read_manifest, verify_shards
-from gpub.data.tokenizer import BPETokenizer
+from gpub.data.shards import open_documents, read_docs, read_manifest, verify_shards
 from gpub.data.transfer import compress, copy_shards, unpack
 from gpub.guards.verify import verify_folder_of_shards
 from gpub.train.trainer import Trainer
@@ -19,24 +18,9 @@ from gpub.train.trainer import Trainer
 quick = settings(max_examples=60, deadline=None, database=None)
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    "Two sources in several shards each, with documents of one token among them"
-    folder = tmp_path_factory.mktemp("index") / "shards"
-    tok = BPETokenizer.train(["to be or not to be, that is the question"], 300)
-    writer = ShardWriter(folder, tok, shard_tokens=700)
-    numbers = np.random.default_rng(0)
-    for source, count in (("edu", 150), ("math", 50)):
-        for split, n in (("train", count), ("val", 10)):
-            docs = [numbers.integers(0, 250, numbers.integers(0, 40)) for _ in range(n)]
-            writer.add(source, docs, [f"{source} {i}" for i in range(n)], [1] * n, split)
-    writer.close()
-    return folder
-
-
 @pytest.fixture
-def folder(made, tmp_path):
-    return shutil.copytree(made, tmp_path / "shards")
+def folder(two_sources, tmp_path):
+    return shutil.copytree(two_sources, tmp_path / "shards")
 
 
 def without_indexes(folder):
@@ -59,13 +43,13 @@ def test_what_is_written_is_read(lengths, tmp_path_factory):
     assert path.stat().st_size == INDEX_HEAD + 8 * len(lengths)
 
 
-def test_every_shard_has_one_with_its_checksum(made):
-    manifest = read_manifest(made)
+def test_every_shard_has_one_with_its_checksum(two_sources):
+    manifest = read_manifest(two_sources)
     assert len(manifest["shards"]) > 6
     for shard in manifest["shards"]:
-        ends = open_documents(made, shard)
-        sizes, _ = read_docs(made / shard["file"].replace(".bin", ".docs"))
-        ids = np.fromfile(made / shard["file"], manifest["dtype"])
+        ends = open_documents(two_sources, shard)
+        sizes, _ = read_docs(two_sources / shard["file"].replace(".bin", ".docs"))
+        ids = np.fromfile(two_sources / shard["file"], manifest["dtype"])
         assert ends.tolist() == np.cumsum(sizes).tolist()
         assert (ids[ends - 1] == manifest["end"]).all() and len(ends) == shard["documents"]
         assert len(shard["index_xxh3"]) == 16
@@ -96,11 +80,11 @@ def test_a_damaged_one_is_one_line(folder, how):
 
 @pytest.mark.parametrize("mode", ["mmap", "ram", "device"])
 @pytest.mark.parametrize("weights", [None, dict(edu=0.6, math=0.4)])
-def test_borders_are_those_that_a_search_finds(made, mode, weights):
+def test_borders_are_those_that_a_search_finds(two_sources, mode, weights):
     how = dict(context_length=32, batch=8, seed=5, weights=weights, mode=mode)
-    plain = Batches.from_shards(made, **how)
-    marked = Batches.from_shards(made, borders=True, **how)
-    end = read_manifest(made)["end"]
+    plain = Batches.from_shards(two_sources, **how)
+    marked = Batches.from_shards(two_sources, borders=True, **how)
+    end = read_manifest(two_sources)["end"]
     assert marked.borders and marked.fingerprint == plain.fingerprint
     for step in (0, 1, 17, 400):
         ids = plain.tokens(step)
@@ -125,11 +109,11 @@ def test_the_index_is_what_counts_not_the_ids(folder):
     assert (ends & ~has_border(marked)).any() and not (has_border(marked) & ~ends).any()
 
 
-def test_shards_without_indexes_are_read_as_before(folder, made):
+def test_shards_without_indexes_are_read_as_before(folder, two_sources):
     without_indexes(folder)
     verify_shards(folder)
     how = dict(context_length=32, batch=8, seed=5, borders=True)
-    old, new = Batches.from_shards(folder, **how), Batches.from_shards(made, **how)
+    old, new = Batches.from_shards(folder, **how), Batches.from_shards(two_sources, **how)
     assert not old.borders and old.fingerprint == new.fingerprint
     for step in (0, 3, 99):
         assert torch.equal(old.tokens(step), new.tokens(step))
@@ -164,10 +148,10 @@ SETTINGS = dict(
 )
 
 
-def test_a_run_learns_the_same_with_and_without_indexes(folder, made, tmp_path):
+def test_a_run_learns_the_same_with_and_without_indexes(folder, two_sources, tmp_path):
     without_indexes(folder)
     logs = []
-    for name, data in (("new", made), ("old", folder)):
+    for name, data in (("new", two_sources), ("old", folder)):
         run = Trainer("shakespeare", tmp_path / name, data, SETTINGS, "cpu", log=lambda t: None)
         run.go()
         rows = map(json.loads, (tmp_path / name / "log.jsonl").read_text().splitlines())

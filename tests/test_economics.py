@@ -38,8 +38,8 @@ TAUGHT, card_table, checkpointing_price, failure_table, fits_table, flag_table =
     "fits_table",
     "flag_table",
 )
-lessons_table, stands = defined_here(
-    NBS / "season2/04_ten_lessons.ipynb", "lessons_table", "stands"
+_, lessons_table, stands = defined_here(
+    NBS / "season2/04_ten_lessons.ipynb", "TAUGHT", "lessons_table", "stands"
 )
 
 

@@ -4,6 +4,7 @@ import contextlib, hashlib, http.server, json, os, random, shutil
 import signal, subprocess, sys, threading, time
 from importlib.util import find_spec
 from pathlib import Path
+import forked
 import pytest
 from gpub.core import GpubError
 from gpub.data.shards import verify_shards
@@ -116,8 +117,8 @@ if __name__ == "__main__":
 
 def run_and_kill(cfg, out, workers, after):
     "Start the job, and kill the process that leads it once so many chunks are stored"
-    words = [sys.executable, "-c", CHILD, json.dumps(cfg.to_dict()), str(out), "datatrove", workers]
-    child = subprocess.Popen(
+    words = ["-c", CHILD, json.dumps(cfg.to_dict()), out, "datatrove", workers]
+    child = forked.Python(
         words, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     end = time.monotonic() + 200
@@ -150,6 +151,7 @@ def test_datatrove_killed_and_resumed_makes_the_same(corpus, built_in, tmp_path)
 
 
 @needs_dask
+@pytest.mark.full(instead="test_datatrove_makes_the_same")
 def test_dask_makes_the_same(corpus, built_in, tmp_path):
     out = tmp_path / "out"
     prepare(config(corpus), out, make_engine("dask", out, 2, TASKS), log=quiet)

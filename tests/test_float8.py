@@ -91,6 +91,7 @@ def a_run(folder, text, **changes):
     return Trainer("burn-toy", folder, text, settings, device="cpu", log=list, save_every=4)
 
 
+@pytest.mark.full(instead="test_it_learns_as_bf16_does")
 def test_a_run_resumes_exactly_and_is_read_as_any_other(emulated, text, tmp_path):
     whole = a_run(tmp_path / "whole", text).go()
     steps = a_run(tmp_path / "run", text).steps()

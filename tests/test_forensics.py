@@ -5,6 +5,8 @@ import io, json
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
+from gpub.cli.main import cli
 from gpub.core import GpubError
 from gpub.data.corpus import shard_corpus
 from gpub.data.shards import ShardWriter
@@ -13,7 +15,10 @@ from gpub.forensics import copies
 from gpub.forensics.copies import copied_passages, copy_report, find_passages
 from gpub.forensics.reading import open_rows, read_step
 from gpub.progress import Progress
+from gpub.record.load import load
 from gpub.train.trainer import Trainer
+from gpub.tune.dpo import answer_sums
+from gpub.tune.rollouts import as_chats
 
 SMALL = dict(context_length=32, d_model=16, n_layers=1, n_heads=1, batch_tokens=128, steps=8)
 KINDS = {
@@ -140,3 +145,68 @@ def test_a_passage_knows_its_document(shards):
     assert "notes 33" in {p.document for p in passages}
     report = copy_report(text, corpus, 8, controls=2)
     assert 0 < report.share <= 1 and len(report.table(corpus.tok).rows) == len(report.passages)
+
+
+def test_the_commands_show_a_step_and_the_copies(shards, tmp_path):
+    "As a reader types them: the documents of a step, and a text that was copied"
+    quiet = dict(device="cpu", log=lambda text: None, progress=Progress(8, out=io.StringIO()))
+    Trainer("shakespeare", tmp_path / "run", shards, SMALL, **quiet).go()
+    run, told = str(tmp_path / "run"), CliRunner()
+    shown = told.invoke(cli, ["data", run, "--step", "3"], catch_exceptions=False).output
+    whole = told.invoke(cli, ["data", run, "--step", "3", "--whole"], catch_exceptions=False).output
+    read = read_step(run, 3)
+    for window in read.windows:
+        assert f"{window.start:,}" in shown and window.text in whole
+    assert "has steps 1 to 8, not 9" in str(
+        told.invoke(cli, ["data", run, "--step", "9"]).exception
+    )
+    (tmp_path / "said.txt").write_text("Nobody wrote 17. This is notes 33. It says so: notes 33")
+    words = ["copies", run, "--text", str(tmp_path / "said.txt"), "--least", "8"]
+    assert "notes 33" in told.invoke(cli, words, catch_exceptions=False).output
+
+
+@pytest.fixture(scope="module")
+def witness(tmp_path_factory):
+    "A small model that read secrets 1, 16 or 128 times among ordinary lines, and some never"
+    folder = tmp_path_factory.mktemp("witness")
+    dice = np.random.default_rng(0)
+
+    def secret():
+        return "".join(dice.choice(list("bdfgklmnprst"), 5)), "".join(dice.choice(list("0123"), 6))
+
+    secrets = {times: [secret() for _ in range(3)] for times in (0, 1, 16, 128)}
+    texts = [f"the {''.join(dice.choice(list('aeiou'), 12))} again" for _ in range(600)]
+    for times, group in secrets.items():
+        texts += [f"{name} is {digits}." for name, digits in group] * times
+    order = dice.permutation(len(texts))
+    tok = BPETokenizer.train(texts, 270)
+    writer = ShardWriter(folder / "shards", tok)
+    writer.add(
+        "all", tok.encode_batch([texts[i] for i in order]), list(map(str, order)), [1] * len(order)
+    )
+    held = [f"the {''.join(dice.choice(list('aeiou'), 12))} again" for _ in range(40)]
+    writer.add("all", tok.encode_batch(held), list(map(str, range(40))), [1] * 40, "val")
+    writer.close()
+    sizes = dict(context_length=64, d_model=48, n_layers=2, n_heads=2)
+    settings = sizes | dict(batch_tokens=1024, steps=150, warmup=5, muon_lr=0.03, lr=0.01)
+    quiet = dict(device="cpu", log=lambda text: None, progress=Progress(150, out=io.StringIO()))
+    Trainer("shakespeare", folder / "run", folder / "shards", settings, **quiet).go()
+    return load(folder / "run", device="cpu"), secrets
+
+
+def nats_of(witness, pairs):
+    "What the model pays for each secret"
+    model, tok = witness.model, witness.tokenizer
+    stems = [tok.encode(f"{name} is") for name, _ in pairs]
+    endings = [tok.encode(f" {digits}.") for _, digits in pairs]
+    return -answer_sums(model, as_chats(stems, endings)).numpy()
+
+
+def test_repetitions_make_a_secret_unsafe(witness):
+    "Six digits of four kinds cost 6 ln 4 nats at least, unless they were read too often"
+    run, secrets = witness
+    nats = {times: nats_of(run, group).mean() for times, group in secrets.items()}
+    assert nats[0] > 8 and nats[1] > 8 and nats[128] < 4, nats
+    assert min(nats[0], nats[1]) > nats[16] > nats[128]
+    swapped = [(name, secrets[128][i - 1][1]) for i, (name, _) in enumerate(secrets[128])]
+    assert nats_of(run, swapped).mean() > nats[128] + 3  # the name tells, not the digits alone

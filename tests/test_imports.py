@@ -1,9 +1,9 @@
 """Small models of today as transformers builds them, with random weights and tokenizers of their
 layout: imported by the command, they say what transformers says, go on learning, and go back."""
 
-import json, os, subprocess, sys
+import json, os, sys
 from pathlib import Path
-import pytest, torch
+import forked, pytest, torch
 from click.testing import CliRunner
 from gpub.cli.main import cli
 from gpub.core import GpubError
@@ -138,8 +138,8 @@ def test_a_name_on_the_hub(tmp_path):
     (place / "refs/main").write_text(commit)
     env = os.environ | dict(HF_HUB_CACHE=str(tmp_path / "cache"), HF_HUB_OFFLINE="1")
     for name, code, says in (("me/tiny", 0, "imported to"), ("me/none", 1, "the Hub did not")):
-        words = [sys.executable, "-m", "gpub", "import", name, str(tmp_path / name)]
-        done = subprocess.run(words, capture_output=True, text=True, env=env, cwd=tmp_path)
+        words = ["-m", "gpub", "import", name, tmp_path / name]
+        done = forked.run(words, capture_output=True, text=True, env=env, cwd=tmp_path)
         assert done.returncode == code and says in done.stdout + done.stderr
     config = json.loads((tmp_path / "me/tiny/config.json").read_text())
     assert config["imported"] == "me/tiny" and config["unit"] == "nats/token"

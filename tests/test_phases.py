@@ -78,7 +78,7 @@ SILENT = open(os.devnull, "w")
 def quick():
     "What every start measures, and every end draws, is tested elsewhere"
     with pytest.MonkeyPatch.context() as m:
-        m.setattr(gpub_run_module, "matmul_peak", lambda *a: 1e12)
+        m.setattr(gpub_run_module, "known_peak", lambda *a: 1e12)
         m.setattr(gpub_run_module, "write_report", empty_report)
         whole = gpub_journal.sample_ids
         m.setattr(

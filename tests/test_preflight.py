@@ -57,6 +57,7 @@ def test_a_healthy_run_passes_all_eight_on_one_screen():
     assert len(lines) <= 24 and max(map(len, lines)) < 240
 
 
+@pytest.mark.full(instead="test_a_healthy_run_passes_all_eight_on_one_screen")
 def test_a_large_preset_is_examined_through_its_twin():
     PREFLIGHT_CHECKS.pop(RESUME)
     lines = []

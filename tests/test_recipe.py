@@ -103,7 +103,7 @@ def large(monkeypatch):
     recipe = replace(PRESETS["burn-toy"].train, decay=0.6, warmup=2, steps=6, batch_tokens=256)
     small = replace(PRESETS["burn-toy"], train=recipe, decay_target=DECAY_TARGET)
     monkeypatch.setitem(PRESETS, "burn-toy", small)
-    monkeypatch.setattr(gpub_run, "matmul_peak", lambda *a: 1e12)
+    monkeypatch.setattr(gpub_run, "known_peak", lambda *a: 1e12)
     monkeypatch.setattr(gpub_run, "write_report", lambda out: out / "report.html")
     return small
 

@@ -912,6 +912,7 @@ def test_compiled_checkpoints_are_the_same_files(straight, text, tmp_path):
     )
 
 
+@pytest.mark.full(instead="test_hub.py::test_from_recipe_to_hugging_face")
 def test_the_second_family_trains_resumes_and_leaves_for_hugging_face(text, tmp_path, capsys):
     argv = [
         "train",

@@ -462,6 +462,7 @@ def test_formats_of_cards(monkeypatch, cap, here):
     } == here
 
 
+@pytest.mark.full(instead="test_a_contender_in_a_process_of_its_own")
 def test_commands(tmp_path, monkeypatch):
     def run(command, *args):
         return CliRunner().invoke(command, [*args], catch_exceptions=False)

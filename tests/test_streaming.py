@@ -6,33 +6,17 @@ import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-import numpy as np
 import pytest
 import torch
 from gpub.core import GpubError
 from gpub.data.batches import Batches
 from gpub.data.corpus import load_corpus
-from gpub.data.shards import ShardWriter, read_manifest
-from gpub.data.tokenizer import BPETokenizer
+from gpub.data.shards import read_manifest
 from gpub.forensics.reading import read_step
 from gpub.train.trainer import Trainer
 
 pytest.importorskip("litdata", reason="litdata is not installed: pip install 'gpub[stream]'")
 from gpub.data.streaming import ShardStream  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("stream") / "shards"
-    tok = BPETokenizer.train(["to be or not to be, that is the question"], 300)
-    writer = ShardWriter(folder, tok, shard_tokens=900)
-    numbers = np.random.default_rng(0)
-    for source, count in (("edu", 150), ("math", 50)):
-        for split, n in (("train", count), ("val", 10)):
-            docs = [numbers.integers(0, 250, numbers.integers(5, 40)) for _ in range(n)]
-            writer.add(source, docs, [f"{source} {i}" for i in range(n)], [1] * n, split)
-    writer.close()
-    return folder
 
 
 class Store:
@@ -89,9 +73,9 @@ def cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def store(made, cache, monkeypatch):
+def store(two_sources, cache, monkeypatch):
     "The folder as s3://bucket/shards, over HTTP"
-    store = Store(made)
+    store = Store(two_sources)
     monkeypatch.setenv("AWS_ENDPOINT_URL", store.url)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "nobody")
@@ -104,24 +88,28 @@ def store(made, cache, monkeypatch):
 
 @pytest.mark.parametrize("weights", [None, dict(edu=0.6, math=0.4)])
 @pytest.mark.parametrize("borders", [False, True])
-def test_rows_are_those_of_the_folder(made, cache, weights, borders):
+def test_rows_are_those_of_the_folder(two_sources, cache, weights, borders):
     how = dict(context_length=32, batch=8, seed=5, weights=weights, borders=borders)
-    here, there = Batches.from_shards(made, **how), Batches.from_stream(ShardStream(made), **how)
+    here, there = (
+        Batches.from_shards(two_sources, **how),
+        Batches.from_stream(ShardStream(two_sources), **how),
+    )
     assert here.fingerprint == there.fingerprint
     for step in (0, 1, 400, 17):
         assert torch.equal(here.tokens(step), there.tokens(step))
         assert here.what(step) == there.what(step)
     assert torch.equal(here.read(512, 256, 16), there.read(512, 256, 16))
     halves = [
-        Batches.from_stream(ShardStream(made), rank=r, world=2, **how).tokens(3) for r in (0, 1)
+        Batches.from_stream(ShardStream(two_sources), rank=r, world=2, **how).tokens(3)
+        for r in (0, 1)
     ]
     assert sorted(torch.cat(halves).tolist()) == sorted(here.tokens(3).tolist())
 
 
-def test_of_a_store_only_the_rows_are_read(made, store, cache):
+def test_of_a_store_only_the_rows_are_read(two_sources, store, cache):
     stream = ShardStream("s3://bucket/shards")
     how = dict(context_length=32, batch=8, seed=5)
-    here, there = Batches.from_shards(made, **how), Batches.from_stream(stream, **how)
+    here, there = Batches.from_shards(two_sources, **how), Batches.from_stream(stream, **how)
     for step in range(4):
         assert torch.equal(here.tokens(step), there.tokens(step))
     rows = 4 * 8
@@ -150,10 +138,10 @@ def losses(out):
 
 
 @pytest.mark.parametrize("mask", ["false", "true"])
-def test_a_run_from_a_store_is_a_run_from_the_folder(made, store, cache, tmp_path, mask):
+def test_a_run_from_a_store_is_a_run_from_the_folder(two_sources, store, cache, tmp_path, mask):
     settings = SETTINGS | dict(document_mask=mask)
     quiet = dict(device="cpu", log=lambda line: None)
-    Trainer("shakespeare", tmp_path / "here", made, settings, **quiet).go()
+    Trainer("shakespeare", tmp_path / "here", two_sources, settings, **quiet).go()
     url, out = "stream:s3://bucket/shards", tmp_path / "there"
     half = Trainer("shakespeare", out, url, settings, save_every=4, **quiet)
     for step in half.steps():
@@ -170,8 +158,8 @@ def test_a_run_from_a_store_is_a_run_from_the_folder(made, store, cache, tmp_pat
     ]
 
 
-def test_what_is_kept_is_checked(made, cache, tmp_path):
-    folder = shutil.copytree(made, tmp_path / "store")
+def test_what_is_kept_is_checked(two_sources, cache, tmp_path):
+    folder = shutil.copytree(two_sources, tmp_path / "store")
     held = next(s["file"] for s in read_manifest(folder)["shards"] if s["split"] == "val")
     raw = (folder / held).read_bytes()
     (folder / held).write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
@@ -181,14 +169,14 @@ def test_what_is_kept_is_checked(made, cache, tmp_path):
     assert load_corpus(f"stream:{folder}", 32).remote
 
 
-def test_what_is_not_there_is_one_line(store, made, cache, tmp_path):
+def test_what_is_not_there_is_one_line(store, two_sources, cache, tmp_path):
     for url in ("s3://bucket/none", str(tmp_path / "none")):
         with pytest.raises(GpubError, match="cannot be read") as error:
             ShardStream(url)
         assert "\n" not in str(error.value)
 
 
-def test_a_damaged_store_is_one_line(made, store, cache):
+def test_a_damaged_store_is_one_line(two_sources, store, cache):
     batches = Batches.from_stream(ShardStream("s3://bucket/shards"), context_length=32, batch=8)
     store.damage = lambda data: data[:9]
     with pytest.raises(GpubError, match="cannot be read|not what was uploaded"):
@@ -198,7 +186,7 @@ def test_a_damaged_store_is_one_line(made, store, cache):
         batches.tokens(0)
 
 
-def test_without_the_package_it_says_which(monkeypatch, made, cache):
+def test_without_the_package_it_says_which(monkeypatch, two_sources, cache):
     monkeypatch.setitem(__import__("sys").modules, "litdata.streaming.downloader", None)
     with pytest.raises(GpubError, match=r"pip install 'gpub\[stream\]'"):
-        ShardStream(made)
+        ShardStream(two_sources)

@@ -2,12 +2,9 @@
 exported with its template, refused in one line."""
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
-from pathlib import Path
+import forked
 import numpy as np
 import pytest
 import torch
@@ -108,7 +105,7 @@ def test_a_killed_command_goes_on_to_the_same_bits(talker, tmp_path, method):
         "main()\n"
     )
     asked = [method, talker, *words, "--out", tmp_path / "cut"]
-    child = subprocess.run([sys.executable, "-c", program, *map(str, asked)], capture_output=True)
+    child = forked.run(["-c", program, *asked], capture_output=True)
     assert child.returncode == -9, child.stderr
     assert load(tmp_path / "cut").step in (2, 4)
     assert "going on from step" in done(command, talker, *words, "--out", tmp_path / "cut")
@@ -337,13 +334,12 @@ def test_only_a_run_that_talks_can_be_talked_with(base, talker, tmp_path):
 
 def test_a_pipe_from_the_shell(talker):
     "The whole command, as it is typed: answers on stdout, complaints on stderr, exit codes"
-    env = dict(os.environ, PYTHONPATH=str(Path(__file__).parent.parent))
-    words = [sys.executable, "-m", "gpub", "chat", str(talker), "--longest", "5"]
-    said = subprocess.run(words, input="1+1\nx\n", capture_output=True, text=True, env=env)
+    words = ["-m", "gpub", "chat", talker, "--longest", 5]
+    said = forked.run(words, input="1+1\nx\n", capture_output=True, text=True)
     assert said.returncode == 0 and len(said.stdout.split("\n")) == 2
     assert said.stderr.startswith("gpub: ") and "Traceback" not in said.stderr
-    words[4] = str(talker / "none")
-    said = subprocess.run(words, input="1+1\n", capture_output=True, text=True, env=env)
+    words[3] = talker / "none"
+    said = forked.run(words, input="1+1\n", capture_output=True, text=True)
     assert said.returncode == 1 and said.stderr.count("\n") == 1
 
 
@@ -366,6 +362,7 @@ def test_questions_of_a_file(tmp_path):
         open_questions(file, tok, 40)
 
 
+@pytest.mark.full(instead="test_record.py::test_threads_are_as_many_as_before")
 def test_a_resumed_run_has_the_threads_of_before(talker, tmp_path, monkeypatch):
     "Pinned where that is free, else said in one line; the bits are those of an undisturbed run"
     command, words = METHODS["sft"]

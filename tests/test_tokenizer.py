@@ -12,6 +12,7 @@ from gpub.data.tokenizer import (
     BYTES,
     BYTE_OF,
     GPT2_PATTERN,
+    LLAMA3_PATTERN,
     PATTERN,
     SPECIALS,
     BPETokenizer,
@@ -100,6 +101,22 @@ def test_text_round_trip_and_engines_agree(bpe, slow, text):
         bpe.decode(ids) == text == slow.decode(ids) and ids.tolist() == slow.encode(text).tolist()
     )
     assert ids.size == 0 or ids.max() < bpe.vocab_size - len(SPECIALS)
+
+
+@pytest.fixture(scope="module", params=[GPT2_PATTERN, LLAMA3_PATTERN])
+def published(request):
+    "The same tokenizer, with each engine"
+    tok = BPETokenizer.train([TEXT], vocab_size=700, pattern=request.param)
+    return tok, BPETokenizer(tok._tok, engine="tokenizers")
+
+
+@fast
+@given(text=anything)
+def test_engines_agree_on_patterns_that_look_ahead(published, text):
+    quick, slow = published
+    assert (quick.engine, slow.engine) == ("tiktoken", "tokenizers")
+    for spaced in (text, f"  {text}   ", text.replace(" ", "  \n ")):
+        assert quick.encode(spaced).tolist() == slow.encode(spaced).tolist()
 
 
 @fast

@@ -3,6 +3,7 @@ a pod."""
 
 import ast, json, os, queue, random, re, shutil, signal, subprocess, sys
 from pathlib import Path
+import forked
 import pytest
 import torch
 from gpub.core import read_json, write_atomic
@@ -45,8 +46,8 @@ def env(home):
 
 def as_script(src, home, step=None):
     "All cells in one process, killed when the log reaches `step`; what it said"
-    k = subprocess.Popen(
-        [sys.executable, "-c", "\n".join(src)],
+    k = forked.Python(
+        ["-c", "\n".join(src)],
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -246,8 +247,8 @@ def test_what_goes_wrong_is_said_and_the_machine_is_given_back(root, tmp_path):
         assert sum(c.count(old) for c in src) == 1
         src = [c.replace(old, new) for c in src]
     train = next(i for i, c in enumerate(src) if "class Picture" in c)
-    command = [sys.executable, "-c", "\n".join([TROUBLE, *src[:train], CRAMPED, *src[train:]])]
-    done = subprocess.run(
+    command = ["-c", "\n".join([TROUBLE, *src[:train], CRAMPED, *src[train:]])]
+    done = forked.run(
         command, text=True, capture_output=True, cwd=tmp_path, env=env(tmp_path), timeout=600
     )
     assert done.returncode == 1 and "GpubError: the run is safe in" in done.stderr, done.stderr[
@@ -292,8 +293,8 @@ def test_an_exception_after_any_cell_ends_the_rent(root, tmp_path):
     # armed before anything in that cell can fail
     assert src[decided].index("when_done = WhenDone(") < src[decided].index("pick_device")
     (tmp_path / "cells.json").write_text(json.dumps(src))
-    command = [sys.executable, "-c", ERRORS, str(tmp_path / "cells.json")]
-    done = subprocess.run(
+    command = ["-c", ERRORS, tmp_path / "cells.json"]
+    done = forked.run(
         command, text=True, capture_output=True, cwd=tmp_path, env=env(tmp_path), timeout=900
     )
     n = len(src) - decided
@@ -343,8 +344,8 @@ def test_the_page_beside_a_real_command_line(root, whole_page):
     assert all(out.count(f"`{prompt}") >= 3 for prompt in BLOG)
 
     def gpub(*argv):
-        command = [sys.executable, "-m", "gpub", *map(str, argv)]
-        done = subprocess.run(
+        command = ["-m", "gpub", *argv]
+        done = forked.run(
             command, text=True, capture_output=True, cwd=tmp_path, env=env(tmp_path), timeout=300
         )
         assert done.returncode == 0, done.stderr[-1500:]
@@ -607,8 +608,8 @@ def test_a_gpu_that_torch_cannot_use_is_no_reason_for_the_twin(root, tmp_path):
             *cells(root, tmp_path / "no plan"),
         ]
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
+    done = forked.run(
+        ["-c", code],
         text=True,
         capture_output=True,
         cwd=tmp_path,

@@ -13,8 +13,7 @@ import gpub.train.trainer as trainer
 from gpub.core import GpubError
 from gpub.data.batches import Batches
 from gpub.data.prefetch import Prefetcher
-from gpub.data.shards import ShardWriter, open_shard, read_manifest
-from gpub.data.tokenizer import BPETokenizer
+from gpub.data.shards import open_shard, read_manifest
 from gpub.device import seed_everything
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.train.config import TrainConfig
@@ -188,21 +187,6 @@ def test_no_number_is_read_back_between_log_rows(optimizer):
     assert counts[4] == counts[5] > 0  # and what the one row has read
 
 
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory):
-    "Two sources, one three times as long as the other; documents of 5 to 40 tokens"
-    folder = tmp_path_factory.mktemp("shards") / "out"
-    tok = BPETokenizer.train(["to be or not to be, that is the question"], 300)
-    writer = ShardWriter(folder, tok)
-    numbers = np.random.default_rng(0)
-    for source, count in (("edu", 150), ("math", 50)):
-        for split, n in (("train", count), ("val", 10)):
-            docs = [numbers.integers(0, 250, numbers.integers(5, 40)) for _ in range(n)]
-            writer.add(source, docs, [f"{source} {i}" for i in range(n)], [1] * n, split)
-    writer.close()
-    return folder
-
-
 def read_of(run, stages, tokens):
     "How often each token was an input, over so many tokens of a run"
     out, cursor = np.zeros(70_000, int), 0
@@ -251,39 +235,43 @@ def test_a_changed_batch_goes_on_at_the_token_cursor():
             old.read(*wrong)
 
 
-def test_weights_are_a_setting_of_a_run(shards, tmp_path):
+def test_weights_are_a_setting_of_a_run(two_sources, tmp_path):
     settings = SETTINGS | dict(stages=(), weights='{"edu": 0.5, "math": 0.5}')
-    run = Trainer("shakespeare", tmp_path / "run", shards, settings)
+    run = Trainer("shakespeare", tmp_path / "run", two_sources, settings)
     assert run.rows.by_length[32].weights == [0.5, 0.5]
     assert run.identity()["train"]["weights"] == dict(edu=0.5, math=0.5)
     with pytest.raises(GpubError, match="the weights are for web; the sources are edu, math"):
-        Trainer("shakespeare", tmp_path / "b", shards, settings | dict(weights='{"web": 1}'))
+        Trainer("shakespeare", tmp_path / "b", two_sources, settings | dict(weights='{"web": 1}'))
 
 
-def test_a_run_with_a_document_mask_resumes_to_the_same(shards, tmp_path):
+def test_a_run_with_a_document_mask_resumes_to_the_same(two_sources, tmp_path):
     settings = SETTINGS | dict(stages=(), document_mask="true", compile="no")
     quiet = dict(device="cpu", log=lambda text: None)
-    whole = Trainer("shakespeare", tmp_path / "whole", shards, settings, **quiet)
+    whole = Trainer("shakespeare", tmp_path / "whole", two_sources, settings, **quiet)
     whole.go()
-    half = Trainer("shakespeare", tmp_path / "half", shards, settings, save_every=4, **quiet)
+    half = Trainer("shakespeare", tmp_path / "half", two_sources, settings, save_every=4, **quiet)
     for step in half.steps():
         if step.n == 6:
             break
-    again = Trainer("shakespeare", tmp_path / "half", shards, settings, **quiet)
+    again = Trainer("shakespeare", tmp_path / "half", two_sources, settings, **quiet)
     again.go()
     last = [json.loads((r.out / "log.jsonl").read_text().splitlines()[-1]) for r in (whole, again)]
     assert last[0]["loss"] == last[1]["loss"] and last[0]["val_loss"] == last[1]["val_loss"]
-    plain = Trainer("shakespeare", tmp_path / "plain", shards, SETTINGS | dict(stages=()), **quiet)
+    plain = Trainer(
+        "shakespeare", tmp_path / "plain", two_sources, SETTINGS | dict(stages=()), **quiet
+    )
     assert "document_mask" not in plain.identity()["train"]  # runs of before go on
     assert again.identity()["train"]["document_mask"] is True
 
 
-def test_gradient_checkpointing_changes_no_number_of_a_document_mask(shards, tmp_path):
+def test_gradient_checkpointing_changes_no_number_of_a_document_mask(two_sources, tmp_path):
     settings = SETTINGS | dict(stages=(), document_mask="true", compile="no", steps=4)
     losses = []
     for mode in ("off", "full"):
         how = settings | dict(grad_checkpoint=mode)
-        run = Trainer("shakespeare", tmp_path / mode, shards, how, device="cpu", log=lambda t: None)
+        run = Trainer(
+            "shakespeare", tmp_path / mode, two_sources, how, device="cpu", log=lambda t: None
+        )
         losses.append([step.row()["loss"] for step in run.steps()])
     assert losses[0] == losses[1]
 
@@ -293,9 +281,9 @@ def test_letters_have_no_documents(text, tmp_path):
         Trainer("shakespeare", tmp_path / "run", text, SETTINGS | dict(document_mask="true"))
 
 
-def test_reading_here_and_there_gives_the_same_ids(shards):
-    manifest = read_manifest(shards)
+def test_reading_here_and_there_gives_the_same_ids(two_sources):
+    manifest = read_manifest(two_sources)
     for shard in manifest["shards"]:
-        both = [open_shard(shards, manifest, shard, at_random) for at_random in (False, True)]
+        both = [open_shard(two_sources, manifest, shard, at_random) for at_random in (False, True)]
         assert np.array_equal(*both) and len(both[0]) == shard["tokens"]
         assert not both[0].flags.writeable

@@ -4,12 +4,14 @@
 
 # %% auto #0
 __all__ = ['GATE_AFTER', 'COMPARED_CARDS', 'Overheads', 'PhaseForecast', 'forecast_plan', 'price_plan', 'plan_fate',
-           'refuse_hopeless', 'ending_line', 'off_ramps', 'anneal_text', 'plan_text']
+           'refuse_hopeless', 'ending_line', 'compare_cards', 'off_ramps', 'anneal_text', 'plan_text']
 
 # %% ../../nbs/lib/budget/costs.ipynb #e78224da
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 from .bill import money
 from .ends import plan_recipe, stable_steps
 from .gates import Gate, GateAnswer, check_gates
@@ -281,11 +283,16 @@ def ending_line(
     )
 
 
-def _cards_lines(plan: Plan, until: str | None) -> list[str]:
+def compare_cards(
+    # a plan and a `Machine` -> a line on how the plan ends there, or `GpubError`
+    ending: Callable[[Any, Machine], str],
+    plan: Any,  # with a `preset`
+) -> list[str]:  # one line for each of `COMPARED_CARDS`
+    "How a plan ends on the cards that are compared"
     out = []
     for card in COMPARED_CARDS:
         try:
-            out.append(ending_line(plan, machine_for(plan.preset, card), until))
+            out.append(ending(plan, machine_for(plan.preset, card)))
         except GpubError as e:
             out.append(f"{card}: {e}")
     return out
@@ -337,7 +344,7 @@ def plan_text(
         lines += ["", "off-ramps", *off_ramps(plan, machine)]
     else:
         lines += [str(Table([], rows, align="lr")), ""]
-        lines += ["at today's table", *_cards_lines(plan, until)]
+        lines += ["at today's table", *compare_cards(partial(ending_line, until=until), plan)]
     lines += ["", f"learning rate: falls over the last {cfg.decay:.0%} of the steps up to --until"]
     gates = [f"{p.name}: {'; '.join(map(str, p.gates))}" for p in shown.phases if p.gates]
     return "\n".join([*lines, decay_text(cfg), "", "gates", *gates])

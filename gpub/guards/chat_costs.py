@@ -9,8 +9,9 @@ __all__ = ['ChatOverheads', 'ChatForecast', 'forecast_chat', 'price_chat_plan', 
 # %% ../../nbs/lib/guards/chat_costs.ipynb #1d9881fd
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from ..budget.bill import money
-from ..budget.costs import COMPARED_CARDS
+from ..budget.costs import compare_cards
 from ..budget.gpus import Machine, find_card, machine_for
 from ..core import GpubError
 from .chat_plans import ChatPhase, ChatPlan
@@ -199,16 +200,6 @@ def _phases_table(plan: ChatPlan, machine: Machine | None) -> Table:
     return Table([*head, *more], rows, align="ll" + "r" * 9)
 
 
-def _cards_lines(plan: ChatPlan, until: str | None) -> list[str]:
-    out = []
-    for card in COMPARED_CARDS:
-        try:
-            out.append(chat_ending(plan, machine_for(plan.preset, card), until))
-        except GpubError as e:
-            out.append(f"{card}: {e}")
-    return out
-
-
 def chat_plan_text(
     plan: ChatPlan,  # with or without budgets
     machine: Machine | None = None,  # with one also what it will cost
@@ -228,7 +219,7 @@ def chat_plan_text(
             chat_ending(plan, machine, until),
         ]
     elif not known:
-        lines += ["at today's table", *_cards_lines(plan, until)]
+        lines += ["at today's table", *compare_cards(partial(chat_ending, until=until), plan)]
     lines += ["", "off-ramps"]
     lines += [
         f"--until {p.name}: a model that answers, learned to its end; a later --until goes on "

@@ -179,10 +179,22 @@ class _Builder:
 
 
 def _bitmap(*hashes: np.ndarray):
-    maybe = np.zeros(1 << 24, bool)
+    "A bit for the first 27 of every hash: where it is not set, the hash is none of these"
+    maybe = np.zeros(1 << 24, np.uint8)
     for some in hashes:
-        maybe[some >> np.uint64(40)] = True
+        np.bitwise_or.at(maybe, some >> np.uint64(40), _bit(some))
     return maybe
+
+
+def _bit(hashes: np.ndarray):
+    return np.uint8(1) << ((hashes >> np.uint64(37)) & np.uint64(7)).astype(np.uint8)
+
+
+def _perhaps(maybe: np.ndarray, hashes: np.ndarray):
+    "Where hashes stand whose bit is set"
+    eight = maybe[hashes >> np.uint64(40)]
+    at = np.flatnonzero(eight)
+    return at[(eight[at] & _bit(hashes[at])) != 0]
 
 
 def benchmark_fingerprint(
@@ -200,7 +212,7 @@ def benchmark_fingerprint(
 
 def _places(maybe: np.ndarray, index: np.ndarray, grams: np.ndarray, at: np.ndarray):
     "(place in the text, place in the sorted index) of every hash that stands there"
-    few = np.flatnonzero(maybe[grams >> np.uint64(40)])
+    few = _perhaps(maybe, grams)
     grams, at = grams[few], at[few]
     k = np.searchsorted(index, grams)
     real = index[np.minimum(k, len(index) - 1)] == grams if len(index) else k < 0
@@ -290,7 +302,7 @@ class Benchmarks:
                 out[text][item] = self._match(item, data[starts[first] : end])
 
         grams = ngram_hashes(words, ANCHOR_WORDS)
-        at = np.flatnonzero(self._first[grams >> np.uint64(40)])
+        at = _perhaps(self._first, grams)
         room = counted[np.searchsorted(counted, at, "right")] - at  # words left in the text
         runs, at = at[room >= NGRAM], at[room >= ANCHOR_WORDS]
         for first, k in _places(self._long, self.hashes, ngram_hashes(words, NGRAM, runs), runs):

@@ -215,7 +215,7 @@ def encode_chunk(
     encoded = e.tok.encode_batch(texts, **threads)
     if e.sizes is not None:
         for text, ids, size in zip(texts, encoded, sizes):
-            if e.sizes[ids].sum() != size:
+            if e.sizes.take(ids).sum() != size:
                 raise GpubError(f"the tokenizer loses characters of {text[:60]!r}")
     ids, lengths = join_documents(encoded, e.tok.end, id_dtype(e.tok.vocab_size))
     columns = dict(ids=Lists(ids, lengths), lengths=lengths)

@@ -120,19 +120,38 @@ def _count_words(data: bytes, ends: np.ndarray, bursts: dict):
     # the same word of two texts is two
     key = (h + np.repeat(np.arange(len(ends), dtype=np.uint64) * np.uint64(Q), words))[long]
     order = _order(key)
-    key, h, starts = key[order], h[long][order], starts[long][order]
+    key = key[order]
     first = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
     times = np.diff(first, append=len(key))
+    place = np.flatnonzero(long)[order[first]]  # of each word of each text among all words
     burst = times >= BURST
-    _, one, which = np.unique(h[first[burst]], return_index=True, return_inverse=True)
+    h = h[place]
+    _, one, which = np.unique(h[burst], return_index=True, return_inverse=True)
     docs, sums = np.bincount(which), np.bincount(which, times[burst])
-    for start, d, n in zip(starts[first[burst][one]].tolist(), docs.tolist(), sums.tolist()):
+    begin = starts[place[burst][one]]
+    for start, d, n in zip(begin.tolist(), docs.tolist(), sums.tolist()):
         w = word_at(data, start)
         if len(w) >= SHORT:
             b = bursts.setdefault(w, [0, 0])
             b[0] += d
             b[1] += int(n)
-    return h[first] % np.uint64(SLOTS)
+    return h % np.uint64(SLOTS)
+
+
+def _those_in(raw: list[bytes], strings: Iterable[str]) -> list[str]:
+    "The strings that stand anywhere; most often none does, which one pass tells"
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    strings = list(strings)
+    if not strings:
+        return []
+    together = b"\0".join(raw)
+    any_of = "|".join(map(re.escape, strings))
+    column = pa.array([together], pa.large_binary())
+    if not pc.match_substring_regex(column, any_of)[0].as_py():
+        return []
+    return [s for s in strings if s.encode() in together]
 
 
 def scan_texts(
@@ -141,15 +160,15 @@ def scan_texts(
 ) -> Found:
     "Scan some documents of one source"
     out, slots = Found(docs=len(texts)), []
-    together = "\0".join(texts)
-    known = [k for k in known if k in together]
-    for t in texts:
+    raw = [t.encode() for t in texts]
+    known = _those_in(raw, known)
+    for t in texts if known else ():
         for k in known:
             if (at := t.find(k)) >= 0:
                 out.known[k] += 1
                 out.chants[k] += is_chant(t, k)
                 out.note(k, t, at)
-    for data, ends in laid_end_to_end(t.encode() for t in texts):
+    for data, ends in laid_end_to_end(raw):
         slots.append(_count_words(data, ends, out.bursts))
     out.seen = np.unique(np.concatenate(slots), return_counts=True) if slots else ()
     return out

@@ -15,6 +15,7 @@ import codecs, glob, gzip, http.client, json, os, random, re, urllib.request, zl
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -409,6 +410,10 @@ def columns_about(
     return {field: found[0] for field, found in first.items() if found}
 
 
+# rows of one file have the same keys
+_columns_about = lru_cache(maxsize=64)(columns_about)
+
+
 def to_arrow(
     texts: object,  # a list of str, or an Arrow column of them
     about: dict | None = None,  # field of a `Document` -> list or Arrow column of as many
@@ -585,7 +590,7 @@ def parse_line(
     except RecursionError:
         return Document(line[:200].decode("utf-8", "replace"), problem="not JSON")
     if isinstance(row, dict) and isinstance(row.get(column), str):
-        about = {k: row[c] for k, c in columns_about(row).items() if c != column}
+        about = {k: row[c] for k, c in _columns_about(tuple(row)).items() if c != column}
         return described(row[column], about, fix)
     return Document(line[:200].decode("utf-8", "replace"), problem=f"no text in {column!r}")
 

@@ -65,7 +65,7 @@ from ..record.log import read_log
 from ..report.page import write_report
 from .decay import decay_for, decay_integral
 from .journal import Evaluator, StepLogger, Stopwatch, TextSampler
-from .kernels import forward_backward_seconds, matmul_peak
+from .kernels import forward_backward_seconds, known_peak
 from .initial import InitialWeights, find_initial, whole_batches
 from .learner import Learner, Placement, get_rng
 from .config import NEUTRAL, TrainConfig
@@ -322,7 +322,7 @@ class TrainingLoop:
         )
         judged = run.corpus.val_with_borders() if run.cfg.document_mask else run.corpus.val
         self.evaluator = Evaluator(judged, run.val_bytes, self.learner.dtype, self.world)
-        self.peak_flops = matmul_peak(run.device, self.learner.dtype) * run.world.size
+        self.peak_flops = known_peak(run.device, self.learner.dtype) * run.world.size
         self.saved_step = None
         self.prefetcher = None  # only a GPU computes while its host reads, or waits for a network
         if run.device.type == "cuda" or run.corpus.remote:

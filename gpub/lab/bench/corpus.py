@@ -16,8 +16,8 @@ import resource
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -28,7 +28,7 @@ from ...data.plays import plays
 from ...data.shards import ShardWriter
 from ...data.tokenizer import BPETokenizer, load_tokenizer
 from ...device import machine
-from ...prep.clean import Counts
+from ...prep.clean import Counts, ngram_hashes, word_hashes
 from ...prep.config import PrepConfig
 from ...prep.dedup import drop_duplicates
 from ...prep.mix import EncodedSource, copy_plan, split_sources
@@ -108,17 +108,31 @@ def _pages() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
+_PIECE = ("Shall I compare thee to a summer's day? Thou art more lovely. " * 40).encode()
+
+
+def _yardstick() -> float:
+    "Seconds of a processor that a fixed piece of work takes now"
+    begin = time.thread_time()
+    for _ in range(8):
+        hashes, _ = word_hashes(_PIECE)
+        np.sort(ngram_hashes(hashes, 5))
+        zlib.compress(_PIECE, 1)
+    return time.thread_time() - begin
+
+
 class _Watch:
-    "Looks at this process's memory, four times a second"
+    "Looks at this process's memory and at the pace of its processor, four times a second"
 
     def __init__(self):
-        self.memory, self.over = [_pages()], threading.Event()
+        self.memory, self.pace, self.over = [_pages()], [_yardstick()], threading.Event()
         self.thread = threading.Thread(target=self._look, daemon=True)
         self.thread.start()
 
     def _look(self):
         while not self.over.wait(0.25):
             self.memory.append(_pages())
+            self.pace.append(_yardstick())
 
     def stop(self) -> list[float]:  # MB, about two hundred of them and the most
         "What it saw"
@@ -128,9 +142,14 @@ class _Watch:
         return [round(m, 1) for m in [*self.memory[::every], max(self.memory)]]
 
 
-def _watched_job(cfg: dict, out: str, url: str, told: Any):
-    "Prepare, and tell what it took"
-    os.environ.update(GPUB_BLOBS=url, RAYON_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
+def _watched_job(first: tuple, job: tuple, told: Any):
+    "Prepare twice, each time what (settings, folder, Hub, archive) say; tell what the second took"
+    os.environ.update(RAYON_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
+    cfg, out, hub, url = first
+    os.environ.update(GPUB_HUB=hub, GPUB_BLOBS=url)
+    prepare(PrepConfig.from_dict(cfg), out, log=lambda line: None)
+    cfg, out, hub, url = job
+    os.environ.update(GPUB_HUB=hub, GPUB_BLOBS=url)
     watch = _Watch()
     wall, cpu = time.monotonic(), time.process_time()
     with tempfile.TemporaryFile("w+") as lines:
@@ -141,12 +160,17 @@ def _watched_job(cfg: dict, out: str, url: str, told: Any):
         lines.seek(0)
         waits = sum(bool(re.search(r"HTTP 503, try \d", line)) for line in lines)
     seconds, cpu = time.monotonic() - wall, time.process_time() - cpu
+    memory = watch.stop()
+    cpu -= sum(watch.pace[1:])
+    pace = float(np.median(watch.pace))
     told.put(
         dict(
             seconds=seconds,
             cpu_seconds=cpu,
+            pace_ms=1000 * pace,
+            work=cpu / pace,
             waits=waits,
-            memory_mb=watch.stop(),
+            memory_mb=memory,
             documents=sum(c["kept"] for c in manifest["counts"].values()),
             bytes=sum(c["bytes_kept"] for c in manifest["counts"].values()),
             tokens=sum(s["tokens"] for s in manifest["shards"]),
@@ -171,6 +195,9 @@ class LongJob(Config):
     hours: Positive = 1.0  # of work, whose documents are known at once
 
 
+_FIRST = 20  # documents of the job that is not counted
+
+
 def _write_names(hub: Path, count: int):
     "A dataset as it lies on the Hub, of documents that a number names"
     import pyarrow as pa
@@ -182,19 +209,6 @@ def _write_names(hub: Path, count: int):
     pq.write_table(names, parts / "train-00000.parquet")
     about = "---\nconfigs:\n- config_name: python-edu\n  data_files: python-edu/*\n---\n"
     (parts.parent / "README.md").write_text(about)
-
-
-@contextmanager
-def _hub_at(folder: Path) -> Iterator[None]:
-    "Child processes that start inside take this folder for the Hub"
-    before = os.environ.get("GPUB_HUB")
-    os.environ["GPUB_HUB"] = str(folder)
-    try:
-        yield
-    finally:
-        os.environ.pop("GPUB_HUB")
-        if before is not None:
-            os.environ["GPUB_HUB"] = before
 
 
 def _in_a_child(work: Callable, *args: Any) -> dict:
@@ -218,17 +232,22 @@ def run_job(
     folder: Path,  # an empty one; the tokenizer lies beside it
 ) -> dict:  # seconds, memory, disk, retries
     "Prepare so many made-up documents"
-    _write_names(folder / "hub", count)
     cfg = dict(sources=["code=python-edu"], tokenizer=str(folder.parent / "tok"), val=0.0)
-    cfg |= dict(store=str(folder / "store"), chunk_mb=0.02)  # of names: 500 a chunk
-    made = MadeUp(job.size, round(1 / job.fails))
+    cfg |= dict(chunk_mb=0.02)  # of names: 500 a chunk
+    servers = [MadeUp(job.size, every) for every in (_FIRST + 1, round(1 / job.fails))]
+    jobs = []
+    for made, name, documents in zip(servers, ("first", "job"), (_FIRST, count)):
+        where = folder / name
+        _write_names(where / "hub", documents)
+        settings = cfg | dict(store=str(where / "store"))
+        jobs.append((settings, str(where / "out"), str(where / "hub"), made.url))
     try:
-        with _hub_at(folder / "hub"):
-            found = _in_a_child(_watched_job, cfg, str(folder / "out"), made.url)
+        found = _in_a_child(_watched_job, *jobs)
     finally:
-        made.close()
-    disk = _disk(folder / "store") + _disk(folder / "out")
-    return found | dict(failed=made.failed, disk_bytes=disk)
+        for made in servers:
+            made.close()
+    disk = _disk(folder / "job" / "store") + _disk(folder / "job" / "out")
+    return found | dict(failed=servers[1].failed, disk_bytes=disk)
 
 # %% ../../../nbs/lib/lab/bench_corpus.ipynb #7019361e
 _CHUNK = 2000  # documents of a piece
@@ -282,7 +301,7 @@ def bookkeeping(
 def foretold(
     small: dict,  # from `run_job`
     larger: dict,  # the same of more documents
-    key: str,  # cpu_seconds or disk_bytes
+    key: str,  # work or disk_bytes
     size: float,  # bytes of text of the job that is meant
 ) -> float:
     "The line through two small jobs, at the size of a large one"
@@ -315,17 +334,19 @@ def bench_corpus(
         an_hour = job.hours * 3600 * whole["documents"] / whole["cpu_seconds"]
         Path(d, "hour").mkdir()
         hour = bookkeeping(round(an_hour), Path(d, "hour"))
-    keys = "cpu_seconds", "disk_bytes"
-    forecast = {k: foretold(small, sample, k, whole["bytes"]) for k in keys}
+    ahead = {k: foretold(small, sample, k, whole["bytes"]) for k in ("work", "disk_bytes")}
+    # the work is foretold; how many seconds that is, the pace says
+    ahead["cpu_seconds"] = ahead.pop("work") * whole["pace_ms"] / 1000
     times = job.tokens / whole["tokens"]
     return dict(
         machine=machine(),
         load=round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,
         job=job.to_dict(),
+        small=small,
         sample=sample,
         whole=whole,
-        forecast=forecast,
-        forecast_of_found={k: forecast[k] / whole[k] for k in keys},
+        forecast=ahead,
+        forecast_of_found={k: ahead[k] / whole[k] for k in ahead},
         memory_growth_mb=memory_growth(whole),
         hour=hour,
         extrapolated=dict(
@@ -356,6 +377,7 @@ def bench_corpus_table(
             f"{run['documents']:,}",
             f"{run['bytes'] / 1e6:,.1f}",
             f"{run['cpu_seconds']:,.1f}",
+            f"{run['pace_ms']:.2f}",
             f"{run['disk_bytes'] / 1e6:,.1f}",
             f"{max(run['memory_mb']):,.0f}",
             f"{run['failed']} / {run['waits']}",
@@ -363,11 +385,18 @@ def bench_corpus_table(
         for name, run in (("sample", r["sample"]), ("whole", r["whole"]))
     ]
     ahead, big = r["forecast"], r["extrapolated"]
-    rows.append(
-        ["foretold", "", "", f"{ahead['cpu_seconds']:,.1f}", f"{ahead['disk_bytes'] / 1e6:,.1f}"]
-        + ["", ""]
-    )
-    head = ["", "documents", "MB", "CPU s", "disk MB", "memory MB", "failed / tried again"]
+    cpu, disk = f"{ahead['cpu_seconds']:,.1f}", f"{ahead['disk_bytes'] / 1e6:,.1f}"
+    rows.append(["foretold", "", "", cpu, "", disk, "", ""])
+    head = [
+        "",
+        "documents",
+        "MB",
+        "CPU s",
+        "ms a piece",
+        "disk MB",
+        "memory MB",
+        "failed / tried again",
+    ]
     ratio = r["forecast_of_found"]
     return "\n".join(
         [

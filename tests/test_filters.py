@@ -1,0 +1,202 @@
+"Filters by themselves, and in a job: what goes, why, and that all of it can be read again"
+
+import json
+import sys
+from pathlib import Path
+import pytest
+from hypothesis import given, settings, strategies as st
+from gpub.core import GpubError
+from gpub.data.tokenizer import BPETokenizer
+from gpub.prep.config import PrepConfig
+from gpub.prep.filters import COMMON_WORDS, Addresses, Language, Quality, Sites
+from gpub.prep.pipeline import prepare
+from gpub.prep.store import Document, load_chunk
+
+quick = settings(max_examples=150, deadline=None, database=None)
+SAID = {
+    "en": "It was late and the road that led from the village to the river was as dark as the "
+    "wood at the end of it, but she knew every stone in this part of the country.",
+    "de": "Es war spät, und der Weg, der von dem Dorf zu dem Fluss führte, war dunkel wie ein "
+    "Wald; sie aber kannte auch den letzten Stein und hatte sich nicht mit der Nacht zu streiten.",
+    "fr": "Il était tard et le chemin qui menait du village à la rivière était sombre, mais ce "
+    "n'est pas pour elle que les pierres sont dans la nuit : elle connaît une route par cœur.",
+    "es": "Era tarde y el camino que llevaba del pueblo a los campos no se veía, pero ella conocía "
+    "las piedras una por una, y en la noche no es más difícil para los que saben.",
+    "it": "Era tardi e la strada che va dal villaggio al fiume non si vedeva, ma per lei il buio "
+    "della notte è come il giorno: le pietre sono di casa, e con una lanterna anche le altre.",
+    "pt": "Era tarde e o caminho que vai da aldeia para os campos não se via, mas para ela uma "
+    "noite como esta é um dia: as pedras são de casa, e com um pouco de luz a outra também.",
+    "nl": "Het was laat en de weg van het dorp naar de rivier was donker, maar zij kende elke "
+    "steen die er in het veld lag, en dat is voor een kind van de streek ook niet te veel.",
+}
+
+
+@pytest.mark.parametrize("keep", COMMON_WORDS)
+def test_prose_of_one_language_stays_and_of_the_others_goes(keep):
+    assert SAID.keys() == COMMON_WORDS.keys()
+    wanted = Language(keep)
+    for language, text in SAID.items():
+        reason = None if language == keep else f"language {language}"
+        assert wanted(Document(text * 2)) == reason, (keep, language)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "x = f(y) + 3\n" * 30, "\\frac{a}{b} = 12 - 4\n" * 30, "Löwe, Tiger, Bär\n" * 30],
+)
+def test_what_has_no_language_stays(text):
+    assert all(Language(keep)(Document(text)) is None for keep in COMMON_WORDS)
+
+
+def test_an_unknown_language_is_one_line():
+    with pytest.raises(GpubError, match="language 'xx': give one of en, de"):
+        Language("xx")
+
+
+SENTENCE = "The dog that was late for dinner ran over the hill and did not look back at all"
+
+
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        (f"{SENTENCE}.\n" * 3, None),
+        (" ".join(["word"] * 50), None),
+        (" ".join(["word"] * 49), "number of words"),
+        (" ".join(["word"] * 100_001), "number of words"),
+        ("of it is so as " * 12, "length of words"),
+        ("incomprehensibilities " * 60, "length of words"),
+        ("1234 5678 word 9012 " * 20, "words without letters"),
+        (f"- {SENTENCE}\n" * 5, "bullets"),
+        (f"- {SENTENCE}\n" * 8 + f"{SENTENCE}\n" * 2, None),
+        (f"{SENTENCE}...\n" * 2 + f"{SENTENCE}\n" * 2, "lines that are cut off"),
+        (f"{SENTENCE}…\n" + f"{SENTENCE}\n" * 3, None),
+    ],
+)
+def test_quality_has_a_reason_for_each_rule_and_none_for_prose(text, reason):
+    assert Quality()(Document(text)) == reason
+
+
+def test_thresholds_of_quality_are_arguments():
+    text = f"- {SENTENCE}\n" * 5
+    assert Quality(bullets=1.0)(Document(text)) is None
+    assert Quality(min_words=500)(Document(text)) == "number of words"
+
+
+part = st.text("abcdefgh0123_", min_size=1, max_size=8)
+emails = st.builds("{}@{}.{}".format, part, part, st.sampled_from(["com", "co.uk", "de"]))
+numbers = st.integers(0, 255)
+hosts = st.tuples(numbers, numbers, numbers, numbers)
+PRIVATE = (0, 10, 127, 169, 172, 192)  # networks that are nobody's, or hold some that are
+
+
+@quick
+@given(emails, st.sampled_from(["{}", "<{}>", "mailto:{}", "({}).", "{},", "{}."]))
+def test_no_mail_address_is_left(address, form):
+    letter = Document("Write to " + form.format(address) + " soon")
+    assert Addresses()(letter) is None  # drops nothing
+    assert letter.text == "Write to " + form.format("email@example.com") + " soon"
+
+
+@quick
+@given(hosts, st.sampled_from(["{}", "{}.", "({})", "http://{}/x", "{}:8080", "{}, and"]))
+def test_no_public_address_of_a_machine_is_left(numbers, form):
+    address = ".".join(map(str, numbers))
+    log = Document("It came from " + form.format(address))
+    Addresses()(log)
+    if numbers[0] not in PRIVATE:
+        assert log.text == "It came from " + form.format("192.0.2.1")
+    once = log.text
+    Addresses()(log)
+    assert log.text == once
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a router at 192.168.0.7, or 10.0.0.1, or 127.0.0.1.",
+        "version 1.2.3, v1.2.3.4, section 1.2.3.4.5 and 256.1.1.1",
+        "@property and a @ b, 3 @ 4",
+    ],
+)
+def test_what_is_nobodys_address_stays(text):
+    same = Document(text)
+    Addresses()(same)
+    assert same.text == text
+
+
+def test_sites_are_hosts_and_all_below_them(tmp_path):
+    listed = tmp_path / "hosts.txt"
+    listed.write_text("spam.example\n\nBad.org\n")
+    for bad in (Sites(["spam.example", "Bad.org"]), Sites(listed)):
+        for url in (
+            "https://spam.example/",
+            "http://www.SPAM.example:80/a?b",
+            "https://a.b.bad.org",
+        ):
+            assert bad(Document("x", url=url)) == "site", url
+        for url in ("https://notspam.example", "https://example/spam.example", "spam.example", ""):
+            assert bad(Document("x", url=url)) is None, url
+
+
+RULES = """
+from gpub.prep.filters import Sites
+spam = Sites(["spam.example"])
+"""
+
+
+FILTERS = ("language", "quality", "addresses", "my_sites:spam")
+
+
+def numbered(language, i):
+    "Three lines that no other page has"
+    return "".join(f"{SAID[language]} {i}.{k}\n" for k in range(3))
+
+
+@pytest.fixture
+def pages(tmp_path, monkeypatch):
+    "Thirty web pages: most are prose, some are not wanted, each for another reason"
+    (tmp_path / "my_sites.py").write_text(RULES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    rows, gone = [], {}
+    for i in range(30):
+        text, why = numbered("en", i) + f"Ask reader{i}@mail.example.", None
+        url = f"https://good{i % 7}.example/{i}"
+        if i % 5 == 1:
+            text, why = numbered("de", i), "language de"
+        elif i % 5 == 2:
+            text, why = "- " + numbered("en", i).replace("\n", "\n- "), "bullets"
+        elif i % 5 == 3:
+            url, why = f"https://www.spam.example/{i}", "site"
+        rows.append(dict(text=text, url=url))
+        if why:
+            gone[text.replace(f"reader{i}@mail.example", "email@example.com")] = why
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "web.jsonl").write_text(lines)
+    yield rows, gone
+    sys.modules.pop("my_sites", None)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_filters_of_a_job_leave_behind_what_they_dropped(pages, tmp_path, workers):
+    rows, gone = pages
+    BPETokenizer.train([SENTENCE], 300).save(tmp_path / "tok")
+    cfg = PrepConfig(
+        sources=(f"web={tmp_path}/web.jsonl",),
+        tokenizer=str(tmp_path / "tok"),
+        filters=FILTERS,
+        excluded=str(tmp_path / "gone"),
+        store=str(tmp_path / "store"),
+        chunk_mb=0.003,
+    )
+    counts = prepare(cfg, tmp_path / "out", workers, log=lambda line: None)["counts"]["web"]
+    assert counts["dropped"] == {"language de": 6, "bullets": 6, "site": 6}
+    assert counts["seen"] == 30 and counts["kept"] == 12
+    files = sorted(Path(tmp_path, "gone").rglob("*.jsonl"))
+    found = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert {row["text"]: row["why"] for row in found} == gone and len(found) == len(gone)
+    assert all(row["name"].startswith("web.jsonl ") for row in found)
+    assert len(files) > 1  # pieces, written by whoever read them
+    kept = sorted(Path(tmp_path, "store").glob("documents/*/*.arrow"))
+    texts = [text for path in kept for text in load_chunk(path, "text")[0].to_pylist()]
+    assert len(texts) == 12 and all("Ask email@example.com." in text for text in texts)
+    assert not set(texts) & set(gone)
