@@ -204,7 +204,7 @@ class Learner:
     ):
         "Cut the steps to what the device holds by the forecast, unless the recipe says how"
         if self.cfg.micro_batch is not None or self.place.sliced:
-            return  # a slice of a model has no forecast
+            return  # slices: `gpub plan --processes` says what a recipe should ask for
         world = self.place.world
         room = world.on_main(lambda: device_room(self.place.device))
         if room is None:
