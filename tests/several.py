@@ -22,7 +22,14 @@ from gpub.train.trainer import Trainer
 CPU = torch.device("cpu")
 SHAPE = GPTConfig(vocab_size=13, context_length=8, d_model=32, n_layers=8, n_heads=2)
 RECIPE = TrainConfig(
-    steps=5, batch_tokens=64, warmup=0, schedule="constant", clip=0.5, compile="no", lr=0.01
+    steps=5,
+    batch_tokens=64,
+    micro_batch=1,  # two passes for each of four
+    warmup=0,
+    schedule="constant",
+    clip=0.5,
+    compile="no",
+    lr=0.01,
 )
 
 

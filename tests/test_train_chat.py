@@ -17,6 +17,7 @@ from gpub.guards.chat_plans import read_chat_plan
 from gpub.record.ledger import read_ledger
 from gpub.record.load import load
 from gpub.record.log import read_log
+from gpub.share.hub import export_run
 from kill import wait_for
 from test_chat_plans import small_plan, walked
 from test_train_1b import env, shown
@@ -121,12 +122,17 @@ def test_the_page_ends_with_a_conversation_and_a_bill(page):
     assert '"chat"' in talk
 
 
-@pytest.mark.parametrize("old", ["plays-and-sums.txt", None], ids=("old text", "none"))
-def test_a_base_that_is_given_is_tuned_and_taken_home(root, page, tmp_path, old):
-    there = run_folder(page[0])
+@pytest.mark.parametrize(
+    "kind, old",
+    [("hugging face", "plays-and-sums.txt"), pytest.param("run", None, marks=pytest.mark.full)],
+)
+def test_a_base_that_is_given_is_tuned_and_taken_home(root, page, tmp_path, kind, old):
+    there, base = run_folder(page[0]), run_folder(page[0]) / "base"
+    if kind == "hugging face":
+        base = export_run(base, tmp_path / "model")
     first = replace(small_plan().phases[1], replay=0.25)
     plan = replace(small_plan(), base="given", phases=(first,))
-    settings = dict(BASE=str(there / "base"), OLD=old and str(there / old), QUESTIONS=["12+3"])
+    settings = dict(BASE=str(base), OLD=old and str(there / old), QUESTIONS=["12+3"])
     out, err, code = as_script(cells(root, written(tmp_path, plan), **settings), tmp_path)
     assert code == 0, err[-3000:]
     assert "WARNING: the forecast is for" in out and "would upload" in out

@@ -76,6 +76,10 @@ def _show_forecast(
     type=click.IntRange(1),
     help="Also the memory of learning an adapter of this rank instead of all weights.",
 )
+@click.option(
+    "--processes", type=int, default=1, show_default=True, help="GPUs, for a step of the recipe."
+)
+@click.option("--parallel", default="ddp", show_default=True, help="ddp, fsdp or hsdp.")
 @click.option("--json", "file", help="Write the result here too.")
 @settings_option("With --forecast: of a model or recipe that is changed so. Repeat for several.")
 def plan_command(
@@ -89,12 +93,19 @@ def plan_command(
     forecast: bool,
     ladder: str | None,
     lora: int | None,
+    processes: int,
+    parallel: str,
     file: str | None,
     settings: tuple[str, ...],
 ):
     "Before you pay: does PRESET fit, how fast will it be, what will it cost."
     of_cards = bool(gpu or compared)
     _refuse_mix(of_cards, forecast, bool(ladder), bool(settings))
+    several = (processes, parallel) != (1, "ddp")
+    if several and (compared or not gpu):
+        raise GpubError(
+            "--processes and --parallel are of the card that --gpu names: give it alone"
+        )
     if forecast:
         tokens = _show_forecast(preset, tokens, ladder, file, parse_settings(settings))
     if not of_cards:
@@ -115,8 +126,20 @@ def plan_command(
         click.echo(_plan_text(found, preset, tokens, optimizer))
         if lora:
             click.echo(_adapter_text(preset, lora, found))
+        if several:
+            found["several"] = _show_several(preset, gpu, processes, parallel, optimizer)
     if file and not forecast:
         write_atomic(file, json.dumps(found, indent=1) + "\n")
+
+
+def _show_several(preset: str, gpu: str, processes: int, parallel: str, optimizer: str) -> dict:
+    "Print what a step of the recipe takes of each of many cards; the same as plain values"
+    from gpub.budget.several import Sharing, shared_step, shared_step_text
+
+    step = shared_step(preset, gpu, Sharing(processes, parallel), optimizer)
+    click.echo("\n" + shared_step_text(step))
+    taken = dict(vars(step), passes=step.passes, peak=step.peak, fits=step.fits)
+    return taken | dict(card=step.card.name, sharing=vars(step.sharing))
 
 
 def _refuse_mix(of_cards: bool, forecast: bool, ladder: bool, settings: bool):

@@ -9,8 +9,8 @@ __all__ = ['ALLOCATION', 'Meter', 'MemoryMeter', 'TrafficMeter', 'program_place'
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import cache
 import torch
 from torch import Tensor
@@ -32,6 +32,29 @@ def _wrapped(kinds: tuple[type, ...]) -> bool:
     a DTensor, which first tries each operation on tensors of the whole size"""
     others = [kind for kind in kinds if not hasattr(kind, "full_tensor")]
     return any(is_traceable_wrapper_subclass_type(kind) for kind in others)
+
+
+class _Below(TorchDispatchMode):
+    "What a DTensor does to its slices while it answers one operation"
+
+    def __init__(self, read: Callable):
+        super().__init__()
+        self.read = read
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: tuple, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
+        if _is_sliced(types):
+            return NotImplemented
+        out = func(*args, **kwargs or {})
+        self.read(func, args, kwargs or {}, out)
+        return out
+
+
+@cache
+def _is_sliced(kinds: tuple[type, ...]) -> bool:
+    "Whether a DTensor is among them"
+    return any(hasattr(kind, "full_tensor") for kind in kinds)
 
 
 class Meter(TorchDispatchMode):
@@ -58,6 +81,9 @@ class Meter(TorchDispatchMode):
     def _read(self, func: OpOverload, args: tuple, kwargs: dict, out: object):
         "Take what is to be known of an operation that has run"
 
+    def _read_below(self, func: OpOverload, args: tuple, kwargs: dict, out: object):
+        "Likewise, of an operation that a DTensor asked for to answer another"
+
     def __torch_dispatch__(
         self, func: OpOverload, types: tuple, args: tuple = (), kwargs: dict | None = None
     ) -> object:
@@ -68,7 +94,8 @@ class Meter(TorchDispatchMode):
         kwargs = kwargs or {}
         out = self._answer(func, args, kwargs)
         if out is NotImplemented:
-            out = func(*args, **kwargs)
+            with _Below(self._read_below) if _is_sliced(types) else nullcontext():
+                out = func(*args, **kwargs)
             self._read(func, args, kwargs, out)
         return out
 
@@ -187,6 +214,10 @@ class TrafficMeter(Meter):
         if kind:
             tensors = [t for t in tree_leaves([args, out]) if isinstance(t, Tensor)]
             self.add(kind, max((t.nbytes for t in tensors), default=0))
+
+    def _read_below(self, func: OpOverload, args: tuple, kwargs: dict, out: object):
+        "The norm of gradients in slices, for one, is summed inside its operation"
+        self._read(func, args, kwargs, out)
 
 
 _KINDS = {
@@ -333,3 +364,8 @@ class Meters(Meter):
         "All of them read it"
         for meter in self.meters:
             meter._read(func, args, kwargs, out)
+
+    def _read_below(self, func: OpOverload, args: tuple, kwargs: dict, out: object):
+        "All of them read it"
+        for meter in self.meters:
+            meter._read_below(func, args, kwargs, out)

@@ -20,7 +20,8 @@ from gpub.guards.rehearse import (
     rehearsal_record,
     rehearse,
 )
-from ..model.sizes import SHAPES, find_gpu, parameter_anatomy
+from ..budget.several import rows_each, sized_recipe
+from ..model.sizes import SHAPES, find_gpu, optimizer_bytes, parameter_anatomy
 from ..table import Table
 from ..train.presets import PRESETS
 
@@ -50,10 +51,25 @@ def _alike(options: RehearsalOptions) -> str:
     return json.dumps(asked, sort_keys=True)
 
 
+def _refuse_hopeless(options: RehearsalOptions):
+    "Raise `GpubError` where no cut of a step can help, so that nothing has to be rehearsed"
+    card = find_gpu(options.gpu)
+    model_cfg, cfg = sized_recipe(options.preset, options.settings)
+    rows_each(cfg, model_cfg.context_length, options.processes)
+    held = 8 * parameter_anatomy(model_cfg).params + optimizer_bytes(model_cfg, cfg.optimizer)
+    held /= 1e9 * options.sharing.slices
+    if held > card.memory_gb:
+        raise GpubError(
+            f"weights, gradients and optimizer of {options.preset} alone are {held:.1f} GB on each "
+            f"{card.name}, which has {card.memory_gb:g} GB"
+        )
+
+
 def _answer(options: RehearsalOptions) -> dict:
     "The record of a rehearsal, or of a refusal"
     began = time.process_time()
     try:
+        _refuse_hopeless(options)
         record = rehearsal_record(rehearse(options))
     except GpubError as e:
         record = vars(options) | dict(ready=False, fits=False, refused=str(e))

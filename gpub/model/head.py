@@ -88,12 +88,14 @@ class _ChunkedLoss(torch.autograd.Function):
             x = x_nc[start : start + rows].to(dtype)
             scores_nw = x @ weight_wc.mT
             scores_nw[:, v:] = float("-inf")
-            nats, gradient_nw = piece(scores_nw, targets_n[start : start + rows])
+            held = [scores_nw]  # handed on, so that they are gone when their gradient is made
+            del scores_nw
+            nats, gradient_nw = piece(held.pop(), targets_n[start : start + rows])
             total += nats
             if learns:
                 x_grad_nc[start : start + rows] = gradient_nw @ weight_wc
                 weight_grad_wc += gradient_nw.mT @ x
-            del scores_nw, gradient_nw
+            del gradient_nw
         ctx.asked = (targets_n != _IGNORED).sum()
         ctx.grads = (x_grad_nc, weight_grad_wc[:v]) if learns else None
         return (total / ctx.asked).float()

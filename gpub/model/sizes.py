@@ -249,12 +249,17 @@ class StepSettings:
     accumulate: bool = False
     # several processes with DDP, whose buckets hold the gradients from the start
     shared: bool = False
+    # processes that hold a slice of weights, gradients and optimizer each, with FSDP
+    slices: int = 1
+    processes: int = 1  # in all, which divide Muon's work: with HSDP more than slices
     chunked: bool = False  # the head's scores in pieces, as `model.head` does it
     float8: bool = False  # the blocks' products in 8 bits: no narrow copy of their weights is kept
 
     def __post_init__(self):
         if self.mode not in MODES:
             raise GpubError(f"checkpointing must be one of {', '.join(MODES)}, got {self.mode!r}")
+        if type(self.slices) is not int or self.slices < 1:
+            raise GpubError(f"slices must be a whole number of at least 1, got {self.slices!r}")
 
     @property
     def held(self) -> bool:
@@ -306,6 +311,36 @@ def _muon_bytes(a: Anatomy, half: bool) -> int:
     return int(numbers * (8 + (2 if half else 4) * (2 + 2 * square)))
 
 
+def _in_slices(a: Anatomy, s: StepSettings, moments: dict[str, Moment]) -> dict[str, Moment]:
+    """The moments of a process that holds a slice of everything, and borrows the rest from the
+    others: the embedding in fp32 for a whole pass, a block at a time in the matmuls' format"""
+    mine, head = 4 * a.params // s.slices, 4 * a.head
+    rest = 4 * (a.params - a.blocks)  # embeddings and norms
+    blocks = 2 * s.narrow * a.blocks // a.n_layers  # this one, and the next on its way
+    early = mine * s.accumulate  # of the passes before
+    copy = 2 * a.head * s.half  # of the head, in the matmuls' format
+    held = {  # moment -> gradients, what is borrowed
+        "loss": (early, rest + copy),
+        "head": (early + head * (not s.chunked), rest + copy),
+        "last block": (early + head, rest + blocks + copy * (not s.chunked)),
+        "first block": (mine + head, rest + blocks + copy * (not s.chunked)),
+        "embedding": (mine + head, 2 * rest),  # one more to send its gradient
+    }
+    out = {}
+    for name, (gradients, borrowed) in held.items():
+        more = moments[name].temporary + borrowed
+        out[name] = replace(moments[name], gradients=gradients, temporary=more)
+    return out | {"update": Moment(mine, 0, 0, _divided_muon_bytes(a, s))}
+
+
+def _divided_muon_bytes(a: Anatomy, s: StepSettings) -> int:
+    "The step ahead of a stack, gathered from its slices; the stack; and what all made of it"
+    if s.optimizer != MUON:
+        return 0
+    together = min(max(MUON_AT_ONCE, s.processes), a.n_layers * a.twins)
+    return 3 * s.narrow * together * a.d_model * a.hidden
+
+
 def memory_timeline(
     cfg: Config,  # a config
     batch: int,  # sequences at once, the micro-batch
@@ -346,6 +381,10 @@ def memory_timeline(
     # autocast keeps narrow weights
     copies = 2 * (a.head + (not s.float8) * a.blocks) if s.half else 0
     base = dict(weights=4 * a.params + copies, optimizer=optimizer_bytes(cfg, s.optimizer))
+    if s.slices > 1:
+        moments = _in_slices(a, s, moments)
+        base = {part: size // s.slices for part, size in base.items()}
+        base["weights"] = 4 * a.params // s.slices
     return {
         name: base | {part: int(size) for part, size in vars(moment).items()}
         for name, moment in moments.items()

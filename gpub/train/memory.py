@@ -49,7 +49,7 @@ def backward(
     pieces = [*zip(x.split(micro), y.split(micro))]
     total = 0.0
     for i, (xs, ys) in enumerate(pieces, 1):
-        # processes talk once a step: with the last piece
+        # DDP talks once a step: with the last piece
         last = i == len(pieces)
         quiet = nullcontext if last else getattr(loss_fn, "no_sync", nullcontext)
         with quiet():

@@ -216,7 +216,8 @@ class _Loss(nn.Module):
 
 
 class Sharded:
-    "The loss of a model in slices; `no_sync` as DDP's"
+    """The loss of a model in slices. Gradients are cut with every piece of a step, for whole ones
+    are as large as the weights that nobody holds whole"""
 
     def __init__(
         self,
@@ -230,12 +231,12 @@ class Sharded:
 
     @contextmanager
     def no_sync(self):
-        "Inside, gradients stay with the process that computed them"
-        self.model.set_requires_gradient_sync(False)
+        "Inside, gradients stay on the machine that computed them (`hsdp`)"
+        self.model.set_requires_all_reduce(False)
         try:
             yield
         finally:
-            self.model.set_requires_gradient_sync(True)
+            self.model.set_requires_all_reduce(True)
 
 
 @functools.cache
@@ -261,7 +262,7 @@ def device_mesh(
 
 
 def shard(
-    model: nn.Module,  # has `.blocks` and `.loss`
+    model: nn.Module,  # has `.blocks`, `.norm` and `.loss`
     world: World,  # one that has joined
     device: torch.device,  # `cpu` or `cuda`, as all processes have it
     how: Literal["fsdp", "hsdp"] = "fsdp",  # hsdp: slices inside a machine, copies between them
@@ -283,6 +284,8 @@ def shard(
     )
     for block in model.blocks:
         fully_shard(block, mesh=mesh, mp_policy=narrow)
+    # what was gathered for a block is let go when the next gather is done: here, the last block's
+    fully_shard(model.norm, mesh=mesh)
     fully_shard(model, mesh=mesh)
     register_fsdp_forward_method(model, "loss")
     return model

@@ -33,7 +33,7 @@ with world.joined(device):
     fn = share_gradients(model, model.loss, world, how)
     model.own.fill_(world.rank)
     first = 2 * world.rank
-    for row in (first, first + 1):  # two micro-batches; only the last one shares gradients
+    for row in (first, first + 1):  # two micro-batches; DDP shares gradients with the last one
         last = row == first + 1
         with nullcontext() if last else fn.no_sync():
             (fn(x[row : row + 1], y[row : row + 1]) / 2).backward()
