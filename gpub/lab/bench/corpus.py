@@ -114,7 +114,7 @@ _PIECE = ("Shall I compare thee to a summer's day? Thou art more lovely. " * 40)
 def _yardstick() -> float:
     "Seconds of a processor that a fixed piece of work takes now"
     begin = time.thread_time()
-    for _ in range(8):
+    for _ in range(3):
         hashes, _ = word_hashes(_PIECE)
         np.sort(ngram_hashes(hashes, 5))
         zlib.compress(_PIECE, 1)
@@ -122,15 +122,15 @@ def _yardstick() -> float:
 
 
 class _Watch:
-    "Looks at this process's memory and at the pace of its processor, four times a second"
+    "Looks at this process's memory and at the pace of its processor, twenty times a second"
 
     def __init__(self):
-        self.memory, self.pace, self.over = [_pages()], [_yardstick()], threading.Event()
+        self.memory, self.pace, self.over = [_pages()], [], threading.Event()
         self.thread = threading.Thread(target=self._look, daemon=True)
         self.thread.start()
 
     def _look(self):
-        while not self.over.wait(0.25):
+        while not self.over.wait(0.05):
             self.memory.append(_pages())
             self.pace.append(_yardstick())
 
@@ -161,8 +161,8 @@ def _watched_job(first: tuple, job: tuple, told: Any):
         waits = sum(bool(re.search(r"HTTP 503, try \d", line)) for line in lines)
     seconds, cpu = time.monotonic() - wall, time.process_time() - cpu
     memory = watch.stop()
-    cpu -= sum(watch.pace[1:])
-    pace = float(np.median(watch.pace))
+    cpu -= sum(watch.pace)
+    pace = float(np.median(watch.pace or [_yardstick()]))
     told.put(
         dict(
             seconds=seconds,
@@ -309,6 +309,14 @@ def foretold(
     return larger[key] + slope * (size - larger["bytes"])
 
 
+_TURNS = 3  # of the two small jobs, of which the middle one counts
+
+
+def _middle(runs: list[dict]) -> dict:
+    "The run whose work is the median of several"
+    return sorted(runs, key=lambda run: run["work"])[len(runs) // 2]
+
+
 def memory_growth(
     found: dict,  # from `run_job`
 ) -> float:  # MB
@@ -325,12 +333,14 @@ def bench_corpus(
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as d:
         BPETokenizer.train([plays(_HEAP // 4, seed=1)], 4000).save(Path(d, "tok"))
         counts = [math.ceil(job.share * job.documents * x) for x in (0.5, 1.0)] + [job.documents]
+        counts = counts[:2] * _TURNS + counts[2:]
         runs = []
         for i, count in enumerate(counts):
             folder = Path(d, str(i))
             folder.mkdir()
             runs.append(run_job(job, count, folder))
-        small, sample, whole = runs
+        *few, whole = runs
+        small, sample = _middle(few[::2]), _middle(few[1::2])
         an_hour = job.hours * 3600 * whole["documents"] / whole["cpu_seconds"]
         Path(d, "hour").mkdir()
         hour = bookkeeping(round(an_hour), Path(d, "hour"))
