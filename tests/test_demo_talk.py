@@ -166,14 +166,13 @@ def test_another_template_is_refused(tmp_path):
     assert not (tmp_path / "page.html").exists()
 
 
-@pytest.mark.parametrize("name", ["chat-toy", "chat-2m"])
-def test_a_page_holds_the_models_of_the_plans(tmp_path, name):
-    "Of the very shape and alphabet, with a context of several turns, in a few megabytes"
-    base = read_chat_plan(name).phases[0]
+def test_a_page_holds_the_model_of_the_plan(tmp_path):
+    "Of the very shape and alphabet, in less than a megabyte"
+    base = read_chat_plan("chat-toy").phases[0]
     text = old_text(sums=10, characters=5000)
     small = dict(steps=1, gates=(), settings=base.settings | dict(batch_tokens=128))
     (tmp_path / "text.txt").write_text(text)
-    plan = replace(read_chat_plan(name), old=str(tmp_path / "text.txt"))
+    plan = replace(read_chat_plan("chat-toy"), old=str(tmp_path / "text.txt"))
     first = replace(base, data=(plan.old,), **small)
     tuned = replace(plan.phases[1], steps=1, gates=(), data=("talks:40",), replay=None)
     tuned = replace(tuned, settings=dict(batch_tokens=256))
@@ -182,8 +181,8 @@ def test_a_page_holds_the_models_of_the_plans(tmp_path, name):
     run_chat_plan(replace(plan, phases=(first, tuned)), out, walk, lambda line: None)
     page = write_page(out / "sft", tmp_path / "page.html").read_text(encoding="utf-8")
     (n,) = re.findall(r"([\d,]+) parameters", page)
-    n, millions = int(n.replace(",", "")), dict(zip(("chat-toy", "chat-2m"), (0.4, 2.0)))[name]
-    assert n / 1e6 == pytest.approx(millions, rel=0.1)
+    n = int(n.replace(",", ""))
+    assert n / 1e6 == pytest.approx(0.4, rel=0.1)  # as the plan's first line says
     assert len(page) < 1.5 * n + 1e5
 
 
