@@ -32,8 +32,8 @@ PER_MACHINE = 8  # GPUs, for hsdp
 class Sharing:
     "How many processes train together, one for each GPU, and how they share the model"
 
-    processes: int = 1
-    parallel: Literal["ddp", "fsdp", "hsdp"] = "ddp"
+    processes: int = 1  # one for each GPU
+    parallel: Literal["ddp", "fsdp", "hsdp"] = "ddp"  # whole, in slices, in slices of a machine
 
     def __post_init__(self):
         if type(self.processes) is not int or self.processes < 1:
@@ -98,9 +98,9 @@ def _stack_traffic(opt: DividedMuon, alike: list[torch.Tensor], processes: int) 
 
 
 def forecast_traffic(
-    model_cfg: GPTConfig | LlamaConfig,
+    model_cfg: GPTConfig | LlamaConfig,  # its shape
     cfg: TrainConfig,  # its optimizer
-    sharing: Sharing,
+    sharing: Sharing,  # by whom
     passes: int = 1,  # micro-batches of a step
     half: bool = True,  # matmuls in 2 bytes
 ) -> dict[str, int]:  # collective -> bytes a step, of each card
@@ -133,8 +133,8 @@ def sized_recipe(
 
 def rows_each(
     cfg: TrainConfig,  # its tokens of a step
-    context_length: int,
-    processes: int,
+    context_length: int,  # tokens of a sequence
+    processes: int,  # that share it
 ) -> int:  # sequences
     "The share of a step of one process; raises `GpubError` where there is no equal one"
     rows, rest = divmod(cfg.batch_tokens, context_length * processes)
@@ -148,8 +148,8 @@ def rows_each(
 
 
 def forecast_moments(
-    model_cfg: GPTConfig | LlamaConfig,
-    sharing: Sharing,
+    model_cfg: GPTConfig | LlamaConfig,  # its shape
+    sharing: Sharing,  # by whom
     micro_batch: int,  # sequences at once
     accumulate: bool,  # several passes a step
     **how: object,  # more fields of `StepSettings`
@@ -169,10 +169,10 @@ def forecast_moments(
 
 
 def ways_to_cut(
-    model_cfg: GPTConfig | LlamaConfig,
+    model_cfg: GPTConfig | LlamaConfig,  # its shape
     cfg: TrainConfig,  # its micro-batch, checkpointing and optimizer
     rows: int,  # of a step, for each process
-    sharing: Sharing,
+    sharing: Sharing,  # by whom
     room: float,  # bytes that may be filled
     half: bool = True,  # matmuls in 2 bytes
 ) -> list[tuple[str, int]]:  # mode of gradient checkpointing, sequences at once
@@ -201,9 +201,9 @@ def ways_to_cut(
 class SharedStep:
     "A step of a preset's recipe on several cards of a kind"
 
-    preset: str
-    card: GPU
-    sharing: Sharing
+    preset: str  # a name
+    card: GPU  # each of them
+    sharing: Sharing  # by whom
     rows: int  # sequences of a step, for each card
     mode: str  # of gradient checkpointing
     micro_batch: int  # sequences at once
@@ -229,7 +229,7 @@ class SharedStep:
 def shared_step(
     preset: str,  # a name
     card: str | GPU,  # a name or a card
-    sharing: Sharing,
+    sharing: Sharing,  # by whom
     optimizer: str | None = None,  # muon or adamw; default: the recipe's
 ) -> SharedStep:
     "The forecast; raises `GpubError` for what cannot be shared"
@@ -260,7 +260,7 @@ def _size(n: float) -> str:
 
 
 def shared_step_text(
-    step: SharedStep,
+    step: SharedStep,  # from `shared_step`
 ) -> str:
     "One screen"
     s, card = step.sharing, step.card
