@@ -397,7 +397,16 @@ def bench_corpus_table(
     ahead, big = r["forecast"], r["extrapolated"]
     cpu, disk = f"{ahead['cpu_seconds']:,.1f}", f"{ahead['disk_bytes'] / 1e6:,.1f}"
     rows.append(["foretold", "", "", cpu, "", disk, "", ""])
-    head = ["", "documents", "MB", "CPU s", "ms a piece", "disk MB", "memory MB", "failed / tried again"]
+    head = [
+        "",
+        "documents",
+        "MB",
+        "CPU s",
+        "ms a piece",
+        "disk MB",
+        "memory MB",
+        "failed / tried again",
+    ]
     ratio = r["forecast_of_found"]
     return "\n".join(
         [
