@@ -195,8 +195,17 @@ def season3_7():
     return d
 
 
+def season3_8():
+    d = card("Growing", "A small square inside a larger one: the new rooms are still empty.")
+    d.box(70, 10, 100, 100, kind="quiet", corner=5)
+    d.box(70, 52, 58, 58, kind="module", corner=4)
+    curve(d, ((128, 52), (170, 10)))
+    return d
+
+
 PICTURES = (
     *(season1_1, season1_2, season1_3, season1_4, season1_5, season1_6),
     *(season2_1, season2_2, season2_3, season2_4, season2_5, season2_6),
     *(season3_1, season3_2, season3_3, season3_4, season3_5, season3_6, season3_7),
+    season3_8,
 )
