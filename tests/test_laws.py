@@ -26,6 +26,7 @@ CHAPTERS = [
     "season3/05",
     "season3/06",
     "season3/07",
+    "season3/08",
 ]
 # The rooms of the house, from the ground up. A room imports only rooms of the rows above it here;
 # rooms of one row do not know each other. The first row are plain modules.

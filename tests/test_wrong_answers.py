@@ -603,6 +603,40 @@ def longest_copy(text, corpus, order):
     return 0, 0
 """,
     ],
+    ("08_growing", "wider_norm"): [
+        """
+def wider_norm(gain, eps, width):
+    return gain + [1.0] * (width - len(gain)), eps
+""",
+        # epsilon forgotten
+        """
+def wider_norm(gain, eps, width):
+    share = len(gain) / width
+    return [g * share**0.5 for g in gain] + [0.0] * (width - len(gain)), eps
+""",
+        # upside down
+        """
+def wider_norm(gain, eps, width):
+    share = width / len(gain)
+    return [g * share**0.5 for g in gain] + [1.0] * (width - len(gain)), eps * share
+""",
+    ],
+    ("08_growing", "spread"): [
+        """
+def spread(old, new):
+    return list(range(old))
+""",
+        # the last one is not the last
+        """
+def spread(old, new):
+    return [i * new // old for i in range(old)]
+""",
+        # all of what is new in front
+        """
+def spread(old, new):
+    return list(range(new - old, new))
+""",
+    ],
 }
 PAGES = {path.stem: path for path in CHAPTERS}
 CASES = [

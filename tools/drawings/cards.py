@@ -196,6 +196,14 @@ def season3_7():
 
 
 def season3_8():
+    d = card("Growing", "A small square inside a larger one: the new rooms are still empty.")
+    d.box(70, 10, 100, 100, kind="quiet", corner=5)
+    d.box(70, 52, 58, 58, kind="module", corner=4)
+    curve(d, ((128, 52), (170, 10)))
+    return d
+
+
+def season3_9():
     d = card("Teach the 1B to talk", "Three phases in a row, and at their end an answer.")
     for i, kind in enumerate(("module", "warm", "plum")):
         d.box(18 + 46 * i, 68, 42, 26, kind=kind, corner=4)
@@ -209,4 +217,5 @@ PICTURES = (
     *(season2_1, season2_2, season2_3, season2_4, season2_5, season2_6),
     *(season3_1, season3_2, season3_3, season3_4, season3_5, season3_6, season3_7),
     season3_8,
+    season3_9,
 )
