@@ -107,7 +107,6 @@ def trove_way(
     from datatrove.pipeline.tokens import DocumentTokenizer
     from datatrove.utils.logging import logger
 
-    logger.remove()
     steps = [
         JsonlReader(str(path.parent), glob_pattern=path.name),
         _cleaned,
@@ -115,7 +114,11 @@ def trove_way(
             str(out / "tokens"), str(tokenizer), eos_token=end, shuffle_documents=False
         ),
     ]
-    LocalPipelineExecutor(steps, tasks=1, workers=1, logging_dir=str(out / "logs")).run()
+    logger.disable("datatrove")  # its reports would stand between ours
+    try:
+        LocalPipelineExecutor(steps, tasks=1, workers=1, logging_dir=str(out / "logs")).run()
+    finally:
+        logger.enable("datatrove")
 
 # %% ../../../nbs/lib/lab/bench_prep.ipynb #c9a44312
 def bench_prep(
