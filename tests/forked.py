@@ -10,6 +10,9 @@ SERVER = Path(__file__).with_name("fork_server.py")
 FOLLOWED = {"env", "cwd", "text", "stdin", "stdout", "stderr", "start_new_session", "bufsize"}
 # what an interpreter or a library reads once, when it starts
 READ_AT_START = "PYTHON", "OMP_", "MKL_", "LD_", "LC_", "LANG", "MPL", "TORCH"
+# what torch sets by itself as soon as a test compiles something, and reads whenever it compiles
+READ_LATER = {"TORCHINDUCTOR_CACHE_DIR"}
+AT_IMPORT = dict(os.environ)  # what a server starts with, whatever a test has set since
 _servers = {}  # pid of a process of the tests -> (its fork server, the socket to ask it)
 
 
@@ -17,7 +20,7 @@ def _server():
     "The fork server of this process of the tests, and the socket to ask it"
     if os.getpid() not in _servers:
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        env = {**AT_IMPORT, "OMP_NUM_THREADS": "1"}
         words = [sys.executable, str(SERVER), str(its.fileno())]
         how = dict(env=env, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL)
         process = subprocess.Popen(words, **how)
@@ -28,7 +31,11 @@ def _server():
 
 def _start_values(env):
     "What matters to an interpreter when it starts"
-    return {k: v for k, v in env.items() if k.startswith(READ_AT_START)}
+    return {
+        name: value
+        for name, value in env.items()
+        if name.startswith(READ_AT_START) and name not in READ_LATER
+    }
 
 
 class Forked(subprocess.Popen):

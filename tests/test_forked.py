@@ -22,7 +22,7 @@ PROGRAMS = dict(
 
 def asked(tmp_path):
     "Options that a child can tell apart"
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "WHERE": "here"}
+    env = {**forked.AT_IMPORT, "OMP_NUM_THREADS": "1", "WHERE": "here"}
     return dict(env=env, cwd=tmp_path, start_new_session=True, **PIPES)
 
 
@@ -50,6 +50,15 @@ def test_a_fork_is_stopped_as_any_process(tmp_path):
         _, err = process.communicate(timeout=60)
         assert process.returncode == -sign
         assert ("KeyboardInterrupt" in err) == (sign == signal.SIGINT)
+
+
+def test_what_a_test_has_set_does_not_end_the_forks(monkeypatch, tmp_path):
+    "torch writes the folder of its compiled kernels into the environment of whoever compiles"
+    words = ["-c", "pass"]
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    assert forked.can_fork(words, {})
+    monkeypatch.setenv("TORCH_LOGS", "dynamo")
+    assert not forked.can_fork(words, {})
 
 
 def test_where_a_fork_would_not_tell_the_truth_there_is_none(tmp_path):

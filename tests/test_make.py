@@ -83,11 +83,15 @@ def test_each_property_has_a_test_that_make_test_runs(tmp_path):
 def test_an_interrupted_test_is_named(tmp_path, workers):
     "Also from workers, for which pytest waits before it says anything"
     (tmp_path / "test_a.py").write_text(
-        "import pathlib, time\n"
-        "def test_short(): pass\n"
-        "def test_long():\n"
-        "    pathlib.Path('begun').touch()\n"
-        "    time.sleep(300)\n"
+        "import time\ndef test_short(): pass\ndef test_long(): time.sleep(300)\n"
+    )
+    # who is interrupted is who has been told, by its workers, that the test has begun
+    (tmp_path / "conftest.py").write_text(
+        "import os, pathlib, pytest\n"
+        "@pytest.hookimpl(trylast=True)\n"
+        "def pytest_runtest_logstart(nodeid):\n"
+        "    if 'PYTEST_XDIST_WORKER' not in os.environ and 'test_long' in nodeid:\n"
+        "        pathlib.Path('begun').touch()\n"
     )
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "interrupted", "-n", str(workers)]
