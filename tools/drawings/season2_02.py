@@ -12,7 +12,12 @@ def phases_and_gates():
         width=520,
         height=236,
     )
-    phases = (("smoke", "200 steps"), ("proof", "10,000"), ("grind", "60,000"), ("push", "90,000"))
+    phases = (
+        ("smoke", "to step 200"),
+        ("proof", "to 10,000"),
+        ("grind", "to 60,000"),
+        ("push", "to 90,000"),
+    )
     budgets = (5, 25, 100, 50)
     for i, ((name, steps), usd) in enumerate(zip(phases, budgets, strict=True)):
         x = 16 + i * 126
