@@ -121,16 +121,21 @@ def end(code):
     os._exit(code & 0xFF)
 
 
+def serve_and_run(asking):
+    "Serve; in a child, run the program. Never returns"
+    gc.freeze()  # what is there stays where it is, in the memory that all share
+    found = serve(asking)
+    if not found:
+        os._exit(0)
+    asked, streams = found
+    become(asked, streams)
+    end(run_program(asked))
+
+
 def main():
-    "Serve; in a child, run the program"
     for name in NEEDED:
         importlib.import_module(name)
-    gc.freeze()  # what is there stays where it is, in the memory that all share
-    found = serve(socket.socket(fileno=int(sys.argv[1])))
-    if found:
-        asked, streams = found
-        become(asked, streams)
-        end(run_program(asked))
+    serve_and_run(socket.socket(fileno=int(sys.argv[1])))
 
 
 if __name__ == "__main__":
