@@ -9,9 +9,9 @@ LIMITED = $(TEST_ENV) $(BIN)/python tools/limit.py '$(LIMIT)'
 # one file is one process's: its tests share what they train
 PYTEST = $(BIN)/python -m pytest -q -n 2 --dist loadfile tests
 # Notebooks that only `make test-all` runs: tests/ asks the same, of the same functions (parallel of
-# test_parallel, hub of test_hub, ...), or a chapter does (6 climbs the ladder). Then names that no
+# test_parallel, hub of test_hub, ...), or chapters do (6 climbs the ladder, season 3 uses sums_world). Then names that no
 # test runs: they start with _ or .
-LATER := ^(bench_shakespeare|bench_train|bench_ladder|bench_corpus|parallel|hub|walk|trainer|preflight|grade_tune|growing|sandbox|kl_ends|results|methods|load|losses|initial|samples|ladder|demo|head|optim|museum_bugs|adapter|steps|chat_walk)\.|^[_.]
+LATER := ^(bench_shakespeare|bench_train|bench_ladder|bench_corpus|parallel|hub|walk|trainer|preflight|grade_tune|growing|sandbox|kl_ends|results|methods|load|losses|initial|samples|ladder|demo|head|optim|museum_bugs|adapter|steps|chat_walk|evaluate|compiled|grade|tune_commands|written|museum_blog|bench_rungs|runner|engines|sums_world)\.|^[_.]
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 ifneq ($(filter run py ipynb,$(MAKECMDGOALS)),)

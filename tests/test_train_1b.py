@@ -550,7 +550,7 @@ def test_the_published_curve_and_the_gates_lie_behind_the_live_one(root):
     plt.close(fig)
 
 
-def test_the_page_rehearses_in_a_process_of_its_own(root, tmp_path, monkeypatch):
+def test_the_page_rehearses_in_a_process_of_its_own(root, tmp_path, monkeypatch, forks):
     """Whatever this kernel did before; what cannot be rehearsed is a line, and nothing was
     rehearsed"""
     said = []
