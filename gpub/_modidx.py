@@ -2292,6 +2292,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
             'gpub.lab.sums_world': { 'gpub.lab.sums_world.SumsRecipe': ('lib/lab/sums_world.html#sumsrecipe', 'gpub/lab/sums_world.py'),
                                      'gpub.lab.sums_world.SumsRecipe.config': ( 'lib/lab/sums_world.html#sumsrecipe.config',
                                                                                 'gpub/lab/sums_world.py'),
+                                     'gpub.lab.sums_world.SumsRecipe.told': ( 'lib/lab/sums_world.html#sumsrecipe.told',
+                                                                              'gpub/lab/sums_world.py'),
                                      'gpub.lab.sums_world.SumsScore': ('lib/lab/sums_world.html#sumsscore', 'gpub/lab/sums_world.py'),
                                      'gpub.lab.sums_world.SumsWorld': ('lib/lab/sums_world.html#sumsworld', 'gpub/lab/sums_world.py'),
                                      'gpub.lab.sums_world.SumsWorld.__init__': ( 'lib/lab/sums_world.html#sumsworld.__init__',
