@@ -459,6 +459,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                        'gpub/cli/budget.py'),
                                  'gpub.cli.budget._refuse_mix': ('lib/cli/budget_commands.html#_refuse_mix', 'gpub/cli/budget.py'),
                                  'gpub.cli.budget._run_chat': ('lib/cli/budget_commands.html#_run_chat', 'gpub/cli/budget.py'),
+                                 'gpub.cli.budget._shared_step': ('lib/cli/budget_commands.html#_shared_step', 'gpub/cli/budget.py'),
                                  'gpub.cli.budget._show_forecast': ('lib/cli/budget_commands.html#_show_forecast', 'gpub/cli/budget.py'),
                                  'gpub.cli.budget._show_plan': ('lib/cli/budget_commands.html#_show_plan', 'gpub/cli/budget.py'),
                                  'gpub.cli.budget._show_several': ('lib/cli/budget_commands.html#_show_several', 'gpub/cli/budget.py'),
