@@ -52,6 +52,17 @@ def test_a_fork_is_stopped_as_any_process(tmp_path):
         assert ("KeyboardInterrupt" in err) == (sign == signal.SIGINT)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="forks are used on Linux")
+def test_a_fork_has_torch_and_the_package_that_lies_there(tmp_path):
+    code = "import sys; print('torch' in sys.modules); import gpub; print(gpub.__file__)"
+    for made in (False, True):
+        done = forked.run(["-c", code], cwd=tmp_path, capture_output=True, text=True)
+        torch, file = done.stdout.splitlines()
+        assert torch == "True" and (os.path.dirname(file) == str(tmp_path / "gpub")) == made
+        (tmp_path / "gpub").mkdir(exist_ok=True)
+        (tmp_path / "gpub/__init__.py").touch()
+
+
 def test_what_a_test_has_set_does_not_end_the_forks(monkeypatch, tmp_path):
     "torch writes the folder of its compiled kernels into the environment of whoever compiles"
     words = ["-c", "pass"]

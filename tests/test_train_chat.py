@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+import forked
 import pytest
 import torch
 from gpub.budget.gpus import machine_for
@@ -44,8 +45,8 @@ def cells(root, plan, **settings):
 
 def as_script(src, home, until=None):
     "All cells in one process, killed when the log of `until[0]` reaches step `until[1]`"
-    child = subprocess.Popen(
-        [sys.executable, "-c", "\n".join(map(shown, src))],
+    child = forked.Python(
+        ["-c", "\n".join(map(shown, src))],
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

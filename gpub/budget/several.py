@@ -142,7 +142,7 @@ def rows_each(
         raise GpubError(
             f"{cfg.batch_tokens} tokens a step are {cfg.batch_tokens / context_length:g} sequences "
             f"of {context_length}: they cannot be shared equally by {processes} processes; "
-            f"give --set batch_tokens={context_length * processes * max(1, rows)}"
+            f"batch_tokens={context_length * processes * max(1, rows)} can"
         )
     return rows
 

@@ -122,21 +122,30 @@ def plan_command(
     else:
         from gpub.budget.gpus import informed_plan
 
+        shared = _shared_step(preset, gpu, processes, parallel, optimizer) if several else None
         found = informed_plan(preset, gpu, tokens, usd_per_hour, mfu=mfu, optimizer=optimizer)
         click.echo(_plan_text(found, preset, tokens, optimizer))
         if lora:
             click.echo(_adapter_text(preset, lora, found))
-        if several:
-            found["several"] = _show_several(preset, gpu, processes, parallel, optimizer)
+        if shared:
+            found["several"] = _show_several(shared)
     if file and not forecast:
         write_atomic(file, json.dumps(found, indent=1) + "\n")
 
 
-def _show_several(preset: str, gpu: str, processes: int, parallel: str, optimizer: str) -> dict:
-    "Print what a step of the recipe takes of each of many cards; the same as plain values"
-    from gpub.budget.several import Sharing, shared_step, shared_step_text
+def _shared_step(preset: str, gpu: str, processes: int, parallel: str, optimizer: str):
+    "A step of the recipe on many cards, forecast; raises `GpubError` before anything is printed"
+    from gpub.budget.several import Sharing, shared_step
 
-    step = shared_step(preset, gpu, Sharing(processes, parallel), optimizer)
+    return shared_step(preset, gpu, Sharing(processes, parallel), optimizer)
+
+
+def _show_several(
+    step: object,  # from `shared_step`
+) -> dict:  # the same as plain values
+    "Print what a step of the recipe takes of each of many cards"
+    from gpub.budget.several import shared_step_text
+
     click.echo("\n" + shared_step_text(step))
     taken = dict(vars(step), passes=step.passes, peak=step.peak, fits=step.fits)
     return taken | dict(card=step.card.name, sharing=vars(step.sharing))
