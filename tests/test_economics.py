@@ -25,7 +25,9 @@ from gpub.budget import gpus
 from gpub.budget.gpus import find_card, hourly, informed_plan, machine_for
 from gpub.lab.museum.machines import INFRA, _installed, check_first_batch, check_versions
 from gpub.budget.prices import known_price
-from gpub.model.sizes import GPUS, ROOM, config_of, memory_forecast, plan, plan_table
+from gpub.budget.several import Sharing, shared_step, shared_step_text
+from gpub.model.sizes import GPUS, ROOM, SHAPES, config_of, memory_forecast, plan, plan_table
+from gpub.train.presets import PRESETS
 from pathlib import Path
 
 NBS = Path(__file__).parents[1] / "nbs"
@@ -360,3 +362,45 @@ def test_the_comparison_fits_a_terminal(tmp_path):
     rows = json.loads(file.read_text())
     assert [row["gpu"] for row in rows] == [row["gpu"] for row in compare_gpus("burn-1b", "11.8B")]
     assert all(f"\n{row['gpu']}:" in said for row in rows) and "does not fit" in said
+
+
+SEVERAL = ["burn-1b", "--gpu", "A100-80", "--tokens", "1B"]
+
+
+@pytest.mark.parametrize("processes, parallel", [(8, "ddp"), (8, "fsdp"), (16, "hsdp")])
+def test_plan_for_several_cards_is_the_librarys(tmp_path, processes, parallel):
+    file = tmp_path / "plan.json"
+    words = ["plan", *SEVERAL, "--processes", str(processes), "--parallel", parallel]
+    said = CliRunner().invoke(cli, [*words, "--json", str(file)], catch_exceptions=False).output
+    step = shared_step("burn-1b", "A100-80", Sharing(processes, parallel))
+    assert said.endswith("\n\n" + shared_step_text(step) + "\n")
+    assert f"{processes} x A100-80, {parallel}" in said
+    told = json.loads(file.read_text())["several"]
+    assert told["sharing"] == dict(processes=processes, parallel=parallel)
+    assert told["moments"] == step.moments and told["traffic"] == step.traffic
+    assert told["peak"] == max(step.moments.values()) and told["fits"] == step.fits
+    whole = processes * told["rows"] * SHAPES["burn-1b"].model["context_length"]
+    assert whole == PRESETS["burn-1b"].train.batch_tokens
+
+
+@pytest.mark.parametrize(
+    "words, wanted",
+    [
+        ([*SEVERAL, "--processes", "7"], "cannot be shared equally by 7 processes"),
+        ([*SEVERAL, "--processes", "0"], "--processes must be a whole number of at least 1, got 0"),
+        ([*SEVERAL, "--processes", "8", "--parallel", "tp"], "ddp, fsdp or hsdp, got 'tp'"),
+        (["burn-1b", "--compare", "--tokens", "1B", "--processes", "8"], "give it alone"),
+        (["burn-1b", "--forecast", "--parallel", "fsdp"], "give it alone"),
+        (
+            ["burn-1b", "--gpu", "T4", "--tokens", "1B", "--processes", "8", "--parallel", "fsdp"],
+            "fp16 needs whole gradients",
+        ),
+    ],
+)
+def test_what_several_cards_cannot_share_is_one_line(words, wanted):
+    "And nothing is printed before it"
+    got = CliRunner().invoke(cli, ["plan", *words])
+    assert isinstance(got.exception, GpubError) or got.exit_code, got.output
+    said = got.output + str(got.exception)
+    assert wanted in said
+    assert got.output.count("\n") <= 1 and "MFLOP" not in said

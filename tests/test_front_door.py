@@ -17,19 +17,34 @@ def targets(root):
     )
 
 
+def options_of(command):
+    "The options of a command, and of the commands below it"
+    if hasattr(command, "fetch"):
+        command = command.fetch()
+    below = getattr(command, "commands", {}).values()
+    own = {"--help", *(flag for p in command.params for flag in p.opts)}
+    return own.union(*map(options_of, below))
+
+
 def missing(root, page):
-    "Make targets, relative links and gpub commands a page names that do not exist"
+    "Make targets, relative links, gpub commands and their options: those that do not exist"
     text = (root / page).read_text(encoding="utf-8")
     fenced = "\n".join(
         re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S) + re.findall(r"`([^`\n]+)`", text)
     )
     wanted = set(re.findall(r"\bmake ([a-z][a-z-]*)", fenced))
     links = [u for u in re.findall(r"\]\(([^)#\s]+)", text) if "://" not in u]
-    words = re.findall(r"^\S*gpub ([a-z]+)", fenced, re.M)
+    typed = re.findall(r"^\S*gpub ([a-z]+)([^#\n]*)", fenced, re.M)
+    flags = [(w, f) for w, rest in typed for f in re.findall(r"--[a-z-]+", rest)]
     return (
         [f"make {t}" for t in wanted - targets(root)]
         + [u for u in links if not ((root / page).parent / u).exists()]
-        + [f"gpub {w}" for w in words if w not in cli.commands]
+        + [f"gpub {w}" for w, _ in typed if w not in cli.commands]
+        + [
+            f"gpub {w} {f}"
+            for w, f in flags
+            if w in cli.commands and f not in options_of(cli.commands[w])
+        ]
     )
 
 
@@ -41,11 +56,12 @@ def test_names_exist(root, page):
 def test_missing_is_found(tmp_path):
     (tmp_path / "Makefile").write_text("train: x\n")
     (tmp_path / "README.md").write_text(
-        "```sh\nmake train\nmake tea\ngpub brew x\n```\n[a](no.md) [b](https://x.org) `make "
-        "honey`, make peace"
+        "```sh\nmake train\nmake tea\ngpub brew x\ngpub plan x --gpu y --milk  # --sugar\n```\n"
+        "[a](no.md) [b](https://x.org) `make honey`, make peace"
     )
     assert sorted(missing(tmp_path, "README.md")) == [
         "gpub brew",
+        "gpub plan --milk",
         "make honey",
         "make tea",
         "no.md",

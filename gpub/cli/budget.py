@@ -15,6 +15,7 @@ from gpub.cli.options import (
     PRESET,
     RUN,
     TorchCommand,
+    json_option,
     parse_settings,
     run_options,
     settings_option,
@@ -80,7 +81,7 @@ def _show_forecast(
     "--processes", type=int, default=1, show_default=True, help="GPUs, for a step of the recipe."
 )
 @click.option("--parallel", default="ddp", show_default=True, help="ddp, fsdp or hsdp.")
-@click.option("--json", "file", help="Write the result here too.")
+@json_option
 @settings_option("With --forecast: of a model or recipe that is changed so. Repeat for several.")
 def plan_command(
     preset: str,
@@ -122,21 +123,30 @@ def plan_command(
     else:
         from gpub.budget.gpus import informed_plan
 
+        shared = _shared_step(preset, gpu, processes, parallel, optimizer) if several else None
         found = informed_plan(preset, gpu, tokens, usd_per_hour, mfu=mfu, optimizer=optimizer)
         click.echo(_plan_text(found, preset, tokens, optimizer))
         if lora:
             click.echo(_adapter_text(preset, lora, found))
-        if several:
-            found["several"] = _show_several(preset, gpu, processes, parallel, optimizer)
+        if shared:
+            found["several"] = _show_several(shared)
     if file and not forecast:
         write_atomic(file, json.dumps(found, indent=1) + "\n")
 
 
-def _show_several(preset: str, gpu: str, processes: int, parallel: str, optimizer: str) -> dict:
-    "Print what a step of the recipe takes of each of many cards; the same as plain values"
-    from gpub.budget.several import Sharing, shared_step, shared_step_text
+def _shared_step(preset: str, gpu: str, processes: int, parallel: str, optimizer: str):
+    "A step of the recipe on many cards, forecast; raises `GpubError` before anything is printed"
+    from gpub.budget.several import Sharing, shared_step
 
-    step = shared_step(preset, gpu, Sharing(processes, parallel), optimizer)
+    return shared_step(preset, gpu, Sharing(processes, parallel), optimizer)
+
+
+def _show_several(
+    step: object,  # from `shared_step`
+) -> dict:  # the same as plain values
+    "Print what a step of the recipe takes of each of many cards"
+    from gpub.budget.several import shared_step_text
+
     click.echo("\n" + shared_step_text(step))
     taken = dict(vars(step), passes=step.passes, peak=step.peak, fits=step.fits)
     return taken | dict(card=step.card.name, sharing=vars(step.sharing))
@@ -212,7 +222,7 @@ def _behind_the_numbers(row: dict) -> str:
     return textwrap.fill(" ".join([*words, row["price from"]]), 80, subsequent_indent="  ")
 
 
-_CHAT_PLANS = "chat-toy", "burn-1b-chat"  # as in `guards.chat_plans`, which needs torch
+_CHAT_PLANS = "chat-toy", "chat-2m", "burn-1b-chat"  # as in `guards.chat_plans`, which needs torch
 
 
 def _plans() -> str:
