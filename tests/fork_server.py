@@ -68,11 +68,12 @@ def become(asked, streams):
         os.dup2(one, number)
     for one in set(streams) - {0, 1, 2}:
         os.close(one)
+    asked_for, _, handler = asked["env"].get("PYTHONIOENCODING", "").partition(":")
     for number, (name, mode) in enumerate(STREAMS.items()):
         stream = open(number, mode + "b", closefd=False)
         lines = name == "stderr" or os.isatty(number)
-        errors = "backslashreplace" if name == "stderr" else None
-        wrapped = io.TextIOWrapper(stream, "utf-8", errors, line_buffering=lines)
+        errors = "backslashreplace" if name == "stderr" else handler or None
+        wrapped = io.TextIOWrapper(stream, asked_for or "utf-8", errors, line_buffering=lines)
         setattr(sys, name, wrapped)
         setattr(sys, f"__{name}__", wrapped)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

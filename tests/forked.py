@@ -11,7 +11,8 @@ FOLLOWED = {"env", "cwd", "text", "stdin", "stdout", "stderr", "start_new_sessio
 # what an interpreter or a library reads once, when it starts
 READ_AT_START = "PYTHON", "OMP_", "MKL_", "LD_", "LC_", "LANG", "MPL", "TORCH"
 # what torch sets by itself as soon as a test compiles something, and reads whenever it compiles
-READ_LATER = {"TORCHINDUCTOR_CACHE_DIR"}
+# (PYTHONIOENCODING is followed)
+READ_LATER = {"TORCHINDUCTOR_CACHE_DIR", "PYTHONIOENCODING"}
 AT_IMPORT = dict(os.environ)  # what a server starts with, whatever a test has set since
 POPEN = subprocess.Popen
 _servers = {}  # pid of a process of the tests -> (its fork server, the socket to ask it)

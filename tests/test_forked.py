@@ -39,6 +39,18 @@ def test_a_fork_is_what_a_fresh_interpreter_is(name, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks are used on Linux")
+@pytest.mark.parametrize("asked_for", ["cp1252", "ascii:replace"])
+def test_a_fork_writes_as_it_is_asked_to(tmp_path, asked_for):
+    code = "import sys; print(*((s.encoding, s.errors) for s in (sys.stdout, sys.stderr)))"
+    how = asked(tmp_path)
+    how["env"]["PYTHONIOENCODING"] = asked_for
+    fork = forked.Python(["-c", code], **how)
+    assert isinstance(fork, forked.Forked)
+    fresh = subprocess.Popen([sys.executable, "-c", code], **how)
+    assert fork.communicate() == fresh.communicate()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks are used on Linux")
 def test_a_fork_is_stopped_as_any_process(tmp_path):
     code = "import time; print('begun', flush=True); time.sleep(300)"
     for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):

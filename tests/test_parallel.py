@@ -21,6 +21,7 @@ from test_run import TINY, gpub
 
 # clip is below every gradient norm of this run: all of them are cut
 ARGS = [*TINY, "--set", "compile=no", "--set", "clip=0.2"]
+SHORT = Path(__file__).parent / "short_texts.py"
 # each way of dividing the work counts once in `make test`, and all do in `make test-all`
 FULL_FSDP = pytest.param("fsdp", marks=pytest.mark.full)
 
@@ -32,11 +33,16 @@ def alone(text, tmp_path_factory):
     return out
 
 
-def torchrun(*argv, n=2, launch=forked.torchrun):
+def forks(words, n, **how):
+    "torchrun whose processes are forks; what runs draw is short"
+    return forked.torchrun([SHORT, *words], n, **how)
+
+
+def torchrun(*argv, n=2, launch=forks):
     "The command in so many processes"
     env = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     return launch(
-        ["-m", "gpub", *argv],
+        argv,
         n,
         text=True,
         stdout=subprocess.PIPE,
@@ -49,7 +55,8 @@ def torchrun(*argv, n=2, launch=forked.torchrun):
 def from_a_shell(words, n, **how):
     "torchrun as a user starts it, from nothing"
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    return subprocess.Popen([*launch, f"--nproc_per_node={n}", *map(str, words)], **how)
+    words = [f"--nproc_per_node={n}", "-m", "gpub", *map(str, words)]
+    return subprocess.Popen([*launch, *words], **how)
 
 
 def rows(out):
@@ -77,7 +84,7 @@ def same_curve(a, b):
     assert all((p.model[k] - q.model[k]).abs().max() < 5e-3 for k in p.model)
 
 
-def learned(how, text, out, n=2, launch=forked.torchrun):
+def learned(how, text, out, n=2, launch=forks):
     "A run of several processes, to its end"
     argv = ["train", "shakespeare", "--data", text, "--out", out, "--parallel", how, *ARGS]
     p = torchrun(*argv, n=n, launch=launch)

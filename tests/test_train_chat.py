@@ -171,6 +171,7 @@ def test_a_ceiling_below_the_forecast_is_refused_before_a_byte_is_downloaded(roo
     assert len(at) == 2 and sources(root)[at[0]] == src  # the refusal comes first
 
 
+@pytest.mark.full(instead="test_train_1b.py::test_the_page_rehearses_in_a_process_of_its_own")
 def test_the_page_rehearses_in_a_process_of_its_own(root):
     found = functions_of(root, "rehearsal", subprocess=subprocess, sys=sys)
     ready, said = found["rehearsal"]("burn-1b-chat", "Voodoo 2")

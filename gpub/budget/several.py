@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PER_MACHINE', 'Sharing', 'forecast_traffic', 'sized_recipe', 'rows_each', 'forecast_moments', 'ways_to_cut',
-           'SharedStep', 'shared_step', 'sent_text', 'shared_step_text']
+           'SharedStep', 'shared_step', 'sent_text', 'size_text', 'shared_step_text']
 
 # %% ../../nbs/lib/budget/several.ipynb #294edb5a
 from collections import Counter
@@ -252,10 +252,13 @@ def sent_text(
     "In words"
     if not traffic:
         return "nothing"
-    return ", ".join(f"{kind} {_size(n)}" for kind, n in sorted(traffic.items()))
+    return ", ".join(f"{kind} {size_text(n)}" for kind, n in sorted(traffic.items()))
 
 
-def _size(n: float) -> str:
+def size_text(
+    n: float,  # bytes
+) -> str:
+    "In GB, or MB where that would show no digits"
     return f"{n / 1e9:.2f} GB" if n >= 1e8 else f"{n / 1e6:.1f} MB"
 
 
@@ -266,7 +269,7 @@ def shared_step_text(
     s, card = step.sharing, step.card
     length = SHAPES[step.preset].model["context_length"]
     head = ["moment", "each GPU"]
-    rows = [[moment, _size(size)] for moment, size in step.moments.items()]
+    rows = [[moment, size_text(size)] for moment, size in step.moments.items()]
     word = "fits" if step.fits else "DOES NOT FIT"
     return "\n".join(
         [
@@ -276,8 +279,8 @@ def shared_step_text(
             "",
             str(Table(head, rows, align="lr")),
             "",
-            f"memory   {word}: {_size(step.peak)} at its fullest, "
-            f"{_size(ROOM * 1e9 * card.memory_gb)} of {card.memory_gb:g} GB may be filled",
+            f"memory   {word}: {size_text(step.peak)} at its fullest, "
+            f"{size_text(ROOM * 1e9 * card.memory_gb)} of {card.memory_gb:g} GB may be filled",
             f"sent     {sent_text(step.traffic)} by each GPU, each step",
             "unknown  how much of that hides behind the computing; gpub rehearse runs the program",
         ]

@@ -15,6 +15,7 @@ from gpub.cli.options import (
     PRESET,
     RUN,
     TorchCommand,
+    json_option,
     parse_settings,
     run_options,
     settings_option,
@@ -80,7 +81,7 @@ def _show_forecast(
     "--processes", type=int, default=1, show_default=True, help="GPUs, for a step of the recipe."
 )
 @click.option("--parallel", default="ddp", show_default=True, help="ddp, fsdp or hsdp.")
-@click.option("--json", "file", help="Write the result here too.")
+@json_option
 @settings_option("With --forecast: of a model or recipe that is changed so. Repeat for several.")
 def plan_command(
     preset: str,

@@ -8,7 +8,12 @@ __all__ = ['read_command', 'copies_command']
 # %% ../../nbs/lib/cli/forensics_commands.ipynb #1808075a
 from pathlib import Path
 import click
-from .options import RUN, TorchCommand, number_option
+from gpub.cli.options import (
+    RUN,
+    TorchCommand,
+    number_option,
+    step_option,
+)
 from ..core import GpubError
 
 # %% ../../nbs/lib/cli/forensics_commands.ipynb #3b36f35d
@@ -37,7 +42,7 @@ def read_command(run: str, step: int, whole: bool):
 @number_option("--temperature", 0.8, "0 takes the favourite, above 1 gambles.", least=0)
 @number_option("--seed", 0, "Another seed, another sample.", least=0)
 @click.option("--least", type=click.IntRange(2), help="Tokens of a passage.  [default: 8, or 32]")
-@click.option("--step", type=int, help="Which checkpoint.  [default: the newest]")
+@step_option
 def copies_command(run: str, file: str | None, least: int | None, **how: object):
     """The passages of a sample that stand word for word in what RUN was trained on.
 

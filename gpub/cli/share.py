@@ -7,14 +7,19 @@ __all__ = ['export_command', 'import_command', 'push_command', 'demo_command', '
 
 # %% ../../nbs/lib/cli/share_commands.ipynb #79d4d289
 import click
-from .options import RUN, TorchCommand, number_option
+from gpub.cli.options import (
+    RUN,
+    TorchCommand,
+    number_option,
+    step_option,
+)
 from ..core import GpubError
 
 # %% ../../nbs/lib/cli/share_commands.ipynb #54c9d36f
 @click.command("export", cls=TorchCommand)
 @click.argument("run", type=RUN)
 @click.argument("folder")
-@click.option("--step", type=int, help="Which checkpoint.  [default: the newest]")
+@step_option
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "bfloat16", "float16"]),
@@ -129,7 +134,7 @@ def demo_command(runs: tuple[str, ...], file: str | None, step: int | None, port
 
 @click.command("serve", cls=TorchCommand)
 @click.argument("run", type=RUN)
-@click.option("--step", type=int, help="Which checkpoint.  [default: the newest]")
+@step_option
 @click.option(
     "--host",
     default="127.0.0.1",

@@ -17,6 +17,8 @@ from gpub.cli.options import (
     parse_settings,
     run_options,
     settings_option,
+    step_option,
+    temperature_option,
     this_command,
 )
 
@@ -153,13 +155,7 @@ def _list_presets():
     show_default=True,
     help="Tokens to write: characters, for a model of characters.",
 )
-@click.option(
-    "--temperature",
-    type=float,
-    default=0.8,
-    show_default=True,
-    help="0 takes the favourite, above 1 gambles.",
-)
+@temperature_option
 @click.option("--top-k", type=int, help="Choose among the k likeliest only.")
 @click.option(
     "--top-p",
@@ -177,7 +173,7 @@ def _list_presets():
 )
 @click.option("--stop", multiple=True, help="Text of one token that ends it.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same text.")
-@click.option("--step", type=int, help="Which checkpoint.  [default: the newest]")
+@step_option
 def sample_command(
     run: str,
     prompt: str | None,

@@ -17,6 +17,8 @@ from gpub.cli.options import (
     number_option,
     parse_settings,
     settings_option,
+    step_option,
+    temperature_option,
     this_command,
 )
 from ..core import GpubError
@@ -252,16 +254,10 @@ def _lines() -> Iterator[str]:
 @click.argument("run")
 @click.option("--system", default="", help="What the model is told first.")
 @number_option("--longest", 256, "Tokens of an answer.")
-@click.option(
-    "--temperature",
-    type=float,
-    default=0.8,
-    show_default=True,
-    help="0 takes the favourite, above 1 gambles.",
-)
+@temperature_option
 @click.option("--top-p", type=float, default=1.0, show_default=True, help="As for gpub sample.")
 @number_option("--seed", 0, "Same seed and questions, same answers.", least=0)
-@click.option("--step", type=int, help="Which checkpoint.  [default: the newest]")
+@step_option
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, mps.")
 def chat_command(run: str, system: str, step: int | None, device: str, **how: object):
     """Talk with RUN, a run of gpub sft, dpo or grpo.

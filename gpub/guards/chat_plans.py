@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Lt
 from ..budget.gates import METRICS, Gate
+from ..budget.phases import NamedPhase, PhaseRow
 from ..core import Config, Count, GpubError, NotNegative, read_json
 from ..files import shipped
 from ..model.sizes import nearest
-from ..train.presets import find_preset
 from ..tune.dpo import DpoConfig
 from ..tune.grpo import GrpoConfig
 
@@ -56,7 +56,7 @@ _Share = Annotated[float, Gt(0), Lt(1), "a share above 0 and below 1"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChatPhase(Config):
+class ChatPhase(NamedPhase, Config):
     "A run: what is learned from, by which method, what it may cost, and what it must show"
 
     name: str  # for --until, verdicts and the folder
@@ -98,10 +98,6 @@ class ChatPhase(Config):
                     f"logs {', '.join(nearest(gate.metric, known))}"
                 )
 
-    def label(self) -> str:  # text in front of a message
-        "Which phase it is"
-        return f"phase {self.name}: "
-
 # %% ../../nbs/lib/guards/chat_plans.ipynb #508cf03c
 @dataclass(frozen=True, kw_only=True)
 class ChatSource(Config):
@@ -115,7 +111,7 @@ class ChatSource(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChatPlan(Config):
+class ChatPlan(PhaseRow, Config):
     "Phases, each starting where the one before ended"
 
     about: str  # a line on what it is for
@@ -130,12 +126,7 @@ class ChatPlan(Config):
 
     def __post_init__(self):
         super().__post_init__()
-        find_preset(self.preset)
-        if not self.phases:
-            raise GpubError("a plan needs at least one phase")
-        names = [p.name for p in self.phases]
-        if len(set(names)) < len(names):
-            raise GpubError(f"two phases are called {max(names, key=names.count)!r}")
+        self.check_names()
         if late := [p.name for p in self.phases[1:] if p.method == "train"]:
             raise GpubError(f"phase {late[0]} is train: only the first phase can pretrain a model")
         if (self.phases[0].method == "train") == (self.base is not None):
@@ -145,16 +136,6 @@ class ChatPlan(Config):
             )
         if any(p.replay for p in self.phases) and self.old is None:
             raise GpubError("a phase with replay reads old text again: give the plan old")
-
-    def phase(
-        self,
-        name: str,  # as after --until
-    ) -> ChatPhase:
-        "The phase of that name; raises `GpubError` listing those there are"
-        names = [p.name for p in self.phases]
-        if name not in names:
-            raise GpubError(f"the plan has no phase {name!r}; it has {', '.join(names)}")
-        return self.phases[names.index(name)]
 
     def until(
         self,

@@ -30,6 +30,7 @@ from gpub.budget.several import (
     forecast_traffic,
     rows_each,
     sent_text,
+    size_text,
     sized_recipe,
     ways_to_cut,
 )
@@ -409,7 +410,8 @@ def _wrong(
         # less is only good news: blocks that are asleep are not turned
         if sent - planned > max(FORECAST_GAP * planned, UNPLANNED):
             out.append(
-                f"{kind}: {_size(sent)} are sent in a step, the forecast says {_size(planned)}"
+                f"{kind}: {size_text(sent)} are sent in a step, the forecast says "
+                f"{size_text(planned)}"
             )
     if compiles.again:
         out.append(f"{compiles.again} graphs are compiled again at shapes that were seen before")
@@ -517,10 +519,6 @@ UNKNOWN = (
 )
 
 
-def _size(n: float) -> str:
-    return f"{n / 1e9:.2f} GB" if n >= 1e8 else f"{n / 1e6:.1f} MB"
-
-
 def rehearsal_verdict(
     r: Rehearsed,  # from `rehearse`
 ) -> str:
@@ -530,7 +528,7 @@ def rehearsal_verdict(
     moment = max(r.peaks, key=r.peaks.get)
     word = "fits" if r.fits else "DOES NOT FIT"
     return (
-        f"{word}: {_size(r.peak)} at its fullest ({moment}), {_size(r.room)} of "
+        f"{word}: {size_text(r.peak)} at its fullest ({moment}), {size_text(r.room)} of "
         f"{r.card.memory_gb:g} GB may be filled"
     )
 
@@ -577,8 +575,8 @@ def rehearsal_text(
     rows = [
         [
             moment,
-            _size(size),
-            _size(r.forecast[moment]) if moment in r.forecast else "",
+            size_text(size),
+            size_text(r.forecast[moment]) if moment in r.forecast else "",
             measured.get(moment, NOT_YET),
         ]
         for moment, size in r.peaks.items()
@@ -586,7 +584,7 @@ def rehearsal_text(
     ]
     head = ["moment", "rehearsed", "plan", "measured"]
     lines += [repr(Table(head, rows, align="lrrr")), ""]
-    traffic = ", ".join(f"{k} {_size(n)} in {r.calls[k]} calls" for k, n in r.traffic.items())
+    traffic = ", ".join(f"{k} {size_text(n)} in {r.calls[k]} calls" for k, n in r.traffic.items())
     plan = f"; plan: {sent_text(r.planned)}" if r.planned else ""
     waits = ", ".join(f"{n} at {place}" for place, n in r.waits.items())
     lines += [
