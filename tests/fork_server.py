@@ -8,8 +8,9 @@ from pathlib import Path
 
 STREAMS = dict(stdin="r", stdout="w", stderr="w")
 # what most children import, and what takes most of their time: the first step of an optimizer
-# asks for torch._dynamo
-NEEDED = "torch._dynamo", "gpub.cli.main", "gpub.train.trainer", "gpub.record.load"
+# asks for torch._dynamo, a report for pyplot, a run in slices for torch's checkpoints
+NEEDED = ["torch._dynamo", "torch.distributed.checkpoint", "matplotlib.pyplot"]
+NEEDED += ["gpub.cli.main", "gpub.train.trainer", "gpub.record.load"]
 
 
 def reap(reports):
