@@ -6,12 +6,13 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 export PYTHON
 # every stage of a test is stopped, with a sentence, after LIMIT seconds; LIMIT=0: never
 LIMITED = $(TEST_ENV) $(BIN)/python tools/limit.py '$(LIMIT)'
-# one file is one process's: its tests share what they train
-PYTEST = $(BIN)/python -m pytest -q -n 2 --dist loadfile tests
+# one file is one process's: its tests share what they train; files in the order of their names, for
+# the long ones have few tests and would else come last
+PYTEST = $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder tests
 # Notebooks that only `make test-all` runs: tests/ asks the same, of the same functions (parallel of
-# test_parallel, hub of test_hub, ...), or a chapter does (6 climbs the ladder). Then names that no
-# test runs: they start with _ or .
-LATER := ^(bench_shakespeare|bench_train|bench_ladder|bench_corpus|parallel|hub|walk|trainer|preflight|grade_tune|growing|sandbox|kl_ends|results|methods|load|losses|initial|samples|ladder|demo|head|optim|museum_bugs|adapter|steps|chat_walk)\.|^[_.]
+# test_parallel, hub of test_hub, ...), or chapters do (6 climbs the ladder, those of season 3 start
+# from sums_world). Then names that no test runs: they start with _ or .
+LATER := ^(bench_shakespeare|bench_train|bench_ladder|bench_corpus|parallel|hub|walk|trainer|preflight|grade_tune|growing|sandbox|kl_ends|results|methods|load|losses|initial|samples|ladder|demo|head|optim|museum_bugs|adapter|steps|chat_walk|evaluate|compiled|grade|tune_commands|written|museum_blog|bench_rungs|runner|engines|sums_world)\.|^[_.]
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 ifneq ($(filter run py ipynb,$(MAKECMDGOALS)),)

@@ -2,6 +2,7 @@
 
 import os, shutil, signal, subprocess, sys
 from pathlib import Path
+import forked
 import numpy as np
 import pytest
 from gpub.data.plays import plays
@@ -61,6 +62,12 @@ def copy(root, tmp_path):
     for name in ("settings.ini", "setup.py", "README.md", "_quarto.yml"):
         shutil.copy(root / name, tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def forks(monkeypatch):
+    "What the package starts is forked too"
+    monkeypatch.setattr(subprocess, "Popen", forked.popen)
 
 
 @pytest.fixture

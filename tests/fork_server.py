@@ -2,10 +2,14 @@
 a process of its own, as `python -c` makes one, without the seconds that torch takes to import.
 Started by forked.py, which sends it one message for each child."""
 
-import atexit, contextlib, gc, io, json, os, runpy, select, signal, socket, sys, threading
-import types
+import atexit, contextlib, gc, importlib, io, json, os, runpy, select, signal, socket, sys
+import threading, types
+from pathlib import Path
 
 STREAMS = dict(stdin="r", stdout="w", stderr="w")
+# what most children import, and what takes most of their time: the first step of an optimizer
+# asks for torch._dynamo
+NEEDED = "torch._dynamo", "gpub.cli.main", "gpub.train.trainer", "gpub.record.load"
 
 
 def reap(reports):
@@ -50,17 +54,26 @@ def serve(asking):
         asking.send(str(pid).encode())
 
 
+def forget_another_copy(found):
+    "A folder `gpub` where a program runs is what the program would import"
+    ours = [name for name in sys.modules if name.partition(".")[0] == "gpub"]
+    if found.is_dir() and not found.samefile(Path(sys.modules["gpub"].__file__).parent):
+        for name in ours:
+            del sys.modules[name]
+
+
 def become(asked, streams):
     "What a fresh interpreter would be: streams, environment, folder, signals, words"
     for number, one in enumerate(streams):
         os.dup2(one, number)
     for one in set(streams) - {0, 1, 2}:
         os.close(one)
+    asked_for, _, handler = asked["env"].get("PYTHONIOENCODING", "").partition(":")
     for number, (name, mode) in enumerate(STREAMS.items()):
         stream = open(number, mode + "b", closefd=False)
         lines = name == "stderr" or os.isatty(number)
-        errors = "backslashreplace" if name == "stderr" else None
-        wrapped = io.TextIOWrapper(stream, "utf-8", errors, line_buffering=lines)
+        errors = "backslashreplace" if name == "stderr" else handler or None
+        wrapped = io.TextIOWrapper(stream, asked_for or "utf-8", errors, line_buffering=lines)
         setattr(sys, name, wrapped)
         setattr(sys, f"__{name}__", wrapped)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -68,6 +81,7 @@ def become(asked, streams):
     os.environ.clear()
     os.environ.update(asked["env"])
     os.chdir(asked["cwd"])
+    forget_another_copy(Path("gpub"))
     if asked["new_session"]:
         os.setsid()
     sys.path[0] = ""
@@ -108,14 +122,21 @@ def end(code):
     os._exit(code & 0xFF)
 
 
-def main():
-    "Serve; in a child, run the program"
+def serve_and_run(asking):
+    "Serve; in a child, run the program. Never returns"
     gc.freeze()  # what is there stays where it is, in the memory that all share
-    found = serve(socket.socket(fileno=int(sys.argv[1])))
-    if found:
-        asked, streams = found
-        become(asked, streams)
-        end(run_program(asked))
+    found = serve(asking)
+    if not found:
+        os._exit(0)
+    asked, streams = found
+    become(asked, streams)
+    end(run_program(asked))
+
+
+def main():
+    for name in NEEDED:
+        importlib.import_module(name)
+    serve_and_run(socket.socket(fileno=int(sys.argv[1])))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,10 @@ FOLLOWED = {"env", "cwd", "text", "stdin", "stdout", "stderr", "start_new_sessio
 # what an interpreter or a library reads once, when it starts
 READ_AT_START = "PYTHON", "OMP_", "MKL_", "LD_", "LC_", "LANG", "MPL", "TORCH"
 # what torch sets by itself as soon as a test compiles something, and reads whenever it compiles
-READ_LATER = {"TORCHINDUCTOR_CACHE_DIR"}
+# (PYTHONIOENCODING is followed)
+READ_LATER = {"TORCHINDUCTOR_CACHE_DIR", "PYTHONIOENCODING"}
 AT_IMPORT = dict(os.environ)  # what a server starts with, whatever a test has set since
+POPEN = subprocess.Popen
 _servers = {}  # pid of a process of the tests -> (its fork server, the socket to ask it)
 
 
@@ -90,7 +92,7 @@ def can_fork(words, how):
     "Whether a fork of the server is what the program would find in a fresh interpreter"
     if sys.platform != "linux" or words[0] not in ("-c", "-m"):
         return False
-    if words[0] == "-m" and words[1] not in ("gpub", "pytest"):
+    if words[0] == "-m" and words[1].partition(".")[0] not in ("gpub", "pytest"):
         return False
     if set(how) - FOLLOWED:
         return False
@@ -103,7 +105,13 @@ def Python(words, **how):
     words = [os.fspath(word) if isinstance(word, os.PathLike) else str(word) for word in words]
     if can_fork(words, how):
         return Forked(words, **how)
-    return subprocess.Popen([sys.executable, *words], **how)
+    return POPEN([sys.executable, *words], **how)
+
+
+def popen(args, **how):
+    "`subprocess.Popen`, forked where it is one of this Python and that is the same"
+    ours = isinstance(args, (list, tuple)) and args[0] == sys.executable
+    return Python(args[1:], **how) if ours else POPEN(args, **how)
 
 
 def run(words, *, check=False, capture_output=False, timeout=None, input=None, **how):
@@ -122,3 +130,13 @@ def run(words, *, check=False, capture_output=False, timeout=None, input=None, *
     if check:
         done.check_returncode()
     return done
+
+
+def torchrun(words, n, **how):
+    "torchrun of `n` processes of a program, forked like what they are processes of"
+    launch = ["--standalone", f"--nproc_per_node={n}", *map(str, words)]
+    if sys.platform != "linux":
+        return Python(["-m", "torch.distributed.run", *launch], **how)
+    here = str(SERVER.parent)
+    begin = f"import sys; sys.path.append({here!r}); import ranks; ranks.main(sys.argv[1:])"
+    return Python(["-c", begin, *launch], **how)

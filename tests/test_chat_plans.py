@@ -326,10 +326,10 @@ def with_seed(seed):
     return replace(toy, phases=(base, *toy.phases[1:]))
 
 
-def gates_of(walks):
+def gates_of(walks, plan="chat-toy"):
     "By phase: its steps, its seconds, and what each of its gates was shown by every seed"
     found = {}
-    for phase in read_chat_plan("chat-toy").phases:
+    for phase in read_chat_plan(plan).phases:
         judged = [next(v for v in verdicts(out) if v["phase"] == phase.name) for out in walks]
         bills = [json.loads((out / phase.name / "bill.json").read_text()) for out in walks]
         gates = {}

@@ -1,8 +1,8 @@
 "Saving and loading under kill -9, full disks, damage and company"
 
-import json, os, pickle, random, shutil, signal, subprocess, sys, threading, time
+import json, os, pickle, random, shutil, signal, subprocess, threading, time
 from collections import namedtuple
-import pytest, torch
+import forked, pytest, torch
 from gpub.record import checkpoint as ckpt
 from gpub.record.checkpoint import (
     MODEL,
@@ -451,7 +451,7 @@ HOLD = (
 
 
 def test_lock_across_processes_and_after_kill_9(tmp_path):
-    p = subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE, text=True)
+    p = forked.Python(["-c", HOLD, tmp_path], stdout=subprocess.PIPE, text=True)
     try:
         assert p.stdout.readline() == "held\n"
         refused(f"in use by process {p.pid}", lock_folder(tmp_path).__enter__)

@@ -39,6 +39,18 @@ def test_a_fork_is_what_a_fresh_interpreter_is(name, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks are used on Linux")
+@pytest.mark.parametrize("asked_for", ["cp1252", "ascii:replace"])
+def test_a_fork_writes_as_it_is_asked_to(tmp_path, asked_for):
+    code = "import sys; print(*((s.encoding, s.errors) for s in (sys.stdout, sys.stderr)))"
+    how = asked(tmp_path)
+    how["env"]["PYTHONIOENCODING"] = asked_for
+    fork = forked.Python(["-c", code], **how)
+    assert isinstance(fork, forked.Forked)
+    fresh = subprocess.Popen([sys.executable, "-c", code], **how)
+    assert fork.communicate() == fresh.communicate()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks are used on Linux")
 def test_a_fork_is_stopped_as_any_process(tmp_path):
     code = "import time; print('begun', flush=True); time.sleep(300)"
     for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
@@ -50,6 +62,17 @@ def test_a_fork_is_stopped_as_any_process(tmp_path):
         _, err = process.communicate(timeout=60)
         assert process.returncode == -sign
         assert ("KeyboardInterrupt" in err) == (sign == signal.SIGINT)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks are used on Linux")
+def test_a_fork_has_torch_and_the_package_that_lies_there(tmp_path):
+    code = "import sys; print('torch' in sys.modules); import gpub; print(gpub.__file__)"
+    for made in (False, True):
+        done = forked.run(["-c", code], cwd=tmp_path, capture_output=True, text=True)
+        torch, file = done.stdout.splitlines()
+        assert torch == "True" and (os.path.dirname(file) == str(tmp_path / "gpub")) == made
+        (tmp_path / "gpub").mkdir(exist_ok=True)
+        (tmp_path / "gpub/__init__.py").touch()
 
 
 def test_what_a_test_has_set_does_not_end_the_forks(monkeypatch, tmp_path):

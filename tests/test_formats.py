@@ -93,6 +93,23 @@ def test_a_run_of_format_1_goes_on_bit_for_bit(text, half, undisturbed):
     assert load_checkpoint(half).state["config"] == load_checkpoint(undisturbed).state["config"]
 
 
+def test_a_text_that_was_moved_is_the_same_run_and_another_text_is_not(text, undisturbed, tmp_path):
+    "Stopped half-way, the text moved: the same bits, and config.json knows the new place"
+    here = shutil.copy(text, tmp_path / "here.txt")
+    for step in start_run(here, tmp_path / "run").steps():
+        if step.n == 3:
+            break
+    there = here.rename(tmp_path / "there.txt")
+    here.write_text(text.read_text()[::-1])  # another text under the old name
+    with pytest.raises(GpubError, match="holds another run: data.tokens") as e:
+        start_run(here, tmp_path / "run").go()
+    assert "source" not in str(e.value)
+    start_run(there, tmp_path / "run").go()
+    same_weights(tmp_path / "run", undisturbed)
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    assert config["data"]["source"] == config["options"]["data"] == str(there)
+
+
 def test_another_shape_is_still_another_run(text, half):
     with pytest.raises(GpubError, match="holds another run: model.d_model: this run 16, asked 32"):
         start_run(text, half, SETTINGS | dict(d_model=32)).go()

@@ -2,6 +2,7 @@
 also shown a planted violation."""
 
 import ast, io, json, re, shutil, subprocess, sys, tokenize
+from functools import cache
 from pathlib import Path
 import pytest
 from cells import python
@@ -118,10 +119,20 @@ def notebooks(root):
     return sorted(p for p in (root / "nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
 
 
+@cache
+def parsed(text):
+    "The syntax tree of a module, which no law changes; most laws read all of them"
+    return ast.parse(text)
+
+
+@cache
+def opened(text):
+    "The cells of a notebook, likewise"
+    return json.loads(text)["cells"]
+
+
 def cells(path, kind="code"):
-    return [
-        c for c in json.loads(path.read_text(encoding="utf-8"))["cells"] if c["cell_type"] == kind
-    ]
+    return [c for c in opened(path.read_text(encoding="utf-8")) if c["cell_type"] == kind]
 
 
 def source(cell):
@@ -152,7 +163,7 @@ def imported_names(path, name):
     """(module below gpub, name or None) for every import of the package in a file, wherever it
     stands"""
     package = name.split(".")[:-1]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             for a in node.names:
                 if a.name.startswith("gpub."):
@@ -237,7 +248,7 @@ def two_meanings(root):
     "Public names that two modules define"
     owners = {}
     for name, path in module_files(root).items():
-        for public in public_names(ast.parse(path.read_text(encoding="utf-8"))):
+        for public in public_names(parsed(path.read_text(encoding="utf-8"))):
             owners.setdefault(public, []).append(name)
     return [
         f"{public} is defined by {', '.join(at)}" for public, at in owners.items() if len(at) > 1
@@ -262,7 +273,7 @@ def unused(root, kept=FOR_USERS):
         for p in (root / "gpub").rglob("*.py")
         if is_program(p) or p == root / "gpub/__init__.py"
     }
-    trees = {name: ast.parse(p.read_text(encoding="utf-8")) for name, p in files.items()}
+    trees = {name: parsed(p.read_text(encoding="utf-8")) for name, p in files.items()}
     taken = set()  # (module, name)
     for name, tree in trees.items():
         imported = list(imported_names(files[name], name.lstrip(".")))
@@ -486,7 +497,7 @@ def pickles(root):
     "Ways to run someone else's code by loading their file"
     out = []
     for path in sorted((root / "gpub").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path.read_text(encoding="utf-8"))):
             names = (
                 [a.name for a in node.names] + [getattr(node, "module", None) or ""]
                 if isinstance(node, (ast.Import, ast.ImportFrom))
@@ -532,7 +543,7 @@ def unexplained(root):
     out = []
     for path in sorted((root / "gpub").rglob("*.py")):
         text = path.read_text(encoding="utf-8")
-        tree, lines = ast.parse(text), told(text)
+        tree, lines = parsed(text), told(text)
         public = public_names(tree)
 
         def look(node, name):
@@ -582,7 +593,7 @@ def long_winded(root, most=45):
     return [
         f"{p.name}: {n.name} has {count} statements"
         for p in sorted((root / "gpub").rglob("*.py"))
-        for n in ast.walk(ast.parse(p.read_text(encoding="utf-8")))
+        for n in ast.walk(parsed(p.read_text(encoding="utf-8")))
         if isinstance(n, ast.FunctionDef)
         and (count := sum(isinstance(x, ast.stmt) for x in ast.walk(n)) - 1) > most
     ]
@@ -600,7 +611,7 @@ def untyped(root, rooms=UNTYPED_ROOMS):
     faults, open_rooms = [], set()
     for path in sorted((root / "gpub").rglob("*.py")):
         name = room(".".join(path.relative_to(root / "gpub").with_suffix("").parts))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path.read_text(encoding="utf-8"))):
             if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 continue
             bare = [x.arg for x in arguments(node) if x.annotation is None]
@@ -623,7 +634,7 @@ def laid_out_by_hand(root):
     for name, path in module_files(root).items():
         if name in WIDTHS:
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute) and node.attr in ("ljust", "rjust"):
                 out.append(f"{name}, line {node.lineno}: {node.attr}; use gpub.table")
             if isinstance(node, ast.FormattedValue) and node.format_spec:

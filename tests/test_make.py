@@ -97,7 +97,8 @@ def test_an_interrupted_test_is_named(tmp_path, workers):
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "interrupted", "-n", str(workers)]
     shell = "import signal, sys, os; signal.signal(signal.SIGINT, signal.default_int_handler); "
     argv = [sys.executable, "-c", shell + "os.execv(sys.argv[1], sys.argv[1:])", *argv]
-    env = {**os.environ, "PYTHONPATH": str(TESTS), "PYTHONUNBUFFERED": "1"}
+    ours = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_XDIST")}
+    env = {**ours, "PYTHONPATH": str(TESTS), "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
         argv, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
     )

@@ -2,7 +2,7 @@
 
 import json
 import subprocess
-import sys
+import forked
 import pytest
 import gpub.lab.museum.bugs, gpub.lab.museum.blog
 from gpub.core import GpubError
@@ -94,7 +94,7 @@ def test_an_exhibit_that_cannot_be_told_apart_is_found():
 def test_a_folder_is_held_until_the_input_closes(tmp_path):
     program = ["-m", "gpub.lab.museum.programs.hold_folder", str(tmp_path)]
     pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    with subprocess.Popen([sys.executable, *program], **pipes) as other:
+    with forked.Python(program, **pipes) as other:
         assert other.stdout.readline() == "held\n"
         with pytest.raises(GpubError, match="in use by process"), lock_folder(tmp_path):
             pass

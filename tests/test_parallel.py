@@ -1,8 +1,9 @@
-"""Several processes, started as a user starts them: the same loss, the same files, one clear line
+"""Several processes, started as torchrun starts them: the same loss, the same files, one clear line
 when one dies."""
 
 import json, os, re, shutil, signal, subprocess, sys
 from pathlib import Path
+import forked
 import psutil
 import pytest
 from safetensors.torch import load_file
@@ -20,6 +21,7 @@ from test_run import TINY, gpub
 
 # clip is below every gradient norm of this run: all of them are cut
 ARGS = [*TINY, "--set", "compile=no", "--set", "clip=0.2"]
+SHORT = Path(__file__).parent / "short_texts.py"
 # each way of dividing the work counts once in `make test`, and all do in `make test-all`
 FULL_FSDP = pytest.param("fsdp", marks=pytest.mark.full)
 
@@ -31,26 +33,30 @@ def alone(text, tmp_path_factory):
     return out
 
 
-def torchrun(*argv, n=2):
+def forks(words, n, **how):
+    "torchrun whose processes are forks; what runs draw is short"
+    return forked.torchrun([SHORT, *words], n, **how)
+
+
+def torchrun(*argv, n=2, launch=forks):
     "The command in so many processes"
     env = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
-    return subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            f"--nproc_per_node={n}",
-            "-m",
-            "gpub",
-            *map(str, argv),
-        ],
+    return launch(
+        argv,
+        n,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**env, "OMP_NUM_THREADS": "1"},
         start_new_session=True,
     )
+
+
+def from_a_shell(words, n, **how):
+    "torchrun as a user starts it, from nothing"
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    words = [f"--nproc_per_node={n}", "-m", "gpub", *map(str, words)]
+    return subprocess.Popen([*launch, *words], **how)
 
 
 def rows(out):
@@ -78,10 +84,10 @@ def same_curve(a, b):
     assert all((p.model[k] - q.model[k]).abs().max() < 5e-3 for k in p.model)
 
 
-def learned(how, text, out, n=2):
+def learned(how, text, out, n=2, launch=forks):
     "A run of several processes, to its end"
     argv = ["train", "shakespeare", "--data", text, "--out", out, "--parallel", how, *ARGS]
-    p = torchrun(*argv, n=n)
+    p = torchrun(*argv, n=n, launch=launch)
     said, err = p.communicate(timeout=300)
     assert p.returncode == 0, err
     assert said.count("done:") == 1
@@ -96,7 +102,7 @@ def sliced(text, tmp_path_factory):
 
 
 def test_two_processes_learn_what_one_learns(alone, text, tmp_path):
-    same_curve(learned("ddp", text, tmp_path / "run"), alone)
+    same_curve(learned("ddp", text, tmp_path / "run", launch=from_a_shell), alone)
 
 
 def test_two_processes_with_slices_learn_what_one_learns(alone, sliced):
@@ -281,11 +287,11 @@ os._exit(0) # as the command does
 def test_masked_targets_count_the_same_in_two_processes(how, tmp_path):
     script = tmp_path / "masked.py"
     script.write_text(MASKED)
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    command = [sys.executable, *launch, script, how]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+    pipes = dict(text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = forked.torchrun([script, how], 2, **pipes)
+    said, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    found = [json.loads(line) for line in said.splitlines()]
     assert [micro for micro, *_ in found] == [None, 1, 3, 3]
     assert found[2][3] != found[3][3]  # a mask that ends where a document does
     for _, far, off, losses in found:
@@ -327,8 +333,10 @@ def test_two_go_on_where_one_stopped(alone, text, tmp_path):
 def kill_one(out, p):
     "kill -9 for one of torchrun's processes, not the first; what the others say"
     wait_for(out, 10, p)
-    workers = [c for c in psutil.Process(p.pid).children() if "gpub" in c.cmdline()]
+    below = psutil.Process(p.pid).children(recursive=True)
+    workers = [c for c in below if c.status() != psutil.STATUS_ZOMBIE and not c.children()]
     first = int((out / ".lock").read_text())
+    assert first in {c.pid for c in workers}
     next(c for c in workers if c.pid != first).kill()
     _, err = p.communicate(timeout=120)
     said = {l for l in err.splitlines() if l.startswith("gpub: ")}

@@ -1,7 +1,8 @@
 """A dataset is read at the commit it had when its job began, from a server that stands for the Hub:
 killed half-way, with the branch moved on, and asked for at another commit."""
 
-import json, os, subprocess, sys
+import json, os, subprocess
+import forked
 import pytest
 from gpub.core import GpubError
 from gpub.data.shards import read_manifest
@@ -36,8 +37,8 @@ def prep(hub, folder, out, source, **more):
     argv = ["--recipe", folder / "recipe.json", "--out", out, "--workers", 1]
     around = os.environ | dict(HF_ENDPOINT=hub.url, HF_HUB_OFFLINE="0", HF_HOME=str(folder / "hf"))
     around.pop("GPUB_HUB", None)
-    return subprocess.Popen(
-        [sys.executable, "-m", "gpub", "prep", *map(str, argv)],
+    return forked.Python(
+        ["-m", "gpub", "prep", *argv],
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

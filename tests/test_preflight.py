@@ -41,7 +41,7 @@ def failing(settings=None, skip=(RESUME,), **kw):
 
 
 @pytest.fixture(autouse=True)
-def own_checks(monkeypatch):
+def own_checks(monkeypatch, forks):
     "What a test takes away comes back"
     for name, f in list(PREFLIGHT_CHECKS.items()):
         monkeypatch.setitem(PREFLIGHT_CHECKS, name, f)

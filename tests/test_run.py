@@ -574,22 +574,14 @@ def test_stop_and_go_on(sig, straight, text, tmp_path):
 def test_a_lost_connection(straight, text, tmp_path):
     """What ssh leaves when it dies: a terminal that answers nothing but errors, SIGHUP from the
     system and once more from the shell"""
-    import fcntl, pty, termios
+    import pty
 
     argv = ["train", "shakespeare", "--data", text, "--out", tmp_path / "run", *TINY]
     here, there = pty.openpty()
-
-    def own_terminal():
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-    p = start(
-        *argv,
-        stdin=there,
-        stdout=there,
-        stderr=there,
-        start_new_session=True,
-        preexec_fn=own_terminal,
-    )
+    own_terminal = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
+    main = f"{own_terminal}; from gpub.cli.main import main; main()"
+    how = dict(stdin=there, stdout=there, stderr=there, start_new_session=True)
+    p = start(*argv, main=main, **how)
     os.close(there)
     seen = b""
     while b" 10/30 " not in seen:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+import forked
 import pytest
 from gpub.record.checkpoint import MODEL, checkpoints
 from test_parallel import ARGS, alone, same_curve  # noqa: F401
@@ -20,12 +21,12 @@ def told(tmp_path_factory):
     "What the program found, part by part"
     folder = tmp_path_factory.mktemp("several")
     fill(folder / "data").close()
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=4"]
     env = os.environ | dict(OMP_NUM_THREADS="1", GPUB_CACHE=str(folder / "cache"))
-    command = [sys.executable, *launch, PROGRAM, folder / "data"]
-    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=600)
-    assert done.returncode == 0, done.stderr[-6000:]
-    return {found.pop("part"): found for found in map(json.loads, done.stdout.splitlines())}
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = forked.torchrun([PROGRAM, folder / "data"], 4, env=env, **pipes)
+    said, err = process.communicate(timeout=600)
+    assert process.returncode == 0, err[-6000:]
+    return {found.pop("part"): found for found in map(json.loads, said.splitlines())}
 
 
 @pytest.mark.parametrize("how", ["ddp", "fsdp", "hsdp"])

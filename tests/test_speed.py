@@ -505,7 +505,7 @@ def test_commands(tmp_path, monkeypatch):
     )
 
 
-def test_a_contender_in_a_process_of_its_own():
+def test_a_contender_in_a_process_of_its_own(forks):
     model = dict(vocab_size=65, context_length=16, d_model=8, n_layers=1, n_heads=1)
     done = alone(gpub_steps, model=model, batch=2, steps=3)
     assert len(done["seconds"]) == 3 and done["rss"] > 1e7 and 3 < done["loss"] < 6

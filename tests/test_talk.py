@@ -15,6 +15,7 @@ from gpub.cli.guards import verify_command
 from gpub.cli.share import export_command, import_command
 from gpub.cli.tune import chat_command, chats_command, dpo_command, grpo_command, sft_command
 from gpub.core import GpubError
+from gpub.data.shards import ShardWriter
 from gpub.data.tokenizer import SPECIALS, BPETokenizer, CharTokenizer
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.model.llama import Llama, LlamaConfig
@@ -24,7 +25,8 @@ from gpub.record.load import load
 from gpub.share.hub import export_model
 from gpub.tune import steps
 from gpub.tune.lora import load_lora, merge_lora
-from gpub.tune.sets import open_questions
+from gpub.tune.methods import TuneOptions, run_sft
+from gpub.tune.sets import ReplayConfig, open_questions
 from gpub.tune.start import open_start, with_marks
 
 SHAPE = dict(context_length=32, d_model=32, n_layers=2, n_heads=2)
@@ -232,6 +234,68 @@ def test_replay_keeps_the_old_text(base, tmp_path):
     assert "cannot read" in refused(
         sft_command, base, "--data", "sums", "--replay", tmp_path / "no"
     )
+
+
+def old_shards(folder, tok, digits):
+    "A small folder of shards, as `gpub prep` makes one"
+    writer = ShardWriter(folder, tok)
+    for part, split in ((digits, "train"), (digits[: len(digits) // 4], "val")):
+        writer.add("digits", [np.asarray(tok.encode(part))], ["d"], [len(part)], split)
+    writer.close()
+
+
+@pytest.mark.parametrize("kind", ["text", "shards"])
+def test_a_volume_mounted_elsewhere_goes_on(base, tmp_path, kind):
+    "Chats and old text moved in the middle: the same weights; another old text: another run"
+
+    def volume(name, digits="0123456789+"):
+        folder = tmp_path / name
+        folder.mkdir()
+        rows = [dict(question=f"{k}+{k}", answer=str(2 * k)) for k in range(100, 160)]
+        (folder / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        if kind == "text":
+            (folder / "old").write_text(digits * 200)
+        else:
+            old_shards(folder / "old", sums_tokenizer(), digits * 200)
+        return folder
+
+    def tuned(out, folder, until=6):
+        asked = TuneOptions(run=str(base), out=str(tmp_path / out), steps=6, every=2, device="cpu")
+        old = ReplayConfig(source=str(folder / "old"), share=0.3)
+        return run_sft(
+            asked, str(folder / "c.jsonl"), old, print, lambda row, ledger: row["step"] == until
+        )
+
+    there = volume("mnt")
+    whole = tuned("whole", there)
+    with pytest.raises(Interrupted, match="saved at step 3 of 6"):
+        tuned("cut", there, until=3)
+    elsewhere = there.rename(tmp_path / "volume")
+    others = volume("others", "9876543210+")
+    with pytest.raises(GpubError, match="holds another run: data.replay.(sha256|tokens)") as e:
+        tuned("cut", others)
+    assert "source" not in str(e.value)
+    cut = tuned("cut", elsewhere)
+    assert all(torch.equal(weights(cut)[name], t) for name, t in weights(whole).items())
+    kept = json.loads((cut / "config.json").read_text())["data"]
+    assert kept["source"] == str(elsewhere / "c.jsonl")
+    assert kept["replay"]["source"] == str(elsewhere / "old")
+    assert "DAMAGED" not in done(verify_command, cut)
+
+
+def test_a_run_of_before_that_knew_only_the_path_goes_on(base, tmp_path):
+    "Its config.json holds no checksum of the old text"
+    text, out = tmp_path / "old.txt", tmp_path / "run"
+    text.write_text("0123456789+" * 200)
+    words = ["--data", "sums:400", "--steps", 4, "--replay", text, "--out", out]
+    done(sft_command, base, *words)
+    config = json.loads((out / "config.json").read_text())
+    del config["data"]["replay"]["sha256"]
+    (out / "config.json").write_text(json.dumps(config))
+    done(sft_command, base, *words)
+    moved = text.rename(tmp_path / "moved.txt")
+    words[words.index(text)] = moved
+    assert "data.replay.source" in refused(sft_command, base, *words)
 
 
 BAD_DATA = {

@@ -550,7 +550,7 @@ def test_the_published_curve_and_the_gates_lie_behind_the_live_one(root):
     plt.close(fig)
 
 
-def test_the_page_rehearses_in_a_process_of_its_own(root, tmp_path, monkeypatch):
+def test_the_page_rehearses_in_a_process_of_its_own(root, tmp_path, monkeypatch, forks):
     """Whatever this kernel did before; what cannot be rehearsed is a line, and nothing was
     rehearsed"""
     said = []
@@ -559,13 +559,13 @@ def test_the_page_rehearses_in_a_process_of_its_own(root, tmp_path, monkeypatch)
     for name, value in env(tmp_path).items():
         monkeypatch.setenv(name, value)
     torch.ones(1, requires_grad=True).sum().backward()
-    (found,) = space["rehearsal"]("gpt2-124m", "A100-80")
+    (found,) = space["rehearsal"]("shakespeare", "A100-80")
     assert found["ready"] and found["gpu"] == "A100-80" and "ready" in said[-1]
     words = functions_of(root, "rehearsal_words")["rehearsal_words"]
     assert words([found]) == (
         f"rehearsed: {len(found['peaks'])} moments, 0 on a wrong device or worse"
     )
-    assert space["rehearsal"]("gpt2-124m", "Voodoo 2") is None and "Voodoo 2" in said[-1]
+    assert space["rehearsal"]("shakespeare", "Voodoo 2") is None and "Voodoo 2" in said[-1]
     assert words(None) == "not rehearsed here"
 
 

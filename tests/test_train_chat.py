@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+import forked
 import pytest
 import torch
 from gpub.budget.gpus import machine_for
@@ -44,8 +45,8 @@ def cells(root, plan, **settings):
 
 def as_script(src, home, until=None):
     "All cells in one process, killed when the log of `until[0]` reaches step `until[1]`"
-    child = subprocess.Popen(
-        [sys.executable, "-c", "\n".join(map(shown, src))],
+    child = forked.Python(
+        ["-c", "\n".join(map(shown, src))],
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -170,6 +171,7 @@ def test_a_ceiling_below_the_forecast_is_refused_before_a_byte_is_downloaded(roo
     assert len(at) == 2 and sources(root)[at[0]] == src  # the refusal comes first
 
 
+@pytest.mark.full(instead="test_train_1b.py::test_the_page_rehearses_in_a_process_of_its_own")
 def test_the_page_rehearses_in_a_process_of_its_own(root):
     found = functions_of(root, "rehearsal", subprocess=subprocess, sys=sys)
     ready, said = found["rehearsal"]("burn-1b-chat", "Voodoo 2")

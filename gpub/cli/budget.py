@@ -227,7 +227,7 @@ def _behind_the_numbers(row: dict) -> str:
     return textwrap.fill(" ".join([*words, row["price from"]]), 80, subsequent_indent="  ")
 
 
-_CHAT_PLANS = "chat-toy", "burn-1b-chat"  # as in `guards.chat_plans`, which needs torch
+_CHAT_PLANS = "chat-toy", "chat-2m", "burn-1b-chat"  # as in `guards.chat_plans`, which needs torch
 
 
 def _plans() -> str:

@@ -149,6 +149,7 @@ class ChatPlan(PhaseRow, Config):
 OLD_TEXT = "plays-and-sums"  # text that is made on the spot: plays, and sums as lines
 CHAT_PLANS = {  # name -> file in data/recipes
     "chat-toy": "chat-toy-plan.json",
+    "chat-2m": "chat-2m-plan.json",
     "burn-1b-chat": "burn1b-chat-plan.json",
 }
 

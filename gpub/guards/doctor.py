@@ -19,7 +19,7 @@ from safetensors import safe_open
 from .alarms import Alarm, check_mfu, check_state
 from ..record.checkpoint import MODEL, Damaged, checkpoints, verify_checkpoint
 from ..core import GpubError, first_line, read_config, read_json, upgrade_config
-from ..record.folder import SCHEDULE, differences, identity_without
+from ..record.folder import SCHEDULE, differences, identity_without, without_places
 from ..model.llama import Llama, build_model
 from ..data.plays import sees_future
 from .tuned import TUNED_CHECKS, is_tuned
@@ -312,7 +312,8 @@ def check_shapes(
     now = {k: config.get(k, {}) for k in then}
     # what may change on the way; the logged rates are compared by themselves
     free = CHANGEABLE + SCHEDULE
-    if diff := differences(identity_without(then, free), identity_without(now, free)):
+    sides = (without_places(identity_without(side, free)) for side in (then, now))
+    if diff := differences(*sides):
         found = diff[0].replace("this run", "checkpoint").replace("asked", "config.json")
         raise Alarm(
             f"{folder.name} was saved by another configuration: {found}",

@@ -56,8 +56,13 @@ class SumsRecipe:
     rows: int = 128  # lines a step, of the base
     chats: int = 128  # conversations a step, of fine-tuning
     pages: int = 4  # pages of 128 characters of plays a step, of the base
+    exam: int = 2000  # sums that a model is measured on; nothing is trained otherwise
     base_rate: float = 0.03  # peak rate of the base's matrices; of everything else a third
     sft_rate: float = 0.02  # the same of fine-tuning
+
+    def told(self) -> dict[str, float]:
+        "What decides the weights, by name"
+        return {name: value for name, value in asdict(self).items() if name != "exam"}
 
     def config(
         self,
@@ -177,9 +182,10 @@ class SumsWorld:
     def right_probs(
         self,
         model: Llama,  # any
-        n: int = 2000,  # sums, none of which training saw
+        n: int | None = None,  # sums, none of which training saw; default: the recipe's
     ) -> torch.Tensor:  # one for each sum
         "The probability with which a model gives the right answer"
+        n = n or self.recipe.exam
         a, b = draw_pairs(n, np.random.default_rng(6), held_out=True)
         ids = sum_ids(self.tok, a, b, digits_of(a + b, 4))
         learned = np.arange(PROMPT_TOKENS + ANSWER_TOKENS) >= PROMPT_TOKENS
@@ -228,9 +234,10 @@ class SumsWorld:
     def score(
         self,
         model: Llama,  # any
-        n: int = 2000,  # sums to measure on
+        n: int | None = None,  # sums to measure on; default: the recipe's
     ) -> SumsScore:
         "How good a model is, at sums and at plays"
+        n = n or self.recipe.exam
         a, b = draw_pairs(n, np.random.default_rng(8), held_out=True)
         ids = sum_ids(self.tok, a, b, self.teacher.answer(a, b, np.random.default_rng(9)))
         learned = np.arange(ids.shape[1]) >= PROMPT_TOKENS
@@ -290,7 +297,7 @@ class SumsWorld:
                 yield from tune_steps(model, _Reading(self, model, pages), config)
 
         own = {
-            k: v for k, v in asdict(recipe).items() if k not in ("sft_steps", "chats", "sft_rate")
+            k: v for k, v in recipe.told().items() if k not in ("sft_steps", "chats", "sft_rate")
         }
         return self.trained("base", self.fresh(), own, steps)
 
@@ -317,4 +324,4 @@ class SumsWorld:
         def measure(model: Llama) -> dict[str, float]:
             return asdict(self.score(model, 500))
 
-        return self.trained("sft", self.base().model, asdict(self.recipe), train, measure, 20)
+        return self.trained("sft", self.base().model, self.recipe.told(), train, measure, 20)

@@ -42,6 +42,7 @@ from gpub.record.folder import (
     differences,
     first_changed_row,
     identity_without,
+    without_places,
     row_sums,
 )
 
@@ -779,9 +780,13 @@ def _same_run(run_dir: Path, mirror: Path):
 
 
 def _comparable(config: Any) -> dict:
-    "What two copies of a run agree in: not the end it was given, which may have come later"
+    "What two copies of a run agree in: not the end it was given, nor where its data lies"
     if not isinstance(config, dict):
         return {"config.json": config}
+    config = without_places(config)
+    if isinstance(config.get("options"), dict):
+        kept = {k: v for k, v in config["options"].items() if k != "data"}
+        config = config | dict(options=kept)
     return identity_without(config, SCHEDULE) if isinstance(config.get("train"), dict) else config
 
 

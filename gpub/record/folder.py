@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SCHEDULE', 'differences', 'flat_settings', 'append_row', 'row_sums', 'first_changed_row', 'cut_log',
-           'identity_without', 'open_folder', 'lock_folder', 'in_use', 'sweep_halves', 'stop_flag', 'Interrupted',
-           'disk_errors']
+           'identity_without', 'without_places', 'open_folder', 'lock_folder', 'in_use', 'sweep_halves', 'stop_flag',
+           'Interrupted', 'disk_errors']
 
 # %% ../../nbs/lib/record/folder.ipynb #6fdda65a
 import errno
@@ -170,6 +170,38 @@ def identity_without(
     }
 
 
+# of data: what it holds, whatever it is called and wherever it lies
+_CONTENTS = "tokens", "sha256", "files"
+
+
+def without_places(
+    config: dict,  # model, train, data ...
+) -> dict:  # the same, where data with a checksum has no `source`
+    "What is left of a configuration when a folder is moved"
+    data = config.get("data")
+    return config | dict(data=_without_place(data)) if isinstance(data, dict) else config
+
+
+def _without_place(entry: dict) -> dict:
+    known = any(entry.get(name) for name in _CONTENTS)
+    return {
+        name: _without_place(value) if isinstance(value, dict) else value
+        for name, value in entry.items()
+        if not (known and name == "source")
+    }
+
+
+def _with_places(entry: dict, now: dict) -> dict:
+    "An entry of data as it was stored, at the place where it lies now"
+    moved = dict(source=now["source"]) if "source" in now and "source" in entry else {}
+    inner = {
+        name: _with_places(value, now[name])
+        for name, value in entry.items()
+        if isinstance(value, dict) and isinstance(now.get(name), dict)
+    }
+    return entry | moved | inner
+
+
 def open_folder(
     out: Path | str,  # the run folder
     identity: dict,  # what this command wants: model, train, data
@@ -188,14 +220,17 @@ def open_folder(
             raise GpubError(
                 f"{path} is not that of a run: restore it, or choose another folder with --out"
             )
-        if diff := differences(
-            identity_without({k: found.get(k, {}) for k in identity}, free),
-            identity_without(identity, free),
-        ):
+        sides = {k: found.get(k, {}) for k in identity}, identity
+        if diff := differences(*(without_places(identity_without(s, free)) for s in sides)):
             raise GpubError(
                 f"{out} holds another run: {'; '.join(diff)}. Choose another folder with --out, "
                 "or give the same settings"
             )
+        if isinstance(identity.get("data"), dict):
+            there = found | dict(data=_with_places(found["data"], identity["data"]))
+            if there != found:
+                write_atomic(path, json.dumps(there, indent=1) + "\n")
+                return there
         return found
     if Path(out, "checkpoints").exists():
         raise GpubError(

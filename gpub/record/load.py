@@ -15,7 +15,7 @@ from torch import nn
 from .checkpoint import Checkpoint, load_checkpoint
 from ..core import GpubError, first_line, read_config
 from ..device import pick_device, use_threads
-from .folder import differences
+from .folder import differences, without_places
 from .log import read_log
 from ..model.generate import generate
 from ..table import Table
@@ -29,7 +29,7 @@ _SEALED = "preset", "model", "data", "run_id"
 def _comparable(config: dict) -> dict:
     """What of a run's configuration never changes: the schedule may on the way, and data may be
     moved"""
-    kept = {k: config[k] for k in _SEALED if k in config}
+    kept = without_places({k: config[k] for k in _SEALED if k in config})
     if isinstance(kept.get("data"), dict):
         kept["data"] = {k: v for k, v in kept["data"].items() if k != "source"}
     return kept

@@ -63,6 +63,11 @@ def fill_page(
     )
 
 # %% ../../nbs/lib/share/demo.ipynb #3ff9b9a3
+def _page_mb(n: int) -> float:
+    "MB (1e6 bytes) of a page with so many bytes of weights, in base64"
+    return (len(fill_page()) + n * 4 / 3) / 1e6
+
+
 def page_shape(
     run: Path | str,  # a run folder
     limit_mb: float = 16.0,  # the largest page, in MB (1e6 bytes)
@@ -97,7 +102,7 @@ def page_shape(
         )
     cfg = GPTConfig.from_dict(config["model"])
     n = count_params(cfg)
-    if (mb := (len(fill_page()) + n * 4 / 3) / 1e6) > limit_mb:
+    if (mb := _page_mb(n)) > limit_mb:
         raise GpubError(
             f"{run} has {n:,} parameters, a page of {mb:.1f} MB: a page holds at most "
             f"{limit_mb:g} MB; give it a smaller model"
@@ -144,8 +149,8 @@ def write_page(
         f"window of {cfg.context_length} characters, {saved.step:,} steps of {how}"
         + (f", validation loss {loss:.3f} {config['unit']}" if loss else "")
         + (
-            ". The weights have 8 bits each. Everything is computed in this page, and nothing is "
-            "sent anywhere."
+            f". The weights have 8 bits each, the page {_page_mb(len(block)):.1f} MB. "
+            "Everything is computed in this page, and nothing is sent anywhere."
         )
     )
     facts = dict(

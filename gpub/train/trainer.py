@@ -175,13 +175,18 @@ def _describe_run(run: "Trainer", model: nn.Module) -> dict:
 
 
 def _open_config(run: "Trainer", model: nn.Module) -> dict:
-    "The configuration in force; where the run may get another end, config.json learns of it"
+    "The configuration in force; of another end, or another place of the data, config.json learns"
     free = run.options.free
     config = open_folder(run.out, run.identity(), partial(_describe_run, run, model), free)
     now = json.loads(json.dumps(run.cfg.to_dict()))
     late = {k: now[k] for k in SCHEDULE if k in free and config["train"].get(k) != now[k]}
-    if late:
+    place = {k: v for k, v in kept_options(run.options).items() if k == "data"}
+    kept = config.get("options")
+    moved = isinstance(kept, dict) and kept != kept | place
+    if late or moved:
         config = config | dict(train=config["train"] | late)
+        if moved:
+            config = config | dict(options=kept | place)
         write_atomic(run.out / "config.json", json.dumps(config, indent=1) + "\n")
     return config
 

@@ -27,7 +27,7 @@ from gpub.chat.sums import (
 )
 from ..chat.talk import TalkConfig, reply
 from ..chat.template import EncodedChat, chat_facts, chat_marks, encode_chat
-from ..core import Config, Count, GpubError, NotNegative, Positive
+from ..core import Config, Count, GpubError, NotNegative, Positive, read_config
 from ..data.tokenizer import BPETokenizer, CharTokenizer
 from ..device import pick_precision
 from ..model.gpt import GPT
@@ -48,6 +48,7 @@ from gpub.tune.sets import (
     open_chats,
     open_pairs,
     open_task,
+    replay_facts,
     replay_text,
 )
 from .sft import SftObjective, answers_loss, first_and_end, pages_of
@@ -367,6 +368,15 @@ def _sft_figures(
     return found
 
 
+def _replay_facts(replay: ReplayConfig, out: str) -> dict[str, Any]:
+    "The facts of old text; a run of before that goes on knows only where it lay"
+    if (Path(out) / "config.json").is_file():
+        then = (read_config(out).get("data") or {}).get("replay")
+        if isinstance(then, dict) and not {"tokens", "sha256"} & then.keys():
+            return replay.to_dict()
+    return replay_facts(replay)
+
+
 def run_sft(
     options: TuneOptions,  # from where, to where, how long
     data: str,  # as for `open_chats`
@@ -400,7 +410,7 @@ def run_sft(
         method="sft",
         objective=objective,
         train=cfg,
-        data=chats.facts | (dict(replay=replay.to_dict()) if replay else {}),
+        data=chats.facts | (dict(replay=_replay_facts(replay, options.out)) if replay else {}),
         settings=settings,
         measure=measure,
         questions=chats.questions,

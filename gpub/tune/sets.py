@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['Rule', 'sums_asked', 'ChatParts', 'make_sums', 'join_turns', 'open_chats', 'sums_questions', 'sums_pairs',
-           'open_pairs', 'QuestionFile', 'open_questions', 'RewardTask', 'open_task', 'ReplayConfig', 'replay_text']
+           'open_pairs', 'QuestionFile', 'open_questions', 'RewardTask', 'open_task', 'ReplayConfig', 'replay_text',
+           'replay_facts']
 
 # %% ../../nbs/lib/tune/sets.ipynb #181e9626
 import math
@@ -36,7 +37,7 @@ from gpub.chat.sums import (
 from ..chat.template import EncodedChat, Message, chat_marks, decode_chat, encode_chat
 from ..core import Config, GpubError, first_line
 from ..data.sampler import shuffled
-from ..data.shards import open_shard, read_manifest
+from ..data.shards import manifest_fingerprint, open_shard, read_manifest
 from ..data.tokenizer import BPETokenizer, CharTokenizer
 from ..files import sha256
 from .dpo import PreferencePair, encode_preference, sampled_pairs
@@ -426,3 +427,13 @@ def replay_text(
             parts[shard["split"]].append(open_shard(path, manifest, shard)[: most - have])
     empty = np.empty(0, np.int64)
     return tuple(np.concatenate([empty, *parts[split]]) for split in ("train", "val"))
+
+
+def replay_facts(
+    replay: ReplayConfig,  # whose text is there
+) -> dict[str, Any]:  # for config.json
+    "What is read again, by its content: its folder may be moved, its text may not change"
+    path = Path(replay.source)
+    if path.is_dir():
+        return replay.to_dict() | dict(tokens=manifest_fingerprint(read_manifest(path)))
+    return replay.to_dict() | dict(sha256=sha256(path))

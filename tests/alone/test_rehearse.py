@@ -1,6 +1,7 @@
 """A rehearsal finds what would have cost money: planted mistakes, forecasts that agree, every
 preset on one, eight and sixty-four GPUs."""
 
+import multiprocessing
 import types
 import pytest
 import torch
@@ -345,8 +346,11 @@ def test_what_no_cut_can_help_is_not_rehearsed():
     assert len(said) == 2
 
 
-def test_workers_find_what_one_process_finds():
+def test_workers_find_what_one_process_finds(monkeypatch):
     "Shared by two processes, in the order that was asked for"
+    once = multiprocessing.get_context("forkserver")  # as new as spawned ones, imported once
+    once.set_forkserver_preload(["gpub.guards.rehearse"])
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: once)
     settings = dict(n_layers=1, batch_tokens=64 * 8)
     shares = [(1, "ddp"), (8, "fsdp")]
     asked = [RehearsalOptions("burn-toy", "H100", *share, settings) for share in shares]
@@ -359,7 +363,9 @@ def test_workers_find_what_one_process_finds():
 
 
 @pytest.mark.compiler
-@pytest.mark.parametrize("processes, parallel", [(1, "ddp"), (8, "fsdp")])
+@pytest.mark.parametrize(
+    "processes, parallel", [(1, "ddp"), pytest.param(8, "fsdp", marks=pytest.mark.full)]
+)
 def test_float8_is_rehearsed(processes, parallel):
     "torchao's own layers on the stand-in: their products, their peak, one graph"
     pytest.importorskip("torchao.float8", reason="torchao is not installed")

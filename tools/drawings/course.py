@@ -15,14 +15,17 @@ CHAPTERS = (  # season, the chapter's number, what it gives, which paths cross i
     (2, 4, "Ten lessons", "dollars for a token", "G"),
     (2, 5, "Chinchilla", "a law, a forecast", "W"),
     (2, 6, "Train the 1B", "or its toy twin", "G"),
-    (3, 1, "Chat data", "talk as tokens, masks", ""),
+    (3, 1, "Chat data", "talk as tokens, masks", "W"),
     (3, 2, "Fine-tuning", "learning from examples", ""),
     (3, 3, "LoRA", "thin matrices, less memory", ""),
     (3, 4, "Preferences", "DPO, and its collapse", ""),
     (3, 5, "Rewards", "GRPO, and its penalties", ""),
     (3, 6, "Talk", "four models, side by side", ""),
     (3, 7, "Forensics", "what it read and repeats", ""),
+    (3, 8, "Growing", "from 1B to 2B and 3B", ""),
+    (3, 9, "Teach it to talk", "on a rented GPU or the toy", "G"),
 )
+RUNS = "Train the 1B", "Teach it to talk"  # notebooks beside the chapters, without a number
 PATHS = {
     "E": ("heat-green", "one evening"),
     "W": ("heat-blue", "one weekend"),
@@ -46,7 +49,7 @@ def course_map():
     for season, number, name, note, paths in CHAPTERS:
         column, row = (number - 1) % 3, (number - 1) // 3
         x, y = x0 + column * (w + 20), y0 + (season - 1) * 220 + row * (h + 24)
-        label = f"{number}  {name}" if name != "Train the 1B" else name
+        label = name if name in RUNS else f"{number}  {name}"
         boxes[season, number] = d.box(x, y, w, h, label, note)
         for i, path in enumerate(paths):
             d.dot(x + w - 12 - 13 * (len(paths) - 1 - i), y, PATHS[path][0], 6)

@@ -28,8 +28,8 @@ def windows():
         later = d.box(190, y, 70, 36, targets, kind="good", corner=8, font="code")
         d.arrow(x.right, later.left)
         d.text(150, y + 12, "one later", "note")
-    for i in range(4):
-        d.text(330, 170 + 26 * i, f"{'Befo'[: i + 1]:4}  →  {'efor'[i]}", "code", "start")
+    for i in range(5):
+        d.text(330, 166 + 25 * i, f"{'Befor'[: i + 1]:5}  →  {'efore'[i]}", "code", "start")
     return d
 
 

@@ -18,7 +18,7 @@ def data_pipeline():
     read = d.box(xs[1], 40, w, h, "read", "chunks of 4 MB")
     clean = d.box(xs[2], 40, w, h, "clean", "repair, or drop")
     dedup = d.box(xs[3], 40, w, h, "deduplicate", "equal and alike")
-    exam = d.box(xs[3], 182, w, h, "decontaminate", "exam questions out")
+    exam = d.box(xs[3], 182, w, h, "decontaminate", "test questions out")
     encode = d.box(xs[2], 182, w, h, "encode", "byte pairs: ids")
     mix = d.box(xs[1], 182, w, h, "mix and split", "by tokens, by family")
     shards = d.box(xs[0], 182, w, h, "shards", "2 bytes a token", "good")

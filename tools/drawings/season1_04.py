@@ -130,8 +130,8 @@ def muon():
     d = Drawing(
         "What Muon does to a gradient",
         "What Muon does to a gradient. Before, one direction has strength 1, the next 0.3, the "
-        "others less than 0.1. After orthogonalization all four are near 1, and the matrix only "
-        "turns.",
+        "others less than 0.1. After orthogonalization all four are near 1, so the step goes "
+        "equally far in every direction.",
         width=620,
         height=200,
     )

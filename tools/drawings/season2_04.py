@@ -58,7 +58,7 @@ def ring_all_reduce():
         (
             ("each has its own gradient", ("module",) * 4),
             ("3 turns: one part is summed", ("good", "module", "module", "module")),
-            ("3 more: all parts are", ("good",) * 4),
+            ("3 more: all parts are summed", ("good",) * 4),
         )
     ):
         y = 60 + row * 76

@@ -30,8 +30,7 @@ def text_of(made):
 
 
 def roomy(m):
-    """A cell that begins with code; long code gets a width below which it is not squeezed to a few
-    letters a line"""
+    """A cell of a table; a long one gets a width below which it is not squeezed to a word a line"""
     return f'<td class="{m[1]} long">{m[2]}' if len(text_of(m[2])) > 30 else m[0]
 
 
@@ -54,8 +53,8 @@ FIXES = {  # what the theme forgets
 
 def polish(page):
     """A page with what the theme forgets, without corners of tables that claim to be headings;
-    columns kept, code in tables with room"""
+    columns kept, long cells of tables with room"""
     page = re.sub("|".join(map(re.escape, FIXES)), lambda m: FIXES[m[0]], page)
     page = re.sub(r'<th( class="[^"]*")>\s*(?:<p>\s*</p>)?\s*</th>', r"<td\1></td>", page)
-    page = re.sub(r'<td class="([^"]*)">(<p><code[^>]*>.*?</code>)', roomy, page, flags=re.S)
+    page = re.sub(r'<td class="([^"]*)">(.*?</td>)', roomy, page, flags=re.S)
     return PRINTED.sub(columns, page)
