@@ -103,18 +103,13 @@ def plan_command(
     of_cards = bool(gpu or compared)
     _refuse_mix(of_cards, forecast, bool(ladder), bool(settings))
     several = (processes, parallel) != (1, "ddp")
-    if several and (compared or not gpu):
-        raise GpubError(
-            "--processes and --parallel are of the card that --gpu names: give it alone"
-        )
+    _refuse_for_cards(gpu, compared, several, lora)
     if forecast:
         tokens = _show_forecast(preset, tokens, ladder, file, parse_settings(settings))
     if not of_cards:
         return
     if tokens is None:
         raise GpubError("give --tokens, such as 2.8B")
-    if lora and compared:
-        raise GpubError("--lora is about one card: give --gpu NAME, leave --compare out")
     if compared:
         from gpub.budget.economics import compare_gpus
 
@@ -163,6 +158,16 @@ def _refuse_mix(of_cards: bool, forecast: bool, ladder: bool, settings: bool):
         )
     if not (of_cards or forecast):
         raise GpubError("give --gpu NAME, --compare for all cards, or --forecast")
+
+
+def _refuse_for_cards(gpu: str | None, compared: bool, several: bool, lora: int | None):
+    "Options of one card that are given for all, or for none"
+    if several and (compared or not gpu):
+        raise GpubError(
+            "--processes and --parallel are of the card that --gpu names: give it alone"
+        )
+    if lora and compared:
+        raise GpubError("--lora is about one card: give --gpu NAME, leave --compare out")
 
 
 def _plan_text(found: dict, preset: str, tokens: str, optimizer: str) -> str:

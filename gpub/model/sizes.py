@@ -341,6 +341,17 @@ def _divided_muon_bytes(a: Anatomy, s: StepSettings) -> int:
     return 3 * s.narrow * together * a.d_model * a.hidden
 
 
+def _standing_bytes(cfg: Config, a: Anatomy, s: StepSettings) -> dict[str, int]:
+    "Weights and optimizer, which are there at every moment"
+    # autocast keeps narrow weights
+    copies = 2 * (a.head + (not s.float8) * a.blocks) if s.half else 0
+    base = dict(weights=4 * a.params + copies, optimizer=optimizer_bytes(cfg, s.optimizer))
+    if s.slices > 1:
+        base = {part: size // s.slices for part, size in base.items()}
+        base["weights"] = 4 * a.params // s.slices
+    return base
+
+
 def memory_timeline(
     cfg: Config,  # a config
     batch: int,  # sequences at once, the micro-batch
@@ -378,13 +389,9 @@ def memory_timeline(
     if s.shared and s.accumulate:  # the sum of the passes waits beside DDP's buckets
         for name in moments.keys() - {"update"}:
             moments[name] = replace(moments[name], gradients=moments[name].gradients + grads)
-    # autocast keeps narrow weights
-    copies = 2 * (a.head + (not s.float8) * a.blocks) if s.half else 0
-    base = dict(weights=4 * a.params + copies, optimizer=optimizer_bytes(cfg, s.optimizer))
     if s.slices > 1:
         moments = _in_slices(a, s, moments)
-        base = {part: size // s.slices for part, size in base.items()}
-        base["weights"] = 4 * a.params // s.slices
+    base = _standing_bytes(cfg, a, s)
     return {
         name: base | {part: int(size) for part, size in vars(moment).items()}
         for name, moment in moments.items()

@@ -126,16 +126,20 @@ def _count_words(data: bytes, ends: np.ndarray, bursts: dict):
     place = np.flatnonzero(long)[order[first]]  # of each word of each text among all words
     burst = times >= BURST
     h = h[place]
-    _, one, which = np.unique(h[burst], return_index=True, return_inverse=True)
-    docs, sums = np.bincount(which), np.bincount(which, times[burst])
-    begin = starts[place[burst][one]]
-    for start, d, n in zip(begin.tolist(), docs.tolist(), sums.tolist()):
+    _note_bursts(data, h[burst], starts[place[burst]], times[burst], bursts)
+    return h % np.uint64(SLOTS)
+
+
+def _note_bursts(data: bytes, h: np.ndarray, starts: np.ndarray, times: np.ndarray, bursts: dict):
+    "Add words that a text says again and again: in how many texts, and how often in these"
+    _, one, which = np.unique(h, return_index=True, return_inverse=True)
+    docs, sums = np.bincount(which), np.bincount(which, times)
+    for start, d, n in zip(starts[one].tolist(), docs.tolist(), sums.tolist()):
         w = word_at(data, start)
         if len(w) >= SHORT:
             b = bursts.setdefault(w, [0, 0])
             b[0] += d
             b[1] += int(n)
-    return h % np.uint64(SLOTS)
 
 
 def _those_in(raw: list[bytes], strings: Iterable[str]) -> list[str]:
