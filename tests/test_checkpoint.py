@@ -2,7 +2,8 @@
 
 import json, os, pickle, random, shutil, signal, subprocess, threading, time
 from collections import namedtuple
-import forked, pytest, torch
+import pytest, torch
+from forked import Python
 from gpub.record import checkpoint as ckpt
 from gpub.record.checkpoint import (
     MODEL,
@@ -451,7 +452,7 @@ HOLD = (
 
 
 def test_lock_across_processes_and_after_kill_9(tmp_path):
-    p = forked.Python(["-c", HOLD, tmp_path], stdout=subprocess.PIPE, text=True)
+    p = Python(["-c", HOLD, tmp_path], stdout=subprocess.PIPE, text=True)
     try:
         assert p.stdout.readline() == "held\n"
         refused(f"in use by process {p.pid}", lock_folder(tmp_path).__enter__)
