@@ -32,16 +32,20 @@ def test_what_is_foretold_is_the_line_through_two_jobs():
     assert foretold(small, larger, "disk_bytes", 1000) == 50 + 0.2 * 800
 
 
-def test_what_knows_all_documents_takes_few_bytes_of_each(tmp_path):
-    "Duplicates, split, order and shards of forty thousand documents, beside those of a few"
+LARGER = pytest.param(100_000, 30, marks=pytest.mark.full)
+
+
+@pytest.mark.parametrize(("documents", "mb"), ((40_000, 12), LARGER))
+def test_what_knows_all_documents_takes_few_bytes_of_each(tmp_path, documents, mb):
+    "Duplicates, split, order and shards of many documents, beside those of a few"
     BPETokenizer.train(["to be or not to be"], 300).save(tmp_path / "tok")
     found = []
-    for count in (2_000, 40_000):
+    for count in (2_000, documents):
         (tmp_path / str(count)).mkdir()
         found.append(bookkeeping(count, tmp_path / str(count)))
     few, many = found
-    assert many["documents"] == 40_000 and many["dropped"] == 4_000 - 7
-    assert many["grown_mb"] - few["grown_mb"] < 12
+    assert many["documents"] == documents and many["dropped"] == documents // 10 - 7
+    assert many["grown_mb"] - few["grown_mb"] < mb
 
 
 @pytest.mark.full(instead="test_what_is_foretold_is_the_line_through_two_jobs")

@@ -550,7 +550,10 @@ def test_the_published_curve_and_the_gates_lie_behind_the_live_one(root):
     plt.close(fig)
 
 
-def test_the_page_rehearses_in_a_process_of_its_own(root, tmp_path, monkeypatch, forks):
+@pytest.mark.parametrize(
+    "preset", ("shakespeare", pytest.param("gpt2-124m", marks=pytest.mark.full))
+)
+def test_the_page_rehearses_in_a_process_of_its_own(root, tmp_path, monkeypatch, forks, preset):
     """Whatever this kernel did before; what cannot be rehearsed is a line, and nothing was
     rehearsed"""
     said = []
@@ -559,7 +562,7 @@ def test_the_page_rehearses_in_a_process_of_its_own(root, tmp_path, monkeypatch,
     for name, value in env(tmp_path).items():
         monkeypatch.setenv(name, value)
     torch.ones(1, requires_grad=True).sum().backward()
-    (found,) = space["rehearsal"]("shakespeare", "A100-80")
+    (found,) = space["rehearsal"](preset, "A100-80")
     assert found["ready"] and found["gpu"] == "A100-80" and "ready" in said[-1]
     words = functions_of(root, "rehearsal_words")["rehearsal_words"]
     assert words([found]) == (
