@@ -450,4 +450,4 @@ def build_model(
     if isinstance(settings, dict):
         settings = (LlamaConfig if "n_kv_heads" in settings else GPTConfig).from_dict(settings)
     refuse_impossible(settings)
-    return (Llama if isinstance(settings, LlamaConfig) else GPT)(settings, **kw)
+    return (Llama if hasattr(settings, "n_kv_heads") else GPT)(settings, **kw)
