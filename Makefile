@@ -26,10 +26,10 @@ help:            ## this list
 train: .venv/core.stamp  ## train the 400K Shakespeare model (ARGS="--steps 100 --out runs/short" is passed on)
 	@$(BIN)/gpub train shakespeare $(ARGS)
 
-test: .venv/dev.stamp    ## each property once: notebooks at reduced scale, then tests/ (about 12 minutes on two cores)
-	@echo '1 of 2: notebooks at reduced scale, two at a time (about 3 minutes on two quiet cores)'
+test: .venv/dev.stamp    ## each property once: notebooks at reduced scale, then tests/ (about 8 minutes on two cores)
+	@echo '1 of 2: notebooks at reduced scale, two at a time (about 2 minutes on two quiet cores)'
 	@$(LIMITED) $(BIN)/nbdev_test --n_workers 2 --timing --skip_file_re '$(LATER)'
-	@echo '2 of 2: tests/, in two processes (about 8 minutes on two quiet cores)'
+	@echo '2 of 2: tests/, in two processes (about 6 minutes on two quiet cores)'
 	@$(LIMITED) $(PYTEST) -m 'not slow and not full'
 	@echo 'make test: notebooks and tests/ passed; make test-all has more seeds and kinds of the same'
 
