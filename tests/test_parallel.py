@@ -348,7 +348,7 @@ def kill_one(out, p):
 @pytest.mark.full(instead="test_killed_among_slices_two_go_on_to_the_bit")
 def test_a_killed_process_ends_the_run_with_one_line(alone, text, tmp_path):
     argv = ["train", "shakespeare", "--data", text, "--out", tmp_path / "run", *ARGS]
-    kill_one(tmp_path / "run", torchrun(*argv))
+    kill_one(tmp_path / "run", torchrun(*argv, launch=from_a_shell))
     assert gpub(*argv) == 0
     same_curve(tmp_path / "run", alone)
 
@@ -356,7 +356,7 @@ def test_a_killed_process_ends_the_run_with_one_line(alone, text, tmp_path):
 def test_killed_among_slices_two_go_on_to_the_bit(alone, sliced, text, tmp_path):
     "And one goes on alone, to what two learn"
     argv = ["train", "shakespeare", "--data", text, *ARGS, "--parallel", "fsdp", "--out"]
-    kill_one(tmp_path / "run", torchrun(*argv, tmp_path / "run"))
+    kill_one(tmp_path / "run", torchrun(*argv, tmp_path / "run", launch=from_a_shell))
     one = shutil.copytree(tmp_path / "run", tmp_path / "one")
     assert gpub(*argv, one) == 0
     same_curve(one, alone)
@@ -369,7 +369,7 @@ def test_killed_among_slices_two_go_on_to_the_bit(alone, sliced, text, tmp_path)
 @pytest.mark.full(instead="test_killed_among_slices_two_go_on_to_the_bit")
 def test_killed_among_four_slices_any_number_goes_on(alone, text, tmp_path):
     argv = ["train", "shakespeare", "--data", text, *ARGS, "--parallel", "fsdp", "--out"]
-    kill_one(tmp_path / "run", torchrun(*argv, tmp_path / "run", n=4))
+    kill_one(tmp_path / "run", torchrun(*argv, tmp_path / "run", n=4, launch=from_a_shell))
     for n in (1, 2, 4):
         run = shutil.copytree(tmp_path / "run", tmp_path / f"with_{n}")
         p = torchrun(*argv, run, n=n)
