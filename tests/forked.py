@@ -135,8 +135,8 @@ def run(words, *, check=False, capture_output=False, timeout=None, input=None, *
 def torchrun(words, n, **how):
     "torchrun of `n` processes of a program, forked like what they are processes of"
     launch = ["--standalone", f"--nproc_per_node={n}", *map(str, words)]
-    if sys.platform != "linux":
-        return Python(["-m", "torch.distributed.run", *launch], **how)
     here = str(SERVER.parent)
     begin = f"import sys; sys.path.append({here!r}); import ranks; ranks.main(sys.argv[1:])"
-    return Python(["-c", begin, *launch], **how)
+    if can_fork(["-c", begin], how):
+        return Forked(["-c", begin, *launch], **how)
+    return POPEN([sys.executable, "-m", "torch.distributed.run", *launch], **how)

@@ -153,9 +153,10 @@ def test_datatrove_killed_and_resumed_makes_the_same(corpus, built_in, tmp_path)
 @needs_dask
 @pytest.mark.full(instead="test_datatrove_makes_the_same")
 def test_dask_makes_the_same(corpus, built_in, tmp_path):
-    out = tmp_path / "out"
+    out, before = tmp_path / "out", dict(os.environ)
     prepare(config(corpus), out, make_engine("dask", out, 2, TASKS), log=quiet)
     assert digest(out) == built_in
+    assert dict(os.environ) == before  # what is started later has all its threads
 
 
 @needs_ray

@@ -91,3 +91,18 @@ def test_where_a_fork_would_not_tell_the_truth_there_is_none(tmp_path):
     assert done.stdout == "1 False\n"
     with pytest.raises(subprocess.CalledProcessError):
         forked.run(["-c", "1/0"], check=True, capture_output=True)
+
+
+@pytest.mark.full(instead="test_where_a_fork_would_not_tell_the_truth_there_is_none")
+@pytest.mark.skipif(sys.platform != "linux", reason="forks are used on Linux")
+def test_torchrun_is_a_fork_only_where_its_processes_can_be(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("import os; print('rank', os.environ['RANK'])")
+    for settings in ({}, {"PYTHONHASHSEED": "6640"}):  # Dask leaves such a seed behind
+        with pytest.MonkeyPatch.context() as around:
+            for name, value in settings.items():
+                around.setenv(name, value)
+            process = forked.torchrun([program], 1, **PIPES)
+            said, err = process.communicate(timeout=120)
+        assert isinstance(process, forked.Forked) == (not settings)
+        assert process.returncode == 0 and "rank 0" in said, err

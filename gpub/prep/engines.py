@@ -7,6 +7,7 @@ __all__ = ['ENGINES', 'MapStep', 'Engine', 'make_engine', 'run_on_slurm']
 
 # %% ../../nbs/lib/prep/engines.ipynb #0fe2ec0b
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -148,10 +149,12 @@ class Engine(Config):
     def _with_dask(self, f: Callable, items: Iterable, setup: Callable, args: tuple):
         with _missing("dask", "'gpub[cluster]'"):
             from distributed import Client, KilledWorker, LocalCluster
-        own = None
+        own, before = None, set(os.environ)
         if not self.address:
             one = dict(threads_per_worker=1, dashboard_address=None, silence_logs=50)
             own = LocalCluster(n_workers=self.workers, **one)
+        # Dask tells its workers through this process's own environment: one thread each
+        written = os.environ.keys() - before
         client, flying = Client(own or self.address, set_as_default=False), deque()
         try:
             for item in items:
@@ -169,6 +172,8 @@ class Engine(Config):
             client.close()
             if own:
                 own.close()
+            for name in written:
+                os.environ.pop(name, None)
 
 
 def make_engine(
