@@ -8,11 +8,11 @@ export PYTHON
 LIMITED = $(TEST_ENV) $(BIN)/python tools/limit.py '$(LIMIT)'
 # one file is one process's: its tests share what they train; files in the order of their names, for
 # the long ones have few tests and would else come last
-PYTEST = $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder tests
+PYTEST = $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder tests
 # Notebooks that only `make test-all` runs: tests/ asks the same, of the same functions (parallel of
-# test_parallel, hub of test_hub, ...), or chapters do (6 climbs the ladder, those of season 3 start
-# from sums_world). Then names that no test runs: they start with _ or .
-LATER := ^(bench_shakespeare|bench_train|bench_ladder|bench_corpus|parallel|hub|walk|trainer|preflight|grade_tune|growing|sandbox|kl_ends|results|methods|load|losses|initial|samples|ladder|demo|head|optim|museum_bugs|adapter|steps|chat_walk|evaluate|compiled|grade|tune_commands|written|museum_blog|bench_rungs|runner|engines|sums_world)\.|^[_.]
+# test_parallel, train_1b and train_chat of the tests of that name, ...), or chapters do (6 climbs the
+# ladder, those of season 3 start from sums_world). Then names that no test runs: they start with _ or .
+LATER := ^(bench_shakespeare|bench_train|bench_ladder|bench_corpus|parallel|hub|walk|trainer|preflight|grade_tune|growing|sandbox|kl_ends|results|methods|load|losses|initial|samples|ladder|demo|head|optim|museum_bugs|adapter|steps|chat_walk|evaluate|compiled|grade|tune_commands|written|museum_blog|bench_rungs|runner|engines|sums_world|train_1b|train_chat)\.|^[_.]
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 ifneq ($(filter run py ipynb,$(MAKECMDGOALS)),)
@@ -29,19 +29,19 @@ train: .venv/core.stamp  ## train the 400K Shakespeare model (ARGS="--steps 100 
 test: .venv/dev.stamp    ## each property once: notebooks at reduced scale, then tests/ (about 8 minutes on two cores)
 	@echo '1 of 2: notebooks at reduced scale, two at a time (about 2 minutes on two quiet cores)'
 	@$(LIMITED) $(BIN)/nbdev_test --n_workers 2 --timing --skip_file_re '$(LATER)'
-	@echo '2 of 2: tests/, in two processes (about 6 minutes on two quiet cores)'
+	@echo '2 of 2: tests/, in three processes (about 5 minutes on two quiet cores)'
 	@$(LIMITED) $(PYTEST) -m 'not slow and not full'
 	@echo 'make test: notebooks and tests/ passed; make test-all has more seeds and kinds of the same'
 
 test-all: .venv/dev.stamp ## all notebooks, and the tests of every seed and kind too; what CI runs
 	@echo '1 of 2: all notebooks at reduced scale, two at a time (about 4 minutes on two quiet cores)'
 	@$(LIMITED) $(BIN)/nbdev_test --n_workers 2 --timing
-	@echo '2 of 2: tests/ with every seed and kind, in two processes (about 19 minutes on two quiet cores)'
+	@echo '2 of 2: tests/ with every seed and kind, in three processes (about 19 minutes on two quiet cores)'
 	@$(LIMITED) $(PYTEST)
 	@echo 'make test-all: notebooks and tests/ passed'
 
 test-slow: .venv/dev.stamp  ## the tests that take minutes each
-	@echo 'the slow tests of tests/, in two processes (about half an hour on two quiet cores)'
+	@echo 'the slow tests of tests/, in three processes (about half an hour on two quiet cores)'
 	@$(LIMITED) $(PYTEST) -m slow
 
 lab: .venv/dev.stamp     ## JupyterLab on the chapters

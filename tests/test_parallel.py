@@ -299,7 +299,7 @@ def test_masked_targets_count_the_same_in_two_processes(how, tmp_path):
         assert losses[4] == 0 and losses[3] > 0
 
 
-@pytest.mark.full(instead="test_killed_among_slices_two_go_on_to_the_bit")
+@pytest.mark.full(instead="test_run.py::test_kill_9")
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot send Ctrl-C to one process")
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
 def test_one_process_goes_on_where_two_stopped_and_back(how, alone, text, tmp_path):
@@ -317,7 +317,7 @@ def test_one_process_goes_on_where_two_stopped_and_back(how, alone, text, tmp_pa
     same_curve(tmp_path / "run", alone)
 
 
-@pytest.mark.full(instead="test_killed_among_slices_two_go_on_to_the_bit")
+@pytest.mark.full(instead="test_run.py::test_kill_9")
 def test_two_go_on_where_one_stopped(alone, text, tmp_path):
     argv = ["train", "shakespeare", "--data", text, "--out", tmp_path / "run", *ARGS]
     p = start(*argv)
@@ -345,7 +345,7 @@ def kill_one(out, p):
     assert said and all(re.search(r"lost contact|stopped at step|are gone", l) for l in said), said
 
 
-@pytest.mark.full(instead="test_killed_among_slices_two_go_on_to_the_bit")
+@pytest.mark.full(instead="test_run.py::test_kill_9")
 def test_a_killed_process_ends_the_run_with_one_line(alone, text, tmp_path):
     argv = ["train", "shakespeare", "--data", text, "--out", tmp_path / "run", *ARGS]
     kill_one(tmp_path / "run", torchrun(*argv, launch=from_a_shell))
@@ -353,6 +353,7 @@ def test_a_killed_process_ends_the_run_with_one_line(alone, text, tmp_path):
     same_curve(tmp_path / "run", alone)
 
 
+@pytest.mark.full(instead="test_run.py::test_kill_9")
 def test_killed_among_slices_two_go_on_to_the_bit(alone, sliced, text, tmp_path):
     "And one goes on alone, to what two learn"
     argv = ["train", "shakespeare", "--data", text, *ARGS, "--parallel", "fsdp", "--out"]
@@ -366,7 +367,7 @@ def test_killed_among_slices_two_go_on_to_the_bit(alone, sliced, text, tmp_path)
     same_weights(tmp_path / "run", sliced)
 
 
-@pytest.mark.full(instead="test_killed_among_slices_two_go_on_to_the_bit")
+@pytest.mark.full(instead="test_run.py::test_kill_9")
 def test_killed_among_four_slices_any_number_goes_on(alone, text, tmp_path):
     argv = ["train", "shakespeare", "--data", text, *ARGS, "--parallel", "fsdp", "--out"]
     kill_one(tmp_path / "run", torchrun(*argv, tmp_path / "run", n=4, launch=from_a_shell))

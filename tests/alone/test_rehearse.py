@@ -346,6 +346,7 @@ def test_what_no_cut_can_help_is_not_rehearsed():
     assert len(said) == 2
 
 
+@pytest.mark.full(instead="test_what_two_cards_do_alike_is_rehearsed_once")
 def test_workers_find_what_one_process_finds(monkeypatch):
     "Shared by two processes, in the order that was asked for"
     once = multiprocessing.get_context("forkserver")  # as new as spawned ones, imported once
