@@ -349,27 +349,27 @@ def test_matrices_that_lie_another_way_write_the_same(monkeypatch, layout, tied)
     "And copies never outlive the weights they were made of"
     if layout == "blocks" and not torch.backends.mkldnn.is_available():
         pytest.skip("this torch has no oneDNN")
-    model = toy(d_model=256, n_heads=4, tied=tied)
-    want = sample_ids(model, PROMPTS[1], 40, temperature=0)
+    model = toy(d_model=512, n_heads=8, tied=tied)
+    want = sample_ids(model, PROMPTS[1], 100, temperature=0)
     asked = []
     monkeypatch.setattr(generation, "fastest_layout", lambda *a: asked.append(a) or layout)
     assert (
-        generate_ids(model, PROMPTS[1], 40, temperature=0) == want
+        generate_ids(model, PROMPTS[1], 100, temperature=0) == want
         and isinstance(laid_out_weights(model), LaidOutWeights)
         and laid_out_weights(model) is laid_out_weights(model, 5)
         and len(asked) == 1
     )
-    both = generate_ids(model, PROMPTS, 40, temperature=0)
+    both = generate_ids(model, PROMPTS, 100, temperature=0)
     assert both[1] == want
     with torch.no_grad():
         model.blocks[1].ffn.up.weight.mul_(-1)
     assert (
-        generate_ids(model, PROMPTS[1], 40, temperature=0)
-        == sample_ids(model, PROMPTS[1], 40, temperature=0)
+        generate_ids(model, PROMPTS[1], 100, temperature=0)
+        == sample_ids(model, PROMPTS[1], 100, temperature=0)
         != want
     )
     assert len(asked) == 2 and not isinstance(
-        laid_out_weights(toy(d_model=256, n_heads=4), 9), LaidOutWeights
+        laid_out_weights(toy(d_model=512, n_heads=8), 9), LaidOutWeights
     )
 
 
