@@ -1,0 +1,138 @@
+"""A grown model beside one from scratch, at equal steps and at equal cost, with three seeds: lines
+of sums (chapter 8 of season 3) and plays (lib/train/growing). Filed as data/growing.json.
+
+python tools/growing.py     about 5 minutes of one quiet core
+"""
+
+import json, tempfile, time
+from pathlib import Path
+import torch
+from torch.nn import functional as F
+from gpub.core import write_atomic
+from gpub.data.corpus import text_corpus
+from gpub.data.plays import plays
+from gpub.data.text import Text
+from gpub.device import machine, use_threads
+from gpub.lab.sums_world import SumsWorld
+from gpub.model.grow import grow, grown_config
+from gpub.model.llama import Llama, LlamaConfig
+from gpub.model.sizes import flops_per_token
+from gpub.train.config import TrainConfig
+from gpub.train.loop import evaluate, train
+from gpub.train.rows import RunRows
+from gpub.tune.steps import tune_steps
+
+SEEDS = (0, 1, 2)  # seed 0 is the one that the two pages train themselves
+FILED = Path(__file__).resolve().parent.parent / "data/growing.json"
+
+
+class Sums:
+    "Lines of sums, as in chapter 8"
+
+    unit, steps_small, steps_large, lines = "nats per token of an answer", 240, 120, 64
+
+    def __init__(self, folder):
+        self.world = SumsWorld(folder)
+        self.held = self.world.lines(500, seed=99)
+        size = dict(vocab_size=self.world.tok.vocab_size, context_length=128)
+        self.small = LlamaConfig(**size, d_model=64, n_layers=2, n_heads=2, n_kv_heads=2, d_ff=128)
+        sizes = dict(d_model=128, n_layers=4, n_heads=4, n_kv_heads=4, d_ff=256)
+        self.large = grown_config(self.small, **sizes)
+        self.tokens = self.lines * 14  # of a step
+
+    def line_loss(self, model, ids_bt):
+        logits_btv = model(ids_bt[:, :-1])[:, 8:]
+        return F.cross_entropy(logits_btv.flatten(0, 1), ids_bt[:, 9:].flatten())
+
+    def seeds(self, seed):
+        "Of the lines: those of the small model, those of the large ones"
+        return 10 * seed + 1, 10 * seed + 2
+
+    @torch.no_grad()
+    def loss(self, model):
+        return self.line_loss(model, self.held).item()
+
+    def learn(self, model, steps, seed):
+        class Lines:
+            def losses(_, step):
+                yield self.line_loss(model, self.world.lines(self.lines, [seed, step]))
+
+            def row(_):
+                return {}
+
+        rates = dict(warmup=min(10, steps), decay=0.5, muon_lr=0.02, lr=0.006)
+        for _ in tune_steps(model, Lines(), TrainConfig(steps=steps, **rates)):
+            pass
+        return self.loss(model)
+
+
+class Plays:
+    "Plays, as in lib/train/growing"
+
+    unit, steps_small, steps_large, tokens = "nats per character of plays", 150, 150, 1024
+
+    def __init__(self):
+        self.corpus = text_corpus(Text(plays(500_000, seed=0), "plays", ""), 64)
+        self.held = self.corpus.val[:20_000]
+        size = dict(vocab_size=self.corpus.tok.vocab_size, context_length=64)
+        self.small = LlamaConfig(**size, d_model=64, n_layers=2, n_heads=2, n_kv_heads=1, d_ff=192)
+        sizes = dict(d_model=128, n_layers=4, n_heads=4, n_kv_heads=2, d_ff=384)
+        self.large = grown_config(self.small, **sizes)
+
+    def seeds(self, seed):
+        "Of the order of the text: that of the small model, that of the large ones"
+        return 10 * seed, 10 * seed + 1
+
+    def loss(self, model):
+        return evaluate(model, self.held, 64)
+
+    def learn(self, model, steps, seed):
+        rates = dict(muon_lr=0.02, lr=0.006, warmup=10)
+        cfg = TrainConfig(steps=steps, batch_tokens=self.tokens, seed=seed, **rates)
+        rows = RunRows(self.corpus, cfg, 64)
+
+        def batches(step, length):
+            ids = rows.tokens(step, length)
+            return ids[:, :-1], ids[:, 1:]
+
+        for _ in train(model, batches, cfg):
+            pass
+        return self.loss(model)
+
+
+def measured(task, seed):
+    "The losses of the small model, the grown one and two from scratch"
+    first, second = task.seeds(seed)
+    torch.manual_seed(seed)
+    small = Llama(task.small)
+    row = dict(seed=seed, small=task.learn(small, task.steps_small, first))
+    grown = grow(small, task.large)
+    row["begins"] = task.loss(grown)
+    row["grown"] = task.learn(grown, task.steps_large, second)
+    price = task.steps_small * flops_per_token(task.small) / flops_per_token(task.large)
+    row["equal_cost_steps"] = round(task.steps_large + price)
+    for name, steps in (
+        ("equal_steps", task.steps_large),
+        ("equal_cost", row["equal_cost_steps"]),
+    ):
+        torch.manual_seed(seed)
+        row[name] = task.learn(Llama(task.large), steps, second)
+    print(task.unit, {k: round(v, 3) for k, v in row.items()}, flush=True)
+    return row
+
+
+def main():
+    began = time.process_time()
+    filed = dict(command="python tools/growing.py", machine=machine("cpu"), threads=1)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, task in (("sums", Sums(folder)), ("plays", Plays())):
+            steps = dict(steps_small=task.steps_small, steps_large=task.steps_large)
+            rows = [measured(task, seed) for seed in SEEDS]
+            filed[name] = dict(unit=task.unit, **steps, rows=rows)
+    filed["cpu_seconds"] = round(time.process_time() - began)
+    write_atomic(FILED, json.dumps(filed, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    use_threads(1)
+    main()
