@@ -66,7 +66,7 @@ class Browser:
         one, self.buffer = self.buffer.split(b"\0", 1)
         return json.loads(one)
 
-    def __call__(self, method, seconds=60, **params):
+    def __call__(self, method, seconds=300, **params):
         "One command of the DevTools protocol, and its answer"
         self.count += 1
         command = dict(id=self.count, method=method, params=params) | (
