@@ -12,7 +12,7 @@ PYTEST = $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder 
 # Notebooks that only `make test-all` runs: tests/ asks the same, of the same functions (parallel of
 # test_parallel, train_1b and train_chat of the tests of that name, ...), or chapters do (6 climbs the
 # ladder, those of season 3 start from sums_world). Then names that no test runs: they start with _ or .
-LATER := ^(bench_shakespeare|bench_train|bench_ladder|bench_corpus|parallel|hub|walk|trainer|preflight|grade_tune|growing|sandbox|kl_ends|results|methods|load|losses|initial|samples|ladder|demo|head|optim|museum_bugs|adapter|steps|chat_walk|evaluate|compiled|grade|tune_commands|written|museum_blog|bench_rungs|runner|engines|sums_world|train_1b|train_chat)\.|^[_.]
+LATER := ^(bench_shakespeare|bench_train|bench_ladder|bench_corpus|parallel|hub|walk|trainer|preflight|grade_tune|growing|sandbox|kl_ends|results|methods|load|losses|initial|samples|ladder|demo|head|optim|museum_bugs|adapter|steps|chat_walk|evaluate|compiled|grade|tune_commands|written|museum_blog|bench_rungs|runner|engines|sums_world|train_1b|train_chat|03_scaling_up|04_training_challenges|06_optimizations|02_the_175_dollar_experiment|04_ten_lessons|02_sft)\.|^[_.]
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 ifneq ($(filter run py ipynb,$(MAKECMDGOALS)),)

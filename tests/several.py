@@ -20,9 +20,9 @@ from gpub.train.parallel import World, device_mesh, to_full_tensor
 from gpub.train.trainer import Trainer
 
 CPU = torch.device("cpu")
-SHAPE = GPTConfig(vocab_size=13, context_length=8, d_model=32, n_layers=8, n_heads=2)
+SHAPE = GPTConfig(vocab_size=13, context_length=8, d_model=32, n_layers=4, n_heads=2)
 RECIPE = TrainConfig(
-    steps=5,
+    steps=3,
     batch_tokens=64,
     micro_batch=1,  # two passes for each of four
     warmup=0,

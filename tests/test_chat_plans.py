@@ -95,9 +95,10 @@ ALL = ["base:3", "base:verdict", "sft:1", "sft:3", "dpo:3", "dpo:verdict", "grpo
 @pytest.mark.skipif(os.name == "nt", reason="SIGKILL")
 @pytest.mark.parametrize(
     "kills",
-    [["sft:3", "dpo:verdict", "grpo:3"], pytest.param(ALL, marks=pytest.mark.full)],
+    [["sft:3", "dpo:verdict", "grpo:3"], pytest.param(ALL)],
     ids=("some", "all"),
 )
+@pytest.mark.full(instead="test_train_1b.py::test_killed_in_the_middle_of_a_phase")
 def test_killed_in_a_phase_it_goes_on_to_the_same_bits(whole, tmp_path, kills):
     "Killed with -9 again and again, one process after the other: weights, logs and samples"
     plan, out = tmp_path / "plan.json", tmp_path / "chat"

@@ -66,8 +66,11 @@ def text_of(browser, page, **settings):
     "cfg",
     (
         TOY,
-        replace(TOY, tied=False, bias=False),
-        replace(TOY, context_length=128, d_model=128, n_heads=4, n_layers=2),
+        pytest.param(replace(TOY, tied=False, bias=False), marks=pytest.mark.full),
+        pytest.param(
+            replace(TOY, context_length=128, d_model=128, n_heads=4, n_layers=2),
+            marks=pytest.mark.full,
+        ),
     ),
     ids=("odd", "untied", "wide"),
 )

@@ -202,6 +202,7 @@ def slurm(tmp_path, monkeypatch):
 
 @needs_datatrove
 @pytest.mark.skipif(sys.platform == "win32", reason="scripts of a shell")
+@pytest.mark.full(instead="test_datatrove_makes_the_same")
 def test_the_script_for_slurm_runs_and_makes_the_same(corpus, built_in, slurm, tmp_path):
     out = tmp_path / "out"
     engine = make_engine("slurm", out, 2, 2, ["partition=long", "hours=1.5", "memory_gb=8"])

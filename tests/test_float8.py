@@ -51,7 +51,7 @@ def emulated(torchao, monkeypatch):
     monkeypatch.setattr(learner, "use_float8", partial(use_float8, emulate=True))
 
 
-@pytest.mark.parametrize("kind", ["gpt", "llama"])
+@pytest.mark.parametrize("kind", ["gpt", pytest.param("llama", marks=pytest.mark.full)])
 def test_it_learns_as_bf16_does(kind, torchao):
     cfg = TrainConfig(steps=30, batch_tokens=256, warmup=2, lr=0.01, muon_lr=0.02)
     ends = {}

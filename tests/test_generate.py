@@ -339,12 +339,13 @@ def test_of_a_prompt_only_the_end_is_scored(width):
 @pytest.mark.parametrize(
     "tied, layout",
     [
-        pytest.param(True, "columns", marks=pytest.mark.full),
+        pytest.param(True, "columns"),
         (False, "blocks"),
-        pytest.param(True, "blocks", marks=pytest.mark.full),
-        pytest.param(False, "columns", marks=pytest.mark.full),
+        pytest.param(True, "blocks"),
+        pytest.param(False, "columns"),
     ],
 )
+@pytest.mark.full(instead="test_every_choice_is_from_uncached_logits")
 def test_matrices_that_lie_another_way_write_the_same(monkeypatch, layout, tied):
     "And copies never outlive the weights they were made of"
     if layout == "blocks" and not torch.backends.mkldnn.is_available():

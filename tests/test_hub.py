@@ -170,7 +170,7 @@ out = model.generate(ids[None, :5], max_new_tokens=8, do_sample=False)[0].tolist
 print(json.dumps([total/(len(ids) - 1), out, 'gpub' in sys.modules, type(model).__name__]))"""
 
 
-@pytest.mark.full(instead="test_formats_out.py::test_the_card_runs_as_printed")
+@pytest.mark.full(instead="test_a_run_and_its_card")
 @pytest.mark.parametrize("cfg, tok", [CASES[0], pytest.param(*CASES[3].values, id=CASES[3].id)])
 def test_in_a_separate_process(cfg, tok, tmp_path):
     pytest.importorskip("transformers")

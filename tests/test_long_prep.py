@@ -36,6 +36,7 @@ LARGER = pytest.param(100_000, 30, marks=pytest.mark.full)
 
 
 @pytest.mark.parametrize(("documents", "mb"), ((40_000, 12), LARGER))
+@pytest.mark.full(instead="test_what_is_foretold_is_the_line_through_two_jobs")
 def test_what_knows_all_documents_takes_few_bytes_of_each(tmp_path, documents, mb):
     "Duplicates, split, order and shards of many documents, beside those of a few"
     BPETokenizer.train(["to be or not to be"], 300).save(tmp_path / "tok")

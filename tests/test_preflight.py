@@ -31,6 +31,7 @@ def failing(settings=None, skip=(RESUME,), **kw):
     checks = preflight(
         "shakespeare", settings=SMALL | (settings or {}), device="cpu", log=said.append, **kw
     )
+    said = [line for line in said if not line.startswith("NO NETWORK")]
     assert (
         len(checks) == len(PREFLIGHT_CHECKS)
         and len(said) == 2 + len(checks)

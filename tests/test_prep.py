@@ -670,6 +670,7 @@ def stopped(cfg, out, monkeypatch, **how):
             prepare(cfg, out, log=quiet, **how)
 
 
+@pytest.mark.full(instead="test_damage_while_nothing_ran_is_one_line")
 def test_one_bit_of_a_chunk_changes_nothing_in_silence(corpus, tokenizer, whole, tmp_path):
     """Each bit that is turned is noticed, or does no harm: three of sixteen went into the shards"""
     out = tmp_path / "o"

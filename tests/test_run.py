@@ -773,7 +773,7 @@ def test_the_mirror_brings_a_lost_machine_back(straight, text, tmp_path, capsys)
     assert gpub(*argv) == 0 and (tmp_path / "drive" / "bill.json").exists()
 
 
-@pytest.mark.full(instead="test_trackers.py::test_wandb_offline_for_real")
+@pytest.mark.full(instead="test_trackers.py::test_tensorboard_reads_back_one_curve_after_a_resume")
 def test_tracked_by_wandb_offline(text, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")

@@ -131,6 +131,7 @@ def click(b, element):  # where a hand would
         b("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
 
+@pytest.mark.full(instead="test_it_writes_in_a_browser_what_the_model_writes")
 def test_two_checkpoints_write_side_by_side(served, tmp_path):
     run, port = served
     texts = "[...document.querySelectorAll('.written textarea')].map(t => t.value)"

@@ -32,7 +32,7 @@ def told(tmp_path_factory):
 @pytest.mark.parametrize("how", ["ddp", "fsdp", "hsdp"])
 def test_four_processes_learn_what_one_learns_step_by_step(told, how):
     found = told[how]
-    assert found["steps"] == 5 and found["clipped"] and found["moved"] > 0.01
+    assert found["steps"] == 3 and found["clipped"] and found["moved"] > 0.01
     assert found["loss"] < 1e-6 and found["grad_norm"] < 1e-5, found
     assert found["far"] < 1e-5, found
 
@@ -51,7 +51,8 @@ def test_slices_begin_as_the_whole_model_does(told):
         assert told[how]["same_start"]
         first, *others = told[how]["memory"]
         assert first >= 1 and max(others) < 0.75, told[how]["memory"]
-    assert max(told["fsdp"]["memory"][1:]) < 0.4
+    # a quarter of four blocks, and the largest piece as it is taken apart
+    assert max(told["fsdp"]["memory"][1:]) < 0.5
     assert min(told["ddp"]["memory"]) >= 1
 
 

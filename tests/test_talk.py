@@ -244,7 +244,7 @@ def old_shards(folder, tok, digits):
     writer.close()
 
 
-@pytest.mark.parametrize("kind", ["text", "shards"])
+@pytest.mark.parametrize("kind", ["text", pytest.param("shards", marks=pytest.mark.full)])
 def test_a_volume_mounted_elsewhere_goes_on(base, tmp_path, kind):
     "Chats and old text moved in the middle: the same weights; another old text: another run"
 

@@ -144,6 +144,7 @@ assert not t.alive
 """
 
 
+@pytest.mark.full(instead="test_tensorboard_reads_back_one_curve_after_a_resume")
 def test_wandb_offline_for_real(tmp_path):
     "Two processes, one run id; every file inside the run folder, the home folder untouched"
     pytest.importorskip("wandb", reason="needs gpub[wandb]")

@@ -101,6 +101,7 @@ def page(root, tmp_path_factory):
     return home, out
 
 
+@pytest.mark.full(instead="test_train_1b.py::test_killed_in_the_middle_of_a_phase")
 def test_killed_in_a_phase_it_goes_on_to_the_same_weights(root, page, tmp_path):
     home, out = page
     shortened = functions_of(root, "shortened", replace=replace)["shortened"]

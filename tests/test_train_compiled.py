@@ -112,7 +112,8 @@ def test_documents_of_a_row_are_learned_as_if_apart(cfg, how, mode):
     assert seen[0] == seen[1]
 
 
-@pytest.mark.parametrize("whole", [pytest.param(True, marks=pytest.mark.full), False])
+@pytest.mark.parametrize("whole", [pytest.param(True), False])
+@pytest.mark.full(instead="test_one_graph_for_all_blocks_and_the_same_gradients")
 def test_a_ninth_shape_is_compiled_like_the_first(whole):
     model = build(replace(CONFIGS[0], n_layers=2))
     fit = MicroBatcher(model, TrainConfig(steps=1))

@@ -453,7 +453,9 @@ def tuned(folder, kind, stop_at=None):
     return tune_run(folder, model, tok, objective, job, extras)
 
 
-@pytest.mark.parametrize("kind", ["sft", "dpo", "grpo"])
+@pytest.mark.parametrize(
+    "kind", [*(pytest.param(kind, marks=pytest.mark.full) for kind in ("sft", "dpo")), "grpo"]
+)
 def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, kind):
     whole = load(tuned(tmp_path / "whole", kind))
     with pytest.raises(Interrupted, match="stopped and saved at step 3 of 8"):

@@ -291,7 +291,8 @@ def test_what_two_cards_do_alike_is_rehearsed_once():
     assert table.rows == [["burn-toy", "no (1)"]] and "multiplied in fp32" in why[0]
 
 
-@pytest.mark.parametrize("passes", [1, pytest.param(2, marks=pytest.mark.full)])
+@pytest.mark.full(instead="test_what_two_cards_do_alike_is_rehearsed_once")
+@pytest.mark.parametrize("passes", [1, 2])
 def test_the_peak_under_ddp_is_the_forecast(passes):
     "Buckets hold the gradients from the start; of several passes the sum waits beside them"
     shape = dict(micro_batch=2, n_layers=3, batch_tokens=passes * 2 * 2048 * 8)
@@ -364,9 +365,8 @@ def test_workers_find_what_one_process_finds(monkeypatch):
 
 
 @pytest.mark.compiler
-@pytest.mark.parametrize(
-    "processes, parallel", [(1, "ddp"), pytest.param(8, "fsdp", marks=pytest.mark.full)]
-)
+@pytest.mark.parametrize("processes, parallel", [(1, "ddp"), (8, "fsdp")])
+@pytest.mark.full(instead="test_float8.py::test_it_learns_as_bf16_does")
 def test_float8_is_rehearsed(processes, parallel):
     "torchao's own layers on the stand-in: their products, their peak, one graph"
     pytest.importorskip("torchao.float8", reason="torchao is not installed")
