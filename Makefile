@@ -9,10 +9,12 @@ LIMITED = $(TEST_ENV) $(BIN)/python tools/limit.py '$(LIMIT)'
 # one file is one process's: its tests share what they train; files in the order of their names, for
 # the long ones have few tests and would else come last
 PYTEST = $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder tests
-# Notebooks that only `make test-all` runs: tests/ asks the same, of the same functions (parallel of
-# test_parallel, train_1b and train_chat of the tests of that name, ...), or chapters do (6 climbs the
-# ladder, those of season 3 start from sums_world). Then names that no test runs: they start with _ or .
-LATER := ^(bench_shakespeare|bench_train|bench_ladder|bench_corpus|parallel|hub|walk|trainer|preflight|grade_tune|growing|sandbox|kl_ends|results|methods|load|losses|initial|samples|ladder|demo|head|optim|museum_bugs|adapter|steps|chat_walk|evaluate|compiled|grade|tune_commands|written|museum_blog|bench_rungs|runner|engines|sums_world|train_1b|train_chat|03_scaling_up|04_training_challenges|06_optimizations|02_the_175_dollar_experiment|04_ten_lessons|02_sft)\.|^[_.]
+# What only `make test-all` runs: the chapters, which tell with what the library's notebooks and tests/
+# have asked already, and notebooks whose functions tests/ ask the same of (parallel of test_parallel,
+# train_1b and train_chat of the tests of that name, ...). What starts with _ or . no test runs.
+CHAPTERS := ^(season[0-9])$$|^[_.]
+LATER := ^(bench_shakespeare|bench_train|bench_ladder|bench_corpus|parallel|hub|walk|trainer|preflight|grade_tune|growing|sandbox|kl_ends|results|methods|load|losses|initial|samples|ladder|demo|head|optim|museum_bugs|adapter|steps|chat_walk|evaluate|compiled|grade|tune_commands|written|museum_blog|bench_rungs|runner|engines|sums_world|train_1b|train_chat)\.|^[_.]
+NOT_LATER = --skip_file_re '$(LATER)' --skip_folder_re '$(CHAPTERS)'
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 ifneq ($(filter run py ipynb,$(MAKECMDGOALS)),)
@@ -26,12 +28,12 @@ help:            ## this list
 train: .venv/core.stamp  ## train the 400K Shakespeare model (ARGS="--steps 100 --out runs/short" is passed on)
 	@$(BIN)/gpub train shakespeare $(ARGS)
 
-test: .venv/dev.stamp    ## each property once: notebooks at reduced scale, then tests/ (about 8 minutes on two cores)
-	@echo '1 of 2: notebooks at reduced scale, two at a time (about 2 minutes on two quiet cores)'
-	@$(LIMITED) $(BIN)/nbdev_test --n_workers 2 --timing --skip_file_re '$(LATER)'
+test: .venv/dev.stamp    ## each property once: the library's notebooks, then tests/ (about 6 minutes on two cores)
+	@echo '1 of 2: notebooks of the library at reduced scale, two at a time (about 1 minute on two quiet cores)'
+	@$(LIMITED) $(BIN)/nbdev_test --n_workers 2 --timing $(NOT_LATER)
 	@echo '2 of 2: tests/, in three processes (about 5 minutes on two quiet cores)'
 	@$(LIMITED) $(PYTEST) -m 'not slow and not full'
-	@echo 'make test: notebooks and tests/ passed; make test-all has more seeds and kinds of the same'
+	@echo 'make test: notebooks and tests/ passed; make test-all runs the chapters too, and more seeds and kinds'
 
 test-all: .venv/dev.stamp ## all notebooks, and the tests of every seed and kind too; what CI runs
 	@echo '1 of 2: all notebooks at reduced scale, two at a time (about 4 minutes on two quiet cores)'

@@ -1,6 +1,6 @@
 """What every test shares: the repository's root and a copy of what is needed to export it."""
 
-import os, shutil, signal, subprocess, sys
+import atexit, gc, os, shutil, signal, subprocess, sys
 from pathlib import Path
 import forked
 import numpy as np
@@ -13,8 +13,25 @@ from gpub.data.tokenizer import BPETokenizer
 pytest_plugins = ["interrupted"]
 
 
-def pytest_configure():
+gc.disable()  # looking for garbage takes a third of the time that importing all tests takes
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish():
+    "What is imported stays; garbage is looked for in what the tests make"
+    gc.freeze()
+    gc.enable()
+
+
+def leave_at_once(config):
+    "A worker takes longer to take torch apart than to run most files; its tests are over by then"
+    if hasattr(config, "workerinput"):
+        atexit.register(os._exit, 0)
+
+
+def pytest_configure(config):
     "What tests start can be stopped by a signal also where `nohup` or `&` has it ignored"
+    leave_at_once(config)
     handlers = dict(SIGINT=signal.default_int_handler, SIGHUP=lambda *_: None)
     for name, handler in handlers.items():
         number = getattr(signal, name, None)

@@ -96,7 +96,7 @@ def test_two_local_workers_are_the_built_in_engine(corpus, built_in, tmp_path):
 
 
 @needs_datatrove
-@pytest.mark.parametrize("workers", [1, 2, pytest.param(3, marks=pytest.mark.full)])
+@pytest.mark.parametrize("workers", [2, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 3))])
 def test_datatrove_makes_the_same(corpus, built_in, tmp_path, workers):
     out = tmp_path / "out"
     prepare(config(corpus), out, make_engine("datatrove", out, workers, TASKS), log=quiet)

@@ -16,7 +16,12 @@ hf = pytest.importorskip("transformers")
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 from import_kinds import CASES, ODD, TEXT, make_folder, qwen_words
 
-EACH = [pytest.param(case, id=name) for name, case in CASES.items()]
+# every other kind; the others in `make test-all`
+LATER = [*CASES][1::2]
+EACH = [
+    pytest.param(case, id=name, marks=pytest.mark.full if name in LATER else ())
+    for name, case in CASES.items()
+]
 
 
 def gpub(*words):

@@ -217,7 +217,9 @@ def test_flops_are_what_torch_counts(cfg):
     assert counter.get_total_flops() / ids[0].numel() == flops_per_token(cfg)
 
 
-@pytest.mark.parametrize("mode", [pytest.param("off", marks=pytest.mark.full), "selective", "full"])
+@pytest.mark.parametrize(
+    "mode", [*(pytest.param(mode, marks=pytest.mark.full) for mode in ("off", "full")), "selective"]
+)
 @pytest.mark.parametrize(
     "cfg",
     [

@@ -26,7 +26,7 @@ def test_a_stage_says_how_long_it_takes_and_has_a_limit(root, target):
 def test_ci_runs_everything(root):
     assert "make test-all" in (root / ".ci/run").read_text(encoding="utf-8")
     text = "\n".join(recipe(root, "test-all"))
-    assert "-m " not in text and "--skip_file_re" not in text
+    assert "-m " not in text and "NOT_LATER" not in text and "--skip" not in text
 
 
 def test_notebooks_that_only_test_all_runs_exist(root):

@@ -137,7 +137,7 @@ MANY = GPTConfig(
 )
 
 
-@pytest.mark.parametrize("micro", [1, 2])
+@pytest.mark.parametrize("micro", [1, pytest.param(2, marks=pytest.mark.full)])
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_forecast_knows_the_pieces(tied, micro, monkeypatch):
     monkeypatch.setattr(head, "SCORES_AT_ONCE", 1 << 19)

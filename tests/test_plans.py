@@ -234,7 +234,7 @@ def whole(text, tmp_path_factory):
     return out
 
 
-@pytest.mark.parametrize("name", ["proof", "grind"])
+@pytest.mark.parametrize("name", [pytest.param("proof", marks=pytest.mark.full), "grind"])
 def test_anneal_now_and_go_on_later(name, text, tmp_path, whole):
     out, said = tmp_path / "run", []
     v = walk(stopping_in(name), out, text, log=lambda s: said.append(str(s)))

@@ -438,7 +438,7 @@ def test_disk_full_loses_nothing(corpus, tokenizer, whole, tmp_path, monkeypatch
     assert content(tmp_path / "o") == content(whole)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_a_disk_that_is_really_full(corpus, tokenizer, whole, small_disk, workers):
     """Every attempt gets some more room: all stages meet the end of the disk, and the end is the
     same"""

@@ -51,7 +51,9 @@ def graphs():
     return counters["stats"]["unique_graphs"]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "mode", [MODES[0], *(pytest.param(mode, marks=pytest.mark.full) for mode in MODES[1:])]
+)
 @pytest.mark.parametrize("cfg", CONFIGS, ids=lambda c: type(c).__name__)
 def test_one_graph_for_all_blocks_and_the_same_gradients(cfg, mode):
     found = {}

@@ -325,6 +325,7 @@ def test_slices_take_and_send_what_is_forecast(processes, parallel, passes):
     assert found.traffic.keys() - found.planned.keys() <= {"all-reduce"}
 
 
+@pytest.mark.full(instead="test_slices_take_and_send_what_is_forecast")
 def test_what_is_sent_beside_the_forecast_is_found(monkeypatch):
     "Such as the blocks once more, by a model that is not cut block by block"
     plan = rehearsal.forecast_traffic
