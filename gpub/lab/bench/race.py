@@ -149,7 +149,8 @@ def machine_line(
 ) -> str:
     "What a receipt was measured on"
     name = machine["gpu"] or machine["cpu"]
-    return f"{name}, {machine['threads']} threads, torch {machine['torch']}"
+    threads = machine["threads"]
+    return f"{name}, {threads} thread{'s' * (threads != 1)}, torch {machine['torch']}"
 
 
 def file_receipt(

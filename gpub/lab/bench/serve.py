@@ -178,7 +178,7 @@ def race_shape(
                 for k in range(clients)
             ]
             out["clients"][str(clients)] = _race(servers, prompts, how)
-            log(f"{name}, {clients} clients: {out['clients'][str(clients)]['tok_s']}")
+            log(f"{name}, {clients} at once: {out['clients'][str(clients)]['tok_s']}")
     out["load"] = [round(load_before, 1), round(os.getloadavg()[0], 1)]
     return out
 
