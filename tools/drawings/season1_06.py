@@ -40,29 +40,29 @@ def float_formats():
         "Four formats of floating-point numbers as bits. fp32: 8 bits of exponent, 23 of "
         "mantissa. TF32: 8 and 10. bf16: 8 and 7. fp16: 5 and 10. TF32 and bf16 keep the range of "
         "fp32, fp16 does not.",
-        width=700,
-        height=250,
+        width=400,
+        height=248,
     )
-    bit, left = 17, 84
+    bit, left = 8.75, 60
     for i, (name, exponent, mantissa) in enumerate(
         (("fp32", 8, 23), ("TF32", 8, 10), ("bf16", 8, 7), ("fp16", 5, 10))
     ):
-        y = 52 + i * 48
-        d.text(left - 12, y + 21, name, "name", "end")
+        y = 54 + i * 46
+        d.text(left - 10, y + 21, name, "name", "end")
         parts = ((1, "quiet"), (exponent, "warm"), (mantissa, "module"))
         x = left
         for size, kind in parts:
             words = str(size) if size > 1 else ""
             d.box(x, y, size * bit, 32, words, kind=kind, corner=3, font="number")
             x += size * bit
-        if i:
-            d.text(x + 14, y + 21, f"{1 + exponent + mantissa} bits", "note", "start")
-    d.box(84, 20, 16, 16, kind="quiet", corner=3)
-    d.text(106, 33, "sign", "note", "start")
-    d.box(160, 20, 16, 16, kind="warm", corner=3)
-    d.text(182, 33, "exponent: range", "note", "start")
-    d.box(310, 20, 16, 16, kind="module", corner=3)
-    d.text(332, 33, "mantissa: precision", "note", "start")
+        d.text(x + 8, y + 21, f"{1 + exponent + mantissa} bits", "note", "start")
+    for x, kind, words in (
+        (20, "quiet", "sign"),
+        (88, "warm", "exponent: range"),
+        (222, "module", "mantissa: precision"),
+    ):
+        d.box(x, 20, 16, 16, kind=kind, corner=3)
+        d.text(x + 22, 33, words, "note", "start")
     return d
 
 
@@ -71,26 +71,25 @@ def fusion():
         "Fusion",
         "Fusion. Apart: each of the operations reads from memory and writes to it. Fused: one "
         "kernel reads once, computes all of them on the chip, and writes once.",
-        width=680,
-        height=282,
+        width=400,
+        height=300,
     )
-    d.text(24, 40, "apart", "name", "start")
-    d.text(24, 178, "fused", "name", "start")
     ops = ("x³", "× 0.045", "+ x", "tanh")
-    d.box(100, 96, 556, 30, "", "memory", "quiet")
+    d.text(14, 30, "apart", "name", "start")
     for i, op in enumerate(ops):
-        box = d.box(120 + i * 138, 24, 104, 36, op, kind="warm")
-        x = box.x
-        d.arrow((x + 26, 96), (x + 26, 60))
-        d.arrow((x + 78, 60), (x + 78, 96))
-    d.box(100, 234, 556, 30, "", "memory", "quiet")
-    d.group(120, 146, 518, 52, "")
+        box = d.box(14 + i * 95, 42, 86, 36, op, kind="warm")
+        d.arrow((box.x + 22, 114), (box.x + 22, 78))
+        d.arrow((box.x + 64, 78), (box.x + 64, 114))
+    d.box(14, 114, 372, 30, "", "memory", "quiet")
+    d.text(14, 180, "fused", "name", "start")
+    d.group(8, 190, 384, 50, "")
     for i, op in enumerate(ops):
-        box = d.box(136 + i * 128, 154, 102, 36, op, kind="good")
+        box = d.box(16 + i * 96, 197, 80, 36, op, kind="good")
         if i:
-            d.arrow((box.x - 26, 172), box.left)
-    d.arrow((162, 234), (162, 190))
-    d.arrow((594, 190), (594, 234))
+            d.arrow((box.x - 16, 215), box.left)
+    d.box(14, 260, 372, 30, "", "memory", "quiet")
+    d.arrow((56, 260), (56, 233))
+    d.arrow((344, 233), (344, 260))
     return d
 
 
