@@ -40,27 +40,27 @@ def gradient_clipping():
         "Gradient clipping with a limit of 1. A gradient (3, 4) has length 5 and becomes "
         "(0.6, 0.8), of length 1 in the same direction; a gradient (0.3, 0.4) has length 0.5 and "
         "stays as it is.",
-        width=560,
-        height=322,
+        width=400,
+        height=296,
     )
-    unit = 50
+    unit = 42
     for x0, name, end, kept in (
-        (60, "longer than 1: scaled", (3, 4), (0.6, 0.8)),
-        (340, "shorter: left alone", (0.3, 0.4), (0.3, 0.4)),
+        (56, "longer than 1: scaled", (3, 4), (0.6, 0.8)),
+        (258, "shorter: left alone", (0.3, 0.4), (0.3, 0.4)),
     ):
-        y0 = 256
-        d.arrow((x0 - 20, y0), (x0 + 180, y0), kind="dashed", head=False)
-        d.arrow((x0, y0 + 20), (x0, y0 - 205), kind="dashed", head=False)
+        y0 = 236
+        d.arrow((x0 - 20, y0), (x0 + 132, y0), kind="dashed", head=False)
+        d.arrow((x0, y0 + 20), (x0, y0 - 186), kind="dashed", head=False)
         d.dot(x0, y0, "outside", unit)
         tip = x0 + end[0] * unit, y0 - end[1] * unit
         if end != kept:
             d.arrow((x0, y0), tip, kind="dashed")
-            d.text(tip[0] - 26, tip[1] + 14, "(3, 4), length 5", "note", "end")
+            d.text(tip[0] - 12, tip[1] - 5, "(3, 4), length 5")
         d.bow((x0, y0), (x0 + kept[0] * unit, y0 - kept[1] * unit), 0, weight=3)
         words = f"({kept[0]}, {kept[1]})"
-        d.text(x0 + 58, y0 - 22, words, "code", "start")
-        d.text(x0 + 80, 34, name, "name")
-    d.text(396, 284, "limit 1", "note", "start")
+        d.text(x0 + 50, y0 - 18, words, "code", "start")
+        d.text(x0 + 48, 28, name, "name")
+    d.text(306, 262, "limit 1", "note", "start")
     return d
 
 
@@ -126,16 +126,16 @@ def muon():
         "What Muon does to a gradient. Before, one direction has strength 1, the next 0.3, the "
         "others less than 0.1. After orthogonalization all four are near 1, so the step goes "
         "equally far in every direction.",
-        width=620,
-        height=200,
+        width=400,
+        height=368,
     )
     words = ("1st", "2nd", "3rd", "4th")
-    d.text(160, 36, "gradient", "name")
-    d.bars(80, 56, (1.0, 0.3, 0.08, 0.03), words, w=140, h=24, gap=8)
-    d.text(478, 36, "Muon's step", "name")
-    d.bars(400, 56, (1.0, 1.0, 1.0, 1.0), words, w=140, h=24, gap=8, heat="green", decimals=0)
-    d.arrow((276, 116), (350, 116))
-    d.text(313, 100, "S becomes 1", "note")
+    d.text(200, 32, "gradient", "name")
+    d.bars(90, 46, (1.0, 0.3, 0.08, 0.03), words, w=220, h=22, gap=8)
+    d.arrow((200, 172), (200, 214))
+    d.text(212, 196, "S becomes 1", "note", "start")
+    d.text(200, 238, "Muon's step", "name")
+    d.bars(90, 250, (1.0, 1.0, 1.0, 1.0), words, w=220, h=20, gap=8, heat="green", decimals=0)
     return d
 
 

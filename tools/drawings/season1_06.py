@@ -9,25 +9,26 @@ def roofline():
         "A roofline. Across, FLOPs per byte; up, FLOPs a second. Left of the ridge the limit is a "
         "slope, memory; right of it a flat roof, arithmetic. An addition and a GELU stand at the "
         "left, a large matmul at the right.",
-        width=620,
+        width=400,
         height=316,
     )
-    d.arrow((60, 266), (590, 266))
-    d.arrow((60, 266), (60, 30))
-    d.bow((60, 250), (300, 80), 0, weight=3, head=False)
-    d.bow((300, 80), (580, 80), 0, weight=3, head=False)
-    d.arrow((300, 80), (300, 266), kind="dashed", head=False)
-    d.text(66, 44, "FLOP/s", "note", "start")
-    d.text(586, 286, "FLOPs per byte", "note", "end")
-    d.text(470, 66, "arithmetic: the peak", "name")
-    d.text(84, 70, "memory:", "name", "start")
-    d.text(84, 90, "bandwidth × FLOPs per byte", "note", "start")
-    d.text(180, 304, "waits for memory", "name")
-    d.text(430, 304, "waits for arithmetic", "name")
+    d.arrow((24, 266), (384, 266))
+    d.arrow((24, 266), (24, 30))
+    d.bow((24, 250), (214, 84), 0, weight=3, head=False)
+    d.bow((214, 84), (380, 84), 0, weight=3, head=False)
+    d.arrow((214, 84), (214, 266), kind="dashed", head=False)
+    d.text(32, 40, "FLOP/s", "note", "start")
+    d.text(384, 284, "FLOPs per byte", "note", "end")
+    d.text(298, 70, "arithmetic: the peak", "name")
+    d.text(36, 76, "memory:", "name", "start")
+    d.text(36, 94, "bandwidth × FLOPs", "note", "start")
+    d.text(36, 110, "per byte", "note", "start")
+    d.text(110, 304, "waits for memory", "name")
+    d.text(296, 304, "waits for arithmetic", "name")
     for x, y, name, heat in (
-        (110, 222, "add", "orange"),
-        (190, 222, "GELU", "orange"),
-        (470, 96, "large matmul", "blue"),
+        (76, 214, "add", "orange"),
+        (136, 214, "GELU", "orange"),
+        (270, 100, "large matmul", "blue"),
     ):
         d.dot(x, y, f"heat-{heat}", 6)
         d.text(x + 12, y + 16, name, "note", "start")
@@ -99,12 +100,12 @@ def attention_tiles():
         "Attention in tiles. Queries and keys are cut into tiles of four. For each tile of "
         "queries, the tiles of keys are visited one after the other; tiles in the future are "
         "never computed; between tiles only the largest score, the sum and the mix are kept.",
-        width=680,
-        height=352,
+        width=400,
+        height=428,
     )
-    side, x0, y0 = 76, 100, 64
+    side, x0, y0 = 72, 90, 48
     d.text(x0 + 1.5 * side, 32, "keys", "name")
-    d.text(x0 - 14, y0 + 1.5 * side + 5, "queries", "name", "end")
+    d.text(x0 - 12, y0 + 1.5 * side + 5, "queries", "name", "end")
     for row in range(3):
         for column in range(3):
             kind = "quiet" if column > row else "warm" if column == row else "module"
@@ -113,20 +114,20 @@ def attention_tiles():
             d.box(x, y, side, side, kind=kind, corner=2)
             if number:
                 d.text(x + side / 2, y + 26, number, "number")
-    y = y0 + 2 * side + 48
+    y = y0 + 2 * side + 46
     for column in range(2):
         d.arrow((x0 + column * side + 24, y), (x0 + (column + 1) * side + 24, y))
-    kept = d.box(420, y0 + 2 * side + 4, 230, 84, kind="thing")
-    d.text(535, kept.y + 24, "kept for each query", "name")
-    for i, words in enumerate(("the largest score so far", "the sum, the mix of values")):
-        d.text(535, kept.y + 46 + 18 * i, words)
-    d.arrow((x0 + 3 * side, kept.left[1]), kept.left)
+    d.text(x0, y0 + 3 * side + 20, "numbers: the order of the tiles", "note", "start")
     for i, (kind, words) in enumerate(
         (("module", "all of it is past"), ("warm", "masked inside"), ("quiet", "future: skipped"))
     ):
-        d.box(420, 70 + i * 32, 20, 20, kind=kind, corner=3)
-        d.text(450, 85 + i * 32, words, "note", "start")
-    d.text(x0, y0 + 3 * side + 24, "numbers: the order of the tiles", "note", "start")
+        d.box(14, 316 + i * 32, 20, 20, kind=kind, corner=3)
+        d.text(42, 330 + i * 32, words, "note", "start")
+    kept = d.box(196, 318, 190, 84, kind="thing")
+    d.text(291, kept.y + 24, "kept for each query", "name")
+    for i, words in enumerate(("the largest score so far", "the sum, the mix of values")):
+        d.text(291, kept.y + 46 + 18 * i, words)
+    d.arrow((x0 + 3 * side, y), (346, y), (346, kept.y))
     return d
 
 
