@@ -38,32 +38,32 @@ def course_map():
         "The course on one page",
         "The stops of three seasons, read from left to right. Dots mark three ways through: one "
         "evening (chapter 1), one weekend on a laptop, and the stops before you rent a GPU.",
-        width=700,
-        height=806,
+        width=420,
+        height=1012,
     )
-    x0, y0, w, h = 24, 62, 204, 66
-    d.text(x0, 44, "Season 1: from nothing to 134M", "title", "start")
-    d.text(x0, 264, "Season 2: to 1B", "title", "start")
-    d.text(x0, 484, "Season 3: to a model that talks", "title", "start")
+    x0, w, h, row_height = 10, 192, 54, 76
+    tops = {1: 58, 2: 338, 3: 618}
+    d.text(x0, 42, "Season 1: from nothing to 134M", "title", "start")
+    d.text(x0, 322, "Season 2: to 1B", "title", "start")
+    d.text(x0, 602, "Season 3: to a model that talks", "title", "start")
     boxes = {}
     for season, number, name, note, paths in CHAPTERS:
-        column, row = (number - 1) % 3, (number - 1) // 3
-        x, y = x0 + column * (w + 20), y0 + (season - 1) * 220 + row * (h + 24)
+        row, column = divmod(number - 1, 2)
+        x, y = x0 + column * (w + 16), tops[season] + row * row_height
         label = name if name in RUNS else f"{number}  {name}"
         boxes[season, number] = d.box(x, y, w, h, label, note)
         for i, path in enumerate(paths):
             d.dot(x + w - 12 - 13 * (len(paths) - 1 - i), y, PATHS[path][0], 6)
     for (season, number), box in boxes.items():
         following = boxes.get((season, number + 1))
-        if following and number % 3:
+        if following and number % 2:
             d.arrow(box.right, following.left)
         elif following:
             (x, y), (end, below) = box.bottom, following.top
-            d.arrow((x, y), (x, y + 12), (end, y + 12), (end, below))
-    d.text(x0, 784, "Ways through:", "note", "start")
+            d.arrow((x, y), (x, y + 11), (end, y + 11), (end, below))
     for i, (kind, words) in enumerate(PATHS.values()):
-        d.dot(130 + 130 * i, 780, kind, 6)
-        d.text(143 + 130 * i, 784, words, "note", "start")
+        d.dot(24 + 136 * i, 992, kind, 6)
+        d.text(37 + 136 * i, 996, words, "note", "start")
     return d
 
 

@@ -10,33 +10,27 @@ def training_step():
         "micro-batches; the gradients are clipped; the optimizer moves the weights at the rate "
         "of step n; the step is yielded. Outside the loop a NaN stops the run, and only then are "
         "the log and a checkpoint written.",
-        width=700,
-        height=304,
+        width=400,
+        height=324,
     )
-    d.group(16, 16, 668, 148, "the loop, for each step n")
-    names = (
-        ("batch n", "from (seed, n)", "thing"),
-        ("backward", "micro-batches", "module"),
-        ("clip", "length at most 1", "warm"),
-        ("move", "rate of step n", "module"),
-        ("yield", "loss, norm", "thing"),
-    )
-    boxes = [
-        d.box(30 + i * 130, 60, 112, 58, name, note, kind)
-        for i, (name, note, kind) in enumerate(names)
-    ]
-    for a, b in zip(boxes, boxes[1:]):
-        d.arrow(a.right, b.left)
-    last, first = boxes[-1], boxes[0]
-    d.arrow((last.x + 30, 118), (last.x + 30, 144), (first.x + 56, 144), first.bottom)
-    check = d.box(524, 214, 146, 58, "a number?", "else stop", "warm")
-    save = d.box(300, 214, 146, 58, "log, checkpoint", kind="good")
-    resume = d.box(76, 214, 146, 58, "after a kill", "start at step n", "quiet")
-    d.arrow((last.x + 80, 118), (last.x + 80, 214))
-    d.arrow(check.left, save.right)
-    d.arrow(save.left, resume.right, kind="dashed")
-    d.arrow((64, 214), (64, 118), kind="dashed")
-    d.arrow(resume.left, (64, 243), (64, 214), kind="dashed", head=False)
+    d.group(8, 14, 384, 188, "the loop, for each step n")
+    first = d.box(20, 46, 108, 56, "batch n", "from (seed, n)", "thing")
+    backward = d.box(146, 46, 108, 56, "backward", "micro-batches", "module")
+    clip = d.box(272, 46, 108, 56, "clip", "length up to 1", "warm")
+    move = d.box(272, 132, 108, 56, "move", "rate of step n", "module")
+    last = d.box(146, 132, 108, 56, "yield", "loss, norm", "thing")
+    d.arrow(first.right, backward.left)
+    d.arrow(backward.right, clip.left)
+    d.arrow(clip.bottom, move.top)
+    d.arrow(move.left, last.right)
+    d.arrow(last.left, (98, 160), (98, 102))
+    check = d.box(146, 230, 108, 56, "a number?", "else stop", "warm")
+    save = d.box(272, 230, 108, 56, "save", "log, checkpoint", "good")
+    resume = d.box(20, 230, 108, 56, "after a kill", "start at step n", "quiet")
+    d.arrow(last.bottom, check.top)
+    d.arrow(check.right, save.left)
+    d.arrow(save.bottom, (326, 306), (74, 306), resume.bottom, kind="dashed")
+    d.arrow((50, 230), (50, 102), kind="dashed")
     return d
 
 
@@ -46,27 +40,27 @@ def gradient_clipping():
         "Gradient clipping with a limit of 1. A gradient (3, 4) has length 5 and becomes "
         "(0.6, 0.8), of length 1 in the same direction; a gradient (0.3, 0.4) has length 0.5 and "
         "stays as it is.",
-        width=560,
-        height=322,
+        width=400,
+        height=296,
     )
-    unit = 50
+    unit = 42
     for x0, name, end, kept in (
-        (60, "longer than 1: scaled", (3, 4), (0.6, 0.8)),
-        (340, "shorter: left alone", (0.3, 0.4), (0.3, 0.4)),
+        (56, "longer than 1: scaled", (3, 4), (0.6, 0.8)),
+        (258, "shorter: left alone", (0.3, 0.4), (0.3, 0.4)),
     ):
-        y0 = 256
-        d.arrow((x0 - 20, y0), (x0 + 180, y0), kind="dashed", head=False)
-        d.arrow((x0, y0 + 20), (x0, y0 - 205), kind="dashed", head=False)
+        y0 = 236
+        d.arrow((x0 - 20, y0), (x0 + 132, y0), kind="dashed", head=False)
+        d.arrow((x0, y0 + 20), (x0, y0 - 186), kind="dashed", head=False)
         d.dot(x0, y0, "outside", unit)
         tip = x0 + end[0] * unit, y0 - end[1] * unit
         if end != kept:
             d.arrow((x0, y0), tip, kind="dashed")
-            d.text(tip[0] - 26, tip[1] + 14, "(3, 4), length 5", "note", "end")
+            d.text(tip[0] - 12, tip[1] - 5, "(3, 4), length 5")
         d.bow((x0, y0), (x0 + kept[0] * unit, y0 - kept[1] * unit), 0, weight=3)
         words = f"({kept[0]}, {kept[1]})"
-        d.text(x0 + 58, y0 - 22, words, "code", "start")
-        d.text(x0 + 80, 34, name, "name")
-    d.text(396, 284, "limit 1", "note", "start")
+        d.text(x0 + 50, y0 - 18, words, "code", "start")
+        d.text(x0 + 48, 28, name, "name")
+    d.text(306, 262, "limit 1", "note", "start")
     return d
 
 
@@ -76,26 +70,26 @@ def gradient_accumulation():
         "Gradient accumulation. A batch of eight sequences goes through the model as four "
         "micro-batches of two. Each leaves its share of the gradient; the shares add up, and the "
         "optimizer makes one step.",
-        width=700,
-        height=296,
+        width=400,
+        height=322,
     )
-    d.text(86, 38, "one batch", "name")
-    plus = None
+    d.text(56, 34, "one batch", "name")
+    d.text(171, 34, "micro-batches", "name")
+    d.text(299, 34, "gradients", "name")
+    plus = (372, 284)
     for i in range(4):
-        y = 56 + i * 56
-        d.box(32, y, 50, 40, str(2 * i + 1), kind="thing", font="code")
-        pair = d.box(88, y, 50, 40, str(2 * i + 2), kind="thing", font="code")
-        work = d.box(196, y, 150, 40, "", "forward, backward", "module")
-        share = d.box(394, y, 110, 40, "", "2/8 of the loss", "warm")
+        y = 50 + i * 50
+        d.box(14, y, 40, 38, str(2 * i + 1), kind="thing", font="code")
+        pair = d.box(58, y, 40, 38, str(2 * i + 2), kind="thing", font="code")
+        work = d.box(112, y, 118, 38, "", "forward, backward", "module")
+        share = d.box(246, y, 106, 38, "", "2/8 of the loss", "warm")
         d.arrow(pair.right, work.left)
         d.arrow(work.right, share.left)
-        plus = (544, 160)
-        d.arrow(share.right, (532, share.right[1]), (532, 160), head=False)
-    d.text(271, 38, "micro-batches", "name")
-    d.text(449, 38, "gradients", "name")
+        d.arrow(share.right, (372, share.right[1]), (372, 260), head=False)
+    d.arrow((372, 250), (372, 273))
     circle = d.sum(*plus)
-    step = d.box(586, 130, 96, 60, "one step", kind="good")
-    d.arrow(circle.right, step.left)
+    step = d.box(246, 258, 86, 52, "one step", kind="good")
+    d.arrow(circle.left, step.right)
     return d
 
 
@@ -105,24 +99,24 @@ def kill_and_resume():
         "Kill and resume. A run of forty steps is stopped after step 17. On the disk are the "
         "weights, the optimizer's state and the number 17. The data of step 18 and its learning "
         "rate are functions of the step, so steps 18 to 40 are the same as without the stop.",
-        width=700,
-        height=300,
+        width=400,
+        height=316,
     )
-    d.text(20, 44, "never stopped", "name", "start")
-    d.box(160, 26, 510, 30, "", "steps 1 to 40", "module")
+    d.text(20, 32, "never stopped", "name", "start")
+    d.box(20, 40, 360, 30, "", "steps 1 to 40", "module")
     d.text(20, 104, "stopped", "name", "start")
-    d.box(160, 86, 216, 30, "", "steps 1 to 17", "module")
-    d.text(392, 106, "killed", "note", "start")
-    d.text(20, 270, "resumed", "name", "start")
-    d.box(382, 252, 288, 30, "", "steps 18 to 40", "good")
-    for i, name in enumerate(("weights", "optimizer state", "17")):
-        d.box(160 + i * 130, 160, 122, 36, "", name, "quiet")
-    d.text(96, 182, "on the disk", "note")
-    d.arrow((330, 116), (330, 160))
-    d.arrow((400, 196), (400, 252))
-    d.box(560, 160, 110, 36, "", "f(seed, step)", "outside")
-    d.text(615, 150, "data and rate", "note")
-    d.arrow((615, 196), (615, 252), kind="dashed")
+    d.box(20, 112, 153, 30, "", "steps 1 to 17", "module")
+    d.text(183, 131, "killed", "note", "start")
+    d.text(20, 184, "on the disk", "note", "start")
+    for x, w, name in ((20, 72, "weights"), (98, 108, "optimizer state"), (212, 38, "17")):
+        d.box(x, 192, w, 36, "", name, "quiet")
+    d.arrow((130, 142), (130, 192))
+    d.text(333, 184, "data and rate", "note")
+    d.box(286, 192, 94, 36, "", "f(seed, step)", "outside")
+    d.text(20, 292, "resumed", "name", "start")
+    d.box(173, 272, 207, 30, "", "steps 18 to 40", "good")
+    d.arrow((192, 228), (192, 272))
+    d.arrow((333, 228), (333, 272), kind="dashed")
     return d
 
 
@@ -132,16 +126,16 @@ def muon():
         "What Muon does to a gradient. Before, one direction has strength 1, the next 0.3, the "
         "others less than 0.1. After orthogonalization all four are near 1, so the step goes "
         "equally far in every direction.",
-        width=620,
-        height=200,
+        width=400,
+        height=368,
     )
     words = ("1st", "2nd", "3rd", "4th")
-    d.text(160, 36, "gradient", "name")
-    d.bars(80, 56, (1.0, 0.3, 0.08, 0.03), words, w=140, h=24, gap=8)
-    d.text(478, 36, "Muon's step", "name")
-    d.bars(400, 56, (1.0, 1.0, 1.0, 1.0), words, w=140, h=24, gap=8, heat="green", decimals=0)
-    d.arrow((276, 116), (350, 116))
-    d.text(313, 100, "S becomes 1", "note")
+    d.text(200, 32, "gradient", "name")
+    d.bars(90, 46, (1.0, 0.3, 0.08, 0.03), words, w=220, h=22, gap=8)
+    d.arrow((200, 172), (200, 214))
+    d.text(212, 196, "S becomes 1", "note", "start")
+    d.text(200, 238, "Muon's step", "name")
+    d.bars(90, 250, (1.0, 1.0, 1.0, 1.0), words, w=220, h=20, gap=8, heat="green", decimals=0)
     return d
 
 

@@ -9,25 +9,26 @@ def roofline():
         "A roofline. Across, FLOPs per byte; up, FLOPs a second. Left of the ridge the limit is a "
         "slope, memory; right of it a flat roof, arithmetic. An addition and a GELU stand at the "
         "left, a large matmul at the right.",
-        width=620,
+        width=400,
         height=316,
     )
-    d.arrow((60, 266), (590, 266))
-    d.arrow((60, 266), (60, 30))
-    d.bow((60, 250), (300, 80), 0, weight=3, head=False)
-    d.bow((300, 80), (580, 80), 0, weight=3, head=False)
-    d.arrow((300, 80), (300, 266), kind="dashed", head=False)
-    d.text(66, 44, "FLOP/s", "note", "start")
-    d.text(586, 286, "FLOPs per byte", "note", "end")
-    d.text(470, 66, "arithmetic: the peak", "name")
-    d.text(84, 70, "memory:", "name", "start")
-    d.text(84, 90, "bandwidth × FLOPs per byte", "note", "start")
-    d.text(180, 304, "waits for memory", "name")
-    d.text(430, 304, "waits for arithmetic", "name")
+    d.arrow((24, 266), (384, 266))
+    d.arrow((24, 266), (24, 30))
+    d.bow((24, 250), (214, 84), 0, weight=3, head=False)
+    d.bow((214, 84), (380, 84), 0, weight=3, head=False)
+    d.arrow((214, 84), (214, 266), kind="dashed", head=False)
+    d.text(32, 40, "FLOP/s", "note", "start")
+    d.text(384, 284, "FLOPs per byte", "note", "end")
+    d.text(298, 70, "arithmetic: the peak", "name")
+    d.text(36, 76, "memory:", "name", "start")
+    d.text(36, 94, "bandwidth × FLOPs", "note", "start")
+    d.text(36, 110, "per byte", "note", "start")
+    d.text(110, 304, "waits for memory", "name")
+    d.text(296, 304, "waits for arithmetic", "name")
     for x, y, name, heat in (
-        (110, 222, "add", "orange"),
-        (190, 222, "GELU", "orange"),
-        (470, 96, "large matmul", "blue"),
+        (76, 214, "add", "orange"),
+        (136, 214, "GELU", "orange"),
+        (270, 100, "large matmul", "blue"),
     ):
         d.dot(x, y, f"heat-{heat}", 6)
         d.text(x + 12, y + 16, name, "note", "start")
@@ -40,29 +41,29 @@ def float_formats():
         "Four formats of floating-point numbers as bits. fp32: 8 bits of exponent, 23 of "
         "mantissa. TF32: 8 and 10. bf16: 8 and 7. fp16: 5 and 10. TF32 and bf16 keep the range of "
         "fp32, fp16 does not.",
-        width=700,
-        height=250,
+        width=400,
+        height=248,
     )
-    bit, left = 17, 84
+    bit, left = 8.75, 60
     for i, (name, exponent, mantissa) in enumerate(
         (("fp32", 8, 23), ("TF32", 8, 10), ("bf16", 8, 7), ("fp16", 5, 10))
     ):
-        y = 52 + i * 48
-        d.text(left - 12, y + 21, name, "name", "end")
+        y = 54 + i * 46
+        d.text(left - 10, y + 21, name, "name", "end")
         parts = ((1, "quiet"), (exponent, "warm"), (mantissa, "module"))
         x = left
         for size, kind in parts:
             words = str(size) if size > 1 else ""
             d.box(x, y, size * bit, 32, words, kind=kind, corner=3, font="number")
             x += size * bit
-        if i:
-            d.text(x + 14, y + 21, f"{1 + exponent + mantissa} bits", "note", "start")
-    d.box(84, 20, 16, 16, kind="quiet", corner=3)
-    d.text(106, 33, "sign", "note", "start")
-    d.box(160, 20, 16, 16, kind="warm", corner=3)
-    d.text(182, 33, "exponent: range", "note", "start")
-    d.box(310, 20, 16, 16, kind="module", corner=3)
-    d.text(332, 33, "mantissa: precision", "note", "start")
+        d.text(x + 8, y + 21, f"{1 + exponent + mantissa} bits", "note", "start")
+    for x, kind, words in (
+        (20, "quiet", "sign"),
+        (88, "warm", "exponent: range"),
+        (222, "module", "mantissa: precision"),
+    ):
+        d.box(x, 20, 16, 16, kind=kind, corner=3)
+        d.text(x + 22, 33, words, "note", "start")
     return d
 
 
@@ -71,26 +72,25 @@ def fusion():
         "Fusion",
         "Fusion. Apart: each of the operations reads from memory and writes to it. Fused: one "
         "kernel reads once, computes all of them on the chip, and writes once.",
-        width=680,
-        height=282,
+        width=400,
+        height=300,
     )
-    d.text(24, 40, "apart", "name", "start")
-    d.text(24, 178, "fused", "name", "start")
     ops = ("x³", "× 0.045", "+ x", "tanh")
-    d.box(100, 96, 556, 30, "", "memory", "quiet")
+    d.text(14, 30, "apart", "name", "start")
     for i, op in enumerate(ops):
-        box = d.box(120 + i * 138, 24, 104, 36, op, kind="warm")
-        x = box.x
-        d.arrow((x + 26, 96), (x + 26, 60))
-        d.arrow((x + 78, 60), (x + 78, 96))
-    d.box(100, 234, 556, 30, "", "memory", "quiet")
-    d.group(120, 146, 518, 52, "")
+        box = d.box(14 + i * 95, 42, 86, 36, op, kind="warm")
+        d.arrow((box.x + 22, 114), (box.x + 22, 78))
+        d.arrow((box.x + 64, 78), (box.x + 64, 114))
+    d.box(14, 114, 372, 30, "", "memory", "quiet")
+    d.text(14, 180, "fused", "name", "start")
+    d.group(8, 190, 384, 50, "")
     for i, op in enumerate(ops):
-        box = d.box(136 + i * 128, 154, 102, 36, op, kind="good")
+        box = d.box(16 + i * 96, 197, 80, 36, op, kind="good")
         if i:
-            d.arrow((box.x - 26, 172), box.left)
-    d.arrow((162, 234), (162, 190))
-    d.arrow((594, 190), (594, 234))
+            d.arrow((box.x - 16, 215), box.left)
+    d.box(14, 260, 372, 30, "", "memory", "quiet")
+    d.arrow((56, 260), (56, 233))
+    d.arrow((344, 233), (344, 260))
     return d
 
 
@@ -100,12 +100,12 @@ def attention_tiles():
         "Attention in tiles. Queries and keys are cut into tiles of four. For each tile of "
         "queries, the tiles of keys are visited one after the other; tiles in the future are "
         "never computed; between tiles only the largest score, the sum and the mix are kept.",
-        width=680,
-        height=352,
+        width=400,
+        height=428,
     )
-    side, x0, y0 = 76, 100, 64
+    side, x0, y0 = 72, 90, 48
     d.text(x0 + 1.5 * side, 32, "keys", "name")
-    d.text(x0 - 14, y0 + 1.5 * side + 5, "queries", "name", "end")
+    d.text(x0 - 12, y0 + 1.5 * side + 5, "queries", "name", "end")
     for row in range(3):
         for column in range(3):
             kind = "quiet" if column > row else "warm" if column == row else "module"
@@ -114,20 +114,20 @@ def attention_tiles():
             d.box(x, y, side, side, kind=kind, corner=2)
             if number:
                 d.text(x + side / 2, y + 26, number, "number")
-    y = y0 + 2 * side + 48
+    y = y0 + 2 * side + 46
     for column in range(2):
         d.arrow((x0 + column * side + 24, y), (x0 + (column + 1) * side + 24, y))
-    kept = d.box(420, y0 + 2 * side + 4, 230, 84, kind="thing")
-    d.text(535, kept.y + 24, "kept for each query", "name")
-    for i, words in enumerate(("the largest score so far", "the sum, the mix of values")):
-        d.text(535, kept.y + 46 + 18 * i, words)
-    d.arrow((x0 + 3 * side, kept.left[1]), kept.left)
+    d.text(x0, y0 + 3 * side + 20, "numbers: the order of the tiles", "note", "start")
     for i, (kind, words) in enumerate(
         (("module", "all of it is past"), ("warm", "masked inside"), ("quiet", "future: skipped"))
     ):
-        d.box(420, 70 + i * 32, 20, 20, kind=kind, corner=3)
-        d.text(450, 85 + i * 32, words, "note", "start")
-    d.text(x0, y0 + 3 * side + 24, "numbers: the order of the tiles", "note", "start")
+        d.box(14, 316 + i * 32, 20, 20, kind=kind, corner=3)
+        d.text(42, 330 + i * 32, words, "note", "start")
+    kept = d.box(196, 318, 190, 84, kind="thing")
+    d.text(291, kept.y + 24, "kept for each query", "name")
+    for i, words in enumerate(("the largest score so far", "the sum, the mix of values")):
+        d.text(291, kept.y + 46 + 18 * i, words)
+    d.arrow((x0 + 3 * side, y), (346, y), (346, kept.y))
     return d
 
 

@@ -9,22 +9,22 @@ def batch_again():
         "Seed and step go into a formula. Out come the places of the windows; the windows are cut "
         "from the shards, and a list beside the shards says which documents lie there. Nothing "
         "was written down during training.",
-        width=700,
-        height=210,
+        width=400,
+        height=318,
     )
-    step = d.box(20, 66, 120, 54, "seed, step", "two numbers", kind="thing")
-    order = d.box(190, 66, 130, 54, "order", "a formula", kind="module")
-    shards = d.box(370, 20, 130, 54, "shards", "tokens", kind="plum")
-    names = d.box(370, 112, 130, 54, "documents", "lengths, names", kind="plum")
-    text = d.box(560, 20, 120, 54, "rows", "what it read", kind="good")
-    who = d.box(560, 112, 120, 54, "names", "who wrote it", kind="good")
+    step = d.box(20, 22, 150, 54, "seed, step", "two numbers", kind="thing")
+    order = d.box(230, 22, 150, 54, "order", "a formula", kind="module")
+    shards = d.box(20, 126, 150, 54, "shards", "tokens", kind="plum")
+    names = d.box(230, 126, 150, 54, "documents", "lengths, names", kind="plum")
+    text = d.box(20, 222, 150, 54, "rows", "what it read", kind="good")
+    who = d.box(230, 222, 150, 54, "names", "who wrote it", kind="good")
     d.arrow(step.right, order.left)
-    d.arrow(order.right, (345, 93), (345, 47), shards.left)
-    d.arrow(order.right, (345, 93), (345, 139), names.left)
-    d.arrow(shards.right, text.left)
-    d.arrow(names.right, who.left)
-    d.text(255, 146, "places of windows", "note")
-    d.text(350, 196, "the same call during training and years later", "note")
+    d.arrow(order.bottom, names.top)
+    d.arrow((305, 101), (95, 101), shards.top)
+    d.text(200, 94, "places of windows", "note")
+    d.arrow(shards.bottom, text.top)
+    d.arrow(names.bottom, who.top)
+    d.text(200, 300, "the same call during training and years later", "note")
     return d
 
 
