@@ -36,9 +36,9 @@ test: .venv/dev.stamp    ## each property once: the library's notebooks, then te
 	@echo 'make test: notebooks and tests/ passed; make test-all runs the chapters too, and more seeds and kinds'
 
 test-all: .venv/dev.stamp ## all notebooks, and the tests of every seed and kind too; what CI runs
-	@echo '1 of 2: all notebooks at reduced scale, two at a time (about 4 minutes on two quiet cores)'
+	@echo '1 of 2: all notebooks at reduced scale, two at a time (about 5 minutes on two quiet cores)'
 	@$(LIMITED) $(BIN)/nbdev_test --n_workers 2 --timing
-	@echo '2 of 2: tests/ with every seed and kind, in three processes (about 19 minutes on two quiet cores)'
+	@echo '2 of 2: tests/ with every seed and kind, in three processes (about 16 minutes on two quiet cores)'
 	@$(LIMITED) $(PYTEST)
 	@echo 'make test-all: notebooks and tests/ passed'
 
