@@ -6,11 +6,11 @@ from .style import Drawing
 def phases_and_gates():
     d = Drawing(
         "Phases and gates",
-        "A run as a row of phases. Each answers a question for a stated price. At its end a "
-        "checkpoint is written and a gate asks the log; the verdict is continue, stop, or change "
-        "the GPU, and only after continue the next phase is paid for.",
-        width=520,
-        height=236,
+        "A run in phases, one after another. Each answers a question for a stated price. At its "
+        "end a checkpoint is written and a gate asks the log; the verdict is continue, stop, or "
+        "change the GPU, and only after continue the next phase is paid for.",
+        width=400,
+        height=474,
     )
     phases = (
         ("smoke", "to step 200"),
@@ -19,17 +19,20 @@ def phases_and_gates():
         ("push", "to 90,000"),
     )
     budgets = (5, 25, 100, 50)
+    end = d.box(238, 70, 148, 338, kind="quiet")
     for i, ((name, steps), usd) in enumerate(zip(phases, budgets, strict=True)):
-        x = 16 + i * 126
-        box = d.box(x, 52, 82, 52, name, steps, "module")
-        d.text(x + 41, 38, f"${usd}", "name")
-        gate = d.box(x + 90, 62, 24, 32, "?", kind="warm", corner=12)
+        y = 18 + i * 104
+        d.text(54, y + 29, f"${usd}", "name", "end")
+        box = d.box(66, y, 110, 48, name, steps, "module")
+        gate = d.box(103, y + 54, 36, 24, "?", kind="warm", corner=12)
+        d.arrow(gate.right, (end.x, gate.right[1]))
         if i < 3:
-            d.arrow((gate.x + 24, 78), (x + 126, 78))
-        d.arrow(gate.bottom, (gate.x + 12, 150))
-        del box
-    d.box(72, 150, 438, 36, "", "stop, or change the GPU: the checkpoint is there", "quiet")
-    d.text(260, 214, "?: loss, gap, speed and price, asked of the log before the next dollar")
+            d.arrow(gate.bottom, (box.middle[0], y + 104))
+            d.text(box.middle[0] - 10, y + 96, "continue", "note", "end")
+    for i, words in enumerate(("stop, or change", "the GPU:", "the checkpoint", "is there")):
+        d.text(end.middle[0], 210 + i * 19, words)
+    d.text(200, 438, "?: loss, gap, speed and price,")
+    d.text(200, 456, "asked of the log before the next dollar")
     return d
 
 

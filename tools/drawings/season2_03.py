@@ -10,27 +10,28 @@ def answers_scored():
         "and adds up the log-probabilities of the answer's tokens. The largest sum is its choice "
         "for acc; divided by the length in characters, the largest quotient is its choice for "
         "acc_norm, and it can be another one.",
-        width=520,
-        height=252,
+        width=400,
+        height=326,
     )
-    question = d.box(16, 96, 112, 60, "question", "read once", "thing")
-    d.text(196, 34, "answer", "name")
-    d.text(330, 34, "sum, nats", "name")
-    d.text(444, 34, "per character", "name")
+    question = d.box(40, 18, 112, 50, "question", "read once", "thing")
+    d.text(90, 100, "answer", "name")
+    d.text(212, 100, "sum, nats", "name")
+    d.text(328, 100, "per character", "name")
     answers = (("ice", 3, -4.2), ("water", 5, -6.1), ("a warm wind", 11, -9.9), ("stone", 5, -8.0))
     most = max(answers, key=lambda a: a[2])
     most_each = max(answers, key=lambda a: a[2] / a[1])
     for i, answer in enumerate(answers):
         words, length, total = answer
-        y = 50 + i * 44
-        box = d.box(148, y, 96, 32, words, kind="module", corner=8, font="note")
-        d.arrow(question.right, box.left)
+        y = 114 + i * 44
+        box = d.box(40, y, 100, 32, words, kind="module", corner=8, font="note")
+        d.arrow((16, box.left[1]), box.left)
         kinds = ["good" if answer is best else "quiet" for best in (most, most_each)]
-        for x, kind, value in zip((290, 404), kinds, (total, total / length), strict=True):
+        for x, kind, value in zip((172, 288), kinds, (total, total / length), strict=True):
             number = f"{value:.2f}".replace("-", "−")
             d.box(x, y, 80, 32, number, kind=kind, corner=8, font="number")
-    d.text(330, 242, "acc: the first", "note")
-    d.text(444, 242, "acc_norm: the third", "note")
+    d.arrow(question.left, (16, question.left[1]), (16, box.left[1]), head=False)
+    d.text(212, 306, "acc: the first", "note")
+    d.text(328, 306, "acc_norm: the third", "note")
     return d
 
 

@@ -10,8 +10,8 @@ def kept_or_recomputed():
         "A forward and a backward pass over four blocks. Without checkpointing every block keeps "
         "what its backward pass needs. With full checkpointing only the input of each block is "
         "kept, and each block runs forward a second time just before its backward pass.",
-        width=520,
-        height=268,
+        width=400,
+        height=276,
     )
     for row, (name, note, kind, again) in enumerate(
         (
@@ -20,16 +20,16 @@ def kept_or_recomputed():
         )
     ):
         y = 34 + row * 124
-        d.text(16, y, name, "name", "start")
-        d.text(504, y, note, "note", "end")
+        d.text(14, y, name, "name", "start")
+        d.text(386, y, note, "note", "end")
         for i in range(4):
-            x = 16 + i * 124
-            d.box(x, y + 14, 60, 34, f"{i + 1}", kind="module")
-            d.box(x + 66, y + 14, 18 if again else 46, 34, kind=kind, corner=3)
+            x = 14 + i * 95
+            d.box(x, y + 14, 46, 34, f"{i + 1}", kind="module")
+            d.box(x + 50, y + 14, 14 if again else 37, 34, kind=kind, corner=3)
             if again:
-                d.box(x, y + 56, 60, 24, "", "again", "plum")
-    d.text(16, 122, "beside each block: what it keeps in memory", "note", "start")
-    d.text(16, 256, "violet: run again, from the kept input", "note", "start")
+                d.box(x, y + 56, 46, 24, "", "again", "plum")
+    d.text(14, 116, "beside each block: what it keeps in memory", "note", "start")
+    d.text(14, 260, "violet: run again, from the kept input", "note", "start")
     return d
 
 
@@ -39,10 +39,10 @@ def ring_all_reduce():
         "Four GPUs in a ring, each with a gradient cut into four parts. First each part travels "
         "round and is added up; then the sums travel round. Every link carries three quarters of "
         "the gradient twice.",
-        width=500,
-        height=300,
+        width=400,
+        height=406,
     )
-    centre, radius = (150, 158), 96
+    centre, radius = (200, 138), 98
     places = []
     for i in range(4):
         angle = math.radians(-90 + 90 * i)
@@ -61,9 +61,9 @@ def ring_all_reduce():
             ("3 more: all parts are summed", ("good",) * 4),
         )
     ):
-        y = 60 + row * 76
-        d.text(300, y, name, "note", "start")
-        d.tokens(300, y + 10, ["", "", "", ""], 38, 26, 4, kinds=kinds)
+        y = 286 + row * 38
+        d.text(14, y + 17, name, "note", "start")
+        d.tokens(214, y, ["", "", "", ""], 40, 26, 4, kinds=kinds)
     return d
 
 

@@ -11,52 +11,53 @@ def chat_tokens():
         "A question and its answer as seven tokens. Marks say who speaks; the words of the user "
         "are read but not learned; the words of the assistant and the mark that ends its turn are "
         "learned.",
-        width=700,
-        height=222,
+        width=400,
+        height=212,
     )
-    x0, w, gap = 40, 80, 10
+    x0, w, gap = 14, 48, 6
     kinds = ["plum", "thing", "thing", "plum", "good", "good", "good"]
-    boxes = d.tokens(x0, 74, SPOKEN, w, 42, gap, kinds=kinds)
-    d.text((boxes[0].x + boxes[2].x + w) / 2, 44, "the user's turn", "name")
-    d.text((boxes[3].x + boxes[6].x + w) / 2, 44, "the assistant's turn", "name")
+    boxes = d.tokens(x0, 58, SPOKEN, w, 42, gap, kinds=kinds)
+    d.text((boxes[0].x + boxes[2].x + w) / 2, 36, "the user's turn", "name")
+    d.text((boxes[3].x + boxes[6].x + w) / 2, 36, "the assistant's turn", "name")
     for box, learned in zip(boxes, (0, 0, 0, 0, 1, 1, 1)):
         x = box.middle[0]
-        d.box(x - 20, 138, 40, 28, str(learned), kind="good" if learned else "quiet", font="code")
-    d.text(x0, 196, "1: the loss asks for this token; 0: it is only read", "note", "start")
+        d.box(x - 16, 114, 32, 28, str(learned), kind="good" if learned else "quiet", font="code")
+    d.text(x0, 172, "1: the loss asks for this token", "note", "start")
+    d.text(x0, 192, "0: it is only read", "note", "start")
     return d
 
 
 def packed_rows():
     d = Drawing(
         "Five conversations in rows of ten",
-        "Five conversations of 7, 5, 4, 3 and 1 tokens. Left: one in each row of ten, the rest of "
-        "the row is padding and 20 of 50 places are used. Right: whole conversations put "
+        "Five conversations of 7, 5, 4, 3 and 1 tokens. Above: one in each row of ten, the rest of "
+        "the row is padding and 20 of 50 places are used. Below: whole conversations put "
         "together fill two rows to the last place.",
-        width=700,
-        height=272,
+        width=400,
+        height=332,
     )
-    cell, left, right = 28, 40, 380
+    cell, left = 37, 15
     kinds = dict(A="module", B="good", C="warm", D="plum", E="thing")
     sizes = dict(A=7, B=5, C=4, D=3, E=1)
 
-    def row(x, y, names):
+    def row(y, names):
         place = 0
         for name in names:
-            d.box(x + place * cell, y, sizes[name] * cell, 26, name, kind=kinds[name], corner=4)
+            x = left + place * cell
+            d.box(x, y, sizes[name] * cell, 26, name, kind=kinds[name], corner=4)
             place += sizes[name]
         if place < 10:
             rest = (10 - place) * cell
-            words = "padding" if rest > 60 else ""
-            d.box(x + place * cell, y, rest, 26, note=words, kind="quiet", corner=4)
+            d.box(left + place * cell, y, rest, 26, note="padding", kind="quiet", corner=4)
 
-    d.text(left, 42, "one in each row", "name", "start")
+    d.text(left, 32, "one in each row", "name", "start")
     for i, name in enumerate("ABCDE"):
-        row(left, 58 + 36 * i, name)
-    d.text(left, 252, "20 of 50 places", "note", "start")
-    d.text(right, 42, "packed", "name", "start")
+        row(44 + 34 * i, name)
+    d.text(left + 10 * cell, 32, "20 of 50 places", "note", "end")
+    d.text(left, 240, "packed", "name", "start")
     for i, names in enumerate(("AD", "BCE")):
-        row(right, 58 + 36 * i, names)
-    d.text(right, 146, "20 of 20 places", "note", "start")
+        row(252 + 34 * i, names)
+    d.text(left + 10 * cell, 240, "20 of 20 places", "note", "end")
     return d
 
 
@@ -66,11 +67,11 @@ def packed_mask():
         "A row of seven tokens holds two conversations, A of four tokens and B of three. A token "
         "looks back only within its own conversation: two triangles, and nothing from B to A. "
         "Positions start again at 0 in B.",
-        width=620,
-        height=368,
+        width=400,
+        height=448,
     )
     words = ("A0", "A1", "A2", "A3", "B0", "B1", "B2")
-    cell, x0, y0 = 36, 92, 84
+    cell, x0, y0 = 40, 68, 64
     kinds = ["module"] * 4 + ["warm"] * 3
     for i, down in enumerate(words):
         d.text(x0 - 10, y0 + (i + 0.5) * cell + 5, down, "code", "end")
@@ -79,13 +80,18 @@ def packed_mask():
             same = (i < 4) == (j < 4)
             kind = kinds[i] if same and j <= i else "quiet"
             d.box(x0 + j * cell, y0 + i * cell, cell, cell, kind=kind, corner=0)
-    d.text(x0 + 3.5 * cell, 46, "looks at", "name")
-    x = x0 + 7 * cell + 26
-    d.text(x, y0 + 2 * cell, "A reads A", "name", "start")
-    d.text(x, y0 + 2 * cell + 20, "as if it stood alone", "note", "start")
-    d.text(x, y0 + 5 * cell + 10, "B reads B", "name", "start")
-    d.text(x, y0 + 5 * cell + 30, "positions 0, 1, 2 again", "note", "start")
-    d.text(x, y0 + 5 * cell + 50, "the grey left of it: A", "note", "start")
+    d.text(x0 + 3.5 * cell, 32, "looks at", "name")
+    for i, (kind, name, note) in enumerate(
+        (
+            ("module", "A reads A", "as if it stood alone"),
+            ("warm", "B reads B", "positions 0, 1, 2 again"),
+            ("quiet", "unread", "what comes later; from B, all of A"),
+        )
+    ):
+        y = 364 + 27 * i
+        d.box(20, y, 18, 18, kind=kind, corner=3)
+        d.text(48, y + 14, name, "name", "start")
+        d.text(140, y + 14, note, "note", "start")
     return d
 
 

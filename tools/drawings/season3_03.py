@@ -9,25 +9,25 @@ def lora_linear():
         "The input goes two ways. Through the frozen matrix W, 128 by 128 numbers, and through "
         "two thin ones: A brings 128 numbers down to 4, B brings them up to 128 again. Both "
         "results are added. B starts at zero, so at first nothing changes.",
-        width=660,
-        height=300,
+        width=400,
+        height=414,
     )
-    x = d.box(24, 128, 76, 44, "x", "128", kind="thing")
-    w = d.box(200, 36, 190, 96, "W, frozen", "128 x 128 = 16,384", kind="quiet")
-    a = d.box(190, 204, 100, 40, "A", "4 x 128 = 512", kind="good")
-    b = d.box(340, 180, 84, 88, "B", "128 x 4", kind="good")
-    d.text(382, 288, "512, starts at 0", "note")
-    d.text(240, 288, "starts at random", "note")
-    plus = d.sum(500, 150, 13)
-    y = d.box(560, 128, 76, 44, "y", "128", kind="thing")
-    d.arrow(x.right, (140, 150), (140, 84), w.left)
-    d.arrow(x.right, (140, 150), (140, 224), a.left)
-    d.arrow(a.right, b.left)
-    d.text(315, 214, "4", "number")
-    d.arrow(w.right, (500, 84), plus.top)
-    d.arrow(b.right, (500, 224), plus.bottom)
-    d.text(508, 214, "times alpha / rank", "note", "start")
-    d.arrow(plus.right, y.left)
+    x = d.box(162, 18, 76, 44, "x", "128", kind="thing")
+    w = d.box(16, 114, 140, 140, "W, frozen", "128 × 128 = 16,384", kind="quiet")
+    a = d.box(220, 104, 160, 42, "A", "4 × 128 = 512", kind="good")
+    b = d.box(254, 186, 92, 88, "B", "128 × 4 = 512", kind="good")
+    d.text(290, 170, "starts at random", "note", "end")
+    d.text(244, 234, "starts at 0", "note", "end")
+    plus = d.sum(200, 316, 13)
+    y = d.box(162, 354, 76, 44, "y", "128", kind="thing")
+    d.arrow(x.bottom, (200, 82), (w.top[0], 82), w.top)
+    d.arrow(x.bottom, (200, 82), (a.top[0], 82), a.top)
+    d.arrow(a.bottom, b.top)
+    d.text(310, 171, "4", "number")
+    d.arrow(w.bottom, (w.bottom[0], 316), plus.left)
+    d.arrow(b.bottom, (b.bottom[0], 316), plus.right)
+    d.text(224, 336, "times alpha / rank", "note", "start")
+    d.arrow(plus.bottom, y.top)
     return d
 
 
@@ -36,18 +36,19 @@ def merging():
         "Merging an adapter",
         "The product of B and A is a matrix of the size of W, every entry a correction. Added to "
         "W once, the adapter is gone and the layer costs what it did before.",
-        width=660,
-        height=210,
+        width=400,
+        height=162,
     )
-    w = d.box(24, 50, 110, 110, "W", kind="quiet")
-    d.text(164, 111, "+", "title")
-    b = d.box(194, 50, 28, 110, "B", kind="good")
-    a = d.box(238, 50, 110, 28, "A", kind="good")
-    d.text(386, 111, "=", "title")
-    m = d.box(420, 50, 110, 110, "W + BA", kind="module")
-    for box, words in ((w, "frozen"), (m, "one matrix again")):
-        d.text(box.middle[0], 186, words, "note")
-    d.text(271, 186, "rank 4: 1,024 numbers", "note")
+    side, thin, top = 90, 24, 24
+    w = d.box(14, top, side, side, "W", kind="quiet")
+    d.text(122, top + 50, "+", "title")
+    d.box(140, top, thin, side, "B", kind="good")
+    d.box(172, top, side, thin, "A", kind="good")
+    d.text(280, top + 50, "=", "title")
+    m = d.box(296, top, side, side, "W + BA", kind="module")
+    d.text(w.middle[0], 142, "frozen", "note")
+    d.text(196, 142, "rank 4: 1,024 numbers", "note")
+    d.text(m.middle[0], 142, "one matrix again", "note")
     return d
 
 

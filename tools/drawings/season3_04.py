@@ -9,54 +9,55 @@ def preference_pair():
         "The model answers a question twice. A judge says which answer is better. DPO raises the "
         "better one and lowers the other, both measured against the model as it was before: the "
         "reference, whose opinion was asked once and written down.",
-        width=700,
-        height=262,
+        width=400,
+        height=408,
     )
-    q = d.box(20, 100, 110, 50, "475 + 168", "the question", kind="thing")
-    a = d.box(190, 44, 110, 50, "643", "answer one", kind="good")
-    b = d.box(190, 156, 110, 50, "533", "answer two", kind="warm")
-    judge = d.box(360, 100, 110, 50, "judge", "which is better?", kind="plum")
-    up = d.box(530, 44, 150, 50, "chosen: up", "against the reference", kind="good")
-    down = d.box(530, 156, 150, 50, "rejected: down", "against the reference", kind="warm")
+    q = d.box(135, 18, 130, 50, "475 + 168", "the question", kind="thing")
+    a = d.box(30, 104, 130, 50, "643", "answer one", kind="good")
+    b = d.box(240, 104, 130, 50, "533", "answer two", kind="warm")
+    judge = d.box(135, 190, 130, 50, "judge", "which is better?", kind="plum")
+    up = d.box(14, 282, 162, 50, "chosen: up", "against the reference", kind="good")
+    down = d.box(224, 282, 162, 50, "rejected: down", "against the reference", kind="warm")
     for box in (a, b):
-        d.arrow(q.right, box.left)
-        d.arrow(box.right, judge.left)
-    d.arrow(judge.right, up.left)
-    d.arrow(judge.right, down.left)
-    d.text(350, 240, "loss = -ln sigmoid( beta x (gain of chosen - gain of rejected) )", "code")
+        d.arrow(q.bottom, box.top)
+        d.arrow(box.bottom, (box.bottom[0], judge.left[1]), judge.left if box is a else judge.right)
+    d.arrow(judge.bottom, up.top)
+    d.arrow(judge.bottom, down.top)
+    d.text(24, 366, "loss = -ln sigmoid( beta ×", "code", "start")
+    d.text(48, 388, "(gain of chosen - gain of rejected) )", "code", "start")
     return d
 
 
 def where_it_goes():
     d = Drawing(
         "The loss falls in two ways",
-        "DPO only asks for a difference. Left: the better answer rises, the worse one falls. "
-        "Right: both fall, the worse one faster. The loss is the same, and the probability has "
+        "DPO only asks for a difference. Above: the better answer rises, the worse one falls. "
+        "Below: both fall, the worse one faster. The loss is the same, and the probability has "
         "gone to answers that are in no pair.",
-        width=700,
-        height=270,
+        width=400,
+        height=334,
     )
-    for x, name, ends, others in (
-        (40, "what one hopes for", (0.70, 0.10), 0.20),
-        (390, "what may happen", (0.07, 0.01), 0.92),
+    for y, name, ends, others in (
+        (32, "what one hopes for", (0.70, 0.10), 0.20),
+        (178, "what may happen", (0.07, 0.01), 0.92),
     ):
-        d.text(x + 135, 34, name, "name")
-        for top, words, values in (
-            (56, "before", (0.30, 0.30, 0.40)),
-            (158, "after", (*ends, others)),
+        d.text(14, y, name, "title", "start")
+        for x, words, values in (
+            (68, "before", (0.30, 0.30, 0.40)),
+            (268, "after", (*ends, others)),
         ):
-            d.text(x + 34, top + 14, words, "name", "end")
+            d.text(x, y + 26, words, "name", "start")
             d.bars(
-                x + 110,
-                top,
+                x,
+                y + 36,
                 values,
                 ("better", "worse", "other"),
-                w=120,
+                w=86,
                 h=18,
                 gap=6,
                 heat="green" if words == "after" else "blue",
             )
-    d.text(350, 254, "a gain of ln 7 between the two, on both sides", "note")
+    d.text(200, 314, "both times a gain of ln 7 between better and worse", "note")
     return d
 
 

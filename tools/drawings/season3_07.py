@@ -33,22 +33,22 @@ def suffix_array():
         "A suffix array of banana",
         "The suffixes of a text, sorted: all places where a passage occurs stand next to each "
         "other. Two binary searches find the first and the last of them.",
-        width=520,
-        height=270,
+        width=400,
+        height=262,
     )
     word = "banana"
     order = sorted(range(len(word)), key=lambda i: word[i:])
-    d.text(60, 34, "place", "note")
-    d.text(200, 34, "what follows there", "note")
+    d.text(42, 32, "place", "note")
+    d.text(156, 32, "what follows there", "note")
     for row, place in enumerate(order):
-        y = 46 + 34 * row
+        y = 44 + 34 * row
         hit = word[place:].startswith("ana")
-        d.box(30, y, 60, 28, str(place), kind="good" if hit else "quiet")
-        d.box(110, y, 180, 28, word[place:], kind="good" if hit else "thing")
-    d.arrow((400, 94), (294, 94))
-    d.text(408, 98, "first ana", "note", "start")
-    d.arrow((400, 128), (294, 128))
-    d.text(408, 132, "last ana: 2 times", "note", "start")
+        d.box(16, y, 52, 28, str(place), kind="good" if hit else "quiet")
+        d.box(80, y, 152, 28, word[place:], kind="good" if hit else "thing")
+    d.arrow((266, 92), (236, 92))
+    d.text(274, 96, "first ana", "note", "start")
+    d.arrow((266, 126), (236, 126))
+    d.text(274, 130, "last ana: 2 times", "note", "start")
     return d
 
 

@@ -9,23 +9,23 @@ def grown_layer():
         "A layer of two matrices, grown. The first matrix gets new rows, which may hold anything. "
         "The second gets new columns, and these are zero: whatever the new units say, nobody "
         "hears it yet.",
-        width=640,
-        height=220,
+        width=400,
+        height=382,
     )
-    x = d.box(20, 88, 70, 44, "x", kind="thing")
-    old_up = d.box(160, 30, 120, 84, "old rows", "as they were", kind="module")
-    new_up = d.box(160, 122, 120, 44, "new rows", "random", kind="warm")
-    old_down = d.box(350, 30, 120, 84, "old columns", "as they were", kind="module")
-    new_down = d.box(350, 122, 120, 44, "new columns", "zero", kind="quiet")
-    y = d.box(550, 50, 70, 44, "y", "as before", kind="good")
-    d.arrow(x.right, (125, 110), (125, 72), old_up.left)
-    d.arrow(x.right, (125, 110), (125, 144), new_up.left)
-    d.arrow(old_up.right, old_down.left)
-    d.arrow(new_up.right, new_down.left)
-    d.arrow(old_down.right, y.left)
-    d.arrow(new_down.right, (510, 144), (510, 72), y.left)
-    d.text(220, 196, "first matrix", "note")
-    d.text(410, 196, "second matrix", "note")
+    x = d.box(165, 18, 70, 44, "x", kind="thing")
+    old_up = d.box(16, 112, 220, 54, "old rows", "as they were", kind="module")
+    new_up = d.box(256, 112, 128, 54, "new rows", "random", kind="warm")
+    old_down = d.box(16, 220, 220, 54, "old columns", "as they were", kind="module")
+    new_down = d.box(256, 220, 128, 54, "new columns", "zero", kind="quiet")
+    y = d.box(155, 320, 90, 44, "y", "as before", kind="good")
+    d.arrow(x.bottom, (200, 82), (126, 82), old_up.top)
+    d.arrow(x.bottom, (200, 82), (320, 82), new_up.top)
+    d.arrow(old_up.bottom, old_down.top)
+    d.arrow(new_up.bottom, new_down.top)
+    d.arrow(old_down.bottom, (126, 296), (200, 296), y.top)
+    d.arrow(new_down.bottom, (320, 296), (200, 296), y.top)
+    d.text(16, 102, "first matrix", "note", "start")
+    d.text(16, 210, "second matrix", "note", "start")
     return d
 
 
