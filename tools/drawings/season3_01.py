@@ -11,10 +11,10 @@ def chat_tokens():
         "A question and its answer as seven tokens. Marks say who speaks; the words of the user "
         "are read but not learned; the words of the assistant and the mark that ends its turn are "
         "learned.",
-        width=700,
+        width=480,
         height=222,
     )
-    x0, w, gap = 40, 80, 10
+    x0, w, gap = 19, 58, 6
     kinds = ["plum", "thing", "thing", "plum", "good", "good", "good"]
     boxes = d.tokens(x0, 74, SPOKEN, w, 42, gap, kinds=kinds)
     d.text((boxes[0].x + boxes[2].x + w) / 2, 44, "the user's turn", "name")
@@ -32,10 +32,10 @@ def packed_rows():
         "Five conversations of 7, 5, 4, 3 and 1 tokens. Left: one in each row of ten, the rest of "
         "the row is padding and 20 of 50 places are used. Right: whole conversations put "
         "together fill two rows to the last place.",
-        width=700,
+        width=450,
         height=272,
     )
-    cell, left, right = 28, 40, 380
+    cell, left, right = 18, 24, 246
     kinds = dict(A="module", B="good", C="warm", D="plum", E="thing")
     sizes = dict(A=7, B=5, C=4, D=3, E=1)
 
@@ -46,7 +46,7 @@ def packed_rows():
             place += sizes[name]
         if place < 10:
             rest = (10 - place) * cell
-            words = "padding" if rest > 60 else ""
+            words = "padding" if rest > 70 else ""
             d.box(x + place * cell, y, rest, 26, note=words, kind="quiet", corner=4)
 
     d.text(left, 42, "one in each row", "name", "start")
@@ -66,11 +66,11 @@ def packed_mask():
         "A row of seven tokens holds two conversations, A of four tokens and B of three. A token "
         "looks back only within its own conversation: two triangles, and nothing from B to A. "
         "Positions start again at 0 in B.",
-        width=620,
+        width=500,
         height=368,
     )
     words = ("A0", "A1", "A2", "A3", "B0", "B1", "B2")
-    cell, x0, y0 = 36, 92, 84
+    cell, x0, y0 = 36, 60, 84
     kinds = ["module"] * 4 + ["warm"] * 3
     for i, down in enumerate(words):
         d.text(x0 - 10, y0 + (i + 0.5) * cell + 5, down, "code", "end")
