@@ -46,7 +46,7 @@ def blind_comparison():
     d.arrow(coin.right, judge.left)
     d.arrow(judge.right, count.left)
     d.text(282, 92, "A, B", "note")
-    d.text(282, 196, "names stay here until the judge has spoken", "note")
+    d.text(209, 196, "names stay here until the judge has spoken", "note")
     return d
 
 

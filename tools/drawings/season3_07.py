@@ -9,22 +9,22 @@ def batch_again():
         "Seed and step go into a formula. Out come the places of the windows; the windows are cut "
         "from the shards, and a list beside the shards says which documents lie there. Nothing "
         "was written down during training.",
-        width=700,
+        width=516,
         height=210,
     )
-    step = d.box(20, 66, 120, 54, "seed, step", "two numbers", kind="thing")
-    order = d.box(190, 66, 130, 54, "order", "a formula", kind="module")
-    shards = d.box(370, 20, 130, 54, "shards", "tokens", kind="plum")
-    names = d.box(370, 112, 130, 54, "documents", "lengths, names", kind="plum")
-    text = d.box(560, 20, 120, 54, "rows", "what it read", kind="good")
-    who = d.box(560, 112, 120, 54, "names", "who wrote it", kind="good")
+    step = d.box(14, 66, 96, 54, "seed, step", "two numbers", kind="thing")
+    order = d.box(136, 66, 96, 54, "order", "a formula", kind="module")
+    shards = d.box(262, 20, 110, 54, "shards", "tokens", kind="plum")
+    names = d.box(262, 112, 110, 54, "documents", "lengths, names", kind="plum")
+    text = d.box(402, 20, 100, 54, "rows", "what it read", kind="good")
+    who = d.box(402, 112, 100, 54, "names", "who wrote it", kind="good")
     d.arrow(step.right, order.left)
-    d.arrow(order.right, (345, 93), (345, 47), shards.left)
-    d.arrow(order.right, (345, 93), (345, 139), names.left)
+    d.arrow(order.right, (246, 93), (246, 47), shards.left)
+    d.arrow(order.right, (246, 93), (246, 139), names.left)
     d.arrow(shards.right, text.left)
     d.arrow(names.right, who.left)
-    d.text(255, 146, "places of windows", "note")
-    d.text(350, 196, "the same call during training and years later", "note")
+    d.text(184, 146, "places of windows", "note")
+    d.text(258, 196, "the same call during training and years later", "note")
     return d
 
 
