@@ -190,8 +190,8 @@ def one_task(
         others["shuffled contexts"] = ask_lm_eval(lm, {name: (shuffle(clean), kind)})[name]
     asked = sum(len(i.choices) for i in items)
     notes = [
-        f"{cuts['contexts']} of {asked:,} answers do not fit the window with their "
-        f"question, {cuts['answers']} not even alone"
+        f"answers too long for the window: {cuts['contexts']} of {asked:,} with their "
+        f"question, {cuts['answers']} by themselves"
     ]
     if lost:
         notes.append(f"{lost:,} characters the vocabulary lacks replaced")

@@ -317,4 +317,4 @@ def card(
     title = "; ".join(
         [f"{name}: {result['n']:,} questions, {result['shots']} shots", *result.get("notes", [])]
     )
-    return Table(["", "metric", "score, %", ""], rows, title)
+    return Table(["", "metric", "score, %", "how to read it"], rows, title, align="llrl")
