@@ -9,27 +9,27 @@ def windows():
         "How a text becomes batches. It is cut into windows of equal length; each epoch deals all "
         "of them once, in a new random order, some at a time; the targets are the same windows one "
         "character later.",
-        width=496,
+        width=400,
         height=286,
     )
     text = ("First", "␣Citi", "zen:⏎", "Befor", "e␣we␣", "proce")
     kinds = ("module", "thing", "thing", "warm", "thing", "thing")
-    d.text(16, 42, "the text, cut into windows of five characters", "note", "start")
-    d.tokens(16, 54, text, 70, 36, 9, kinds=kinds)
-    d.text(40, 140, "one batch: x", "name", "start")
-    d.text(190, 140, "targets: y", "name", "start")
-    d.text(330, 140, "questions in row 1", "name", "start")
+    d.text(12, 42, "the text, cut into windows of five characters", "note", "start")
+    d.tokens(12, 54, text, 58, 36, 5, kinds=kinds)
+    d.text(32, 140, "one batch: x", "name", "start")
+    d.text(160, 140, "targets: y", "name", "start")
+    d.text(268, 140, "row 1 asks", "name", "start")
     for row, (inputs, targets, kind) in enumerate(
         (("Befor", "efore", "warm"), ("First", "irst␣", "module"))
     ):
         y = 156 + row * 52
-        d.text(16, y + 23, str(row + 1), "code", "start")
-        x = d.box(40, y, 70, 36, inputs, kind=kind, corner=8, font="code")
-        later = d.box(190, y, 70, 36, targets, kind="good", corner=8, font="code")
+        d.text(12, y + 23, str(row + 1), "code", "start")
+        x = d.box(32, y, 64, 36, inputs, kind=kind, corner=8, font="code")
+        later = d.box(160, y, 64, 36, targets, kind="good", corner=8, font="code")
         d.arrow(x.right, later.left)
-        d.text(150, y + 12, "one later", "note")
+        d.text(128, y + 12, "one later", "note")
     for i in range(5):
-        d.text(330, 166 + 25 * i, f"{'Befor'[: i + 1]:5}  →  {'efore'[i]}", "code", "start")
+        d.text(268, 166 + 25 * i, f"{'Befor'[: i + 1]:5}  →  {'efore'[i]}", "code", "start")
     return d
 
 
@@ -39,10 +39,10 @@ def attention_four_tokens():
         "Self-attention over the four tokens R, O, M, E, seen from the last one. Its query is "
         "compared with the key of every token so far; the softmax turns the four scores into "
         "weights that add up to 1; the output is the values, mixed in these proportions.",
-        width=470,
+        width=400,
         height=380,
     )
-    w, gap, x0 = 70, 16, 108
+    w, gap, x0 = 62, 12, 100
     tokens = d.tokens(x0, 262, TOKENS, w, 40, gap, kinds=["thing"] * 3 + ["module"])
     d.text(x0 - 14, 287, "tokens", "note", "end")
     d.text(x0 - 14, 201, "weights", "note", "end")
@@ -66,10 +66,10 @@ def multi_head():
         "Multi-head attention with four heads. The 128 numbers of each position become queries, "
         "keys and values; each head takes 32 of each and makes its own attention map; the four "
         "results are put side by side again and mixed by a last linear layer.",
-        width=476,
+        width=400,
         height=430,
     )
-    x, w = 120, 340
+    x, w = 112, 280
     patterns = (  # what a head may look at, as weights of the last four rows
         ((1,), (0.9, 0.1), (0.05, 0.9, 0.05), (0.03, 0.04, 0.9, 0.03)),
         ((1,), (0.5, 0.5), (0.33, 0.33, 0.34), (0.25, 0.25, 0.25, 0.25)),
@@ -80,22 +80,23 @@ def multi_head():
     d.text(x - 12, 391, "every position", "note", "end")
     entry = d.box(x, 366, w, 40, "128 numbers", kind="thing")
     qkv = d.box(x, 296, w, 40, "qkv: queries, keys, values", kind="module")
-    d.text(x - 12, 320, "one linear layer", "note", "end")
+    d.text(x - 8, 320, "one linear layer", "note", "end")
     d.arrow(entry.top, qkv.bottom)
     proj = d.box(x, 84, w, 40, "proj: mixes the heads", kind="module")
-    d.text(x - 12, 108, "one linear layer", "note", "end")
+    d.text(x - 8, 108, "one linear layer", "note", "end")
     out = d.box(x, 20, w, 40, "128 numbers", kind="good")
     d.arrow(proj.top, out.bottom)
-    d.text(x - 12, 206, "four heads,", "note", "end")
-    d.text(x - 12, 222, "32 numbers each", "note", "end")
+    d.text(x - 12, 198, "four heads,", "note", "end")
+    d.text(x - 12, 214, "32 numbers", "note", "end")
+    d.text(x - 12, 230, "each", "note", "end")
     for i, (rows, note) in enumerate(zip(patterns, notes, strict=True)):
-        left = x + 8 + i * 84
+        left = x + 5 + i * 70
         square = [[*row, *[0] * (4 - len(row))] for row in rows]
-        d.matrix(left, 176, square, cell=18, decimals=None)
-        d.text(left + 36, 164, f"head {i + 1}", "name")
-        d.text(left + 36, 266, note, "note")
-        d.arrow((left + 36, 296), (left + 36, 272))
-        d.arrow((left + 36, 150), (left + 36, 124))
+        d.matrix(left, 176, square, cell=15, decimals=None)
+        d.text(left + 30, 164, f"head {i + 1}", "name")
+        d.text(left + 30, 254, note, "note")
+        d.arrow((left + 30, 296), (left + 30, 262))
+        d.arrow((left + 30, 150), (left + 30, 124))
     return d
 
 
@@ -105,10 +106,10 @@ def block():
         "A transformer block, read from the bottom up. The residual stream runs straight through. "
         "Attention reads it through a LayerNorm and adds its result; then the MLP reads the new "
         "sum through another LayerNorm and adds its own.",
-        width=440,
+        width=400,
         height=470,
     )
-    x, side, w = 72, 140, 205
+    x, side, w = 64, 112, 206
     d.text(x, 456, "residual stream in", "note")
     d.text(x, 24, "residual stream out", "note")
     for foot, name, note, kind in (
@@ -135,17 +136,17 @@ def gpt():
         "The whole GPT, read from the bottom up: token ids pick token embeddings, position "
         "embeddings are added, two blocks and a last LayerNorm refine the sum, and the output "
         "head turns each position into 65 logits, one for each possible next character.",
-        width=516,
+        width=400,
         height=560,
     )
-    x, w = 128, 232
-    tokens = d.tokens(x, 502, TOKENS, 52, 34, 8)
+    x, w = 116, 202
+    tokens = d.tokens(x, 502, TOKENS, 46, 34, 6)
     d.text(x - 12, 524, "tokens", "note", "end")
     embedding = d.box(x, 424, w, 44, "Token embedding", "65 × 128", kind="module")
     d.arrow((x + w / 2, 502), embedding.bottom)
     plus = d.sum(x + w / 2, 392)
     d.arrow(embedding.top, plus.bottom)
-    position = d.box(398, 370, 106, 44, "Positions", "256 × 128", kind="module")
+    position = d.box(284, 368, 94, 44, "Positions", "256 × 128", kind="module")
     d.arrow(position.left, plus.right)
     first = d.box(x, 302, w, 54, "Block 1", "attention, then MLP", kind="warm")
     second = d.box(x, 224, w, 54, "Block 2", "attention, then MLP", kind="warm")
@@ -155,10 +156,11 @@ def gpt():
     d.arrow(first.top, second.bottom)
     d.arrow(second.top, norm.bottom)
     d.arrow(norm.top, head.bottom)
-    d.arrow(head.right, (380, 116), (380, 446), (360, 446), kind="dashed")
-    d.text(388, 250, "same weights", "note", "start")
+    d.arrow(head.right, (390, 116), (390, 446), embedding.right, kind="dashed")
+    d.text(353, 246, "same", "note")
+    d.text(353, 262, "weights", "note")
     for token, word in zip(tokens, ("O", "M", "E", "O"), strict=True):
-        d.box(token.x, 30, 52, 34, word, kind="good", corner=8, font="code")
+        d.box(token.x, 30, 46, 34, word, kind="good", corner=8, font="code")
     d.arrow(head.top, (x + w / 2, 64))
     d.text(x - 12, 44, "logits for", "note", "end")
     d.text(x - 12, 60, "the next token", "note", "end")
