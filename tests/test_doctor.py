@@ -230,8 +230,8 @@ DEFECTS = [
     ),
     ("nan", at(20, val_loss=float("nan")), {"finite": "step 20"}),
     ("infinite gradient", at(20, grad_norm=float("inf")), {"finite": "grad_norm"}),
-    ("bad start", at(1, loss=9.0), {"loss at birth": "where this initialisation begins"}),
-    ("too good a start", at(1, loss=1.0), {"loss at birth": "below ln"}),
+    ("bad start", at(1, loss=9.0), {"initial loss": "where this initialisation begins"}),
+    ("too good a start", at(1, loss=1.0), {"initial loss": "below ln"}),
     ("a leap", at(20, loss=6.0), {"loss": "at step 20"}),
     ("a look ahead", reference, {"causality": "limit of 9.0"}),
     (
@@ -393,6 +393,6 @@ def test_damaged_folder_is_a_finding_and_no_traceback(run):
     p.write_text(json.dumps(c))
     (run / "samples.jsonl").write_text('{"step": 1}\n')
     bad = found(run)
-    assert {"tokenizer", "weights", "samples", "loss at birth"} == bad.keys()
+    assert {"tokenizer", "weights", "samples", "initial loss"} == bad.keys()
     assert "colour" in bad["weights"].found
     assert "KeyError" in bad["tokenizer"].found

@@ -81,7 +81,7 @@ def test_state_dict_names_are_the_checkpoint_keys():
 
 
 @pytest.mark.parametrize("cfg", [TINY, replace(TINY, tied=False), replace(TINY, vocab_size=500)])
-def test_loss_at_birth_is_ln_vocab(cfg):
+def test_initial_loss_is_ln_vocab(cfg):
     torch.manual_seed(1)
     ids, targets = torch.randint(cfg.vocab_size, (2, 4, cfg.context_length))
     assert abs(GPT(cfg).loss(ids, targets).item() - math.log(cfg.vocab_size)) < 0.1

@@ -269,7 +269,7 @@ def test_memory_forecast(cfg, mode):
     assert abs(told / real - 1) < 0.15, (told, real)
 
 
-def test_loss_at_birth():
+def test_initial_loss():
     """Width, heads, norms and vocabulary of the 1B; fewer layers and a smaller feed-forward, so
     that it fits a test"""
     torch.manual_seed(0)

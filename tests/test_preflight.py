@@ -70,7 +70,7 @@ def test_a_large_preset_is_examined_through_its_twin():
     )
     assert all(c.ok for c in checks), lines
     assert {c.name for c in checks if "twin: 2 x 128" in c.found} == {
-        "loss at birth",
+        "initial loss",
         "sees only the past",
         "learning rate",
         "learns one batch",
@@ -106,7 +106,7 @@ def wrong_kernel(q, k, v):
 @pytest.mark.parametrize(
     "line, model",
     [
-        ("loss at birth", Loud),
+        ("initial loss", Loud),
         ("sees only the past", partial(GPT, attention=open_eyes)),
         ("learns one batch", Bigram),
         ("device and reference", partial(GPT, attention=wrong_kernel)),

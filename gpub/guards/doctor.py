@@ -454,7 +454,7 @@ def _facts(run_dir: Path | str) -> SimpleNamespace:
     )
 
 
-def _loss_at_birth(r: SimpleNamespace) -> str:
+def _initial_loss(r: SimpleNamespace) -> str:
     "Only fresh weights begin with guessing"
     if r.config.get("init"):
         return f"{r.rows[0]['loss']:.2f}, with the weights of {r.config['init']['source']}"
@@ -468,7 +468,7 @@ DOCTOR_CHECKS = (
     ("weights", "alarm", lambda r: check_shapes(r.dir, r.config)),
     ("tokenizer", "alarm", lambda r: check_tokenizer(r.dir, r.config)),
     ("finite", "alarm", lambda r: check_finite(r.rows)),
-    ("loss at birth", "alarm", _loss_at_birth),
+    ("initial loss", "alarm", _initial_loss),
     ("loss", "alarm", lambda r: check_jumps(r.rows)),
     (
         "causality",
