@@ -322,13 +322,13 @@ def bench_prep_table(
     speeds = [[name, f"{speed:.1f}", f"{cpu[name]:.1f}"] for name, speed in clock.items()]
     stages = [[name, "", f"{speed:.1f}"] for name, speed in r["stages_mb_per_second"].items()]
     head = ["MB/s", "on the clock", "of the processor"]
-    ratios = [[name, f"{ratio:.2f}"] for name, ratio in r["ratios"].items()]
+    ratios = [[name.replace("_", " "), f"{ratio:.2f}"] for name, ratio in r["ratios"].items()]
     return "\n".join(
         [
             f"{r['mb']:.1f} MB, {r['documents']:,} documents: {r['text']}; vocabulary "
             f"{r['vocab']:,}, encoder {r['engine']}, one core",
             str(Table(head, speeds + stages, align="lr")),
             f"start-up {r['startup_seconds']:.2f} s",
-            str(Table([], ratios, align="lr")),
+            str(Table(["speed", "times"], ratios, align="lr")),
         ]
     )
