@@ -100,6 +100,9 @@ def plan_command(
     settings: tuple[str, ...],
 ):
     "Before you pay: does PRESET fit, how fast will it be, what will it cost."
+    from gpub.train.presets import find_preset
+
+    find_preset(preset)  # refuses a wrong name before it asks for more
     of_cards = bool(gpu or compared)
     _refuse_mix(of_cards, forecast, bool(ladder), bool(settings))
     several = (processes, parallel) != (1, "ddp")

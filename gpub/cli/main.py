@@ -9,6 +9,7 @@ __all__ = ['COMMANDS', 'LONGEST', 'cli', 'main']
 import os, sys
 import click
 from .. import __version__
+from .hints import usage_line
 from .options import DeferredCommand, LazyGroup
 from ..core import GpubError
 from ..progress import write_now
@@ -215,6 +216,8 @@ def _one_line(error: BaseException) -> str | None:
     "What went wrong, for whoever gave the command; nothing for a mistake of gpub's own"
     if isinstance(error, (KeyboardInterrupt, click.exceptions.Abort)):
         return "stopped"
+    if isinstance(error, click.UsageError):
+        return usage_line(error)
     if isinstance(error, click.ClickException):
         return f"{error.format_message()} (see gpub --help)"
     if isinstance(error, (GpubError, Interrupted)):

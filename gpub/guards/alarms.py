@@ -299,8 +299,8 @@ def check_mfu(
     if not mfu >= least:
         raise Alarm(
             f"{mfu:.1%} of the matmul peak is used, {least:.0%} is the least to expect",
-            "measure where a step goes; then larger micro-batches, lower precision, compile, "
-            "no .item() in the loop, a loader of its own",
+            "see whether other programs kept the machine busy; on a GPU of your own, time the "
+            "parts of a step, then try larger micro-batches, lower precision, compile",
         )
 
 

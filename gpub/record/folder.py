@@ -202,6 +202,15 @@ def _with_places(entry: dict, now: dict) -> dict:
     return entry | moved | inner
 
 
+def _longer(out: Path | str, stored: dict, wanted: dict, differing: int) -> str:
+    "Name the command that trains a run longer, if that is all that was wanted"
+    before, after = [(config.get("train") or {}).get("steps") or 0 for config in (stored, wanted)]
+    if differing > 1 or before >= after:
+        return ""
+    command = f"gpub train --init {out} --extend {after - before}"
+    return f"; to train it longer when it is done: {command}"
+
+
 def open_folder(
     out: Path | str,  # the run folder
     identity: dict,  # what this command wants: model, train, data
@@ -224,7 +233,7 @@ def open_folder(
         if diff := differences(*(without_places(identity_without(s, free)) for s in sides)):
             raise GpubError(
                 f"{out} holds another run: {'; '.join(diff)}. Choose another folder with --out, "
-                "or give the same settings"
+                f"or give the same settings{_longer(out, found, identity, len(diff))}"
             )
         if isinstance(identity.get("data"), dict):
             there = found | dict(data=_with_places(found["data"], identity["data"]))

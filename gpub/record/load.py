@@ -15,6 +15,7 @@ from torch import nn
 from .checkpoint import Checkpoint, load_checkpoint
 from ..core import GpubError, first_line, read_config
 from ..device import pick_device, use_threads
+from ..files import similar_run
 from .folder import differences, without_places
 from .log import read_log
 from ..model.generate import generate
@@ -137,8 +138,8 @@ def load(
     "A trained run, ready to use; raises `GpubError` when the folder holds none"
     if not Path(run, "config.json").is_file():
         raise GpubError(
-            f"{run} is not a run folder: it has no config.json; train one with gpub train "
-            "shakespeare"
+            f"{run} is not a run folder: it has no config.json"
+            + (similar_run(run) or "; train one with gpub train shakespeare")
         )
     config = read_config(run)
     checkpoint = load_checkpoint(run, step, optimizer=False)

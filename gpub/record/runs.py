@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 from ..core import GpubError, read_config
-from ..files import runs_dir
+from ..files import runs_dir, similar_run
 from .folder import flat_settings, in_use
 from .ledger import account, read_ledger
 from .log import read_facts, read_log, sample_table
@@ -61,7 +61,7 @@ def summarise_run(
 def _read_summary(run: Path) -> RunSummary:
     config, _ = read_facts(run)
     if not config:
-        raise GpubError(f"{run} is not a run folder: it has no config.json")
+        raise GpubError(f"{run} is not a run folder: it has no config.json{similar_run(run)}")
     log = run / "log.jsonl"
     rows = read_log(run) if log.is_file() and log.stat().st_size else []
     last = rows[-1] if rows else {}
