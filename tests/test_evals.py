@@ -506,6 +506,7 @@ def test_characters_a_vocabulary_lacks_are_counted(run):
     "words, why",
     [
         (["--tasks", "arc_easy,nope"], "no task 'nope'; there are: arc_easy"),
+        (["--tasks", "gsm8k"], "lm_eval --model hf --model_args pretrained=FOLDER --tasks gsm8k"),
         (["--compare"], "two runs"),
         (["--tasks", "hellaswag", "--data", "nowhere"], "needs hellaswag_val.jsonl"),
     ],

@@ -16,9 +16,8 @@ from ..core import GpubError, first_line
 def _tasks() -> str:
     "The tasks, for the last line of the help"
     from gpub.evals.tasks import TASKS
-    from gpub.evals.written import WRITTEN
 
-    return f"Tasks: {', '.join([*TASKS, *WRITTEN])}, humaneval."
+    return f"Tasks: {', '.join(TASKS)}, humaneval."
 
 
 def _default_tasks() -> str:

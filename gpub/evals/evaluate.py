@@ -47,15 +47,6 @@ from .sandbox import need_walls, problems, solves
 from ..prep.contamination import Benchmarks
 from ..data.shards import open_shard, read_manifest
 from .tasks import TASKS, Item, by_lot, examples_of, load_items, task_files
-from gpub.evals.written import (
-    WRITTEN,
-    WrittenTask,
-    ask_written,
-    find_written,
-    read_written,
-    solved_beside,
-)
-from ..chat.template import check_talks
 from ..train.loop import evaluate
 from ..data.tokenizer import BPETokenizer, CharTokenizer
 from torch import nn
@@ -338,11 +329,14 @@ def model_identity(
     return dict(run_id=read_config(run, "model").get("run_id"), step=step, weights=weights)
 
 
+_LEFT_TO_LM_EVAL = ("gsm8k", "ifeval")
+
+
 @dataclass(frozen=True, kw_only=True)
 class EvalOptions(Config):
     "What a run is asked, and where; raises `GpubError` for what cannot be"
 
-    # names from `TASKS` and `WRITTEN`, or humaneval
+    # names from `TASKS`, or humaneval
     tasks: tuple[str, ...] = DEFAULT
     # items of each, by lot; None: all
     limit: Annotated[int, Ge(1), "at least 1"] | None = None
@@ -360,25 +354,20 @@ class EvalOptions(Config):
 
     def __post_init__(self):
         super().__post_init__()
-        known = [*TASKS, *WRITTEN, "humaneval"]
-        if bad := [t for t in self.tasks if t not in known]:
-            raise GpubError(f"no task {bad[0]!r}; there are: {', '.join(known)}")
+        known = [*TASKS, "humaneval"]
+        for task in self.tasks:
+            if task in _LEFT_TO_LM_EVAL:
+                raise GpubError(
+                    f"the answers of {task} are written, which lm-eval does by itself: gpub export "
+                    f"RUN FOLDER, then lm_eval --model hf --model_args pretrained=FOLDER --tasks "
+                    f"{task} --apply_chat_template"
+                )
+            if task not in known:
+                raise GpubError(f"no task {task!r}; there are: {', '.join(known)}")
 
     def questions(self) -> dict[str, list[Item]]:
         "The items of each task whose answers are chosen"
         return {t: self.items(t) for t in self.tasks if t in TASKS}
-
-    def written(self) -> dict[str, list[dict]]:
-        "The questions of each task whose answers are written"
-        return {t: by_lot(self._docs(WRITTEN[t]), self.limit) for t in self.tasks if t in WRITTEN}
-
-    def _docs(self, task: WrittenTask) -> list[dict]:
-        if self.online:
-            raise GpubError(
-                f"{task.name} is read from a file here: leave --online out, and put "
-                f"{task.file} into an eval folder"
-            )
-        return read_written(task, find_written(task, self.folder))
 
     def items(
         self,
@@ -456,26 +445,6 @@ class Examinee:
             r["notes"].append(f"{given} solved ones before each, from {source}")
         return r
 
-    def write(
-        self,
-        name: str,  # of `WRITTEN`
-        docs: Sequence[dict],  # its questions
-        options: EvalOptions,  # how many solved ones stand before each
-    ) -> dict:
-        """A written task's part of the results; raises `GpubError` for a run that
-        cannot talk"""
-        check_talks(self.config, self.tok, str(self.run))
-        task, solved = WRITTEN[name], []
-        path = find_written(task, options.folder)
-        if options.shots:
-            solved = solved_beside(task, path)
-        found = ask_written(self.model, self.tok, task, docs, options.shots, solved)
-        leaks = contamination(self.texts, [path]) if self.corpus else None
-        found["contamination"] = leaks
-        if leaks is None:
-            found["notes"].append("contamination not checked: the training data is not here")
-        return found
-
     def compare_export(
         self,
         chosen: dict[str, list[Item]],  # the items of each task
@@ -508,7 +477,7 @@ class Examinee:
 
 def evaluate_run(
     run: Path | str,  # a run folder
-    # names from `TASKS` and `WRITTEN`, or humaneval
+    # names from `TASKS`, or humaneval
     tasks: Sequence[str] = DEFAULT,
     # told the gate's numbers, and whether the models agree
     log: Callable[[str], None] = print,
@@ -523,14 +492,11 @@ def evaluate_run(
         need_walls(options.unsafe)
         code = problems(options.limit, options.folder)
     words = [i.context for items in chosen.values() for i in items]
-    written = options.written()
-    words += [d[WRITTEN[t].asks] for t, docs in written.items() for d in docs]
     one = Examinee(run, options, words + [p["prompt"] for p in code], log)
     parameters = sum(p.numel() for p in one.model.parameters())
     result = dict(run=Path(run).name, **one.identity, parameters=parameters)
     result["calibration"] = one.gate(log)
     result["tasks"] = {t: one.answer(t, x, options) for t, x in chosen.items()}
-    result["tasks"] |= {t: one.write(t, docs, options) for t, docs in written.items()}
     if code:
         how = dict(limit=options.limit, folder=options.folder, unsafe=options.unsafe)
         result["humaneval"] = programs(one.model, one.tok, **how)
