@@ -225,13 +225,14 @@ def test_a_chat_set_is_read_as_it_was_written(tok, tmp_path):
         for i in range(200)
     ]
     chats, counts = encode_conversations(talks, tok, 40)
-    write_chats(tmp_path, chats, counts, tok, 40, val_share=0.1, licenses={"s": "CC0-1.0"})
+    write_chats(tmp_path, chats, counts, tok, 40, licenses={"s": "CC0-1.0"})
     train, val = ChatSet(tmp_path), ChatSet(tmp_path, "val")
-    assert 5 < len(val) < 40 and len(train) + len(val) == 200
+    assert 2 < len(val) < 25 and len(train) + len(val) == 200
     found = sorted(c.ids.tobytes() + c.learned.tobytes() for part in (train, val) for c in part)
     assert found == sorted(c.ids.tobytes() + c.learned.tobytes() for c in chats)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert manifest["tokenizer"] == tok.fingerprint and manifest["licenses"] == {"s": "CC0-1.0"}
+    assert manifest["split"] == "first user turn" and manifest["held_out"] == len(val)
     for name in ("train.safetensors", "val.safetensors"):
         whole = (tmp_path / name).read_bytes()
         for damaged in (whole[:-1], whole[:-1] + bytes([whole[-1] ^ 1]), b""):
@@ -240,7 +241,10 @@ def test_a_chat_set_is_read_as_it_was_written(tok, tmp_path):
                 ChatSet(tmp_path, name.split(".")[0])
         (tmp_path / name).write_bytes(whole)
     with pytest.raises(GpubError, match="is left to train on"):
-        write_chats(tmp_path / "none", chats, counts, tok, 40, val_share=1.0)
+        write_chats(tmp_path / "none", list(val), counts, tok, 40)
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest | dict(format=1)))
+    with pytest.raises(GpubError, match="has format 1, this gpub reads 2: make the chats again"):
+        ChatSet(tmp_path)
 
 
 @settings(max_examples=60, deadline=None)

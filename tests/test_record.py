@@ -833,10 +833,11 @@ def test_verify_reads_shards_again_and_counts_what_holds(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["train.safetensors", "val.safetensors", "tokenizer.json"])
 def test_verify_looks_into_chats(tmp_path, name):
     from gpub.chat.conversations import ChatCounts, write_chats
-    from gpub.chat.template import EncodedChat
+    from gpub.chat.sums import sum_chats, sums_tokenizer
 
-    chats = [EncodedChat(np.arange(n, n + 9, dtype=np.uint16), np.ones(9, bool)) for n in range(40)]
-    write_chats(tmp_path, chats, ChatCounts(), LETTERS, longest=9, val_share=0.3)
+    tok = sums_tokenizer()
+    chats = sum_chats(tok, 40, np.random.default_rng(0))
+    write_chats(tmp_path, chats, ChatCounts(), tok, longest=14)
     assert not damaged(tmp_path)
     if name == "tokenizer.json":
         type(LETTERS)("another").save(tmp_path)

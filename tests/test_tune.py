@@ -2,20 +2,30 @@
 be computed."""
 
 import json
-from functools import partial
+import os
 import re
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
 from gpub.cli.main import cli
 from torch.nn import functional as F
-from gpub.chat.conversations import Preference
+from gpub.chat.conversations import (
+    Preference,
+    encode_conversations,
+    first_question,
+    read_conversations,
+    write_chats,
+)
 from gpub.chat.packing import PackedBatches, pack_rows, packed_batch, packed_loss
 from gpub.chat.sums import SumTeacher, digits_of, draw_pairs, right_answers, sum_ids, sums_tokenizer
 from gpub.chat.template import EncodedChat, Message, chat_marks, encode_chat, jinja_template
 from gpub.core import GpubError
 from gpub.data.tokenizer import BPETokenizer, CharTokenizer
+from gpub.guards.chat_plans import ChatPlan, read_chat_plan
 from gpub.model.generate import SamplingConfig
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.model.llama import Llama, LlamaConfig
@@ -47,12 +57,15 @@ from gpub.tune.losses import (
     dpo_loss,
     group_advantages,
     grpo_loss,
+    policy_gradient_loss,
     preferred_end,
     share_with_signal,
     two_coin_end,
 )
 from gpub.tune.rollouts import Cut, answer_logprobs, as_chats, one_per_row, sample_answers
+from gpub.tune.sets import open_chats, open_pairs, open_questions, open_task
 from gpub.tune.sft import SftObjective, answers_loss, pages_of
+from gpub.tune.start import TuneStart
 from gpub.tune.steps import TuneExtras, TuneJob, tune_run, tune_steps
 
 SHAPE = dict(context_length=192, d_model=32, n_layers=2, n_heads=4)
@@ -567,3 +580,102 @@ def test_plan_names_the_memory_of_an_adapter():
     assert 4 < peak < whole
     refused = CliRunner().invoke(cli, [*words, "--compare"])
     assert "--lora is about one card" in str(refused.exception)
+
+
+def stand_in(tok, room=4096):
+    "A start whose model is asked for nothing but its context"
+    model = SimpleNamespace(cfg=SimpleNamespace(context_length=room))
+    return TuneStart(model, tok, {}, Path("base"))
+
+
+def asked_by_each_method(rows, tok, folder):
+    "By method: the questions that it learns from, and those that it holds out"
+    start, path = stand_in(tok), str(folder / "rows.jsonl")
+    Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    chats = open_chats(path, start, log=lambda line: None)
+    counted = encode_conversations(read_conversations(path), tok, 4096)
+    write_chats(folder / "kept", *counted, tok, 4096)
+    kept = open_chats(str(folder / "kept"), start)
+    pairs = open_pairs(path, start, log=lambda line: None)
+    read = open_questions(path, tok, 4096)[:2]
+
+    def asked(chats):
+        return {first_question(tok, chat) for chat in chats}
+
+    return dict(
+        sft=(asked(chats.train), asked(chats.val)),
+        chats=(asked(kept.train), asked(kept.val)),
+        dpo=tuple(asked([pair.chosen for pair in part]) for part in (pairs.train, pairs.val)),
+        grpo=tuple({" ".join(text.lower().split()) for text in part.asked} for part in read),
+    )
+
+
+def made_rows():
+    "Questions that come again with other answers, spacing and systems"
+    for n in range(300):
+        row = dict(question=f"What is {n}  plus 1?", answer=f"So: {n + 1}")
+        yield row | dict(chosen=f"{n + 1}", rejected=f"{n}")
+        again = dict(system="Be brief.", question=f"what is {n} plus 1?", answer=f"{n + 1}")
+        yield again | dict(chosen=f"It is {n + 1}", rejected="No.")
+
+
+def gsm8k_rows():
+    path = Path(os.environ.get("GPUB_DATA", ""), "sft/gsm8k_train.jsonl")
+    if not path.is_file():
+        pytest.skip("GPUB_DATA has no GSM8K")
+    for line in path.read_text().splitlines()[:2000]:
+        row = json.loads(line)
+        yield row | dict(chosen=row["answer"], rejected="None.")
+
+
+@pytest.mark.parametrize("rows", [made_rows, gsm8k_rows])
+def test_what_one_method_holds_out_no_other_learns(tok, tmp_path, rows):
+    "Or a reward on held-out questions would measure what imitation has seen with its answer"
+    asked = asked_by_each_method(rows(), tok, tmp_path)
+    learned = set().union(*(train for train, _ in asked.values()))
+    for method, (_, held_out) in asked.items():
+        assert held_out and not held_out & learned, method
+        assert 0.02 < len(held_out) / (len(held_out) + len(learned)) < 0.08
+
+
+def test_the_split_is_written_down(tok, tmp_path):
+    rows = [dict(question=f"{n}?", answer="yes", chosen="yes", rejected="no") for n in range(60)]
+    path = str(tmp_path / "rows.jsonl")
+    Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    start = stand_in(tok)
+    for parts in (open_chats(path, start), open_pairs(path, start)):
+        assert parts.facts["split"] == "first user turn"
+        assert parts.facts["held_out"] == len(parts.val) > 0
+    task = open_task(path, start, GrpoConfig(longest=8))
+    assert task.facts["held_out"] == len(task.held_out.prompts) > 0
+    held_out = task.shown[0]
+    Path(path).write_text(json.dumps(dict(question=held_out, answer="no")) + "\n")
+    with pytest.raises(GpubError, match="all 1 have a question that is held out"):
+        open_chats(path, start)
+
+
+def test_the_gradient_of_rewards_is_dr_grpos_sum():
+    "The mean of `grpo_loss` on fresh answers, times their tokens, however long each of them is"
+    dice = torch.Generator().manual_seed(0)
+    written_bt, reference_bt = -3 * torch.rand(2, 24, 7, generator=dice)
+    asked_bt = torch.arange(7) < torch.randint(1, 8, (24, 1), generator=dice)
+    advantages_b = torch.randn(24, generator=dice)
+    for penalty in ("none", "reward", "k3", "k3_ratio"):
+        now_bt = written_bt.clone().requires_grad_()
+        more = penalty, reference_bt, 0.3
+        mean = grpo_loss(now_bt, written_bt, advantages_b, asked_bt, 0.2, *more)
+        total = policy_gradient_loss(now_bt, advantages_b, asked_bt, *more)
+        (of_mean,) = torch.autograd.grad(mean, now_bt)
+        (of_total,) = torch.autograd.grad(total, now_bt)
+        assert torch.allclose(of_total, of_mean * asked_bt.sum(), atol=1e-6), penalty
+    alone = policy_gradient_loss(now_bt[:1], advantages_b[:1], asked_bt[:1])
+    (gradient,) = torch.autograd.grad(alone, now_bt)
+    assert torch.equal(gradient[0], torch.where(asked_bt[0], -advantages_b[0], 0.0))
+
+
+def test_a_clip_that_cannot_act_is_refused():
+    plan = read_chat_plan("chat-toy").to_dict()
+    plan["phases"][3]["grpo"]["clip"] = 0.2
+    with pytest.raises(GpubError, match="does not know 'clip'") as refusal:
+        ChatPlan.from_dict(plan)
+    assert "\n" not in str(refusal.value)

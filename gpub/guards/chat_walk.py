@@ -239,7 +239,7 @@ class ChatWalk:
             talks = (talk for path in paths for talk in read_conversations(path))
             found, counts = encode_conversations(talks, start.tok, longest)
             licences = {Path(s.file).stem: s.licence for s in self.plan.sets}
-            write_chats(chats, found, counts, start.tok, longest, 0.05, licences)
+            write_chats(chats, found, counts, start.tok, longest, licences)
         return str(chats)
 
     def go(self) -> PhaseVerdict:

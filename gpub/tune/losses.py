@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['NOT_LEARNED', 'Penalty', 'token_logprobs', 'answer_loss', 'dpo_loss', 'preferred_end', 'share_with_signal',
-           'group_advantages', 'kl_penalized_rewards', 'grpo_loss', 'two_coin_end']
+           'group_advantages', 'kl_penalized_rewards', 'policy_gradient_loss', 'grpo_loss', 'two_coin_end']
 
 # %% ../../nbs/lib/tune/losses.ipynb #146d1158
 import math
@@ -75,10 +75,11 @@ def share_with_signal(
 def group_advantages(
     rewards_b: torch.Tensor,  # of all answers, those to one question side by side
     group: int,  # answers to each question, at least 2
-    scale: bool = False,  # divide by the group's standard deviation, as the paper does
+    # divide by the group's standard deviation; the paper's advantages times group / (group - 1)
+    scale: bool = False,
 ) -> torch.Tensor:  # (b,)
-    """How much better each answer is than the others of its group; raises `GpubError` for a reward
-    that is not a number"""
+    """Return how much better each answer is than the mean of the others of its group (RLOO); raises
+    `GpubError` for a reward that is not a number"""
     if group < 2 or len(rewards_b) % group:
         raise GpubError(
             f"{len(rewards_b)} answers do not make groups of {group}: a group has at least 2"
@@ -109,6 +110,35 @@ def kl_penalized_rewards(
     return rewards_b - beta * (logprobs_bt - reference_bt).sum(1)
 
 
+def policy_gradient_loss(
+    logprobs_bt: torch.Tensor,  # of the tokens of answers that the model has just written
+    advantages_b: torch.Tensor,  # from `group_advantages`
+    asked_bt: torch.Tensor,  # booleans: is this a token of the answer?
+    penalty: Penalty = "none",  # k3 or k3_ratio need `reference_bt` and `beta`
+    reference_bt: torch.Tensor | None = None,  # log-probabilities before training
+    beta: float = 0.0,  # price of a nat of distance
+) -> torch.Tensor:  # the sum over all tokens; divide it by the number of answers
+    """Return a sum whose gradient is that of rewarded learning: each token's log-probability times
+    the advantage of its answer. Its value says nothing about progress"""
+    cost_bt = -advantages_b[:, None].expand_as(logprobs_bt)
+    if penalty not in ("k3", "k3_ratio"):
+        return torch.where(asked_bt, cost_bt * logprobs_bt, 0.0).sum()
+    k3_bt = _k3(logprobs_bt, reference_bt, penalty)
+    if penalty == "k3_ratio":  # the distance of a token is also a reason to write it less often
+        cost_bt = cost_bt + beta * k3_bt.detach()
+    return torch.where(asked_bt, cost_bt * logprobs_bt + beta * k3_bt, 0.0).sum()
+
+
+def _k3(
+    logprobs_bt: torch.Tensor, reference_bt: torch.Tensor | None, penalty: Penalty
+) -> torch.Tensor:
+    "How far each token is from the reference: never below 0, on average the KL divergence"
+    if reference_bt is None:
+        raise GpubError(f"penalty {penalty} needs the log-probabilities of the reference")
+    d_bt = reference_bt - logprobs_bt
+    return d_bt.exp() - d_bt - 1
+
+
 def grpo_loss(
     logprobs_bt: torch.Tensor,  # of the answers' tokens now
     old_bt: torch.Tensor,  # when they were written
@@ -119,7 +149,8 @@ def grpo_loss(
     reference_bt: torch.Tensor | None = None,  # log-probabilities before training
     beta: float = 0.0,  # price of a nat of distance
 ) -> torch.Tensor:  # the mean over all tokens of the batch
-    "The loss of GRPO: the clipped surrogate of PPO with a group's advantages"
+    """Return the clipped surrogate of PPO with a group's advantages, for answers that are learned
+    from several times: with given advantages, the mean that TRL calls `dapo` or `bnpo`"""
     if penalty not in get_args(Penalty):
         raise GpubError(f"penalty must be one of {', '.join(get_args(Penalty))}, got {penalty!r}")
     ratio_bt = (logprobs_bt - old_bt).exp()
@@ -127,10 +158,7 @@ def grpo_loss(
     advantages_b1 = advantages_b[:, None]
     loss_bt = -torch.min(ratio_bt * advantages_b1, clipped_bt * advantages_b1)
     if penalty in ("k3", "k3_ratio"):
-        if reference_bt is None:
-            raise GpubError(f"penalty {penalty} needs the log-probabilities of the reference")
-        d_bt = reference_bt - logprobs_bt
-        k3_bt = d_bt.exp() - d_bt - 1
+        k3_bt = _k3(logprobs_bt, reference_bt, penalty)
         loss_bt = loss_bt + beta * (k3_bt * ratio_bt if penalty == "k3_ratio" else k3_bt)
     return torch.where(asked_bt, loss_bt, 0.0).sum() / asked_bt.sum().clamp(min=1)
 

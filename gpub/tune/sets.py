@@ -17,13 +17,14 @@ import numpy as np
 from annotated_types import Gt, Lt
 from ..chat.answers import same_answer
 from gpub.chat.conversations import (
+    HELD_OUT_BY,
     ChatSet,
     chat_records,
     encode_conversations,
-    is_validation,
     messages_of,
     read_conversations,
     read_preferences,
+    split_chats,
 )
 from gpub.chat.sums import (
     ANSWER_TOKENS,
@@ -34,7 +35,7 @@ from gpub.chat.sums import (
     sum_ids,
     sum_messages,
 )
-from ..chat.template import EncodedChat, Message, chat_marks, decode_chat, encode_chat
+from ..chat.template import EncodedChat, chat_marks, decode_chat, encode_chat
 from ..core import Config, GpubError, first_line
 from ..data.sampler import shuffled
 from ..data.shards import manifest_fingerprint, open_shard, read_manifest
@@ -45,7 +46,6 @@ from .grpo import GrpoConfig, Questions
 from .start import TuneStart
 
 # %% ../../nbs/lib/tune/sets.ipynb #9590f5dd
-_VAL_SHARE = 0.05  # of conversations, pairs and questions
 _SUMS = 20_000  # conversations, unless `sums:N` says how many
 _SHOWN = 3  # questions of samples.jsonl
 
@@ -143,6 +143,7 @@ def _kept_chats(path: Path, start: TuneStart) -> ChatParts:
             f"{path} has a conversation of {longest} tokens, the model reads {room}: {again}"
         )
     facts = dict(source=str(path), files=train.manifest.files, conversations=len(train))
+    facts |= dict(split=train.manifest.split, held_out=len(val))
     return ChatParts(train, val, facts, _asked_in(tok, val))
 
 
@@ -169,10 +170,30 @@ def open_chats(
             f"the model's {room} tokens): give others"
         )
     log(f"{path.name}: {len(chats):,} conversations; left out: {said}")
-    train = [chat for chat in chats if not is_validation(chat, _VAL_SHARE)] or chats
-    val = [chat for chat in chats if is_validation(chat, _VAL_SHARE)]
+    train, val = _split(chats, chats, tok, path)
     facts = dict(source=str(path), sha256=sha256(path), conversations=len(chats), left_out=dropped)
+    facts |= _split_facts(val)
     return ChatParts(train, val, facts, _asked_in(tok, val or chats))
+
+
+def _split(
+    items: Sequence[Any],  # conversations, pairs, questions
+    chats: Sequence[EncodedChat],  # what a user asks in each
+    tok: BPETokenizer | CharTokenizer,  # that made their ids
+    path: Path,  # for the message of an error
+) -> tuple[list[Any], list[Any]]:  # to learn from, and held out
+    "Split what a method learns from by its questions"
+    learned, held_out = split_chats(chats, tok)
+    if not learned:
+        raise GpubError(
+            f"{path}: nothing is left to learn from, all {len(held_out)} have a question that is "
+            "held out: give more"
+        )
+    return [items[i] for i in learned], [items[i] for i in held_out]
+
+
+def _split_facts(held_out: Sequence[Any]) -> dict[str, Any]:
+    return dict(split=HELD_OUT_BY, held_out=len(held_out))
 
 # %% ../../nbs/lib/tune/sets.ipynb #dcba5f8a
 def sums_questions(
@@ -248,9 +269,8 @@ def open_pairs(
             "shorter ones"
         )
     log(f"{path.name}: {len(pairs):,} pairs; left out: {len(read) - len(pairs):,} too long")
-    train = [pair for pair in pairs if not is_validation(pair.chosen, _VAL_SHARE)] or pairs
-    val = [pair for pair in pairs if is_validation(pair.chosen, _VAL_SHARE)]
-    facts = dict(source=str(path), sha256=sha256(path), pairs=len(pairs))
+    train, val = _split(pairs, [pair.chosen for pair in pairs], tok, path)
+    facts = dict(source=str(path), sha256=sha256(path), pairs=len(pairs)) | _split_facts(val)
     shown = _asked_in(tok, [pair.chosen for pair in val or pairs])
     return ChatParts(train, val, facts, shown)
 
@@ -263,7 +283,8 @@ class QuestionFile:
     "Questions with wanted answers, and the rule that judges"
 
     tok: BPETokenizer | CharTokenizer  # of the model
-    asked: list[str]  # questions
+    prompts: list[np.ndarray]  # ids of all that was said before the answer
+    asked: list[str]  # what the user said last, for the rule
     wanted: list[str]  # an answer to each
     rule: Rule | None = None  # default: 1 where `same_answer` says so
 
@@ -272,10 +293,7 @@ class QuestionFile:
         numbers: np.ndarray,  # which
     ) -> Questions:
         "Some of the questions, as a model reads them"
-        prompts = [
-            encode_chat(self.tok, [Message("user", self.asked[i])], add_generation_prompt=True).ids
-            for i in numbers
-        ]
+        prompts = [self.prompts[i] for i in numbers]
         return Questions(prompts, lambda n, answer: self.reward(int(numbers[n]), answer))
 
     def reward(
@@ -283,8 +301,10 @@ class QuestionFile:
         number: int,  # of the question
         answer: np.ndarray,  # ids, with the end where there is one
     ) -> float:
-        "What an answer earns; raises `GpubError` for a rule that gives no number"
-        said = self.tok.decode(answer[answer != chat_marks(self.tok).end])
+        """Return what an answer earns: never above 0 where the limit cut it off. Raises `GpubError`
+        for a rule that gives no number"""
+        end = chat_marks(self.tok).end
+        said = self.tok.decode(answer[answer != end])
         asked, wanted = self.asked[number], self.wanted[number]
         try:
             earned = float((self.rule or _right)(asked, said, wanted))
@@ -296,7 +316,9 @@ class QuestionFile:
             ) from None
         if not math.isfinite(earned):
             raise GpubError(f"the reward of {said[:40]!r} is {earned}: it must be a number")
-        return earned
+        if len(answer) and answer[-1] == end:
+            return earned
+        return min(earned, 0.0)  # its last number is not what it was going to say
 
 
 def _right(asked: str, said: str, wanted: str) -> float:
@@ -310,25 +332,33 @@ def open_questions(
     rule: Rule | None = None,  # that judges
 ) -> tuple[QuestionFile, QuestionFile, int]:  # to learn from, held out, and how many were too long
     "The questions of a file; raises `GpubError` when none is left"
-    parts = QuestionFile(tok, [], [], rule), QuestionFile(tok, [], [], rule)
-    dropped = 0
+    talks, chats, dropped = [], [], 0
     for n, record in enumerate(chat_records(path), 1):
         messages = messages_of(record, f"{Path(path).name}, question {n}")
         if messages[-1].role != "assistant":
             raise GpubError(f"{Path(path).name}, question {n} has no answer: it cannot be judged")
-        asked, wanted = messages[-2].content, messages[-1].content
-        chat = encode_chat(tok, [Message("user", asked)], add_generation_prompt=True)
+        chat = encode_chat(tok, messages[:-1], add_generation_prompt=True)
         if len(chat.ids) > room:
             dropped += 1
             continue
-        part = parts[is_validation(chat, _VAL_SHARE)]
-        part.asked.append(asked)
-        part.wanted.append(wanted)
-    if not parts[0].asked:
+        talks.append(messages)
+        chats.append(chat)
+    if not chats:
         raise GpubError(
             f"{path}: no question is left to learn from ({dropped} have more than {room} tokens)"
         )
-    return *parts, dropped
+
+    def part(numbers: Sequence[int]) -> QuestionFile:
+        return QuestionFile(
+            tok,
+            [chats[i].ids for i in numbers],
+            [talks[i][-2].content for i in numbers],
+            [talks[i][-1].content for i in numbers],
+            rule,
+        )
+
+    learned, held_out = _split(range(len(chats)), chats, tok, Path(path))
+    return part(learned), part(held_out), dropped
 
 # %% ../../nbs/lib/tune/sets.ipynb #1d987cc6
 @dataclass
@@ -375,6 +405,8 @@ def open_task(
         f"{Path(source).name}: {len(train.asked) + len(val.asked):,} questions; left out: "
         f"{dropped:,} too long"
     )
+    if not val.asked:
+        log("none of them is held out: val_reward is of questions that are learned from")
     n, judged = len(train.asked), val if val.asked else train
 
     def ask(step: int) -> Questions:
@@ -387,6 +419,7 @@ def open_task(
 
     numbers = np.arange(min(_JUDGED, len(judged.asked)))
     facts = dict(source=str(source), sha256=sha256(source), questions=n + len(val.asked))
+    facts |= _split_facts(val.asked)
     facts["reward"] = getattr(rule, "__name__", "the right answer")
     return RewardTask(ask, judged.questions(numbers), facts, judged.asked[:_SHOWN])
 
