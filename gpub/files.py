@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SUMS', 'cache_dir', 'data_dirs', 'shipped', 'runs_dir', 'similar_run', 'reduced', 'remember', 'sha256',
-           'give_usual_mode', 'write_sums', 'changed_files']
+           'give_usual_mode', 'sync_to_disk', 'write_sums', 'changed_files']
 
 # %% ../nbs/lib/files.ipynb #d60c064a
 import hashlib
@@ -119,6 +119,19 @@ def give_usual_mode(
         os.close(fd)
         probe.unlink()
     path.chmod(mode & 0o777)
+
+
+def sync_to_disk(
+    path: Path,  # a file or a folder, as `Path`
+):
+    "Force what was written there to the disk (Windows cannot open folders and needs no such call)"
+    if os.name == "nt" and path.is_dir():
+        return
+    fd = os.open(path, os.O_RDWR if path.is_file() else os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 SUMS = "SHA256SUMS"  # as the program sha256sum writes and checks it

@@ -1,7 +1,7 @@
 """Folders for Hugging Face and back: bit-equal round trips, transformers in another process, and
 everything that is refused."""
 
-import json, shutil, subprocess, sys
+import errno, json, shutil, subprocess, sys
 from dataclasses import replace
 from pathlib import Path
 import numpy as np
@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 from gpub.cli.main import cli
 from gpub.core import GpubError
 from gpub.model.gpt import GPTConfig
+from gpub.record import folder as folder_module
 from gpub.share.hub import (
     INDEX,
     WEIGHTS,
@@ -267,7 +268,35 @@ def test_all_or_nothing(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("place", ["", ".run.tmp/run"])
+def test_an_import_is_there_whole_or_not_at_all(exported, tmp_path, monkeypatch, place):
+    "The disk fails while a folder is forced onto it; the same command does the rest"
+    sync = folder_module.sync_to_disk
+    out = tmp_path / "run"
+
+    def fail(path):
+        if path == tmp_path / place or path.parent == tmp_path / place:
+            raise OSError(errno.EIO, "Input/output error")
+        sync(path)
+
+    with monkeypatch.context() as m:
+        m.setattr(folder_module, "sync_to_disk", fail)
+        with pytest.raises(GpubError, match="cannot write .*run: Input/output error"):
+            import_run(exported, out)
+    assert [p.name for p in tmp_path.iterdir()] == ["hf"]
+    killed = tmp_path / ".run.tmp" / "run" / ".config.json.1.0a.part"
+    killed.parent.mkdir(parents=True)
+    killed.write_text("{")
+    assert load(import_run(exported, out)).model
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["hf", "run"]
+    assert not [*out.rglob(".*")]
+
+
 def test_not_over_something(exported):
+    (exported.parent / "full").mkdir()
+    (exported.parent / "full" / "mine.txt").write_text("x")
+    with pytest.raises(GpubError, match="not empty"):
+        import_run(exported, exported.parent / "full")
     with pytest.raises(GpubError, match="not empty"):
         export_model(loud(LLAMA), BPE, exported)
     (exported.parent / "file").write_text("x")
@@ -738,7 +767,7 @@ def test_rows_without_a_validation(run_folder, tmp_path):
 def test_places_that_cannot_be_written(exported, tmp_path):
     (tmp_path / "file").write_text("x")
     for write in (
-        lambda out: import_run(exported, out),
+        lambda out: import_run(exported, out / "run"),
         lambda out: export_model(loud(LLAMA), BPE, out / "hf"),
     ):
         with pytest.raises(GpubError, match="cannot write .*another folder") as e:

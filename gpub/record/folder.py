@@ -4,14 +4,15 @@
 
 # %% auto #0
 __all__ = ['SCHEDULE', 'differences', 'flat_settings', 'append_row', 'row_sums', 'first_changed_row', 'cut_log',
-           'identity_without', 'without_places', 'open_folder', 'lock_folder', 'in_use', 'sweep_halves', 'stop_flag',
-           'Interrupted', 'disk_errors']
+           'identity_without', 'without_places', 'open_folder', 'lock_folder', 'in_use', 'sweep_halves', 'refuse_full',
+           'stage_folder', 'stop_flag', 'Interrupted', 'disk_errors']
 
 # %% ../../nbs/lib/record/folder.ipynb #6fdda65a
 import errno
 import glob
 import json
 import os
+import shutil
 import signal
 import threading
 import zlib
@@ -28,6 +29,7 @@ from gpub.core import (
     read_config,
     write_atomic,
 )
+from ..files import sync_to_disk
 
 # %% ../../nbs/lib/record/folder.ipynb #d1affb7e
 def differences(
@@ -357,6 +359,48 @@ def sweep_halves(
         writer = half.name.split(".")[-3]
         if writer.isdecimal() and not _is_alive(int(writer)):
             half.unlink(missing_ok=True)
+
+# %% ../../nbs/lib/record/folder.ipynb #b4dbb4f6
+def refuse_full(
+    folder: Path,  # that is to be made
+    instead: str = "choose a new folder",  # what else to do, for the message
+):
+    "Raises `GpubError` unless a folder is new or empty, and not the one we are in"
+    if folder.resolve() == Path.cwd():
+        raise GpubError(f"{folder} is the folder you are in: {instead}")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise GpubError(f"{folder} is there already and not empty: {instead}")
+
+
+@contextmanager
+def stage_folder(
+    folder: Path,  # new or empty
+) -> Iterator[Path]:
+    """A new folder to fill, which becomes `folder` when the block ends: whole and on the disk, or
+    not at all, by one process at a time"""
+    place = folder.absolute()
+    aside = place.with_name(f".{place.name}.tmp")
+    with lock_folder(aside, name=folder, instead="choose another folder"):
+        try:
+            refuse_full(folder)  # another process may have finished while we came here
+            temp = aside / place.name
+            shutil.rmtree(temp, ignore_errors=True)  # of one that was killed
+            temp.mkdir()
+            yield temp
+            for path in temp.iterdir():
+                sync_to_disk(path)
+            sync_to_disk(temp)
+            refuse_full(folder)  # where there are no locks
+            if place.exists():
+                place.rmdir()
+            temp.rename(place)
+            try:
+                sync_to_disk(place.parent)
+            except OSError:
+                place.rename(temp)  # said to have failed, so nothing is there
+                raise
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
 
 # %% ../../nbs/lib/record/folder.ipynb #7e027bf8
 @contextmanager

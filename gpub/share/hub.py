@@ -17,11 +17,11 @@ from typing import Literal
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from ..record.checkpoint import sync_to_disk, save_checkpoint
+from ..record.checkpoint import save_checkpoint
 from ..chat.template import chat_facts, template_for
 from ..core import GpubError, first_line, read_json, write_atomic
 from ..files import SUMS, changed_files, give_usual_mode, write_sums
-from ..record.folder import lock_folder
+from ..record.folder import refuse_full, stage_folder
 from ..record.log import read_log
 from ..record.load import load_run
 from ..data.shards import read_manifest
@@ -164,10 +164,8 @@ def export_model(
     and tokenizer do not belong together"""
     folder = Path(folder)
     same_vocab(model.cfg, tok)
-    if folder.resolve() == Path.cwd():
-        raise GpubError(f"{folder} is the folder you are in: export into a new one")
-    _refuse_full(folder)
-    with _writing(folder), _set_aside(folder) as temp:
+    refuse_full(folder, "export into a new folder")
+    with _writing(folder), stage_folder(folder) as temp:
         config = to_config(model.cfg, tok, chat) | dict(dtype=dtype)
         sampling = {k: v for k, v in config.items() if k.endswith("token_id")} | dict(
             do_sample=True, temperature=0.8
@@ -186,41 +184,6 @@ def export_model(
             give_usual_mode(temp / "model.gguf")
         write_sums(temp)
     return folder
-
-
-def _refuse_full(folder: Path):
-    "Raises `GpubError` unless `folder` is new or empty"
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise GpubError(f"{folder} is there already and not empty: export into a new folder")
-
-
-@contextmanager
-def _set_aside(folder: Path) -> Iterator[Path]:
-    """A new folder to fill, which becomes `folder` when the block ends: whole and on the disk, or
-    not at all, by one process at a time"""
-    place = folder.absolute()
-    aside = place.with_name(f".{place.name}.tmp")
-    with lock_folder(aside, name=folder, instead="choose another folder"):
-        try:
-            _refuse_full(folder)  # another process may have finished while we came here
-            temp = aside / place.name
-            shutil.rmtree(temp, ignore_errors=True)  # of one that was killed
-            temp.mkdir()
-            yield temp
-            for path in temp.iterdir():
-                sync_to_disk(path)
-            sync_to_disk(temp)
-            _refuse_full(folder)  # where there are no locks
-            if place.exists():
-                place.rmdir()
-            temp.rename(place)
-            try:
-                sync_to_disk(place.parent)
-            except OSError:
-                place.rename(temp)  # said to have failed, so nothing is there
-                raise
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
 
 
 @contextmanager
@@ -333,6 +296,7 @@ def import_run(
     there is one already, or no tokenizer"""
     if Path(out, "config.json").exists():
         raise GpubError(f"{out} holds a run already: choose another folder")
+    refuse_full(Path(out))
     source, folder = folder, find_folder(folder)
     model, tok = import_folder(folder, weights_only)
     if weights_only:
@@ -353,11 +317,10 @@ def import_run(
     )
     if not weights_only and talks_like_ours(folder, tok):
         config["chat"] = chat_facts(tok)
-    with _writing(out):
-        tok.save(out)
-        save_checkpoint(out, 0, model.state_dict(), {}, dict(imported=str(source)), milestone=True)
-        write_atomic(Path(out, "config.json"), json.dumps(config, indent=1) + "\n")
-        sync_to_disk(Path(out))
+    with _writing(out), stage_folder(Path(out)) as temp:
+        tok.save(temp)
+        save_checkpoint(temp, 0, model.state_dict(), {}, dict(imported=str(source)), milestone=True)
+        write_atomic(temp / "config.json", json.dumps(config, indent=1) + "\n")
     return Path(out)
 
 
