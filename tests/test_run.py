@@ -640,6 +640,7 @@ VARIANTS = dict(
     compiled=("--set", "compile=yes"),
     checkpointing=("--set", "grad_checkpoint=selective", "--set", "micro_batch=2"),
     bf16=("--set", "precision=bf16"),
+    by_path=("--set", "optimizer=torch.optim.NAdam"),
 )
 
 
@@ -674,6 +675,7 @@ def killed_and_resumed(undisturbed, variant, text, out, rng):
         pytest.param("bf16", marks=pytest.mark.full),
         pytest.param("accumulation", marks=pytest.mark.full),
         pytest.param("adamw", marks=pytest.mark.full),
+        pytest.param("by_path", marks=pytest.mark.full),
     ],
 )
 def test_kill_9(variant, undisturbed, text, tmp_path):

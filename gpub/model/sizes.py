@@ -220,12 +220,12 @@ def optimizer_bytes(
     cfg: Config,  # a config
     optimizer: str = "muon",  # muon or adamw
 ) -> int:  # bytes
-    """AdamW remembers two numbers per weight; Muon one for the matrices of the blocks,
-    with AdamW for the rest"""
-    if optimizer not in (ADAMW, MUON):
-        raise GpubError(f"optimizer must be muon or adamw, got {optimizer!r}")
+    """Count what an optimizer remembers: AdamW two numbers per weight; Muon one for the matrices of
+    the blocks, with AdamW for the rest; any other class is taken for an AdamW"""
+    if optimizer not in (ADAMW, MUON) and "." not in optimizer:
+        raise GpubError(f"optimizer must be muon, adamw or the path of a class, got {optimizer!r}")
     a = parameter_anatomy(cfg)
-    return 8 * a.params if optimizer == ADAMW else 8 * a.params - 4 * a.blocks
+    return 8 * a.params - 4 * a.blocks if optimizer == MUON else 8 * a.params
 
 
 def left_over(

@@ -8,7 +8,7 @@ __all__ = ['CHANGEABLE', 'NEUTRAL', 'TrainConfig']
 # %% ../../nbs/lib/train/config.ipynb #5188c3a6
 from dataclasses import dataclass
 from typing import Annotated, Literal
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le, Lt, Predicate
 from ..core import Config, Count, GpubError, NotNegative, Positive
 from ..model.sizes import MODES
 
@@ -22,6 +22,15 @@ CHANGEABLE = (
 )
 
 
+def _names_an_optimizer(name: str) -> bool:
+    return name in ("muon", "adamw") or "." in name.strip(".")
+
+
+_OptimizerName = Annotated[
+    str,
+    Predicate(_names_an_optimizer),
+    "muon, adamw or the path of a class, such as torch.optim.SGD",
+]
 _BelowOne = Annotated[float, Ge(0), Lt(1), "from 0 to below 1"]
 # a setting that changes on the way: from this share of the run on, this value
 _Stages = Annotated[
@@ -40,8 +49,9 @@ class TrainConfig(Config):
     batch_tokens: Count = 4096  # tokens per step
     # sequences per forward pass; None: as many as fit
     micro_batch: Count | None = None
-    # muon: the block matrices, AdamW for the rest
-    optimizer: Literal["muon", "adamw"] = "muon"
+    # muon: the block matrices, AdamW for the rest; adamw; or a class by its path, such as
+    # torch.optim.SGD, which gets `lr` and `weight_decay`
+    optimizer: _OptimizerName = "muon"
     muon_lr: NotNegative = 0.04  # peak rate of Muon
     muon_momentum: _BelowOne = 0.95  # of Muon's running mean
     lr: NotNegative = 0.008  # peak rate of AdamW
