@@ -41,7 +41,7 @@ from gpub.budget.verdicts import (
     record_verdict,
     verdicts,
 )
-from ..core import GpubError
+from ..core import GpubError, refuse_url
 from ..device import pick_device
 from ..progress import Progress
 from ..record.ledger import account, read_ledger
@@ -383,6 +383,7 @@ def run_plan(
 ) -> PhaseVerdict:  # the last one
     """Walk through a plan, or go on with it; raises `GpubError` for bad input,
     `Interrupted` when stopped from outside, after a checkpoint"""
+    refuse_url(out, "out")
     plan, rate, out = read_plan(plan), check_rate(usd_per_hour), Path(out)
     mine = {f.name: asked.pop(f.name) for f in fields(WalkOptions) if f.name in asked}
     options = WalkOptions(**mine)

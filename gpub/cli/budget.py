@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 from gpub.cli.options import (
+    PATH,
     PRESET,
     RUN,
     TorchCommand,
@@ -71,7 +72,9 @@ def _show_forecast(
     is_flag=True,
     help="The final loss and its interval, from the own ladder and from published runs.",
 )
-@click.option("--ladder", help="Your own ladder's receipts.  [default: those that came with gpub]")
+@click.option(
+    "--ladder", type=PATH, help="Your own ladder's receipts.  [default: those that came with gpub]"
+)
 @click.option(
     "--lora",
     type=click.IntRange(1),
@@ -318,14 +321,16 @@ def _run_chat(
 
 
 @click.command("run", cls=TorchCommand, epilog=_plans)
-@click.argument("plan")
-@click.option("--out", help="Run folder.  [default: runs/PLAN]")
+@click.argument("plan", type=PATH)
+@click.option("--out", type=PATH, help="Run folder.  [default: runs/PLAN]")
 @click.option(
     "--data",
     help="A folder made by gpub prep, or a text file; of a plan that ends in a chat, the folder of "
     "its sets.",
 )
-@click.option("--base", help="The pretrained run that a plan such as burn-1b-chat starts from.")
+@click.option(
+    "--base", type=PATH, help="The pretrained run that a plan such as burn-1b-chat starts from."
+)
 @click.option("--usd-per-hour", type=float, help="What the machine costs.")
 @click.option("--gpu", help="Or the card, whose price is looked up in the dated table.")
 @click.option(
@@ -442,7 +447,7 @@ def run_command(
     help="As if the machine had cost this.  [default: what was said when it ran]",
 )
 @click.option("--gpu", help="As if it had been this card, at its price in the dated table.")
-@click.option("--json", "file", help="Write the bill here too.")
+@click.option("--json", "file", type=PATH, help="Write the bill here too.")
 def bill_command(run: str, usd_per_hour: float | None, gpu: str | None, file: str | None):
     "What RUN cost, second by second, what a point of loss cost, and what the next hundredth will."
     from gpub.budget.bill import bill, bill_text

@@ -9,7 +9,7 @@ __all__ = ['eval_command']
 from dataclasses import dataclass
 from pathlib import Path
 import click
-from .options import RUN, LateDefault, TorchCommand, device_option, number_option
+from .options import PATH, RUN, LateDefault, TorchCommand, device_option, number_option
 from ..core import GpubError, first_line
 
 # %% ../../nbs/lib/cli/evals_commands.ipynb #75094ec8
@@ -100,6 +100,7 @@ class _Asked:
 @click.option(
     "--data",
     "folder",
+    type=PATH,
     help="Where the benchmark files are.  [default: eval in $GPUB_DATA]",
 )
 @click.option(
@@ -110,6 +111,7 @@ class _Asked:
 @click.option(
     "--json",
     "file",
+    type=PATH,
     help="Where the results go.  [default: evals.json in the run folder]",
 )
 @number_option(
@@ -124,9 +126,10 @@ class _Asked:
     help="Also what all kept checkpoints make of the pinned prompts.",
 )
 @click.option("--compare", is_flag=True, help="Two runs: which is better, and how sure that is.")
-@click.option("--text", help="With --compare: a text file to colour token by token.")
+@click.option("--text", type=PATH, help="With --compare: a text file to colour token by token.")
 @click.option(
     "--page",
+    type=PATH,
     default="diff.html",
     show_default=True,
     help="With --text: the page to write.",

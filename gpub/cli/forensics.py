@@ -9,6 +9,7 @@ __all__ = ['read_command', 'copies_command']
 from pathlib import Path
 import click
 from gpub.cli.options import (
+    PATH,
     RUN,
     TorchCommand,
     number_option,
@@ -36,7 +37,9 @@ def read_command(run: str, step: int, whole: bool):
 # %% ../../nbs/lib/cli/forensics_commands.ipynb #87dee12f
 @click.command("copies", cls=TorchCommand)
 @click.argument("run", type=RUN)
-@click.option("--text", "file", help="A text file to examine.  [default: a sample of RUN]")
+@click.option(
+    "--text", "file", type=PATH, help="A text file to examine.  [default: a sample of RUN]"
+)
 @click.option("--prompt", help="How the sample begins.  [default: the run's own]")
 @number_option("--n", 400, "Tokens of the sample.")
 @number_option("--temperature", 0.8, "0 takes the favourite, above 1 gambles.", least=0)

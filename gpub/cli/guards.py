@@ -10,6 +10,7 @@ import json
 from dataclasses import asdict
 import click
 from gpub.cli.options import (
+    PATH,
     PRESET,
     RUN,
     TorchCommand,
@@ -24,7 +25,9 @@ from ..core import GpubError, write_atomic
 @click.command("preflight", cls=TorchCommand)
 @click.argument("preset", type=PRESET)
 @data_option
-@click.option("--out", help="The run folder: its disk needs the room.  [default: runs/PRESET]")
+@click.option(
+    "--out", type=PATH, help="The run folder: its disk needs the room.  [default: runs/PRESET]"
+)
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, mps.")
 @click.option("--gpu", help="Forecast for this card instead of this machine, and rehearse on it.")
 @click.option("--processes", type=int, default=1, show_default=True, help="Of them, to rehearse.")
@@ -73,7 +76,7 @@ def doctor_command(run: str, file: str | None):
 
 
 @click.command("verify", cls=TorchCommand)
-@click.argument("folder")
+@click.argument("folder", type=PATH)
 def verify_command(folder: str):
     """Is every byte of FOLDER, a run, shards or an exported model, what was written? Exit code 1 if
     not."""
@@ -87,7 +90,7 @@ def verify_command(folder: str):
 
 
 @click.command("rehearse", cls=TorchCommand)
-@click.argument("what", metavar="[PRESET|PLAN]", required=False)
+@click.argument("what", type=PATH, metavar="[PRESET|PLAN]", required=False)
 @click.option("--gpu", help="The card, such as A100-80 or H100.")
 @click.option("--processes", type=int, default=1, show_default=True, help="One for each GPU.")
 @click.option("--parallel", default="ddp", show_default=True, help="ddp, fsdp or hsdp.")

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import wraps
 import click
 from gpub.cli.options import (
+    PATH,
     LateChoice,
     TorchCommand,
     device_option,
@@ -67,7 +68,7 @@ def receipt_of(
     default=True,
     help="Race transformers' GPT-2 too (extra: gpub[hub]).",
 )
-@click.option("--data", help="A text file.  [default: tiny Shakespeare]")
+@click.option("--data", type=PATH, help="A text file.  [default: tiny Shakespeare]")
 @receipt_of
 def bench_shakespeare_command(
     seconds: float, shapes: tuple[str, ...], hf: bool, data: str | None
@@ -300,6 +301,7 @@ def _what_to_hand_in() -> str:
 @click.argument("topic", type=LateChoice(_topic_names))
 @click.option(
     "--mine",
+    type=PATH,
     required=True,
     metavar="FILE:NAME",
     help="Your function, such as mine.py:attend; without a name the topic's.",

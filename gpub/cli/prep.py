@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 from typing import Any
-from .options import LateChoice, LateCommand, LateDefault, TorchCommand
+from .options import PATH, LateChoice, LateCommand, LateDefault, TorchCommand
 from ..core import GpubError
 from ..host import usable_cores
 from ..table import Table
@@ -71,9 +71,10 @@ def _shortest_document() -> int:
     epilog="Named sources: fineweb-edu, finemath, python-edu (text fetched file by file), "
     "python-edu-text; any other as hf:OWNER/NAME@CONFIG#COLUMN.",
 )
-@click.argument("folders", nargs=-1)
+@click.argument("folders", nargs=-1, type=PATH)
 @click.option(
     "--recipe",
+    type=PATH,
     help="A recipe file, such as data/recipes/burn1b.json; --source NAME=PATH then says where its "
     "sources are instead.",
 )
@@ -85,7 +86,9 @@ def _shortest_document() -> int:
     help="A file, folder, glob, URL (s3://, gs://, hf://) or dataset, and its share of the "
     "tokens. Repeat for a mix.",
 )
-@click.option("--out", help="The shard folder. The same command continues an interrupted run.")
+@click.option(
+    "--out", type=PATH, help="The shard folder. The same command continues an interrupted run."
+)
 @click.option(
     "--vocab",
     "vocab_size",
@@ -95,7 +98,9 @@ def _shortest_document() -> int:
     help="Tokens to learn; 5 special ones come on top.",
 )
 @click.option(
-    "--tokenizer", help="Use this tokenizer (a folder or tokenizer.json) instead of training one."
+    "--tokenizer",
+    type=PATH,
+    help="Use this tokenizer (a folder or tokenizer.json) instead of training one.",
 )
 @click.option(
     "--sample-mb",
@@ -133,6 +138,7 @@ def _shortest_document() -> int:
 @click.option(
     "--benchmark",
     "benchmarks",
+    type=PATH,
     multiple=True,
     metavar="PATH",
     help="Benchmark files or folders: documents that hold one of their questions are dropped, "
@@ -154,17 +160,22 @@ def _shortest_document() -> int:
 )
 @click.option(
     "--store",
+    type=PATH,
     metavar="DIR",
     help="Keep cleaned documents and ids there: another mix, budget or tokenizer then reads no "
     "source again.",
 )
 @click.option(
     "--mirror",
+    type=PATH,
     metavar="DIR",
     help="Copy the finished shards there, checked, and bring them back on a machine that has none.",
 )
 @click.option(
-    "--excluded", metavar="DIR", help="Write the documents that were dropped there, with reasons."
+    "--excluded",
+    type=PATH,
+    metavar="DIR",
+    help="Write the documents that were dropped there, with reasons.",
 )
 @click.option(
     "--min-chars",
@@ -224,6 +235,7 @@ def _shortest_document() -> int:
 @click.option(
     "--unpack",
     "to_unpack",
+    type=PATH,
     metavar="DIR",
     help="Restore a folder made by --compress, and verify it.",
 )
@@ -349,7 +361,7 @@ def data_group():
 
 
 @data_group.command("what", cls=TorchCommand)
-@click.argument("folder")
+@click.argument("folder", type=PATH)
 @click.option(
     "--step", type=click.IntRange(0, 10**12), required=True, help="Which step of training."
 )
@@ -380,7 +392,7 @@ def what(folder: str, step: int, context_length: int, batch: int, seed: int):
 
 
 @data_group.command("mix")
-@click.argument("folder")
+@click.argument("folder", type=PATH)
 def show_mix(folder: str):
     "Tokens, share and epochs of every source."
     from gpub.data.shards import read_manifest

@@ -9,12 +9,12 @@ __all__ = ['ls_command', 'show_command', 'presets_command', 'resume_command', 'c
 import json
 from pathlib import Path
 import click
-from .options import RUN, TorchCommand, json_option
+from .options import PATH, RUN, TorchCommand, json_option
 from ..core import GpubError, read_config, write_atomic
 
 # %% ../../nbs/lib/cli/runs_commands.ipynb #baccef92
 @click.command("ls")
-@click.argument("places", nargs=-1, metavar="[FOLDER]...")
+@click.argument("places", nargs=-1, type=PATH, metavar="[FOLDER]...")
 @json_option
 def ls_command(places: tuple[str, ...], file: str | None):
     """The runs below FOLDER: step, loss, cost and state of each.
@@ -82,7 +82,9 @@ def resume_command(run: str, device: str | None, usd_per_hour: float | None):
 # %% ../../nbs/lib/cli/runs_commands.ipynb #464bb998
 @click.command("compare")
 @click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN RUN...")
-@click.option("--out", default="compare.png", show_default=True, help="The curves in one picture.")
+@click.option(
+    "--out", type=PATH, default="compare.png", show_default=True, help="The curves in one picture."
+)
 @click.option(
     "--over",
     type=click.Choice(["step", "tokens", "seconds", "usd"]),

@@ -8,6 +8,7 @@ __all__ = ['export_command', 'import_command', 'push_command', 'demo_command', '
 # %% ../../nbs/lib/cli/share_commands.ipynb #79d4d289
 import click
 from gpub.cli.options import (
+    PATH,
     RUN,
     TorchCommand,
     number_option,
@@ -18,7 +19,7 @@ from ..core import GpubError
 # %% ../../nbs/lib/cli/share_commands.ipynb #54c9d36f
 @click.command("export", cls=TorchCommand)
 @click.argument("run", type=RUN)
-@click.argument("folder")
+@click.argument("folder", type=PATH)
 @step_option
 @click.option(
     "--dtype",
@@ -75,7 +76,7 @@ def export_command(
 
 
 @click.command("import", cls=TorchCommand)
-@click.argument("folder")
+@click.argument("folder", type=PATH)
 @click.argument("run", type=RUN)
 @click.option(
     "--weights-only",
@@ -92,7 +93,7 @@ def import_command(folder: str, run: str, weights_only: bool):
 
 
 @click.command("push", cls=TorchCommand)
-@click.argument("folder")
+@click.argument("folder", type=PATH)
 @click.argument("repo", metavar="OWNER/NAME")
 @click.option("--public", is_flag=True, help="For everybody to see.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be uploaded.")
@@ -108,6 +109,7 @@ def push_command(folder: str, repo: str, public: bool, dry_run: bool):
 @click.option(
     "--html",
     "file",
+    type=PATH,
     help="Write one file that needs nothing but a browser, for one small model of characters.",
 )
 @click.option("--step", type=int, help="Which checkpoint, with --html.  [default: the newest]")

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 import click
 from gpub.cli.options import (
+    PATH,
     PRESET,
     RUN,
     TorchCommand,
@@ -32,8 +33,10 @@ def _presets() -> str:
 
 @click.command("train", cls=TorchCommand, epilog=_presets)
 @click.argument("preset", required=False, type=PRESET)
-@click.option("--out", help="Run folder.  [default: runs/PRESET]")
-@click.option("--config", "file", help="Options in a YAML file, as gpub show RUN --yaml writes it.")
+@click.option("--out", type=PATH, help="Run folder.  [default: runs/PRESET]")
+@click.option(
+    "--config", "file", type=PATH, help="Options in a YAML file, as gpub show RUN --yaml writes it."
+)
 @data_option
 @click.option("--steps", type=int, help="Optimizer steps, instead of the preset's.")
 @click.option("--seed", type=int, help="Seed of weights and data order.")
@@ -47,7 +50,9 @@ def _presets() -> str:
 @click.option(
     "--save-every", type=int, help="Steps between checkpoints.  [default: a tenth of the run]"
 )
-@click.option("--init", help="Begin with the weights of a run, a Hugging Face folder, OWNER/NAME.")
+@click.option(
+    "--init", type=PATH, help="Begin with the weights of a run, a Hugging Face folder, OWNER/NAME."
+)
 @click.option("--warm", is_flag=True, help="With --init RUN: go on with its optimizer too.")
 @click.option(
     "--extend",
@@ -199,7 +204,7 @@ def sample_command(
 @click.command("grow", cls=TorchCommand)
 @click.argument("run", type=RUN)
 @click.option("--to", "preset", type=PRESET, help="A larger preset.  [default: RUN's, with --set]")
-@click.option("--out", help="Run folder.  [default: RUN-grown]")
+@click.option("--out", type=PATH, help="Run folder.  [default: RUN-grown]")
 @click.option("--data", help="A text file, or a folder of gpub prep.  [default: as RUN]")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, mps.")
 @click.option("--usd-per-hour", type=float, default=0.0, help="What the machine costs.")

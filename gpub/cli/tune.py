@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 import click
 from gpub.cli.options import (
+    PATH,
     TorchCommand,
     number_option,
     parse_settings,
@@ -25,7 +26,7 @@ from ..core import GpubError
 
 # %% ../../nbs/lib/cli/tune_commands.ipynb #6c48b9ba
 _SHARED = (
-    click.option("--out", help="Run folder.  [default: RUN-METHOD beside RUN]"),
+    click.option("--out", type=PATH, help="Run folder.  [default: RUN-METHOD beside RUN]"),
     click.option("--steps", type=int, help="Optimizer steps, instead of epochs."),
     click.option("--lr", type=float, help="Peak rate.  [default: a share of the pretraining's]"),
     click.option("--lora", type=int, help="Learn an adapter of this rank, not all weights."),
@@ -67,13 +68,16 @@ def _done(folder: Path):
 
 # %% ../../nbs/lib/cli/tune_commands.ipynb #00940b93
 @click.command("sft", cls=TorchCommand)
-@click.argument("run")
+@click.argument("run", type=PATH)
 @click.option(
     "--data",
+    type=PATH,
     required=True,
     help="A .jsonl or .json of conversations, a folder of gpub chats, or sums (sums:5000).",
 )
-@click.option("--replay", help="Old text against forgetting: a folder of gpub prep, or a text.")
+@click.option(
+    "--replay", type=PATH, help="Old text against forgetting: a folder of gpub prep, or a text."
+)
 @click.option(
     "--replay-share",
     type=float,
@@ -96,9 +100,10 @@ def sft_command(run: str, data: str, replay: str | None, replay_share: float, **
 
 
 @click.command("dpo", cls=TorchCommand)
-@click.argument("run")
+@click.argument("run", type=PATH)
 @click.option(
     "--pairs",
+    type=PATH,
     required=True,
     help="A .jsonl or .json with a question, chosen and rejected in each record, or sums.",
 )
@@ -146,10 +151,13 @@ def dpo_command(
 
 
 @click.command("grpo", cls=TorchCommand)
-@click.argument("run")
-@click.option("--task", required=True, help="sums, or a .jsonl or .json of questions with answers.")
+@click.argument("run", type=PATH)
+@click.option(
+    "--task", type=PATH, required=True, help="sums, or a .jsonl or .json of questions with answers."
+)
 @click.option(
     "--reward",
+    type=PATH,
     metavar="FILE:NAME",
     help="Your own rule: name(question, answer, wanted) -> a number.  [default: 1 if right]",
 )
@@ -196,10 +204,16 @@ def grpo_command(
 
 # %% ../../nbs/lib/cli/tune_commands.ipynb #f6ee5d67
 @click.command("chats", cls=TorchCommand)
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--run", required=True, help="The run or Hugging Face folder that is to learn them.")
-@click.option("--out", required=True, help="A new folder for the conversations as tokens.")
-@click.option("--exams", help="A folder of benchmark files: conversations with their items go.")
+@click.argument("files", nargs=-1, type=PATH, required=True, metavar="FILE...")
+@click.option(
+    "--run", type=PATH, required=True, help="The run or Hugging Face folder that is to learn them."
+)
+@click.option(
+    "--out", type=PATH, required=True, help="A new folder for the conversations as tokens."
+)
+@click.option(
+    "--exams", type=PATH, help="A folder of benchmark files: conversations with their items go."
+)
 def chats_command(files: tuple[str, ...], run: str, out: str, exams: str | None):
     """Conversations of FILE... as tokens, for gpub sft --data.
 
@@ -252,7 +266,7 @@ def _lines() -> Iterator[str]:
 
 
 @click.command("chat", cls=TorchCommand)
-@click.argument("run")
+@click.argument("run", type=PATH)
 @click.option("--system", default="", help="What the model is told first.")
 @number_option("--longest", 256, "Tokens of an answer.")
 @temperature_option

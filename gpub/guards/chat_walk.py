@@ -23,7 +23,7 @@ from ..budget.verdicts import PhaseVerdict, entry_cost, paid_so_far, verdicts
 from ..budget.walk import run_plan
 from ..chat.conversations import encode_conversations, read_conversations, write_chats
 from ..chat.sums import SumTeacher, draw_pairs, sum_messages
-from ..core import Config, GpubError, NotNegative, Positive, write_atomic
+from ..core import Config, GpubError, NotNegative, Positive, refuse_url, write_atomic
 from ..data.plays import play
 from ..device import pick_device
 from ..files import sha256
@@ -418,6 +418,7 @@ def run_chat_plan(
 ) -> PhaseVerdict:  # the last one
     """Walk through a plan, or go on with it; raises `GpubError` for bad input, `Interrupted` when
     stopped from outside, after a checkpoint"""
+    refuse_url(out, "out")
     check_rate(options.usd_per_hour)
     plan, out = read_chat_plan(plan), Path(out)
     plan.until(options.until)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 from annotated_types import Ge, Gt, Le, Lt
-from ..core import Config, Count, GpubError, Positive, read_json
+from ..core import Config, Count, GpubError, Positive, read_json, refuse_url
 from .clean import Rules
 from .contamination import benchmark_files, benchmark_fingerprint
 from .filters import filter_code, load_filter
@@ -59,6 +59,11 @@ class PrepConfig(Config):
     def __post_init__(self):
         super().__post_init__()
         self._check_sources()
+        for name in ("tokenizer", "store", "mirror", "excluded"):
+            if path := getattr(self, name):
+                refuse_url(path, name)
+        for path in self.benchmarks:
+            refuse_url(path, "benchmark")
         if self.near is not None and not self.dedup:
             raise GpubError(
                 f"near {self.near} drops similar documents, dedup {self.dedup} keeps even equal "

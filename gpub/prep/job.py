@@ -18,7 +18,7 @@ from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
 import gpub
-from ..core import GpubError, read_json, with_new_names, write_atomic
+from ..core import GpubError, read_json, refuse_url, with_new_names, write_atomic
 from ..data.transfer import copy_shards
 from ..data.tokenizer import fingerprint
 from .config import PREP_FORMAT, PrepConfig
@@ -126,6 +126,7 @@ class Job:
     log: Callable[[str], None] = print  # gets a line per stage
 
     def __post_init__(self):
+        refuse_url(self.out, "out")
         if not 0 <= self.rank < self.world:
             raise GpubError(f"rank {self.rank} does not exist in a world of {self.world}")
         if self.world > 1 and self.asked.dedup:

@@ -216,7 +216,7 @@ def _opened(path: Any):
     "A file for Arrow, wherever it is"
     import pyarrow as pa
 
-    return pa.PythonFile(path.open("rb")) if is_remote(path) else pa.OSFile(str(path))
+    return pa.PythonFile(path.open("rb"), mode="r") if is_remote(path) else pa.OSFile(str(path))
 
 
 def find_files(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from torch import nn
 from .checkpoint import Checkpoint, load_checkpoint
-from ..core import GpubError, first_line, read_config
+from ..core import GpubError, first_line, read_config, refuse_url
 from ..device import pick_device, use_threads
 from ..files import similar_run
 from .folder import differences, without_places
@@ -136,6 +136,7 @@ def load(
     device: str = "auto",  # where the model goes
 ) -> LoadedRun:
     "A trained run, ready to use; raises `GpubError` when the folder holds none"
+    refuse_url(run, "run")
     if not Path(run, "config.json").is_file():
         raise GpubError(
             f"{run} is not a run folder: it has no config.json"

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from ..record.checkpoint import save_checkpoint
 from ..chat.template import chat_facts, template_for
-from ..core import GpubError, first_line, read_json, write_atomic
+from ..core import GpubError, first_line, read_json, refuse_url, write_atomic
 from ..files import SUMS, changed_files, give_usual_mode, write_sums
 from ..record.folder import refuse_full, stage_folder
 from ..record.log import read_log
@@ -162,6 +162,7 @@ def export_model(
 ) -> Path:  # the folder
     """A folder that `AutoModelForCausalLM` and `AutoTokenizer` open; raises `GpubError` when model
     and tokenizer do not belong together"""
+    refuse_url(folder, "folder")
     folder = Path(folder)
     same_vocab(model.cfg, tok)
     refuse_full(folder, "export into a new folder")
@@ -294,6 +295,7 @@ def import_run(
 ) -> Path:  # the run folder, with one checkpoint at step 0
     """Make a run of an imported model, for everything that reads runs; raises `GpubError` when
     there is one already, or no tokenizer"""
+    refuse_url(out, "out")
     if Path(out, "config.json").exists():
         raise GpubError(f"{out} holds a run already: choose another folder")
     refuse_full(Path(out))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
-from ..core import Count, GpubError, NotNegative, first_line, read_config, validated
+from ..core import Count, GpubError, NotNegative, first_line, read_config, refuse_url, validated
 from ..progress import Progress
 from .config import CHANGEABLE
 from .presets import Preset
@@ -77,6 +77,9 @@ class RunOptions:
     def __post_init__(self):
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         validated(RunOptions, values, flags=True)
+        for name in ("out", "mirror", "init"):
+            if values[name] is not None:
+                refuse_url(values[name], f"--{name}")
 
 # %% ../../nbs/lib/train/options.ipynb #35b3ec03
 KEPT_OPTIONS = (  # options that a person gives; the others are handed in by programs

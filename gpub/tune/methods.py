@@ -27,7 +27,7 @@ from gpub.chat.sums import (
 )
 from ..chat.talk import TalkConfig, reply
 from ..chat.template import EncodedChat, chat_facts, chat_marks, encode_chat
-from ..core import Config, Count, GpubError, NotNegative, Positive, read_config
+from ..core import Config, Count, GpubError, NotNegative, Positive, read_config, refuse_url
 from ..data.tokenizer import BPETokenizer, CharTokenizer
 from ..device import pick_precision
 from ..model.gpt import GPT
@@ -79,6 +79,12 @@ class TuneOptions(Config):
     usd_per_hour: NotNegative = 0.0  # what the machine costs
     settings: dict[str, Any] = field(default_factory=dict)  # any other of `TrainConfig`
     command: str = "the same command"  # how to call this again
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("run", "out", "old"):
+            if path := getattr(self, name):
+                refuse_url(path, name)
 
 
 def tune_config(
