@@ -27,8 +27,8 @@ READS_URLS = {
 }
 # texts that name no file: values, names of lists, and what a model is told
 TEXTS = set(
-    "--device --prompt --stop --system --set --gpu --tokens --optimizer --parallel --license --host "
-    "--until --tasks --filter --cluster --preset --rung --axis --shape repo".split()
+    "--device --prompt --stop --system --set --gpu --tokens --optimizer --parallel --license "
+    "--host --until --tasks --filter --cluster --preset --rung --axis --shape repo".split()
 )
 
 
