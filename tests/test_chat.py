@@ -10,6 +10,7 @@ import torch
 from gpub.chat.conversations import (
     ChatSet,
     Conversation,
+    chat_records,
     encode_conversations,
     messages_of,
     read_conversations,
@@ -161,12 +162,61 @@ def test_bad_conversations_are_one_line(raw, said):
         ({"question": "a", "answer": None}, "has answer, question: expected"),
         ({"conversations": [{"from": "robot", "value": "a"}]}, "`from` must be one of"),
         ({"conversations": ["a"]}, "`from` must be one of"),
+        ({"conversations": [{"from": ["human"], "value": "a"}]}, "`from` must be one of"),
+        ({"instances": [5]}, "has an instance 5: expected an object"),
+        ({"system": 7, "question": "a", "answer": "b"}, "has a system of 7: it must be a text"),
+        (
+            {"chat_template_kwargs": {"enable_thinking": True}, "question": "a", "answer": "b"},
+            "has chat_template_kwargs",
+        ),
+        ({"tools": [{"name": "f"}], "messages": TALKS[0]}, "has tools"),
     ],
 )
 def test_unknown_layouts_are_one_line(record, said):
     with pytest.raises(GpubError, match=said) as e:
         messages_of(record, "c.json, conversation 2")
     assert "\n" not in str(e.value) and "conversation 2" in str(e.value)
+
+
+ASKED = [Message("user", "a"), Message("assistant", "b")]
+
+
+@pytest.mark.parametrize("empty", [None, ""])
+@pytest.mark.parametrize("name", ["system", "system_prompt"])
+@pytest.mark.parametrize(
+    "record",
+    [
+        dict(question="a", response="b", answer=None),
+        dict(instruction="a", input=None, output="b"),
+        dict(messages=[m.to_dict() | dict(name=None, tool_calls=None) for m in ASKED]),
+        dict(
+            messages=None,
+            conversations=[{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}],
+        ),
+    ],
+)
+def test_columns_of_public_sets_are_kept(record, name, empty):
+    "A system becomes the first turn whatever the layout; an empty column is the same as none"
+    more = dict(chat_template_kwargs=dict(enable_thinking=False, custom_instructions=""))
+    assert messages_of(record | more | {name: empty}) == ASKED
+    assert messages_of(record | {name: "Be brief."}) == [Message("system", "Be brief."), *ASKED]
+
+
+def test_a_preference_keeps_its_system(tmp_path):
+    "In the pairs that burn-1b-chat learns from, the system is most of the task"
+    row = dict(system="Be brief.", question="a", chosen="b", rejected="c")
+    (tmp_path / "p.jsonl").write_text(json.dumps(row) + "\n")
+    (pair,) = read_preferences(tmp_path / "p.jsonl")
+    assert pair.prompt == (Message("system", "Be brief."), Message("user", "a"))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with a name")
+def test_a_pipe_or_a_device_is_no_file_of_chats(tmp_path):
+    "It would be waited for, or read, for ever"
+    os.mkfifo(tmp_path / "f.jsonl")
+    for path in (tmp_path / "f.jsonl", "/dev/zero"):
+        with pytest.raises(GpubError, match="is a pipe or a device, a file is needed"):
+            next(chat_records(path))
 
 
 def test_files_that_are_none(tmp_path):

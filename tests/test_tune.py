@@ -22,7 +22,14 @@ from gpub.chat.conversations import (
 )
 from gpub.chat.packing import PackedBatches, pack_rows, packed_batch, packed_loss
 from gpub.chat.sums import SumTeacher, digits_of, draw_pairs, right_answers, sum_ids, sums_tokenizer
-from gpub.chat.template import EncodedChat, Message, chat_marks, encode_chat, jinja_template
+from gpub.chat.template import (
+    EncodedChat,
+    Message,
+    chat_marks,
+    decode_chat,
+    encode_chat,
+    jinja_template,
+)
 from gpub.core import GpubError
 from gpub.data.tokenizer import BPETokenizer, CharTokenizer
 from gpub.guards.chat_plans import ChatPlan, read_chat_plan
@@ -321,6 +328,61 @@ def test_adapters_that_do_not_fit(tmp_path):
         load_lora(small_model("llama", 50), tmp_path / "a")
     with pytest.raises(GpubError, match="rank must be a whole number"):
         LoraConfig(rank=0)
+
+
+@pytest.mark.parametrize("rslora", [False, True])
+def test_patterns_of_ranks_and_alphas_are_those_of_peft(tok, tmp_path, rslora):
+    "Layers with another rank or alpha, by a name and by an expression: the same logits"
+    peft = pytest.importorskip("peft")
+    hf, _ = theirs(small_model("llama", tok.vocab_size), tok, tmp_path / "hf")
+    config = peft.LoraConfig(
+        r=3,
+        lora_alpha=12,
+        target_modules=["q_proj", "v_proj", "down_proj"],
+        rank_pattern={"q_proj": 5},
+        alpha_pattern={"v_proj": 40, r"model\.layers\.[1-9]\.mlp\.down_proj": 2.5},
+        use_rslora=rslora,
+    )
+    adapted = peft.get_peft_model(hf, config)
+    for name, p in adapted.named_parameters():
+        if "lora_B" in name:
+            p.data.normal_(std=0.05)
+    adapted.save_pretrained(tmp_path / "theirs")
+    ours = load_lora(small_model("llama", tok.vocab_size), tmp_path / "theirs")
+    ids = torch.randint(0, 256, (3, 20))
+    with torch.no_grad():
+        wanted = adapted(input_ids=ids).logits[..., : tok.vocab_size]
+        assert torch.allclose(ours(ids), wanted, atol=2e-5)
+    with pytest.raises(GpubError, match="several ranks or scales"):
+        save_lora(ours, tmp_path / "again")
+
+
+@pytest.mark.parametrize(
+    "settings, said",
+    [
+        (dict(init_lora_weights="pissa"), "init_lora_weights 'pissa'"),
+        (dict(init_lora_weights="olora"), "init_lora_weights 'olora'"),
+        (dict(use_qalora=True), "use_qalora to True"),
+        (dict(alora_invocation_tokens=[1, 2]), "alora_invocation_tokens"),
+        (dict(modules_to_save=["lm_head"]), "modules_to_save"),
+        (dict(lora_bias=True), "lora_bias to True"),
+        (dict(trainable_token_indices=[3]), "trainable_token_indices"),
+        (dict(made_next_year={"a": 1}), "made_next_year"),
+        (dict(r=1000), "has rank 2, adapter_config.json says 1000"),
+        (dict(rank_pattern={"q_proj": 9}), "q_proj has rank 2, adapter_config.json says 9"),
+        (dict(lora_alpha=1e308), "lora_alpha must be a number above 0 and below a million"),
+        (dict(alpha_pattern={"q_proj": -1.0}), "alpha_pattern"),
+        (dict(alpha_pattern={"q_proj(": 1.0}), "is no pattern of layers"),
+    ],
+)
+def test_settings_of_peft_that_are_not_read_are_refused(tmp_path, settings, said):
+    "Each would compute something else than PEFT does"
+    save_lora(add_lora(small_model("llama", 50), LoraConfig(rank=2)), tmp_path)
+    path = tmp_path / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    with pytest.raises(GpubError, match=said) as refusal:
+        load_lora(small_model("llama", 50), tmp_path)
+    assert "\n" not in str(refusal.value)
 
 
 def test_only_adapters_learn(tok, talks):
@@ -652,6 +714,39 @@ def test_the_split_is_written_down(tok, tmp_path):
     Path(path).write_text(json.dumps(dict(question=held_out, answer="no")) + "\n")
     with pytest.raises(GpubError, match="all 1 have a question that is held out"):
         open_chats(path, start)
+
+
+def test_rewards_are_asked_with_all_that_was_said(tok, tmp_path):
+    "Forty numbers, told in the turn before: forty prompts, not one with forty answers"
+    rows = [
+        [
+            dict(role="system", content="Count."),
+            dict(role="user", content=f"My number is {n}."),
+            dict(role="assistant", content="Good."),
+            dict(role="user", content="Double it."),
+            dict(role="assistant", content=f"{2 * n}"),
+        ]
+        for n in range(40)
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(dict(messages=row)) + "\n" for row in rows))
+    asked = []
+    for part in open_questions(path, tok, 4096)[:2]:
+        prompts = part.questions(np.arange(len(part.asked))).prompts
+        asked += [tuple((m.role, m.content) for m in decode_chat(tok, ids)) for ids in prompts]
+        assert set(part.asked) == {"Double it."}
+    assert sorted(asked) == sorted(tuple((m["role"], m["content"]) for m in r[:4]) for r in rows)
+
+
+def test_a_cut_answer_earns_nothing(tok, tmp_path):
+    "Its last number is not what it was going to say; whatever a rule takes away stays taken"
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f'{{"question": "{n}+1?", "answer": "4"}}\n' for n in range(40)))
+    right = np.append(tok.encode("so 4"), chat_marks(tok).end)
+    questions = open_questions(path, tok, 4096)[0]
+    assert questions.reward(0, right) == 1 and questions.reward(0, right[:-1]) == 0
+    costly = open_questions(path, tok, 4096, rule=lambda *texts: -3.0)[0]
+    assert costly.reward(0, right) == costly.reward(0, right[:-1]) == -3
 
 
 def test_the_gradient_of_rewards_is_dr_grpos_sum():

@@ -17,7 +17,15 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Ge
 from .template import EncodedChat, Message, chat_marks, encode_chat, read_messages
-from ..core import Config, Count, GpubError, first_line, read_json, write_atomic
+from gpub.core import (
+    Config,
+    Count,
+    GpubError,
+    first_line,
+    read_json,
+    refuse_pipe,
+    write_atomic,
+)
 from ..data.tokenizer import BPETokenizer, CharTokenizer, id_dtype
 from ..files import give_usual_mode, sha256
 
@@ -26,6 +34,9 @@ _SPEAKERS = dict(human="user", user="user", gpt="assistant", assistant="assistan
 _QUESTIONS = ("question", "prompt", "instruction")  # names of what is asked
 _CONTEXTS = ("input", "context")  # of what is asked about; may be empty
 _ANSWERS = ("answer", "response", "output", "completion")  # of what is answered
+_SYSTEMS = ("system", "system_prompt")  # of what the model is told first; may be empty
+# what another template would write into a conversation, and this one has no place for
+_WITHOUT_PLACE = ("chat_template_kwargs", "tools")
 
 
 @dataclass(frozen=True)
@@ -37,9 +48,35 @@ class Conversation:
     number: int  # its place in the file, from 1
 
 
+def _first_of(record: dict[str, Any], names: Sequence[str]) -> Any:
+    "The first column with something in it; an empty one (null) is the same as none"
+    return next((record[name] for name in names if record.get(name) is not None), None)
+
+
+def _system_of(record: dict[str, Any], where: str) -> list[dict]:
+    "What a column says before the first turn, as a turn; none where it is empty"
+    text = _first_of(record, _SYSTEMS)
+    if text is None or text == "":
+        return []
+    if not isinstance(text, str):
+        raise GpubError(f"{where} has a system of {repr(text)[:60]}: it must be a text")
+    return [dict(role="system", content=text)]
+
+
+def _refuse_without_place(record: dict[str, Any], where: str):
+    "A column that says something which the conversation would lack"
+    for name in _WITHOUT_PLACE:
+        value = record.get(name)
+        if any(value.values()) if isinstance(value, dict) else value:
+            raise GpubError(
+                f"{where} has {name} {repr(value)[:60]}, which this template does not write: leave "
+                "it out, or put it into the system turn"
+            )
+
+
 def _asked(record: dict[str, Any]) -> str | None:
     "The question of a record, with what it is about on the next line"
-    question = next((record[name] for name in _QUESTIONS if name in record), None)
+    question = _first_of(record, _QUESTIONS)
     if not isinstance(question, str):
         return None
     about = next((record[name] for name in _CONTEXTS if record.get(name)), "")
@@ -54,30 +91,37 @@ def messages_of(
     record has"""
     if not isinstance(record, dict):
         raise GpubError(f"{where} must be an object with named values, got {repr(record)[:80]}")
-    if "messages" in record:
-        return read_messages(record["messages"], where)
+    _refuse_without_place(record, where)
+    system = _system_of(record, where)
+    if record.get("messages") is not None:
+        turns = record["messages"]
+        return read_messages([*system, *turns] if isinstance(turns, list) else turns, where)
     if isinstance(record.get("conversations"), list):
-        turns = record["conversations"]
-        if bad := [t for t in turns if not isinstance(t, dict) or t.get("from") not in _SPEAKERS]:
-            raise GpubError(
-                f"{where} has a turn {repr(bad[0])[:80]}: `from` must be one of "
-                f"{', '.join(_SPEAKERS)}"
-            )
-        return read_messages(
-            [dict(role=_SPEAKERS[t["from"]], content=t.get("value")) for t in turns], where
-        )
+        turns = [_turn_of(turn, where) for turn in record["conversations"]]
+        return read_messages([*system, *turns], where)
     if isinstance(record.get("instances"), list) and record["instances"]:
-        record = {**record["instances"][0], "instruction": record.get("instruction")}
-    question = _asked(record)
-    answer = next((record[name] for name in _ANSWERS if name in record), None)
+        first = record["instances"][0]
+        if not isinstance(first, dict):
+            raise GpubError(f"{where} has an instance {repr(first)[:80]}: expected an object")
+        record = {**first, "instruction": record.get("instruction")}
+    question, answer = _asked(record), _first_of(record, _ANSWERS)
     if question is None or answer is None:
         raise GpubError(
             f"{where} has {', '.join(sorted(map(str, record)))}: expected messages, conversations, "
             f"or one of {', '.join(_QUESTIONS)} with one of {', '.join(_ANSWERS)}"
         )
-    return read_messages(
-        [dict(role="user", content=question), dict(role="assistant", content=answer)], where
-    )
+    turns = [dict(role="user", content=question), dict(role="assistant", content=answer)]
+    return read_messages([*system, *turns], where)
+
+
+def _turn_of(turn: Any, where: str) -> dict:
+    "A turn with `from` and `value` as one with a role and a content"
+    speaker = turn.get("from") if isinstance(turn, dict) else None
+    if not isinstance(speaker, str) or speaker not in _SPEAKERS:
+        raise GpubError(
+            f"{where} has a turn {repr(turn)[:80]}: `from` must be one of {', '.join(_SPEAKERS)}"
+        )
+    return dict(role=_SPEAKERS[speaker], content=turn.get("value"))
 
 # %% ../../nbs/lib/chat/conversations.ipynb #8dc21e93
 def chat_records(
@@ -85,16 +129,17 @@ def chat_records(
 ) -> Iterator[Any]:  # in the file's order
     "The records of a file; raises `GpubError` for what is no JSON, with file and line"
     path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as e:
-        raise GpubError(f"{path} cannot be read ({first_line(e)}): give a .json or .jsonl file")
+    refuse_pipe(path)
     if path.suffix == ".json":
         records = read_json(path)
         if not isinstance(records, list):
             raise GpubError(f"{path} must hold a list of conversations, got {repr(records)[:80]}")
         yield from records
         return
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise GpubError(f"{path} cannot be read ({first_line(e)}): give a .json or .jsonl file")
     for n, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
@@ -133,12 +178,14 @@ def read_preferences(
         where = f"{path.name}, preference {n}"
         pair = [record.get(k) for k in ("chosen", "rejected")] if isinstance(record, dict) else []
         question = _asked(record) if isinstance(record, dict) else None
+        system = _system_of(record, where) if isinstance(record, dict) else []
         if question is None or not all(isinstance(text, str) and text for text in pair):
             raise GpubError(
                 f"{where} needs a question and the texts `chosen` and `rejected`, got "
                 f"{repr(record)[:80]}"
             )
-        yield Preference(tuple(read_messages([dict(role="user", content=question)])), *pair)
+        prompt = read_messages([*system, dict(role="user", content=question)], where)
+        yield Preference(tuple(prompt), *pair)
 
 # %% ../../nbs/lib/chat/conversations.ipynb #5b49a7c4
 DROPPED = ("no answer", "duplicate", "too long", "exam question")  # reasons, in order of asking

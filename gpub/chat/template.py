@@ -48,11 +48,18 @@ def read_messages(
             messages.append(one)
             continue
         try:
-            messages.append(Message.from_dict(one))
+            messages.append(Message.from_dict(_without_empty(one)))
         except GpubError as e:
             raise GpubError(f"{where}, message {n}: {e}") from None
     check_order(messages, where)
     return messages
+
+
+def _without_empty(turn: Any) -> Any:
+    "A turn without the columns that `datasets` fills with null where other rows have a value"
+    if not isinstance(turn, dict):
+        return turn
+    return {k: v for k, v in turn.items() if v is not None or k in ("role", "content")}
 
 
 def check_order(

@@ -7,12 +7,12 @@ __all__ = ['LoraConfig', 'LoraLinear', 'lora_places', 'add_lora', 'lora_layers',
            'adapter_weights', 'lora_memory', 'save_lora', 'load_lora']
 
 # %% ../../nbs/lib/tune/lora.ipynb #d881ea30
-import json, math
-from dataclasses import dataclass
+import json, math, re
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 import torch
-from annotated_types import Gt
+from annotated_types import Gt, Lt
 from torch import nn
 from torch.nn import functional as F
 from ..core import Config, Count, GpubError, first_line, read_json, write_atomic
@@ -183,16 +183,54 @@ def lora_memory(
 _PREFIX = "base_model.model."
 
 
+_Alpha = Annotated[float, Gt(0), Lt(1e6), "a number above 0 and below a million"]
+# beginnings that leave the matrix beside the adapter as it was
+_PLAIN_BEGINNINGS = (True, False, None, "gaussian")
+# settings of PEFT that say where an adapter is and how it was learned, not what it computes
+_OF_TRAINING = set(
+    """auto_mapping base_model_name_or_path ensure_weight_tying exclude_modules fan_in_fan_out
+    inference_mode init_lora_weights layers_pattern layers_to_transform lora_dropout megatron_core
+    peft_version qalora_group_size revision target_modules task_type""".split()
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class _PeftConfig(Config):
     "What of an adapter_config.json decides what the adapter computes"
 
     peft_type: str
     r: Count
-    lora_alpha: _AboveZero
+    lora_alpha: _Alpha
     bias: str = "none"
     use_dora: bool = False
     use_rslora: bool = False
+    # patterns of layers that have another rank or alpha
+    rank_pattern: dict[str, Count] = field(default_factory=dict)
+    alpha_pattern: dict[str, _Alpha] = field(default_factory=dict)
+
+    def rank(
+        self,
+        layer: str,  # by its name in the base model, such as model.layers.0.self_attn.q_proj
+    ) -> int:
+        "Return the rank of a layer's correction"
+        return _of_pattern(self.rank_pattern, layer, self.r)
+
+    def scale(
+        self,
+        layer: str,  # by its name in the base model
+    ) -> float:
+        "Return what a layer's correction is multiplied by"
+        rank = self.rank(layer)
+        alpha = _of_pattern(self.alpha_pattern, layer, self.lora_alpha)
+        return alpha / (math.sqrt(rank) if self.use_rslora else rank)
+
+
+def _of_pattern(patterns: dict[str, Any], layer: str, default: Any) -> Any:
+    "The value of the first pattern that fits the end of a layer's name, as PEFT chooses it"
+    for pattern, value in patterns.items():
+        if re.match(rf"(.*\.)?({pattern})$", layer):
+            return value
+    return default
 
 
 def save_lora(
@@ -216,6 +254,11 @@ def save_lora(
             tensors[f"{place}.lora_A.weight"] = layer.a.detach().clone()
             tensors[f"{place}.lora_B.weight"] = piece.detach().clone().contiguous()
     one = next(iter(layers.values()))
+    if any((layer.rank, layer.scale) != (one.rank, one.scale) for layer in layers.values()):
+        raise GpubError(
+            "these adapters have several ranks or scales, a folder keeps one of each: merge them "
+            "into the weights with `merge_lora`"
+        )
     config = dict(
         peft_type="LORA",
         task_type="CAUSAL_LM",
@@ -239,14 +282,28 @@ def save_lora(
 def _peft_config(path: Path) -> _PeftConfig:
     raw: dict[str, Any] = read_json(path, "peft_type", "r", "lora_alpha")
     known = {k: raw[k] for k in _PeftConfig.__dataclass_fields__ if raw.get(k) is not None}
-    if isinstance(known["lora_alpha"], int):
-        known["lora_alpha"] = float(known["lora_alpha"])
     cfg = _PeftConfig.from_dict(known)
     if cfg.peft_type != "LORA" or cfg.bias != "none" or cfg.use_dora:
         raise GpubError(
             f"{path}: only plain LoRA is read here, this is {cfg.peft_type} with bias "
             f"{cfg.bias!r}{' and DoRA' if cfg.use_dora else ''}"
         )
+    if raw.get("init_lora_weights") not in _PLAIN_BEGINNINGS:
+        raise GpubError(
+            f"{path} has init_lora_weights {raw['init_lora_weights']!r}, which may change the model "
+            "beside the adapter: save it with PEFT's path_initial_model_for_weight_conversion"
+        )
+    for name, value in raw.items():
+        if value and name not in known and name not in _OF_TRAINING:
+            raise GpubError(
+                f"{path} sets {name} to {repr(value)[:60]}, which is not read here: merge the "
+                "adapter with PEFT (merge_and_unload), and import the model"
+            )
+    for pattern in (*cfg.rank_pattern, *cfg.alpha_pattern):
+        try:
+            re.compile(pattern)
+        except re.error as e:
+            raise GpubError(f"{path}: {pattern!r} is no pattern of layers ({e})") from None
     return cfg
 
 
@@ -276,16 +333,15 @@ def load_lora(
     cfg = _peft_config(Path(folder, "adapter_config.json"))
     path = Path(folder, "adapter_model.safetensors")
     tensors = _read_tensors(path)
-    scale = cfg.lora_alpha / (math.sqrt(cfg.r) if cfg.use_rslora else cfg.r)
     model.requires_grad_(False)
     for n, block in enumerate(model.blocks):
         for place in lora_places(model):
             owner_name, _, last = place.rpartition(".")
             owner = block.get_submodule(owner_name)
             base = getattr(owner, last)
-            pair = _taken(tensors, f"blocks.{n}.{place}", model.cfg, base)
+            pair = _taken(tensors, f"blocks.{n}.{place}", model.cfg, base, cfg)
             if pair is not None:
-                setattr(owner, last, _layer(base, *pair, scale, path))
+                setattr(owner, last, _layer(base, *pair, path))
     if tensors:
         raise GpubError(
             f"{path} has {len(tensors)} tensors this {type(model).__name__} has no place for, such "
@@ -299,7 +355,8 @@ def _taken(
     name: str,  # of our layer, such as blocks.0.attn.qkv
     cfg: GPTConfig | LlamaConfig,  # of the model
     base: nn.Linear,  # that layer
-) -> tuple[torch.Tensor, torch.Tensor] | None:  # (rank, in) and (out, rank)
+    peft: _PeftConfig,  # of the adapter
+) -> tuple[torch.Tensor, torch.Tensor, float] | None:  # (rank, in), (out, rank) and the scale
     "The correction of one of our layers, which may be several of theirs; None: there is none"
     theirs, _ = their_names(f"{name}.weight", cfg)
     names = [_PREFIX + one.removesuffix(".weight") for one in theirs]
@@ -307,7 +364,12 @@ def _taken(
         return None
     outputs, inputs = base.weight.shape
     rows = row_sizes(cfg) if len(names) > 1 else [outputs]
-    return _stacked([_pair(tensors, one, size, inputs) for one, size in zip(names, rows)])
+    scales = [peft.scale(one.removeprefix(_PREFIX)) for one in names]
+    pairs = []
+    for one, size, scale in zip(names, rows, scales):
+        a, b = _pair(tensors, one, size, inputs, peft)
+        pairs.append((a, b * (scale / scales[0])))  # the layer has one scale: that of its first
+    return *_stacked(pairs), scales[0]
 
 
 def _pair(
@@ -315,6 +377,7 @@ def _pair(
     name: str,  # of their layer
     outputs: int,  # rows of its matrix
     inputs: int,  # columns
+    peft: _PeftConfig,  # of the adapter
 ) -> tuple[torch.Tensor, torch.Tensor]:
     "The two matrices of a layer; none of any rank where the adapter leaves the layer out"
     if f"{name}.lora_A.weight" not in tensors:
@@ -322,6 +385,11 @@ def _pair(
     a, b = (tensors.pop(f"{name}.lora_{x}.weight", None) for x in "AB")
     if b is None:
         raise GpubError(f"the adapter has {name}.lora_A but no lora_B: fetch it again")
+    rank = peft.rank(name.removeprefix(_PREFIX))
+    if len(a) != rank:
+        raise GpubError(
+            f"{name} has rank {len(a)}, adapter_config.json says {rank}: they do not belong together"
+        )
     return a, b
 
 
