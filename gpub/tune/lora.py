@@ -290,7 +290,7 @@ def _peft_config(path: Path) -> _PeftConfig:
         )
     if raw.get("init_lora_weights") not in _PLAIN_BEGINNINGS:
         raise GpubError(
-            f"{path} has init_lora_weights {raw['init_lora_weights']!r}, which may change the model "
+            f"{path} has init_lora_weights {raw['init_lora_weights']!r}, which may move the model "
             "beside the adapter: save it with PEFT's path_initial_model_for_weight_conversion"
         )
     for name, value in raw.items():
@@ -388,7 +388,7 @@ def _pair(
     rank = peft.rank(name.removeprefix(_PREFIX))
     if len(a) != rank:
         raise GpubError(
-            f"{name} has rank {len(a)}, adapter_config.json says {rank}: they do not belong together"
+            f"{name} has rank {len(a)}, adapter_config.json says {rank}: they are of two adapters"
         )
     return a, b
 
