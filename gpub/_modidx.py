@@ -3427,6 +3427,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                             'gpub/share/weights.py'),
                                     'gpub.share.weights._nothing_left': ('lib/share/weights.html#_nothing_left', 'gpub/share/weights.py'),
                                     'gpub.share.weights._really': ('lib/share/weights.html#_really', 'gpub/share/weights.py'),
+                                    'gpub.share.weights._refuse_dropout': ( 'lib/share/weights.html#_refuse_dropout',
+                                                                            'gpub/share/weights.py'),
                                     'gpub.share.weights._rope_parameters': ( 'lib/share/weights.html#_rope_parameters',
                                                                              'gpub/share/weights.py'),
                                     'gpub.share.weights._rope_scaling': ('lib/share/weights.html#_rope_scaling', 'gpub/share/weights.py'),

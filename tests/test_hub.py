@@ -651,10 +651,13 @@ def test_a_tokenizer_file_of_odd_types(exported, changes):
     assert "\n" not in str(e.value)
 
 
-def test_what_is_for_batches_and_training_is_left_out(exported):
-    model = json.loads((exported / "tokenizer.json").read_text(encoding="utf-8"))["model"] | dict(
-        dropout=0.9
-    )
+def test_a_tokenizer_that_draws_is_refused(exported):
+    model = json.loads((exported / "tokenizer.json").read_text(encoding="utf-8"))["model"]
+    with pytest.raises(GpubError, match="has dropout 0.9, which draws other ids each time"):
+        import_folder(edit_tokenizer(exported, model=model | dict(dropout=0.9)))
+
+
+def test_what_is_for_batches_is_left_out(exported):
     pad = dict(
         strategy={"Fixed": 100_000},
         direction="Right",
@@ -665,7 +668,6 @@ def test_what_is_for_batches_and_training_is_left_out(exported):
     )
     edit_tokenizer(
         exported,
-        model=model,
         truncation=dict(direction="Right", max_length=8, strategy="LongestFirst", stride=0),
         padding=pad,
     )

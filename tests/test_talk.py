@@ -3,12 +3,16 @@ exported with its template, refused in one line."""
 
 import json
 import re
+import shutil
 import signal
 import forked
 import numpy as np
 import pytest
+import safetensors.numpy
 import torch
 from click.testing import CliRunner
+from gpub.chat import conversations
+from gpub.chat.conversations import ChatSet
 from gpub.chat.sums import sums_tokenizer
 from gpub.chat.template import Message, encode_chat, template_for
 from gpub.cli.guards import verify_command
@@ -28,6 +32,7 @@ from gpub.tune.lora import load_lora, merge_lora
 from gpub.tune.methods import TuneOptions, run_sft
 from gpub.tune.sets import ReplayConfig, open_questions
 from gpub.tune.start import open_start, with_marks
+from safetensors import SafetensorError
 
 SHAPE = dict(context_length=32, d_model=32, n_layers=2, n_heads=2)
 RATES = dict(optimizer="muon", lr=0.03, muon_lr=0.1, batch_tokens=256)
@@ -220,6 +225,58 @@ def test_chats_as_a_folder(tmp_path, words_tok):
     assert "holds no benchmark files" in refused(
         chats_command, data, "--run", run, "--out", tmp_path / "c", "--exams", exam
     )
+
+
+@pytest.mark.parametrize("fault", ["full disk", "weights of safetensors", "killed"])
+def test_chats_are_there_whole_or_not_at_all(tmp_path, words_tok, monkeypatch, fault):
+    "After a fault the same command goes on, and nothing of the first try is left"
+    run = make_run(tmp_path / "run", words_tok)
+    words = [chat_file(tmp_path / "t.jsonl"), "--run", run, "--out", tmp_path / "chats"]
+    if fault == "killed":
+        (tmp_path / ".chats.tmp/chats").mkdir(parents=True)
+        (tmp_path / ".chats.tmp/chats/train.safetensors").write_bytes(b"a part")
+    else:
+        name, error = "sync_to_disk", OSError(28, "No space left on device")
+        place = conversations
+        if fault.startswith("weights"):
+            name, error, place = "save_file", SafetensorError("No space left"), safetensors.numpy
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, lambda *a, **k: (_ for _ in ()).throw(error))
+            assert "No space left" in refused(chats_command, *words)
+    assert not (tmp_path / "chats").exists()
+    done(chats_command, *words)
+    assert len(ChatSet(tmp_path / "chats")) > 50
+    assert {p.name for p in tmp_path.iterdir()} == {"run", "t.jsonl", "chats"}
+
+
+@pytest.mark.parametrize("lost", [["report.html"], ["report.html", "loss.png"], ["loss.png"]])
+def test_a_report_that_a_kill_prevented_is_written(base, talker, tmp_path, lost):
+    "Killed after the last checkpoint and before the report: the same command names one that is"
+    out = tmp_path / "run"
+    shutil.copytree(talker, out)
+    for name in lost:
+        (out / name).unlink()
+    said = done(sft_command, base, "--data", "sums:400", "--steps", 4, "--out", out)
+    assert f"report: {out / 'report.html'}" in said
+    assert (out / "report.html").is_file() and (out / "loss.png").is_file()
+
+
+@pytest.mark.parametrize(
+    "method, words, said",
+    [
+        ("sft", ["--epochs", "1e308"], "epochs must be a number above 0, at most 10,000"),
+        ("dpo", ["--pairs-per-step", "100000000"], "from 1 to 65,536, got 100000000"),
+        ("grpo", ["--group", "100000000"], "group must be a whole number from 2 to 1,024"),
+        ("grpo", ["--questions", "100000000"], "from 1 to 65,536, got 100000000"),
+        ("grpo", ["--longest", "100000000"], "from 1 to 1,048,576, got 100000000"),
+        ("sft", ["--out", "RUN/checkpoints/x"], "lies among the checkpoints of"),
+    ],
+)
+def test_absurd_requests_are_one_line(talker, method, words, said):
+    command, usual = METHODS[method]
+    words = [word.replace("RUN", str(talker)) for word in words]
+    assert said in refused(command, talker, *usual, "--steps", 1, *words)
+    assert not (talker / "checkpoints/x").exists()
 
 
 def test_replay_keeps_the_old_text(base, tmp_path):

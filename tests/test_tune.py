@@ -429,7 +429,7 @@ def test_losses_refuse_nonsense():
         DpoObjective(model, [])
     with pytest.raises(GpubError, match="beta must be a number above 0"):
         DpoConfig(beta=0.0)
-    with pytest.raises(GpubError, match="group must be a whole number of at least 2"):
+    with pytest.raises(GpubError, match="group must be a whole number from 2"):
         GrpoConfig(group=1)
     with pytest.raises(GpubError, match="has 3 tokens, a page has 9"):
         pages_of(np.arange(3), 9, 1)

@@ -27,7 +27,7 @@ from gpub.core import (
     write_atomic,
 )
 from ..data.tokenizer import BPETokenizer, CharTokenizer, id_dtype
-from ..files import give_usual_mode, sha256
+from ..files import give_usual_mode, sha256, sync_to_disk
 
 # %% ../../nbs/lib/chat/conversations.ipynb #7d42a0ea
 _SPEAKERS = dict(human="user", user="user", gpt="assistant", assistant="assistant", system="system")
@@ -339,6 +339,7 @@ def write_chats(
 ) -> ChatManifest:
     """Keep chats as a folder that `ChatSet` opens; raises `GpubError` when nothing is left to train
     on"""
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     folder = Path(folder)
@@ -358,8 +359,12 @@ def write_chats(
             learned=np.concatenate([*(c.learned for c in part), np.empty(0, bool)]).astype("u1"),
             starts=np.cumsum([0, *lengths], dtype=np.int64),
         )
-        save_file(tensors, folder / f"{name}.safetensors")
+        try:
+            save_file(tensors, folder / f"{name}.safetensors")
+        except SafetensorError as e:  # a full disk, in its words
+            raise OSError(f"{name}.safetensors: {first_line(e)}") from None
         give_usual_mode(folder / f"{name}.safetensors")
+        sync_to_disk(folder / f"{name}.safetensors")  # before the manifest says that it is there
         files[f"{name}.safetensors"] = sha256(folder / f"{name}.safetensors")
     tok.save(folder)
     manifest = ChatManifest(

@@ -22,7 +22,7 @@ from gpub.cli.options import (
     temperature_option,
     this_command,
 )
-from ..core import GpubError
+from ..core import GpubError, first_line
 
 # %% ../../nbs/lib/cli/tune_commands.ipynb #6c48b9ba
 _SHARED = (
@@ -219,11 +219,11 @@ def chats_command(files: tuple[str, ...], run: str, out: str, exams: str | None)
 
     Each is taken once, without what is too long or an exam question."""
     from gpub.chat.conversations import encode_conversations, read_conversations, write_chats
+    from gpub.record.folder import refuse_full, stage_folder
     from gpub.table import Table
     from gpub.tune.start import open_start
 
-    if Path(out).exists():
-        raise GpubError(f"{out} is there already: choose a new folder")
+    refuse_full(Path(out))
     start = open_start(run, device="cpu")
     longest = start.model.cfg.context_length
 
@@ -233,7 +233,11 @@ def chats_command(files: tuple[str, ...], run: str, out: str, exams: str | None)
 
     is_exam = _exam_finder(exams) if exams else lambda text: False
     chats, counts = encode_conversations(conversations(), start.tok, longest, is_exam)
-    write_chats(out, chats, counts, start.tok, longest)
+    try:
+        with stage_folder(Path(out)) as temp:
+            write_chats(temp, chats, counts, start.tok, longest)
+    except OSError as e:
+        raise GpubError(f"cannot write {out}: {first_line(e)}; make room, then again") from None
     rows = counts.rows()
     click.echo(Table(list(rows[0]), [list(row.values()) for row in rows]))
     click.echo(f"written to {out}; learn from them: gpub sft {run} --data {out}")

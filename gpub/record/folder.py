@@ -263,6 +263,9 @@ def lock_folder(
     "Hold a run folder alone; raises GpubError naming the process that has it"
     path = Path(run_dir, ".lock")
     name = run_dir if name is None else name
+    for above in Path(run_dir).absolute().parents:
+        if above.name == "checkpoints" and (above.parent / "config.json").is_file():
+            raise GpubError(f"{name} lies among the checkpoints of {above.parent}: {instead}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = open(path, "a+", opener=_no_link)

@@ -504,13 +504,22 @@ def _rust(path: Path, d: dict) -> Tokenizer:
         raise _broken(path, first_line(e)) from None  # tokenizers raises nothing narrower
 
 
+def _refuse_dropout(path: Path, d: dict):
+    "A tokenizer that cuts the same text otherwise each time"
+    if dropout := d["model"].get("dropout"):
+        raise GpubError(
+            f"{path} has dropout {dropout}, which draws other ids each time: set it to null there, "
+            "as it is for answering"
+        )
+
+
 def _byte_pairs(path: Path, d: dict) -> BPETokenizer:
     if odd := [k for k in ("continuing_subword_prefix", "end_of_word_suffix") if d["model"].get(k)]:
         raise GpubError(
             f"{path} has {odd[0]} = {d['model'][odd[0]]!r}: gpub reads byte pairs that give "
             "every text back"
         )
-    d["model"]["dropout"] = None  # for training only: it draws other ids each time
+    _refuse_dropout(path, d)
     tok, cut = _rust(path, d), d.get("pre_tokenizer") or {}
     if odd := [t["content"] for t in d.get("added_tokens", []) if not t["special"]]:
         raise GpubError(
@@ -549,7 +558,7 @@ def _spaced(path: Path, d: dict) -> SpacedTokenizer:
             f"{path} falls back on bytes, but does not write spaces as Llama 2 does (normalizer "
             f"{str(d.get('normalizer'))[:60]}): it is not read here"
         )
-    d["model"]["dropout"] = None
+    _refuse_dropout(path, d)
     return SpacedTokenizer(_rust(path, d))
 
 

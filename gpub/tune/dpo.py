@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Annotated
 import numpy as np
 import torch
-from annotated_types import Gt
+from annotated_types import Ge, Gt, Le
 from torch import Tensor
 from ..chat.conversations import Preference
 from ..chat.packing import PADDING, PackedBatch
 from ..chat.template import EncodedChat, chat_marks, encode_chat, encode_text
-from ..core import Config, Count, GpubError, NotNegative
+from ..core import Config, GpubError, NotNegative
 from ..data.sampler import shuffled
 from ..data.tokenizer import BPETokenizer, CharTokenizer
 from ..model.gpt import GPT
@@ -80,6 +80,7 @@ def sampled_pairs(
 
 # %% ../../nbs/lib/tune/dpo.ipynb #f29a172a
 _AboveZero = Annotated[float, Gt(0), "a number above 0"]
+_Pairs = Annotated[int, Ge(1), Le(65_536), "a whole number from 1 to 65,536"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +88,7 @@ class DpoConfig(Config):
     "How preferences are learned"
 
     beta: _AboveZero = 0.1  # how strongly the model is held to its beginning
-    pairs_per_step: Count = 64  # pairs read in a step
+    pairs_per_step: _Pairs = 64  # pairs read in a step
     # how much of the better answer's own surprise is added, per token: keeps it from fading away
     nll_weight: NotNegative = 0.0
 

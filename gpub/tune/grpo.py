@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 import numpy as np
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 from torch import Tensor
 from ..chat.template import EncodedChat
-from ..core import Config, Count, GpubError, NotNegative
+from ..core import Config, GpubError, NotNegative
 from ..model.generate import SamplingConfig
 from ..model.gpt import GPT
 from ..model.llama import Llama
@@ -36,7 +36,9 @@ from gpub.tune.rollouts import (
 from .sft import batch_to
 
 # %% ../../nbs/lib/tune/grpo.ipynb #0f0cbc9f
-_Group = Annotated[int, Ge(2), "a whole number of at least 2"]
+_Group = Annotated[int, Ge(2), Le(1024), "a whole number from 2 to 1,024"]
+_Questions = Annotated[int, Ge(1), Le(65_536), "a whole number from 1 to 65,536"]
+_Longest = Annotated[int, Ge(1), Le(1 << 20), "a whole number from 1 to 1,048,576"]
 _AboveZero = Annotated[float, Gt(0), "a number above 0"]
 
 
@@ -44,14 +46,14 @@ _AboveZero = Annotated[float, Gt(0), "a number above 0"]
 class GrpoConfig(Config):
     "How rewards are learned from"
 
-    questions_per_step: Count = 32  # each is answered `group` times
+    questions_per_step: _Questions = 32  # each is answered `group` times
     group: _Group = 8  # answers to a question
-    longest: Count = 64  # tokens of an answer
+    longest: _Longest = 64  # tokens of an answer
     temperature: _AboveZero = 1.0  # of the answers
     # what keeps the model near its beginning; see `tune.losses`
     penalty: Literal["none", "reward", "k3", "k3_ratio"] = "none"
     beta: NotNegative = 0.0  # price of a nat of distance
-    # divide advantages by the deviation of their group: the paper's, times group / (group - 1)
+    # divide a group's advantages by their standard deviation: the paper's, times group / (group - 1)
     scale_rewards: bool = False
     seed: int = 0  # of questions and answers
 

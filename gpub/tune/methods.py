@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 import numpy as np
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Gt, Le
 from ..chat.packing import PackedBatches
 from gpub.chat.sums import (
     ANSWER_TOKENS,
@@ -27,7 +27,7 @@ from gpub.chat.sums import (
 )
 from ..chat.talk import TalkConfig, reply
 from ..chat.template import EncodedChat, chat_facts, chat_marks, encode_chat
-from ..core import Config, Count, GpubError, NotNegative, Positive, read_config, refuse_url
+from ..core import Config, Count, GpubError, NotNegative, read_config, refuse_url
 from ..data.tokenizer import BPETokenizer, CharTokenizer
 from ..device import pick_precision
 from ..model.gpt import GPT
@@ -59,6 +59,7 @@ from .steps import Objective, TuneExtras, TuneJob, Watch, tune_run
 _RATES = dict(sft=(0.3, 2e-5), dpo=(0.025, 1e-6), grpo=(0.04, 1e-6))  # share, and absolute
 _ADAPTER_RATES = dict(sft=(0.5, 2e-4), dpo=(0.125, 5e-6), grpo=(0.2, 5e-6))
 _BATCH_TOKENS = 32_768  # of a step, for a model from elsewhere
+_Epochs = Annotated[float, Gt(0), Le(10_000), "a number above 0, at most 10,000"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +69,7 @@ class TuneOptions(Config):
     run: str  # a run folder or a Hugging Face folder: where it starts
     out: str  # the folder of the new run
     steps: Count | None = None  # optimizer steps; default: so many epochs
-    epochs: Positive = 2.0  # how often everything is read
+    epochs: _Epochs = 2.0  # how often everything is read
     lr: NotNegative | None = None  # peak rate of AdamW; default: see above
     seed: Annotated[int, Ge(0)] = 0  # of the order, of answers, of adapters
     lora: Count | None = None  # rank of an adapter; None: all weights learn

@@ -370,6 +370,8 @@ def tune_run(
         cut_log(out / "log.jsonl", state.step)
         _cut_samples(out / "samples.jsonl", state.step)
         if state.step == last and (out / "bill.json").is_file():
+            if not all((out / name).is_file() for name in ("loss.png", "report.html")):
+                write_report(out)  # killed after the bill, or somebody removed it
             return out
         journal = TuneJournal(out, model, config, extras, state)
         if state.step == 0:
