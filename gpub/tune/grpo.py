@@ -53,7 +53,7 @@ class GrpoConfig(Config):
     # what keeps the model near its beginning; see `tune.losses`
     penalty: Literal["none", "reward", "k3", "k3_ratio"] = "none"
     beta: NotNegative = 0.0  # price of a nat of distance
-    # divide a group's advantages by their standard deviation: the paper's, times group / (group - 1)
+    # divide by the group's deviation: the paper's advantages times group / (group - 1)
     scale_rewards: bool = False
     seed: int = 0  # of questions and answers
 
