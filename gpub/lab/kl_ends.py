@@ -7,7 +7,8 @@ __all__ = ['chain_ends', 'measure_ends']
 
 # %% ../../nbs/lib/lab/kl_ends.ipynb #ba8e61a8
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from ..chat.sums import ANSWER_TOKENS, PROMPT_TOKENS, digits_of, draw_pairs, sum
 from ..chat.template import EncodedChat
 from ..core import write_atomic
 from ..device import machine, use_threads
-from .sums_world import SumsRecipe, SumsWorld
+from .sums_world import SumsRecipe, SumsWorld, Trained
 from ..model.llama import Llama
 from ..train.config import TrainConfig
 from ..tune.grpo import GrpoConfig, GrpoObjective
@@ -110,38 +111,22 @@ _PENALTIES = ("reward", "k3", "k3_ratio")
 def measure_ends(
     file: Path | str,  # of the receipt
     folder: Path | str = "runs",  # that keeps trained models
-    recipe: SumsRecipe = SumsRecipe(sft_steps=600),  # of the student
+    recipe: SumsRecipe = SumsRecipe(sft_steps=600),  # of the students
     steps: int = 160,  # of GRPO, with each penalty
     questions: int = 64,  # a step, eight answers to each
     beta: float = 0.25,  # price of a nat
+    seeds: Sequence[int] = (0, 1, 2),  # each has a student, questions and dice of its own
 ) -> dict:  # the receipt
-    "Train with each penalty from one student, and write what was possible and what was reached"
+    "Train with each penalty from each student, and write what was possible and what was reached"
     use_threads(1)
     world = SumsWorld(folder, recipe)
-    student = world.sft().model
-    path_nt, rows = _right_path(world, student, 500), []
-    for penalty in _PENALTIES:
-        cfg = GrpoConfig(
-            questions_per_step=questions, group=8, longest=5, penalty=penalty, beta=beta
-        )
-        steps_of = _reinforced(world, cfg, steps)
-        settings = dict(steps=steps, rate=1e-3, sft=recipe.sft_steps, **cfg.to_dict())
-        run = world.trained(
-            "grpo-long", world.sft().model, settings, steps_of, _right_now(world), 25
-        )
-        rows.append(
-            dict(
-                penalty=penalty,
-                possible=float(chain_ends(penalty, beta, path_nt).mean()),
-                reached=float(world.right_probs(run.model, 500).mean()),
-                kl=float(np.mean([row["kl"] for row in run.log[-10:]])),
-                plays=world.text_loss(run.model),
-                cpu=run.cpu,
-                log=[{k: row[k] for k in ("step", "right")} for row in run.log if "right" in row],
-            )
-        )
+    cfg = GrpoConfig(questions_per_step=questions, group=8, longest=5, beta=beta)
+    rows = [
+        _measure_end(world, replace(cfg, penalty=penalty, seed=seed), steps)
+        for seed in seeds
+        for penalty in _PENALTIES
+    ]
     receipt = dict(
-        start=float(world.right_probs(student, 500).mean()),
         beta=beta,
         steps=steps,
         answers=8 * questions,
@@ -153,17 +138,51 @@ def measure_ends(
     return receipt
 
 
-def _reinforced(
-    world: SumsWorld, cfg: GrpoConfig, steps: int
-) -> Callable[[Llama], Iterator[TuneStep]]:
-    "The steps of GRPO from a student"
-    reference = world.sft().model.eval()
+def _measure_end(world: SumsWorld, cfg: GrpoConfig, steps: int) -> dict:
+    "A row of the receipt: one student, one penalty"
+    student = _student(world, cfg.seed).model
+    settings = dict(steps=steps, rate=1e-3, sft=world.recipe.sft_steps, **cfg.to_dict())
+    learner = _student(world, cfg.seed).model
+    steps_of = _reinforced(world, student, cfg, steps)
+    run = world.trained("grpo-long", learner, settings, steps_of, _right_now(world), 25)
+    ends_n = chain_ends(cfg.penalty, cfg.beta, _right_path(world, student, 500))
+    return dict(
+        seed=cfg.seed,
+        penalty=cfg.penalty,
+        start=float(world.right_probs(student, 500).mean()),
+        possible=float(ends_n.mean()),
+        reached=float(world.right_probs(run.model, 500).mean()),
+        kl=float(np.mean([row["kl"] for row in run.log[-10:]])),
+        plays=world.text_loss(run.model),
+        cpu=run.cpu,
+        log=[{k: row[k] for k in ("step", "right")} for row in run.log if "right" in row],
+    )
 
-    def ask(step: int):
-        return world.questions(cfg.questions_per_step, seed=[7, step])
+
+def _student(world: SumsWorld, seed: int) -> Trained:
+    "The base after fine-tuning, on other examples for each seed"
+    if seed == 0:
+        return world.sft()
+    steps = world.recipe.sft_steps
+    chats = world.chats(steps * world.recipe.chats, seed=100 + seed)
 
     def train(model: Llama) -> Iterator[TuneStep]:
-        objective = GrpoObjective(model, ask, world.end, cfg, reference)
+        return world.tuned(model, chats, steps)
+
+    settings = world.recipe.told() | dict(seed=seed)
+    return world.trained("sft-seed", world.base().model, settings, train)
+
+
+def _reinforced(
+    world: SumsWorld, student: Llama, cfg: GrpoConfig, steps: int
+) -> Callable[[Llama], Iterator[TuneStep]]:
+    "The steps of GRPO from a student"
+
+    def ask(step: int):
+        return world.questions(cfg.questions_per_step, seed=[7 + cfg.seed, step])
+
+    def train(model: Llama) -> Iterator[TuneStep]:
+        objective = GrpoObjective(model, ask, world.end, cfg, student.eval())
         recipe = TrainConfig(steps=steps, optimizer="adamw", lr=1e-3, warmup=5, clip=1.0)
         yield from tune_steps(model, objective, recipe)
 
@@ -172,3 +191,4 @@ def _reinforced(
 
 def _right_now(world: SumsWorld) -> Callable[[Llama], dict[str, float]]:
     return lambda model: dict(right=float(world.right_probs(model, 500).mean()))
+
