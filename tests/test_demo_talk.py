@@ -14,7 +14,7 @@ from browser import Browser
 from cells import defined_here
 from test_chat_plans import check_receipt, gates_of
 from test_demo import TOY, contrasts
-from gpub.chat.sums import digits_of, draw_pairs, sum_messages
+from gpub.chat.sums import ask_sum, digits_of, draw_pairs, read_answer, sum_messages, sums_notice
 from gpub.chat.talk import Talk, TalkConfig
 from gpub.chat.template import CHAR_MARKS, chat_facts, chat_marks
 from gpub.core import GpubError, read_json, write_atomic
@@ -33,7 +33,7 @@ TOK = CharTokenizer(sorted({*"0123456789+abc é🙂</script>", *CHAR_MARKS.value
 LONGEST = 64  # as the page has it
 
 
-def make_talker(folder, seed=0, end_bias=0.0):
+def make_talker(folder, seed=0, end_bias=0.0, source="chats.jsonl"):
     "A run folder of a model that talks nonsense; a bias towards the end makes its answers short"
     torch.manual_seed(seed)
     cfg = TOY.__class__(**TOY.to_dict() | dict(vocab_size=TOK.vocab_size, tied=False))
@@ -47,7 +47,7 @@ def make_talker(folder, seed=0, end_bias=0.0):
     config = dict(
         preset="grpo",
         model=cfg.to_dict(),
-        data=dict(source="sums", tokenizer=TOK.fingerprint),
+        data=dict(source=source, tokenizer=TOK.fingerprint),
         prompt="12+3",
         unit="nats/token",
         chat=chat_facts(TOK),
@@ -75,7 +75,7 @@ def said(browser, question):
     browser.run(f'$("question").value = {json.dumps(question)}; $("go").click()')
     browser.wait("!answering")
     assert browser.run('$("status").className') == "mute", browser.run('$("status").textContent')
-    return browser.run('$("talk").lastElementChild.lastElementChild.textContent')
+    return browser.run('$("talk").lastElementChild.querySelector("span").textContent')
 
 
 QUESTIONS = ["12+3", "a é🙂 </script>", "0+0", "abcabc", "7"]
@@ -161,6 +161,44 @@ def test_no_request_no_error_and_labels(tmp_path):
         assert contrasts(b) > 4.5
 
 
+SUMS_TYPED = ("12+34", " 12 + 34 = ", "What is 475 + 168?", "what's 9 plus 991", "210+430")
+NO_SUMS = ("Hello", "1000+1", "12+34+5", "12-3", "+", "\u0661+\u0662")
+
+
+def test_sums_are_asked_as_people_write_them(browser, tmp_path):
+    "Put into the model's form and shown so, the answer turned back: as gpub.chat.sums has it"
+    make_talker(tmp_path / "run", source="sums")
+    opened(browser, write_page(tmp_path / "run", tmp_path / "page.html"))
+    config = read_json(tmp_path / "run/config.json")
+    assert browser.run('$("notice").textContent') == sums_notice(config, "press Forget") != ""
+    assert browser.run('$("question").value') == "12 + 34"
+    for text in (*SUMS_TYPED, *NO_SUMS):
+        assert browser.run(f"askSum({json.dumps(text)})") == ask_sum(text)
+    for text in ("6400", "0001", "0000", "", "6ld", "\u0661"):
+        assert browser.run(f"readAnswer({json.dumps(text)})") == read_answer(text)
+    # a model that says 6400 and the end
+    ids, end = {c: i for i, c in enumerate(TOK.chars)}, chat_marks(TOK).end
+    says = [*(ids[c] for c in "6400"), end]
+    browser.run(
+        "count = 0; forward = () => { const l = new Float32Array(vocab_size); "
+        f"l[{says}[count++]] = 9; return l; }}; 0"
+    )
+    browser.run('$("question").value = "12+34"; $("go").click()')
+    browser.wait("!answering")
+    bubbles = browser.run('[...$("talk").children].map(e => e.textContent)')
+    assert bubbles == ["user 12+34 (sent as 210+430)", "assistant 6400 (that is 46)"]
+    assert browser.run("turns.map(t => t.content)") == ["210+430", "6400"]
+
+
+def test_another_model_is_asked_as_it_was_typed(browser, tmp_path):
+    make_talker(tmp_path / "run")
+    opened(browser, write_page(tmp_path / "run", tmp_path / "page.html"))
+    assert browser.run('$("notice").textContent') == ""
+    said(browser, "12+3")
+    assert browser.run("turns[0].content") == "12+3"
+    assert browser.run('$("talk").querySelectorAll("i").length') == 0
+
+
 def test_another_template_is_refused(tmp_path):
     make_talker(tmp_path / "run")
     config = json.loads((tmp_path / "run/config.json").read_text())
@@ -240,7 +278,7 @@ def adds_in_its_page(browser, run, file):
         )
         talk = Talk(model, tok, TalkConfig(longest=LONGEST, temperature=0))
         browser.run("forget()")
-        answer = said(browser, question)
+        answer = said(browser, f"{x} + {y}")
         assert answer == "".join(talk.ask(question))
         right += answer == wanted
     assert right >= 0.85 * SUMS, f"{right} of {SUMS} sums"

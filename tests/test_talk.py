@@ -453,6 +453,26 @@ def test_only_a_run_that_talks_can_be_talked_with(base, talker, tmp_path):
     assert config["chat"]["template"] == template_for(sums_tokenizer())
 
 
+def test_a_person_asks_sums_as_people_write_them(talker, base, monkeypatch):
+    "Sent in the model's form and turned back where somebody types; /help is not sent to the model"
+    asked = []
+
+    def answer(self, text):
+        asked.append(text)
+        yield from ("64", "00") if text == "210+430" else ("6ld",)
+
+    monkeypatch.setattr("gpub.chat.talk.Talk.ask", answer)
+    typed_in = "12+34\nWhat is 12 + 34?\n/help\nHello\n"
+    piped = done(chat_command, talker, input=typed_in)
+    assert asked == ["12+34", "What is 12 + 34?", "Hello"] and piped.count("/reset forgets") == 1
+    asked.clear()
+    monkeypatch.setattr("gpub.cli.tune._is_typed", lambda: True)
+    heard = done(chat_command, talker, input=typed_in)
+    assert asked == ["210+430", "210+430", "Hello"]
+    assert heard.count("sent as 210+430\n6400\nthat is 46\n") == 2 and heard.count("that is") == 2
+    assert heard.count("add two numbers below 1,000") == 2 and "One question at a time" in heard
+
+
 def test_a_pipe_from_the_shell(talker):
     "The whole command, as it is typed: answers on stdout, complaints on stderr, exit codes"
     words = ["-m", "gpub", "chat", talker, "--longest", 5]

@@ -4,12 +4,14 @@
 
 # %% auto #0
 __all__ = ['DIGITS', 'PROMPT_TOKENS', 'ANSWER_TOKENS', 'SUM_CHARS', 'digits_of', 'carries_of', 'SumTeacher', 'sums_tokenizer',
-           'is_held_out', 'draw_pairs', 'write_digits', 'sum_messages', 'sum_ids', 'sum_chats', 'right_answers']
+           'is_held_out', 'draw_pairs', 'write_digits', 'sum_messages', 'sum_ids', 'sum_chats', 'right_answers',
+           'ask_sum', 'read_answer', 'sums_notice']
 
 # %% ../../nbs/lib/chat/sums.ipynb #14aae3c7
-import math
+import math, re
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 import numpy as np
 from .template import CHAR_MARKS, EncodedChat, Message
 from ..core import GpubError
@@ -191,3 +193,47 @@ def right_answers(
 ) -> np.ndarray:  # (n, 5) int64
     "The tokens of the true sums, with the end"
     return sum_ids(tok, a_n, b_n, digits_of(a_n + b_n, 4))[:, PROMPT_TOKENS:]
+
+# %% ../../nbs/lib/chat/sums.ipynb #asked-as-digits
+_TYPED_SUM = re.compile(
+    r"\s*(?:what\s+is|what's|how\s+much\s+is)?\s*([0-9]{1,3})\s*(?:\+|plus)\s*([0-9]{1,3})"
+    r"\s*[=?\s]*",
+    re.IGNORECASE,
+)
+
+
+def ask_sum(
+    text: str,  # what somebody typed
+) -> str | None:  # None: it is no sum of two numbers below 1,000
+    "A sum as people write it, in the form in which a model of this world is asked"
+    typed = _TYPED_SUM.fullmatch(text)
+    if typed is None:
+        return None
+    a, b = (int(number) for number in typed.groups())
+    return sum_messages(a, b, digits_of(np.array([a + b]), 4)[0])[0].content
+
+
+def read_answer(
+    text: str,  # what a model of this world said
+) -> str | None:  # None: it is no number
+    "The number that an answer stands for, as people write it"
+    if not (text.isascii() and text.isdigit()):
+        return None
+    return str(int(text[::-1]))
+
+
+def sums_notice(
+    config: dict[str, Any],  # of a run
+    forget: str,  # how somebody lets it forget what was said
+) -> str:  # "" for a run that learned from anything else
+    "What a model of this world was taught, and how it wants to be asked"
+    source = config.get("data", {}).get("source")
+    if source not in ("sums", "talks"):
+        return ""
+    often = "One question" if source == "sums" else "A few questions"
+    return (
+        "It was taught to add two numbers below 1,000, and nothing else. Type 12 + 34: it is sent "
+        "as 210+430, units first, and the answer 6400 is read as 46. "
+        f"{often} at a time: {forget} between them."
+    )
+

@@ -254,14 +254,22 @@ def _exam_finder(folder: str) -> Callable[[str], bool]:
     return lambda text: bool(bench.hits(text))
 
 # %% ../../nbs/lib/cli/tune_commands.ipynb #73d10eaf
+_COMMANDS = "/quit ends, /reset forgets what was said, /help says this, Ctrl-C cuts an answer short"
+
+
+def _is_typed() -> bool:
+    "Whether somebody types, and no pipe"
+    return sys.stdin.isatty()
+
+
 def _lines() -> Iterator[str]:
     "What somebody types, or what a pipe holds; `/quit` and the end of the input end it"
-    if not sys.stdin.isatty():
+    if not _is_typed():
         yield from (line.rstrip("\n") for line in sys.stdin)
         return
     with suppress(ImportError):  # where it is, the arrow keys bring back what was typed
         importlib.import_module("readline")
-    click.echo("/quit ends, /reset forgets what was said, Ctrl-C cuts an answer short", err=True)
+    click.echo(_COMMANDS, err=True)
     while True:
         try:
             yield input("> ")
@@ -281,33 +289,59 @@ def _lines() -> Iterator[str]:
 def chat_command(run: str, system: str, step: int | None, device: str, **how: object):
     """Talk with RUN, a run of gpub sft, dpo or grpo.
 
-    A line is a question; /reset forgets what was said, /quit ends, Ctrl-C cuts an answer short.
-    Reads a pipe as well: one answer for each line. For programs: gpub serve."""
+    A line is a question; /reset forgets what was said, /quit ends, /help says so, Ctrl-C cuts an
+    answer short. A run that learned to add is asked 12 + 34 as people write it.
+    Reads a pipe as well: one answer for each line, sent as it stands. For programs: gpub serve."""
+    from gpub.chat.sums import sums_notice
     from gpub.chat.talk import Talk, TalkConfig
     from gpub.tune.start import open_talker
 
     opened = open_talker(run, step, device)
     talk = Talk(opened.model, opened.tokenizer, TalkConfig(**how), system)
-    for line in _lines():
-        if line.strip() == "/quit":
+    notice = sums_notice(opened.config, "/reset") if _is_typed() else ""
+    if notice:
+        click.echo(notice, err=True)
+    for line in map(str.strip, _lines()):
+        if line == "/quit":
             break
-        if line.strip() == "/reset":
+        if line == "/reset":
             talk.reset()
-        elif line.strip():
-            _answer(talk, line.strip())
+        elif line == "/help":
+            click.echo(f"{notice} {_COMMANDS}".strip(), err=True)
+        elif line and notice:
+            _answer_sum(talk, line)
+        elif line:
+            _answer(talk, line)
 
 
-def _answer(talk: object, line: str):
+def _answer_sum(talk: object, line: str):
+    "The answer to a sum as people write it, which is sent in the model's form and turned back"
+    from gpub.chat.sums import ask_sum, read_answer
+
+    question = ask_sum(line)
+    if question is None:
+        _answer(talk, line)
+        return
+    click.echo(f"sent as {question}", err=True)
+    if number := read_answer(_answer(talk, question)):
+        click.echo(f"that is {number}")
+
+
+def _answer(talk: object, line: str) -> str:
     "One answer as it comes; what cannot be read is said, and the conversation goes on"
     try:
         pieces = talk.ask(line)
     except GpubError as e:
-        return click.echo(f"gpub: {e}", err=True)
+        click.echo(f"gpub: {e}", err=True)
+        return ""
+    heard = []
     try:
         for piece in pieces:
+            heard.append(piece)
             click.echo(piece, nl=False)
     except KeyboardInterrupt:
         if not sys.stdin.isatty():
             raise
         pieces.close()
     click.echo()
+    return "".join(heard)

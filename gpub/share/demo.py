@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from typing import Any
+from ..chat.sums import sums_notice
 from ..chat.template import chat_marks, check_talks
 from ..record.checkpoint import kept_steps, load_checkpoint
 from ..core import GpubError, read_config, write_atomic
@@ -111,6 +112,7 @@ def page_shape(
 
 
 _ANSWER = 64  # characters of an answer at most
+_TYPED = "12 + 34"  # what stands in the line of a model that learned to add
 
 
 def _chat_of_page(
@@ -121,7 +123,8 @@ def _chat_of_page(
     if "chat" not in config:
         return {}
     check_talks(config, tok)
-    return dict(chat=dict(marks=asdict(chat_marks(tok)), longest=_ANSWER))
+    notice = sums_notice(config, "press Forget")
+    return dict(chat=dict(marks=asdict(chat_marks(tok)), longest=_ANSWER, sums=notice))
 
 
 _LESSONS = dict(  # methods of season 3, in words
@@ -163,7 +166,7 @@ def write_page(
     facts = dict(
         cfg=cfg.to_dict(),
         chars=[ord(c) for c in tok.chars],
-        prompt=config["prompt"],
+        prompt=_TYPED if chat and chat["chat"]["sums"] else config["prompt"],
         about=about,
         tensors=tensors,
         floats=floats,

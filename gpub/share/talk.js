@@ -36,6 +36,27 @@ function fitted(turns) {
   }
 }
 
+// ---------------------------------------------------------------- sums, as people write them
+
+// As `ask_sum` and `read_answer` of gpub.chat.sums: 12 + 34 is asked as 210+430, and 6400 is 46.
+const TYPED_SUM =
+  /^\s*(?:what\s+is|what's|how\s+much\s+is)?\s*([0-9]{1,3})\s*(?:\+|plus)\s*([0-9]{1,3})\s*[=?\s]*$/i;
+
+function unitsFirst(digits) {
+  return Array.from(digits).reverse().join("");
+}
+
+// A sum in the form in which the model is asked; null: it is none.
+function askSum(text) {
+  const typed = TYPED_SUM.exec(text);
+  return typed && typed.slice(1).map((number) => unitsFirst(number.padStart(3, "0"))).join("+");
+}
+
+// The number that an answer stands for; null: it is none.
+function readAnswer(text) {
+  return /^[0-9]+$/.test(text) ? String(Number(unitsFirst(text))) : null;
+}
+
 // ---------------------------------------------------------------- the page
 
 const MARK_NAMES = { user: "user", assistant: "assistant", system: "system", end: "end" };
@@ -71,6 +92,12 @@ function addBubble(role, text) {
   $("talk").append(bubble);
   bubble.scrollIntoView({ block: "nearest" });
   return said;
+}
+
+// What the page did with the words of the newest bubble.
+function addNote(text) {
+  const note = Object.assign(document.createElement("i"), { textContent: ` (${text})` });
+  $("talk").lastElementChild.append(note);
 }
 
 // The tokens that the model read and wrote, marks by name.
@@ -117,7 +144,9 @@ async function answer(ids, into, me) {
 }
 
 async function ask() {
-  const question = $("question").value.trim();
+  const typed = $("question").value.trim();
+  const sum = MODEL.chat.sums ? askSum(typed) : null;
+  const question = sum ?? typed;
   const wrong = complaint(question);
   if (wrong) {
     setStatus(wrong, true);
@@ -133,9 +162,15 @@ async function ask() {
   answering = me;
   $("go").textContent = "Stop";
   $("question").value = "";
-  addBubble("user", question);
+  addBubble("user", typed);
+  if (sum !== null) {
+    addNote(`sent as ${sum}`);
+  }
   const began = performance.now();
   const { text, why } = await answer(ids, addBubble("assistant", ""), me);
+  if (sum !== null && readAnswer(text) !== null) {
+    addNote(`that is ${readAnswer(text)}`);
+  }
   if (text !== "") {
     turns = [...asked, { role: "assistant", content: text }]; // an empty turn is no turn
   }
@@ -177,6 +212,7 @@ function onForget() {
 
 function start() {
   $("about").textContent = MODEL.about;
+  $("notice").textContent = MODEL.chat.sums;
   $("question").value = MODEL.prompt;
   $("form").addEventListener("submit", onSubmit);
   $("forget").addEventListener("click", onForget);
