@@ -236,4 +236,3 @@ def sums_notice(
         "as 210+430, units first, and the answer 6400 is read as 46. "
         f"{often} at a time: {forget} between them."
     )
-

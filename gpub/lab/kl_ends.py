@@ -191,4 +191,3 @@ def _reinforced(
 
 def _right_now(world: SumsWorld) -> Callable[[Llama], dict[str, float]]:
     return lambda model: dict(right=float(world.right_probs(model, 500).mean()))
-
