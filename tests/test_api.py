@@ -7,6 +7,7 @@ import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,10 +20,12 @@ from gpub.chat.template import CHAR_MARKS, Message, chat_facts, encode_chat
 from gpub.cli.share import serve_command
 from gpub.core import GpubError
 from gpub.data.tokenizer import BPETokenizer, CharTokenizer
+from gpub.model.batching import GeneratedToken
 from gpub.model.generate import generate_ids
 from gpub.model.llama import Llama, LlamaConfig
 from gpub.record.checkpoint import save_checkpoint
 from gpub.record.load import load
+from gpub.share.api import TextUntilStop
 from gpub.share.hub import export_run
 
 pytest.importorskip("uvicorn", reason="needs gpub[serve]")
@@ -191,6 +194,29 @@ def test_a_text_ends_before_a_stop(ask):
     assert scores.text_offset[-1] < len(cut.choices[0].text)
 
 
+class CountedText(str):
+    "A text that counts the characters that are read of it one by one or in slices"
+
+    read = 0
+
+    def __getitem__(self, place):
+        found = super().__getitem__(place)
+        self.read += len(found)
+        return found
+
+
+@pytest.mark.parametrize("stop", ["a" * 500 + "b", "ab" * 250, "a" * 999])
+def test_a_stop_costs_no_more_than_its_length_and_the_text(stop):
+    "Whatever was held back comes out in the end; a stop that never comes is read about once"
+    letters, counted = CharTokenizer("ab"), CountedText(stop)
+    shown = TextUntilStop(letters, [counted])
+    text = "a" * 600
+    pieces = [shown.add(GeneratedToken(int(i)))[0] for i in letters.encode(text[:-1])]
+    last, tokens = shown.add(GeneratedToken(int(letters.encode("a")[0]), finish="length"))
+    assert "".join(pieces) + last == text and len(tokens) >= len(last)
+    assert counted.read < 5 * (len(stop) + len(text))
+
+
 def test_a_prompt_can_be_echoed_and_judged(talker, ask):
     opened = load(talker, device="cpu")
     prompt = TEXT + "\U0001f643"  # of bytes that no token joins
@@ -260,6 +286,12 @@ def test_sixteen_clients_and_none_can_tell(server, ask, chat):
         (dict(n=100), "BadRequestError", "ask in several requests"),
         (dict(max_tokens=0), "BadRequestError", "max_tokens must be at least 1"),
         (dict(stop=["a"] * 5), "BadRequestError", "stop must be up to 4"),
+        (
+            dict(stop="x" * 3_000_000),
+            "BadRequestError",
+            "at most 1,000 characters, got one of 3,000",
+        ),
+        (dict(prompt="x" * 3_900_000), "BadRequestError", "3,900,000 characters, and at most"),
         (dict(logprobs=9), "BadRequestError", "logprobs must be"),
         (dict(best_of=2), "BadRequestError", "best_of is not served"),
         (dict(presence_penalty=1), "BadRequestError", "presence_penalty is not served"),
@@ -280,6 +312,7 @@ def test_what_makes_no_sense_is_refused(openai, ask, how, error, said):
         (dict(messages=[]), "messages"),
         (dict(messages=[dict(role="assistant", content="a")]), "expected user"),
         (dict(messages=[dict(role="user", content="")]), "content must be"),
+        (dict(messages=[dict(role="user", content="a" * 99_999)]), "99,999 characters"),
         (dict(messages=[dict(role="robot", content="a")]), "role must be one of"),
         (dict(top_logprobs=2), "needs logprobs"),
         (dict(tools=[dict(type="function", function=dict(name="f"))]), "tools is not served"),
@@ -299,11 +332,30 @@ def test_what_no_client_would_send(server):
     assert server.raw("POST", "/v1/completions", good)[0] == 200
     for body, status in (("{", 400), ("[]", 400), ("{}", 400), ("[" * 99_999, 400)):
         assert server.raw("POST", "/v1/completions", body)[0] == status
+    for path, many, said in (
+        ("completions", dict(prompt=[[1]] * 9_999), "9,999 answers are more"),
+        ("chat/completions", dict(messages=[dict(role="user", content="a")] * 999), "999 messages"),
+    ):
+        status, body, _ = server.raw("POST", f"/v1/{path}", json.dumps(dict(model="talker") | many))
+        assert status == 400 and said in body["error"]["message"]
     assert server.raw("POST", "/v1/completions", " " * 4_000_001)[0] == 413
     assert server.raw("POST", "/v1/completions", good, Content_Type="text/plain")[0] == 415
     for method, path, status in (("POST", "/v1/edits", 404), ("GET", "/v1/completions", 405)):
         found, error, _ = server.raw(method, path, good)
         assert found == status and error["error"]["type"] == "invalid_request_error"
+
+
+def test_a_client_that_leaves_in_the_middle_of_its_request_is_no_error(talker):
+    "Nothing is said of it, and the next one is answered; SIGTERM ends the server all the same"
+    server = Server(talker)
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n"
+    with socket.create_connection(("127.0.0.1", server.port)) as half:
+        half.sendall(f"{head}Content-Type: application/json\r\n\r\n{{".encode())
+        server.until(writing=0, waiting=0)
+    assert server.raw("GET", "/v1/models")[0] == 200
+    server.process.send_signal(signal.SIGTERM)
+    out, err = server.process.communicate(timeout=60)
+    assert err.strip() in ("", "gpub: stopped")
 
 
 def test_a_page_of_a_stranger_cannot_ask(server):

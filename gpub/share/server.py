@@ -31,6 +31,7 @@ from gpub.share.api import (
     CompletionBody,
     ServedModel,
     TextJob,
+    count_texts,
     parse_body,
     text_job,
 )
@@ -80,22 +81,29 @@ class BatchWorker:
         if self.failure:
             raise self.failure
 
+    def check_size(
+        self,
+        texts: int,  # of one client's request
+    ):
+        "Raises `ApiError` for more than the queue ever takes"
+        if texts > self.queue + self.most:
+            raise ApiError(
+                f"{texts:,} answers are more than this server takes at once "
+                f"({self.queue + self.most}): ask in several requests",
+                param="n",
+            )
+
     def submit(
         self,
         requests: Sequence[GenerationRequest],  # the texts of one client's request
         tell: Callable[[TextEvent], object],  # called from the thread of the batch
     ) -> list[Ticket]:
         "Let texts wait for their places, all or none; raises `ApiError` where the queue is full"
+        self.check_size(len(requests))
         tickets = [Ticket(index, request, tell) for index, request in enumerate(requests)]
         with self.changed:
             if self.closing:
                 raise ApiError("the server is stopping", 503)
-            if len(tickets) > self.queue + self.most:
-                raise ApiError(
-                    f"{len(tickets)} answers are more than this server takes at once "
-                    f"({self.queue + self.most}): ask in several requests",
-                    param="n",
-                )
             ahead = len(self.waiting) + len(self.writing) + len(tickets)
             if ahead > self.queue + self.most:
                 raise ApiError(
@@ -290,11 +298,16 @@ async def _read_body(request: Any) -> bytes:
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if kind != "application/json":
         raise ApiError(f"the content type must be application/json, got {kind[:60]!r}", 415)
+    from starlette.requests import ClientDisconnect
+
     raw = b""
-    async for piece in request.stream():
-        raw += piece
-        if len(raw) > LARGEST_BODY:
-            raise ApiError(f"the body has more than {LARGEST_BODY:,} bytes", 413)
+    try:
+        async for piece in request.stream():
+            raw += piece
+            if len(raw) > LARGEST_BODY:
+                raise ApiError(f"the body has more than {LARGEST_BODY:,} bytes", 413)
+    except ClientDisconnect:
+        raise ApiError("the client left before its request was whole") from None
     return raw
 
 
@@ -393,9 +406,15 @@ def _add_completions(app: Any, served: ServedModel, worker: BatchWorker):
     from fastapi import Request
     from fastapi.responses import JSONResponse, StreamingResponse
 
+    def read(kind: type, raw: bytes) -> TextJob:
+        body = parse_body(kind, raw)
+        worker.check_size(count_texts(body))
+        return text_job(served, body)
+
     async def answer(request: Request, kind: type) -> Any:
-        body = parse_body(kind, await _read_body(request))
-        job: TextJob = text_job(served, body)
+        # a long body takes a while to read: in a thread of its own it holds up nobody's stream
+        job = await asyncio.to_thread(read, kind, await _read_body(request))
+        body = job.body
         reply = Reply(worker, AnswerWriter(served, job), request)
         reply.submit()
         if body.stream:
