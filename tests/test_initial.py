@@ -31,12 +31,15 @@ def rows(run):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    "A finished run of 40 steps, and two texts"
+    "A finished run of 40 steps, a Llama of 2, and two texts"
     place = tmp_path_factory.mktemp("initial")
     for name, seed in (("a", 0), ("b", 1)):
         (place / f"{name}.txt").write_text(plays(40_000, seed))
     words = ["train", "shakespeare", "--data", place / "a.txt", "--out", place / "run", "--quiet"]
     gpub(*words, "--steps", 40, "--device", "cpu", *sets(SMALL))
+    words = ["train", "burn-toy", "--data", place / "a.txt", "--out", place / "llama", "--quiet"]
+    llama = f"{SMALL} n_layers=1 n_kv_heads=1 d_ff=48"
+    gpub(*words, "--steps", 2, "--device", "cpu", *sets(llama))
     return place
 
 
@@ -81,6 +84,37 @@ def test_interrupted_it_needs_its_source_no_more(place, tmp_path):
     assert "holds another run" in said and "init.source" in said
     said = gpub("train", "shakespeare", "--out", tmp_path / "cut", code=1)
     assert "began with the weights of" in said
+
+
+def plant_killed_save(out, step):
+    "What a kill during the first save leaves: a config, and a checkpoint that is none"
+    shutil.rmtree(out / "checkpoints")
+    (out / "LATEST").unlink()
+    (out / "checkpoints" / f".tmp-step-{step:08d}").mkdir(parents=True)
+
+
+@pytest.mark.parametrize("how", ["--init", "--warm", "--extend", "grow"])
+def test_killed_in_its_first_save_the_same_command_begins_again(place, tmp_path, how):
+    "And ends as the run that nobody disturbed"
+    out, source = tmp_path / "out", place / ("llama" if how == "grow" else "run")
+    words = ["train", "--init", source, "--steps", 3, "--data", place / "a.txt"]
+    if how == "--warm":
+        words += ["--warm"]
+    if how == "--extend":
+        words = ["train", "--init", source, "--extend", 3]
+    if how == "grow":
+        words = ["grow", source, *sets("n_layers=2 steps=3")]
+    words += ["--out", out, "--device", "cpu"]
+    gpub(*words)
+    whole = load(out, device="cpu")
+    plant_killed_save(out, 3)
+    if how == "--extend":  # its settings come after its first checkpoint
+        (out / "config.json").unlink()
+    gpub(*words)
+    again = load(out, device="cpu")
+    for a, b in zip(whole.model.parameters(), again.model.parameters()):
+        assert torch.equal(a, b)
+    assert [row["loss"] for row in again.log] == [row["loss"] for row in whole.log]
 
 
 def test_a_warm_optimizer_goes_on(place, tmp_path):

@@ -20,7 +20,7 @@ from ..data.tokenizer import load_tokenizer
 from ..model.gpt import GPTConfig
 from ..model.grow import GROWING, grow, grown_config
 from ..model.llama import Llama, LlamaConfig
-from ..record.checkpoint import load_checkpoint, save_checkpoint, which_weights
+from ..record.checkpoint import checkpoints, load_checkpoint, save_checkpoint, which_weights
 from ..record.load import load
 from ..share.hub import find_folder, import_folder
 from .config import TrainConfig
@@ -138,7 +138,8 @@ def find_initial(
             raise GpubError("--warm and the preset init need --init RUN")
         return None
     source = str(options.init)
-    if began and began.get("source") == source and (out / "checkpoints").is_dir():
+    # a run that was stopped before its first checkpoint was whole takes the weights once more
+    if began and began.get("source") == source and checkpoints(out):
         return _on_its_way(out, began)
     if (Path(source) / "checkpoints").is_dir():
         found = _from_run(Path(source), options.warm)
