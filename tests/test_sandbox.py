@@ -81,7 +81,47 @@ for _ in range(150):
     assert not [pid for pid in left if int(pid) != os.getpid()]
 
 
+# reads a name of whoever called it: a function whose first name has a number below 0
+PATCHED = """
+import dis, os, {module}
+def f():
+    x = 1
+    return x
+raw = bytearray(f.__code__.co_code)
+at = max(i for i in range(0, len(raw), 2) if dis.opname[raw[i]] == "LOAD_FAST")
+number = (-{offset}) & 0xffffffff
+wide = bytes(x for k in (24, 16, 8) for x in (dis.EXTENDED_ARG, number >> k & 255))
+changed = wide + bytes([raw[at], number & 255]) + bytes(raw[at + 2 : ])
+code = marshal.dumps(f.__code__)
+changed = bytes(raw[:at]) + changed
+size = len(raw).to_bytes(4, "little")
+data = code.replace(size + bytes(raw), len(changed).to_bytes(4, "little") + changed)
+assert data != code
+{load}
+found = type(f)(made, {{}})()
+for descriptor in range(3, 9):
+    try:
+        os.write(descriptor, found)
+    except OSError:
+        pass
+os._exit(0)
+"""
+FROM_A_FILE = """
+from importlib.machinery import SourcelessFileLoader
+from importlib.util import MAGIC_NUMBER
+class Mine(SourcelessFileLoader):
+    def get_data(self, path):
+        return MAGIC_NUMBER + bytes(12) + data
+made = Mine("mine", "mine.pyc").get_code("mine")
+"""
 FORGERIES = {
+    "code from bytes": PATCHED.format(
+        module="marshal", offset=38, load="made = marshal.loads(data)"
+    ),
+    "code from a file": PATCHED.format(module="marshal", offset=38, load=FROM_A_FILE),
+    "frozen code": PATCHED.format(
+        module="marshal, _imp", offset=38, load="made = _imp.get_frozen_object('mine', data)"
+    ),
     "frames": "import sys\nprint(sys._getframe(1).f_locals['good'])",
     "tracebacks": """
 try:
@@ -137,6 +177,7 @@ def test_only_the_names_of_pythons_own_exceptions_are_told():
         "import collections\nP = collections.namedtuple('P', 'a b')\nassert P(1, 2).b == 2",
         "import dataclasses\n@dataclasses.dataclass\nclass A:\n    x: int\nassert A(1).x == 1",
         "import hashlib, math, re, random, datetime, decimal, fractions, statistics, heapq",
+        "import pathlib, importlib.util, contextlib, copy, json, textwrap",
         "import typing, enum\nclass E(enum.Enum):\n    A = 1",
     ],
 )

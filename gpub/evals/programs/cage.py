@@ -8,7 +8,9 @@ Linux has four walls: a user, process, network and mount namespace of its own (n
 out, all ends with it), Landlock (nothing is written, and nothing read but Python's own library), a
 filter of system calls (no process, no program, no limit of anybody changed), and limits on time and
 memory. An audit hook refuses the same once more, and with it what could look into the frames of this
-program, where `word` is. Other systems have the limits and the hook only.
+program, where `word` is: frames, and code that was not compiled from text. Other systems have the
+limits and the hook only. The walls are the kernel's; `word` keeps Python code from calling itself
+passed, not a program that finds a mistake of the interpreter and reads its memory.
 """
 
 import json
@@ -189,11 +191,11 @@ def limit_resources(
 
 def install_audit_hook():
     """Refuse sockets, processes, foreign libraries, files to be written, limits, other interpreters
-    and whatever shows a frame; it cannot be taken off"""
+    and whatever shows a frame or makes code that no compiler checked; it cannot be taken off"""
     barred = (
         *("socket.", "subprocess.", "ctypes.", "shutil.", "pty.", "ftplib.", "http.", "urllib."),
         *("winreg.", "mmap.", "signal.", "os.", "resource.", "cpython.", "sys.", "gc.", "syslog."),
-        *("code.__new__", "fcntl.", "_thread.", "threading.", "telnetlib.", "sqlite3.", "msvcrt."),
+        *("code.__new__", "marshal.", "fcntl.", "_thread.", "threading.", "telnetlib.", "sqlite3.", "msvcrt."),
     )
     allowed = ("os.listdir", "os.scandir", "os.walk", "os.fwalk", "cpython.run_stdin")
     libraries = (
@@ -258,6 +260,17 @@ def known_exceptions() -> dict:
     return {kind: kind.__name__ for kind in found if issubclass(kind, BaseException)}
 
 
+def read_no_compiled_files():
+    """Import from source from here on, so that nobody needs marshal: code from bytes could read any
+    memory. What many programs import, and what is frozen into Python, is there before"""
+    import importlib.machinery
+    import importlib.util
+    import ntpath
+    import typing
+
+    sys.implementation.cache_tag = None
+
+
 def forget_the_way_in() -> dict:
     "What a program imports under these names is its own"
     for name in ("ctypes", "_ctypes", "struct", "resource"):
@@ -284,6 +297,7 @@ def main():
     if code is None:
         write(out, word + ",".join(walls).encode())
         leave(0)
+    read_no_compiled_files()
     names = forget_the_way_in()
     install_audit_hook()
     ended = good
