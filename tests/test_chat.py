@@ -17,7 +17,14 @@ from gpub.chat.conversations import (
     read_preferences,
     write_chats,
 )
-from gpub.chat.packing import PackedBatches, pack_rows, packed_batch, packed_logits
+from gpub.chat import packing
+from gpub.chat.packing import (
+    PackedAttention,
+    PackedBatches,
+    pack_rows,
+    packed_batch,
+    packed_logits,
+)
 from gpub.chat.sums import (
     SumTeacher,
     digits_of,
@@ -337,6 +344,24 @@ def test_no_conversation_sees_another(family):
     assert torch.equal(before[:start], after[:start]) and torch.equal(before[own], after[own])
     assert not torch.equal(before[start:end], after[start:end])
     assert torch.allclose(before[own], alone, atol=1e-6)
+
+
+def test_a_gpu_is_given_as_many_keys_as_queries(monkeypatch):
+    "No fused kernel takes a mask and fewer keys; the CPU repeats them itself, to the same bits"
+    attention = PackedAttention(torch.zeros(1, 5, dtype=torch.long))
+    q = torch.randn(1, 4, 5, 8)
+    k, v = torch.randn(2, 1, 2, 5, 8)
+    given = []
+
+    def noted(q, k, v, mask, enable_gqa):
+        given.append((tuple(k.shape), tuple(v.shape), enable_gqa))
+        return q
+
+    repeated = attention.attention(q, *(x.repeat_interleave(2, 1) for x in (k, v)))
+    assert torch.equal(attention.attention(q, k, v), repeated)
+    monkeypatch.setattr(packing.F, "scaled_dot_product_attention", noted)
+    attention.attention(q.to("meta"), k.to("meta"), v.to("meta"))
+    assert given == [((1, 4, 5, 8), (1, 4, 5, 8), False)]
 
 
 def test_the_order_is_a_pure_function_of_seed_and_step():

@@ -29,7 +29,9 @@ from gpub.record.load import load
 from gpub.share.hub import export_model
 from gpub.tune import steps
 from gpub.tune.lora import load_lora, merge_lora
-from gpub.tune.methods import TuneOptions, run_sft
+from gpub.train import optim
+from gpub.tune.grpo import GrpoConfig
+from gpub.tune.methods import TuneOptions, run_dpo, run_grpo, run_sft
 from gpub.tune.sets import ReplayConfig, open_questions
 from gpub.tune.start import open_start, with_marks
 from safetensors import SafetensorError
@@ -143,6 +145,16 @@ def test_an_adapter_is_kept_beside_the_merged_weights(talker, tmp_path):
     assert all(torch.allclose(t, merged[name], atol=1e-6) for name, t in weights(out).items())
 
 
+def test_an_adapter_beside_new_marks_is_refused(tmp_path):
+    "Their rows are all equal, and frozen: who speaks could not be told from them"
+    run = make_run(tmp_path / "run", CharTokenizer("0123456789+"))
+    words = ["--data", "sums:40", "--steps", 1, "--set", "batch_tokens=64"]
+    said = refused(sft_command, run, *words, "--lora", 2, "--out", tmp_path / "lora")
+    assert "the 4 marks of a chat are new" in said and not (tmp_path / "lora").exists()
+    done(sft_command, run, *words, "--out", tmp_path / "all")
+    done(sft_command, tmp_path / "all", *words, "--lora", 2, "--out", tmp_path / "lora")
+
+
 def chat_file(path, n=60):
     rows = [dict(question=f"What is {k} + {k}?", answer=f"It is {2 * k}.") for k in range(n)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -247,6 +259,58 @@ def test_chats_are_there_whole_or_not_at_all(tmp_path, words_tok, monkeypatch, f
     done(chats_command, *words)
     assert len(ChatSet(tmp_path / "chats")) > 50
     assert {p.name for p in tmp_path.iterdir()} == {"run", "t.jsonl", "chats"}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_matmul_is_in_the_format_of_the_run(tmp_path, words_tok, method):
+    "Learning, answering, held-out data, the reference, old text and samples: none is in fp32"
+    start = make_run(tmp_path / "base", words_tok)
+    rows = [dict(question=f"{n}?", answer="It is 4.", chosen="4", rejected="2") for n in range(60)]
+    data, old = tmp_path / "rows.jsonl", tmp_path / "old.txt"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    old.write_text("What is 2 + 2? It is 4. " * 60)
+    options = TuneOptions(
+        run=str(start),
+        out=str(tmp_path / "run"),
+        steps=1,
+        old=str(old),
+        device="cpu",
+        settings=dict(precision="bf16", batch_tokens=256),
+    )
+    seen = set()
+
+    def note(layer, inputs, output):
+        if isinstance(layer, torch.nn.Linear):
+            seen.add(output.dtype)
+
+    hook = torch.nn.modules.module.register_module_forward_hook(note)
+    try:
+        if method == "sft":
+            run_sft(options, str(data), ReplayConfig(source=str(old)), log=lambda line: None)
+        elif method == "dpo":
+            run_dpo(options, str(data), log=lambda line: None)
+        else:
+            few = GrpoConfig(questions_per_step=2, group=2, longest=4, penalty="k3", beta=0.1)
+            run_grpo(options, str(data), few, log=lambda line: None)
+    finally:
+        hook.remove()
+    assert seen == {torch.bfloat16}
+
+
+def test_muon_multiplies_in_the_format_of_the_card(base, tmp_path, monkeypatch):
+    "As in pretraining: bf16 where a card multiplies it; the CPU has fp32"
+    seen, real = set(), optim.orthogonalize
+
+    def noted(stack, steps, dtype):
+        seen.add(dtype)
+        return real(stack, steps, dtype)
+
+    monkeypatch.setattr(optim, "orthogonalize", noted)
+    for format in (torch.float32, torch.bfloat16):
+        monkeypatch.setattr(steps, "muon_format", lambda device: format)
+        words = ["--data", "sums:200", "--steps", 1, "--out", tmp_path / str(format)]
+        done(sft_command, base, *words)
+    assert seen == {torch.float32, torch.bfloat16}
 
 
 @pytest.mark.parametrize("lost", [["report.html"], ["report.html", "loss.png"], ["loss.png"]])

@@ -128,6 +128,11 @@ class PackedAttention:
         v_bgtd: torch.Tensor,  # values
     ) -> torch.Tensor:  # (b, h, t, d)
         "Gather from the positions that the mask allows"
+        heads = q_bhtd.size(1) // k_bgtd.size(1)
+        if heads > 1 and q_bhtd.device.type != "cpu":
+            # no fused kernel of a GPU takes both a mask and fewer keys than queries: without this
+            # all scores of a layer would be kept for the way back
+            k_bgtd, v_bgtd = (x.repeat_interleave(heads, 1) for x in (k_bgtd, v_bgtd))
         grouped = k_bgtd.size(1) < q_bhtd.size(1)
         return F.scaled_dot_product_attention(
             q_bhtd, k_bgtd, v_bgtd, self.mask_b1tt, enable_gqa=grouped

@@ -40,7 +40,7 @@ from .dpo import DpoConfig, DpoObjective, PreferencePair, answer_sums
 from .grpo import GrpoConfig, GrpoObjective, measure_signal
 from .lora import LoraConfig, add_lora, save_lora
 from .losses import dpo_loss
-from .rollouts import Cut, sample_answers
+from .rollouts import Cut, matmul_format, sample_answers
 from gpub.tune.sets import (
     ChatParts,
     ReplayConfig,
@@ -141,6 +141,7 @@ def sums_p_right(
     model: GPT | Llama,  # that answers
     tok: BPETokenizer | CharTokenizer,  # its tokenizer
     n: int = 500,  # held-out sums
+    dtype: torch.dtype = torch.float32,  # of the matmuls
 ) -> float:
     "The probability of the right answer, exactly, the mean over held-out sums"
     a, b = draw_pairs(n, np.random.default_rng(6), held_out=True)
@@ -156,7 +157,7 @@ def sums_p_right(
     else:
         wanted = SumTeacher(0.0).answer(a, b, np.random.default_rng(0))
         chats = [encode_chat(tok, sum_messages(*one)) for one in zip(a, b, wanted)]
-    return float(answer_sums(model, chats).exp().mean())
+    return float(answer_sums(model, chats, dtype=dtype).exp().mean())
 
 
 def _dtype(model: GPT | Llama, cfg: TrainConfig) -> torch.dtype:
@@ -173,8 +174,10 @@ class OldText:
         source: str,  # as for `replay_text`
         start: TuneStart,  # the model, before it is tuned
         rows: int | None,  # at once; None: as `evaluate` does
+        dtype: torch.dtype = torch.float32,  # of the matmuls
     ):
         self.model, self.size, self.rows = start.model, start.model.cfg.context_length, rows
+        self.dtype = dtype
         self.ids = replay_text(source, start)[1][: 50 * self.size + 1]
         if len(self.ids) <= self.size:
             raise GpubError(
@@ -186,7 +189,7 @@ class OldText:
 
     def bits(self) -> float:  # per byte
         "Surprise at the old text now"
-        nats = evaluate(self.model, self.ids, self.size, self.rows)
+        nats = evaluate(self.model, self.ids, self.size, self.rows, self.dtype)
         return nats * (len(self.ids) - 1) / math.log(2) / self.bytes
 
     def figures(self) -> dict[str, float]:
@@ -196,7 +199,9 @@ class OldText:
 
 
 def _old_text(start: TuneStart, options: TuneOptions, cfg: TrainConfig) -> OldText | None:
-    return OldText(options.old, start, cfg.micro_batch) if options.old else None
+    if not options.old:
+        return None
+    return OldText(options.old, start, cfg.micro_batch, _dtype(start.model, cfg))
 
 
 def well_formed_share(
@@ -217,7 +222,9 @@ _ASKED = 64  # held-out questions that are answered, to see whether the template
 _HEARD = 128  # tokens of such an answer at most
 
 
-def _well_formed(start: TuneStart, chats: Sequence[EncodedChat]) -> dict[str, float]:
+def _well_formed(
+    start: TuneStart, chats: Sequence[EncodedChat], dtype: torch.dtype
+) -> dict[str, float]:
     "Whether a model answers held-out questions in the form of its template"
     prompts = [chat.ids[: int(chat.learned.argmax())] for chat in chats[:_ASKED]]
     context = start.model.cfg.context_length
@@ -226,7 +233,8 @@ def _well_formed(start: TuneStart, chats: Sequence[EncodedChat]) -> dict[str, fl
         return {}
     longest = min(_HEARD, context - max(map(len, prompts)))
     start.model.eval()
-    said = sample_answers(start.model, prompts, longest, chat_marks(start.tok).end)
+    with matmul_format(start.model, dtype):
+        said = sample_answers(start.model, prompts, longest, chat_marks(start.tok).end)
     start.model.train()
     return dict(well_formed=well_formed_share(said, start.tok))
 
@@ -245,6 +253,7 @@ def _drawing(
     model: GPT | Llama,
     tok: BPETokenizer | CharTokenizer,
     questions: Sequence[str],
+    dtype: torch.dtype,
     longest: int = 100,
 ) -> Callable[[], list[tuple[str, str]]]:
     "Questions and what the model says now, with the same dice each time"
@@ -253,7 +262,8 @@ def _drawing(
     def draw() -> list[tuple[str, str]]:
         was_training = model.training
         model.eval()
-        said = [(question, reply(model, tok, question, how)) for question in questions]
+        with matmul_format(model, dtype):
+            said = [(question, reply(model, tok, question, how)) for question in questions]
         model.train(was_training)
         return said
 
@@ -264,6 +274,12 @@ def _with_adapter(start: TuneStart, options: TuneOptions) -> dict[str, Any]:
     "Add an adapter where one is asked for; what belongs into the settings of the run"
     if not options.lora:
         return {}
+    if new := start.facts.get("new_marks"):
+        raise GpubError(
+            f"the {new} marks of a chat are new to {start.folder}, and an adapter leaves them as "
+            "they are, all equal: it could not tell who speaks; let all weights learn them first "
+            f"(gpub sft {start.folder} --data CHATS), and start --lora from there"
+        )
     torch.manual_seed(options.seed)
     add_lora(start.model, LoraConfig(rank=options.lora, alpha=2.0 * options.lora))
     return dict(lora=options.lora)
@@ -316,7 +332,9 @@ def _extras(
     return TuneExtras(
         every=options.every or max(1, tuning.train.steps // 10),
         measure=tuning.measure,
-        draw=_drawing(start.model, start.tok, tuning.questions),
+        draw=_drawing(
+            start.model, start.tok, tuning.questions, _dtype(start.model, tuning.train)
+        ),
         log=log,
         config=config,
         usd_per_hour=options.usd_per_hour,
@@ -357,21 +375,22 @@ def _rows_of(start: TuneStart, batch_tokens: int, replay: ReplayConfig | None) -
 
 
 def _sft_figures(
-    start: TuneStart, chats: ChatParts, old_val: np.ndarray, micro: int | None
+    start: TuneStart, chats: ChatParts, old_val: np.ndarray, cfg: TrainConfig
 ) -> dict[str, float]:
     "Held-out conversations, the sums, and old text that is being forgotten"
     model, tok, size = start.model, start.tok, start.model.cfg.context_length
+    micro, dtype = cfg.micro_batch, _dtype(model, cfg)
     found = {}
     if chats.val:
-        found["val_loss"] = answers_loss(model, chats.val, size, micro or 32)
+        found["val_loss"] = answers_loss(model, chats.val, size, micro or 32, dtype)
         found["val_bpb"] = _bits_per_byte(tok, chats.val, found["val_loss"])
-        first_and_last = first_and_end(model, chats.val, rows=micro or 200)
+        first_and_last = first_and_end(model, chats.val, rows=micro or 200, dtype=dtype)
         found["val_first"], found["val_end"] = first_and_last
-        found |= _well_formed(start, chats.val)
+        found |= _well_formed(start, chats.val, dtype)
     if chats.of_sums:
-        found["p_right"] = sums_p_right(model, tok)
+        found["p_right"] = sums_p_right(model, tok, dtype=dtype)
     if len(old_val) > size:
-        found["old_loss"] = evaluate(model, old_val[: 50 * size], size, micro)
+        found["old_loss"] = evaluate(model, old_val[: 50 * size], size, micro, dtype)
     return found
 
 
@@ -410,7 +429,7 @@ def run_sft(
     watched = _old_text(start, options, cfg)
 
     def measure(step: int) -> dict[str, float]:
-        found = _sft_figures(start, chats, old_val, cfg.micro_batch)
+        found = _sft_figures(start, chats, old_val, cfg)
         return found | (watched.figures() if watched else {})
 
     tuning = _Tuning(
@@ -435,15 +454,16 @@ def run_sft(
 class _HeldOutPairs:
     "Pairs kept aside, whose answers are as likely as the start has them until training moves them"
 
-    def __init__(self, start: TuneStart, pairs: list[PreferencePair], at_once: int):
-        self.start, self.at_once = start, at_once
+    def __init__(self, start: TuneStart, pairs: list[PreferencePair], cfg: TrainConfig):
+        self.start, self.at_once = start, cfg.micro_batch or 128
+        self.dtype = _dtype(start.model, cfg)
         self.chosen = [pair.chosen for pair in pairs]
         self.rejected = [pair.rejected for pair in pairs]
         self.before = self._logprobs()
 
     def _logprobs(self) -> list[torch.Tensor]:  # of the chosen answers, of the rejected ones
         sides = self.chosen, self.rejected
-        return [answer_sums(self.start.model, side, self.at_once) for side in sides]
+        return [answer_sums(self.start.model, side, self.at_once, self.dtype) for side in sides]
 
     def figures(self, beta: float) -> dict[str, float]:
         "How far the answers have come apart, and whether they are still well formed"
@@ -453,7 +473,7 @@ class _HeldOutPairs:
             val_loss=float(dpo_loss(*now, *self.before, beta)),
             val_chosen_gain=float(chosen_gain.mean()),
             val_ordered=float((chosen_gain > rejected_gain).float().mean()),
-            **_well_formed(self.start, self.chosen),
+            **_well_formed(self.start, self.chosen, self.dtype),
         )
 
 
@@ -475,12 +495,12 @@ def run_dpo(
     cut = Cut(cfg.micro_batch, _dtype(model, cfg))
     watched = _old_text(start, options, cfg)
     objective = DpoObjective(model, pairs.train, dpo, options.seed, cut)
-    held_out = _HeldOutPairs(start, pairs.val, cfg.micro_batch or 128) if pairs.val else None
+    held_out = _HeldOutPairs(start, pairs.val, cfg) if pairs.val else None
 
     def measure(step: int) -> dict[str, float]:
         found = held_out.figures(dpo.beta) if held_out else {}
         if pairs.of_sums:
-            found["p_right"] = sums_p_right(model, tok)
+            found["p_right"] = sums_p_right(model, tok, dtype=cut.dtype)
         return found | (watched.figures() if watched else {})
 
     tuning = _Tuning(
@@ -523,22 +543,25 @@ def run_grpo(
     end = chat_marks(tok).end
     grpo = _for_source(grpo, source, tok, options.seed)
     task = open_task(source, start, grpo, rule, log)
+    cfg = tune_config(start, "grpo", options, 100)
+    cut = Cut(cfg.micro_batch, _dtype(model, cfg))
     if not checkpoints(options.out):
-        _say_signal(measure_signal(model, task.held_out, end, grpo), grpo, log)
+        with matmul_format(model, cut.dtype):
+            _say_signal(measure_signal(model, task.held_out, end, grpo), grpo, log)
     reference = None
     if grpo.penalty != "none":
         reference = copy.deepcopy(model).eval().requires_grad_(False)
     settings = grpo.to_dict() | _with_adapter(start, options)
-    cfg = tune_config(start, "grpo", options, 100)
-    cut, watched = Cut(cfg.micro_batch, _dtype(model, cfg)), _old_text(start, options, cfg)
+    watched = _old_text(start, options, cfg)
 
     def measure(step: int) -> dict[str, float]:
-        said = sample_answers(model.eval(), task.held_out.prompts, grpo.longest, end)
+        with matmul_format(model, cut.dtype):
+            said = sample_answers(model.eval(), task.held_out.prompts, grpo.longest, end)
         model.train()
         earned = [task.held_out.reward(n, answer) for n, answer in enumerate(said)]
         found = dict(val_reward=float(np.mean(earned)), well_formed=well_formed_share(said, tok))
         if task.of_sums:
-            found["p_right"] = sums_p_right(model, tok)
+            found["p_right"] = sums_p_right(model, tok, dtype=cut.dtype)
         return found | (watched.figures() if watched else {})
 
     tuning = _Tuning(

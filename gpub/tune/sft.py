@@ -112,6 +112,7 @@ def answers_loss(
     chats: Sequence[EncodedChat],  # to be judged on
     size: int,  # tokens of a row, at least those of the longest
     rows: int = 32,  # at once
+    dtype: torch.dtype = torch.float32,  # of the matmuls, as in training
 ) -> float:  # nats per learned token
     "The masked loss: how surprised a model is by the assistant's words of a whole set"
     batches = PackedBatches(chats, size, rows)
@@ -121,8 +122,7 @@ def answers_loss(
     for start in range(0, len(batches.rows), rows):
         members = batches.rows[start : start + rows]
         batch = batch_to(packed_batch([[chats[i] for i in row] for row in members], size), device)
-        logprobs_bt = token_logprobs(packed_logits(model, batch), batch.targets_bt)
-        nats -= logprobs_bt.double().sum().item()
+        nats -= answer_logprobs(model, batch, dtype).double().sum().item()
         learned += int((batch.targets_bt != NOT_LEARNED).sum())
     model.train(was_training)
     if not learned:
@@ -135,13 +135,14 @@ def first_and_end(
     chats: Sequence[EncodedChat],  # whose last turn is the assistant's
     most: int = 200,  # conversations
     rows: int = 200,  # at once
+    dtype: torch.dtype = torch.float32,  # of the matmuls, as in training
 ) -> tuple[float, float]:  # nats
     "How surprised a model is by the first token of an answer, and by its end, on average"
     chats, first, last = chats[:most], [], []
     for start in range(0, len(chats), rows):
         batch = batch_to(one_per_row(chats[start : start + rows]), model.tok.weight.device)
         with torch.no_grad():
-            nats_bt = -answer_logprobs(model, batch)
+            nats_bt = -answer_logprobs(model, batch, dtype)
         asked_bt = batch.targets_bt != NOT_LEARNED
         places = torch.arange(len(nats_bt), device=nats_bt.device)
         last_b = asked_bt.size(1) - 1 - asked_bt.flip(1).int().argmax(1)

@@ -36,7 +36,12 @@ from ..record.log import read_log
 from ..report.page import write_report
 from ..train.config import TrainConfig
 from ..train.loop import Diverged, lr_factor
-from ..train.optim import make_optimizers, optimizer_state, restore_optimizers
+from gpub.train.optim import (
+    make_optimizers,
+    muon_format,
+    optimizer_state,
+    restore_optimizers,
+)
 from .lora import adapter_weights, merged_weights
 
 # %% ../../nbs/lib/tune/steps.ipynb #8747fc75
@@ -77,7 +82,8 @@ def tune_steps(
     start: int = 0,  # steps already done
 ) -> Iterator[TuneStep]:  # one after each step
     "The loop of tuning; raises `Diverged` when the loss is no number"
-    opts = make_optimizers(model, cfg) if opts is None else opts
+    if opts is None:
+        opts = make_optimizers(model, cfg, muon_format(model.tok.weight.device))
     params = [p for o in opts for g in o.param_groups for p in g["params"]]
     for n in range(start, cfg.steps):
         total = torch.zeros(())
@@ -365,7 +371,7 @@ def tune_run(
         config = open_folder(out, identity, lambda: _described(model, tok, extras.config))
         if not (out / "tokenizer.json").exists():
             tok.save(out)
-        opts = make_optimizers(model, job.train)
+        opts = make_optimizers(model, job.train, muon_format(model.tok.weight.device))
         state = _restored(out, model, opts, extras.log)
         cut_log(out / "log.jsonl", state.step)
         _cut_samples(out / "samples.jsonl", state.step)
