@@ -332,9 +332,7 @@ def _extras(
     return TuneExtras(
         every=options.every or max(1, tuning.train.steps // 10),
         measure=tuning.measure,
-        draw=_drawing(
-            start.model, start.tok, tuning.questions, _dtype(start.model, tuning.train)
-        ),
+        draw=_drawing(start.model, start.tok, tuning.questions, _dtype(start.model, tuning.train)),
         log=log,
         config=config,
         usd_per_hour=options.usd_per_hour,
