@@ -328,7 +328,7 @@ def test_a_report_that_a_kill_prevented_is_written(base, talker, tmp_path, lost)
 @pytest.mark.parametrize(
     "method, words, said",
     [
-        ("sft", ["--epochs", "1e308"], "epochs must be a number above 0, at most 10,000"),
+        ("sft", ["--epochs", "1e308"], "epochs must be a positive number, at most 10,000"),
         ("dpo", ["--pairs-per-step", "100000000"], "from 1 to 65,536, got 100000000"),
         ("grpo", ["--group", "100000000"], "group must be a whole number from 2 to 1,024"),
         ("grpo", ["--questions", "100000000"], "from 1 to 65,536, got 100000000"),

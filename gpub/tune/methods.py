@@ -59,7 +59,7 @@ from .steps import Objective, TuneExtras, TuneJob, Watch, tune_run
 _RATES = dict(sft=(0.3, 2e-5), dpo=(0.025, 1e-6), grpo=(0.04, 1e-6))  # share, and absolute
 _ADAPTER_RATES = dict(sft=(0.5, 2e-4), dpo=(0.125, 5e-6), grpo=(0.2, 5e-6))
 _BATCH_TOKENS = 32_768  # of a step, for a model from elsewhere
-_Epochs = Annotated[float, Gt(0), Le(10_000), "a number above 0, at most 10,000"]
+_Epochs = Annotated[float, Gt(0), Le(10_000), "a positive number, at most 10,000"]
 
 
 @dataclass(frozen=True, kw_only=True)
