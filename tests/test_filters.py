@@ -8,7 +8,16 @@ from hypothesis import given, settings, strategies as st
 from gpub.core import GpubError
 from gpub.data.tokenizer import BPETokenizer
 from gpub.prep.config import PrepConfig
-from gpub.prep.filters import COMMON_WORDS, Addresses, Language, Quality, Sites
+from gpub.prep.filters import (
+    COMMON_WORDS,
+    MASKED_EMAIL,
+    MASKED_IP,
+    NOT_KNOWN,
+    Addresses,
+    Language,
+    Quality,
+    Sites,
+)
 from gpub.prep.pipeline import prepare
 from gpub.prep.store import Document, load_chunk
 
@@ -200,3 +209,49 @@ def test_filters_of_a_job_leave_behind_what_they_dropped(pages, tmp_path, worker
     texts = [text for path in kept for text in load_chunk(path, "text")[0].to_pylist()]
     assert len(texts) == 12 and all("Ask email@example.com." in text for text in texts)
     assert not set(texts) & set(gone)
+
+
+TABBED = "def add(a, b):\n\tc = a + b\n\tif c > b:\n\t\treturn c\n\treturn b\n\n\n" * 12
+DENSE = "def test():\n\tself.assertEqual(total_of(first,second),expected_of(first))\n" * 30
+
+
+@pytest.mark.parametrize("program", [TABBED, DENSE, TABBED.replace("\t", "    ")])
+def test_quality_keeps_programs(program):
+    "The words of a program are as long as names and signs are, not as those of a language"
+    assert Quality()(Document(program)) is None
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        "function(a,b){return(a+b)*this.value;}var.prototype.render=function(){}; " * 60,
+        '<div class="menu">\n\t<a href="/index.html">Home</a>\n</div>\n' * 40,
+        "\n".join(["QmFzZTY0IGlzIG5vdCB0ZXh0IGFuZCBzYXlzIG5vdGhpbmc" * 2] * 80),
+        "12 34 5678 901 2345 " * 40,
+    ],
+)
+def test_quality_drops_what_is_no_text(junk):
+    assert Quality()(Document(junk)) in ("length of words", "words without letters")
+
+
+@pytest.mark.parametrize(
+    "text, unknown",
+    [
+        ("Собака и кошка живут в доме, и они не спят на крыше. " * 5, 1),
+        ("Pies i kot mieszkają w domu, ale nie śpią na dachu, bo tam jest zimno. " * 5, 1),
+        (TABBED, 1),
+        (f"{SENTENCE}, and it is the case that this was for all of us. " * 4, 0),
+    ],
+)
+def test_a_language_that_is_not_known_passes_and_is_counted(text, unknown):
+    document = Document(text)
+    assert Language()(document) is None
+    assert document.notes[NOT_KNOWN] == unknown
+
+
+def test_masked_addresses_are_counted():
+    letter = Document("From a@b.de and c@d.org at 8.8.4.4, not 10.0.0.1, not 192.168.0.7")
+    Addresses()(letter)
+    assert letter.notes == {MASKED_EMAIL: 2, MASKED_IP: 1}
+    Addresses()(plain := Document("nobody @ home at 10.0.0.1"))
+    assert plain.notes == {}

@@ -10,7 +10,7 @@ from gpub.core import GpubError
 from gpub.record.folder import lock_folder
 from gpub.data.transfer import merge
 from gpub.prep.config import PrepConfig
-from gpub.prep.pipeline import mix_table, prepare
+from gpub.prep.pipeline import findings_table, mix_table, prepare
 from gpub.prep.progress import PrepProgress
 from gpub.data.batches import Batches
 from gpub.data.shards import ShardWriter, read_manifest, verify_shards
@@ -907,6 +907,50 @@ def test_leaked_questions_are_dropped_with_receipts(leaky, tokenizer, workers):
     other = replace(cfg, benchmarks=())
     with pytest.raises(GpubError, match="another job: benchmarks"):
         prepare(other, out, log=quiet)
+
+
+def findings(manifest):
+    "The cells of the table, by check"
+    rows = [line.split("  ") for line in findings_table(manifest).splitlines()]
+    return {cells[0]: [c.strip() for c in cells[1:] if c.strip()] for cells in rows}
+
+
+def test_what_nobody_looked_for_is_not_zero(leaky, tokenizer):
+    "Benchmark questions stand in this text: without --benchmark there is no count of them"
+    cfg = PrepConfig(sources=(f"a={leaky}/leaky.jsonl",), tokenizer=str(tokenizer))
+    lines = []
+    m = prepare(replace(cfg, scan=False), leaky / "blind", log=lines.append)
+    assert m["contaminated"] is None and m["scan"] is None
+    assert not (leaky / "blind" / "contaminated.jsonl").exists()
+    assert not any(v for k, v in m["looked_for"].items() if k != "equal documents")
+    table = findings(m)
+    assert table.pop("equal documents") == ["1"]
+    assert {tuple(v) for v in table.values()} == {("a",), ("not looked for",)}
+    assert findings_table(m) in lines
+    some = replace(
+        cfg, near=0.9, benchmarks=(str(leaky / "quiz.jsonl"),), filters=("language", "addresses")
+    )
+    table = findings(prepare(some, leaky / "seeing", log=quiet))
+    assert table["benchmark questions"] == ["2"] and table["filter quality"] == ["not looked for"]
+    assert table["near duplicates"][0].isdecimal() and table["chanted strings"] == ["0"]
+    assert table["filter addresses"] == ["0 masked"]
+    assert re.fullmatch(r"\d+, \d+ not known", table["filter language"][0])
+
+
+def test_a_chant_that_no_list_has_is_kept_with_an_example(corpus, tokenizer, tmp_path):
+    "What the scan discovers outlives the work folder, and is said"
+    chants = [f"The wind of day {i} says " + f"zorbleflux {i} " * 40 for i in range(3)]
+    lines = [json.dumps(dict(text=text)) + "\n" for text in chants]
+    (tmp_path / "z.jsonl").write_text((corpus / "edu.jsonl").read_text() + "".join(lines))
+    cfg = PrepConfig(sources=(f"a={tmp_path}/z.jsonl",), tokenizer=str(tokenizer))
+    said = []
+    prepare(cfg, tmp_path / "o", log=said.append)
+    words = read_manifest(tmp_path / "o")["scan"]["sources"]["a"]["attractors"]
+    assert len(words) <= 20 and max(len(w["example"]) for w in words) <= 100
+    found = [w for w in words if w["word"] == "zorbleflux"]
+    assert [(w["documents"], w["times"]) for w in found] == [(3, 40.0)]
+    assert found[0]["example"].startswith("The wind of day 0 says zorbleflux")
+    assert any("zorbleflux" in line and "The wind of day 0" in line for line in said)
 
 
 def test_a_store_makes_another_mix_without_reading_again(corpus, tokenizer, tmp_path, monkeypatch):

@@ -396,7 +396,12 @@ def what(folder: str, step: int, context_length: int, batch: int, seed: int):
 def show_mix(folder: str):
     "Tokens, share and epochs of every source."
     from gpub.data.shards import read_manifest
-    from gpub.prep.pipeline import mix_table
+    from gpub.prep.pipeline import findings_table, mix_table
 
     m = read_manifest(folder)
-    click.echo(mix_table(m) if "mix" in m and not m.get("merged") else mix_of(m))
+    if "mix" not in m or m.get("merged"):
+        click.echo(mix_of(m))
+        return
+    click.echo(mix_table(m))
+    if "looked_for" in m:
+        click.echo(findings_table(m))

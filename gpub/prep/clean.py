@@ -188,6 +188,7 @@ class Counts:
     bytes_kept: int = 0  # UTF-8 bytes of the documents kept
     repaired: Counter = field(default_factory=Counter)  # repair -> documents
     dropped: Counter = field(default_factory=Counter)  # reason -> documents
+    noted: Counter = field(default_factory=Counter)  # what filters noted without a drop -> times
     examples: dict = field(default_factory=dict)  # reason -> beginnings of the first five
 
     def drop(
@@ -209,7 +210,7 @@ class Counts:
         o = other if isinstance(other, dict) else other.to_dict()
         for k in ("seen", "kept", "bytes_in", "bytes_kept"):
             setattr(self, k, getattr(self, k) + o[k])
-        for k in ("repaired", "dropped"):
+        for k in ("repaired", "dropped", "noted"):
             getattr(self, k).update(o[k])
         for why, texts in o["examples"].items():
             self.examples[why] = (self.examples.get(why, []) + texts)[:KEPT_EXAMPLES]
@@ -224,6 +225,7 @@ class Counts:
             bytes_kept=self.bytes_kept,
             repaired=dict(sorted(self.repaired.items())),
             dropped=dict(sorted(self.dropped.items())),
+            noted=dict(sorted(self.noted.items())),
             examples={k: list(v) for k, v in sorted(self.examples.items())},
         )
 

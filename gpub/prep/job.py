@@ -33,7 +33,7 @@ from gpub.prep.sources import (
     find_files,
     pinned,
 )
-from .store import chunk_files, chunk_path, load_chunk
+from .store import STORE_FORMAT, chunk_files, chunk_path, load_chunk
 from ..record.folder import differences, lock_folder
 
 # %% ../../nbs/lib/prep/job.ipynb #a91d6fca
@@ -208,6 +208,7 @@ class Job:
         alike = [settings[k] for k in ("rules", "filters", "benchmarks", "chunk_mb")]
         alike += [settings.get("filter_code"), bool(self.asked.near), self.rank, self.world]
         alike += [self.asked.scan and self.asked.attractors, PREP_FORMAT, gpub.__version__]
+        alike += [STORE_FORMAT]
         alike += [settings["tasks"]] if "tasks" in settings else []
         files = inputs(self.cfg, exact=True)
         return {
