@@ -6,7 +6,7 @@
 __all__ = ['Count', 'Positive', 'NotNegative', 'PLAIN_TYPES', 'OLD_NAMES', 'CONFIG_FORMAT', 'NOT_LOCAL', 'GpubError',
            'with_new_names', 'kind_in_words', 'as_tuples', 'schema_of', 'validated', 'needed_fields', 'check_object',
            'Config', 'parse_json', 'write_atomic', 'is_url', 'refuse_url', 'refuse_pipe', 'read_json', 'upgrade_config',
-           'read_config', 'first_line']
+           'read_config', 'first_line', 'visible_text']
 
 # %% ../nbs/00_core.ipynb #a0463681
 import dataclasses
@@ -361,3 +361,25 @@ def first_line(
         iter((getattr(error, "strerror", None) or str(error)).strip().splitlines()),
         type(error).__name__,
     )[:most]
+
+
+# what a terminal obeys instead of showing it: control characters, and those that turn
+# the direction of writing around; line ends and tabs stay
+_OBEYED = [
+    *range(32),
+    *range(0x7F, 0xA0),
+    *range(0x202A, 0x202F),
+    *range(0x2066, 0x206A),
+]
+_SHOWN = {
+    code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+    for code in _OBEYED
+    if chr(code) not in "\n\t"
+}
+
+
+def visible_text(
+    text: str,  # from a model, or from a file that anybody may have made
+) -> str:  # for a terminal
+    "A text in which what a terminal would obey is spelled, such as \\x1b"
+    return text.translate(_SHOWN)

@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 from typing import TextIO
+from .core import visible_text
 
 # %% ../nbs/lib/progress.ipynb #88386943
 def minutes_seconds(
@@ -118,7 +119,8 @@ class Progress:
         text: object,  # a line or more
     ):
         "Print below the line, which moves on"
-        write_now(self.out, ("\r\x1b[K" if self.shown else "") + str(text) + "\n")
+        text = visible_text(str(text)) if self.out.isatty() else str(text)
+        write_now(self.out, ("\r\x1b[K" if self.shown else "") + text + "\n")
         self.shown = False
 
 

@@ -9,6 +9,7 @@ __all__ = ['Table']
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from .core import visible_text
 
 # %% ../nbs/lib/table.ipynb #af7e0f82
 @dataclass
@@ -22,24 +23,24 @@ class Table:
     widths: Sequence[int] = ()  # least characters of each column; default: as many as it needs
 
     def cells(self) -> list[list[str]]:  # row by row
-        "The rows as strings without line breaks"
-        return [[" ".join(str(c).split("\n")) for c in row] for row in self.rows]
+        "The rows as strings without line breaks, and nothing that a terminal obeys"
+        return [[_cell(c) for c in row] for row in self.rows]
 
     def __repr__(self):
-        rows = [[*map(str, self.head)]] if self.head else []
+        rows = [[*map(_cell, self.head)]] if self.head else []
         rows += self.cells()
         widths = self._widths(rows)
         lines = [self._line(row, widths) for row in rows]
-        return "\n".join([self.title, *lines] if self.title else lines)
+        return "\n".join([visible_text(self.title), *lines] if self.title else lines)
 
     def markdown(self) -> str:
         "The table in Markdown, the title in bold above it"
         rows = self.cells()
         columns = max(map(len, [self.head, *rows]))
         rule = [":--" if self._side(i) == "l" else "--:" for i in range(columns)]
-        head = [*map(str, self.head)] or [""] * columns
+        head = [*map(_cell, self.head)] or [""] * columns
         lines = [_markdown_line(row, columns) for row in [head, rule, *rows]]
-        return "\n".join([f"**{self.title}**\n" if self.title else "", *lines])
+        return "\n".join([f"**{visible_text(self.title)}**\n" if self.title else "", *lines])
 
     _repr_markdown_ = markdown
 
@@ -66,6 +67,11 @@ class Table:
             else:
                 cells.append(cell.rjust(width))
         return "  ".join(cells).rstrip()
+
+
+def _cell(value: object) -> str:
+    "A cell in one line"
+    return visible_text(" ".join(str(value).split("\n")))
 
 
 def _markdown_line(row: list[str], columns: int) -> str:

@@ -2,12 +2,50 @@
 
 import subprocess, sys
 import pytest
+from gpub.cli import main as main_module
+from gpub.cli.options import echo_text
+from gpub.core import GpubError
+from gpub.progress import Progress
 from gpub.table import Table
 
 
 def test_columns_and_sides():
     table = Table(["name", "n", "what"], [["a", 1], ["bb", 1000, "x"]], "title", align="lrl")
     assert str(table).splitlines() == ["title", "name     n  what", "a     1", "bb    1000  x"]
+
+
+def test_nothing_that_a_terminal_obeys_is_in_a_table():
+    "Colours, titles and text turned around, in any part of it, for a terminal and a file"
+    odd = "\x1b]0;mine\x07\x9b31m\u202ered\r"
+    table = Table([odd, "n"], [[odd, 1], [f"{odd}\n{odd}"]], odd)
+    for shown in (str(table), table.markdown()):
+        assert not [c for c in shown if c not in "\n\t" and not c.isprintable()]
+        assert shown.count(r"\x1b]0;mine\x07\x9b31m\u202ered\x0d") == 5
+
+
+@pytest.mark.parametrize("on_terminal", [True, False])
+def test_a_text_is_exact_in_a_pipe_and_harmless_on_a_terminal(on_terminal, monkeypatch, capsys):
+    "What a model wrote, what a run logs, and an error, which is always for people"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: on_terminal)
+    odd, spelled = "a\tb\n\x1b[31m\x0e\u2066c", "a\tb\n" + r"\x1b[31m\x0e\u2066c"
+    echo_text(odd, nl=False)
+    assert capsys.readouterr().out == (spelled if on_terminal else odd)
+    Progress(1, live=False).log(odd)
+    assert capsys.readouterr().out == (spelled if on_terminal else odd) + "\n"
+    monkeypatch.setattr(main_module, "cli", Refuses(odd))
+    with pytest.raises(SystemExit):
+        main_module.main()
+    assert capsys.readouterr().err == f"gpub: {spelled}\n"
+
+
+class Refuses:
+    "A command that ends with an error"
+
+    def __init__(self, text):
+        self.text = text
+
+    def main(self, **how):
+        raise GpubError(self.text)
 
 
 def test_the_last_side_holds_for_all_that_follow():

@@ -11,7 +11,7 @@ import click
 from .. import __version__
 from .hints import usage_line
 from .options import DeferredCommand, LazyGroup
-from ..core import GpubError
+from ..core import GpubError, visible_text
 from ..progress import write_now
 from ..record.folder import Interrupted
 
@@ -191,7 +191,7 @@ LONGEST = 600  # characters of a message
 
 def _say(text: object):
     "One line on stderr, as long as there is somebody to read it"
-    text = str(text)
+    text = visible_text(str(text))
     if len(text) > LONGEST:  # a name or a value of thousands of letters: its ends say enough
         text = f"{text[: LONGEST - 200]} ... {text[-190:]}"
     if sys.stderr:

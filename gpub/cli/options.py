@@ -6,7 +6,7 @@
 __all__ = ['PATH', 'RUN', 'PRESET', 'TRACKER', 'json_option', 'step_option', 'temperature_option', 'device_option', 'data_option',
            'DeferredCommand', 'LazyGroup', 'LateCommand', 'TorchCommand', 'LateChoice', 'LateDefault', 'LocalPath',
            'RunFolder', 'preset_names', 'NameOf', 'run_options', 'FiniteRange', 'number_option', 'settings_option',
-           'parse_settings', 'this_command']
+           'parse_settings', 'this_command', 'echo_text']
 
 # %% ../../nbs/lib/cli/options.ipynb #357b7602
 import importlib.util
@@ -19,7 +19,7 @@ from click.shell_completion import CompletionItem
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from .start import stop_at_once
-from ..core import NOT_LOCAL, GpubError, is_url
+from ..core import NOT_LOCAL, GpubError, is_url, visible_text
 from ..files import remember, runs_dir
 
 # %% ../../nbs/lib/cli/options.ipynb #857b55b3
@@ -303,3 +303,13 @@ def this_command() -> str:
     "What was typed, to be typed again"
     n = os.environ.get("LOCAL_WORLD_SIZE")
     return (f"torchrun --nproc_per_node={n} -m gpub " if n else "gpub ") + shlex.join(sys.argv[1:])
+
+
+def echo_text(
+    text: str,  # from a model, or from a file that anybody may have made
+    nl: bool = True,  # end the line
+):
+    """Print a text: a terminal shows what it would obey, such as \\x1b; a pipe and a file get it as
+    it is"""
+    # color=True: click itself leaves out no colours that the text has
+    click.echo(visible_text(text) if sys.stdout.isatty() else text, nl=nl, color=True)

@@ -9,7 +9,7 @@ __all__ = ['ls_command', 'show_command', 'presets_command', 'resume_command', 'c
 import json
 from pathlib import Path
 import click
-from .options import PATH, RUN, TorchCommand, json_option
+from .options import PATH, RUN, TorchCommand, echo_text, json_option
 from ..core import GpubError, read_config, write_atomic
 
 # %% ../../nbs/lib/cli/runs_commands.ipynb #baccef92
@@ -44,7 +44,7 @@ def show_command(run: str, as_yaml: bool, file: str | None):
         write_atomic(file, json.dumps(facts, indent=1) + "\n")
     click.echo(describe_table(facts))
     for name, text in last_texts([run]):
-        click.echo(f"\n--- {name}\n{text}")
+        echo_text(f"\n--- {name}\n{text}")
 
 
 def _yaml_of(run: str) -> str:
@@ -106,7 +106,7 @@ def compare_command(runs: tuple[str, ...], out: str, over: str):
     differing = settings_table(runs)
     click.echo(f"\n{differing}" if differing.rows else "\nthe same settings")
     for name, text in last_texts(runs):
-        click.echo(f"\n--- {name}\n{text}")
+        echo_text(f"\n--- {name}\n{text}")
     click.echo(f"\nwritten to {_curves(runs, over, out)}")
 
 

@@ -15,6 +15,7 @@ from gpub.cli.options import (
     RUN,
     TorchCommand,
     data_option,
+    echo_text,
     parse_settings,
     run_options,
     settings_option,
@@ -197,7 +198,7 @@ def sample_command(
     sampling = dict(top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty, stop=stop)
     text = load(run, step).generate(prompt, tokens, temperature, seed, stream=True, **sampling)
     for piece in text:
-        click.echo(piece, nl=False)
+        echo_text(piece, nl=False)
     click.echo()
 
 # %% ../../nbs/lib/cli/train_commands.ipynb #5eadd551

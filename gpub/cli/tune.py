@@ -15,6 +15,7 @@ import click
 from gpub.cli.options import (
     PATH,
     TorchCommand,
+    echo_text,
     number_option,
     parse_settings,
     settings_option,
@@ -338,7 +339,7 @@ def _answer(talk: object, line: str) -> str:
     try:
         for piece in pieces:
             heard.append(piece)
-            click.echo(piece, nl=False)
+            echo_text(piece, nl=False)
     except KeyboardInterrupt:
         if not sys.stdin.isatty():
             raise

@@ -195,7 +195,8 @@ def install_audit_hook():
     barred = (
         *("socket.", "subprocess.", "ctypes.", "shutil.", "pty.", "ftplib.", "http.", "urllib."),
         *("winreg.", "mmap.", "signal.", "os.", "resource.", "cpython.", "sys.", "gc.", "syslog."),
-        *("code.__new__", "marshal.", "fcntl.", "_thread.", "threading.", "telnetlib.", "sqlite3.", "msvcrt."),
+        *("marshal.", "code.__new__"),
+        *("fcntl.", "_thread.", "threading.", "telnetlib.", "sqlite3.", "msvcrt."),
     )
     allowed = ("os.listdir", "os.scandir", "os.walk", "os.fwalk", "cpython.run_stdin")
     libraries = (
