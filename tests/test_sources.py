@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 from gpub.core import GpubError
 from gpub.prep import sources
 from gpub.files import shipped
-from gpub.prep.network import Backoff
+from gpub.data.network import Backoff
 from gpub.prep.config import load_recipe
 from gpub.prep.sources import (
     Reading,

@@ -234,7 +234,7 @@ def load_corpus(
         return _of_tokenizer(found, tok)
     if "://" in str(data):
         log(f"{data}: copying what is not here yet")
-        found = shard_corpus(fetch_shards(str(data)), context_length)
+        found = shard_corpus(fetch_shards(str(data), log), context_length)
         return _of_tokenizer(replace(found, source=str(data)), tok)
     if data and Path(data).is_dir():
         return _of_tokenizer(shard_corpus(data, context_length), tok)

@@ -11,11 +11,14 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from ..core import GpubError, first_line, read_json, write_atomic
 from .document_index import INDEX_HEAD
-from .tokenizer import fingerprint
-from ..files import cache_dir
+from .tokenizer import fingerprint, load_tokenizer
+from .network import Backoff, retrying
+from .verified import was_verified
+from ..files import cache_dir, sync_to_disk
 from gpub.data.shards import (
     check_file_hash,
     checksum,
@@ -109,13 +112,21 @@ def compress(
             part = to / (name + ".zst.part")
             with open(folder / name, "rb") as f, open(part, "wb") as g:
                 n, m = z.ZstdCompressor(threads=-1, write_checksum=True).copy_stream(f, g)
-            os.replace(part, to / (name + ".zst"))
+            _name_finished(part, to / (name + ".zst"))
             before += n
             after += m
+        sync_to_disk(to)  # before the manifest says that all is there
         for name in BESIDE:
             if (folder / name).exists():
                 write_atomic(to / name, (folder / name).read_bytes())
+        sync_to_disk(to)
     return before, after
+
+
+def _name_finished(part: Path, path: Path):
+    "Give a file its name once it is on the disk: after a power cut it is whole, or not there"
+    sync_to_disk(part)
+    os.replace(part, path)
 
 
 def unpack(
@@ -138,7 +149,8 @@ def unpack(
                 _unpack(folder / (name + ".zst"), path, most)
                 check_file_hash(path, expected, folder / (name + ".zst"))
         for name, *_ in files:
-            os.replace(to / (name + ".part"), to / name)
+            _name_finished(to / (name + ".part"), to / name)
+        sync_to_disk(to)
         for name in BESIDE if to != folder else ():
             if (folder / name).exists():
                 write_atomic(to / name, (folder / name).read_bytes())
@@ -177,7 +189,8 @@ def copy_shards(
     folder, to = Path(folder), Path(to)
     manifest, last = read_manifest(folder), to / "manifest.json"
     text = (folder / "manifest.json").read_bytes()
-    if last.is_file() and last.read_bytes() == text:
+    names = [name for shard in manifest["shards"] for name in shard_files(shard)]
+    if last.is_file() and last.read_bytes() == text and _same_sizes(folder, to, names):
         return False
     to.mkdir(parents=True, exist_ok=True)
     last.unlink(missing_ok=True)  # last out, last in
@@ -189,8 +202,19 @@ def copy_shards(
     for name in BESIDE[:-1]:
         if (folder / name).exists():
             write_atomic(to / name, (folder / name).read_bytes())
+    sync_to_disk(to)  # before the manifest says that all is there
     write_atomic(last, text)
+    sync_to_disk(to)
     return True
+
+
+def _same_sizes(folder: Path, to: Path, names: list[str]) -> bool:
+    "Whether every file has the same number of bytes in both folders"
+
+    def size(path: Path) -> int:
+        return path.stat().st_size if path.is_file() else -1
+
+    return all(size(folder / name) == size(to / name) for name in names)
 
 
 def mirror_shards(
@@ -226,7 +250,7 @@ def _copy_checked(folder: Path, to: Path, name: str, expected: str | None):
     except GpubError:
         part.unlink()
         raise
-    os.replace(part, to / name)
+    _name_finished(part, to / name)
 
 
 def _unpack(packed: Path, path: Path, most: int):
@@ -247,24 +271,62 @@ def _unpack(packed: Path, path: Path, most: int):
         raise GpubError(f"{packed} is damaged ({e}): copy it again") from None
 
 # %% ../../nbs/lib/data/transfer.ipynb #f5cd506a
+def _checks(manifest: dict) -> dict[str, Callable[[Path], None]]:
+    "For each file of a shard folder but the manifest what raises `GpubError` unless it is whole"
+
+    def check_tokenizer(path: Path):
+        found = load_tokenizer(path).fingerprint
+        if found != manifest["tokenizer"]:
+            raise GpubError(f"expected tokenizer {manifest['tokenizer']}, found {found}")
+
+    checks = {"tokenizer.json": check_tokenizer}
+    for shard in manifest["shards"]:
+        for name, expected in shard_files(shard).items():
+            checks[name] = partial(check_file_hash, expected=expected, shown=name)
+    return checks
+
+
+def _is_whole(path: Path, check: Callable[[Path], None]) -> bool:
+    "Whether a file passes its check"
+    try:
+        check(path)
+    except GpubError:
+        return False
+    return True
+
+
 def fetch_shards(
     url: str,  # of a shard folder
+    log: Callable[[str], None] = print,  # told of a server that asks to wait
+    backoff: Backoff | None = None,  # how often to ask such a server; default: for two minutes
 ) -> Path:  # a folder here
-    "A shard folder at a URL, copied here; what a copy that was interrupted has is not read again"
+    """Copy a shard folder at a URL here, every byte checked before a file has its name; what an
+    interrupted copy has is kept, what is damaged is fetched again"""
     import fsspec
 
     try:
         fs, root = fsspec.core.url_to_fs(url)
-        told = fs.cat_file(f"{root}/manifest.json")
-        manifest = well_formed(f"{url}/manifest.json", json.loads(told))
-        folder = cache_dir() / "shards" / fingerprint([url, told.decode()])
+        text = retrying(partial(fs.cat_file, f"{root}/manifest.json"), url, backoff, log)
+        manifest = well_formed(f"{url}/manifest.json", json.loads(text))
+        folder = cache_dir() / "shards" / fingerprint([url, text.decode()])
         folder.mkdir(parents=True, exist_ok=True)
-        shards = (name for s in manifest["shards"] for name in shard_files(s))
-        for name in ("tokenizer.json", *shards):
-            if not (folder / name).exists():
-                fs.get_file(f"{root}/{name}", str(folder / f"{name}.part"))
-                os.replace(folder / f"{name}.part", folder / name)
-        write_atomic(folder / "manifest.json", told)
+        names = [name for s in manifest["shards"] for name in shard_files(s)]
+        known = was_verified(folder, ["manifest.json", *names])
+        for name, check in _checks(manifest).items():
+            if (folder / name).is_file() and (known or _is_whole(folder / name, check)):
+                continue
+            part = folder / f"{name}.part"
+            retrying(partial(fs.get_file, f"{root}/{name}", str(part)), url, backoff, log)
+            try:
+                check(part)
+            except GpubError as e:
+                part.unlink()
+                raise GpubError(
+                    f"{url}/{name} came damaged: {first_line(e)}; the same command fetches it again"
+                ) from None
+            _name_finished(part, folder / name)
+        sync_to_disk(folder)
+        write_atomic(folder / "manifest.json", text)
     except GpubError:
         raise
     except Exception as e:  # every kind of storage has errors of its own

@@ -29,7 +29,7 @@ from ..device import pick_device
 from ..files import sha256
 from .chat_costs import price_chat_plan, refuse_hopeless_chat
 from .chat_plans import OLD_TEXT, ChatPhase, ChatPlan, ChatSource, read_chat_plan
-from ..prep.network import retrying
+from ..data.network import retrying
 from ..record.folder import Interrupted, append_row, lock_folder
 from ..record.ledger import Ledger
 from ..record.log import read_log

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from ..core import Config, GpubError, first_line
 from .store import Document
-from .network import PATIENT, Backoff, is_passing, pause, retrying
+from ..data.network import PATIENT, Backoff, is_passing, pause, retrying
 
 # %% ../../nbs/lib/prep/sources.ipynb #a4fc25aa
 @dataclass(frozen=True, kw_only=True)
@@ -643,7 +643,7 @@ ARCHIVE = "https://softwareheritage.s3.amazonaws.com/content/"
 def fetch_blob(
     # its name in the archive: `$GPUB_BLOBS`, else the public bucket of Software Heritage
     blob_id: str,
-    backoff: Backoff | None = None,  # `gpub.prep.network.Backoff`; default: `PATIENT`
+    backoff: Backoff | None = None,  # `gpub.data.network.Backoff`; default: `PATIENT`
 ):  # str, or `None` when the archive lacks it, or what it has is damaged
     """The source file behind a row of python-edu; raises `GpubError` when the archive stays out of
     reach"""
@@ -700,7 +700,7 @@ def open_hub(
     hub: Hub,  # which dataset
     rank: int = 0,  # this node,
     world: int = 1,  # of so many
-    backoff: Backoff | None = None,  # `gpub.prep.network.Backoff`; default: `PATIENT`
+    backoff: Backoff | None = None,  # `gpub.data.network.Backoff`; default: `PATIENT`
 ):  # an iterable of the `datasets` library, with only the text's column
     "The dataset as a stream, this node's part of it"
     from datasets import load_dataset_builder
