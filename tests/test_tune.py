@@ -272,6 +272,18 @@ def test_grpo_equals_trl(tok, tmp_path, penalty):
     our_gradient = model.blocks[0].ffn.down.weight.grad
     their_gradient = trainer.model.model.layers[0].mlp.down_proj.weight.grad
     assert (our_gradient - their_gradient).norm() / their_gradient.norm() < 1e-5
+    # what `gpub grpo` learns from: their Dr. GRPO on fresh answers, times the longest answer
+    trainer.loss_type, trainer.max_completion_length = "dr_grpo", 40
+    inputs["old_per_token_logps"] = None
+    fresh = answer_logprobs(model, batch)
+    total = policy_gradient_loss(fresh, advantages, asked, penalty, ours_reference, 0.04)
+    model.zero_grad()
+    trainer.model.zero_grad()
+    (total / 8).backward()
+    trainer._compute_loss(trainer.model, inputs).backward()
+    our_gradient = model.blocks[0].ffn.down.weight.grad
+    their_gradient = 40 * trainer.model.model.layers[0].mlp.down_proj.weight.grad
+    assert (our_gradient - their_gradient).norm() / their_gradient.norm() < 1e-5
 
 
 @pytest.mark.full(instead="test_adapters_that_do_not_fit")
@@ -763,6 +775,9 @@ def test_the_gradient_of_rewards_is_dr_grpos_sum():
         (of_mean,) = torch.autograd.grad(mean, now_bt)
         (of_total,) = torch.autograd.grad(total, now_bt)
         assert torch.allclose(of_total, of_mean * asked_bt.sum(), atol=1e-6), penalty
+    rewards_ng = torch.rand(3, 8, generator=dice)
+    to_mean_ng = rewards_ng - rewards_ng.mean(1, keepdim=True)
+    assert torch.allclose(group_advantages(rewards_ng.flatten(), 8), 8 / 7 * to_mean_ng.flatten())
     alone = policy_gradient_loss(now_bt[:1], advantages_b[:1], asked_bt[:1])
     (gradient,) = torch.autograd.grad(alone, now_bt)
     assert torch.equal(gradient[0], torch.where(asked_bt[0], -advantages_b[0], 0.0))
