@@ -3,6 +3,7 @@ file, headers that are true."""
 
 import json, re
 import pytest
+from cells import defined_here
 
 
 def cells(path):
@@ -128,3 +129,15 @@ def test_the_map_in_the_readme_tells_it_too(root):
     assert {p for p, _ in rows} == there and [
         (p, m, measured.get(p)) for p, m in rows if not close(m or None, measured.get(p))
     ] == []
+
+
+def test_chat_data_reads_those_of_its_sets_that_are_there(root, tmp_path, monkeypatch):
+    "One of the six, and a file that is none of them"
+    (tmp_path / "sft").mkdir()
+    row = dict(question="1 + 1?", answer="2")
+    (tmp_path / "sft/gsm8k_train.jsonl").write_text(json.dumps(row) + "\n")
+    (tmp_path / "sft/another.jsonl").write_text("no json\n")
+    monkeypatch.setenv("GPUB_DATA", str(tmp_path))
+    page = root / "nbs/season3/01_chat_data.ipynb"
+    (read_sets,) = defined_here(page, "read_sets")
+    assert [(t.source, t.messages[1].content) for t in read_sets()] == [("gsm8k_train", "2")]
