@@ -1,7 +1,7 @@
 """Evaluation: items are asked as lm-eval asks them, scores are the same item by item, bad input is
 one line, and a model's programs are contained."""
 
-import json, math, sys, time
+import importlib.util, json, math, sys, time
 from pathlib import Path
 import numpy as np
 import pytest
@@ -703,3 +703,12 @@ def test_labels():
 def test_another_tokenizer_has_no_common_tokens(models, tok):
     with pytest.raises(GpubError, match="different tokenizers"):
         token_diff((models[0], tok), (models[0], CharTokenizer("ab")), "ab")
+
+
+def test_a_missing_harness_is_said_before_torch_is_there(tmp_path, monkeypatch):
+    known = importlib.util.find_spec
+    absent = lambda name: None if name == "lm_eval" else known(name)  # noqa: E731
+    monkeypatch.setattr("importlib.util.find_spec", absent)
+    monkeypatch.setitem(sys.modules, "gpub.evals.evaluate", None)
+    error = CliRunner().invoke(eval_command, [str(tmp_path), "--tasks", "arc_easy"]).exception
+    assert isinstance(error, GpubError) and "pip install 'gpub[eval]'" in str(error)

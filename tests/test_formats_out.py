@@ -91,6 +91,22 @@ def test_the_card_runs_as_printed(runs, name, tmp_path):
     assert len(done.stdout) > 20
 
 
+@pytest.mark.parametrize("name", ["pairs", "letters"])
+def test_lm_eval_is_told_what_to_begin_with(runs, name, tmp_path):
+    """Letters have no token that ends a text: declaring a newline as one would lose all newlines of
+    what transformers decodes. Its harness takes the number instead, and the card has it"""
+    export(runs[name], tmp_path / "hf")
+    found = re.search(r"prefix_token_id=(\d+)", (tmp_path / "hf/README.md").read_text("utf-8"))
+    tok = load(runs[name], device="cpu").tokenizer
+    theirs = hf.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    if name == "pairs":
+        assert found is None and theirs.eos_token_id == tok.end
+    else:
+        assert theirs.eos_token_id is None and tok.decode([int(found[1])]) == "\n"
+    ids = theirs("a\nb")["input_ids"]
+    assert theirs.decode(ids, skip_special_tokens=True) == "a\nb"
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_the_bytes(runs, dtype, tmp_path):
     "transformers opens it as what it is, with the rounded weights, readable by all; so do we"

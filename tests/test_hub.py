@@ -9,6 +9,7 @@ import pytest, torch
 from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
+from gpub.chat.template import check_talks
 from gpub.cli.main import cli
 from gpub.core import GpubError
 from gpub.model.gpt import GPTConfig
@@ -259,6 +260,35 @@ def test_an_imported_run_is_a_run(run_folder, tmp_path):
     )
     with pytest.raises(GpubError, match="already"):
         import_run(tmp_path / "hf", out)
+
+
+def test_a_folder_of_hugging_face_is_no_run(exported):
+    "Where a run is wanted, the line says how to make one of it"
+    with pytest.raises(GpubError, match=f"gpub import {exported} NEW makes a run of it"):
+        load(exported)
+
+
+@pytest.mark.parametrize("place", ["tokenizer_config.json", "chat_template.jinja"])
+def test_a_chat_template_that_is_not_used_is_said(exported, tmp_path, place):
+    "At the import, and whenever somebody wants to talk: never that the model did not learn to"
+    template = "{{ bos_token }}[INST] {{ messages[0]['content'] }} [/INST]"
+    if place.endswith(".json"):
+        settings = json.loads((exported / place).read_text())
+        template = json.dumps(settings | dict(chat_template=template))
+    (exported / place).write_text(template)
+    said = []
+    run = load(import_run(exported, tmp_path / "run", log=said.append))
+    assert len(said) == 1 and "its own chat template is not used" in said[0]
+    with pytest.raises(GpubError, match="chat template of its own, which gpub does not use"):
+        check_talks(run.config, run.tokenizer, "run")
+
+
+def test_no_chat_template_is_nothing_to_say(exported, tmp_path):
+    said = []
+    assert (
+        "other_template" not in load(import_run(exported, tmp_path / "run", log=said.append)).config
+    )
+    assert said == []
 
 
 def test_all_or_nothing(tmp_path, monkeypatch):

@@ -138,11 +138,16 @@ def test_a_killed_command_goes_on_to_the_same_bits(talker, tmp_path, method):
 
 def test_an_adapter_is_kept_beside_the_merged_weights(talker, tmp_path):
     out = tmp_path / "run"
-    done(sft_command, talker, "--data", "sums:200", "--steps", 3, "--lora", 2, "--out", out)
+    words = ["--data", "sums:200", "--steps", 3, "--lora", 2, "--out", out]
+    said = done(sft_command, talker, *words)
     start = open_start(talker, device="cpu")
     merged = merge_lora(load_lora(start.model, out / "adapter")).state_dict()
     assert merged.keys() == weights(out).keys()
     assert all(torch.allclose(t, merged[name], atol=1e-6) for name, t in weights(out).items())
+    # PEFT opens no run: the adapter names none, and the command says what to export
+    config = json.loads((out / "adapter/adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] is None
+    assert f"for PEFT: gpub export {talker} BASE" in said
 
 
 def test_an_adapter_beside_new_marks_is_refused(tmp_path):

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from gpub.core import GpubError
 from gpub.train.trackers import OPENERS, tracker
+from gpub.train.trainer import Trainer
 
 
 def refused(match, *args):
@@ -34,6 +35,15 @@ def test_missing_package(tmp_path, monkeypatch, name, package):
     assert f"pip install 'gpub[{name}]'" in refused(
         f"--track {name} needs", name, tmp_path, {}, "id"
     )
+
+
+def test_a_package_that_is_not_there_is_said_before_all_else(tmp_path, monkeypatch):
+    "Before a text is read or a model built"
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    monkeypatch.setattr("gpub.train.trackers.find_spec", lambda name: None)
+    with pytest.raises(GpubError, match=r"pip install 'gpub\[wandb\]'"):
+        Trainer("shakespeare", tmp_path / "run", tmp_path / "no.txt", track="wandb")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.fixture

@@ -219,6 +219,12 @@ def check_talks(
 ) -> None:
     "Raise `GpubError` unless a run learned to talk, with the template that this gpub writes"
     said = config.get("chat")
+    if not isinstance(said, dict) and config.get("other_template"):
+        raise GpubError(
+            f"{run} talks with a chat template of its own, which gpub does not use: teach it "
+            f"gpub's with gpub sft {run} --data CHATS, or let it go on with a text: gpub sample "
+            f"{run}"
+        )
     if not isinstance(said, dict):
         raise GpubError(
             f"{run} did not learn from conversations (config.json has no chat): make one that did "

@@ -6,6 +6,7 @@
 __all__ = ['eval_command']
 
 # %% ../../nbs/lib/cli/evals_commands.ipynb #81161b5f
+import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 import click
@@ -144,9 +145,11 @@ def eval_command(**options: object):
     questions (extra: gpub[eval]).
 
     Before any score, the loss through the harness must equal the loss of training's evaluation."""
+    asked = _Asked(**options)
+    if asked.names and importlib.util.find_spec("lm_eval") is None:
+        raise GpubError("evaluation needs lm-eval and transformers: pip install 'gpub[eval]'")
     from gpub.evals.evaluate import compare_results, milestones, report
 
-    asked = _Asked(**options)
     results = _results(asked) if asked.names else []
     if asked.compare and results:
         click.echo(f"\n{compare_results(*results)}")

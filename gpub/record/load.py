@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from torch import nn
-from .checkpoint import Checkpoint, load_checkpoint
+from .checkpoint import Checkpoint, checkpoints, load_checkpoint
 from ..core import GpubError, first_line, read_config, refuse_url
 from ..device import pick_device, use_threads
 from ..files import similar_run
@@ -143,6 +143,11 @@ def load(
             + (similar_run(run) or "; train one with gpub train shakespeare")
         )
     config = read_config(run)
+    if isinstance(config, dict) and "model_type" in config and not checkpoints(run):
+        raise GpubError(
+            f"{run} is a Hugging Face folder, not a run: gpub import {run} NEW makes a run of it, "
+            "for sample, chat and all others (serve and sft take it as it is)"
+        )
     checkpoint = load_checkpoint(run, step, optimizer=False)
     tokenizer = load_tokenizer(run)
     check_config(run, config, checkpoint)

@@ -298,8 +298,8 @@ def chat_ids(
     "A conversation as ids; raises `ApiError` for a model that never learned to answer"
     if not served.chats:
         raise ApiError(
-            f"{served.name} has no chat template: it did not learn from conversations. Use "
-            "/v1/completions, or teach it with gpub sft",
+            f"{served.name} has no chat template that gpub uses. Use /v1/completions, or teach it "
+            "gpub's from conversations with gpub sft",
             code="no_chat_template",
             param="model",
         )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -278,20 +278,28 @@ def talks_like_ours(
     tok: CharTokenizer | BPETokenizer,  # its tokenizer
 ) -> bool:
     "Whether a Hugging Face folder carries the chat template that gpub writes"
-    path = Path(folder, "tokenizer_config.json")
-    said = read_json(path) if path.is_file() else {}
-    if not isinstance(said, dict) or not said.get("chat_template"):
-        return False
+    template = _chat_template(Path(folder))
     try:
-        return said["chat_template"] == template_for(tok)
+        return template is not None and template == template_for(tok)
     except GpubError:  # a tokenizer without the marks: the template is another family's
         return False
+
+
+def _chat_template(folder: Path) -> Any:  # a text, or several with names
+    "The chat template of a Hugging Face folder; None where there is none"
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        return path.read_text(encoding="utf-8", errors="replace")
+    path = folder / "tokenizer_config.json"
+    settings = read_json(path) if path.is_file() else {}
+    return (settings.get("chat_template") or None) if isinstance(settings, dict) else None
 
 
 def import_run(
     folder: Path | str,  # a Hugging Face folder, or OWNER/NAME of one on the Hub
     out: Path | str,  # a run folder to be made
     weights_only: bool = False,  # without the tokenizer: its text is ids, such as 17 4 1022
+    log: Callable[[str], None] = print,  # told what is fetched, and what is not used
 ) -> Path:  # the run folder, with one checkpoint at step 0
     """Make a run of an imported model, for everything that reads runs; raises `GpubError` when
     there is one already, or no tokenizer"""
@@ -299,7 +307,7 @@ def import_run(
     if Path(out, "config.json").exists():
         raise GpubError(f"{out} holds a run already: choose another folder")
     refuse_full(Path(out))
-    source, folder = folder, find_folder(folder)
+    source, folder = folder, find_folder(folder, log)
     model, tok = import_folder(folder, weights_only)
     if weights_only:
         tok = IdTokenizer(model.cfg.vocab_size)
@@ -319,6 +327,12 @@ def import_run(
     )
     if not weights_only and talks_like_ours(folder, tok):
         config["chat"] = chat_facts(tok)
+    elif _chat_template(folder) is not None:
+        config["other_template"] = True
+        log(
+            "its own chat template is not used: the model goes on with plain text (gpub sample), "
+            "and gpub chat needs gpub sft first, which teaches it gpub's template"
+        )
     with _writing(out), stage_folder(Path(out)) as temp:
         tok.save(temp)
         save_checkpoint(temp, 0, model.state_dict(), {}, dict(imported=str(source)), milestone=True)
@@ -348,6 +362,7 @@ class CardFacts:
     license: str = "unknown"  # as the Hub names it
     room: int = 100  # tokens that fit behind the prompt
     ids: list[int] | None = None  # the prompt, of a model that was exported without a tokenizer
+    first: int | None = None  # the token to begin with, of a model without one that ends a text
 
 
 def model_card(
@@ -493,6 +508,7 @@ def export_run(
         license=license,
         room=model.cfg.context_length - len(tok.encode(prompt)),
         ids=tok.encode(prompt).tolist() if isinstance(tok, IdTokenizer) else None,
+        first=int(tok.encode(_first_prompt(tok))[0]) if tok.end is None else None,
     )
     beside = {"README.md": model_card(run, model, config, facts)}
     if (curve := Path(run, "loss.png")).is_file():

@@ -84,7 +84,7 @@ from .options import RunOptions, eval_steps, kept_options, spread_steps
 from .parallel import World
 from .presets import Preset, apply_settings, find_preset
 from .rows import RunRows
-from .trackers import Tracker, tracker
+from .trackers import Tracker, check_tracker, tracker
 
 # %% ../../nbs/lib/train/trainer.ipynb #7663c671
 @contextmanager
@@ -538,6 +538,7 @@ class Trainer:
         self.born = time.perf_counter()  # the bill counts from here
         given = isinstance(preset, RunOptions)
         options = preset if given else RunOptions(preset, out, data, settings, device, **others)
+        check_tracker(options.track)  # before anything is read or built
         self.options = options
         self.name, self.out = options.preset, _run_folder(options)
         recipe = _find_recipe(options, self.out)

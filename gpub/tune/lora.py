@@ -236,7 +236,8 @@ def _of_pattern(patterns: dict[str, Any], layer: str, default: Any) -> Any:
 def save_lora(
     model: GPT | Llama,  # with adapters, all of one rank
     folder: Path | str,  # made if missing
-    base: str = "",  # the folder or the hub name of the model that the adapter belongs to
+    # the folder or the hub name of the model that the adapter belongs to, where PEFT can open it
+    base: str | None = None,
 ) -> Path:  # the folder
     "Write the adapters as PEFT keeps them; raises `GpubError` for a model without any"
     from safetensors.torch import save_file

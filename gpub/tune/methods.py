@@ -348,7 +348,13 @@ def _tuned(
     job, extras = _job(start, tuning), _extras(start, options, tuning, log)
     out = tune_run(options.out, start.model, start.tok, tuning.objective, job, extras)
     if options.lora:
-        save_lora(start.model, out / "adapter", str(start.folder))
+        is_run = bool(start.config)  # no tool but gpub opens one
+        save_lora(start.model, out / "adapter", None if is_run else str(start.folder))
+        if is_run:
+            log(
+                f"for PEFT: gpub export {start.folder} BASE, then PeftModel.from_pretrained(model, "
+                f"{str(out / 'adapter')!r}) with the model of BASE"
+            )
     return out
 
 # %% ../../nbs/lib/tune/methods.ipynb #306894a2
