@@ -321,6 +321,7 @@ def test_a_rung_that_changes_the_loss_or_fails_is_not_stood_on(place):
     "on, kept",
     [
         ([0.9, 0.9, 0.9, 1.1, 1.1], False),
+        ([0.95, 0.95, 0.95, 0.95, 1.3], False),  # four turns of five won, by less than the noise
         pytest.param([0.9, 0.9, 0.9, 0.9, 1.1], True, marks=pytest.mark.full),
         pytest.param([0.995] * 5, False, marks=pytest.mark.full),
     ],
@@ -332,6 +333,17 @@ def test_a_lucky_median_is_no_gain(place, monkeypatch, on, kept):
     row, _, stands = climb_ladder(place, Rung("x", "", dict(source="ram")), stack, below, 5)
     assert row["kept"] is kept and (stands is below) != kept
     stands.close()
+
+
+def test_a_switch_that_was_on_already_is_marked(place, monkeypatch):
+    "Its gain is none of this climb's: the off side was made worse to measure it"
+    monkeypatch.setattr(ladder, "duel", lambda a, b, steps: ([1.0] * 5, [0.5] * 5))
+    below = Climber(place, dict(BASE))
+    rung = Rung("x", "", dict(gather=False), off=dict(gather=True))
+    row, stack, stands = climb_ladder(place, rung, dict(BASE), below, 5)
+    assert row["was_on"] and row["kept"] is False and stands is below and stack == BASE
+    assert row_line(row).rstrip().endswith("was on")
+    below.close()
 
 
 @pytest.mark.full(instead="test_a_rung_that_changes_the_loss_or_fails_is_not_stood_on")
