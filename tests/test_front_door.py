@@ -202,6 +202,13 @@ def test_sidebar_lists_every_notebook(root):
     assert sorted(listed) == sorted(there)
 
 
+def test_the_front_page_leaves_the_size_of_its_model_to_the_box(root):
+    "The site is built with whatever run is there, and the box says what is in it"
+    cells = json.loads((root / "nbs/index.ipynb").read_text(encoding="utf-8"))["cells"]
+    hero = next(s for c in cells if 'class="hero"' in (s := "".join(c["source"])))
+    assert "demo.html" in hero and re.findall(r"\d+,\d{3}", hero) == []
+
+
 def test_readme_quotes_our_own_run(root):
     "Figures of the README's run are those of its receipt"
     text, run = (root / "README.md").read_text(encoding="utf-8"), root / "data/runs/shakespeare"
