@@ -1885,6 +1885,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                        'gpub.lab.bench.ladder.duel': ('lib/lab/bench_ladder.html#duel', 'gpub/lab/bench/ladder.py'),
                                        'gpub.lab.bench.ladder.fresh_compiles': ( 'lib/lab/bench_ladder.html#fresh_compiles',
                                                                                  'gpub/lab/bench/ladder.py'),
+                                       'gpub.lab.bench.ladder.gain_noise': ( 'lib/lab/bench_ladder.html#gain_noise',
+                                                                             'gpub/lab/bench/ladder.py'),
                                        'gpub.lab.bench.ladder.ladder_table': ( 'lib/lab/bench_ladder.html#ladder_table',
                                                                                'gpub/lab/bench/ladder.py'),
                                        'gpub.lab.bench.ladder.not_tried': ( 'lib/lab/bench_ladder.html#not_tried',
