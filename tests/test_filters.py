@@ -200,6 +200,7 @@ def test_filters_of_a_job_leave_behind_what_they_dropped(pages, tmp_path, worker
     counts = prepare(cfg, tmp_path / "out", workers, log=lambda line: None)["counts"]["web"]
     assert counts["dropped"] == {"language de": 6, "bullets": 6, "site": 6}
     assert counts["seen"] == 30 and counts["kept"] == 12
+    assert counts["noted"] == {MASKED_EMAIL: 12}
     files = sorted(Path(tmp_path, "gone").rglob("*.jsonl"))
     found = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     assert {row["text"]: row["why"] for row in found} == gone and len(found) == len(gone)

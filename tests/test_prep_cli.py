@@ -1,7 +1,7 @@
 """`gpub prep` and `gpub data` as a user types them: exit by one line, torchrun's variables, up- and
 unpacking."""
 
-import gzip, json, shutil, sys
+import gzip, json, re, shutil, sys
 import pytest, zstandard
 from click.testing import CliRunner
 import gpub.data.transfer as gpub_transfer
@@ -375,6 +375,29 @@ def test_unusable_input_exits_1_with_one_line(tmp_path, monkeypatch, capsys, nam
         and re.search(line, said[0])
         and not (out / "manifest.json").exists()
     )
+
+
+@pytest.mark.parametrize(
+    "options, line",
+    [
+        (["--sample-mb", "1e308"], "sample_mb must be a number of megabytes above 0"),
+        (["--sample-mb", "nan"], "sample_mb must be a number of megabytes above 0"),
+        (["--filter", "os:system"], "filter 'os:system' is built into Python: write a function"),
+        (
+            ["--filter", "json:loads"],
+            "filter loads failed on a.txt 0.1 .TypeError: .*a reason or None",
+        ),
+        (["--filter", "copy:copy"], "filter copy gave Document.text=.*: a rule gives a text"),
+    ],
+)
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.full)])
+def test_numbers_and_rules_that_make_no_sense(
+    text, tmp_path, monkeypatch, capsys, options, line, workers
+):
+    source = ["--source", f"a={text}/a.txt", "--out", tmp_path / "o", "--workers", workers]
+    code, said = gpub(monkeypatch, capsys, "prep", *source, *options)
+    assert code == 1 and len(said) == 1 and re.search(line, said[0])
+    assert not (tmp_path / "o" / "manifest.json").exists()
 
 
 def test_a_full_disk_exits_1_and_the_same_command_goes_on(

@@ -60,6 +60,20 @@ def test_every_container_gives_the_same_texts(tmp_path, lines, name):
     assert texts_of(p) == TEXTS
 
 
+@pytest.mark.parametrize("copies", [1, 60])
+def test_a_column_with_a_dictionary_is_read(tmp_path, copies):
+    "As pandas writes categories; also where it is larger than a block"
+    texts = [f"{text} {i % 7}" * 9 for i, text in enumerate(TEXTS[:99] * copies)]
+    sites = [f"https://site{i % 3}.example/" for i in range(len(texts))]
+    columns = {
+        name: pa.array(c).dictionary_encode() for name, c in dict(text=texts, url=sites).items()
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    blocks = list(sources.file_blocks(tmp_path / "a.parquet"))
+    read = [document for block in blocks for document in sources.documents(block)]
+    assert [d.text for d in read] == texts and [d.url for d in read] == sites
+
+
 @pytest.mark.parametrize("codec", ["gz", "zst"])
 def test_a_truncated_file_is_refused(tmp_path, lines, codec):
     big = lines * 20

@@ -188,7 +188,7 @@ class Counts:
     bytes_kept: int = 0  # UTF-8 bytes of the documents kept
     repaired: Counter = field(default_factory=Counter)  # repair -> documents
     dropped: Counter = field(default_factory=Counter)  # reason -> documents
-    noted: Counter = field(default_factory=Counter)  # what filters noted without a drop -> times
+    noted: Counter = field(default_factory=Counter)  # note of a filter on what it kept -> times
     examples: dict = field(default_factory=dict)  # reason -> beginnings of the first five
 
     def drop(

@@ -197,7 +197,18 @@ def load_filter(
     made = found() if inspect.isclass(found) else found
     if not callable(made):
         raise GpubError(f"filter {name!r} is not a function of a document: {made!r:.60}")
+    _source_of(name, made)
     return made
+
+
+def _source_of(name: str, made: Callable) -> Path:
+    "The file that a filter is written in: its text is part of the job"
+    try:
+        return Path(inspect.getsourcefile(made if inspect.isroutine(made) else type(made)))
+    except TypeError:
+        raise GpubError(
+            f"filter {name!r} is built into Python: write a function of a document, in a file"
+        ) from None
 
 
 def filter_code(
@@ -206,9 +217,8 @@ def filter_code(
     "What the modules of filters say now: another text is another job"
     code = {}
     for name in names:
-        kind = load_filter(name)
-        source = inspect.getsourcefile(kind if inspect.isroutine(kind) else type(kind))
-        code[name] = hashlib.sha256(Path(source).read_bytes()).hexdigest()[:16]
+        source = _source_of(name, load_filter(name))
+        code[name] = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
     return code
 
 
@@ -216,8 +226,26 @@ def drop_reason(
     document: Document,  # one that was cleaned; a filter may change its text
     filters: Iterable[Callable[[Document], str | None]],  # as from `load_filter`
 ) -> str | None:
-    "The reason of the first filter that objects"
+    """The reason of the first filter that objects; raises `GpubError` for one that fails, or says
+    something else than a reason"""
     for objects in filters:
-        if why := objects(document):
+        try:
+            why = objects(document)
+        except Exception as e:
+            raise GpubError(
+                f"filter {_name_of(objects)} failed on {document.name or 'a document'} "
+                f"({type(e).__name__}: {first_line(e)}): it gets a Document, and gives a reason "
+                "or None"
+            ) from e
+        if why and not isinstance(why, str):
+            raise GpubError(
+                f"filter {_name_of(objects)} gave {repr(why)[:60]}: a rule gives a text, or None"
+            )
+        if why:
             return why
     return None
+
+
+def _name_of(rule: Callable) -> str:
+    "What a rule is called where it was written"
+    return getattr(rule, "__qualname__", type(rule).__name__)

@@ -82,7 +82,8 @@ class Worker:
         counts.repaired.update(did)
         document.text = text
         why = drop_reason(document, self.filters)
-        counts.noted.update(document.notes)
+        if why is None:
+            counts.noted.update(document.notes)
         return why
 
     def leaks(

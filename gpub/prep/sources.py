@@ -444,6 +444,13 @@ def _runs_of_rows(sizes: np.ndarray) -> Iterator[slice]:
         yield slice(start, len(sizes))
 
 
+def _plain_column(column: Any) -> Any:
+    "An Arrow column without the dictionary that pandas' categories have: a batch carries none"
+    import pyarrow as pa
+
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
 def table_blocks(
     batch: object,  # an Arrow record batch
     path: str,  # where it is from
@@ -452,8 +459,12 @@ def table_blocks(
     "Rows of a table as blocks; a cell over the limit becomes a block of its own, its beginning"
     import pyarrow as pa, pyarrow.compute as pc
 
-    column = batch.column(name)
-    about = {k: batch.column(c) for k, c in columns_about(batch.schema.names).items() if c != name}
+    column = _plain_column(batch.column(name))
+    about = {
+        k: _plain_column(batch.column(c))
+        for k, c in columns_about(batch.schema.names).items()
+        if c != name
+    }
 
     def block(rows: slice):
         parts = {k: c[rows] for k, c in about.items()}
