@@ -142,6 +142,7 @@ PREP = dict(sources=("a=x.txt",))
         lambda url: TuneOptions(run="a", out=url),
         lambda url: gpub.load(url),
         lambda url: import_run("a", url),
+        lambda url: gpub.core.read_json(f"{url}/a.json"),
         lambda url: gpub.core.write_atomic(f"{url}/a.json", "{}"),
     ],
 )

@@ -197,7 +197,6 @@ def load_filter(
     made = found() if inspect.isclass(found) else found
     if not callable(made):
         raise GpubError(f"filter {name!r} is not a function of a document: {made!r:.60}")
-    _source_of(name, made)
     return made
 
 
