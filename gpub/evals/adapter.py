@@ -21,6 +21,7 @@ from typing import Any
 from torch.nn import functional as F
 from ..core import GpubError, first_line, read_json
 from ..model.generate import generate_ids
+from ..model.gpt import AttentionContext
 from ..share.hub import export_run
 from .scores import outcomes
 from .tasks import Item
@@ -77,7 +78,7 @@ def pack_answers(
 
 # %% ../../nbs/lib/evals/adapter.ipynb #118fabe3
 class Tree:
-    "Rows of a context and its answers, as the `kv_cache` of one forward pass"
+    "Rows of a context and its answers, as the `AttentionContext` of one forward pass"
 
     def __init__(
         self,
@@ -135,13 +136,13 @@ class Tree:
 def some_logits(
     model: nn.Module,  # with `norm` right before its output layer: GPT, Llama
     ids_bt: torch.Tensor,  # tokens
-    kv_cache: Any,  # for its `forward`, such as a `Tree`
+    context: AttentionContext,  # such as a `Tree`
     where_n: torch.Tensor,  # positions in the flattened batch
 ) -> torch.Tensor:  # (n, v) logits
     "A forward pass whose output layer runs at some positions only"
     hook = model.norm.register_forward_hook(lambda module, args, out: out.flatten(0, 1)[where_n])
     try:
-        return model(ids_bt, kv_cache)
+        return model(ids_bt, context)
     finally:
         hook.remove()
 

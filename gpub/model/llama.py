@@ -10,12 +10,20 @@ __all__ = ['BURN_1B', 'BURN_TOY', 'MOST_BLOCKS', 'MOST_NUMBERS', 'WIDEST_START',
 # %% ../../nbs/lib/model/llama.ipynb #67f7e38c
 from collections.abc import Callable
 from dataclasses import dataclass
-import torch
 from typing import Any
+import torch
 from torch import nn
 from torch.nn import functional as F
 from ..core import Config, Count, GpubError, Positive
-from .gpt import GPT, Block, GPTConfig, causal_mask
+from gpub.model.gpt import (
+    GPT,
+    AttentionContext,
+    Block,
+    Decoder,
+    GPTConfig,
+    LayerContext,
+    causal_mask,
+)
 from .rope_scaling import RopeScaling, scale_speeds
 from .sizes import SHAPES, Anatomy, Saved, Shape, parameter_anatomy
 
@@ -248,28 +256,21 @@ class GroupedAttention(nn.Module):
     def forward(
         self,
         x_btc: torch.Tensor,  # what the norm before it hands over
-        # for this call only: one that remembers keys and values
-        attention: Callable | None = None,
-        # (cos, sin) of where the tokens stand; default: from 0 on
-        angles: tuple[torch.Tensor, torch.Tensor] | None = None,
+        context: LayerContext | None = None,  # for this call only; None: the tokens alone, from 0
     ) -> torch.Tensor:  # (b, t, c)
         "Each position gathers from itself and those before it"
-        qk_btnd, v_btgd = (
-            self.qkv(x_btc).unflatten(-1, (-1, self.d)).split((self.h + self.g, self.g), 2)
-        )
-        q_bthd, k_btgd = apply_rope(qk_btnd, *(angles or self.rope(x_btc.size(1)))).split(
-            (self.h, self.g), 2
-        )
-        v_btgd = (
-            v_btgd.contiguous()
-        )  # a copy: a view would keep all of qkv alive until the backward pass
-        y_bhtd = (attention or self.attention)(
-            *(x.transpose(1, 2) for x in (q_bthd, k_btgd, v_btgd))
-        )
+        qkv_btnd = self.qkv(x_btc).unflatten(-1, (-1, self.d))
+        qk_btnd, v_btgd = qkv_btnd.split((self.h + self.g, self.g), 2)
+        cos, sin = self.rope(x_btc.size(1)) if context is None else context.angles
+        q_bthd, k_btgd = apply_rope(qk_btnd, cos, sin).split((self.h, self.g), 2)
+        # a copy: a view would keep all of qkv alive until the backward pass
+        v_btgd = v_btgd.contiguous()
+        attention = self.attention if context is None else context.attention
+        y_bhtd = attention(q_bthd.transpose(1, 2), k_btgd.transpose(1, 2), v_btgd.transpose(1, 2))
         return self.proj(y_bhtd.transpose(1, 2).flatten(2))
 
 
-class Llama(nn.Module):
+class Llama(Decoder):
     "Token ids in, scores for the next token out: chapter 1's `Block` with other parts"
 
     def __init__(
@@ -298,32 +299,22 @@ class Llama(nn.Module):
         self.blocks = nn.ModuleList(block() for _ in range(cfg.n_layers))
         self.norm = norm()
         self.head = None if cfg.tied else nn.Linear(cfg.d_model, cfg.vocab_size, bias=False)
-        self.checkpoint_block = lambda block, x_btc, *how: block(
-            x_btc, *how
-        )  # how a block is applied, as in `GPT`
-        self.head_loss = None  # the same for the loss
         self.reset()
-
-    # the same sentences hold here
-    reset, loss = GPT.reset, GPT.loss
-    forward, head_weight = GPT.forward, GPT.head_weight
 
     def features(
         self,
         ids_bt: torch.Tensor,  # int64 token ids, at most `context_length` per row
-        # of what came before them: `memory[layer]` is an `causal_attention`,
-        # `memory.positions(t)` says where they stand
-        kv_cache: Any = None,
+        context: AttentionContext | None = None,  # such as a KV cache; None: the tokens alone
     ) -> torch.Tensor:  # (b, t, c)
         "What the head reads; raises `GpubError` for more tokens than the context"
-        t = ids_bt.size(1)
-        if t > self.cfg.context_length:
-            raise GpubError(f"{t} tokens are more than the context of {self.cfg.context_length}")
+        self._check_length(ids_bt)
         x_btc = self.tok(ids_bt, self.cfg.tied)
-        angles = None if kv_cache is None else self.rope.at(kv_cache.positions(t))
+        angles = None
+        if context is not None:
+            angles = self.rope.at(context.positions(ids_bt.size(1)))
         for i, block in enumerate(self.blocks):
-            how = () if kv_cache is None else (kv_cache[i], angles)
-            x_btc = self.checkpoint_block(block, x_btc, *how)
+            layer = None if context is None else LayerContext(context[i], angles)
+            x_btc = self._apply_block(block, x_btc, layer)
         return self.norm(x_btc)
 
 # %% ../../nbs/lib/model/llama.ipynb #ab438061

@@ -130,7 +130,7 @@ class CompiledSlices(CompiledBlocks):
     def _compile_block(self, mode: str) -> Callable:
         "A block with its recomputation inside the graph"
         apply, plain = checkpoint_block(mode), type(self.fit.model.blocks[0]).forward
-        return _compiled(lambda block, x, *how: apply(partial(plain, block), x, *how))
+        return _compiled(lambda block, x, context=None: apply(partial(plain, block), x, context))
 
     @contextmanager
     def _in_place(self, model: nn.Module, block: Callable) -> Iterator[None]:

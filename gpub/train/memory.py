@@ -9,12 +9,12 @@ __all__ = ['IGNORED', 'KEPT', 'count_targets', 'backward', 'checkpoint_block', '
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 from ..core import GpubError
 from ..model.attention import attention_kernels
+from ..model.gpt import LayerContext, apply_block
 from ..model.sizes import MODES
 from .config import TrainConfig
 from .parallel import World
@@ -74,18 +74,13 @@ _DEAR = ("mm", "addmm", "bmm", "_scaled_mm", *(f"_scaled_dot_product_{kind}" for
 KEPT = [getattr(torch.ops.aten, name).default for name in _DEAR if hasattr(torch.ops.aten, name)]
 
 
-def _apply(block: nn.Module, x: Tensor, *how: Any) -> Tensor:
-    "A block keeps all its activations"
-    return block(x, *how)
-
-
 def checkpoint_block(
     mode: str,  # from `MODES`
 ) -> Callable[[nn.Module, Tensor], Tensor]:  # function (block, x) -> block(x)
     """How a block is applied: keeping all its activations, the matmuls' and attention's results,
     or only its input"""
     if mode == "off":
-        return _apply
+        return apply_block
     chosen = {}
     if mode == "selective":
         chosen["context_fn"] = partial(create_selective_checkpoint_contexts, KEPT)
@@ -174,8 +169,8 @@ class MicroBatcher:
         if not self.skips:
             return apply
 
-        def awake(block: nn.Module, x: Tensor, *how: Any) -> Tensor:
-            return x if getattr(block, "asleep", False) else apply(block, x, *how)
+        def awake(block: nn.Module, x: Tensor, context: LayerContext | None = None) -> Tensor:
+            return x if getattr(block, "asleep", False) else apply(block, x, context)
 
         return awake
 
