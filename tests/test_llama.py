@@ -1,7 +1,7 @@
 """The model of season 2: sizes, parity with transformers both ways, groups, memory, causality, a
 sane birth."""
 
-import json, math, time
+import json, math
 from dataclasses import replace
 from pathlib import Path
 import pytest, torch
