@@ -430,8 +430,11 @@ def test_losses_refuse_nonsense():
         group_advantages(torch.zeros(4), 3)
     with pytest.raises(GpubError, match="the reward of answer 1 is nan"):
         group_advantages(torch.tensor([0.0, float("nan")]), 2)
+    answered = torch.zeros(1), torch.ones(1, 1) > 0
     with pytest.raises(GpubError, match="penalty must be one of none, reward, k3, k3_ratio"):
-        grpo_loss(*[torch.zeros(1, 1)] * 2, torch.zeros(1), torch.ones(1, 1) > 0, penalty="kl")
+        grpo_loss(*[torch.zeros(1, 1)] * 2, *answered, penalty="kl")
+    with pytest.raises(GpubError, match="penalty must be one of none, reward, k3, k3_ratio"):
+        policy_gradient_loss(torch.zeros(1, 1), *answered, penalty="kl")
     with pytest.raises(GpubError, match="needs the log-probabilities of the reference"):
         grpo_loss(*[torch.zeros(1, 1)] * 2, torch.zeros(1), torch.ones(1, 1) > 0, penalty="k3")
     model = small_model("llama", 20)
@@ -722,7 +725,11 @@ def test_the_split_is_written_down(tok, tmp_path):
         assert parts.facts["held_out"] == len(parts.val) > 0
     task = open_task(path, start, GrpoConfig(longest=8))
     assert task.facts["held_out"] == len(task.held_out.prompts) > 0
-    held_out = task.shown[0]
+    held_out, learned = task.shown[0], first_question(tok, open_chats(path, start).train[0])
+    Path(path).write_text(json.dumps(dict(question=learned, answer="no")) + "\n")
+    lines = []
+    open_task(path, start, GrpoConfig(longest=8), log=lines.append)
+    assert lines[-1] == "none of them is held out: val_reward is of questions that are learned from"
     Path(path).write_text(json.dumps(dict(question=held_out, answer="no")) + "\n")
     with pytest.raises(GpubError, match="all 1 have a question that is held out"):
         open_chats(path, start)

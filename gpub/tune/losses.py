@@ -120,6 +120,7 @@ def policy_gradient_loss(
 ) -> torch.Tensor:  # the sum over all tokens; divide it by the number of answers
     """Return a sum whose gradient is that of rewarded learning: each token's log-probability times
     the advantage of its answer. Its value says nothing about progress"""
+    _check_penalty(penalty)
     cost_bt = -advantages_b[:, None].expand_as(logprobs_bt)
     if penalty not in ("k3", "k3_ratio"):
         return torch.where(asked_bt, cost_bt * logprobs_bt, 0.0).sum()
@@ -127,6 +128,11 @@ def policy_gradient_loss(
     if penalty == "k3_ratio":  # the distance of a token is also a reason to write it less often
         cost_bt = cost_bt + beta * k3_bt.detach()
     return torch.where(asked_bt, cost_bt * logprobs_bt + beta * k3_bt, 0.0).sum()
+
+
+def _check_penalty(penalty: Penalty):
+    if penalty not in get_args(Penalty):
+        raise GpubError(f"penalty must be one of {', '.join(get_args(Penalty))}, got {penalty!r}")
 
 
 def _k3(
@@ -151,8 +157,7 @@ def grpo_loss(
 ) -> torch.Tensor:  # the mean over all tokens of the batch
     """Return the clipped surrogate of PPO with a group's advantages, for answers that are learned
     from several times: with given advantages, the mean that TRL calls `dapo` or `bnpo`"""
-    if penalty not in get_args(Penalty):
-        raise GpubError(f"penalty must be one of {', '.join(get_args(Penalty))}, got {penalty!r}")
+    _check_penalty(penalty)
     ratio_bt = (logprobs_bt - old_bt).exp()
     clipped_bt = ratio_bt.clamp(1 - clip, 1 + clip)
     advantages_b1 = advantages_b[:, None]
