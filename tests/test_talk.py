@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import signal
+from functools import partial
 import forked
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from gpub.share.hub import export_model
 from gpub.tune import steps
 from gpub.tune.lora import load_lora, merge_lora
 from gpub.train import optim
+from gpub.tune.dpo import DpoConfig
 from gpub.tune.grpo import GrpoConfig
 from gpub.tune.methods import TuneOptions, run_dpo, run_grpo, run_sft
 from gpub.tune.sets import ReplayConfig, open_questions
@@ -330,22 +332,27 @@ def test_a_report_that_a_kill_prevented_is_written(base, talker, tmp_path, lost)
     assert (out / "report.html").is_file() and (out / "loss.png").is_file()
 
 
+def test_a_run_among_the_checkpoints_of_another_is_refused(talker):
+    command, usual = METHODS["sft"]
+    out = talker / "checkpoints/x"
+    words = [*usual, "--steps", 1, "--out", out]
+    assert "lies among the checkpoints of" in refused(command, talker, *words)
+    assert not out.exists()
+
+
 @pytest.mark.parametrize(
-    "method, words, said",
+    "config, name, number, said",
     [
-        ("sft", ["--epochs", "1e308"], "epochs must be a positive number, at most 10,000"),
-        ("dpo", ["--pairs-per-step", "100000000"], "from 1 to 65,536, got 100000000"),
-        ("grpo", ["--group", "100000000"], "group must be a whole number from 2 to 1,024"),
-        ("grpo", ["--questions", "100000000"], "from 1 to 65,536, got 100000000"),
-        ("grpo", ["--longest", "100000000"], "from 1 to 1,048,576, got 100000000"),
-        ("sft", ["--out", "RUN/checkpoints/x"], "lies among the checkpoints of"),
+        (partial(TuneOptions, run="a", out="b"), "epochs", 1e308, "at most 10,000, got 1e"),
+        (DpoConfig, "pairs_per_step", 10**8, "from 1 to 65,536, got 100000000"),
+        (GrpoConfig, "questions_per_step", 10**8, "from 1 to 65,536, got 100000000"),
+        (GrpoConfig, "group", 10**8, "from 2 to 1,024, got 100000000"),
+        (GrpoConfig, "longest", 10**8, "from 1 to 1,048,576, got 100000000"),
     ],
 )
-def test_absurd_requests_are_one_line(talker, method, words, said):
-    command, usual = METHODS[method]
-    words = [word.replace("RUN", str(talker)) for word in words]
-    assert said in refused(command, talker, *usual, "--steps", 1, *words)
-    assert not (talker / "checkpoints/x").exists()
+def test_a_step_that_would_never_end_is_refused(config, name, number, said):
+    with pytest.raises(GpubError, match=f"{name} must be .*{said}"):
+        config(**{name: number})
 
 
 def test_replay_keeps_the_old_text(base, tmp_path):
