@@ -257,6 +257,11 @@ def test_a_damaged_file_is_named(data):
         judge_claim(next(c for c in CLAIMS if c.id == "bill-175"), data)
 
 
+@pytest.mark.parametrize("words, low, high", [("mid 30s", 34, 36), ("low 20s", 20, 23)])
+def test_a_spoken_number_is_read_as_in_chapter_5(words, low, high):
+    assert (parse_number(words), parse_number(words, "high")) == (low, high)
+
+
 def test_numbers_and_how_they_are_shown():
     assert (
         [parse_number(x, "high") for x in ("10-15", "$1.45-1.49", "~2", "4")] == [15, 1.49, 2, 4]

@@ -170,10 +170,16 @@ def test_compare_is_plan_on_every_card():
             best["tok_s"],
             best["usd"] if r["usd_per_hour"] else None,
         ) and r["checkpointing"] == best["checkpointing"]
-    costs = [r["usd_per_billion"] for r in rows if r["usd_per_billion"]]
+    costs = [(r["kind"] == "forecast", r["usd_per_billion"]) for r in rows if r["usd_per_billion"]]
     assert costs == sorted(costs) and [bool(r["usd_per_billion"]) for r in rows] == sorted(
         (bool(r["usd_per_billion"]) for r in rows), reverse=True
     )
+
+
+def test_no_guess_leads_a_comparison():
+    "The cheapest speed that is only forecast comes behind every published one"
+    kinds = [r["kind"] for r in compare_gpus("burn-1b", "1B") if r["usd_per_billion"]]
+    assert kinds[:2] == ["published", "published"] and set(kinds[2:]) == {"forecast"}
 
 
 def test_a_receipt_replaces_the_forecast(tmp_path):
@@ -351,6 +357,15 @@ def test_the_first_batch_is_told_in_one_line():
 
 def test_flags_without_receipts_have_no_number(tmp_path):
     assert {r[2] for r in flag_table(folder=tmp_path).rows} == {"not measured yet"}
+
+
+def test_a_receipt_of_a_cpu_says_nothing_about_flags_of_a_gpu():
+    assert {r[2] for r in flag_table().rows} == {"not measured yet"}
+
+
+def test_a_lesson_that_one_size_cannot_show_is_marked():
+    rows = zip(lessons_table().rows, lookup("lessons/things_10/*/id"))
+    assert [lesson for row, lesson in rows if "not shown" in row[1]] == ["thing-09"]
 
 
 def test_the_comparison_fits_a_terminal(tmp_path):

@@ -430,6 +430,14 @@ def rates_of(r):
     )
 
 
+def test_the_repaired_law_gives_the_famous_20_and_the_printed_one_does_not():
+    wants = {}
+    for name, law in PUBLISHED.items():
+        n, d = optimal(law, 5.76e23)  # what Chinchilla was trained with
+        wants[name] = round(d / n, 1)
+    assert wants == {"Hoffmann 2022": 92.6, "Besiroglu 2024": 18.4}
+
+
 @pytest.mark.parametrize("folder", ["ladder", "ladder-forecast", "ladder-rates"])
 def test_receipts_are_what_they_say(folder):
     for r in read_ladder(DATA / folder):

@@ -193,9 +193,9 @@ def compare_gpus(
     usd_per_hour: float | dict[str, float] | None = None,
     optimizer: str = "muon",  # or adamw, as in `plan`
     folder: str | Path | None = None,  # like data/, for receipts
-) -> list[dict]:  # cheapest token first; then unpriced; then what does not fit
-    """A model on many cards; raises `GpubError` as `plan` does, and for a price that is
-    none"""
+) -> list[dict]:  # measured or published speeds, then forecasts, each cheapest first
+    """A model on many cards, those without a price and those too small last; raises `GpubError`
+    as `plan` does, and for a price that is none"""
     cards = [find_card(g) for g in gpus or GPUS]
     names = [g.name for g in cards]
     asked = usd_per_hour
@@ -210,15 +210,16 @@ def compare_gpus(
     how = dict(optimizer=optimizer, folder=folder)
     rows = [_comparison_row(what, g, tokens, asked.get(g.name), **how) for g in cards]
 
-    def cheapest_first(r: dict) -> tuple:
+    def known_and_cheap_first(r: dict) -> tuple:
         unpriced = r["usd_per_billion"] is None
         return (
             not r["fits"],
             unpriced,
+            r["kind"] == "forecast",  # a guess does not lead the table
             r["usd_per_billion"] or r["hours"] or r["peak_gb"],
         )
 
-    return sorted(rows, key=cheapest_first)
+    return sorted(rows, key=known_and_cheap_first)
 
 
 COMPARED = (

@@ -104,6 +104,9 @@ def parse_number(
     "Read a number out of how it was published; raises `GpubError` when there is none"
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value
+    if words := re.fullmatch(r"(low|mid|high) (\d)0s", str(value)):  # 30-33, 34-36, 37-39
+        part = dict(low=(0, 3), mid=(4, 6), high=(7, 9))[words[1]]
+        return 10 * int(words[2]) + part[end == "high"]
     found = re.findall(
         r"(\d[\d,]*(?:\.\d+)?(?:e-?\d+)?)(?:\s?(%|million|billion|[KMB](?!\w)))?", str(value)
     )
