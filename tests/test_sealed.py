@@ -100,6 +100,17 @@ def test_the_page_reads_every_grade_and_says_which_are_informed():
     assert "The second forecast of width 96 was informed" in source
 
 
+def test_the_stored_page_shows_every_grade_in_order():
+    "The rows of the table, as the page was run: commit, figures, informed or blind"
+    cells = read(CHAPTER)["cells"]
+    (table,) = [c for c in cells if "sealed_row(*graded)" in "".join(c["source"])]
+    rows = [x for x in "".join(table["outputs"][0]["data"]["text/markdown"]).splitlines()[3:] if x]
+    for row, grade in zip(rows, read(RUNS / "ladder-forecast/grades.json"), strict=True):
+        forecast = read(RUNS / grade["forecast"])
+        assert f"{forecast['middle']:.4f}" in row and grade["commit"][:10] in row
+        assert ("| informed |" in row) is bool(grade["informed_by"])
+
+
 PLANTED = {
     "short hash": (lambda g: g.update(commit=g["commit"][:7]), "no full hash"),
     "another commit": (
