@@ -14,7 +14,7 @@ from pathlib import Path
 from .bill import of_phase
 from .phases import Phase, Plan
 from ..core import GpubError, parse_json, read_config, read_json
-from ..record.checkpoint import go_back, latest, restore_from_mirror
+from ..record.checkpoint import go_back, latest, restore_from_mirror, step_of
 from ..record.folder import SCHEDULE, append_row, lock_folder
 from ..record.ledger import account, read_ledger, split_lost_span
 from ..train.config import TrainConfig
@@ -118,7 +118,7 @@ def steps_reached(
     if mirror:
         restore_from_mirror(run_dir, mirror, log)
     newest = latest(run_dir, log=log)
-    return int(newest.name[5:13]) if newest else 0
+    return step_of(newest) if newest else 0
 
 
 def newest_recipe(

@@ -196,7 +196,9 @@ class Batches:
     def tokens(
         self,
         step: int,  # from 0, as far as you like
-    ) -> torch.Tensor:  # int64 (batch / world, ctx + 1): inputs, and the last one's target
+    ) -> (
+        torch.Tensor
+    ):  # int64 (batch / world, context_length + 1): inputs, and the last one's target
         "This rank's rows of a step, in one piece"
         return self._gather(self.windows(step))
 
@@ -229,7 +231,7 @@ class Batches:
     def __getitem__(
         self,
         step: int,  # from 0, as far as you like
-    ):  # inputs and targets, int64 (batch / world, ctx), two views of one gather
+    ):  # inputs and targets, int64 (batch / world, context_length), two views of one gather
         "This rank's rows of a step"
         rows = self.tokens(step)
         return rows.narrow(1, 0, self.context_length), rows.narrow(1, 1, self.context_length)

@@ -33,7 +33,7 @@ class Corpus:
     note: str  # where it was found
     tok: object  # a tokenizer
     unit: str  # what a loss is per: nats/char or nats/token
-    train: object  # function (ctx, batch, seed, rank=, world=) -> `Batches`
+    train: object  # function (context_length, batch, seed, rank=, world=) -> `Batches`
     val: np.ndarray  # ids
     texts: tuple | None  # (training text, validation text), when it is small enough to have
     tokens: int  # to learn from

@@ -83,7 +83,7 @@ class WindowOrder:
         self,
         # arrays of ids (memmaps too), or remote ones; together they are one long text
         parts: Sequence[np.ndarray | RemoteIds],
-        context_length: int,  # a window holds ctx + 1 ids
+        context_length: int,  # a window holds one id more
         key: Sequence[int],  # integers that decide the order
         name: str = "text",  # of the source, for errors and `Batches.what`
     ):
@@ -101,7 +101,7 @@ class WindowOrder:
             raise GpubError(
                 f"{name} has {self.tokens:,} tokens, a window of context_length={context_length} "
                 f"needs {context_length + 1:,}: "
-                "give more text or a smaller ctx"
+                "give more text or a smaller context_length"
             )
         self.epochs = lru_cache(4)(self._epochs)
         self.remote = any(isinstance(p, RemoteIds) for p in self.parts)
@@ -111,7 +111,7 @@ class WindowOrder:
         self, deal: int
     ) -> tuple[
         np.ndarray, np.ndarray
-    ]:  # first window and phase of each of the ctx epochs in one deal
+    ]:  # first window and phase of each of the `context_length` epochs in one deal
         phases = shuffled(np.arange(self.context_length), self.context_length, *self.key, deal, 0)
         return np.cumsum(
             [0, *np.maximum(self.tokens - 1 - phases, 0) // self.context_length]
@@ -165,7 +165,7 @@ class WindowOrder:
     def rows(
         self,
         starts: np.ndarray,  # int64 array, positions in the text
-    ) -> np.ndarray:  # (len(starts), ctx + 1) ids
+    ) -> np.ndarray:  # (len(starts), context_length + 1) ids
         "The windows that begin there, gathered at once"
         if self.remote:
             return self._remote_rows(starts)

@@ -168,7 +168,7 @@ def length_batches(
 
 @torch.inference_mode()
 def likelihoods(
-    model: nn.Module,  # with `cfg.ctx`, `norm` and `forward(ids, memory)`: GPT, Llama
+    model: nn.Module,  # with `cfg.context_length`, `norm` and `forward(ids, kv_cache)`: GPT, Llama
     # of (context, answer): ids, neither empty
     pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
     tokens: int = 1024,  # to read at once

@@ -251,7 +251,7 @@ def bits_by_source(
 
 
 def by_position(
-    model: nn.Module,  # ids -> logits; `cfg.ctx` is the window
+    model: nn.Module,  # ids -> logits; `cfg.context_length` is the window
     ids: Collection[int],  # of a text, at least one window and a token
 ) -> np.ndarray:  # (t,) nats a token at each place of the window
     "Loss by position: how much the tokens before help"

@@ -45,7 +45,7 @@ def check_targets(
     if x_bt.shape != y_bt.shape:
         raise Alarm(
             f"inputs have shape {tuple(x_bt.shape)}, targets {tuple(y_bt.shape)}",
-            "cut both from one window of ctx + 1 tokens",
+            "cut both from one window of context_length + 1 tokens",
         )
     same = x_bt[:, 1:] == y_bt[:, :-1]
     if same.all():

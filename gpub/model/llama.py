@@ -64,7 +64,7 @@ class Rope(nn.Module):
     def tables(
         self,
         device: torch.device | None = None,  # where they are computed and stay
-    ) -> tuple[torch.Tensor, torch.Tensor]:  # cosines and sines, each (ctx, d/2)
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # cosines and sines, each (t, d/2)
         """Pair i of position p turns by p / base^(2i/d) (Su et al. 2021,
         arXiv:2104.09864, section 3.4.2)"""
         slow_i = 1 / self.base ** (

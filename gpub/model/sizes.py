@@ -15,6 +15,7 @@ import ctypes, difflib, gc, os, re, time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import singledispatch
+from importlib import import_module
 from pathlib import Path
 import torch
 from typing import Any
@@ -111,6 +112,8 @@ def config_of(
     "The config of a preset; raises `GpubError` with the list, nearest first"
     if not isinstance(what, str):
         return what
+    if what not in SHAPES:
+        import_module("gpub.model.grow")  # Llamas and what they grow into name their own shapes
     if what not in SHAPES:
         raise GpubError(f"no preset {what!r}; there are: {', '.join(nearest(what, SHAPES))}")
     return SHAPES[what].cfg()

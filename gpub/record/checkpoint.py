@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['WHOLE_FORMAT', 'CHECKPOINT_FORMAT', 'MODEL', 'OPTIMIZER', 'RECORD', 'untie', 'checkpoints', 'step_of', 'kept_steps',
            'Damaged', 'verify_checkpoint', 'files_of', 'save_checkpoint', 'changed_rows', 'Checkpoint', 'latest',
-           'load_checkpoint', 'which_weights', 'mark_latest', 'read_slices', 'Saver', 'mirror_run',
+           'load_checkpoint', 'which_weights', 'folder_weights', 'mark_latest', 'read_slices', 'Saver', 'mirror_run',
            'restore_from_mirror', 'Mirror', 'newest_until', 'go_back']
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #e6c03e00
@@ -499,8 +499,18 @@ def which_weights(
     does"""
     folder, record = _choose(Path(run_dir), step, (MODEL,), log)
     sums = [record["files"][name]["sha256"] for name in files_of(folder, record, MODEL)]
-    whole = sums[0] if len(sums) == 1 else sha256_of("".join(sums).encode()).hexdigest()
-    return record["step"], whole
+    return record["step"], _sum_of_all(sums)
+
+
+def folder_weights(
+    folder: Path | str,  # of Hugging Face, with `*.safetensors`
+) -> str:  # SHA-256 of its file of weights; of all sums for several
+    "What tells the weights of a model from elsewhere from all others"
+    return _sum_of_all([sha256(path) for path in sorted(Path(folder).glob("*.safetensors"))])
+
+
+def _sum_of_all(sums: list[str]) -> str:
+    return sums[0] if len(sums) == 1 else sha256_of("".join(sums).encode()).hexdigest()
 
 
 def _say_stale_latest(run_dir: Path, log: Callable[[str], None]):

@@ -10,7 +10,6 @@ import json
 import secrets
 import shutil
 from dataclasses import dataclass, field, replace
-from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 import torch
@@ -20,7 +19,13 @@ from ..data.tokenizer import load_tokenizer
 from ..model.gpt import GPTConfig
 from ..model.grow import GROWING, grow, grown_config
 from ..model.llama import Llama, LlamaConfig
-from ..record.checkpoint import checkpoints, load_checkpoint, save_checkpoint, which_weights
+from gpub.record.checkpoint import (
+    checkpoints,
+    folder_weights,
+    load_checkpoint,
+    save_checkpoint,
+    which_weights,
+)
 from ..record.load import load
 from ..share.hub import find_folder, import_folder
 from .config import TrainConfig
@@ -193,12 +198,7 @@ def _from_folder(source: str) -> InitialWeights:
         raise GpubError(
             f"{source} has no tokenizer that gpub reads: there is no text to learn from"
         )
-    sums = []
-    for path in sorted(folder.glob("*.safetensors")):
-        with open(path, "rb") as file:
-            sums.append(file_digest(file, "sha256").hexdigest())
-    weights = sha256("".join(sums).encode()).hexdigest()
-    facts = dict(source=source, step=0, weights=weights, optimizer="fresh")
+    facts = dict(source=source, step=0, weights=folder_weights(folder), optimizer="fresh")
     return InitialWeights(
         facts=facts, model_cfg=model.cfg, tok=tok, recipe=FINE_TUNING, tensors=model.state_dict()
     )

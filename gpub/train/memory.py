@@ -245,7 +245,8 @@ class MicroBatcher:
             more = "" if self.mode == "full" else "--set grad_checkpoint=full, "
             raise GpubError(
                 f"out of memory with one sequence of {context_length} tokens and grad_checkpoint "
-                f"{self.mode}: use {more}a smaller model or ctx, or a larger device"
+                f"{self.mode}: use {more}a smaller model or context_length, or a larger "
+                "device"
             )
 
     def _everybody_must(self, now: int) -> str:

@@ -536,8 +536,14 @@ class Trainer:
         **others: Any,  # any other field of `RunOptions`
     ):
         self.born = time.perf_counter()  # the bill counts from here
-        given = isinstance(preset, RunOptions)
-        options = preset if given else RunOptions(preset, out, data, settings, device, **others)
+        options = preset
+        if not isinstance(preset, RunOptions):
+            options = RunOptions(preset, out, data, settings, device, **others)
+        elif (out, data, settings, device, others) != (None, None, None, "auto", {}):
+            raise GpubError(
+                "Trainer takes all its options from RunOptions, and something beside it: put it in "
+                "there, as in replace(options, out=...)"
+            )
         check_tracker(options.track)  # before anything is read or built
         self.options = options
         self.name, self.out = options.preset, _run_folder(options)

@@ -9,7 +9,6 @@ __all__ = ['with_marks', 'grow_vocabulary', 'TuneStart', 'open_start', 'compute_
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 import torch
@@ -22,7 +21,7 @@ from ..device import machine, pick_device, use_threads
 from ..host import usable_cores
 from ..model.gpt import GPT
 from ..model.llama import Llama, build_model
-from ..record.checkpoint import which_weights
+from ..record.checkpoint import folder_weights, which_weights
 from ..record.load import LoadedRun, load
 from ..share.hub import import_folder
 from ..share.weights import to_tokenizer
@@ -85,16 +84,6 @@ def _is_run(folder: Path) -> bool:
     return (folder / "checkpoints").is_dir()
 
 
-def _weights_sum(folder: Path) -> str:
-    "What tells the weights of a Hugging Face folder from all others"
-    total = sha256()
-    for path in sorted(folder.glob("*.safetensors")):
-        with open(path, "rb") as file:
-            while piece := file.read(1 << 20):
-                total.update(piece)
-    return total.hexdigest()
-
-
 def open_start(
     where: Path | str,  # a run folder, or a Hugging Face folder
     step: int | None = None,  # which checkpoint; default: the newest
@@ -114,7 +103,7 @@ def open_start(
         model, tok = import_folder(where)
         if tok is None:
             raise GpubError(f"{where} has no tokenizer that gpub reads: a chat needs one")
-        facts = dict(step=0, weights=_weights_sum(where))
+        facts = dict(step=0, weights=folder_weights(where))
     tok, new = with_marks(tok)
     if new:
         model = grow_vocabulary(model, tok.vocab_size)

@@ -1,0 +1,79 @@
+"""Each thing has one name and one way: presets, samples, checksums, options, settings."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+import pytest
+from gpub.budget.ends import steps_reached
+from gpub.core import GpubError
+from gpub.record.checkpoint import folder_weights
+from gpub.record.load import load
+from gpub.train.options import RunOptions
+from gpub.train.presets import PRESETS
+from gpub.train.trainer import Trainer
+
+
+def test_a_fresh_interpreter_plans_every_preset():
+    "Nothing else was imported that could have brought the models along"
+    code = (
+        "import gpub, sys; names = sys.argv[1:]\n"
+        "for n in names: gpub.plan(n, 'A100-80', '1B', usd_per_hour=1.49)\n"
+        "print(len(names))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *PRESETS], capture_output=True, text=True)
+    assert done.stdout.strip() == str(len(PRESETS)), done.stderr[-500:]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    place = tmp_path_factory.mktemp("sampled")
+    text = place / "text.txt"
+    text.write_text("the cat sat on the mat, and the dog sat by the door. " * 60)
+    settings = dict(steps=4, compile="no", precision="fp32", d_model=32, n_layers=1)
+    Trainer("shakespeare-short", place / "run", str(text), settings, "cpu").go()
+    return place / "run"
+
+
+def test_the_last_sample_of_a_run_is_what_gpub_sample_writes(run):
+    rows = [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
+    last = rows[-1]
+    opened = load(run, device="cpu")
+    assert opened.generate(last["prompt"], 160, 0.8, last["seed"]) == last["text"]
+
+
+def test_options_beside_a_record_of_options_are_refused(tmp_path):
+    with pytest.raises(GpubError, match="put it in there, as in replace"):
+        Trainer(RunOptions("shakespeare-short"), out=tmp_path / "elsewhere")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_steps_of_nine_digits_are_read_whole(tmp_path, monkeypatch):
+    newest = tmp_path / "checkpoints" / "step-123456789"
+    newest.mkdir(parents=True)
+    monkeypatch.setattr("gpub.budget.ends.latest", lambda *a, **k: newest)
+    assert steps_reached(tmp_path) == 123_456_789
+
+
+def test_a_folder_has_one_checksum(tmp_path):
+    "Whether it is tuned or trained on"
+    (tmp_path / "a.safetensors").write_bytes(b"one")
+    one = folder_weights(tmp_path)
+    (tmp_path / "b.safetensors").write_bytes(b"two")
+    assert len({one, folder_weights(tmp_path)}) == 2
+    for module in ("train/initial", "tune/start"):
+        code = Path(sys.modules["gpub"].__file__).parent.joinpath(f"{module}.py").read_text()
+        assert "folder_weights(" in code and "sha256(" not in code
+
+
+def test_no_message_speaks_of_ctx(root):
+    "The setting is called context_length"
+    wrong = []
+    for path in (root / "gpub").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                if re.search(r"(?<![\w`])ctx(?! ?[,=)\]:])\b", node.value) and " " in node.value:
+                    wrong.append(f"{path.name}: {node.value[:80]}")
+    assert wrong == []
