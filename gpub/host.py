@@ -12,11 +12,14 @@ import re
 import shutil
 import subprocess
 import sys
+import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from .core import write_atomic
 
 # %% ../nbs/lib/host.ipynb #fb6a1f3f
 def _quota(
@@ -159,11 +162,30 @@ class WhenDone:
     ):
         self.command, self.by_hand, self.log = command, by_hand, log
         self.ran = False
+        self.file: Path | None = None  # where the reason of an end is kept
         self.shell = self.hook = None
         if WhenDone._armed:
             WhenDone._armed.disarm()
         if command:
             self._arm()
+
+    def keep_reasons(
+        self,
+        file: Path | str,  # a log on a disk that outlives the machine; STATUS lies beside it
+    ):
+        """From now on write into a file what ended a cell or a program, before the command is run:
+        the traceback there, one line in STATUS"""
+        self.file = Path(file)
+        if WhenDone._armed is not self:
+            self._arm()
+
+    def _keep(self, reason: str, details: str = ""):
+        if self.file is None:
+            return
+        now = time.strftime("%Y-%m-%d %H:%M:%S")
+        with open(self.file, "a", encoding="utf-8") as file:
+            file.write(f"{now}  {reason}\n{details}")
+        write_atomic(self.file.with_name("STATUS"), f"{now} {reason}\n")
 
     def _arm(self):
         "Listen for errors: of cells in a notebook, of the whole program elsewhere"
@@ -195,11 +217,20 @@ class WhenDone:
         self._after(error)
 
     def _after(self, error: BaseException | None):
-        if error is not None and not isinstance(error, self.by_hand):
-            self()
+        if error is None:
+            return
+        details = "".join(traceback.format_exception(error))
+        again = "run the page or the program again, it goes on from the last checkpoint"
+        self._keep(f"stopped by {type(error).__name__}: {error}; to go on, {again}", details)
+        if not isinstance(error, self.by_hand):
+            self._run()
 
     def __call__(self):
-        "Run the command now, unless it was run before"
+        "Say that all is done, and run the command now, unless it was run before"
+        self._keep("done")
+        self._run()
+
+    def _run(self):
         if self.ran or not self.command:
             return
         self.ran = True

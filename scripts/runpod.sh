@@ -4,7 +4,8 @@
 #   USD_PER_HOUR=1.49 MAX_USD=225 bash scripts/runpod.sh          on the pod: starts everything inside tmux; attach with: tmux attach -t gpub
 #   TOY=1 USD_PER_HOUR=1.49 bash scripts/runpod.sh                the same on any CPU, in a minute
 #
-# HOME_DIR  where data and run live            [/workspace when it is there, else .]
+# HOME_DIR  where everything lives, as on the page Train the 1B: HOME_DIR/train_1b/shards and /run  [/workspace when it is there, else runs]
+#           what is printed goes to HOME_DIR/train_1b/gpub.log too, and how it stands in one line to HOME_DIR/train_1b/STATUS
 # MIRROR    a second place for the run: a network volume or a mounted Drive; finished shards go to MIRROR-shards beside it
 # SHARDS    a folder made by `gpub prep`, or by `gpub prep --compress`, to use instead of preparing the corpus
 # UNTIL     the last phase to do now: smoke, proof, grind, push, longer, chinchilla; the learning rate falls to its end there  [push]
@@ -15,7 +16,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 : "${USD_PER_HOUR:?what does this machine cost an hour? USD_PER_HOUR=1.49 bash scripts/runpod.sh}"
-HOME_DIR=${HOME_DIR:-$([ -d /workspace ] && echo /workspace || echo .)}
+HOME_DIR=${HOME_DIR:-$([ -d /workspace ] && echo /workspace || echo runs)}
 PY=${PYTHON:-python}
 
 if [ -z "${NO_TMUX:-}" ] && [ -z "${TMUX:-}" ]; then
@@ -30,7 +31,19 @@ if [ -z "${NO_TMUX:-}" ] && [ -z "${TMUX:-}" ]; then
     tmux new-session -d -s gpub "$(printf '%q ' env "${asked[@]}" "$(command -v bash)" "$PWD/scripts/runpod.sh"); exec bash"
     echo 'started; look with: tmux attach -t gpub'; exit 0
 fi
-trap 'code=$?; if [ -n "${WHEN_DONE:-}" ] && [ "$code" -ne 130 ]; then bash -c "$WHEN_DONE"; fi' EXIT
+
+# what is printed outlives a machine that is switched off at the end: it lies on the volume before WHEN_DONE is run
+home=$HOME_DIR/train_$([ -n "${TOY:-}" ] && echo toy || echo 1b); mkdir -p "$home"
+exec 3>&1 4>&2
+exec > >(tee -a "$home/gpub.log") 2> >(tee -a "$home/gpub.log" >&2)
+# shellcheck disable=SC2329 # the trap calls it
+say_how_it_ended() {
+    code=$?; exec 1>&3 2>&4; wait
+    echo "$(date '+%Y-%m-%d %H:%M:%S') ended with code $code: $(tail -n 1 "$home/gpub.log"); to go on, start the same line again" > "$home/STATUS"
+    sync "$home" 2>/dev/null || sync
+    if [ -n "${WHEN_DONE:-}" ] && [ "$code" -ne 130 ]; then bash -c "$WHEN_DONE"; fi
+}
+trap say_how_it_ended EXIT
 
 # gpub, with the torch that this machine already has
 if ! "$PY" -c 'import gpub' 2>/dev/null; then
@@ -43,14 +56,13 @@ try: main()
 except Exception: traceback.print_exc(); sys.exit(70)' "$@"; }
 
 if [ -n "${TOY:-}" ]; then
-    plan=burn-toy; preset=burn-toy; run=$HOME_DIR/runs/toy; data=$HOME_DIR/data/toy.txt
-    mkdir -p "$(dirname "$data")"
+    plan=burn-toy; run=$home/run; data=$home/toy.txt
     [ -s "$data" ] || "$PY" -c 'import sys; from gpub.data.plays import plays; open(sys.argv[1], "w").write(plays(60_000, seed=0))' "$data"
 else
-    plan=burn-1b; preset=burn-1b; run=$HOME_DIR/runs/burn-1b; data=${SHARDS:-$HOME_DIR/data/burn1b}
+    plan=burn-1b; run=$home/run; data=${SHARDS:-$home/shards}
     UNTIL=${UNTIL:-push}
     card=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)
-    if [ ! -d "$run" ]; then
+    if [ ! -f "$run/LATEST" ]; then # no checkpoint yet
         gpub run "$plan" --show --gpu "$card" --usd-per-hour "$USD_PER_HOUR" --until "$UNTIL" ${MAX_USD:+--max-usd "$MAX_USD"}
     fi
     if compgen -G "$data/*.zst" >/dev/null; then gpub prep --unpack "$data"
@@ -58,17 +70,25 @@ else
         case $UNTIL in smoke|proof|grind|push) enough=12000000000;; *) enough=21000000000;; esac
         gpub prep --recipe data/recipes/burn1b.json --out "$data" --tokens "${TOKENS:-$enough}" ${MIRROR:+--mirror "${MIRROR%/}-shards"}
     fi
-    [ -d "$run" ] || gpub preflight "$preset" --data "$data" --out "$run" --usd-per-hour "$USD_PER_HOUR"
+    [ -f "$run/LATEST" ] || gpub preflight "$plan" --data "$data" --out "$run" --usd-per-hour "$USD_PER_HOUR"
 fi
 
 # What gpub says itself ends the loop: 0 done or ceiling, 1 a gate or a budget said stop, or the command was refused, 130 somebody pressed Ctrl-C.
-# Anything else was an accident, and the run goes on from its last checkpoint.
+# Anything else was an accident, and the run goes on from its last checkpoint; two accidents without a step between them are a lasting fault.
+reached() { cat "$run/LATEST" 2>/dev/null || echo nothing; }
+idle=0
 for attempt in 1 2 3 4 5; do
+    before=$(reached)
     code=0
     gpub run "$plan" --data "$data" --out "$run" --usd-per-hour "$USD_PER_HOUR" --paid-gaps \
         ${MAX_USD:+--max-usd "$MAX_USD"} ${UNTIL:+--until "$UNTIL"} ${MIRROR:+--mirror "$MIRROR"} || code=$?
     case $code in 0|1|130) break;; esac
+    if [ "$(reached)" = "$before" ]; then idle=$((idle + 1)); else idle=0; fi
+    if [ "$idle" -ge 2 ]; then
+        echo "gpub run ended with code $code twice without a new checkpoint: it would fail again; the reason is above, in $home/gpub.log too"; break
+    fi
     echo "gpub run ended with code $code (attempt $attempt of 5); going on from the last checkpoint"
+    sleep "${RETRY_SECONDS:-20}"
 done
 if [ -f "$run/log.jsonl" ]; then gpub bill "$run"; fi
 exit "$code"

@@ -198,3 +198,24 @@ def test_the_last_command_of_a_notebook(tmp_path):
     )
     assert "before False" in done.stdout, done.stderr
     assert (tmp_path / "ended").read_text().split() == ["new"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell command")
+def test_the_reason_of_an_end_is_on_the_volume_before_the_machine_is_switched_off(tmp_path):
+    "The traceback in the log, a line in STATUS, also where no command is given"
+    code = """
+        from gpub.host import WhenDone
+        done = WhenDone({command!r})
+        done.keep_reasons({log!r})
+        raise ValueError('the loss is not a number')
+    """
+    for command in (f"cp {tmp_path}/STATUS {tmp_path}/then", None):
+        filled = textwrap.dedent(code).format(command=command, log=str(tmp_path / "notebook.log"))
+        subprocess.run([sys.executable, "-c", filled], capture_output=True)
+        status = (tmp_path / "STATUS").read_text()
+        assert "stopped by ValueError: the loss is not a number; to go on, run the page" in status
+        assert "Traceback" in (tmp_path / "notebook.log").read_text()
+        if command:
+            assert (tmp_path / "then").read_text() == status, "kept before the command is run"
+        for file in tmp_path.iterdir():
+            file.unlink()

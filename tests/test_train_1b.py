@@ -594,7 +594,16 @@ def test_a_ceiling_that_is_too_low_is_refused_before_a_byte_is_downloaded(root, 
     (line,) = [line for line in done.stderr.splitlines() if "--max-usd" in line]
     assert "$100 would end the run before" in line.replace("--max-usd ", "$")
     assert "to the end of push" in line and "--until grind" not in line
-    assert not (tmp_path / "data").exists() and "finishes annealed with $" in done.stdout
+    home = tmp_path / "train_1b"
+    assert not (home / "shards").exists() and "finishes annealed with $" in done.stdout
+    # the reason outlives the pod: all that was printed, and one line
+    assert (
+        line in (home / "gpub.log").read_text() and done.stdout in (home / "gpub.log").read_text()
+    )
+    status = (home / "STATUS").read_text()
+    assert (
+        "ended with code 1" in status and line in status and "start the same line again" in status
+    )
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a shell script stands in for nvidia-smi")
@@ -687,6 +696,7 @@ def test_the_script_on_the_twin(root, tmp_path):
             "HOME_DIR": str(tmp_path / home),
             "PYTHON": sys.executable,
             "WHEN_DONE": f"touch {ended}",
+            "RETRY_SECONDS": "0",
             "PYTHONPATH": str(tmp_path),
             **more,
         }
@@ -713,7 +723,7 @@ def test_the_script_on_the_twin(root, tmp_path):
         "chinchilla, step 200: CONTINUE" in done.stdout
         and "a billion tokens" in done.stdout
         and "done again" in done.stdout
-        and steps_reached(tmp_path / "a/runs/toy") == 200
+        and steps_reached(tmp_path / "a/train_toy/run") == 200
     )
     # all phases are done: nothing to pay
     assert "attempt" not in script("a", 0, MAX_USD="0.000001").stdout

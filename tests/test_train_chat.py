@@ -179,6 +179,21 @@ def test_the_page_rehearses_in_a_process_of_its_own(root):
     assert not ready and "Voodoo 2" in said
 
 
+def test_a_torch_that_cannot_rehearse_is_no_failed_rehearsal(root, monkeypatch):
+    "torch 2.6 to 2.9 lack what the stand-in device is made with; the page goes on and says so"
+    from gpub.guards import standin
+
+    monkeypatch.delattr(standin.backend_registration, standin.SET_UP)
+    assert not standin.can_rehearse()
+    (src,) = [c for c in sources(root) if "ready = None" in c]
+    said = []
+    names = dict(can_rehearse=standin.can_rehearse, reduced=lambda: False, torch=torch, sys=sys)
+    exec(src, names | dict(subprocess=None, PLAN="burn-1b-chat", CUDA=True, print=said.append))
+    assert "cannot rehearse" in said[0] and "it trains" in said[0]
+    monkeypatch.undo()
+    assert standin.can_rehearse()
+
+
 def test_the_notebook_opens_in_colab_and_keeps_torch(root):
     text = (root / "nbs" / "train_chat.ipynb").read_text(encoding="utf-8")
     assert "https://colab.research.google.com/github/gpuburnout/gpub/blob/main/nbs/" in text
