@@ -228,13 +228,12 @@ def _register() -> None:
     "Make the device known to torch, once in a process however often this module is loaded"
     if hasattr(torch, _LIBRARIES):
         return
-    set_up = getattr(backend_registration, SET_UP, None)
-    if set_up is None:
+    if not can_rehearse():
         raise GpubError(
             f"torch {torch.__version__} takes no device that is written in Python: a rehearsal "
             "needs a newer one (2.13 is tried), training does not"
         )
-    set_up(STANDIN, StandInModule())
+    getattr(backend_registration, SET_UP)(STANDIN, StandInModule())
     rest = torch.library.Library("_", "IMPL")
     rest.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     lib = torch.library.Library("aten", "IMPL")
