@@ -186,8 +186,10 @@ def grpo_command(
     **others: object,
 ):
     """Teach RUN by rewards that a rule can check (GRPO): several answers to each question, the
-    better ones of a group become more likely. Computes Dr. GRPO's sum over the tokens of an answer
-    with leave-one-out advantages (RLOO); an answer that --longest cuts off never earns more than 0.
+    better ones of a group become more likely.
+
+    Computes Dr. GRPO's sum over the tokens of an answer with leave-one-out advantages (RLOO); an
+    answer that --longest cuts off never earns more than 0.
 
     Says first how many groups can teach anything."""
     from gpub.tune.grpo import GrpoConfig
