@@ -181,7 +181,10 @@ def test_gates_stop_the_walk_and_can_be_passed_by_hand(whole, tmp_path):
         phases=tuple(replace(p, gates=(hacked,)) if p.name == "grpo" else p for p in passed.phases),
     )
     found = walked(plan, out, accept=True)
-    assert found.phase == "grpo" and "reward is" in found.reason and found.step == 1
+    # a gate that is always asked is passed too: said once, at its first step
+    accepted = [v for v in verdicts(out) if v["word"] == "accepted"]
+    assert [(v["phase"], v["step"]) for v in accepted] == [("grpo", 1)]
+    assert found.word == "continue" and "reward is" in found.reason and found.step == 4
     assert "accepted by hand" in [v for v in verdicts(out) if v["phase"] == "dpo"][-1]["reason"]
 
 
@@ -193,7 +196,9 @@ def test_the_1b_finishes_within_budgets_that_follow_from_the_forecast(card):
     assert [f.name for f in told] == ["sft", "dpo", "grpo"] and all(f.enough for f in told)
     refuse_hopeless_chat(plan, machine)
     for phase, f in zip(priced.phases, told):
-        assert f.usd + f.reserve < phase.usd <= 1.25 * (f.usd + f.reserve) + 0.011
+        needed = f.usd + f.reserve
+        spare = max(0.25 * needed, machine.usd_per_hour / 3)  # twenty minutes at the least
+        assert phase.usd == pytest.approx(needed + spare, abs=0.011)
     assert told[-1].total == pytest.approx(sum(f.usd for f in told))
     # only rewards are learned from answers that have to be written
     assert [f.writing > 0 for f in told] == [False, False, True]

@@ -97,6 +97,9 @@ def test_a_card_that_no_table_has_is_measured_where_it_is_and_asks_for_its_price
         find_card("Voodoo 2")
 
 
+PCIE = "NVIDIA A100 80GB PCIe"
+
+
 def test_one_price_for_every_command():
     for g in GPUS.values():
         known = known_price(g.name) or (None, "")
@@ -117,6 +120,15 @@ def test_one_price_for_every_command():
         and all("28,300" in s for s in said)
         and not any("1.45" in s for s in said)
     )
+
+
+def test_a_plan_begins_with_the_class_of_card_and_shows_what_one_host_reached():
+    sxm, small, slot = (machine_for("burn-1b", c, 1.49) for c in ("A100-80", "A100-40", PCIE))
+    assert sxm.peak_share == small.peak_share == pytest.approx(0.5)
+    assert sxm.tok_s() == small.tok_s() > 1.2 * slot.tok_s()
+    assert slot.name == "A100-80 PCIe" and "300 W" in slot.speed
+    assert "assumed: 50%" in sxm.speed and "one host reached 28,300 tok/s, 63.8%" in sxm.speed
+    assert sxm.pace == "22,168 tok/s, 50% of its peak"
 
 
 def test_what_is_known_goes_before_what_is_assumed():
@@ -235,7 +247,7 @@ def test_what_does_not_fit_is_last_and_says_what_it_needs():
         (dict(usd_per_hour={"A400": 1}), "'A400', which is not compared"),
         (dict(what="burn-9b"), "no preset 'burn-9b'"),
         (dict(tokens="much"), "got 'much'"),
-        (dict(optimizer="sgd"), "muon or adamw"),
+        (dict(optimizer="sgd"), "muon, adamw or"),
     ],
 )
 def test_refusals(kw, said):

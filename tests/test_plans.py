@@ -18,7 +18,7 @@ from gpub.budget.gates import Gate
 from gpub.budget.gpus import Machine, machine_for
 from gpub.budget.phases import PLANS, read_plan
 from gpub.budget.runner import PhaseRunner
-from gpub.budget.verdicts import paid_so_far
+from gpub.budget.verdicts import PhaseVerdict, paid_so_far, verdicts, ways_on
 from gpub.budget.walk import run_plan
 from gpub.cli.budget import run_command
 from gpub.core import GpubError
@@ -50,7 +50,8 @@ class FakeRun:
         self.start, self.last = plan.span(phase)
         self.stride = STRIDES[self.last - self.start > 20_000]
         self.cfg = replace(plan_recipe(plan, end), log_every=self.stride)
-        self.out, self.phase = out, phase
+        self.out, self.phase, self.lines = out, phase, []
+        self.log = self.lines.append
         self.options = SimpleNamespace(usd_per_hour=machine.usd_per_hour)
         self.tok_s = machine.tok_s(phase.settings.get("grad_checkpoint"))
         self.beside = Overheads().seconds(plan, phase, end, self.tok_s)
@@ -76,12 +77,12 @@ class FakeRun:
                 return
 
 
-def walked(plan, machine, until, out):
+def walked(plan, machine, until, out, accept=False):
     "What the real runner says of every phase up to the first stop, and what was paid for it"
     end = plan.phase(until).until
     for phase in plan.phases[: plan.phases.index(plan.phase(until)) + 1]:
         run = FakeRun(plan, phase, machine, out, end)
-        stop = PhaseRunner(plan, phase, run).go()
+        stop = PhaseRunner(plan, phase, run, accept=accept).go()
         yield phase, stop, run.ledger.usd()
         if stop:
             return
@@ -188,6 +189,47 @@ def test_a_slow_machine_is_found_out_by_the_real_runner(tmp_path):
     assert stop and stop.word == "change GPU" and "usd_per_billion" in stop.reason and paid < 1
     quick_enough = replace(told, speeds={m: v / 1.2 for m, v in told.speeds.items()})
     assert all(stop is None for _, stop, _ in walked(plan, quick_enough, "push", tmp_path))
+
+
+def test_a_gate_that_is_always_asked_is_passed_by_hand_once_and_on_the_record(tmp_path):
+    plan = price_plan(read_plan("burn-1b"), machine_for("burn-1b", "A100-80"), "smoke")
+    slow = Machine("slow", dict(off=17_700.0), 1.49)
+    ((_, stop, _),) = walked(plan, slow, "smoke", tmp_path / "no")
+    assert stop.word == "change GPU"
+    (tmp_path / "yes").mkdir()
+    ((_, stop, _),) = walked(plan, slow, "smoke", tmp_path / "yes", accept=True)
+    assert stop is None
+    (row,) = verdicts(tmp_path / "yes")
+    assert (row["word"], row["phase"]) == ("accepted", "smoke")
+    assert row["reason"] == "usd_per_billion is 23.3836, wanted at most 23.34, always"
+
+
+@pytest.mark.parametrize(
+    "word, reason, helps",
+    [
+        ("change GPU", "usd_per_billion is 27, wanted at most 23", "gpub run burn-1b --accept"),
+        ("stop", "loss is 9.5, wanted 4 to 9", "gpub run burn-1b --accept"),
+        ("stop", "the budget of $1.00 is used up: give more", "raise usd of smoke in it"),
+    ],
+)
+def test_a_verdict_names_the_way_on(word, reason, helps, tmp_path):
+    verdict = PhaseVerdict(word, "smoke", 100, reason)
+    assert helps in ways_on(verdict, tmp_path, "gpub run burn-1b")[0]
+    (page, *_) = ways_on(verdict, tmp_path, "run this notebook again")
+    assert "--" not in page and page.endswith("run this notebook again")
+
+
+def test_a_short_phase_has_twenty_minutes_to_spare():
+    machine = machine_for("burn-1b", "A100-80")
+    plan = price_plan(read_plan("burn-1b"), machine, "push")
+    smoke = forecast_plan(plan, machine, "push")[0]
+    assert smoke.spare - smoke.reserve >= machine.usd_per_hour / 3 > 0.25 * smoke.usd
+
+
+def test_at_half_of_the_peak_the_walk_goes_on(tmp_path):
+    plan = price_plan(read_plan("burn-1b"), machine_for("burn-1b", "A100-80"), "smoke")
+    half = Machine("an A100 at 50%", dict(full=16_862.0, off=22_168.0), 1.49)
+    assert plan_fate(plan, half, "smoke")[-1].word == "continue"
 
 
 def test_a_ceiling_below_the_forecast_is_refused_and_says_what_fits():

@@ -176,7 +176,7 @@ def measure_metric(
     return how[metric]() if metric in how else _last(rows, metric)
 
 # %% ../../nbs/lib/budget/gates.ipynb #b1f72507
-Word = Literal["continue", "stop", "change GPU", "annealed"]
+Word = Literal["continue", "stop", "change GPU", "annealed", "accepted"]
 
 
 class GateAnswer(NamedTuple):

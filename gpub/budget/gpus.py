@@ -139,6 +139,14 @@ class Machine:
     usd_per_hour: float  # what it costs
     speed: str = "asked for"  # where the speeds come from
     price: str = "asked for"  # where the price comes from
+    # of the card's peak, what the fastest mode reaches; None: not known
+    peak_share: float | None = None
+
+    @property
+    def pace(self) -> str:
+        "How fast its fastest mode is, and which share of the card's peak that takes"
+        tok_s = f"{self.tok_s():,.0f} tok/s"
+        return tok_s if self.peak_share is None else f"{tok_s}, {self.peak_share:.0%} of its peak"
 
     @property
     def priced(self) -> str:
@@ -162,6 +170,15 @@ class Machine:
         return self.speeds[mode]
 
 
+def _forecast_instead(preset: str, card: GPU, known: dict) -> dict:
+    "A plan at the speed of the forecast, with the published one told beside it"
+    tok_s = published_speeds(preset)[card.name]
+    share = tok_s * known["flops_per_token"] / card.peak
+    p = plan(preset, card, 10**9, known["usd_per_hour"])
+    beside = f"one host reached {tok_s:,} tok/s, {share:.1%} (published)"
+    return p | dict(speed=f"{p['speed']}; {beside}", price=known["price"])
+
+
 def machine_for(
     preset: str,  # its name
     card: str | GPU,  # a name or a card
@@ -169,7 +186,10 @@ def machine_for(
     folder: str | Path | None = None,  # like data/, for receipts
 ) -> Machine:
     "A card as a machine for a preset; raises `GpubError` when it is too small or has no price"
+    card = find_card(card)
     known = informed_plan(preset, card, 10**9, usd_per_hour, folder=folder)
+    if known["kind"] == "published":
+        known = _forecast_instead(preset, card, known)
     speeds = {r["checkpointing"]: r["tok_s"] for r in known["rows"] if r["fits"]}
     name = known["gpu"]
     if not speeds:
@@ -182,7 +202,8 @@ def machine_for(
     usd = known["usd_per_hour"]
     if usd is None:
         raise GpubError(f"no price is known for {name}: give --usd-per-hour")
-    return Machine(name, speeds, usd, known["speed"], known["price"])
+    share = max(speeds.values()) * known["flops_per_token"] / card.peak
+    return Machine(name, speeds, usd, known["speed"], known["price"], share)
 
 # %% ../../nbs/lib/budget/gpus.ipynb #3e95e080
 RING = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "all-to-all": 1, "broadcast": 1}

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 from .bill import money, of_phase
 from .ends import given_up
-from .gates import Word, check_gates, measure_metric
+from .gates import GateAnswer, Word, check_gates, measure_metric
 from .phases import Phase, Plan
+from .verdicts import record_verdict
 from ..core import write_atomic
 from ..record.folder import Interrupted
 from ..train.loop import Diverged, TrainStep
@@ -97,8 +98,10 @@ class PhaseRunner:
         phase: Phase,  # the one of it to walk
         run: Trainer,  # with the settings of plan and phase
         max_usd: float | None = None,  # the ceiling for the whole run
+        accept: bool = False,  # go on past a gate that fails, and say so
     ):
         self.plan, self.phase, self.run, self.max_usd = plan, phase, run, max_usd
+        self.accept, self.accepted = accept, set()  # the gates that were passed by hand
         self.rows, self.began = [], 0
         self.money: PhaseMoney | None = None  # from the first step on
         self.ended: Stop | None = None
@@ -125,8 +128,27 @@ class PhaseRunner:
         def value(metric: str) -> float | None:
             return measure_metric(metric, self.run.out, self.rows, rate, bounds)
 
-        word, reason, _ = check_gates(asked, value, strict=False)
-        return None if word == "continue" else Stop(word, reason)
+        answer = check_gates(asked, value, strict=False)
+        if answer.word == "continue":
+            return None
+        if not self.accept:
+            return Stop(answer.word, answer.reason)
+        self.pass_gates(s.n, answer)
+        return None
+
+    def pass_gates(
+        self,
+        step: int,  # steps done
+        answer: GateAnswer,  # of gates that do not all hold
+    ):
+        "Say and write down, once for each gate, that it was passed by hand"
+        failed = {gate for gate, _, holds in answer.checks if not holds}
+        if failed <= self.accepted:
+            return
+        self.accepted |= failed
+        answer = answer._replace(word="accepted")
+        record_verdict(self.run.out, self.plan, self.phase, step, answer)
+        self.run.log(f"accepted: {answer.reason}")
 
     def look(
         self,

@@ -40,6 +40,7 @@ from gpub.budget.verdicts import (
     paid_so_far,
     record_verdict,
     verdicts,
+    ways_on,
 )
 from ..core import GpubError, refuse_url
 from ..device import pick_device
@@ -58,7 +59,7 @@ class WalkOptions:
 
     max_usd: float | None = None  # a ceiling for the whole run, every process counted
     until: str | None = None  # the name of the last phase to do now
-    # go on past a failed gate of a finished phase, or against the forecast
+    # go on past a gate that fails, on the way or at a phase's end, or against the forecast
     accept: bool = False
     anneal: bool = False  # end the run where it stands
     settings: dict | None = None  # of the whole run, over the plan's
@@ -182,7 +183,8 @@ def train_phase(
     if full:
         return steps_reached(walk.out), Stop(*full)
     trainer, line = phase_trainer(walk, phase, paid)
-    runner = PhaseRunner(walk.plan, phase, trainer, walk.options.max_usd)
+    options = walk.options
+    runner = PhaseRunner(walk.plan, phase, trainer, options.max_usd, options.accept)
     try:
         stop = runner.go(walk.options.each)
     finally:
@@ -221,6 +223,8 @@ class PlanWalk:
             found = self.do(phase, step)
             walk.log(found)
             if found.word != "continue":
+                for line in ways_on(found, walk.out, walk.how.get("command") or "the same again"):
+                    walk.log(line)
                 self.offer(found)
                 return found
             step = max(step, phase.until)

@@ -346,7 +346,7 @@ def _run_chat(
 @click.option(
     "--accept",
     is_flag=True,
-    help="Go on past the failed gate of a finished phase, on the record, or against the forecast.",
+    help="Go on past a gate that fails, on the record, or against the forecast.",
 )
 @click.option(
     "--anneal",

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import partial
 from ..budget.bill import money
-from ..budget.costs import compare_cards
+from ..budget.costs import compare_cards, spare_usd
 from ..budget.gpus import Machine, find_card, machine_for
 from ..core import GpubError
 from .chat_plans import ChatPhase, ChatPlan
@@ -138,7 +138,9 @@ def price_chat_plan(
     "The plan with every budget: the forecast, what it takes to stop, and the margin"
     phases = []
     for phase, told in zip(plan.phases, forecast_chat(plan, machine)):
-        budget = math.ceil(100 * (told.usd + told.reserve) * (1 + plan.margin) - 1e-9) / 100
+        needed = told.usd + told.reserve
+        needed += spare_usd(needed, plan.margin, machine)
+        budget = math.ceil(100 * needed - 1e-9) / 100
         phases.append(phase if phase.usd is not None else replace(phase, usd=budget))
     return replace(plan, phases=tuple(phases))
 
@@ -211,7 +213,10 @@ def chat_plan_text(
     lines += [str(_phases_table(shown, machine)), ""]
     if machine:
         o = ChatOverheads()
-        lines += [f"speed: {o.eager:.0%} of it, assumed; {machine.speed}"]
+        tok_s = o.eager * machine.tok_s("off")
+        share = f"{o.eager:.0%} of the pretraining's {machine.tok_s('off'):,.0f}, assumed"
+        lines += [f"speed: {tok_s:,.0f} tok/s, {share}"]
+        lines += [f"of the pretraining: {machine.speed}"]
         lines += [f"price: {machine.price}"]
         lines += [
             f"writing: assumed, {o.bandwidth:.0%} of the card's bandwidth, at least "

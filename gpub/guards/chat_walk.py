@@ -19,7 +19,7 @@ from ..budget.gpus import machine_for
 from ..budget.phases import Phase, Plan
 from ..budget.prices import check_rate
 from ..budget.runner import Stop
-from ..budget.verdicts import PhaseVerdict, entry_cost, paid_so_far, verdicts
+from ..budget.verdicts import PhaseVerdict, entry_cost, paid_so_far, verdicts, ways_on
 from ..budget.walk import run_plan
 from ..chat.conversations import encode_conversations, read_conversations, write_chats
 from ..chat.sums import SumTeacher, draw_pairs, sum_messages
@@ -97,8 +97,11 @@ class TunedWatch:
         phase: ChatPhase,  # with its budget
         others: float,  # dollars that the other phases have cost
         max_usd: float | None,  # the ceiling for all of them
+        # called once for each gate that fails on the way; None: it ends the phase
+        on_accept: Callable[[int, GateAnswer], object] | None = None,
     ):
         self.phase, self.others, self.max_usd = phase, others, max_usd
+        self.on_accept, self.accepted = on_accept, set()  # the gates that were passed by hand
         self.stop: Stop | None = None  # why it may not
         self.rows = 0  # of this process
         self.seen: dict[str, float] = {}
@@ -145,8 +148,16 @@ class TunedWatch:
     ) -> Stop | None:
         "A reason to stop when a gate that is always asked does not hold"
         asked = [g for g in self.phase.gates if g.when == "always" and self.rows > g.after]
-        word, reason, _ = check_gates(asked, row.get, strict=False)
-        return None if word == "continue" else Stop(word, reason)
+        answer = check_gates(asked, row.get, strict=False)
+        if answer.word == "continue":
+            return None
+        if not self.on_accept:
+            return Stop(answer.word, answer.reason)
+        failed = {gate for gate, _, holds in answer.checks if not holds}
+        if not failed <= self.accepted:
+            self.accepted |= failed
+            self.on_accept(row["step"], answer)
+        return None
 
 # %% ../../nbs/lib/guards/chat_walk.ipynb #3492d06a
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +170,7 @@ class ChatWalkOptions(Config):
     usd_per_hour: NotNegative = 0.0  # what the machine costs
     max_usd: Positive | None = None  # a ceiling for the whole plan, every process counted
     until: str | None = None  # the last phase to do now
-    accept: bool = False  # go on past a failed gate of a finished phase
+    accept: bool = False  # go on past a gate that fails, on the way or at a phase's end
     paid: bool = False  # the machine was paid for since the last process ended
     command: str = "the same command"  # how to call this again
 
@@ -254,6 +265,9 @@ class ChatWalk:
                 found = self.do(phase)
                 self.log(str(found))
                 if found.word != "continue":
+                    folder = self.folder(phase)
+                    for line in ways_on(found, folder, self.options.command):
+                        self.log(line)
                     return found
             if found is None:
                 last = self.todo[-1]
@@ -345,7 +359,14 @@ class ChatWalk:
             settings=phase.settings,
             command=o.command,
         )
-        watch = TunedWatch(phase, self.paid() - paid_so_far(folder), o.max_usd)
+
+        def on_accept(step: int, answer: GateAnswer):
+            accepted = PhaseVerdict("accepted", phase.name, step, answer.reason)
+            self.record(phase, step, answer.reason, accepted)
+            self.log(f"accepted: {answer.reason}")
+
+        others = self.paid() - paid_so_far(folder)
+        watch = TunedWatch(phase, others, o.max_usd, on_accept if o.accept else None)
         try:
             self.learn(phase, asked, watch)
         except Interrupted:

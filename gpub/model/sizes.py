@@ -482,6 +482,11 @@ class GPU:
 
 _A40 = 0.49, "the blog's 1B on an A40: 10,400 tok/s"
 _A100 = 0.50, "GPT-2 124M on an A100: 50% in build-nanogpt, 60% in llm.c"
+_A100_PCIE = (
+    0.41,
+    "50% of an A100 SXM, and 0.82 of that: llm.c's GPT-2 124M, 190,500 tok/s on PCIe (300 W), "
+    "231,000 on SXM (400 W)",
+)
 _HOPPER = (
     0.40,
     "a careful share for wide models; for one of width below 1024, 32%: GPT-2 124M is "
@@ -492,6 +497,8 @@ CAPABILITIES = {
     "T4": (7, 5),
     "A100-40": (8, 0),
     "A100-80": (8, 0),
+    "A100-40 PCIe": (8, 0),
+    "A100-80 PCIe": (8, 0),
     "A10G": (8, 6),
     "A40": (8, 6),
     "RTX A6000": (8, 6),
@@ -558,6 +565,26 @@ GPUS = {
             *_A100,
             1.49,
             "RunPod on demand, 2026-04-07",
+        ),
+        GPU(
+            "A100-40 PCIe",
+            40,
+            312,
+            312,
+            19.5,
+            1555,
+            "NVIDIA A100 datasheet, PCIe",
+            *_A100_PCIE,
+        ),
+        GPU(
+            "A100-80 PCIe",
+            80,
+            312,
+            312,
+            19.5,
+            1935,
+            "NVIDIA A100 datasheet, PCIe",
+            *_A100_PCIE,
         ),
         GPU(
             "H100",
@@ -726,11 +753,11 @@ def gpu_key(
     name: str,  # as torch or a provider writes it
 ) -> str:
     "What the names of one card have in common: NVIDIA A100-SXM4-80GB -> a10080"
-    return re.sub(
-        r"nvidia|tesla|geforce|rtx|sxm\d?|(?<!h100[ -])pcie|hbm\d\w?|gb|[^a-z0-9]",
-        "",
-        name.lower(),
-    )
+    lower = name.lower()
+    key = re.sub(r"nvidia|tesla|geforce|rtx|sxm\d?|pcie|hbm\d\w?|gb|[^a-z0-9]", "", lower)
+    # of these the one for a PCIe slot is another card: less power, and slower
+    slot = "pcie" in lower and key.startswith(("a100", "h100"))
+    return key + "pcie" if slot else key
 
 
 def find_gpu(
