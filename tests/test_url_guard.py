@@ -180,7 +180,7 @@ def test_source_and_data_read_urls(in_memory, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "command", [command for command, option in READS_URLS if option == "--data"]
+    "command", sorted(command for command, option in READS_URLS if option == "--data")
 )
 def test_data_arrives_as_a_url(command, tmp_path, monkeypatch, capsys):
     def opened(data, *others):
