@@ -9,7 +9,8 @@ import gpub.train.journal as gpub_journal
 import gpub.train.trainer as gpub_run_module
 from gpub.record.checkpoint import load_checkpoint
 from gpub.core import GpubError, read_json
-from gpub.record.ledger import KINDS, Ledger, account, read_ledger
+from gpub.record.folder import append_row
+from gpub.record.ledger import KINDS, Ledger, account, read_ledger, switched_off
 from gpub.cli.budget import bill_command, run_command
 from gpub.budget.bill import bill, bill_text
 from gpub.budget.prices import find_price
@@ -576,7 +577,40 @@ def test_a_date_that_jumps_between_two_processes_costs_nothing(tmp_path):
 
     assert idle(jumped) == pytest.approx(idle(rows), abs=0.01)
     restarted = [*jumped[:second], *(row | dict(boot="another") for row in jumped[second:])]
-    assert idle(restarted) == pytest.approx(86_400, abs=60)
+    assert idle(restarted) == 0  # it was off, and nobody charges for that
+    assert switched_off(restarted) == [pytest.approx(86_400, abs=60)]
+
+
+@pytest.mark.parametrize(
+    "boots, seconds_off, paid",
+    [
+        (("a", "a"), 60 * 3600, 60 * 3600),  # on all along, with no process
+        (("a", "b"), 60 * 3600, 0),  # a weekend off
+        (("a", ""), 60 * 3600, 0),  # one of them cannot tell
+        (("", ""), 600, 600),  # none can: it is believed
+    ],
+)
+def test_a_gap_is_paid_for_only_while_the_machine_stayed_on(boots, seconds_off, paid, tmp_path):
+    now = [1000.0]
+    hands = dict(wall=lambda: 1.7e9 + now[0], steady=lambda: now[0])
+    with Ledger(tmp_path, 1.49, boot=boots[0], **hands):
+        now[0] += 1800
+    now[0] += seconds_off
+    with Ledger(tmp_path, 1.49, paid=True, boot=boots[1], **hands) as book:
+        assert book.off == (0 if paid else seconds_off)
+        now[0] += 60
+        assert book.usd() == pytest.approx((1800 + paid + 60) * 1.49 / 3600)
+    append_row(tmp_path / "log.jsonl", dict(step=1, tokens=1, loss=1.0))
+    notes = " ".join(bill(tmp_path)["notes"])
+    line = "gap of 60.0 h not counted: the machine was switched off"
+    assert (line in notes) == (paid == 0)
+
+
+def test_a_machine_that_counts_anew_was_off():
+    "The same name of a start, but less time since it: no machine does that"
+    first = dict(n=0, open=True, at=10.0, step=0, usd_per_hour=1.0, boot="a", up=500.0)
+    again = first | dict(n=1, at=100.0, up=5.0, paid=True)
+    assert account([first, again]) == [] and switched_off([first, again]) == [90.0]
 
 
 def test_paid_gaps_are_idle(tmp_path):

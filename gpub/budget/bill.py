@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from ..core import GpubError, read_json
 from ..record.log import read_log
-from ..record.ledger import KINDS, Span, account, read_ledger
+from ..record.ledger import KINDS, Span, account, off_text, read_ledger, switched_off
 from .prices import check_rate
 from ..table import Table
 
@@ -205,6 +205,7 @@ def _spans(run_dir: Path | str, log: Sequence[dict], usd_per_hour: float | None)
         )
         gaps = f"time without a process {counts}"
         notes.append(f"{lost:,.1f} s of work were lost and done again; {gaps}")
+    notes += [off_text(seconds) for seconds in switched_off(rows) if seconds >= 60]
     if not rows:
         ends = [(0, 0, 0), *((r["step"], r.get("seconds", 0), r.get("usd", 0)) for r in log)]
         spans = [

@@ -357,7 +357,8 @@ def _run_chat(
 @click.option(
     "--paid-gaps",
     is_flag=True,
-    help="The machine was paid for since the last process ended: that time is idle, not free.",
+    help="Time between two processes is paid for: it is idle, not free, while the machine stayed "
+    "on; what it was switched off is not counted.",
 )
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, mps.")
 @click.option(

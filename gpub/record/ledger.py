@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['KINDS', 'BEAT', 'boot_id', 'since_boot', 'Ledger', 'Span', 'read_ledger', 'repair_ledger', 'split_lost_span',
-           'account']
+           'switched_off', 'off_text', 'account']
 
 # %% ../../nbs/lib/record/ledger.ipynb #ba7cea2a
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,11 +23,15 @@ BEAT = 30  # seconds between rows: what a killed process leaves unrecorded at mo
 
 
 def boot_id() -> str:  # empty where the system gives none
-    "What tells one start of this machine from all others"
+    "What tells one start of this machine, or of this container, from all others"
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        first = Path("/proc/1/stat").read_text()
     except OSError:
         return ""
+    # a rented container shares its host's kernel: stopped and started again it has another first
+    # process, which began so many ticks after the host did (field 22; names may hold spaces)
+    return f"{boot}+{first.rpartition(')')[2].split()[19]}"
 
 
 def since_boot() -> float:
@@ -44,10 +48,14 @@ class Ledger:
         usd_per_hour: float = 0.0,  # what the machine costs
         step: int = 0,  # steps done when this process began
         since: float | None = None,  # steady time from which on this process counts; default now
-        paid: bool = False,  # the machine was paid for since the last process ended
+        # the time since the last process was paid for, if the machine stayed on
+        paid: bool = False,
         wall: Callable[[], float] = time.time,  # the date, in seconds: it may jump
         # a clock that never does: all durations are its
         steady: Callable[[], float] = time.perf_counter,
+        # of a machine whose clocks are given: what `boot_id` says there, where `steady` counts
+        # from its start
+        boot: str = "",
     ):
         self.path, self.rate, self.step, self.wall, self.steady = (
             run_dir and Path(run_dir, "ledger.jsonl"),
@@ -63,8 +71,9 @@ class Ledger:
             dict.fromkeys(KINDS, 0.0),
         )
         self.began, self.at = self.turned, wall() - (steady() - self.turned)
-        # a clock of somebody's own says nothing of the machine's
-        self.boot = boot_id() if wall is time.time else ""
+        # a clock of somebody's own says nothing of this machine's
+        self.real = wall is time.time
+        self.boot = boot_id() if self.real else boot
         rows = repair_ledger(run_dir) if run_dir else []
         opened = dict(
             n=len(rows),
@@ -75,13 +84,16 @@ class Ledger:
             paid=paid,
         ) | self._uptime(self.turned)
         self.n, self.first, self.before = len(rows) + 1, step, account([*rows, opened])
+        off = switched_off([*rows[-1:], opened])
+        self.off = sum(off)  # seconds before this process that are not paid for, though asked
         self.path and append_row(self.path, opened)
 
     def _uptime(self, moment: float) -> dict:
         "Since when the machine runs, and for how long at a moment of the steady clock"
         if not self.boot:
             return {}
-        return dict(boot=self.boot, up=round(since_boot() - (self.steady() - moment), 3))
+        up = since_boot() - (self.steady() - moment) if self.real else moment
+        return dict(boot=self.boot, up=round(up, 3))
 
     def switch(
         self,
@@ -258,31 +270,54 @@ def split_lost_span(
     )
 
 
-def _seconds_between(before: dict, opened: dict, end: float | None) -> float:
-    "From the end of a row to the next process: the date may jump, the time since the start cannot"
-    if end is None:
+def _row_end(row: dict) -> float:
+    "The date at which a row was written"
+    return row["at"] + sum(row[k] for k in KINDS if k in row) + row.get("jump", 0)
+
+
+def _stayed_on(before: dict, opened: dict) -> bool:
+    """Whether the machine ran on from a row to the next process; where neither row tells one start
+    from another, it is believed"""
+    starts = before.get("boot"), opened.get("boot")
+    return starts[0] == starts[1] and before.get("up", 0) <= opened.get("up", 0)
+
+
+def _paid_gap(before: dict, opened: dict) -> float:
+    "Seconds from a row to the next process that are paid for"
+    if not (opened.get("paid") and _stayed_on(before, opened)):
         return 0
-    same_start = before.get("boot") and before.get("boot") == opened.get("boot")
-    times = [row.get("up") for row in (before, opened)]
-    if same_start and all(isinstance(t, (int, float)) for t in times):
-        return times[1] - times[0]
-    return opened["at"] - end
+    if "up" in before and "up" in opened:  # the date may jump, this cannot
+        return opened["up"] - before["up"]
+    return opened["at"] - _row_end(before)
+
+
+def switched_off(
+    rows: Sequence[dict],  # as from `read_ledger`
+) -> list[float]:  # seconds of each such gap
+    "Gaps that were said to be paid for, while the machine was off: they are not counted"
+    gaps = [(a, b) for a, b in zip(rows, rows[1:]) if b.get("open") and b.get("paid")]
+    return [max(0.0, b["at"] - _row_end(a)) for a, b in gaps if not _stayed_on(a, b)]
+
+
+def off_text(
+    seconds: float,  # of a gap
+) -> str:
+    "Say in a line that a gap is not counted"
+    return f"gap of {seconds / 3600:.1f} h not counted: the machine was switched off"
 
 
 def account(
     rows: Iterable[dict],  # as from `read_ledger`
 ) -> list[Span]:  # list of `Span`
     "What every second was, with hindsight"
-    out, end, rate, before = [], None, 0, {}
+    out, rate, before = [], 0, {}
     for r in rows:
         if r.get("open"):
             out = [p for s in out for p in split_lost_span(s, r["step"])]
-            gap = _seconds_between(before, r, end) if r.get("paid") else 0
+            gap = _paid_gap(before, r) if before else 0
             if gap > 0:
                 out.append(Span("idle", gap, gap * rate / 3600, r["step"], r["step"], "idle"))
-            end = max(end or 0, r["at"])
         rate, spent = r["usd_per_hour"], [k for k in KINDS if k in r]
         out += [Span(k, r[k], r[k] * rate / 3600, r["start"], r["step"], k) for k in spent]
-        end = r["at"] + sum(r[k] for k in spent) + r.get("jump", 0)
         before = r
     return out

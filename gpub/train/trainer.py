@@ -59,7 +59,7 @@ from gpub.record.folder import (
     open_folder,
     stop_flag,
 )
-from ..record.ledger import Ledger
+from ..record.ledger import Ledger, off_text
 from ..record.load import check_config
 from ..record.log import read_log
 from ..report.page import write_report
@@ -790,6 +790,8 @@ class Trainer:
         self.ledger = held.enter_context(
             Ledger(self.out, options.usd_per_hour, self.state.step, self.born, options.paid)
         )
+        if self.ledger.off >= 60:
+            self.log(off_text(self.ledger.off))
 
     def _train(self) -> Iterator[TrainStep]:
         "The loop, and what has to be closed after it"
