@@ -3,12 +3,14 @@ are, an interruption changes nothing, and what does not go together is one line.
 
 import json
 import shutil
+import time
 import numpy as np
 import pytest, torch
 from click.testing import CliRunner
 from gpub.cli.main import cli
 from gpub.data.plays import plays
 from gpub.record.checkpoint import load_checkpoint
+from gpub.record.ledger import account, read_ledger
 from gpub.record.load import load
 from gpub.train.loop import evaluate
 
@@ -179,3 +181,26 @@ def test_a_stopped_run_is_resumed_not_extended(place, tmp_path):
     shutil.rmtree(run / "checkpoints/step-00000040")
     said = gpub("train", "--init", run, "--extend", 5, code=1)
     assert f"let it finish first, with gpub resume {run}" in said
+
+
+@pytest.mark.parametrize("method", ["train", "resume", "grow", "sft"])
+def test_a_bill_counts_from_the_beginning_of_the_command(place, tmp_path, method):
+    "As `main` hands it in: an hour ago; a command inside another program counts its own time"
+    out, source = tmp_path / "out", place / "llama"
+    words = ["train", "burn-toy", "--data", place / "a.txt", "--steps", 1, "--out", out]
+    words += sets(SMALL.replace("n_layers=2", "n_layers=1 n_kv_heads=1 d_ff=48"))
+    if method == "resume":
+        shutil.copytree(source, out)
+        words = ["resume", out]
+    if method == "grow":
+        words = ["grow", source, *sets("n_layers=2 steps=1"), "--out", out]
+    if method == "sft":
+        (tmp_path / "talk.jsonl").write_text('{"question": "a", "answer": "b"}\n' * 3)
+        words = ["sft", source, "--data", tmp_path / "talk.jsonl", "--steps", 1, "--out", out]
+    hour_ago = time.perf_counter() - 3600
+    words = [str(word) for word in [*words, "--device", "cpu"]]
+    done = CliRunner().invoke(cli, words, obj=hour_ago)
+    assert done.exit_code == 0, (done.output, done.exception)
+    spans = account(read_ledger(out))
+    setup = sum(span.seconds for span in spans if span.kind == "setup")
+    assert 3600 < setup < 4000

@@ -44,7 +44,7 @@ class Refuses:
     def __init__(self, text):
         self.text = text
 
-    def main(self, **how):
+    def main(self, standalone_mode, obj):  # obj: when the command began
         raise GpubError(self.text)
 
 

@@ -6,7 +6,7 @@
 __all__ = ['PATH', 'RUN', 'PRESET', 'TRACKER', 'json_option', 'step_option', 'temperature_option', 'device_option', 'data_option',
            'DeferredCommand', 'LazyGroup', 'LateCommand', 'TorchCommand', 'LateChoice', 'LateDefault', 'LocalPath',
            'RunFolder', 'preset_names', 'NameOf', 'run_options', 'FiniteRange', 'number_option', 'settings_option',
-           'parse_settings', 'this_command', 'echo_text']
+           'parse_settings', 'this_command', 'command_began', 'echo_text']
 
 # %% ../../nbs/lib/cli/options.ipynb #357b7602
 import importlib.util
@@ -303,6 +303,12 @@ def this_command() -> str:
     "What was typed, to be typed again"
     n = os.environ.get("LOCAL_WORLD_SIZE")
     return (f"torchrun --nproc_per_node={n} -m gpub " if n else "gpub ") + shlex.join(sys.argv[1:])
+
+
+def command_began() -> float | None:
+    """When this command began, by `time.perf_counter`; None where another program calls it, whose
+    time is its own"""
+    return click.get_current_context().obj
 
 
 def echo_text(

@@ -9,7 +9,7 @@ __all__ = ['ls_command', 'show_command', 'presets_command', 'resume_command', 'c
 import json
 from pathlib import Path
 import click
-from .options import PATH, RUN, TorchCommand, echo_text, json_option
+from .options import PATH, RUN, TorchCommand, command_began, echo_text, json_option
 from ..core import GpubError, read_config, write_atomic
 
 # %% ../../nbs/lib/cli/runs_commands.ipynb #baccef92
@@ -74,7 +74,7 @@ def resume_command(run: str, device: str | None, usd_per_hour: float | None):
     if Path(run, "phases.jsonl").exists():
         command = read_config(run).get("command") or "gpub run PLAN"
         raise GpubError(f"{run} is walked through by a plan; go on with: {command}")
-    given = dict(device=device, usd_per_hour=usd_per_hour)
+    given = dict(device=device, usd_per_hour=usd_per_hour, begun=command_began())
     changes = {name: value for name, value in given.items() if value is not None}
     options = options_to_resume(run, command=f"gpub resume {run}", **changes)
     Trainer(options).go()

@@ -14,6 +14,7 @@ from gpub.cli.options import (
     PRESET,
     RUN,
     TorchCommand,
+    command_began,
     data_option,
     echo_text,
     parse_settings,
@@ -104,7 +105,8 @@ def train_command(
     given["mirror"] = given.get("mirror") or None  # a variable that a script left empty
     if quiet:
         given["progress"] = SilentProgress()
-    Trainer(_run_options(preset, file, chosen, given | dict(command=this_command()))).go()
+    given |= dict(command=this_command(), begun=command_began())
+    Trainer(_run_options(preset, file, chosen, given)).go()
 
 
 def _go_on_beyond(ctx: click.Context, run: str | None, more: int, out: str | None):
@@ -121,7 +123,8 @@ def _go_on_beyond(ctx: click.Context, run: str | None, more: int, out: str | Non
         raise click.UsageError(f"--extend {why}")
     branch = branch_run(run, more, out)
     changes = dict(device=ctx.params["device"]) if "device" in given else {}
-    Trainer(options_to_resume(branch, command=f"gpub resume {branch}", **changes)).go()
+    changes |= dict(command=f"gpub resume {branch}", begun=command_began())
+    Trainer(options_to_resume(branch, **changes)).go()
 
 
 def _typed(ctx: click.Context, options: dict) -> dict:
@@ -221,4 +224,5 @@ def grow_command(run: str, preset: str | None, settings: tuple[str, ...], **opti
 
     options["mirror"] = options.get("mirror") or None
     grown = grow_options(run, preset, parse_settings(settings), **options)
-    Trainer(replace(grown, command=f"gpub resume {grown.out}")).go()
+    command = f"gpub resume {grown.out}"
+    Trainer(replace(grown, command=command, begun=command_began())).go()

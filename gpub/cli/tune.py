@@ -15,6 +15,7 @@ import click
 from gpub.cli.options import (
     PATH,
     TorchCommand,
+    command_began,
     echo_text,
     number_option,
     parse_settings,
@@ -61,7 +62,8 @@ def _options(
     known = {name: value for name, value in others.items() if value is not None}
     place = out or f"{run.rstrip('/')}-{method}"
     chosen = parse_settings(settings)
-    return TuneOptions(run=run, out=place, settings=chosen, command=this_command(), **known)
+    known |= dict(command=this_command(), begun=command_began())
+    return TuneOptions(run=run, out=place, settings=chosen, **known)
 
 
 def _done(folder: Path):

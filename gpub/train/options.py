@@ -63,6 +63,9 @@ class RunOptions:
     log: Callable[[str], object] | None = None
     # how to call this again, for the message after an interruption
     command: str | None = None
+    # when the command began, by `time.perf_counter`: the bill counts from there; default: from the
+    # moment a `Trainer` is made
+    begun: float | None = None
     paid: bool = False  # the machine was paid for since the last process of this run ended
     # settings of `train` that may be others than when the run began
     free: tuple[str, ...] = CHANGEABLE

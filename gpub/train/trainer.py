@@ -535,7 +535,7 @@ class Trainer:
         device: str = "auto",  # auto, cpu, cuda or mps
         **others: Any,  # any other field of `RunOptions`
     ):
-        self.born = time.perf_counter()  # the bill counts from here
+        born = time.perf_counter()  # the bill counts from here, unless a command began before
         options = preset
         if not isinstance(preset, RunOptions):
             options = RunOptions(preset, out, data, settings, device, **others)
@@ -545,6 +545,7 @@ class Trainer:
                 "there, as in replace(options, out=...)"
             )
         check_tracker(options.track)  # before anything is read or built
+        self.born = born if options.begun is None else options.begun
         self.options = options
         self.name, self.out = options.preset, _run_folder(options)
         recipe = _find_recipe(options, self.out)

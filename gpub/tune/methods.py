@@ -80,6 +80,7 @@ class TuneOptions(Config):
     usd_per_hour: NotNegative = 0.0  # what the machine costs
     settings: dict[str, Any] = field(default_factory=dict)  # any other of `TrainConfig`
     command: str = "the same command"  # how to call this again
+    begun: float | None = None  # by `time.perf_counter`: the bill counts from there; default: now
 
     def __post_init__(self):
         super().__post_init__()
@@ -336,6 +337,7 @@ def _extras(
         log=log,
         config=config,
         usd_per_hour=options.usd_per_hour,
+        begun=options.begun,
         command=options.command,
         watch=tuning.watch,
     )

@@ -134,6 +134,7 @@ class TuneExtras:
     log: Callable[[str], None] = print  # called with one line now and then
     config: dict[str, Any] = field(default_factory=dict)  # more for config.json
     usd_per_hour: float = 0.0  # what the machine costs
+    begun: float | None = None  # by `time.perf_counter`: the bill counts from there; default: now
     keep: int = 3  # checkpoints kept beside the milestones
     # how to call this again, for the message after an interruption
     command: str = "the same command"
@@ -224,7 +225,7 @@ class TuneJournal:
     ):
         self.out, self.model, self.config, self.extras = out, model, config, extras
         self.state = state
-        self.ledger = Ledger(out, extras.usd_per_hour, state.step)
+        self.ledger = Ledger(out, extras.usd_per_hour, state.step, extras.begun)
         self.began = self.last = time.perf_counter()
         self.row: dict[str, Any] = {}
 
