@@ -597,6 +597,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                   'gpub.cli.options.TorchCommand.invoke': ( 'lib/cli/options.html#torchcommand.invoke',
                                                                             'gpub/cli/options.py'),
                                   'gpub.cli.options._named_presets': ('lib/cli/options.html#_named_presets', 'gpub/cli/options.py'),
+                                  'gpub.cli.options.command_began': ('lib/cli/options.html#command_began', 'gpub/cli/options.py'),
                                   'gpub.cli.options.echo_text': ('lib/cli/options.html#echo_text', 'gpub/cli/options.py'),
                                   'gpub.cli.options.number_option': ('lib/cli/options.html#number_option', 'gpub/cli/options.py'),
                                   'gpub.cli.options.parse_settings': ('lib/cli/options.html#parse_settings', 'gpub/cli/options.py'),
