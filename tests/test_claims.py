@@ -1,7 +1,7 @@
 """Claims: every key leads somewhere, a false number is found, a missing receipt is said, and the
 page shows all of it."""
 
-import json, shutil
+import json, math, re, shutil
 from pathlib import Path
 import pytest
 from gpub.budget.published import (
@@ -83,6 +83,7 @@ def test_what_is_certain(verdicts):
         "minutes-21",
         "hours-80",
         "phase-1-cost",
+        "phase-4-cost",
         "phase-6-cost",
         "fp32-0.8",
         "step-45",
@@ -90,8 +91,31 @@ def test_what_is_certain(verdicts):
         "predicted-arc-easy",
     ):
         assert got[i] == "does not", i
-    for i in ("phase-4-cost", "loss-bump", "first-context", "3b-validation"):
+    for i in ("loss-bump", "first-context", "3b-validation"):
         assert got[i] == "open", i
+
+
+def test_hellaswag_of_the_1b_does_not_fit_its_loss_and_is_undecided():
+    case = lookup("conflicts/items/hellaswag-sanity")
+    assert case["status"] == "open" and "do not fit" in case["decision"]
+    vocabulary = json.loads((shipped() / "bytes_per_token.json").read_text(encoding="utf-8"))
+    held_out, shares = vocabulary["held_out"], vocabulary["share_of_tokens"]
+    size = sum(s * held_out[n]["bytes"] / held_out[n]["tokens"] for n, s in shares.items())
+    loss = lookup("runs/runs/s2-1b/phases/phase=4/train_loss_end")
+    vocab_size, bits = vocabulary["vocab_size"], loss / math.log(2) / size
+    assert (
+        f"loss {loss} nats a token at step 90,000; our vocabulary of {vocab_size:,} has "
+        f"{size:.3f} bytes a token of the mix: {bits:.2f} bits a byte"
+    ) in case["arithmetic"]
+
+
+def test_a_bill_that_does_not_fit_has_one_verdict(verdicts):
+    chapter = json.loads((PAGE.parent / "season2/02_the_175_dollar_experiment.ipynb").read_text())
+    code = "".join("".join(c["source"]) for c in chapter["cells"])
+    (wrong,) = re.findall(r"wrong_bills == \[([\d, ]+)\]", code)
+    got = {v.claim.id: v.status for v in verdicts}
+    for phase in wrong.split(", "):
+        assert got[f"phase-{phase}-cost"] == "does not", phase
 
 
 def test_every_planted_disagreement_is_found(data, verdicts):
