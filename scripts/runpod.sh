@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Trains the 1B on a rented GPU, and survives a closed laptop and a machine that is taken away.
 #
-#   USD_PER_HOUR=1.49 MAX_USD=225 bash scripts/runpod.sh          on the pod: starts everything inside tmux; attach with: tmux attach -t gpub
+#   USD_PER_HOUR=1.49 MAX_USD=285 bash scripts/runpod.sh          on the pod: starts everything inside tmux; attach with: tmux attach -t gpub
 #   TOY=1 USD_PER_HOUR=1.49 bash scripts/runpod.sh                the same on any CPU, in a minute
 #
 # HOME_DIR  where everything lives, as on the page Train the 1B: HOME_DIR/train_1b/shards and /run  [/workspace when it is there, else runs]
@@ -70,7 +70,10 @@ else
         case $UNTIL in smoke|proof|grind|push) enough=12000000000;; *) enough=21000000000;; esac
         gpub prep --recipe data/recipes/burn1b.json --out "$data" --tokens "${TOKENS:-$enough}" ${MIRROR:+--mirror "${MIRROR%/}-shards"}
     fi
-    [ -f "$run/LATEST" ] || gpub preflight "$plan" --data "$data" --out "$run" --usd-per-hour "$USD_PER_HOUR"
+    if [ ! -f "$run/LATEST" ]; then # priced for the steps up to UNTIL
+        last=$("$PY" -c 'import sys; from gpub.budget.phases import read_plan; print(read_plan(sys.argv[1]).phase(sys.argv[2]).until)' "$plan" "$UNTIL")
+        gpub preflight "$plan" --data "$data" --out "$run" --usd-per-hour "$USD_PER_HOUR" --set "steps=$last"
+    fi
 fi
 
 # What gpub says itself ends the loop: 0 done or ceiling, 1 a gate or a budget said stop, or the command was refused, 130 somebody pressed Ctrl-C.

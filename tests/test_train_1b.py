@@ -440,6 +440,34 @@ def test_the_tokens_prepared_are_those_that_the_phases_read(root, stop):
     assert needed <= 12 * 10**9 or stop in ("longer", "chinchilla")  # as scripts/runpod.sh has it
 
 
+def value_in(root, words, name, **around):
+    "What a name is given in the cell of the page that has these words"
+    src = next(c for c in cells(root, "any") if words in c)
+    values = {n.targets[0].id: n.value for n in ast.parse(src).body if named(n)}
+    return eval(compile(ast.Expression(values[name]), "train_1b", "eval"), around)
+
+
+def test_the_balance_to_have_holds_the_ceiling_and_everything_beside_the_run(root):
+    costs = dict(downloading=0.5, preflight=0.5) | {"the run": 200.0}
+    around = dict(ceiling=250.0, costs=costs, volume=9.0, sum=sum)
+    assert value_in(root, "balance to have", "balance", **around) == 260.0
+    volume = dict(gigabytes=100, storage=read_json(shipped("storage.json")))
+    assert value_in(root, "balance to have", "volume", **volume) == pytest.approx(7.0)
+
+
+@pytest.mark.parametrize("stop", ["smoke", "push"])
+def test_the_preflight_prices_the_steps_up_to_where_the_page_stops(root, stop):
+    plan = read_plan("burn-1b")
+    around = dict(plan=plan, todo=[plan.phase(stop)])
+    settings = value_in(root, "asked before: the run has begun", "settings", **around)
+    assert settings == plan.settings | dict(steps=plan.phase(stop).until)
+
+
+def test_accept_is_a_setting_and_is_handed_on(root):
+    assert value_in(root, "WHEN_DONE = None", "ACCEPT") is False
+    assert any("accept=ACCEPT" in c for c in cells(root, "any") if "run_plan(" in c)
+
+
 def named(node):
     "Whether a statement gives one name a value"
     return isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
