@@ -475,7 +475,7 @@ def named(node):
 
 def test_fetched_shards_are_asked_for_again(root, tmp_path, monkeypatch):
     "The Hub that answers 503 once has not ended a night's work"
-    from gpub.prep import network
+    from gpub.data import network
 
     answers, said = [ConnectionError("503"), ConnectionError("reset"), "a folder"], []
 

@@ -272,7 +272,7 @@ class Decoder(nn.Module):
         if self.head_loss:
             x_btc = self.features(ids_bt, context)
             return self.head_loss(x_btc, self.head_weight(), targets_bt)
-        logits_btv = self(ids_bt, context)
+        logits_btv = self(ids_bt) if context is None else self(ids_bt, context)
         return F.cross_entropy(logits_btv.flatten(0, 1).float(), targets_bt.flatten())
 
 

@@ -190,7 +190,7 @@ def kernel_for_another_torch(broken: bool, scratch: Scratch) -> dict:
     source="infra-06",
     alarm=check_throughput,
     symptom="the same code, the same card, and each hour fewer tokens",
-    fix="compare with the run's own past; move to another host: a resume goes on bit for bit",
+    fix="compare with the run's own past; move to another host: a resume goes on at its step",
 )
 def bad_host(broken: bool, scratch: Scratch) -> dict:
     return dict(
