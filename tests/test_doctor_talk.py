@@ -122,8 +122,8 @@ def test_a_stop_that_nobody_learned(world, tmp_path, monkeypatch):
 def test_a_rate_with_the_wrong_sign(world, tmp_path, monkeypatch):
     real = steps.make_optimizers
 
-    def backwards(model, cfg):
-        opts = real(model, cfg)
+    def backwards(*given):
+        opts = real(*given)
         for group in (group for optimizer in opts for group in optimizer.param_groups):
             group["peak"] *= -0.1
         return opts
