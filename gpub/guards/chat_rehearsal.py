@@ -118,7 +118,7 @@ def _objective(phase: ChatPhase, model: GPT | Llama, memory: MemoryMeter) -> Obj
     size = min(context, phase.example_tokens)
     if phase.method == "dpo":
         n = 2 * (micro or phase.dpo.pairs_per_step)
-        answers = _chats(n, size // 2, size // 4)
+        answers = _chats(n, context, context // 2)  # the longest that a set may have
         pairs = [PreferencePair(*pair) for pair in zip(answers, answers)]
         few = replace(phase.dpo, pairs_per_step=n)
         return DpoObjective(model, pairs, few, 0, Cut(micro, dtype))
@@ -141,6 +141,7 @@ def _perform(plan: ChatPlan, phase: ChatPhase, memory: MemoryMeter, matmuls: Mat
     optimizer = recipe.optimizer if phase.method == "sft" else "adamw"
     rates = dict(lr=recipe.lr, muon_lr=recipe.muon_lr)
     cfg = TrainConfig(steps=2, optimizer=optimizer, warmup=1, **rates)
+    half = phase.settings.get("precision") == "bf16"
     with (
         standin_device() as device,
         Meters(memory, WaitMeter(STANDIN), matmuls),
@@ -150,7 +151,7 @@ def _perform(plan: ChatPlan, phase: ChatPhase, memory: MemoryMeter, matmuls: Mat
             model = build_model(config_of(plan.preset))
         memory.mark("weights")
         objective = _objective(phase, model, memory)
-        opts = make_optimizers(model, cfg)
+        opts = make_optimizers(model, cfg, torch.bfloat16 if half else torch.float32)
         memory.mark("steps")
         matmuls.on = True
         learner = _Marked(objective, memory, matmuls)

@@ -214,10 +214,13 @@ def _attention(
     if attn_mask is not None and attn_mask.device != q.device:
         raise RuntimeError(f"the mask is on {attn_mask.device}, the queries on {q.device}")
     aten = torch.ops.aten
-    if _card["flash"]:
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        # the kernels add a mask to the scores, in the format of the queries
+        attn_mask = torch.where(attn_mask, 0.0, -torch.inf).to(q.dtype)
+    if _card["flash"] and attn_mask is None:  # flash takes no mask
         flash = aten._scaled_dot_product_flash_attention
         return flash(q, k, v, dropout_p, is_causal, False, scale=scale)[0]
-    if q.size(1) != k.size(1):
+    if q.size(1) != k.size(1):  # nor does the efficient kernel take groups: all scores are kept
         how = dict(scale=scale, enable_gqa=True)
         return aten._scaled_dot_product_attention_math(q, k, v, attn_mask, 0.0, is_causal, **how)[0]
     efficient = aten._scaled_dot_product_efficient_attention

@@ -5,6 +5,7 @@ import multiprocessing
 import types
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from gpub.core import GpubError
 from gpub.guards import rehearse as rehearsal, standin as standin_module
 from gpub.guards.rehearsals import CARDS, rehearse_each, rehearsed_table
@@ -386,3 +387,28 @@ def test_float8_is_rehearsed(processes, parallel):
 def test_float8_is_refused_where_there_is_none(gpu):
     with pytest.raises(GpubError, match="float8 needs compute capability 8.9"):
         rehearse(RehearsalOptions("burn-toy", gpu, settings=dict(float8=True)))
+
+
+@pytest.mark.parametrize(
+    "kv_heads, masked, kernel",
+    [(8, False, "flash"), (8, True, "efficient"), (2, False, "flash"), (2, True, "math")],
+)
+def test_a_mask_takes_the_kernel_that_the_card_would_take(kv_heads, masked, kernel):
+    "flash takes no mask, the efficient kernel no groups; what is left keeps all scores"
+    called = []
+
+    class Names(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            called.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with standin_module.standin_device() as device, device:
+        q = torch.zeros(1, 8, 64, 16, requires_grad=True)
+        k = torch.zeros(1, kv_heads, 64, 16)
+        mask = torch.ones(64, 64, dtype=torch.bool).tril() if masked else None
+        with Names():
+            attend = torch.nn.functional.scaled_dot_product_attention
+            attend(q, k, k, mask, is_causal=not masked, enable_gqa=kv_heads < 8)
+    kernels = {name for name in ("flash", "efficient") for call in called if name in call}
+    assert kernels == ({kernel} - {"math"})
+    assert (kernel == "math") == any("bmm" in call or "softmax" in call for call in called)
