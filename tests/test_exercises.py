@@ -77,6 +77,15 @@ def test_every_exercise_has_a_check_and_a_solution(path):
         )
 
 
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
+def test_run_all_goes_on_behind_an_unsolved_exercise(path):
+    "Jupyter stops at an error unless the cell says that one is expected"
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    checks = [c for c in cells if re.search(r"^# check: ", "".join(c["source"]), re.M)]
+    stops = [c for c in checks if "raises-exception" not in c["metadata"].get("tags", [])]
+    assert checks and not stops
+
+
 @pytest.mark.parametrize("path, name", ALL)
 def test_check_fails_until_solved(path, name):
     stubs, checks, _ = exercises(path)
