@@ -331,11 +331,11 @@ def test_the_page_beside_a_real_command_line(root, whole_page):
     tmp_path, out = whole_page
     plan = tmp_path / "plan.json"
     assert "finishes annealed with $" in out and "never more than $1.00 for the run" in out
-    lines = [line for line in out.splitlines() if re.match(r"[a-z ]+ +\$[\d.]+$", line)]
+    lines = [line for line in out.splitlines() if re.match(r"[a-z, ]+ +\$[\d.]+$", line)]
     priced = {line.rpartition("$")[0].strip(): float(line.rpartition("$")[2]) for line in lines}
     *parts, whole = priced.items()
     names = ["downloading", "preparing the data", "preflight", "the run"]
-    assert [name for name, _ in parts] == names and whole[0] == "all together"
+    assert [name for name, _ in parts] == names and whole[0] == "all together, by the forecast"
     assert sum(usd for _, usd in parts) == pytest.approx(whole[1], abs=0.02)
     assert all(usd > 0 for _, usd in parts)
     # every prompt of the blog at every milestone
