@@ -212,20 +212,18 @@ class Decoder(nn.Module):
         self.checkpoint_block = apply_block
         self.head_loss = None
 
-    def features(
+    def _through_blocks(
         self,
-        ids_bt: torch.Tensor,  # int64 token ids, at most `context_length` per row
-        context: AttentionContext | None = None,  # such as a KV cache; None: the tokens alone
-    ) -> torch.Tensor:  # (b, t, c)
-        "Compute what the head reads; raises `GpubError` for more tokens than the context"
-        raise NotImplementedError
-
-    def _apply_block(
-        self, block: nn.Module, x_btc: torch.Tensor, context: LayerContext | None
+        x_btc: torch.Tensor,
+        context: AttentionContext | None,
+        angles: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> torch.Tensor:
-        if context is None:
-            return self.checkpoint_block(block, x_btc)
-        return self.checkpoint_block(block, x_btc, context)
+        for i, block in enumerate(self.blocks):
+            if context is None:
+                x_btc = self.checkpoint_block(block, x_btc)
+            else:
+                x_btc = self.checkpoint_block(block, x_btc, LayerContext(context[i], angles))
+        return self.norm(x_btc)
 
     def _check_length(self, ids_bt: torch.Tensor):
         t = ids_bt.size(1)
@@ -308,10 +306,7 @@ class GPT(Decoder):
         else:
             positions_tc = self.pos(context.positions(t))
         x_btc = self.tok(ids_bt) + positions_tc
-        for i, block in enumerate(self.blocks):
-            layer = None if context is None else LayerContext(context[i])
-            x_btc = self._apply_block(block, x_btc, layer)
-        return self.norm(x_btc)
+        return self._through_blocks(x_btc, context)
 
 # %% ../../nbs/lib/model/gpt.ipynb #4b2435a9
 def param_table(

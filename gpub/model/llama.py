@@ -312,10 +312,7 @@ class Llama(Decoder):
         angles = None
         if context is not None:
             angles = self.rope.at(context.positions(ids_bt.size(1)))
-        for i, block in enumerate(self.blocks):
-            layer = None if context is None else LayerContext(context[i], angles)
-            x_btc = self._apply_block(block, x_btc, layer)
-        return self.norm(x_btc)
+        return self._through_blocks(x_btc, context, angles)
 
 # %% ../../nbs/lib/model/llama.ipynb #ab438061
 def llama_table(
