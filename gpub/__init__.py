@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from .core import GpubError as GpubError
     from .data.batches import Batches as Batches
     from .data.text import load_shakespeare as load_shakespeare
-    from .data.tokenizer import BPETokenizer as BPETokenizer
-    from .data.tokenizer import CharTokenizer as CharTokenizer
+    from .data.bpe import BPETokenizer as BPETokenizer
+    from .data.char import CharTokenizer as CharTokenizer
     from .evals.evaluate import evaluate_run as evaluate_run
     from .model.generate import generate as generate
     from .model.gpt import GPT as GPT
     from .model.gpt import GPTConfig as GPTConfig
     from .model.llama import Llama as Llama
     from .model.llama import LlamaConfig as LlamaConfig
-    from .model.sizes import plan as plan
+    from .model.gpu_plan import plan as plan
     from .prep.pipeline import PrepConfig as PrepConfig
     from .prep.pipeline import prepare as prepare
-    from .record.load import LoadedRun as LoadedRun
-    from .record.load import load as load
+    from .record.run import Run as Run
+    from .record.run import load as load
     from .share.hub import export_run as export_run
     from .share.hub import import_run as import_run
     from .train.config import TrainConfig as TrainConfig
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from .train.trainer import Trainer as Trainer
 
 _HOME = {  # name -> the module that defines it
-    "BPETokenizer": "data.tokenizer",
+    "BPETokenizer": "data.bpe",
     "Batches": "data.batches",
-    "CharTokenizer": "data.tokenizer",
+    "CharTokenizer": "data.char",
     "GPT": "model.gpt",
     "GPTConfig": "model.gpt",
     "GpubError": "core",
     "Llama": "model.llama",
     "LlamaConfig": "model.llama",
-    "LoadedRun": "record.load",
     "PrepConfig": "prep.pipeline",
+    "Run": "record.run",
     "TrainConfig": "train.config",
     "Trainer": "train.trainer",
     "evaluate": "train.loop",
@@ -49,9 +49,9 @@ _HOME = {  # name -> the module that defines it
     "export_run": "share.hub",
     "generate": "model.generate",
     "import_run": "share.hub",
-    "load": "record.load",
+    "load": "record.run",
     "load_shakespeare": "data.text",
-    "plan": "model.sizes",
+    "plan": "model.gpu_plan",
     "prepare": "prep.pipeline",
 }
 __all__ = [  # noqa: F822, they come from `__getattr__`
@@ -63,8 +63,8 @@ __all__ = [  # noqa: F822, they come from `__getattr__`
     "GpubError",
     "Llama",
     "LlamaConfig",
-    "LoadedRun",
     "PrepConfig",
+    "Run",
     "TrainConfig",
     "Trainer",
     "evaluate",

@@ -6,7 +6,9 @@
 __all__ = []
 
 # %% ../nbs/lib/cli/entry.ipynb #5e6bf8b7
-import os, sys
+import os
+import sys
+
 from .cli.start import stop_at_once
 
 # %% ../nbs/lib/cli/entry.ipynb #7ee5c7c6

@@ -11,14 +11,16 @@ import os
 import platform
 import random
 import subprocess
-import numpy as np
-import torch
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from .host import usable_cores, why_no_cuda
+
+import numpy as np
+import torch
+
 from .core import GpubError
+from .host import usable_cores, why_no_cuda
 
 # %% ../nbs/lib/device.ipynb #0ee042bf
 def seed_everything(
@@ -126,7 +128,8 @@ def pick_precision(
         return Precision("fp32", False, "this CPU has no bf16 instructions (AMX or AVX512-BF16)")
     if seconds is None:
         return Precision("fp32", False, "this CPU has bf16 instructions, but nothing was measured")
-    t32, t16 = seconds(torch.float32), seconds(torch.bfloat16)
+    t32 = seconds(torch.float32)
+    t16 = seconds(torch.bfloat16)
     if t16 < 0.9 * t32:
         return Precision("bf16", False, f"measured: a step takes {t16 / t32:.2f} of its fp32 time")
     return Precision("fp32", False, f"measured: a bf16 step takes {t16 / t32:.2f} of its fp32 time")
@@ -160,11 +163,10 @@ def git_commit() -> str | None:
         head = git("rev-parse", "--short", "HEAD")
     except OSError:
         return None
-    return (
-        head.stdout.strip() + ("+" if git("status", "--porcelain", "-uno").stdout.strip() else "")
-        if head.returncode == 0
-        else None
-    )
+    if head.returncode != 0:
+        return None
+    changed = git("status", "--porcelain", "-uno").stdout.strip()
+    return head.stdout.strip() + ("+" if changed else "")
 
 
 def machine(

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
 from .core import GpubError, read_json, write_atomic
 
 # %% ../nbs/lib/files.ipynb #74714694
@@ -46,12 +47,12 @@ def shipped(
     """A file that comes with gpub, in data/ of the checkout or resources/ inside the installed
     package; raises `GpubError` when it is in neither"""
     here = Path(__file__).parent if "__file__" in globals() else Path("../../gpub")
-    found = [p for p in (here / "resources" / name, here.parent / "data" / name) if p.exists()]
-    if not found:
+    paths = [p for p in (here / "resources" / name, here.parent / "data" / name) if p.exists()]
+    if not paths:
         raise GpubError(
             f"data/{name} did not come with this gpub: install it again, or work in a checkout"
         )
-    return found[0]
+    return paths[0]
 
 
 def runs_dir() -> Path:
@@ -87,12 +88,12 @@ def remember(
         known = {}  # none yet, or damaged: it is found again
     if isinstance(known, dict) and key in known:
         return known[key]
-    found = find()
+    answer = find()
     try:
-        write_atomic(path, json.dumps({key: found} | (known if isinstance(known, dict) else {})))
+        write_atomic(path, json.dumps({key: answer} | (known if isinstance(known, dict) else {})))
     except OSError:
         pass  # a cache that cannot be written only costs the time to find it again
-    return found
+    return answer
 
 
 def sha256(
@@ -153,12 +154,12 @@ def changed_files(
     path = Path(folder, SUMS)
     if not path.is_file():
         return []
-    found = []
+    changed = []
     for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
         wanted, _, name = line.partition("  ")
         if len(wanted) != 64 or not name or Path(name).name != name:
             raise GpubError(f"{path} line {number} is no checksum and name: {line[:60]!r}")
         file = Path(folder, name)
         if not file.is_file() or sha256(file) != wanted:
-            found.append(name)
-    return found
+            changed.append(name)
+    return changed

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
 from .core import write_atomic
 
 # %% ../nbs/lib/host.ipynb #fb6a1f3f
@@ -59,9 +60,7 @@ def cpu_quota(
     return min(quotas)
 
 
-def usable_cores(
-    root: Path | str = "/",  # as for `cpu_quota`
-) -> int:
+def usable_cores(root: Path | str = "/") -> int:
     "The processor cores this process can keep busy, at least 1"
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
@@ -125,7 +124,7 @@ def nvidia_gpu(
 def why_no_cuda(
     version: str,  # of torch
     build: str | None,  # the CUDA it was built for, '12.8'; None: a wheel for CPUs
-    root: Path | str = "/",  # as for `nvidia_gpu`
+    root: Path | str = "/",
 ) -> str | None:  # one line, or `None` where there is no GPU or it is hidden on purpose
     "Why torch cannot use a GPU that is here, and what to do; ask only when it cannot"
     if gpu_hidden() or not (gpu := nvidia_gpu(root)):
@@ -160,7 +159,9 @@ class WhenDone:
         by_hand: tuple[type[BaseException], ...] = (KeyboardInterrupt,),
         log: Callable[[str], None] = print,  # gets a line before the command, and one when it fails
     ):
-        self.command, self.by_hand, self.log = command, by_hand, log
+        self.command = command
+        self.by_hand = by_hand
+        self.log = log
         self.ran = False
         self.file: Path | None = None  # where the reason of an end is kept
         self.shell = self.hook = None
@@ -176,6 +177,7 @@ class WhenDone:
         """From now on write into a file what ended a cell or a program, before the command is run:
         the traceback there, one line in STATUS"""
         self.file = Path(file)
+        self._keep("began; STATUS in the run's folder says where it stands")
         if WhenDone._armed is not self:
             self._arm()
 
@@ -225,9 +227,12 @@ class WhenDone:
         if not isinstance(error, self.by_hand):
             self._run()
 
-    def __call__(self):
-        "Say that all is done, and run the command now, unless it was run before"
-        self._keep("done")
+    def __call__(
+        self,
+        reason: str = "done",  # why it ended, such as the verdict of a plan
+    ):
+        "Write down why it ended, and run the command now, unless it was run before"
+        self._keep(reason)
         self._run()
 
     def _run(self):

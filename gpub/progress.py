@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 from typing import TextIO
+
 from .core import visible_text
 
 # %% ../nbs/lib/progress.ipynb #88386943
@@ -55,7 +56,9 @@ def can_write(
     return True
 
 
-LEAST_BAR, MOST_BAR = 8, 30  # characters
+# characters
+LEAST_BAR = 8
+MOST_BAR = 30
 
 
 def draw_bar(
@@ -65,7 +68,8 @@ def draw_bar(
 ) -> str:
     "What is done as a thick line, what is left as a thin one"
     full = min(width, max(0, round(share * width)))
-    done, left = "━" * full, "─" * (width - full)
+    done = "━" * full
+    left = "─" * (width - full)
     return f"\x1b[32m{done}\x1b[2;39m{left}\x1b[0m" if colour else done + left
 
 # %% ../nbs/lib/progress.ipynb #bd6f6b3a
@@ -80,11 +84,13 @@ class Progress:
         out: TextIO | None = None,  # a stream; default: the terminal
         live: bool | None = None,  # rewrite one line; default: where the stream is a terminal
     ):
-        self.total, self.every = total, every or max(1, total // 10)
+        self.total = total
+        self.every = every or max(1, total // 10)
         # none: closed by whoever started this
         self.out = out or sys.stdout or open(os.devnull, "w")
         self.live = self.out.isatty() if live is None else live
-        self.shown, self.due = False, 0
+        self.shown = False
+        self.due = 0
 
     def __call__(
         self,

@@ -9,6 +9,7 @@ __all__ = ['Table']
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+
 from .core import visible_text
 
 # %% ../nbs/lib/table.ipynb #af7e0f82
@@ -26,7 +27,7 @@ class Table:
         "The rows as strings without line breaks, and nothing that a terminal obeys"
         return [[_cell(c) for c in row] for row in self.rows]
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         rows = [[*map(_cell, self.head)]] if self.head else []
         rows += self.cells()
         widths = self._widths(rows)

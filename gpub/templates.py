@@ -19,7 +19,7 @@ def read_packaged(
 
 # %% ../nbs/lib/templates.ipynb #8ba1da5f
 @cache
-def _environment():
+def _environment() -> Any:  # an `Environment` of jinja2
     # jinja2 costs a tenth of a second, which only those pay who fill in a page
     from jinja2 import Environment, FunctionLoader, StrictUndefined, select_autoescape
 

@@ -2,6 +2,7 @@
 
 import textwrap
 from functools import cache
+
 import pytest
 from test_exercises import exercises, namespace
 

@@ -1,7 +1,15 @@
 """A real Chromium without a window, driven over its debugging pipe: nothing to install beside the
 browser."""
 
-import base64, json, os, select, shutil, subprocess, sys, time
+import base64
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import time
+
 import pytest
 
 

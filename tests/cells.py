@@ -1,6 +1,9 @@
 """Code of notebook cells: as syntax trees, and names that a notebook defines for itself."""
 
-import ast, importlib, json, re
+import ast
+import importlib
+import json
+import re
 
 
 def python(text):

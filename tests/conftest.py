@@ -1,14 +1,21 @@
 """What every test shares: the repository's root and a copy of what is needed to export it."""
 
-import atexit, gc, os, shutil, signal, subprocess, sys
+import atexit
+import gc
+import os
+import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
+
 import forked
 import numpy as np
 import pytest
+
+from gpub.data.bpe import BPETokenizer
 from gpub.data.plays import plays
 from gpub.data.shards import ShardWriter
-from gpub.data.tokenizer import BPETokenizer
-
 
 pytest_plugins = ["interrupted"]
 

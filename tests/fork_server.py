@@ -2,15 +2,27 @@
 a process of its own, as `python -c` makes one, without the seconds that torch takes to import.
 Started by forked.py, which sends it one message for each child."""
 
-import atexit, contextlib, gc, importlib, io, json, os, runpy, select, signal, socket, sys
-import threading, types
+import atexit
+import contextlib
+import gc
+import importlib
+import io
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+import threading
+import types
 from pathlib import Path
 
 STREAMS = dict(stdin="r", stdout="w", stderr="w")
 # what most children import, and what takes most of their time: the first step of an optimizer
 # asks for torch._dynamo, a report for pyplot, a run in slices for torch's checkpoints
 NEEDED = ["torch._dynamo", "torch.distributed.checkpoint", "matplotlib.pyplot"]
-NEEDED += ["gpub.cli.main", "gpub.train.trainer", "gpub.record.load"]
+NEEDED += ["gpub.cli.main", "gpub.train.trainer", "gpub.record.run"]
 
 
 def reap(reports):

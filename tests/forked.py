@@ -2,7 +2,12 @@
 (fork_server.py): `Python(["-c", code, ...])` and `run(...)` are `subprocess.Popen` and
 `subprocess.run` of this Python, and take the long way where a fork could not tell the truth."""
 
-import json, os, select, socket, subprocess, sys
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 SERVER = Path(__file__).with_name("fork_server.py")
@@ -92,7 +97,7 @@ def can_fork(words, how):
     "Whether a fork of the server is what the program would find in a fresh interpreter"
     if sys.platform != "linux" or words[0] not in ("-c", "-m"):
         return False
-    if words[0] == "-m" and words[1].partition(".")[0] not in ("gpub", "pytest"):
+    if words[0] == "-m" and words[1].partition(".")[0] not in ("gpub", "pytest", "tools"):
         return False
     if set(how) - FOLLOWED:
         return False

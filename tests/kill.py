@@ -1,8 +1,15 @@
 "What tests share that start a run in a process of its own and kill it"
 
-import json, os, subprocess, sys, time
+import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
-import forked, torch
+
+import forked
+import torch
+
 from gpub.record.checkpoint import load_checkpoint
 
 

@@ -1,11 +1,14 @@
 """torchrun, started in a fork of fork_server.py: the processes it starts are forks as well, of this
 one as it was before torchrun began."""
 
-import os, socket
+import os
+import socket
 from pathlib import Path
+
+import fork_server
+import forked
 from torch.distributed import run
 from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
-import fork_server, forked
 
 
 def server_of_our_own():

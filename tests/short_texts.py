@@ -2,6 +2,7 @@
 slices each token takes all processes."""
 
 from dataclasses import replace
+
 from gpub.cli.main import main
 from gpub.train import journal
 

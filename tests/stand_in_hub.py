@@ -1,9 +1,15 @@
 """A server in the place of the Hugging Face Hub: one dataset, its commits and its branches."""
 
-import hashlib, io, json, sys, threading
+import hashlib
+import io
+import json
+import sys
+import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
-import pyarrow as pa, pyarrow.parquet as pq
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 REPO = "some/set"
 CARD = b"---\nconfigs:\n- config_name: default\n  data_files: data/*\n---\n"

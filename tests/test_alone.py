@@ -2,6 +2,7 @@
 backward pass of a process. Each file of tests/alone runs in one."""
 
 from pathlib import Path
+
 import forked
 import pytest
 

@@ -1,13 +1,20 @@
 """ARCHITECTURE.md and the front pages of the rooms: what they name exists, what they draw is
 drawn from its source."""
 
-import importlib, json, re, sys
+import ast
+import importlib
+import json
+import re
+import sys
 from pathlib import Path
+
 import pytest
 from test_laws import ROWS, module_files
+from test_leaves import TRUNK
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
-import diagrams, drawings
+import diagrams
+import drawings
 
 ROOMS = [name for row in ROWS[1:-1] for name in row]
 
@@ -161,3 +168,15 @@ def test_a_drawing_refuses_words_that_do_not_fit():
         drawn.box(10, 10, 40, 40, "transformer")
     with pytest.raises(ValueError, match="lies off the paper"):
         drawn.text(190, 20, "transformer")
+
+
+def test_the_twenty_modules(root):
+    "ARCHITECTURE.md and the page name the same modules, with the same words, and they exist"
+    text = (root / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    told = re.findall(r"^\d+\. `([\w.]+)`: (.+)$", text, re.M)
+    page = json.loads((root / "nbs/twenty_modules.ipynb").read_text(encoding="utf-8"))
+    [cell] = [c for c in page["cells"] if "TRUNK = {" in "".join(c["source"])]
+    listed = ast.literal_eval("".join(cell["source"]).partition("TRUNK = ")[2])
+    assert told == [*listed.items()] and len(told) == 20
+    assert not set(listed) - set(module_files(root))
+    assert {name.partition(".")[0] for name in listed} <= TRUNK

@@ -8,51 +8,51 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+
 import forked
 import pytest
 import torch
 from click.testing import CliRunner
-from gpub.budget.gpus import machine_for
-from gpub.budget.verdicts import paid_so_far, verdicts
-from gpub.cli.budget import run_command
+
+from gpub.cli.plans import run_command
 from gpub.core import GpubError, read_json, write_atomic
 from gpub.device import machine
 from gpub.files import shipped
-from gpub.guards.chat_costs import forecast_chat, price_chat_plan, refuse_hopeless_chat
-from gpub.guards.chat_plans import (
-    CHAT_PLANS,
-    ChatPlan,
-    ChatSource,
-    TunedGate,
-    is_chat_plan,
-    read_chat_plan,
-)
-from gpub.guards.chat_walk import ChatWalkOptions, fetch_set, old_text, run_chat_plan
-from gpub.record.load import load
+from gpub.plans.allowances import Allowances
+from gpub.plans.cost_forecast import forecast_plan, price_plan, refuse_hopeless
+from gpub.plans.gates import Gate
+from gpub.plans.gpus import machine_for
+from gpub.plans.phase_inputs import fetch_set, old_text
+from gpub.plans.phases import PLANS, PublicSet, read_plan
+from gpub.plans.runner import PlanOptions, run_plan, tuning_options
+from gpub.plans.verdicts import paid_so_far, verdicts
+from gpub.record.checkpoint import checkpoints
+from gpub.record.run import load
+from gpub.train.parallel import World
 
 ASKED = dict(device="cpu", usd_per_hour=1.49)
 
 
 def small_plan():
     "The toy's phases on a model of a few thousand weights, without gates"
-    toy = read_chat_plan("chat-toy")
+    toy = read_plan("chat-toy")
     shape = dict(n_layers=1, d_model=32, n_heads=2, context_length=64, batch_tokens=256)
-    base = replace(toy.phases[0], steps=6, settings=toy.phases[0].settings | shape, gates=())
+    base = replace(toy.phases[0], until=6, gates=())
     data = dict(sft=("talks:200",), dpo=("sums:80",), grpo=("sums",))
     tuned = []
     for phase in toy.phases[1:]:
-        few = dict(steps=4, every=2, gates=(), settings=dict(batch_tokens=256))
+        few = dict(until=4, save_every=2, gates=(), settings=dict(batch_tokens=256))
         if phase.method == "dpo":
             # a model that is never right has no right answer to prefer, but all have odds
             few["labels"] = "odds"
         if phase.method == "grpo":
             few["grpo"] = replace(phase.grpo, questions_per_step=4, group=2)
         tuned.append(replace(phase, data=data[phase.name], **few))
-    return replace(toy, phases=(base, *tuned))
+    return replace(toy, settings=toy.settings | shape, save_every=1, phases=(base, *tuned))
 
 
 def walked(plan, out, **asked):
-    return run_chat_plan(plan, out, ChatWalkOptions(**ASKED | asked), lambda line: None)
+    return run_plan(plan, out, PlanOptions(**ASKED | dict(log=lambda line: None) | asked))
 
 
 @pytest.fixture(scope="module")
@@ -65,27 +65,27 @@ def whole(tmp_path_factory):
 
 KILLED = """
 import os, signal, sys
-from gpub.budget.runner import PhaseRunner
-from gpub.guards.chat_walk import ChatWalk
-from gpub.tune.steps import TuneJournal
+from gpub.plans.phase_watch import PhaseRunner
+import gpub.plans.verdicts
+import gpub.plans.runner
+from gpub.tune.steps import Tuner
 phase, moment = sys.argv.pop(1).split(":")
 
 def die(name, step):
     if name == phase and str(step) == moment:
         os.kill(os.getpid(), signal.SIGKILL)
 
-look, write, record = PhaseRunner.look, TuneJournal.write, ChatWalk.record
+look, after, judge = PhaseRunner.look, Tuner.after_row, gpub.plans.runner.judge_phase
 def looked(self, s):
     die("base", s.n)
     return look(self, s)
-def written(self, step, measured):
-    row = write(self, step, measured)
-    die(self.out.name, step.n)
-    return row
-def recorded(self, p, *more):
+def written(self, row):
+    after(self, row)
+    die(self.out.name, row["step"])
+def judged(out, plan, p, *more):
     die(p.name, "verdict")
-    return record(self, p, *more)
-PhaseRunner.look, TuneJournal.write, ChatWalk.record = looked, written, recorded
+    return judge(out, plan, p, *more)
+PhaseRunner.look, Tuner.after_row, gpub.plans.runner.judge_phase = looked, written, judged
 from gpub.cli.main import main
 main()
 """
@@ -156,31 +156,72 @@ def test_money_ends_a_phase_with_a_checkpoint_and_more_goes_on(whole, tmp_path):
     assert (found.phase, found.word) == (
         "sft",
         "stop",
-    ) and "budget of $0.50 is used up" in found.reason
+    ) and "budget of $0.50 (0 min) is used up" in found.reason
     assert 0 < found.step < 4 and load(out / "sft", device="cpu").step == found.step
     again = walked(with_phase("sft", usd=0.5), out, **dear)
-    assert again.step == found.step and "give the phase a larger one" in again.reason
+    assert again.step == found.step and again.cause == "budget"
     assert walked(with_phase("sft", usd=1e9), out, until="sft").word == "continue"
     same = (load(folder / "sft", device="cpu").model.state_dict() for folder in (whole, out))
     one, other = same
     assert all(torch.equal(t, other[k]) for k, t in one.items())
     ceiling = walked(small_plan(), out, **dear, max_usd=1.0)
-    assert ceiling.ceiling and ceiling.phase == "dpo"
+    assert ceiling.cause == "ceiling" and ceiling.phase == "dpo"
+
+
+def test_a_lost_folder_comes_back_from_the_mirror(whole, tmp_path):
+    "Every run of a plan has its own in the mirror, and the verdicts are there too"
+    out, mirror = tmp_path / "chat", tmp_path / "mirror"
+    asked = dict(mirror=mirror, keep=1)
+    assert walked(small_plan(), out, until="sft", **asked).word == "continue"
+    assert load(mirror / "sft", device="cpu").step == 4
+    assert len(checkpoints(mirror / "sft")) == 1
+    paid = verdicts(out)[-1]["total"]
+    assert verdicts(mirror) == verdicts(out)
+    shutil.rmtree(out)
+    said = []
+    again = walked(small_plan(), out, until="sft", log=said.append, **asked)
+    # all but the moment that the last copy itself took is in the mirror's ledger
+    assert again.reason == "was done before" and 0.8 * paid < again.total <= paid
+    assert [line for line in said if "brought step 4 back" in line]
+    shutil.rmtree(out / "sft")  # alone: the next phase starts from it
+    assert walked(small_plan(), out, until="dpo", **asked).word == "continue"
+    for name in ("sft", "dpo"):
+        one, other = (load(folder / name, device="cpu").model for folder in (whole, out))
+        weights = other.state_dict()
+        assert all(torch.equal(t, weights[k]) for k, t in one.state_dict().items())
+
+
+def test_a_plan_that_only_tunes_takes_the_options_of_a_run(whole, tmp_path):
+    "--mirror, --keep and --set by the command; whoever draws and how processes share, handed on"
+    plan = small_plan()
+    plan = replace(plan, base=str(whole / "base"), settings={}, phases=plan.phases[1:2])
+    file, out = tmp_path / "plan.json", tmp_path / "chat"
+    file.write_text(json.dumps(plan.to_dict()))
+    words = ["--out", out, "--device", "cpu", "--usd-per-hour", "1", "--mirror", tmp_path / "m"]
+    words += ["--keep", "1", "--set", "batch_tokens=128", "--track", "none", "--parallel", "ddp"]
+    done = typed(file, *words)
+    assert done.exception is None, done.output
+    assert read_json(out / "sft" / "config.json")["train"]["batch_tokens"] == 128
+    assert len(checkpoints(out / "sft")) == len(checkpoints(tmp_path / "m" / "sft")) == 1
+    given = dict(usd_per_hour=1.0, settings=dict(steps=9))
+    options = PlanOptions(track="wandb", parallel="fsdp", **given)
+    asked = tuning_options(plan, plan.phases[0], out, options, World())
+    assert (asked.track, asked.parallel, asked.settings["steps"]) == ("wandb", "fsdp", 4)
 
 
 def test_gates_stop_the_walk_and_can_be_passed_by_hand(whole, tmp_path):
     out = copied(whole, tmp_path, "base", "sft")
-    gate = TunedGate(metric="p_right", least=0.9)
+    gate = Gate(metric="p_right", least=0.9)
     found = walked(with_phase("dpo", gates=(gate,)), out)
     assert found.word == "stop" and "p_right is" in found.reason and found.step == 4
     assert not (out / "grpo").exists()
-    hacked = TunedGate(metric="reward", most=-1.0, when="always")
+    hacked = Gate(metric="reward", most=-1.0, when="always")
     passed = with_phase("dpo", gates=(gate,))
     plan = replace(
         passed,
         phases=tuple(replace(p, gates=(hacked,)) if p.name == "grpo" else p for p in passed.phases),
     )
-    found = walked(plan, out, accept=True)
+    found = walked(plan, out, accept={"dpo": ["p_right"], "grpo": ["reward"]})
     # a gate that is always asked is passed too: said once, at its first step
     accepted = [v for v in verdicts(out) if v["word"] == "accepted"]
     assert [(v["phase"], v["step"]) for v in accepted] == [("grpo", 1)]
@@ -190,11 +231,11 @@ def test_gates_stop_the_walk_and_can_be_passed_by_hand(whole, tmp_path):
 
 @pytest.mark.parametrize("card", ["A100-80", "H100", "H200"])
 def test_the_1b_finishes_within_budgets_that_follow_from_the_forecast(card):
-    plan, machine = read_chat_plan("burn-1b-chat"), machine_for("burn-1b", card)
-    priced = price_chat_plan(plan, machine)
-    told = forecast_chat(priced, machine)
+    plan, machine = read_plan("burn-1b-chat"), machine_for("burn-1b", card)
+    priced = price_plan(plan, machine)
+    told = forecast_plan(priced, machine)
     assert [f.name for f in told] == ["sft", "dpo", "grpo"] and all(f.enough for f in told)
-    refuse_hopeless_chat(plan, machine)
+    refuse_hopeless(priced, machine, Allowances())
     for phase, f in zip(priced.phases, told):
         needed = f.usd + f.reserve
         spare = max(0.25 * needed, machine.usd_per_hour / 3)  # twenty minutes at the least
@@ -202,11 +243,11 @@ def test_the_1b_finishes_within_budgets_that_follow_from_the_forecast(card):
     assert told[-1].total == pytest.approx(sum(f.usd for f in told))
     # only rewards are learned from answers that have to be written
     assert [f.writing > 0 for f in told] == [False, False, True]
-    with pytest.raises(GpubError, match="--max-usd 1 would end it early"):
-        refuse_hopeless_chat(plan, machine, max_usd=1.0)
+    with pytest.raises(GpubError, match="--max-usd 1 would end the run early"):
+        refuse_hopeless(priced, machine, Allowances(max_usd=1.0))
     poor = replace(plan, phases=(replace(plan.phases[0], usd=0.01), *plan.phases[1:]))
-    with pytest.raises(GpubError, match="sft ends early"):
-        refuse_hopeless_chat(poor, machine)
+    with pytest.raises(GpubError, match="phase sft ends at step"):
+        refuse_hopeless(price_plan(poor, machine), machine, Allowances())
 
 
 def typed(*words):
@@ -227,13 +268,12 @@ def test_show_names_cards_sets_gates_and_off_ramps():
 
 def test_names_in_the_help_are_those_of_the_plans():
     said = " ".join(typed("--help").output.split())
-    assert all(name in said for name in CHAT_PLANS)
-    assert all(shipped(f"recipes/{file}").is_file() for file in CHAT_PLANS.values())
-    assert is_chat_plan("chat-toy") and not is_chat_plan("burn-1b")
+    assert all(name in said for name in PLANS)
+    assert all(shipped(f"recipes/{file}").is_file() for file in PLANS.values())
 
 
 def test_a_set_that_changed_is_refused(tmp_path):
-    source = ChatSource(file="a.jsonl", url="https://example.org/a", licence="MIT")
+    source = PublicSet(file="a.jsonl", url="https://example.org/a", licence="MIT")
     (tmp_path / "a.jsonl").write_text("{}\n")
     assert fetch_set(source, tmp_path) == tmp_path / "a.jsonl"
     (tmp_path / "a.jsonl").write_text("{} \n")
@@ -253,7 +293,7 @@ def test_the_old_text_holds_out_both_kinds():
     assert re.search(r"\d{3}\+\d{3}=\d{4}\n", end) and re.search("[a-z]{3}", end)
 
 
-TOY = read_chat_plan("chat-toy").to_dict()
+TOY = read_plan("chat-toy").to_dict()
 
 
 @pytest.mark.parametrize(
@@ -261,9 +301,9 @@ TOY = read_chat_plan("chat-toy").to_dict()
     [
         (dict(phases=[]), "at least one phase"),
         (dict(base="runs/x"), "not both"),
-        (dict(phases=TOY["phases"][1:]), "give base"),
+        (dict(phases=TOY["phases"][1:], settings={}), "give base"),
         (dict(phases=[TOY["phases"][0]] * 2), "two phases are called"),
-        (dict(phases=[TOY["phases"][0], TOY["phases"][0] | dict(name="b")]), "only the first"),
+        (dict(phases=[*TOY["phases"], TOY["phases"][0] | dict(name="b")]), "only the first"),
         (dict(old=None), "give the plan old"),
         (dict(margin=-1), "margin"),
         (dict(preset="shakespear"), "no preset"),
@@ -272,22 +312,15 @@ TOY = read_chat_plan("chat-toy").to_dict()
 )
 def test_what_is_no_plan_is_refused_in_one_line(tmp_path, change, said):
     (tmp_path / "plan.json").write_text(json.dumps(TOY | change))
-    found = typed(tmp_path / "plan.json", "--show") if TOY["phases"] else None
-    error = found.exception
-    if not isinstance(error, GpubError):  # without phases nobody can tell what plan it is
-        with pytest.raises(GpubError) as caught:
-            ChatPlan.from_dict(TOY | change)
-        error = caught.value
-    assert said in str(error) or change == dict(phases=[]), str(error)
+    error = typed(tmp_path / "plan.json", "--show").exception
+    assert isinstance(error, GpubError) and said in str(error), error
     assert "\n" not in str(error)
 
 
 @pytest.mark.parametrize(
     "words, said",
     [
-        (["chat-toy", "--anneal"], "knows no --anneal"),
-        (["chat-toy", "--mirror", "x"], "knows no --mirror"),
-        (["chat-toy", "--set", "lr=1"], "knows no --set"),
+        (["chat-toy", "--anneal", "--usd-per-hour", "1"], "--anneal is for a plan that only"),
         (["chat-toy", "--until", "ppo", "--usd-per-hour", "1"], "no phase 'ppo'"),
         (["burn-toy", "--base", "x"], "leave --base out"),
         (["burn-1b-chat", "--device", "cpu", "--usd-per-hour", "1"], "no run to start from"),
@@ -301,14 +334,14 @@ def test_bad_requests_are_one_line(tmp_path, words, said):
 
 REHEARSED = """
 from dataclasses import replace
-from gpub.guards.chat_plans import read_chat_plan
-from gpub.guards.chat_rehearsal import rehearse_chat
-plan = read_chat_plan("burn-1b-chat")
+from gpub.plans.phases import read_plan
+from gpub.guards.tuning_rehearsal import rehearse_tuning
+plan = read_plan("burn-1b-chat")
 phases = [*plan.phases]
 few = replace(phases[2].grpo, questions_per_step=2, longest=16)
 phases[1] = replace(phases[1], example_tokens=64)
 phases[2] = replace(phases[2], grpo=few, example_tokens=40)
-for found in rehearse_chat(replace(plan, preset="burn-toy", phases=tuple(phases)), "A100-80"):
+for found in rehearse_tuning(replace(plan, preset="burn-toy", phases=tuple(phases)), "A100-80"):
     print(found.phase.name, found.ready, sorted(found.peaks), found.problems)
 """
 
@@ -327,15 +360,14 @@ def test_every_tuned_phase_is_rehearsed():
 
 def with_seed(seed):
     "The toy as it comes, from a base of another seed"
-    toy = read_chat_plan("chat-toy")
-    base = replace(toy.phases[0], settings=toy.phases[0].settings | dict(seed=seed))
-    return replace(toy, phases=(base, *toy.phases[1:]))
+    toy = read_plan("chat-toy")
+    return replace(toy, settings=toy.settings | dict(seed=seed))
 
 
 def gates_of(walks, plan="chat-toy"):
     "By phase: its steps, its seconds, and what each of its gates was shown by every seed"
     found = {}
-    for phase in read_chat_plan(plan).phases:
+    for phase in read_plan(plan).phases:
         judged = [next(v for v in verdicts(out) if v["phase"] == phase.name) for out in walks]
         bills = [json.loads((out / phase.name / "bill.json").read_text()) for out in walks]
         gates = {}
@@ -343,7 +375,7 @@ def gates_of(walks, plan="chat-toy"):
             values = [round(v["checks"][n][1], 4) for v in judged]
             gates[gate.metric] = dict(gate=gate.wanted(), values=values)
         seconds = [round(bill["seconds"]) for bill in bills]
-        found[phase.name] = dict(steps=phase.steps, seconds=seconds, gates=gates)
+        found[phase.name] = dict(steps=phase.until, seconds=seconds, gates=gates)
     return found
 
 
@@ -388,7 +420,7 @@ def check_receipt(receipt, plan):
     assert [*receipt["phases"]] == [p.name for p in plan.phases] and seeds
     for phase in plan.phases:
         told = receipt["phases"][phase.name]
-        assert told["steps"] == phase.steps
+        assert told["steps"] == phase.until
         assert [*told["gates"]] == [gate.metric for gate in phase.gates]
         for gate in phase.gates:
             line = told["gates"][gate.metric]
@@ -398,6 +430,6 @@ def check_receipt(receipt, plan):
 
 def test_the_receipt_of_the_toy_is_of_its_plan():
     receipt = read_json(shipped("chat_toy.json"))
-    check_receipt(receipt, read_chat_plan("chat-toy"))
+    check_receipt(receipt, read_plan("chat-toy"))
     assert receipt["seeds"]
     assert receipt["weights"] == "equal" and receipt["kills"]

@@ -1,27 +1,46 @@
 "Saving and loading under kill -9, full disks, damage and company"
 
-import json, os, pickle, random, shutil, signal, subprocess, threading, time
+import json
+import os
+import pickle
+import random
+import shutil
+import signal
+import subprocess
+import threading
+import time
 from collections import namedtuple
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from contracts import refuses
 from forked import Python
-import pytest, torch
+
+from gpub.core import RUN_FORMAT
+from gpub.plans.annealing import newest_recipe, steps_reached
 from gpub.record import checkpoint as ckpt
+from gpub.record import folder as fold
+from gpub.record import mirror as mirrors
+from gpub.record import saver as savers
 from gpub.record.checkpoint import (
     MODEL,
     OPTIMIZER,
     Damaged,
-    Saver,
     checkpoints,
-    latest,
+    find_newest,
     load_checkpoint,
-    mirror_run,
-    restore_from_mirror,
     save_checkpoint,
     verify_checkpoint,
 )
-from gpub.record import folder as fold
-from gpub.core import GpubError
 from gpub.record.folder import append_row, cut_log, differences, lock_folder
 from gpub.record.log import _jsonl
+from gpub.record.mirror import mirror_run, restore_from_mirror
+from gpub.record.run import Run
+from gpub.record.saver import Saver
+from gpub.train.options import RunOptions
+from gpub.train.trainer import Trainer
 
 
 def tensors(step, n=1000):
@@ -41,13 +60,6 @@ def save(run, step, n=1000, **kw):
 
 def steps(run):
     return [int(p.name[5:]) for p in checkpoints(run)]
-
-
-def refused(match, f, *args, **kw):
-    with pytest.raises(GpubError, match=match) as e:
-        f(*args, **kw)
-    assert "\n" not in str(e.value)
-    return str(e.value)
 
 
 def snapshot(run):
@@ -215,13 +227,13 @@ def test_damage_is_skipped_and_said(tmp_path, kind):
     save(tmp_path, 1)
     damage(kind, save(tmp_path, 2))
     said = []
-    assert latest(tmp_path, log=said.append).name == "step-00000001"
+    assert find_newest(tmp_path, log=said.append).path.name == "step-00000001"
     assert len(said) == 1 and "step-00000002" in said[0] and "\n" not in said[0]
     assert load_checkpoint(tmp_path, log=said.append).step == 1
     with pytest.raises(Damaged):
         load_checkpoint(tmp_path, step=2)
     damage("truncated", tmp_path / "checkpoints" / "step-00000001")
-    refused("none of its 2 checkpoints is whole", latest, tmp_path, log=said.append)
+    refuses("none of its 2 checkpoints is whole", find_newest, tmp_path, log=said.append)
 
 
 @pytest.mark.parametrize("content", [b"To be, or not to be", pickle.dumps({"w": 1}), b""])
@@ -230,7 +242,7 @@ def test_a_file_that_only_claims_to_be_safetensors(tmp_path, content):
     folder = save(tmp_path, 1)
     (folder / MODEL).write_bytes(content)
     reseal(folder, files=described(folder, size=len(content), sha256=ckpt.sha256(folder / MODEL)))
-    refused("not a safetensors file", load_checkpoint, tmp_path)
+    refuses("not a safetensors file", load_checkpoint, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -251,12 +263,12 @@ def test_a_sealed_record_of_odd_types(tmp_path, change):
     reseal(folder, **change)
     said = []
     assert (
-        latest(tmp_path, log=said.append).name == "step-00000001"
+        find_newest(tmp_path, log=said.append).path.name == "step-00000001"
         and len(said) == 1
         and "step-00000002: state.json" in said[0]
     )
     for f in (lambda: verify_checkpoint(folder), lambda: load_checkpoint(tmp_path, step=2)):
-        refused("state.json (lacks its step|does not describe)", f)
+        refuses("state.json (lacks its step|does not describe)", f)
 
 
 @pytest.mark.parametrize(
@@ -279,32 +291,35 @@ def test_a_sealed_record_of_odd_types(tmp_path, change):
 def test_a_sealed_file_of_odd_types(tmp_path, change, match):
     folder = save(tmp_path, 1)
     reseal(folder, files=described(folder, **change))
-    refused(match, load_checkpoint, tmp_path, log=lambda line: None)
+    refuses(match, load_checkpoint, tmp_path, log=lambda line: None)
 
 
 def test_no_pickle_is_opened(tmp_path):
     (p := tmp_path / "model.pt").write_bytes(pickle.dumps({}))
-    refused("never opens pickles", load_checkpoint, p)
+    refuses("never opens pickles", load_checkpoint, p)
 
 
 def test_newer_format_is_refused_not_skipped(tmp_path):
     save(tmp_path, 1)
-    reseal(save(tmp_path, 2), format=ckpt.CHECKPOINT_FORMAT + 1)
-    assert f"format {ckpt.CHECKPOINT_FORMAT + 1}" in refused("upgrade gpub", latest, tmp_path)
+    reseal(save(tmp_path, 2), format=RUN_FORMAT + 1)
+    assert f"format {RUN_FORMAT + 1}" in refuses("upgrade gpub", find_newest, tmp_path)
 
 
 def test_nothing_saved_yet(tmp_path):
-    assert latest(tmp_path) is None and latest(tmp_path / "nowhere") is None
-    refused("holds no checkpoint", load_checkpoint, tmp_path)
+    assert find_newest(tmp_path) is None and find_newest(tmp_path / "nowhere") is None
+    refuses("holds no checkpoint", load_checkpoint, tmp_path)
     save(tmp_path, 1)
-    assert "[1]" in refused("no checkpoint of step 7", load_checkpoint, tmp_path, step=7)
+    assert "[1]" in refuses("no checkpoint of step 7", load_checkpoint, tmp_path, step=7)
 
 
 def test_latest_names_a_folder_that_is_gone(tmp_path):
     save(tmp_path, 1)
     shutil.rmtree(save(tmp_path, 2))
     said = []
-    assert latest(tmp_path, log=said.append).name == "step-00000001" and "step-00000002" in said[0]
+    assert (
+        find_newest(tmp_path, log=said.append).path.name == "step-00000001"
+        and "step-00000002" in said[0]
+    )
 
 
 def test_rotation(tmp_path):
@@ -315,7 +330,7 @@ def test_rotation(tmp_path):
     assert steps(tmp_path) == [7, 6, 5, 4, 2] and check_whole(tmp_path) == 7
     save(tmp_path, 7, keep=1)
     assert steps(tmp_path) == [7, 4, 2]
-    refused("at least 1, got 0", save, tmp_path, 8, keep=0)
+    refuses("at least 1, got 0", save, tmp_path, 8, keep=0)
 
 
 def test_everything_comes_back(tmp_path):
@@ -357,8 +372,8 @@ def test_disk_full_is_seen_before_writing(tmp_path, monkeypatch):
         "disk_usage",
         lambda p: namedtuple("U", "total used free")(10**9, 10**9, 50_000),
     )
-    monkeypatch.setattr(ckpt, "_write", lambda *a: pytest.fail("wrote without room"))
-    line = refused("no room", save, tmp_path, 2, n=100_000)
+    monkeypatch.setattr(ckpt, "_write_part", lambda *a: pytest.fail("wrote without room"))
+    line = refuses("no room", save, tmp_path, 2, n=100_000)
     # 100,000 x (4 + 8 + 4) bytes and change
     assert "1.7 MB" in line and "0.1 MB are free" in line, line
     assert snapshot(tmp_path) == before
@@ -373,7 +388,7 @@ def test_disk_full_while_writing(tmp_path, monkeypatch, where):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(ckpt, where, full)
-    refused("No space left on device", save, tmp_path, 2)
+    refuses("No space left on device", save, tmp_path, 2)
     assert snapshot(tmp_path) == before and not list((tmp_path / "checkpoints").glob(".tmp*"))
     monkeypatch.undo()
     save(tmp_path, 2)
@@ -384,18 +399,18 @@ def test_disk_full_on_a_real_small_disk(small_disk, monkeypatch):
     disk = small_disk(1024)
     save(disk, 1, n=10_000)
     before = snapshot(disk)
-    refused("no room", save, disk, 2, n=60_000)
+    refuses("no room", save, disk, 2, n=60_000)
     # somebody else fills the disk after we looked
     monkeypatch.setattr(ckpt, "_need_room", lambda *a: None)
     for n in (60_000, 100_000):
-        refused("No space left", save, disk, 2, n=n)
+        refuses("No space left", save, disk, 2, n=n)
     assert snapshot(disk) == before and check_whole(disk) == 1
 
 
 def test_no_permission(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("x")
-    refused("Not a directory", save, tmp_path / "file" / "run", 1)
-    refused("cannot write in", lambda: lock_folder(tmp_path / "file" / "run").__enter__())
+    refuses("Not a directory", save, tmp_path / "file" / "run", 1)
+    refuses("cannot write in", lambda: lock_folder(tmp_path / "file" / "run").__enter__())
     save(tmp_path, 1)
     before = snapshot(tmp_path)
 
@@ -403,7 +418,7 @@ def test_no_permission(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(ckpt, "save_file", denied)
-    refused("Permission denied", save, tmp_path, 2)
+    refuses("Permission denied", save, tmp_path, 2)
     assert snapshot(tmp_path) == before
 
 
@@ -455,13 +470,13 @@ def test_lock_across_processes_and_after_kill_9(tmp_path):
     p = Python(["-c", HOLD, tmp_path], stdout=subprocess.PIPE, text=True)
     try:
         assert p.stdout.readline() == "held\n"
-        refused(f"in use by process {p.pid}", lock_folder(tmp_path).__enter__)
+        refuses(f"in use by process {p.pid}", lock_folder(tmp_path).__enter__)
     finally:
         p.kill()
         p.wait()
         p.stdout.close()
     with lock_folder(tmp_path):
-        refused(f"in use by process {os.getpid()}", lock_folder(tmp_path).__enter__)
+        refuses(f"in use by process {os.getpid()}", lock_folder(tmp_path).__enter__)
     with pytest.raises(RuntimeError), lock_folder(tmp_path):
         raise RuntimeError
     with lock_folder(tmp_path):
@@ -480,7 +495,7 @@ def test_a_log_is_cut_at_the_step_and_nowhere_else(tmp_path):
     assert log.read_text() == "\n".join(whole.split("\n")[:3]) + "\n" and len(_jsonl(log)) == 3
     for bad in '{"ste', "[1]", '{"loss": 1}', "5":
         log.write_text(f'{{"step": 1}}\n{bad}\n{{"step": 2}}\n')
-        refused("line 2 is no row", lambda: cut_log(log, 9))
+        refuses("line 2 is no row", lambda: cut_log(log, 9))
         assert '"step": 2' in log.read_text()
 
 
@@ -526,9 +541,9 @@ def test_saver_writes_what_the_foreground_writes(tmp_path):
     assert {f.name: f.read_bytes() for f in front.iterdir()} == {
         f.name: f.read_bytes() for f in back.iterdir()
     }
-    assert load_checkpoint(tmp_path / "b").model["same"] is not None and verify_checkpoint(back)[
-        "files"
-    ][MODEL]["tied"] == {"same": "w"}
+    assert load_checkpoint(tmp_path / "b").model["same"] is not None and verify_checkpoint(
+        back
+    ).files[MODEL]["tied"] == {"same": "w"}
 
 
 def test_save_returns_while_the_disk_is_busy(tmp_path, monkeypatch):
@@ -545,12 +560,12 @@ def test_save_returns_while_the_disk_is_busy(tmp_path, monkeypatch):
     with Saver(tmp_path) as saver:
         put(saver, 1)
         events.append("training goes on")
-        assert latest(tmp_path) is None
+        assert find_newest(tmp_path) is None
         let.set()
         put(saver, 2)
         assert (
             events[:3] == ["training goes on", "written", "written"]
-            and latest(tmp_path).name == "step-00000001"
+            and find_newest(tmp_path).path.name == "step-00000001"
         )
     assert check_whole(tmp_path) == 2 and (tmp_path / "LATEST").read_text() == "step-00000002\n"
 
@@ -569,7 +584,7 @@ def test_a_failure_in_the_thread_is_raised_once(tmp_path, monkeypatch, where, ho
     with monkeypatch.context() as m:
         m.setattr(ckpt, where, full)
         put(saver, 2)
-        line = refused(
+        line = refuses(
             "could not save step 2",
             dict(
                 save=lambda: put(saver, 3),
@@ -589,7 +604,7 @@ def test_a_bug_in_the_thread_is_not_swallowed(tmp_path, monkeypatch):
     def broken(*a):
         raise ZeroDivisionError("bug")
 
-    monkeypatch.setattr(ckpt, "_write", broken)
+    monkeypatch.setattr(ckpt, "_write_part", broken)
     saver = Saver(tmp_path)
     put(saver, 1)
     with pytest.raises(ZeroDivisionError):
@@ -622,9 +637,9 @@ def test_no_room_is_refused_before_the_copy(tmp_path, monkeypatch):
         "disk_usage",
         lambda p: namedtuple("U", "total used free")(10**9, 10**9, 50_000),
     )
-    monkeypatch.setattr(ckpt, "_snapshot", lambda *a: pytest.fail("copied before looking"))
-    assert "0.1 MB are free" in refused("no room", put, saver, 2, n=100_000)
-    refused("at least 1, got 0", put, Saver(tmp_path, keep=0), 2)
+    monkeypatch.setattr(savers, "_snapshot", lambda *a: pytest.fail("copied before looking"))
+    assert "0.1 MB are free" in refuses("no room", put, saver, 2, n=100_000)
+    refuses("at least 1, got 0", put, Saver(tmp_path, keep=0), 2)
     assert snapshot(tmp_path) == before
 
 
@@ -670,7 +685,7 @@ def test_kill_9_in_the_background_never_loses_a_checkpoint(tmp_path):
 def files(run, text):
     run.mkdir(parents=True, exist_ok=True)
     for name in ("config.json", "log.jsonl", "samples.jsonl", "tokenizer.json"):
-        (run / name).write_text(json.dumps({"text": text}))
+        (run / name).write_text(json.dumps({"format": RUN_FORMAT, "text": text}))
 
 
 @pytest.fixture
@@ -697,11 +712,31 @@ def test_mirror_equals_the_run(both):
     assert steps(away) == [4, 1]
 
 
+def test_a_mirror_empties_what_it_deletes(tmp_path, monkeypatch):
+    "A mounted Drive moves it to its trash, where it counts for 30 days; the run's own stay whole"
+    from gpub.record import checkpoint
+
+    sizes = []
+    delete = checkpoint._delete
+
+    def watched(path):
+        sizes.append([f.stat().st_size for f in path.iterdir()] if path.is_dir() else [])
+        delete(path)
+
+    monkeypatch.setattr(checkpoint, "_delete", watched)
+    for emptied in (True, False):
+        folder = tmp_path / "step-00000001"
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(bytes(100))
+        checkpoint._discard(folder, emptied)
+    assert sizes == [[0], [100]] and not any(tmp_path.iterdir())
+
+
 def test_restore_into_nothing_and_from_behind(both):
     run, away = both
     said, whole = [], snapshot(run)
     shutil.rmtree(run)
-    assert restore_from_mirror(run, away, said.append) == latest(run)
+    assert restore_from_mirror(run, away, said.append) == find_newest(run).path
     assert check_whole(run) == 3 and said == [
         f"{run} had no checkpoint: brought step 3 back from {away}"
     ]
@@ -743,7 +778,7 @@ def test_damage_on_either_side(both, kind):
         shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
     shutil.rmtree(run)
     damage(kind, save(away, 9))
-    refused("none of its 1 checkpoints is whole", restore_from_mirror, run, away, said.append)
+    refuses("none of its 1 checkpoints is whole", restore_from_mirror, run, away, said.append)
     assert not run.exists()
     save(run, 5)
     assert restore_from_mirror(run, away, said.append) is None and check_whole(run) == 5
@@ -760,7 +795,7 @@ def test_a_copy_that_arrives_damaged_gets_no_name(both, monkeypatch):
         str(b).endswith(MODEL) and os.truncate(b, 99)
 
     with monkeypatch.context() as m:
-        m.setattr(ckpt.shutil, "copyfile", bad)
+        m.setattr(shutil, "copyfile", bad)
         with pytest.raises(Damaged, match="99 bytes"):
             mirror_run(run, away, keep=2)
     assert steps(away) == [3, 2, 1] and check_whole(away) == 3
@@ -774,7 +809,7 @@ def test_a_mirror_that_fails_and_recovers(tmp_path):
     saver = Saver(run, mirror=blocked / "away", log=said.append)
     put(saver, 1)
     put(saver, 2)  # training goes on
-    line = refused("its mirror .* is behind", saver.wait)
+    line = refuses("its mirror .* is behind", saver.wait)
     assert f"the run is safe in {run}" in line
     assert (
         check_whole(run) == 2 and said and all("tries again" in s and "\n" not in s for s in said)
@@ -794,7 +829,7 @@ def test_a_mirror_that_is_unplugged(both):
     away.rename(away.with_name("pulled"))
     away.mkdir()  # the mount point stays
     put(saver, 5)
-    refused("unplugged", saver.wait)
+    refuses("unplugged", saver.wait)
     assert not list(away.iterdir()), "filled the empty mount point"
     away.rmdir()
     away.with_name("pulled").rename(away)
@@ -809,12 +844,12 @@ def test_mirror_full_on_a_real_small_disk(tmp_path, small_disk):
     put(saver, 1, n=10_000)
     saver.wait()
     put(saver, 2, n=60_000)
-    assert "are free" in refused("no room for a checkpoint", saver.wait)
+    assert "are free" in refuses("no room for a checkpoint", saver.wait)
     assert check_whole(run) == 2 and check_whole(away) == 1 and len(said) == 1
     (away / "filler").write_bytes(bytes(700_000))
     (run / "log.jsonl").write_bytes(bytes(900_000))  # now not even the log fits
     put(saver, 3, n=100)
-    refused("No space left", saver.wait)
+    refuses("No space left", saver.wait)
     assert check_whole(away) == 1
     (away / "filler").unlink()
     (run / "log.jsonl").write_text("{}")
@@ -834,7 +869,7 @@ def test_no_free_byte_on_a_real_disk(small_disk):
     assert shutil.disk_usage(disk).free == 0
     before = snapshot(disk)
     for f in (save, lambda *a: put(saver, 2)):
-        assert "0.0 MB are free" in refused("no room", f, disk, 2)
+        assert "0.0 MB are free" in refuses("no room", f, disk, 2)
     assert snapshot(disk) == before and check_whole(disk) == 1
     (disk / "filler").unlink()
     put(saver, 2)
@@ -845,9 +880,9 @@ def test_no_free_byte_on_a_real_disk(small_disk):
 def test_a_mirror_of_a_newer_gpub_is_left_alone(both):
     run, away = both
     shutil.rmtree(run)
-    reseal(checkpoints(away)[0], format=ckpt.CHECKPOINT_FORMAT + 1)
+    reseal(checkpoints(away)[0], format=RUN_FORMAT + 1)
     before = snapshot(away)
-    refused("upgrade gpub", restore_from_mirror, run, away)
+    refuses("upgrade gpub", restore_from_mirror, run, away)
     assert snapshot(away) == before and not run.exists()
 
 
@@ -860,7 +895,7 @@ def test_a_read_only_disk(small_disk):
     subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
     for f in (save, lambda *a: put(saver, 2)):
         # at once, before a copy
-        refused("Read-only file system; earlier checkpoints are untouched", f, disk, 2)
+        refuses("Read-only file system; earlier checkpoints are untouched", f, disk, 2)
     assert snapshot(disk) == before and check_whole(disk) == 1
 
 
@@ -874,18 +909,18 @@ def test_a_mirror_of_another_run_is_refused(both, tmp_path):
         lambda: mirror_run(other, away),
         lambda: restore_from_mirror(other, away),
     ):
-        assert "text: this run 'x', asked 'y'" in refused("holds another run", f)
+        assert "text: this run 'x', asked 'y'" in refuses("holds another run", f)
     for content in "[1]", "5", "null":
         (other / "config.json").write_text(content)
-        refused("holds another run.*config.json", mirror_run, other, away)
+        refuses("holds another run.*config.json", mirror_run, other, away)
     for bad in (run, run / "mirror"):
-        refused("inside the run folder", Saver, run, mirror=bad)
+        refuses("inside the run folder", Saver, run, mirror=bad)
     assert snapshot(away) == before
 
 
 def test_mirrors_do_not_pile_up(tmp_path, monkeypatch):
     "A mirror slower than the saves copies the newest, not a queue of old ones"
-    let, started, calls, real = threading.Event(), threading.Event(), [], ckpt.mirror_run
+    let, started, calls, real = threading.Event(), threading.Event(), [], mirrors.mirror_run
 
     def slow(*a):
         calls.append(1)
@@ -893,13 +928,13 @@ def test_mirrors_do_not_pile_up(tmp_path, monkeypatch):
         assert let.wait(30)
         real(*a)
 
-    monkeypatch.setattr(ckpt, "mirror_run", slow)
+    monkeypatch.setattr(mirrors, "mirror_run", slow)
     saver = Saver(tmp_path / "run", keep=2, mirror=tmp_path / "away")
     put(saver, 1)
     assert started.wait(30)
     for step in range(2, 9):
         put(saver, step)
-    saver._written()
+    saver.await_last_write()
     let.set()
     saver.wait()
     assert len(calls) == 3 and steps(tmp_path / "away") == [8, 7]
@@ -922,7 +957,7 @@ def test_what_the_disk_has_is_compared_with_memory(tmp_path, monkeypatch, name):
             path.write_bytes(content)
 
     monkeypatch.setattr(ckpt, "save_file", changed)
-    refused("other bytes than were written", save, tmp_path, 2)
+    refuses("other bytes than were written", save, tmp_path, 2)
     monkeypatch.undo()
     assert steps(tmp_path) == [1] and check_whole(tmp_path) == 1
 
@@ -945,7 +980,7 @@ def test_a_file_that_cannot_be_opened_at_the_second_time(tmp_path, monkeypatch):
 
     save(tmp_path, 1)
     monkeypatch.setattr(ckpt, "load_file", fails)
-    refused("cannot be read: unable to open", load_checkpoint, tmp_path)
+    refuses("cannot be read: unable to open", load_checkpoint, tmp_path)
 
 
 def test_a_moment_of_trouble_while_reading_is_no_damage(tmp_path, monkeypatch):
@@ -966,19 +1001,28 @@ def test_a_moment_of_trouble_while_reading_is_no_damage(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("moment", ["verify", "read"])
 def test_a_load_that_races_with_rotation(tmp_path, monkeypatch, moment):
-    "What was chosen is rotated away before it is read: a newer one is in its place"
-    save(tmp_path, 1, keep=1)
+    """What was chosen is rotated away before it is read: a newer one is in its place, and is taken
+    before an old milestone"""
+    save(tmp_path, 1, milestone=True)
+    save(tmp_path, 2, keep=1)
     name = dict(verify="_verify_file", read="_read_part")[moment]
     real, saved = getattr(ckpt, name), []
 
     def overtaken(*args):
         if not saved:
-            saved.append(2)
-            save(tmp_path, 2, keep=1)
+            saved.append(3)
+            save(tmp_path, 3, keep=1)
         return real(*args)
 
     monkeypatch.setattr(ckpt, name, overtaken)
-    assert load_checkpoint(tmp_path, log=pytest.fail).step == 2
+    assert load_checkpoint(tmp_path, log=pytest.fail).step == 3
+
+
+def test_a_reader_that_is_always_too_late_gives_up(tmp_path, monkeypatch):
+    save(tmp_path, 1)
+    monkeypatch.setattr(ckpt, "is_rotated_away", lambda folder: True)
+    (tmp_path / "checkpoints" / "step-00000001" / MODEL).unlink()
+    refuses("deleted while they were read", load_checkpoint, tmp_path)
 
 
 def test_a_milestone_that_cannot_be_read_stays(tmp_path, monkeypatch):
@@ -996,3 +1040,81 @@ def test_a_milestone_that_cannot_be_read_stays(tmp_path, monkeypatch):
     save(tmp_path, 3, keep=1)
     monkeypatch.undo()
     assert steps(tmp_path) == [3, 1]
+
+
+def test_a_mirror_keeps_no_leftovers(both):
+    "What a full disk or a kill left half done goes with the next copy, and rotation catches up"
+    run, away = both
+    extra = away / "checkpoints" / "step-00000000"
+    shutil.copytree(run / "checkpoints" / "step-00000002", extra)
+    for name in (".tmp-gone-step-00000009", ".tmp-step-00000009"):
+        (away / "checkpoints" / name).mkdir()
+    (away / ".log.jsonl.1.0a1b.part").write_text("{")
+    mirror_run(run, away, keep=2)
+    assert sorted(p.name for p in away.rglob("*")) == sorted(p.name for p in run.rglob("*"))
+
+
+def test_what_was_replaced_is_gone(both):
+    "A damaged newest checkpoint that the mirror brings back leaves nothing beside it"
+    run, away = both
+    damaged = checkpoints(run)[0] / MODEL
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    restore_from_mirror(run, away, log=lambda line: None)
+    assert check_whole(run) == 3
+    assert not [p for p in (run / "checkpoints").iterdir() if p.suffix == ".old"]
+
+
+def aged(run):
+    "The same files, written an hour ago"
+    for path in run.rglob("*.safetensors"):
+        os.utime(path, (time.time() - 3600,) * 2)
+
+
+def test_a_process_reads_a_checkpoint_once(tmp_path, monkeypatch):
+    "However often it is asked for; a file that changed is read again"
+    summed, real = [], ckpt.sha256
+    save(tmp_path, 1)
+    folder = save(tmp_path, 2)
+    aged(tmp_path)
+    monkeypatch.setattr(ckpt, "sha256", lambda path: summed.append(path.name) or real(path))
+    run = Run(tmp_path)
+    assert run.newest().step == run.steps == run.load().step == load_checkpoint(tmp_path).step == 2
+    assert run.weights_sum() == real(folder / MODEL)
+    assert sorted(summed) == [MODEL, OPTIMIZER]
+    content = bytearray((folder / MODEL).read_bytes())
+    content[-1] ^= 1
+    (folder / MODEL).write_bytes(content)  # as long as before
+    assert find_newest(tmp_path, log=lambda line: None).step == 1
+    assert len(summed) == 5 and Run.at(run) is run
+
+
+def test_a_border_of_phases_reads_the_newest_checkpoint_once(tmp_path, text, monkeypatch):
+    "Where it stands, under which recipe, and the trainer that goes on from it"
+    settings = dict(steps=4, d_model=16, n_layers=1, n_heads=2, context_length=32, batch_tokens=256)
+    settings |= dict(precision="fp32", compile="no")
+    options = RunOptions(
+        "shakespeare", tmp_path / "run", text, settings, "cpu", save_every=2, free=("steps",)
+    )
+    Trainer(options).go()
+    aged(tmp_path)
+    summed, real = [], ckpt.sha256
+    monkeypatch.setattr(ckpt, "sha256", lambda path: summed.append(str(path)) or real(path))
+    assert steps_reached(tmp_path / "run") == newest_recipe(tmp_path / "run")[0] == 4
+    Trainer(replace(options, settings=settings | dict(steps=6))).go()
+    newest = [name for name in summed if "/step-00000004/" in name]
+    assert sorted(Path(name).name for name in newest) == [MODEL, OPTIMIZER]
+    assert Run(tmp_path / "run").steps == 6
+
+
+def test_who_asks_for_every_byte_gets_every_byte_read(tmp_path):
+    "A disk that forgets a bit leaves the time of the file as it was"
+    folder = save(tmp_path, 1)
+    aged(tmp_path)
+    assert find_newest(tmp_path).step == 1
+    path, before = folder / MODEL, (folder / MODEL).stat()
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    with open(path, "r+b") as file:
+        file.write(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    refuses("has checksum", verify_checkpoint, folder, again=True)

@@ -1,17 +1,25 @@
 """Claims: every key leads somewhere, a false number is found, a missing receipt is said, and the
 page shows all of it."""
 
-import json, math, re, shutil
+import json
+import math
+import re
+import shutil
 from pathlib import Path
+
 import pytest
-from gpub.budget.published import (
+from contracts import refuses
+
+from gpub.core import GpubError
+from gpub.plans.published import (
     STATUS,
     Claim,
     Missing,
     claim_table,
     conflict_table,
-    judge_claim,
+    formula_words,
     judge_all,
+    judge_claim,
     load_claims,
     lookup,
     parse_number,
@@ -21,9 +29,7 @@ from gpub.budget.published import (
     tally,
     with_numbers,
     work_out,
-    formula_words,
 )
-from gpub.core import GpubError
 
 CLAIMS = load_claims()
 PAGE = Path(__file__).parents[1] / "nbs/published_and_measured.ipynb"
@@ -248,9 +254,7 @@ def test_unknown_key(key, said):
 )
 def test_malformed_claims(content, said, tmp_path):
     (tmp_path / "c.json").write_text(content)
-    with pytest.raises(GpubError, match=said) as e:
-        load_claims(tmp_path / "c.json")
-    assert "\n" not in str(e.value)
+    refuses(said, load_claims, tmp_path / "c.json")
 
 
 @pytest.mark.parametrize(
@@ -258,20 +262,15 @@ def test_malformed_claims(content, said, tmp_path):
     [
         "a +",
         '__import__("os").system("x")',
-        "a.real",
-        "a if a else a",
-        "[a]",
+        "open('x')",
         "b",
-        "a/0",
-        "ln(-1)",
+        "a / 0",
+        "log(-1)",
         'params("burn-9b")',
-        "a < 2",
-        "sum(a=1)",
-        "ln",
     ],
 )
-def test_formulas_are_arithmetic_only(formula):
-    with pytest.raises(GpubError):
+def test_a_formula_that_cannot_be_worked_out_is_named(formula):
+    with pytest.raises(GpubError, match="burn-9b" if "burn" in formula else "cannot be worked out"):
         work_out(formula, dict(a=1), formula_words())
 
 
@@ -294,11 +293,9 @@ def test_numbers_and_how_they_are_shown():
         and show_value(0.56783) == "0.5678"
     )
     assert (
-        with_numbers("a*b/ln(c)", dict(a=3, b=[1, 2], c=1e6)) == "3 × 1 + 2 / ln(1,000,000)"
-        and work_out("low(a)", dict(a="2-3x"), formula_words()) == 2
+        with_numbers("a * b / log(c)", dict(a=3, b=[1, 2], c=1e6)) == "3 × 1 + 2 / log(1,000,000)"
     )
-    with pytest.raises(GpubError, match="no number in 'none'"):
-        parse_number("none")
+    refuses("no number in 'none'", parse_number, "none")
 
 
 def test_a_claim_needs_no_receipts_folder(tmp_path):

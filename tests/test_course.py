@@ -1,7 +1,9 @@
 """The course as a whole: terms that are used where the glossary says, pages that show what is on
 file, headers that are true."""
 
-import json, re
+import json
+import re
+
 import pytest
 from cells import defined_here
 

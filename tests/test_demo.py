@@ -1,21 +1,27 @@
 """The page with a model inside, in a real browser: the same text and the same chances as torch;
 refusals."""
 
-import json, re
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
-import pytest, torch
+
+import pytest
+import torch
 from browser import Browser
 from cells import defined_here
-from gpub.record.checkpoint import save_checkpoint
+
 from gpub.core import GpubError
-from gpub.share.demo import attention_page, quantise, write_page
-from gpub.model.first_gpt import attention_weights
-from gpub.model.gpt import GPT, GPTConfig, sample_ids
+from gpub.data.bpe import BPETokenizer
+from gpub.data.char import CharTokenizer
 from gpub.data.plays import plays
-from gpub.model.sizes import SHAPES
-from gpub.data.tokenizer import BPETokenizer, CharTokenizer
+from gpub.model.architectures import SHAPES, architecture_of
+from gpub.model.first_gpt import attention_weights
+from gpub.model.gpt import GPT, GPTConfig
+from gpub.model.probes import sample_ids
+from gpub.record.checkpoint import save_checkpoint
+from gpub.share.demo import attention_page, quantise, write_page
 
 (rounded,) = defined_here(Path(__file__).parents[1] / "nbs/lib/share/demo.ipynb", "rounded")
 TEXT = plays(3000, seed=0) + '</script><!-- &amp; \t🙂é" `${x}`'
@@ -33,6 +39,8 @@ def make_run(folder, cfg=TOY, tok=TOK, seed=0):
     folder.mkdir(parents=True, exist_ok=True)
     tok.save(folder)
     config = dict(
+        format=3,
+        architecture=architecture_of(cfg).name,
         model=cfg.to_dict(),
         data=dict(source="a text </script>", tokenizer=tok.fingerprint),
         prompt=TEXT[:5],
@@ -239,7 +247,7 @@ def test_contrast_in_daylight(browser, tmp_path):
 
 
 def test_size_of_the_real_shape(tmp_path):
-    cfg = GPTConfig(**SHAPES["shakespeare"].model | dict(vocab_size=TOK.vocab_size))
+    cfg = GPTConfig(**SHAPES["shakespeare"].config.to_dict() | dict(vocab_size=TOK.vocab_size))
     make_run(tmp_path / "run", cfg)
     page = write_page(tmp_path / "run", tmp_path / "page.html")
     assert 500_000 < page.stat().st_size < 1_500_000
@@ -280,7 +288,7 @@ def test_refusals(tmp_path):
         ((tmp_path / "llama", out), {}, "kv_heads, rope_base"),
         ((tmp_path / "empty", out), {}, "not a run folder"),
         ((tmp_path / "none", out), {}, "not a run folder"),
-        ((tmp_path / "hf", out), {}, "not a run folder"),
+        ((tmp_path / "hf", out), {}, "is a Hugging Face folder, not a run"),
         ((tmp_path / "odd", out), {}, "tells of no prompt, unit"),
         ((tmp_path / "run", tmp_path / "file" / "x.html"), {}, "cannot write"),
         ((tmp_path / "run", tmp_path / "empty"), {}, "cannot write"),

@@ -7,6 +7,7 @@ import re
 import time
 from dataclasses import replace
 from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -14,18 +15,21 @@ from browser import Browser
 from cells import defined_here
 from test_chat_plans import check_receipt, gates_of
 from test_demo import TOY, contrasts
+
 from gpub.chat.sums import ask_sum, digits_of, draw_pairs, read_answer, sum_messages, sums_notice
 from gpub.chat.talk import Talk, TalkConfig
 from gpub.chat.template import CHAR_MARKS, chat_facts, chat_marks
 from gpub.core import GpubError, read_json, write_atomic
-from gpub.data.tokenizer import CharTokenizer
+from gpub.data.char import CharTokenizer
 from gpub.device import machine
 from gpub.files import shipped
-from gpub.guards.chat_plans import read_chat_plan
-from gpub.guards.chat_walk import ChatWalkOptions, old_text, run_chat_plan
+from gpub.model.architectures import architecture_of
 from gpub.model.gpt import GPT, GPTConfig, count_params
+from gpub.plans.phase_inputs import old_text
+from gpub.plans.phases import read_plan
+from gpub.plans.runner import PlanOptions, run_plan
 from gpub.record.checkpoint import save_checkpoint
-from gpub.record.load import load
+from gpub.record.run import load
 from gpub.share.demo import write_page
 
 (rounded,) = defined_here(Path(__file__).parents[1] / "nbs/lib/share/demo.ipynb", "rounded")
@@ -45,7 +49,9 @@ def make_talker(folder, seed=0, end_bias=0.0, source="chats.jsonl"):
     folder.mkdir(parents=True)
     TOK.save(folder)
     config = dict(
+        format=3,
         preset="grpo",
+        architecture=architecture_of(cfg).name,
         model=cfg.to_dict(),
         data=dict(source=source, tokenizer=TOK.fingerprint),
         prompt="12+3",
@@ -211,17 +217,18 @@ def test_another_template_is_refused(tmp_path):
 
 def test_a_page_holds_the_model_of_the_plan(tmp_path):
     "Of the very shape and alphabet, in less than a megabyte"
-    base = read_chat_plan("chat-toy").phases[0]
+    base = read_plan("chat-toy").phases[0]
     text = old_text(sums=10, characters=5000)
-    small = dict(steps=1, gates=(), settings=base.settings | dict(batch_tokens=128))
     (tmp_path / "text.txt").write_text(text)
-    plan = replace(read_chat_plan("chat-toy"), old=str(tmp_path / "text.txt"))
-    first = replace(base, data=(plan.old,), **small)
-    tuned = replace(plan.phases[1], steps=1, gates=(), data=("talks:40",), replay=None)
+    plan = read_plan("chat-toy")
+    small = plan.settings | dict(batch_tokens=128)
+    plan = replace(plan, old=str(tmp_path / "text.txt"), settings=small)
+    first = replace(base, data=(plan.old,), until=1, gates=())
+    tuned = replace(plan.phases[1], until=1, gates=(), data=("talks:40",), replay=None)
     tuned = replace(tuned, settings=dict(batch_tokens=256))
-    walk = ChatWalkOptions(device="cpu", usd_per_hour=1.0)
+    walk = PlanOptions(device="cpu", usd_per_hour=1.0, log=lambda line: None)
     out = tmp_path / "walk"
-    run_chat_plan(replace(plan, phases=(first, tuned)), out, walk, lambda line: None)
+    run_plan(replace(plan, phases=(first, tuned)), out, walk)
     page = write_page(out / "sft", tmp_path / "page.html").read_text(encoding="utf-8")
     (n,) = re.findall(r"([\d,]+) parameters", page)
     n = int(n.replace(",", ""))
@@ -233,8 +240,8 @@ def test_a_page_holds_the_model_of_the_plan(tmp_path):
 @pytest.mark.parametrize("plan", ["chat-toy", "chat-2m"])
 def test_a_walked_model_adds_in_its_page(browser, tmp_path, plan):
     "Walked to its end, and asked held-out sums; writes the receipt of the larger one"
-    walk, began = ChatWalkOptions(device="cpu", usd_per_hour=1.0), time.process_time()
-    assert run_chat_plan(plan, tmp_path / "walk", walk, print).word == "continue"
+    walk, began = PlanOptions(device="cpu", usd_per_hour=1.0), time.process_time()
+    assert run_plan(plan, tmp_path / "walk", walk).word == "continue"
     cpu, page = time.process_time() - began, tmp_path / "page.html"
     right = adds_in_its_page(browser, tmp_path / "walk" / "grpo", page)
     if plan == "chat-2m" and (file := os.environ.get("CHAT_2M_RECEIPT")):
@@ -251,8 +258,8 @@ def test_a_walked_model_adds_in_its_page(browser, tmp_path, plan):
 
 def test_the_receipt_of_the_larger_one_is_of_its_plan():
     "About 2 million parameters, and what was measured lies within the gates of the plan"
-    receipt, plan = read_json(shipped("chat_2m.json")), read_chat_plan("chat-2m")
-    settings = plan.phases[0].settings
+    receipt, plan = read_json(shipped("chat_2m.json")), read_plan("chat-2m")
+    settings = plan.settings
     shape = {k: settings[k] for k in ("n_layers", "d_model", "n_heads", "context_length")}
     assert 0 < receipt["parameters"] - count_params(GPTConfig(vocab_size=1, **shape)) < 30_000
     assert receipt["parameters"] / 1e6 == pytest.approx(2, rel=0.1)

@@ -2,18 +2,22 @@
 passes in silence."""
 
 import json
+
 import pytest
 import torch
-from gpub.chat.packing import PackedBatch, PackedBatches
-from gpub.data.tokenizer import CharTokenizer
+
+from gpub.data.batch import Batch
+from gpub.data.char import CharTokenizer
 from gpub.guards.doctor import doctor
 from gpub.model.llama import Llama, LlamaConfig
 from gpub.record.checkpoint import save_checkpoint
-from gpub.tune import steps
+from gpub.train import learner
+from gpub.tune import sft
 from gpub.tune.dpo import DpoConfig
 from gpub.tune.grpo import GrpoConfig
-from gpub.tune.methods import TuneOptions, run_dpo, run_grpo, run_sft
+from gpub.tune.methods import DpoOptions, GrpoOptions, SftOptions
 from gpub.tune.start import with_marks
+from gpub.tune.steps import Tuner
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +38,13 @@ def world(tmp_path_factory):
     base = folder / "base"
     tok.save(base)
     save_checkpoint(base, 0, Llama(cfg).state_dict(), {}, {})
-    said = dict(format=2, model=cfg.to_dict(), data=dict(tokenizer=tok.fingerprint), prompt="1")
+    said = dict(
+        format=3,
+        architecture="llama",
+        model=cfg.to_dict(),
+        data=dict(tokenizer=tok.fingerprint),
+        prompt="1",
+    )
     rates = dict(optimizer="adamw", lr=0.05, muon_lr=0.05, batch_tokens=128)
     (base / "config.json").write_text(json.dumps(said | dict(pretrained=rates)))
     talks = [dict(question=str(n), answer="no" if n % 3 else "yes!") for n in range(200)]
@@ -51,27 +61,31 @@ def quiet(line):
 
 
 def options(run, out, n, **more):
-    return TuneOptions(run=str(run), out=str(out), steps=n, device="cpu", every=n // 4, **more)
+    place = dict(run=str(run), out=str(out), device="cpu", log=quiet)
+    return dict(steps=n, every=n // 4, **place, **more)
 
 
 def sft_in(folder, run, out):
-    return run_sft(options(run, out, 24), str(folder / "chats.jsonl"), log=quiet)
+    asked = SftOptions(data=str(folder / "chats.jsonl"), **options(run, out, 24))
+    return Tuner(asked).go()
 
 
 def dpo_in(folder, out, lr, beta, nll=0.0):
     cfg = DpoConfig(beta=beta, pairs_per_step=16, nll_weight=nll)
     pairs = str(folder / "pairs.jsonl")
-    return run_dpo(options(folder / "sft", out, 40, lr=lr), pairs, cfg, log=quiet)
+    asked = DpoOptions(pairs=pairs, dpo=cfg, **options(folder / "sft", out, 40, lr=lr))
+    return Tuner(asked).go()
 
 
 def grpo_in(folder, run, out, rule, lr=0.002):
     cfg = GrpoConfig(questions_per_step=8, group=4, longest=6)
     asked = options(run, out, 12, lr=lr)
-    return run_grpo(asked, str(folder / "chats.jsonl"), cfg, rule, log=quiet)
+    task = str(folder / "chats.jsonl")
+    return Tuner(GrpoOptions(task=task, grpo=cfg, rule=rule, **asked)).go()
 
 
 def alarms(run):
-    return {f.name: f.found for f in doctor(run) if f.level == "alarm"}
+    return {f.question: f.finding for f in doctor(run) if f.level == "alarm"}
 
 
 def test_healthy_runs_pass_in_silence(world, tmp_path):
@@ -83,14 +97,14 @@ def test_healthy_runs_pass_in_silence(world, tmp_path):
 
 def masked(monkeypatch, change):
     "Train on other targets than those of the conversations"
-    real = PackedBatches.__call__
+    real = sft.packed_batch
 
-    def planted(self, step):
-        batch = real(self, step)
-        targets_bt = change(batch.ids_bt, batch.targets_bt.clone())
-        return PackedBatch(batch.ids_bt, targets_bt, batch.segments_bt)
+    def planted(rows, size):
+        batch = real(rows, size)
+        targets_bt = change(batch.ids, batch.targets.clone())
+        return Batch(batch.ids, targets_bt, batch.segments)
 
-    monkeypatch.setattr(PackedBatches, "__call__", planted)
+    monkeypatch.setattr(sft, "packed_batch", planted)
 
 
 def test_a_mask_that_is_off_by_one(world, tmp_path, monkeypatch):
@@ -120,15 +134,15 @@ def test_a_stop_that_nobody_learned(world, tmp_path, monkeypatch):
 
 
 def test_a_rate_with_the_wrong_sign(world, tmp_path, monkeypatch):
-    real = steps.make_optimizers
+    real = learner.make_optimizers
 
     def backwards(*given):
         opts = real(*given)
         for group in (group for optimizer in opts for group in optimizer.param_groups):
-            group["peak"] *= -0.1
+            group["initial_lr"] *= -0.1
         return opts
 
-    monkeypatch.setattr(steps, "make_optimizers", backwards)
+    monkeypatch.setattr(learner, "make_optimizers", backwards)
     found = alarms(sft_in(world, world / "base", tmp_path / "run"))
     assert "the wrong way" in found["direction"]
 
@@ -139,7 +153,7 @@ def test_better_answers_that_fade(world, tmp_path):
     found = alarms(run)
     assert (
         set(found) == {"better answers"}
-        and "--nll" in [f.do for f in doctor(run) if f.name == "better answers"][0]
+        and "--nll" in [f.remedy for f in doctor(run) if f.question == "better answers"][0]
     )
     cured = dpo_in(world, tmp_path / "cured", 0.02, 0.02, nll=1.0)
     assert "better answers" not in alarms(cured)

@@ -1,16 +1,26 @@
 "Economics: dollars per token, cards compared, communication, and eight failures caught"
 
-import json, math
-from dataclasses import replace
+import json
+import math
 import re
+from dataclasses import asdict, replace
+from pathlib import Path
+
 import pytest
 import torch
 from cells import defined_here
 from click.testing import CliRunner
-from gpub.budget.published import lookup
+from contracts import refuses
+
 from gpub.cli.main import cli
 from gpub.core import GpubError
-from gpub.budget.economics import (
+from gpub.lab.museum.machines import INFRA, _installed, check_first_batch, check_versions
+from gpub.model.architectures import SHAPES, config_of
+from gpub.model.gpu_plan import ROOM, plan, plan_table
+from gpub.model.gpus import GPUS
+from gpub.model.step_memory import memory_forecast
+from gpub.plans import gpus
+from gpub.plans.economics import (
     CHECKLIST,
     LINKS,
     all_reduce_seconds,
@@ -21,14 +31,17 @@ from gpub.budget.economics import (
     scale_out,
     usd_per_billion,
 )
-from gpub.budget import gpus
-from gpub.budget.gpus import find_card, hourly, informed_plan, machine_for
-from gpub.lab.museum.machines import INFRA, _installed, check_first_batch, check_versions
-from gpub.budget.prices import known_price
-from gpub.budget.several import Sharing, shared_step, shared_step_text
-from gpub.model.sizes import GPUS, ROOM, SHAPES, config_of, memory_forecast, plan, plan_table
+from gpub.plans.gpus import find_card, hourly, informed_plan, machine_for
+from gpub.plans.multi_gpu import (
+    Sharing,
+    price_shared,
+    shared_cost_table,
+    shared_step,
+    shared_step_text,
+)
+from gpub.plans.prices import known_price
+from gpub.plans.published import lookup
 from gpub.train.presets import PRESETS
-from pathlib import Path
 
 NBS = Path(__file__).parents[1] / "nbs"
 TAUGHT, card_table, checkpointing_price, failure_table, fits_table, flag_table = defined_here(
@@ -64,9 +77,7 @@ def test_break_even_is_where_the_costs_meet():
     "usd, tok_s", [(0, 1), (-1, 1), (math.nan, 1), (1, 0), (1, -5), (1, math.inf), ("1", 1)]
 )
 def test_no_price_and_no_speed_are_refused(usd, tok_s):
-    with pytest.raises(GpubError, match="above 0, got") as e:
-        usd_per_billion(usd, tok_s)
-    assert "\n" not in str(e.value)
+    refuses("above 0, got", usd_per_billion, usd, tok_s)
 
 
 def test_a_card_without_a_price_asks_for_one():
@@ -74,7 +85,7 @@ def test_a_card_without_a_price_asks_for_one():
         None,
         "none known: give --usd-per-hour",
     ) and "give --usd-per-hour" in str(compare_table(compare_gpus("gpt2-134m", "1B", ["T4"])))
-    assert compare_gpus("gpt2-134m", "1B", ["T4"], usd_per_hour=0.35)[0]["usd"] > 0 and [
+    assert compare_gpus("gpt2-134m", "1B", ["T4"], usd_per_hour=0.35)[0].usd > 0 and [
         r[4] for r in card_table([GPUS["T4"], GPUS["A40"]]).rows
     ] == ["", "0.40"]
 
@@ -89,12 +100,10 @@ def test_a_card_that_no_table_has_is_measured_where_it_is_and_asks_for_its_price
     assert find_card(here) is seen
     machine = machine_for("burn-1b", here, 2.0)
     assert machine.name == here and machine.usd_per_hour == 2.0
-    expected = seen.mfu * seen.peak / informed_plan("burn-1b", here, "1B", 2.0)["flops_per_token"]
+    expected = seen.mfu * seen.peak / informed_plan("burn-1b", here, "1B", 2.0).flops_per_token
     assert machine.tok_s("off") == pytest.approx(expected, rel=0.01)
-    with pytest.raises(GpubError, match="no price is known for NVIDIA GB999: give --usd-per-hour"):
-        machine_for("burn-1b", here)
-    with pytest.raises(GpubError, match="no GPU 'Voodoo 2' in the table"):
-        find_card("Voodoo 2")
+    refuses("no price is known for NVIDIA GB999: give --usd-per-hour", machine_for, "burn-1b", here)
+    refuses("no GPU 'Voodoo 2' in the table", find_card, "Voodoo 2")
 
 
 PCIE = "NVIDIA A100 80GB PCIe"
@@ -133,18 +142,17 @@ def test_a_plan_begins_with_the_class_of_card_and_shows_what_one_host_reached():
 
 def test_what_is_known_goes_before_what_is_assumed():
     kinds = [
-        informed_plan("burn-1b", c, "1B", mfu=m)["kind"]
+        informed_plan("burn-1b", c, "1B", mfu=m).kind
         for c, m in (("A100-80", None), ("H100", None), ("A100-80", 0.5))
     ]
-    assert kinds == ["published", "forecast", "asked for"]
+    assert kinds == ["forecast", "forecast", "asked for"]
     p = informed_plan("burn-1b", "NVIDIA L40S", "1B", 2.0)
     assert (
-        p["usd_per_hour"] == 2
-        and p["price"] == "asked for"
+        p.usd_per_hour == 2
+        and p.price == "asked for"
         and "none known" in plan_table(informed_plan("burn-1b", "T4", "1B"))
     )
-    with pytest.raises(GpubError, match="above 0, got 0"):
-        informed_plan("burn-1b", "A100-80", "1B", 0)
+    refuses("above 0, got 0", informed_plan, "burn-1b", "A100-80", "1B", 0)
 
 
 def test_every_price_in_the_table_was_published():
@@ -174,24 +182,34 @@ def test_every_price_in_the_table_was_published():
 
 def test_compare_is_plan_on_every_card():
     rows = compare_gpus("gpt2-134m", "2.6B", optimizer="adamw")
-    assert {r["gpu"] for r in rows} == {*GPUS}
+    assert {r.gpu for r in rows} == {*GPUS}
     for r in rows:
-        p = plan("gpt2-134m", find_card(r["gpu"]), "2.6B", r["usd_per_hour"], optimizer="adamw")
-        best = min((x for x in p["rows"] if x["fits"]), key=lambda x: x["hours"])
-        assert (r["tok_s"], r["usd"]) == (
-            best["tok_s"],
-            best["usd"] if r["usd_per_hour"] else None,
-        ) and r["checkpointing"] == best["checkpointing"]
-    costs = [(r["kind"] == "forecast", r["usd_per_billion"]) for r in rows if r["usd_per_billion"]]
-    assert costs == sorted(costs) and [bool(r["usd_per_billion"]) for r in rows] == sorted(
-        (bool(r["usd_per_billion"]) for r in rows), reverse=True
+        p = plan("gpt2-134m", find_card(r.gpu), "2.6B", r.usd_per_hour, optimizer="adamw")
+        best = min((x for x in p.rows if x.fits), key=lambda x: x.hours)
+        assert (r.tok_s, r.usd) == (
+            best.tok_s,
+            best.usd if r.usd_per_hour else None,
+        ) and r.checkpointing == best.checkpointing
+    costs = [(r.published is None, r.usd_per_billion) for r in rows if r.usd_per_billion]
+    assert costs == sorted(costs) and [bool(r.usd_per_billion) for r in rows] == sorted(
+        (bool(r.usd_per_billion) for r in rows), reverse=True
     )
 
 
-def test_no_guess_leads_a_comparison():
-    "The cheapest speed that is only forecast comes behind every published one"
-    kinds = [r["kind"] for r in compare_gpus("burn-1b", "1B") if r["usd_per_billion"]]
-    assert kinds[:2] == ["published", "published"] and set(kinds[2:]) == {"forecast"}
+def test_a_gpu_on_which_nobody_ran_it_does_not_lead_a_comparison():
+    "The cheapest of the others comes behind every one with a published speed"
+    rows = [r for r in compare_gpus("burn-1b", "1B") if r.usd_per_billion]
+    assert [bool(r.published) for r in rows] == [True, True, *[False] * (len(rows) - 2)]
+
+
+def test_every_command_counts_with_the_forecast_and_shows_the_published_speed_beside():
+    "What `gpub run --show` starts from, `gpub plan` and `--compare` start from too"
+    rented = machine_for("burn-1b", "A100-80")
+    (row,) = compare_gpus("burn-1b", "1B", ["A100-80"])
+    told = informed_plan("burn-1b", "A100-80", "1B")
+    assert row.tok_s == told.rows[0].tok_s == rented.tok_s() < 28_300
+    assert row.published == told.published == 28_300
+    assert row.speed == told.speed == rented.speed
 
 
 def test_a_receipt_replaces_the_forecast(tmp_path):
@@ -210,29 +228,29 @@ def test_a_receipt_replaces_the_forecast(tmp_path):
             for r in compare_gpus(
                 "burn-1b", "1B", ["H200", "A100-80"], {"H200": 3.39}, folder=tmp_path
             )
-            if r["gpu"] == n
+            if r.gpu == n
         )
         for n in ("H200", "A100-80")
     )
     assert (
-        seen["kind"] == "measured"
-        and math.isclose(seen["tok_s"], 70_000)
-        and round(seen["usd_per_billion"], 2) == 13.45
-        and other["kind"] == "published"
-        and math.isclose(other["tok_s"], 28_300)
+        seen.kind == "measured"
+        and math.isclose(seen.tok_s, 70_000)
+        and round(seen.usd_per_billion, 2) == 13.45
+        and other.kind == "forecast"
+        and other.published == 28_300
     )
     assert [r[4] for r in compare_table([seen, other]).rows] == [
         "measured",
-        "published",
-    ] and compare_gpus("gpt2-134m", "1B", ["A100-80"], folder=tmp_path)[0]["kind"] == "forecast"
+        "forecast",
+    ] and compare_gpus("gpt2-134m", "1B", ["A100-80"], folder=tmp_path)[0].kind == "forecast"
 
 
 def test_what_does_not_fit_is_last_and_says_what_it_needs():
     rows = compare_gpus("burn-1b", "1B", ["T4", "A100-80", "L4"], optimizer="adamw")
     assert (
-        rows[0]["gpu"] == "A100-80"
-        and not rows[-1]["fits"]
-        and rows[-1]["tok_s"] is None
+        rows[0].gpu == "A100-80"
+        and not rows[-1].fits
+        and rows[-1].tok_s is None
         and "does not fit" in str(compare_table(rows))
     )
 
@@ -245,15 +263,13 @@ def test_what_does_not_fit_is_last_and_says_what_it_needs():
         (dict(usd_per_hour=-3), "got -3"),
         (dict(usd_per_hour={"A40": 0}), "got 0"),
         (dict(usd_per_hour={"A400": 1}), "'A400', which is not compared"),
-        (dict(what="burn-9b"), "no preset 'burn-9b'"),
+        (dict(model="burn-9b"), "no preset 'burn-9b'"),
         (dict(tokens="much"), "got 'much'"),
         (dict(optimizer="sgd"), "muon, adamw or"),
     ],
 )
 def test_refusals(kw, said):
-    with pytest.raises(GpubError, match=said) as e:
-        compare_gpus(**dict(what="burn-1b", tokens="1B") | kw)
-    assert "\n" not in str(e.value)
+    refuses(said, compare_gpus, **dict(model="burn-1b", tokens="1B") | kw)
 
 
 def test_memory_and_what_it_buys():
@@ -282,16 +298,13 @@ def test_more_cards_never_cost_less(link):
         for n in (1, 2, 4, 8, 64)
     ]
     assert (
-        rows[0]["share"] == 0
-        and all(
-            b["usd"] >= a["usd"] * (1 - 1e-12) and b["share"] > a["share"]
-            for a, b in zip(rows, rows[1:])
-        )
-        and math.isclose(rows[0]["hours"], 21e9 / 28_300 / 3600)
+        rows[0].share == 0
+        and all(b.usd >= a.usd * (1 - 1e-12) and b.share > a.share for a, b in zip(rows, rows[1:]))
+        and math.isclose(rows[0].hours, 21e9 / 28_300 / 3600)
     )
     assert (
-        scale_out("burn-1b", 8, 28_300, 1.45, LINKS[link][0], 131_072, "21B", hidden=0.3)["usd"]
-        <= rows[3]["usd"]
+        scale_out("burn-1b", 8, 28_300, 1.45, LINKS[link][0], 131_072, "21B", hidden=0.3).usd
+        <= rows[3].usd
     )
 
 
@@ -302,8 +315,7 @@ def test_the_ring():
         and all_reduce_seconds(8e9, 1000, 1) == pytest.approx(16, rel=0.01)
     )
     for n, gb_s in ((0, 1), (2, 0), (2, -1)):
-        with pytest.raises(GpubError, match="cards must be at least 1"):
-            all_reduce_seconds(1, n, gb_s)
+        refuses("at least 1 card and a link above 0", all_reduce_seconds, 1, n, gb_s)
 
 
 @pytest.mark.parametrize("e", INFRA, ids=lambda e: e.name)
@@ -351,8 +363,7 @@ def test_versions(tmp_path):
     check_versions(["unknown"], [tmp_path])
     _installed(tmp_path, "e", "1", "f<1", "missing")
     _installed(tmp_path, "f", "1.5")
-    with pytest.raises(GpubError, match="e 1 needs .*(f<1, 1.5 is|missing, nothing is)"):
-        check_versions(["e"], [tmp_path])
+    refuses("e 1 needs .*(f<1, 1.5 is|missing, nothing is)", check_versions, ["e"], [tmp_path])
 
 
 def test_the_first_batch_is_told_in_one_line():
@@ -361,10 +372,7 @@ def test_the_first_batch_is_told_in_one_line():
     def broken(n):
         raise RuntimeError("DataLoader worker (pid 7)\nexited unexpectedly")
 
-    with pytest.raises(
-        GpubError, match="cannot be drawn: RuntimeError: DataLoader worker .pid 7.;"
-    ):
-        check_first_batch(broken)
+    refuses("cannot be drawn: RuntimeError: DataLoader worker .pid 7.;", check_first_batch, broken)
 
 
 def test_flags_without_receipts_have_no_number(tmp_path):
@@ -387,7 +395,7 @@ def test_the_comparison_fits_a_terminal(tmp_path):
     said = CliRunner().invoke(cli, ["plan", *words], catch_exceptions=False).output
     assert max(map(len, said.splitlines())) <= 80
     rows = json.loads(file.read_text())
-    assert [row["gpu"] for row in rows] == [row["gpu"] for row in compare_gpus("burn-1b", "11.8B")]
+    assert [row["gpu"] for row in rows] == [card.gpu for card in compare_gpus("burn-1b", "11.8B")]
     assert all(f"\n{row['gpu']}:" in said for row in rows) and "does not fit" in said
 
 
@@ -400,13 +408,15 @@ def test_plan_for_several_cards_is_the_librarys(tmp_path, processes, parallel):
     words = ["plan", *SEVERAL, "--processes", str(processes), "--parallel", parallel]
     said = CliRunner().invoke(cli, [*words, "--json", str(file)], catch_exceptions=False).output
     step = shared_step("burn-1b", "A100-80", Sharing(processes, parallel))
-    assert said.endswith("\n\n" + shared_step_text(step) + "\n")
+    costs = price_shared(step, informed_plan("burn-1b", "A100-80", "1B"))
+    assert said.endswith(f"\n\n{shared_step_text(step)}\n\n{shared_cost_table(costs)}\n")
     assert f"{processes} x A100-80, {parallel}" in said
     told = json.loads(file.read_text())["several"]
     assert told["sharing"] == dict(processes=processes, parallel=parallel)
     assert told["moments"] == step.moments and told["traffic"] == step.traffic
+    assert told["costs"] == json.loads(json.dumps([asdict(cost) for cost in costs]))
     assert told["peak"] == max(step.moments.values()) and told["fits"] == step.fits
-    whole = processes * told["rows"] * SHAPES["burn-1b"].model["context_length"]
+    whole = processes * told["rows"] * SHAPES["burn-1b"].config.context_length
     assert whole == PRESETS["burn-1b"].train.batch_tokens
 
 

@@ -4,24 +4,26 @@ the fall."""
 import json
 import shutil
 from dataclasses import replace
+
 import pytest
-from gpub.record.checkpoint import checkpoints, load_checkpoint
-from gpub.core import GpubError
-from gpub.guards.doctor import doctor
-from gpub.record.ledger import account, read_ledger
-from gpub.budget.ends import given_up, plan_settings, schedule_from, stable_steps
-from gpub.budget.gates import Gate
-from gpub.budget.phases import PLANS, read_plan
-from gpub.budget.verdicts import paid_so_far
-from gpub.train.decay import DECAY_TARGET, decay_integral
-from gpub.train.presets import find_preset, apply_settings
-from gpub.record.load import load_run
-from gpub.train.config import TrainConfig
-from gpub.train.loop import lr_factor
 from kill import same_weights
 from test_phases import TOY, quick, straight, walk  # noqa: F401, two are fixtures
 
-STOPS = [(name, p.name) for name in PLANS for p in read_plan(name).phases]
+from gpub.core import GpubError
+from gpub.guards.doctor import doctor
+from gpub.plans.annealing import given_up, plan_settings, schedule_from, stable_steps
+from gpub.plans.gates import Gate
+from gpub.plans.phases import PLANS, read_plan
+from gpub.plans.verdicts import paid_so_far
+from gpub.record.checkpoint import checkpoints, load_checkpoint
+from gpub.record.ledger import account, read_ledger
+from gpub.record.run import load_run
+from gpub.train.config import TrainConfig
+from gpub.train.decay import DECAY_TARGET, decay_integral
+from gpub.train.loop import lr_factor
+from gpub.train.presets import apply_settings, find_preset
+
+STOPS = [(name, p.name) for name in PLANS for p in read_plan(name).pretraining]
 
 
 @pytest.mark.parametrize("name, stop", STOPS)

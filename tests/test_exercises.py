@@ -6,8 +6,12 @@ false`) the check, and a markdown cell a fence that opens with `# solution: name
 chapter's imports and what its module exports, nothing else.
 """
 
-import ast, importlib, json, re
+import ast
+import importlib
+import json
+import re
 from pathlib import Path
+
 import pytest
 from cells import python
 

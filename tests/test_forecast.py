@@ -1,12 +1,19 @@
 """Forecasts before a run is paid for: held-out rungs lie in their intervals, published runs speak
 for like runs only, and what is too far away is refused in one line."""
 
-import json, shutil
+import json
+import shutil
 from pathlib import Path
+
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from gpub.budget.forecast import (
+
+from gpub.cli.plans import plan_command
+from gpub.core import GpubError, read_json
+from gpub.data.plays import plays_entropy
+from gpub.plans.ladder import fit_points, read_ladder
+from gpub.plans.loss_forecast import (
     REACH,
     check_reach,
     forecast_loss,
@@ -15,11 +22,7 @@ from gpub.budget.forecast import (
     published_curve,
     run_forecast,
 )
-from gpub.budget.ladder import fit_points, read_ladder
-from gpub.budget.scaling import fit_curve
-from gpub.cli.budget import plan_command
-from gpub.core import GpubError, read_json
-from gpub.data.plays import plays_entropy
+from gpub.plans.scaling import fit_curve
 from gpub.train.presets import PRESETS
 
 DATA = Path(__file__).parents[1] / "data"

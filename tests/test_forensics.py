@@ -1,21 +1,25 @@
 """What a run read is found again, and what a text copies, against the training and against plain
 search."""
 
-import io, json
+import io
+import json
+
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from contracts import refuses
+
 from gpub.cli.main import cli
-from gpub.core import GpubError
+from gpub.data.bpe import BPETokenizer
 from gpub.data.corpus import shard_corpus
 from gpub.data.shards import ShardWriter
-from gpub.data.tokenizer import BPETokenizer
 from gpub.forensics import copies
 from gpub.forensics.copies import copied_passages, copy_report, find_passages
 from gpub.forensics.reading import open_rows, read_step
 from gpub.progress import Progress
-from gpub.record.load import load
+from gpub.record.run import load
+from gpub.train.options import RunOptions
 from gpub.train.trainer import Trainer
 from gpub.tune.dpo import answer_sums
 from gpub.tune.rollouts import as_chats
@@ -53,9 +57,9 @@ def listened(trainer):
     given, fetch = {}, trainer.batches
 
     def listen(step, length):
-        x, y = fetch(step, length)
-        given[step + 1] = torch.cat([x, y[:, -1:]], 1)
-        return x, y
+        batch = fetch(step, length)
+        given[step + 1] = torch.cat([batch.ids, batch.targets[:, -1:]], 1)
+        return batch
 
     trainer.batches = listen
     return given
@@ -72,7 +76,9 @@ def listened(trainer):
 )
 def test_a_step_is_what_the_training_read(shards, tmp_path, kind):
     quiet = dict(device="cpu", log=lambda text: None, progress=Progress(8, out=io.StringIO()))
-    trainer = Trainer("shakespeare", tmp_path / "run", shards, SMALL | KINDS[kind], **quiet)
+    trainer = Trainer(
+        RunOptions("shakespeare", tmp_path / "run", shards, SMALL | KINDS[kind], **quiet)
+    )
     given = listened(trainer)
     trainer.go()
     assert sorted(given) == list(range(1, 9))
@@ -87,18 +93,17 @@ def test_a_step_is_what_the_training_read(shards, tmp_path, kind):
 
 def test_what_cannot_be_read_again_is_refused(shards, tmp_path):
     quiet = dict(device="cpu", log=lambda text: None, progress=Progress(8, out=io.StringIO()))
-    Trainer("shakespeare", tmp_path / "run", shards, SMALL | dict(steps=1), **quiet).go()
+    Trainer(
+        RunOptions("shakespeare", tmp_path / "run", shards, SMALL | dict(steps=1), **quiet)
+    ).go()
     path = tmp_path / "run/config.json"
     config = json.loads(path.read_text())
     for wrong in (0, 2):
-        with pytest.raises(GpubError, match=f"has steps 1 to 1, not {wrong}"):
-            read_step(tmp_path / "run", wrong)
+        refuses(f"has steps 1 to 1, not {wrong}", read_step, tmp_path / "run", wrong)
     path.write_text(json.dumps(config | dict(data=config["data"] | dict(tokens="other"))))
-    with pytest.raises(GpubError, match="it is other data, or was prepared again"):
-        open_rows(tmp_path / "run")
+    refuses("it is other data, or was prepared again", open_rows, tmp_path / "run")
     path.write_text(json.dumps(config | dict(preset="sft")))
-    with pytest.raises(GpubError, match="not trained on a corpus"):
-        open_rows(tmp_path / "run")
+    refuses("not trained on a corpus", open_rows, tmp_path / "run")
 
 
 def plain_passages(text, corpus, least):
@@ -158,7 +163,7 @@ def test_a_passage_knows_its_document(shards):
 def test_the_commands_show_a_step_and_the_copies(shards, tmp_path):
     "As a reader types them: the documents of a step, and a text that was copied"
     quiet = dict(device="cpu", log=lambda text: None, progress=Progress(8, out=io.StringIO()))
-    Trainer("shakespeare", tmp_path / "run", shards, SMALL, **quiet).go()
+    Trainer(RunOptions("shakespeare", tmp_path / "run", shards, SMALL, **quiet)).go()
     run, told = str(tmp_path / "run"), CliRunner()
     shown = told.invoke(cli, ["data", run, "--step", "3"], catch_exceptions=False).output
     whole = told.invoke(cli, ["data", run, "--step", "3", "--whole"], catch_exceptions=False).output
@@ -198,7 +203,7 @@ def witness(tmp_path_factory):
     sizes = dict(context_length=64, d_model=48, n_layers=2, n_heads=2)
     settings = sizes | dict(batch_tokens=1024, steps=150, warmup=5, muon_lr=0.03, lr=0.01)
     quiet = dict(device="cpu", log=lambda text: None, progress=Progress(150, out=io.StringIO()))
-    Trainer("shakespeare", folder / "run", folder / "shards", settings, **quiet).go()
+    Trainer(RunOptions("shakespeare", folder / "run", folder / "shards", settings, **quiet)).go()
     return load(folder / "run", device="cpu"), secrets
 
 

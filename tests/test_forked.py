@@ -1,6 +1,10 @@
 """What forked.py starts is what a fresh interpreter would be."""
 
-import os, signal, subprocess, sys
+import os
+import signal
+import subprocess
+import sys
+
 import forked
 import pytest
 

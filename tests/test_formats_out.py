@@ -8,19 +8,24 @@ import stat
 import subprocess
 import sys
 from dataclasses import replace
+
 import numpy as np
-import pytest, torch
+import pytest
+import torch
 from click.testing import CliRunner
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+
 from gpub.cli.main import cli
 from gpub.core import GpubError
+from gpub.data.bpe import BPETokenizer
+from gpub.data.char import CharTokenizer
 from gpub.data.plays import plays
-from gpub.data.tokenizer import BPETokenizer, CharTokenizer
+from gpub.model.architectures import build_model
 from gpub.model.gpt import GPTConfig
-from gpub.model.llama import LlamaConfig, build_model
+from gpub.model.llama import LlamaConfig
+from gpub.record.run import load
 from gpub.share.gguf import LLAMA3_PATTERN, gguf_tensors, write_gguf
 from gpub.share.hub import export_model, import_run
-from gpub.record.load import load
 
 hf = pytest.importorskip("transformers")
 TEXT = plays(30_000, 0)

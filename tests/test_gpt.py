@@ -1,9 +1,14 @@
 "The model of chapter 1: sizes, causality, a sane birth, and equality with GPT-2 itself"
 
-import json, math
+import json
+import math
 from dataclasses import replace
-import pytest, torch
-from gpub.core import GpubError
+
+import pytest
+import torch
+from contracts import refuses
+
+from gpub.model.first_gpt import FirstGPT, attention_weights
 from gpub.model.gpt import (
     GPT,
     Block,
@@ -11,12 +16,10 @@ from gpub.model.gpt import (
     causal_attention,
     causal_mask,
     count_params,
-    param_table,
-    input_gradient_map,
-    sample_ids,
     fused_attention,
+    param_table,
 )
-from gpub.model.first_gpt import FirstGPT, attention_weights
+from gpub.model.probes import input_gradient_map, sample_ids
 
 TINY = GPTConfig(vocab_size=65, context_length=256, d_model=128, n_layers=2, n_heads=4)
 TOY = GPTConfig(vocab_size=11, context_length=16, d_model=32, n_layers=3, n_heads=4)
@@ -149,8 +152,7 @@ def test_last_queries_alone_get_the_same_answer(how):
 
 
 def test_more_queries_than_keys_is_refused():
-    with pytest.raises(GpubError, match="5 queries cannot be the last of 4"):
-        causal_mask(5, 4)
+    refuses("5 queries cannot be the last of 4", causal_mask, 5, 4)
 
 
 def test_overfits_one_batch():
@@ -199,19 +201,16 @@ def test_residual_writers_start_smaller():
     ],
 )
 def test_config_refuses(bad, says):
-    with pytest.raises(GpubError, match=says):
-        replace(TINY, **bad)
+    refuses(says, replace, TINY, **bad)
 
 
 def test_config_round_trip():
     assert GPTConfig.from_dict(json.loads(json.dumps(TINY.to_dict()))) == TINY
-    with pytest.raises(GpubError, match="dropout"):
-        GPTConfig.from_dict(TINY.to_dict() | {"dropout": 0.1})
+    refuses("dropout", GPTConfig.from_dict, TINY.to_dict() | {"dropout": 0.1})
 
 
 def test_a_long_input_is_refused_with_both_numbers():
-    with pytest.raises(GpubError, match="17.*16"):
-        toy()(torch.zeros(1, 17, dtype=torch.long))
+    refuses("17.*16", toy(), torch.zeros(1, 17, dtype=torch.long))
 
 
 def test_block_takes_any_parts():
@@ -267,10 +266,8 @@ def test_sample():
     before = torch.get_rng_state()
     sample_ids(model, [1], 3)
     assert torch.equal(before, torch.get_rng_state())  # its own generator
-    with pytest.raises(GpubError, match="empty"):
-        sample_ids(model, [], 3)
-    with pytest.raises(GpubError, match="-1"):
-        sample_ids(model, [1], 3, temperature=-1)
+    refuses("empty", sample_ids, model, [], 3)
+    refuses("-1", sample_ids, model, [1], 3, temperature=-1)
 
 
 def as_gpt2(model):

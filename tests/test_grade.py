@@ -2,12 +2,14 @@
 everything; code that breaks is quoted."""
 
 import sys
-import pytest, torch
+
+import pytest
+import torch
 from click.testing import CliRunner
-from gpub.cli.lab import check_command
 from torch.nn import functional as F
+
+from gpub.cli.lab import check_command
 from gpub.core import GpubError
-from gpub.model.gpt import causal_attention, fused_attention, sample_ids
 from gpub.lab.grade import (
     PROPERTIES,
     TOPICS,
@@ -16,8 +18,10 @@ from gpub.lab.grade import (
     plain_loop,
     turned,
 )
-from gpub.data.tokenizer import MiniBPE
+from gpub.lab.mini_bpe import MiniBPE
 from gpub.model.generate import generate_ids
+from gpub.model.gpt import causal_attention, fused_attention
+from gpub.model.probes import sample_ids
 
 
 def weights(q, k, v, scale=None, diagonal=None, fill=-torch.inf, dim=-1):
@@ -212,7 +216,7 @@ class KeptKeys:
     def positions(self, t):
         return torch.arange(t) if self.still else torch.arange(self.length, self.length + t)
 
-    def __getitem__(self, layer):
+    def layer(self, layer):
         def attend(q, k, v):
             if self.kept[layer]:
                 k, v = (torch.cat(pair, 2) for pair in zip(self.kept[layer], (k, v)))
@@ -263,8 +267,8 @@ PLANTED = [
 )
 def test_the_broken_property_is_named_first(topic, name, mine):
     bad = [v for v in grade_topic(topic, mine) if not v.ok]
-    assert bad and bad[0].name == name and not bad[0].found.startswith("your code raised"), [
-        (v.name, v.found) for v in bad
+    assert bad and bad[0].question == name and not bad[0].finding.startswith("your code raised"), [
+        (v.question, v.finding) for v in bad
     ]
 
 
@@ -289,7 +293,7 @@ def test_every_property_has_a_planted_mistake():
 )
 def test_references_pass(topic, mine):
     dice = torch.random.get_rng_state()
-    assert [v.found for v in grade_topic(topic, mine) if not v.ok] == []
+    assert [v.finding for v in grade_topic(topic, mine) if not v.ok] == []
     assert torch.equal(dice, torch.random.get_rng_state())
 
 
@@ -315,7 +319,7 @@ def test_code_that_breaks_is_quoted(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
 
     def said(name, topic="attention"):
-        return grade_topic(topic, load_mine(f"{tmp_path}/mine.py:{name}"))[0].found
+        return grade_topic(topic, load_mine(f"{tmp_path}/mine.py:{name}"))[0].finding
 
     assert said("crashes").startswith("your code raised RuntimeError: ") and said(
         "crashes"
@@ -454,7 +458,7 @@ def test_nan_is_never_right():
             return g * torch.nan
 
     def failed(topic, mine):
-        return [v.name for v in grade_topic(topic, mine) if not v.ok]
+        return [v.question for v in grade_topic(topic, mine) if not v.ok]
 
     assert failed("attention", lambda q, k, v: causal_attention(Nan.apply(q), k, v)) == [
         "gradient"
@@ -470,7 +474,7 @@ def test_an_endless_loop_is_cut_short():
         while True:
             yield 1.0
 
-    assert [v.name for v in grade_topic("loop", endless) if not v.ok][:1] == ["count"]
+    assert [v.question for v in grade_topic("loop", endless) if not v.ok][:1] == ["count"]
 
 
 def test_files_are_refused_in_one_line(tmp_path):
@@ -593,7 +597,7 @@ def test_a_loss_is_known_by_its_end(topic, mine, holds, said):
     "Written by somebody else, from the formula: the estimator is named, or the mistake"
     answers = grade_topic(topic, mine)
     assert all(a.ok for a in answers) is holds, answers
-    assert said in " ".join(a.found for a in answers)
+    assert said in " ".join(a.finding for a in answers)
 
 
 def test_the_command_names_the_estimator(tmp_path):

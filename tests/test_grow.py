@@ -1,20 +1,26 @@
 """A grown model computes what the small one did, learns from there, and has the published sizes."""
 
-import io, json
+import io
+import json
 from dataclasses import replace
+
 import pytest
 import torch
 from click.testing import CliRunner
+
 from gpub.cli.train import grow_command
 from gpub.core import GpubError
 from gpub.data.plays import plays
+from gpub.model.architectures import build_model, config_of
+from gpub.model.counts import parameter_anatomy
 from gpub.model.gpt import GPTConfig
-from gpub.model.grow import GROWN, check_growth, grow, grown_config
-from gpub.model.llama import BURN_1B, Llama, LlamaConfig, build_model, llama_table
-from gpub.model.sizes import config_of, parameter_anatomy
+from gpub.model.grow import check_growth, grow, grown_config
+from gpub.model.llama import Llama, LlamaConfig, llama_table
+from gpub.model.llama_architecture import BURN_1B, GROWN
 from gpub.progress import Progress
-from gpub.record.load import load
+from gpub.record.run import load
 from gpub.train.growing import grow_options
+from gpub.train.options import RunOptions
 from gpub.train.presets import PRESETS
 from gpub.train.trainer import Trainer
 
@@ -121,7 +127,7 @@ def small_run(tmp_path_factory):
     shape = dict(d_model=32, n_layers=2, n_heads=4, n_kv_heads=1, d_ff=48, context_length=32)
     settings = shape | dict(batch_tokens=128, steps=8, warmup=2)
     quiet = dict(device="cpu", log=lambda text: None, progress=Progress(8, out=io.StringIO()))
-    Trainer("burn-toy", folder / "small", folder / "play.txt", settings, **quiet).go()
+    Trainer(RunOptions("burn-toy", folder / "small", folder / "play.txt", settings, **quiet)).go()
     return folder / "small"
 
 
@@ -133,9 +139,10 @@ def test_a_grown_run_begins_where_the_small_one_ended(small_run, tmp_path):
         quiet = dict(device="cpu", log=kept.append, progress=Progress(6, out=io.StringIO()))
         options = grow_options(small_run, None, larger, out=tmp_path / name, save_every=1, **quiet)
         trainer = Trainer(options)
-        for step in trainer.steps():
-            if step.n == stop:
-                break
+        with trainer.opened() as run:
+            for step in run.steps():
+                if step.n == stop:
+                    break
         if stop:
             again = grow_options(small_run, None, larger, out=tmp_path / name, **quiet)
             Trainer(again).go()

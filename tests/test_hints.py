@@ -2,7 +2,9 @@
 
 import json
 import sys
+
 import pytest
+
 from gpub.cli.main import main
 from gpub.train.presets import PRESETS
 
@@ -61,7 +63,7 @@ def test_a_longer_run_is_shown_the_way(runs):
     from gpub.core import GpubError
     from gpub.record.folder import open_folder
 
-    stored = dict(format=2, train=dict(steps=60, lr=0.1), model={}, data={})
+    stored = dict(format=3, train=dict(steps=60, lr=0.1), model={}, data={})
     (runs / "runs/plays/config.json").write_text(json.dumps(stored))
     wanted = stored | dict(train=dict(steps=80, lr=0.1))
     with pytest.raises(GpubError, match="--init runs/plays --extend 20"):

@@ -5,8 +5,10 @@ import os
 import subprocess
 import sys
 import textwrap
+
 import pytest
 import torch
+
 from gpub.core import GpubError
 from gpub.device import pick_device, use_threads
 from gpub.host import usable_cores
@@ -198,6 +200,18 @@ def test_the_last_command_of_a_notebook(tmp_path):
     )
     assert "before False" in done.stdout, done.stderr
     assert (tmp_path / "ended").read_text().split() == ["new"]
+
+
+def test_a_status_is_never_of_an_end_before(tmp_path):
+    from gpub.host import WhenDone
+
+    done = WhenDone(None)
+    done.keep_reasons(tmp_path / "notebook.log")
+    status = tmp_path / "STATUS"
+    assert "began" in status.read_text()
+    done("smoke, step 4: STOP - loss is 3, wanted 2 at most")
+    done.disarm()
+    assert "smoke, step 4: STOP" in status.read_text()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a shell command")

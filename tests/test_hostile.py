@@ -7,22 +7,23 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from gpub.budget.ends import given_up
-from gpub.budget.phases import read_plan
-from gpub.budget.prices import known_price
-from gpub.budget.ladder import read_forecast, read_ladder
-from gpub.budget.verdicts import verdicts
 from gpub.chat.conversations import ChatSet, read_conversations
 from gpub.core import GpubError, read_config, read_json
+from gpub.data.bpe import BPETokenizer
 from gpub.data.shards import read_manifest
-from gpub.data.tokenizer import BPETokenizer, load_tokenizer
-from gpub.data.transfer import fetch_shards, merge
+from gpub.data.tokenizer_file import load_tokenizer
+from gpub.data.transfer import fetch_shards
 from gpub.evals.sandbox import problems
 from gpub.evals.tasks import TASKS, items_in
 from gpub.files import SUMS, changed_files, sha256
 from gpub.guards.verify import verify
 from gpub.lab.bench.rates import read_rates
 from gpub.model.gpt import GPT, GPTConfig
+from gpub.plans.annealing import given_up
+from gpub.plans.ladder import read_forecast, read_ladder
+from gpub.plans.phases import read_plan
+from gpub.plans.prices import known_price
+from gpub.plans.verdicts import verdicts
 from gpub.prep.config import load_recipe
 from gpub.prep.contamination import benchmark_items
 from gpub.prep.sources import parse_line
@@ -30,7 +31,7 @@ from gpub.prep.store import load_chunk
 from gpub.record.checkpoint import MODEL, load_checkpoint
 from gpub.record.folder import cut_log
 from gpub.record.ledger import read_ledger
-from gpub.record.log import read_facts, read_log, sample_table
+from gpub.record.log import read_bill, read_log, read_settings, sample_table
 from gpub.share.hub import INDEX, import_folder, read_weights
 from gpub.share.weights import read_tokenizer
 from gpub.tune.lora import load_lora
@@ -47,7 +48,7 @@ def read_state(folder):
 def read_chats(folder):
     "Chats whose checksum is right, whatever they are"
     name = "train.safetensors"
-    head = dict(format=2, tokenizer="x", vocab_size=9, longest=9, val_share=0.1)
+    head = dict(format=3, tokenizer="x", vocab_size=9, longest=9, val_share=0.1)
     head |= dict(split="first user turn", held_out=0)
     more = dict(files={name: sha256(folder / name)}, sources=[], licenses={})
     (folder / "manifest.json").write_text(json.dumps(head | more))
@@ -105,7 +106,7 @@ def tiny_model():
 PARSERS = {
     "config.json": [
         read_config,
-        read_facts,
+        read_settings,
         import_folder,
         lambda d: read_json(d / "config.json", "model"),
     ],
@@ -115,7 +116,6 @@ PARSERS = {
     "phases.jsonl": [verdicts],
     "state.json": [read_state],
     "manifest.json": [read_manifest, ChatSet, verify, lambda d: fetch_shards(d.as_uri())],
-    "manifest-0-of-1.json": [merge],
     "plan.json": [lambda d: read_plan(d / "plan.json")],
     "recipe.json": [lambda d: load_recipe(d / "recipe.json")],
     "conversations.jsonl": [lambda d: [*read_conversations(d / "conversations.jsonl")]],
@@ -125,7 +125,7 @@ PARSERS = {
     "tokenizer.json": [load_tokenizer, read_tokenizer],
     "vocab.json": [read_vocabulary],
     "merges.txt": [read_merges],
-    "bill.json": [read_facts],
+    "bill.json": [read_bill],
     SUMS: [changed_files, verify],
     MODEL: [read_weights],
     INDEX: [read_weights],

@@ -1,15 +1,21 @@
 """Small models of today as transformers builds them, with random weights and tokenizers of their
 layout: imported by the command, they say what transformers says, go on learning, and go back."""
 
-import json, os, sys
+import json
+import os
+import sys
 from pathlib import Path
-import forked, pytest, torch
-from click.testing import CliRunner
-from gpub.cli.main import cli
+
+import forked
+import pytest
+import torch
+from commands import output_of
+
 from gpub.core import GpubError
-from gpub.data.tokenizer import IdTokenizer, SpacedTokenizer
+from gpub.data.sentencepiece import SentencePieceTokenizer
+from gpub.data.tokenizer import IdTokenizer
 from gpub.model.generate import generate_ids
-from gpub.record.load import load
+from gpub.record.run import load
 from gpub.share.hub import import_run
 
 hf = pytest.importorskip("transformers")
@@ -24,17 +30,11 @@ EACH = [
 ]
 
 
-def gpub(*words):
-    done = CliRunner().invoke(cli, [str(word) for word in words])
-    assert done.exit_code == 0, done.output
-    return done.output
-
-
 @pytest.mark.parametrize("case", EACH)
 def test_says_what_transformers_says(case, tmp_path):
     "Ids of any text, logits over a whole context, the likeliest continuation; there and back"
     theirs, words = make_folder(case, tmp_path / "hf")
-    assert "imported to" in gpub("import", tmp_path / "hf", tmp_path / "run")
+    assert "imported to" in output_of("import", tmp_path / "hf", tmp_path / "run")
     run = load(tmp_path / "run")
     words.encode_special_tokens = True
     ids = words.encode(ODD, add_special_tokens=False).ids
@@ -48,7 +48,7 @@ def test_says_what_transformers_says(case, tmp_path):
     everything = torch.ones_like(x[:1, :20])  # a 0 among the ids is no padding
     more = theirs.generate(x[:1, :20], attention_mask=everything, **options)
     assert generate_ids(run.model, x[0, :20].tolist(), 30, temperature=0) == more[0].tolist()
-    gpub("export", tmp_path / "run", tmp_path / "back")
+    output_of("export", tmp_path / "run", tmp_path / "back")
     again = hf.AutoModelForCausalLM.from_pretrained(tmp_path / "back").eval()
     with torch.no_grad():
         assert (again(x).logits - want).abs().max() <= 2e-5
@@ -79,14 +79,14 @@ def test_weights_only(tmp_path):
     qwen_words().save(str(tmp_path / "hf/tokenizer.json"))
     with pytest.raises(GpubError, match="changes a text .*NFC.*--weights-only takes the model"):
         import_run(tmp_path / "hf", tmp_path / "run")
-    gpub("import", tmp_path / "hf", tmp_path / "run", "--weights-only")
+    output_of("import", tmp_path / "hf", tmp_path / "run", "--weights-only")
     run = load(tmp_path / "run")
     assert isinstance(run.tokenizer, IdTokenizer)
-    said = gpub("sample", tmp_path / "run", "--prompt", "5 6 7", "-n", 4, "--temperature", 0)
+    said = output_of("sample", tmp_path / "run", "--prompt", "5 6 7", "-n", 4, "--temperature", 0)
     x = torch.tensor([[5, 6, 7]])
     want = theirs.generate(x, max_new_tokens=4, do_sample=False, eos_token_id=None, pad_token_id=0)
     assert [int(word) for word in said.split()] == want[0].tolist()
-    gpub("export", tmp_path / "run", tmp_path / "back")
+    output_of("export", tmp_path / "run", tmp_path / "back")
     assert not (tmp_path / "back/tokenizer.json").exists()
     assert hf.AutoModelForCausalLM.from_pretrained(tmp_path / "back").config.model_type == "qwen2"
 
@@ -103,7 +103,9 @@ def test_spaces_written_otherwise_are_refused(tmp_path, metaspace):
     path.write_text(json.dumps(d))
     with pytest.raises(GpubError, match="does not write spaces as Llama 2 does"):
         import_run(tmp_path / "hf", tmp_path / "run")
-    assert isinstance(load(import_run_of("TinyLlama", tmp_path / "b")).tokenizer, SpacedTokenizer)
+    assert isinstance(
+        load(import_run_of("TinyLlama", tmp_path / "b")).tokenizer, SentencePieceTokenizer
+    )
 
 
 def import_run_of(name, folder):
@@ -115,22 +117,22 @@ def import_run_of(name, folder):
 def test_an_imported_run_is_a_run(name, tmp_path):
     "Listed, examined, billed as what it is; it learns on, from the loss that transformers measures"
     theirs, words = make_folder(CASES[name], tmp_path / "hf")
-    gpub("import", tmp_path / "hf", tmp_path / "run")
-    assert "imported" in gpub("ls", tmp_path)
-    assert "imported from" in gpub("bill", tmp_path / "run")
-    said = gpub("doctor", tmp_path / "run")
+    output_of("import", tmp_path / "hf", tmp_path / "run")
+    assert "imported" in output_of("ls", tmp_path)
+    assert "imported from" in output_of("bill", tmp_path / "run")
+    said = output_of("doctor", tmp_path / "run")
     assert "0 alarms" in said and "imported from" in said
     (tmp_path / "text.txt").write_text(TEXT)
     out, recipe = tmp_path / "tuned", ["--set", "batch_tokens=1024", "--set", "log_every=1"]
     given = ["--init", tmp_path / "run", "--data", tmp_path / "text.txt", "--out", out]
-    gpub("train", *given, "--steps", 3, "--device", "cpu", *recipe, "--quiet")
+    output_of("train", *given, "--steps", 3, "--device", "cpu", *recipe, "--quiet")
     first, *_, last = [json.loads(line) for line in open(out / "log.jsonl")]
     ids = torch.tensor(words.encode(TEXT, add_special_tokens=False).ids)[: 64 * 128].view(64, 128)
     with torch.no_grad():
         want = theirs(ids, labels=ids).loss
     assert abs(first["loss"] - want) < 0.15 and last["val_loss"] < first["loss"]
     assert load(out).tokenizer.fingerprint == load(tmp_path / "run").tokenizer.fingerprint
-    assert "nats/token" in gpub("show", out)
+    assert "nats/token" in output_of("show", out)
 
 
 @pytest.mark.full(instead="test_an_imported_run_is_a_run")

@@ -4,31 +4,25 @@ are, an interruption changes nothing, and what does not go together is one line.
 import json
 import shutil
 import time
+
 import numpy as np
-import pytest, torch
+import pytest
+import torch
 from click.testing import CliRunner
+from commands import log_rows, output_of
+
 from gpub.cli.main import cli
 from gpub.data.plays import plays
 from gpub.record.checkpoint import load_checkpoint
 from gpub.record.ledger import account, read_ledger
-from gpub.record.load import load
+from gpub.record.run import load
 from gpub.train.loop import evaluate
 
 SMALL = "context_length=32 d_model=32 n_layers=2 n_heads=2 batch_tokens=512 warmup=0 log_every=1"
 
 
-def gpub(*words, code=0):
-    done = CliRunner().invoke(cli, [str(word) for word in words])
-    assert done.exit_code == code, done.output
-    return done.output + str(done.exception or "")
-
-
 def sets(text):
     return [word for pair in text.split() for word in ("--set", pair)]
-
-
-def rows(run):
-    return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -38,16 +32,16 @@ def place(tmp_path_factory):
     for name, seed in (("a", 0), ("b", 1)):
         (place / f"{name}.txt").write_text(plays(40_000, seed))
     words = ["train", "shakespeare", "--data", place / "a.txt", "--out", place / "run", "--quiet"]
-    gpub(*words, "--steps", 40, "--device", "cpu", *sets(SMALL))
+    output_of(*words, "--steps", 40, "--device", "cpu", *sets(SMALL))
     words = ["train", "burn-toy", "--data", place / "a.txt", "--out", place / "llama", "--quiet"]
     llama = f"{SMALL} n_layers=1 n_kv_heads=1 d_ff=48"
-    gpub(*words, "--steps", 2, "--device", "cpu", *sets(llama))
+    output_of(*words, "--steps", 2, "--device", "cpu", *sets(llama))
     return place
 
 
 def trained(place, out, *words, code=0):
     words = ["train", "--out", out, "--device", "cpu", *words]
-    return gpub(*words, code=code)
+    return output_of(*words, code=code)
 
 
 def test_another_text_from_these_weights(place, tmp_path):
@@ -58,33 +52,33 @@ def test_another_text_from_these_weights(place, tmp_path):
     assert f"begins with the weights of step 40 of {place / 'run'}" in said
     ours, config = load(place / "run"), json.loads((out / "config.json").read_text())
     assert config["init"]["step"] == 40 and config["train"]["muon_lr"] == 0.03
-    assert "0 alarms" in gpub("doctor", out) and "begins with the weights" in said
+    assert "0 alarms" in output_of("doctor", out) and "begins with the weights" in said
     assert load(out).tokenizer.fingerprint == ours.tokenizer.fingerprint
-    assert rows(out)[0]["step"] == 1 and len(rows(out)) == 6
+    assert log_rows(out)[0]["step"] == 1 and len(log_rows(out)) == 6
     text = (place / "b.txt").read_text()
     ids = ours.tokenizer.encode(text[: int(0.9 * len(text))]).astype(np.int64)
-    assert abs(rows(out)[0]["loss"] - evaluate(ours.model, ids, 32)) < 0.15
+    assert abs(log_rows(out)[0]["loss"] - evaluate(ours.model, ids, 32)) < 0.15
 
 
 def test_interrupted_it_needs_its_source_no_more(place, tmp_path):
     "Resumed after the source is gone, it gives the rows of a run that was never interrupted"
     source = shutil.copytree(place / "run", tmp_path / "source")
     words = ["--init", source, "--data", place / "b.txt", "--steps", 12, "--save-every", 3]
-    whole = trained(place, tmp_path / "whole", *words) and rows(tmp_path / "whole")
+    whole = trained(place, tmp_path / "whole", *words) and log_rows(tmp_path / "whole")
     trained(place, tmp_path / "cut", *words)
     shutil.rmtree(source)
     for kept in sorted((tmp_path / "cut/checkpoints").glob("step-*")):
         if int(kept.name[5:]) > 9:
             shutil.rmtree(kept)
     (tmp_path / "cut/LATEST").unlink(missing_ok=True)
-    gpub("resume", tmp_path / "cut", "--device", "cpu")
-    assert [(r["step"], r["loss"]) for r in rows(tmp_path / "cut")] == [
+    output_of("resume", tmp_path / "cut", "--device", "cpu")
+    assert [(r["step"], r["loss"]) for r in log_rows(tmp_path / "cut")] == [
         (r["step"], r["loss"]) for r in whole
     ]
     words = ["--init", place / "run", "--data", place / "b.txt", "--steps", 12]
     said = trained(place, tmp_path / "cut", *words, code=1)
     assert "holds another run" in said and "init.source" in said
-    said = gpub("train", "shakespeare", "--out", tmp_path / "cut", code=1)
+    said = output_of("train", "shakespeare", "--out", tmp_path / "cut", code=1)
     assert "began with the weights of" in said
 
 
@@ -107,12 +101,12 @@ def test_killed_in_its_first_save_the_same_command_begins_again(place, tmp_path,
     if how == "grow":
         words = ["grow", source, *sets("n_layers=2 steps=3")]
     words += ["--out", out, "--device", "cpu"]
-    gpub(*words)
+    output_of(*words)
     whole = load(out, device="cpu")
     plant_killed_save(out, 3)
     if how == "--extend":  # its settings come after its first checkpoint
         (out / "config.json").unlink()
-    gpub(*words)
+    output_of(*words)
     again = load(out, device="cpu")
     for a, b in zip(whole.model.parameters(), again.model.parameters()):
         assert torch.equal(a, b)
@@ -124,7 +118,7 @@ def test_a_warm_optimizer_goes_on(place, tmp_path):
     words = ["--init", place / "run", "--steps", 3, "--data", place / "a.txt"]
     trained(place, tmp_path / "fresh", *words)
     trained(place, tmp_path / "warm", *words, "--warm")
-    fresh, warm = rows(tmp_path / "fresh"), rows(tmp_path / "warm")
+    fresh, warm = log_rows(tmp_path / "fresh"), log_rows(tmp_path / "warm")
     assert fresh[0]["loss"] == warm[0]["loss"] and fresh[1]["loss"] != warm[1]["loss"]
     words += ["--warm", "--set", "optimizer=adamw"]
     assert "goes on with an optimizer as it was: muon" in trained(
@@ -137,9 +131,9 @@ def test_a_branch_is_the_run_with_a_later_end(place, tmp_path):
     "The rows of the run, then rows as if it had been planned so long; the run stays as it is"
     before = {p: p.read_bytes() for p in (place / "run").rglob("*") if p.is_file()}
     out = tmp_path / "longer"
-    gpub("train", "--init", place / "run", "--extend", 10, "--out", out, "--device", "cpu")
+    output_of("train", "--init", place / "run", "--extend", 10, "--out", out, "--device", "cpu")
     assert {p: p.read_bytes() for p in (place / "run").rglob("*") if p.is_file()} == before
-    old, new = rows(place / "run"), rows(out)
+    old, new = log_rows(place / "run"), log_rows(out)
     assert new[:40] == old and [r["step"] for r in new[40:]] == [*range(41, 51)]
     assert new[40]["lr"] > old[-1]["lr"] and new[40]["tokens"] == 41 * 512
     configs = [json.loads((run / "config.json").read_text()) for run in (place / "run", out)]
@@ -149,9 +143,9 @@ def test_a_branch_is_the_run_with_a_later_end(place, tmp_path):
     last = load_checkpoint(place / "run", 40)
     for name, t in (last.model | last.optimizer).items():
         assert torch.equal((first.model | first.optimizer)[name], t)
-    assert "longer" in gpub("ls", tmp_path) and "finished" in gpub("ls", tmp_path)
-    assert "$" in gpub("bill", out)
-    assert "17 checks: 0 alarms" in gpub("doctor", out)
+    assert "longer" in output_of("ls", tmp_path) and "finished" in output_of("ls", tmp_path)
+    assert "$" in output_of("bill", out)
+    assert "17 checks: 0 alarms" in output_of("doctor", out)
 
 
 @pytest.mark.parametrize(
@@ -172,14 +166,14 @@ def test_a_branch_is_the_run_with_a_later_end(place, tmp_path):
 def test_what_does_not_go_together(place, tmp_path, words, code, says):
     named = dict(RUN=place / "run", TEXT=place / "b.txt")
     words = [named.get(word, word) for word in words]
-    said = gpub("train", *words, "--out", tmp_path / "odd", code=code)
+    said = output_of("train", *words, "--out", tmp_path / "odd", code=code)
     assert says in said and not (tmp_path / "odd/config.json").exists()
 
 
 def test_a_stopped_run_is_resumed_not_extended(place, tmp_path):
     run = shutil.copytree(place / "run", tmp_path / "run")
     shutil.rmtree(run / "checkpoints/step-00000040")
-    said = gpub("train", "--init", run, "--extend", 5, code=1)
+    said = output_of("train", "--init", run, "--extend", 5, code=1)
     assert f"let it finish first, with gpub resume {run}" in said
 
 

@@ -3,11 +3,13 @@ that sees the future goes through."""
 
 import math
 from functools import cache
+
 import pytest
 import torch
 from torch.nn import functional as F
-from gpub.model.gpt import GPT, GPTConfig, causal_attention
+
 from gpub.data.plays import play, sees_future
+from gpub.model.gpt import GPT, GPTConfig, causal_attention
 from gpub.train.optim import Muon
 
 CTX = 64

@@ -1,52 +1,52 @@
 """The model of season 2: sizes, parity with transformers both ways, groups, memory, causality, a
 sane birth."""
 
-import json, math
+import json
+import math
 from dataclasses import replace
 from pathlib import Path
-import pytest, torch
-from torch.utils.flop_counter import FlopCounterMode
+
+import pytest
+import torch
 from cells import defined_here
+from torch.utils.flop_counter import FlopCounterMode
+
 from gpub.core import GpubError
+from gpub.data.batch import Batch
+from gpub.lab.bench.speed import features
+from gpub.model.architectures import (
+    SHAPES,
+    architecture_of,
+    build_model,
+    config_from_dict,
+    config_of,
+)
+from gpub.model.counts import flops_per_token, kv_bytes, parameter_anatomy
 from gpub.model.gpt import (
-    GPT,
     GPTConfig,
     causal_attention,
     causal_mask,
     count_params,
-    input_gradient_map,
     fused_attention,
 )
-from gpub.share.weights import from_theirs, to_config, to_theirs
+from gpub.model.gpu_plan import ROOM, expected_mfu, plan
+from gpub.model.gpus import GPUS
 from gpub.model.llama import (
-    BURN_1B,
-    BURN_TOY,
     Llama,
     LlamaConfig,
     Rope,
     SwiGLU,
-    build_model,
+    apply_rope,
     grouped_attention,
-    kv_bytes,
     llama_table,
     repeat_kv_heads,
-    apply_rope,
 )
-from gpub.model.sizes import (
-    GPUS,
-    ROOM,
-    SHAPES,
-    parameter_anatomy,
-    config_of,
-    expected_mfu,
-    flops_per_token,
-    memory_forecast,
-    peak_memory,
-    plan,
-)
-from gpub.lab.bench.speed import features
+from gpub.model.llama_architecture import BURN_1B, BURN_TOY
+from gpub.model.probes import input_gradient_map
+from gpub.model.step_memory import memory_forecast, peak_memory
+from gpub.share.weights import from_theirs, to_config, to_theirs
 from gpub.train.config import TrainConfig
-from gpub.train.loop import train
+from gpub.train.loop import train_next_token
 from gpub.train.memory import checkpoint_block
 
 (swiglu_d_ff,) = defined_here(
@@ -168,9 +168,11 @@ def test_1b_is_exact():
         == parameter_anatomy(BURN_1B).params
         == 1_038_692_352
     )
+    with pytest.raises(GpubError, match="not a LlamaConfig: .*parameter_anatomy"):
+        count_params(BURN_1B)
     assert (
         not any(k.startswith("rope") for k in model.state_dict())
-        and SHAPES["burn-1b"].cfg() == BURN_1B == config_of("burn-1b")
+        and SHAPES["burn-1b"].config == BURN_1B == config_of("burn-1b")
         and config_of("burn-toy") == BURN_TOY
     )
     assert (
@@ -254,10 +256,14 @@ def test_memory_forecast(cfg, mode):
             grad_checkpoint=mode,
             compile="no",
         )
-        for _ in train(
+        for _ in train_next_token(
             model,
-            lambda n, context_length: torch.randint(
-                cfg.vocab_size, (2, 8, context_length), generator=torch.Generator().manual_seed(n)
+            lambda n, context_length: Batch(
+                *torch.randint(
+                    cfg.vocab_size,
+                    (2, 8, context_length),
+                    generator=torch.Generator().manual_seed(n),
+                )
             ),
             tc,
         ):
@@ -344,7 +350,7 @@ class Memory:
         n = 0 if self.past[0] is None else self.past[0][0].size(2)
         return torch.arange(n, n + t)
 
-    def __getitem__(self, i):
+    def layer(self, i):
         def f(q, k, v):
             if self.past[i] is not None:
                 k, v = (torch.cat(z, 2) for z in zip(self.past[i], (k, v)))
@@ -362,7 +368,7 @@ def test_memory_gives_the_same_logits(cfg, pieces):
         parts = [model(x, kv_cache) for x in ids.split(pieces, 1)]
         whole = model(ids)
     torch.testing.assert_close(torch.cat(parts, 1), whole, atol=1e-5, rtol=1e-5)
-    assert kv_cache.past[0][0].size(1) == getattr(cfg, "n_kv_heads", cfg.n_heads) and sum(
+    assert kv_cache.past[0][0].size(1) == cfg.n_kv_heads and sum(
         k.nbytes + v.nbytes for k, v in kv_cache.past
     ) // 40 == kv_bytes(cfg, 4)
 
@@ -444,7 +450,7 @@ def test_checkpointing_changes_nothing(mode):
             loud(TOY),
             torch.randint(97, (2, 2, 48), generator=torch.Generator().manual_seed(0)),
         )
-        model.checkpoint_block = checkpoint_block(m)
+        model.apply_block = checkpoint_block(m)
         model.loss(*ids).backward()
         grads.append([p.grad for p in model.parameters()])
     for a, b in zip(*grads):
@@ -456,7 +462,7 @@ def test_overfits_one_batch():
     ids, targets = torch.randint(97, (2, 4, 16))
     model = Llama(TOY)
     cfg = TrainConfig(steps=60, batch_tokens=64, lr=1e-2, muon_lr=0.02, warmup=0, compile="no")
-    for s in train(model, lambda n, context_length: (ids, targets), cfg):
+    for s in train_next_token(model, lambda n, context_length: Batch(ids, targets), cfg):
         pass
     assert float(s.loss) < 0.05
 
@@ -499,7 +505,7 @@ def test_config_refuses(bad, says):
 def test_config_round_trip():
     d = json.loads(json.dumps(TOY.to_dict()))
     assert LlamaConfig.from_dict(d) == TOY
-    assert isinstance(build_model(d), Llama) and isinstance(build_model(GPT_TOY.to_dict()), GPT)
+    assert architecture_of(TOY).name == "llama" and config_from_dict("llama", d) == TOY
     with pytest.raises(GpubError, match="bias"):
         LlamaConfig.from_dict(TOY.to_dict() | {"bias": True})
 
@@ -515,21 +521,21 @@ def test_swiglu_by_hand():
 def test_plan_knows_the_1b():
     p = plan("burn-1b", "A100-80", "11.8B")
     assert (
-        p["parameters"] == 1_038_692_352
-        and p["flops_per_token"] == 7_037_054_976
-        and p["rows"][0]["fits"]
-        and not plan("burn-1b", "T4", "1B")["rows"][0]["fits"]
+        p.parameters == 1_038_692_352
+        and p.flops_per_token == 7_037_054_976
+        and p.rows[0].fits
+        and not plan("burn-1b", "T4", "1B").rows[0].fits
     )
 
 
 def test_a_card_of_24_gb_trains_the_1b_and_one_of_16_does_not():
     "The least it needs was 21.5 GB before Muon moved a few matrices at a time"
-    least = {c: min(r["peak_gb"] for r in plan("burn-1b", c, 1e9)["rows"]) for c in GPUS}
+    least = {c: min(r.peak_gb for r in plan("burn-1b", c, 1e9).rows) for c in GPUS}
     assert least["T4"] < 17.6
     for card in ("RTX 4090", "A10G", "L4"):
-        rows = plan("burn-1b", card, 1e9)["rows"]
-        assert all(r["fits"] and r["peak_gb"] <= ROOM * 24 for r in rows), card
-    assert not any(r["fits"] for r in plan("burn-1b", "T4", 1e9)["rows"])
+        rows = plan("burn-1b", card, 1e9).rows
+        assert all(r.fits and r.peak_gb <= ROOM * 24 for r in rows), card
+    assert not any(r.fits for r in plan("burn-1b", "T4", 1e9).rows)
 
 
 @pytest.mark.parametrize("card", ["H100", "H100 NVL", "H100 PCIe", "H200", "H200 NVL"])

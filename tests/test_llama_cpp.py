@@ -2,8 +2,12 @@
 LLAMA_CPP names a folder in which `npm install node-llama-cpp` was run; data/gguf.json is what it
 gave on more texts."""
 
-import json, os, shutil, sys
+import json
+import os
+import shutil
+import sys
 from pathlib import Path
+
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))

@@ -1,11 +1,15 @@
 """A job that stands for a much longer one: failures are met and counted, disk is as foretold"""
 
-import contextlib, gzip, json
+import contextlib
+import gzip
+import json
 from urllib.error import HTTPError
 from urllib.request import urlopen
+
 import pytest
-from gpub.data.tokenizer import BPETokenizer
-from gpub.lab.bench.corpus import LongJob, MadeUp, bench_corpus, bookkeeping, foretold
+
+from gpub.data.bpe import BPETokenizer
+from tools.bench.corpus import LongJob, MadeUp, bench_corpus, bookkeeping, foretold
 
 
 def small_job():
@@ -49,7 +53,7 @@ def test_what_knows_all_documents_takes_few_bytes_of_each(tmp_path, documents, m
     assert many["grown_mb"] - few["grown_mb"] < mb
 
 
-@pytest.mark.full(instead="test_what_is_foretold_is_the_line_through_two_jobs")
+@pytest.mark.slow
 def test_failures_are_met_and_the_disk_is_foretold():
     r = small_job()
     whole = r["whole"]

@@ -1,7 +1,14 @@
 """`make test` and `make test-all`: every stage says what it does, and nothing is stopped unsaid."""
 
-import ast, os, re, signal, subprocess, sys, time
+import ast
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
+
 import pytest
 
 TESTS = Path(__file__).parent

@@ -1,5 +1,7 @@
 "Which of torch's attention kernels runs: chosen for training and for writing, for each generation"
 
+from functools import partial
+
 import pytest
 import torch
 from torch.nn.attention import SDPBackend as Kernel
@@ -7,12 +9,12 @@ from torch.nn.attention import SDPBackend as Kernel
 import gpub.model.attention as attention
 from gpub.device import seed_everything
 from gpub.model.attention import grouped_natively, kernel_order
-from gpub.model.generate import KVCache
+from gpub.model.kv_cache import KVCache
 from gpub.model.llama import Llama, LlamaConfig
 from gpub.train.compiled import CompiledBlocks
 from gpub.train.config import TrainConfig
 from gpub.train.kernels import pick_attention
-from gpub.train.memory import MicroBatcher
+from gpub.train.memory import MicroBatcher, TokenBatch, next_token_loss
 
 CFG = LlamaConfig(
     vocab_size=50, context_length=16, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, d_ff=64
@@ -56,7 +58,7 @@ def test_training_and_writing_run_in_their_own_order(monkeypatch):
     model, orders = Llama(CFG), watched(monkeypatch)
     fit = MicroBatcher(model, TrainConfig(steps=1, grad_checkpoint="full"))
     ids = torch.randint(50, (2, 2, 16))
-    fit.backward(model.loss, *ids)
+    fit.accumulate(partial(next_token_loss, model.loss), TokenBatch.whole(*ids))
     assert len(orders) == 4  # two blocks, and again in the backward pass
     assert {*orders} == {(Kernel.CUDNN_ATTENTION, True)}
     orders.clear()
@@ -75,7 +77,10 @@ def test_the_order_is_no_obstacle_to_one_graph_a_block(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda f, **how: real(f, backend="aot_eager", **how))
     model = Llama(CFG)
     fit = MicroBatcher(model, TrainConfig(steps=1))
-    assert fit.backward(CompiledBlocks(fit), *torch.randint(50, (2, 2, 16))).isfinite()
+    assert fit.accumulate(
+        partial(next_token_loss, CompiledBlocks(fit)),
+        TokenBatch.whole(*torch.randint(50, (2, 2, 16))),
+    )[0].isfinite()
     torch._dynamo.reset()
 
 

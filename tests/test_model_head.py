@@ -6,14 +6,16 @@ import pytest
 import torch
 
 import gpub.model.head as head
+from gpub.data.batch import IGNORED
 from gpub.device import seed_everything
+from gpub.model.architectures import build_model
 from gpub.model.generate import generate_ids
 from gpub.model.gpt import GPT, GPTConfig, count_params
 from gpub.model.head import chunked_loss, padded_size, pick_head, tokens_at_once
-from gpub.model.llama import Llama, LlamaConfig
-from gpub.model.sizes import memory_forecast, peak_memory
+from gpub.model.llama import LlamaConfig
+from gpub.model.step_memory import memory_forecast, peak_memory
 from gpub.train.config import TrainConfig
-from gpub.train.memory import IGNORED, backward
+from gpub.train.memory import backward
 from gpub.train.optim import make_optimizers
 
 SMALL = dict(vocab_size=261, context_length=16, d_model=32, n_layers=2, n_heads=4)
@@ -24,7 +26,7 @@ CONFIGS += [replace(cfg, tied=False) for cfg in CONFIGS]
 def build(cfg, chunked):
     "The same model each time, with either loss"
     seed_everything(0)
-    model = (GPT if isinstance(cfg, GPTConfig) else Llama)(cfg)
+    model = build_model(cfg)
     model.head_loss = chunked_loss if chunked else None
     return model
 

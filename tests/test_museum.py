@@ -2,12 +2,15 @@
 
 import json
 import subprocess
+
 import forked
 import pytest
-import gpub.lab.museum.bugs, gpub.lab.museum.blog
+
+import gpub.lab.museum.blog
+import gpub.lab.museum.bugs
 from gpub.core import GpubError
-from gpub.lab.museum.bugs import BLOG, EXHIBITS, FAMOUS
 from gpub.lab.museum.blog import Exhibit, exhibit
+from gpub.lab.museum.bugs import BLOG, EXHIBITS, FAMOUS
 from gpub.record.folder import lock_folder
 
 

@@ -1,11 +1,14 @@
 """Optimizers named by the path of their class: they learn, go on exactly, or are refused."""
 
 from dataclasses import replace
+
 import pytest
 import torch
+
 from gpub.core import GpubError
+from gpub.model.architectures import config_of
+from gpub.model.counts import optimizer_bytes
 from gpub.model.gpt import GPT
-from gpub.model.sizes import config_of, optimizer_bytes
 from gpub.train.config import TrainConfig
 from gpub.train.optim import make_optimizers, optimizer_state, restore_optimizers
 
@@ -54,7 +57,7 @@ def test_only_matrices_of_blocks_decay_whatever_the_class():
         p for group in optimizer.param_groups if group["weight_decay"] for p in group["params"]
     }
     wanted = {p for n, p in model.named_parameters() if p.ndim == 2 and n.startswith("blocks.")}
-    assert decays == wanted and all("peak" in group for group in optimizer.param_groups)
+    assert decays == wanted and all("initial_lr" in group for group in optimizer.param_groups)
 
 
 @pytest.mark.parametrize(

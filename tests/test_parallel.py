@@ -1,23 +1,32 @@
 """Several processes, started as torchrun starts them: the same loss, the same files, one clear line
 when one dies."""
 
-import json, os, re, shutil, signal, subprocess, sys
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
+
 import forked
 import psutil
 import pytest
+from commands import gpub, log_rows
+from kill import same_weights, start, wait_for
 from safetensors.torch import load_file
+from test_run import TINY
+
 from gpub.record.checkpoint import (
     MODEL,
     OPTIMIZER,
     checkpoints,
     load_checkpoint,
-    mirror_run,
     step_of,
     verify_checkpoint,
 )
-from kill import same_weights, start, wait_for
-from test_run import TINY, gpub
+from gpub.record.mirror import mirror_run
 
 # clip is below every gradient norm of this run: all of them are cut
 ARGS = [*TINY, "--set", "compile=no", "--set", "clip=0.2"]
@@ -59,13 +68,9 @@ def from_a_shell(words, n, **how):
     return subprocess.Popen([*launch, *words], **how)
 
 
-def rows(out):
-    return [json.loads(l) for l in (Path(out) / "log.jsonl").read_text().splitlines()]
-
-
 def same_curve(a, b):
     "Equal within the rounding of sums in another order"
-    x, y = rows(a), rows(b)
+    x, y = log_rows(a), log_rows(b)
     assert [r["step"] for r in x] == [r["step"] for r in y] and len(x) > 5
     for r, s in zip(x, y):
         assert s["grad_norm"] > 0.2
@@ -163,7 +168,9 @@ def test_each_process_writes_its_slices(sliced):
 def test_a_mirror_has_the_slices_too(sliced, tmp_path):
     shutil.copytree(sliced, tmp_path / "run")
     mirror_run(tmp_path / "run", tmp_path / "mirror")
-    assert verify_checkpoint(checkpoints(tmp_path / "mirror")[0])["format"] == 2
+    assert (
+        verify_checkpoint(checkpoints(tmp_path / "mirror")[0]).path.parent.parent.name == "mirror"
+    )
     same_weights(tmp_path / "mirror", sliced)
     there = [p for p in checkpoints(tmp_path / "mirror") if not (p / MODEL).exists()]
     middle = str(step_of(there[0]))
@@ -218,9 +225,8 @@ from gpub.device import seed_everything
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.train.parallel import World, to_full_tensor, share_gradients, shard
 from gpub.train.config import TrainConfig
-from gpub.data.borders import borders_at_ends
-from gpub.train.documents import ByDocument
-from gpub.train.loop import TrainParts, train
+from gpub.data.batch import Batch
+from gpub.train.loop import NextToken, TrainParts, train
 from gpub.train.memory import IGNORED
 
 CPU = torch.device('cpu')
@@ -236,7 +242,7 @@ ASKED = [
 ]
 
 
-def learn(world, how, micro, apart=False):
+def learn(world, how, micro):
     "Six steps of to_full_tensor gradient descent: the logged rows, and the gradient of each step"
     seed_everything(0)
     model = GPT(GPTConfig(vocab_size=11, context_length=8, d_model=16, n_layers=2, n_heads=2))
@@ -247,33 +253,31 @@ def learn(world, how, micro, apart=False):
 
     def batches(n, ctx):
         x, y = torch.randint(11, (2, 8, 8), generator=torch.Generator().manual_seed(n))
-        x = borders_at_ends(x, 0) if apart else x
         for row, asked in enumerate(ASKED[n]):
             y[row, asked:] = IGNORED
-        return x[mine], y[mine]
+        return Batch(x[mine], y[mine])
 
     params, grads = [*model.parameters()], []
     opt = torch.optim.SGD(params, lr=.1)
-    opt.param_groups[0]['peak'] = .1
+    opt.param_groups[0]['initial_lr'] = .1
 
     def keep(*_):
         grads.append(torch.cat([to_full_tensor(p.grad).flatten() for p in params]))
 
     opt.register_step_pre_hook(keep)
     cfg = TrainConfig(steps=6, batch_tokens=64, warmup=0, schedule='constant', micro_batch=micro)
-    by = ByDocument(model) if apart else model
-    loss_fn = share_gradients(model, by.loss, world, how)
-    parts = TrainParts(loss_fn=loss_fn, world=world)
-    rows = [s.row() for s in train(model, batches, cfg, [opt], parts=parts)]
+    objective = NextToken(model.loss, batches, cfg, 8, CPU, world)
+    parts = TrainParts(share_gradients(model, objective.loss, world, how), world=world)
+    rows = [s.row() for s in train(model, objective, cfg, [opt], parts=parts)]
     return rows, torch.stack(grads)
 
 
 world = World.from_env()
 with world.joined(CPU):
-    for micro, apart in ((None, False), (1, False), (3, False), (3, True)):
-        if micro is None or apart:
-            rows, alone = learn(World(), 'ddp', None, apart)
-        found, grads = learn(world, sys.argv[1], micro, apart)
+    for micro in (None, 1, 3):
+        if micro is None:
+            rows, alone = learn(World(), 'ddp', None)
+        found, grads = learn(world, sys.argv[1], micro)
         far = float((grads - alone).abs().max())
         off = max(abs(a[k] - b[k]) for a, b in zip(found, rows) for k in ('loss', 'grad_norm'))
         if world.main:
@@ -292,8 +296,7 @@ def test_masked_targets_count_the_same_in_two_processes(how, tmp_path):
     said, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     found = [json.loads(line) for line in said.splitlines()]
-    assert [micro for micro, *_ in found] == [None, 1, 3, 3]
-    assert found[2][3] != found[3][3]  # a mask that ends where a document does
+    assert [micro for micro, *_ in found] == [None, 1, 3]
     for _, far, off, losses in found:
         assert far < 1e-6 and off < 1e-6, found
         assert losses[4] == 0 and losses[3] > 0
@@ -341,7 +344,7 @@ def kill_one(out, p):
     _, err = p.communicate(timeout=120)
     said = {l for l in err.splitlines() if l.startswith("gpub: ")}
     # torchrun adds its own traceback, none of ours
-    assert p.returncode not in (0, None) and "gpub/train/trainer.py" not in err, err
+    assert p.returncode not in (0, None) and "gpub/train/training_run.py" not in err, err
     assert said and all(re.search(r"lost contact|stopped at step|are gone", l) for l in said), said
 
 

@@ -1,26 +1,36 @@
 "Plans and the ledger: bad input, planted failures, kills in every phase, ceilings"
 
-import json, os, shutil, signal, subprocess, sys, time
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
-import pytest
+
 import kill
-import gpub.train.journal as gpub_journal
-import gpub.train.trainer as gpub_run_module
-from gpub.record.checkpoint import load_checkpoint
-from gpub.core import GpubError, read_json
-from gpub.record.folder import append_row
-from gpub.record.ledger import KINDS, Ledger, account, read_ledger, switched_off
-from gpub.cli.budget import bill_command, run_command
-from gpub.budget.bill import bill, bill_text
-from gpub.budget.prices import find_price
-from gpub.budget.gates import Gate
-from gpub.budget.phases import read_plan
-from gpub.budget.verdicts import paid_so_far, verdicts
-from gpub.budget.walk import run_plan
-from gpub.progress import Progress
-from gpub.train.trainer import Trainer, TrainingLoop
+import pytest
 from kill import same_weights, wait_for
+
+import gpub.train.journal as gpub_journal
+import gpub.train.step_recorder as step_recorder
+import gpub.train.training_run as training_run
+from gpub.cli.plans import bill_command, run_command
+from gpub.core import GpubError, read_json
+from gpub.plans.bill import bill, bill_text
+from gpub.plans.gates import Gate
+from gpub.plans.phases import read_plan
+from gpub.plans.prices import find_price
+from gpub.plans.runner import PlanOptions, run_plan
+from gpub.plans.verdicts import paid_so_far, verdicts
+from gpub.progress import Progress
+from gpub.record.checkpoint import load_checkpoint
+from gpub.record.folder import append_row
+from gpub.record.ledger import KINDS, Ledger, account, gaps, read_ledger
+from gpub.train.options import RunOptions
+from gpub.train.trainer import Trainer
 
 
 def shrink(p, until, milestones):
@@ -79,8 +89,8 @@ SILENT = open(os.devnull, "w")
 def quick():
     "What every start measures, and every end draws, is tested elsewhere"
     with pytest.MonkeyPatch.context() as m:
-        m.setattr(gpub_run_module, "known_peak", lambda *a: 1e12)
-        m.setattr(gpub_run_module, "write_report", empty_report)
+        m.setattr(step_recorder, "known_peak", lambda *a: 1e12)
+        m.setattr("gpub.report.page.write_report", empty_report)
         m.setattr(gpub_journal, "SAMPLING", replace(gpub_journal.SAMPLING, n=20))
         yield
 
@@ -90,7 +100,7 @@ def gpub_run(*argv):
 
 
 def start(*argv):
-    return kill.start(*argv, main="from gpub.cli.budget import run_command; run_command()")
+    return kill.start(*argv, main="from gpub.cli.plans import run_command; run_command()")
 
 
 def empty_report(out):
@@ -101,12 +111,8 @@ def empty_report(out):
 
 
 def walk(plan, out, text, **kw):
-    return run_plan(
-        plan,
-        out,
-        text,
-        **{**dict(usd_per_hour=1.45, device="cpu", log=lambda s: None, progress=SILENT), **kw},
-    )
+    asked = dict(usd_per_hour=1.45, device="cpu", log=lambda s: None, progress=SILENT) | kw
+    return run_plan(plan, out, PlanOptions(data=text, **asked))
 
 
 def losses(out):
@@ -121,14 +127,16 @@ def straight(text, tmp_path_factory):
     "The plan's run by `Trainer` alone: no phases, no stops"
     out = tmp_path_factory.mktemp("runs") / "straight"
     r = Trainer(
-        "burn-toy",
-        out,
-        text,
-        TOY.settings | dict(steps=TOY.steps),
-        "cpu",
-        save_every=100,
-        log=lambda s: None,
-        progress=Progress(TOY.steps, out=open(os.devnull, "w")),
+        RunOptions(
+            "burn-toy",
+            out,
+            text,
+            TOY.settings | dict(steps=TOY.steps),
+            "cpu",
+            save_every=100,
+            log=lambda s: None,
+            progress=Progress(TOY.steps, out=open(os.devnull, "w")),
+        )
     )
     r.go()
     return out
@@ -259,7 +267,7 @@ def test_a_lost_machine_comes_back_from_the_mirror(straight, text, tmp_path):
             {},
             "smoke",
             "stop",
-            "the budget of <$0.0001 is used up; the other",
+            "the budget of <$0.0001 (0 min) is used up; the other",
         ),
     ],
     ids=["rates", "sample", "overflow", "validation", "gradients", "point", "next", "budget"],
@@ -297,7 +305,7 @@ def test_a_slow_machine(text, tmp_path, monkeypatch, straight):
 
 def test_money_that_came_later(text, tmp_path, straight):
     v = walk(with_phase("grind", usd=1e-5), tmp_path / "run", text)
-    assert (v.phase, v.word) == ("grind", "stop") and 12 <= v.step < 24 and not v.ceiling
+    assert (v.phase, v.word) == ("grind", "stop") and 12 <= v.step < 24 and v.cause == "budget"
     v = walk(TOY, tmp_path / "run", text, until="grind")
     assert (v.phase, v.word, v.step) == ("grind", "continue", 24)
 
@@ -306,7 +314,7 @@ def test_money_that_came_later(text, tmp_path, straight):
 def clockwork(monkeypatch):
     "A machine at a dollar a second: 50 s to get ready, 10 a step, 30 a checkpoint, 5 a validation"
     now = [0.0]
-    parts = (Trainer, "batches", 10), (TrainingLoop, "write_checkpoint", 30)
+    parts = (Trainer, "batches", 10), (step_recorder.StepRecorder, "write_checkpoint", 30)
 
     def ledger(d, usd, step=0, since=None, paid=False):
         now[0] += 40
@@ -315,7 +323,7 @@ def clockwork(monkeypatch):
     def after(seconds, f):
         return lambda *a, **kw: (now.__setitem__(0, now[0] + seconds), f(*a, **kw))[1]
 
-    monkeypatch.setattr(gpub_run_module, "Ledger", ledger)
+    monkeypatch.setattr(training_run, "Ledger", ledger)
     monkeypatch.setattr(gpub_journal, "evaluate", after(5, gpub_journal.evaluate))
     for owner, name, seconds in parts:
         monkeypatch.setattr(owner, name, after(seconds, getattr(owner, name)))
@@ -326,7 +334,7 @@ def test_the_ceiling_holds(limit, text, tmp_path, clockwork):
     plan = replace(TOY, phases=tuple(replace(p, usd=1e6, gates=()) for p in TOY.phases))
     v = walk(plan, tmp_path / "run", text, max_usd=limit, usd_per_hour=3600)
     assert (
-        v.ceiling
+        v.cause == "ceiling"
         and v.word == "stop"
         and "max-usd" in v.reason
         and limit - 160 <= paid_so_far(tmp_path / "run") == v.total <= limit
@@ -337,7 +345,7 @@ def test_the_ceiling_holds(limit, text, tmp_path, clockwork):
     )
     # at once, for nothing
     assert (
-        walk(plan, tmp_path / "run", text, max_usd=limit, usd_per_hour=3600).ceiling
+        walk(plan, tmp_path / "run", text, max_usd=limit, usd_per_hour=3600).cause == "ceiling"
         and paid_so_far(tmp_path / "run") == v.total
     )
 
@@ -348,8 +356,8 @@ def test_a_phase_that_changes_checkpointing_keeps_its_micro_batch(text, tmp_path
 
     def shrink_once(run, phase):
         if phase.name == "smoke":
-            run.learner.fit.use("full", 2)
-        seen[phase.name] = run.learner.fit.state()
+            run.learner.micro_batcher.use("full", 2)
+        seen[phase.name] = run.learner.micro_batcher.state()
 
     walk(TOY, tmp_path / "run", text, until="grind", each=shrink_once)
     assert seen["proof"] == dict(mode="full", micro=2)
@@ -369,7 +377,7 @@ def test_a_finished_plan_writes_a_missing_report_again(text, tmp_path, monkeypat
         report.write_text("a report")
         return report
 
-    monkeypatch.setattr(gpub_run_module, "write_report", write)
+    monkeypatch.setattr("gpub.report.page.write_report", write)
     if lost == "never written":
         with pytest.raises(GpubError, match="the disk is full"):
             walk(first, tmp_path / "run", text)
@@ -495,7 +503,14 @@ def test_a_ledger_cut_in_the_middle_is_refused_and_left_alone(short, text):
             lambda: walk(TOY, short, text),
             lambda: bill(short),
             lambda: Trainer(
-                "burn-toy", short, text, TOY.settings | dict(steps=12), "cpu", log=lambda s: None
+                RunOptions(
+                    "burn-toy",
+                    short,
+                    text,
+                    TOY.settings | dict(steps=12),
+                    "cpu",
+                    log=lambda s: None,
+                )
             ).go(),
         ):
             with pytest.raises(GpubError) as e:
@@ -578,7 +593,8 @@ def test_a_date_that_jumps_between_two_processes_costs_nothing(tmp_path):
     assert idle(jumped) == pytest.approx(idle(rows), abs=0.01)
     restarted = [*jumped[:second], *(row | dict(boot="another") for row in jumped[second:])]
     assert idle(restarted) == 0  # it was off, and nobody charges for that
-    assert switched_off(restarted) == [pytest.approx(86_400, abs=60)]
+    assert not gaps(restarted)[0].stayed_on
+    assert gaps(restarted)[0].seconds == pytest.approx(86_400, abs=60)
 
 
 @pytest.mark.parametrize(
@@ -587,7 +603,7 @@ def test_a_date_that_jumps_between_two_processes_costs_nothing(tmp_path):
         (("a", "a"), 60 * 3600, 60 * 3600),  # on all along, with no process
         (("a", "b"), 60 * 3600, 0),  # a weekend off
         (("a", ""), 60 * 3600, 0),  # one of them cannot tell
-        (("", ""), 600, 600),  # none can: it is believed
+        (("", ""), 600, 0),  # none can: a person is asked
     ],
 )
 def test_a_gap_is_paid_for_only_while_the_machine_stayed_on(boots, seconds_off, paid, tmp_path):
@@ -597,29 +613,31 @@ def test_a_gap_is_paid_for_only_while_the_machine_stayed_on(boots, seconds_off, 
         now[0] += 1800
     now[0] += seconds_off
     with Ledger(tmp_path, 1.49, paid=True, boot=boots[1], **hands) as book:
-        assert book.off == (0 if paid else seconds_off)
+        assert (book.gap.seconds, book.gap.paid) == (seconds_off, paid)
+        assert ("how many hours of it were paid for?" in book.gap_note()) == (paid == 0)
         now[0] += 60
         assert book.usd() == pytest.approx((1800 + paid + 60) * 1.49 / 3600)
     append_row(tmp_path / "log.jsonl", dict(step=1, tokens=1, loss=1.0))
     notes = " ".join(bill(tmp_path)["notes"])
-    line = "gap of 60.0 h not counted: the machine was switched off"
-    assert (line in notes) == (paid == 0)
+    assert f"gap 1, {seconds_off / 3600:.1f} h before step 1" in notes
+    assert (f"gpub bill {tmp_path} --count 1=HOURS" in notes) == (paid == 0)
+    assert (f"gpub bill {tmp_path} --strike 1" in notes) == (paid > 0)
 
 
 def test_a_machine_that_counts_anew_was_off():
     "The same name of a start, but less time since it: no machine does that"
     first = dict(n=0, open=True, at=10.0, step=0, usd_per_hour=1.0, boot="a", up=500.0)
     again = first | dict(n=1, at=100.0, up=5.0, paid=True)
-    assert account([first, again]) == [] and switched_off([first, again]) == [90.0]
+    assert account([first, again]) == [] and gaps([first, again])[0].seconds == 90.0
 
 
 def test_paid_gaps_are_idle(tmp_path):
     now = [0.0]
     hands = dict(wall=lambda: 1.7e9 + now[0], steady=lambda: now[0])
-    with Ledger(tmp_path, 2.0, **hands):
+    with Ledger(tmp_path, 2.0, boot="a", **hands):
         now[0] += 1800
     now[0] += 3600
-    with Ledger(tmp_path, 1.0, paid=True, **hands) as book:
+    with Ledger(tmp_path, 1.0, paid=True, boot="a", **hands) as book:
         now[0] += 1800
         assert book.usd() == pytest.approx(1 + 2 + 0.5)
     kinds = {s.kind: s.usd for s in account(read_ledger(tmp_path))}
@@ -727,7 +745,7 @@ def test_a_damaged_price_table_is_one_line(text, words, tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_walk_together(text, tmp_path, straight):
-    code = "import sys; from gpub.cli.budget import run_command; run_command()"
+    code = "import sys; from gpub.cli.plans import run_command; run_command()"
     (tmp_path / "go.py").write_text(code)
     done = subprocess.run(
         [

@@ -1,13 +1,18 @@
 """A dataset is read at the commit it had when its job began, from a server that stands for the Hub:
 killed half-way, with the branch moved on, and asked for at another commit."""
 
-import json, os, subprocess
+import json
+import os
+import subprocess
+
 import forked
 import pytest
+from stand_in_hub import Hub, dataset_files
+
 from gpub.core import GpubError
 from gpub.data.shards import read_manifest
+from gpub.train.options import RunOptions
 from gpub.train.trainer import Trainer
-from stand_in_hub import Hub, dataset_files
 
 OLD, NEW = "a" * 40, "b" * 40
 
@@ -74,8 +79,9 @@ def moved(hub, tmp_path_factory):
 
 def words_of(folder):
     "Which of the two words the shards hold"
-    from gpub.data.tokenizer import load_tokenizer
     import numpy as np
+
+    from gpub.data.tokenizer_file import load_tokenizer
 
     ids = [np.fromfile(f, "<u2") for f in sorted(folder.glob("*.bin"))]
     text = load_tokenizer(folder).decode(np.concatenate(ids).tolist())
@@ -115,7 +121,7 @@ def test_a_run_refuses_shards_of_another_commit(hub, moved, tmp_path):
     def trained(data):
         settings = dict(steps=2, batch_tokens=256, compile="no")
         args = "burn-toy", tmp_path / "run", str(data), settings, "cpu"
-        return Trainer(*args, log=lambda line: None).go()
+        return Trainer(RunOptions(*args, log=lambda line: None)).go()
 
     trained(folder / "o")
     with pytest.raises(GpubError, match="holds another run: data") as e:

@@ -2,10 +2,20 @@
 line before it starts; and a run that was stopped can be ended where it stands."""
 
 import threading
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
+
 import pytest
-from gpub.budget.costs import (
+from kill import same_weights
+from test_phases import TOY, quick, walk  # noqa: F401, one is a fixture
+
+from gpub.cli.plans import run_command
+from gpub.core import GpubError
+from gpub.model.gpus import GPUS
+from gpub.plans.allowances import Allowances
+from gpub.plans.annealing import plan_recipe, plan_settings, stable_steps
+from gpub.plans.cost_forecast import (
     Overheads,
     ending_line,
     forecast_plan,
@@ -13,22 +23,18 @@ from gpub.budget.costs import (
     price_plan,
     refuse_hopeless,
 )
-from gpub.budget.ends import plan_recipe, plan_settings, stable_steps
-from gpub.budget.gates import Gate
-from gpub.budget.gpus import Machine, machine_for
-from gpub.budget.phases import PLANS, read_plan
-from gpub.budget.runner import PhaseRunner
-from gpub.budget.verdicts import PhaseVerdict, paid_so_far, verdicts, ways_on
-from gpub.budget.walk import run_plan
-from gpub.cli.budget import run_command
-from gpub.core import GpubError
-from gpub.model.sizes import GPUS
+from gpub.plans.gates import Gate
+from gpub.plans.gpus import Machine, machine_for
+from gpub.plans.phase_watch import PhaseLimits, PhaseRunner
+from gpub.plans.phases import PLANS as ALL_PLANS
+from gpub.plans.phases import read_plan
+from gpub.plans.runner import PlanOptions, run_plan
+from gpub.plans.verdicts import paid_so_far, verdicts
 from gpub.record.checkpoint import load_checkpoint
 from gpub.record.ledger import KINDS
 from gpub.train.loop import lr_factor
-from kill import same_weights
-from test_phases import TOY, quick, walk  # noqa: F401, one is a fixture
 
+PLANS = [name for name in ALL_PLANS if not read_plan(name).tuned]  # those that only pretrain
 STRIDES = 5, 50  # steps that the stand-in does at once, in a short phase and in a long one
 
 
@@ -64,6 +70,10 @@ class FakeRun:
     def save(self, s, wait=False):
         "Priced with the rest of what is no step"
 
+    @contextmanager
+    def opened(self):
+        yield self
+
     def steps(self):
         rest = self.beside - Overheads().setup - Overheads().compile
         spent = self.ledger.seconds
@@ -77,12 +87,12 @@ class FakeRun:
                 return
 
 
-def walked(plan, machine, until, out, accept=False):
+def walked(plan, machine, until, out, accept=frozenset()):
     "What the real runner says of every phase up to the first stop, and what was paid for it"
     end = plan.phase(until).until
     for phase in plan.phases[: plan.phases.index(plan.phase(until)) + 1]:
         run = FakeRun(plan, phase, machine, out, end)
-        stop = PhaseRunner(plan, phase, run, accept=accept).go()
+        stop = PhaseRunner(plan, phase, run, PhaseLimits(accept=accept)).go()
         yield phase, stop, run.ledger.usd()
         if stop:
             return
@@ -107,7 +117,7 @@ def test_every_plan_on_every_gpu(name, card, until, tmp_path):
     try:
         machine = machine_for(plan.preset, card)
         plan = price_plan(plan, machine, until)
-        refuse_hopeless(plan, machine, until)
+        refuse_hopeless(plan, machine, Allowances(until=until))
     except GpubError as e:
         said = str(e)
         assert "\n" not in said
@@ -142,7 +152,7 @@ def test_every_stop_on_every_gpu_is_priced_and_annealed_or_refused_in_a_line(nam
         for stop in plan.phases:
             priced = price_plan(plan, machine, stop.name)
             try:
-                refuse_hopeless(priced, machine, stop.name)
+                refuse_hopeless(priced, machine, Allowances(until=stop.name))
             except GpubError as e:
                 assert "\n" not in str(e) and machine.name in str(e)
                 break
@@ -177,7 +187,7 @@ def test_the_blogs_own_plan_and_its_fate():
     assert [v.word for v in fate] == ["continue"] * 3 + ["stop"]
     assert fate[-1].phase == "push" and 85_000 < fate[-1].step < 90_000
     with pytest.raises(GpubError, match="by the forecast on an A100 at 50% phase proof ends"):
-        refuse_hopeless(blog, half)
+        refuse_hopeless(blog, half, Allowances())
 
 
 def test_a_slow_machine_is_found_out_by_the_real_runner(tmp_path):
@@ -197,26 +207,12 @@ def test_a_gate_that_is_always_asked_is_passed_by_hand_once_and_on_the_record(tm
     ((_, stop, _),) = walked(plan, slow, "smoke", tmp_path / "no")
     assert stop.word == "change GPU"
     (tmp_path / "yes").mkdir()
-    ((_, stop, _),) = walked(plan, slow, "smoke", tmp_path / "yes", accept=True)
+    by_hand = frozenset(["usd_per_billion"])
+    ((_, stop, _),) = walked(plan, slow, "smoke", tmp_path / "yes", accept=by_hand)
     assert stop is None
     (row,) = verdicts(tmp_path / "yes")
     assert (row["word"], row["phase"]) == ("accepted", "smoke")
     assert row["reason"] == "usd_per_billion is 23.3836, wanted at most 23.34, always"
-
-
-@pytest.mark.parametrize(
-    "word, reason, helps",
-    [
-        ("change GPU", "usd_per_billion is 27, wanted at most 23", "gpub run burn-1b --accept"),
-        ("stop", "loss is 9.5, wanted 4 to 9", "gpub run burn-1b --accept"),
-        ("stop", "the budget of $1.00 is used up: give more", "raise usd of smoke in it"),
-    ],
-)
-def test_a_verdict_names_the_way_on(word, reason, helps, tmp_path):
-    verdict = PhaseVerdict(word, "smoke", 100, reason)
-    assert helps in ways_on(verdict, tmp_path, "gpub run burn-1b")[0]
-    (page, *_) = ways_on(verdict, tmp_path, "run this notebook again")
-    assert "--" not in page and page.endswith("run this notebook again")
 
 
 def test_a_short_phase_has_twenty_minutes_to_spare():
@@ -232,28 +228,31 @@ def test_at_half_of_the_peak_the_walk_goes_on(tmp_path):
     assert plan_fate(plan, half, "smoke")[-1].word == "continue"
 
 
+_TO_PUSH = Allowances(until="push", max_usd=150, command="gpub run burn-1b --until push")
+
+
 def test_a_ceiling_below_the_forecast_is_refused_and_says_what_fits():
     machine = machine_for("burn-1b", "A100-80")
     plan = price_plan(read_plan("burn-1b"), machine, "push")
-    with pytest.raises(GpubError, match=r"--max-usd 150 would end .* --until grind \(\$1") as e:
-        refuse_hopeless(plan, machine, "push", max_usd=150)
+    with pytest.raises(GpubError, match="--max-usd 150 would end .* --until grind") as e:
+        refuse_hopeless(plan, machine, _TO_PUSH)
     assert "\n" not in str(e.value)
 
 
 def test_the_budgets_of_a_plan_reach_the_run_on_a_gpu(monkeypatch, tmp_path):
     "On CUDA a plan without budgets is priced, and refused before a folder is made"
-    import gpub.budget.walk as walk_module
+    import gpub.plans.runner as walk_module
 
     monkeypatch.setattr(walk_module, "pick_device", lambda name: SimpleNamespace(type="cuda"))
     monkeypatch.setattr(walk_module.torch.cuda, "get_device_name", lambda device: "Tesla T4")
     with pytest.raises(GpubError, match="burn-1b does not fit T4: one sequence needs") as e:
-        run_plan("burn-1b", tmp_path / "run", usd_per_hour=0.35)
+        run_plan("burn-1b", tmp_path / "run", PlanOptions(usd_per_hour=0.35))
     assert "\n" not in str(e.value) and not (tmp_path / "run").exists()
     monkeypatch.setattr(walk_module.torch.cuda, "get_device_name", lambda device: "NVIDIA A40")
     with pytest.raises(GpubError, match="by the forecast on A40 phase smoke ends at step 51"):
-        run_plan("burn-1b-blog", tmp_path / "run", usd_per_hour=0.4)
+        run_plan("burn-1b-blog", tmp_path / "run", PlanOptions(usd_per_hour=0.4))
     with pytest.raises(GpubError, match="--max-usd 50 would end the run before it is annealed"):
-        run_plan("burn-1b", tmp_path / "run", usd_per_hour=0.4, max_usd=50)
+        run_plan("burn-1b", tmp_path / "run", PlanOptions(usd_per_hour=0.4, max_usd=50))
     assert not (tmp_path / "run").exists()
 
 
@@ -301,7 +300,7 @@ def test_an_annealing_that_was_interrupted_goes_on_to_its_end(text, tmp_path):
     out = tmp_path / "run"
     v = walk(stopping_in("grind"), out, text)
     broke = walk(stopping_in("grind"), out, text, anneal=True, max_usd=v.total * 1.0001)
-    assert broke.ceiling
+    assert broke.cause == "ceiling"
     end = walk(stopping_in("grind"), out, text, anneal=True)
     assert end.word == "annealed" and end.step == -(-v.step * 5 // 4)
 

@@ -1,10 +1,17 @@
 """The built-in plays: one text, one derivation; the entropy from the grammar is what the ideal
 reader pays."""
 
-import hashlib, math, os, random, subprocess, sys
+import hashlib
+import math
+import os
+import random
+import subprocess
+import sys
 from collections import Counter
+
 import numpy as np
 import pytest
+
 from gpub.data.plays import (
     Grammar,
     Markov,

@@ -2,11 +2,15 @@
 
 import json
 import mmap
+
 import numpy as np
 import pytest
+from contracts import refuses
+
 from gpub.core import GpubError
+from gpub.data.bpe import BPETokenizer
+from gpub.data.char import CharTokenizer
 from gpub.data.shards import ShardWriter, open_shard, read_manifest
-from gpub.data.tokenizer import BPETokenizer, CharTokenizer
 from gpub.prep import contamination
 from gpub.prep.config import PrepConfig
 from gpub.prep.contamination import Benchmarks
@@ -78,8 +82,7 @@ def test_a_tokenizer_that_loses_characters_is_refused(tmp_path):
         if whole:
             encode_chunk(encoder, path)
             continue
-        with pytest.raises(GpubError, match="the tokenizer loses characters of 'a page"):
-            encode_chunk(encoder, path)
+        refuses("the tokenizer loses characters of 'a page", encode_chunk, encoder, path)
 
 
 def test_the_store_keeps_what_a_source_says(tmp_path, tokenizer):
@@ -139,3 +142,33 @@ def test_training_maps_its_shards_for_reading_here_and_there(tmp_path, monkeypat
             at_random,
         )
     assert advice == ([mmap.MADV_RANDOM] if hasattr(mmap, "MADV_RANDOM") else [])
+
+
+def test_a_disk_that_is_too_small_is_refused_before_anything_is_read(
+    tmp_path, tokenizer, monkeypatch
+):
+    from collections import namedtuple
+
+    write(tmp_path / "a.jsonl", [dict(text=t) for t in texts(400)])
+    cfg = PrepConfig(sources=(f"a={tmp_path}/a.jsonl",), tokenizer=str(tokenizer))
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr("gpub.prep.job.shutil.disk_usage", lambda folder: usage(9, 8, 1))
+    with pytest.raises(GpubError, match="needs about 0.00 GB, 0.00 GB are free: make room") as e:
+        prepare(cfg, tmp_path / "out", log=quiet)
+    assert "\n" not in str(e.value) and not (tmp_path / "out").exists()
+    monkeypatch.undo()
+    assert prepare(cfg, tmp_path / "out", log=quiet)["shards"]
+
+
+def test_the_room_that_is_asked_for_is_near_what_is_written(tmp_path, tokenizer):
+    "The store is there while the shards are written; at most twice of it is asked for"
+    from gpub.prep.job import Job, needed_bytes
+
+    write(tmp_path / "a.jsonl", [dict(text=t) for t in texts(4000)])
+    store = tmp_path / "store"
+    cfg = PrepConfig(sources=(f"a={tmp_path}/a.jsonl",), tokenizer=str(tokenizer), store=str(store))
+    needed = needed_bytes(Job(cfg, tmp_path / "out", log=quiet))
+    prepare(cfg, tmp_path / "out", log=quiet)
+    files = [*store.rglob("*.arrow"), *(tmp_path / "out").glob("*.bin")]
+    written = sum(f.stat().st_size for f in files)
+    assert written / 2 < needed < 4 * written

@@ -1,11 +1,14 @@
 """Learning rates: the sweep brackets the lowest loss, goes on where it was stopped, and the presets
 lie where their comment says."""
 
-import json, math
+import json
+import math
 from dataclasses import replace
 from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
+
 from gpub.cli.lab import bench_rates_command
 from gpub.core import GpubError, read_json
 from gpub.lab.bench import rates
@@ -20,7 +23,8 @@ from gpub.lab.bench.rates import (
     read_rates,
     run_point,
 )
-from gpub.model.sizes import config_of, parameter_anatomy
+from gpub.model.architectures import config_of
+from gpub.model.counts import parameter_anatomy
 from gpub.train.presets import PEAK_RATES, PRESETS
 
 DATA = Path(__file__).parents[1] / "data"

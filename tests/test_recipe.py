@@ -3,21 +3,25 @@ CUDA."""
 
 import json
 from dataclasses import replace
+
 import pytest
 import torch
-import gpub.train.trainer as gpub_run
-from gpub.cli.budget import plan_command
+
+import gpub.train.step_recorder as step_recorder
+from gpub.cli.plans import plan_command
 from gpub.core import GpubError
-from gpub.record.folder import Interrupted
 from gpub.guards.preflight import preflight
+from gpub.model.architectures import SHAPES
+from gpub.model.step_memory import memory_forecast
+from gpub.record.folder import Interrupted
+from gpub.train.config import TrainConfig
 from gpub.train.decay import DECAY_TARGET, decay_for, decay_integral, decay_text, schedule_sum
-from gpub.train.presets import PRESETS, apply_settings
 from gpub.train.kernels import matmul_size
 from gpub.train.learner import first_cut
-from gpub.train.trainer import Trainer
-from gpub.model.sizes import SHAPES, memory_forecast
-from gpub.train.config import TrainConfig
 from gpub.train.loop import lr_factor
+from gpub.train.options import RunOptions
+from gpub.train.presets import PRESETS, apply_settings
+from gpub.train.trainer import Trainer
 
 LARGE_NAMES = ["burn-1b", "burn-2b", "burn-3b", "gpt2-134m", "gpt2-124m", "gpt2-355m"]
 
@@ -103,22 +107,25 @@ def large(monkeypatch):
     recipe = replace(PRESETS["burn-toy"].train, decay=0.6, warmup=2, steps=6, batch_tokens=256)
     small = replace(PRESETS["burn-toy"], train=recipe, decay_target=DECAY_TARGET)
     monkeypatch.setitem(PRESETS, "burn-toy", small)
-    monkeypatch.setattr(gpub_run, "known_peak", lambda *a: 1e12)
-    monkeypatch.setattr(gpub_run, "write_report", lambda out: out / "report.html")
+    monkeypatch.setattr(step_recorder, "known_peak", lambda *a: 1e12)
+    monkeypatch.setattr("gpub.report.page.write_report", lambda out: out / "report.html")
     return small
 
 
 def toy(out, text, settings, said):
     how = dict(compile="no", precision="fp32")
-    return Trainer("burn-toy", out, text, how | settings, "cpu", save_every=2, log=said.append)
+    return Trainer(
+        RunOptions("burn-toy", out, text, how | settings, "cpu", save_every=2, log=said.append)
+    )
 
 
 def interrupt(run, step):
     "Stop a run after a step; it saves the next one and ends"
     with pytest.raises(Interrupted):
-        for s in run.steps():
-            if s.n == step:
-                run.stop.set()
+        with run.opened():
+            for s in run.steps():
+                if s.n == step:
+                    run.stop.set()
 
 
 def test_a_run_from_before_keeps_the_decay_it_began_with(large, text, tmp_path):
@@ -145,7 +152,7 @@ def test_the_ceiling_of_mfu_is_a_matmul_that_fills_the_card():
     assert matmul_size(torch.device("cpu")) == matmul_size(torch.device("mps")) == 1024
 
 
-ONE_B = SHAPES["burn-1b"].cfg()
+ONE_B = SHAPES["burn-1b"].config
 A100 = 0.9 * 80e9
 
 
@@ -199,19 +206,19 @@ def half_room(run, rows):
 def test_a_run_on_a_device_with_little_memory_starts_small(large, text, tmp_path, monkeypatch):
     stand_in(monkeypatch, None)
     whole = opened(tmp_path / "cpu", text, {}, [])
-    assert whole.learner.fit.state() == dict(mode="off", micro=None)
+    assert whole.learner.micro_batcher.state() == dict(mode="off", micro=None)
     context_length = whole.model_cfg.context_length
     rows = 2048 // context_length
     stand_in(monkeypatch, half_room(whole, rows))
     said = []
     run = opened(tmp_path / "small", text, {}, said)
-    assert run.learner.fit.state() == dict(mode="off", micro=rows // 2)
+    assert run.learner.micro_batcher.state() == dict(mode="off", micro=rows // 2)
     assert any(
         line.startswith(f"{rows // 2} sequences of {context_length} tokens at once")
         for line in said
     )
     asked = opened(tmp_path / "asked", text, dict(micro_batch=3), [])
-    assert asked.learner.fit.state() == dict(mode="off", micro=3)
+    assert asked.learner.micro_batcher.state() == dict(mode="off", micro=3)
 
 
 def test_going_on_keeps_the_cut_that_was_saved(large, text, tmp_path, monkeypatch):
@@ -224,6 +231,6 @@ def test_going_on_keeps_the_cut_that_was_saved(large, text, tmp_path, monkeypatc
     stand_in(monkeypatch, 80e9)
     again = opened(out, text, {}, [])
     assert again.state.step == 4
-    assert again.learner.fit.state() == dict(mode="off", micro=rows // 2)
+    assert again.learner.micro_batcher.state() == dict(mode="off", micro=rows // 2)
     changed = opened(out, text, dict(grad_checkpoint="full"), [])
-    assert changed.learner.fit.state() == dict(mode="full", micro=rows // 2)
+    assert changed.learner.micro_batcher.state() == dict(mode="full", micro=rows // 2)

@@ -14,30 +14,32 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from contracts import refuses
 
 import gpub.record.folder as folder_module
 import gpub.share.hub as hub
+from gpub.core import GpubError, write_atomic
+from gpub.data.char import CharTokenizer
+from gpub.data.plays import plays
+from gpub.guards.verify import verify
+from gpub.model.architectures import build_model
+from gpub.model.gpt import GPT, GPTConfig
+from gpub.model.llama import LlamaConfig
+from gpub.progress import Progress
 from gpub.record.checkpoint import (
-    Saver,
     _seal,
     changed_rows,
     load_checkpoint,
-    mirror_run,
-    restore_from_mirror,
     save_checkpoint,
 )
-from gpub.core import GpubError, write_atomic
-from gpub.record.folder import append_row, cut_log
-from gpub.model.gpt import GPT, GPTConfig
-from gpub.guards.verify import verify
-from gpub.share.hub import export_model, export_run
+from gpub.record.folder import append_row, cut_log, disk_errors
 from gpub.record.ledger import Ledger, account, read_ledger
-from gpub.model.llama import LlamaConfig, build_model
-from gpub.progress import Progress
+from gpub.record.mirror import mirror_run, restore_from_mirror
+from gpub.record.run import load_run
+from gpub.record.saver import Saver
+from gpub.share.hub import export_model, export_run
+from gpub.train.options import RunOptions
 from gpub.train.trainer import Trainer
-from gpub.record.load import load_run
-from gpub.data.plays import plays
-from gpub.data.tokenizer import CharTokenizer
 
 SETTINGS = dict(
     steps=6,
@@ -63,7 +65,7 @@ def start_run(text, out, **how):
     settings = dict(stages=((0.0, 32),), depths=((0.0, 1),)) | SETTINGS
     nowhere = Progress(settings["steps"], out=open(os.devnull, "w"))
     options = dict(save_every=3, log=quiet, progress=nowhere) | how
-    return Trainer("shakespeare", out, text, settings, "cpu", **options)
+    return Trainer(RunOptions("shakespeare", out, text, settings, "cpu", **options))
 
 
 @pytest.fixture(scope="module")
@@ -258,10 +260,9 @@ def test_a_run_goes_on_after_a_cut_write(text, finished, tmp_path, monkeypatch, 
 def test_the_first_sample_is_there_once(text, finished, tmp_path):
     """A process that dies before anything was saved has drawn the sample of step 0, and so does the
     next"""
-    steps = start_run(text, tmp_path / "run").steps()
-    next(steps)
-    shutil.copytree(tmp_path / "run", tmp_path / "killed")  # as a kill would leave it
-    steps.close()
+    with start_run(text, tmp_path / "run").opened() as run:
+        next(run.steps())
+        shutil.copytree(tmp_path / "run", tmp_path / "killed")  # as a kill would leave it
     assert rows(tmp_path / "killed" / "samples.jsonl")[0]["step"] == 0
     assert not (tmp_path / "killed" / "LATEST").exists()
     start_run(text, tmp_path / "killed").go()
@@ -374,16 +375,16 @@ def test_a_mirror_is_never_ahead_of_its_log(tmp_path, monkeypatch):
         save_checkpoint(run, n, {"w": torch.ones(3)}, {}, {})
 
     step(1)
-    import gpub.record.checkpoint as checkpoint
+    import gpub.record.mirror as mirrors
 
-    copy = checkpoint._copy_small
+    copy = mirrors.copy_small_files
 
     def slow(source, to):
         copy(source, to)
         step(2)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "_copy_small", slow)
+        patch.setattr(mirrors, "copy_small_files", slow)
         mirror_run(run, mirror)
     newest = load_checkpoint(mirror).step
     assert max(row["step"] for row in rows(mirror / "log.jsonl")) >= newest
@@ -426,7 +427,12 @@ def test_another_rotation_gives_other_logits_and_is_refused(tmp_path):
     cfg = LlamaConfig(
         vocab_size=8, context_length=16, d_model=16, n_layers=1, n_heads=2, n_kv_heads=1, d_ff=32
     )
-    config = dict(model=cfg.to_dict(), data=dict(tokenizer=LETTERS.fingerprint))
+    config = dict(
+        format=3,
+        architecture="llama",
+        model=cfg.to_dict(),
+        data=dict(tokenizer=LETTERS.fingerprint),
+    )
     state = dict(config=config, run_id="a1")
     LETTERS.save(tmp_path)
     save_checkpoint(tmp_path, 1, build_model(cfg).state_dict(), {}, state)
@@ -438,12 +444,11 @@ def test_another_rotation_gives_other_logits_and_is_refused(tmp_path):
     with pytest.raises(GpubError, match=r"model.rope_base: config.json 20000.0, step-00000001 "):
         load_run(tmp_path, device="cpu")
     other = json.loads((tmp_path / "config.json").read_text())["model"]
-    theirs = build_model(other)
+    theirs = build_model(LlamaConfig.from_dict(other))
     theirs.load_state_dict(load_checkpoint(tmp_path).model)
     assert not torch.equal(theirs(ids), before)
     (tmp_path / "config.json").write_text(json.dumps(written | dict(run_id="b2")))
-    with pytest.raises(GpubError, match="run_id: config.json 'b2', step-00000001 'a1'"):
-        load_run(tmp_path, device="cpu")
+    refuses("run_id: config.json 'b2', step-00000001 'a1'", load_run, tmp_path, device="cpu")
 
 
 def test_what_may_be_another_is_read(copied):
@@ -459,7 +464,9 @@ def test_a_checkpoint_without_the_copy_is_read(tmp_path):
     cfg = GPTConfig(vocab_size=8, context_length=16, d_model=16, n_layers=1, n_heads=2)
     LETTERS.save(tmp_path)
     save_checkpoint(tmp_path, 1, GPT(cfg).state_dict(), {}, {})
-    config = dict(model=cfg.to_dict(), data=dict(tokenizer=LETTERS.fingerprint))
+    config = dict(
+        format=3, architecture="gpt2", model=cfg.to_dict(), data=dict(tokenizer=LETTERS.fingerprint)
+    )
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert load_run(tmp_path, device="cpu")[0].cfg == cfg
 
@@ -528,8 +535,7 @@ def test_an_export_that_came_second(tmp_path, monkeypatch):
         return names
 
     monkeypatch.setattr(hub, "write_weights", slowly)
-    with pytest.raises(GpubError, match="there already and not empty"):
-        export_model(small_model(1), LETTERS, tmp_path / "hf")
+    refuses("there already and not empty", export_model, small_model(1), LETTERS, tmp_path / "hf")
     assert [p.name for p in (tmp_path / "hf").iterdir()] == ["theirs"]
 
 
@@ -577,6 +583,15 @@ def test_files_have_the_modes_that_the_user_wants(tmp_path):
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "mine.json").stat().st_mode) == 0o600
+
+
+def test_a_mirror_names_the_checkpoint_that_a_failed_copy_left_unnamed(tmp_path):
+    run, mirror = tmp_path / "run", tmp_path / "drive"
+    save_checkpoint(run, 1, {"w": torch.zeros(2)}, {}, {})
+    mirror_run(run, mirror)
+    (mirror / "LATEST").write_text("step-00000000\n")
+    mirror_run(run, mirror)
+    assert (mirror / "LATEST").read_text() == "step-00000001\n"
 
 
 def test_links_in_a_mirror_are_not_followed(tmp_path):
@@ -639,11 +654,10 @@ def resumed(out, text, **how):
 @pytest.fixture
 def stopped(text, tmp_path):
     "A run stopped at step 3, and its newest checkpoint"
-    steps = start_run(text, tmp_path / "run").steps()
-    for step in steps:
-        if step.n == 4:
-            break
-    steps.close()
+    with start_run(text, tmp_path / "run").opened() as run:
+        for step in run.steps():
+            if step.n == 4:
+                break
     return tmp_path / "run"
 
 
@@ -685,7 +699,7 @@ def test_a_changed_row_is_said_when_the_run_goes_on(stopped, finished, text):
 def test_threads_are_as_many_as_before(stopped, text, monkeypatch):
     other_exact(stopped, threads=2)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr("gpub.train.trainer.usable_cores", lambda: 2)
+    monkeypatch.setattr("gpub.train.resume.usable_cores", lambda: 2)
     now = torch.get_num_threads()
     try:
         assert resumed(stopped, text)[1] == [] and torch.get_num_threads() == 2
@@ -712,23 +726,25 @@ def test_compiled_or_not_is_decided_once(stopped, text, monkeypatch):
     config = json.loads((stopped / "config.json").read_text())
     config["train"]["compile"] = "auto"
     (stopped / "config.json").write_text(json.dumps(config))
-    Trainer("shakespeare", stopped, text, settings, "cpu", save_every=3, log=quiet).go()
+    Trainer(RunOptions("shakespeare", stopped, text, settings, "cpu", save_every=3, log=quiet)).go()
     assert asked == ["yes"]
 
 
 def test_the_stopwatch_is_asked_once_for_a_machine(text, tmp_path, monkeypatch):
     "Two undisturbed runs have one precision, however busy the machine was at the second"
     monkeypatch.setenv("GPUB_CACHE", str(tmp_path / "cache"))
-    for module in ("gpub.device", "gpub.train.trainer"):
+    for module in ("gpub.device", "gpub.train.kernels"):
         monkeypatch.setattr(f"{module}.cpu_has_bf16", lambda: True)
     names = []
     for share in (0.5, 0.99):
         times = {torch.float32: 1.0, torch.bfloat16: share}
-        clock = "gpub.train.trainer.forward_backward_seconds"
+        clock = "gpub.train.kernels.forward_backward_seconds"
         monkeypatch.setattr(clock, lambda model, x, y, dtype, cfg: times[dtype])
         settings = SETTINGS | dict(precision="auto", stages=((0.0, 32),), depths=((0.0, 1),))
         out = tmp_path / f"run-{share}"
-        run = Trainer("shakespeare", out, text, settings | dict(steps=1), "cpu", log=quiet)
+        run = Trainer(
+            RunOptions("shakespeare", out, text, settings | dict(steps=1), "cpu", log=quiet)
+        )
         run.open()
         names.append(run.config["precision"]["name"])
     assert names == ["bf16", "bf16"]
@@ -739,7 +755,7 @@ def test_the_stopwatch_is_asked_once_for_a_machine(text, tmp_path, monkeypatch):
 
 def damaged(folder):
     "Names of the parts that are not what was written"
-    return {part.name for part in verify(folder) if not part.whole}
+    return {part.question for part in verify(folder) if not part.ok}
 
 
 @pytest.mark.parametrize(
@@ -767,8 +783,8 @@ def test_verify_names_what_is_damaged_and_nothing_else(copied, name, part):
         content[digits[len(digits) // 4]] += 1
         path.write_bytes(bytes(content))
     assert damaged(copied) == {part}
-    for found in verify(copied):
-        assert found.whole or found.way_back
+    for check in verify(copied):
+        assert check.ok or check.remedy
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
@@ -779,8 +795,7 @@ def test_a_changed_export_is_not_imported(finished, tmp_path, name):
     content = bytearray((folder / name).read_bytes())
     content[len(content) // 2] ^= 1
     (folder / name).write_bytes(bytes(content))
-    with pytest.raises(GpubError, match=f"{name} is not what SHA256SUMS says"):
-        hub.import_folder(folder)
+    refuses(f"{name} is not what SHA256SUMS says", hub.import_folder, folder)
     assert "SHA256SUMS" in damaged(folder)
 
 
@@ -796,8 +811,7 @@ def test_an_index_names_files_of_its_own_folder_only(finished, tmp_path):
         (folder / name).unlink()
     index = dict(weight_map={"a": "../../secret.safetensors"})
     (folder / hub.INDEX).write_text(json.dumps(index))
-    with pytest.raises(GpubError, match="outside its folder"):
-        hub.import_folder(folder)
+    refuses("outside its folder", hub.import_folder, folder)
 
 
 def flip_middle_bit(path):
@@ -807,12 +821,10 @@ def flip_middle_bit(path):
     path.write_bytes(bytes(content))
 
 
-def test_verify_reads_shards_again_and_counts_what_holds(tmp_path, monkeypatch):
-    "Also what this machine has read before: a disk forgets without a word"
+def test_verify_reads_shards_and_counts_what_holds(tmp_path):
     from gpub.prep.config import PrepConfig
     from gpub.prep.pipeline import prepare
 
-    monkeypatch.setattr("gpub.data.shards.was_verified", lambda folder, names: True)
     for seed in range(4):
         (tmp_path / f"{seed}.txt").write_text(plays(2000, seed=seed))
     sources = (f"a={tmp_path}/*.txt:1",)
@@ -824,10 +836,10 @@ def test_verify_reads_shards_again_and_counts_what_holds(tmp_path, monkeypatch):
     assert damaged(tmp_path / "shards") == {"train-00000.bin", "train-00001.bin"}
     parts = verify(tmp_path / "shards")
     shards = len([*(tmp_path / "shards").glob("*.bin")])
-    [whole] = [part.what for part in parts if part.name == "shards"]
+    [whole] = [part.finding for part in parts if part.question == "shards"]
     assert whole.startswith(f"{shards - 2:,} of {shards:,} shards") and shards > 2
-    assert any("train-00000.docs" in part.what for part in parts)
-    assert all("gpub prep" in part.way_back for part in parts if not part.whole)
+    assert any("train-00000.docs" in part.finding for part in parts)
+    assert all("gpub prep" in part.remedy for part in parts if not part.ok)
 
 
 @pytest.mark.parametrize("name", ["train.safetensors", "val.safetensors", "tokenizer.json"])
@@ -853,3 +865,15 @@ def test_verify_looks_into_a_mirror(finished, tmp_path):
     newest = load_checkpoint(tmp_path / "drive").path
     flip_middle_bit(newest / "model.safetensors")
     assert damaged(tmp_path / "drive") == {f"checkpoints/{newest.name}"}
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("free", [0, 10**12])
+def test_a_quota_that_is_used_up_is_told_from_a_full_disk(error, free, tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)._replace(free=free)
+    monkeypatch.setattr("gpub.record.folder.shutil.disk_usage", lambda folder: usage)
+    with pytest.raises(GpubError, match="the disk is full") as e, disk_errors(tmp_path):
+        raise OSError(error, "no room")
+    assert ("it shows 1,000 GB free: the quota of the volume is used up" in str(e.value)) == (
+        free > 0
+    )

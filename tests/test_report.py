@@ -1,13 +1,20 @@
 "The page and the numbers on it"
 
-import json, lzma, math, re, sys
+import json
+import lzma
+import math
+import re
+import sys
 from html.parser import HTMLParser
-import numpy as np, pytest
+
+import numpy as np
+import pytest
+
 from gpub.core import GpubError
-from gpub.report.plots import COLOURS, plot_loss, smooth
 from gpub.data.references import MEANING, bits_per_byte, reference_lines
-from gpub.record.log import read_facts, read_log, sample_table
+from gpub.record.log import read_bill, read_log, sample_table
 from gpub.report.page import write_report
+from gpub.report.plots import COLOURS, plot_loss, smooth
 
 REFS = {
     "uniform": math.log(65),
@@ -64,6 +71,7 @@ def invented_run(folder, rows=61, extra=()):
     (folder / "config.json").write_text(
         json.dumps(
             dict(
+                format=3,
                 preset="test data",
                 model=dict(vocab_size=65, context_length=256),
                 train=dict(betas=[0.9, 0.95]),
@@ -322,6 +330,8 @@ def test_sample_table(tmp_path):
 )
 def test_what_was_damaged_by_hand_is_one_line(tmp_path, name, content, said):
     run = invented_run(tmp_path / "run")
+    if name == "config.json":
+        content = content.replace("{", '{"format": 3, ', 1)
     (run / name).write_text(content + "\n")
     with pytest.raises(GpubError) as e:
         write_report(run)
@@ -333,13 +343,13 @@ def test_what_is_null_is_as_if_it_were_not_there(tmp_path):
         tmp_path / "run", extra=[dict(step=1220, loss=None, val_loss=2000.0, val_bpb=None)]
     )
     (run / "config.json").write_text(
-        json.dumps(dict(preset=None, parameters=None, machine=None, reference=None, unit=None))
+        json.dumps(
+            dict(format=3, preset=None, parameters=None, machine=None, reference=None, unit=None)
+        )
     )
     (run / "bill.json").write_text('{"hours": null, "tokens": 5}')
     assert (
-        "2000.000" in page(run)[1]
-        and "nats/char" in page(run)[1]
-        and read_facts(run)[1]["tokens"] == 5
+        "2000.000" in page(run)[1] and "nats/char" in page(run)[1] and read_bill(run)["tokens"] == 5
     )
 
 

@@ -1,23 +1,39 @@
 "Runs through the command line: bad input, interruptions, resuming bit for bit"
 
-import functools, http.server, json, os, random, re, shutil, signal, sys, tempfile, threading, time
+import functools
+import http.server
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
 from pathlib import Path
+
 import pytest
 import torch
-import gpub.record.checkpoint as gpub_checkpoint
+from commands import gpub
+from kill import same_weights, start, wait_for
+
 import gpub.data.corpus as gpub_corpus
+import gpub.record.saver as gpub_saver
 import gpub.train.journal as gpub_journal
-import gpub.train.trainer as gpub_run
-from gpub.record.checkpoint import load_checkpoint
-from gpub.cli.main import main
-from gpub.files import cache_dir
+import gpub.train.kernels as kernels
+import gpub.train.training_run as training_run
+from gpub.data.char import CharTokenizer
+from gpub.data.plays import plays
 from gpub.data.text import load_shakespeare
 from gpub.device import use_threads
+from gpub.files import cache_dir
 from gpub.host import usable_cores
+from gpub.record.checkpoint import load_checkpoint
 from gpub.record.folder import stop_flag
-from gpub.data.plays import plays
-from gpub.data.tokenizer import CharTokenizer
-from kill import same_weights, start, wait_for
+from gpub.train.step_recorder import StepRecorder
+from gpub.train.trainer import Trainer
 
 # runs are compared: none may time for itself which precision is faster
 TINY = [
@@ -38,18 +54,6 @@ TINY = [
     "--save-every",
     "5",
 ]
-
-
-def gpub(*argv):
-    "Run the command in this process: exit code"
-    old, sys.argv = sys.argv, ["gpub", *map(str, argv)]
-    try:
-        main()
-        return 0
-    except SystemExit as e:
-        return e.code or 0
-    finally:
-        sys.argv = old
 
 
 def train(text, out, *more):
@@ -182,7 +186,7 @@ def test_sample(straight, capsys):
         (["train", "shakespeare", "--usd-per-hour", "-1"], ["-1"]),
         (["train", "shakespeare", "--data", "no/such.txt"], ["no/such.txt"]),
         (["sample", "no/such/run"], ["no/such/run"]),
-        (["demo", "runs/x", "--port", "99999"], ["99999", "65535"]),
+        (["serve", "runs/x", "--port", "99999"], ["99999", "65535"]),
         (["data", "what", "shards", "--step", 10**30], [10**30]),
         (["train", "shakespeare", "--set", "d_model=1000000000"], ["this machine has"]),
         (["train", "shakespeare", "--set", "n_layers=10000000"], ["this machine has"]),
@@ -230,7 +234,12 @@ def test_another_run_is_refused_and_untouched(straight, text, capsys):
 
 @pytest.mark.parametrize(
     "content",
-    ["5", "[]", '{"train": 5}', '{"preset": "shakespeare", "model": [], "train": {}, "data": {}}'],
+    [
+        "5",
+        "[]",
+        '{"format": 3, "train": 5}',
+        '{"format": 3, "preset": "shakespeare", "model": [], "train": {}, "data": {}}',
+    ],
 )
 def test_a_config_that_is_none(content, straight, text, tmp_path, capsys):
     out = tmp_path / "run"
@@ -311,7 +320,7 @@ def test_no_permission(text, tmp_path, capsys):
 
 
 def test_disk_full_while_saving(text, tmp_path, capsys, monkeypatch):
-    out, save, saved = tmp_path / "run", gpub_checkpoint.Saver.save, []
+    out, save, saved = tmp_path / "run", gpub_saver.Saver.save, []
 
     def full(self, step, *a, **kw):
         if step > 10:
@@ -321,7 +330,7 @@ def test_disk_full_while_saving(text, tmp_path, capsys, monkeypatch):
         saved.append(step)
         return save(self, step, *a, **kw)
 
-    monkeypatch.setattr(gpub_checkpoint.Saver, "save", full)
+    monkeypatch.setattr(gpub_saver.Saver, "save", full)
     assert train(text, out, *TINY) == 1
     one_line(capsys, "room")
     assert saved == [5, 10, 15] and load_checkpoint(out).step == 10
@@ -346,7 +355,7 @@ def test_log_that_cannot_be_written(text, tmp_path, capsys, monkeypatch):
 
 
 def test_nan_keeps_the_last_good_checkpoint(text, tmp_path, capsys, monkeypatch):
-    real = gpub_run.train
+    real = training_run.train
 
     def poisoned(model, *a, **kw):
         for s in real(model, *a, **kw):
@@ -354,7 +363,7 @@ def test_nan_keeps_the_last_good_checkpoint(text, tmp_path, capsys, monkeypatch)
                 model.blocks[0].ffn.up.weight.data[0, 0] = float("nan")
             yield s
 
-    monkeypatch.setattr(gpub_run, "train", poisoned)
+    monkeypatch.setattr(training_run, "train", poisoned)
     assert train(text, tmp_path / "run", *TINY) == 1
     one_line(capsys, "step 12", "step-00000010")
     c = load_checkpoint(tmp_path / "run")
@@ -434,7 +443,7 @@ def test_without_LATEST_it_goes_on_all_the_same(straight, text, tmp_path, capsys
     [
         ("tokenizer", ["tokenizer.json", "restore"]),
         ("model", ["config.json does not describe", "restore"]),
-        ("nothing", ["config.json does not describe", "'model'"]),
+        ("nothing", ["config.json does not describe", "'architecture'"]),
     ],
 )
 def test_a_run_whose_parts_do_not_belong_together(how, parts, straight, tmp_path, capsys):
@@ -448,7 +457,7 @@ def test_a_run_whose_parts_do_not_belong_together(how, parts, straight, tmp_path
             json.dumps(
                 config | dict(model=config["model"] | dict(n_layers=3))
                 if how == "model"
-                else dict(data=config["data"])
+                else dict(format=config["format"], data=config["data"])
             )
         )
     assert gpub("sample", out, "-n", "3") == 1
@@ -529,7 +538,7 @@ def test_stopped_at_once_says_so(capsys, monkeypatch):
     def twice(self):
         raise KeyboardInterrupt  # a second Ctrl-C, or one before the training began
 
-    monkeypatch.setattr(gpub_run.Trainer, "go", twice)
+    monkeypatch.setattr(Trainer, "go", twice)
     assert gpub("train", "shakespeare") == 130
     one_line(capsys, "stopped")
 
@@ -820,7 +829,7 @@ def test_precision_is_measured_once_and_kept(share, name, text, tmp_path, monkey
         asked.append(dtype)
         return share if dtype == torch.bfloat16 else 1.0
 
-    monkeypatch.setattr(gpub_run, "forward_backward_seconds", clock)
+    monkeypatch.setattr(kernels, "forward_backward_seconds", clock)
     argv = [
         "train",
         "shakespeare",
@@ -832,26 +841,26 @@ def test_precision_is_measured_once_and_kept(share, name, text, tmp_path, monkey
         "--set",
         "precision=auto",
     ]
-    whole = gpub_run.train
+    whole = training_run.train
 
     def noted(*args, **options):
-        (parts,) = (x for x in (*args, *options.values()) if isinstance(x, gpub_run.TrainParts))
+        (parts,) = (x for x in (*args, *options.values()) if isinstance(x, training_run.TrainParts))
         asked.append(parts.dtype)
         return whole(*args, **options)
 
-    monkeypatch.setattr(gpub_run, "train", noted)
-    logs = gpub_run.TrainingLoop.log_step
+    monkeypatch.setattr(training_run, "train", noted)
+    logs = StepRecorder.log_step
 
-    def stops(loop, s):
-        logs(loop, s)
+    def stops(recorder, s):
+        logs(recorder, s)
         if s.n == 10:
-            loop.run.stop.set()
+            recorder.job.stop.set()
 
-    monkeypatch.setattr(gpub_run.TrainingLoop, "log_step", stops)
+    monkeypatch.setattr(StepRecorder, "log_step", stops)
     assert gpub(*argv) == 130
-    monkeypatch.setattr(gpub_run.TrainingLoop, "log_step", logs)
+    monkeypatch.setattr(StepRecorder, "log_step", logs)
     monkeypatch.setattr(
-        gpub_run, "forward_backward_seconds", lambda *a: pytest.fail("measured again")
+        kernels, "forward_backward_seconds", lambda *a: pytest.fail("measured again")
     )
     assert gpub(*argv) == 0
     used = torch.bfloat16 if name == "bf16" else torch.float32

@@ -5,14 +5,16 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
+
 import pytest
 import yaml
-from gpub.cli.main import main
+from commands import output_of
+
+from gpub.core import GpubError
 from gpub.progress import Progress
-from gpub.record.checkpoint import latest
+from gpub.record.checkpoint import find_newest
 from gpub.record.folder import lock_folder
 from gpub.record.log import read_log
 from gpub.record.runs import find_runs, summarise_run
@@ -24,22 +26,6 @@ TEXT = "To be, or not to be, that is the question: whether 'tis nobler in the mi
 SETTINGS = [f"--set={name}={value}" for name, value in TINY.items()]
 
 
-def gpub(*words, code=0):
-    "Run a command as a user does, in this process; what it said"
-    said, typed = StringIO(), sys.argv
-    sys.argv = ["gpub", *map(str, words)]
-    try:
-        with redirect_stdout(said), redirect_stderr(said):
-            main()
-        ended = 0
-    except SystemExit as e:
-        ended = e.code or 0
-    finally:
-        sys.argv = typed
-    assert ended == code, said.getvalue()
-    return said.getvalue()
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     "Two small runs that differ in one setting"
@@ -48,12 +34,12 @@ def runs(tmp_path_factory):
     for name, lr in (("low", "0.001"), ("high", "0.01")):
         data = "--data", place / "text.txt"
         lr = f"--set=lr={lr}"
-        gpub("train", "shakespeare", "--steps", 3, "--out", place / name, *data, lr, *SETTINGS)
+        output_of("train", "shakespeare", "--steps", 3, "--out", place / name, *data, lr, *SETTINGS)
     return place
 
 
 def test_ls_names_every_run_and_its_state(runs, tmp_path):
-    said = gpub("ls", runs, "--json", tmp_path / "ls.json")
+    said = output_of("ls", runs, "--json", tmp_path / "ls.json")
     assert "low" in said and "high" in said and said.count("finished") == 2
     rows = json.loads((tmp_path / "ls.json").read_text())
     assert {Path(row["path"]).name for row in rows} == {"low", "high"}
@@ -69,33 +55,33 @@ def test_ls_names_a_damaged_run_and_goes_on(runs, tmp_path):
     (broken / "config.json").write_text("{")
     (run,) = find_runs(tmp_path / "runs")
     assert run.state == "damaged" and "not valid JSON" in run.trouble
-    assert "damaged" in gpub("ls", tmp_path / "runs")
-    assert "there is no folder" in gpub("ls", tmp_path / "none", code=1)
+    assert "damaged" in output_of("ls", tmp_path / "runs")
+    assert "there is no folder" in output_of("ls", tmp_path / "none", code=1)
 
 
 def test_show_tells_the_command_and_gives_the_options(runs):
-    said = gpub("show", runs / "low")
+    said = output_of("show", runs / "low")
     assert "gpub train shakespeare --steps 3" in said and "step 3" in said
-    options = yaml.safe_load(gpub("show", runs / "low", "--yaml"))
+    options = yaml.safe_load(output_of("show", runs / "low", "--yaml"))
     assert options["preset"] == "shakespeare" and options["settings"]["lr"] == "0.001"
 
 
 def test_a_file_trains_the_same_run(runs, tmp_path):
-    (tmp_path / "run.yaml").write_text(gpub("show", runs / "low", "--yaml"))
-    gpub("train", "--config", tmp_path / "run.yaml", "--out", tmp_path / "again", "--quiet")
+    (tmp_path / "run.yaml").write_text(output_of("show", runs / "low", "--yaml"))
+    output_of("train", "--config", tmp_path / "run.yaml", "--out", tmp_path / "again", "--quiet")
     losses = [[row["loss"] for row in read_log(run)] for run in (runs / "low", tmp_path / "again")]
     assert losses[0] == losses[1]
 
 
 def test_quiet_is_quiet(runs, tmp_path):
     place = "--data", runs / "text.txt", "--out", tmp_path / "quiet"
-    said = gpub("train", "shakespeare", "--steps=1", "--quiet", *place, *SETTINGS)
+    said = output_of("train", "shakespeare", "--steps=1", "--quiet", *place, *SETTINGS)
     assert said == ""
 
 
 def test_what_is_typed_replaces_what_a_file_says(runs, tmp_path):
-    (tmp_path / "run.yaml").write_text(gpub("show", runs / "low", "--yaml"))
-    gpub(
+    (tmp_path / "run.yaml").write_text(output_of("show", runs / "low", "--yaml"))
+    output_of(
         "train", "--config", tmp_path / "run.yaml", "--steps=1", "--keep=1", "--out", tmp_path / "b"
     )
     config = json.loads((tmp_path / "b" / "config.json").read_text())
@@ -110,14 +96,15 @@ def test_resume_needs_only_the_name(runs, tmp_path, monkeypatch):
     settings = dict(TINY, steps=3, lr=0.001)
     options = RunOptions("shakespeare", tmp_path / "cut", runs / "text.txt", settings)
     trainer = Trainer(options)
-    for step in trainer.steps():
-        if step.n == 1:
-            trainer.save(step, wait=True)
-            break
+    with pytest.raises(GpubError, match="is not opened: with trainer.opened"):
+        next(trainer.steps())
+    with trainer.opened() as run:
+        step = next(run.steps())
+        run.save(step, wait=True)
     assert summarise_run(tmp_path / "cut").state == "stopped"
     monkeypatch.chdir(tmp_path)
-    gpub("resume", tmp_path / "cut")
-    assert latest(tmp_path / "cut").name == "step-00000003"
+    output_of("resume", tmp_path / "cut")
+    assert find_newest(tmp_path / "cut").path.name == "step-00000003"
     losses = [[row["loss"] for row in read_log(run)] for run in (runs / "low", tmp_path / "cut")]
     assert losses[0] == losses[1]
 
@@ -133,7 +120,7 @@ def test_resume_needs_only_the_name(runs, tmp_path, monkeypatch):
 def test_resume_refuses_in_one_line(runs, tmp_path, change, why):
     config = json.loads((runs / "low" / "config.json").read_text()) | change
     (tmp_path / "config.json").write_text(json.dumps(config))
-    said = gpub("resume", tmp_path, code=1)
+    said = output_of("resume", tmp_path, code=1)
     assert why in said and said.count("\n") == 1
 
 
@@ -146,11 +133,11 @@ def test_kept_options_are_plain_and_whole():
 
 
 def test_compare_shows_what_differs_and_draws(runs, tmp_path):
-    said = gpub("compare", runs / "low", runs / "high", "--out", tmp_path / "both.png")
+    said = output_of("compare", runs / "low", runs / "high", "--out", tmp_path / "both.png")
     assert "train.lr" in said and "0.001" in said and "train.steps" not in said
     assert "--- low, step 3" in said and "--- high, step 3" in said
     assert (tmp_path / "both.png").read_bytes().startswith(b"\x89PNG")
-    assert "at least two" in gpub("compare", runs / "low", code=2)
+    assert "at least two" in output_of("compare", runs / "low", code=2)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +145,7 @@ def test_compare_shows_what_differs_and_draws(runs, tmp_path):
     [
         (["show", "RUN"], ["step", "command"]),
         (["bill", "RUN"], ["usd", "seconds"]),
-        (["doctor", "RUN"], ["name", "found"]),
+        (["doctor", "RUN"], ["question", "finding"]),
         (["plan", "shakespeare", "--gpu", "A100-40", "--tokens", "1M"], ["flops_per_token"]),
     ],
     ids=lambda words: words[0],
@@ -166,7 +153,7 @@ def test_compare_shows_what_differs_and_draws(runs, tmp_path):
 def test_a_program_reads_the_answer_too(runs, tmp_path, words, has):
     "--json FILE, beside what a person reads"
     words = [runs / "low" if word == "RUN" else word for word in words]
-    said = gpub(*words, "--json", tmp_path / "answer.json")
+    said = output_of(*words, "--json", tmp_path / "answer.json")
     answer = (tmp_path / "answer.json").read_text()
     assert json.loads(answer) and said
     assert [word for word in has if f'{word}"' not in answer] == []
@@ -188,7 +175,7 @@ def test_a_program_reads_the_answer_too(runs, tmp_path, words, has):
     ids=" ".join,
 )
 def test_words_a_command_does_not_know_end_with_2(words, why):
-    said = gpub(*words, code=2)
+    said = output_of(*words, code=2)
     assert why in said and said.count("\n") == 1 and said.startswith("gpub: ")
 
 
@@ -237,11 +224,11 @@ def test_colour_only_where_it_is_seen(monkeypatch):
 
 
 def test_train_alone_lists_the_presets():
-    said = gpub("train")
+    said = output_of("train")
     assert (
         "burn-1b" in said
         and "1,038,692,352" in said
-        and said == gpub("presets") + ("\nTrain one: gpub train shakespeare\n")
+        and said == output_of("presets") + ("\nTrain one: gpub train shakespeare\n")
     )
 
 
@@ -264,7 +251,7 @@ def test_the_shell_completes_names(runs):
     offered = completed("show", "", GPUB_RUNS=str(runs))
     assert [Path(run).name for run in offered] == ["high", "low"]
     assert "compare" in completed("com") and "completion" not in completed("com")
-    assert "_GPUB_COMPLETE=bash_source" in gpub("--help").replace("\n  ", " ")
+    assert "_GPUB_COMPLETE=bash_source" in output_of("--help").replace("\n  ", " ")
 
 
 def test_completion_of_names_needs_no_torch(runs):

@@ -1,11 +1,16 @@
 """Sealed forecasts: each grade names the commit of its forecast, the forecast came before the run,
 and a forecast of something that had been measured says so."""
 
-import json, re, shutil, subprocess
+import json
+import re
+import shutil
+import subprocess
 from datetime import datetime
 from pathlib import Path
+
 import pytest
-from gpub.budget.ladder import read_forecast
+
+from gpub.plans.ladder import read_forecast
 
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "data/runs"

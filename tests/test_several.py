@@ -7,11 +7,13 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+
 import forked
 import pytest
-from gpub.record.checkpoint import MODEL, checkpoints
 from test_parallel import ARGS, alone, same_curve  # noqa: F401
 from test_shards import fill
+
+from gpub.record.checkpoint import MODEL, checkpoints
 
 PROGRAM = Path(__file__).parent / "several.py"
 
@@ -65,11 +67,6 @@ def test_muons_work_is_divided(told):
     found = told["muon"]
     assert found["far"] < 5e-7
     assert sum(found["each"]) == found["all"] and max(found["each"]) <= 0.5 * found["all"]
-
-
-def test_shards_are_read_once_a_machine(told):
-    read = told["shards"]["read"]
-    assert sum(bool(names) for names in read) == 1 and max(map(len, read)) > 3
 
 
 def free_port():

@@ -2,11 +2,21 @@
 to find, and, where `SITE` names a built site, a browser opens every page of it:
 SITE=_site_offline/html pytest tests/test_site.py."""
 
-import ast, html, json, os, re, shutil, subprocess, sys, tarfile
+import ast
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
 from configparser import ConfigParser
 from datetime import date
 from pathlib import Path
-import pytest, yaml
+
+import pytest
+import yaml
 from browser import Browser
 from cells import python
 

@@ -1,7 +1,10 @@
 """Tables: one layout for a notebook, a terminal and a file; and the figures about the package."""
 
-import subprocess, sys
+import subprocess
+import sys
+
 import pytest
+
 from gpub.cli import main as main_module
 from gpub.cli.options import echo_text
 from gpub.core import GpubError

@@ -4,8 +4,10 @@ cannot become a part of it."""
 import shutil
 import subprocess
 import sys
+
 import pytest
 from jinja2 import UndefinedError
+
 from gpub.templates import read_packaged, render_template
 
 
@@ -23,7 +25,7 @@ def names(package):
 def test_every_file_of_the_package_is_installed(copy):
     here = names(copy / "gpub")
     endings = {name.rsplit(".", 1)[-1] for name in here}
-    assert {"py", "jinja", "css", "js"} == endings
+    assert {"py", "jinja", "css", "js", "csv"} == endings
     assert built(copy) == here
 
 

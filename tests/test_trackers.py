@@ -1,18 +1,20 @@
 "Guests of the log: what they are told, where they write, and that none of them can stop a run"
 
-import json, os, struct, subprocess, sys, types
+import json
+import os
+import struct
+import subprocess
+import sys
+import types
 from pathlib import Path
+
 import pytest
+from contracts import refuses
+
 from gpub.core import GpubError
+from gpub.train.options import RunOptions
 from gpub.train.trackers import OPENERS, tracker
 from gpub.train.trainer import Trainer
-
-
-def refused(match, *args):
-    with pytest.raises(GpubError, match=match) as e:
-        tracker(*args)
-    assert "\n" not in str(e.value)
-    return str(e.value)
 
 
 def rows(first, last):
@@ -23,7 +25,7 @@ def rows(first, last):
 
 
 def test_unknown_name():
-    assert all(n in refused("no tracker 'excel'", "excel", "x", {}, "id") for n in OPENERS)
+    assert all(n in refuses("no tracker 'excel'", tracker, "excel", "x", {}, "id") for n in OPENERS)
 
 
 @pytest.mark.parametrize(
@@ -32,8 +34,8 @@ def test_unknown_name():
 )
 def test_missing_package(tmp_path, monkeypatch, name, package):
     monkeypatch.setitem(sys.modules, package, None)
-    assert f"pip install 'gpub[{name}]'" in refused(
-        f"--track {name} needs", name, tmp_path, {}, "id"
+    assert f"pip install 'gpub[{name}]'" in refuses(
+        f"--track {name} needs", tracker, name, tmp_path, {}, "id"
     )
 
 
@@ -42,7 +44,7 @@ def test_a_package_that_is_not_there_is_said_before_all_else(tmp_path, monkeypat
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
     monkeypatch.setattr("gpub.train.trackers.find_spec", lambda name: None)
     with pytest.raises(GpubError, match=r"pip install 'gpub\[wandb\]'"):
-        Trainer("shakespeare", tmp_path / "run", tmp_path / "no.txt", track="wandb")
+        Trainer(RunOptions("shakespeare", tmp_path / "run", tmp_path / "no.txt", track="wandb"))
     assert not (tmp_path / "run").exists()
 
 
@@ -104,7 +106,7 @@ def test_a_guest_that_does_not_start_is_refused(fake, tmp_path):
         raise RuntimeError("no project\nfor you")
 
     fake.init = no
-    refused("trackio did not start", "trackio", tmp_path, {}, "id")
+    refuses("trackio did not start", tracker, "trackio", tmp_path, {}, "id")
 
 
 def test_interrupts_pass(fake, tmp_path):

@@ -1,5 +1,6 @@
 "The engine where no run on a CPU would go: a resume on a GPU, a full memory, masked targets"
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -10,13 +11,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gpub.core import GpubError
+from gpub.data.batch import Batch
 from gpub.device import seed_everything
-from gpub.model.gpt import GPT, GPTConfig
 from gpub.lab.bench.speed import head_loss
+from gpub.model.gpt import GPT, GPTConfig
 from gpub.train.compiled import choose_loss, compiled_loss
 from gpub.train.config import TrainConfig
-from gpub.train.loop import evaluate, train
-from gpub.train.memory import IGNORED, MicroBatcher, backward, out_of_memory
+from gpub.train.loop import evaluate, train_next_token
+from gpub.train.memory import (
+    IGNORED,
+    MicroBatcher,
+    TokenBatch,
+    backward,
+    next_token_loss,
+    out_of_memory,
+)
 from gpub.train.optim import (
     Muon,
     make_optimizers,
@@ -161,7 +170,7 @@ def test_a_step_shrinks_whatever_says_that_memory_is_full(error):
         return model.loss(x, y)
 
     fit = MicroBatcher(model, CFG, log=said.append)
-    fit.backward(cramped, x, y)
+    fit.accumulate(partial(next_token_loss, cramped), TokenBatch.whole(x, y))
     assert fit.micro == 2 and len(said) == 2
     assert torch.allclose(gradient(model), whole, atol=1e-6)
 
@@ -185,7 +194,7 @@ def test_memory_that_ends_while_compiling_shrinks_the_step_and_stays_compiled(mo
     model, said = tiny(), []
     cfg = TrainConfig(steps=9, compile="yes")
     fit = MicroBatcher(model, cfg, log=said.append)
-    fn = choose_loss(fit, batch(), cfg, 9)
+    fn = choose_loss(fit, batch(), cfg)
     assert fn != model.loss and fit.micro == 2
     assert [s.split(":")[0] for s in said] == [
         "out of memory with 8 sequences of 8 tokens at once",
@@ -198,7 +207,7 @@ def test_a_compiler_without_any_room_ends_the_run_with_what_to_do(monkeypatch):
     model, said = tiny(), []
     cfg = TrainConfig(steps=9, compile="yes", micro_batch=1, grad_checkpoint="full")
     with pytest.raises(GpubError, match="out of memory with one sequence of 8 tokens"):
-        choose_loss(MicroBatcher(model, cfg, log=said.append), batch(), cfg, 9)
+        choose_loss(MicroBatcher(model, cfg, log=said.append), batch(), cfg)
     assert not said  # not a word about eager mode
 
 
@@ -211,34 +220,6 @@ def test_a_trial_that_runs_out_of_memory_is_no_failure_to_compile():
     with pytest.raises(RuntimeError, match="Triton"):
         compiled_loss(tiny(), trial, said.append)
     assert not said
-
-
-@pytest.mark.parametrize("first", ["compiled", "eager"])
-def test_compiling_is_timed_once_for_a_machine(first, tmp_path, monkeypatch):
-    "Two undisturbed runs of one shape are compiled alike, however busy the machine is"
-    import gpub.train.compiled as compiled
-
-    monkeypatch.setenv("GPUB_CACHE", str(tmp_path))
-    seconds = dict(compiled=[600.0, 500.0], eager=[600.0, 700.0])  # of a step: eager, compiled
-    other = dict(compiled="eager", eager="compiled")[first]
-    clock = iter([*seconds[first], *seconds[other]])
-    monkeypatch.setattr(compiled, "seconds_per_call", lambda f: next(clock))
-    made = []
-
-    def compile_it(fit, step, by):
-        made.append(fit)
-        return lambda x, y: by.loss(x, y)
-
-    monkeypatch.setattr(compiled, "_compile", compile_it)
-    chosen = []
-    for _ in range(2):
-        fit = MicroBatcher(tiny(), CFG, log=lambda line: None)
-        chosen.append(choose_loss(fit, batch(), CFG, 9) != fit.model.loss)
-    assert chosen == [first == "compiled"] * 2
-    assert len(made) == (2 if first == "compiled" else 1)
-    longer = batch(rows=9)  # another shape is another question
-    choose_loss(MicroBatcher(tiny(), CFG, log=lambda line: None), longer, CFG, 9)
-    assert next(clock, None) is None
 
 
 def masked():
@@ -266,9 +247,9 @@ def test_masked_targets_count_however_the_batch_is_cut(micro):
     got = backward(model.loss, x, y, micro)
     assert abs(got - loss) < 1e-6 and (gradient(model) - grad).abs().max() < 1e-6
     first = next(
-        train(
+        train_next_token(
             tiny(),
-            lambda n, context_length: (x, y),
+            lambda n, context_length: Batch(x, y),
             TrainConfig(steps=1, batch_tokens=64, micro_batch=micro),
         )
     )
@@ -337,7 +318,7 @@ def test_optimizers_of_another_model_are_refused():
     model = tiny()
     opts = make_optimizers(tiny(), CFG)
     with pytest.raises(GpubError, match="optimizers hold"):
-        next(train(model, lambda n, context_length: batch(), CFG, opts))
+        next(train_next_token(model, lambda n, context_length: Batch(*batch()), CFG, opts))
 
 
 def test_no_step_waits_for_the_device():
@@ -357,7 +338,7 @@ def test_no_step_waits_for_the_device():
     model = tiny()
     fit = MicroBatcher(model, SimpleNamespace(grad_checkpoint="off", micro_batch=3, depths=()))
     with Reads():
-        fit.backward(model.loss, x, y)
+        fit.accumulate(partial(next_token_loss, model.loss), TokenBatch.whole(x, y))
     assert not reads
 
 

@@ -1,24 +1,40 @@
 """The final notebook, killed in the middle of each phase and run again from the top; the script for
 a pod."""
 
-import ast, json, os, queue, random, re, shutil, signal, subprocess, sys
-from pathlib import Path
+import ast
+import json
+import os
+import queue
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+
 import forked
 import pytest
 import torch
+from kill import same_weights, wait_for
+from test_phases import SILENT, TOY, losses, quick  # noqa: F401, quick is a fixture
+
 from gpub.core import read_json, write_atomic
 from gpub.device import machine
 from gpub.files import shipped
+from gpub.guards import before_paying
 from gpub.host import usable_cores
-from gpub.budget.ends import steps_reached
-from gpub.budget.phases import read_plan
-from gpub.budget.verdicts import verdicts
-from gpub.budget.walk import run_plan
-from gpub.record.checkpoint import load_checkpoint
-from gpub.record.ledger import KINDS, account, read_ledger
+from gpub.plans import bases
+from gpub.plans.annealing import steps_reached
+from gpub.plans.cost_forecast import forecast_plan
+from gpub.plans.gpus import machine_for
+from gpub.plans.paid_steps import PaidPlace, beside_run, disk_needed, paid_steps, tokens_read
+from gpub.plans.phases import read_plan
+from gpub.plans.runner import PlanOptions, run_plan
+from gpub.plans.verdicts import verdicts
+from gpub.prep import obtain
 from gpub.prep.pipeline import PrepConfig, prepare
-from kill import same_weights, wait_for
-from test_phases import SILENT, TOY, losses, quick  # noqa: F401, quick is a fixture
+from gpub.record.checkpoint import load_checkpoint
+from gpub.record.ledger import read_ledger
 
 
 def cells(root, plan):
@@ -137,15 +153,14 @@ def killed_and_run_again(kernel, root, plan, phases, tmp_path):
         and f"{phases[-1]}" in out
         and "would upload" in out
     )
-    run_plan(
-        plan,
-        tmp_path / "whole",
-        str(home / "shards"),
-        1.45,
+    options = PlanOptions(
+        usd_per_hour=1.45,
+        data=str(home / "shards"),
         device="cpu",
         log=lambda s: None,
         progress=SILENT,
     )
+    run_plan(plan, tmp_path / "whole", options)
     same_weights(home / "run", tmp_path / "whole")
     assert dict(losses(home / "run")) == dict(losses(tmp_path / "whole")) and [
         v["word"] for v in verdicts(home / "run")
@@ -174,7 +189,8 @@ def test_jupyter_kernel_killed_in_the_middle_of_every_phase(root, tmp_path):
 
 def test_a_recipe_reads_no_more_of_the_hub_than_it_needs(tmp_path, monkeypatch):
     "FineWeb-Edu is 1.3 trillion tokens; here it is 4 MB, of which 20,000 tokens are asked for"
-    import pyarrow as pa, pyarrow.parquet as pq
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
     data = tmp_path / "hub/HuggingFaceFW/fineweb-edu/data"
     data.mkdir(parents=True)
@@ -246,7 +262,7 @@ def test_what_goes_wrong_is_said_and_the_machine_is_given_back(root, tmp_path):
     ):
         assert sum(c.count(old) for c in src) == 1
         src = [c.replace(old, new) for c in src]
-    train = next(i for i, c in enumerate(src) if "class Picture" in c)
+    train = next(i for i, c in enumerate(src) if "LossPicture(" in c)
     command = ["-c", "\n".join([TROUBLE, *src[:train], CRAMPED, *src[train:]])]
     done = forked.run(
         command, text=True, capture_output=True, cwd=tmp_path, env=env(tmp_path), timeout=600
@@ -260,8 +276,8 @@ def test_what_goes_wrong_is_said_and_the_machine_is_given_back(root, tmp_path):
         "is behind: Not a directory; the training goes on",
         "out of memory with 4 sequences",
     ):
-        assert line in done.stdout and line in log, line
-    assert "tok/s" in log and "--- step" in log  # how far it is, and the samples
+        assert line in done.stdout, line
+    assert "GpubError: the run is safe in" in log  # why it ended outlives the machine
     assert (tmp_path / "ended").read_text().split() == ["done"]
 
 
@@ -318,11 +334,10 @@ def test_a_damaged_checkpoint_is_said_when_the_page_is_opened_again(root, whole_
     weights = max(newest.iterdir(), key=lambda f: f.stat().st_size)
     weights.write_bytes(weights.read_bytes()[:-8])
     src = cells(root, home / "plan.json")
-    opened = next(i for i, c in enumerate(src) if "steps_reached(RUN, MIRROR" in c)
+    opened = next(i for i, c in enumerate(src) if "steps_reached(paid.run, MIRROR" in c)
     said = as_script(src[: opened + 1], home)
     (line,) = [line for line in said.splitlines() if newest.name in line]
     assert weights.name in line
-    assert line in (home / "plan/notebook.log").read_text(encoding="utf-8")
 
 
 @pytest.mark.full(instead="test_killed_in_the_middle_of_a_phase")
@@ -331,13 +346,8 @@ def test_the_page_beside_a_real_command_line(root, whole_page):
     tmp_path, out = whole_page
     plan = tmp_path / "plan.json"
     assert "finishes annealed with $" in out and "never more than $1.00 for the run" in out
-    lines = [line for line in out.splitlines() if re.match(r"[a-z, ]+ +\$[\d.]+$", line)]
-    priced = {line.rpartition("$")[0].strip(): float(line.rpartition("$")[2]) for line in lines}
-    *parts, whole = priced.items()
-    names = ["downloading", "preparing the data", "preflight", "the run"]
-    assert [name for name, _ in parts] == names and whole[0] == "all together, by the forecast"
-    assert sum(usd for _, usd in parts) == pytest.approx(whole[1], abs=0.02)
-    assert all(usd > 0 for _, usd in parts)
+    assert re.search(r"^balance to have: \$[\d,]+\.\d\d, ", out, re.M)
+    assert re.search(r"^1 +account and volume ", out, re.M) and "delete the volume" in out
     # every prompt of the blog at every milestone
     for milestone in (m for p in TOY.phases for m in p.milestones):
         assert len(re.findall(rf"^{milestone} .*`", out, re.M)) == len(BLOG), milestone
@@ -366,16 +376,7 @@ BLOG = [
 ]
 
 
-def functions_of(root, name, **around):
-    "The functions of the cell that defines `name`, as they would be among these values"
-    src = next(c for c in cells(root, "any") if f"def {name}(" in c)
-    found = [n for n in ast.parse(src).body if isinstance(n, ast.FunctionDef)]
-    space = dict(around)
-    exec(compile(ast.Module(found, []), "train_1b", "exec"), space)
-    return space
-
-
-def test_on_a_gpu_the_corpus_is_prepared_with_the_cores_there_are(root, tmp_path, monkeypatch):
+def test_the_corpus_is_prepared_with_the_cores_there_are(tmp_path, monkeypatch):
     "All of them: of the container, not of the server around it; and whatever is said is heard"
     asked, said = [], []
     monkeypatch.setattr(os, "cpu_count", lambda: 999)
@@ -384,27 +385,9 @@ def test_on_a_gpu_the_corpus_is_prepared_with_the_cores_there_are(root, tmp_path
         asked.append((recipe, workers))
         log("a stage")
 
-    from gpub.prep.config import load_recipe
-
-    space = functions_of(
-        root,
-        "shards",
-        CUDA=True,
-        DATA="recipe",
-        SHARDS=tmp_path,
-        SOURCES=(),
-        TOKENS=21 * 10**9,
-        MIRROR_SHARDS="/mnt/drive/burn-1b-shards",
-        Path=None,
-        load_recipe=load_recipe,
-        shipped=shipped,
-        prepare=prepared,
-        usable_cores=usable_cores,
-        os=os,
-        log=said.append,
-        print=said.append,
-    )
-    space["shards"]()
+    monkeypatch.setattr(obtain, "prepare", prepared)
+    recipe = obtain.corpus_recipe(21 * 10**9, (), "/mnt/drive/burn-1b-shards")
+    obtain.obtain_shards(recipe, tmp_path, said.append)
     ((recipe, workers),) = asked
     assert workers == usable_cores() < 999 and said == ["a stage"]
     assert recipe.mirror == "/mnt/drive/burn-1b-shards" and recipe.tokens == 21 * 10**9
@@ -412,60 +395,101 @@ def test_on_a_gpu_the_corpus_is_prepared_with_the_cores_there_are(root, tmp_path
     assert web.config == "sample-100BT" and python.column == "text"
 
 
-def test_a_volume_of_150_gb_holds_what_the_page_does(root):
-    "Up to where the page stops by itself: checkpoints, shards, and what preparing them takes"
-    from gpub.model.sizes import checkpoint_bytes, config_of
-
-    plan = read_plan("burn-1b")
-    phases = plan.phases[: plan.phases.index(plan.phase("push")) + 1]
-    space = functions_of(
-        root, "disk_needed", checkpoint_bytes=checkpoint_bytes, config_of=config_of
-    )
-    tokens = 1.01 * phases[-1].until * 131_072
-    kept, each, room = space["disk_needed"](plan.preset, phases, tokens, False)
-    assert kept * each < room < 150 * 0.9, f"{room:.0f} GB"
-    assert space["disk_needed"](plan.preset, phases, tokens, True)[2] < room
+def test_one_volume_holds_the_run_its_data_and_the_phases_that_talk():
+    "Up to where the page stops by itself; and the step that rents it asks for a tenth more"
+    need = disk_needed(read_plan("burn-1b"), "push")
+    talk = disk_needed(read_plan("burn-1b-chat"))
+    assert need.checkpoints * need.each < need.total and need.preparing <= need.total
+    whole = need.total + talk.total
+    machine = machine_for("burn-1b", "A100-80", 1.49)
+    place = PaidPlace(spare_gb=talk.total)
+    volume, *_ = paid_steps(read_plan("burn-1b"), machine, "push", place=place)
+    (size,) = re.findall(r"(\d+) GB", volume.commands[0])
+    assert 1.1 * whole < float(size) < 1.1 * whole + 12
+    assert volume.usd == pytest.approx(0.07 * float(size))
 
 
 @pytest.mark.parametrize("stop", [p.name for p in read_plan("burn-1b").phases])
-def test_the_tokens_prepared_are_those_that_the_phases_read(root, stop):
+def test_the_tokens_prepared_are_those_that_the_phases_read(stop):
     "Not those of the whole plan: of the phases up to where the page stops, and some to hold out"
-    src = next(c for c in cells(root, "any") if "steps_reached(RUN, MIRROR" in c)
-    assert "TOKENS = TOKENS or needed" in src
-    told = {n.targets[0].id: n.value for n in ast.parse(src).body if named(n)}
     plan = read_plan("burn-1b")
-    around = dict(big=plan, until=stop, batch=131_072)
-    needed = eval(compile(ast.Expression(told["needed"]), "train_1b", "eval"), around)
+    needed = tokens_read(plan, stop)
     assert needed == pytest.approx(1.01 * plan.phase(stop).until * 131_072, abs=1)
-    assert needed <= 12 * 10**9 or stop in ("longer", "chinchilla")  # as scripts/runpod.sh has it
+    assert needed <= 12 * 10**9 or stop in ("longer", "chinchilla")
+    machine = machine_for("burn-1b", "A100-80", 1.49)
+    data = next(s for s in paid_steps(plan, machine, stop) if s.name.startswith("data"))
+    assert any(f"--tokens {needed}" in command for command in data.commands)
 
 
-def value_in(root, words, name, **around):
-    "What a name is given in the cell of the page that has these words"
-    src = next(c for c in cells(root, "any") if words in c)
-    values = {n.targets[0].id: n.value for n in ast.parse(src).body if named(n)}
-    return eval(compile(ast.Expression(values[name]), "train_1b", "eval"), around)
-
-
-def test_the_balance_to_have_holds_the_ceiling_and_everything_beside_the_run(root):
-    costs = dict(downloading=0.5, preflight=0.5) | {"the run": 200.0}
-    around = dict(ceiling=250.0, costs=costs, volume=9.0, sum=sum)
-    assert value_in(root, "balance to have", "balance", **around) == 260.0
-    volume = dict(gigabytes=100, storage=read_json(shipped("storage.json")))
-    assert value_in(root, "balance to have", "volume", **volume) == pytest.approx(7.0)
+def test_the_balance_to_have_holds_the_ceiling_and_everything_beside_the_run():
+    plan = read_plan("burn-1b")
+    steps = paid_steps(plan, machine_for("burn-1b", "A100-80", 1.49), "push")
+    beside = beside_run(steps, plan)
+    phases = {"smoke", "proof", "grind", "push"}
+    assert beside.keys() == {s.name for s in steps if s.usd} - phases
+    assert sum(beside.values()) == pytest.approx(
+        sum(s.usd for s in steps) - sum(s.usd for s in steps if s.name in phases)
+    )
 
 
 @pytest.mark.parametrize("stop", ["smoke", "push"])
-def test_the_preflight_prices_the_steps_up_to_where_the_page_stops(root, stop):
-    plan = read_plan("burn-1b")
-    around = dict(plan=plan, todo=[plan.phase(stop)])
-    settings = value_in(root, "asked before: the run has begun", "settings", **around)
-    assert settings == plan.settings | dict(steps=plan.phase(stop).until)
+def test_the_preflight_prices_the_steps_up_to_where_the_page_stops(stop, tmp_path, monkeypatch):
+    plan, asked = read_plan("burn-1b"), []
+    monkeypatch.setattr(
+        before_paying, "preflight", lambda preset, **run: asked.append(run["settings"]) or []
+    )
+    before_paying.ask_before_steps(plan, stop, tmp_path, "shards", 1.49)
+    assert asked == [plan.settings | dict(steps=plan.phase(stop).until)]
 
 
-def test_accept_is_a_setting_and_is_handed_on(root):
-    assert value_in(root, "WHEN_DONE = None", "ACCEPT") is False
-    assert any("accept=ACCEPT" in c for c in cells(root, "any") if "run_plan(" in c)
+def test_the_figures_of_the_readme_are_those_of_the_forecast(root):
+    "Hours and dollars of both pages, at the price that it names"
+    text = (root / "README.md").read_text(encoding="utf-8")
+    table = re.findall(r"([\d.]+) hours, \$([\d.]+)", text.partition("an A100 80GB at $1.50")[2])
+    talk, smol = read_plan("burn-1b-chat"), bases.PUBLIC_BASES[1]
+    tuned = bases.fit_plan(talk, smol.name, smol.config, "llama")
+    for (hours, usd), (plan, until) in zip(
+        table, [(read_plan("burn-1b"), "push"), (tuned, None), (talk, None)], strict=True
+    ):
+        machine = machine_for(plan.priced_model, "A100-80", 1.5)
+        forecasts = forecast_plan(plan, machine, until)
+        assert float(usd) == pytest.approx(forecasts[-1].total, abs=0.006)
+        assert float(hours) == pytest.approx(sum(f.hours for f in forecasts), abs=0.51)
+
+
+@pytest.mark.skipif(os.name == "nt" or not shutil.which("bash"), reason="a shell script")
+def test_the_data_are_prepared_on_a_machine_without_a_gpu(root, tmp_path):
+    "The script ends when they are there, says what is next, and asks no card"
+    shards = tmp_path / "train_1b/shards"
+    shards.mkdir(parents=True)
+    (shards / "manifest.json").write_text("{}")
+    asked = dict(DATA_ONLY="1", NO_TMUX="1", PYTHON=sys.executable, HOME_DIR=str(tmp_path))
+    done = subprocess.run(
+        ["bash", "scripts/runpod.sh"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        env=env(tmp_path) | asked,
+        timeout=120,
+    )
+    assert done.returncode == 0 and f"the data lie in {shards}" in done.stdout, done.stderr
+
+
+def test_every_setting_of_the_page_is_handed_on(root):
+    "What stands in the cell of decisions is read by a cell after it"
+    src = cells(root, "any")
+    at = next(i for i, c in enumerate(src) if "WHEN_DONE = None" in c)
+    names = {n.targets[0].id for n in ast.parse(src[at]).body if named(n)}
+    after = {n.id for c in src[at + 1 :] for n in ast.walk(ast.parse(c)) if isinstance(n, ast.Name)}
+    assert names - after == {"WHEN_DONE"} and "ACCEPT" in names
+
+
+def test_the_page_is_short(root):
+    "At most twelve cells to look at, none of them longer than the cell of decisions"
+    hidden = "#| hide", "#| code-fold"
+    seen = [c for c in cells(root, "any") if not c.startswith(hidden)]
+    assert len(seen) <= 16 and sum(len(c.splitlines()) for c in seen) < 170
+    assert all(len(c.splitlines()) <= 26 for c in seen)
 
 
 def named(node):
@@ -473,37 +497,29 @@ def named(node):
     return isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
 
 
-def test_fetched_shards_are_asked_for_again(root, tmp_path, monkeypatch):
+def test_fetched_shards_are_asked_for_again(tmp_path, monkeypatch):
     "The Hub that answers 503 once has not ended a night's work"
+    import huggingface_hub
+
     from gpub.data import network
 
     answers, said = [ConnectionError("503"), ConnectionError("reset"), "a folder"], []
 
-    class Hub:
-        @staticmethod
-        def snapshot_download(repo, **how):
-            answer = answers.pop(0)
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
+    def download(repo, **how):
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
-    def unpack(packed, to):
+    def unpacked(packed, to):
         packed.mkdir()
         return "a manifest"
 
     monkeypatch.setattr(network, "PATIENT", network.Backoff(sleep=lambda seconds: None))
-    stand_in = type("Importlib", (), dict(import_module=staticmethod(lambda name: Hub)))
-    space = functions_of(
-        root,
-        "fetch",
-        home=tmp_path,
-        importlib=stand_in,
-        unpack=unpack,
-        shutil=shutil,
-        retrying=network.retrying,
-        log=said.append,
-    )
-    assert space["fetch"]("some/shards", tmp_path / "to") == "a manifest" and len(said) == 2
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    monkeypatch.setattr(obtain, "unpack", unpacked)
+    where, manifest = obtain.obtain_shards("some/shards", tmp_path / "to", said.append)
+    assert (where, manifest) == (tmp_path / "to", "a manifest") and len(said) == 2
 
 
 def test_prompts_are_published_ones_and_none_ends_with_a_space(root):
@@ -516,16 +532,12 @@ def test_prompts_are_published_ones_and_none_ends_with_a_space(root):
 
 def test_the_page_says_what_receipts_say_of_a_card_and_nothing_else(root, tmp_path):
     "A bench and a run that are planted are read; on another card nothing is known"
-    from gpub.budget.bill import money
     from gpub.core import read_config
-    from gpub.model.sizes import GPUS, gpu_key, receipts
+    from gpub.model.gpus import GPUS
 
-    around = dict(gpu_key=gpu_key, receipts=receipts, Path=Path, read_json=read_json, money=money)
-    around |= dict(account=account, read_ledger=read_ledger, KINDS=KINDS, NOT_YET="not yet")
-    space = functions_of(root, "measured_on", **around)
-    measured = space["measured_on"]
+    measured = before_paying.measured_on
     assert measured("burn-1b", GPUS["A100-80"], shipped()) == {}  # until somebody paid for it
-    assert space["twin_words"](tmp_path) == ("not yet", "not yet")
+    assert before_paying.twin_words(tmp_path) == (before_paying.NOT_YET,) * 2
 
     (tmp_path / "bench").mkdir()
     on = dict(gpu="NVIDIA A100-SXM4-80GB", cpu="x")
@@ -549,62 +561,57 @@ def test_the_page_says_what_receipts_say_of_a_card_and_nothing_else(root, tmp_pa
     assert found["memory at its fullest"] == "51.2 GB, compiled" and "compiling" not in found
 
 
-def test_the_published_curve_and_the_gates_lie_behind_the_live_one(root):
-    "Every published loss at its step, a band for every gate on the loss"
+def test_the_published_curve_and_the_gates_lie_behind_the_live_one():
+    "Every published loss at its step, a bar at the end of a phase for every gate on the loss"
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
-    from gpub.budget.forecast import published_curve
+
+    from gpub.plans.live_picture import draw_expected
+    from gpub.plans.loss_forecast import published_curve
 
     plan, curve = read_plan("burn-1b"), dict(published_curve("s2-1b"))
-    around = dict(read_config=None, GREY="0.5", PUBLISHED=curve, batch=131_072)
-    space = functions_of(root, "draw_behind", **around)
     fig, ax = plt.subplots()
-    space["draw_behind"](ax, plan)
-    drawn = {line.get_label(): line.get_xydata().tolist() for line in ax.lines}
+    draw_expected(ax, plan)
+    drawn = [line.get_xydata().tolist() for line in ax.lines]
     wanted = [[tokens / 131_072, loss] for tokens, loss in curve.items()]
-    assert wanted in drawn.values() and len(wanted) > 5
-    gates = {
-        (*plan.span(p), g.least, g.most) for p in plan.phases for g in p.gates if g.metric == "loss"
-    }
-    bands = set()
-    for band in ax.collections:
-        (x0, y0), (x1, y1) = band.get_paths()[0].get_extents().get_points().tolist()
-        bands.add((x0, x1, y0, y1))
-    assert bands == gates and len(gates) == 4
-    picture = next(c for c in cells(root, "any") if "class Picture" in c)
-    assert "draw_behind(ax, plan, RUN)" in picture
+    assert wanted in drawn and len(wanted) > 5
+    gates = [
+        [[p.until, g.least], [p.until, g.most]]
+        for p in plan.phases
+        for g in p.gates
+        if g.metric == "loss"
+    ]
+    assert len(gates) == 4 and all(bar in drawn for bar in gates) and len(drawn) == 5
     plt.close(fig)
 
 
 @pytest.mark.parametrize(
     "preset", ("shakespeare", pytest.param("gpt2-124m", marks=pytest.mark.full))
 )
-def test_the_page_rehearses_in_a_process_of_its_own(root, tmp_path, monkeypatch, forks, preset):
+def test_the_page_rehearses_in_a_process_of_its_own(tmp_path, monkeypatch, forks, preset):
     """Whatever this kernel did before; what cannot be rehearsed is a line, and nothing was
     rehearsed"""
-    said = []
-    around = dict(home=tmp_path, subprocess=subprocess, sys=sys, read_json=read_json)
-    space = functions_of(root, "rehearsal", **around, print=said.append)
     for name, value in env(tmp_path).items():
         monkeypatch.setenv(name, value)
     torch.ones(1, requires_grad=True).sum().backward()
-    (found,) = space["rehearsal"](preset, "A100-80")
-    assert found["ready"] and found["gpu"] == "A100-80" and "ready" in said[-1]
-    words = functions_of(root, "rehearsal_words")["rehearsal_words"]
-    assert words([found]) == (
+    answer = before_paying.rehearse_apart(preset, "A100-80")
+    (found,) = answer.records
+    assert answer.ready and found["ready"] and found["gpu"] == "A100-80" and "ready" in answer.text
+    assert before_paying.rehearsal_words(answer.records) == (
         f"rehearsed: {len(found['peaks'])} moments, 0 on a wrong device or worse"
     )
-    assert space["rehearsal"]("shakespeare", "Voodoo 2") is None and "Voodoo 2" in said[-1]
-    assert words(None) == "not rehearsed here"
 
 
 @pytest.mark.skipif(os.name == "nt" or not shutil.which("bash"), reason="a shell script")
 def test_a_ceiling_that_is_too_low_is_refused_before_a_byte_is_downloaded(root, tmp_path):
     "By the page, in the cell of the forecast, and by the script; up to push, as both go by default"
-    src = next(c for c in cells(root, "any") if "plan_text(big, rented, until)" in c)
-    assert "refuse_hopeless(plan, rented, UNTIL, run_max)" in src
+    src = cells(root, "any")
+    refusal = next(i for i, c in enumerate(src) if "refuse_hopeless(" in c)
+    assert refusal < next(
+        i for i, c in enumerate(src) if "obtain_shards(" in c and "import" not in c
+    )
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'NVIDIA A100-SXM4-80GB'\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     asked = dict(USD_PER_HOUR="1.49", MAX_USD="100", NO_TMUX="1", PYTHON=sys.executable)
@@ -619,15 +626,13 @@ def test_a_ceiling_that_is_too_low_is_refused_before_a_byte_is_downloaded(root, 
         timeout=300,
     )
     assert done.returncode == 1 and (tmp_path / "ended").is_file()
-    (line,) = [line for line in done.stderr.splitlines() if "--max-usd" in line]
+    (line,) = [line for line in done.stdout.splitlines() if "would end the run" in line]
     assert "$100 would end the run before" in line.replace("--max-usd ", "$")
     assert "to the end of push" in line and "--until grind" not in line
     home = tmp_path / "train_1b"
     assert not (home / "shards").exists() and "finishes annealed with $" in done.stdout
     # the reason outlives the pod: all that was printed, and one line
-    assert (
-        line in (home / "gpub.log").read_text() and done.stdout in (home / "gpub.log").read_text()
-    )
+    assert (home / "gpub.log").read_text() == done.stdout and not done.stderr
     status = (home / "STATUS").read_text()
     assert (
         "ended with code 1" in status and line in status and "start the same line again" in status
@@ -673,7 +678,7 @@ def test_the_notebook_opens_in_colab_and_keeps_torch(root):
         in "\n".join(cells)
     )
     setup = next(c for c in cells if "SOURCE =" in c)
-    assert re.search(r'"-c",\s*"/tmp/keep.txt"', setup) and "torch=={metadata" in setup
+    assert '"-c", "/tmp/keep.txt"' in setup and "torch=={metadata" in setup
     assert "gpub run burn-1b" in cells[-2] and "--mirror" in cells[-2] and "--max-usd" in cells[-2]
 
 
@@ -695,7 +700,7 @@ def test_the_script_asks_for_the_price(root):
 CRASH = """import sys
 if sys.argv[1:2] == ['run']:
     from pathlib import Path
-    from gpub.budget.runner import PhaseRunner
+    from gpub.plans.phase_watch import PhaseRunner
     look, hit = PhaseRunner.look, Path({hit!r})
     def once(runner, s):
         if s.n == 35 and not hit.exists():
@@ -737,13 +742,13 @@ def test_the_script_on_the_twin(root, tmp_path):
             env=env,
             timeout=600,
         )
-        assert done.returncode == code and ended.is_file(), done.stderr[-2000:]
+        assert done.returncode == code and ended.is_file(), done.stdout[-2000:]
         return done
 
     done = script("a", 0)
     # an accident: on from the last checkpoint
     assert (
-        "CUDA error" in done.stderr
+        "CUDA error" in done.stdout
         and done.stdout.count("attempt") == 1
         and "with code 70 (attempt 1 of 5)" in done.stdout
     )
@@ -759,8 +764,8 @@ def test_the_script_on_the_twin(root, tmp_path):
     # refused
     assert (
         "attempt" not in done.stdout
-        and done.stderr.strip() == "gpub: --max-usd must be above 0, got -1.0"
+        and done.stdout.strip() == "gpub: --max-usd must be above 0, got -1.0"
     )
     done = script("b", 1, USD_PER_HOUR="100000", MAX_USD="")
     # a verdict
-    assert "attempt" not in done.stdout and "the budget of $0.50 is used up" in done.stderr
+    assert "attempt" not in done.stdout and "the budget of $0.50 (0 min) is used up" in done.stdout

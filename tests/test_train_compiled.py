@@ -1,23 +1,24 @@
 "Compiled block by block: one graph for all blocks, none lost at the ninth shape, the same losses"
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from torch._dynamo.utils import counters
 
 import gpub.model.head as head
+from gpub.data.batch import Batch
 from gpub.device import seed_everything
-from gpub.model.gpt import GPT, GPTConfig
+from gpub.model.architecture import MODES
+from gpub.model.architectures import build_model
+from gpub.model.gpt import GPTConfig
 from gpub.model.head import chunked_loss
-from gpub.model.llama import Llama, LlamaConfig
-from gpub.model.sizes import MODES
+from gpub.model.llama import LlamaConfig
 from gpub.train.compiled import CompiledBlocks, choose_loss, compiled_loss, compiles_by_block
 from gpub.train.config import TrainConfig
-from gpub.data.borders import borders_at_ends
-from gpub.train.documents import ByDocument
-from gpub.train.loop import TrainParts, train
-from gpub.train.memory import MicroBatcher
+from gpub.train.loop import NextToken, TrainParts, train
+from gpub.train.memory import MicroBatcher, TokenBatch, next_token_loss
 
 SMALL = dict(vocab_size=40, context_length=16, d_model=16, n_layers=9, n_heads=2)
 CONFIGS = [GPTConfig(**SMALL), LlamaConfig(**SMALL, n_kv_heads=1, d_ff=32)]
@@ -26,7 +27,7 @@ CONFIGS = [GPTConfig(**SMALL), LlamaConfig(**SMALL, n_kv_heads=1, d_ff=32)]
 def build(cfg):
     "The same model each time"
     seed_everything(0)
-    return (GPT if isinstance(cfg, GPTConfig) else Llama)(cfg)
+    return build_model(cfg)
 
 
 def batch(rows=12, length=16):
@@ -61,57 +62,13 @@ def test_one_graph_for_all_blocks_and_the_same_gradients(cfg, mode):
         model = build(cfg)
         fit = MicroBatcher(model, TrainConfig(steps=1, grad_checkpoint=mode))
         before = graphs()
-        fit.backward(CompiledBlocks(fit) if compiled else model.loss, *batch())
+        fit.accumulate(
+            partial(next_token_loss, CompiledBlocks(fit) if compiled else model.loss),
+            TokenBatch.whole(*batch()),
+        )
         found[compiled] = torch.cat([p.grad.flatten() for p in model.parameters()])
         assert graphs() - before == compiled
     assert torch.allclose(found[True], found[False], atol=1e-6)
-
-
-def documents_in_a_row(seed):
-    "Rows of three documents each, the end token 0 before every one, and the documents apart"
-    numbers = torch.Generator().manual_seed(seed)
-    rows, apart = [], []
-    for cuts in ((5, 4), (2, 9), (7, 1)):
-        sizes = [*cuts, 16 - sum(cuts)]
-        documents = [torch.randint(1, 40, (n,), generator=numbers) for n in sizes]
-        for d in documents:
-            d[0] = 0
-        rows.append(torch.cat([*documents, torch.zeros(1, dtype=torch.int64)]))
-        apart += [torch.cat([d, torch.zeros(1, dtype=torch.int64)])[None] for d in documents]
-    row = torch.stack(rows)
-    return (row[:, :-1], row[:, 1:]), [(d[:, :-1], d[:, 1:]) for d in apart]
-
-
-WAYS = [("eager", mode) for mode in MODES] + [("blocks", "off")]
-WAYS += [
-    pytest.param(*way, marks=pytest.mark.full)
-    for way in (("blocks", "full"), ("whole", "selective"))
-]
-
-
-@pytest.mark.parametrize("how, mode", WAYS)
-@pytest.mark.parametrize("cfg", CONFIGS, ids=lambda c: type(c).__name__)
-def test_documents_of_a_row_are_learned_as_if_apart(cfg, how, mode):
-    "With gradient checkpointing and compiled, and no graph anew for other borders"
-    model = build(replace(cfg, n_layers=2, init_std=0.2))
-    fit = MicroBatcher(model, TrainConfig(steps=1, grad_checkpoint=mode))
-    by = ByDocument(model)
-    ways = dict(eager=lambda: by.loss, blocks=lambda: CompiledBlocks(fit, by))
-    fn = ways.get(how, lambda: compiled_loss(by))()
-    seen = []
-    for seed in (0, 1):
-        together, apart = documents_in_a_row(seed)
-        model.zero_grad()
-        loss = fit.backward(fn, *(borders_at_ends(t, 0) for t in together))
-        found = torch.cat([p.grad.flatten() for p in model.parameters()])
-        seen.append(graphs())
-        model.zero_grad()
-        parts = [model.loss(x, y) * x.numel() / together[0].numel() for x, y in apart]
-        sum(parts).backward()
-        want = torch.cat([p.grad.flatten() for p in model.parameters()])
-        assert abs(loss - sum(parts)) < 1e-5 and torch.allclose(found, want, atol=1e-5)
-        assert abs(model.loss(*together) - sum(parts)) > 1e-4
-    assert seen[0] == seen[1]
 
 
 @pytest.mark.parametrize("whole", [pytest.param(True), False])
@@ -142,7 +99,7 @@ def test_a_smaller_step_and_another_mode_are_compiled_too():
     model, said = build(CONFIGS[0]), []
     cfg = TrainConfig(steps=1, compile="yes")
     fit = MicroBatcher(model, cfg, log=said.append)
-    fn = choose_loss(fit, batch(), cfg, 1)
+    fn = choose_loss(fit, batch(), cfg)
     assert isinstance(fn, CompiledBlocks)
     full = [True]
 
@@ -152,7 +109,7 @@ def test_a_smaller_step_and_another_mode_are_compiled_too():
         return fn(x, y)
 
     before = graphs()
-    fit.backward(cramped, *batch())
+    fit.accumulate(partial(next_token_loss, cramped), TokenBatch.whole(*batch()))
     assert fit.state() == dict(mode="selective", micro=1)
     assert graphs() == before + 1 and len(said) == 5
 
@@ -163,8 +120,14 @@ def test_training_gives_the_losses_of_eager_mode():
     for compiled in False, True:
         model = build(CONFIGS[1])
         fit = MicroBatcher(model, cfg)
-        parts = TrainParts(CompiledBlocks(fit) if compiled else None, fit=fit)
-        steps = train(model, lambda n, context_length: batch(6), cfg, parts=parts)
+        objective = NextToken(
+            CompiledBlocks(fit) if compiled else model.loss,
+            lambda n, context_length: Batch(*batch(6)),
+            cfg,
+            model.cfg.context_length,
+            torch.device("cpu"),
+        )
+        steps = train(model, objective, cfg, parts=TrainParts(micro_batcher=fit))
         losses[compiled] = [s.row()["loss"] for s in steps]
     assert losses[True] == pytest.approx(losses[False], abs=1e-5)
 

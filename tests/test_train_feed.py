@@ -11,13 +11,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import gpub.train.trainer as trainer
 from gpub.core import GpubError
+from gpub.data.batch import Batch
 from gpub.data.batches import Batches
 from gpub.data.prefetch import Prefetcher
 from gpub.data.shards import open_shard, read_manifest
 from gpub.device import seed_everything
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.train.config import TrainConfig
-from gpub.train.loop import train
+from gpub.train.loop import train_next_token
+from gpub.train.options import RunOptions
 from gpub.train.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -36,15 +38,16 @@ SETTINGS = dict(
 
 def rows(step, context_length):
     "Rows that tell which they are"
-    return torch.full((2, context_length + 1), 100 * step + context_length)
+    return Batch.from_windows(torch.full((2, context_length + 1), 100 * step + context_length))
 
 
 def test_every_step_gets_its_own_rows_however_they_are_asked_for():
     feed = Prefetcher(rows, CPU)
     for step, length in [(0, 4), (1, 4), (2, 8), (3, 8), (3, 8), (9, 4), (0, 4)]:
-        x, y = feed(step, length)
-        assert x.shape == y.shape == (2, length)
-        assert (x == 100 * step + length).all() and (y == x).all()
+        batch = feed(step, length)
+        assert batch.ids.shape == batch.targets.shape == (2, length)
+        assert (batch.ids == 100 * step + length).all()
+        assert torch.equal(batch.targets, batch.ids)
     feed.close()
 
 
@@ -68,7 +71,7 @@ def test_the_next_rows_are_read_before_they_are_asked_for():
 
 
 class HostRows:
-    "Rows as a machine with a GPU has them: what happens to them is noted"
+    "A batch on a machine with a GPU: what happens to it is noted"
 
     def __init__(self, noted):
         self.noted = noted
@@ -77,20 +80,19 @@ class HostRows:
         self.noted.append(("pinned", threading.get_ident()))
         return self
 
-    def to(self, device, non_blocking=False):
-        self.noted.append((f"sent to {device}, non_blocking {non_blocking}", None))
-        return torch.zeros(2, 5, dtype=torch.int64)
+    def to(self, device):
+        self.noted.append((f"sent to {device}", None))
+        return self
 
 
 def test_rows_for_a_gpu_are_pinned_by_the_thread_and_sent_without_waiting(monkeypatch):
-    "The copy of a row that is not pinned waits, whatever `non_blocking` says"
     noted = []
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: noted.append(("joined", None)))
     feed = Prefetcher(lambda step, length: HostRows(noted), torch.device("cuda", 1))
     feed(0, 4)
     feed.close()
     words = [word for word, _ in noted]
-    sent = words.index("sent to cuda:1, non_blocking True")
+    sent = words.index("sent to cuda:1")
     assert words[0] == "joined" and "pinned" in words[:sent]
     assert all(who != threading.get_ident() for word, who in noted if word == "pinned")
 
@@ -105,23 +107,32 @@ def test_what_goes_wrong_in_the_thread_is_raised_where_it_is_asked_for():
     feed(0, 4)  # step 1 fails meanwhile
     with pytest.raises(GpubError, match="torn"):
         feed(1, 4)
-    assert (feed(2, 4)[0] == 204).all()
+    assert (feed(2, 4).ids == 204).all()
     feed.close()
 
 
 def go(out, text, steps=None, **options):
     "A small run, or a part of it"
     run = Trainer(
-        "shakespeare", out, text, SETTINGS, "cpu", log=lambda line: None, eval_tokens=200, **options
+        RunOptions(
+            "shakespeare",
+            out,
+            text,
+            SETTINGS,
+            "cpu",
+            log=lambda line: None,
+            eval_tokens=200,
+            **options,
+        )
     )
     if not steps:
         run.go()
         return
-    loop = run.steps()
-    for _ in range(steps):
-        step = next(loop)
-    run.save(step, wait=True)
-    loop.close()
+    with run.opened():
+        loop = run.steps()
+        for _ in range(steps):
+            step = next(loop)
+        run.save(step, wait=True)
 
 
 @pytest.fixture
@@ -141,19 +152,28 @@ def test_a_run_reads_the_same_rows_ahead_of_time_and_after_a_resume(text, tmp_pa
     go(tmp_path / "plain", text)
     asked, began = [], []
 
-    class Fed(trainer.TrainingLoop):
-        def __init__(self, run, *rest):
-            super().__init__(run, *rest)
-            assert self.prefetcher is None  # a CPU has nobody to read meanwhile
-            self.prefetcher = Prefetcher(run.tokens, run.device)
-            began.append(self.prefetcher)
+    real = trainer.Trainer.objective
+    read = trainer.Trainer.batches
 
-    monkeypatch.setattr(trainer, "TrainingLoop", Fed)
-    go(tmp_path / "fed", text, 7, before_batch=lambda step, length: asked.append((step, length)))
+    def fed(self):
+        objective = real(self)
+        assert self.prefetcher is None  # a CPU has nobody to read meanwhile
+        self.prefetcher = Prefetcher(self.rows.read, self.device)
+        began.append(self.prefetcher)
+        return objective
+
+    def noted(self, step, length):
+        asked.append((step, length))
+        return read(self, step, length)
+
+    monkeypatch.setattr(trainer.Trainer, "objective", fed)
+    with monkeypatch.context() as watched:
+        watched.setattr(trainer.Trainer, "batches", noted)
+        go(tmp_path / "fed", text, 7)
     go(tmp_path / "fed", text)
     assert losses(tmp_path / "fed") == losses(tmp_path / "plain")
     assert (5, 16) in asked and (6, 32) in asked and (7, 32) not in asked
-    assert len(began) == 2 and all(feed.pool._shutdown for feed in began)
+    assert len(began) == 2 and all(feed.thread._shutdown for feed in began)
 
 
 class Reads(TorchDispatchMode):
@@ -176,10 +196,10 @@ def test_no_number_is_read_back_between_log_rows(optimizer):
     cfg = TrainConfig(
         steps=6, batch_tokens=64, optimizer=optimizer, clip=1.0, micro_batch=3, weight_decay=0.1
     )
-    ids = torch.randint(11, (2, 8, 8))
+    batch = Batch(*torch.randint(11, (2, 8, 8)))
     counts = []
     with Reads() as reads:
-        for s in train(model, lambda n, context_length: ids, cfg):
+        for s in train_next_token(model, lambda n, context_length: batch, cfg):
             counts.append(reads.count)
             if s.n == 4:
                 s.row()
@@ -192,9 +212,9 @@ def read_of(run, stages, tokens):
     out, cursor = np.zeros(70_000, int), 0
     while cursor < tokens:
         step = cursor // run.cfg.batch_tokens
-        x, _ = run.batches(step, stages[step % len(stages)])
-        out += np.bincount(x.flatten().numpy(), minlength=len(out))
-        cursor += x.numel()
+        ids = run.batches(step, stages[step % len(stages)]).ids
+        out += np.bincount(ids.flatten().numpy(), minlength=len(out))
+        cursor += ids.numel()
     return out
 
 
@@ -202,7 +222,7 @@ def test_a_changed_context_neither_skips_nor_repeats(tmp_path):
     "Tokens are their own places: an epoch reads each once, in rows of whatever length"
     length, size = 32, 128
     ids = np.arange(40 * size + 1, dtype=np.int64)
-    run = Trainer("shakespeare", tmp_path / "run", None, SETTINGS | dict(steps=40))
+    run = Trainer(RunOptions("shakespeare", tmp_path / "run", None, SETTINGS | dict(steps=40)))
     run.rows.by_length = {
         c: Batches(ids, context_length=c, batch=size // c, seed=3) for c in (16, length)
     }
@@ -210,7 +230,7 @@ def test_a_changed_context_neither_skips_nor_repeats(tmp_path):
     assert (seen[: len(ids)] <= 1).all() and seen.sum() == 20 * size
     # as it was, rows of a step of each length's own order: some twice
     mixed = np.concatenate(
-        [run.rows.by_length[c][s][0].flatten() for s, c in enumerate((16, 32) * 10)]
+        [run.rows.by_length[c][s].ids.flatten() for s, c in enumerate((16, 32) * 10)]
     )
     assert np.bincount(mixed).max() > 1
 
@@ -219,17 +239,15 @@ def test_a_changed_batch_goes_on_at_the_token_cursor():
     ids = np.arange(64 * 12 + 1)
     old = Batches(ids, context_length=12, batch=4, seed=1)
     new = Batches(ids, context_length=12, batch=8, seed=1)
-    parts = [old.tokens(s) for s in range(4)] + [
-        new.read(16 * 12, 96, 12),
-        new.read(24 * 12, 96, 12),
-    ]
-    seen = torch.cat(parts)[:, :-1].flatten()
+    parts = [old[s].ids for s in range(4)]
+    parts += [new.read(16 * 12, 96).ids, new.read(24 * 12, 96).ids]
+    seen = torch.cat(parts).flatten()
     assert len(seen.unique()) == len(seen) == 32 * 12
     halves = [
-        Batches(ids, context_length=12, batch=4, seed=1, rank=r, world=2).read(48, 48, 6)
+        Batches(ids, context_length=12, batch=4, seed=1, rank=r, world=2).read(48, 48, 6).ids
         for r in (0, 1)
     ]
-    assert torch.equal(torch.cat(halves), old.read(48, 48, 6))
+    assert torch.equal(torch.cat(halves), old.read(48, 48, 6).ids)
     for wrong in ((13, 48, 12), (0, 50, 12), (0, 48, 5)):
         with pytest.raises(GpubError):
             old.read(*wrong)
@@ -237,48 +255,15 @@ def test_a_changed_batch_goes_on_at_the_token_cursor():
 
 def test_weights_are_a_setting_of_a_run(two_sources, tmp_path):
     settings = SETTINGS | dict(stages=(), weights='{"edu": 0.5, "math": 0.5}')
-    run = Trainer("shakespeare", tmp_path / "run", two_sources, settings)
-    assert run.rows.by_length[32].weights == [0.5, 0.5]
+    run = Trainer(RunOptions("shakespeare", tmp_path / "run", two_sources, settings))
+    assert run.rows.by_length[32].shares == [0.5, 0.5]
     assert run.identity()["train"]["weights"] == dict(edu=0.5, math=0.5)
     with pytest.raises(GpubError, match="the weights are for web; the sources are edu, math"):
-        Trainer("shakespeare", tmp_path / "b", two_sources, settings | dict(weights='{"web": 1}'))
-
-
-def test_a_run_with_a_document_mask_resumes_to_the_same(two_sources, tmp_path):
-    settings = SETTINGS | dict(stages=(), document_mask="true", compile="no")
-    quiet = dict(device="cpu", log=lambda text: None)
-    whole = Trainer("shakespeare", tmp_path / "whole", two_sources, settings, **quiet)
-    whole.go()
-    half = Trainer("shakespeare", tmp_path / "half", two_sources, settings, save_every=4, **quiet)
-    for step in half.steps():
-        if step.n == 6:
-            break
-    again = Trainer("shakespeare", tmp_path / "half", two_sources, settings, **quiet)
-    again.go()
-    last = [json.loads((r.out / "log.jsonl").read_text().splitlines()[-1]) for r in (whole, again)]
-    assert last[0]["loss"] == last[1]["loss"] and last[0]["val_loss"] == last[1]["val_loss"]
-    plain = Trainer(
-        "shakespeare", tmp_path / "plain", two_sources, SETTINGS | dict(stages=()), **quiet
-    )
-    assert "document_mask" not in plain.identity()["train"]  # runs of before go on
-    assert again.identity()["train"]["document_mask"] is True
-
-
-def test_gradient_checkpointing_changes_no_number_of_a_document_mask(two_sources, tmp_path):
-    settings = SETTINGS | dict(stages=(), document_mask="true", compile="no", steps=4)
-    losses = []
-    for mode in ("off", "full"):
-        how = settings | dict(grad_checkpoint=mode)
-        run = Trainer(
-            "shakespeare", tmp_path / mode, two_sources, how, device="cpu", log=lambda t: None
+        Trainer(
+            RunOptions(
+                "shakespeare", tmp_path / "b", two_sources, settings | dict(weights='{"web": 1}')
+            )
         )
-        losses.append([step.row()["loss"] for step in run.steps()])
-    assert losses[0] == losses[1]
-
-
-def test_letters_have_no_documents(text, tmp_path):
-    with pytest.raises(GpubError, match="document_mask needs documents"):
-        Trainer("shakespeare", tmp_path / "run", text, SETTINGS | dict(document_mask="true"))
 
 
 def test_reading_here_and_there_gives_the_same_ids(two_sources):

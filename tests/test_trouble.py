@@ -10,10 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+from commands import gpub
+from kill import start
+from test_run import TINY, one_line, same_run
 
 from gpub.record.checkpoint import load_checkpoint
-from kill import start
-from test_run import TINY, gpub, one_line, same_run
 
 NAME = r"$\frac{$ 100% <b>{0}"  # of a folder: mathematics, a tag, and what formats text
 SHORT = [*TINY, "--steps", "4", "--save-every", "2"]
@@ -90,7 +91,7 @@ LONG = "x" * 5000
 @pytest.mark.parametrize(
     "argv, parts",
     [
-        (["bench", "shakespeare", "--seconds", "nan"], ["--seconds", "nan"]),
+        (["bench", "rates", "--seconds", "nan"], ["--seconds", "nan"]),
         (["bench", "rates", "--seconds", "inf"], ["--seconds", "inf"]),
         (["train", "shakespeare", "--usd-per-hour", "nan"], ["nan"]),
         (["train", "shakespeare", "--usd-per-hour", "inf"], ["inf"]),

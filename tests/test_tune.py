@@ -4,15 +4,15 @@ be computed."""
 import json
 import os
 import re
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from gpub.cli.main import cli
 from torch.nn import functional as F
+
 from gpub.chat.conversations import (
     Preference,
     encode_conversations,
@@ -30,23 +30,28 @@ from gpub.chat.template import (
     encode_chat,
     jinja_template,
 )
+from gpub.cli.main import cli
 from gpub.core import GpubError
-from gpub.data.tokenizer import BPETokenizer, CharTokenizer
-from gpub.guards.chat_plans import ChatPlan, read_chat_plan
-from gpub.model.generate import SamplingConfig
+from gpub.data.batch import IGNORED
+from gpub.data.bpe import BPETokenizer
+from gpub.data.char import CharTokenizer
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.model.llama import Llama, LlamaConfig
-from gpub.model.sizes import memory_forecast, peak_memory
-from gpub.record.folder import Interrupted
-from gpub.record.load import load
+from gpub.model.sampling import SamplingConfig
+from gpub.model.step_memory import memory_forecast, peak_memory
+from gpub.plans.phases import Plan, read_plan
+from gpub.record.checkpoint import save_checkpoint
 from gpub.share.hub import export_model
 from gpub.train.config import TrainConfig
+from gpub.train.loop import train
+from gpub.train.memory import MicroBatcher
 from gpub.tune.dpo import (
     DpoConfig,
     DpoObjective,
+    PairLogprobs,
     PreferencePair,
-    answer_sums,
     encode_preference,
+    preference_loss,
     sampled_pairs,
 )
 from gpub.tune.grpo import GrpoConfig, GrpoObjective, Questions, measure_signal
@@ -60,8 +65,6 @@ from gpub.tune.lora import (
     save_lora,
 )
 from gpub.tune.losses import (
-    NOT_LEARNED,
-    dpo_loss,
     group_advantages,
     grpo_loss,
     policy_gradient_loss,
@@ -69,11 +72,12 @@ from gpub.tune.losses import (
     share_with_signal,
     two_coin_end,
 )
-from gpub.tune.rollouts import Cut, answer_logprobs, as_chats, one_per_row, sample_answers
+from gpub.tune.methods import SftOptions
+from gpub.tune.rollouts import answer_logprobs, as_chats, one_per_row, sample_answers
 from gpub.tune.sets import open_chats, open_pairs, open_questions, open_task
 from gpub.tune.sft import SftObjective, answers_loss, pages_of
 from gpub.tune.start import TuneStart
-from gpub.tune.steps import TuneExtras, TuneJob, tune_run, tune_steps
+from gpub.tune.steps import Tuner
 
 SHAPE = dict(context_length=192, d_model=32, n_layers=2, n_heads=4)
 COMMON = dict(
@@ -133,7 +137,7 @@ def theirs(model, tok, folder):
     return hf.float(), hf_tok
 
 
-@pytest.mark.full(instead="test_a_stopped_run_goes_on_to_the_same_bits")
+@pytest.mark.full(instead="test_a_step_in_pieces_is_the_step")
 @pytest.mark.parametrize("packing", [False, True])
 def test_sft_equals_trl(tok, talks, tmp_path, packing):
     "The masked loss of the same conversations, packed here, padded or packed there; gradients too"
@@ -167,8 +171,11 @@ def test_sft_equals_trl(tok, talks, tmp_path, packing):
     assert apart < 1e-5
 
 
-@pytest.mark.full(instead="test_a_stopped_run_goes_on_to_the_same_bits")
-def test_dpo_equals_trl(tok, talks, tmp_path):
+@pytest.mark.full(instead="test_every_loss_of_preferences_is_its_formula")
+@pytest.mark.parametrize(
+    "loss, theirs_is", dict(dpo="sigmoid", dpo_norm="sigmoid_norm", ipo="ipo").items()
+)
+def test_dpo_equals_trl(tok, talks, tmp_path, loss, theirs_is):
     trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
     transformers = pytest.importorskip("transformers")
     reference = small_model("llama", tok.vocab_size)
@@ -186,6 +193,7 @@ def test_dpo_equals_trl(tok, talks, tmp_path):
     args = trl.DPOConfig(
         output_dir=str(tmp_path / "t"),
         beta=0.1,
+        loss_type=[theirs_is],
         per_device_train_batch_size=64,
         max_length=192,
         **COMMON,
@@ -200,15 +208,37 @@ def test_dpo_equals_trl(tok, talks, tmp_path):
     trainer.model.train()
     batch = next(iter(trainer.get_train_dataloader()))
     with torch.no_grad():
-        loss = trainer.compute_loss(trainer.model, dict(batch))
-    chosen, worse = encoded(tok, talks), encoded(tok, [[t[0], *w] for t, w in zip(talks, rejected)])
-    sums = [answer_sums(m, c) for m in (model, reference) for c in (chosen, worse)]
-    assert dpo_loss(*sums, beta=0.1).item() == pytest.approx(float(loss), abs=2e-6)
+        value = trainer.compute_loss(trainer.model, dict(batch))
+    worse = encoded(tok, [[talk[0], *answer] for talk, answer in zip(talks, rejected)])
+    pairs = [PreferencePair(*pair) for pair in zip(encoded(tok, talks), worse)]
+    now, before = PairLogprobs.of(model, pairs), PairLogprobs.of(reference, pairs)
+    ours = preference_loss(DpoConfig(loss=loss), pairs, now, before)
+    assert ours.item() == pytest.approx(float(value), rel=2e-6, abs=2e-6)
 
 
-@pytest.mark.full(instead="test_a_stopped_run_goes_on_to_the_same_bits")
-@pytest.mark.parametrize("penalty", ["k3", "k3_ratio"])
-def test_grpo_equals_trl(tok, tmp_path, penalty):
+@pytest.mark.parametrize("loss", ["dpo", "dpo_norm", "ipo"])
+def test_every_loss_of_preferences_is_its_formula(loss):
+    "Rafailov et al. 2023; the same over means of tokens; Azar et al. 2023, equation 17"
+    rng = np.random.default_rng(0)
+    lengths = [(2, 5), (1, 3), (4, 4)]
+    pairs = [
+        PreferencePair(*(EncodedChat(np.arange(n + 2), np.arange(n + 2) >= 2) for n in both))
+        for both in lengths
+    ]
+    now, before = rng.normal(-5, 2, (2, 3, 2))
+    gains = now - before
+    if loss != "dpo":
+        gains = gains / np.array(lengths)
+    distance = gains[:, 0] - gains[:, 1]
+    wanted = np.log1p(np.exp(-0.3 * distance)) if loss != "ipo" else (distance - 1 / 0.6) ** 2
+    asked = [PairLogprobs(*torch.tensor(logprobs).T) for logprobs in (now, before)]
+    ours = preference_loss(DpoConfig(loss=loss, beta=0.3), pairs, *asked)
+    assert ours.item() == pytest.approx(wanted.mean())
+
+
+@pytest.mark.full(instead="test_the_gradient_of_rewards_is_dr_grpos_sum")
+@pytest.mark.parametrize("penalty, temperature", [("k3", 0.7), ("k3_ratio", 1.0)])
+def test_grpo_equals_trl(tok, tmp_path, penalty, temperature):
     trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
     reference, model = (small_model("llama", tok.vocab_size, seed) for seed in (0, 1))
     hf, hf_tok = theirs(model, tok, tmp_path / "hf")
@@ -218,6 +248,7 @@ def test_grpo_equals_trl(tok, tmp_path, penalty):
         num_generations=4,
         per_device_train_batch_size=8,
         loss_type="dapo",
+        temperature=temperature,
         **COMMON,
     )
     trainer = trl.GRPOTrainer(
@@ -237,14 +268,14 @@ def test_grpo_equals_trl(tok, tmp_path, penalty):
         for p, a, n in zip(prompt.numpy(), answer.numpy(), lengths[:, 0])
     ]
     batch = one_per_row(chats)
-    ours_now = answer_logprobs(model, batch)
+    ours_now = answer_logprobs(model, batch, temperature=temperature)
     with torch.no_grad():
-        ours_reference = answer_logprobs(reference, batch)
+        ours_reference = answer_logprobs(reference, batch, temperature=temperature)
     advantages = torch.randn(8, generator=dice)
     noise = 0.1 * torch.randn(8, 9, generator=dice)
     old = ours_now.detach().clone()
     old[:, 5:14] += noise[:, : old[:, 5:14].shape[1]]
-    asked = batch.targets_bt != NOT_LEARNED
+    asked = batch.targets != IGNORED
     loss = grpo_loss(ours_now, old, advantages, asked, 0.2, penalty, ours_reference, 0.04)
 
     def answers_part(logprobs_bt):
@@ -275,7 +306,7 @@ def test_grpo_equals_trl(tok, tmp_path, penalty):
     # what `gpub grpo` learns from: their Dr. GRPO on fresh answers, times the longest answer
     trainer.loss_type, trainer.max_completion_length = "dr_grpo", 40
     inputs["old_per_token_logps"] = None
-    fresh = answer_logprobs(model, batch)
+    fresh = answer_logprobs(model, batch, temperature=temperature)
     total = policy_gradient_loss(fresh, advantages, asked, penalty, ours_reference, 0.04)
     model.zero_grad()
     trainer.model.zero_grad()
@@ -402,7 +433,7 @@ def test_only_adapters_learn(tok, talks):
     frozen = {n: p.clone() for n, p in model.named_parameters() if not p.requires_grad}
     objective = SftObjective(model, PackedBatches(encoded(tok, talks), 192, 2))
     cfg = TrainConfig(steps=3, optimizer="adamw", lr=0.01, warmup=1)
-    steps = list(tune_steps(model, objective, cfg))
+    steps = list(train(model, objective, cfg))
     assert steps[-1].loss < steps[0].loss
     now = dict(model.named_parameters())
     assert all(torch.equal(now[n], p) for n, p in frozen.items())
@@ -477,14 +508,14 @@ def grpo_on_sums(model, **how):
     cfg = GrpoConfig(questions_per_step=8, group=4, longest=5, beta=0.3, **how)
     reference = small_model("llama", sums_tokenizer().vocab_size, seed=1)
     end = chat_marks(sums_tokenizer()).end
-    return partial(GrpoObjective, model, ask, end, cfg, reference if how else None)
+    return GrpoObjective(model, ask, end, cfg, reference if how else None)
 
 
 def dpo_on_sums(model):
     _, prompts, right = sums_world()
     worse = [np.append(r[:-1][::-1], r[-1]) for r in right]
     pairs = [PreferencePair(*as_chats([p, p], [a, b])) for p, a, b in zip(prompts, right, worse)]
-    return partial(DpoObjective, model, pairs, DpoConfig(pairs_per_step=12, nll_weight=0.2), 0)
+    return DpoObjective(model, pairs, DpoConfig(pairs_per_step=12, nll_weight=0.2), 0)
 
 
 @pytest.mark.parametrize("way", ["none", "reward", "k3", "k3_ratio", "dpo"])
@@ -494,13 +525,13 @@ def test_a_step_in_pieces_is_the_step(way):
     def gradients(rows):
         model = small_model("llama", sums_tokenizer().vocab_size)
         penalty = {} if way in ("none", "dpo") else dict(penalty=way)
-        build = dpo_on_sums(model) if way == "dpo" else grpo_on_sums(model, **penalty)
-        objective = build(cut=Cut(rows))
-        pieces = 0
-        for loss in objective.losses(0):
-            loss.backward()
-            pieces += 1
-        return pieces, objective.row(), [p.grad for p in model.parameters() if p.grad is not None]
+        objective = dpo_on_sums(model) if way == "dpo" else grpo_on_sums(model, **penalty)
+        batch = objective.batch(0)
+        batcher = MicroBatcher(model, TrainConfig(steps=1, micro_batch=rows))
+        _, metrics = batcher.accumulate(objective.loss, batch)
+        row = {name: float(value) for name, value in metrics.items()}
+        grads = [p.grad for p in model.parameters() if p.grad is not None]
+        return len(batch.split(rows)), row, grads
 
     whole = gradients(None)
     assert whole[0] == 1 and any(g.abs().max() > 1e-6 for g in whole[2])
@@ -509,55 +540,6 @@ def test_a_step_in_pieces_is_the_step(way):
         assert pieces == wanted
         assert row == pytest.approx(whole[1], rel=1e-5, abs=1e-6)
         assert all(torch.allclose(a, b, atol=1e-6, rtol=1e-5) for a, b in zip(grads, whole[2]))
-
-
-def tuned(folder, kind, stop_at=None):
-    "Eight steps of a method in a folder; asked to stop on the way, where `stop_at` says so"
-    import signal
-
-    tok, prompts, right = sums_world()
-    model = small_model("llama", tok.vocab_size)
-    chats = [
-        EncodedChat(np.concatenate([p, r]), np.arange(14) >= 9) for p, r in zip(prompts, right)
-    ]
-    if kind == "sft":
-        objective = SftObjective(model, PackedBatches(chats, 28, 4))
-    elif kind == "dpo":
-        worse = [
-            EncodedChat(np.concatenate([p, r[::-1]]), np.arange(14) >= 9)
-            for p, r in zip(prompts, right)
-        ]
-        pairs = [PreferencePair(*pair) for pair in zip(chats, worse)]
-        objective = DpoObjective(model, pairs, DpoConfig(pairs_per_step=8))
-    else:
-        objective = grpo_on_sums(model)()
-    train = TrainConfig(steps=8, optimizer="adamw", lr=0.01, warmup=2)
-    job = TuneJob(method=kind, train=train, data=dict(of="sums"), start={}, settings={})
-
-    def measure(step):
-        if step == stop_at:
-            signal.raise_signal(signal.SIGTERM)
-        return {}
-
-    extras = TuneExtras(every=3, measure=measure, log=lambda line: None)
-    return tune_run(folder, model, tok, objective, job, extras)
-
-
-@pytest.mark.parametrize(
-    "kind", [*(pytest.param(kind, marks=pytest.mark.full) for kind in ("sft", "dpo")), "grpo"]
-)
-def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, kind):
-    whole = load(tuned(tmp_path / "whole", kind))
-    with pytest.raises(Interrupted, match="stopped and saved at step 3 of 8"):
-        tuned(tmp_path / "cut", kind, stop_at=3)
-    cut = load(tuned(tmp_path / "cut", kind))
-    pairs = zip(whole.model.state_dict().values(), cut.model.state_dict().values())
-    assert all(torch.equal(a, b) for a, b in pairs)
-    clocks = ("tok_s", "seconds", "usd")
-    rows = [[{k: r[k] for k in r if k not in clocks} for r in run.log] for run in (whole, cut)]
-    assert rows[0] == rows[1] and rows[0][-1]["tokens"] > 0
-    with pytest.raises(GpubError, match="holds another run"):
-        tuned(tmp_path / "cut", "dpo" if kind != "dpo" else "sft")
 
 
 def test_preferences_as_tokens(tok):
@@ -597,9 +579,18 @@ def test_verify_looks_into_a_tuned_run_and_an_adapter(tmp_path):
     from gpub.guards.verify import verify
 
     def damaged(folder):
-        return {part.name for part in verify(folder) if not part.whole}
+        return {part.question for part in verify(folder) if not part.ok}
 
-    run = tuned(tmp_path / "run", "sft")
+    tok = sums_tokenizer()
+    base = tmp_path / "base"
+    tok.save(base)
+    model = small_model("llama", tok.vocab_size)
+    save_checkpoint(base, 0, model.state_dict(), {}, {})
+    facts = dict(format=3, architecture="llama", model=model.cfg.to_dict())
+    facts |= dict(data=dict(tokenizer=tok.fingerprint))
+    (base / "config.json").write_text(json.dumps(facts))
+    place = dict(run=str(base), out=str(tmp_path / "run"), device="cpu", log=lambda line: None)
+    run = Tuner(SftOptions(data="sums:40", steps=4, **place)).go()
     model = add_lora(small_model("llama", 40), LoraConfig(rank=2))
     adapter = save_lora(model, tmp_path / "adapter")
     assert not damaged(run) and not damaged(adapter)
@@ -791,8 +782,8 @@ def test_the_gradient_of_rewards_is_dr_grpos_sum():
 
 
 def test_a_clip_that_cannot_act_is_refused():
-    plan = read_chat_plan("chat-toy").to_dict()
+    plan = read_plan("chat-toy").to_dict()
     plan["phases"][3]["grpo"]["clip"] = 0.2
     with pytest.raises(GpubError, match="does not know 'clip'") as refusal:
-        ChatPlan.from_dict(plan)
+        Plan.from_dict(plan)
     assert "\n" not in str(refusal.value)

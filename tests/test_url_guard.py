@@ -1,11 +1,14 @@
 """A URL where a path of this machine is needed is refused in one line; the options that read URLs
 go on to read them."""
 
-import os, sys
+import os
+import sys
 from pathlib import Path
+
 import click
 import fsspec
 import pytest
+
 import gpub
 from gpub.cli import main as entry
 from gpub.cli.forensics import read_command
@@ -15,7 +18,7 @@ from gpub.data.corpus import load_corpus
 from gpub.prep.pipeline import PrepConfig, prepare
 from gpub.share.hub import import_run
 from gpub.train.options import RunOptions
-from gpub.tune.methods import TuneOptions
+from gpub.tune.methods import SftOptions
 
 URLS = ["s3://bucket/x", "gs://bucket/x", "hf://datasets/a/b", "https://host/x", "file:///tmp/x"]
 READS_URLS = {
@@ -28,7 +31,8 @@ READS_URLS = {
 # texts that name no file: values, names of lists, and what a model is told
 TEXTS = set(
     "--device --prompt --stop --system --set --gpu --tokens --optimizer --parallel --license "
-    "--host --until --tasks --filter --cluster --preset --rung --axis --shape repo".split()
+    "--host --key --until --tasks --filter --cluster --cluster-option --preset --rung --axis "
+    "--shape --base --accept --more --notify --count repo".split()
 )
 
 
@@ -139,7 +143,7 @@ PREP = dict(sources=("a=x.txt",))
         lambda url: PrepConfig(**PREP, tokenizer=url),
         lambda url: PrepConfig(**PREP, benchmarks=(url,)),
         lambda url: prepare(PrepConfig(**PREP), url),
-        lambda url: TuneOptions(run="a", out=url),
+        lambda url: SftOptions(run="a", out=url, data="sums"),
         lambda url: gpub.load(url),
         lambda url: import_run("a", url),
         lambda url: gpub.core.read_json(f"{url}/a.json"),
@@ -195,3 +199,14 @@ def test_data_arrives_as_a_url(command, tmp_path, monkeypatch, capsys):
     price = ["--usd-per-hour", 1]
     said, code = type_in(monkeypatch, capsys, command, "burn-toy", "--data", URLS[0], *price)
     assert code == 1 and f"opened {URLS[0]}" in said
+
+
+def test_chats_are_not_written_to_a_url(tmp_path, monkeypatch):
+    from gpub.chat.conversations import ChatCounts, write_chats
+    from gpub.data.char import CharTokenizer
+
+    monkeypatch.chdir(tmp_path)
+    for url in URLS:
+        with pytest.raises(GpubError, match="folder .*" + url.split(":")[0]):
+            write_chats(url, [], ChatCounts(), CharTokenizer("ab"), 8)
+    assert not list(tmp_path.iterdir())

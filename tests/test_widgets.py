@@ -3,11 +3,14 @@ phone, and ask nobody for anything."""
 
 import json
 from pathlib import Path
-import pytest, torch
+
+import pytest
+import torch
 from browser import Browser
-from gpub.budget.scaling import PUBLISHED, optimal
-from gpub.data.tokenizer import MiniBPE
-from gpub.model.generate import SamplingConfig, next_token_probs
+
+from gpub.lab.mini_bpe import MiniBPE
+from gpub.model.sampling import SamplingConfig, next_token_probs
+from gpub.plans.scaling import PUBLISHED, optimal
 
 NBS = Path(__file__).parents[1] / "nbs"
 WIDGETS = NBS / "season1/widgets"

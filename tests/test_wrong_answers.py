@@ -4,6 +4,89 @@ import pytest
 from test_exercises import CHAPTERS, exercises, namespace
 
 WRONG = {  # (chapter, exercise) -> answers that look right
+    ("00_guess_the_next_letter", "shapes"): [
+        # the axis that is named stays, the other goes
+        """
+def shapes():
+    return [(4,), (4, 1, 3), (4, 4), (2, 3)]
+""",
+        # the new axis behind the others
+        """
+def shapes():
+    return [(3,), (4, 3, 1), (4, 4), (2, 3)]
+""",
+        # the outer lengths go away
+        """
+def shapes():
+    return [(3,), (4, 1, 3), (3, 3), (2, 3)]
+""",
+    ],
+    ("00_guess_the_next_letter", "follow"): [
+        # the pair the other way round
+        """
+def follow(text):
+    table = {}
+    for first, second in zip(text, text[1:]):
+        row = table.setdefault(second, {})
+        row[first] = row.get(first, 0) + 1
+    return table
+""",
+        # each successor only once
+        """
+def follow(text):
+    return {a: {b: 1 for c, b in zip(text, text[1:]) if c == a} for a in set(text)}
+""",
+        # the last character is followed by the first
+        """
+def follow(text):
+    table = {}
+    for i in range(len(text)):
+        row = table.setdefault(text[i - 1], {})
+        row[text[i]] = row.get(text[i], 0) + 1
+    return table
+""",
+    ],
+    ("00_guess_the_next_letter", "surprise"): [
+        # the product first
+        """
+def surprise(probs):
+    return -math.log(max(math.prod(probs), 1e-300)) / len(probs)
+""",
+        # bits
+        """
+def surprise(probs):
+    return sum(-math.log2(p) for p in probs) / len(probs)
+""",
+        # the logarithm of the mean
+        """
+def surprise(probs):
+    return -math.log(sum(probs) / len(probs))
+""",
+    ],
+    ("00_guess_the_next_letter", "descend"): [
+        # uphill
+        """
+def descend(loss, start, rate, steps):
+    w = start
+    for _ in range(steps):
+        w = w + rate * (loss(w + 1e-4) - loss(w - 1e-4)) / 2e-4
+    return w
+""",
+        # the slope of the first place, for ever
+        """
+def descend(loss, start, rate, steps):
+    slope = (loss(start + 1e-4) - loss(start - 1e-4)) / 2e-4
+    return start - rate * slope * steps
+""",
+        # a step of one size, to the right or to the left
+        """
+def descend(loss, start, rate, steps):
+    w = start
+    for _ in range(steps):
+        w = w + rate if loss(w + 1e-4) < loss(w) else w - rate
+    return w
+""",
+    ],
     ("01_first_transformer", "fifth_row"): [
         # not scaled
         """

@@ -88,35 +88,35 @@ WRONG = {
     "cards_for": {
         "communication forgotten": """
             def cards_for(hours, preset, tok_s, usd, gb_s, batch, tokens):
-                need = scale_out(preset, 1, tok_s, usd, gb_s, batch, tokens)["hours"] / hours
+                need = scale_out(preset, 1, tok_s, usd, gb_s, batch, tokens).hours / hours
                 return next((n for n in (1, 2, 4, 8, 16, 32, 64) if n >= need), None)""",
         "always one": "def cards_for(*args):\n    return 1",
         "the most": """
             def cards_for(hours, preset, *rest):
                 many = [n for n in (1, 2, 4, 8, 16, 32, 64)
-                        if scale_out(preset, n, *rest)["hours"] <= hours]
+                        if scale_out(preset, n, *rest).hours <= hours]
                 return many[-1] if many else None""",
         "every number": """
             def cards_for(hours, preset, *rest):
                 return next((n for n in range(1, 65)
-                             if scale_out(preset, n, *rest)["hours"] <= hours), None)""",
+                             if scale_out(preset, n, *rest).hours <= hours), None)""",
     },
     "fair_price": {
         "the first row": """
             def fair_price(tok_s, rows):
-                first = rows[0]["usd_per_billion"]
+                first = rows[0].usd_per_billion
                 return first * tok_s * 3600 / 1e9 if first else None""",
         "the mean": """
             def fair_price(tok_s, rows):
-                priced = [r["usd_per_billion"] for r in rows if r["usd_per_billion"]]
+                priced = [r.usd_per_billion for r in rows if r.usd_per_billion]
                 return sum(priced) / len(priced) * tok_s * 3600 / 1e9 if priced else None""",
         "a minute": """
             def fair_price(tok_s, rows):
-                priced = [r["usd_per_billion"] for r in rows if r["usd_per_billion"]]
+                priced = [r.usd_per_billion for r in rows if r.usd_per_billion]
                 return min(priced) * tok_s * 60 / 1e9 if priced else None""",
         "zero without a price": """
             def fair_price(tok_s, rows):
-                priced = [r["usd_per_billion"] for r in rows if r["usd_per_billion"]]
+                priced = [r.usd_per_billion for r in rows if r.usd_per_billion]
                 return min(priced, default=0) * tok_s * 3600 / 1e9""",
     },
     "last_worth": {

@@ -6,8 +6,10 @@ GPUB_DATA=folder python tools/bytes_per_token.py     some seconds; writes data/b
 
 import json
 from pathlib import Path
+
 from gpub.core import GpubError
-from gpub.data.tokenizer import BPETokenizer, stratified, tokenizer_report
+from gpub.data.bpe import BPETokenizer
+from gpub.data.tokenizer_report import stratified, tokenizer_report
 from gpub.device import machine
 from gpub.files import data_dirs
 from gpub.prep.config import load_recipe

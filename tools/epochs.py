@@ -4,10 +4,14 @@ epochs, the published ones, are filed as a receipt.
 python tools/epochs.py     about 12 minutes of one quiet core; writes data/runs/shakespeare-epochs
 """
 
-import json, shutil, tempfile
+import json
+import shutil
+import tempfile
 from pathlib import Path
+
 from gpub.device import use_threads
 from gpub.progress import SilentProgress
+from gpub.train.options import RunOptions
 from gpub.train.trainer import Trainer
 
 EPOCHS = (1, 5, 10, 15, 20)
@@ -29,7 +33,7 @@ def main(out, tokens=1_003_854, batch_tokens=4096):
     settings = dict(steps=at[20], batch_tokens=batch_tokens, compile="no", precision="fp32")
     asked = dict(eval_steps=tuple(at.values()), milestone_steps=(0, *at.values()))
     asked |= dict(command="python tools/epochs.py", progress=SilentProgress())
-    run = Trainer("shakespeare", out, settings=settings, device="cpu", **asked)
+    run = Trainer(RunOptions("shakespeare", out, settings=settings, device="cpu", **asked))
     run.go()
     found = json.loads((out / "config.json").read_text(encoding="utf-8"))["data"]["train"]
     assert found == tokens, f"the training text has {found:,} characters"

@@ -4,23 +4,27 @@ of sums (chapter 8 of season 3) and plays (lib/train/growing). Filed as data/gro
 python tools/growing.py     about 5 minutes of one quiet core
 """
 
-import json, tempfile, time
+import json
+import tempfile
+import time
 from pathlib import Path
+
 import torch
 from torch.nn import functional as F
+
 from gpub.core import write_atomic
 from gpub.data.corpus import text_corpus
 from gpub.data.plays import plays
 from gpub.data.text import Text
 from gpub.device import machine, use_threads
-from gpub.lab.sums_world import SumsWorld
+from gpub.model.counts import flops_per_token
 from gpub.model.grow import grow, grown_config
 from gpub.model.llama import Llama, LlamaConfig
-from gpub.model.sizes import flops_per_token
 from gpub.train.config import TrainConfig
-from gpub.train.loop import evaluate, train
+from gpub.train.loop import evaluate, train, train_next_token
+from gpub.train.memory import TokenBatch
 from gpub.train.rows import RunRows
-from gpub.tune.steps import tune_steps
+from gpub.tune.sums_world import SumsWorld
 
 SEEDS = (0, 1, 2)  # seed 0 is the one that the two pages train themselves
 FILED = Path(__file__).resolve().parent.parent / "data/growing.json"
@@ -54,14 +58,15 @@ class Sums:
 
     def learn(self, model, steps, seed):
         class Lines:
-            def losses(_, step):
-                yield self.line_loss(model, self.world.lines(self.lines, [seed, step]))
+            def batch(_, step):
+                ids_bt = self.world.lines(self.lines, [seed, step])
+                return TokenBatch.whole(ids_bt, ids_bt)
 
-            def row(_):
-                return {}
+            def loss(_, piece):
+                return self.line_loss(model, piece.ids_bt), {}
 
         rates = dict(warmup=min(10, steps), decay=0.5, muon_lr=0.02, lr=0.006)
-        for _ in tune_steps(model, Lines(), TrainConfig(steps=steps, **rates)):
+        for _ in train(model, Lines(), TrainConfig(steps=steps, **rates)):
             pass
         return self.loss(model)
 
@@ -91,11 +96,7 @@ class Plays:
         cfg = TrainConfig(steps=steps, batch_tokens=self.tokens, seed=seed, **rates)
         rows = RunRows(self.corpus, cfg, 64)
 
-        def batches(step, length):
-            ids = rows.tokens(step, length)
-            return ids[:, :-1], ids[:, 1:]
-
-        for _ in train(model, batches, cfg):
+        for _ in train_next_token(model, rows.read, cfg):
             pass
         return self.loss(model)
 

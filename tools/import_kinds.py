@@ -6,17 +6,21 @@ layout: what `gpub import` makes of each, beside what transformers says.
 `tests/test_imports.py` tests the same models in more ways.
 """
 
-import json, tempfile
+import json
+import tempfile
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-import torch, transformers
+
+import torch
+import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
 from gpub.core import write_atomic
+from gpub.data.bpe import GPT2_PATTERN, LLAMA3_PATTERN, BPETokenizer
 from gpub.data.plays import plays
-from gpub.data.tokenizer import GPT2_PATTERN, LLAMA3_PATTERN, BPETokenizer
 from gpub.model.generate import generate_ids
-from gpub.record.load import load
+from gpub.record.run import load
 from gpub.share.hub import export_run, import_run
 from gpub.share.weights import to_tokenizer
 

@@ -6,18 +6,29 @@
 `tests/test_llama_cpp.py` does the same with fewer texts where LLAMA_CPP names such a folder.
 """
 
-import argparse, json, platform, random, shutil, subprocess, sys, sysconfig, tempfile
+import argparse
+import json
+import platform
+import random
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import get_args
+
 import torch
+
 from gpub.core import write_atomic
+from gpub.data.bpe import GPT2_PATTERN, LLAMA3_PATTERN, PATTERN, BPETokenizer
 from gpub.data.plays import plays
-from gpub.data.tokenizer import GPT2_PATTERN, LLAMA3_PATTERN, PATTERN, BPETokenizer
+from gpub.model.architectures import build_model
 from gpub.model.generate import generate_ids
 from gpub.model.gpt import GPTConfig
-from gpub.model.llama import LlamaConfig, build_model
+from gpub.model.llama import LlamaConfig
 from gpub.share.gguf import GgufNumbers, gguf_warning, write_gguf
 from gpub.share.weights import DIGITS_PATTERN
 

@@ -12,13 +12,13 @@ import sys
 import time
 from pathlib import Path
 
+from gpub.prep.cluster import Cluster
 from gpub.prep.config import PrepConfig
-from gpub.prep.engines import make_engine
 from gpub.prep.pipeline import prepare
 
 KILLS, PIECES = 20, 9  # a kill after so many more pieces are stored
-WAYS = [("local", 1), ("local", 2), ("datatrove", 2)]
-WAYS += [("local", 3), ("datatrove", 1), ("datatrove", 3)]
+WAYS = [("pool", 1), ("pool", 2), ("datatrove", 2)]
+WAYS += [("pool", 3), ("datatrove", 1), ("datatrove", 3)]
 
 
 def corpus() -> PrepConfig:
@@ -35,7 +35,7 @@ def digest(
     "SHA-256 of its shards, their documents, its tokenizer and its receipts"
     h = hashlib.sha256()
     for file in sorted(out.iterdir()):
-        if file.suffix in (".bin", ".docs", ".idx") or file.name in (
+        if file.suffix in (".bin", ".docs") or file.name in (
             "tokenizer.json",
             "contaminated.jsonl",
         ):
@@ -76,7 +76,9 @@ def killed_again_and_again(
 if __name__ == "__main__":
     if sys.argv[1] == "--child":
         out = Path(sys.argv[2])
-        prepare(corpus(), out, make_engine(sys.argv[3], out, int(sys.argv[4]), 1))
+        workers = int(sys.argv[4])
+        cluster = Cluster(executor="local", workers=workers) if sys.argv[3] != "pool" else None
+        prepare(corpus(), out, workers, cluster)
         sys.exit()
     whole, killed = Path(sys.argv[1]), Path(sys.argv[2])
     kills = killed_again_and_again(killed)

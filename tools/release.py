@@ -4,9 +4,15 @@ the wheel works in a new environment far from the clone.
 make release (what it builds is in dist/; uploading is left to you: twine upload dist/*).
 """
 
-import os, shutil, subprocess, sys, tarfile, tempfile, zipfile
-from pathlib import Path
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
 import venv as setup  # tools/venv.py
+import zipfile
+from pathlib import Path
 
 root, dist = setup.root, setup.root / "dist"
 

@@ -1,7 +1,13 @@
 """Make or complete `.venv` of this clone: `python tools/venv.py core|dev|docs`. The Makefile calls
 it; it needs Python's own library only."""
 
-import os, platform, re, shutil, subprocess, sys, time
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 root = Path(__file__).resolve().parent.parent

@@ -7,8 +7,10 @@ import json
 import re
 import sys
 from pathlib import Path
+
 import torch
-from gpub.record.load import load_run
+
+from gpub.record.run import load_run
 
 PAGE = Path(__file__).parents[1] / "nbs/season1/widgets/sampling.html"
 TEXTS = ("ROMEO:\nThe ", "ROMEO:\nWh", "First Citizen:\nWe are ", "the q", "My lord")

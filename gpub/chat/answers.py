@@ -7,6 +7,7 @@ __all__ = ['last_number', 'same_answer']
 
 # %% ../../nbs/lib/chat/answers.ipynb #153d9baa
 import re
+
 from ..core import GpubError
 
 # %% ../../nbs/lib/chat/answers.ipynb #99981d9c
@@ -17,9 +18,9 @@ def last_number(
     text: str,  # of an answer
 ) -> float | None:  # None where there is none
     "The number an answer ends with; what follows #### counts alone"
-    said = text.rpartition("####")[2]
-    found = [n.replace(",", "").rstrip(".") for n in _NUMBER.findall(said)]
-    return float(found[-1]) if found else None
+    end = text.rpartition("####")[2]
+    numbers = [n.replace(",", "").rstrip(".") for n in _NUMBER.findall(end)]
+    return float(numbers[-1]) if numbers else None
 
 
 def same_answer(

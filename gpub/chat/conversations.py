@@ -8,14 +8,17 @@ __all__ = ['DROPPED', 'CHAT_FORMAT', 'HELD_OUT_SHARE', 'HELD_OUT_BY', 'Conversat
            'ChatManifest', 'first_question', 'is_held_out_question', 'split_chats', 'write_chats', 'ChatSet']
 
 # %% ../../nbs/lib/chat/conversations.ipynb #3926deeb
-import hashlib, json
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
+
 import numpy as np
 from annotated_types import Ge
+
 from .template import EncodedChat, Message, chat_marks, encode_chat, read_messages
 from gpub.core import (
     Config,
@@ -24,9 +27,11 @@ from gpub.core import (
     first_line,
     read_json,
     refuse_pipe,
+    refuse_url,
     write_atomic,
 )
-from ..data.tokenizer import BPETokenizer, CharTokenizer, id_dtype
+from ..data.bpe import BPETokenizer
+from ..data.tokenizer import Tokenizer, id_dtype
 from ..files import give_usual_mode, sha256, sync_to_disk
 
 # %% ../../nbs/lib/chat/conversations.ipynb #7d42a0ea
@@ -104,7 +109,8 @@ def messages_of(
         if not isinstance(first, dict):
             raise GpubError(f"{where} has an instance {repr(first)[:80]}: expected an object")
         record = {**first, "instruction": record.get("instruction")}
-    question, answer = _asked(record), _first_of(record, _ANSWERS)
+    question = _asked(record)
+    answer = _first_of(record, _ANSWERS)
     if question is None or answer is None:
         raise GpubError(
             f"{where} has {', '.join(sorted(map(str, record)))}: expected messages, conversations, "
@@ -243,12 +249,14 @@ class ChatCounts:
 
 def encode_conversations(
     conversations: Iterable[Conversation],  # of one file or several
-    tok: BPETokenizer | CharTokenizer,  # of the model that is to learn them
+    tok: Tokenizer,  # of the model that is to learn them
     longest: int,  # tokens; a longer conversation is dropped
     is_exam: Callable[[str], bool] = lambda text: False,  # does a text hold a benchmark's item?
 ) -> tuple[list[EncodedChat], ChatCounts]:  # those that are kept, in order; what was counted
     "Conversations as tokens, each once"
-    chats, counts, seen = [], ChatCounts(), set()
+    chats = []
+    counts = ChatCounts()
+    seen = set()
     for talk in conversations:
         same = hashlib.blake2b(plain_words(talk.messages).encode(), digest_size=16).digest()
         if not any(m.role == "assistant" for m in talk.messages):
@@ -293,7 +301,7 @@ class ChatManifest(Config):
 
 
 def first_question(
-    tok: BPETokenizer | CharTokenizer,  # that made the ids
+    tok: Tokenizer,  # that made the ids
     chat: EncodedChat,  # a conversation, or the beginning of one
 ) -> str:  # lower case, one space between words
     "Return what the user says first; raises `GpubError` for a conversation without a user"
@@ -319,10 +327,11 @@ def is_held_out_question(
 
 def split_chats(
     chats: Sequence[EncodedChat],  # conversations, or the beginnings of some
-    tok: BPETokenizer | CharTokenizer,  # that made their ids
+    tok: Tokenizer,  # that made their ids
 ) -> tuple[list[int], list[int]]:  # which are learned from, and which are held out
     "Split conversations by their first question; all that ask the same go to the same side"
-    learned, held_out = [], []
+    learned = []
+    held_out = []
     for n, chat in enumerate(chats):
         side = held_out if is_held_out_question(first_question(tok, chat)) else learned
         side.append(n)
@@ -333,7 +342,7 @@ def write_chats(
     folder: Path | str,  # made if missing
     chats: Sequence[EncodedChat],  # from `encode_conversations`
     counts: ChatCounts,  # from it too
-    tok: BPETokenizer | CharTokenizer,  # that made the ids
+    tok: Tokenizer,  # that made the ids
     longest: int,  # as given to `encode_conversations`
     licenses: dict[str, str] | None = None,  # set -> licence
 ) -> ChatManifest:
@@ -342,6 +351,7 @@ def write_chats(
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
+    refuse_url(folder, "folder")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     learned, held_out = split_chats(chats, tok)
@@ -394,7 +404,8 @@ class ChatSet:
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
 
-        self.folder, name = Path(folder), f"{split}.safetensors"
+        self.folder = Path(folder)
+        name = f"{split}.safetensors"
         raw = read_json(self.folder / "manifest.json", "format")
         if raw["format"] != CHAT_FORMAT:
             raise GpubError(

@@ -4,23 +4,29 @@
 
 # %% auto #0
 __all__ = ['DIGITS', 'PROMPT_TOKENS', 'ANSWER_TOKENS', 'SUM_CHARS', 'digits_of', 'carries_of', 'SumTeacher', 'sums_tokenizer',
-           'is_held_out', 'draw_pairs', 'write_digits', 'sum_messages', 'sum_ids', 'sum_chats', 'right_answers',
-           'ask_sum', 'read_answer', 'sums_notice']
+           'is_held_out', 'draw_pairs', 'write_digits', 'sum_messages', 'sum_ids', 'encode_sums', 'sum_chats',
+           'longest_sum_answer', 'right_answers', 'ask_sum', 'read_answer', 'sums_notice']
 
 # %% ../../nbs/lib/chat/sums.ipynb #14aae3c7
-import math, re
+import math
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+
 import numpy as np
-from .template import CHAR_MARKS, EncodedChat, Message
+
+from .template import CHAR_MARKS, EncodedChat, Message, encode_chat
 from ..core import GpubError
 from ..data.sampler import scramble
-from ..data.tokenizer import CharTokenizer
+from ..data.char import CharTokenizer
+from ..data.tokenizer import Tokenizer
 
 # %% ../../nbs/lib/chat/sums.ipynb #af249a2c
 DIGITS = 3  # of each number
-PROMPT_TOKENS, ANSWER_TOKENS = 9, 5  # mark, 3 digits, +, 3 digits, mark; 4 digits, end
+# mark, 3 digits, +, 3 digits, mark; 4 digits, end
+PROMPT_TOKENS = 9
+ANSWER_TOKENS = 5
 
 
 def digits_of(
@@ -36,7 +42,8 @@ def carries_of(
     b_n: np.ndarray,  # integers below 1,000
 ) -> np.ndarray:  # (n,), 0 to 3
     "How many carries a sum has when none is forgotten"
-    count, carry = np.zeros(len(a_n), int), np.zeros(len(a_n), int)
+    count = np.zeros(len(a_n), int)
+    carry = np.zeros(len(a_n), int)
     for x, y in zip(digits_of(a_n).T, digits_of(b_n).T):
         carry = (x + y + carry >= 10).astype(int)
         count += carry
@@ -60,7 +67,8 @@ class SumTeacher:
         rng: np.random.Generator,  # decides what is forgotten
     ) -> np.ndarray:  # (n, 4) digits, units first
         "What the teacher says"
-        carry, out = np.zeros(len(a_n), int), []
+        carry = np.zeros(len(a_n), int)
+        out = []
         for x, y in zip(digits_of(a_n).T, digits_of(b_n).T):
             total = x + y + carry
             out.append(total % 10)
@@ -81,9 +89,11 @@ class SumTeacher:
         if self.forget in (0, 1):
             return 0.0
         a, b = self._all_pairs
-        p_carry, expected = np.zeros(len(a)), np.zeros(len(a))
+        p_carry = np.zeros(len(a))
+        expected = np.zeros(len(a))
         for x, y in zip(digits_of(a).T, digits_of(b).T):
-            p_choice = (1 - p_carry) * (x + y >= 10) + p_carry * (x + y + 1 >= 10)
+            # without a carry from the right there is a choice from 10 on, with one from 9 on
+            p_choice = np.where(x + y >= 10, 1 - p_carry, 0.0) + np.where(x + y >= 9, p_carry, 0.0)
             expected += p_choice
             p_carry = p_choice * (1 - self.forget)
         p = self.forget
@@ -173,17 +183,39 @@ def sum_ids(
     return np.concatenate(parts, 1).astype(np.int64)
 
 
+def encode_sums(
+    tok: Tokenizer,  # with digits, a plus and the marks of a chat
+    a_n: np.ndarray,  # integers below 1,000
+    b_n: np.ndarray,  # integers below 1,000
+    answers_n4: np.ndarray,  # digits, units first
+) -> list[EncodedChat]:
+    "Encode sums and their answers as conversations of one question, for any tokenizer"
+    if not isinstance(tok, CharTokenizer):
+        return [encode_chat(tok, sum_messages(*one)) for one in zip(a_n, b_n, answers_n4)]
+    tok.encode(SUM_CHARS)  # raises what is missing
+    rows = sum_ids(tok, a_n, b_n, answers_n4)
+    learned = np.arange(rows.shape[1]) >= PROMPT_TOKENS
+    return [EncodedChat(row, learned) for row in rows]
+
+
 def sum_chats(
-    tok: CharTokenizer,  # from `sums_tokenizer`
+    tok: Tokenizer,  # with digits, a plus and the marks of a chat
     n: int,  # how many
     rng: np.random.Generator,  # which sums, and what is forgotten
     teacher: SumTeacher = SumTeacher(),  # who answers
+    held_out: bool = False,  # those that training never sees
 ) -> list[EncodedChat]:
-    "Chats to learn from, as `encode_chat` makes them"
-    a, b = draw_pairs(n, rng)
-    ids = sum_ids(tok, a, b, teacher.answer(a, b, rng))
-    learned = np.arange(ids.shape[1]) >= PROMPT_TOKENS
-    return [EncodedChat(row, learned) for row in ids]
+    "Draw sums and encode what a teacher answers"
+    a, b = draw_pairs(n, rng, held_out)
+    return encode_sums(tok, a, b, teacher.answer(a, b, rng))
+
+
+def longest_sum_answer(
+    tok: Tokenizer,  # of the model that answers
+) -> int:  # tokens
+    "Return how many tokens an answer to a sum may have, its end included"
+    # a digit may take up to three tokens of bytes
+    return ANSWER_TOKENS if isinstance(tok, CharTokenizer) else 3 * ANSWER_TOKENS
 
 
 def right_answers(

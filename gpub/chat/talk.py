@@ -8,13 +8,15 @@ __all__ = ['TalkConfig', 'Talk', 'reply']
 # %% ../../nbs/lib/chat/talk.ipynb #74f42f3b
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+
 import numpy as np
+
 from .template import Message, chat_marks, encode_chat
 from ..core import Config, Count, GpubError
-from ..data.tokenizer import BPETokenizer, CharTokenizer
-from ..model.generate import generate_ids, stream_text
-from ..model.gpt import GPT
-from ..model.llama import Llama
+from ..data.tokenizer import Tokenizer
+from ..model.generate import stream_ids, stream_text
+from ..model.gpt import Decoder
+from ..model.sampling import SamplingConfig
 
 # %% ../../nbs/lib/chat/talk.ipynb #7acdd34d
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +34,14 @@ class Talk:
 
     def __init__(
         self,
-        model: GPT | Llama,  # that learned to answer
-        tok: BPETokenizer | CharTokenizer,  # its tokenizer, with the marks of a chat
+        model: Decoder,  # that learned to answer
+        tok: Tokenizer,  # its tokenizer, with the marks of a chat
         cfg: TalkConfig = TalkConfig(),  # how it answers
         system: str = "",  # what it is told first
     ):
-        self.model, self.tok, self.cfg = model, tok, cfg
+        self.model = model
+        self.tok = tok
+        self.cfg = cfg
         self.marks = set(asdict(chat_marks(tok)).values())  # each of them ends an answer
         self.first = [Message("system", system)] if system else []
         self.messages: list[Message] = list(self.first)
@@ -54,7 +58,8 @@ class Talk:
         not"""
         context = self.model.cfg.context_length
         room = context - min(self.cfg.longest, context // 2)
-        first, turns = len(self.first), list(messages)
+        first = len(self.first)
+        turns = list(messages)
         while True:
             ids = encode_chat(self.tok, turns, add_generation_prompt=True).ids
             alone = len(turns) <= first + 1
@@ -81,10 +86,10 @@ class Talk:
         "Stream an answer, then remember question and answer"
         longest = min(self.cfg.longest, self.model.cfg.context_length - len(ids))
         seed = int(np.random.default_rng([self.cfg.seed, len(asked)]).integers(1 << 62))
-        sampling = dict(temperature=self.cfg.temperature, top_p=self.cfg.top_p, seed=seed)
-        coming = generate_ids(
-            self.model, ids.tolist(), longest, stop=self.marks, stream=True, **sampling
+        sampling = SamplingConfig(
+            n=longest, temperature=self.cfg.temperature, top_p=self.cfg.top_p, seed=seed
         )
+        coming = stream_ids(self.model, ids, sampling, stop=self.marks)
         pieces = []
         try:
             for piece in stream_text((i for i in coming if i not in self.marks), self.tok):
@@ -96,8 +101,8 @@ class Talk:
 
 
 def reply(
-    model: GPT | Llama,  # that learned to answer
-    tok: BPETokenizer | CharTokenizer,  # its tokenizer
+    model: Decoder,  # that learned to answer
+    tok: Tokenizer,  # its tokenizer
     question: str,  # of the user
     cfg: TalkConfig = TalkConfig(),  # how it answers
 ) -> str:

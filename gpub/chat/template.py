@@ -11,10 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, NamedTuple
+
 import numpy as np
 from annotated_types import MinLen
+
 from ..core import Config, GpubError
-from ..data.tokenizer import BPETokenizer, CharTokenizer, SPECIALS, id_dtype
+from ..data.bpe import BPETokenizer, SPECIALS
+from ..data.char import CharTokenizer
+from ..data.tokenizer import Tokenizer, id_dtype
 from ..templates import read_packaged
 
 # %% ../../nbs/lib/chat/template.ipynb #58fc09fb
@@ -98,13 +102,15 @@ class ChatMarks:
 
 
 def chat_marks(
-    tok: BPETokenizer | CharTokenizer,  # of the model that is to talk
+    tok: Tokenizer,  # of the model that is to talk
 ) -> ChatMarks:
     "The marks of a tokenizer; raises `GpubError` for one that has none"
     if isinstance(tok, CharTokenizer):
-        names, known = CHAR_MARKS, {c: i for i, c in enumerate(tok.chars)}
+        names = CHAR_MARKS
+        known = {c: i for i, c in enumerate(tok.chars)}
     else:
-        names, known = _BPE_MARKS, tok.specials
+        names = _BPE_MARKS
+        known = tok.specials
     lost = [mark for mark in names.values() if mark not in known]
     if lost:
         raise GpubError(
@@ -123,7 +129,7 @@ class EncodedChat(NamedTuple):
 
 
 def encode_text(
-    tok: BPETokenizer | CharTokenizer,  # whose ids are wanted
+    tok: Tokenizer,  # whose ids are wanted
     text: str,  # of one turn
 ) -> np.ndarray:  # uint16 or uint32
     """The ids of what somebody said, never one of a mark; raises `GpubError` for a private
@@ -138,7 +144,7 @@ def encode_text(
 
 
 def encode_chat(
-    tok: BPETokenizer | CharTokenizer,  # with the marks of a chat
+    tok: Tokenizer,  # with the marks of a chat
     messages: Sequence[Message],  # from `read_messages`
     add_generation_prompt: bool = False,  # end with the mark of the assistant, whose turn it is
 ) -> EncodedChat:
@@ -163,21 +169,23 @@ def encode_chat(
 
 
 def decode_chat(
-    tok: BPETokenizer | CharTokenizer,  # that made the ids
+    tok: Tokenizer,  # that made the ids
     ids: Sequence[int] | np.ndarray,  # of one conversation or several
 ) -> Iterator[Message]:
     """The messages that ids stand for, in order; an assistant's turn that never ends is returned as
     far as it goes"""
     marks = chat_marks(tok)
     role_of = {marks.system: "system", marks.user: "user", marks.assistant: "assistant"}
-    role, said = None, []
+    role = None
+    said = []
     for i in [*map(int, ids), marks.end]:
         if i not in role_of and i != marks.end:
             said.append(i)
             continue
         if role is not None and said:
             yield Message(role, tok.decode(said))
-        role, said = role_of.get(i), []
+        role = role_of.get(i)
+        said = []
 
 # %% ../../nbs/lib/chat/template.ipynb #461dfb34
 @cache
@@ -187,7 +195,7 @@ def jinja_template() -> str:  # without a line break at its end
 
 # %% ../../nbs/lib/chat/template.ipynb #d0deda90
 def template_for(
-    tok: BPETokenizer | CharTokenizer,  # with the marks of a chat
+    tok: Tokenizer,  # with the marks of a chat
 ) -> str:
     "The template as Jinja, with the marks of this tokenizer"
     text = jinja_template()
@@ -201,12 +209,13 @@ def template_for(
 
 def _role_in_jinja() -> str:
     "The mark of whoever asks, as an expression of Jinja"
-    user, system = CHAR_MARKS["user"], CHAR_MARKS["system"]
+    user = CHAR_MARKS["user"]
+    system = CHAR_MARKS["system"]
     return f"('{system}' if message['role'] == 'system' else '{user}')"
 
 # %% ../../nbs/lib/chat/template.ipynb #80b20004
 def chat_facts(
-    tok: BPETokenizer | CharTokenizer,  # of the run
+    tok: Tokenizer,  # of the run
 ) -> dict[str, str]:  # for `chat` in config.json
     "What a run says of the template it learned with"
     return dict(template=template_for(tok))
@@ -214,7 +223,7 @@ def chat_facts(
 
 def check_talks(
     config: dict[str, Any],  # of a run
-    tok: BPETokenizer | CharTokenizer,  # of the run
+    tok: Tokenizer,  # of the run
     run: str = "this run",  # for the message of an error
 ) -> None:
     "Raise `GpubError` unless a run learned to talk, with the template that this gpub writes"

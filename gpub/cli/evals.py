@@ -9,7 +9,9 @@ __all__ = ['eval_command']
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
+
 import click
+
 from .options import PATH, RUN, LateDefault, TorchCommand, device_option, number_option
 from ..core import GpubError, first_line
 
@@ -23,9 +25,9 @@ def _tasks() -> str:
 
 def _default_tasks() -> str:
     "What is asked when nobody says"
-    from gpub.evals.evaluate import DEFAULT
+    from gpub.evals.evaluate import DEFAULT_TASKS
 
-    return ",".join(DEFAULT)
+    return ",".join(DEFAULT_TASKS)
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class _Asked:
     compare: bool  # two runs
     text: str | None  # a file to colour
     page: str  # where the colours go
-    unsafe: bool  # programs without a cage
+    unsafe: bool  # programs without a jail
 
     def __post_init__(self):
         if self.compare and len(self.runs) != 2:
@@ -148,7 +150,8 @@ def eval_command(**options: object):
     asked = _Asked(**options)
     if asked.names and importlib.util.find_spec("lm_eval") is None:
         raise GpubError("evaluation needs lm-eval and transformers: pip install 'gpub[eval]'")
-    from gpub.evals.evaluate import compare_results, milestones, report
+    from gpub.evals.compare import compare_results, report
+    from gpub.evals.evaluate import sample_checkpoints
 
     results = _results(asked) if asked.names else []
     if asked.compare and results:
@@ -156,14 +159,14 @@ def eval_command(**options: object):
     for result in [] if asked.compare else results:
         click.echo("\n" + report(result))
     if asked.samples:
-        click.echo(f"\n{milestones(asked.runs, asked.device)}")
+        click.echo(f"\n{sample_checkpoints(asked.runs, asked.device)}")
     if asked.compare and asked.text:
         click.echo(f"written to {_heat_page(asked)}")
 
 
 def _results(asked: _Asked) -> list[dict]:
     "What every run scores"
-    from gpub.evals.evaluate import EvalOptions, result_of
+    from gpub.evals.evaluate import EvalOptions, stored_or_new
 
     same = dict(
         tasks=asked.names,
@@ -176,7 +179,7 @@ def _results(asked: _Asked) -> list[dict]:
         unsafe=asked.unsafe,
     )
     return [
-        result_of(run, EvalOptions(step=step, **same), asked.file, click.echo)
+        stored_or_new(run, EvalOptions(step=step, **same), asked.file, click.echo)
         for run, step in asked.models
     ]
 
@@ -184,7 +187,7 @@ def _results(asked: _Asked) -> list[dict]:
 def _heat_page(asked: _Asked) -> Path:
     "A text token by token under both models, as a page"
     from gpub.evals.samples import heat_page, token_diff
-    from gpub.record.load import load_run
+    from gpub.record.run import load_run
 
     try:
         words = Path(asked.text).read_text(encoding="utf-8")

@@ -7,7 +7,9 @@ __all__ = ['read_command', 'copies_command']
 
 # %% ../../nbs/lib/cli/forensics_commands.ipynb #1808075a
 from pathlib import Path
+
 import click
+
 from gpub.cli.options import (
     PATH,
     RUN,
@@ -75,7 +77,7 @@ def _sample(
     run: str, prompt: str | None, n: int, temperature: float, seed: int, step: int | None
 ) -> str:
     "What the model adds to a prompt: the prompt itself was given, not written"
-    from gpub.record.load import load
+    from gpub.record.run import load
 
     opened = load(run, step)
     text = opened.generate(prompt, n, temperature, seed)

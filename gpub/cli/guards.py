@@ -8,7 +8,9 @@ __all__ = ['preflight_command', 'doctor_command', 'verify_command', 'rehearse_co
 # %% ../../nbs/lib/cli/guards_commands.ipynb #ee893d46
 import json
 from dataclasses import asdict
+
 import click
+
 from gpub.cli.options import (
     PATH,
     PRESET,
@@ -54,7 +56,7 @@ def preflight_command(
     chosen = dict(settings=parse_settings(settings), device=device, usd_per_hour=usd_per_hour)
     chosen |= dict(processes=processes, parallel=parallel)
     checks = preflight(preset, gpu, click.echo, data=data, out=out, **chosen)
-    if bad := [c.name for c in checks if not c.ok]:
+    if bad := [c.question for c in checks if not c.ok]:
         raise GpubError(f"NOT READY: {', '.join(bad)}")
     click.echo("ready")
 
@@ -71,7 +73,7 @@ def doctor_command(run: str, file: str | None):
     click.echo(doctor_table(findings))
     if file:
         write_atomic(file, json.dumps([asdict(finding) for finding in findings], indent=1) + "\n")
-    if bad := [f.name for f in findings if f.level == "alarm"]:
+    if bad := [f.question for f in findings if f.level == "alarm"]:
         raise GpubError(f"{len(bad)} alarm{'s' * (len(bad) > 1)}: {', '.join(bad)}")
 
 
@@ -84,98 +86,71 @@ def verify_command(folder: str):
 
     parts = verify(folder)
     click.echo(verify_table(parts))
-    damaged = [part.name for part in parts if not part.whole]
+    damaged = [part.question for part in parts if not part.ok]
     if damaged:
         raise GpubError(f"{folder}: damaged: {', '.join(damaged)}")
 
 
 @click.command("rehearse", cls=TorchCommand)
-@click.argument("what", type=PATH, metavar="[PRESET|PLAN]", required=False)
-@click.option("--gpu", help="The card, such as A100-80 or H100.")
+@click.argument("what", type=PATH, metavar="PRESET|PLAN")
+@click.option("--gpu", required=True, help="The card, such as A100-80 or H100.")
 @click.option("--processes", type=int, default=1, show_default=True, help="One for each GPU.")
 @click.option("--parallel", default="ddp", show_default=True, help="ddp, fsdp or hsdp.")
-@click.option(
-    "--all", "everything", is_flag=True, help="All presets, on 1, 8 and 64 GPUs of three kinds."
-)
 @json_option
 @settings_option()
 def rehearse_command(
-    what: str | None,
-    gpu: str | None,
+    what: str,
+    gpu: str,
     processes: int,
     parallel: str,
-    everything: bool,
     file: str | None,
     settings: tuple[str, ...],
 ):
     """The whole run on GPUs that are not here: does it fit, what does it send, where does it wait?
-    Exit code 1 if it does not fit or something is wrong."""
-    from gpub.guards.rehearse import RehearsalOptions
+    Of a plan every phase: the stretches of its pretraining, then those that tune. Exit code 1 if it
+    does not fit or something is wrong."""
+    from gpub.guards.rehearse import (
+        RehearsalOptions,
+        rehearsal_record,
+        rehearsal_text,
+        rehearsals_of,
+        rehearse,
+    )
 
-    chosen = parse_settings(settings)
-    if everything:
-        if what or gpu:
-            raise GpubError("--all has its own presets and cards: leave PRESET and --gpu out")
-        return _rehearse_all(chosen, file)
-    if not (what and gpu):
-        raise GpubError("give a PRESET or PLAN and --gpu, or --all")
-    from gpub.guards.chat_plans import is_chat_plan
-
-    if is_chat_plan(what):
-        if chosen or processes > 1 or file:
-            raise GpubError(f"{what} is rehearsed as it is, on one GPU: give --gpu alone")
-        return _rehearse_chat(what, gpu)
-    _rehearse_one(what, RehearsalOptions("", gpu, processes, parallel, chosen), file)
-
-
-def _write_records(records: list[dict], file: str | None):
-    if file:
-        write_atomic(file, json.dumps(dict(rehearsals=records), indent=1) + "\n")
-
-
-def _rehearse_chat(what: str, gpu: str):
-    from gpub.guards.chat_plans import read_chat_plan
-    from gpub.guards.chat_rehearsal import NOT_REHEARSED, rehearse_chat
-
-    ready = []
-    for found in rehearse_chat(read_chat_plan(what), gpu):
-        click.echo(str(found))
-        ready.append(found.ready)
-    click.echo(f"not rehearsed: {'; '.join(NOT_REHEARSED)}")
-    if not all(ready):
-        raise GpubError("NOT READY: see the lines above")
-
-
-def _rehearse_one(what: str, asked: object, file: str | None):
-    from gpub.guards.rehearse import rehearsal_record, rehearsal_text, rehearsals_of, rehearse
-
+    options = RehearsalOptions("", gpu, processes, parallel, parse_settings(settings))
+    tuned = _tuned_phases(what, options, file)
     records = []
-    for phases, options in rehearsals_of(what, asked):
+    for phases, each in rehearsals_of(what, options):
         if phases:
             click.echo(f"phases {phases}:")
-        found = rehearse(options)
-        click.echo(rehearsal_text(found))
-        records.append(rehearsal_record(found))
-    _write_records(records, file)
-    if not all(record["ready"] for record in records):
+        rehearsed = rehearse(each)
+        click.echo(rehearsal_text(rehearsed))
+        records.append(rehearsal_record(rehearsed))
+    if file:
+        write_atomic(file, json.dumps(dict(rehearsals=records), indent=1) + "\n")
+    ready = [record["ready"] for record in records]
+    if tuned:
+        from gpub.guards.tuning_rehearsal import NOT_REHEARSED, rehearse_tuning
+
+        for rehearsed in rehearse_tuning(tuned, gpu):
+            click.echo(str(rehearsed))
+            ready.append(rehearsed.ready)
+        click.echo(f"not rehearsed: {'; '.join(NOT_REHEARSED)}")
+    if not all(ready):
         raise GpubError("NOT READY: see the lines above")
     click.echo("ready")
 
 
-def _rehearse_all(settings: dict, file: str | None):
-    from gpub.host import usable_cores
-    from gpub.guards.rehearsals import (
-        CARDS,
-        all_rehearsals,
-        rehearse_each,
-        rehearsed_and_measured,
-        rehearsed_table,
-    )
+def _tuned_phases(what: str, options: object, file: str | None) -> object | None:
+    "The plan, if some of its phases tune; those are rehearsed as they are, on one GPU"
+    from gpub.plans.phases import PLANS, read_plan
+    from gpub.train.presets import PRESETS
 
-    asked = all_rehearsals(settings=settings)
-    records = rehearse_each(asked, click.echo, workers=usable_cores())
-    for card in CARDS:
-        table, reasons = rehearsed_table(records, card)
-        click.echo("\n".join(["", card, str(table), *reasons]))
-    click.echo(f"\n{rehearsed_and_measured(records)}")
-    _write_records(records, file)
+    if what not in PLANS and what in PRESETS:
+        return None
+    plan = read_plan(what)
+    if not plan.tuned:
+        return None
+    if options.settings or options.processes > 1 or file:
+        raise GpubError(f"{what} is rehearsed as it is, on one GPU: give --gpu alone")
+    return plan

@@ -7,7 +7,9 @@ __all__ = ['MEANT', 'usage_line']
 
 # %% ../../nbs/lib/cli/hints.ipynb #3004c8f0
 import re
+
 import click
+
 from .options import RunFolder
 from ..files import runs_dir
 

@@ -6,8 +6,12 @@
 __all__ = ['COMMANDS', 'LONGEST', 'cli', 'main']
 
 # %% ../../nbs/lib/cli/commands.ipynb #cc1ee84b
-import os, sys, time
+import os
+import sys
+import time
+
 import click
+
 from .. import __version__
 from .hints import usage_line
 from .options import DeferredCommand, LazyGroup
@@ -21,7 +25,7 @@ COMMANDS = (  # what is typed, module of gpub.cli and function, the first senten
     (
         "sample",
         "train:sample_command",
-        "Let the model in folder RUN go on with a text; you see it as it comes.",
+        "Let the model in RUN, a run or a Hugging Face folder, go on with a text as you watch.",
     ),
     (
         "grow",
@@ -48,7 +52,7 @@ COMMANDS = (  # what is typed, module of gpub.cli and function, the first senten
     (
         "chat",
         "tune:chat_command",
-        "Talk with RUN, a run of gpub sft, dpo or grpo.",
+        "Talk with RUN, a run of gpub sft, dpo or grpo, or its export to Hugging Face.",
     ),
     ("ls", "runs:ls_command", "The runs below FOLDER: step, loss, cost and state of each."),
     (
@@ -84,18 +88,18 @@ COMMANDS = (  # what is typed, module of gpub.cli and function, the first senten
     ),
     (
         "plan",
-        "budget:plan_command",
+        "plans:plan_command",
         "Before you pay: does PRESET fit, how fast will it be, what will it cost.",
     ),
     (
         "run",
-        "budget:run_command",
+        "plans:run_command",
         "Walk through PLAN, a file or a name, phase by phase; the same command goes on "
         "where it stopped.",
     ),
     (
         "bill",
-        "budget:bill_command",
+        "plans:bill_command",
         "What RUN cost, second by second, what a point of loss cost, and what the next "
         "hundredth will.",
     ),
@@ -147,8 +151,7 @@ COMMANDS = (  # what is typed, module of gpub.cli and function, the first senten
     (
         "demo",
         "share:demo_command",
-        "A page to play with checkpoints of RUN...: served from here (extra: gpub[demo]), "
-        "or one file with --html.",
+        "Write a page to play with RUN: one file that needs nothing but a browser.",
     ),
     (
         "serve",
@@ -158,7 +161,7 @@ COMMANDS = (  # what is typed, module of gpub.cli and function, the first senten
     (
         "bench",
         "lab:bench",
-        "Measure this machine and this library, as ratios against peers in the same run.",
+        "Measure this machine and this library.",
     ),
     (
         "check",

@@ -14,10 +14,12 @@ import math
 import os
 import shlex
 import sys
-import click
-from click.shell_completion import CompletionItem
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
 from .start import stop_at_once
 from ..core import NOT_LOCAL, GpubError, is_url, visible_text
 from ..files import remember, runs_dir
@@ -97,7 +99,8 @@ class LateChoice(click.Choice):
         self,
         names: Callable[[], Iterable[str]],  # function without arguments
     ):
-        self.names, self.case_sensitive = names, True
+        self.names = names
+        self.case_sensitive = True
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -175,9 +178,9 @@ def _named_presets() -> list[str]:
 
 def preset_names() -> list[str]:
     "The presets of gpub train, without torch if they were asked for before"
-    place = importlib.util.find_spec("gpub").submodule_search_locations[0]
-    written = os.stat(os.path.join(place, "train", "presets.py")).st_mtime_ns
-    return remember("presets", f"{place} {written}", _named_presets)
+    package = importlib.util.find_spec("gpub").submodule_search_locations[0]
+    written = os.stat(os.path.join(package, "train", "presets.py")).st_mtime_ns
+    return remember("presets", f"{package} {written}", _named_presets)
 
 
 class NameOf(click.ParamType):
@@ -221,8 +224,8 @@ device_option = click.option(
 )
 data_option = click.option(
     "--data",
-    help="A text file, a folder made by gpub prep, its URL (copied here first), or stream:URL "
-    "(read from there, step by step).  [default: tiny Shakespeare]",
+    help="A text file, a folder made by gpub prep, or its URL (copied here first).  [default: tiny "
+    "Shakespeare]",
 )
 _RUN_OPTIONS = (
     click.option(
@@ -265,10 +268,10 @@ class FiniteRange(click.FloatRange):
         ctx: click.Context | None,  # of which command
     ) -> float:
         "The number, or a usage error"
-        found = super().convert(value, param, ctx)
-        if not math.isfinite(found):
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
             self.fail(f"{value} is no number to count with", param, ctx)
-        return found
+        return number
 
 
 def number_option(

@@ -8,7 +8,9 @@ __all__ = ['ls_command', 'show_command', 'presets_command', 'resume_command', 'c
 # %% ../../nbs/lib/cli/runs_commands.ipynb #c8008c78
 import json
 from pathlib import Path
+
 import click
+
 from .options import PATH, RUN, TorchCommand, command_began, echo_text, json_option
 from ..core import GpubError, read_config, write_atomic
 
@@ -22,7 +24,7 @@ def ls_command(places: tuple[str, ...], file: str | None):
     The newest comes first. Without FOLDER: those below runs, or $GPUB_RUNS."""
     from gpub.record.runs import find_runs, run_table
 
-    runs = [run for place in places or (None,) for run in find_runs(place)]
+    runs = [run for folder in places or (None,) for run in find_runs(folder)]
     if file:
         write_atomic(file, json.dumps([run.to_dict() for run in runs], indent=1) + "\n")
     click.echo(run_table(runs) if runs else "no runs yet: gpub train shakespeare makes the first")
@@ -98,11 +100,11 @@ def compare_command(runs: tuple[str, ...], out: str, over: str):
 
     if len(runs) < 2:
         raise click.UsageError("compare takes at least two runs")
-    found = [summarise_run(run) for run in runs]
-    for run in found:
+    summaries = [summarise_run(run) for run in runs]
+    for run in summaries:
         if run.trouble:
             raise GpubError(run.trouble)
-    click.echo(run_table(found))
+    click.echo(run_table(summaries))
     differing = settings_table(runs)
     click.echo(f"\n{differing}" if differing.rows else "\nthe same settings")
     for name, text in last_texts(runs):

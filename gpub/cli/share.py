@@ -6,7 +6,10 @@
 __all__ = ['export_command', 'import_command', 'push_command', 'demo_command', 'serve_command']
 
 # %% ../../nbs/lib/cli/share_commands.ipynb #79d4d289
+from pathlib import Path
+
 import click
+
 from gpub.cli.options import (
     PATH,
     RUN,
@@ -42,11 +45,6 @@ from ..core import GpubError
     show_default=True,
     help="Of the matrices in model.gguf: 4, 2 or about 1 byte a number.",
 )
-@click.option(
-    "--torchtitan",
-    is_flag=True,
-    help="Also gpub_run.py, with which torchtitan trains a Llama further on the run's shards.",
-)
 def export_command(
     run: str,
     folder: str,
@@ -55,17 +53,9 @@ def export_command(
     license: str,
     gguf: bool,
     gguf_type: str,
-    torchtitan: bool,
 ):
     "Write RUN as a Hugging Face FOLDER: weights, tokenizer, settings and a model card."
     from gpub.share.hub import export_run
-
-    if torchtitan:
-        if gguf or dtype != "float32" or license != "unknown":
-            raise GpubError("--torchtitan goes with --step only: leave the others out")
-        from gpub.share.handover import export_to_torchtitan
-
-        return click.echo(f"written to {export_to_torchtitan(run, folder, step)}")
 
     def warn(text: str):
         click.echo(text, err=True)
@@ -105,33 +95,22 @@ def push_command(folder: str, repo: str, public: bool, dry_run: bool):
 
 
 @click.command("demo", cls=TorchCommand)
-@click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
+@click.argument("run", type=RUN)
 @click.option(
     "--html",
     "file",
     type=PATH,
-    help="Write one file that needs nothing but a browser, for one small model of characters.",
+    help="Where the page is written.  [default: RUN/demo.html]",
 )
-@click.option("--step", type=int, help="Which checkpoint, with --html.  [default: the newest]")
-@click.option(
-    "--port",
-    type=click.IntRange(1, 65535),
-    default=7860,
-    show_default=True,
-    help="Where the page answers, on this machine only.",
-)
-@click.option("--device", default="cpu", show_default=True, help="Where the models compute.")
-def demo_command(runs: tuple[str, ...], file: str | None, step: int | None, port: int, device: str):
-    """A page to play with checkpoints of RUN...: served from here (extra: gpub[demo]), or one file
-    with --html."""
-    from gpub.share.app import serve
+@click.option("--step", type=int, help="Which checkpoint.  [default: the newest]")
+def demo_command(run: str, file: str | None, step: int | None):
+    """Write a page to play with RUN: one file that needs nothing but a browser.
+
+    RUN holds a small model of characters. Several checkpoints side by side, in a notebook:
+    gpub.share.demo.playground (extra: gpub[demo])."""
     from gpub.share.demo import write_page
 
-    if not file:
-        return serve(runs, port, device)
-    if len(runs) > 1:
-        raise GpubError(f"one file holds one run, got {len(runs)}: leave --html out to see several")
-    click.echo(f"written to {write_page(runs[0], file, step)}")
+    click.echo(f"written to {write_page(run, file or Path(run, 'demo.html'), step)}")
 
 
 @click.command("serve", cls=TorchCommand)
@@ -141,7 +120,7 @@ def demo_command(runs: tuple[str, ...], file: str | None, step: int | None, port
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="Where it listens: this machine only. 0.0.0.0: whoever reaches it may ask.",
+    help="Where it listens: this machine only. 0.0.0.0: whoever reaches it; give a --key.",
 )
 @click.option(
     "--port",
@@ -150,8 +129,13 @@ def demo_command(runs: tuple[str, ...], file: str | None, step: int | None, port
     show_default=True,
     help="0: any that is free.",
 )
+@click.option(
+    "--key",
+    envvar="GPUB_SERVE_KEY",
+    help="What clients must give as their API key.  [default: $GPUB_SERVE_KEY, or none]",
+)
 @number_option("--batch", 16, "Texts written at once.")
-@number_option("--queue", 64, "Texts that may wait; beyond, clients get 429.")
+@number_option("--clients", 64, "Connected at once; beyond, they get 503.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, mps.")
 def serve_command(run: str, step: int | None, device: str, **how: object):
     """Answer programs over OpenAI's protocol with the model of RUN (extra: gpub[serve]).

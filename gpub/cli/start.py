@@ -6,7 +6,9 @@
 __all__ = ['stop_at_once']
 
 # %% ../../nbs/lib/cli/start.ipynb #a3e3a85d
-import os, signal, threading
+import os
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

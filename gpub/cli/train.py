@@ -8,7 +8,9 @@ __all__ = ['train_command', 'sample_command', 'grow_command']
 # %% ../../nbs/lib/cli/train_commands.ipynb #747f15bc
 from dataclasses import replace
 from typing import Any
+
 import click
+
 from gpub.cli.options import (
     PATH,
     PRESET,
@@ -195,11 +197,11 @@ def sample_command(
     seed: int,
     step: int | None,
 ):
-    "Let the model in folder RUN go on with a text; you see it as it comes."
-    from gpub.record.load import load
+    "Let the model in RUN, a run or a Hugging Face folder, go on with a text as you watch."
+    from gpub.share.hub import open_run
 
     sampling = dict(top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty, stop=stop)
-    text = load(run, step).generate(prompt, tokens, temperature, seed, stream=True, **sampling)
+    text = open_run(run, step).generate(prompt, tokens, temperature, seed, stream=True, **sampling)
     for piece in text:
         echo_text(piece, nl=False)
     click.echo()

@@ -11,7 +11,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+
 import click
+
 from gpub.cli.options import (
     PATH,
     TorchCommand,
@@ -19,6 +21,7 @@ from gpub.cli.options import (
     echo_text,
     number_option,
     parse_settings,
+    run_options,
     settings_option,
     step_option,
     temperature_option,
@@ -44,6 +47,7 @@ def _tuning_options(
     command: Callable,  # the body of a command
 ) -> Callable:  # with the options that all methods share
     "The options of every method of tuning"
+    command = run_options(command)
     for option in reversed(_SHARED):
         command = option(command)
     return command
@@ -54,16 +58,14 @@ def _options(
     run: str,  # where it starts
     out: str | None,  # where it goes
     settings: tuple[str, ...],  # words such as lr=0.01
-    **others: object,  # fields of `TuneOptions`
+    **others: object,  # fields of the method's options
 ):
-    "What was typed, checked"
-    from gpub.tune.methods import TuneOptions
-
-    known = {name: value for name, value in others.items() if value is not None}
+    "What was typed"
+    known = {name: value for name, value in others.items() if value not in (None, "")}
     place = out or f"{run.rstrip('/')}-{method}"
     chosen = parse_settings(settings)
     known |= dict(command=this_command(), begun=command_began())
-    return TuneOptions(run=run, out=place, settings=chosen, **known)
+    return dict(run=run, out=place, settings=chosen, log=click.echo, **known)
 
 
 def _done(folder: Path):
@@ -95,11 +97,13 @@ def sft_command(run: str, data: str, replay: str | None, replay_share: float, **
 
     RUN is a run folder or a Hugging Face folder with GPT-2 or Llama weights. Ctrl-C saves and
     exits; the same command goes on. Then: gpub chat, gpub dpo, gpub grpo, gpub export."""
-    from gpub.tune.methods import run_sft
+    from gpub.tune.methods import SftOptions
     from gpub.tune.sets import ReplayConfig
+    from gpub.tune.steps import Tuner
 
     old = ReplayConfig(source=replay, share=replay_share) if replay else None
-    _done(run_sft(_options("sft", run, **others), data, old, click.echo))
+    options = SftOptions(data=data, replay=old, **_options("sft", run, **others))
+    _done(Tuner(options).go())
 
 
 @click.command("dpo", cls=TorchCommand)
@@ -116,6 +120,13 @@ def sft_command(run: str, data: str, replay: str | None, replay_share: float, **
     default=0.1,
     show_default=True,
     help="How strongly the model is held to its beginning.",
+)
+@click.option(
+    "--loss",
+    type=click.Choice(["dpo", "dpo_norm", "ipo"]),
+    default="dpo",
+    show_default=True,
+    help="dpo_norm: per token of an answer; ipo: per token, and up to a distance of 1/(2 beta).",
 )
 @click.option(
     "--nll",
@@ -138,6 +149,7 @@ def dpo_command(
     run: str,
     pairs: str,
     beta: float,
+    loss: str,
     nll: float,
     pairs_per_step: int,
     labels: str,
@@ -147,10 +159,13 @@ def dpo_command(
 
     Watch chosen_gain: where it falls, the better answers fade too (--nll 0.2 keeps them)."""
     from gpub.tune.dpo import DpoConfig
-    from gpub.tune.methods import run_dpo
+    from gpub.tune.methods import DpoOptions
+    from gpub.tune.steps import Tuner
 
-    cfg = DpoConfig(beta=beta, pairs_per_step=pairs_per_step, nll_weight=nll)
-    _done(run_dpo(_options("dpo", run, **others), pairs, cfg, labels, click.echo))
+    cfg = DpoConfig(beta=beta, pairs_per_step=pairs_per_step, loss=loss, nll_weight=nll)
+    asked = _options("dpo", run, **others)
+    options = DpoOptions(pairs=pairs, dpo=cfg, labels=labels, **asked)
+    _done(Tuner(options).go())
 
 
 @click.command("grpo", cls=TorchCommand)
@@ -195,7 +210,8 @@ def grpo_command(
 
     Says first how many groups can teach anything."""
     from gpub.tune.grpo import GrpoConfig
-    from gpub.tune.methods import run_grpo
+    from gpub.tune.methods import GrpoOptions
+    from gpub.tune.steps import Tuner
 
     rule = None
     if reward:
@@ -205,7 +221,8 @@ def grpo_command(
     cfg = GrpoConfig(
         questions_per_step=questions, group=group, longest=longest, penalty=penalty, beta=beta
     )
-    _done(run_grpo(_options("grpo", run, **others), task, cfg, rule, click.echo))
+    asked = _options("grpo", run, **others)
+    _done(Tuner(GrpoOptions(task=task, grpo=cfg, rule=rule, **asked)).go())
 
 # %% ../../nbs/lib/cli/tune_commands.ipynb #f6ee5d67
 @click.command("chats", cls=TorchCommand)
@@ -292,7 +309,7 @@ def _lines() -> Iterator[str]:
 @step_option
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, mps.")
 def chat_command(run: str, system: str, step: int | None, device: str, **how: object):
-    """Talk with RUN, a run of gpub sft, dpo or grpo.
+    """Talk with RUN, a run of gpub sft, dpo or grpo, or its export to Hugging Face.
 
     A line is a question; /reset forgets what was said, /quit ends, /help says so, Ctrl-C cuts an
     answer short. A run that learned to add is asked 12 + 34 as people write it.

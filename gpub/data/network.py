@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 # %% ../../nbs/lib/data/network.ipynb #2ccda539
 _chance = random.Random()
@@ -34,11 +35,11 @@ class Backoff:
     def wait(
         self,
         failures: int,  # so far, 1 or more
-        asked: float = 0.0,  # seconds the server asked for
+        wanted: float = 0.0,  # seconds the server asked for
     ) -> float:  # seconds
         "How long to wait before the next try"
         longest = min(self.most, self.first * 2 ** (failures - 1))
-        return max(longest * _chance.uniform(0.5, 1), min(asked, self.most))
+        return max(longest * _chance.uniform(0.5, 1), min(wanted, self.most))
 
 
 PATIENT = Backoff()  # about two minutes in all
@@ -46,18 +47,18 @@ PATIENT = Backoff()  # about two minutes in all
 
 def causes(
     error: BaseException | None,  # an exception
-):  # a list, the error first
+) -> list[BaseException]:  # a list, the error first
     "An exception and what it was raised from, also where that was hidden with `from None`"
-    found = []
-    while error is not None and error not in found:
-        found.append(error)
+    chain = []
+    while error is not None and error not in chain:
+        chain.append(error)
         error = error.__cause__ or error.__context__
-    return found
+    return chain
 
 
 def http_status(
     error: BaseException,  # an exception of any HTTP library
-):  # a number, or `None`
+) -> int | None:  # a number, or `None`
     "The status the server answered with"
     for e in causes(error):
         for status in (
@@ -101,9 +102,9 @@ def retry_after(
         headers = getattr(e, "headers", None) or getattr(
             getattr(e, "response", None), "headers", None
         )
-        asked = headers.get("Retry-After") if headers else None
-        if asked and asked.isdecimal():
-            return float(asked)
+        seconds = headers.get("Retry-After") if headers else None
+        if seconds and seconds.isdecimal():
+            return float(seconds)
     return 0.0
 
 
@@ -111,7 +112,7 @@ def pause(
     backoff: Backoff,  # how long
     failures: int,  # so far
     error: BaseException,  # the newest one
-    what: str,  # was read, for people
+    name: str,  # was read, for people
     log: Callable = print,  # gets a line that says why and how long
 ):
     "Wait after a failure that will pass, and say so"
@@ -119,16 +120,16 @@ def pause(
     reason = (
         f"HTTP {http_status(error)}" if http_status(error) else type(causes(error)[-1]).__name__
     )
-    log(f"{what}: {reason}, try {failures + 1} of {backoff.tries} in {seconds:.1f} s")
+    log(f"{name}: {reason}, try {failures + 1} of {backoff.tries} in {seconds:.1f} s")
     backoff.sleep(seconds)
 
 
 def retrying(
     read: Callable,  # function without arguments
-    what: str,  # it reads, for people
+    name: str,  # it reads, for people
     backoff: Backoff | None = None,  # `Backoff`; default: `PATIENT`
     log: Callable = print,  # gets a line for each wait
-):  # what `read` returns
+) -> Any:  # what `read` returns
     """Call `read` until it succeeds; raises its error when that would not pass, or after the last
     try"""
     backoff = backoff or PATIENT
@@ -138,4 +139,4 @@ def retrying(
         except Exception as error:
             if failures == backoff.tries or not is_passing(error):
                 raise
-            pause(backoff, failures, error, what, log)
+            pause(backoff, failures, error, name, log)

@@ -8,49 +8,49 @@ __all__ = ['Prefetcher']
 # %% ../../nbs/lib/data/prefetch.ipynb #c25e7d9f
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+
 import torch
-from torch import Tensor
+
+from .batch import Batch
 
 # %% ../../nbs/lib/data/prefetch.ipynb #e084e543
 class Prefetcher:
-    "Inputs and targets on a device; the rows of the next step are fetched meanwhile"
+    "Batches on a device; the one of the next step is read meanwhile"
 
     def __init__(
         self,
-        # (step, context length) -> this process's rows, (batch, context length + 1) on the host
-        rows: Callable[[int, int], Tensor],
+        read: Callable[[int, int], Batch],  # (step, context length) -> this process's rows, here
         device: torch.device,  # where they are needed
     ):
-        self.rows, self.device = rows, device
-        self.asked: tuple[int, int] | None = None  # what the thread is at
+        self.read = read
+        self.device = device
+        self.coming_step: tuple[int, int] | None = None  # what the thread reads
         self.coming: Future | None = None
-        self.pool = ThreadPoolExecutor(1, "prefetch", initializer=self._join)
+        self.thread = ThreadPoolExecutor(1, "prefetch", initializer=self._join)
 
     def _join(self):
-        "The thread pins memory for this process's own GPU"
+        "Let the thread pin memory for this process's own GPU"
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
 
-    def _fetch(self, step: int, context_length: int) -> Tensor:
-        "Rows, pinned for a GPU"
-        rows = self.rows(step, context_length)
-        return rows.pin_memory() if self.device.type == "cuda" else rows
+    def _fetch(self, step: int, context_length: int) -> Batch:
+        batch = self.read(step, context_length)
+        return batch.pin_memory() if self.device.type == "cuda" else batch
 
     def __call__(
         self,
         step: int,  # from 0
         context_length: int,  # tokens of a row
-    ) -> tuple[Tensor, Tensor]:  # inputs and targets, on the device
-        "What `Batches` has for this step"
-        if self.asked != (step, context_length):
+    ) -> Batch:  # on the device
+        "Get the rows of a step, and begin to read those of the next"
+        if self.coming_step != (step, context_length):
             # by the thread too: the rows have one reader
-            self.coming = self.pool.submit(self._fetch, step, context_length)
-        rows = self.coming.result()
-        self.asked = step + 1, context_length
-        self.coming = self.pool.submit(self._fetch, *self.asked)
-        rows = rows.to(self.device, non_blocking=True)
-        return rows.narrow(1, 0, context_length), rows.narrow(1, 1, context_length)
+            self.coming = self.thread.submit(self._fetch, step, context_length)
+        batch = self.coming.result()
+        self.coming_step = step + 1, context_length
+        self.coming = self.thread.submit(self._fetch, *self.coming_step)
+        return batch.to(self.device)
 
     def close(self):
         "Let the thread go"
-        self.pool.shutdown(cancel_futures=True)
+        self.thread.shutdown(cancel_futures=True)

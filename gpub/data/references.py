@@ -10,6 +10,7 @@ import lzma
 import math
 from collections import Counter
 from collections.abc import Callable
+
 from ..core import GpubError
 
 # %% ../../nbs/lib/data/references.ipynb #00cb552c
@@ -60,7 +61,7 @@ def reference_lines(
     # compressors read this much of the end of the training text: they are slow
     limit: int = 4_000_000,
     log: Callable[[str], None] = print,  # called with one line if a compressor is missing
-):  # name -> nats per character of `val_text`; `MEANING` has a sentence for each
+) -> dict[str, float]:  # nats per character of `val_text`; `MEANING` explains each
     "What models without a transformer reach on the same text"
     n = len(val_text)
     if not n:
@@ -69,7 +70,9 @@ def reference_lines(
         "uniform": math.log(vocab_size),
         "unigram": sum(c / n * math.log(n / c) for c in Counter(val_text).values()),
     }
-    train, val, nats = train_text[-limit:].encode(), val_text.encode(), math.log(2) * 8 / n
+    train = train_text[-limit:].encode()
+    val = val_text.encode()
+    nats = math.log(2) * 8 / n
     for name, size in (tools := _compressors()).items():
         out |= {name: (size(train + val) - size(train)) * nats, f"{name} alone": size(val) * nats}
     if "zstd -19" not in tools:

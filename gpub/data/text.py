@@ -13,8 +13,9 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from .plays import plays
+
 from ..core import GpubError, write_atomic
+from .plays import plays
 from ..files import cache_dir, data_dirs
 
 # %% ../../nbs/lib/data/text.ipynb #62ed423e
@@ -56,9 +57,9 @@ def load_shakespeare(
     for p in (d / name for d in data_dirs() for name in ("tinyshakespeare.txt", "input.txt")):
         if not p.is_file():
             continue
-        place = "the cache" if p.parent == cache_dir() else "$GPUB_DATA"
+        folder = "the cache" if p.parent == cache_dir() else "$GPUB_DATA"
         return Text(
-            check_shakespeare(p.read_bytes(), p), "tiny shakespeare", f"{p.name} from {place}"
+            check_shakespeare(p.read_bytes(), p), "tiny shakespeare", f"{p.name} from {folder}"
         )
     try:
         with urllib.request.urlopen(url, timeout=20) as r:

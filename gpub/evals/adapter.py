@@ -4,29 +4,36 @@
 
 # %% auto #0
 __all__ = ['Cuts', 'fit_window', 'pack_answers', 'Tree', 'some_logits', 'length_batches', 'likelihoods', 'lm_eval_parts',
-           'adapter', 'generate_until', 'exported', 'hushed', 'pair_scores', 'requests', 'as_task', 'ask_lm_eval',
-           'tied', 'agreement', 'items_of', 'their_items']
+           'adapter', 'write_until', 'exported', 'hushed', 'pair_scores', 'requests', 'as_task', 'ask_lm_eval', 'tied',
+           'agreement', 'items_of', 'their_items']
 
 # %% ../../nbs/lib/evals/adapter.ipynb #c7b043e7
-import logging, math, tempfile
+import logging
+import math
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
-import torch
 from typing import Any
+
+import torch
+from torch import nn
 from torch.nn import functional as F
+
 from ..core import GpubError, first_line, read_json
-from ..model.generate import generate_ids
-from ..model.gpt import AttentionContext
-from ..share.hub import export_run
+from ..data.bpe import BPETokenizer
+from ..data.char import CharTokenizer
+from ..data.tokenizer import Tokenizer
 from .scores import outcomes
 from .tasks import Item
-from ..data.tokenizer import BPETokenizer, CharTokenizer
-from torch import nn
+from ..model.generate import stream_ids
+from ..model.sampling import SamplingConfig
+from ..model.gpt import AttentionContext, AttentionFunction
+from ..share.hub import export_run
 
 # %% ../../nbs/lib/evals/adapter.ipynb #d7c417dc
 @dataclass
@@ -49,7 +56,8 @@ def fit_window(
             f"a context of {len(context)} and an answer of {len(answer)} tokens: both need at "
             "least one"
         )
-    held, n = (*context, *answer)[-(context_length + 1) :], min(len(answer), context_length)
+    held = (*context, *answer)[-(context_length + 1) :]
+    n = min(len(answer), context_length)
     if cuts:
         cuts.answers += n < len(answer)
         cuts.contexts += len(held) < len(context) + len(answer)
@@ -62,21 +70,43 @@ def pack_answers(
     context_length: int,  # the model's window
 ):  # [(context, [(position in pairs, answer), ...])], each within `context_length` tokens
     "Answers to the same context, together as far as they fit"
-    groups, rows = {}, []
+    groups = {}
+    rows = []
     for n, (c, a) in enumerate(pairs):
         groups.setdefault(c, []).append((n, a))
     for c, answers in groups.items():
-        row, used = [], len(c)
+        row = []
+        used = len(c)
         for n, a in answers:
             if row and used + len(a) - 1 > context_length:
                 rows.append((c, row))
-                row, used = [], len(c)
+                row = []
+                used = len(c)
             row.append((n, a))
             used += len(a) - 1
         rows.append((c, row))
     return rows
 
 # %% ../../nbs/lib/evals/adapter.ipynb #118fabe3
+@dataclass
+class _Row:
+    "A context and its answers, one after the other"
+
+    ids: list[int]
+    positions: list[int]  # where each token stands: every answer begins right after its context
+    branches: list[int]  # 0: the context, k: the k-th answer, -1: padding
+
+    def pad(
+        self,
+        width: int,  # tokens
+    ):
+        "Fill up with tokens that nobody sees"
+        missing = width - len(self.ids)
+        self.ids += [0] * missing
+        self.positions += [0] * missing
+        self.branches += [-1] * missing
+
+
 class Tree:
     "Rows of a context and its answers, as the `AttentionContext` of one forward pass"
 
@@ -85,30 +115,37 @@ class Tree:
         rows: Sequence[tuple],  # from `pack_answers`
         device: torch.device | None = None,  # where the tensors are made; None: the CPU
     ):
-        ids, at, branch, self.where, self.ids, self.of = [], [], [], [], [], []
-        wide = max(len(c) + sum(len(a) - 1 for _, a in answers) for c, answers in rows)
-        for r, (c, answers) in enumerate(rows):
-            x, p, b = list(c), list(range(len(c))), [0] * len(c)
-            last = r * wide + len(c) - 1
-            for k, (n, a) in enumerate(answers, 1):
-                self.where += [last, *range(r * wide + len(x), r * wide + len(x) + len(a) - 1)]
-                self.ids += a
-                self.of += [n] * len(a)
-                x += a[:-1]
-                p += range(len(c), len(c) + len(a) - 1)
-                b += [k] * (len(a) - 1)
-            pad = wide - len(x)
-            ids.append(x + [0] * pad)
-            at.append(p + [0] * pad)
-            branch.append(b + [-1] * pad)
-        self.ids_bt, self.at_bt, branch_bt = (
-            torch.tensor(x, device=device) for x in (ids, at, branch)
-        )
+        self.where = []  # places of the flat batch whose scores are wanted
+        self.ids = []  # the token that follows at each
+        self.of = []  # and which answer it belongs to
+        width = max(len(c) + sum(len(a) - 1 for _, a in answers) for c, answers in rows)
+        trees = [
+            self._grow(context, answers, n * width) for n, (context, answers) in enumerate(rows)
+        ]
+        for tree in trees:
+            tree.pad(width)
+        self.ids_bt = torch.tensor([tree.ids for tree in trees], device=device)
+        self.at_bt = torch.tensor([tree.positions for tree in trees], device=device)
+        branch_bt = torch.tensor([tree.branches for tree in trees], device=device)
         own_btt = branch_bt[:, None] == branch_bt[..., None]
         trunk_b1t = (branch_bt == 0)[:, None]
-        self.seen = (
-            (own_btt | trunk_b1t) & torch.ones(wide, wide, dtype=torch.bool, device=device).tril()
-        )[:, None]
+        earlier_tt = torch.ones(width, width, dtype=torch.bool, device=device).tril()
+        self.seen = ((own_btt | trunk_b1t) & earlier_tt)[:, None]
+
+    def _grow(self, context: tuple, answers: list[tuple], start: int) -> _Row:
+        "Lay a context and its answers in a row that begins at `start` of the flat batch"
+        row = _Row(list(context), list(range(len(context))), [0] * len(context))
+        for branch, (number, answer) in enumerate(answers, 1):
+            begin = start + len(row.ids)
+            # the first token follows the context, each other the one before
+            self.where.append(start + len(context) - 1)
+            self.where += range(begin, begin + len(answer) - 1)
+            self.ids += answer
+            self.of += [number] * len(answer)
+            row.ids += answer[:-1]
+            row.positions += range(len(context), len(context) + len(answer) - 1)
+            row.branches += [branch] * (len(answer) - 1)
+        return row
 
     def positions(
         self,
@@ -117,7 +154,8 @@ class Tree:
         "Where tokens stand: every answer begins right after its context"
         return self.at_bt
 
-    def __getitem__(self, layer: int) -> Callable:
+    def layer(self, index: int) -> AttentionFunction:
+        "The attention of a layer"
         return self.attention
 
     def attention(
@@ -175,29 +213,32 @@ def likelihoods(
     cuts: Cuts | None = None,  # `Cuts`, to be added to
 ) -> list[tuple[float, bool]]:  # list of (nats, is the favourite), in the order of `pairs`
     "How likely each answer is after its context"
-    device, context_length = model.tok.weight.device, model.cfg.context_length
+    device = model.tok.weight.device
+    context_length = model.cfg.context_length
     fitted = [fit_window(c, a, context_length, cuts) for c, a in pairs]
-    nats, best = (
-        torch.zeros(len(pairs), dtype=torch.float64, device=device),
-        torch.ones(len(pairs), dtype=torch.int64, device=device),
-    )
+    nats = torch.zeros(len(pairs), dtype=torch.float64, device=device)
+    best = torch.ones(len(pairs), dtype=torch.int64, device=device)
     for part in length_batches(pack_answers(fitted, context_length), tokens):
         tree = Tree(part, device)
-        where, ids, of = (torch.tensor(x, device=device) for x in (tree.where, tree.ids, tree.of))
-        some, at = where.unique(return_inverse=True)
-        logits_nv = some_logits(model, tree.ids_bt, tree, some).float()
-        nats.index_add_(0, of, (logits_nv[at, ids] - logits_nv.logsumexp(-1)[at]).double())
-        best[of[logits_nv.argmax(-1)[at] != ids]] = 0
+        places = torch.tensor(tree.where, device=device)
+        ids = torch.tensor(tree.ids, device=device)
+        answers = torch.tensor(tree.of, device=device)
+        # the first tokens of all answers to a context follow the same place
+        scored, index = places.unique(return_inverse=True)
+        logits_nv = some_logits(model, tree.ids_bt, tree, scored).float()
+        token_nats = logits_nv[index, ids] - logits_nv.logsumexp(-1)[index]
+        nats.index_add_(0, answers, token_nats.double())
+        best[answers[logits_nv.argmax(-1)[index] != ids]] = 0
     return list(zip(nats.tolist(), map(bool, best.tolist())))
 
 # %% ../../nbs/lib/evals/adapter.ipynb #0b3e4b0d
 def lm_eval_parts() -> SimpleNamespace:
     "The modules of lm-eval that are used here; raises `GpubError` where it is not installed"
     try:
+        import datasets
         from lm_eval import evaluator, utils
         from lm_eval.api import instance, model, task
         from lm_eval.models.huggingface import HFLM
-        import datasets
     except ImportError as e:
         raise GpubError(
             f"evaluation needs lm-eval and transformers: pip install 'gpub[eval]' ({e})"
@@ -222,7 +263,8 @@ def _text_nats(
         raise GpubError(
             "this tokenizer has no token that begins a text, so the first of it cannot be scored"
         )
-    utils, length = lm_eval_parts().utils, model.cfg.context_length
+    utils = lm_eval_parts().utils
+    length = model.cfg.context_length
     cut = [
         [
             utils.make_disjoint_window(w)
@@ -234,64 +276,87 @@ def _text_nats(
     return [sum(next(nats)[0] for _ in windows) for windows in cut]
 
 
-def adapter(
-    model: nn.Module,  # `GPT` or `Llama`
-    tok: CharTokenizer | BPETokenizer | None,  # its tokenizer; None where only ids are asked about
-    tokens: int = 1024,  # to read at once
-):  # an lm-eval model; its `cuts` count what did not fit
-    "A model of ours as lm-eval asks it"
+@cache
+def _adapter_class() -> type:
+    "Return the class of a model of ours as lm-eval asks it; its base is lm-eval's, imported late"
     parts = lm_eval_parts()
 
-    class Ours(parts.TemplateLM):
-        cuts, window, device = Cuts(), model.cfg.context_length, model.tok.weight.device
-        eot_token_id = tok and tok.end
+    class Adapter(parts.TemplateLM):
+        "A model of ours, its tokenizer, and a count of what did not fit its window"
+
+        def __init__(self, model: nn.Module, tok: Tokenizer | None, tokens: int):
+            super().__init__()
+            self.model = model
+            self.tok = tok
+            self.tokens = tokens
+            self.window = model.cfg.context_length
+            self.cuts = Cuts()
+            # a context comes once for each of its answers
+            self._encode = lru_cache(1 << 12)(lambda text: [int(i) for i in tok.encode(text)])
+
+        @property
+        def eot_token_id(self) -> int | None:
+            return self.tok and self.tok.end
+
+        @property
+        def device(self) -> torch.device:
+            return self.model.tok.weight.device
+
+        def reset_cuts(self) -> Cuts:
+            "Return what was cut so far, and count anew"
+            cuts = self.cuts
+            self.cuts = Cuts()
+            return cuts
 
         def tok_encode(
             self, string: str, add_special_tokens: bool | None = None, **kw: Any
         ) -> list[int]:
-            return encode(string)
+            return self._encode(string)
 
         def _loglikelihood_tokens(self, requests: list, **kw: Any) -> list[tuple[float, bool]]:
-            return likelihoods(model, [(c, a) for _, c, a in requests], tokens, self.cuts)
+            pairs = [(context, answer) for _, context, answer in requests]
+            return likelihoods(self.model, pairs, self.tokens, self.cuts)
 
         def loglikelihood(self, requests: list, disable_tqdm: bool = True) -> list:
             return super().loglikelihood(requests, True)
 
         def loglikelihood_rolling(self, requests: list, disable_tqdm: bool = True) -> list[float]:
             texts = [self.tok_encode(r.args[0]) for r in requests]
-            return _text_nats(model, texts, tok.end, tokens)
+            return _text_nats(self.model, texts, self.eot_token_id, self.tokens)
 
         def generate_until(self, requests: list, disable_tqdm: bool = True) -> list[str]:
-            return [generate_until(model, tok, *r.args) for r in requests]
+            return [write_until(self.model, self.tok, *r.args) for r in requests]
 
-    # a context comes once for each of its answers
-    encode = lru_cache(1 << 12)(lambda text: [int(i) for i in tok.encode(text)])
-    ours = Ours()
-    ours.tok = tok
-    return ours
+    return Adapter
 
 
-def generate_until(
+def adapter(
     model: nn.Module,  # `GPT` or `Llama`
-    tok: CharTokenizer | BPETokenizer,  # its tokenizer
+    tok: Tokenizer | None,  # its tokenizer; None where only ids are asked about
+    tokens: int = 1024,  # to read at once
+) -> Any:  # an lm-eval model; its `cuts` count what did not fit
+    "Return a model of ours as lm-eval asks it"
+    return _adapter_class()(model, tok, tokens)
+
+
+def write_until(
+    model: nn.Module,  # `GPT` or `Llama`
+    tok: Tokenizer,  # its tokenizer
     context: str,  # what it reads
-    how: dict,  # a task's settings: `generate_until` (texts), `max_gen_toks` (256 if not said)
+    settings: dict,  # a task's: `until` (texts), `max_gen_toks` (256 where it has none)
 ) -> str:
-    """What a model writes after a context, up to the first of the texts in `how['until']`; raises
+    """Return what a model writes after a context, up to the first of the texts in `until`; raises
     `GpubError` for a task that wants luck"""
-    if how.get("do_sample") or how.get("temperature", 0):
-        raise GpubError(f"this harness writes greedily, and the task asks for {how}")
-    stops, new = how.get("until") or [], []
-    for i in generate_ids(
-        model,
-        tok.encode(context).tolist(),
-        how.get("max_gen_toks", 256),
-        temperature=0,
-        stream=True,
-    ):
+    if settings.get("do_sample") or settings.get("temperature", 0):
+        raise GpubError(f"this harness writes greedily, and the task asks for {settings}")
+    stops = settings.get("until") or []
+    new = []
+    greedy = SamplingConfig(n=settings.get("max_gen_toks", 256), temperature=0)
+    for i in stream_ids(model, tok.encode(context), greedy):
         new.append(i)
         text = tok.decode(new)
-        if ends := [at for s in stops if (at := text.find(s)) >= 0]:
+        ends = [text.find(stop) for stop in stops if stop in text]
+        if ends:
             return text[: min(ends)]
     return tok.decode(new)
 
@@ -302,7 +367,8 @@ def exported(
     batch: int = 4,  # texts at once
 ):  # lm-eval's own `hf` model
     "The same model as anybody else would load it, in fp32"
-    parts, end = lm_eval_parts(), read_json(Path(folder, "config.json")).get("eos_token_id")
+    parts = lm_eval_parts()
+    end = read_json(Path(folder, "config.json")).get("eos_token_id")
     # it must have one; only an empty context uses it
     extra = {} if end is not None else dict(prefix_token_id=0)
     with hushed():
@@ -435,7 +501,7 @@ def tied(
 def agreement(
     run: Path | str,  # a run folder
     lm: Any,  # our `adapter` of its model
-    asked: dict[str, tuple[Sequence[Item], str]],  # as for `ask_lm_eval`
+    asked: dict[str, tuple[Sequence[Item], str]],
     step: int | None = None,  # which checkpoint; default the newest
     log: Callable[[str], None] = print,  # told the findings, a line a task
 ):  # name -> dict: n, same (equal outcomes), ties (unequal, `tied`), apart (nats), refused
@@ -456,13 +522,12 @@ def agreement(
         )
         return {}
     with tempfile.TemporaryDirectory(prefix="gpub-") as tmp:
-        ours, theirs = (
-            ask_lm_eval(lm, asked),
-            ask_lm_eval(exported(export_run(run, Path(tmp) / "model", step), lm.device), asked),
-        )
+        ours = ask_lm_eval(lm, asked)
+        theirs = ask_lm_eval(exported(export_run(run, Path(tmp) / "model", step), lm.device), asked)
     out = {}
     for name, (items, kind) in asked.items():
-        a, b = outcomes(items, ours[name], kind), outcomes(items, theirs[name], kind)
+        a = outcomes(items, ours[name], kind)
+        b = outcomes(items, theirs[name], kind)
         same = sum(all(abs(a[m][i] - b[m][i]) < 1e-4 for m in a) for i in range(len(items)))
         apart = max(
             abs(x - y) for p, q in zip(ours[name], theirs[name]) for (x, _), (y, _) in zip(p, q)
@@ -491,19 +556,20 @@ def items_of(
     shots: int = 0,  # solved questions before each, unless the task is one without
 ) -> list[Item]:  # list of `Item`
     "The questions of one of lm-eval's own tasks, as it asks them"
-    out, name = [], task.task_name
+    out = []
+    name = task.task_name
     task.set_fewshot_seed(1234)  # its evaluator's
     if task.OUTPUT_TYPE != "multiple_choice" or task.config.num_fewshot == 0:
         shots = 0
     for n, doc in enumerate(task.eval_docs):
-        context, target = task.fewshot_context(doc, shots), task.doc_to_target(doc)
+        context = task.fewshot_context(doc, shots)
+        target = task.doc_to_target(doc)
         if task.OUTPUT_TYPE == "loglikelihood":
-            choices, right = [target.removeprefix(" ")], [0]
+            choices = [target.removeprefix(" ")]
+            right = [0]
         else:
-            choices, right = (
-                task.doc_to_choice(doc),
-                target if isinstance(target, list) else [target],
-            )
+            choices = task.doc_to_choice(doc)
+            right = target if isinstance(target, list) else [target]
         if "mc2_targets" in doc:
             right = [i for i, l in enumerate(doc["mc2_targets"]["labels"]) if l]
         places = [
@@ -515,7 +581,7 @@ def items_of(
 
 def their_items(
     name: str,  # of `gpub.evals.tasks.TASKS`
-    shots: int = 0,  # as for `items_of`
+    shots: int = 0,
     manager: Any = None,  # lm-eval's TaskManager
 ) -> list[Item]:  # list of `Item`
     """The questions of a benchmark from lm-eval itself, which downloads them; raises `GpubError`

@@ -10,20 +10,23 @@ __all__ = ['distinct_share', 'repeated_share', 'chanted', 'label_text', 'pinned_
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
+from typing import Any
+
 import numpy as np
 import torch
-from typing import Any
+from torch import nn
 from torch.nn import functional as F
+
 from ..core import GpubError, read_json, write_atomic
+from ..data.char import CharTokenizer
+from ..data.tokenizer import Tokenizer
 from ..files import shipped
 from ..model.generate import generate
+from ..prep.scan import scan_texts
+from ..record.run import load_run
 from ..report.results import known_share, words_of
 from ..table import Table
-from ..record.load import load_run
-from ..prep.scan import scan_texts
 from ..templates import render_template
-from ..data.tokenizer import BPETokenizer, CharTokenizer
-from torch import nn
 
 # %% ../../nbs/lib/evals/samples.ipynb #ec6b2bb0
 def distinct_share(
@@ -40,7 +43,9 @@ def repeated_share(
     text: str,  # any
 ) -> float:  # 0 to 1
     "Share of words inside a run of four that was there before"
-    words, seen, old = words_of(text), set(), set()
+    words = words_of(text)
+    seen = set()
+    old = set()
     for i in range(len(words) - 3):
         gram = tuple(words[i : i + 4])
         if gram in seen:
@@ -98,14 +103,15 @@ def pinned_prompts(
 
 def legible(
     # a character tokenizer lacks most characters; byte pairs lack none
-    tok: CharTokenizer | BPETokenizer,
+    tok: Tokenizer,
     text: str,  # any
 ) -> tuple[str, int]:  # (text, how many characters were replaced)
     """A text in the characters of a vocabulary: what it lacks becomes `?`, or its last character
     where it has no `?`"""
     if not hasattr(tok, "chars"):
         return text, 0
-    have, mark = set(tok.chars), "?" if "?" in tok.chars else tok.chars[-1]
+    have = set(tok.chars)
+    mark = "?" if "?" in tok.chars else tok.chars[-1]
     return "".join(c if c in have else mark for c in text), sum(c not in have for c in text)
 
 
@@ -155,10 +161,8 @@ def sample_page(
     width: int = 140,  # characters shown
 ) -> Table:
     "Prompts down, checkpoints across, the blog's labels in the second column"
-    heads, prompts = (
-        dict.fromkeys((r["run"], r["step"]) for r in rows),
-        dict.fromkeys(r["prompt"] for r in rows),
-    )
+    heads = dict.fromkeys((r["run"], r["step"]) for r in rows)
+    prompts = dict.fromkeys(r["prompt"] for r in rows)
     at = {(r["prompt"], r["run"], r["step"]): r for r in rows}
 
     def code(text: str) -> str:
@@ -182,7 +186,8 @@ def sample_text(
     labels: dict[str, dict] = {},  # prompt -> {milestone: label}, as from `pinned_prompts`
 ) -> str:
     "The same for a terminal, one checkpoint below the other, and at the end the alarm"
-    out, chants = [], [r for r in rows if r["label"].startswith("chants")]
+    out = []
+    chants = [r for r in rows if r["label"].startswith("chants")]
     for n, r in enumerate(rows := sorted(rows, key=lambda r: r["seed"])):
         if not n or r["prompt"] != rows[n - 1]["prompt"]:
             out += [
@@ -215,17 +220,13 @@ def token_nats(
     "Surprise at every token, in nats, in windows as `train.evaluate` takes them"
     if len(ids) < 2:
         raise GpubError(f"a text of {len(ids)} tokens: at least 2 are needed to predict one")
-    device, context_length, ids = (
-        next(model.parameters()).device,
-        model.cfg.context_length,
-        torch.as_tensor(np.asarray(ids, np.int64)),
-    )
+    device = next(model.parameters()).device
+    context_length = model.cfg.context_length
+    ids = torch.as_tensor(np.asarray(ids, np.int64))
     windows = (len(ids) - 1) // context_length
     whole = windows * context_length
-    x, y = (
-        ids[:whole].view(windows, context_length),
-        ids[1 : whole + 1].view(windows, context_length),
-    )
+    x = ids[:whole].view(windows, context_length)
+    y = ids[1 : whole + 1].view(windows, context_length)
     pieces = [*zip(x.split(rows), y.split(rows))] if windows else []
     if len(ids) - 1 > whole:
         pieces.append((ids[None, whole:-1], ids[None, whole + 1 :]))
@@ -245,7 +246,8 @@ def token_diff(
 ) -> list[tuple]:  # list of (token's text, nats under a, nats under b); None for the first token
     """A text, token by token, under two checkpoints; raises `GpubError` when their tokens are
     different ones"""
-    (one, tok), (two, other) = a, b
+    (one, tok) = a
+    (two, other) = b
     if tok.fingerprint != other.fingerprint:
         raise GpubError(
             "these checkpoints have different tokenizers, so they share no tokens: compare bits "

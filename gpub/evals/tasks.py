@@ -4,16 +4,20 @@
 
 # %% auto #0
 __all__ = ['PRIMER', 'TASKS', 'Item', 'arc', 'openbook', 'hellaswag', 'mmlu', 'piqa', 'truthful', 'lambada', 'Task', 'find_task',
-           'task_files', 'read_records', 'load_items', 'items_in', 'examples_of', 'task_prompts', 'by_lot']
+           'task_files', 'read_records', 'load_items', 'items_in', 'examples_of', 'task_prompts', 'random_subset']
 
 # %% ../../nbs/lib/evals/tasks.ipynb #40fb76ce
-import csv, gzip, re
+import csv
+import gzip
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-import numpy as np
 from typing import Any
+
+import numpy as np
+
 from ..core import GpubError, parse_json
 from ..files import data_dirs
 
@@ -125,7 +129,8 @@ def truthful(
     def split(text: str) -> list[str]:
         return [a if a.endswith(".") else a + "." for a in map(str.strip, text.split(";")) if a]
 
-    true, false = split(row["Correct Answers"]), split(row["Incorrect Answers"])
+    true = split(row["Correct Answers"])
+    false = split(row["Incorrect Answers"])
     if not false:
         raise ValueError("no false answer")
     return f"Q: {row['Question']}\nA:", true + false, range(len(true))
@@ -207,7 +212,9 @@ def read_records(
 ) -> Iterator[tuple[int, Any]]:  # yields (line, row)
     """The records of a .jsonl or .csv file, or .gz of one; raises `GpubError` naming the line that
     is none"""
-    path, n, table = Path(path), 0, None
+    path = Path(path)
+    n = 0
+    table = None
     try:
         with (gzip.open if path.suffix == ".gz" else open)(
             path, "rt", encoding="utf-8", newline=""
@@ -233,7 +240,7 @@ def read_records(
 def load_items(
     name: str,  # of `TASKS`
     limit: int | None = None,  # how many, by lot; None: all
-    folder: Path | str | None = None,  # as for `task_files`
+    folder: Path | str | None = None,
     shots: int = 0,  # solved questions before each; LAMBADA and TruthfulQA take none
 ) -> list[Item]:  # list of `Item`, in the order of the file
     """The questions of a task; raises `GpubError` for an unknown task, a missing file, too few
@@ -244,7 +251,7 @@ def load_items(
     out = [i for path in task_files(task, folder) for i in task_prompts(task, path, shots)]
     if not out:
         raise GpubError(f"{name}: no items in {task.file}")
-    return by_lot(out, limit)
+    return random_subset(out, limit)
 
 
 def items_in(
@@ -283,12 +290,11 @@ def task_prompts(
 ) -> list[Item]:  # list of `Item`
     """Questions as they are put: header, solved ones as lm-eval draws them (its seed, or the first
     for MMLU), the question"""
-    items, head = (
-        items_in(task, path),
-        task.head.format(path.stem.removesuffix("_test").replace("_", " ")),
-    )
+    items = items_in(task, path)
+    head = task.head.format(path.stem.removesuffix("_test").replace("_", " "))
     other = examples_of(path)
-    rng, pool = Random(1234), items
+    rng = Random(1234)
+    pool = items
     if not shots or task.kind != "choice":
         return [replace(i, context=head + i.context) for i in items] if head else items
     if other:
@@ -308,7 +314,7 @@ def task_prompts(
     return [replace(i, context=head + before(i) + i.context) for i in items]
 
 
-def by_lot(
+def random_subset(
     items: Sequence,  # a list
     limit: int | None = None,  # how many; None: all
 ) -> list:  # list, in the old order

@@ -10,11 +10,15 @@ __all__ = ['PIECE_TOKENS', 'COMMON', 'Passage', 'run_hashes', 'find_passages', '
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
 import numpy as np
+
 from ..core import GpubError
-from ..data.shards import docs_file, documents_at, open_shard, read_manifest
 from ..data.corpus import Corpus
-from ..data.tokenizer import BPETokenizer, CharTokenizer
+from ..data.shards import docs_file, documents_at, open_shard, read_manifest
+from ..data.bpe import BPETokenizer
+from ..data.char import CharTokenizer
+from ..data.tokenizer import Tokenizer
 from ..table import Table
 
 # %% ../../nbs/lib/forensics/copies.ipynb #79bd7ec9
@@ -53,7 +57,8 @@ class _Wanted:
     "The runs of a text, ready to be looked for"
 
     def __init__(self, text: np.ndarray, least: int):
-        self.text, self.least = np.asarray(text).astype(np.int64), least
+        self.text = np.asarray(text).astype(np.int64)
+        self.least = least
         hashes = run_hashes(text, least)
         order = np.argsort(hashes, kind="stable")
         self.places = order  # of the text, in the order of their hashes
@@ -67,17 +72,24 @@ class _Wanted:
         few = np.flatnonzero(self.maybe[grams >> np.uint64(48)])
         first = np.searchsorted(self.hashes, grams[few], "left")
         last = np.searchsorted(self.hashes, grams[few], "right")
-        few, first, last = few[last > first], first[last > first], last[last > first]
+        occurs = last > first
+        few = few[occurs]
+        first = first[occurs]
+        last = last[occurs]
         _, kind, times = np.unique(first, return_inverse=True, return_counts=True)
         rare = times[kind] <= COMMON
-        few, first, last = few[rare], first[rare], last[rare]
+        few = few[rare]
+        first = first[rare]
+        last = last[rare]
         each = last - first  # a run may stand in the text more than once
         there = np.repeat(few, each)
         behind = np.arange(each.sum()) - np.repeat(np.cumsum(each) - each, each)
         here = self.places[np.repeat(first, each) + behind]
         return self._checked(piece, there, here)
 
-    def _checked(self, piece: np.ndarray, there: np.ndarray, here: np.ndarray):
+    def _checked(
+        self, piece: np.ndarray, there: np.ndarray, here: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         "Without points whose hashes agree by chance"
         same = np.ones(len(there), bool)
         for i in range(self.least):
@@ -105,7 +117,9 @@ def find_passages(
     here = np.concatenate([places for _, _, places in found])
     diagonal = there - here
     order = np.lexsort((here, diagonal))
-    there, here, diagonal = there[order], here[order], diagonal[order]
+    there = there[order]
+    here = here[order]
+    diagonal = diagonal[order]
     goes_on = (np.diff(here) == 1) & (np.diff(diagonal) == 0)
     first = np.flatnonzero(np.concatenate([[len(here) > 0], ~goes_on])[: len(here)])
     points = np.diff(np.append(first, len(here)))
@@ -131,7 +145,8 @@ def _parts(corpus: Corpus) -> Iterator[_Part]:
             f"{corpus.source} is read row by row: copies can be looked for in shards on this "
             "machine only"
         )
-    folder, manifest = corpus.folder, read_manifest(corpus.folder)
+    folder = corpus.folder
+    manifest = read_manifest(corpus.folder)
     for shard in manifest["shards"]:
         if shard["split"] == "train":
             ids = open_shard(folder, manifest, shard)
@@ -171,7 +186,8 @@ def copied_passages(
 def _passage(part: _Part, place: tuple[int, int, int], every: np.ndarray) -> Passage:
     "A passage with what is known of it"
     there, here, length = place
-    begins, ends = every[:, 2], every[:, 2] + every[:, 3]
+    begins = every[:, 2]
+    ends = every[:, 2] + every[:, 3]
     count = int(((begins <= here) & (ends >= here + length)).sum())
     names = documents_at(part.docs, there, there + length) if part.docs else []
     return Passage(here, length, count, part.source, "; ".join(names), there)
@@ -198,11 +214,12 @@ class CopyReport:
 
     def table(
         self,
-        tok: BPETokenizer | CharTokenizer,  # of the run
+        tok: Tokenizer,  # of the run
         characters: int = 60,  # of each passage
     ) -> Table:
         "A line for each passage, in the order of the text"
-        ids, lines = tok.encode(self.text), []
+        ids = tok.encode(self.text)
+        lines = []
         for p in self.passages:
             words = repr(tok.decode(ids[p.start : p.start + p.length]))
             shown = words if len(words) <= characters else words[: characters - 3] + "..."

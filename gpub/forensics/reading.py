@@ -9,15 +9,19 @@ __all__ = ['ReadWindow', 'StepRead', 'open_rows', 'read_step']
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
 import torch
+
 from ..core import GpubError, read_config
 from ..data.corpus import load_corpus
-from ..data.tokenizer import BPETokenizer, CharTokenizer, load_tokenizer
+from ..data.bpe import BPETokenizer
+from ..data.tokenizer import Tokenizer
+from ..data.tokenizer_file import load_tokenizer
 from ..table import Table
 from ..train.config import TrainConfig
 from ..train.loop import context_length_at
 from ..train.rows import RunRows
+from ..data.batches import RowOrigin
 
 # %% ../../nbs/lib/forensics/reading.ipynb #16127004
 _TUNING = ("sft", "dpo", "grpo")  # runs that read conversations, not a corpus
@@ -63,7 +67,8 @@ def open_rows(
 ) -> RunRows:
     "What a run reads; raises `GpubError` for one that is tuned or imported, and for changed data"
     config = read_config(run)
-    preset, data = config.get("preset"), config.get("data")
+    preset = config.get("preset")
+    data = config.get("data")
     if preset in _TUNING or not isinstance(data, dict) or "tokens" not in data:
         raise GpubError(f"{run} was not trained on a corpus by gpub train: it has no such order")
     place = (config.get("options") or {}).get("data")
@@ -88,17 +93,22 @@ def read_step(
     if not 1 <= step <= rows.cfg.steps:
         raise GpubError(f"{run} has steps 1 to {rows.cfg.steps:,}, not {step:,}")
     length = context_length_at(step - 1, rows.cfg, rows.context_length)
-    ids = rows.tokens(step - 1, length)
-    found = rows.what(step - 1)
-    parts = ids.chunk(len(found))  # several short rows are one window
-    windows = [_window(what, part, rows.corpus.tok) for what, part in zip(found, parts)]
+    batch = rows.read(step - 1, length)
+    ids = torch.cat([batch.ids, batch.targets[:, -1:]], dim=1)
+    origins = rows.trace(step - 1)
+    parts = ids.chunk(len(origins))  # several short rows are one window
+    windows = [_window(origin, part, rows.corpus.tok) for origin, part in zip(origins, parts)]
     return StepRead(Path(run), step, ids, tuple(windows))
 
 
-def _window(
-    what: dict[str, Any], ids: torch.Tensor, tok: BPETokenizer | CharTokenizer
-) -> ReadWindow:
-    "A window with its text"
+def _window(origin: RowOrigin, ids: torch.Tensor, tok: Tokenizer) -> ReadWindow:
+    "Decode a window"
     text = tok.decode([*ids[:, :-1].flatten().tolist(), int(ids[-1, -1])])
-    place = what["source"], what["epoch"], what["start"], what["stop"]
-    return ReadWindow(*place, tuple(what.get("documents", ())), text)
+    return ReadWindow(
+        source=" + ".join(origin.sources),
+        epoch=origin.epoch,
+        start=origin.start,
+        stop=origin.stop,
+        documents=origin.documents,
+        text=text,
+    )

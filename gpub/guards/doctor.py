@@ -5,33 +5,47 @@
 # %% auto #0
 __all__ = ['DOCTOR_CHECKS', 'check_finite', 'check_initial_loss', 'check_jumps', 'check_future', 'check_gap', 'lr_jump',
            'check_schedule', 'check_steps', 'check_throughput', 'check_use', 'check_checkpoints', 'check_latest',
-           'saved_shapes', 'check_shapes', 'check_tokenizer', 'check_disk', 'check_finished', 'check_samples', 'doctor',
-           'doctor_table']
+           'saved_shapes', 'check_shapes', 'check_tokenizer', 'check_disk', 'check_finished', 'check_samples',
+           'RunFacts', 'doctor', 'doctor_table']
 
 # %% ../../nbs/lib/guards/doctor.ipynb #6a73feb4
-import math, shutil, zlib
-from collections.abc import Callable, Sequence
+import math
+import shutil
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
+from typing import Any
+
 import torch
 from safetensors import safe_open
-from .alarms import Alarm, check_mfu, check_state
-from ..record.checkpoint import MODEL, Damaged, checkpoints, verify_checkpoint
-from ..core import GpubError, first_line, read_config, read_json, upgrade_config
-from ..record.folder import SCHEDULE, differences, identity_without, without_places
-from ..model.llama import Llama, build_model
-from ..data.plays import sees_future
-from .tuned import TUNED_CHECKS, is_tuned
-from ..table import Table
-from .check import Check
+
+from ..core import GpubError, read_config, read_json
+from ..data.plays import FUTURE_LEAKS
+from ..data.tokenizer_file import load_tokenizer
+from .alarms import check_mfu, check_state
+from .check import Alarm, Check, run_check
 from .preflight import highest_initial_loss
+from .tuned import TUNED_CHECKS, is_tuned
+from ..model.gpt import Decoder
+from ..model.architectures import build_model, config_from_dict
+from gpub.record.checkpoint import (
+    MODEL,
+    CheckpointRecord,
+    Damaged,
+    checkpoints,
+    read_record,
+    verify_checkpoint,
+)
+from ..record.folder import SCHEDULE, differences, identity_without, without_places
 from ..record.log import read_log, sample_table
+from ..record.run import Run
 from ..record.runs import imported_from
-from ..data.tokenizer import load_tokenizer
+from ..table import Table
 from ..train.config import CHANGEABLE, TrainConfig
 from ..train.loop import lr_factor
-from ..model.gpt import GPT
 
 # %% ../../nbs/lib/guards/doctor.ipynb #ecc451f2
 def _values(rows: list[dict], key: str) -> list[tuple[int, float]]:
@@ -56,16 +70,16 @@ def check_finite(
 def check_initial_loss(
     rows: list[dict],  # of the log
     vocab_size: int,  # V: how many tokens the model chooses from
-    # nats the initialisation explains, as from `preflight.most_at_birth`; wide embeddings with a
-    # tied head start above guessing
-    most: float = 0,
+    # nats the initialisation explains: wide embeddings with a tied head start above guessing
+    highest: float = 0,
     give: float = 0.5,  # nats, for a small batch
 ) -> str:
     "The first loss is near ln V, that of a model that knows nothing"
-    (step, first), guess = _values(rows, "loss")[0], math.log(vocab_size)
-    if first > max(guess, most) + give:
+    (step, first) = _values(rows, "loss")[0]
+    guess = math.log(vocab_size)
+    if first > max(guess, highest) + give:
         raise Alarm(
-            f"loss {first:.2f} at step {step} is above {max(guess, most):.2f}, where this "
+            f"loss {first:.2f} at step {step} is above {max(guess, highest):.2f}, where this "
             f"initialisation begins (guessing: ln {vocab_size} = {guess:.2f})",
             "look at the scale of the initial weights, and whether targets belong to this "
             "vocabulary",
@@ -108,21 +122,26 @@ def check_future(
     if limit is None:
         return "the entropy of this text is not known"
     worst = min((v for _, v in _values(rows, "val_loss")), default=math.inf)
-    if said := sees_future(worst, limit, luck, 1):
-        raise Alarm(*said.replace(". L", ". l").split(". ", 1))
+    if worst < limit - luck:
+        raise Alarm(
+            f"loss {worst:.4f} nats/char is below the limit of {limit:.4f} (allowed for luck: "
+            f"{luck:.4f}): the model sees the future",
+            f"look for {FUTURE_LEAKS}",
+        )
     return f"lowest validation {worst:.3f}, the source has {limit:.3f}"
 
 
 def check_gap(
     rows: list[dict],  # of the log
-    most: float = 0.05,  # of the best validation loss: how far the last may be above it
+    rise: float = 0.05,  # of the best validation loss: how far the last may be above it
     gap: float = 0.3,  # of the last: how far training may be below it
 ) -> str:
     "Validation stays near training, and has not turned upwards"
     val = _values(rows, "val_loss")
     if len(val) < 2:
         return f"{len(val)} validations, too few to compare"
-    best, last = min(val, key=lambda sv: sv[1]), val[-1]
+    best = min(val, key=lambda sv: sv[1])
+    last = val[-1]
     now = median(v for _, v in _values(rows, "loss")[-10:])
     if last[1] - now > gap * last[1]:
         raise Alarm(
@@ -130,7 +149,7 @@ def check_gap(
             "more text, fewer epochs or a smaller model; and look whether both are measured in "
             "the same way",
         )
-    if last[1] > best[1] * (1 + most):
+    if last[1] > best[1] * (1 + rise):
         raise Alarm(
             f"validation rose from {best[1]:.3f} at step {best[0]:,} to {last[1]:.3f} at step "
             f"{last[0]:,}: the model learns its text by heart",
@@ -211,7 +230,8 @@ def check_throughput(
     speed = [v for _, v in _values(rows, "tok_s")]
     if len(speed) < 12:
         return f"{len(speed)} rows, too few to tell"
-    usual, late = median(speed), median(speed[-len(speed) // 4 :])
+    usual = median(speed)
+    late = median(speed[-len(speed) // 4 :])
     if late < least * usual:
         raise Alarm(
             f"{late:,.0f} tokens/s of late, {usual:,.0f} usually",
@@ -239,47 +259,49 @@ def check_checkpoints(
     done: bool = False,  # the run is at its last step
 ) -> str:
     "Every checkpoint is whole, byte for byte"
-    found, bad = checkpoints(run_dir), []
-    for p in found:
+    folders = checkpoints(run_dir)
+    bad = []
+    for p in folders:
         try:
-            verify_checkpoint(p)
+            verify_checkpoint(p, again=True)
         except Damaged as e:
             bad.append(str(e))
     if bad:
         raise Alarm(
-            f"{len(bad)} of {len(found)} checkpoints are damaged: {bad[0]}",
+            f"{len(bad)} of {len(folders)} checkpoints are damaged: {bad[0]}",
             "delete them or copy them again; loading steps back to the newest whole one",
         )
-    if done and not found:
+    if done and not folders:
         raise Alarm(
             "the run is finished and has no checkpoint",
             "restore the checkpoints folder, or train again",
         )
-    return f"{len(found)}, all whole" if found else "none yet"
+    return f"{len(folders)}, all whole" if folders else "none yet"
 
 
 def check_latest(
     run_dir: Path | str,  # a run folder
 ) -> str:
     "LATEST names the newest checkpoint"
-    path, names = Path(run_dir, "LATEST"), [p.name for p in checkpoints(run_dir)]
-    said = (
+    path = Path(run_dir, "LATEST")
+    names = [p.name for p in checkpoints(run_dir)]
+    name = (
         path.read_text(encoding="utf-8", errors="replace").strip()[:80] if path.is_file() else None
     )
-    if said is None and not names:
+    if name is None and not names:
         return "nothing saved yet"
-    if said not in names:
-        found = "is missing" if said is None else f"names {said!r}, which is not there"
+    if name not in names:
+        finding = "is missing" if name is None else f"names {name!r}, which is not there"
         raise Alarm(
-            f"LATEST {found}; the newest checkpoint is {names[0] if names else 'none'}",
+            f"LATEST {finding}; the newest checkpoint is {names[0] if names else 'none'}",
             "write the name of the newest checkpoint into it, or copy the missing folder again",
         )
-    if said != names[0]:
+    if name != names[0]:
         raise Alarm(
-            f"LATEST names {said}, the newest checkpoint is {names[0]}",
+            f"LATEST names {name}, the newest checkpoint is {names[0]}",
             "the writer was stopped in between: resuming takes the newest whole one",
         )
-    return said
+    return name
 
 
 def saved_shapes(
@@ -294,10 +316,10 @@ def saved_shapes(
     }
 
 
-def _model(config: dict) -> GPT | Llama:
+def _model(config: dict) -> Decoder:
     "The model of a run, without its weights"
     with torch.device("meta"):
-        return build_model(config["model"])
+        return build_model(config_from_dict(config["architecture"], config["model"]))
 
 
 def check_shapes(
@@ -305,39 +327,42 @@ def check_shapes(
     config: dict,  # what its config.json holds
 ) -> str:
     "The newest whole checkpoint is one of this model"
-    if not (folder := _whole(run_dir)):
+    newest = _newest(run_dir)
+    if newest is None:
         return "no checkpoint to compare"
+    folder = newest.path
+    then = newest.config
     check_state(saved_shapes(folder), _model(config).state_dict())
-    then = _identity(folder)
     now = {k: config.get(k, {}) for k in then}
     # what may change on the way; the logged rates are compared by themselves
     free = CHANGEABLE + SCHEDULE
     sides = (without_places(identity_without(side, free)) for side in (then, now))
     if diff := differences(*sides):
-        found = diff[0].replace("this run", "checkpoint").replace("asked", "config.json")
+        change = diff[0].replace("this run", "checkpoint").replace("asked", "config.json")
         raise Alarm(
-            f"{folder.name} was saved by another configuration: {found}",
+            f"{folder.name} was saved by another configuration: {change}",
             "restore the config.json the run began with",
         )
     return f"{folder.name} fits config.json"
 
 
-def _identity(folder: Path) -> dict:
-    path = Path(folder, "state.json")
-    return upgrade_config(read_json(path)["state"].get("config", {}), path)
-
-
-def _whole(run_dir: Path | str) -> Path | None:
-    "The newest checkpoint that is whole, or None"
-    return next((p for p in checkpoints(run_dir) if _sound(p, (MODEL,))), None)
-
-
-def _sound(folder: Path, files: Sequence[str] = ()) -> bool:
+def _newest(run_dir: Path | str) -> CheckpointRecord | None:
+    "Find the newest checkpoint whose weights are whole, or None; `check_checkpoints` says why"
     try:
-        verify_checkpoint(folder, files)
-        return True
+        return Run(run_dir, log=lambda line: None).newest((MODEL,))
     except GpubError:
-        return False  # `check_checkpoints` says why
+        return None
+
+
+def _records(run_dir: Path | str) -> list[CheckpointRecord]:
+    "Read what the checkpoints say of themselves, where it can be read"
+    records = []
+    for folder in checkpoints(run_dir):
+        try:
+            records.append(read_record(folder))
+        except GpubError:
+            continue  # `check_checkpoints` says why
+    return records
 
 
 def check_tokenizer(
@@ -345,13 +370,14 @@ def check_tokenizer(
     config: dict,  # what its config.json holds
 ) -> str:
     "The tokenizer in the folder is the one the model was trained with"
-    want, found = config["data"]["tokenizer"], load_tokenizer(run_dir).fingerprint
-    if found != want:
+    want = config["data"]["tokenizer"]
+    fingerprint = load_tokenizer(run_dir).fingerprint
+    if fingerprint != want:
         raise Alarm(
-            f"tokenizer.json has fingerprint {found}, the run was made with {want}",
+            f"tokenizer.json has fingerprint {fingerprint}, the run was made with {want}",
             "put the original file back: the same ids mean other words to this one",
         )
-    return f"fingerprint {found}"
+    return f"fingerprint {fingerprint}"
 
 
 def check_disk(
@@ -409,8 +435,23 @@ def check_samples(
     return f"{len(texts)}, all different"
 
 # %% ../../nbs/lib/guards/doctor.ipynb #d55c106b
-def _facts(run_dir: Path | str) -> SimpleNamespace:
+@dataclass(frozen=True)
+class RunFacts:
     "Everything the checks need, read once"
+
+    dir: Path  # the run folder
+    config: dict[str, Any]  # what config.json says
+    left: int = 0  # steps still to do
+    rows: Sequence[dict] = ()  # of the log
+    # since the last change of plan: a branch has the rows of the run that it comes from
+    planned: Sequence[dict] = ()
+    cfg: TrainConfig | None = None  # None for an imported run
+    every: int = 1  # steps between rows, at most
+    vocab_size: int = 0
+
+
+def _facts(run_dir: Path | str) -> RunFacts:
+    "Read what the checks need; raises `GpubError` for a folder that is no run"
     run = Path(run_dir)
     if not (run / "config.json").is_file():
         raise GpubError(
@@ -437,29 +478,26 @@ def _facts(run_dir: Path | str) -> SimpleNamespace:
         )
     cfg = TrainConfig.from_dict(config["train"])
     # a resumed run may have changed it
-    said = [
-        _identity(p).get("train", {}).get("log_every", 1) for p in checkpoints(run) if _sound(p)
-    ]
+    logged = [record.config.get("train", {}).get("log_every", 1) for record in _records(run)]
     branch = (config.get("branch") or {}).get("step", 0)
-    return SimpleNamespace(
+    return RunFacts(
         dir=run,
         config=config,
         rows=rows,
-        # since the last change of plan: a branch has the rows of the run that it comes from
         planned=[r for r in rows if r["step"] > branch],
         cfg=cfg,
-        every=max([cfg.log_every, *said]),
+        every=max([cfg.log_every, *logged]),
         left=max(0, cfg.steps - rows[-1]["step"]),
-        vocab_size=config["model"].get("vocab_size"),
+        vocab_size=config["model"].get("vocab_size", 0),
     )
 
 
-def _initial_loss(r: SimpleNamespace) -> str:
+def _initial_loss(r: RunFacts) -> str:
     "Only fresh weights begin with guessing"
     if r.config.get("init"):
         return f"{r.rows[0]['loss']:.2f}, with the weights of {r.config['init']['source']}"
-    most = highest_initial_loss(_model(r.config).cfg)
-    return check_initial_loss(r.rows, r.vocab_size, most)
+    highest = highest_initial_loss(_model(r.config).cfg)
+    return check_initial_loss(r.rows, r.vocab_size, highest)
 
 
 DOCTOR_CHECKS = (
@@ -508,31 +546,24 @@ def doctor(
 ) -> list[Check]:  # one per question
     "Examine a run folder; raises `GpubError` only when it is none"
     if source := imported_from(run_dir):
-        facts = SimpleNamespace(dir=Path(run_dir), config=read_config(run_dir), left=0)
-        asked = [check for check in DOCTOR_CHECKS if check[0] in _OF_IMPORTED]
-        told = Check("training", "ok", f"imported from {source}: not trained here")
-        return [*(_ask(facts, *check) for check in asked), told]
+        facts = RunFacts(Path(run_dir), read_config(run_dir))
+        checks = [check for check in DOCTOR_CHECKS if check[0] in _OF_IMPORTED]
+        training = Check("training", "ok", f"imported from {source}: not trained here")
+        return [*_ask_all(facts, checks), training]
     facts = _facts(run_dir)
     checks = DOCTOR_CHECKS
     if is_tuned(facts.config):
         shared = [check for check in DOCTOR_CHECKS if check[0] in _OF_ALL_RUNS]
         checks = (*shared, *TUNED_CHECKS)
-    return [_ask(facts, *check) for check in checks]
+    return _ask_all(facts, checks)
 
 
-def _ask(
-    facts: SimpleNamespace, name: str, level: str, check: Callable[[SimpleNamespace], str]
-) -> Check:
-    try:
-        return Check(name, "ok", check(facts))
-    except Alarm as e:
-        return Check(name, level, e.what, do=e.do)
-    except GpubError as e:
-        return Check(name, "alarm", str(e))
-    except Exception as e:  # whatever a damaged file makes of a check is what the check found
-        found = f"cannot be read ({type(e).__name__}: {first_line(e)})"
-        do = "a file of the run was edited or damaged: restore it"
-        return Check(name, "alarm", found, do=do)
+def _ask_all(facts: RunFacts, checks: Sequence[tuple]) -> list[Check]:
+    remedy = "a file of the run was edited or damaged: restore it"
+    return [
+        run_check(question, ask, facts, level=level, remedy=remedy)
+        for question, level, ask in checks
+    ]
 
 
 def doctor_table(
@@ -542,13 +573,13 @@ def doctor_table(
     order = sorted(findings, key=lambda f: ("alarm", "warn", "ok").index(f.level))
     rows = []
     for f in order:
-        rows.append([f.level, f.name, f.found])
-        if f.do:
-            rows.append(["", f"-> {f.do}"])
+        rows.append([f.level, f.question, f.finding])
+        if f.remedy:
+            rows.append(["", f"-> {f.remedy}"])
     bad = {k: sum(f.level == k for f in findings) for k in ("alarm", "warn")}
 
-    def count(n: int, what: str) -> str:
-        return f"{n} {what}{'s' * (n != 1)}"
+    def count(n: int, noun: str) -> str:
+        return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
     return "\n".join(
         [

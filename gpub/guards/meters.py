@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
+
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
@@ -111,7 +112,8 @@ class MemoryMeter(Meter):
         kind: str,  # of device: cuda, cpu, ...
     ):
         super().__init__()
-        self.kind, self.moment = kind, "start"
+        self.kind = kind
+        self.moment = "start"
         self.now = 0  # bytes alive
         self.peaks: Counter[str] = Counter()  # moment -> bytes
         self.at: dict[str, str] = {}  # moment -> the operation that made its peak
@@ -145,7 +147,8 @@ class MemoryMeter(Meter):
 
     def _note(self, op: str):
         if self.now > self.peaks[self.moment]:
-            self.peaks[self.moment], self.at[self.moment] = self.now, op
+            self.peaks[self.moment] = self.now
+            self.at[self.moment] = op
 
     def _resize(self, key: int, size: int, op: str):
         size = -(-size // ALLOCATION) * ALLOCATION
@@ -293,7 +296,6 @@ _PRODUCTS = {  # operation -> which argument is the first factor
         bmm=0,
         addmm=1,
         baddbmm=1,
-        _scaled_mm=0,
         _scaled_dot_product_flash_attention=0,
     ).items()
 }
@@ -307,29 +309,18 @@ class MatmulMeter(Meter):
         kind: str,  # of device
     ):
         super().__init__()
-        self.kind, self.on = kind, False
+        self.kind = kind
+        self.on = False
         self.wide: Counter[str] = Counter()  # place -> how often
-        self.work: Counter[str] = Counter()  # format -> multiplications
 
     def _read(self, func: OpOverload, args: tuple, kwargs: dict, out: object):
-        "Count a product of wide factors, and the work of any"
+        "Count a product of wide factors"
         if not self.on or func._schema.name not in _PRODUCTS:
             return
         first = _PRODUCTS[func._schema.name]
-        self._add_work(args[first], out)
         factors = [t for t in args[first : first + 2] if t.device.type == self.kind]
         if any(t.dtype == torch.float32 for t in factors):
             self.wide[program_place()] += 1
-
-    def _add_work(self, factor: Tensor, out: object):
-        if isinstance(out, Tensor) and factor.device.type == self.kind:
-            self.work[str(factor.dtype)] += out.numel() * factor.size(-1)
-
-    @property
-    def float8_share(self) -> float:
-        "Of all multiplications in matrix products, those in 8 bits"
-        narrow = sum(n for name, n in self.work.items() if "float8" in name)
-        return narrow / max(1, self.work.total())
 
 # %% ../../nbs/lib/guards/meters.ipynb #fa5a0134
 class Meters(Meter):

@@ -19,12 +19,13 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
+
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from ..budget.phases import PLANS, read_plan
-from gpub.budget.several import (
-    PER_MACHINE,
+
+from ..plans.phases import PLANS, read_plan
+from gpub.plans.multi_gpu import (
     Sharing,
     forecast_moments,
     forecast_traffic,
@@ -44,25 +45,31 @@ from gpub.guards.meters import (
     WaitMeter,
 )
 from .standin import STANDIN, share_as_one, standin, standin_device
-from ..model.gpt import GPTConfig, sample_ids
+from ..model.gpt import GPTConfig
+from ..model.probes import sample_ids
 from ..model.head import LARGE_VOCABULARY, chunked_loss
-from ..model.llama import LlamaConfig, build_model
-from gpub.model.sizes import (
-    GPU,
-    ROOM,
-    find_gpu,
-    find_receipt,
-    parameter_anatomy,
-)
+from ..model.llama import LlamaConfig
+from ..model.architectures import build_model
+from ..model.gpus import GPU, PER_MACHINE, find_gpu
+from ..model.gpu_plan import ROOM, find_receipt
+from ..model.counts import parameter_anatomy
 from ..record.checkpoint import Checkpoint
 from ..table import Table
 from ..train.config import TrainConfig
-from ..train.float8 import check_float8, use_float8
 from ..train.learner import Learner, Placement
-from ..train.loop import TrainParts, TrainStep, context_lengths, evaluate, train
+from gpub.train.loop import (
+    NextToken,
+    TrainParts,
+    TrainStep,
+    context_lengths,
+    evaluate,
+    train,
+)
+from ..train.memory import Loss, TokenBatch
 from ..train.optim import Muon
 from ..train.parallel import World
 from ..train.presets import PRESETS
+from ..data.batch import Batch
 
 # %% ../../nbs/lib/guards/rehearse.ipynb #1285f1ac
 @dataclass(frozen=True)
@@ -73,7 +80,7 @@ class RehearsalOptions:
     gpu: str  # a name from `GPUS`
     processes: int = 1  # one for each GPU
     parallel: Literal["ddp", "fsdp", "hsdp"] = "ddp"  # how they share the model
-    settings: dict = field(default_factory=dict)  # as for `gpub train --set`
+    settings: dict = field(default_factory=dict)
 
     def __post_init__(self):
         _ = self.sharing  # which checks both
@@ -103,7 +110,6 @@ class Rehearsed:
     planned: dict[str, int] = field(default_factory=dict)  # collective -> bytes, as `gpub plan`
     calls: dict[str, int] = field(default_factory=dict)  # collective -> calls a step
     waits: dict[str, int] = field(default_factory=dict)  # place -> host waits a step
-    float8: float = 0.0  # share of the multiplications in matrix products that are in 8 bits
     graphs: int = 0  # compiled for one shape: 1 is no graph break
     shapes: int = 0  # the recipe has
     logged_waits: int = 0  # more waits in a step that is logged
@@ -156,11 +162,11 @@ class _Stage:
         "Two micro-batches show what all of them do: one that shares no gradients, one that does"
         return min(self.rows, 2 * self.micro)
 
-    def batches(self, step: int, context_length: int) -> tuple[Tensor, Tensor]:
+    def batches(self, step: int, context_length: int) -> Batch:
         # the step that is counted; before it, one micro-batch is enough for optimizers to begin
         rows = self.rehearsed_rows if step == COUNTED else min(self.rows, self.micro)
         shape = rows, context_length
-        return torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64)
+        return Batch(torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64))
 
     def learner(self, weights: dict[str, Tensor] | Callable | None = None) -> Learner:
         # as the run does: what will be sliced is built in the memory of process 0
@@ -179,8 +185,10 @@ class _Meters:
     "All of them, on every operation"
 
     def __init__(self):
-        self.memory, self.traffic = MemoryMeter(STANDIN), TrafficMeter()
-        self.waits, self.matmuls = WaitMeter(STANDIN), MatmulMeter(STANDIN)
+        self.memory = MemoryMeter(STANDIN)
+        self.traffic = TrafficMeter()
+        self.waits = WaitMeter(STANDIN)
+        self.matmuls = MatmulMeter(STANDIN)
         self.all = Meters(self.memory, self.traffic, self.waits, self.matmuls)
 
     def counts(self) -> dict[str, Counter]:
@@ -197,13 +205,24 @@ class _Steps:
     "Steps of the training loop, with what each piece of them cost"
 
     def __init__(self, stage: _Stage, learner: Learner, meters: _Meters):
-        self.stage, self.learner, self.meters = stage, learner, meters
+        self.stage = stage
+        self.learner = learner
+        self.meters = meters
         self.marks: list[dict[str, Counter]] = []  # at the start of every micro-batch
         self.lost: list[str] = []  # parameters without a gradient
-        x, y = (t.to(stage.place.device) for t in stage.batches(0, self.context_length))
-        self.loss_fn = learner.loss_function(x, y, 1)
-        if isinstance(self.loss_fn, nn.parallel.DistributedDataParallel):
-            share_as_one(self.loss_fn, lambda size: meters.traffic.add("all-reduce", size))
+        batch = stage.batches(0, self.context_length).to(stage.place.device)
+        world = stage.place.world
+        self.objective = NextToken(
+            learner.token_loss(batch.ids, batch.targets),
+            stage.batches,
+            stage.cfg,
+            stage.model_cfg.context_length,
+            stage.place.device,
+            world,
+        )
+        self.loss_of = learner.share(self.objective.loss)
+        if isinstance(self.loss_of, nn.parallel.DistributedDataParallel):
+            share_as_one(self.loss_of, lambda size: meters.traffic.add("all-reduce", size))
         learner.opts[0].register_step_pre_hook(self._before_update)
         self.end = meters.counts()  # of the step before
 
@@ -214,29 +233,32 @@ class _Steps:
     def _before_update(self, *_: object):
         self.meters.memory.mark("update")
         self.meters.matmuls.on = False
-        asleep = {id(p) for p in self.learner.fit.asleep}
+        frozen = {id(p) for p in self.learner.micro_batcher.frozen}
         named = self.learner.model.named_parameters()
-        self.lost = [n for n, p in named if p.grad is None and id(p) not in asleep]
+        self.lost = [n for n, p in named if p.grad is None and id(p) not in frozen]
 
-    def __call__(self, ids: Tensor, targets: Tensor) -> Tensor:
+    def __call__(self, piece: TokenBatch) -> Loss:
         self.marks.append(self.meters.counts())
-        return self.loss_fn(ids, targets)
+        return self.loss_of(piece)
 
     def no_sync(self):
-        return getattr(self.loss_fn, "no_sync", ExitStack)()
+        return getattr(self.loss_of, "no_sync", ExitStack)()
 
     def take(self, n: int, start: int = 0) -> TrainStep:
         "Some steps; the counts of the last one are kept"
-        learner, place = self.learner, self.stage.place
-        parts = TrainParts(self, learner.dtype, learner.scaler, learner.fit, place.world)
+        learner = self.learner
+        place = self.stage.place
+        batcher = learner.micro_batcher
+        parts = TrainParts(self, learner.dtype, learner.scaler, batcher, place.world)
         self.meters.memory.mark("forward and backward")
         self.meters.matmuls.on = True
         stage = self.stage
-        steps = train(learner.model, stage.batches, stage.cfg, learner.opts, start, parts)
+        steps = train(learner.model, self.objective, stage.cfg, learner.opts, start, parts)
         for step in steps:
             self.meters.memory.mark("forward and backward")
             self.meters.matmuls.on = True
-            self.begin, self.end = self.end, self.meters.counts()
+            self.begin = self.end
+            self.end = self.meters.counts()
             if step.n == start + n:
                 self.meters.matmuls.on = False
                 return step
@@ -275,10 +297,10 @@ class _SlicedOnDisk(Checkpoint):
 
 
 def _saved(stage: _Stage, model: dict, optimizer: dict, state: dict) -> Checkpoint:
-    what = dict(step=2, model={}, optimizer={}, state=state, path=Path("step-2"))
+    checkpoint = dict(step=2, model={}, optimizer={}, state=state, path=Path("step-2"))
     if stage.place.sliced:
-        return _SlicedOnDisk(**what, names=frozenset(model | optimizer))
-    return Checkpoint(**what | dict(model=model, optimizer=optimizer))
+        return _SlicedOnDisk(**checkpoint, names=frozenset(model | optimizer))
+    return Checkpoint(**checkpoint | dict(model=model, optimizer=optimizer))
 
 
 def _waits_of_a_row(step: TrainStep, meters: _Meters) -> Counter:
@@ -305,7 +327,7 @@ def _perform(stage: _Stage, meters: _Meters) -> tuple[_Steps, Counter]:
     with memory.during("save"):
         model, optimizer = map(_on_host, learner.tensors())
     state = dict(scaler=learner.scaler.state_dict())
-    steps.learner = steps.loss_fn = learner = None
+    steps.learner = steps.loss_of = steps.objective = learner = None
     gc.collect()  # DDP holds itself
     with memory.during("resume"):
         saved = _saved(stage, model, optimizer, state)
@@ -320,7 +342,8 @@ RECOMPILE_LIMIT = 8  # of torch: shapes of one function
 
 def _shapes(stage: _Stage) -> list[tuple[int, int]]:  # (sequences, tokens of each)
     shapes = set()
-    cfg, world = stage.cfg, stage.place.world
+    cfg = stage.cfg
+    world = stage.place.world
     for length in context_lengths(cfg, stage.model_cfg.context_length):
         rows = cfg.batch_tokens // length // world.size
         micro = min(stage.micro, rows)
@@ -339,12 +362,12 @@ class _Compiles:
 
 def _count_compiles(stage: _Stage) -> _Compiles:
     small = replace(stage.model_cfg, n_layers=min(2, stage.model_cfg.n_layers))
-    return _compiles_of(stage.build, small, tuple(_shapes(stage)), stage.cfg.float8)
+    return _compiles_of(stage.build, small, tuple(_shapes(stage)))
 
 
 @lru_cache(maxsize=32)  # most rehearsals of a preset compile the same
 def _compiles_of(
-    build: Callable, cfg: GPTConfig | LlamaConfig, shapes: tuple[tuple[int, int], ...], float8: bool
+    build: Callable, cfg: GPTConfig | LlamaConfig, shapes: tuple[tuple[int, int], ...]
 ) -> _Compiles:
     made = [0]
 
@@ -357,8 +380,6 @@ def _compiles_of(
         with standin():
             model = build(cfg)
             inputs = [torch.zeros(shape, dtype=torch.int64) for shape in shapes]
-        if float8:
-            use_float8(model)
         loss = torch.compile(model.loss, backend=backend, dynamic=False)
         seen = []
         for ids in [*inputs, *inputs]:
@@ -373,16 +394,16 @@ UNPLANNED = 2**20  # bytes that may be sent beside the forecast: norms, counts, 
 FORECAST_GAP = 0.03  # share by which the rehearsed peak may differ from the forecast
 
 
-def _forecast(found: Rehearsed, stage: _Stage) -> dict:
+def _forecast(rehearsed: Rehearsed, stage: _Stage) -> dict:
     "What `gpub plan` says of the moments that are rehearsed"
-    how = dict(mode=found.mode, half=found.format != "fp32", optimizer=stage.cfg.optimizer)
-    how["float8"] = found.float8 > 0
-    sharing, more = found.options.sharing, found.passes > 1
-    return forecast_moments(stage.model_cfg, sharing, found.micro_batch, more, **how)
+    how = dict(mode=rehearsed.mode, half=rehearsed.format != "fp32", optimizer=stage.cfg.optimizer)
+    sharing = rehearsed.options.sharing
+    more = rehearsed.passes > 1
+    return forecast_moments(stage.model_cfg, sharing, rehearsed.micro_batch, more, **how)
 
 
 def _wrong(
-    found: Rehearsed, stage: _Stage, steps: _Steps, meters: _Meters, compiles: _Compiles
+    rehearsed: Rehearsed, stage: _Stage, steps: _Steps, meters: _Meters, compiles: _Compiles
 ) -> list[str]:
     "What is wrong with a program that runs"
     out = []
@@ -390,29 +411,34 @@ def _wrong(
         names = ", ".join(steps.lost[:3])
         out.append(f"{len(steps.lost)} parameters get no gradient: {names}")
     allowed = 2 if stage.place.precision.scaler else 0  # its optimizers ask what overflowed
-    if sum(found.waits.values()) > allowed:
-        places = ", ".join(f"{place} ({n} x)" for place, n in found.waits.items())
+    if sum(rehearsed.waits.values()) > allowed:
+        places = ", ".join(f"{line} ({n} x)" for line, n in rehearsed.waits.items())
         out.append(f"the host waits for the GPU in every step: {places}")
-    if found.format != "fp32" and meters.matmuls.wide:
-        place, n = meters.matmuls.wide.most_common(1)[0]
-        out.append(f"matrices are multiplied in fp32, not in {found.format}: {place} ({n} x)")
-    if found.forecast:
-        planned = max(found.forecast.values())
-        gap = found.step_peak / planned - 1
+    if rehearsed.format != "fp32" and meters.matmuls.wide:
+        line, n = meters.matmuls.wide.most_common(1)[0]
+        out.append(f"matrices are multiplied in fp32, not in {rehearsed.format}: {line} ({n} x)")
+    if rehearsed.forecast:
+        planned = max(rehearsed.forecast.values())
+        gap = rehearsed.step_peak / planned - 1
         # less than forecast is only good news
-        if gap > FORECAST_GAP and found.step_peak - planned > SMALL:
+        if gap > FORECAST_GAP and rehearsed.step_peak - planned > SMALL:
             out.append(
-                f"the step's peak is {found.step_peak / 1e9:.2f} GB, {gap:+.1%} from the forecast "
-                f"of {planned / 1e9:.2f}: something is kept that the forecast does not know"
+                f"the step's peak is {rehearsed.step_peak / 1e9:.2f} GB, {gap:+.1%} from the "
+                f"forecast of {planned / 1e9:.2f}: something is kept that it does not know"
             )
-    for kind, sent in sorted(found.traffic.items()):
-        planned = found.planned.get(kind, 0)
+    for kind, sent in sorted(rehearsed.traffic.items()):
+        planned = rehearsed.planned.get(kind, 0)
         # less is only good news: blocks that are asleep are not turned
         if sent - planned > max(FORECAST_GAP * planned, UNPLANNED):
             out.append(
                 f"{kind}: {size_text(sent)} are sent in a step, the forecast says "
                 f"{size_text(planned)}"
             )
+    if compiles.graphs > 1:
+        out.append(
+            f"graph breaks: {compiles.graphs - 1}; torch.compile cuts the step there, and a "
+            "compiled step is slower and larger than planned"
+        )
     if compiles.again:
         out.append(f"{compiles.again} graphs are compiled again at shapes that were seen before")
     if compiles.shapes > RECOMPILE_LIMIT:
@@ -438,7 +464,8 @@ def _place_of(error: Exception) -> str:
 
 def _attempt(stage: _Stage, blank: Rehearsed) -> Rehearsed:
     "One way to cut a step, from the first sample to the resume"
-    meters, place = _Meters(), stage.place
+    meters = _Meters()
+    place = stage.place
     flash = blank.card.bf16 is not None
     try:
         with (
@@ -457,30 +484,32 @@ def _attempt(stage: _Stage, blank: Rehearsed) -> Rehearsed:
         line = f"{type(e).__name__}: {first_line(e, 200)} (at {_place_of(e)})"
         return replace(blank, peaks=dict(meters.memory.peaks), problems=(line,))
     try:
-        compiles, broken = _count_compiles(stage), []
+        compiles = _count_compiles(stage)
+        broken = []
     except Exception as e:  # a program that runs eagerly may still be one no compiler takes
         compiles = _Compiles(shapes=len(_shapes(stage)), graphs=0, again=0)
         broken = [f"torch.compile stops: {first_line(e, 200)}"]
     cost = steps.cost()
-    found = replace(
+    rehearsed = replace(
         blank,
         peaks=dict(meters.memory.peaks),
         traffic=dict(cost["bytes"]),
         calls=dict(cost["calls"]),
         waits=dict(+cost["waits"]),
-        float8=meters.matmuls.float8_share,
         logged_waits=sum(logged.values()),
         graphs=compiles.graphs,
         shapes=compiles.shapes,
     )
     half = blank.format != "fp32"
     sharing = blank.options.sharing
-    found = replace(
-        found,
-        forecast=_forecast(found, stage),
-        planned=forecast_traffic(stage.model_cfg, stage.cfg, sharing, found.passes, half),
+    rehearsed = replace(
+        rehearsed,
+        forecast=_forecast(rehearsed, stage),
+        planned=forecast_traffic(stage.model_cfg, stage.cfg, sharing, rehearsed.passes, half),
     )
-    return replace(found, problems=(*_wrong(found, stage, steps, meters, compiles), *broken))
+    return replace(
+        rehearsed, problems=(*_wrong(rehearsed, stage, steps, meters, compiles), *broken)
+    )
 
 
 def rehearse(
@@ -492,8 +521,7 @@ def rehearse(
     card = find_gpu(options.gpu)
     model_cfg, cfg = sized_recipe(options.preset, options.settings)
     options.sharing.check_format(card.format if cfg.precision == "auto" else cfg.precision)
-    lengths = context_lengths(cfg, model_cfg.context_length)
-    check_float8(cfg, card.name, card.capability, lengths)
+    context_lengths(cfg, model_cfg.context_length)
     name = card.format if cfg.precision == "auto" else cfg.precision
     precision = Precision(name, name == "fp16", "the card's")
     world = World(0, options.processes, 0, min(PER_MACHINE, options.processes))
@@ -541,21 +569,15 @@ def measured_peak(
     card: GPU,  # one of it
     folder: Path | str | None = None,  # like data/, for receipts
 ) -> str:
-    "The peak of a step that a receipt of this preset on this card holds, and how it was trained"
-    seen = find_receipt(preset, card, folder)
-    if not seen or not seen.get("peak_gb"):
+    """Return the peak of a step that a receipt of this preset on this card holds, and how it was
+    trained: eagerly, as it is rehearsed, where somebody did"""
+    receipt = find_receipt(preset, card, folder, compiled=False)
+    if receipt is None:
+        receipt = find_receipt(preset, card, folder)
+    if not receipt or not receipt.peak_gb:
         return NOT_YET
-    how = "compiled" if seen.get("compiled") else "eager"
-    return f"{seen['peak_gb']:.2f} GB ({how}, {seen['where']})"
-
-
-def _float8_line(r: Rehearsed) -> list[str]:
-    if not r.float8:
-        return []
-    return [
-        f"float8   {r.float8:.0%} of the multiplications in matrix products; the head's and "
-        "attention's stay in bf16; how much faster a step gets is not measured yet"
-    ]
+    program = "compiled" if receipt.compiled else "eager"
+    return f"{receipt.peak_gb:.2f} GB ({program}, {receipt.where})"
 
 
 def rehearsal_text(
@@ -563,9 +585,9 @@ def rehearsal_text(
 ) -> str:
     "One screen"
     o = r.options
-    how = f" x {o.processes}, {o.parallel}" if o.processes > 1 else ""
+    cards = f" x {o.processes}, {o.parallel}" if o.processes > 1 else ""
     lines = [
-        f"{o.preset} on {r.card.name}{how}: {r.parameters:,} parameters, {r.format}",
+        f"{o.preset} on {r.card.name}{cards}: {r.parameters:,} parameters, {r.format}",
         f"{rehearsal_verdict(r)}",
         f"a step: {r.passes} x {r.micro_batch} sequences on each GPU, checkpointing {r.mode}",
         "",
@@ -586,11 +608,10 @@ def rehearsal_text(
     lines += [repr(Table(head, rows, align="lrrr")), ""]
     traffic = ", ".join(f"{k} {size_text(n)} in {r.calls[k]} calls" for k, n in r.traffic.items())
     plan = f"; plan: {sent_text(r.planned)}" if r.planned else ""
-    waits = ", ".join(f"{n} at {place}" for place, n in r.waits.items())
+    waits = ", ".join(f"{n} at {line}" for line, n in r.waits.items())
     lines += [
         f"sent     {traffic or 'nothing'} (each GPU, each step){plan}",
         f"waits    {waits or 'none'} in a step; {r.logged_waits} more in a step that is logged",
-        *_float8_line(r),
         f"compile  {r.shapes} shapes, {max(0, r.graphs - 1)} graph breaks",
         *(f"WRONG    {problem}" for problem in r.problems),
         f"unknown  {'; '.join(UNKNOWN)}",
@@ -604,9 +625,7 @@ def rehearsal_record(
 ) -> dict:  # plain values
     "What was found, as JSON holds it"
     asked = dict(vars(r.options), gpu=r.card.name)
-    keep = (
-        "format float8 mode micro_batch passes peaks forecast traffic planned calls waits".split()
-    )
+    keep = "format mode micro_batch passes peaks forecast traffic planned calls waits".split()
     said = dict(verdict=rehearsal_verdict(r), peak=r.peak, step_peak=r.step_peak, room=int(r.room))
     found = {name: getattr(r, name) for name in keep} | dict(problems=list(r.problems))
     return asked | found | said | dict(fits=r.fits, ready=r.ready)
@@ -616,12 +635,12 @@ def rehearsals_of(
     what: str,  # a preset, the name of a plan, or a file that holds one
     options: RehearsalOptions,  # the rest of what is asked; its preset is not read
 ) -> list[tuple[str, RehearsalOptions]]:  # the phases in words, and their run
-    "What has to be rehearsed for a preset or a plan"
+    "Return what has to be rehearsed of the pretraining of a preset or a plan"
     if what not in PLANS and what in PRESETS:
         return [("", replace(options, preset=what))]
     plan = read_plan(what)
     phases: dict[str, list] = {}
-    for phase in plan.phases:
+    for phase in plan.pretraining:
         settings = plan.settings | phase.settings | options.settings
         settings = {k: v for k, v in settings.items() if k != "log_every"}
         key = json.dumps(settings, sort_keys=True, default=list)

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from unittest import mock
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import backend_registration
 from torch.utils._pytree import tree_leaves
+
 from ..core import GpubError
 from .meters import Meter
 from ..train.parallel import World, device_mesh
@@ -40,7 +42,7 @@ class StandInStream:
     def __init__(
         self,
         *args: object,  # device, priority: of no use here
-        **kwargs: object,  # likewise
+        **kwargs: object,
     ):
         pass
 

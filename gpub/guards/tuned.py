@@ -9,8 +9,9 @@ __all__ = ['TUNED', 'TUNED_CHECKS', 'check_direction', 'check_rate_sign', 'check
 # %% ../../nbs/lib/guards/tuned.ipynb #0a5ff352
 import math
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
-from .alarms import Alarm
+from typing import Any
+
+from .check import Alarm
 
 # %% ../../nbs/lib/guards/tuned.ipynb #79bfd2c5
 TUNED = ("sft", "dpo", "grpo")  # presets of runs that learn to talk
@@ -26,8 +27,8 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _column(rows: Sequence[dict], name: str) -> list[float]:
-    found = [row.get(name) for row in rows]
-    return [v for v in found if v is not None and math.isfinite(v)]
+    values = [row.get(name) for row in rows]
+    return [v for v in values if v is not None and math.isfinite(v)]
 
 
 def check_direction(
@@ -39,7 +40,8 @@ def check_direction(
     values = _column(rows, name)
     if len(values) < 8:
         return f"{len(values)} steps, too few to tell"
-    first, last = _mean(values[: len(values) // 4]), _mean(_late(values))
+    first = _mean(values[: len(values) // 4])
+    last = _mean(_late(values))
     if sign * (last - first) > 0.05:
         raise Alarm(
             f"{name} went from {first:.3f} to {last:.3f}: the wrong way",
@@ -89,7 +91,8 @@ def check_signal(
     signal = _column(rows, "signal")
     if not signal:
         return "not a run of GRPO"
-    late, reward = _mean(_late(signal)), _mean(_late(_column(rows, "reward")))
+    late = _mean(_late(signal))
+    reward = _mean(_late(_column(rows, "reward")))
     if late < least and reward < solved:
         raise Alarm(
             f"{late:.0%} of groups have answers of different reward (mean reward {reward:.2f}): "
@@ -103,7 +106,7 @@ def check_signal(
 def check_end(
     rows: Sequence[dict],  # of the log
     least: float = 0.5,  # share of answers that end by themselves
-    most: float = 2.0,  # nats for the end of an answer, above the mean of its tokens
+    above: float = 2.0,  # nats for the end of an answer, above the mean of its tokens
 ) -> str:
     "Answers end by themselves"
     ended = _column(rows, "ended")
@@ -115,10 +118,11 @@ def check_end(
                 "let the end of a turn be learned in SFT, or give answers more room (--longest)",
             )
         return f"{late:.0%} end by themselves"
-    end, loss = _column(rows, "val_end"), _column(rows, "val_loss")
+    end = _column(rows, "val_end")
+    loss = _column(rows, "val_loss")
     if not end:
         return "not measured"
-    if end[-1] > loss[-1] + most:
+    if end[-1] > loss[-1] + above:
         raise Alarm(
             f"the end of an answer costs {end[-1]:.2f} nats, its tokens {loss[-1]:.2f} on average: "
             "the model does not stop",
@@ -129,14 +133,16 @@ def check_end(
 
 def check_first(
     rows: Sequence[dict],  # of the log of SFT
-    most: float = 2.0,  # nats that the first token may cost above the mean
+    above: float = 2.0,  # nats that the first token may cost above the mean
 ) -> str:
     "The first word of an answer is learned like the others"
-    first, loss = _column(rows, "val_first"), _column(rows, "val_loss")
+    first = _column(rows, "val_first")
+    loss = _column(rows, "val_loss")
     if len(first) < 2:
         return "not measured twice"
-    fell, others = first[0] - first[-1], loss[0] - loss[-1]
-    if first[-1] > loss[-1] + most and fell < 0.1 * others:
+    fell = first[0] - first[-1]
+    others = loss[0] - loss[-1]
+    if first[-1] > loss[-1] + above and fell < 0.1 * others:
         raise Alarm(
             f"the first token of an answer costs {first[-1]:.2f} nats, {first[0]:.2f} before, "
             f"while the mean fell from {loss[0]:.2f} to {loss[-1]:.2f}: it is not learned",
@@ -145,7 +151,7 @@ def check_first(
     return f"{first[-1]:.3f} nats for the first token"
 
 # %% ../../nbs/lib/guards/tuned.ipynb #e5a2af25
-TUNED_CHECKS: tuple[tuple[str, str, Callable[[SimpleNamespace], str]], ...] = (
+TUNED_CHECKS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("rate above 0", "alarm", lambda r: check_rate_sign(r.rows)),
     ("direction", "alarm", lambda r: check_direction(r.rows, r.config["preset"])),
     ("better answers", "alarm", lambda r: check_chosen(r.rows)),

@@ -23,13 +23,16 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Literal
+
 import torch
+
 from ..core import GpubError
+from .mini_bpe import MiniBPE
 from ..guards.check import Check, check_line
 from .grade_tune import Named, grade_collapse, grade_dpo, grade_grpo, grade_sft
-from ..model.gpt import GPT, GPTConfig, causal_attention, sample_ids
+from ..model.gpt import GPT, GPTConfig, causal_attention
+from ..model.probes import sample_ids
 from ..model.llama import Rope, apply_rope
-from ..data.tokenizer import MiniBPE
 
 # %% ../../nbs/lib/lab/grade.ipynb #2817abf9
 TOPICS = dict(
@@ -59,12 +62,12 @@ PROPERTIES = {t: {} for t in TOPICS}
 def demand(
     topic: str,  # of `TOPICS`
     name: str,  # one or two words, for the table of answers
-    what: str,  # what must hold, said when it does
+    demanded: str,  # what must hold, said when it does
 ) -> Callable[[Callable], Callable]:  # a decorator
     "Register a property; those that tell more than a wrong number come first"
 
     def keep(f: Callable) -> Callable:
-        PROPERTIES[topic][name] = what, f
+        PROPERTIES[topic][name] = demanded, f
         return f
 
     return keep
@@ -104,23 +107,23 @@ def wrong_shape(
 
 
 def wrong_dtype(
-    mine: Callable,  # the learner's function
+    attempt: Callable,  # the learner's function
     make: Callable[[torch.dtype], list],  # dtype -> its arguments in that
 ) -> str | None:
     "A complaint where a dtype goes in and another comes out"
     for dtype in (torch.bfloat16, torch.float64):
-        if (got := mine(*make(dtype)).dtype) != dtype:
+        if (got := attempt(*make(dtype)).dtype) != dtype:
             return f"{dtype} went in, {got} came out"
 
 
 def wrong_gradient(
-    mine: Callable,  # the learner's function
+    attempt: Callable,  # the learner's function
     theirs: Callable,  # the right one
     inputs: Sequence[torch.Tensor],  # to call both with
 ) -> str | None:
     "A complaint where the gradient of `mine` is missing or differs from that of `theirs`"
     grads = []
-    for f in (mine, theirs):
+    for f in (attempt, theirs):
         leaves = [x.clone().requires_grad_() for x in inputs]
         out = f(*leaves)
         if not out.requires_grad:
@@ -135,33 +138,34 @@ def wrong_gradient(
 
 
 @demand("attention", "shape", "as many rows as queries, each as long as a value")
-def _(mine: Callable) -> str | None:
-    mine(*qkv(2, 3, 5, 8))  # `_Asked` looks at the shape of every answer
+def _(attempt: Callable) -> str | None:
+    attempt(*qkv(2, 3, 5, 8))  # `_Asked` looks at the shape of every answer
 
 
 @demand("attention", "inputs", "queries, keys and values are left as they were")
-def _(mine: Callable) -> str | None:
+def _(attempt: Callable) -> str | None:
     given = qkv(1, 2, 5, 4)
-    mine(*given)
+    attempt(*given)
     for name, a, b in zip(("the queries", "the keys", "the values"), given, qkv(1, 2, 5, 4)):
         if gap(a, b):
             return f"{name} were changed in place"
 
 
 @demand("attention", "dtype", "bfloat16 in, bfloat16 out; float64 likewise")
-def _(mine: Callable) -> str | None:
-    return wrong_dtype(mine, lambda dtype: qkv(1, 2, 4, 8, dtype=dtype))
+def _(attempt: Callable) -> str | None:
+    return wrong_dtype(attempt, lambda dtype: qkv(1, 2, 4, 8, dtype=dtype))
 
 
 @demand("attention", "causality", "no position is moved by a later key or value")
-def _(mine: Callable) -> str | None:
+def _(attempt: Callable) -> str | None:
     q, k, v = qkv(1, 2, 8, 4)
-    before = mine(q, k, v)
+    before = attempt(q, k, v)
     for s in range(1, 8):
-        k2, v2 = k.clone(), v.clone()
+        k2 = k.clone()
+        v2 = v.clone()
         k2[:, :, s] += 3
         v2[:, :, s] -= 3
-        moved = (mine(q, k2, v2) - before).abs().amax((0, 1, 3)) > 1e-9
+        moved = (attempt(q, k2, v2) - before).abs().amax((0, 1, 3)) > 1e-9
         if moved[:s].any():
             return (
                 f"position {int(moved.nonzero()[0])} moved when key and value {s} changed: it "
@@ -174,9 +178,9 @@ def _(mine: Callable) -> str | None:
 
 
 @demand("attention", "mean", "the weights of every query add up to 1")
-def _(mine: Callable) -> str | None:
+def _(attempt: Callable) -> str | None:
     q, k, v = qkv(1, 2, 6, 4)
-    off = (mine(q, k, torch.ones_like(v)) - 1).abs().amax((0, 1, 3))
+    off = (attempt(q, k, torch.ones_like(v)) - 1).abs().amax((0, 1, 3))
     if not off.max() <= 1e-9:  # nan is wrong, too
         return (
             f"with all values 1, position {int(off.argmax())} gives something "
@@ -186,10 +190,10 @@ def _(mine: Callable) -> str | None:
 
 
 @demand("attention", "scale", "scores are divided by the root of the head size")
-def _(mine: Callable) -> str | None:
+def _(attempt: Callable) -> str | None:
     q, k, v = qkv(1, 1, 6, 4)
     wide = [torch.cat((x, torch.zeros(1, 1, 6, 12, dtype=x.dtype)), -1) for x in (2 * q, k, v)]
-    if (off := gap(mine(*wide)[..., :4], mine(q, k, v))) > 1e-9:
+    if (off := gap(attempt(*wide)[..., :4], attempt(q, k, v))) > 1e-9:
         return (
             "queries twice as long in four times as many channels should change nothing, "
             f"and changed it by {off:.2g}: divide by sqrt(d), not by a number"
@@ -197,17 +201,17 @@ def _(mine: Callable) -> str | None:
 
 
 @demand("attention", "cache", "with more keys than queries, the queries are the last positions")
-def _(mine: Callable) -> str | None:
+def _(attempt: Callable) -> str | None:
     q, k, v = qkv(1, 2, 7, 4)
-    whole = mine(q, k, v)
-    if (off := gap(mine(q[:, :, -2:], k, v), whole[:, :, -2:])) > 1e-9:
+    whole = attempt(q, k, v)
+    if (off := gap(attempt(q[:, :, -2:], k, v), whole[:, :, -2:])) > 1e-9:
         return f"the last 2 of 7 queries alone give something {off:.2g} away from what all 7 give"
 
 
 @demand("attention", "size", "huge scores give no nan")
-def _(mine: Callable) -> str | None:
+def _(attempt: Callable) -> str | None:
     q, k, v = qkv(1, 1, 5, 4, dtype=torch.float32)
-    if not torch.isfinite(mine(q * 1e3, k * 1e3, v)).all():
+    if not torch.isfinite(attempt(q * 1e3, k * 1e3, v)).all():
         return (
             "scores in the millions gave nan or inf: subtract the largest before exp, or use "
             "softmax"
@@ -215,15 +219,15 @@ def _(mine: Callable) -> str | None:
 
 
 @demand("attention", "value", "equal to chapter 1's `causal_attention`")
-def _(mine: Callable) -> str | None:
+def _(attempt: Callable) -> str | None:
     given = qkv(2, 3, 9, 8)
-    if (off := gap(mine(*given), causal_attention(*given))) > 1e-6:
+    if (off := gap(attempt(*given), causal_attention(*given))) > 1e-6:
         return f"off by {off:.2g} from softmax(q k^T / sqrt(d)) v under a causal mask"
 
 
 @demand("attention", "gradient", "the gradients of all three are `causal_attention`'s")
-def _(mine: Callable) -> str | None:
-    return wrong_gradient(mine, causal_attention, qkv(1, 2, 6, 4))
+def _(attempt: Callable) -> str | None:
+    return wrong_gradient(attempt, causal_attention, qkv(1, 2, 6, 4))
 
 # %% ../../nbs/lib/lab/grade.ipynb #62850329
 def turned(
@@ -245,36 +249,36 @@ def heads(
 
 
 @demand("rope", "shape", "the shape that went in comes out")
-def _(mine: Callable) -> str | None:
-    mine(heads(6, 3))
+def _(attempt: Callable) -> str | None:
+    attempt(heads(6, 3))
 
 
 @demand("rope", "dtype", "bfloat16 in, bfloat16 out; float64 likewise")
-def _(mine: Callable) -> str | None:
-    return wrong_dtype(mine, lambda dtype: [heads(6, dtype=dtype)])
+def _(attempt: Callable) -> str | None:
+    return wrong_dtype(attempt, lambda dtype: [heads(6, dtype=dtype)])
 
 
 @demand("rope", "start", "position 0 is not turned")
-def _(mine: Callable) -> str | None:
+def _(attempt: Callable) -> str | None:
     x = heads(4)
-    if (off := gap(mine(x)[:, 0], x[:, 0])) > 1e-6:
+    if (off := gap(attempt(x)[:, 0], x[:, 0])) > 1e-6:
         return f"position 0 moved by {off:.2g}: its angle is 0"
 
 
 @demand("rope", "causality", "a position depends on itself only")
-def _(mine: Callable) -> str | None:
+def _(attempt: Callable) -> str | None:
     x = heads(6)
     y = x.clone()
     y[:, 3] += 1
-    moved = (mine(x) - mine(y)).abs().amax((0, 2, 3)) > 1e-6
+    moved = (attempt(x) - attempt(y)).abs().amax((0, 2, 3)) > 1e-6
     if moved.tolist() != [i == 3 for i in range(6)]:
         return f"position 3 changed, and the results at {moved.nonzero()[:, 0].tolist()} moved"
 
 
 @demand("rope", "length", "turning keeps every vector as long as it was")
-def _(mine: Callable) -> str | None:
+def _(attempt: Callable) -> str | None:
     x = heads(16)
-    if (off := gap(mine(x).norm(dim=-1), x.norm(dim=-1))) > 1e-4:
+    if (off := gap(attempt(x).norm(dim=-1), x.norm(dim=-1))) > 1e-4:
         return (
             f"a vector became {off:.2g} longer or shorter: is one of the signs of cos and sin "
             "wrong?"
@@ -286,10 +290,10 @@ def _(mine: Callable) -> str | None:
     "distance",
     "a dot product depends on how far two positions are apart, not on where they stand",
 )
-def _(mine: Callable) -> str | None:
+def _(attempt: Callable) -> str | None:
     q, k = (heads(1).expand(-1, 12, -1, -1).clone() for _ in "qk")
     k = k.flip(-1)
-    score_ts = torch.einsum("bqnd,bknd->bnqk", mine(q), mine(k))[0, 0]
+    score_ts = torch.einsum("bqnd,bknd->bnqk", attempt(q), attempt(k))[0, 0]
     if (
         off := max(
             float(score_ts.diagonal(i).max() - score_ts.diagonal(i).min()) for i in range(-11, 12)
@@ -304,10 +308,10 @@ def _(mine: Callable) -> str | None:
 
 
 @demand("rope", "layout", "channel i is turned with channel i + d/2")
-def _(mine: Callable) -> str | None:
+def _(attempt: Callable) -> str | None:
     x = torch.zeros(1, 2, 1, 8)
     x[..., 0] = 1
-    went = (mine(x)[0, 1, 0].abs() > 1e-6).nonzero()[:, 0].tolist()
+    went = (attempt(x)[0, 1, 0].abs() > 1e-6).nonzero()[:, 0].tolist()
     if went != [0, 4]:
         hint = (
             "these are neighbours, the layout of another convention"
@@ -318,16 +322,16 @@ def _(mine: Callable) -> str | None:
 
 
 @demand("rope", "value", "equal to season 2's `apply_rope`")
-def _(mine: Callable) -> str | None:
+def _(attempt: Callable) -> str | None:
     x = heads(50, 3, 16)
-    if (off := gap(mine(x), turned(x))) > 1e-4:
+    if (off := gap(attempt(x), turned(x))) > 1e-4:
         return f"off by {off:.2g}: position p turns pair i by p / 10000^(2i/d)"
 
 
 @demand("rope", "precision", "angles are computed in float32, whatever the input is")
-def _(mine: Callable) -> str | None:
+def _(attempt: Callable) -> str | None:
     x = heads(2048, 1, dtype=torch.bfloat16)
-    if (off := gap(mine(x), turned(x.float()))) > 0.06:
+    if (off := gap(attempt(x), turned(x.float()))) > 0.06:
         return (
             f"at 2,048 positions of bfloat16 off by {off:.2g}: compute positions, angles, cos "
             "and sin in float32"
@@ -335,8 +339,8 @@ def _(mine: Callable) -> str | None:
 
 
 @demand("rope", "gradient", "the gradient is `apply_rope`'s")
-def _(mine: Callable) -> str | None:
-    return wrong_gradient(mine, turned, [heads(7)])
+def _(attempt: Callable) -> str | None:
+    return wrong_gradient(attempt, turned, [heads(7)])
 
 # %% ../../nbs/lib/lab/grade.ipynb #75694a9e
 def spaced(
@@ -359,24 +363,25 @@ def token_texts(
 
 
 @demand("bpe", "round trip", "decode(encode(text)) is the text")
-def _(mine: Callable) -> str | None:
-    tok = mine(GRADE_TEXT, 260)
+def _(attempt: Callable) -> str | None:
+    tok = attempt(GRADE_TEXT, 260)
     for text in ("abcdabyz", "abc" * 5, "zyx", ""):
         if (got := tok.decode(tok.encode(text))) != text:
             return f"{text[:20]!r} came back as {str(got)[:20]!r}"
 
 
 @demand("bpe", "bytes", "any text has ids, also one of characters never seen")
-def _(mine: Callable) -> str | None:
-    tok, text = mine(GRADE_TEXT, 260), "naïve 🙂\n\t\x00 漢字"
+def _(attempt: Callable) -> str | None:
+    tok = attempt(GRADE_TEXT, 260)
+    text = "naïve 🙂\n\t\x00 漢字"
     if (got := tok.decode(tok.encode(text))) != text:
         return f"{text!r} came back as {str(got)!r}: start from the 256 bytes, not from characters"
 
 
 @demand("bpe", "vocabulary", "ids are whole numbers below the size asked for, and merges are used")
-def _(mine: Callable) -> str | None:
+def _(attempt: Callable) -> str | None:
     for vocab_size in (256, 257, 260):
-        ids = list(mine(GRADE_TEXT, vocab_size).encode("abcdabcxqé"))
+        ids = list(attempt(GRADE_TEXT, vocab_size).encode("abcdabcxqé"))
         if bad := [i for i in ids if not hasattr(i, "__index__") or not 0 <= int(i) < vocab_size]:
             return f"a vocabulary of {vocab_size} gave id {bad[0]!r}"
         if (len(ids) == 11) != (vocab_size == 256):
@@ -387,12 +392,10 @@ def _(mine: Callable) -> str | None:
 
 
 @demand("bpe", "most frequent", "each merge joins the pair that is most frequent now")
-def _(mine: Callable) -> str | None:
+def _(attempt: Callable) -> str | None:
     for vocab_size in (257, 258, 259, 260):
-        a, b = (
-            token_texts(mine(GRADE_TEXT, vocab_size), "abcdabcxabyz"),
-            token_texts(MiniBPE.train(GRADE_TEXT, vocab_size), "abcdabcxabyz"),
-        )
+        a = token_texts(attempt(GRADE_TEXT, vocab_size), "abcdabcxabyz")
+        b = token_texts(MiniBPE.train(GRADE_TEXT, vocab_size), "abcdabcxabyz")
         if a != b:
             return (
                 f"after {vocab_size - 256} merges abcdabcxabyz is cut {'|'.join(a)}, expected "
@@ -401,9 +404,10 @@ def _(mine: Callable) -> str | None:
 
 
 @demand("bpe", "order", "merges are applied in the order in which they were learned")
-def _(mine: Callable) -> str | None:
+def _(attempt: Callable) -> str | None:
     text = spaced(["bc"] * 30 + ["ab"] * 20)
-    a, b = token_texts(mine(text, 258), "abcbcab"), token_texts(MiniBPE.train(text, 258), "abcbcab")
+    a = token_texts(attempt(text, 258), "abcbcab")
+    b = token_texts(MiniBPE.train(text, 258), "abcbcab")
     if a != b:
         return (
             f"bc was learned before ab, so abcbcab is cut {'|'.join(b)}, not {'|'.join(a)}: the "
@@ -412,13 +416,13 @@ def _(mine: Callable) -> str | None:
 
 
 @demand("bpe", "steady", "the same text has the same ids, whatever was encoded before")
-def _(mine: Callable) -> str | None:
-    tok = mine(GRADE_TEXT, 260)
+def _(attempt: Callable) -> str | None:
+    tok = attempt(GRADE_TEXT, 260)
     first = list(tok.encode("abcdabyz"))
     tok.encode("zzz" * 9)
     if (
         list(tok.encode("abcdabyz")) != first
-        or list(mine(GRADE_TEXT, 260).encode("abcdabyz")) != first
+        or list(attempt(GRADE_TEXT, 260).encode("abcdabyz")) != first
     ):
         return "the same text got other ids the second time"
 
@@ -438,59 +442,60 @@ def small_writer(
 
 
 def wrong_text(
-    mine: Callable,  # the learner's function
+    attempt: Callable,  # the learner's function
     model: GPT,  # from `small_writer`
     ids: Sequence[int],  # the prompt
 ) -> str | None:
     "A complaint where the tokens differ from those of a model that reads everything again"
-    got, want = [int(i) for i in mine(model, list(ids), 12)], sample_ids(model, ids, 12, 0)
+    got = [int(i) for i in attempt(model, list(ids), 12)]
+    want = sample_ids(model, ids, 12, 0)
     for n, (a, b) in enumerate(zip(got, want, strict=True)):
         if a != b:
             return f"token {n} is {a}, a model that reads everything again says {b}"
 
 
 @demand("cache", "answer", "the prompt comes back, with n new tokens behind it")
-def _(mine: Callable) -> str | None:
+def _(attempt: Callable) -> str | None:
     for ids, n in (([3, 1, 4], 5), ([7], 1), ([2, 2], 0)):
-        got = [int(i) for i in mine(small_writer(), list(ids), n)]
+        got = [int(i) for i in attempt(small_writer(), list(ids), n)]
         if len(got) != len(ids) + n or got[: len(ids)] != ids:
             return f"{ids} and {n} more gave {got}"
 
 
 @demand("cache", "once", "a prompt of p and n new tokens cost at most p + n positions")
-def _(mine: Callable) -> str | None:
+def _(attempt: Callable) -> str | None:
     model = small_writer()
-    mine(model, [3, 1, 4, 1, 5], 10)
-    if (asked := sum(model.asked)) > 15:
-        return f"a prompt of 5 and 10 new tokens cost {asked} positions, 14 are enough"
+    attempt(model, [3, 1, 4, 1, 5], 10)
+    if (read := sum(model.asked)) > 15:
+        return f"a prompt of 5 and 10 new tokens cost {read} positions, 14 are enough"
 
 
 @demand("cache", "places", "every token stands where it stood when all were read at once")
-def _(mine: Callable) -> str | None:
+def _(attempt: Callable) -> str | None:
     model = small_writer()
     for block in model.blocks:
         for layer in (block.attn.proj, block.ffn.down):
             torch.nn.init.zeros_(layer.weight)
-    if said := wrong_text(mine, model, [3, 1, 4]):
-        return f"with blocks that add nothing, {said}: where does the new token stand?"
+    if complaint := wrong_text(attempt, model, [3, 1, 4]):
+        return f"with blocks that add nothing, {complaint}: where does the new token stand?"
 
 
 @demand("cache", "keys", "a new token finds the keys and values of all before it, layer by layer")
-def _(mine: Callable) -> str | None:
+def _(attempt: Callable) -> str | None:
     model = small_writer()
     torch.nn.init.zeros_(model.pos.weight)
-    if said := wrong_text(mine, model, [3, 1, 4]):
-        return f"without positions, {said}: which keys and values does it see?"
-    return wrong_text(mine, small_writer(1), [3, 1, 4])
+    if complaint := wrong_text(attempt, model, [3, 1, 4]):
+        return f"without positions, {complaint}: which keys and values does it see?"
+    return wrong_text(attempt, small_writer(1), [3, 1, 4])
 
 
 @demand("cache", "fresh", "a second text does not remember the first")
-def _(mine: Callable) -> str | None:
+def _(attempt: Callable) -> str | None:
     for seed in range(4):
         model = small_writer(seed)
-        first = [int(i) for i in mine(model, [3, 1, 4], 6)]
-        mine(model, [9, 2, 6, 5], 6)
-        if [int(i) for i in mine(model, [3, 1, 4], 6)] != first:
+        first = [int(i) for i in attempt(model, [3, 1, 4], 6)]
+        attempt(model, [9, 2, 6, 5], 6)
+        if [int(i) for i in attempt(model, [3, 1, 4], 6)] != first:
             return "the same prompt had another text the second time: begin with an empty cache"
 
 # %% ../../nbs/lib/lab/grade.ipynb #d0ca0a16
@@ -502,17 +507,19 @@ class Watched:
         self.model = GPT(
             GPTConfig(vocab_size=11, context_length=8, d_model=16, n_layers=1, n_heads=2)
         ).eval()
-        self.asked, self.modes, self.grads = [], [], []
+        self.asked = []
+        self.modes = []
+        self.grads = []
         self.opt = torch.optim.SGD(self.model.parameters(), lr=0.5)
         self.opt.register_step_pre_hook(lambda *_: self.grads.append(self.flat("grad")))
         self.model.register_forward_pre_hook(lambda m, _: self.modes.append(m.training))
 
     def flat(
         self,
-        what: Literal["data", "grad"] = "data",  # grad: zeros where there is none
+        part: Literal["data", "grad"] = "data",  # grad: zeros where there is none
     ) -> torch.Tensor:
         "Every parameter in one vector"
-        parts = [(p, getattr(p, what)) for p in self.model.parameters()]
+        parts = [(p, getattr(p, part)) for p in self.model.parameters()]
         return torch.cat(
             [(torch.zeros_like(p) if x is None else x).detach().flatten() for p, x in parts]
         )
@@ -528,11 +535,11 @@ class Watched:
 
     def lead(
         self,
-        mine: Callable,  # the loop
+        attempt: Callable,  # the loop
         steps: int = 6,  # to ask for; three times as many are waited for
     ) -> "Watched":  # itself
         "Run a loop; its losses are kept as a list"
-        self.losses = list(islice(mine(self.model, self.batch, self.opt, steps), 3 * steps))
+        self.losses = list(islice(attempt(self.model, self.batch, self.opt, steps), 3 * steps))
         return self
 
 
@@ -553,8 +560,8 @@ def plain_loop(
 
 
 @demand("loop", "count", "as many losses, and as many optimizer steps, as were asked for")
-def _(mine: Callable) -> str | None:
-    w = Watched().lead(mine)
+def _(attempt: Callable) -> str | None:
+    w = Watched().lead(attempt)
     if (len(w.losses), len(w.grads)) != (6, 6):
         return (
             f"6 steps were asked for: {len(w.losses)} losses and {len(w.grads)} optimizer steps "
@@ -563,8 +570,8 @@ def _(mine: Callable) -> str | None:
 
 
 @demand("loop", "numbers", "losses are plain numbers, which hold no graph in memory")
-def _(mine: Callable) -> str | None:
-    if bad := [l for l in Watched().lead(mine).losses if type(l) is not float]:
+def _(attempt: Callable) -> str | None:
+    if bad := [l for l in Watched().lead(attempt).losses if type(l) is not float]:
         hint = (
             ": .item() lets go of the graph behind it" if isinstance(bad[0], torch.Tensor) else ""
         )
@@ -572,20 +579,22 @@ def _(mine: Callable) -> str | None:
 
 
 @demand("loop", "batches", "batch n is asked for at step n, each once")
-def _(mine: Callable) -> str | None:
-    if (got := Watched().lead(mine).asked) != [*range(6)]:
+def _(attempt: Callable) -> str | None:
+    if (got := Watched().lead(attempt).asked) != [*range(6)]:
         return f"6 steps asked for the batches {got}"
 
 
 @demand("loop", "mode", "the model is in training mode")
-def _(mine: Callable) -> str | None:
-    if not all(Watched().lead(mine).modes):
+def _(attempt: Callable) -> str | None:
+    if not all(Watched().lead(attempt).modes):
         return "the model was asked in evaluation mode: model.train() first"
 
 
 @demand("loop", "gradient", "each step sees the gradient of its own batch and nothing older")
-def _(mine: Callable) -> str | None:
-    for n, (a, b) in enumerate(zip(Watched().lead(mine).grads, Watched().lead(plain_loop).grads)):
+def _(attempt: Callable) -> str | None:
+    for n, (a, b) in enumerate(
+        zip(Watched().lead(attempt).grads, Watched().lead(plain_loop).grads)
+    ):
         if not a.any():
             return (
                 f"step {n} found no gradient: backward comes before step, zero_grad not between "
@@ -600,15 +609,17 @@ def _(mine: Callable) -> str | None:
 
 
 @demand("loop", "loss", "the loss of a step is the one before its update")
-def _(mine: Callable) -> str | None:
-    for n, (a, b) in enumerate(zip(Watched().lead(mine).losses, Watched().lead(plain_loop).losses)):
+def _(attempt: Callable) -> str | None:
+    for n, (a, b) in enumerate(
+        zip(Watched().lead(attempt).losses, Watched().lead(plain_loop).losses)
+    ):
         if not abs(a - b) <= 1e-5:
             return f"step {n} reports {a:.4f}, its batch had {b:.4f} before the update"
 
 
 @demand("loop", "value", "after all steps the weights are those of the plain loop")
-def _(mine: Callable) -> str | None:
-    if (off := gap(Watched().lead(mine).flat(), Watched().lead(plain_loop).flat())) > 1e-5:
+def _(attempt: Callable) -> str | None:
+    if (off := gap(Watched().lead(attempt).flat(), Watched().lead(plain_loop).flat())) > 1e-5:
         return f"a weight is off by {off:.2g}"
 
 # %% ../../nbs/lib/lab/grade.ipynb #745e2188
@@ -642,7 +653,8 @@ def _how(error: BaseException) -> str:
 def _kept_short() -> Iterator[None]:
     """What runs inside prints nothing, is told nothing, and meets `_TooLong` at its next line of
     Python when its time is over"""
-    me, throw = ctypes.c_ulong(threading.get_ident()), ctypes.pythonapi.PyThreadState_SetAsyncExc
+    me = ctypes.c_ulong(threading.get_ident())
+    throw = ctypes.pythonapi.PyThreadState_SetAsyncExc
     clock = threading.Timer(GRADE_SECONDS, throw, (me, ctypes.py_object(_TooLong)))
     clock.daemon = True
     stdin = sys.stdin
@@ -709,8 +721,8 @@ class _Asked:
             raise _Wrong(
                 f"cannot be called as {TOPICS[self.topic].partition(' ->')[0]}: {e}"
             ) from None
-        if said := _FORMS[self.topic](got, *args):
-            raise _Wrong(said)
+        if complaint := _FORMS[self.topic](got, *args):
+            raise _Wrong(complaint)
         return got
 
 
@@ -724,22 +736,22 @@ def where_raised(
         if f.f_globals is not globals() and not f.f_globals.get("__name__", "").startswith("torch")
     ]
     file, line = next((x for x in reversed(own) if x[0] == own[0][0]), (None, 0))
-    place = ", with what it returned"
+    spot = ", with what it returned"
     if file:
-        place = (
+        spot = (
             f" at {'your cell' if 'ipykernel' in file else Path(file).name}, line {line}: "
             f"{linecache.getline(file, line).strip()}"
         )
-    return f"your code {_how(error)}{place}"
+    return f"your code {_how(error)}{spot}"
 
 
-def _complaint(f: Callable, mine: Callable) -> str | None:
+def _complaint(f: Callable, attempt: Callable) -> str | None:
     """What a property says of a function, whatever that does: anything may come; `_TooLong` goes
     through"""
     state = torch.random.get_rng_state()
     try:
         with _kept_short():
-            return f(mine)
+            return f(attempt)
     except _Wrong as e:
         return str(e)
     except (Exception, SystemExit) as e:
@@ -750,7 +762,7 @@ def _complaint(f: Callable, mine: Callable) -> str | None:
 
 def grade_topic(
     topic: str,  # of `TOPICS`
-    mine: Callable,  # your function
+    attempt: Callable,  # your function
 ) -> list[Check]:  # one per property
     "Ask every property of a learner's function; raises `GpubError` for a topic there is none"
     if topic not in TOPICS:
@@ -758,19 +770,19 @@ def grade_topic(
     answers = []
     first = {}  # complaint -> the first property that made it
     endless = None  # the property that did not end: no other is asked
-    for name, (what, f) in PROPERTIES[topic].items():
+    for name, (demanded, f) in PROPERTIES[topic].items():
         try:
-            said = endless or _complaint(f, _Asked(topic, mine))
+            complaint = endless or _complaint(f, _Asked(topic, attempt))
         except _TooLong as e:
-            said = where_raised(e)
+            complaint = where_raised(e)
             endless = f"not asked: {name} did not end"
-        key = re.sub(r"\d+", "", said or "")  # the sizes differ from property to property
-        good = not said or isinstance(said, Named)
+        key = re.sub(r"\d+", "", complaint or "")  # the sizes differ from property to property
+        good = not complaint or isinstance(complaint, Named)
         if not good and key in first:
-            said = f"the same as {first[key]}"
+            complaint = f"the same as {first[key]}"
         elif not good and not endless:
             first[key] = name
-        answers.append(Check(name, "ok" if good else "alarm", said or what))
+        answers.append(Check(name, "ok" if good else "alarm", complaint or demanded))
     return answers
 
 
@@ -782,13 +794,13 @@ def grade_table(
 
 # %% ../../nbs/lib/lab/grade.ipynb #1fdc381b
 def load_mine(
-    place: str,  # FILE:NAME
+    source: str,  # FILE:NAME
 ) -> Callable:  # the function
     """A function out of a Python file; raises `GpubError` with one line for a file that is not
     there, does not run, or lacks the name"""
-    file, _, name = place.rpartition(":")
+    file, _, name = source.rpartition(":")
     if not file or not name.isidentifier():
-        raise GpubError(f"--mine takes FILE:NAME, such as mine.py:attend, got {place!r}")
+        raise GpubError(f"--mine takes FILE:NAME, such as mine.py:attend, got {source!r}")
     if not file.endswith(".py"):
         raise GpubError(
             f"{file} is no Python file; in a notebook call gpub.lab.grade.grade_topic(topic, "
@@ -796,12 +808,12 @@ def load_mine(
         )
     if not Path(file).is_file():
         raise GpubError(f"there is no file {file}")
-    mine = getattr(_run_file(file), name, None)
-    if mine is None:
+    attempt = getattr(_run_file(file), name, None)
+    if attempt is None:
         raise GpubError(f"{file} has no function {name!r}")
-    if not callable(mine):
-        raise GpubError(f"{name} in {file} is a {type(mine).__name__}, not a function")
-    return mine
+    if not callable(attempt):
+        raise GpubError(f"{name} in {file} is a {type(attempt).__name__}, not a function")
+    return attempt
 
 
 def _run_file(file: str) -> object:

@@ -10,15 +10,18 @@ __all__ = ['GRPO_KINDS', 'DPO_KINDS', 'SFT_KINDS', 'Named', 'nearest_end', 'grpo
 import math
 from collections.abc import Callable
 from functools import cache
+
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
 from ..chat.sums import SumTeacher, draw_pairs, sum_ids, sums_tokenizer
 from ..chat.template import EncodedChat
 from ..core import GpubError
 from ..model.llama import Llama, LlamaConfig
-from ..tune.losses import dpo_loss, group_advantages, grpo_loss, kl_penalized_rewards
+from ..tune.losses import group_advantages, grpo_loss, kl_penalized_rewards
+from ..tune.preferences import dpo_loss
 from ..tune.rollouts import answer_logprobs, one_per_row
 
 # %% ../../nbs/lib/lab/grade_tune.ipynb #8f584416
@@ -27,16 +30,18 @@ class Named(str):
 
 
 def nearest_end(
-    found: float,  # where the learner's loss ends
+    end: float,  # where the learner's loss ends
     ends: dict[str, float],  # estimator -> where it ends
     close: float,  # how far an end may be off
 ) -> str | None:  # None where no known one ends there
     "The estimator whose end was found"
-    name = min(ends, key=lambda one: abs(ends[one] - found))
-    return name if abs(ends[name] - found) <= close else None
+    name = min(ends, key=lambda one: abs(ends[one] - end))
+    return name if abs(ends[name] - end) <= close else None
 
 # %% ../../nbs/lib/lab/grade_tune.ipynb #b542d8e4
-_GROUP, _PRICE = 8, 0.5  # answers to a question; price of a nat
+# answers to a question; price of a nat
+_GROUP = 8
+_PRICE = 0.5
 _Coins = tuple[Tensor, Tensor]  # first and second, (n,) booleans: was the carry remembered?
 
 
@@ -53,7 +58,7 @@ def _toss(
 
 
 def _coin_logprobs(
-    logits_3: Tensor,  # as for `_toss`
+    logits_3: Tensor,
     coins: _Coins,  # answers
 ) -> Tensor:  # (n, 2)
     "How likely the policy finds each token of the answers"
@@ -65,7 +70,7 @@ def _coin_logprobs(
 
 
 def grpo_end(
-    mine: Callable,  # (logprobs_bt, old_bt, rewards_b, asked_bt, reference_bt, beta, group) -> loss
+    attempt: Callable,  # as the topic grpo of `lab.grade` takes it
     steps: int = 200,  # of Adam
     questions: int = 256,  # of a step
 ) -> float:
@@ -74,7 +79,8 @@ def grpo_end(
     logits_3 = torch.zeros(3, requires_grad=True)
     optimizer = torch.optim.Adam([logits_3], 0.05, betas=(0.9, 0.95))
     answers = questions * _GROUP
-    reference_bt, asked_bt = torch.full((answers, 2), math.log(0.5)), torch.ones(answers, 2) > 0
+    reference_bt = torch.full((answers, 2), math.log(0.5))
+    asked_bt = torch.ones(answers, 2) > 0
     ends = []
     for n in range(steps):
         for group in optimizer.param_groups:
@@ -83,7 +89,7 @@ def grpo_end(
         logprobs_bt = _coin_logprobs(logits_3, coins)
         rewards_b = (coins[0] & coins[1]).float()
         old_bt = logprobs_bt.detach()
-        loss = mine(logprobs_bt, old_bt, rewards_b, asked_bt, reference_bt, _PRICE, _GROUP)
+        loss = attempt(logprobs_bt, old_bt, rewards_b, asked_bt, reference_bt, _PRICE, _GROUP)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -138,20 +144,18 @@ def _grpo_ends() -> dict[str, float]:
     return {name: grpo_end(kind) for name, kind in GRPO_KINDS.items()}
 
 
-def grade_grpo(
-    mine: Callable,  # as for `grpo_end`
-) -> str | None:  # a complaint, or `Named`
+def grade_grpo(attempt: Callable) -> str | None:  # a complaint, or `Named`
     "Which estimator a loss of GRPO is"
-    found = grpo_end(mine)
+    end = grpo_end(attempt)
     ends = _grpo_ends()
-    name = nearest_end(found, ends, 0.006)
+    name = nearest_end(end, ends, 0.006)
     if name == _WITHOUT:
-        return f"ends at {found:.3f}, where there is no KL penalty: beta {_PRICE} is not used"
+        return f"ends at {end:.3f}, where there is no KL penalty: beta {_PRICE} is not used"
     if name is None:
-        known = ", ".join(f"{end:.3f} {kind}" for kind, end in ends.items())
-        way = "the sign of the advantages is wrong" if found < 0.2 else "no known estimator"
-        return f"ends at {found:.3f}, {way}; known ends: {known}"
-    return Named(f"{name}: ends at {found:.3f}")
+        known = ", ".join(f"{other:.3f} {kind}" for kind, other in ends.items())
+        way = "the sign of the advantages is wrong" if end < 0.2 else "no known estimator"
+        return f"ends at {end:.3f}, {way}; known ends: {known}"
+    return Named(f"{name}: ends at {end:.3f}")
 
 # %% ../../nbs/lib/lab/grade_tune.ipynb #d744c0da
 _START = (0.8, 0.4, -0.4)  # logits of the policy that answers
@@ -160,7 +164,7 @@ _BETA = 0.5
 
 def dpo_end(
     # (chosen_b, rejected_b, reference_chosen_b, reference_rejected_b, beta) -> loss
-    mine: Callable,
+    attempt: Callable,
     steps: int = 250,  # of Adam
     pairs: int = 2000,  # of a step
 ) -> float:
@@ -180,7 +184,7 @@ def dpo_end(
         for policy_3 in (logits_3, start_3):
             one, two = (_coin_logprobs(policy_3, coins).sum(1) for coins in both)
             sums += [torch.where(first_wins, one, two), torch.where(first_wins, two, one)]
-        loss = mine(*sums, _BETA)
+        loss = attempt(*sums, _BETA)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -209,34 +213,32 @@ def _dpo_ends() -> dict[str, float]:
 
 
 def _own_surprise(
-    mine: Callable,  # a loss as for `dpo_end`
+    attempt: Callable,  # a loss as for `dpo_end`
 ) -> float:  # 0 where there is none
     "The weight of the better answers' own surprise in a loss that is DPO's beside it"
     dice = torch.Generator().manual_seed(1)
     weights = []
     for _ in range(3):
         given = [-5 * torch.rand(64, generator=dice) for _ in range(4)]
-        more = mine(*given, _BETA) - dpo_loss(*given, _BETA)
+        more = attempt(*given, _BETA) - dpo_loss(*given, _BETA)
         weights.append(-float(more) / float(given[0].mean()))
     alike = max(weights) - min(weights) < 1e-3
     return weights[0] if alike and weights[0] > 1e-3 else 0.0
 
 
-def grade_dpo(
-    mine: Callable,  # as for `dpo_end`
-) -> str | None:  # a complaint, or `Named`
+def grade_dpo(attempt: Callable) -> str | None:  # a complaint, or `Named`
     "Whether a loss of DPO ends where its closed form says, or which mistake it makes"
-    weight = _own_surprise(mine)
+    weight = _own_surprise(attempt)
     if weight:
         return Named(f"DPO, and the better answers' own surprise with weight {weight:.2g}")
-    found = dpo_end(mine)
+    end = dpo_end(attempt)
     ends = _dpo_ends()
-    name = nearest_end(found, ends, 0.01)
+    name = nearest_end(end, ends, 0.01)
     right = "the loss of DPO"
     if name == right:
-        return Named(f"ends at {found:.3f}, as the closed form of beta {_BETA} does")
+        return Named(f"ends at {end:.3f}, as the closed form of beta {_BETA} does")
     why = name or "no known mistake"
-    return f"ends at {found:.3f}, DPO at {ends[right]:.3f}: {why}"
+    return f"ends at {end:.3f}, DPO at {ends[right]:.3f}: {why}"
 
 # %% ../../nbs/lib/lab/grade_tune.ipynb #a33ebffc
 def _fixed_answers(
@@ -251,27 +253,27 @@ def _fixed_answers(
 
 
 def chosen_gain(
-    mine: Callable,  # a loss as for `dpo_end`
+    attempt: Callable,  # a loss as for `dpo_end`
     learning: int = 30,  # steps in which the model learns three answers
     steps: int = 40,  # of preferring one of them
 ) -> float:  # nats
     "How far the better answers move under a loss"
     better, worse, third = (_fixed_answers(digits) for digits in ("7773", "7777", "0000"))
-    said = one_per_row(better[:21] + worse[21:42] + third[42:])
+    complaint = one_per_row(better[:21] + worse[21:42] + third[42:])
     pairs = one_per_row(better + worse)
     torch.manual_seed(0)
     shape = dict(d_model=32, n_layers=1, n_heads=2, n_kv_heads=1, d_ff=32)
     model = Llama(LlamaConfig(vocab_size=sums_tokenizer().vocab_size, context_length=16, **shape))
     optimizer = torch.optim.AdamW(model.parameters(), 0.02, weight_decay=0.0)
     for _ in range(learning):
-        loss = -answer_logprobs(model, said).sum(1).mean()
+        loss = -answer_logprobs(model, complaint).sum(1).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     reference = answer_logprobs(model, pairs).sum(1).detach().chunk(2)
     optimizer.param_groups[0]["lr"] = 0.03
     for _ in range(steps):
-        loss = mine(*answer_logprobs(model, pairs).sum(1).chunk(2), *reference, 0.02)
+        loss = attempt(*answer_logprobs(model, pairs).sum(1).chunk(2), *reference, 0.02)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -281,10 +283,10 @@ def chosen_gain(
 
 
 def grade_collapse(
-    mine: Callable,  # a loss as for `dpo_end`
+    attempt: Callable,  # a loss as for `dpo_end`
 ) -> str | None:  # always `Named`: DPO as published collapses too
     "Whether the better answers fade under a loss"
-    gain = chosen_gain(mine)
+    gain = chosen_gain(attempt)
     if gain < -1:
         return Named(f"collapses, as published: the better answers move by {gain:.1f} nats")
     return Named(f"cured: the better answers move by {gain:+.1f} nats")
@@ -300,7 +302,7 @@ def _sums_batch() -> tuple[Tensor, Tensor]:  # (b, t) ids; (b, t) booleans: the 
 
 
 def sft_end(
-    mine: Callable,  # (logits_btv, ids_bt, learned_bt) -> loss
+    attempt: Callable,  # (logits_btv, ids_bt, learned_bt) -> loss
     steps: int = 12,  # of AdamW
 ) -> Tensor:  # logits of a probe: what the model became
     "What a small model becomes under a loss of SFT"
@@ -311,7 +313,7 @@ def sft_end(
     ids_bt, learned_bt = _sums_batch()
     optimizer = torch.optim.AdamW(model.parameters(), 0.01, weight_decay=0.0)
     for _ in range(steps):
-        loss = mine(model(ids_bt), ids_bt.clone(), learned_bt.clone())
+        loss = attempt(model(ids_bt), ids_bt.clone(), learned_bt.clone())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -373,14 +375,12 @@ def _sft_ends() -> dict[str, Tensor]:
     return {name: sft_end(kind) for name, kind in SFT_KINDS.items()}
 
 
-def grade_sft(
-    mine: Callable,  # as for `sft_end`
-) -> str | None:  # a complaint, or `Named`
+def grade_sft(attempt: Callable) -> str | None:  # a complaint, or `Named`
     "Whether a loss of SFT learns the assistant's tokens and no others"
-    found = sft_end(mine)
-    if not torch.isfinite(found).all():
+    end = sft_end(attempt)
+    if not torch.isfinite(end).all():
         raise GpubError("the model is not a number any more")
-    gaps = {name: float((end - found).abs().mean()) for name, end in _sft_ends().items()}
+    gaps = {name: float((end - other).abs().mean()) for name, other in _sft_ends().items()}
     name = min(gaps, key=gaps.get)
     if gaps[name] > 0.02:
         return f"no known way to write it: {gaps['masked']:.2f} away from masked SFT in its logits"

@@ -7,15 +7,17 @@ __all__ = ['kernel_order', 'grouped_natively', 'capability_of', 'attention_kerne
 
 # %% ../../nbs/lib/model/attention.ipynb #e29bf1b2
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
+
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 # %% ../../nbs/lib/model/attention.ipynb #fb3b882a
-_FLASH, _CUDNN = SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION
-_EFFICIENT, _PLAIN = SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH
+_FLASH = SDPBackend.FLASH_ATTENTION
+_CUDNN = SDPBackend.CUDNN_ATTENTION
+_EFFICIENT = SDPBackend.EFFICIENT_ATTENTION
+_PLAIN = SDPBackend.MATH
 _ORDERED = "set_priority" in inspect.signature(sdpa_kernel).parameters  # older: torch's own order
 
 
@@ -48,16 +50,13 @@ def capability_of(
     return torch.cuda.get_device_capability(device)
 
 
-@contextmanager
 def attention_kernels(
     device: torch.device,  # where attention is computed
     queries: int,  # positions that look back at once
-) -> Iterator[None]:
+) -> AbstractContextManager:
     "Inside, attention runs on the kernel that suits a GPU; any other device has one anyway"
     capability = capability_of(device)
     if capability is None:
-        yield
-        return
-    how = dict(set_priority=True) if _ORDERED else {}
-    with sdpa_kernel(kernel_order(capability, queries), **how):
-        yield
+        return nullcontext()
+    order = kernel_order(capability, queries)
+    return sdpa_kernel(order, set_priority=True) if _ORDERED else sdpa_kernel(order)

@@ -10,6 +10,7 @@ __all__ = ['PAD_TO', 'SCORES_AT_ONCE', 'LARGE_VOCABULARY', 'padded_size', 'token
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -47,7 +48,8 @@ def _padded(weight_vc: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _piece(scores_nw: Tensor, targets_n: Tensor) -> tuple[Tensor, Tensor]:
     "Summed nats of a piece, and their gradient with respect to its scores, which are used up"
-    dtype, asked_n1 = scores_nw.dtype, (targets_n != _IGNORED)[:, None]
+    dtype = scores_nw.dtype
+    asked_n1 = (targets_n != _IGNORED)[:, None]
     at_n1 = targets_n.clamp(min=0)[:, None]
     scores_nw = scores_nw.float()
     scores_nw -= scores_nw.amax(-1, keepdim=True)
@@ -62,7 +64,8 @@ def _piece(scores_nw: Tensor, targets_n: Tensor) -> tuple[Tensor, Tensor]:
 
 def _fusable(scores_nw: Tensor, targets_n: Tensor) -> tuple[Tensor, Tensor]:
     "What `_piece` computes, as a compiler likes it: nothing in place, nothing written twice"
-    asked_n1, at_n1 = (targets_n != _IGNORED)[:, None], targets_n.clamp(min=0)[:, None]
+    asked_n1 = (targets_n != _IGNORED)[:, None]
+    at_n1 = targets_n.clamp(min=0)[:, None]
     wide_nw = scores_nw.float()
     total_n1 = wide_nw.logsumexp(-1, keepdim=True)
     nats = ((total_n1 - wide_nw.gather(-1, at_n1)) * asked_n1).sum(dtype=torch.float64)
@@ -77,7 +80,8 @@ class _ChunkedLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_nc: Tensor, weight_vc: Tensor, targets_n: Tensor, how: tuple) -> Tensor:
         dtype, piece = how
-        v, learns = len(weight_vc), any(ctx.needs_input_grad)
+        v = len(weight_vc)
+        learns = any(ctx.needs_input_grad)
         weight_wc = _padded(weight_vc, dtype)
         total = x_nc.new_zeros((), dtype=torch.float64)
         if learns:
@@ -118,11 +122,13 @@ def chunked_loss(
     piece: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = _piece,
 ) -> Tensor:  # nats per token, the mean over the targets
     "Cross-entropy of a linear head, a few tokens at a time; its backward pass runs once"
-    kind, dtype = x_btc.device.type, x_btc.dtype
+    kind = x_btc.device.type
+    dtype = x_btc.dtype
     if torch.is_autocast_enabled(kind):
         dtype = torch.get_autocast_dtype(kind)
     with torch.autocast(kind, enabled=False):
-        x_nc, targets_n = x_btc.flatten(0, 1), targets_bt.flatten()
+        x_nc = x_btc.flatten(0, 1)
+        targets_n = targets_bt.flatten()
         return _ChunkedLoss.apply(x_nc, weight_vc, targets_n, (dtype, piece))
 
 

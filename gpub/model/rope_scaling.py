@@ -8,7 +8,9 @@ __all__ = ['RopeScaling', 'scale_speeds']
 # %% ../../nbs/lib/model/rope_scaling.ipynb #b540b0c1
 import math
 from dataclasses import dataclass
+
 import torch
+
 from ..core import Config, Count, GpubError, Positive
 
 # %% ../../nbs/lib/model/rope_scaling.ipynb #08ac68af
@@ -39,6 +41,7 @@ def scale_speeds(
     if scaling is None:
         return speed_i
     turns_i = scaling.original_context * speed_i / (2 * math.pi)
-    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    low = scaling.low_freq_factor
+    high = scaling.high_freq_factor
     fast_i = ((turns_i - low) / (high - low)).clamp(0, 1)  # 1: fast, 0: slow
     return fast_i * speed_i + (1 - fast_i) * speed_i / scaling.factor

@@ -9,13 +9,16 @@ __all__ = ['SUSPECTS', 'MOJIBAKE', 'SURROGATES', 'KEEP', 'CONTROL', 'REPAIRS', '
            'mix_bits', 'word_hashes', 'ngram_hashes']
 
 # %% ../../nbs/lib/prep/clean.ipynb #4ac415f2
-import re, unicodedata
+import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
+
 import numpy as np
+
 from ..core import Config, GpubError
 
 # %% ../../nbs/lib/prep/clean.ipynb #dbcad3d3
@@ -161,14 +164,16 @@ def clean(
     rules: Rules = Rules(),  # thresholds
 ) -> tuple:  # (text, names of the repairs made), or (None, the reason)
     "All repairs, again while one makes work for another, then the first rule that objects"
-    did, before = [], None
+    did = []
+    before = None
     while text is not before:
         before = text
         for name, fix in REPAIRS.items():
             new = fix(text)
             if new is not text:
                 text = new
-                did += [name] * (name not in did)
+                if name not in did:
+                    did.append(name)
     for name, objects in DROPS.items():
         if objects(text, rules):
             return None, name
@@ -205,7 +210,7 @@ class Counts:
     def add(
         self,
         other: object,  # `Counts`, or its `to_dict`, of what comes next in the input
-    ):  # self
+    ) -> "Counts":  # self
         "Add what comes next"
         o = other if isinstance(other, dict) else other.to_dict()
         for k in ("seen", "kept", "bytes_in", "bytes_kept"):
@@ -216,7 +221,7 @@ class Counts:
             self.examples[why] = (self.examples.get(why, []) + texts)[:KEPT_EXAMPLES]
         return self
 
-    def to_dict(self):
+    def to_dict(self) -> dict:
         "The same as plain values, sorted"
         return dict(
             seen=self.seen,
@@ -244,7 +249,7 @@ INVERSE = pow(Q, -1, 2**64)
 TOGETHER = 1 << 17  # bytes; with a number of eight for each they stay in a core's cache
 
 
-def _joined(texts: list[bytes]):
+def _joined(texts: list[bytes]) -> tuple[bytes, np.ndarray]:
     return b"\0".join(texts) + b"\0", np.cumsum([len(t) + 1 for t in texts]) - 1
 
 
@@ -253,11 +258,13 @@ def laid_end_to_end(
 ) -> Iterator[tuple[bytes, np.ndarray]]:  # (texts with a 0 behind each, where the zeros are)
     """Texts in one piece, a cacheful at a time: numpy takes as long for one short text as for
     many"""
-    held, size = [], 0
+    held = []
+    size = 0
     for text in texts:
         if held and size + len(text) >= TOGETHER:
             yield _joined(held)
-            held, size = [], 0
+            held = []
+            size = 0
         held.append(text)
         size += len(text) + 1
     if held:
@@ -268,7 +275,7 @@ def laid_end_to_end(
 def powers(
     n: int,  # how many
     q: int,  # below 2**64
-):  # n uint64
+) -> np.ndarray:  # n uint64
     "1, q, q**2 ... modulo 2**64"
     a = np.full(n, q, np.uint64)
     a[0] = 1
@@ -277,7 +284,7 @@ def powers(
 
 def mix_bits(
     h: np.ndarray,  # uint64 array
-):  # as many
+) -> np.ndarray:  # as many
     "Spread the entropy of 64-bit numbers over all their bits"
     h = (h ^ (h >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
     return h ^ (h >> np.uint64(32))
@@ -310,7 +317,8 @@ def ngram_hashes(
 ) -> np.ndarray:  # len(words)-n+1 numbers, or one for each of `at`
     "A 64-bit number for every run of `n` words"
     count = max(len(words) - n + 1, 0) if at is None else len(at)
-    h, m = np.zeros(count, np.uint64), np.uint64(0xA24BAED4963EE407)
+    h = np.zeros(count, np.uint64)
+    m = np.uint64(0xA24BAED4963EE407)
     for k in range(n):
         h = h * m + (words[k : k + count] if at is None else words[at + k])
     return mix_bits(h)

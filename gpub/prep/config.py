@@ -9,7 +9,9 @@ __all__ = ['PREP_FORMAT', 'PrepConfig', 'load_recipe']
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
+
 from annotated_types import Ge, Gt, Le, Lt
+
 from ..core import Config, Count, GpubError, read_json, refuse_url
 from .clean import Rules
 from .contamination import benchmark_files, benchmark_fingerprint
@@ -115,7 +117,7 @@ class PrepConfig(Config):
         if self.dedup:
             del out["dedup"]  # folders made before there was a choice go on
         if self.tasks == 1:
-            del out["tasks"]  # the same
+            del out["tasks"]
         if self.benchmarks:
             out["benchmarks"] = benchmark_fingerprint(benchmark_files(self.benchmarks))
         if self.filters:
@@ -130,7 +132,7 @@ class _Recipe(Config):
     sources: tuple[Source, ...]
 
 
-def _replaced(source: Source, by: Source):
+def _replaced(source: Source, by: Source) -> Source:
     "A source of a recipe, read from elsewhere"
     return Source(name=by.name, path=by.path, column=by.column, weight=by.weight or source.weight)
 
@@ -151,13 +153,13 @@ def load_recipe(
             f'{path} is not a recipe: it needs "sources", a list of objects with name, path and '
             "weight"
         )
-    mine = {s.name: s for s in _Recipe(sources=tuple(listed)).sources}
+    by_name = {s.name: s for s in _Recipe(sources=tuple(listed)).sources}
     for by in map(Source.parse, sources):
-        if by.name not in mine:
+        if by.name not in by_name:
             raise GpubError(
-                f"{path} has no source {by.name!r} to replace; it has {', '.join(mine)}"
+                f"{path} has no source {by.name!r} to replace; it has {', '.join(by_name)}"
             )
-        mine[by.name] = _replaced(mine[by.name], by)
-    told = {k: v for k, v in recipe.items() if k not in ("about", "sources")}
-    told |= {k: v for k, v in settings.items() if v is not None}
-    return PrepConfig.from_dict(told | dict(sources=tuple(s.spec for s in mine.values())))
+        by_name[by.name] = _replaced(by_name[by.name], by)
+    chosen = {k: v for k, v in recipe.items() if k not in ("about", "sources")}
+    chosen |= {k: v for k, v in settings.items() if v is not None}
+    return PrepConfig.from_dict(chosen | dict(sources=tuple(s.spec for s in by_name.values())))

@@ -16,9 +16,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
 import numpy as np
+
 from ..core import GpubError, first_line
-from .clean import LOWER, ngram_hashes, laid_end_to_end, utf8, word_hashes
+from .clean import LOWER, laid_end_to_end, ngram_hashes, utf8, word_hashes
 from .store import Lists, load_chunk, save_chunk
 
 # %% ../../nbs/lib/prep/contamination.ipynb #f6a7c754
@@ -112,7 +114,7 @@ class Match:
     words: str  # of the document, folded
 
 
-def _telling_runs(data: bytes, words: np.ndarray):
+def _telling_runs(data: bytes, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(hashes of the runs of 13 words that hold enough words to tell one text from another, hashes
     of the first 5 words of each)"""
     parts = [w for w in data.translate(LOWER).split(b"\0") if w]
@@ -128,9 +130,13 @@ class _Builder:
 
     def __init__(self):
         # (hashes of runs, of their openings, item number); word hashes of each short item
-        self.long, self.items = [], []
-        self.file, self.number = [], []  # of each item
-        self.counts, self.lost = Counter(), Counter()
+        self.long = []
+        self.items = []
+        # of each item
+        self.file = []
+        self.number = []
+        self.counts = Counter()
+        self.lost = Counter()
 
     def add(self, file: int, name: str, texts: list[str]):
         folded = [fold_signs(t.encode("utf-8", "replace")) for t in texts]
@@ -152,7 +158,7 @@ class _Builder:
         others = [w for w in words if len(w) and w is not stem]
         self.items.append((n, [stem, *others]))
 
-    def arrays(self):
+    def arrays(self) -> dict:
         none = np.zeros(0, np.uint64)
         grams = [h for h, _, _ in self.long] or [none]
         which = [np.full(len(h), n) for h, _, n in self.long] or [np.zeros(0, np.int64)]
@@ -178,7 +184,7 @@ class _Builder:
         )
 
 
-def _bitmap(*hashes: np.ndarray):
+def _bitmap(*hashes: np.ndarray) -> np.ndarray:
     "A bit for the first 27 of every hash: where it is not set, the hash is none of these"
     maybe = np.zeros(1 << 24, np.uint8)
     for some in hashes:
@@ -186,11 +192,11 @@ def _bitmap(*hashes: np.ndarray):
     return maybe
 
 
-def _bit(hashes: np.ndarray):
+def _bit(hashes: np.ndarray) -> np.ndarray:
     return np.uint8(1) << ((hashes >> np.uint64(37)) & np.uint64(7)).astype(np.uint8)
 
 
-def _perhaps(maybe: np.ndarray, hashes: np.ndarray):
+def _perhaps(maybe: np.ndarray, hashes: np.ndarray) -> np.ndarray:
     "Where hashes stand whose bit is set"
     eight = maybe[hashes >> np.uint64(40)]
     at = np.flatnonzero(eight)
@@ -210,10 +216,13 @@ def benchmark_fingerprint(
     return h.hexdigest()
 
 
-def _places(maybe: np.ndarray, index: np.ndarray, grams: np.ndarray, at: np.ndarray):
+def _places(
+    maybe: np.ndarray, index: np.ndarray, grams: np.ndarray, at: np.ndarray
+) -> Iterable[tuple[int, int]]:
     "(place in the text, place in the sorted index) of every hash that stands there"
     few = _perhaps(maybe, grams)
-    grams, at = grams[few], at[few]
+    grams = grams[few]
+    at = at[few]
     k = np.searchsorted(index, grams)
     real = index[np.minimum(k, len(index) - 1)] == grams if len(index) else k < 0
     return zip(at[real], k[real])
@@ -239,14 +248,17 @@ class Benchmarks:
             about = load_chunk(index)
             columns = load_chunk(index, *about["arrays"])
             arrays = {k: c.values for k, c in zip(about["arrays"], columns)}
-        self.arrays, self.names = arrays, about["names"]
-        self.items, self.short = Counter(about["items"]), Counter(about["short"])
+        self.arrays = arrays
+        self.names = about["names"]
+        self.items = Counter(about["items"])
+        self.short = Counter(about["short"])
         self.hashes = arrays["hashes"]
-        self._long, self._anchor = _bitmap(self.hashes), _bitmap(arrays["anchors"])
+        self._long = _bitmap(self.hashes)
+        self._anchor = _bitmap(arrays["anchors"])
         self._first = _bitmap(arrays["openings"], arrays["anchors"])  # of a run, or of an item
 
     @staticmethod
-    def _read(files: list[Path]):
+    def _read(files: list[Path]) -> tuple[dict, dict]:
         builder = _Builder()
         for i, file in enumerate(files):
             for texts in benchmark_items(file):
@@ -260,15 +272,16 @@ class Benchmarks:
         )
         return arrays, about
 
-    def _match(self, item: int, data: bytes):
-        file, number = self.names[self.arrays["file"][item]], int(self.arrays["number"][item])
+    def _match(self, item: int, data: bytes) -> Match:
+        file = self.names[self.arrays["file"][item]]
+        number = int(self.arrays["number"][item])
         return Match(file, number, " ".join(data.decode("utf-8", "replace").split()))
 
-    def _part(self, p: int):
+    def _part(self, p: int) -> np.ndarray:
         lo, hi = self.arrays["part_ends"][p : p + 2]
         return self.arrays["part_words"][lo:hi]
 
-    def _is_whole(self, k: int, words: np.ndarray, at: int):
+    def _is_whole(self, k: int, words: np.ndarray, at: int) -> int:
         "Whether short item `k` stands at this word; its number of words, or 0"
         first, last = self.arrays["short_parts"][k : k + 2]
         stem = self._part(first)
@@ -277,8 +290,8 @@ class Benchmarks:
         if len(stem) >= ALONE or last - first == 1:
             return len(stem) if len(stem) >= ALONE else 0
         behind = words[at + len(stem) : at + len(stem) + NEARBY]
-        found = sum(_stands_in(self._part(p), behind) for p in range(first + 1, last))
-        return len(stem) if 2 * found >= last - first - 1 else 0
+        parts = sum(_stands_in(self._part(p), behind) for p in range(first + 1, last))
+        return len(stem) if 2 * parts >= last - first - 1 else 0
 
     def find_all(
         self,
@@ -286,8 +299,8 @@ class Benchmarks:
     ) -> list[list[Match]]:  # of each text, one for each item
         "Which items stand in which texts"
         pages = laid_end_to_end(utf8(text) for text in texts)
-        found = (each for data, ends in pages for each in self._found(fold_signs(data), ends))
-        return [list(matches.values()) for matches in found]
+        by_text = (each for data, ends in pages for each in self._found(fold_signs(data), ends))
+        return [list(matches.values()) for matches in by_text]
 
     def _found(self, data: bytes, ends: np.ndarray) -> list[dict[int, Match]]:
         "Item -> match, of each text that ends at one of these bytes"
@@ -304,14 +317,15 @@ class Benchmarks:
         grams = ngram_hashes(words, ANCHOR_WORDS)
         at = _perhaps(self._first, grams)
         room = counted[np.searchsorted(counted, at, "right")] - at  # words left in the text
-        runs, at = at[room >= NGRAM], at[room >= ANCHOR_WORDS]
+        runs = at[room >= NGRAM]
+        at = at[room >= ANCHOR_WORDS]
         for first, k in _places(self._long, self.hashes, ngram_hashes(words, NGRAM, runs), runs):
             note(self.arrays["which"][k], first, NGRAM)
         anchors = self.arrays["anchors"]
         for first, k in _places(self._anchor, anchors, grams[at], at):
-            mine = words[: counted[np.searchsorted(counted, first, "right")]]
+            text_words = words[: counted[np.searchsorted(counted, first, "right")]]
             for short in range(k, np.searchsorted(anchors, grams[first], "right")):
-                if n := self._is_whole(short, mine, first):
+                if n := self._is_whole(short, text_words, first):
                     note(self.arrays["short_item"][short], first, n)
         return out
 
@@ -330,7 +344,7 @@ class Benchmarks:
         return sorted({m.file for m in self.find(text)})
 
 
-def _stands_in(part: np.ndarray, words: np.ndarray):
+def _stands_in(part: np.ndarray, words: np.ndarray) -> bool:
     "Whether a run of word hashes is part of another"
     n = len(part)
     return any(np.array_equal(words[i : i + n], part) for i in np.flatnonzero(words == part[0]))

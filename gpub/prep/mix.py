@@ -7,10 +7,12 @@ __all__ = ['SALT', 'SAMPLE', 'LARGEST', 'mix_key', 'Cutoff', 'find_cutoff', 'tak
            'EncodedSource', 'split_sources', 'mixture', 'Copy', 'copy_plan']
 
 # %% ../../nbs/lib/prep/mix.ipynb #b08cd05e
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
 import numpy as np
+
 from ..core import GpubError
 from .clean import Counts, mix_bits
 from .store import load_chunk
@@ -84,7 +86,7 @@ def sample_texts(
 ) -> list[str]:  # about so many, all if there are fewer
     "A random sample of the documents of a source, each text once"
 
-    def pieces():
+    def pieces() -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for path in paths:
             hashes, sizes = load_chunk(path, "hashes", "sizes")
             yield mix_key(hashes, SAMPLE), sizes
@@ -119,7 +121,8 @@ def choose_families(
     families, which = np.unique(lots, return_inverse=True)
     total = np.zeros(len(families), np.int64)
     np.add.at(total, which, sizes)
-    chosen, got = [], 0
+    chosen = []
+    got = 0
     for i in np.flatnonzero((total > 0) & (total <= target)):
         if got >= target:
             break
@@ -141,7 +144,9 @@ class EncodedSource:
         documents: list[Path],  # chunk files of what cleaning let pass
         ids: list[Path],  # chunk files of their tokens
     ):
-        self.name, self.documents, self.ids = name, documents, ids
+        self.name = name
+        self.documents = documents
+        self.ids = ids
         self.counts = Counts()
         self.drop = []
         for path in documents:
@@ -150,11 +155,11 @@ class EncodedSource:
         self.families = self.copies = np.zeros(0, np.uint64)  # what is for validation
         self.by = "family"  # or document
 
-    def __len__(self):
+    def __len__(self) -> int:
         "How many chunks"
         return len(self.documents)
 
-    def _lots(self, i: int):
+    def _lots(self, i: int) -> tuple[np.ndarray, np.ndarray]:
         hashes, families = load_chunk(self.documents[i], "hashes", "families")
         return mix_key(families if self.by == "family" else hashes), hashes
 
@@ -176,16 +181,16 @@ class EncodedSource:
             if len(self.families):
                 return
 
-    def _pieces(self):
+    def _pieces(self) -> Iterable[tuple[np.ndarray, np.ndarray]]:
         return ((self._lots(i)[0], self.kept(i)) for i in range(len(self)))
 
     def validation_hashes(self) -> np.ndarray:
         "Hashes of the texts that are held out"
-        found = [np.zeros(0, np.uint64)]
+        in_validation = [np.zeros(0, np.uint64)]
         for i in range(len(self)):
             lots, hashes = self._lots(i)
-            found.append(hashes[np.isin(lots, self.families)])
-        return np.unique(np.concatenate(found))
+            in_validation.append(hashes[np.isin(lots, self.families)])
+        return np.unique(np.concatenate(in_validation))
 
     def docs(
         self,
@@ -256,9 +261,9 @@ def split_sources(
             target = max(target, min(needed, LARGEST * have[s.name]))
         s.split(max(1, int(target)))
     if copies:
-        found = np.unique(np.concatenate([s.validation_hashes() for s in sources]))
+        hashes = np.unique(np.concatenate([s.validation_hashes() for s in sources]))
         for s in sources:
-            s.copies = found
+            s.copies = hashes
 
 # %% ../../nbs/lib/prep/mix.ipynb #33f7f503
 def mixture(
@@ -299,21 +304,23 @@ def copy_plan(
     total: int | None,  # tokens of the training split; `None`: until the first source runs out
 ) -> tuple[list[Copy], dict]:  # (copies in order, report of the mix)
     "Everything that has to be copied into shards, in order"
-    out, report = [], {s.name: {} for s in sources}
+    out = []
+    report = {s.name: {} for s in sources}
     for split in ("train", "val"):
         have = {s.name: s.tokens(split) for s in sources}
         if split == "train" and weights:
             _check_left(sources, have)
         want = mixture(have, weights, total if split == "train" else None)
         for i, s in enumerate(sources):
-            mine, there = want[s.name], have[s.name]
-            whole, rest = divmod(mine, there) if there else (0, 0)
+            wanted = want[s.name]
+            there = have[s.name]
+            whole, rest = divmod(wanted, there) if there else (0, 0)
             passes = [None] * whole + ([s.cutoff(split, rest)] if rest else [])
             out += [Copy(i, split, c, k) for c in passes for k in range(len(s))]
             report[s.name][split] = dict(
                 available=there,
-                tokens=mine,
-                epochs=round(mine / max(there, 1), 6),
-                share=round(mine / max(sum(want.values()), 1), 6),
+                tokens=wanted,
+                epochs=round(wanted / max(there, 1), 6),
+                share=round(wanted / max(sum(want.values()), 1), 6),
             )
     return out, report

@@ -12,6 +12,7 @@ import sysconfig
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
+
 from ..core import GpubError
 from ..data.plays import plays
 from ..files import data_dirs
@@ -43,7 +44,8 @@ def sums_text(
     number: int,  # of the problem
 ) -> str:
     "A problem with a product and a sum, and its solution"
-    a, b = rng.randrange(10 ** rng.randrange(1, 7)), rng.randrange(1, 999)
+    a = rng.randrange(10 ** rng.randrange(1, 7))
+    b = rng.randrange(1, 999)
     return (
         f"Problem {number}: what is {a} times {b}, plus {a}?\n\n"
         f"Solution: ${a} \\times {b} = {a * b}$ and ${a * b} + {a} = {a * b + a}$. "

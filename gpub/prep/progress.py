@@ -10,10 +10,13 @@ import sys
 import time
 from collections.abc import Callable
 from typing import TextIO
+
 from ..progress import minutes_seconds
 
 # %% ../../nbs/lib/prep/prep_progress.ipynb #07884aa7
-LIVE, QUIET = 0.5, 30.0  # seconds from line to line, on a terminal and elsewhere
+# seconds from line to line, on a terminal and elsewhere
+LIVE = 0.5
+QUIET = 30.0
 
 
 class PrepProgress:
@@ -25,7 +28,8 @@ class PrepProgress:
         stream: TextIO | None = None,  # gets the live line if it is a terminal; default: stderr
         log: Callable[[str], None] | None = None,  # gets a line now and then where it is none
     ):
-        self.stage, self.log = stage, log
+        self.stage = stage
+        self.log = log
         self.stream = sys.stderr if stream is None else stream
         self.live = self.stream is not None and self.stream.isatty()
         self.start = self.last = time.monotonic()

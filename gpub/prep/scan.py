@@ -12,7 +12,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
 import numpy as np
+
 from ..core import GpubError
 from .clean import EXACT, KEPT_EXAMPLES, Q, laid_end_to_end, word_hashes
 from .store import load_chunk, save_chunk
@@ -36,7 +38,9 @@ KNOWN = (
     "Adposition",
     "relatum",
 )
-BURST, SLOTS = 6, 1 << 21  # times in one document to be noticed; counters per source
+# times in one document to be noticed; counters per source
+BURST = 6
+SLOTS = 1 << 21
 CHANT = 0.01  # share of a document's words from which a bursty known string is a chant
 SHORT = 4  # letters a word needs to be noticed
 EXCERPT = 100  # characters kept around a noticed word
@@ -82,7 +86,7 @@ class Found:
     def load(
         cls,
         path: str | Path,  # written by `save`
-    ):
+    ) -> "Found":
         "Read it back"
         about = load_chunk(path)
         slots, counts = load_chunk(path, "slots", "counts")
@@ -100,7 +104,7 @@ def is_chant(
     return n >= BURST and n >= CHANT * len(text.split())
 
 
-def _order(hashes: np.ndarray):
+def _order(hashes: np.ndarray) -> np.ndarray:
     "`argsort` that only puts equal ones side by side: numbers are sorted twice as fast as places"
     bits = np.uint64(len(hashes).bit_length())
     packed = (hashes >> bits << bits) | np.arange(len(hashes), dtype=np.uint64)
@@ -108,7 +112,7 @@ def _order(hashes: np.ndarray):
     return (packed & ((np.uint64(1) << bits) - np.uint64(1))).astype(np.int64)
 
 
-def _count_words(data: bytes, ends: np.ndarray, bursts: dict):
+def _count_words(data: bytes, ends: np.ndarray, bursts: dict) -> np.ndarray:
     "The slots of all words of each text, each once; what a text says again and again to `bursts`"
     h, starts = word_hashes(data, EXACT)
     if not len(h):
@@ -125,17 +129,18 @@ def _count_words(data: bytes, ends: np.ndarray, bursts: dict):
     key = key[order]
     first = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
     times = np.diff(first, append=len(key))
-    place = np.flatnonzero(long)[order[first]]  # of each word of each text among all words
+    index = np.flatnonzero(long)[order[first]]  # of each word of each text among all words
     burst = times >= BURST
-    h = h[place]
-    _note_bursts(data, h[burst], starts[place[burst]], times[burst], bursts)
+    h = h[index]
+    _note_bursts(data, h[burst], starts[index[burst]], times[burst], bursts)
     return h % np.uint64(SLOTS)
 
 
 def _note_bursts(data: bytes, h: np.ndarray, starts: np.ndarray, times: np.ndarray, bursts: dict):
     "Add words that a text says again and again: in how many texts, and how often in these"
     _, one, which = np.unique(h, return_index=True, return_inverse=True)
-    docs, sums = np.bincount(which), np.bincount(which, times)
+    docs = np.bincount(which)
+    sums = np.bincount(which, times)
     first = np.full(len(one), len(data))
     np.minimum.at(first, which, starts)
     for start, d, n in zip(first.tolist(), docs.tolist(), sums.tolist()):
@@ -167,7 +172,8 @@ def scan_texts(
     known: Iterable[str] = KNOWN,  # strings to look for by name
 ) -> Found:
     "Scan some documents of one source"
-    out, slots = Found(docs=len(texts)), []
+    out = Found(docs=len(texts))
+    slots = []
     raw = [t.encode() for t in texts]
     known = _those_in(raw, known)
     for t in texts if known else ():
@@ -188,7 +194,7 @@ _WORD = re.compile(rb"[\w\x80-\xff]*")
 def word_at(
     data: bytes,  # a document
     start: int,  # from `word_hashes`
-):  # text, 60 bytes at most
+) -> str:  # text, 60 bytes at most
     "The word that begins at this byte"
     return _WORD.match(data, start, start + 60).group().decode("utf-8", "replace")
 
@@ -208,27 +214,28 @@ class Scan:
     "What was seen in all sources: a report, and a gate"
 
     def __init__(self):
-        self.sources, self.seen = {}, {}
+        self.sources = {}
+        self.seen = {}
 
     def add(
         self,
         source: str,  # its name
-        found: Found,  # in the next documents of it
+        findings: Found,  # in the next documents of it
     ):
         "Take in the next piece of a source, in order"
         f = self.sources.setdefault(source, Found())
         seen = self.seen.setdefault(source, np.zeros(SLOTS, np.uint32))
-        f.docs += found.docs
-        f.known.update(found.known)
-        f.chants.update(found.chants)
-        for w, (d, o, around) in found.bursts.items():
+        f.docs += findings.docs
+        f.known.update(findings.known)
+        f.chants.update(findings.chants)
+        for w, (d, o, around) in findings.bursts.items():
             b = f.bursts.setdefault(w, [0, 0, around])
             b[0] += d
             b[1] += o
-        for k, e in found.examples.items():
+        for k, e in findings.examples.items():
             f.examples[k] = (f.examples.get(k, []) + e)[:KEPT_EXAMPLES]
-        if len(found.seen):
-            seen[found.seen[0]] += found.seen[1].astype(np.uint32)
+        if len(findings.seen):
+            seen[findings.seen[0]] += findings.seen[1].astype(np.uint32)
         if len(f.bursts) > AT_MOST:
             f.bursts = dict(
                 sorted(f.bursts.items(), key=lambda wb: (-wb[1][1], wb[0]))[: AT_MOST // 2]
@@ -250,13 +257,11 @@ class Scan:
             return []
         # each is one word, so together they are as many
         slot = word_hashes("\0".join(w for w, _ in words), EXACT)[0] % np.uint64(SLOTS)
-        here, everywhere = (
-            self.seen[source][slot],
-            sum(s[slot].astype(np.int64) for s in self.seen.values()),
-        )
-        for (w, (docs, n, _)), mine, all_ in zip(words, here, everywhere):
-            if all_ <= max(rare * total, 5) and mine >= concentrated * all_ and docs >= least:
-                rows.append((w, int(mine), n / docs))
+        here = self.seen[source][slot]
+        everywhere = sum(s[slot].astype(np.int64) for s in self.seen.values())
+        for (w, (docs, n, _)), in_source, all_ in zip(words, here, everywhere):
+            if all_ <= max(rare * total, 5) and in_source >= concentrated * all_ and docs >= least:
+                rows.append((w, int(in_source), n / docs))
         return sorted(rows, key=lambda r: (-r[2], r[0]))[:top]
 
     def discoveries(
@@ -275,7 +280,7 @@ class Scan:
             for w, n, times in self.attractors(source, top)
         ]
 
-    def rate(self):  # per million documents
+    def rate(self) -> float:  # per million documents
         "Documents that chant a known attractor, each counted once for it, per million documents"
         hits = sum(sum(f.chants.values()) for f in self.sources.values())
         return 1e6 * hits / max(1, sum(f.docs for f in self.sources.values()))
@@ -285,7 +290,7 @@ class Scan:
         rows = ((n, w, s) for s, f in self.sources.items() for w, n in (+f.chants).items())
         return max(rows, default=None)
 
-    def to_dict(self):
+    def to_dict(self) -> dict:
         "Everything found, by source, as plain values"
         return {
             s: dict(
@@ -311,7 +316,7 @@ class Scan:
         head = "rare, said again and again", "source", "documents", "times in each", "such as"
         return str(Table(head, rows, align="llrrl")) if rows else ""
 
-    def table(self):
+    def table(self) -> str:
         "The blog's table: documents per string and source"
         hits = [f.known for f in self.sources.values()]
         total = sum(hits, Counter())

@@ -11,7 +11,16 @@ __all__ = ['NAMED', 'SOURCE_KINDS', 'PACKED', 'BLOCK', 'LINE_LIMIT', 'PIECE', 'R
            'Reading', 'read_blocks', 'chunks']
 
 # %% ../../nbs/lib/prep/sources.ipynb #71437de3
-import codecs, glob, gzip, http.client, json, os, random, re, urllib.request, zlib
+import codecs
+import glob
+import gzip
+import http.client
+import json
+import os
+import random
+import re
+import urllib.request
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -19,10 +28,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
 import numpy as np
+
 from ..core import Config, GpubError, first_line
-from .store import Document
 from ..data.network import PATIENT, Backoff, is_passing, pause, retrying
+from .store import Document
 
 # %% ../../nbs/lib/prep/sources.ipynb #a4fc25aa
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +110,7 @@ class Source(Config):
     def parse(
         cls,
         spec: str,  # name=PATH[#column][:weight]; a path that is there may hold a # of its own
-    ):
+    ) -> "Source":
         "The source a command line means; raises `GpubError` with the grammar"
         name, _, rest = spec.partition("=")
         path, colon, last = rest.rpartition(":")
@@ -120,14 +131,14 @@ class Source(Config):
         return cls(name=name, path=path, weight=weight, column=column or "text")
 
     @property
-    def hub(self):
+    def hub(self) -> Hub | None:
         "The `Hub` dataset this source means, or `None` for files"
         if is_remote(self.path):
             return None
         name, config, revision = [*self.path.split("@", 2), "", ""][:3]
         if name in NAMED and not Path(self.path).exists():
-            asked = {"config": config, "revision": revision}
-            return replace(NAMED[name], **{k: v for k, v in asked.items() if v})
+            chosen = {"config": config, "revision": revision}
+            return replace(NAMED[name], **{k: v for k, v in chosen.items() if v})
         if not name.startswith("hf:"):
             return None
         return Hub(
@@ -147,7 +158,7 @@ class Source(Config):
     def at_revision(
         self,
         revision: str,  # a commit
-    ):
+    ) -> "Source":
         "The same dataset as it was then"
         name, config, _ = [*self.path.split("@", 2), "", ""][:3]
         return replace(self, path=f"{name}@{config}@{revision}")
@@ -181,7 +192,7 @@ def _below(folder: Path):
         yield from (Path(d, n) for n in names if n[0] != ".")
 
 
-def _found_remote(path: str):
+def _found_remote(path: str) -> list:
     "The files that a URL, a folder of URLs or a glob of them means"
     try:
         from upath import UPath
@@ -196,8 +207,8 @@ def _found_remote(path: str):
             names = fs.glob(where.path)
         else:
             names = fs.find(where.path) if fs.isdir(where.path) else [where.path]
-        found = [UPath(fs.unstrip_protocol(name)) for name in names if kind_of(name)]
-        return sorted((f for f in found if f.is_file()), key=str)
+        files = [UPath(fs.unstrip_protocol(name)) for name in names if kind_of(name)]
+        return sorted((f for f in files if f.is_file()), key=str)
     except Exception as e:  # every kind of storage has errors of its own
         raise GpubError(f"{path} cannot be read ({type(e).__name__}: {first_line(e)})") from None
 
@@ -212,7 +223,7 @@ def file_version(
     return [str(file), stat.st_size, stat.st_mtime_ns]
 
 
-def _opened(path: Any):
+def _opened(path: Any) -> Any:
     "A file for Arrow, wherever it is"
     import pyarrow as pa
 
@@ -226,8 +237,8 @@ def find_files(
     """The files a path means, sorted; raises `GpubError` when there is none, or something there may
     not be read"""
     if is_remote(path):
-        if found := _found_remote(path):
-            return found
+        if files := _found_remote(path):
+            return files
         raise GpubError(f"{path}: nothing there ends in {', '.join(SOURCE_KINDS)} (.gz, .zst)")
     p = Path(path)
     try:
@@ -236,32 +247,35 @@ def find_files(
                 f"{p}: do not know how to read {p.suffix or 'a file without extension'}; "
                 f"give {', '.join(SOURCE_KINDS)}, or .txt/.jsonl with .gz or .zst"
             )
-        found = (
+        files = (
             _below(p)
             if p.is_dir()
             else [p]
             if p.is_file()
             else map(Path, glob.glob(path, recursive=True))
         )
-        found = sorted((f for f in found if kind_of(f) and f.is_file()), key=str, reverse=True)
+        files = sorted((f for f in files if kind_of(f) and f.is_file()), key=str, reverse=True)
         # of several names of one file the first
-        found = sorted({f.resolve(): f for f in found}.values(), key=str)
+        files = sorted({f.resolve(): f for f in files}.values(), key=str)
     except OSError as e:
         raise GpubError(
             f"{e.filename or path} cannot be read: {first_line(e)}; give a file or folder that "
             "you may read"
         ) from None
-    if not found:
+    if not files:
         raise GpubError(
             f"{path}: no such file, and nothing there ends in {', '.join(SOURCE_KINDS)} (.gz, .zst)"
         )
-    if twice := sorted((name, n) for name, n in Counter(f.name for f in found).items() if n > 1):
+    if twice := sorted((name, n) for name, n in Counter(f.name for f in files).items() if n > 1):
         more = f" ({len(twice)} such names)" if len(twice) > 1 else ""
         log(f"{path}: the file name {twice[0][0]!r} occurs {twice[0][1]} times; all are read{more}")
-    return found
+    return files
 
 # %% ../../nbs/lib/prep/sources.ipynb #9aa92d61
-BLOCK, LINE_LIMIT, PIECE = 2 << 20, 64 << 20, 16_000  # bytes, bytes, characters
+# bytes, bytes, characters
+BLOCK = 2 << 20
+LINE_LIMIT = 64 << 20
+PIECE = 16_000
 ROWS = 500  # of a table in one block, if they are small
 
 
@@ -283,7 +297,7 @@ def read_pieces(
     codec: str | None,  # gzip, zstd or None
     size: int = BLOCK,  # bytes at a time
     meter: dict | None = None,  # dict: its 'read' goes up by the bytes of the file that were read
-):
+) -> Iterator[bytes]:
     "The decompressed content in pieces; raises `GpubError` when it is cut off or no such format"
     import pyarrow as pa
 
@@ -309,16 +323,19 @@ def read_pieces(
 def cut_lines(
     pieces: Iterable[bytes],  # iterable of bytes
     limit: int = LINE_LIMIT,  # longest line held in memory
-):
+) -> Iterator[tuple[bool, bytes]]:
     "Yield (`True`, whole lines) or (`False`, beginning of a line over the limit)"
-    rest, skipping = [], False
+    rest = []
+    skipping = False
     for b in pieces:
         end = b.rfind(b"\n") + 1
         if skipping:
             first = b.find(b"\n") + 1
             if not first:
                 continue
-            b, end, skipping = b[first:], end - first, False
+            b = b[first:]
+            end = end - first
+            skipping = False
         if end:
             yield True, b"".join([*rest, b[:end]])
             rest = [b[end:]]
@@ -326,26 +343,37 @@ def cut_lines(
             rest.append(b)
             if sum(map(len, rest)) > limit:
                 yield False, rest[0][:200]
-                rest, skipping = [], True
+                rest = []
+                skipping = True
     if rest and (last := b"".join(rest)):
         yield True, last
 
 
+def _utf8_length(
+    first: int,  # byte of a character, 0xC0 or more
+) -> int:  # bytes of the character
+    "Read from its first byte how many bytes a character has"
+    if first < 0xE0:
+        return 2
+    return 3 if first < 0xF0 else 4
+
+
 def whole_chars(
     b: bytes,  # UTF-8, cut anywhere
-):  # 0 to 3 bytes fewer than `b` has
-    "The length of `b` without a UTF-8 character cut off at its end"
-    for k in range(1, min(4, len(b)) + 1):
-        if b[-k] < 0x80:
-            break
-        if b[-k] >= 0xC0:
-            return len(b) - k * (k < (2 if b[-k] < 0xE0 else 3 if b[-k] < 0xF0 else 4))
+) -> int:  # 0 to 3 bytes fewer than `b` has
+    "Measure `b` without a UTF-8 character that is cut off at its end"
+    for there in range(1, min(4, len(b)) + 1):  # bytes of the last character that are there
+        byte = b[-there]
+        if byte < 0x80:
+            return len(b)  # one byte, whole
+        if byte >= 0xC0:  # the first byte of several says how many there are
+            return len(b) - there if there < _utf8_length(byte) else len(b)
     return len(b)
 
 
 def from_utf16(
     pieces: Iterable[bytes],  # iterable of bytes
-):
+) -> Iterator[bytes]:
     "The same content as UTF-8 if it begins with a UTF-16 byte order mark, else unchanged"
     decoder = None
     for i, b in enumerate(pieces):
@@ -356,7 +384,7 @@ def from_utf16(
 
 def cut_text(
     pieces: Iterable[bytes],  # iterable of bytes
-):
+) -> Iterator[bytes]:
     """Blocks of plain text, cut at the last blank line, else line, else space, else before a UTF-8
     character"""
     held = b""
@@ -377,9 +405,9 @@ def cut_text(
 def file_blocks(
     path: str | Path,  # a file that `kind_of` knows
     column: str = "text",  # of JSON lines and Parquet
-    meter: dict | None = None,  # as for `read_pieces`
+    meter: dict | None = None,
     size: int = BLOCK,  # bytes read at a time
-):
+) -> Iterator[RecordBlock]:
     "All of a file as `RecordBlock`s"
     kind, codec = kind_of(path)
     name = str(path)
@@ -407,7 +435,7 @@ def columns_about(
 ) -> dict[str, str]:  # field of a `Document` -> column
     "Which columns say something about the text"
     first = {field: [n for n in known if n in names] for field, known in ABOUT.items()}
-    return {field: found[0] for field, found in first.items() if found}
+    return {field: columns[0] for field, columns in first.items() if columns}
 
 
 # rows of one file have the same keys
@@ -455,9 +483,10 @@ def table_blocks(
     batch: object,  # an Arrow record batch
     path: str,  # where it is from
     name: str,  # of the column that holds the text
-):
+) -> Iterator[RecordBlock]:
     "Rows of a table as blocks; a cell over the limit becomes a block of its own, its beginning"
-    import pyarrow as pa, pyarrow.compute as pc
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
     column = _plain_column(batch.column(name))
     about = {
@@ -466,7 +495,7 @@ def table_blocks(
         if c != name
     }
 
-    def block(rows: slice):
+    def block(rows: slice) -> RecordBlock:
         parts = {k: c[rows] for k, c in about.items()}
         return RecordBlock("arrow", to_arrow(column[rows], parts), path, name)
 
@@ -500,7 +529,8 @@ def parquet_blocks(
     meter: dict | None = None,  # as for `read_pieces`; a row counts as its share of the file
 ):
     "The text column of a Parquet file, 500 rows at a time, fewer where they are large"
-    import pyarrow as pa, pyarrow.parquet as pq
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
     try:
         # without a buffer ahead: a group of rows may be gigabytes
@@ -509,7 +539,8 @@ def parquet_blocks(
                 raise GpubError(
                     f"{path}: no column {column!r}, it has {', '.join(names)}; write PATH#column"
                 )
-            size, total = raw.size(), max(f.metadata.num_rows, 1)
+            size = raw.size()
+            total = max(f.metadata.num_rows, 1)
             leaves = [f.schema.column(i).path.split(".")[0] for i in range(len(f.schema))]
             at = leaves.index(column)
             wanted = list(dict.fromkeys([column, *columns_about(names).values()]))
@@ -547,7 +578,8 @@ def cut_pieces(
 ) -> list:
     """A long plain text as documents of at most `size` characters, cut at blank lines, else lines,
     else spaces"""
-    out, at = [], 0
+    out = []
+    at = 0
     while len(text) - at > size:
         end = next(
             (
@@ -606,7 +638,7 @@ def parse_line(
     return Document(line[:200].decode("utf-8", "replace"), problem=f"no text in {column!r}")
 
 
-def _rows(block: RecordBlock):
+def _rows(block: RecordBlock) -> Iterator[Document]:
     "The records of a piece of a table"
     import pyarrow as pa
 
@@ -655,12 +687,13 @@ def fetch_blob(
     # its name in the archive: `$GPUB_BLOBS`, else the public bucket of Software Heritage
     blob_id: str,
     backoff: Backoff | None = None,  # `gpub.data.network.Backoff`; default: `PATIENT`
-):  # str, or `None` when the archive lacks it, or what it has is damaged
+) -> str | None:  # str, or `None` when the archive lacks it, or what it has is damaged
     """The source file behind a row of python-edu; raises `GpubError` when the archive stays out of
     reach"""
-    base, backoff = os.environ.get("GPUB_BLOBS") or ARCHIVE, backoff or PATIENT
+    base = os.environ.get("GPUB_BLOBS") or ARCHIVE
+    backoff = backoff or PATIENT
 
-    def read():
+    def read() -> str | None:
         with urllib.request.urlopen(f"{base}{blob_id}", timeout=30) as response:
             return decode(gzip.decompress(response.read()))[0]
 
@@ -681,7 +714,7 @@ def fetch_blob(
         ) from None
 
 # %% ../../nbs/lib/prep/sources.ipynb #843e0120
-def _local_copy(hub: Hub):
+def _local_copy(hub: Hub) -> Path | None:
     "The folder that stands for a dataset on a machine without a network"
     folder = Path(os.environ.get("GPUB_HUB", "/nowhere")) / hub.repo
     return folder if folder.is_dir() else None
@@ -695,7 +728,7 @@ def pinned(
         return hub
     import huggingface_hub
 
-    def ask():
+    def ask() -> Any:
         return huggingface_hub.HfApi().dataset_info(hub.repo, revision=hub.revision)
 
     try:
@@ -709,17 +742,17 @@ def pinned(
 
 def open_hub(
     hub: Hub,  # which dataset
-    rank: int = 0,  # this node,
-    world: int = 1,  # of so many
+    task: int = 0,  # this reader
+    tasks: int = 1,  # of so many
     backoff: Backoff | None = None,  # `gpub.data.network.Backoff`; default: `PATIENT`
-):  # an iterable of the `datasets` library, with only the text's column
-    "The dataset as a stream, this node's part of it"
+) -> Any:  # an iterable of the `datasets` library, with only the text's column
+    "The dataset as a stream, this reader's part of it"
     from datasets import load_dataset_builder
     from datasets.distributed import split_dataset_by_node
 
     local = _local_copy(hub)
 
-    def load():
+    def load() -> Any:
         builder = (
             load_dataset_builder(str(local), hub.config)
             if local
@@ -748,10 +781,10 @@ def open_hub(
         )
     wanted = [hub.column, *columns_about(names or []).values()]
     wanted = ds.select_columns(list(dict.fromkeys(wanted)))
-    return split_dataset_by_node(wanted, rank=rank, world_size=world)
+    return split_dataset_by_node(wanted, rank=task, world_size=tasks)
 
 
-def _rows_block(hub: Hub, rows: list[dict]):
+def _rows_block(hub: Hub, rows: list[dict]) -> RecordBlock:
     "Rows of a stream as a block"
     about = {
         field: [row[name] if isinstance(row[name], str) else None for row in rows]
@@ -763,38 +796,43 @@ def _rows_block(hub: Hub, rows: list[dict]):
     return RecordBlock(kind, to_arrow(texts, about), hub.repo, hub.column)
 
 
-def _stream_blocks(hub: Hub, rank: int, world: int, state: dict | None, backoff: Backoff | None):
+def _stream_blocks(
+    hub: Hub, task: int, tasks: int, state: dict | None, backoff: Backoff | None
+) -> Iterator[tuple[RecordBlock, dict]]:
     "`hub_blocks`, until the network breaks"
-    ds = open_hub(hub, rank, world, backoff)
+    ds = open_hub(hub, task, tasks, backoff)
     if state:
         ds.load_state_dict(state)
-    rows, size = [], 0
+    rows = []
+    size = 0
     for row in ds:
         rows.append(row)
         size += len(row[hub.column] or "")
         if len(rows) == ROWS or size > BLOCK:
             yield _rows_block(hub, rows), ds.state_dict()
-            rows, size = [], 0
+            rows = []
+            size = 0
     if rows:
         yield _rows_block(hub, rows), ds.state_dict()
 
 
 def hub_blocks(
     hub: Hub,  # which dataset
-    rank: int = 0,  # this node,
-    world: int = 1,  # of so many
+    task: int = 0,  # this reader
+    tasks: int = 1,  # of so many
     state: dict | None = None,  # what an earlier block carried: start after it
     # how often without a block in between; default: `PATIENT`
     backoff: Backoff | None = None,
-):
+) -> Iterator[tuple[RecordBlock, dict]]:
     """Yield (`RecordBlock` of 500 rows, state of the stream after it); raises `GpubError` when the
     stream
     breaks and stays broken"""
-    backoff, failures = backoff or PATIENT, 0
-    blocks = _stream_blocks(hub, rank, world, state, backoff)
+    backoff = backoff or PATIENT
+    failures = 0
+    blocks = _stream_blocks(hub, task, tasks, state, backoff)
     while True:
         try:
-            found = next(blocks, None)
+            pair = next(blocks, None)
         except GpubError:
             raise  # opening it has been tried often enough
         except Exception as e:
@@ -805,12 +843,13 @@ def hub_blocks(
                     "run the same command again to go on"
                 ) from e
             pause(backoff, failures, e, hub.repo)
-            blocks = _stream_blocks(hub, rank, world, state, backoff)
+            blocks = _stream_blocks(hub, task, tasks, state, backoff)
             continue
-        if found is None:
+        if pair is None:
             return
-        failures, state = 0, found[1]
-        yield found
+        failures = 0
+        state = pair[1]
+        yield pair
 
 # %% ../../nbs/lib/prep/sources.ipynb #57ce25b2
 CHUNK = 4 << 20
@@ -824,10 +863,9 @@ class Chunk:
     n: int  # counts the chunks of the source
     blocks: list  # of `RecordBlock`
     state: dict | None = None  # of a Hub stream, after this chunk
-    hub: bool = False  # a Hub stream holds this node's records only, a file those of all nodes
 
     @property
-    def size(self):
+    def size(self) -> int:
         "Bytes of input"
         return sum(len(b.data) for b in self.blocks)
 
@@ -839,14 +877,10 @@ TASK_CHUNKS = 1_000_000  # numbers of chunks that each reader of a source has to
 class Reading:
     "Who reads what of a source, and who is told of it"
 
-    # this node: which part of a Hub stream; files are read whole, workers keep their part of the
-    # records
-    rank: int = 0
-    world: int = 1  # nodes
     meter: dict | None = None  # its 'read' follows the bytes read from files
     log: Callable = print  # told of duplicated file names
-    task: int = 0  # which of a node's readers
-    tasks: int = 1  # readers of a node: each has some of the files, or a part of the stream
+    task: int = 0  # which of its readers
+    tasks: int = 1  # readers: each has some of the files, or a part of the stream
 
     @property
     def first(self) -> int:
@@ -855,51 +889,56 @@ class Reading:
 
     def files(
         self,
-        found: list,  # all files of the source, in order
+        paths: list,  # all files of the source, in order
     ) -> list:
         "Those that it reads, side by side in the order, of about the same size together"
         if self.tasks == 1:
-            return found
-        sizes = [f.stat().st_size for f in found]
-        total, before, mine = max(1, sum(sizes)), 0, []
-        for f, size in zip(found, sizes):
+            return paths
+        sizes = [f.stat().st_size for f in paths]
+        total = max(1, sum(sizes))
+        before = 0
+        own = []
+        for f, size in zip(paths, sizes):
             # where the middle of the file lies
             if (2 * before + size) * self.tasks // (2 * total) == self.task:
-                mine.append(f)
+                own.append(f)
             before += size
-        return mine
+        return own
 
 
 def read_blocks(
     source: Source,  # files or a dataset
-    how: Reading,  # by whom
+    reading: Reading,  # by whom
     state: dict | None,  # of the Hub stream to start after, or `None`
     size: int,  # bytes read at a time
-):
+) -> Iterator[tuple[RecordBlock, dict | None]]:
     "Yield (`RecordBlock`, state of the Hub stream after it, or `None`) of a source, wherever it is"
     if source.hub:
-        part = how.rank * how.tasks + how.task
-        yield from hub_blocks(source.hub, part, how.world * how.tasks, state)
+        yield from hub_blocks(source.hub, reading.task, reading.tasks, state)
     else:
-        for f in how.files(find_files(source.path, how.log)):
-            for b in file_blocks(f, source.column, how.meter, size):
+        for f in reading.files(find_files(source.path, reading.log)):
+            for b in file_blocks(f, source.column, reading.meter, size):
                 yield b, None
 
 
 def chunks(
     source: Source,  # files or a dataset
-    how: Reading = Reading(),  # by whom
+    reading: Reading = Reading(),  # by whom
     start: int = 0,  # how many of its chunks are known already, and
     state: dict | None = None,  # the state after them (Hub streams)
     size: int = CHUNK,  # bytes of a chunk, about
-):
+) -> Iterator["Chunk"]:
     "Yield the `Chunk`s of a source in order"
-    n, held, total, hub = how.first + start, [], 0, bool(source.hub)
-    for b, after in read_blocks(source, how, state, min(size, BLOCK)):
+    n = reading.first + start
+    held = []
+    total = 0
+    for b, after in read_blocks(source, reading, state, min(size, BLOCK)):
         held.append(b)
         total += len(b.data)
         if total >= 0.75 * size:
-            yield Chunk(source.name, n, held, after, hub)
-            n, held, total = n + 1, [], 0
+            yield Chunk(source.name, n, held, after)
+            n = n + 1
+            held = []
+            total = 0
     if held:
-        yield Chunk(source.name, n, held, after, hub)
+        yield Chunk(source.name, n, held, after)

@@ -13,7 +13,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
 import numpy as np
+
 from ..core import GpubError, write_atomic
 from .clean import utf8
 
@@ -50,8 +53,8 @@ def chunk_files(
     source: str,  # its name
 ) -> list[Path]:  # in the order of the input
     "All files that a stage made of a source"
-    found = chunk_path(folder, source, 0).parent.glob("*.arrow")
-    return sorted(found, key=lambda path: int(path.stem))
+    paths = chunk_path(folder, source, 0).parent.glob("*.arrow")
+    return sorted(paths, key=lambda path: int(path.stem))
 
 # %% ../../nbs/lib/prep/store.ipynb #7b898cba
 @dataclass
@@ -62,7 +65,7 @@ class Lists:
     lengths: np.ndarray  # how many belong to each list
 
 
-def _to_arrow(column: object):
+def _to_arrow(column: object) -> Any:
     import pyarrow as pa
 
     if isinstance(column, Lists):
@@ -76,7 +79,7 @@ def _to_arrow(column: object):
     return pa.array(column, pa.large_string())
 
 
-def _from_arrow(array: object):
+def _from_arrow(array: object) -> np.ndarray:
     import pyarrow as pa
 
     kind = array.type
@@ -136,7 +139,7 @@ def _check(path: Path):
 def load_chunk(
     path: str | Path,  # of a chunk's file
     *names: str,  # columns
-):  # the columns in that order; without names what `about` held
+) -> Any:  # the columns in that order; without names what `about` held
     "Read columns of a chunk's file; raises `GpubError` when it is not what was written"
     import pyarrow as pa
 

@@ -21,8 +21,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import BinaryIO, TextIO
+
 from gpub.core import (
-    CONFIG_FORMAT,
+    RUN_FORMAT,
     GpubError,
     first_line,
     parse_json,
@@ -111,7 +112,8 @@ def row_sums(
     data: bytes,  # of a log
 ) -> list[str]:  # 8 hexadecimal digits for each
     "For every whole line a checksum (CRC-32) of it and all lines before it"
-    sums, so_far = [], 0
+    sums = []
+    so_far = 0
     for line in data.split(b"\n")[:-1]:
         so_far = zlib.crc32(line + b"\n", so_far)
         sums.append(f"{so_far:08x}")
@@ -134,17 +136,19 @@ def cut_log(
     path: Path | str,  # a .jsonl file
     step: int,  # the checkpoint's
 ):
-    """Drop rows after `step`, a half-written last one, the first of two of one step; raises
-    `GpubError` for damage before the last"""
+    """Drop rows after `step`, a half-written last one, the first of two of one step and prompt;
+    raises `GpubError` for damage before the last"""
     if not Path(path).exists():
         return
-    text, keep = Path(path).read_text(encoding="utf-8", errors="replace"), {}
+    text = Path(path).read_text(encoding="utf-8", errors="replace")
+    keep = {}
     lines = text.removesuffix("\n").split("\n")  # not splitlines: a text may hold U+2028
     for i, line in enumerate(lines, 1):
         try:
-            of = parse_json(line)["step"]
-            if of <= step:
-                keep[of] = line
+            row = parse_json(line)
+            if row["step"] <= step:
+                # a step has one row of figures, and a text for each prompt
+                keep[row["step"], row.get("prompt")] = line
         except (ValueError, TypeError, KeyError):
             if i < len(lines):
                 raise GpubError(
@@ -221,7 +225,8 @@ def open_folder(
 ) -> dict:  # the config in force: the stored one when it resumes
     """Make the folder, or check that it holds this very run; raises `GpubError` with the difference
     otherwise"""
-    path, identity = Path(out, "config.json"), json.loads(json.dumps(identity))
+    path = Path(out, "config.json")
+    identity = json.loads(json.dumps(identity))
     if path.exists():
         found = read_config(out)
         if not isinstance(found, dict) or any(
@@ -248,7 +253,7 @@ def open_folder(
             f"{out} has checkpoints but no config.json: restore it, or choose another folder "
             "with --out"
         )
-    config = {"format": CONFIG_FORMAT} | identity | extras()
+    config = {"format": RUN_FORMAT} | identity | extras()
     write_atomic(path, json.dumps(config, indent=1) + "\n")
     return config
 
@@ -413,7 +418,8 @@ def stop_flag(
 ) -> Iterator[threading.Event]:  # the event
     """An event that Ctrl-C, SIGTERM and a lost connection (SIGHUP, unless `nohup` ignores it) set;
     the second Ctrl-C is an ordinary one"""
-    flag, old = flag or threading.Event(), {}
+    flag = flag or threading.Event()
+    old = {}
 
     def handle(signum: int, frame: FrameType | None):
         if flag.is_set():
@@ -451,6 +457,20 @@ class Interrupted(Exception):
     "The run was stopped and saved; the message says how to go on"
 
 
+def _quota_text(folder: Path | str) -> str:
+    "Say that a quota is used up where the disk itself has room: `df` does not show quotas"
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError:
+        return ""
+    if free < 2**30:
+        return ""
+    return (
+        f", though it shows {free / 1e9:,.0f} GB free: the quota of the volume is used up, which "
+        "df does not show"
+    )
+
+
 @contextmanager
 def disk_errors(
     out: Path | str,  # the run folder
@@ -460,7 +480,7 @@ def disk_errors(
         yield
     except OSError as e:
         if e.errno in (errno.ENOSPC, errno.EDQUOT):
-            what = "the disk is full: make room"
+            what = f"the disk is full{_quota_text(out)}: make room"
         elif e.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             what = "no permission to write: choose another folder with --out"
         elif e.errno in (errno.ENOTDIR, errno.EEXIST):

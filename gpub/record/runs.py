@@ -13,11 +13,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
+
 from ..core import GpubError, read_config
 from ..files import runs_dir, similar_run
 from .folder import flat_settings, in_use
 from .ledger import account, read_ledger
-from .log import read_facts, read_log, sample_table
+from .log import read_log, sample_table
+from .run import Run
 from ..table import Table
 
 # %% ../../nbs/lib/record/runs.ipynb #2fa1aa1c
@@ -59,7 +61,7 @@ def summarise_run(
 
 
 def _read_summary(run: Path) -> RunSummary:
-    config, _ = read_facts(run)
+    config = Run(run).config
     if not config:
         raise GpubError(f"{run} is not a run folder: it has no config.json{similar_run(run)}")
     log = run / "log.jsonl"
@@ -180,10 +182,13 @@ def describe_run(
 ) -> dict:  # name -> value
     "The facts of a run in the order in which people ask; raises `GpubError` for a damaged one"
     found = _read_summary(Path(run))
-    config, bill = read_facts(run)
+    opened = Run(run)
+    config = opened.config
+    bill = opened.bill
     model = config.get("model") or {}
     shape = ", ".join(f"{name} {value}" for name, value in model.items() if value is not None)
-    data, machine = config.get("data") or {}, config.get("machine") or {}
+    data = config.get("data") or {}
+    machine = config.get("machine") or {}
     precision = (config.get("precision") or {}).get("name")
     facts = dict(
         run=str(run),

@@ -6,11 +6,11 @@
 __all__ = ['SlicedSaver', 'SlicedCheckpoint', 'open_slices']
 
 # %% ../../nbs/lib/record/slices.ipynb #b38f1907
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
 import torch.distributed as dist
 from safetensors import safe_open
 from torch import Tensor
@@ -25,24 +25,21 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
+
 from ..core import GpubError, first_line
 from ..files import sha256
 from gpub.record.checkpoint import (
-    CHECKPOINT_FORMAT,
     MODEL,
     OPTIMIZER,
     Checkpoint,
-    Saver,
-    _begin,
-    _draft,
-    _finish,
+    CheckpointDraft,
     _same_bits,
-    _state_of,
-    _told,
+    explain_failed_save,
+    read_record,
     read_slices,
     untie,
-    verify_checkpoint,
 )
+from .saver import Saver
 
 # %% ../../nbs/lib/record/slices.ipynb #ddd8ebf7
 _FILE_OF = {MODEL: 1, OPTIMIZER: 2}  # the number in the names of the slices' files
@@ -53,7 +50,9 @@ class _SliceWriter(HuggingFaceStorageWriter):
 
     def __init__(self, folder: Path, file_of: dict[str, int], seal: Callable[[dict], None]):
         super().__init__(str(folder), fqn_to_index_mapping=file_of, save_distributed=True)
-        self.folder, self.file_of, self.seal = folder, file_of, seal
+        self.folder = folder
+        self.file_of = file_of
+        self.seal = seal
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         "Write, read back and sum what is this process's own"
@@ -104,11 +103,12 @@ class SlicedSaver(Saver):
         self,
         step: int,  # steps done
         model: dict,  # name -> tensor or `DTensor`
-        optimizer: dict,  # likewise
+        optimizer: dict,
     ):
         "Process 0, before all `save`: refuse what can be refused; raises as `Saver.save` does"
-        self._written()
-        _begin(self.run_dir, step, {MODEL: (model, {}), OPTIMIZER: (optimizer, {})}, self.keep)
+        self.await_last_write()
+        draft = CheckpointDraft.note(self.run_dir, step, {}, self.keep, milestone=False)
+        draft.make_room({MODEL: (model, {}), OPTIMIZER: (optimizer, {})})
 
     def save(
         self,
@@ -120,21 +120,21 @@ class SlicedSaver(Saver):
         whole: bool = False,  # put the weights together in one file
     ):
         "Every process, after `prepare`: copy what this one holds, return, and write behind"
-        self._written()
+        self.await_last_write()
         self.step = step
         model, tied = untie(model)
-        temp = Path(self.run_dir, "checkpoints", f".tmp-step-{step:08d}")
         file_of = {k: _FILE_OF[MODEL] for k in model} | {k: _FILE_OF[OPTIMIZER] for k in optimizer}
-        draft = _draft(self.run_dir, step, json.loads(json.dumps(state)), milestone)
+        draft = CheckpointDraft.note(self.run_dir, step, state, self.keep, milestone)
 
         def seal(files: dict):
-            self._seal(files, tied, draft, temp, whole or milestone)
+            self._seal(files, tied, draft, whole or milestone)
 
-        writer = _SliceWriter(temp, file_of, seal)
+        writer = _SliceWriter(draft.temp, file_of, seal)
         self._job = async_save(model | optimizer, storage_writer=writer, process_group=self.group)
 
-    def _seal(self, files: dict, tied: dict[str, str], draft: dict, temp: Path, whole: bool):
-        "From everybody's slices to a finished checkpoint"
+    def _seal(self, files: dict, tied: dict[str, str], draft: CheckpointDraft, whole: bool):
+        "Make a finished checkpoint of everybody's slices"
+        temp = draft.temp
         away = [name for name in files if not (temp / name).is_file()]
         if away:
             raise GpubError(
@@ -151,24 +151,23 @@ class SlicedSaver(Saver):
         else:
             for name in slices:
                 files[name] = files[name] | dict(tied=tied)
-        draft = draft | dict(format=CHECKPOINT_FORMAT, files=files)
-        _finish(self.run_dir, parts, draft, self.keep, temp)
+        draft.commit(parts, files)
         if self.mirror:
-            self.mirror.later()
+            self.mirror.copy_soon()
 
-    def _written(self):
-        "As `Saver`; what failed in any process is one line"
+    def await_last_write(self):
+        "Wait as `Saver` does; what failed in any process is one line"
         root = self.run_dir / "checkpoints"
         try:
-            super()._written()
+            super().await_last_write()
         except CheckpointException as e:  # no `Exception`: torch derives it from BaseException
             rank, (error, _) = min(e.failures.items())
             if isinstance(error, GpubError):
                 raise error from None
-            with _told(self.step, root):
+            with explain_failed_save(self.step, root):
                 raise OSError(f"process {rank}: {first_line(error)}") from error
         except RuntimeError as e:  # gloo's: the others are gone
-            with _told(self.step, root):
+            with explain_failed_save(self.step, root):
                 raise OSError(f"the other processes are gone: {first_line(e)}") from e
 
 # %% ../../nbs/lib/record/slices.ipynb #2e5be27c
@@ -177,7 +176,7 @@ class SlicedCheckpoint(Checkpoint):
     "A checkpoint that stays on the disk until somebody says how it is cut"
 
     model: dict = field(default_factory=dict)  # stays empty
-    optimizer: dict = field(default_factory=dict)  # likewise
+    optimizer: dict = field(default_factory=dict)
     names: frozenset[str]  # of all tensors that are saved
 
     def fill(
@@ -196,12 +195,12 @@ def open_slices(
     folder: Path | str,  # a checkpoint whose sums were checked
 ) -> SlicedCheckpoint:
     "What a checkpoint says of itself, and the names of its tensors"
-    record = verify_checkpoint(folder, files=())
+    record = read_record(folder)
     reader = HuggingFaceStorageReader(str(folder))
     return SlicedCheckpoint(
-        step=record["step"],
-        state=_state_of(Path(folder), record),
-        path=Path(folder),
-        rows=record.get("rows", {}),
+        step=record.step,
+        state=record.state,
+        path=record.path,
+        rows=record.rows,
         names=frozenset(reader.read_metadata().state_dict_metadata),
     )

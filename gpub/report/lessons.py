@@ -9,6 +9,7 @@ __all__ = ['SHOWN', 'link_to', 'lesson_table', 'colab_bill']
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
 from ..table import Table
 
 # %% ../../nbs/lib/report/lessons.ipynb #061b539a
@@ -30,7 +31,7 @@ SHOWN = {  # lesson -> places: a notebook with a heading, or a test
         "nbs/season1/02_data_preparation.ipynb#All together",
     ],
     5: [
-        "nbs/lib/data/tokenizer.ipynb#What a vocabulary is worth",
+        "nbs/lib/data/tokenizer_report.ipynb#What a vocabulary is worth",
         "nbs/season1/02_data_preparation.ipynb#How large should a vocabulary be?",
     ],
     6: [
@@ -50,7 +51,7 @@ SHOWN = {  # lesson -> places: a notebook with a heading, or a test
         "tests/test_shards.py::test_compress_and_unpack",
     ],
     10: [
-        "nbs/lib/data/tokenizer.ipynb#The same, at speed",
+        "nbs/lib/data/bpe.ipynb#The same, at speed",
         "tests/test_tokenizer.py::test_sixty_lines_equal_rust",
     ],
     11: [
@@ -74,7 +75,7 @@ SHOWN = {  # lesson -> places: a notebook with a heading, or a test
         "nbs/season1/04_training_challenges.ipynb#Compile where it pays",
     ],
     16: [
-        "nbs/lib/record/checkpoint.ipynb#A second place",
+        "nbs/lib/record/mirror.ipynb#A second place",
         "tests/test_run.py::test_the_mirror_brings_a_lost_machine_back",
     ],
     17: [
@@ -101,14 +102,12 @@ SHOWN = {  # lesson -> places: a notebook with a heading, or a test
 }
 
 
-def link_to(
-    place: str,  # as in `SHOWN`
-):  # markdown
+def link_to(target: str) -> str:  # markdown
     """A place as a link from this chapter's folder; a test, which is no page, as its
     name"""
-    if "::" in place:
-        return f"`{place}`"
-    path, heading = place.split("#")
+    if "::" in target:
+        return f"`{target}`"
+    path, heading = target.split("#")
     name = re.sub(r"^\d+_", "", Path(path).stem).replace("_", " ")
     to = (
         path.removeprefix("nbs/season1/")
@@ -147,10 +146,10 @@ def colab_bill(
 ) -> dict:  # hours and units, as stated and as computed, and the share wasted
     "Season 1's bill, added up again"
     out = {}
-    for how in ("hours_stated", "hours_computed"):
-        hours = sum(r[how] for r in rows)
-        ideal = len(rows) * rows[-1][how]
-        out[how.removeprefix("hours_")] = dict(
+    for kind in ("hours_stated", "hours_computed"):
+        hours = sum(r[kind] for r in rows)
+        ideal = len(rows) * rows[-1][kind]
+        out[kind.removeprefix("hours_")] = dict(
             hours=hours,
             units=hours * units_per_hour,
             ideal=ideal * units_per_hour,

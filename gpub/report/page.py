@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping
 from io import StringIO
 from pathlib import Path
 from typing import Any
+
 from ..core import write_atomic
-from .plots import COLOURS, Rows, plot_loss
 from ..data.references import MEANING
-from ..record.log import read_facts, read_log, sample_table
+from ..record.log import read_bill, read_log, read_settings, sample_table
+from .plots import COLOURS, Rows, plot_loss
 from ..templates import render_template
 
 # %% ../../nbs/lib/report/page.ipynb #2a2eb10c
@@ -157,7 +158,7 @@ def _references(refs: Mapping[str, float], rows: Rows) -> list[dict]:
 def _samples(samples: Rows) -> list[dict]:
     "What it wrote, milestone by milestone"
     out = []
-    asked = None
+    group = None
     for r in samples:
         val = r["val_loss"]
         out.append(
@@ -165,12 +166,12 @@ def _samples(samples: Rows) -> list[dict]:
                 prompt=r["prompt"],
                 seed=r["seed"],
                 step=r["step"],
-                is_new_prompt=asked != (r["prompt"], r["seed"]),
+                is_new_prompt=group != (r["prompt"], r["seed"]),
                 text=r["text"].removeprefix(r["prompt"]),
                 validation="not validated yet" if val is None else f"last validation {val:.2f}",
             )
         )
-        asked = r["prompt"], r["seed"]
+        group = r["prompt"], r["seed"]
     return out
 
 
@@ -189,14 +190,15 @@ def _bill(bill: Mapping) -> list[tuple[str, object]]:
     return [(_BILL.get(k, k), v) for k, v in _pairs(bill)]
 
 
-def _log(rows: Rows, most: int = 2000) -> dict:
+def _log(rows: Rows, limit: int = 2000) -> dict:
     "Every logged row; of a very long log those with a validation"
-    kept, what = rows, f"all {len(rows):,} logged rows"
-    if len(rows) > most:
+    kept = rows
+    rows_text = f"all {len(rows):,} logged rows"
+    if len(rows) > limit:
         kept = [r for r in rows if "val_loss" in r]
-        what = f"the {len(kept):,} rows with a validation, of {len(rows):,} in log.jsonl"
+        rows_text = f"the {len(kept):,} rows with a validation, of {len(rows):,} in log.jsonl"
     head = list(dict.fromkeys(k for r in kept for k in r))
-    return dict(what=what, head=head, rows=[[r.get(k) for k in head] for r in kept])
+    return dict(what=rows_text, head=head, rows=[[r.get(k) for k in head] for r in kept])
 
 
 def _notes(rows: Rows, refs: Mapping, samples: Rows, bill: Mapping) -> list[str]:
@@ -234,7 +236,8 @@ def write_report(
     "Make the page and the picture of a run"
     run = Path(run_dir)
     rows = read_log(run)
-    config, bill = read_facts(run)
+    config = read_settings(run)
+    bill = read_bill(run)
     refs = config.pop("reference", None) or {}
     machine = config.pop("machine", None) or {}
     config = dict(_pairs(config))

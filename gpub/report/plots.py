@@ -9,7 +9,9 @@ __all__ = ['Rows', 'COLOURS', 'STYLE', 'smooth', 'plot_loss', 'plot_runs', 'chap
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
+
 import numpy as np
+
 from ..core import GpubError
 
 # %% ../../nbs/lib/report/plots.ipynb #b8dceaec
@@ -121,7 +123,8 @@ STYLE = {  # of matplotlib
 
 def _draw_curves(ax: Any, rows: Rows, x: str, refs: Mapping[str, float]) -> list[float]:
     "Training and validation, within limits that hold the lines too; the last loss of each curve"
-    (tx, ty), (vx, vy) = _column(rows, x, "loss"), _column(rows, x, "val_loss")
+    (tx, ty) = _column(rows, x, "loss")
+    (vx, vy) = _column(rows, x, "val_loss")
     c = COLOURS
     dot = "o" if len(tx) < 3 else None
     ax.plot(tx, ty, color=c["raw"], lw=1, marker=dot, label="training, as logged", zorder=2)

@@ -7,18 +7,21 @@ __all__ = ['Results', 'compare_runs', 'describe_stage', 'stage_table', 'replay_p
            'known_share', 'bill_table']
 
 # %% ../../nbs/lib/report/results.ipynb #ea2dbc73
-import math, re
+import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
 import numpy as np
-from ..record.checkpoint import kept_steps
+
 from ..core import GpubError
 from ..model.generate import generate
-from .plots import _draw_references, plot_loss, smooth
-from ..record.log import read_facts, read_log, sample_table
+from ..record.checkpoint import kept_steps
+from ..record.run import load_run
+from ..record.log import read_bill, read_log, read_settings, sample_table
 from .page import write_report
-from ..record.load import load_run
+from .plots import _draw_references, plot_loss, smooth
 from ..table import Table
 
 # %% ../../nbs/lib/report/results.ipynb #7eabe24d
@@ -32,11 +35,10 @@ class Results:
         self.path = Path(run)
         self.rows = read_log(run)
         self.name = self.path.resolve().name
-        self.config, self.bill = read_facts(run)
-        self.refs, self.unit = (
-            self.config.get("reference") or {},
-            self.config.get("unit") or "nats/char",
-        )
+        self.config = read_settings(run)
+        self.bill = read_bill(run)
+        self.refs = self.config.get("reference") or {}
+        self.unit = self.config.get("unit") or "nats/char"
         self.vals = [r for r in self.rows if r.get("val_loss") is not None]
 
     def curve(
@@ -47,20 +49,21 @@ class Results:
         "The loss between its reference lines"
         return plot_loss(self.rows, self.refs, x, size, self.unit)
 
-    def stages(self):
+    def stages(self) -> Table:
         "`stage_table` of this run"
         return stage_table(self.rows, self.refs, self.config)
 
-    def milestones(self):
+    def milestones(self) -> Table:
         "`milestone_table` of the samples it wrote on its way"
         return milestone_table(sample_table(self.path))
 
-    def receipt(self):
+    def receipt(self) -> Table:
         "`bill_table` of this run; raises `GpubError` before it is finished"
         return bill_table([self])
 
-    def _repr_markdown_(self):
-        last, c = self.rows[-1], self.config
+    def _repr_markdown_(self) -> str:
+        last = self.rows[-1]
+        c = self.config
         facts = [
             ("preset", c.get("preset")),
             ("parameters", c.get("parameters")),
@@ -187,7 +190,9 @@ def describe_stage(
             else "did not fall"
         )
     if len(rates) > 1:
-        first, last, high = rates[0], rates[-1], max(rates)
+        first = rates[0]
+        last = rates[-1]
+        high = max(rates)
         words.append(
             "learning rate "
             + (
@@ -216,23 +221,22 @@ def stage_table(
     def sums(r: dict) -> dict:
         return {k: r.get(k) or 0 for k in ("step", "tokens", "seconds", "usd")}
 
-    out, last, level = (
-        [],
-        sums({}),
-        refs.get("uniform", next(iter(at.values()), math.nan)),
-    )
-    epoch, paid = (
-        (config.get("data") or {}).get("train"),
-        any(r.get("usd") for r in rows),
-    )
+    out = []
+    last = sums({})
+    level = refs.get("uniform", next(iter(at.values()), math.nan))
+    epoch = (config.get("data") or {}).get("train")
+    paid = any(r.get("usd") for r in rows)
     for r in ends:
-        now, loss, val = sums(r), float(at.get(r["step"], math.nan)), r.get("val_loss")
+        now = sums(r)
+        loss = float(at.get(r["step"], math.nan))
+        val = r.get("val_loss")
         rates = [
             q["lr"]
             for q in rows
             if last["step"] < q["step"] <= r["step"] and q.get("lr") is not None
         ]
-        before, level = level, loss if val is None else val
+        before = level
+        level = loss if val is None else val
         tokens, seconds, usd = (now[k] - last[k] for k in ("tokens", "seconds", "usd"))
         last = now
         out.append(
@@ -269,15 +273,16 @@ def replay_prompts(
     seed: int = 0,  # of the first prompt; the next one's is one more
     steps: Sequence[int] | None = None,  # which checkpoints; default: all kept
     device: str = "auto",  # CUDA where it is, else MPS, else the CPU
-    **sampling: object,  # as for `generate_ids`
-):  # rows as `sample_table` has them
+    **sampling: object,
+) -> list[dict]:  # rows as `sample_table` has them
     """What each checkpoint of a run makes of pinned prompts; raises `GpubError` when
     there is none"""
     prompts = [prompts] if isinstance(prompts, str) else list(prompts)
     kept = sorted(kept_steps(run)) if steps is None else list(steps)
     if not kept:
         raise GpubError(f"{run} has no checkpoint to replay")
-    vals, rows = [r for r in read_log(run) if r.get("val_loss") is not None], []
+    vals = [r for r in read_log(run) if r.get("val_loss") is not None]
+    rows = []
     for step in kept:
         model, tok, _ = load_run(run, step, device)
         val = next((r["val_loss"] for r in reversed(vals) if r["step"] <= step), None)
@@ -300,7 +305,7 @@ def milestone_table(
     def code(text: str) -> str:
         return "`" + text.replace("`", "'").replace("\n", " ⏎ ") + "`"
 
-    asked = dict.fromkeys((r["prompt"], r["seed"]) for r in rows)
+    prompts = dict.fromkeys((r["prompt"], r["seed"]) for r in rows)
     out = []
     for r in rows:
         new = r["text"].removeprefix(r["prompt"])
@@ -311,11 +316,11 @@ def milestone_table(
                 f"{r['step']:,}",
                 val,
                 *share,
-                code((r["prompt"] if len(asked) > 1 else "") + new[:width]),
+                code((r["prompt"] if len(prompts) > 1 else "") + new[:width]),
             ]
         )
     head = ["step", "last validation", *(["real words"] if known else []), "text"]
-    return Table(head, out, "; ".join(f"{code(p)}, seed {s}" for p, s in asked))
+    return Table(head, out, "; ".join(f"{code(p)}, seed {s}" for p, s in prompts))
 
 
 def words_of(

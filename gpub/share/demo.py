@@ -7,24 +7,30 @@ __all__ = ['quantise', 'pack_weights', 'fill_page', 'page_shape', 'write_page', 
            'continue_with_choices', 'surprise', 'as_html', 'as_picture', 'checkpoint_list', 'playground']
 
 # %% ../../nbs/lib/share/demo.ipynb #582f771d
-import base64, copy, html
+import base64
+import copy
+import html
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
+
 import numpy as np
 import torch
-from typing import Any
+from torch import nn
+
 from ..chat.sums import sums_notice
 from ..chat.template import chat_marks, check_talks
-from ..record.checkpoint import kept_steps, load_checkpoint
 from ..core import GpubError, read_config, write_atomic
+from ..data.char import CharTokenizer
+from ..data.tokenizer import Tokenizer
+from ..data.tokenizer_file import load_tokenizer
 from ..model.generate import generate_ids
 from ..model.gpt import GPT, GPTConfig, count_params
-from ..record.load import load_run
-from ..data.tokenizer import BPETokenizer, CharTokenizer, load_tokenizer
+from ..record.checkpoint import kept_steps, load_checkpoint
+from ..record.run import load_run
 from ..templates import render_template
-from torch import nn
 
 # %% ../../nbs/lib/share/demo.ipynb #34cdc64c
 def quantise(
@@ -39,7 +45,9 @@ def pack_weights(
     model: GPT,  # a tied head is written once
 ):  # ([name, rows, columns] of every tensor, columns 0 for vectors; how many 32-bit numbers; bytes)
     "All weights in one block of bytes, matrices at 8 bits"
-    names, floats, ints = [], [], []
+    names = []
+    floats = []
+    ints = []
     for name, p in model.named_parameters():  # a tied head is no parameter of its own
         vector = p.dim() == 1
         names.append([name, len(p), 0 if vector else p.size(1)])
@@ -79,7 +87,8 @@ def page_shape(
             f"{run} is not a run folder: it has no config.json; train one with gpub train "
             "shakespeare"
         )
-    config, tok = read_config(run), load_tokenizer(run)
+    config = read_config(run)
+    tok = load_tokenizer(run)
     needs = dict(model=dict, data=dict, prompt=str, unit=str)
     if gone := [
         k
@@ -150,7 +159,8 @@ def write_page(
     model = GPT(cfg)
     model.load_state_dict(saved.model)
     tensors, floats, block = pack_weights(model)
-    text, loss = Path(str(config["data"].get("source", "a text"))).name, saved.state.get("val_loss")
+    text = Path(str(config["data"].get("source", "a text"))).name
+    loss = saved.state.get("val_loss")
     how = f"training on {text}"
     if chat:
         how = f"{_LESSONS.get(config['preset'], config['preset'])} in its last lesson"
@@ -216,7 +226,8 @@ def odds(
     ids: Sequence[int],  # a text, a list of ids
 ):  # (len(ids) - 1, v) float32 probabilities: row i is what was expected where ids[i + 1] stands
     "How likely the model thought every token, given at most the last `context_length` before it"
-    device, context_length = next(model.parameters()).device, model.cfg.context_length
+    device = next(model.parameters()).device
+    context_length = model.cfg.context_length
     ids_t = torch.tensor(ids, dtype=torch.int64, device=device)
     parts = [model(ids_t[None, :-1][:, :context_length])[0]]
     if len(ids) - 1 > context_length:
@@ -238,7 +249,7 @@ class Written:
 def continue_with_choices(
     name: str,  # what the text is called
     model: nn.Module,  # as from `load_run`
-    tok: CharTokenizer | BPETokenizer,  # its tokenizer
+    tok: Tokenizer,  # its tokenizer
     prompt: str,  # what the text begins with
     n: int = 200,  # tokens to add
     **sampling: Any,  # temperature, top_k, top_p, repetition_penalty, seed, slide
@@ -331,7 +342,8 @@ def _layout(w: Written, columns: int) -> Iterator[tuple[int, int, str, float, bo
     row = column = 0
     for i, c in ((i, c) for i, piece in enumerate(w.pieces) for c in piece):
         if c == "\n" or column == columns:
-            row, column = row + 1, 0
+            row = row + 1
+            column = 0
         if c != "\n":
             yield row, column, c, surprise(w.chance[i]), i < w.given
             column += 1

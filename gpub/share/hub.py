@@ -4,32 +4,41 @@
 
 # %% auto #0
 __all__ = ['FILE_BYTES', 'WEIGHTS', 'INDEX', 'WeightDtype', 'write_weights', 'read_weights', 'export_model', 'same_vocab',
-           'import_folder', 'find_folder', 'talks_like_ours', 'import_run', 'CardFacts', 'model_card', 'export_run',
-           'push']
+           'import_folder', 'find_folder', 'talks_like_ours', 'import_run', 'ImportedRun', 'open_run', 'CardFacts',
+           'model_card', 'export_run', 'push']
 
 # %% ../../nbs/lib/share/hub.ipynb #cbe75d6a
-import json, os, re, shutil
+import json
+import os
+import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
+
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from ..record.checkpoint import save_checkpoint
+
 from ..chat.template import chat_facts, template_for
-from ..core import GpubError, first_line, read_json, refuse_url, write_atomic
-from ..files import SUMS, changed_files, give_usual_mode, write_sums
-from ..record.folder import refuse_full, stage_folder
-from ..record.log import read_log
-from ..record.load import load_run
+from ..core import RUN_FORMAT, GpubError, first_line, read_json, refuse_url, write_atomic
 from ..data.shards import read_manifest
+from ..data.bpe import BPETokenizer
+from ..data.char import CharTokenizer
+from ..data.tokenizer import IdTokenizer, Tokenizer
+from ..device import pick_device
+from ..files import SUMS, changed_files, give_usual_mode, write_sums
+from ..model.gpt import Decoder, GPT, GPTConfig
+from ..model.llama import Llama, LlamaConfig
+from ..record.checkpoint import folder_weights, save_checkpoint
+from ..record.folder import refuse_full, stage_folder
+from ..record.run import Run, load, load_run
+from ..record.log import read_log
 from .gguf import GgufNumbers, gguf_warning, write_gguf
-from ..table import Table
-from ..templates import render_template
+from ..model.architectures import architecture_of, build_model
 from gpub.share.weights import (
-    family,
     from_config,
     from_theirs,
     read_tokenizer,
@@ -37,19 +46,13 @@ from gpub.share.weights import (
     to_theirs,
     write_tokenizer,
 )
-from gpub.data.tokenizer import (
-    BPETokenizer,
-    CharTokenizer,
-    IdTokenizer,
-    SpacedTokenizer,
-    pad_vocabulary,
-)
-from ..model.gpt import GPT, GPTConfig
-from ..model.llama import Llama, LlamaConfig
+from ..table import Table
+from ..templates import render_template
 
 # %% ../../nbs/lib/share/hub.ipynb #128d4efe
 FILE_BYTES = 5_000_000_000  # bytes of a file
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
 
 
 def write_weights(
@@ -79,10 +82,8 @@ def write_weights(
         )
         give_usual_mode(Path(folder) / f)
     if len(groups) > 1:
-        where, total = (
-            {n: f for f, names in zip(files, groups) for n in names},
-            sum(t.nbytes for t in tensors.values()),
-        )
+        where = {n: f for f, names in zip(files, groups) for n in names}
+        total = sum(t.nbytes for t in tensors.values())
         write_atomic(
             Path(folder) / INDEX,
             json.dumps(dict(metadata=dict(total_size=total), weight_map=where), indent=1) + "\n",
@@ -150,8 +151,8 @@ def _rounded(tensors: dict[str, torch.Tensor], dtype: WeightDtype) -> dict[str, 
 
 
 def export_model(
-    model: GPT | Llama,  # `GPT` or `Llama`
-    tok: CharTokenizer | BPETokenizer,  # its tokenizer
+    model: Decoder,  # `GPT` or `Llama`
+    tok: Tokenizer,  # its tokenizer
     folder: Path | str,  # must be new or empty
     beside: Mapping[str, str | Path] | None = None,  # more files: name -> text, or what to copy
     limit: int = FILE_BYTES,  # bytes of a weight file
@@ -200,7 +201,7 @@ def _writing(folder: Path | str) -> Iterator[None]:
 
 def same_vocab(
     cfg: GPTConfig | LlamaConfig,  # of a model; its `vocab_size` is compared
-    tok: CharTokenizer | BPETokenizer | None,  # a tokenizer; None fits all
+    tok: Tokenizer | None,  # a tokenizer; None fits all
 ):
     "Raises `GpubError` when the model knows another number of ids than the tokenizer"
     if tok is not None and cfg.vocab_size != tok.vocab_size:
@@ -238,10 +239,12 @@ def import_folder(
     if isinstance(tok, CharTokenizer) or tok is not None and tok.vocab_size > cfg.vocab_size:
         same_vocab(cfg, tok)
     model = from_theirs(cfg, read_weights(folder))
-    return model, tok and pad_vocabulary(tok, cfg.vocab_size)
+    if tok is not None and tok.vocab_size < cfg.vocab_size:
+        tok = tok.padded(cfg.vocab_size)
+    return model, tok
 
 
-def _tokenizer_of(folder: Path) -> CharTokenizer | BPETokenizer | SpacedTokenizer | None:
+def _tokenizer_of(folder: Path) -> Tokenizer | None:
     "As `read_tokenizer`; where it refuses, with what can be had all the same"
     try:
         return read_tokenizer(folder)
@@ -275,7 +278,7 @@ def find_folder(
 
 def talks_like_ours(
     folder: Path | str,  # of Hugging Face
-    tok: CharTokenizer | BPETokenizer,  # its tokenizer
+    tok: Tokenizer,  # its tokenizer
 ) -> bool:
     "Whether a Hugging Face folder carries the chat template that gpub writes"
     template = _chat_template(Path(folder))
@@ -300,6 +303,8 @@ def import_run(
     out: Path | str,  # a run folder to be made
     weights_only: bool = False,  # without the tokenizer: its text is ids, such as 17 4 1022
     log: Callable[[str], None] = print,  # told what is fetched, and what is not used
+    # tokens that it reads at once, where that is fewer than it can; None: all
+    context_length: int | None = None,
 ) -> Path:  # the run folder, with one checkpoint at step 0
     """Make a run of an imported model, for everything that reads runs; raises `GpubError` when
     there is one already, or no tokenizer"""
@@ -307,28 +312,17 @@ def import_run(
     if Path(out, "config.json").exists():
         raise GpubError(f"{out} holds a run already: choose another folder")
     refuse_full(Path(out))
-    source, folder = folder, find_folder(folder, log)
+    source = folder
+    folder = find_folder(folder, log)
     model, tok = import_folder(folder, weights_only)
+    if context_length and context_length < model.cfg.context_length:
+        model = _with_context(model, context_length)
     if weights_only:
         tok = IdTokenizer(model.cfg.vocab_size)
     if tok is None:
-        raise GpubError(
-            f"{folder} has no tokenizer that gpub reads (tokenizer.json, or vocab.json and "
-            "merges.txt): a run needs one; --weights-only takes the model without it"
-        )
-    config = dict(
-        preset="imported",
-        model=model.cfg.to_dict(),
-        data=dict(source=str(source), tokenizer=tok.fingerprint),
-        parameters=sum(p.numel() for p in model.parameters()),
-        prompt=_first_prompt(tok),
-        unit="nats/char" if isinstance(tok, CharTokenizer) else "nats/token",
-        imported=str(source),
-    )
-    if not weights_only and talks_like_ours(folder, tok):
-        config["chat"] = chat_facts(tok)
-    elif _chat_template(folder) is not None:
-        config["other_template"] = True
+        raise GpubError(f"{_no_tokenizer(folder)}; --weights-only takes the model without it")
+    config = _imported_config(folder, source, model, tok)
+    if "other_template" in config:
         log(
             "its own chat template is not used: the model goes on with plain text (gpub sample), "
             "and gpub chat needs gpub sft first, which teaches it gpub's template"
@@ -340,7 +334,96 @@ def import_run(
     return Path(out)
 
 
-def _first_prompt(tok: CharTokenizer | BPETokenizer | SpacedTokenizer | IdTokenizer) -> str:
+def _no_tokenizer(folder: Path) -> str:
+    return (
+        f"{folder} has no tokenizer that gpub reads (tokenizer.json, or vocab.json and "
+        "merges.txt): a run needs one"
+    )
+
+
+def _imported_config(
+    folder: Path,  # of Hugging Face
+    source: Path | str,  # where it comes from, as it was asked for
+    model: Decoder,
+    tok: Tokenizer,
+) -> dict[str, Any]:
+    "Write down what config.json of a run tells of an imported model"
+    config = dict(
+        format=RUN_FORMAT,
+        preset="imported",
+        architecture=architecture_of(model.cfg).name,
+        model=model.cfg.to_dict(),
+        data=dict(source=str(source), tokenizer=tok.fingerprint),
+        parameters=sum(p.numel() for p in model.parameters()),
+        prompt=_first_prompt(tok),
+        unit="nats/char" if isinstance(tok, CharTokenizer) else "nats/token",
+        imported=str(source),
+    )
+    if not isinstance(tok, IdTokenizer) and talks_like_ours(folder, tok):
+        config["chat"] = chat_facts(tok)
+    elif _chat_template(folder) is not None:
+        config["other_template"] = True
+    return config
+
+
+class ImportedRun(Run):
+    """A Hugging Face folder that answers as a run does; nothing is written.
+
+    Its config is the one that `import_run` would write; it has no log and no steps."""
+
+    def __init__(
+        self,
+        folder: Path,  # of Hugging Face
+        device: str = "auto",  # where the model goes
+    ):
+        super().__init__(folder, 0, device)
+        model, tok = import_folder(folder)
+        if tok is None:
+            raise GpubError(_no_tokenizer(folder))
+        self._config = _imported_config(folder, folder, model, tok)
+        self._tokenizer = tok
+        self._model = model.to(pick_device(device))
+
+    @property
+    def config(self) -> dict:
+        "What config.json of a run would say"
+        return self._config
+
+    def weights_sum(self) -> str:
+        "Tell its weights from all others"
+        return folder_weights(self.path)
+
+
+def open_run(
+    where: Path | str,  # a run folder, or a Hugging Face folder
+    step: int | None = None,  # which checkpoint of a run; default: the newest
+    device: str = "auto",  # where the model goes
+) -> Run:
+    "Open a model in either kind of folder, ready to use; raises `GpubError` for one without"
+    folder = Path(where)
+    if not (folder / "config.json").is_file() or (folder / "checkpoints").is_dir():
+        return load(folder, step, device)
+    if "model_type" not in read_json(folder / "config.json"):  # a run without a checkpoint
+        return load(folder, step, device)
+    if step is not None:
+        raise GpubError(f"{where} is a Hugging Face folder and has no steps: leave --step out")
+    return ImportedRun(folder, device)
+
+
+def _with_context(model: Decoder, context_length: int) -> Decoder:
+    "The same model for shorter texts; raises `GpubError` where every position has a weight"
+    shorter = build_model(replace(model.cfg, context_length=context_length)).eval()
+    try:
+        shorter.load_state_dict(model.state_dict())
+    except RuntimeError:
+        raise GpubError(
+            f"this model has a weight for each of its {model.cfg.context_length:,} positions: "
+            f"leave context_length {context_length:,} out"
+        ) from None
+    return shorter
+
+
+def _first_prompt(tok: Tokenizer) -> str:
     "A text that any model with this tokenizer can go on with"
     if isinstance(tok, IdTokenizer):
         return "0"
@@ -367,13 +450,15 @@ class CardFacts:
 
 def model_card(
     run: Path | str,  # a run folder
-    model: GPT | Llama,  # its model
+    model: Decoder,  # its model
     config: dict,  # the content of its config.json
     facts: CardFacts = CardFacts(),  # of the export
 ) -> str:  # text of README.md
     """The model card of a run: data, loss, bill and limits; raises `GpubError` naming a file of the
     run whose values make no sense"""
-    run, c, kind = Path(run), model.cfg, family(model.cfg)
+    run = Path(run)
+    c = model.cfg
+    architecture = architecture_of(c)
     bill = "No bill: the run did not finish, or was not made here."
     if config.get("imported"):
         bill = "No bill: the weights were imported, not trained here."
@@ -383,23 +468,18 @@ def model_card(
             if (run / "log.jsonl").is_file()
             else []
         )
-        seen, loss = (
-            rows[-1]["tokens"] if rows else None,
-            _loss_table(rows, config.get("unit", "nats/token")),
-        )
+        seen = rows[-1]["tokens"] if rows else None
+        loss = _loss_table(rows, config.get("unit", "nats/token"))
     if (run / "loss.png").is_file():
         loss += "\n\n![loss](loss.png)"
     with _reading(run / "config.json"):
-        data, m = _data_list(config.get("data", {}), seen), config.get("machine", {})
+        data = _data_list(config.get("data", {}), seen)
+        m = config.get("machine", {})
         machine = m.get("gpu") or m.get("cpu", "an unknown machine")
     if (run / "bill.json").is_file():
         with _reading(run / "bill.json"):
             bill = _BILL.format(**read_json(run / "bill.json") | dict(machine=machine))
-    style, kv = (
-        ("a LLaMA-style model", f" ({c.n_kv_heads} for keys and values)")
-        if kind == "llama"
-        else ("GPT-2 architecture", "")
-    )
+    kv = f" ({c.n_kv_heads} for keys and values)" if c.n_kv_heads < c.n_heads else ""
     only = (
         ", and only the characters it was trained on" if config.get("unit") == "nats/char" else ""
     )
@@ -407,10 +487,10 @@ def model_card(
     return render_template(
         "share/card.md.jinja",
         c=c,
-        kind=kind,
+        kind=architecture.name,
         name=config.get("preset", "model"),
         size=size,
-        style=style,
+        style=architecture.about,
         kv=kv,
         prompt=repr(config.get("prompt", "")),
         data=data,
@@ -528,7 +608,9 @@ def push(
 ) -> str:  # address of the model
     """Upload to the Hugging Face Hub with the token in HF_TOKEN; raises `GpubError` without one,
     and for whatever the Hub refuses"""
-    folder, token, url = Path(folder), os.environ.get("HF_TOKEN"), f"https://huggingface.co/{repo}"
+    folder = Path(folder)
+    token = os.environ.get("HF_TOKEN")
+    url = f"https://huggingface.co/{repo}"
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo):
         raise GpubError(f"a repository is called OWNER/NAME, got {repo!r}")
     if not (folder / "config.json").is_file() or not (
@@ -545,7 +627,8 @@ def push(
         )
     files = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
     size = sum(p.stat().st_size for p in files)
-    doing, kind = "would upload" if dry_run else "uploading", "private" if private else "public"
+    doing = "would upload" if dry_run else "uploading"
+    kind = "private" if private else "public"
     log(
         f"{doing} {len(files)} files, {size / 1e6:,.1f} MB, to {url} ({kind}): "
         f"{', '.join(p.name for p in files)}"

@@ -7,7 +7,9 @@ __all__ = ['DECAY_TARGET', 'MOST_DECAY', 'MOST_SHRINKING', 'schedule_sum', 'deca
 
 # %% ../../nbs/lib/train/decay.ipynb #ed00f35c
 from functools import lru_cache
+
 import numpy as np
+
 from ..core import GpubError
 from .config import TrainConfig
 

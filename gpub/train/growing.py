@@ -8,9 +8,11 @@ __all__ = ['grow_options']
 # %% ../../nbs/lib/train/growing.ipynb #60dc41c9
 from pathlib import Path
 from typing import Any
+
 from ..core import GpubError, read_config
 from ..model.grow import GROWING, grown_config
 from ..model.llama import LlamaConfig
+from ..model.llama_architecture import LLAMA
 from .config import TrainConfig
 from .options import RunOptions
 from .presets import apply_settings, find_preset
@@ -23,10 +25,12 @@ def grow_options(
     **others: Any,  # other fields of `RunOptions`: out, data, device
 ) -> RunOptions:  # of the run that begins with the grown weights
     "What `gpub grow` trains; raises `GpubError` for a shape that cannot compute the same"
-    config, settings = read_config(run), settings or {}
-    if "n_kv_heads" not in (config.get("model") or {}):
+    config = read_config(run)
+    settings = settings or {}
+    if config.get("architecture") != LLAMA.name:
         raise GpubError(f"{run} holds no Llama, and only a Llama can grow")
-    name, old = preset or config["preset"], LlamaConfig.from_dict(config["model"])
+    name = preset or config["preset"]
+    old = LlamaConfig.from_dict(config["model"])
     shape, _ = apply_settings(find_preset(name), settings)
     sizes = {size: shape[size] for size in GROWING} if preset else {}
     sizes |= {name: shape[name] for name in settings if name in shape}

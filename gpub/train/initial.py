@@ -12,10 +12,13 @@ import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
 import torch
 from torch import Tensor
+
 from ..core import GpubError, read_config, write_atomic
-from ..data.tokenizer import load_tokenizer
+from ..data.tokenizer_file import load_tokenizer
+from ..model.architectures import config_from_dict
 from ..model.gpt import GPTConfig
 from ..model.grow import GROWING, grow, grown_config
 from ..model.llama import Llama, LlamaConfig
@@ -24,10 +27,8 @@ from gpub.record.checkpoint import (
     folder_weights,
     load_checkpoint,
     save_checkpoint,
-    which_weights,
 )
-from ..record.load import load
-from ..share.hub import find_folder, import_folder
+from ..record.run import load
 from .config import TrainConfig
 from .options import RunOptions
 from .presets import Preset, find_preset
@@ -69,18 +70,19 @@ class InitialWeights:
         whole: bool,  # whether each process holds the whole model
     ):
         "Raises `GpubError` where these weights, or their optimizer, cannot be taken so"
-        now, then = cfg.to_dict(), self.model_cfg.to_dict()
+        now = cfg.to_dict()
+        then = self.model_cfg.to_dict()
         changed = [k for k in now if now[k] != then.get(k) and k != "context_length"]
         if changed:
             raise GpubError(
                 f"--init takes the model as it is: {changed[0]} is {then.get(changed[0])}, "
                 f"not {now[changed[0]]}; only context_length can be set"
             )
-        most = self.model_cfg.context_length
-        if isinstance(cfg, GPTConfig) and cfg.context_length > most:
+        positions = self.model_cfg.context_length
+        if isinstance(cfg, GPTConfig) and cfg.context_length > positions:
             raise GpubError(
-                f"this model learned a vector for each of its {most} positions: context_length "
-                f"cannot be {cfg.context_length}"
+                f"this model learned a vector for each of its {positions} positions: "
+                f"context_length cannot be {cfg.context_length}"
             )
         same = cfg == self.model_cfg and recipe.optimizer == self.recipe.optimizer
         if self.optimizer and not (same and whole):
@@ -131,8 +133,8 @@ def find_initial(
     "What a run begins with; raises `GpubError` where the folder began with something else"
     began = {}
     if (out / "config.json").is_file():
-        found = read_config(out)
-        began = found.get("init") or {} if isinstance(found, dict) else {}
+        config = read_config(out)
+        began = config.get("init") or {} if isinstance(config, dict) else {}
     if options.init is None:
         if began:
             raise GpubError(
@@ -147,8 +149,8 @@ def find_initial(
     if began and began.get("source") == source and checkpoints(out):
         return _on_its_way(out, began)
     if (Path(source) / "checkpoints").is_dir():
-        found = _from_run(Path(source), options.warm)
-        return found.grown(options.settings or {}) if options.grow else found
+        initial = _from_run(Path(source), options.warm)
+        return initial.grown(options.settings or {}) if options.grow else initial
     if options.warm:
         raise GpubError(f"--warm takes the optimizer of a run over, and {source} is no run folder")
     return _from_folder(source)
@@ -156,11 +158,10 @@ def find_initial(
 
 def _on_its_way(out: Path, began: dict) -> InitialWeights:
     "What a run that goes on needs to know of its beginning"
-    config = read_config(out, "model", "train")
-    kind = LlamaConfig if "n_kv_heads" in config["model"] else GPTConfig
+    config = read_config(out, "architecture", "model", "train")
     return InitialWeights(
         facts=began,
-        model_cfg=kind.from_dict(config["model"]),
+        model_cfg=config_from_dict(config["architecture"], config["model"]),
         tok=load_tokenizer(out),
         recipe=TrainConfig.from_dict(config["train"]),
     )
@@ -169,14 +170,18 @@ def _on_its_way(out: Path, began: dict) -> InitialWeights:
 def _from_run(run: Path, warm: bool) -> InitialWeights:
     "The newest weights of a run, and its optimizer where that is wanted"
     opened = load(run, device="cpu")
-    step, weights = which_weights(run, log=lambda line: None)
-    facts = dict(source=str(run), step=step, weights=weights, optimizer="warm" if warm else "fresh")
+    facts = dict(
+        source=str(run),
+        step=opened.step,
+        weights=opened.weights_sum(),
+        optimizer="warm" if warm else "fresh",
+    )
     recipe = FINE_TUNING
     if isinstance(opened.config.get("train"), dict) and opened.config["preset"] != "imported":
         recipe = TrainConfig.from_dict(opened.config["train"])
     moments = None
     if warm:
-        saved = load_checkpoint(run, step).optimizer
+        saved = opened.load().optimizer
         moments = {k: v for k, v in saved.items() if not k.startswith("rng|")}
         if not moments:
             raise GpubError(f"{run} was imported: it has no optimizer to go on with, leave --warm")
@@ -192,6 +197,8 @@ def _from_run(run: Path, warm: bool) -> InitialWeights:
 
 def _from_folder(source: str) -> InitialWeights:
     "A model of Hugging Face"
+    from gpub.share.hub import find_folder, import_folder  # a leaf: a run of our own does without
+
     folder = find_folder(source)
     model, tok = import_folder(folder)
     if tok is None:
@@ -213,7 +220,8 @@ def branch_run(
     folder that holds something else"""
     run = Path(run)
     config = read_config(run, "model", "data", "train", "options", "run_id")
-    saved, steps = load_checkpoint(run), config["train"]["steps"]
+    saved = load_checkpoint(run)
+    steps = config["train"]["steps"]
     if saved.step < steps:
         raise GpubError(
             f"{run} stopped at step {saved.step} of {steps}: let it finish first, with "

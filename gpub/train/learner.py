@@ -9,28 +9,30 @@ __all__ = ['device_room', 'first_cut', 'bucket_bytes', 'get_rng', 'set_rng', 'Pl
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
+
 import torch
 from torch import Tensor, nn
+
 from ..core import GpubError
 from ..device import Precision
 from ..model.gpt import GPTConfig
 from ..model.head import LARGE_VOCABULARY, pick_head
 from ..model.llama import LlamaConfig
-from ..model.sizes import MODES, ROOM, largest_batch, memory_forecast
+from ..model.architecture import MODES
+from ..model.gpu_plan import ROOM
+from ..model.step_memory import largest_batch, memory_forecast
 from ..record.checkpoint import Checkpoint
-from .kernels import pick_attention
-from .compiled import choose_loss
+from .compiled import LossFunction, choose_loss
 from .config import TrainConfig
-from .documents import ByDocument
-from .float8 import use_float8
+from .kernels import pick_attention
 from .loop import context_length_at
-from .memory import MicroBatcher
+from .memory import Loss, MicroBatcher
 from gpub.train.optim import (
     make_optimizers,
     muon_format,
-    own_parameters,
     optimizer_state,
+    own_parameters,
     restore_optimizers,
 )
 from .parallel import World, fill_slices, shard, share_gradients
@@ -59,7 +61,6 @@ def first_cut(
     for mode in modes:
         how = dict(context_length=context_length, mode=mode, half=half, optimizer=cfg.optimizer)
         how["chunked"] = model_cfg.vocab_size >= LARGE_VOCABULARY
-        how["float8"] = cfg.float8
         if memory_forecast(model_cfg, rows, **how)["peak"] <= room:
             return mode, rows
         most = largest_batch(model_cfg, room, rows, accumulate=True, **how)
@@ -127,20 +128,18 @@ class Learner:
                 "fp16 needs whole gradients for its scaler: use --parallel ddp, or --set "
                 "precision=fp32"
             )
-        self.cfg, self.place, self.log = cfg, place, log
+        self.cfg = cfg
+        self.place = place
+        self.log = log
         self.model = pick_attention(model, place.device, place.precision.dtype)
         pick_head(self.model, place.device)
-        if cfg.float8:
-            use_float8(self.model)
         self.scaler = torch.amp.GradScaler(place.device.type, enabled=place.precision.scaler)
         if place.sliced:
             self._slice(weights)
         elif weights is not None:
             self.model.load_state_dict(weights)
         self.opts = make_optimizers(self.model, cfg, muon_format(place.device), place.world)
-        self.fit = MicroBatcher(self.model, cfg, place.world, log)
-        # how it is trained and validated: as a whole row, or each document of it
-        self.judged = ByDocument(self.model) if cfg.document_mask else self.model
+        self.micro_batcher = MicroBatcher(self.model, cfg, place.world, log)
         self.compile = cfg.compile  # a run that goes on keeps what was decided when it began
         self.compiled = False  # whether the loss function is
 
@@ -206,7 +205,7 @@ class Learner:
         if self.cfg.micro_batch is not None or self.place.sliced:
             return  # slices: `gpub plan --processes` says what a recipe should ask for
         world = self.place.world
-        room = world.on_main(lambda: device_room(self.place.device))
+        room = world.on_main(device_room, self.place.device)
         if room is None:
             return
         if world.size > 1:
@@ -215,7 +214,7 @@ class Learner:
         rows = self.cfg.batch_tokens // context_length // world.size
         half = self.dtype != torch.float32
         mode, micro = first_cut(self.model.cfg, self.cfg, rows, context_length, room, half)
-        self.fit.use(mode, micro)
+        self.micro_batcher.use(mode, micro)
         if micro < rows:
             self.log(
                 f"{micro} sequences of {context_length} tokens at once, "
@@ -223,14 +222,20 @@ class Learner:
                 f"what {room / 1e9:.3g} GB hold by the forecast"
             )
 
-    def loss_function(
+    def token_loss(
         self,
-        x: Tensor,  # ids of a batch as in training
-        y: Tensor,  # its targets
-        steps: int,  # still to do
-    ) -> Callable:  # (ids, targets) -> loss, whose `backward` averages over the processes
-        "`model.loss`, compiled where that pays"
+        ids_bt: Tensor,  # of a batch as in training
+        targets_bt: Tensor,
+    ) -> LossFunction:
+        "`model.loss`, compiled where the recipe asks for it"
         cfg = replace(self.cfg, compile=self.compile)
-        loss_fn = choose_loss(self.fit, (x, y), cfg, steps, self.dtype, self.judged)
-        self.compiled = loss_fn != self.judged.loss
-        return share_gradients(self.model, loss_fn, self.place.world, self.place.parallel)
+        loss_fn = choose_loss(self.micro_batcher, (ids_bt, targets_bt), cfg, self.dtype)
+        self.compiled = loss_fn != self.model.loss
+        return loss_fn
+
+    def share(
+        self,
+        loss_of: Callable[[Any], Loss],  # an objective's, of a piece
+    ) -> Callable[[Any], Loss]:
+        "The same loss; its `backward` leaves the average over the processes"
+        return share_gradients(self.model, loss_of, self.place.world, self.place.parallel)

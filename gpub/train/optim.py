@@ -11,10 +11,12 @@ import importlib
 import inspect
 from collections.abc import Iterable
 from functools import partial
+
 import torch
 from torch import Tensor, nn
+
 from ..core import Config, GpubError, first_line
-from ..model.sizes import MUON_AT_ONCE
+from ..model.step_memory import MUON_AT_ONCE
 from .config import TrainConfig
 from .parallel import World, divide_stack, shard_like, to_full_tensor
 
@@ -57,8 +59,6 @@ def muon_format(
 class Muon(torch.optim.Optimizer):
     "Momentum made orthogonal, for 2-D weights; a few equal shapes share one batched iteration"
 
-    AT_ONCE = MUON_AT_ONCE  # parameters of one shape that are moved together
-
     def __init__(
         self,
         params: Iterable[nn.Parameter],  # 2-D
@@ -69,6 +69,7 @@ class Muon(torch.optim.Optimizer):
         dtype: torch.dtype = torch.float32,  # of the matmuls
         # {parameter: rows of each}: it is several matrices stacked (queries, keys and values)
         parts: dict[nn.Parameter, list[int]] | None = None,
+        at_once: int = MUON_AT_ONCE,  # parameters of one shape that are moved together
     ):
         params = list(params)
         wrong = [tuple(p.shape) for p in params if p.ndim != 2]
@@ -76,7 +77,9 @@ class Muon(torch.optim.Optimizer):
             raise GpubError(f"Muon takes matrices only, got shapes {wrong}; give the rest to AdamW")
         defaults = dict(lr=lr, momentum=momentum, weight_decay=weight_decay, ns_steps=5)
         super().__init__(params, defaults)
-        self.dtype, self.parts = dtype, parts or {}
+        self.dtype = dtype
+        self.parts = parts or {}
+        self.at_once = at_once
 
     @torch.no_grad()
     def step(self):
@@ -104,12 +107,13 @@ class Muon(torch.optim.Optimizer):
         for p in params:
             by_shape.setdefault(tuple(p.shape), []).append(p)
         for alike in by_shape.values():
-            for i in range(0, len(alike), self.AT_ONCE):
-                yield alike[i : i + self.AT_ONCE]
+            for i in range(0, len(alike), self.at_once):
+                yield alike[i : i + self.at_once]
 
     def _move(self, params: list[nn.Parameter], group: dict):
         "Orthogonalize what these parameters look ahead to, and take the step"
-        by_shape, updates = {}, {p: [] for p in params}
+        by_shape = {}
+        updates = {p: [] for p in params}
         for p in params:
             ahead = torch.lerp(p.grad, self.state[p]["momentum"], group["momentum"])  # Nesterov
             if self.dtype == torch.bfloat16:
@@ -137,11 +141,11 @@ class DividedMuon(Muon):
         self,
         world: World,  # the processes that train together
         *args: object,  # as `Muon`
-        **kwargs: object,  # likewise
+        **kwargs: object,
     ):
         super().__init__(*args, **kwargs)
         self.world = world
-        self.AT_ONCE = max(self.AT_ONCE, world.size)  # so that none is idle
+        self.at_once = max(self.at_once, world.size)  # so that none is idle
 
     def _turn(self, stack: Tensor, steps: int) -> Tensor:
         share = partial(orthogonalize, steps=steps, dtype=self.dtype)
@@ -209,7 +213,7 @@ def make_optimizers(
     cfg: TrainConfig,  # which optimizer, its rates, betas, momentum and decay
     muon_dtype: torch.dtype = torch.float32,  # see `muon_format`
     world: World = World(),  # the processes that share Muon's work
-) -> list[torch.optim.Optimizer]:  # `group["peak"]` holds each group's peak rate
+) -> list[torch.optim.Optimizer]:  # `group["initial_lr"]` holds each group's peak rate
     """Make Muon for the matrices of the blocks and AdamW for the rest, AdamW for everything, or an
     optimizer of a class that the settings name, for everything"""
     named = {n: p for n, p in model.named_parameters() if p.requires_grad}
@@ -225,12 +229,20 @@ def make_optimizers(
         shape = getattr(model, "cfg", None)
         stacked = [p for n, p in matrices.items() if n.endswith("qkv.weight")]
         stacks = {p: _stacked_rows(p, shape) for p in stacked}
-        rates = cfg.muon_lr, cfg.muon_momentum, cfg.weight_decay
-        kind = Muon if world.size == 1 else partial(DividedMuon, world)
-        optimizers.append(kind(matrices.values(), *rates, muon_dtype, stacks))
+        settings = dict(
+            lr=cfg.muon_lr,
+            momentum=cfg.muon_momentum,
+            weight_decay=cfg.weight_decay,
+            dtype=muon_dtype,
+            parts=stacks,
+        )
+        if world.size == 1:
+            optimizers.append(Muon(matrices.values(), **settings))
+        else:
+            optimizers.append(DividedMuon(world, matrices.values(), **settings))
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            group["peak"] = group["lr"]
+            group["initial_lr"] = group["lr"]
     return optimizers
 
 

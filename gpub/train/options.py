@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
+
 from ..core import Count, GpubError, NotNegative, first_line, read_config, refuse_url, validated
 from ..progress import Progress
 from .config import CHANGEABLE
@@ -73,8 +74,6 @@ class RunOptions:
     # when to draw a text and keep the checkpoint; default: as the preset
     milestone_steps: Steps | None = None
     eval_tokens: Count | None = None  # validate on so many tokens only; default: on all
-    # called with (step, context length) before a batch is fetched
-    before_batch: Callable[[int, int], object] | None = None
     progress: Progress | None = None  # the line that says where the run is; default: a new one
 
     def __post_init__(self):
@@ -140,21 +139,21 @@ def options_to_resume(
 
 
 def options_from(
-    found: Any,  # an object with the names of `KEPT_OPTIONS` and out
+    given: Any,  # an object with the names of `KEPT_OPTIONS` and out
     where: str,  # the file, for messages
 ) -> RunOptions:
     "Options that a file holds; raises `GpubError` for a name that is none, with the nearest"
-    if not isinstance(found, dict) or "preset" not in found:
+    if not isinstance(given, dict) or "preset" not in given:
         raise GpubError(f"{where} holds no options of a run: at least preset is needed")
     names = [field.name for field in fields(RunOptions)]
-    for name in found:
+    for name in given:
         if name not in names:
             near = difflib.get_close_matches(str(name), [*KEPT_OPTIONS, "out"], 1) or [
                 *KEPT_OPTIONS,
                 "out",
             ]
             raise GpubError(f"{where}: no option {name!r}; nearest: {', '.join(near)}")
-    return RunOptions(**found)
+    return RunOptions(**given)
 
 
 def read_options(
@@ -165,12 +164,12 @@ def read_options(
     import yaml
 
     try:
-        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        given = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as e:
         raise GpubError(f"cannot read {path}: {first_line(e)}") from None
-    if isinstance(found, dict):
-        found = found | changes
-    return options_from(found, str(path))
+    if isinstance(given, dict):
+        given = given | changes
+    return options_from(given, str(path))
 
 
 def options_yaml(

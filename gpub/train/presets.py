@@ -4,20 +4,24 @@
 
 # %% auto #0
 __all__ = ['PEAK_RATES', 'LARGE', 'PRESETS', 'COMMON_NAMES', 'Preset', 'preset_of_shape', 'PeakRates', 'preset_of_large_shape',
-           'find_preset', 'preset_table', 'apply_settings']
+           'find_preset', 'preset_table', 'change_recipe', 'apply_settings']
 
 # %% ../../nbs/lib/train/presets.ipynb #48375cf0
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
-from ..core import OLD_NAMES, GpubError, parse_json
-from ..model.sizes import SHAPES, config_of, nearest, parameter_anatomy
+
+from ..core import GpubError, parse_json
+from ..model.gpt import GPTConfig
+from ..model.llama_architecture import GROWN
+from ..model.llama import LlamaConfig
+from ..model.architectures import SHAPES, config_of
+from ..core import nearest
+from ..model.counts import parameter_anatomy
 from ..table import Table
 from .config import TrainConfig
 from .decay import DECAY_TARGET, decay_for
-from ..model.gpt import GPTConfig
-from ..model.grow import GROWN
-from ..model.llama import LlamaConfig
 
 # %% ../../nbs/lib/train/presets.ipynb #08dbef15
 @dataclass(frozen=True)
@@ -42,11 +46,12 @@ def preset_of_shape(
     **kw: Any,  # of `TrainConfig`
 ) -> Preset:
     "The preset of a shape"
-    s, cfg = SHAPES[name], TrainConfig(**kw)
+    s = SHAPES[name]
+    cfg = TrainConfig(**kw)
     if decay_target is not None:
         cfg = replace(cfg, weight_decay=decay_for(cfg, decay_target))
-    model = {k: v for k, v in s.model.items() if k != "vocab_size"}
-    return Preset(s.about, model, cfg, s.config, evals, decay_target=decay_target)
+    model = {k: v for k, v in s.config.to_dict().items() if k != "vocab_size"}
+    return Preset(s.about, model, cfg, type(s.config), evals, decay_target=decay_target)
 
 
 @dataclass(frozen=True)
@@ -129,8 +134,8 @@ for _name in GROWN:  # the blog's 9.8 billion tokens, each after growing: `gpub 
 
 def find_preset(
     name: str,  # as typed
-):  # `Preset`
-    "A preset by name; raises `GpubError` with the list, nearest first"
+) -> Preset:
+    "Find a preset by name; raises `GpubError` with the list, nearest first"
     if name in PRESETS:
         return PRESETS[name]
     if Path(name).exists():
@@ -169,36 +174,54 @@ COMMON_NAMES = {  # of settings in other libraries -> here
 }
 
 
-def apply_settings(
-    preset: Preset,  # stays as it is
-    settings: dict,  # {'lr': '0.01', 'width': '64'}: text from a command line, or values
-):  # (model, cfg) with the settings in
-    "Change settings by name; raises `GpubError` for a name that neither model nor recipe has"
-    fields = {
-        **TrainConfig.__dataclass_fields__,
-        **{k: f for k, f in preset.config.__dataclass_fields__.items() if k != "vocab_size"},
-    }
-    model, cfg, changes = dict(preset.model), preset.train, {}
-    for k, v in settings.items():
-        if k in OLD_NAMES and OLD_NAMES[k] in fields:
-            raise GpubError(
-                f"the setting {k!r} is called {OLD_NAMES[k]} now: --set {OLD_NAMES[k]}={v}"
-            )
-        if k not in fields:
-            close = nearest(k, fields)[:5]
-            if k in COMMON_NAMES:
-                close = [COMMON_NAMES[k]]
-            raise GpubError(f"no setting {k!r}; nearest: {', '.join(close)}")
-        if isinstance(v, str):
-            try:
-                v = parse_json(v)
-            except ValueError:
-                pass  # a word, such as cosine
-        (changes if k in TrainConfig.__dataclass_fields__ else model)[k] = v
+def _check_names(settings: dict, known: Iterable[str]):
+    for name in settings:
+        if name in COMMON_NAMES:
+            raise GpubError(f"no setting {name!r}; nearest: {COMMON_NAMES[name]}")
+        if name not in known:
+            raise GpubError(f"no setting {name!r}; nearest: {', '.join(nearest(name, known)[:5])}")
+
+
+def _value(text: Any) -> Any:
+    "What was typed, as JSON where it is some"
+    if not isinstance(text, str):
+        return text
     try:
-        cfg = replace(cfg, **changes)
+        return parse_json(text)
+    except ValueError:
+        return text  # a word, such as cosine
+
+
+def change_recipe(
+    cfg: TrainConfig,  # stays as it is
+    settings: dict[str, Any],  # {'lr': '0.01'}: text from a command line, or values
+) -> TrainConfig:
+    "Change settings of a recipe by name; raises `GpubError` for a name that it does not have"
+    _check_names(settings, TrainConfig.__dataclass_fields__)
+    try:
+        return replace(cfg, **{name: _value(value) for name, value in settings.items()})
     except TypeError as e:
         raise GpubError(f"a setting has the wrong type: {e}") from None
+
+
+def apply_settings(
+    preset: Preset,  # stays as it is
+    settings: dict[
+        str, Any
+    ],  # {'lr': '0.01', 'd_model': '64'}: text from a command line, or values
+) -> tuple[dict[str, Any], TrainConfig]:  # arguments of the model's config, and the recipe
+    "Change settings by name; raises `GpubError` for a name that neither model nor recipe has"
+    of_recipe = TrainConfig.__dataclass_fields__
+    of_model = [name for name in preset.config.__dataclass_fields__ if name != "vocab_size"]
+    _check_names(settings, [*of_recipe, *of_model])
+    model = dict(preset.model)
+    changes = {}
+    for name, value in settings.items():
+        if name in of_recipe:
+            changes[name] = value
+        else:
+            model[name] = _value(value)
+    cfg = change_recipe(preset.train, changes)
     if preset.decay_target is None or "weight_decay" in changes:
         return model, cfg
     return model, replace(cfg, weight_decay=decay_for(cfg, preset.decay_target))

@@ -6,11 +6,9 @@
 __all__ = ['RunRows']
 
 # %% ../../nbs/lib/train/rows.ipynb #38b53b46
-from typing import Any
-from torch import Tensor
 from ..core import GpubError
-from ..data.batches import Batches
-from ..data.borders import without_borders
+from ..data.batch import Batch
+from ..data.batches import Batches, RowOrigin
 from ..data.corpus import Corpus
 from .config import TrainConfig
 from .loop import context_length_at, context_lengths
@@ -27,7 +25,10 @@ class RunRows:
         context_length: int,  # the model's
         world: World = World(),  # the processes that share a step
     ):
-        self.corpus, self.cfg, self.context_length, self.world = corpus, cfg, context_length, world
+        self.corpus = corpus
+        self.cfg = cfg
+        self.context_length = context_length
+        self.world = world
         lengths = context_lengths(cfg, context_length)
         self.by_length = {length: self._batches(length) for length in lengths}
 
@@ -35,45 +36,34 @@ class RunRows:
         size = self.cfg.batch_tokens
         if size % length:
             raise GpubError(f"batch_tokens {size} is not a multiple of the context {length}")
-        shares = dict(weights=self.cfg.weights) if self.cfg.weights else {}
-        place = dict(rank=self.world.rank, world=self.world.size)
-        if self.cfg.document_mask:
-            shares |= dict(borders=True)
-        return self.corpus.train(length, size // length, self.cfg.seed, **place, **shares)
+        return self.corpus.train(
+            context_length=length,
+            batch=size // length,
+            seed=self.cfg.seed,
+            rank=self.world.rank,
+            world=self.world.size,
+            weights=self.cfg.weights or None,
+        )
 
-    def _order(self, length: int) -> tuple[Batches, bool]:
-        "Whose windows rows of a length are cut from, and whether they are cut at all"
+    def _batches_of(self, length: int) -> Batches:
+        "Choose the order that rows of a length are read from: the longest's, if they divide it"
         longest = max(self.by_length)
-        if longest % length:  # cannot be cut out of the longest: an order of its own
-            return self.by_length[length], False
-        return self.by_length[longest], True
+        return self.by_length[length if longest % length else longest]
 
-    def tokens(
+    def read(
         self,
         step: int,  # from 0
         length: int,  # of the rows, one of `context_lengths`
-    ) -> Tensor:  # (rows, length + 1) int64: ids, and the last one's target
-        "This process's rows of a step"
-        return without_borders(self.fed(step, length))
+    ) -> Batch:
+        "Read this process's rows of a step"
+        size = self.cfg.batch_tokens
+        return self._batches_of(length).read(step * size, size, length)
 
-    def fed(
+    def trace(
         self,
         step: int,  # from 0
-        length: int,  # of the rows, one of `context_lengths`
-    ) -> Tensor:  # (rows, length + 1) int64; where the recipe has a document mask, with borders
-        "What the loss is fed in a step"
-        batches, cut = self._order(length)
-        if not cut:
-            return batches.tokens(step)
-        return batches.read(step * self.cfg.batch_tokens, self.cfg.batch_tokens, length)
-
-    def what(
-        self,
-        step: int,  # from 0
-    ) -> list[dict[str, Any]]:  # as from `Batches.what`
-        "Windows of a step: source, epoch, place, and the documents where they are known"
+    ) -> list[RowOrigin]:  # one for each window, which may be cut into several rows
+        "Tell where the rows of a step lie: source, epoch, place, documents if they are known"
         length = context_length_at(step, self.cfg, self.context_length)
-        batches, cut = self._order(length)
-        if not cut:
-            return batches.what(step)
-        return batches.what_at(step * self.cfg.batch_tokens, self.cfg.batch_tokens)
+        size = self.cfg.batch_tokens
+        return self._batches_of(length).trace_rows(step * size, size)

@@ -6,11 +6,15 @@
 __all__ = ['OPENERS', 'Tracker', 'check_tracker', 'tracker']
 
 # %% ../../nbs/lib/train/trackers.ipynb #3cda4e7b
-import html, importlib, os, sys
+import html
+import importlib
+import os
+import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
 from ..core import GpubError, first_line
 
 # %% ../../nbs/lib/train/trackers.ipynb #202eb5b6
@@ -99,7 +103,9 @@ class Tracker:
         functions: tuple,  # log, text, close
         log: Callable[[str], None] = print,  # called with one line when it fails
     ):
-        self.name, self._tell, self.alive = name, log, True
+        self.name = name
+        self._tell = log
+        self.alive = True
         self._log, self._text, self._close = functions
 
     def _ask(self, f: Callable, *args: Any):

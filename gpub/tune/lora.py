@@ -7,20 +7,25 @@ __all__ = ['LoraConfig', 'LoraLinear', 'lora_places', 'add_lora', 'lora_layers',
            'adapter_weights', 'lora_memory', 'save_lora', 'load_lora']
 
 # %% ../../nbs/lib/tune/lora.ipynb #d881ea30
-import json, math, re
+import json
+import math
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
+
 import torch
 from annotated_types import Gt, Lt
 from torch import nn
-from torch.nn import functional as F
+
 from ..core import Config, Count, GpubError, first_line, read_json, write_atomic
-from ..files import give_usual_mode, write_sums
-from ..model.gpt import GPT, GPTConfig
-from ..model.llama import Llama, LlamaConfig, build_model
-from ..model.sizes import PARTS, StepSettings, memory_timeline
-from ..share.weights import BLOCKS, family, row_sizes, their_names
+from ..files import write_sums
+from ..model.architectures import architecture_of, build_model, row_sizes, their_names
+from ..model.gpt import Decoder, GPTConfig
+from ..model.llama import LlamaConfig
+from ..model.step_memory import PARTS, StepSettings, memory_timeline
+from ..record.folder import sweep_halves
+from .low_rank import LowRank
 
 # %% ../../nbs/lib/tune/lora.ipynb #219eadcf
 _AboveZero = Annotated[float, Gt(0), "a number above 0"]
@@ -36,22 +41,8 @@ class LoraConfig(Config):
     places: tuple[str, ...] = ()
 
 
-class LoraLinear(nn.Module):
-    "A frozen linear layer and a learned correction of low rank beside it"
-
-    def __init__(
-        self,
-        base: nn.Linear,  # is frozen
-        rank: int,  # of the correction
-        scale: float,  # multiplies the correction
-    ):
-        super().__init__()
-        outputs, inputs = base.weight.shape
-        like = dict(device=base.weight.device, dtype=base.weight.dtype)
-        self.base, self.rank, self.scale = base.requires_grad_(False), rank, scale
-        self.a = nn.Parameter(torch.empty(rank, inputs, **like))
-        self.b = nn.Parameter(torch.zeros(outputs, rank, **like))
-        nn.init.kaiming_uniform_(self.a, a=math.sqrt(5))  # as PEFT begins
+class LoraLinear(LowRank):
+    "The layer with its correction, as the rest of a model sees a linear layer"
 
     @property
     def weight(self) -> torch.Tensor:  # (out, in)
@@ -63,13 +54,6 @@ class LoraLinear(nn.Module):
         "The bias of the frozen layer"
         return self.base.bias
 
-    def forward(
-        self,
-        x: torch.Tensor,  # (..., in)
-    ) -> torch.Tensor:  # (..., out)
-        "The layer and its correction"
-        return self.base(x) + F.linear(F.linear(x, self.a), self.b) * self.scale
-
     @torch.no_grad()
     def merged(self) -> nn.Linear:
         "The frozen layer with the correction added to its weights"
@@ -78,16 +62,17 @@ class LoraLinear(nn.Module):
 
 
 def lora_places(
-    model: GPT | Llama,  # any
+    model: Decoder,  # any
 ) -> list[str]:  # such as attn.qkv
     "The linear layers of a block, by our names"
-    return [place for place in BLOCKS[family(model.cfg)][1] if "norm" not in place]
+    parts = architecture_of(model.cfg).hugging_face.parts
+    return [part for part in parts if "norm" not in part]
 
 
 def add_lora(
-    model: GPT | Llama,  # all its own weights are frozen
+    model: Decoder,  # all its own weights are frozen
     cfg: LoraConfig = LoraConfig(),  # rank, alpha and places
-) -> GPT | Llama:  # the same model
+) -> Decoder:  # the same model
     """Freeze a model and put adapters beside its linear layers; raises `GpubError` for unknown
     places"""
     known = lora_places(model)
@@ -107,15 +92,15 @@ def add_lora(
 
 
 def lora_layers(
-    model: GPT | Llama,  # with adapters
+    model: Decoder,  # with adapters
 ) -> dict[str, LoraLinear]:  # blocks.0.attn.qkv -> the layer
     "The adapters of a model by name"
     return {n: part for n, part in model.named_modules() if isinstance(part, LoraLinear)}
 
 
 def merge_lora(
-    model: GPT | Llama,  # with adapters
-) -> GPT | Llama:  # the same model, without them
+    model: Decoder,  # with adapters
+) -> Decoder:  # the same model, without them
     "Add every correction to its matrix; the model then has the layers it had before"
     for name, layer in lora_layers(model).items():
         part, _, last = name.rpartition(".")
@@ -125,7 +110,7 @@ def merge_lora(
 
 @torch.no_grad()
 def merged_weights(
-    model: GPT | Llama,  # with adapters, or without
+    model: Decoder,  # with adapters, or without
 ) -> dict[str, torch.Tensor]:  # name -> tensor, as the model has them without adapters
     "The weights that a model would have with its corrections added; the model stays as it is"
     layers = lora_layers(model)
@@ -143,7 +128,7 @@ def merged_weights(
 
 
 def adapter_weights(
-    model: GPT | Llama,  # with adapters, or without
+    model: Decoder,  # with adapters, or without
 ) -> dict[str, torch.Tensor]:  # name -> tensor; empty without
     "What an adapter has learned"
     return {
@@ -234,18 +219,21 @@ def _of_pattern(patterns: dict[str, Any], layer: str, default: Any) -> Any:
 
 
 def save_lora(
-    model: GPT | Llama,  # with adapters, all of one rank
+    model: Decoder,  # with adapters, all of one rank
     folder: Path | str,  # made if missing
     # the folder or the hub name of the model that the adapter belongs to, where PEFT can open it
     base: str | None = None,
 ) -> Path:  # the folder
     "Write the adapters as PEFT keeps them; raises `GpubError` for a model without any"
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
-    layers, cfg, folder = lora_layers(model), model.cfg, Path(folder)
+    layers = lora_layers(model)
+    cfg = model.cfg
+    folder = Path(folder)
     if not layers:
         raise GpubError("this model has no adapters to save: add them with `add_lora`")
-    tensors, targets = {}, set()
+    tensors = {}
+    targets = set()
     for name, layer in layers.items():
         theirs, _ = their_names(f"{name}.weight", cfg)
         pieces = layer.b.split(row_sizes(cfg)) if len(theirs) > 1 else [layer.b]
@@ -270,11 +258,12 @@ def save_lora(
         bias="none",
         inference_mode=True,
         target_modules=sorted(targets),
-        fan_in_fan_out=family(cfg) == "gpt2",
+        fan_in_fan_out=architecture_of(cfg).hugging_face.transposed,
     )
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, folder / "adapter_model.safetensors")
-    give_usual_mode(folder / "adapter_model.safetensors")
+    for name in ("adapter_model.safetensors", "adapter_config.json", "SHA256SUMS"):
+        sweep_halves(folder / name)  # of a process that was killed here
+    write_atomic(folder / "adapter_model.safetensors", save(tensors))
     write_atomic(folder / "adapter_config.json", json.dumps(config, indent=1))
     write_sums(folder)
     return folder
@@ -326,9 +315,9 @@ def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def load_lora(
-    model: GPT | Llama,  # without adapters; its weights are frozen
+    model: Decoder,  # without adapters; its weights are frozen
     folder: Path | str,  # that PEFT or `save_lora` wrote
-) -> GPT | Llama:  # the same model, with the adapters
+) -> Decoder:  # the same model, with the adapters
     """Put a kept adapter beside the layers of a model; raises `GpubError` for what does not fit
     it"""
     cfg = _peft_config(Path(folder, "adapter_config.json"))

@@ -6,30 +6,30 @@
 __all__ = ['with_marks', 'grow_vocabulary', 'TuneStart', 'open_start', 'compute_as_before', 'open_talker']
 
 # %% ../../nbs/lib/tune/start.ipynb #fb7bc41f
-import os
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
 import torch
 from tokenizers import AddedToken
 from torch import Tensor
+
 from ..chat.template import CHAR_MARKS, chat_marks, check_talks
 from ..core import GpubError, read_config
-from ..data.tokenizer import SPECIALS, BPETokenizer, CharTokenizer
-from ..device import machine, pick_device, use_threads
-from ..host import usable_cores
-from ..model.gpt import GPT
-from ..model.llama import Llama, build_model
-from ..record.checkpoint import folder_weights, which_weights
-from ..record.load import LoadedRun, load
-from ..share.hub import import_folder
-from ..share.weights import to_tokenizer
+from ..data.bpe import BPETokenizer, SPECIALS
+from ..data.char import CharTokenizer
+from ..data.tokenizer import Tokenizer
+from ..device import pick_device, use_threads
+from ..model.gpt import Decoder
+from ..model.architectures import build_model
+from ..record.checkpoint import folder_weights
+from ..record.run import Run, load
+from ..train.resume import restore_threads
 
 # %% ../../nbs/lib/tune/start.ipynb #8e55a7d9
 def with_marks(
-    tok: BPETokenizer | CharTokenizer,  # of any model
-) -> tuple[BPETokenizer | CharTokenizer, int]:  # with the marks; how many are new
+    tok: Tokenizer,  # of any model
+) -> tuple[Tokenizer, int]:  # with the marks; how many are new
     "The same tokenizer with a token for each mark of a chat; ids that were there stay"
     if isinstance(tok, CharTokenizer):
         new = [mark for mark in CHAR_MARKS.values() if mark not in tok.chars]
@@ -37,6 +37,8 @@ def with_marks(
     new = [name for name in SPECIALS if name not in tok.specials]
     if not new:
         return tok, 0
+    from gpub.share.weights import to_tokenizer  # a leaf: only new marks need it
+
     rust = to_tokenizer(tok)
     rust.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in new])
     return BPETokenizer(rust), len(new)
@@ -44,9 +46,9 @@ def with_marks(
 
 @torch.no_grad()
 def grow_vocabulary(
-    model: GPT | Llama,  # stays as it is
+    model: Decoder,  # stays as it is
     vocab_size: int,  # of its new tokenizer
-) -> GPT | Llama:  # a model that knows more tokens
+) -> Decoder:  # a model that knows more tokens
     "The same model with rows for new tokens, each the mean of the old ones"
     old = model.cfg.vocab_size
     grown = build_model(replace(model.cfg, vocab_size=vocab_size))
@@ -67,11 +69,16 @@ def grow_vocabulary(
 class TuneStart:
     "A model that is to learn to talk"
 
-    model: GPT | Llama  # on its device, with the marks of a chat
-    tok: BPETokenizer | CharTokenizer  # with the marks of a chat
+    model: Decoder  # on its device, with the marks of a chat
+    tok: Tokenizer  # with the marks of a chat
     facts: dict[str, Any]  # its step, the checksum of its weights, how many marks are new
     folder: Path  # where it came from
     config: dict[str, Any] = field(default_factory=dict)  # of the run; {} for other models
+
+    @property
+    def device(self) -> torch.device:
+        "Where the model is"
+        return self.model.tok.weight.device
 
     def peak_rates(self) -> dict[str, Any]:  # {} for a model from elsewhere
         "Rates and batch that the model was pretrained with, as far as its run tells"
@@ -91,15 +98,19 @@ def open_start(
 ) -> TuneStart:
     "A model ready to be tuned; raises `GpubError` for a folder that holds none"
     use_threads()
-    where, config = Path(where), {}
+    where = Path(where)
+    config = {}
     if not where.is_dir():
         raise GpubError(f"{where} is no folder: give a run, or a model of Hugging Face")
     if _is_run(where):
         opened = load(where, step, "cpu")
-        model, tok, config = opened.model, opened.tokenizer, opened.config
-        found, weights = which_weights(where, step, log=lambda line: None)
-        facts = dict(step=found, weights=weights)
+        model = opened.model
+        tok = opened.tokenizer
+        config = opened.config
+        facts = dict(step=opened.step, weights=opened.weights_sum())
     else:
+        from gpub.share.hub import import_folder  # a leaf: a run of our own does without
+
         model, tok = import_folder(where)
         if tok is None:
             raise GpubError(f"{where} has no tokenizer that gpub reads: a chat needs one")
@@ -112,33 +123,27 @@ def open_start(
 
 def compute_as_before(
     out: Path | str,  # a run folder that may hold a part of this run
-    device: torch.device | str,  # where it goes on
-    log: Callable[[str], None] = print,  # told what cannot be as before
+    device: torch.device,  # where it goes on
 ) -> None:
-    """Go on with as many threads as a run began with, before anything is computed; what decides the
-    last bits and cannot be the same is said in one line"""
+    """Go on with as many threads as a run began with, before anything is computed; what cannot be
+    as before is told when its checkpoint is opened"""
     out = Path(out)
     if not (out / "config.json").is_file() or (out / "bill.json").is_file():
         return  # nothing to go on with
     then = read_config(out).get("machine")
     if not isinstance(then, dict) or not isinstance(then.get("threads"), int):
         return  # runs of before do not tell
-    free = "OMP_NUM_THREADS" not in os.environ
-    if torch.device(device).type == "cpu" and free and then["threads"] <= usable_cores():
-        use_threads(then["threads"])
-    now = machine(device)
-    names = [name for name in ("threads", "cpu", "gpu", "torch") if then.get(name) != now[name]]
-    if names:
-        changed = "; ".join(f"{name} {then.get(name)}, now {now[name]}" for name in names)
-        log(f"from here on the last bits differ from an undisturbed run: {changed}")
+    restore_threads(then["threads"], device)
 
 
 def open_talker(
-    run: Path | str,  # a run folder
+    run: Path | str,  # a run folder, or its export to Hugging Face
     step: int | None = None,  # which checkpoint; default: the newest
     device: str = "auto",  # where the model goes
-) -> LoadedRun:
-    "A run that learned to talk; raises `GpubError` for one that did not"
-    opened = load(run, step, device)
+) -> Run:
+    "Open a run that learned to talk; raises `GpubError` for one that did not"
+    from gpub.share.hub import open_run  # a leaf: it opens a folder of Hugging Face too
+
+    opened = open_run(run, step, device)
     check_talks(opened.config, opened.tokenizer, str(run))
     return opened

@@ -7,6 +7,7 @@ them. `token_strip` of `season1_02` becomes `nbs/season1/pictures/token-strip.sv
 
 import importlib
 from pathlib import Path
+
 from . import style as style
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,6 +15,13 @@ def curve(d, points, kind="arrow"):
     d.arrow(*points, kind=kind, head=False)
 
 
+def season1_0():
+    d = card("The next letter", "Three letters, and an empty place with a question mark.")
+    d.tokens(22, 44, ("R", "O", "M"), w=42, h=34, gap=10)
+    d.tokens(178, 44, ("?",), w=42, h=34, kind="warm")
+    return d
+
+
 def season1_1():
     d = card("Attention", "Four letters in a row; the last one looks back at the three before it.")
     places = d.tokens(22, 66, ("R", "O", "M", "E"), w=42, h=34, gap=10)
@@ -213,7 +220,7 @@ def season3_9():
 
 
 PICTURES = (
-    *(season1_1, season1_2, season1_3, season1_4, season1_5, season1_6),
+    *(season1_0, season1_1, season1_2, season1_3, season1_4, season1_5, season1_6),
     *(season2_1, season2_2, season2_3, season2_4, season2_5, season2_6),
     *(season3_1, season3_2, season3_3, season3_4, season3_5, season3_6, season3_7),
     season3_8,

@@ -1,6 +1,7 @@
 "Season 2, chapter 1: the Llama block, rotary positions, SwiGLU, grouped queries"
 
 import math
+
 from .style import TOKENS, Drawing
 
 

@@ -1,6 +1,7 @@
 "Season 2, chapter 4: what checkpointing keeps, and how a ring adds gradients up"
 
 import math
+
 from .style import Drawing
 
 

@@ -21,7 +21,8 @@
 #include <unistd.h>
 
 enum { OPEN, WRITE, FSYNC, RENAME, MEMORY, KINDS };
-enum { HALF = -1, KILL = -2 }; /* instead of an error: the write takes half; the process ends */
+/* instead of an error: the write takes half; the process ends; somebody types Ctrl-C */
+enum { HALF = -1, KILL = -2, INTERRUPT = -3 };
 
 static char root[PATH_MAX];
 static size_t root_length;
@@ -80,6 +81,10 @@ static int verdict(int kind) {
     if (kind != armed_kind) return 0;
     if (number != armed_number && !(armed_lasts && number > armed_number)) return 0;
     fired++;
+    if (armed_error == INTERRUPT) {
+        kill(getpid(), SIGINT);
+        return 0;
+    }
     if (armed_error == KILL && kind != WRITE) kill(getpid(), SIGKILL);
     return armed_error;
 }

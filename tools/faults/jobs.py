@@ -1,16 +1,21 @@
-"""The small commands that are disturbed: what they need, what is typed, what must come out.
+"""The commands that write, registered: what they need, what is typed, what must come out.
 
-Everything but the disturbance is the real program. What only costs time is made short: pictures
-are drawn once, texts are four tokens long, the machine's peak is not measured.
+`tools/faults/sweep.py` disturbs each of them in every way it knows, `tests/test_goes_on.py` in a
+few: a command is promised to go on by standing in `JOBS`. Everything but the disturbance is the
+real program. What only costs time is made short: pictures are drawn once, texts are four tokens
+long, the machine's peak is not measured.
 """
 
+import io
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 
@@ -40,6 +45,8 @@ class Job:
     final: Callable[[Path], dict[str, str]]  # what must be the same in the end, by name
     invariants: Callable[[Path], list[str]]  # what is wrong after a fault, in words
     once: bool = False  # when it is done, the same command is refused
+    processes: int = 1  # of torch.distributed; a fault is one of the first
+    has_checkpoints: bool = False  # a damaged one is passed over for the one before it
 
 
 def digest(data: bytes) -> str:
@@ -60,36 +67,60 @@ def all_files(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): digest(path.read_bytes()) for path in files}
 
 
+def without_clocks(path: Path) -> str:
+    "A file of a run folder, without clocks, random names and where the folder lies"
+    if path.suffix == ".safetensors" or path.name in ("tokenizer.json", "LATEST"):
+        return digest(path.read_bytes())
+    if path.name in ("log.jsonl", "samples.jsonl"):
+        return clockless(path)
+    if path.name == "config.json":
+        config = json.loads(path.read_text())
+        for name in ("run_id", "command", "options"):
+            config.pop(name, None)
+        return digest(json.dumps(config).encode())
+    if path.name == "phases.jsonl":
+        rows = map(json.loads, path.read_text().splitlines())
+        return str(sorted({(row["phase"], row["word"]) for row in rows}))
+    return "there"
+
+
 def run_folder(out: Path) -> dict[str, str]:
-    "A run folder, without clocks and without the random name of the run"
-    config = json.loads((out / "config.json").read_text())
-    for name in ("run_id", "command", "options"):  # a random name, and where the folder lies
-        config.pop(name, None)
-    files = {"config.json": digest(json.dumps(config).encode())}
-    for path in sorted(out.rglob("*")):
-        name = str(path.relative_to(out))
-        if path.suffix in (".safetensors",) or path.name in ("tokenizer.json", "LATEST"):
-            files[name] = digest(path.read_bytes())
-        elif path.name in ("log.jsonl", "samples.jsonl"):
-            files[name] = clockless(path)
-        elif path.is_file() and name not in files and path.name != "phases.jsonl":
-            files[name] = "there"
-    if (out / "phases.jsonl").is_file():
-        rows = map(json.loads, (out / "phases.jsonl").read_text().splitlines())
-        files["phases.jsonl"] = str(sorted({(r["phase"], r["word"]) for r in rows}))
-    return files
+    "A run folder, or one of several runs"
+    files = sorted(path for path in out.rglob("*") if path.is_file())
+    slices = [path for path in files if path.name.startswith("shard-")]
+    final = {str(p.relative_to(out)): without_clocks(p) for p in files if p not in slices}
+    for folder in sorted({path.parent for path in slices}):
+        final[str(folder.relative_to(out) / "slices")] = tensors_of_slices(folder)
+    return final
+
+
+def tensors_of_slices(folder: Path) -> str:
+    "The tensors of all slices, which may stand in one file or another"
+    from safetensors.numpy import load_file
+
+    tensors = {}
+    for path in sorted(folder.glob("shard-*.safetensors")):
+        for name, tensor in load_file(path).items():
+            tensors[path.name[:12], name] = tensor.tobytes()
+    return digest(b"".join(str(key).encode() + data for key, data in sorted(tensors.items())))
+
+
+def records_not_behind(out: Path) -> list[str]:
+    "The same of every run below a folder"
+    runs = sorted(path.parent for path in out.rglob("checkpoints"))
+    return [wrong for run in runs for wrong in record_not_behind(run)]
 
 
 def record_not_behind(out: Path) -> list[str]:
     "What the logs lack that the newest whole checkpoint says happened"
-    from gpub.record.checkpoint import latest
+    from gpub.record.checkpoint import find_newest
     from gpub.record.ledger import read_ledger
     from gpub.record.log import read_log
 
-    newest = latest(out, log=lambda line: None)
+    newest = find_newest(out, log=lambda line: None)
     if newest is None:
         return []
-    step = int(newest.name[5:])
+    step = newest.step
     logged = [row["step"] for row in read_log(out)]
     booked = [row["step"] for row in read_ledger(out)]
     wrong = []
@@ -134,17 +165,28 @@ def write_plan(folder: Path):
     (folder / "plan.json").write_text(json.dumps(plan))
 
 
-def trained(folder: Path):
-    "A finished run"
+def typed_before(folder: Path, argv: tuple[str, ...]):
+    "A command whose result another one needs"
     from gpub.cli.main import cli
 
-    write_play(folder)
     before = Path.cwd()
     os.chdir(folder)
     try:
-        cli.main(list(TRAIN), standalone_mode=False)
+        cli.main(list(argv), standalone_mode=False)
     finally:
         os.chdir(before)
+
+
+def trained(folder: Path):
+    "A finished run"
+    write_play(folder)
+    typed_before(folder, TRAIN)
+
+
+def trained_llama(folder: Path):
+    "A finished run that can grow"
+    write_play(folder)
+    typed_before(folder, LLAMA)
 
 
 def with_questions(folder: Path):
@@ -162,13 +204,79 @@ def with_questions(folder: Path):
     (folder / "eval" / "hellaswag_val.jsonl").write_text(text)
 
 
+SUMS = [(12, 34), (5, 6), (77, 8), (30, 40), (9, 9), (61, 2), (44, 55), (10, 1), (23, 32), (6, 70)]
+TALKER = dict(context_length=24, d_model=8, n_layers=1, n_heads=1, n_kv_heads=1, d_ff=8)
+
+
+def write_talks(folder: Path):
+    "A Llama in the layout of Hugging Face, and conversations, preferences and questions for it"
+    import torch
+
+    from gpub.chat.sums import sums_tokenizer
+    from gpub.model.llama import Llama, LlamaConfig
+    from gpub.share.hub import export_model
+
+    tokenizer = sums_tokenizer()
+    torch.manual_seed(0)
+    model = Llama(LlamaConfig(**TALKER, vocab_size=tokenizer.vocab_size))
+    export_model(model, tokenizer, folder / "start")
+    lines: dict[str, list[dict]] = dict(chats=[], pairs=[], questions=[])
+    for a, b in SUMS:
+        question = f"{a}+{b}"
+        lines["chats"].append(dict(question=question, answer=str(a + b)))
+        lines["pairs"].append(dict(question=question, chosen=str(a + b), rejected=str(a)))
+        lines["questions"].append(dict(question=question, answer=str(a + b)))
+    for name, rows in lines.items():
+        text = "\n".join(json.dumps(row) for row in rows)
+        (folder / f"{name}.jsonl").write_text(text)
+
+
+def write_chat_plan(folder: Path):
+    "The toy of the plans that teach a model to talk, smaller, without gates"
+    from gpub.files import shipped
+
+    write_talks(folder)
+    plan = json.loads(shipped("recipes/chat-toy-plan.json").read_text(encoding="utf-8"))
+    base, *tuned = plan["phases"]
+    base |= dict(until=3, gates=[])
+    plan["settings"] |= dict(n_layers=1, d_model=16, n_heads=1, context_length=64)
+    plan["settings"] |= dict(batch_tokens=128, log_every=1)
+    plan["save_every"] = 1
+    data = dict(sft="talks:40", dpo="sums:40", grpo="sums")
+    for phase in tuned:
+        phase |= dict(until=3, save_every=2, gates=[], data=[data[phase["name"]]])
+        phase["settings"] = dict(batch_tokens=128)
+        phase.pop("replay", None)
+        if phase["method"] == "dpo":
+            phase |= dict(labels="odds")
+            phase["dpo"] |= dict(pairs_per_step=4)
+        if phase["method"] == "grpo":
+            phase["grpo"] |= dict(questions_per_step=2, group=2)
+    (folder / "plan.json").write_text(json.dumps(plan))
+
+
 TRAIN = (
-    *("train", "shakespeare", "--data", "play.txt", "--out", "out/run", "--steps", "4"),
-    *("--save-every", "2", "--keep", "1", *SETTINGS, "--set", "log_every=1"),
+    *("train", "shakespeare", "--data", "play.txt", "--out", "out/run", "--steps", "5"),
+    *("--save-every", "2", "--keep", "2", *SETTINGS, "--set", "log_every=1"),
+)
+LLAMA = (
+    *("train", "burn-toy", "--data", "play.txt", "--out", "small", "--steps", "2"),
+    *(*SETTINGS, "--set", "n_kv_heads=1", "--set", "d_ff=8", "--set", "log_every=1"),
 )
 PREP = (
     *("prep", "--source", "a=play.txt:1", "--out", "out/shards", "--vocab", "270"),
     *("--workers", "1", "--no-scan"),
+)
+PLAN = ("run", "plan.json", "--out", "out/run", "--device", "cpu", "--usd-per-hour", "1")
+TUNE = (
+    *("--out", "out/run", "--steps", "5", "--every", "2", "--device", "cpu"),
+    *("--set", "batch_tokens=48"),
+)
+SFT = ("sft", "start", "--data", "chats.jsonl", *TUNE)
+DPO = ("dpo", "start", "--pairs", "pairs.jsonl", "--pairs-per-step", "4", *TUNE)
+GRPO = (
+    *("grpo", "start", "--task", "questions.jsonl", "--questions", "2", "--group", "2"),
+    *("--longest", "4", *TUNE),
 )
 
 
@@ -177,87 +285,102 @@ def prepare_prep(folder: Path):
     write_play(folder, 8000)
 
 
-JOBS = {
-    job.name: job
-    for job in (
-        Job("train", TRAIN, write_play, "out/run", run_folder, record_not_behind),
-        Job(
-            "run",
-            (
-                *("run", "plan.json", "--data", "play.txt"),
-                *("--out", "out/run", "--device", "cpu"),
-                "--usd-per-hour",
-                "1",
-            ),
-            write_plan,
-            "out/run",
-            run_folder,
-            record_not_behind,
+def scores(out: Path) -> dict[str, str]:
+    "The scores of a run, and which files lie in its folder"
+    names = ", ".join(sorted(path.name for path in out.iterdir()))
+    return {"evals.json": digest((out / "evals.json").read_bytes()), "files": names}
+
+
+def a_run(name: str, argv: tuple[str, ...], prepare: Callable[[Path], object], **more) -> Job:
+    "A command that makes a run folder"
+    more = dict(out="out/run", has_checkpoints=True) | more
+    return Job(name, argv, prepare, final=run_folder, invariants=records_not_behind, **more)
+
+
+def made_once(name: str, argv: tuple[str, ...], prepare: Callable[[Path], object]) -> Job:
+    "A command that makes a folder whole or not at all, and refuses one that is there"
+    out = "out/" + name
+    final = run_folder if name == "import" else all_files
+    return Job(name, argv, prepare, out, final, nothing_more, once=True)
+
+
+REGISTERED = [
+    a_run("train", TRAIN, write_play),
+    a_run("mirror", (*TRAIN, "--mirror", "out/mirror"), write_play, out="out"),
+    a_run("ddp", (*TRAIN, "--parallel", "ddp"), write_play, processes=2),
+    a_run("fsdp", (*TRAIN, "--parallel", "fsdp"), write_play, processes=2),
+    a_run("sft", SFT, write_talks),
+    a_run("dpo", DPO, write_talks),
+    a_run("grpo", GRPO, write_talks),
+    a_run("lora", (*GRPO, "--lora", "2"), write_talks),
+    a_run(
+        "grow",
+        ("grow", "small", "--out", "out/run", "--set", "n_layers=2", "--set", "steps=5"),
+        trained_llama,
+    ),
+    a_run("run", (*PLAN, "--data", "play.txt"), write_plan),
+    a_run("chat-plan", PLAN, write_chat_plan),
+    Job("prep", PREP, prepare_prep, "out/shards", all_files, nothing_more),
+    made_once("export", ("export", "out/run", "out/export"), trained),
+    made_once("import", ("import", "start", "out/import"), write_talks),
+    made_once(
+        "chats", ("chats", "chats.jsonl", "--run", "start", "--out", "out/chats"), write_talks
+    ),
+    Job(
+        "eval",
+        (
+            *("eval", "out/run", "--tasks", "hellaswag", "--data", "eval"),
+            *("--check", "0", "--device", "cpu"),
         ),
-        Job("prep", PREP, prepare_prep, "out/shards", all_files, nothing_more),
-        Job(
-            "export",
-            ("export", "out/run", "out/hf"),
-            trained,
-            "out/hf",
-            all_files,
-            nothing_more,
-            once=True,
-        ),
-        Job(
-            "eval",
-            (
-                *("eval", "out/run", "--tasks", "hellaswag", "--data", "eval"),
-                *("--check", "0", "--device", "cpu"),
-            ),
-            with_questions,
-            "out/run",
-            lambda out: {
-                "evals.json": digest((out / "evals.json").read_bytes()),
-                "files": ", ".join(sorted(path.name for path in out.iterdir())),
-            },
-            nothing_more,
-        ),
-    )
-}
+        with_questions,
+        "out/run",
+        scores,
+        nothing_more,
+    ),
+]
+JOBS = {job.name: job for job in REGISTERED}
+
+
+def replace_everywhere(name: str, other: object):
+    "Put `other` in the place of a name, in whichever modules of the package it stands"
+    loaded = [module for key, module in sys.modules.items() if key.partition(".")[0] == "gpub"]
+    at = [m for m in loaded if not isinstance(vars(m).get(name, m), ModuleType)]
+    if not at:
+        raise LookupError(f"no module of gpub has {name} any more")
+    for module in at:
+        setattr(module, name, other)
+
+
+class Picture:
+    "Writes the bytes of a drawing that was made once, the way matplotlib does"
+
+    def __init__(self, drawn: dict[str, str | bytes]):
+        self.drawn = drawn  # by kind
+
+    def savefig(self, to: object, format: str = "png", **options: object):
+        "Into a file, by its name or opened"
+        if hasattr(to, "write"):
+            to.write(self.drawn[format])
+            return
+        with open(to, "wb") as file:
+            file.write(self.drawn[format])
 
 
 def make_short():
     "What costs time and writes nothing is done once, or less of it"
-    import matplotlib.figure
+    from gpub.report.page import plot_loss
+    from gpub.train.journal import SAMPLING
 
-    import gpub.report.page as page
-    import gpub.train.journal as journal
-    import gpub.train.trainer as trainer
-
-    drawn = {}
-    draw, plot = matplotlib.figure.Figure.savefig, page.plot_loss
-
-    class Picture:
-        "Writes the bytes of the first drawing, the way matplotlib does"
-
-        def savefig(self, to, **how):
-            import io
-
-            kind = how.get("format", "png")
-            if kind not in drawn:
-                memory = io.StringIO() if kind == "svg" else io.BytesIO()
-                draw(plot([dict(step=1, loss=1.0)], {}), memory, format=kind)
-                drawn[kind] = memory.getvalue()
-            if hasattr(to, "write"):
-                to.write(drawn[kind])
-            else:
-                with open(to, "wb") as file:
-                    file.write(drawn[kind])
-
-    page.plot_loss = lambda *given, **how: Picture()
-    trainer.matmul_peak = lambda *given: 1e12
-    trainer.references = lambda corpus: {"unigram": 3.0}
-    trainer.machine = lambda device: {"cpu": "any", "gpu": None}
-    journal.SAMPLING = replace(journal.SAMPLING, n=4)
-    for kind in ("png", "svg"):
-        nowhere = os.devnull if kind == "png" else __import__("io").StringIO()
-        Picture().savefig(nowhere, format=kind)
+    figure = plot_loss([dict(step=1, loss=1.0)], {})
+    png, svg = io.BytesIO(), io.StringIO()
+    figure.savefig(png, format="png")
+    figure.savefig(svg, format="svg")
+    picture = Picture(dict(png=png.getvalue(), svg=svg.getvalue()))
+    replace_everywhere("plot_loss", lambda *given, **options: picture)
+    replace_everywhere("matmul_peak", lambda *given: 1e12)
+    replace_everywhere("machine", lambda device: {"cpu": "any", "gpu": None})
+    replace_everywhere("references", lambda corpus: {"unigram": 3.0})
+    replace_everywhere("SAMPLING", replace(SAMPLING, n=4))
 
 
 def copy_prepared(prepared: Path, to: Path):

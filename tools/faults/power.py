@@ -1,11 +1,14 @@
 """What is left of a folder when the power goes: only what was forced to the disk.
 
 A shim in Python suffices here, as every fsync of gpub is Python's own. It notes what each fsync of
-a file and of a folder made safe; `left` is the folder as a disk may show it afterwards.
+a file and of a folder made safe; `left` is the folder as a disk may show it afterwards. Forks of
+the process have the shim too: what they force to the disk is noted in a folder that all see.
 """
 
 import os
+import shutil
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
@@ -18,18 +21,24 @@ def identity(path: Path | str) -> tuple[int, int]:
     return info.st_dev, info.st_ino
 
 
+def entries(folder: Path | int) -> dict[str, tuple[int, int]]:
+    "Name and identity of all that lies in a folder, by its path or its descriptor"
+    device = os.stat(folder).st_dev
+    return {entry.name: (device, entry.inode()) for entry in os.scandir(folder)}
+
+
 class Disk:
     "Remembers what was forced to it"
 
-    def __init__(self, root: Path):
+    def __init__(self, root: Path, noted: Path):
         self.root = root
-        self.files: dict[tuple, bytes] = {}
+        self.noted = noted  # a folder: files that were synced by this process or by another one
         self.folders: dict[tuple, dict[str, tuple]] = {}
         for place in (root, *root.rglob("*")):  # what lies there is safe
             if place.is_dir():
                 self.folders[identity(place)] = {p.name: identity(p) for p in place.iterdir()}
             else:
-                self.files[identity(place)] = place.read_bytes()
+                self._noted(identity(place)).write_bytes(place.read_bytes())
         self.states: dict[str, dict[str, bytes]] = {}  # what was left at some moment, by digest
 
     def sync(self, descriptor: int):
@@ -37,10 +46,18 @@ class Disk:
         info = os.fstat(descriptor)
         key = info.st_dev, info.st_ino
         if stat.S_ISDIR(info.st_mode):
-            place = os.readlink(f"/proc/self/fd/{descriptor}")
-            self.folders[key] = {entry.name: identity(entry.path) for entry in os.scandir(place)}
+            self.folders[key] = entries(descriptor)
         else:
-            self.files[key] = Path(f"/proc/self/fd/{descriptor}").read_bytes()
+            content = Path(f"/proc/self/fd/{descriptor}").read_bytes()
+            self._noted(key).write_bytes(content)
+
+    def _noted(self, key: tuple[int, int]) -> Path:
+        return self.noted / "-".join(map(str, key))
+
+    def _synced(self, key: tuple[int, int]) -> bytes:
+        "What is safe of a file"
+        noted = self._noted(key)
+        return noted.read_bytes() if noted.exists() else b""
 
     def left(self, names_too: bool) -> dict[str, bytes]:
         """The files below the root: names as they were synced, or, as a journal of names alone
@@ -54,13 +71,14 @@ class Disk:
                 if key in self.folders or path.is_dir():
                     places.append((path, f"{prefix}{name}/"))
                 else:
-                    found[prefix + name] = self.files.get(key, b"")
+                    found[prefix + name] = self._synced(key)
         return found
 
     def _names(self, place: Path, names_too: bool) -> dict[str, tuple]:
-        if names_too:
-            return self.folders.get(identity(place), {}) if place.exists() else {}
-        return {e.name: identity(e.path) for e in os.scandir(place)} if place.is_dir() else {}
+        try:
+            return self.folders.get(identity(place), {}) if names_too else entries(place)
+        except (FileNotFoundError, NotADirectoryError):
+            return {}  # no folder, or another thread took it away meanwhile
 
     def note(self):
         "The power could go now"
@@ -73,7 +91,8 @@ class Disk:
 @contextmanager
 def watched(root: Path) -> Iterator[Disk]:
     "Every fsync, rename and replacement is a moment at which the power could go"
-    disk = Disk(root)
+    safe = Path(tempfile.mkdtemp(prefix="synced-", dir=root.parent.parent))
+    disk = Disk(root, safe)
     names = ("fsync", "rename", "replace")
     real = {name: getattr(os, name) for name in names}
 
@@ -93,6 +112,7 @@ def watched(root: Path) -> Iterator[Disk]:
     try:
         yield disk
     finally:
+        shutil.rmtree(safe)
         for name in names:
             setattr(os, name, real[name])
 

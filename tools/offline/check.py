@@ -4,7 +4,9 @@ words, anything fetched from another host.
 python tools/offline/check.py _site_offline/html (build.py does it by itself).
 """
 
-import posixpath, re, sys
+import posixpath
+import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit

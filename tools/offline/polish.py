@@ -1,7 +1,8 @@
 """What a page of the offline site lacks when Sphinx and its theme are done: names for a screen
 reader, a way in for the keyboard, columns in step."""
 
-import html, re
+import html
+import re
 from collections import Counter
 
 GAP = re.compile(r"(?<=\S) {2,}(?=(\S+))")

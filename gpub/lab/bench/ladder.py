@@ -15,13 +15,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+
 import torch
-from .machine import CLOCKS
-from .race import turn_order, machine_line
+
 from ...core import GpubError, first_line
 from ...device import machine, pick_device, use_threads
+from .machine import CLOCKS
+from .race import machine_line, turn_order
 from .rungs import BASE, RUNGS, Climber, Place, Rung, library_defaults, survey
-from ...model.sizes import find_gpu, flops_per_token
+from ...model.gpus import find_gpu
+from ...model.counts import flops_per_token
 from ...table import Table
 
 # %% ../../../nbs/lib/lab/bench_ladder.ipynb #5f342d58
@@ -37,7 +40,8 @@ def duel(
     """Both in turns; on CUDA the first step of a turn fills the queue and does not count; slow
     steps are counted up to 10 s"""
     turn = 5 if a.p.device.type == "cuda" and a.run(1)[0] < 0.3 else 1
-    times, n = ([], []), 0
+    times = ([], [])
+    n = 0
     while len(times[0]) < steps and (len(times[0]) < 3 or sum(map(sum, times)) < 10):
         for climber, seconds in turn_order(zip((a, b), times), n):
             seconds += climber.run(turn)[turn > 1 :]
@@ -211,11 +215,15 @@ class _Climb:
     "A climb in progress: what paid so far, who stands there, and the rows of the receipt"
 
     def __init__(self, p: Place, pace: LadderPace, log: Callable[[str], object], began: float):
-        self.p, self.pace, self.log, self.began = p, pace, log, began
+        self.p = p
+        self.pace = pace
+        self.log = log
+        self.began = began
         self.stack = {**BASE, **p.asked}
         self.below = Climber(p, self.stack)
         self.below.run(PROOF)  # before its memory is measured: that takes a step out of the line
-        self.rows, self.last = [], 0.0
+        self.rows = []
+        self.last = 0.0
 
     def ground(self) -> dict:
         "Where the ladder stands, for the receipt"
@@ -271,7 +279,8 @@ def bench_ladder(
         for rung in RUNGS:
             if not rungs or rung.name in rungs:
                 climb.attempt(rung, 0.85)  # the rest is for the last two
-        top, climb.last = dict(climb.stack), 0.0
+        top = dict(climb.stack)
+        climb.last = 0.0
         for rung in top_rungs(climb.p, top):
             climb.attempt(rung, 1.0).pop("kept", None)
     return dict(
@@ -333,7 +342,8 @@ def ladder_table(
     l: dict,  # a receipt of `bench_ladder`
 ) -> str:
     "The receipt in lines"
-    m, best = l["machine"], max(l["matmul_tflops"].values())
+    m = l["machine"]
+    best = max(l["matmul_tflops"].values())
     about = f"{l['preset']}, {l['tokens']:,} tokens a step"
     return "\n".join(
         [
@@ -360,7 +370,8 @@ def plot_ladder(
     colours = ["#2f6db3" if r.get("kept") else "#8a8f98" for r in rows]
     ax.barh(at, [r["on_ms"] for r in rows], height=0.5, color=colours)
     for y, r in zip(at, rows):
-        longest, gain = max(r["on_ms"], r["off_ms"]), f" {r['gain']:.2f}x"
+        longest = max(r["on_ms"], r["off_ms"])
+        gain = f" {r['gain']:.2f}x"
         ax.text(longest, y, gain, va="center", fontsize=9, color="#6d7178")
     ax.set_yticks(list(at), [r["rung"] for r in rows], fontsize=9)
     ax.margins(x=0.12)

@@ -8,14 +8,16 @@ __all__ = ['slices', 'step_seconds', 'loader_seconds', 'bench_loader', 'bench_lo
 # %% ../../../nbs/lib/lab/bench_loader.ipynb #91bc98b9
 import tempfile
 from pathlib import Path
+
 import numpy as np
 import torch
+
+from ...data.batches import Batches
+from ...data.sampler import AHEAD
 from ...device import machine
 from .race import Race, timed
 from ...model.gpt import GPT, GPTConfig
-from ...data.sampler import AHEAD
-from ...data.batches import Batches
-from ...model.sizes import SHAPES
+from ...model.architectures import SHAPES
 from ...table import Table
 
 # %% ../../../nbs/lib/lab/bench_loader.ipynb #96a18c4b
@@ -65,14 +67,15 @@ def loader_seconds(
     rng = np.random.default_rng(0)
     out = np.empty((batch, context_length + 1), np.int64)
     src = np.ones_like(out)
-    how = dict(context_length=context_length, hash_ids=False)
+    how = dict(context_length=context_length)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         file = Path(folder, "ids.bin")
         ids.tofile(file)
         disk = np.memmap(file, np.uint16, "r")
-        ram, mapped = Batches(ids, batch=batch, **how), Batches(disk, batch=batch, **how)
+        ram = Batches(ids, batch=batch, **how)
+        mapped = Batches(disk, batch=batch, **how)
         small = Batches(ids, batch=rows, **how)
-        order = ram.streams[0].starts
+        order = ram.texts[0].order.starts
         contenders = dict(
             ram=ram.__getitem__,
             mmap=mapped.__getitem__,
@@ -96,7 +99,7 @@ def bench_loader(
     batch: int = 64,  # rows in a batch
     rounds: int = 200,  # turns of every contender that count
     # of the training step to compare with; None leaves that out
-    shape: dict | None = SHAPES["gpt2-134m"].model,
+    shape: dict | None = SHAPES["gpt2-134m"].config.to_dict(),
     rows: int = 1,  # of that step; the loader is timed at as many
 ) -> dict:  # medians in microseconds, and ratios
     "Time `Batches` from memory and from disk against slices in a loop and against a memcpy"

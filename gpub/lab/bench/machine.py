@@ -11,14 +11,16 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+
 import torch
 from torch.nn import functional as F
-from ...device import cpu_has_bf16, machine, pick_device, use_threads
+
 from ...core import first_line
-from ...model.gpt import causal_attention
-from ...model.llama import repeat_kv_heads
+from ...device import cpu_has_bf16, machine, pick_device, use_threads
 from .race import machine_line, timed
 from .speed import KERNEL_KINDS, kernel
+from ...model.gpt import causal_attention
+from ...model.llama import repeat_kv_heads
 from ...table import Table
 
 # %% ../../../nbs/lib/lab/bench_machine.ipynb #ee6aa15e
@@ -68,10 +70,12 @@ def matmul_rate(
     flops = 2 * n**3
     if name == "fp8":
         one = torch.ones((), device=device)
-        a, b = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn).t()
+        a = a.to(torch.float8_e4m3fn)
+        b = b.to(torch.float8_e4m3fn).t()
         wide = dict(out_dtype=torch.bfloat16)
         return flops / timed(lambda: torch._scaled_mm(a, b, one, one, **wide), device)
-    a, b = a.to(FORMATS[name]), b.to(FORMATS[name])
+    a = a.to(FORMATS[name])
+    b = b.to(FORMATS[name])
     with tf32(name == "tf32"):
         return flops / timed(lambda: a @ b, device)
 
@@ -91,7 +95,9 @@ def attention_rates(
         made = torch.randn(b, heads, t, d, device=device, generator=gen)
         return made.to(dtype).requires_grad_()
 
-    q, k, v = random(h), random(g), random(g)
+    q = random(h)
+    k = random(g)
+    v = random(g)
     grad = torch.ones_like(q)
     with torch.no_grad():
         true = repeat_kv_heads(causal_attention)(*(x[:1].float() for x in (q, k, v)))
@@ -152,7 +158,8 @@ def copy_rate(
 ) -> float:  # bytes/s, read and written
     """What copying into an array reaches that was written before; the first touch of a fresh one
     costs page faults, not copying"""
-    a, b = torch.ones(n, device=device), torch.ones(n, device=device)
+    a = torch.ones(n, device=device)
+    b = torch.ones(n, device=device)
     return 8 * n / timed(lambda: b.copy_(a), device)
 
 
@@ -171,7 +178,8 @@ def _matmul_rates(
     log: Callable[[str], object],  # called with a line for each format
 ) -> tuple[dict[str, dict[str, float]], dict[str, str]]:  # TFLOP/s by format and size; why not
     "Every format that the hardware has, and why the others are missing"
-    rates, lacks = {}, {}
+    rates = {}
+    lacks = {}
     for name in (*FORMATS, "fp8"):
         why = lacks_format(device, name)
         if not why:
@@ -236,7 +244,8 @@ def machine_table(
     m: dict,  # a receipt of `bench_machine`
 ) -> str:
     "The receipt in lines"
-    rates, a = m["matmul_tflops"], m["attention"]
+    rates = m["matmul_tflops"]
+    a = m["attention"]
     sizes = [*next(iter(rates.values()))]
     matmul = [[f, *(f"{r[n]:.3f}" for n in sizes)] for f, r in rates.items()]
     matmul += [[f, why] for f, why in m["lacks"].items()]
@@ -247,10 +256,8 @@ def machine_table(
         for k, r in a["kernels"].items()
     ]
     # no cache_gb_s before 2026-11
-    from_host, cached = (
-        m["host_to_device_gb_s"],
-        m.get("cache_gb_s"),
-    )
+    from_host = m["host_to_device_gb_s"]
+    cached = m.get("cache_gb_s")
     host = f", from the host {from_host:,.1f} GB/s" if from_host else ""
     cache = f" ({cached:,.0f} within the caches)" if cached else ""
     about = f"attention {a['shape']} {a['dtype']}, forward and backward"

@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
+
 import torch
+
 from ...core import write_atomic
 
 # %% ../../../nbs/lib/lab/bench_race.ipynb #9d5e3683
@@ -38,7 +40,8 @@ class Clock:
 
     def seconds(self) -> list[float]:
         "Between one mark and the next; the marks are gone"
-        marks, self.marks = self.marks, []
+        marks = self.marks
+        self.marks = []
         if self.device.type != "cuda":
             return [b - a for a, b in zip(marks, marks[1:])]
         torch.cuda.synchronize(self.device)
@@ -88,7 +91,8 @@ class Race:
         device: torch.device | str = "cpu",  # where they compute
         before: Callable[[int], object] | None = None,  # called before a round, untimed
     ):
-        self.contenders, self.before = contenders, before
+        self.contenders = contenders
+        self.before = before
         self.clock = Clock(device)
         self.rounds = 0
         self.times = {name: Times() for name in contenders}
@@ -117,7 +121,8 @@ class Race:
         return self
 
     def _turn(self, name: str):
-        call, started = self.contenders[name], time.process_time()
+        call = self.contenders[name]
+        started = time.process_time()
         self.clock()
         call(self.rounds)
         self.clock()

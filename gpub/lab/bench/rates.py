@@ -7,23 +7,27 @@ __all__ = ['MOST_RATES', 'HELD_OUT', 'RatePoint', 'RateRun', 'RateLine', 'next_r
            'run_point', 'read_rates', 'bench_rates', 'run_text', 'line_losses', 'best_rate']
 
 # %% ../../../nbs/lib/lab/bench_rates.ipynb #c47e7e35
-import json, math, time
+import json
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
+
 import numpy as np
 import torch
 from annotated_types import Ge
+
+from ...plans.ladder import CTX, proxy_config
 from ...core import Config, Count, GpubError, NotNegative, Positive, read_json, write_atomic
-from ...budget.ladder import CTX, proxy_config
 from ...data.batches import Batches
 from ...data.text import load_shakespeare
-from ...data.tokenizer import CharTokenizer
+from ...data.char import CharTokenizer
 from ...device import cpu_has_bf16, machine, use_threads
 from ...model.llama import Llama, LlamaConfig
 from ...train.config import TrainConfig
-from ...train.loop import TrainParts, evaluate, train
+from ...train.loop import TrainParts, evaluate, train_next_token
 from ...train.optim import make_optimizers
 
 # %% ../../../nbs/lib/lab/bench_rates.ipynb #199b1f31
@@ -165,7 +169,7 @@ def run_point(
     ids = tokenizer.encode(text[:cut])
     judged = tokenizer.encode(text[cut : cut + HELD_OUT]).astype("int64")
     rows = point.batch_tokens // CTX
-    batches = Batches(ids, context_length=CTX, batch=rows, seed=point.seed, hash_ids=False)
+    batches = Batches(ids, context_length=CTX, batch=rows, seed=point.seed)
     cfg = TrainConfig(
         steps=point.steps,
         batch_tokens=point.batch_tokens,
@@ -181,7 +185,9 @@ def run_point(
     model = _make_model(point, tokenizer.vocab_size)
     opts = make_optimizers(model, cfg, muon_dtype=dtype)
     began = time.perf_counter()
-    for step in train(model, lambda n, _: batches[n], cfg, opts, parts=TrainParts(dtype=dtype)):
+    for step in train_next_token(
+        model, lambda n, _: batches[n], cfg, opts, parts=TrainParts(dtype=dtype)
+    ):
         pass
     seconds = time.perf_counter() - began
     if int(step.bad):
@@ -228,7 +234,7 @@ def _started(
 def _filed(
     receipt: dict,  # gets one more run
     point: RatePoint,  # what is run
-    text: str,  # as for `run_point`
+    text: str,
 ) -> RateRun:
     "Run a point and put it into the receipt"
     began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -18,27 +18,33 @@ from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
 from typing import Literal
+
 import numpy as np
 import torch
 from torch.nn import functional as F
-from .train import zipf_tokens
+
+from ...core import Config, GpubError
+from ...data.batch import Batch
+from ...data.batches import Batches
+from ...data.tokenizer import id_dtype
+from ...device import pick_precision, seed_everything
 from .machine import FORMATS, lacks_format, matmul_rate, tf32
 from .race import Clock
-from ...core import Config, GpubError
-from ...device import pick_precision, seed_everything
-from ...model.gpt import GPT, causal_attention, fused_attention
-from ...model.llama import Llama, build_model, grouped_attention, repeat_kv_heads
-from ..museum.blog import forget
-from ...train.presets import find_preset, apply_settings
-from ...train.kernels import pick_attention
-from ...data.batches import Batches
-from ...model.sizes import SHAPES, flops_per_token, peak_memory
 from .speed import head_loss, kernel
-from ...data.tokenizer import id_dtype
+from .train import zipf_tokens
+from ..museum.blog import forget
+from ...model.gpt import GPT, causal_attention, fused_attention
+from ...model.llama import Llama, grouped_attention, repeat_kv_heads
+from ...model.architectures import build_model
+from ...model.architectures import SHAPES
+from ...model.counts import flops_per_token
+from ...model.step_memory import peak_memory
 from ...train.config import TrainConfig
-from ...train.loop import TrainParts, train
+from ...train.kernels import pick_attention
+from ...train.loop import NextToken, TrainParts, train
 from ...train.memory import MicroBatcher
 from ...train.optim import make_optimizers, muon_format
+from ...train.presets import apply_settings, find_preset
 
 # %% ../../../nbs/lib/lab/bench_rungs.ipynb #89a8973e
 BASE = dict(
@@ -100,7 +106,7 @@ def loader(
     source: Literal["cold", "mapped", "ram", "device"],
     gather: bool,  # all rows at once, not in a loop
     workers: int = 0,  # processes that read ahead
-) -> Callable[[int], tuple[torch.Tensor, torch.Tensor]]:  # step -> ids, targets
+) -> Callable[[int], Batch]:  # of a step
     "The same rows, fetched in one of several ways"
     path = p.path.with_name("cold.bin") if source == "cold" else p.path
     in_memory = source in ("ram", "device")
@@ -113,18 +119,17 @@ def loader(
         tokens(),
         context_length=p.cfg.context_length,
         batch=p.rows,
-        hash_ids=False,
         device=p.device if source == "device" else None,
     )
 
-    def loop(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def loop(n: int) -> Batch:
         if source == "cold":
             forget(path)
-        ids, width = tokens(), p.cfg.context_length + 1
-        starts = batches.streams[0].order(n * p.rows, (n + 1) * p.rows)
+        ids = tokens()
+        width = p.cfg.context_length + 1
+        starts = batches.texts[0].starts(n * p.rows, (n + 1) * p.rows)
         rows = [torch.from_numpy(ids[i : i + width].astype(np.int64)) for i in starts]
-        whole = torch.stack(rows)
-        return whole[:, :-1], whole[:, 1:]
+        return Batch.from_windows(torch.stack(rows))
 
     get = batches.__getitem__ if gather else loop
     return _ahead(get, p.train.steps, workers) if workers else get
@@ -156,11 +161,13 @@ def survey(
 ) -> Place:
     """Look around: what is measured, at how many tokens a step (about a second's worth), from which
     format on"""
-    p, device, settings = find_preset(preset), torch.device(device), dict(settings or {})
+    p = find_preset(preset)
+    device = torch.device(device)
+    settings = dict(settings or {})
     if bad := sorted(OWN_SWITCHES & settings.keys()):
         raise GpubError(f"the ladder switches {', '.join(bad)} itself; leave it out of --set")
     shape, cfg = apply_settings(p, settings)
-    mc = p.config(vocab_size=SHAPES[preset].model["vocab_size"], **shape)
+    mc = p.config(vocab_size=SHAPES[preset].config.vocab_size, **shape)
     size = 4096 if device.type == "cuda" else 512
     rates = {f: matmul_rate(device, f, size) for f in FORMATS if not lacks_format(device, f)}
 
@@ -168,7 +175,8 @@ def survey(
         "Of a step at two fifths of a matmul's rate"
         return flops_per_token(mc) * tokens / (0.4 * rate)
 
-    tokens, window = cfg.batch_tokens, mc.context_length
+    tokens = cfg.batch_tokens
+    window = mc.context_length
     if "batch_tokens" not in settings:
         while tokens % (2 * window) == 0 and seconds(tokens, max(rates.values())) > 1:
             tokens //= 2
@@ -232,8 +240,9 @@ def _build(p: Place, s: Mapping[str, object]) -> torch.nn.Module:
     "The model with the attention that the switches ask for"
     if s["attend"] != "naive":
         return build_model(p.cfg).to(p.device)
-    grouped = hasattr(p.cfg, "n_kv_heads")
-    naive = repeat_kv_heads(causal_attention) if grouped else causal_attention
+    naive = causal_attention
+    if p.cfg.n_kv_heads < p.cfg.n_heads:
+        naive = repeat_kv_heads(causal_attention)
     return build_model(p.cfg, attention=naive).to(p.device)
 
 
@@ -257,8 +266,11 @@ class Climber:
         switches: Mapping[str, object],  # keys of BASE; those left out are as there
     ):
         began = time.perf_counter()
-        self.p, self.s = p, {**BASE, **switches}
-        self.clock, self.losses, self.notes = Clock(p.device), [], []
+        self.p = p
+        self.s = {**BASE, **switches}
+        self.clock = Clock(p.device)
+        self.losses = []
+        self.notes = []
         s = self.s
         seed_everything(p.train.seed)
         self.model = _build(p, s)
@@ -277,11 +289,13 @@ class Climber:
         self.opts = make_optimizers(self.model, cfg, muon_format(p.device))
         if not s["fused"]:
             unfuse(self.opts)
-        self.fit = MicroBatcher(self.model, cfg, log=self.notes.append)
+        micro_batcher = MicroBatcher(self.model, cfg, log=self.notes.append)
         self.get = loader(p, s["source"], s["gather"], s["workers"])
         scaler = torch.amp.GradScaler(p.device.type, enabled=precision.scaler)
-        parts = TrainParts(loss, precision.dtype, scaler, self.fit)
-        self.steps = partial(train, self.model, self.fetch, cfg, self.opts, parts=parts)
+        parts = TrainParts(dtype=precision.dtype, scaler=scaler, micro_batcher=micro_batcher)
+        length = self.model.cfg.context_length
+        objective = NextToken(loss, self.fetch, cfg, length, p.device)
+        self.steps = partial(train, self.model, objective, cfg, self.opts, parts=parts)
         self.loop = self.steps(start=0)
         self.run(1)
         self.ready = time.perf_counter() - began
@@ -290,7 +304,7 @@ class Climber:
         self,
         n: int,  # number of the step
         context_length: int,  # window, which the ladder never changes
-    ) -> tuple[torch.Tensor, torch.Tensor]:  # ids, targets
+    ) -> Batch:
         "The rows of a step"
         return self.get(n)
 
@@ -320,7 +334,7 @@ class Climber:
     def close(self):
         "Let go of everything: a generator and its object hold each other"
         self.loop.close()
-        self.loop = self.steps = self.model = self.opts = self.fit = self.get = None
+        self.loop = self.steps = self.model = self.opts = self.get = None
 
     def gb(self) -> float | None:
         """GB (1e9 bytes) of weights, optimizer state, and the most a step needs beyond them; None
@@ -526,7 +540,8 @@ def library_defaults(
     device: torch.device | str = "cuda",  # its type; CUDA stands for a card with bf16
 ) -> dict[str, object]:  # switches of BASE, as the engine sets them by itself
     "The library's defaults, in the ladder's terms"
-    cfg, cuda = TrainConfig(steps=1), torch.device(device).type == "cuda"
+    cfg = TrainConfig(steps=1)
+    cuda = torch.device(device).type == "cuda"
     mode = _default(Batches.from_shards, "mode")
     fused = (
         _default(GPT.__init__, "attention") is fused_attention
@@ -551,7 +566,7 @@ def library_defaults(
 
 
 def defaults(
-    device: torch.device | str = "cuda",  # as for `library_defaults`
+    device: torch.device | str = "cuda",
 ) -> list[tuple[str, bool, str]]:  # rung, whether the library comes with it, why not
     "Every rung beside the library's own setting"
     ours = library_defaults(device)

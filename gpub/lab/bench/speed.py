@@ -8,11 +8,13 @@ __all__ = ['KERNEL_KINDS', 'plot_roofline', 'kernel', 'features', 'head_loss']
 # %% ../../../nbs/lib/lab/bench_speed.ipynb #d57cb209
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
+
 from ...core import GpubError
 from ...model.gpt import GPT
 from ...train.memory import count_targets
@@ -32,7 +34,8 @@ def plot_roofline(
 
     fig, ax = plt.subplots(figsize=size, layout="constrained")
     at = [max(peaks.values()) / bandwidth, *(i for i, _ in points.values())]
-    lo, hi = min(at) / 3, 3 * max(at)
+    lo = min(at) / 3
+    hi = 3 * max(at)
     for i, (name, peak) in enumerate(sorted(peaks.items(), key=lambda kv: -kv[1])):
         ax.plot(
             [lo, peak / bandwidth, hi],
@@ -96,7 +99,7 @@ def features(
     if hasattr(model, "pos"):
         x_btc = x_btc + model.pos.weight[: ids_bt.size(1)]
     for block in model.blocks:
-        x_btc = model.checkpoint_block(block, x_btc)
+        x_btc = model.apply_block(block, x_btc)
     return model.norm(x_btc)
 
 
@@ -134,12 +137,7 @@ def head_loss(
 
 
 def _whole(
-    h_nc: Tensor,
-    w_vc: Tensor,
-    y_n: Tensor,
-    v: int,
-    pieces: int,
-    reduction: str = "mean",
+    h_nc: Tensor, w_vc: Tensor, y_n: Tensor, v: int, pieces: int, reduction: str = "mean"
 ) -> Tensor:
     return F.cross_entropy(F.linear(h_nc, w_vc)[:, :v].float(), y_n, reduction=reduction)
 

@@ -16,9 +16,18 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+
 import numpy as np
 import torch
 from safetensors.torch import save_file
+
+from ...core import GpubError
+from ...data.batches import Batches
+from ...data.plays import plays
+from ...data.shards import ShardWriter, verify_shards
+from ...data.bpe import BPETokenizer
+from ...data.char import CharTokenizer
+from ...data.tokenizer_file import load_tokenizer
 from gpub.guards.alarms import (
     check_attention,
     check_bottleneck,
@@ -31,15 +40,12 @@ from gpub.guards.alarms import (
 )
 from ..bench.loader import slices
 from ..bench.race import Race, timed
-from ...record.checkpoint import load_checkpoint, save_checkpoint
-from ...core import GpubError
-from ...record.folder import open_folder
 from ...model.gpt import GPT, GPTConfig, causal_attention, fused_attention
-from ...data.plays import plays
-from ...data.batches import Batches
-from ...data.shards import ShardWriter, verify_shards
-from ...model.sizes import PARTS, SHAPES, flops_per_token, memory_forecast
-from ...data.tokenizer import BPETokenizer, CharTokenizer, load_tokenizer
+from ...model.step_memory import PARTS, memory_forecast
+from ...model.architectures import SHAPES
+from ...model.counts import flops_per_token
+from ...record.checkpoint import load_checkpoint, save_checkpoint
+from ...record.folder import open_folder
 
 # %% ../../../nbs/lib/lab/museum_blog.ipynb #5dfd4671
 class Scratch(ExitStack):
@@ -132,7 +138,8 @@ def int32_targets(broken: bool, scratch: Scratch) -> dict:
     "a fresh start",
 )
 def file_nobody_wrote(broken: bool, scratch: Scratch) -> dict:
-    state, run = {"w": torch.ones(2)}, scratch.folder / "run"
+    state = {"w": torch.ones(2)}
+    run = scratch.folder / "run"
     run.mkdir()
     if broken:
         save_file(state, run / "model_final.safetensors")  # and the loader wants best_model
@@ -163,8 +170,11 @@ def read_seconds(
 ) -> dict[str, float]:  # {way: median seconds of one step's reads}
     """Reading 64 windows of 513 ids in turns: a mapped file with its pages in memory or dropped
     before each step, an array in RAM, a loop of slices"""
-    context_length, batch, rng = 512, 64, np.random.default_rng(0)
-    ids, span = rng.integers(0, 32_000, tokens, np.int32), np.arange(context_length + 1)
+    context_length = 512
+    batch = 64
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, 32_000, tokens, np.int32)
+    span = np.arange(context_length + 1)
     for name in ("mapped", "dropped"):
         ids.tofile(Path(folder, name))
     mapped = np.memmap(Path(folder, "mapped"), np.int32, "r")
@@ -229,11 +239,13 @@ def build_and_copy(
     fix="gather all rows with one index array; inputs and targets are two views of it",
 )
 def list_comprehension(broken: bool, scratch: Scratch) -> dict:
-    path, context_length, batch = scratch.folder / "ids.bin", 512, 64
+    path = scratch.folder / "ids.bin"
+    context_length = 512
+    batch = 64
     np.random.default_rng(0).integers(0, 32_000, 1 << 20, np.uint16).tofile(path)
     disk = np.memmap(path, np.uint16, "r")
     rng = np.random.default_rng(0)
-    fast = Batches(disk, context_length=context_length, batch=batch, hash_ids=False)
+    fast = Batches(disk, context_length=context_length, batch=batch)
     build = (lambda n: slices(disk, context_length, batch, rng)) if broken else fast.__getitem__
     return build_and_copy(build, batch, context_length)
 
@@ -251,7 +263,8 @@ def idle_device(broken: bool, scratch: Scratch) -> dict:
     cfg = GPTConfig(vocab_size=65, context_length=256, d_model=128, n_layers=2, n_heads=4)
     model = GPT(cfg)
     rows, t = (1, 2) if broken else (8, 256)
-    x, a = torch.randint(65, (rows, t + 1)), torch.randn(1024, 1024)
+    x = torch.randint(65, (rows, t + 1))
+    a = torch.randn(1024, 1024)
 
     contenders = dict(
         step=lambda n: model.loss(x[:, :-1], x[:, 1:]).backward(), matmul=lambda n: a @ a
@@ -273,7 +286,7 @@ def idle_device(broken: bool, scratch: Scratch) -> dict:
 )
 def batch_128(broken: bool, scratch: Scratch) -> dict:
     forecast = memory_forecast(
-        SHAPES["gpt2-134m"].cfg(), 128 if broken else 64, half=True, optimizer="adamw"
+        SHAPES["gpt2-134m"].config, 128 if broken else 64, half=True, optimizer="adamw"
     )
     return dict(parts={k: forecast[k] for k in PARTS}, limit=40e9)
 

@@ -11,8 +11,16 @@ __all__ = ['SOURCE', 'TWIN', 'FAMOUS', 'EXHIBITS', 'letters', 'teach', 'peek', '
 # %% ../../../nbs/lib/lab/museum_bugs.ipynb #392147ca
 from collections.abc import Callable
 from dataclasses import replace
+
 import numpy as np
 import torch
+
+from ...data.batches import Batches
+from ...data.plays import Markov, plays
+from ...data.shards import join_documents
+from ...data.bpe import BPETokenizer
+from ...data.char import CharTokenizer
+from ...device import pick_precision
 from gpub.guards.alarms import (
     check_accumulation,
     check_causal,
@@ -25,18 +33,14 @@ from gpub.guards.alarms import (
     check_state,
     check_targets,
 )
-from ...record.checkpoint import save_checkpoint, verify_checkpoint
-from ...device import pick_precision
 from ...guards.doctor import check_schedule, check_tokenizer, lr_jump
-from ...model.gpt import GPT, GPTConfig, causal_mask, fused_attention
 from .blog import BLOG, Scratch, exhibit
-from ...data.plays import Markov, plays
-from ...data.batches import Batches
-from ...data.shards import join_documents
-from ...data.tokenizer import BPETokenizer, CharTokenizer
+from ...model.gpt import GPT, GPTConfig, causal_mask, fused_attention
+from ...record.checkpoint import save_checkpoint, verify_checkpoint
 from ...train.config import TrainConfig
-from ...train.loop import TrainStep, lr_factor, train
+from ...train.loop import TrainStep, lr_factor, train_next_token
 from ...train.memory import backward
+from ...data.batch import Batch
 
 # %% ../../../nbs/lib/lab/museum_bugs.ipynb #1de1a6a0
 SOURCE = Markov(1, "abcdefgh", seed=1)
@@ -65,10 +69,13 @@ def teach(
     )
     torch.manual_seed(0)
     model = model or GPT(TWIN, attention)
-    data = Batches(letters(), context_length=TWIN.context_length, batch=16, hash_ids=False)
-    return model, [
-        s.row() for s in train(model, lambda n, context_length: see(*data[n]), cfg, start=start)
-    ]
+    data = Batches(letters(), context_length=TWIN.context_length, batch=16)
+
+    def batches(step: int, context_length: int) -> Batch:
+        batch = data[step]
+        return Batch(*see(batch.ids, batch.targets))
+
+    return model, [s.row() for s in train_next_token(model, batches, cfg, start=start)]
 
 # %% ../../../nbs/lib/lab/museum_bugs.ipynb #b17998b4
 def peek(
@@ -107,8 +114,8 @@ def causal_leak(broken: bool, scratch: Scratch) -> dict:
     fix="x = window[:, :-1], y = window[:, 1:], once and in one place",
 )
 def unshifted_labels(broken: bool, scratch: Scratch) -> dict:
-    x, y = Batches(letters(), context_length=32, batch=4)[0]
-    return dict(x_bt=x, y_bt=x if broken else y)
+    batch = Batches(letters(), context_length=32, batch=4)[0]
+    return dict(x_bt=batch.ids, y_bt=batch.ids if broken else batch.targets)
 
 # %% ../../../nbs/lib/lab/museum_bugs.ipynb #69420fb8
 def mean_of_means(
@@ -132,9 +139,13 @@ def mean_of_means(
 )
 def mean_of_means_(broken: bool, scratch: Scratch) -> dict:
     torch.manual_seed(0)
-    x, y = Batches(letters(), context_length=32, batch=5)[0]
+    batch = Batches(letters(), context_length=32, batch=5)[0]
     return dict(
-        accumulate=mean_of_means if broken else backward, model=GPT(TWIN), x=x, y=y, micro=2
+        accumulate=mean_of_means if broken else backward,
+        model=GPT(TWIN),
+        x=batch.ids,
+        y=batch.targets,
+        micro=2,
     )
 
 # %% ../../../nbs/lib/lab/museum_bugs.ipynb #6dea11ff
@@ -173,7 +184,7 @@ def micro_step_schedule(broken: bool, scratch: Scratch) -> dict:
 def orig_mod(broken: bool, scratch: Scratch) -> dict:
     model = GPT(TWIN)
     return dict(
-        found=(torch.compile(model) if broken else model).state_dict(),
+        saved=(torch.compile(model) if broken else model).state_dict(),
         wanted=GPT(TWIN).state_dict(),
     )
 
@@ -186,10 +197,8 @@ def orig_mod(broken: bool, scratch: Scratch) -> dict:
     fix="read with the dtype of the manifest; convert to int64 after reading",
 )
 def uint16_as_int16(broken: bool, scratch: Scratch) -> dict:
-    path, ids = (
-        scratch.folder / "train.bin",
-        np.random.default_rng(0).integers(0, 50_257, 1000, np.uint16),
-    )
+    path = scratch.folder / "train.bin"
+    ids = np.random.default_rng(0).integers(0, 50_257, 1000, np.uint16)
     ids.tofile(path)
     return dict(
         path=path, dtype=np.int16 if broken else np.uint16, tokens=len(ids), vocab_size=50_257
@@ -219,7 +228,8 @@ def rope(
     "Rotary positions (Su et al. 2021) in either layout"
     t, d = x_td.shape
     angle = torch.arange(t)[:, None] * 10_000 ** (-torch.arange(0, d, 2) / d)
-    c, s = angle.cos(), angle.sin()
+    c = angle.cos()
+    s = angle.sin()
     a, b = (x_td[:, ::2], x_td[:, 1::2]) if interleaved else x_td.chunk(2, -1)
     turned = a * c - b * s, a * s + b * c
     return torch.stack(turned, -1).flatten(1) if interleaved else torch.cat(turned, -1)
@@ -236,7 +246,9 @@ def rope(
 )
 def rope_layout(broken: bool, scratch: Scratch) -> dict:
     torch.manual_seed(0)
-    x_tc, q_dc, k_dc = torch.randn(12, 16), torch.randn(8, 16), torch.randn(8, 16)
+    x_tc = torch.randn(12, 16)
+    q_dc = torch.randn(8, 16)
+    k_dc = torch.randn(8, 16)
 
     def scores(q: torch.Tensor, k: torch.Tensor, interleaved: bool) -> torch.Tensor:
         return rope(x_tc @ q.T, interleaved) @ rope(x_tc @ k.T, interleaved).T
@@ -246,7 +258,7 @@ def rope_layout(broken: bool, scratch: Scratch) -> dict:
     return dict(
         got=scores(q_dc[order], k_dc[order], False),
         want=scores(q_dc, k_dc, True),
-        what="attention scores",
+        name="attention scores",
     )
 
 # %% ../../../nbs/lib/lab/museum_bugs.ipynb #ee2e6dc5
@@ -271,7 +283,7 @@ def swapped_axes(broken: bool, scratch: Scratch) -> dict:
     else:
         got = fused_attention(*(x.transpose(1, 2) for x in (q_bthd, k_bthd, v_bthd)))
         got = got.transpose(1, 2)
-    return dict(got=got, want=torch.stack(heads, 2), what="attention outputs")
+    return dict(got=got, want=torch.stack(heads, 2), name="attention outputs")
 
 # %% ../../../nbs/lib/lab/museum_bugs.ipynb #b4301cc6
 @exhibit(
@@ -297,7 +309,7 @@ def missing_end(broken: bool, scratch: Scratch) -> dict:
 )
 def tied_export(broken: bool, scratch: Scratch) -> dict:
     target = GPT(replace(TWIN, tied=not broken))
-    return dict(found=GPT(TWIN).state_dict(), wanted=target.state_dict())
+    return dict(saved=GPT(TWIN).state_dict(), wanted=target.state_dict())
 
 # %% ../../../nbs/lib/lab/museum_bugs.ipynb #a98b6767
 @exhibit(
@@ -353,9 +365,9 @@ def cloned_workers(broken: bool, scratch: Scratch) -> dict:
     ordered = Batches(ids.numpy(), context_length=32, batch=8)
     workers = [np.random.default_rng(0) for _ in range(4)]  # each got a copy of the seed
 
-    def drawn(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def drawn(n: int) -> Batch:
         w = torch.stack([ids[i : i + 33] for i in workers[n % 4].integers(0, len(ids) - 33, 8)])
-        return w[:, :-1], w[:, 1:]
+        return Batch.from_windows(w)
 
     return dict(batches=drawn if broken else ordered.__getitem__, steps=12)
 
@@ -373,7 +385,7 @@ def saved_nan(broken: bool, scratch: Scratch) -> dict:
     )
     torch.manual_seed(0)
     data = Batches(letters(), context_length=32, batch=16)
-    return dict(self=[*train(GPT(TWIN), lambda n, context_length: data[n], cfg)][-1])
+    return dict(self=[*train_next_token(GPT(TWIN), lambda n, context_length: data[n], cfg)][-1])
 
 # %% ../../../nbs/lib/lab/museum_bugs.ipynb #519e0022
 @exhibit(

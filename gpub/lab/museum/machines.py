@@ -15,21 +15,24 @@ from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from unittest import mock
+
 import numpy as np
 import torch
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
-from ...guards.alarms import Alarm, check_builder
-from ...record.checkpoint import save_checkpoint
-from ...guards.doctor import check_throughput
-from ...model.gpt import GPT, GPTConfig
-from ...share.hub import export_model
-from .bugs import half_checkpoint
-from .blog import Scratch, build_and_copy, exhibit
-from ...data.plays import plays
-from ...guards.check import Finding, run_check
+
 from ...data.batches import Batches
-from ...data.tokenizer import CharTokenizer
+from ...data.plays import plays
+from ...data.char import CharTokenizer
+from ...guards.alarms import check_builder
+from ...guards.check import Alarm, run_check
+from ...guards.doctor import check_throughput
+from .blog import Scratch, build_and_copy, exhibit
+from .bugs import half_checkpoint
+from ...model.gpt import GPT, GPTConfig
+from ...record.checkpoint import save_checkpoint
+from ...share.hub import export_model
+from ...data.batch import Batch
 
 # %% ../../../nbs/lib/lab/museum_machines.ipynb #b831b484
 def check_versions(
@@ -41,7 +44,8 @@ def check_versions(
     found = metadata.distributions(path=[*map(str, path)]) if path else metadata.distributions()
     # of two with a name Python imports the first
     here = {canonicalize_name(d.name): d for d in reversed([*found]) if d.name}
-    todo, seen = [*map(canonicalize_name, names)], set()
+    todo = [*map(canonicalize_name, names)]
+    seen = set()
     while todo:
         name = todo.pop()
         if name in seen or name not in here:
@@ -74,16 +78,14 @@ def _requirements(package: metadata.Distribution) -> list[Requirement]:
 
 
 def check_first_batch(
-    batches: Callable[[int], tuple],  # step -> inputs, targets
+    batches: Callable[[int], Batch],  # function of a step
 ):
     """The first batch can be drawn; raises `Alarm` with whatever went wrong, in the words of
     `preflight`"""
-    c = run_check(
-        "three rows of data", lambda: Finding(len(batches(0)) == 2, "a batch", "inputs and targets")
-    )
-    if not c.ok:
+    check = run_check("rows of data", lambda: f"{len(batches(0))} rows")
+    if not check.ok:
         raise Alarm(
-            f"the first batch cannot be drawn: {c.found}",
+            f"the first batch cannot be drawn: {check.finding}",
             "build batches in the process that trains, from the step number alone: "
             "gpub.data.batches.Batches",
         )
@@ -128,7 +130,7 @@ def disk_full(broken: bool, scratch: Scratch) -> dict:
 )
 def loader_that_cannot_travel(broken: bool, scratch: Scratch) -> dict:
     ids = np.arange(4000) % 60
-    ours = Batches(ids, context_length=32, batch=4, hash_ids=False)
+    ours = Batches(ids, context_length=32, batch=4)
     if not broken:
         return dict(batches=ours.__getitem__)
     scratch.enter_context(warnings.catch_warnings())
@@ -233,9 +235,11 @@ def quota(broken: bool, scratch: Scratch) -> dict:
     fix="encode once, before training; a batch is then a gather of microseconds",
 )
 def no_workers(broken: bool, scratch: Scratch) -> dict:
-    text, context_length, batch = plays(20_000, seed=0), 256, 8
+    text = plays(20_000, seed=0)
+    context_length = 256
+    batch = 8
     tok = CharTokenizer.from_text(text)
-    fast = Batches(tok.encode(text), context_length=context_length, batch=batch, hash_ids=False)
+    fast = Batches(tok.encode(text), context_length=context_length, batch=batch)
 
     def slow(n: int) -> list[torch.Tensor]:
         "A Dataset that encodes, in the loop that trains: a letter at a time"

@@ -1,11 +1,15 @@
 "Two processes of one small model agree about gradients, values and errors; torchrun starts it."
 
-import os, sys, torch
+import os
+import sys
 from contextlib import nullcontext
+
+import torch
+
 from gpub.core import GpubError
 from gpub.device import seed_everything
 from gpub.model.gpt import GPT, GPTConfig
-from gpub.train.parallel import Relayed, World, share_gradients, shard, to_full_tensor
+from gpub.train.parallel import Relayed, World, shard, share_gradients, to_full_tensor
 
 
 def tell(line):

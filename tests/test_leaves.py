@@ -1,0 +1,102 @@
+"""The trunk stands without the other rooms: they are cut off in a copy, and it still imports,
+trains, goes on, samples and learns to talk."""
+
+import ast
+import shutil
+import subprocess
+import sys
+
+import pytest
+from test_laws import ROWS, imported_by, module_files, room, write
+
+TRUNK = {*ROWS[0], "model", "data", "record", "train", "tune", "chat"}
+LEAVES = sorted({name for row in ROWS[1:] for name in row} - TRUNK)
+
+
+class WithoutFunctions(ast.NodeTransformer):
+    "What of a module runs when it is imported"
+
+    def visit_FunctionDef(self, node):
+        node.body = [ast.Pass()]
+        return node
+
+
+def held_by(root, leaf):
+    "Modules of the trunk that cannot be imported without a leaf"
+    for name, path in module_files(root).items():
+        if room(name) not in TRUNK:
+            continue
+        tree = WithoutFunctions().visit(ast.parse(path.read_text(encoding="utf-8")))
+        if leaf in {room(base or what) for base, what in imported_by(tree, name)}:
+            yield name
+
+
+@pytest.mark.parametrize("leaf", LEAVES)
+def test_no_module_of_the_trunk_needs_a_leaf(root, leaf):
+    assert list(held_by(root, leaf)) == []
+
+
+def test_a_leaf_that_holds_is_found(tmp_path):
+    lazy = "def f():\n    from ..share.hub import x\n"
+    write(tmp_path / "gpub/model/a.py", lazy)
+    write(tmp_path / "gpub/cli/a.py", "from ..share.hub import x\n")
+    assert list(held_by(tmp_path, "share")) == []
+    write(tmp_path / "gpub/model/a.py", "class A:\n    from ..share import hub\n" + lazy)
+    assert list(held_by(tmp_path, "share")) == ["model.a"]
+
+
+PROGRAM = """
+import importlib, sys
+from pathlib import Path
+
+# the finder of an editable install would find the rooms that are cut off
+sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in str(finder)]
+for name in {modules}:
+    importlib.import_module("gpub." + name)
+
+import gpub
+from gpub.data.plays import plays
+from gpub.chat.talk import TalkConfig, reply
+from gpub.train.options import RunOptions
+from gpub.train.trainer import Trainer
+from gpub.tune.methods import SftOptions
+from gpub.tune.steps import Tuner
+
+Path("play.txt").write_text(plays(6000, seed=3))
+small = dict(n_layers=1, d_model=16, n_heads=1, context_length=64, batch_tokens=64, compile="no")
+
+
+def train(steps):
+    options = RunOptions(
+        "shakespeare-short", "run", "play.txt", small | dict(steps=steps), "cpu", free=("steps",)
+    )
+    return Trainer(options).go()
+
+
+train(3)
+train(4)  # goes on
+run = gpub.load("run")
+assert run.step == 4, run.step
+print(run.generate("KING", n=8))
+
+Path("chats.jsonl").write_text('{{"question": "who", "answer": "me"}}\\n' * 3)
+Tuner(SftOptions(run="run", out="talker", data="chats.jsonl", steps=2)).go()
+talker = gpub.load("talker")
+print(reply(talker.model, talker.tokenizer, "who", TalkConfig(longest=4)))
+left = sorted(name for name in sys.modules if name.split(".")[:1] == ["gpub"])
+print("rooms", *sorted({{name.split(".")[1] for name in left if "." in name}}))
+"""
+
+
+def test_the_trunk_stands_without_the_leaves(root, tmp_path):
+    trunk = [name for name in module_files(root) if room(name) in TRUNK]
+    shutil.copytree(root / "gpub", tmp_path / "gpub", ignore=shutil.ignore_patterns(*LEAVES))
+    (tmp_path / "gpub/__main__.py").unlink()  # the door of the command line, a leaf
+    assert not (tmp_path / "gpub/cli").exists() and (tmp_path / "gpub/model/gpt.py").exists()
+    program = PROGRAM.format(modules=trunk)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    rooms = done.stdout.splitlines()[-1].split()[1:]
+    assert {"model", "train", "tune"} <= set(rooms) <= TRUNK
