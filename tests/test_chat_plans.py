@@ -323,7 +323,7 @@ def test_what_is_no_plan_is_refused_in_one_line(tmp_path, change, said):
         (["chat-toy", "--anneal", "--usd-per-hour", "1"], "--anneal is for a plan that only"),
         (["chat-toy", "--until", "ppo", "--usd-per-hour", "1"], "no phase 'ppo'"),
         (["burn-toy", "--base", "x"], "leave --base out"),
-        (["burn-1b-chat", "--device", "cpu", "--usd-per-hour", "1"], "no run to start from"),
+        (["burn-1b-chat", "--device", "cpu", "--usd-per-hour", "1"], "no run of burn-1b has begun"),
     ],
 )
 def test_bad_requests_are_one_line(tmp_path, words, said):
