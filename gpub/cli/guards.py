@@ -107,8 +107,9 @@ def rehearse_command(
     settings: tuple[str, ...],
 ):
     """The whole run on GPUs that are not here: does it fit, what does it send, where does it wait?
-    Of a plan every phase: the stretches of its pretraining, then those that tune. Exit code 1 if it
-    does not fit or something is wrong."""
+    Exit code 1 if it does not fit or something is wrong.
+
+    Of a plan every phase is rehearsed: the stretches of its pretraining, then those that tune."""
     from gpub.guards.rehearse import (
         RehearsalOptions,
         rehearsal_record,
