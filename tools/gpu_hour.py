@@ -225,7 +225,7 @@ def climb_large(hour: Hour) -> dict:
 def prepare_text(hour: Hour) -> dict:
     "Fetch and prepare as much of the 1B's text as the smoke run reads"
     recipe = shipped(RECIPE)
-    options = ["--recipe", recipe, "--tokens", "30M", "--out", hour.shards]
+    options = ["--recipe", recipe, "--tokens", 30_000_000, "--out", hour.shards]
     words = [sys.executable, "-m", "gpub", "prep", *map(str, options)]
     if subprocess.run(words).returncode:
         raise GpubError("gpub prep failed, see the lines above; --data SHARDS takes ready ones")
