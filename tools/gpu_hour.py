@@ -65,6 +65,7 @@ class Hour:
     toy: bool = False  # the same parts in small, to see that they run
     data: str | None = None  # shards for the smoke run; default: prepared in a part of its own
     usd_per_hour: float = 0.0  # what the machine costs
+    smoke_steps: int = 200  # of the smoke run
 
     @property
     def small(self) -> str:
@@ -234,8 +235,8 @@ def prepare_text(hour: Hour) -> dict:
 
 
 def train_smoke(hour: Hour) -> dict:
-    "Train 200 steps of the larger preset with samples at 0, 50 and 200, as a run in a folder"
-    steps = 4 if hour.toy else 200
+    "Train the larger preset with samples at 0, a quarter and the end, as a run in a folder"
+    steps = 4 if hour.toy else hour.smoke_steps
     texts = {0, steps // 4, steps}
     if not hour.toy and not hour.shards.is_dir():
         raise GpubError(f"there are no shards in {hour.shards}: give some with --data")
@@ -246,7 +247,7 @@ def train_smoke(hour: Hour) -> dict:
         settings=hour.shape | dict(steps=steps, warmup=steps // 10),
         device=hour.device,
         usd_per_hour=hour.usd_per_hour,
-        save_every=max(1, steps // 4),
+        save_every=max(1, steps // 2),
         keep=1,
         eval_steps={steps},
         milestone_steps=texts,
@@ -539,6 +540,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", default="gpu-hour", help="receipts, laid out like data/")
     parser.add_argument("--usd-per-hour", type=float, default=0.0, help="of this machine")
     parser.add_argument("--data", help="shards for the smoke run [default: prepared here]")
+    parser.add_argument(
+        "--smoke-steps", type=int, default=Hour.smoke_steps, help="steps of the smoke run"
+    )
     parser.add_argument("--minutes", type=float, default=MINUTES, help="for all of it")
     parser.add_argument("--only", action="append", default=[], metavar="PART")
     parser.add_argument("--again", action="append", default=[], metavar="PART")
@@ -562,7 +566,7 @@ def run(options: argparse.Namespace, words: Sequence[str]) -> int:  # exit code
     device = "cpu" if options.toy else "cuda"
     out = Path(options.out).absolute()
     data = str(Path(options.data).absolute()) if options.data else None
-    hour = Hour(out, device, gpu, options.toy, data, options.usd_per_hour)
+    hour = Hour(out, device, gpu, options.toy, data, options.usd_per_hour, options.smoke_steps)
     parts = parts_of(hour)
     if options.one:
         try:

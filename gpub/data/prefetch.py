@@ -30,7 +30,7 @@ class Prefetcher:
 
     def _join(self):
         "Let the thread pin memory for this process's own GPU"
-        if self.device.type == "cuda":
+        if self.device.type == "cuda" and self.device.index is not None:
             torch.cuda.set_device(self.device)
 
     def _fetch(self, step: int, context_length: int) -> Batch:
