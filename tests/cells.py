@@ -1,9 +1,25 @@
-"""Code of notebook cells: as syntax trees, and names that a notebook defines for itself."""
+"""The pages of the course, and the code of their cells: as syntax trees, and names that a notebook
+defines for itself."""
 
 import ast
 import importlib
 import json
 import re
+
+
+def chapters(root):
+    "The numbered pages of the seasons, the path a reader follows"
+    return sorted((root / "nbs").glob("season*/[0-9]*.ipynb"))
+
+
+def deeper_pages(root, season="season*"):
+    "The pages beside the path: what a first reader of a chapter does not need"
+    return sorted((root / "nbs").glob(f"{season}/deeper/*.ipynb"))
+
+
+def course_pages(root):
+    "Chapters and deeper pages: what all of them promise is asked of every one"
+    return chapters(root) + deeper_pages(root)
 
 
 def python(text):

@@ -5,7 +5,7 @@ import json
 import re
 
 import pytest
-from cells import defined_here
+from cells import chapters, course_pages, deeper_pages, defined_here
 
 
 def cells(path):
@@ -105,7 +105,7 @@ def close(minutes, measured):
 
 def test_cards_tell_the_measured_time(root):
     measured = json.loads((root / "data/chapters.json").read_text(encoding="utf-8"))
-    for path in sorted((root / "nbs").glob("season*/*.ipynb")):
+    for path in course_pages(root):
         card = next(
             ("".join(c["source"]) for c in cells(path) if c.get("id") == "chapter-card"), ""
         )
@@ -124,13 +124,68 @@ def test_the_map_in_the_readme_tells_it_too(root):
     rows = re.findall(
         r"^\| \[[^\]]+\]\(nbs/(\S+)\.ipynb\) \| .* \| (?:(\d+)|not measured yet) \|$", text, re.M
     )
-    there = {
-        p.relative_to(root / "nbs").with_suffix("").as_posix()
-        for p in (root / "nbs").glob("season*/*.ipynb")
-    }
+    there = {p.relative_to(root / "nbs").with_suffix("").as_posix() for p in course_pages(root)}
     assert {p for p, _ in rows} == there and [
         (p, m, measured.get(p)) for p, m in rows if not close(m or None, measured.get(p))
     ] == []
+
+
+def links_of(page):
+    "The notebooks that the text of a page links to"
+    prose = "\n".join("".join(c["source"]) for c in cells(page) if c["cell_type"] == "markdown")
+    targets = re.findall(r"\]\(([^)#\s]+\.ipynb)", prose)
+    return {(page.parent / target).resolve() for target in targets if "://" not in target}
+
+
+def off_the_path(root):
+    "Deeper pages that no chapter of their season leads to, or that do not lead back to one"
+    wrong = []
+    for page in deeper_pages(root):
+        name = page.relative_to(root / "nbs").as_posix()
+        own = [c for c in chapters(root) if c.parent == page.parent.parent]
+        leading = [c for c in own if page.resolve() in links_of(c)]
+        if not leading:
+            wrong.append(f"{name}: no chapter links to it, so no reader finds it")
+        elif not links_of(page) & {c.resolve() for c in leading}:
+            wrong.append(f"{name}: does not link back to {leading[0].name}")
+    return wrong
+
+
+def test_a_chapter_leads_to_every_deeper_page(root):
+    assert off_the_path(root) == []
+
+
+def test_the_front_page_lists_every_deeper_page(root):
+    listed = re.findall(
+        r"^- \[[^\]]+\]\((season\d/deeper/[^)]+)\)", shown(root / "nbs/index.ipynb"), re.M
+    )
+    there = [p.relative_to(root / "nbs").as_posix() for p in deeper_pages(root)]
+    assert listed == there, "stale: make run NB=nbs/index.ipynb"
+
+
+def test_pages_lie_where_they_are_looked_for(root):
+    "A page in another folder, or a chapter without a number, would be asked nothing"
+    every = {p for p in (root / "nbs").glob("season*/**/*.ipynb")}
+    every = {p for p in every if ".ipynb_checkpoints" not in p.parts}
+    assert every == {*course_pages(root)}
+
+
+def test_a_deeper_page_off_the_path_is_found(tmp_path):
+    def page(name, text):
+        path = tmp_path / "nbs" / f"{name}.ipynb"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(dict(cells=[dict(cell_type="markdown", source=text)])))
+
+    page("season1/01_a", "more [here](deeper/more.ipynb#idea-1), not `deeper/lost.ipynb`")
+    page("season2/01_b", "of another season: [lost](../season1/deeper/lost.ipynb)")
+    page("season1/deeper/more", "[back](../01_a.ipynb)")
+    assert off_the_path(tmp_path) == []
+    page("season1/deeper/lost", "[back](../01_a.ipynb)")
+    page("season1/deeper/more", "no way back")
+    assert off_the_path(tmp_path) == [
+        "season1/deeper/lost.ipynb: no chapter links to it, so no reader finds it",
+        "season1/deeper/more.ipynb: does not link back to 01_a.ipynb",
+    ]
 
 
 def test_chat_data_reads_those_of_its_sets_that_are_there(root, tmp_path, monkeypatch):

@@ -1,5 +1,5 @@
-"""Every exercise of every chapter: its check fails on the unsolved cell and passes on the folded
-solution.
+"""Every exercise of every chapter and deeper page: its check fails on the unsolved cell and passes
+on the folded solution.
 
 In a notebook a cell `# exercise: name` holds the stub, a cell `# check: name` (after `#| eval:
 false`) the check, and a markdown cell a fence that opens with `# solution: name`. Checks see the
@@ -13,12 +13,10 @@ import re
 from pathlib import Path
 
 import pytest
-from cells import python
+from cells import course_pages, python
 
 ROOT = Path(__file__).parents[1]
-CHAPTERS = sorted(
-    p for p in (ROOT / "nbs").glob("season*/*.ipynb") if ".ipynb_checkpoints" not in p.parts
-)
+CHAPTERS = course_pages(ROOT)
 
 
 def sources(path, kind):

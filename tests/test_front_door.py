@@ -14,6 +14,7 @@ import sys
 import click
 import pytest
 import yaml
+from cells import chapters, course_pages, deeper_pages
 from click.testing import CliRunner
 
 from gpub.cli.main import cli
@@ -107,9 +108,10 @@ INSTALL = "pip install -q '/content/gpub[data,hub]'"
 
 def test_chapters_open_in_colab(root):
     "Not installed editable: a notebook that runs already would not find it"
-    for p in sorted((root / "nbs").glob("season*/*.ipynb")):
+    for p in course_pages(root):
         sources = ["".join(c["source"]) for c in json.loads(p.read_text(encoding="utf-8"))["cells"]]
-        assert COLAB.format(install=INSTALL, folder=p.parent.name) in sources, p.name
+        folder = p.parent.relative_to(root / "nbs").as_posix()
+        assert COLAB.format(install=INSTALL, folder=folder) in sources, p.name
 
 
 def facts(root):
@@ -191,14 +193,26 @@ def test_chapters_are_numbered_in_the_sidebar(root):
     "With the number of their file and the name they give themselves"
     site = yaml.safe_load((root / "_quarto.yml").read_text(encoding="utf-8"))["website"]
     seasons = [x for x in site["sidebar"]["contents"] if "Season" in str(x)][:3]
-    chapters = {x["href"]: x["text"] for s in seasons for x in s["contents"] if "href" in x}
-    there = sorted((root / "nbs").glob("season*/[0-9]*.ipynb"))
-    assert sorted(chapters) == [p.relative_to(root / "nbs").as_posix() for p in there]
+    listed = {x["href"]: x["text"] for s in seasons for x in s["contents"] if "href" in x}
+    there = chapters(root)
+    assert sorted(listed) == [p.relative_to(root / "nbs").as_posix() for p in there]
     for page in there:
         first = json.loads(page.read_text(encoding="utf-8"))["cells"][0]["source"]
         title = re.match(r"# (.+)", "".join(first))[1]
-        said = chapters[page.relative_to(root / "nbs").as_posix()]
+        said = listed[page.relative_to(root / "nbs").as_posix()]
         assert said == f"{int(page.name[:2])} {title}"
+
+
+def test_deeper_pages_are_a_section_of_their_season_in_the_sidebar(root):
+    site = yaml.safe_load((root / "_quarto.yml").read_text(encoding="utf-8"))["website"]
+    seasons = [x for x in site["sidebar"]["contents"] if "Season" in str(x)][:3]
+    for number, season in enumerate(seasons, 1):
+        inner = [x for x in season["contents"] if "section" in x]
+        there = [
+            p.relative_to(root / "nbs").as_posix() for p in deeper_pages(root, f"season{number}")
+        ]
+        assert [x["section"] for x in inner] == (["Deeper"] if there else [])
+        assert sorted(page for x in inner for page in x["contents"]) == there
 
 
 def test_sidebar_lists_every_notebook(root):

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from cells import python
+from cells import course_pages, python
 
 CHAPTERS = [
     "00_core",
@@ -482,20 +482,29 @@ def mixed_imports(root):
     return out
 
 
+def deeper_template(sections):
+    "A deeper page may leave out the problem, the run, the blog and the appendix"
+    left_out = {"The problem", "All together", "Published and measured"}
+    return [s for s in SECTIONS if s not in left_out or s in sections]
+
+
 def off_template(root):
-    out = []
+    out, pages = [], {*course_pages(root)}
     for path in notebooks(root):
         md = [source(c) for c in cells(path, "markdown")]
         if not md or not re.match(r"# .+\n+> .+", md[0]):
             out.append(f'{path.name}: must open with "# Title" and "> one line" in one cell')
-        if not path.parent.name.startswith("season"):
+        if path not in pages:
             continue
         text = re.sub(r"^```.*?^```", "", "\n\n".join(md), flags=re.M | re.S)
         heads = re.findall(r"^## (.+)$", text, re.M)
         order = [next((s for s in SECTIONS if h.startswith(s)), h) for h in heads]
         short = [h for i, h in enumerate(order) if i == 0 or h != order[i - 1]]
-        if short not in (SECTIONS, [*SECTIONS, "Appendix"]):
-            out.append(f"{path.name}: sections are {short}, the template is {SECTIONS}")
+        template = SECTIONS
+        if path.parent.name == "deeper":
+            template = deeper_template(short)
+        if short not in (template, [*template, "Appendix"]):
+            out.append(f"{path.name}: sections are {short}, the template is {template}")
         ideas = [int(n) for h in heads for n in re.findall(r"^Idea (\d+)", h)]
         if ideas != list(range(1, order.count("Idea") + 1)):
             out.append(f"{path.name}: ideas are numbered {ideas}")
@@ -908,6 +917,23 @@ def test_mixed_imports_are_found(tmp_path, cell, ok):
 )
 def test_template_is_checked(tmp_path, text, ok):
     notebook(tmp_path / "nbs/season1/01_x.ipynb", text)
+    assert (off_template(tmp_path) == []) is ok
+
+
+@pytest.mark.parametrize(
+    "text, ok",
+    [
+        (CHAPTER, True),
+        (CHAPTER.replace("## The problem", "").replace("## All together", ""), True),
+        (CHAPTER.replace("## Takeaways", ""), False),
+        (CHAPTER.replace("## Exercises", ""), False),
+        (CHAPTER.replace("Idea 2", "Idea 3"), False),
+        (CHAPTER.replace("## The problem", "") + "\n## The problem", False),
+        (CHAPTER + "\n## Appendix", True),
+    ],
+)
+def test_template_of_a_deeper_page_is_checked(tmp_path, text, ok):
+    notebook(tmp_path / "nbs/season1/deeper/x.ipynb", text)
     assert (off_template(tmp_path) == []) is ok
 
 

@@ -109,63 +109,6 @@ def fifth_row():
     return [0.7, 0.06, 0.18, 0.06]
 """,
     ],
-    ("01_first_transformer", "running_mean"): [
-        # the mean of everything
-        """
-def running_mean(x_btc):
-    return x_btc.mean(1, keepdim=True).expand_as(x_btc)
-""",
-        # without its own position
-        """
-def running_mean(x_btc):
-    before = x_btc.cumsum(1) - x_btc
-    return before / torch.arange(x_btc.size(1)).clamp(min=1)[:, None]
-""",
-        # with a matrix
-        """
-def running_mean(x_btc):
-    t = x_btc.size(1)
-    if t > 100_000:
-        raise RuntimeError("not enough memory")
-    mean = torch.ones(t, t).tril() / torch.arange(1, t + 1)[:, None]
-    return mean.to(x_btc) @ x_btc
-""",
-    ],
-    ("01_first_transformer", "near"): [
-        # one position too many
-        """
-def near(q, k, v, window=4):
-    t, s = q.size(-2), k.size(-2)
-    ones = torch.ones(t, s, dtype=torch.bool)
-    seen = ones.tril(s - t) & ones.triu(s - t - window)
-    return (q @ k.mT / 8**0.5).masked_fill(~seen, -torch.inf).softmax(-1) @ v
-""",
-        # a triangle for squares only
-        """
-def near(q, k, v, window=4):
-    ones = torch.ones(q.size(-2), k.size(-2), dtype=torch.bool)
-    seen = ones.tril() & ones.triu(1 - window)
-    return (q @ k.mT / 8**0.5).masked_fill(~seen, -torch.inf).softmax(-1) @ v
-""",
-        # the whole past
-        """
-def near(q, k, v, window=4):
-    return v if window == 1 else causal_attention(q, k, v)
-""",
-        # masked after the softmax
-        """
-def near(q, k, v, window=4):
-    t, s = q.size(-2), k.size(-2)
-    ones = torch.ones(t, s, dtype=torch.bool)
-    seen = ones.tril(s - t) & ones.triu(s - t - window + 1)
-    return (q @ k.mT / 8**0.5).softmax(-1) * seen @ v
-""",
-        # another shape
-        """
-def near(q, k, v, window=4):
-    return v[..., 0]
-""",
-    ],
     ("01_first_transformer", "leaks"): [
         # only the last token changes
         """
@@ -745,6 +688,6 @@ def test_three_wrong_answers_for_each_exercise():
     "Of season 3, and of the chapters written again"
     done = {chapter for chapter, _ in WRONG}
     for path in CHAPTERS:
-        if path.parent.name == "season3" or path.stem in done:
+        if "season3" in path.parts or path.stem in done:
             for name in exercises(path)[0]:
                 assert len(WRONG.get((path.stem, name), [])) >= 3, f"{path.stem}: {name}"

@@ -1,11 +1,53 @@
-"""Wrong answers to the checks of chapters 2 to 6: shortcuts and usual mistakes, each refused in
-words."""
+"""Wrong answers to the checks of chapters 2 to 6 and of the deeper pages: shortcuts and usual
+mistakes, each refused in words."""
 
 import pytest
 from attacks import cases, refusal
-from test_exercises import CHAPTERS, exercises
+from cells import deeper_pages
+from test_exercises import CHAPTERS, ROOT, exercises
 
 WRONG = {
+    "running_mean": {
+        "the mean of everything": """
+            def running_mean(x_btc):
+                return x_btc.mean(1, keepdim=True).expand_as(x_btc)""",
+        "without its own position": """
+            def running_mean(x_btc):
+                before = x_btc.cumsum(1) - x_btc
+                return before / torch.arange(x_btc.size(1)).clamp(min=1)[:, None]""",
+        "with a matrix": """
+            def running_mean(x_btc):
+                t = x_btc.size(1)
+                if t > 100_000:
+                    raise RuntimeError("not enough memory")
+                mean = torch.ones(t, t).tril() / torch.arange(1, t + 1)[:, None]
+                return mean.to(x_btc) @ x_btc""",
+    },
+    "near": {
+        "one position too many": """
+            def near(q, k, v, window=4):
+                t, s = q.size(-2), k.size(-2)
+                ones = torch.ones(t, s, dtype=torch.bool)
+                seen = ones.tril(s - t) & ones.triu(s - t - window)
+                return (q @ k.mT / 8**0.5).masked_fill(~seen, -torch.inf).softmax(-1) @ v""",
+        "a triangle for squares only": """
+            def near(q, k, v, window=4):
+                ones = torch.ones(q.size(-2), k.size(-2), dtype=torch.bool)
+                seen = ones.tril() & ones.triu(1 - window)
+                return (q @ k.mT / 8**0.5).masked_fill(~seen, -torch.inf).softmax(-1) @ v""",
+        "the whole past": """
+            def near(q, k, v, window=4):
+                return v if window == 1 else causal_attention(q, k, v)""",
+        "masked after the softmax": """
+            def near(q, k, v, window=4):
+                t, s = q.size(-2), k.size(-2)
+                ones = torch.ones(t, s, dtype=torch.bool)
+                seen = ones.tril(s - t) & ones.triu(s - t - window + 1)
+                return (q @ k.mT / 8**0.5).softmax(-1) * seen @ v""",
+        "another shape": """
+            def near(q, k, v, window=4):
+                return v[..., 0]""",
+    },
     "epochs_of": {
         "weights taken as they are": """
             def epochs_of(available, weights, total):
@@ -404,7 +446,8 @@ PAGES = {name: path for path in CHAPTERS for name in exercises(path)[0] if name 
 
 def test_every_check_of_these_chapters_is_attacked():
     pages = [p for p in CHAPTERS if p.parent.name == "season1" and p.stem[:2] in "02 03 04 05 06"]
-    assert {name for page in pages for name in exercises(page)[0]} == WRONG.keys() == PAGES.keys()
+    names = [name for page in pages + deeper_pages(ROOT, "season1") for name in exercises(page)[0]]
+    assert sorted(names) == sorted(WRONG) == sorted(PAGES), "each name once, and attacked"
     assert min(map(len, WRONG.values())) >= 3
 
 
