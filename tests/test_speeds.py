@@ -82,11 +82,11 @@ def test_an_entry_that_is_wrong_is_refused_in_one_line(tmp_path, change, words):
 
 
 def test_a_plan_has_a_range_only_where_its_speed_is_forecast():
-    forecast = informed_plan("burn-1b", "H100", "1B")
+    forecast = informed_plan("burn-1b", "H200", "1B")
     low, high = forecast.spread
     assert low < 1 < high and "of the forecast" in forecast.evidence
-    assert informed_plan("burn-1b", "H100", "1B", mfu=0.4).spread is None
-    words = ["plan", "burn-1b", "--gpu", "H100", "--tokens", "1B"]
+    assert informed_plan("burn-1b", "H200", "1B", mfu=0.4).spread is None
+    words = ["plan", "burn-1b", "--gpu", "H200", "--tokens", "1B"]
     said = CliRunner().invoke(cli, words, catch_exceptions=False).output
     row = forecast.rows[0]
     assert f"range    {low * row.tok_s:,.0f} to {high * row.tok_s:,.0f} tok/s" in said
