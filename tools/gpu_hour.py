@@ -244,7 +244,7 @@ def train_smoke(hour: Hour) -> dict:
         preset=hour.large,
         out=hour.out / "work/smoke",
         data=None if hour.toy else hour.shards,
-        settings=hour.shape | dict(steps=steps, warmup=steps // 10),
+        settings=hour.shape | dict(steps=steps, warmup=steps // 10, log_every=1),
         device=hour.device,
         usd_per_hour=hour.usd_per_hour,
         save_every=max(1, steps // 2),
