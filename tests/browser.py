@@ -13,6 +13,9 @@ import time
 import pytest
 
 
+NAMED_KEYS = dict(Tab=9, ArrowLeft=37, ArrowUp=38, ArrowRight=39, ArrowDown=40)
+
+
 def chromium():
     "Path of the browser; skips the test where there is none"
     if sys.platform == "win32":
@@ -107,9 +110,10 @@ class Browser:
         )
 
     def press(self, key):
-        "A key, down and up: `Tab` or a character"
-        code = dict(windowsVirtualKeyCode=9 if key == "Tab" else ord(key.upper()))
-        for kind in ("rawKeyDown" if key == "Tab" else "keyDown", "keyUp"):
+        "A key, down and up: `Tab`, an arrow or a character"
+        named = NAMED_KEYS.get(key)
+        code = dict(windowsVirtualKeyCode=named or ord(key.upper()))
+        for kind in ("rawKeyDown" if named else "keyDown", "keyUp"):
             self(
                 "Input.dispatchKeyEvent",
                 type=kind,

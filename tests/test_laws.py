@@ -119,6 +119,8 @@ FOR_USERS = {
     # several runs on one axis, and what they wrote, step by step, in a notebook
     "report.results": "compare_runs replay_prompts",
     "share.demo": "as_picture attention_page playground",
+    # pictures that move, for a chapter or a notebook of your own
+    "share.frames": "attention_stepper",
     # teaching a model to talk, from a notebook
     "tune.lora": "load_lora merge_lora",
     "tune.answers": "answer_loss",

@@ -42,13 +42,16 @@ def quantise(
 
 # %% ../../nbs/lib/share/demo.ipynb #c426dd0c
 def pack_weights(
-    model: GPT,  # a tied head is written once
+    model: nn.Module,  # a `GPT`, or one with the same names; a tied head is written once
+    skip: tuple[str, ...] = (),  # what the names of tensors that are left out begin with
 ):  # ([name, rows, columns] of every tensor, columns 0 for vectors; how many 32-bit numbers; bytes)
     "All weights in one block of bytes, matrices at 8 bits"
     names = []
     floats = []
     ints = []
     for name, p in model.named_parameters():  # a tied head is no parameter of its own
+        if name.startswith(skip):
+            continue
         vector = p.dim() == 1
         names.append([name, len(p), 0 if vector else p.size(1)])
         q_oi, scale_o = (None, p) if vector else quantise(p)

@@ -7,14 +7,14 @@ const { vocab_size, context_length, d_model, n_layers, n_heads } = MODEL.cfg;
 const head_size = d_model / n_heads;
 const chars = MODEL.chars.map((code) => String.fromCodePoint(code));
 const idOf = new Map(chars.map((char, id) => [char, id]));
-const { weights, shapes } = unpackWeights();
+let { weights, shapes } = unpackWeights($("weights").textContent);
 
 // ---------------------------------------------------------------- the model
 
-// The block of bytes holds float32 first (vectors, and a scale for each row of a matrix), then
-// the int8 entries of the matrices, both in the order of MODEL.tensors.
-function unpackWeights() {
-  const bytes = Uint8Array.from(atob($("weights").textContent), (char) => char.charCodeAt(0));
+// The block of bytes, in base64, holds float32 first (vectors, and a scale for each row of a
+// matrix), then the int8 entries of the matrices, both in the order of MODEL.tensors.
+function unpackWeights(block) {
+  const bytes = Uint8Array.from(atob(block), (char) => char.charCodeAt(0));
   const floats = new Float32Array(bytes.buffer, 0, MODEL.floats);
   const ints = new Int8Array(bytes.buffer, 4 * MODEL.floats);
   const weights = {};
@@ -252,22 +252,32 @@ function fillCache(layer, from, qkv, count) {
   }
 }
 
+// The first part of a block: queries, keys and values of the positions in x.
+function startBlock(layer, x, from) {
+  const block = `blocks.${layer}.`;
+  const qkv = linear(layerNorm(x, block + "norm1"), block + "attn.qkv");
+  fillCache(layer, from, qkv, x.length / d_model);
+}
+
+// The rest of it, for the positions in x, of which `from` is the first.
+function finishBlock(layer, x, from) {
+  const block = `blocks.${layer}.`;
+  const mixed = attend(layer, from, x.length / d_model);
+  addInPlace(x, linear(mixed, block + "attn.proj"));
+  const hidden = linear(layerNorm(x, block + "norm2"), block + "ffn.up").map(gelu);
+  addInPlace(x, linear(hidden, block + "ffn.down"));
+}
+
 // Reads tokens at the positions from, from + 1, ... and gives the logits after each of them, or
 // after the last alone.
 function forward(tokens, from, wantAll) {
   let x = embed(tokens, from);
   for (let layer = 0; layer < n_layers; layer++) {
-    const block = `blocks.${layer}.`;
-    const qkv = linear(layerNorm(x, block + "norm1"), block + "attn.qkv");
-    fillCache(layer, from, qkv, tokens.length);
+    startBlock(layer, x, from);
     if (layer === n_layers - 1 && !wantAll) {
       x = x.slice(-d_model); // of the other positions only keys and values were needed
     }
-    const count = x.length / d_model;
-    const mixed = attend(layer, from + tokens.length - count, count);
-    addInPlace(x, linear(mixed, block + "attn.proj"));
-    const hidden = linear(layerNorm(x, block + "norm2"), block + "ffn.up").map(gelu);
-    addInPlace(x, linear(hidden, block + "ffn.down"));
+    finishBlock(layer, x, from + tokens.length - x.length / d_model);
   }
   return linear(layerNorm(x, "norm"), weights["head.weight"] ? "head" : "tok");
 }

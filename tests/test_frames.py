@@ -1,0 +1,284 @@
+"""The pictures that move, in a real browser: they compute what torch computes, follow what a reader
+changes, obey the keyboard, fit a phone, take the theme of the page around them, ask nobody for
+anything, and say something where scripts are off."""
+
+import json
+import re
+import time
+
+import pytest
+import torch
+from browser import Browser
+from test_demo import TEXT, TOK, make_run, rounded
+
+from gpub.model.first_gpt import attention_weights
+from gpub.share.frames import attention_stepper
+
+# the four letters of chapter 1, and its matrices
+NUMBERS = torch.tensor([[2.0, 0], [0, 2], [1, 0], [0, 1]])
+QUERY, KEY = torch.tensor([[0.0, 1], [1, 0]]), torch.eye(2)
+VALUE = torch.tensor([[1.0, 2], [2, 0]])
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with Browser(tmp_path_factory.mktemp("browser"), width=390) as opened:
+        yield opened
+
+
+def shown_page(browser, frame, path):
+    "The page of a frame, opened on its own"
+    frame.save(path)
+    browser.open("about:blank")
+    browser.open(path.as_uri()).wait("typeof draw == 'function' && $('says').textContent")
+    return browser
+
+
+@pytest.fixture
+def letters(browser, tmp_path):
+    return shown_page(browser, attention_stepper(), tmp_path / "letters.html")
+
+
+def steps(browser, letter):
+    now = browser.run(f"JSON.parse(JSON.stringify(stepsOf({letter})))")
+    return {name: torch.tensor(now[name]) for name in ("scores", "scaled", "weights", "output")}
+
+
+def by_torch(numbers, letter):
+    score_ts = numbers @ QUERY @ (numbers @ KEY).T
+    weight_ts = attention_weights(numbers @ QUERY, numbers @ KEY)
+    output_td = weight_ts @ (numbers @ VALUE)
+    return dict(
+        scores=score_ts[letter],
+        scaled=score_ts[letter] / 2**0.5,
+        weights=weight_ts[letter],
+        output=output_td[letter],
+    )
+
+
+def type_into(browser, label, number):
+    "What a reader writes into a box"
+    found = browser.run(
+        f"""(box => {{
+        box.value = "{number}";
+        box.dispatchEvent(new Event("input"));
+        return box.place[0] }})(document.querySelector('[aria-label="{label}"]'))"""
+    )
+    assert found
+
+
+@pytest.mark.parametrize("letter", range(4))
+def test_four_letters_are_those_of_torch(letters, letter):
+    for name, want in by_torch(NUMBERS, letter).items():
+        torch.testing.assert_close(steps(letters, letter)[name].float(), want)
+    letters.run(f"choose({letter}); goTo(7)")
+    shown = letters.run("[...document.querySelectorAll('.output b')].map(b => b.textContent)")
+    want = [f"{x + 0:.2f}" for x in by_torch(NUMBERS, letter)["output"].tolist()]
+    own = shown[2 * letter : 2 * letter + 2]
+    assert [f"{float(x):.2f}" for x in own] == want and set(shown) - set(own) <= {""}
+
+
+def test_a_changed_number_changes_all_later_ones(letters):
+    type_into(letters, "numbers of O, number 2", 3)
+    changed = NUMBERS.clone()
+    changed[1, 1] = 3
+    for letter in range(4):
+        for name, want in by_torch(changed, letter).items():
+            torch.testing.assert_close(steps(letters, letter)[name].float(), want)
+    letters.run("choose(3)")
+    type_into(letters, "score of R", 9)
+    now = steps(letters, 3)
+    assert now["scores"][0] == 9 and now["scaled"][0] == pytest.approx(9 / 2**0.5)
+    torch.testing.assert_close(now["weights"], now["scaled"].softmax(0))
+    type_into(letters, "weight of R", 0)
+    later = steps(letters, 3)
+    assert later["weights"].sum() < 0.1 and later["output"].abs().sum() < 1
+    # an earlier number was written again: what had been written later gives way
+    type_into(letters, "numbers of O, number 2", 2)
+    for name, want in by_torch(NUMBERS, 3).items():
+        torch.testing.assert_close(steps(letters, 3)[name].float(), want)
+    assert letters.run("document.querySelectorAll('input.edited').length") == 1
+    letters.run("$('reset').click()")
+    assert letters.run("document.querySelectorAll('input.edited').length") == 0
+
+
+def test_a_mask_can_be_lifted(letters):
+    letters.run("choose(0); goTo(4)")
+    assert "must not see O and M and E" in letters.run("$('says').textContent")
+    assert letters.run("maskButtons.map(b => b.textContent)")[1:] == ["−∞"] * 3
+    letters.run("maskButtons[1].click()")
+    torch.testing.assert_close(
+        steps(letters, 0)["weights"][:2],
+        steps(letters, 0)["scaled"][:2].softmax(0),
+    )
+
+
+def test_what_is_said_has_the_numbers_of_the_step(letters):
+    said = []
+    for step in range(8):
+        said.append(letters.run(f"goTo({step}); $('says').textContent"))
+    assert len(set(said)) == 8
+    assert "1·2 + 0·0 = 2" in said[2] and "2 / 1.41 = 1.41" in said[3]
+    assert "0.51·2 + 0.12·4 + 0.25·1 + 0.12·2 = 2" in said[7]
+    hidden = "[...document.querySelectorAll('.cell.later')].length"
+    assert letters.run(f"goTo(0); {hidden}") == 28 and letters.run(f"goTo(7); {hidden}") == 0
+
+
+def test_the_keyboard_chooses_letters_and_steps(letters):
+    letters.run("letterButtons[3].focus()")
+    letters.press("ArrowLeft")
+    letters.press("ArrowLeft")
+    assert letters.run("[reader, document.activeElement.textContent]") == [1, "O"]
+    letters.press("ArrowDown")
+    letters.press("ArrowDown")
+    letters.press("ArrowUp")
+    assert letters.run("[step, document.activeElement.textContent]") == [1, "keys"]
+    letters.run("document.querySelector('[aria-label=\"key of R, number 1\"]').focus()")
+    letters.press("ArrowLeft")  # in a box it moves the caret
+    assert letters.run("reader") == 1
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("model") / "run")
+
+
+def test_a_head_is_that_of_torch(browser, tmp_path, model):
+    "Weights, scores and output of a rounded model, and a word on strange characters"
+    kept = []
+    model = rounded(model)
+    for block in model.blocks:
+        block.attn.attention = lambda q, k, v: (
+            kept.append((q[0], k[0], v[0])) or (attention_weights(q, k) @ v)
+        )
+    text = TEXT[:20]
+    with torch.no_grad():
+        model(torch.from_numpy(TOK.encode(text).astype("int64"))[None])
+    real = attention_stepper(model, TOK, text, layer=1, step=8)
+    shown_page(browser, real, tmp_path / "real.html")
+    for layer, head, row in ((0, 0, 0), (1, 2, 11), (2, 1, 19)):
+        browser.run(
+            f"$('layer').value = {layer}; $('layer').onchange();"
+            f"$('head').value = {head}; $('head').onchange(); choose({row})"
+        )
+        now = browser.run(f"JSON.parse(JSON.stringify(stepsAt({row})))")
+        q, k, v = (part[head] for part in kept[layer])
+        weight_s = attention_weights(q, k)[row]
+        for name, want in (
+            ("query", q[row]),
+            ("scores", k @ q[row]),
+            ("weights", weight_s),
+            ("output", weight_s @ v),
+        ):
+            got = torch.tensor(now[name], dtype=torch.float32)
+            torch.testing.assert_close(got, want, atol=2e-4, rtol=1e-3)
+    browser.run("choose(5)")
+    type_into(browser, f"score of {json.loads(json.dumps(text[2]))}, position 3", 60)
+    assert browser.run("stepsAt(5).weights[2]") > 0.99
+    browser.run("$('text').value = 'ж'; $('text').oninput()")
+    said = browser.run("document.querySelector('main').innerText")
+    assert "never read them: ж" in said and "Write something" in said
+
+
+def test_arrows_over_a_head(browser, tmp_path, model):
+    shown_page(browser, attention_stepper(model, TOK, TEXT[:12]), tmp_path / "real.html")
+    browser.run("rows[11].letter.focus()")
+    browser.press("ArrowUp")
+    browser.press("ArrowLeft")
+    assert browser.run("[reader, document.activeElement === rows[9].letter]") == [9, True]
+    browser.run("document.querySelector('[data-step=\"0\"]').focus()")
+    browser.press("ArrowRight")
+    assert browser.run("[reader, step, document.activeElement.textContent]") == [9, 1, "key"]
+
+
+COLOURS = """Object.fromEntries(
+    ["ink", "mute", "page", "card", "blue", "hot", "on", "shade", "warm"].map(name => {
+        const probe = document.createElement("span");
+        probe.style.color = `var(--${name})`;
+        document.body.append(probe);
+        const colour = getComputedStyle(probe).color;
+        probe.remove();
+        return [name, colour.match(/\\d+/g).slice(0, 3).map(Number)] }))"""
+
+
+def contrast(a, b):
+    "Of two colours, as WCAG 2 has it"
+
+    def light(colour):
+        r, g, b = (
+            v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4
+            for v in (c / 255 for c in colour)
+        )
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+    x, y = light(a) + 0.05, light(b) + 0.05
+    return max(x, y) / min(x, y)
+
+
+@pytest.mark.parametrize("dark", (False, True), ids=("light", "dark"))
+@pytest.mark.parametrize("kind", ("letters", "head"))
+def test_a_phone_reads_it_and_nobody_is_asked(tmp_path, model, dark, kind):
+    frame = attention_stepper(step=8)
+    if kind == "head":
+        frame = attention_stepper(model, TOK, TEXT[:20], step=8)
+    with Browser(tmp_path, 390, 844, dark=dark) as b:
+        shown_page(b, frame, tmp_path / "page.html")
+        assert not b.seen("Runtime.exceptionThrown") and not b.seen("Log.entryAdded")
+        asked = {e["request"]["url"] for e in b.seen("Network.requestWillBeSent")}
+        assert asked <= {(tmp_path / "page.html").as_uri(), "about:blank"}
+        assert b.run("document.documentElement.scrollWidth") <= 390
+        named = "[...document.querySelectorAll('input, select, textarea')].every(e => "
+        assert b.run(named + "e.labels.length || e.getAttribute('aria-label'))")
+        colours = b.run(COLOURS)
+        pairs = [(a, ground) for a in ("ink", "mute", "hot") for ground in ("page", "card")]
+        pairs += [("on", "blue"), ("ink", "shade"), ("ink", "warm")]
+        weak = {p: contrast(colours[p[0]], colours[p[1]]) for p in pairs}
+        assert min(weak.values()) > 4.5, weak
+        assert sum(colours["page"]) < 200 if dark else sum(colours["page"]) > 700
+
+
+@pytest.mark.parametrize(
+    "around, theme",
+    [
+        ("<body data-theme='dark'>", "dark"),
+        ("<body data-theme='auto'>", ""),
+        ("<body data-jp-theme-light='false'>", "dark"),
+        ("<body data-jp-theme-light='true'>", "light"),
+        ("<body class='quarto-dark'>", "dark"),
+    ],
+)
+def test_it_takes_the_theme_of_the_page_around(browser, tmp_path, around, theme):
+    page = tmp_path / "around.html"
+    page.write_text(f"<!doctype html>{around}{attention_stepper()._repr_html_()}", "utf-8")
+    browser.open("about:blank")
+    browser.open(page.as_uri())
+    browser.wait("(inside = document.querySelector('iframe').contentWindow).draw")
+    chosen = "inside.document.documentElement.dataset.theme || ''"
+    assert browser.run(chosen) == theme
+    browser.run("document.body.className = ''; document.body.dataset.theme = 'dark'")
+    browser.wait(f"({chosen}) == 'dark'")
+
+
+def test_without_scripts_there_are_numbers(tmp_path, model):
+    with Browser(tmp_path, 390, 844) as b:
+        b("Emulation.setScriptExecutionDisabled", value=True)
+        for name, frame, words in (
+            ("letters", attention_stepper(), ["0.51", "(2, 4)", "is (2, 2.52)"]),
+            ("head", attention_stepper(model, TOK, TEXT[:20]), ["looks most at", "back"]),
+        ):
+            page = frame.save(tmp_path / f"{name}.html").as_uri()
+            b.open(page)
+            until = time.monotonic() + 20
+            while b.run("[location.href, document.readyState]") != [page, "complete"]:
+                assert time.monotonic() < until
+            text = b.run("document.querySelector('main').innerText")
+            assert all(word in text for word in words), text
+            assert "Next step" not in text
+
+
+def test_the_programs_can_be_read(root):
+    "No line of a frame's program is longer than a page is wide, and every function has a name"
+    for name in ("attention_steps", "four_letters", "real_head", "host_theme", "model"):
+        text = (root / f"gpub/share/{name}.js").read_text(encoding="utf-8")
+        assert max(map(len, text.splitlines())) <= 110, name
+        assert len(re.findall(r"^function \w+\(", text, re.M)) >= 2
