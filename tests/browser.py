@@ -12,7 +12,6 @@ import time
 
 import pytest
 
-
 NAMED_KEYS = dict(Tab=9, ArrowLeft=37, ArrowUp=38, ArrowRight=39, ArrowDown=40)
 
 

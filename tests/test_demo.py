@@ -4,13 +4,11 @@ refusals."""
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 import torch
 from browser import Browser
-from cells import defined_here
 
 from gpub.core import GpubError
 from gpub.data.bpe import BPETokenizer
@@ -21,9 +19,8 @@ from gpub.model.first_gpt import attention_weights
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.model.probes import sample_ids
 from gpub.record.checkpoint import save_checkpoint
-from gpub.share.demo import attention_page, quantise, write_page
+from gpub.share.demo import attention_page, quantise, rounded, write_page
 
-(rounded,) = defined_here(Path(__file__).parents[1] / "nbs/lib/share/demo.ipynb", "rounded")
 TEXT = plays(3000, seed=0) + '</script><!-- &amp; \t🙂é" `${x}`'
 TOK = CharTokenizer.from_text(TEXT)
 TOY = GPTConfig(vocab_size=TOK.vocab_size, context_length=32, d_model=36, n_layers=3, n_heads=3)

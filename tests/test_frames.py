@@ -9,10 +9,17 @@ import time
 import pytest
 import torch
 from browser import Browser
-from test_demo import TEXT, TOK, make_run, rounded
+from test_demo import TEXT, TOK, make_run
 
+from gpub.data.plays import plays
 from gpub.model.first_gpt import attention_weights
-from gpub.share.frames import attention_stepper
+from gpub.progress import SilentProgress
+from gpub.record.log import read_log
+from gpub.record.run import load_run
+from gpub.share.demo import rounded
+from gpub.share.frames import attention_stepper, previous_letter_weights, write_training_page
+from gpub.train.options import RunOptions
+from gpub.train.trainer import Trainer
 
 # the four letters of chapter 1, and its matrices
 NUMBERS = torch.tensor([[2.0, 0], [0, 2], [1, 0], [0, 1]])
@@ -278,7 +285,87 @@ def test_without_scripts_there_are_numbers(tmp_path, model):
 
 def test_the_programs_can_be_read(root):
     "No line of a frame's program is longer than a page is wide, and every function has a name"
-    for name in ("attention_steps", "four_letters", "real_head", "host_theme", "model"):
+    for name in ("attention_steps", "four_letters", "real_head", "host_theme", "model", "training"):
         text = (root / f"gpub/share/{name}.js").read_text(encoding="utf-8")
         assert max(map(len, text.splitlines())) <= 110, name
         assert len(re.findall(r"^function \w+\(", text, re.M)) >= 2
+
+
+# ---------------------------------------------------------------- a training, wound back
+
+STEPS = (2, 5, 9)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    "A run of nine steps, and its page"
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "text.txt").write_text(plays(20_000, seed=0), encoding="utf-8")
+    settings = dict(steps=9, batch_tokens=256, log_every=1, compile="no", depths=())
+    settings |= dict(d_model=24, n_layers=2, n_heads=3, context_length=32, muon_lr=0.3)
+    options = dict(eval_steps=STEPS, milestone_steps=STEPS, progress=SilentProgress())
+    given = "shakespeare-short", folder / "run", folder / "text.txt", settings, "cpu"
+    Trainer(RunOptions(*given, **options)).go()
+    page = folder / "training.html"
+    write_training_page(folder / "run", page, STEPS, text="ROMEO:", references={"pairs": 2.5})
+    return folder / "run", page
+
+
+@pytest.fixture
+def training(browser, trained):
+    browser.open("about:blank")
+    browser.open(trained[1].as_uri()).wait("typeof show == 'function' && $('written').textContent")
+    return browser
+
+
+@torch.no_grad()
+def test_every_state_is_that_of_torch(training, trained):
+    text = plays(32, seed=1)[:32]
+    training.run(f"$('text').value = {json.dumps(text)}; $('text').oninput()")
+    for i, step in enumerate(STEPS):
+        model, tok, _ = load_run(trained[0], step, "cpu")
+        ids = tok.encode(text).tolist()
+        model = rounded(model)
+        got = training.run(f"show({i}); [...forward(tokens, 0, false)]")
+        want = model(torch.tensor([ids]))[0, -1]
+        torch.testing.assert_close(torch.tensor(got), want, atol=1e-3, rtol=1e-3)
+        shares = training.run("[0, 1].map(l => [0, 1, 2].map(h => oneBack(l, h)))")
+        back = torch.tensor(previous_letter_weights(model, ids))
+        torch.testing.assert_close(torch.tensor(shares), back, atol=1e-3, rtol=1e-3)
+        best = training.run(
+            "[...document.querySelectorAll('figure')].findIndex(f => f.classList.contains('best'))"
+        )
+        assert back.flatten()[best] > back.max() - 1e-3
+        said = training.run("$('says').textContent")
+        loss = next(r["val_loss"] for r in read_log(trained[0]) if r["step"] == step)
+        assert f"{loss:.2f}" in said and "not as good as pairs (2.50)" in said
+
+
+def test_it_writes_at_every_state(training):
+    stored = []
+    for i in range(3):
+        stored.append(training.run(f"show({i}); $('written').textContent"))
+        training.run("$('again').click()")
+        again = training.run("$('written').textContent")
+        assert again != stored[-1] and len(again) > 200
+        assert training.run("tokens.length && $('says').textContent")  # the maps are still there
+    assert len(set(stored)) == 3
+    once = training.run("writeText('RO', 100, 7)")
+    assert (
+        once == training.run("writeText('RO', 100, 7)") != training.run("writeText('RO', 100, 8)")
+    )
+    assert once.startswith("RO") and len(once) == 102
+
+
+def test_the_slider_obeys_keys_and_plays(training):
+    training.run("show(0); $('slider').focus()")
+    training.press("ArrowRight")
+    assert training.run("[current, $('step').textContent]") == [1, "step 5 of 9"]
+    assert training.run("$('slider').getAttribute('aria-valuetext')") == "5 steps"
+    training.run("$('play').click()")
+    training.wait("current == 2 && !timer")
+    assert training.run("$('play').textContent") == "Play"
+    training.run("$('play').click()")
+    assert training.run("[current, $('play').textContent]") == [0, "Pause"]
+    training.run("$('play').click()")
+    assert training.run("timer") == 0

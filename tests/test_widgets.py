@@ -23,7 +23,7 @@ def browser(tmp_path_factory):
         yield opened
 
 
-@pytest.mark.parametrize("page", sorted(NBS.glob("season*/widgets/*.html")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("page", sorted(NBS.rglob("widgets/*.html")), ids=lambda p: p.stem)
 def test_a_frame_is_sound(browser, page):
     browser.events.clear()
     browser.open(page.as_uri()).wait('document.readyState == "complete"')

@@ -268,6 +268,18 @@ function finishBlock(layer, x, from) {
   addInPlace(x, linear(hidden, block + "ffn.down"));
 }
 
+// Queries, keys and values of all layers for a text from its start. What the last block does
+// afterwards is not needed.
+function fillCaches(tokens) {
+  const x = embed(tokens, 0);
+  for (let layer = 0; layer < n_layers; layer++) {
+    startBlock(layer, x, 0);
+    if (layer < n_layers - 1) {
+      finishBlock(layer, x, 0);
+    }
+  }
+}
+
 // Reads tokens at the positions from, from + 1, ... and gives the logits after each of them, or
 // after the last alone.
 function forward(tokens, from, wantAll) {

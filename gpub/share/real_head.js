@@ -21,17 +21,6 @@ function letterAt(position) {
 
 // ---------------------------------------------------------------- the numbers
 
-// Queries, keys and values of all layers. What the last block does afterwards is not needed.
-function readTokens() {
-  const x = embed(tokens, 0);
-  for (let i = 0; i < n_layers; i++) {
-    startBlock(i, x, 0);
-    if (i < n_layers - 1) {
-      finishBlock(i, x, 0);
-    }
-  }
-}
-
 function vectorAt(cache, position) {
   const start = cacheAt(layer, position) + head * head_size;
   return [...cache.subarray(start, start + head_size)];
@@ -177,7 +166,7 @@ function readText() {
     notes.push(`The model reads the last ${context_length} characters`);
   }
   if (tokens.length > 0) {
-    readTokens();
+    fillCaches(tokens);
   } else {
     notes.push("Write something that the model knows");
   }
