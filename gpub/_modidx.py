@@ -3453,6 +3453,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                    'gpub.share.frames._vocabulary': ('lib/share/frames.html#_vocabulary', 'gpub/share/frames.py'),
                                    'gpub.share.frames.attention_stepper': ( 'lib/share/frames.html#attention_stepper',
                                                                             'gpub/share/frames.py'),
+                                   'gpub.share.frames.learning_rate_slider': ( 'lib/share/frames.html#learning_rate_slider',
+                                                                               'gpub/share/frames.py'),
                                    'gpub.share.frames.previous_letter_weights': ( 'lib/share/frames.html#previous_letter_weights',
                                                                                   'gpub/share/frames.py'),
                                    'gpub.share.frames.training_scrubber': ( 'lib/share/frames.html#training_scrubber',

@@ -17,7 +17,12 @@ from gpub.progress import SilentProgress
 from gpub.record.log import read_log
 from gpub.record.run import load_run
 from gpub.share.demo import rounded
-from gpub.share.frames import attention_stepper, previous_letter_weights, write_training_page
+from gpub.share.frames import (
+    attention_stepper,
+    learning_rate_slider,
+    previous_letter_weights,
+    write_training_page,
+)
 from gpub.train.options import RunOptions
 from gpub.train.trainer import Trainer
 
@@ -264,6 +269,10 @@ def test_it_takes_the_theme_of_the_page_around(browser, tmp_path, around, theme)
     assert browser.run(chosen) == theme
     browser.run("document.body.className = ''; document.body.dataset.theme = 'dark'")
     browser.wait(f"({chosen}) == 'dark'")
+    # and is as high as what is in it
+    inside = "inside.document.documentElement"
+    browser.wait(f"{inside}.clientHeight - inside.document.body.offsetHeight < 3")
+    assert browser.run(f"{inside}.scrollHeight <= {inside}.clientHeight")
 
 
 def test_without_scripts_there_are_numbers(tmp_path, model):
@@ -285,7 +294,15 @@ def test_without_scripts_there_are_numbers(tmp_path, model):
 
 def test_the_programs_can_be_read(root):
     "No line of a frame's program is longer than a page is wide, and every function has a name"
-    for name in ("attention_steps", "four_letters", "real_head", "host_theme", "model", "training"):
+    for name in (
+        "attention_steps",
+        "four_letters",
+        "real_head",
+        "host_page",
+        "model",
+        "training",
+        "learning_rate",
+    ):
         text = (root / f"gpub/share/{name}.js").read_text(encoding="utf-8")
         assert max(map(len, text.splitlines())) <= 110, name
         assert len(re.findall(r"^function \w+\(", text, re.M)) >= 2
@@ -338,7 +355,7 @@ def test_every_state_is_that_of_torch(training, trained):
         assert back.flatten()[best] > back.max() - 1e-3
         said = training.run("$('says').textContent")
         loss = next(r["val_loss"] for r in read_log(trained[0]) if r["step"] == step)
-        assert f"{loss:.2f}" in said and "not as good as pairs (2.50)" in said
+        assert f"{loss:.2f}" in said and "not yet as good as pairs (2.50)" in said
 
 
 def test_it_writes_at_every_state(training):
@@ -369,3 +386,28 @@ def test_the_slider_obeys_keys_and_plays(training):
     assert training.run("[current, $('play').textContent]") == [0, "Pause"]
     training.run("$('play').click()")
     assert training.run("timer") == 0
+
+
+# ---------------------------------------------------------------- learning rates
+
+
+def test_learning_rates_too_small_right_and_too_large(root, tmp_path):
+    "The slider shows what is filed, and says of each rate which of the three it is"
+    receipt = root / "data/learning_rates.json"
+    runs = json.loads(receipt.read_text(encoding="utf-8"))["runs"]
+    losses = [run["loss"] for run in runs]
+    best = losses.index(min(losses))
+    assert losses[0] > losses[best] + 0.5 < losses[-1] and 0 < best < len(runs) - 1
+    assert losses[: best + 1] == sorted(losses[: best + 1], reverse=True)
+    with Browser(tmp_path, 390, 844, dark=True) as b:
+        b.open(learning_rate_slider(receipt).save(tmp_path / "rates.html").as_uri())
+        b.wait("typeof show == 'function' && $('written').textContent")
+        said = [b.run(f"show({i}); $('says').textContent") for i in range(len(runs))]
+        assert "Too small" in said[0] and "About right" in said[best] and "Too large" in said[-1]
+        assert all(f"{run['loss']:.2f}" in words for run, words in zip(runs, said))
+        b.run("show(0); $('slider').focus()")
+        b.press("ArrowRight")
+        shown = b.run("[$('rate').textContent, $('written').textContent]")
+        assert shown == [f"{runs[1]['rate']:g}", runs[1]["text"]]
+        assert b.run("document.documentElement.scrollWidth") <= 390
+        assert not b.seen("Runtime.exceptionThrown") and not b.seen("Log.entryAdded")

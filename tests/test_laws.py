@@ -120,8 +120,8 @@ FOR_USERS = {
     "report.results": "compare_runs replay_prompts",
     "share.demo": "as_picture attention_page playground",
     # pictures that move, for a chapter or a notebook of your own
-    "share.frames": "attention_stepper previous_letter_weights training_scrubber "
-    "write_training_page",
+    "share.frames": "attention_stepper learning_rate_slider previous_letter_weights "
+    "training_scrubber write_training_page",
     # teaching a model to talk, from a notebook
     "tune.lora": "load_lora merge_lora",
     "tune.answers": "answer_loss",

@@ -299,4 +299,4 @@ $("reset").onclick = () => {
   draw();
 };
 draw();
-followHostTheme(draw);
+joinHostPage(draw);

@@ -311,4 +311,4 @@ $("reset").onclick = () => {
 $("text").value = MODEL.text;
 $("text").oninput = readText;
 readText();
-followHostTheme(draw);
+joinHostPage(draw);

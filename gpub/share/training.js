@@ -3,7 +3,6 @@
 // come before this.
 
 const STATES = MODEL.states; // step, loss on new text (or null), what it wrote
-const SVG = "http://www.w3.org/2000/svg";
 const PAUSE = 1100; // milliseconds between two states when it plays
 
 let current = 0; // the state that is shown
@@ -69,15 +68,14 @@ function describe(state, best) {
   }
   if (state.loss !== null) {
     parts[0] += ` the loss on new text is ${state.loss.toFixed(2)}`;
-    const [passed, ahead] = [[], []];
-    for (const [name, loss] of Object.entries(MODEL.references)) {
-      (state.loss < loss ? passed : ahead).push(`${name} (${loss.toFixed(2)})`);
+    const lines = Object.entries(MODEL.references).sort((a, b) => b[1] - a[1]);
+    const passed = lines.filter(([, loss]) => state.loss < loss).pop();
+    const ahead = lines.find(([, loss]) => state.loss >= loss);
+    if (passed) {
+      parts.push(`better than ${passed[0]} (${passed[1].toFixed(2)})`);
     }
-    if (passed.length > 0) {
-      parts.push(`better than ${passed.join(" and ")}`);
-    }
-    if (ahead.length > 0) {
-      parts.push(`not as good as ${ahead.join(" and ")}`);
+    if (ahead) {
+      parts.push(`not yet as good as ${ahead[0]} (${ahead[1].toFixed(2)})`);
     }
   }
   const share = Math.round(100 * best.share);
@@ -88,15 +86,6 @@ function describe(state, best) {
 }
 
 // ---------------------------------------------------------------- the curve
-
-function svg(tag, attributes, text = "") {
-  const made = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    made.setAttribute(name, value);
-  }
-  made.textContent = text;
-  return made;
-}
 
 // Steps grow to the right as their logarithm: the first ones change the most.
 function drawCurve() {
@@ -124,8 +113,7 @@ function drawCurve() {
     box.append(svg("path", { d: `M34 ${y(loss)} H${width - 12}`, class: "reference" }));
     box.append(svg("text", { x: 38, y: y(loss) + 14, class: "name" }, `${name} ${loss.toFixed(2)}`));
   }
-  const points = MODEL.curve.map(([step, loss]) => `${x(step).toFixed(1)} ${y(loss).toFixed(1)}`);
-  box.append(svg("path", { d: `M${points.join(" L")}`, class: "line" }));
+  box.append(line(MODEL.curve.map(([step, loss]) => [x(step), y(loss)]), "line"));
   STATES.forEach((state, i) => {
     if (state.loss === null) {
       return;
@@ -258,4 +246,4 @@ addEventListener("resize", drawCurve);
 buildMaps();
 tokens = Array.from(MODEL.text, (char) => idOf.get(char));
 show(MODEL.start);
-followHostTheme(draw);
+joinHostPage(draw);
