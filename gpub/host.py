@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from .core import write_atomic
+from .night import LOG_FILE, Status, Transcript
 
 # %% ../nbs/lib/host.ipynb #fb6a1f3f
 def _quota(
@@ -163,31 +163,43 @@ class WhenDone:
         self.by_hand = by_hand
         self.log = log
         self.ran = False
-        self.file: Path | None = None  # where the reason of an end is kept
+        self.status: Status | None = None  # how it stands
+        self.transcript: Transcript | None = None  # what was printed
         self.shell = self.hook = None
         if WhenDone._armed:
             WhenDone._armed.disarm()
         if command:
             self._arm()
 
-    def keep_reasons(
+    def keep_log(
         self,
-        file: Path | str,  # a log on a disk that outlives the machine; STATUS lies beside it
+        folder: Path | str,  # of the run, on a disk that outlives the machine; it is made
+        notify: str | None = None,  # a URL that gets the line of a bad end
     ):
-        """From now on write into a file what ended a cell or a program, before the command is run:
-        the traceback there, one line in STATUS"""
-        self.file = Path(file)
-        self._keep("began; STATUS in the run's folder says where it stands")
+        """From now on keep what is printed in `gpub.log` of a folder, and what ends a cell or a
+        program, before the command is run: the traceback there, one line in STATUS"""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.status = Status(folder / "STATUS", notify, self.log)
+        self._end_log()
+        self.transcript = Transcript(folder / LOG_FILE)
+        self.transcript.begin("began")
+        self.status.write("began; the log beside this file has the rest")
         if WhenDone._armed is not self:
             self._arm()
 
-    def _keep(self, reason: str, details: str = ""):
-        if self.file is None:
-            return
-        now = time.strftime("%Y-%m-%d %H:%M:%S")
-        with open(self.file, "a", encoding="utf-8") as file:
-            file.write(f"{now}  {reason}\n{details}")
-        write_atomic(self.file.with_name("STATUS"), f"{now} {reason}\n")
+    def _end_log(self):
+        if self.transcript:
+            self.transcript.end()
+        self.transcript = None
+
+    def _keep(self, reason: str, details: str = "", bad: bool = False):
+        if self.transcript:
+            self.transcript.keep(
+                f"{time.strftime('%Y-%m-%d %H:%M:%S')} {reason}\n{details}".strip()
+            )
+        if self.status:
+            self.status.write(reason, tell=bad)
 
     def _arm(self):
         "Listen for errors: of cells in a notebook, of the whole program elsewhere"
@@ -208,6 +220,7 @@ class WhenDone:
         if self.hook:
             sys.excepthook = self.hook
         self.shell = self.hook = None
+        self._end_log()
 
     def _after_cell(self, result: Any):
         self._after(result.error_before_exec or result.error_in_exec)
@@ -223,16 +236,18 @@ class WhenDone:
             return
         details = "".join(traceback.format_exception(error))
         again = "run the page or the program again, it goes on from the last checkpoint"
-        self._keep(f"stopped by {type(error).__name__}: {error}; to go on, {again}", details)
+        why = f"stopped by {type(error).__name__}: {error}; to go on, {again}"
+        self._keep(why, details, bad=not isinstance(error, self.by_hand))
         if not isinstance(error, self.by_hand):
             self._run()
 
     def __call__(
         self,
-        reason: str = "done",  # why it ended, such as the verdict of a plan
+        reason: str = "",  # why it ended; empty: as STATUS says already
     ):
         "Write down why it ended, and run the command now, unless it was run before"
-        self._keep(reason)
+        if reason:
+            self._keep(reason)
         self._run()
 
     def _run(self):

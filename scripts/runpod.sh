@@ -9,7 +9,7 @@
 #   TOY=1 USD_PER_HOUR=1.49 bash scripts/runpod.sh                the same on any CPU, in a minute
 #
 # HOME_DIR  where everything lives, as on the page Train the 1B: HOME_DIR/train_1b/shards and /run  [/workspace when it is there, else runs]
-#           what is printed goes to HOME_DIR/train_1b/gpub.log too, and how it stands in one line to HOME_DIR/train_1b/STATUS
+#           what is printed goes to gpub.log in the run's folder too, as on the page, and how it stands in one line to STATUS beside it
 # MIRROR    a second place for the run: a network volume or a mounted Drive; finished shards go to MIRROR-shards beside it
 # SHARDS    a folder made by `gpub prep`, or by `gpub prep --compress`, to use instead of preparing the corpus
 # UNTIL     the last phase to do now: smoke, proof, grind, push, longer, chinchilla; the learning rate falls to its end there  [push]
@@ -17,6 +17,7 @@
 # BALANCE   dollars in the account: no ceiling may be above them
 # MORE      dollars over the budget of a phase: grind=10    ACCEPT  a gate that is passed for good: smoke:usd_per_billion
 # TOKENS    to prepare  [as many as the phases up to UNTIL read]
+# NOTIFY    a URL that gets a line at every verdict and end: a topic of ntfy, a webhook of Slack
 # WHEN_DONE a command for the very end, however it came unless by Ctrl-C, so that nobody pays for a sleeping GPU: 'runpodctl stop pod $RUNPOD_POD_ID'
 # NO_TMUX=1 stay in this terminal
 # 4. evaluate, export, take home, talk: gpub bill, gpub export, gpub push on HOME_DIR/train_1b/run; nbs/train_chat.ipynb finds it there. 5. delete the volume
@@ -33,7 +34,7 @@ if [ -z "${NO_TMUX:-}" ] && [ -z "${TMUX:-}" ]; then
         echo 'tmux has a session gpub already: look with tmux attach -t gpub, and leave it with exit to begin anew' >&2; exit 1
     fi
     asked=(NO_TMUX=1) # a tmux that is already running has its own environment
-    for v in USD_PER_HOUR DATA_ONLY MAX_USD BALANCE MORE ACCEPT HOME_DIR MIRROR SHARDS UNTIL TOKENS TOY PYTHON WHEN_DONE PATH RUNPOD_POD_ID; do
+    for v in USD_PER_HOUR DATA_ONLY MAX_USD BALANCE MORE ACCEPT HOME_DIR MIRROR SHARDS UNTIL TOKENS TOY PYTHON NOTIFY WHEN_DONE PATH RUNPOD_POD_ID; do
         [ -z "${!v:-}" ] || asked+=("$v=${!v}")
     done
     tmux new-session -d -s gpub "$(printf '%q ' env "${asked[@]}" "$(command -v bash)" "$PWD/scripts/runpod.sh"); exec bash"
@@ -42,14 +43,20 @@ fi
 
 # What is printed outlives a machine that is switched off at the end: it lies on the volume before WHEN_DONE is run. Errors and the rest go through one
 # pipe, so the log has them in the order in which they were printed, and is whole when the pipe has ended.
-home=$HOME_DIR/train_$([ -n "${TOY:-}" ] && echo toy || echo 1b); mkdir -p "$home"
-log=$home/gpub.log
-export PYTHONUNBUFFERED=1
+home=$HOME_DIR/train_$([ -n "${TOY:-}" ] && echo toy || echo 1b); run=$home/run; mkdir -p "$run"
+log=$run/gpub.log; began=$(mktemp)
+export PYTHONUNBUFFERED=1 GPUB_LOG=$log # gpub run itself keeps no second one
+[ -z "${NOTIFY:-}" ] || export GPUB_NOTIFY=$NOTIFY
 # shellcheck disable=SC2329 # the trap calls it
 say_how_it_ended() {
     code=$?
-    echo "$(date '+%Y-%m-%d %H:%M:%S') ended with code $code: $(tail -n 1 "$log"); to go on, start the same line again" > "$home/STATUS"
-    sync "$home" 2>/dev/null || sync
+    # a verdict has said in STATUS what to do; a refusal or an accident has not
+    if ! { [ "$code" -le 1 ] && [ "$run/STATUS" -nt "$began" ]; }; then
+        line="ended with code $code: $(tail -n 1 "$log"); to go on, start the same line again"
+        echo "$(date '+%Y-%m-%d %H:%M:%S') $line" > "$run/STATUS"
+        if [ -n "${NOTIFY:-}" ]; then curl -fsS -m 10 -d "$line" "$NOTIFY" >/dev/null || echo "nobody was told: curl failed"; fi
+    fi
+    sync "$run" 2>/dev/null || sync
     if [ -n "${WHEN_DONE:-}" ] && [ "$code" -ne 130 ]; then bash -c "$WHEN_DONE"; fi
 }
 trap say_how_it_ended EXIT
@@ -69,10 +76,10 @@ walk() {
     fi
 
     if [ -n "${TOY:-}" ]; then
-        plan=burn-toy; run=$home/run; data=$home/toy.txt
+        plan=burn-toy; data=$home/toy.txt
         [ -s "$data" ] || "$PY" -c 'import sys; from gpub.data.plays import plays; open(sys.argv[1], "w").write(plays(60_000, seed=0))' "$data"
     else
-        plan=burn-1b; run=$home/run; data=${SHARDS:-$home/shards}
+        plan=burn-1b; data=${SHARDS:-$home/shards}
         UNTIL=${UNTIL:-push}
         if [ -z "${DATA_ONLY:-}" ] && [ ! -f "$run/LATEST" ]; then # no checkpoint yet
             card=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)
@@ -102,7 +109,7 @@ walk() {
         case $code in 0|1|130) break;; esac
         if [ "$(reached)" = "$before" ]; then idle=$((idle + 1)); else idle=0; fi
         if [ "$idle" -ge 2 ]; then
-            echo "gpub run ended with code $code twice without a new checkpoint: it would fail again; the reason is above, in $home/gpub.log too"; break
+            echo "gpub run ended with code $code twice without a new checkpoint: it would fail again; the reason is above, in $log too"; break
         fi
         echo "gpub run ended with code $code (attempt $attempt of 5); going on from the last checkpoint"
         sleep "${RETRY_SECONDS:-20}"

@@ -724,12 +724,13 @@ def test_a_mirror_empties_what_it_deletes(tmp_path, monkeypatch):
         delete(path)
 
     monkeypatch.setattr(checkpoint, "_delete", watched)
-    for emptied in (True, False):
-        folder = tmp_path / "step-00000001"
-        folder.mkdir()
+    drive = tmp_path / "drive" / "MyDrive"
+    for home, emptied in ((tmp_path, True), (tmp_path, False), (drive, False)):
+        folder = home / "step-00000001"
+        folder.mkdir(parents=True)
         (folder / "model.safetensors").write_bytes(bytes(100))
         checkpoint._discard(folder, emptied)
-    assert sizes == [[0], [100]] and not any(tmp_path.iterdir())
+    assert sizes == [[0], [100], [0]] and not any(drive.iterdir())
 
 
 def test_restore_into_nothing_and_from_behind(both):

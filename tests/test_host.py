@@ -206,7 +206,7 @@ def test_a_status_is_never_of_an_end_before(tmp_path):
     from gpub.host import WhenDone
 
     done = WhenDone(None)
-    done.keep_reasons(tmp_path / "notebook.log")
+    done.keep_log(tmp_path)
     status = tmp_path / "STATUS"
     assert "began" in status.read_text()
     done("smoke, step 4: STOP - loss is 3, wanted 2 at most")
@@ -220,15 +220,15 @@ def test_the_reason_of_an_end_is_on_the_volume_before_the_machine_is_switched_of
     code = """
         from gpub.host import WhenDone
         done = WhenDone({command!r})
-        done.keep_reasons({log!r})
+        done.keep_log({log!r})
         raise ValueError('the loss is not a number')
     """
     for command in (f"cp {tmp_path}/STATUS {tmp_path}/then", None):
-        filled = textwrap.dedent(code).format(command=command, log=str(tmp_path / "notebook.log"))
+        filled = textwrap.dedent(code).format(command=command, log=str(tmp_path))
         subprocess.run([sys.executable, "-c", filled], capture_output=True)
         status = (tmp_path / "STATUS").read_text()
         assert "stopped by ValueError: the loss is not a number; to go on, run the page" in status
-        assert "Traceback" in (tmp_path / "notebook.log").read_text()
+        assert "Traceback" in (tmp_path / "gpub.log").read_text()
         if command:
             assert (tmp_path / "then").read_text() == status, "kept before the command is run"
         for file in tmp_path.iterdir():

@@ -62,12 +62,12 @@ UNTYPED_ROOMS = set()  # with arguments that have no type yet: none is left
 # in the page or the test that needs it.
 FOR_USERS = {
     # the paid pages: what a base costs to teach, and where the 1B lies
-    "plans.bases": "base_table",
+    "plans.bases": "base_table plan_with_base",
     "plans.paid_steps": "decide_run step_table verdict_table",
     "plans.live_picture": "LossPicture TalkPicture draw_plan",
     "plans.talk_results": "answers_table measured_table phase_bill",
-    "guards.before_paying": "ask_before_steps evidence_table place_warnings refuse_little_room "
-    "rehearse_apart",
+    "guards.before_paying": "ask_before_renting ask_before_steps evidence_table rehearse_apart",
+    "plans.paid_walk": "walk_paid",
     "prep.obtain": "corpus_recipe obtain_shards toy_recipe",
     "evals.recheck": "recheck_run",
     # a bill of your own: cards in a row, and what to ask before renting

@@ -20,6 +20,7 @@ from gpub.plans.cost_forecast import (
     ending_line,
     forecast_plan,
     plan_fate,
+    plan_text,
     price_plan,
     refuse_hopeless,
 )
@@ -192,7 +193,7 @@ def test_the_blogs_own_plan_and_its_fate():
 
 def test_a_slow_machine_is_found_out_by_the_real_runner(tmp_path):
     "30% slower than the forecast: stopped at the first look, at a few cents"
-    told = machine_for("burn-1b", "A100-80")
+    told = replace(machine_for("burn-1b", "A100-80"), timed=True)
     plan = price_plan(read_plan("burn-1b"), told, "push")
     slow = replace(told, speeds={m: v / 1.3 for m, v in told.speeds.items()})
     ((phase, stop, paid),) = list(walked(plan, slow, "push", tmp_path))
@@ -202,7 +203,8 @@ def test_a_slow_machine_is_found_out_by_the_real_runner(tmp_path):
 
 
 def test_a_gate_that_is_always_asked_is_passed_by_hand_once_and_on_the_record(tmp_path):
-    plan = price_plan(read_plan("burn-1b"), machine_for("burn-1b", "A100-80"), "smoke")
+    told = replace(machine_for("burn-1b", "A100-80"), timed=True)
+    plan = price_plan(read_plan("burn-1b"), told, "smoke")
     slow = Machine("slow", dict(off=17_700.0), 1.49)
     ((_, stop, _),) = walked(plan, slow, "smoke", tmp_path / "no")
     assert stop.word == "change GPU"
@@ -213,6 +215,18 @@ def test_a_gate_that_is_always_asked_is_passed_by_hand_once_and_on_the_record(tm
     (row,) = verdicts(tmp_path / "yes")
     assert (row["word"], row["phase"]) == ("accepted", "smoke")
     assert row["reason"] == "usd_per_billion is 23.3836, wanted at most 23.34, always"
+
+
+def test_no_gate_asks_a_speed_that_nobody_timed(tmp_path):
+    "By the forecast alone a slow machine goes on to its budget; no guess ends a run"
+    told = machine_for("burn-1b", "A100-80")
+    plan = price_plan(read_plan("burn-1b"), told, "push")
+    assert not any(gate.when == "always" for phase in plan.phases for gate in phase.gates)
+    slow = replace(told, speeds={m: 0.7 * v for m, v in told.speeds.items()})
+    *_, (phase, stop, _) = walked(plan, slow, "push", tmp_path)
+    assert (phase.name, stop.cause) == ("proof", "budget")
+    assert "set by the preflight" in plan_text(read_plan("burn-1b"), told)
+    assert "usd_per_billion" in plan_text(read_plan("burn-1b"), replace(told, timed=True))
 
 
 def test_a_short_phase_has_twenty_minutes_to_spare():

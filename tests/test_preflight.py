@@ -24,6 +24,7 @@ from gpub.guards.preflight import (
     spark,
 )
 from gpub.model.gpt import GPT, fused_attention
+from gpub.train.timed_steps import read_timed
 
 SMALL = dict(n_layers=1, d_model=32, context_length=32, batch_tokens=1024)
 RESUME = "save, kill, resume"
@@ -196,10 +197,30 @@ def test_the_disk_is_that_of_the_run(monkeypatch, tmp_path, root):
     monkeypatch.setattr(pf, "PREFLIGHT_CHECKS", only)
     done = CliRunner().invoke(preflight_command, ["burn-toy", *how])
     assert done.exit_code == 0 and asked == [out], done.output
+    # twenty steps of the real shape, timed where the run will be, for the plan that is priced there
+    timed = read_timed(out / "not yet" / "run", "burn-toy", "cpu")
+    assert timed.steps == 20 and str(timed) in done.output
     notebook = read_json(root / "nbs/train_1b.ipynb")
     page = "".join("".join(c["source"]) for c in notebook["cells"])
     assert "ask_before_steps(plan, UNTIL, paid.run, shards" in page
     assert '--data "$data" --out "$run"' in (root / "scripts/runpod.sh").read_text()
+
+
+def test_on_a_gpu_the_steps_are_timed_in_a_process_of_their_own(monkeypatch, tmp_path):
+    "Which is given the run as it would start; its failure is a line with what to do"
+    s = PreflightRun("burn-toy", settings=SMALL, device="cpu", out=tmp_path, log=lambda line: None)
+    monkeypatch.setattr(s, "device", SimpleNamespace(type="cuda", __str__=lambda d: "cpu"))
+    monkeypatch.setattr(pf.torch.cuda, "empty_cache", lambda: None)
+    programs = pf.read_packaged
+    here = programs("guards/programs/time_child.py").replace(
+        "json.loads(sys.argv[1])", ('{**json.loads(sys.argv[1]), "device": "cpu"}')
+    )
+    monkeypatch.setattr(pf, "read_packaged", lambda name: here)
+    timed = pf.timed_here(s)
+    assert timed == read_timed(tmp_path, "burn-toy", "cpu") and timed.steps == 20
+    monkeypatch.setattr(pf, "read_packaged", lambda name: 'import sys; sys.exit("no memory")')
+    check = run_check("forecast", pf.timed_here, s)
+    assert not check.ok and "own steps fail: no memory" in check.finding
 
 
 def test_a_card_that_is_too_small():

@@ -270,7 +270,7 @@ def test_what_goes_wrong_is_said_and_the_machine_is_given_back(root, tmp_path):
     assert done.returncode == 1 and "GpubError: the run is safe in" in done.stderr, done.stderr[
         -2000:
     ]
-    log = (tmp_path / "plan/notebook.log").read_text(encoding="utf-8")
+    log = (tmp_path / "plan/run/gpub.log").read_text(encoding="utf-8")
     for line in (
         "torch.compile failed (RuntimeError: no compiler on this machine)",
         "is behind: Not a directory; the training goes on",
@@ -484,12 +484,25 @@ def test_every_setting_of_the_page_is_handed_on(root):
     assert names - after == {"WHEN_DONE"} and "ACCEPT" in names
 
 
-def test_the_page_is_short(root):
-    "At most twelve cells to look at, none of them longer than the cell of decisions"
-    hidden = "#| hide", "#| code-fold"
-    seen = [c for c in cells(root, "any") if not c.startswith(hidden)]
-    assert len(seen) <= 16 and sum(len(c.splitlines()) for c in seen) < 170
-    assert all(len(c.splitlines()) <= 26 for c in seen)
+@pytest.mark.parametrize("name", ["train_1b", "train_chat"])
+def test_the_page_is_short(root, name):
+    "At most twelve cells to look at, of fewer than fifteen lines; imports and places are folded"
+    page = json.loads((root / f"nbs/{name}.ipynb").read_text(encoding="utf-8"))
+    src = ["".join(c["source"]) for c in page["cells"] if c["cell_type"] == "code"]
+    seen = [c for c in src if not c.startswith(("#| hide", "#| code-fold"))]
+    assert 8 < len(seen) <= 12
+    assert all(len(c.splitlines()) < 15 for c in seen)
+    assert not any(line.startswith(("import ", "from ")) for c in seen for line in c.splitlines())
+
+
+def test_page_script_and_talk_keep_one_log_and_one_line_beside_the_run(root):
+    "gpub.log and STATUS in the run's folder, whoever trains"
+    for name in ("train_1b", "train_chat"):
+        page = (root / f"nbs/{name}.ipynb").read_text(encoding="utf-8")
+        assert "when_done.keep_log(paid.run, NOTIFY)" in page and "notebook.log" not in page
+    script = (root / "scripts/runpod.sh").read_text(encoding="utf-8")
+    assert "run=$home/run" in script and "log=$run/gpub.log" in script
+    assert "$run/STATUS" in script and "GPUB_NOTIFY=$NOTIFY" in script
 
 
 def named(node):
@@ -608,7 +621,7 @@ def test_the_page_rehearses_in_a_process_of_its_own(tmp_path, monkeypatch, forks
 def test_a_ceiling_that_is_too_low_is_refused_before_a_byte_is_downloaded(root, tmp_path):
     "By the page, in the cell of the forecast, and by the script; up to push, as both go by default"
     src = cells(root, "any")
-    refusal = next(i for i, c in enumerate(src) if "refuse_hopeless(" in c)
+    refusal = next(i for i, c in enumerate(src) if "ask_before_renting(paid" in c)
     assert refusal < next(
         i for i, c in enumerate(src) if "obtain_shards(" in c and "import" not in c
     )
@@ -632,8 +645,8 @@ def test_a_ceiling_that_is_too_low_is_refused_before_a_byte_is_downloaded(root, 
     home = tmp_path / "train_1b"
     assert not (home / "shards").exists() and "finishes annealed with $" in done.stdout
     # the reason outlives the pod: all that was printed, and one line
-    assert (home / "gpub.log").read_text() == done.stdout and not done.stderr
-    status = (home / "STATUS").read_text()
+    assert (home / "run/gpub.log").read_text() == done.stdout and not done.stderr
+    status = (home / "run/STATUS").read_text()
     assert (
         "ended with code 1" in status and line in status and "start the same line again" in status
     )

@@ -40,12 +40,13 @@ def cells(root, plan, **settings):
     "The code with another plan, and other values of the cell of decisions"
     found = sources(root)
     settings = dict(PLAN=str(plan)) | settings
-    decided = next(i for i, c in enumerate(found) if "WHEN_DONE = None" in c)
+    first = next(i for i, c in enumerate(found) if "WHEN_DONE = None" in c)
     for name, value in settings.items():
-        lines = found[decided].splitlines()
-        (at,) = [i for i, line in enumerate(lines) if line.startswith(f"{name} = ")]
-        lines[at] = f"{name} = {value!r}"
-        found[decided] = "\n".join(lines)
+        (at,) = [i for i in (first, first + 1) if f"\n{name} = " in f"\n{found[i]}"]
+        lines = found[at].splitlines()
+        (line,) = [i for i, line in enumerate(lines) if line.startswith(f"{name} = ")]
+        lines[line] = f"{name} = {value!r}"
+        found[at] = "\n".join(lines)
     return found
 
 
@@ -158,7 +159,7 @@ def test_without_a_base_nothing_is_fetched(root, tmp_path):
 def test_too_little_money_is_said_and_the_machine_is_given_back(root, tmp_path):
     ended = f"echo done >> {tmp_path / 'ended'}"
     plan = written(tmp_path, small_plan())
-    src = cells(root, plan, MAX_USD=1e-9, WHEN_DONE=ended)
+    src = cells(root, plan, RUN_MAX_USD=1e-9, WHEN_DONE=ended)
     out, err, code = as_script(src, tmp_path)
     assert code == 1 and "GpubError: nothing that talks was learned yet" in err
     assert "--max-usd 1e-09 is reached" in err
@@ -170,9 +171,10 @@ def test_a_ceiling_below_the_forecast_is_refused_before_a_byte_is_downloaded(roo
     rented = machine_for(plan.preset, "A100-80")
     with pytest.raises(GpubError, match="--max-usd 1 would end the run early"):
         refuse_hopeless(price_plan(plan, rented), rented, Allowances(max_usd=1.0))
-    at = [i for i, c in enumerate(sources(root)) if "refuse_hopeless(" in c or "fetch_set(" in c]
-    refusal, fetching = at  # the refusal comes first
-    assert "refuse_hopeless(paid.plan" in sources(root)[refusal]
+    asking = "ask_before_renting(paid", "fetch_set("
+    at = [i for i, c in enumerate(sources(root)) if any(word in c for word in asking)]
+    refusal, _ = at  # the refusal comes first
+    assert "ask_before_renting(paid" in sources(root)[refusal]
 
 
 def test_a_public_base_is_priced_by_its_own_size(tmp_path, monkeypatch):

@@ -16,11 +16,13 @@ from gpub.core import GpubError, write_atomic
 from gpub.data.plays import plays
 from gpub.plans.allowances import Allowances, ways_on
 from gpub.plans.gates import Gate
+from gpub.plans.gpus import machine_for
 from gpub.plans.paid_steps import talk_folder
 from gpub.plans.phases import read_plan
 from gpub.plans.verdicts import PhaseVerdict, verdicts
 from gpub.record.ledger import Ledger, read_ledger
 from gpub.train.loop import Diverged, TrainStep
+from gpub.train.timed_steps import TimedSteps, file_timed
 
 TOY = read_plan("burn-toy")
 RATE = 1.0  # dollars an hour, so that a dollar more is enough on the slowest machine
@@ -143,6 +145,56 @@ def test_a_fall_above_the_balance_is_refused_and_the_way_on_is_possible(begun, t
     assert "letting the learning rate fall costs about" in printed
     (line,) = lines_to_paste(printed)
     assert "ANNEALED" in typed(line)
+
+
+def unpriced(batch_tokens=256):
+    "The same two phases without budgets: their price is worked out"
+    plan = tiny()
+    phases = tuple(replace(p, usd=None) for p in plan.phases)
+    return replace(plan, phases=phases, settings=plan.settings | dict(batch_tokens=batch_tokens))
+
+
+def timed_at(folder, plan, share):
+    "Say that the steps of a plan were timed on this CPU, at a share of their forecast"
+    forecast = machine_for(plan.preset, "cpu", RATE)
+    steps = TimedSteps(
+        preset=plan.preset,
+        card="cpu",
+        steps=20,
+        tok_s=share * forecast.tok_s(),
+        compiled=False,
+        checkpointing=forecast.mode,
+        ready_seconds=1.0,
+    )
+    file_timed(folder, steps)
+
+
+def test_a_host_that_is_slower_than_its_forecast_is_said_before_the_first_step(
+    begun, typed, tmp_path
+):
+    "What the forecast announced is not passed unasked; each line to paste trains"
+    plan = unpriced()
+    timed_at(tmp_path / "run", plan, 1e-5)
+    printed = typed(begun(plan))
+    assert "which the forecast announced, would end the run" in printed
+    assert "CONTINUE" not in printed and "another host first" in printed
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    (line,) = [line for line in lines_to_paste(printed) if "--max-usd" in line]
+    timed_at(tmp_path / "run", plan, 1.0)  # or its budgets would be those of the slow host
+    assert "CONTINUE" in typed(line)
+    assert verdicts(tmp_path / "run")[-1]["step"] == 8
+
+
+def test_a_machine_that_becomes_slower_than_it_was_timed_is_told_by_its_price(
+    begun, typed, tmp_path
+):
+    "The gate is a quarter above what the steps cost when they were timed, whatever was forecast"
+    plan = unpriced()
+    timed_at(tmp_path / "run", plan, 1e5)
+    printed = typed(begun(plan))
+    assert "priced again by the steps timed here" in printed and "CHANGE GPU" in printed
+    line = next(line for line in lines_to_paste(printed) if "--accept all:usd_per_bill" in line)
+    assert "CONTINUE" in typed(line)
 
 
 def test_a_phase_that_is_behind_is_no_end_that_is_offered(begun, typed):

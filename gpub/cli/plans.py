@@ -466,7 +466,7 @@ def run_command(
     After each phase its gates are asked: go on, stop, or change the GPU. Exit code 0 when all
     went well or --max-usd was reached, 1 when a gate or a budget said stop, 130 after an
     interruption; in every case there is a checkpoint."""
-    from gpub.night import Status
+    from gpub.night import Status, kept_log
     from gpub.plans.allowances import Allowances
     from gpub.plans.bases import base_home, bring_base, find_base, plan_for_base, wants_base
     from gpub.plans.phases import read_plan
@@ -511,11 +511,12 @@ def run_command(
         status=Status(folder / "STATUS", notify, click.echo),
         command=this_command(),
     )
-    v = run_plan(the_plan, folder, options)
-    if v.word not in ("continue", "annealed") and v.cause != "ceiling":
-        raise GpubError(f"{v.phase}: {v.word}; {v.reason}")
-    if v.word == "continue" and the_plan.phase(v.phase).tuned:
-        click.echo(f"talk to it: gpub chat {folder / v.phase}")
+    with kept_log(folder, this_command()):
+        v = run_plan(the_plan, folder, options)
+        if v.word not in ("continue", "annealed") and v.cause != "ceiling":
+            raise GpubError(f"{v.phase}: {v.word}; {v.reason}")
+        if v.word == "continue" and the_plan.phase(v.phase).tuned:
+            click.echo(f"talk to it: gpub chat {folder / v.phase}")
 
 
 def _watch(run: str):

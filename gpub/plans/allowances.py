@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['OTHER_HOST', 'Allowances', 'refuse_unknown_phases', 'WayOn', 'with_option', 'without_option', 'Outlook', 'ways_on',
-           'anneal_now', 'end_sooner', 'BalanceToHave', 'plan_ceiling', 'refuse_balance', 'refuse_fall']
+           'anneal_now', 'same_again', 'end_sooner', 'BalanceToHave', 'plan_ceiling', 'refuse_balance', 'refuse_fall']
 
 # %% ../../nbs/lib/plans/allowances.ipynb #a1105003
 import math
@@ -274,6 +274,14 @@ def anneal_now(
     for flag, value, key in options:
         command = with_option(command, flag, value, key)
     return WayOn("anneal now", command)
+
+
+def same_again(
+    about: str,  # what is done before
+    allowed: Allowances,
+) -> WayOn:
+    "Return the way on that changes nothing in what is typed"
+    return _Paste(allowed).nothing_changed(about)
 
 
 def end_sooner(

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['READS', 'PUBLIC_BASES', 'PublicBase', 'fit_plan', 'plan_for_base', 'base_table', 'find_base', 'wants_base',
-           'base_home', 'bring_base']
+           'base_home', 'bring_base', 'plan_with_base']
 
 # %% ../../nbs/lib/plans/bases.ipynb #d418426a
 from collections.abc import Callable
@@ -181,3 +181,21 @@ def bring_base(
     config = read_json(folder / "config.json", "model_type")
     positions = config["model_type"] == "gpt2"  # each has a weight
     return import_run(folder, to, log=log, context_length=None if positions else READS)
+
+
+def plan_with_base(
+    plan: Plan,
+    base: str | None,  # as typed; None: our own, wherever it lies
+    old: str | Path | None,  # text that it must not forget; None: the shards that its run names
+    volume: str | Path,  # where everything lives
+    folder: str | Path,  # of this plan: a base that is fetched becomes a run in it
+    mirror: str | Path | None = None,  # the second place of this plan; a base may lie beside it
+) -> Plan:
+    "Return a plan that tunes with its base, found or fetched; any other plan as it is"
+    if not plan.base:
+        return plan
+    beside = Path(mirror).parent if mirror else None
+    found = bring_base(base or find_base(plan.preset, volume, beside), Path(folder, "base"))
+    plan = plan_for_base(plan, found, old)
+    print(f"base: {found}; old text: {plan.old}" if plan.old else f"base: {found}")
+    return plan

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MEASURED_MFU', 'RING', 'measure_gpu', 'find_card', 'hourly', 'published_speeds', 'informed_plan', 'Machine',
-           'machine_for', 'traffic_seconds']
+           'machine_for', 'timed_machine', 'traffic_seconds']
 
 # %% ../../nbs/lib/plans/gpus.ipynb #f4a72394
 from dataclasses import dataclass, replace
@@ -21,6 +21,7 @@ from ..model.gpus import GPU, find_gpu, ram_bytes
 from ..model.gpu_plan import ROOM, GpuPlan, plan
 from ..train.compiled import seconds_per_call
 from ..train.kernels import matmul_peak
+from ..train.timed_steps import TimedSteps
 
 # %% ../../nbs/lib/plans/gpus.ipynb #db454aa5
 MEASURED_MFU = 0.45  # of what a large matmul really reaches; a guess, as no run is known
@@ -139,6 +140,7 @@ class Machine:
     peak_share: float | None = None
     # shares of the speeds between which most runs lie; None: measured or asked for
     spread: tuple[float, float] | None = None
+    timed: bool = False  # the speeds are those of steps on this very machine
 
     @property
     def pace(self) -> str:
@@ -191,6 +193,30 @@ def machine_for(
         raise GpubError(f"no price is known for {name}: give --usd-per-hour")
     share = max(speeds.values()) * known.flops_per_token / card.peak
     return Machine(name, speeds, usd, known.speed, known.price, share, known.spread)
+
+
+def timed_machine(
+    machine: Machine,  # as forecast
+    timed: TimedSteps | None,  # on it; None: nobody has timed it yet
+) -> Machine:
+    "Return a machine at the speed that its own steps had; other modes keep their proportion to it"
+    if timed is None:
+        return machine
+    ratio = timed.tok_s / machine.speeds.get(timed.checkpointing, machine.tok_s())
+    # a run takes the mode that was timed, so none counts as faster
+    speeds = {mode: min(ratio * tok_s, timed.tok_s) for mode, tok_s in machine.speeds.items()}
+    speeds[timed.checkpointing] = timed.tok_s
+    share = machine.peak_share
+    if share is not None:
+        share *= timed.tok_s / machine.tok_s()
+    return replace(
+        machine,
+        speeds=speeds,
+        speed=f"timed here: {timed}; forecast were {machine.tok_s():,.0f}",
+        peak_share=share,
+        spread=None,
+        timed=True,
+    )
 
 # %% ../../nbs/lib/plans/gpus.ipynb #3e95e080
 RING = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "all-to-all": 1, "broadcast": 1}

@@ -19,6 +19,7 @@ from .bill import money
 from gpub.plans.cost_forecast import (
     Overheads,
     PhaseForecast,
+    TuningCosts,
     dollars_needed,
     forecast_plan,
     price_plan,
@@ -388,6 +389,19 @@ class PaidRun:
         return sum(p.usd + self.more.get(p.name, 0.0) for p in self.phases)
 
     @property
+    def rented(self) -> bool:
+        "Whether this machine is the one that is paid; else it plays it with a toy"
+        return self.plan.preset == self.real.preset
+
+    @property
+    def saves_a_day(self) -> float:
+        "Checkpoints that are written and deleted again in a day of training"
+        if not self.plan.pretraining:
+            return float(TuningCosts().measures * len(self.phases))
+        cfg = plan_recipe(self.plan, self.plan.pretraining_end(self.until))
+        return 86_400 * self.machine.tok_s() / cfg.batch_tokens / self.plan.save_every
+
+    @property
     def needed(self) -> float:
         "Dollars that a ceiling has to be at least, by the forecast"
         return dollars_needed(self.plan, self.machine, self.until)
@@ -406,7 +420,7 @@ class PaidRun:
         card = self.machine
         return (
             f"{self.plan.preset}: {names}, in {self.home}; {card.name} at "
-            f"${card.usd_per_hour:.2f} an hour ({card.price}), never more than "
+            f"${card.usd_per_hour:.2f} an hour ({card.price}), {card.pace}; never more than "
             f"{money(self.ceiling)} for the run; {money(paid_for_plan(self.run, self.plan))} "
             "already paid for it"
         )

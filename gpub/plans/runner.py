@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['AT_THE_END', 'FLOOR', 'FEW_STEPS', 'PlanOptions', 'pretraining_options', 'tuning_options', 'PlanRunner',
-           'money_used_up', 'step_cost', 'fall_cost', 'plan_outlook', 'anneal_offer', 'plan_to_anneal', 'prepare_plan',
-           'run_plan']
+           'money_used_up', 'step_cost', 'fall_cost', 'plan_outlook', 'anneal_offer', 'plan_to_anneal', 'PreparedPlan',
+           'prepare_plan', 'run_plan']
 
 # %% ../../nbs/lib/plans/runner.ipynb #fb95a7dd
 from collections.abc import Callable, Sequence
@@ -42,9 +42,15 @@ from gpub.plans.annealing import (
     steps_reached,
 )
 from .bill import money
-from .cost_forecast import anneal_text, dollars_needed, price_plan, refuse_hopeless
+from gpub.plans.cost_forecast import (
+    anneal_text,
+    dollars_needed,
+    ending_line,
+    price_plan,
+    refuse_hopeless,
+)
 from .gates import GateAnswer
-from .gpus import Machine, machine_for
+from .gpus import Machine, machine_for, timed_machine
 from .phase_inputs import old_source, pretraining_text, starting_model, tuning_data
 from .phase_watch import PhaseLimits, PhaseRunner, Stop, budget_text
 from .phases import ALL, Phase, Plan, read_plan
@@ -71,6 +77,7 @@ from ..train.config import CHANGEABLE
 from ..train.options import RunOptions, eval_steps
 from ..train.parallel import World
 from ..train.presets import apply_settings, find_preset
+from ..train.timed_steps import read_timed
 from ..train.trainer import Trainer
 from ..train.training_run import TrainingRun
 from ..tune.dpo import DpoConfig
@@ -599,22 +606,40 @@ def plan_to_anneal(
     return annealed_plan(plan, step, end, spent + usd)
 
 # %% ../../nbs/lib/plans/runner.ipynb #ee7adf30
+@dataclass(frozen=True)
+class PreparedPlan:
+    "A plan as a machine will walk it"
+
+    plan: Plan  # with every budget
+    machine: Machine | None = None  # None: every budget is the plan's own, nothing is forecast
+    # the budgets of the forecast together, where they are others than those of steps timed here
+    announced: float | None = None
+
+
 def prepare_plan(
     plan: Plan,  # some of its phases may have no budget
     device: torch.device,  # where it will train
     usd_per_hour: float,  # what the machine costs
     until: str | None = None,  # the last phase to do now
     processes: int = 1,  # that share the work
-) -> tuple[Plan, Machine | None]:  # None: every budget is the plan's own, nothing is forecast
-    "Return the plan with every budget; raises `GpubError` when the model does not fit"
+    out: Path | None = None,  # the folder of the run, where the steps that were timed lie
+) -> PreparedPlan:
+    """Return the plan with every budget: from the machine's own steps where they were timed, else
+    from the forecast; raises `GpubError` when the model does not fit"""
     known = all(p.usd is not None for p in plan.pretraining)
     if device.type != "cuda" and known:
-        return plan, None
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    machine = machine_for(plan.priced_model, name, usd_per_hour)
+        return PreparedPlan(plan)
+    card = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    machine = machine_for(plan.priced_model, card, usd_per_hour)
     speeds = {mode: processes * speed for mode, speed in machine.speeds.items()}
     machine = replace(machine, speeds=speeds)
-    return price_plan(plan, machine, until), machine
+    priced = price_plan(plan, machine, until)
+    timed = read_timed(out, plan.preset, card) if out and processes == 1 else None
+    if not timed:
+        return PreparedPlan(priced, machine)
+    machine = timed_machine(machine, timed)
+    announced = sum(p.usd for p in priced.up_to(until))
+    return PreparedPlan(price_plan(plan, machine, until), machine, announced)
 
 
 def _refuse_money(
@@ -623,6 +648,7 @@ def _refuse_money(
     options: PlanOptions,
     machine: Machine | None,  # None: nothing is forecast
     begun: bool,
+    announced: float | None = None,  # the budgets of a forecast, from before it was timed
 ):
     "Raise `GpubError` where the balance is not enough, or the forecast sees no end"
     needed = 0.0  # whatever its budgets are, they are all that is known
@@ -635,7 +661,7 @@ def _refuse_money(
     done = {row["phase"] for row in verdicts(out) if row["word"] == "continue"}
     refuse_balance(plan, options, paid_for_plan(out, plan), beside, needed, done)
     if machine and not begun:
-        refuse_hopeless(plan, machine, options)
+        refuse_hopeless(plan, machine, options, announced)
 
 
 def _pay_the_fall(plan: Plan, out: Path, options: PlanOptions) -> Plan:
@@ -663,8 +689,8 @@ def run_plan(
     world = World.from_env()
     device = pick_device(world.device(options.device))
     refuse_unknown_phases(plan, options)
-    plan, machine = prepare_plan(plan, device, rate, options.until, world.size)
-    plan = plan.with_more(options.more)
+    prepared = prepare_plan(plan, device, rate, options.until, world.size, out)
+    plan = prepared.plan.with_more(options.more)
     if world.size > 1 and options.parallel != "ddp" and any(p.method == "grpo" for p in todo):
         raise GpubError(
             f"grpo lets whole models answer: use --parallel ddp, not {options.parallel}, or end "
@@ -675,6 +701,12 @@ def run_plan(
         plan = _pay_the_fall(plan_to_anneal(plan, out, options.settings), out, options)
         options = replace(options, anneal=False, until=ANNEAL)
     else:
-        _refuse_money(plan, out, options, machine, begun)
+        more = sum(options.more.values())
+        announced = None if prepared.announced is None else prepared.announced + more
+        _refuse_money(plan, out, options, prepared.machine, begun, announced)
     with world.joined(device):  # several processes join once, not once a phase
-        return PlanRunner(plan, out, options, world).go()
+        runner = PlanRunner(plan, out, options, world)
+        if prepared.machine and prepared.machine.timed and not begun:
+            ending = ending_line(plan, prepared.machine, options.until)
+            runner.log(f"priced again by the steps timed here: {ending}")
+        return runner.go()

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['MODEL', 'OPTIMIZER', 'RECORD', 'PartTensors', 'untie', 'checkpoints', 'step_of', 'kept_steps', 'Damaged',
            'CheckpointRecord', 'read_record', 'verify_checkpoint', 'known_sum', 'save_checkpoint',
-           'explain_failed_save', 'CheckpointDraft', 'changed_rows', 'Checkpoint', 'find_newest', 'is_rotated_away',
-           'load_checkpoint', 'find_checkpoint', 'folder_weights', 'mark_latest', 'read_slices']
+           'explain_failed_save', 'CheckpointDraft', 'changed_rows', 'on_mounted_drive', 'Checkpoint', 'find_newest',
+           'is_rotated_away', 'load_checkpoint', 'find_checkpoint', 'folder_weights', 'mark_latest', 'read_slices']
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #e6c03e00
 import errno
@@ -485,11 +485,18 @@ def _delete(p: Path):
         p.unlink()
 
 
+def on_mounted_drive(
+    place: Path | str,
+) -> bool:
+    "Whether a folder is on a Google Drive, as Colab and rclone mount it"
+    return bool({"drive", "mydrive"} & {part.lower() for part in Path(place).absolute().parts})
+
+
 def _discard(folder: Path, emptied: bool = False):
     """Delete a checkpoint, first renamed: half a deletion never looks like a checkpoint. Emptied: a
     mounted Drive keeps what is deleted in its trash, where it counts for 30 days"""
     gone = folder.rename(folder.with_name(f".tmp-gone-{folder.name}"))
-    if emptied:
+    if emptied or on_mounted_drive(folder):
         for file in gone.iterdir():
             os.truncate(file, 0)
     _delete(gone)
