@@ -34,7 +34,7 @@ from gpub.plans.verdicts import verdicts
 from gpub.prep import obtain
 from gpub.prep.pipeline import PrepConfig, prepare
 from gpub.record.checkpoint import load_checkpoint
-from gpub.record.ledger import read_ledger
+from gpub.record.ledger import account, read_ledger
 
 
 def cells(root, plan):
@@ -47,6 +47,22 @@ def cells(root, plan):
     old = 'PLAN = "burn-1b" if CUDA else "burn-toy"'
     assert sum(c.count(old) for c in src) == 1
     return [c.replace(old, f"PLAN = {str(plan)!r}") for c in src]
+
+
+# a twin costs nothing while no process runs; here it is paid for as a rented machine is
+PAID_GAPS = """
+from gpub.plans import paid_walk
+whole_options = paid_walk.PlanOptions
+paid_walk.PlanOptions = lambda **given: whole_options(**(given | dict(paid=True)))
+"""
+
+
+def clock_and_bill(folders):
+    """Seconds between the first moment of the first ledger and the last write of the last one, and
+    what all of them have on the bill"""
+    began = min(read_ledger(folder)[0]["at"] for folder in folders)
+    ended = max((folder / "ledger.jsonl").stat().st_mtime for folder in folders)
+    return ended - began, sum(s.seconds for f in folders for s in account(read_ledger(f)))
 
 
 def env(home):
@@ -140,7 +156,7 @@ def as_notebook(src, home, step=None):
 def killed_and_run_again(kernel, root, plan, phases, tmp_path):
     "(what it said at last, [what it went on from after each kill])"
     (tmp_path / "plan.json").write_text(json.dumps(plan.to_dict()))
-    src, home = cells(root, tmp_path / "plan.json"), tmp_path / "plan"
+    src, home = [PAID_GAPS, *cells(root, tmp_path / "plan.json")], tmp_path / "plan"
     bounds, kills = {n: (a, b) for n, a, b in plan.bounds()}, []
     for p in phases:
         kernel(src, tmp_path, sum(bounds[p]) // 2)
@@ -168,7 +184,9 @@ def killed_and_run_again(kernel, root, plan, phases, tmp_path):
     assert sum(bool(r.get("open")) for r in read_ledger(home / "run")) >= len(plan.phases) + len(
         phases
     )
-    return out, kills
+    clock, billed = clock_and_bill([home / "run"])
+    assert billed == pytest.approx(clock, abs=1), "every second between two kills is on the bill"
+    return out, kills, dict(clock_seconds=round(clock, 2), bill_seconds=round(billed, 2))
 
 
 def test_killed_in_the_middle_of_a_phase(root, tmp_path):
@@ -179,11 +197,12 @@ def test_killed_in_the_middle_of_a_phase(root, tmp_path):
 def test_jupyter_kernel_killed_in_the_middle_of_every_phase(root, tmp_path):
     plan = read_plan("burn-toy")
     names = [p.name for p in plan.phases]
-    out, kills = killed_and_run_again(as_notebook, root, plan, names, tmp_path)
+    out, kills, seconds = killed_and_run_again(as_notebook, root, plan, names, tmp_path)
     assert "display_data" in out  # the picture
     if file := os.environ.get("TWIN_RECEIPT"):  # data/twin.json is written by this test
         said = dict(machine=machine("cpu"), cells=len(cells(root, "any")), kills=kills)
-        said |= dict(weights="equal", losses="equal")  # or the test had failed above
+        said |= dict(weights="equal", losses="equal", **seconds)  # or the test had failed above
+        said |= {k: v for k, v in read_json(file).items() if k == "chat"}  # by the other page
         write_atomic(file, json.dumps(said, indent=1) + "\n")
 
 

@@ -3,6 +3,7 @@ own base, and from one that is given; too little money, a missing base, a plan t
 
 import ast
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -13,10 +14,10 @@ import pytest
 import torch
 from kill import wait_for
 from test_chat_plans import small_plan, walked
-from test_train_1b import env, shown
+from test_train_1b import PAID_GAPS, clock_and_bill, env, shown
 
 from gpub.cli.main import cli
-from gpub.core import GpubError
+from gpub.core import GpubError, read_json, write_atomic
 from gpub.guards import before_paying
 from gpub.plans import bases
 from gpub.plans.allowances import Allowances
@@ -118,6 +119,34 @@ def test_killed_in_a_phase_it_goes_on_to_the_same_weights(root, page, tmp_path):
     processes = [r for r in read_ledger(run_folder(home) / "sft") if r.get("open")]
     assert len(processes) == 2 and "was done before" not in out
     assert "step 4/4" in out and "CONTINUE" in out
+
+
+@pytest.mark.slow
+def test_killed_in_every_phase_it_ends_with_the_same_weights_and_an_exact_bill(root, tmp_path):
+    "Every second from the first phase to the last is on the bill, those between two kills too"
+    home = tmp_path / "home"
+    home.mkdir()
+    src = [PAID_GAPS, *cells(root, written(home, small_plan()))]
+    shortened = functions_of(root, "shortened", replace=replace)["shortened"]
+    plan = shortened(small_plan())
+    kills = []
+    for phase in plan.phases:
+        step = max(1, phase.until // 2)
+        as_script(src, home, until=(run_folder(home) / phase.name, step))
+        kills.append(dict(phase=phase.name, killed_after=step))
+    out, err, code = as_script(src, home)
+    assert code == 0, err[-3000:]
+    assert walked(plan, tmp_path / "whole").word == "continue"
+    same_phases(run_folder(home), tmp_path / "whole", plan.phases)
+    folders = [run_folder(home) / phase.name for phase in plan.phases]
+    for folder in folders:
+        assert sum(bool(row.get("open")) for row in read_ledger(folder)) >= 2, folder
+    clock, billed = clock_and_bill(folders)
+    assert billed == pytest.approx(clock, abs=1)
+    if file := os.environ.get("TWIN_RECEIPT"):  # data/twin.json is written by these tests
+        said = dict(kills=kills, weights="equal")
+        said |= dict(clock_seconds=round(clock, 2), bill_seconds=round(billed, 2))
+        write_atomic(file, json.dumps(read_json(file) | dict(chat=said), indent=1) + "\n")
 
 
 def test_the_page_ends_with_a_conversation_and_a_bill(page):

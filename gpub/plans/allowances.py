@@ -287,10 +287,15 @@ def same_again(
 def end_sooner(
     phase: str,  # the last one to do
     allowed: Allowances,
+    usd: float | None = None,  # what the run may cost then; None: as before
 ) -> WayOn:
     "Return the way on that leaves the later phases out"
     options = [("--until", phase, "")]
-    return _Paste(allowed).option("or end sooner", options, f'UNTIL = "{phase}"')
+    settings = f'UNTIL = "{phase}"'
+    if usd is not None:
+        options.append(("--max-usd", _dollars(usd), ""))
+        settings += f"; RUN_MAX_USD = {_dollars(usd)}"
+    return _Paste(allowed).option("or end sooner", options, settings)
 
 
 def _lower_rate(run_dir: str | Path, paste: _Paste) -> WayOn:

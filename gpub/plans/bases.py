@@ -115,9 +115,11 @@ def base_table(
         hours = [forecasts[0].hours, sum(f.hours for f in forecasts)]
         usd = [forecasts[0].total, forecasts[-1].total]
         cells = [f"{h:.1f} h, {money(u)}" for h, u in zip(hours, usd)]
-        rows.append([name, f"{parameter_anatomy(asked.model_config).params:,}", *cells])
-    head = ["base", "parameters", f"to the end of {plan.phases[0].name}", "all phases"]
-    return Table(head, rows, align="lrrr")
+        params = f"{parameter_anatomy(asked.model_config).params:,}"
+        rows.append([name, params, machine.pace, *cells])
+    first = f"to the end of {plan.phases[0].name}"
+    head = ["base", "parameters", "pretraining speed", first, "all phases"]
+    return Table(head, rows, align="lrrrr")
 
 # %% ../../nbs/lib/plans/bases.ipynb #63a507e9
 def find_base(

@@ -407,7 +407,9 @@ def refuse_hopeless(
     if machine.timed:
         ways.insert(0, same_again(OTHER_HOST, allowed))
     if fits:
-        ways.append(end_sooner(fits[-1].name, allowed))
+        # what was announced is that of a forecast, and less for an end that is sooner
+        usd = (1 + SPARE_SHARE) * fits[-1].total if machine.timed else None
+        ways.append(end_sooner(fits[-1].name, allowed, usd))
     name = f"--max-usd {ceiling:g}"
     if allowed.max_usd is None:
         name = f"{money(ceiling)}, which the forecast announced,"

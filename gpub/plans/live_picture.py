@@ -128,12 +128,15 @@ class LossPicture(LivePicture):
         tok_s = median(row["tok_s"] for row in rows[-10:])
         ends = [p for p in self.plan.phases if p.until > last["step"]]
         paid = money(paid_for_plan(self.out, self.plan))
-        line = f"{tok_s:,.0f} tok/s; {paid} paid"
+        pace = f"{tok_s:,.0f} tok/s"
+        if last.get("mfu"):
+            pace += f" ({last['mfu']:.0%} of a large matmul here)"
+        line = f"{pace}; {paid} paid"
         if ends:
             tokens = (ends[0].until - last["step"]) * last["tokens"] / last["step"]
             hours = tokens / tok_s / 3600
             left = f"{hours:.1f} h" if hours > 2 else f"{60 * hours:.0f} min"
-            line = f"{tok_s:,.0f} tok/s, {ends[0].name} ends in {left}; {paid} paid"
+            line = f"{pace}\n{ends[0].name} ends in {left}; {paid} paid"
         return f"step {last['step']:,} of {self.plan.steps:,}, loss {last['loss']:.3f}\n{line}"
 
     def draw(self) -> Figure:

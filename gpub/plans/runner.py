@@ -311,9 +311,12 @@ class PlanRunner:
     def _each(self, run: TrainingRun, phase: Phase):
         "What happens at every row of the log, by process 0"
         row = run.state.row
+        pace = f"{row['tok_s']:,} tok/s, " if row.get("tok_s") else ""
+        if pace and row.get("mfu"):
+            pace = f"{row['tok_s']:,} tok/s ({row['mfu']:.0%} of a large matmul here), "
         self.status.write_now_and_then(
             f"{phase.name}, step {row['step']:,} of {phase.until:,}, loss {row['loss']:.3f}, "
-            f"{money(run.ledger.usd())} for this run; it goes on"
+            f"{pace}{money(run.ledger.usd())} for this run; it goes on"
         )
         if self.options.each:
             self.options.each(run, phase)
