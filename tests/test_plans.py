@@ -225,7 +225,7 @@ def test_no_gate_asks_a_speed_that_nobody_timed(tmp_path):
     slow = replace(told, speeds={m: 0.7 * v for m, v in told.speeds.items()})
     *_, (phase, stop, _) = walked(plan, slow, "push", tmp_path)
     assert (phase.name, stop.cause) == ("proof", "budget")
-    assert "set by the preflight" in plan_text(read_plan("burn-1b"), told)
+    assert "in the steps that the preflight times" in plan_text(read_plan("burn-1b"), told)
     assert "usd_per_billion" in plan_text(read_plan("burn-1b"), replace(told, timed=True))
 
 
