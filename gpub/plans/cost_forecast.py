@@ -607,7 +607,7 @@ def plan_text(
     gates = [f"{p.name}: {'; '.join(map(str, p.gates))}" for p in shown.phases if p.gates]
     if any(p.usd is None for p in plan.pretraining) and not (machine and machine.timed):
         gates.append(
-            f"the price of a token: at most {plan.margin:.0%} above what it costs in the steps that "
-            "the preflight times"
+            f"the price of a token: at most {plan.margin:.0%} above what it costs in the steps "
+            "that the preflight times"
         )
     return "\n".join([*lines, "", "gates", *gates, *_set_lines(plan)])
