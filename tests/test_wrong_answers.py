@@ -87,6 +87,107 @@ def descend(loss, start, rate, steps):
     return w
 """,
     ],
+    ("01_first_transformer", "attend"): [
+        # no mask
+        """
+def attend(x_tc, W_query, W_key, W_value):
+    q, k, v = x_tc @ W_query, x_tc @ W_key, x_tc @ W_value
+    return (q @ k.T / k.size(-1) ** 0.5).softmax(-1) @ v
+""",
+        # not scaled
+        """
+def attend(x_tc, W_query, W_key, W_value):
+    q, k, v = x_tc @ W_query, x_tc @ W_key, x_tc @ W_value
+    future = torch.ones(len(x_tc), len(x_tc)).triu(1).bool()
+    return (q @ k.T).masked_fill(future, -torch.inf).softmax(-1) @ v
+""",
+        # scaled as for two numbers
+        """
+def attend(x_tc, W_query, W_key, W_value):
+    q, k, v = x_tc @ W_query, x_tc @ W_key, x_tc @ W_value
+    future = torch.ones(len(x_tc), len(x_tc)).triu(1).bool()
+    return (q @ k.T / 2**0.5).masked_fill(future, -torch.inf).softmax(-1) @ v
+""",
+        # keys ask and queries answer
+        """
+def attend(x_tc, W_query, W_key, W_value):
+    q, k, v = x_tc @ W_key, x_tc @ W_query, x_tc @ W_value
+    future = torch.ones(len(x_tc), len(x_tc)).triu(1).bool()
+    return (q @ k.T / k.size(-1) ** 0.5).masked_fill(future, -torch.inf).softmax(-1) @ v
+""",
+        # columns add up to 1 instead of rows
+        """
+def attend(x_tc, W_query, W_key, W_value):
+    q, k, v = x_tc @ W_query, x_tc @ W_key, x_tc @ W_value
+    future = torch.ones(len(x_tc), len(x_tc)).triu(1).bool()
+    return (q @ k.T / k.size(-1) ** 0.5).masked_fill(future, -torch.inf).softmax(0) @ v
+""",
+        # only the weights
+        """
+def attend(x_tc, W_query, W_key, W_value):
+    return attention_weights(x_tc @ W_query, x_tc @ W_key)
+""",
+    ],
+    ("01_first_transformer", "through"): [
+        # replaces instead of adding
+        """
+def through(block, x_btc):
+    return block.ffn(block.norm2(block.attn(block.norm1(x_btc))))
+""",
+        # the MLP reads the old stream
+        """
+def through(block, x_btc):
+    return x_btc + block.attn(block.norm1(x_btc)) + block.ffn(block.norm2(x_btc))
+""",
+        # no norms
+        """
+def through(block, x_btc):
+    x_btc = x_btc + block.attn(x_btc)
+    return x_btc + block.ffn(x_btc)
+""",
+        # norms behind the parts
+        """
+def through(block, x_btc):
+    x_btc = block.norm1(x_btc + block.attn(x_btc))
+    return block.norm2(x_btc + block.ffn(x_btc))
+""",
+    ],
+    ("01_first_transformer", "train_step"): [
+        # never forgets
+        """
+def train_step(model, optimizer, x_bt, y_bt):
+    loss = F.cross_entropy(model(x_bt).flatten(0, 1), y_bt.flatten())
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+""",
+        # forgets before it steps
+        """
+def train_step(model, optimizer, x_bt, y_bt):
+    loss = F.cross_entropy(model(x_bt).flatten(0, 1), y_bt.flatten())
+    loss.backward()
+    optimizer.zero_grad()
+    optimizer.step()
+    return loss.item()
+""",
+        # learns to repeat what it reads
+        """
+def train_step(model, optimizer, x_bt, y_bt):
+    loss = F.cross_entropy(model(x_bt).flatten(0, 1), x_bt.flatten())
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.item()
+""",
+        # the loss after the step
+        """
+def train_step(model, optimizer, x_bt, y_bt):
+    F.cross_entropy(model(x_bt).flatten(0, 1), y_bt.flatten()).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return F.cross_entropy(model(x_bt).flatten(0, 1), y_bt.flatten()).item()
+""",
+    ],
     ("01_first_transformer", "fifth_row"): [
         # not scaled
         """
@@ -107,70 +208,6 @@ def fifth_row():
         """
 def fifth_row():
     return [0.7, 0.06, 0.18, 0.06]
-""",
-    ],
-    ("01_first_transformer", "leaks"): [
-        # only the last token changes
-        """
-def leaks(model):
-    a = torch.randint(7, (1, 12))
-    b = a.clone()
-    b[:, -1] = (b[:, -1] + 1) % 7
-    return not torch.allclose(model(a)[:, :-1], model(b)[:, :-1], atol=1e-6)
-""",
-        # gradients above the diagonal
-        """
-def leaks(model):
-    return bool(input_gradient_map(model, torch.randint(7, (12,))).triu(1).any())
-""",
-        # only the first logits
-        """
-def leaks(model):
-    a = torch.randint(7, (1, 12))
-    b = (a + 1) % 7
-    b[:, 0] = a[:, 0]
-    return not torch.allclose(model(a)[:, 0], model(b)[:, 0], atol=1e-6)
-""",
-        # a neighbour may be seen
-        """
-def leaks(model):
-    a = torch.randint(7, (1, 12))
-    for s in range(2, 12):
-        b = a.clone()
-        b[:, s] = (b[:, s] + 1) % 7
-        if not torch.allclose(model(a)[:, : s - 1], model(b)[:, : s - 1], atol=1e-6):
-            return True
-    return False
-""",
-        # everybody is guilty
-        """
-def leaks(model):
-    return True
-""",
-    ],
-    ("01_first_transformer", "widest"): [
-        # another number of layers
-        """
-def widest(budget):
-    return GPTConfig(
-        vocab_size=65, context_length=256, d_model=64, n_layers=9, n_heads=4)
-""",
-        # too wide
-        """
-def widest(budget):
-    return GPTConfig(
-        vocab_size=65, context_length=256, d_model=4000, n_layers=2, n_heads=4)
-""",
-        # not the widest
-        """
-def widest(budget):
-    return GPTConfig(
-        vocab_size=65, context_length=256, d_model=64, n_layers=2, n_heads=4)
-""",
-        # a number
-        """
-def widest(budget):
-    return 128
 """,
     ],
     ("01_first_transformer", "triples"): [

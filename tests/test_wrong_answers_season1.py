@@ -7,6 +7,84 @@ from cells import deeper_pages
 from test_exercises import CHAPTERS, ROOT, exercises
 
 WRONG = {
+    "leaks": {
+        "only the last token changes": """
+            def leaks(model):
+                a = torch.randint(7, (1, 12))
+                b = a.clone()
+                b[:, -1] = (b[:, -1] + 1) % 7
+                return not torch.allclose(model(a)[:, :-1], model(b)[:, :-1], atol=1e-6)""",
+        "gradients above the diagonal": """
+            def leaks(model):
+                return bool(input_gradient_map(model, torch.randint(7, (12,))).triu(1).any())""",
+        "only the first logits": """
+            def leaks(model):
+                a = torch.randint(7, (1, 12))
+                b = (a + 1) % 7
+                b[:, 0] = a[:, 0]
+                return not torch.allclose(model(a)[:, 0], model(b)[:, 0], atol=1e-6)""",
+        "a neighbour may be seen": """
+            def leaks(model):
+                a = torch.randint(7, (1, 12))
+                for s in range(2, 12):
+                    b = a.clone()
+                    b[:, s] = (b[:, s] + 1) % 7
+                    if not torch.allclose(model(a)[:, : s - 1], model(b)[:, : s - 1], atol=1e-6):
+                        return True
+                return False""",
+        "everybody is guilty": """
+            def leaks(model):
+                return True""",
+    },
+    "widest": {
+        "another number of layers": """
+            def widest(budget):
+                return GPTConfig(
+                    vocab_size=65, context_length=256, d_model=64, n_layers=9, n_heads=4)""",
+        "too wide": """
+            def widest(budget):
+                return GPTConfig(
+                    vocab_size=65, context_length=256, d_model=4000, n_layers=2, n_heads=4)""",
+        "not the widest": """
+            def widest(budget):
+                return GPTConfig(
+                    vocab_size=65, context_length=256, d_model=64, n_layers=2, n_heads=4)""",
+        "a number": """
+            def widest(budget):
+                return 128""",
+    },
+    "parameters": {
+        "without biases": """
+            def parameters(V, T, c, layers):
+                return V * c + T * c + layers * (12 * c * c + 4 * c) + 2 * c""",
+        "the output layer on its own": """
+            def parameters(V, T, c, layers):
+                block = 12 * c * c + 9 * c + 4 * c
+                return 2 * V * c + T * c + layers * block + 2 * c""",
+        "no last norm": """
+            def parameters(V, T, c, layers):
+                return V * c + T * c + layers * (12 * c * c + 13 * c)""",
+        "the answer for chapter 1": """
+            def parameters(V, T, c, layers):
+                return 437_888 if layers else V * c + T * c + 2 * c""",
+    },
+    "floor_of": {
+        "bits": """
+            def floor_of(words):
+                surprise = sum(-p * math.log2(p) for p in words.values())
+                return surprise / sum(p * (len(w) + 1) for w, p in words.items())""",
+        "without the spaces": """
+            def floor_of(words):
+                surprise = sum(-p * math.log(p) for p in words.values())
+                return surprise / sum(p * len(w) for w, p in words.items())""",
+        "every word equally long": """
+            def floor_of(words):
+                surprise = sum(-p * math.log(p) for p in words.values())
+                return surprise / (sum(len(w) + 1 for w in words) / len(words))""",
+        "a mean of means": """
+            def floor_of(words):
+                return sum(-p * math.log(p) / (len(w) + 1) for w, p in words.items())""",
+    },
     "running_mean": {
         "the mean of everything": """
             def running_mean(x_btc):

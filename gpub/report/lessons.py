@@ -71,7 +71,7 @@ SHOWN = {  # lesson -> places: a notebook with a heading, or a test
         "nbs/lib/data/batches.ipynb#Batches",
     ],
     15: [
-        "nbs/season1/01_first_transformer.ipynb#Fused attention",
+        "nbs/season1/deeper/attention_more_exactly.ipynb#Idea 3: Attention without its table",
         "nbs/season1/04_training_challenges.ipynb#Compile where it pays",
     ],
     16: [

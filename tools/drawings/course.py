@@ -37,13 +37,15 @@ def course_map():
     d = Drawing(
         "The course on one page",
         "The stops of three seasons, read from left to right. Dots mark three ways through: one "
-        "evening (chapter 1), one weekend on a laptop, and the stops before you rent a GPU.",
+        "evening (chapter 1), one weekend on a laptop, and the stops before you rent a GPU. Season 1 "
+        "has deeper pages beside its chapters.",
         width=420,
         height=1012,
     )
     x0, w, h, row_height = 10, 192, 54, 76
     tops = {1: 58, 2: 338, 3: 618}
     d.text(x0, 42, "Season 1: from nothing to 134M", "title", "start")
+    d.text(x0 + 2 * w + 16, 42, "+ deeper pages", "note", "end")
     d.text(x0, 322, "Season 2: to 1B", "title", "start")
     d.text(x0, 602, "Season 3: to a model that talks", "title", "start")
     boxes = {}

@@ -1,4 +1,4 @@
-"Chapter 1: attention over four tokens, heads, the block, GPT as a whole"
+"Chapter 1: embeddings, attention over four tokens, heads, the block, GPT as a whole"
 
 from .style import HEAD_WEIGHTS, TOKENS, Drawing
 
@@ -33,6 +33,82 @@ def windows():
     return d
 
 
+def embedding_rows():
+    d = Drawing(
+        "Token ids pick rows",
+        "Token ids pick rows of the embedding table. Each of the four tokens R, O, M, E takes the "
+        "row with its number, and the four rows together are what the model computes with.",
+        width=400,
+        height=330,
+    )
+    ids, rows = (30, 27, 25, 17), ((2, 0), (0, 2), (1, 0), (0, 1))
+    listed = ((17, 3), (25, 2), (27, 1), (30, 0))  # as they lie in the table: id, token
+    d.text(37, 30, "tokens", "note")
+    d.text(96, 30, "ids", "note")
+    d.text(222, 30, "embedding table", "note")
+    d.text(346, 30, "x_tc", "code")
+    d.text(222, 50, "a row for each of 65 ids", "note")
+    tops = {}
+    for place, (number, token) in enumerate(listed):
+        y = 70 + 62 * place
+        d.matrix(190, y, [rows[token]], cell=36, high=4, decimals=0, down=(str(number),))
+        d.text(226, y + 54, "⋮", "name")
+        tops[token] = y + 18
+    for i, (token, number) in enumerate(zip(TOKENS, ids, strict=True)):
+        y = 76 + 58 * i
+        d.box(18, y, 38, 34, token, kind="thing", corner=8, font="code")
+        d.box(77, y, 38, 34, str(number), kind="quiet", corner=8, font="number")
+        d.arrow((56, y + 17), (77, y + 17), head=False)
+        d.arrow((115, y + 17), (160, tops[i]))
+        d.arrow((262, tops[i]), (304, y + 17))
+        d.matrix(308, y - 1, [rows[i]], cell=36, high=4, decimals=0)
+    return d
+
+
+def query_by_hand():
+    d = Drawing(
+        "A row times a matrix",
+        "The numbers of E times the query matrix. The first number of the query is the dot product "
+        "of E with the first column, 0 times 0 plus 1 times 1; the second with the second column, "
+        "0 times 1 plus 1 times 0.",
+        width=400,
+        height=188,
+    )
+    d.text(58, 36, "E", "name")
+    d.matrix(20, 64, [[0, 1]], cell=38, high=4, decimals=0)
+    d.text(118, 88, "@", "name")
+    d.text(182, 36, "W_query", "name")
+    d.matrix(144, 46, [[0, 1], [1, 0]], cell=38, high=4, decimals=0)
+    d.text(248, 88, "=", "name")
+    d.text(314, 36, "query of E", "name")
+    d.matrix(276, 64, [[1, 0]], cell=38, high=4, heat="green", decimals=0)
+    d.text(20, 150, "first number: 0·0 + 1·1 = 1", "note", "start")
+    d.text(20, 168, "second number: 0·1 + 1·0 = 0", "note", "start")
+    return d
+
+
+def one_matrix():
+    d = Drawing(
+        "One matrix for four heads",
+        "Four small query matrices of 128 by 32 are put side by side and make one matrix of 128 by "
+        "128. The 128 numbers that come out are cut into four times 32, one piece for each head.",
+        width=400,
+        height=330,
+    )
+    kinds = ("module", "thing", "warm", "good")
+    d.text(12, 30, "four small matrices, one after the other", "note", "start")
+    d.text(12, 168, "one matrix, once", "note", "start")
+    for i, kind in enumerate(kinds):
+        d.box(12 + 98 * i, 42, 76, 56, f"head {i + 1}", "128 × 32", kind=kind)
+        d.arrow((50 + 98 * i, 98), (50 + 98 * i, 112))
+        d.box(24 + 98 * i, 112, 52, 26, "32", kind=kind, corner=8, font="number")
+        d.box(48 + 76 * i, 180, 76, 56, "", "128 × 32", kind=kind, corner=0)
+        d.arrow((86 + 76 * i, 236), (86 + 76 * i, 262))
+        d.box(51 + 76 * i, 262, 70, 26, "32", kind=kind, corner=8, font="number")
+    d.text(200, 308, "128 numbers, cut into 4 × 32", "note")
+    return d
+
+
 def attention_four_tokens():
     d = Drawing(
         "Self-attention over four tokens",
@@ -63,9 +139,9 @@ def attention_four_tokens():
 def multi_head():
     d = Drawing(
         "Multi-head attention",
-        "Multi-head attention with four heads. The 128 numbers of each position become queries, "
-        "keys and values; each head takes 32 of each and makes its own attention map; the four "
-        "results are put side by side again and mixed by a last linear layer.",
+        "Multi-head attention with four heads. Each head makes queries, keys and values of 32 "
+        "numbers from the 128 of each position, and its own attention map; the four results are "
+        "put side by side again and mixed by a last linear layer.",
         width=400,
         height=430,
     )
@@ -79,8 +155,9 @@ def multi_head():
     notes = ("one back", "average", "the first", "itself")
     d.text(x - 12, 391, "every position", "note", "end")
     entry = d.box(x, 366, w, 40, "128 numbers", kind="thing")
-    qkv = d.box(x, 296, w, 40, "qkv: queries, keys, values", kind="module")
-    d.text(x - 8, 320, "one linear layer", "note", "end")
+    qkv = d.box(x, 296, w, 40, "queries, keys, values", kind="module")
+    d.text(x - 8, 312, "small matrices,", "note", "end")
+    d.text(x - 8, 328, "three a head", "note", "end")
     d.arrow(entry.top, qkv.bottom)
     proj = d.box(x, 84, w, 40, "proj: mixes the heads", kind="module")
     d.text(x - 8, 108, "one linear layer", "note", "end")
@@ -135,7 +212,7 @@ def gpt():
         "GPT as a whole",
         "The whole GPT, read from the bottom up: token ids pick token embeddings, position "
         "embeddings are added, two blocks and a last LayerNorm refine the sum, and the output "
-        "head turns each position into 65 logits, one for each possible next character.",
+        "layer turns each position into 65 logits, one for each possible next character.",
         width=400,
         height=560,
     )
@@ -151,7 +228,7 @@ def gpt():
     first = d.box(x, 302, w, 54, "Block 1", "attention, then MLP", kind="warm")
     second = d.box(x, 224, w, 54, "Block 2", "attention, then MLP", kind="warm")
     norm = d.box(x, 162, w, 38, "LayerNorm", kind="thing")
-    head = d.box(x, 94, w, 44, "Output head", "128 × 65, tied", kind="module")
+    head = d.box(x, 94, w, 44, "Output layer", "128 × 65, tied", kind="module")
     d.arrow(plus.top, first.bottom)
     d.arrow(first.top, second.bottom)
     d.arrow(second.top, norm.bottom)
@@ -170,4 +247,13 @@ def gpt():
     return d
 
 
-PICTURES = (windows, attention_four_tokens, multi_head, block, gpt)
+PICTURES = (
+    windows,
+    embedding_rows,
+    query_by_hand,
+    attention_four_tokens,
+    multi_head,
+    one_matrix,
+    block,
+    gpt,
+)
