@@ -37,8 +37,8 @@ def course_map():
     d = Drawing(
         "The course on one page",
         "The stops of three seasons, read from left to right. Dots mark three ways through: one "
-        "evening (chapter 1), one weekend on a laptop, and the stops before you rent a GPU. Season 1 "
-        "has deeper pages beside its chapters.",
+        "evening (chapter 1), one weekend on a laptop, and the stops before you rent a GPU. Season "
+        "1 has deeper pages beside its chapters.",
         width=420,
         height=1012,
     )
