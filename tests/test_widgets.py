@@ -9,7 +9,10 @@ import torch
 from browser import Browser
 
 from gpub.lab.mini_bpe import MiniBPE
+from gpub.model.architecture import MODES
+from gpub.model.architectures import config_of
 from gpub.model.sampling import SamplingConfig, next_token_probs
+from gpub.model.step_memory import PARTS, memory_forecast
 from gpub.plans.scaling import PUBLISHED, optimal
 
 NBS = Path(__file__).parents[1] / "nbs"
@@ -51,6 +54,22 @@ def test_chances_are_those_of_the_library(browser, k, p, temperature):
         sampling = SamplingConfig(temperature=temperature, top_k=k, top_p=p)
         ours = next_token_probs(torch.tensor([prompt["logits"]]), sampling)[0]
         assert torch.allclose(torch.tensor(got, dtype=torch.float32), ours, atol=1e-5)
+
+
+@pytest.mark.parametrize("at, preset, half", [(0, "shakespeare", False), (1, "gpt2-134m", True)])
+def test_memory_is_that_of_the_library(browser, at, preset, half):
+    "Every position of the slider, and the bars follow it"
+    browser.open((WIDGETS / "memory.html").as_uri()).wait("DATA.models.length")
+    settings = dict(half=half, optimizer="adamw", accumulate=True)
+    for mode in MODES:
+        for batch in browser.run("DATA.batches"):
+            bill = memory_forecast(config_of(preset), batch, mode=mode, **settings)
+            shown = browser.run(f"parts({at}, {json.dumps(mode)}, {batch})")
+            assert shown == pytest.approx([bill[part] / 1e6 for part in PARTS], abs=0.06)
+    browser.run(f"$('model').value = {at}; $('batch').value = 0; draw()")
+    small = browser.run("$('bars').lastElementChild.textContent")
+    browser.run("$('batch').value = 6; draw()")
+    assert browser.run("$('bars').lastElementChild.textContent") != small
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

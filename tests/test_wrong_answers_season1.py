@@ -518,6 +518,222 @@ WRONG = {
                     return scale * 2, 0
                 return (scale, good + 1) if finite else (scale / 2, 0)""",
     },
+    "clipped": {
+        "each by itself": """
+            def clipped(gradients, limit):
+                return [g * min(1, limit / g.norm().item()) for g in gradients]""",
+        "numbers cut off": """
+            def clipped(gradients, limit):
+                return [g.clamp(-limit, limit) for g in gradients]""",
+        "short ones are stretched": """
+            def clipped(gradients, limit):
+                length = torch.cat([g.flatten() for g in gradients]).norm()
+                return [g * limit / length for g in gradients]""",
+        "the sum of the lengths": """
+            def clipped(gradients, limit):
+                length = sum(g.norm().item() for g in gradients)
+                return [g * min(1, limit / length) for g in gradients]""",
+        "changes what it gets": """
+            def clipped(gradients, limit):
+                length = torch.cat([g.flatten() for g in gradients]).norm().item()
+                return [g.mul_(min(1, limit / length)) for g in gradients]""",
+    },
+    "shares": {
+        "by rows": """
+            def shares(targets, micro):
+                return [len(piece) / len(targets) for piece in targets.split(micro)]""",
+        "the mean of means": """
+            def shares(targets, micro):
+                pieces = targets.split(micro)
+                return [1 / len(pieces) for _ in pieces]""",
+        "counts, not shares": """
+            def shares(targets, micro):
+                return [int((piece != -100).sum()) for piece in targets.split(micro)]""",
+        "only pieces that count": """
+            def shares(targets, micro):
+                pieces = [p for p in targets.split(micro) if (p != -100).any()]
+                total = sum(int((p != -100).sum()) for p in pieces)
+                return [int((p != -100).sum()) / total for p in pieces][:1]""",
+    },
+    "made_round": {
+        "as it was": "def made_round(m):\n    return m",
+        "length 1 altogether": "def made_round(m):\n    return m / m.norm()",
+        "signs": "def made_round(m):\n    return m.sign()",
+        "any round matrix": """
+            def made_round(m):
+                return torch.eye(max(m.shape))[: m.shape[0], : m.shape[1]]""",
+        "five rounds of Newton-Schulz": """
+            def made_round(m):
+                tall = m.shape[0] > m.shape[1]
+                x = (m.T if tall else m) / m.norm()
+                for _ in range(5):
+                    gram = x @ x.T
+                    x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+                return x.T if tall else x""",
+    },
+    "rounds_needed": {
+        "always five": "def rounds_needed(s):\n    return 5",
+        "one too many": """
+            def rounds_needed(s):
+                rounds = 1
+                while s < 0.5:
+                    s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
+                    rounds += 1
+                return rounds""",
+        "only the first factor, and too small": """
+            def rounds_needed(s):
+                rounds = 0
+                while s < 0.5:
+                    s, rounds = 2 * s, rounds + 1
+                return rounds""",
+        "up to 1": """
+            def rounds_needed(s):
+                rounds = 0
+                while s < 0.95 and rounds < 20:
+                    s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
+                    rounds += 1
+                return rounds""",
+    },
+    "first_bad": {
+        "counted from 0": """
+            def first_bad(losses):
+                return (~losses.isfinite()).int().argmax()""",
+        "all finite is step 1": """
+            def first_bad(losses):
+                return (~losses.isfinite()).int().argmax() + 1""",
+        "NaN only": """
+            def first_bad(losses):
+                bad = losses.isnan()
+                return torch.where(bad.any(), bad.int().argmax() + 1, 0)""",
+        "the last one": """
+            def first_bad(losses):
+                bad = ~losses.isfinite()
+                return (bad * torch.arange(1, len(losses) + 1)).max()""",
+        "a number of Python": """
+            def first_bad(losses):
+                bad = (~losses.isfinite()).tolist()
+                return bad.index(True) + 1 if True in bad else 0""",
+    },
+    "block_share": {
+        "the first depth": """
+            def block_share(depths, n_layers, steps):
+                return depths[0][1] / n_layers if depths else 1.0""",
+        "the mean of the depths": """
+            def block_share(depths, n_layers, steps):
+                return sum(d for _, d in depths) / len(depths) / n_layers if depths else 1.0""",
+        "everything": "def block_share(depths, n_layers, steps):\n    return 1.0",
+        "one step late": """
+            def block_share(depths, n_layers, steps):
+                total = 0
+                for n in range(steps):
+                    awake = depths[0][1] if depths else n_layers
+                    for share, depth in depths:
+                        if n > share * steps:
+                            awake = depth
+                    total += awake
+                return total / (n_layers * steps)""",
+    },
+    "parameters": {
+        "matrices only": """
+            def parameters(layers, width, vocab, context):
+                return layers * 12 * width**2 + (vocab + context) * width""",
+        "no last norm": """
+            def parameters(layers, width, vocab, context):
+                block = 12 * width**2 + 13 * width
+                return layers * block + (vocab + context) * width""",
+        "an output layer of its own": """
+            def parameters(layers, width, vocab, context):
+                block = 12 * width**2 + 13 * width
+                return layers * block + (2 * vocab + context) * width + 2 * width""",
+        "no positions": """
+            def parameters(layers, width, vocab, context):
+                block = 12 * width**2 + 13 * width
+                return layers * block + vocab * width + 2 * width""",
+        "the answer for the toy": "def parameters(*sizes):\n    return 284",
+    },
+    "fullest": {
+        "the picture": "def fullest(blocks, w, a):\n    return 15",
+        "always at the loss": """
+            def fullest(blocks, w, a):
+                return 3 * blocks * w + blocks * a""",
+        "always at the end": "def fullest(blocks, w, a):\n    return 4 * blocks * w",
+        "everything at once": "def fullest(blocks, w, a):\n    return blocks * (4 * w + a)",
+    },
+    "usd": {
+        "seconds for hours": """
+            def usd(flops, tokens, speed, mfu, price):
+                return flops * tokens / (speed * mfu) * price""",
+        "full speed": """
+            def usd(flops, tokens, speed, mfu, price):
+                return flops * tokens / speed / 3600 * price""",
+        "the share on the wrong side": """
+            def usd(flops, tokens, speed, mfu, price):
+                return flops * tokens * mfu / speed / 3600 * price""",
+        "the answer of the first case": "def usd(*given):\n    return 2.0",
+    },
+    "widest": {
+        "too wide by one": """
+            def widest(layers, batch, room):
+                width = 32
+                while True:
+                    sizes = dict(n_layers=layers, d_model=width, n_heads=width // 32)
+                    cfg = replace(config_of("shakespeare"), **sizes)
+                    if memory_forecast(cfg, batch, optimizer="adamw")["peak"] > room:
+                        return width
+                    width += 32""",
+        "weights only": """
+            def widest(layers, batch, room):
+                return int((room / 4 / 12 / layers) ** 0.5) // 32 * 32""",
+        "one sequence at a time": """
+            def widest(layers, batch, room):
+                width = 0
+                while True:
+                    wider = width + 32
+                    sizes = dict(n_layers=layers, d_model=wider, n_heads=wider // 32)
+                    cfg = replace(config_of("shakespeare"), **sizes)
+                    if memory_forecast(cfg, 1, optimizer="adamw")["peak"] > room:
+                        return width
+                    width = wider""",
+        "always the first model": "def widest(layers, batch, room):\n    return 128",
+    },
+    "vocabulary_share": {
+        "always tied": """
+            def vocabulary_share(cfg):
+                return cfg.vocab_size * cfg.d_model / count_params(cfg)""",
+        "never tied": """
+            def vocabulary_share(cfg):
+                return 2 * cfg.vocab_size * cfg.d_model / count_params(cfg)""",
+        "with the positions": """
+            def vocabulary_share(cfg):
+                table = param_table(cfg)
+                return (table["tok"] + table["head"] + table["pos"]) / count_params(cfg)""",
+        "a third": "def vocabulary_share(cfg):\n    return 1 / 3",
+    },
+    "tokens_for": {
+        "a price is invented": """
+            def tokens_for(usd, preset, gpu):
+                card = find_gpu(gpu)
+                hours = usd / (card.usd or 1.0)
+                return int(hours * 3600 / seconds_per_token(config_of(preset), card))""",
+        "hours for seconds": """
+            def tokens_for(usd, preset, gpu):
+                card = find_gpu(gpu)
+                if card.usd is None:
+                    return None
+                return int(usd / card.usd / seconds_per_token(config_of(preset), card))""",
+        "a dollar an hour": """
+            def tokens_for(usd, preset, gpu):
+                card = find_gpu(gpu)
+                if card.usd is None:
+                    return None
+                return int(usd * 3600 / seconds_per_token(config_of(preset), card))""",
+        "parts of a token": """
+            def tokens_for(usd, preset, gpu):
+                card = find_gpu(gpu)
+                if card.usd is None:
+                    return None
+                return usd / card.usd * 3600 / seconds_per_token(config_of(preset), card)""",
+    },
 }
 PAGES = {name: path for path in CHAPTERS for name in exercises(path)[0] if name in WRONG}
 
