@@ -56,6 +56,25 @@ def test_chances_are_those_of_the_library(browser, k, p, temperature):
         assert torch.allclose(torch.tensor(got, dtype=torch.float32), ours, atol=1e-5)
 
 
+@pytest.mark.parametrize("rate", [0.05, 0.2, 1.0, 1.8, 2.2])
+def test_a_walk_downhill_is_gradient_descent(browser, rate):
+    "On x² / 2, as torch goes down it"
+    browser.open((WIDGETS / "rate.html").as_uri()).wait("START")
+    x = torch.tensor(-4.0, dtype=torch.float64, requires_grad=True)
+    path = [x.item()]
+    sgd = torch.optim.SGD([x], lr=rate)
+    for _ in range(12):
+        sgd.zero_grad()
+        (x**2 / 2).backward()
+        sgd.step()
+        path.append(x.item())
+    assert browser.run(f"walk({rate})") == pytest.approx(path)
+    browser.run(f"$('rate').value = {rate}; draw()")
+    said = browser.run("$('says').textContent")
+    word = "Too large" if rate > 2 else "Large" if rate > 1 else "right" if rate == 1 else "Small"
+    assert word in said
+
+
 @pytest.mark.parametrize("at, preset, half", [(0, "shakespeare", False), (1, "gpt2-134m", True)])
 def test_memory_is_that_of_the_library(browser, at, preset, half):
     "Every position of the slider, and the bars follow it"
