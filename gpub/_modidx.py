@@ -3461,7 +3461,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                  'gpub.share.demo._told_by': ('lib/share/demo.html#_told_by', 'gpub/share/demo.py'),
                                  'gpub.share.demo.as_html': ('lib/share/demo.html#as_html', 'gpub/share/demo.py'),
                                  'gpub.share.demo.as_picture': ('lib/share/demo.html#as_picture', 'gpub/share/demo.py'),
-                                 'gpub.share.demo.attention_page': ('lib/share/demo.html#attention_page', 'gpub/share/demo.py'),
                                  'gpub.share.demo.checkpoint_list': ('lib/share/demo.html#checkpoint_list', 'gpub/share/demo.py'),
                                  'gpub.share.demo.continue_with_choices': ( 'lib/share/demo.html#continue_with_choices',
                                                                             'gpub/share/demo.py'),

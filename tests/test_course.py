@@ -3,9 +3,14 @@ file, headers that are true."""
 
 import json
 import re
+import sys
+from pathlib import Path
 
 import pytest
 from cells import chapters, course_pages, deeper_pages, defined_here
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+from drawings.course import CHAPTERS
 
 
 def cells(path):
@@ -198,3 +203,21 @@ def test_chat_data_reads_those_of_its_sets_that_are_there(root, tmp_path, monkey
     page = root / "nbs/season3/01_chat_data.ipynb"
     (read_sets,) = defined_here(page, "read_sets")
     assert [(t.source, t.messages[1].content) for t in read_sets()] == [("gsm8k_train", "2")]
+
+
+def test_the_map_of_the_front_page_names_the_chapters_as_their_pages_do(root):
+    pages = {
+        season: sorted((root / f"nbs/season{season}").glob("[0-9]*.ipynb")) for season in (1, 2, 3)
+    }
+    pages[2].append(root / "nbs/train_1b.ipynb")
+    pages[3].append(root / "nbs/train_chat.ipynb")
+    for season, boxes in CHAPTERS.items():
+        drawn = [
+            " ".join(f"{number} {first} {second}".split()) for number, first, second, _ in boxes
+        ]
+        titles = []
+        for page in pages[season]:
+            number = str(int(page.stem[:2])) if page.stem[:2].isdigit() else ""
+            title = re.match("# (.+)", "".join(cells(page)[0]["source"]))[1]
+            titles.append(f"{number} {title}".strip())
+        assert drawn == titles

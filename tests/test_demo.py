@@ -15,11 +15,10 @@ from gpub.data.bpe import BPETokenizer
 from gpub.data.char import CharTokenizer
 from gpub.data.plays import plays
 from gpub.model.architectures import SHAPES, architecture_of
-from gpub.model.first_gpt import attention_weights
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.model.probes import sample_ids
 from gpub.record.checkpoint import save_checkpoint
-from gpub.share.demo import attention_page, quantise, rounded, write_page
+from gpub.share.demo import quantise, rounded, write_page
 
 TEXT = plays(3000, seed=0) + '</script><!-- &amp; \t🙂é" `${x}`'
 TOK = CharTokenizer.from_text(TEXT)
@@ -296,40 +295,3 @@ def test_refusals(tmp_path):
             write_page(*args, **kw)
         assert "\n" not in str(e.value)
     assert not out.exists()
-
-
-def test_the_frame_of_chapter_1_shows_torchs_attention(browser, tmp_path):
-    "The widget over the reader's own text: the same weights as in torch, and a word on strangers"
-    kept = []
-
-    def watched(q, k, v):
-        kept.append(attention_weights(q, k)[0])
-        return attention_weights(q, k) @ v
-
-    model = make_run(tmp_path / "run")
-    for block in model.blocks:
-        block.attn.attention = watched
-    text = TEXT[:20]
-    with torch.no_grad():
-        rounded(model)(torch.from_numpy(TOK.encode(text).astype("int64"))[None])
-    page = tmp_path / "page.html"
-    page.write_text(f"<!doctype html>{attention_page(model, TOK.chars, text, layer=1)}", "utf-8")
-    browser.open("about:blank")
-    browser.open(page.as_uri())
-    browser.wait(
-        "(frame = document.querySelector('iframe').contentWindow)"
-        ".document.querySelectorAll('#strip button').length == 20"
-    )
-    for layer, head, row in ((0, 0, 0), (1, 2, 11), (2, 1, 19)):
-        shown = browser.run(f"[...frame.attention({layer}, {head}, {row})]")
-        torch.testing.assert_close(
-            torch.tensor(shown, dtype=torch.float32),
-            kept[layer][head, row, : row + 1],
-            atol=1e-5,
-            rtol=1e-4,
-        )
-    assert browser.run("frame.document.getElementById('layer').value") == "1"
-    browser.run("frame.document.getElementById('text').value = 'ж'; 0")
-    browser.run("frame.readText()")
-    said = browser.run("frame.document.querySelector('main').innerText")
-    assert "has no ж" in said and "Write something" in said

@@ -388,6 +388,33 @@ def test_the_slider_obeys_keys_and_plays(training):
     assert training.run("timer") == 0
 
 
+def test_the_page_of_the_course(root, tmp_path):
+    "It is small, says what its receipt says, holds today's programs, and the head grows"
+    page = root / "nbs/widgets/training.html"
+    receipt = json.loads((root / "data/training_states.json").read_text(encoding="utf-8"))
+    text = page.read_text(encoding="utf-8")
+    assert page.stat().st_size == receipt["page_bytes"] < 1_000_000
+    for name in ("frame.css", "curves.css", "host_page.js", "model.js", "curves.js"):
+        program = (root / f"gpub/share/{name}").read_text(encoding="utf-8")
+        assert program in text, f"{name} has changed: python tools/training_states.py --page"
+    assert (root / "gpub/share/training.js").read_text(encoding="utf-8") in text
+    states = receipt["states"]
+    assert 10 <= len(states) <= 12
+    best = [max(weight for layer in state["one_back"] for weight in layer) for state in states]
+    losses = [state["val_loss"] for state in states]
+    lines = receipt["references"]
+    assert losses[-1] < lines["triple counts"] < lines["pair counts"] < losses[0]
+    assert best == sorted(best) and best[0] < 0.1 and best[-1] > 0.35
+    with Browser(tmp_path, 390, 844, dark=True) as b:
+        b.open(page.as_uri()).wait("typeof show == 'function' && $('written').textContent")
+        shown = b.run("STATES.map(state => [state.step, state.loss])")
+        assert shown == [[s["step"], pytest.approx(s["val_loss"], abs=6e-4)] for s in states]
+        b.run(f"show({len(states) - 1})")
+        assert b.run("document.documentElement.scrollWidth") <= 390
+        assert not b.seen("Runtime.exceptionThrown") and not b.seen("Log.entryAdded")
+        assert {e["request"]["url"] for e in b.seen("Network.requestWillBeSent")} == {page.as_uri()}
+
+
 # ---------------------------------------------------------------- learning rates
 
 

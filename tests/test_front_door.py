@@ -233,7 +233,11 @@ def test_the_front_page_leaves_the_size_of_its_model_to_the_box(root):
     "The site is built with whatever run is there, and the box says what is in it"
     cells = json.loads((root / "nbs/index.ipynb").read_text(encoding="utf-8"))["cells"]
     hero = next(s for c in cells if 'class="hero"' in (s := "".join(c["source"])))
-    assert "demo.html" in hero and re.findall(r"\d+,\d{3}", hero) == []
+    assert re.findall(r"\d+,\d{3}", hero) == []
+    sources = ["".join(c["source"]) for c in cells]
+    first = next(i for i, s in enumerate(sources) if "training_scrubber(" in s)
+    clone = next(i for i, s in enumerate(sources) if "git clone" in s)
+    assert sources.index(hero) < first < clone, "the training stands above the commands"
 
 
 def test_readme_quotes_our_own_run(root):

@@ -260,17 +260,17 @@ def test_what_to_do_with_a_page():
 
 
 def test_the_first_screen(built):
-    "Words and two ways on, and beside them the model, which is in the site"
+    "Words and two ways on, and below them the training with its slider, which is in the site"
     page = (built / "index.html").read_text(encoding="utf-8")
     hero = re.search(r'<div class="hero">.*?</iframe>', page, re.S)
     assert hero, "the first page begins without its hero"
     first, second = re.findall(r'<a class="button[^"]*" href="([^"]+)"', hero[0])
     assert (built / first).is_file() and f'id="{second[1:]}"' in page
-    model = re.search(r'<iframe class="hero-model" src="([^"?]+)', hero[0])
-    assert model and (built / model[1]).is_file()
+    training = re.search(r"<iframe src=['\"]([^'\"]+)", hero[0])
+    assert training[1] == "widgets/training.html" and (built / training[1]).is_file()
     assert page.index("<h1>") < hero.start() < page.index("<h2>")
     styles = (built / "_static" / "styles.css").read_text(encoding="utf-8")
-    assert all(f".{name} {{" in styles for name in ("hero", "hero-buttons", "hero-model"))
+    assert all(f".{name} {{" in styles for name in ("hero", "hero-buttons"))
 
 
 def test_every_page_has_the_bar_and_its_notebook(built):

@@ -4,9 +4,11 @@ are kept, and one page holds all of them at eight bits.
 GPUB_DATA=folder python tools/training_states.py [RUN]     about 4 minutes of one quiet core
 
 writes nbs/widgets/training.html and the receipt data/training_states.json. With RUN, a folder, the
-run is kept there; if it is there already, only the page and the receipt are written again."""
+run is kept there; if it is there already, only the page and the receipt are written again. With
+--page instead, today's programs are put around the states that the page has."""
 
 import json
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -21,6 +23,7 @@ from gpub.record.checkpoint import load_checkpoint, save_checkpoint
 from gpub.record.log import read_bill, read_log
 from gpub.record.run import load_run
 from gpub.share.frames import previous_letter_weights, write_training_page
+from gpub.templates import render_template
 from gpub.train.options import RunOptions
 from gpub.train.trainer import Trainer
 
@@ -101,6 +104,22 @@ def receipt(run, lines):
     )
 
 
+def renew_page():
+    "The page again, with its states and today's style and programs"
+    old = PAGE.read_text(encoding="utf-8")
+    values = dict(
+        title=re.search("<title>(.*?)</title>", old)[1],
+        facts=json.loads(re.search('id="model">(.*?)</script>', old, re.S)[1]),
+        facts_id="model",
+        blocks=re.findall('type="text/plain" id="[^"]+">(.*?)</script>', old),
+        about=re.search('<p class="mute">([^<]+)</p>\n</div>', old)[1],
+    )
+    PAGE.write_text(render_template("share/training.html.jinja", **values), encoding="utf-8")
+    filed = json.loads(RECEIPT.read_text(encoding="utf-8"))
+    filed["page_bytes"] = PAGE.stat().st_size
+    RECEIPT.write_text(json.dumps(filed, indent=1) + "\n", encoding="utf-8")
+
+
 def main(run):
     if not (run / "bill.json").is_file():
         train(run)
@@ -118,5 +137,7 @@ def main(run):
 
 if __name__ == "__main__":
     use_threads(1)
+    if sys.argv[1:] == ["--page"]:
+        sys.exit(renew_page())
     with tempfile.TemporaryDirectory() as folder:
         main(Path(sys.argv[1] if len(sys.argv) > 1 else folder + "/run"))

@@ -129,6 +129,7 @@ function drawCurve() {
 
 function buildMaps() {
   maps = [];
+  $("maps").style.gridTemplateColumns = `repeat(${n_heads}, minmax(0, 11rem))`;
   for (let layer = 0; layer < n_layers; layer++) {
     for (let head = 0; head < n_heads; head++) {
       const figure = document.createElement("figure");
