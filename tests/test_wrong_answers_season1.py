@@ -36,36 +36,36 @@ WRONG = {
             def leaks(model):
                 return True""",
     },
-    "widest": {
+    "widest_model": {
         "another number of layers": """
-            def widest(budget):
+            def widest_model(budget):
                 return GPTConfig(
                     vocab_size=65, context_length=256, d_model=64, n_layers=9, n_heads=4)""",
         "too wide": """
-            def widest(budget):
+            def widest_model(budget):
                 return GPTConfig(
                     vocab_size=65, context_length=256, d_model=4000, n_layers=2, n_heads=4)""",
         "not the widest": """
-            def widest(budget):
+            def widest_model(budget):
                 return GPTConfig(
                     vocab_size=65, context_length=256, d_model=64, n_layers=2, n_heads=4)""",
         "a number": """
-            def widest(budget):
+            def widest_model(budget):
                 return 128""",
     },
-    "parameters": {
+    "gpt_size": {
         "without biases": """
-            def parameters(V, T, c, layers):
+            def gpt_size(V, T, c, layers):
                 return V * c + T * c + layers * (12 * c * c + 4 * c) + 2 * c""",
         "the output layer on its own": """
-            def parameters(V, T, c, layers):
+            def gpt_size(V, T, c, layers):
                 block = 12 * c * c + 9 * c + 4 * c
                 return 2 * V * c + T * c + layers * block + 2 * c""",
         "no last norm": """
-            def parameters(V, T, c, layers):
+            def gpt_size(V, T, c, layers):
                 return V * c + T * c + layers * (12 * c * c + 13 * c)""",
         "the answer for chapter 1": """
-            def parameters(V, T, c, layers):
+            def gpt_size(V, T, c, layers):
                 return 437_888 if layers else V * c + T * c + 2 * c""",
     },
     "floor_of": {
