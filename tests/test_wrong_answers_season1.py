@@ -2,6 +2,7 @@
 mistakes, each refused in words."""
 
 import pytest
+import wrong_about_data
 from attacks import cases, refusal
 from cells import deeper_pages
 from test_exercises import CHAPTERS, ROOT, exercises
@@ -735,6 +736,7 @@ WRONG = {
                 return usd / card.usd * 3600 / seconds_per_token(config_of(preset), card)""",
     },
 }
+WRONG |= wrong_about_data.WRONG
 PAGES = {name: path for path in CHAPTERS for name in exercises(path)[0] if name in WRONG}
 
 

@@ -28,7 +28,7 @@ SHOWN = {  # lesson -> places: a notebook with a heading, or a test
     ],
     4: [
         "nbs/lib/data/shards.ipynb#The folder",
-        "nbs/season1/02_data_preparation.ipynb#All together",
+        "nbs/season1/deeper/from_text_to_shards.ipynb#All together",
     ],
     5: [
         "nbs/lib/data/tokenizer_report.ipynb#What a vocabulary is worth",
@@ -40,14 +40,14 @@ SHOWN = {  # lesson -> places: a notebook with a heading, or a test
     ],
     7: [
         "nbs/season1/05_results.ipynb#Idea 6: Less text, but clean",
-        "nbs/season1/02_data_preparation.ipynb#Idea 2: Clean, and keep the receipts",
+        "nbs/season1/deeper/cleaning_by_rule.ipynb#Idea 2: A threshold makes two kinds of mistakes",
     ],
     8: [
         "nbs/lib/prep/sources.ipynb#Blocks",
         "tests/test_prep.py::test_memory_does_not_grow_with_the_input",
     ],
     9: [
-        "nbs/season1/02_data_preparation.ipynb#All together",
+        "nbs/season1/deeper/from_text_to_shards.ipynb#All together",
         "tests/test_shards.py::test_compress_and_unpack",
     ],
     10: [
@@ -55,7 +55,7 @@ SHOWN = {  # lesson -> places: a notebook with a heading, or a test
         "tests/test_tokenizer.py::test_sixty_lines_equal_rust",
     ],
     11: [
-        "nbs/season1/02_data_preparation.ipynb#Killed, and none the wiser",
+        "nbs/season1/deeper/from_text_to_shards.ipynb#Killed, and started again",
         "tests/test_prep.py::test_killed_again_and_again",
     ],
     12: [
@@ -63,7 +63,7 @@ SHOWN = {  # lesson -> places: a notebook with a heading, or a test
         "nbs/lib/lab/bench_prep.ipynb#Benchmark: preparing data",
     ],
     13: [
-        "nbs/season1/02_data_preparation.ipynb#Published and measured",
+        "nbs/season1/deeper/from_text_to_shards.ipynb#Published and measured",
         "nbs/lib/lab/museum_blog.ipynb#Was it mmap?",
     ],
     14: [

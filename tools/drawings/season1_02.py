@@ -1,4 +1,4 @@
-"Chapter 2: the pipeline, byte-pair merges, MinHash, shards and the order of reading"
+"Chapter 2 and its deeper pages: byte-pair merges, MinHash, the pipeline, shards and their order"
 
 from .style import Drawing
 
@@ -6,9 +6,10 @@ from .style import Drawing
 def data_pipeline():
     d = Drawing(
         "The data pipeline",
-        "The data pipeline. Raw documents are read in chunks, cleaned, freed of duplicates and of "
-        "benchmark questions, encoded into token ids, mixed and written as shards. What is dropped "
-        "leaves with a reason; every stage keeps its output on disk, so a kill costs one chunk.",
+        "The data pipeline. Raw documents are read in chunks, cleaned, searched for benchmark "
+        "questions and encoded into token ids. Then copies are dropped, and the sources are mixed "
+        "and written as shards. What is dropped leaves with a reason; every stage keeps its output "
+        "on disk, so a kill costs one chunk.",
         width=400,
         height=410,
     )
@@ -17,20 +18,20 @@ def data_pipeline():
     raw = d.box(left, 16, w, h, "raw documents", "web, books, code", "thing")
     read = d.box(right, 16, w, h, "read", "chunks of 4 MB")
     clean = d.box(right, 98, w, h, "clean", "repair, or drop")
-    dedup = d.box(right, 180, w, h, "deduplicate", "equal and alike")
-    exam = d.box(right, 262, w, h, "decontaminate", "test questions out")
-    encode = d.box(right, 344, w, h, "encode", "byte pairs: ids")
+    exam = d.box(right, 180, w, h, "decontaminate", "test questions out")
+    encode = d.box(right, 262, w, h, "encode", "byte pairs: ids")
+    dedup = d.box(right, 344, w, h, "deduplicate", "equal and alike")
     mix = d.box(left, 344, w, h, "mix and split", "by tokens, by family")
     shards = d.box(left, 262, w, h, "shards", "2 bytes a token", "good")
     d.arrow(raw.right, read.left)
-    for a, b in ((read, clean), (clean, dedup), (dedup, exam), (exam, encode)):
+    for a, b in ((read, clean), (clean, exam), (exam, encode), (encode, dedup)):
         d.arrow(a.bottom, b.top)
-    d.arrow(encode.left, mix.right)
+    d.arrow(dedup.left, mix.right)
     d.arrow(mix.top, shards.bottom)
     gone = d.box(left, 190, w, 34, "", "dropped, with a reason", "warm", 17)
     d.arrow(clean.left, (200, clean.left[1]), (200, gone.right[1]), gone.right, kind="dashed")
-    d.arrow(dedup.left, gone.right, kind="dashed")
-    d.arrow(exam.left, (200, exam.left[1]), (200, gone.right[1]), kind="dashed", head=False)
+    d.arrow(exam.left, gone.right, kind="dashed")
+    d.arrow((dedup.x, 356), (200, 356), (200, gone.right[1]), kind="dashed", head=False)
     disk = d.box(left, 98, w, h, kind="quiet", corner=15)
     d.text(disk.middle[0], 121, "each stage writes to disk:")
     d.text(disk.middle[0], 138, "a kill costs one chunk")
@@ -107,6 +108,42 @@ def minhash():
     return d
 
 
+def minhash_bands():
+    d = Drawing(
+        "Bands and buckets",
+        "Bands and buckets. The signatures of two texts are cut into bands of four numbers, of "
+        "which four are drawn. Each band puts a text into the bucket with its four numbers. In the "
+        "second band all four numbers are equal, so both texts are in one bucket, and only "
+        "therefore are they compared.",
+        width=400,
+        height=300,
+    )
+    signatures = {
+        "A": ("7294", "3185", "6610", "9427"),
+        "B": ("7291", "3185", "2610", "9408"),
+    }
+    kinds = {"A": "module", "B": "warm"}
+    wide, gap, x0 = 78, 10, 42
+    for row, (name, bands) in enumerate(signatures.items()):
+        y = 36 + row * 52
+        d.text(24, y + 24, name, "name")
+        for i, numbers in enumerate(bands):
+            kind = "good" if i == 1 else kinds[name]
+            d.box(x0 + i * (wide + gap), y, wide, 36, " ".join(numbers), kind=kind, font="code")
+    for i in range(4):
+        d.text(x0 + i * (wide + gap) + wide / 2, 24, f"band {i + 1}", "note")
+    d.text(24, 160, "buckets", "note", "start")
+    for i, (first, second) in enumerate(zip(*signatures.values(), strict=True)):
+        x = x0 + i * (wide + gap)
+        if first == second:
+            d.arrow((x + wide / 2, 124), (x + wide / 2, 172))
+            d.box(x, 174, wide, 54, " ".join(first), "A and B", "good")
+        else:
+            d.box(x, 174, wide, 46, " ".join(first), "A", "thing")
+            d.box(x, 228, wide, 46, " ".join(second), "B", "thing")
+    return d
+
+
 def shard_and_sampler():
     d = Drawing(
         "Shards and the sampler",
@@ -145,4 +182,4 @@ def shard_and_sampler():
     return d
 
 
-PICTURES = (data_pipeline, bpe_merges, minhash, shard_and_sampler)
+PICTURES = (data_pipeline, bpe_merges, minhash, minhash_bands, shard_and_sampler)
