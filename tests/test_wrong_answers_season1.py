@@ -300,14 +300,14 @@ WRONG = {
         "without the head": """
             def crossover(cfg):
                 a = parameter_anatomy(cfg)
-                return math.ceil(6 * a.blocks / (12 * a.n_layers * a.d_model))""",
+                return -(-6 * a.blocks // (12 * a.n_layers * a.d_model))""",
         "rounded down": """
             def crossover(cfg):
                 a = parameter_anatomy(cfg)
                 return 6 * (a.blocks + a.head) // (12 * a.n_layers * a.d_model)""",
         "its own scores count as matrices": """
             def crossover(cfg):
-                return math.ceil(flops_per_token(cfg) / (12 * cfg.n_layers * cfg.d_model))""",
+                return -(-flops_per_token(cfg) // (12 * cfg.n_layers * cfg.d_model))""",
         "the answer of the first case": "def crossover(cfg):\n    return 5_942",
     },
     "deepest": {
@@ -389,7 +389,7 @@ WRONG = {
                 return 1.0 if cfg.schedule == "constant" else 1 - cfg.decay / 2""",
         "without the warm-up": """
             def spent(cfg):
-                c = replace(cfg, warmup=0)
+                c = TrainConfig(steps=cfg.steps, warmup=0, decay=cfg.decay, floor=cfg.floor)
                 return sum(lr_factor(step, c) for step in range(c.steps)) / c.steps""",
         "the sum": """
             def spent(cfg):
