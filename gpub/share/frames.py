@@ -322,7 +322,7 @@ def write_training_page(
 
 def training_scrubber(
     file: Path | str,  # a page from `write_training_page`, seen from the notebook
-    height: str = "46rem",  # of the frame
+    height: str = "49rem",  # of the frame
 ) -> Frame:  # the last expression of a cell shows it
     "The page of a training with a slider for the step, in a frame"
     if not Path(file).is_file():
