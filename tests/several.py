@@ -79,7 +79,7 @@ def learned(world, how):
     first = batches(0, 8)
     token_loss = learner.token_loss(first.ids, first.targets)
     objective = NextToken(token_loss, batches, RECIPE, 8, CPU, world)
-    loss_of = learner.share(objective.loss)
+    loss_of = learner.average_gradients_of(objective.loss)
     parts = TrainParts(loss_of, micro_batcher=learner.micro_batcher, world=world)
     log = [s.row() for s in train(learner.model, objective, RECIPE, learner.opts, parts=parts)]
     matrix = learner.model.blocks[0].attn.proj.weight
@@ -123,7 +123,7 @@ def buffers():
     learner, _ = built(world, "ddp")
     learner.model.register_buffer("table", torch.zeros(3))
     ids = torch.zeros(2, 8, dtype=torch.int64)
-    loss_fn = learner.share(learner.token_loss(ids, ids))
+    loss_fn = learner.average_gradients_of(learner.token_loss(ids, ids))
     learner.model.table.fill_(world.rank)
     loss_fn(ids, ids).backward()
     tell(part="buffers", found=from_all(learner.model.table.tolist()))

@@ -138,7 +138,7 @@ def test_kill_9_during_save_never_loses_a_checkpoint(tmp_path):
 
 @posix
 @pytest.mark.parametrize(
-    "name", ["sync_to_disk", "save_file", "sha256", "_replace", "write_atomic", "_rotate"]
+    "name", ["sync_to_disk", "save_file", "file_sha256", "_replace", "write_atomic", "_rotate"]
 )
 @pytest.mark.parametrize("nth", [1, 2])
 def test_death_at_every_boundary(tmp_path, monkeypatch, name, nth):
@@ -241,7 +241,9 @@ def test_a_file_that_only_claims_to_be_safetensors(tmp_path, content):
     "Even with matching checksums"
     folder = save(tmp_path, 1)
     (folder / MODEL).write_bytes(content)
-    reseal(folder, files=described(folder, size=len(content), sha256=ckpt.sha256(folder / MODEL)))
+    reseal(
+        folder, files=described(folder, size=len(content), sha256=ckpt.file_sha256(folder / MODEL))
+    )
     refuses("not a safetensors file", load_checkpoint, tmp_path)
 
 
@@ -379,7 +381,7 @@ def test_disk_full_is_seen_before_writing(tmp_path, monkeypatch):
     assert snapshot(tmp_path) == before
 
 
-@pytest.mark.parametrize("where", ["save_file", "sync_to_disk", "sha256", "_replace"])
+@pytest.mark.parametrize("where", ["save_file", "sync_to_disk", "file_sha256", "_replace"])
 def test_disk_full_while_writing(tmp_path, monkeypatch, where):
     save(tmp_path, 1)
     before = snapshot(tmp_path)
@@ -401,7 +403,7 @@ def test_disk_full_on_a_real_small_disk(small_disk, monkeypatch):
     before = snapshot(disk)
     refuses("no room", save, disk, 2, n=60_000)
     # somebody else fills the disk after we looked
-    monkeypatch.setattr(ckpt, "_need_room", lambda *a: None)
+    monkeypatch.setattr(ckpt, "_refuse_full_disk", lambda *a: None)
     for n in (60_000, 100_000):
         refuses("No space left", save, disk, 2, n=n)
     assert snapshot(disk) == before and check_whole(disk) == 1
@@ -429,7 +431,7 @@ def test_interrupted_save_leaves_nothing(tmp_path, monkeypatch):
     def ctrl_c(*a):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ckpt, "sha256", ctrl_c)
+    monkeypatch.setattr(ckpt, "file_sha256", ctrl_c)
     with pytest.raises(KeyboardInterrupt):
         save(tmp_path, 2)
     assert snapshot(tmp_path) == before
@@ -543,7 +545,7 @@ def test_saver_writes_what_the_foreground_writes(tmp_path):
     }
     assert load_checkpoint(tmp_path / "b").model["same"] is not None and verify_checkpoint(
         back
-    ).files[MODEL]["tied"] == {"same": "w"}
+    ).files[MODEL].tied == {"same": "w"}
 
 
 def test_save_returns_while_the_disk_is_busy(tmp_path, monkeypatch):
@@ -571,7 +573,7 @@ def test_save_returns_while_the_disk_is_busy(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "where", ["save_file", "sync_to_disk", "sha256", "_replace", "write_atomic", "_rotate"]
+    "where", ["save_file", "sync_to_disk", "file_sha256", "_replace", "write_atomic", "_rotate"]
 )
 @pytest.mark.parametrize("how", ["save", "wait", "exit"])
 def test_a_failure_in_the_thread_is_raised_once(tmp_path, monkeypatch, where, how):
@@ -1073,14 +1075,14 @@ def aged(run):
 
 def test_a_process_reads_a_checkpoint_once(tmp_path, monkeypatch):
     "However often it is asked for; a file that changed is read again"
-    summed, real = [], ckpt.sha256
+    summed, real = [], ckpt.file_sha256
     save(tmp_path, 1)
     folder = save(tmp_path, 2)
     aged(tmp_path)
-    monkeypatch.setattr(ckpt, "sha256", lambda path: summed.append(path.name) or real(path))
+    monkeypatch.setattr(ckpt, "file_sha256", lambda path: summed.append(path.name) or real(path))
     run = Run(tmp_path)
     assert run.newest().step == run.steps == run.load().step == load_checkpoint(tmp_path).step == 2
-    assert run.weights_sum() == real(folder / MODEL)
+    assert run.weights_checksum() == real(folder / MODEL)
     assert sorted(summed) == [MODEL, OPTIMIZER]
     content = bytearray((folder / MODEL).read_bytes())
     content[-1] ^= 1
@@ -1098,8 +1100,8 @@ def test_a_border_of_phases_reads_the_newest_checkpoint_once(tmp_path, text, mon
     )
     Trainer(options).go()
     aged(tmp_path)
-    summed, real = [], ckpt.sha256
-    monkeypatch.setattr(ckpt, "sha256", lambda path: summed.append(str(path)) or real(path))
+    summed, real = [], ckpt.file_sha256
+    monkeypatch.setattr(ckpt, "file_sha256", lambda path: summed.append(str(path)) or real(path))
     assert steps_reached(tmp_path / "run") == newest_recipe(tmp_path / "run")[0] == 4
     Trainer(replace(options, settings=settings | dict(steps=6))).go()
     newest = [name for name in summed if "/step-00000004/" in name]

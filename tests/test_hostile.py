@@ -15,7 +15,7 @@ from gpub.data.tokenizer_file import load_tokenizer
 from gpub.data.transfer import fetch_shards
 from gpub.evals.sandbox import problems
 from gpub.evals.tasks import TASKS, items_in
-from gpub.files import SUMS, changed_files, sha256
+from gpub.files import SUMS, changed_files, file_sha256
 from gpub.guards.verify import verify
 from gpub.lab.bench.rates import read_rates
 from gpub.model.gpt import GPT, GPTConfig
@@ -50,7 +50,7 @@ def read_chats(folder):
     name = "train.safetensors"
     head = dict(format=3, tokenizer="x", vocab_size=9, longest=9, val_share=0.1)
     head |= dict(split="first user turn", held_out=0)
-    more = dict(files={name: sha256(folder / name)}, sources=[], licenses={})
+    more = dict(files={name: file_sha256(folder / name)}, sources=[], licenses={})
     (folder / "manifest.json").write_text(json.dumps(head | more))
     ChatSet(folder)
 

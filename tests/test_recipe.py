@@ -192,7 +192,7 @@ def stand_in(monkeypatch, room):
 
 def opened(out, text, settings, said):
     run = toy(out, text, dict(batch_tokens=2048) | settings, said)
-    run.open()
+    run.restore_or_begin()
     return run
 
 

@@ -67,7 +67,7 @@ BAD = [
     (RowPlan, "context_length", [0, True, "8", 8.0]),
     (RowPlan, "batch", [0, None, 1.5]),
     (RowPlan, "rank", [-1, "0", True]),
-    (RowPlan, "world", [0, 1.0]),
+    (RowPlan, "world_size", [0, 1.0]),
     (SamplingConfig, "n", [0, True, 2.5, "5", None]),
     (SamplingConfig, "temperature", [-0.1, "hot", True, NAN, INFINITE, None]),
     (SamplingConfig, "top_k", [0, 2.5, True, "3"]),

@@ -194,7 +194,7 @@ def test_ranks_share_the_rows_of_one_process(world):
         assert (
             torch.cat(
                 [
-                    Batches(ids, context_length=8, batch=8, rank=r, world=world)[s].targets
+                    Batches(ids, context_length=8, batch=8, rank=r, world_size=world)[s].targets
                     for r in range(world)
                 ]
             )
@@ -220,7 +220,7 @@ def test_mixture_shares_hold_at_every_step(w, steps, batch):
     for s in range(steps):
         got += np.bincount(b[s].ids[:, 0], minlength=len(w))
     assert (
-        got.tolist() == b.share_out(steps * batch)
+        got.tolist() == b.windows_per_source(steps * batch)
         and np.abs(got - steps * batch * np.array(w) / sum(w)).max() <= len(w) / 2 + 0.01
     )
 
@@ -232,7 +232,7 @@ def test_mixture_at_a_billion():
         batch=1,
         weights=dict(edu=0.87, math=0.1, code=0.03),
     )
-    assert np.allclose(np.array(b.share_out(10**9)) / 10**9, [0.87, 0.1, 0.03], atol=1e-8)
+    assert np.allclose(np.array(b.windows_per_source(10**9)) / 10**9, [0.87, 0.1, 0.03], atol=1e-8)
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.int64])
@@ -255,8 +255,8 @@ def test_batches_refuse():
         (dict(context_length=10), "10 tokens.*context_length=10 needs 11"),
         (dict(batch=0), "batch must be a whole number of at least 1, got 0"),
         (dict(context_length=0), "context_length must be .* got 0"),
-        (dict(batch=3, world=2), "batch=3.*world=2"),
-        (dict(rank=2, world=2), "rank 2"),
+        (dict(batch=3, world_size=2), "batch=3.*world_size=2"),
+        (dict(rank=2, world_size=2), "rank 2"),
         (dict(weights=dict(math=1)), "math.*text"),
         (dict(weights=dict(text=0)), "above zero"),
         (dict(weights=dict(text=float("nan"))), "above zero"),
@@ -560,7 +560,9 @@ def test_from_shards(folder, weights):
 def test_ranks_trace_the_rows_of_one(folder):
     kw = dict(context_length=12, batch=6)
     assert [
-        r for k in range(3) for r in trace(Batches.from_shards(folder, rank=k, world=3, **kw), 5)
+        r
+        for k in range(3)
+        for r in trace(Batches.from_shards(folder, rank=k, world_size=3, **kw), 5)
     ] == trace(Batches.from_shards(folder, **kw), 5)
 
 

@@ -152,7 +152,7 @@ def test_a_run_reads_the_same_rows_ahead_of_time_and_after_a_resume(text, tmp_pa
     go(tmp_path / "plain", text)
     asked, began = [], []
 
-    real = trainer.Trainer.objective
+    real = trainer.Trainer.make_objective
     read = trainer.Trainer.batches
 
     def fed(self):
@@ -166,7 +166,7 @@ def test_a_run_reads_the_same_rows_ahead_of_time_and_after_a_resume(text, tmp_pa
         asked.append((step, length))
         return read(self, step, length)
 
-    monkeypatch.setattr(trainer.Trainer, "objective", fed)
+    monkeypatch.setattr(trainer.Trainer, "make_objective", fed)
     with monkeypatch.context() as watched:
         watched.setattr(trainer.Trainer, "batches", noted)
         go(tmp_path / "fed", text, 7)
@@ -244,7 +244,7 @@ def test_a_changed_batch_goes_on_at_the_token_cursor():
     seen = torch.cat(parts).flatten()
     assert len(seen.unique()) == len(seen) == 32 * 12
     halves = [
-        Batches(ids, context_length=12, batch=4, seed=1, rank=r, world=2).read(48, 48, 6).ids
+        Batches(ids, context_length=12, batch=4, seed=1, rank=r, world_size=2).read(48, 48, 6).ids
         for r in (0, 1)
     ]
     assert torch.equal(torch.cat(halves), old.read(48, 48, 6).ids)

@@ -32,7 +32,7 @@ from gpub.core import (
 )
 from ..data.bpe import BPETokenizer
 from ..data.tokenizer import Tokenizer, id_dtype
-from ..files import give_usual_mode, sha256, sync_to_disk
+from ..files import give_usual_mode, file_sha256, sync_to_disk
 
 # %% ../../nbs/lib/chat/conversations.ipynb #7d42a0ea
 _SPEAKERS = dict(human="user", user="user", gpt="assistant", assistant="assistant", system="system")
@@ -375,7 +375,7 @@ def write_chats(
             raise OSError(f"{name}.safetensors: {first_line(e)}") from None
         give_usual_mode(folder / f"{name}.safetensors")
         sync_to_disk(folder / f"{name}.safetensors")  # before the manifest says that it is there
-        files[f"{name}.safetensors"] = sha256(folder / f"{name}.safetensors")
+        files[f"{name}.safetensors"] = file_sha256(folder / f"{name}.safetensors")
     tok.save(folder)
     manifest = ChatManifest(
         format=CHAT_FORMAT,
@@ -414,7 +414,7 @@ class ChatSet:
             )
         self.manifest = ChatManifest.from_dict(raw)
         path = self.folder / name
-        if not path.is_file() or sha256(path) != self.manifest.files.get(name):
+        if not path.is_file() or file_sha256(path) != self.manifest.files.get(name):
             raise GpubError(
                 f"{path} is missing or not the file that manifest.json describes: copy it again, "
                 "or make the chats again from their sources"

@@ -143,7 +143,7 @@ class WindowOrder:
             first = end
         return np.concatenate(parts)
 
-    def order(
+    def cached_starts(
         self,
         first: int,  # window, counted from the start of training
         stop: int,  # one past the last

@@ -168,11 +168,11 @@ class _Stage:
         shape = rows, context_length
         return Batch(torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64))
 
-    def learner(self, weights: dict[str, Tensor] | Callable | None = None) -> Learner:
+    def learner(self, saved: Checkpoint | None = None) -> Learner:
         # as the run does: what will be sliced is built in the memory of process 0
         with torch.device("cpu") if self.place.sliced else self.place.device:
             model = self.build(self.model_cfg)
-        learner = Learner(model, self.cfg, self.place, lambda text: None, weights)
+        learner = Learner(model, self.cfg, self.place, lambda text: None, saved)
         if self.model_cfg.vocab_size >= LARGE_VOCABULARY:
             learner.model.head_loss = chunked_loss  # as `pick_head` has it on a GPU
         for opt in learner.opts:
@@ -220,7 +220,7 @@ class _Steps:
             stage.place.device,
             world,
         )
-        self.loss_of = learner.share(self.objective.loss)
+        self.loss_of = learner.average_gradients_of(self.objective.loss)
         if isinstance(self.loss_of, nn.parallel.DistributedDataParallel):
             share_as_one(self.loss_of, lambda size: meters.traffic.add("all-reduce", size))
         learner.opts[0].register_step_pre_hook(self._before_update)
@@ -290,6 +290,9 @@ class _SlicedOnDisk(Checkpoint):
 
     names: frozenset[str]
 
+    def fill_model(self, model: nn.Module):
+        self.fill({name: p.detach() for name, p in model.named_parameters()})
+
     def fill(self, tensors: dict[str, Tensor]):
         "Every tensor is there, and has its slice"
         if missing := tensors.keys() - self.names:
@@ -331,7 +334,7 @@ def _perform(stage: _Stage, meters: _Meters) -> tuple[_Steps, Counter]:
     gc.collect()  # DDP holds itself
     with memory.during("resume"):
         saved = _saved(stage, model, optimizer, state)
-        again = stage.learner(saved.fill if stage.place.sliced else saved.model)
+        again = stage.learner(saved)
         again.restore(saved)
     _Steps(stage, again, meters).take(1, start=COUNTED + 1)
     return steps, logged

@@ -23,7 +23,7 @@ from ..core import first_line
 from ..plans.phases import Phase, Plan
 from .meters import MatmulMeter, MemoryMeter, Meters, WaitMeter
 from .standin import STANDIN, standin_device
-from ..model.engine import flush_right
+from ..model.engine import left_pad
 from ..model.kv_cache import KVCache
 from ..model.sampling import SamplingConfig, next_token_probs
 from ..model.gpt import Decoder
@@ -95,9 +95,9 @@ def _write_one(
     weight = model.tok.weight
     size = max(map(len, prompts))
     with torch.no_grad():
-        rows_bt, pads = flush_right([ids.tolist() for ids in prompts], size, weight.device)
+        rows_bt, pads = left_pad([ids.tolist() for ids in prompts], size, weight.device)
         cache = KVCache(model.cfg, weight.device, size + longest)
-        cache.start(pads)
+        cache.reset(pads)
         for ids_bt in (rows_bt, rows_bt[:, -1:]):
             next_token_probs(cache.read(model, ids_bt)[:, -1], sampling)
     return [np.zeros(longest, np.int64)] * len(prompts)

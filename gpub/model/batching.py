@@ -22,12 +22,12 @@ class CacheRows:
         caches: Sequence[KVCache],  # of one row each
     ):
         self.caches = caches
-        n_layers = len(caches[0].attentions)
-        self.attentions = [partial(self.attention, layer) for layer in range(n_layers)]
+        n_layers = caches[0].n_layers
+        self.attention_of_layer = [partial(self.attention, i) for i in range(n_layers)]
 
     def layer(self, index: int) -> AttentionFunction:
         "The attention of a layer"
-        return self.attentions[index]
+        return self.attention_of_layer[index]
 
     def positions(
         self,

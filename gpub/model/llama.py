@@ -35,7 +35,7 @@ class Rope(nn.Module):
         self,
         context_length: int,  # positions
         d: int,  # channels of a head, even
-        base: float = 10_000.0,  # how much slower the last pair turns than the first, nearly
+        base: float = 10_000.0,  # pair i rotates by base^(-2i/d) radians a position
         scaling: RopeScaling | None = None,  # other speeds, for texts longer than in training
     ):
         super().__init__()
@@ -50,8 +50,8 @@ class Rope(nn.Module):
     def tables(
         self, device: torch.device | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:  # each (t, d/2)
-        """Compute cosines and sines: pair i of position p turns by p / base^(2i/d) (Su et al. 2021,
-        arXiv:2104.09864, section 3.4.2)"""
+        """Compute cosines and sines: pair i of position p rotates by p / base^(2i/d) (Su et al.,
+        2021, arXiv:2104.09864, section 3.4.2)"""
         even_i = torch.arange(0, self.d, 2, dtype=torch.float32, device=device)
         speed_i = scale_speeds(1 / self.base ** (even_i / self.d), self.scaling)
         position_t = torch.arange(self.context_length, dtype=torch.float32, device=device)
@@ -59,8 +59,8 @@ class Rope(nn.Module):
         return angle_ti.cos(), angle_ti.sin()
 
     def _apply(self, fn: Callable, recurse: bool = True) -> "Rope":
-        # NOTE: deliberately not cast or copied with the model: half precision cannot count
-        # positions, and a model from the meta device has no tables to copy
+        # NOTE: `.to()` and `.half()` come through here. The tables are computed again, in fp32:
+        # half precision cannot count positions, and `meta` has no tables to copy
         super()._apply(fn, recurse)
         self.cos, self.sin = self.tables(self.cos.device)
         return self
@@ -135,8 +135,8 @@ class TokenEmbedding(nn.Embedding):
         return F.embedding(ids_bt, self.weight, sparse=sparse)
 
 # %% ../../nbs/lib/model/llama.ipynb #6ea5552c
-# settings that only models from elsewhere have
-_FROM_ELSEWHERE = ("head_dim", "qkv_bias", "rope_scaling")
+# settings of imported models, which `to_dict` leaves out where they are the default
+_IMPORTED_ONLY = ("head_dim", "qkv_bias", "rope_scaling")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,8 +157,8 @@ class LlamaConfig(Config):
     # of fresh embeddings; None: the same. Small: a tied head's logits have a variance of
     # width x embed_std^2
     embed_std: Positive | None = 0.005
-    # what only models from elsewhere have
-    head_dim: Count | None = None  # numbers per head; None: d_model / n_heads
+    # settings of imported models
+    head_dim: Count | None = None  # `head_size`, where it is not d_model / n_heads
     qkv_bias: bool = False  # a bias on queries, keys and values: Qwen2
     rope_scaling: RopeScaling | None = None  # Llama 3.1's slower rotations
 
@@ -184,7 +184,7 @@ class LlamaConfig(Config):
         "Write the settings as plain values; those for models from elsewhere only where they differ"
         settings = super().to_dict()
         for field in fields(self):
-            if field.name in _FROM_ELSEWHERE and settings[field.name] == field.default:
+            if field.name in _IMPORTED_ONLY and settings[field.name] == field.default:
                 del settings[field.name]
         return settings
 

@@ -17,7 +17,7 @@ from ..chat.sums import SumTeacher, draw_pairs, sum_messages
 from ..core import GpubError, write_atomic
 from ..data.network import retrying
 from ..data.plays import play
-from ..files import sha256
+from ..files import file_sha256
 from .phases import OLD_TEXT, Phase, Plan, PublicSet
 from ..tune.start import open_start
 
@@ -39,7 +39,7 @@ def fetch_set(
 
         write_atomic(path, retrying(download, source.url, log=log))
         log(f"fetched {source.file} from {source.url} ({source.licence})")
-    checksum = sha256(path)
+    checksum = file_sha256(path)
     if source.sha256 is None and not pin.is_file():
         write_atomic(pin, f"{checksum}  {source.file}\n")
     wanted = source.sha256 or pin.read_text(encoding="utf-8").split()[0]

@@ -17,8 +17,8 @@ from ..files import sync_to_disk
 from gpub.record.checkpoint import (
     CheckpointRecord,
     Damaged,
-    _clear,
-    _need_room,
+    _make_checkpoint_root,
+    _refuse_full_disk,
     _replace,
     _rotate,
     _sync_record,
@@ -43,7 +43,7 @@ def mirror_run(
     _refuse_another_run(run_dir, mirror)
     # before the logs: a checkpoint that comes now waits for the next copy
     folders = [p for p in checkpoints(run_dir) if p.suffix != ".old"]
-    _clear(mirror / "checkpoints")
+    _make_checkpoint_root(mirror / "checkpoints")
     for half in mirror.glob(".*.part"):
         half.unlink(missing_ok=True)  # of a file whose writer was killed
     copy_small_files(run_dir, mirror)
@@ -55,7 +55,7 @@ def mirror_run(
             if folder.exists():
                 raise  # else it was rotated away while we read it
     if folders:
-        _rotate(mirror / "checkpoints", step_of(folders[0]), keep, emptied=True)
+        _rotate(mirror / "checkpoints", step_of(folders[0]), keep, truncate_first=True)
     mark_latest(mirror)  # a copy before this one may have failed between a checkpoint and its name
 
 
@@ -84,7 +84,7 @@ def restore_from_mirror(
     if away is None or (here is not None and away.step <= here.step):
         return None
     try:
-        _clear(run_dir / "checkpoints")
+        _make_checkpoint_root(run_dir / "checkpoints")
         copy_small_files(mirror, run_dir)
         copy_checkpoint(away.path, run_dir)
     except OSError as e:
@@ -168,7 +168,7 @@ def copy_checkpoint(
     final = run_dir / "checkpoints" / source.name
     temp = final.with_name(f".tmp-{source.name}")
     sizes = _sizes(source)
-    _need_room(final.parent, sum(sizes.values()) + 2**16)
+    _refuse_full_disk(final.parent, sum(sizes.values()) + 2**16)
     try:
         temp.mkdir()
         for name in sizes:

@@ -13,7 +13,7 @@ from ..core import GpubError, write_atomic
 from gpub.record.checkpoint import (
     CheckpointRecord,
     Damaged,
-    _clear,
+    _make_checkpoint_root,
     _discard,
     _is_milestone,
     checkpoints,
@@ -83,7 +83,7 @@ def go_back(
         if not checkpoints(folder):
             continue  # a mirror that is not there
         if not (folder / "checkpoints" / target.path.name).exists():
-            _clear(folder / "checkpoints")
+            _make_checkpoint_root(folder / "checkpoints")
             copy_checkpoint(target.path, folder)
         _set_aside(folder, target.step, aside)
     return target.step

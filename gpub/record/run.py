@@ -175,9 +175,9 @@ class Run(os.PathLike):
         "Find the checkpoint of this run's step, whole in its weights"
         return find_checkpoint(self.path, self.step, (MODEL,), self._warn)
 
-    def weights_sum(self) -> str:
+    def weights_checksum(self) -> str:
         "Tell the weights of this run's step from all others"
-        return self.weights().weights_sum()
+        return self.weights().weights_checksum()
 
     def load(
         self,

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch.distributed as dist
 from safetensors import safe_open
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.checkpoint import (
     HuggingFaceStorageReader,
     HuggingFaceStorageWriter,
@@ -27,12 +27,13 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from ..core import GpubError, first_line
-from ..files import sha256
+from ..files import file_sha256
 from gpub.record.checkpoint import (
     MODEL,
     OPTIMIZER,
     Checkpoint,
     CheckpointDraft,
+    FileEntry,
     _same_bits,
     explain_failed_save,
     read_record,
@@ -48,39 +49,39 @@ _FILE_OF = {MODEL: 1, OPTIMIZER: 2}  # the number in the names of the slices' fi
 class _SliceWriter(HuggingFaceStorageWriter):
     "DCP's writer of safetensors, whose files have checksums"
 
-    def __init__(self, folder: Path, file_of: dict[str, int], seal: Callable[[dict], None]):
+    def __init__(
+        self, folder: Path, file_of: dict[str, int], seal: Callable[[dict[str, FileEntry]], None]
+    ):
         super().__init__(str(folder), fqn_to_index_mapping=file_of, save_distributed=True)
         self.folder = folder
         self.file_of = file_of
         self.seal = seal
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        "Write, read back and sum what is this process's own"
+        "Write this process's own tensors, and read them back"
         results = super().write_data(plan, planner).wait()
         tensors = {item.index.fqn: planner.resolve_data(item) for item in plan.items}
         names = {r.index.fqn: r.storage_data.relative_path for r in results}
-        described = {}
+        entries = {}
         for name in sorted({*names.values()}):
-            mine = {k: t for k, t in tensors.items() if names[k] == name}
-            described[name] = self._describe(name, mine)
+            of_file = {k: t for k, t in tensors.items() if names[k] == name}
+            entries[name] = (name, self._checked_entry(name, of_file))
         done = Future()
-        done.set_result([replace(r, storage_data=described[names[r.index.fqn]]) for r in results])
+        done.set_result([replace(r, storage_data=entries[names[r.index.fqn]]) for r in results])
         return done
 
-    def _describe(self, name: str, tensors: dict[str, Tensor]) -> dict:
+    def _checked_entry(self, name: str, tensors: dict[str, Tensor]) -> FileEntry:
         path = self.folder / name
         with safe_open(path, framework="pt") as file:
             for key, tensor in tensors.items():
                 if not _same_bits(file.get_tensor(key), tensor):
                     raise OSError(f"{name} has other bytes than were written")
         part = next(p for p, n in _FILE_OF.items() if n == self.file_of[next(iter(tensors))])
-        described = dict(size=path.stat().st_size, sha256=sha256(path), tied={}, slice_of=part)
-        return dict(name=name, described=described)
+        return FileEntry(path.stat().st_size, file_sha256(path), tied={}, slice_of=part)
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]):
-        "Process 0, when all have written"
-        files = [r.storage_data for mine in results for r in mine]
-        self.seal({file["name"]: file["described"] for file in files})
+        "Seal the checkpoint: process 0, when all have written"
+        self.seal(dict(r.storage_data for of_process in results for r in of_process))
 
 
 class SlicedSaver(Saver):
@@ -105,10 +106,10 @@ class SlicedSaver(Saver):
         model: dict,  # name -> tensor or `DTensor`
         optimizer: dict,
     ):
-        "Process 0, before all `save`: refuse what can be refused; raises as `Saver.save` does"
+        "Refuse what can be refused: process 0, before all `save`; raises as `Saver.save` does"
         self.await_last_write()
-        draft = CheckpointDraft.note(self.run_dir, step, {}, self.keep, milestone=False)
-        draft.make_room({MODEL: (model, {}), OPTIMIZER: (optimizer, {})})
+        draft = CheckpointDraft.of_now(self.run_dir, step, {}, self.keep, milestone=False)
+        draft.prepare({MODEL: (model, {}), OPTIMIZER: (optimizer, {})})
 
     def save(
         self,
@@ -119,20 +120,26 @@ class SlicedSaver(Saver):
         milestone: bool = False,  # True: never rotated away
         whole: bool = False,  # put the weights together in one file
     ):
-        "Every process, after `prepare`: copy what this one holds, return, and write behind"
+        "Copy what this process holds, return, and write behind: every process, after `prepare`"
         self.await_last_write()
         self.step = step
         model, tied = untie(model)
         file_of = {k: _FILE_OF[MODEL] for k in model} | {k: _FILE_OF[OPTIMIZER] for k in optimizer}
-        draft = CheckpointDraft.note(self.run_dir, step, state, self.keep, milestone)
+        draft = CheckpointDraft.of_now(self.run_dir, step, state, self.keep, milestone)
 
-        def seal(files: dict):
+        def seal(files: dict[str, FileEntry]):
             self._seal(files, tied, draft, whole or milestone)
 
         writer = _SliceWriter(draft.temp, file_of, seal)
         self._job = async_save(model | optimizer, storage_writer=writer, process_group=self.group)
 
-    def _seal(self, files: dict, tied: dict[str, str], draft: CheckpointDraft, whole: bool):
+    def _seal(
+        self,
+        files: dict[str, FileEntry],
+        tied: dict[str, str],
+        draft: CheckpointDraft,
+        whole: bool,
+    ):
         "Make a finished checkpoint of everybody's slices"
         temp = draft.temp
         away = [name for name in files if not (temp / name).is_file()]
@@ -141,7 +148,7 @@ class SlicedSaver(Saver):
                 f"{len(away)} of {len(files)} files of slices are not in {temp}: machines that "
                 "train together need one run folder, on a disk that all of them see"
             )
-        slices = [name for name, file in files.items() if file["slice_of"] == MODEL]
+        slices = [name for name, file in files.items() if file.slice_of == MODEL]
         parts = {}
         if whole:
             parts[MODEL] = (read_slices(temp, slices), tied)
@@ -150,7 +157,7 @@ class SlicedSaver(Saver):
                 del files[name]
         else:
             for name in slices:
-                files[name] = files[name] | dict(tied=tied)
+                files[name] = replace(files[name], tied=tied)
         draft.commit(parts, files)
         if self.mirror:
             self.mirror.copy_soon()
@@ -179,6 +186,10 @@ class SlicedCheckpoint(Checkpoint):
     optimizer: dict = field(default_factory=dict)
     names: frozenset[str]  # of all tensors that are saved
 
+    def fill_model(self, model: nn.Module):
+        "Read this process's slices of the weights into a model that is cut; all processes at once"
+        self.fill({name: p.detach() for name, p in model.named_parameters()})
+
     def fill(
         self,
         tensors: dict[str, Any],  # name -> tensor or `DTensor`, overwritten
@@ -194,7 +205,7 @@ class SlicedCheckpoint(Checkpoint):
 def open_slices(
     folder: Path | str,  # a checkpoint whose sums were checked
 ) -> SlicedCheckpoint:
-    "What a checkpoint says of itself, and the names of its tensors"
+    "Read what a checkpoint says of itself, and the names of its tensors"
     record = read_record(folder)
     reader = HuggingFaceStorageReader(str(folder))
     return SlicedCheckpoint(

@@ -389,7 +389,7 @@ class ImportedRun(Run):
         "What config.json of a run would say"
         return self._config
 
-    def weights_sum(self) -> str:
+    def weights_checksum(self) -> str:
         "Tell its weights from all others"
         return folder_weights(self.path)
 

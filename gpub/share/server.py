@@ -37,7 +37,7 @@ from gpub.model.engine import (
     GeneratedToken,
     GenerationRequest,
     RunningRequest,
-    check_prompts,
+    plain_prompts,
 )
 from ..model.sampling import SamplingConfig
 from .hub import open_run
@@ -223,7 +223,7 @@ def generation_requests(
         message = f"The model {body.model[:80]!r} does not exist; here is {served.name!r}"
         raise ApiError(message, 404, "model_not_found")
     cfg = served.model.cfg
-    prompts = check_prompts(body.encode(served), cfg.vocab_size)
+    prompts = plain_prompts(body.encode(served), cfg.vocab_size)
     longest = max(map(len, prompts))
     n = body.max_tokens or max(1, cfg.context_length - longest)
     if longest + n > cfg.context_length:
@@ -308,7 +308,7 @@ class BatchWorker:
         self.task: asyncio.Task | None = None  # that writes
         self.submitted = asyncio.Event()
         self.thread = ThreadPoolExecutor(1, "batch", initializer=use_threads)
-        self.engine = self.thread.submit(DecodeEngine, model, together=size).result()
+        self.engine = self.thread.submit(DecodeEngine, model, max_batch=size).result()
 
     def submit(
         self,

@@ -173,7 +173,7 @@ def _from_run(run: Path, warm: bool) -> InitialWeights:
     facts = dict(
         source=str(run),
         step=opened.step,
-        weights=opened.weights_sum(),
+        weights=opened.weights_checksum(),
         optimizer="warm" if warm else "fresh",
     )
     recipe = FINE_TUNING

@@ -35,13 +35,13 @@ from gpub.train.optim import (
     own_parameters,
     restore_optimizers,
 )
-from .parallel import World, fill_slices, shard, share_gradients
+from .parallel import World, fill_slices, is_sliced, shard, share_gradients
 
 # %% ../../nbs/lib/train/learner.ipynb #68c21c90
 def device_room(
     device: torch.device,  # where the model trains
 ) -> float | None:  # bytes; None where memory is not limited that way
-    "What a run may fill of a GPU's memory: what is free, and what this process holds of it already"
+    "Measure what a run may fill of a GPU's memory: what is free, and what this process holds"
     if device.type != "cuda":
         return None
     return ROOM * (torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device))
@@ -55,29 +55,35 @@ def first_cut(
     room: float,  # bytes
     half: bool,  # matmuls in 2 bytes
 ) -> tuple[str, int]:  # mode of gradient checkpointing, sequences at once
-    """The largest pieces of a step that fit by the forecast, all of one size if possible; one
+    """Find the largest pieces of a step that fit by the forecast, all of one size if possible; one
     sequence, fully checkpointed, when none does"""
     modes = MODES if cfg.grad_checkpoint == "auto" else (cfg.grad_checkpoint,)
     for mode in modes:
-        how = dict(context_length=context_length, mode=mode, half=half, optimizer=cfg.optimizer)
-        how["chunked"] = model_cfg.vocab_size >= LARGE_VOCABULARY
-        if memory_forecast(model_cfg, rows, **how)["peak"] <= room:
+        settings = dict(
+            context_length=context_length,
+            mode=mode,
+            half=half,
+            optimizer=cfg.optimizer,
+            chunked=model_cfg.vocab_size >= LARGE_VOCABULARY,
+        )
+        if memory_forecast(model_cfg, rows, **settings)["peak"] <= room:
             return mode, rows
-        most = largest_batch(model_cfg, room, rows, accumulate=True, **how)
-        if most:
-            return mode, math.ceil(rows / math.ceil(rows / most))
+        largest = largest_batch(model_cfg, room, rows, accumulate=True, **settings)
+        if largest:
+            pieces = math.ceil(rows / largest)
+            return mode, math.ceil(rows / pieces)
     return modes[-1], 1
 
 # %% ../../nbs/lib/train/learner.ipynb #d9630b94
 def bucket_bytes(
     model: nn.Module,  # as DDP takes it
 ) -> int:
-    "What DDP's buckets hold from the first step on: all gradients, in fp32"
+    "Count what DDP's buckets hold from the first step on: all gradients, in fp32"
     return 4 * sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
 def get_rng() -> dict[str, Tensor]:  # name -> state
-    "The states of torch's random generators, as tensors"
+    "Return the states of torch's random generators, as tensors"
     states = {"rng|cpu": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         states["rng|cuda"] = torch.cuda.get_rng_state()
@@ -105,8 +111,8 @@ class Placement:
 
     @property
     def sliced(self) -> bool:
-        "Whether each process holds a slice of the model only"
-        return self.world.size > 1 and self.parallel != "ddp"
+        "Tell whether each process holds a slice of the model only"
+        return is_sliced(self.world, self.parallel)
 
 
 class Learner:
@@ -120,8 +126,7 @@ class Learner:
         cfg: TrainConfig,  # the recipe
         place: Placement,  # where it trains
         log: Callable[[str], object] = print,  # called with one line when a step is cut
-        # of a checkpoint; in slices, what fills {name: slice} from one; default: as they are
-        weights: dict[str, Tensor] | Callable[[dict], object] | None = None,
+        saved: Checkpoint | None = None,  # whose weights it goes on with; None: as they are
     ):
         if place.precision.scaler and place.sliced:
             raise GpubError(
@@ -135,25 +140,25 @@ class Learner:
         pick_head(self.model, place.device)
         self.scaler = torch.amp.GradScaler(place.device.type, enabled=place.precision.scaler)
         if place.sliced:
-            self._slice(weights)
-        elif weights is not None:
-            self.model.load_state_dict(weights)
+            self._slice(saved)
+        elif saved is not None:
+            saved.fill_model(self.model)
         self.opts = make_optimizers(self.model, cfg, muon_format(place.device), place.world)
         self.micro_batcher = MicroBatcher(self.model, cfg, place.world, log)
         self.compile = cfg.compile  # a run that goes on keeps what was decided when it began
         self.compiled = False  # whether the loss function is
 
-    def _slice(self, fill: Callable[[dict], object] | None):
-        "Slices of process 0's new weights, or of those on the disk: nobody else holds them whole"
+    def _slice(self, saved: Checkpoint | None):
+        "Cut process 0's new weights, or those of a checkpoint: nobody else holds them whole"
         place = self.place
         whole = self.model.state_dict()
         self.model.to("meta")
         shard(self.model, place.world, place.device, place.parallel, place.precision.dtype)
-        if fill is None:
+        if saved is None:
             fill_slices(self.model, whole, place.world, place.device)
         else:
             self.model.to_empty(device=place.device)
-            fill({name: p.detach() for name, p in self.model.named_parameters()})
+            saved.fill_model(self.model)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -175,26 +180,26 @@ class Learner:
             self.scaler.load_state_dict(saved.state["scaler"])
 
     def _fill_optimizer(self, saved: Checkpoint) -> dict[str, Tensor]:
-        "What the optimizers remember, each tensor cut as its parameter is"
+        "Read what the optimizers remember, each tensor cut as its parameter is"
         tensors = {name: t for name, t in get_rng().items() if name in saved.names}
         params = own_parameters(self.model)
         for key in sorted(saved.names - tensors.keys()):
-            name, _, what = key.partition("|")
-            if what and name in params:
-                like = torch.zeros(()) if what == "step" else params[name]
-                tensors[key] = torch.empty_like(like, requires_grad=False)
+            name, _, slot = key.partition("|")
+            if slot and name in params:
+                template = torch.zeros(()) if slot == "step" else params[name]
+                tensors[key] = torch.empty_like(template, requires_grad=False)
         saved.fill(tensors)
         return tensors
 
     def tensors(self) -> tuple[dict, dict]:  # of the model, of the optimizers
-        "What a checkpoint keeps, by name: whole tensors, or this process's slices of them"
+        "Return what a checkpoint keeps, by name: whole tensors, or this process's slices of them"
         optimizer = optimizer_state(self.model, self.opts)
         return self.model.state_dict(), optimizer
 
     def is_finite(self) -> bool:
-        "Whether all weights are numbers, in every process"
-        mine = [getattr(p, "_local_tensor", p) for p in self.model.parameters()]
-        broken = ~torch.stack([p.isfinite().all() for p in mine]).all()
+        "Tell whether all weights are numbers, in every process"
+        local = [getattr(p, "_local_tensor", p) for p in self.model.parameters()]
+        broken = ~torch.stack([p.isfinite().all() for p in local]).all()
         return not self.place.world.any(broken)
 
     def fit_to_memory(
@@ -227,15 +232,15 @@ class Learner:
         ids_bt: Tensor,  # of a batch as in training
         targets_bt: Tensor,
     ) -> LossFunction:
-        "`model.loss`, compiled where the recipe asks for it"
+        "Return `model.loss`, compiled where the recipe asks for it"
         cfg = replace(self.cfg, compile=self.compile)
         loss_fn = choose_loss(self.micro_batcher, (ids_bt, targets_bt), cfg, self.dtype)
         self.compiled = loss_fn != self.model.loss
         return loss_fn
 
-    def share(
+    def average_gradients_of(
         self,
         loss_of: Callable[[Any], Loss],  # an objective's, of a piece
     ) -> Callable[[Any], Loss]:
-        "The same loss; its `backward` leaves the average over the processes"
+        "Return the same loss, whose `backward` leaves gradients averaged over the processes"
         return share_gradients(self.model, loss_of, self.place.world, self.place.parallel)

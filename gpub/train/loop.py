@@ -9,13 +9,15 @@ __all__ = ['BatchFunction', 'context_length_at', 'depth_at', 'context_lengths', 
 # %% ../../nbs/lib/train/loop.ipynb #ed19aa74
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..core import GpubError
+from ..data.batch import Batch
 from .config import TrainConfig
 from gpub.train.memory import (
     IGNORED,
@@ -27,7 +29,6 @@ from gpub.train.memory import (
 )
 from .optim import make_optimizers, muon_format, own_parameters
 from .parallel import World, to_full_tensor
-from ..data.batch import Batch
 from .schedule import lr_factor
 
 # %% ../../nbs/lib/train/loop.ipynb #bdad7354
@@ -43,7 +44,7 @@ def context_length_at(
     cfg: TrainConfig,  # its `stages` and number of steps
     context_length: int,  # the model's own
 ) -> int:  # tokens
-    """Tokens per sequence after `step` steps, from `cfg.stages`, never beyond the
+    """Look up the tokens per sequence after `step` steps in `cfg.stages`, never more than the
     model's own `context_length`"""
     return _staged(cfg.stages, step, cfg, context_length)
 
@@ -53,8 +54,8 @@ def depth_at(
     cfg: TrainConfig,  # its `depths` and number of steps
     n_layers: int,  # the model's own
 ) -> int:  # blocks
-    """How many blocks are awake after `step` steps, from `cfg.depths`, never more than
-    the model's own `n_layers`"""
+    """Look up how many blocks are awake after `step` steps in `cfg.depths`, never more than the
+    model's own `n_layers`"""
     return _staged(cfg.depths, step, cfg, n_layers)
 
 
@@ -62,7 +63,7 @@ def context_lengths(
     cfg: TrainConfig,  # its `stages` and number of steps
     context_length: int,  # the model's own
 ) -> list[int]:  # tokens, shortest first
-    "All context lengths a run will use"
+    "List all context lengths a run will use"
     begins = [0.0, *(share for share, _ in cfg.stages)]
     steps = [math.ceil(share * cfg.steps) for share in begins]
     return sorted({context_length_at(step, cfg, context_length) for step in steps})
@@ -75,7 +76,7 @@ class StepBatch(Protocol):
     shape: tuple[int, int]  # rows of this process, tokens in each
 
     def split(self, rows: int | None) -> Sequence[Any]:
-        "Pieces of so many rows"
+        "Cut into micro-batches of at most `rows` rows; None: leave it whole"
 
 
 class Objective(Protocol):
@@ -83,10 +84,10 @@ class Objective(Protocol):
     processes that share the step"""
 
     def batch(self, step: int) -> StepBatch:
-        "What a step reads: a pure function of the step, the seed and the weights"
+        "Return what a step reads: a pure function of the step, the seed and the weights"
 
     def loss(self, piece: Any) -> Loss:
-        "A piece's share of the loss, and of what else the log tells of the step"
+        "Compute a micro-batch's share of the step's loss, and of its other metrics"
 
 
 BatchFunction = Callable[[int, int], Batch]  # of (step, context length)
@@ -112,7 +113,7 @@ class NextToken:
         self.world = world
 
     def batch(self, step: int) -> TokenBatch:
-        "This process's rows, and how many targets the step has"
+        "Read this process's rows, and count the targets of the step"
         length = context_length_at(step, self.cfg, self.context_length)
         batch = self.batches(step, length).to(self.device)
         # divided by the mean over processes, not by this one's count: the mean of all their losses
@@ -121,7 +122,7 @@ class NextToken:
         return TokenBatch(batch.ids, batch.targets, targets, self.cfg.batch_tokens)
 
     def loss(self, piece: TokenBatch) -> Loss:
-        "A piece's share of the mean over all targets"
+        "Compute a micro-batch's share of the mean over all targets"
         return next_token_loss(self.loss_fn, piece)
 
 
@@ -138,7 +139,7 @@ class TrainStep:
     loss: Tensor  # of this step, such as mean nats per token
     grad_norm: Tensor  # before clipping
     lr: float  # AdamW's rate
-    bad: Tensor  # first step with a non-finite loss or gradient, else 0
+    first_bad_step: Tensor  # with a loss or gradient that is not finite; 0: none so far
     # what else the objective tells
     metrics: dict[str, Tensor | float] = field(default_factory=dict)
     world: World = World()  # loss and metrics are this process's share until `row` averages
@@ -146,10 +147,10 @@ class TrainStep:
     def row(self) -> dict[str, int | float]:  # for the log
         """Return the step as plain numbers; every process must ask. Raises `Diverged` if any step
         so far was not finite"""
-        first_bad = int(self.world.max(self.bad))
-        if first_bad:
+        first_bad_step = int(self.world.max(self.first_bad_step))
+        if first_bad_step:
             raise Diverged(
-                f"the loss or its gradient is not a number at step {first_bad}: "
+                f"the loss or its gradient is not a number at step {first_bad_step}: "
                 "stopped; start again in another folder with a lower learning rate"
             )
         shares = dict(loss=self.loss) | self.metrics
@@ -186,48 +187,60 @@ def train(
     start: int = 0,  # steps already done
     parts: TrainParts = TrainParts(),  # a compiled loss, a scaler, other processes
 ) -> Iterator[TrainStep]:  # one after each optimizer step
-    "The training loop of every objective"
+    "Train with any objective: yield a `TrainStep` after each optimizer step"
     device = next(model.parameters()).device
     opts = opts or make_optimizers(model, cfg, muon_format(device))
-    parts = _fill_in(parts, model, objective, cfg, start)
-    scaler = parts.scaler
-    batcher = parts.micro_batcher
-    tokens = parts.tokens
+    loss_of = parts.loss_of or objective.loss
+    # without fp16 a scaler passes everything through
+    scaler = parts.scaler or torch.amp.GradScaler(device.type, enabled=False)
+    batcher = parts.micro_batcher or MicroBatcher(model, cfg, parts.world)
+    tokens = start * cfg.batch_tokens if parts.tokens is None else parts.tokens
     params = _held_parameters(model, opts)
-    bad = torch.zeros((), dtype=torch.int64, device=device)
+    first_bad_step = torch.zeros((), dtype=torch.int64, device=device)  # 0: none so far
     model.train()
-    for n in range(start, cfg.steps):
+    for step in range(start, cfg.steps):
         if cfg.depths:
-            depth = depth_at(n, cfg, len(model.blocks))
-            batcher.set_depth(depth, fresh=n == 0)
+            depth = depth_at(step, cfg, len(model.blocks))
+            batcher.set_depth(depth, fresh=step == 0)
         with _matmuls_in(parts.dtype, device):
-            batch = objective.batch(n)
+            batch = objective.batch(step)
         # a second region of autocast: GRPO lets the model answer inside `batch`, without gradients,
         # and the low-precision copies of weights that autocast keeps from there have none either
         with _matmuls_in(parts.dtype, device):
-            loss, metrics = batcher.accumulate(parts.loss_of, batch, scaler.scale)
+            loss, metrics = batcher.accumulate(loss_of, batch, scaler.scale)
         for p in batcher.frozen:
             p.grad = None
-        norm = _clip(params, opts, scaler, cfg.clip)
-        factor = lr_factor(n, cfg)
+        grad_norm = _clip_gradients(params, opts, scaler, cfg.clip)
+        factor = lr_factor(step, cfg)
         _update(opts, scaler, factor)
         finite = torch.isfinite(loss)
         # an fp16 scaler itself skips the steps whose gradients overflow
         if not scaler.is_enabled():
-            finite = finite & torch.isfinite(norm)
-        bad = torch.where((bad == 0) & ~finite, n + 1, bad)
+            finite = finite & torch.isfinite(grad_norm)
+        is_first_bad = (first_bad_step == 0) & ~finite
+        first_bad_step = torch.where(is_first_bad, step + 1, first_bad_step)
         tokens += batch.tokens
-        yield TrainStep(n + 1, tokens, loss, norm, cfg.lr * factor, bad, metrics, parts.world)
+        yield TrainStep(
+            n=step + 1,
+            tokens=tokens,
+            loss=loss,
+            grad_norm=grad_norm,
+            lr=cfg.lr * factor,
+            first_bad_step=first_bad_step,
+            metrics=metrics,
+            world=parts.world,
+        )
 
 
 def train_next_token(
     model: nn.Module,  # has `.loss(ids, targets)` and `.cfg.context_length`
     batches: BatchFunction,  # this process's rows of a step
-    cfg: TrainConfig,  # as for `train`, like all that follows
+    cfg: TrainConfig,  # steps, schedules, clipping
+    # from `make_optimizers`; default: fresh ones
     opts: list[torch.optim.Optimizer] | None = None,
-    start: int = 0,
-    parts: TrainParts = TrainParts(),
-) -> Iterator[TrainStep]:
+    start: int = 0,  # steps already done
+    parts: TrainParts = TrainParts(),  # a scaler, other processes
+) -> Iterator[TrainStep]:  # one after each optimizer step
     "Train a model to predict every next token of batches: `train` with its `NextToken`"
     device = next(model.parameters()).device
     length = model.cfg.context_length
@@ -239,19 +252,19 @@ def _matmuls_in(dtype: torch.dtype, device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
 
 
-def _clip(
+def _clip_gradients(
     params: list[nn.Parameter],
     opts: list[torch.optim.Optimizer],
     scaler: torch.amp.GradScaler,
-    largest: float,
+    max_norm: float,
 ) -> Tensor:
-    "The norm of the gradients, which are cut to `largest` unless that is 0"
-    for o in opts:
-        scaler.unscale_(o)
+    "Unscale gradients, clip them to `max_norm` (0: not at all) and return their norm before that"
+    for optimizer in opts:
+        scaler.unscale_(optimizer)
     gradients = [p.grad for p in params if p.grad is not None]
     norm = to_full_tensor(nn.utils.get_total_norm(gradients))
-    if largest:
-        nn.utils.clip_grads_with_norm_(params, largest, norm)
+    if max_norm:
+        nn.utils.clip_grads_with_norm_(params, max_norm, norm)
     return norm
 
 
@@ -265,26 +278,8 @@ def _update(opts: list[torch.optim.Optimizer], scaler: torch.amp.GradScaler, fac
     scaler.update()
 
 # %% ../../nbs/lib/train/loop.ipynb #c0mplete
-def _fill_in(
-    parts: TrainParts, model: nn.Module, objective: Objective, cfg: TrainConfig, start: int
-) -> TrainParts:
-    "Make the plain form of what was not brought along"
-    device_type = next(model.parameters()).device.type
-    tokens = parts.tokens
-    if tokens is None:
-        tokens = start * cfg.batch_tokens
-    return replace(
-        parts,
-        loss_of=parts.loss_of or objective.loss,
-        tokens=tokens,
-        # without fp16 a scaler passes everything through
-        scaler=parts.scaler or torch.amp.GradScaler(device_type, enabled=False),
-        micro_batcher=parts.micro_batcher or MicroBatcher(model, cfg, parts.world),
-    )
-
-
 def _held_parameters(model: nn.Module, opts: list[torch.optim.Optimizer]) -> list[nn.Parameter]:
-    "What the optimizers hold, in their order"
+    "List what the optimizers hold, in their order"
     held = [p for o in opts for group in o.param_groups for p in group["params"]]
     lost = set(held) - set(own_parameters(model).values())
     if lost:
@@ -298,17 +293,17 @@ def _held_parameters(model: nn.Module, opts: list[torch.optim.Optimizer]) -> lis
 @torch.no_grad()
 def evaluate(
     model: nn.Module,  # has `.loss(ids, targets)`
-    # 1-D int64 array or tensor: ALL of it is scored but the first id
-    ids: Tensor,
-    # tokens per window; the first of each sees no past: none overlap
+    # (n,) int64; all but the first are scored
+    ids: np.ndarray | Tensor,
+    # tokens per window; windows do not overlap, so the first token of each sees no past
     context_length: int,
-    # windows per forward pass; default: 64, fewer of long ones
+    # windows per forward pass; None: 64, fewer of long ones
     rows: int | None = None,
     dtype: torch.dtype = torch.float32,  # of the matmuls, as in training
-    # 1-D as `ids`, `IGNORED` where an id is not scored; None: `ids`
-    targets: Tensor | None = None,
+    # (n,) as `ids`, `IGNORED` where an id is not scored; None: `ids`
+    targets: np.ndarray | Tensor | None = None,
 ) -> float:  # mean nats per scored token
-    "The loss over a whole split, the last short window included"
+    "Compute the mean loss of a whole split, the last short window included"
     device = next(model.parameters()).device
     was_training = model.training
     ids = torch.as_tensor(ids, dtype=torch.int64)
@@ -333,7 +328,7 @@ def evaluate(
 
 
 def _check_scored(ids: Tensor, targets: Tensor):
-    "Refuse what has nothing to score"
+    "Raise `GpubError` where there is nothing to score"
     if len(ids) < 2:
         raise GpubError(f"nothing to evaluate: {len(ids)} tokens, at least 2 are needed")
     if len(targets) != len(ids):
@@ -345,7 +340,7 @@ def _check_scored(ids: Tensor, targets: Tensor):
 
 
 def _windows(x: Tensor, y: Tensor, context_length: int, rows: int) -> list[tuple[Tensor, Tensor]]:
-    "Ids and targets in windows, some rows at a time, and the short one at the end"
+    "Cut ids and targets into windows, some rows at a time, and the short one at the end"
     full = len(x) // context_length * context_length
     pieces = []
     if full:

@@ -29,7 +29,7 @@ from ..data.batch import IGNORED
 def count_targets(
     y: Tensor,  # (batch, t) targets
 ) -> Tensor:  # a whole number, still on the device
-    "How many targets are asked for, which are those that are not `IGNORED`"
+    "Count the targets that are not `IGNORED`"
     return (y != IGNORED).sum()
 
 
@@ -44,12 +44,12 @@ class TokenBatch:
 
     ids_bt: Tensor  # int64
     targets_bt: Tensor  # int64, `IGNORED` where nothing is asked
-    asked: Tensor  # targets of the whole step, the mean over its processes
+    step_targets: Tensor  # targets of the whole step, the mean over its processes
     tokens: int  # read in the step, by all processes
 
     @classmethod
     def whole(cls, ids_bt: Tensor, targets_bt: Tensor) -> "TokenBatch":
-        "A step of one process"
+        "Make the step of a single process"
         return cls(ids_bt, targets_bt, count_targets(targets_bt), ids_bt.numel())
 
     @property
@@ -61,7 +61,7 @@ class TokenBatch:
         self,
         rows: int | None,  # in each piece; None: all
     ) -> list["TokenBatch"]:
-        "The step in pieces"
+        "Cut into micro-batches"
         rows = rows or len(self.ids_bt)
         pieces = zip(self.ids_bt.split(rows), self.targets_bt.split(rows))
         return [
@@ -76,12 +76,12 @@ def next_token_loss(
     loss_fn: Callable[[Tensor, Tensor], Tensor],  # (ids, targets) -> mean loss of a piece
     piece: TokenBatch,
 ) -> Loss:
-    "A piece's share in the mean over all targets of its step: each counts by its targets"
+    "Compute a piece's share of the mean over all targets of its step: each counts by its targets"
     targets = count_targets(piece.targets_bt)
     loss = loss_fn(piece.ids_bt, piece.targets_bt)
     loss = torch.where(targets > 0, loss, 0.0)  # the mean over no targets is NaN
     share = targets.to(torch.promote_types(loss.dtype, torch.float32))
-    share = share / piece.asked.clamp(min=1e-6)  # 0 of 0 is 0
+    share = share / piece.step_targets.clamp(min=1e-6)  # 0 of 0 is 0
     return loss * share, {}
 
 

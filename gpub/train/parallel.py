@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PATIENCE', 'Relayed', 'World', 'divide_stack', 'to_full_tensor', 'shard_like', 'Sharded', 'device_mesh', 'shard',
-           'fill_slices', 'share_gradients']
+           'fill_slices', 'is_sliced', 'share_gradients']
 
 # %% ../../nbs/lib/train/parallel.ipynb #1c6c7cf6
 import functools
@@ -339,10 +339,18 @@ _DDP = inspect.signature(nn.parallel.DistributedDataParallel).parameters
 _SYNC_BUFFERS = next(n for n in ("forward_sync_buffers", "broadcast_buffers") if n in _DDP)
 
 
+def is_sliced(
+    world: World,  # the processes that train together
+    parallel: Literal["ddp", "fsdp", "hsdp"],  # how they share the model
+) -> bool:
+    "Tell whether each process holds a slice of the model only"
+    return world.size > 1 and parallel != "ddp"
+
+
 def share_gradients(
     model: nn.Module,  # whole on every process, or after `shard`
     loss_fn: Callable,  # `model.loss`, or a compiled one
-    world: "World",  # a `World` that has joined
+    world: World,  # one that has joined
     how: str,  # ddp; fsdp or hsdp after `shard`
 ):  # a loss function whose `backward` leaves the average over all processes; alone: the one given
     "Average gradients over the processes while they are computed"

@@ -41,7 +41,7 @@ class RunRows:
             batch=size // length,
             seed=self.cfg.seed,
             rank=self.world.rank,
-            world=self.world.size,
+            world_size=self.world.size,
             weights=self.cfg.weights or None,
         )
 

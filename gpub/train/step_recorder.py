@@ -141,7 +141,7 @@ class StepRecorder:
             tokens=s.tokens,
             scaler=learner.scaler.state_dict(),
             fit=learner.micro_batcher.state(),
-            run_id=job.config["run_id"],
+            run_id=job.stored_config["run_id"],
             config=job.identity(),
             exact=exact_conditions(learner),
         )

@@ -90,9 +90,12 @@ def time_steps(
     run.learner = Learner(model, run.cfg, placement, log)
     run.learner.fit_to_memory(0)
     learner = run.learner
-    objective = run.objective()
+    objective = run.make_objective()
     parts = TrainParts(
-        learner.share(objective.loss), learner.dtype, learner.scaler, learner.micro_batcher
+        learner.average_gradients_of(objective.loss),
+        learner.dtype,
+        learner.scaler,
+        learner.micro_batcher,
     )
     clock = _StepClock(device, limit, now)
     for _ in train(learner.model, objective, run.cfg, learner.opts, 0, parts):

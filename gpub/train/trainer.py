@@ -6,7 +6,6 @@
 __all__ = ['Trainer']
 
 # %% ../../nbs/lib/train/trainer.ipynb #5f3c87cc
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,13 +33,14 @@ from .kernels import choose_precision
 from .loop import NextToken, Objective, context_length_at, depth_at
 from .optim import restore_optimizers
 from .options import RunOptions, eval_steps, kept_options, spread_steps
+from .parallel import is_sliced
 from .presets import Preset, apply_settings, find_preset
 from .resume import stored_decay
 from .rows import RunRows
 from .training_run import TrainingRun
 
 # %% ../../nbs/lib/train/trainer.ipynb #05efc86f
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Recipe:
     "What a run begins with, as its preset and its settings have it"
 
@@ -51,24 +51,19 @@ class _Recipe:
 
 
 def _find_recipe(options: RunOptions, out: Path) -> _Recipe:
-    "The preset of a run with its settings; of one that goes on from other weights, theirs"
+    "Apply the settings of a run to its preset, or to that of the weights it begins with"
     settings = options.settings or {}
     initial = find_initial(options, out)
-    if initial is None:
-        preset = find_preset(options.preset)
-        return _Recipe(None, preset, *apply_settings(preset, settings))
-    preset = initial.preset(options.preset)
+    preset = find_preset(options.preset) if initial is None else initial.preset(options.preset)
     shape, cfg = apply_settings(preset, settings)
-    if "batch_tokens" not in settings:
+    if initial is not None and "batch_tokens" not in settings:
         cfg = whole_batches(cfg, shape["context_length"])
-    return _Recipe(initial, preset, shape, cfg)
+    return _Recipe(initial=initial, preset=preset, shape=shape, train=cfg)
 
 
-class Trainer(TrainingRun):
+class Trainer(TrainingRun[RunOptions]):
     """A preset being trained in a folder; `go` does it, and the same call goes on after an
     interruption"""
-
-    options: RunOptions
 
     def __init__(self, options: RunOptions):
         if not isinstance(options, RunOptions):
@@ -84,21 +79,20 @@ class Trainer(TrainingRun):
         self.command = options.command or f"gpub train {self.name} --out {self.out}"
         self.progress = options.progress or Progress(self.cfg.steps)
         self.log = self._choose_log()
-        self.folder = Run.at(options.out if isinstance(options.out, Run) else self.out, self.log)
+        self.run = Run(self.out, log=self.log)
         self.device = pick_device(self.world.device(options.device))
         self.corpus = self._read_corpus(recipe.shape)
         self.tok = self.corpus.tok
         self.model_cfg = self.preset.config(vocab_size=self.tok.vocab_size, **recipe.shape)
         if self.initial:
-            whole = self.world.size == 1 or options.parallel == "ddp"
+            whole = not is_sliced(self.world, options.parallel)
             self.initial.check(self.model_cfg, self.cfg, whole)
         self.save_every = options.save_every or max(1, self.cfg.steps // 10)
         self.eval_steps, self.milestone_steps = self._marked_steps()
         self.sample_steps = self.milestone_steps
         self.rows = RunRows(self.corpus, self.cfg, self.model_cfg.context_length, self.world)
         self.prefetcher: Prefetcher | None = None  # of a GPU, while steps are made
-        val_bytes = len(self.tok.decode_bytes(self.corpus.val))
-        self.val_bytes = val_bytes
+        self.val_bytes = len(self.tok.decode_bytes(self.corpus.val))
 
     def batches(
         self,
@@ -112,9 +106,8 @@ class Trainer(TrainingRun):
 
     def build_model(self) -> nn.Module:
         "Build the model on its device; one that will be sliced, in the memory of process 0 alone"
-        sliced = self.world.size > 1 and self.options.parallel != "ddp"
         _refuse_too_large(parameter_anatomy(self.model_cfg).params)
-        if not sliced:
+        if not is_sliced(self.world, self.options.parallel):
             return build_model(self.model_cfg).to(self.device)
         with torch.device("cpu" if self.world.main else "meta"):
             return build_model(self.model_cfg)
@@ -135,31 +128,33 @@ class Trainer(TrainingRun):
 
     def identity(self) -> dict:
         "Tell what makes two runs the same"
-        c = self.corpus
-        began = dict(init=self.initial.facts) if self.initial else {}
-        return dict(
+        corpus = self.corpus
+        identity = dict(
             preset=self.name,
             architecture=architecture_of(self.model_cfg).name,
             model=self.model_cfg.to_dict(),
             train=self.cfg.to_dict(),
             data=dict(
-                source=c.source,
-                train=c.tokens,
-                val=len(c.val),
-                tokenizer=c.tok.fingerprint,
-                tokens=c.fingerprint,
+                source=corpus.source,
+                train=corpus.tokens,
+                val=len(corpus.val),
+                tokenizer=corpus.tok.fingerprint,
+                tokens=corpus.fingerprint,
             ),
-            **began,
         )
+        if self.initial:
+            identity["init"] = self.initial.facts
+        return identity
 
     def describe(self) -> dict:
         "Tell what else config.json keeps of this kind of run"
-        c = self.corpus
+        corpus = self.corpus
+        text = "".join(corpus.texts) if corpus.texts else corpus.val_text()
         return dict(
-            reference=references(c),
-            prompt=pick_prompt("".join(c.texts) if c.texts else c.val_text()),
-            note=c.note,
-            unit=c.unit,
+            reference=references(corpus),
+            prompt=pick_prompt(text),
+            note=corpus.note,
+            unit=corpus.unit,
             options=kept_options(self.options),
         )
 
@@ -193,11 +188,12 @@ class Trainer(TrainingRun):
         if self.initial and self.initial.optimizer:
             restore_optimizers(self.learner.model, self.learner.opts, self.initial.optimizer)
 
-    def objective(self) -> Objective:
-        "Make what is minimised: the next token, by a loss that is tried on the next batch"
-        batch = self._next_batch()
-        loss_fn = self.learner.token_loss(batch.ids, batch.targets)
-        if self.device.type == "cuda":  # it computes while its host reads
+    def make_objective(self) -> Objective:
+        "Make what is minimised, compiling the loss on the next batch; then read ahead for a GPU"
+        example = self._next_batch()
+        loss_fn = self.learner.token_loss(example.ids, example.targets)
+        # after the example, which is read once more as a step's batch
+        if self.device.type == "cuda":
             self.prefetcher = Prefetcher(self.rows.read, self.device)
         context_length = self.model_cfg.context_length
         return NextToken(loss_fn, self.batches, self.cfg, context_length, self.device, self.world)
@@ -209,7 +205,7 @@ class Trainer(TrainingRun):
 
     def draw_texts(self) -> list[tuple[str, str]]:
         "Return the run's prompt, and how the model goes on"
-        prompt = self.config["prompt"]
+        prompt = self.stored_config["prompt"]
         return [(prompt, draw_text(self.learner.model, self.tok, prompt))]
 
     def flops_per_token(self, step: int) -> float:
@@ -234,7 +230,7 @@ class Trainer(TrainingRun):
             f"validation {unit} ({last['val_bpb']:.3f} bits per byte), {last['tokens']:,} tokens "
             f"in {minutes_seconds(last['seconds'])} min, ${last['usd']:.2f}\nreport: {report}"
         )
-        alarm = _future_alarm(self.corpus, self.config["reference"], last["val_loss"])
+        alarm = _future_alarm(self.corpus, self.stored_config["reference"], last["val_loss"])
         if alarm:
             self.log(f"ALARM: {alarm}")
 
@@ -244,7 +240,7 @@ class Trainer(TrainingRun):
         return self.options.log or self.progress.log
 
     def _read_corpus(self, shape: dict) -> Corpus:
-        "What is learned from; an impossible shape is refused before anything is read"
+        "Load what is learned from; an impossible shape is refused before anything is read"
         options = self.options
         self.preset.config(vocab_size=2, **shape)
         tok = self.initial.tok if self.initial else None
@@ -256,7 +252,7 @@ class Trainer(TrainingRun):
         return replace(corpus, val=corpus.val[: options.eval_tokens])
 
     def _marked_steps(self) -> tuple[set[int], set[int]]:
-        "The steps after which is validated, and those that are milestones"
+        "Return the steps after which is validated, and those that are milestones"
         evals = self.options.eval_steps
         milestones = self.options.milestone_steps
         if evals is None:
@@ -266,17 +262,17 @@ class Trainer(TrainingRun):
         return {*evals}, {*milestones}
 
     def _next_batch(self) -> Batch:
-        "The rows of the step that comes next, on the device"
+        "Read the rows of the step that comes next, onto the device"
         length = context_length_at(self.state.step, self.cfg, self.model_cfg.context_length)
         return self.batches(self.state.step, length).to(self.device)
 
 
 def _say_nothing(text: str):
-    "Only process 0 speaks"
+    "Drop a line: only process 0 writes them"
 
 
 def _run_folder(options: RunOptions) -> Path:
-    "Where a run goes that was given no folder"
+    "Choose the folder of a run: the one it was given, or one named after its preset"
     if options.out:
         return Path(options.out)
     if options.init is not None:
@@ -285,7 +281,7 @@ def _run_folder(options: RunOptions) -> Path:
 
 
 def _refuse_too_large(parameters: int):
-    "Weights that fill all of a machine's memory end its processes without a word"
+    "Refuse weights that do not fit in memory: the system would kill the process without a word"
     need = 4 * parameters
     have = ram_bytes()
     if need > have:
@@ -296,7 +292,7 @@ def _refuse_too_large(parameters: int):
 
 
 def _refuse_letters(name: str):
-    "A large model learns nothing from the letters of Shakespeare"
+    "Refuse a large model without data: it learns nothing from the letters of Shakespeare"
     vocab_size = SHAPES[name].config.vocab_size
     if vocab_size > 1000:
         raise GpubError(
@@ -306,7 +302,7 @@ def _refuse_letters(name: str):
 
 
 def _future_alarm(corpus: Corpus, reference: dict, loss: float) -> str | None:
-    "The alarm of a known source: nobody reads its text better than the ideal reader"
+    "Return an alarm if a loss on a known source is below the ideal reader's"
     text = corpus.texts[1] if corpus.texts else ""
     if "source entropy" not in reference or text.count("SCENE. ") < 3:
         return None  # too short for an error bar

@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Generic, TypeVar
 
 import torch
 from torch import nn
@@ -31,13 +31,16 @@ from .resume import RunState
 from .trackers import check_tracker
 
 # %% ../../nbs/lib/train/training_job.ipynb #7a0b0005
-class TrainingJob(ABC):
+_Options = TypeVar("_Options")  # `RunOptions`, or those of a method of tuning
+
+
+class TrainingJob(ABC, Generic[_Options]):
     "What a run learns, how it is measured, and where it is; `Trainer` and `Tuner` are its kinds"
 
     # set by the `__init__` of a kind
     name: str  # of the preset, or of the method of tuning
     out: Path  # the run folder
-    folder: Run  # the same, open
+    run: Run  # what the folder holds
     command: str  # how to call this again
     log: Callable[[str], object]  # called with one line; silent but in process 0
     progress: Progress  # the line that says where the run is
@@ -52,7 +55,7 @@ class TrainingJob(ABC):
 
     def __init__(
         self,
-        options: Any,  # `RunOptions`, or those of a method of tuning
+        options: _Options,
     ):
         # the bill counts from here, unless a command began before
         self.born = time.perf_counter() if options.begun is None else options.begun
@@ -62,7 +65,7 @@ class TrainingJob(ABC):
         self.stop = threading.Event()  # saves after the step that is on its way, and ends
         # what opening the folder fills in
         self.ledger = Ledger(None, options.usd_per_hour)
-        self.config: dict = {}
+        self.stored_config: dict = {}  # what config.json says
         self.state = RunState()
         self.learner: Learner | None = None
 
@@ -103,8 +106,8 @@ class TrainingJob(ABC):
         "Put what an optimizer from elsewhere remembers into that of the learner"
 
     @abstractmethod
-    def objective(self) -> Objective:
-        "Make what is minimised"
+    def make_objective(self) -> Objective:
+        "Make what is minimised; may compile the model, and runs once an opening"
 
     @abstractmethod
     def scores(self) -> dict[str, float]:
@@ -126,7 +129,7 @@ class TrainingJob(ABC):
 
     def newest_checkpoint(self) -> str | None:
         "Find the newest whole checkpoint of the folder, as text"
-        newest = self.folder.newest()
+        newest = self.run.newest()
         return str(newest.path) if newest else None
 
     def tensors(self) -> tuple[dict, dict]:

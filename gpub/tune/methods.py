@@ -29,7 +29,7 @@ from ..record.checkpoint import checkpoints
 from ..train.compiled import compile_blocks, compiles_on
 from ..train.learner import Learner
 from ..train.loop import Objective, evaluate
-from ..train.parallel import World
+from ..train.parallel import World, is_sliced
 from .dpo import DpoConfig, DpoObjective, PairLogprobs, PreferencePair, preference_loss
 from .grpo import GrpoConfig, GrpoObjective, measure_signal
 from gpub.tune.measures import (
@@ -143,7 +143,7 @@ class SftMethod(TuningMethod):
     val: Sequence[EncodedChat]  # held-out conversations
     old_val: np.ndarray  # held-out ids of the old text that is replayed
 
-    def objective(self, learner: Learner) -> Objective:
+    def make_objective(self, learner: Learner) -> Objective:
         "Return surprise at the assistant's words, by compiled blocks where the recipe asks for it"
         logits_of = packed_logits
         place = learner.place
@@ -277,7 +277,7 @@ class DpoMethod(TuningMethod):
     before_facts: str  # what decided it
     seed: int  # of the order
 
-    def objective(self, learner: Learner) -> Objective:
+    def make_objective(self, learner: Learner) -> Objective:
         "Return DPO's loss, against what the model said before training, which is kept"
         world = learner.place.world
         if world.main and not self.before_path.is_file():
@@ -319,7 +319,7 @@ class GrpoOptions(TuneOptions):
         self, start: TuneStart, world: World, log: Callable[[str], object]
     ) -> "GrpoMethod":
         "Read questions, and keep the model that is not trained yet where a penalty asks for it"
-        if world.size > 1 and self.parallel != "ddp":
+        if is_sliced(world, self.parallel):
             raise GpubError("grpo lets whole models answer: use --parallel ddp")
         end = chat_marks(start.tok).end
         grpo = replace(self.grpo, seed=self.seed)
@@ -360,7 +360,7 @@ class GrpoMethod(TuningMethod):
     end: int  # id after which an answer is over
     frozen: Decoder | None  # the model before training, for a penalty
 
-    def objective(self, learner: Learner) -> Objective:
+    def make_objective(self, learner: Learner) -> Objective:
         "Return the loss that makes better answers of a group more likely"
         world = learner.place.world
         return GrpoObjective(learner.model, self.task.ask, self.end, self.grpo, self.frozen, world)

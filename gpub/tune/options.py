@@ -87,7 +87,7 @@ class TuningMethod(ABC):
     of_sums: bool = False  # of the world whose limits are known
 
     @abstractmethod
-    def objective(
+    def make_objective(
         self,
         learner: Learner,  # of the model that learns
     ) -> Objective:

@@ -39,7 +39,7 @@ from ..core import Config, GpubError, first_line
 from ..data.sampler import numbers_of_step
 from ..data.shards import manifest_fingerprint, open_shard, read_manifest
 from ..data.tokenizer import Tokenizer
-from ..files import sha256
+from ..files import file_sha256
 from .dpo import PreferencePair, encode_preference, sampled_pairs
 from .grpo import GrpoConfig, Questions
 from .start import TuneStart
@@ -158,7 +158,9 @@ def open_chats(
         )
     log(f"{path.name}: {len(chats):,} conversations; left out: {said}")
     train, val = _split(chats, chats, tok, path)
-    facts = dict(source=str(path), sha256=sha256(path), conversations=len(chats), left_out=dropped)
+    facts = dict(
+        source=str(path), sha256=file_sha256(path), conversations=len(chats), left_out=dropped
+    )
     facts |= _split_facts(val)
     return ChatParts(train, val, facts, _asked_in(tok, val or chats))
 
@@ -256,7 +258,7 @@ def open_pairs(
         )
     log(f"{path.name}: {len(pairs):,} pairs; left out: {len(read) - len(pairs):,} too long")
     train, val = _split(pairs, [pair.chosen for pair in pairs], tok, path)
-    facts = dict(source=str(path), sha256=sha256(path), pairs=len(pairs)) | _split_facts(val)
+    facts = dict(source=str(path), sha256=file_sha256(path), pairs=len(pairs)) | _split_facts(val)
     shown = _asked_in(tok, [pair.chosen for pair in val or pairs])
     return ChatParts(train, val, facts, shown)
 
@@ -403,7 +405,7 @@ def open_task(
         return train.questions(numbers_of_step(step, cfg.questions_per_step, n, cfg.seed))
 
     numbers = np.arange(min(_JUDGED, len(judged.asked)))
-    facts = dict(source=str(source), sha256=sha256(source), questions=n + len(val.asked))
+    facts = dict(source=str(source), sha256=file_sha256(source), questions=n + len(val.asked))
     facts |= _split_facts(val.asked)
     facts["reward"] = getattr(rule, "__name__", "the right answer")
     return RewardTask(ask, judged.questions(numbers), facts, judged.asked[:_SHOWN])
@@ -456,6 +458,6 @@ def replay_facts(
     if path.is_dir():
         return replay.to_dict() | dict(tokens=manifest_fingerprint(read_manifest(path)))
     try:
-        return replay.to_dict() | dict(sha256=sha256(path))
+        return replay.to_dict() | dict(sha256=file_sha256(path))
     except OSError as e:
         raise GpubError(f"cannot read {path} ({first_line(e)}): give shards or a text") from e

@@ -107,7 +107,7 @@ def open_start(
         model = opened.model
         tok = opened.tokenizer
         config = opened.config
-        facts = dict(step=opened.step, weights=opened.weights_sum())
+        facts = dict(step=opened.step, weights=opened.weights_checksum())
     else:
         from gpub.share.hub import import_folder  # a leaf: a run of our own does without
 

@@ -75,7 +75,7 @@ def loader_seconds(
         ram = Batches(ids, batch=batch, **how)
         mapped = Batches(disk, batch=batch, **how)
         small = Batches(ids, batch=rows, **how)
-        order = ram.texts[0].order.starts
+        order = ram.sources[0].order.starts
         contenders = dict(
             ram=ram.__getitem__,
             mmap=mapped.__getitem__,

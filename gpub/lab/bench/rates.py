@@ -190,7 +190,7 @@ def run_point(
     ):
         pass
     seconds = time.perf_counter() - began
-    if int(step.bad):
+    if int(step.first_bad_step):
         return None, seconds
     return evaluate(model, judged, CTX, dtype=dtype), seconds
 
