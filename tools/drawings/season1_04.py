@@ -124,7 +124,7 @@ def muon():
     d = Drawing(
         "What Muon does to a gradient",
         "What Muon does to a gradient. Before, one direction has strength 1, the next 0.3, the "
-        "others less than 0.1. After orthogonalization all four are near 1, so the step goes "
+        "others less than 0.1. After Muon all four are 1, so the step goes "
         "equally far in every direction.",
         width=400,
         height=368,
@@ -133,7 +133,7 @@ def muon():
     d.text(200, 32, "gradient", "name")
     d.bars(90, 46, (1.0, 0.3, 0.08, 0.03), words, w=220, h=22, gap=8)
     d.arrow((200, 172), (200, 214))
-    d.text(212, 196, "S becomes 1", "note", "start")
+    d.text(212, 196, "all strengths become 1", "note", "start")
     d.text(200, 238, "Muon's step", "name")
     d.bars(90, 250, (1.0, 1.0, 1.0, 1.0), words, w=220, h=20, gap=8, heat="green", decimals=0)
     return d
