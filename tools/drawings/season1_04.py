@@ -124,8 +124,8 @@ def muon():
     d = Drawing(
         "What Muon does to a gradient",
         "What Muon does to a gradient. Before, one direction has strength 1, the next 0.3, the "
-        "others less than 0.1. After Muon all four are 1, so the step goes "
-        "equally far in every direction.",
+        "others less than 0.1. After Muon all four are 1, so the step goes equally far in every "
+        "direction.",
         width=400,
         height=368,
     )
