@@ -104,9 +104,9 @@ def memory_over_a_step():
 def checkpointing_modes():
     d = Drawing(
         "Gradient checkpointing",
-        "What a block keeps for its backward pass. Off: everything. Selective: what matmuls and "
-        "attention made; the cheap rest is computed again. Full: only the block's input; the "
-        "whole block runs forward twice.",
+        "What a block keeps for its backward pass. Off: everything. Selective: what "
+        "products of matrices and attention made; the cheap rest is computed again. Full: only "
+        "the block's input; the whole block runs forward twice.",
         width=400,
         height=346,
     )
