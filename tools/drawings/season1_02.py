@@ -42,7 +42,7 @@ def bpe_merges():
     d = Drawing(
         "Byte-pair encoding of one word",
         "Byte-pair encoding of the word there, with merges learned from the text: the then there "
-        "other the. The pair h, e stands there five times and becomes he; t, he, five times, "
+        "other the. The pair h, e comes five times and becomes he; t, he, five times, "
         "becomes the; the, r, twice, becomes ther. No other pair comes twice.",
         width=412,
         height=306,
@@ -54,6 +54,7 @@ def bpe_merges():
         (("ther", "e"), (), "", "no pair comes twice"),
     )
     cell, x0 = 42, 14
+    d.text(x0, 22, "text: the then there other the", "note", "start")
     for i, (tokens, pair, rule, count) in enumerate(rows):
         y, x, left = 34 + i * 66, x0, None
         for j, token in enumerate(tokens):
