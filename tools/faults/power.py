@@ -5,6 +5,7 @@ a file and of a folder made safe; `left` is the folder as a disk may show it aft
 the process have the shim too: what they force to the disk is noted in a folder that all see.
 """
 
+import fcntl
 import os
 import shutil
 import stat
@@ -80,6 +81,14 @@ class Disk:
         except (FileNotFoundError, NotADirectoryError):
             return {}  # no folder, or another thread took it away meanwhile
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Inside, no other thread and no fork changes the disk: a state that is noted while a file
+        is being forced to it would be one that no disk ever had"""
+        with open(self.noted / "lock", "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
     def note(self):
         "The power could go now"
         for names_too in (False, True):
@@ -98,11 +107,12 @@ def watched(root: Path) -> Iterator[Disk]:
 
     def noted(name: str) -> Callable:
         def call(*given, **how):
-            disk.note()
-            done = real[name](*given, **how)
-            if name == "fsync":
-                disk.sync(given[0])
-            disk.note()
+            with disk.alone():
+                disk.note()
+                done = real[name](*given, **how)
+                if name == "fsync":
+                    disk.sync(given[0])
+                disk.note()
             return done
 
         return call
