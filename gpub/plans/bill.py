@@ -258,7 +258,7 @@ def bill(
     # as if the machine had cost this; default: what was said when it ran
     usd_per_hour: float | None = None,
     phases: Sequence[tuple] | None = None,  # (name, start, stop) in steps; default: of plan.json
-):  # dict: kinds, phases, seconds, usd, tokens, usd_per_billion, next, notes, earlier
+):  # dict: kinds, phases, seconds, usd, tokens, tok_s, mfu, usd_per_billion, next, notes, earlier
     """What a run cost and what that bought; raises `GpubError` for a folder without a log, or with
     one that is damaged or empty"""
     log = read_log(run_dir)
@@ -297,10 +297,14 @@ def bill(
     )
     if why := _NO_CURVE.get(_config(run_dir).get("preset")):
         more = dict(why=why)
+    train_seconds = kinds["train"]["seconds"]
+    shares = [r["mfu"] for r in log if r.get("mfu") is not None]
     return dict(
         run=str(run_dir),
         step=last["step"],
         tokens=last["tokens"],
+        tok_s=last["tokens"] / train_seconds if train_seconds else None,
+        mfu=sum(shares) / len(shares) if shares else None,
         seconds=total(spans, "seconds"),
         usd=total(spans),
         kinds=kinds,
@@ -372,6 +376,16 @@ def _earlier_text(
     return f"not in it: {b['run']}, where it started, {_time(b['seconds'])}, {money(b['usd'])}"
 
 
+def _pace_text(
+    b: dict,  # from `bill`
+) -> list[str]:  # a line, or none
+    "Say how fast the steps were, and which share of the machine's peak that took"
+    if not b["tok_s"]:
+        return []
+    share = "" if b["mfu"] is None else f", {b['mfu']:.0%} of the machine's peak"
+    return [f"training: {b['tok_s']:,.0f} tokens a second{share}"]
+
+
 def bill_text(
     b: dict,  # from `bill`
 ) -> str:
@@ -419,6 +433,7 @@ def bill_text(
         [
             f"{b['run']}: {step:,} step{'s' * (step != 1)}, {b['tokens']:,} tokens, "
             f"{_time(b['seconds'])}, {money(b['usd'])}",
+            *_pace_text(b),
             "",
             str(Table(["kind", "time", "share", "$"], kinds, align="lr")),
             "",

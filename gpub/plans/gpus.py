@@ -145,8 +145,17 @@ class Machine:
     @property
     def pace(self) -> str:
         "How fast its fastest mode is, and which share of the card's peak that takes"
-        tok_s = f"{self.tok_s():,.0f} tok/s"
-        return tok_s if self.peak_share is None else f"{tok_s}, {self.peak_share:.0%} of its peak"
+        return self.pace_at(self.tok_s())
+
+    def pace_at(
+        self,
+        tok_s: float,  # of work that reads at another speed, such as tuning
+    ) -> str:
+        "Name a speed, and which share of the card's peak it takes where that is known"
+        if self.peak_share is None:
+            return f"{tok_s:,.0f} tok/s"
+        share = self.peak_share * tok_s / self.tok_s()
+        return f"{tok_s:,.0f} tok/s, {share:.0%} of its peak"
 
     @property
     def priced(self) -> str:

@@ -22,6 +22,7 @@ from gpub.plans.cost_forecast import (
     TuningCosts,
     dollars_needed,
     forecast_plan,
+    phase_tok_s,
     price_plan,
 )
 from .gpus import Machine, machine_for
@@ -113,6 +114,7 @@ class PaidStep:
     seconds: float = 0.0  # until it is done
     usd: float = 0.0  # it costs
     gb: float = 0.0  # it adds to the volume
+    pace: str = ""  # of training: tok/s and the share of the card's peak
 
     @property
     def time_text(self) -> str:
@@ -120,6 +122,11 @@ class PaidStep:
         if self.seconds >= 2 * 3600:
             return f"{self.seconds / 3600:.0f} h"
         return f"{self.seconds / 60:.0f} min"
+
+    @property
+    def pace_text(self) -> str:
+        "How long it takes, and at which speed where it trains"
+        return f"{self.time_text} at {self.pace}" if self.pace else self.time_text
 
     @property
     def gb_text(self) -> str:
@@ -212,7 +219,7 @@ def _gpu_step(machine: Machine, place: PaidPlace) -> PaidStep:
     )
 
 
-def _phase_step(phase: Phase, forecast: PhaseForecast, command: str) -> PaidStep:
+def _phase_step(phase: Phase, forecast: PhaseForecast, machine: Machine, command: str) -> PaidStep:
     return PaidStep(
         name=phase.name,
         commands=(command,),
@@ -221,6 +228,7 @@ def _phase_step(phase: Phase, forecast: PhaseForecast, command: str) -> PaidStep
         "new one",
         seconds=3600 * forecast.hours,
         usd=forecast.usd,
+        pace=machine.pace_at(phase_tok_s(phase, machine)),
     )
 
 
@@ -315,7 +323,7 @@ def paid_steps(
     first = f"{walk} --until {last}"
     for phase, forecast in zip(plan.up_to(until), forecast_plan(plan, machine, until)):
         command = "the same line goes on by itself" if phase != plan.phases[0] else first
-        steps.append(_phase_step(phase, forecast, command))
+        steps.append(_phase_step(phase, forecast, machine, command))
     return steps + _last_steps(plan, last, machine, place)
 
 
@@ -334,7 +342,7 @@ def step_table(
     "Return the steps as a numbered table"
     head = ["", "step", "time", "$", "GB", "done when", "if not"]
     rows = [
-        [str(n), s.name, s.time_text, money(s.usd), s.gb_text, s.done, s.otherwise]
+        [str(n), s.name, s.pace_text, money(s.usd), s.gb_text, s.done, s.otherwise]
         for n, s in enumerate(steps, 1)
     ]
     whole = sum(s.seconds for s in steps), sum(s.usd for s in steps)
