@@ -201,7 +201,7 @@ def test_chat_data_reads_those_of_its_sets_that_are_there(root, tmp_path, monkey
     (tmp_path / "sft/another.jsonl").write_text("no json\n")
     monkeypatch.setenv("GPUB_DATA", str(tmp_path))
     page = root / "nbs/season3/01_chat_data.ipynb"
-    (read_sets,) = defined_here(page, "read_sets")
+    _, read_sets = defined_here(page, "LICENCES", "read_sets")
     assert [(t.source, t.messages[1].content) for t in read_sets()] == [("gsm8k_train", "2")]
 
 

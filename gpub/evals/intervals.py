@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-# %% ../../nbs/season2/03_what_it_learned.ipynb #itvexp2
+# %% ../../nbs/season2/03_what_it_learned.ipynb #itvexp2a
 def mean_with_error(
     x: np.ndarray,  # scores of single questions
 ) -> tuple[float, float]:
@@ -19,7 +19,7 @@ def mean_with_error(
     error = x.std(ddof=1) / math.sqrt(len(x)) if len(x) > 1 else math.nan
     return float(x.mean()), float(error)
 
-
+# %% ../../nbs/season2/03_what_it_learned.ipynb #itvexp2
 def interval(
     x: np.ndarray,  # scores of single questions
 ) -> tuple[float, float]:  # (low, high)
