@@ -40,11 +40,14 @@ def made_in(tree):
 
 
 def only_defines(tree):
-    "Whether a cell computes nothing: functions, classes, and constants without a call"
+    "Whether a cell computes nothing: functions, classes, and constants (`dict` may be called)"
     return all(
         isinstance(node, (ast.FunctionDef, ast.ClassDef))
         or isinstance(node, ast.Assign)
-        and not any(isinstance(part, ast.Call) for part in ast.walk(node))
+        and not any(
+            isinstance(part, ast.Call) and getattr(part.func, "id", None) != "dict"
+            for part in ast.walk(node)
+        )
         for node in tree.body
     )
 
