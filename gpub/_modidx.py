@@ -1847,6 +1847,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                 'gpub.model.gpt.Decoder.head_weight': ('lib/model/gpt.html#decoder.head_weight', 'gpub/model/gpt.py'),
                                 'gpub.model.gpt.Decoder.loss': ('lib/model/gpt.html#decoder.loss', 'gpub/model/gpt.py'),
                                 'gpub.model.gpt.Decoder.reset': ('lib/model/gpt.html#decoder.reset', 'gpub/model/gpt.py'),
+                                'gpub.model.gpt.DecoderConfig': ('lib/model/gpt.html#decoderconfig', 'gpub/model/gpt.py'),
                                 'gpub.model.gpt.GPT': ('lib/model/gpt.html#gpt', 'gpub/model/gpt.py'),
                                 'gpub.model.gpt.GPT.__init__': ('lib/model/gpt.html#gpt.__init__', 'gpub/model/gpt.py'),
                                 'gpub.model.gpt.GPT.features': ('lib/model/gpt.html#gpt.features', 'gpub/model/gpt.py'),

@@ -13,6 +13,7 @@ from gpub.data.bpe import BPETokenizer
 from gpub.data.char import CharTokenizer
 from gpub.lab.bench.generate import in_transformers
 from gpub.model import cpu_layouts
+from gpub.model.batching import CacheRows
 from gpub.model.cpu_layouts import LaidOutWeights, fast_cpu_weights
 from gpub.model.engine import DecodeEngine, GenerationRequest
 from gpub.model.generate import generate, generate_batch, generate_ids, stream_ids
@@ -269,10 +270,11 @@ def test_text_streams_without_breaking_characters():
 @pytest.mark.parametrize(
     "kw, said",
     [
-        (dict(prompts=[]), "the prompt is empty"),
+        (dict(prompts=[]), "there are no prompts"),
         (dict(prompts=[[]]), "the prompt is empty"),
         (dict(prompts=[[1], []]), "prompt 2 of 2 is empty"),
-        (dict(prompts=[[29]]), "id 29.*0 to 28"),
+        (dict(prompts=[[29]]), "the prompt has the id 29.*0 to 28"),
+        (dict(prompts=[[1], [2, 29]]), "prompt 2 of 2 has the id 29"),
         (dict(temperature=-1), "temperature must be.*-1"),
         (dict(temperature=math.nan), "temperature must be"),
         (dict(top_p=0), "top_p must be.*got 0"),
@@ -419,7 +421,7 @@ def test_scores_that_are_not_numbers_are_named():
         model.blocks[1].ffn.up.bias[3] = torch.nan
     # drawn, the likeliest one, and with a penalty that notes each token
     for settings in (dict(), dict(temperature=0.0), dict(repetition_penalty=1.1)):
-        with pytest.raises(GpubError, match="token 1: .*not numbers; .*blocks.1.ffn.up.bias"):
+        with pytest.raises(GpubError, match="token 1 are NaN.*weights of blocks.1.ffn.up.bias; "):
             generate_ids(model, [1, 2], 5, **settings)
     model = GPT(cfg).eval()
     engine = DecodeEngine(model)
@@ -427,5 +429,20 @@ def test_scores_that_are_not_numbers_are_named():
     engine.step()
     with torch.inference_mode():
         running.cache.kv[2:] = torch.nan
-    with pytest.raises(GpubError, match=r"of the 3 tokens .* layers \[1\] are not"):
+    with pytest.raises(GpubError, match=r"weights are finite.* \(3 tokens\).* layers \[1\]"):
         engine.step()
+    running = engine.add_request(GenerationRequest([[1, 2]], SamplingConfig(n=5)))
+    running.set_logits(torch.full((1, 13), torch.nan))
+    with pytest.raises(GpubError, match=r"\(2 tokens\) are finite, so the forward pass"):
+        running.draw()
+
+
+def test_requests_that_are_read_together_have_one_prompt_each():
+    "A batch has a row for each request: a second prompt would never get its token"
+    engine = DecodeEngine(toy(), max_batch=4)
+    with pytest.raises(GpubError, match="with max_batch a request holds one prompt, got 2"):
+        engine.add_request(GenerationRequest([[1], [2, 3]]))
+    assert engine.requests == []
+    caches = CacheRows([KVCache(TOY), KVCache(TOY)])
+    with pytest.raises(ValueError, match="zip"):
+        caches.attention(0, *(torch.zeros(3, 4, 1, 12) for _ in range(3)))

@@ -487,7 +487,8 @@ def test_residual_writers_start_smaller():
     [
         (dict(n_heads=5), "d_model 48 and 5 heads"),
         (dict(n_kv_heads=4), "6 n_heads and 4 n_kv_heads"),
-        (dict(d_model=54), r"even.*54 / 6 heads = 9"),
+        (dict(d_model=54), r"even.*got 9 \(d_model 54 / 6 heads\)"),
+        (dict(head_dim=63), r"even.*got 63 \(head_dim\)"),
         (dict(vocab_size=0), "vocab_size.*got 0"),
         (dict(n_kv_heads=True), "kv_heads.*True"),
         (dict(d_ff=1.5), r"d_ff.*1\.5"),

@@ -26,7 +26,7 @@ class CacheRows:
         self.attention_of_layer = [partial(self.attention, i) for i in range(n_layers)]
 
     def layer(self, index: int) -> AttentionFunction:
-        "The attention of a layer"
+        "Look up the attention of a layer"
         return self.attention_of_layer[index]
 
     def positions(
@@ -44,7 +44,7 @@ class CacheRows:
         v_bgtd: torch.Tensor,  # their values
     ) -> torch.Tensor:  # (b, h, t, d)
         "Let every row look back over its own text"
-        rows = zip(self.caches, q_bhtd.split(1), k_bgtd.split(1), v_bgtd.split(1))
+        rows = zip(self.caches, q_bhtd.split(1), k_bgtd.split(1), v_bgtd.split(1), strict=True)
         return torch.cat([cache.attention(layer, q, k, v) for cache, q, k, v in rows])
 
     def open(

@@ -43,19 +43,19 @@ def plain_prompts(
     prompts: Iterable[Collection[int]],  # ids of each text
     vocab_size: int,  # how many ids the model knows
 ) -> list[list[int]]:
-    """Return prompts as lists of plain ints; raises `GpubError` for an empty one or an id outside
-    the vocabulary"""
+    """Return prompts as lists of plain ints; raises `GpubError` for none at all, an empty one, or
+    an id outside the vocabulary"""
     id_lists = [[int(i) for i in prompt] for prompt in prompts]
     if not id_lists:
-        raise GpubError("the prompt is empty; give at least one token")
+        raise GpubError("there are no prompts; give at least one")
     for number, ids in enumerate(id_lists, 1):
+        name = f"prompt {number} of {len(id_lists)}" if len(id_lists) > 1 else "the prompt"
         if not ids:
-            name = f"prompt {number} of {len(id_lists)}" if len(id_lists) > 1 else "the prompt"
             raise GpubError(f"{name} is empty; give at least one token")
         unknown = [i for i in ids if not 0 <= i < vocab_size]
         if unknown:
             raise GpubError(
-                f"the prompt has the id {unknown[0]}, and the model knows 0 to {vocab_size - 1}: "
+                f"{name} has the id {unknown[0]}, and the model knows 0 to {vocab_size - 1}: "
                 "was it made by another tokenizer?"
             )
     return id_lists
@@ -188,38 +188,37 @@ class RunningRequest:
         return GeneratedToken(token, finish)
 
     def _refuse_scores(self) -> NoReturn:
-        "Raise `GpubError` that says what is not a number"
+        "Raise `GpubError` that says where NaN or infinity comes from"
         raise GpubError(
-            f"token {self.steps}: the model's scores are not numbers; {self._broken_part()}"
+            f"the scores for token {self.steps} are NaN or infinite: {self._broken_part()}"
         )
 
     def _broken_part(self) -> str:
-        "Say which weights, or which layers of the cache, are not numbers"
+        "Name the weights, or else the layers of the KV cache, with NaN or infinity"
         broken = [name for name, p in self.model.named_parameters() if not p.isfinite().all()]
         if broken:
-            return f"neither are values of {', '.join(broken[:3])}: use another checkpoint"
+            return f"so are weights of {', '.join(broken[:3])}; use another checkpoint"
+        cache = f"the KV cache ({self.cache.length} tokens)"
         layers = self.cache.broken_layers()
         if layers:
-            return (
-                f"all weights are; of the {self.cache.length} tokens in its cache the keys and "
-                f"values of the layers {layers} are not"
-            )
-        return f"all weights and all that it remembers of {self.cache.length} tokens are"
+            return f"the weights are finite, {cache} is not in the layers {layers}"
+        return f"the weights and {cache} are finite, so the forward pass overflowed; try float32"
 
 # %% ../../nbs/lib/model/engine.ipynb #037f59e1
 class DecodeEngine:
     """Requests are added, get one more token of each text a step, and go when they are done.
 
-    It knows token ids and no text. A text is the same whoever else is written: requests are read
-    one by one, or together in batches of sizes that were tried to give the same bits."""
+    It knows token ids and no text. A request's tokens do not depend on the other requests: they
+    are read one by one, or together in batch sizes that were tried to give the same bits."""
 
     def __init__(
         self,
         model: nn.Module,  # a `GPT` or a `Llama` in eval mode
-        # requests of one prompt each that are read together, at most; 1: each by itself
+        # requests that are read together, at most; above 1 each of them holds one prompt
         max_batch: int = 1,
     ):
         self.model = model
+        self.max_batch = max_batch
         self.requests: list[RunningRequest] = []
         small = is_small_model(model)
         self.one_thread = OneThread() if small else nullcontext()
@@ -236,14 +235,18 @@ class DecodeEngine:
         if max_batch > 1:
             with self.no_grad_context(), self.one_thread:
                 self.batch_sizes = agreeing_batch_sizes(model, self.read_one, max_batch)
-        self.batches_requests = self.batch_sizes != [1]
 
     def add_request(
         self,
         request: GenerationRequest,  # its prompts may have any lengths
     ) -> RunningRequest:
         """Read the prompts of a request; raises `GpubError` for an empty prompt, an id outside the
-        vocabulary, or a `slide` longer than the context"""
+        vocabulary, a `slide` longer than the context, or several prompts with `max_batch`"""
+        if self.max_batch > 1 and len(request.prompts) > 1:
+            raise GpubError(
+                f"with max_batch a request holds one prompt, got {len(request.prompts)}: add each "
+                "as a request of its own"
+            )
         running = RunningRequest(plain_request(request, self.model.cfg), self.model)
         with self.no_grad_context():
             self._prefill(running)
@@ -283,7 +286,7 @@ class DecodeEngine:
 
     def _read_newest(self, unread: list[RunningRequest]) -> None:
         "Read the token that each text was given last: one request after the other, or together"
-        if not self.batches_requests:
+        if self.batch_sizes == [1]:
             for running in unread:
                 self._decode(running)
             return
@@ -315,7 +318,8 @@ class DecodeEngine:
         logits_bv = self.read_one(torch.cat(ids), batch_cache)
         batch_cache.advance(1)
         self.padding_cache.reset()  # it is full after one token
-        for running, logits_1v in zip(requests, logits_bv.split(1)):
+        rows = logits_bv[: len(requests)].split(1)  # without those that only fill the batch up
+        for running, logits_1v in zip(requests, rows, strict=True):
             running.set_logits(logits_1v)
 
     def _read(self, ids_bt: torch.Tensor, cache: AttentionContext) -> torch.Tensor:  # (b, v)

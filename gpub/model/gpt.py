@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['AttentionFunction', 'causal_mask', 'causal_attention', 'fused_attention', 'GPTConfig', 'LayerContext',
-           'AttentionContext', 'Attention', 'MLP', 'Block', 'apply_block', 'Decoder', 'GPT', 'param_table',
-           'count_params']
+           'AttentionContext', 'Attention', 'MLP', 'Block', 'apply_block', 'DecoderConfig', 'Decoder', 'GPT',
+           'param_table', 'count_params']
 
 # %% ../../nbs/lib/model/gpt.ipynb #06b9c26d
 from abc import ABC, abstractmethod
@@ -27,7 +27,7 @@ def causal_mask(
     s: int,  # keys
     device: torch.device | None = None,
 ) -> torch.Tensor:  # (t, s) booleans, true where the query may look
-    "Say who may look at whom: each position at itself and everything before it"
+    "Make the causal mask: each position may look at itself and everything before it"
     if t > s:
         raise GpubError(f"{t} queries cannot be the last of {s} positions")
     return torch.ones(t, s, dtype=torch.bool, device=device).tril(s - t)
@@ -97,10 +97,10 @@ AttentionFunction = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.T
 
 
 class LayerContext(NamedTuple):
-    "What one layer is told about the tokens beside those of this pass"
+    "One layer's part of an `AttentionContext`"
 
     attention: AttentionFunction  # in place of the layer's own
-    # (cos, sin) of where the tokens are, for a model that turns queries and keys
+    # (cos, sin) of the tokens' positions, for a model with RoPE
     angles: tuple[torch.Tensor, torch.Tensor] | None = None
 
 
@@ -110,7 +110,7 @@ class AttentionContext(Protocol):
     A KV cache is one; so are several conversations in a row, and a context with several answers."""
 
     def positions(self, t: int) -> torch.Tensor:  # (t,) or (b, t)
-        "Tell where the `t` tokens of this pass are in their texts"
+        "Return the positions of this pass's `t` tokens, each in its own text"
 
     def layer(self, index: int) -> AttentionFunction:
         "Return the attention of a layer"
@@ -180,10 +180,20 @@ def apply_block(
     x_btc: torch.Tensor,  # the residual stream
     context: LayerContext | None = None,
 ) -> torch.Tensor:  # (b, t, c)
-    "Run a block and keep all its activations for the backward pass"
+    """Run a block as it is: the default of `Decoder.apply_block`, which gradient checkpointing and
+    compiled blocks replace"""
     if context is None:
         return block(x_btc)
     return block(x_btc, context)
+
+
+class DecoderConfig(Protocol):
+    "What `Decoder` reads of a config"
+
+    n_layers: int  # blocks
+    context_length: int  # the most tokens it reads at once
+    init_std: float  # standard deviation of fresh weights
+    embed_std: float | None  # of fresh embeddings; None: the same
 
 
 class Decoder(nn.Module, ABC):
@@ -192,7 +202,7 @@ class Decoder(nn.Module, ABC):
     A subclass sets `cfg`, `tok`, `blocks`, `norm` and `head`, computes `features`, and calls
     `reset` at the end of its `__init__`."""
 
-    cfg: Config
+    cfg: DecoderConfig
     tok: nn.Embedding
     blocks: nn.ModuleList
     norm: nn.Module

@@ -17,10 +17,14 @@ from .gpt import AttentionFunction, causal_mask
 
 # %% ../../nbs/lib/model/kv_cache.ipynb #b35e18a7
 class KVCache:
-    """Keys and values of every layer, which are what attention looks back at.
+    """The keys and values of every layer for the tokens read so far, which attention looks back at.
 
-    `read` lets a model read on; whoever calls the model instead opens the cache before, and
-    advances it after."""
+    A pass over t new tokens is three calls, and `read` makes all of them:
+
+        cache.open(t)      # chooses slots and mask for t new tokens
+        model(ids, cache)  # every layer writes its keys and values into the slots
+        cache.advance(t)   # from now on they count as read
+    """
 
     def __init__(
         self,
@@ -32,14 +36,14 @@ class KVCache:
         self.n_layers = cfg.n_layers
         self.places = torch.arange(self.size, device=device)
         self.attention_of_layer = [partial(self.attention, i) for i in range(cfg.n_layers)]
-        # made with the first keys, in their format; keys of layer i at 2*i, its values at 2*i + 1
+        # (2 x layers, b, g, size, d): keys of layer i at 2*i, its values at 2*i + 1; made with the
+        # first keys, in their format and for as many texts
         self.kv: torch.Tensor | None = None
-        # set by `open` for the tokens that come next: their places in the buffers, these with
-        # everything remembered, and where the tokens may look
-        self.new_views: Sequence[torch.Tensor] = ()
-        self.all_views: Sequence[torch.Tensor] = ()
-        self.attn_mask: torch.Tensor | None = None
-        self.is_causal = False
+        # the next four are set by `open(t)`
+        self.new_views: Sequence[torch.Tensor] = ()  # slots of the t new tokens, (b, g, t, d) each
+        self.all_views: Sequence[torch.Tensor] = ()  # all slots up to and with them
+        self.attn_mask: torch.Tensor | None = None  # where the new tokens may look
+        self.is_causal = False  # the kernel's own mask is enough
         self.reset()
 
     def layer(self, index: int) -> AttentionFunction:
@@ -48,9 +52,9 @@ class KVCache:
 
     def reset(
         self,
-        pads: Sequence[int] | None = None,  # empty places before each text
+        pads: Sequence[int] | None = None,  # empty slots before each text
     ) -> None:
-        "Forget everything; the buffers stay"
+        "Forget all tokens; the buffers stay, so the next texts must be as many as before"
         self.length = 0  # tokens remembered
         self.pads_b1: torch.Tensor | None = None
         self.real_bs: torch.Tensor | None = None  # false where a short text has a pad
@@ -62,7 +66,7 @@ class KVCache:
         self,
         t: int,  # tokens to come
     ) -> torch.Tensor:  # (t,), or (b, t) if some texts are shorter
-        "Tell where the next tokens are in their texts"
+        "Return the positions of the next tokens, each in its own text"
         places_t = self.places.narrow(0, self.length, t)
         return places_t if self.pads_b1 is None else (places_t - self.pads_b1).clamp(min=0)
 
@@ -70,7 +74,7 @@ class KVCache:
         self,
         t: int,  # tokens to come
     ) -> None:
-        "Make room for more tokens; raises `GpubError` where there is none"
+        "Choose slots and mask for new tokens; raises `GpubError` where no slot is left"
         if self.length + t > self.size:
             raise GpubError(
                 f"{self.length} remembered and {t} new tokens are more than the context of "
@@ -98,7 +102,7 @@ class KVCache:
         return (causal_ts & real_b11s) | itself_ts, False
 
     def broken_layers(self) -> list[int]:
-        "List the layers whose remembered keys or values are not all numbers"
+        "List the layers with NaN or infinity among their keys or values"
         remembered = self.kv[:, :, :, : self.length]  # (2 x layers, b, g, length, d)
         is_finite = remembered.isfinite().flatten(1).all(1).view(self.n_layers, 2).all(1)
         return (~is_finite).nonzero().flatten().tolist()
@@ -114,7 +118,7 @@ class KVCache:
         k_bgtd: torch.Tensor,  # their keys: one for each head, or for a group of heads
         v_bgtd: torch.Tensor,  # their values
     ) -> torch.Tensor:  # (b, h, t, d)
-        "Add keys and values to those of a layer, and look at them all"
+        "Write the new keys and values into a layer's slots, and attend to all of them"
         b, h, t, d = q_bhtd.shape
         g = k_bgtd.size(1)
         if self.kv is None:
@@ -136,7 +140,7 @@ class KVCache:
         self,
         t: int,  # tokens that were read
     ) -> None:
-        "Count the tokens for which the cache was opened as remembered"
+        "Count the tokens that the cache was opened for as read"
         self.length += t
 
     @torch.no_grad()

@@ -175,9 +175,12 @@ class LlamaConfig(Config):
                 f"{self.n_kv_heads} n_kv_heads"
             )
         if self.head_size % 2:
+            origin = "head_dim"
+            if self.head_dim is None:
+                origin = f"d_model {self.d_model} / {self.n_heads} heads"
             raise GpubError(
-                "the head size must be even, its channels turn in pairs: "
-                f"d_model {self.d_model} / {self.n_heads} heads = {self.head_size}"
+                "the head size must be even, because RoPE turns its channels in pairs, got "
+                f"{self.head_size} ({origin})"
             )
 
     def to_dict(self) -> dict[str, Any]:
