@@ -1045,6 +1045,16 @@ def test_a_milestone_that_cannot_be_read_stays(tmp_path, monkeypatch):
     assert steps(tmp_path) == [3, 1]
 
 
+@pytest.mark.parametrize("content", ["", "[1]", '{"step": 1'])
+def test_a_milestone_whose_state_is_damaged_stays(tmp_path, content):
+    "Its weights may be whole: rotation leaves it to a person"
+    folder = save(tmp_path, 1, milestone=True)
+    (folder / "state.json").write_text(content)
+    save(tmp_path, 2)
+    save(tmp_path, 3, keep=1)
+    assert steps(tmp_path) == [3, 1]
+
+
 def test_a_mirror_keeps_no_leftovers(both):
     "What a full disk or a kill left half done goes with the next copy, and rotation catches up"
     run, away = both

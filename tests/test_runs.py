@@ -101,6 +101,8 @@ def test_resume_needs_only_the_name(runs, tmp_path, monkeypatch):
     with trainer.opened() as run:
         step = next(run.steps())
         run.save(step, wait=True)
+    with pytest.raises(GpubError, match="is not opened: with trainer.opened"):
+        trainer.save(step)  # the writer of checkpoints is closed
     assert summarise_run(tmp_path / "cut").state == "stopped"
     monkeypatch.chdir(tmp_path)
     output_of("resume", tmp_path / "cut")

@@ -560,10 +560,13 @@ def test_sampled_pairs_follow_the_reward():
     for pair in sampled_pairs(model, prompts, reward, 5, end, always_right=True):
         n = next(i for i, p in enumerate(prompts) if p.tolist() == pair.chosen.ids[:9].tolist())
         assert reward(n, pair.chosen.ids[9:]) > reward(n, pair.rejected.ids[9:])
+    modes = set()
+    model.train().tok.register_forward_hook(lambda tok, *more: modes.add(tok.training))
     signal = measure_signal(
         model, Questions(prompts, lambda n, a: 0.0), end, GrpoConfig(longest=5), answers=2
     )
     assert signal == dict(p_right=0.0, signal=0.0)
+    assert modes == {False} and model.training, "measured as it answers, then left as it was"
 
 
 def test_the_teacher_is_the_floor():

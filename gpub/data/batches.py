@@ -214,8 +214,8 @@ class Batches:
 
     @cached_property
     def fingerprint(self) -> str:  # 16 hex digits
-        """Name these ids: of shards the manifest's fingerprint, else a hash of the arrays. The same
-        ids cut into other arrays, or of another dtype, get another name"""
+        """Identify the data: the manifest's fingerprint for shards, else a hash of the arrays. It
+        depends on where one array ends and the next begins, and on their dtype"""
         if self.shard_map is not None:
             return self.shard_map.fingerprint
         digests = b""
@@ -240,7 +240,7 @@ class Batches:
         tokens: int,  # to read now, of all ranks together
         context_length: int | None = None,  # of the rows: a part of a window; default: all of it
     ) -> Batch:  # this rank's rows
-        """Read what comes at a place in the order, whatever was read before it; raises `GpubError`
+        """Read the rows at a position in the order, whatever was read before; raises `GpubError`
         for tokens that are no whole windows"""
         window = self.plan.context_length
         length = context_length or window
@@ -261,7 +261,7 @@ class Batches:
         cursor: int,  # tokens that all ranks have read so far
         tokens: int,  # to read now, of all ranks together
     ) -> list[RowOrigin]:  # one for each window that `read` reads there
-        "Tell where the windows of this rank's rows lie; of shards also in which documents"
+        "Return where the windows of this rank's rows lie; for shards also in which documents"
         origins = []
         for source, (first, stop) in zip(self.sources, self._window_ranges(cursor, tokens)):
             name = source.order.name
@@ -294,13 +294,13 @@ class Batches:
         # so the counts add up to the windows, whatever was rounded
         counts = []
         remaining = windows
-        remaining_weight = 1.0
-        for weight in self.shares[:-1]:
-            share = min(weight / remaining_weight, 1.0) if remaining_weight > 0 else 0.0
-            count = _rounded_share(remaining, share)
+        remaining_share = 1.0
+        for share in self.shares[:-1]:
+            part = min(share / remaining_share, 1.0) if remaining_share > 0 else 0.0
+            count = _rounded_part(remaining, part)
             counts.append(count)
             remaining -= count
-            remaining_weight -= weight
+            remaining_share -= share
         return [*counts, remaining]
 
     def _window_ranges(self, cursor: int, tokens: int) -> list[tuple[int, int]]:
@@ -322,10 +322,10 @@ class Batches:
 _ONE = 1 << 32  # 1 in fixed point
 
 
-def _rounded_share(windows: int, share: float) -> int:
-    "Compute a share of some windows, rounded to whole ones"
+def _rounded_part(windows: int, part: float) -> int:
+    "Compute a part, 0 to 1, of some windows, rounded to whole ones"
     # NOTE: deliberately integers: a product of floats need not round alike on every machine
-    return (windows * round(share * _ONE) + _ONE // 2) // _ONE
+    return (windows * round(part * _ONE) + _ONE // 2) // _ONE
 
 
 def _arrays_by_source(
@@ -357,7 +357,7 @@ def _entries_by_source(manifest: dict, split: str, folder: Path) -> dict[str, li
 
 
 def _shares(weights: dict[str, float], names: list[str]) -> list[float]:
-    "Check weights, and put them in order; they add up to one"
+    "Check weights, and return them as shares that add up to one, in the order of the names"
     if set(weights) != set(names):
         raise GpubError(
             f"the weights are for {', '.join(weights)}; the sources are {', '.join(names)}"

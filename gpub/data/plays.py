@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['PLAY_WORDS', 'VERSE', 'CAST', 'STAGE', 'FUTURE_LEAKS', 'Grammar', 'alternatives', 'lines', 'play', 'plays',
-           'plays_entropy', 'plays_char_nll', 'plays_nll', 'scene_start', 'ideal_error', 'sees_future', 'Markov']
+           'plays_entropy', 'plays_char_nll', 'plays_nll', 'scene_start', 'ideal_error', 'sees_future', 'future_alarm',
+           'Markov']
 
 # %% ../../nbs/lib/data/plays.ipynb #063659ca
 import math
@@ -503,6 +504,18 @@ def sees_future(
             f"{sigmas * stderr:.4f}): the model sees the future. Look for {FUTURE_LEAKS}"
         )
     return None
+
+
+def future_alarm(
+    loss: float,  # nats per character on `text`
+    text: str,  # held out, of a stream of plays
+) -> str | None:  # None: no alarm, or too few scenes for an error bar
+    "Hold a loss against the ideal reader's on the whole scenes of the same text"
+    if text.count("SCENE. ") < 3:
+        return None
+    text = text[scene_start(text) :]
+    nats, chars = plays_nll(text)
+    return sees_future(loss, nats / chars, ideal_error(text))
 
 # %% ../../nbs/lib/data/plays.ipynb #b73546c7
 class Markov:

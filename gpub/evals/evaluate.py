@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['DEFAULT_TASKS', 'sample_checkpoints', 'words_known', 'run_programs', 'ModelIdentity', 'model_identity', 'EvalOptions',
-           'OpenRun', 'open_examined', 'evaluate_run', 'stored_or_new']
+           'EvaluatedRun', 'open_for_evaluation', 'evaluate_run', 'stored_or_new']
 
 # %% ../../nbs/lib/evals/evaluate.ipynb #b465a483
 import json
@@ -82,6 +82,8 @@ def run_programs(
     "Let a model write the functions of HumanEval, one greedy try each, and run them in the sandbox"
     results = []
     for problem in programs:
+        # after `legible` the prompt comes back from the tokenizer as it went in, so that its length
+        # is where the completion begins
         prompt, _ = legible(tok, problem["prompt"])
         completion = generate(model, tok, prompt, n, temperature=0)[len(prompt) :]
         results.append(solves(problem, completion, unsafe))
@@ -143,9 +145,9 @@ class EvalOptions(Config):
         for task in self.tasks:
             if task in _LEFT_TO_LM_EVAL:
                 raise GpubError(
-                    f"the answers of {task} are written, which lm-eval does by itself: gpub export "
-                    f"RUN FOLDER, then lm_eval --model hf --model_args pretrained=FOLDER --tasks "
-                    f"{task} --apply_chat_template"
+                    f"{task} needs generated answers, which gpub does not score; lm-eval does, on "
+                    "the exported model: gpub export RUN FOLDER, then lm_eval --model hf "
+                    f"--model_args pretrained=FOLDER --tasks {task} --apply_chat_template"
                 )
             if task not in known:
                 raise GpubError(f"no task {task!r}; there are: {', '.join(known)}")
@@ -176,7 +178,7 @@ _CHECKED_WINDOWS = 8  # of the context length: what both computations of the los
 
 
 @dataclass(frozen=True)
-class OpenRun:
+class EvaluatedRun:
     "A run in memory, and the texts that its scores are held against"
 
     run: Path | str  # the run folder
@@ -254,12 +256,12 @@ class OpenRun:
         return dict(settings=settings, versions=versions, machine=machine(device))
 
 
-def open_examined(
+def open_for_evaluation(
     run: Path | str,  # a run folder
     options: EvalOptions,
     question_texts: Sequence[str],  # to count tokens in where the training text is gone
     log: Callable[[str], None],  # told of checkpoints that are damaged
-) -> OpenRun:
+) -> EvaluatedRun:
     "Load a run and the text it was trained on"
     identity = model_identity(run, options.step, log)
     model, tok, config = load_run(run, identity.step, options.device)
@@ -274,7 +276,7 @@ def open_examined(
             text, _ = legible(tok, question)
             texts.append(text)
     ids = np.concatenate(tok.encode_batch(texts))
-    return OpenRun(
+    return EvaluatedRun(
         run=run,
         options=options,
         identity=identity,
@@ -306,8 +308,9 @@ def evaluate_run(
     # told the losses, and whether the models agree
     log: Callable[[str], None] = print,
 ) -> dict[str, Any]:  # ready for JSON
-    """Return the report card of a run; raises `GpubError` for a missing or odd file, a missing
-    lm-eval, and a model whose loss is not that of training"""
+    """Return the report card of a run; raises `GpubError` for a missing or malformed file, for
+    lm-eval not installed, and if the loss measured here differs from what training's own evaluation
+    computes"""
     use_threads()
     questions = options.questions()
     programs = []
@@ -316,7 +319,7 @@ def evaluate_run(
         programs = problems(options.limit, options.folder)
     question_texts = [item.context for items in questions.values() for item in items]
     question_texts += [program["prompt"] for program in programs]
-    opened = open_examined(run, options, question_texts, log)
+    opened = open_for_evaluation(run, options, question_texts, log)
     model = opened.model
     tok = opened.tok
     parameters = sum(p.numel() for p in model.parameters())

@@ -577,10 +577,10 @@ def _is_milestone(folder: Path) -> bool:
     try:
         record = parse_json((folder / "state.json").read_text(encoding="utf-8"))
         return record.get("milestone", False)
-    except OSError:
-        return True  # nobody knows: what cannot be read now may be whole tomorrow
-    except (ValueError, AttributeError):
-        return False  # damaged: nothing there worth keeping
+    # unreadable or damaged: it may be a milestone, and its weights may be whole, so only a person
+    # deletes it
+    except (OSError, ValueError, AttributeError):
+        return True
 
 
 def _rotate(root: Path, step: int, keep: int, truncate_first: bool = False):

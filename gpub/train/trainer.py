@@ -16,7 +16,7 @@ from torch import nn
 from ..core import GpubError
 from ..data.batch import Batch
 from ..data.corpus import Corpus, load_corpus, pick_prompt, references
-from ..data.plays import ideal_error, plays_nll, scene_start, sees_future
+from ..data.plays import future_alarm
 from ..data.prefetch import Prefetcher
 from ..device import Precision, pick_device, use_threads
 from ..files import runs_dir
@@ -63,33 +63,40 @@ def _find_recipe(options: RunOptions, out: Path) -> _Recipe:
 
 class Trainer(TrainingRun[RunOptions]):
     """A preset being trained in a folder; `go` does it, and the same call goes on after an
-    interruption"""
+    interruption.
+
+    `TrainingRun` opens the folder and makes the steps; world, state, learner, ledger and
+    `stored_config` are set there and in `TrainingJob`, which also lists the hooks below."""
 
     def __init__(self, options: RunOptions):
         if not isinstance(options, RunOptions):
             raise GpubError(f"Trainer takes options, not {options!r}: Trainer(RunOptions(...))")
         super().__init__(options)
         use_threads()
+        # what is trained, and where
         self.name = options.preset
         self.out = _run_folder(options)
         recipe = _find_recipe(options, self.out)
         self.initial = recipe.initial
         self.preset = recipe.preset
         self.cfg = recipe.train
+        # who hears of it
         self.command = options.command or f"gpub train {self.name} --out {self.out}"
         self.progress = options.progress or Progress(self.cfg.steps)
         self.log = self._choose_log()
         self.run = Run(self.out, log=self.log)
         self.device = pick_device(self.world.device(options.device))
+        # the data, whose vocabulary completes the model's shape
         self.corpus = self._read_corpus(recipe.shape)
         self.tok = self.corpus.tok
         self.model_cfg = self.preset.config(vocab_size=self.tok.vocab_size, **recipe.shape)
         if self.initial:
             whole = not is_sliced(self.world, options.parallel)
             self.initial.check(self.model_cfg, self.cfg, whole)
+        # when a step is followed by a validation, a text, a checkpoint
         self.save_every = options.save_every or max(1, self.cfg.steps // 10)
         self.eval_steps, self.milestone_steps = self._marked_steps()
-        self.sample_steps = self.milestone_steps
+        self.sample_steps = self.milestone_steps  # each milestone has its text
         self.rows = RunRows(self.corpus, self.cfg, self.model_cfg.context_length, self.world)
         self.prefetcher: Prefetcher | None = None  # of a GPU, while steps are made
         self.val_bytes = len(self.tok.decode_bytes(self.corpus.val))
@@ -127,7 +134,7 @@ class Trainer(TrainingRun[RunOptions]):
         )
 
     def identity(self) -> dict:
-        "Tell what makes two runs the same"
+        "Return what makes two runs the same"
         corpus = self.corpus
         identity = dict(
             preset=self.name,
@@ -147,7 +154,7 @@ class Trainer(TrainingRun[RunOptions]):
         return identity
 
     def describe(self) -> dict:
-        "Tell what else config.json keeps of this kind of run"
+        "Return what else config.json keeps of this kind of run"
         corpus = self.corpus
         text = "".join(corpus.texts) if corpus.texts else corpus.val_text()
         return dict(
@@ -159,7 +166,7 @@ class Trainer(TrainingRun[RunOptions]):
         )
 
     def moved_data(self) -> dict:
-        "Tell where the data lies now"
+        "Return where the data lies now"
         kept = kept_options(self.options)
         return dict(data=kept["data"]) if "data" in kept else {}
 
@@ -209,7 +216,7 @@ class Trainer(TrainingRun[RunOptions]):
         return [(prompt, draw_text(self.learner.model, self.tok, prompt))]
 
     def flops_per_token(self, step: int) -> float:
-        "Count what a token of a step costs: sleeping blocks nothing"
+        "Count the floating-point operations of a token of a step; sleeping blocks need none"
         depth = depth_at(step - 1, self.cfg, self.model_cfg.n_layers)
         return flops_per_token(replace(self.model_cfg, n_layers=depth))
 
@@ -230,9 +237,10 @@ class Trainer(TrainingRun[RunOptions]):
             f"validation {unit} ({last['val_bpb']:.3f} bits per byte), {last['tokens']:,} tokens "
             f"in {minutes_seconds(last['seconds'])} min, ${last['usd']:.2f}\nreport: {report}"
         )
-        alarm = _future_alarm(self.corpus, self.stored_config["reference"], last["val_loss"])
-        if alarm:
-            self.log(f"ALARM: {alarm}")
+        if self.corpus.texts and "source entropy" in self.stored_config["reference"]:
+            alarm = future_alarm(last["val_loss"], self.corpus.texts[1])
+            if alarm:
+                self.log(f"ALARM: {alarm}")
 
     def _choose_log(self) -> Callable[[str], object]:
         if not self.world.main:
@@ -252,7 +260,7 @@ class Trainer(TrainingRun[RunOptions]):
         return replace(corpus, val=corpus.val[: options.eval_tokens])
 
     def _marked_steps(self) -> tuple[set[int], set[int]]:
-        "Return the steps after which is validated, and those that are milestones"
+        "Return the steps that are followed by a validation, and those that are milestones"
         evals = self.options.eval_steps
         milestones = self.options.milestone_steps
         if evals is None:
@@ -299,13 +307,3 @@ def _refuse_letters(name: str):
             f"{name} is a model for a vocabulary of {vocab_size:,}, not for the characters of "
             "Shakespeare: give --data a folder made by gpub prep, or a text file"
         )
-
-
-def _future_alarm(corpus: Corpus, reference: dict, loss: float) -> str | None:
-    "Return an alarm if a loss on a known source is below the ideal reader's"
-    text = corpus.texts[1] if corpus.texts else ""
-    if "source entropy" not in reference or text.count("SCENE. ") < 3:
-        return None  # too short for an error bar
-    text = text[scene_start(text) :]
-    nats, chars = plays_nll(text)
-    return sees_future(loss, nats / chars, ideal_error(text))

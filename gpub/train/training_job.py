@@ -35,7 +35,13 @@ _Options = TypeVar("_Options")  # `RunOptions`, or those of a method of tuning
 
 
 class TrainingJob(ABC, Generic[_Options]):
-    "What a run learns, how it is measured, and where it is; `Trainer` and `Tuner` are its kinds"
+    """What a run learns, how it is measured, and where it is; `Trainer` and `Tuner` are its kinds.
+
+    Its methods are hooks, which a kind overrides. `TrainingRun` calls them in this order:
+    when the folder is opened, `build_model`, `settle_recipe`, `identity` and `moved_data`; in a new
+    one also `choose_precision`, `describe`, `take_initial_weights` and `take_initial_optimizer`;
+    when steps begin, `make_objective`; around steps, `scores`, `draw_texts`, `flops_per_token`,
+    `after_row` and `tensors`; after the last, `close_data` and `finish`."""
 
     # set by the `__init__` of a kind
     name: str  # of the preset, or of the method of tuning
@@ -79,14 +85,15 @@ class TrainingJob(ABC, Generic[_Options]):
 
     @abstractmethod
     def identity(self) -> dict:
-        "Tell what makes two runs the same; `train` is the recipe"
+        """Return what makes two runs the same, as config.json and every checkpoint keep it;
+        `train` is the recipe"""
 
     @abstractmethod
     def describe(self) -> dict:
-        "Tell what else config.json keeps of this kind of run: reference, prompt, unit"
+        "Return what else config.json keeps of this kind of run: reference, prompt, unit"
 
     def moved_data(self) -> dict:
-        "Tell where the data lies now, as config.json keeps it among the options"
+        "Return where the data lies now, as config.json keeps it among the options"
         return {}
 
     def choose_precision(
@@ -111,17 +118,17 @@ class TrainingJob(ABC, Generic[_Options]):
 
     @abstractmethod
     def scores(self) -> dict[str, float]:
-        "Validate, and return fields of a row; every process must ask"
+        "Validate, and return fields of a row; every process must call it"
 
     @abstractmethod
     def draw_texts(self) -> list[tuple[str, str]]:
-        "Return prompts, and how the model goes on; every process must ask"
+        "Return prompts, and how the model goes on; every process must call it"
 
     def flops_per_token(
         self,
         step: int,  # steps done
-    ) -> float | None:  # None: not to be told
-        "Count what a token of a step costs"
+    ) -> float | None:  # None: unknown; in tuning, answers and references cost something too
+        "Count the floating-point operations of a token of a step"
         return None
 
     def after_row(self, row: dict):
@@ -141,4 +148,4 @@ class TrainingJob(ABC, Generic[_Options]):
 
     @abstractmethod
     def finish(self):
-        "Write the bill and the report, and say the last words"
+        "Write the bill and the report, and log the result"

@@ -37,14 +37,17 @@ _Options = TypeVar("_Options")  # those of a kind of run
 
 
 class TrainingRun(TrainingJob[_Options]):
-    "A run of any kind in its folder; `go` does it, and the same call goes on after an interruption"
+    """A run of any kind in its folder; `go` does it, and the same call goes on after an
+    interruption.
+
+    It calls the hooks of `TrainingJob`, in the order that is told there"""
 
     def __init__(
         self,
         options: _Options,  # those of a kind of run
     ):
         super().__init__(options)
-        self.recorder: StepRecorder | None = None  # from `opened` on, where steps are left
+        self.recorder: StepRecorder | None = None  # inside `opened`, where steps are left
 
     def go(self) -> Path:
         "Train to the end and return the run folder; raises as `opened` does"
@@ -80,7 +83,7 @@ class TrainingRun(TrainingJob[_Options]):
 
     def steps(self) -> Iterator[TrainStep]:
         "Yield each `TrainStep`, logged and saved; none where the run was at its end"
-        recorder = self._open_recorder()
+        recorder = self._current_recorder()
         if recorder is None:
             return
         learner = self.learner
@@ -119,8 +122,9 @@ class TrainingRun(TrainingJob[_Options]):
         step: TrainStep,  # the one just yielded
         wait: bool = False,  # return when it is on the disk, and in the mirror
     ):
-        "Save a checkpoint of the step that was just given; raises as `StepRecorder.save`"
-        recorder = self._open_recorder()
+        """Save a checkpoint of the step that was just given; raises as `StepRecorder.save`, and
+        `GpubError` outside `opened`"""
+        recorder = self._current_recorder()
         if recorder is None:
             raise GpubError(
                 f"the run in {self.out} was at its end, step {self.state.step}: it is saved"
@@ -129,11 +133,10 @@ class TrainingRun(TrainingJob[_Options]):
 
     def restore_or_begin(self):
         "Build the model, check the folder, and load its newest checkpoint if it has one"
-        self.recorder = None
         seed_everything(self.cfg.seed)
         model = self.build_model()
         if self.options.mirror:
-            self.world.on_main(self._restore_from_mirror)
+            self.world.on_main(self.run.restore, self.options.mirror)
         self.settle_recipe()
         self.stored_config = self.world.on_main(self._store_config, model)
         precision = pick_precision(self.device, self.stored_config["precision"].get("name"))
@@ -161,7 +164,7 @@ class TrainingRun(TrainingJob[_Options]):
         return load_checkpoint(path, log=self.log)
 
     def write_page(self) -> Path | None:
-        "Draw the finished run; None where the room `report`, a leaf, was cut off"
+        "Draw the finished run; None if `gpub.report` is not installed"
         if find_spec("gpub.report") is None:
             return None
         from gpub.report.page import write_report
@@ -195,7 +198,7 @@ class TrainingRun(TrainingJob[_Options]):
         return open_config(self.out, identity, new_facts, self.options.free, self.moved_data())
 
     def _new_config_facts(self, model: nn.Module) -> dict:
-        "Tell what a new config.json says beside `identity`"
+        "Return what a new config.json says beside `identity`"
         precision = self.choose_precision(model)
         return dict(
             parameters=sum(p.numel() for p in model.parameters()),
@@ -225,13 +228,15 @@ class TrainingRun(TrainingJob[_Options]):
             )
             closed_at_end.callback(track.close)
             closed_at_end.enter_context(explain_lost_process(self.world, self.command))
-            self.recorder = StepRecorder(self, saver, track)
+            recorder = StepRecorder(self, saver, track)
+            self.recorder = recorder
             try:
                 yield
             finally:
+                self.recorder = None
                 self.ledger.switch("save")  # the saver's block waits for the last write
                 self.close_data()
-            self.recorder.await_saver()
+            recorder.await_saver()
 
     def _make_saver(self) -> Saver | None:
         "Make the saver of process 0; where the model is in slices, one for each process"
@@ -256,17 +261,14 @@ class TrainingRun(TrainingJob[_Options]):
         if gap:
             self.log(gap)
 
-    def _restore_from_mirror(self):
-        self.run.restore(self.options.mirror)
-
     def _mirror_finished(self):
         "Copy the finished run, report and all, to the second place too"
         with disk_errors(self.options.mirror):
             mirror_run(self.out, self.options.mirror, self.options.keep)
 
-    def _open_recorder(self) -> StepRecorder | None:
-        "Return the recorder; None of a run at its end; raises `GpubError` if it was not opened"
-        if self.learner is None:
+    def _current_recorder(self) -> StepRecorder | None:
+        "Return the recorder; None for a run at its end; raises `GpubError` outside `opened`"
+        if self.recorder is None and self.state.step < self.cfg.steps:
             raise GpubError(
                 f"the run in {self.out} is not opened: with trainer.opened() as run: "
                 "for step in run.steps(): ..."

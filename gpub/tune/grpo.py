@@ -70,7 +70,7 @@ class Questions:
 def measure_signal(
     model: Decoder,  # before training
     questions: Questions,  # some hundred
-    end: int,  # id after which an answer is over
+    end_id: int,  # token after which an answer is over
     cfg: GrpoConfig = GrpoConfig(),  # group, length and temperature
     answers: int = 8,  # to each question, to estimate how often it is answered right
 ) -> dict[str, float]:  # p_right: share of right answers; signal: share of groups that teach
@@ -78,7 +78,8 @@ def measure_signal(
     sampling = SamplingConfig(temperature=cfg.temperature)
     n_right = np.zeros(len(questions.prompts))
     for seed in range(answers):
-        drawn = sample_answers(model, questions.prompts, cfg.longest, end, seed, sampling)
+        with eval_mode(model):
+            drawn = sample_answers(model, questions.prompts, cfg.longest, end_id, seed, sampling)
         rewards = np.array([questions.reward(n, answer) for n, answer in enumerate(drawn)])
         n_right += rewards > 0
     return dict(
@@ -126,8 +127,8 @@ class GrpoObjective:
     def __init__(
         self,
         model: Decoder,  # that learns
-        ask: Callable[[int], Questions],  # step -> its questions, a pure function
-        end: int,  # id after which an answer is over
+        questions_at: Callable[[int], Questions],  # step -> its questions, a pure function
+        end_id: int,  # token after which an answer is over
         cfg: GrpoConfig = GrpoConfig(),  # groups, lengths, penalty
         reference: Decoder | None = None,  # the model before training, for a penalty
         world: World = World(),  # the processes that share a step
@@ -137,8 +138,8 @@ class GrpoObjective:
                 f"penalty {cfg.penalty} holds the model to its beginning: give it as reference"
             )
         self.model = model
-        self.ask = ask
-        self.end = end
+        self.questions_at = questions_at
+        self.end_id = end_id
         self.cfg = cfg
         self.reference = reference
         self.world = world
@@ -146,13 +147,13 @@ class GrpoObjective:
     def answer(self, step: int) -> tuple[list[EncodedChat], Tensor]:
         "Sample the answers of a step, groups side by side, and judge each"
         cfg = self.cfg
-        questions = self.ask(step)
+        questions = self.questions_at(step)
         numbers = np.repeat(np.arange(len(questions.prompts)), cfg.group)
         prompts = [questions.prompts[n] for n in numbers]
         sampling = SamplingConfig(temperature=cfg.temperature)
         seed = int(np.random.default_rng([cfg.seed, step]).integers(1 << 62))
         with eval_mode(self.model):
-            answers = sample_answers(self.model, prompts, cfg.longest, self.end, seed, sampling)
+            answers = sample_answers(self.model, prompts, cfg.longest, self.end_id, seed, sampling)
         rewards = [questions.reward(int(n), answer) for n, answer in zip(numbers, answers)]
         return as_chats(prompts, answers), torch.tensor(rewards, dtype=torch.float32)
 
@@ -166,6 +167,7 @@ class GrpoObjective:
         groups = [chats[start : start + group] for start in range(0, len(chats), group)]
         local_groups = self.world.share_of(groups, "groups of answers")
         local_chats = [chat for one_group in local_groups for chat in one_group]
+        # n questions, g answers to each
         local_rewards_ng = self.world.share_of(rewards_b.view(-1, group), "groups of answers")
         return AnswerBatch(
             chats=local_chats,
@@ -196,7 +198,8 @@ class GrpoObjective:
                     self.reference, batch, temperature=cfg.temperature
                 )
             # the plain estimator of the KL divergence (k1): how much likelier an answer has become,
-            # in nats; a mean of few answers may be below 0
+            # in nats; a mean of few answers may be below 0. Both are 0 outside the answers, so the
+            # sum is over answer tokens alone
             distance_bt = sampler_logprobs_bt - reference_logprobs_bt
             metrics["kl"] = distance_bt.sum() / piece.step_answers
         if cfg.penalty == "reward":
@@ -218,7 +221,7 @@ class GrpoObjective:
         "Measure the answers of a piece, as shares of the step"
         rewards_ng = piece.rewards_b.view(-1, piece.group)
         answered = sum(int(chat.learned.sum()) for chat in piece.chats)
-        ended = sum(int(chat.ids[-1] == self.end) for chat in piece.chats)
+        ended = sum(int(chat.ids[-1] == self.end_id) for chat in piece.chats)
         return dict(
             reward=piece.rewards_b.sum() / piece.step_answers,
             signal=(rewards_ng.std(1) > 0).sum() * piece.group / piece.step_answers,

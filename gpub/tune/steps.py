@@ -101,7 +101,7 @@ class Tuner(TrainingRun[TuneOptions]):
         return self.options.every or max(1, self.cfg.steps // 10)
 
     def identity(self) -> dict:
-        "Tell what makes two runs the same"
+        "Return what makes two runs the same"
         adapter = dict(lora=self.options.lora) if self.options.lora else {}
         return dict(
             preset=self.name,
@@ -114,7 +114,7 @@ class Tuner(TrainingRun[TuneOptions]):
         )
 
     def describe(self) -> dict:
-        "Tell what else config.json keeps of this kind of run"
+        "Return what else config.json keeps of this kind of run"
         return dict(
             chat=chat_facts(self.tok),
             started_from=str(self.start.folder),
@@ -169,10 +169,6 @@ class Tuner(TrainingRun[TuneOptions]):
         config = TalkConfig(longest=_SAMPLE_TOKENS)
         with eval_mode(model), matmul_format(model, self.learner.dtype):
             return [(q, reply(model, self.tok, q, config)) for q in self.method.questions]
-
-    def flops_per_token(self, step: int) -> float | None:
-        "Return None: answers, references and padding cost something too"
-        return None
 
     def after_row(self, row: dict):
         "Say what was measured"
