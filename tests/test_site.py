@@ -260,12 +260,13 @@ def test_what_to_do_with_a_page():
 
 
 def test_the_first_screen(built):
-    "Words and two ways on, and below them the training with its slider, which is in the site"
+    "Words and three ways on, and below them the training with its slider, which is in the site"
     page = (built / "index.html").read_text(encoding="utf-8")
     hero = re.search(r'<div class="hero">.*?</iframe>', page, re.S)
     assert hero, "the first page begins without its hero"
-    first, second = re.findall(r'<a class="button[^"]*" href="([^"]+)"', hero[0])
-    assert (built / first).is_file() and f'id="{second[1:]}"' in page
+    zero, one, inside = re.findall(r'<a class="button[^"]*" href="([^"]+)"', hero[0])
+    assert (built / zero).is_file() and (built / one).is_file()
+    assert f'id="{inside[1:]}"' in page
     training = re.search(r"<iframe src=['\"]([^'\"]+)", hero[0])
     assert training[1] == "widgets/training.html" and (built / training[1]).is_file()
     assert page.index("<h1>") < hero.start() < page.index("<h2>")
