@@ -2,93 +2,6 @@
 shortcuts and usual mistakes."""
 
 WRONG = {
-    "join_pair": {
-        "letters instead of tokens": """
-            def join_pair(tokens, pair):
-                joined = "".join(pair)
-                cut = "".join(tokens).replace(joined, f"|{joined}|").split("|")
-                out = []
-                for piece in cut:
-                    out += [piece] if piece == joined else list(piece)
-                return out""",
-        "in place": """
-            def join_pair(tokens, pair):
-                i = 0
-                while i + 1 < len(tokens):
-                    if (tokens[i], tokens[i + 1]) == pair:
-                        tokens[i : i + 2] = [tokens[i] + tokens[i + 1]]
-                    i += 1
-                return tokens""",
-        "only the first": """
-            def join_pair(tokens, pair):
-                for i in range(len(tokens) - 1):
-                    if (tokens[i], tokens[i + 1]) == pair:
-                        return [*tokens[:i], "".join(pair), *tokens[i + 2 :]]
-                return list(tokens)""",
-        "letters used twice": """
-            def join_pair(tokens, pair):
-                out = []
-                for i, token in enumerate(tokens):
-                    if tuple(tokens[i : i + 2]) == pair:
-                        out.append("".join(pair))
-                    elif i == 0 or (tokens[i - 1], token) != pair:
-                        out.append(token)
-                return out""",
-        "from the right": """
-            def join_pair(tokens, pair):
-                out, left = [], list(tokens)
-                while left:
-                    if tuple(left[-2:]) == pair:
-                        out.insert(0, left[-2] + left[-1])
-                        del left[-2:]
-                    else:
-                        out.insert(0, left.pop())
-                return out""",
-    },
-    "cut_word": {
-        "the longest first": """
-            def cut_word(word, merges):
-                known = {a + b for a, b in merges} | set(word)
-                out = []
-                while word:
-                    n = max(n for n in range(1, len(word) + 1) if word[:n] in known)
-                    out.append(word[:n])
-                    word = word[n:]
-                return out""",
-        "from the last merge to the first": """
-            def cut_word(word, merges):
-                tokens = list(word)
-                for pair in reversed(merges):
-                    out = []
-                    for token in tokens:
-                        if out and (out[-1], token) == pair:
-                            out[-1] += token
-                        else:
-                            out.append(token)
-                    tokens = out
-                return tokens""",
-        "until nothing changes": """
-            def cut_word(word, merges):
-                tokens = list(word)
-                for _ in range(9):
-                    for pair in merges:
-                        out = []
-                        for token in tokens:
-                            if out and (out[-1], token) == pair:
-                                out[-1] += token
-                            else:
-                                out.append(token)
-                        tokens = out
-                return tokens""",
-        "whatever fits first": """
-            def cut_word(word, merges):
-                out = []
-                for letter in word:
-                    out.append(letter)
-                    while len(out) > 1 and (out[-2], out[-1]) in merges:
-                        out[-2:] = [out[-2] + out[-1]]
-                return out""",
-    },
     "warm": {
         "the probabilities are divided": """
             def warm(scores, temperature):
@@ -118,6 +31,98 @@ WRONG = {
         "always two letters": """
             def nats_per_letter(losses, pieces):
                 return sum(losses) / len(losses) / 2""",
+    },
+    "temperature_for": {
+        "the formula for two tokens": """
+            def temperature_for(scores, wanted):
+                best, second = scores.double().topk(2).values
+                p = torch.tensor(wanted).double()
+                return ((best - second) / (p / (1 - p)).log()).abs().item()""",
+        "a table of temperatures": """
+            def temperature_for(scores, wanted):
+                def off(t):
+                    return abs((scores / t).softmax(-1).max().item() - wanted)
+                return min((n / 100 for n in range(1, 500)), key=off)""",
+        "never above 100": """
+            def temperature_for(scores, wanted):
+                low, high = 1e-3, 100.0
+                for _ in range(60):
+                    middle = (low + high) / 2
+                    if (scores.double() / middle).softmax(-1).max() > wanted:
+                        low = middle
+                    else:
+                        high = middle
+                return high""",
+        "the wrong half": """
+            def temperature_for(scores, wanted):
+                low, high = 0.0, 5000.0
+                for _ in range(60):
+                    middle = (low + high) / 2
+                    if (scores.double() / middle).softmax(-1).max() < wanted:
+                        low = middle
+                    else:
+                        high = middle
+                return high""",
+        "the probabilities are scaled": """
+            def temperature_for(scores, wanted):
+                return scores.softmax(-1).max().item() / wanted""",
+    },
+    "without_copies": {
+        "compared with all that came before": """
+            def without_copies(documents, threshold):
+                bags = [set(d.split()) for d in documents]
+                return [d for i, d in enumerate(documents)
+                        if not any(len(bags[i] & b) / len(bags[i] | b) > threshold
+                                   for b in bags[:i])]""",
+        "equal ones only": """
+            def without_copies(documents, threshold):
+                return list(dict.fromkeys(documents))""",
+        "the last one stays": """
+            def without_copies(documents, threshold):
+                kept = []
+                for d in reversed(documents):
+                    a = set(d.split())
+                    if not any(len(a & set(o.split())) / len(a | set(o.split())) > threshold
+                               for o in kept):
+                        kept.insert(0, d)
+                return kept""",
+        "at the threshold": """
+            def without_copies(documents, threshold):
+                kept = []
+                for d in documents:
+                    a = set(d.split())
+                    if all(len(a & set(o.split())) / len(a | set(o.split())) < threshold
+                           for o in kept):
+                        kept.append(d)
+                return kept""",
+        "over the smaller one": """
+            def without_copies(documents, threshold):
+                kept = []
+                for d in documents:
+                    a = set(d.split())
+                    if not any(len(a & set(o.split())) / min(len(a), len(set(o.split())))
+                               > threshold for o in kept):
+                        kept.append(d)
+                return kept""",
+        "words counted as often as they come": """
+            def without_copies(documents, threshold):
+                def likeness(a, b):
+                    a, b = a.split(), b.split()
+                    common = sum(w in b for w in a)
+                    return common / (len(a) + len(b) - common)
+                kept = []
+                for d in documents:
+                    if not any(likeness(o, d) > threshold for o in kept):
+                        kept.append(d)
+                return kept""",
+        "letters": """
+            def without_copies(documents, threshold):
+                kept = []
+                for d in documents:
+                    a = set(d)
+                    if not any(len(a & set(o)) / len(a | set(o)) > threshold for o in kept):
+                        kept.append(d)
+                return kept""",
     },
     "mistakes": {
         "both dropped": """
