@@ -697,6 +697,27 @@ WRONG = {
                     width = wider""",
         "always the first model": "def widest(layers, batch, room):\n    return 128",
     },
+    "loss_between": {
+        "a line over the size itself": """
+            def loss_between(sizes, losses, size):
+                for small, large, high, low in zip(sizes, sizes[1:], losses, losses[1:]):
+                    if small <= size <= large:
+                        return high + (size - small) / (large - small) * (low - high)""",
+        "one line from the first to the last": """
+            def loss_between(sizes, losses, size):
+                share = math.log(size / sizes[0]) / math.log(sizes[-1] / sizes[0])
+                return losses[0] + share * (losses[-1] - losses[0])""",
+        "always the middle": """
+            def loss_between(sizes, losses, size):
+                for small, large, high, low in zip(sizes, sizes[1:], losses, losses[1:]):
+                    if small <= size <= large:
+                        return (high + low) / 2""",
+        "the nearest size": """
+            def loss_between(sizes, losses, size):
+                near = min(sizes, key=lambda known: abs(math.log(known / size)))
+                return losses[sizes.index(near)]""",
+        "one guess for all": "def loss_between(sizes, losses, size):\n    return 1.65",
+    },
     "vocabulary_share": {
         "always tied": """
             def vocabulary_share(cfg):
