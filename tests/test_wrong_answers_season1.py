@@ -200,6 +200,40 @@ WRONG = {
                     return sum(len(tok.encode(text)) for text in corpora[left_out])
                 return tokens([n for n in corpora if n != left_out]) / tokens([*corpora])""",
     },
+    "attend_next": {
+        "nothing is kept": """
+            def attend_next(row, keys, values, W_query, W_key, W_value):
+                return row @ W_value""",
+        "only earlier positions are looked at": """
+            def attend_next(row, keys, values, W_query, W_key, W_value):
+                key, value, query = row @ W_key, row @ W_value, row @ W_query
+                out = value
+                if keys:
+                    weights = (torch.stack(keys) @ query / len(query) ** 0.5).softmax(0)
+                    out = weights @ torch.stack(values)
+                keys.append(key)
+                values.append(value)
+                return out""",
+        "not divided": """
+            def attend_next(row, keys, values, W_query, W_key, W_value):
+                keys.append(row @ W_key)
+                values.append(row @ W_value)
+                weights = (torch.stack(keys) @ (row @ W_query)).softmax(0)
+                return weights @ torch.stack(values)""",
+        "divided by the width of the row": """
+            def attend_next(row, keys, values, W_query, W_key, W_value):
+                keys.append(row @ W_key)
+                values.append(row @ W_value)
+                weights = (torch.stack(keys) @ (row @ W_query) / len(row) ** 0.5).softmax(0)
+                return weights @ torch.stack(values)""",
+        "keys are mixed, not values": """
+            def attend_next(row, keys, values, W_query, W_key, W_value):
+                keys.append(row @ W_key)
+                values.append(row @ W_value)
+                query = row @ W_query
+                weights = (torch.stack(keys) @ query / len(query) ** 0.5).softmax(0)
+                return weights @ torch.stack(keys)""",
+    },
     "positions_read": {
         "the last token is read too": """
             def positions_read(p, n):
@@ -248,6 +282,45 @@ WRONG = {
                     for (a, h), (b, l) in zip(points, points[1:])
                 ]""",
         "the answer of the first case": "def price_of_a_nat(points):\n    return [1, 4, math.inf]",
+    },
+    "bits_per_byte": {
+        "nats a byte": """
+            def bits_per_byte(nats, tokens, text):
+                return nats * tokens / len(text.encode())""",
+        "letters for bytes": """
+            def bits_per_byte(nats, tokens, text):
+                return nats * tokens / math.log(2) / len(text)""",
+        "a bit a token": """
+            def bits_per_byte(nats, tokens, text):
+                return nats / math.log(2)""",
+        "upside down": """
+            def bits_per_byte(nats, tokens, text):
+                return nats / math.log(2) * len(text.encode()) / tokens""",
+    },
+    "junk_to_add": {
+        "a share of the good ones": """
+            def junk_to_add(n, share):
+                return round(n * share)""",
+        "all documents": """
+            def junk_to_add(n, share):
+                return round(n / (1 - share))""",
+        "as many as good ones": """
+            def junk_to_add(n, share):
+                return n""",
+    },
+    "new_and_good": {
+        "read again counts again": """
+            def new_and_good(budget, clean, share):
+                return budget * (1 - share)""",
+        "junk counts": """
+            def new_and_good(budget, clean, share):
+                return min(clean, budget)""",
+        "a share of the good ones": """
+            def new_and_good(budget, clean, share):
+                return min(clean * (1 - share), budget * (1 - share))""",
+        "everything is read": """
+            def new_and_good(budget, clean, share):
+                return clean""",
     },
     "beam_search": {
         "greedy": """

@@ -39,7 +39,7 @@ SHOWN = {  # lesson -> places: a notebook with a heading, or a test
         "tests/test_shards.py::test_wrong_tokenizer_is_refused",
     ],
     7: [
-        "nbs/season1/05_results.ipynb#Idea 6: Less text, but clean",
+        "nbs/season1/deeper/clean_or_much.ipynb#Idea 2: The same number of characters read",
         "nbs/season1/deeper/cleaning_by_rule.ipynb#Idea 2: A threshold makes two kinds of mistakes",
     ],
     8: [
