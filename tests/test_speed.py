@@ -43,10 +43,9 @@ from gpub.model.gpt import GPT, GPTConfig, causal_attention, fused_attention
 from gpub.model.llama_architecture import BURN_TOY
 
 ROOT = Path(__file__).parents[1]
-CHAPTER = ROOT / "nbs/season1/06_optimizations.ipynb"
-keep_bits, lost, roof, step_ops, tiled = defined_here(
-    CHAPTER, "keep_bits", "lost", "roof", "step_ops", "tiled"
-)
+DEEPER = ROOT / "nbs/season1/deeper"
+keep_bits, lost = defined_here(DEEPER / "numbers_of_few_bits.ipynb", "keep_bits", "lost")
+roof, step_ops, tiled = defined_here(DEEPER / "kernel_by_kernel.ipynb", "roof", "step_ops", "tiled")
 TINY = dict(n_layers=1, d_model=16, n_heads=2, context_length=16, batch_tokens=128)
 CPU = torch.device("cpu")
 

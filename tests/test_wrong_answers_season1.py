@@ -567,6 +567,50 @@ WRONG = {
                 found = [float(tile.logsumexp(0)) for tile in tiles]
                 return sum(found) / len(found)""",
     },
+    "gains": {
+        "the mean alone": """
+            def gains(off, on):
+                return sum(a / b for a, b in zip(off, on)) / len(off) > 1""",
+        "most turns": """
+            def gains(off, on):
+                return sum(b < a for a, b in zip(off, on)) > len(off) / 2""",
+        "the best turn": "def gains(off, on):\n    return min(on) < min(off)",
+        "sums, without the noise": "def gains(off, on):\n    return sum(on) < sum(off)",
+        "the spread of the times": """
+            def gains(off, on):
+                off, on = torch.tensor(off), torch.tensor(on)
+                error = (off.std() + on.std()) / math.sqrt(len(off))
+                return bool(off.mean() - on.mean() > 2 * error)""",
+    },
+    "least_seconds": {
+        "everything at once": """
+            def least_seconds(kernels, peak, bandwidth):
+                flops = sum(f for f, _ in kernels)
+                return max(flops / peak, sum(b for _, b in kernels) / bandwidth)""",
+        "nothing overlaps": """
+            def least_seconds(kernels, peak, bandwidth):
+                return sum(f / peak + b / bandwidth for f, b in kernels)""",
+        "arithmetic only": """
+            def least_seconds(kernels, peak, bandwidth):
+                return sum(f for f, _ in kernels) / peak""",
+        "the longest kernel": """
+            def least_seconds(kernels, peak, bandwidth):
+                return max((max(f / peak, b / bandwidth) for f, b in kernels), default=0)""",
+    },
+    "done_first": {
+        "the fewest steps": """
+            def done_first(steps, seconds):
+                return min((b for b in steps if steps[b]), key=steps.get)""",
+        "the shortest step": """
+            def done_first(steps, seconds):
+                return min((b for b in steps if steps[b]), key=seconds.get)""",
+        "the fewest tokens": """
+            def done_first(steps, seconds):
+                return min((b for b in steps if steps[b]), key=lambda b: b * steps[b])""",
+        "never arrives first": """
+            def done_first(steps, seconds):
+                return min(steps, key=lambda b: (steps[b] or 0) * seconds[b])""",
+    },
     "next_scale": {
         "never changes": """
             def next_scale(scale, good, finite, patience=2000):
