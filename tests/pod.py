@@ -31,8 +31,9 @@ from gpub.plans.cost_forecast import Overheads
 from gpub.plans.gpus import machine_for
 from gpub.plans.loss_forecast import published_curve
 from gpub.plans.phases import read_plan
-from gpub.record import checkpoint
-from gpub.record.checkpoint import mark_latest, save_checkpoint
+from gpub.record import checkpoint_draft
+from gpub.record.checkpoint import save_checkpoint
+from gpub.record.checkpoint_draft import mark_latest
 from gpub.record.folder import Interrupted, append_row, disk_errors, lock_folder
 from gpub.record.ledger import Ledger
 from gpub.train.presets import apply_settings, find_preset
@@ -328,5 +329,5 @@ def quota_used_up(monkeypatch) -> Iterator[None]:
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
 
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoint, "save_file", full)
+        patched.setattr(checkpoint_draft, "save_file", full)
         yield

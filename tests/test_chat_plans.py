@@ -26,7 +26,7 @@ from gpub.plans.phase_inputs import fetch_set, old_text
 from gpub.plans.phases import PLANS, PublicSet, read_plan
 from gpub.plans.runner import PlanOptions, run_plan, tuning_options
 from gpub.plans.verdicts import paid_so_far, verdicts
-from gpub.record.checkpoint import checkpoints
+from gpub.record.checkpoint_folder import checkpoints
 from gpub.record.run import load
 from gpub.train.parallel import World
 

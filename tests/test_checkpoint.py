@@ -21,19 +21,13 @@ from forked import Python
 from gpub.core import RUN_FORMAT
 from gpub.plans.annealing import newest_recipe, steps_reached
 from gpub.record import checkpoint as ckpt
+from gpub.record import checkpoint_draft as drafts
+from gpub.record import checkpoint_folder as folders
 from gpub.record import folder as fold
 from gpub.record import mirror as mirrors
 from gpub.record import saver as savers
-from gpub.record.checkpoint import (
-    MODEL,
-    OPTIMIZER,
-    Damaged,
-    checkpoints,
-    find_newest,
-    load_checkpoint,
-    save_checkpoint,
-    verify_checkpoint,
-)
+from gpub.record.checkpoint import find_newest, load_checkpoint, save_checkpoint, verify_checkpoint
+from gpub.record.checkpoint_folder import MODEL, OPTIMIZER, Damaged, checkpoints
 from gpub.record.folder import append_row, cut_log, differences, lock_folder
 from gpub.record.log import _jsonl
 from gpub.record.mirror import mirror_run, restore_from_mirror
@@ -93,7 +87,7 @@ def reseal(folder, **change):
     "Another record with a seal that fits: what only a program can write"
     f = folder / "state.json"
     record = json.loads(f.read_text()) | change
-    f.write_text(json.dumps(record | {"seal": ckpt._seal(record)}))
+    f.write_text(json.dumps(record | {"seal": folders._seal(record)}))
 
 
 def described(folder, **change):
@@ -138,14 +132,23 @@ def test_kill_9_during_save_never_loses_a_checkpoint(tmp_path):
 
 @posix
 @pytest.mark.parametrize(
-    "name", ["sync_to_disk", "save_file", "file_sha256", "_replace", "write_atomic", "_rotate"]
+    "name",
+    [
+        "sync_to_disk",
+        "save_file",
+        "file_sha256",
+        "write_record",
+        "replace_checkpoint",
+        "write_atomic",
+        "rotate_checkpoints",
+    ],
 )
 @pytest.mark.parametrize("nth", [1, 2])
 def test_death_at_every_boundary(tmp_path, monkeypatch, name, nth):
     "The process ends, with no chance to clean up, at the n-th call of each part of a save"
     save(tmp_path, 1)
     save(tmp_path, 2)
-    real, calls = getattr(ckpt, name), []
+    real, calls = getattr(drafts, name), []
 
     def dies(*a, **kw):
         calls.append(1)
@@ -154,7 +157,7 @@ def test_death_at_every_boundary(tmp_path, monkeypatch, name, nth):
         return real(*a, **kw)
 
     def twice():
-        monkeypatch.setattr(ckpt, name, dies)
+        monkeypatch.setattr(drafts, name, dies)
         for _ in range(2):
             save(tmp_path, 3, keep=1)  # the second replaces a folder that is there
 
@@ -370,18 +373,20 @@ def test_disk_full_is_seen_before_writing(tmp_path, monkeypatch):
     save(tmp_path, 1)
     before = snapshot(tmp_path)
     monkeypatch.setattr(
-        ckpt.shutil,
+        drafts.shutil,
         "disk_usage",
         lambda p: namedtuple("U", "total used free")(10**9, 10**9, 50_000),
     )
-    monkeypatch.setattr(ckpt, "_write_part", lambda *a: pytest.fail("wrote without room"))
+    monkeypatch.setattr(drafts, "_write_part", lambda *a: pytest.fail("wrote without room"))
     line = refuses("no room", save, tmp_path, 2, n=100_000)
     # 100,000 x (4 + 8 + 4) bytes and change
     assert "1.7 MB" in line and "0.1 MB are free" in line, line
     assert snapshot(tmp_path) == before
 
 
-@pytest.mark.parametrize("where", ["save_file", "sync_to_disk", "file_sha256", "_replace"])
+@pytest.mark.parametrize(
+    "where", ["save_file", "sync_to_disk", "file_sha256", "write_record", "replace_checkpoint"]
+)
 def test_disk_full_while_writing(tmp_path, monkeypatch, where):
     save(tmp_path, 1)
     before = snapshot(tmp_path)
@@ -389,7 +394,7 @@ def test_disk_full_while_writing(tmp_path, monkeypatch, where):
     def full(*a):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(ckpt, where, full)
+    monkeypatch.setattr(drafts, where, full)
     refuses("No space left on device", save, tmp_path, 2)
     assert snapshot(tmp_path) == before and not list((tmp_path / "checkpoints").glob(".tmp*"))
     monkeypatch.undo()
@@ -403,7 +408,7 @@ def test_disk_full_on_a_real_small_disk(small_disk, monkeypatch):
     before = snapshot(disk)
     refuses("no room", save, disk, 2, n=60_000)
     # somebody else fills the disk after we looked
-    monkeypatch.setattr(ckpt, "_refuse_full_disk", lambda *a: None)
+    monkeypatch.setattr(drafts, "refuse_full_disk", lambda *a: None)
     for n in (60_000, 100_000):
         refuses("No space left", save, disk, 2, n=n)
     assert snapshot(disk) == before and check_whole(disk) == 1
@@ -419,7 +424,7 @@ def test_no_permission(tmp_path, monkeypatch):
     def denied(*a):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(ckpt, "save_file", denied)
+    monkeypatch.setattr(drafts, "save_file", denied)
     refuses("Permission denied", save, tmp_path, 2)
     assert snapshot(tmp_path) == before
 
@@ -431,7 +436,7 @@ def test_interrupted_save_leaves_nothing(tmp_path, monkeypatch):
     def ctrl_c(*a):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ckpt, "file_sha256", ctrl_c)
+    monkeypatch.setattr(drafts, "file_sha256", ctrl_c)
     with pytest.raises(KeyboardInterrupt):
         save(tmp_path, 2)
     assert snapshot(tmp_path) == before
@@ -551,14 +556,14 @@ def test_saver_writes_what_the_foreground_writes(tmp_path):
 def test_save_returns_while_the_disk_is_busy(tmp_path, monkeypatch):
     """The order of events, not a stopwatch: `save` is back while the write stands still, and the
     next one waits for it"""
-    let, events, real = threading.Event(), [], ckpt.save_file
+    let, events, real = threading.Event(), [], drafts.save_file
 
     def slow(*a):
         assert let.wait(30)
         events.append("written")
         real(*a)
 
-    monkeypatch.setattr(ckpt, "save_file", slow)
+    monkeypatch.setattr(drafts, "save_file", slow)
     with Saver(tmp_path) as saver:
         put(saver, 1)
         events.append("training goes on")
@@ -573,7 +578,16 @@ def test_save_returns_while_the_disk_is_busy(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "where", ["save_file", "sync_to_disk", "file_sha256", "_replace", "write_atomic", "_rotate"]
+    "where",
+    [
+        "save_file",
+        "sync_to_disk",
+        "file_sha256",
+        "write_record",
+        "replace_checkpoint",
+        "write_atomic",
+        "rotate_checkpoints",
+    ],
 )
 @pytest.mark.parametrize("how", ["save", "wait", "exit"])
 def test_a_failure_in_the_thread_is_raised_once(tmp_path, monkeypatch, where, how):
@@ -584,7 +598,7 @@ def test_a_failure_in_the_thread_is_raised_once(tmp_path, monkeypatch, where, ho
 
     saver = Saver(tmp_path)
     with monkeypatch.context() as m:
-        m.setattr(ckpt, where, full)
+        m.setattr(drafts, where, full)
         put(saver, 2)
         line = refuses(
             "could not save step 2",
@@ -606,7 +620,7 @@ def test_a_bug_in_the_thread_is_not_swallowed(tmp_path, monkeypatch):
     def broken(*a):
         raise ZeroDivisionError("bug")
 
-    monkeypatch.setattr(ckpt, "_write_part", broken)
+    monkeypatch.setattr(drafts, "_write_part", broken)
     saver = Saver(tmp_path)
     put(saver, 1)
     with pytest.raises(ZeroDivisionError):
@@ -623,7 +637,7 @@ def test_what_ended_the_block_is_what_is_raised(tmp_path, monkeypatch):
     def full(*a):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(ckpt, "save_file", full)
+    monkeypatch.setattr(drafts, "save_file", full)
     with pytest.raises(KeyError), Saver(tmp_path, log=said.append) as saver:
         put(saver, 2)
         raise KeyError("first")
@@ -635,7 +649,7 @@ def test_no_room_is_refused_before_the_copy(tmp_path, monkeypatch):
     before = snapshot(tmp_path)
     saver = Saver(tmp_path)
     monkeypatch.setattr(
-        ckpt.shutil,
+        drafts.shutil,
         "disk_usage",
         lambda p: namedtuple("U", "total used free")(10**9, 10**9, 50_000),
     )
@@ -716,22 +730,20 @@ def test_mirror_equals_the_run(both):
 
 def test_a_mirror_empties_what_it_deletes(tmp_path, monkeypatch):
     "A mounted Drive moves it to its trash, where it counts for 30 days; the run's own stay whole"
-    from gpub.record import checkpoint
-
     sizes = []
-    delete = checkpoint._delete
+    delete = drafts._delete
 
     def watched(path):
         sizes.append([f.stat().st_size for f in path.iterdir()] if path.is_dir() else [])
         delete(path)
 
-    monkeypatch.setattr(checkpoint, "_delete", watched)
+    monkeypatch.setattr(drafts, "_delete", watched)
     drive = tmp_path / "drive" / "MyDrive"
     for home, emptied in ((tmp_path, True), (tmp_path, False), (drive, False)):
         folder = home / "step-00000001"
         folder.mkdir(parents=True)
         (folder / "model.safetensors").write_bytes(bytes(100))
-        checkpoint._discard(folder, emptied)
+        drafts.discard_checkpoint(folder, emptied)
     assert sizes == [[0], [100], [0]] and not any(drive.iterdir())
 
 
@@ -950,7 +962,7 @@ def test_mirrors_do_not_pile_up(tmp_path, monkeypatch):
 def test_what_the_disk_has_is_compared_with_memory(tmp_path, monkeypatch, name):
     "A byte that was changed on its way to the disk would otherwise get a checksum that fits"
     save(tmp_path, 1)
-    write = ckpt.save_file
+    write = drafts.save_file
 
     def changed(tensors, path):
         write(tensors, path)
@@ -959,7 +971,7 @@ def test_what_the_disk_has_is_compared_with_memory(tmp_path, monkeypatch, name):
             content[-3] ^= 4
             path.write_bytes(content)
 
-    monkeypatch.setattr(ckpt, "save_file", changed)
+    monkeypatch.setattr(drafts, "save_file", changed)
     refuses("other bytes than were written", save, tmp_path, 2)
     monkeypatch.undo()
     assert steps(tmp_path) == [1] and check_whole(tmp_path) == 1
@@ -969,9 +981,9 @@ def test_LATEST_that_fell_behind_is_put_right(tmp_path):
     save(tmp_path, 1)
     save(tmp_path, 2)
     (tmp_path / "LATEST").write_text("step-00000001\n")
-    ckpt.mark_latest(tmp_path)
+    drafts.mark_latest(tmp_path)
     assert (tmp_path / "LATEST").read_text() == "step-00000002\n"
-    ckpt.mark_latest(tmp_path / "nowhere")
+    drafts.mark_latest(tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
 
 

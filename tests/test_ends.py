@@ -15,7 +15,8 @@ from gpub.plans.annealing import given_up, plan_settings, schedule_from, stable_
 from gpub.plans.gates import Gate
 from gpub.plans.phases import PLANS, read_plan
 from gpub.plans.verdicts import paid_so_far
-from gpub.record.checkpoint import checkpoints, load_checkpoint
+from gpub.record.checkpoint import load_checkpoint
+from gpub.record.checkpoint_folder import checkpoints
 from gpub.record.ledger import account, read_ledger
 from gpub.record.run import load_run
 from gpub.train.config import TrainConfig

@@ -89,13 +89,13 @@ def test_no_memory_while_saving(tmp_path, monkeypatch, nth):
     "The n-th copy of a tensor finds no memory: the earlier checkpoint is whole, and it is said"
     import torch
 
-    import gpub.record.checkpoint as checkpoint
+    import gpub.record.checkpoint_draft as draft
     from gpub.record.checkpoint import load_checkpoint, save_checkpoint
     from gpub.record.saver import Saver
 
     tensors = {str(i): torch.full((8,), float(i)) for i in range(3)}
     save_checkpoint(tmp_path, 1, tensors, tensors, {})
-    real, calls = checkpoint._to_host, []
+    real, calls = draft._to_host, []
 
     def host(tensor):
         calls.append(1)
@@ -103,7 +103,7 @@ def test_no_memory_while_saving(tmp_path, monkeypatch, nth):
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory: 96 bytes")
         return real(tensor)
 
-    monkeypatch.setattr(checkpoint, "_to_host", host)
+    monkeypatch.setattr(draft, "_to_host", host)
     saver = Saver(tmp_path)
     saver.save(2, tensors, tensors, {})
     if nth <= 6:

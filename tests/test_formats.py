@@ -11,7 +11,8 @@ from gpub.core import RUN_FORMAT, GpubError, read_config
 from gpub.guards.doctor import doctor
 from gpub.guards.verify import verify
 from gpub.progress import SilentProgress
-from gpub.record.checkpoint import _seal, load_checkpoint
+from gpub.record.checkpoint import load_checkpoint
+from gpub.record.checkpoint_folder import _seal
 from gpub.record.log import read_settings
 from gpub.record.mirror import restore_from_mirror
 from gpub.record.run import Run, load

@@ -28,7 +28,8 @@ from gpub.prep.config import load_recipe
 from gpub.prep.contamination import benchmark_items
 from gpub.prep.sources import parse_line
 from gpub.prep.store import load_chunk
-from gpub.record.checkpoint import MODEL, load_checkpoint
+from gpub.record.checkpoint import load_checkpoint
+from gpub.record.checkpoint_folder import MODEL
 from gpub.record.folder import cut_log
 from gpub.record.ledger import read_ledger
 from gpub.record.log import read_bill, read_log, read_settings, sample_table

@@ -11,7 +11,8 @@ import pytest
 
 from gpub.core import GpubError
 from gpub.plans.annealing import steps_reached
-from gpub.record.checkpoint import folder_weights, save_checkpoint
+from gpub.record.checkpoint import save_checkpoint
+from gpub.record.checkpoint_folder import folder_weights
 from gpub.record.run import load
 from gpub.train.options import RunOptions
 from gpub.train.presets import PRESETS

@@ -18,14 +18,8 @@ from kill import same_weights, start, wait_for
 from safetensors.torch import load_file
 from test_run import TINY
 
-from gpub.record.checkpoint import (
-    MODEL,
-    OPTIMIZER,
-    checkpoints,
-    load_checkpoint,
-    step_of,
-    verify_checkpoint,
-)
+from gpub.record.checkpoint import load_checkpoint, verify_checkpoint
+from gpub.record.checkpoint_folder import MODEL, OPTIMIZER, checkpoints, step_of
 from gpub.record.mirror import mirror_run
 
 # clip is below every gradient norm of this run: all of them are cut

@@ -13,7 +13,7 @@ import pytest
 from test_parallel import ARGS, alone, same_curve  # noqa: F401
 from test_shards import fill
 
-from gpub.record.checkpoint import MODEL, checkpoints
+from gpub.record.checkpoint_folder import MODEL, checkpoints
 
 PROGRAM = Path(__file__).parent / "several.py"
 

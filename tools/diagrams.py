@@ -155,7 +155,7 @@ ROOMS = {
         (
             outside("train.trainer", "a run under way", 0, 1),
             module("record.folder", "lock, rows, polite stop", 1, 0),
-            module("record.checkpoint", "write, sync, rename", 1, 1),
+            module("record.checkpoint", "save, verify, load", 1, 1),
             module("record.slices", "each process its own", 1, 2),
             module("record.ledger", "every second, its kind", 1, 3),
             thing("log.jsonl", "with samples, config", 2, 0),

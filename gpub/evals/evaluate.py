@@ -39,7 +39,7 @@ from gpub.evals.tasks import (
 )
 from .training_text import contamination, corpus_of, held_out, training_texts
 from ..model.generate import generate
-from ..record.checkpoint import kept_steps
+from ..record.checkpoint_folder import kept_steps
 from ..record.folder import sweep_halves
 from ..record.run import Run, load_run
 from ..report.results import words_of

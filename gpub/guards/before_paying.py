@@ -39,7 +39,7 @@ from ..plans.gpus import find_card, informed_plan, machine_for
 from ..plans.loss_forecast import run_forecast
 from ..plans.paid_steps import DiskNeed, PaidRun
 from ..plans.phases import Plan
-from ..record.checkpoint import on_mounted_drive
+from ..record.checkpoint_draft import on_mounted_drive
 from ..record.ledger import KINDS, account, read_ledger
 from ..table import Table
 from ..train.loop import lr_factor

@@ -31,14 +31,8 @@ from .preflight import highest_initial_loss
 from .tuned import TUNED_CHECKS, is_tuned
 from ..model.gpt import Decoder
 from ..model.architectures import build_model, config_from_dict
-from gpub.record.checkpoint import (
-    MODEL,
-    CheckpointRecord,
-    Damaged,
-    checkpoints,
-    read_record,
-    verify_checkpoint,
-)
+from ..record.checkpoint import verify_checkpoint
+from ..record.checkpoint_folder import MODEL, CheckpointRecord, Damaged, checkpoints, read_record
 from ..record.folder import SCHEDULE, differences, identity_without, without_places
 from ..record.log import read_log, sample_table
 from ..record.run import Run

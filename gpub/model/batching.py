@@ -68,14 +68,14 @@ def agreeing_batch_sizes(
     model: nn.Module,  # a `GPT` or a `Llama`
     # (ids_b1, cache) -> logits, a row for each text
     read_one: Callable[[torch.Tensor, AttentionContext], torch.Tensor],
-    most: int,  # rows of the largest batch
+    max_rows: int,  # rows of the largest batch
 ) -> list[int]:  # ascending; [1] where company changes the bits
     """Find the sizes of a batch in which a row's logits are the same to the last bit, wherever it
     stands"""
     device = model.tok.weight.device
-    caches = [KVCache(model.cfg, device, size=2) for _ in range(most)]
+    caches = [KVCache(model.cfg, device, size=2) for _ in range(max_rows)]
     generator = torch.Generator().manual_seed(0)
-    ids_tb1 = torch.randint(model.cfg.vocab_size, (2, most, 1), generator=generator).to(device)
+    ids_tb1 = torch.randint(model.cfg.vocab_size, (2, max_rows, 1), generator=generator).to(device)
     for cache, ids_11 in zip(caches, ids_tb1[0].split(1)):
         cache.read(model, ids_11)
 
@@ -86,11 +86,11 @@ def agreeing_batch_sizes(
 
     def agrees(size: int) -> bool:
         first = list(range(size))
-        last = list(range(most))[::-1][:size]
+        last = list(range(max_rows))[::-1][:size]
         return all(torch.equal(logits_of(rows), all_logits[rows]) for rows in (first, last))
 
-    all_logits = logits_of(list(range(most)))
-    if not agrees(most):
+    all_logits = logits_of(list(range(max_rows)))
+    if not agrees(max_rows):
         return [1]
-    smaller = [2**k for k in range(most.bit_length()) if 2**k < most]
-    return [size for size in smaller if agrees(size)] + [most]
+    smaller = [2**k for k in range(max_rows.bit_length()) if 2**k < max_rows]
+    return [size for size in smaller if agrees(size)] + [max_rows]

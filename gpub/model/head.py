@@ -78,8 +78,10 @@ class _ChunkedLoss(torch.autograd.Function):
     "Loss and gradients piece by piece, all in the forward pass"
 
     @staticmethod
-    def forward(ctx: Any, x_nc: Tensor, weight_vc: Tensor, targets_n: Tensor, how: tuple) -> Tensor:
-        dtype, piece = how
+    def forward(
+        ctx: Any, x_nc: Tensor, weight_vc: Tensor, targets_n: Tensor, settings: tuple
+    ) -> Tensor:
+        dtype, piece = settings
         v = len(weight_vc)
         learns = any(ctx.needs_input_grad)
         weight_wc = _padded(weight_vc, dtype)
@@ -100,9 +102,9 @@ class _ChunkedLoss(torch.autograd.Function):
                 x_grad_nc[start : start + rows] = gradient_nw @ weight_wc
                 weight_grad_wc += gradient_nw.mT @ x
             del gradient_nw
-        ctx.asked = (targets_n != _IGNORED).sum()
+        ctx.n_targets = (targets_n != _IGNORED).sum()
         ctx.grads = (x_grad_nc, weight_grad_wc[:v]) if learns else None
-        return (total / ctx.asked).float()
+        return (total / ctx.n_targets).float()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -110,7 +112,7 @@ class _ChunkedLoss(torch.autograd.Function):
             raise RuntimeError("the loss of a chunked head can be differentiated once")
         x_grad_nc, weight_grad_vc = ctx.grads
         ctx.grads = None  # they are scaled in place, so there is no second time
-        share = torch.where(ctx.asked > 0, gradient / ctx.asked, 0.0)
+        share = torch.where(ctx.n_targets > 0, gradient / ctx.n_targets, 0.0)
         return x_grad_nc.mul_(share), weight_grad_vc.mul_(share), None, None
 
 

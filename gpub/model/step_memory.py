@@ -215,13 +215,13 @@ def memory_forecast(
 def largest_batch(
     cfg: Config,  # of any architecture
     room: float,  # bytes to stay within
-    most: int = 1 << 16,  # sequences
+    limit: int = 1 << 16,  # sequences
     **settings: Any,  # fields of `StepSettings`
 ) -> int:  # sequences, 0 when not even one fits
     "Find the largest power of two that fits as a micro-batch"
     fits = 0
     batch = 1
-    while batch <= most and memory_forecast(cfg, batch, **settings)["peak"] <= room:
+    while batch <= limit and memory_forecast(cfg, batch, **settings)["peak"] <= room:
         fits = batch
         batch *= 2
     return fits

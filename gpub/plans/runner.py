@@ -69,7 +69,7 @@ from gpub.plans.verdicts import (
 )
 from ..night import Status
 from ..progress import Progress
-from ..record.checkpoint import checkpoints
+from ..record.checkpoint_folder import checkpoints
 from ..record.folder import disk_errors, lock_folder
 from ..record.ledger import account, read_ledger
 from ..record.mirror import copy_small_files, mirror_run

@@ -34,7 +34,7 @@ from ..files import sync_to_disk
 
 # %% ../../nbs/lib/record/folder.ipynb #d1affb7e
 def differences(
-    found: dict,  # the configuration the folder was made with
+    stored: dict,  # the configuration the folder was made with
     wanted: dict,  # the one asked for now
     # for each: its name, and what it does where it lacks a setting
     words: tuple[tuple[str, str], tuple[str, str]] = (
@@ -43,16 +43,18 @@ def differences(
     ),
 ) -> list[str]:  # lines, empty if they agree
     "What differs between two nested configurations, in words"
-    sides = flat_settings(found), flat_settings(wanted)
+    sides = flat_settings(stored), flat_settings(wanted)
 
-    def said(side: dict, name: str, none: str, key: str) -> str:
+    def described(side: dict, name: str, none: str, key: str) -> str:
         return f"{name} {repr(side[key])[:150] if key in side else none}"
 
     lines = []
     for key in sides[0] | sides[1]:
         a, b = ((key in side, side.get(key)) for side in sides)
         if a != b:
-            both = ", ".join(said(side, *how, key) for side, how in zip(sides, words))
+            both = ", ".join(
+                described(side, *side_words, key) for side, side_words in zip(sides, words)
+            )
             lines.append(f"{key}: {both}")
     return lines
 
@@ -64,18 +66,17 @@ def flat_settings(
     "Nested dicts to dotted keys, values as JSON would give them back (a tuple is a list)"
     out = {}
     for k, v in d.items():
-        out |= (
-            flat_settings(v, f"{prefix}{k}.")
-            if isinstance(v, dict) and v
-            else {f"{prefix}{k}": json.loads(json.dumps(v))}
-        )
+        if isinstance(v, dict) and v:
+            out |= flat_settings(v, f"{prefix}{k}.")
+        else:
+            out[f"{prefix}{k}"] = json.loads(json.dumps(v))
     return out
 
 # %% ../../nbs/lib/record/folder.ipynb #9824c5fd
 def append_row(
     path: Path | str,  # a .jsonl file, made if it is not there
     row: dict,  # whatever JSON holds
-):
+) -> None:
     """Add one line to a log, whole or not at all; raises OSError, with the rows before it as they
     were"""
     line = (json.dumps(row, ensure_ascii=False) + "\n").encode()
@@ -125,9 +126,9 @@ def first_changed_row(
     sums: str,  # `row_sums` of its beginning, one after the other
 ) -> int | None:  # counted from 1; None: all is as it was
     "The first line that is not what it was, or is gone"
-    found = "".join(row_sums(data))
+    sums_now = "".join(row_sums(data))
     for start in range(0, len(sums), 8):
-        if found[start : start + 8] != sums[start : start + 8]:
+        if sums_now[start : start + 8] != sums[start : start + 8]:
             return start // 8 + 1
     return None
 
@@ -135,7 +136,7 @@ def first_changed_row(
 def cut_log(
     path: Path | str,  # a .jsonl file
     step: int,  # the checkpoint's
-):
+) -> None:
     """Drop rows after `step`, a half-written last one, the first of two of one step and prompt;
     raises `GpubError` for damage before the last"""
     if not Path(path).exists():
@@ -228,26 +229,26 @@ def open_folder(
     path = Path(out, "config.json")
     identity = json.loads(json.dumps(identity))
     if path.exists():
-        found = read_config(out)
-        if not isinstance(found, dict) or any(
-            isinstance(v, dict) and not isinstance(found.get(k, {}), dict)
+        stored = read_config(out)
+        if not isinstance(stored, dict) or any(
+            isinstance(v, dict) and not isinstance(stored.get(k, {}), dict)
             for k, v in identity.items()
         ):
             raise GpubError(
                 f"{path} is not that of a run: restore it, or choose another folder with --out"
             )
-        sides = {k: found.get(k, {}) for k in identity}, identity
+        sides = {k: stored.get(k, {}) for k in identity}, identity
         if diff := differences(*(without_places(identity_without(s, free)) for s in sides)):
             raise GpubError(
                 f"{out} holds another run: {'; '.join(diff)}. Choose another folder with --out, "
-                f"or give the same settings{_longer(out, found, identity, len(diff))}"
+                f"or give the same settings{_longer(out, stored, identity, len(diff))}"
             )
         if isinstance(identity.get("data"), dict):
-            there = found | dict(data=_with_places(found["data"], identity["data"]))
-            if there != found:
+            there = stored | dict(data=_with_places(stored["data"], identity["data"]))
+            if there != stored:
                 write_atomic(path, json.dumps(there, indent=1) + "\n")
                 return there
-        return found
+        return stored
     if Path(out, "checkpoints").exists():
         raise GpubError(
             f"{out} has checkpoints but no config.json: restore it, or choose another folder "
@@ -313,7 +314,7 @@ def _is_at(path: Path, file: TextIO) -> bool:
         return False
 
 
-def _grab(file: TextIO):
+def _grab(file: TextIO) -> None:
     "Lock `file` or raise OSError at once"
     if os.name == "nt":
         import msvcrt
@@ -360,7 +361,7 @@ def _is_alive(process: int) -> bool:
 # %% ../../nbs/lib/record/folder.ipynb #131b0d51
 def sweep_halves(
     path: Path | str,  # a file that is about to be written
-):
+) -> None:
     "Delete what writers of this file left that were killed"
     path = Path(path)
     for half in path.parent.glob(f".{glob.escape(path.name)}.*.*.part"):
@@ -372,7 +373,7 @@ def sweep_halves(
 def refuse_full(
     folder: Path,  # that is to be made
     instead: str = "choose a new folder",  # what else to do, for the message
-):
+) -> None:
     "Raises `GpubError` unless a folder is new or empty, and not the one we are in"
     if folder.resolve() == Path.cwd():
         raise GpubError(f"{folder} is the folder you are in: {instead}")
@@ -386,12 +387,12 @@ def stage_folder(
 ) -> Iterator[Path]:
     """A new folder to fill, which becomes `folder` when the block ends: whole and on the disk, or
     not at all, by one process at a time"""
-    place = folder.absolute()
-    aside = place.with_name(f".{place.name}.tmp")
+    target = folder.absolute()
+    aside = target.with_name(f".{target.name}.tmp")
     with lock_folder(aside, name=folder, instead="choose another folder"):
         try:
             refuse_full(folder)  # another process may have finished while we came here
-            temp = aside / place.name
+            temp = aside / target.name
             shutil.rmtree(temp, ignore_errors=True)  # of one that was killed
             temp.mkdir()
             yield temp
@@ -399,13 +400,13 @@ def stage_folder(
                 sync_to_disk(path)
             sync_to_disk(temp)
             refuse_full(folder)  # where there are no locks
-            if place.exists():
-                place.rmdir()
-            temp.rename(place)
+            if target.exists():
+                target.rmdir()
+            temp.rename(target)
             try:
-                sync_to_disk(place.parent)
+                sync_to_disk(target.parent)
             except OSError:
-                place.rename(temp)  # said to have failed, so nothing is there
+                target.rename(temp)  # said to have failed, so nothing is there
                 raise
         finally:
             shutil.rmtree(aside, ignore_errors=True)
@@ -421,7 +422,7 @@ def stop_flag(
     flag = flag or threading.Event()
     old = {}
 
-    def handle(signum: int, frame: FrameType | None):
+    def handle(signum: int, frame: FrameType | None) -> None:
         if flag.is_set():
             if signum == signal.SIGINT:
                 raise KeyboardInterrupt
@@ -480,13 +481,14 @@ def disk_errors(
         yield
     except OSError as e:
         if e.errno in (errno.ENOSPC, errno.EDQUOT):
-            what = f"the disk is full{_quota_text(out)}: make room"
+            problem = f"the disk is full{_quota_text(out)}: make room"
         elif e.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            what = "no permission to write: choose another folder with --out"
+            problem = "no permission to write: choose another folder with --out"
         elif e.errno in (errno.ENOTDIR, errno.EEXIST):
-            what = "a file is in the way: choose another folder with --out"
+            problem = "a file is in the way: choose another folder with --out"
         else:
             raise
         raise GpubError(
-            f"cannot write in {out}: {what}; the same command then goes on from the last checkpoint"
+            f"cannot write in {out}: {problem}; the same command then goes on from the last "
+            "checkpoint"
         ) from e

@@ -99,7 +99,7 @@ class Ledger:
     def switch(
         self,
         kind: str,  # of `KINDS`
-    ):
+    ) -> None:
         "What follows is of this kind"
         if kind not in KINDS:
             raise GpubError(f"time has no kind {kind!r}; it has {', '.join(KINDS)}")
@@ -126,13 +126,13 @@ class Ledger:
     def mark_step(
         self,
         step: int,  # steps of the run, those of earlier processes too
-    ):
+    ) -> None:
         "So many steps are done; a row is written if it is time for one"
         self.step = step
         if self.steady() - self.began > BEAT:
             self.flush()
 
-    def flush(self):
+    def flush(self) -> None:
         "Write down what passed since the last row"
         self.switch(self.kind)
         now = self.wall()
@@ -156,7 +156,7 @@ class Ledger:
         "Say whether the time before this process is paid for; empty where nobody asked"
         if self.gap is None or self.path is None:
             return ""
-        return gap_text(self.gap, self.path.parent) if self.gap.asked else ""
+        return gap_text(self.gap, self.path.parent) if self.gap.declared_paid else ""
 
     def usd(self) -> float:
         "Dollars paid for this run so far, by all its processes"
@@ -165,10 +165,10 @@ class Ledger:
             + (sum(self.seconds.values()) + self.steady() - self.turned) * self.rate / 3600
         )
 
-    def __enter__(self):
+    def __enter__(self) -> "Ledger":
         return self
 
-    def __exit__(self, *error: Any):
+    def __exit__(self, *error: Any) -> None:
         self.flush()
 
 # %% ../../nbs/lib/record/ledger.ipynb #87bd0c2e
@@ -277,11 +277,9 @@ def split_lost_span(
     def part(kind: str, x: float, **kw: Any) -> Span:
         return replace(s, kind=kind, seconds=x * s.seconds, usd=x * s.usd, **kw)
 
-    return (
-        [part("lost", share)]
-        if share == 1
-        else [part(s.kind, 1 - share, last=step), part("lost", share, first=step)]
-    )
+    if share == 1:
+        return [part("lost", share)]
+    return [part(s.kind, 1 - share, last=step), part("lost", share, first=step)]
 
 
 def _row_end(row: dict) -> float:
@@ -298,7 +296,7 @@ class Gap:
     seconds: float  # how long
     paid: float  # seconds of it that are in the bill
     usd_per_hour: float  # of the machine that stood there
-    asked: bool  # the second process was told that gaps are paid for
+    declared_paid: bool  # the second process was told that gaps are paid for
     stayed_on: bool  # one boot of the machine from end to end
     settled: float | None  # the date at which somebody decided by hand; None: nobody did
 
@@ -323,8 +321,8 @@ def _gap(
     seconds = max(0.0, opened["at"] - _row_end(before))
     if stayed_on:  # the date may jump, this cannot
         seconds = opened["up"] - before["up"]
-    asked = bool(opened.get("paid"))
-    paid = seconds if asked and stayed_on else 0.0
+    declared_paid = bool(opened.get("paid"))
+    paid = seconds if declared_paid and stayed_on else 0.0
     if by_hand:
         paid = by_hand["seconds"]
     return Gap(
@@ -333,7 +331,7 @@ def _gap(
         seconds=seconds,
         paid=paid,
         usd_per_hour=before["usd_per_hour"],
-        asked=asked,
+        declared_paid=declared_paid,
         stayed_on=stayed_on,
         settled=by_hand["at"] if by_hand else None,
     )
@@ -368,7 +366,7 @@ def gap_text(
     if gap.paid:
         strike = f"gpub bill {run_dir} --strike {gap.number}"
         return f"{line}, ${whole:,.2f}: counted, the machine stayed on; to take it out: {strike}"
-    if gap.asked:
+    if gap.declared_paid:
         why = "nothing shows that the machine stayed on; how many hours of it were paid for?"
         return f"{line}: not counted, {why} {count}"
     return f"{line}: not counted; if the machine was paid for: {count}"

@@ -48,20 +48,20 @@ _CONFIG = dict(preset=_TEXT, unit=_TEXT, parameters=_WHOLE) | dict.fromkeys(
 
 
 def _sound(
-    found: Any, kinds: dict[str, tuple], needs: Collection[str], where: Path | str, cure: str
+    content: Any, kinds: dict[str, tuple], needs: Collection[str], where: Path | str, cure: str
 ) -> dict:
-    """`found`; raises GpubError unless it is an object with all of `needs` and values of their
+    """`content`; raises GpubError unless it is an object with all of `needs` and values of their
     `kinds`, or null"""
-    if not isinstance(found, dict):
-        raise GpubError(f"{where} is not a JSON object: {json.dumps(found)[:60]!r}; {cure}")
+    if not isinstance(content, dict):
+        raise GpubError(f"{where} is not a JSON object: {json.dumps(content)[:60]!r}; {cure}")
     for k, kind in kinds.items():
-        if found.get(k) is None and k in needs:
+        if content.get(k) is None and k in needs:
             raise GpubError(f"{where} has no {k}; {cure}")
-        if type(found.get(k)) not in (type(None), *kind):
+        if type(content.get(k)) not in (type(None), *kind):
             raise GpubError(
-                f"{where}: {k} must be {_NAMES[kind]}, got {str(found[k])[:60]!r}; {cure}"
+                f"{where}: {k} must be {_NAMES[kind]}, got {str(content[k])[:60]!r}; {cure}"
             )
-    return found
+    return content
 
 
 def _jsonl(path: Path, kinds: dict[str, tuple] = {}, needs: Collection[str] = ()) -> list[dict]:
@@ -103,10 +103,10 @@ class RunLog(list):
         rows = [[_shown(row.get(name)) for name in names] for row in self]
         return Table(names, rows, align="r")
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return str(self._table())
 
-    def _repr_markdown_(self):
+    def _repr_markdown_(self) -> str:
         return self._table().markdown()
 
 

@@ -14,20 +14,16 @@ from typing import Any
 
 from ..core import GpubError, first_line, read_config, write_atomic
 from ..files import sync_to_disk
-from gpub.record.checkpoint import (
-    CheckpointRecord,
-    Damaged,
-    _make_checkpoint_root,
-    _refuse_full_disk,
-    _replace,
-    _rotate,
-    _sync_record,
-    checkpoints,
-    find_newest,
+from .checkpoint import find_newest, verify_checkpoint
+from gpub.record.checkpoint_draft import (
+    make_checkpoint_root,
+    refuse_full_disk,
+    replace_checkpoint,
+    rotate_checkpoints,
+    sync_logs,
     mark_latest,
-    step_of,
-    verify_checkpoint,
 )
+from .checkpoint_folder import CheckpointRecord, Damaged, checkpoints, step_of
 from .folder import SCHEDULE, differences, identity_without, without_places
 
 # %% ../../nbs/lib/record/mirror.ipynb #443ff41e
@@ -35,7 +31,7 @@ def mirror_run(
     run_dir: Path | str,  # where the run is
     mirror: Path | str,  # where it should also be, made if it is not there
     keep: int = 3,  # the rule of rotation, as in `save_checkpoint`
-):
+) -> None:
     """Bring a mirror up to date, every checkpoint verified there; raises GpubError or OSError, the
     mirror's older checkpoints as they were"""
     run_dir = Path(run_dir)
@@ -43,7 +39,7 @@ def mirror_run(
     _refuse_another_run(run_dir, mirror)
     # before the logs: a checkpoint that comes now waits for the next copy
     folders = [p for p in checkpoints(run_dir) if p.suffix != ".old"]
-    _make_checkpoint_root(mirror / "checkpoints")
+    make_checkpoint_root(mirror / "checkpoints")
     for half in mirror.glob(".*.part"):
         half.unlink(missing_ok=True)  # of a file whose writer was killed
     copy_small_files(run_dir, mirror)
@@ -55,7 +51,7 @@ def mirror_run(
             if folder.exists():
                 raise  # else it was rotated away while we read it
     if folders:
-        _rotate(mirror / "checkpoints", step_of(folders[0]), keep, truncate_first=True)
+        rotate_checkpoints(mirror / "checkpoints", step_of(folders[0]), keep, truncate_first=True)
     mark_latest(mirror)  # a copy before this one may have failed between a checkpoint and its name
 
 
@@ -84,7 +80,7 @@ def restore_from_mirror(
     if away is None or (here is not None and away.step <= here.step):
         return None
     try:
-        _make_checkpoint_root(run_dir / "checkpoints")
+        make_checkpoint_root(run_dir / "checkpoints")
         copy_small_files(mirror, run_dir)
         copy_checkpoint(away.path, run_dir)
     except OSError as e:
@@ -106,7 +102,7 @@ def _find_whole(folder: Path, log: Callable[[str], None]) -> CheckpointRecord | 
         return None
 
 # %% ../../nbs/lib/record/mirror.ipynb #c44aac81
-def _refuse_another_run(run_dir: Path, mirror: Path):
+def _refuse_another_run(run_dir: Path, mirror: Path) -> None:
     "Refuse a mirror of another run: rotation would eat it"
     resolved = mirror.resolve()
     if run_dir.resolve() in (resolved, *resolved.parents):
@@ -136,7 +132,7 @@ def _comparable(config: Any) -> dict:
 def copy_small_files(
     source: Path,  # a run folder
     to: Path,  # another one
-):
+) -> None:
     """Copy configuration, logs, tokenizer, report: every plain file of a run folder but LATEST,
     which follows its checkpoint"""
     for f in sorted(source.iterdir()):
@@ -163,20 +159,20 @@ def _is_copied(source: Path, copy: Path) -> bool:
 def copy_checkpoint(
     source: Path,  # a checkpoint
     run_dir: Path,  # another run folder
-):
+) -> None:
     "Bring one checkpoint into another run folder, whole or not at all"
     final = run_dir / "checkpoints" / source.name
     temp = final.with_name(f".tmp-{source.name}")
     sizes = _sizes(source)
-    _refuse_full_disk(final.parent, sum(sizes.values()) + 2**16)
+    refuse_full_disk(final.parent, sum(sizes.values()) + 2**16)
     try:
         temp.mkdir()
         for name in sizes:
             shutil.copyfile(source / name, temp / name)
             sync_to_disk(temp / name)
         verify_checkpoint(temp)
-        _sync_record(run_dir)
-        _replace(temp, final)
+        sync_logs(run_dir)
+        replace_checkpoint(temp, final)
     finally:
         shutil.rmtree(temp, ignore_errors=True)
     if checkpoints(run_dir)[0].name == final.name:
@@ -203,14 +199,14 @@ class Mirror:
         self._job: Future | None = None
         self._was_there = False  # a copy was finished before
 
-    def copy_soon(self):
+    def copy_soon(self) -> None:
         "Copy in the background; a copy that has not begun yet will do"
         if self._job and self._job.done():
             self._job.result()
         if not self._job or self._job.running() or self._job.done():
             self._job = self._pool.submit(self._try)
 
-    def wait(self):
+    def wait(self) -> None:
         "Copy what is missing and return; raises GpubError when the mirror is not complete"
         problem = self._pool.submit(self._sync).result()
         if problem:
@@ -220,7 +216,7 @@ class Mirror:
                 "machine goes"
             )
 
-    def _try(self):
+    def _try(self) -> None:
         problem = self._sync()
         if problem:
             self.log(

@@ -10,16 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..core import GpubError, write_atomic
-from gpub.record.checkpoint import (
-    CheckpointRecord,
-    Damaged,
-    _make_checkpoint_root,
-    _discard,
-    _is_milestone,
-    checkpoints,
-    step_of,
-    verify_checkpoint,
-)
+from .checkpoint import verify_checkpoint
+from .checkpoint_draft import make_checkpoint_root, discard_checkpoint, is_milestone
+from .checkpoint_folder import CheckpointRecord, Damaged, checkpoints, step_of
 from .mirror import copy_checkpoint, copy_small_files
 
 # %% ../../nbs/lib/record/rollback.ipynb #aa8b448e
@@ -40,7 +33,7 @@ def newest_until(
     return None
 
 
-def _set_aside(run_dir: Path, step: int, aside: str):
+def _set_aside(run_dir: Path, step: int, aside: str) -> None:
     """Move the checkpoints after `step` into the folder `aside`, the newest and the milestones; the
     others go"""
     later = [p for p in checkpoints(run_dir) if step_of(p) > step]
@@ -51,8 +44,8 @@ def _set_aside(run_dir: Path, step: int, aside: str):
     copy_small_files(run_dir, to)
     for i, folder in enumerate(later):
         kept = to / "checkpoints" / folder.name
-        if kept.exists() or (i and not _is_milestone(folder)):
-            _discard(folder)
+        if kept.exists() or (i and not is_milestone(folder)):
+            discard_checkpoint(folder)
         else:
             folder.rename(kept)
     for folder in (to, run_dir):
@@ -83,7 +76,7 @@ def go_back(
         if not checkpoints(folder):
             continue  # a mirror that is not there
         if not (folder / "checkpoints" / target.path.name).exists():
-            _make_checkpoint_root(folder / "checkpoints")
+            make_checkpoint_root(folder / "checkpoints")
             copy_checkpoint(target.path, folder)
         _set_aside(folder, target.step, aside)
     return target.step

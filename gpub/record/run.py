@@ -20,16 +20,8 @@ from ..device import pick_device, use_threads
 from ..files import similar_run
 from ..model.generate import generate
 from ..model.architectures import build_model, config_from_dict
-from gpub.record.checkpoint import (
-    MODEL,
-    OPTIMIZER,
-    Checkpoint,
-    CheckpointRecord,
-    checkpoints,
-    find_checkpoint,
-    find_newest,
-    load_checkpoint,
-)
+from .checkpoint import Checkpoint, find_checkpoint, find_newest, load_checkpoint
+from .checkpoint_folder import MODEL, OPTIMIZER, CheckpointRecord, checkpoints
 from .folder import differences, without_places
 from .ledger import read_ledger
 from .log import RunLog, read_bill, read_log, read_settings, sample_table
@@ -52,7 +44,7 @@ def check_config(
     run: Path | str,  # the run folder
     config: Any,  # what its config.json holds
     checkpoint: Checkpoint | CheckpointRecord,  # one of this run
-):
+) -> None:
     "Raise `GpubError` when config.json is not what the run had when it saved this checkpoint"
     state = checkpoint.state
     if not isinstance(state.get("config"), dict):
@@ -103,7 +95,7 @@ class Run(os.PathLike):
     def __fspath__(self) -> str:
         return str(self.path)
 
-    def _warn(self, line: str):
+    def _warn(self, line: str) -> None:
         "Say what is wrong with a checkpoint once, however often it is met"
         if line not in self._lines:
             self._lines.add(line)
@@ -210,7 +202,7 @@ class Run(os.PathLike):
             self.read_model()
         return self._model
 
-    def read_model(self):
+    def read_model(self) -> None:
         "Read the weights; raises `GpubError` where they are not what config.json describes"
         config = _config_of_run(self.path)
         checkpoint = self.load(optimizer=False)
@@ -245,7 +237,7 @@ class Run(os.PathLike):
         out = generate(self.model, self.tokenizer, prompt, n, stream=stream, **sampling)
         return itertools.chain([prompt], out) if stream else out
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         if self._model is None:
             return f"Run({str(self.path)!r})"
         parameters = sum(p.numel() for p in self._model.parameters())

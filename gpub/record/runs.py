@@ -93,7 +93,7 @@ def _state(run: Path, config: dict, last: dict, steps: int | None) -> RunStatus:
     return "finished" if steps is not None and last["step"] >= steps else "stopped"
 
 # %% ../../nbs/lib/record/runs.ipynb #4effc8b5
-DEEPEST = 3  # folders below the place that is searched
+DEEPEST = 3  # folders below the root that is searched
 
 
 def _is_run(folder: Path) -> bool:
@@ -108,23 +108,23 @@ def _is_run(folder: Path) -> bool:
 
 
 def find_runs(
-    place: Path | str | None = None,  # a run folder, or one that holds some; default: runs
+    root: Path | str | None = None,  # a run folder, or one that holds some; default: runs
 ) -> list[RunSummary]:  # the one that was written last comes first
     "All runs below a folder; raises `GpubError` where there is no such folder"
-    place = Path(runs_dir() if place is None else place)
-    if not place.is_dir():
-        raise GpubError(f"there is no folder {place}; gpub train shakespeare makes the first run")
-    found = [summarise_run(folder) for folder in _run_folders(place)]
-    return sorted(found, key=lambda run: -run.written)
+    root = Path(runs_dir() if root is None else root)
+    if not root.is_dir():
+        raise GpubError(f"there is no folder {root}; gpub train shakespeare makes the first run")
+    summaries = [summarise_run(folder) for folder in _run_folders(root)]
+    return sorted(summaries, key=lambda run: -run.written)
 
 
-def _run_folders(place: Path) -> Iterator[Path]:
-    for folder, inside, _ in os.walk(place):
+def _run_folders(root: Path) -> Iterator[Path]:
+    for folder, inside, _ in os.walk(root):
         here = Path(folder)
         if _is_run(here):
             inside.clear()
             yield here
-        elif len(here.relative_to(place).parts) >= DEEPEST:
+        elif len(here.relative_to(root).parts) >= DEEPEST:
             inside.clear()
 
 
@@ -181,7 +181,7 @@ def describe_run(
     run: Path | str,  # a run folder
 ) -> dict:  # name -> value
     "The facts of a run in the order in which people ask; raises `GpubError` for a damaged one"
-    found = _read_summary(Path(run))
+    summary = _read_summary(Path(run))
     opened = Run(run)
     config = opened.config
     bill = opened.bill
@@ -192,21 +192,21 @@ def describe_run(
     precision = (config.get("precision") or {}).get("name")
     facts = dict(
         run=str(run),
-        state=found.state,
-        preset=found.preset,
-        step=found.step,
-        steps=found.steps,
-        loss=found.loss,
-        val_loss=found.val_loss,
-        unit=found.unit,
-        parameters=found.parameters,
+        state=summary.state,
+        preset=summary.preset,
+        step=summary.step,
+        steps=summary.steps,
+        loss=summary.loss,
+        val_loss=summary.val_loss,
+        unit=summary.unit,
+        parameters=summary.parameters,
         model=shape,
         data=data.get("source"),
         tokens_of_data=data.get("train"),
         machine=machine.get("gpu") or machine.get("cpu"),
         precision=precision,
-        seconds=found.seconds,
-        usd=round(found.usd, 4),
+        seconds=summary.seconds,
+        usd=round(summary.usd, 4),
         usd_per_hour=bill.get("usd_per_hour"),
         command=config.get("command"),
     )

@@ -14,7 +14,8 @@ from types import TracebackType
 import torch
 
 from ..core import GpubError
-from .checkpoint import MODEL, OPTIMIZER, CheckpointDraft, PartTensors, untie
+from .checkpoint_draft import CheckpointDraft, PartTensors, untie
+from .checkpoint_folder import MODEL, OPTIMIZER
 from .mirror import Mirror
 
 # %% ../../nbs/lib/record/saver.ipynb #0c8ff28b
@@ -58,7 +59,7 @@ class Saver:
         optimizer: dict,  # name -> tensor, the same
         state: dict,  # anything JSON
         milestone: bool = False,  # True: never rotated away
-    ):
+    ) -> None:
         """Copy what `save_checkpoint` takes, return, and write behind; raises GpubError if the last
         write failed or there is no room"""
         self.await_last_write()
@@ -67,12 +68,12 @@ class Saver:
         parts = {name: (_snapshot(tensors), tied) for name, (tensors, tied) in parts.items()}
         self._job = self._pool.submit(self._write, draft, parts)
 
-    def _write(self, draft: CheckpointDraft, parts: dict[str, PartTensors]):
+    def _write(self, draft: CheckpointDraft, parts: dict[str, PartTensors]) -> None:
         draft.commit(parts)
         if self.mirror:
             self.mirror.copy_soon()
 
-    def await_last_write(self):
+    def await_last_write(self) -> None:
         "Return when the last write is over; raises what it failed with, once"
         if self._job is None:
             return
@@ -81,14 +82,14 @@ class Saver:
         self._job = None  # in this order: a Ctrl-C while waiting forgets nothing
         job.result()
 
-    def wait(self):
+    def wait(self) -> None:
         """Return when everything is on the disks, logs too; raises GpubError for a write that
         failed, or a mirror that is behind"""
         self.await_last_write()
         if self.mirror:
             self.mirror.wait()
 
-    def __enter__(self):
+    def __enter__(self) -> "Saver":
         return self
 
     def __exit__(
@@ -96,7 +97,7 @@ class Saver:
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
-    ):
+    ) -> None:
         try:
             self.wait()
         except GpubError as e:

@@ -28,18 +28,9 @@ from torch.futures import Future
 
 from ..core import GpubError, first_line
 from ..files import file_sha256
-from gpub.record.checkpoint import (
-    MODEL,
-    OPTIMIZER,
-    Checkpoint,
-    CheckpointDraft,
-    FileEntry,
-    _same_bits,
-    explain_failed_save,
-    read_record,
-    read_slices,
-    untie,
-)
+from .checkpoint import Checkpoint, read_slices
+from .checkpoint_draft import CheckpointDraft, same_bits, explain_failed_save, untie
+from .checkpoint_folder import MODEL, OPTIMIZER, FileEntry, read_record
 from .saver import Saver
 
 # %% ../../nbs/lib/record/slices.ipynb #ddd8ebf7
@@ -74,12 +65,12 @@ class _SliceWriter(HuggingFaceStorageWriter):
         path = self.folder / name
         with safe_open(path, framework="pt") as file:
             for key, tensor in tensors.items():
-                if not _same_bits(file.get_tensor(key), tensor):
+                if not same_bits(file.get_tensor(key), tensor):
                     raise OSError(f"{name} has other bytes than were written")
         part = next(p for p, n in _FILE_OF.items() if n == self.file_of[next(iter(tensors))])
         return FileEntry(path.stat().st_size, file_sha256(path), tied={}, slice_of=part)
 
-    def finish(self, metadata: Metadata, results: list[list[WriteResult]]):
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         "Seal the checkpoint: process 0, when all have written"
         self.seal(dict(r.storage_data for of_process in results for r in of_process))
 
@@ -105,7 +96,7 @@ class SlicedSaver(Saver):
         step: int,  # steps done
         model: dict,  # name -> tensor or `DTensor`
         optimizer: dict,
-    ):
+    ) -> None:
         "Refuse what can be refused: process 0, before all `save`; raises as `Saver.save` does"
         self.await_last_write()
         draft = CheckpointDraft.of_now(self.run_dir, step, {}, self.keep, milestone=False)
@@ -119,7 +110,7 @@ class SlicedSaver(Saver):
         state: dict,  # anything JSON
         milestone: bool = False,  # True: never rotated away
         whole: bool = False,  # put the weights together in one file
-    ):
+    ) -> None:
         "Copy what this process holds, return, and write behind: every process, after `prepare`"
         self.await_last_write()
         self.step = step
@@ -127,7 +118,7 @@ class SlicedSaver(Saver):
         file_of = {k: _FILE_OF[MODEL] for k in model} | {k: _FILE_OF[OPTIMIZER] for k in optimizer}
         draft = CheckpointDraft.of_now(self.run_dir, step, state, self.keep, milestone)
 
-        def seal(files: dict[str, FileEntry]):
+        def seal(files: dict[str, FileEntry]) -> None:
             self._seal(files, tied, draft, whole or milestone)
 
         writer = _SliceWriter(draft.temp, file_of, seal)
@@ -139,7 +130,7 @@ class SlicedSaver(Saver):
         tied: dict[str, str],
         draft: CheckpointDraft,
         whole: bool,
-    ):
+    ) -> None:
         "Make a finished checkpoint of everybody's slices"
         temp = draft.temp
         away = [name for name in files if not (temp / name).is_file()]
@@ -162,7 +153,7 @@ class SlicedSaver(Saver):
         if self.mirror:
             self.mirror.copy_soon()
 
-    def await_last_write(self):
+    def await_last_write(self) -> None:
         "Wait as `Saver` does; what failed in any process is one line"
         root = self.run_dir / "checkpoints"
         try:
@@ -186,14 +177,14 @@ class SlicedCheckpoint(Checkpoint):
     optimizer: dict = field(default_factory=dict)
     names: frozenset[str]  # of all tensors that are saved
 
-    def fill_model(self, model: nn.Module):
+    def fill_model(self, model: nn.Module) -> None:
         "Read this process's slices of the weights into a model that is cut; all processes at once"
         self.fill({name: p.detach() for name, p in model.named_parameters()})
 
     def fill(
         self,
         tensors: dict[str, Any],  # name -> tensor or `DTensor`, overwritten
-    ):
+    ) -> None:
         "Read into tensors, from the disk to where they are; all processes at once"
         try:
             load(tensors, storage_reader=HuggingFaceStorageReader(str(self.path)))

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..core import GpubError
 from ..model.generate import generate
-from ..record.checkpoint import kept_steps
+from ..record.checkpoint_folder import kept_steps
 from ..record.run import load_run
 from ..record.log import read_bill, read_log, read_settings, sample_table
 from .page import write_report

@@ -28,7 +28,8 @@ from ..data.tokenizer import Tokenizer
 from ..data.tokenizer_file import load_tokenizer
 from ..model.generate import generate_ids
 from ..model.gpt import GPT, GPTConfig, count_params
-from ..record.checkpoint import kept_steps, load_checkpoint
+from ..record.checkpoint import load_checkpoint
+from ..record.checkpoint_folder import kept_steps
 from ..record.run import load_run
 from ..templates import render_template
 

@@ -22,7 +22,8 @@ from ..data.char import CharTokenizer
 from ..model.first_gpt import attention_weights
 from ..model.gpt import GPT, GPTConfig, count_params
 from ..model.probes import sample_ids
-from ..record.checkpoint import kept_steps, load_checkpoint
+from ..record.checkpoint import load_checkpoint
+from ..record.checkpoint_folder import kept_steps
 from ..record.log import read_log
 from .demo import pack_weights, page_shape, rounded
 from ..templates import render_template

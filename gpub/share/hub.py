@@ -32,7 +32,8 @@ from ..device import pick_device
 from ..files import SUMS, changed_files, give_usual_mode, write_sums
 from ..model.gpt import Decoder, GPT, GPTConfig
 from ..model.llama import Llama, LlamaConfig
-from ..record.checkpoint import folder_weights, save_checkpoint
+from ..record.checkpoint import save_checkpoint
+from ..record.checkpoint_folder import folder_weights
 from ..record.folder import refuse_full, stage_folder
 from ..record.run import Run, load, load_run
 from ..record.log import read_log

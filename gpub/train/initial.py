@@ -22,12 +22,8 @@ from ..model.architectures import config_from_dict
 from ..model.gpt import GPTConfig
 from ..model.grow import GROWING, grow, grown_config
 from ..model.llama import Llama, LlamaConfig
-from gpub.record.checkpoint import (
-    checkpoints,
-    folder_weights,
-    load_checkpoint,
-    save_checkpoint,
-)
+from ..record.checkpoint import load_checkpoint, save_checkpoint
+from ..record.checkpoint_folder import checkpoints, folder_weights
 from ..record.run import load
 from .config import TrainConfig
 from .options import RunOptions

@@ -48,7 +48,7 @@ class StepRecorder:
     def record_step(
         self,
         s: TrainStep,  # the newest
-    ):
+    ) -> None:
         "Write a step's row where one is due; the state is that after it"
         self.state.step = s.n
         self.state.tokens = s.tokens
@@ -60,7 +60,7 @@ class StepRecorder:
         self,
         s: TrainStep,  # the newest
         force_save: bool,  # whether it is saved in any case
-    ):
+    ) -> None:
         "Draw a text and save a checkpoint where they are due"
         if s.n in self.job.sample_steps:
             self._checked_row(s)
@@ -73,7 +73,7 @@ class StepRecorder:
     def log_step(
         self,
         s: TrainStep,  # the newest
-    ):
+    ) -> None:
         "Write one row, with a validation where one is due"
         job = self.job
         state = self.state
@@ -101,7 +101,7 @@ class StepRecorder:
     def draw_texts(
         self,
         step: int,  # steps done
-    ):
+    ) -> None:
         "Write what the model makes of its prompts to samples.jsonl"
         with self._set_aside("eval"):
             for prompt, text in self.job.draw_texts():
@@ -112,7 +112,7 @@ class StepRecorder:
         self,
         s: TrainStep,  # the newest
         wait: bool = False,  # return when it is on the disk, and in the mirror
-    ):
+    ) -> None:
         """Save a checkpoint, if this step has none yet; raises `Diverged` for a broken one and
         `GpubError` when it cannot be written"""
         self._checked_row(s)
@@ -131,7 +131,7 @@ class StepRecorder:
     def write_checkpoint(
         self,
         s: TrainStep,  # the newest, checked
-    ):
+    ) -> None:
         "Hand everything that a resume needs to the saver"
         job = self.job
         learner = self.learner
@@ -156,16 +156,18 @@ class StepRecorder:
         else:
             self.world.on_main(self._save_whole, s.n, model, optimizer, state, milestone)
 
-    def await_saver(self):
+    def await_saver(self) -> None:
         "Return when the last write has ended; its failure, which process 0 knows, is everybody's"
         self.world.on_main(self._await_write)
 
     # methods, and not `self.saver.save` and `.wait`: in the other processes the saver is None, and
     # there `on_main` calls nothing
-    def _save_whole(self, step: int, model: dict, optimizer: dict, state: dict, milestone: bool):
+    def _save_whole(
+        self, step: int, model: dict, optimizer: dict, state: dict, milestone: bool
+    ) -> None:
         self.saver.save(step, model, optimizer, state, milestone)
 
-    def _await_write(self):
+    def _await_write(self) -> None:
         self.saver.wait()
 
     def _checked_row(self, s: TrainStep) -> dict:

@@ -119,7 +119,7 @@ class Trainer(TrainingRun[RunOptions]):
         with torch.device("cpu" if self.world.main else "meta"):
             return build_model(self.model_cfg)
 
-    def settle_recipe(self):
+    def settle_recipe(self) -> None:
         "Go on with the weight decay that a run began with, where another would be computed now"
         target = self.preset.decay_target
         if target is None or "weight_decay" in (self.options.settings or {}):
@@ -174,7 +174,7 @@ class Trainer(TrainingRun[RunOptions]):
         "Choose what the recipe says, or what suits the hardware: a CPU may have to be timed"
         return choose_precision(model, self._next_batch, self.cfg, self.device)
 
-    def take_initial_weights(self, model: nn.Module):
+    def take_initial_weights(self, model: nn.Module) -> None:
         "Put weights from elsewhere in place of fresh ones, wherever the model is whole"
         initial = self.initial
         if initial is None:
@@ -190,7 +190,7 @@ class Trainer(TrainingRun[RunOptions]):
         start = f"step {initial.facts['step']} of {initial.facts['source']}"
         self.log(f"begins with the weights of {start}, optimizer {initial.facts['optimizer']}")
 
-    def take_initial_optimizer(self):
+    def take_initial_optimizer(self) -> None:
         "Go on with the optimizer of the run that the weights are from, if it was asked for"
         if self.initial and self.initial.optimizer:
             restore_optimizers(self.learner.model, self.learner.opts, self.initial.optimizer)
@@ -220,13 +220,13 @@ class Trainer(TrainingRun[RunOptions]):
         depth = depth_at(step - 1, self.cfg, self.model_cfg.n_layers)
         return flops_per_token(replace(self.model_cfg, n_layers=depth))
 
-    def close_data(self):
+    def close_data(self) -> None:
         "Let go of what reads ahead"
         if self.prefetcher:
             self.prefetcher.close()
             self.prefetcher = None
 
-    def finish(self):
+    def finish(self) -> None:
         "Write the bill and the report, and say how good the model is"
         last = last_whole_row(self.out, ("val_loss", "val_bpb"))
         write_bill(self.out, last, self.options.usd_per_hour, self.ledger.usd())
@@ -275,7 +275,7 @@ class Trainer(TrainingRun[RunOptions]):
         return self.batches(self.state.step, length).to(self.device)
 
 
-def _say_nothing(text: str):
+def _say_nothing(text: str) -> None:
     "Drop a line: only process 0 writes them"
 
 
@@ -288,7 +288,7 @@ def _run_folder(options: RunOptions) -> Path:
     return runs_dir() / options.preset
 
 
-def _refuse_too_large(parameters: int):
+def _refuse_too_large(parameters: int) -> None:
     "Refuse weights that do not fit in memory: the system would kill the process without a word"
     need = 4 * parameters
     have = ram_bytes()
@@ -299,7 +299,7 @@ def _refuse_too_large(parameters: int):
         )
 
 
-def _refuse_letters(name: str):
+def _refuse_letters(name: str) -> None:
     "Refuse a large model without data: it learns nothing from the letters of Shakespeare"
     vocab_size = SHAPES[name].config.vocab_size
     if vocab_size > 1000:

@@ -80,7 +80,7 @@ class TrainingJob(ABC, Generic[_Options]):
         """Build what learns, with fresh weights; where it will be sliced, in the memory of process
         0 alone"""
 
-    def settle_recipe(self):
+    def settle_recipe(self) -> None:
         "Change the recipe where the folder began with another; the folder is held now"
 
     @abstractmethod
@@ -106,10 +106,10 @@ class TrainingJob(ABC, Generic[_Options]):
     def take_initial_weights(
         self,
         model: nn.Module,  # a fresh one, whole or on `meta`
-    ):
+    ) -> None:
         "Put weights from elsewhere into a model that no checkpoint is there for"
 
-    def take_initial_optimizer(self):
+    def take_initial_optimizer(self) -> None:
         "Put what an optimizer from elsewhere remembers into that of the learner"
 
     @abstractmethod
@@ -131,7 +131,7 @@ class TrainingJob(ABC, Generic[_Options]):
         "Count the floating-point operations of a token of a step"
         return None
 
-    def after_row(self, row: dict):
+    def after_row(self, row: dict) -> None:
         "Look at a row that was just logged"
 
     def newest_checkpoint(self) -> str | None:
@@ -143,9 +143,9 @@ class TrainingJob(ABC, Generic[_Options]):
         "Return what a checkpoint keeps of the model, and of the optimizers"
         return self.learner.tensors()
 
-    def close_data(self):
+    def close_data(self) -> None:
         "Let go of what reads ahead, when the last step is made"
 
     @abstractmethod
-    def finish(self):
+    def finish(self) -> None:
         "Write the bill and the report, and log the result"

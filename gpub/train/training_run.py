@@ -18,7 +18,8 @@ from torch import nn
 
 from ..core import GpubError
 from ..device import machine, pick_precision, seed_everything
-from ..record.checkpoint import Checkpoint, changed_rows, load_checkpoint, mark_latest
+from ..record.checkpoint import Checkpoint, changed_rows, load_checkpoint
+from ..record.checkpoint_draft import mark_latest
 from ..record.folder import Interrupted, disk_errors, lock_folder, stop_flag
 from ..record.ledger import Ledger
 from ..record.mirror import mirror_run
@@ -121,7 +122,7 @@ class TrainingRun(TrainingJob[_Options]):
         self,
         step: TrainStep,  # the one just yielded
         wait: bool = False,  # return when it is on the disk, and in the mirror
-    ):
+    ) -> None:
         """Save a checkpoint of the step that was just given; raises as `StepRecorder.save`, and
         `GpubError` outside `opened`"""
         recorder = self._current_recorder()
@@ -131,7 +132,7 @@ class TrainingRun(TrainingJob[_Options]):
             )
         recorder.save(step, wait)
 
-    def restore_or_begin(self):
+    def restore_or_begin(self) -> None:
         "Build the model, check the folder, and load its newest checkpoint if it has one"
         seed_everything(self.cfg.seed)
         model = self.build_model()
@@ -171,14 +172,14 @@ class TrainingRun(TrainingJob[_Options]):
 
         return write_report(self.out)
 
-    def _begin(self, model: nn.Module, placement: Placement):
+    def _begin(self, model: nn.Module, placement: Placement) -> None:
         self.take_initial_weights(model)
         self.learner = Learner(model, self.cfg, placement, self.log)
         self.state = RunState()
         self.learner.fit_to_memory(0)
         self.take_initial_optimizer()
 
-    def _go_on(self, model: nn.Module, placement: Placement, path: str):
+    def _go_on(self, model: nn.Module, placement: Placement, path: str) -> None:
         saved = self.load(path, placement)
         check_config(self.out, self.stored_config, saved)
         self.learner = Learner(model, self.cfg, placement, self.log, saved)
@@ -249,10 +250,10 @@ class TrainingRun(TrainingJob[_Options]):
             return Saver(self.out, options.keep, options.mirror, self.log)
         return None
 
-    def _lock_folder(self, closed_at_end: ExitStack):
+    def _lock_folder(self, closed_at_end: ExitStack) -> None:
         closed_at_end.enter_context(lock_folder(self.out, self.log))
 
-    def _open_ledger(self, closed_at_end: ExitStack):
+    def _open_ledger(self, closed_at_end: ExitStack) -> None:
         options = self.options
         self.ledger = closed_at_end.enter_context(
             Ledger(self.out, options.usd_per_hour, self.state.step, self.born, options.paid)
@@ -261,7 +262,7 @@ class TrainingRun(TrainingJob[_Options]):
         if gap:
             self.log(gap)
 
-    def _mirror_finished(self):
+    def _mirror_finished(self) -> None:
         "Copy the finished run, report and all, to the second place too"
         with disk_errors(self.options.mirror):
             mirror_run(self.out, self.options.mirror, self.options.keep)

@@ -25,7 +25,7 @@ from ..chat.template import EncodedChat, chat_marks
 from ..core import GpubError, first_line, write_atomic
 from ..device import pick_precision
 from ..model.gpt import Decoder
-from ..record.checkpoint import checkpoints
+from ..record.checkpoint_folder import checkpoints
 from ..train.compiled import compile_blocks, compiles_on
 from ..train.learner import Learner
 from ..train.loop import Objective, evaluate

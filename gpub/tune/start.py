@@ -22,7 +22,7 @@ from ..data.tokenizer import Tokenizer
 from ..device import pick_device, use_threads
 from ..model.gpt import Decoder
 from ..model.architectures import build_model
-from ..record.checkpoint import folder_weights
+from ..record.checkpoint_folder import folder_weights
 from ..record.run import Run, load
 from ..train.resume import restore_threads
 
