@@ -611,6 +611,47 @@ WRONG = {
             def done_first(steps, seconds):
                 return min(steps, key=lambda b: (steps[b] or 0) * seconds[b])""",
     },
+    "padded_size": {
+        "always one more piece": """
+            def padded_size(vocab, multiple):
+                return (vocab // multiple + 1) * multiple""",
+        "rounded": """
+            def padded_size(vocab, multiple):
+                return round(vocab / multiple) * multiple""",
+        "always 64": """
+            def padded_size(vocab, multiple):
+                return math.ceil(vocab / 64) * 64""",
+    },
+    "matmul_intensity": {
+        "multiplications only": """
+            def matmul_intensity(n, k, m, size):
+                return n * k * m / (size * (n * k + k * m + n * m))""",
+        "without the result": """
+            def matmul_intensity(n, k, m, size):
+                return 2 * n * k * m / (size * (n * k + k * m))""",
+        "always 4 bytes": """
+            def matmul_intensity(n, k, m, size):
+                return 2 * n * k * m / (4 * (n * k + k * m + n * m))""",
+    },
+    "scale_for": {
+        "always 2^16": "def scale_for(g):\n    return 2.0**16",
+        "one too many": """
+            def scale_for(g):
+                scale = 1
+                while g * scale <= 2.0**-24:
+                    scale *= 2
+                return scale""",
+        "not a power of two": "def scale_for(g):\n    return max(1, 2.0**-24 / g)",
+    },
+    "fewest_tokens": {
+        "the smallest batch": "def fewest_tokens(steps):\n    return min(steps)",
+        "the fewest steps": """
+            def fewest_tokens(steps):
+                return min((b for b in steps if steps[b]), key=steps.get)""",
+        "never arrives first": """
+            def fewest_tokens(steps):
+                return min(steps, key=lambda b: b * (steps[b] or 0))""",
+    },
     "next_scale": {
         "never changes": """
             def next_scale(scale, good, finite, patience=2000):
