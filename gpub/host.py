@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from .core import first_line
 from .night import LOG_FILE, Status, Transcript
 
 # %% ../nbs/lib/host.ipynb #fb6a1f3f
@@ -236,9 +237,13 @@ class WhenDone:
             return
         details = "".join(traceback.format_exception(error))
         again = "run the page or the program again, it goes on from the last checkpoint"
-        why = f"stopped by {type(error).__name__}: {error}; to go on, {again}"
-        self._keep(why, details, bad=not isinstance(error, self.by_hand))
-        if not isinstance(error, self.by_hand):
+        by_hand = isinstance(error, self.by_hand)
+        why = "stopped by hand; a rented machine is still billed"
+        if not by_hand:
+            cause = f"{type(error).__name__}: {first_line(error, 300)}"
+            why = f"stopped by an error ({cause}), details in {LOG_FILE}"
+        self._keep(f"{why}; to go on, {again}", details, bad=not by_hand)
+        if not by_hand:
             self._run()
 
     def __call__(
@@ -254,7 +259,13 @@ class WhenDone:
         if self.ran or not self.command:
             return
         self.ran = True
-        self.log(f"the end: {self.command}")
+        self.log(f"running WHEN_DONE: {self.command}")
         code = subprocess.run(self.command, shell=True).returncode
         if code:
-            self.log(f"it failed with code {code}: this machine is still on, and is still paid")
+            line = (
+                f"WHEN_DONE failed (code {code}): this machine is still on and you are still "
+                "charged for it. Stop it now in your provider's console."
+            )
+            self.log(line)
+            if self.status:
+                self.status.write(f"{line} How the run ended: {self.status.text()}", tell=True)

@@ -51,12 +51,17 @@ class Status:
         self.written = time.monotonic()
         line = " ".join(line.split())
         try:
-            write_atomic(self.path, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
+            now = time.strftime("%Y-%m-%d %H:%M:%S UTC:", time.gmtime())
+            write_atomic(self.path, f"{now} {line}\n")
         except OSError as e:
             self.log(f"cannot write {self.path}: {first_line(e)}")
         if tell and self.notify and line != self.newest_sent:
             self.newest_sent = line
             self._send(line)
+
+    def text(self) -> str:
+        "Return the newest line, with its date"
+        return self.path.read_text(encoding="utf-8").strip() if self.path.is_file() else ""
 
     def write_now_and_then(self, line: str):
         "Put a line into the file if the last one is a minute old"
@@ -75,7 +80,10 @@ class Status:
             with urllib.request.urlopen(request, timeout=NOTIFY_SECONDS):
                 pass
         except (OSError, ValueError) as e:  # the path of a webhook is a secret
-            self.log(f"nobody was told at {url.hostname}: {first_line(e)}")
+            self.log(
+                f"the message to {url.hostname} was not delivered ({first_line(e)}); the run is "
+                f"not affected, {self.path.name} has the line"
+            )
 
 # %% ../nbs/lib/night.ipynb #b2205009
 LOG_FILE = "gpub.log"  # in a run folder

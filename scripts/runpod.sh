@@ -13,11 +13,11 @@
 # MIRROR    a second place for the run: a network volume or a mounted Drive; finished shards go to MIRROR-shards beside it
 # SHARDS    a folder made by `gpub prep`, or by `gpub prep --compress`, to use instead of preparing the corpus
 # UNTIL     the last phase to do now: smoke, proof, grind, push, longer, chinchilla; the learning rate falls to its end there  [push]
-# MAX_USD   a hard stop for the run; less than its forecast is refused before anything is prepared  [the budgets of its phases]
+# MAX_USD   training stops before the run has cost so many dollars (the pod itself stays on: WHEN_DONE); less than its forecast is refused before anything is prepared  [the budgets of its phases]
 # BALANCE   dollars in the account: no ceiling may be above them
-# MORE      dollars over the budget of a phase: grind=10    ACCEPT  a gate that is passed for good: smoke:usd_per_billion
+# MORE      dollars over the budget of a phase: grind=10    ACCEPT  a gate to ignore for good: smoke:usd_per_billion
 # TOKENS    to prepare  [as many as the phases up to UNTIL read]
-# NOTIFY    a URL that gets a line at every verdict and end: a topic of ntfy, a webhook of Slack
+# NOTIFY    a URL that gets a line at the end of every phase and when the run stops: a topic of ntfy, a webhook of Slack
 # WHEN_DONE a command for the very end, however it came unless by Ctrl-C, so that nobody pays for a sleeping GPU: 'runpodctl stop pod $RUNPOD_POD_ID'
 # NO_TMUX=1 stay in this terminal
 # 4. evaluate, export, take home, talk: gpub bill, gpub export, gpub push on HOME_DIR/train_1b/run; nbs/train_chat.ipynb finds it there. 5. delete the volume
@@ -47,17 +47,27 @@ home=$HOME_DIR/train_$([ -n "${TOY:-}" ] && echo toy || echo 1b); run=$home/run;
 log=$run/gpub.log; began=$(mktemp)
 export PYTHONUNBUFFERED=1 GPUB_LOG=$log # gpub run itself keeps no second one
 [ -z "${NOTIFY:-}" ] || export GPUB_NOTIFY=$NOTIFY
+# shellcheck disable=SC2329 # the function below calls it
+still_on() {
+    line="WHEN_DONE failed (code $1): this machine is still on and you are still charged for it. Stop it now in your provider's console."
+    echo "$line" | tee -ai "$log"
+    echo "$(date -u '+%Y-%m-%d %H:%M:%S UTC:') $line How the run ended: $(cat "$run/STATUS")" > "$run/STATUS.new"
+    mv "$run/STATUS.new" "$run/STATUS"
+    if [ -n "${NOTIFY:-}" ]; then curl -fsS -m 10 -d "$line" "$NOTIFY" >/dev/null || true; fi
+}
 # shellcheck disable=SC2329 # the trap calls it
 say_how_it_ended() {
     code=$?
     # a verdict has said in STATUS what to do; a refusal or an accident has not
     if ! { [ "$code" -le 1 ] && [ "$run/STATUS" -nt "$began" ]; }; then
         line="ended with code $code: $(tail -n 1 "$log"); to go on, start the same line again"
-        echo "$(date '+%Y-%m-%d %H:%M:%S') $line" > "$run/STATUS"
-        if [ -n "${NOTIFY:-}" ]; then curl -fsS -m 10 -d "$line" "$NOTIFY" >/dev/null || echo "nobody was told: curl failed"; fi
+        echo "$(date -u '+%Y-%m-%d %H:%M:%S UTC:') $line" > "$run/STATUS"
+        if [ -n "${NOTIFY:-}" ]; then curl -fsS -m 10 -d "$line" "$NOTIFY" >/dev/null || echo "the message was not delivered (curl failed); STATUS has the line"; fi
     fi
     sync "$run" 2>/dev/null || sync
-    if [ -n "${WHEN_DONE:-}" ] && [ "$code" -ne 130 ]; then bash -c "$WHEN_DONE"; fi
+    if [ -n "${WHEN_DONE:-}" ] && [ "$code" -ne 130 ]; then
+        bash -c "$WHEN_DONE" || still_on $?
+    fi
 }
 trap say_how_it_ended EXIT
 

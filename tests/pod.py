@@ -308,10 +308,13 @@ def rented(pod: Pod, monkeypatch) -> Iterator[Pod]:
     def card(model, card, usd_per_hour=None):
         return machine_for(model, "A100-80", usd_per_hour)
 
-    def date(form):
-        return time.strftime(form, time.gmtime(1.8e9 + pod.now))
+    def gmtime():
+        return time.gmtime(1.8e9 + pod.now)
 
-    clock = SimpleNamespace(monotonic=lambda: pod.now, strftime=date)
+    def date(form, when=None):
+        return time.strftime(form, when or gmtime())
+
+    clock = SimpleNamespace(monotonic=lambda: pod.now, strftime=date, gmtime=gmtime)
     writes = Status.write
     with monkeypatch.context() as patched:
         patched.setattr(runner, "_phase_trainer", trainer)

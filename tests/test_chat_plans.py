@@ -246,7 +246,7 @@ def test_the_1b_finishes_within_budgets_that_follow_from_the_forecast(card):
     with pytest.raises(GpubError, match="--max-usd 1 would end the run early"):
         refuse_hopeless(priced, machine, Allowances(max_usd=1.0))
     poor = replace(plan, phases=(replace(plan.phases[0], usd=0.01), *plan.phases[1:]))
-    with pytest.raises(GpubError, match="phase sft ends at step"):
+    with pytest.raises(GpubError, match="phase sft would stop at step"):
         refuse_hopeless(price_plan(poor, machine), machine, Allowances())
 
 
@@ -258,7 +258,7 @@ def test_show_names_cards_sets_gates_and_off_ramps():
     said = typed("burn-1b-chat", "--show").output
     for card in ("A100-80", "H100", "H200"):
         line = next(line for line in said.splitlines() if line.startswith(card))
-        assert re.search(r"finishes with \$[\d.]+ to spare of \$[\d.]+$", line)
+        assert re.search(r"; the budgets allow \$[\d.]+$", line)
     for word in ("CC BY-SA 3.0", "MIT", "pinned when a job begins", "--until sft", "forgotten"):
         assert word in said
     told = typed("burn-1b-chat", "--show", "--gpu", "A100-80").output

@@ -209,9 +209,9 @@ def test_a_status_is_never_of_an_end_before(tmp_path):
     done.keep_log(tmp_path)
     status = tmp_path / "STATUS"
     assert "began" in status.read_text()
-    done("smoke, step 4: STOP - loss is 3, wanted 2 at most")
+    done("STOP: smoke, step 4: training loss is 3, wanted at most 2")
     done.disarm()
-    assert "smoke, step 4: STOP" in status.read_text()
+    assert "STOP: smoke, step 4" in status.read_text()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a shell command")
@@ -227,9 +227,30 @@ def test_the_reason_of_an_end_is_on_the_volume_before_the_machine_is_switched_of
         filled = textwrap.dedent(code).format(command=command, log=str(tmp_path))
         subprocess.run([sys.executable, "-c", filled], capture_output=True)
         status = (tmp_path / "STATUS").read_text()
-        assert "stopped by ValueError: the loss is not a number; to go on, run the page" in status
+        assert (
+            "(ValueError: the loss is not a number), details in gpub.log; to go on, run the page"
+            in status
+        )
         assert "Traceback" in (tmp_path / "gpub.log").read_text()
         if command:
             assert (tmp_path / "then").read_text() == status, "kept before the command is run"
         for file in tmp_path.iterdir():
             file.unlink()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell command")
+def test_a_machine_that_could_not_be_switched_off_is_in_status_and_told(tmp_path, monkeypatch):
+    "It is paid for until somebody does it: whoever is asleep has to hear of it"
+    from gpub.host import WhenDone
+    from gpub.night import Status
+
+    sent = []
+    monkeypatch.setattr(Status, "_send", lambda status, line: sent.append(line))
+    done = WhenDone("exit 3")
+    done.keep_log(tmp_path, "https://ntfy.sh/a-word")
+    done("all phases are done")
+    done.disarm()
+    (line,) = sent
+    assert line.startswith("WHEN_DONE failed (code 3): this machine is still on")
+    assert "Stop it now" in line and line.endswith("all phases are done")
+    assert line in (tmp_path / "STATUS").read_text()

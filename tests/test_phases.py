@@ -253,21 +253,21 @@ def test_a_lost_machine_comes_back_from_the_mirror(straight, text, tmp_path):
             {},
             "smoke",
             "stop",
-            "usd_per_point is",
+            "(gate: usd_per_point)",
         ),
         (
             with_phase("grind", gates=(Gate(metric="next_usd", most=1e-12),)),
             {},
             "grind",
             "stop",
-            "next_usd is",
+            "(gate: next_usd)",
         ),
         (
             with_phase("smoke", usd=1e-7),
             {},
             "smoke",
             "stop",
-            "the budget of <$0.0001 (0 min) is used up; the other",
+            "the budget of <$0.0001 (0 min) is used up; the remaining",
         ),
     ],
     ids=["rates", "sample", "overflow", "validation", "gradients", "point", "next", "budget"],
@@ -538,7 +538,7 @@ def test_logs_of_one_row_and_none(short):
     log.write_text(one)
     b = bill(short)
     assert (
-        "1 point of loss, at least 12" in b["next"]["why"]
+        "1 logged loss, at least 12" in b["next"]["why"]
         and "it rose" not in bill_text(b)
         and b["phases"][0]["usd_per_point"] is None
         and bill_text(b)
@@ -614,12 +614,12 @@ def test_a_gap_is_paid_for_only_while_the_machine_stayed_on(boots, seconds_off, 
     now[0] += seconds_off
     with Ledger(tmp_path, 1.49, paid=True, boot=boots[1], **hands) as book:
         assert (book.gap.seconds, book.gap.paid) == (seconds_off, paid)
-        assert ("how many hours of it were paid for?" in book.gap_note()) == (paid == 0)
+        assert ("If it was off, do nothing" in book.gap_note()) == (paid == 0)
         now[0] += 60
         assert book.usd() == pytest.approx((1800 + paid + 60) * 1.49 / 3600)
     append_row(tmp_path / "log.jsonl", dict(step=1, tokens=1, loss=1.0))
     notes = " ".join(bill(tmp_path)["notes"])
-    assert f"gap 1, {seconds_off / 3600:.1f} h before step 1" in notes
+    assert f"pause 1: nothing trained for {seconds_off / 3600:.1f} h before step 1" in notes
     assert (f"gpub bill {tmp_path} --count 1=HOURS" in notes) == (paid == 0)
     assert (f"gpub bill {tmp_path} --strike 1" in notes) == (paid > 0)
 

@@ -15,6 +15,7 @@ from gpub.core import GpubError
 from gpub.model.gpus import GPUS
 from gpub.plans.allowances import Allowances
 from gpub.plans.annealing import plan_recipe, plan_settings, stable_steps
+from gpub.plans.bill import money
 from gpub.plans.cost_forecast import (
     Overheads,
     ending_line,
@@ -26,6 +27,7 @@ from gpub.plans.cost_forecast import (
 )
 from gpub.plans.gates import Gate
 from gpub.plans.gpus import Machine, machine_for
+from gpub.plans.paid_steps import paid_steps
 from gpub.plans.phase_watch import PhaseLimits, PhaseRunner
 from gpub.plans.phases import PLANS as ALL_PLANS
 from gpub.plans.phases import read_plan
@@ -182,12 +184,12 @@ def test_the_blogs_own_plan_and_its_fate():
     half = Machine("an A100 at 50%", dict(full=16_862.0, off=22_168.0), 1.49)
     last = plan_fate(blog, half)[-1]
     assert (last.word, last.phase, last.step) == ("change GPU", "proof", 301)
-    assert "tok_s is 16,862, wanted at least 20,000" in last.reason
+    assert "is 16,862 tokens a second, wanted at least 20,000 tokens a second" in last.reason
     published = Machine("the blog's A100", dict(full=24_066.0, off=28_300.0), 1.45)
     fate = plan_fate(blog, published)
     assert [v.word for v in fate] == ["continue"] * 3 + ["stop"]
     assert fate[-1].phase == "push" and 85_000 < fate[-1].step < 90_000
-    with pytest.raises(GpubError, match="by the forecast on an A100 at 50% phase proof ends"):
+    with pytest.raises(GpubError, match="by the forecast on an A100 at 50% phase proof would stop"):
         refuse_hopeless(blog, half, Allowances())
 
 
@@ -214,7 +216,8 @@ def test_a_gate_that_is_always_asked_is_passed_by_hand_once_and_on_the_record(tm
     assert stop is None
     (row,) = verdicts(tmp_path / "yes")
     assert (row["word"], row["phase"]) == ("accepted", "smoke")
-    assert row["reason"] == "usd_per_billion is 23.3836, wanted at most 23.34, always"
+    said = "the price of a billion tokens is $23.38, wanted at most $23.34"
+    assert row["reason"] == f"{said} (gate: usd_per_billion)"
 
 
 def test_no_gate_asks_a_speed_that_nobody_timed(tmp_path):
@@ -225,8 +228,20 @@ def test_no_gate_asks_a_speed_that_nobody_timed(tmp_path):
     slow = replace(told, speeds={m: 0.7 * v for m, v in told.speeds.items()})
     *_, (phase, stop, _) = walked(plan, slow, "push", tmp_path)
     assert (phase.name, stop.cause) == ("proof", "budget")
-    assert "in the steps that the preflight times" in plan_text(read_plan("burn-1b"), told)
+    assert "of the steps that the preflight times" in plan_text(read_plan("burn-1b"), told)
     assert "usd_per_billion" in plan_text(read_plan("burn-1b"), replace(told, timed=True))
+
+
+def test_the_table_and_the_steps_of_a_page_forecast_the_same():
+    "The last phase decays, so its steps and the table have to be worked out for the same end"
+    machine = machine_for("burn-1b", "A100-80")
+    plan = read_plan("burn-1b")
+    rows = dict(
+        line.split(maxsplit=1) for line in plan_text(plan, machine, "push").splitlines()[2:7]
+    )
+    steps = {step.name: step for step in paid_steps(plan, machine, "push")}
+    for phase in plan.up_to("push"):
+        assert money(steps[phase.name].usd) in rows[phase.name], phase.name
 
 
 def test_a_short_phase_has_twenty_minutes_to_spare():
@@ -263,9 +278,9 @@ def test_the_budgets_of_a_plan_reach_the_run_on_a_gpu(monkeypatch, tmp_path):
         run_plan("burn-1b", tmp_path / "run", PlanOptions(usd_per_hour=0.35))
     assert "\n" not in str(e.value) and not (tmp_path / "run").exists()
     monkeypatch.setattr(walk_module.torch.cuda, "get_device_name", lambda device: "NVIDIA A40")
-    with pytest.raises(GpubError, match="by the forecast on A40 phase smoke ends at step 51"):
+    with pytest.raises(GpubError, match="by the forecast on A40 phase smoke would stop at step 51"):
         run_plan("burn-1b-blog", tmp_path / "run", PlanOptions(usd_per_hour=0.4))
-    with pytest.raises(GpubError, match="--max-usd 50 would end the run before it is annealed"):
+    with pytest.raises(GpubError, match="--max-usd 50 would end the run before its learning"):
         run_plan("burn-1b", tmp_path / "run", PlanOptions(usd_per_hour=0.4, max_usd=50))
     assert not (tmp_path / "run").exists()
 
@@ -295,7 +310,11 @@ def test_anneal_now_and_go_on_later(name, text, tmp_path, whole):
     v = walk(stopping_in(name), out, text, log=lambda s: said.append(str(s)))
     assert (v.phase, v.word) == (name, "change GPU")
     offer = said[-1]
-    assert offer.startswith("anneal now: ") and "$" in offer and "\n" not in offer
+    assert (
+        offer.startswith("anneal now: this model is not finished")
+        and "$" in offer
+        and "\n" not in offer
+    )
     before = load_checkpoint(out)
     end = walk(stopping_in(name), out, text, anneal=True)
     assert end.word == "annealed" and f"to step {end.step:,}," in offer
@@ -337,7 +356,7 @@ def test_show_tells_the_truth(name, capsys):
     lines = [s for s in said.splitlines() if s.startswith(("A100-80", "H100", "H200"))]
     assert len(lines) == 3
     for line in lines:
-        assert "finishes annealed with $" in line or "ends at step" in line
+        assert "the learning rate fully decayed" in line or "ends at step" in line
     run_command.main(
         [name, "--show", "--gpu", "H100", "--usd-per-hour", "2"], standalone_mode=False
     )
@@ -347,8 +366,8 @@ def test_show_tells_the_truth(name, capsys):
 def test_show_says_whether_the_money_is_enough(capsys):
     asked = ["burn-1b", "--show", "--gpu", "A100-80", "--until", "push", "--max-usd"]
     run_command.main([*asked, "225"], standalone_mode=False)
-    assert "finishes annealed with $" in capsys.readouterr().out
-    with pytest.raises(GpubError, match="--max-usd 100 would end the run before it is annealed"):
+    assert "the learning rate fully decayed" in capsys.readouterr().out
+    with pytest.raises(GpubError, match="--max-usd 100 would end the run before its learning"):
         run_command.main([*asked, "100"], standalone_mode=False)
 
 

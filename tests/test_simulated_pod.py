@@ -26,6 +26,7 @@ from gpub.files import shipped
 from gpub.guards import before_paying, standin
 from gpub.plans.bill import bill, money
 
+AGAIN = "the same command, on a new pod with the same volume"
 BEFORE = 1000  # steps before the end of a phase, at which a copy of the ordinary run is kept
 STORY = "event printed line minutes usd".split()
 
@@ -45,14 +46,14 @@ def added(line, typed):
     "What a line has other than the one that was typed before"
     known = options_of(typed)
     more = [" ".join(pair) for pair in options_of(line) if pair not in known]
-    return f"the same line, with `{' '.join(more)}`" if more else "the same line"
+    return f"the same command, with `{' '.join(more)}`" if more else "the same command"
 
 
 def said(printed, words, pod):
     "The line of what was printed that has these words, as on a real volume"
     line = next(line for line in printed.splitlines() if words in line)
     short = line.replace(str(pod.folder), "/workspace").removeprefix("gpub: ")
-    return re.split(r"; (?=another host|more money|a larger|the same command)", short)[0]
+    return short.partition(" Choose one: ")[0].partition(" Nothing is training now")[0]
 
 
 @pytest.fixture(scope="module")
@@ -134,17 +135,20 @@ def pod(ordinary, tmp_path, monkeypatch):
 
 def test_an_ordinary_night(ordinary):
     "All phases, by one line; the ledger has what the provider asks for, but for what was before"
-    assert [line.split(":")[0] for line in ordinary.printed.splitlines() if "CONTINUE" in line] == [
-        "smoke, step 200",
-        "proof, step 10,000",
-        "grind, step 60,000",
-        "push, step 90,000",
+    said = [line for line in ordinary.printed.splitlines() if " is done (step" in line]
+    assert [line.partition("):")[0] for line in said] == [
+        "smoke is done (step 200",
+        "proof is done (step 10,000",
+        "grind is done (step 60,000",
+        "FINISHED: push is done (step 90,000",
     ]
+    assert said[0].endswith("The next phase, proof, starts now.")
+    assert "Nothing is training now; a machine that is rented costs $1.49 an hour" in said[-1]
     before = 900 + 600  # preflight, and the clicks
     ledger = bill(ordinary.run)["seconds"]
     assert ledger == pytest.approx(ordinary.on_seconds - before, abs=1)
-    assert "push, step 90,000: CONTINUE" in (ordinary.run / "STATUS").read_text()
-    assert "push, step 90,000: CONTINUE" in (ordinary.run / "gpub.log").read_text()
+    assert "push is done (step 90,000)" in (ordinary.run / "STATUS").read_text()
+    assert "push is done (step 90,000)" in (ordinary.run / "gpub.log").read_text()
 
 
 def test_a_pod_that_is_taken_away(pod, stories):
@@ -153,17 +157,17 @@ def test_a_pod_that_is_taken_away(pod, stories):
     machine.happens[60_050] = stop_by_hand
     printed = machine.type(machine.line())
     assert "STOP" not in printed
-    assert "grind, step 59,750 of 60,000" in (machine.run / "STATUS").read_text()
+    assert "training grind, step 59,750 of 60,000" in (machine.run / "STATUS").read_text()
     machine.is_off(0.5)
     began = machine.now
     machine.rents()
     printed, _ = machine.goes_on(machine.line(), 59_750)
-    assert "not counted" in printed and "grind, step 60,000: CONTINUE" in printed
+    assert "is not in the bill" in printed and "grind is done (step 60,000)" in printed
     minutes = (machine.stood - began) / 60
     stories(
         "the pod is taken away, 250 steps after a checkpoint",
-        "nothing; STATUS says the last step",
-        "the same line, on a new pod",
+        "nothing; STATUS keeps the last step and its time",
+        AGAIN,
         minutes,
         machine,
         60_000,
@@ -194,9 +198,9 @@ def test_a_gate_that_does_not_hold(phase, metric, planted, pod, stories):
     end = PLAN.phase(phase).until
     machine.rows[phase] = planted
     printed = machine.type(machine.line())
-    verdict = said(printed, f"{phase}, step {end:,}: STOP", machine)
-    assert f"{metric} is " in verdict and "wanted" in verdict
-    failed = re.findall(r"(\w+) is [\d.]+, wanted", verdict)
+    verdict = said(printed, f"STOP: {phase}, step {end:,}", machine)
+    assert f"(gate: {metric})" in verdict and "wanted" in verdict
+    failed = re.findall(r"\(gate: (\w+)\)", verdict)
     line = lines_to_paste(printed)[0]
     assert all(f"--accept {phase}:{name}" in line for name in failed)
     assert f"--accept {phase}:{metric}" in (machine.run / "STATUS").read_text()
@@ -204,7 +208,7 @@ def test_a_gate_that_does_not_hold(phase, metric, planted, pod, stories):
     later = end if last else end + 50
     machine.happens[later] = stop_by_hand
     printed, minutes = machine.goes_on(line, end)
-    assert f"{phase}, step {end:,}: CONTINUE - accepted by hand" in printed
+    assert f"{phase} is done (step {end:,}): accepted by hand" in printed
     minutes = 0.0 if last else minutes  # nothing is left to train
     assert minutes < 10
     stories(
@@ -224,11 +228,11 @@ def test_a_host_that_becomes_slower(pod, stories, tmp_path):
     machine.tok_s *= 0.7
     machine.happens[60_050] = stop_by_hand
     printed = machine.type(machine.line())
-    verdict = said(printed, "CHANGE GPU", machine)
-    assert "usd_per_billion is" in verdict
+    verdict = said(printed, "SLOW MACHINE", machine)
+    assert "a billion tokens is $" in verdict and "(gate: usd_per_billion)" in verdict
     host, accept, *_ = lines_to_paste(printed)
     assert (
-        added(host, machine.line()) == "the same line"
+        added(host, machine.line()) == "the same command"
         and "--accept grind:usd_per_billion" in accept
     )
     copied = machine.snapshot(tmp_path / "accepts")
@@ -237,12 +241,12 @@ def test_a_host_that_becomes_slower(pod, stories, tmp_path):
     machine.rents()
     machine.tok_s = FORECAST.tok_s()
     printed, _ = machine.goes_on(host, step)
-    assert "grind, step 60,000: CONTINUE" in printed
+    assert "grind is done (step 60,000)" in printed
     minutes = (machine.stood - began) / 60
     stories(
         "a host becomes slower by 30%",
         verdict,
-        "the same line, on another host",
+        "the same command, on another host",
         minutes,
         machine,
         60_000,
@@ -250,7 +254,7 @@ def test_a_host_that_becomes_slower(pod, stories, tmp_path):
     copied.happens[60_050] = stop_by_hand
     with pytest.MonkeyPatch.context() as patch, rented(copied, patch):
         printed = copied.type(accept.replace(str(machine.folder), str(copied.folder)))
-    assert "grind, step 60,000: CONTINUE" in printed
+    assert "grind is done (step 60,000)" in printed
 
 
 def test_a_weekend_with_the_pod_switched_off(pod, stories):
@@ -263,10 +267,10 @@ def test_a_weekend_with_the_pod_switched_off(pod, stories):
     machine.is_off(60)
     printed, minutes = machine.goes_on(machine.line(), 59_700)
     gap = said(printed, "60.0 h before step", machine)
-    assert "not counted" in gap and "grind, step 60,000: CONTINUE" in printed
+    assert "is not in the bill" in gap and "grind is done (step 60,000)" in printed
     assert bill(machine.run)["usd"] - paid < 2
     event = "a weekend with the pod switched off"
-    stories(event, gap, "the same line", minutes, machine, 60_000)
+    stories(event, gap, "the same command", minutes, machine, 60_000)
 
 
 def test_a_weekend_with_the_pod_left_on(pod, stories):
@@ -280,8 +284,8 @@ def test_a_weekend_with_the_pod_left_on(pod, stories):
     verdict = said(printed, "is used up", machine)
     line = next(line for line in lines_to_paste(printed) if "--more grind=" in line)
     printed, minutes = machine.goes_on(line, 59_700)
-    assert "grind, step 60,000: CONTINUE" in printed, printed
-    event = "a weekend with the pod left on"
+    assert "grind is done (step 60,000)" in printed, printed
+    event = "a weekend with the pod left on (the volume keeps the run)"
     stories(event, verdict, added(line, machine.line()), minutes, machine, 60_000)
 
 
@@ -296,8 +300,8 @@ def test_a_gap_that_was_not_paid_is_struck_out_and_the_budget_is_there_again(pod
     gaps = CliRunner().invoke(bill_command, [str(machine.run)]).output
     strike = re.search(r"60.0 h .*(gpub bill \S+ --strike \d+)", gaps)
     shown = CliRunner().invoke(bill_command, shlex.split(strike[1])[2:])
-    assert shown.exit_code == 0 and "struck out by hand" in shown.output
-    assert "grind, step 60,000: CONTINUE" in machine.type(machine.line())
+    assert shown.exit_code == 0 and "taken out of the bill by hand" in shown.output
+    assert "grind is done (step 60,000)" in machine.type(machine.line())
 
 
 def test_a_host_at_35_percent_of_the_peak(pod, stories, tmp_path):
@@ -311,7 +315,7 @@ def test_a_host_at_35_percent_of_the_peak(pod, stories, tmp_path):
     refusal = said(printed, "which the forecast announced", machine)
     assert "35% of its peak" in refusal and not (machine.run / "checkpoints").exists()
     host, dearer, sooner = lines_to_paste(printed)
-    assert added(host, machine.line()) == "the same line"
+    assert added(host, machine.line()) == "the same command"
     assert "--max-usd" in dearer and "--until" in sooner
     other = machine.snapshot(machine.folder / "dearer")
     machine.rents()
@@ -319,16 +323,16 @@ def test_a_host_at_35_percent_of_the_peak(pod, stories, tmp_path):
     machine.preflight()
     machine.happens[210] = stop_by_hand
     printed, _ = machine.goes_on(host, 0)
-    assert "smoke, step 200: CONTINUE" in printed
+    assert "smoke is done (step 200)" in printed
     minutes = (machine.stood - began) / 60
     event = "a host at 35% of the peak instead of 50%"
-    stories(event, refusal, "the same line, on another host", minutes, machine, 200)
+    stories(event, refusal, "the same command, on another host", minutes, machine, 200)
     for line in (dearer, sooner):  # whoever stays on it pays what was said
         stays = other.snapshot(tmp_path / str(line == sooner))
         stays.happens[210] = stop_by_hand
         with pytest.MonkeyPatch.context() as patch, rented(stays, patch):
             printed = stays.type(line.replace(str(machine.folder), str(stays.folder)))
-        assert "smoke, step 200: CONTINUE" in printed
+        assert "smoke is done (step 200)" in printed
 
 
 def test_a_volume_that_is_full_by_its_quota(pod, stories, monkeypatch):
@@ -342,10 +346,10 @@ def test_a_volume_that_is_full_by_its_quota(pod, stories, monkeypatch):
     began = machine.now
     machine.passes(300)  # the volume is made larger in the browser
     printed, _ = machine.goes_on(machine.line(), 59_500)
-    assert "grind, step 60,000: CONTINUE" in printed
+    assert "grind is done (step 60,000)" in printed
     minutes = (machine.stood - began) / 60
     event = "the volume is full by its quota"
-    stories(event, refusal, "the same line, with a larger volume", minutes, machine, 60_000)
+    stories(event, refusal, "the same command, with a larger volume", minutes, machine, 60_000)
 
 
 def test_an_account_that_becomes_empty(pod, stories):
@@ -358,10 +362,12 @@ def test_an_account_that_becomes_empty(pod, stories):
     began = machine.now
     machine.passes(600)
     printed, _ = machine.goes_on(machine.line(), 59_750)
-    assert "grind, step 60,000: CONTINUE" in printed
+    assert "grind is done (step 60,000)" in printed
     minutes = (machine.stood - began) / 60
     event = "the account is empty, and 12 hours later somebody pays in"
-    stories(event, "nothing; STATUS says the last step", "the same line", minutes, machine, 60_000)
+    stories(
+        event, "nothing; STATUS keeps the last step and its time", AGAIN, minutes, machine, 60_000
+    )
 
 
 def test_a_balance_below_the_ceiling(pod, stories):
@@ -376,12 +382,11 @@ def test_a_balance_below_the_ceiling(pod, stories):
     line = lines_to_paste(printed)[0]
     machine.happens[210] = stop_by_hand
     printed, _ = machine.goes_on(line, 0)
-    assert "smoke, step 200: CONTINUE" in printed
-    short = re.split(r"; (?=stop there|or )", refusal)[0]
+    assert "smoke is done (step 200)" in printed
     minutes = (machine.stood - began) / 60
     event = "$200 in the account"
     new = added(line, machine.line("--balance 200"))
-    stories(event, short, new, minutes, machine, 200)
+    stories(event, refusal, new, minutes, machine, 200)
 
 
 def test_a_ceiling_that_is_reached(pod, stories):
@@ -390,11 +395,11 @@ def test_a_ceiling_that_is_reached(pod, stories):
     paid = bill(machine.run)["usd"]
     machine.happens[90_000] = lambda run: None
     printed = machine.type(machine.line(f"--max-usd {paid + 0.9:.2f}"))
-    verdict = said(printed, "is reached", machine)
+    verdict = said(printed, "it ends before the limit of", machine)
     line = next(line for line in lines_to_paste(printed) if "--max-usd" in line)
     step = int(re.search(r"step ([\d,]+)", verdict)[1].replace(",", ""))
     printed, minutes = machine.goes_on(line, step)
-    assert "push, step 90,000: CONTINUE" in printed
+    assert "push is done (step 90,000)" in printed
     event = "--max-usd is reached"
     stories(event, verdict, added(line, machine.line()), minutes, machine, 90_000)
 
@@ -405,7 +410,7 @@ def test_an_old_torch(ordinary, monkeypatch, stories):
     answer = before_paying.rehearse_apart("burn-1b", "A100-80")
     assert answer.ready is None
     free = SimpleNamespace(paid_at=ordinary.paid_at, control=ordinary.paid_at)
-    stories("torch 2.6 to 2.9", answer.text, "none is needed", 0.0, free, 200)
+    stories("torch 2.6 to 2.9", answer.text, "nothing", 0.0, free, 200)
 
 
 def test_the_page_shows_every_story(root):

@@ -364,8 +364,11 @@ def test_the_page_beside_a_real_command_line(root, whole_page):
     "What the page leaves behind is a run for gpub bill, gpub run and gpub run --show"
     tmp_path, out = whole_page
     plan = tmp_path / "plan.json"
-    assert "finishes annealed with $" in out and "never more than $1.00 for the run" in out
-    assert re.search(r"^balance to have: \$[\d,]+\.\d\d, ", out, re.M)
+    assert (
+        "the learning rate fully decayed" in out
+        and "training stops before the run has cost $1.00" in out
+    )
+    assert re.search(r"^balance to have: \$[\d,]+\.\d\d = ", out, re.M)
     assert re.search(r"^1 +account and volume ", out, re.M) and "delete the volume" in out
     # every prompt of the blog at every milestone
     for milestone in (m for p in TOY.phases for m in p.milestones):
@@ -383,7 +386,7 @@ def test_the_page_beside_a_real_command_line(root, whole_page):
     run, data = tmp_path / "plan/run", tmp_path / "plan/shards"
     assert f"step {TOY.steps}" in gpub("bill", run) or f"{TOY.steps} steps" in gpub("bill", run)
     how = "--out", run, "--data", data, "--device", "cpu", "--usd-per-hour", "1.49"
-    assert "was done before" in gpub("run", plan, *how)
+    assert "nothing to do: " in gpub("run", plan, *how)
     assert "at today's table" in gpub("run", plan, "--out", run, "--show")
 
 
@@ -647,7 +650,7 @@ def test_a_ceiling_that_is_too_low_is_refused_before_a_byte_is_downloaded(root, 
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'NVIDIA A100-SXM4-80GB'\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     asked = dict(USD_PER_HOUR="1.49", MAX_USD="100", NO_TMUX="1", PYTHON=sys.executable)
-    asked |= dict(HOME_DIR=str(tmp_path), WHEN_DONE=f"touch {tmp_path / 'ended'}")
+    asked |= dict(HOME_DIR=str(tmp_path), WHEN_DONE=f"touch {tmp_path / 'ended'}; exit 3")
     asked["PATH"] = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "scripts/runpod.sh"],
@@ -662,12 +665,15 @@ def test_a_ceiling_that_is_too_low_is_refused_before_a_byte_is_downloaded(root, 
     assert "$100 would end the run before" in line.replace("--max-usd ", "$")
     assert "to the end of push" in line and "--until grind" not in line
     home = tmp_path / "train_1b"
-    assert not (home / "shards").exists() and "finishes annealed with $" in done.stdout
+    assert not (home / "shards").exists() and "the learning rate fully decayed" in done.stdout
     # the reason outlives the pod: all that was printed, and one line
     assert (home / "run/gpub.log").read_text() == done.stdout and not done.stderr
     status = (home / "run/STATUS").read_text()
     assert (
-        "ended with code 1" in status and line in status and "start the same line again" in status
+        "ended with code 1" in status
+        and line in status
+        and "start the same line again" in status
+        and "WHEN_DONE failed (code 3): this machine is still on" in status
     )
 
 
@@ -785,7 +791,7 @@ def test_the_script_on_the_twin(root, tmp_path):
         and "with code 70 (attempt 1 of 5)" in done.stdout
     )
     assert (
-        "chinchilla, step 200: CONTINUE" in done.stdout
+        "FINISHED: chinchilla is done (step 200)" in done.stdout
         and "a billion tokens" in done.stdout
         and "done again" in done.stdout
         and steps_reached(tmp_path / "a/train_toy/run") == 200

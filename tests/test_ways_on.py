@@ -83,13 +83,19 @@ POOR = dict(usd=1e-5)
     "plan, options, word, which, ends",
     [
         (tiny(gates=(LOSS,)), "", "STOP", 0, 8),
-        (tiny(gates=(SLOW,)), "", "CHANGE GPU", 1, 8),
-        (tiny(gates=(SLOW,)), "", "CHANGE GPU", 2, 8),
+        (tiny(gates=(SLOW,)), "", "SLOW MACHINE", 1, 8),
+        (tiny(gates=(SLOW,)), "", "SLOW MACHINE", 2, 8),
         (tiny(**POOR), "", "the budget of", 0, 8),
         (tiny(**POOR), "", "over the budgets of smoke", 2, 8),
-        (tiny(), "--max-usd 0.00001", "--max-usd 1e-05 is reached", 0, 8),
-        (tiny(), "--max-usd 0.00001", "in all, to the end of proof: above its ceiling", 1, 8),
-        (tiny(gates=(SLOW,)), "--anneal", "ANNEALED", 0, 8),
+        (
+            tiny(),
+            "--max-usd 0.00001",
+            "it ends before the limit of <$0.0001 for the run (--max-usd)",
+            0,
+            8,
+        ),
+        (tiny(), "--max-usd 0.00001", "above its limit", 1, 8),
+        (tiny(gates=(SLOW,)), "--anneal", "FINISHED early, as asked", 0, 8),
         (tiny(), "--balance 1500", "above the balance of $1,500.00", 0, 8),
         (tiny(), "--balance 1500", "above the balance of $1,500.00", 1, 4),
         (tiny(), "--balance 1500", "above the balance of $1,500.00", 2, 8),
@@ -101,13 +107,13 @@ def test_the_line_that_a_stop_prints_is_pasted_and_the_run_goes_on(
 ):
     command = begun(plan)
     if options == "--anneal":  # where a gate stopped it
-        assert "CHANGE GPU" in typed(command)
+        assert "SLOW MACHINE" in typed(command)
         write_atomic(tmp_path / "plan.json", json.dumps(tiny().to_dict()))
     printed = typed(f"{command} {options}")
     assert word in printed
     line = lines_to_paste(printed)[which]
     printed = typed(line)
-    assert "CONTINUE" in printed, printed
+    assert "FINISHED" in printed, printed
     assert verdicts(tmp_path / "run")[-1]["step"] == ends
 
 
@@ -118,10 +124,10 @@ def test_where_the_next_phase_cannot_be_paid_either_one_line_goes_to_the_end(
     first, second = plan.phases
     plan = replace(plan, phases=(first, replace(second, usd=1e-5)))
     printed = typed(begun(plan))
-    assert "CHANGE GPU" in printed and "over the budgets of proof" in printed
+    assert "SLOW MACHINE" in printed and "over the budgets of proof" in printed
     (line,) = [line for line in lines_to_paste(printed) if "--more proof=" in line]
     assert "--accept all:tok_s" in line
-    assert "CONTINUE" in typed(line)
+    assert "FINISHED" in typed(line)
     assert verdicts(tmp_path / "run")[-1]["step"] == 8
 
 
@@ -132,9 +138,9 @@ def test_where_a_run_stopped_its_rate_falls_after_the_line_that_says_so(
     "At a ceiling, and with less in the account than the plan's budgets: the fall is what counts"
     printed = typed(f"{begun(tiny(gates=(SLOW,)))} {options}")
     line = lines_to_paste(printed)[-1]
-    assert "anneal now" in printed and "--anneal" in line and "--until" not in line
+    assert "not finished" in printed and "--anneal" in line and "--until" not in line
     line = line.replace("--balance 2500", "--balance 1")
-    assert "ANNEALED" in typed(line)
+    assert "FINISHED early" in typed(line)
     assert verdicts(tmp_path / "run")[-1]["cause"] == "annealed"
 
 
@@ -144,7 +150,7 @@ def test_a_fall_above_the_balance_is_refused_and_the_way_on_is_possible(begun, t
     printed = typed(f"{command} --anneal --balance 0.0000001")
     assert "letting the learning rate fall costs about" in printed
     (line,) = lines_to_paste(printed)
-    assert "ANNEALED" in typed(line)
+    assert "FINISHED early" in typed(line)
 
 
 def unpriced(batch_tokens=256):
@@ -177,11 +183,11 @@ def test_a_host_that_is_slower_than_its_forecast_is_said_before_the_first_step(
     timed_at(tmp_path / "run", plan, 1e-5)
     printed = typed(begun(plan))
     assert "which the forecast announced, would end the run" in printed
-    assert "CONTINUE" not in printed and "another host first" in printed
+    assert "FINISHED" not in printed and "stop this pod, rent another" in printed
     assert not (tmp_path / "run" / "checkpoints").exists()
     (line,) = [line for line in lines_to_paste(printed) if "--max-usd" in line]
     timed_at(tmp_path / "run", plan, 1.0)  # or its budgets would be those of the slow host
-    assert "CONTINUE" in typed(line)
+    assert "FINISHED" in typed(line)
     assert verdicts(tmp_path / "run")[-1]["step"] == 8
 
 
@@ -192,24 +198,33 @@ def test_a_machine_that_becomes_slower_than_it_was_timed_is_told_by_its_price(
     plan = unpriced()
     timed_at(tmp_path / "run", plan, 1e5)
     printed = typed(begun(plan))
-    assert "priced again by the steps timed here" in printed and "CHANGE GPU" in printed
+    assert "priced again by the steps timed here" in printed and "SLOW MACHINE" in printed
     line = next(line for line in lines_to_paste(printed) if "--accept all:usd_per_bill" in line)
-    assert "CONTINUE" in typed(line)
+    assert "FINISHED" in typed(line)
 
 
 def test_a_phase_that_is_behind_is_no_end_that_is_offered(begun, typed):
     command = begun(tiny())
-    assert "CONTINUE" in typed(f"{command} --until smoke")
+    assert "FINISHED" in typed(f"{command} --until smoke")
     printed = typed(f"{command} --balance 1500")
     assert "above the balance" in printed and "--until smoke" not in printed
 
 
+def test_where_nothing_is_left_to_do_the_cost_of_the_last_phase_is_said(begun, typed, tmp_path):
+    command = begun(tiny())
+    typed(command)
+    printed = typed(command)
+    assert "nothing to do: proof was finished at step 8 by an earlier run" in printed
+    phase, run = re.search(r"Paid (\S+) for this phase, (\S+) for the run", printed).groups()
+    assert "$0.00" not in (phase, run) and verdicts(tmp_path / "run")[-1]["usd"] > 0
+
+
 def test_what_was_accepted_once_is_accepted_for_good(begun, typed, tmp_path):
     command = begun(tiny(gates=(SLOW,)))
-    assert "CONTINUE" in typed(f"{command} --accept smoke:tok_s --until smoke")
+    assert "FINISHED" in typed(f"{command} --accept smoke:tok_s --until smoke")
     (accepted, *_) = verdicts(tmp_path / "run")
     assert (accepted["word"], accepted["failed"]) == ("accepted", ["tok_s"])
-    assert "CHANGE GPU" not in typed(command)
+    assert "SLOW MACHINE" not in typed(command)
 
 
 def test_a_loss_that_is_no_number_begins_again_with_half_the_rate(
@@ -225,7 +240,7 @@ def test_a_loss_that_is_no_number_begins_again_with_half_the_rate(
     assert "is not a number" in printed
     (line,) = lines_to_paste(printed)
     monkeypatch.setattr(TrainStep, "row", whole)
-    assert "CONTINUE" in typed(line)
+    assert "FINISHED" in typed(line)
     config = json.loads((tmp_path / "run-2" / "config.json").read_text())
     before = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["train"]["lr"] == pytest.approx(before["train"]["lr"] / 2)
@@ -249,6 +264,9 @@ def test_every_way_to_fit_a_balance_is_accepted_next(usd, typed):
     assert offered or "balance to have" in printed
     for line in offered:
         assert "balance to have" in typed(line), line
+    if offered:  # a number alone pays nothing in
+        enough = int(re.search(r"--balance (\d+)$", offered[-1])[1])
+        assert f"first pay at least ${enough - usd}.00 into the account, and only then" in printed
 
 
 def test_a_command_that_talks_names_its_base_and_lies_where_the_page_looks(typed):
@@ -320,7 +338,7 @@ def test_the_line_on_the_volume_and_on_the_phone_says_what_to_do(begun, typed, t
     typed(f"{begun(tiny(gates=(LOSS,)))} --notify http://127.0.0.1:{server.server_port}/night")
     server.shutdown()
     status = (tmp_path / "run" / "STATUS").read_text()
-    assert "smoke, step 4: STOP - loss is" in status and "--accept smoke:loss" in status
+    assert "STOP: smoke, step 4: training loss is" in status and "--accept smoke:loss" in status
     assert [line for line in Server.received if line in status] == Server.received != []
 
 
@@ -356,7 +374,10 @@ def test_a_gap_is_struck_out_and_the_bill_says_so_for_ever(tmp_path):
     assert "$4.00" in CliRunner().invoke(bill_command, [str(tmp_path)]).output
     for _ in range(2):
         shown = CliRunner().invoke(bill_command, [str(tmp_path), "--strike", "1"]).output
-        assert "$2.00" in shown and "gap 1, 2.0 h before step 1, $2.00: struck out by hand" in shown
+        assert (
+            "$2.00" in shown
+            and "nothing trained for 2.0 h before step 1; taken out of the bill by hand" in shown
+        )
     shown = CliRunner().invoke(bill_command, [str(tmp_path), "--count", "1=0.5"]).output
-    assert "0.5 h, $0.50, counted by hand" in shown and "$2.50" in shown
+    assert "0.5 h, $0.50 put into the bill by hand" in shown and "$2.50" in shown
     assert sum("gap" in row for row in read_ledger(tmp_path)) == 3

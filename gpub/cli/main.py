@@ -100,8 +100,8 @@ COMMANDS = (  # what is typed, module of gpub.cli and function, the first senten
     (
         "bill",
         "plans:bill_command",
-        "What RUN cost, second by second, what a point of loss cost, and what the next "
-        "hundredth will.",
+        "What RUN cost by kind and by phase, dollars per nat of loss, and the price of the "
+        "next 0.01.",
     ),
     (
         "eval",

@@ -368,7 +368,8 @@ def parse_more(
 @click.option(
     "--max-usd",
     type=float,
-    help="A hard stop for the whole run, all its processes counted.",
+    help="Stop training before the run has cost this many dollars, all its processes together. It "
+    "does not switch the machine off.",
 )
 @click.option(
     "--until",
@@ -379,38 +380,40 @@ def parse_more(
     "--accept",
     multiple=True,
     metavar="PHASE:GATE",
-    help="Pass a gate whatever it says, for good and on the record: smoke:loss, or all:tok_s in "
+    help="Ignore a gate for good; it is recorded in phases.jsonl: smoke:loss, or all:tok_s in "
     "every phase. Repeat for several.",
 )
 @click.option(
     "--more",
     multiple=True,
     metavar="PHASE=USD",
-    help="So many dollars over the budget of a phase: grind=10. Repeat for several.",
+    help="Raise the budget of a phase by so many dollars: grind=10. Repeat for several.",
 )
 @click.option(
     "--balance",
     type=float,
-    help="What is in your account: a plan that may cost more is refused before it begins.",
+    help="Dollars in your account. A plan that may cost more is refused before it starts. It pays "
+    "nothing in.",
 )
 @click.option(
     "--anneal",
     is_flag=True,
-    help="End the run where it stands: the learning rate falls from here; a later --until goes on "
-    "from the checkpoint before.",
+    help="Finish the model now: the learning rate decays from here on, which takes more steps "
+    "(--show says how many and what they cost). You can extend the run later.",
 )
 @click.option(
     "--paid-gaps",
     is_flag=True,
-    help="Time between two processes is paid for: it is idle, not free, while the machine stayed "
-    "on; what it was switched off is not counted.",
+    help="Put the time between two runs of this command into the bill, as idle, if the machine "
+    "stayed on. Time when it was switched off is left out. Give it on a machine that is rented by "
+    "the hour.",
 )
 @click.option(
     "--notify",
     envvar="GPUB_NOTIFY",
     metavar="URL",
-    help="Gets a line at every verdict and end: a topic of ntfy, a webhook of Slack.  [default: "
-    "$GPUB_NOTIFY]",
+    help="Send a line there at the end of every phase and when the run stops: a topic of ntfy, a "
+    "webhook of Slack.  [default: $GPUB_NOTIFY]",
 )
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, mps.")
 @click.option(
@@ -463,9 +466,10 @@ def run_command(
     """Walk through PLAN, a file or a name, phase by phase; the same command goes on where it
     stopped.
 
-    After each phase its gates are asked: go on, stop, or change the GPU. Exit code 0 when all
-    went well or --max-usd was reached, 1 when a gate or a budget said stop, 130 after an
-    interruption; in every case there is a checkpoint."""
+    After each phase its gates are asked: go on, stop, or change the GPU. Exit code 0: all
+    phases are done, or --max-usd stopped it (then the model is not finished: see STATUS).
+    1: a gate or a budget stopped it, or the command was refused. 130: interrupted. Once
+    training has begun there is a checkpoint in every case."""
     from gpub.night import Status, kept_log
     from gpub.plans.allowances import Allowances
     from gpub.plans.bases import base_home, bring_base, find_base, plan_for_base, wants_base
@@ -548,7 +552,7 @@ def _settle_gaps(
     try:
         gap = int(number), float(hours)
     except ValueError:
-        raise GpubError(f"--count takes GAP=HOURS, such as 1=2.5, got {count!r}") from None
+        raise GpubError(f"--count takes N=HOURS, such as 1=2.5, got {count!r}") from None
     settle_gap(run, *gap)
 
 
@@ -564,13 +568,14 @@ def _settle_gaps(
 @click.option(
     "--strike",
     type=int,
-    metavar="GAP",
-    help="Take a gap, time without a process, out of the bill, which says so from then on.",
+    metavar="N",
+    help="Leave pause number N (time when nothing trained) out of the bill; the bill then says "
+    "that you did. gpub bill RUN lists the pauses.",
 )
 @click.option(
     "--count",
-    metavar="GAP=HOURS",
-    help="So many hours of a gap were paid for.",
+    metavar="N=HOURS",
+    help="Put so many hours of pause N into the bill: they were paid for.",
 )
 @click.option("--watch", is_flag=True, help="In a few lines for a phone, again every half minute.")
 def bill_command(
@@ -582,7 +587,7 @@ def bill_command(
     count: str | None,
     watch: bool,
 ):
-    "What RUN cost, second by second, what a point of loss cost, and what the next hundredth will."
+    "What RUN cost by kind and by phase, dollars per nat of loss, and the price of the next 0.01."
     from gpub.plans.bill import bill, bill_text
     from gpub.plans.prices import check_rate, find_price
     from gpub.record.runs import imported_from

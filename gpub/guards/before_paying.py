@@ -65,7 +65,10 @@ def rehearse_apart(
     except GpubError as e:
         return RehearsalAnswer(None, f"{card} is in no table, so it cannot be rehearsed: {e}")
     if not can_rehearse():
-        return RehearsalAnswer(None, "this torch cannot rehearse, 2.10 and newer can; it trains")
+        return RehearsalAnswer(
+            None,
+            "the rehearsal needs torch 2.10 or newer and is skipped; training works with this one",
+        )
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "rehearsal.json")
         command = [sys.executable, "-W", "ignore", "-m", "gpub", "rehearse", str(asked)]
@@ -77,6 +80,10 @@ def rehearse_apart(
     return RehearsalAnswer(done.returncode == 0, done.stdout + done.stderr, tuple(records))
 
 # %% ../../nbs/lib/guards/before_paying.ipynb #405076d8
+def _gb_there(gb: float) -> str:
+    return "less than 0.01 GB" if 0 < gb < 0.01 else f"{gb:.2g} GB"
+
+
 def refuse_little_room(
     home: str | Path,  # where everything goes
     needed: float,  # GB, what lies there already included
@@ -89,12 +96,13 @@ def refuse_little_room(
     files = [file.stat().st_size for file in home.rglob("*") if file.is_file()]
     there = sum(files) / 1e9
     free = shutil.disk_usage(home).free / 1e9 if free_gb is None else free_gb
-    says = "df"
+    says = "df shows"
     if volume_gb is not None and volume_gb - there < free:
         free = volume_gb - there
-        says = f"a volume of {volume_gb:g} GB"
+        says = f"a volume of {volume_gb:g} GB has"
     line = (
-        f"disk: {needed:.3g} GB, of which {there:.2g} are in {home}; {free:,.0f} are free ({says})"
+        f"disk: the run needs {needed:.3g} GB in all, {_gb_there(there)} of it is in {home} "
+        f"already; {says} {free:,.0f} GB free"
     )
     if free < needed - there:
         raise GpubError(
@@ -102,7 +110,9 @@ def refuse_little_room(
             "grow while it is in use), or prepare fewer tokens"
         )
     if volume_gb is None:
-        line += "; on a network volume that is the provider's disk, not your quota: give VOLUME_GB"
+        line += (
+            ". On a network volume df does not show your quota: set VOLUME_GB to what you rented"
+        )
     return line
 
 
@@ -281,7 +291,7 @@ def rehearsal_words(records: tuple[dict[str, Any], ...]) -> str:
         return "not rehearsed here"
     moments = sum(len(r["peaks"]) for r in records)
     wrong = sum(len(r["problems"]) for r in records)
-    return f"rehearsed: {moments} moments, {wrong} on a wrong device or worse"
+    return f"rehearsed: {moments} parts of a step, {wrong or 'no'} problem{'s' * (wrong > 1)} found"
 
 
 def twin_words(folder: str | Path) -> tuple[str, str]:  # (of the page, of its kills)
@@ -323,8 +333,10 @@ def evidence_table(
         "compiling": f"assumed: {beside.compile:.0f} s a phase",
         "saves and validations": f"assumed: {beside.host_gb_s:g} GB/s to the host, "
         f"{beside.disk_gb_s:g} to the disk",
-        "every stop ends at the floor rate": f"worked out: {low} of {stops} stops",
-        "the budget holds": f"forecast: on {ended} of the {asked} cards with room and a price",
+        "wherever the plan may end, the learning rate is at its lowest": f"calculated: at {low} of "
+        f"{stops} ends",
+        "the budget holds": f"forecast within budget on {ended} of {asked} cards that have enough "
+        "memory and a known price",
         "the final loss": f"forecast: {loss.middle:.2f} ({loss.low:.2f} to {loss.high:.2f} holds "
         f"{loss.level:.0%}), from {loss.basis}; nobody has tuned this recipe's rates",
     }

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..core import GpubError, nearest, read_config
-from .annealing import ANNEAL
+from .annealing import ANNEAL, newest_recipe, stable_steps
 from .bill import money
 from .gates import METRICS, TUNED_METRICS
 from .phases import ALL, Plan
@@ -31,7 +31,7 @@ class Allowances:
     max_usd: float | None = None  # a ceiling for the whole plan, every process counted
     until: str | None = None  # the name of the last phase to do now
     balance: float | None = None  # dollars in the account: no ceiling may be above them
-    command: str | None = None  # what was typed, or what to do again; None: the same again
+    command: str | None = None  # what was typed, or what to do again; None: the same command
 
     def __post_init__(self):
         _refuse_amount("--max-usd", self.max_usd)
@@ -121,7 +121,7 @@ class _Paste:
     "Makes ways on out of an option and a setting, for a shell or for a page"
 
     def __init__(self, allowed: Allowances):
-        self.again = allowed.command or "the same again"
+        self.again = allowed.command or "type the same command again"
         self.typed = self.again.startswith(("gpub ", "torchrun "))
 
     def option(self, about: str, options: Sequence[tuple[str, str, str]], settings: str) -> WayOn:
@@ -174,19 +174,23 @@ class Outlook:
     usd: float  # of the whole run then, what was paid included
     # dollars that a phase's budget lacks, where it does
     missing: Mapping[str, float] = field(default_factory=dict)
+    over: float = 0.0  # dollars above the ceiling
 
     def __str__(self) -> str:
-        over = "above its ceiling"
+        over = f"{money(self.over)} above its limit"
         if self.missing:
             usd = money(sum(self.missing.values()))
             over = f"{usd} over the budgets of {', '.join(self.missing)}"
         return (
-            f"at the speed measured here the run takes {self.hours:,.1f} h more, and "
-            f"{money(self.usd)} in all, to the end of {self.until}: {over}"
+            f"at the speed of this machine, {self.until} ends in {self.hours:,.1f} h; the run will "
+            f"then have cost {money(self.usd)}, which is {over}"
         )
 
 
-OTHER_HOST = "another host first: the same card on a new machine is often faster, with this folder"
+OTHER_HOST = (
+    "stop this pod, rent another one with the same card and the same volume (it is often faster), "
+    "and go on there"
+)
 
 
 def _go_on_to_the_end(
@@ -201,16 +205,25 @@ def _go_on_to_the_end(
     ]
     options = [option for change in changes for option in change[0]]
     settings = "; ".join(line for change in changes for line in change[1])
-    return paste.option(f"or to the end of {outlook.until} as it is", options, settings)
+    return paste.option(
+        f"finish {outlook.until} on this machine (raises the limits by what is missing and 10%)",
+        options,
+        settings,
+    )
 
 
-def _accept_ways(verdict: PhaseVerdict, allowed: Allowances, paste: _Paste) -> list[WayOn]:
+def _accept_ways(
+    verdict: PhaseVerdict, allowed: Allowances, paste: _Paste, rest: float
+) -> list[WayOn]:
     "Pass the gates that failed: in this phase, or in all"
     ways = []
-    phases = [(verdict.phase, "go on all the same, on the record")]
+    gates = "this gate" if len(verdict.failed) == 1 else "these gates"
+    costs = f"; about {money(rest)} more to the end of the run" if rest else ""
+    about = f"ignore {gates} for good (recorded in phases.jsonl) and train on{costs}"
+    phases = [(verdict.phase, about)]
     if verdict.word == "change GPU":
         ways.append(paste.nothing_changed(OTHER_HOST))
-        phases.append((ALL, "or in every phase"))
+        phases.append((ALL, f"ignore {gates} in every phase"))
     for phase, about in phases:
         options, settings = _accept(phase, verdict.failed, allowed)
         ways.append(paste.option(about, options, *settings))
@@ -223,6 +236,7 @@ def ways_on(
     run_dir: str | Path,  # the folder of the phase's run
     # where the plan cannot end inside its budgets at the speed that was measured
     outlook: Outlook | None = None,
+    rest: float = 0.0,  # dollars that the plan still takes; 0 where nobody knows
 ) -> list[WayOn]:  # the cheapest first
     "Return what helps after a stop"
     paste = _Paste(allowed)
@@ -231,26 +245,32 @@ def ways_on(
         to_the_end = [_go_on_to_the_end(verdict, allowed, outlook, paste)]
     match verdict.cause:
         case "gates":
-            return _accept_ways(verdict, allowed, paste) + to_the_end
+            return _accept_ways(verdict, allowed, paste, rest) + to_the_end
         case "ceiling":
             usd = _dollars(verdict.total + 1.25 * verdict.missing)
             options = [("--max-usd", usd, "")]
             settings = f"RUN_MAX_USD = {usd}"
-            return [paste.option("more money for the run", options, settings), *to_the_end]
+            return [paste.option(f"let the run cost up to ${usd}", options, settings), *to_the_end]
         case "budget" if verdict.phase == ANNEAL:
-            return [paste.nothing_changed("the fall gets a new budget, for what is left of it")]
+            about = "finish decaying the learning rate, with a new budget for the remaining steps"
+            return [paste.nothing_changed(about)]
         case "budget":
             missing = {verdict.phase: 1.25 * verdict.missing}
             options, settings = _raise_budgets(missing, allowed)
+            usd = _dollars(1.25 * verdict.missing)
+            about = f"finish {verdict.phase} with ${usd} more for it (what is missing, and 25%)"
             return [
-                paste.option("a larger budget for the phase", options, *settings),
-                paste.nothing_changed(f"or {OTHER_HOST}"),
+                paste.option(about, options, *settings),
+                paste.nothing_changed(OTHER_HOST),
                 *to_the_end,
             ]
         case "broken":
             return [_lower_rate(run_dir, paste)]
         case "annealed":
-            about = "to train on from before the fall"
+            about = "only if you want to train longer later"
+            cfg = newest_recipe(run_dir)[1]
+            if cfg:
+                about += f", from step {stable_steps(cfg):,}"
             if paste.typed:
                 return [WayOn(about, without_option(paste.again, "--anneal", switch=True))]
             return [WayOn(about, "", f"ANNEAL = False, then {paste.again}")]
@@ -266,14 +286,14 @@ def anneal_now(
     paste = _Paste(allowed)
     if not paste.typed:
         lines = "; ".join(["ANNEAL = True", *settings])
-        return WayOn("anneal now", "", f"{lines}, then {paste.again}")
+        return WayOn("finish the model now", "", f"{lines}, then {paste.again}")
     command = paste.again
     for flag in ("--anneal", "--show", "--steps"):
         command = without_option(command, flag, switch=True)
     command = with_option(without_option(command, "--until"), "--anneal")
     for flag, value, key in options:
         command = with_option(command, flag, value, key)
-    return WayOn("anneal now", command)
+    return WayOn("finish the model now", command)
 
 
 def same_again(
@@ -295,7 +315,7 @@ def end_sooner(
     if usd is not None:
         options.append(("--max-usd", _dollars(usd), ""))
         settings += f"; RUN_MAX_USD = {_dollars(usd)}"
-    return _Paste(allowed).option("or end sooner", options, settings)
+    return _Paste(allowed).option(f"stop after {phase}", options, settings)
 
 
 def _lower_rate(run_dir: str | Path, paste: _Paste) -> WayOn:
@@ -321,9 +341,9 @@ class BalanceToHave:
         return self.ceiling + sum(self.beside.values())
 
     def __str__(self):
-        parts = [f"{money(self.ceiling)} for the run's ceiling"]
-        parts += [f"{money(usd)} for {name}" for name, usd in self.beside.items()]
-        return f"balance to have: {money(self.total)}, {', '.join(parts)}"
+        parts = [f"{money(self.ceiling)} (the most that training may cost)"]
+        parts += [f"{money(usd)} ({name})" for name, usd in self.beside.items()]
+        return f"balance to have: {money(self.total)} = {' + '.join(parts)}"
 
 
 def plan_ceiling(
@@ -355,18 +375,27 @@ def refuse_balance(
     ways = []
     if math.floor(within) >= max(1, needed):
         usd = str(math.floor(within))
-        ways.append(paste.option("stop there", [("--max-usd", usd, "")], f"RUN_MAX_USD = {usd}"))
+        about = f"limit the run to ${usd}"
+        about += " (the forecast fits)" if needed else ""
+        ways.append(paste.option(about, [("--max-usd", usd, "")], f"RUN_MAX_USD = {usd}"))
     names = [p.name for p in plan.up_to(allowed.until) if p.name not in done]
     fits = [name for name in names if plan_ceiling(plan, None, name) <= within]
     if fits:
         ways.append(end_sooner(fits[-1], allowed))
-    usd = _dollars(ceiling - paid + beside)
-    ways.append(paste.option("or top it up", [("--balance", usd, "")], f"BALANCE = {usd}"))
-    with_others = f" and {money(beside)} beside it" if beside else ""
+    ways.append(_pay_in(ceiling - paid + beside, balance, paste))
+    others = f", the volume and the other steps {money(beside)}" if beside else ""
     raise GpubError(
-        f"the run may still cost {money(ceiling - paid)}{with_others}, which is above the balance "
-        f"of {money(balance)}; {'; '.join(map(str, ways))}"
+        f"REFUSED, nothing was started: the run may still cost up to {money(ceiling - paid)}"
+        f"{others}, which is above the balance of {money(balance)}. Choose one: "
+        f"{'; '.join(map(str, ways))}"
     )
+
+
+def _pay_in(needed: float, balance: float, paste: _Paste) -> WayOn:
+    "The option changes a number only: the money has to be in the account first"
+    enough = _dollars(needed)
+    about = f"first pay at least {money(float(enough) - balance)} into the account, and only then"
+    return paste.option(about, [("--balance", enough, "")], f"BALANCE = {enough}")
 
 
 def refuse_fall(
@@ -376,10 +405,8 @@ def refuse_fall(
     "Raise `GpubError`, with the line to paste, where the fall of the rate is above the balance"
     if allowed.balance is None or usd <= allowed.balance:
         return
-    enough = _dollars(usd)
-    options = [("--balance", enough, "")]
-    way = _Paste(allowed).option("top it up", options, f"BALANCE = {enough}")
+    way = _pay_in(usd, allowed.balance, _Paste(allowed))
     raise GpubError(
-        f"letting the learning rate fall costs about {money(usd)}, which is above the balance of "
-        f"{money(allowed.balance)}; {way}"
+        f"REFUSED, nothing was started: letting the learning rate fall costs about {money(usd)}, "
+        f"which is above the balance of {money(allowed.balance)}; {way}"
     )

@@ -70,7 +70,7 @@ def next_cost(
     y = y[fine]
     if len(t) < 12:
         return dict(
-            why=f"{len(t)} point{'s' * (len(t) != 1)} of loss, at least 12 are needed for a fit"
+            why=f"{len(t)} logged loss{'es' * (len(t) != 1)}, at least 12 are needed for a fit"
         )
     now = float(tokens[-1])
     rng = np.random.default_rng(0)
@@ -197,13 +197,16 @@ def _spans(run_dir: Path | str, log: Sequence[dict], usd_per_hour: float | None)
     rows = read_ledger(run_dir)
     spans = account(rows)
     notes = [
-        f"the clock on the wall jumped by {r['jump']:+,.0f} s between steps {r['start']:,} and "
-        f"{r['step']:,}: durations come from another clock and stand"
+        f"the system clock jumped by {r['jump']:+,.0f} s between steps {r['start']:,} and "
+        f"{r['step']:,}; times and dollars here are not affected"
         for r in rows
         if "jump" in r
     ]
-    if lost := sum(s.seconds for s in spans if s.kind == "lost"):
-        notes.append(f"{lost:,.1f} s of work were lost and done again")
+    lost = [s for s in spans if s.kind == "lost"]
+    if lost:
+        usd = sum(s.usd for s in lost)
+        took = _time(sum(s.seconds for s in lost))
+        notes.append(f"{money(usd)} ({took}) of work was lost and done again")
     notes += filter(None, (gap_text(gap, run_dir) for gap in gaps(rows)))
     if not rows:
         ends = [(0, 0, 0), *((r["step"], r.get("seconds", 0), r.get("usd", 0)) for r in log)]
@@ -372,17 +375,20 @@ def _earlier_text(
 ) -> str:
     "A line for a run that this one started from"
     if b["seconds"] is None:
-        return f"before it: {b['run']}, which has no log here, its cost is not known"
-    return f"not in it: {b['run']}, where it started, {_time(b['seconds'])}, {money(b['usd'])}"
+        return f"not included: {b['run']}, from which this run started; it has no log here"
+    took = f"{money(b['usd'])} ({_time(b['seconds'])})"
+    return f"not included: {took} for {b['run']}, from which this run started"
 
 
 def _pace_text(
     b: dict,  # from `bill`
 ) -> list[str]:  # a line, or none
-    "Say how fast the steps were, and which share of the machine's peak that took"
+    "Say how fast the steps were, and which share of the machine's matrix products that is"
     if not b["tok_s"]:
         return []
-    share = "" if b["mfu"] is None else f", {b['mfu']:.0%} of the machine's peak"
+    share = ""
+    if b["mfu"] is not None:
+        share = f", {b['mfu']:.0%} of the fastest matrix product measured on this machine"
     return [f"training: {b['tok_s']:,.0f} tokens a second{share}"]
 
 
@@ -423,7 +429,7 @@ def bill_text(
             "$",
             "training loss",
             "validation",
-            "$ a point",
+            "$ per nat",
         ],
         *map(phase, b["phases"]),
     ]

@@ -22,7 +22,7 @@ from gpub.plans.allowances import (
 )
 from .bill import money
 from .annealing import plan_recipe, stable_steps
-from .gates import Gate, GateAnswer, check_gates
+from .gates import Gate, GateAnswer, check_gates, gate_text
 from .gpus import Machine, find_card, machine_for
 from .phases import Phase, Plan
 from .verdicts import PhaseVerdict
@@ -343,7 +343,7 @@ def _fate_of_phase(
         return first + min(g.after for g in missed) + 1, answer
     if not forecast.enough:
         needed = money(forecast.usd + forecast.reserve)
-        short = f"the budget of {money(forecast.budget)} is used up: {needed} are needed"
+        short = f"its budget of {money(forecast.budget)} is used up there, it needs {needed}"
         return forecast.ends, GateAnswer("stop", short, [])
     at_end = known | loss_at(last)
     return last, check_gates(phase.gates, at_end.get, strict=False)
@@ -393,14 +393,16 @@ def refuse_hopeless(
     if last.word != "continue":
         ways = "; ".join(map(str, ways_on(last, allowed, "")))
         raise GpubError(
-            f"by the {'steps timed' if machine.timed else 'forecast'} on {machine.name} phase "
-            f"{last.phase} ends at step {last.step:,} with {last.word}: {last.reason}; {ways}"
+            f"REFUSED, no step was taken: by the {'steps timed' if machine.timed else 'forecast'} "
+            f"on {machine.name} phase {last.phase} would stop at step {last.step:,} of "
+            f"{plan.phase(last.phase).until:,}: {last.reason}. Choose one: {ways}"
         )
     ceiling = announced if allowed.max_usd is None else allowed.max_usd
     if ceiling is None or last.total <= ceiling:
         return
     fits = [f for f in forecast_plan(plan, machine, until) if f.total <= ceiling]
-    early = "early" if plan.phase(last.phase).tuned else "before it is annealed"
+    tuned = plan.phase(last.phase).tuned
+    early = "early" if tuned else "before its learning rate is low, so unfinished"
     # what is missing is offered and a quarter more, as after every stop
     short = replace(last, cause="ceiling", missing=SPARE_SHARE * last.total / 1.25)
     ways = ways_on(short, allowed, "")
@@ -412,39 +414,40 @@ def refuse_hopeless(
         ways.append(end_sooner(fits[-1].name, allowed, usd))
     name = f"--max-usd {ceiling:g}"
     if allowed.max_usd is None:
-        name = f"{money(ceiling)}, which the forecast announced,"
+        name = f"the limit of {money(ceiling)}, which the forecast announced,"
     raise GpubError(
-        f"{name} would end the run {early}: to the end of {last.phase} {machine.name} at "
-        f"{machine.pace} takes {money(last.total)}; {'; '.join(map(str, ways))}"
+        f"REFUSED, no step was taken: {name} would end the run {early}; {machine.name} at "
+        f"{machine.pace} takes about {money(last.total)} to the end of {last.phase}. Choose one: "
+        f"{'; '.join(map(str, ways))}"
     )
 
 # %% ../../nbs/lib/plans/cost_forecast.ipynb #2f28e2a8
 COMPARED_CARDS = "A100-80", "H100", "H200"  # what `gpub run --show` compares without --gpu
 
 
-def _phase_rows(plan: Plan) -> list[list[str]]:
-    "A head, and a row for each phase: which steps, and what it may cost"
+def _phase_rows(plan: Plan, until: str | None) -> list[list[str]]:
+    "A head, and a row for each phase to do: which steps, and what it may cost"
     rows = [["phase", *(["method"] if plan.tuned else []), "steps", "budget"]]
-    for phase, (_, first, last) in zip(plan.phases, plan.bounds()):
+    for phase, (_, first, last) in zip(plan.up_to(until), plan.bounds()):
         method = [phase.method] if plan.tuned else []
         budget = "from the forecast" if phase.usd is None else money(phase.usd)
         rows.append([phase.name, *method, f"{first:,}-{last:,}", budget])
     return rows
 
 
-def _phase_table(plan: Plan, machine: Machine | None) -> Table:
-    "The phases of a plan, with their forecast on a machine"
-    rows = _phase_rows(plan)
+def _phase_table(plan: Plan, machine: Machine | None, until: str | None) -> Table:
+    "The phases of a plan up to its end, with their forecast on a machine"
+    rows = _phase_rows(plan, until)
     names = "ll" if plan.tuned else "l"
     if machine is None:
         return Table([], rows, align=names + "r")
     split = ["tokens", "h reading", "judging", "writing", "beside"] if plan.tuned else []
-    rows[0] += [*split, "hours", "forecast", "in all", "money"]
-    for row, f in zip(rows[1:], forecast_plan(plan, machine)):
+    rows[0] += [*split, "hours", "forecast", "in all", "left of budget"]
+    for row, f in zip(rows[1:], forecast_plan(plan, machine, until)):
         if plan.tuned:
             row.append(f"{f.tokens / 1e6:,.1f}M")
             row += [f"{s / 3600:.2f}" for s in (f.reading, f.judging, f.writing, f.other)]
-        holds = f"{money(f.spare)} to spare" if f.enough else f"ends at {f.ends:,}"
+        holds = money(f.spare) if f.enough else f"ends at {f.ends:,}"
         row += [f"{f.hours:,.2f}", money(f.usd), money(f.total), holds]
     return Table([], rows, align=names + "r")
 
@@ -460,17 +463,17 @@ def ending_line(
     price = f"{machine.priced}, {machine.pace}"
     if last.word != "continue":
         return (
-            f"{price}: {last.phase} ends at step {last.step:,} with {last.word}, after "
+            f"{price}: {last.phase} ends at step {last.step:,}, before its last one, after "
             f"{money(last.total)}: {last.reason}"
         )
     forecasts = forecast_plan(priced, machine, until)
     budget = sum(f.budget for f in forecasts)
     hours = sum(f.hours for f in forecasts)
     hours_text = f"{hours:,.1f}" if plan.tuned else f"{hours:,.0f}"
-    finishes = "finishes" if plan.phase(last.phase).tuned else "finishes annealed"
+    finished = "" if plan.phase(last.phase).tuned else ", the learning rate fully decayed"
     return (
-        f"{price}: to the end of {last.phase} {hours_text} h and {money(last.total)}; "
-        f"{finishes} with {money(budget - last.total)} to spare of {money(budget)}"
+        f"{price}: forecast {money(last.total)} and {hours_text} h to the end of {last.phase}"
+        f"{finished}; the budgets allow {money(budget)}"
     )
 
 
@@ -498,16 +501,18 @@ def off_ramps(
     for phase in plan.phases:
         if phase.tuned:
             lines.append(
-                f"--until {phase.name}: a model that answers, learned to its end; a later --until "
-                "goes on from it"
+                f"--until {phase.name}: a finished model that answers; a later --until starts from "
+                "it and repeats nothing"
             )
         elif machine:
             cfg = plan_recipe(plan, phase.until)
             falls = phase.until - stable_steps(cfg)
             usd = falls * cfg.batch_tokens / machine.tok_s() / 3600 * machine.usd_per_hour
+            total = forecast_plan(plan, machine, phase.name)[-1].total
             lines.append(
-                f"--until {phase.name}: the rate falls over the last {falls:,} steps "
-                f"({money(usd)}); a later end goes on from step {stable_steps(cfg):,}"
+                f"--until {phase.name}: {money(total)} in all; the learning rate decays from step "
+                f"{stable_steps(cfg):,} to {phase.until:,}. A later --until goes back to step "
+                f"{stable_steps(cfg):,}, and these {falls:,} steps ({money(usd)}) are paid again"
             )
     return lines
 
@@ -520,9 +525,9 @@ def anneal_text(
 ) -> str:
     "Say what it costs to end a run where it stands, in one line"
     return (
-        f"anneal now: {end - step:,} steps to step {end:,}, about {money(usd)}; "
-        f"the checkpoint of step {step:,} stays, and a later --until goes on from it: "
-        f"{way.command or way.settings}"
+        f"anneal now: this model is not finished, its learning rate is high; to finish it takes "
+        f"{end - step:,} more steps, to step {end:,}, about {money(usd)} (you can still train "
+        f"longer afterwards, from step {step:,}): {way.command or way.settings}"
     )
 
 
@@ -539,16 +544,14 @@ def _range_line(plan: Plan, machine: Machine, until: str | None) -> str:
     "Say what the plan takes where runs on such cards are fastest, and where they are slowest"
     low, high = machine.spread
     ends = [_forecast_at(plan, machine, until, share) for share in (high, low)]
-    hours = [f"{sum(f.hours for f in forecasts):,.0f}" for forecasts in ends]
-    dollars = [money(sum(f.usd for f in forecasts)) for forecasts in ends]
-    shares = ""
-    if machine.peak_share is not None:
-        shares = " to ".join(f"{share * machine.peak_share:.0%}" for share in (low, high))
-        shares = f" ({shares} of the peak)"
+    said = []
+    for share, forecasts in zip((high, low), ends):
+        usd = money(sum(f.usd for f in forecasts))
+        hours = sum(f.hours for f in forecasts)
+        said.append(f"{usd} ({hours:,.0f} h, at {share * machine.tok_s():,.0f} tok/s)")
     return (
-        f"range: {low * machine.tok_s():,.0f} to {high * machine.tok_s():,.0f} tok/s{shares}, "
-        f"{' to '.join(hours)} h, {' to '.join(dollars)}: four of five published runs lie so "
-        "about their forecast"
+        f"likely range: {' to '.join(said)}; four of five published runs were this close to their "
+        "forecast"
     )
 
 
@@ -560,9 +563,9 @@ def _speed_lines(plan: Plan, machine: Machine, until: str | None) -> list[str]:
     if plan.tuned:
         costs = TuningCosts()
         lines += [
-            f"tuning: {costs.tok_s(machine):,.0f} tok/s, {costs.eager:.0%} of the pretraining's "
-            f"{machine.tok_s('off'):,.0f}, assumed",
-            f"writing: assumed, {costs.bandwidth:.0%} of the card's bandwidth, at least "
+            f"tuning speed: {costs.tok_s(machine):,.0f} tok/s, assumed to be {costs.eager:.0%} of "
+            f"the pretraining speed ({machine.tok_s('off'):,.0f})",
+            f"writing speed: assumed, {costs.bandwidth:.0%} of the card's bandwidth, at least "
             f"{1000 * costs.launch:.0f} ms a token",
         ]
     return [*lines, f"price: {machine.price}"]
@@ -595,7 +598,7 @@ def plan_text(
 ) -> str:
     "Write a plan to read"
     shown = price_plan(plan, machine, until) if machine else plan
-    lines = [plan.about, "", str(_phase_table(shown, machine)), ""]
+    lines = [plan.about, "", str(_phase_table(shown, machine, until)), ""]
     if machine:
         lines += [*_speed_lines(plan, machine, until), ending_line(plan, machine, until)]
     else:
@@ -604,10 +607,10 @@ def plan_text(
     if ramps:
         lines += ["", "off-ramps", *ramps]
     lines += _learning_rate_lines(plan, until)
-    gates = [f"{p.name}: {'; '.join(map(str, p.gates))}" for p in shown.phases if p.gates]
+    gates = [f"{p.name}: {'; '.join(map(gate_text, p.gates))}" for p in shown.phases if p.gates]
     if any(p.usd is None for p in plan.pretraining) and not (machine and machine.timed):
         gates.append(
-            f"the price of a token: at most {plan.margin:.0%} above what it costs in the steps "
-            "that the preflight times"
+            f"price of a token, checked all the time: at most {plan.margin:.0%} above that of the "
+            "steps that the preflight times"
         )
     return "\n".join([*lines, "", "gates", *gates, *_set_lines(plan)])

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LOG_METRICS', 'SPEED_METRICS', 'METRICS', 'TUNED_METRICS', 'Word', 'Gate', 'compressed_share', 'measure_metric',
-           'GateAnswer', 'check_gates']
+           'GateAnswer', 'gate_text', 'check_gates']
 
 # %% ../../nbs/lib/plans/gates.ipynb #5b08550d
 import math
@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Literal, NamedTuple
 
-from .bill import bill, final_loss
+from .bill import bill, final_loss, money
 from ..core import Config, GpubError, read_config
 from ..core import nearest
 from ..record.log import sample_table
@@ -206,10 +206,67 @@ class GateAnswer(NamedTuple):
     failed: tuple[str, ...] = ()  # metrics of the gates that do not hold
 
 
+# what a metric is called, and how its figures are written
+_WORDS = dict(
+    loss=("training loss", "{:,.4g} nats a token"),
+    val_loss=("validation loss", "{:,.4g} nats a token"),
+    val_bpb=("validation loss", "{:,.4g} bits per byte"),
+    gap=("validation loss minus training loss", "{:,.3g} nats"),
+    sample=("the compressed size of the sample text (small when it repeats itself)", "{:.1%}"),
+    learned=("the share of chance's loss that was learned", "{:.1%}"),
+    tok_s=("the speed", "{:,.0f} tokens a second"),
+    mfu=("the speed", "{:.1%} of this machine's fastest matrix product"),
+    usd_per_billion=("the price of a billion tokens", "$"),
+    usd_per_point=("the price of a nat of loss", "$"),
+    next_usd=("the price of the next 0.01 of loss", "$"),
+    grad_norm=("the norm of the gradient", "{:,.4g}"),
+    p_right=("the probability of the right answer", "{:.1%}"),
+    forgotten=("what old text has become harder by", "{:,.4g} bits per byte"),
+    signal=("the share of groups that teach something", "{:.1%}"),
+    kl=("the distance from the model before", "{:,.4g} nats"),
+    well_formed=("the share of answers in the form of the template", "{:.1%}"),
+    val_ordered=("the share of pairs that moved apart the right way", "{:.1%}"),
+)
+
+
+def _figure(gate: Gate, value: float) -> str:
+    "A figure of a gate's metric with its unit, exact enough to lie on the right side of a limit"
+    form = _WORDS.get(gate.metric, ("", "{:,.4g}"))[1]
+    if form == "$":
+        return money(value)
+    shown = form.format(value)
+    at_limit = [form.format(limit) for limit in (gate.least, gate.most) if limit is not None]
+    if shown in at_limit and value not in (gate.least, gate.most):
+        return f"{value:,.8g}"
+    return shown
+
+
+def _name(gate: Gate) -> str:
+    return _WORDS.get(gate.metric, (gate.metric, ""))[0]
+
+
+def _wanted(gate: Gate) -> str:
+    "The limits with their unit"
+    least = None if gate.least is None else _figure(gate, gate.least)
+    most = None if gate.most is None else _figure(gate, gate.most)
+    if least is None:
+        return f"at most {most}"
+    if most is None:
+        return f"at least {least}"
+    return f"{least} to {most}"
+
+
+def gate_text(
+    gate: Gate,
+) -> str:
+    "Say what a gate asks in words; behind them its metric, which is what --accept takes"
+    always = ", all the time" if gate.when == "always" else ""
+    return f"{_name(gate)} {_wanted(gate)}{always} ({gate.metric})"
+
+
 def _missed(gate: Gate, value: float | None) -> str:
-    found = "was never measured" if value is None else f"is {value:,.6g}"
-    limits = str(gate).removeprefix(gate.metric + " ")
-    return f"{gate.metric} {found}, wanted {limits}"
+    found = "was never measured" if value is None else f"is {_figure(gate, value)}"
+    return f"{_name(gate)} {found}, wanted {_wanted(gate)} (gate: {gate.metric})"
 
 
 def check_gates(
@@ -223,8 +280,8 @@ def check_gates(
     checks = [(str(g), v, g.holds(v)) for g, v in asked]
     bad = [(g, v) for g, v in asked if not g.holds(v)]
     if not bad:
-        how_many = "no gate was asked", "1 gate holds", f"all {len(checks)} gates hold"
-        return GateAnswer("continue", how_many[min(2, len(checks))], checks)
+        reason = f"{len(checks)} of {len(checks)} gates passed"
+        return GateAnswer("continue", reason if checks else "no gates here", checks)
     only_speed = all(g.metric in SPEED_METRICS for g, _ in bad)
     reason = "; ".join(_missed(g, v) for g, v in bad)
     failed = tuple(dict.fromkeys(g.metric for g, _ in bad))

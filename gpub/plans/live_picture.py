@@ -130,7 +130,7 @@ class LossPicture(LivePicture):
         paid = money(paid_for_plan(self.out, self.plan))
         pace = f"{tok_s:,.0f} tok/s"
         if last.get("mfu"):
-            pace += f" ({last['mfu']:.0%} of a large matmul here)"
+            pace += f" ({last['mfu']:.0%} of this machine's fastest matrix product)"
         line = f"{pace}; {paid} paid"
         if ends:
             tokens = (ends[0].until - last["step"]) * last["tokens"] / last["step"]

@@ -8,7 +8,7 @@ __all__ = ['CLONE', 'PaidWork', 'DiskNeed', 'tokens_read', 'disk_needed', 'PaidS
 
 # %% ../../nbs/lib/plans/paid_steps.ipynb #16d29852
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..core import read_json
@@ -115,6 +115,7 @@ class PaidStep:
     usd: float = 0.0  # it costs
     gb: float = 0.0  # it adds to the volume
     pace: str = ""  # of training: tok/s and the share of the card's peak
+    note: str = ""  # what else its command does
 
     @property
     def time_text(self) -> str:
@@ -182,8 +183,8 @@ def _volume_step(gb: float, place: PaidPlace) -> PaidStep:
             f"{size} GB, in a region that has the card now",
         ),
         done="the volume is listed, with its region",
-        otherwise="no such card in that region: delete the volume, take another region, before "
-        "anything lies on it",
+        otherwise="that region has no such card: delete the still empty volume and choose another "
+        "region",
         seconds=place.work.renting,
         usd=size * storage["usd_per_gb_month"],
     )
@@ -197,7 +198,8 @@ def _data_step(tokens: int, gb: float, usd_per_hour: float, place: PaidPlace) ->
         name=f"data, on a machine of {work.cores} cores without a GPU",
         commands=(*(line.format(home=place.home) for line in CLONE), prepare),
         done=f"gpub verify {place.shards} says that all of it is whole; stop that machine",
-        otherwise="the same line goes on where it stopped; `no room`: a larger volume",
+        otherwise="the same command goes on where it stopped; if it says `no room`: make the "
+        "volume larger first",
         seconds=seconds,
         usd=seconds / 3600 * usd_per_hour,
         gb=gb,
@@ -212,7 +214,7 @@ def _gpu_step(machine: Machine, place: PaidPlace) -> PaidStep:
             "PyTorch 2.6 or newer",
             CLONE[1].format(home=place.home),
         ),
-        done=f"nvidia-smi names the card; df {place.home} names the volume",
+        done=f"nvidia-smi names the card; df -h {place.home} shows the volume",
         otherwise="no card free: wait, or the same volume with another card of that region",
         seconds=place.work.renting,
         usd=place.work.renting / 3600 * machine.usd_per_hour,
@@ -223,9 +225,9 @@ def _phase_step(phase: Phase, forecast: PhaseForecast, machine: Machine, command
     return PaidStep(
         name=phase.name,
         commands=(command,),
-        done=f"{phase.name}, step {phase.until:,}: CONTINUE",
-        otherwise="paste one of the lines under the verdict; a pod that went: the same line on a "
-        "new one",
+        done=f"{phase.name} is done (step {phase.until:,})",
+        otherwise="paste one of the lines under the verdict; pod taken away: rent another with the "
+        "same volume and paste the same command",
         seconds=3600 * forecast.hours,
         usd=forecast.usd,
         pace=machine.pace_at(phase_tok_s(phase, machine)),
@@ -264,7 +266,7 @@ def _last_steps(plan: Plan, last: str, machine: Machine, place: PaidPlace) -> li
     evaluate = PaidStep(
         name="evaluate",
         commands=(f"gpub bill {place.run}", f"gpub sample {run}"),
-        done="validation as in the log; benchmarks (gpub eval) are not in this forecast",
+        done="the validation loss is that of the log (benchmarks with gpub eval cost extra)",
         otherwise="gpub doctor names what is wrong with a run",
         seconds=looking,
         usd=looking * rate,
@@ -276,7 +278,7 @@ def _last_steps(plan: Plan, last: str, machine: Machine, place: PaidPlace) -> li
             f"gpub push {place.home}/{place.folder}/hf OWNER/NAME",
         ),
         done="the Hub lists the folder; stop the GPU",
-        otherwise="the same line again: what arrived stays",
+        otherwise="run the same command again; files that were uploaded are kept",
         seconds=writing + 1000 * weights / place.work.download_mb_s,
         usd=(writing + 1000 * weights / place.work.download_mb_s) * rate,
         gb=weights,
@@ -284,14 +286,14 @@ def _last_steps(plan: Plan, last: str, machine: Machine, place: PaidPlace) -> li
     talk = PaidStep(
         name="talk, at home",
         commands=("gpub import OWNER/NAME mine", f"gpub {'chat' if plan.tuned else 'sample'} mine"),
-        done="it answers" if plan.tuned else "it goes on with a text",
+        done="it answers" if plan.tuned else "it continues your text",
         otherwise="too little memory: gpub export --gguf, for llama.cpp",
         seconds=1000 * weights / place.work.home_mb_s,
     )
     delete = PaidStep(
         name="delete the volume",
         commands=("Storage, the volume, Delete: only when the folder is at home",),
-        done="Storage lists nothing",
+        done="the provider's Storage page is empty",
         otherwise="it costs its price every month, until the account is empty",
         seconds=60,
     )
@@ -317,13 +319,27 @@ def paid_steps(
     steps.append(_ready_step(plan, machine, place, name, last))
     walk = f"gpub run {name} --out {place.run} --usd-per-hour {machine.usd_per_hour:g}"
     if plan.pretraining:
-        walk = f"{walk} --data {place.shards} --paid-gaps"
+        walk = f"{walk} --data {place.shards}"
     elif plan.base:
         walk = f"{walk} --base {place.base or f'{place.home}/train_1b/run'}"
+    walk += " --paid-gaps"  # a rented machine is billed between two commands, too
     first = f"{walk} --until {last}"
-    for phase, forecast in zip(plan.up_to(until), forecast_plan(plan, machine, until)):
-        command = "the same line goes on by itself" if phase != plan.phases[0] else first
+    begins = len(steps) + 1
+    forecasts = forecast_plan(plan, machine, until)
+    for phase, forecast in zip(plan.up_to(until), forecasts):
+        command = first
+        if phase != plan.phases[0]:
+            command = f"nothing to type: the command of step {begins} goes on"
         steps.append(_phase_step(phase, forecast, machine, command))
+    if len(forecasts) > 1:
+        others = f"step {begins + 1}"
+        if len(forecasts) > 2:
+            others = f"steps {begins + 1} to {begins + len(forecasts) - 1}"
+        note = (
+            f"This one command also does {others} ({money(forecasts[-1].total)} in all); it stops "
+            "by itself only where a gate fails or money ends"
+        )
+        steps[begins - 1] = replace(steps[begins - 1], note=note)
     return steps + _last_steps(plan, last, machine, place)
 
 
@@ -356,7 +372,8 @@ def step_commands(
     "Write what to type or click, step by step"
     lines = []
     for n, step in enumerate(steps, 1):
-        lines.append(f"{n}. {step.name}: {step.time_text}, {money(step.usd)}")
+        note = f". {step.note}" if step.note else ""
+        lines.append(f"{n}. {step.name}: {step.time_text}, {money(step.usd)}{note}")
         lines += [f"   {command}" for command in step.commands]
     return "\n".join(lines)
 
@@ -422,15 +439,21 @@ class PaidRun:
         priced = price_plan(self.real, self.machine, self.real_until)
         return sum(p.usd for p in priced.up_to(self.real_until))
 
+    @property
+    def _priced_on(self) -> str:
+        "Whether the price is that of this machine"
+        return "on" if self.rented else "on this CPU, priced as if on"
+
     def announcement(self) -> str:
         "Say what will be walked, on what, within what"
         names = ", ".join(phase.name for phase in self.phases)
         card = self.machine
         return (
-            f"{self.plan.preset}: {names}, in {self.home}; {card.name} at "
-            f"${card.usd_per_hour:.2f} an hour ({card.price}), {card.pace}; never more than "
-            f"{money(self.ceiling)} for the run; {money(paid_for_plan(self.run, self.plan))} "
-            "already paid for it"
+            f"{self.plan.preset}: {names}, in {self.home}; {self._priced_on} {card.name} at "
+            f"${card.usd_per_hour:.2f} an hour ({card.price}), {card.pace}; training stops before "
+            f"the run has cost {money(self.ceiling)}; so far "
+            f"{money(paid_for_plan(self.run, self.plan))}. A pod that stays on after that is still "
+            "billed: set WHEN_DONE"
         )
 
 

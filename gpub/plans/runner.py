@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['AT_THE_END', 'FLOOR', 'FEW_STEPS', 'PlanOptions', 'pretraining_options', 'tuning_options', 'PlanRunner',
-           'money_used_up', 'step_cost', 'fall_cost', 'plan_outlook', 'anneal_offer', 'plan_to_anneal', 'PreparedPlan',
-           'prepare_plan', 'run_plan']
+           'money_used_up', 'step_cost', 'fall_cost', 'rest_cost', 'plan_outlook', 'anneal_offer', 'plan_to_anneal',
+           'PreparedPlan', 'prepare_plan', 'run_plan']
 
 # %% ../../nbs/lib/plans/runner.ipynb #fb95a7dd
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from typing import TextIO
 
 import torch
 
-from ..core import GpubError, refuse_url
+from ..core import GpubError, first_line, refuse_url
 from ..device import pick_device
 from gpub.plans.allowances import (
     Allowances,
@@ -52,25 +52,34 @@ from gpub.plans.cost_forecast import (
 from .gates import GateAnswer
 from .gpus import Machine, machine_for, timed_machine
 from .phase_inputs import old_source, pretraining_text, starting_model, tuning_data
-from .phase_watch import PhaseLimits, PhaseRunner, Stop, budget_text
+from gpub.plans.phase_watch import (
+    PhaseLimits,
+    PhaseRunner,
+    Stop,
+    budget_text,
+    ceiling_text,
+)
 from .phases import ALL, Phase, Plan, read_plan
 from .paid_steps import beside_run, paid_steps
 from .prices import check_rate
 from gpub.plans.verdicts import (
+    DONE_BEFORE,
     PhaseVerdict,
     accepted_gates,
     entry_cost,
+    idle_for_phase,
     judge_phase,
     paid_for_phase,
     paid_for_plan,
     paid_so_far,
     record_verdict,
+    verdict_text,
     verdicts,
 )
 from ..night import Status
 from ..progress import Progress
 from ..record.checkpoint_folder import checkpoints
-from ..record.folder import disk_errors, lock_folder
+from ..record.folder import Interrupted, disk_errors, lock_folder
 from ..record.ledger import account, read_ledger
 from ..record.mirror import copy_small_files, mirror_run
 from ..train.config import CHANGEABLE
@@ -247,7 +256,7 @@ def _train_phase(
 
 # %% ../../nbs/lib/plans/runner.ipynb #cb430f1d
 AT_THE_END = "bill.json", "report.html"  # what a run leaves when it is done
-FLOOR = "the learning rate has fallen to its floor"
+FLOOR = "the learning rate is at its lowest value"
 
 
 class PlanRunner:
@@ -290,14 +299,27 @@ class PlanRunner:
             try:
                 return self._walk()
             except BaseException as error:
-                line = f"stopped by {type(error).__name__}: {error}; to go on: {self.again}"
-                self.report(line, tell=True)
+                self.report(self._accident(error), tell=True)
                 raise
 
     @property
     def again(self) -> str:
         "How to call this again"
-        return self.options.command or "the same again"
+        return self.options.command or "type the same command again"
+
+    def _accident(self, error: BaseException) -> str:
+        "Say what ended a run that came to no verdict, and how to go on"
+        to_go_on = f"to go on from the last checkpoint: {self.again}"
+        if isinstance(error, KeyboardInterrupt):
+            return f"stopped by hand; a rented machine is still billed; {to_go_on}"
+        said = first_line(error)
+        if isinstance(error, Interrupted):
+            said = said.partition("; go on with")[0]
+            return f"stopped from outside: {said}; a rented machine is still billed; {to_go_on}"
+        if isinstance(error, GpubError):
+            return f"STOPPED: {said}; {to_go_on}"
+        name = type(error).__name__
+        return f"stopped by an error ({name}: {said}), details in gpub.log; {to_go_on}"
 
     def report(
         self,
@@ -313,10 +335,13 @@ class PlanRunner:
         row = run.state.row
         pace = f"{row['tok_s']:,} tok/s, " if row.get("tok_s") else ""
         if pace and row.get("mfu"):
-            pace = f"{row['tok_s']:,} tok/s ({row['mfu']:.0%} of a large matmul here), "
+            share = f"{row['mfu']:.0%} of this machine's fastest matrix product"
+            pace = f"{row['tok_s']:,} tok/s ({share}), "
         self.status.write_now_and_then(
-            f"{phase.name}, step {row['step']:,} of {phase.until:,}, loss {row['loss']:.3f}, "
-            f"{pace}{money(run.ledger.usd())} for this run; it goes on"
+            f"training {phase.name}, step {row['step']:,} of {phase.until:,}, loss "
+            f"{row['loss']:.3f}, {pace}{money(run.ledger.usd())} paid for this run. This line is "
+            "renewed about every minute while it trains; if it is much older, the run has "
+            f"stopped, and goes on with: {self.again}"
         )
         if self.options.each:
             self.options.each(run, phase)
@@ -352,10 +377,14 @@ class PlanRunner:
             verdict = self._do(phase, step)
             if not phase.tuned:
                 pretrained = verdict.step
-            self.log(verdict)
-            self.report(str(verdict), tell=verdict.word == "continue")
+            following = None
+            if verdict.word == "continue" and phase != self.todo[-1]:
+                following = self.todo[self.todo.index(phase) + 1].name
+            line = verdict_text(verdict, following, self.options.usd_per_hour)
+            self.log(line)
+            self.report(line, tell=verdict.word == "continue")
             if verdict.word != "continue":
-                self._say_ways_on(verdict)
+                self._say_ways_on(verdict, line)
                 return verdict
         return verdict or self._nothing_to_do()
 
@@ -367,8 +396,9 @@ class PlanRunner:
         for row in done.values():
             if row["word"] == "continue" and (row["phase"], row["until"]) not in ends:
                 raise GpubError(
-                    f"{self.out} has done phase {row['phase']} to step {row['until']:,}, which is "
-                    "not in this plan: finished phases stay as they are"
+                    f"{self.out} finished phase {row['phase']} at step {row['until']:,}, but this "
+                    "plan has no such phase: use the plan it was started with "
+                    f"({self.out / 'plan.json'}), or another folder with --out"
                 )
 
     def _tuned_steps(self, phase: Phase) -> int:
@@ -402,8 +432,9 @@ class PlanRunner:
         "Everything was done by earlier processes"
         last = self.todo[-1]
         total = paid_for_plan(self.out, self.plan)
-        verdict = PhaseVerdict("continue", last.name, last.until, "was done before", total=total)
-        self.log(verdict)
+        usd = paid_for_phase(self.out, self.plan, last)
+        verdict = PhaseVerdict("continue", last.name, last.until, DONE_BEFORE, usd, total)
+        self.log(verdict_text(verdict, usd_per_hour=self.options.usd_per_hour))
         return verdict
 
     def _do(self, phase: Phase, step: int) -> PhaseVerdict:
@@ -440,12 +471,20 @@ class PlanRunner:
             # since the phase of the same run before, this process has paid
             options = replace(options, paid=options.paid or self.pretrained)
             self.pretrained = True
-        self.report(f"{phase.name} begins behind step {step:,}, to end at {phase.until:,}")
+        self.report(f"{phase.name}: training steps {step + 1:,} to {phase.until:,}")
         options = replace(options, each=self._each)
         return _train_phase(self.plan, phase, self.out, options, limits, self.world)
 
     def _record(self, phase: Phase, step: int, stop: Stop) -> PhaseVerdict:
-        answer = GateAnswer(stop.word, stop.reason, [], stop.failed)
+        reason = stop.reason
+        if stop.cause == "budget":
+            idle = self.world.on_main(partial(idle_for_phase, self.out, self.plan, phase))
+            if idle > 0.01 * phase.usd:
+                reason += f", {money(idle)} of it while the machine was on and nothing trained"
+        if stop.cause in ("budget", "ceiling"):
+            left = f"the remaining {phase.until - step:,} steps of {phase.name}"
+            reason += f"; {left} cost about {money(stop.rest)}"
+        answer = GateAnswer(stop.word, reason, [], stop.failed)
         about = self.out, self.plan, phase, step, answer
         write = partial(record_verdict, *about, stop.cause, stop.missing)
         return self._verdict_of(write)
@@ -456,19 +495,26 @@ class PlanRunner:
         self.world.on_main(self._mirror_verdicts)
         return verdict
 
-    def _say_ways_on(self, verdict: PhaseVerdict):
+    def _say_ways_on(self, verdict: PhaseVerdict, line: str):
         "Say what helps after a stop, and what it costs to end a run that stopped at its full rate"
         run_dir = self.plan.folder(self.out, self.plan.phase(verdict.phase))
+        about = self.plan, self.out, verdict.step, self.options
         outlook = None
         if verdict.word == "change GPU" or verdict.cause in ("budget", "ceiling"):
-            foresee = partial(plan_outlook, self.plan, self.out, verdict.step, self.options)
-            outlook = self.world.on_main(foresee)
+            outlook = self.world.on_main(partial(plan_outlook, *about))
         if outlook:
             self.log(outlook)
-        ways = ways_on(verdict, self.options, run_dir, outlook)
+        rest = self.world.on_main(partial(rest_cost, *about))
+        ways = ways_on(verdict, self.options, run_dir, outlook, rest)
+        status = [line, *ways[:1]]
+        if verdict.cause == "gates" and verdict.word == "stop":
+            status.insert(1, f"look first at what is wrong: gpub doctor {run_dir}")
+            self.log(status[1])
         for way in ways:
             self.log(way)
-        self.report("; ".join(map(str, [verdict, *ways[:1]])), tell=True)
+        if verdict.cause == "annealed":  # nothing has to be done, and the way on costs money
+            status = [line]
+        self.report("; ".join(map(str, status)), tell=True)
         if verdict.cause in ("annealed", "broken") or self.plan.tuned:
             return
         offer = partial(anneal_offer, self.plan, self.out, self.options, self.options.settings)
@@ -495,13 +541,13 @@ def money_used_up(
     rest = fall_cost(run_dir, phase.until - step)
     if ceiling is not None and total + entry_cost(run_dir) >= ceiling:
         missing = total + rest - ceiling
-        return Stop("stop", f"--max-usd {ceiling:g} is reached", "ceiling", missing=missing)
+        return Stop("stop", ceiling_text(ceiling), "ceiling", missing=missing, rest=rest)
     spent = paid_for_phase(out, plan, phase) - given_up(run_dir, phase.name)
     if phase.usd is None or spent < phase.usd:
         return None
     budget = budget_text(phase.usd, options.usd_per_hour / 3600)
     missing = spent + rest - phase.usd
-    return Stop("stop", f"the budget of {budget} is used up", "budget", missing=missing)
+    return Stop("stop", f"the budget of {budget} is used up", "budget", missing=missing, rest=rest)
 
 # %% ../../nbs/lib/plans/runner.ipynb #105a7da0
 FEW_STEPS = 10  # of a process: too few to know its speed by
@@ -530,6 +576,19 @@ def fall_cost(
     return entry_cost(run_dir) + steps * step_cost(run_dir)
 
 
+def rest_cost(
+    plan: Plan,
+    out: Path,  # its folder
+    step: int,  # where the run that pretrains stands
+    options: PlanOptions,
+) -> float:  # dollars; 0 where nothing was trained yet, and where the plan tunes
+    "Return what the plan still takes to its last phase, at the price of the newest steps"
+    if plan.tuned or not step_cost(out):
+        return 0.0
+    spans = [plan.span(phase) for phase in plan.up_to(options.until)]
+    return sum(fall_cost(out, last - max(first, step)) for first, last in spans if last > step)
+
+
 def plan_outlook(
     plan: Plan,  # with its budgets
     out: Path,  # its folder
@@ -556,7 +615,9 @@ def plan_outlook(
     if not missing and (ceiling is None or total <= ceiling):
         return None
     until = plan.up_to(options.until)[-1].name
-    return Outlook(until, hours=rest / options.usd_per_hour, usd=total, missing=missing)
+    over = 0.0 if ceiling is None else max(0.0, total - ceiling)
+    hours = rest / options.usd_per_hour
+    return Outlook(until, hours=hours, usd=total, missing=missing, over=over)
 
 
 def anneal_offer(

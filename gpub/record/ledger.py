@@ -355,21 +355,27 @@ def gap_text(
     "Say in a line whether a gap is in the bill, and how to change that"
     if gap.seconds < 60 and gap.settled is None:
         return ""
-    line = f"gap {gap.number}, {gap.seconds / 3600:.1f} h before step {gap.step + 1:,}"
+    hours = gap.seconds / 3600
+    line = f"pause {gap.number}: nothing trained for {hours:.1f} h before step {gap.step + 1:,}"
     whole = gap.seconds * gap.usd_per_hour / 3600
     day = time.strftime("%Y-%m-%d", time.gmtime(gap.settled or 0))
     if gap.settled and not gap.paid:
-        return f"{line}, ${whole:,.2f}: struck out by hand on {day}"
+        return f"{line}; taken out of the bill by hand on {day}"
     if gap.settled:
-        return f"{line}: {gap.paid / 3600:.1f} h, ${gap.usd():,.2f}, counted by hand on {day}"
-    count = f"gpub bill {run_dir} --count {gap.number}=HOURS"
+        paid = f"{gap.paid / 3600:.1f} h, ${gap.usd():,.2f}"
+        return f"{line}; {paid} put into the bill by hand on {day}"
     if gap.paid:
-        strike = f"gpub bill {run_dir} --strike {gap.number}"
-        return f"{line}, ${whole:,.2f}: counted, the machine stayed on; to take it out: {strike}"
+        return (
+            f"{line}, and the machine was on all the time: ${whole:,.2f} are in the bill; to take "
+            f"them out: gpub bill {run_dir} --strike {gap.number}"
+        )
+    why = ""
     if gap.declared_paid:
-        why = "nothing shows that the machine stayed on; how many hours of it were paid for?"
-        return f"{line}: not counted, {why} {count}"
-    return f"{line}: not counted; if the machine was paid for: {count}"
+        why = ", because nothing shows whether the machine was on. If it was off, do nothing"
+    return (
+        f"{line}. It is not in the bill{why}. If you paid for some of these hours (all of them: "
+        f"${whole:,.2f}), type how many: gpub bill {run_dir} --count {gap.number}=HOURS"
+    )
 
 
 def settle_gap(
@@ -384,11 +390,11 @@ def settle_gap(
         known = {gap.number: gap for gap in gaps(rows)}
         if number not in known:
             numbers = ", ".join(map(str, known)) or "none"
-            raise GpubError(f"{run_dir} has no gap {number}; it has {numbers}")
+            raise GpubError(f"{run_dir} has no pause {number}; it has {numbers}")
         longest = known[number].seconds / 3600
         if not 0 <= hours <= longest + 0.1:
             raise GpubError(
-                f"gap {number} of {run_dir} lasted {longest:.2f} h: of it 0 to that many can be "
+                f"pause {number} of {run_dir} lasted {longest:.2f} h: of it 0 to that many can be "
                 f"counted, got {hours:g}"
             )
         decision = dict(
