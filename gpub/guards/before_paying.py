@@ -291,7 +291,7 @@ def rehearsal_words(records: tuple[dict[str, Any], ...]) -> str:
         return "not rehearsed here"
     moments = sum(len(r["peaks"]) for r in records)
     wrong = sum(len(r["problems"]) for r in records)
-    return f"rehearsed: {moments} parts of a step, {wrong or 'no'} problem{'s' * (wrong > 1)} found"
+    return f"rehearsed: {moments} parts of a step, problems found: {wrong or 'none'}"
 
 
 def twin_words(folder: str | Path) -> tuple[str, str]:  # (of the page, of its kills)
