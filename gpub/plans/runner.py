@@ -476,6 +476,7 @@ class PlanRunner:
         return _train_phase(self.plan, phase, self.out, options, limits, self.world)
 
     def _record(self, phase: Phase, step: int, stop: Stop) -> PhaseVerdict:
+        stop = Stop(*stop)  # a plain tuple in the other processes
         reason = stop.reason
         if stop.cause == "budget":
             idle = self.world.on_main(partial(idle_for_phase, self.out, self.plan, phase))
