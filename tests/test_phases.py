@@ -222,14 +222,14 @@ def test_a_lost_machine_comes_back_from_the_mirror(straight, text, tmp_path):
             dict(settings=dict(lr=1.0, muon_lr=2.0, warmup=0)),
             "smoke",
             "stop",
-            "learned is",
+            "(gate: learned)",
         ),
         (
             with_phase("grind", gates=(Gate(metric="sample", least=2.5),)),
             {},
             "grind",
             "stop",
-            "sample is",
+            "(gate: sample)",
         ),
         (TOY, dict(settings=dict(lr=1e30, warmup=0)), "smoke", "stop", "not a number"),
         (
@@ -237,7 +237,7 @@ def test_a_lost_machine_comes_back_from_the_mirror(straight, text, tmp_path):
             {},
             "smoke",
             "stop",
-            "val_loss is",
+            "(gate: val_loss)",
         ),
         (
             with_phase(
@@ -246,7 +246,7 @@ def test_a_lost_machine_comes_back_from_the_mirror(straight, text, tmp_path):
             {},
             "smoke",
             "stop",
-            "grad_norm is",
+            "(gate: grad_norm)",
         ),
         (
             with_phase("smoke", gates=(Gate(metric="usd_per_point", most=1e-9),)),

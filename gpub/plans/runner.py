@@ -480,7 +480,7 @@ class PlanRunner:
         reason = stop.reason
         if stop.cause == "budget":
             idle = self.world.on_main(partial(idle_for_phase, self.out, self.plan, phase))
-            if idle > 0.01 * phase.usd:
+            if idle > self.options.usd_per_hour / 60:  # a minute of it
                 reason += f", {money(idle)} of it while the machine was on and nothing trained"
         if stop.cause in ("budget", "ceiling"):
             left = f"the remaining {phase.until - step:,} steps of {phase.name}"
