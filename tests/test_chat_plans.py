@@ -213,7 +213,7 @@ def test_gates_stop_the_walk_and_can_be_passed_by_hand(whole, tmp_path):
     out = copied(whole, tmp_path, "base", "sft")
     gate = Gate(metric="p_right", least=0.9)
     found = walked(with_phase("dpo", gates=(gate,)), out)
-    assert found.word == "stop" and "p_right is" in found.reason and found.step == 4
+    assert found.word == "stop" and "gate: p_right" in found.reason and found.step == 4
     assert not (out / "grpo").exists()
     hacked = Gate(metric="reward", most=-1.0, when="always")
     passed = with_phase("dpo", gates=(gate,))

@@ -406,7 +406,7 @@ def test_a_schedule_that_ends_with_its_phase(text, tmp_path):
 def test_finished_phases_stay(text, tmp_path):
     walk(TOY, tmp_path / "run", text, until="smoke")
     with pytest.raises(
-        GpubError, match="has done phase smoke to step 4, which is not in this plan"
+        GpubError, match="finished phase smoke at step 4, but this plan has no such phase"
     ):
         walk(with_phase("smoke", until=3), tmp_path / "run", text)
     with pytest.raises(GpubError, match="holds another run: train.lr"):

@@ -180,7 +180,7 @@ LEFT = dict(
     nested_choices=14,
     long_choices=31,
     thunks=1,
-    empty_names=185,
+    empty_names=183,
     unannotated_results=53,
     comments_that_point=16,
 )

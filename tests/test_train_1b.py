@@ -635,7 +635,7 @@ def test_the_page_rehearses_in_a_process_of_its_own(tmp_path, monkeypatch, forks
     (found,) = answer.records
     assert answer.ready and found["ready"] and found["gpu"] == "A100-80" and "ready" in answer.text
     assert before_paying.rehearsal_words(answer.records) == (
-        f"rehearsed: {len(found['peaks'])} moments, 0 on a wrong device or worse"
+        f"rehearsed: {len(found['peaks'])} parts of a step, problems found: none"
     )
 
 

@@ -544,13 +544,13 @@ def _range_line(plan: Plan, machine: Machine, until: str | None) -> str:
     "Say what the plan takes where runs on such cards are fastest, and where they are slowest"
     low, high = machine.spread
     ends = [_forecast_at(plan, machine, until, share) for share in (high, low)]
-    said = []
+    sides = []
     for share, forecasts in zip((high, low), ends):
         usd = money(sum(f.usd for f in forecasts))
         hours = sum(f.hours for f in forecasts)
-        said.append(f"{usd} ({hours:,.0f} h, at {share * machine.tok_s():,.0f} tok/s)")
+        sides.append(f"{usd} ({hours:,.0f} h, at {share * machine.tok_s():,.0f} tok/s)")
     return (
-        f"likely range: {' to '.join(said)}; four of five published runs were this close to their "
+        f"likely range: {' to '.join(sides)}; four of five published runs were this close to their "
         "forecast"
     )
 

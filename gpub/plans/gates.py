@@ -275,10 +275,10 @@ def check_gates(
     strict: bool = True,  # at the end: what was never measured fails
 ) -> GateAnswer:
     "Put the gates to a phase"
-    asked = [(g, value(g.metric)) for g in gates]
-    asked = [(g, v) for g, v in asked if strict or v is not None]
-    checks = [(str(g), v, g.holds(v)) for g, v in asked]
-    bad = [(g, v) for g, v in asked if not g.holds(v)]
+    measured = [(g, value(g.metric)) for g in gates]
+    measured = [(g, v) for g, v in measured if strict or v is not None]
+    checks = [(str(g), v, g.holds(v)) for g, v in measured]
+    bad = [(g, v) for g, v in measured if not g.holds(v)]
     if not bad:
         reason = f"{len(checks)} of {len(checks)} gates passed"
         return GateAnswer("continue", reason if checks else "no gates here", checks)

@@ -65,8 +65,8 @@ class ForecastReport:
 
     def text(self) -> str:
         "A line per source"
-        said = [f"forecast {f.text()}" for f in self.forecasts]
-        return "\n".join(said + [f"no word  {k}: {why}" for k, why in self.silent.items()])
+        lines = [f"forecast {f.text()}" for f in self.forecasts]
+        return "\n".join(lines + [f"no word  {k}: {why}" for k, why in self.silent.items()])
 
 
 def check_reach(

@@ -312,14 +312,14 @@ class PlanRunner:
         to_go_on = f"to go on from the last checkpoint: {self.again}"
         if isinstance(error, KeyboardInterrupt):
             return f"stopped by hand; a rented machine is still billed; {to_go_on}"
-        said = first_line(error)
+        sentence = first_line(error)
         if isinstance(error, Interrupted):
-            said = said.partition("; go on with")[0]
-            return f"stopped from outside: {said}; a rented machine is still billed; {to_go_on}"
+            sentence = sentence.partition("; go on with")[0]
+            return f"stopped from outside: {sentence}; a rented machine is still billed; {to_go_on}"
         if isinstance(error, GpubError):
-            return f"STOPPED: {said}; {to_go_on}"
+            return f"STOPPED: {sentence}; {to_go_on}"
         name = type(error).__name__
-        return f"stopped by an error ({name}: {said}), details in gpub.log; {to_go_on}"
+        return f"stopped by an error ({name}: {sentence}), details in gpub.log; {to_go_on}"
 
     def report(
         self,

@@ -123,15 +123,17 @@ def verdict_text(
     "Say a verdict, and whether anything trains, and is paid for, after it"
     if following:
         return f"{verdict} The next phase, {following}, starts now."
-    said = str(verdict)
+    sentence = str(verdict)
     if verdict.word == "continue" and verdict.reason != DONE_BEFORE:
-        said = f"FINISHED: {said}"
-    said += " Nothing is training now"
+        sentence = f"FINISHED: {sentence}"
+    sentence += " Nothing is training now"
     if usd_per_hour:
-        said += f"; a machine that is rented costs ${usd_per_hour:.2f} an hour until you stop it"
+        sentence += (
+            f"; a machine that is rented costs ${usd_per_hour:.2f} an hour until you stop it"
+        )
     if verdict.word in ("continue", "annealed"):
-        return f"{said}. Next: export the model, then stop the machine."
-    return f"{said}."
+        return f"{sentence}. Next: export the model, then stop the machine."
+    return f"{sentence}."
 
 
 def accepted_gates(
