@@ -240,7 +240,11 @@ def test_a_torch_that_cannot_rehearse_is_no_failed_rehearsal(monkeypatch):
     monkeypatch.delattr(standin.backend_registration, standin.SET_UP)
     assert not standin.can_rehearse()
     answer = before_paying.rehearse_apart("burn-1b-chat", "A100-80")
-    assert answer.ready is None and "needs torch 2.10" in answer.text and "training works" in answer.text
+    assert (
+        answer.ready is None
+        and "needs torch 2.10" in answer.text
+        and "training works" in answer.text
+    )
     monkeypatch.undo()
     assert standin.can_rehearse()
 
