@@ -28,9 +28,10 @@ def paid_so_far(
     # (steps done before it, last step) of one phase; default: the whole run
     bounds: tuple[int, int] | None = None,
     last: bool = False,  # it is the plan's last phase, which pays for what comes after it
+    kind: str | None = None,  # count this kind of time alone, such as idle; default: all of it
 ) -> float:  # dollars
     "What a run, or one phase of it, has cost so far by its ledger"
-    spans = account(read_ledger(run_dir))
+    spans = [s for s in account(read_ledger(run_dir)) if kind in (None, s.kind)]
     return sum(s.usd for s in spans if bounds is None or of_phase(s, *bounds, last))
 
 
@@ -50,10 +51,8 @@ def idle_for_phase(
     phase: Phase,  # one of its phases
 ) -> float:  # dollars
     "Return what of a phase's cost is for time when the machine was on and nothing trained"
-    spans = account(read_ledger(plan.folder(out, phase)))
-    bounds = plan.span(phase)
-    last = plan.ends_run(phase)
-    return sum(s.usd for s in spans if s.kind == "idle" and of_phase(s, *bounds, last))
+    run_dir = plan.folder(out, phase)
+    return paid_so_far(run_dir, plan.span(phase), plan.ends_run(phase), kind="idle")
 
 
 def paid_for_plan(
