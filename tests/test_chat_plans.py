@@ -98,7 +98,7 @@ ALL = ["base:3", "base:verdict", "sft:1", "sft:3", "dpo:3", "dpo:verdict", "grpo
     [["sft:3", "dpo:verdict", "grpo:3"], pytest.param(ALL)],
     ids=("some", "all"),
 )
-@pytest.mark.full(instead="test_train_1b.py::test_killed_in_the_middle_of_a_phase")
+@pytest.mark.full(instead="test_talk.py::test_a_killed_command_goes_on_to_the_same_bits")
 def test_killed_in_a_phase_it_goes_on_to_the_same_bits(whole, tmp_path, kills):
     "Killed with -9 again and again, one process after the other: weights, logs and samples"
     plan, out = tmp_path / "plan.json", tmp_path / "chat"
@@ -168,6 +168,7 @@ def test_money_ends_a_phase_with_a_checkpoint_and_more_goes_on(whole, tmp_path):
     assert ceiling.cause == "ceiling" and ceiling.phase == "dpo"
 
 
+@pytest.mark.full(instead="test_ends.py::test_from_the_mirror_too")
 def test_a_lost_folder_comes_back_from_the_mirror(whole, tmp_path):
     "Every run of a plan has its own in the mirror, and the verdicts are there too"
     out, mirror = tmp_path / "chat", tmp_path / "mirror"
@@ -209,6 +210,7 @@ def test_a_plan_that_only_tunes_takes_the_options_of_a_run(whole, tmp_path):
     assert (asked.track, asked.parallel, asked.settings["steps"]) == ("wandb", "fsdp", 4)
 
 
+@pytest.mark.full(instead="test_phases.py::test_planted_failures")
 def test_gates_stop_the_walk_and_can_be_passed_by_hand(whole, tmp_path):
     out = copied(whole, tmp_path, "base", "sft")
     gate = Gate(metric="p_right", least=0.9)

@@ -104,6 +104,7 @@ def test_two_local_workers_make_the_same(corpus, built_in, tmp_path):
     assert digest(tmp_path / "out") == built_in
 
 
+@pytest.mark.full(instead="test_two_local_workers_make_the_same")
 @needs_datatrove
 @pytest.mark.parametrize("workers", [2, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 3))])
 def test_datatrove_makes_the_same(corpus, built_in, tmp_path, workers):
@@ -141,7 +142,7 @@ def run_and_kill(cfg, out, workers, after):
     return killed, child.pid
 
 
-@pytest.mark.full(instead="test_prep.py::test_killed_again_and_again")
+@pytest.mark.full(instead="test_goes_on.py::test_goes_on")
 @needs_datatrove
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
 def test_datatrove_killed_and_resumed_makes_the_same(corpus, built_in, tmp_path):
@@ -202,7 +203,7 @@ def slurm(tmp_path, monkeypatch):
 
 @needs_datatrove
 @pytest.mark.skipif(sys.platform == "win32", reason="scripts of a shell")
-@pytest.mark.full(instead="test_datatrove_makes_the_same")
+@pytest.mark.full(instead="test_two_local_workers_make_the_same")
 def test_the_script_for_slurm_runs_and_makes_the_same(corpus, built_in, slurm, tmp_path):
     out = tmp_path / "out"
     options = dict(partition="long", time="1:30:00", mem_per_cpu_gb=8)
@@ -230,6 +231,7 @@ def test_jobs_of_slurm_that_end_undone_are_one_line(corpus, slurm, tmp_path):
         prepare(config(corpus), out, cluster=cluster, log=quiet)
 
 
+@pytest.mark.full(instead="test_url_guard.py::test_source_and_data_read_urls")
 @needs_upath
 def test_sources_at_a_url(corpus, built_in, tmp_path):
     "What fsspec reads over a network is what lies in a folder"

@@ -87,7 +87,9 @@ def said(browser, question):
 QUESTIONS = ["12+3", "a é🙂 </script>", "0+0", "abcabc", "7"]
 
 
-@pytest.mark.parametrize("end_bias", (0.0, 0.08), ids=("long", "short"))
+@pytest.mark.parametrize(
+    "end_bias", (0.0, pytest.param(0.08, marks=pytest.mark.full)), ids=("long", "short")
+)
 def test_a_conversation_equals_talk(browser, tmp_path, end_bias):
     "Five turns, more than the window holds, each token the favourite of the page's very weights"
     model = rounded(make_talker(tmp_path / "run", end_bias=end_bias))
@@ -215,6 +217,7 @@ def test_another_template_is_refused(tmp_path):
     assert not (tmp_path / "page.html").exists()
 
 
+@pytest.mark.full(instead="test_no_request_no_error_and_labels")
 def test_a_page_holds_the_model_of_the_plan(tmp_path):
     "Of the very shape and alphabet, in less than a megabyte"
     base = read_plan("chat-toy").phases[0]

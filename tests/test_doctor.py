@@ -82,6 +82,7 @@ def test_a_run_on_its_way_is_healthy(run):
     assert found(run) == {}
 
 
+@pytest.mark.full(instead="test_a_healthy_run_gives_only_ok")
 def test_a_killed_and_resumed_run_is_healthy(text, tmp_path, monkeypatch):
     settings, real = (
         dict(d_model=32, context_length=32, batch_tokens=256, steps=20, log_every=1),
@@ -111,6 +112,9 @@ def test_a_killed_and_resumed_run_is_healthy(text, tmp_path, monkeypatch):
     assert len(log_rows(tmp_path / "run")) == 20 and found(tmp_path / "run") == {}
 
 
+@pytest.mark.full(
+    instead="test_limit.py::test_a_model_without_a_causal_mask_is_caught_below_the_entropy"
+)
 def test_a_model_that_sees_the_future_is_found_out(tmp_path, monkeypatch):
     """The whole way: a mask off by one, trained on the built-in plays, gets below the entropy of
     its source"""
@@ -371,7 +375,11 @@ def test_what_is_no_run_is_refused(run, name, content, part):
         doctor(run)
 
 
-@pytest.mark.parametrize("odd", [None, "x", [1], {"a": 1}, True], ids=str)
+@pytest.mark.parametrize(
+    "odd",
+    ["x", *(pytest.param(odd, marks=pytest.mark.full) for odd in (None, [1], {"a": 1}, True))],
+    ids=str,
+)
 def test_odd_types_are_findings_and_no_traceback(run, odd):
     """One value of config.json or of the log changed to another type at a time: a refusal or
     findings, in single lines"""

@@ -147,6 +147,7 @@ def test_a_rate_with_the_wrong_sign(world, tmp_path, monkeypatch):
     assert "the wrong way" in found["direction"]
 
 
+@pytest.mark.full(instead="test_groups_that_teach_nothing")
 def test_better_answers_that_fade(world, tmp_path):
     "The loss of DPO falls, and both answers go; with their own surprise in the loss they stay"
     run = dpo_in(world, tmp_path / "dpo", 0.02, 0.02)

@@ -408,7 +408,14 @@ def test_the_comparison_fits_a_terminal(tmp_path):
 SEVERAL = ["burn-1b", "--gpu", "A100-80", "--tokens", "1B"]
 
 
-@pytest.mark.parametrize("processes, parallel", [(8, "ddp"), (8, "fsdp"), (16, "hsdp")])
+@pytest.mark.parametrize(
+    "processes, parallel",
+    [
+        pytest.param(8, "ddp", marks=pytest.mark.full),
+        (8, "fsdp"),
+        pytest.param(16, "hsdp", marks=pytest.mark.full),
+    ],
+)
 def test_plan_for_several_cards_is_the_librarys(tmp_path, processes, parallel):
     file = tmp_path / "plan.json"
     words = ["plan", *SEVERAL, "--processes", str(processes), "--parallel", parallel]

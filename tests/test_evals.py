@@ -604,6 +604,7 @@ def another_run(folder, seed, text):
     return Trainer(RunOptions("shakespeare-short", folder, text, settings, "cpu", **how)).go()
 
 
+@pytest.mark.full(instead="test_stored_results_without_the_check_do_not_answer_who_asks_for_it")
 def test_results_are_those_of_one_run_and_one_checkpoint(text, files, tmp_path):
     "The scores of A are never shown as those of B, nor those of step 2 as those of step 4"
     a, b = (another_run(tmp_path / name / "run", seed, text) for seed, name in enumerate("ab"))

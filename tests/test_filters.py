@@ -175,7 +175,7 @@ def pages(tmp_path, monkeypatch):
     sys.modules.pop("my_sites", None)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_filters_of_a_job_leave_behind_what_they_dropped(pages, tmp_path, workers):
     rows, gone = pages
     BPETokenizer.train([SENTENCE], 300).save(tmp_path / "tok")

@@ -70,7 +70,7 @@ def listened(trainer):
     [
         pytest.param("plain", marks=pytest.mark.full),
         pytest.param("short rows first", marks=pytest.mark.full),
-        "lengths that do not divide",
+        pytest.param("lengths that do not divide", marks=pytest.mark.full),
         "weights",
     ],
 )

@@ -227,8 +227,16 @@ def contrast(a, b):
     return max(x, y) / min(x, y)
 
 
-@pytest.mark.parametrize("dark", (False, True), ids=("light", "dark"))
-@pytest.mark.parametrize("kind", ("letters", "head"))
+@pytest.mark.parametrize(
+    "kind, dark",
+    [
+        ("letters", False),
+        ("head", True),
+        pytest.param("letters", True, marks=pytest.mark.full),
+        pytest.param("head", False, marks=pytest.mark.full),
+    ],
+    ids=("letters-light", "head-dark", "letters-dark", "head-light"),
+)
 def test_a_phone_reads_it_and_nobody_is_asked(tmp_path, model, dark, kind):
     frame = attention_stepper(step=8)
     if kind == "head":

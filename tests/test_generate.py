@@ -394,6 +394,7 @@ def test_the_model_is_left_as_it_was():
         assert torch.equal(model(ids), before)  # in the middle of a text, as when two share a model
 
 
+@pytest.mark.full(instead="test_every_choice_is_from_uncached_logits")
 def test_a_token_costs_the_same_at_the_end_of_the_window():
     """Counted, not timed: arithmetic per token does not grow with the text, but for attention's
     share"""

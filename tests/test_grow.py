@@ -131,6 +131,7 @@ def small_run(tmp_path_factory):
     return folder / "small"
 
 
+@pytest.mark.full(instead="test_logits_do_not_move")
 def test_a_grown_run_begins_where_the_small_one_ended(small_run, tmp_path):
     "And a stop in the middle goes on to the same bits, without growing again"
     larger = dict(d_model=64, n_layers=3, n_heads=8, n_kv_heads=2, steps=6, batch_tokens=128)

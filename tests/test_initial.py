@@ -60,6 +60,7 @@ def test_another_text_from_these_weights(place, tmp_path):
     assert abs(log_rows(out)[0]["loss"] - evaluate(ours.model, ids, 32)) < 0.15
 
 
+@pytest.mark.full(instead="test_killed_in_its_first_save_the_same_command_begins_again")
 def test_interrupted_it_needs_its_source_no_more(place, tmp_path):
     "Resumed after the source is gone, it gives the rows of a run that was never interrupted"
     source = shutil.copytree(place / "run", tmp_path / "source")
@@ -89,7 +90,13 @@ def plant_killed_save(out, step):
     (out / "checkpoints" / f".tmp-step-{step:08d}").mkdir(parents=True)
 
 
-@pytest.mark.parametrize("how", ["--init", "--warm", "--extend", "grow"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "--init",
+        *(pytest.param(how, marks=pytest.mark.full) for how in ("--warm", "--extend", "grow")),
+    ],
+)
 def test_killed_in_its_first_save_the_same_command_begins_again(place, tmp_path, how):
     "And ends as the run that nobody disturbed"
     out, source = tmp_path / "out", place / ("llama" if how == "grow" else "run")
@@ -177,7 +184,10 @@ def test_a_stopped_run_is_resumed_not_extended(place, tmp_path):
     assert f"let it finish first, with gpub resume {run}" in said
 
 
-@pytest.mark.parametrize("method", ["train", "resume", "grow", "sft"])
+@pytest.mark.parametrize(
+    "method",
+    ["resume", "sft", *(pytest.param(name, marks=pytest.mark.full) for name in ("train", "grow"))],
+)
 def test_a_bill_counts_from_the_beginning_of_the_command(place, tmp_path, method):
     "As `main` hands it in: an hour ago; a command inside another program counts its own time"
     out, source = tmp_path / "out", place / "llama"

@@ -88,6 +88,7 @@ print("rooms", *sorted({{name.split(".")[1] for name in left if "." in name}}))
 """
 
 
+@pytest.mark.full(instead="test_no_module_of_the_trunk_needs_a_leaf")
 def test_the_trunk_stands_without_the_leaves(root, tmp_path):
     trunk = [name for name in module_files(root) if room(name) in TRUNK]
     shutil.copytree(root / "gpub", tmp_path / "gpub", ignore=shutil.ignore_patterns(*LEAVES))

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -45,18 +46,25 @@ def test_notebooks_that_only_test_all_runs_exist(root):
 
 def full_marks(tree):
     "(name of a test, its decorator) where the whole test is marked `full`"
-    for node in ast.walk(tree):
+    for node in tree.body:
         if isinstance(node, ast.FunctionDef):
             for mark in node.decorator_list:
                 if ast.unparse(mark).startswith("pytest.mark.full"):
                     yield node.name, mark
 
 
+@cache
+def parsed(path):
+    "A file of tests, which is read once"
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def names_in(path):
     "Names of the tests in a file that are not left to `make test-all`"
-    text = path.read_text(encoding="utf-8")
-    later = {name for name, _ in full_marks(ast.parse(text))}
-    return set(re.findall(r"^def (test_\w+)", text, re.M)) - later
+    tree = parsed(path)
+    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    return {name for name in names if name.startswith("test_")} - {n for n, _ in full_marks(tree)}
 
 
 def is_there(test, path):
@@ -70,7 +78,7 @@ def without_representative(folder):
     "Whole tests marked `full` that do not name the test which `make test` runs in their place"
     found = []
     for path in sorted(folder.glob("test_*.py")):
-        for name, mark in full_marks(ast.parse(path.read_text(encoding="utf-8"))):
+        for name, mark in full_marks(parsed(path)):
             named = [k.value.value for k in getattr(mark, "keywords", []) if k.arg == "instead"]
             if not named or not is_there(named[0], path):
                 found.append(f"{path.name}::{name}")

@@ -70,6 +70,9 @@ def test_training_and_writing_run_in_their_own_order(monkeypatch):
     assert torch._C._get_sdp_priority_order() == before
 
 
+@pytest.mark.full(
+    instead="test_train_compiled.py::test_one_graph_for_all_blocks_and_the_same_gradients"
+)
 def test_the_order_is_no_obstacle_to_one_graph_a_block(monkeypatch):
     monkeypatch.setattr(attention, "capability_of", lambda device: (9, 0))
     real = torch.compile

@@ -100,6 +100,7 @@ def sliced(text, tmp_path_factory):
     return learned("fsdp", text, tmp_path_factory.mktemp("runs") / "sliced")
 
 
+@pytest.mark.full(instead="test_two_processes_with_slices_learn_what_one_learns")
 def test_two_processes_learn_what_one_learns(alone, text, tmp_path):
     same_curve(learned("ddp", text, tmp_path / "run", launch=from_a_shell), alone)
 
@@ -198,6 +199,7 @@ assert not any(name.startswith("gpub") for name in sys.modules)
 """
 
 
+@pytest.mark.full(instead="test_each_process_writes_its_slices")
 def test_plain_torch_opens_the_slices(sliced, tmp_path):
     "DCP's own reader, in a process that knows nothing of gpub"
     script, out = tmp_path / "plain.py", tmp_path / "all.safetensors"

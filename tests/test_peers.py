@@ -46,6 +46,7 @@ def test_ours_ends_and_the_peers_model_starts_where_a_model_starts():
     assert time_to([(1, 1, 3.0)], 2.5) is None
 
 
+@pytest.mark.full(instead="test_prep.py::test_shards_hold_the_documents")
 def test_the_usual_ways_to_prepare_do_the_same_job(tmp_path):
     _, texts = bench_text(0.05)
     tok = BPETokenizer.train(texts, 300)
@@ -72,6 +73,7 @@ def test_the_penalty_in_the_reward_ends_where_the_formula_says():
     assert not torch.allclose(chain_ends("k3", 0.5, coins_nt, 600), ends, atol=5e-3)
 
 
+@pytest.mark.full(instead="test_a_contender_in_a_process_of_its_own")
 def test_the_command_lists_the_races():
     command = [sys.executable, "-m", "tools.bench", "--help"]
     shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout

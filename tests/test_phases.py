@@ -203,6 +203,7 @@ def test_stopped_from_outside(straight, text, tmp_path):
     assert load_checkpoint(tmp_path / "run").step == max(12, step)
 
 
+@pytest.mark.full(instead="test_ends.py::test_from_the_mirror_too")
 def test_a_lost_machine_comes_back_from_the_mirror(straight, text, tmp_path):
     walk(TOY, tmp_path / "run", text, until="proof", mirror=str(tmp_path / "drive"))
     before = paid_so_far(tmp_path / "drive")
@@ -214,64 +215,68 @@ def test_a_lost_machine_comes_back_from_the_mirror(straight, text, tmp_path):
     assert paid_so_far(tmp_path / "run") > before > 0
 
 
-@pytest.mark.parametrize(
-    "plan, kw, phase, word, why",
-    [
-        (
-            with_phase("smoke", gates=(Gate(metric="learned", least=0.0),)),
-            dict(settings=dict(lr=1.0, muon_lr=2.0, warmup=0)),
-            "smoke",
-            "stop",
-            "(gate: learned)",
-        ),
-        (
-            with_phase("grind", gates=(Gate(metric="sample", least=2.5),)),
-            {},
-            "grind",
-            "stop",
-            "(gate: sample)",
-        ),
-        (TOY, dict(settings=dict(lr=1e30, warmup=0)), "smoke", "stop", "not a number"),
-        (
-            with_phase("smoke", gates=(Gate(metric="val_loss", most=1.0),)),
-            {},
-            "smoke",
-            "stop",
-            "(gate: val_loss)",
-        ),
-        (
-            with_phase(
-                "smoke", gates=(Gate(metric="grad_norm", most=1e-9, when="always", after=1),)
-            ),
-            {},
-            "smoke",
-            "stop",
-            "(gate: grad_norm)",
-        ),
-        (
-            with_phase("smoke", gates=(Gate(metric="usd_per_point", most=1e-9),)),
-            {},
-            "smoke",
-            "stop",
-            "(gate: usd_per_point)",
-        ),
-        (
-            with_phase("grind", gates=(Gate(metric="next_usd", most=1e-12),)),
-            {},
-            "grind",
-            "stop",
-            "(gate: next_usd)",
-        ),
-        (
-            with_phase("smoke", usd=1e-7),
-            {},
-            "smoke",
-            "stop",
-            "the budget of <$0.0001 (0 min) is used up; the remaining",
-        ),
-    ],
-    ids=["rates", "sample", "overflow", "validation", "gradients", "point", "next", "budget"],
-)
+PLANTED = [
+    (
+        with_phase("smoke", gates=(Gate(metric="learned", least=0.0),)),
+        dict(settings=dict(lr=1.0, muon_lr=2.0, warmup=0)),
+        "smoke",
+        "stop",
+        "(gate: learned)",
+    ),
+    (
+        with_phase("grind", gates=(Gate(metric="sample", least=2.5),)),
+        {},
+        "grind",
+        "stop",
+        "(gate: sample)",
+    ),
+    (TOY, dict(settings=dict(lr=1e30, warmup=0)), "smoke", "stop", "not a number"),
+    (
+        with_phase("smoke", gates=(Gate(metric="val_loss", most=1.0),)),
+        {},
+        "smoke",
+        "stop",
+        "(gate: val_loss)",
+    ),
+    (
+        with_phase("smoke", gates=(Gate(metric="grad_norm", most=1e-9, when="always", after=1),)),
+        {},
+        "smoke",
+        "stop",
+        "(gate: grad_norm)",
+    ),
+    (
+        with_phase("smoke", gates=(Gate(metric="usd_per_point", most=1e-9),)),
+        {},
+        "smoke",
+        "stop",
+        "(gate: usd_per_point)",
+    ),
+    (
+        with_phase("grind", gates=(Gate(metric="next_usd", most=1e-12),)),
+        {},
+        "grind",
+        "stop",
+        "(gate: next_usd)",
+    ),
+    (
+        with_phase("smoke", usd=1e-7),
+        {},
+        "smoke",
+        "stop",
+        "the budget of <$0.0001 (0 min) is used up; the remaining",
+    ),
+]
+NAMES = ("rates", "sample", "overflow", "validation", "gradients", "point", "next", "budget")
+# a gate, a number that is none and a budget; the others in `make test-all`
+FIRST = {"overflow", "validation", "budget"}
+PLANTED = [
+    pytest.param(*failure, id=name, marks=() if name in FIRST else pytest.mark.full)
+    for name, failure in zip(NAMES, PLANTED, strict=True)
+]
+
+
+@pytest.mark.parametrize("plan, kw, phase, word, why", PLANTED)
 def test_planted_failures(plan, kw, phase, word, why, text, tmp_path):
     v = walk(plan, tmp_path / "run", text, **kw)
     assert (v.phase, v.word) == (phase, word) and why in v.reason, v
@@ -285,6 +290,7 @@ def test_planted_failures(plan, kw, phase, word, why, text, tmp_path):
     )
 
 
+@pytest.mark.full(instead="test_simulated_pod.py::test_a_host_that_becomes_slower")
 def test_a_slow_machine(text, tmp_path, monkeypatch, straight):
     whole = Trainer.batches
 

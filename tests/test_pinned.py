@@ -88,6 +88,7 @@ def words_of(folder):
     return {word for word in NAMES.values() if word in text}
 
 
+@pytest.mark.full(instead="test_prep.py::test_a_moving_source_keeps_its_commit")
 def test_a_job_goes_on_at_the_commit_it_began_with(hub, moved):
     folder, _ = moved
     assert {commit for commit, _ in hub.read} == {OLD}
@@ -96,13 +97,14 @@ def test_a_job_goes_on_at_the_commit_it_began_with(hub, moved):
     assert words_of(folder / "o") == {"elder"}
 
 
+@pytest.mark.full(instead="test_prep.py::test_a_moving_source_keeps_its_commit")
 def test_another_commit_is_another_job(moved):
     folder, refusal = moved
     line = refusal.strip().splitlines()[-1]
     assert "belongs to another job" in line and NEW[:8] in line
 
 
-@pytest.mark.full(instead="test_another_commit_is_another_job")
+@pytest.mark.full(instead="test_prep.py::test_a_moving_source_keeps_its_commit")
 def test_a_commit_that_is_not_there_is_one_line(hub, moved):
     folder, _ = moved
     lost = prep(hub, folder, folder / "lost", f"hf:some/set@@{'c' * 40}")
@@ -110,7 +112,7 @@ def test_a_commit_that_is_not_there_is_one_line(hub, moved):
     assert "some/set" in said.strip().splitlines()[-1] and "Traceback" not in said
 
 
-@pytest.mark.full(instead="test_another_commit_is_another_job")
+@pytest.mark.full(instead="test_prep.py::test_a_moving_source_keeps_its_commit")
 def test_a_run_refuses_shards_of_another_commit(hub, moved, tmp_path):
     "The same tokenizer, the same number of documents: only the commit is another one"
     folder, _ = moved

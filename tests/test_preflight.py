@@ -113,10 +113,14 @@ def wrong_kernel(q, k, v):
 @pytest.mark.parametrize(
     "line, model",
     [
-        ("initial loss", Loud),
+        pytest.param("initial loss", Loud, marks=pytest.mark.full),
         ("sees only the past", partial(GPT, attention=open_eyes)),
         ("learns one batch", Bigram),
-        ("device and reference", partial(GPT, attention=wrong_kernel)),
+        pytest.param(
+            "device and reference",
+            partial(GPT, attention=wrong_kernel),
+            marks=pytest.mark.full,
+        ),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )
@@ -125,6 +129,7 @@ def test_a_broken_model(monkeypatch, line, model):
     assert failing() == [line]
 
 
+@pytest.mark.full(instead="test_ids_beyond_the_vocabulary")
 def test_targets_that_are_not_shifted(monkeypatch):
     real = PreflightRun.rows
 
@@ -167,13 +172,17 @@ def test_ids_beyond_the_vocabulary(monkeypatch):
 
 @pytest.mark.parametrize(
     "settings",
-    [dict(lr=0.8, muon_lr=3.0, weight_decay=0.0), dict(lr=0.0, muon_lr=0.0)],
+    [
+        dict(lr=0.8, muon_lr=3.0, weight_decay=0.0),
+        pytest.param(dict(lr=0.0, muon_lr=0.0), marks=pytest.mark.full),
+    ],
     ids=["too high", "zero"],
 )
 def test_a_bad_learning_rate(settings):
     assert failing(settings) == ["learning rate"]
 
 
+@pytest.mark.full(instead="test_a_card_that_is_too_small")
 def test_no_room_on_the_disk(monkeypatch):
     monkeypatch.setattr(
         pf.shutil, "disk_usage", lambda p: namedtuple("U", "total used free")(10, 10, 0)
@@ -248,7 +257,7 @@ def test_a_card_that_is_too_small():
 @pytest.mark.parametrize(
     "defect, says",
     [
-        (
+        pytest.param(
             lambda code: (
                 (
                     "import gpub.train.learner\ngpub.train.learner.restore_optimizers = lambda *a: "
@@ -257,6 +266,7 @@ def test_a_card_that_is_too_small():
                 + code
             ),
             "losses differ",
+            marks=pytest.mark.full,
         ),
         pytest.param(
             lambda code: code.replace(
@@ -294,6 +304,7 @@ def test_a_resume_that_is_none(monkeypatch, defect, says):
     assert not c.ok and says in c.finding, c.finding
 
 
+@pytest.mark.full(instead="test_a_broken_model")
 def test_a_check_that_breaks_is_a_line_that_fails():
     PREFLIGHT_CHECKS["three rows of data"] = lambda s: 1 / 0
     assert failing() == ["three rows of data"]
@@ -307,6 +318,7 @@ def away(preset, gpu, processes=1, parallel="ddp", **settings):
     )
 
 
+@pytest.mark.full(instead="test_a_rehearsal_that_fails_is_a_line_that_fails")
 def test_a_named_card_is_rehearsed_on():
     "The ninth question is asked where a card is named, and only there"
     for name in PREFLIGHT_CHECKS.keys() - {"forecast"}:
@@ -355,6 +367,7 @@ print(rehearsal_text(found))
 """
 
 
+@pytest.mark.full(instead="test_a_rehearsal_that_fails_is_a_line_that_fails")
 def test_a_graph_break_is_wrong():
     "What torch.compile cuts in two is not ready, though it runs and fits; in a process of its own"
     done = subprocess.run([sys.executable, "-c", BROKEN_GRAPH], capture_output=True, text=True)

@@ -208,6 +208,7 @@ def killed_at(nth, cfg, out, call="replace"):
     return p.exitcode == 0
 
 
+@pytest.mark.full(instead="test_goes_on.py::test_goes_on")
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
 @pytest.mark.parametrize(
     "call, nth", [("replace", 32), pytest.param("fsync", 24, marks=pytest.mark.full)]
@@ -287,6 +288,7 @@ def test_finished_is_finished_and_another_job_is_refused(corpus, tokenizer, whol
     assert content(whole) == before
 
 
+@pytest.mark.full(instead="test_run.py::test_second_process_is_refused")
 def test_a_second_process_is_refused(corpus, tokenizer, tmp_path):
     "Two that append to the same shards would both finish, with tokens twice"
     killed_at(8, config(corpus, tokenizer), tmp_path / "o")
@@ -330,6 +332,7 @@ def test_damage_while_nothing_ran_is_one_line(corpus, tokenizer, tmp_path, name,
     assert "\n" not in str(e.value) and not (out / "manifest.json").exists()
 
 
+@pytest.mark.full(instead="test_finished_is_finished_and_another_job_is_refused")
 def test_changed_input_is_noticed(corpus, tokenizer, tmp_path):
     mine = shutil.copytree(corpus, tmp_path / "text")
     cfg = config(mine, tokenizer)
@@ -396,6 +399,7 @@ def test_disk_full_loses_nothing(corpus, tokenizer, whole, tmp_path, monkeypatch
     assert content(tmp_path / "o") == content(whole)
 
 
+@pytest.mark.full(instead="test_disk_full_loses_nothing")
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_a_disk_that_is_really_full(corpus, tokenizer, whole, small_disk, workers, monkeypatch):
     """Every attempt gets some more room: all stages meet the end of the disk, and the end is the
@@ -666,7 +670,7 @@ def politely(document):
 """
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_own_rules_work_with_any_number_of_workers(tokenizer, tmp_path, monkeypatch, workers):
     """A rule put into `DROPS` in a notebook was lost in the workers; a rule is an object that can
     be imported, named in the config"""
@@ -841,7 +845,7 @@ def leaky(corpus, tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_leaked_questions_are_dropped_with_receipts(leaky, tokenizer, workers):
     """24 flagged documents, all real, went into the shards"""
     cfg = PrepConfig(
@@ -906,6 +910,7 @@ def test_a_chant_that_no_list_has_is_kept_with_an_example(corpus, tokenizer, tmp
     assert any("zorbleflux" in line and "The wind of day 0" in line for line in said)
 
 
+@pytest.mark.full(instead="test_a_store_keeps_the_tokenizer_that_was_learned")
 def test_a_store_makes_another_mix_without_reading_again(corpus, tokenizer, tmp_path, monkeypatch):
     "Another budget, another mix, another tokenizer: no source is opened, the shards are the same"
     from gpub.prep import sources

@@ -46,7 +46,7 @@ def tokenizer(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_twins_with_other_line_ends_are_one_document(tmp_path, tokenizer, workers):
     "They differ until they are cleaned, and lie in other files"
     write(tmp_path / "unix.jsonl", [dict(text=t) for t in texts(60)])

@@ -128,6 +128,7 @@ def interrupt(run, step):
                     run.stop.set()
 
 
+@pytest.mark.full(instead="test_going_on_keeps_the_cut_that_was_saved")
 def test_a_run_from_before_keeps_the_decay_it_began_with(large, text, tmp_path):
     interrupt(toy(tmp_path / "run", text, {"weight_decay": 0.1}, []), 3)
     said = []

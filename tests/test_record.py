@@ -229,7 +229,7 @@ def test_a_last_row_that_was_tried_again(tmp_path, half):
     assert [row["n"] for row in rows(path)] == [*range(8)]
 
 
-CUT = [1, *(pytest.param(nth, marks=pytest.mark.full) for nth in (2, 3, 5)), 8]
+CUT = [1, *(pytest.param(nth, marks=pytest.mark.full) for nth in (2, 3, 5, 8))]
 
 
 @posix
@@ -307,7 +307,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc which fol
 
 
 @linux
-@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize("mirrored", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_no_power_cut_leaves_a_checkpoint_ahead_of_its_log(text, tmp_path, monkeypatch, mirrored):
     power, left = Power(monkeypatch), []
     out = tmp_path / ("drive" if mirrored else "run")
@@ -336,6 +336,7 @@ def test_no_power_cut_leaves_a_checkpoint_ahead_of_its_log(text, tmp_path, monke
         assert json.loads(found["config.json"])
 
 
+@pytest.mark.full(instead="test_no_power_cut_leaves_a_checkpoint_ahead_of_its_log")
 def test_a_save_begins_when_its_steps_are_in_the_ledger(text, tmp_path, monkeypatch):
     """The checkpoint is written behind the training's back: what is paid for it has to be there
     before"""
@@ -692,6 +693,7 @@ def test_a_changed_row_is_said_when_the_run_goes_on(stopped, finished, text):
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
+@pytest.mark.full(instead="test_a_checkpoint_says_what_decides_the_last_bits")
 def test_threads_are_as_many_as_before(stopped, text, monkeypatch):
     other_exact(stopped, threads=2)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

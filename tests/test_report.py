@@ -184,6 +184,7 @@ def light(colour):
     return 0.2126 * r + 0.7152 * g + 0.0722 * b
 
 
+@pytest.mark.full(instead="test_pictures_follow_the_theme")
 def test_text_can_be_read_by_day_and_by_night(tmp_path):
     source, *_ = page(invented_run(tmp_path / "run"))
     used = set(re.findall(r"^\s*color: var\(--(\w+)\)", source, re.M))
@@ -227,6 +228,7 @@ def test_loss_that_is_no_number(tmp_path):
     assert "first at step 5" in page(tmp_path / "run")[1]
 
 
+@pytest.mark.full(instead="test_one_row_and_nothing_else")
 def test_rows_of_training_and_validation_may_be_separate(tmp_path):
     (tmp_path / "log.jsonl").write_text(
         '{"step": 1, "tokens": 10, "loss": 4.0, "tok_s": 5}\n{"step": 1, "val_loss": 3.9, '
@@ -235,6 +237,7 @@ def test_rows_of_training_and_validation_may_be_separate(tmp_path):
     assert "3.900" in page(tmp_path)[1]
 
 
+@pytest.mark.full(instead="test_page_stands_alone_and_is_complete")
 def test_very_long_log_keeps_the_validations(tmp_path):
     source, text, _ = page(invented_run(tmp_path / "run", rows=3001))
     assert (
@@ -338,6 +341,7 @@ def test_what_was_damaged_by_hand_is_one_line(tmp_path, name, content, said):
     assert said in str(e.value) and "\n" not in str(e.value) and not (run / "report.html").exists()
 
 
+@pytest.mark.full(instead="test_loss_that_is_no_number")
 def test_what_is_null_is_as_if_it_were_not_there(tmp_path):
     run = invented_run(
         tmp_path / "run", extra=[dict(step=1220, loss=None, val_loss=2000.0, val_bpb=None)]

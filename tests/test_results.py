@@ -86,6 +86,7 @@ def test_curves_hold_the_logged_numbers(run, x, y):
     ]
 
 
+@pytest.mark.full(instead="test_curves_hold_the_logged_numbers")
 def test_pictures(mine, tmp_path):
     made = Results(mine).save(tmp_path / "out")
     assert len(made) == 9 and {p.suffix for p in made} == {".html", ".png", ".svg"}

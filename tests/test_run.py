@@ -338,6 +338,7 @@ def test_disk_full_while_saving(text, tmp_path, capsys, monkeypatch):
     assert train(text, out, *TINY) == 0  # goes on
 
 
+@pytest.mark.full(instead="test_disk_full_while_saving")
 def test_a_really_full_disk(text, capsys, small_disk):
     disk = small_disk(900)
     assert train(text, disk / "run", *TINY) == 1
@@ -468,7 +469,11 @@ def test_a_run_whose_parts_do_not_belong_together(how, parts, straight, tmp_path
     "how, parts",
     [
         ("no config.json", ["no config.json", "restore"]),
-        ("another's", ["config.json does not describe", "model.d_model", "64", "32", "restore"]),
+        pytest.param(
+            "another's",
+            ["config.json does not describe", "model.d_model", "64", "32", "restore"],
+            marks=pytest.mark.full,
+        ),
     ],
 )
 def test_training_on_from_a_checkpoint_of_another_shape(
@@ -487,6 +492,7 @@ def test_training_on_from_a_checkpoint_of_another_shape(
     assert sorted(p.name for p in (out / "checkpoints").iterdir()) == before
 
 
+@pytest.mark.full(instead="test_without_a_terminal_at_all")
 def test_a_terminal_that_lacks_letters(straight, tmp_path):
     """cp1252 as on Windows, ASCII as in a bare container: what cannot be shown is spelled, and
     nothing stops"""
@@ -557,6 +563,7 @@ posix = pytest.mark.skipif(
 )
 
 
+@pytest.mark.full(instead="test_a_lost_connection")
 @posix
 @pytest.mark.parametrize(
     "sig",
@@ -630,6 +637,7 @@ def test_under_nohup_a_lost_connection_is_ignored(straight, text, tmp_path):
     same_run(tmp_path / "run", straight)
 
 
+@pytest.mark.full(instead="test_a_lost_connection")
 def test_a_reader_that_goes_does_not_stop_the_run(straight, text, tmp_path):
     "gpub train ... | head"
     p = start_train(text, tmp_path / "run", *TINY)
@@ -703,6 +711,9 @@ def test_kill_9_often(seed, undisturbed, text, tmp_path):
     )
 
 
+@pytest.mark.full(
+    instead="test_phases.py::test_a_phase_that_changes_checkpointing_keeps_its_micro_batch"
+)
 def test_what_decides_speed_may_change_on_the_way(straight, text, tmp_path, capsys):
     argv = ["train", "shakespeare", "--data", text, "--out", tmp_path / "run", *TINY]
     p = start(*argv)
@@ -717,6 +728,7 @@ def test_what_decides_speed_may_change_on_the_way(straight, text, tmp_path, caps
     assert a.state["fit"] == dict(mode="full", micro=2)
 
 
+@pytest.mark.full(instead="test_train.py::test_a_step_shrinks_whatever_says_that_memory_is_full")
 def test_out_of_memory_halves_the_micro_batch_and_a_resume_remembers(
     text, tmp_path, capsys, monkeypatch
 ):
@@ -755,7 +767,7 @@ def test_out_of_memory_halves_the_micro_batch_and_a_resume_remembers(
     assert load_checkpoint(tmp_path / "run").state["fit"] == dict(mode="off", micro=2)
 
 
-@pytest.mark.full(instead="test_phases.py::test_a_lost_machine_comes_back_from_the_mirror")
+@pytest.mark.full(instead="test_ends.py::test_from_the_mirror_too")
 def test_the_mirror_brings_a_lost_machine_back(straight, text, tmp_path, capsys):
     argv = [
         "train",
@@ -874,6 +886,7 @@ def test_precision_is_measured_once_and_kept(share, name, text, tmp_path, monkey
     assert last["step"] == 30 and last["val_loss"] < first["loss"]
 
 
+@pytest.mark.full(instead="test_precision_is_measured_once_and_kept")
 def test_bf16_learns_what_fp32_learns(text, undisturbed, tmp_path):
     a, b = (clockless(undisturbed(v)) for v in ("muon", "bf16"))
     assert a != b, "bf16 was not used"
@@ -957,6 +970,7 @@ def test_the_second_family_trains_resumes_and_leaves_for_hugging_face(text, tmp_
     )
 
 
+@pytest.mark.full(instead="test_hub.py::test_from_recipe_to_hugging_face")
 def test_from_prep_to_a_trained_run(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     scenes = plays(60_000, seed=5).split("SCENE. ")[1:-1]

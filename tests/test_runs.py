@@ -79,6 +79,7 @@ def test_quiet_is_quiet(runs, tmp_path):
     assert said == ""
 
 
+@pytest.mark.full(instead="test_a_file_trains_the_same_run")
 def test_what_is_typed_replaces_what_a_file_says(runs, tmp_path):
     (tmp_path / "run.yaml").write_text(output_of("show", runs / "low", "--yaml"))
     output_of(

@@ -199,7 +199,13 @@ def test_the_best_of_a_menu():
 LINE = np.geomspace(1e6, 1e10, 40)
 
 
-@pytest.mark.parametrize("price, least", [(1e-8, 1e-2), (2e-8, 5e-3), (1e-9, 3e-2)])
+@pytest.mark.parametrize(
+    "price, least",
+    [
+        (1e-8, 1e-2),
+        *(pytest.param(*p, marks=pytest.mark.full) for p in ((2e-8, 5e-3), (1e-9, 3e-2))),
+    ],
+)
 def test_stops_where_the_derivative_says(price, least):
     law = Law(2.0, 0, 0, 400.0, 0.3)
     rows = stop_when(np.stack([LINE, law(1, LINE)], 1), price, least, boots=2)
@@ -389,6 +395,7 @@ def test_twins_keep_the_proportions_of_the_1b(width):
     )
 
 
+@pytest.mark.full(instead="test_rates.py::test_a_sweep_goes_on_where_it_was_stopped")
 def test_climbing_files_each_rung_once_and_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(ladder_module, "VAL", 2048)
     data = known_source(tmp_path / "plays", 30_000)

@@ -325,7 +325,7 @@ def test_chunks_do_not_show_in_one_source(tmp_path, chunk):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a forked process")
 @pytest.mark.parametrize("commit", [pytest.param(True), False])
-@pytest.mark.full(instead="test_prep.py::test_killed_again_and_again")
+@pytest.mark.full(instead="test_goes_on.py::test_goes_on")
 def test_killed_at_every_call_that_touches_the_disk(tmp_path, commit):
     kw = dict(n=24, chunk=12, shard_tokens=150, commit=commit)
     fill(tmp_path / "whole", **kw).close()

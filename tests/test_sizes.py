@@ -182,7 +182,9 @@ def test_peak_memory_within_15_percent(name, optimizer, micro, mode):
     )
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "mode", [MODES[0], *(pytest.param(mode, marks=pytest.mark.full) for mode in MODES[1:])]
+)
 @pytest.mark.parametrize(
     "name",
     [
@@ -515,6 +517,7 @@ def test_another_architecture_is_one_record(monkeypatch):
     assert config_from_dict("bags", cfg.to_dict()) == cfg
 
 
+@pytest.mark.full(instead="test_names_and_doors.py::test_a_fresh_interpreter_plans_every_preset")
 def test_the_front_door_knows_every_model():
     "In a fresh interpreter, with nothing imported before"
     code = "import gpub; print(gpub.plan('burn-1b', 'A100-80', '11.8B', usd_per_hour=1.49))"
@@ -523,6 +526,9 @@ def test_the_front_door_knows_every_model():
     assert "parameters=1038692352" in done.stdout
 
 
+@pytest.mark.full(
+    instead="test_templates.py::test_the_source_archive_has_what_the_wheel_is_made_of"
+)
 def test_works_without_the_checkout(tmp_path):
     "A pip-installed package has no data/ beside it"
     pkg = tmp_path / "gpub"

@@ -587,6 +587,7 @@ print(kept, (after - before) / (2**20 if sys.platform == "darwin" else 2**10))
 """
 
 
+@pytest.mark.full(instead="test_a_line_of_100_mb_is_skipped_in_bounded_memory")
 @pytest.mark.skipif(sys.platform == "win32", reason="asks the system for the peak of memory")
 @pytest.mark.parametrize("mb", [80, pytest.param(200, marks=pytest.mark.full)])
 def test_a_parquet_cell_over_the_limit_is_skipped_in_bounded_memory(tmp_path, mb):

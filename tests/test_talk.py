@@ -177,7 +177,7 @@ def words_tok():
 @pytest.mark.parametrize(
     "kind",
     [
-        "gpt2 of Hugging Face",
+        pytest.param("gpt2 of Hugging Face", marks=pytest.mark.full),
         "run of characters",
         pytest.param("run of byte pairs", marks=pytest.mark.full),
     ],
@@ -269,7 +269,9 @@ def test_chats_are_there_whole_or_not_at_all(tmp_path, words_tok, monkeypatch, f
     assert {p.name for p in tmp_path.iterdir()} == {"run", "t.jsonl", "chats"}
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", ["sft", *(pytest.param(m, marks=pytest.mark.full) for m in ("dpo", "grpo"))]
+)
 def test_every_matmul_is_in_the_format_of_the_run(tmp_path, words_tok, method):
     "Learning, answering, held-out data, the reference, old text and samples: none is in fp32"
     start = make_run(tmp_path / "base", words_tok)
@@ -308,6 +310,7 @@ def test_every_matmul_is_in_the_format_of_the_run(tmp_path, words_tok, method):
     assert seen == {torch.bfloat16}
 
 
+@pytest.mark.full(instead="test_every_matmul_is_in_the_format_of_the_run")
 def test_muon_multiplies_in_the_format_of_the_card(base, tmp_path, monkeypatch):
     "As in pretraining: bf16 where a card multiplies it; the CPU has fp32"
     seen, real = set(), optim.orthogonalize
@@ -324,7 +327,9 @@ def test_muon_multiplies_in_the_format_of_the_card(base, tmp_path, monkeypatch):
     assert seen == {torch.float32, torch.bfloat16}
 
 
-@pytest.mark.parametrize("lost", [["report.html"], ["loss.png"]])
+@pytest.mark.parametrize(
+    "lost", [pytest.param(["report.html"], marks=pytest.mark.full), ["loss.png"]]
+)
 def test_a_report_that_a_kill_prevented_is_written(base, talker, tmp_path, lost):
     "Killed after the last checkpoint and before the report: the same command names one that is"
     out = tmp_path / "run"
@@ -386,6 +391,9 @@ def old_shards(folder, tok, digits):
     writer.close()
 
 
+@pytest.mark.full(
+    instead="test_formats.py::test_a_text_that_was_moved_is_the_same_run_and_another_text_is_not"
+)
 @pytest.mark.parametrize("kind", ["text", pytest.param("shards", marks=pytest.mark.full)])
 def test_a_volume_mounted_elsewhere_goes_on(base, tmp_path, kind):
     "Chats and old text moved in the middle: the same weights; another old text: another run"
@@ -578,7 +586,7 @@ def test_questions_of_a_file(tmp_path):
         open_questions(file, tok, 40)
 
 
-@pytest.mark.full(instead="test_record.py::test_threads_are_as_many_as_before")
+@pytest.mark.full(instead="test_record.py::test_a_checkpoint_says_what_decides_the_last_bits")
 def test_a_resumed_run_has_the_threads_of_before(talker, tmp_path, monkeypatch):
     "Pinned where that is free, else said in one line; the bits are those of an undisturbed run"
     command, words = METHODS["sft"]

@@ -189,6 +189,9 @@ def cramped_compiler(monkeypatch, rows):
     monkeypatch.setattr(torch, "compile", lambda f, **kw: real(f, backend=backend))
 
 
+@pytest.mark.full(
+    instead="test_train_compiled.py::test_a_smaller_step_and_another_mode_are_compiled_too"
+)
 def test_memory_that_ends_while_compiling_shrinks_the_step_and_stays_compiled(monkeypatch):
     cramped_compiler(monkeypatch, 2)
     model, said = tiny(), []

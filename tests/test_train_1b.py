@@ -189,6 +189,7 @@ def killed_and_run_again(kernel, root, plan, phases, tmp_path):
     return out, kills, dict(clock_seconds=round(clock, 2), bill_seconds=round(billed, 2))
 
 
+@pytest.mark.full(instead="test_run.py::test_kill_9")
 def test_killed_in_the_middle_of_a_phase(root, tmp_path):
     killed_and_run_again(as_script, root, TOY, ["grind"], tmp_path)
 
@@ -359,7 +360,7 @@ def test_a_damaged_checkpoint_is_said_when_the_page_is_opened_again(root, whole_
     assert weights.name in line
 
 
-@pytest.mark.full(instead="test_killed_in_the_middle_of_a_phase")
+@pytest.mark.full(instead="test_what_goes_wrong_is_said_and_the_machine_is_given_back")
 def test_the_page_beside_a_real_command_line(root, whole_page):
     "What the page leaves behind is a run for gpub bill, gpub run and gpub run --show"
     tmp_path, out = whole_page
@@ -479,6 +480,7 @@ def test_the_figures_of_the_readme_are_those_of_the_forecast(root):
         assert float(hours) == pytest.approx(sum(f.hours for f in forecasts), abs=0.51)
 
 
+@pytest.mark.full(instead="test_the_script_asks_for_the_price")
 @pytest.mark.skipif(os.name == "nt" or not shutil.which("bash"), reason="a shell script")
 def test_the_data_are_prepared_on_a_machine_without_a_gpu(root, tmp_path):
     "The script ends when they are there, says what is next, and asks no card"
@@ -622,6 +624,7 @@ def test_the_published_curve_and_the_gates_lie_behind_the_live_one():
     plt.close(fig)
 
 
+@pytest.mark.full(instead="alone/test_rehearse.py::test_a_healthy_run_has_nothing_to_say")
 @pytest.mark.parametrize(
     "preset", ("shakespeare", pytest.param("gpt2-124m", marks=pytest.mark.full))
 )
@@ -639,6 +642,9 @@ def test_the_page_rehearses_in_a_process_of_its_own(tmp_path, monkeypatch, forks
     )
 
 
+@pytest.mark.full(
+    instead="test_train_chat.py::test_a_ceiling_below_the_forecast_is_refused_before_a_byte_is_downloaded"
+)
 @pytest.mark.skipif(os.name == "nt" or not shutil.which("bash"), reason="a shell script")
 def test_a_ceiling_that_is_too_low_is_refused_before_a_byte_is_downloaded(root, tmp_path):
     "By the page, in the cell of the forecast, and by the script; up to push, as both go by default"

@@ -109,7 +109,7 @@ def page(root, tmp_path_factory):
     return home, out
 
 
-@pytest.mark.full(instead="test_train_1b.py::test_killed_in_the_middle_of_a_phase")
+@pytest.mark.full(instead="test_talk.py::test_a_killed_command_goes_on_to_the_same_bits")
 def test_killed_in_a_phase_it_goes_on_to_the_same_weights(root, page, tmp_path):
     home, out = page
     shortened = functions_of(root, "shortened", replace=replace)["shortened"]
@@ -149,6 +149,7 @@ def test_killed_in_every_phase_it_ends_with_the_same_weights_and_an_exact_bill(r
         write_atomic(file, json.dumps(read_json(file) | dict(chat=said), indent=1) + "\n")
 
 
+@pytest.mark.full(instead="test_too_little_money_is_said_and_the_machine_is_given_back")
 def test_the_page_ends_with_a_conversation_and_a_bill(page):
     home, out = page
     assert out.count("you:") == 3 and out.count("model:") == 3
@@ -159,6 +160,7 @@ def test_the_page_ends_with_a_conversation_and_a_bill(page):
     assert '"chat"' in talk
 
 
+@pytest.mark.full(instead="test_too_little_money_is_said_and_the_machine_is_given_back")
 @pytest.mark.parametrize(
     "kind, old",
     [("hugging face", "plays-and-sums.txt"), pytest.param("run", None, marks=pytest.mark.full)],

@@ -148,6 +148,7 @@ def losses(out):
     return {row["step"]: row["loss"] for row in map(json.loads, lines)}
 
 
+@pytest.mark.full(instead="test_the_next_rows_are_read_before_they_are_asked_for")
 def test_a_run_reads_the_same_rows_ahead_of_time_and_after_a_resume(text, tmp_path, monkeypatch):
     go(tmp_path / "plain", text)
     asked, began = [], []

@@ -185,6 +185,7 @@ def test_a_bomb_in_an_upload(text, tmp_path, capsys, patience):
     assert gpub("prep", "--unpack", tmp_path / "o-zst") == 0
 
 
+@pytest.mark.full(instead="test_run.py::test_a_lost_connection")
 @posix
 def test_a_storm_of_signals(run, text, tmp_path):
     "A machine that is taken away says so more than once"

@@ -483,6 +483,9 @@ def test_losses_refuse_nonsense():
         answers_loss(model, [EncodedChat(np.arange(4), np.zeros(4, bool))], 8)
 
 
+@pytest.mark.full(
+    instead="test_peers.py::test_the_penalty_in_the_reward_ends_where_the_formula_says"
+)
 def test_the_ends_of_rewarded_learning():
     "The end tells which penalty was written (figures of the prototype)"
     assert preferred_end(0.25, 0.25) == pytest.approx(two_coin_end("reward", 0.25), abs=2e-3)
@@ -578,6 +581,7 @@ def test_the_teacher_is_the_floor():
         CharTokenizer("01").encode("2")
 
 
+@pytest.mark.full(instead="test_record.py::test_verify_names_what_is_damaged_and_nothing_else")
 def test_verify_looks_into_a_tuned_run_and_an_adapter(tmp_path):
     from gpub.guards.verify import verify
 
@@ -605,7 +609,7 @@ def test_verify_looks_into_a_tuned_run_and_an_adapter(tmp_path):
     assert damaged(run) == {f"checkpoints/{newest.name}"} and damaged(adapter) == {"SHA256SUMS"}
 
 
-@pytest.mark.parametrize("family", ["gpt", "llama"])
+@pytest.mark.parametrize("family", [pytest.param("gpt", marks=pytest.mark.full), "llama"])
 def test_the_memory_of_an_adapter_is_forecast(family):
     "Within 15% of what a step of learning takes, and far below all weights"
     model_of, shape = (
@@ -699,7 +703,7 @@ def gsm8k_rows():
         yield row | dict(chosen=row["answer"], rejected="None.")
 
 
-@pytest.mark.parametrize("rows", [made_rows, gsm8k_rows])
+@pytest.mark.parametrize("rows", [made_rows, pytest.param(gsm8k_rows, marks=pytest.mark.full)])
 def test_what_one_method_holds_out_no_other_learns(tok, tmp_path, rows):
     "Or a reward on held-out questions would measure what imitation has seen with its answer"
     asked = asked_by_each_method(rows(), tok, tmp_path)

@@ -79,29 +79,34 @@ SLOW = Gate(metric="tok_s", least=1e12, when="always", after=1)
 POOR = dict(usd=1e-5)
 
 
-@pytest.mark.parametrize(
-    "plan, options, word, which, ends",
-    [
-        (tiny(gates=(LOSS,)), "", "STOP", 0, 8),
-        (tiny(gates=(SLOW,)), "", "SLOW MACHINE", 1, 8),
-        (tiny(gates=(SLOW,)), "", "SLOW MACHINE", 2, 8),
-        (tiny(**POOR), "", "the budget of", 0, 8),
-        (tiny(**POOR), "", "over the budgets of smoke", 2, 8),
-        (
-            tiny(),
-            "--max-usd 0.00001",
-            "it ends before the limit of <$0.0001 for the run (--max-usd)",
-            0,
-            8,
-        ),
-        (tiny(), "--max-usd 0.00001", "above its limit", 1, 8),
-        (tiny(gates=(SLOW,)), "--anneal", "FINISHED early, as asked", 0, 8),
-        (tiny(), "--balance 1500", "above the balance of $1,500.00", 0, 8),
-        (tiny(), "--balance 1500", "above the balance of $1,500.00", 1, 4),
-        (tiny(), "--balance 1500", "above the balance of $1,500.00", 2, 8),
-    ],
-    ids="loss speed everywhere budget budgets ceiling end annealed max-usd until balance".split(),
-)
+STOPS = {
+    "loss": (tiny(gates=(LOSS,)), "", "STOP", 0, 8),
+    "speed": (tiny(gates=(SLOW,)), "", "SLOW MACHINE", 1, 8),
+    "everywhere": (tiny(gates=(SLOW,)), "", "SLOW MACHINE", 2, 8),
+    "budget": (tiny(**POOR), "", "the budget of", 0, 8),
+    "budgets": (tiny(**POOR), "", "over the budgets of smoke", 2, 8),
+    "ceiling": (
+        tiny(),
+        "--max-usd 0.00001",
+        "it ends before the limit of <$0.0001 for the run (--max-usd)",
+        0,
+        8,
+    ),
+    "end": (tiny(), "--max-usd 0.00001", "above its limit", 1, 8),
+    "annealed": (tiny(gates=(SLOW,)), "--anneal", "FINISHED early, as asked", 0, 8),
+    "max-usd": (tiny(), "--balance 1500", "above the balance of $1,500.00", 0, 8),
+    "until": (tiny(), "--balance 1500", "above the balance of $1,500.00", 1, 4),
+    "balance": (tiny(), "--balance 1500", "above the balance of $1,500.00", 2, 8),
+}
+# a gate, a limit and a balance; the others in `make test-all`
+FIRST = {"loss", "end", "balance"}
+CASES = [
+    pytest.param(*stop, id=name, marks=() if name in FIRST else pytest.mark.full)
+    for name, stop in STOPS.items()
+]
+
+
+@pytest.mark.parametrize("plan, options, word, which, ends", CASES)
 def test_the_line_that_a_stop_prints_is_pasted_and_the_run_goes_on(
     plan, options, word, which, ends, begun, typed, tmp_path
 ):
@@ -117,6 +122,7 @@ def test_the_line_that_a_stop_prints_is_pasted_and_the_run_goes_on(
     assert verdicts(tmp_path / "run")[-1]["step"] == ends
 
 
+@pytest.mark.full(instead="test_the_line_that_a_stop_prints_is_pasted_and_the_run_goes_on")
 def test_where_the_next_phase_cannot_be_paid_either_one_line_goes_to_the_end(
     begun, typed, tmp_path
 ):
@@ -131,7 +137,14 @@ def test_where_the_next_phase_cannot_be_paid_either_one_line_goes_to_the_end(
     assert verdicts(tmp_path / "run")[-1]["step"] == 8
 
 
-@pytest.mark.parametrize("options", ["--max-usd 0.00001", "--balance 2500 --until proof"], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--max-usd 0.00001",
+        pytest.param("--balance 2500 --until proof", marks=pytest.mark.full),
+    ],
+    ids=str,
+)
 def test_where_a_run_stopped_its_rate_falls_after_the_line_that_says_so(
     options, begun, typed, tmp_path
 ):
@@ -144,6 +157,7 @@ def test_where_a_run_stopped_its_rate_falls_after_the_line_that_says_so(
     assert verdicts(tmp_path / "run")[-1]["cause"] == "annealed"
 
 
+@pytest.mark.full(instead="test_where_a_run_stopped_its_rate_falls_after_the_line_that_says_so")
 def test_a_fall_above_the_balance_is_refused_and_the_way_on_is_possible(begun, typed):
     command = begun(tiny(gates=(SLOW,)))
     typed(command)
@@ -191,6 +205,7 @@ def test_a_host_that_is_slower_than_its_forecast_is_said_before_the_first_step(
     assert verdicts(tmp_path / "run")[-1]["step"] == 8
 
 
+@pytest.mark.full(instead="test_simulated_pod.py::test_a_host_that_becomes_slower")
 def test_a_machine_that_becomes_slower_than_it_was_timed_is_told_by_its_price(
     begun, typed, tmp_path
 ):
@@ -203,6 +218,7 @@ def test_a_machine_that_becomes_slower_than_it_was_timed_is_told_by_its_price(
     assert "FINISHED" in typed(line)
 
 
+@pytest.mark.full(instead="test_the_line_that_a_stop_prints_is_pasted_and_the_run_goes_on")
 def test_a_phase_that_is_behind_is_no_end_that_is_offered(begun, typed):
     command = begun(tiny())
     assert "FINISHED" in typed(f"{command} --until smoke")
@@ -210,6 +226,7 @@ def test_a_phase_that_is_behind_is_no_end_that_is_offered(begun, typed):
     assert "above the balance" in printed and "--until smoke" not in printed
 
 
+@pytest.mark.full(instead="test_phases.py::test_finished_phases_stay")
 def test_where_nothing_is_left_to_do_the_cost_of_the_last_phase_is_said(begun, typed, tmp_path):
     command = begun(tiny())
     typed(command)
@@ -219,6 +236,7 @@ def test_where_nothing_is_left_to_do_the_cost_of_the_last_phase_is_said(begun, t
     assert "$0.00" not in (phase, run) and verdicts(tmp_path / "run")[-1]["usd"] > 0
 
 
+@pytest.mark.full(instead="test_the_line_that_a_stop_prints_is_pasted_and_the_run_goes_on")
 def test_what_was_accepted_once_is_accepted_for_good(begun, typed, tmp_path):
     command = begun(tiny(gates=(SLOW,)))
     assert "FINISHED" in typed(f"{command} --accept smoke:tok_s --until smoke")
