@@ -16,7 +16,7 @@ from gpub.core import write_atomic
 from gpub.device import machine, use_threads
 from gpub.model.llama import Llama
 from gpub.train.config import TrainConfig
-from gpub.train.loop import TrainStep
+from gpub.train.loop import TrainStep, train
 from gpub.tune.grpo import GrpoConfig, GrpoObjective
 from gpub.tune.losses import Penalty
 from gpub.tune.rollouts import answer_logprobs, one_per_row
@@ -113,13 +113,14 @@ def measure_ends(
     questions: int = 64,  # a step, eight answers to each
     beta: float = 0.25,  # price of a nat
     seeds: Sequence[int] = (0, 1, 2),  # each has a student, questions and dice of its own
+    exact_steps: int = 3000,  # on exact gradients, to where training ends
 ) -> dict:  # the receipt
     "Train with each penalty from each student, and write what was possible and what was reached"
     use_threads(1)
     world = SumsWorld(folder, recipe)
     cfg = GrpoConfig(questions_per_step=questions, group=8, longest=5, beta=beta)
     rows = [
-        _measure_end(world, replace(cfg, penalty=penalty, seed=seed), steps)
+        _measure_end(world, replace(cfg, penalty=penalty, seed=seed), steps, exact_steps)
         for seed in seeds
         for penalty in _PENALTIES
     ]
@@ -135,14 +136,14 @@ def measure_ends(
     return receipt
 
 
-def _measure_end(world: SumsWorld, cfg: GrpoConfig, steps: int) -> dict:
+def _measure_end(world: SumsWorld, cfg: GrpoConfig, steps: int, exact_steps: int) -> dict:
     "A row of the receipt: one student, one penalty"
     student = _student(world, cfg.seed).model
     settings = dict(steps=steps, rate=1e-3, sft=world.recipe.sft_steps, **cfg.to_dict())
     learner = _student(world, cfg.seed).model
     steps_of = _reinforced(world, student, cfg, steps)
     run = world.trained("grpo-long", learner, settings, steps_of, _right_now(world), 25)
-    ends_n = chain_ends(cfg.penalty, cfg.beta, _right_path(world, student, 500))
+    ends_n = chain_ends(cfg.penalty, cfg.beta, _right_path(world, student, 500), exact_steps)
     return dict(
         seed=cfg.seed,
         penalty=cfg.penalty,
@@ -163,11 +164,11 @@ def _student(world: SumsWorld, seed: int) -> Trained:
     steps = world.recipe.sft_steps
     chats = world.chats(steps * world.recipe.chats, seed=100 + seed)
 
-    def train(model: Llama) -> Iterator[TrainStep]:
+    def imitate(model: Llama) -> Iterator[TrainStep]:
         return world.tuned(model, chats, steps)
 
     settings = world.recipe.told() | dict(seed=seed)
-    return world.trained("sft-seed", world.base().model, settings, train)
+    return world.trained("sft-seed", world.base().model, settings, imitate)
 
 
 def _reinforced(
@@ -178,12 +179,12 @@ def _reinforced(
     def ask(step: int):
         return world.questions(cfg.questions_per_step, seed=[7 + cfg.seed, step])
 
-    def train(model: Llama) -> Iterator[TrainStep]:
+    def reinforce(model: Llama) -> Iterator[TrainStep]:
         objective = GrpoObjective(model, ask, world.end, cfg, student.eval())
         recipe = TrainConfig(steps=steps, optimizer="adamw", lr=1e-3, warmup=5, clip=1.0)
         yield from train(model, objective, recipe)
 
-    return train
+    return reinforce
 
 
 def _right_now(world: SumsWorld) -> Callable[[Llama], dict[str, float]]:

@@ -63,8 +63,9 @@ class SumsRecipe:
     chats: int = 128  # conversations a step, of fine-tuning
     pages: int = 4  # pages of 128 characters of plays a step, of the base
     exam: int = 2000  # sums that a model is measured on; nothing is trained otherwise
-    base_rate: float = 0.03  # peak rate of the base's matrices; of everything else a third
-    sft_rate: float = 0.02  # the same of fine-tuning
+    base_rate: float = 0.015  # peak rate of the base's matrices; of everything else a third
+    sft_rate: float = 0.01  # the same of fine-tuning
+    clip: float = 1.0  # largest gradient norm; without it some seeds lose the sums again
 
     def told(self) -> dict[str, float]:
         "What decides the weights, by name"
@@ -77,7 +78,7 @@ class SumsRecipe:
     ) -> TrainConfig:
         "The schedule of a run"
         rates = dict(muon_lr=rate, lr=rate / 3)
-        return TrainConfig(steps=steps, warmup=min(10, steps), decay=0.5, **rates)
+        return TrainConfig(steps=steps, warmup=min(10, steps), decay=0.5, clip=self.clip, **rates)
 
 
 class Trained:
@@ -353,10 +354,10 @@ class SumsWorld:
         steps = self.recipe.sft_steps
         chats = self.chats(steps * self.recipe.chats)
 
-        def train(model: Llama) -> Iterator[TrainStep]:
+        def imitate(model: Llama) -> Iterator[TrainStep]:
             return self.tuned(model, chats, steps)
 
         def measure(model: Llama) -> dict[str, float]:
             return asdict(self.score(model, 500))
 
-        return self.trained("sft", self.base().model, self.recipe.told(), train, measure, 20)
+        return self.trained("sft", self.base().model, self.recipe.told(), imitate, measure, 20)

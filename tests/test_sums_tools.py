@@ -1,0 +1,33 @@
+"""The tools whose receipts season 3 reads, at a size of seconds."""
+
+import json
+
+from gpub.tune.sums_world import SumsRecipe
+from tools.kl_ends import measure_ends
+from tools.masks import measure_masks
+
+TINY = SumsRecipe(sums_steps=2, plays_steps=2, sft_steps=2, rows=8, chats=8, exam=20)
+
+
+def test_each_seed_is_trained_with_the_mask_and_without(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = measure_masks(tmp_path / "masks.json", TINY, steps=2, seeds=(0, 1))
+    assert made == json.loads((tmp_path / "masks.json").read_text())
+    rows = {(row["seed"], row["masked"]): row["loss"] for row in made["rows"]}
+    assert len(rows) == 4 and len(set(rows.values())) == 4
+
+
+def test_ends_are_measured_from_a_student_of_each_seed(tmp_path):
+    made = measure_ends(
+        tmp_path / "ends.json",
+        tmp_path / "runs",
+        TINY,
+        steps=1,
+        questions=2,
+        seeds=(0, 1),
+        exact_steps=2,
+    )
+    assert made == json.loads((tmp_path / "ends.json").read_text())
+    starts = {(row["seed"], row["penalty"]): row["start"] for row in made["rows"]}
+    assert len(starts) == 6
+    assert starts[0, "k3"] == starts[0, "reward"] != starts[1, "reward"] == starts[1, "k3"]
