@@ -1796,6 +1796,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                          'gpub/model/first_gpt.py'),
                                       'gpub.model.first_gpt.FirstGPT.__init__': ( 'season1/first_transformer.html#firstgpt.__init__',
                                                                                   'gpub/model/first_gpt.py'),
+                                      'gpub.model.first_gpt.FirstGPT.embed': ( 'season1/first_transformer.html#firstgpt.embed',
+                                                                               'gpub/model/first_gpt.py'),
                                       'gpub.model.first_gpt.FirstGPT.forward': ( 'season1/first_transformer.html#firstgpt.forward',
                                                                                  'gpub/model/first_gpt.py'),
                                       'gpub.model.first_gpt.MultiHeadAttention': ( 'season1/first_transformer.html#multiheadattention',

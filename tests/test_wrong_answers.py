@@ -128,28 +128,45 @@ def attend(x_tc, W_query, W_key, W_value):
     return attention_weights(x_tc @ W_query, x_tc @ W_key)
 """,
     ],
-    ("01_first_transformer", "through"): [
-        # replaces instead of adding
+    ("01_first_transformer", "repaired"): [
+        # zeros as scores still get a weight
         """
-def through(block, x_btc):
-    return block.ffn(block.norm2(block.attn(block.norm1(x_btc))))
+def repaired(q, k):
+    score = q @ k.T / q.size(-1) ** 0.5
+    future = torch.ones(score.shape).triu(1).bool()
+    return score.masked_fill(future, 0).softmax(-1)
 """,
-        # the MLP reads the old stream
+        # no mask
         """
-def through(block, x_btc):
-    return x_btc + block.attn(block.norm1(x_btc)) + block.ffn(block.norm2(x_btc))
+def repaired(q, k):
+    return (q @ k.T / q.size(-1) ** 0.5).softmax(-1)
 """,
-        # no norms
+        # columns add up to 1
         """
-def through(block, x_btc):
-    x_btc = x_btc + block.attn(x_btc)
-    return x_btc + block.ffn(x_btc)
+def repaired(q, k):
+    score = q @ k.T / q.size(-1) ** 0.5
+    future = torch.ones(score.shape).triu(1).bool()
+    return score.masked_fill(future, -torch.inf).softmax(0)
 """,
-        # norms behind the parts
+        # nobody sees itself
         """
-def through(block, x_btc):
-    x_btc = block.norm1(x_btc + block.attn(x_btc))
-    return block.norm2(x_btc + block.ffn(x_btc))
+def repaired(q, k):
+    score = q @ k.T / q.size(-1) ** 0.5
+    future = torch.ones(score.shape).triu(0).bool()
+    return score.masked_fill(future, -1e9).softmax(-1)
+""",
+        # rows add up to 1 because all places are equal
+        """
+def repaired(q, k):
+    ones = torch.ones(len(q), len(q)).tril()
+    return ones / ones.sum(-1, keepdim=True)
+""",
+        # not scaled
+        """
+def repaired(q, k):
+    score = q @ k.T
+    future = torch.ones(score.shape).triu(1).bool()
+    return score.masked_fill(future, -torch.inf).softmax(-1)
 """,
     ],
     ("01_first_transformer", "train_step"): [
@@ -210,35 +227,49 @@ def fifth_row():
     return [0.7, 0.06, 0.18, 0.06]
 """,
     ],
-    ("01_first_transformer", "triples"): [
-        # zero for what was never seen
+    ("01_first_transformer", "near_weights"): [
+        # no penalty
         """
-def triples(ids, n):
-    where = (ids[:-2] * n + ids[1:-1]) * n + ids[2:]
-    count = torch.bincount(where, minlength=n**3).view(n, n, n).double()
-    count[count.sum(-1) == 0] = 1
-    prob = count / count.sum(-1, keepdim=True)
-    return lambda a, b: prob[a, b]
+def near_weights(q, k, slope):
+    return attention_weights(q, k)
 """,
-        # pairs
+        # far is preferred
         """
-def triples(ids, n):
-    count = torch.bincount(ids[:-1] * n + ids[1:], minlength=n * n).view(n, n) + 1
-    prob = count / count.sum(1, keepdim=True)
-    return lambda a, b: prob[b]
+def near_weights(q, k, slope):
+    place = torch.arange(q.size(-2))
+    distance = place[:, None] - place
+    score = q @ k.mT / q.size(-1) ** 0.5 + slope * distance
+    return score.masked_fill(distance < 0, -torch.inf).softmax(-1)
 """,
-        # more than one in total
+        # the penalty is scaled too
         """
-def triples(ids, n):
-    return lambda a, b: torch.ones(n)
+def near_weights(q, k, slope):
+    place = torch.arange(q.size(-2))
+    distance = place[:, None] - place
+    score = (q @ k.mT - slope * distance) / q.size(-1) ** 0.5
+    return score.masked_fill(distance < 0, -torch.inf).softmax(-1)
 """,
-        # counts that are mostly smoothing
+        # weights are lowered after the softmax
         """
-def triples(ids, n):
-    where = (ids[:-2] * n + ids[1:-1]) * n + ids[2:]
-    count = torch.bincount(where, minlength=n**3).view(n, n, n) + 1000
-    prob = count / count.sum(-1, keepdim=True)
-    return lambda a, b: prob[a, b]
+def near_weights(q, k, slope):
+    place = torch.arange(q.size(-2))
+    distance = (place[:, None] - place).clamp(min=0)
+    return attention_weights(q, k) * (-slope * distance).exp()
+""",
+        # the future is only far away
+        """
+def near_weights(q, k, slope):
+    place = torch.arange(q.size(-2))
+    distance = (place[:, None] - place).abs()
+    return (q @ k.mT / q.size(-1) ** 0.5 - slope * distance).softmax(-1)
+""",
+        # the scores are forgotten
+        """
+def near_weights(q, k, slope):
+    place = torch.arange(q.size(-2))
+    distance = place[:, None] - place
+    score = 0 * (q @ k.mT) - slope * distance
+    return score.masked_fill(distance < 0, -torch.inf).softmax(-1)
 """,
     ],
     ("01_chat_data", "mask_of"): [

@@ -6,6 +6,8 @@
 __all__ = ['attention_weights', 'MultiHeadAttention', 'FeedForward', 'TransformerBlock', 'init_weights', 'FirstGPT']
 
 # %% ../../nbs/season1/01_first_transformer.ipynb #abfbcedf
+#| code-fold: true
+#| code-summary: "Imports of torch"
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -100,8 +102,11 @@ class FirstGPT(nn.Module):
         self.norm = nn.LayerNorm(d_model)
         init_weights(self, n_layers)
 
+    def embed(self, ids_bt: torch.Tensor) -> torch.Tensor:
+        "What goes into the first block: characters and places"
+        return self.tok(ids_bt) + self.pos.weight[: ids_bt.size(1)]
+
     def forward(self, ids_bt: torch.Tensor) -> torch.Tensor:
         "Logits: row t scores what comes after token t"
-        x_btc = self.tok(ids_bt) + self.pos.weight[: ids_bt.size(1)]
-        x_btc = self.norm(self.blocks(x_btc))
+        x_btc = self.norm(self.blocks(self.embed(ids_bt)))
         return x_btc @ self.tok.weight.T

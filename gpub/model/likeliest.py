@@ -9,6 +9,8 @@ __all__ = ['keep_top_k', 'keep_top_p']
 import torch
 
 # %% ../../nbs/season1/05_results.ipynb #fb487d3d
+#| code-fold: true
+#| code-summary: "Keep the k best; keep a share of the probability"
 def keep_top_k(
     scores_bv: torch.Tensor,  # logits
     k: int,  # how many stay

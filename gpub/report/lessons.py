@@ -72,7 +72,7 @@ SHOWN = {  # lesson -> places: a notebook with a heading, or a test
     ],
     15: [
         "nbs/season1/deeper/attention_more_exactly.ipynb#Idea 3: Attention without its table",
-        "nbs/season1/04_training_challenges.ipynb#Compile where it pays",
+        "nbs/season1/deeper/the_loop_itself.ipynb#Idea 5: Compile where it pays",
     ],
     16: [
         "nbs/lib/record/mirror.ipynb#A second place",

@@ -11,6 +11,8 @@ import math
 from .config import TrainConfig
 
 # %% ../../nbs/season1/04_training_challenges.ipynb #schexp3
+#| code-fold: true
+#| code-summary: "The library's function"
 def lr_factor(
     step: int,  # steps done so far, from 0
     cfg: TrainConfig,  # its schedule, warm-up, decay, floor and number of steps
