@@ -7,6 +7,9 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
+from functools import cache
+from io import BytesIO, StringIO
 from pathlib import Path
 
 import forked
@@ -44,6 +47,49 @@ def pytest_configure(config):
         number = getattr(signal, name, None)
         if number and signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+class Picture:
+    "Writes the bytes of a drawing that was made once, the way matplotlib does"
+
+    def savefig(self, to, format="png", **options):
+        if hasattr(to, "write"):
+            to.write(drawn_once(format))
+        else:
+            Path(to).write_bytes(drawn_once(format))
+
+
+@cache
+def drawn_once(format):
+    "The curve of a run, drawn by the library itself"
+    from gpub.report.plots import plot_loss
+
+    to = StringIO() if format == "svg" else BytesIO()
+    plot_loss([dict(step=1, loss=1.0)], {}).savefig(to, format=format)
+    return to.getvalue()
+
+
+# what looks at pictures gets its own
+OWN_PICTURES = {"test_report.py", "test_results.py", "test_trouble.py"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pictures(request):
+    "A run of a few steps ends with three pictures, which take longer than its steps"
+    with pytest.MonkeyPatch.context() as patch:
+        if request.path.name not in OWN_PICTURES:
+            patch.setattr("gpub.report.page.plot_loss", lambda *given, **options: Picture())
+        yield
+
+
+@pytest.fixture(scope="module")
+def short_texts():
+    "What a run draws on the way is 20 tokens; no process of its own knows of it"
+    from gpub.train import journal
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(journal, "SAMPLING", replace(journal.SAMPLING, n=20))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -99,12 +99,13 @@ def test_tasks_are_part_of_the_recipe(corpus, tmp_path):
     refuses("another job", prepare, config(corpus, tasks=2), tmp_path / "out", log=quiet)
 
 
+@pytest.mark.full(instead="test_prep.py::test_two_workers_same_bytes")
 def test_two_local_workers_make_the_same(corpus, built_in, tmp_path):
     prepare(config(corpus), tmp_path / "out", 2, log=quiet)
     assert digest(tmp_path / "out") == built_in
 
 
-@pytest.mark.full(instead="test_two_local_workers_make_the_same")
+@pytest.mark.full(instead="test_prep.py::test_two_workers_same_bytes")
 @needs_datatrove
 @pytest.mark.parametrize("workers", [2, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 3))])
 def test_datatrove_makes_the_same(corpus, built_in, tmp_path, workers):
@@ -203,7 +204,7 @@ def slurm(tmp_path, monkeypatch):
 
 @needs_datatrove
 @pytest.mark.skipif(sys.platform == "win32", reason="scripts of a shell")
-@pytest.mark.full(instead="test_two_local_workers_make_the_same")
+@pytest.mark.full(instead="test_prep.py::test_two_workers_same_bytes")
 def test_the_script_for_slurm_runs_and_makes_the_same(corpus, built_in, slurm, tmp_path):
     out = tmp_path / "out"
     options = dict(partition="long", time="1:30:00", mem_per_cpu_gb=8)

@@ -22,6 +22,8 @@ from gpub.train.loop import lr_factor
 from gpub.train.options import RunOptions
 from gpub.train.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("short_texts")
+
 
 def at_one_speed(run):
     "Level the speed in the log: how busy the machine of the tests was is no finding"

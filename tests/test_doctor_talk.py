@@ -88,6 +88,7 @@ def alarms(run):
     return {f.question: f.finding for f in doctor(run) if f.level == "alarm"}
 
 
+@pytest.mark.full(instead="test_doctor.py::test_a_healthy_run_gives_only_ok")
 def test_healthy_runs_pass_in_silence(world, tmp_path):
     assert alarms(world / "sft") == {}
     assert alarms(dpo_in(world, tmp_path / "dpo", 0.001, 0.5)) == {}

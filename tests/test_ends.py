@@ -132,6 +132,7 @@ def test_an_end_that_comes_nearer_falls_faster(text, tmp_path):
     assert not alarms(out)
 
 
+@pytest.mark.full(instead="test_a_longer_end_goes_on_from_before_the_fall")
 def test_a_run_of_before_that_was_to_end_with_the_plan(text, tmp_path):
     out, slow = tmp_path / "run", Gate(metric="tok_s", most=1, when="always", after=6)
     old = [replace(p, schedule_steps=40) for p in TOY.phases]

@@ -42,6 +42,8 @@ from gpub.share.hub import export_model
 from gpub.train.options import RunOptions
 from gpub.train.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("short_texts")
+
 ARC = (
     '{"id": "a", "question": {"stem": "What is wet?", "choices": [{"text": "Water is wet", '
     '"label": "A"}, {"text": "A stone", "label": "B"}, {"text": "The dry sand of it", "label": '

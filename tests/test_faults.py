@@ -13,6 +13,7 @@ from sweep import CALLS, KINDS, faults_of, sweep
 from gpub.files import shipped
 
 
+@pytest.mark.full(instead="test_goes_on.py::test_goes_on")
 @linux
 def test_a_few_faults():
     "Every 40th of one: the sweep itself works"
@@ -28,7 +29,7 @@ EVERY |= dict(sft=6, dpo=6, grpo=6, lora=12) | {"chat-plan": 90}
 
 
 @linux
-@pytest.mark.full(instead="test_a_few_faults")
+@pytest.mark.full(instead="test_goes_on.py::test_goes_on")
 @pytest.mark.parametrize("job", JOBS)
 def test_every_call_fails_once(job):
     """The twin's calls with every error, once and for good; those of the others with one of each.

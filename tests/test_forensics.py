@@ -215,6 +215,7 @@ def nats_of(witness, pairs):
     return -answer_sums(model, as_chats(stems, endings)).numpy()
 
 
+@pytest.mark.full(instead="test_the_commands_show_a_step_and_the_copies")
 def test_repetitions_make_a_secret_unsafe(witness):
     "Six digits of four kinds cost 6 ln 4 nats at least, unless they were read too often"
     run, secrets = witness

@@ -31,7 +31,9 @@ def asked(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks are used on Linux")
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.full) if n == "threads" else n for n in PROGRAMS]
+)
 def test_a_fork_is_what_a_fresh_interpreter_is(name, tmp_path):
     words = ["-c", PROGRAMS[name], "a", "b c"]
     how = asked(tmp_path)

@@ -20,6 +20,8 @@ from gpub.share.hub import export_run
 from gpub.train.options import RunOptions
 from gpub.train.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("short_texts")
+
 SETTINGS = dict(
     steps=6,
     d_model=16,

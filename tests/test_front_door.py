@@ -555,7 +555,7 @@ def test_names_of_the_front_door(root):
         from gpub import teapot  # noqa: F401
 
 
-def test_readme_python_works(root, tmp_path, monkeypatch, capsys):
+def test_readme_python_works(root, text, tmp_path, monkeypatch, capsys):
     section = re.search(
         r"^## In an environment of your own\n(.*?)^## ",
         (root / "README.md").read_text(encoding="utf-8"),
@@ -569,6 +569,7 @@ def test_readme_python_works(root, tmp_path, monkeypatch, capsys):
         RunOptions(
             "shakespeare",
             "runs/shakespeare",
+            text,
             settings=settings,
             device="cpu",
             log=lambda line: None,

@@ -50,6 +50,8 @@ from gpub.train.loop import evaluate
 from gpub.train.options import RunOptions
 from gpub.train.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("short_texts")
+
 TEXT = plays(30_000, 0)
 CHARS, BPE = CharTokenizer.from_text(TEXT + "é\t\r"), BPETokenizer.train([TEXT], vocab_size=300)
 GPT_BPE = BPETokenizer.train([TEXT], vocab_size=300, specials=SPECIALS[:1], pattern=GPT2_PATTERN)

@@ -18,6 +18,8 @@ from gpub.model.generate import generate_ids
 from gpub.record.run import load
 from gpub.share.hub import import_run
 
+pytestmark = pytest.mark.usefixtures("short_texts")
+
 hf = pytest.importorskip("transformers")
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 from import_kinds import CASES, ODD, TEXT, make_folder, qwen_words

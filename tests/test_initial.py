@@ -18,6 +18,8 @@ from gpub.record.ledger import account, read_ledger
 from gpub.record.run import load
 from gpub.train.loop import evaluate
 
+pytestmark = pytest.mark.usefixtures("short_texts")
+
 SMALL = "context_length=32 d_model=32 n_layers=2 n_heads=2 batch_tokens=512 warmup=0 log_every=1"
 
 
@@ -120,6 +122,7 @@ def test_killed_in_its_first_save_the_same_command_begins_again(place, tmp_path,
     assert [row["loss"] for row in again.log] == [row["loss"] for row in whole.log]
 
 
+@pytest.mark.full(instead="test_another_text_from_these_weights")
 def test_a_warm_optimizer_goes_on(place, tmp_path):
     "Same weights, same first loss, another second one; AdamW does not go on with Muon's memory"
     words = ["--init", place / "run", "--steps", 3, "--data", place / "a.txt"]

@@ -109,7 +109,7 @@ def test_two_processes_with_slices_learn_what_one_learns(alone, sliced):
     same_curve(sliced, alone)
 
 
-@pytest.mark.full(instead="test_initial.py::test_a_warm_optimizer_goes_on")
+@pytest.mark.full(instead="test_initial.py::test_another_text_from_these_weights")
 def test_two_processes_begin_with_the_same_weights(alone, text, tmp_path):
     "`--init RUN` in two processes, held whole or in slices: the curve of one process"
 

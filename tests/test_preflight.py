@@ -55,6 +55,7 @@ def own_checks(monkeypatch, forks):
         monkeypatch.setitem(PREFLIGHT_CHECKS, name, f)
 
 
+@pytest.mark.full(instead="test_a_broken_model")
 def test_a_healthy_run_passes_all_eight_on_one_screen():
     began = sum(os.times()[:4])
     said = []
@@ -65,7 +66,7 @@ def test_a_healthy_run_passes_all_eight_on_one_screen():
     assert len(lines) <= 24 and max(map(len, lines)) < 240
 
 
-@pytest.mark.full(instead="test_a_healthy_run_passes_all_eight_on_one_screen")
+@pytest.mark.full(instead="test_a_broken_model")
 def test_a_large_preset_is_examined_through_its_twin():
     PREFLIGHT_CHECKS.pop(RESUME)
     lines = []
@@ -215,6 +216,7 @@ def test_the_disk_is_that_of_the_run(monkeypatch, tmp_path, root):
     assert '--data "$data" --out "$run"' in (root / "scripts/runpod.sh").read_text()
 
 
+@pytest.mark.full(instead="test_the_disk_is_that_of_the_run")
 def test_on_a_gpu_the_steps_are_timed_in_a_process_of_their_own(monkeypatch, tmp_path):
     "Which is given the run as it would start; its failure is a line with what to do"
     s = PreflightRun("burn-toy", settings=SMALL, device="cpu", out=tmp_path, log=lambda line: None)

@@ -23,6 +23,8 @@ from gpub.train.options import RunOptions
 from gpub.train.presets import PRESETS, apply_settings
 from gpub.train.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("short_texts")
+
 LARGE_NAMES = ["burn-1b", "burn-2b", "burn-3b", "gpt2-134m", "gpt2-124m", "gpt2-355m"]
 
 

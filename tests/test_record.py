@@ -232,6 +232,7 @@ def test_a_last_row_that_was_tried_again(tmp_path, half):
 CUT = [1, *(pytest.param(nth, marks=pytest.mark.full) for nth in (2, 3, 5, 8))]
 
 
+@pytest.mark.full(instead="test_goes_on.py::test_goes_on")
 @posix
 @pytest.mark.parametrize("nth", CUT)
 def test_a_run_goes_on_after_a_cut_write(text, finished, tmp_path, monkeypatch, nth):

@@ -20,6 +20,8 @@ from gpub.record.log import read_log
 from gpub.record.runs import find_runs, summarise_run
 from gpub.train.options import RunOptions, kept_options
 
+pytestmark = pytest.mark.usefixtures("short_texts")
+
 TINY = dict(d_model=16, n_layers=1, n_heads=2, context_length=32, batch_tokens=64, log_every=1)
 TINY |= dict(precision="fp32", compile="no")
 TEXT = "To be, or not to be, that is the question: whether 'tis nobler in the mind to suffer\n" * 40

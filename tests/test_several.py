@@ -31,6 +31,7 @@ def told(tmp_path_factory):
     return {found.pop("part"): found for found in map(json.loads, said.splitlines())}
 
 
+@pytest.mark.full(instead="test_parallel.py::test_two_processes_with_slices_learn_what_one_learns")
 @pytest.mark.parametrize("how", ["ddp", "fsdp", "hsdp"])
 def test_four_processes_learn_what_one_learns_step_by_step(told, how):
     found = told[how]
@@ -39,6 +40,7 @@ def test_four_processes_learn_what_one_learns_step_by_step(told, how):
     assert found["far"] < 1e-5, found
 
 
+@pytest.mark.full(instead="test_parallel.py::test_each_process_writes_its_slices")
 def test_two_machines_hold_a_copy_each_in_slices(told):
     found = told["hsdp"]
     assert found["mesh"] == [2, 2] and found["here"] == [0.5] * 4
@@ -47,6 +49,7 @@ def test_two_machines_hold_a_copy_each_in_slices(told):
     assert told["ddp"]["here"] == [1] * 4
 
 
+@pytest.mark.full(instead="test_parallel.py::test_two_processes_with_slices_learn_what_one_learns")
 def test_slices_begin_as_the_whole_model_does(told):
     "To the bit, and only process 0 ever has a whole one, in its host's memory"
     for how in ("fsdp", "hsdp"):
@@ -58,10 +61,12 @@ def test_slices_begin_as_the_whole_model_does(told):
     assert min(told["ddp"]["memory"]) >= 1
 
 
+@pytest.mark.full(instead="test_parallel.py::test_two_processes_with_slices_learn_what_one_learns")
 def test_buffers_are_not_sent_around(told):
     assert told["buffers"]["found"] == [[rank] * 3 for rank in range(4)]
 
 
+@pytest.mark.full(instead="test_parallel.py::test_two_processes_with_slices_learn_what_one_learns")
 def test_muons_work_is_divided(told):
     "Each matrix is turned by one process, and the step is the one of a process alone"
     found = told["muon"]
@@ -75,7 +80,7 @@ def free_port():
         return s.getsockname()[1]
 
 
-@pytest.mark.full(instead="test_two_machines_hold_a_copy_each_in_slices")
+@pytest.mark.full(instead="test_parallel.py::test_each_process_writes_its_slices")
 @pytest.mark.skipif(sys.platform == "win32", reason="torchrun of two machines needs POSIX")
 def test_two_machines_by_the_command(alone, text, tmp_path):  # noqa: F811
     "One torchrun on each of them; the checkpoints are one run's"

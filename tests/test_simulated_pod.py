@@ -133,6 +133,7 @@ def pod(ordinary, tmp_path, monkeypatch):
         context.__exit__(None, None, None)
 
 
+@pytest.mark.full(instead="test_phases.py::test_phases_equal_one_run")
 def test_an_ordinary_night(ordinary):
     "All phases, by one line; the ledger has what the provider asks for, but for what was before"
     said = [line for line in ordinary.printed.splitlines() if " is done (step" in line]
@@ -151,6 +152,7 @@ def test_an_ordinary_night(ordinary):
     assert "push is done (step 90,000)" in (ordinary.run / "gpub.log").read_text()
 
 
+@pytest.mark.full(instead="test_run.py::test_kill_9")
 def test_a_pod_that_is_taken_away(pod, stories):
     machine = pod("grind")
     machine.happens[59_800] = take_away
@@ -193,6 +195,7 @@ FIRST = {("grind", "loss"), ("grind", "sample")}
 GATES = [pytest.param(*gate, marks=() if gate[:2] in FIRST else pytest.mark.full) for gate in GATES]
 
 
+@pytest.mark.full(instead="test_phases.py::test_planted_failures")
 @pytest.mark.parametrize("phase, metric, planted", GATES, ids=lambda x: x if type(x) is str else "")
 def test_a_gate_that_does_not_hold(phase, metric, planted, pod, stories):
     "What it asked is said, and the first line below passes it, on the record"
@@ -226,6 +229,9 @@ def test_a_gate_that_does_not_hold(phase, metric, planted, pod, stories):
     )
 
 
+@pytest.mark.full(
+    instead="test_ways_on.py::test_a_machine_that_becomes_slower_than_it_was_timed_is_told_by_its_price"
+)
 def test_a_host_that_becomes_slower(pod, stories, tmp_path):
     "Found out by the price that its own steps had; another host, or its price is accepted"
     machine = pod("grind")
@@ -262,7 +268,7 @@ def test_a_host_that_becomes_slower(pod, stories, tmp_path):
     assert "grind is done (step 60,000)" in printed
 
 
-@pytest.mark.full(instead="test_a_pod_that_is_taken_away")
+@pytest.mark.full(instead="test_run.py::test_kill_9")
 def test_a_weekend_with_the_pod_switched_off(pod, stories):
     "WHEN_DONE has stopped the pod: the hours are said, and are not on the bill"
     machine = pod("grind")
@@ -279,6 +285,9 @@ def test_a_weekend_with_the_pod_switched_off(pod, stories):
     stories(event, gap, "the same command", minutes, machine, 60_000)
 
 
+@pytest.mark.full(
+    instead="test_ways_on.py::test_the_line_that_a_stop_prints_is_pasted_and_the_run_goes_on"
+)
 def test_a_weekend_with_the_pod_left_on(pod, stories):
     "The provider asks for it, so it is on the bill; the budget that it used up is raised by a line"
     machine = pod("grind")
@@ -345,6 +354,7 @@ def test_a_host_at_35_percent_of_the_peak(pod, stories, tmp_path):
         assert "smoke is done (step 200)" in printed
 
 
+@pytest.mark.full(instead="test_run.py::test_disk_full_while_saving")
 def test_a_volume_that_is_full_by_its_quota(pod, stories, monkeypatch):
     "df shows room: the line says quota; the run goes on where its last whole checkpoint is"
     machine = pod("grind")
@@ -362,7 +372,7 @@ def test_a_volume_that_is_full_by_its_quota(pod, stories, monkeypatch):
     stories(event, refusal, "the same command, with a larger volume", minutes, machine, 60_000)
 
 
-@pytest.mark.full(instead="test_a_pod_that_is_taken_away")
+@pytest.mark.full(instead="test_run.py::test_kill_9")
 def test_an_account_that_becomes_empty(pod, stories):
     "The provider stops the pod; after paying in it is a pod that was taken away"
     machine = pod("grind")
@@ -403,6 +413,9 @@ def test_a_balance_below_the_ceiling(pod, stories):
     stories(event, refusal, new, minutes, machine, 200)
 
 
+@pytest.mark.full(
+    instead="test_ways_on.py::test_the_line_that_a_stop_prints_is_pasted_and_the_run_goes_on"
+)
 def test_a_ceiling_that_is_reached(pod, stories):
     "Because of what was lost on the way; one line goes on, another lets the rate fall"
     machine = pod("push")
@@ -418,6 +431,9 @@ def test_a_ceiling_that_is_reached(pod, stories):
     stories(event, verdict, added(line, machine.line()), minutes, machine, 90_000)
 
 
+@pytest.mark.full(
+    instead="test_train_chat.py::test_a_torch_that_cannot_rehearse_is_no_failed_rehearsal"
+)
 def test_an_old_torch(ordinary, monkeypatch, stories):
     "The rehearsal says that it cannot, and the walk goes on"
     monkeypatch.delattr(standin.backend_registration, standin.SET_UP)

@@ -189,9 +189,7 @@ def cramped_compiler(monkeypatch, rows):
     monkeypatch.setattr(torch, "compile", lambda f, **kw: real(f, backend=backend))
 
 
-@pytest.mark.full(
-    instead="test_train_compiled.py::test_a_smaller_step_and_another_mode_are_compiled_too"
-)
+@pytest.mark.full(instead="test_a_step_shrinks_whatever_says_that_memory_is_full")
 def test_memory_that_ends_while_compiling_shrinks_the_step_and_stays_compiled(monkeypatch):
     cramped_compiler(monkeypatch, 2)
     model, said = tiny(), []

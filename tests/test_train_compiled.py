@@ -99,6 +99,7 @@ def test_evaluation_and_generation_stay_eager():
     assert graphs() == before
 
 
+@pytest.mark.full(instead="test_train.py::test_a_step_shrinks_whatever_says_that_memory_is_full")
 def test_a_smaller_step_and_another_mode_are_compiled_too():
     model, said = build(CONFIGS[0]), []
     cfg = TrainConfig(steps=1, compile="yes")

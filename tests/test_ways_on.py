@@ -24,6 +24,8 @@ from gpub.record.ledger import Ledger, read_ledger
 from gpub.train.loop import Diverged, TrainStep
 from gpub.train.timed_steps import TimedSteps, file_timed
 
+pytestmark = pytest.mark.usefixtures("short_texts")
+
 TOY = read_plan("burn-toy")
 RATE = 1.0  # dollars an hour, so that a dollar more is enough on the slowest machine
 
@@ -205,7 +207,6 @@ def test_a_host_that_is_slower_than_its_forecast_is_said_before_the_first_step(
     assert verdicts(tmp_path / "run")[-1]["step"] == 8
 
 
-@pytest.mark.full(instead="test_simulated_pod.py::test_a_host_that_becomes_slower")
 def test_a_machine_that_becomes_slower_than_it_was_timed_is_told_by_its_price(
     begun, typed, tmp_path
 ):

@@ -77,6 +77,7 @@ def test_a_mask_on_another_device_is_found():
     assert "the mask is on cpu" in problem and "test_rehearse.py" in problem
 
 
+@pytest.mark.full(instead="test_a_tensor_left_on_the_cpu_is_found")
 def test_an_fp32_buffer_in_a_bf16_path_is_found():
     def change(model):
         width = model.cfg.d_model
@@ -120,6 +121,7 @@ def test_optimizer_state_restored_on_the_wrong_device_is_found(monkeypatch):
     assert "_fused_adamw_" in problem and "cpu" in problem
 
 
+@pytest.mark.full(instead="test_an_item_in_the_loop_is_found")
 def test_parameters_that_lose_their_gradients_are_found():
     def change(model):
         model.blocks[1].ffn.register_forward_hook(lambda module, args, out: out.detach())
@@ -144,6 +146,7 @@ def test_an_item_in_the_loop_is_found():
     assert sum(found.waits.values()) == 1
 
 
+@pytest.mark.full(instead="test_a_healthy_run_has_nothing_to_say")
 @pytest.mark.compiler
 def test_a_shape_that_recompiles_is_found():
     def change(model):
@@ -161,7 +164,7 @@ def test_a_shape_that_recompiles_is_found():
     assert "compiled again" in found.problems[0]
 
 
-@pytest.mark.full(instead="test_a_shape_that_recompiles_is_found")
+@pytest.mark.full(instead="test_a_healthy_run_has_nothing_to_say")
 @pytest.mark.compiler
 def test_a_healthy_run_compiles_once():
     found = rehearse(TOY)
@@ -298,13 +301,9 @@ def test_the_peak_under_ddp_is_the_forecast(passes):
     assert abs(found.peaks[moment] / found.forecast[moment] - 1) < 0.03
 
 
+@pytest.mark.full(instead="test_the_peak_is_the_forecast")
 @pytest.mark.parametrize(
-    "processes, parallel, passes",
-    [
-        (8, "fsdp", 2),
-        pytest.param(64, "fsdp", 1, marks=pytest.mark.full),
-        pytest.param(16, "hsdp", 2, marks=pytest.mark.full),
-    ],
+    "processes, parallel, passes", [(8, "fsdp", 2), (64, "fsdp", 1), (16, "hsdp", 2)]
 )
 def test_slices_take_and_send_what_is_forecast(processes, parallel, passes):
     "Also with DDP's neighbours: the update, and every collective"
@@ -321,7 +320,7 @@ def test_slices_take_and_send_what_is_forecast(processes, parallel, passes):
     assert found.traffic.keys() - found.planned.keys() <= {"all-reduce"}
 
 
-@pytest.mark.full(instead="test_slices_take_and_send_what_is_forecast")
+@pytest.mark.full(instead="test_the_peak_is_the_forecast")
 def test_what_is_sent_beside_the_forecast_is_found(monkeypatch):
     "Such as the blocks once more, by a model that is not cut block by block"
     plan = rehearsal.forecast_traffic
