@@ -4085,6 +4085,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                          'gpub/train/trainer.py'),
                                     'gpub.train.trainer._Recipe': ('lib/train/trainer.html#_recipe', 'gpub/train/trainer.py'),
                                     'gpub.train.trainer._find_recipe': ('lib/train/trainer.html#_find_recipe', 'gpub/train/trainer.py'),
+                                    'gpub.train.trainer._recipe_of_trained': ( 'lib/train/trainer.html#_recipe_of_trained',
+                                                                               'gpub/train/trainer.py'),
                                     'gpub.train.trainer._refuse_letters': ( 'lib/train/trainer.html#_refuse_letters',
                                                                             'gpub/train/trainer.py'),
                                     'gpub.train.trainer._refuse_too_large': ( 'lib/train/trainer.html#_refuse_too_large',

@@ -56,9 +56,21 @@ def _find_recipe(options: RunOptions, out: Path) -> _Recipe:
     initial = find_initial(options, out)
     preset = find_preset(options.preset) if initial is None else initial.preset(options.preset)
     shape, cfg = apply_settings(preset, settings)
-    if initial is not None and "batch_tokens" not in settings:
-        cfg = whole_batches(cfg, shape["context_length"])
+    if initial is not None:
+        cfg = _recipe_of_trained(cfg, settings, shape["context_length"])
     return _Recipe(initial=initial, preset=preset, shape=shape, train=cfg)
+
+
+def _recipe_of_trained(cfg: TrainConfig, settings: dict, context_length: int) -> TrainConfig:
+    "Change a recipe for a model that has learned already: all its blocks are awake"
+    if cfg.depths and "depths" in settings:
+        raise GpubError(
+            "depths let blocks sleep that write nothing yet, and those of --init have learned to "
+            "write: leave depths out"
+        )
+    if "batch_tokens" not in settings:
+        cfg = whole_batches(cfg, context_length)
+    return replace(cfg, depths=())
 
 
 class Trainer(TrainingRun[RunOptions]):
