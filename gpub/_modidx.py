@@ -3824,6 +3824,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                  'gpub.train.loop._check_scored': ('lib/train/loop.html#_check_scored', 'gpub/train/loop.py'),
                                  'gpub.train.loop._clip_gradients': ('lib/train/loop.html#_clip_gradients', 'gpub/train/loop.py'),
                                  'gpub.train.loop._held_parameters': ('lib/train/loop.html#_held_parameters', 'gpub/train/loop.py'),
+                                 'gpub.train.loop._in_float64': ('lib/train/loop.html#_in_float64', 'gpub/train/loop.py'),
                                  'gpub.train.loop._matmuls_in': ('lib/train/loop.html#_matmuls_in', 'gpub/train/loop.py'),
                                  'gpub.train.loop._staged': ('lib/train/loop.html#_staged', 'gpub/train/loop.py'),
                                  'gpub.train.loop._update': ('lib/train/loop.html#_update', 'gpub/train/loop.py'),

@@ -304,6 +304,24 @@ def test_evaluate_scores_the_targets_that_are_asked_for():
         evaluate(model, ids, 8, targets=asked[1:])
 
 
+class LossOnApplesGpu:
+    "Of a device that has no float64"
+
+    device = torch.device("mps")
+
+    def cpu(self):
+        return torch.tensor(1.5)
+
+    def double(self):
+        raise TypeError("the MPS framework doesn't support float64")
+
+
+def test_evaluate_adds_up_on_a_device_without_float64():
+    model = tiny()
+    model.loss = lambda x, y: LossOnApplesGpu()
+    assert evaluate(model, torch.arange(9), 4) == 1.5
+
+
 @pytest.mark.parametrize("head", ["whole", "chunked", "torch"])
 def test_every_head_means_over_the_targets_that_count(head):
     if head == "torch" and not hasattr(torch.nn.functional, "linear_cross_entropy"):

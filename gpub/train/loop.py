@@ -325,10 +325,17 @@ def evaluate(
                 # other in it, so all of them have to call it equally often
                 loss = model.loss(x.to(device), y.to(device))
                 if count:
-                    total = total + loss.double() * count
+                    total = total + _in_float64(loss) * count
     finally:
         model.train(was_training)
     return float(total) / sum(counts)
+
+
+def _in_float64(loss: Tensor) -> Tensor:
+    "Widen a loss where it is; Apple's GPUs have no float64, so theirs goes to the CPU first"
+    if loss.device.type == "mps":
+        loss = loss.cpu()
+    return loss.double()
 
 
 def _check_scored(ids: Tensor, targets: Tensor):
