@@ -1,5 +1,6 @@
 "The engine where no run on a CPU would go: a resume on a GPU, a full memory, masked targets"
 
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -17,7 +18,7 @@ from gpub.lab.bench.speed import head_loss
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.train.compiled import choose_loss, compiled_loss
 from gpub.train.config import TrainConfig
-from gpub.train.loop import evaluate, train_next_token
+from gpub.train.loop import context_length_at, context_lengths, evaluate, train_next_token
 from gpub.train.memory import (
     IGNORED,
     MicroBatcher,
@@ -302,6 +303,13 @@ def test_evaluate_scores_the_targets_that_are_asked_for():
         evaluate(model, ids, 8, targets=torch.full_like(ids, IGNORED))
     with pytest.raises(GpubError, match="77 ids and 76 targets"):
         evaluate(model, ids, 8, targets=asked[1:])
+
+
+def test_a_length_that_no_step_reads_is_not_asked_for():
+    cfg = TrainConfig(steps=10, stages=((0, 64), (0.95, 256)))
+    read = {context_length_at(step, cfg, 256) for step in range(cfg.steps)}
+    assert context_lengths(cfg, 256) == [*read] == [64]
+    assert context_lengths(replace(cfg, steps=20), 256) == [64, 256]
 
 
 class LossOnApplesGpu:

@@ -68,7 +68,9 @@ def context_lengths(
     "List all context lengths a run will use"
     begins = [0.0, *(share for share, _ in cfg.stages)]
     steps = [math.ceil(share * cfg.steps) for share in begins]
-    return sorted({context_length_at(step, cfg, context_length) for step in steps})
+    # a stage may begin after the last step of a short run
+    reached = [step for step in steps if step < cfg.steps]
+    return sorted({context_length_at(step, cfg, context_length) for step in reached})
 
 # %% ../../nbs/lib/train/loop.ipynb #4fb1262b
 class StepBatch(Protocol):
