@@ -18,7 +18,13 @@ from gpub.lab.bench.speed import head_loss
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.train.compiled import choose_loss, compiled_loss
 from gpub.train.config import TrainConfig
-from gpub.train.loop import context_length_at, context_lengths, evaluate, train_next_token
+from gpub.train.loop import (
+    TrainParts,
+    context_length_at,
+    context_lengths,
+    evaluate,
+    train_next_token,
+)
 from gpub.train.memory import (
     IGNORED,
     MicroBatcher,
@@ -34,6 +40,7 @@ from gpub.train.optim import (
     optimizer_state,
     restore_optimizers,
 )
+from gpub.train.parallel import World
 
 TINY = GPTConfig(vocab_size=11, context_length=8, d_model=16, n_layers=2, n_heads=2)
 CFG = TrainConfig(steps=1, batch_tokens=64)
@@ -303,6 +310,24 @@ def test_evaluate_scores_the_targets_that_are_asked_for():
         evaluate(model, ids, 8, targets=torch.full_like(ids, IGNORED))
     with pytest.raises(GpubError, match="77 ids and 76 targets"):
         evaluate(model, ids, 8, targets=asked[1:])
+
+
+def test_processes_that_share_no_gradients_are_refused():
+    with pytest.raises(GpubError, match="2 processes that share no gradients learn apart"):
+        TrainParts(world=World(0, 2))
+    assert TrainParts(world=World(0, 1)).loss_of is None
+
+
+def test_any_block_can_be_computed_twice():
+    "One that takes no context, too"
+    losses = []
+    for mode in ("off", "full"):
+        model = tiny()
+        model.blocks[1] = torch.nn.Identity()
+        MicroBatcher(model, replace(CFG, grad_checkpoint=mode))
+        losses.append(model.loss(*batch()))
+        losses[-1].backward()
+    assert losses[0] == losses[1]
 
 
 def test_a_length_that_no_step_reads_is_not_asked_for():

@@ -181,6 +181,13 @@ class TrainParts:
     # read by the steps that are already done; default: as `cfg` says
     tokens: int | None = None
 
+    def __post_init__(self):
+        if self.world.size > 1 and self.loss_of is None:
+            raise GpubError(
+                f"{self.world.size} processes that share no gradients learn apart: give `loss_of`, "
+                "as from `Learner.average_gradients_of`"
+            )
+
 # %% ../../nbs/lib/train/loop.ipynb #bdd7f8d2
 def train(
     model: nn.Module,  # learns; frozen parameters stay as they are
