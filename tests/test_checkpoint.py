@@ -176,6 +176,16 @@ def test_killed_between_the_two_renames_of_a_replacement(tmp_path, monkeypatch):
     assert steps(tmp_path) == [6]
 
 
+def test_a_step_that_stands_between_two_renames_is_found_by_its_number(tmp_path):
+    folder = save(tmp_path, 5)
+    old = folder.rename(folder.with_name(folder.name + ".old"))
+    assert load_checkpoint(tmp_path, step=5).path == old
+    assert load_checkpoint(old).step == 5
+    refuses(r"no checkpoint of step 4; it has \[5\]", load_checkpoint, tmp_path, step=4)
+    again = save(tmp_path, 5)
+    assert load_checkpoint(tmp_path, step=5).path == again != old
+
+
 def damage(kind, folder):
     f = folder / MODEL
     if kind == "truncated":
@@ -1012,6 +1022,24 @@ def test_a_moment_of_trouble_while_reading_is_no_damage(tmp_path, monkeypatch):
 
     monkeypatch.setattr(type(tmp_path), "read_text", fails_once)
     assert load_checkpoint(tmp_path, log=pytest.fail).step == 2 and failed
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), OSError(5, "I/O")])
+def test_a_file_that_cannot_be_read_is_one_line_and_no_damage(tmp_path, monkeypatch, error):
+    "An older checkpoint is not taken for one that may be whole"
+
+    def fails(path):
+        if path.parent.name == "step-00000002":
+            raise error
+        return read(path)
+
+    save(tmp_path, 1)
+    save(tmp_path, 2)
+    read = ckpt.file_sha256
+    monkeypatch.setattr(ckpt, "file_sha256", fails)
+    monkeypatch.setattr(ckpt, "_CHECKSUMS", ckpt._ChecksumCache())
+    refuses(f"{MODEL} cannot be read: .*{error.strerror}", load_checkpoint, tmp_path)
+    assert load_checkpoint(tmp_path, step=1).step == 1
 
 
 @pytest.mark.parametrize("moment", ["verify", "read"])

@@ -1,6 +1,7 @@
 """Evaluation: items are asked as lm-eval asks them, scores are the same item by item, bad input is
 one line, and a model's programs are contained."""
 
+import gzip
 import importlib.util
 import json
 import math
@@ -18,6 +19,7 @@ from gpub.data.bpe import BPETokenizer
 from gpub.data.char import CharTokenizer
 from gpub.data.plays import plays
 from gpub.evals import adapter as adapters
+from gpub.evals import evaluate as evaluation
 from gpub.evals.adapter import (
     adapter,
     as_task,
@@ -28,13 +30,13 @@ from gpub.evals.adapter import (
     likelihoods,
     lm_eval_parts,
 )
-from gpub.evals.evaluate import EvalOptions, evaluate_run
+from gpub.evals.evaluate import EvalOptions, evaluate_run, run_programs
 from gpub.evals.intervals import mean_with_error
 from gpub.evals.samples import distinct_share, label_text, repeated_share, token_diff
 from gpub.evals.sandbox import find_jail_fault, problems, run_python, solves
 from gpub.evals.scores import outcomes, paired, published, score_against, score_task
 from gpub.evals.scoring import calibrate, in_vocabulary
-from gpub.evals.tasks import TASKS, Item, load_items
+from gpub.evals.tasks import TASKS, Item, load_items, random_subset
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.model.llama import Llama, LlamaConfig
 from gpub.progress import SilentProgress
@@ -599,6 +601,50 @@ def test_stored_results_without_the_check_do_not_answer_who_asks_for_it(run, fil
     assert "read from" in call(*words, "--check", 0)
 
 
+def test_results_are_those_of_the_files_and_of_as_many_checks(run, files, tmp_path):
+    "Other files under the same name are other questions, and more checks are more work"
+    file = tmp_path / "r.json"
+    words = [run, "--tasks", "lambada", "--limit", 5, "--json", file]
+    call(*words, "--data", files, "--check", 0)
+    other = tmp_path / "other"
+    other.mkdir()
+    passages = (files / "lambada_test.jsonl").read_text().splitlines()
+    (other / "lambada_test.jsonl").write_text("\n".join(passages[::-1]))
+    before = json.loads(file.read_text())["tasks"]["lambada"]
+    assert "read from" not in call(*words, "--data", other, "--check", 2)
+    after = json.loads(file.read_text())
+    assert after["tasks"]["lambada"]["files"] != before["files"]
+    assert after["agreement"]["lambada"]["n"] == 2
+    assert "read from" in call(*words, "--data", other, "--check", 2)
+    assert "read from" not in call(*words, "--data", other, "--check", 4)
+    assert json.loads(file.read_text())["agreement"]["lambada"]["n"] == 4
+    assert "read from" in call(*words, "--data", other, "--check", 3)
+
+
+def test_a_second_list_of_tasks_is_stored_beside_the_first(run, files, tmp_path):
+    file = tmp_path / "r.json"
+    words = [run, "--limit", 5, "--data", files, "--json", file]
+    call(*words, "--tasks", "hellaswag", "--check", 2)
+    first = json.loads(file.read_text())
+    said = call(*words, "--tasks", "lambada", "--check", 0)
+    both = json.loads(file.read_text())
+    assert [*both["tasks"]] == ["hellaswag", "lambada"] and "lambada" in said
+    assert both["tasks"]["hellaswag"] == first["tasks"]["hellaswag"]
+    assert both["agreement"] == first["agreement"]
+    assert "read from" in call(*words, "--tasks", "lambada,hellaswag", "--check", 0)
+    # a task that is asked anew takes no check of its old answers over
+    stored = dict(both, tasks=dict(both["tasks"], hellaswag=first["tasks"]["hellaswag"]))
+    stored["tasks"]["hellaswag"]["files"] = "of another file"
+    file.write_text(json.dumps(stored))
+    call(*words, "--tasks", "hellaswag", "--check", 0)
+    assert json.loads(file.read_text())["agreement"] == {}
+    # what other versions have computed is said to be left out
+    file.write_text(json.dumps(dict(both, versions=dict(both["versions"], torch="1.0"))))
+    said = call(*words, "--tasks", "arc_easy", "--check", 0)
+    assert "hellaswag, lambada left out" in said
+    assert [*json.loads(file.read_text())["tasks"]] == ["arc_easy"]
+
+
 def another_run(folder, seed, text):
     "A run of its own in that folder"
     settings = dict(steps=4, d_model=16, n_layers=1, compile="no", seed=seed)
@@ -687,6 +733,52 @@ def test_a_solution_passes_and_an_empty_function_does_not():
         solves(p, "    return 2*x\n\ndef other(): pass\n", bool(find_jail_fault())).ok
         and "AssertionError" in solves(p, "    return x\n", bool(find_jail_fault())).why
     )
+
+
+def test_a_program_ends_where_the_text_ends(tok):
+    "A model that has nothing to add says so, and what it says after that is another text"
+    model = GPT(
+        GPTConfig(
+            vocab_size=tok.vocab_size,
+            context_length=48,
+            d_model=8,
+            n_layers=1,
+            n_heads=1,
+            tied=False,
+        )
+    )
+    with torch.no_grad():  # it always says that the text is over
+        model.norm.weight.zero_()
+        model.norm.bias.fill_(1)
+        model.head.weight.zero_()
+        model.head.weight[tok.end] = 1
+    problem = dict(
+        prompt="def one():\n    return 1\n",
+        test="def check(f):\n    assert f() == 1",
+        entry_point="one",
+    )
+    tried = run_programs(model.eval(), tok, [problem], 6, unsafe=True)
+    assert tried == dict(n=1, passed=1, ends=dict(passed=1))
+
+
+def test_a_limit_of_programs_is_a_lot_too(models, tok, tmp_path, monkeypatch):
+    rows = [dict(task_id=str(i), prompt=f"p{i}", test="", entry_point="f") for i in range(9)]
+    with gzip.open(tmp_path / "HumanEval.jsonl.gz", "wt") as f:
+        f.write("\n".join(map(json.dumps, rows)))
+    asked = []
+    monkeypatch.setattr(
+        evaluation, "open_for_evaluation", lambda run, options, texts, log: asked.extend(texts)
+    )
+    options = EvalOptions(tasks=("humaneval",), limit=3, folder=tmp_path, unsafe=True)
+    with pytest.raises(AttributeError):  # nothing was opened
+        evaluate_run("run", options)
+    assert asked == [row["prompt"] for row in random_subset(rows, 3)] != ["p0", "p1", "p2"]
+
+
+def test_nothing_to_ask_and_no_text_is_one_line(run, monkeypatch):
+    monkeypatch.setattr(evaluation, "corpus_of", lambda config: None)
+    with pytest.raises(GpubError, match="nothing to ask .*no tasks"):
+        evaluate_run(run, EvalOptions(tasks=(), device="cpu"))
 
 
 def test_a_malformed_problem_names_file_and_line(tmp_path):

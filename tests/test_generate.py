@@ -307,7 +307,7 @@ def test_bad_input_is_one_line(kw, said):
         (dict(stop="Q"), "stop 'Q' is unknown"),
         (dict(stop="ab"), "is 2 tokens"),
         (dict(stop=""), "one token"),
-        (dict(prompts=["a"], stream=True), "one prompt"),
+        (dict(prompts=["a"], stream=True), "takes one prompt, a text, got a list of 1"),
     ],
 )
 def test_bad_text_is_one_line(kw, said):

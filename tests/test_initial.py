@@ -158,6 +158,18 @@ def test_a_branch_is_the_run_with_a_later_end(place, tmp_path):
     assert "17 checks: 0 alarms" in output_of("doctor", out)
 
 
+def test_no_block_that_has_learned_is_put_to_sleep(tmp_path):
+    "A recipe whose blocks wake one after the other silences the sleepers: not those of --init"
+    text = tmp_path / "a.txt"
+    text.write_text(plays(40_000, 0))
+    words = ["shakespeare-short", "--data", text, "--steps", 6]
+    trained(None, tmp_path / "source", *words, *sets(f"{SMALL} n_layers=4 batch_tokens=64"))
+    trained(None, tmp_path / "next", "--init", tmp_path / "source", "--data", text, "--steps", 1)
+    for run in ("source", "next"):
+        weights = load_checkpoint(tmp_path / run, optimizer=False).model
+        assert all(weights[f"blocks.{i}.attn.proj.weight"].any() for i in range(4)), run
+
+
 @pytest.mark.parametrize(
     "words, code, says",
     [
@@ -169,6 +181,7 @@ def test_a_branch_is_the_run_with_a_later_end(place, tmp_path):
             1,
             "a vector for each of its 32",
         ),
+        (["--init", "RUN", "--data", "TEXT", "--set", "depths=[[0,1]]"], 1, "leave depths out"),
         (["shakespeare", "--warm"], 1, "need --init RUN"),
         (["--init", "/nowhere/at/all"], 1, "is not a folder"),
     ],

@@ -340,6 +340,14 @@ def test_a_gradient_of_few_rows_is_the_gradient(tied, monkeypatch):
     assert gradient(features(model, x).square().sum()).layout == torch.strided
 
 
+def test_features_alone_leave_a_gradient_for_any_optimizer():
+    "Fewer tokens than rows, and no head that reads the tied table in the same pass"
+    model = loud(replace(TOY, vocab_size=500))
+    model.features(torch.randint(500, (2, 20))).square().sum().backward()
+    assert model.tok.weight.grad.layout == torch.strided
+    torch.optim.AdamW(model.parameters()).step()
+
+
 class Memory:
     "The simplest thing that remembers: one growing pair of keys and values per layer"
 

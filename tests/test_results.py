@@ -27,7 +27,7 @@ from gpub.report.results import (
     stage_table,
 )
 from gpub.table import Table
-from gpub.train.options import RunOptions
+from gpub.train.options import RunOptions, options_to_resume
 from gpub.train.trainer import Trainer
 
 PAGE = Path(__file__).parents[1] / "nbs/lib/report/results.ipynb"
@@ -171,6 +171,7 @@ def test_replay_is_what_each_checkpoint_says(run):
 
 def test_bits_per_byte_of_a_part_of_the_validation(run, tmp_path):
     """A run that validates on some tokens only counts the bytes of those: it divided by all"""
+    said = []
     short = Trainer(
         RunOptions(
             "shakespeare-short",
@@ -179,10 +180,16 @@ def test_bits_per_byte_of_a_part_of_the_validation(run, tmp_path):
             dict(steps=1, compile="no", n_layers=1, d_model=32),
             "cpu",
             eval_tokens=300,
+            log=said.append,
             progress=SilentProgress(),
         )
     )
     last = Results(short.go()).vals[-1]
+    assert "on the first 300 of " in said[-1], "what was left out is not called all"
+    assert short.command == f"gpub resume {tmp_path / 'part'}"
+    assert options_to_resume(tmp_path / "part").eval_tokens == 300
+    with pytest.raises(GpubError, match="eval-tokens must be at least 2"):
+        RunOptions("shakespeare-short", eval_tokens=1)
     assert last["val_bpb"] == pytest.approx(last["val_loss"] / math.log(2))
 
 

@@ -259,6 +259,7 @@ def test_batches_refuse():
         (dict(rank=2, world_size=2), "rank 2"),
         (dict(weights=dict(math=1)), "math.*text"),
         (dict(weights=dict(text=0)), "above zero"),
+        (dict(weights=dict(text=float("inf"))), "above zero"),
         (dict(weights=dict(text=float("nan"))), "above zero"),
     ]
     for kw, line in bad:
@@ -641,3 +642,19 @@ def test_join(lists, end):
         and len(ids) == sum(lengths)
         and (end is None or all(ids[e - 1] == end for e in ends))
     )
+
+
+def test_the_split_among_sources_is_as_near_as_it_says():
+    "Off by at most half a window for every other source; the last one takes what was rounded"
+    rng = np.random.default_rng(0)
+    weights = [[0.51] * 4 + [97.96]] + [rng.dirichlet(np.ones(k)).tolist() for k in (1, 2, 3, 7)]
+    furthest = []
+    for shares in weights:
+        names = [f"source {i}" for i in range(len(shares))]
+        ids = {name: np.zeros(20, np.uint16) for name in names}
+        batches = Batches(ids, context_length=4, batch=1, weights=dict(zip(names, shares)))
+        exact = np.array(shares) / sum(shares)
+        off = [np.abs(batches.windows_per_source(n) - n * exact).max() for n in range(300)]
+        assert max(off) <= (len(shares) - 1) / 2 + 1e-6
+        furthest.append(max(off))
+    assert furthest[0] > 1.9

@@ -1,5 +1,6 @@
 "The engine where no run on a CPU would go: a resume on a GPU, a full memory, masked targets"
 
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -17,7 +18,13 @@ from gpub.lab.bench.speed import head_loss
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.train.compiled import choose_loss, compiled_loss
 from gpub.train.config import TrainConfig
-from gpub.train.loop import evaluate, train_next_token
+from gpub.train.loop import (
+    TrainParts,
+    context_length_at,
+    context_lengths,
+    evaluate,
+    train_next_token,
+)
 from gpub.train.memory import (
     IGNORED,
     MicroBatcher,
@@ -33,6 +40,7 @@ from gpub.train.optim import (
     optimizer_state,
     restore_optimizers,
 )
+from gpub.train.parallel import World
 
 TINY = GPTConfig(vocab_size=11, context_length=8, d_model=16, n_layers=2, n_heads=2)
 CFG = TrainConfig(steps=1, batch_tokens=64)
@@ -300,6 +308,49 @@ def test_evaluate_scores_the_targets_that_are_asked_for():
         evaluate(model, ids, 8, targets=torch.full_like(ids, IGNORED))
     with pytest.raises(GpubError, match="77 ids and 76 targets"):
         evaluate(model, ids, 8, targets=asked[1:])
+
+
+def test_processes_that_share_no_gradients_are_refused():
+    with pytest.raises(GpubError, match="2 processes that share no gradients learn apart"):
+        TrainParts(world=World(0, 2))
+    assert TrainParts(world=World(0, 1)).loss_of is None
+
+
+def test_any_block_can_be_computed_twice():
+    "One that takes no context, too"
+    losses = []
+    for mode in ("off", "full"):
+        model = tiny()
+        model.blocks[1] = torch.nn.Identity()
+        MicroBatcher(model, replace(CFG, grad_checkpoint=mode))
+        losses.append(model.loss(*batch()))
+        losses[-1].backward()
+    assert losses[0] == losses[1]
+
+
+def test_a_length_that_no_step_reads_is_not_asked_for():
+    cfg = TrainConfig(steps=10, stages=((0, 64), (0.95, 256)))
+    read = {context_length_at(step, cfg, 256) for step in range(cfg.steps)}
+    assert context_lengths(cfg, 256) == [*read] == [64]
+    assert context_lengths(replace(cfg, steps=20), 256) == [64, 256]
+
+
+class LossOnApplesGpu:
+    "Of a device that has no float64"
+
+    device = torch.device("mps")
+
+    def cpu(self):
+        return torch.tensor(1.5)
+
+    def double(self):
+        raise TypeError("the MPS framework doesn't support float64")
+
+
+def test_evaluate_adds_up_on_a_device_without_float64():
+    model = tiny()
+    model.loss = lambda x, y: LossOnApplesGpu()
+    assert evaluate(model, torch.arange(9), 4) == 1.5
 
 
 @pytest.mark.parametrize("head", ["whole", "chunked", "torch"])

@@ -4,6 +4,7 @@ be computed."""
 import json
 import os
 import re
+from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -45,6 +46,7 @@ from gpub.share.hub import export_model
 from gpub.train.config import TrainConfig
 from gpub.train.loop import train
 from gpub.train.memory import MicroBatcher
+from gpub.train.parallel import World
 from gpub.tune.dpo import (
     DpoConfig,
     DpoObjective,
@@ -543,6 +545,50 @@ def test_a_step_in_pieces_is_the_step(way):
         assert pieces == wanted
         assert row == pytest.approx(whole[1], rel=1e-5, abs=1e-6)
         assert all(torch.allclose(a, b, atol=1e-6, rtol=1e-5) for a, b in zip(grads, whole[2]))
+
+
+def test_memory_that_is_full_separates_no_group():
+    "What the log says of the pieces is what is computed"
+    said, sizes = [], []
+    objective = grpo_on_sums(small_model("llama", sums_tokenizer().vocab_size))
+    step = objective.batch(0)
+    cfg = TrainConfig(steps=1, micro_batch=15)
+
+    def cramped(piece):
+        sizes.append(len(piece.chats))
+        raise torch.OutOfMemoryError("out of memory")
+
+    batcher = MicroBatcher(objective.model, cfg, log=said.append)
+    with pytest.raises(GpubError, match="with 4 sequences of .* a group of fewer than 4"):
+        batcher.accumulate(cramped, step)
+    assert sizes == [12, 8, 4, 4, 4]
+    assert ["8 from here on, 4 passes" in said[0], "4 from here on, 8 passes" in said[1]] == [
+        True
+    ] * 2
+    assert [mode in line for mode, line in zip(("selective", "full"), said[2:])] == [True] * 2
+    with pytest.raises(GpubError, match="--set micro_batch=4$"):
+        MicroBatcher(objective.model, cfg, World(0, 2)).accumulate(cramped, step)
+
+
+def measured_signal(rewards, group):
+    "What is measured where the answers to one question earn these rewards"
+    tok, prompts, _ = sums_world(1)
+    model = small_model("llama", tok.vocab_size)
+    to_give = iter(rewards)
+    questions = Questions(prompts, lambda n, answer: next(to_give))
+    cfg = GrpoConfig(longest=1, group=group)
+    return measure_signal(model, questions, chat_marks(tok).end, cfg, answers=len(rewards))
+
+
+def test_a_group_teaches_where_its_rewards_differ():
+    "Graded rewards too; the share is that of all groups among the answers, which has no bias"
+    assert measured_signal([0.3, 0.9], 2) == dict(p_right=1.0, signal=1.0)
+    assert measured_signal([0.5] * 4, 2) == dict(p_right=1.0, signal=0.0)
+    assert measured_signal([1.0] + [0.0] * 7, 2) == dict(p_right=0.125, signal=0.25)
+    rewards = [0.0, 1.0, 1.0, 0.5, 0.0, 1.0]
+    groups = [*combinations(rewards, 3)]
+    unequal = sum(len(set(group)) > 1 for group in groups) / len(groups)
+    assert measured_signal(rewards, 3)["signal"] == pytest.approx(unequal)
 
 
 def test_preferences_as_tokens(tok):

@@ -7,6 +7,7 @@ __all__ = ['RowPlan', 'RowOrigin', 'ShardMap', 'WindowSource', 'Batches']
 
 # %% ../../nbs/lib/data/batches.ipynb #644dd0bf
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -288,8 +289,9 @@ class Batches:
     def windows_per_source(
         self,
         windows: int,  # from the beginning of the order, of all ranks together
-    ) -> list[int]:  # of each source, less than one off its exact share
-        "Split the first windows of the order among the sources"
+    ) -> list[int]:  # of each source
+        """Split the first windows of the order among the sources: each is off its exact share by at
+        most half a window for every other source"""
         # Each source takes its part of what those before it left, and the last one takes the rest:
         # so the counts add up to the windows, whatever was rounded
         counts = []
@@ -362,9 +364,9 @@ def _shares(weights: dict[str, float], names: list[str]) -> list[float]:
         raise GpubError(
             f"the weights are for {', '.join(weights)}; the sources are {', '.join(names)}"
         )
-    if any(not weight > 0 for weight in weights.values()):  # `not >`: NaN is refused too
+    if not all(0 < weight < math.inf for weight in weights.values()):  # NaN is refused too
         raise GpubError(
-            f"every weight must be above zero, not {weights}: leave a source out instead"
+            f"every weight must be a number above zero, not {weights}: leave a source out instead"
         )
     total = sum(weights.values())
     return [weights[name] / total for name in names]

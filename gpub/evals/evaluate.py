@@ -10,7 +10,8 @@ __all__ = ['DEFAULT_TASKS', 'sample_checkpoints', 'words_known', 'run_programs',
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,7 +27,7 @@ from ..device import machine, pick_device, use_threads
 from .adapter import adapter, agreement, their_items
 from .compare import read_results
 from .samples import legible, pinned_prompts, sample_text, side_by_side
-from .sandbox import problems, require_jail, solves
+from .sandbox import HUMANEVAL, problems, require_jail, solves
 from .scoring import bits_by_source, calibrate, in_vocabulary, score_items
 from gpub.evals.tasks import (
     SUBSET_SEED,
@@ -38,7 +39,8 @@ from gpub.evals.tasks import (
     task_files,
 )
 from .training_text import contamination, corpus_of, held_out, training_texts
-from ..model.generate import generate
+from ..model.generate import generate_ids
+from ..files import file_sha256
 from ..record.checkpoint_folder import kept_steps
 from ..record.folder import sweep_halves
 from ..record.run import Run, load_run
@@ -80,12 +82,16 @@ def run_programs(
     unsafe: bool = False,  # run them also where the system cannot contain them
 ) -> dict[str, Any]:  # n, passed, ends (how they all ended -> how many)
     "Let a model write the functions of HumanEval, one greedy try each, and run them in the sandbox"
+    stop = [] if tok.end is None else [tok.end]
     results = []
     for problem in programs:
         # after `legible` the prompt comes back from the tokenizer as it went in, so that its length
         # is where the completion begins
         prompt, _ = legible(tok, problem["prompt"])
-        completion = generate(model, tok, prompt, n, temperature=0)[len(prompt) :]
+        ids = generate_ids(model, tok.encode(prompt), n, stop, temperature=0)
+        if ids[-1] in stop:
+            ids.pop()
+        completion = tok.decode(ids)[len(prompt) :]
         results.append(solves(problem, completion, unsafe))
     ends = Counter(result.why.split(":")[0] for result in results)
     return dict(
@@ -165,8 +171,26 @@ class EvalOptions(Config):
             return random_subset(their_items(task, self.shots), self.limit)
         return load_items(task, self.limit, self.folder, shots=self.shots)
 
+    def checksum(
+        self,
+        task: str,  # of `TASKS`, or humaneval
+    ) -> str | None:  # None: it is not here as files
+        "Compute the checksum of a task's files, those of its solved questions included"
+        if self.online:
+            return None
+        try:
+            files = task_files(HUMANEVAL if task == "humaneval" else TASKS[task], self.folder)
+        except GpubError:
+            if self.folder is not None:
+                raise
+            return None
+        examples = [examples_of(file) for file in files] if self.shots else []
+        files += [file for file in examples if file is not None]
+        checksums = "".join(file_sha256(file) for file in files)
+        return sha256(checksums.encode()).hexdigest()[:16]
+
     def settings(self) -> dict[str, Any]:
-        "Return what decides which questions are asked"
+        "Return what decides which questions of a task's files are asked"
         questions = "lm-eval" if self.online else "files"
         return dict(limit=self.limit, shots=self.shots, questions=questions)
 
@@ -224,6 +248,8 @@ class EvaluatedRun:
         files = [] if self.options.online else task_files(TASKS[name], self.options.folder)
         leaked = contamination(self.texts, files) if self.corpus and files else None
         scored = score_items(self.lm, name, items, self.count_v, leaked, shots)
+        scored["files"] = self.options.checksum(name)
+        scored["checked"] = min(self.options.check, len(items))
         if shots:
             source = _source_of_shots(files)
             scored["notes"].append(f"{shots} solved ones before each, from {source}")
@@ -275,6 +301,8 @@ def open_for_evaluation(
         for question in question_texts:
             text, _ = legible(tok, question)
             texts.append(text)
+    if not texts:
+        raise GpubError(f"nothing to ask {run}: no tasks, and the text it learned from is not here")
     ids = np.concatenate(tok.encode_batch(texts))
     return EvaluatedRun(
         run=run,
@@ -316,7 +344,7 @@ def evaluate_run(
     programs = []
     if "humaneval" in options.tasks:
         require_jail(options.unsafe)
-        programs = problems(options.limit, options.folder)
+        programs = random_subset(problems(folder=options.folder), options.limit)
     question_texts = [item.context for items in questions.values() for item in items]
     question_texts += [program["prompt"] for program in programs]
     opened = open_for_evaluation(run, options, question_texts, log)
@@ -327,7 +355,8 @@ def evaluate_run(
     result["calibration"] = opened.check_loss(log)
     result["tasks"] = {task: opened.score_task(task, items) for task, items in questions.items()}
     if programs:
-        result["humaneval"] = run_programs(model, tok, programs, unsafe=options.unsafe)
+        scored = run_programs(model, tok, programs, unsafe=options.unsafe)
+        result["humaneval"] = scored | dict(files=options.checksum("humaneval"))
     if opened.corpus:
         result["bits_per_byte"] = bits_by_source(model, tok, held_out(opened.corpus))
     if options.check and questions:
@@ -342,40 +371,77 @@ def stored_or_new(
     file: Path | str | None,
     log: Callable[[str], None],  # told what is read, computed, written
 ) -> dict[str, Any]:  # as from `evaluate_run`
-    "Return stored results of these questions and weights, else new ones; refuses another run's"
+    """Return stored results of these questions and weights; what they lack is asked and stored
+    beside them. Refuses another run's"""
     path = Path(file or Path(run, "evals.json"))
     if file:  # a folder that cannot be made is refused before the work, not after it
         path.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_file():
-        stored = read_results(path)
-        identity = model_identity(run, options.step, log)
-        if not _is_of_weights(stored, identity):
-            _refuse_another_run(path, stored, run, identity)
-            log(
-                f"{path} is of other weights (run {stored['run']}, step {stored['step']}) than "
-                f"{run} at step {identity.step}: asked anew"
-            )
-        elif _has_all(stored, options):
+    stored = _read_stored(path, run, options, log) if path.is_file() else None
+    if stored is None:
+        result = evaluate_run(run, options, log)
+    else:
+        missing = tuple(task for task in options.tasks if not _has_task(stored, task, options))
+        if not missing:
             log(f"read from {path}")
             return stored
-    result = evaluate_run(run, options, log)
+        result = evaluate_run(run, replace(options, tasks=missing), log)
+        result = _add_stored(result, stored, path, log)
     sweep_halves(path)
     write_atomic(path, json.dumps(result, indent=1) + "\n")
     log(f"written to {path}")
     return result
 
 
-def _has_all(stored: dict[str, Any], options: EvalOptions) -> bool:
-    "Tell whether stored results have all that is asked, of the same questions"
+def _read_stored(
+    path: Path, run: Path | str, options: EvalOptions, log: Callable[[str], None]
+) -> dict[str, Any] | None:
+    "Read stored results; None where they are of other weights, or were asked in another way"
+    stored = read_results(path)
+    identity = model_identity(run, options.step, log)
+    if not _is_of_weights(stored, identity):
+        _refuse_another_run(path, stored, run, identity)
+        log(
+            f"{path} is of other weights (run {stored['run']}, step {stored['step']}) than "
+            f"{run} at step {identity.step}: asked anew"
+        )
+        return None
     for name, value in options.settings().items():
-        if stored["settings"].get(name) != value:
-            return False
-    tasks = set(stored["tasks"])
-    if "humaneval" in stored:
-        tasks.add("humaneval")
-    if options.check and stored["tasks"] and "agreement" not in stored:
+        before = stored["settings"].get(name)
+        if before != value:
+            log(f"{path} was asked with {name} {before}, not {value}: asked anew")
+            return None
+    return stored
+
+
+def _has_task(stored: dict[str, Any], task: str, options: EvalOptions) -> bool:
+    "Tell whether stored results answer the questions of a task, checked as far as is asked"
+    part = stored.get("humaneval") if task == "humaneval" else stored["tasks"].get(task)
+    if part is None:
         return False
-    return set(options.tasks) <= tasks
+    files = options.checksum(task)
+    is_of_other_files = files is not None and files != part.get("files")
+    wanted_checks = 0 if task == "humaneval" else min(options.check, part["n"])
+    is_checked = part.get("checked", 0) >= wanted_checks
+    return is_checked and not is_of_other_files
+
+
+def _add_stored(
+    result: dict[str, Any], stored: dict[str, Any], path: Path, log: Callable[[str], None]
+) -> dict[str, Any]:
+    "Put stored answers to other tasks beside new ones, where both were asked in the same way"
+    names = [task for task in stored["tasks"] if task not in result["tasks"]]
+    if any(stored.get(key) != result[key] for key in ("settings", "versions")):
+        if names:
+            log(f"{path}: {', '.join(names)} left out, asked by other versions or settings")
+        return result
+    added = dict(result, tasks={name: stored["tasks"][name] for name in names} | result["tasks"])
+    if "agreement" in stored:
+        kept = {name: x for name, x in stored["agreement"].items() if name in names}
+        added["agreement"] = kept | result.get("agreement", {})
+    for part in ("humaneval", "bits_per_byte"):
+        if part in stored:
+            added.setdefault(part, stored[part])
+    return added
 
 
 def _is_of_weights(stored: dict[str, Any], identity: ModelIdentity) -> bool:

@@ -125,7 +125,7 @@ def generate(
     vocabulary lacks, a stop of several tokens, or a setting outside its range"""
     is_single = isinstance(prompts, str)
     if stream and not is_single:
-        raise GpubError(f"a stream of text takes one prompt, got {len(prompts)}")
+        raise GpubError(f"a stream of text takes one prompt, a text, got a list of {len(prompts)}")
     prompt_ids = [tok.encode(prompt) for prompt in ([prompts] if is_single else prompts)]
     sampling = SamplingConfig(n=n, **settings)
     stop_token_ids = stop_ids(stop, tok)

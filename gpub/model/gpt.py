@@ -242,7 +242,7 @@ class Decoder(nn.Module, ABC):
         last_only: bool = False,  # score what comes after the last token alone
     ) -> torch.Tensor:  # (b, t, v); (b, 1, v) with `last_only`
         "Compute logits: row t scores what comes after token t"
-        x_btc = self.features(ids_bt, context)
+        x_btc = self._features_for_head(ids_bt, context)
         if last_only:
             x_btc = x_btc[:, -1:]
         return F.linear(x_btc, self.head_weight())
@@ -263,7 +263,7 @@ class Decoder(nn.Module, ABC):
     ) -> torch.Tensor:  # nats per token, the mean over the batch
         "Measure how surprised the model is by what came next"
         if self.head_loss:
-            x_btc = self.features(ids_bt, context)
+            x_btc = self._features_for_head(ids_bt, context)
             return self.head_loss(x_btc, self.head_weight(), targets_bt)
         # through `__call__`, for hooks and wrappers; a module without contexts has a loss too
         logits_btv = self(ids_bt) if context is None else self(ids_bt, context)
@@ -274,6 +274,12 @@ class Decoder(nn.Module, ABC):
         if self.head is None:
             return self.tok.weight
         return self.head.weight
+
+    def _features_for_head(
+        self, ids_bt: torch.Tensor, context: AttentionContext | None
+    ) -> torch.Tensor:
+        "Compute `features` for the model's own head, which is run in the same pass"
+        return self.features(ids_bt, context)
 
     def _check_length(self, ids_bt: torch.Tensor) -> None:
         t = ids_bt.size(1)

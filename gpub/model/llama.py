@@ -263,8 +263,18 @@ class Llama(Decoder):
         self, ids_bt: torch.Tensor, context: AttentionContext | None = None
     ) -> torch.Tensor:  # (b, t, c)
         "Compute what the head reads: row t is about what comes after token t"
+        return self._read(ids_bt, context, tied=False)
+
+    def _features_for_head(
+        self, ids_bt: torch.Tensor, context: AttentionContext | None
+    ) -> torch.Tensor:
+        return self._read(ids_bt, context, self.cfg.tied)
+
+    def _read(
+        self, ids_bt: torch.Tensor, context: AttentionContext | None, tied: bool
+    ) -> torch.Tensor:
         self._check_length(ids_bt)
-        x_btc = self.tok(ids_bt, self.cfg.tied)
+        x_btc = self.tok(ids_bt, tied)
         if context is None:
             return self._apply_blocks(x_btc, None)
         angles = self.rope.at(context.positions(ids_bt.size(1)))

@@ -28,6 +28,7 @@ from gpub.record.checkpoint_folder import (
     Damaged,
     FileEntry,
     checkpoints,
+    kept_steps,
     read_record,
     step_of,
 )
@@ -64,6 +65,8 @@ def verify_checkpoint(
                 _verify_file(record.path / name, record.files[name], again)
             except FileNotFoundError:  # rotated away while it was read
                 raise Damaged(f"{record.path / name} is gone") from None
+            except OSError as e:
+                raise _cannot_be_read(record.path / name, e) from None
     return record
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #c0c0d005
@@ -249,13 +252,13 @@ def find_checkpoint(
                 f"{path} holds no checkpoint: train there first, or check the folder name"
             )
         return newest
-    folder = path if step is None else path / "checkpoints" / f"step-{step:08d}"
-    if not folder.exists():
-        raise GpubError(
-            f"{path} holds no checkpoint of step {step}; it has "
-            f"{[step_of(p) for p in checkpoints(path)]}"
-        )
-    return verify_checkpoint(folder, parts)
+    if step is None:
+        return verify_checkpoint(path, parts)
+    # `.old` alone is there after a kill between the two renames of a replacement
+    folders = [folder for folder in checkpoints(path) if step_of(folder) == step]
+    if not folders:
+        raise GpubError(f"{path} holds no checkpoint of step {step}; it has {kept_steps(path)}")
+    return verify_checkpoint(folders[0], parts)
 
 
 def _warn_of_stale_latest(run_dir: Path, log: Callable[[str], None]) -> None:
@@ -283,9 +286,14 @@ def _read_part(record: CheckpointRecord, part: str) -> dict[str, Tensor]:
     except (KeyError, TypeError):
         raise Damaged(f"{path} lacks a tensor that state.json says has a second name") from None
     except (OSError, RuntimeError) as e:  # what safetensors says of a file it cannot open
-        raise GpubError(
-            f"{path} cannot be read: {first_line(e)}; try again, and look at the disk if it goes on"
-        ) from None
+        raise _cannot_be_read(path, e) from None
+
+
+def _cannot_be_read(path: Path, error: Exception) -> GpubError:
+    # no `Damaged`: an older checkpoint is not to be taken for one that may be whole
+    return GpubError(
+        f"{path} cannot be read: {first_line(error)}; try again, and look at the disk if it goes on"
+    )
 
 
 def read_slices(

@@ -68,7 +68,9 @@ def context_lengths(
     "List all context lengths a run will use"
     begins = [0.0, *(share for share, _ in cfg.stages)]
     steps = [math.ceil(share * cfg.steps) for share in begins]
-    return sorted({context_length_at(step, cfg, context_length) for step in steps})
+    # a stage may begin after the last step of a short run
+    reached = [step for step in steps if step < cfg.steps]
+    return sorted({context_length_at(step, cfg, context_length) for step in reached})
 
 # %% ../../nbs/lib/train/loop.ipynb #4fb1262b
 class StepBatch(Protocol):
@@ -178,6 +180,13 @@ class TrainParts:
     world: World = World()  # the processes that train together, each with its rows
     # read by the steps that are already done; default: as `cfg` says
     tokens: int | None = None
+
+    def __post_init__(self):
+        if self.world.size > 1 and self.loss_of is None:
+            raise GpubError(
+                f"{self.world.size} processes that share no gradients learn apart: give `loss_of`, "
+                "as from `Learner.average_gradients_of`"
+            )
 
 # %% ../../nbs/lib/train/loop.ipynb #bdd7f8d2
 def train(
@@ -325,10 +334,17 @@ def evaluate(
                 # other in it, so all of them have to call it equally often
                 loss = model.loss(x.to(device), y.to(device))
                 if count:
-                    total = total + loss.double() * count
+                    total = total + _in_float64(loss) * count
     finally:
         model.train(was_training)
     return float(total) / sum(counts)
+
+
+def _in_float64(loss: Tensor) -> Tensor:
+    "Widen a loss where it is; Apple's GPUs have no float64, so theirs goes to the CPU first"
+    if loss.device.type == "mps":
+        loss = loss.cpu()
+    return loss.double()
 
 
 def _check_scored(ids: Tensor, targets: Tensor):

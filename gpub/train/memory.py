@@ -121,7 +121,16 @@ def checkpoint_block(
     chosen = {}
     if mode == "selective":
         chosen["context_fn"] = partial(create_selective_checkpoint_contexts, KEPT)
-    return partial(checkpoint, use_reentrant=False, **chosen)
+    recompute = partial(checkpoint, use_reentrant=False, **chosen)
+
+    def apply_checkpointed(
+        block: nn.Module, x: Tensor, context: LayerContext | None = None
+    ) -> Tensor:
+        if context is None:  # then the block may be any module
+            return recompute(block, x)
+        return recompute(block, x, context)
+
+    return apply_checkpointed
 
 # %% ../../nbs/lib/train/memory.ipynb #f70d8e40
 _FULL = (  # what those say who find no room, in small letters
@@ -270,20 +279,24 @@ class MicroBatcher:
             self.model.zero_grad(set_to_none=True)
             if device.type == "cuda":
                 torch.cuda.empty_cache()
-            self.shrink(*batch.shape)
+            # the answers of a group are compared with each other: no piece separates them
+            self.shrink(*batch.shape, least=getattr(batch, "least_rows", 1))
 
     def shrink(
         self,
         rows: int,  # sequences in the batch
         context_length: int,  # tokens in each
+        least: int = 1,  # sequences that no piece separates; `rows` is a multiple of it
     ):
-        """The next smaller way: half the micro-batch, at one sequence the next mode of
+        """The next smaller way: half the micro-batch, at the least one the next mode of
         checkpointing"""
-        now = min(self.micro or rows, rows)
+        units = max(1, min(self.micro or rows, rows) // least)
+        now = units * least
+        few = "one sequence" if least == 1 else f"{least} sequences"
         if self.world.size > 1:
-            raise GpubError(self._everybody_must(now))
-        if now > 1:
-            self.micro = -(-now // 2)
+            raise GpubError(self._everybody_must(now, least))
+        if units > 1:
+            self.micro = -(-units // 2) * least
             self.log(
                 f"out of memory with {now} sequences of {context_length} tokens at once: "
                 f"{self.micro} from here on, {-(-rows // self.micro)} passes a step; "
@@ -292,22 +305,24 @@ class MicroBatcher:
         elif self.auto and self.mode != "full":
             self.use(MODES[MODES.index(self.mode) + 1])
             self.log(
-                f"out of memory with one sequence of {context_length} tokens: gradient "
+                f"out of memory with {few} of {context_length} tokens: gradient "
                 f"checkpointing is {self.mode} from here on; {_PRICE[self.mode]}"
             )
         else:
             more = "" if self.mode == "full" else "--set grad_checkpoint=full, "
+            if least > 1:
+                more += f"a group of fewer than {least}, "
             raise GpubError(
-                f"out of memory with one sequence of {context_length} tokens and grad_checkpoint "
+                f"out of memory with {few} of {context_length} tokens and grad_checkpoint "
                 f"{self.mode}: use {more}a smaller model or context_length, or a larger "
                 "device"
             )
 
-    def _everybody_must(self, now: int) -> str:
+    def _everybody_must(self, now: int, least: int) -> str:
         "What a process of many says: they shrink together, or not at all"
-        less = f"micro_batch={now // 2}"
-        if now == 1:
-            less = "micro_batch=1 --set grad_checkpoint=full"
+        less = f"micro_batch={now // least // 2 * least}"
+        if now == least:
+            less = f"micro_batch={least} --set grad_checkpoint=full"
         return (
             f"out of memory on process {self.world.rank} with {now} sequences at once: run again "
             f"with --set {less}"

@@ -12,7 +12,9 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge
 
 from ..core import Count, GpubError, NotNegative, first_line, read_config, refuse_url, validated
 from ..progress import Progress
@@ -73,7 +75,8 @@ class RunOptions:
     eval_steps: Steps | None = None  # when to validate; default: as the preset
     # when to draw a text and keep the checkpoint; default: as the preset
     milestone_steps: Steps | None = None
-    eval_tokens: Count | None = None  # validate on so many tokens only; default: on all
+    # validate on so many tokens only, of which the first is not predicted; default: on all
+    eval_tokens: Annotated[int, Ge(2), "at least 2"] | None = None
     progress: Progress | None = None  # the line that says where the run is; default: a new one
 
     def __post_init__(self):
@@ -98,6 +101,7 @@ KEPT_OPTIONS = (  # options that a person gives; the others are handed in by pro
     "mirror",
     "track",
     "parallel",
+    "eval_tokens",
 )
 _PLACES = "data", "mirror"
 

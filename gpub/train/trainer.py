@@ -56,9 +56,21 @@ def _find_recipe(options: RunOptions, out: Path) -> _Recipe:
     initial = find_initial(options, out)
     preset = find_preset(options.preset) if initial is None else initial.preset(options.preset)
     shape, cfg = apply_settings(preset, settings)
-    if initial is not None and "batch_tokens" not in settings:
-        cfg = whole_batches(cfg, shape["context_length"])
+    if initial is not None:
+        cfg = _recipe_of_trained(cfg, settings, shape["context_length"])
     return _Recipe(initial=initial, preset=preset, shape=shape, train=cfg)
+
+
+def _recipe_of_trained(cfg: TrainConfig, settings: dict, context_length: int) -> TrainConfig:
+    "Change a recipe for a model that has learned already: all its blocks are awake"
+    if cfg.depths and "depths" in settings:
+        raise GpubError(
+            "depths let blocks sleep that write nothing yet, and those of --init have learned to "
+            "write: leave depths out"
+        )
+    if "batch_tokens" not in settings:
+        cfg = whole_batches(cfg, context_length)
+    return replace(cfg, depths=())
 
 
 class Trainer(TrainingRun[RunOptions]):
@@ -81,13 +93,15 @@ class Trainer(TrainingRun[RunOptions]):
         self.preset = recipe.preset
         self.cfg = recipe.train
         # who hears of it
-        self.command = options.command or f"gpub train {self.name} --out {self.out}"
+        self.command = options.command or f"gpub resume {self.out}"
         self.progress = options.progress or Progress(self.cfg.steps)
         self.log = self._choose_log()
         self.run = Run(self.out, log=self.log)
         self.device = pick_device(self.world.device(options.device))
         # the data, whose vocabulary completes the model's shape
-        self.corpus = self._read_corpus(recipe.shape)
+        corpus = self._read_corpus(recipe.shape)
+        self.held_out = len(corpus.val)  # tokens, also those that `eval_tokens` leaves out
+        self.corpus = replace(corpus, val=corpus.val[: options.eval_tokens])
         self.tok = self.corpus.tok
         self.model_cfg = self.preset.config(vocab_size=self.tok.vocab_size, **recipe.shape)
         if self.initial:
@@ -232,8 +246,11 @@ class Trainer(TrainingRun[RunOptions]):
         write_bill(self.out, last, self.options.usd_per_hour, self.ledger.usd())
         report = self.write_page()
         unit = "characters" if self.corpus.texts else "tokens"
+        validated = f"all {self.held_out:,}"
+        if len(self.corpus.val) < self.held_out:
+            validated = f"the first {len(self.corpus.val):,} of {self.held_out:,}"
         self.log(
-            f"done: {last['val_loss']:.4f} {self.corpus.unit} on all {len(self.corpus.val):,} "
+            f"done: {last['val_loss']:.4f} {self.corpus.unit} on {validated} "
             f"validation {unit} ({last['val_bpb']:.3f} bits per byte), {last['tokens']:,} tokens "
             f"in {minutes_seconds(last['seconds'])} min, ${last['usd']:.2f}\nreport: {report}"
         )
@@ -254,10 +271,7 @@ class Trainer(TrainingRun[RunOptions]):
         tok = self.initial.tok if self.initial else None
         if tok is None and options.data is None and shape["d_model"] > 128:
             _refuse_letters(self.name)
-        corpus = load_corpus(options.data, shape["context_length"], self.log, tok)
-        if options.eval_tokens is None:
-            return corpus
-        return replace(corpus, val=corpus.val[: options.eval_tokens])
+        return load_corpus(options.data, shape["context_length"], self.log, tok)
 
     def _marked_steps(self) -> tuple[set[int], set[int]]:
         "Return the steps that are followed by a validation, and those that are milestones"

@@ -6,6 +6,7 @@
 __all__ = ['GrpoConfig', 'Questions', 'measure_signal', 'AnswerBatch', 'GrpoObjective']
 
 # %% ../../nbs/lib/tune/grpo.ipynb #05a27d17
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
@@ -25,7 +26,6 @@ from gpub.tune.losses import (
     group_advantages,
     kl_penalized_rewards,
     policy_gradient_loss,
-    share_with_signal,
 )
 from gpub.tune.rollouts import (
     answer_logprobs,
@@ -72,20 +72,27 @@ def measure_signal(
     questions: Questions,  # some hundred
     end_id: int,  # token after which an answer is over
     cfg: GrpoConfig = GrpoConfig(),  # group, length and temperature
-    answers: int = 8,  # to each question, to estimate how often it is answered right
-) -> dict[str, float]:  # p_right: share of right answers; signal: share of groups that teach
-    "Measure how often a model is right, and the share of groups with right and wrong answers"
+    answers: int = 8,  # to each question; a group at least
+) -> dict[str, float]:  # p_right: share of rewarded answers; signal: share of groups that teach
+    "Measure how often a model is rewarded, and the share of groups with unequal rewards"
     sampling = SamplingConfig(temperature=cfg.temperature)
-    n_right = np.zeros(len(questions.prompts))
+    answers = max(answers, cfg.group)
+    rewards_an = np.zeros((answers, len(questions.prompts)))  # a answers, n questions
     for seed in range(answers):
         with eval_mode(model):
             drawn = sample_answers(model, questions.prompts, cfg.longest, end_id, seed, sampling)
-        rewards = np.array([questions.reward(n, answer) for n, answer in enumerate(drawn)])
-        n_right += rewards > 0
-    return dict(
-        p_right=float(n_right.mean() / answers),
-        signal=share_with_signal(n_right / answers, cfg.group),
-    )
+        rewards_an[seed] = [questions.reward(n, answer) for n, answer in enumerate(drawn)]
+    unequal = [_unequal_groups(rewards_a, cfg.group) for rewards_a in rewards_an.T]
+    return dict(p_right=float((rewards_an > 0).mean()), signal=float(np.mean(unequal)))
+
+
+def _unequal_groups(rewards: np.ndarray, group: int) -> float:
+    "Compute the share of the groups among some answers whose rewards are not all the same"
+    # over all groups that can be chosen, as in pass@k: without the bias of p^group for a p that was
+    # itself estimated from few answers
+    _, counts = np.unique(rewards, return_counts=True)
+    equal = sum(math.comb(int(count), group) for count in counts)
+    return 1 - equal / math.comb(len(rewards), group)
 
 # %% ../../nbs/lib/tune/grpo.ipynb #5f206adc
 @dataclass(frozen=True)
@@ -103,6 +110,11 @@ class AnswerBatch:
     def shape(self) -> tuple[int, int]:
         "Answers, and tokens of the longest conversation"
         return len(self.chats), max(len(chat.ids) for chat in self.chats)
+
+    @property
+    def least_rows(self) -> int:
+        "Answers that no piece separates: a group"
+        return self.group
 
     def split(
         self,
