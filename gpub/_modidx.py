@@ -4253,7 +4253,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                   'gpub.tune.losses.policy_gradient_loss': ( 'lib/tune/losses.html#policy_gradient_loss',
                                                                              'gpub/tune/losses.py'),
                                   'gpub.tune.losses.preferred_end': ('lib/tune/losses.html#preferred_end', 'gpub/tune/losses.py'),
-                                  'gpub.tune.losses.share_with_signal': ('lib/tune/losses.html#share_with_signal', 'gpub/tune/losses.py'),
                                   'gpub.tune.losses.two_coin_end': ('lib/tune/losses.html#two_coin_end', 'gpub/tune/losses.py')},
             'gpub.tune.low_rank': { 'gpub.tune.low_rank.LowRank': ('season3/lora.html#lowrank', 'gpub/tune/low_rank.py'),
                                     'gpub.tune.low_rank.LowRank.__init__': ('season3/lora.html#lowrank.__init__', 'gpub/tune/low_rank.py'),

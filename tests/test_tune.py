@@ -71,7 +71,6 @@ from gpub.tune.losses import (
     grpo_loss,
     policy_gradient_loss,
     preferred_end,
-    share_with_signal,
     two_coin_end,
 )
 from gpub.tune.methods import SftOptions
@@ -494,7 +493,6 @@ def test_the_ends_of_rewarded_learning():
     ends = {p: two_coin_end(p, 0.5, 1500) for p in ("reward", "k3", "k3_ratio")}
     assert ends["reward"] == pytest.approx(preferred_end(0.25, 0.5), abs=1e-3)
     assert len({round(e, 2) for e in ends.values()}) == 3
-    assert share_with_signal(0.5, 2) == 0.5 and share_with_signal(0.0, 8) == 0
 
 
 def sums_world(n=64, step=0):
