@@ -10,11 +10,12 @@ page_namespace = cache(namespace)
 
 
 def cases(wrong):
-    "exercise -> {what is wrong: answer}, as parameters of a test"
+    """exercise -> {what is wrong: answer}, as parameters of a test; `make test` asks the first of
+    each exercise"""
     return [
-        pytest.param(name, answer, id=f"{name}-{how}")
+        pytest.param(name, answer, id=f"{name}-{how}", marks=pytest.mark.full if n else ())
         for name, answers in wrong.items()
-        for how, answer in answers.items()
+        for n, (how, answer) in enumerate(answers.items())
     ]
 
 

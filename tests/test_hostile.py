@@ -186,7 +186,10 @@ def reads_or_refuses(folder, name, content):
 
 
 @pytest.mark.parametrize("name", PARSERS)
-@pytest.mark.parametrize("number", range(len(SEEDS)))
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(n, marks=pytest.mark.full if n % 4 else ()) for n in range(len(SEEDS))],
+)
 def test_seeds(tmp_path, name, number):
     reads_or_refuses(tmp_path, name, SEEDS[number])
 

@@ -734,7 +734,13 @@ def spread(old, new):
 }
 PAGES = {path.stem: path for path in CHAPTERS}
 CASES = [
-    pytest.param(chapter, name, answer, id=f"{chapter}-{name}-{n}")
+    pytest.param(
+        chapter,
+        name,
+        answer,
+        id=f"{chapter}-{name}-{n}",
+        marks=pytest.mark.full if n > 1 else (),
+    )
     for (chapter, name), answers in WRONG.items()
     if chapter in PAGES
     for n, answer in enumerate(answers, 1)
