@@ -300,7 +300,8 @@ class SumsWorld:
         from safetensors import safe_open
         from safetensors.torch import save_file
 
-        told = json.dumps([name, self.cfg.to_dict(), settings], sort_keys=True)
+        measured_every = every if measure else 0
+        told = json.dumps([name, self.cfg.to_dict(), settings, measured_every], sort_keys=True)
         path = self.folder / f"{name}-{hashlib.sha256(told.encode()).hexdigest()[:12]}.safetensors"
         if path.is_file():
             with safe_open(path, "pt") as file:
