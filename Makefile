@@ -28,17 +28,17 @@ help:            ## this list
 train: .venv/core.stamp  ## train the 400K Shakespeare model (ARGS="--steps 100 --out runs/short" is passed on)
 	@$(BIN)/gpub train shakespeare $(ARGS)
 
-test: .venv/dev.stamp    ## each property once: the library's notebooks, then tests/ (about 6 minutes on two cores)
-	@echo '1 of 2: notebooks of the library at reduced scale, two at a time (about 1 minute on two quiet cores)'
+test: .venv/dev.stamp    ## each property once: the library's notebooks, then tests/ (about 7 minutes on two cores)
+	@echo '1 of 2: notebooks of the library at reduced scale, two at a time (about a minute and a half on two quiet cores)'
 	@$(LIMITED) $(BIN)/nbdev_test --n_workers 2 --timing $(NOT_LATER)
-	@echo '2 of 2: tests/, in three processes (about 5 minutes on two quiet cores)'
+	@echo '2 of 2: tests/, in three processes (about 6 minutes on two quiet cores)'
 	@$(LIMITED) $(PYTEST) -m 'not slow and not full'
 	@echo 'make test: notebooks and tests/ passed; make test-all runs the chapters too, and more seeds and kinds'
 
 test-all: .venv/dev.stamp ## all notebooks, and the tests of every seed and kind too; what CI runs
 	@echo '1 of 2: all notebooks at reduced scale, two at a time (about 5 minutes on two quiet cores)'
 	@$(LIMITED) $(BIN)/nbdev_test --n_workers 2 --timing
-	@echo '2 of 2: tests/ with every seed and kind, in three processes (about 16 minutes on two quiet cores)'
+	@echo '2 of 2: tests/ with every seed and kind, in three processes (about half an hour on two quiet cores)'
 	@$(LIMITED) $(PYTEST)
 	@echo 'make test-all: notebooks and tests/ passed'
 
