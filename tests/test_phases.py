@@ -291,7 +291,7 @@ def test_planted_failures(plan, kw, phase, word, why, text, tmp_path):
 
 
 @pytest.mark.full(
-    instead="test_ways_on.py::test_a_machine_that_becomes_slower_than_it_was_timed_is_told_by_its_price"
+    instead="test_ways_on.py::test_a_machine_that_becomes_slower_is_told_by_its_price"
 )
 def test_a_slow_machine(text, tmp_path, monkeypatch, straight):
     whole = Trainer.batches

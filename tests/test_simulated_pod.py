@@ -230,7 +230,7 @@ def test_a_gate_that_does_not_hold(phase, metric, planted, pod, stories):
 
 
 @pytest.mark.full(
-    instead="test_ways_on.py::test_a_machine_that_becomes_slower_than_it_was_timed_is_told_by_its_price"
+    instead="test_ways_on.py::test_a_machine_that_becomes_slower_is_told_by_its_price"
 )
 def test_a_host_that_becomes_slower(pod, stories, tmp_path):
     "Found out by the price that its own steps had; another host, or its price is accepted"
@@ -320,9 +320,7 @@ def test_a_gap_that_was_not_paid_is_struck_out_and_the_budget_is_there_again(pod
     assert "grind is done (step 60,000)" in machine.type(machine.line())
 
 
-@pytest.mark.full(
-    instead="test_ways_on.py::test_a_host_that_is_slower_than_its_forecast_is_said_before_the_first_step"
-)
+@pytest.mark.full(instead="test_ways_on.py::test_a_host_slower_than_its_forecast_is_said_first")
 def test_a_host_at_35_percent_of_the_peak(pod, stories, tmp_path):
     "Said by the preflight's steps before the first that counts; another host, or its price"
     slow = 0.7 * FORECAST.tok_s()

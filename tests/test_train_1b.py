@@ -642,9 +642,7 @@ def test_the_page_rehearses_in_a_process_of_its_own(tmp_path, monkeypatch, forks
     )
 
 
-@pytest.mark.full(
-    instead="test_train_chat.py::test_a_ceiling_below_the_forecast_is_refused_before_a_byte_is_downloaded"
-)
+@pytest.mark.full(instead="test_train_chat.py::test_a_ceiling_below_the_forecast_is_refused_first")
 @pytest.mark.skipif(os.name == "nt" or not shutil.which("bash"), reason="a shell script")
 def test_a_ceiling_that_is_too_low_is_refused_before_a_byte_is_downloaded(root, tmp_path):
     "By the page, in the cell of the forecast, and by the script; up to push, as both go by default"

@@ -197,7 +197,7 @@ def test_too_little_money_is_said_and_the_machine_is_given_back(root, tmp_path):
     assert (tmp_path / "ended").read_text().split() == ["done"]
 
 
-def test_a_ceiling_below_the_forecast_is_refused_before_a_byte_is_downloaded(root):
+def test_a_ceiling_below_the_forecast_is_refused_first(root):
     plan = read_plan("burn-1b-chat")
     rented = machine_for(plan.preset, "A100-80")
     with pytest.raises(GpubError, match="--max-usd 1 would end the run early"):

@@ -191,9 +191,7 @@ def timed_at(folder, plan, share):
     file_timed(folder, steps)
 
 
-def test_a_host_that_is_slower_than_its_forecast_is_said_before_the_first_step(
-    begun, typed, tmp_path
-):
+def test_a_host_slower_than_its_forecast_is_said_first(begun, typed, tmp_path):
     "What the forecast announced is not passed unasked; each line to paste trains"
     plan = unpriced()
     timed_at(tmp_path / "run", plan, 1e-5)
@@ -207,9 +205,7 @@ def test_a_host_that_is_slower_than_its_forecast_is_said_before_the_first_step(
     assert verdicts(tmp_path / "run")[-1]["step"] == 8
 
 
-def test_a_machine_that_becomes_slower_than_it_was_timed_is_told_by_its_price(
-    begun, typed, tmp_path
-):
+def test_a_machine_that_becomes_slower_is_told_by_its_price(begun, typed, tmp_path):
     "The gate is a quarter above what the steps cost when they were timed, whatever was forecast"
     plan = unpriced()
     timed_at(tmp_path / "run", plan, 1e5)
