@@ -27,6 +27,8 @@ from gpub.model.sampling import (
     penalize_repetition,
     uniform_draws,
 )
+from gpub.train.config import TrainConfig
+from gpub.train.memory import MicroBatcher
 from gpub.tune.lora import add_lora
 
 TOY = GPTConfig(vocab_size=29, context_length=32, d_model=48, n_layers=3, n_heads=4)
@@ -447,3 +449,19 @@ def test_requests_that_are_read_together_have_one_prompt_each():
     caches = CacheRows([KVCache(TOY), KVCache(TOY)])
     with pytest.raises(ValueError, match="zip"):
         caches.attention(0, *(torch.zeros(3, 4, 1, 12) for _ in range(3)))
+
+
+def test_blocks_that_sleep_are_passed_over(monkeypatch):
+    "What the cache keeps for them is never written: whatever lies in that memory is not read"
+    cfg = GPTConfig(vocab_size=13, context_length=32, d_model=16, n_layers=3, n_heads=2)
+    torch.manual_seed(0)
+    model = GPT(cfg).eval()
+    batcher = MicroBatcher(model, TrainConfig(steps=9, depths=((0.0, 1), (0.5, 3))))
+    batcher.set_depth(1, fresh=True)
+    wanted = generate_ids(model, [1, 2, 3], 9, temperature=0)
+
+    def new_nan(self, *shape):
+        return torch.full(shape, math.nan, dtype=self.dtype)
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", new_nan)
+    assert generate_ids(model, [1, 2, 3], 9, temperature=0) == wanted

@@ -71,8 +71,10 @@ def lean_step(
     cfg = model.cfg
     tok = model.tok.weight
     pos = model.pos.weight
+    # a block that sleeps is passed over by the model, too: its slots in the cache are never written
     parts = [
         (
+            layer,
             _norm(block.norm1),
             _affine(block.attn.qkv.weight, block.attn.qkv.bias),
             _affine(block.attn.proj.weight, block.attn.proj.bias),
@@ -80,7 +82,8 @@ def lean_step(
             _affine(block.ffn.up.weight, block.ffn.up.bias),
             _affine(block.ffn.down.weight, block.ffn.down.bias),
         )
-        for block in model.blocks
+        for layer, block in enumerate(model.blocks)
+        if not getattr(block, "asleep", False)
     ]
     norm = _norm(model.norm)
     head = _affine(model.head_weight())
@@ -89,9 +92,9 @@ def lean_step(
         b = ids_b1.size(0)
         positions_b = cache.positions(1).flatten()
         x_bc = tok.index_select(0, ids_b1.flatten()) + pos.index_select(0, positions_b)
-        for i, (norm1, qkv, proj, norm2, up, down) in enumerate(parts):
+        for layer, norm1, qkv, proj, norm2, up, down in parts:
             q_bh1d, k_bh1d, v_bh1d = qkv(norm1(x_bc)).view(b, 3, cfg.n_heads, 1, -1).unbind(1)
-            x_bc = x_bc + proj(cache.layer(i)(q_bh1d, k_bh1d, v_bh1d).reshape(b, cfg.d_model))
+            x_bc = x_bc + proj(cache.layer(layer)(q_bh1d, k_bh1d, v_bh1d).reshape(b, cfg.d_model))
             x_bc = x_bc + down(F.gelu(up(norm2(x_bc)), approximate="tanh"))
         return head(norm(x_bc))
 
