@@ -28,10 +28,10 @@ help:            ## this list
 train: .venv/core.stamp  ## train the 400K Shakespeare model (ARGS="--steps 100 --out runs/short" is passed on)
 	@$(BIN)/gpub train shakespeare $(ARGS)
 
-test: .venv/dev.stamp    ## each property once: the library's notebooks, then tests/ (about 7 minutes on two cores)
-	@echo '1 of 2: notebooks of the library at reduced scale, two at a time (about a minute and a half on two quiet cores)'
+test: .venv/dev.stamp    ## each property once: the library's notebooks, then tests/ (about 6 minutes on two cores)
+	@echo '1 of 2: notebooks of the library at reduced scale, two at a time (about 1 minute on two quiet cores)'
 	@$(LIMITED) $(BIN)/nbdev_test --n_workers 2 --timing $(NOT_LATER)
-	@echo '2 of 2: tests/, in three processes (about 6 minutes on two quiet cores)'
+	@echo '2 of 2: tests/, in three processes (about 5 minutes on two quiet cores)'
 	@$(LIMITED) $(PYTEST) -m 'not slow and not full'
 	@echo 'make test: notebooks and tests/ passed; make test-all runs the chapters too, and more seeds and kinds'
 

@@ -6,8 +6,6 @@
 __all__ = ['attention_weights', 'MultiHeadAttention', 'FeedForward', 'TransformerBlock', 'init_weights', 'FirstGPT']
 
 # %% ../../nbs/season1/01_first_transformer.ipynb #abfbcedf
-#| code-fold: true
-#| code-summary: "Imports of torch"
 import torch
 from torch import nn
 from torch.nn import functional as F
