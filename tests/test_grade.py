@@ -585,7 +585,7 @@ TUNING = [
 
 
 # of each topic one that holds and the most telling mistakes; the others in `make test-all`
-FIRST = {0, 1, 3, 7, 14, 16, 17}
+FIRST = {0, 1, 3, 7, 14, 16}
 EACH = [
     pytest.param(*kind, marks=() if n in FIRST else pytest.mark.full)
     for n, kind in enumerate(TUNING)

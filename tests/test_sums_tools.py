@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from gpub.tune.sums_world import SumsRecipe
 from tools.kl_ends import measure_ends
 from tools.masks import measure_masks
@@ -17,6 +19,9 @@ def test_each_seed_is_trained_with_the_mask_and_without(tmp_path, monkeypatch):
     assert len(rows) == 4 and len(set(rows.values())) == 4
 
 
+@pytest.mark.full(
+    instead="test_peers.py::test_the_penalty_in_the_reward_ends_where_the_formula_says"
+)
 def test_ends_are_measured_from_a_student_of_each_seed(tmp_path):
     made = measure_ends(
         tmp_path / "ends.json",
