@@ -269,9 +269,6 @@ Llama.loss = cramped
 """
 
 
-@pytest.mark.full(
-    instead="test_train_chat.py::test_too_little_money_is_said_and_the_machine_is_given_back"
-)
 def test_what_goes_wrong_is_said_and_the_machine_is_given_back(root, tmp_path):
     """A compilation and a mirror that fail, and a step that shrinks, are lines on the page and in
     its log; the cell that then ends in an error ends the rent too"""
