@@ -8,12 +8,12 @@ export PYTHON
 LIMITED = $(TEST_ENV) $(BIN)/python tools/limit.py '$(LIMIT)'
 # one file is one process's: its tests share what they train; files in the order of their names, for
 # the long ones have few tests and would else come last
-PYTEST = $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder tests
+PYTEST = $(BIN)/python -m pytest -q --dist loadfile --no-loadscope-reorder tests
 # What only `make test-all` runs: the chapters, which tell with what the library's notebooks and tests/
 # have asked already, and notebooks whose functions tests/ ask the same of (parallel of test_parallel,
 # train_1b and train_chat of the tests of that name, ...). What starts with _ or . no test runs.
 CHAPTERS := ^(season[0-9])$$|^[_.]
-LATER := ^(bench_train|bench_ladder|parallel|hub|trainer|preflight|grade_tune|growing|sandbox|results|methods|run|losses|initial|samples|ladder|demo|head|optim|museum_bugs|adapter|steps|evaluate|compiled|grade|tune_commands|museum_blog|bench_rungs|runner|phase_watch|cluster|sums_world|train_1b|train_chat|reading|forensics_commands|corpus|doctor|tasks|verify|lost_process|scoring|alarms|bench_generate|step_recorder|packing|bill|training_run|bpe|sums|before_paying|memory)\.|^[_.]
+LATER := ^(bench_train|bench_ladder|parallel|hub|trainer|preflight|grade_tune|growing|sandbox|results|methods|run|losses|initial|samples|ladder|demo|head|optim|museum_bugs|adapter|steps|evaluate|compiled|grade|tune_commands|museum_blog|bench_rungs|runner|phase_watch|cluster|sums_world|train_1b|train_chat|reading|forensics_commands|corpus|doctor|tasks|verify|lost_process|scoring|alarms|bench_generate|step_recorder|packing|bill|training_run|bpe|sums|before_paying|memory|frames|talk|bench_rates|pool)\.|^[_.]
 NOT_LATER = --skip_file_re '$(LATER)' --skip_folder_re '$(CHAPTERS)'
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -31,20 +31,20 @@ train: .venv/core.stamp  ## train the 400K Shakespeare model (ARGS="--steps 100 
 test: .venv/dev.stamp    ## each property once: the library's notebooks, then tests/ (about 6 minutes on two cores)
 	@echo '1 of 2: notebooks of the library at reduced scale, two at a time (about 1 minute on two quiet cores)'
 	@$(LIMITED) $(BIN)/nbdev_test --n_workers 2 --timing $(NOT_LATER)
-	@echo '2 of 2: tests/, in three processes (about 5 minutes on two quiet cores)'
-	@$(LIMITED) $(PYTEST) -m 'not slow and not full'
+	@echo '2 of 2: tests/, in two processes (about 5 minutes on two quiet cores)'
+	@$(LIMITED) $(PYTEST) -n 2 -m 'not slow and not full'
 	@echo 'make test: notebooks and tests/ passed; make test-all runs the chapters too, and more seeds and kinds'
 
 test-all: .venv/dev.stamp ## all notebooks, and the tests of every seed and kind too; what CI runs
 	@echo '1 of 2: all notebooks at reduced scale, two at a time (about 5 minutes on two quiet cores)'
 	@$(LIMITED) $(BIN)/nbdev_test --n_workers 2 --timing
 	@echo '2 of 2: tests/ with every seed and kind, in three processes (about half an hour on two quiet cores)'
-	@$(LIMITED) $(PYTEST)
+	@$(LIMITED) $(PYTEST) -n 3
 	@echo 'make test-all: notebooks and tests/ passed'
 
 test-slow: .venv/dev.stamp  ## the tests that take minutes each
 	@echo 'the slow tests of tests/, in three processes (about half an hour on two quiet cores)'
-	@$(LIMITED) $(PYTEST) -m slow
+	@$(LIMITED) $(PYTEST) -n 3 -m slow
 
 lab: .venv/dev.stamp     ## JupyterLab on the chapters
 	@$(BIN)/jupyter lab nbs $(if $(filter 0,$(shell id -u 2>&1)),--allow-root) $(ARGS)
