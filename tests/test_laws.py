@@ -789,7 +789,6 @@ def test_imports_no_notebook_tools(root):
     assert without(root, block=False) == []
 
 
-@pytest.mark.full(instead="test_imports_no_notebook_tools")
 def test_works_without_notebook_tools(root):
     assert without(root, block=True) == []
 
