@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from marks import first_ones
 
 from gpub.cli.evals import eval_command
 from gpub.core import GpubError
@@ -556,21 +557,24 @@ GONE = object()
 
 @pytest.mark.parametrize(
     "keys, value",
-    [
-        ("run", GONE),
-        ("parameters", GONE),
-        ("parameters", ["x"]),
-        ("tasks lambada", ["x"]),
-        ("tasks lambada n", ["x"]),
-        ("tasks lambada items", GONE),
-        ("tasks lambada shots", GONE),
-        ("tasks lambada metrics", ["x"]),
-        ("tasks lambada metrics acc", ["x"]),
-        ("tasks lambada metrics acc score", "x"),
-        ("tasks lambada metrics acc controls", GONE),
-        ("tasks lambada outcomes", GONE),
-        ("tasks lambada outcomes acc", ["x"]),
-    ],
+    first_ones(
+        3,
+        [
+            ("run", GONE),
+            ("parameters", GONE),
+            ("parameters", ["x"]),
+            ("tasks lambada", ["x"]),
+            ("tasks lambada n", ["x"]),
+            ("tasks lambada items", GONE),
+            ("tasks lambada shots", GONE),
+            ("tasks lambada metrics", ["x"]),
+            ("tasks lambada metrics acc", ["x"]),
+            ("tasks lambada metrics acc score", "x"),
+            ("tasks lambada metrics acc controls", GONE),
+            ("tasks lambada outcomes", GONE),
+            ("tasks lambada outcomes acc", ["x"]),
+        ],
+    ),
 )
 def test_results_damaged_by_hand(run, files, tmp_path, keys, value):
     file = tmp_path / "r.json"

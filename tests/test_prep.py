@@ -21,6 +21,7 @@ import pytest
 from contracts import refuses
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from marks import first_ones
 
 from gpub.core import GpubError
 from gpub.data.batches import Batches
@@ -301,17 +302,20 @@ def test_a_second_process_is_refused(corpus, tokenizer, tmp_path):
 
 @pytest.mark.parametrize(
     "name, how",
-    [
-        (".work/plan.json", b"5"),
-        (".work/scan.json", b"[]"),
-        (".work/tokenizer/sample.json", b"5"),
-        (".progress.json", b"5"),
-        (".work/store/documents/*/000000.arrow", b""),
-        (".work/store/documents/*/000000.arrow", None),
-        (".work/store/ids-*/*/000000.arrow", None),
-        ("train-00000.bin.part", None),
-        ("val-00000.docs.part", None),
-    ],
+    first_ones(
+        3,
+        [
+            (".work/plan.json", b"5"),
+            (".work/scan.json", b"[]"),
+            (".work/tokenizer/sample.json", b"5"),
+            (".progress.json", b"5"),
+            (".work/store/documents/*/000000.arrow", b""),
+            (".work/store/documents/*/000000.arrow", None),
+            (".work/store/ids-*/*/000000.arrow", None),
+            ("train-00000.bin.part", None),
+            ("val-00000.docs.part", None),
+        ],
+    ),
 )
 def test_damage_while_nothing_ran_is_one_line(corpus, tokenizer, tmp_path, name, how, monkeypatch):
     "Another content of the same size too: what was committed has its checksum"
