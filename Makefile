@@ -35,11 +35,11 @@ test: .venv/dev.stamp    ## each property once: the library's notebooks, then te
 	@$(LIMITED) $(PYTEST) -n 2 -m 'not slow and not full'
 	@echo 'make test: notebooks and tests/ passed; make test-all runs the chapters too, and more seeds and kinds'
 
-test-all: .venv/dev.stamp ## all notebooks, and the tests of every seed and kind too; what CI runs
+test-all: .venv/dev.stamp ## all notebooks, and the tests of every seed and kind too (FULL=2/5: a fifth of these, as CI does)
 	@echo '1 of 2: all notebooks at reduced scale, two at a time (about 5 minutes on two quiet cores)'
 	@$(LIMITED) $(BIN)/nbdev_test --n_workers 2 --timing
-	@echo '2 of 2: tests/ with every seed and kind, in three processes (about half an hour on two quiet cores)'
-	@$(LIMITED) $(PYTEST) -n 3
+	@echo '2 of 2: tests/ with $(if $(FULL),share $(FULL) of the seeds and kinds,every seed and kind), in two processes (about $(if $(FULL),10 minutes,half an hour) on two quiet cores)'
+	@$(LIMITED) $(PYTEST) -n 2 $(if $(FULL),--full $(FULL))
 	@echo 'make test-all: notebooks and tests/ passed'
 
 test-slow: .venv/dev.stamp  ## the tests that take minutes each

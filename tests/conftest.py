@@ -20,7 +20,7 @@ from gpub.data.bpe import BPETokenizer
 from gpub.data.plays import plays
 from gpub.data.shards import ShardWriter
 
-pytest_plugins = ["interrupted"]
+pytest_plugins = ["interrupted", "share_of_full"]
 
 
 gc.disable()  # looking for garbage takes a third of the time that importing all tests takes

@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from share_of_full import falls_to, share
 
 TESTS = Path(__file__).parent
 
@@ -32,9 +34,49 @@ def test_a_stage_says_how_long_it_takes_and_has_a_limit(root, target):
 
 
 def test_ci_runs_everything(root):
+    "Of the tests marked `full` a fifth with each commit, and all of them on Mondays"
     assert "make test-all" in (root / ".ci/run").read_text(encoding="utf-8")
+    weekly = (root / ".github/workflows/test.yml").read_text(encoding="utf-8")
+    assert (
+        "cron: '0 5 * * 1'" in weekly and "- run: .venv/bin/python -m pytest -q tests\n" in weekly
+    )
     text = "\n".join(recipe(root, "test-all"))
     assert "-m " not in text and "NOT_LATER" not in text and "--skip" not in text
+
+
+def test_the_shares_of_full_are_all_of_them():
+    names = [f"tests/test_a.py::test_b[{n}]" for n in range(400)]
+    shares = [{n for n in names if falls_to(n, k, 5)} for k in range(1, 6)]
+    assert sum(map(len, shares)) == len(set().union(*shares)) == 400
+    assert all(60 <= len(one) <= 100 for one in shares)
+    assert share("5/5") == (5, 5)
+    for wrong in ("0/5", "6/5", "2", "a/5"):
+        with pytest.raises(pytest.UsageError, match=f"--full {wrong}"):
+            share(wrong)
+
+
+@pytest.mark.parametrize("wanted", ("1/2", "2/2"))
+def test_a_share_leaves_every_day_tests_alone(tmp_path, wanted):
+    shutil.copy(TESTS / "share_of_full.py", tmp_path)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    full\n")
+    (tmp_path / "test_a.py").write_text(
+        "import pytest\n"
+        "def test_daily(): pass\n"
+        "@pytest.mark.parametrize('n', range(8))\n"
+        "@pytest.mark.full\n"
+        "def test_later(n): pass\n"
+    )
+    argv = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "share_of_full"]
+    done = subprocess.run(
+        [*argv, "--full", wanted, "test_a.py"], cwd=tmp_path, capture_output=True, text=True
+    )
+    asked = [line for line in done.stdout.splitlines() if "::" in line]
+    number, shares = share(wanted)
+    all_later = [f"test_a.py::test_later[{n}]" for n in range(8)]
+    assert asked == [
+        "test_a.py::test_daily",
+        *(t for t in all_later if falls_to(t, number, shares)),
+    ]
 
 
 def test_notebooks_that_only_test_all_runs_exist(root):
