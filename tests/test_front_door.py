@@ -272,10 +272,10 @@ def test_readme_samples_are_the_runs(root):
     assert len(quoted) > 2 and [s for s, t in quoted if f"\n{t}" not in known.get(s, "")] == []
 
 
-def started(root, folder, argv, before=()):
-    "(exit code, what it said) of `gpub` where Ctrl-C comes while torch is on its way"
+def started(root, folder, argv, before=(), comes="SIGINT"):
+    "(exit code, what it said) of `gpub` where a signal comes while torch is on its way"
     (folder / "torch.py").write_text(
-        'import signal; signal.raise_signal(signal.SIGINT); raise SystemExit("went on")'
+        f'import signal; signal.raise_signal(signal.{comes}); raise SystemExit("went on")'
     )
     env = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{root}"}
     done = subprocess.run(
@@ -289,15 +289,17 @@ def started(root, folder, argv, before=()):
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("how", ("module", "script"))
-def test_ctrl_c_while_torch_is_on_its_way(root, tmp_path, how):
+@pytest.mark.parametrize(
+    "how, comes", [("module", "SIGINT"), ("script", "SIGINT"), ("module", "SIGTERM")]
+)
+def test_a_signal_while_torch_is_on_its_way(root, tmp_path, how, comes):
     module, name = re.search(
         r"^console_scripts = gpub=(\S+):(\w+)$",
         (root / "settings.ini").read_text(encoding="utf-8"),
         re.M,
     ).groups()
     argv = ["-m", "gpub"] if how == "module" else ["-c", f"from {module} import {name}; {name}()"]
-    assert started(root, tmp_path, argv) == (130, "gpub: stopped\n")
+    assert started(root, tmp_path, argv, comes=comes) == (130, "gpub: stopped\n")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a job that ignores Ctrl-C is made by a shell")

@@ -15,6 +15,7 @@ import click
 from .. import __version__
 from .hints import usage_line
 from .options import DeferredCommand, LazyGroup
+from .start import sigterm_as_ctrl_c
 from ..core import GpubError, visible_text
 from ..progress import write_now
 from ..record.folder import Interrupted
@@ -271,7 +272,8 @@ def main():
             stream.reconfigure(errors="backslashreplace")
     try:
         # the bill of a run counts from here: reading torch from the disk is paid for as well
-        cli.main(standalone_mode=False, obj=time.perf_counter())
+        with sigterm_as_ctrl_c():
+            cli.main(standalone_mode=False, obj=time.perf_counter())
     except click.exceptions.NoArgsIsHelpError as e:
         click.echo(e.format_message())
         sys.exit(0)

@@ -101,12 +101,24 @@ def _clean_children() -> Iterator[None]:
     import multiprocess
 
     before = multiprocess.get_start_method(allow_none=True)
+    manager = multiprocess.Manager
     clean = "forkserver" if "forkserver" in multiprocess.get_all_start_methods() else "spawn"
     multiprocess.set_start_method(clean, force=True)
+    multiprocess.Manager = _manager_that_leaves
     try:
         yield
     finally:
+        multiprocess.Manager = manager
         multiprocess.set_start_method(before, force=True)
+
+
+def _manager_that_leaves() -> Any:
+    "Start datatrove's process of queues so that it ends with this one, killed or not"
+    from multiprocess.managers import SyncManager
+
+    manager = SyncManager()
+    manager.start(leave_with, ("multiprocess",))
+    return manager
 
 
 def _run_on_slurm(common: dict[str, Any], tasks: int):
