@@ -221,3 +221,64 @@ def test_the_map_of_the_front_page_names_the_chapters_as_their_pages_do(root):
             title = re.match("# (.+)", "".join(cells(page)[0]["source"]))[1]
             titles.append(f"{number} {title}".strip())
         assert drawn == titles
+
+
+def folded(cell):
+    "Whether what a cell prints is opened by the reader, on the site and in JupyterLab"
+    hidden = cell["metadata"].get("jupyter", {}).get("outputs_hidden") is True
+    return "#| output-fold: true\n" in "".join(cell["source"]) and hidden
+
+
+def answered_at_once(page):
+    """Guesses of a page whose answer can be read before it is opened: it neither follows in a fold
+    of the text, nor is the next output folded (a frame moves only when it is touched)"""
+    wrong, waiting = [], None
+    for cell in cells(page):
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            asked = text.rsplit("*Guess", 1)[1:]
+            if asked:
+                waiting = None if "<details" in asked[0] else cell["id"]
+        elif waiting and cell["outputs"]:
+            frames = ["<iframe" in json.dumps(output) for output in cell["outputs"]]
+            if all(frames):
+                continue
+            if not folded(cell):
+                wrong.append(f"{waiting}: answered by {cell['id']}")
+            waiting = None
+    return wrong
+
+
+def test_a_guess_is_not_answered_at_once(root):
+    pages = sorted((root / "nbs/season1").glob("0*.ipynb"))
+    asked = sum(source(page).count("*Guess") for page in pages)
+    wrong = {page.name: answered_at_once(page) for page in pages}
+    assert asked > 40 and not any(wrong.values()), wrong
+
+
+def test_a_guess_that_is_answered_at_once_is_found(tmp_path):
+    def page(*parts):
+        page = tmp_path / "page.ipynb"
+        page.write_text(json.dumps(dict(cells=parts)))
+        return answered_at_once(page)
+
+    def prose(text):
+        return dict(cell_type="markdown", id="ask", source=text)
+
+    def code(text, hidden=False, output="4"):
+        metadata = {"jupyter": {"outputs_hidden": True}} if hidden else {}
+        outputs = [{"text": output}] if output else []
+        return dict(cell_type="code", id="say", source=text, outputs=outputs, metadata=metadata)
+
+    ask, fold = prose("*Guess: how many?*"), "#| output-fold: true\nprint(4)"
+    frame, silent = code("f()", output="<div><iframe src='a'>"), code("n = 4", output="")
+    assert page(ask, code(fold, hidden=True)) == []
+    assert page(prose("*Guess* <details>4</details>"), code("print(4)")) == []
+    assert page(code("print(4)"), ask) == []
+    assert page(ask, frame, silent, code(fold, hidden=True), code("print(4)")) == []
+    said = ["ask: answered by say"]
+    assert page(ask, silent, code("print(4)")) == said
+    assert page(ask, code(fold)) == said, "open in JupyterLab"
+    assert page(ask, code("print(4)", hidden=True)) == said, "open on the site"
+    assert page(prose("<details>5</details> *Guess*"), code("print(4)")) == said
+    assert page(ask, frame, prose("Now look."), code("print(4)")) == said

@@ -14,6 +14,7 @@ from gpub.model.llama import Llama, LlamaConfig
 from gpub.train.compiled import CompiledBlocks
 from gpub.train.config import TrainConfig
 from gpub.train.kernels import pick_attention
+from gpub.train.loop import forward_backward
 from gpub.train.memory import MicroBatcher, TokenBatch, next_token_loss
 
 CFG = LlamaConfig(
@@ -58,7 +59,7 @@ def test_training_and_writing_run_in_their_own_order(monkeypatch):
     model, orders = Llama(CFG), watched(monkeypatch)
     fit = MicroBatcher(model, TrainConfig(steps=1, grad_checkpoint="full"))
     ids = torch.randint(50, (2, 2, 16))
-    fit.accumulate(partial(next_token_loss, model.loss), TokenBatch.whole(*ids))
+    forward_backward(partial(next_token_loss, model.loss), TokenBatch.whole(*ids), fit)
     assert len(orders) == 4  # two blocks, and again in the backward pass
     assert {*orders} == {(Kernel.CUDNN_ATTENTION, True)}
     orders.clear()
@@ -80,9 +81,10 @@ def test_the_order_is_no_obstacle_to_one_graph_a_block(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda f, **how: real(f, backend="aot_eager", **how))
     model = Llama(CFG)
     fit = MicroBatcher(model, TrainConfig(steps=1))
-    assert fit.accumulate(
+    assert forward_backward(
         partial(next_token_loss, CompiledBlocks(fit)),
         TokenBatch.whole(*torch.randint(50, (2, 2, 16))),
+        fit,
     )[0].isfinite()
     torch._dynamo.reset()
 

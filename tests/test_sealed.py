@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from gpub.core import GpubError
 from gpub.plans.ladder import read_forecast
+from tools.sealed import refuse_known
 
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "data/runs"
@@ -160,3 +162,15 @@ def test_an_older_receipt_and_a_forecast_without_a_grade_are_found(runs):
     shutil.copy(ahead / "w64-3072k.json", ahead / "w64-9999k.json")
     faults = "\n".join(faults_of_grades(runs))
     assert "elsewhere/again" in faults and "w64-9999k.json has no grade" in faults
+
+
+def test_an_open_forecast_is_sealed_and_has_no_run():
+    for path in (RUNS / "ladder-forecast/open").glob("*.json"):
+        forecast = read_forecast(path)
+        run = RUNS / "ladder-forecast" / path.stem.removesuffix(f"-{forecast['role']}")
+        assert not (run / "result.json").exists(), f"{path.name} is to be graded"
+
+
+def test_only_a_width_that_nobody_has_trained_is_sealed():
+    with pytest.raises(GpubError, match="a run of width 64: nobody can forecast it"):
+        refuse_known(64)

@@ -1,7 +1,9 @@
 "The engine where no run on a CPU would go: a resume on a GPU, a full memory, masked targets"
 
+import traceback
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+import gpub
 from gpub.core import GpubError
 from gpub.data.batch import Batch
 from gpub.device import seed_everything
@@ -23,6 +26,7 @@ from gpub.train.loop import (
     context_length_at,
     context_lengths,
     evaluate,
+    forward_backward,
     train_next_token,
 )
 from gpub.train.memory import (
@@ -40,7 +44,9 @@ from gpub.train.optim import (
     optimizer_state,
     restore_optimizers,
 )
+from gpub.train.options import RunOptions
 from gpub.train.parallel import World
+from gpub.train.trainer import Trainer
 
 TINY = GPTConfig(vocab_size=11, context_length=8, d_model=16, n_layers=2, n_heads=2)
 CFG = TrainConfig(steps=1, batch_tokens=64)
@@ -178,7 +184,7 @@ def test_a_step_shrinks_whatever_says_that_memory_is_full(error):
         return model.loss(x, y)
 
     fit = MicroBatcher(model, CFG, log=said.append)
-    fit.accumulate(partial(next_token_loss, cramped), TokenBatch.whole(x, y))
+    forward_backward(partial(next_token_loss, cramped), TokenBatch.whole(x, y), fit)
     assert fit.micro == 2 and len(said) == 2
     assert torch.allclose(gradient(model), whole, atol=1e-6)
 
@@ -390,7 +396,7 @@ def test_no_step_waits_for_the_device():
     model = tiny()
     fit = MicroBatcher(model, SimpleNamespace(grad_checkpoint="off", micro_batch=3, depths=()))
     with Reads():
-        fit.accumulate(partial(next_token_loss, model.loss), TokenBatch.whole(x, y))
+        forward_backward(partial(next_token_loss, model.loss), TokenBatch.whole(x, y), fit)
     assert not reads
 
 
@@ -419,3 +425,27 @@ def test_muon_holds_a_few_matrices_at_a_time_in_bf16(monkeypatch):
     monkeypatch.setattr(Muon, "_turn", noted)
     Muon(matrices, dtype=torch.bfloat16).step()
     assert stacks == [(8, torch.bfloat16), (8, torch.bfloat16), (4, torch.bfloat16)]
+
+
+def test_four_functions_from_the_entry_to_backward(text, tmp_path, monkeypatch):
+    "Who steps into a run with a debugger is at the gradients after `go` and three more calls"
+    package = Path(gpub.__file__).parent
+    calls, real = [], torch.Tensor.backward
+
+    def backward(loss):
+        stack = traceback.extract_stack()
+        calls.append([call.name for call in stack if package in Path(call.filename).parents])
+        real(loss)
+
+    monkeypatch.setattr(torch.Tensor, "backward", backward)
+    settings = dict(steps=2, d_model=16, n_layers=1, n_heads=2, context_length=16, batch_tokens=64)
+    options = RunOptions(
+        "shakespeare-short",
+        tmp_path / "run",
+        text,
+        settings | dict(precision="fp32", compile="no"),
+        "cpu",
+        log=lambda line: None,
+    )
+    Trainer(options).go()
+    assert calls == [["go", "steps", "train", "forward_backward"]] * 2

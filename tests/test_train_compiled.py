@@ -17,7 +17,7 @@ from gpub.model.head import chunked_loss
 from gpub.model.llama import LlamaConfig
 from gpub.train.compiled import CompiledBlocks, choose_loss, compiled_loss, compiles_by_block
 from gpub.train.config import TrainConfig
-from gpub.train.loop import NextToken, TrainParts, train
+from gpub.train.loop import NextToken, TrainParts, forward_backward, train
 from gpub.train.memory import MicroBatcher, TokenBatch, next_token_loss
 
 SMALL = dict(vocab_size=40, context_length=16, d_model=16, n_layers=9, n_heads=2)
@@ -66,9 +66,10 @@ def test_one_graph_for_all_blocks_and_the_same_gradients(cfg, mode):
         model = build(cfg)
         fit = MicroBatcher(model, TrainConfig(steps=1, grad_checkpoint=mode))
         before = graphs()
-        fit.accumulate(
+        forward_backward(
             partial(next_token_loss, CompiledBlocks(fit) if compiled else model.loss),
             TokenBatch.whole(*batch()),
+            fit,
         )
         found[compiled] = torch.cat([p.grad.flatten() for p in model.parameters()])
         assert graphs() - before == compiled
@@ -114,7 +115,7 @@ def test_a_smaller_step_and_another_mode_are_compiled_too():
         return fn(x, y)
 
     before = graphs()
-    fit.accumulate(partial(next_token_loss, cramped), TokenBatch.whole(*batch()))
+    forward_backward(partial(next_token_loss, cramped), TokenBatch.whole(*batch()), fit)
     assert fit.state() == dict(mode="selective", micro=1)
     assert graphs() == before + 1 and len(said) == 5
 

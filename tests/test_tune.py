@@ -44,7 +44,7 @@ from gpub.plans.phases import Plan, read_plan
 from gpub.record.checkpoint import save_checkpoint
 from gpub.share.hub import export_model
 from gpub.train.config import TrainConfig
-from gpub.train.loop import train
+from gpub.train.loop import forward_backward, train
 from gpub.train.memory import MicroBatcher
 from gpub.train.parallel import World
 from gpub.tune.dpo import (
@@ -531,7 +531,7 @@ def test_a_step_in_pieces_is_the_step(way):
         objective = dpo_on_sums(model) if way == "dpo" else grpo_on_sums(model, **penalty)
         batch = objective.batch(0)
         batcher = MicroBatcher(model, TrainConfig(steps=1, micro_batch=rows))
-        _, metrics = batcher.accumulate(objective.loss, batch)
+        _, metrics = forward_backward(objective.loss, batch, batcher)
         row = {name: float(value) for name, value in metrics.items()}
         grads = [p.grad for p in model.parameters() if p.grad is not None]
         return len(batch.split(rows)), row, grads
@@ -558,14 +558,14 @@ def test_memory_that_is_full_separates_no_group():
 
     batcher = MicroBatcher(objective.model, cfg, log=said.append)
     with pytest.raises(GpubError, match="with 4 sequences of .* a group of fewer than 4"):
-        batcher.accumulate(cramped, step)
+        forward_backward(cramped, step, batcher)
     assert sizes == [12, 8, 4, 4, 4]
     assert ["8 from here on, 4 passes" in said[0], "4 from here on, 8 passes" in said[1]] == [
         True
     ] * 2
     assert [mode in line for mode, line in zip(("selective", "full"), said[2:])] == [True] * 2
     with pytest.raises(GpubError, match="--set micro_batch=4$"):
-        MicroBatcher(objective.model, cfg, World(0, 2)).accumulate(cramped, step)
+        forward_backward(cramped, step, MicroBatcher(objective.model, cfg, World(0, 2)))
 
 
 def measured_signal(rewards, group):

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from ..core import GpubError, first_line
 from ..model.head import chunked_loss, fused_loss
 from .config import TrainConfig
+from .loop import forward_backward
 from gpub.train.memory import (
     MicroBatcher,
     TokenBatch,
@@ -187,7 +188,7 @@ def choose_loss(
     def step(fn: LossFunction):
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
             loss_of = partial(next_token_loss, fn)
-            micro_batcher.accumulate(loss_of, TokenBatch.whole(*batch))
+            forward_backward(loss_of, TokenBatch.whole(*batch), micro_batcher)
         model.zero_grad(set_to_none=True)
 
     if not compiles_on(device, cfg):

@@ -24,6 +24,7 @@ from ..model.gpt import causal_attention, fused_attention
 from ..model.llama import grouped_attention, repeat_kv_heads
 from .compiled import seconds_per_call
 from .config import TrainConfig
+from .loop import forward_backward
 from .memory import MicroBatcher, TokenBatch, next_token_loss
 
 # %% ../../nbs/lib/train/kernels.ipynb #a00bc0a4
@@ -114,7 +115,7 @@ def forward_backward_seconds(
 
     def step():
         with torch.autocast(x.device.type, dtype, enabled=dtype != torch.float32):
-            micro_batcher.accumulate(partial(next_token_loss, model.loss), batch)
+            forward_backward(partial(next_token_loss, model.loss), batch, micro_batcher)
 
     step()
     times = []

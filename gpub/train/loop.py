@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['BatchFunction', 'context_length_at', 'depth_at', 'context_lengths', 'StepBatch', 'Objective', 'NextToken', 'Diverged',
-           'TrainStep', 'TrainParts', 'train', 'train_next_token', 'evaluate']
+           'TrainStep', 'TrainParts', 'forward_backward', 'train', 'train_next_token', 'evaluate']
 
 # %% ../../nbs/lib/train/loop.ipynb #ed19aa74
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from ..core import GpubError
 from ..data.batch import Batch
+from ..model.attention import attention_kernels
 from .config import TrainConfig
 from gpub.train.memory import (
     IGNORED,
@@ -26,9 +28,10 @@ from gpub.train.memory import (
     TokenBatch,
     count_targets,
     next_token_loss,
+    out_of_memory,
 )
 from .optim import make_optimizers, muon_format, own_parameters
-from .parallel import World, to_full_tensor
+from .parallel import World, local_gradients, to_full_tensor
 from .schedule import lr_factor
 
 # %% ../../nbs/lib/train/loop.ipynb #bdad7354
@@ -78,6 +81,7 @@ class StepBatch(Protocol):
 
     tokens: int  # read in the step, by all processes
     shape: tuple[int, int]  # rows of this process, tokens in each
+    least_rows: int  # that no piece separates: 1, or the answers of a group
 
     def split(self, rows: int | None) -> Sequence[Any]:
         "Cut into micro-batches of at most `rows` rows; None: leave it whole"
@@ -189,6 +193,39 @@ class TrainParts:
             )
 
 # %% ../../nbs/lib/train/loop.ipynb #bdd7f8d2
+def forward_backward(
+    loss_of: Callable[[Any], Loss],  # of a micro-batch: its share of the step's
+    batch: StepBatch,  # of one step
+    batcher: MicroBatcher,  # says how it is cut
+    # fp16's, against gradients that are too small for it; None: the loss stays as it is
+    scaler: torch.amp.GradScaler | None = None,
+) -> Loss:  # of the step, detached
+    """Sum the gradients of a step's micro-batches; where memory is full begin again, in smaller
+    ones. Raises `GpubError` when nothing smaller is left"""
+    device = next(batcher.model.parameters()).device
+    while True:
+        total = 0.0
+        metrics: dict[str, Tensor | float] = {}
+        pieces = batch.split(batcher.micro)
+        try:
+            with attention_kernels(device, batch.shape[1]):
+                for piece in pieces:
+                    # processes average their gradients once a step, with the last piece
+                    with nullcontext() if piece is pieces[-1] else local_gradients(loss_of):
+                        loss, shares = loss_of(piece)
+                        scaled = scaler.scale(loss) if scaler else loss
+                        scaled.backward()
+                    total = total + loss.detach()
+                    for name, share in shares.items():
+                        metrics[name] = metrics.get(name, 0.0) + share
+            return total, metrics
+        except Exception as e:  # a full memory comes in many classes
+            if not out_of_memory(e):
+                raise
+        # not inside `except`: the exception holds on to the activations
+        batcher.shrink(batch)
+
+
 def train(
     model: nn.Module,  # learns; frozen parameters stay as they are
     objective: Objective,  # gives what a step reads, and its loss
@@ -210,25 +247,27 @@ def train(
     first_bad_step = torch.zeros((), dtype=torch.int64, device=device)  # 0: none so far
     model.train()
     for step in range(start, cfg.steps):
+        # 1) what the step reads
         if cfg.depths:  # a model that wakes its blocks one after the other
             depth = depth_at(step, cfg, len(model.blocks))
             batcher.set_depth(depth, fresh=step == 0)
         with _matmuls_in(parts.dtype, device):
             batch = objective.batch(step)
-        # a second region of autocast: GRPO lets the model answer inside `batch`, without gradients,
-        # and the low-precision copies of weights that autocast keeps from there have none either
+        # 2) forward and backward. Another region of autocast than that of `batch`, where GRPO lets
+        # the model answer without gradients: autocast keeps copies of weights, and those have none
         with _matmuls_in(parts.dtype, device):
-            loss, metrics = batcher.accumulate(loss_of, batch, scaler.scale)
-        # blocks that still sleep: under DDP they were computed too; without a gradient neither the
-        # norm nor an optimizer sees them
+            loss, metrics = forward_backward(loss_of, batch, batcher, scaler)
+        # DDP computed the blocks that sleep too; neither the norm nor an optimizer may see them
         for p in batcher.frozen:
             p.grad = None
+        # 3) clip
         grad_norm = _clip_gradients(params, opts, scaler, cfg.clip)
+        # 4) step
         factor = lr_factor(step, cfg)
-        _update(opts, scaler, factor)
+        _step_optimizers(opts, scaler, factor)
+        # 5) tell; nothing here waits for the device
         finite = torch.isfinite(loss)
-        # an fp16 scaler itself skips the steps whose gradients overflow
-        if not scaler.is_enabled():
+        if not scaler.is_enabled():  # fp16's itself skips the steps whose gradients overflow
             finite = finite & torch.isfinite(grad_norm)
         is_first_bad = (first_bad_step == 0) & ~finite
         first_bad_step = torch.where(is_first_bad, step + 1, first_bad_step)
@@ -281,7 +320,9 @@ def _clip_gradients(
     return norm
 
 
-def _update(opts: list[torch.optim.Optimizer], scaler: torch.amp.GradScaler, factor: float):
+def _step_optimizers(
+    opts: list[torch.optim.Optimizer], scaler: torch.amp.GradScaler, factor: float
+) -> None:
     "Let each optimizer move its parameters, at its peak rates times `factor`"
     for optimizer in opts:
         for group in optimizer.param_groups:

@@ -8,7 +8,6 @@ __all__ = ['Loss', 'KEPT', 'count_targets', 'TokenBatch', 'next_token_loss', 'ba
 
 # %% ../../nbs/lib/train/memory.ipynb #83dfc0a2
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,7 +17,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from ..core import GpubError
-from ..model.attention import attention_kernels
 from ..model.gpt import LayerContext, apply_block
 from ..model.architecture import MODES
 from .config import TrainConfig
@@ -33,11 +31,6 @@ def count_targets(
     return (y != IGNORED).sum()
 
 
-def _unscaled(loss: Tensor) -> Tensor:
-    "What a run without fp16 does to its loss"
-    return loss
-
-
 @dataclass(frozen=True)
 class TokenBatch:
     "Some rows of a step in which every next token is to be predicted"
@@ -46,6 +39,7 @@ class TokenBatch:
     targets_bt: Tensor  # int64, `IGNORED` where nothing is asked
     step_targets: Tensor  # targets of the whole step, the mean over its processes
     tokens: int  # read in the step, by all processes
+    least_rows = 1  # any row may be a piece of its own
 
     @classmethod
     def whole(cls, ids_bt: Tensor, targets_bt: Tensor) -> "TokenBatch":
@@ -246,50 +240,18 @@ class MicroBatcher:
         "What a checkpoint keeps"
         return dict(mode=self.mode, micro=self.micro)
 
-    def accumulate(
-        self,
-        loss_of: Callable[[Any], Loss],  # of a piece
-        batch: Any,  # of a step: it has a shape, and splits
-        scale: Callable[[Tensor], Tensor] = _unscaled,  # multiplies the loss (fp16's scaler)
-    ) -> Loss:  # of the step, detached
-        """Sum the gradients of a step's pieces, again and in smaller ones until they fit; raises
-        `GpubError` when nothing smaller is left"""
-        device = next(self.model.parameters()).device
-        while True:
-            total = 0.0
-            metrics: dict[str, Tensor | float] = {}
-            pieces = batch.split(self.micro)
-            try:
-                with attention_kernels(device, batch.shape[1]):
-                    for i, piece in enumerate(pieces, 1):
-                        # DDP talks once a step: with the last piece
-                        last = i == len(pieces)
-                        quiet = nullcontext if last else getattr(loss_of, "no_sync", nullcontext)
-                        with quiet():
-                            loss, shares = loss_of(piece)
-                            scale(loss).backward()
-                        total = total + loss.detach()
-                        for name, share in shares.items():
-                            metrics[name] = metrics.get(name, 0.0) + share
-                return total, metrics
-            except Exception as e:  # a full memory comes in many classes
-                if not out_of_memory(e):
-                    raise
-            # here, because the handled exception would keep the activations alive
-            self.model.zero_grad(set_to_none=True)
-            if device.type == "cuda":
-                torch.cuda.empty_cache()
-            # the answers of a group are compared with each other: no piece separates them
-            self.shrink(*batch.shape, least=getattr(batch, "least_rows", 1))
-
     def shrink(
         self,
-        rows: int,  # sequences in the batch
-        context_length: int,  # tokens in each
-        least: int = 1,  # sequences that no piece separates; `rows` is a multiple of it
+        batch: Any,  # a `StepBatch` whose pieces were too large
     ):
-        """The next smaller way: half the micro-batch, at the least one the next mode of
-        checkpointing"""
+        """Let go of a step that did not fit, and take the next smaller way: half the micro-batch,
+        at the least one the next mode of checkpointing; raises `GpubError` when nothing smaller is
+        left"""
+        self.model.zero_grad(set_to_none=True)
+        if next(self.model.parameters()).device.type == "cuda":
+            torch.cuda.empty_cache()
+        rows, context_length = batch.shape
+        least = batch.least_rows
         units = max(1, min(self.micro or rows, rows) // least)
         now = units * least
         few = "one sequence" if least == 1 else f"{least} sequences"

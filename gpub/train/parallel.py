@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PATIENCE', 'Relayed', 'World', 'divide_stack', 'to_full_tensor', 'shard_like', 'Sharded', 'device_mesh', 'shard',
-           'fill_slices', 'is_sliced', 'share_gradients']
+           'fill_slices', 'is_sliced', 'share_gradients', 'local_gradients']
 
 # %% ../../nbs/lib/train/parallel.ipynb #1c6c7cf6
 import functools
@@ -12,7 +12,7 @@ import inspect
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
@@ -366,3 +366,10 @@ def share_gradients(
         gradient_as_bucket_view=True,
         **{_SYNC_BUFFERS: False},  # they are tables, the same everywhere
     )
+
+
+def local_gradients(
+    loss_fn: Callable,  # from `share_gradients`
+) -> AbstractContextManager:
+    "Return a context in which gradients stay in this process; alone there is nothing to do"
+    return loss_fn.no_sync() if hasattr(loss_fn, "no_sync") else nullcontext()

@@ -126,6 +126,7 @@ class PairBatch:
     answered: Tensor  # tokens of its better answers, the mean over the processes
     tokens: int  # read in the step, by all processes
     shape: tuple[int, int]  # pairs of the whole step here, tokens of the longest answer
+    least_rows = 1  # any pair may be a piece of its own
 
     def split(
         self,

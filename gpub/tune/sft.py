@@ -31,6 +31,7 @@ class ChatBatch:
     packed: Batch  # on the model's device
     learned: Tensor  # tokens that the whole step learns from, the mean over its processes
     tokens: int  # read in the step, by all processes
+    least_rows = 1  # any row may be a piece of its own
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -9,7 +9,14 @@ import torch
 from gpub.core import GpubError
 from gpub.device import seed_everything
 from gpub.model.gpt import GPT, GPTConfig
-from gpub.train.parallel import Relayed, World, shard, share_gradients, to_full_tensor
+from gpub.train.parallel import (
+    Relayed,
+    World,
+    local_gradients,
+    shard,
+    share_gradients,
+    to_full_tensor,
+)
 
 
 def tell(line):
@@ -39,7 +46,7 @@ with world.joined(device):
     first = 2 * world.rank
     for row in (first, first + 1):  # two micro-batches; DDP shares gradients with the last one
         last = row == first + 1
-        with nullcontext() if last else fn.no_sync():
+        with nullcontext() if last else local_gradients(fn):
             (fn(x[row : row + 1], y[row : row + 1]) / 2).backward()
     got = {n: to_full_tensor(p.grad) for n, p in model.named_parameters()}
     alone = new_model()
