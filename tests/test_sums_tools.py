@@ -2,11 +2,13 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from gpub.tune.sums_world import SumsRecipe
 from tools.kl_ends import measure_ends
 from tools.masks import measure_masks
+from tools.pass_at_k import METHODS, measure_pass_at_k, pass_at
 
 TINY = SumsRecipe(sums_steps=2, plays_steps=2, sft_steps=2, rows=8, chats=8, exam=20)
 
@@ -36,3 +38,20 @@ def test_ends_are_measured_from_a_student_of_each_seed(tmp_path):
     starts = {(row["seed"], row["penalty"]): row["start"] for row in made["rows"]}
     assert len(starts) == 6
     assert starts[0, "k3"] == starts[0, "reward"] != starts[1, "reward"] == starts[1, "k3"]
+
+
+def test_pass_at_k_is_the_share_of_questions_with_a_right_answer_among_k():
+    p_n = np.array([0.0, 1.0, 0.5, 0.1])
+    for tries in (1, 2, 8):
+        by_hand = np.mean([1 - (1 - p) ** tries for p in p_n])
+        assert pass_at(p_n, tries) == pytest.approx(by_hand, abs=1e-9)
+
+
+def test_a_coin_and_a_rule_start_from_one_student_and_end_elsewhere(tmp_path):
+    made = measure_pass_at_k(
+        tmp_path / "pass.json", tmp_path / "runs", TINY, steps=1, questions=2, seeds=(0,)
+    )
+    assert made == json.loads((tmp_path / "pass.json").read_text())
+    rows = {row["method"]: row["p"] for row in made["rows"]}
+    assert list(rows) == ["student", *METHODS]
+    assert len({tuple(p) for p in rows.values()}) >= 3

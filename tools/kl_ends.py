@@ -138,9 +138,9 @@ def measure_ends(
 
 def _measure_end(world: SumsWorld, cfg: GrpoConfig, steps: int, exact_steps: int) -> dict:
     "A row of the receipt: one student, one penalty"
-    student = _student(world, cfg.seed).model
+    student = student_of(world, cfg.seed).model
     settings = dict(steps=steps, rate=1e-3, sft=world.recipe.sft_steps, **cfg.to_dict())
-    learner = _student(world, cfg.seed).model
+    learner = student_of(world, cfg.seed).model
     steps_of = _reinforced(world, student, cfg, steps)
     run = world.trained("grpo-long", learner, settings, steps_of, _right_now(world), 25)
     ends_n = chain_ends(cfg.penalty, cfg.beta, _right_path(world, student, 500), exact_steps)
@@ -157,7 +157,7 @@ def _measure_end(world: SumsWorld, cfg: GrpoConfig, steps: int, exact_steps: int
     )
 
 
-def _student(world: SumsWorld, seed: int) -> Trained:
+def student_of(world: SumsWorld, seed: int) -> Trained:
     "The base after fine-tuning, on other examples for each seed"
     if seed == 0:
         return world.sft()
