@@ -74,6 +74,7 @@ KINDS = {
     "gpt2 untied": (replace(GPT2, tied=False), CHARS),
     "gpt2 without biases": (replace(GPT2, bias=False), CHARS),
     "gpt2 of byte pairs": (GPT_OF_PAIRS, BPE),
+    "llama with normed queries": (replace(LLAMA, qk_norm="per_head"), BPE),
 }
 CASES = [pytest.param(*v, id=k) for k, v in KINDS.items()]
 
@@ -427,7 +428,7 @@ REFUSED = [  # the folder's family, what is done to it, what is said
     ("llama", setting(head_dim=16), r"q_proj.* has shape .* config.json asks for \(128, 32\)"),
     ("llama", setting(sliding_window=32), "sliding_window = 32; gpub's llama has none"),
     ("llama", setting(quantization_config={"bits": 4}), "quantization_config"),
-    ("llama", setting(model_type="mamba"), "'mamba'.*gpt2, llama and qwen2"),
+    ("llama", setting(model_type="mamba"), "'mamba'.*gpt2, llama, qwen2 and qwen3"),
     ("llama", setting(num_attention_heads=5), "5 n_heads and 2 n_kv_heads"),
     ("llama", setting(num_attention_heads=5, head_dim=None), "d_model 32 and 5 heads"),
     ("llama", setting(num_attention_heads="four"), "n_heads must be a whole number .* got 'four'"),
@@ -614,7 +615,9 @@ def test_weights_that_are_no_numbers(exported, bad, value):
 
 @pytest.mark.parametrize("kind", [["llama"], {"llama": 1}, 3, None])
 def test_a_model_type_that_is_no_word(kind):
-    with pytest.raises(GpubError, match="model_type is .*: gpub imports gpt2, llama and qwen2"):
+    with pytest.raises(
+        GpubError, match="model_type is .*: gpub imports gpt2, llama, qwen2 and qwen3"
+    ):
         from_config({"model_type": kind})
 
 
@@ -826,11 +829,11 @@ def test_gguf_reads_back_equal(cfg, tok, tmp_path):
     )
     kind = field("general.architecture")
     assert field(f"{kind}.context_length") == 64 and field(f"{kind}.attention.head_count") == 4
-    if kind == "llama":
+    if kind != "gpt2":
         assert (
-            field("llama.attention.head_count_kv") == 2
-            and field("llama.rope.freq_base") == cfg.rope_base
-            and field("llama.rope.dimension_count") == 8
+            field(f"{kind}.attention.head_count_kv") == 2
+            and field(f"{kind}.rope.freq_base") == cfg.rope_base
+            and field(f"{kind}.rope.dimension_count") == 8
         )
     if tok is BPE:
         assert (

@@ -61,6 +61,7 @@ SHAPED = {
     "one kv head": replace(TOY, n_kv_heads=1),
     "all kv heads": replace(TOY, n_kv_heads=6),
     "other base": replace(TOY, rope_base=500_000.0, norm_eps=1e-6),
+    "normed queries": replace(TOY, qk_norm="per_head", head_dim=12),
 }
 GPT_TOY = GPTConfig(vocab_size=97, context_length=48, d_model=48, n_layers=3, n_heads=6)
 
@@ -81,13 +82,9 @@ def as_theirs(cfg):
     c = to_config(cfg)
     c.pop("gpub")
     c.pop("architectures")
-    kinds = {
-        "gpt2": (hf.GPT2Config, hf.GPT2LMHeadModel),
-        "llama": (hf.LlamaConfig, hf.LlamaForCausalLM),
-    }
-    config, model = kinds[c.pop("model_type")]
+    config = hf.AutoConfig.for_model(c.pop("model_type"), **c)
     torch.manual_seed(1)
-    made = model(config(**c)).eval()
+    made = hf.AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
         for p in made.parameters():
             p.add_(torch.randn_like(p) * 0.15)
@@ -183,7 +180,10 @@ def test_1b_is_exact():
     )
 
 
-@pytest.mark.parametrize("cfg", [TOY, replace(TOY, tied=False), BURN_TOY])
+NORMED = SHAPED["normed queries"]
+
+
+@pytest.mark.parametrize("cfg", [TOY, replace(TOY, tied=False), BURN_TOY, NORMED])
 def test_table_matches_the_model_part_by_part(cfg):
     names = dict(Llama(cfg).named_parameters())
     for part, n in llama_table(cfg).items():
@@ -207,7 +207,7 @@ def test_the_toy_is_small_enough_for_every_test():
     assert of_a_row < flops_per_token(gpt) * 4096
 
 
-@pytest.mark.parametrize("cfg", [TOY, replace(TOY, tied=False, n_kv_heads=6)])
+@pytest.mark.parametrize("cfg", [TOY, replace(TOY, tied=False, n_kv_heads=6), NORMED])
 def test_flops_are_what_torch_counts(cfg):
     model, ids = (
         build_model(cfg, attention=repeat_kv_heads(causal_attention)),
@@ -242,6 +242,17 @@ def test_flops_are_what_torch_counts(cfg):
             n_kv_heads=1,
             d_ff=192,
             tied=False,
+        ),
+        LlamaConfig(
+            vocab_size=500,
+            context_length=128,
+            d_model=64,
+            n_layers=6,
+            n_heads=8,
+            n_kv_heads=4,
+            d_ff=64,
+            head_dim=32,
+            qk_norm="per_head",
         ),
     ],
 )
@@ -283,6 +294,25 @@ def test_initial_loss():
     with torch.no_grad():
         quiet, usual = (float(Llama(c).loss(*ids)) for c in (cfg, replace(cfg, embed_std=0.02)))
     assert abs(quiet - math.log(32_005)) < 0.1 and 0.2 < usual - math.log(32_005) < 0.6
+
+
+def test_normed_queries_and_keys_have_one_length():
+    "However loud the weights are, each score is at most the square root of the head size"
+    scores = []
+
+    def remember(q_bhtd, k_bgsd, v_bgsd):
+        scores.append(float((q_bhtd @ k_bgsd.repeat_interleave(3, 1).mT).abs().max()) / 12**0.5)
+        return grouped_attention(q_bhtd, k_bgsd, v_bgsd)
+
+    for cfg in (NORMED, replace(NORMED, qk_norm=None)):
+        torch.manual_seed(0)
+        model = Llama(cfg, attention=remember)
+        with torch.no_grad():
+            for block in model.blocks:
+                block.attn.qkv.weight.mul_(1000)
+            model(torch.randint(97, (2, 48)))
+    normed, plain = scores[:3], scores[3:]
+    assert max(normed) <= 12**0.5 * 1.0001 and min(plain) > 100
 
 
 def test_groups_are_repeated_heads():
@@ -368,7 +398,7 @@ class Memory:
         return f
 
 
-@pytest.mark.parametrize("cfg", [TOY, replace(TOY, n_kv_heads=6), GPT_TOY])
+@pytest.mark.parametrize("cfg", [TOY, replace(TOY, n_kv_heads=6), GPT_TOY, NORMED])
 @pytest.mark.parametrize("pieces", [(20,), (1,) * 20, (7, 1, 12), (1, 19)])
 def test_memory_gives_the_same_logits(cfg, pieces):
     model, ids, kv_cache = loud(cfg), torch.randint(97, (2, 20)), Memory(3)
@@ -504,6 +534,7 @@ def test_residual_writers_start_smaller():
         (dict(norm_eps=float("nan")), "norm_eps.*nan"),
         (dict(tied=1), "tied.*1"),
         (dict(context_length=-2), "context_length.*-2"),
+        (dict(qk_norm="all"), "qk_norm.*all"),
     ],
 )
 def test_config_refuses(bad, says):

@@ -132,6 +132,7 @@ CASES = {
     "wide heads": llama(smollm_words, head_dim=16, tie_word_embeddings=False),
     "GPT-2": Case("gpt2", trained, dict(n_embd=32, n_layer=2, n_head=4, n_positions=128), more=3),
     "Qwen2": Case("qwen2", trained, SHAPE | dict(tie_word_embeddings=True)),
+    "Qwen3": Case("qwen3", trained, SHAPE | dict(tie_word_embeddings=True, head_dim=16)),
 }
 WHAT = {  # what each is the only one to have
     "Llama-3.2": "rotations of rope_type llama3, a tied head, whole words before merges",
@@ -143,6 +144,7 @@ WHAT = {  # what each is the only one to have
     "wide heads": "a head_dim that is not width / heads",
     "GPT-2": "learned positions, LayerNorm, biases, transposed matrices",
     "Qwen2": "biases of queries, keys and values",
+    "Qwen3": "norms of queries and keys, heads wider than width / heads",
 }
 
 

@@ -89,6 +89,7 @@ def shapes(vocab_size):
         "Llama, untied head": replace(llama, tied=False),
         "Llama-3.2's rotations, wide heads": slower,
         "Qwen2's biases": replace(llama, qkv_bias=True),
+        "Qwen3's norms, wide heads": replace(llama, qk_norm="per_head", head_dim=32),
         "GPT-2": GPTConfig(**size),
     }
 

@@ -48,6 +48,7 @@ class Anatomy:
     context_length: int
     saved: tuple[Saved, ...]  # by one block
     twins: int = 1  # of a block's largest matrices, how many have one shape
+    attention_width: int | None = None  # channels of all query heads; None: `d_model`
 
 # %% ../../nbs/lib/model/architecture.ipynb #655f2f65
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +73,9 @@ class Gguf:
 
     names: dict[str, str]  # ours -> theirs, in a block and outside
     settings: Callable[[Any], dict[str, int | float]]  # of a config, beside those that all have
-    # queries, keys and values are three tensors, and a rotated pair of channels lies side by side
-    rotated: bool = False
+    name_of: Callable[[Any], str]  # of a config: what llama.cpp calls such a model
+    splits_qkv: bool = False  # queries, keys and values are three tensors
+    side_by_side: tuple[str, ...] = ()  # names of models whose rotated channels lie in pairs
 
 # %% ../../nbs/lib/model/architecture.ipynb #4d35cd08
 @dataclass(frozen=True)

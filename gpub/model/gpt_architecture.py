@@ -212,6 +212,7 @@ GPT2 = Architecture(
             "norm": "output_norm",
             "head": "output",
         },
+        name_of=lambda cfg: "gpt2",
         settings=_gguf_settings,
     ),
 )

@@ -44,6 +44,11 @@ def check_growth(
     "Raises `GpubError` where the larger shape cannot compute what the smaller one does"
     if not isinstance(old, LlamaConfig) or not isinstance(new, LlamaConfig):
         raise GpubError("only a Llama can grow: a GPT's LayerNorm has no gain that hides channels")
+    if old.qk_norm or new.qk_norm:
+        raise GpubError(
+            "a model with qk_norm does not grow: norm_eps must shrink with the width, and its "
+            "norms of queries and keys must keep theirs"
+        )
     same = ("head_size", "vocab_size", "context_length", "tied", "rope_base")
     same += ("rope_scaling", "qkv_bias")
     wrong = [name for name in same if getattr(old, name) != getattr(new, name)]

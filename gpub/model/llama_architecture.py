@@ -27,6 +27,19 @@ from .llama import Llama, LlamaConfig, llama_table
 from .rope_scaling import RopeScaling
 
 # %% ../../nbs/lib/model/llama_architecture.ipynb #e7b41259
+def _saved_by_qk_norm(cfg: LlamaConfig) -> tuple[Saved, ...]:
+    "What norms of queries and keys keep more of"
+    if not cfg.qk_norm:
+        return ()
+    heads = cfg.n_heads + cfg.n_kv_heads
+    read = (heads + cfg.n_kv_heads) * cfg.head_size  # values lie in the same tensor
+    return (
+        Saved("queries, keys, values before the norms", read, ONLY_OFF),
+        Saved("queries and keys before the gains", heads * cfg.head_size, ONLY_OFF),
+        Saved("root mean squares of queries and keys", heads, ONLY_OFF, wide=True),
+    )
+
+
 def llama_anatomy(
     cfg: LlamaConfig,
 ) -> Anatomy:
@@ -38,6 +51,7 @@ def llama_anatomy(
         Saved("stream into the block", c, ALWAYS, wide=True),
         Saved("norm 1", 2 * c, ONLY_OFF),
         Saved("queries, keys, values", queries + keys_and_values, UNLESS_FULL),
+        *_saved_by_qk_norm(cfg),
         Saved("attention", queries, UNLESS_FULL),
         Saved("softmax sums", cfg.n_heads, UNLESS_FULL, wide=True),
         Saved("projection", c, ONLY_SELECTIVE),
@@ -58,6 +72,7 @@ def llama_anatomy(
         tied=cfg.tied,
         n_layers=cfg.n_layers,
         d_model=c,
+        attention_width=queries,
         hidden=cfg.d_ff,
         vocab_size=cfg.vocab_size,
         context_length=cfg.context_length,
@@ -112,13 +127,23 @@ def _rope_parameters(cfg: LlamaConfig) -> dict[str, Any]:
 def llama_to_hugging_face(
     cfg: LlamaConfig,
 ) -> dict[str, Any]:
-    "A Llama's settings as its config.json has them at Hugging Face; with biases it is a Qwen2"
+    """A Llama's settings as its config.json has them at Hugging Face: a Qwen2 has biases, a Qwen3
+    norms of queries and keys; raises `GpubError` for a model that no family there has"""
     family = dict(
         architectures=["LlamaForCausalLM"],
         model_type="llama",
         attention_bias=False,
         mlp_bias=False,
     )
+    if cfg.qkv_bias and cfg.qk_norm:
+        raise GpubError("no family of transformers has both qkv_bias and qk_norm: leave out one")
+    if cfg.qk_norm:
+        family = dict(
+            architectures=["Qwen3ForCausalLM"],
+            model_type="qwen3",
+            attention_bias=False,
+            use_sliding_window=False,
+        )
     if cfg.qkv_bias:
         family = dict(
             architectures=["Qwen2ForCausalLM"], model_type="qwen2", use_sliding_window=False
@@ -178,8 +203,8 @@ def _read_rope(settings: dict[str, Any]) -> tuple[float, RopeScaling | None]:
 def llama_from_hugging_face(
     settings: dict[str, Any],  # of a config.json
 ) -> LlamaConfig:
-    """The Llama or Qwen2 that a config.json describes; raises `GpubError` for rotations that ours
-    does not have"""
+    """The Llama, Qwen2 or Qwen3 that a config.json describes; raises `GpubError` for rotations that
+    ours does not have"""
     rope_base, rope_scaling = _read_rope(settings)
     context_length = settings["max_position_embeddings"]
     if context_length > _EXACT_POSITIONS:
@@ -188,7 +213,8 @@ def llama_from_hugging_face(
             f"in fp32, exact up to {_EXACT_POSITIONS:,}"
         )
     n_heads = settings["num_attention_heads"]
-    head_dim = settings.get("head_dim")
+    is_qwen3 = settings["model_type"] == "qwen3"
+    head_dim = settings.get("head_dim", 128 if is_qwen3 else None)
     if head_dim is not None and head_dim * n_heads == settings["hidden_size"]:
         head_dim = None  # what it is without saying
     return LlamaConfig(
@@ -204,6 +230,7 @@ def llama_from_hugging_face(
         norm_eps=settings.get("rms_norm_eps", 1e-6),
         head_dim=head_dim,
         qkv_bias=settings["model_type"] == "qwen2",
+        qk_norm="per_head" if is_qwen3 else None,
         rope_scaling=rope_scaling,
     )
 
@@ -220,6 +247,13 @@ def _gguf_settings(cfg: LlamaConfig) -> dict[str, int | float]:
     )
 
 
+def _gguf_name(cfg: LlamaConfig) -> str:
+    name = "qwen3" if cfg.qk_norm else "llama"
+    if cfg.rope_scaling and name != "llama":
+        raise GpubError(f"llama.cpp's {name} has no rope_scaling: export without --gguf")
+    return name
+
+
 LLAMA = Architecture(
     name="llama",
     about="a LLaMA-style model",
@@ -233,6 +267,8 @@ LLAMA = Architecture(
         parts={
             "norm1": ("input_layernorm",),
             "attn.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+            "attn.qk_norm.q_norm": ("self_attn.q_norm",),
+            "attn.qk_norm.k_norm": ("self_attn.k_norm",),
             "attn.proj": ("self_attn.o_proj",),
             "norm2": ("post_attention_layernorm",),
             "ffn.gate": ("mlp.gate_proj",),
@@ -253,6 +289,12 @@ LLAMA = Architecture(
                 use_sliding_window=(False, None),
                 quantization_config=(None,),
             ),
+            "qwen3": dict(
+                hidden_act=("silu", "swish"),
+                attention_bias=(False, None),
+                use_sliding_window=(False, None),
+                quantization_config=(None,),
+            ),
         },
         to_settings=llama_to_hugging_face,
         from_settings=llama_from_hugging_face,
@@ -261,6 +303,8 @@ LLAMA = Architecture(
     gguf=Gguf(
         names={
             "norm1": "attn_norm",
+            "attn.qk_norm.q_norm": "attn_q_norm",
+            "attn.qk_norm.k_norm": "attn_k_norm",
             "attn.proj": "attn_output",
             "norm2": "ffn_norm",
             "ffn.gate": "ffn_gate",
@@ -271,6 +315,8 @@ LLAMA = Architecture(
             "head": "output",
         },
         settings=_gguf_settings,
-        rotated=True,
+        name_of=_gguf_name,
+        splits_qkv=True,
+        side_by_side=("llama",),
     ),
 )

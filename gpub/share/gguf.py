@@ -75,14 +75,17 @@ def gguf_tensors(
     for name, t in model.state_dict().items():
         block, layer, kind = re.fullmatch(r"(?:blocks\.(\d+)\.)?(.+)\.(weight|bias)", name).groups()
         start = f"blk.{block}." if block else ""
-        if layer == "attn.qkv" and there.rotated:
+        if layer == "attn.qkv" and there.splits_qkv:
             q, k, v = t.split(row_sizes(cfg))
-            out[f"{start}attn_q.{kind}"] = neighbours(q, cfg.n_heads)
-            out[f"{start}attn_k.{kind}"] = neighbours(k, cfg.n_kv_heads)
+            if there.name_of(cfg) in there.side_by_side:
+                q = neighbours(q, cfg.n_heads)
+                k = neighbours(k, cfg.n_kv_heads)
+            out[f"{start}attn_q.{kind}"] = q
+            out[f"{start}attn_k.{kind}"] = k
             out[f"{start}attn_v.{kind}"] = v
         else:
             out[f"{start}{there.names[layer]}.{kind}"] = t
-    if there.rotated and cfg.rope_scaling:
+    if there.splits_qkv and cfg.rope_scaling:
         speed_i = 1 / cfg.rope_base ** (torch.arange(0, cfg.head_size, 2) / cfg.head_size)
         slowed_i = scale_speeds(speed_i, cfg.rope_scaling)
         out["rope_freqs.weight"] = speed_i / slowed_i  # how much slower
@@ -124,7 +127,7 @@ def write_gguf(
         raise GpubError(
             "llama.cpp's gpt2 has biases everywhere, this model has none: export without --gguf"
         )
-    w = gguf.GGUFWriter(str(path), architecture.name)
+    w = gguf.GGUFWriter(str(path), architecture.gguf.name_of(cfg))
     w.add_name("gpub")
     kinds = dict(f32="ALL_F32", f16="MOSTLY_F16", q8_0="MOSTLY_Q8_0")
     w.add_file_type(gguf.LlamaFileType[kinds[numbers]])

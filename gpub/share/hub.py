@@ -216,8 +216,8 @@ def import_folder(
     folder: Path | str,  # as downloaded from the Hub, or written by `export_model`
     weights_only: bool = False,  # whatever the tokenizer is, it is not read
 ):  # (model in eval mode with fp32 weights, tokenizer or None where there is none)
-    """A GPT-2, Llama or Qwen2 from Hugging Face as one of ours; raises `GpubError` naming whatever
-    does not fit"""
+    """A GPT-2, Llama, Qwen2 or Qwen3 from Hugging Face as one of ours; raises `GpubError` naming
+    whatever does not fit"""
     folder = Path(folder)
     if not folder.is_dir():
         raise GpubError(
