@@ -484,7 +484,7 @@ MAIN = "from gpub.__main__ import _start; _start()"
         (["--help"], "Start with: gpub train shakespeare"),
         (["--version"], "gpub, version"),
         (["bench", "--help"], "ladder"),
-        ([], "Commands:"),
+        ([], "Train a model:"),
     ],
 )
 def test_help_and_version_do_not_wait_for_torch(root, argv, word):
@@ -530,6 +530,15 @@ def test_the_table_of_commands_is_true():
         assert real.name == name
         first = " ".join(real.help.split("\n\n")[0].split())
         assert deferred.help == first, name
+
+
+def test_the_help_of_all_lists_each_command_whole():
+    "In 80 columns, each on one line, without a cut sentence"
+    shown = CliRunner().invoke(cli, ["--help"], terminal_width=80).output
+    assert "..." not in shown.replace("FILE...", "").replace("[ARGS]...", "")
+    for name, command in cli.commands.items():
+        line = next(line for line in shown.splitlines() if line.split()[:1] == [name])
+        assert line.endswith(command.help) and len(line) <= 80
 
 
 def test_the_package_does_not_wait_for_torch(root):

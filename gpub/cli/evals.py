@@ -143,10 +143,10 @@ class _Asked:
     help="Run the programs of humaneval also where this system cannot contain them.",
 )
 def eval_command(**options: object):
-    """What RUN learned: benchmarks through lm-eval, beside what a guesser gets on the same
-    questions (extra: gpub[eval]).
+    """Give RUN the benchmarks of lm-eval.
 
-    Before any score, the loss through the harness must equal the loss of training's evaluation."""
+    Beside each score stands what a guesser gets on the same questions (extra: gpub[eval]). Before
+    any score, the loss through the harness must equal the loss of training's evaluation."""
     asked = _Asked(**options)
     if asked.names and importlib.util.find_spec("lm_eval") is None:
         raise GpubError("evaluation needs lm-eval and transformers: pip install 'gpub[eval]'")

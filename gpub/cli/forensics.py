@@ -49,10 +49,10 @@ def read_command(run: str, step: int, whole: bool):
 @click.option("--least", type=click.IntRange(2), help="Tokens of a passage.  [default: 8, or 32]")
 @step_option
 def copies_command(run: str, file: str | None, least: int | None, **how: object):
-    """The passages of a sample that stand word for word in what RUN was trained on.
+    """Find what a sample of RUN copied from its training text.
 
-    Each with how often it stands there, and in which document. Validation text of the same length
-    says how much two texts share that did not copy."""
+    Passages that stand there word for word, each with how often it stands there, and in which
+    document. Validation text of the same length says how much two texts share that did not copy."""
     from gpub.forensics.copies import copy_report
     from gpub.forensics.reading import open_rows
 

@@ -14,6 +14,7 @@ import click
 from gpub.cli.options import (
     PATH,
     PRESET,
+    PRESET_OR_PLAN,
     RUN,
     TorchCommand,
     data_option,
@@ -47,8 +48,10 @@ def preflight_command(
     usd_per_hour: float,
     settings: tuple[str, ...],
 ):
-    """Eight questions before a run of PRESET: does it learn, resume, fit, and what will it cost?
-    With --gpu a rehearsal on that card too. Exit code 1 if one fails."""
+    """Ask eight questions before a run of PRESET.
+
+    Does it learn, resume, fit, and what will it cost? With --gpu a rehearsal on that card too. Exit
+    code 1 if one fails."""
     from gpub.guards.preflight import preflight
 
     if not gpu and (processes, parallel) != (1, "ddp"):
@@ -65,8 +68,9 @@ def preflight_command(
 @click.argument("run", type=RUN)
 @json_option
 def doctor_command(run: str, file: str | None):
-    """Examine the run in folder RUN: losses, schedule, checkpoints, speed. Exit code 1 if an alarm
-    fires."""
+    """Examine RUN: losses, schedule, checkpoints, speed.
+
+    Exit code 1 if an alarm fires."""
     from gpub.guards.doctor import doctor, doctor_table
 
     findings = doctor(run)
@@ -80,8 +84,9 @@ def doctor_command(run: str, file: str | None):
 @click.command("verify", cls=TorchCommand)
 @click.argument("folder", type=PATH)
 def verify_command(folder: str):
-    """Is every byte of FOLDER, a run, shards or an exported model, what was written? Exit code 1 if
-    not."""
+    """Check that every byte of FOLDER is what was written.
+
+    FOLDER is a run, shards or an exported model. Exit code 1 if something changed."""
     from gpub.guards.verify import verify, verify_table
 
     parts = verify(folder)
@@ -92,7 +97,7 @@ def verify_command(folder: str):
 
 
 @click.command("rehearse", cls=TorchCommand)
-@click.argument("what", type=PATH, metavar="PRESET|PLAN")
+@click.argument("what", type=PRESET_OR_PLAN, metavar="PRESET|PLAN")
 @click.option("--gpu", required=True, help="The card, such as A100-80 or H100.")
 @click.option("--processes", type=int, default=1, show_default=True, help="One for each GPU.")
 @click.option("--parallel", default="ddp", show_default=True, help="ddp, fsdp or hsdp.")
@@ -106,10 +111,11 @@ def rehearse_command(
     file: str | None,
     settings: tuple[str, ...],
 ):
-    """The whole run on GPUs that are not here: does it fit, what does it send, where does it wait?
-    Exit code 1 if it does not fit or something is wrong.
+    """Run PRESET or PLAN on GPUs that are not here.
 
-    Of a plan every phase is rehearsed: the stretches of its pretraining, then those that tune."""
+    Does it fit, what does it send, where does it wait? Exit code 1 if it does not fit or something
+    is wrong. Of a plan every phase is rehearsed: the stretches of its pretraining, then those that
+    tune."""
     from gpub.guards.rehearse import (
         RehearsalOptions,
         rehearsal_record,

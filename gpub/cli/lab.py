@@ -185,9 +185,9 @@ def _what_to_hand_in() -> str:
     help="Your function, such as mine.py:attend; without a name the topic's.",
 )
 def check_command(topic: str, mine: str):
-    """Grade your own attention, rope, bpe, loop, or loss of sft, dpo or grpo, property by property.
+    """Grade your own attention, rope, bpe, loop or loss.
 
-    What it prints is not shown. Exit code 1 if one fails."""
+    Property by property. What it prints is not shown. Exit code 1 if one fails."""
     from gpub.lab.grade import grade_table, grade_topic, load_mine
 
     place = f"{mine}:{topic}" if mine.endswith(".py") else mine

@@ -18,6 +18,7 @@ import click
 
 from gpub.cli.options import (
     PATH,
+    PLAN,
     PRESET,
     RUN,
     TorchCommand,
@@ -57,7 +58,7 @@ def _show_forecast(
 @click.option("--gpu", help="A card by name, or cpu for this machine. An unknown name lists them.")
 @click.option(
     "--tokens",
-    help="To train on: 300M, 2.8B, or a number.  [default with --forecast: the preset's own]",
+    help="To train on: 300M, 2.8B, or a number.  [default: the preset's own]",
 )
 @click.option(
     "--usd-per-hour",
@@ -112,10 +113,10 @@ def plan_command(
     file: str | None,
     settings: tuple[str, ...],
 ):
-    "Before you pay: does PRESET fit, how fast will it be, what will it cost."
+    "Forecast PRESET before you pay: does it fit, hours, dollars."
     from gpub.train.presets import find_preset
 
-    find_preset(preset)  # refuses a wrong name before it asks for more
+    recipe = find_preset(preset).train  # refuses a wrong name before it asks for more
     of_cards = bool(gpu or compared)
     _refuse_mix(of_cards, forecast, bool(ladder), bool(settings))
     several = (processes, parallel) != (1, "ddp")
@@ -124,8 +125,7 @@ def plan_command(
         tokens = _show_forecast(preset, tokens, ladder, file, parse_settings(settings))
     if not of_cards:
         return
-    if tokens is None:
-        raise GpubError("give --tokens, such as 2.8B")
+    tokens = tokens or str(recipe.steps * recipe.batch_tokens)
     if compared:
         from gpub.plans.economics import compare_gpus
 
@@ -351,7 +351,7 @@ def parse_more(
 
 
 @click.command("run", cls=TorchCommand, epilog=_plans)
-@click.argument("plan", type=PATH)
+@click.argument("plan", type=PLAN)
 @click.option("--out", type=PATH, help="Run folder.  [default: runs/PLAN]")
 @click.option(
     "--data",
@@ -463,7 +463,9 @@ def run_command(
     show: bool,
     steps: bool,
 ):
-    """Walk through PLAN, a file or a name, phase by phase; the same command goes on where it
+    """Walk through PLAN, phase by phase.
+
+    PLAN is a file or a name; the same command goes on where it
     stopped.
 
     After each phase its gates are asked: go on, stop, or change the GPU. Exit code 0: all
@@ -587,7 +589,9 @@ def bill_command(
     count: str | None,
     watch: bool,
 ):
-    "What RUN cost by kind and by phase, dollars per nat of loss, and the price of the next 0.01."
+    """Tell what RUN cost, by kind and by phase.
+
+    And the dollars per nat of loss, and the price of the next 0.01."""
     from gpub.plans.bill import bill, bill_text
     from gpub.plans.prices import check_rate, find_price
     from gpub.record.runs import imported_from

@@ -199,7 +199,7 @@ def prep_command(
     to_unpack: str | None,
     **asked: Any,
 ):
-    """Clean, deduplicate, scan, tokenize and mix text into shards to train on.
+    """Clean, deduplicate, tokenize and mix text into shards.
 
     Safe to kill at any moment: the same command goes on, and the shards are the same to the
     byte."""
@@ -296,7 +296,9 @@ class _FolderOrRun(click.Group):
 
 @click.group("data", cls=_FolderOrRun)
 def data_group():
-    """Look into a shard folder, or into what a run read: gpub data RUN --step N."""
+    """Look into shards, or into what a run read at a step.
+
+    Of a run: gpub data RUN --step N."""
 
 
 @data_group.command("what", cls=TorchCommand)

@@ -19,7 +19,7 @@ from ..core import GpubError, read_config, write_atomic
 @click.argument("places", nargs=-1, type=PATH, metavar="[FOLDER]...")
 @json_option
 def ls_command(places: tuple[str, ...], file: str | None):
-    """The runs below FOLDER: step, loss, cost and state of each.
+    """List the runs below FOLDER: step, loss, cost and state of each.
 
     The newest comes first. Without FOLDER: those below runs, or $GPUB_RUNS."""
     from gpub.record.runs import find_runs, run_table
@@ -35,7 +35,9 @@ def ls_command(places: tuple[str, ...], file: str | None):
 @click.option("--yaml", "as_yaml", is_flag=True, help="Its options, for gpub train --config.")
 @json_option
 def show_command(run: str, as_yaml: bool, file: str | None):
-    "What RUN is, how far it came, what it cost, and the command that started it."
+    """Tell what RUN is, how far it came, and what started it.
+
+    With its cost, its last sample, and the command to type again."""
     from gpub.record.runs import describe_run, describe_table, last_texts
 
     if as_yaml:
@@ -58,7 +60,7 @@ def _yaml_of(run: str) -> str:
 
 @click.command("presets", cls=TorchCommand)
 def presets_command():
-    "Every preset of gpub train: its size, the tokens it reads, and what it is."
+    "List the presets of gpub train: size, tokens, what each is for."
     from gpub.train.presets import preset_table
 
     click.echo(preset_table())
@@ -95,7 +97,7 @@ def resume_command(run: str, device: str | None, usd_per_hour: float | None):
     help="The axis of the picture.",
 )
 def compare_command(runs: tuple[str, ...], out: str, over: str):
-    """RUNs side by side: settings that differ, last texts, curves in one picture."""
+    """Put RUNs side by side: settings, last texts, curves."""
     from gpub.record.runs import last_texts, run_table, settings_table, summarise_run
 
     if len(runs) < 2:

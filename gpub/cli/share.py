@@ -54,7 +54,9 @@ def export_command(
     gguf: bool,
     gguf_type: str,
 ):
-    "Write RUN as a Hugging Face FOLDER: weights, tokenizer, settings and a model card."
+    """Write RUN as a Hugging Face FOLDER, or as GGUF.
+
+    With weights, tokenizer, settings and a model card."""
     from gpub.share.hub import export_run
 
     def warn(text: str):
@@ -67,16 +69,17 @@ def export_command(
 
 @click.command("import", cls=TorchCommand)
 @click.argument("folder", type=PATH)
-@click.argument("run", type=RUN)
+@click.argument("run", type=PATH)
 @click.option(
     "--weights-only",
     is_flag=True,
     help="Leave a tokenizer that gpub cannot read: the model reads and writes ids, as numbers.",
 )
 def import_command(folder: str, run: str, weights_only: bool):
-    """Make RUN, a run folder, of a GPT-2, Llama or Qwen2 in a Hugging Face FOLDER.
+    """Make a run of a model of Hugging Face.
 
-    FOLDER may be OWNER/NAME of a model on the Hub (extra: gpub[hub])."""
+    RUN is the new run folder, FOLDER holds a GPT-2, Llama or Qwen2. FOLDER may be OWNER/NAME of a
+    model on the Hub (extra: gpub[hub])."""
     from gpub.share.hub import import_run
 
     click.echo(f"imported to {import_run(folder, run, weights_only)}; try: gpub sample {run}")
@@ -88,7 +91,9 @@ def import_command(folder: str, run: str, weights_only: bool):
 @click.option("--public", is_flag=True, help="For everybody to see.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be uploaded.")
 def push_command(folder: str, repo: str, public: bool, dry_run: bool):
-    "Upload an exported FOLDER to the Hugging Face Hub, with the token in HF_TOKEN."
+    """Upload an exported FOLDER to the Hugging Face Hub.
+
+    The token is read from HF_TOKEN."""
     from gpub.share.hub import push
 
     click.echo(push(folder, repo, not public, dry_run, click.echo))
@@ -104,10 +109,10 @@ def push_command(folder: str, repo: str, public: bool, dry_run: bool):
 )
 @click.option("--step", type=int, help="Which checkpoint.  [default: the newest]")
 def demo_command(run: str, file: str | None, step: int | None):
-    """Write a page to play with RUN: one file that needs nothing but a browser.
+    """Write a web page to play with RUN.
 
-    RUN holds a small model of characters. Several checkpoints side by side, in a notebook:
-    gpub.share.demo.playground (extra: gpub[demo])."""
+    It is one file that needs nothing but a browser. RUN holds a small model of characters. Several
+    checkpoints side by side, in a notebook: gpub.share.demo.playground (extra: gpub[demo])."""
     from gpub.share.demo import write_page
 
     click.echo(f"written to {write_page(run, file or Path(run, 'demo.html'), step)}")
@@ -138,11 +143,12 @@ def demo_command(run: str, file: str | None, step: int | None):
 @number_option("--clients", 64, "Connected at once; beyond, they get 503.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, mps.")
 def serve_command(run: str, step: int | None, device: str, **how: object):
-    """Answer programs over OpenAI's protocol with the model of RUN (extra: gpub[serve]).
+    """Answer programs over OpenAI's protocol with RUN.
 
-    RUN is a run folder or a Hugging Face folder; its name is the name of the model. Addresses:
-    /v1/completions, /v1/chat/completions (for runs of gpub sft, dpo or grpo), /v1/models. Requests
-    share a batch, and each gets the answer it would get alone. Ctrl-C ends it."""
+    Extra: gpub[serve]. RUN is a run folder or a Hugging Face folder; its name is the name of the
+    model. Addresses: /v1/completions, /v1/chat/completions (for runs of gpub sft, dpo or grpo),
+    /v1/models. Requests share a batch, and each gets the answer it would get alone. Ctrl-C ends
+    it."""
     from gpub.share.server import ServerConfig, open_served, serve_model
 
     cfg = ServerConfig(**how)

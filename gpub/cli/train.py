@@ -7,6 +7,7 @@ __all__ = ['train_command', 'sample_command', 'grow_command']
 
 # %% ../../nbs/lib/cli/train_commands.ipynb #747f15bc
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -26,6 +27,8 @@ from gpub.cli.options import (
     temperature_option,
     this_command,
 )
+from ..core import GpubError
+from ..files import runs_dir
 
 # %% ../../nbs/lib/cli/train_commands.ipynb #f726f7f6
 def _presets() -> str:
@@ -78,9 +81,10 @@ def train_command(
     quiet: bool,
     **options: Any,
 ):
-    """Train PRESET, or go on with it where it stopped.
+    """Train PRESET on a text, or go on with it where it stopped.
 
-    Without PRESET it lists them. Watch the loss fall and the samples improve; at the end there
+    Without PRESET it lists them; a text file in its place is learned by the preset shakespeare.
+    Watch the loss fall and the samples improve; at the end there
     is a report to look at. Ctrl-C saves and exits, a lost connection too; the same command goes
     on from there. A folder that holds another run is refused, with the difference.
 
@@ -105,10 +109,25 @@ def train_command(
     chosen |= {k: v for k, v in dict(steps=steps, seed=seed).items() if v is not None}
     given = _typed(ctx, options) if file else options
     given["mirror"] = given.get("mirror") or None  # a variable that a script left empty
+    if preset and _is_text(preset) and not given.get("data"):
+        given["data"] = preset
+        given["out"] = given.get("out") or str(runs_dir() / Path(preset).stem)
+        preset = "shakespeare"
     if quiet:
         given["progress"] = SilentProgress()
     given |= dict(command=this_command(), begun=command_began())
     Trainer(_run_options(preset, file, chosen, given)).go()
+
+
+def _is_text(name: str) -> bool:
+    "Whether a file or shards stand where a preset is expected; raises `GpubError` for a run"
+    from gpub.train.presets import PRESETS
+
+    if name in PRESETS or not Path(name).exists():
+        return False
+    if Path(name, "config.json").is_file():
+        raise GpubError(f"{name} is a run; to go on with it: gpub resume {name}")
+    return True
 
 
 def _go_on_beyond(ctx: click.Context, run: str | None, more: int, out: str | None):
@@ -197,7 +216,9 @@ def sample_command(
     seed: int,
     step: int | None,
 ):
-    "Let the model in RUN, a run or a Hugging Face folder, go on with a text as you watch."
+    """Let the model in RUN go on with a text as you watch.
+
+    RUN is a run folder or a Hugging Face folder."""
     from gpub.share.hub import open_run
 
     sampling = dict(top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty, stop=stop)
@@ -217,10 +238,10 @@ def sample_command(
 @run_options
 @settings_option("What shall be larger, such as n_layers=24, or any setting of the recipe.")
 def grow_command(run: str, preset: str | None, settings: tuple[str, ...], **options: Any):
-    """Grow the Llama of RUN into a larger one that computes the same, and train on.
+    """Grow the Llama of RUN into a larger one, and train on.
 
-    New blocks, heads and units write nothing at first. Ctrl-C saves and exits; gpub resume goes
-    on."""
+    At first it computes the same: new blocks, heads and units write nothing. Ctrl-C saves
+    and exits; gpub resume goes on."""
     from gpub.train.growing import grow_options
     from gpub.train.trainer import Trainer
 

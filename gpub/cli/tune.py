@@ -16,6 +16,7 @@ import click
 
 from gpub.cli.options import (
     PATH,
+    RUN,
     TorchCommand,
     command_began,
     echo_text,
@@ -73,7 +74,7 @@ def _done(folder: Path):
 
 # %% ../../nbs/lib/cli/tune_commands.ipynb #00940b93
 @click.command("sft", cls=TorchCommand)
-@click.argument("run", type=PATH)
+@click.argument("run", type=RUN)
 @click.option(
     "--data",
     type=PATH,
@@ -93,10 +94,11 @@ def _done(folder: Path):
 @click.option("--epochs", type=float, help="How often all conversations are read.  [default: 2]")
 @_tuning_options
 def sft_command(run: str, data: str, replay: str | None, replay_share: float, **others: object):
-    """Teach RUN to answer from conversations: only the assistant's words are learned.
+    """Teach RUN to answer, from conversations.
 
-    RUN is a run folder or a Hugging Face folder with GPT-2 or Llama weights. Ctrl-C saves and
-    exits; the same command goes on. Then: gpub chat, gpub dpo, gpub grpo, gpub export."""
+    Only the assistant's words are learned. RUN is a run folder or a Hugging Face folder with GPT-2
+    or Llama weights. Ctrl-C saves and exits; the same command goes on. Then: gpub chat, gpub dpo,
+    gpub grpo, gpub export."""
     from gpub.tune.methods import SftOptions
     from gpub.tune.sets import ReplayConfig
     from gpub.tune.steps import Tuner
@@ -107,7 +109,7 @@ def sft_command(run: str, data: str, replay: str | None, replay_share: float, **
 
 
 @click.command("dpo", cls=TorchCommand)
-@click.argument("run", type=PATH)
+@click.argument("run", type=RUN)
 @click.option(
     "--pairs",
     type=PATH,
@@ -155,9 +157,10 @@ def dpo_command(
     labels: str,
     **others: object,
 ):
-    """Teach RUN to prefer better answers, from pairs. The reference is RUN itself, asked once.
+    """Teach RUN to prefer better answers, from pairs.
 
-    Watch chosen_gain: where it falls, the better answers fade too (--nll 0.2 keeps them)."""
+    The reference is RUN itself, asked once. Watch chosen_gain: where it falls, the better answers
+    fade too (--nll 0.2 keeps them)."""
     from gpub.tune.dpo import DpoConfig
     from gpub.tune.methods import DpoOptions
     from gpub.tune.steps import Tuner
@@ -169,7 +172,7 @@ def dpo_command(
 
 
 @click.command("grpo", cls=TorchCommand)
-@click.argument("run", type=PATH)
+@click.argument("run", type=RUN)
 @click.option(
     "--task", type=PATH, required=True, help="sums, or a .jsonl or .json of questions with answers."
 )
@@ -202,8 +205,9 @@ def grpo_command(
     beta: float,
     **others: object,
 ):
-    """Teach RUN by rewards that a rule can check (GRPO): several answers to each question, the
-    better ones of a group become more likely.
+    """Teach RUN by rewards that a rule can check (GRPO).
+
+    It writes several answers to each question; the better ones of a group become more likely.
 
     Computes Dr. GRPO's sum over the tokens of an answer with leave-one-out advantages (RLOO); an
     answer that --longest cuts off never earns more than 0.
@@ -228,7 +232,7 @@ def grpo_command(
 @click.command("chats", cls=TorchCommand)
 @click.argument("files", nargs=-1, type=PATH, required=True, metavar="FILE...")
 @click.option(
-    "--run", type=PATH, required=True, help="The run or Hugging Face folder that is to learn them."
+    "--run", type=RUN, required=True, help="The run or Hugging Face folder that is to learn them."
 )
 @click.option(
     "--out", type=PATH, required=True, help="A new folder for the conversations as tokens."
@@ -237,7 +241,7 @@ def grpo_command(
     "--exams", type=PATH, help="A folder of benchmark files: conversations with their items go."
 )
 def chats_command(files: tuple[str, ...], run: str, out: str, exams: str | None):
-    """Conversations of FILE... as tokens, for gpub sft --data.
+    """Turn conversations of FILE... into tokens for gpub sft --data.
 
     Each is taken once, without what is too long or an exam question."""
     from gpub.chat.conversations import encode_conversations, read_conversations, write_chats
@@ -300,7 +304,7 @@ def _lines() -> Iterator[str]:
 
 
 @click.command("chat", cls=TorchCommand)
-@click.argument("run", type=PATH)
+@click.argument("run", type=RUN)
 @click.option("--system", default="", help="What the model is told first.")
 @number_option("--longest", 256, "Tokens of an answer.")
 @temperature_option
@@ -309,11 +313,12 @@ def _lines() -> Iterator[str]:
 @step_option
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, mps.")
 def chat_command(run: str, system: str, step: int | None, device: str, **how: object):
-    """Talk with RUN, a run of gpub sft, dpo or grpo, or its export to Hugging Face.
+    """Talk with RUN, which learned to answer.
 
-    A line is a question; /reset forgets what was said, /quit ends, /help says so, Ctrl-C cuts an
-    answer short. A run that learned to add is asked 12 + 34 as people write it.
-    Reads a pipe as well: one answer for each line, sent as it stands. For programs: gpub serve."""
+    RUN is a run of gpub sft, dpo or grpo, or its export to Hugging Face. A line is a question;
+    /reset forgets what was said, /quit ends, /help says so, Ctrl-C cuts an answer short. A run that
+    learned to add is asked 12 + 34 as people write it. Reads a pipe as well: one answer for each
+    line, sent as it stands. For programs: gpub serve."""
     from gpub.chat.sums import sums_notice
     from gpub.chat.talk import Talk, TalkConfig
     from gpub.tune.start import open_talker
