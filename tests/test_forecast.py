@@ -126,7 +126,7 @@ def test_the_command_prints_and_files_it(tmp_path):
     report = forecast_loss("burn-1b")
     assert read_json(file) == json.loads(json.dumps(report.to_dict()))
     both = CliRunner().invoke(plan_command, ["burn-1b", "--forecast", "--gpu", "H100"])
-    assert "forecast 2.4" in both.output and "rate x decay over the run: 4.6" in both.output
+    assert "forecast 2.4" in both.output and "summed over all steps: 4.6" in both.output
     for words, why in ((["burn-1b", "--gpu", "H100", "--ladder", "x"], "belongs to --forecast"),):
         with pytest.raises(GpubError, match=why):
             plan_command.main(words, standalone_mode=False)
