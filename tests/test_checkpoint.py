@@ -920,7 +920,9 @@ def test_a_read_only_disk(small_disk):
     subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
     for f in (save, lambda *a: put(saver, 2)):
         # at once, before a copy
-        refuses("Read-only file system; earlier checkpoints are untouched", f, disk, 2)
+        refuses(
+            "Read-only file system. Training has stopped; earlier checkpoints are whole", f, disk, 2
+        )
     assert snapshot(disk) == before and check_whole(disk) == 1
 
 

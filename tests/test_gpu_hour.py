@@ -1,11 +1,14 @@
 """One paid hour, at toy size on a CPU: receipts at once, on after a failure, on after a stop, and
 what pages read of them"""
 
+import copy
 import json
 import math
 from dataclasses import replace
 
 import pytest
+import torch
+from torch import nn
 
 from gpub.core import GpubError, read_json
 from gpub.guards.before_paying import measured_on
@@ -14,6 +17,7 @@ from gpub.model.gpu_plan import find_receipt, receipts
 from gpub.model.gpus import find_gpu
 from gpub.plans.gpus import informed_plan
 from gpub.plans.published import judge_all, load_claims
+from tools.fp8 import use_fp8
 from tools.gpu_hour import (
     NOT_YET,
     Hour,
@@ -22,6 +26,7 @@ from tools.gpu_hour import (
     parts_of,
     spend_hour,
     step_kinds,
+    train_in_fp8,
 )
 
 WORDS = ["--toy"]
@@ -138,3 +143,32 @@ def shipped_folder(name):
     from gpub.files import shipped
 
     return shipped(name)
+
+
+def test_products_in_fp8_are_near_and_so_are_their_gradients():
+    torch.manual_seed(0)
+    layer = nn.Linear(64, 48, bias=False)
+    narrow = nn.Sequential(copy.deepcopy(layer), nn.Linear(48, 7, bias=False))
+    assert use_fp8(narrow) == 1, "7 is no multiple of 16"
+    x = torch.randn(2, 16, 64, requires_grad=True)
+    back = torch.randn(2, 16, 48)
+    results = []
+    for f in (layer, narrow[0]):
+        x.grad = None
+        out = f(x)
+        out.backward(back)
+        results.append((out.detach(), x.grad, f.weight.grad))
+    for exact, rounded in zip(*results):
+        apart = (exact - rounded).norm() / exact.norm()
+        assert 1e-4 < apart < 0.06, "it rounds, and to two or three bits"
+
+
+def test_the_same_steps_in_fp8_come_to_nearly_the_same_loss(tmp_path):
+    receipt = train_in_fp8(toy(tmp_path)[0])
+    wide, narrow = receipt["bf16"], receipt["fp8"]
+    assert receipt["fp8_layers"] == 5, "of the one block: qkv, out, gate, up, down"
+    assert wide["first_loss"] == pytest.approx(narrow["first_loss"], rel=1e-2)
+    assert wide["last_loss"] != narrow["last_loss"], "nothing was rounded"
+    assert wide["last_loss"] == pytest.approx(narrow["last_loss"], rel=2e-2)
+    with pytest.raises(GpubError, match="no fp8 matmul in the hardware"):
+        train_in_fp8(Hour(tmp_path, "cpu", "cpu"))

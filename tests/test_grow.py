@@ -115,9 +115,9 @@ def test_other_wrong_shapes_are_refused():
         check_growth(cfg, replace(grown_config(cfg, **LARGER[2]), norm_eps=1e-5))
     with pytest.raises(GpubError, match="vocab_size must stay"):
         check_growth(cfg, replace(cfg, vocab_size=72))
-    normed = replace(cfg, qk_norm="per_head")
-    with pytest.raises(GpubError, match="a model with qk_norm does not grow"):
-        grown_config(normed, n_layers=7)
+    for name, value in dict(qk_norm="per_head", norm_after=True, nope_every=4).items():
+        with pytest.raises(GpubError, match=f"a model with {name} does not grow"):
+            grown_config(replace(cfg, **{name: value}), n_layers=7)
     gpt = GPTConfig(vocab_size=71, context_length=32, d_model=64, n_layers=3, n_heads=4)
     with pytest.raises(GpubError, match="only a Llama can grow"):
         check_growth(gpt, cfg)

@@ -75,6 +75,8 @@ KINDS = {
     "gpt2 without biases": (replace(GPT2, bias=False), CHARS),
     "gpt2 of byte pairs": (GPT_OF_PAIRS, BPE),
     "llama with normed queries": (replace(LLAMA, qk_norm="per_head"), BPE),
+    "norms after": (replace(LLAMA, qk_norm="all_heads", norm_after=True, tied=False), BPE),
+    "no rotations": (replace(LLAMA, nope_every=4, n_layers=4), BPE),
 }
 CASES = [pytest.param(*v, id=k) for k, v in KINDS.items()]
 
@@ -428,7 +430,7 @@ REFUSED = [  # the folder's family, what is done to it, what is said
     ("llama", setting(head_dim=16), r"q_proj.* has shape .* config.json asks for \(128, 32\)"),
     ("llama", setting(sliding_window=32), "sliding_window = 32; gpub's llama has none"),
     ("llama", setting(quantization_config={"bits": 4}), "quantization_config"),
-    ("llama", setting(model_type="mamba"), "'mamba'.*gpt2, llama, qwen2 and qwen3"),
+    ("llama", setting(model_type="mamba"), "'mamba'.*gpt2, llama, .* and granite"),
     ("llama", setting(num_attention_heads=5), "5 n_heads and 2 n_kv_heads"),
     ("llama", setting(num_attention_heads=5, head_dim=None), "d_model 32 and 5 heads"),
     ("llama", setting(num_attention_heads="four"), "n_heads must be a whole number .* got 'four'"),
@@ -616,7 +618,7 @@ def test_weights_that_are_no_numbers(exported, bad, value):
 @pytest.mark.parametrize("kind", [["llama"], {"llama": 1}, 3, None])
 def test_a_model_type_that_is_no_word(kind):
     with pytest.raises(
-        GpubError, match="model_type is .*: gpub imports gpt2, llama, qwen2 and qwen3"
+        GpubError, match="model_type is .*: gpub imports gpt2, llama, .* and granite"
     ):
         from_config({"model_type": kind})
 

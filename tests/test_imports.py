@@ -7,22 +7,29 @@ import sys
 from pathlib import Path
 
 import forked
+import numpy as np
 import pytest
 import torch
 from commands import output_of
 
+from gpub.chat.packing import packed_batch, packed_logits
+from gpub.chat.template import EncodedChat
 from gpub.core import GpubError
 from gpub.data.sentencepiece import SentencePieceTokenizer
 from gpub.data.tokenizer import IdTokenizer
+from gpub.model.engine import DecodeEngine, GenerationRequest
 from gpub.model.generate import generate_ids
+from gpub.model.kv_cache import KVCache
+from gpub.model.sampling import SamplingConfig
 from gpub.record.run import load
-from gpub.share.hub import import_run
+from gpub.share.hub import import_folder, import_run
+from gpub.share.weights import from_config
 
 pytestmark = pytest.mark.usefixtures("short_texts")
 
 hf = pytest.importorskip("transformers")
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
-from import_kinds import CASES, ODD, TEXT, make_folder, qwen_words
+from import_kinds import CASES, ODD, SHAPE, TEXT, make_folder, qwen_words
 
 # every other kind; the others in `make test-all`
 LATER = [*CASES][1::2]
@@ -60,6 +67,90 @@ def test_says_what_transformers_says(case, tmp_path):
         == run.tokenizer.encode(TEXT[:500]).tolist()
     )
     assert len(tok) == theirs.config.vocab_size
+
+
+# 25 kinds of small models that somebody may bring: those that come in, and of each what is proved
+# above; and the word by which the others are refused
+COMES_IN = {
+    "gpt2": "GPT-2",
+    "llama": "TinyLlama",
+    "llama, rotations of llama3": "Llama-3.2",
+    "smollm2": "SmolLM2",
+    "tinyllama": "TinyLlama, newer file",
+    "qwen2": "Qwen2",
+    "qwen3": "Qwen3",
+    "smollm3": "SmolLM3",
+    "olmo2": "OLMo 2",
+    "mistral, no window": "Mistral",
+    "phi3": "Phi-3",
+    "ernie4_5": "ERNIE 4.5",
+    "granite": "Granite",
+}
+REFUSED = {
+    "mistral": "sliding_window = 64: beyond 64 of its 128 positions",
+    "qwen3_moe": "a mixture of experts",
+    "olmo3": "windows that slide",
+    "gemma": "a gate of GELU",
+    "gemma2": "windows that slide",
+    "gemma3_text": "windows that slide",
+    "mixtral": "a mixture of experts",
+    "phi": "attention and MLP side by side",
+    "gpt_neox": "attention and MLP side by side",
+    "stablelm": "LayerNorm",
+    "starcoder2": "LayerNorm",
+    "nanochat": "squared ReLU",
+}
+
+
+def test_25_kinds():
+    assert len(COMES_IN) + len(REFUSED) == 25 and len(COMES_IN) >= 12
+
+
+@pytest.mark.parametrize("name", COMES_IN)
+def test_a_kind_that_comes_in(name, tmp_path):
+    "Logits of transformers, whole, token by token, beside other texts, and in a batch of requests"
+    theirs, _ = make_folder(CASES[COMES_IN[name]], tmp_path / "hf")
+    model, _ = import_folder(tmp_path / "hf", weights_only=True)
+    size = theirs.config.vocab_size
+    x = torch.randint(size, (2, 100))
+    with torch.no_grad():
+        want = theirs(x).logits
+        assert want.std() > 0.5 and (model(x) - want).abs().max() <= 2e-5
+        cache = KVCache(model.cfg)
+        for start, end in ((0, 50), (50, 51), (51, 60), *((t, t + 1) for t in range(60, 100))):
+            step = cache.read(model, x[:, start:end])
+            assert (step - want[:, start:end]).abs().max() <= 2e-5
+        chats = [EncodedChat(row.numpy(), np.ones(60, bool)) for row in x[:, :60]]
+        packed = packed_logits(model, packed_batch([chats], 128))[0]
+        assert (packed[60:120] - want[1, :60]).abs().max() <= 2e-5
+    engine = DecodeEngine(model, max_batch=2)
+    prompts = [x[0, :30].tolist(), x[1, :7].tolist()]
+    greedy = SamplingConfig(n=20, temperature=0)
+    asked = [engine.add_request(GenerationRequest([p], greedy)) for p in prompts]
+    while engine.requests:
+        engine.step()
+    options = dict(max_new_tokens=20, do_sample=False, eos_token_id=None, pad_token_id=0)
+    for prompt, running in zip(prompts, asked):
+        ids = torch.tensor([prompt])
+        more = theirs.generate(ids, attention_mask=torch.ones_like(ids), **options)
+        assert running.new_ids[0] == more[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_kind_that_is_refused(name):
+    "In one line: why, and which small models would do"
+    few = dict(num_local_experts=2) if name == "mixtral" else {}
+    shape = SHAPE | dict(num_hidden_layers=4) | few
+    if name == "mistral":
+        shape["sliding_window"] = 64
+    config = hf.AutoConfig.for_model(name, vocab_size=300, **shape).to_dict()
+    with pytest.raises(GpubError) as refused:
+        from_config(config)
+    said = str(refused.value)
+    assert REFUSED[name] in said and "\n" not in said
+    assert name == "mistral" or (
+        "Qwen3-0.6B" in said and f"model_type is '{name}', which has" in said
+    )
 
 
 def test_the_wrong_rotation_is_heard(tmp_path):

@@ -62,6 +62,8 @@ SHAPED = {
     "all kv heads": replace(TOY, n_kv_heads=6),
     "other base": replace(TOY, rope_base=500_000.0, norm_eps=1e-6),
     "normed queries": replace(TOY, qk_norm="per_head", head_dim=12),
+    "norms after": replace(TOY, qk_norm="all_heads", norm_after=True, tied=False),
+    "no rotations": replace(TOY, nope_every=2),
 }
 GPT_TOY = GPTConfig(vocab_size=97, context_length=48, d_model=48, n_layers=3, n_heads=6)
 
@@ -181,9 +183,11 @@ def test_1b_is_exact():
 
 
 NORMED = SHAPED["normed queries"]
+AFTER = SHAPED["norms after"]
+NOPE = SHAPED["no rotations"]
 
 
-@pytest.mark.parametrize("cfg", [TOY, replace(TOY, tied=False), BURN_TOY, NORMED])
+@pytest.mark.parametrize("cfg", [TOY, replace(TOY, tied=False), BURN_TOY, NORMED, AFTER, NOPE])
 def test_table_matches_the_model_part_by_part(cfg):
     names = dict(Llama(cfg).named_parameters())
     for part, n in llama_table(cfg).items():
@@ -207,7 +211,7 @@ def test_the_toy_is_small_enough_for_every_test():
     assert of_a_row < flops_per_token(gpt) * 4096
 
 
-@pytest.mark.parametrize("cfg", [TOY, replace(TOY, tied=False, n_kv_heads=6), NORMED])
+@pytest.mark.parametrize("cfg", [TOY, replace(TOY, tied=False, n_kv_heads=6), NORMED, AFTER])
 def test_flops_are_what_torch_counts(cfg):
     model, ids = (
         build_model(cfg, attention=repeat_kv_heads(causal_attention)),
@@ -315,6 +319,36 @@ def test_normed_queries_and_keys_have_one_length():
     assert max(normed) <= 12**0.5 * 1.0001 and min(plain) > 100
 
 
+@pytest.mark.parametrize(
+    "mixed, named",
+    [
+        (dict(qk_norm="per_head", qkv_bias=True), "qkv_bias and qk_norm"),
+        (dict(norm_after=True), "norm_after"),
+        (dict(qk_norm="all_heads"), "qk_norm"),
+        (dict(nope_every=4, qk_norm="per_head"), "qk_norm and nope_every"),
+    ],
+)
+def test_a_mixture_of_families_computes_but_is_not_exported(mixed, named):
+    cfg = replace(TOY, **mixed)
+    assert loud(cfg).loss(*torch.randint(97, (2, 2, 48))).isfinite()
+    with pytest.raises(GpubError, match=f"no family of transformers has just {named}"):
+        to_config(cfg)
+
+
+def test_layers_without_rotations_know_no_distances():
+    "With no rotation anywhere, the tokens before the last may change places"
+    model, ids = loud(replace(TOY, nope_every=1)), torch.arange(9)[None]
+    moved = ids[:, [3, 1, 2, 0, *range(4, 9)]]
+    with torch.no_grad():
+        one_layer = Llama(replace(TOY, nope_every=1, n_layers=1)).eval()
+        rotated = Llama(replace(TOY, n_layers=1)).eval()
+        rotated.load_state_dict(one_layer.state_dict())
+        near = (one_layer(ids) - one_layer(moved))[:, -1].abs().max()
+        far = (rotated(ids) - rotated(moved))[:, -1].abs().max()
+        assert near < 1e-6 < 1e-5 < far
+        assert not torch.equal(model(ids), model(moved))  # a second layer sees who saw whom
+
+
 def test_groups_are_repeated_heads():
     torch.manual_seed(0)
     q, k, v = (
@@ -398,7 +432,7 @@ class Memory:
         return f
 
 
-@pytest.mark.parametrize("cfg", [TOY, replace(TOY, n_kv_heads=6), GPT_TOY, NORMED])
+@pytest.mark.parametrize("cfg", [TOY, replace(TOY, n_kv_heads=6), GPT_TOY, NORMED, AFTER, NOPE])
 @pytest.mark.parametrize("pieces", [(20,), (1,) * 20, (7, 1, 12), (1, 19)])
 def test_memory_gives_the_same_logits(cfg, pieces):
     model, ids, kv_cache = loud(cfg), torch.randint(97, (2, 20)), Memory(3)
@@ -535,6 +569,7 @@ def test_residual_writers_start_smaller():
         (dict(tied=1), "tied.*1"),
         (dict(context_length=-2), "context_length.*-2"),
         (dict(qk_norm="all"), "qk_norm.*all"),
+        (dict(nope_every=0), "nope_every.*0"),
     ],
 )
 def test_config_refuses(bad, says):

@@ -15,6 +15,7 @@ pytest.importorskip("gguf")
 import in_llama_cpp
 
 FAR = dict(f32=2e-5, f16=2e-2, q8_0=0.3)  # standard deviations of the logits
+DEEP = 3  # times that where numbers are rounded in five layers in place of two
 GELU = 3e-3  # llama.cpp looks GELU up in a table of fp16, also where the file is f32
 OLD = "gpub's own, of earlier runs"
 
@@ -31,6 +32,8 @@ def wrong(receipt):
         for numbers, row in by_numbers.items():
             exact = numbers == "f32" and row["same"] != row["texts"]
             most = max(FAR[numbers], GELU) if name == "GPT-2" else FAR[numbers]
+            if "SmolLM3" in name and numbers != "f32":
+                most *= DEEP
             if row["logits"] > most or exact:
                 found.append(f"{name} in {numbers}: {row}")
     return found

@@ -44,6 +44,24 @@ def test_ci_runs_everything(root):
     assert "-m " not in text and "NOT_LATER" not in text and "--skip" not in text
 
 
+def missing_tests(root, text):
+    "Test files that a text names and the repository does not have"
+    return [name for name in re.findall(r"\btests/\w+\.py", text) if not (root / name).is_file()]
+
+
+def test_every_test_file_that_a_command_names_is_there(root):
+    named = []
+    for pattern in (".github/workflows/*.yml", "Makefile", ".ci/*", "scripts/*", "*.md"):
+        for path in root.glob(pattern):
+            text = path.read_text(encoding="utf-8")
+            assert not missing_tests(root, text), path
+            named += re.findall(r"\btests/\w+\.py", text)
+    assert len(named) > 8, "nothing was looked at"
+    assert missing_tests(root, "pytest tests/test_make.py tests/test_gone.py") == [
+        "tests/test_gone.py"
+    ]
+
+
 def test_the_shares_of_full_are_all_of_them():
     names = [f"tests/test_a.py::test_b[{n}]" for n in range(400)]
     shares = [{n for n in names if falls_to(n, k, 5)} for k in range(1, 6)]

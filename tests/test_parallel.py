@@ -180,7 +180,7 @@ def test_a_damaged_slice_is_named_and_passed_over(sliced, text, tmp_path, capsys
     assert gpub("train", "shakespeare", "--data", text, "--out", run, *ARGS) == 0
     said = capsys.readouterr().out
     assert f"skipped a damaged checkpoint: {slice_of_two} has" in said
-    assert f"going on from step {step_of(before)} of" in said
+    assert f"loaded the checkpoint of step {step_of(before)} of" in said
     same_curve(run, sliced)
 
 
@@ -374,7 +374,7 @@ def test_killed_among_four_slices_any_number_goes_on(alone, text, tmp_path):
         run = shutil.copytree(tmp_path / "run", tmp_path / f"with_{n}")
         p = torchrun(*argv, run, n=n)
         said, err = p.communicate(timeout=300)
-        assert p.returncode == 0 and "going on from step" in said, err
+        assert p.returncode == 0 and "loaded the checkpoint of step" in said, err
         same_curve(run, alone)
 
 

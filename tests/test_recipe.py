@@ -85,7 +85,7 @@ def test_plan_and_preflight_print_the_integral(text):
     from click.testing import CliRunner
 
     done = CliRunner().invoke(plan_command, ["burn-1b", "--gpu", "A100-80", "--tokens", "21B"])
-    assert "rate x decay over the run: 4.6" in done.output
+    assert "summed over all steps: 4.6" in done.output
     done = CliRunner().invoke(plan_command, ["shakespeare", "--gpu", "A100-80", "--tokens", "1B"])
     assert isinstance(done.exception, GpubError)
     assert "rate x decay over the run is 366" in str(done.exception)

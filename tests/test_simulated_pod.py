@@ -360,7 +360,7 @@ def test_a_volume_that_is_full_by_its_quota(pod, stories, monkeypatch):
     with quota_used_up(monkeypatch):
         printed = machine.type(machine.line())
     refusal = said(printed, "Disk quota exceeded", machine)
-    assert "earlier checkpoints are untouched" in refusal
+    assert "earlier checkpoints are whole" in refusal
     began = machine.now
     machine.passes(300)  # the volume is made larger in the browser
     printed, _ = machine.goes_on(machine.line(), 59_500)

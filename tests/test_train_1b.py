@@ -367,9 +367,9 @@ def test_the_page_beside_a_real_command_line(root, whole_page):
     plan = tmp_path / "plan.json"
     assert (
         "the learning rate fully decayed" in out
-        and "training stops before the run has cost $1.00" in out
+        and "Training stops before the run has cost $1.00" in out
     )
-    assert re.search(r"^balance to have: \$[\d,]+\.\d\d = ", out, re.M)
+    assert re.search(r"^pay in before you start: \$[\d,]+\.\d\d = ", out, re.M)
     assert re.search(r"^1 +account and volume ", out, re.M) and "delete the volume" in out
     # every prompt of the blog at every milestone
     for milestone in (m for p in TOY.phases for m in p.milestones):
@@ -449,7 +449,8 @@ def test_the_balance_to_have_holds_the_ceiling_and_everything_beside_the_run():
     steps = paid_steps(plan, machine_for("burn-1b", "A100-80", 1.49), "push")
     beside = beside_run(steps, plan)
     phases = {"smoke", "proof", "grind", "push"}
-    assert beside.keys() == {s.name for s in steps if s.usd} - phases
+    paid_for = {s.name for s in steps if s.usd} - phases - {"account and volume"}
+    assert beside.keys() == paid_for | {"the volume, for one month"}
     assert sum(beside.values()) == pytest.approx(
         sum(s.usd for s in steps) - sum(s.usd for s in steps if s.name in phases)
     )

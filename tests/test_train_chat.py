@@ -153,7 +153,7 @@ def test_killed_in_every_phase_it_ends_with_the_same_weights_and_an_exact_bill(r
 def test_the_page_ends_with_a_conversation_and_a_bill(page):
     home, out = page
     assert out.count("you:") == 3 and out.count("model:") == 3
-    assert re.search(r"^all .*\$[\d.]+ *$", out, re.M) and "balance to have: $" in out
+    assert re.search(r"^all .*\$[\d.]+ *$", out, re.M) and "pay in before you start: $" in out
     for phase in small_plan().phases:
         assert re.search(rf"^{phase.name} .*\$[\d.]+ *$", out, re.M), phase.name
     talk = (home / "train_chat/plan/talk.html").read_text(encoding="utf-8")

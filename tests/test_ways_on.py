@@ -276,9 +276,9 @@ def test_a_plan_that_is_refused_for_its_money_fits_after_the_line_it_prints(aske
 def test_every_way_to_fit_a_balance_is_accepted_next(usd, typed):
     printed = typed(f"gpub run burn-1b --show --gpu A100-80 --until push --balance {usd}")
     offered = lines_to_paste(printed)
-    assert offered or "balance to have" in printed
+    assert offered or "pay in before you start" in printed
     for line in offered:
-        assert "balance to have" in typed(line), line
+        assert "pay in before you start" in typed(line), line
     if offered:  # a number alone pays nothing in
         enough = int(re.search(r"--balance (\d+)$", offered[-1])[1])
         assert f"first pay at least ${enough - usd}.00 into the account, and only then" in printed

@@ -818,17 +818,65 @@ WRONG = {
         "always at the end": "def fullest(blocks, w, a):\n    return 4 * blocks * w",
         "everything at once": "def fullest(blocks, w, a):\n    return blocks * (4 * w + a)",
     },
-    "usd": {
-        "seconds for hours": """
-            def usd(flops, tokens, speed, mfu, price):
-                return flops * tokens / (speed * mfu) * price""",
+    "all_at_once": {
+        "the sum": """
+            def all_at_once(logits, targets):
+                return F.cross_entropy(
+                    logits.flatten(0, 1), targets.flatten(), reduction="sum"
+                )""",
+        "still a loop over the letters": """
+            def all_at_once(logits, targets):
+                rows = zip(logits.flatten(0, 1), targets.flatten())
+                return torch.stack([F.cross_entropy(row, t) for row, t in rows]).mean()""",
+        "a number without gradients of its own": """
+            def all_at_once(logits, targets):
+                loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+                return loss.detach() + 0 * logits.sum()""",
+        "one loss a text": """
+            def all_at_once(logits, targets):
+                return F.cross_entropy(logits.mT, targets, reduction="none").mean(1)""",
+    },
+    "cheapest": {
+        "the lowest price an hour": """
+            def cheapest(flops, mfu, cards, hours, dollars):
+                costs = {}
+                for name, (speed, price) in cards.items():
+                    needs = flops / (speed * mfu) / 3600
+                    if needs <= hours and needs * price <= dollars:
+                        costs[name] = price
+                return min(costs, key=costs.get, default=None)""",
+        "no deadline": """
+            def cheapest(flops, mfu, cards, hours, dollars):
+                costs = {
+                    name: flops / (speed * mfu) / 3600 * price
+                    for name, (speed, price) in cards.items()
+                }
+                fit = [name for name in costs if costs[name] <= dollars]
+                return min(fit, key=costs.get, default=None)""",
+        "no purse": """
+            def cheapest(flops, mfu, cards, hours, dollars):
+                costs = {}
+                for name, (speed, price) in cards.items():
+                    needs = flops / (speed * mfu) / 3600
+                    if needs <= hours:
+                        costs[name] = needs * price
+                return min(costs, key=costs.get, default=None)""",
         "full speed": """
-            def usd(flops, tokens, speed, mfu, price):
-                return flops * tokens / speed / 3600 * price""",
-        "the share on the wrong side": """
-            def usd(flops, tokens, speed, mfu, price):
-                return flops * tokens * mfu / speed / 3600 * price""",
-        "the answer of the first case": "def usd(*given):\n    return 2.0",
+            def cheapest(flops, mfu, cards, hours, dollars):
+                costs = {}
+                for name, (speed, price) in cards.items():
+                    needs = flops / speed / 3600
+                    if needs <= hours and needs * price <= dollars:
+                        costs[name] = needs * price
+                return min(costs, key=costs.get, default=None)""",
+        "below the limits, not at them": """
+            def cheapest(flops, mfu, cards, hours, dollars):
+                costs = {}
+                for name, (speed, price) in cards.items():
+                    needs = flops / (speed * mfu) / 3600
+                    if needs < hours and needs * price < dollars:
+                        costs[name] = needs * price
+                return min(costs, key=costs.get, default=None)""",
     },
     "widest": {
         "too wide by one": """

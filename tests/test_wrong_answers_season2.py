@@ -5,6 +5,53 @@ from attacks import cases, refusal
 from test_exercises import CHAPTERS, exercises
 
 WRONG = {
+    "which_stop": {
+        "the lower limit forgotten": """
+            def which_stop(logs, limits):
+                stopped = {}
+                for name, log in logs.items():
+                    for step, least, most in limits:
+                        loss = [x for n, x in log if n <= step][-1]
+                        if log[-1][0] >= step and not loss <= most:
+                            stopped.setdefault(name, step)
+                return stopped""",
+        "asked before the log is there": """
+            def which_stop(logs, limits):
+                stopped = {}
+                for name, log in logs.items():
+                    for step, least, most in limits:
+                        loss = [x for n, x in log if n <= step][-1]
+                        if not least <= loss <= most:
+                            stopped.setdefault(name, step)
+                return stopped""",
+        "no number passes": """
+            def which_stop(logs, limits):
+                stopped = {}
+                for name, log in logs.items():
+                    for step, least, most in limits:
+                        loss = [x for n, x in log if n <= step][-1]
+                        if log[-1][0] >= step and (loss < least or loss > most):
+                            stopped.setdefault(name, step)
+                return stopped""",
+        "the last gate that fails": """
+            def which_stop(logs, limits):
+                stopped = {}
+                for name, log in logs.items():
+                    for step, least, most in limits:
+                        loss = [x for n, x in log if n <= step][-1]
+                        if log[-1][0] >= step and not least <= loss <= most:
+                            stopped[name] = step
+                return stopped""",
+        "only the end of the run": """
+            def which_stop(logs, limits):
+                step, least, most = limits[-1]
+                return {
+                    name: step
+                    for name, log in logs.items()
+                    if log[-1][0] >= step and not least <= log[-1][1] <= most
+                }""",
+        "B, by eye": "def which_stop(logs, limits):\n    return {'B': 256} if 'B' in logs else {}",
+    },
     "half_turn": {
         "the other way round": "def half_turn():\n    return (1, 3), [0, 4, 8]",
         "a quarter turn": "def half_turn():\n    return (-1, 3), [0, 4, 8]",

@@ -23,14 +23,14 @@ from pathlib import Path
 
 from gpub.core import GpubError, first_line, read_json, write_atomic
 from gpub.data.text import load_shakespeare
-from gpub.device import machine
+from gpub.device import machine, use_threads
 from gpub.files import shipped
 from gpub.guards.preflight import PreflightRun, resume
 from gpub.guards.rehearse import RehearsalOptions, rehearsal_record, rehearse
 from gpub.lab.bench.generate import bench_generate
 from gpub.lab.bench.ladder import LadderPace, bench_ladder
-from gpub.lab.bench.machine import bench_machine, peaks
-from gpub.lab.bench.train import bench_train
+from gpub.lab.bench.machine import bench_machine, lacks_format, peaks
+from gpub.lab.bench.train import bench_train, step_speed
 from gpub.model.gpu_plan import plan, seconds_per_token
 from gpub.model.gpus import GPU, gpu_key
 from gpub.plans.gpus import find_card
@@ -41,6 +41,7 @@ from gpub.train.options import RunOptions
 from gpub.train.trainer import Trainer
 from gpub.tune.methods import SftOptions
 from gpub.tune.steps import Tuner
+from tools.fp8 import use_fp8
 
 ROOT = Path(__file__).parents[1]  # of the clone
 MINUTES = 58.0  # of the hour: what has not begun by then is left out
@@ -208,6 +209,26 @@ def time_steps(hour: Hour, kind: StepKind) -> dict:
     return bench_train(kind.preset, hour.device, steps, settings, around=False)
 
 
+def train_in_fp8(hour: Hour) -> dict:
+    """Take the same steps of the larger preset twice, in bf16 and with the blocks' matrix products
+    in fp8: speed, memory, and the loss that both have come to"""
+    lacks = None if hour.toy else lacks_format(hour.device, "fp8")
+    if lacks:
+        raise GpubError(lacks)
+    use_threads()
+    kind = StepKind(hour.large, compiled=not hour.toy, mode="off")
+    steps = dict(steps=2, warmup=2) if hour.toy else dict(steps=20, warmup=10)
+    taken = dict(settings=step_settings(hour, kind), **steps)
+    wide = step_speed(hour.large, hour.device, **taken)
+    changed = []
+    narrow = step_speed(
+        hour.large, hour.device, prepare=lambda m: changed.append(use_fp8(m.blocks)), **taken
+    )
+    return dict(
+        kind="fp8", machine=machine(hour.device), fp8_layers=changed[0], bf16=wide, fp8=narrow
+    )
+
+
 def climb_small(hour: Hour) -> dict:
     "Climb the whole ladder of season 1, chapter 6"
     if hour.toy:
@@ -325,6 +346,7 @@ def parts_of(hour: Hour) -> list[Part]:
         *steps,
         Part("shards", 6, prepare_text),
         Part("smoke", 20, train_smoke),
+        Part("fp8", 5, train_in_fp8),
         Part("generate", 4, write_texts),
         Part(f"ladder-{hour.small}", 9, climb_small),
         Part(f"ladder-{hour.large}", 5, climb_large),
@@ -482,6 +504,17 @@ def _sft_words(receipt: dict) -> str:
     )
 
 
+def _fp8_words(receipt: dict) -> str:
+    wide, narrow = receipt["bf16"], receipt["fp8"]
+    gb = ""
+    if narrow["peak_gb"] is not None:
+        gb = f", {narrow['peak_gb']:.1f} for {wide['peak_gb']:.1f} GB"
+    return (
+        f"{narrow['tok_s'] / wide['tok_s']:.2f} of the speed in {wide['precision']}, "
+        f"loss {narrow['last_loss']:.3f} for {wide['last_loss']:.3f}{gb}"
+    )
+
+
 def _generate_words(receipt: dict) -> str:
     fastest = {s["preset"]: f"{s['tok_s']['gpub']:,.0f} tok/s" for s in receipt["speed"]}
     for s in receipt["speed"]:
@@ -502,6 +535,7 @@ def other_rows(hour: Hour) -> list[list[str]]:
     words = {
         "kill": lambda receipt: receipt["finding"],
         "smoke": _smoke_words,
+        "fp8": _fp8_words,
         "generate": _generate_words,
         f"ladder-{hour.small}": _ladder_words,
         f"ladder-{hour.large}": _ladder_words,

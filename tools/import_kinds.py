@@ -110,6 +110,16 @@ LLAMA3_ROPE = dict(
 )
 
 
+GRANITE = dict(
+    embedding_multiplier=12.0,
+    logits_scaling=0.5,
+    residual_multiplier=0.22,
+    attention_multiplier=0.0625,
+    tie_word_embeddings=True,
+)
+NO_MARKS = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
+
+
 @dataclass
 class Case:
     kind: str  # model_type
@@ -133,6 +143,12 @@ CASES = {
     "GPT-2": Case("gpt2", trained, dict(n_embd=32, n_layer=2, n_head=4, n_positions=128), more=3),
     "Qwen2": Case("qwen2", trained, SHAPE | dict(tie_word_embeddings=True)),
     "Qwen3": Case("qwen3", trained, SHAPE | dict(tie_word_embeddings=True, head_dim=16)),
+    "SmolLM3": Case("smollm3", llama3_words, SHAPE | dict(num_hidden_layers=5)),
+    "OLMo 2": Case("olmo2", trained, SHAPE),
+    "Mistral": Case("mistral", spaced_words, SHAPE | dict(sliding_window=None)),
+    "Phi-3": Case("phi3", spaced_words, SHAPE | dict(sliding_window=128)),
+    "ERNIE 4.5": Case("ernie4_5", trained, SHAPE | dict(head_dim=16)),
+    "Granite": Case("granite", trained, SHAPE | GRANITE),
 }
 WHAT = {  # what each is the only one to have
     "Llama-3.2": "rotations of rope_type llama3, a tied head, whole words before merges",
@@ -145,6 +161,12 @@ WHAT = {  # what each is the only one to have
     "GPT-2": "learned positions, LayerNorm, biases, transposed matrices",
     "Qwen2": "biases of queries, keys and values",
     "Qwen3": "norms of queries and keys, heads wider than width / heads",
+    "SmolLM3": "no rotations in every fourth layer",
+    "OLMo 2": "norms after attention and MLP, norms of all queries and keys together",
+    "Mistral": "a Llama under another name",
+    "Phi-3": "matrices stored together, a window that never slides",
+    "ERNIE 4.5": "neighbouring channels rotated, written back as a Llama",
+    "Granite": "four constants, multiplied into the matrices, and a head that is untied by them",
 }
 
 
@@ -152,7 +174,7 @@ def make_folder(case, folder, seed=0):
     "A folder as transformers saves it: random weights, loud enough that a wrong one is heard"
     words = case.words()
     config = transformers.AutoConfig.for_model(
-        case.kind, vocab_size=words.get_vocab_size() + case.more, **case.settings
+        case.kind, vocab_size=words.get_vocab_size() + case.more, **NO_MARKS, **case.settings
     )
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config).eval()

@@ -90,6 +90,8 @@ def shapes(vocab_size):
         "Llama-3.2's rotations, wide heads": slower,
         "Qwen2's biases": replace(llama, qkv_bias=True),
         "Qwen3's norms, wide heads": replace(llama, qk_norm="per_head", head_dim=32),
+        "OLMo 2's norms": replace(llama, qk_norm="all_heads", norm_after=True),
+        "SmolLM3's layers without rotations": replace(llama, nope_every=4, n_layers=5),
         "GPT-2": GPTConfig(**size),
     }
 

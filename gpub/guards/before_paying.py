@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core import GpubError, read_json
+from ..core import GpubError, read_config, read_json
 from ..files import shipped
 from gpub.guards.preflight import (
     PREFLIGHT_CHECKS,
@@ -220,9 +220,15 @@ def card_receipts(
     folder: str | Path,  # like data/
 ) -> list[SpeedReceipt]:
     "Return what runs and benches say of a preset on a card"
-    names = gpu_key(card.name), gpu_key(card.name) + f"{card.memory_gb:.0f}"
+    names = _receipt_names(card)
     known = receipts(folder)
     return [r for r in known if r.preset == preset and gpu_key(r.gpu) in names]
+
+
+def _receipt_names(card: GPU) -> tuple[str, str]:
+    "What receipts call a card: without its memory, and with it"
+    key = gpu_key(card.name)
+    return key, f"{key}{card.memory_gb:.0f}"
 
 
 def measured_on(
@@ -243,6 +249,10 @@ def measured_on(
         run = Path(folder, receipt.where.removeprefix("data/"))
         if (run / "bill.json").is_file():
             lines |= _measured_run(run)
+    for name in _receipt_names(card):
+        smoke = Path(folder, f"runs/smoke-{name}")
+        if (smoke / "ledger.jsonl").is_file() and read_config(smoke)["preset"] == preset:
+            lines |= _spent_beside(smoke)
     return lines
 
 
@@ -254,11 +264,20 @@ def _measured_run(run: Path) -> dict[str, str]:
     if paid.get("val_loss"):
         lines["the final loss"] = f"{paid['val_loss']:.3f} (validation)"
     if (run / "ledger.jsonl").is_file():
-        spans = account(read_ledger(run))
-        took = {kind: sum(s.seconds for s in spans if s.kind == kind) for kind in KINDS}
-        lines["compiling"] = f"{took['compile']:,.0f} s in all"
-        lines["saves and validations"] = f"{took['save'] + took['eval']:,.0f} s in all"
+        lines |= _spent_beside(run)
     return lines
+
+
+def _spent_beside(run: Path) -> dict[str, str]:
+    "What the ledger of a run says of the time in which no step was taken"
+    ledger = read_ledger(run)
+    spans = account(ledger)
+    took = {kind: sum(s.seconds for s in spans if s.kind == kind) for kind in KINDS}
+    steps = f"in {max(row['step'] for row in ledger):,} steps"
+    return {
+        "compiling": f"{took['compile']:,.0f} s {steps}",
+        "saves and validations": f"{took['save'] + took['eval']:,.0f} s {steps}",
+    }
 
 
 def floors_reached(plan: Plan) -> tuple[int, int]:

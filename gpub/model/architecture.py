@@ -76,6 +76,7 @@ class Gguf:
     name_of: Callable[[Any], str]  # of a config: what llama.cpp calls such a model
     splits_qkv: bool = False  # queries, keys and values are three tensors
     side_by_side: tuple[str, ...] = ()  # names of models whose rotated channels lie in pairs
+    own_head: tuple[str, ...] = ()  # names of models whose head is never tied to the embedding
 
 # %% ../../nbs/lib/model/architecture.ipynb #4d35cd08
 @dataclass(frozen=True)

@@ -44,11 +44,12 @@ def check_growth(
     "Raises `GpubError` where the larger shape cannot compute what the smaller one does"
     if not isinstance(old, LlamaConfig) or not isinstance(new, LlamaConfig):
         raise GpubError("only a Llama can grow: a GPT's LayerNorm has no gain that hides channels")
-    if old.qk_norm or new.qk_norm:
-        raise GpubError(
-            "a model with qk_norm does not grow: norm_eps must shrink with the width, and its "
-            "norms of queries and keys must keep theirs"
-        )
+    for name in ("qk_norm", "norm_after", "nope_every"):
+        if getattr(old, name) or getattr(new, name):
+            raise GpubError(
+                f"a model with {name} does not grow: it would not compute the same, with the "
+                "smaller norm_eps of a wider model or with its layers in other places"
+            )
     same = ("head_size", "vocab_size", "context_length", "tied", "rope_base")
     same += ("rope_scaling", "qkv_bias")
     wrong = [name for name in same if getattr(old, name) != getattr(new, name)]

@@ -343,7 +343,7 @@ class BalanceToHave:
     def __str__(self):
         parts = [f"{money(self.ceiling)} (the most that training may cost)"]
         parts += [f"{money(usd)} ({name})" for name, usd in self.beside.items()]
-        return f"balance to have: {money(self.total)} = {' + '.join(parts)}"
+        return f"pay in before you start: {money(self.total)} = {' + '.join(parts)}"
 
 
 def plan_ceiling(

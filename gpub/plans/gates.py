@@ -253,6 +253,9 @@ def _wanted(gate: Gate) -> str:
         return f"at most {most}"
     if most is None:
         return f"at least {least}"
+    number, _, unit = least.partition(" ")
+    if unit and most.endswith(unit):
+        least = number  # 2 to 2.9 nats a token
     return f"{least} to {most}"
 
 

@@ -212,9 +212,11 @@ def train_ladder(
         for file in ("log.jsonl", "samples.jsonl"):
             shutil.copyfile(out / file, home / file)
         # a receipt names no folder of this machine
-        here = json.dumps(str(data))[1:-1]
         config = (out / "config.json").read_text(encoding="utf-8")
-        write_atomic(home / "config.json", config.replace(here, Path(data).name))
+        for folder_here in (data, out):
+            here = json.dumps(str(folder_here))[1:-1]
+            config = config.replace(here, Path(folder_here).name)
+        write_atomic(home / "config.json", config)
         write_atomic(home / "result.json", json.dumps(result, indent=1) + "\n")
         yield result
 

@@ -103,6 +103,9 @@ def disk_needed(
     )
 
 # %% ../../nbs/lib/plans/paid_steps.ipynb #92d12e83
+_VOLUME_STEP = "account and volume"  # its price comes again every month
+
+
 @dataclass(frozen=True, kw_only=True)
 class PaidStep:
     "One step of a paid run, as a person takes it"
@@ -177,7 +180,7 @@ def _volume_step(gb: float, place: PaidPlace) -> PaidStep:
     storage = read_json(shipped("storage.json"), "usd_per_gb_month", "provider")
     size = 10 * (int(gb / 9) + 1)  # a tenth to spare, in round numbers
     return PaidStep(
-        name="account and volume",
+        name=_VOLUME_STEP,
         commands=(
             f"{storage['provider']}: pay in the balance named below; Storage, New Network Volume, "
             f"{size} GB, in a region that has the card now",
@@ -349,7 +352,9 @@ def beside_run(
 ) -> dict[str, float]:  # step -> dollars
     "Return what is paid beside the phases: a month of the volume, data, preflight, the way home"
     phases = {phase.name for phase in plan.phases}
-    return {step.name: step.usd for step in steps if step.name not in phases and step.usd}
+    beside = {step.name: step.usd for step in steps if step.name not in phases and step.usd}
+    names = {_VOLUME_STEP: "the volume, for one month"}
+    return {names.get(name, name): usd for name, usd in beside.items()}
 
 
 def step_table(
@@ -441,17 +446,19 @@ class PaidRun:
 
     @property
     def _priced_on(self) -> str:
-        "Whether the price is that of this machine"
-        return "on" if self.rented else "on this CPU, priced as if on"
+        "The card and its price; of a toy, that both are pretended"
+        card = self.machine
+        price = f"${card.usd_per_hour:.2f} an hour ({card.price}), {card.pace}"
+        if self.rented:
+            return f"on {card.name} at {price}"
+        return f"on this CPU, priced as if on one {card.name} at {price}, assumed"
 
     def announcement(self) -> str:
         "Say what will be walked, on what, within what"
         names = ", ".join(phase.name for phase in self.phases)
-        card = self.machine
         return (
-            f"{self.plan.preset}: {names}, in {self.home}; {self._priced_on} {card.name} at "
-            f"${card.usd_per_hour:.2f} an hour ({card.price}), {card.pace}; training stops before "
-            f"the run has cost {money(self.ceiling)}; so far "
+            f"{self.plan.preset}: {names}, in {self.home}; {self._priced_on}. Training stops "
+            f"before the run has cost {money(self.ceiling)}; so far "
             f"{money(paid_for_plan(self.run, self.plan))}. A pod that stays on after that is still "
             "billed: set WHEN_DONE"
         )

@@ -85,8 +85,8 @@ def known_price(
     # a table of prices; default: the dated one that comes with gpub
     path: Path | str | None = None,
 ):  # (dollars an hour, where and when), or None
-    """The newest price of a card, with the provider, the date and who wrote it down; raises
-    `GpubError` for a table with an entry that is none"""
+    """Return the newest price of a card, with the provider and the date; raises `GpubError` for a
+    table with an entry that is none"""
     wanted = _card(gpu)
     if mine := [r for r in _prices(path or shipped("prices.json")) if _card(r["gpu"]) == wanted]:
         best = max(
@@ -99,10 +99,8 @@ def known_price(
         )
         where = ", ".join(best[k] for k in ("provider", "date", "note") if best.get(k))
         if best.get("third_party"):
-            where = f"{THIRD_PARTY}: {where}"
-        return float(best["usd_per_hour"]), where + (
-            f" ({', '.join(best['source'])})" if best.get("source") else ""
-        )
+            where = f"{THIRD_PARTY}: {where} ({', '.join(best.get('source', ()))})"
+        return float(best["usd_per_hour"]), where
     return (GPUS[wanted].usd, GPUS[wanted].price) if wanted in GPUS and GPUS[wanted].usd else None
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from ..progress import minutes_seconds
+from ..progress import short_duration
 
 # %% ../../nbs/lib/prep/prep_progress.ipynb #07884aa7
 # seconds from line to line, on a terminal and elsewhere
@@ -48,7 +48,7 @@ class PrepProgress:
         if self.tokens:
             parts.append(f"{self.tokens:,} tokens")
         if known:
-            parts.append(f"ETA {minutes_seconds(seconds * (1 - share) / share)}")
+            parts.append(f"ETA {short_duration(seconds * (1 - share) / share)}")
         return "  ".join(parts)
 
     def update(

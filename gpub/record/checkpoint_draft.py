@@ -130,8 +130,9 @@ def explain_failed_save(
         yield
     except (OSError, RuntimeError, SafetensorError) as e:
         raise GpubError(
-            f"could not save step {step} in {root}: {first_line(e)}; earlier checkpoints are "
-            "untouched, make room or permission there and run the same command again"
+            f"could not save step {step} in {root}: {first_line(e)}. Training has stopped; "
+            "earlier checkpoints are whole. Make the disk or volume larger, or see that you may "
+            "write there, and run the same command again"
         ) from e
 
 

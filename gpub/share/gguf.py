@@ -85,6 +85,8 @@ def gguf_tensors(
             out[f"{start}attn_v.{kind}"] = v
         else:
             out[f"{start}{there.names[layer]}.{kind}"] = t
+    if cfg.tied and there.name_of(cfg) in there.own_head:
+        out["output.weight"] = model.tok.weight
     if there.splits_qkv and cfg.rope_scaling:
         speed_i = 1 / cfg.rope_base ** (torch.arange(0, cfg.head_size, 2) / cfg.head_size)
         slowed_i = scale_speeds(speed_i, cfg.rope_scaling)

@@ -39,6 +39,7 @@ from ..record.run import Run, load, load_run
 from ..record.log import read_log
 from .gguf import GgufNumbers, gguf_warning, write_gguf
 from ..model.architectures import architecture_of, build_model
+from .relatives import tensors_as_llama
 from gpub.share.weights import (
     from_config,
     from_theirs,
@@ -216,8 +217,8 @@ def import_folder(
     folder: Path | str,  # as downloaded from the Hub, or written by `export_model`
     weights_only: bool = False,  # whatever the tokenizer is, it is not read
 ):  # (model in eval mode with fp32 weights, tokenizer or None where there is none)
-    """A GPT-2, Llama, Qwen2 or Qwen3 from Hugging Face as one of ours; raises `GpubError` naming
-    whatever does not fit"""
+    """A model of Hugging Face as one of ours, a GPT-2, a Llama or one of its families; raises
+    `GpubError` naming whatever does not fit"""
     folder = Path(folder)
     if not folder.is_dir():
         raise GpubError(
@@ -233,13 +234,14 @@ def import_folder(
             f"{folder}: {', '.join(changed[:3])} {'is' if len(changed) == 1 else 'are'} not what "
             f"{SUMS} says: export or download it again"
         )
-    cfg = from_config(read_json(folder / "config.json"))
+    settings = read_json(folder / "config.json")
+    cfg = from_config(settings)
     if weights_only:
-        return from_theirs(cfg, read_weights(folder)), None
+        return from_theirs(cfg, tensors_as_llama(settings, read_weights(folder))), None
     tok = _tokenizer_of(folder)
     if isinstance(tok, CharTokenizer) or tok is not None and tok.vocab_size > cfg.vocab_size:
         same_vocab(cfg, tok)
-    model = from_theirs(cfg, read_weights(folder))
+    model = from_theirs(cfg, tensors_as_llama(settings, read_weights(folder)))
     if tok is not None and tok.vocab_size < cfg.vocab_size:
         tok = tok.padded(cfg.vocab_size)
     return model, tok

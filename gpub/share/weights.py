@@ -34,6 +34,7 @@ from gpub.model.architectures import (
 )
 from ..model.counts import parameter_anatomy
 from ..model.gpt import Decoder
+from .relatives import NOT_READ, RELATIVES, SMALL_MODELS, settings_as_llama
 
 # %% ../../nbs/lib/share/weights.ipynb #0b343c69
 def to_theirs(
@@ -169,6 +170,18 @@ def to_config(
     )
 
 
+def _rewritten(settings: dict[str, Any]) -> dict[str, Any]:
+    "What a config.json says, in the words of a Llama where that is what it describes"
+    try:
+        return settings_as_llama(settings)
+    except KeyError as e:
+        raise GpubError(f"config.json of this {settings['model_type']} lacks {e}") from None
+    except (ArithmeticError, TypeError) as e:
+        raise GpubError(
+            f"config.json of this {settings['model_type']} makes no sense: {e}"
+        ) from None
+
+
 def from_config(
     settings: dict[str, Any],  # the content of a config.json
 ) -> Config:
@@ -180,9 +193,17 @@ def from_config(
         for model_type in architecture.hugging_face.model_types
     }
     family = settings.get("model_type") if isinstance(settings, dict) else None
+    if isinstance(family, str):
+        settings = _rewritten(settings)
+        family = settings["model_type"]
     if not isinstance(family, str) or family not in families:
-        *some, last = families
-        raise GpubError(f"model_type is {family!r}: gpub imports {', '.join(some)} and {last}")
+        *some, last = [*families, *RELATIVES]
+        missing = NOT_READ.get(str(family))
+        why = f", which has {missing}" if missing else ""
+        raise GpubError(
+            f"model_type is {family!r}{why}: gpub imports {', '.join(some)} and {last}; of a size "
+            f"for trying, {SMALL_MODELS}"
+        )
     there = families[family]
     for name, accepted in there.model_types[family].items():
         value = settings.get(name, accepted[0])

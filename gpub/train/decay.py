@@ -74,8 +74,8 @@ def decay_text(
     found = decay_integral(cfg)
     if found <= MOST_DECAY:
         return (
-            f"weight decay {cfg.weight_decay:.4g}: rate x decay over the run: {found:.3g} (tuned "
-            f"runs: about {DECAY_TARGET})"
+            f"weight decay {cfg.weight_decay:.4g}; learning rate times weight decay, summed over "
+            f"all steps: {found:.3g} (usual in tuned runs: about {DECAY_TARGET})"
         )
     raise GpubError(
         f"weight decay {cfg.weight_decay:.4g} wipes out what is learned: rate x decay over the "

@@ -128,9 +128,12 @@ def resume_learner(
     if saved.step == steps:
         return
     changes = "".join(f", {name} now {value}" for name, value in changed.items())
-    log(f"going on from step {saved.step} of {steps} ({saved.path}){changes}")
+    log(f"loaded the checkpoint of step {saved.step} of {steps} ({saved.path}){changes}")
     if not_as_saved:
-        log(f"from here on the last bits differ from an undisturbed run: {'; '.join(not_as_saved)}")
+        log(
+            "harmless: from here on the last bits differ from those of an uninterrupted run: "
+            f"{'; '.join(not_as_saved)}"
+        )
 
 
 def _cut_as_saved(learner: Learner, saved: Checkpoint, free: Collection[str]) -> dict:

@@ -23,7 +23,7 @@ from ..files import runs_dir
 from ..model.architectures import SHAPES, architecture_of, build_model
 from ..model.counts import flops_per_token, parameter_anatomy
 from ..model.gpus import ram_bytes
-from ..progress import Progress, minutes_seconds
+from ..progress import Progress, short_duration
 from ..record.run import Run
 from .decay import decay_integral
 from .initial import InitialWeights, find_initial, whole_batches
@@ -143,8 +143,8 @@ class Trainer(TrainingRun[RunOptions]):
             return
         self.cfg = replace(self.cfg, weight_decay=decay)
         self.log(
-            f"weight decay {decay:g}, as this run began (rate x decay over the run: "
-            f"{decay_integral(self.cfg):.3g}; a new run would have {target:g})"
+            f"weight decay {decay:g}, as this run began (learning rate times weight decay, summed "
+            f"over all steps: {decay_integral(self.cfg):.3g}; a new run would have {target:g})"
         )
 
     def identity(self) -> dict:
@@ -252,7 +252,7 @@ class Trainer(TrainingRun[RunOptions]):
         self.log(
             f"done: {last['val_loss']:.4f} {self.corpus.unit} on {validated} "
             f"validation {unit} ({last['val_bpb']:.3f} bits per byte), {last['tokens']:,} tokens "
-            f"in {minutes_seconds(last['seconds'])} min, ${last['usd']:.2f}\nreport: {report}"
+            f"in {short_duration(last['seconds'])}, ${last['usd']:.2f}\nreport: {report}"
         )
         if self.corpus.texts and "source entropy" in self.stored_config["reference"]:
             alarm = future_alarm(last["val_loss"], self.corpus.texts[1])

@@ -188,8 +188,9 @@ class TrainingRun(TrainingJob[_Options]):
         changed = changed_rows(self.out, saved.rows) if self.world.main else []
         if changed:
             self.log(
-                f"{', '.join(changed)} of {self.out}: not what was written before step "
-                f"{saved.step}; the weights are whole, see gpub verify {self.out}"
+                f"{', '.join(changed)} in {self.out}: changed after it was written (rows before "
+                f"step {saved.step}). The weights are not affected, training goes on. Details: "
+                f"gpub verify {self.out}"
             )
 
     def _store_config(self, model: nn.Module) -> dict:

@@ -18,7 +18,7 @@ from ..chat.template import chat_facts
 from ..core import GpubError
 from ..device import pick_precision
 from ..model.architectures import architecture_of
-from ..progress import SilentProgress
+from ..progress import SilentProgress, short_duration
 from ..record.checkpoint import Checkpoint
 from ..record.run import Run
 from ..train.journal import last_whole_row, write_bill
@@ -209,11 +209,13 @@ def _check_adapter(start: TuneStart, options: TuneOptions, world: World):
 
 
 def _in_words(row: dict[str, Any], steps: int) -> str:
-    "Say a row in words: the step, and whatever was measured"
+    "Say a row in words: the step, whatever was measured, how long it goes on, what it has cost"
     hidden = ("step", "lr", "tokens", "tok_s", "seconds", "usd", "learned")
     figures = [
         f"{name} {value:.4g}"
         for name, value in row.items()
         if name not in hidden and value is not None
     ]
-    return f"step {row['step']}/{steps}  {'  '.join(figures)}"
+    left = row["seconds"] / row["step"] * (steps - row["step"])
+    end = f"{short_duration(left)} left  ${row['usd']:.2f}"
+    return f"step {row['step']}/{steps}  {'  '.join(figures)}  {end}"

@@ -56,10 +56,13 @@ def step_speed(
     warmup: int = 10,  # before them, which compile and are not counted
     settings: Mapping[str, object] | None = None,
     log: Callable[[str], object] = print,  # called with what the engine decides
+    # called with the model before it trains
+    prepare: Callable[[nn.Module], object] = lambda model: None,
 ) -> dict:  # tokens/s, utilisation, memory, losses
     "The engine's own loop on random tokens"
     d = pick_device(device)
     cfg, model, data = _to_train(preset, d, steps + warmup, settings)
+    prepare(model)
     engine = _Engine(cfg, model, data, d, steps + warmup, log)
     seconds, losses = engine.run(steps, warmup)
     mc = model.cfg
