@@ -75,6 +75,55 @@ def bpe_merges():
     return d
 
 
+def loss_per_letter():
+    d = Drawing(
+        "Loss per letter",
+        "The two words But soft, guessed letter by letter and piece by piece. Eight letters are "
+        "eight guesses; the pieces But, space so, f and t are four. Each loss is added up over its "
+        "guesses and divided by the eight letters.",
+        width=400,
+        height=176,
+    )
+    cell, x0 = 28, 14
+    rows = (("letters", "But soft"), ("pieces", ("But", " so", "f", "t")))
+    for i, (name, tokens) in enumerate(rows):
+        y, x = 34 + i * 74, x0
+        d.text(x0, y - 10, f"{name}: {len(tokens)} guesses", "note", "start")
+        for token in tokens:
+            wide = cell * len(token) - 4
+            word = token.replace(" ", "␣")
+            kind = "module" if len(token) > 1 else "thing"
+            d.box(x, y, wide, 36, word, kind=kind, corner=8, font="code")
+            x += cell * len(token)
+        d.text(x0 + 8 * cell + 10, y + 15, f"the sum of {len(tokens)}", "note", "start")
+        d.text(x0 + 8 * cell + 10, y + 31, "losses / 8 letters", "note", "start")
+    d.text(x0, 164, "␣ is the space in front of so", "note", "start")
+    return d
+
+
+def jaccard():
+    d = Drawing(
+        "Words in common over all words",
+        "The words of two visits as two sets. The word 5 is only in the first, the word 10 only in "
+        "the second, and 28 words, such as Home, Plays and Tickets, are in both. So 28 of 30 words "
+        "are in common: 0.93.",
+        width=400,
+        height=196,
+    )
+    d.box(14, 44, 296, 100, kind="outside", corner=18)
+    d.box(90, 54, 296, 100, kind="outside", corner=18)
+    d.text(14, 32, "words of day 5", "note", "start")
+    d.text(386, 32, "words of day 10", "note", "end")
+    d.box(26, 80, 50, 36, "5", kind="warm", corner=8, font="code")
+    d.box(324, 84, 50, 36, "10", kind="warm", corner=8, font="code")
+    words = (("Home", 100, 64), ("Plays", 150, 64), ("Tickets", 208, 64), ("open", 100, 102))
+    for word, x, y in words:
+        d.box(x, y, 9 * len(word) + 8, 30, word, kind="good", corner=8, font="code")
+    d.text(160, 122, "and 24 more in both", "note", "start")
+    d.text(200, 180, "in common 28, in all 30: 28 / 30 = 0.93", "name")
+    return d
+
+
 def minhash():
     d = Drawing(
         "MinHash",
@@ -183,4 +232,12 @@ def shard_and_sampler():
     return d
 
 
-PICTURES = (data_pipeline, bpe_merges, minhash, minhash_bands, shard_and_sampler)
+PICTURES = (
+    data_pipeline,
+    bpe_merges,
+    loss_per_letter,
+    jaccard,
+    minhash,
+    minhash_bands,
+    shard_and_sampler,
+)
