@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['SAMPLING', 'Stopwatch', 'StepLogger', 'draw_text', 'SampleWriter', 'evaluate_together', 'Evaluator', 'last_whole_row',
-           'write_bill']
+           'write_bill', 'write_run_page']
 
 # %% ../../nbs/lib/train/journal.ipynb #b65bfb5d
 import json
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -221,3 +222,14 @@ def write_bill(
         paid_usd=round(paid_usd, 6),
     )
     write_atomic(out / "bill.json", json.dumps(bill, indent=1) + "\n")
+
+
+def write_run_page(
+    out: Path,  # the folder of a run that is done
+) -> Path | None:  # None: `gpub.report`, a leaf, is not installed
+    "Draw a finished run"
+    if find_spec("gpub.report") is None:
+        return None
+    from gpub.report.page import write_report
+
+    return write_report(out)

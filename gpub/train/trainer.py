@@ -28,8 +28,9 @@ from ..record.run import Run
 from .decay import decay_integral
 from .initial import InitialWeights, find_initial, whole_batches
 from .config import TrainConfig
-from .journal import Evaluator, draw_text, last_whole_row, write_bill
+from .journal import Evaluator, draw_text, last_whole_row, write_bill, write_run_page
 from .kernels import choose_precision
+from .learner import Learner, Placement
 from .loop import NextToken, Objective, context_length_at, depth_at
 from .optim import restore_optimizers
 from .options import RunOptions, eval_steps, kept_options, spread_steps
@@ -77,8 +78,8 @@ class Trainer(TrainingRun[RunOptions]):
     """A preset being trained in a folder; `go` does it, and the same call goes on after an
     interruption.
 
-    `TrainingRun` opens the folder and makes the steps; world, state, learner, ledger and
-    `stored_config` are set there and in `TrainingJob`, which also lists the hooks below."""
+    `TrainingRun` opens the folder and makes the steps, and asks the methods below; world, state,
+    learner, ledger and `stored_config` are set there."""
 
     def __init__(self, options: RunOptions):
         if not isinstance(options, RunOptions):
@@ -188,26 +189,25 @@ class Trainer(TrainingRun[RunOptions]):
         "Choose what the recipe says, or what suits the hardware: a CPU may have to be timed"
         return choose_precision(model, self._next_batch, self.cfg, self.device)
 
-    def take_initial_weights(self, model: nn.Module) -> None:
-        "Put weights from elsewhere in place of fresh ones, wherever the model is whole"
+    def begin(self, model: nn.Module, placement: Placement) -> Learner:
+        "Put together what learns, with the weights and the optimizer of `--init` if there is one"
         initial = self.initial
         if initial is None:
-            return
+            return super().begin(model, placement)
         if initial.tensors is None:
             raise GpubError(
                 f"{self.out} has no whole checkpoint: delete the folder, and begin again with the "
                 "same command"
             )
-        tensors = initial.fitted(self.model_cfg.context_length)
+        # a model that will be sliced is whole in process 0 alone
         if next(model.parameters()).device.type != "meta":
-            model.load_state_dict(tensors)
+            model.load_state_dict(initial.fitted(self.model_cfg.context_length))
         start = f"step {initial.facts['step']} of {initial.facts['source']}"
         self.log(f"begins with the weights of {start}, optimizer {initial.facts['optimizer']}")
-
-    def take_initial_optimizer(self) -> None:
-        "Go on with the optimizer of the run that the weights are from, if it was asked for"
-        if self.initial and self.initial.optimizer:
-            restore_optimizers(self.learner.model, self.learner.opts, self.initial.optimizer)
+        learner = super().begin(model, placement)
+        if initial.optimizer:
+            restore_optimizers(learner.model, learner.opts, initial.optimizer)
+        return learner
 
     def make_objective(self) -> Objective:
         "Make what is minimised, compiling the loss on the next batch; then read ahead for a GPU"
@@ -244,7 +244,7 @@ class Trainer(TrainingRun[RunOptions]):
         "Write the bill and the report, and say how good the model is"
         last = last_whole_row(self.out, ("val_loss", "val_bpb"))
         write_bill(self.out, last, self.options.usd_per_hour, self.ledger.usd())
-        report = self.write_page()
+        report = write_run_page(self.out)
         unit = "characters" if self.corpus.texts else "tokens"
         validated = f"all {self.held_out:,}"
         if len(self.corpus.val) < self.held_out:

@@ -21,7 +21,7 @@ from ..model.architectures import architecture_of
 from ..progress import SilentProgress, short_duration
 from ..record.checkpoint import Checkpoint
 from ..record.run import Run
-from ..train.journal import last_whole_row, write_bill
+from ..train.journal import last_whole_row, write_bill, write_run_page
 from ..train.learner import Placement
 from ..train.loop import Objective
 from ..train.parallel import World, is_sliced
@@ -179,7 +179,7 @@ class Tuner(TrainingRun[TuneOptions]):
         "Write the bill and the report; an adapter is also kept by itself, as PEFT reads it"
         last = last_whole_row(self.out, ())
         write_bill(self.out, last, self.options.usd_per_hour, self.ledger.usd())
-        self.write_page()
+        write_run_page(self.out)
         if not self.options.lora:
             return
         start = self.start
