@@ -6,6 +6,10 @@
 __all__ = ['RowPlan', 'WindowSource', 'Batches']
 
 # %% ../../nbs/lib/data/batches.ipynb #644dd0bf
+# `batches[step]` is computed from (seed, step): there is no iterator, and no state to save. A
+# window has one id more than a row: inputs and targets are two views of it. Each process reads its
+# rows.
+
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

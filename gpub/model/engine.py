@@ -7,17 +7,19 @@ __all__ = ['GenerationRequest', 'GeneratedToken', 'plain_prompts', 'check_stop',
            'RunningRequest', 'DecodeEngine']
 
 # %% ../../nbs/lib/model/engine.ipynb #f4b90cc9
+# The engine knows ids and no text. A request joins, gets one token a step and leaves when it is
+# done; whatever writes (samples, chat, rollouts, the server) writes through it.
+
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, NoReturn
 import numpy as np
 import torch
-from torch import nn
 from ..core import Config, GpubError
 from .attention import attention_kernels
 from .batching import CacheRows, agreeing_batch_sizes
-from .gpt import AttentionContext
+from .gpt import AttentionContext, Decoder
 from .kv_cache import KVCache
 from .lean_step import OneThread, has_plain_layers, is_small_model, lean_step
 from .sampling import NO_TOKEN, SamplingConfig, choose_tokens, uniform_draws
@@ -119,7 +121,7 @@ class RunningRequest:
     def __init__(
         self,
         request: GenerationRequest,  # checked
-        model: nn.Module,  # that writes
+        model: Decoder,  # that writes
     ):
         sampling = request.sampling
         device = model.tok.weight.device
@@ -213,7 +215,7 @@ class DecodeEngine:
 
     def __init__(
         self,
-        model: nn.Module,  # a `GPT` or a `Llama` in eval mode
+        model: Decoder,  # in eval mode
         # requests that are read together, at most; above 1 each of them holds one prompt
         max_batch: int = 1,
     ):
@@ -328,6 +330,6 @@ class DecodeEngine:
             return self.model(ids_bt, cache, last_only=True).squeeze(1)
 
 
-def _is_sliced(model: nn.Module) -> bool:
+def _is_sliced(model: Decoder) -> bool:
     "Tell whether each process has only a slice of the weights, as under FSDP"
     return hasattr(model.tok.weight, "device_mesh")

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from ..core import GpubError
 from ..data.batch import Batch
@@ -21,6 +20,7 @@ from ..data.prefetch import Prefetcher
 from ..device import Precision, pick_device, use_threads
 from ..files import runs_dir
 from ..model.architectures import SHAPES, architecture_of, build_model
+from ..model.gpt import Decoder
 from ..model.counts import flops_per_token, parameter_anatomy
 from ..model.gpus import ram_bytes
 from ..progress import Progress, short_duration
@@ -126,7 +126,7 @@ class Trainer(TrainingRun[RunOptions]):
             return self.prefetcher(step, context_length)
         return self.rows.read(step, context_length)
 
-    def build_model(self) -> nn.Module:
+    def build_model(self) -> Decoder:
         "Build the model on its device; one that will be sliced, in the memory of process 0 alone"
         _refuse_too_large(parameter_anatomy(self.model_cfg).params)
         if not is_sliced(self.world, self.options.parallel):
@@ -185,11 +185,11 @@ class Trainer(TrainingRun[RunOptions]):
         kept = kept_options(self.options)
         return dict(data=kept["data"]) if "data" in kept else {}
 
-    def choose_precision(self, model: nn.Module) -> Precision:
+    def choose_precision(self, model: Decoder) -> Precision:
         "Choose what the recipe says, or what suits the hardware: a CPU may have to be timed"
         return choose_precision(model, self._next_batch, self.cfg, self.device)
 
-    def begin(self, model: nn.Module, placement: Placement) -> Learner:
+    def begin(self, model: Decoder, placement: Placement) -> Learner:
         "Put together what learns, with the weights and the optimizer of `--init` if there is one"
         initial = self.initial
         if initial is None:

@@ -6,6 +6,10 @@
 __all__ = ['TrainingRun']
 
 # %% ../../nbs/lib/train/training_run.ipynb #7a1b0003
+# `opened` locks the folder, builds the model, restores its newest checkpoint or begins, and
+# finishes. `steps` yields the steps of `train.loop`, each recorded. A kind of run says what is
+# learned, what is measured and what is kept, and inherits the rest.
+
 import secrets
 import threading
 import time
@@ -17,12 +21,11 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 import torch
-from torch import nn
 
-from ..core import GpubError
+from ..core import Config, GpubError
 from ..data.tokenizer import Tokenizer
 from ..device import Precision, machine, pick_precision, seed_everything
-from ..model.gpt import DecoderConfig
+from ..model.gpt import Decoder
 from ..progress import Progress
 from ..record.checkpoint import Checkpoint, changed_rows, load_checkpoint
 from ..record.checkpoint_draft import mark_latest
@@ -59,7 +62,7 @@ class TrainingRun(ABC, Generic[_Options]):
     progress: Progress  # the line that says where the run is
     device: torch.device  # this process's own
     cfg: TrainConfig  # the recipe
-    model_cfg: DecoderConfig
+    model_cfg: Config  # of any architecture
     tok: Tokenizer
     save_every: int  # steps between checkpoints
     eval_steps: set[int]  # after which is validated
@@ -165,7 +168,7 @@ class TrainingRun(ABC, Generic[_Options]):
     # what a kind says, in the order in which it is asked
 
     @abstractmethod
-    def build_model(self) -> nn.Module:
+    def build_model(self) -> Decoder:
         """Build what learns, with fresh weights; where it will be sliced, in the memory of process
         0 alone"""
 
@@ -187,14 +190,14 @@ class TrainingRun(ABC, Generic[_Options]):
 
     def choose_precision(
         self,
-        model: nn.Module,  # as built
+        model: Decoder,  # as built
     ) -> Precision:
         "Choose the precision of a new run; one that goes on keeps its own"
         return pick_precision(self.device, self.cfg.precision)
 
     def begin(
         self,
-        model: nn.Module,  # as built, whole or on `meta`
+        model: Decoder,  # as built, whole or on `meta`
         placement: Placement,  # where it trains
     ) -> Learner:
         "Put together what learns, where no checkpoint is there"
@@ -275,7 +278,7 @@ class TrainingRun(ABC, Generic[_Options]):
         newest = self.run.newest()
         return str(newest.path) if newest else None
 
-    def _go_on(self, model: nn.Module, placement: Placement, path: str) -> None:
+    def _go_on(self, model: Decoder, placement: Placement, path: str) -> None:
         saved = self.load(path, placement)
         check_config(self.out, self.stored_config, saved)
         self.learner = Learner(model, self.cfg, placement, self.log, saved)
@@ -289,13 +292,13 @@ class TrainingRun(ABC, Generic[_Options]):
                 f"gpub verify {self.out}"
             )
 
-    def _store_config(self, model: nn.Module) -> dict:
+    def _store_config(self, model: Decoder) -> dict:
         "Write config.json, or return the one that is there if it is of the same run"
         new_facts = partial(self._new_config_facts, model)
         identity = self.identity()
         return open_config(self.out, identity, new_facts, self.options.free, self.moved_data())
 
-    def _new_config_facts(self, model: nn.Module) -> dict:
+    def _new_config_facts(self, model: Decoder) -> dict:
         "Return what a new config.json says beside `identity`"
         precision = self.choose_precision(model)
         return dict(
