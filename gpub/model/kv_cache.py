@@ -6,8 +6,8 @@
 __all__ = ['KVCache']
 
 # %% ../../nbs/lib/model/kv_cache.ipynb #2b199e59
-# One buffer for all layers, made with the first keys and as long as the context. The cache is an
-# `AttentionContext`: layers call its attention in place of their own.
+# One buffer for all layers, made with the first keys; how many tokens it holds is fixed before. The
+# cache is an `AttentionContext`: layers call its attention in place of their own.
 
 from collections.abc import Sequence
 from functools import partial

@@ -81,6 +81,8 @@ class Trainer(TrainingRun[RunOptions]):
     `TrainingRun` opens the folder and makes the steps, and asks the methods below; world, state,
     learner, ledger and `stored_config` are set there."""
 
+    # NOTE: deliberately reads recipe, weights and corpus here, because what makes no sense is to be
+    # refused before a folder is made, and whoever asks about a run needs no folder
     def __init__(self, options: RunOptions):
         if not isinstance(options, RunOptions):
             raise GpubError(f"Trainer takes options, not {options!r}: Trainer(RunOptions(...))")
