@@ -6,7 +6,6 @@
 __all__ = ['Trainer']
 
 # %% ../../nbs/lib/train/trainer.ipynb #5f3c87cc
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from ..data.batch import Batch
 from ..data.corpus import Corpus, load_corpus, pick_prompt, references
 from ..data.plays import future_alarm
 from ..data.prefetch import Prefetcher
+from ..data.references import bits_per_byte
 from ..device import Precision, pick_device, use_threads
 from ..files import runs_dir
 from ..model.architectures import SHAPES, architecture_of, build_model
@@ -28,7 +28,13 @@ from ..record.run import Run
 from .decay import decay_integral
 from .initial import InitialWeights, find_initial, whole_batches
 from .config import TrainConfig
-from .journal import Evaluator, draw_text, last_whole_row, write_bill, write_run_page
+from gpub.train.journal import (
+    draw_text,
+    evaluate_together,
+    last_whole_row,
+    write_bill,
+    write_run_page,
+)
 from .kernels import choose_precision
 from .learner import Learner, Placement
 from .loop import NextToken, Objective, context_length_at, depth_at
@@ -98,7 +104,7 @@ class Trainer(TrainingRun[RunOptions]):
         # who hears of it
         self.command = options.command or f"gpub resume {self.out}"
         self.progress = options.progress or Progress(self.cfg.steps)
-        self.log = self._choose_log()
+        self.log = (options.log or self.progress.log) if self.world.main else _say_nothing
         self.run = Run(self.out, log=self.log)
         self.device = pick_device(self.world.device(options.device))
         # the data, whose vocabulary completes the model's shape
@@ -223,8 +229,9 @@ class Trainer(TrainingRun[RunOptions]):
 
     def scores(self) -> dict[str, float]:
         "Validate on the whole held-out split"
-        evaluator = Evaluator(self.corpus.val, self.val_bytes, self.learner.dtype, self.world)
-        return evaluator.scores(self.learner.model)
+        val = self.corpus.val
+        loss = evaluate_together(self.learner.model, val, self.learner.dtype, self.world)
+        return dict(val_loss=loss, val_bpb=bits_per_byte(loss, len(val), self.val_bytes))
 
     def draw_texts(self) -> list[tuple[str, str]]:
         "Return the run's prompt, and how the model goes on"
@@ -260,11 +267,6 @@ class Trainer(TrainingRun[RunOptions]):
             alarm = future_alarm(last["val_loss"], self.corpus.texts[1])
             if alarm:
                 self.log(f"ALARM: {alarm}")
-
-    def _choose_log(self) -> Callable[[str], object]:
-        if not self.world.main:
-            return _say_nothing
-        return self.options.log or self.progress.log
 
     def _read_corpus(self, shape: dict) -> Corpus:
         "Load what is learned from; an impossible shape is refused before anything is read"
