@@ -44,13 +44,26 @@ class RecordedRun(Protocol):
     sample_steps: set[int]
     milestone_steps: set[int]
 
-    def scores(self) -> dict[str, float]: ...
-    def draw_texts(self) -> list[tuple[str, str]]: ...
-    def flops_per_token(self, step: int) -> float | None: ...
-    def after_row(self, row: dict) -> None: ...
-    def identity(self) -> dict: ...
-    def tensors(self) -> tuple[dict, dict]: ...
-    def newest_checkpoint(self) -> str | None: ...
+    def scores(self) -> dict[str, float]:
+        "Validate, and return fields of a row"
+
+    def draw_texts(self) -> list[tuple[str, str]]:
+        "Return prompts, and how the model goes on"
+
+    def flops_per_token(self, step: int) -> float | None:
+        "Count the arithmetic of a token, where it is known"
+
+    def after_row(self, row: dict) -> None:
+        "Look at a row that was just logged"
+
+    def identity(self) -> dict:
+        "Return what makes two runs the same"
+
+    def tensors(self) -> tuple[dict, dict]:
+        "Return what a checkpoint keeps of model and optimizers"
+
+    def newest_checkpoint(self) -> str | None:
+        "Find the newest whole checkpoint"
 
 
 class StepRecorder:
