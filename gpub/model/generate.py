@@ -10,8 +10,9 @@ import codecs
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 from ..core import GpubError
-from .engine import DecodeEngine, GenerationRequest
+from .engine import DecodeEngine
 from .gpt import Decoder
+from .requests import GenerationRequest
 from .sampling import SamplingConfig
 
 # %% ../../nbs/lib/model/generate.ipynb #201668f2
