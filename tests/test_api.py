@@ -23,9 +23,9 @@ from gpub.cli.share import serve_command
 from gpub.core import GpubError
 from gpub.data.bpe import BPETokenizer
 from gpub.data.char import CharTokenizer
-from gpub.model.engine import GeneratedToken
 from gpub.model.generate import generate_ids
 from gpub.model.llama import Llama, LlamaConfig
+from gpub.model.requests import GeneratedToken
 from gpub.record.checkpoint import save_checkpoint
 from gpub.record.run import load
 from gpub.share.hub import export_run

@@ -15,11 +15,12 @@ from gpub.lab.bench.generate import in_transformers
 from gpub.model import cpu_layouts
 from gpub.model.batching import CacheRows
 from gpub.model.cpu_layouts import LaidOutWeights, fast_cpu_weights
-from gpub.model.engine import DecodeEngine, GenerationRequest
+from gpub.model.engine import DecodeEngine
 from gpub.model.generate import generate, generate_batch, generate_ids, stream_ids
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.model.kv_cache import KVCache
 from gpub.model.probes import sample_ids
+from gpub.model.requests import GenerationRequest
 from gpub.model.sampling import (
     SamplingConfig,
     choose_tokens,

@@ -17,9 +17,10 @@ from gpub.chat.template import EncodedChat
 from gpub.core import GpubError
 from gpub.data.sentencepiece import SentencePieceTokenizer
 from gpub.data.tokenizer import IdTokenizer
-from gpub.model.engine import DecodeEngine, GenerationRequest
+from gpub.model.engine import DecodeEngine
 from gpub.model.generate import generate_ids
 from gpub.model.kv_cache import KVCache
+from gpub.model.requests import GenerationRequest
 from gpub.model.sampling import SamplingConfig
 from gpub.record.run import load
 from gpub.share.hub import import_folder, import_run

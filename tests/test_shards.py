@@ -220,7 +220,7 @@ def test_mixture_shares_hold_at_every_step(w, steps, batch):
     for s in range(steps):
         got += np.bincount(b[s].ids[:, 0], minlength=len(w))
     assert (
-        got.tolist() == b.windows_per_source(steps * batch)
+        got.tolist() == b.mixture.windows_per_source(steps * batch)
         and np.abs(got - steps * batch * np.array(w) / sum(w)).max() <= len(w) / 2 + 0.01
     )
 
@@ -232,7 +232,9 @@ def test_mixture_at_a_billion():
         batch=1,
         weights=dict(edu=0.87, math=0.1, code=0.03),
     )
-    assert np.allclose(np.array(b.windows_per_source(10**9)) / 10**9, [0.87, 0.1, 0.03], atol=1e-8)
+    assert np.allclose(
+        np.array(b.mixture.windows_per_source(10**9)) / 10**9, [0.87, 0.1, 0.03], atol=1e-8
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.int64])
@@ -654,7 +656,7 @@ def test_the_split_among_sources_is_as_near_as_it_says():
         ids = {name: np.zeros(20, np.uint16) for name in names}
         batches = Batches(ids, context_length=4, batch=1, weights=dict(zip(names, shares)))
         exact = np.array(shares) / sum(shares)
-        off = [np.abs(batches.windows_per_source(n) - n * exact).max() for n in range(300)]
+        off = [np.abs(batches.mixture.windows_per_source(n) - n * exact).max() for n in range(300)]
         assert max(off) <= (len(shares) - 1) / 2 + 1e-6
         furthest.append(max(off))
     assert furthest[0] > 1.9

@@ -257,7 +257,7 @@ def test_a_changed_batch_goes_on_at_the_token_cursor():
 def test_weights_are_a_setting_of_a_run(two_sources, tmp_path):
     settings = SETTINGS | dict(stages=(), weights='{"edu": 0.5, "math": 0.5}')
     run = Trainer(RunOptions("shakespeare", tmp_path / "run", two_sources, settings))
-    assert run.rows.by_length[32].shares == [0.5, 0.5]
+    assert run.rows.by_length[32].mixture.shares == [0.5, 0.5]
     assert run.identity()["train"]["weights"] == dict(edu=0.5, math=0.5)
     with pytest.raises(GpubError, match="the weights are for web; the sources are edu, math"):
         Trainer(

@@ -2,6 +2,7 @@
 be computed."""
 
 import json
+import math
 import os
 import re
 from itertools import combinations
@@ -21,7 +22,7 @@ from gpub.chat.conversations import (
     read_conversations,
     write_chats,
 )
-from gpub.chat.packing import PackedBatches, pack_rows, packed_batch, packed_loss
+from gpub.chat.packing import PackedBatches, pack_rows, packed_batch, packed_logits
 from gpub.chat.sums import SumTeacher, digits_of, draw_pairs, right_answers, sum_ids, sums_tokenizer
 from gpub.chat.template import (
     EncodedChat,
@@ -69,9 +70,9 @@ from gpub.tune.lora import (
 from gpub.tune.losses import (
     group_advantages,
     grpo_loss,
+    kl_penalized_rewards,
     policy_gradient_loss,
     preferred_end,
-    two_coin_end,
 )
 from gpub.tune.methods import SftOptions
 from gpub.tune.rollouts import answer_logprobs, as_chats, one_per_row, sample_answers
@@ -147,7 +148,8 @@ def test_sft_equals_trl(tok, talks, tmp_path, packing):
     hf, hf_tok = theirs(model, tok, tmp_path / "hf")
     chats = encoded(tok, talks)
     rows = pack_rows([len(c.ids) for c in chats], 192)
-    ours = packed_loss(model, packed_batch([[chats[i] for i in row] for row in rows], 192))
+    packed = packed_batch([[chats[i] for i in row] for row in rows], 192)
+    ours = F.cross_entropy(packed_logits(model, packed).flatten(0, 1), packed.targets.flatten())
     args = trl.SFTConfig(
         output_dir=str(tmp_path / "t"),
         per_device_train_batch_size=64,
@@ -482,6 +484,35 @@ def test_losses_refuse_nonsense():
         pages_of(np.arange(3), 9, 1)
     with pytest.raises(GpubError, match="none of these conversations has a word"):
         answers_loss(model, [EncodedChat(np.arange(4), np.zeros(4, bool))], 8)
+
+
+def two_coin_end(penalty, beta, steps=4000, lr=0.5):
+    "The probability of two right coins where rewarded learning ends: exact gradients, no draws"
+    logits = torch.zeros(3, requires_grad=True)  # first coin; second after right; after wrong
+    reward_n = torch.tensor([1.0, 0.0, 0.0, 0.0])
+    reference_n2 = torch.full((4, 2), math.log(0.5))
+    for _ in range(steps):
+        p = torch.sigmoid(logits)
+        q = torch.sigmoid(-logits)
+        right = torch.stack([p[0], p[0]])
+        wrong = torch.stack([q[0], q[0]])
+        second = torch.stack([p[1], q[1], p[2], q[2]])
+        logprobs_n2 = torch.stack([torch.cat([right, wrong]), second], 1).log()
+        weight_n = logprobs_n2.sum(1).exp().detach()
+        score_n = reward_n
+        if penalty == "reward":
+            score_n = kl_penalized_rewards(reward_n, logprobs_n2.detach(), reference_n2, beta)
+        advantage_n = score_n - (weight_n * score_n).sum()
+        objective = (weight_n * advantage_n * logprobs_n2.sum(1)).sum()
+        if penalty in ("k3", "k3_ratio"):
+            d_n2 = reference_n2 - logprobs_n2
+            k3_n2 = d_n2.exp() - d_n2 - 1
+            if penalty == "k3_ratio":
+                k3_n2 = k3_n2 * (logprobs_n2 - logprobs_n2.detach()).exp()
+            objective = objective - beta * (weight_n[:, None] * k3_n2).sum()
+        (gradient,) = torch.autograd.grad(objective, logits)
+        logits = (logits + lr * gradient).detach().requires_grad_()
+    return torch.sigmoid(logits[:2]).prod().item()
 
 
 @pytest.mark.full(

@@ -25,7 +25,7 @@ def _tasks() -> str:
 
 def _default_tasks() -> str:
     "What is asked when nobody says"
-    from gpub.evals.evaluate import DEFAULT_TASKS
+    from gpub.evals.options import DEFAULT_TASKS
 
     return ",".join(DEFAULT_TASKS)
 
@@ -166,7 +166,8 @@ def eval_command(**options: object):
 
 def _results(asked: _Asked) -> list[dict]:
     "What every run scores"
-    from gpub.evals.evaluate import EvalOptions, stored_or_new
+    from gpub.evals.options import EvalOptions
+    from gpub.evals.stored_results import stored_or_new
 
     same = dict(
         tasks=asked.names,

@@ -7,6 +7,9 @@ __all__ = ['PATTERN', 'GPT2_PATTERN', 'LLAMA3_PATTERN', 'SPECIALS', 'BYTES', 'BY
            'end_token', 'byte_level', 'RustTokenizer', 'BPETokenizer']
 
 # %% ../../nbs/lib/data/bpe.ipynb #31c91072
+# The Rust library cuts and merges. This module checks a tokenizer.json before it is trusted, and
+# knows the bytes behind every id: text comes back exactly as it went in.
+
 import json
 import re
 import unicodedata

@@ -6,6 +6,9 @@
 __all__ = ['AHEAD', 'scramble', 'shuffled', 'numbers_of_step', 'WindowOrder']
 
 # %% ../../nbs/lib/data/sampler.ipynb #bd70546d
+# The order is computed and never stored: a Feistel network shuffles numbers, so the k-th of n
+# windows is known without a list of n. Whoever has the seed and the number of a window can go on.
+
 from collections.abc import Sequence
 from functools import lru_cache
 

@@ -9,6 +9,9 @@ __all__ = ['SHARD_FORMAT', 'checksum', 'writing_to', 'ManifestHead', 'SourceTota
            'documents_at']
 
 # %% ../../nbs/lib/data/shards.ipynb #9f85cc5f
+# A folder of flat files of ids, and a manifest that names, sizes and checksums each of them. A
+# writer commits: what a commit covered survives any crash, and what came after is written again.
+
 import json
 import mmap
 import os

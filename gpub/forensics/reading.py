@@ -21,7 +21,7 @@ from ..table import Table
 from ..train.config import TrainConfig
 from ..train.loop import context_length_at
 from ..train.rows import RunRows
-from ..data.batches import RowOrigin
+from ..data.row_origins import RowOrigin
 
 # %% ../../nbs/lib/forensics/reading.ipynb #16127004
 _TUNING = ("sft", "dpo", "grpo")  # runs that read conversations, not a corpus

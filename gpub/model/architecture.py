@@ -100,3 +100,5 @@ class Architecture:
     shapes: dict[str, Shape]
     hugging_face: HuggingFace
     gguf: Gguf
+    # it learns a vector for each place in a text, and cannot read further than they go
+    learned_positions: bool = False

@@ -7,6 +7,9 @@ __all__ = ['ARCHITECTURES', 'SHAPES', 'MOST_BLOCKS', 'MOST_NUMBERS', 'WIDEST_STA
            'config_of', 'config_from_dict', 'refuse_impossible', 'build_model', 'their_names', 'row_sizes']
 
 # %% ../../nbs/lib/model/architectures.ipynb #30f62e62
+# A kind of model is one record in this list: its config, its class, its counts, its names in other
+# libraries. Nothing registers itself on import; who needs a record asks `architecture_of(cfg)`.
+
 import re
 from typing import Any
 

@@ -9,14 +9,15 @@ __all__ = ['generate_batch', 'stream_ids', 'generate_ids', 'TextCodec', 'stop_id
 import codecs
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Protocol
-from torch import nn
 from ..core import GpubError
-from .engine import DecodeEngine, GenerationRequest
+from .engine import DecodeEngine
+from .gpt import Decoder
+from .requests import GenerationRequest
 from .sampling import SamplingConfig
 
 # %% ../../nbs/lib/model/generate.ipynb #201668f2
 def generate_batch(
-    model: nn.Module,  # a `GPT` or a `Llama` in eval mode
+    model: Decoder,  # in eval mode
     prompts: Sequence[Sequence[int]],  # ids, of any lengths
     sampling: SamplingConfig = SamplingConfig(),  # how many tokens, and how they are drawn
     stop: Collection[int] = (),  # ids that end a text; the one that does is its last token
@@ -31,7 +32,7 @@ def generate_batch(
 
 
 def stream_ids(
-    model: nn.Module,  # a `GPT` or a `Llama` in eval mode
+    model: Decoder,  # in eval mode
     prompt: Sequence[int],  # ids
     sampling: SamplingConfig = SamplingConfig(),  # how many tokens, and how they are drawn
     stop: Collection[int] = (),  # ids that end the text; the one that does is its last token
@@ -50,7 +51,7 @@ def stream_ids(
 
 
 def generate_ids(
-    model: nn.Module,  # a `GPT` or a `Llama` in eval mode
+    model: Decoder,  # in eval mode
     prompt: Sequence[int],  # ids
     n: int,  # tokens to add, at most
     stop: Collection[int] = (),  # ids that end the text; the one that does is its last token
@@ -113,7 +114,7 @@ def stream_text(
 
 
 def generate(
-    model: nn.Module,  # a `GPT` or a `Llama` in eval mode
+    model: Decoder,  # in eval mode
     tok: TextCodec,  # its tokenizer
     prompts: str | Sequence[str],  # a text, or several
     n: int = 400,  # tokens to add to each, at most

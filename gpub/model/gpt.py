@@ -8,6 +8,10 @@ __all__ = ['AttentionFunction', 'causal_mask', 'causal_attention', 'fused_attent
            'param_table', 'count_params']
 
 # %% ../../nbs/lib/model/gpt.ipynb #06b9c26d
+# `Decoder` is what all models share: embedding, blocks, last norm, head, loss. `GPT` adds positions
+# and a block. Attention is a function that is handed in; where keys and values come from (a KV
+# cache, several texts in a row) is an `AttentionContext`, and the model knows no more of it.
+
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -215,4 +215,5 @@ GPT2 = Architecture(
         name_of=lambda cfg: "gpt2",
         settings=_gguf_settings,
     ),
+    learned_positions=True,
 )

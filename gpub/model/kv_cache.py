@@ -6,14 +6,16 @@
 __all__ = ['KVCache']
 
 # %% ../../nbs/lib/model/kv_cache.ipynb #2b199e59
+# One buffer for all layers, made with the first keys; how many tokens it holds is fixed before. The
+# cache is an `AttentionContext`: layers call its attention in place of their own.
+
 from collections.abc import Sequence
 from functools import partial
 import torch
-from torch import nn
 from torch.nn import functional as F
 from ..core import Config, GpubError
 from .attention import attention_kernels
-from .gpt import AttentionFunction, causal_mask
+from .gpt import AttentionFunction, Decoder, causal_mask
 
 # %% ../../nbs/lib/model/kv_cache.ipynb #b35e18a7
 class KVCache:
@@ -28,7 +30,7 @@ class KVCache:
 
     def __init__(
         self,
-        cfg: Config,  # the shape of a `GPT` or a `Llama`
+        cfg: Config,  # of the model
         device: torch.device | str = "cpu",  # where the model is
         size: int | None = None,  # tokens it has room for; default: the whole context
     ):
@@ -146,7 +148,7 @@ class KVCache:
     @torch.no_grad()
     def read(
         self,
-        model: nn.Module,  # (ids, context) -> logits
+        model: Decoder,
         ids_bt: torch.Tensor,  # what comes next
     ) -> torch.Tensor:  # (b, t, v) logits
         "Let the model read on from where it stopped"

@@ -7,6 +7,9 @@ __all__ = ['Rope', 'grouped_attention', 'repeat_kv_heads', 'TokenEmbedding', 'Ll
            'NormAfterBlock', 'Llama', 'llama_table']
 
 # %% ../../nbs/lib/model/llama.ipynb #67f7e38c
+# GPT-2's `Decoder` with four parts exchanged: RoPE for learned positions, RMSNorm for LayerNorm,
+# SwiGLU for the MLP, and fewer heads for keys and values than for queries.
+
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Literal

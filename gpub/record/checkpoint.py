@@ -7,6 +7,10 @@ __all__ = ['save_checkpoint', 'verify_checkpoint', 'cached_checksum', 'changed_r
            'is_rotated_away', 'load_checkpoint', 'find_checkpoint', 'read_slices']
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #e6c03e00
+# checkpoints/step-00000100/ has model.safetensors, optimizer.safetensors, and state.json with their
+# checksums. It is written under another name, read back and renamed: under its own name it is
+# whole. Loading checks every sum, and takes the newest checkpoint whose sums hold.
+
 import time
 import warnings
 from collections.abc import Callable, Sequence

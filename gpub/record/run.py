@@ -6,6 +6,9 @@
 __all__ = ['check_config', 'Run', 'load', 'load_run']
 
 # %% ../../nbs/lib/record/run.ipynb #4d47df66
+# A folder is opened without reading it: each part is read when it is asked for. The newest whole
+# checkpoint is looked for and verified once.
+
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence

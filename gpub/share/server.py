@@ -32,13 +32,8 @@ from ..chat.template import Message, chat_marks, check_order, check_talks, encod
 from ..core import Config, Count, GpubError, first_line
 from ..data.tokenizer import Tokenizer
 from ..device import use_threads
-from gpub.model.engine import (
-    DecodeEngine,
-    GeneratedToken,
-    GenerationRequest,
-    RunningRequest,
-    plain_prompts,
-)
+from ..model.engine import DecodeEngine, RunningRequest
+from ..model.requests import GeneratedToken, GenerationRequest, plain_prompts
 from ..model.sampling import SamplingConfig
 from .hub import open_run
 

@@ -6,6 +6,9 @@
 __all__ = ['CHANGEABLE', 'TrainConfig']
 
 # %% ../../nbs/lib/train/config.ipynb #5188c3a6
+# Every field that changes the result of a run is here and lies in its config.json: two runs are the
+# same where these agree. The few that may change on the way are in CHANGEABLE.
+
 from dataclasses import dataclass
 from typing import Annotated, Literal
 

@@ -16,12 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core import GpubError, read_config, write_atomic
+from ..core import Config, GpubError, read_config, write_atomic
 from ..data.tokenizer_file import load_tokenizer
-from ..model.architectures import config_from_dict
-from ..model.gpt import GPTConfig
+from ..model.architectures import architecture_of, build_model, config_from_dict
 from ..model.grow import GROWING, grow, grown_config
-from ..model.llama import Llama, LlamaConfig
 from ..record.checkpoint import load_checkpoint, save_checkpoint
 from ..record.checkpoint_folder import checkpoints, folder_weights
 from ..record.run import load
@@ -41,7 +39,7 @@ class InitialWeights:
     "A model that a run begins with"
 
     facts: dict  # where it comes from, which weights, what becomes of the optimizer
-    model_cfg: GPTConfig | LlamaConfig  # its shape
+    model_cfg: Config  # its shape
     tok: Any  # its tokenizer
     recipe: TrainConfig  # it was trained with; `FINE_TUNING` for a model from elsewhere
     # name -> tensor; None for a run that is on its way and has them in its checkpoint
@@ -61,7 +59,7 @@ class InitialWeights:
 
     def check(
         self,
-        cfg: GPTConfig | LlamaConfig,  # the shape asked for
+        cfg: Config,  # the shape asked for
         recipe: TrainConfig,  # how it is to learn
         whole: bool,  # whether each process holds the whole model
     ):
@@ -75,7 +73,8 @@ class InitialWeights:
                 f"not {now[changed[0]]}; only context_length can be set"
             )
         positions = self.model_cfg.context_length
-        if isinstance(cfg, GPTConfig) and cfg.context_length > positions:
+        learned = architecture_of(cfg).learned_positions
+        if learned and cfg.context_length > positions:
             raise GpubError(
                 f"this model learned a vector for each of its {positions} positions: "
                 f"context_length cannot be {cfg.context_length}"
@@ -95,7 +94,7 @@ class InitialWeights:
         if self.optimizer:
             raise GpubError("a grown model's optimizer begins anew: leave --warm out")
         cfg = grown_config(self.model_cfg, **{size: settings[size] for size in GROWING})
-        model = Llama(self.model_cfg)
+        model = build_model(self.model_cfg)
         model.load_state_dict(self.tensors)
         with torch.random.fork_rng([]):  # the same new weights in every process
             torch.manual_seed(self.recipe.seed)

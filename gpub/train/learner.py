@@ -6,6 +6,9 @@
 __all__ = ['device_room', 'first_cut', 'bucket_bytes', 'get_rng', 'set_rng', 'Placement', 'Learner']
 
 # %% ../../nbs/lib/train/learner.ipynb #80f96a94
+# What a run trains with beside its data, put together once: from a fresh model or a checkpoint, on
+# one device or in slices over many. A learner takes no steps: `train.loop` does, with its parts.
+
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,11 +17,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..core import GpubError
+from ..core import Config, GpubError
 from ..device import Precision
-from ..model.gpt import GPTConfig
+from ..model.gpt import Decoder
 from ..model.head import LARGE_VOCABULARY, pick_head
-from ..model.llama import LlamaConfig
 from ..model.architecture import MODES
 from ..model.gpu_plan import ROOM
 from ..model.step_memory import largest_batch, memory_forecast
@@ -48,7 +50,7 @@ def device_room(
 
 
 def first_cut(
-    model_cfg: GPTConfig | LlamaConfig,  # of the model
+    model_cfg: Config,  # of a model, of any architecture
     cfg: TrainConfig,  # its gradient checkpointing and optimizer
     rows: int,  # sequences of a step
     context_length: int,  # tokens of each
@@ -120,9 +122,8 @@ class Learner:
 
     def __init__(
         self,
-        # a GPT or a Llama on its device; where it will be sliced, on the CPU of process 0 and on
-        # `meta` in all others
-        model: nn.Module,
+        # on its device; one to be sliced is on the CPU of process 0, and on `meta` in all others
+        model: Decoder,
         cfg: TrainConfig,  # the recipe
         place: Placement,  # where it trains
         log: Callable[[str], object] = print,  # called with one line when a step is cut

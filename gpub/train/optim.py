@@ -7,6 +7,10 @@ __all__ = ['orthogonalize', 'muon_format', 'Muon', 'DividedMuon', 'optimizer_cla
            'optimizer_state', 'restore_optimizers']
 
 # %% ../../nbs/lib/train/optim.ipynb #92cc2d7c
+# Matrices of the blocks go to Muon, which makes their momentum orthogonal; all other parameters go
+# to AdamW. Both are ordinary torch optimizers, and a checkpoint has what they remember under the
+# names of the parameters.
+
 import importlib
 import inspect
 from collections.abc import Iterable

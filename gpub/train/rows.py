@@ -8,7 +8,8 @@ __all__ = ['RunRows']
 # %% ../../nbs/lib/train/rows.ipynb #38b53b46
 from ..core import GpubError
 from ..data.batch import Batch
-from ..data.batches import Batches, RowOrigin
+from ..data.batches import Batches
+from ..data.row_origins import RowOrigin
 from ..data.corpus import Corpus
 from .config import TrainConfig
 from .loop import context_length_at, context_lengths

@@ -6,21 +6,21 @@
 __all__ = ['Trainer']
 
 # %% ../../nbs/lib/train/trainer.ipynb #5f3c87cc
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from ..core import GpubError
 from ..data.batch import Batch
 from ..data.corpus import Corpus, load_corpus, pick_prompt, references
 from ..data.plays import future_alarm
 from ..data.prefetch import Prefetcher
+from ..data.references import bits_per_byte
 from ..device import Precision, pick_device, use_threads
 from ..files import runs_dir
 from ..model.architectures import SHAPES, architecture_of, build_model
+from ..model.gpt import Decoder
 from ..model.counts import flops_per_token, parameter_anatomy
 from ..model.gpus import ram_bytes
 from ..progress import Progress, short_duration
@@ -28,8 +28,15 @@ from ..record.run import Run
 from .decay import decay_integral
 from .initial import InitialWeights, find_initial, whole_batches
 from .config import TrainConfig
-from .journal import Evaluator, draw_text, last_whole_row, write_bill
+from gpub.train.journal import (
+    draw_text,
+    evaluate_together,
+    last_whole_row,
+    write_bill,
+    write_run_page,
+)
 from .kernels import choose_precision
+from .learner import Learner, Placement
 from .loop import NextToken, Objective, context_length_at, depth_at
 from .optim import restore_optimizers
 from .options import RunOptions, eval_steps, kept_options, spread_steps
@@ -77,9 +84,11 @@ class Trainer(TrainingRun[RunOptions]):
     """A preset being trained in a folder; `go` does it, and the same call goes on after an
     interruption.
 
-    `TrainingRun` opens the folder and makes the steps; world, state, learner, ledger and
-    `stored_config` are set there and in `TrainingJob`, which also lists the hooks below."""
+    `TrainingRun` opens the folder and makes the steps, and asks the methods below; world, state,
+    learner, ledger and `stored_config` are set there."""
 
+    # NOTE: deliberately reads recipe, weights and corpus here, because what makes no sense is to be
+    # refused before a folder is made, and whoever asks about a run needs no folder
     def __init__(self, options: RunOptions):
         if not isinstance(options, RunOptions):
             raise GpubError(f"Trainer takes options, not {options!r}: Trainer(RunOptions(...))")
@@ -95,7 +104,7 @@ class Trainer(TrainingRun[RunOptions]):
         # who hears of it
         self.command = options.command or f"gpub resume {self.out}"
         self.progress = options.progress or Progress(self.cfg.steps)
-        self.log = self._choose_log()
+        self.log = (options.log or self.progress.log) if self.world.main else _say_nothing
         self.run = Run(self.out, log=self.log)
         self.device = pick_device(self.world.device(options.device))
         # the data, whose vocabulary completes the model's shape
@@ -125,7 +134,7 @@ class Trainer(TrainingRun[RunOptions]):
             return self.prefetcher(step, context_length)
         return self.rows.read(step, context_length)
 
-    def build_model(self) -> nn.Module:
+    def build_model(self) -> Decoder:
         "Build the model on its device; one that will be sliced, in the memory of process 0 alone"
         _refuse_too_large(parameter_anatomy(self.model_cfg).params)
         if not is_sliced(self.world, self.options.parallel):
@@ -184,30 +193,29 @@ class Trainer(TrainingRun[RunOptions]):
         kept = kept_options(self.options)
         return dict(data=kept["data"]) if "data" in kept else {}
 
-    def choose_precision(self, model: nn.Module) -> Precision:
+    def choose_precision(self, model: Decoder) -> Precision:
         "Choose what the recipe says, or what suits the hardware: a CPU may have to be timed"
         return choose_precision(model, self._next_batch, self.cfg, self.device)
 
-    def take_initial_weights(self, model: nn.Module) -> None:
-        "Put weights from elsewhere in place of fresh ones, wherever the model is whole"
+    def begin(self, model: Decoder, placement: Placement) -> Learner:
+        "Put together what learns, with the weights and the optimizer of `--init` if there is one"
         initial = self.initial
         if initial is None:
-            return
+            return super().begin(model, placement)
         if initial.tensors is None:
             raise GpubError(
                 f"{self.out} has no whole checkpoint: delete the folder, and begin again with the "
                 "same command"
             )
-        tensors = initial.fitted(self.model_cfg.context_length)
+        # a model that will be sliced is whole in process 0 alone
         if next(model.parameters()).device.type != "meta":
-            model.load_state_dict(tensors)
+            model.load_state_dict(initial.fitted(self.model_cfg.context_length))
         start = f"step {initial.facts['step']} of {initial.facts['source']}"
         self.log(f"begins with the weights of {start}, optimizer {initial.facts['optimizer']}")
-
-    def take_initial_optimizer(self) -> None:
-        "Go on with the optimizer of the run that the weights are from, if it was asked for"
-        if self.initial and self.initial.optimizer:
-            restore_optimizers(self.learner.model, self.learner.opts, self.initial.optimizer)
+        learner = super().begin(model, placement)
+        if initial.optimizer:
+            restore_optimizers(learner.model, learner.opts, initial.optimizer)
+        return learner
 
     def make_objective(self) -> Objective:
         "Make what is minimised, compiling the loss on the next batch; then read ahead for a GPU"
@@ -221,8 +229,9 @@ class Trainer(TrainingRun[RunOptions]):
 
     def scores(self) -> dict[str, float]:
         "Validate on the whole held-out split"
-        evaluator = Evaluator(self.corpus.val, self.val_bytes, self.learner.dtype, self.world)
-        return evaluator.scores(self.learner.model)
+        val = self.corpus.val
+        loss = evaluate_together(self.learner.model, val, self.learner.dtype, self.world)
+        return dict(val_loss=loss, val_bpb=bits_per_byte(loss, len(val), self.val_bytes))
 
     def draw_texts(self) -> list[tuple[str, str]]:
         "Return the run's prompt, and how the model goes on"
@@ -244,7 +253,7 @@ class Trainer(TrainingRun[RunOptions]):
         "Write the bill and the report, and say how good the model is"
         last = last_whole_row(self.out, ("val_loss", "val_bpb"))
         write_bill(self.out, last, self.options.usd_per_hour, self.ledger.usd())
-        report = self.write_page()
+        report = write_run_page(self.out)
         unit = "characters" if self.corpus.texts else "tokens"
         validated = f"all {self.held_out:,}"
         if len(self.corpus.val) < self.held_out:
@@ -258,11 +267,6 @@ class Trainer(TrainingRun[RunOptions]):
             alarm = future_alarm(last["val_loss"], self.corpus.texts[1])
             if alarm:
                 self.log(f"ALARM: {alarm}")
-
-    def _choose_log(self) -> Callable[[str], object]:
-        if not self.world.main:
-            return _say_nothing
-        return self.options.log or self.progress.log
 
     def _read_corpus(self, shape: dict) -> Corpus:
         "Load what is learned from; an impossible shape is refused before anything is read"

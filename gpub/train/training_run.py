@@ -6,49 +6,82 @@
 __all__ = ['TrainingRun']
 
 # %% ../../nbs/lib/train/training_run.ipynb #7a1b0003
+# `opened` locks the folder, builds the model, restores its newest checkpoint or begins, and
+# finishes. `steps` yields the steps of `train.loop`, each recorded. A kind of run says what is
+# learned, what is measured and what is kept, and inherits the rest.
+
 import secrets
-from collections.abc import Iterator
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
-from torch import nn
+import torch
 
-from ..core import GpubError
-from ..device import machine, pick_precision, seed_everything
+from ..core import Config, GpubError
+from ..data.tokenizer import Tokenizer
+from ..device import Precision, machine, pick_precision, seed_everything
+from ..model.gpt import Decoder
+from ..progress import Progress
 from ..record.checkpoint import Checkpoint, changed_rows, load_checkpoint
 from ..record.checkpoint_draft import mark_latest
 from ..record.folder import Interrupted, disk_errors, lock_folder, stop_flag
 from ..record.ledger import Ledger
 from ..record.mirror import mirror_run
-from ..record.run import check_config
+from ..record.run import Run, check_config
 from ..record.saver import Saver
+from .config import TrainConfig
 from .learner import Learner, Placement
-from .loop import TrainParts, TrainStep, train
+from .loop import Objective, TrainParts, TrainStep, train
 from .lost_process import explain_lost_process, note_step
+from .parallel import World
 from .resume import RunState, cut_records, open_config, resume_learner
 from .step_recorder import StepRecorder
-from .trackers import tracker
-from .training_job import TrainingJob
+from .trackers import check_tracker, tracker
 
 # %% ../../nbs/lib/train/training_run.ipynb #7a1b0005
-_Options = TypeVar("_Options")  # those of a kind of run
+_Options = TypeVar("_Options")  # `RunOptions`, or those of a method of tuning
 
 
-class TrainingRun(TrainingJob[_Options]):
-    """A run of any kind in its folder; `go` does it, and the same call goes on after an
-    interruption.
+class TrainingRun(ABC, Generic[_Options]):
+    """A run in its folder: `go` trains it, and the same call goes on after an interruption.
 
-    It calls the hooks of `TrainingJob`, in the order that is told there"""
+    `Trainer` (pretraining) and `Tuner` (SFT, DPO, GRPO) are its kinds. They say what is learned,
+    measured and kept, in the methods under "what a kind says"; all else is the same for both."""
 
-    def __init__(
-        self,
-        options: _Options,  # those of a kind of run
-    ):
-        super().__init__(options)
-        self.recorder: StepRecorder | None = None  # inside `opened`, where steps are left
+    # set by the `__init__` of a kind
+    name: str  # of the preset, or of the method of tuning
+    out: Path  # the run folder
+    run: Run  # what the folder holds
+    command: str  # how to call this again
+    log: Callable[[str], object]  # called with one line; silent but in process 0
+    progress: Progress  # the line that says where the run is
+    device: torch.device  # this process's own
+    cfg: TrainConfig  # the recipe
+    model_cfg: Config  # of any architecture
+    tok: Tokenizer
+    save_every: int  # steps between checkpoints
+    eval_steps: set[int]  # after which is validated
+    sample_steps: set[int]  # after which a text is drawn
+    milestone_steps: set[int]  # whose checkpoints stay
+
+    def __init__(self, options: _Options):
+        # the bill counts from here, unless a command began before
+        self.born = time.perf_counter() if options.begun is None else options.begun
+        check_tracker(options.track)  # before anything is read or built
+        self.options = options
+        self.world = World.from_env()
+        self.stop = threading.Event()  # saves after the step that is on its way, and ends
+        # what `opened` fills in
+        self.ledger = Ledger(None, options.usd_per_hour)
+        self.stored_config: dict = {}  # what config.json says
+        self.state = RunState()
+        self.learner: Learner | None = None
+        self.recorder: StepRecorder | None = None  # while steps are left
 
     def go(self) -> Path:
         "Train to the end and return the run folder; raises as `opened` does"
@@ -132,25 +165,45 @@ class TrainingRun(TrainingJob[_Options]):
             )
         recorder.save(step, wait)
 
-    def restore_or_begin(self) -> None:
-        "Build the model, check the folder, and load its newest checkpoint if it has one"
-        seed_everything(self.cfg.seed)
-        model = self.build_model()
-        if self.options.mirror:
-            self.world.on_main(self.run.restore, self.options.mirror)
-        self.settle_recipe()
-        self.stored_config = self.world.on_main(self._store_config, model)
-        precision = pick_precision(self.device, self.stored_config["precision"].get("name"))
-        placement = Placement(self.device, precision, self.world, self.options.parallel)
-        path = self.world.on_main(self.newest_checkpoint)
-        if path is None:
-            self._begin(model, placement)
-        else:
-            self._go_on(model, placement, path)
-        if self.world.main:
-            mark_latest(self.out)
-            self.tok.save(self.out)
-            cut_records(self.out, self.state.step)
+    # what a kind says, in the order in which it is asked
+
+    @abstractmethod
+    def build_model(self) -> Decoder:
+        """Build what learns, with fresh weights; where it will be sliced, in the memory of process
+        0 alone"""
+
+    def settle_recipe(self) -> None:
+        "Change the recipe where the folder began with another; the folder is held now"
+
+    @abstractmethod
+    def identity(self) -> dict:
+        """Return what makes two runs the same, as config.json and every checkpoint keep it;
+        `train` is the recipe"""
+
+    @abstractmethod
+    def describe(self) -> dict:
+        "Return what else config.json keeps of this kind of run: reference, prompt, unit"
+
+    def moved_data(self) -> dict:
+        "Return where the data lies now, as config.json keeps it among the options"
+        return {}
+
+    def choose_precision(
+        self,
+        model: Decoder,  # as built
+    ) -> Precision:
+        "Choose the precision of a new run; one that goes on keeps its own"
+        return pick_precision(self.device, self.cfg.precision)
+
+    def begin(
+        self,
+        model: Decoder,  # as built, whole or on `meta`
+        placement: Placement,  # where it trains
+    ) -> Learner:
+        "Put together what learns, where no checkpoint is there"
+        learner = Learner(model, self.cfg, placement, self.log)
+        learner.fit_to_memory(0)
+        return learner
 
     def load(
         self,
@@ -164,22 +217,68 @@ class TrainingRun(TrainingJob[_Options]):
             return open_slices(path)
         return load_checkpoint(path, log=self.log)
 
-    def write_page(self) -> Path | None:
-        "Draw the finished run; None if `gpub.report` is not installed"
-        if find_spec("gpub.report") is None:
-            return None
-        from gpub.report.page import write_report
+    @abstractmethod
+    def make_objective(self) -> Objective:
+        "Make what is minimised; may compile the model, and runs once an opening"
 
-        return write_report(self.out)
+    @abstractmethod
+    def scores(self) -> dict[str, float]:
+        "Validate, and return fields of a row; every process must call it"
 
-    def _begin(self, model: nn.Module, placement: Placement) -> None:
-        self.take_initial_weights(model)
-        self.learner = Learner(model, self.cfg, placement, self.log)
-        self.state = RunState()
-        self.learner.fit_to_memory(0)
-        self.take_initial_optimizer()
+    @abstractmethod
+    def draw_texts(self) -> list[tuple[str, str]]:
+        "Return prompts, and how the model goes on; every process must call it"
 
-    def _go_on(self, model: nn.Module, placement: Placement, path: str) -> None:
+    def flops_per_token(
+        self,
+        step: int,  # steps done
+    ) -> float | None:  # None: unknown; in tuning, answers and references cost something too
+        "Count the floating-point operations of a token of a step"
+        return None
+
+    def after_row(self, row: dict) -> None:
+        "Look at a row that was just logged"
+
+    def tensors(self) -> tuple[dict, dict]:
+        "Return what a checkpoint keeps of the model, and of the optimizers"
+        return self.learner.tensors()
+
+    def close_data(self) -> None:
+        "Let go of what reads ahead, when the last step is made"
+
+    @abstractmethod
+    def finish(self) -> None:
+        "Write the bill and the report, and log the result"
+
+    # how the folder is opened
+
+    def restore_or_begin(self) -> None:
+        "Build the model, check the folder, and load its newest checkpoint if it has one"
+        seed_everything(self.cfg.seed)
+        model = self.build_model()
+        if self.options.mirror:
+            self.world.on_main(self.run.restore, self.options.mirror)
+        self.settle_recipe()
+        self.stored_config = self.world.on_main(self._store_config, model)
+        precision = pick_precision(self.device, self.stored_config["precision"].get("name"))
+        placement = Placement(self.device, precision, self.world, self.options.parallel)
+        path = self.world.on_main(self.newest_checkpoint)
+        if path is None:
+            self.learner = self.begin(model, placement)
+            self.state = RunState()
+        else:
+            self._go_on(model, placement, path)
+        if self.world.main:
+            mark_latest(self.out)
+            self.tok.save(self.out)
+            cut_records(self.out, self.state.step)
+
+    def newest_checkpoint(self) -> str | None:
+        "Find the newest whole checkpoint of the folder, as text: process 0 tells the others"
+        newest = self.run.newest()
+        return str(newest.path) if newest else None
+
+    def _go_on(self, model: Decoder, placement: Placement, path: str) -> None:
         saved = self.load(path, placement)
         check_config(self.out, self.stored_config, saved)
         self.learner = Learner(model, self.cfg, placement, self.log, saved)
@@ -193,13 +292,13 @@ class TrainingRun(TrainingJob[_Options]):
                 f"gpub verify {self.out}"
             )
 
-    def _store_config(self, model: nn.Module) -> dict:
+    def _store_config(self, model: Decoder) -> dict:
         "Write config.json, or return the one that is there if it is of the same run"
         new_facts = partial(self._new_config_facts, model)
         identity = self.identity()
         return open_config(self.out, identity, new_facts, self.options.free, self.moved_data())
 
-    def _new_config_facts(self, model: nn.Module) -> dict:
+    def _new_config_facts(self, model: Decoder) -> dict:
         "Return what a new config.json says beside `identity`"
         precision = self.choose_precision(model)
         return dict(

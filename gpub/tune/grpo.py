@@ -6,6 +6,10 @@
 __all__ = ['GrpoConfig', 'Questions', 'measure_signal', 'AnswerBatch', 'GrpoObjective']
 
 # %% ../../nbs/lib/tune/grpo.ipynb #05a27d17
+# A step: questions, a group of answers to each, a reward for each answer; answers that earn more
+# than the others of their group become more likely. Each answer is learned from once, by the
+# weights that wrote it: so there is no ratio between old and new, and nothing to clip.
+
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -6,6 +6,9 @@
 __all__ = ['ChatBatch', 'SftObjective', 'pages_of', 'answers_loss', 'first_and_end']
 
 # %% ../../nbs/lib/tune/sft.ipynb #97ea1148
+# A row holds several conversations, which do not see each other. The loss is the mean over the
+# learned tokens of the whole step, so its pieces may hold different numbers of them.
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 

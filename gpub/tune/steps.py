@@ -11,17 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..chat.talk import TalkConfig, reply
 from ..chat.template import chat_facts
 from ..core import GpubError
 from ..device import pick_precision
 from ..model.architectures import architecture_of
+from ..model.gpt import Decoder
 from ..progress import SilentProgress, short_duration
 from ..record.checkpoint import Checkpoint
 from ..record.run import Run
-from ..train.journal import last_whole_row, write_bill
+from ..train.journal import last_whole_row, write_bill, write_run_page
 from ..train.learner import Placement
 from ..train.loop import Objective
 from ..train.parallel import World, is_sliced
@@ -54,7 +55,7 @@ class AdapterCheckpoint(Checkpoint):
                 optimizer[name] = t
         return cls(**vars(saved) | dict(optimizer=optimizer, adapter=adapter))
 
-    def fill_model(self, model: nn.Module):
+    def fill_model(self, model: Decoder):
         "Put the adapter into a model that has one"
         model.load_state_dict(self.adapter, strict=False)
 
@@ -124,7 +125,7 @@ class Tuner(TrainingRun[TuneOptions]):
             prompt=self.method.questions[0],
         )
 
-    def build_model(self) -> nn.Module:
+    def build_model(self) -> Decoder:
         "Return the model to start from; one that will be sliced, in the memory of process 0 alone"
         model = self.start.model
         if is_sliced(self.world, self.options.parallel):
@@ -179,7 +180,7 @@ class Tuner(TrainingRun[TuneOptions]):
         "Write the bill and the report; an adapter is also kept by itself, as PEFT reads it"
         last = last_whole_row(self.out, ())
         write_bill(self.out, last, self.options.usd_per_hour, self.ledger.usd())
-        self.write_page()
+        write_run_page(self.out)
         if not self.options.lora:
             return
         start = self.start
