@@ -80,7 +80,6 @@ FOR_USERS = {
     "plans.ladder": "grade_forecast known_source read_forecast train_ladder write_forecast",
     "plans.scaling": "optimal stop_when",
     # the loss of a packed batch, and the world of sums, in a notebook
-    "chat.packing": "packed_loss",
     # the first text of the course, as one call
     "data.text": "shakespeare",
     # to judge a tokenizer: several chapters do
@@ -125,7 +124,7 @@ FOR_USERS = {
     # teaching a model to talk, from a notebook
     "tune.lora": "load_lora merge_lora",
     "tune.answers": "answer_loss",
-    "tune.losses": "preferred_end two_coin_end",
+    "tune.losses": "preferred_end",
 }
 SECTIONS = [
     "Where we are",

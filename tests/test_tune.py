@@ -21,7 +21,7 @@ from gpub.chat.conversations import (
     read_conversations,
     write_chats,
 )
-from gpub.chat.packing import PackedBatches, pack_rows, packed_batch, packed_loss
+from gpub.chat.packing import PackedBatches, pack_rows, packed_batch, packed_logits
 from gpub.chat.sums import SumTeacher, digits_of, draw_pairs, right_answers, sum_ids, sums_tokenizer
 from gpub.chat.template import (
     EncodedChat,
@@ -70,8 +70,6 @@ from gpub.tune.losses import (
     group_advantages,
     grpo_loss,
     policy_gradient_loss,
-    preferred_end,
-    two_coin_end,
 )
 from gpub.tune.methods import SftOptions
 from gpub.tune.rollouts import answer_logprobs, as_chats, one_per_row, sample_answers
@@ -147,7 +145,9 @@ def test_sft_equals_trl(tok, talks, tmp_path, packing):
     hf, hf_tok = theirs(model, tok, tmp_path / "hf")
     chats = encoded(tok, talks)
     rows = pack_rows([len(c.ids) for c in chats], 192)
-    ours = packed_loss(model, packed_batch([[chats[i] for i in row] for row in rows], 192))
+    batch = packed_batch([[chats[i] for i in row] for row in rows], 192)
+    logits_tv = packed_logits(model, batch).flatten(0, 1)
+    ours = F.cross_entropy(logits_tv, batch.targets.flatten(), ignore_index=IGNORED)
     args = trl.SFTConfig(
         output_dir=str(tmp_path / "t"),
         per_device_train_batch_size=64,
@@ -482,17 +482,6 @@ def test_losses_refuse_nonsense():
         pages_of(np.arange(3), 9, 1)
     with pytest.raises(GpubError, match="none of these conversations has a word"):
         answers_loss(model, [EncodedChat(np.arange(4), np.zeros(4, bool))], 8)
-
-
-@pytest.mark.full(
-    instead="test_peers.py::test_the_penalty_in_the_reward_ends_where_the_formula_says"
-)
-def test_the_ends_of_rewarded_learning():
-    "The end tells which penalty was written (figures of the prototype)"
-    assert preferred_end(0.25, 0.25) == pytest.approx(two_coin_end("reward", 0.25), abs=2e-3)
-    ends = {p: two_coin_end(p, 0.5, 1500) for p in ("reward", "k3", "k3_ratio")}
-    assert ends["reward"] == pytest.approx(preferred_end(0.25, 0.5), abs=1e-3)
-    assert len({round(e, 2) for e in ends.values()}) == 3
 
 
 def sums_world(n=64, step=0):

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PADDING', 'pack_rows', 'packed_batch', 'segment_mask', 'positions_in_segments', 'PackedAttention', 'packed_logits',
-           'packed_loss', 'PackedBatches']
+           'PackedBatches']
 
 # %% ../../nbs/lib/chat/packing.ipynb #839cb4db
 from collections.abc import Callable, Sequence
@@ -127,17 +127,6 @@ def packed_logits(
 ) -> torch.Tensor:  # (b, t, v)
     "The scores of a model that reads every conversation of a batch by itself"
     return model(batch.ids, PackedAttention(batch.segments))
-
-
-def packed_loss(
-    model: nn.Module,  # a `GPT` or a `Llama`
-    batch: Batch,  # on the model's device
-) -> torch.Tensor:  # nats per learned token, the mean over the batch
-    "How surprised the model is by the assistant's words"
-    logits_btv = packed_logits(model, batch)
-    return F.cross_entropy(
-        logits_btv.flatten(0, 1).float(), batch.targets.flatten(), ignore_index=IGNORED
-    )
 
 # %% ../../nbs/lib/chat/packing.ipynb #eaa363a7
 class PackedBatches:

@@ -225,7 +225,6 @@ class TrainingRun(TrainingJob[_Options]):
                 self.out,
                 self.stored_config,
                 self.stored_config["run_id"],
-                self.state.step,
                 self.log,
             )
             closed_at_end.callback(track.close)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Penalty', 'preferred_end', 'ipo_loss', 'group_advantages', 'kl_penalized_rewards', 'policy_gradient_loss',
-           'grpo_loss', 'two_coin_end']
+           'grpo_loss']
 
 # %% ../../nbs/lib/tune/losses.ipynb #146d1158
 import math
@@ -135,38 +135,3 @@ def grpo_loss(
         k3_bt = _k3(logprobs_bt, reference_bt, penalty)
         loss_bt = loss_bt + beta * (k3_bt * ratio_bt if penalty == "k3_ratio" else k3_bt)
     return torch.where(asked_bt, loss_bt, 0.0).sum() / asked_bt.sum().clamp(min=1)
-
-# %% ../../nbs/lib/tune/losses.ipynb #49f2c195
-def two_coin_end(
-    penalty: Penalty,  # which one was written
-    beta: float,  # price of a nat of distance
-    steps: int = 4000,  # of exact gradient ascent
-    lr: float = 0.5,  # of each
-) -> float:
-    """The probability of two right coins where rewarded learning ends, from fair coins: computed
-    with exact gradients"""
-    logits = torch.zeros(3, requires_grad=True)  # first coin; second after right; after wrong
-    reward_n = torch.tensor([1.0, 0.0, 0.0, 0.0])
-    reference_n2 = torch.full((4, 2), math.log(0.5))
-    for _ in range(steps):
-        p = torch.sigmoid(logits)
-        q = torch.sigmoid(-logits)
-        right = torch.stack([p[0], p[0]])
-        wrong = torch.stack([q[0], q[0]])
-        second = torch.stack([p[1], q[1], p[2], q[2]])
-        logprobs_n2 = torch.stack([torch.cat([right, wrong]), second], 1).log()
-        weight_n = logprobs_n2.sum(1).exp().detach()
-        score_n = reward_n
-        if penalty == "reward":
-            score_n = kl_penalized_rewards(reward_n, logprobs_n2.detach(), reference_n2, beta)
-        advantage_n = score_n - (weight_n * score_n).sum()
-        objective = (weight_n * advantage_n * logprobs_n2.sum(1)).sum()
-        if penalty in ("k3", "k3_ratio"):
-            d_n2 = reference_n2 - logprobs_n2
-            k3_n2 = d_n2.exp() - d_n2 - 1
-            if penalty == "k3_ratio":
-                k3_n2 = k3_n2 * (logprobs_n2 - logprobs_n2.detach()).exp()
-            objective = objective - beta * (weight_n[:, None] * k3_n2).sum()
-        (gradient,) = torch.autograd.grad(objective, logits)
-        logits = (logits + lr * gradient).detach().requires_grad_()
-    return torch.sigmoid(logits[:2]).prod().item()

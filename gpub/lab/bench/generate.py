@@ -18,11 +18,9 @@ from torch import nn
 from ...core import Config, GpubError
 from ...device import cpu_has_bf16, machine, pick_device, seed_everything, use_threads
 from .race import Clock, Race, machine_line
-from ...model.cpu_layouts import fast_cpu_weights
 from ...model.generate import generate_ids, stream_ids
 from ...model.probes import sample_ids
 from ...model.architectures import build_model, config_of
-from ...model.lean_step import is_small_model
 from ...model.sampling import SamplingConfig
 from ...share.weights import to_config, to_theirs
 from ...table import Table
@@ -59,13 +57,6 @@ def contenders(
 ) -> dict[str, Callable[[], list[int]]]:
     "Ways to get the prompt and its favourite tokens"
     out = {"gpub": lambda: generate_ids(model, prompt, n, temperature=0)}
-    if model.tok.weight.device.type == "cpu" and not is_small_model(model):
-
-        def generate_from_copies() -> list[int]:
-            with fast_cpu_weights(model):
-                return generate_ids(model, prompt, n, temperature=0)
-
-        out["gpub, weights laid out"] = generate_from_copies
     if uncached:
         out["without memory"] = lambda: sample_ids(model, prompt, n, temperature=0)
     if peers:
