@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from .template import EncodedChat
 from ..core import GpubError
 from ..data.batch import IGNORED, Batch
-from ..data.sampler import numbers_of_step
+from ..data.reading_order import numbers_of_step
 from .best_fit import best_fit
 
 # %% ../../nbs/lib/chat/packing.ipynb #1d91b603

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from .template import Message, chat_marks, encode_chat
+from .turns import forget_oldest
 from ..core import Config, Count, GpubError
 from ..data.tokenizer import Tokenizer
 from ..model.generate import stream_ids, stream_text
@@ -59,18 +60,17 @@ class Talk:
         context = self.model.cfg.context_length
         room = context - min(self.cfg.longest, context // 2)
         first = len(self.first)
-        turns = list(messages)
-        while True:
-            ids = encode_chat(self.tok, turns, add_generation_prompt=True).ids
-            alone = len(turns) <= first + 1
-            if len(ids) <= (context - 1 if alone else room):
-                return ids
-            if alone:
-                raise GpubError(
-                    f"this turn has {len(ids)} tokens, the model reads {context} with its answer: "
-                    "ask shorter"
-                )
-            del turns[first : first + 2]
+
+        def ids_of(turns: Sequence[Message]) -> np.ndarray:
+            return encode_chat(self.tok, turns, add_generation_prompt=True).ids
+
+        ids = ids_of(forget_oldest(messages, first, lambda turns: len(ids_of(turns)), room))
+        if len(ids) >= context:
+            raise GpubError(
+                f"this turn has {len(ids)} tokens, the model reads {context} with its answer: "
+                "ask shorter"
+            )
+        return ids
 
     def ask(
         self,
