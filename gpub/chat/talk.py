@@ -55,8 +55,8 @@ class Talk:
         self,
         messages: Sequence[Message],  # ends with the user
     ) -> np.ndarray:  # ids of a conversation that leaves room for an answer
-        """The newest part of a conversation that fits; raises `GpubError` for a question that does
-        not"""
+        """Encode the newest part of a conversation that fits; raises `GpubError` for a question
+        that does not"""
         context = self.model.cfg.context_length
         room = context - min(self.cfg.longest, context // 2)
         first = len(self.first)
@@ -76,8 +76,8 @@ class Talk:
         self,
         text: str,  # of the user
     ) -> Iterator[str]:  # pieces of the answer
-        """The answer as it comes; raises `GpubError` before the first piece for a turn that cannot
-        be read"""
+        """Yield the answer as it comes; raises `GpubError` before the first piece for a turn that
+        cannot be read"""
         asked = [*self.messages, Message("user", text)]
         ids = self.fitted(asked)
         return self._answer(asked, ids)
@@ -106,5 +106,5 @@ def reply(
     question: str,  # of the user
     cfg: TalkConfig = TalkConfig(),  # how it answers
 ) -> str:
-    "The answer to one question"
+    "Answer one question"
     return "".join(Talk(model, tok, cfg).ask(question))
