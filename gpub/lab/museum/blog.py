@@ -73,7 +73,7 @@ class Exhibit:
         self,
         broken: bool = True,  # which code: the wrong or the repaired
     ) -> str | None:  # RUN stands for the scratch folder
-        "What the alarm says about the broken or the fixed code; None when it stays silent"
+        "Ask the alarm about the broken or the fixed code; None when it stays silent"
         with Scratch() as s:
             evidence = self.make(broken, s)
             try:
@@ -168,7 +168,7 @@ def slices(
     batch: int,  # rows
     rng: np.random.Generator,  # where the rows begin
 ) -> tuple[torch.Tensor, torch.Tensor]:  # inputs and targets
-    "The usual loader: a Python loop of slices, stacked"
+    "Load a batch in the usual way: a Python loop of slices, stacked"
     at = rng.integers(0, len(ids) - context_length - 1, batch)
     return tuple(
         torch.stack(
@@ -183,8 +183,8 @@ def read_seconds(
     tokens: int = 1 << 22,  # in each, 4 bytes apiece
     rounds: int = 15,  # steps each way
 ) -> dict[str, float]:  # {way: median seconds of one step's reads}
-    """Reading 64 windows of 513 ids in turns: a mapped file with its pages in memory or dropped
-    before each step, an array in RAM, a loop of slices"""
+    """Time reading 64 windows of 513 ids in turns: a mapped file with its pages in memory or
+    dropped before each step, an array in RAM, a loop of slices"""
     context_length = 512
     batch = 64
     rng = np.random.default_rng(0)
@@ -239,7 +239,7 @@ def build_and_copy(
     context_length: int,  # tokens in a row
     rounds: int = 30,  # that count
 ) -> dict[str, float]:  # what `check_builder` asks for
-    "Seconds of making a batch, and of copying as many bytes"
+    "Time making a batch, and copying as many bytes"
     src = np.ones((batch, context_length + 1), np.int64)
     contenders = dict(seconds=build, copy=lambda n: np.copyto(np.empty_like(src), src))
     return Race(contenders).warm_up(3).run(rounds).each()
