@@ -22,15 +22,15 @@ VERBS = set(
     Deal Decide Decode Deduplicate Delete Describe Divide Do Download Draw Drop Encode End
     Escape Estimate Evaluate Examine Explain Export Fetch Fill Filter Find Finish Fit Follow
     Force Forecast Forget Freeze Gather Generate Give Go Grade Group Grow Guess Hand Hash Hide
-    Hold Identify Import Insert Interpolate Join Keep Label Lay Learn Leave Let Link List Listen
-    Load Lock Log Look Lower Make Mark Measure Merge Mix Move Name Note Open Pack Pair Parse
-    Plan Predict Prepare Price Print Propose Put Quote Raise Rank Read Rebuild Record Reduce
-    Refuse Register Rehearse Remember Remove Rename Render Repair Replace Report Reset Restore
-    Resume Retry Return Round Run Sample Save Say Scale Scan Score Seal Seed Select Send Serve
-    Set Shade Share Show Shuffle Silence Simulate Skip Sort Spell Split Spread Stack Start Step
-    Stop Store Stream Strip Submit Sum Summarize Switch Sync Take Talk Teach Tell Throw Time
-    Tokenize Train Translate Trim Try Tune Turn Undo Upload Validate Verify Wait Walk Warn Weigh
-    Wipe Work Wrap Write Yield
+    Hold Identify Import Insert Interpolate Join Judge Keep Label Lay Learn Leave Let Link List
+    Listen Load Lock Log Look Lower Make Mark Measure Merge Mix Move Name Note Open Pack Pair
+    Parse Plan Predict Prepare Price Print Propose Put Quote Race Raise Rank Read Rebuild Record
+    Reduce Refuse Register Rehearse Remember Remove Rename Render Repair Replace Report Reset
+    Restore Resume Retry Return Round Run Sample Save Say Scale Scan Score Seal Seed Select Send
+    Serve Set Shade Share Show Shuffle Silence Simulate Skip Sort Spell Split Spread Stack Start
+    Step Stop Store Stream Strip Submit Sum Summarize Switch Sync Take Talk Teach Tell Throw
+    Time Tokenize Train Translate Trim Try Tune Turn Undo Upload Validate Verify Wait Walk Warn
+    Weigh Wipe Work Wrap Write Yield
 """.split()
 )
 
@@ -227,7 +227,7 @@ WITHOUT_A_VERB = dict(
     model=32,
     data=52,
     record=45,
-    train=66,
+    train=65,
     tune=63,
     plans=139,
     guards=99,
