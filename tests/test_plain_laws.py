@@ -225,7 +225,6 @@ LEFT = dict(
 # The same of docstrings, room by room; a room that is not named has none
 WITHOUT_A_VERB = dict(
     model=32,
-    data=52,
     record=45,
     train=65,
     tune=63,

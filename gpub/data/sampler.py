@@ -32,8 +32,8 @@ def shuffled(
     n: int,  # length of the list that is shuffled
     *key: int,  # integers: another key, another order
 ) -> np.ndarray:  # int64 array like `places`
-    """What stands at these places when range(n) is shuffled: a Feistel network over two digits,
-    walked again where it steps outside"""
+    """Compute what stands at these places when range(n) is shuffled: a Feistel network over two
+    digits, walked again where it steps outside"""
     b = np.uint64(int(np.ceil(np.sqrt(n))))
     a = np.uint64(-(-n // int(b)))
 
@@ -95,7 +95,7 @@ class WindowOrder:
 
     @property
     def windows_per_deal(self) -> int:
-        "How many windows all phases have together"
+        "Count how many windows all phases have together"
         return self.tokens - self.context_length
 
     def epoch(
@@ -113,7 +113,8 @@ class WindowOrder:
         first: int,  # window, counted from the start of training
         stop: int,  # one past the last
     ) -> np.ndarray:  # int64 array
-        "Where the windows begin in the text: epoch after epoch, each in an order of its own"
+        """Compute where the windows begin in the text: epoch after epoch, each in an order of its
+        own"""
         parts = [np.zeros(0, np.int64)]
         while first < stop:
             epoch = self.epoch(first)
@@ -133,7 +134,7 @@ class WindowOrder:
         first: int,  # window, counted from the start of training
         stop: int,  # one past the last
     ) -> np.ndarray:  # int64 array
-        "`starts`, computed for many steps at once and remembered"
+        "Return `starts`, computed for many steps at once and remembered"
         known_stop = self._first_ahead + len(self._ahead)
         if not self._first_ahead <= first <= stop <= known_stop:
             ahead = min(AHEAD, 8 * self.tokens // self.context_length)
