@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from cells import chapters, course_pages, deeper_pages, defined_here
-from test_laws import exports_to, imports
+from test_laws import exports_to, imports, room
+from test_leaves import TRUNK
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 from drawings.course import CHAPTERS
@@ -212,6 +213,15 @@ def without_the_library(root):
 
 def test_a_chapter_owns_what_the_library_runs_or_ends_with_a_link_to_it(root):
     assert without_the_library(root) == []
+
+
+def test_twelve_chapters_own_a_module_of_the_trunk(root):
+    "Their cells are what the trunk itself runs"
+    graph = imports(root)
+    owned = {exports_to(page) for page in chapters(root)} - {None}
+    users = [graph[name] for name in graph if room(name) in TRUNK and name not in owned]
+    trunk = {name for name in owned if room(name) in TRUNK and any(name in u for u in users)}
+    assert len(trunk) >= 12, sorted(trunk)
 
 
 def test_a_chapter_without_the_library_is_found(tmp_path):
