@@ -63,7 +63,7 @@ def runs_dir() -> Path:
 
 
 def newest_runs() -> list[Path]:
-    "The run folders in the usual place, the newest first"
+    "List the run folders in the usual place, the newest first"
     configs = runs_dir().glob("*/config.json")
     return [path.parent for path in sorted(configs, key=lambda path: -path.stat().st_mtime)]
 

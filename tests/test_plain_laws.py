@@ -230,7 +230,7 @@ WITHOUT_A_VERB = dict(
     tune=63,
     plans=139,
     guards=99,
-    cli=41,
+    cli=31,
 )
 
 
