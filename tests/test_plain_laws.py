@@ -26,11 +26,11 @@ VERBS = set(
     Listen Load Lock Log Look Lower Make Mark Measure Merge Mix Move Name Note Open Pack Pair
     Parse Plan Predict Prepare Price Print Propose Put Quote Race Raise Rank Read Rebuild Record
     Reduce Refuse Register Rehearse Remember Remove Rename Render Repair Replace Report Reset
-    Restore Resume Retry Return Round Run Sample Save Say Scale Scan Score Seal Seed Select Send
-    Serve Set Shade Share Show Shuffle Silence Simulate Skip Sort Spell Split Spread Stack Start
-    Step Stop Store Stream Strip Submit Sum Summarize Switch Sync Take Talk Teach Tell Throw
-    Time Tokenize Train Translate Trim Try Tune Turn Undo Upload Validate Verify Wait Walk Warn
-    Weigh Wipe Work Wrap Write Yield
+    Restore Resume Retry Return Rewrite Round Run Sample Save Say Scale Scan Score Seal Seed
+    Select Send Serve Set Shade Share Show Shuffle Silence Simulate Skip Sort Spell Split Spread
+    Stack Start Step Stop Store Stream Strip Submit Sum Summarize Switch Sync Take Talk Teach
+    Tell Throw Time Tokenize Train Translate Trim Try Tune Turn Undo Upload Validate Verify Wait
+    Walk Warn Weigh Wipe Work Wrap Write Yield
 """.split()
 )
 
@@ -228,7 +228,7 @@ WITHOUT_A_VERB = dict(
     record=45,
     train=65,
     tune=63,
-    plans=139,
+    plans=138,
     guards=99,
     cli=31,
 )
