@@ -54,7 +54,7 @@ RUN_FORMAT = (
 def kind_in_words(
     kind: Any,  # the type of a setting, such as `Count` or `Literal["a", "b"]`
 ) -> str:  # what a value must be
-    "A type as a user reads it"
+    "Name a type as a user reads it"
     if get_origin(kind) is Literal:
         return f"one of {', '.join(map(str, get_args(kind)))}"
     if get_origin(kind) in (Union, UnionType):
@@ -74,7 +74,7 @@ def kind_in_words(
 def as_tuples(
     value: Any,  # of a setting
 ) -> Any:  # the same, a tuple for each list in it
-    "JSON has lists where a frozen setting has tuples"
+    "Turn the lists of JSON into the tuples that a frozen setting has"
     if isinstance(value, (list, tuple)):
         return tuple(map(as_tuples, value))
     return value
@@ -84,7 +84,7 @@ def as_tuples(
 def schema_of(
     cls: type,  # a dataclass, such as a subclass of `Config`
 ) -> tuple[dict[str, Any], Any]:  # (name -> type, pydantic's validator of all of them)
-    "The schema that the annotations of a class are; made when the first one is needed"
+    "Make the schema that the annotations of a class are, when the first one is needed"
     # imported here: a command that needs no config does not wait for it
     from pydantic import ConfigDict, TypeAdapter
     from typing_extensions import TypedDict
@@ -126,7 +126,7 @@ def validated(
 def needed_fields(
     cls: type,  # a dataclass
 ) -> list[str]:
-    "The fields that have no default"
+    "List the fields that have no default"
     missing = dataclasses.MISSING
     return [
         f.name
@@ -141,8 +141,8 @@ def check_object(
     where: Path | str,  # the file, and the place in it
     cure: str = "it is damaged",  # behind the message
 ) -> dict:  # `stored`, with what the schema does not know
-    """What was read of a file holds to its schema; raises `GpubError` with one line for
-    the first value that does not"""
+    """Check what was read of a file against its schema; raises `GpubError` with one
+    line for the first value that does not hold to it"""
     if not isinstance(stored, dict):
         raise GpubError(f"{where} is {repr(stored)[:60]}, not an object: {cure}")
     if gone := [name for name in needed_fields(cls) if name not in stored]:
@@ -170,7 +170,7 @@ class Config:
             object.__setattr__(self, name, value)
 
     def label(self) -> str:  # text in front of a message
-        "What messages call this config; nothing where the setting's name is enough"
+        "Say what messages call this config; nothing where the setting's name is enough"
         return ""
 
     @classmethod
@@ -183,7 +183,7 @@ class Config:
         )
 
     def to_dict(self) -> dict:
-        "The settings as plain values, a config inside as a dict"
+        "Return the settings as plain values, a config inside as a dict"
         return dataclasses.asdict(self)
 
     @classmethod
@@ -191,7 +191,8 @@ class Config:
         cls,
         d: dict,  # as made by `to_dict`; missing keys take their defaults
     ) -> "Config":
-        "The config that `d` describes; raises `GpubError` naming keys it does not know"
+        """Make the config that `d` describes; raises `GpubError` naming keys it does
+        not know"""
         if not isinstance(d, dict):
             raise GpubError(f"{cls.__name__} is an object with named values, got {d!r}")
         known = [f.name for f in dataclasses.fields(cls)]
@@ -213,7 +214,8 @@ _BINARY = getattr(os, "O_BINARY", 0)  # Windows would change the ends of lines
 def parse_json(
     text: str | bytes,  # of a file that anybody may have made
 ) -> Any:
-    "`json.loads`, which raises `ValueError` for a text nested too deeply as well"
+    """Parse JSON as `json.loads` does; raises `ValueError` for a text nested too deeply
+    as well"""
     try:
         return json.loads(text)
     except RecursionError:
@@ -270,7 +272,7 @@ def refuse_url(
     path: Path | str,  # of a file or folder that has to be on this machine
     name: str = "path",  # the option it came with, for the message
 ):
-    "Raises `GpubError` for a URL: as a path it would become a folder `s3:` here"
+    "Refuse a URL: as a path it would become a folder `s3:` here; raises `GpubError`"
     if is_url(path):
         raise GpubError(f"{name} {str(path)!r} {NOT_LOCAL}")
 
@@ -278,7 +280,7 @@ def refuse_url(
 def refuse_pipe(
     path: Path | str,  # of what is to be read as a file
 ):
-    "Raises `GpubError` for a pipe or a device: it has no length, and may never end"
+    "Refuse a pipe or a device: it has no length, and may never end; raises `GpubError`"
     path = Path(path)
     if path.exists() and not path.is_file() and not path.is_dir():
         raise GpubError(f"{path} is a pipe or a device, a file is needed")
@@ -343,7 +345,7 @@ def first_line(
     error: BaseException | str,  # an exception, or what one said
     length: int = 150,  # characters
 ) -> str:
-    """What an exception says, in one line: the system's words for it where there are
+    """Say in one line what an exception says: the system's words for it where there are
     some, its name where it says nothing"""
     return next(
         iter((getattr(error, "strerror", None) or str(error)).strip().splitlines()),
@@ -369,7 +371,7 @@ _SHOWN = {
 def visible_text(
     text: str,  # from a model, or from a file that anybody may have made
 ) -> str:  # for a terminal
-    "A text in which what a terminal would obey is spelled, such as \\x1b"
+    "Spell out, such as \\x1b, what a terminal would obey in a text"
     return text.translate(_SHOWN)
 
 # %% ../nbs/00_core.ipynb #a1c0de02

@@ -49,8 +49,8 @@ def use_threads(
 def pick_device(
     name: str = "auto",  # auto, cpu, cuda, cuda:1, mps ...
 ) -> torch.device:
-    """The best device present, or the one asked for; raises `GpubError` when that one is not here,
-    and for a GPU that torch cannot use"""
+    """Choose the best device present, or the one asked for; raises `GpubError` when that one is not
+    here, and for a GPU that torch cannot use"""
     here = {
         "cuda": torch.cuda.is_available(),
         "mps": torch.backends.mps.is_available(),
@@ -89,12 +89,12 @@ class Precision:
 
     @property
     def dtype(self) -> torch.dtype:
-        "The format as torch calls it"
+        "Return the format as torch calls it"
         return dict(fp32=torch.float32, bf16=torch.bfloat16, fp16=torch.float16)[self.name]
 
 
 def cpu_has_bf16() -> bool:
-    "Whether this processor multiplies bf16 in hardware"
+    "Tell whether this processor multiplies bf16 in hardware"
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
@@ -106,7 +106,7 @@ def pick_precision(
     # CUDA only: (major, minor), for tests; default: ask the card
     capability: tuple[int, int] | None = None,
 ) -> Precision:
-    "bf16 where the hardware has it, fp16 with a scaler on older CUDA cards, else fp32"
+    "Choose bf16 where the hardware has it, fp16 with a scaler on older CUDA cards, else fp32"
     device = torch.device(device)
     if name != "auto":
         if name not in ("fp32", "bf16", "fp16"):
@@ -136,7 +136,7 @@ def pick_precision(
 
 # %% ../nbs/lib/device.ipynb #3d898c50
 def cpu_name() -> str:
-    "The processor as the system names it"
+    "Read the processor as the system names it"
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -148,7 +148,7 @@ def cpu_name() -> str:
 
 @cache
 def git_commit() -> str | None:
-    """The commit of the checkout this package runs from, `+` when edited since; `None` outside
+    """Read the commit of the checkout this package runs from, `+` when edited since; `None` outside
     one. Asked for once in a process: what was imported stays as it was"""
 
     def git(*a: str) -> subprocess.CompletedProcess:
@@ -172,7 +172,7 @@ def git_commit() -> str | None:
 def machine(
     device: torch.device | str = "cpu",  # the device a run uses
 ) -> dict:  # dict of plain values
-    "What a timing depends on: processor, cores, accelerator, versions, commit"
+    "Describe what a timing depends on: processor, cores, accelerator, versions, commit"
     gpu = torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else None
     return dict(
         cpu=cpu_name(),

@@ -21,7 +21,7 @@ from .core import GpubError, read_json, write_atomic
 
 # %% ../nbs/lib/files.ipynb #74714694
 def cache_dir() -> Path:
-    "The folder for downloads: `$GPUB_CACHE`, else the system's cache folder"
+    "Return the folder for downloads: `$GPUB_CACHE`, else the system's cache folder"
     if d := os.environ.get("GPUB_CACHE"):
         return Path(d)
     try:
@@ -38,14 +38,15 @@ def cache_dir() -> Path:
 
 
 def data_dirs() -> list[Path]:
-    "Folders to look in for data, first match wins: `$GPUB_DATA` (may list several), then the cache"
+    """List the folders to look in for data, first match wins: `$GPUB_DATA` (may list several), then
+    the cache"""
     return [Path(p) for p in os.environ.get("GPUB_DATA", "").split(os.pathsep) if p] + [cache_dir()]
 
 
 def shipped(
     name: str = "",  # a path below data/
 ) -> Path:
-    """A file that comes with gpub, in data/ of the checkout or resources/ inside the installed
+    """Find a file that comes with gpub, in data/ of the checkout or resources/ inside the installed
     package; raises `GpubError` when it is in neither"""
     here = Path(__file__).parent if "__file__" in globals() else Path("../../gpub")
     paths = [p for p in (here / "resources" / name, here.parent / "data" / name) if p.exists()]
@@ -57,12 +58,12 @@ def shipped(
 
 
 def runs_dir() -> Path:
-    "Where runs go: `$GPUB_RUNS`, or `runs`"
+    "Return where runs go: `$GPUB_RUNS`, or `runs`"
     return Path(os.environ.get("GPUB_RUNS") or "runs")
 
 
 def newest_runs() -> list[Path]:
-    "The run folders in the usual place, the newest first"
+    "List the run folders in the usual place, the newest first"
     configs = runs_dir().glob("*/config.json")
     return [path.parent for path in sorted(configs, key=lambda path: -path.stat().st_mtime)]
 
@@ -82,7 +83,7 @@ def similar_run(
 
 
 def reduced() -> bool:
-    "Whether notebooks run small, as the tests do"
+    "Tell whether notebooks run small, as the tests do"
     return bool(os.environ.get("IN_TEST"))
 
 
@@ -91,7 +92,7 @@ def remember(
     key: str,  # what is asked
     find: Callable[[], Any],  # finds it out, at the first time; something JSON holds
 ) -> Any:
-    "What was found for this key before, by whatever process; else find it and keep it"
+    "Look up what was found for this key before, by whatever process; else find it and keep it"
     path = cache_dir() / f"{name}.json"
     try:
         known = read_json(path)
@@ -110,7 +111,7 @@ def remember(
 def file_sha256(
     path: Path | str,  # a file
 ) -> str:  # hex digest
-    "SHA-256 of a file, read in pieces"
+    "Compute the SHA-256 of a file, read in pieces"
     h = hashlib.sha256()
     with open(path, "rb") as f:
         while b := f.read(1 << 20):
@@ -161,7 +162,8 @@ def write_sums(
 def changed_files(
     folder: Path | str,  # with a `SUMS`, or without
 ) -> list[str]:  # names; empty where there are no checksums
-    "Files that are not what was written, or are gone; raises `GpubError` for a `SUMS` that is none"
+    """List files that are not what was written, or are gone; raises `GpubError` for a `SUMS` that
+    is none"""
     path = Path(folder, SUMS)
     if not path.is_file():
         return []

@@ -45,7 +45,8 @@ def _quota(
 def cpu_quota(
     root: Path | str = "/",  # the folder that holds proc/ and sys/; a test gives its own
 ) -> float:  # infinity where nothing limits it
-    "The cores' worth of time this process may use, by its control groups and all above them"
+    """Compute the cores' worth of time this process may use, by its control groups and all above
+    them"""
     root = Path(root)
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -62,7 +63,7 @@ def cpu_quota(
 
 
 def usable_cores(root: Path | str = "/") -> int:
-    "The processor cores this process can keep busy, at least 1"
+    "Count the processor cores this process can keep busy, at least 1"
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:
@@ -83,7 +84,7 @@ class NvidiaGPU:
 
 
 def gpu_hidden() -> bool:
-    "Whether `CUDA_VISIBLE_DEVICES` hides every GPU on purpose"
+    "Tell whether `CUDA_VISIBLE_DEVICES` hides every GPU on purpose"
     asked = os.environ.get("CUDA_VISIBLE_DEVICES")
     return asked is not None and not re.match(r"\s*(\d|GPU-|MIG-)", asked)
 
@@ -107,7 +108,7 @@ def _gpu_of_files(root: Path) -> NvidiaGPU | None:
 def nvidia_gpu(
     root: Path | str = "/",  # the folder that holds proc/ and dev/; a test gives its own
 ) -> NvidiaGPU | None:
-    "An NVIDIA GPU of this machine; a program is started only where `nvidia-smi` is installed"
+    "Find an NVIDIA GPU of this machine; a program is started only where `nvidia-smi` is installed"
     if found := _gpu_of_files(Path(root)):
         return found
     if not (tool := shutil.which("nvidia-smi")):
@@ -127,7 +128,7 @@ def why_no_cuda(
     build: str | None,  # the CUDA it was built for, '12.8'; None: a wheel for CPUs
     root: Path | str = "/",
 ) -> str | None:  # one line, or `None` where there is no GPU or it is hidden on purpose
-    "Why torch cannot use a GPU that is here, and what to do; ask only when it cannot"
+    "Say why torch cannot use a GPU that is here, and what to do; ask only when it cannot"
     if gpu_hidden() or not (gpu := nvidia_gpu(root)):
         return None
     driver = int(gpu.driver.split(".")[0])
@@ -177,7 +178,7 @@ class WhenDone:
         folder: Path | str,  # of the run, on a disk that outlives the machine; it is made
         notify: str | None = None,  # a URL that gets the line of a bad end
     ):
-        """From now on keep what is printed in `gpub.log` of a folder, and what ends a cell or a
+        """Keep what is printed from now on in `gpub.log` of a folder, and what ends a cell or a
         program, before the command is run: the traceback there, one line in STATUS"""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ from .core import visible_text
 def short_duration(
     seconds: float,  # any number, however many hours
 ) -> str:
-    "Minutes and seconds, as 2:05; from one hour on hours and minutes, as 99:13 h"
+    "Write minutes and seconds, as 2:05; from one hour on hours and minutes, as 99:13 h"
     if seconds >= 3600:
         return f"{int(seconds) // 3600}:{int(seconds) // 60 % 60:02d} h"
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
@@ -41,7 +41,8 @@ def write_now(
 def has_colour(
     out: TextIO,  # a stream
 ) -> bool:
-    "Whether to colour what is written there: on a terminal, unless NO_COLOR is set (no-color.org)"
+    """Tell whether to colour what is written there: on a terminal, unless NO_COLOR is set
+    (no-color.org)"""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return out.isatty() and not plain
 
@@ -50,7 +51,7 @@ def can_write(
     out: TextIO,  # a stream
     text: str,  # with letters that not every terminal has
 ) -> bool:
-    "Whether the stream's encoding has these letters"
+    "Tell whether the stream's encoding has these letters"
     try:
         text.encode(getattr(out, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
@@ -68,7 +69,7 @@ def draw_bar(
     width: int,  # characters
     colour: bool = False,  # for a terminal that shows colours
 ) -> str:
-    "What is done as a thick line, what is left as a thin one"
+    "Draw what is done as a thick line, what is left as a thin one"
     full = min(width, max(0, round(share * width)))
     done = "━" * full
     left = "─" * (width - full)
@@ -150,4 +151,4 @@ class SilentProgress(Progress):
         self,
         text: object,  # a line or more
     ):
-        "Nothing is printed"
+        "Print nothing"

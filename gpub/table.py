@@ -24,7 +24,7 @@ class Table:
     widths: Sequence[int] = ()  # least characters of each column; default: as many as it needs
 
     def cells(self) -> list[list[str]]:  # row by row
-        "The rows as strings without line breaks, and nothing that a terminal obeys"
+        "Return the rows as strings without line breaks, and nothing that a terminal obeys"
         return [[_cell(c) for c in row] for row in self.rows]
 
     def __repr__(self) -> str:
@@ -35,7 +35,7 @@ class Table:
         return "\n".join([visible_text(self.title), *lines] if self.title else lines)
 
     def markdown(self) -> str:
-        "The table in Markdown, the title in bold above it"
+        "Write the table in Markdown, the title in bold above it"
         rows = self.cells()
         columns = max(map(len, [self.head, *rows]))
         rule = [":--" if self._side(i) == "l" else "--:" for i in range(columns)]

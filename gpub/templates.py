@@ -14,7 +14,7 @@ from typing import Any
 def read_packaged(
     name: str,  # the path below the package, such as "share/demo.css"
 ) -> str:
-    "The text of a file that lies in the package"
+    "Read the text of a file that lies in the package"
     return resources.files("gpub").joinpath(name).read_text(encoding="utf-8")
 
 # %% ../nbs/lib/templates.ipynb #8ba1da5f
@@ -37,5 +37,5 @@ def render_template(
     template: str,  # the path below the package, such as "share/demo.html.jinja"
     **values: Any,  # what the template names
 ) -> str:
-    "A template of the package, filled in"
+    "Fill in a template of the package"
     return _environment().get_template(template).render(values)

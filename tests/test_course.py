@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from cells import chapters, course_pages, deeper_pages, defined_here
+from test_laws import exports_to, imports, room
+from test_leaves import TRUNK
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 from drawings.course import CHAPTERS
@@ -191,6 +193,59 @@ def test_a_deeper_page_off_the_path_is_found(tmp_path):
         "season1/deeper/lost.ipynb: no chapter links to it, so no reader finds it",
         "season1/deeper/more.ipynb: does not link back to 01_a.ipynb",
     ]
+
+
+def without_the_library(root):
+    """Chapters that neither own a module which the library runs nor end, between the takeaways and
+    the exercises, with a link to the library's version"""
+    graph, wrong = imports(root), []
+    for page in chapters(root):
+        module = exports_to(page)
+        if module and any(module in used for used in graph.values()):
+            continue
+        prose = "\n".join("".join(c["source"]) for c in cells(page) if c["cell_type"] == "markdown")
+        closing = prose.partition("## Takeaways")[2].partition("## Exercises")[0]
+        targets = re.findall(r"\]\((\.\./lib/[^)#\s]+\.ipynb)", closing)
+        if not any((page.parent / target).is_file() for target in targets):
+            wrong.append(page.relative_to(root / "nbs").as_posix())
+    return wrong
+
+
+def test_a_chapter_owns_what_the_library_runs_or_ends_with_a_link_to_it(root):
+    assert without_the_library(root) == []
+
+
+def test_twelve_chapters_own_a_module_of_the_trunk(root):
+    "Their cells are what the trunk itself runs"
+    graph = imports(root)
+    owned = {exports_to(page) for page in chapters(root)} - {None}
+    users = [graph[name] for name in graph if room(name) in TRUNK and name not in owned]
+    trunk = {name for name in owned if room(name) in TRUNK and any(name in u for u in users)}
+    assert len(trunk) >= 12, sorted(trunk)
+
+
+def test_a_chapter_without_the_library_is_found(tmp_path):
+    page = tmp_path / "nbs/season1/01_a.ipynb"
+    library = tmp_path / "nbs/lib/model/gpt.ipynb"
+    user = tmp_path / "gpub/low/user.py"
+    for path in (page, library, user):
+        path.parent.mkdir(parents=True)
+    library.write_text(json.dumps(dict(cells=[])))
+    user.write_text("x = 1\n")
+    (user.parent / "own.py").write_text("thing = 1\n")
+
+    def has(text, code="x = 1"):
+        written = [dict(cell_type="markdown", source=text), dict(cell_type="code", source=code)]
+        page.write_text(json.dumps(dict(cells=written)))
+        return without_the_library(tmp_path) == []
+
+    link = "[model.gpt](../lib/model/gpt.ipynb)"
+    assert has(f"## Takeaways\nIt stands in {link}.\n## Exercises")
+    assert not has(f"{link}\n## Takeaways\nNothing.\n## Exercises\n{link}")
+    assert not has("## Takeaways\n[none](../lib/model/none.ipynb)\n## Exercises")
+    assert not has("## Takeaways\n## Exercises", "#| default_exp low.own")
+    user.write_text("from .own import thing\n")
+    assert has("## Takeaways\n## Exercises", "#| default_exp low.own")
 
 
 def test_chat_data_reads_those_of_its_sets_that_are_there(root, tmp_path, monkeypatch):

@@ -12,9 +12,7 @@ from gpub.core import GpubError
 from gpub.data.bpe import BPETokenizer
 from gpub.data.char import CharTokenizer
 from gpub.lab.bench.generate import in_transformers
-from gpub.model import cpu_layouts
 from gpub.model.batching import CacheRows
-from gpub.model.cpu_layouts import LaidOutWeights, fast_cpu_weights
 from gpub.model.engine import DecodeEngine
 from gpub.model.generate import generate, generate_batch, generate_ids, stream_ids
 from gpub.model.gpt import GPT, GPTConfig
@@ -347,30 +345,6 @@ def test_of_a_prompt_only_the_end_is_scored(width):
         )
     slid = flops(lambda: generate_ids(model, [1] * 32, 2))
     assert slid == 2 * flops(lambda: generate_ids(model, [1] * 32, 1))
-
-
-@pytest.mark.parametrize(
-    "tied, layout",
-    [
-        pytest.param(True, "columns"),
-        (False, "blocks"),
-        pytest.param(True, "blocks"),
-        pytest.param(False, "columns"),
-    ],
-)
-@pytest.mark.full(instead="test_every_choice_is_from_uncached_logits")
-def test_matrices_that_lie_another_way_write_the_same(monkeypatch, layout, tied):
-    if layout == "blocks" and not torch.backends.mkldnn.is_available():
-        pytest.skip("this torch has no oneDNN")
-    model = toy(d_model=512, n_heads=8, tied=tied)
-    want = sample_ids(model, PROMPTS[1], 30, temperature=0)
-    monkeypatch.setattr(cpu_layouts, "fastest_layout", lambda *a: layout)
-    with fast_cpu_weights(model) as mode:
-        assert isinstance(mode, LaidOutWeights)
-        assert generate_ids(model, PROMPTS[1], 30, temperature=0) == want
-        both = generate_batch(model, PROMPTS, SamplingConfig(n=30, temperature=0))
-    assert both[1] == want
-    assert generate_ids(model, PROMPTS[1], 30, temperature=0) == want
 
 
 def test_an_adapter_of_a_small_model_is_heard():

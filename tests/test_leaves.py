@@ -1,7 +1,8 @@
-"""The trunk stands without the other rooms: they are cut off in a copy, and it still imports,
-trains, goes on, samples and learns to talk."""
+"""The trunk stands without the other rooms: one or all of them are cut off in a copy, and it still
+imports, trains, goes on, samples and learns to talk; its own tests pass there, too."""
 
 import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -89,16 +90,60 @@ print("rooms", *sorted({{name.split(".")[1] for name in left if "." in name}}))
 """
 
 
-@pytest.mark.full(instead="test_no_module_of_the_trunk_needs_a_leaf")
-def test_the_trunk_stands_without_the_leaves(root, tmp_path):
+def cut_off(root, folder, leaves):
+    "A copy of the package without some of its rooms"
+    shutil.copytree(root / "gpub", folder / "gpub", ignore=shutil.ignore_patterns(*leaves))
+    if "cli" in leaves:
+        (folder / "gpub/__main__.py").unlink()  # the door of the command line
+    assert not any((folder / "gpub" / leaf).exists() for leaf in leaves)
+
+
+def rooms_of_the_program(root, folder):
+    "Run the program in a copy; the rooms that it imported"
     trunk = [name for name in module_files(root) if room(name) in TRUNK]
-    shutil.copytree(root / "gpub", tmp_path / "gpub", ignore=shutil.ignore_patterns(*LEAVES))
-    (tmp_path / "gpub/__main__.py").unlink()  # the door of the command line, a leaf
-    assert not (tmp_path / "gpub/cli").exists() and (tmp_path / "gpub/model/gpt.py").exists()
-    program = PROGRAM.format(modules=trunk)
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
-    )
+    command = [sys.executable, "-c", PROGRAM.format(modules=trunk)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    rooms = done.stdout.splitlines()[-1].split()[1:]
-    assert {"model", "train", "tune"} <= set(rooms) <= TRUNK
+    return set(done.stdout.splitlines()[-1].split()[1:])
+
+
+@pytest.mark.parametrize("leaf", first_ones(1, LEAVES))
+def test_the_trunk_stands_without_a_leaf(root, tmp_path, leaf):
+    cut_off(root, tmp_path, [leaf])
+    assert leaf not in rooms_of_the_program(root, tmp_path)
+
+
+@pytest.mark.full(instead="test_the_trunk_stands_without_a_leaf")
+def test_the_trunk_stands_without_the_leaves(root, tmp_path):
+    cut_off(root, tmp_path, LEAVES)
+    rooms = rooms_of_the_program(root, tmp_path)
+    assert {"model", "train", "tune"} <= rooms <= TRUNK
+
+
+# tests that import nothing but the trunk
+ITS_TESTS = "test_gpt test_optim test_chat".split()
+CONFTEST = """
+import sys
+from importlib.util import find_spec
+
+sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in str(finder)]
+assert [leaf for leaf in {leaves} if find_spec("gpub." + leaf)] == []
+"""
+
+
+@pytest.mark.full(instead="test_the_trunk_stands_without_a_leaf")
+@pytest.mark.parametrize("leaf", LEAVES)
+def test_the_trunks_own_tests_pass_without_a_leaf(root, tmp_path, leaf):
+    cut_off(root, tmp_path, [leaf])
+    (tmp_path / "tests").mkdir()
+    for name in (*ITS_TESTS, "contracts", "lion", "marks"):
+        shutil.copy(root / f"tests/{name}.py", tmp_path / "tests")
+    shutil.copy(root / "pytest.ini", tmp_path)
+    shutil.copytree(root / "tools/faults", tmp_path / "tools/faults")  # the jobs of `contracts`
+    write(tmp_path / "tests/conftest.py", CONFTEST.format(leaves=[leaf]))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m"]
+    command += ["not slow and not full and not compiler", *(f"tests/{n}.py" for n in ITS_TESTS)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert int(passed[1]) > 50, done.stdout[-500:]

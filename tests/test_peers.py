@@ -17,6 +17,7 @@ from gpub.data.corpus import load_corpus
 from gpub.model.gpt import GPTConfig
 from gpub.prep.clean import clean
 from gpub.tune.losses import preferred_end
+from tools.bench.loader import bench_loader, bench_loader_table
 from tools.bench.prep import bench_text, shard_writing, stage_speeds, trove_way, usual_way
 from tools.bench.shakespeare import HFModel, ours, published_rate, random_windows, time_to
 from tools.bench.train import alone, gpub_steps
@@ -44,6 +45,15 @@ def test_ours_ends_and_the_peers_model_starts_where_a_model_starts():
     assert (published_rate(0), published_rate(100)) == (0.01, 1)
     assert time_to([(1, 1, 3.0), (2, 2, 2.0)], 2.5) == 1.5
     assert time_to([(1, 1, 3.0)], 2.5) is None
+
+
+def test_the_loader_races_a_loop_and_a_copy():
+    shape = dict(vocab_size=500, context_length=64, d_model=32, n_layers=2, n_heads=2)
+    receipt = bench_loader(1 << 16, 64, batch=4, rounds=3, shape=shape)
+    assert receipt["batch"] == [4, 65] and all(us > 0 for us in receipt["microseconds"].values())
+    assert set(receipt["microseconds"]) >= {"ram", "mmap", "slices_mmap", "slices_ram", "memcpy"}
+    assert 0 < receipt["share_of_step"] < 1
+    assert "times_memcpy" in bench_loader_table(receipt)
 
 
 @pytest.mark.full(instead="test_prep.py::test_shards_hold_the_documents")

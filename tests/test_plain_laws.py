@@ -14,6 +14,25 @@ from test_laws import module_files, parsed, write
 
 # words that say nothing about what a variable holds
 EMPTY_NAMES = set("found asked how said told mine look what place most".split())
+# what a docstring may begin with; whoever needs another verb adds it
+VERBS = set(
+    """
+    Accept Add Adjust Answer Append Apply Ask Attend Average Begin Bring Build Call Change Check
+    Choose Clean Close Collect Colour Compare Complain Compute Continue Convert Copy Count Cut
+    Deal Decide Decode Deduplicate Delete Describe Divide Do Download Draw Drop Encode End
+    Escape Estimate Evaluate Examine Explain Export Fetch Fill Filter Find Finish Fit Follow
+    Force Forecast Forget Freeze Gather Generate Give Go Grade Group Grow Guess Hand Hash Hide
+    Hold Identify Import Insert Interpolate Join Judge Keep Label Lay Learn Leave Let Link List
+    Listen Load Lock Log Look Lower Make Mark Measure Merge Mix Move Name Note Open Pack Pair
+    Parse Plan Predict Prepare Price Print Propose Put Quote Race Raise Rank Read Rebuild Record
+    Reduce Refuse Register Rehearse Remember Remove Rename Render Repair Replace Report Reset
+    Restore Resume Retry Return Rewrite Round Run Sample Save Say Scale Scan Score Seal Seed
+    Select Send Serve Set Shade Share Show Shuffle Silence Simulate Skip Sort Spell Split Spread
+    Stack Start Step Stop Store Stream Strip Submit Sum Summarize Switch Sync Take Talk Teach
+    Tell Throw Time Tokenize Train Translate Trim Try Tune Turn Undo Upload Validate Verify Wait
+    Walk Warn Weigh Wipe Work Wrap Write Yield
+""".split()
+)
 
 
 @cache
@@ -123,6 +142,24 @@ def unannotated_results(root):
                 yield name, node, f"{node.name} does not say what it returns"
 
 
+def public_functions(body):
+    "Functions and methods whose names have no underscore in front, of a module or a class"
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            yield from public_functions(node.body)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name[0] != "_":
+            yield node
+
+
+def docstrings_without_a_verb(root):
+    "Docstrings that do not begin with what the function does: they say what is returned, or how"
+    for name, path in module_files(root).items():
+        for node in public_functions(parsed(path.read_text(encoding="utf-8")).body):
+            words = (ast.get_docstring(node) or "").split()
+            if words and words[0].rstrip(",:;.") not in VERBS:
+                yield name, node, f"{node.name} begins with {words[0]!r}"
+
+
 def comments(path):
     "(line, text) of the comments of a file"
     for token in tokens(path.read_text(encoding="utf-8")):
@@ -185,6 +222,17 @@ LEFT = dict(
     comments_that_point=16,
 )
 
+# The same of docstrings, room by room; a room that is not named has none
+WITHOUT_A_VERB = dict(
+    model=32,
+    record=45,
+    train=65,
+    tune=63,
+    plans=138,
+    guards=99,
+    cli=31,
+)
+
 
 def places(law, root):
     "What breaks a law, a line each"
@@ -198,7 +246,21 @@ def test_law(root, law):
     assert len(found) <= LEFT.get(law.__name__, 0), "\n" + "\n".join(found)
 
 
+def test_docstrings_begin_with_a_verb(root):
+    rooms = {}
+    for place in places(docstrings_without_a_verb, root):
+        module = place.split(",")[0]
+        rooms.setdefault(module.split(".")[0] if "." in module else "ground", []).append(place)
+    for room, left in rooms.items():
+        assert len(left) <= WITHOUT_A_VERB.get(room, 0), room + ":\n" + "\n".join(left)
+
+
 VIOLATIONS = [
+    (
+        docstrings_without_a_verb,
+        'def f():\n    "Count rows"\ndef _g():\n    "The rows"\ndef h(): pass',
+        'class A:\n    def f(self):\n        "The rows of a table"',
+    ),
     (packed, "a, b = b, a\nc, d = f()\n(e, g), h = x", "a, b = 1, 2"),
     (packed, "self.a, self.b = self.b, self.a", "self.a, self.b = a, b"),
     (decisions_as_expressions, "x = a and f()", "a and f()"),

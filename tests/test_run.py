@@ -798,7 +798,7 @@ def test_the_mirror_brings_a_lost_machine_back(straight, text, tmp_path, capsys)
     assert gpub(*argv) == 0 and (tmp_path / "drive" / "bill.json").exists()
 
 
-@pytest.mark.full(instead="test_trackers.py::test_tensorboard_reads_back_one_curve_after_a_resume")
+@pytest.mark.full(instead="test_trackers.py::test_wandb_is_told_the_id_the_axis_and_the_numbers")
 def test_tracked_by_wandb_offline(text, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")

@@ -200,7 +200,7 @@ def test_an_entry_of_a_file_that_cannot_be(kind, name, value, tmp_path):
         (dict(usd_per_hour=INFINITE), "--usd-per-hour must be 0 or more, got inf"),
         (dict(keep=0), "--keep must be a whole number of at least 1, got 0"),
         (dict(save_every=2.5), "--save-every must be a whole number of at least 1, got 2.5"),
-        (dict(track="paper"), "--track must be one of none, wandb, trackio, tensorboard, got"),
+        (dict(track="paper"), "--track must be one of none, wandb, got"),
         (dict(parallel="tp"), "--parallel must be one of ddp, fsdp, hsdp, got 'tp'"),
         (dict(preset=3), "--preset must be text, got 3"),
         (dict(settings=["lr=1"]), "--settings must be an object with named values, got"),

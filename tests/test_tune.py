@@ -148,8 +148,9 @@ def test_sft_equals_trl(tok, talks, tmp_path, packing):
     hf, hf_tok = theirs(model, tok, tmp_path / "hf")
     chats = encoded(tok, talks)
     rows = pack_rows([len(c.ids) for c in chats], 192)
-    packed = packed_batch([[chats[i] for i in row] for row in rows], 192)
-    ours = F.cross_entropy(packed_logits(model, packed).flatten(0, 1), packed.targets.flatten())
+    batch = packed_batch([[chats[i] for i in row] for row in rows], 192)
+    logits_tv = packed_logits(model, batch).flatten(0, 1)
+    ours = F.cross_entropy(logits_tv, batch.targets.flatten(), ignore_index=IGNORED)
     args = trl.SFTConfig(
         output_dir=str(tmp_path / "t"),
         per_device_train_batch_size=64,

@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)")
 def last_number(
     text: str,  # of an answer
 ) -> float | None:  # None where there is none
-    "The number an answer ends with; what follows #### counts alone"
+    "Find the number an answer ends with; what follows #### counts alone"
     end = text.rpartition("####")[2]
     numbers = [n.replace(",", "").rstrip(".") for n in _NUMBER.findall(end)]
     return float(numbers[-1]) if numbers else None
@@ -27,7 +27,7 @@ def same_answer(
     said: str,  # by the model
     wanted: str,  # by the set: a number, a solution that ends with one, or words
 ) -> bool:
-    "Whether an answer is right; raises `GpubError` for a wanted answer that is empty"
+    "Tell whether an answer is right; raises `GpubError` for a wanted answer that is empty"
     wanted = wanted.rpartition("####")[2].strip()
     if not wanted:
         raise GpubError("the wanted answer is empty: an exam needs one for each question")

@@ -92,8 +92,8 @@ def messages_of(
     record: Any,  # one record of a chat file
     where: str = "this record",  # for the message of an error
 ) -> list[Message]:  # in the order they were said
-    """The messages of a record; raises `GpubError` for a layout that is not known, naming what the
-    record has"""
+    """Read the messages of a record; raises `GpubError` for a layout that is not known, naming what
+    the record has"""
     if not isinstance(record, dict):
         raise GpubError(f"{where} must be an object with named values, got {repr(record)[:80]}")
     _refuse_without_place(record, where)
@@ -133,7 +133,7 @@ def _turn_of(turn: Any, where: str) -> dict:
 def chat_records(
     path: Path | str,  # .jsonl, .json
 ) -> Iterator[Any]:  # in the file's order
-    "The records of a file; raises `GpubError` for what is no JSON, with file and line"
+    "Read the records of a file; raises `GpubError` for what is no JSON, with file and line"
     path = Path(path)
     refuse_pipe(path)
     if path.suffix == ".json":
@@ -159,7 +159,7 @@ def read_conversations(
     path: Path | str,  # .jsonl or .json, in a layout that `messages_of` knows
     source: str = "",  # the name of the set; default: the file's
 ) -> Iterator[Conversation]:  # in the file's order
-    "The conversations of a file"
+    "Read the conversations of a file, one after the other"
     path = Path(path)
     for n, record in enumerate(chat_records(path), 1):
         messages = messages_of(record, f"{path.name}, conversation {n}")
@@ -178,7 +178,7 @@ class Preference:
 def read_preferences(
     path: Path | str,  # .jsonl or .json: `chosen` and `rejected` beside the question
 ) -> Iterator[Preference]:  # in the file's order
-    "The preferences of a file; raises `GpubError` for a record without both answers"
+    "Read the preferences of a file; raises `GpubError` for a record without both answers"
     path = Path(path)
     for n, record in enumerate(chat_records(path), 1):
         where = f"{path.name}, preference {n}"
@@ -200,7 +200,8 @@ DROPPED = ("no answer", "duplicate", "too long", "exam question")  # reasons, in
 def plain_words(
     messages: Sequence[Message],  # of a conversation
 ) -> str:  # lower case, one space between words
-    "What a conversation says, without spacing and case: two with the same words are the same"
+    """Reduce a conversation to its words, without spacing and case: what has the same words is the
+    same"""
     said = " ".join(f"{m.role} {m.content}" for m in messages)
     return " ".join(said.lower().split())
 
@@ -233,7 +234,7 @@ class ChatCounts:
         self.learned[source] += int(chat.learned.sum())
 
     def rows(self) -> list[dict[str, Any]]:  # one for each set
-        "The counts as a table"
+        "Lay out the counts as rows of a table"
         names = sorted(self.kept.keys() | self.dropped.keys())
         return [
             {
@@ -253,7 +254,7 @@ def encode_conversations(
     longest: int,  # tokens; a longer conversation is dropped
     is_exam: Callable[[str], bool] = lambda text: False,  # does a text hold a benchmark's item?
 ) -> tuple[list[EncodedChat], ChatCounts]:  # those that are kept, in order; what was counted
-    "Conversations as tokens, each once"
+    "Turn conversations into tokens, each only once, and count what was left out"
     chats = []
     counts = ChatCounts()
     seen = set()
@@ -438,5 +439,5 @@ class ChatSet:
 
     @property
     def lengths(self) -> np.ndarray:  # int64
-        "Tokens of each conversation"
+        "Count the tokens of each conversation"
         return np.diff(self.starts)

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from .template import EncodedChat
 from ..core import GpubError
 from ..data.batch import IGNORED, Batch
-from ..data.sampler import numbers_of_step
+from ..data.reading_order import numbers_of_step
 from .best_fit import best_fit
 
 # %% ../../nbs/lib/chat/packing.ipynb #1d91b603
@@ -25,7 +25,8 @@ def pack_rows(
     lengths: Sequence[int] | np.ndarray,  # tokens of each conversation
     size: int,  # tokens of a row
 ) -> list[list[int]]:  # the numbers of the conversations in each row
-    "Rows of whole conversations, best fit decreasing; raises `GpubError` for one that is longer"
+    """Pack whole conversations into rows, best fit decreasing; raises `GpubError` for one that is
+    longer than a row"""
     lengths = [int(n) for n in lengths]
     if lengths and max(lengths) > size:
         worst = int(np.argmax(lengths))
@@ -63,7 +64,7 @@ def packed_batch(
 def segment_mask(
     segments_bt: torch.Tensor,  # int64, the conversation of each token
 ) -> torch.Tensor:  # (b, 1, t, t) booleans: may the row's position look at the column's?
-    "True backwards within one conversation; padding sees padding"
+    "Mark as true what lies backwards within one conversation; padding sees padding"
     t = segments_bt.size(1)
     backwards_tt = torch.ones(t, t, dtype=torch.bool, device=segments_bt.device).tril()
     same_btt = segments_bt[:, :, None] == segments_bt[:, None, :]
@@ -73,7 +74,7 @@ def segment_mask(
 def positions_in_segments(
     segments_bt: torch.Tensor,  # int64, each segment in one piece
 ) -> torch.Tensor:  # (b, t) int64
-    "The place of each token in its own conversation, from 0"
+    "Count the place of each token in its own conversation, from 0"
     t = segments_bt.size(1)
     place_t = torch.arange(t, device=segments_bt.device)
     begins_bt = torch.ones_like(segments_bt, dtype=torch.bool)
@@ -93,14 +94,14 @@ class PackedAttention:
         self.places_bt = positions_in_segments(segments_bt)
 
     def layer(self, index: int) -> Callable:
-        "The attention of a layer: the same for all"
+        "Return the attention of a layer: the same for all"
         return self.attention
 
     def positions(
         self,
         t: int,  # tokens of a row
     ) -> torch.Tensor:  # (b, t)
-        "Where the tokens stand in their conversations"
+        "Tell where the tokens stand in their conversations"
         return self.places_bt[:, :t]
 
     def attention(
@@ -125,7 +126,7 @@ def packed_logits(
     model: nn.Module,  # a `GPT` or a `Llama`
     batch: Batch,  # on the model's device
 ) -> torch.Tensor:  # (b, t, v)
-    "The scores of a model that reads every conversation of a batch by itself"
+    "Compute the scores of a model that reads every conversation of a batch by itself"
     return model(batch.ids, PackedAttention(batch.segments))
 
 # %% ../../nbs/lib/chat/packing.ipynb #eaa363a7
@@ -151,14 +152,14 @@ class PackedBatches:
 
     @property
     def steps_per_epoch(self) -> float:
-        "Steps in which every conversation is read once"
+        "Count the steps in which every conversation is read once"
         return len(self.rows) / self.rows_per_batch
 
     def row_numbers(
         self,
         step: int,  # from 0
     ) -> np.ndarray:  # int64, rows of the batch
-        "The rows of a step: every row once before any comes again"
+        "Choose the rows of a step: every row once before any comes again"
         return numbers_of_step(step, self.rows_per_batch, len(self.rows), self.seed)
 
     def __call__(
@@ -169,5 +170,5 @@ class PackedBatches:
         return packed_batch(self.rows_of(step), self.size)
 
     def rows_of(self, step: int) -> list[list[EncodedChat]]:
-        "The conversations of each row of a step"
+        "Look up the conversations of each row of a step"
         return [[self.chats[i] for i in self.rows[r]] for r in self.row_numbers(step)]

@@ -33,7 +33,7 @@ def digits_of(
     numbers: np.ndarray,  # integers
     count: int = DIGITS,  # digits of each
 ) -> np.ndarray:  # (n, count), units first
-    "The decimal digits of numbers"
+    "Cut numbers into their decimal digits, units first"
     return np.stack([numbers // 10**place % 10 for place in range(count)], 1)
 
 
@@ -41,7 +41,7 @@ def carries_of(
     a_n: np.ndarray,  # integers below 1,000
     b_n: np.ndarray,  # integers below 1,000
 ) -> np.ndarray:  # (n,), 0 to 3
-    "How many carries a sum has when none is forgotten"
+    "Count the carries of a sum when none is forgotten"
     count = np.zeros(len(a_n), int)
     carry = np.zeros(len(a_n), int)
     for x, y in zip(digits_of(a_n).T, digits_of(b_n).T):
@@ -66,7 +66,7 @@ class SumTeacher:
         b_n: np.ndarray,  # integers below 1,000
         rng: np.random.Generator,  # decides what is forgotten
     ) -> np.ndarray:  # (n, 4) digits, units first
-        "What the teacher says"
+        "Draw what the teacher says, who forgets some carries"
         carry = np.zeros(len(a_n), int)
         out = []
         for x, y in zip(digits_of(a_n).T, digits_of(b_n).T):
@@ -81,11 +81,13 @@ class SumTeacher:
         return a.ravel(), b.ravel()
 
     def imitator_accuracy(self) -> float:
-        "How often a perfect imitator is right: the mean of (1 - forget)^carries over all sums"
+        """Compute how often a perfect imitator is right: the mean of (1 - forget)^carries over all
+        sums"""
         return float(((1 - self.forget) ** carries_of(*self._all_pairs)).mean())
 
     def lowest_loss(self) -> float:
-        "Nats per answered token that no imitator can go below: the entropy of the teacher"
+        """Compute the nats per answered token that no imitator can go below: the entropy of the
+        teacher"""
         if self.forget in (0, 1):
             return 0.0
         a, b = self._all_pairs
@@ -104,9 +106,9 @@ class SumTeacher:
         self,
         beta: float,  # the price of a nat of distance from the imitator; the reward is 0 or 1
     ) -> float:
-        """How right a model is that earns 1 for a right answer and pays `beta` times its distance
-        (the KL divergence) from the perfect imitator. For each sum the best such model gives the
-        right answer its old odds times e^(1/beta) (Korbak et al. 2022)"""
+        """Compute how right a model is that earns 1 for a right answer and pays `beta` times its
+        distance (the KL divergence) from the perfect imitator. For each sum the best such model
+        gives the right answer its old odds times e^(1/beta) (Korbak et al. 2022)"""
         p = (1 - self.forget) ** carries_of(*self._all_pairs)
         gain = math.exp(min(1 / beta, 700.0))
         return float((p * gain / (p * gain + 1 - p)).mean())
@@ -118,7 +120,7 @@ SUM_CHARS = "0123456789+"
 def sums_tokenizer(
     more: str = "",  # other characters that the model should know
 ) -> CharTokenizer:
-    "One id for each digit, for the plus and for the marks of a chat"
+    "Make a tokenizer with one id for each digit, for the plus and for the marks of a chat"
     return CharTokenizer(sorted(set(SUM_CHARS + more) | set(CHAR_MARKS.values())))
 
 
@@ -126,7 +128,7 @@ def is_held_out(
     a_n: np.ndarray,  # integers below 1,000
     b_n: np.ndarray,  # integers below 1,000
 ) -> np.ndarray:  # booleans
-    "Whether a pair is kept for measuring: one in ten, for ever the same"
+    "Tell whether a pair is kept for measuring: one in ten, for ever the same"
     return scramble(a_n, b_n) % np.uint64(10) == 0
 
 
@@ -135,7 +137,7 @@ def draw_pairs(
     rng: np.random.Generator,  # which
     held_out: bool = False,  # those that training never sees, or those it does
 ) -> tuple[np.ndarray, np.ndarray]:  # two arrays of n integers below 1,000
-    "Pairs of numbers to add"
+    "Draw pairs of numbers to add"
     a, b = rng.integers(0, 1000, (2, 20 * n + 100 if held_out else 2 * n + 100))
     keep = is_held_out(a, b) == held_out
     return a[keep][:n], b[keep][:n]
@@ -144,7 +146,7 @@ def draw_pairs(
 def write_digits(
     digits: np.ndarray,  # of one number, units first
 ) -> str:
-    "Digits as they are written in this world: units first"
+    "Write digits as they are written in this world: units first"
     return "".join(map(str, digits.tolist()))
 
 
@@ -153,7 +155,7 @@ def sum_messages(
     b: int,  # below 1,000
     answer: np.ndarray,  # four digits, units first
 ) -> list[Message]:
-    "One question and its answer"
+    "Put a sum and its answer into a conversation of two messages"
     x, y = (write_digits(digits_of(np.array([n]))[0]) for n in (a, b))
     return [Message("user", f"{x}+{y}"), Message("assistant", write_digits(answer))]
 
@@ -164,7 +166,7 @@ def sum_ids(
     b_n: np.ndarray,  # integers below 1,000
     answers_n4: np.ndarray,  # digits, units first
 ) -> np.ndarray:  # (n, 14) int64: prompt, answer, end
-    "Many sums as chats at once; the same ids as `encode_chat` gives them one by one"
+    "Encode many sums as chats at once; the same ids as `encode_chat` gives them one by one"
     ids = {char: i for i, char in enumerate(tok.chars)}
     digit_ids = np.array([ids[d] for d in "0123456789"])
 
@@ -223,7 +225,7 @@ def right_answers(
     a_n: np.ndarray,  # integers below 1,000
     b_n: np.ndarray,  # integers below 1,000
 ) -> np.ndarray:  # (n, 5) int64
-    "The tokens of the true sums, with the end"
+    "Encode the answers of the true sums, with the end"
     return sum_ids(tok, a_n, b_n, digits_of(a_n + b_n, 4))[:, PROMPT_TOKENS:]
 
 # %% ../../nbs/lib/chat/sums.ipynb #asked-as-digits
@@ -237,7 +239,7 @@ _TYPED_SUM = re.compile(
 def ask_sum(
     text: str,  # what somebody typed
 ) -> str | None:  # None: it is no sum of two numbers below 1,000
-    "A sum as people write it, in the form in which a model of this world is asked"
+    "Translate a sum as people write it into the form in which a model of this world is asked"
     typed = _TYPED_SUM.fullmatch(text)
     if typed is None:
         return None
@@ -248,7 +250,7 @@ def ask_sum(
 def read_answer(
     text: str,  # what a model of this world said
 ) -> str | None:  # None: it is no number
-    "The number that an answer stands for, as people write it"
+    "Read the number that an answer stands for, as people write it"
     if not (text.isascii() and text.isdigit()):
         return None
     return str(int(text[::-1]))
@@ -258,7 +260,7 @@ def sums_notice(
     config: dict[str, Any],  # of a run
     forget: str,  # how somebody lets it forget what was said
 ) -> str:  # "" for a run that learned from anything else
-    "What a model of this world was taught, and how it wants to be asked"
+    "Say what a model of this world was taught, and how it wants to be asked"
     source = config.get("data", {}).get("source")
     if source not in ("sums", "talks"):
         return ""

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from .template import Message, chat_marks, encode_chat
+from .turns import forget_oldest
 from ..core import Config, Count, GpubError
 from ..data.tokenizer import Tokenizer
 from ..model.generate import stream_ids, stream_text
@@ -54,30 +55,29 @@ class Talk:
         self,
         messages: Sequence[Message],  # ends with the user
     ) -> np.ndarray:  # ids of a conversation that leaves room for an answer
-        """The newest part of a conversation that fits; raises `GpubError` for a question that does
-        not"""
+        """Encode the newest part of a conversation that fits; raises `GpubError` for a question
+        that does not"""
         context = self.model.cfg.context_length
         room = context - min(self.cfg.longest, context // 2)
         first = len(self.first)
-        turns = list(messages)
-        while True:
-            ids = encode_chat(self.tok, turns, add_generation_prompt=True).ids
-            alone = len(turns) <= first + 1
-            if len(ids) <= (context - 1 if alone else room):
-                return ids
-            if alone:
-                raise GpubError(
-                    f"this turn has {len(ids)} tokens, the model reads {context} with its answer: "
-                    "ask shorter"
-                )
-            del turns[first : first + 2]
+
+        def ids_of(turns: Sequence[Message]) -> np.ndarray:
+            return encode_chat(self.tok, turns, add_generation_prompt=True).ids
+
+        ids = ids_of(forget_oldest(messages, first, lambda turns: len(ids_of(turns)), room))
+        if len(ids) >= context:
+            raise GpubError(
+                f"this turn has {len(ids)} tokens, the model reads {context} with its answer: "
+                "ask shorter"
+            )
+        return ids
 
     def ask(
         self,
         text: str,  # of the user
     ) -> Iterator[str]:  # pieces of the answer
-        """The answer as it comes; raises `GpubError` before the first piece for a turn that cannot
-        be read"""
+        """Yield the answer as it comes; raises `GpubError` before the first piece for a turn that
+        cannot be read"""
         asked = [*self.messages, Message("user", text)]
         ids = self.fitted(asked)
         return self._answer(asked, ids)
@@ -106,5 +106,5 @@ def reply(
     question: str,  # of the user
     cfg: TalkConfig = TalkConfig(),  # how it answers
 ) -> str:
-    "The answer to one question"
+    "Answer one question"
     return "".join(Talk(model, tok, cfg).ask(question))

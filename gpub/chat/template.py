@@ -41,8 +41,8 @@ def read_messages(
     raw: Any,  # what a file or a caller gives: a list of {"role": ..., "content": ...}
     where: str = "this conversation",  # for the message of an error
 ) -> list[Message]:  # in the order they were said
-    """The messages of a conversation; raises `GpubError` for what is none: no messages, an unknown
-    role, an empty turn, roles out of order"""
+    """Check the messages of a conversation; raises `GpubError` for what is none: no messages, an
+    unknown role, an empty turn, roles out of order"""
     if not isinstance(raw, list | tuple):
         raise GpubError(
             f"{where} must be a list of messages, each with a role and a content, got "
@@ -108,7 +108,7 @@ class ChatMarks:
 def chat_marks(
     tok: Tokenizer,  # of the model that is to talk
 ) -> ChatMarks:
-    "The marks of a tokenizer; raises `GpubError` for one that has none"
+    "Find the marks of a tokenizer; raises `GpubError` for one that has none"
     if isinstance(tok, CharTokenizer):
         names = CHAR_MARKS
         known = {c: i for i, c in enumerate(tok.chars)}
@@ -136,8 +136,8 @@ def encode_text(
     tok: Tokenizer,  # whose ids are wanted
     text: str,  # of one turn
 ) -> np.ndarray:  # uint16 or uint32
-    """The ids of what somebody said, never one of a mark; raises `GpubError` for a private
-    character of `CHAR_MARKS`, which a character tokenizer could not tell from a mark"""
+    """Encode what somebody said, never as a mark; raises `GpubError` for a private character of
+    `CHAR_MARKS`, which a character tokenizer could not tell from a mark"""
     if isinstance(tok, CharTokenizer):
         forged = sorted(set(text) & set(CHAR_MARKS.values()))
         if forged:
@@ -152,7 +152,7 @@ def encode_chat(
     messages: Sequence[Message],  # from `read_messages`
     add_generation_prompt: bool = False,  # end with the mark of the assistant, whose turn it is
 ) -> EncodedChat:
-    "A conversation as ids, and which of them are learned"
+    "Encode a conversation, and tell which of its ids are learned"
     marks = chat_marks(tok)
     pieces: list[np.ndarray] = []
     learned: list[np.ndarray] = []
@@ -176,7 +176,7 @@ def decode_chat(
     tok: Tokenizer,  # that made the ids
     ids: Sequence[int] | np.ndarray,  # of one conversation or several
 ) -> Iterator[Message]:
-    """The messages that ids stand for, in order; an assistant's turn that never ends is returned as
+    """Yield the messages that ids stand for, in order; an assistant's turn that never ends comes as
     far as it goes"""
     marks = chat_marks(tok)
     role_of = {marks.system: "system", marks.user: "user", marks.assistant: "assistant"}
@@ -194,14 +194,14 @@ def decode_chat(
 # %% ../../nbs/lib/chat/template.ipynb #461dfb34
 @cache
 def jinja_template() -> str:  # without a line break at its end
-    "The template as Jinja, for exports: what `tokenizer.apply_chat_template` reads"
+    "Read the template as Jinja, for exports: what `tokenizer.apply_chat_template` reads"
     return read_packaged("chat/chat_template.jinja").strip()
 
 # %% ../../nbs/lib/chat/template.ipynb #d0deda90
 def template_for(
     tok: Tokenizer,  # with the marks of a chat
 ) -> str:
-    "The template as Jinja, with the marks of this tokenizer"
+    "Write the template as Jinja, with the marks of this tokenizer"
     text = jinja_template()
     chat_marks(tok)
     if isinstance(tok, CharTokenizer):
@@ -221,7 +221,7 @@ def _role_in_jinja() -> str:
 def chat_facts(
     tok: Tokenizer,  # of the run
 ) -> dict[str, str]:  # for `chat` in config.json
-    "What a run says of the template it learned with"
+    "Note what a run says of the template it learned with"
     return dict(template=template_for(tok))
 
 

@@ -220,7 +220,7 @@ RUN = RunFolder()
 PRESET = NameOf(preset_names)
 PLAN = NameOf(plan_names)
 PRESET_OR_PLAN = NameOf(lambda: [*preset_names(), *plan_names()])
-TRACKER = NameOf(lambda: ("none", "wandb", "trackio", "tensorboard"))
+TRACKER = NameOf(lambda: ("none", "wandb"))
 
 # %% ../../nbs/lib/cli/options.ipynb #904b986b
 json_option = click.option("--json", "file", type=PATH, help="Write the result here too.")
@@ -251,7 +251,7 @@ _RUN_OPTIONS = (
         type=TRACKER,
         default="none",
         show_default=True,
-        help="wandb, trackio or tensorboard, beside log.jsonl.",
+        help="Also draw the curves of log.jsonl in wandb.",
     ),
     click.option(
         "--parallel",

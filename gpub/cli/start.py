@@ -43,14 +43,15 @@ def _handled_by(
 
 @contextmanager
 def stop_at_once() -> Iterator[None]:
-    "While it lasts, Ctrl-C and SIGTERM end the process with 130 and one line, without a traceback"
+    """Let Ctrl-C and SIGTERM end the process with 130 and one line while it lasts, without a
+    traceback"""
     with _handled_by(_stop, signal.SIGINT, signal.SIGTERM):
         yield
 
 
 @contextmanager
 def sigterm_as_ctrl_c() -> Iterator[None]:
-    "While it lasts, SIGTERM stops this process as Ctrl-C does, and ends a worker forked from it"
+    "Let SIGTERM stop this process as Ctrl-C does while it lasts, and end a worker forked from it"
     this_process = os.getpid()
 
     def stop(signum: int, frame: FrameType | None) -> None:

@@ -44,7 +44,7 @@ class Corpus:
     folder: Path | None = None  # of the shards, on this machine; None: a text
 
     def val_text(self) -> str:
-        "The validation text, decoded where only its ids were kept"
+        "Return the validation text, decoded where only its ids were kept"
         return self.texts[1] if self.texts else self.tok.decode(self.val)
 
 
@@ -179,8 +179,8 @@ def _of_tokenizer(c: Corpus, tok: Any) -> Corpus:
 def references(
     c: Corpus,  # what the run learns from
 ) -> dict[str, float]:  # name -> nats per `c.unit`
-    """Lines to hold a loss against, in the run's unit; for the built-in plays also the entropy that
-    nothing can beat"""
+    """Compute lines to hold a loss against, in the run's unit; for the built-in plays also the
+    entropy that nothing can beat"""
     if c.texts:
         return reference_lines(
             *c.texts, c.tok.vocab_size, plays_entropy() if c.source == "built-in plays" else None
@@ -193,6 +193,6 @@ def references(
 def pick_prompt(
     text: str,  # of the corpus
 ) -> str:  # a few characters to start every sample with
-    "ROMEO if he is in the play, else the first speaker, else the first word"
+    "Choose ROMEO if he is in the play, else the first speaker, else the first word"
     speakers = re.findall(r"^[^\n]{0,28}:\n", text, re.M)
     return "ROMEO:\n" if "ROMEO:\n" in speakers else speakers[0] if speakers else text.split()[0]

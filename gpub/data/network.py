@@ -37,7 +37,7 @@ class Backoff:
         failures: int,  # so far, 1 or more
         wanted: float = 0.0,  # seconds the server asked for
     ) -> float:  # seconds
-        "How long to wait before the next try"
+        "Choose how long to wait before the next try"
         longest = min(self.most, self.first * 2 ** (failures - 1))
         return max(longest * _chance.uniform(0.5, 1), min(wanted, self.most))
 
@@ -48,7 +48,7 @@ PATIENT = Backoff()  # about two minutes in all
 def causes(
     error: BaseException | None,  # an exception
 ) -> list[BaseException]:  # a list, the error first
-    "An exception and what it was raised from, also where that was hidden with `from None`"
+    "List an exception and what it was raised from, also where that was hidden with `from None`"
     chain = []
     while error is not None and error not in chain:
         chain.append(error)
@@ -59,7 +59,7 @@ def causes(
 def http_status(
     error: BaseException,  # an exception of any HTTP library
 ) -> int | None:  # a number, or `None`
-    "The status the server answered with"
+    "Find the status the server answered with"
     for e in causes(error):
         for status in (
             getattr(e, "code", None),
@@ -74,7 +74,7 @@ def http_status(
 def is_passing(
     error: BaseException,  # an exception
 ) -> bool:
-    """Whether trying again later may help: the server or the connection is in trouble, not the
+    """Tell whether trying again later may help: the server or the connection is in trouble, not the
     request"""
     chain = causes(error)
     if any(
@@ -97,7 +97,7 @@ def is_passing(
 def retry_after(
     error: BaseException,  # an exception of any HTTP library
 ) -> float:  # seconds, 0 where nothing was said
-    "How long the server asks to be left alone"
+    "Read how long the server asks to be left alone"
     for e in causes(error):
         headers = getattr(e, "headers", None) or getattr(
             getattr(e, "response", None), "headers", None

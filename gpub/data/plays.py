@@ -121,8 +121,8 @@ class Grammar:
         chars: int,  # how many characters, exactly
         seed: int = 0,  # which of the endless streams
     ) -> str:
-        """The beginning of an endless stream of texts; any two calls with the same `seed` agree as
-        far as the shorter one goes"""
+        """Write the beginning of an endless stream of texts; any two calls with the same `seed`
+        agree as far as the shorter one goes"""
         for name, n in dict(chars=chars, seed=seed).items():
             if type(n) is not int or n < 0:
                 raise ValueError(f"{name} must be a whole number of at least 0, got {n!r}")
@@ -138,8 +138,8 @@ class Grammar:
         self,
         text: str,  # begins where a text of the start rule begins, ends anywhere
     ) -> np.ndarray:  # nats, one for each character
-        """The surprise of each character to a reader who knows the grammar and has read all before
-        it"""
+        """Measure the surprise of each character to a reader who knows the grammar and has read all
+        before it"""
         nll = [0.0] * len(text)
         i = 0
         stack = []
@@ -173,8 +173,8 @@ class Grammar:
         )
 
     def per_text(self) -> tuple:  # (nats, characters)
-        """Expected surprise and expected length of one text of the start rule: one linear equation
-        per rule"""
+        """Compute the expected surprise and the expected length of one text of the start rule: one
+        linear equation per rule"""
         names = list(self.rules)
         at = {n: i for i, n in enumerate(names)}
         calls = np.zeros((len(names), len(names)))
@@ -192,7 +192,7 @@ class Grammar:
         return tuple(np.linalg.solve(np.eye(len(names)) - calls, own)[at[self.start]].tolist())
 
     def entropy(self) -> float:  # nats per character
-        "Expected surprise of a character to the ideal reader, in an endless stream of texts"
+        "Compute the expected surprise of a character to the ideal reader, in an endless stream"
         nats, chars = self.per_text()
         return nats / chars
 
@@ -200,14 +200,14 @@ class Grammar:
 def alternatives(
     s: str,  # separated by white space
 ) -> dict:
-    "The words of `s` as alternatives of equal weight"
+    "Split `s` into words, alternatives of equal weight"
     return dict.fromkeys(s.split(), 1)
 
 
 def lines(
     s: str,  # indented as you like; empty lines do not count
 ) -> dict:
-    "The lines of `s` as alternatives of equal weight"
+    "Split `s` into lines, alternatives of equal weight"
     return dict.fromkeys(filter(None, map(str.strip, s.splitlines())), 1)
 
 
@@ -422,8 +422,8 @@ def _speeches() -> Iterator[tuple[str, dict]]:
 def play(
     keep: int | None = None,  # how many of each kind of word and of verse stay; None: all
 ) -> Grammar:
-    """The grammar of the plays, checked for unique decodability as it is built; with `keep` its
-    tiny twin, learned in seconds"""
+    """Build the grammar of the plays, checked for unique decodability as it is built; with `keep`
+    its tiny twin, learned in seconds"""
     kept = {name: dict(list(alts.items())[:keep]) for name, alts in (PLAY_WORDS | VERSE).items()}
     return Grammar(kept | STAGE | dict(_speeches()), "scene")
 
@@ -432,13 +432,13 @@ def plays(
     chars: int,  # how many characters, exactly
     seed: int = 0,  # which of the endless plays
 ) -> str:
-    """The beginning of an endless stream of scenes; any two calls with the same `seed` agree as far
-    as the shorter one goes"""
+    """Write the beginning of an endless stream of scenes; any two calls with the same `seed` agree
+    as far as the shorter one goes"""
     return play().stream(chars, seed)
 
 
 def plays_entropy() -> float:  # nats per character
-    """The least any model can lose per character of unseen plays, on average: computed from the
+    """Compute the least any model can lose per character of unseen plays, on average, from the
     grammar"""
     return play().entropy()
 
@@ -446,23 +446,23 @@ def plays_entropy() -> float:  # nats per character
 def plays_char_nll(
     text: str,  # begins at the start of a scene, ends anywhere
 ) -> np.ndarray:  # nats per character, in order
-    """What each character of `text` costs the ideal reader; raises `ValueError` where the generator
-    could not have written it"""
+    """Measure what each character of `text` costs the ideal reader; raises `ValueError` where the
+    generator could not have written it"""
     return play().char_nll(text)
 
 
 def plays_nll(
     text: str,  # begins at the start of a scene, ends anywhere
 ) -> tuple:  # (nats, characters)
-    """Exact surprise of a whole text: minus the log of the probability that a stream of plays
-    begins with it"""
+    """Compute the exact surprise of a whole text: minus the log of the probability that a stream of
+    plays begins with it"""
     return float(plays_char_nll(text).sum()), len(text)
 
 
 def scene_start(
     text: str,  # any piece of a play
 ) -> int:  # characters to skip
-    "Where the first whole scene begins; raises `ValueError` if there is none"
+    "Find where the first whole scene begins; raises `ValueError` if there is none"
     if (at := text.find("SCENE. ")) < 0:
         raise ValueError(
             f"no scene begins in these {len(text):,} characters; pass a longer piece, or the "
@@ -474,7 +474,7 @@ def scene_start(
 def ideal_error(
     text: str,  # whole scenes, and perhaps a piece of one at the end
 ) -> float:  # nats per character, one standard error
-    "How far the ideal reader's average on `text` is expected to be from the entropy"
+    "Estimate how far the ideal reader's average on `text` is expected to be from the entropy"
     nll = plays_char_nll(text)
     starts = [m.start() for m in re.finditer(r"SCENE\. ", text)]
     if len(starts) < 3:
@@ -545,8 +545,8 @@ class Markov:
         )
 
     def stationary(self) -> np.ndarray:  # (contexts,) probabilities
-        """How often each context occurs in the long run; context number = its letters as digits,
-        the newest last"""
+        """Compute how often each context occurs in the long run; context number = its letters as
+        digits, the newest last"""
         n, a = self.odds.shape
         flow = np.zeros((n, n))
         for i in range(n):
@@ -556,7 +556,7 @@ class Markov:
         return np.linalg.lstsq(balance, np.eye(n + 1)[n], rcond=None)[0].clip(0)
 
     def entropy(self) -> float:  # nats per character
-        "Mean surprise of the next letter to a reader who knows the odds"
+        "Compute the mean surprise of the next letter to a reader who knows the odds"
         return float(
             self.stationary() @ -(self.odds * np.log(np.maximum(self.odds, 1e-300))).sum(1)
         )
@@ -566,7 +566,7 @@ class Markov:
         n: int,  # letters
         seed: int = 0,  # draws the text
     ) -> str:
-        "`n` letters, the first context drawn from the long run"
+        "Draw `n` letters, the first context from the long run"
         rng = random.Random(seed)
         size, a = self.odds.shape
         edges = self.odds.cumsum(1)[:, :-1].tolist()

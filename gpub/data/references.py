@@ -38,7 +38,7 @@ def bits_per_byte(
     chars: int,  # characters it was measured on
     bytes: int,  # their length in UTF-8
 ) -> float:  # bits per byte, comparable between tokenizers
-    "The loss in the unit of compressors"
+    "Convert the loss into the unit of compressors"
     return nats * chars / bytes / math.log(2)
 
 # %% ../../nbs/lib/data/references.ipynb #a04593bd
@@ -62,7 +62,7 @@ def reference_lines(
     limit: int = 4_000_000,
     log: Callable[[str], None] = print,  # called with one line if a compressor is missing
 ) -> dict[str, float]:  # nats per character of `val_text`; `MEANING` explains each
-    "What models without a transformer reach on the same text"
+    "Measure what models without a transformer reach on the same text"
     n = len(val_text)
     if not n:
         raise GpubError("the validation text is empty: there is nothing to compare with")

@@ -60,7 +60,7 @@ def writing_to(
     folder: Path | str,  # named in the error
     then: str,  # what its reader can do
 ) -> Iterator[None]:
-    "One line for a disk that is full, read-only or gone"
+    "Turn a disk that is full, read-only or gone into one line"
     try:
         yield
     except OSError as e:
@@ -127,8 +127,8 @@ def join_documents(
     end: int | None,  # id of the end token, or None
     dtype: np.dtype | type,  # of the array, as from `id_dtype`
 ) -> tuple[np.ndarray, np.ndarray]:  # all ids, and the documents' lengths in them
-    """Documents one after another, each followed by the end token; raises `GpubError` for ids that
-    `dtype` cannot hold"""
+    """Join documents one after another, each followed by the end token; raises `GpubError` for ids
+    that `dtype` cannot hold"""
     dtype = np.dtype(dtype)
     last = b"" if end is None else np.array([end], dtype).tobytes()
     lengths = np.array([len(d) for d in documents], np.int64) + bool(last)
@@ -163,11 +163,11 @@ class OpenShards:
         self._files: dict[str, list] = {}  # name of a shard -> two pairs of file and checksum
 
     def records(self) -> list[dict]:
-        "Of all shards, full ones first"
+        "List the records of all shards, full ones first"
         return [*self.full, *self.open.values()]
 
     def state(self) -> dict:  # of JSON's kind
-        "What a commit notes, and `restore` takes"
+        "Return what a commit notes, and `restore` takes"
         return dict(full=self.full, open=list(self.open.values()), count=self.count)
 
     def restore(
@@ -230,7 +230,7 @@ class OpenShards:
         split: str,  # train or val
         source: str,  # of the documents that come
     ) -> dict:  # its record
-        "The open shard of a source, a new one if there is none"
+        "Return the open shard of a source, a new one if there is none"
         if (split, source) in self.open:
             return self.open[split, source]
         n = self.count.get(split, 0)
@@ -270,12 +270,12 @@ class OpenShards:
             self.full.append(self.open.pop((shard["split"], shard["source"])))
 
     def fill(self):
-        "Nothing grows any more: all shards count as full"
+        "Count all shards as full: nothing grows any more"
         self.full += self.open.values()
         self.open = {}
 
     def sync(self):
-        "Bytes to the disk, and checksums of what they are so far into the records"
+        "Bring the bytes to the disk, and checksums of what they are so far into the records"
         for file, _ in (pair for pairs in self._files.values() for pair in pairs):
             os.fsync(file.fileno())
         for shard in self.records():
@@ -283,7 +283,7 @@ class OpenShards:
                 shard["xxh3"], shard["docs_xxh3"] = (hasher.hexdigest() for _, hasher in pairs)
 
     def settle(self):
-        "Full shards get their final names"
+        "Give full shards their final names"
         for shard in self.full:
             for file, _ in self._files.pop(shard["file"], ()):
                 file.close()
@@ -299,7 +299,7 @@ class OpenShards:
 def docs_file(
     file: str,  # name of a shard
 ) -> str:  # name
-    "The file beside a shard that names its documents"
+    "Name the file beside a shard that names its documents"
     return file.replace(".bin", ".docs")
 
 
@@ -314,7 +314,7 @@ def shard_files(
 def read_docs(
     path: Path | str,  # a `.docs` file
 ) -> tuple[np.ndarray, list[str]]:  # tokens and name of each document
-    "The list of a shard's documents; raises `GpubError` for a file that is none"
+    "Read the list of a shard's documents; raises `GpubError` for a file that is none"
     try:
         with open(path, encoding="utf-8", newline="\n") as f:
             pairs = [line.rstrip("\n").split(" ", 1) for line in f]
@@ -523,7 +523,7 @@ def _lines(
 def read_manifest(
     folder: Path | str,  # of shards
 ) -> dict:
-    "A folder's manifest; raises `GpubError` for an unfinished folder or another format"
+    "Read a folder's manifest; raises `GpubError` for an unfinished folder or another format"
     folder = Path(folder)
     path = folder / "manifest.json"
     if not path.exists():
@@ -535,7 +535,8 @@ def well_formed(
     path: Path | str,  # named in errors
     d: Any,  # what was read there
 ) -> dict:  # the manifest, unchanged
-    "A manifest of this version with all its parts; raises `GpubError` naming what is wrong"
+    """Check that a manifest is of this version and has all its parts; raises `GpubError` naming
+    what is wrong"""
     if not isinstance(d, dict) or d.get("format") != SHARD_FORMAT:
         given = repr(d.get("format") if isinstance(d, dict) else d)[:60]
         raise GpubError(
@@ -564,7 +565,7 @@ def well_formed(
 def manifest_fingerprint(
     manifest: dict,  # as from `read_manifest`
 ) -> str:  # 16 hex digits
-    "A short name for exactly these tokens in this order"
+    "Hash a manifest to a short name for exactly these tokens in this order"
     shards = [[s[k] for k in ("split", "source", "tokens", "xxh3")] for s in manifest["shards"]]
     return fingerprint([manifest["tokenizer"], *shards])
 
@@ -576,7 +577,7 @@ def open_shard(
     # windows will be read here and there: the system reads nothing ahead of what is touched
     at_random: bool = False,
 ) -> np.ndarray:  # its ids, read from disk when touched
-    "A shard as an array; raises `GpubError` when it is missing or has the wrong size"
+    "Open a shard as an array; raises `GpubError` when it is missing or has the wrong size"
     path = Path(folder) / shard["file"]
     dtype = np.dtype(manifest["dtype"]).newbyteorder("<")
     size = shard["tokens"] * dtype.itemsize
@@ -658,7 +659,7 @@ def documents_at(
     lo: int,  # first token of the range, counted in its shard
     hi: int,  # one past the last
 ) -> list[str]:  # list of names
-    "Documents that lie in a range of tokens"
+    "List the documents that lie in a range of tokens"
     sizes, names = read_docs(path)
     ends = np.cumsum(sizes)
     first, last = np.searchsorted(ends, [lo, hi - 1], "right")

@@ -52,7 +52,7 @@ def load_shakespeare(
     url: str = SHAKESPEARE_URL,  # where to download from
     log: Callable[[str], None] = print,  # how to tell the user
 ) -> Text:
-    """Tiny Shakespeare from `$GPUB_DATA`, the cache or the network; with none of them, as many
+    """Load tiny Shakespeare from `$GPUB_DATA`, the cache or the network; with none of them, as many
     characters of built-in plays"""
     for p in (d / name for d in data_dirs() for name in ("tinyshakespeare.txt", "input.txt")):
         if not p.is_file():
@@ -83,5 +83,5 @@ def load_shakespeare(
 
 
 def shakespeare() -> str:
-    "The text of `load_shakespeare`, and nothing else"
+    "Load the text of `load_shakespeare`, and nothing else"
     return load_shakespeare().text

@@ -21,15 +21,15 @@ from ..core import GpubError, write_atomic
 def id_dtype(
     vocab_size: int,  # how many ids there are
 ) -> np.dtype:  # uint16 where every id fits, uint32 else: half the disk and half the memory traffic
-    "The narrowest type ids are stored in"
+    "Choose the narrowest type for ids to be stored in"
     return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
 
 
 def fingerprint(
     content: Any,  # anything JSON can hold
 ) -> str:  # 16 hex digits
-    """A short name for exactly this content: two tokenizers with the same fingerprint give the same
-    ids"""
+    """Hash to a short name for exactly this content: two tokenizers with the same fingerprint give
+    the same ids"""
     return hashlib.sha256(
         json.dumps(content, sort_keys=True, ensure_ascii=True).encode()
     ).hexdigest()[:16]
@@ -39,7 +39,7 @@ def check_ids(
     ids: Collection[int],  # array of integers
     vocab_size: int,  # the first number that is no id
 ) -> np.ndarray:  # the same as an array
-    "Ids fit for decoding; raises `GpubError` naming the first that is not"
+    "Check ids for decoding; raises `GpubError` naming the first that is not in the vocabulary"
     ids = np.asarray(ids)
     if ids.size == 0:
         return ids.astype(np.int64)
@@ -51,7 +51,7 @@ def check_ids(
 def replace_surrogates(
     text: str,  # may hold lone surrogates: half a character each, from broken JSON
 ) -> str:
-    "A text that can be encoded: half a character becomes U+FFFD"
+    "Make a text one that can be encoded: half a character becomes U+FFFD"
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -177,7 +177,7 @@ def mirror_shards(
     mirror: Path | str,  # the second place
     log: Callable[[str], None] = print,  # told of a copy, and of one that failed
 ):
-    "`copy_shards`; where that fails it is said, and nothing is lost here"
+    "Copy as `copy_shards` does; where that fails it is said, and nothing is lost here"
     try:
         there = Path(mirror, "manifest.json")
         if there.is_file():

@@ -50,7 +50,7 @@ def fit_window(
     context_length: int,  # the model's window
     cuts: Cuts | None = None,  # `Cuts`, to be added to
 ):  # (context, answer) as tuples of what the window holds
-    "The end of a question: `context_length` tokens to read, and what each of them predicts"
+    "Cut out the end of a question: `context_length` tokens to read, and what each of them predicts"
     if not len(context) or not len(answer):
         raise GpubError(
             f"a context of {len(context)} and an answer of {len(answer)} tokens: both need at "
@@ -69,7 +69,7 @@ def pack_answers(
     pairs: Iterable[tuple[Sequence[int], Sequence[int]]],
     context_length: int,  # the model's window
 ):  # [(context, [(position in pairs, answer), ...])], each within `context_length` tokens
-    "Answers to the same context, together as far as they fit"
+    "Pack answers to the same context together, as far as they fit"
     groups = {}
     rows = []
     for n, (c, a) in enumerate(pairs):
@@ -151,11 +151,11 @@ class Tree:
         self,
         t: int,  # how many tokens the pass reads: known here already
     ) -> torch.Tensor:  # (b, t)
-        "Where tokens stand: every answer begins right after its context"
+        "Tell where tokens stand: every answer begins right after its context"
         return self.at_bt
 
     def layer(self, index: int) -> AttentionFunction:
-        "The attention of a layer"
+        "Return the attention of a layer"
         return self.attention
 
     def attention(
@@ -164,8 +164,7 @@ class Tree:
         k_bgtd: torch.Tensor,  # keys; one head may serve several of the queries'
         v_bgtd: torch.Tensor,  # values
     ) -> torch.Tensor:  # like `q_bhtd`
-        """Attention in which a token sees its context and its own answer so far; the same in every
-        layer"""
+        "Attend so that a token sees its context and its own answer so far; the same in every layer"
         return F.scaled_dot_product_attention(
             q_bhtd, k_bgtd, v_bgtd, self.seen, enable_gqa=q_bhtd.size(1) != k_bgtd.size(1)
         )
@@ -177,7 +176,7 @@ def some_logits(
     context: AttentionContext,  # such as a `Tree`
     where_n: torch.Tensor,  # positions in the flattened batch
 ) -> torch.Tensor:  # (n, v) logits
-    "A forward pass whose output layer runs at some positions only"
+    "Run a forward pass whose output layer runs at some positions only"
     hook = model.norm.register_forward_hook(lambda module, args, out: out.flatten(0, 1)[where_n])
     try:
         return model(ids_bt, context)
@@ -189,7 +188,7 @@ def length_batches(
     rows: Sequence[tuple],  # from `pack_answers`
     tokens: int,  # to read at once, padding included
 ) -> Iterator[list[tuple]]:  # yields lists of rows of similar length
-    "Long rows first, so that a batch too large for the memory fails at once"
+    "Yield long rows first, so that a batch too large for the memory fails at once"
 
     def size(row: tuple) -> int:
         return len(row[0]) + sum(len(a) - 1 for _, a in row[1])
@@ -212,7 +211,7 @@ def likelihoods(
     tokens: int = 1024,  # to read at once
     cuts: Cuts | None = None,  # `Cuts`, to be added to
 ) -> list[tuple[float, bool]]:  # list of (nats, is the favourite), in the order of `pairs`
-    "How likely each answer is after its context"
+    "Measure how likely each answer is after its context"
     device = model.tok.weight.device
     context_length = model.cfg.context_length
     fitted = [fit_window(c, a, context_length, cuts) for c, a in pairs]
@@ -233,7 +232,7 @@ def likelihoods(
 
 # %% ../../nbs/lib/evals/adapter.ipynb #0b3e4b0d
 def lm_eval_parts() -> SimpleNamespace:
-    "The modules of lm-eval that are used here; raises `GpubError` where it is not installed"
+    "Import the modules of lm-eval that are used here; raises `GpubError` where it is not installed"
     try:
         import datasets
         from lm_eval import evaluator, utils
@@ -366,7 +365,7 @@ def exported(
     device: torch.device | str = "cpu",  # where it computes
     batch: int = 4,  # texts at once
 ):  # lm-eval's own `hf` model
-    "The same model as anybody else would load it, in fp32"
+    "Load the same model as anybody else would, in fp32"
     parts = lm_eval_parts()
     end = read_json(Path(folder, "config.json")).get("eos_token_id")
     # it must have one; only an empty context uses it
@@ -379,7 +378,7 @@ def exported(
 
 @contextmanager
 def hushed() -> Iterator[None]:
-    "No progress bars and notices of the libraries inside; errors come through"
+    "Silence progress bars and notices of the libraries inside; errors come through"
     from transformers.utils import logging as hf
 
     log = logging.getLogger("lm_eval")
@@ -401,7 +400,7 @@ def pair_scores(
     lm: Any,  # an lm-eval model
     pairs: Iterable[tuple[Sequence[int], Sequence[int]]],  # of (context, answer): ids
 ) -> list[tuple[float, bool]]:  # list of (nats, is the favourite)
-    "What a harness model says about tokens instead of texts"
+    "Ask a harness model about tokens instead of texts"
     with hushed():
         return lm._loglikelihood_tokens(
             [(("", ""), list(c), list(a)) for c, a in pairs], disable_tqdm=True
@@ -411,7 +410,7 @@ def pair_scores(
 def requests(
     items: Sequence[Item],  # list of `Item`
 ) -> list:  # list of lm-eval's `Instance`
-    "The questions as lm-eval's requests, four for a question of four answers"
+    "Turn the questions into lm-eval's requests, four for a question of four answers"
     Instance = lm_eval_parts().Instance
     return [
         Instance("loglikelihood", {}, (i.context, f" {c}"), n)
@@ -425,7 +424,7 @@ def as_task(
     items: Sequence[Item],  # list of `Item`
     kind: str = "choice",  # choice, mass or word
 ):  # a task of lm-eval
-    "Items of ours as a task of lm-eval"
+    "Wrap items of ours as a task of lm-eval"
     parts = lm_eval_parts()
     docs = parts.Dataset.from_list(
         [
@@ -491,8 +490,8 @@ def tied(
     item: Item,  # `Item`
     pairs: Sequence[tuple[float, bool]],  # of (nats, is the favourite), one per choice
 ) -> bool:
-    """Whether two answers share the first place, to within a thousandth of a nat, by likelihood or
-    per character"""
+    """Tell whether two answers share the first place, to within a thousandth of a nat, by
+    likelihood or per character"""
     lls = [ll for ll, _ in pairs]
     both = sorted(lls)[-2:], sorted(ll / len(c) for ll, c in zip(lls, item.choices))[-2:]
     return len(lls) > 1 and any(b - a < 1e-3 for a, b in both)
@@ -505,7 +504,7 @@ def agreement(
     step: int | None = None,  # which checkpoint; default the newest
     log: Callable[[str], None] = print,  # told the findings, a line a task
 ):  # name -> dict: n, same (equal outcomes), ties (unequal, `tied`), apart (nats), refused
-    "Our adapter beside lm-eval's `hf` model on the exported folder, item by item"
+    "Compare our adapter with lm-eval's `hf` model on the exported folder, item by item"
 
     def fits(item: Item) -> bool:
         return all(
@@ -555,7 +554,7 @@ def items_of(
     task: Any,  # a task of lm-eval
     shots: int = 0,  # solved questions before each, unless the task is one without
 ) -> list[Item]:  # list of `Item`
-    "The questions of one of lm-eval's own tasks, as it asks them"
+    "Read the questions of one of lm-eval's own tasks, as it asks them"
     out = []
     name = task.task_name
     task.set_fewshot_seed(1234)  # its evaluator's
@@ -584,8 +583,8 @@ def their_items(
     shots: int = 0,
     manager: Any = None,  # lm-eval's TaskManager
 ) -> list[Item]:  # list of `Item`
-    """The questions of a benchmark from lm-eval itself, which downloads them; raises `GpubError`
-    where it cannot"""
+    """Download the questions of a benchmark through lm-eval itself; raises `GpubError` where it
+    cannot"""
     lm_eval_parts()
     from lm_eval.tasks import TaskManager
 

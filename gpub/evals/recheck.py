@@ -34,7 +34,7 @@ class Recheck:
 
     @property
     def agrees(self) -> bool:
-        "Whether what was loaded is what the log speaks of"
+        "Tell whether what was loaded is what the log speaks of"
         return abs(self.loss - self.logged) <= APART
 
     def table(self) -> Table:

@@ -57,8 +57,8 @@ def repeated_share(
 def chanted(
     text: str,  # any
 ) -> list[str]:  # words
-    """Attractors: known ones (chapter 2's list), and a word of four letters or more that comes six
-    times and is over a fifth of the text"""
+    """Find attractors: known ones (chapter 2's list), and a word of four letters or more that comes
+    six times and is over a fifth of the text"""
     words = words_of(text)
     found = sorted(scan_texts([text]).known) if text else []
     return found + [
@@ -72,7 +72,7 @@ def label_text(
     text: str,  # without its prompt
     known: set[str] | None = None,  # a set of the words that exist; None: not looked at
 ) -> str:  # a few words
-    "What a text looks like, in the manner of the blog's labels"
+    "Label what a text looks like, in the manner of the blog's labels"
     words = words_of(text)
     if bad := chanted(text):
         return f"chants {', '.join(bad)}"
@@ -88,8 +88,8 @@ def label_text(
 def pinned_prompts(
     folder: Path | str | None = None,  # default: what came with gpub
 ) -> list[tuple[str, dict]]:  # list of (prompt, {milestone: the blog's label})
-    """The blog's prompts of season 2 and its eight chat questions; raises `GpubError` where the
-    file is not"""
+    """Read the blog's prompts of season 2 and its eight chat questions; raises `GpubError` where
+    the file is not"""
     folder = Path(folder or shipped())
     said = {p["prompt"]: p for p in read_json(folder / "published/prompts.json")["prompts"]}
     base = (
@@ -106,8 +106,8 @@ def legible(
     tok: Tokenizer,
     text: str,  # any
 ) -> tuple[str, int]:  # (text, how many characters were replaced)
-    """A text in the characters of a vocabulary: what it lacks becomes `?`, or its last character
-    where it has no `?`"""
+    """Write a text in the characters of a vocabulary: what it lacks becomes `?`, or its last
+    character where it has no `?`"""
     if not hasattr(tok, "chars"):
         return text, 0
     have = set(tok.chars)
@@ -125,7 +125,7 @@ def side_by_side(
     device: torch.device | str = "auto",  # auto, cpu, cuda, mps
     **sampling: Any,  # temperature, top_p and so on, for `generate.write`
 ):  # dicts: prompt, run, step, seed, text (without prompt), lost, distinct, repeated, label
-    "The same prompts and seeds under several checkpoints"
+    "Let several checkpoints continue the same prompts with the same seeds"
     out = []
     for run, step in checkpoints:
         model, tok, config = load_run(run, step, device)
@@ -150,7 +150,7 @@ def side_by_side(
 def judge_sample(
     r: dict,  # a row of `side_by_side`
 ) -> str:  # a few words
-    "What the numbers say of a text"
+    "Say what the numbers say of a text"
     lost = f"; {r['lost']} characters unknown" if r["lost"] else ""
     return f"{r['label']}; distinct-2 {r['distinct']:.2f}, repeated {r['repeated']:.0%}{lost}"
 
@@ -160,7 +160,7 @@ def sample_page(
     labels: dict[str, dict] | None = None,  # prompt -> {milestone: label}, as from `pinned_prompts`
     width: int = 140,  # characters shown
 ) -> Table:
-    "Prompts down, checkpoints across, the blog's labels in the second column"
+    "Lay out prompts down, checkpoints across, the blog's labels in the second column"
     heads = dict.fromkeys((r["run"], r["step"]) for r in rows)
     prompts = dict.fromkeys(r["prompt"] for r in rows)
     at = {(r["prompt"], r["run"], r["step"]): r for r in rows}
@@ -185,7 +185,7 @@ def sample_text(
     rows: Sequence[dict],  # from `side_by_side`
     labels: dict[str, dict] = {},  # prompt -> {milestone: label}, as from `pinned_prompts`
 ) -> str:
-    "The same for a terminal, one checkpoint below the other, and at the end the alarm"
+    "Lay out the same for a terminal, one checkpoint below the other, and at the end the alarm"
     out = []
     chants = [r for r in rows if r["label"].startswith("chants")]
     for n, r in enumerate(rows := sorted(rows, key=lambda r: r["seed"])):
@@ -217,7 +217,7 @@ def token_nats(
     ids: Collection[int],  # at least two
     rows: int = 16,  # windows per forward pass
 ) -> np.ndarray:  # float array, one number for each id but the first
-    "Surprise at every token, in nats, in windows as `train.evaluate` takes them"
+    "Measure the surprise at every token, in nats, in windows as `train.evaluate` takes them"
     if len(ids) < 2:
         raise GpubError(f"a text of {len(ids)} tokens: at least 2 are needed to predict one")
     device = next(model.parameters()).device
@@ -244,8 +244,8 @@ def token_diff(
     b: tuple,  # of another
     text: str,  # two tokens or more
 ) -> list[tuple]:  # list of (token's text, nats under a, nats under b); None for the first token
-    """A text, token by token, under two checkpoints; raises `GpubError` when their tokens are
-    different ones"""
+    """Compare a text, token by token, under two checkpoints; raises `GpubError` when their tokens
+    are different ones"""
     (one, tok) = a
     (two, other) = b
     if tok.fingerprint != other.fingerprint:
@@ -264,7 +264,7 @@ def heat_page(
     names: Sequence[str] = ("a", "b"),  # of the two checkpoints
     full: float = 3.0,  # nats at which the colour is full
 ) -> Path:
-    "A text coloured by the difference of two checkpoints: one file, for light and dark screens"
+    "Colour a text by the difference of two checkpoints: one file, for light and dark screens"
 
     def token(text: str, x: float | None, y: float | None) -> dict:
         if x is None:

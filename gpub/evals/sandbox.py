@@ -127,8 +127,8 @@ def problems(
     limit: int | None = None,  # the first so many
     folder: Path | str | None = None,
 ) -> list[dict]:  # list of dicts: task_id, prompt, canonical_solution, test, entry_point
-    """HumanEval; raises `GpubError` for a missing file, and for a malformed problem with file and
-    line"""
+    """Read HumanEval; raises `GpubError` for a missing file, and for a malformed problem with file
+    and line"""
     path = task_files(HUMANEVAL, folder)[0]
     out = []
     for n, r in read_records(path):
@@ -146,7 +146,7 @@ def problems(
 def cut_completion(
     completion: str,  # what a model wrote after a problem's prompt
 ) -> str:  # its beginning
-    "The completion up to the first of `STOPS`"
+    "Cut the completion at the first of `STOPS`"
     return completion[
         : min([completion.find(s) for s in STOPS if s in completion], default=len(completion))
     ]
@@ -157,7 +157,7 @@ def solves(
     completion: str,  # what was written after its prompt
     unsafe: bool = False,
 ) -> ProgramResult:
-    "Whether a completion passes the problem's tests"
+    "Run a problem's tests on a completion"
     return run_python(
         f"{problem['prompt']}{cut_completion(completion)}\n{problem['test']}\n"
         f"check({problem['entry_point']})\n",

@@ -27,7 +27,7 @@ def outcomes(
     answers: Sequence,  # for each, a (log-likelihood in nats, is the favourite) per choice
     kind: str = "choice",  # of the task: choice, mass or word
 ) -> dict[str, np.ndarray]:  # metric -> float array, one number from 0 to 1 per item
-    """What each question brought, by every metric of its kind; raises `GpubError` where a
+    """Compute what each question brought, by every metric of its kind; raises `GpubError` where a
     log-likelihood is no number"""
     for item, pairs in zip(items, answers, strict=True):
         if not all(math.isfinite(ll) for ll, _ in pairs):
@@ -55,7 +55,8 @@ def outcomes(
 def shuffle(
     items: Sequence[Item],  # list of `Item`, two or more
 ) -> list[Item]:  # list of `Item`, each with the context of another
-    "The same choices after contexts that have nothing to do with them; the same shuffle every time"
+    """Put the same choices after contexts that have nothing to do with them; the same shuffle every
+    time"""
     order = np.random.default_rng(0).permutation(len(items))
     out = list(items)
     for a, b in zip(order, np.roll(order, 1)):
@@ -68,7 +69,7 @@ def unigram(
     encode: Callable[[str], Sequence[int]],  # text -> ids
     count_v: np.ndarray,  # how often each id occurs in training text
 ) -> list:  # answers, as `outcomes` takes them
-    "Answers of a model that knows frequencies only, one added to each count"
+    "Answer as a model does that knows frequencies only, one added to each count"
     p = np.log((np.asarray(count_v, float) + 1) / (np.sum(count_v) + len(count_v)))
     best = int(p.argmax())
 
@@ -84,7 +85,7 @@ def guesses(
     kind: str = "choice",  # of the task: choice, mass or word
     vocab_size: int = 1,  # size of the vocabulary, for a word
 ) -> dict[str, dict[str, np.ndarray]]:  # name -> metric -> outcomes
-    "What needs no model: chance, the commonest position, the longest answer"
+    "Score what needs no model: chance, the commonest position, the longest answer"
     chance = np.array(
         [1 / vocab_size if kind == "word" else len(i.right) / len(i.choices) for i in items]
     )
@@ -107,7 +108,7 @@ def score_against(
     x: np.ndarray,  # outcomes of the model
     control: np.ndarray,  # of a guesser, on the same items
 ) -> dict:  # dict: score and difference with its standard error, and whether that is within 2
-    "A control beside a score; the error is that of the paired difference"
+    "Compare a score with a control; the error is that of the paired difference"
     d, se = mean_with_error(np.asarray(x) - np.asarray(control))
     room = 3 / len(x) if se < 1e-9 else 2 * se  # what n tries never showed may still be 3/n
     return dict(score=float(np.mean(control)), difference=d, se=se, same=not abs(d) > room)
@@ -116,7 +117,7 @@ def score_against(
 def verdict(
     controls: dict[str, dict],  # name -> as from `score_against`
 ) -> str:  # words
-    "What a score is worth beside its controls"
+    "Say what a score is worth beside its controls"
     if same := [n for n, c in controls.items() if c["same"]]:
         return f"not distinguishable from guessing ({', '.join(same)})"
     if below := [n for n, c in controls.items() if c["difference"] < 0]:
@@ -133,7 +134,7 @@ def smallest(
     # 1: against a fixed number such as chance; 2: two models on questions of their own
     models: int = 1,
 ) -> float:  # a share
-    "The smallest difference that `n` questions show"
+    "Compute the smallest difference that `n` questions show"
     return Z * math.sqrt(models * p * (1 - p) / n)
 
 
@@ -142,7 +143,7 @@ def questions_needed(
     p: float = 0.25,  # the score to differ from, a share
     models: int = 1,
 ) -> int:
-    "How many questions show a difference"
+    "Compute how many questions show a difference"
     return math.ceil(models * p * (1 - p) * (Z / difference) ** 2)
 
 # %% ../../nbs/lib/evals/scores.ipynb #207168f9
@@ -151,8 +152,8 @@ def paired(
     b: np.ndarray,  # of another, on the same items
     rounds: int = 10_000,  # draws
 ) -> dict:  # dict: b - a, its standard error, 95% interval, share of draws where b is not better, n
-    """Which of two models is better, and how sure that is; raises `GpubError` when they answered
-    different questions"""
+    """Decide which of two models is better, and how sure that is; raises `GpubError` when they
+    answered different questions"""
     a = np.asarray(a, float)
     b = np.asarray(b, float)
     if a.shape != b.shape:
@@ -195,7 +196,7 @@ def published(
     task: str,  # of `tasks.TASKS`
     folder: Path | str | None = None,  # default: what came with gpub
 ) -> list[dict]:  # list of dicts: model, metric, score and se as shares, source
-    "Stored scores of other models on a task, the course's own model first"
+    "Read stored scores of other models on a task, the course's own model first"
     folder = Path(folder or shipped())
     if not (folder / "peers.json").is_file():
         return []
@@ -253,7 +254,7 @@ def score_task(
     others: dict[str, Sequence] | None = None,
     vocab_size: int = 1,
 ) -> dict[str, dict]:  # metric -> dict: score, se, low, high, controls, verdict
-    "Everything about one task's score"
+    "Score one task: metrics, controls, errors"
     controls = guesses(items, kind, vocab_size)
     controls |= {name: outcomes(items, a, kind) for name, a in (others or {}).items()}
     out = {}
@@ -272,7 +273,7 @@ def card(
     result: dict,  # its part of the results: n, shots, metrics, notes
     peers: bool = True,  # what was published of other models, below
 ) -> Table:
-    "A task's result as a table; scores in percent, one standard error after each"
+    "Lay out a task's result as a table; scores in percent, one standard error after each"
 
     def pct(s: float, se: float = math.nan) -> str:
         return f"{100 * s:.1f}" + ("" if math.isnan(se) else f" ± {100 * se:.1f}")

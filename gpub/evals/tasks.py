@@ -44,7 +44,7 @@ class Item:
 def arc(
     row: dict,  # `question.stem`, labelled `question.choices`, `answerKey`
 ) -> tuple:  # (context, answers, positions of the right ones)
-    "A row of ARC"
+    "Read a row of ARC"
     q = row["question"]
     labels = [c["label"] for c in q["choices"]]
     return (
@@ -57,7 +57,7 @@ def arc(
 def openbook(
     row: dict,  # as ARC's
 ) -> tuple:  # (context, answers, positions of the right ones)
-    "A row of OpenBookQA: the bare beginning of a sentence"
+    "Read a row of OpenBookQA: the bare beginning of a sentence"
     return row["question"]["stem"], *arc(row)[1:]
 
 
@@ -65,8 +65,8 @@ def hellaswag(
     # `activity_label`, `ctx` (or its halves `ctx_a` and `ctx_b`), `endings`, `label`
     row: dict,
 ) -> tuple:  # (context, answers, positions of the right ones)
-    """A row of HellaSwag: activity, scene and four endings; an unfinished last sentence (`ctx_b`)
-    starts with a capital"""
+    """Read a row of HellaSwag: activity, scene and four endings; an unfinished last sentence
+    (`ctx_b`) starts with a capital"""
     if "ctx_a" in row:
         scene = f"{row['ctx_a']} {row['ctx_b'].capitalize()}"
     else:
@@ -85,7 +85,7 @@ def hellaswag(
 def mmlu(
     row: list,  # question, four answers, a letter
 ) -> tuple:  # (context, answers, positions of the right ones)
-    "A row of MMLU: the answers are listed, the continuations are their letters"
+    "Read a row of MMLU: the answers are listed, the continuations are their letters"
     question, *answers, letter = row
     listed = "\n".join(f"{l}. {a}" for l, a in zip("ABCD", answers, strict=True))
     return f"{question.strip()}\n{listed}\nAnswer:", list("ABCD"), ["ABCD".index(letter)]
@@ -94,7 +94,7 @@ def mmlu(
 def piqa(
     row: dict,  # `goal`, `sol1`, `sol2`, `label` 0 or 1
 ) -> tuple:  # (context, answers, positions of the right ones)
-    "A row of PIQA: a goal and two ways to it"
+    "Read a row of PIQA: a goal and two ways to it"
     return f"Question: {row['goal']}\nAnswer:", [row["sol1"], row["sol2"]], [int(row["label"])]
 
 
@@ -124,8 +124,8 @@ PRIMER = "".join(
 def truthful(
     row: dict,  # `Question`; `Correct Answers` and `Incorrect Answers`, with semicolons between
 ) -> tuple:  # (context, answers, positions of the right ones)
-    """A row of TruthfulQA, mc2: all true and all false answers, each closed with a full stop as its
-    authors do"""
+    """Read a row of TruthfulQA, mc2: all true and all false answers, each closed with a full stop
+    as its authors do"""
 
     def split(text: str) -> list[str]:
         return [a if a.endswith(".") else a + "." for a in map(str.strip, text.split(";")) if a]
@@ -140,7 +140,7 @@ def truthful(
 def lambada(
     row: dict,  # `text`: a passage
 ) -> tuple:  # (context, answers, positions of the right ones)
-    "A row of LAMBADA: the last word of the passage is the target"
+    "Read a row of LAMBADA: the last word of the passage is the target"
     context, word = row["text"].rsplit(" ", 1)
     return context, [word], [0]
 
@@ -184,7 +184,7 @@ TASKS = {
 def find_task(
     name: str,  # of `TASKS`
 ) -> Task:
-    "A task by name; raises `GpubError` with the names there are"
+    "Find a task by name; raises `GpubError` with the names there are"
     if name not in TASKS:
         raise GpubError(f"no task {name!r}; there are: {', '.join(TASKS)}")
     return TASKS[name]
@@ -195,7 +195,7 @@ def task_files(
     # instead of `eval` in the folders of `$GPUB_DATA` and the cache
     folder: Path | str | None = None,
 ) -> list[Path]:  # list of paths
-    "The files of a task; raises `GpubError` saying where one could be put"
+    "Find the files of a task; raises `GpubError` saying where one could be put"
     places = [Path(folder)] if folder else [d / "eval" for d in data_dirs()]
     for d in places:
         if found := sorted(d.glob(task.file)):
@@ -211,8 +211,8 @@ def read_records(
     path: Path | str,  # its endings say how to read it
     header: bool = True,  # of a .csv: its first line names the columns, and rows are dicts
 ) -> Iterator[tuple[int, Any]]:  # yields (line, row)
-    """The records of a .jsonl or .csv file, or .gz of one; raises `GpubError` naming the line that
-    is none"""
+    """Read the records of a .jsonl or .csv file, or .gz of one; raises `GpubError` naming the line
+    that is none"""
     path = Path(path)
     n = 0
     table = None
@@ -244,7 +244,7 @@ def load_items(
     folder: Path | str | None = None,
     shots: int = 0,  # solved questions before each; LAMBADA and TruthfulQA take none
 ) -> list[Item]:  # list of `Item`, in the order of the file
-    """The questions of a task; raises `GpubError` for an unknown task, a missing file, too few
+    """Read the questions of a task; raises `GpubError` for an unknown task, a missing file, too few
     examples, and a malformed item, with file and line"""
     task = find_task(name)
     if limit is not None and limit < 1:
@@ -259,7 +259,7 @@ def items_in(
     task: Task,  # how its rows are read
     path: Path,  # one of its files, or of solved questions beside them
 ) -> list[Item]:  # list of `Item`
-    "The questions of one file, without what stands before them"
+    "Read the questions of one file, without what stands before them"
     out = []
     for n, row in read_records(path, task.header):
         try:
@@ -275,8 +275,8 @@ def items_in(
 def examples_of(
     path: Path,  # of a benchmark's questions
 ) -> Path | None:  # path, or None
-    """The file of solved questions beside it: `x_train` or `x_dev` for `x_test`, `dev/x_dev` for
-    `test/x_test`"""
+    """Find the file of solved questions beside it: `x_train` or `x_dev` for `x_test`, `dev/x_dev`
+    for `test/x_test`"""
     for split in ("train", "dev"):
         name = re.sub(r"_(test|val)(?=\.)", f"_{split}", path.name)
         other = (path.parent.parent / split if path.parent.name == "test" else path.parent) / name
@@ -289,8 +289,8 @@ def task_prompts(
     path: Path,  # one of its files
     shots: int = 0,  # solved questions before each; a kind other than choice takes none
 ) -> list[Item]:  # list of `Item`
-    """Questions as they are put: header, solved ones as lm-eval draws them (its seed, or the first
-    for MMLU), the question"""
+    """Put questions as they are asked: header, solved ones as lm-eval draws them (its seed, or the
+    first for MMLU), the question"""
     items = items_in(task, path)
     head = task.head.format(path.stem.removesuffix("_test").replace("_", " "))
     other = examples_of(path)
@@ -322,7 +322,7 @@ def random_subset(
     items: Sequence,  # a list
     limit: int | None = None,  # how many; None: all
 ) -> list:  # list, in the old order
-    """The first `limit` items of a shuffled list: always the same ones, and the smaller number
+    """Take the first `limit` items of a shuffled list: always the same ones, and the smaller number
     among the larger"""
     return [
         items[i] for i in sorted(np.random.default_rng(SUBSET_SEED).permutation(len(items))[:limit])

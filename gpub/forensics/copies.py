@@ -43,7 +43,7 @@ def run_hashes(
     ids: np.ndarray,  # token ids
     least: int,  # tokens of a run
 ) -> np.ndarray:  # uint64, one for each place where a run begins
-    "A hash of every run of so many tokens"
+    "Hash every run of so many tokens"
     ids = np.asarray(ids).astype(np.uint64)
     n = max(0, len(ids) - least + 1)
     h = np.zeros(n, np.uint64)
@@ -67,7 +67,7 @@ class _Wanted:
         self.maybe[hashes >> np.uint64(48)] = True
 
     def points(self, piece: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        "Where runs of the text stand in a piece: places there, places in the text"
+        "Find where runs of the text stand in a piece: places there, places in the text"
         grams = run_hashes(piece, self.least)
         few = np.flatnonzero(self.maybe[grams >> np.uint64(48)])
         first = np.searchsorted(self.hashes, grams[few], "left")
@@ -108,7 +108,7 @@ def find_passages(
     corpus: np.ndarray,  # token ids of the training data, or a memory map of them
     least: int,  # tokens that a passage has at least
 ) -> np.ndarray:  # (n, 3) int64: place in the corpus, place in the text, tokens
-    "Every passage of a text that stands in an array, each as long as it can be"
+    "Find every passage of a text that stands in an array, each as long as it can be"
     if least < 1:
         raise GpubError(f"a passage has at least 1 token, not {least}")
     wanted = _Wanted(np.asarray(text), least)
@@ -156,7 +156,7 @@ def _parts(corpus: Corpus) -> Iterator[_Part]:
 def least_tokens(
     corpus: Corpus,  # of a run
 ) -> int:  # tokens
-    "How long a passage is that two texts seldom share by chance: 32 characters, or 8 tokens"
+    "Choose how long a passage is that two texts seldom share by chance: 32 characters, or 8 tokens"
     return 32 if isinstance(corpus.tok, CharTokenizer) else 8
 
 
@@ -165,7 +165,7 @@ def copied_passages(
     corpus: Corpus,  # of the run
     least: int | None = None,  # tokens of a passage at least; default: `least_tokens`
 ) -> list[Passage]:  # they do not overlap; in the order of the text
-    "The longest passages of a text that stand in the training data"
+    "Find the longest passages of a text that stand in the training data"
     least = least_tokens(corpus) if least is None else least
     rows = []
     parts = list(_parts(corpus))
@@ -197,7 +197,7 @@ def share_copied(
     passages: Sequence[Passage],  # as from `copied_passages`
     tokens: int,  # of the text
 ) -> float:  # from 0 to 1
-    "How much of a text lies in passages"
+    "Compute which share of a text lies in passages"
     return sum(passage.length for passage in passages) / max(1, tokens)
 
 # %% ../../nbs/lib/forensics/copies.ipynb #43516ff3
@@ -217,7 +217,7 @@ class CopyReport:
         tok: Tokenizer,  # of the run
         characters: int = 60,  # of each passage
     ) -> Table:
-        "A line for each passage, in the order of the text"
+        "Lay out the passages, a line each, in the order of the text"
         ids = tok.encode(self.text)
         lines = []
         for p in self.passages:
@@ -234,7 +234,8 @@ def copy_report(
     least: int | None = None,  # tokens of a passage at least; default: `least_tokens`
     controls: int = 4,  # validation texts to compare with
 ) -> CopyReport:
-    "What a text copies, beside validation text; raises `GpubError` for a text of too few tokens"
+    """Measure what a text copies, beside validation text; raises `GpubError` for a text of too few
+    tokens"""
     least = least_tokens(corpus) if least is None else least
     ids = corpus.tok.encode(text)
     if len(ids) < least:

@@ -52,7 +52,7 @@ class StepRead:
         self,
         characters: int = 48,  # of each text
     ) -> Table:
-        "A line for each window"
+        "Lay out the windows, a line each"
         lines = []
         for w in self.windows:
             place = f"{w.start:,} to {w.stop:,}"
@@ -65,7 +65,8 @@ def open_rows(
     run: Path | str,  # a run folder
     log: Callable[[str], None] = print,  # told of a download
 ) -> RunRows:
-    "What a run reads; raises `GpubError` for one that is tuned or imported, and for changed data"
+    """Open what a run reads; raises `GpubError` for one that is tuned or imported, and for changed
+    data"""
     config = read_config(run)
     preset = config.get("preset")
     data = config.get("data")
@@ -88,7 +89,8 @@ def read_step(
     step: int,  # as in log.jsonl: the batch that led to this row, from 1
     log: Callable[[str], None] = print,  # told of a download
 ) -> StepRead:
-    "What a step read, all processes together; raises `GpubError` for a step the run does not have"
+    """Read what a step read, all processes together; raises `GpubError` for a step the run does not
+    have"""
     rows = open_rows(run, log)
     if not 1 <= step <= rows.cfg.steps:
         raise GpubError(f"{run} has steps 1 to {rows.cfg.steps:,}, not {step:,}")

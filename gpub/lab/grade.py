@@ -78,7 +78,7 @@ def qkv(
     keys: int | None = None,  # positions of keys and values; default: t
     dtype: torch.dtype = torch.float64,  # drawn in double precision whatever it is
 ) -> list[torch.Tensor]:  # q, k, v
-    "Random queries, keys and values from a fixed seed, whatever dice were thrown before"
+    "Draw queries, keys and values from a fixed seed, whatever dice were thrown before"
     gen = torch.Generator().manual_seed(0)
     b, h, t, d = shape
     return [
@@ -91,7 +91,7 @@ def gap(
     a: torch.Tensor,  # one
     b: torch.Tensor,  # another, of the same shape
 ) -> float:
-    "The largest difference of two tensors; infinity where one is nan"
+    "Find the largest difference of two tensors; infinity where one is nan"
     return float((a.double() - b.double()).abs().nan_to_num(math.inf).max())
 
 
@@ -99,7 +99,7 @@ def wrong_shape(
     got: object,  # what the learner's function returned, anything
     want: torch.Size,  # the right shape
 ) -> str | None:
-    "A complaint about a tensor that is none, or has another shape than `want`"
+    "Complain about a tensor that is none, or has another shape than `want`"
     if not isinstance(got, torch.Tensor):
         return f"returned {type(got).__name__}, not a tensor"
     if got.shape != want:
@@ -110,7 +110,7 @@ def wrong_dtype(
     attempt: Callable,  # the learner's function
     make: Callable[[torch.dtype], list],  # dtype -> its arguments in that
 ) -> str | None:
-    "A complaint where a dtype goes in and another comes out"
+    "Complain where a dtype goes in and another comes out"
     for dtype in (torch.bfloat16, torch.float64):
         if (got := attempt(*make(dtype)).dtype) != dtype:
             return f"{dtype} went in, {got} came out"
@@ -121,7 +121,7 @@ def wrong_gradient(
     theirs: Callable,  # the right one
     inputs: Sequence[torch.Tensor],  # to call both with
 ) -> str | None:
-    "A complaint where the gradient of `mine` is missing or differs from that of `theirs`"
+    "Complain where the gradient of `mine` is missing or differs from that of `theirs`"
     grads = []
     for f in (attempt, theirs):
         leaves = [x.clone().requires_grad_() for x in inputs]
@@ -234,7 +234,7 @@ def turned(
     x_btnd: torch.Tensor,  # any dtype; angles are in float32
     base: float = 10_000.0,  # of the angles
 ) -> torch.Tensor:  # (b, t, n, d)
-    "Rotary positions as season 2 computes them, position 0 first"
+    "Turn rows by rotary positions as season 2 computes them, position 0 first"
     return apply_rope(x_btnd, *Rope(x_btnd.size(1), x_btnd.size(-1), base)(x_btnd.size(1)))
 
 
@@ -244,7 +244,7 @@ def heads(
     d: int = 8,  # size of a head
     dtype: torch.dtype = torch.float32,  # of the result
 ) -> torch.Tensor:  # (2, t, n, d)
-    "Random vectors from a fixed seed"
+    "Draw vectors from a fixed seed"
     return torch.randn(2, t, n, d, generator=torch.Generator().manual_seed(1)).to(dtype)
 
 
@@ -346,7 +346,7 @@ def _(attempt: Callable) -> str | None:
 def spaced(
     words: Sequence[str],  # at most 68
 ) -> str:
-    "The words, after each another character, so that no pair across words comes twice"
+    "Join the words, after each another character, so that no pair across words comes twice"
     return "".join(w + c for w, c in zip(words, map(chr, chain(range(33, 97), range(123, 127)))))
 
 
@@ -358,7 +358,7 @@ def token_texts(
     tok: object,  # a tokenizer: encode and decode
     text: str,  # to cut
 ) -> list[str]:
-    "The tokens of a text, as text"
+    "Cut a text into its tokens, as text"
     return [tok.decode([i]) for i in tok.encode(text)]
 
 
@@ -430,7 +430,7 @@ def _(attempt: Callable) -> str | None:
 def small_writer(
     seed: int = 0,  # of its weights
 ) -> GPT:  # with `asked`: how many positions it was asked for, call by call
-    "A small model that counts what it computes"
+    "Make a small model that counts what it computes"
     state = torch.random.get_rng_state()
     torch.manual_seed(seed)
     shape = dict(vocab_size=13, context_length=32, d_model=16, n_layers=2, n_heads=2)
@@ -446,7 +446,7 @@ def wrong_text(
     model: GPT,  # from `small_writer`
     ids: Sequence[int],  # the prompt
 ) -> str | None:
-    "A complaint where the tokens differ from those of a model that reads everything again"
+    "Complain where the tokens differ from those of a model that reads everything again"
     got = [int(i) for i in attempt(model, list(ids), 12)]
     want = sample_ids(model, ids, 12, 0)
     for n, (a, b) in enumerate(zip(got, want, strict=True)):
@@ -518,7 +518,7 @@ class Watched:
         self,
         part: Literal["data", "grad"] = "data",  # grad: zeros where there is none
     ) -> torch.Tensor:
-        "Every parameter in one vector"
+        "Join every parameter into one vector"
         parts = [(p, getattr(p, part)) for p in self.model.parameters()]
         return torch.cat(
             [(torch.zeros_like(p) if x is None else x).detach().flatten() for p, x in parts]
@@ -528,7 +528,7 @@ class Watched:
         self,
         n: int,  # the step, which is the seed
     ) -> tuple[torch.Tensor, torch.Tensor]:  # (4, 8) inputs and targets
-        "Random ids, and a target that can be learned: each id plus the one before"
+        "Draw random ids, and a target that can be learned: each id plus the one before"
         x = torch.randint(11, (4, 9), generator=torch.Generator().manual_seed(n))
         self.asked.append(n)
         return x[:, :-1], (x[:, 1:] + x[:, :-1]) % 11
@@ -549,7 +549,7 @@ def plain_loop(
     opt: torch.optim.Optimizer,  # any
     steps: int,  # to make
 ) -> Iterator[float]:
-    "The loop that all others are held against"
+    "Train with the loop that all others are held against"
     model.train()
     for n in range(steps):
         loss = model.loss(*batches(n))
@@ -729,7 +729,7 @@ class _Asked:
 def where_raised(
     error: BaseException,  # with its traceback
 ) -> str:
-    "The exception in one line, with the line of the learner's code it came from"
+    "Describe the exception in one line, with the line of the learner's code it came from"
     own = [
         (f.f_code.co_filename, n)
         for f, n in traceback.walk_tb(error.__traceback__)
@@ -789,14 +789,14 @@ def grade_topic(
 def grade_table(
     answers: Sequence[Check],  # from `grade_topic`
 ) -> str:
-    "The answers as lines of text"
+    "Lay out the answers as lines of text"
     return "\n".join(check_line(a, width=13) for a in answers)
 
 # %% ../../nbs/lib/lab/grade.ipynb #1fdc381b
 def load_mine(
     source: str,  # FILE:NAME
 ) -> Callable:  # the function
-    """A function out of a Python file; raises `GpubError` with one line for a file that is not
+    """Load a function out of a Python file; raises `GpubError` with one line for a file that is not
     there, does not run, or lacks the name"""
     file, _, name = source.rpartition(":")
     if not file or not name.isidentifier():

@@ -34,7 +34,7 @@ def nearest_end(
     ends: dict[str, float],  # estimator -> where it ends
     close: float,  # how far an end may be off
 ) -> str | None:  # None where no known one ends there
-    "The estimator whose end was found"
+    "Name the estimator whose end was found"
     name = min(ends, key=lambda one: abs(ends[one] - end))
     return name if abs(ends[name] - end) <= close else None
 
@@ -74,7 +74,7 @@ def grpo_end(
     steps: int = 200,  # of Adam
     questions: int = 256,  # of a step
 ) -> float:
-    "The probability of two right coins where a loss of GRPO ends, from fair coins"
+    "Compute the probability of two right coins where a loss of GRPO ends, from fair coins"
     dice = torch.Generator().manual_seed(0)
     logits_3 = torch.zeros(3, requires_grad=True)
     optimizer = torch.optim.Adam([logits_3], 0.05, betas=(0.9, 0.95))
@@ -102,7 +102,7 @@ def our_grpo(
     scale: bool = False,  # divide by a group's standard deviation
     shrink: float = 1.0,  # of the advantages
 ) -> Callable:
-    "This course's loss as a learner would hand it in"
+    "Write this course's loss as a learner would hand it in"
 
     def loss(
         logprobs_bt: Tensor,
@@ -145,7 +145,7 @@ def _grpo_ends() -> dict[str, float]:
 
 
 def grade_grpo(attempt: Callable) -> str | None:  # a complaint, or `Named`
-    "Which estimator a loss of GRPO is"
+    "Find which estimator a loss of GRPO is"
     end = grpo_end(attempt)
     ends = _grpo_ends()
     name = nearest_end(end, ends, 0.006)
@@ -168,7 +168,7 @@ def dpo_end(
     steps: int = 250,  # of Adam
     pairs: int = 2000,  # of a step
 ) -> float:
-    "The probability of two right coins where a loss of DPO ends"
+    "Compute the probability of two right coins where a loss of DPO ends"
     dice = torch.Generator().manual_seed(0)
     start_3 = torch.tensor(_START)
     logits_3 = start_3.clone().requires_grad_()
@@ -227,7 +227,7 @@ def _own_surprise(
 
 
 def grade_dpo(attempt: Callable) -> str | None:  # a complaint, or `Named`
-    "Whether a loss of DPO ends where its closed form says, or which mistake it makes"
+    "Check whether a loss of DPO ends where its closed form says, or name the mistake it makes"
     weight = _own_surprise(attempt)
     if weight:
         return Named(f"DPO, and the better answers' own surprise with weight {weight:.2g}")
@@ -257,7 +257,7 @@ def chosen_gain(
     learning: int = 30,  # steps in which the model learns three answers
     steps: int = 40,  # of preferring one of them
 ) -> float:  # nats
-    "How far the better answers move under a loss"
+    "Measure how far the better answers move under a loss"
     better, worse, third = (_fixed_answers(digits) for digits in ("7773", "7777", "0000"))
     complaint = one_per_row(better[:21] + worse[21:42] + third[42:])
     pairs = one_per_row(better + worse)
@@ -285,7 +285,7 @@ def chosen_gain(
 def grade_collapse(
     attempt: Callable,  # a loss as for `dpo_end`
 ) -> str | None:  # always `Named`: DPO as published collapses too
-    "Whether the better answers fade under a loss"
+    "Check whether the better answers fade under a loss"
     gain = chosen_gain(attempt)
     if gain < -1:
         return Named(f"collapses, as published: the better answers move by {gain:.1f} nats")
@@ -305,7 +305,7 @@ def sft_end(
     attempt: Callable,  # (logits_btv, ids_bt, learned_bt) -> loss
     steps: int = 12,  # of AdamW
 ) -> Tensor:  # logits of a probe: what the model became
-    "What a small model becomes under a loss of SFT"
+    "Train a small model under a loss of SFT and return what it became"
     torch.manual_seed(0)
     tok = sums_tokenizer()
     shape = dict(d_model=32, n_layers=1, n_heads=2, n_kv_heads=1, d_ff=32)
@@ -330,7 +330,7 @@ def masked_sft(
     ids_bt: Tensor,  # tokens
     learned_bt: Tensor,  # booleans: is this token the assistant's?
 ) -> Tensor:
-    "The loss of SFT: the mean over the assistant's tokens of the batch"
+    "Compute the loss of SFT: the mean over the assistant's tokens of the batch"
     asked_bt = learned_bt[:, 1:]
     return (_nats(logits_btv, ids_bt) * asked_bt).sum() / asked_bt.sum()
 
@@ -376,7 +376,7 @@ def _sft_ends() -> dict[str, Tensor]:
 
 
 def grade_sft(attempt: Callable) -> str | None:  # a complaint, or `Named`
-    "Whether a loss of SFT learns the assistant's tokens and no others"
+    "Check whether a loss of SFT learns the assistant's tokens and no others"
     end = sft_end(attempt)
     if not torch.isfinite(end).all():
         raise GpubError("the model is not a number any more")

@@ -40,7 +40,7 @@ class MiniBPE:
         pair: tuple[int, int],  # tuple of two ids
         new: int,  # id that stands for both
     ) -> list[int]:
-        "The word with every such pair, from the left, made one token"
+        "Make every such pair of a word, from the left, one token"
         out = []
         i = 0
         while i < len(word):
@@ -86,7 +86,7 @@ class MiniBPE:
         self,
         text: str,  # any
     ) -> list[int]:
-        "Ids of a text: in every piece the pair learned earliest is joined first"
+        "Encode a text: in every piece the pair learned earliest is joined first"
         out = []
         for p in pieces(text):
             word = [self.ids[b] for b in p.encode()]
@@ -102,5 +102,5 @@ class MiniBPE:
         self,
         ids: Iterable[int],  # list of integers
     ) -> str:
-        "The text of ids; half a character becomes U+FFFD"
+        "Decode ids; half a character becomes U+FFFD"
         return b"".join(self.tokens[i] for i in ids).decode("utf-8", "replace")

@@ -111,7 +111,7 @@ class PlanOptions(Allowances):
     keep: int = 3  # checkpoints kept beside the milestones
     # a second folder for everything; where the plan has several runs, each has a folder in it
     mirror: str | Path | None = None
-    track: str = "none"  # who draws the curves: none, wandb, trackio, tensorboard
+    track: str = "none"  # who draws the curves: none, wandb
     parallel: str = "ddp"  # how processes share the model: ddp, fsdp, hsdp
     # the time since the last process was paid for, where the machine stayed on all along
     paid: bool = False

@@ -33,7 +33,7 @@ CONTROL = bytes(i for i in (*range(32), 127) if i not in (9, 10))
 def utf8(
     text: str,  # half a surrogate pair gets three bytes of its own
 ) -> bytes:
-    "The bytes of the text, remembered for the next who asks"
+    "Encode a text in UTF-8, remembered for the next who asks"
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -41,15 +41,15 @@ def utf8(
 def symbols(
     text: str,  # any document
 ) -> bytes:  # control characters included, in order
-    """The ASCII characters of `text` that are no letter, digit or white space; two rules look at
-    them, one pass finds them"""
+    """Collect the ASCII characters of `text` that are no letter, digit or white space; two rules
+    look at them, one pass finds them"""
     return utf8(text).translate(None, KEEP)
 
 
 def fix_surrogates(
     text: str,  # as JSON gave it
 ) -> str:
-    "Halves of surrogate pairs, legal in JSON and in no encoding, become U+FFFD"
+    "Replace halves of surrogate pairs, legal in JSON and in no encoding, by U+FFFD"
     return (
         SURROGATES.sub("\ufffd", text)
         if not text.isascii() and b"\xed" in utf8(text) and SURROGATES.search(text)
@@ -72,7 +72,7 @@ def fix_encoding(
 def fix_nfc(
     text: str,  # with accents in one or two code points
 ) -> str:
-    "One spelling for every accented letter: Unicode NFC"
+    "Spell every accented letter in one way: Unicode NFC"
     return (
         text
         if text.isascii() or unicodedata.is_normalized("NFC", text)
@@ -83,7 +83,7 @@ def fix_nfc(
 def fix_controls(
     text: str,  # with line ends of any system
 ) -> str:
-    "Without control characters, NULs and byte order marks; all line ends `\\n`"
+    "Remove control characters, NULs and byte order marks; all line ends become `\\n`"
     seen = symbols(text)
     if "\ufeff" not in text and len(seen) == len(seen.translate(None, CONTROL)):
         return text
@@ -115,22 +115,22 @@ class Rules(Config):
 def broken_share(
     text: str,  # any document
 ) -> float:  # 0 to 1
-    "The share of characters that are U+FFFD"
+    "Compute the share of characters that are U+FFFD"
     return text.count("\ufffd") / max(len(text), 1)
 
 
 def symbol_share(
     text: str,  # any document
 ) -> float:  # 0 to 1
-    "ASCII symbols per character"
+    "Count ASCII symbols per character"
     return len(symbols(text)) / max(len(text), 1)
 
 
 def repeat_share(
     text: str,  # any document
 ) -> float:  # 0 to 1
-    """The share of characters that sit in lines the text has said before; lines under 9 characters,
-    braces and the like, do not count"""
+    """Compute the share of characters that sit in lines the text has said before; lines under 9
+    characters, braces and the like, do not count"""
     lines = text.split("\n")
     if len(set(lines)) > 0.9 * (len(lines) - lines.count("")):
         return 0.0
@@ -163,7 +163,8 @@ def clean(
     text: str,  # one document
     rules: Rules = Rules(),  # thresholds
 ) -> tuple:  # (text, names of the repairs made), or (None, the reason)
-    "All repairs, again while one makes work for another, then the first rule that objects"
+    """Repair a text, again while one repair makes work for another, and find the first rule that
+    objects"""
     did = []
     before = None
     while text is not before:
@@ -222,7 +223,7 @@ class Counts:
         return self
 
     def to_dict(self) -> dict:
-        "The same as plain values, sorted"
+        "Return the same as plain values, sorted"
         return dict(
             seen=self.seen,
             kept=self.kept,
@@ -256,8 +257,8 @@ def _joined(texts: list[bytes]) -> tuple[bytes, np.ndarray]:
 def laid_end_to_end(
     texts: Iterable[bytes],  # any
 ) -> Iterator[tuple[bytes, np.ndarray]]:  # (texts with a 0 behind each, where the zeros are)
-    """Texts in one piece, a cacheful at a time: numpy takes as long for one short text as for
-    many"""
+    """Join texts into one piece, a cacheful at a time: numpy takes as long for one short text as
+    for many"""
     held = []
     size = 0
     for text in texts:
@@ -276,7 +277,7 @@ def powers(
     n: int,  # how many
     q: int,  # below 2**64
 ) -> np.ndarray:  # n uint64
-    "1, q, q**2 ... modulo 2**64"
+    "Compute 1, q, q**2 ... modulo 2**64"
     a = np.full(n, q, np.uint64)
     a[0] = 1
     return np.cumprod(a, dtype=np.uint64)
@@ -294,7 +295,7 @@ def word_hashes(
     text: str | bytes,  # str, or its UTF-8 bytes
     table: bytes = LOWER,  # 256 bytes: what each byte stands for, 0 between words
 ) -> tuple:  # (hashes, start of each word in bytes)
-    "A 64-bit number for every word of a text, in order"
+    "Hash every word of a text to 64 bits, in order"
     b = np.frombuffer((text.encode() if isinstance(text, str) else text).translate(table), np.uint8)
     size = max(TOGETHER, 1 << (len(b) - 1).bit_length()) if len(b) else 1
     inside = b != 0
@@ -315,7 +316,7 @@ def ngram_hashes(
     n: int,  # how many words together
     at: np.ndarray | None = None,  # only of runs that begin at these words; default: all
 ) -> np.ndarray:  # len(words)-n+1 numbers, or one for each of `at`
-    "A 64-bit number for every run of `n` words"
+    "Hash every run of `n` words to 64 bits"
     count = max(len(words) - n + 1, 0) if at is None else len(at)
     h = np.zeros(count, np.uint64)
     m = np.uint64(0xA24BAED4963EE407)

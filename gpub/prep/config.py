@@ -98,12 +98,12 @@ class PrepConfig(Config):
 
     @property
     def parsed(self) -> list[Source]:
-        "The sources as `Source` objects"
+        "Parse the sources into `Source` objects"
         return [Source.parse(s) for s in self.sources]
 
     @property
     def weights(self) -> dict[str, float] | None:
-        "Shares that add up to 1, or `None` when everything is taken as it comes"
+        "Scale the shares so that they add up to 1; `None` when everything is taken as it comes"
         w = {s.name: s.weight for s in self.parsed}
         if None in w.values():
             return None
@@ -111,7 +111,8 @@ class PrepConfig(Config):
 
     @property
     def settings(self) -> dict:
-        "What decides the shards' bytes: not the scan, which only looks, and not where things lie"
+        """Collect what decides the shards' bytes: not the scan, which only looks, and not where
+        things lie"""
         aside = ("scan", "attractors", "gate", "store", "mirror", "excluded")
         out = {k: v for k, v in self.to_dict().items() if k not in aside}
         if self.dedup:
@@ -144,8 +145,8 @@ def load_recipe(
     sources: tuple[str, ...] | list[str] = (),
     **settings: Any,  # of `PrepConfig`, instead of the recipe's
 ) -> PrepConfig:
-    """What a recipe prepares; raises `GpubError` for a source the recipe does not have, and for
-    settings that `PrepConfig` refuses"""
+    """Read what a recipe prepares; raises `GpubError` for a source the recipe does not have, and
+    for settings that `PrepConfig` refuses"""
     recipe = read_json(path)
     listed = recipe.get("sources") if isinstance(recipe, dict) else None
     if not isinstance(listed, list) or not all(isinstance(s, dict) for s in listed):

@@ -35,7 +35,7 @@ TELLING = 5  # words of three letters or more in a run: a count to thirteen is n
 def fold_signs(
     text: str | bytes,  # as UTF-8 if bytes
 ) -> bytes:  # as long as the text
-    "UTF-8 with spaces for every sign outside ASCII that is no letter"
+    "Encode a text in UTF-8, with spaces for every sign outside ASCII that is no letter"
     data = utf8(text) if isinstance(text, str) else text
     if data.isascii():
         return data
@@ -52,7 +52,7 @@ def fold_signs(
 def strings(
     x: object,  # as `json.loads` gave it
 ) -> Iterator[str]:
-    "Every string inside a JSON value"
+    "Yield every string inside a JSON value"
     if isinstance(x, str):
         yield x
     elif isinstance(x, list):
@@ -66,7 +66,7 @@ def strings(
 def benchmark_items(
     path: str | Path,  # .jsonl, .json, .csv, .txt (items between blank lines), or .gz of one
 ) -> Iterator[list[str]]:
-    "The records of a benchmark file, each a list of its strings"
+    "Read the records of a benchmark file, each a list of its strings"
     path = Path(path)
     name = path.name.removesuffix(".gz")
     opened = gzip.open if path.suffix == ".gz" else open
@@ -92,7 +92,7 @@ def benchmark_items(
 def benchmark_files(
     paths: Iterable[str | Path],  # files or folders
 ) -> list[Path]:
-    "The benchmark files that are meant, sorted; raises `GpubError` when there is none"
+    "Find the benchmark files that are meant, sorted; raises `GpubError` when there is none"
     paths = list(map(Path, paths))
     there = (f for p in paths for f in ([p] if p.is_file() else p.rglob("*")))
     files = sorted(
@@ -206,7 +206,7 @@ def _perhaps(maybe: np.ndarray, hashes: np.ndarray) -> np.ndarray:
 def benchmark_fingerprint(
     files: list[Path],  # as from `benchmark_files`
 ) -> str:  # 16 hex digits
-    "What benchmark files say, and how it is looked for"
+    "Hash what benchmark files say, and how it is looked for"
     import xxhash
 
     h = xxhash.xxh3_64(f"{INDEX_FORMAT} {NGRAM} {ANCHOR_WORDS} {ALONE} {NEARBY}".encode())
@@ -297,7 +297,7 @@ class Benchmarks:
         self,
         texts: Iterable[str],  # documents, cleaned
     ) -> list[list[Match]]:  # of each text, one for each item
-        "Which items stand in which texts"
+        "Find which items stand in which texts"
         pages = laid_end_to_end(utf8(text) for text in texts)
         by_text = (each for data, ends in pages for each in self._found(fold_signs(data), ends))
         return [list(matches.values()) for matches in by_text]
@@ -333,14 +333,14 @@ class Benchmarks:
         self,
         text: str,  # a document, cleaned
     ) -> list[Match]:  # one for each item
-        "Which items stand in a text"
+        "Find which items stand in a text"
         return self.find_all([text])[0]
 
     def hits(
         self,
         text: str,  # a document, cleaned
     ) -> list[str]:  # names of benchmark files, each once
-        "Which benchmarks have an item in a text"
+        "List the benchmarks that have an item in a text"
         return sorted({m.file for m in self.find(text)})
 
 

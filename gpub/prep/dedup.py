@@ -94,7 +94,7 @@ SHINGLE = 5
 def signatures(
     texts: Sequence[str],  # any
 ) -> np.ndarray:  # (texts, 128) uint32
-    "MinHash signatures over the runs of 5 words (shorter texts: over their words)"
+    "Compute MinHash signatures over the runs of 5 words (shorter texts: over their words)"
     import rensa
 
     sets = []
@@ -110,7 +110,7 @@ def signatures(
 def row_hashes(
     rows: np.ndarray,  # (n, k) integers
 ) -> np.ndarray:  # n numbers
-    "A 64-bit number for every row: equal numbers, equal rows"
+    "Hash every row to 64 bits: equal numbers, equal rows"
     h = np.zeros(len(rows), np.uint64)
     for c in rows.T:
         h = mix_bits(h * np.uint64(0xA24BAED4963EE407) + c)

@@ -49,7 +49,7 @@ class Language:
         self,
         text: str,  # any
     ) -> str:  # one of `COMMON_WORDS`, or nothing
-        "The language whose common words the text has most, if they are enough to tell"
+        "Guess the language whose common words the text has most, if they are enough to tell"
         words = re.findall(r"[^\W\d_]+", text[: self.sample].lower())
         counts = {k: sum(w in common for w in words) for k, common in _COMMON.items()}
         best = max(counts, key=counts.get)
@@ -160,7 +160,7 @@ BUILT_IN = {"language": Language, "quality": Quality, "addresses": Addresses}
 def load_filter(
     name: str,  # one of `BUILT_IN`, or module:object
 ) -> Callable[[Document], str | None]:
-    "The filter that a config names; raises `GpubError` where there is none"
+    "Import the filter that a config names; raises `GpubError` where there is none"
     module, colon, attribute = name.partition(":")
     if name in BUILT_IN:
         return BUILT_IN[name]()
@@ -196,7 +196,7 @@ def _source_of(name: str, made: Callable) -> Path:
 def filter_code(
     names: Iterable[str],  # as in a config
 ) -> dict[str, str]:  # name -> 16 hex digits
-    "What the modules of filters say now: another text is another job"
+    "Read what the modules of filters say now: another text is another job"
     code = {}
     for name in names:
         source = _source_of(name, load_filter(name))
@@ -208,8 +208,8 @@ def drop_reason(
     document: Document,  # one that was cleaned; a filter may change its text
     filters: Iterable[Callable[[Document], str | None]],  # as from `load_filter`
 ) -> str | None:
-    """The reason of the first filter that objects; raises `GpubError` for one that fails, or says
-    something else than a reason"""
+    """Find the reason of the first filter that objects; raises `GpubError` for one that fails, or
+    says something else than a reason"""
     for objects in filters:
         try:
             why = objects(document)

@@ -47,7 +47,7 @@ def inputs(
     # very same ones
     exact: bool = False,
 ) -> dict[str, list]:  # source -> list of [name, bytes, ...], or the parts of a dataset's name
-    "What goes in"
+    "Describe what goes in"
     out = {}
     for s in cfg.parsed:
         if s.hub:
@@ -74,7 +74,7 @@ def at_commits(
     cfg: PrepConfig,  # its datasets may name a branch, or nothing
     known: dict,  # `inputs` of an earlier start of this job, or nothing
 ) -> PrepConfig:
-    "The same with every dataset at a commit: the one it had when the job began"
+    "Return the same with every dataset at a commit: the one it had when the job began"
 
     def words(s: Source) -> str:
         if not s.hub:
@@ -117,27 +117,27 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        "The work folder"
+        "Return the work folder"
         return self.out / ".work"
 
     @property
     def final(self) -> Path:
-        "The manifest"
+        "Return the file of the manifest"
         return self.out / "manifest.json"
 
     @property
     def store(self) -> Path:
-        "Where the stages lie"
+        "Return the folder where the stages lie"
         return Path(self.asked.store) if self.asked.store else self.folder / "store"
 
     @property
     def plan(self) -> Path:
-        "The file that says what this job is"
+        "Return the file that says what this job is"
         return self.folder / "plan.json"
 
     @cached_property
     def cfg(self) -> PrepConfig:
-        "The config with every dataset at a commit"
+        "Return the config with every dataset at a commit"
         known = {}
         if self.final.exists():
             known = read_json(self.final, "settings")["settings"].get("inputs", {})
@@ -147,7 +147,7 @@ class Job:
 
     @cached_property
     def settings(self) -> dict:
-        "What decides the bytes: for the manifest"
+        "Collect what decides the bytes, for the manifest"
         return self.asked.settings | dict(inputs=inputs(self.cfg))
 
     def check_plan(self):
@@ -161,7 +161,7 @@ class Job:
 
     @cached_property
     def keys(self) -> dict[str, str]:
-        "Source -> the name of its documents in the store: what decided them"
+        "Name each source's documents in the store after what decided them"
         settings = self.asked.settings
         alike = [settings[k] for k in ("rules", "filters", "benchmarks", "chunk_mb")]
         alike += [settings.get("filter_code"), bool(self.asked.near)]
@@ -176,7 +176,8 @@ class Job:
 
     @property
     def tokenizer(self) -> Path:
-        "The folder of the tokenizer: in the store if it is learned, under what it is learned from"
+        """Return the folder of the tokenizer: in the store if it is learned, under what it is
+        learned from"""
         cfg = self.asked
         if cfg.tokenizer:
             return self.folder / "tokenizer"
@@ -187,7 +188,7 @@ class Job:
         self,
         source: str,  # its name
     ) -> list[Path]:
-        "The chunk files of what cleaning let pass, in order"
+        "List the chunk files of what cleaning let pass, in order"
         return chunk_files(self.store / "documents", self.keys[source])
 
 
@@ -235,7 +236,7 @@ def check_free_disk(
 def writing_job(
     out: Path,  # named in the message
 ):
-    "One line for a disk that is full, read-only or gone"
+    "Turn a disk that is full, read-only or gone into one line"
     try:
         yield
     except OSError as e:
@@ -251,7 +252,7 @@ def writing_job(
 def locked(
     job: Job,  # its work folder, and a store of its own
 ):
-    "Nobody else works there; raises `GpubError` naming who does"
+    "Keep everybody else from working there; raises `GpubError` naming who does"
     job.folder.mkdir(parents=True, exist_ok=True)
     with lock_folder(job.folder, job.log):
         if not job.asked.store:
@@ -265,7 +266,7 @@ def locked(
 def bring_back(
     job: Job,  # nothing of it is finished here
 ):
-    """Finished shards of this very job come back from its mirror, without reading a source; damaged
+    """Fetch finished shards of this very job from its mirror, without reading a source; damaged
     ones are said; raises `GpubError` where it holds another job's"""
     mirror = job.asked.mirror
     if not mirror or not Path(mirror, "manifest.json").is_file():

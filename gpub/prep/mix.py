@@ -27,7 +27,7 @@ def mix_key(
     hashes: np.ndarray,  # uint64
     salt: np.uint64 = SALT,  # another one for another use, so that they are independent
 ) -> np.ndarray:
-    "A number per hash, its lot, that has nothing to do with the use of the hash elsewhere"
+    "Compute a number per hash, its lot, that has nothing to do with the use of the hash elsewhere"
     return mix_bits(hashes ^ salt)
 
 
@@ -45,7 +45,8 @@ def find_cutoff(
     pieces: _Pieces,  # gives (lots, sizes) of each chunk, as often as it is called
     quota: int,  # at most the sum of the sizes
 ) -> Cutoff:
-    "Where a quota is reached, in the order of lots; copies share a lot: then the input decides"
+    """Find where a quota is reached, in the order of lots; copies share a lot: then the input
+    decides"""
     bins = np.zeros(1 << 16, np.int64)
     for lots, sizes in pieces():
         np.add.at(bins, lots >> np.uint64(48), sizes)
@@ -70,7 +71,7 @@ def taken_before(
     lots: np.ndarray,  # of its documents
     sizes: np.ndarray,  # of its documents
 ) -> np.ndarray:  # of each document what the quota takes: all, nothing, or a part of one
-    "What a quota takes of a chunk"
+    "Mark what a quota takes of a chunk"
     at = np.arange(len(lots))
     same = lots == cutoff.lot
     earlier = part < cutoff.part or (part == cutoff.part) & (at < cutoff.place)
@@ -84,7 +85,7 @@ def sample_texts(
     paths: list[Path],  # chunk files of documents
     size: int,  # bytes in UTF-8
 ) -> list[str]:  # about so many, all if there are fewer
-    "A random sample of the documents of a source, each text once"
+    "Draw a random sample of the documents of a source, each text once"
 
     def pieces() -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for path in paths:
@@ -109,7 +110,8 @@ def choose_families(
     pieces: _Pieces,  # gives (lots of the families, sizes) of each chunk
     target: int,  # what is wanted, in the unit of the sizes
 ) -> np.ndarray:  # lots, sorted; empty where there are not two families
-    "Families to hold out: by lot, until the target is reached, none larger than it if possible"
+    """Choose families to hold out: by lot, until the target is reached, none larger than it if
+    possible"""
     bins = np.zeros(1 << 16, np.int64)
     for lots, sizes in pieces():
         np.add.at(bins, lots >> np.uint64(48), sizes)
@@ -167,7 +169,7 @@ class EncodedSource:
         self,
         i: int,  # number of the chunk, from 0
     ) -> np.ndarray:
-        "Tokens of each document of a chunk, none of one that was dropped"
+        "Count the tokens of each document of a chunk, none of one that was dropped"
         (lengths,) = load_chunk(self.ids[i], "lengths")
         return np.where(self.drop[i] == 0, lengths, 0)
 
@@ -185,7 +187,7 @@ class EncodedSource:
         return ((self._lots(i)[0], self.kept(i)) for i in range(len(self)))
 
     def validation_hashes(self) -> np.ndarray:
-        "Hashes of the texts that are held out"
+        "Collect the hashes of the texts that are held out"
         in_validation = [np.zeros(0, np.uint64)]
         for i in range(len(self)):
             lots, hashes = self._lots(i)
@@ -197,7 +199,7 @@ class EncodedSource:
         i: int,  # number of the chunk, from 0
         split: str,  # train or val
     ) -> tuple[np.ndarray, np.ndarray]:  # (lots, tokens; none of those that are not here)
-        "The documents of a chunk"
+        "Look up the documents of a chunk that belong to a split"
         lots, hashes = self._lots(i)
         out = np.isin(lots, self.families) | np.isin(hashes, self.copies)
         return mix_key(hashes), np.where(out == (split == "val"), self.kept(i), 0)
@@ -206,7 +208,7 @@ class EncodedSource:
         self,
         split: str,  # train or val
     ) -> int:
-        "How many tokens it has there"
+        "Count the tokens that it has there"
         return sum(int(self.docs(i, split)[1].sum()) for i in range(len(self)))
 
     def cutoff(
@@ -214,7 +216,7 @@ class EncodedSource:
         split: str,  # train or val
         quota: int,  # tokens, at most those of the split
     ) -> Cutoff:
-        "Which documents make `quota` tokens exactly"
+        "Find which documents make `quota` tokens exactly"
         return find_cutoff(lambda: (self.docs(i, split) for i in range(len(self))), quota)
 
     def pick(
@@ -224,7 +226,7 @@ class EncodedSource:
         cutoff: Cutoff | None,  # as from `cutoff`; `None` takes all
         end: int | None,  # id of the end token, put where a document is cut
     ) -> tuple:  # (ids, lengths), names, sizes in bytes
-        "A chunk's documents that belong to the split and lie before the cutoff"
+        "Choose a chunk's documents that belong to the split and lie before the cutoff"
         lots, take = self.docs(i, split)
         (ids,) = load_chunk(self.ids[i], "ids")
         names, sizes = load_chunk(self.documents[i], "name", "sizes")
@@ -271,7 +273,7 @@ def mixture(
     weights: dict[str, float] | None,  # {source: share}, or `None` to take all
     total: int | None = None,  # tokens in all; default: until the first source runs out
 ) -> dict[str, int]:  # {source: tokens}
-    "How many tokens of each source make the mix"
+    "Compute how many tokens of each source make the mix"
     if weights is None:
         return dict(available)
     total = total or min((n / weights[s] for s, n in available.items() if n), default=0)
@@ -303,7 +305,7 @@ def copy_plan(
     weights: dict[str, float] | None,  # {source: share}, or `None` to take all
     total: int | None,  # tokens of the training split; `None`: until the first source runs out
 ) -> tuple[list[Copy], dict]:  # (copies in order, report of the mix)
-    "Everything that has to be copied into shards, in order"
+    "List everything that has to be copied into shards, in order"
     out = []
     report = {s.name: {} for s in sources}
     for split in ("train", "val"):

@@ -102,7 +102,7 @@ class Worker:
         self,
         documents: list[Document],  # cleaned
     ) -> list[list[dict]]:  # of each document a receipt for every item
-        "What stands in documents of the questions that no document may hold"
+        "Find what stands in documents of the questions that no document may hold"
         if not self.bench:
             return [[] for _ in documents]
         matches = self.bench.find_all(d.text for d in documents)
@@ -235,7 +235,7 @@ def ids_path(
     tokenizer: str,  # its fingerprint
     documents: Path,  # the chunk file of the documents
 ) -> Path:
-    "The file with the ids of a chunk's documents"
+    "Return the file with the ids of a chunk's documents"
     return store / f"ids-{tokenizer}" / documents.parent.name / documents.name
 
 
@@ -273,7 +273,7 @@ def encode_parts(
 def read_sources(
     job: Job,  # what to make, and where
 ):
-    "The first stage: every source is read once, and what is kept goes to the store"
+    "Run the first stage: every source is read once, and what is kept goes to the store"
     # of a Hub stream nobody knows
     total = sum(f[1] for s in job.settings["inputs"].values() for f in s if isinstance(f[1], int))
     meter = dict(read=0)
@@ -298,7 +298,7 @@ def read_sources(
 def scan_report(
     job: Job,  # after `read_sources`
 ) -> dict:  # rate per million documents, worst chant, table, sources
-    "What the scan saw in all chunks; raises `GpubError` at the gate"
+    "Add up what the scan saw in all chunks; raises `GpubError` at the gate"
     path = job.folder / "scan.json"
     keys = sorted(job.keys.values())
     if not path.exists() or read_json(path, "asked")["asked"] != keys:
@@ -320,8 +320,8 @@ def scan_report(
 def learn_tokenizer(
     job: Job,  # after `read_sources`
 ) -> tuple:  # (tokenizer, bytes of the sample by source)
-    """The tokenizer asked for, or one trained on random documents of every source, by
-    their weights"""
+    """Load the tokenizer asked for, or train one on random documents of every source, by their
+    weights"""
     path = job.tokenizer
     cfg = job.cfg
     done = path / "sample.json"
@@ -353,7 +353,7 @@ def encode_documents(
     job: Job,  # after `read_sources`
     tok: object,  # from `learn_tokenizer`
 ):
-    "The second stage: text to ids"
+    "Run the second stage: text to ids"
     every = [path for source in job.keys for path in job.documents(source)]
     left = [p for p in every if not ids_path(job.store, tok.fingerprint, p).exists()]
     engine = getattr(tok, "engine", None)
@@ -374,7 +374,7 @@ def encoded_sources(
     job: Job,  # after `encode_documents`
     tok: object,  # from `learn_tokenizer`
 ) -> list[EncodedSource]:
-    "All sources without duplicates, each divided into training and validation"
+    "Open all sources without duplicates, each divided into training and validation"
     sources = []
     for name in job.keys:
         paths = job.documents(name)
@@ -390,7 +390,7 @@ def encoded_sources(
 def write_receipts(
     job: Job,  # after `read_sources`
 ) -> dict[str, int] | None:  # source -> documents; None: nothing was looked for
-    "A line for each benchmark item that was found: document, item and words"
+    "Write a line for each benchmark item that was found: document, item and words"
     if not job.cfg.benchmarks:
         return None
     rows = []
@@ -412,7 +412,7 @@ def write_shards(
     sources: list[EncodedSource],  # from `encoded_sources`
     **extra: object,  # more for the manifest
 ) -> dict:  # the manifest
-    "The last stage: documents are copied into shards, in the order of the mix"
+    "Run the last stage: documents are copied into shards, in the order of the mix"
     order, mixed = copy_plan(sources, job.cfg.weights, job.cfg.tokens)
     if not any(m["train"]["tokens"] for m in mixed.values()):
         gone = {s.name: dict(s.counts.dropped) for s in sources}
@@ -451,8 +451,8 @@ def prepare(
     # gets a line per stage, and the table of the mix
     log: Callable[[str], None] = print,
 ) -> dict:  # the manifest
-    """Raw text to shards, all stages; run again after any interruption to go on, with
-    the same bytes as if nothing had happened"""
+    """Turn raw text into shards, all stages; run again after any interruption it goes on, with the
+    same bytes as if nothing had happened"""
     job = Job(cfg, Path(out), workers, cluster, log)
     with writing_job(job.out):
         if not job.final.exists():
@@ -476,7 +476,7 @@ def prepare(
 def run_stages(
     job: Job,  # nobody else works on it
 ) -> dict:  # the manifest
-    "All stages of a job, from wherever it is"
+    "Run all stages of a job, from wherever it is"
     job.check_plan()
     read_sources(job)
     scan = scan_report(job) if job.cfg.scan else {}
@@ -518,7 +518,7 @@ def looked_for(
 def findings_table(
     manifest: dict,  # of a folder that `prepare` made
 ) -> str:
-    "What was found in each source, and what nobody looked for, as text"
+    "Lay out what was found in each source, and what nobody looked for"
     names = list(manifest["counts"])
     rows = []
     for check, wanted in manifest["looked_for"].items():
@@ -547,7 +547,7 @@ def _finding(manifest: dict, check: str, source: str) -> str:
 def mix_table(
     manifest: dict,  # of a folder that `prepare` made
 ) -> str:  # text
-    "Tokens, share and epochs of each source, as text"
+    "Lay out tokens, share and epochs of each source"
     head = "", "documents", "tokens", "share", "asked", "epochs", "val tokens"
     rows = []
     for s, m in manifest["mix"].items():

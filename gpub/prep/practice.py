@@ -25,7 +25,7 @@ CORPORA = MappingProxyType(dict(edu="edu", math="math", code="python"))  # name 
 def corpus_file(
     name: str,  # of `CORPORA`
 ) -> Path | None:  # None: there is none
-    "Where a corpus lies, in a folder of `$GPUB_DATA` or the cache"
+    "Find a corpus in a folder of `$GPUB_DATA` or in the cache"
     files = [folder / f"{CORPORA[name]}.jsonl.zst" for folder in data_dirs()]
     return next((file for file in files if file.exists()), None)
 
@@ -33,7 +33,7 @@ def corpus_file(
 def stored_documents(
     name: str,  # of `CORPORA`; its file is there
 ) -> Iterator[str]:  # texts
-    "The documents of a corpus, in the order of its file"
+    "Read the documents of a corpus, in the order of its file"
     for chunk in chunks(Source(name=name, path=str(corpus_file(name))), size=1 << 20):
         for block in chunk.blocks:
             yield from (text for text, _, problem in records(block) if not problem)
@@ -43,7 +43,7 @@ def sums_text(
     rng: random.Random,  # decides the numbers
     number: int,  # of the problem
 ) -> str:
-    "A problem with a product and a sum, and its solution"
+    "Make up a problem with a product and a sum, and its solution"
     a = rng.randrange(10 ** rng.randrange(1, 7))
     b = rng.randrange(1, 999)
     return (
@@ -56,7 +56,7 @@ def sums_text(
 def made_up_documents(
     name: str,  # of `CORPORA`
 ) -> Iterator[str]:  # texts
-    "Documents of the same kind without any data"
+    "Make up documents of the same kind without any data"
     rng = random.Random(name)
     if name == "edu":
         for seed in range(99):

@@ -39,7 +39,7 @@ class PrepProgress:
         self,
         share: float,  # of the work, 0 to 1; at 0 and at 1 neither percentage nor ETA
     ) -> str:
-        "How far, how fast, how long"
+        "Say how far it is, how fast it goes and how long it will take"
         seconds = max(time.monotonic() - self.start, 1e-9)
         known = 0 < share < 1
         parts = [f"{self.stage:8} {100 * share:5.1f}%" if known else f"{self.stage:14}"]

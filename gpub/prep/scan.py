@@ -98,8 +98,8 @@ def is_chant(
     text: str,  # a document
     string: str,  # that stands in it
 ) -> bool:
-    """Whether a document says a string again and again: six times, and a hundredth of its words; a
-    page that mentions a class or a website by that name does not"""
+    """Tell whether a document says a string again and again: six times, and a hundredth of its
+    words; a page that mentions a class or a website by that name does not"""
     n = text.count(string)
     return n >= BURST and n >= CHANT * len(text.split())
 
@@ -195,7 +195,7 @@ def word_at(
     data: bytes,  # a document
     start: int,  # from `word_hashes`
 ) -> str:  # text, 60 bytes at most
-    "The word that begins at this byte"
+    "Read the word that begins at this byte"
     return _WORD.match(data, start, start + 60).group().decode("utf-8", "replace")
 
 
@@ -249,7 +249,7 @@ class Scan:
         concentrated: float = 0.9,  # at least this share of those is in this source
         least: int = 2,  # in at least so many documents
     ) -> list:  # of (word, documents, occurrences per bursty document), most bursty first
-        "Rare, bursty, concentrated: the words of a source to look at"
+        "Find the words of a source to look at: rare, bursty, concentrated"
         total = sum(f.docs for f in self.sources.values())
         rows = []
         words = sorted(self.sources[source].bursts.items())
@@ -269,7 +269,7 @@ class Scan:
         source: str,  # its name
         top: int = DISCOVERIES,  # as many words at most
     ) -> list[dict]:
-        "The `attractors` of a source, each with what stands around it in the first document"
+        "List the `attractors` of a source, each with what stands around it in the first document"
         return [
             dict(
                 word=w,
@@ -281,17 +281,18 @@ class Scan:
         ]
 
     def rate(self) -> float:  # per million documents
-        "Documents that chant a known attractor, each counted once for it, per million documents"
+        """Count documents that chant a known attractor, each counted once for it, per million
+        documents"""
         hits = sum(sum(f.chants.values()) for f in self.sources.values())
         return 1e6 * hits / max(1, sum(f.docs for f in self.sources.values()))
 
     def worst(self) -> tuple | None:  # (documents, string, source)
-        "The most frequent chant"
+        "Find the most frequent chant"
         rows = ((n, w, s) for s, f in self.sources.items() for w, n in (+f.chants).items())
         return max(rows, default=None)
 
     def to_dict(self) -> dict:
-        "Everything found, by source, as plain values"
+        "Return everything found, by source, as plain values"
         return {
             s: dict(
                 docs=f.docs,
@@ -307,7 +308,7 @@ class Scan:
         self,
         top: int = 5,  # of each source
     ) -> str:  # empty where there is nothing
-        "The words that no list has, for people to look at"
+        "Lay out the words that no list has, for people to look at"
         rows = [
             [d["word"], s, f"{d['documents']:,}", f"{d['times']:,.0f}", d["example"]]
             for s in self.sources
@@ -317,7 +318,7 @@ class Scan:
         return str(Table(head, rows, align="llrrl")) if rows else ""
 
     def table(self) -> str:
-        "The blog's table: documents per string and source"
+        "Lay out the blog's table: documents per string and source"
         hits = [f.known for f in self.sources.values()]
         total = sum(hits, Counter())
         rows = [["documents", *(f"{f.docs:,}" for f in self.sources.values())]]

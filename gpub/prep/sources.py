@@ -49,7 +49,7 @@ class Hub(Config):
 
     @property
     def is_pinned(self) -> bool:
-        "Whether the revision is a commit, which names the same files for ever"
+        "Tell whether the revision is a commit, which names the same files for ever"
         return bool(re.fullmatch("[0-9a-f]{40}", self.revision or ""))
 
 
@@ -85,7 +85,7 @@ NAMED = {
 def is_remote(
     path: object,  # as a source names it
 ) -> bool:
-    "Whether files lie where fsspec reads: s3://, gs://, hf://, https://"
+    "Tell whether files lie where fsspec reads: s3://, gs://, hf://, https://"
     return "://" in str(path)
 
 
@@ -111,7 +111,7 @@ class Source(Config):
         cls,
         spec: str,  # name=PATH[#column][:weight]; a path that is there may hold a # of its own
     ) -> "Source":
-        "The source a command line means; raises `GpubError` with the grammar"
+        "Read the source a command line means; raises `GpubError` with the grammar"
         name, _, rest = spec.partition("=")
         path, colon, last = rest.rpartition(":")
         try:
@@ -132,7 +132,7 @@ class Source(Config):
 
     @property
     def hub(self) -> Hub | None:
-        "The `Hub` dataset this source means, or `None` for files"
+        "Read which `Hub` dataset this source means; `None` for files"
         if is_remote(self.path):
             return None
         name, config, revision = [*self.path.split("@", 2), "", ""][:3]
@@ -150,7 +150,7 @@ class Source(Config):
 
     @property
     def spec(self) -> str:
-        "The words that `parse` reads it from"
+        "Write the words that `parse` reads it from"
         column = f"#{self.column}" if self.column != "text" else ""
         weight = f":{self.weight!r}" if self.weight else ""
         return f"{self.name}={self.path}{column}{weight}"
@@ -159,7 +159,7 @@ class Source(Config):
         self,
         revision: str,  # a commit
     ) -> "Source":
-        "The same dataset as it was then"
+        "Return the same dataset as it was then"
         name, config, _ = [*self.path.split("@", 2), "", ""][:3]
         return replace(self, path=f"{name}@{config}@{revision}")
 
@@ -171,7 +171,7 @@ PACKED = {".gz": "gzip", ".zst": "zstd"}
 def kind_of(
     path: str | Path,  # only its name is looked at
 ) -> tuple:  # (one of KINDS, codec or `None`), or `None` when it is not ours
-    "Which reader and which decompressor a file name asks for"
+    "Choose the reader and the decompressor that a file name asks for"
     stem, ext = os.path.splitext(str(path).lower())
     codec = PACKED.get(ext)
     if codec:
@@ -216,7 +216,7 @@ def _found_remote(path: str) -> list:
 def file_version(
     file: Any,  # as from `find_files`
 ) -> list:  # its whole name, bytes, and what changes with its content
-    "What tells that a file is the one that was read"
+    "Note what tells that a file is the one that was read"
     stat = file.stat()
     if is_remote(file):
         return [str(file), stat.st_size, file.fs.ukey(file.path)]
@@ -234,8 +234,8 @@ def find_files(
     path: str,  # a file, a folder or a glob (** for any depth)
     log: Callable = print,  # told of duplicated file names
 ) -> list:  # of Path
-    """The files a path means, sorted; raises `GpubError` when there is none, or something there may
-    not be read"""
+    """Find the files a path means, sorted; raises `GpubError` when there is none, or something
+    there may not be read"""
     if is_remote(path):
         if files := _found_remote(path):
             return files
@@ -298,7 +298,8 @@ def read_pieces(
     size: int = BLOCK,  # bytes at a time
     meter: dict | None = None,  # dict: its 'read' goes up by the bytes of the file that were read
 ) -> Iterator[bytes]:
-    "The decompressed content in pieces; raises `GpubError` when it is cut off or no such format"
+    """Yield the decompressed content in pieces; raises `GpubError` when it is cut off or no such
+    format"""
     import pyarrow as pa
 
     done = at = 0
@@ -374,7 +375,8 @@ def whole_chars(
 def from_utf16(
     pieces: Iterable[bytes],  # iterable of bytes
 ) -> Iterator[bytes]:
-    "The same content as UTF-8 if it begins with a UTF-16 byte order mark, else unchanged"
+    """Convert content that begins with a UTF-16 byte order mark to UTF-8; other content stays as it
+    is"""
     decoder = None
     for i, b in enumerate(pieces):
         if i == 0 and b[:2] in (b"\xff\xfe", b"\xfe\xff"):
@@ -385,8 +387,8 @@ def from_utf16(
 def cut_text(
     pieces: Iterable[bytes],  # iterable of bytes
 ) -> Iterator[bytes]:
-    """Blocks of plain text, cut at the last blank line, else line, else space, else before a UTF-8
-    character"""
+    """Cut plain text into blocks, at the last blank line, else line, else space, else before a
+    UTF-8 character"""
     held = b""
     for b in pieces:  # what is held is cut only when more follows
         if held:
@@ -408,7 +410,7 @@ def file_blocks(
     meter: dict | None = None,
     size: int = BLOCK,  # bytes read at a time
 ) -> Iterator[RecordBlock]:
-    "All of a file as `RecordBlock`s"
+    "Read all of a file as `RecordBlock`s"
     kind, codec = kind_of(path)
     name = str(path)
     if kind == ".parquet":
@@ -433,7 +435,7 @@ ABOUT = {
 def columns_about(
     names: list[str],  # of the columns there are
 ) -> dict[str, str]:  # field of a `Document` -> column
-    "Which columns say something about the text"
+    "Find the columns that say something about the text"
     first = {field: [n for n in known if n in names] for field, known in ABOUT.items()}
     return {field: columns[0] for field, columns in first.items() if columns}
 
@@ -446,7 +448,8 @@ def to_arrow(
     texts: object,  # a list of str, or an Arrow column of them
     about: dict | None = None,  # field of a `Document` -> list or Arrow column of as many
 ) -> bytes:
-    "Texts as one Arrow record batch, which holds every string as it is and crosses processes"
+    """Pack texts into one Arrow record batch, which holds every string as it is and crosses
+    processes"""
     import pyarrow as pa
 
     columns = {"text": texts} | (about or {})
@@ -484,7 +487,8 @@ def table_blocks(
     path: str,  # where it is from
     name: str,  # of the column that holds the text
 ) -> Iterator[RecordBlock]:
-    "Rows of a table as blocks; a cell over the limit becomes a block of its own, its beginning"
+    """Cut the rows of a table into blocks; a cell over the limit becomes a block of its own, its
+    beginning"""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -518,7 +522,7 @@ def rows_at_once(
     group: object,  # what the metadata of a Parquet file say about some of its rows
     column: int,  # which of its columns
 ) -> int:
-    "How many rows of a Parquet file make a block, by their size on average"
+    "Choose how many rows of a Parquet file make a block, by their size on average"
     size = group.column(column).total_uncompressed_size / max(1, group.num_rows)
     return int(min(ROWS, max(1, 2 * BLOCK // max(1, size))))
 
@@ -528,7 +532,7 @@ def parquet_blocks(
     column: str,  # where its text is
     meter: dict | None = None,  # as for `read_pieces`; a row counts as its share of the file
 ):
-    "The text column of a Parquet file, 500 rows at a time, fewer where they are large"
+    "Read the text column of a Parquet file, 500 rows at a time, fewer where they are large"
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -559,7 +563,7 @@ def parquet_blocks(
 def decode(
     data: bytes,  # in whatever codec
 ) -> tuple:  # (text, name of the repair or `None`)
-    "Bytes to text: UTF-8, and a line that is not: cp1252, with U+FFFD for what that lacks"
+    "Decode bytes: UTF-8, and a line that is not: cp1252, with U+FFFD for what that lacks"
     try:
         return data.decode(), None
     except UnicodeDecodeError:
@@ -576,8 +580,8 @@ def cut_pieces(
     text: str,  # of any length
     size: int = PIECE,  # characters, at most
 ) -> list:
-    """A long plain text as documents of at most `size` characters, cut at blank lines, else lines,
-    else spaces"""
+    """Cut a long plain text into documents of at most `size` characters, at blank lines, else
+    lines, else spaces"""
     out = []
     at = 0
     while len(text) - at > size:
@@ -597,8 +601,8 @@ def cut_pieces(
 def family_of(
     about: dict,  # field of a `Document` -> what the source says
 ) -> str:
-    """What a text is a piece of: a book or repository by name, a site, a document whose id ends in
-    the number of the piece"""
+    """Name what a text is a piece of: a book or repository by name, a site, a document whose id
+    ends in the number of the piece"""
     if family := about.get("family"):
         return family
     if url := about.get("url"):
@@ -611,7 +615,7 @@ def described(
     about: dict,  # field of a `Document` -> what the source says; only texts count
     repair: str | None = None,  # what reading it has repaired
 ) -> Document:
-    "A text with what is known about it"
+    "Join a text with what is known about it"
     fields = {k: v for k, v in about.items() if isinstance(v, str)}
     return Document(text, **fields | dict(family=family_of(fields)), repair=repair)
 
@@ -620,7 +624,7 @@ def parse_line(
     line: bytes,  # of a .jsonl file
     column: str,  # the key whose value is the text
 ) -> Document:
-    "The text of a JSON line, or the line with its problem"
+    "Read the text of a JSON line, or note its problem"
     fix = None
     try:
         row = json.loads(line)
@@ -657,7 +661,7 @@ def _rows(block: RecordBlock) -> Iterator[Document]:
 def documents(
     block: RecordBlock,  # of any kind
 ) -> Iterator[Document]:
-    "Every record of a block, one that holds no text with the reason"
+    "Yield every record of a block, one that holds no text with the reason"
     if block.kind == "text":
         text, fix = decode(block.data)
         family = Path(block.file).name
@@ -675,7 +679,7 @@ def documents(
 def records(
     block: RecordBlock,  # of any kind
 ) -> Iterator[tuple]:  # (text, repair or `None`, problem or `None`)
-    "The texts of a block, for who does not ask where they are from"
+    "Yield the texts of a block, for who does not ask where they are from"
     for d in documents(block):
         yield d.text, d.repair, d.problem
 
@@ -688,8 +692,8 @@ def fetch_blob(
     blob_id: str,
     backoff: Backoff | None = None,  # `gpub.data.network.Backoff`; default: `PATIENT`
 ) -> str | None:  # str, or `None` when the archive lacks it, or what it has is damaged
-    """The source file behind a row of python-edu; raises `GpubError` when the archive stays out of
-    reach"""
+    """Fetch the source file behind a row of python-edu; raises `GpubError` when the archive stays
+    out of reach"""
     base = os.environ.get("GPUB_BLOBS") or ARCHIVE
     backoff = backoff or PATIENT
 
@@ -723,7 +727,7 @@ def _local_copy(hub: Hub) -> Path | None:
 def pinned(
     hub: Hub,  # of any revision, or of none
 ) -> Hub:
-    "The dataset at the commit that its revision means now; one in `$GPUB_HUB` has none"
+    "Look up the commit that a dataset's revision means now; one in `$GPUB_HUB` has none"
     if hub.is_pinned or _local_copy(hub):
         return hub
     import huggingface_hub
@@ -746,7 +750,7 @@ def open_hub(
     tasks: int = 1,  # of so many
     backoff: Backoff | None = None,  # `gpub.data.network.Backoff`; default: `PATIENT`
 ) -> Any:  # an iterable of the `datasets` library, with only the text's column
-    "The dataset as a stream, this reader's part of it"
+    "Open the dataset as a stream, this reader's part of it"
     from datasets import load_dataset_builder
     from datasets.distributed import split_dataset_by_node
 
@@ -866,7 +870,7 @@ class Chunk:
 
     @property
     def size(self) -> int:
-        "Bytes of input"
+        "Add up the bytes of input"
         return sum(len(b.data) for b in self.blocks)
 
 
@@ -884,14 +888,14 @@ class Reading:
 
     @property
     def first(self) -> int:
-        "The number of its first chunk"
+        "Return the number of its first chunk"
         return TASK_CHUNKS * self.task
 
     def files(
         self,
         paths: list,  # all files of the source, in order
     ) -> list:
-        "Those that it reads, side by side in the order, of about the same size together"
+        "Choose those that it reads, side by side in the order, of about the same size together"
         if self.tasks == 1:
             return paths
         sizes = [f.stat().st_size for f in paths]

@@ -44,7 +44,7 @@ def chunk_path(
     source: str,  # its name
     n: int,  # number of the chunk, from 0
 ) -> Path:
-    "The file that a stage made of a source's chunk"
+    "Return the file that a stage made of a source's chunk"
     return Path(folder) / source / f"{n:06d}.arrow"
 
 
@@ -52,7 +52,7 @@ def chunk_files(
     folder: str | Path,  # of a stage
     source: str,  # its name
 ) -> list[Path]:  # in the order of the input
-    "All files that a stage made of a source"
+    "List all files that a stage made of a source"
     paths = chunk_path(folder, source, 0).parent.glob("*.arrow")
     return sorted(paths, key=lambda path: int(path.stem))
 
@@ -159,7 +159,7 @@ def load_chunk(
 def hashes_of(
     raw: Sequence[bytes],  # any
 ) -> np.ndarray:  # uint64
-    "A 64-bit hash of each"
+    "Hash each to 64 bits"
     import xxhash
 
     return np.fromiter(map(xxhash.xxh3_64_intdigest, raw), np.uint64, len(raw))
@@ -168,7 +168,8 @@ def hashes_of(
 def document_columns(
     documents: Sequence[Document],  # that are kept
 ) -> dict:  # for `save_chunk`
-    "Documents as columns, with the hash of each text and of its family, and its size in UTF-8"
+    """Lay documents out as columns, with the hash of each text and of its family, and its size in
+    UTF-8"""
     raw = [utf8(d.text) for d in documents]
     texts = {
         name: [getattr(d, name) for d in documents]

@@ -103,8 +103,7 @@ SHOWN = {  # lesson -> places: a notebook with a heading, or a test
 
 
 def link_to(target: str) -> str:  # markdown
-    """A place as a link from this chapter's folder; a test, which is no page, as its
-    name"""
+    "Turn a place into a link from this chapter's folder; a test, which is no page, into its name"
     if "::" in target:
         return f"`{target}`"
     path, heading = target.split("#")
@@ -126,7 +125,7 @@ def lesson_table(
     lessons: Sequence[dict],  # as in data/published/lessons.json
     shown: Mapping[int, list[str]] = SHOWN,  # number -> places
 ) -> Table:
-    "Every lesson with the places that demonstrate it, or `not yet`"
+    "List every lesson with the places that demonstrate it, or `not yet`"
     rows = [
         [
             l["n"],
@@ -144,7 +143,7 @@ def colab_bill(
     rows: Sequence[dict],
     units_per_hour: float,  # compute units
 ) -> dict:  # hours and units, as stated and as computed, and the share wasted
-    "Season 1's bill, added up again"
+    "Add up season 1's bill again"
     out = {}
     for kind in ("hours_stated", "hours_computed"):
         hours = sum(r[kind] for r in rows)

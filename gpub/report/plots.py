@@ -22,8 +22,8 @@ def smooth(
     values: Sequence[float],  # those that are not finite are passed over
     width: int | None = None,  # points to either side; default: a fortieth of all
 ) -> np.ndarray:  # of the same length
-    """A centred moving average; near the start, where a loss falls fast, the window shrinks on both
-    sides, near the end on the right only"""
+    """Compute a centred moving average; near the start, where a loss falls fast, the window shrinks
+    on both sides, near the end on the right only"""
     v = np.asarray(values, dtype=float)
     n = len(v)
     i = np.arange(n)
@@ -145,7 +145,7 @@ def plot_loss(
     size: tuple[float, float] = (9, 4.6),  # inches
     unit: str = "nats/char",  # of the loss
 ) -> Any:  # matplotlib Figure
-    "Training and validation loss over the lines that give them a meaning"
+    "Draw training and validation loss over the lines that give them a meaning"
     import matplotlib.pyplot as plt
 
     refs = refs or {}
@@ -200,7 +200,7 @@ def plot_runs(
     y: Literal["val_loss", "val_bpb"] = "val_loss",  # bits per byte where tokens differ
     size: tuple[float, float] = (8, 4.4),  # inches
 ) -> Any:  # matplotlib Figure
-    "Validation of several runs over one axis; raises `GpubError` for a run that has none"
+    "Draw the validation of several runs over one axis; raises `GpubError` for a run that has none"
     import matplotlib.pyplot as plt
 
     fig, ax = plt.subplots(figsize=size, facecolor=COLOURS["page"])

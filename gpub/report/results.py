@@ -46,19 +46,20 @@ class Results:
         x: str = "step",  # or tokens, seconds, usd
         size: tuple[float, float] = (6.4, 3.8),  # inches
     ):  # matplotlib Figure
-        "The loss between its reference lines"
+        "Draw the loss between its reference lines"
         return plot_loss(self.rows, self.refs, x, size, self.unit)
 
     def stages(self) -> Table:
-        "`stage_table` of this run"
+        "Describe the stages of this run, as `stage_table` does"
         return stage_table(self.rows, self.refs, self.config)
 
     def milestones(self) -> Table:
-        "`milestone_table` of the samples it wrote on its way"
+        "List the samples it wrote on its way, as `milestone_table` does"
         return milestone_table(sample_table(self.path))
 
     def receipt(self) -> Table:
-        "`bill_table` of this run; raises `GpubError` before it is finished"
+        """Add up the bill of this run, as `bill_table` does; raises `GpubError` before it is
+        finished"""
         return bill_table([self])
 
     def _repr_markdown_(self) -> str:
@@ -84,8 +85,8 @@ class Results:
         self,
         folder: str | Path | None = None,  # default: the run folder
     ) -> list[Path]:  # written
-        """The curves as PNG and SVG over steps, tokens, seconds and dollars, and
-        report.html beside the log"""
+        """Write the curves as PNG and SVG over steps, tokens, seconds and dollars, and report.html
+        beside the log"""
         out = Path(folder or self.path)
         out.mkdir(parents=True, exist_ok=True)
         paths = [write_report(self.path)]
@@ -113,8 +114,8 @@ def compare_runs(
     refs: bool = True,  # reference lines of the first run; only for a loss
     size: tuple[float, float] = (6.4, 3.6),  # inches
 ):  # matplotlib Figure
-    """Validation of several runs over one axis; raises `GpubError` for units that
-    cannot share one"""
+    """Draw the validation of several runs over one axis; raises `GpubError` for units that cannot
+    share one"""
     import matplotlib.pyplot as plt
 
     runs = [r if isinstance(r, Results) else Results(r) for r in runs]
@@ -178,7 +179,7 @@ def describe_stage(
     rates: Sequence[float] = (),  # learning rates logged in it
     refs: Mapping[str, float] = {},  # name -> loss
 ) -> str:  # a sentence
-    "A stage in words: what was passed, at what pace, under which learning rate"
+    "Describe a stage in words: what was passed, at what pace, under which learning rate"
     passed = [k for k, v in sorted(refs.items(), key=lambda kv: -kv[1]) if after <= v < before]
     words = [f"passed {', '.join(passed)}"] if passed else []
     if not tokens:
@@ -213,8 +214,8 @@ def stage_table(
     refs: Mapping[str, float] = {},  # name -> loss
     config: Mapping = {},  # for the tokens of an epoch
 ) -> Table:
-    """The run cut at its validations; the words speak of the validation loss, where
-    there is none of the smoothed training loss"""
+    """Cut the run at its validations; the words speak of the validation loss, where there is none
+    of the smoothed training loss"""
     at = dict(zip(*_line(rows, "step")))
     ends = [r for r in rows if r.get("val_loss") is not None] or rows[-1:]
 
@@ -275,8 +276,7 @@ def replay_prompts(
     device: str = "auto",  # CUDA where it is, else MPS, else the CPU
     **sampling: object,
 ) -> list[dict]:  # rows as `sample_table` has them
-    """What each checkpoint of a run makes of pinned prompts; raises `GpubError` when
-    there is none"""
+    "Let each checkpoint of a run continue pinned prompts; raises `GpubError` when there is none"
     prompts = [prompts] if isinstance(prompts, str) else list(prompts)
     kept = sorted(kept_steps(run)) if steps is None else list(steps)
     if not kept:
@@ -299,8 +299,8 @@ def milestone_table(
     known: set[str] | None = None,  # words that exist, for the share of them
     width: int = 200,  # characters shown
 ) -> Table:
-    """Samples, prompt by prompt, in the order of the run; prompts and seeds are in the
-    title, several prompts before their texts too"""
+    """List samples, prompt by prompt, in the order of the run; prompts and seeds are in the title,
+    several prompts before their texts too"""
 
     def code(text: str) -> str:
         return "`" + text.replace("`", "'").replace("\n", " ⏎ ") + "`"
@@ -326,7 +326,7 @@ def milestone_table(
 def words_of(
     text: str,  # words are of a to z, perhaps with an apostrophe inside
 ) -> list[str]:
-    "The words of a text, in lower case"
+    "List the words of a text, in lower case"
     return re.findall(r"[a-z]+(?:'[a-z]+)?", text.lower())
 
 
@@ -342,7 +342,7 @@ def known_share(
 def bill_table(
     runs: Sequence[Results],  # finished
 ) -> Table:
-    "What runs cost, in time and money, and per million tokens"
+    "List what runs cost, in time and money, and per million tokens"
     rows = []
     for r in runs:
         if not (b := r.bill):

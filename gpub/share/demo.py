@@ -45,7 +45,7 @@ def quantise(
 def rounded(
     model: GPT,  # is left as it is
 ) -> GPT:  # another `GPT`; its matrices are what 8 bits a weight leave of them
-    "The model as the page computes it"
+    "Round the weights of a model to what the page computes with"
     model = copy.deepcopy(model).float().cpu()
     with torch.no_grad():
         for p in model.parameters():
@@ -59,7 +59,7 @@ def pack_weights(
     model: nn.Module,  # a `GPT`, or one with the same names; a tied head is written once
     skip: tuple[str, ...] = (),  # what the names of tensors that are left out begin with
 ):  # ([name, rows, columns] of every tensor, columns 0 for vectors; how many 32-bit numbers; bytes)
-    "All weights in one block of bytes, matrices at 8 bits"
+    "Pack all weights into one block of bytes, matrices at 8 bits"
     names = []
     floats = []
     ints = []
@@ -81,7 +81,8 @@ def fill_page(
     facts: dict | None = None,  # what the script reads: shape, characters, list of tensors
     block: bytes = b"",  # from `pack_weights`
 ) -> str:
-    "The page of a model, which talks if the facts have a chat; without arguments the program alone"
+    """Fill in the page of a model, which talks if the facts have a chat; without arguments the
+    program alone"""
     weights = base64.b64encode(block).decode()
     page = "talk" if facts and "chat" in facts else "demo"
     return render_template(
@@ -98,7 +99,7 @@ def page_shape(
     run: Path | str,  # a run folder
     limit_mb: float = 16.0,  # the largest page, in MB (1e6 bytes)
 ):  # (its `GPTConfig`, its `CharTokenizer`, its config.json)
-    "What a page would hold; raises `GpubError` for a run that no page can hold"
+    "Count what a page would hold; raises `GpubError` for a run that no page can hold"
     if not Path(run, "config.json").is_file():
         raise GpubError(
             f"{run} is not a run folder: it has no config.json; train one with gpub train "
@@ -168,8 +169,8 @@ def write_page(
     title: str | None = None,
     limit_mb: float = 16.0,  # the largest page, in MB (1e6 bytes)
 ) -> Path:  # path of the file
-    """One self-contained HTML file in which a trained model writes, with its chances and attention,
-    or talks if it has learned to; raises `GpubError` for what cannot be one"""
+    """Write one self-contained HTML file in which a trained model writes, with its chances and
+    attention, or talks if it has learned to; raises `GpubError` for what cannot be one"""
     cfg, tok, config = page_shape(run, limit_mb)
     chat = _chat_of_page(config, tok)
     saved = load_checkpoint(run, step, optimizer=False)
@@ -212,7 +213,8 @@ def odds(
     model: nn.Module,  # ids (b, t) -> logits (b, t, v)
     ids: Sequence[int],  # a text, a list of ids
 ):  # (len(ids) - 1, v) float32 probabilities: row i is what was expected where ids[i + 1] stands
-    "How likely the model thought every token, given at most the last `context_length` before it"
+    """Compute how likely the model thought every token, given at most the last `context_length`
+    before it"""
     device = next(model.parameters()).device
     context_length = model.cfg.context_length
     ids_t = torch.tensor(ids, dtype=torch.int64, device=device)
@@ -258,14 +260,14 @@ def continue_with_choices(
 def surprise(
     chance: float | None,  # that the model gave to a token; None for the very first
 ) -> float:  # 0 (certain) to 1 (8 bits and more)
-    "How surprising a token of this chance was"
+    "Compute how surprising a token of this chance was"
     return 0.0 if chance is None else min(1.0, -np.log2(max(chance, 1e-9)) / 8)
 
 
 def as_html(
     w: Written,  # from `continue_with_choices`
 ) -> str:  # HTML
-    "The text, shaded by surprise; a token pointed at, or clicked, tells its chance and its rivals"
+    "Shade the text by surprise; a token pointed at, or clicked, tells its chance and its rivals"
 
     def show(piece: str) -> str:
         return piece if piece.strip() == piece and piece.isprintable() else repr(piece)[1:-1]
@@ -288,7 +290,7 @@ def as_picture(
     told: Sequence[Written],  # list of `Written`
     columns: int = 52,  # characters in a line
 ):  # matplotlib Figure
-    "The texts under each other, shaded by surprise"
+    "Draw the texts under each other, shaded by surprise"
     import matplotlib.pyplot as plt
 
     cells = [(k, *cell) for k, w in enumerate(told) for cell in _layout(w, columns)]
@@ -339,7 +341,7 @@ def _layout(w: Written, columns: int) -> Iterator[tuple[int, int, str, float, bo
 def checkpoint_list(
     runs: Path | str | Sequence[Path | str],  # run folders, or one
 ) -> dict[str, tuple[Path, int]]:  # name -> (run, step), oldest first
-    "Every checkpoint there is to choose from; raises `GpubError` for a folder without any"
+    "List every checkpoint there is to choose from; raises `GpubError` for a folder without any"
     out = {}
     for run in map(Path, [runs] if isinstance(runs, (str, Path)) else runs):
         steps = kept_steps(run)
@@ -383,8 +385,8 @@ def playground(
     runs: Path | str | Sequence[Path | str],  # run folders, or one
     device: str = "cpu",  # small models are at home there
 ):  # an ipywidgets box; the last expression of a cell shows it
-    """Checkpoints side by side: same prompt, same seed; a token pointed at tells its chance and its
-    rivals. Needs `pip install gpub[demo]`"""
+    """Show checkpoints side by side: same prompt, same seed; a token pointed at tells its chance
+    and its rivals. Needs `pip install gpub[demo]`"""
     try:
         import ipywidgets as W
     except ImportError:

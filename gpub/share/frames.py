@@ -166,7 +166,7 @@ def previous_letter_weights(
     model: nn.Module,  # a `GPT`, or one with the same names
     ids: Sequence[int],  # a text, at least one window of the model long
 ) -> list[list[float]]:  # for each layer, for each head
-    "How much every head gives to the token before, in the mean over all windows of a text"
+    "Measure how much every head gives to the token before, in the mean over all windows of a text"
     context_length = len(model.pos.weight)
     windows = torch.tensor(ids).unfold(0, context_length, context_length)
     return [
@@ -218,8 +218,8 @@ def attention_stepper(
     head: int = 0,  # and its place in the layer, from 0
     step: int = 1,  # how many of the eight steps are shown at first
 ) -> Frame:  # the last expression of a cell shows it
-    """Attention one step at a time, over four letters or in a trained model; every number can be
-    changed. Raises `GpubError` for a model, a text or a head that cannot be shown"""
+    """Show attention one step at a time, over four letters or in a trained model; every number can
+    be changed. Raises `GpubError` for a model, a text or a head that cannot be shown"""
     if not 1 <= step <= _STEPS:
         raise GpubError(f"step {step} is none of the {_STEPS} steps: give 1 to {_STEPS}")
     if model is None:
@@ -279,8 +279,8 @@ def write_training_page(
     text: str = _LINE,  # over which the heads are shown at first
     references: dict[str, float] | None = None,  # dashed lines in the curve: name, loss
 ) -> Path:  # path of the file
-    """One self-contained HTML file with the states of a training, and a slider for the step; raises
-    `GpubError` for a run that has fewer than two checkpoints or is no small GPT"""
+    """Write one self-contained HTML file with the states of a training, and a slider for the step;
+    raises `GpubError` for a run that has fewer than two checkpoints or is no small GPT"""
     cfg, tok, config = page_shape(run)
     steps = sorted(steps or kept_steps(run))
     if len(steps) < 2:
@@ -325,7 +325,7 @@ def training_scrubber(
     file: Path | str,  # a page from `write_training_page`, seen from the notebook
     height: str = "49rem",  # of the frame
 ) -> Frame:  # the last expression of a cell shows it
-    "The page of a training with a slider for the step, in a frame"
+    "Show the page of a training with a slider for the step, in a frame"
     if not Path(file).is_file():
         raise GpubError(
             f"{file} is not there: write it with write_training_page, or, for the course's own "
@@ -337,7 +337,7 @@ def training_scrubber(
 def learning_rate_slider(
     receipt: Path | str,  # data/learning_rates.json, seen from the notebook
 ) -> Frame:  # the last expression of a cell shows it
-    "A slider for the learning rate, with the curve and the text that each rate leads to"
+    "Show a slider for the learning rate, with the curve and the text that each rate leads to"
     receipt = Path(receipt)
     if not receipt.is_file():
         raise GpubError(f"{receipt} is not there: python tools/learning_rates.py writes it")

@@ -43,7 +43,7 @@ PROBES = {  # a kind of text -> a piece of it
 def gguf_warning(
     tok: BPETokenizer,  # of the model in the file
 ) -> str:  # one line; empty where llama.cpp gives the ids of training
-    "What goes wrong with text in llama.cpp, decided by the tokenizer's pattern"
+    "Say what goes wrong with text in llama.cpp, decided by the tokenizer's pattern"
     if tok.pattern in LLAMA_CPP:
         return ""
     differs = []
@@ -61,7 +61,7 @@ def neighbours(
     w: torch.Tensor,  # (heads x d, ...) rows of queries or keys in Hugging Face's order
     heads: int,  # of queries or keys, whichever these are
 ) -> torch.Tensor:  # the same rows, each pair side by side
-    "From half-rotation to llama.cpp's order of channels"
+    "Sort channels from half-rotation into llama.cpp's order"
     return w.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
 
 
@@ -100,7 +100,7 @@ GgufNumbers = Literal["f32", "f16", "q8_0"]
 def plain_template(
     tok: BPETokenizer,  # with the marks of a chat
 ) -> str:
-    "The chat template without the tags that tell transformers which tokens are learned"
+    "Strip the chat template of the tags that tell transformers which tokens are learned"
     return re.sub(r"\{%-? *(end)?generation *-?%\}", "", template_for(tok))
 
 
@@ -111,8 +111,8 @@ def write_gguf(
     numbers: GgufNumbers = "f32",  # of the matrices
     chat: bool = False,  # the model talks: its chat template goes along
 ) -> Path:
-    """One file for llama.cpp; raises `GpubError` without the `gguf` package, for a GPT without
-    biases, and for a tokenizer that GGUF has no place for"""
+    """Write one file for llama.cpp; raises `GpubError` without the `gguf` package, for a GPT
+    without biases, and for a tokenizer that GGUF has no place for"""
     try:
         import gguf
     except ImportError:

@@ -96,8 +96,8 @@ def write_weights(
 def read_weights(
     folder: Path | str,  # with safetensors, one or several with their index
 ) -> dict[str, torch.Tensor]:  # name -> tensor
-    """All tensors of a Hugging Face folder; raises `GpubError` for missing or damaged files, and
-    for pickles"""
+    """Read all tensors of a Hugging Face folder; raises `GpubError` for missing or damaged files,
+    and for pickles"""
     folder = Path(folder)
     if (folder / INDEX).is_file():
         try:
@@ -163,8 +163,8 @@ def export_model(
     chat: bool = False,  # the model talks: its chat template goes along
     dtype: WeightDtype = "float32",  # of the numbers in the safetensors
 ) -> Path:  # the folder
-    """A folder that `AutoModelForCausalLM` and `AutoTokenizer` open; raises `GpubError` when model
-    and tokenizer do not belong together"""
+    """Write a folder that `AutoModelForCausalLM` and `AutoTokenizer` open; raises `GpubError` when
+    model and tokenizer do not belong together"""
     refuse_url(folder, "folder")
     folder = Path(folder)
     same_vocab(model.cfg, tok)
@@ -205,7 +205,8 @@ def same_vocab(
     cfg: GPTConfig | LlamaConfig,  # of a model; its `vocab_size` is compared
     tok: Tokenizer | None,  # a tokenizer; None fits all
 ):
-    "Raises `GpubError` when the model knows another number of ids than the tokenizer"
+    """Check that model and tokenizer know the same number of ids; raises `GpubError` where they do
+    not"""
     if tok is not None and cfg.vocab_size != tok.vocab_size:
         raise GpubError(
             f"the model has a vocabulary of {cfg.vocab_size:,}, the tokenizer one of "
@@ -217,7 +218,7 @@ def import_folder(
     folder: Path | str,  # as downloaded from the Hub, or written by `export_model`
     weights_only: bool = False,  # whatever the tokenizer is, it is not read
 ):  # (model in eval mode with fp32 weights, tokenizer or None where there is none)
-    """A model of Hugging Face as one of ours, a GPT-2, a Llama or one of its families; raises
+    """Read a model of Hugging Face as one of ours, a GPT-2, a Llama or one of its families; raises
     `GpubError` naming whatever does not fit"""
     folder = Path(folder)
     if not folder.is_dir():
@@ -259,7 +260,7 @@ def find_folder(
     where: Path | str,  # a folder, or OWNER/NAME of a model on the Hugging Face Hub
     log: Callable[[str], None] = print,  # told what is fetched
 ) -> Path:  # a folder on this machine
-    "Where a model lies; one on the Hub is fetched: its settings, tokenizer and safetensors"
+    "Find where a model lies; one on the Hub is fetched: its settings, tokenizer and safetensors"
     name = str(where)
     if Path(where).exists() or not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name):
         return Path(where)
@@ -283,7 +284,7 @@ def talks_like_ours(
     folder: Path | str,  # of Hugging Face
     tok: Tokenizer,  # its tokenizer
 ) -> bool:
-    "Whether a Hugging Face folder carries the chat template that gpub writes"
+    "Tell whether a Hugging Face folder carries the chat template that gpub writes"
     template = _chat_template(Path(folder))
     try:
         return template is not None and template == template_for(tok)
@@ -389,7 +390,7 @@ class ImportedRun(Run):
 
     @property
     def config(self) -> dict:
-        "What config.json of a run would say"
+        "Return what config.json of a run would say"
         return self._config
 
     def weights_checksum(self) -> str:
@@ -457,8 +458,8 @@ def model_card(
     config: dict,  # the content of its config.json
     facts: CardFacts = CardFacts(),  # of the export
 ) -> str:  # text of README.md
-    """The model card of a run: data, loss, bill and limits; raises `GpubError` naming a file of the
-    run whose values make no sense"""
+    """Write the model card of a run: data, loss, bill and limits; raises `GpubError` naming a file
+    of the run whose values make no sense"""
     run = Path(run)
     c = model.cfg
     architecture = architecture_of(c)
@@ -580,8 +581,8 @@ def export_run(
     dtype: WeightDtype = "float32",  # of the numbers in the safetensors
     license: str = "unknown",  # as the Hub names it, such as mit or apache-2.0
 ) -> Path:  # the folder
-    """A trained run as a Hugging Face folder with its card; raises `GpubError` when the run holds
-    no model or the folder is not empty"""
+    """Write a trained run as a Hugging Face folder with its card; raises `GpubError` when the run
+    holds no model or the folder is not empty"""
     model, tok, config = load_run(run, step, "cpu")
     warning = gguf_warning(tok) if gguf and isinstance(tok, BPETokenizer) else ""
     prompt = config.get("prompt") or ""

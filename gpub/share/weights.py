@@ -235,7 +235,7 @@ SPACES = dict(  # how the tokenizers of Llama 2 write a space
 def to_tokenizer(
     tok: Tokenizer,  # of a model
 ) -> tokenizers.Tokenizer:
-    "A tokenizer as the Rust library runs it"
+    "Convert a tokenizer into one that the Rust library runs"
     if not isinstance(tok, CharTokenizer):
         return tokenizers.Tokenizer.from_str(tok.rust.to_str())
     try:
@@ -257,8 +257,8 @@ def write_tokenizer(
     context_length: int,  # the longest text the model reads
     chat: bool = False,  # the model talks: its chat template goes along
 ):
-    """tokenizer.json and tokenizer_config.json, for `AutoTokenizer`; nothing for a model that was
-    imported without its tokenizer"""
+    """Write tokenizer.json and tokenizer_config.json, for `AutoTokenizer`; nothing for a model that
+    was imported without its tokenizer"""
     if isinstance(tok, IdTokenizer):
         return
     write_atomic(Path(folder) / "tokenizer.json", to_tokenizer(tok).to_str(pretty=True))
@@ -286,8 +286,8 @@ def write_tokenizer(
 def read_tokenizer(
     folder: Path | str,  # with tokenizer.json, or vocab.json and merges.txt
 ) -> Tokenizer | None:  # None where there is none
-    """The tokenizer of a Hugging Face folder; raises `GpubError` for one of another kind, and for
-    one that does not give every text back"""
+    """Read the tokenizer of a Hugging Face folder; raises `GpubError` for one of another kind, and
+    for one that does not give every text back"""
     folder = Path(folder)
     path = folder / "tokenizer.json"
     if not path.is_file():

@@ -55,7 +55,7 @@ class RunOptions:
     save_every: Count | None = None  # steps; default a tenth of the run
     mirror: str | Path | None = None  # a second folder for everything: another disk, Drive
     # who draws the curves, beside log.jsonl
-    track: Literal["none", "wandb", "trackio", "tensorboard"] = "none"
+    track: Literal["none", "wandb"] = "none"
     # how the processes of torchrun share the model
     parallel: Literal["ddp", "fsdp", "hsdp"] = "ddp"
     # weights to begin with: a run, a folder of Hugging Face, OWNER/NAME on its Hub

@@ -324,7 +324,6 @@ class TrainingRun(ABC, Generic[_Options]):
                 self.out,
                 self.stored_config,
                 self.stored_config["run_id"],
-                self.state.step,
                 self.log,
             )
             closed_at_end.callback(track.close)

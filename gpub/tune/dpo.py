@@ -19,7 +19,7 @@ from torch import Tensor
 from ..chat.conversations import Preference
 from ..chat.template import EncodedChat, chat_marks, encode_chat, encode_text
 from ..core import Config, GpubError, NotNegative
-from ..data.sampler import numbers_of_step
+from ..data.reading_order import numbers_of_step
 from ..data.tokenizer import Tokenizer
 from ..model.gpt import Decoder
 from ..train.memory import Loss

@@ -49,7 +49,7 @@ class TuneOptions(Config, ABC):
     keep: Count = 3  # checkpoints kept beside the milestones
     mirror: str | None = None  # a second folder for everything: another disk, Drive
     # who draws the curves, beside log.jsonl
-    track: Literal["none", "wandb", "trackio", "tensorboard"] = "none"
+    track: Literal["none", "wandb"] = "none"
     # how the processes of torchrun share the model
     parallel: Literal["ddp", "fsdp", "hsdp"] = "ddp"
     # settings of `train` that may be others than when the run began

@@ -36,7 +36,7 @@ from gpub.chat.sums import (
 )
 from ..chat.template import EncodedChat, chat_marks, decode_chat, encode_chat
 from ..core import Config, GpubError, first_line
-from ..data.sampler import numbers_of_step
+from ..data.reading_order import numbers_of_step
 from ..data.shards import manifest_fingerprint, open_shard, read_manifest
 from ..data.tokenizer import Tokenizer
 from ..files import file_sha256

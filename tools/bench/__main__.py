@@ -15,6 +15,7 @@ BENCHES = {  # name -> (the bench, its table), functions of the module of that n
     "train": ("bench_train_peers", "bench_train_peers_table"),
     "llama": ("bench_llama", "bench_llama_table"),
     "serve": ("bench_serve", "bench_serve_table"),
+    "loader": ("bench_loader", "bench_loader_table"),
     "prep": ("bench_prep", "bench_prep_table"),
     "corpus": ("bench_corpus", "bench_corpus_table"),
     "evals": ("bench_eval", "bench_eval_table"),

@@ -18,11 +18,9 @@ from torch import nn
 from ...core import Config, GpubError
 from ...device import cpu_has_bf16, machine, pick_device, seed_everything, use_threads
 from .race import Clock, Race, machine_line
-from ...model.cpu_layouts import fast_cpu_weights
 from ...model.generate import generate_ids, stream_ids
 from ...model.probes import sample_ids
 from ...model.architectures import build_model, config_of
-from ...model.lean_step import is_small_model
 from ...model.sampling import SamplingConfig
 from ...share.weights import to_config, to_theirs
 from ...table import Table
@@ -43,7 +41,8 @@ def their_model(
 def in_transformers(
     model: nn.Module,  # `GPT` or `Llama`
 ) -> nn.Module:  # their model, with a copy of the same weights; it ends at no token
-    "The same function in another library; raises `GpubError` where transformers is not installed"
+    """Rebuild the same function in another library; raises `GpubError` where transformers is not
+    installed"""
     hf = their_model(model.cfg).to(model.tok.weight).eval()
     hf.load_state_dict(to_theirs(model), strict=False)  # a tied head is no tensor of ours
     hf.generation_config.eos_token_id = None
@@ -57,15 +56,8 @@ def contenders(
     peers: bool = True,  # with transformers
     uncached: bool = True,  # with chapter 1's `sample_ids`
 ) -> dict[str, Callable[[], list[int]]]:
-    "Ways to get the prompt and its favourite tokens"
+    "List ways to get the prompt and its favourite tokens"
     out = {"gpub": lambda: generate_ids(model, prompt, n, temperature=0)}
-    if model.tok.weight.device.type == "cpu" and not is_small_model(model):
-
-        def generate_from_copies() -> list[int]:
-            with fast_cpu_weights(model):
-                return generate_ids(model, prompt, n, temperature=0)
-
-        out["gpub, weights laid out"] = generate_from_copies
     if uncached:
         out["without memory"] = lambda: sample_ids(model, prompt, n, temperature=0)
     if peers:
@@ -83,7 +75,7 @@ def token_times(
     prompt: list[int],  # ids
     n: int,  # tokens to write, the favourite each time
 ) -> list[float]:  # n - 1 seconds
-    "The time of each token"
+    "Time each token of a text"
     clock = Clock(model.tok.weight.device)
     for _ in stream_ids(model, prompt, SamplingConfig(n=n, temperature=0)):
         clock()
@@ -95,7 +87,7 @@ def flatness(
     n: int | None = None,  # tokens; default: to the end of the window
     rounds: int = 3,  # of each token the fastest counts
 ) -> float:  # time of a token in the last quarter of the text, over that in the first
-    "How much dearer a token becomes as the text grows: 1 is flat"
+    "Measure how much dearer a token becomes as the text grows: 1 is flat"
     n = n or model.cfg.context_length - 1
     rows = [token_times(model, [0], n) for _ in range(rounds)]
     best = [min(ts) for ts in zip(*rows)]
@@ -109,8 +101,8 @@ def shortfall(
     ids: Sequence[int],  # a text no longer than its window
     given: int,  # how many of its tokens nobody chose
 ) -> float:  # how far a chosen token's score lies below the best, at most: 0 if all are favourites
-    """How good a greedy text is, judged by a model that reads it at once: rounding may swap tokens
-    whose scores are nearly equal"""
+    """Judge a greedy text by a model that reads it at once: rounding may swap tokens whose scores
+    are nearly equal"""
     ids_t = torch.tensor(ids, device=model.tok.weight.device)
     logits_tv = model(ids_t[None, :-1])[0, given - 1 :].float()
     return float((logits_tv.amax(-1) - logits_tv.gather(1, ids_t[given:, None])[:, 0]).max())
@@ -144,8 +136,8 @@ def generation_speed(
     # called with a line per contender
     log: Callable[[str], object] = lambda text: None,
 ) -> dict:  # plain values
-    """One preset: tokens a second of every contender, their ratios, whether the texts are the same,
-    how far they are from the favourites"""
+    """Race one preset: tokens a second of every contender, their ratios, whether the texts are the
+    same, how far they are from the favourites"""
     d = pick_device(device)
     cfg = config_of(preset)
     seed_everything(0)
@@ -183,7 +175,7 @@ def bench_generate(
     peers: bool = True,  # with transformers
     log: Callable[[str], object] = print,  # called with a line per contender
 ) -> dict:  # plain values
-    "The receipt of `gpub bench generate`"
+    "Measure the receipt of `gpub bench generate`"
     use_threads()
     d = pick_device(device)
     has_bf16 = d.type == "cuda" or (d.type == "cpu" and cpu_has_bf16())
@@ -201,7 +193,7 @@ def bench_generate(
 def bench_generate_table(
     r: dict,  # a receipt of `bench_generate`
 ) -> str:
-    "The receipt in lines"
+    "Lay out the receipt in lines"
     return "\n".join([machine_line(r["machine"]), *map(_speed_table, r["speed"])])
 
 

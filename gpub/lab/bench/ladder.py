@@ -37,7 +37,7 @@ def duel(
     b: Climber,  # the other
     steps: int,  # to count of each
 ) -> tuple[list[float], list[float]]:  # seconds of a's steps, and of b's
-    """Both in turns; on CUDA the first step of a turn fills the queue and does not count; slow
+    """Time both in turns; on CUDA the first step of a turn fills the queue and does not count; slow
     steps are counted up to 10 s"""
     turn = 5 if a.p.device.type == "cuda" and a.run(1)[0] < 0.3 else 1
     times = ([], [])
@@ -53,7 +53,7 @@ def gain_noise(
     off: Sequence[float],  # seconds of the off side, turn by turn
     on: Sequence[float],  # of the on side
 ) -> float | None:  # share of the gain; None: a single turn does not show it
-    "How far the gain may be off: two standard errors of the turns' ratios"
+    "Compute how far the gain may be off: two standard errors of the turns' ratios"
     ratios = [math.log(a / b) for a, b in zip(off, on)]
     if len(ratios) < 2:
         return None
@@ -67,7 +67,8 @@ def compare_rungs(
     steps: int,  # to measure of each
     tolerance: float | None,  # nats; None: the losses are of another recipe
 ) -> dict:  # the numbers of a rung
-    "Off against on: time, memory, and the largest difference between the losses of the first steps"
+    """Compare off with on: time, memory, and the largest difference between the losses of the first
+    steps"""
     for c in (a, b):
         c.run(max(0, PROOF - len(c.losses)))
     times = duel(a, b, steps)
@@ -110,7 +111,7 @@ def not_tried(
     rung: Rung,  # that could be tried
     stack: Mapping[str, object],  # switches: what the rungs so far add up to
 ) -> str | None:
-    "Why a rung cannot be tried here, or need not"
+    "Say why a rung cannot be tried here, or need not"
     lack = rung.lacks and rung.lacks(p)
     if lack:
         return f"not on this machine: {lack}"
@@ -166,8 +167,8 @@ def climb_ladder(
 
 @contextmanager
 def fresh_compiles() -> Iterator[None]:
-    """torch's cache of traced graphs does not know which attention kernel is switched on, so it
-    must not be asked"""
+    """Keep torch from asking its cache of traced graphs, which does not know which attention kernel
+    is switched on"""
     import torch._functorch.config as config
 
     with config.patch(enable_autograd_cache=False):
@@ -178,7 +179,7 @@ def top_rungs(
     p: Place,  # where the ladder stands
     stack: Mapping[str, object],  # all that paid: on a CPU its format and compiler are kept
 ) -> tuple[Rung, Rung]:
-    "The engine with its own settings, against all that paid: what the library leaves lying"
+    "Return the engine with its own settings, and all that paid: what the library leaves lying"
     ours = {**library_defaults(p.device), **p.asked, "attend": "picked"}  # as a run picks it
     if p.device.type == "cpu":
         # `auto` measures a step there, as this ladder did
@@ -226,7 +227,7 @@ class _Climb:
         self.last = 0.0
 
     def ground(self) -> dict:
-        "Where the ladder stands, for the receipt"
+        "Describe where the ladder stands, for the receipt"
         p = self.p
         return dict(
             tokens=p.train.batch_tokens,
@@ -261,8 +262,8 @@ def bench_ladder(
     rungs: Sequence[str] | None = None,  # names; default: all
     log: Callable[[str], object] = print,  # called with a line for each rung
 ) -> dict:  # plain values: the receipt
-    """Every rung off and on, and at the end the library as it comes; raises `GpubError` for a rung
-    that does not exist"""
+    """Measure every rung off and on, and at the end the library as it comes; raises `GpubError` for
+    a rung that does not exist"""
     began = time.perf_counter()
     use_threads()
     d = pick_device(device)
@@ -334,14 +335,14 @@ def _rungs_table(head: Sequence[str], rows: Sequence[Mapping]) -> str:
 def row_line(
     r: Mapping,  # a row of a receipt, as `climb_ladder` makes it
 ) -> str:
-    "A rung in one line"
+    "Describe a rung in one line"
     return _rungs_table([], [r])
 
 
 def ladder_table(
     l: dict,  # a receipt of `bench_ladder`
 ) -> str:
-    "The receipt in lines"
+    "Lay out the receipt in lines"
     m = l["machine"]
     best = max(l["matmul_tflops"].values())
     about = f"{l['preset']}, {l['tokens']:,} tokens a step"
@@ -359,8 +360,8 @@ def plot_ladder(
     l: dict,  # a receipt of `bench_ladder`
     size: tuple[float, float] = (6.4, 4.2),  # inches
 ):  # matplotlib Figure
-    """Milliseconds of a step on each rung that could be tried, its off side behind it; what paid in
-    colour"""
+    """Draw the milliseconds of a step on each rung that could be tried, its off side behind it;
+    what paid in colour"""
     import matplotlib.pyplot as plt
 
     rows = [r for r in l["rows"] if "why" not in r][::-1]

@@ -44,7 +44,7 @@ def lacks_format(
     device: torch.device | str,  # asked by its capability on CUDA
     name: str,  # of FORMATS, or fp8
 ) -> str | None:  # why a device cannot multiply in this format
-    "Formats that would be emulated are not measured"
+    "Say why a format is not measured: it would be emulated"
     device = torch.device(device)
     if name == "fp32":
         return None
@@ -64,7 +64,7 @@ def matmul_rate(
     name: str,  # of FORMATS, or fp8
     n: int,  # rows and columns
 ) -> float:  # FLOP/s
-    "What an n x n matmul reaches, on random numbers"
+    "Measure what an n x n matmul reaches, on random numbers"
     gen = torch.Generator(device).manual_seed(0)
     a, b = (torch.randn(n, n, device=device, generator=gen) for _ in range(2))
     flops = 2 * n**3
@@ -86,8 +86,8 @@ def attention_rates(
     shape: Sequence[int] = (16, 32, 8, 2048, 64),
     dtype: torch.dtype = torch.bfloat16,  # of queries, keys and values
 ) -> dict[str, dict]:  # {kernel: dict(ms, tflops, gap) or dict(why)}
-    """Forward and backward of causal attention by each kernel; FLOPs of the half that is seen,
-    backward 2.5 times forward (arXiv:2307.08691)"""
+    """Measure forward and backward of causal attention by each kernel; FLOPs of the half that is
+    seen, backward 2.5 times forward (arXiv:2307.08691)"""
     b, h, g, t, d = shape
     gen = torch.Generator(device).manual_seed(0)
 
@@ -139,7 +139,7 @@ def launch_seconds(
     device: torch.device | str,  # whose smallest kernel
     n: int = 1000,  # launches
 ) -> float:  # seconds of each
-    "What it costs the host to start the smallest kernel"
+    "Measure what it costs the host to start the smallest kernel"
     x = torch.zeros(1, device=device)
     wait = torch.cuda.synchronize if torch.device(device).type == "cuda" else lambda: None
     for _ in range(10):
@@ -156,8 +156,8 @@ def copy_rate(
     device: torch.device | str,  # where to copy
     n: int,  # fp32 numbers: more than the caches hold, to measure memory
 ) -> float:  # bytes/s, read and written
-    """What copying into an array reaches that was written before; the first touch of a fresh one
-    costs page faults, not copying"""
+    """Measure what copying into an array reaches that was written before; the first touch of a
+    fresh one costs page faults, not copying"""
     a = torch.ones(n, device=device)
     b = torch.ones(n, device=device)
     return 8 * n / timed(lambda: b.copy_(a), device)
@@ -202,7 +202,7 @@ def bench_machine(
     # called with a line for each format
     log: Callable[[str], object] = lambda text: None,
 ) -> dict:  # plain values: the receipt
-    "The ceilings of this machine: matmul by format and size, copying, launching, attention"
+    "Measure the ceilings of this machine: matmul by format and size, copying, launching, attention"
     use_threads()
     d = pick_device(device)
     cuda = d.type == "cuda"
@@ -236,14 +236,14 @@ CLOCKS = dict(cuda="CUDA events")  # elsewhere the wall
 def peaks(
     m: dict,  # a receipt of `bench_machine`
 ) -> dict[str, float]:  # {format: FLOP/s}
-    "The best that each format reached"
+    "Find the best that each format reached"
     return {f: 1e12 * max(r.values()) for f, r in m["matmul_tflops"].items()}
 
 
 def machine_table(
     m: dict,  # a receipt of `bench_machine`
 ) -> str:
-    "The receipt in lines"
+    "Lay out the receipt in lines"
     rates = m["matmul_tflops"]
     a = m["attention"]
     sizes = [*next(iter(rates.values()))]

@@ -15,7 +15,8 @@ from ...prep.dedup import SHINGLE
 def datasketch_repeats(
     texts: Sequence[str],  # in their order: the first of a pair stays
 ) -> list[int]:  # places of those that repeat an earlier one
-    "Near duplicates by `datasketch`, fed the same hashed shingles, from a similarity of 0.8 on"
+    """Find near duplicates by `datasketch`, fed the same hashed shingles, from a similarity of 0.8
+    on"""
     from datasketch import MinHash, MinHashLSH
 
     lsh = MinHashLSH(0.8, num_perm=128)

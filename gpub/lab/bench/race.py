@@ -39,7 +39,7 @@ class Clock:
         self.marks.append(time.perf_counter())
 
     def seconds(self) -> list[float]:
-        "Between one mark and the next; the marks are gone"
+        "Return the seconds between one mark and the next; the marks are gone"
         marks = self.marks
         self.marks = []
         if self.device.type != "cuda":
@@ -54,7 +54,7 @@ def timed(
     n: int = 10,  # calls that count
     warmup: int = 2,  # calls before them, which do not
 ) -> float:  # seconds, the fastest: what else the machine does can only slow a call down
-    "How long a call keeps a device busy"
+    "Measure how long a call keeps a device busy"
     for _ in range(warmup):
         f()
     clock = Clock(device)
@@ -77,7 +77,7 @@ def turn_order(
     contenders: Iterable,  # or their names
     n: int,  # number of the round
 ) -> list:
-    "Who goes when: every second round the other way round"
+    "Decide who goes when: every second round the other way round"
     order = [*contenders]
     return order if n % 2 == 0 else order[::-1]
 
@@ -115,7 +115,7 @@ class Race:
         self,
         rounds: int,  # that do not count
     ) -> "Race":  # itself
-        "Rounds whose times are forgotten"
+        "Run rounds whose times are forgotten"
         self.run(rounds)
         self.times = {name: Times() for name in self.contenders}
         return self
@@ -134,7 +134,7 @@ class Race:
         summary: Callable[[list[float]], float] = statistics.median,  # or min, sum
         clock: Literal["wall", "cpu"] = "wall",  # which seconds
     ) -> dict[str, float]:  # name -> seconds
-        "One figure for every contender that had a turn"
+        "Summarize the turns of every contender that had one"
         seconds = {name: getattr(t, clock) for name, t in self.times.items()}
         return {name: summary(s) for name, s in seconds.items() if s}
 
@@ -144,7 +144,7 @@ class Race:
         fast: str,  # another
         clock: Literal["wall", "cpu"] = "wall",  # which seconds
     ) -> float:
-        "How many times as long `slow` takes as `fast`: the median over the rounds"
+        "Compute how many times as long `slow` takes as `fast`: the median over the rounds"
         pairs = zip(getattr(self.times[slow], clock), getattr(self.times[fast], clock))
         return statistics.median(a / b for a, b in pairs)
 
@@ -152,7 +152,7 @@ class Race:
 def machine_line(
     machine: dict,  # as from `device.machine`
 ) -> str:
-    "What a receipt was measured on"
+    "Describe what a receipt was measured on"
     name = machine["gpu"] or machine["cpu"]
     threads = machine["threads"]
     return f"{name}, {threads} thread{'s' * (threads != 1)}, torch {machine['torch']}"

@@ -70,7 +70,7 @@ class RateLine:
         self,
         rate: float,  # of what is varied
     ) -> RatePoint:
-        "The point of this line at a rate"
+        "Return the point of this line at a rate"
         if self.varied == "both":
             return replace(self.base, muon_lr=rate, lr=rate / 2)
         return replace(self.base, **{self.varied: rate})
@@ -83,7 +83,7 @@ def next_rate(
     line: RateLine,  # what is asked
     seen: dict[float, float],  # rate -> loss; a run that diverged is infinite
 ) -> float | None:  # None: the lowest loss lies between two higher ones
-    "The rate that a line needs next"
+    "Choose the rate that a line needs next"
     for rate in (line.centre, line.centre / 2):
         if rate not in seen:
             return rate
@@ -98,12 +98,12 @@ def next_rate(
 def scaled_adamw_rate(
     width: int,  # of a model
 ) -> float:  # peak rate of AdamW
-    "AdamW's rate at a width, one over the root of it: 0.01 at 64"
+    "Compute AdamW's rate at a width, one over the root of it: 0.01 at 64"
     return round(0.01 * (64 / width) ** 0.5, 4)
 
 
 def rate_axes() -> dict[str, list[RateLine]]:  # name -> its lines
-    "What is asked, in the order in which it is run"
+    "List what is asked, in the order in which it is run"
 
     def lines(
         name: str,  # a field of `RatePoint`
@@ -198,7 +198,7 @@ def run_point(
 def read_rates(
     path: str | Path,  # a receipt of `bench_rates`
 ) -> list[RateRun]:  # in the order in which they were run
-    "The runs of a receipt; raises `GpubError` in one line for one that is damaged"
+    "Read the runs of a receipt; raises `GpubError` in one line for one that is damaged"
     receipt = read_json(path, "kind", "machines", "runs")
     if receipt["kind"] != "rates":
         raise GpubError(f"{path} is a receipt of {receipt['kind']!r}, not of rates")
@@ -288,7 +288,7 @@ def bench_rates(
 def run_text(
     run: RateRun,  # of a receipt
 ) -> str:
-    "A run in a line"
+    "Describe a run in a line"
     p = run.point
     loss = "diverged" if run.loss is None else f"{run.loss:.4f}"
     return (
@@ -309,7 +309,7 @@ def line_losses(
     runs: list[RateRun],  # of a receipt
     line: RateLine,  # whose losses
 ) -> dict[float, float]:  # rate -> loss, rates rising; runs that diverged are left out
-    "What a receipt holds of a line"
+    "Collect what a receipt holds of a line"
     varied = "lr" if line.varied == "lr" else "muon_lr"
     mine = {getattr(r.point, varied): r.loss for r in runs if _on_line(r.point, line)}
     return {rate: loss for rate, loss in sorted(mine.items()) if loss is not None}
@@ -318,7 +318,7 @@ def line_losses(
 def best_rate(
     losses: dict[float, float],  # rate -> loss, as from `line_losses`
 ) -> float | None:  # None: the lowest lies at an end, or nothing was run
-    "Where the loss of a line is lowest, between the rates that were tried"
+    "Find where the loss of a line is lowest, between the rates that were tried"
     rates = sorted(losses)
     lowest = rates.index(min(losses, key=losses.get)) if rates else 0
     if not 0 < lowest < len(rates) - 1:

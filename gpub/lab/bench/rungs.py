@@ -81,12 +81,12 @@ class Place:
 
     @property
     def rows(self) -> int:
-        "Sequences in a step"
+        "Count the sequences in a step"
         return self.train.batch_tokens // self.cfg.context_length
 
     @property
     def best(self) -> float:
-        "FLOP/s of the fastest format"
+        "Return the FLOP/s of the fastest format"
         return max(self.peaks.values())
 
 
@@ -107,7 +107,7 @@ def loader(
     gather: bool,  # all rows at once, not in a loop
     workers: int = 0,  # processes that read ahead
 ) -> Callable[[int], Batch]:  # of a step
-    "The same rows, fetched in one of several ways"
+    "Make a loader of the same rows that fetches them in one of several ways"
     path = p.path.with_name("cold.bin") if source == "cold" else p.path
     in_memory = source in ("ram", "device")
 
@@ -204,7 +204,7 @@ def _token_files(path: Path, vocab_size: int, tokens: int) -> np.ndarray:
 def unfuse(
     opts: Iterable[torch.optim.Optimizer],  # those that are no AdamW stay as they are
 ):
-    "AdamW as torch makes it when nobody asks: one small kernel after another"
+    "Set AdamW to what torch makes when nobody asks: one small kernel after another"
     for o in opts:
         if isinstance(o, torch.optim.AdamW):
             o._step_supports_amp_scaling = False
@@ -216,7 +216,7 @@ def held_bytes(
     model: torch.nn.Module,  # whose parameters and buffers count
     opts: Iterable[torch.optim.Optimizer],  # its optimizers, whose state counts
 ) -> int:
-    "Weights, and what the optimizers remember of them"
+    "Count the bytes of weights, and of what the optimizers remember of them"
     remembered = (v for o in opts for s in o.state.values() for v in s.values())
     return sum(
         t.numel() * t.element_size() for t in [*model.parameters(), *model.buffers(), *remembered]
@@ -226,7 +226,7 @@ def held_bytes(
 def own(
     loss: Callable,  # (ids, targets) -> loss
 ) -> Callable:  # the same function
-    """A function with code of its own: torch.compile keeps kernels by code, and would hand one
+    """Give a function code of its own: torch.compile keeps kernels by code, and would hand one
     contender's to another"""
 
     def call(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -305,12 +305,12 @@ class Climber:
         n: int,  # number of the step
         context_length: int,  # window, which the ladder never changes
     ) -> Batch:
-        "The rows of a step"
+        "Return the rows of a step"
         return self.get(n)
 
     @contextmanager
     def around(self) -> Iterator[None]:
-        "The switches that are not arguments but states of the process"
+        "Set the switches that are not arguments but states of the process"
         with tf32(self.s["tf32"]), kernel(self.s["kernel"]):
             if not self.s["collect"]:
                 gc.disable()
@@ -337,8 +337,8 @@ class Climber:
         self.loop = self.steps = self.model = self.opts = self.get = None
 
     def gb(self) -> float | None:
-        """GB (1e9 bytes) of weights, optimizer state, and the most a step needs beyond them; None
-        on MPS, which cannot tell"""
+        """Measure the GB (1e9 bytes) of weights, optimizer state, and the most a step needs beyond
+        them; None on MPS, which cannot tell"""
         if self.p.device.type == "mps":
             return None
         # a frame of its own: nothing of an earlier step is freed in it
@@ -539,7 +539,7 @@ def _default(f: Callable, name: str) -> object:
 def library_defaults(
     device: torch.device | str = "cuda",  # its type; CUDA stands for a card with bf16
 ) -> dict[str, object]:  # switches of BASE, as the engine sets them by itself
-    "The library's defaults, in the ladder's terms"
+    "Return the library's defaults, in the ladder's terms"
     cfg = TrainConfig(steps=1)
     cuda = torch.device(device).type == "cuda"
     mode = _default(Batches.from_shards, "mode")
@@ -568,6 +568,6 @@ def library_defaults(
 def defaults(
     device: torch.device | str = "cuda",
 ) -> list[tuple[str, bool, str]]:  # rung, whether the library comes with it, why not
-    "Every rung beside the library's own setting"
+    "List every rung beside the library's own setting"
     ours = library_defaults(device)
     return [(r.name, all(ours[k] == v for k, v in r.on.items()), r.why) for r in RUNGS]

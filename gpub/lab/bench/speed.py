@@ -28,8 +28,7 @@ def plot_roofline(
     cached: float | None = None,  # bytes/s within the caches, which feed what is small
     size: tuple[float, float] = (6.4, 3.8),  # inches
 ):  # matplotlib Figure
-    """The ceilings of a machine, and where kernels stand under them; both axes
-    logarithmic"""
+    "Draw the ceilings of a machine, and where kernels stand under them; both axes logarithmic"
     import matplotlib.pyplot as plt
 
     fig, ax = plt.subplots(figsize=size, layout="constrained")
@@ -83,8 +82,8 @@ KERNEL_KINDS = dict(
 def kernel(
     name: str | None,  # of KERNEL_KINDS; None: torch chooses
 ):  # context manager
-    """Inside, torch's attention runs on this kernel, or raises RuntimeError where it
-    cannot; raises `GpubError` for an unknown name"""
+    """Run torch's attention inside on this kernel, which raises RuntimeError where it cannot;
+    raises `GpubError` for an unknown name"""
     if name is not None and name not in KERNEL_KINDS:
         raise GpubError(f"no attention kernel {name!r}; there are: {', '.join(KERNEL_KINDS)}")
     return sdpa_kernel([KERNEL_KINDS[name]] if name else [*KERNEL_KINDS.values()])
@@ -94,7 +93,7 @@ def features(
     model: torch.nn.Module,  # `GPT` or `Llama`
     ids_bt: Tensor,  # int64 token ids
 ) -> Tensor:  # (b, t, c)
-    "What a model hands to its head: `model(ids)` without the last matmul"
+    "Compute what a model hands to its head: `model(ids)` without the last matmul"
     x_btc = model.tok(ids_bt)
     if hasattr(model, "pos"):
         x_btc = x_btc + model.pos.weight[: ids_bt.size(1)]
@@ -112,8 +111,7 @@ def head_loss(
     head: Literal["whole", "chunked", "torch", "liger"] = "whole",
     pieces: int = 8,  # of a chunked head
 ) -> Callable:  # (ids, targets) -> mean nats per token, for `train` as `loss_fn`
-    """Another way to compute `model.loss`; raises `GpubError` for a way that does not
-    exist"""
+    "Build another way to compute `model.loss`; raises `GpubError` for a way that does not exist"
     ways = dict(whole=_whole, chunked=_chunked, torch=_torch, liger=_liger)
     if head not in ways:
         raise GpubError(f"no head {head!r}; there are: {', '.join(ways)}")

@@ -42,7 +42,7 @@ def zipf_tokens(
     vocab_size: int,  # ids are below this
     seed: int = 0,  # of their order, and of which id is frequent
 ) -> np.ndarray:  # int64
-    "Token ids, the k-th most frequent with a share of about 1/k"
+    "Draw token ids, the k-th most frequent with a share of about 1/k"
     rng = np.random.default_rng(seed)
     share = 1 / np.arange(1, vocab_size + 1)
     ranks = np.searchsorted(np.cumsum(share / share.sum()), rng.random(n))
@@ -59,7 +59,7 @@ def step_speed(
     # called with the model before it trains
     prepare: Callable[[nn.Module], object] = lambda model: None,
 ) -> dict:  # tokens/s, utilisation, memory, losses
-    "The engine's own loop on random tokens"
+    "Time the engine's own loop on random tokens"
     d = pick_device(device)
     cfg, model, data = _to_train(preset, d, steps + warmup, settings)
     prepare(model)
@@ -143,11 +143,11 @@ class _Engine:
         self.opts = make_optimizers(model, cfg, muon_format(device))
 
     def rows(self, n: int, context_length: int) -> Batch:
-        "The rows of a step"
+        "Return the rows of a step"
         return self.data[n]
 
     def run(self, steps: int, warmup: int) -> tuple[float, list[float]]:
-        "Median seconds of a step, and the losses of all"
+        "Time some steps: the median seconds of one, and the losses of all"
         tick = Clock(self.device)
         losses = []
         loop = train(self.model, self.objective, self.cfg, self.opts, 0, self.parts)
@@ -169,7 +169,7 @@ def overhead(
     # called with what the engine decides
     log: Callable[[str], object] = lambda text: None,
 ) -> dict:  # milliseconds a step of both, and their ratio
-    "The engine's time over a bare loop's"
+    "Measure the engine's time over a bare loop's"
     with (
         tempfile.TemporaryDirectory() as d,
         open(Path(d, "out"), "w", encoding="utf-8") as out,
@@ -257,7 +257,7 @@ def bench_train(
 def bench_train_table(
     r: dict,  # a receipt of `bench_train`
 ) -> str:
-    "The receipt in lines"
+    "Lay out the receipt in lines"
     s = r["speed"]
     lines = [
         machine_line(r["machine"]),

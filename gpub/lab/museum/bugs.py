@@ -51,7 +51,7 @@ def letters(
     n: int = 20_000,  # how many
     seed: int = 0,  # same seed, same letters
 ) -> np.ndarray:  # (n,) ids below 8
-    "Ids of `n` letters of `SOURCE`"
+    "Draw ids of `n` letters of `SOURCE`"
     return CharTokenizer(SOURCE.alphabet).encode(SOURCE.sample(n, seed))
 
 
@@ -83,7 +83,7 @@ def peek(
     k_bhsd: torch.Tensor,  # keys, as many positions as queries
     v_bhsd: torch.Tensor,  # values
 ) -> torch.Tensor:  # (b, h, t, d)
-    "`attention` with the mask one place too far"
+    "Compute `attention` with the mask one place too far"
     t = q_bhtd.size(-2)
     may_ts = torch.ones(t, t, dtype=torch.bool).tril(1)
     return (q_bhtd @ k_bhsd.mT / q_bhtd.size(-1) ** 0.5).masked_fill(
@@ -124,7 +124,7 @@ def mean_of_means(
     y: torch.Tensor,  # (b, t) targets
     micro: int,  # rows of a piece; the last may be shorter
 ):
-    "`backward` as it is usually written"
+    "Run `backward` as it is usually written"
     pieces = [*zip(x.split(micro), y.split(micro))]
     for xs, ys in pieces:
         (loss_fn(xs, ys) / len(pieces)).backward()
@@ -225,7 +225,7 @@ def rope(
     x_td: torch.Tensor,  # queries or keys of one head
     interleaved: bool,  # pairs (0, 1), (2, 3), ... or (0, d/2), (1, d/2 + 1), ...
 ) -> torch.Tensor:  # (t, d), each pair turned by its position times its frequency
-    "Rotary positions (Su et al. 2021) in either layout"
+    "Turn vectors by rotary positions (Su et al. 2021) in either layout"
     t, d = x_td.shape
     angle = torch.arange(t)[:, None] * 10_000 ** (-torch.arange(0, d, 2) / d)
     c = angle.cos()

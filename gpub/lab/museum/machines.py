@@ -39,8 +39,8 @@ def check_versions(
     names: Iterable[str] = ("gpub",),  # packages that matter; what they need is followed
     path: Iterable[str | Path] | None = None,  # folders to look in; default: this Python's
 ):
-    """Installed packages satisfy each other's requirements; raises `Alarm` naming the first pair
-    that does not"""
+    """Check that installed packages satisfy each other's requirements; raises `Alarm` naming the
+    first pair that does not"""
     found = metadata.distributions(path=[*map(str, path)]) if path else metadata.distributions()
     # of two with a name Python imports the first
     here = {canonicalize_name(d.name): d for d in reversed([*found]) if d.name}
@@ -80,8 +80,8 @@ def _requirements(package: metadata.Distribution) -> list[Requirement]:
 def check_first_batch(
     batches: Callable[[int], Batch],  # function of a step
 ):
-    """The first batch can be drawn; raises `Alarm` with whatever went wrong, in the words of
-    `preflight`"""
+    """Check that the first batch can be drawn; raises `Alarm` with whatever went wrong, in the
+    words of `preflight`"""
     check = run_check("rows of data", lambda: f"{len(batches(0))} rows")
     if not check.ok:
         raise Alarm(
