@@ -3617,6 +3617,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                  'gpub.share.gguf._add_words': ('lib/share/gguf.html#_add_words', 'gpub/share/gguf.py'),
                                  'gpub.share.gguf.gguf_tensors': ('lib/share/gguf.html#gguf_tensors', 'gpub/share/gguf.py'),
                                  'gpub.share.gguf.gguf_warning': ('lib/share/gguf.html#gguf_warning', 'gpub/share/gguf.py'),
+                                 'gpub.share.gguf.modelfile': ('lib/share/gguf.html#modelfile', 'gpub/share/gguf.py'),
                                  'gpub.share.gguf.neighbours': ('lib/share/gguf.html#neighbours', 'gpub/share/gguf.py'),
                                  'gpub.share.gguf.plain_template': ('lib/share/gguf.html#plain_template', 'gpub/share/gguf.py'),
                                  'gpub.share.gguf.write_gguf': ('lib/share/gguf.html#write_gguf', 'gpub/share/gguf.py')},

@@ -493,6 +493,24 @@ def test_the_template_travels_in_every_export(talker, tmp_path):
     text = jinja2.Template(template).render(messages=messages, add_generation_prompt=True)
     assert theirs(text, add_special_tokens=False)["input_ids"] == ours
     assert fields["tokenizer.ggml.eos_token_id"].contents() == tok.end
+    modelfile = (tmp_path / "hf/Modelfile").read_text()
+    text = jinja2.Template(as_jinja(modelfile)).render(messages=messages)
+    assert theirs(text, add_special_tokens=False)["input_ids"] == ours
+    assert 'PARAMETER stop "<|endoftext|>"' in modelfile and "FROM ./model.gguf\n" in modelfile
+
+
+def as_jinja(modelfile):
+    "The few words of Go's templates that a Modelfile of ours has, in Jinja"
+    template = re.search(r'TEMPLATE """(.*)"""', modelfile, re.S)[1]
+    blocks = iter(["{% endif %}", "{% endfor %}"])
+    words = {
+        "range .Messages": "{% for m in messages %}",
+        'if eq .Role "assistant"': "{% if m.role == 'assistant' %}",
+        "else": "{% else %}",
+        ".Role": "{{ m.role }}",
+        ".Content": "{{ m.content }}",
+    }
+    return re.sub(r"{{ (.*?) }}", lambda go: words.get(go[1]) or next(blocks), template)
 
 
 def test_bad_words_are_one_line(talker, tmp_path):
