@@ -29,7 +29,17 @@ from gpub.model.requests import GeneratedToken
 from gpub.record.checkpoint import save_checkpoint
 from gpub.record.run import load
 from gpub.share.hub import export_run
-from gpub.share.server import TextUntilStop
+from gpub.share.server import (
+    BatchWorker,
+    ChatBody,
+    CompletionBody,
+    ServerConfig,
+    TextUntilStop,
+    api_app,
+    cut_history,
+    generation_requests,
+    open_served,
+)
 
 pytest.importorskip("uvicorn", reason="needs gpub[serve]")
 TEXT = "It was the best of times, it was the worst of times: naïve, 10 €, \U0001f642."
@@ -267,7 +277,7 @@ def test_sixteen_clients_and_none_can_tell(server, ask, chat):
         (dict(logprobs=0), "BadRequestError", "logprobs: is not served here"),
         (dict(echo=True), "BadRequestError", "echo: is not served here"),
         (dict(presence_penalty=1), "BadRequestError", "presence_penalty: is not served here"),
-        (dict(extra_body=dict(top_k=4)), "BadRequestError", "top_k: is not served here"),
+        (dict(extra_body=dict(mirostat=2)), "BadRequestError", "mirostat: is not served here"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -323,6 +333,73 @@ def test_a_client_that_leaves_in_the_middle_of_its_request_is_no_error(talker):
     server.process.send_signal(signal.SIGTERM)
     out, err = server.process.communicate(timeout=60)
     assert err.strip() in ("", "gpub: stopped")
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        dict(top_k=1),
+        dict(min_p=1.0),
+        dict(top_k=3, min_p=0.1, repetition_penalty=1.5),
+        dict(top_k=-1, min_p=0.0, repetition_penalty=1.0),
+    ],
+)
+def test_what_other_servers_take_beside_the_protocol(talker, ask, how):
+    "As the sampler computes it"
+    served = open_served(talker, device="cpu")
+    body = CompletionBody(model=served.name, prompt="It was", max_tokens=20, seed=3, **how)
+    (request,) = generation_requests(served, body)
+    if how.get("top_k") == 1 or how.get("min_p") == 1.0:
+        greedy = ask("It was", max_tokens=20, temperature=0).choices[0].text
+        assert ask("It was", max_tokens=20, seed=3, extra_body=how).choices[0].text == greedy
+    sampling = request.sampling
+    assert sampling.top_k == (how.get("top_k") if how.get("top_k", 0) > 0 else None)
+    assert sampling.min_p == how.get("min_p", 0.0)
+    assert sampling.repetition_penalty == how.get("repetition_penalty", 1.0)
+
+
+def test_a_long_history_is_cut_as_told(talker):
+    served = open_served(talker, device="cpu")
+    context = served.model.cfg.context_length
+    turns = [dict(role="system", content="Be short.")]
+    for _ in range(40):
+        turns.append(dict(role="user", content="What is it?"))
+        turns.append(dict(role="assistant", content="It was the best."))
+    turns.append(dict(role="user", content="And now?"))
+    body = ChatBody(model=served.name, messages=turns, max_tokens=8)
+    cut, dropped = cut_history(served, body)
+    length = len(cut.encode(served)[0])
+    assert dropped > 0 and dropped % 2 == 0 and len(cut.messages) == len(turns) - dropped
+    assert length + 8 <= context
+    assert cut.messages[0] == body.messages[0] and cut.messages[-1] == body.messages[-1]
+    kept = [*body.messages[:1], *body.messages[1 + dropped - 2 :]]
+    more = body.model_copy(update=dict(messages=kept))
+    assert len(more.encode(served)[0]) + 8 > context, "no more was left out than had to be"
+    short = ChatBody(model=served.name, messages=turns[-1:], max_tokens=8)
+    assert cut_history(served, short) == (short, 0)
+
+
+def test_options_of_the_server_reach_the_client(talker):
+    "A history is cut and the client told; pages of the named origin may ask, and no others"
+    client = pytest.importorskip("starlette.testclient", reason="needs httpx")
+    served = open_served(talker, device="cpu")
+    cfg = ServerConfig(cors="https://me.example", truncation="auto")
+    app = api_app(served, BatchWorker(served.model), cfg)
+    turns = [dict(role="user", content="What is it?"), dict(role="assistant", content="It was.")]
+    messages = [*turns * 40, dict(role="user", content="And now?")]
+    asked = dict(model=served.name, messages=messages, max_tokens=4)
+    path = "/v1/chat/completions"
+    with client.TestClient(app, base_url="http://127.0.0.1") as web:
+        reply = web.post(path, json=asked)
+        assert reply.status_code == 200 and int(reply.headers["x-dropped-messages"]) > 0
+        streamed = web.post(path, json=asked | dict(stream=True))
+        assert streamed.headers["x-dropped-messages"] == reply.headers["x-dropped-messages"]
+        refused = web.post(path, json=asked | dict(truncation="disabled"))
+        assert refused.json()["error"]["code"] == "context_length_exceeded"
+        for origin, allowed in (("https://me.example", True), ("https://evil.example", False)):
+            headers = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+            preflight = web.options(path, headers=headers)
+            assert (preflight.headers.get("access-control-allow-origin") == origin) == allowed
 
 
 def test_a_key_is_asked_for_where_there_is_one(openai, talker):
@@ -416,6 +493,24 @@ def test_the_template_travels_in_every_export(talker, tmp_path):
     text = jinja2.Template(template).render(messages=messages, add_generation_prompt=True)
     assert theirs(text, add_special_tokens=False)["input_ids"] == ours
     assert fields["tokenizer.ggml.eos_token_id"].contents() == tok.end
+    modelfile = (tmp_path / "hf/Modelfile").read_text()
+    text = jinja2.Template(as_jinja(modelfile)).render(messages=messages)
+    assert theirs(text, add_special_tokens=False)["input_ids"] == ours
+    assert 'PARAMETER stop "<|endoftext|>"' in modelfile and "FROM ./model.gguf\n" in modelfile
+
+
+def as_jinja(modelfile):
+    "The few words of Go's templates that a Modelfile of ours has, in Jinja"
+    template = re.search(r'TEMPLATE """(.*)"""', modelfile, re.S)[1]
+    blocks = iter(["{% endif %}", "{% endfor %}"])
+    words = {
+        "range .Messages": "{% for m in messages %}",
+        'if eq .Role "assistant"': "{% if m.role == 'assistant' %}",
+        "else": "{% else %}",
+        ".Role": "{{ m.role }}",
+        ".Content": "{{ m.content }}",
+    }
+    return re.sub(r"{{ (.*?) }}", lambda go: words.get(go[1]) or next(blocks), template)
 
 
 def test_bad_words_are_one_line(talker, tmp_path):

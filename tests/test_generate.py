@@ -156,6 +156,8 @@ def test_repetition_penalty_is_that_of_transformers():
         dict(top_k=7, top_p=0.8, temperature=1.4),
         dict(top_k=1),
         dict(top_k=99),
+        dict(min_p=0.2),
+        dict(top_p=0.9, min_p=0.05, temperature=1.3),
     ),
 )
 def test_chances_are_those_of_transformers(kw):
@@ -167,6 +169,8 @@ def test_chances_are_those_of_transformers(kw):
         x = t.TopKLogitsWarper(kw["top_k"])(None, x)
     if "top_p" in kw:
         x = t.TopPLogitsWarper(kw["top_p"])(None, x)
+    if "min_p" in kw:
+        x = t.MinPLogitsWarper(kw["min_p"])(None, x)
     got = next_token_probs(logits, SamplingConfig(**kw))
     assert torch.allclose(got, x.softmax(-1), atol=1e-6) and torch.equal(
         got == 0, x.softmax(-1) == 0

@@ -387,6 +387,20 @@ def test_reference_values_by_hand():
         reference_lines("abc", "", 3)
 
 
+def test_what_compressors_made_of_a_text_is_kept(tmp_path, monkeypatch):
+    "By its content: the second run of a text compresses nothing, another text is compressed"
+    monkeypatch.setenv("GPUB_CACHE", str(tmp_path))
+    first = reference_lines("abc" * 50, "abc" * 9, 3)
+
+    def none(data, **options):
+        raise AssertionError("compressed again")
+
+    monkeypatch.setattr("gpub.data.references.lzma.compress", none)
+    assert reference_lines("abc" * 50, "abc" * 9, 3) == first
+    with pytest.raises(AssertionError, match="again"):
+        reference_lines("abc" * 50 + "a", "bc" + "abc" * 8, 3)  # the same letters, cut elsewhere
+
+
 def test_zstd_is_optional(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "zstandard", None)
     said = []

@@ -65,15 +65,17 @@ def preflight_command(
 
 
 @click.command("doctor", cls=TorchCommand)
-@click.argument("run", type=RUN)
+@click.argument("run", type=RUN, required=False)
 @json_option
-def doctor_command(run: str, file: str | None):
-    """Examine RUN: losses, schedule, checkpoints, speed.
+def doctor_command(run: str | None, file: str | None):
+    """Examine RUN: losses, schedule, checkpoints, speed; or this machine.
 
-    Exit code 1 if an alarm fires."""
+    Without RUN: torch, GPU and driver, cores and load, disk, data, network. Exit code 1 if an alarm
+    fires."""
     from gpub.guards.doctor import doctor, doctor_table
+    from gpub.guards.this_machine import examine_machine
 
-    findings = doctor(run)
+    findings = doctor(run) if run else examine_machine()
     click.echo(doctor_table(findings))
     if file:
         write_atomic(file, json.dumps([asdict(finding) for finding in findings], indent=1) + "\n")

@@ -78,7 +78,11 @@ COMMANDS = {
         ("rehearse", "guards:rehearse_command", "Run PRESET or PLAN on GPUs that are not here."),
         ("preflight", "guards:preflight_command", "Ask eight questions before a run of PRESET."),
         ("run", "plans:run_command", "Walk through PLAN, phase by phase."),
-        ("doctor", "guards:doctor_command", "Examine RUN: losses, schedule, checkpoints, speed."),
+        (
+            "doctor",
+            "guards:doctor_command",
+            "Examine RUN: losses, schedule, checkpoints, speed; or this machine.",
+        ),
         ("verify", "guards:verify_command", "Check that every byte of FOLDER is what was written."),
     ),
     "Give it to others": (

@@ -139,6 +139,14 @@ def demo_command(run: str, file: str | None, step: int | None):
     envvar="GPUB_SERVE_KEY",
     help="What clients must give as their API key.  [default: $GPUB_SERVE_KEY, or none]",
 )
+@click.option("--cors", metavar="ORIGIN", help="Let web pages of this origin ask; * for all.")
+@click.option(
+    "--truncation",
+    type=click.Choice(["disabled", "auto"]),
+    default="disabled",
+    show_default=True,
+    help="auto: of a history longer than the context the oldest turns are left out.",
+)
 @number_option("--batch", 16, "Texts written at once.")
 @number_option("--clients", 64, "Connected at once; beyond, they get 503.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, mps.")

@@ -6,12 +6,14 @@
 __all__ = ['MEANING', 'bits_per_byte', 'reference_lines']
 
 # %% ../../nbs/lib/data/references.ipynb #52a63514
+import hashlib
 import lzma
 import math
 from collections import Counter
 from collections.abc import Callable
 
 from ..core import GpubError
+from ..files import remember
 
 # %% ../../nbs/lib/data/references.ipynb #00cb552c
 MEANING = {
@@ -62,7 +64,8 @@ def reference_lines(
     limit: int = 4_000_000,
     log: Callable[[str], None] = print,  # called with one line if a compressor is missing
 ) -> dict[str, float]:  # nats per character of `val_text`; `MEANING` explains each
-    "Measure what models without a transformer reach on the same text"
+    """Measure what models without a transformer reach on the same text; what compressors made of it
+    is kept for the next run, since it takes seconds"""
     n = len(val_text)
     if not n:
         raise GpubError("the validation text is empty: there is nothing to compare with")
@@ -73,8 +76,14 @@ def reference_lines(
     train = train_text[-limit:].encode()
     val = val_text.encode()
     nats = math.log(2) * 8 / n
-    for name, size in (tools := _compressors()).items():
-        out |= {name: (size(train + val) - size(train)) * nats, f"{name} alone": size(val) * nats}
+    tools = _compressors()
+
+    def measure() -> dict[str, list[int]]:
+        return {name: [size(train + val) - size(train), size(val)] for name, size in tools.items()}
+
+    text = hashlib.sha256(b"%d " % len(train) + train + val).hexdigest()
+    for name, (added, alone) in remember("references", f"{text} {[*tools]}", measure).items():
+        out |= {name: added * nats, f"{name} alone": alone * nats}
     if "zstd -19" not in tools:
         log("no zstd line in the report: pip install zstandard")
     return out | ({} if source is None else {"source entropy": source})

@@ -32,6 +32,8 @@ class SamplingConfig(Config):
     top_k: Count | None = None  # only the k best; None: all
     # only the smallest set with this much probability
     top_p: Annotated[float, Gt(0), Le(1), "above 0 and at most 1"] = 1.0
+    # only those with this share of the best one's probability
+    min_p: Annotated[float, Ge(0), Le(1), "from 0 to 1"] = 0.0
     # above 1 makes tokens that the text has already less likely
     repetition_penalty: Annotated[float, Gt(0), "above 0 (1 changes nothing)"] = 1.0
     # prompt i of several uses `seed + i`: alone, with that seed, it gives the same text
@@ -53,7 +55,7 @@ def penalize_repetition(
 
 def next_token_probs(
     logits_bv: torch.Tensor,  # scores
-    sampling: SamplingConfig = SamplingConfig(),  # temperature, top_k and top_p of it
+    sampling: SamplingConfig = SamplingConfig(),  # temperature, top_k, top_p and min_p of it
 ) -> torch.Tensor:  # (b, v); exactly 0 for what is out
     "Turn scores into the probabilities from which a token is drawn"
     v = logits_bv.size(-1)
@@ -64,7 +66,12 @@ def next_token_probs(
     if sampling.top_k and sampling.top_k < v:
         x_bv = keep_top_k(x_bv, sampling.top_k)
     p_bv = x_bv.softmax(-1)
-    return p_bv if sampling.top_p == 1 else keep_top_p(p_bv, sampling.top_p)
+    if sampling.top_p < 1:
+        p_bv = keep_top_p(p_bv, sampling.top_p)
+    if sampling.min_p > 0:
+        p_bv = p_bv.masked_fill(p_bv < sampling.min_p * p_bv.amax(-1, keepdim=True), 0)
+        p_bv = p_bv / p_bv.sum(-1, keepdim=True)
+    return p_bv
 
 
 def choose_tokens(

@@ -37,7 +37,7 @@ from ..record.checkpoint_folder import folder_weights
 from ..record.folder import refuse_full, stage_folder
 from ..record.run import Run, load, load_run
 from ..record.log import read_log
-from .gguf import GgufNumbers, gguf_warning, write_gguf
+from .gguf import GgufNumbers, gguf_warning, modelfile, write_gguf
 from ..model.architectures import architecture_of, build_model
 from .relatives import tensors_as_llama
 from gpub.share.weights import (
@@ -186,6 +186,7 @@ def export_model(
         if gguf:
             write_gguf(model, tok, temp / "model.gguf", gguf, chat)
             give_usual_mode(temp / "model.gguf")
+            write_atomic(temp / "Modelfile", modelfile(tok, model.cfg.context_length, chat))
         write_sums(temp)
     return folder
 

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['NEUTRAL', 'HARMLESS', 'ApiError', 'ServedModel', 'open_served', 'TextBody', 'CompletionBody', 'TextPart',
-           'ChatMessage', 'ChatBody', 'generation_requests', 'TextUntilStop', 'QueuedText', 'BatchWorker', 'Reply',
-           'ServerConfig', 'explain_errors', 'api_app', 'serve_model']
+           'ChatMessage', 'ChatBody', 'generation_requests', 'cut_history', 'TextUntilStop', 'QueuedText',
+           'BatchWorker', 'Reply', 'ServerConfig', 'explain_errors', 'api_app', 'serve_model']
 
 # %% ../../nbs/lib/share/server.ipynb #b75fc046
 import asyncio
@@ -18,6 +18,7 @@ import socket
 import time
 import traceback
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -129,6 +130,13 @@ class TextBody(BaseModel, ABC):
     stream_options: dict = {}  # include_usage: the counts in a last event
     temperature: float = Field(1.0, ge=0, le=2)  # 0: always the likeliest token
     top_p: float = Field(1.0, ge=0, le=1)  # among the likeliest with this much probability together
+    top_k: int = Field(0, ge=-1)  # among the k likeliest; 0 and -1: all, as other servers have it
+    min_p: float = Field(
+        0.0, ge=0, le=1
+    )  # among those with this share of the likeliest's probability
+    repetition_penalty: float = Field(
+        1.0, gt=0, le=100
+    )  # above 1: what is there becomes less likely
     seed: int | None = None  # same seed, same answer; None: another one each time
     n: int = Field(1, ge=1, le=128)  # answers to each prompt
     stop: _Stop | Annotated[list[_Stop], Field(max_length=4)] = []  # texts that end an answer
@@ -190,6 +198,8 @@ class ChatBody(TextBody):
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
     logprobs: Literal[False] = False  # not served
+    # "auto": the oldest turns go when the history is longer than the context; None: as the server
+    truncation: Literal["auto", "disabled"] | None = None
     max_tokens: int | None = Field(
         None, ge=1, validation_alias=AliasChoices("max_completion_tokens", "max_tokens")
     )
@@ -230,7 +240,15 @@ def generation_requests(
         )
     seed = secrets.randbits(62) if body.seed is None else body.seed % 2**62
     top_p = body.top_p or 1e-9
-    sampling = SamplingConfig(n=n, temperature=body.temperature, top_p=top_p, seed=seed)
+    sampling = SamplingConfig(
+        n=n,
+        temperature=body.temperature,
+        top_k=max(body.top_k, 0) or None,
+        top_p=top_p,
+        min_p=body.min_p,
+        repetition_penalty=body.repetition_penalty,
+        seed=seed,
+    )
     repeated = [prompt for prompt in prompts for _ in range(body.n)]
     return [
         GenerationRequest([prompt], replace(sampling, seed=seed + number), served.ends)
@@ -238,6 +256,30 @@ def generation_requests(
     ]
 
 # %% ../../nbs/lib/share/server.ipynb #079ead8d
+def cut_history(
+    served: ServedModel,  # whose context it has to fit
+    body: ChatBody,  # a conversation, maybe too long
+) -> tuple[ChatBody, int]:  # the same without its oldest turns; how many turns went
+    """Leave out as few of the oldest exchanges as make room for an answer; what the system said and
+    the last question stay"""
+    context = served.model.cfg.context_length
+    room = context - (body.max_tokens or context // 4)
+    turns = body.messages
+    first = int(turns[0].role in ("system", "developer"))
+    begins = [i for i, turn in enumerate(turns) if turn.role == "user" and i >= first]
+
+    def from_turn(begin: int) -> ChatBody:
+        return body.model_copy(update=dict(messages=[*turns[:first], *turns[begin:]]))
+
+    def fits(begin: int) -> bool:
+        return len(from_turn(begin).encode(served)[0]) <= room
+
+    if not begins:
+        return body, 0
+    kept = min(bisect_left(begins, True, key=fits), len(begins) - 1)
+    return from_turn(begins[kept]), begins[kept] - first
+
+
 class TextUntilStop:
     "Tokens become text, up to the first stop"
 
@@ -470,6 +512,9 @@ class ServerConfig(Config):
     batch: Count = 16  # texts written at once
     clients: Count = 64  # connected at once; beyond, they get 503
     key: str | None = None  # that clients must give; None: whoever reaches the server may ask
+    cors: str | None = None  # whose web pages may ask: an origin, or *; None: no other's
+    # of histories that are longer than the context, where a request does not say
+    truncation: Literal["auto", "disabled"] = "disabled"
 
 
 def explain_errors(
@@ -487,6 +532,20 @@ def explain_errors(
     return ApiError(" ".join(message.split()))
 
 
+def _refuse_strangers(app: "FastAPI", cfg: ServerConfig) -> None:
+    "Answer the web pages of `cfg.cors` alone, and programs that know the server by its own names"
+    from fastapi.middleware.cors import CORSMiddleware
+    from fastapi.middleware.trustedhost import TrustedHostMiddleware
+
+    # a page of a stranger can give its own name this machine's address (DNS rebinding)
+    names = ["localhost", "127.0.0.1", "[::1]", cfg.host]
+    is_open = cfg.host in ("0.0.0.0", "::")
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=["*"] if is_open else names)
+    if cfg.cors:
+        every = dict.fromkeys(("allow_methods", "allow_headers", "expose_headers"), ["*"])
+        app.add_middleware(CORSMiddleware, allow_origins=[cfg.cors], **every)
+
+
 def api_app(
     served: ServedModel,  # what answers
     worker: BatchWorker,  # that writes its texts
@@ -497,7 +556,6 @@ def api_app(
         from fastapi import Depends, FastAPI, Header, Request
         from fastapi.concurrency import run_in_threadpool
         from fastapi.exceptions import RequestValidationError
-        from fastapi.middleware.trustedhost import TrustedHostMiddleware
         from fastapi.responses import JSONResponse, StreamingResponse
     except ImportError as e:
         raise GpubError(f"gpub serve needs FastAPI ({e}): pip install 'gpub[serve]'") from None
@@ -515,17 +573,18 @@ def api_app(
 
     async def answer(request: Request, body: TextBody) -> Any:
         # a long prompt takes a while to encode: in a thread of its own it holds up nobody's stream
+        headers = {}
+        if isinstance(body, ChatBody) and (body.truncation or cfg.truncation) == "auto":
+            body, dropped = await run_in_threadpool(cut_history, served, body)
+            headers["x-dropped-messages"] = str(dropped)
         requests = await run_in_threadpool(generation_requests, served, body)
         reply = Reply(worker, body, requests, served.tok)
         if body.stream:
-            return StreamingResponse(reply.events(), media_type="text/event-stream")
-        return JSONResponse(await reply.whole(request))
+            return StreamingResponse(reply.events(), 200, headers, "text/event-stream")
+        return JSONResponse(await reply.whole(request), 200, headers)
 
     app = FastAPI(lifespan=writing, dependencies=[Depends(check_key)], openapi_url=None)
-    # a page of a stranger can give its own name this machine's address (DNS rebinding)
-    names = ["localhost", "127.0.0.1", "[::1]", cfg.host]
-    is_open = cfg.host in ("0.0.0.0", "::")
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=["*"] if is_open else names)
+    _refuse_strangers(app, cfg)
 
     @app.post("/v1/completions")
     async def completions(request: Request, body: CompletionBody) -> Any:

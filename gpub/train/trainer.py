@@ -282,7 +282,8 @@ class Trainer(TrainingRun[RunOptions]):
         evals = self.options.eval_steps
         milestones = self.options.milestone_steps
         if evals is None:
-            evals = eval_steps(self.preset, self.cfg.steps)
+            trained = self.cfg.steps * self.cfg.batch_tokens
+            evals = eval_steps(self.preset, self.cfg.steps, trained / len(self.corpus.val))
         if milestones is None:
             milestones = spread_steps(self.preset.samples, self.cfg.steps)
         return {*evals}, {*milestones}
