@@ -19,7 +19,7 @@ from gpub.train.decay import DECAY_TARGET, decay_for, decay_integral, decay_text
 from gpub.train.kernels import matmul_size
 from gpub.train.learner import first_cut
 from gpub.train.loop import lr_factor
-from gpub.train.options import RunOptions, eval_steps
+from gpub.train.options import RunOptions
 from gpub.train.presets import PRESETS, apply_settings
 from gpub.train.trainer import Trainer
 
@@ -237,21 +237,3 @@ def test_going_on_keeps_the_cut_that_was_saved(large, text, tmp_path, monkeypatc
     assert again.learner.micro_batcher.state() == dict(mode="off", micro=rows // 2)
     changed = opened(out, text, dict(grad_checkpoint="full"), [])
     assert changed.learner.micro_batcher.state() == dict(mode="full", micro=rows // 2)
-
-
-@pytest.mark.parametrize(
-    "name, steps, held_out, expected",
-    [
-        ("shakespeare", 950, 111_540, {190, 380, 570, 760, 950}),
-        ("shakespeare", 60, 111_540, {30, 60}),
-        ("shakespeare-short", 310, 111_540, {155, 310}),
-        ("shakespeare-short", 310, 10_000, {78, 155, 232, 310}),
-    ],
-)
-def test_a_short_run_does_not_spend_its_time_on_validation(name, steps, held_out, expected):
-    "As a preset says where that is a small part of training, which reads a token three times"
-    preset = PRESETS[name]
-    trained = steps * preset.train.batch_tokens
-    chosen = eval_steps(preset, steps, trained / held_out)
-    assert chosen == expected and max(chosen) == steps
-    assert len(chosen) == 2 or len(chosen) * held_out / 3 <= 0.2 * trained

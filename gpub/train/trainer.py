@@ -282,8 +282,7 @@ class Trainer(TrainingRun[RunOptions]):
         evals = self.options.eval_steps
         milestones = self.options.milestone_steps
         if evals is None:
-            trained = self.cfg.steps * self.cfg.batch_tokens
-            evals = eval_steps(self.preset, self.cfg.steps, trained / len(self.corpus.val))
+            evals = eval_steps(self.preset, self.cfg.steps)
         if milestones is None:
             milestones = spread_steps(self.preset.samples, self.cfg.steps)
         return {*evals}, {*milestones}
