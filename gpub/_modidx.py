@@ -2963,6 +2963,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                    'gpub.prep.filters.Quality': ('lib/prep/filters.html#quality', 'gpub/prep/filters.py'),
                                    'gpub.prep.filters.Quality.__call__': ('lib/prep/filters.html#quality.__call__', 'gpub/prep/filters.py'),
                                    'gpub.prep.filters.Quality.__init__': ('lib/prep/filters.html#quality.__init__', 'gpub/prep/filters.py'),
+                                   'gpub.prep.filters.Secrets': ('lib/prep/filters.html#secrets', 'gpub/prep/filters.py'),
+                                   'gpub.prep.filters.Secrets.__call__': ('lib/prep/filters.html#secrets.__call__', 'gpub/prep/filters.py'),
                                    'gpub.prep.filters._name_of': ('lib/prep/filters.html#_name_of', 'gpub/prep/filters.py'),
                                    'gpub.prep.filters._source_of': ('lib/prep/filters.html#_source_of', 'gpub/prep/filters.py'),
                                    'gpub.prep.filters.drop_reason': ('lib/prep/filters.html#drop_reason', 'gpub/prep/filters.py'),

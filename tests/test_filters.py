@@ -16,10 +16,13 @@ from gpub.prep.filters import (
     COMMON_WORDS,
     MASKED_EMAIL,
     MASKED_IP,
+    MASKED_KEY,
+    MASKED_PHONE,
     NOT_KNOWN,
     Addresses,
     Language,
     Quality,
+    Secrets,
 )
 from gpub.prep.job import Job
 from gpub.prep.pipeline import findings_table, prepare
@@ -39,6 +42,8 @@ SAID = {
     "della notte è come il giorno: le pietre sono di casa, e con una lanterna anche le altre.",
     "pt": "Era tarde e o caminho que vai da aldeia para os campos não se via, mas para ela uma "
     "noite como esta é um dia: as pedras são de casa, e com um pouco de luz a outra também.",
+    "pl": "Było późno i droga, która prowadzi od wsi do rzeki, nie była jasna, ale ona zna każdy "
+    "kamień i nie boi się tego, że po nocy jest tak ciemno, jak w lesie za domem na końcu drogi.",
     "nl": "Het was laat en de weg van het dorp naar de rivier was donker, maar zij kende elke "
     "steen die er in het veld lag, en dat is voor een kind van de streek ook niet te veel.",
 }
@@ -229,19 +234,65 @@ def test_quality_drops_what_is_no_text(junk):
     assert Quality()(Document(junk)) in ("length of words", "words without letters")
 
 
+RUSSIAN = "Собака и кошка живут в доме, и они не спят на крыше. " * 5
+POLISH = (
+    "Pies i kot mieszkają w domu, ale nie śpią na dachu, bo tam jest zimno i to nie jest to. " * 5
+)
+
+
 @pytest.mark.parametrize(
-    "text, unknown",
+    "text, reason, unknown",
     [
-        ("Собака и кошка живут в доме, и они не спят на крыше. " * 5, 1),
-        ("Pies i kot mieszkają w domu, ale nie śpią na dachu, bo tam jest zimno. " * 5, 1),
-        (TABBED, 1),
-        (f"{SENTENCE}, and it is the case that this was for all of us. " * 4, 0),
+        (RUSSIAN, "language in another script", 0),
+        ("犬と猫は家に住んでいます。屋根の上では眠りません。" * 9, "language in another script", 0),
+        (POLISH, "language pl", 0),
+        ("Koira ja kissa asuvat talossa, eivätkä ne nuku katolla. " * 5, None, 1),
+        (TABBED, None, 1),
+        (f"{SENTENCE}, and it is the case that this was for all of us. " * 4, None, 0),
+        (f"{SENTENCE}, as he wrote: Собака и кошка. " * 4, None, 0),
     ],
 )
-def test_a_language_that_is_not_known_passes_and_is_counted(text, unknown):
+def test_other_scripts_go_and_what_is_not_known_is_counted(text, reason, unknown):
     document = Document(text)
-    assert Language()(document) is None
+    assert Language()(document) == reason
     assert document.notes[NOT_KNOWN] == unknown
+
+
+@pytest.mark.parametrize(
+    "secret, sign",
+    [
+        ("AKIA" + "IOSF0DNN7EXAMPLE"[:16], MASKED_KEY),
+        ("ghp_" + "a1B2" * 9, MASKED_KEY),
+        ("sk-proj-" + "Zz09" * 10, MASKED_KEY),
+        ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----", MASKED_KEY),
+        ("(212) 555-7788", MASKED_PHONE),
+        ("1-800-555-7788", MASKED_PHONE),
+        ("+44 20 7946 0018", MASKED_PHONE),
+    ],
+)
+def test_secrets_are_masked_and_counted(secret, sign):
+    page = Document(f"Ask us: {secret}, at any time.")
+    Secrets()(page)
+    assert page.notes == {sign: 1} and secret not in page.text
+    assert page.text.startswith("Ask us: ") and page.text.endswith(", at any time.")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1914-1918",
+        "pages 101-110",
+        "x = 100-200-300",
+        "978-0-306-40615-7",
+        "a+1 = 2",
+        "risk-averse",
+    ],
+)
+def test_numbers_that_are_no_secret_stay(text):
+    page = Document(f"It says {text} there, and 2024-11-27 too.")
+    before = page.text
+    Secrets()(page)
+    assert page.text == before and not page.notes
 
 
 def test_masked_addresses_are_counted():

@@ -81,8 +81,8 @@ def test_a_job_without_a_network_says_that_nobody_looked(no_eval_folder, monkeyp
 def test_the_shipped_recipe_asks_for_what_each_source_needs():
     cfg = load_recipe(shipped("recipes/burn1b.json"))
     assert cfg.benchmarks == ("course",)
-    assert cfg.filters_of("fineweb-edu") == ("addresses", "language", "quality")
-    assert cfg.filters_of("finemath") == cfg.filters_of("python-edu") == ("addresses",)
+    assert cfg.filters_of("fineweb-edu") == ("addresses", "secrets", "language", "quality")
+    assert cfg.filters_of("finemath") == cfg.filters_of("python-edu") == ("addresses", "secrets")
     assert corpus_recipe(10**9).settings["filter_code"] == cfg.settings["filter_code"]
     pinned = json.loads(shipped("benchmarks.json").read_text())["files"]
     assert {Path(e["file"]).name for e in pinned} >= {
@@ -90,3 +90,73 @@ def test_the_shipped_recipe_asks_for_what_each_source_needs():
     }
     assert sum(e["file"].startswith("mmlu/") for e in pinned) == 57
     assert all(re.search(r"/[0-9a-f]{40}/", e["url"]) for e in pinned)
+
+
+PROSE = (
+    "The road that led from the village to the river was dark, and it is the one that they took. "
+)
+QUESTION = "Which of the many rivers of this country is the longest one that reaches the sea?"
+# what is planted -> (source, text, what becomes of it)
+PLANTED = {
+    "key": ("web", PROSE * 6 + "AKIA" + "ABCD" * 4, "key masked"),
+    "telephone": ("web", PROSE * 6 + "Call (212) 555-7788.", "phone number masked"),
+    "e-mail": ("web", PROSE * 6 + "jane@mail.example", "e-mail address masked"),
+    "machine": ("math", PROSE * 6 + "from 8.8.4.4", "IP address masked"),
+    "benchmark": ("math", PROSE * 6 + QUESTION, "benchmark question"),
+    "Russian": (
+        "web",
+        "Собака и кошка живут в доме, и они не спят. " * 9,
+        "language in another script",
+    ),
+    "Polish": (
+        "web",
+        "To nie jest to, co się w nim z nami na wsi i po lesie dzieje. " * 9,
+        "language pl",
+    ),
+    "menu": (
+        "web",
+        "- our other pages\n- about this site\n- all the prices\n" * 9,
+        "repeated lines",
+    ),
+    "phrase": ("web", "Buy this now, and buy that too.\n" * 60, "repeated lines"),
+    "mojibake": ("web", PROSE * 6 + "cafÃ© and naÃ¯ve, as the rest of it", "encoding"),
+    "tabs stay": (
+        "math",
+        "def add(a, b):\n\tc = a + b\n\tif c > b:\n\t\treturn c\n" * 2 + "# sum",
+        None,
+    ),
+    "formulas stay": ("math", "$x^2 + 3 = 12$ and $y = 4$ so 12 34 56 78 " * 9, None),
+}
+
+
+@pytest.mark.parametrize("defect", PLANTED)
+def test_planted_defects_are_caught_where_they_are_meant(defect, tmp_path):
+    source, text, expected = PLANTED[defect]
+    names = dict(web="fineweb-edu", math="finemath", code="python-edu")
+    for name in names.values():
+        rows = [
+            f"{PROSE}This is page {i} of {name}, and it is as good as all the others. " * 3
+            for i in range(4)
+        ]
+        if name == names[source]:
+            rows.append(text)
+        (tmp_path / f"{name}.jsonl").write_text(
+            "".join(json.dumps(dict(text=t)) + "\n" for t in rows)
+        )
+    (tmp_path / "quiz.txt").write_text(QUESTION)
+    BPETokenizer.train([PROSE], 300).save(tmp_path / "tok")
+    cfg = load_recipe(
+        shipped("recipes/burn1b.json"),
+        [f"{name}={tmp_path}/{name}.jsonl" for name in names.values()],
+        tokenizer=str(tmp_path / "tok"),
+        benchmarks=(str(tmp_path / "quiz.txt"),),
+    )
+    counts = prepare(cfg, tmp_path / "out", log=lambda line: None)["counts"]
+    seen = {
+        why: n
+        for c in counts.values()
+        for k in ("dropped", "noted", "repaired")
+        for why, n in c[k].items()
+    }
+    seen.pop("language not known", None)
+    assert seen == ({expected: 1} if expected else {}), (defect, seen)

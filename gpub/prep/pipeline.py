@@ -526,7 +526,7 @@ def _what_is_done(check: str) -> str:
     "Tell what becomes of a finding"
     if check == "chanted strings":
         return "kept, counted"
-    return "masked" if check == "filter addresses" else "dropped"
+    return "masked" if check.removeprefix("filter ") in MASKED else "dropped"
 
 
 def findings_table(
@@ -552,8 +552,9 @@ def _finding(manifest: dict, check: str, source: str) -> str:
     noted = counts["noted"]
     if check == "chanted strings":
         return f"{sum(manifest['scan']['sources'][source]['chants'].values()):,}"
-    if check == "filter addresses":
-        return f"{sum(noted.get(sign, 0) for sign in MASKED):,}"
+    rule = check.removeprefix("filter ")
+    if rule in MASKED:
+        return f"{sum(noted.get(sign, 0) for sign in MASKED[rule]):,}"
     if check == "filter language":
         others = sum(n for why, n in dropped.items() if why.startswith("language "))
         return f"{others:,}, {noted.get(NOT_KNOWN, 0):,} not known"
