@@ -129,7 +129,7 @@ class PrepConfig(Config):
 
     @property
     def all_filters(self) -> tuple[str, ...]:
-        "Every filter that any source asks for, each once"
+        "List every filter that any source asks for, each once"
         return tuple(dict.fromkeys(f for s in self.parsed for f in self.filters_of(s.name)))
 
     @property
