@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,17 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpub.data.bpe import BPETokenizer
-from gpub.prep.config import PrepConfig
+from gpub.prep.config import PrepConfig, load_recipe
 from gpub.prep.filters import (
     COMMON_WORDS,
     MASKED_EMAIL,
     MASKED_IP,
+    MASKED_KEY,
+    MASKED_PHONE,
     NOT_KNOWN,
     Addresses,
     Language,
     Quality,
+    Secrets,
 )
-from gpub.prep.pipeline import prepare
+from gpub.prep.job import Job
+from gpub.prep.pipeline import findings_table, prepare
 from gpub.prep.store import Document, load_chunk
 
 quick = settings(max_examples=150, deadline=None, database=None)
@@ -37,6 +42,8 @@ SAID = {
     "della notte è come il giorno: le pietre sono di casa, e con una lanterna anche le altre.",
     "pt": "Era tarde e o caminho que vai da aldeia para os campos não se via, mas para ela uma "
     "noite como esta é um dia: as pedras são de casa, e com um pouco de luz a outra também.",
+    "pl": "Było późno i droga, która prowadzi od wsi do rzeki, nie była jasna, ale ona zna każdy "
+    "kamień i nie boi się tego, że po nocy jest tak ciemno, jak w lesie za domem na końcu drogi.",
     "nl": "Het was laat en de weg van het dorp naar de rivier was donker, maar zij kende elke "
     "steen die er in het veld lag, en dat is voor een kind van de streek ook niet te veel.",
 }
@@ -76,8 +83,9 @@ SENTENCE = "The dog that was late for dinner ran over the hill and did not look 
         ("of it is so as " * 12, "length of words"),
         ("incomprehensibilities " * 60, "length of words"),
         ("1234 5678 word 9012 " * 20, "words without letters"),
-        (f"- {SENTENCE}\n" * 5, "bullets"),
-        (f"- {SENTENCE}\n" * 8 + f"{SENTENCE}\n" * 2, None),
+        ("- our other pages\n" * 20, "bullets"),
+        ("- our other pages\n" * 16 + f"{SENTENCE}\n" * 4, None),
+        (f"- {SENTENCE}\n" * 5, None),  # a glossary is text
         (f"{SENTENCE}...\n" * 2 + f"{SENTENCE}\n" * 2, "lines that are cut off"),
         (f"{SENTENCE}…\n" + f"{SENTENCE}\n" * 3, None),
     ],
@@ -163,7 +171,8 @@ def pages(tmp_path, monkeypatch):
         if i % 5 == 1:
             text, why = numbered("de", i), "language de"
         elif i % 5 == 2:
-            text, why = "- " + numbered("en", i).replace("\n", "\n- "), "bullets"
+            lines = [f"- another {w} that nobody wanted in{i}" for w in SENTENCE.split()]
+            text, why = "\n".join(lines), "bullets"
         elif i % 5 == 3:
             url, why = f"https://www.spam.example/{i}", "site"
         rows.append(dict(text=text, url=url))
@@ -225,19 +234,65 @@ def test_quality_drops_what_is_no_text(junk):
     assert Quality()(Document(junk)) in ("length of words", "words without letters")
 
 
+RUSSIAN = "Собака и кошка живут в доме, и они не спят на крыше. " * 5
+POLISH = (
+    "Pies i kot mieszkają w domu, ale nie śpią na dachu, bo tam jest zimno i to nie jest to. " * 5
+)
+
+
 @pytest.mark.parametrize(
-    "text, unknown",
+    "text, reason, unknown",
     [
-        ("Собака и кошка живут в доме, и они не спят на крыше. " * 5, 1),
-        ("Pies i kot mieszkają w domu, ale nie śpią na dachu, bo tam jest zimno. " * 5, 1),
-        (TABBED, 1),
-        (f"{SENTENCE}, and it is the case that this was for all of us. " * 4, 0),
+        (RUSSIAN, "language in another script", 0),
+        ("犬と猫は家に住んでいます。屋根の上では眠りません。" * 9, "language in another script", 0),
+        (POLISH, "language pl", 0),
+        ("Koira ja kissa asuvat talossa, eivätkä ne nuku katolla. " * 5, None, 1),
+        (TABBED, None, 1),
+        (f"{SENTENCE}, and it is the case that this was for all of us. " * 4, None, 0),
+        (f"{SENTENCE}, as he wrote: Собака и кошка. " * 4, None, 0),
     ],
 )
-def test_a_language_that_is_not_known_passes_and_is_counted(text, unknown):
+def test_other_scripts_go_and_what_is_not_known_is_counted(text, reason, unknown):
     document = Document(text)
-    assert Language()(document) is None
+    assert Language()(document) == reason
     assert document.notes[NOT_KNOWN] == unknown
+
+
+@pytest.mark.parametrize(
+    "secret, sign",
+    [
+        ("AKIA" + "IOSF0DNN7EXAMPLE"[:16], MASKED_KEY),
+        ("ghp_" + "a1B2" * 9, MASKED_KEY),
+        ("sk-proj-" + "Zz09" * 10, MASKED_KEY),
+        ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----", MASKED_KEY),
+        ("(212) 555-7788", MASKED_PHONE),
+        ("1-800-555-7788", MASKED_PHONE),
+        ("+44 20 7946 0018", MASKED_PHONE),
+    ],
+)
+def test_secrets_are_masked_and_counted(secret, sign):
+    page = Document(f"Ask us: {secret}, at any time.")
+    Secrets()(page)
+    assert page.notes == {sign: 1} and secret not in page.text
+    assert page.text.startswith("Ask us: ") and page.text.endswith(", at any time.")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1914-1918",
+        "pages 101-110",
+        "x = 100-200-300",
+        "978-0-306-40615-7",
+        "a+1 = 2",
+        "risk-averse",
+    ],
+)
+def test_numbers_that_are_no_secret_stay(text):
+    page = Document(f"It says {text} there, and 2024-11-27 too.")
+    before = page.text
+    Secrets()(page)
+    assert page.text == before and not page.notes
 
 
 def test_masked_addresses_are_counted():
@@ -246,3 +301,88 @@ def test_masked_addresses_are_counted():
     assert letter.notes == {MASKED_EMAIL: 2, MASKED_IP: 1}
     Addresses()(plain := Document("nobody @ home at 10.0.0.1"))
     assert plain.notes == {}
+
+
+SHORT = "The river is low in the summer, and the boats of the village stay where they are. "
+
+
+@pytest.fixture
+def two_sources(tmp_path):
+    "The same short and German pages as web text and as mathematics"
+    pages = [SHORT * 2, SAID["de"] * 2, SAID["en"] * 3]
+    for name in ("web", "math"):
+        rows = [dict(text=f"{text} {name} {i}") for i in range(4) for text in pages]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    BPETokenizer.train([SENTENCE], 300).save(tmp_path / "tok")
+    return tmp_path
+
+
+def write_recipe(folder, **changed):
+    "A recipe with rules for web text alone"
+    sources = [
+        dict(name="web", path=f"{folder}/web.jsonl", filters=["language", "quality"]),
+        dict(name="math", path=f"{folder}/math.jsonl"),
+    ]
+    recipe = dict(about="a test", sources=sources, tokenizer=str(folder / "tok")) | changed
+    (folder / "recipe.json").write_text(json.dumps(recipe))
+    return folder / "recipe.json"
+
+
+def test_a_rule_of_a_source_meets_its_documents_alone(two_sources, tmp_path):
+    cfg = load_recipe(write_recipe(two_sources, filters=["addresses"]))
+    assert cfg.filters_of("web") == ("addresses", "language", "quality")
+    assert cfg.filters_of("math") == ("addresses",)
+    assert PrepConfig.from_dict(json.loads(json.dumps(cfg.to_dict()))) == cfg
+    out = tmp_path / "out"
+    manifest = prepare(cfg, out, 2, log=lambda line: None)
+    dropped = {name: c["dropped"] for name, c in manifest["counts"].items()}
+    assert dropped == {"web": {"language de": 4, "number of words": 4}, "math": {}}
+    looked = manifest["looked_for"]
+    assert looked["filter quality"] == ["web"] and looked["filter addresses"] == ["web", "math"]
+    rows = {line.split("  ")[0]: line for line in findings_table(manifest).splitlines()}
+    assert "not looked for" in rows["filter quality"] and "dropped" in rows["filter quality"]
+    assert prepare(cfg, out, log=lambda line: None) == json.loads(
+        (out / "manifest.json").read_text()
+    )
+    refuses("another job: source_filters", prepare, replace(cfg, source_filters={}), out)
+
+
+def test_a_rule_for_the_web_does_not_read_mathematics_again(two_sources, tmp_path):
+    cfg = load_recipe(write_recipe(two_sources))
+    keys = Job(cfg, tmp_path / "a").keys
+    other = Job(replace(cfg, source_filters={"web": ("quality",)}), tmp_path / "a").keys
+    assert keys["math"] == other["math"] and keys["web"] != other["web"]
+
+
+def test_rules_for_all_sources_are_those_of_every_one(two_sources, tmp_path):
+    cfg = load_recipe(write_recipe(two_sources))
+    both = replace(cfg, filters=("language", "quality"), source_filters={})
+    each = replace(cfg, source_filters={s: ("language", "quality") for s in ("web", "math")})
+    made = []
+    for i, job in enumerate((both, each)):
+        prepare(job, tmp_path / f"o{i}", log=lambda line: None)
+        made.append([p.read_bytes() for p in sorted((tmp_path / f"o{i}").glob("*.bin"))])
+    assert made[0] == made[1] and made[0]
+    assert "source_filters" not in both.settings
+
+
+@pytest.mark.parametrize(
+    "filters, line",
+    [
+        ("quality", "filters must be"),
+        (["qualty"], "filter 'qualty': it knows language, quality"),
+        ([1], "filters must be"),
+    ],
+)
+def test_wrong_rules_of_a_source_are_one_line(two_sources, filters, line):
+    source = dict(name="web", path=f"{two_sources}/web.jsonl", filters=filters)
+    refuses(line, load_recipe, write_recipe(two_sources, sources=[source]))
+
+
+def test_rules_for_a_source_that_is_not_there_are_one_line(two_sources):
+    refuses(
+        "source_filters is for a source 'wbe', which there is not: there are web",
+        PrepConfig,
+        sources=(f"web={two_sources}/web.jsonl",),
+        source_filters={"wbe": ("quality",)},
+    )

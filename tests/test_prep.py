@@ -885,16 +885,19 @@ def test_what_nobody_looked_for_is_not_zero(leaky, tokenizer):
     assert not (leaky / "blind" / "contaminated.jsonl").exists()
     assert not any(v for k, v in m["looked_for"].items() if k != "equal documents")
     table = findings(m)
-    assert table.pop("equal documents") == ["1"]
-    assert {tuple(v) for v in table.values()} == {("a",), ("not looked for",)}
+    assert table.pop("looked for") == ["a", "done"]
+    assert table.pop("equal documents") == ["1", "dropped"]
+    assert {tuple(v) for v in table.values()} == {("not looked for", "-")}
     assert findings_table(m) in lines
     some = replace(
         cfg, near=0.9, benchmarks=(str(leaky / "quiz.jsonl"),), filters=("language", "addresses")
     )
     table = findings(prepare(some, leaky / "seeing", log=quiet))
-    assert table["benchmark questions"] == ["2"] and table["filter quality"] == ["not looked for"]
-    assert table["near duplicates"][0].isdecimal() and table["chanted strings"] == ["0"]
-    assert table["filter addresses"] == ["0 masked"]
+    assert table["benchmark questions"] == ["2", "dropped"]
+    assert table["filter quality"] == ["not looked for", "-"]
+    assert table["near duplicates"][0].isdecimal()
+    assert table["chanted strings"] == ["0", "kept, counted"]
+    assert table["filter addresses"] == ["0", "masked"]
     assert re.fullmatch(r"\d+, \d+ not known", table["filter language"][0])
 
 

@@ -133,6 +133,7 @@ def test_a_recipe_with_sources_from_elsewhere(text, tmp_path, root):
     typed comes first"""
     names = "fineweb-edu", "finemath", "python-edu"
     words = [x for s in names for x in ("--source", f"{s}={tmp_path}/{s}.jsonl")]
+    (tmp_path / "quiz.txt").write_text("Which of the many rivers of this country is the longest?")
     for i, n in enumerate(names):
         (tmp_path / f"{n}.jsonl").write_text(
             "".join(
@@ -153,6 +154,8 @@ def test_a_recipe_with_sources_from_elsewhere(text, tmp_path, root):
         "--no-scan",
         "--min-chars",
         40,
+        "--benchmark",
+        tmp_path / "quiz.txt",
     ).output
     assert (
         "87.00%" in out

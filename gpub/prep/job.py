@@ -163,16 +163,18 @@ class Job:
     def keys(self) -> dict[str, str]:
         "Name each source's documents in the store after what decided them"
         settings = self.asked.settings
-        alike = [settings[k] for k in ("rules", "filters", "benchmarks", "chunk_mb")]
-        alike += [settings.get("filter_code"), bool(self.asked.near)]
+        alike = [settings[k] for k in ("rules", "benchmarks", "chunk_mb")]
+        alike += [bool(self.asked.near)]
         alike += [self.asked.scan and self.asked.attractors, PREP_FORMAT, gpub.__version__]
         alike += [STORE_FORMAT]
         alike += [settings["tasks"]] if "tasks" in settings else []
         files = inputs(self.cfg, exact=True)
-        return {
-            s.name: f"{s.name}-{fingerprint([s.path, s.column, files[s.name], *alike])}"
-            for s in self.cfg.parsed
-        }
+        keys = {}
+        for s in self.cfg.parsed:
+            code = {name: settings["filter_code"][name] for name in self.asked.filters_of(s.name)}
+            known = [s.path, s.column, files[s.name], list(code.items()), *alike]
+            keys[s.name] = f"{s.name}-{fingerprint(known)}"
+        return keys
 
     @property
     def tokenizer(self) -> Path:

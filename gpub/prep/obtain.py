@@ -64,7 +64,7 @@ def obtain_shards(
     return to, fetch_packed(source, to, log)
 
 # %% ../../nbs/lib/prep/obtain.ipynb #01f0490e
-TOY_SETTINGS = dict(vocab_size=400, sample_mb=0.2, val=0.05, scan=False, gate=None)
+TOY_SETTINGS = dict(vocab_size=400, sample_mb=0.2, val=0.05, scan=False, gate=None, benchmarks=())
 
 
 def toy_sources(

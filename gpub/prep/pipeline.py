@@ -11,7 +11,7 @@ __all__ = ['LEAKED', 'Worker', 'setup', 'numbered', 'clean_chunk', 'read_parts',
 # %% ../../nbs/lib/prep/pipeline.ipynb #bb0f25a4
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,12 +26,11 @@ from ..data.transfer import mirror_shards
 from ..files import cache_dir
 from .clean import Counts, clean
 from .config import PrepConfig
-from .contamination import Benchmarks
+from .contamination import Benchmarks, found_benchmarks
 from .dedup import REASONS, drop_duplicates, signatures
 from gpub.prep.filters import (
     BUILT_IN,
-    MASKED_EMAIL,
-    MASKED_IP,
+    MASKED,
     NOT_KNOWN,
     Quality,
     drop_reason,
@@ -75,12 +74,13 @@ class Worker:
     cfg: PrepConfig  # the whole job
     store: Path  # where the stages lie
     keys: dict  # source -> its name there
-    filters: list = field(default_factory=list)  # rules of the config's own
+    filters: dict = field(default_factory=dict)  # source -> rules beside the cleaning
     bench: Benchmarks | None = None  # questions that no document may hold
 
     def objection(
         self,
         document: Document,  # gets its text repaired
+        source: str,  # its name
         counts: Counts,  # gets the repairs
     ) -> str | None:  # why the document is dropped
         "Clean a document, and ask all rules about it"
@@ -93,7 +93,7 @@ class Worker:
             return did
         counts.repaired.update(did)
         document.text = text
-        why = drop_reason(document, self.filters)
+        why = drop_reason(document, self.filters[source])
         if why is None:
             counts.noted.update(document.notes)
         return why
@@ -119,7 +119,8 @@ def setup(
 ) -> Worker:
     "Make a `Worker`, in the process it will work in"
     cfg = PrepConfig.from_dict(cfg)
-    filters = [load_filter(name) for name in cfg.filters]
+    made = {name: load_filter(name) for name in cfg.all_filters}
+    filters = {s.name: [made[name] for name in cfg.filters_of(s.name)] for s in cfg.parsed}
     saved = cache_dir() / "benchmarks"  # read once on a machine, not in every process
     bench = Benchmarks(cfg.benchmarks, saved) if cfg.benchmarks else None
     return Worker(cfg, Path(store), keys, filters, bench)
@@ -146,9 +147,9 @@ class _Sorted:
     receipts: list[dict]  # of questions of a benchmark that were found
 
 
-def _sort_documents(w: Worker, read: list[Document], counts: Counts) -> _Sorted:
+def _sort_documents(w: Worker, source: str, read: list[Document], counts: Counts) -> _Sorted:
     "Ask every rule, then look for questions of a benchmark in what is left"
-    reasons = [w.objection(document, counts) for document in read]
+    reasons = [w.objection(document, source, counts) for document in read]
     clear = [document for document, why in zip(read, reasons) if why is None]
     leaks = w.leaks(clear)
     leaked = {d.name for d, some in zip(clear, leaks) if some}
@@ -172,7 +173,7 @@ def clean_chunk(
     file, whole or not there"""
     counts = Counts(bytes_in=chunk.size)
     read = list(numbered(chunk))
-    groups = _sort_documents(w, read, counts)
+    groups = _sort_documents(w, chunk.source, read, counts)
     key = w.keys[chunk.source]
     columns = document_columns(groups.kept)
     counts.seen = len(read)
@@ -453,6 +454,7 @@ def prepare(
 ) -> dict:  # the manifest
     """Turn raw text into shards, all stages; run again after any interruption it goes on, with the
     same bytes as if nothing had happened"""
+    cfg = replace(cfg, benchmarks=found_benchmarks(cfg.benchmarks, log))
     job = Job(cfg, Path(out), workers, cluster, log)
     with writing_job(job.out):
         if not job.final.exists():
@@ -505,14 +507,26 @@ _DROPPED_BY = {  # check -> reasons in the counts
 
 def looked_for(
     cfg: PrepConfig,  # a whole job
-) -> dict[str, bool]:  # for the manifest: a count of 0 says something only where it is true
-    "Tell what a job looks for beside the cleaning rules, and what it does not"
-    return {
+) -> dict[str, list[str]]:  # check -> sources: a count of 0 says something only of these
+    "Tell what a job looks for beside the cleaning rules, and in which sources"
+    names = [s.name for s in cfg.parsed]
+    everywhere = {
         "equal documents": cfg.dedup,
         "near duplicates": cfg.near is not None,
         "benchmark questions": bool(cfg.benchmarks),
         "chanted strings": cfg.scan,
-    } | {f"filter {name}": name in cfg.filters for name in BUILT_IN}
+    }
+    checks = {check: names if wanted else [] for check, wanted in everywhere.items()}
+    for rule in dict.fromkeys((*BUILT_IN, *cfg.all_filters)):
+        checks[f"filter {rule}"] = [name for name in names if rule in cfg.filters_of(name)]
+    return checks
+
+
+def _what_is_done(check: str) -> str:
+    "Tell what becomes of a finding"
+    if check == "chanted strings":
+        return "kept, counted"
+    return "masked" if check.removeprefix("filter ") in MASKED else "dropped"
 
 
 def findings_table(
@@ -521,12 +535,14 @@ def findings_table(
     "Lay out what was found in each source, and what nobody looked for"
     names = list(manifest["counts"])
     rows = []
-    for check, wanted in manifest["looked_for"].items():
-        cells = ["not looked for"] * len(names)
-        if wanted:
-            cells = [_finding(manifest, check, name) for name in names]
-        rows.append([check, *cells])
-    return str(Table(["found", *names], rows, align="lr"))
+    for check, sources in manifest["looked_for"].items():
+        cells = [
+            _finding(manifest, check, name) if name in sources else "not looked for"
+            for name in names
+        ]
+        done = _what_is_done(check) if sources else "-"
+        rows.append([check, *cells, done])
+    return str(Table(["looked for", *names, "done"], rows, align="lr"))
 
 
 def _finding(manifest: dict, check: str, source: str) -> str:
@@ -536,11 +552,14 @@ def _finding(manifest: dict, check: str, source: str) -> str:
     noted = counts["noted"]
     if check == "chanted strings":
         return f"{sum(manifest['scan']['sources'][source]['chants'].values()):,}"
-    if check == "filter addresses":
-        return f"{noted.get(MASKED_EMAIL, 0) + noted.get(MASKED_IP, 0):,} masked"
+    rule = check.removeprefix("filter ")
+    if rule in MASKED:
+        return f"{sum(noted.get(sign, 0) for sign in MASKED[rule]):,}"
     if check == "filter language":
         others = sum(n for why, n in dropped.items() if why.startswith("language "))
         return f"{others:,}, {noted.get(NOT_KNOWN, 0):,} not known"
+    if check not in _DROPPED_BY:
+        return "-"  # a rule of the user's own: its reasons stand in the counts
     return f"{sum(dropped.get(why, 0) for why in _DROPPED_BY[check]):,}"
 
 
