@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from ..chat.template import template_for
+from ..chat.template import chat_marks, template_for
 from ..core import Config, GpubError
 from ..data.bpe import BPETokenizer, GPT2_PATTERN, LLAMA3_PATTERN, pieces
 from ..data.char import CharTokenizer
@@ -135,7 +135,7 @@ def write_gguf(
     w.add_file_type(gguf.LlamaFileType[kinds[numbers]])
     w.add_quantization_version(gguf.GGML_QUANT_VERSION)
     _add_shape(w, cfg)
-    _add_words(w, tok)
+    _add_words(w, tok, chat_marks(tok).end if chat else tok.end)
     if chat:
         w.add_chat_template(plain_template(tok))
     for name, t in gguf_tensors(model).items():
@@ -176,7 +176,7 @@ def _add_shape(w: Any, cfg: Config) -> None:
         getattr(w, f"add_{name}")(value)
 
 
-def _add_words(w: Any, tok: BPETokenizer):
+def _add_words(w: Any, tok: BPETokenizer, end: int | None):
     "The tokens of byte pairs, their kinds and merges"
     from gguf import TokenType
 
@@ -188,6 +188,6 @@ def _add_words(w: Any, tok: BPETokenizer):
     w.add_token_list(names)
     w.add_token_types([TokenType.CONTROL if n in tok.specials else TokenType.NORMAL for n in names])
     w.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in d["model"]["merges"]])
-    if tok.end is not None:
-        w.add_eos_token_id(tok.end)
+    if end is not None:
+        w.add_eos_token_id(end)
     w.add_add_bos_token(False)
