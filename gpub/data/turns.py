@@ -99,7 +99,7 @@ def jinja_renderer(
     template: str,  # a chat template
     marks: dict[str, Any],  # bos_token and the like
 ) -> Any:  # (turns, ask) -> text
-    "Compile a chat template as transformers does; raises `GpubError` for one that is none"
+    "Make a renderer of a chat template; raises `GpubError` for a text that is none"
     from jinja2 import TemplateError
     from jinja2.ext import loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
