@@ -19,7 +19,14 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Ge
 
-from .template import EncodedChat, Message, chat_marks, encode_chat, read_messages
+from gpub.chat.template import (
+    EncodedChat,
+    Message,
+    chat_marks,
+    decode_chat,
+    encode_chat,
+    read_messages,
+)
 from gpub.core import (
     Config,
     Count,
@@ -306,6 +313,11 @@ def first_question(
     chat: EncodedChat,  # a conversation, or the beginning of one
 ) -> str:  # lower case, one space between words
     "Return what the user says first; raises `GpubError` for a conversation without a user"
+    if tok.turns:
+        questions = [turn.content for turn in decode_chat(tok, chat.ids) if turn.role == "user"]
+        if not questions:
+            raise GpubError("this conversation has no turn of a user: give one with a question")
+        return " ".join(questions[0].lower().split())
     marks = chat_marks(tok)
     begins = np.flatnonzero(chat.ids == marks.user)
     if not len(begins):

@@ -7,10 +7,14 @@ __all__ = ['Role', 'CHAR_MARKS', 'Message', 'read_messages', 'check_order', 'Cha
            'encode_text', 'encode_chat', 'decode_chat', 'jinja_template', 'template_for', 'chat_facts', 'check_talks']
 
 # %% ../../nbs/lib/chat/template.ipynb #7fdb5ddc
+<<<<<<< HEAD
 # A role is a token that no text is encoded to, so nobody can type it. A conversation becomes ids
 # and a mask: what the assistant says is learned, and that it ends; what the others say is only
 # read.
 
+=======
+import re
+>>>>>>> c34c8504a63d0124187945e0407985a67cc51a8a
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -23,6 +27,7 @@ from ..core import Config, GpubError
 from ..data.bpe import BPETokenizer, SPECIALS
 from ..data.char import CharTokenizer
 from ..data.tokenizer import Tokenizer, id_dtype
+from ..data.turns import TurnFormat
 from ..templates import read_packaged
 
 # %% ../../nbs/lib/chat/template.ipynb #58fc09fb
@@ -105,10 +110,27 @@ class ChatMarks:
     end: int  # after it
 
 
+def _marks_of_turns(specials: dict[str, int], turns: TurnFormat) -> ChatMarks:
+    "Find the first special token before each turn; where there is none, the one that ends answers"
+
+    def first(text: str) -> int:
+        there = [name for name in specials if name in text]
+        return specials[min(there, key=text.index, default=turns.end)]
+
+    return ChatMarks(
+        system=first(turns.before_system),
+        user=first(turns.before_user),
+        assistant=first(turns.before_newest),
+        end=specials[turns.end],
+    )
+
+
 def chat_marks(
     tok: Tokenizer,  # of the model that is to talk
 ) -> ChatMarks:
     "Find the marks of a tokenizer; raises `GpubError` for one that has none"
+    if tok.turns:
+        return _marks_of_turns(tok.specials, tok.turns)
     if isinstance(tok, CharTokenizer):
         names = CHAR_MARKS
         known = {c: i for i, c in enumerate(tok.chars)}
@@ -153,6 +175,8 @@ def encode_chat(
     add_generation_prompt: bool = False,  # end with the mark of the assistant, whose turn it is
 ) -> EncodedChat:
     "Encode a conversation, and tell which of its ids are learned"
+    if tok.turns:
+        return _encode_turns(tok, tok.turns, messages, add_generation_prompt)
     marks = chat_marks(tok)
     pieces: list[np.ndarray] = []
     learned: list[np.ndarray] = []
@@ -172,12 +196,51 @@ def encode_chat(
     return EncodedChat(np.concatenate(pieces), np.concatenate(learned))
 
 
+def _encode_turns(
+    tok: Tokenizer, turns: TurnFormat, messages: Sequence[Message], ask: bool
+) -> EncodedChat:
+    """A conversation as ids in a model's own format. An answer is tokens of its own, as when it is
+    generated; all other text between two marks is encoded in one piece, as transformers does"""
+    marks = "(" + "|".join(map(re.escape, tok.specials)) + ")"
+    ids: list[int] = []
+    learned: list[bool] = []
+    plain = ""  # text that is not encoded yet
+
+    def add(new: Sequence[int], is_learned: bool = False) -> None:
+        ids.extend(new)
+        learned.extend([is_learned] * len(new))
+
+    talk = [(message.role, message.content) for message in messages]
+    for who, text in turns.pieces(talk, ask):
+        if who == "user":
+            plain += text
+            continue
+        if who == "answer":
+            add(tok.encode(plain))
+            plain = ""
+            add(tok.encode(text), True)
+            continue
+        before, *rest = re.split(marks, text)
+        plain += before
+        for mark, after in zip(rest[::2], rest[1::2]):
+            add(tok.encode(plain))
+            add([tok.specials[mark]], who == "end")  # begins with the mark that ends an answer
+            who = "template"
+            plain = after
+    add(tok.encode(plain))
+    return EncodedChat(np.asarray(ids, id_dtype(tok.vocab_size)), np.asarray(learned, bool))
+
+
 def decode_chat(
     tok: Tokenizer,  # that made the ids
     ids: Sequence[int] | np.ndarray,  # of one conversation or several
 ) -> Iterator[Message]:
     """Yield the messages that ids stand for, in order; an assistant's turn that never ends comes as
     far as it goes"""
+    if tok.turns:
+        for role, content in tok.turns.read(tok.decode(ids)):
+            yield Message(role, content)
+        return
     marks = chat_marks(tok)
     role_of = {marks.system: "system", marks.user: "user", marks.assistant: "assistant"}
     role = None
@@ -202,6 +265,8 @@ def template_for(
     tok: Tokenizer,  # with the marks of a chat
 ) -> str:
     "Write the template as Jinja, with the marks of this tokenizer"
+    if tok.turns:
+        return tok.turns.jinja
     text = jinja_template()
     chat_marks(tok)
     if isinstance(tok, CharTokenizer):

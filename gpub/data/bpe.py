@@ -29,6 +29,7 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trai
 from ..core import GpubError, first_line, read_json, write_atomic
 from .tokenizer import Tokenizer, check_ids, fingerprint, id_dtype, replace_surrogates
 from ..host import usable_cores
+from .turns import TURNS_FILE
 
 # %% ../../nbs/lib/data/bpe.ipynb #8eade3d6
 PATTERN = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"
@@ -193,6 +194,9 @@ class RustTokenizer(Tokenizer):
         folder: Path | str,  # gets a `tokenizer.json`, which `transformers` reads too
     ) -> Path:  # path of the file
         "Keep it; `load_tokenizer` reads it back"
+        if self.turns:
+            turns = json.dumps(self.turns.to_dict(), indent=1)
+            write_atomic(Path(folder) / TURNS_FILE, turns + "\n")
         return write_atomic(Path(folder) / "tokenizer.json", self.rust.to_str(pretty=True))
 
     def padded(

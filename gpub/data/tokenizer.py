@@ -6,6 +6,7 @@
 __all__ = ['id_dtype', 'fingerprint', 'check_ids', 'replace_surrogates', 'Tokenizer', 'IdTokenizer']
 
 # %% ../../nbs/lib/data/tokenizer.ipynb #8c8f6205
+import copy
 import hashlib
 import json
 from abc import ABC, abstractmethod
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..core import GpubError, write_atomic
+from .turns import TurnFormat
 
 # %% ../../nbs/lib/data/tokenizer.ipynb #a6fd456d
 def id_dtype(
@@ -67,6 +69,7 @@ class Tokenizer(ABC):
     fingerprint: str  # 16 hex digits: the same for two tokenizers that give the same ids
     end: int | None = None  # id of the token that ends a document, where there is one
     specials: dict[str, int] = {}  # special tokens and their ids
+    turns: TurnFormat | None = None  # how its model is talked to, where that is not gpub's way
 
     @abstractmethod
     def encode(
@@ -95,6 +98,15 @@ class Tokenizer(ABC):
     ) -> str:
         "Give the text of ids; bytes that are no UTF-8 (half a character, say) become U+FFFD"
         return self.decode_bytes(ids).decode("utf-8", "replace")
+
+    def with_turns(
+        self,
+        turns: TurnFormat,  # of its model
+    ) -> "Tokenizer":  # the same ids
+        "Make a tokenizer that also knows how its model is talked to"
+        same = copy.copy(self)
+        same.turns = turns
+        return same
 
     @abstractmethod
     def save(

@@ -15,6 +15,7 @@ from .bpe import BPETokenizer
 from .char import CharTokenizer
 from .sentencepiece import SentencePieceTokenizer
 from .tokenizer import IdTokenizer, Tokenizer
+from .turns import TURNS_FILE, TurnFormat
 
 # %% ../../nbs/lib/data/tokenizer_file.ipynb #8ff84750
 def load_tokenizer(
@@ -45,5 +46,8 @@ def load_tokenizer(
             f"{path} is not a whole tokenizer file ({first_line(e)}); fetch it again"
         ) from None
     if model.get("byte_fallback"):
-        return SentencePieceTokenizer(rust, described)
-    return BPETokenizer(rust, engine, described)
+        tok = SentencePieceTokenizer(rust, described)
+    else:
+        tok = BPETokenizer(rust, engine, described)
+    turns = path.parent / TURNS_FILE
+    return tok.with_turns(TurnFormat.from_dict(read_json(turns))) if turns.is_file() else tok

@@ -136,7 +136,7 @@ def write_gguf(
     w.add_file_type(gguf.LlamaFileType[kinds[numbers]])
     w.add_quantization_version(gguf.GGML_QUANT_VERSION)
     _add_shape(w, cfg)
-    _add_words(w, tok)
+    _add_words(w, tok, chat_marks(tok).end if chat else tok.end)
     if chat:
         w.add_chat_template(plain_template(tok))
     for name, t in gguf_tensors(model).items():
@@ -201,7 +201,7 @@ def _add_shape(w: Any, cfg: Config) -> None:
         getattr(w, f"add_{name}")(value)
 
 
-def _add_words(w: Any, tok: BPETokenizer):
+def _add_words(w: Any, tok: BPETokenizer, end: int | None):
     "The tokens of byte pairs, their kinds and merges"
     from gguf import TokenType
 
@@ -213,6 +213,6 @@ def _add_words(w: Any, tok: BPETokenizer):
     w.add_token_list(names)
     w.add_token_types([TokenType.CONTROL if n in tok.specials else TokenType.NORMAL for n in names])
     w.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in d["model"]["merges"]])
-    if tok.end is not None:
-        w.add_eos_token_id(tok.end)
+    if end is not None:
+        w.add_eos_token_id(end)
     w.add_add_bos_token(False)

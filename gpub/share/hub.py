@@ -28,6 +28,7 @@ from ..data.shards import read_manifest
 from ..data.bpe import BPETokenizer
 from ..data.char import CharTokenizer
 from ..data.tokenizer import IdTokenizer, Tokenizer
+from ..data.turns import TurnFormat, learn_turns
 from ..device import pick_device
 from ..files import SUMS, changed_files, give_usual_mode, write_sums
 from ..model.gpt import Decoder, GPT, GPTConfig
@@ -246,6 +247,10 @@ def import_folder(
     model = from_theirs(cfg, tensors_as_llama(settings, read_weights(folder)))
     if tok is not None and tok.vocab_size < cfg.vocab_size:
         tok = tok.padded(cfg.vocab_size)
+    if tok is not None and _has_own_template(folder, tok):
+        turns = _read_turns(folder, tok)
+        if isinstance(turns, TurnFormat):  # `import_run` says why it is not
+            tok = tok.with_turns(turns)
     return model, tok
 
 
@@ -274,7 +279,9 @@ def find_folder(
         ) from None
     log(f"{name}: taken from the Hugging Face Hub, or from the copy that is here already")
     try:
-        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.txt"]))
+        return Path(
+            snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja"])
+        )
     except Exception as e:  # its errors are of many kinds
         raise GpubError(
             f"there is no folder {name}, and the Hub did not give the model: {first_line(e)}"
@@ -293,14 +300,53 @@ def talks_like_ours(
         return False
 
 
-def _chat_template(folder: Path) -> Any:  # a text, or several with names
+def _has_own_template(
+    folder: Path | str,  # of Hugging Face
+    tok: Tokenizer,  # its tokenizer
+) -> bool:
+    "Whether a Hugging Face folder carries a chat template that is not gpub's"
+    template = _chat_template(Path(folder))
+    return template is not None and not talks_like_ours(folder, tok)
+
+
+def _own_turns(
+    folder: Path | str,  # of Hugging Face, with a chat template
+    tok: Tokenizer,  # its tokenizer
+) -> TurnFormat:
+    """Read off its chat template how a model is talked to; raises `GpubError` where the template
+    does more than a `TurnFormat`, or the tokenizer is not of byte pairs"""
+    if not isinstance(tok, BPETokenizer):
+        raise GpubError("its tokenizer is not one of byte pairs")
+    settings = _tokenizer_settings(Path(folder))
+    marks = {name: settings.get(name) for name in ("bos_token", "eos_token", "pad_token")}
+    for name, mark in marks.items():  # an older way to write one
+        marks[name] = mark.get("content") if isinstance(mark, dict) else mark
+    return learn_turns(_chat_template(Path(folder)), list(tok.specials), marks)
+
+
+def _read_turns(folder: Path, tok: Tokenizer) -> TurnFormat | str:  # or why it is not used
+    try:
+        return _own_turns(folder, tok)
+    except GpubError as reason:
+        return str(reason)
+
+
+def _tokenizer_settings(folder: Path) -> dict[str, Any]:
+    path = folder / "tokenizer_config.json"
+    settings = read_json(path) if path.is_file() else {}
+    return settings if isinstance(settings, dict) else {}
+
+
+def _chat_template(folder: Path) -> str | None:
     "The chat template of a Hugging Face folder; None where there is none"
     path = folder / "chat_template.jinja"
     if path.is_file():
         return path.read_text(encoding="utf-8", errors="replace")
-    path = folder / "tokenizer_config.json"
-    settings = read_json(path) if path.is_file() else {}
-    return (settings.get("chat_template") or None) if isinstance(settings, dict) else None
+    template = _tokenizer_settings(folder).get("chat_template") or None
+    if isinstance(template, list):  # several, with names
+        named = {one.get("name"): one.get("template") for one in template if isinstance(one, dict)}
+        template = named.get("default")
+    return template if template is None or isinstance(template, str) else str(template)
 
 
 def import_run(
@@ -329,8 +375,9 @@ def import_run(
     config = _imported_config(folder, source, model, tok)
     if "other_template" in config:
         log(
-            "its own chat template is not used: the model goes on with plain text (gpub sample), "
-            "and gpub chat needs gpub sft first, which teaches it gpub's template"
+            f"its own chat template is not used ({config['other_template']}): the model goes on "
+            "with plain text (gpub sample), and gpub chat needs gpub sft first, which teaches it "
+            "gpub's template"
         )
     with _writing(out), stage_folder(Path(out)) as temp:
         tok.save(temp)
@@ -364,10 +411,10 @@ def _imported_config(
         unit="nats/char" if isinstance(tok, CharTokenizer) else "nats/token",
         imported=str(source),
     )
-    if not isinstance(tok, IdTokenizer) and talks_like_ours(folder, tok):
+    if tok.turns or not isinstance(tok, IdTokenizer) and talks_like_ours(folder, tok):
         config["chat"] = chat_facts(tok)
     elif _chat_template(folder) is not None:
-        config["other_template"] = True
+        config["other_template"] = str(_read_turns(folder, tok))
     return config
 
 

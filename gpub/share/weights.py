@@ -274,6 +274,8 @@ def write_tokenizer(
     }
     if chat:
         words["chat_template"] = template_for(tok)
+    if chat and tok.turns and tok.turns.bos:
+        words["bos_token"] = tok.turns.bos
     said = dict(
         tokenizer_class="PreTrainedTokenizerFast",
         model_max_length=context_length,

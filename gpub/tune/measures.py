@@ -85,7 +85,7 @@ def well_formed_share(
     """Return the share of answers that say something, end by themselves and hold no other mark of a
     chat"""
     marks = chat_marks(tok)
-    others = {marks.system, marks.user, marks.assistant}
+    others = {marks.system, marks.user, marks.assistant} - {marks.end}
 
     def is_well_formed(ids: list[int]) -> bool:
         return len(ids) > 1 and ids[-1] == marks.end and not others & set(ids)

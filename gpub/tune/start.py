@@ -31,6 +31,8 @@ def with_marks(
     tok: Tokenizer,  # of any model
 ) -> tuple[Tokenizer, int]:  # with the marks; how many are new
     "The same tokenizer with a token for each mark of a chat; ids that were there stay"
+    if tok.turns:
+        return tok, 0
     if isinstance(tok, CharTokenizer):
         new = [mark for mark in CHAR_MARKS.values() if mark not in tok.chars]
         return (CharTokenizer(tok.chars + "".join(new)) if new else tok), len(new)
