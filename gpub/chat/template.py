@@ -7,14 +7,11 @@ __all__ = ['Role', 'CHAR_MARKS', 'Message', 'read_messages', 'check_order', 'Cha
            'encode_text', 'encode_chat', 'decode_chat', 'jinja_template', 'template_for', 'chat_facts', 'check_talks']
 
 # %% ../../nbs/lib/chat/template.ipynb #7fdb5ddc
-<<<<<<< HEAD
 # A role is a token that no text is encoded to, so nobody can type it. A conversation becomes ids
 # and a mask: what the assistant says is learned, and that it ends; what the others say is only
 # read.
 
-=======
 import re
->>>>>>> c34c8504a63d0124187945e0407985a67cc51a8a
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache

@@ -153,10 +153,14 @@ def modelfile(
     context_length: int,  # of the model
     chat: bool,  # the model talks
 ) -> str:
-    "What Ollama needs beside model.gguf: its template in the language of Go, where answers end"
+    """Write what Ollama needs beside model.gguf: its template in the language of Go, where answers
+    end. A model that kept its own template has it in the GGUF file, where Ollama reads it"""
     template = "{{ .Prompt }}"
     stops = []
-    if chat:
+    if tok.turns:
+        template = None
+        stops = [tok.turns.end]
+    elif chat:
         marks = chat_marks(tok)
         names = {number: name for name, number in tok.specials.items()}
         stops = [names[marks.user], names[marks.end]]
@@ -166,7 +170,9 @@ def modelfile(
             "{{ else }}<|{{ .Role }}|>{{ .Content }}{{ end }}{{ end }}"
             f"{names[marks.assistant]}"
         )
-    lines = ["FROM ./model.gguf", f'TEMPLATE """{template}"""']
+    lines = ["FROM ./model.gguf"]
+    if template is not None:
+        lines.append(f'TEMPLATE """{template}"""')
     lines += [f"PARAMETER num_ctx {context_length}", "PARAMETER temperature 0.8"]
     lines += [f'PARAMETER stop "{stop}"' for stop in stops]
     return "\n".join(lines) + "\n"
