@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpub.data.bpe import BPETokenizer
-from gpub.evals.evaluate import DEFAULT_TASKS
+from gpub.evals.options import DEFAULT_TASKS
 from gpub.evals.tasks import TASKS
 from gpub.files import shipped
 from gpub.prep import contamination

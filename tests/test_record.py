@@ -688,8 +688,8 @@ def test_a_changed_row_is_said_when_the_run_goes_on(stopped, finished, text):
     path.write_text(before[:at] + str((int(before[at]) + 1) % 10) + before[at + 1 :])
     said = []
     start_run(text, stopped, log=said.append).go()
-    [line] = [line for line in said if "not what was written" in line]
-    assert line.startswith("log.jsonl line 1 of") and "gpub verify" in line
+    [line] = [line for line in said if "changed after it was written" in line]
+    assert line.startswith("log.jsonl line 1 in") and "gpub verify" in line
     ours, theirs = load_checkpoint(stopped).model, load_checkpoint(finished).model
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 

@@ -32,7 +32,7 @@ READS_URLS = {
 TEXTS = set(
     "--device --prompt --stop --system --set --gpu --tokens --optimizer --parallel --license "
     "--host --key --until --tasks --filter --cluster --cluster-option --preset --rung --axis "
-    "--shape --base --accept --more --notify --count repo".split()
+    "--shape --base --accept --more --notify --count --cors repo".split()
 )
 
 

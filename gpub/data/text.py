@@ -49,7 +49,7 @@ def check_shakespeare(
 
 
 def find_shakespeare() -> Path | None:
-    "The file of tiny Shakespeare in `$GPUB_DATA` or the cache; None where it is in neither"
+    "Find the file of tiny Shakespeare in `$GPUB_DATA` or the cache; None where it is in neither"
     for folder in data_dirs():
         for name in ("tinyshakespeare.txt", "input.txt"):
             if (folder / name).is_file():
