@@ -78,8 +78,9 @@ def export_command(
 def import_command(folder: str, run: str, weights_only: bool):
     """Make a run of a model of Hugging Face.
 
-    RUN is the new run folder, FOLDER holds a GPT-2, Llama or Qwen2. FOLDER may be OWNER/NAME of a
-    model on the Hub (extra: gpub[hub])."""
+    RUN is the new run folder. FOLDER holds a GPT-2, a Llama or a relative of one: Qwen, SmolLM,
+    OLMo 2, Mistral, Phi-3, ERNIE 4.5, Granite. It may be OWNER/NAME of a model on the Hub (extra:
+    gpub[hub])."""
     from gpub.share.hub import import_run
 
     click.echo(f"imported to {import_run(folder, run, weights_only)}; try: gpub sample {run}")

@@ -106,5 +106,4 @@ class FirstGPT(nn.Module):
 
     def forward(self, ids_bt: torch.Tensor) -> torch.Tensor:
         "Logits: row t scores what comes after token t"
-        x_btc = self.norm(self.blocks(self.embed(ids_bt)))
-        return x_btc @ self.tok.weight.T
+        return self.norm(self.blocks(self.embed(ids_bt))) @ self.tok.weight.T

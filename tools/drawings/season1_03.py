@@ -133,9 +133,9 @@ def forecast():
     d = Drawing(
         "From a configuration to a bill",
         "A forecast. The configuration gives parameters, FLOPs per token and bytes. The GPU gives "
-        "memory, peak and price. Together they say how many sequences fit, how many hours it "
-        "takes and what it costs; the share of the peak is an assumption until a receipt replaces "
-        "it.",
+        "memory, peak and price. With the number of tokens to train on they say how many "
+        "sequences fit, how many hours it takes and what it costs; the share of the peak is an "
+        "assumption until a receipt replaces it.",
         width=400,
         height=438,
     )
@@ -144,6 +144,7 @@ def forecast():
     size = d.box(26, 118, 152, 54, "bytes", "at the fullest moment", "good")
     work = d.box(26, 214, 152, 54, "FLOPs per token", "6 per weight, + scores", "good")
     share = d.box(26, 292, 152, 54, "MFU", "assumed, or a receipt", "warm")
+    tokens = d.box(26, 366, 152, 54, "tokens", "to train on", "thing")
     fits = d.box(222, 118, 152, 54, "does it fit?", "sequences at once", "module")
     hours = d.box(222, 252, 152, 54, "hours", "FLOPs / (peak × MFU)", "module")
     usd = d.box(222, 366, 152, 54, "dollars", "hours × price", "module")
@@ -153,8 +154,9 @@ def forecast():
     d.arrow(gpu.right, (389, gpu.right[1]), (389, usd.right[1]), usd.right)
     d.arrow((389, hours.right[1]), hours.right)
     d.arrow(size.right, fits.left)
-    d.arrow(work.right, (200, work.right[1]), (200, 270), (222, 270))
-    d.arrow(share.right, (200, share.right[1]), (200, 288), (222, 288))
+    d.arrow(work.right, (200, work.right[1]), (200, 266), (222, 266))
+    d.arrow(share.right, (190, share.right[1]), (190, 279), hours.left)
+    d.arrow(tokens.right, (204, tokens.right[1]), (204, 292), (222, 292))
     d.arrow(hours.bottom, usd.top)
     return d
 

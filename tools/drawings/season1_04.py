@@ -7,9 +7,10 @@ def training_step():
     d = Drawing(
         "One step of the training loop",
         "One step of the training loop. The batch of step n goes forward and backward in "
-        "micro-batches; the gradients are clipped; the optimizer moves the weights at the rate "
-        "of step n; the step is yielded. Outside the loop a NaN stops the run, and only then are "
-        "the log and a checkpoint written.",
+        "micro-batches; the gradients are clipped; a loss or a gradient that is no number stops "
+        "the run before the weights move; the optimizer moves them at the rate of step n; the "
+        "step is yielded. Outside the loop the log and a checkpoint are written, from which a run "
+        "goes on after a kill.",
         width=400,
         height=324,
     )
@@ -17,20 +18,20 @@ def training_step():
     first = d.box(20, 46, 108, 56, "batch n", "from (seed, n)", "thing")
     backward = d.box(146, 46, 108, 56, "backward", "micro-batches", "module")
     clip = d.box(272, 46, 108, 56, "clip", "length up to 1", "warm")
-    move = d.box(272, 132, 108, 56, "move", "rate of step n", "module")
-    last = d.box(146, 132, 108, 56, "yield", "loss, norm", "thing")
+    check = d.box(272, 132, 108, 56, "a number?", "else stop", "warm")
+    move = d.box(146, 132, 108, 56, "move", "rate of step n", "module")
+    last = d.box(20, 132, 108, 56, "yield", "loss, norm", "thing")
     d.arrow(first.right, backward.left)
     d.arrow(backward.right, clip.left)
-    d.arrow(clip.bottom, move.top)
+    d.arrow(clip.bottom, check.top)
+    d.arrow(check.left, move.right)
     d.arrow(move.left, last.right)
-    d.arrow(last.left, (98, 160), (98, 102))
-    check = d.box(146, 230, 108, 56, "a number?", "else stop", "warm")
-    save = d.box(272, 230, 108, 56, "save", "log, checkpoint", "good")
-    resume = d.box(20, 230, 108, 56, "after a kill", "start at step n", "quiet")
-    d.arrow(last.bottom, check.top)
-    d.arrow(check.right, save.left)
-    d.arrow(save.bottom, (326, 306), (74, 306), resume.bottom, kind="dashed")
-    d.arrow((50, 230), (50, 102), kind="dashed")
+    d.arrow(last.top, first.bottom)
+    save = d.box(146, 230, 108, 56, "save", "log, checkpoint", "good")
+    resume = d.box(272, 230, 108, 56, "after a kill", "start at step n", "quiet")
+    d.arrow(last.bottom, (last.bottom[0], save.left[1]), save.left)
+    d.arrow(save.right, resume.left, kind="dashed")
+    d.arrow(resume.bottom, (326, 306), (14, 306), (14, 74), first.left, kind="dashed")
     return d
 
 
