@@ -412,6 +412,8 @@ def _wrong(
     out = []
     if steps.lost:
         names = ", ".join(steps.lost[:3])
+        if len(steps.lost) > 3:
+            names += f" and {len(steps.lost) - 3} more"
         out.append(f"{len(steps.lost)} parameters get no gradient: {names}")
     allowed = 2 if stage.place.precision.scaler else 0  # its optimizers ask what overflowed
     if sum(rehearsed.waits.values()) > allowed:
