@@ -20,10 +20,10 @@ VERBS = set(
     Accept Add Adjust Answer Append Apply Ask Attend Average Begin Bring Build Call Change Check
     Choose Clean Close Collect Colour Compare Complain Compute Continue Convert Copy Count Cut
     Deal Decide Decode Deduplicate Delete Describe Divide Do Download Draw Drop Encode End
-    Escape Estimate Evaluate Examine Explain Export Fetch Fill Filter Find Finish Fit Follow
+    Enter Escape Estimate Evaluate Examine Explain Export Fetch Fill Filter Find Finish Fit Follow
     Force Forecast Forget Freeze Gather Generate Give Go Grade Group Grow Guess Hand Hash Hide
     Hold Identify Import Insert Interpolate Join Judge Keep Label Lay Learn Leave Let Link List
-    Listen Load Lock Log Look Lower Make Mark Measure Merge Mix Move Name Note Open Pack Pair
+    Listen Load Lock Log Look Lower Make Mark Measure Merge Mix Model Move Name Note Open Pack Pair
     Parse Plan Predict Prepare Price Print Propose Put Quote Race Raise Rank Read Rebuild Record
     Reduce Refuse Register Rehearse Remember Remove Rename Render Repair Replace Report Reset
     Restore Resume Retry Return Rewrite Round Run Sample Save Say Scale Scan Score Seal Seed
@@ -151,10 +151,18 @@ def public_functions(body):
             yield node
 
 
+def is_property(node):
+    decorators = {ast.unparse(decorator) for decorator in node.decorator_list}
+    return bool(decorators & {"property", "cached_property", "functools.cached_property"})
+
+
 def docstrings_without_a_verb(root):
-    "Docstrings that do not begin with what the function does: they say what is returned, or how"
+    """Docstrings that do not begin with what the function does: they say what is returned, or how.
+    A property is read like an attribute, and its docstring says what it holds"""
     for name, path in module_files(root).items():
         for node in public_functions(parsed(path.read_text(encoding="utf-8")).body):
+            if is_property(node):
+                continue
             words = (ast.get_docstring(node) or "").split()
             if words and words[0].rstrip(",:;.") not in VERBS:
                 yield name, node, f"{node.name} begins with {words[0]!r}"
@@ -224,13 +232,11 @@ LEFT = dict(
 
 # The same of docstrings, room by room; a room that is not named has none
 WITHOUT_A_VERB = dict(
-    model=32,
-    record=45,
-    train=65,
-    tune=63,
-    plans=138,
-    guards=99,
-    cli=31,
+    model=6,
+    record=31,
+    train=61,
+    tune=56,
+    plans=7,
 )
 
 

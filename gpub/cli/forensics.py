@@ -25,7 +25,7 @@ from ..core import GpubError
 @click.option("--step", type=int, required=True, help="As in log.jsonl: the batch of this row.")
 @click.option("--whole", is_flag=True, help="The whole text of each row, not its beginning.")
 def read_command(run: str, step: int, whole: bool):
-    "The documents that RUN read at a step: for the step where the loss jumped."
+    "Show the documents that RUN read at a step: for the step where the loss jumped."
     from gpub.forensics.reading import read_step
 
     read = read_step(run, step, click.echo)

@@ -33,7 +33,8 @@ def bench():
 def receipt_of(
     run: Callable[..., tuple[dict, str]],  # options -> a receipt, and its text
 ) -> Callable:  # the same with --json
-    "A bench as the body of a command: its text is printed, its receipt filed if --json says where"
+    """Make a bench the body of a command: its text is printed, its receipt filed if --json says
+    where"""
 
     @wraps(run)
     def command(file: str | None, **options: object):
@@ -58,7 +59,8 @@ def receipt_of(
 def bench_train_command(
     preset: str, device: str, steps: int, settings: tuple[str, ...], around: bool
 ) -> tuple[dict, str]:
-    "A preset's step on this device: tokens a second, share of the peak, and what surrounds it."
+    """Measure a preset's step on this device: tokens a second, share of the peak, and what
+    surrounds it."""
     from gpub.lab.bench.train import bench_train, bench_train_table
 
     result = bench_train(preset, device, steps, parse_settings(settings), around)
@@ -75,7 +77,7 @@ def bench_train_command(
 )
 @receipt_of
 def bench_generate_command(presets: tuple[str, ...], device: str, peers: bool) -> tuple[dict, str]:
-    "Tokens a second with a cache, without one, and by transformers."
+    "Count tokens a second with a cache, without one, and by transformers."
     from gpub.lab.bench.generate import bench_generate, bench_generate_table
 
     result = bench_generate(presets or ("shakespeare", "gpt2-134m"), device, peers=peers)
@@ -99,7 +101,7 @@ def bench_ladder_command(
     settings: tuple[str, ...],
     **pace: float,
 ) -> tuple[dict, str]:
-    "Every optimization off and on: seconds a step, memory, and proof that the loss stayed."
+    "Switch every optimization off and on: seconds a step, memory, and proof that the loss stayed."
     from gpub.lab.bench.ladder import LadderPace, bench_ladder, ladder_table
 
     chosen = parse_settings(settings)
@@ -111,8 +113,8 @@ def bench_ladder_command(
 @device_option
 @receipt_of
 def bench_machine_command(device: str) -> tuple[dict, str]:
-    """The ceilings of this machine: matmul by format and size, copying, launching, attention by
-    kernel."""
+    """Measure the ceilings of this machine: matmul by format and size, copying, launching,
+    attention by kernel."""
     from gpub.lab.bench.machine import bench_machine, machine_table
 
     result = bench_machine(device)
@@ -131,8 +133,8 @@ def bench_machine_command(device: str) -> tuple[dict, str]:
     help="Only these: width, adamw, seed, batch, depth, steps, ...  [default: all]",
 )
 def bench_rates_command(file: str | None, seconds: float, axes: tuple[str, ...]):
-    """Where the best learning rate lies as width, depth, batch and length of a run change: short
-    runs on one thread, each filed as soon as it is done."""
+    """Find where the best learning rate lies as width, depth, batch and length of a run change:
+    short runs on one thread, each filed as soon as it is done."""
     from gpub.lab.bench.rates import bench_rates
 
     if not file:

@@ -107,7 +107,7 @@ class GroupedCommands(LazyGroup):
         ctx: click.Context,  # of the group
         formatter: click.HelpFormatter,  # gets the text
     ):
-        "One line for each command, none of them cut"
+        "Write one line for each command, none of them cut"
         for heading, rows in COMMANDS.items():
             with formatter.section(heading):
                 formatter.write_dl([(f"{name:9}", line) for name, _, line in rows])
@@ -209,7 +209,7 @@ def _exit_code(error: BaseException) -> int:
 
 
 def main():
-    "The `gpub` command: runs `cli` and turns what went wrong into one line and an exit code"
+    "Run `cli`, and turn what went wrong into one line and an exit code"
     for stream in sys.stdout, sys.stderr:
         if hasattr(stream, "reconfigure"):
             # a terminal or file that lacks a letter gets its number

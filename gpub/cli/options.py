@@ -39,7 +39,7 @@ class DeferredCommand(click.Command):
         self.place = place
 
     def fetch(self) -> click.Command:
-        "The command itself"
+        "Return the command itself"
         module, name = self.place.split(":")
         return getattr(importlib.import_module(module), name)
 
@@ -51,7 +51,7 @@ class LazyGroup(click.Group):
         self,
         ctx: click.Context | None,  # of the group
     ) -> list[str]:
-        "The names, what comes first in a first week first"
+        "List the names, what comes first in a first week first"
         return list(self.commands)
 
     def resolve_command(
@@ -59,7 +59,7 @@ class LazyGroup(click.Group):
         ctx: click.Context,  # of the group
         args: list[str],  # what was typed after its name
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        "What `click.Group` finds, fetched"
+        "Fetch what `click.Group` finds"
         name, command, rest = super().resolve_command(ctx, args)
         if isinstance(command, DeferredCommand):
             command = command.fetch()
@@ -74,7 +74,7 @@ class LateCommand(click.Command):
         ctx: click.Context,  # of the command
         formatter: click.HelpFormatter,  # gets the text
     ):
-        "As `click.Command` writes it"
+        "Write it as `click.Command` does"
         if callable(self.epilog):
             self.epilog = self.epilog()
         super().format_epilog(ctx, formatter)
@@ -137,7 +137,7 @@ class LocalPath(click.ParamType):
         param: click.Parameter | None,  # which option or argument
         ctx: click.Context | None,  # of which command
     ) -> str:
-        "The path, or a usage error"
+        "Return the path, or a usage error"
         if is_url(value):
             self.fail(f"{value!r} {NOT_LOCAL}", param, ctx)
         return value
@@ -148,7 +148,7 @@ class LocalPath(click.ParamType):
         param: click.Parameter,  # the option or argument
         incomplete: str,  # what was typed so far
     ) -> list[CompletionItem]:
-        "The files that begin so"
+        "Return the files that begin so"
         return [CompletionItem(incomplete, type="file")]
 
 
@@ -163,7 +163,7 @@ class RunFolder(LocalPath):
         param: click.Parameter,  # the argument
         incomplete: str,  # what was typed so far
     ) -> list[CompletionItem]:
-        "The run folders that begin so"
+        "Return the run folders that begin so"
         found = sorted(path.parent for path in runs_dir().glob("*/config.json"))
         known = [str(path) for path in found if str(path).startswith(incomplete)]
         if known:
@@ -183,12 +183,12 @@ def _names_in(module: str, table: str) -> list[str]:
 
 
 def preset_names() -> list[str]:
-    "The presets of gpub train"
+    "Return the presets of gpub train"
     return _names_in("train.presets", "PRESETS")
 
 
 def plan_names() -> list[str]:
-    "The plans of gpub run"
+    "Return the plans of gpub run"
     return _names_in("plans.phases", "PLANS")
 
 
@@ -210,7 +210,7 @@ class NameOf(LocalPath):
         param: click.Parameter,  # the argument or option
         incomplete: str,  # what was typed so far
     ) -> list[CompletionItem]:
-        "The names that begin so"
+        "Return the names that begin so"
         names = [name for name in self.names() if name.startswith(incomplete)]
         return [*map(CompletionItem, names)] or [CompletionItem(incomplete, type="file")]
 
@@ -265,7 +265,7 @@ _RUN_OPTIONS = (
 def run_options(
     command: Callable,  # that trains
 ) -> Callable:
-    "`--mirror`, `--track` and `--parallel`, for every command that trains"
+    "Add `--mirror`, `--track` and `--parallel` to a command that trains"
     for option in reversed(_RUN_OPTIONS):
         command = option(command)
     return command
@@ -280,7 +280,7 @@ class FiniteRange(click.FloatRange):
         param: click.Parameter | None,  # which option
         ctx: click.Context | None,  # of which command
     ) -> float:
-        "The number, or a usage error"
+        "Return the number, or a usage error"
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value} is no number to count with", param, ctx)
@@ -293,7 +293,7 @@ def number_option(
     about: str,  # for the help
     least: float = 1,  # what is allowed
 ) -> Callable:
-    "An option that takes a number, shows its default and refuses less than `least`"
+    "Make an option that takes a number, shows its default and refuses less than `least`"
     whole = isinstance(default, int)
     kind = click.IntRange(least) if whole else FiniteRange(least)
     return click.option(flag, type=kind, default=default, show_default=True, help=about)
@@ -302,28 +302,28 @@ def number_option(
 def settings_option(
     about: str = "As for gpub train.",  # what may be set
 ) -> Callable:
-    "`--set KEY=VALUE`, as often as wanted"
+    "Add `--set KEY=VALUE`, as often as wanted"
     return click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help=about)
 
 
 def parse_settings(
     pairs: Sequence[str],  # words such as lr=0.01, from --set
 ) -> dict[str, str]:  # dict of strings; `apply_settings` gives them their types
-    "The settings somebody typed; raises `GpubError` for a word without ="
+    "Read the settings somebody typed; raises `GpubError` for a word without ="
     if bad := [p for p in pairs if "=" not in p]:
         raise GpubError(f"--set takes key=value, got {bad[0]!r}")
     return dict(p.split("=", 1) for p in pairs)
 
 
 def this_command() -> str:
-    "What was typed, to be typed again"
+    "Quote what was typed, to be typed again"
     n = os.environ.get("LOCAL_WORLD_SIZE")
     return (f"torchrun --nproc_per_node={n} -m gpub " if n else "gpub ") + shlex.join(sys.argv[1:])
 
 
 def command_began() -> float | None:
-    """When this command began, by `time.perf_counter`; None where another program calls it, whose
-    time is its own"""
+    """Tell when this command began, by `time.perf_counter`; None where another program calls it,
+    whose time is its own"""
     return click.get_current_context().obj
 
 

@@ -317,7 +317,7 @@ def data_group():
 @click.option("--batch", type=click.IntRange(1), default=64, show_default=True, help="Rows a step.")
 @click.option("--seed", type=int, default=0, show_default=True, help="The run's seed.")
 def what(folder: str, step: int, context_length: int, batch: int, seed: int):
-    "Which documents and sources step N reads: for the step where the loss jumped."
+    "Show which documents and sources step N reads: for the step where the loss jumped."
     from gpub.data.batches import Batches
 
     batches = Batches.from_shards(folder, context_length=context_length, batch=batch, seed=seed)
@@ -336,7 +336,7 @@ def what(folder: str, step: int, context_length: int, batch: int, seed: int):
 @data_group.command("mix")
 @click.argument("folder", type=PATH)
 def show_mix(folder: str):
-    "Tokens, share and epochs of every source."
+    "Show tokens, share and epochs of every source."
     from gpub.data.shards import read_manifest
     from gpub.prep.pipeline import findings_table, mix_table
 

@@ -28,7 +28,7 @@ def check_targets(
     x_bt: torch.Tensor,  # input ids
     y_bt: torch.Tensor,  # targets
 ):
-    "Targets are int64 and the inputs one place on; raises `Alarm`"
+    "Check that targets are int64 and the inputs one place on; raises `Alarm`"
     if y_bt.dtype != torch.int64:
         raise Alarm(
             f"targets are {y_bt.dtype}, cross entropy takes torch.int64",
@@ -54,7 +54,7 @@ def check_repeats(
     batches: Callable[[int], Batch],  # function of a step
     steps: int,  # how many to look at
 ):
-    "No window is read twice; raises `Alarm` naming the two steps"
+    "Check that no window is read twice; raises `Alarm` naming the two steps"
     seen = {}
     for n in range(steps):
         for row in batches(n).ids:
@@ -70,7 +70,7 @@ def check_ends(
     end: int | None,  # id of the end token, or None
     documents: int,  # how many there are
 ):
-    "Every document is followed by the end token; raises `Alarm`"
+    "Check that every document is followed by the end token; raises `Alarm`"
     ends = 0 if end is None else int((np.asarray(ids) == end).sum())
     if ends != documents:
         raise Alarm(
@@ -87,7 +87,7 @@ def check_dtype(
     vocab_size: int,  # ids are below
     sample: int = 1 << 20,  # ids to look at
 ):
-    "A token file is what the reader takes it for; raises `Alarm` with sizes or ids"
+    "Check that A token file is what the reader takes it for; raises `Alarm` with sizes or ids"
     if not Path(path).is_file():
         raise Alarm(f"{path} is missing", "give the file the tokens were written to")
     dtype = np.dtype(dtype)
@@ -112,7 +112,7 @@ def check_causal(
     model: nn.Module,  # as `gpt.reach` takes it
     ids_t: torch.Tensor,  # a sequence of token ids
 ):
-    "No output depends on a later token; raises `Alarm` naming the pair of positions"
+    "Check that no output depends on a later token; raises `Alarm` naming the pair of positions"
     ahead_ts = input_gradient_map(model, ids_t).triu(1)
     if ahead_ts.max() > 0:
         t, s = divmod(int(ahead_ts.argmax()), len(ids_t))
@@ -126,8 +126,8 @@ def check_causal(
 def check_mask(
     mask: torch.Tensor,  # for scaled_dot_product_attention
 ):
-    """A mask forbids something in the way its type says: booleans, or 0 and minus infinity to be
-    added; raises `Alarm`"""
+    """Check that A mask forbids something in the way its type says: booleans, or 0 and minus
+    infinity to be added; raises `Alarm`"""
     if mask.dtype == torch.bool:
         return
     if not mask.is_floating_point():
@@ -147,8 +147,8 @@ def check_attention(
     attention: Callable,  # (q, k, v) -> (b, h, t, d)
     t: int = 256,  # positions; it is asked again with twice as many
 ):
-    """What attention keeps for the backward pass grows with the context, not with its square;
-    raises `Alarm`"""
+    """Check that what attention keeps for the backward pass grows with the context, not with its
+    square; raises `Alarm`"""
     small, large = (
         saved_bytes(lambda: attention(*torch.randn(3, 1, 2, n, 16, requires_grad=True)))
         for n in (t, 2 * t)
@@ -164,8 +164,8 @@ def check_attention(
 def saved_bytes(
     f: Callable[[], Any],  # builds a graph, on any device, also `meta`
 ) -> int:  # bytes
-    """Memory autograd keeps for the backward pass of `f()`: every storage once, leaves (the
-    weights) left out"""
+    """Measure the memory autograd keeps for the backward pass of `f()`: every storage once,
+    leaves (the weights) left out"""
     kept = {}
 
     def pack(t: torch.Tensor) -> torch.Tensor:
@@ -189,7 +189,8 @@ def check_accumulation(
     micro: int,  # rows per piece; choose one that does not divide the batch
     tolerance: float = 1e-3,  # relative difference still put down to rounding
 ):
-    "Gradients in pieces equal the gradient of the whole batch; raises `Alarm` with the difference"
+    """Check that gradients in pieces equal the gradient of the whole batch; raises `Alarm` with
+    the difference"""
 
     def grads(f: Callable[[], Any]) -> torch.Tensor:
         model.zero_grad()
@@ -211,7 +212,7 @@ def check_state(
     saved: Mapping[str, Any],  # name -> tensor, or anything with a shape: what was saved
     wanted: Mapping[str, Any],  # the same of the model it is for
 ):
-    "A saved state has the model's names and shapes; raises `Alarm`"
+    "Check that A saved state has the model's names and shapes; raises `Alarm`"
     if wrapped := [k for k in saved if re.search(r"(^|\.)_orig_mod\.|^module\.", k)]:
         raise Alarm(
             f"{len(wrapped)} of {len(saved)} saved names carry a wrapper, such as {wrapped[0]!r}",
@@ -247,7 +248,7 @@ def check_parity(
     name: str = "logits",  # their name in the message
     tolerance: float = 1e-3,  # of the largest value
 ):
-    "Two ways to compute the same thing agree; raises `Alarm` with the difference"
+    "Check that two ways to compute the same thing agree; raises `Alarm` with the difference"
     if got.shape != want.shape:
         raise Alarm(
             f"{name} have shape {tuple(got.shape)} and {tuple(want.shape)}",
@@ -264,7 +265,7 @@ def check_parity(
 def check_free(
     run_dir: Path | str,  # a run folder
 ):
-    "No other process trains there; raises `GpubError` naming the one that does"
+    "Check that no other process trains there; raises `GpubError` naming the one that does"
     with lock_folder(run_dir):
         pass
 
@@ -273,7 +274,7 @@ def check_precision(
     name: str,  # fp32, bf16 or fp16
     capability: tuple[int, int],  # (major, minor) of the CUDA card
 ):
-    "The card multiplies in this format; raises `Alarm` where it would be emulated"
+    "Check that the card multiplies in this format; raises `Alarm` where it would be emulated"
     if name == "bf16" and tuple(capability) < (8, 0):
         raise Alarm(
             f"bf16 on compute capability {capability[0]}.{capability[1]} is emulated: it runs, "
@@ -286,7 +287,7 @@ def check_mfu(
     mfu: float,  # share of the device's matmul peak, 0 to 1
     least: float = 0.1,  # share that a busy device reaches
 ):
-    "The device is busy; raises `Alarm` when it mostly waits"
+    "Check that the device is busy; raises `Alarm` when it mostly waits"
     if not mfu >= least:
         raise Alarm(
             f"{mfu:.1%} of the matmul peak is used, {least:.0%} is the least to expect",
@@ -299,7 +300,7 @@ def check_memory(
     parts: dict[str, float],  # name -> bytes
     limit: float,  # bytes the device has
 ):
-    "A forecast fits; raises `Alarm` with the parts, largest first"
+    "Check that A forecast fits; raises `Alarm` with the parts, largest first"
     need = sum(parts.values())
     order = sorted(parts.items(), key=lambda kv: -kv[1])
     if need > limit:
@@ -316,7 +317,7 @@ def check_room(
     own: float = 0,  # bytes of this process: torch.cuda.memory_reserved()
     allowed: float = 1.5e9,  # bytes for drivers, contexts and a screen
 ):
-    "Nobody else fills the device; raises `Alarm` with what they hold"
+    "Check that nobody else fills the device; raises `Alarm` with what they hold"
     if (held := total - free - own) > allowed:
         raise Alarm(
             f"{held / 1e9:.1f} of the device's {total / 1e9:.1f} GB are held by other processes",
@@ -330,8 +331,8 @@ def check_bottleneck(
     blamed: str,  # the part that is said to be the cause
     least: float = 0.5,  # share of the step that makes a cause
 ):
-    """What is blamed for a slow step takes a good share of it; raises `Alarm` when it cannot be the
-    cause"""
+    """Check that what is blamed for a slow step takes a good share of it; raises `Alarm` when it
+    cannot be the cause"""
     if blamed not in parts:
         raise Alarm(
             f"nothing was measured for {blamed!r}, only for {', '.join(parts)}",
@@ -350,7 +351,7 @@ def check_builder(
     copy: float,  # seconds to copy as many bytes
     times: float = 10,  # how much dearer than the copy it may be
 ):
-    "Building a batch costs about what moving its bytes costs; raises `Alarm`"
+    "Check that building a batch costs about what moving its bytes costs; raises `Alarm`"
     if seconds > times * copy:
         raise Alarm(
             f"building a batch takes {seconds / copy:.0f} times as long as copying its bytes",

@@ -49,7 +49,7 @@ def _values(rows: list[dict], key: str) -> list[tuple[int, float]]:
 def check_finite(
     rows: list[dict],  # of the log
 ) -> str:
-    "Losses and gradients are numbers"
+    "Check that losses and gradients are numbers"
     for key in ("loss", "val_loss", "grad_norm"):
         for step, v in _values(rows, key):
             if not math.isfinite(v):
@@ -68,7 +68,7 @@ def check_initial_loss(
     highest: float = 0,
     give: float = 0.5,  # nats, for a small batch
 ) -> str:
-    "The first loss is near ln V, that of a model that knows nothing"
+    "Check that the first loss is near ln V, that of a model that knows nothing"
     (step, first) = _values(rows, "loss")[0]
     guess = math.log(vocab_size)
     if first > max(guess, highest) + give:
@@ -93,7 +93,7 @@ def check_jumps(
     least: float = 0.5,  # nats
     times: float = 8,  # usual deviations
 ) -> str:
-    "The loss never leaps above its own recent past"
+    "Check that the loss never leaps above its own recent past"
     steps, loss = zip(*_values(rows, "loss"))
     for i in range(5, len(loss)):
         past = loss[max(0, i - back) : i]
@@ -112,7 +112,7 @@ def check_future(
     limit: float | None = None,  # nats per character of the ideal reader, where the source is known
     luck: float = 0.02,  # nats per character that a validation text may be easier than its source
 ) -> str:
-    "No validation loss is lower than the entropy of the source"
+    "Check that no validation loss is lower than the entropy of the source"
     if limit is None:
         return "the entropy of this text is not known"
     worst = min((v for _, v in _values(rows, "val_loss")), default=math.inf)
@@ -130,7 +130,7 @@ def check_gap(
     rise: float = 0.05,  # of the best validation loss: how far the last may be above it
     gap: float = 0.3,  # of the last: how far training may be below it
 ) -> str:
-    "Validation stays near training, and has not turned upwards"
+    "Check that validation stays near training, and has not turned upwards"
     val = _values(rows, "val_loss")
     if len(val) < 2:
         return f"{len(val)} validations, too few to compare"
@@ -155,7 +155,7 @@ def check_gap(
 def lr_jump(
     rows: list[dict],  # of the log
 ) -> str:
-    "The learning rate never rises again after it has fallen"
+    "Find where the learning rate rises again after it has fallen"
     lr = _values(rows, "lr")
     fell = False
     for (a, before), (b, now) in zip(lr, lr[1:]):
@@ -174,7 +174,7 @@ def check_schedule(
     rows: list[dict],  # of the log
     cfg: TrainConfig,  # of the run
 ) -> str:
-    "Every logged rate is the schedule's"
+    "Check that every logged rate is the schedule's"
     for step, lr in _values(rows, "lr"):
         if not math.isclose(
             lr, want := cfg.lr * lr_factor(step - 1, cfg), rel_tol=1e-6, abs_tol=1e-12
@@ -192,7 +192,7 @@ def check_steps(
     every: int,  # steps between rows, at most
     batch_tokens: int,  # tokens per step
 ) -> str:
-    "Steps follow each other without a hole or a repetition, and tokens with them"
+    "Check that steps follow each other without a hole or a repetition, and tokens with them"
     last = 0
     for r in rows:
         if r["step"] <= last:
@@ -220,7 +220,7 @@ def check_throughput(
     rows: list[dict],  # of the log
     least: float = 0.4,  # of the usual speed
 ) -> str:
-    "The run is not slowing down"
+    "Check that the run is not slowing down"
     speed = [v for _, v in _values(rows, "tok_s")]
     if len(speed) < 12:
         return f"{len(speed)} rows, too few to tell"
@@ -240,7 +240,7 @@ def check_use(
     parameters: int,  # below 200,000 nothing is asked
     least: float = 0.1,  # share of the matmul peak
 ) -> str:
-    "The device is busy, as far as a model this small can keep it busy"
+    "Check that the device is busy, as far as a model this small can keep it busy"
     mfu = [v for _, v in _values(rows, "mfu")]
     if not mfu or parameters < 200_000:
         return f"not judged: {parameters:,} parameters cannot fill a device"
@@ -252,7 +252,7 @@ def check_checkpoints(
     run_dir: Path | str,  # a run folder
     done: bool = False,  # the run is at its last step
 ) -> str:
-    "Every checkpoint is whole, byte for byte"
+    "Check that every checkpoint is whole, byte for byte"
     folders = checkpoints(run_dir)
     bad = []
     for p in folders:
@@ -276,7 +276,7 @@ def check_checkpoints(
 def check_latest(
     run_dir: Path | str,  # a run folder
 ) -> str:
-    "LATEST names the newest checkpoint"
+    "Check that LATEST names the newest checkpoint"
     path = Path(run_dir, "LATEST")
     names = [p.name for p in checkpoints(run_dir)]
     name = (
@@ -301,8 +301,8 @@ def check_latest(
 def saved_shapes(
     folder: Path | str,  # a checkpoint
 ) -> dict[str, SimpleNamespace]:  # name -> object with a shape
-    """The names and shapes in a checkpoint's model file, tied ones included, without reading the
-    tensors"""
+    """Read the names and shapes in a checkpoint's model file, tied ones included, without
+    reading the tensors"""
     with safe_open(Path(folder, MODEL), "pt") as f:
         out = {k: SimpleNamespace(shape=tuple(f.get_slice(k).get_shape())) for k in f.keys()}
     return out | {
@@ -320,7 +320,7 @@ def check_shapes(
     run_dir: Path | str,  # a run folder
     config: dict,  # what its config.json holds
 ) -> str:
-    "The newest whole checkpoint is one of this model"
+    "Check that the newest whole checkpoint is one of this model"
     newest = _newest(run_dir)
     if newest is None:
         return "no checkpoint to compare"
@@ -363,7 +363,7 @@ def check_tokenizer(
     run_dir: Path | str,  # a run folder
     config: dict,  # what its config.json holds
 ) -> str:
-    "The tokenizer in the folder is the one the model was trained with"
+    "Check that the tokenizer in the folder is the one the model was trained with"
     want = config["data"]["tokenizer"]
     fingerprint = load_tokenizer(run_dir).fingerprint
     if fingerprint != want:
@@ -377,7 +377,7 @@ def check_tokenizer(
 def check_disk(
     run_dir: Path | str,  # a run folder
 ) -> str:
-    "The next checkpoint fits, twice"
+    "Check that the next checkpoint fits, twice"
     free = shutil.disk_usage(run_dir).free
     newest = checkpoints(run_dir)[:1]
     need = 2 * sum(p.stat().st_size for d in newest for p in d.iterdir()) + 2**24
@@ -393,7 +393,7 @@ def check_finished(
     run_dir: Path | str,  # a run folder
     left: int,  # steps still to do
 ) -> str:
-    "A finished run has its bill and its report"
+    "Check that A finished run has its bill and its report"
     if left:
         return f"{left:,} steps to go"
     again = "run the same training command again: it writes them and ends"
@@ -412,7 +412,8 @@ def check_finished(
 def check_samples(
     samples: Sequence[dict],  # rows of `sample_table`
 ) -> str:
-    "Samples change while the model learns, and the last one does not go round in circles"
+    """Check that samples change while the model learns, and the last one does not go round in
+    circles"""
     texts = [(r["step"], r["text"].removeprefix(r["prompt"])) for r in samples]
     for (a, one), (b, two) in zip(texts, texts[1:]):
         if one == two and a != b:
@@ -563,7 +564,7 @@ def _ask_all(facts: RunFacts, checks: Sequence[tuple]) -> list[Check]:
 def doctor_table(
     findings: Sequence[Check],  # as `doctor` gives them
 ) -> str:
-    "The findings for people: what is wrong first"
+    "List the findings for people: what is wrong first"
     order = sorted(findings, key=lambda f: ("alarm", "warn", "ok").index(f.level))
     rows = []
     for f in order:

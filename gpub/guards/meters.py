@@ -128,7 +128,7 @@ class MemoryMeter(Meter):
         self,
         moment: str,  # what the program does from here on
     ):
-        "From here on peaks belong to this moment"
+        "Start a moment: from here on peaks belong to it"
         self.moment = moment
         self._note("")
 
@@ -137,7 +137,7 @@ class MemoryMeter(Meter):
         self,
         moment: str,  # what the program does inside
     ) -> Iterator[None]:
-        "Inside, peaks belong to this moment"
+        "Count peaks for this moment inside the block"
         before = self.moment
         self.mark(moment)
         try:
@@ -239,7 +239,7 @@ _SELF = ("gpub/guards/meters.py", "gpub/guards/rehearse.py")
 
 
 def program_place() -> str:  # file:line
-    "The innermost line of the program, which is not torch's and not a meter's"
+    "Return the innermost line of the program, which is not torch's and not a meter's"
     frame = sys._getframe(1)
     while frame is not None:
         path = frame.f_code.co_filename.replace("\\", "/")

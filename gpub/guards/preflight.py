@@ -54,7 +54,8 @@ from ..train.trainer import Trainer
 def small_proxy(
     cfg: GPTConfig | LlamaConfig,  # `GPTConfig` or `LlamaConfig`
 ) -> GPTConfig | LlamaConfig:  # the same kind of model: at most 2 layers, width 128, context 64
-    "A model small enough for any machine, with the vocabulary, biases and head of the real one"
+    """Build a model small enough for any machine, with the vocabulary, biases and head of the
+    real one"""
     d_model = min(cfg.d_model, 128)
     n_heads = max(h for h in range(1, cfg.n_heads + 1) if d_model % (2 * h) == 0)
     grouped = {}
@@ -121,7 +122,7 @@ class PreflightRun:
         context_length: int = 64,  # tokens a row, as far as the model takes
         least: int = 1,  # rows
     ) -> Batch:
-        "A small step of the run's own data"
+        "Draw a small step of the run's own data"
         context_length = min(context_length, self.cfg.context_length)
         batches = self.run.corpus.train(
             context_length=context_length,
@@ -134,7 +135,7 @@ class PreflightRun:
         self,
         cfg: GPTConfig | LlamaConfig,  # the run's, or its `small_proxy`
     ) -> nn.Module:
-        "A fresh model, always the same, with the attention kernel the run would take"
+        "Build a fresh model, always the same, with the attention kernel the run would take"
         return pick_attention(self._fresh(cfg), self.device, self.dtype)
 
     def _fresh(self, cfg: GPTConfig | LlamaConfig) -> nn.Module:
@@ -151,7 +152,7 @@ class PreflightRun:
         self,
         cfg: GPTConfig | LlamaConfig,  # of the model that was asked
     ) -> str:  # text; '' for the run's own size
-        "What an answer says about a twin"
+        "Tell what an answer says about a twin"
         return (
             ""
             if cfg == self.cfg
@@ -210,7 +211,7 @@ def _judge(
 def highest_initial_loss(
     cfg: GPTConfig | LlamaConfig,  # `GPTConfig` or `LlamaConfig`
 ) -> float:  # nats
-    "The largest loss that a healthy initialisation explains"
+    "Compute the largest loss that a healthy initialisation explains"
     e = cfg.embed_std or cfg.init_std
     spread = cfg.d_model * (e if cfg.tied else cfg.init_std) ** 2
     return math.log(
@@ -222,7 +223,7 @@ def highest_initial_loss(
 def initial_loss(
     s: PreflightRun,  # a model of `s.forward_cfg` is made
 ) -> str:
-    "A fresh model is as surprised as chance"
+    "Check that a fresh model is as surprised as chance"
     model = s.build(s.forward_cfg)
     least = math.log(s.cfg.vocab_size)
     highest = highest_initial_loss(s.forward_cfg)
@@ -240,7 +241,7 @@ def initial_loss(
 def causality(
     s: PreflightRun,  # a model of `s.forward_cfg` is made
 ) -> str:
-    "No logit depends on a later token, and each depends on its own"
+    "Check that no logit depends on a later token, and each depends on its own"
     r = input_gradient_map(s.build(s.forward_cfg), s.x[0, :24].to(s.device)).cpu()
     future = float(r.triu(1).max())
     own = float(r.diagonal().min())
@@ -256,7 +257,7 @@ def check_data(
     s: PreflightRun,  # its data, tokenizer and vocabulary
     chars: int = 64,  # of each row
 ) -> str:
-    "The targets are the next tokens, and the text is there to be read"
+    "Check that the targets are the next tokens, and the text is there to be read"
     batch = s.rows(0, s.cfg.context_length, 32)
     x = batch.ids
     y = batch.targets
@@ -288,7 +289,7 @@ FACTORS = tuple(10 ** (i / 2) for i in range(-3, 3))  # 0.03 to 10 times the pre
 def spark(
     values: Sequence[float],  # numbers; what is not finite has no height
 ) -> str:  # one character each
-    "A picture in a line of text"
+    "Draw a picture in a line of text"
     fine = [v for v in values if math.isfinite(v)]
     lo = min(fine, default=0)
     hi = max(fine, default=1)
@@ -329,7 +330,7 @@ def rate_curve(
 def learning_rate(
     s: PreflightRun,  # its `curve`, and the preset's rates
 ) -> str:
-    "The preset's rate does at least half of what the best rate does"
+    "Check that the preset's rate does at least half of what the best rate does"
     start = s.curve.start
     curve = s.curve.losses
     fine = {f: v for f, v in curve.items() if math.isfinite(v)}
@@ -351,7 +352,8 @@ def overfit(
     s: PreflightRun,  # a model of `s.training_cfg` is trained
     n: int = 80,  # steps at most
 ) -> str:
-    "One small batch at the best rate of the curve, again and again, until it is known by heart"
+    """Learn one small batch at the best rate of the curve, again and again, until it is known by
+    heart"""
     batch = Batch(s.x[:4], s.y[:4])
     first = None
     for i, loss in enumerate(s.steps(lambda step: batch, n, s.curve.best), 1):
@@ -428,7 +430,7 @@ def resume(
     steps: int = 8,  # of the whole run
     kill: int = 6,  # when this step's batch is fetched
 ) -> str:
-    "Killed and resumed equals undisturbed"
+    "Check that killed and resumed equals undisturbed"
     with tempfile.TemporaryDirectory() as d:
         killed = Path(d, "killed")
         whole = Path(d, "whole")
@@ -461,7 +463,7 @@ def resume(
 def parity(
     s: PreflightRun,  # a model of `s.forward_cfg`, in the run's precision
 ) -> str:
-    "Logits and loss agree with double precision on the CPU"
+    "Check that logits and loss agree with double precision on the CPU"
     model = s.build(s.forward_cfg).eval()
     exact = copy.deepcopy(model).cpu().double()
     tolerance = 1e-3 if s.dtype == torch.float32 else 3e-2
@@ -527,7 +529,7 @@ def timed_here(
 def device_speed(
     s: PreflightRun,
 ) -> DeviceSpeed:
-    "What this device reaches on this model"
+    "Measure what this device reaches on this model"
     timed = timed_here(s)
     if timed is None:
         return DeviceSpeed(0.4 * matmul_peak(s.device, s.dtype), "assumed: 40% of a large matmul")
@@ -584,7 +586,7 @@ def _needs_there(s: PreflightRun, tokens: int) -> _Needs:
 def check_forecast(
     s: PreflightRun,  # its size, steps, card and price
 ) -> str:
-    "Memory, disk, hours and dollars"
+    "Forecast memory, disk, hours and dollars"
     tokens = s.train.steps * s.train.batch_tokens
     disk_folder = s.run.out.absolute()
     while not disk_folder.exists():
@@ -607,7 +609,7 @@ def check_forecast(
 def check_rehearsal(
     s: PreflightRun,  # its preset, settings, card and processes
 ) -> str:
-    "The program runs on the named card, and fits it"
+    "Rehearse: the program runs on the named card, and fits it"
     options = dict(preset=s.run.name, gpu=s.gpu, settings=s.settings)
     options |= dict(processes=s.processes, parallel=s.parallel)
     program = read_packaged("guards/programs/rehearse_child.py")

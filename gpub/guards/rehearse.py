@@ -192,7 +192,7 @@ class _Meters:
         self.all = Meters(self.memory, self.traffic, self.waits, self.matmuls)
 
     def counts(self) -> dict[str, Counter]:
-        "What has been counted so far"
+        "Return what has been counted so far"
         traffic = self.traffic
         return dict(bytes=+traffic.bytes, calls=+traffic.calls, waits=+self.waits.places)
 
@@ -245,7 +245,7 @@ class _Steps:
         return getattr(self.loss_of, "no_sync", ExitStack)()
 
     def take(self, n: int, start: int = 0) -> TrainStep:
-        "Some steps; the counts of the last one are kept"
+        "Take some steps; the counts of the last one are kept"
         learner = self.learner
         place = self.stage.place
         batcher = learner.micro_batcher
@@ -264,7 +264,7 @@ class _Steps:
                 return step
 
     def cost(self) -> dict[str, Counter]:
-        "Of a whole step: what was rehearsed, and the micro-batches that were not"
+        "Sum the cost of a whole step: what was rehearsed, and the micro-batches that were not"
         stage = self.stage
         pieces = -(-stage.rehearsed_rows // stage.micro)
         total = _minus(self.end, self.begin)
@@ -294,7 +294,7 @@ class _SlicedOnDisk(Checkpoint):
         self.fill({name: p.detach() for name, p in model.named_parameters()})
 
     def fill(self, tensors: dict[str, Tensor]):
-        "Every tensor is there, and has its slice"
+        "Give every tensor its slice"
         if missing := tensors.keys() - self.names:
             raise KeyError(f"the checkpoint lacks {sorted(missing)[:3]}")
 
@@ -521,7 +521,7 @@ def rehearse(
     options: RehearsalOptions,  # the run
     build: Callable = build_model,  # makes the model of a config
 ) -> Rehearsed:
-    "The run on GPUs that are not here; raises `GpubError` for what the run would refuse"
+    "Rehearse the run on GPUs that are not here; raises `GpubError` for what the run would refuse"
     began = time.perf_counter()
     card = find_gpu(options.gpu)
     model_cfg, cfg = sized_recipe(options.preset, options.settings)
@@ -555,7 +555,7 @@ UNKNOWN = (
 def rehearsal_verdict(
     r: Rehearsed,  # from `rehearse`
 ) -> str:
-    "Does it fit, and at which moment would it not? One line"
+    "Say in one line whether it fits, and at which moment it would not"
     if not r.peak:
         return "does not run"
     moment = max(r.peaks, key=r.peaks.get)
@@ -588,7 +588,7 @@ def measured_peak(
 def rehearsal_text(
     r: Rehearsed,  # from `rehearse`
 ) -> str:
-    "One screen"
+    "Describe the rehearsal on one screen"
     o = r.options
     cards = f" x {o.processes}, {o.parallel}" if o.processes > 1 else ""
     lines = [
@@ -628,7 +628,7 @@ def rehearsal_text(
 def rehearsal_record(
     r: Rehearsed,  # from `rehearse`
 ) -> dict:  # plain values
-    "What was found, as JSON holds it"
+    "Return what was found, as JSON holds it"
     asked = dict(vars(r.options), gpu=r.card.name)
     keep = "format mode micro_batch passes peaks forecast traffic planned calls waits".split()
     said = dict(verdict=rehearsal_verdict(r), peak=r.peak, step_peak=r.step_peak, room=int(r.room))

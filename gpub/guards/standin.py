@@ -50,18 +50,18 @@ class StandInStream:
         self,
         event: object = None,  # the one to record
     ) -> object:  # an event
-        "Done already"
+        "Do nothing: it is done already"
         return event or StandInStream()
 
     def query(self) -> bool:
-        "Whether all is done"
+        "Tell whether all is done"
         return True
 
     def record(
         self,
         *args: object,  # the stream
     ):
-        "Done already"
+        "Do nothing: it is done already"
 
     wait = wait_event = wait_stream = synchronize = record
 
@@ -78,11 +78,11 @@ class StandInModule:
     Stream = Event = StandInStream
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
-        "Formats of autocast"
+        "List the formats of autocast"
         return [torch.bfloat16, torch.float16]
 
     def is_available(self) -> bool:
-        "It always is"
+        "Return True: it always is"
         return True
 
     is_initialized = is_available
@@ -91,18 +91,18 @@ class StandInModule:
         return False
 
     def device_count(self) -> int:
-        "One, that of this process"
+        "Return 1, the device of this process"
         return 1
 
     def current_device(self) -> int:
-        "The first"
+        "Return 0, the first"
         return 0
 
     def device(
         self,
         index: object = None,  # of the device
     ) -> contextlib.AbstractContextManager:
-        "Inside, that device is the current one: it is anyway"
+        "Do nothing: that device is the current one anyway"
         return contextlib.nullcontext()
 
     stream = device
@@ -111,14 +111,14 @@ class StandInModule:
         self,
         device: object = None,  # whose
     ) -> StandInStream:
-        "Where work is queued"
+        "Return the queue of work"
         return StandInStream()
 
     def synchronize(
         self,
         *args: object,  # a device or a seed
     ):
-        "Nothing to wait for"
+        "Do nothing: there is nothing to wait for"
 
     set_device = manual_seed_all = set_rng_state = empty_cache = synchronize
 
@@ -126,7 +126,7 @@ class StandInModule:
         self,
         device: object = None,  # whose
     ) -> Tensor:
-        "The state of the CPU's generator: it is not used either"
+        "Return the state of the CPU's generator: it is not used either"
         return torch.get_rng_state()
 
 # %% ../../nbs/lib/guards/standin.ipynb #337530ed
@@ -255,7 +255,7 @@ def _register() -> None:
 
 
 def standin() -> torch.device:
-    "The device, known to torch from the first call on"
+    "Register the device with torch, at the first call, and return it"
     _register()
     return torch.device(STANDIN)
 
@@ -369,7 +369,8 @@ def standin_device(
     how: str = "ddp",  # fsdp and hsdp: each process holds a slice of the model
     flash: bool = True,  # the card has flash attention: Ampere and later
 ) -> Iterator[torch.device]:
-    "Inside, tensors hold no numbers, and there is one more device: the one that is given"
+    """Enter a world where tensors hold no numbers, and there is one more device: the one that is
+    given"""
     device = standin()
     _card.update(flash=flash)
     with _processes(world), _without_checks():

@@ -35,7 +35,7 @@ def check_direction(
     rows: Sequence[dict],  # of the log
     method: str,  # sft, dpo or grpo
 ) -> str:
-    "The loss fell, or the reward rose"
+    "Check that the loss fell, or the reward rose"
     name, sign = ("reward", -1) if method == "grpo" else ("loss", 1)
     values = _column(rows, name)
     if len(values) < 8:
@@ -54,7 +54,7 @@ def check_direction(
 def check_rate_sign(
     rows: Sequence[dict],  # of the log
 ) -> str:
-    "No learning rate is negative"
+    "Check that no learning rate is negative"
     rates = _column(rows, "lr")
     if rates and min(rates) < 0:
         raise Alarm(
@@ -68,7 +68,7 @@ def check_chosen(
     rows: Sequence[dict],  # of the log of DPO
     least: float = -3.0,  # nats
 ) -> str:
-    "The better answers do not fade"
+    "Check that the better answers do not fade"
     gains = _column(rows, "chosen_gain")
     if not gains:
         return "not a run of DPO"
@@ -87,7 +87,7 @@ def check_signal(
     least: float = 0.05,  # share of groups
     solved: float = 0.95,  # mean reward from which on nothing is left to learn
 ) -> str:
-    "Some groups have answers that earn more than others"
+    "Check that some groups have answers that earn more than others"
     signal = _column(rows, "signal")
     if not signal:
         return "not a run of GRPO"
@@ -108,7 +108,7 @@ def check_end(
     least: float = 0.5,  # share of answers that end by themselves
     above: float = 2.0,  # nats for the end of an answer, above the mean of its tokens
 ) -> str:
-    "Answers end by themselves"
+    "Check that answers end by themselves"
     ended = _column(rows, "ended")
     if ended:
         late = _mean(_late(ended))
@@ -135,7 +135,7 @@ def check_first(
     rows: Sequence[dict],  # of the log of SFT
     above: float = 2.0,  # nats that the first token may cost above the mean
 ) -> str:
-    "The first word of an answer is learned like the others"
+    "Check that the first word of an answer is learned like the others"
     first = _column(rows, "val_first")
     loss = _column(rows, "val_loss")
     if len(first) < 2:
@@ -164,5 +164,5 @@ TUNED_CHECKS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
 def is_tuned(
     config: dict,  # of a run
 ) -> bool:
-    "Whether a run learned to talk from another model"
+    "Tell whether a run learned to talk from another model"
     return config.get("preset") in TUNED and isinstance(config.get("start"), dict)

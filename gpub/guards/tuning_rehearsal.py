@@ -188,7 +188,7 @@ class _Marked:
         return self.objective.loss(piece)
 
     def before_update(self, *_: object):
-        "Of an optimizer's step"
+        "Note the memory before an optimizer's step"
         self.memory.mark("update")
         self.matmuls.on = False  # Muon multiplies in a format of its own
 
@@ -197,7 +197,7 @@ def rehearse_tuning(
     plan: Plan,  # whose phases are rehearsed; one that pretrains has gpub rehearse PRESET
     card: str,  # a name
 ) -> Iterator[TuningRehearsal]:  # one by one
-    "The steps of every tuned phase on a GPU that is not here"
+    "Rehearse the steps of every tuned phase on a GPU that is not here"
     for phase in plan.tuned:
         began = time.perf_counter()
         problems = []

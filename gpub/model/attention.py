@@ -25,7 +25,7 @@ def kernel_order(
     capability: tuple[int, int],  # of the GPU, such as (8, 0)
     queries: int,  # positions that look back at once
 ) -> list[SDPBackend]:  # the first that can do a call does it
-    "The attention kernels to try on a GPU, the best first"
+    "List the attention kernels to try on a GPU, the best first"
     if capability < (8, 0):
         return [_EFFICIENT, _PLAIN]
     if capability >= (9, 0) and queries > 1:
@@ -36,7 +36,7 @@ def kernel_order(
 def grouped_natively(
     capability: tuple[int, int],  # of the GPU
 ) -> bool:
-    "Whether its best kernel reads grouped keys and values as they are"
+    "Tell whether its best kernel reads grouped keys and values as they are"
     return capability >= (8, 0)
 
 
@@ -44,7 +44,7 @@ def grouped_natively(
 def capability_of(
     device: torch.device,  # any
 ) -> tuple[int, int] | None:  # None: no GPU of NVIDIA's is here
-    "The compute capability of a device"
+    "Return the compute capability of a device"
     if device.type != "cuda" or not torch.cuda.is_available():
         return None
     return torch.cuda.get_device_capability(device)
@@ -54,7 +54,7 @@ def attention_kernels(
     device: torch.device,  # where attention is computed
     queries: int,  # positions that look back at once
 ) -> AbstractContextManager:
-    "Inside, attention runs on the kernel that suits a GPU; any other device has one anyway"
+    "Run attention inside the block on the kernel that suits a GPU; any other device has one anyway"
     capability = capability_of(device)
     if capability is None:
         return nullcontext()

@@ -117,7 +117,7 @@ _FEED_FORWARD = 4  # times d_model, in every GPT-2
 def gpt_to_hugging_face(
     cfg: GPTConfig,
 ) -> dict[str, Any]:
-    "A GPT's settings as its config.json has them at Hugging Face"
+    "Write a GPT's settings as its config.json has them at Hugging Face"
     return dict(
         architectures=["GPT2LMHeadModel"],
         model_type="gpt2",
@@ -137,7 +137,8 @@ def gpt_to_hugging_face(
 def gpt_from_hugging_face(
     settings: dict[str, Any],  # of a config.json
 ) -> GPTConfig:
-    "The GPT that a config.json describes; raises `GpubError` for a feed-forward width of its own"
+    """Read the GPT that a config.json describes; raises `GpubError` for a feed-forward width of
+    its own"""
     d_model = settings["n_embd"]
     inner = settings.get("n_inner")
     if inner not in (None, _FEED_FORWARD * d_model):

@@ -25,7 +25,7 @@ def grown_config(
     cfg: LlamaConfig,  # of the small model
     **sizes: int,  # new values of what grows, as in `GROWING`
 ) -> LlamaConfig:  # with the epsilon that keeps its norms
-    "The shape of a grown model; raises `GpubError` for one that cannot compute the same"
+    "Compute the shape of a grown model; raises `GpubError` for one that cannot compute the same"
     for name, size in sizes.items():
         if name not in GROWING:
             raise GpubError(f"{name} cannot grow, only {', '.join(GROWING)}")
@@ -41,7 +41,8 @@ def check_growth(
     old: LlamaConfig,  # of the small model
     new: LlamaConfig,  # of the large one
 ):
-    "Raises `GpubError` where the larger shape cannot compute what the smaller one does"
+    """Refuse growth: raises `GpubError` where the larger shape cannot compute what the smaller
+    one does"""
     if not isinstance(old, LlamaConfig) or not isinstance(new, LlamaConfig):
         raise GpubError("only a Llama can grow: a GPT's LayerNorm has no gain that hides channels")
     for name in ("qk_norm", "norm_after", "nope_every"):
@@ -77,7 +78,7 @@ def old_places(
     old: int,  # blocks of the small model
     new: int,  # blocks of the large one
 ) -> list[int]:  # where each old block stands in the large model
-    "Old blocks, spread evenly; the last one stays the last"
+    "Spread the old blocks evenly; the last one stays the last"
     return [(i + 1) * new // old - 1 for i in range(old)]
 
 
@@ -86,7 +87,7 @@ def grow(
     model: Llama,  # the small one, stays as it is
     cfg: LlamaConfig,  # the large shape, as from `grown_config`
 ) -> Llama:  # with the small one's function; new weights from torch's global generator
-    "A larger model that computes the same; raises `GpubError` for a shape that cannot"
+    "Build a larger model that computes the same; raises `GpubError` for a shape that cannot"
     check_growth(model.cfg, cfg)
     large = Llama(cfg).to(model.tok.weight.device, model.tok.weight.dtype)
     w = model.cfg.d_model

@@ -25,14 +25,14 @@ _IGNORED = -100  # a target that is not asked for, as `F.cross_entropy` has it
 def padded_size(
     vocab_size: int,  # distinct tokens
 ) -> int:  # rows of the head inside the matmul
-    "The vocabulary, rounded up to whole tiles"
+    "Round the vocabulary up to whole tiles"
     return -(-vocab_size // PAD_TO) * PAD_TO
 
 
 def tokens_at_once(
     vocab_size: int,  # distinct tokens
 ) -> int:  # a power of two
-    "How many tokens go through the head together"
+    "Choose how many tokens go through the head together"
     return 1 << max(0, (SCORES_AT_ONCE // padded_size(vocab_size)).bit_length() - 1)
 
 
@@ -123,7 +123,8 @@ def chunked_loss(
     # (scores, targets) -> summed nats and their gradient; another way to compute it
     piece: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = _piece,
 ) -> Tensor:  # nats per token, the mean over the targets
-    "Cross-entropy of a linear head, a few tokens at a time; its backward pass runs once"
+    """Compute the cross-entropy of a linear head, a few tokens at a time; its backward pass runs
+    once"""
     kind = x_btc.device.type
     dtype = x_btc.dtype
     if torch.is_autocast_enabled(kind):
@@ -135,7 +136,7 @@ def chunked_loss(
 
 
 def fused_loss() -> Callable[[Tensor, Tensor, Tensor], Tensor]:  # as `chunked_loss`
-    "The chunked loss, what is no matmul of a piece compiled into few kernels"
+    "Compute the chunked loss, what is no matmul of a piece compiled into few kernels"
     return partial(chunked_loss, piece=torch.compile(_fusable, dynamic=False))
 
 
@@ -143,8 +144,8 @@ def pick_head(
     model: nn.Module,  # a GPT or a Llama
     device: torch.device,  # where it trains
 ) -> nn.Module:  # the same model
-    """The chunked loss on a GPU from a vocabulary of `LARGE_VOCABULARY` on; any other model, and
-    every CPU, computes all scores at once"""
+    """Choose the chunked loss on a GPU from a vocabulary of `LARGE_VOCABULARY` on; any other
+    model, and every CPU, computes all scores at once"""
     large = model.cfg.vocab_size >= LARGE_VOCABULARY
     model.head_loss = chunked_loss if large and device.type == "cuda" else None
     return model

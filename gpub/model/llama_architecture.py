@@ -170,8 +170,8 @@ def _rotated_layers(n_layers: int, nope_every: int) -> list[int]:
 def llama_to_hugging_face(
     cfg: LlamaConfig,
 ) -> dict[str, Any]:
-    """A Llama's settings as its config.json has them at Hugging Face, in the words of its family;
-    raises `GpubError` for a model that none of them describes"""
+    """Write a Llama's settings as its config.json has them at Hugging Face, in the words of its
+    family; raises `GpubError` for a model that none of them describes"""
     model_type = model_type_of(cfg)
     family = FAMILIES[model_type]
     own: dict[str, Any] = {name: False for name in family.without}
@@ -248,7 +248,7 @@ def _read_nope(settings: dict[str, Any]) -> int:
 def llama_from_hugging_face(
     settings: dict[str, Any],  # of a config.json
 ) -> LlamaConfig:
-    """The Llama of any of the `FAMILIES` that a config.json describes; raises `GpubError` for
+    """Read the Llama of any of the `FAMILIES` that a config.json describes; raises `GpubError` for
     rotations that ours does not have"""
     model_type = settings["model_type"]
     rope_base, rope_scaling = _read_rope(settings)

@@ -36,7 +36,7 @@ def scale_speeds(
     speed_i: torch.Tensor,  # radians per position of each pair
     scaling: RopeScaling | None,  # None: they stay as they are
 ) -> torch.Tensor:  # radians per position of each pair
-    """The speeds of a model made for longer texts, as in `transformers`
+    """Scale the speeds for a model made for longer texts, as in `transformers`
     (`modeling_rope_utils.py`, rope type llama3)"""
     if scaling is None:
         return speed_i

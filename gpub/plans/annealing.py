@@ -26,7 +26,7 @@ from ..train.presets import apply_settings, find_preset
 def stable_steps(
     cfg: TrainConfig,  # its schedule, decay and number of steps
 ) -> int:
-    """Steps before the learning rate begins to fall: until then a run may still get
+    """Count the steps before the learning rate begins to fall: until then a run may still get
     another end"""
     if cfg.schedule == "constant":
         return cfg.steps
@@ -39,7 +39,7 @@ def schedule_from(
     then: TrainConfig,  # what the run was trained under
     step: int,  # where it stands
 ) -> TrainConfig | None:  # so that the rate never jumps; None: only from an earlier step
-    "The schedule of a run that gets another end on the way"
+    "Build the schedule of a run that gets another end on the way"
     if step <= min(stable_steps(cfg), stable_steps(then)):
         return cfg
     if then.steps == cfg.steps:
@@ -59,7 +59,7 @@ def plan_settings(
     end: int,  # last step of the last phase that is to be done
     settings: dict | None = None,  # of the whole run, over the plan's
 ) -> dict:
-    "The settings of a phase, in a run whose learning rate is to fall until `end`"
+    "Add to the settings of a phase that the learning rate is to fall until `end`"
     steps = phase.schedule_steps or end
     return plan.settings | (settings or {}) | phase.settings | dict(steps=steps)
 
@@ -69,7 +69,7 @@ def plan_recipe(
     end: int,  # where the run is to stop
     settings: dict | None = None,  # of the whole run, over the plan's
 ) -> TrainConfig:
-    "What a run of this plan trains under when it is to stop at a step"
+    "Build what a run of this plan trains under when it is to stop at a step"
     asked = plan_settings(plan, plan.pretraining[-1], end, settings)
     return apply_settings(find_preset(plan.preset), asked)[1]
 
@@ -81,7 +81,7 @@ def anneal_end(
     cfg: TrainConfig,  # the recipe, with its share for the fall
     step: int,  # where the run stands, before any fall
 ) -> int:  # steps
-    "Where a run ends whose rate begins to fall now"
+    "Compute where a run ends whose rate begins to fall now"
     return max(step + 1, math.ceil(step / (1 - cfg.decay) - 1e-9))
 
 
@@ -91,7 +91,7 @@ def annealed_plan(
     end: int,  # as from `anneal_end`
     usd: float | None = None,  # what the fall may cost; None: derived, as for any phase
 ) -> Plan:
-    "The plan of a run that is ended where it stands: the phases until here, then the fall"
+    "Build the plan of a run that is ended where it stands: the phases until here, then the fall"
     whole = [p for p in plan.phases if p.until <= step]
     cut = next((p for p in plan.phases if p.until > step), None)
     begun = plan.span(cut)[0] if cut else step
@@ -115,7 +115,7 @@ def steps_reached(
     # called with a line about a copy, or a checkpoint that is passed over
     log: Callable[[str], object] = print,
 ) -> int:
-    """Steps of the newest whole checkpoint, brought back from the mirror if it is newer
+    """Count the steps of the newest whole checkpoint, brought back from the mirror if it is newer
     there; 0 where there is none"""
     run = Run.at(run_dir, log)
     if mirror:
@@ -126,7 +126,7 @@ def steps_reached(
 def newest_recipe(
     run_dir: str | Path,  # a run folder
 ) -> tuple[int, TrainConfig | None]:  # (0, None) without a checkpoint
-    "Steps of the newest whole checkpoint, and what it was trained under"
+    "Read the steps of the newest whole checkpoint, and what it was trained under"
     run = Run.at(run_dir, log=lambda line: None)
     recipe = run.recipe()
     return run.steps, None if recipe is None else TrainConfig.from_dict(recipe)
@@ -137,7 +137,7 @@ def schedule_settings(
     asked: dict,  # as from `plan_settings`
     run_dir: str | Path,  # where the run is, or will be
 ) -> tuple[dict, tuple[str, ...]]:
-    "The decay to go on with, as a setting; what may differ from config.json for it"
+    "Return the decay to go on with, as a setting; what may differ from config.json for it"
     preset = find_preset(plan.preset)
     config = Path(run_dir, "config.json")
     cfg = apply_settings(preset, asked)[1]
@@ -160,7 +160,7 @@ def given_up(
     run_dir: str | Path,  # a run folder
     phase: str,  # its name
 ) -> float:  # dollars
-    """What a phase paid for ends that a later, longer run gave up: its budget is for
+    """Sum what a phase paid for ends that a later, longer run gave up: its budget is for
     the others"""
     path = Path(run_dir, "ends.jsonl")
     try:
@@ -196,7 +196,7 @@ class StartFinder:
         self,
         end: int,  # where the run is to stop now
     ) -> int:  # steps
-        "Where to go on; what was trained while the rate fell is set aside when it has to be"
+        "Find where to go on; what was trained while the rate fell is set aside when it has to be"
         step = steps_reached(self.run_dir, self.mirror, self.log)
         by_hand = any(p.schedule_steps for p in self.plan.phases)
         if not 0 < step < end or by_hand:
@@ -213,7 +213,7 @@ class StartFinder:
         then: TrainConfig,  # what the run was trained under
         step: int,  # where it stands
     ) -> int:  # steps
-        "Back to before the fall; the finished model stays beside the run"
+        "Go back to before the fall; the finished model stays beside the run"
         out = self.run_dir
         back = min(stable_steps(cfg), stable_steps(then))
         aside = f"end-{then.steps}"

@@ -146,7 +146,7 @@ def wants_base(
     plan: Plan,
     out: Path,  # its folder
 ) -> bool:
-    "Whether a plan starts from a run which does not lie where it says, and has not begun yet"
+    "Tell whether a plan starts from a run which does not lie where it says, and has not begun yet"
     if not plan.base or Path(plan.base).is_dir():
         return False
     return not plan.folder(out, plan.phases[0]).is_dir()

@@ -30,7 +30,7 @@ def fit_power(
     t: np.ndarray,  # (n,) above 0
     loss: np.ndarray,  # (n,)
 ) -> tuple[float, float, float]:  # (E, A, alpha), E and A not negative
-    "The curve E + A t**-alpha nearest to the points, least squares"
+    "Fit the curve E + A t**-alpha nearest to the points, least squares"
     x = np.asarray(t, float)[None] ** -ALPHAS[:, None]
     y = np.asarray(loss, float)
     dx = x - x.mean(1, keepdims=True)
@@ -49,7 +49,7 @@ def tokens_to(
     fit: Sequence[float],  # (E, A, alpha)
     loss: float,  # to reach
 ) -> float:  # in the unit of the fit's `t`
-    "Where a fitted curve reaches a loss; infinity below its floor"
+    "Compute where a fitted curve reaches a loss; infinity below its floor"
     e, a, alpha = fit
     return (a / (loss - e)) ** (1 / alpha) if loss > e and a > 0 else math.inf
 
@@ -60,7 +60,7 @@ def next_cost(
     usd_per_token: float,  # what one costs now
     drop: float = 0.01,  # nats
 ):  # dict: usd, low and high (four of five), floor, alpha, rows; or why, when there is no answer
-    "What the next `drop` of loss costs, from a fit and its resamples"
+    "Compute what the next `drop` of loss costs, from a fit and its resamples"
     t, y = (
         np.array([a.mean() for a in np.array_split(np.asarray(v, float), min(len(v), 200))])
         for v in (tokens, losses)
@@ -106,7 +106,7 @@ def next_cost(
 def final_loss(
     rows: Sequence[dict],  # of the log
 ):  # (mean loss, its standard error) of the last few; None when there are none
-    "The training loss where a phase ends"
+    "Read the training loss where a phase ends"
     y = [r["loss"] for r in rows if math.isfinite(r.get("loss", math.nan))][
         -max(1, min(3, len(rows) // 3), min(10, len(rows) // 20)) :
     ]
@@ -123,7 +123,7 @@ def of_phase(
     stop: int,  # its last step
     last: bool = False,  # the last phase: what comes after it is its own
 ) -> bool:
-    """Whether a span belongs to the phase that does steps `start` + 1 to `stop`; getting ready
+    """Tell whether a span belongs to the phase that does steps `start` + 1 to `stop`; getting ready
     counts for what comes"""
     if s.was in ("setup", "compile", "idle"):
         return start <= s.first < stop or last and s.first >= stop
@@ -134,7 +134,7 @@ def per_point(
     usd: float,  # paid
     drop: float,  # nats the loss fell by, negative when it rose
 ) -> float | None:  # dollars or None
-    "Dollars for each nat that the loss fell; None when it did not"
+    "Divide the dollars by the nats that the loss fell; None when it did not"
     return usd / drop if drop > 0 else None
 
 
@@ -143,7 +143,8 @@ def phase_rows(
     spans: Sequence[Span],  # from `account`
     phases: Sequence[tuple],  # (name, start, stop) of each phase that has begun
 ) -> list[dict]:  # list of dict
-    "By phase: steps, tokens, seconds, dollars, the loss at both ends and what a point of it cost"
+    """Make a row by phase: steps, tokens, seconds, dollars, the loss at both ends and what a
+    point of it cost"""
     out = []
     before = final_loss(log[:1])
     for i, (name, start, stop) in enumerate(phases):
@@ -240,7 +241,7 @@ def _config(run_dir: Path | str) -> dict:
 def earlier_bills(
     run_dir: Path | str,  # a run folder
 ) -> list[dict]:  # run, seconds, usd; the nearest first; a run that is gone has no seconds
-    "What the runs cost that a tuned run started from, each by itself"
+    "Sum what the runs cost that a tuned run started from, each by itself"
     found = []
     seen = {Path(run_dir).resolve()}
     source = _config(run_dir).get("started_from")
@@ -262,8 +263,8 @@ def bill(
     usd_per_hour: float | None = None,
     phases: Sequence[tuple] | None = None,  # (name, start, stop) in steps; default: of plan.json
 ):  # dict: kinds, phases, seconds, usd, tokens, tok_s, mfu, usd_per_billion, next, notes, earlier
-    """What a run cost and what that bought; raises `GpubError` for a folder without a log, or with
-    one that is damaged or empty"""
+    """Compute what a run cost and what that bought; raises `GpubError` for a folder without a
+    log, or with one that is damaged or empty"""
     log = read_log(run_dir)
     if bad := [
         i
@@ -346,7 +347,7 @@ def watch_text(
 def money(
     usd: float,  # infinity for what no money buys
 ) -> str:
-    "Dollars to read, whatever their size"
+    "Write dollars to be read, whatever their size"
     if math.isinf(usd):
         return "never"
     if 0 < usd < 1e-4:
@@ -357,7 +358,7 @@ def money(
 def say_next(
     n: dict,  # from `next_cost`
 ) -> str:
-    "`next_cost` as a sentence"
+    "Say `next_cost` as a sentence"
     if "why" in n:
         return f"the next 0.01 of loss: {n['why']}"
     return (
@@ -395,7 +396,7 @@ def _pace_text(
 def bill_text(
     b: dict,  # from `bill`
 ) -> str:
-    "A bill to read"
+    "Write a bill to read"
 
     def phase(p: dict):
         (before, after) = p["loss"]

@@ -31,7 +31,7 @@ def break_even(
     usd: float,  # an hour of the one it has to beat
     tok_s: float,  # and the speed of that one
 ) -> float:  # tokens per second
-    "The speed from which a card is the cheaper one"
+    "Compute the speed from which a card is the cheaper one"
     return usd_per_hour / usd_per_billion(usd, tok_s) / 3600 * 1e9
 
 # %% ../../nbs/lib/plans/economics.ipynb #744bda7e
@@ -149,7 +149,7 @@ def _lesson(name: str) -> dict:
 
 
 def checklist() -> Table:
-    "What to ask before renting"
+    "List what to ask before renting"
 
     def code(how: str) -> str:
         return f"`{how}`" if how.startswith("gpub") and ":" not in how else how

@@ -79,14 +79,14 @@ class Gate(Config):
             )
 
     def label(self) -> str:  # text in front of a message
-        "Which gate it is"
+        "Return which gate it is"
         return f"the gate on {self.metric}: "
 
     def holds(
         self,
         value: float | None,  # as from `measure_metric`
     ) -> bool:
-        "Whether a value is between the limits; None, never measured, is not"
+        "Tell whether a value is between the limits; None, never measured, is not"
         if value is None:
             return False
         high_enough = self.least is None or value >= self.least
@@ -94,7 +94,7 @@ class Gate(Config):
         return high_enough and low_enough
 
     def wanted(self) -> str:
-        "The limits in words"
+        "Return the limits in words"
         if self.least is None:
             return f"at most {self.most:,.6g}"
         if self.most is None:
@@ -109,7 +109,7 @@ class Gate(Config):
 def compressed_share(
     text: str,  # a sample without its prompt
 ) -> float:  # above 0; little above 1 for a short text
-    "Size of a text after compression, as a share: below a quarter it repeats itself"
+    "Measure the size of a text after compression, as a share: below a quarter it repeats itself"
     b = text.encode()
     return len(zlib.compress(b, 9)) / max(1, len(b))
 

@@ -31,7 +31,7 @@ def measure_gpu(
     device: torch.device | str = "cuda",  # a GPU of this machine, or its CPU
     n: int | None = None,  # rows and columns of the matrices; default: 8192 on a GPU
 ) -> GPU:
-    "A card that no table has: its matmul, its copying and its memory, asked of itself"
+    "Measure a card that no table has: its matmul, its copying and its memory, asked of itself"
     device = torch.device(device)
     name = "this CPU"
     memory = ram_bytes()
@@ -67,7 +67,7 @@ def measure_gpu(
 def find_card(
     name: str | GPU,  # of the table, as torch or a provider writes it, or one of your own
 ) -> GPU:
-    """A card by name; the one in this machine is measured if no table has it; raises
+    """Find a card by name; the one in this machine is measured if no table has it; raises
     `GpubError` with the nearest names for any other"""
     if isinstance(name, GPU):
         return name
@@ -83,7 +83,7 @@ def hourly(
     card: GPU,  # which is rented
     usd_per_hour: float | None = None,  # asked for: goes before every table
 ) -> tuple[float | None, str]:  # (dollars, where it comes from)
-    "What an hour costs, and who says so; raises `GpubError` for a price that is none"
+    "Say what an hour costs, and who says so; raises `GpubError` for a price that is none"
     if usd_per_hour is not None:
         return check_rate(usd_per_hour), "asked for"
     if card.name == "cpu":
@@ -94,7 +94,7 @@ def hourly(
 def published_speeds(
     model: str | Config,  # a preset's name, or a config
 ) -> dict[str, int]:  # card -> tok/s
-    "What the blog measured of the 1B; nothing for other models"
+    "Read what the blog measured of the 1B; nothing for other models"
     rows = lookup("costs/usd_per_billion_tokens") if model == "burn-1b" else []
     measured = [r for r in rows if r["measured"] and "spot" not in r["gpu"]]
     return {find_card(r["gpu"]).name: r["tokens_per_s"] for r in measured}
@@ -172,7 +172,7 @@ class Machine:
         self,
         mode: str | None = None,  # asked for by a phase; default, and auto: the fastest
     ) -> float:
-        "Tokens a second; raises `GpubError` for a mode that does not fit"
+        "Forecast tokens a second; raises `GpubError` for a mode that does not fit"
         mode = self.mode if mode in (None, "auto") else mode
         if mode not in self.speeds:
             raise GpubError(f"gradient checkpointing {mode} does not fit {self.name}")
@@ -185,7 +185,7 @@ def machine_for(
     usd_per_hour: float | None = None,  # default: the dated table
     folder: str | Path | None = None,  # like data/, for receipts
 ) -> Machine:
-    "A card as a machine for a preset; raises `GpubError` when it is too small or has no price"
+    "Make a card a machine for a preset; raises `GpubError` when it is too small or has no price"
     card = find_card(card)
     known = informed_plan(model, card, 10**9, usd_per_hour, folder=folder)
     speeds = {row.checkpointing: row.tok_s for row in known.fitting}
@@ -236,7 +236,7 @@ def traffic_seconds(
     n: int,  # cards
     gb_s: float,  # of one link, one direction
 ) -> float:
-    """What rings take: (n-1)/n of a buffer passes each link, of an all-reduce twice (Patarasu
-    and Yuan 2009)"""
+    """Compute what rings take: (n-1)/n of a buffer passes each link, of an all-reduce twice
+    (Patarasu and Yuan 2009)"""
     passed = sum(RING[kind] * size for kind, size in traffic.items())
     return (n - 1) / n * passed / (1e9 * gb_s)

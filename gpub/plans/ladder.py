@@ -42,8 +42,8 @@ VAL = 1 << 15  # characters to judge by
 def proxy_config(
     width: int,  # a multiple of 8
 ) -> dict[str, Any]:  # settings for `Trainer('burn-toy')`
-    """The 1B's proportions at another width, two layers deep: four queries share a key-value head,
-    feed-forward is four widths"""
+    """Scale the 1B's proportions to another width, two layers deep: four queries share a
+    key-value head, feed-forward is four widths"""
     return dict(
         context_length=CTX,
         d_model=width,
@@ -57,8 +57,8 @@ def proxy_config(
 
 
 def ladder_rates(width: int) -> dict[str, float]:  # settings of the engine: `muon_lr`, `lr`
-    """The ladder's two learning rates, moved together: they fall as one over the root of the width,
-    as the first sweep found"""
+    """Compute the ladder's two learning rates, moved together: they fall as one over the root of
+    the width, as the first sweep found"""
     muon_lr = round(0.04 * (24 / width) ** 0.5, 4)
     return dict(muon_lr=muon_lr, lr=muon_lr / 2)
 
@@ -67,7 +67,7 @@ def known_source(
     folder: str | Path,  # of shards; made if missing
     tokens: int,  # characters to learn from
 ) -> Path:  # the folder
-    "Shards of plays, a text of known entropy"
+    "Write shards of plays, a text of known entropy"
     text = plays(tokens, seed=0)
     val = plays(VAL, seed=1)
     tokenizer = CharTokenizer.from_text(text + val)
@@ -85,8 +85,8 @@ def deep_loss(
     model: nn.Module,  # a rung, in eval mode
     tokenizer: CharTokenizer,  # its own
 ) -> tuple[float, float]:  # nats per character: its own, and the best possible
-    """Loss on plays that no rung has read, every character with at least half a window before
-    it"""
+    """Measure the loss on plays that no rung has read, every character with at least half a
+    window before it"""
     text = plays(VAL, seed=1)
     half = CTX // 2
     ids = torch.from_numpy(tokenizer.encode(text).astype("int64"))
@@ -224,7 +224,7 @@ def train_ladder(
 def read_ladder(
     folder: str | Path,  # of receipts
 ) -> list[dict[str, Any]]:  # results, each with its `name`, small budgets first
-    """The rungs that were climbed; raises `GpubError` when there are none, or a result is
+    """Read the rungs that were climbed; raises `GpubError` when there are none, or a result is
     damaged"""
     needs = "params", "blocks", "tokens", "seed", "loss", "ideal", "began"
     found = [
@@ -239,8 +239,8 @@ def fit_points(
     results: list[dict[str, Any]],  # from `read_ladder`
     size: Literal["params", "blocks"] = "params",  # blocks: without the embedding
 ) -> np.ndarray:  # (p, 3) parameters, tokens, loss
-    """What a fit needs. How hard the validation text happens to be is taken out: the best possible
-    loss on it is known, and so is its average"""
+    """Collect what a fit needs. How hard the validation text happens to be is taken out: the
+    best possible loss on it is known, and so is its average"""
     entropy = plays_entropy()
     return np.array([(r[size], r["tokens"], r["loss"] - r["ideal"] + entropy) for r in results])
 
@@ -248,7 +248,7 @@ def fit_points(
 def stamp(
     points: Any,  # (p, 3) as from `fit_points`
 ) -> str:  # 16 hex digits
-    "A short name for these points, the same on every machine"
+    "Hash these points into a short name, the same on every machine"
     rounded = np.round(np.asarray(points, "<f8"), 6)
     return hashlib.sha256(rounded.tobytes()).hexdigest()[:16]
 
@@ -295,7 +295,7 @@ def write_forecast(
 def read_forecast(
     path: str | Path,  # from `write_forecast`
 ) -> dict[str, Any]:  # the forecast
-    "A forecast as it was written; raises `GpubError` when it was changed since"
+    "Read a forecast as it was written; raises `GpubError` when it was changed since"
     forecast = read_json(path)
     if not isinstance(forecast, dict) or forecast.get("sha256") != _seal(forecast):
         commit = forecast.get("commit") if isinstance(forecast, dict) else None

@@ -42,7 +42,7 @@ class LossForecast:
     level: float = LEVEL  # share of the possible outcomes inside
 
     def text(self) -> str:
-        "One line"
+        "Write it as one line"
         return (
             f"{self.middle:.3f} {self.unit} ({self.low:.3f} to {self.high:.3f} holds "
             f"{self.level:.0%}), {self.source}: {self.basis}"
@@ -60,11 +60,11 @@ class ForecastReport:
     silent: dict[str, str]  # source -> why it does not answer
 
     def to_dict(self) -> dict:  # plain values
-        "The report as JSON holds it"
+        "Return the report as JSON holds it"
         return asdict(self)
 
     def text(self) -> str:
-        "A line per source"
+        "Write a line per source"
         lines = [f"forecast {f.text()}" for f in self.forecasts]
         return "\n".join(lines + [f"no word  {k}: {why}" for k, why in self.silent.items()])
 
@@ -95,7 +95,7 @@ def ladder_forecast(
     tokens: int,  # it will read
     boots: int = 200,  # bootstraps
 ) -> LossForecast:
-    "The law of the own ladder at a size and a budget; raises `GpubError` far beyond its rungs"
+    "Ask the law of the own ladder at a size and a budget; raises `GpubError` far beyond its rungs"
     rungs = read_ladder(folder)
     points = fit_points(rungs)
     check_reach("parameters", params, points[:, 0])
@@ -127,7 +127,7 @@ def published_curve(
     run: str,  # its id in data/published/runs.json
     folder: str | Path | None = None,  # like data/; default: the one that came with gpub
 ) -> np.ndarray:  # (p, 2) tokens and training loss, after the warm-up
-    "The losses that the blog published of a run; where two posts differ, the first one counts"
+    "Read the losses that the blog published of a run; where two posts differ, the first one counts"
     runs = read_json(Path(folder or shipped(), "published/runs.json"), "runs")["runs"]
     by_id = {r["id"]: r for r in runs}
     if run not in by_id or "trace" not in by_id[run]:
@@ -142,7 +142,8 @@ def run_forecast(
     tokens: int,  # it will read
     boots: int = 400,  # bootstraps
 ) -> LossForecast:
-    "A curve through the published losses of the same model; raises `GpubError` where there is none"
+    """Fit a curve through the published losses of the same model; raises `GpubError` where there
+    is none"""
     if preset not in LIKE:
         raise GpubError(f"no run of {preset} on like data is published ({', '.join(LIKE)} is)")
     curve = published_curve(LIKE[preset])
@@ -171,7 +172,8 @@ def drawn_laws(
     params: int,  # of the model whose curve it is
     draws: int,  # how many laws are tried
 ) -> Law:  # its fields are arrays: one law per draw that counts
-    """Laws that the published errors allow; those that bend as the curve does count more often"""
+    """Draw laws that the published errors allow; those that bend as the curve does count more
+    often"""
     rng = np.random.default_rng(0)
     law = asdict(PUBLISHED["Besiroglu 2024"])
     errors = asdict(LAW_ERRORS)
@@ -195,7 +197,7 @@ def law_forecast(
     tokens: int,  # it will read
     draws: int = 4000,  # laws within the published errors
 ) -> LossForecast:
-    "The published law, moved to run through the blog's 1B; raises `GpubError` far from both"
+    "Move the published law to run through the blog's 1B; raises `GpubError` far from both"
     curve = published_curve(ANCHOR)
     if not LAW_PARAMS[0] <= params <= LAW_PARAMS[1]:
         raise GpubError(

@@ -115,7 +115,7 @@ def forecast_traffic(
     passes: int = 1,  # micro-batches of a step
     half: bool = True,  # matmuls in 2 bytes
 ) -> dict[str, int]:  # collective -> bytes a step, of each card
-    "What a step sends; what is less than a kilobyte is left out"
+    "Forecast what a step sends; what is less than a kilobyte is left out"
     if sharing.processes == 1:
         return {}
     with torch.device("meta"):
@@ -136,7 +136,7 @@ def sized_recipe(
     preset: str,  # a name
     settings: dict | None = None,
 ) -> tuple[GPTConfig | LlamaConfig, TrainConfig]:
-    "A preset's model with the vocabulary it is made for, and its recipe"
+    "Return a preset's model with the vocabulary it is made for, and its recipe"
     found = find_preset(preset)
     shape, cfg = apply_settings(found, settings or {})
     return found.config(vocab_size=SHAPES[preset].config.vocab_size, **shape), cfg
@@ -147,7 +147,7 @@ def rows_each(
     context_length: int,  # tokens of a sequence
     processes: int,  # that share it
 ) -> int:  # sequences
-    "The share of a step of one process; raises `GpubError` where there is no equal one"
+    "Compute the share of a step of one process; raises `GpubError` where there is no equal one"
     rows, rest = divmod(cfg.batch_tokens, context_length * processes)
     if rest:
         raise GpubError(
@@ -165,7 +165,7 @@ def forecast_moments(
     accumulate: bool,  # several passes a step
     **how: object,  # more fields of `StepSettings`
 ) -> dict[str, int]:  # moment -> bytes
-    "Memory of each card: a step at its fullest, and the update"
+    "Forecast the memory of each card: a step at its fullest, and the update"
     how |= dict(
         accumulate=accumulate,
         shared=sharing.processes > 1,
@@ -187,7 +187,7 @@ def ways_to_cut(
     room: float,  # bytes that may be filled
     half: bool = True,  # matmuls in 2 bytes
 ) -> list[tuple[str, int]]:  # mode of gradient checkpointing, sequences at once
-    "The best first; of slices, from the first that fits by the forecast on"
+    "List the ways, the best first; of slices, from the first that fits by the forecast on"
     modes = MODES if cfg.grad_checkpoint == "auto" else (cfg.grad_checkpoint,)
     if cfg.micro_batch is not None:
         return [(modes[0], min(cfg.micro_batch, rows))]
@@ -243,7 +243,7 @@ def shared_step(
     sharing: Sharing,  # by whom
     optimizer: str | None = None,  # muon or adamw; default: the recipe's
 ) -> SharedStep:
-    "The forecast; raises `GpubError` for what cannot be shared"
+    "Forecast a shared step; raises `GpubError` for what cannot be shared"
     card = find_card(card)
     sharing.check_format(card.format)
     model_cfg, cfg = sized_recipe(preset, dict(optimizer=optimizer) if optimizer else None)
@@ -260,7 +260,7 @@ def shared_step(
 def sent_text(
     traffic: dict[str, int],  # collective -> bytes
 ) -> str:
-    "In words"
+    "Say in words what is sent"
     if not traffic:
         return "nothing"
     return ", ".join(f"{kind} {size_text(n)}" for kind, n in sorted(traffic.items()))
@@ -269,14 +269,14 @@ def sent_text(
 def size_text(
     n: float,  # bytes
 ) -> str:
-    "In GB, or MB where that would show no digits"
+    "Write a size in GB, or MB where that would show no digits"
     return f"{n / 1e9:.2f} GB" if n >= 1e8 else f"{n / 1e6:.1f} MB"
 
 
 def shared_step_text(
     step: SharedStep,  # from `shared_step`
 ) -> str:
-    "One screen"
+    "Describe the step on one screen"
     s = step.sharing
     card = step.card
     length = SHAPES[step.preset].config.context_length
@@ -404,7 +404,7 @@ def _tok_s_alone(
 def shared_cost_table(
     costs: Sequence[SharedCost],  # from `price_shared`
 ) -> Table:
-    "Tokens a second, hours and dollars by number of cards; ranges where speeds are forecast"
+    "List tokens a second, hours and dollars by number of cards; ranges where speeds are forecast"
 
     def between(value: float, cost: SharedCost, style: str) -> str:
         low, high = cost.spread

@@ -228,7 +228,7 @@ class PhaseRunner:
         self,
         s: TrainStep,  # the newest
     ) -> bool:
-        "Whether a step was logged"
+        "Tell whether a step was logged"
         row = self.run.state.row
         return row is not None and row["step"] == s.n
 

@@ -22,7 +22,7 @@ from ..model.gpus import GPUS, find_gpu
 def check_rate(
     usd_per_hour: Any,  # as it came from the user, None if it did not
 ) -> float:
-    "A price that a budget can be counted in; raises `GpubError` otherwise"
+    "Check that a budget can be counted in a price; raises `GpubError` otherwise"
     if usd_per_hour is None:
         raise GpubError(
             "what does this machine cost? Give --usd-per-hour, or --gpu with a card of the price "
@@ -107,7 +107,7 @@ def known_price(
 def find_price(
     gpu: str, path: Path | str | None = None
 ) -> tuple[float, str]:  # (dollars an hour, where and when)
-    "What a card costs; raises `GpubError` that asks for --usd-per-hour when nobody knows"
+    "Find what a card costs; raises `GpubError` that asks for --usd-per-hour when nobody knows"
     if found := known_price(gpu, path):
         return found
     raise GpubError(f"no price is known for {gpu!r}: give --usd-per-hour")

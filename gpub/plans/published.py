@@ -74,7 +74,7 @@ def pick_value(
 def find_place(
     key: str,  # runs/models/gpt2-134m: below data/published; or FILE#way/inside
 ) -> tuple[str, list[str]]:  # (file, list of steps)
-    "The file below data/ that a key names, and the way inside it"
+    "Find the file below data/ that a key names, and the way inside it"
     file, mark, path = key.partition("#")
     if mark:
         return file, path.split("/")
@@ -85,7 +85,7 @@ def find_place(
 def ladders(
     folder: Path | str | None = None,  # like data/
 ) -> list[dict]:  # list of dicts: preset, machine, rows of rung and gain
-    "The receipts of optimization ladders, rung by rung"
+    "Read the receipts of optimization ladders, rung by rung"
     return [
         r
         for p in sorted(Path(folder or shipped()).glob("bench/*.json"))
@@ -443,7 +443,7 @@ def function_body(
 def show_value(
     v: Any,  # a number, a list of them, or text
 ) -> str:
-    "A number for people: whole numbers with commas, others to four digits"
+    "Write a number for people: whole numbers with commas, others to four digits"
     if isinstance(v, list):
         return " + ".join(map(show_value, v))
     if not isinstance(v, (int, float)):
@@ -489,14 +489,14 @@ class Claim(Config):
     conflict: str | None = None  # id in conflicts.json
 
     def label(self) -> str:  # text in front of a message
-        "Which claim it is"
+        "Return which claim it is"
         return f"claim {self.id}: "
 
 
 def load_claims(
     path: Path | str | None = None,  # default: data/claims.json
 ) -> list[Claim]:  # list of `Claim`
-    "All claims; raises `GpubError` naming the entry that is wrong"
+    "Load all claims; raises `GpubError` naming the entry that is wrong"
     path = path or shipped("claims.json")
     rows = read_json(path)
     out = {}
@@ -571,7 +571,7 @@ def judge_claim(
 def source_of(
     key: str, folder: Path | str | None = None
 ) -> tuple:  # tuple of ids of posts, such as s2-03
-    "The posts that state what stands at a key: those of the innermost record that names any"
+    "Find the posts that state what stands at a key: those of the innermost record that names any"
     file, path = find_place(key)
     for n in range(len(path), -1, -1):
         value = pick_value(read_json(Path(folder or shipped()) / file), path[:n], file)
@@ -584,7 +584,7 @@ def judge_all(
     claims: Sequence[Claim] | None = None,  # list of `Claim`; default: those of data/claims.json
     folder: Path | str | None = None,
 ):  # list of `Judgement`
-    "Every claim worked out"
+    "Work out every claim"
     return [judge_claim(c, folder) for c in (load_claims() if claims is None else claims)]
 
 
@@ -594,7 +594,7 @@ STATUS = ("agrees", "does not", "open", "not measured yet")
 def tally(
     verdicts: Sequence[Judgement],  # list
 ) -> Table:
-    "How many of each verdict, chapter by chapter"
+    "Count each verdict, chapter by chapter"
     chapters = list(dict.fromkeys(v.claim.chapter for v in verdicts))
 
     def n(c: str | None, s: str) -> int:
@@ -624,7 +624,7 @@ def claim_table(
     verdicts: Sequence[Judgement],  # list
     chapter: str | None = None,  # one chapter's; default: all
 ) -> Table:
-    "Claims, what was published, what comes out, and how"
+    "List claims, what was published, what comes out, and how"
 
     def unit(n: str, u: str) -> str:
         return f"${n}" if u == "$" else f"{n}{u}" if u in ("", "%", "x") else f"{n} {u}"
@@ -650,7 +650,8 @@ def claim_table(
 def conflict_table(
     verdicts: Sequence[Judgement],  # list; each conflict is listed with the claims that work it out
 ) -> Table:
-    "Everywhere the published sources disagree with each other, with the arithmetic that decides"
+    """List everywhere the published sources disagree with each other, with the arithmetic that
+    decides"""
     mine = {}
     for v in verdicts:
         mine.setdefault(v.claim.conflict, []).append(f"{v.claim.id}: {v.status}")

@@ -51,7 +51,7 @@ def optimal(
     flops: float | np.ndarray,  # the budget
     flops_each: float = 6.0,  # FLOPs per parameter and token
 ) -> tuple[np.ndarray, np.ndarray]:  # (parameters, tokens)
-    "The size and the tokens that spend a budget best (Hoffmann et al. 2022, section 3.3)"
+    "Compute the size and the tokens that spend a budget best (Hoffmann et al. 2022, section 3.3)"
     pairs = np.asarray(flops, float) / flops_each  # parameters times tokens
     if not np.all(pairs > 0):
         raise GpubError(f"the budget must be a positive number of FLOPs, got {flops}")
@@ -176,7 +176,7 @@ class LawFit:
         what: Callable[[Law], np.ndarray],  # a number that follows from a law
         level: float = 0.9,  # share of the bootstraps inside
     ) -> tuple[float, float, float]:  # (low, middle, high)
-        "A number that follows from the law, with its range; the middle is the best law's"
+        "Compute the range of a number that follows from the law; the middle is the best law's"
         low, high = np.quantile(what(self.laws), [(1 - level) / 2, (1 + level) / 2], 0)
         return low, what(self.law), high
 
@@ -186,7 +186,8 @@ class LawFit:
         d: float,  # tokens it will read
         level: float = 0.9,  # share of the possible outcomes inside
     ) -> tuple[float, float, float]:  # (low, middle, high)
-        "What one new run may reach: other laws, and its own noise; the middle is the best law's"
+        """Forecast what one new run may reach: other laws, and its own noise; the middle is the
+        best law's"""
         noise = np.exp(np.random.default_rng(0).choice(self.noise, len(self.laws.E)))
         outcomes = self.laws(n, d) * noise
         low, high = np.quantile(outcomes, [(1 - level) / 2, (1 + level) / 2])
@@ -281,8 +282,8 @@ def fit_law(
     seed: int = 0,  # of the bootstrap
     floor: float | None = None,  # E, where it is known; below all losses
 ) -> LawFit:
-    """The law of L(N, D) by approach 3 of Hoffmann et al. 2022; raises `GpubError` for points that
-    cannot fix it"""
+    """Fit the law of L(N, D) by approach 3 of Hoffmann et al. 2022; raises `GpubError` for
+    points that cannot fix it"""
     points = _checked(points, [0, 1])
     if floor is not None and not 0 < floor < points[:, 2].min():
         raise GpubError(
@@ -296,7 +297,7 @@ def fit_curve(
     curve: Any,  # (p, 2) tokens and loss of one run, or of runs of one size
     boots: int = 400,  # bootstraps
 ) -> LawFit:  # with A = 0: its law ignores the parameters
-    "L(D) = E + B/D^b by the same descent; raises `GpubError` for a curve that cannot fix it"
+    "Fit L(D) = E + B/D^b by the same descent; raises `GpubError` for a curve that cannot fix it"
     curve = np.array(curve, dtype=float).reshape(-1, 2)
     any_size = np.insert(curve, 0, 1.0, 1)
     return _fit(_checked(any_size, [1]), [1], boots)
@@ -308,8 +309,8 @@ def stop_when(
     least: float,  # nats that a dollar must buy
     boots: int = 100,  # bootstraps at each row
 ) -> list[dict[str, Any]]:  # from the fourth row on: tokens, loss, usd, buys, low, high, stop
-    """When to stop, judged at every row from that row's past alone; raises `GpubError` for a curve,
-    price or limit that cannot be"""
+    """Tell when to stop, judged at every row from that row's past alone; raises `GpubError` for
+    a curve, price or limit that cannot be"""
     for name, value in dict(usd_per_token=usd_per_token, least=least).items():
         if not (isinstance(value, (int, float)) and 0 < value < math.inf):
             raise GpubError(f"{name} must be above zero, got {value!r}")

@@ -276,7 +276,7 @@ def _memory_cell(speed: PublishedSpeed) -> str:
 def speed_table(
     graded: Sequence[GradedSpeed],  # as from `grade_speeds`
 ) -> Table:
-    "Published, our forecast, their ratio, the range that the others give it, and memory"
+    "List published, our forecast, their ratio, the range that the others give it, and memory"
     rows = []
     for g in graded:
         s = g.speed

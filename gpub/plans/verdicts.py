@@ -30,7 +30,7 @@ def paid_so_far(
     last: bool = False,  # it is the plan's last phase, which pays for what comes after it
     kind: str | None = None,  # count this kind of time alone, such as idle; default: all of it
 ) -> float:  # dollars
-    "What a run, or one phase of it, has cost so far by its ledger"
+    "Sum what a run, or one phase of it, has cost so far by its ledger"
     spans = [s for s in account(read_ledger(run_dir)) if kind in (None, s.kind)]
     return sum(s.usd for s in spans if bounds is None or of_phase(s, *bounds, last))
 
@@ -67,8 +67,8 @@ def paid_for_plan(
 def entry_cost(
     run_dir: str | Path,  # a run folder
 ) -> float:
-    """Dollars another process will take, judging by the dearest so far, until its first
-    stop is on the disk: getting ready, two steps, two saves, a validation"""
+    """Estimate the dollars another process will take, judging by the dearest so far, until its
+    first stop is on the disk: getting ready, two steps, two saves, a validation"""
     spans = account(read_ledger(run_dir))
     kinds = ("setup", "compile", "save", "eval")
     most = {k: max((s.usd for s in spans if s.was == k), default=0) for k in kinds}
@@ -148,7 +148,7 @@ def accepted_gates(
 def verdicts(
     run_dir: str | Path,  # of a plan
 ) -> list[dict]:
-    "What `phases.jsonl` holds; raises `GpubError` for a damaged line"
+    "Read what `phases.jsonl` holds; raises `GpubError` for a damaged line"
     path = Path(run_dir, "phases.jsonl")
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     lines = text.split("\n")[:-1]
