@@ -52,6 +52,50 @@ def test_a_trainer_takes_options():
         Trainer("shakespeare")
 
 
+NOTHING_IS_TOUCHED = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from gpub.train.options import RunOptions
+from gpub.train.trainer import Trainer
+from gpub.tune.methods import GrpoOptions
+from gpub.tune.steps import Tuner
+
+def note(event, args):
+    if event.split(".")[0] in ("open", "os", "socket", "shutil", "subprocess") and watching:
+        print(event, args)
+
+watching = False
+sys.addaudithook(note)
+gone = Path("gone")
+asked = RunOptions("burn-toy", gone / "run", gone / "text.txt")
+with_weights = replace(asked, init="nobody/nothing")
+tuned = GrpoOptions(run="gone/base", out="gone/run", task="gone/questions.jsonl")
+watching = True
+Trainer(with_weights)
+runs = Trainer(asked), Tuner(tuned)
+watching = False
+for run in runs:
+    try:
+        run.go()
+    except Exception as e:
+        print(type(e).__name__, str(e).count(chr(10)), "gone/" in str(e))
+print(gone.exists())
+"""
+
+
+def test_a_run_that_is_made_touches_no_file_until_it_is_opened(tmp_path):
+    "Then it is refused in one line, and still nothing is written"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", NOTHING_IS_TOUCHED],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.split("\n") == ["GpubError 0 True"] * 2 + ["False", ""], done.stderr[-500:]
+    assert not list(tmp_path.iterdir())
+
+
 def test_steps_of_nine_digits_are_read_whole(tmp_path):
     save_checkpoint(tmp_path, 123_456_789, {}, {}, {})
     assert steps_reached(tmp_path) == 123_456_789

@@ -134,7 +134,7 @@ def interrupt(run, step):
 def test_a_run_from_before_keeps_the_decay_it_began_with(large, text, tmp_path):
     interrupt(toy(tmp_path / "run", text, {"weight_decay": 0.1}, []), 3)
     said = []
-    run = toy(tmp_path / "run", text, {}, said)
+    run = toy(tmp_path / "run", text, {}, said).prepare()
     assert run.cfg.weight_decay != 0.1
     run.go()
     assert run.cfg.weight_decay == 0.1
@@ -195,7 +195,7 @@ def stand_in(monkeypatch, room):
 
 def opened(out, text, settings, said):
     run = toy(out, text, dict(batch_tokens=2048) | settings, said)
-    run.restore_or_begin()
+    run.prepare().restore_or_begin()
     return run
 
 

@@ -744,7 +744,7 @@ def test_the_stopwatch_is_asked_once_for_a_machine(text, tmp_path, monkeypatch):
         run = Trainer(
             RunOptions("shakespeare", out, text, settings | dict(steps=1), "cpu", log=quiet)
         )
-        run.restore_or_begin()
+        run.prepare().restore_or_begin()
         names.append(run.stored_config["precision"]["name"])
     assert names == ["bf16", "bf16"]
 

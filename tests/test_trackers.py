@@ -42,7 +42,9 @@ def test_a_package_that_is_not_there_is_said_before_all_else(tmp_path, monkeypat
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
     monkeypatch.setattr("gpub.train.trackers.find_spec", lambda name: None)
     with pytest.raises(GpubError, match=r"pip install 'gpub\[wandb\]'"):
-        Trainer(RunOptions("shakespeare", tmp_path / "run", tmp_path / "no.txt", track="wandb"))
+        Trainer(
+            RunOptions("shakespeare", tmp_path / "run", tmp_path / "no.txt", track="wandb")
+        ).go()
     assert not (tmp_path / "run").exists()
 
 

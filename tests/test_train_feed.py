@@ -223,7 +223,8 @@ def test_a_changed_context_neither_skips_nor_repeats(tmp_path):
     "Tokens are their own places: an epoch reads each once, in rows of whatever length"
     length, size = 32, 128
     ids = np.arange(40 * size + 1, dtype=np.int64)
-    run = Trainer(RunOptions("shakespeare", tmp_path / "run", None, SETTINGS | dict(steps=40)))
+    options = RunOptions("shakespeare", tmp_path / "run", None, SETTINGS | dict(steps=40))
+    run = Trainer(options).prepare()
     run.rows.by_length = {
         c: Batches(ids, context_length=c, batch=size // c, seed=3) for c in (16, length)
     }
@@ -256,7 +257,7 @@ def test_a_changed_batch_goes_on_at_the_token_cursor():
 
 def test_weights_are_a_setting_of_a_run(two_sources, tmp_path):
     settings = SETTINGS | dict(stages=(), weights='{"edu": 0.5, "math": 0.5}')
-    run = Trainer(RunOptions("shakespeare", tmp_path / "run", two_sources, settings))
+    run = Trainer(RunOptions("shakespeare", tmp_path / "run", two_sources, settings)).prepare()
     assert run.rows.by_length[32].mixture.shares == [0.5, 0.5]
     assert run.identity()["train"]["weights"] == dict(edu=0.5, math=0.5)
     with pytest.raises(GpubError, match="the weights are for web; the sources are edu, math"):
@@ -264,7 +265,8 @@ def test_weights_are_a_setting_of_a_run(two_sources, tmp_path):
             RunOptions(
                 "shakespeare", tmp_path / "b", two_sources, settings | dict(weights='{"web": 1}')
             )
-        )
+        ).go()
+    assert not (tmp_path / "b").exists(), "refused before anything is written"
 
 
 def test_reading_here_and_there_gives_the_same_ids(two_sources):

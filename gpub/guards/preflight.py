@@ -93,7 +93,7 @@ class PreflightRun:
         parallel: str = "ddp",  # how they share the model
         **run: Any,  # what else a run is asked: data, settings, device, usd_per_hour, log
     ):
-        self.run = Trainer(RunOptions(preset, **run))
+        self.run = Trainer(RunOptions(preset, **run)).prepare()
         self.gpu = gpu
         self.data = run.get("data")
         self.settings = run.get("settings") or {}

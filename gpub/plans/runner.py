@@ -230,10 +230,10 @@ def _phase_trainer(
     options: PlanOptions,
     world: World,  # the processes that walk together
 ) -> TrainingRun:
-    "Return the run of a phase; it trains when it is told to"
+    "Return the run of a phase, with its inputs read; it trains when it is told to"
     if phase.tuned:
-        return Tuner(tuning_options(plan, phase, out, options, world))
-    return Trainer(pretraining_options(plan, phase, out, options, world))
+        return Tuner(tuning_options(plan, phase, out, options, world)).prepare()
+    return Trainer(pretraining_options(plan, phase, out, options, world)).prepare()
 
 
 def _train_phase(

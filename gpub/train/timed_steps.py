@@ -81,6 +81,7 @@ def time_steps(
 ) -> TimedSteps:
     "Take steps of a run as it would take them, from fresh weights, and throw them away"
     began = now()
+    run.prepare()
     seed_everything(run.cfg.seed)
     device = run.device
     if device.type == "cuda":

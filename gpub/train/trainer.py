@@ -87,22 +87,23 @@ class Trainer(TrainingRun[RunOptions]):
     `TrainingRun` opens the folder and makes the steps, and asks the methods below; world, state,
     learner, ledger and `stored_config` are set there."""
 
-    # NOTE: deliberately reads recipe, weights and corpus here, because what makes no sense is to be
-    # refused before a folder is made, and whoever asks about a run needs no folder
     def __init__(self, options: RunOptions):
         if not isinstance(options, RunOptions):
             raise GpubError(f"Trainer takes options, not {options!r}: Trainer(RunOptions(...))")
-        super().__init__(options)
-        use_threads()
-        # what is trained, and where
+        out = _run_folder(options)
+        super().__init__(options, out, options.command or f"gpub resume {out}")
         self.name = options.preset
-        self.out = _run_folder(options)
+        self.prefetcher: Prefetcher | None = None  # of a GPU, while steps are made
+
+    def read_inputs(self) -> None:
+        "Read recipe, weights to begin with and corpus; a shape that cannot be is refused first"
+        options = self.options
+        use_threads()
         recipe = _find_recipe(options, self.out)
         self.initial = recipe.initial
         self.preset = recipe.preset
         self.cfg = recipe.train
         # who hears of it
-        self.command = options.command or f"gpub resume {self.out}"
         self.progress = options.progress or Progress(self.cfg.steps)
         self.log = (options.log or self.progress.log) if self.world.main else _say_nothing
         self.run = Run(self.out, log=self.log)
@@ -121,7 +122,6 @@ class Trainer(TrainingRun[RunOptions]):
         self.eval_steps, self.milestone_steps = self._marked_steps()
         self.sample_steps = self.milestone_steps  # each milestone has its text
         self.rows = RunRows(self.corpus, self.cfg, self.model_cfg.context_length, self.world)
-        self.prefetcher: Prefetcher | None = None  # of a GPU, while steps are made
         self.val_bytes = len(self.tok.decode_bytes(self.corpus.val))
 
     def batches(

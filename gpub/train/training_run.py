@@ -6,9 +6,10 @@
 __all__ = ['TrainingRun']
 
 # %% ../../nbs/lib/train/training_run.ipynb #7a1b0003
-# `opened` locks the folder, builds the model, restores its newest checkpoint or begins, and
-# finishes. `steps` yields the steps of `train.loop`, each recorded. A kind of run says what is
-# learned, what is measured and what is kept, and inherits the rest.
+# `prepare` reads what the run needs and refuses what cannot be; nothing is written yet. `opened`
+# locks the folder, builds the model, restores its newest checkpoint or begins, and finishes.
+# `steps` yields the steps of `train.loop`, each recorded. A kind of run says what is learned, what
+# is measured and what is kept, and inherits the rest.
 
 import secrets
 import threading
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 import torch
 
@@ -53,11 +54,9 @@ class TrainingRun(ABC, Generic[_Options]):
     `Trainer` (pretraining) and `Tuner` (SFT, DPO, GRPO) are its kinds. They say what is learned,
     measured and kept, in the methods under "what a kind says"; all else is the same for both."""
 
-    # set by the `__init__` of a kind
+    # set by the `read_inputs` of a kind
     name: str  # of the preset, or of the method of tuning
-    out: Path  # the run folder
     run: Run  # what the folder holds
-    command: str  # how to call this again
     log: Callable[[str], object]  # called with one line; silent but in process 0
     progress: Progress  # the line that says where the run is
     device: torch.device  # this process's own
@@ -68,20 +67,36 @@ class TrainingRun(ABC, Generic[_Options]):
     eval_steps: set[int]  # after which is validated
     sample_steps: set[int]  # after which a text is drawn
     milestone_steps: set[int]  # whose checkpoints stay
+    ledger: Ledger  # set by `opened`: where the time goes, and the money
 
-    def __init__(self, options: _Options):
+    def __init__(
+        self,
+        options: _Options,
+        out: Path,  # the run folder
+        command: str,  # how to call this again
+    ):
         # the bill counts from here, unless a command began before
         self.born = time.perf_counter() if options.begun is None else options.begun
-        check_tracker(options.track)  # before anything is read or built
         self.options = options
+        self.out = out
+        self.command = command
         self.world = World.from_env()
         self.stop = threading.Event()  # saves after the step that is on its way, and ends
+        self.is_prepared = False
         # what `opened` fills in
-        self.ledger = Ledger(None, options.usd_per_hour)
         self.stored_config: dict = {}  # what config.json says
         self.state = RunState()
         self.learner: Learner | None = None
         self.recorder: StepRecorder | None = None  # while steps are left
+
+    def prepare(self) -> Self:
+        """Read what the run needs, once, and return the run; raises `GpubError` for what makes no
+        sense, before anything is written"""
+        if not self.is_prepared:
+            check_tracker(self.options.track)  # before anything is read or built
+            self.read_inputs()
+            self.is_prepared = True
+        return self
 
     def go(self) -> Path:
         "Train to the end and return the run folder; raises as `opened` does"
@@ -94,6 +109,7 @@ class TrainingRun(ABC, Generic[_Options]):
     def opened(self) -> Iterator["TrainingRun"]:
         """Hold the folder and the processes while `steps` are made, and finish a run that reached
         its last one; raises `Interrupted` after a saved stop, `GpubError` for anything refused"""
+        self.prepare()
         self.stop.clear()
         with (
             disk_errors(self.out),
@@ -102,6 +118,7 @@ class TrainingRun(ABC, Generic[_Options]):
             ExitStack() as closed_at_end,
         ):
             self.world.on_main(self._lock_folder, closed_at_end)
+            self.ledger = Ledger(None, self.options.usd_per_hour)  # written by process 0 alone
             self.restore_or_begin()
             self.world.on_main(self._open_ledger, closed_at_end)
             has_steps_left = self.state.step < self.cfg.steps
@@ -166,6 +183,10 @@ class TrainingRun(ABC, Generic[_Options]):
         recorder.save(step, wait)
 
     # what a kind says, in the order in which it is asked
+
+    @abstractmethod
+    def read_inputs(self) -> None:
+        "Read recipe, model and data, and set the attributes above; nothing is written"
 
     @abstractmethod
     def build_model(self) -> Decoder:
@@ -368,7 +389,7 @@ class TrainingRun(ABC, Generic[_Options]):
 
     def _current_recorder(self) -> StepRecorder | None:
         "Return the recorder; None for a run at its end; raises `GpubError` outside `opened`"
-        if self.recorder is None and self.state.step < self.cfg.steps:
+        if self.recorder is None and (self.learner is None or self.state.step < self.cfg.steps):
             raise GpubError(
                 f"the run in {self.out} is not opened: with trainer.opened() as run: "
                 "for step in run.steps(): ..."

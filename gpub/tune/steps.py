@@ -65,9 +65,11 @@ class Tuner(TrainingRun[TuneOptions]):
     it measures is its `TuningMethod`'s, which the options open"""
 
     def __init__(self, options: TuneOptions):
-        super().__init__(options)
-        self.out = Path(options.out)
-        self.command = options.command
+        super().__init__(options, Path(options.out), options.command)
+
+    def read_inputs(self) -> None:
+        "Read the model to start from, and what the method learns from"
+        options = self.options
         self.progress = SilentProgress()
         self.log = options.log if self.world.main else lambda text: None
         self.run = Run(self.out, log=self.log)
