@@ -102,26 +102,34 @@ class Progress:
         eta: float = 0,  # seconds left
     ):
         "Show where the run is"
-        if not self.live and row["step"] < self.due and row["step"] != self.total:
-            return
-        self.due = (row["step"] // self.every + 1) * self.every
-        line = (
+        self.show(
+            row["step"],
             f"step {row['step']:>5}/{self.total}  loss {row['loss']:.3f}  val "
             f"{'-' if val is None else format(val, '.3f')}  "
             f"{row['tok_s'] / 1e3:.1f}K tok/s  {short_duration(row['seconds'])} done, "
             f"{short_duration(eta)} left  "
-            f"${row['usd']:.2f}"
+            f"${row['usd']:.2f}",
         )
-        write_now(self.out, ("\r\x1b[K" + self._with_bar(row, line)) if self.live else line + "\n")
+
+    def show(
+        self,
+        step: int,  # steps done
+        line: str,  # what to say of it
+    ):
+        "Rewrite the line on a terminal; elsewhere write it when it is due"
+        if not self.live and step < self.due and step != self.total:
+            return
+        self.due = (step // self.every + 1) * self.every
+        write_now(self.out, ("\r\x1b[K" + self._with_bar(step, line)) if self.live else line + "\n")
         self.shown = self.live
 
-    def _with_bar(self, row: dict, line: str) -> str:
+    def _with_bar(self, step: int, line: str) -> str:
         "The line behind a bar, cut where it would break: half a line cannot be rewritten"
         columns = shutil.get_terminal_size().columns - 1
         width = min(MOST_BAR, columns - len(line) - 2)
         if width < LEAST_BAR or not can_write(self.out, "━─"):
             return line[:columns]
-        return f"{draw_bar(row['step'] / self.total, width, has_colour(self.out))}  {line}"
+        return f"{draw_bar(step / self.total, width, has_colour(self.out))}  {line}"
 
     def log(
         self,
