@@ -116,6 +116,7 @@ FOR_USERS = {
     "report.lessons": "colab_bill lesson_table",
     # several runs on one axis, and what they wrote, step by step, in a notebook
     "report.results": "compare_runs replay_prompts",
+    "report.watch": "show_progress",
     "share.demo": "as_picture playground",
     # pictures that move, for a chapter or a notebook of your own
     "share.frames": "attention_stepper learning_rate_slider previous_letter_weights "
