@@ -42,13 +42,14 @@ def bpe_merges():
     d = Drawing(
         "Byte-pair encoding of one word",
         "Byte-pair encoding of the word there, with merges learned from the text: the then there "
-        "other the. The pair h, e comes five times and becomes he; t, he, five times, "
-        "becomes the; the, r, twice, becomes ther. No other pair comes twice.",
+        "other the. Two pairs come five times, t, h and h, e; the rule for ties takes h, e, and it "
+        "becomes he. Then t, he, five times, becomes the; the, r, twice, becomes ther. No other "
+        "pair comes twice.",
         width=412,
         height=306,
     )
     rows = (
-        (("t", "h", "e", "r", "e"), (1, 2), "h + e", "5 times in the text"),
+        (("t", "h", "e", "r", "e"), (1, 2), "h + e", "5 times, like t + h"),
         (("t", "he", "r", "e"), (0, 1), "t + he", "5 times"),
         (("the", "r", "e"), (0, 1), "the + r", "2 times"),
         (("ther", "e"), (), "", "no pair comes twice"),
@@ -78,14 +79,14 @@ def bpe_merges():
 def loss_per_letter():
     d = Drawing(
         "Loss per letter",
-        "The two words But soft, guessed letter by letter and piece by piece. Eight letters are "
-        "eight guesses; the pieces But, space so, f and t are four. Each loss is added up over its "
-        "guesses and divided by the eight letters.",
+        "The two words But soft, guessed letter by letter and token by token. Eight letters are "
+        "eight guesses; the BPE tokens But, space so, f and t are four. Each loss is added up over "
+        "its guesses and divided by the eight letters.",
         width=400,
         height=176,
     )
     cell, x0 = 28, 14
-    rows = (("letters", "But soft"), ("pieces", ("But", " so", "f", "t")))
+    rows = (("letters", "But soft"), ("BPE", ("But", " so", "f", "t")))
     for i, (name, tokens) in enumerate(rows):
         y, x = 34 + i * 74, x0
         d.text(x0, y - 10, f"{name}: {len(tokens)} guesses", "note", "start")
