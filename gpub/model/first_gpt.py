@@ -31,9 +31,12 @@ class MultiHeadAttention(nn.Module):
         self.proj = nn.Linear(d_model, d_model)
 
     def split(self, qkv_btc: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        "Cut into queries, keys and values, and those into heads: each (b, h, t, d)"
-        parts = qkv_btc.chunk(3, -1)
-        return tuple(p.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for p in parts)
+        "Queries, keys and values, each cut into heads: (b, h, t, d)"
+        by_head = []
+        for part_btc in qkv_btc.chunk(3, -1):
+            part_bthd = part_btc.unflatten(-1, (self.n_heads, -1))
+            by_head.append(part_bthd.transpose(1, 2))
+        return tuple(by_head)
 
     def forward(self, x_btc: torch.Tensor) -> torch.Tensor:
         "What every position collected from itself and from before"

@@ -1,5 +1,7 @@
 "Chapter 1: embeddings, attention over four tokens, heads, the block, GPT as a whole"
 
+from math import exp
+
 from .style import HEAD_WEIGHTS, TOKENS, Drawing
 
 
@@ -112,27 +114,84 @@ def one_matrix():
 def attention_four_tokens():
     d = Drawing(
         "Self-attention over four tokens",
-        "Self-attention over the four tokens R, O, M, E, seen from the last one. Its query is "
-        "compared with the key of every token so far; the softmax turns the four scores into "
-        "weights that add up to 1; the output is the values, mixed in these proportions.",
+        "Self-attention over the four tokens R, O, M, E, seen from the last one, read from the top "
+        "down. Its query meets the key of every token and gives four scores; divided by the root "
+        "of 2 and put through the softmax they are four weights; the output is the four values, "
+        "mixed in these proportions.",
         width=400,
-        height=380,
+        height=452,
     )
+    rows = ((2, 0), (0, 2), (1, 0), (0, 1))  # as the embedding table has them
+    values = [(a + 2 * b, 2 * a) for a, b in rows]  # times the value matrix
+    query = rows[3][::-1]  # the query matrix swaps, the key matrix changes nothing
+    scores = [query[0] * a + query[1] * b for a, b in rows]
+    weights = HEAD_WEIGHTS[3]
+    exact = [exp(score / 2**0.5) for score in scores]
+    output = [sum(e * v[i] for e, v in zip(exact, values, strict=True)) for i in (0, 1)]
+    output = [x / sum(exact) for x in output]
     w, gap, x0 = 62, 12, 100
-    tokens = d.tokens(x0, 262, TOKENS, w, 40, gap, kinds=["thing"] * 3 + ["module"])
-    d.text(x0 - 14, 287, "tokens", "note", "end")
-    d.text(x0 - 14, 201, "weights", "note", "end")
-    d.text(x0 - 14, 64, "values, mixed", "note", "end")
-    end = tokens[3].middle[0], 84
-    for token, weight in zip(tokens, HEAD_WEIGHTS[3], strict=True):
-        x = token.middle[0]
-        d.arrow((x, 262), (x, 210), head=False)
-        d.bow((x, 184), end, 0, weight=1 + 9 * weight, head=False)
-        d.box(x - 27, 184, 54, 26, f"{weight:.2f}", kind="quiet", corner=13, font="number")
-    d.box(tokens[3].x, 40, w, 44, "output", kind="good")
-    d.text(tokens[3].middle[0], 324, "its query asks", "note")
-    d.text(tokens[1].middle[0], 346, "their keys answer: how well do we match?", "note")
-    d.text(tokens[1].middle[0], 364, "their values are what is handed over", "note")
+    kinds = ["thing"] * 3 + ["module"]
+    tokens = d.tokens(x0, 16, TOKENS, w, 34, gap, kinds=kinds)
+    middles = [token.middle[0] for token in tokens]
+    lines = (
+        ("keys", 62, [f"({a}, {b})" for a, b in rows]),
+        ("scores", 132, [str(score) for score in scores]),
+        ("divided by √2", 168, [f"{score / 2**0.5:.2f}".replace("0.00", "0") for score in scores]),
+        ("weights", 238, [f"{weight:.2f}" for weight in weights]),
+        ("values", 308, [f"({a}, {b})" for a, b in values]),
+    )
+    for name, y, words in lines:
+        d.text(x0 - 12, y + 18, name, "note", "end")
+        for x, word in zip(middles, words, strict=True):
+            kind = "warm" if name == "weights" else "quiet"
+            d.box(x - 29, y, 58, 26, word, kind=kind, corner=13, font="number")
+    for x in middles:
+        d.arrow((x, 50), (x, 62), head=False)
+        d.arrow((x, 158), (x, 168), head=False)
+        for top in (88, 194, 264):  # on both sides of a line of words
+            d.arrow((x, top), (x, top + 9), head=False)
+            d.arrow((x, top + 29), (x, top + 44))
+    d.text(242, 112, f"dot product with the query of E, ({query[0]}, {query[1]})", "note")
+    d.text(242, 218, "softmax: positive, 1 in total", "note")
+    d.text(242, 288, "each weight times its value", "note")
+    out = d.box(x0 + 81, 400, 122, 38, kind="good")
+    words = f"({output[0]:.2f}, {output[1]:.2f})"
+    d.text(out.middle[0], out.middle[1] + 5, words, "number")
+    d.text(out.x - 12, out.middle[1] + 4, "output for E", "note", "end")
+    for x, weight in zip(middles, weights, strict=True):
+        d.bow(
+            (x, 334),
+            (out.middle[0] + (x - out.middle[0]) * 0.35, 400),
+            0,
+            weight=1 + 9 * weight,
+            head=False,
+        )
+    return d
+
+
+def head_split():
+    d = Drawing(
+        "From 128 numbers to four heads",
+        "How 128 numbers become four heads, for one text of six characters, a row for each. First "
+        "six rows of 128 numbers; then each row is cut into four pieces of 32; then the pieces of "
+        "each head are put together, and there are four tables of six rows and 32 numbers.",
+        width=400,
+        height=356,
+    )
+    kinds = ("module", "thing", "warm", "good")
+    d.text(12, 26, "(6, 128)", "code", "start")
+    d.text(90, 26, "six characters, 128 numbers each", "note", "start")
+    d.text(12, 128, "(6, 4, 32)", "code", "start")
+    d.text(106, 128, "unflatten: each row in four pieces of 32", "note", "start")
+    d.text(12, 250, "(4, 6, 32)", "code", "start")
+    d.text(106, 250, "transpose: a table for each head", "note", "start")
+    for row in range(6):
+        for head, kind in enumerate(kinds):
+            d.box(40 + 80 * head, 36 + 11 * row, 80, 11, kind=kind, corner=0)
+            d.box(33 + 84 * head, 138 + 15 * row, 80, 10, kind=kind, corner=0)
+            d.box(20 + 94 * head, 260 + 11 * row, 78, 11, kind=kind, corner=0)
+    for head in range(4):
+        d.text(59 + 94 * head, 344, f"head {head + 1}", "note")
     return d
 
 
@@ -236,11 +295,11 @@ def gpt():
     d.arrow(head.right, (390, 116), (390, 446), embedding.right, kind="dashed")
     d.text(353, 246, "same", "note")
     d.text(353, 262, "weights", "note")
-    for token, word in zip(tokens, ("O", "M", "E", "O"), strict=True):
-        d.box(token.x, 30, 46, 34, word, kind="good", corner=8, font="code")
+    for token in tokens:
+        d.box(token.x, 30, 46, 34, "65", kind="good", corner=8, font="number")
     d.arrow(head.top, (x + w / 2, 64))
-    d.text(x - 12, 44, "logits for", "note", "end")
-    d.text(x - 12, 60, "the next token", "note", "end")
+    d.text(x - 12, 44, "65 logits at", "note", "end")
+    d.text(x - 12, 60, "each position", "note", "end")
     d.text(x - 12, 332, "residual stream,", "note", "end")
     d.text(x - 12, 348, "128 numbers for", "note", "end")
     d.text(x - 12, 364, "each position", "note", "end")
@@ -254,6 +313,7 @@ PICTURES = (
     attention_four_tokens,
     multi_head,
     one_matrix,
+    head_split,
     block,
     gpt,
 )
