@@ -31,7 +31,7 @@ class MultiHeadAttention(nn.Module):
         self.proj = nn.Linear(d_model, d_model)
 
     def split(self, qkv_btc: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        "Queries, keys and values, each cut into heads: (b, h, t, d)"
+        "Cut into queries, keys and values, and each into heads: (b, h, t, d)"
         by_head = []
         for part_btc in qkv_btc.chunk(3, -1):
             part_bthd = part_btc.unflatten(-1, (self.n_heads, -1))
