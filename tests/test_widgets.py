@@ -75,11 +75,11 @@ def test_a_walk_downhill_is_gradient_descent(browser, rate):
     assert word in said
 
 
-@pytest.mark.parametrize("at, preset, half", [(0, "shakespeare", False), (1, "gpt2-134m", True)])
-def test_memory_is_that_of_the_library(browser, at, preset, half):
+@pytest.mark.parametrize("at, preset", [(0, "shakespeare"), (1, "gpt2-134m")])
+def test_memory_is_that_of_the_library(browser, at, preset):
     "Every position of the slider, and the bars follow it"
     browser.open((WIDGETS / "memory.html").as_uri()).wait("DATA.models.length")
-    settings = dict(half=half, optimizer="adamw", accumulate=True)
+    settings = dict(optimizer="adamw", accumulate=True)
     for mode in MODES:
         for batch in browser.run("DATA.batches"):
             bill = memory_forecast(config_of(preset), batch, mode=mode, **settings)

@@ -878,6 +878,32 @@ WRONG = {
                         costs[name] = needs * price
                 return min(costs, key=costs.get, default=None)""",
     },
+    "run_hours": {
+        "no scores of attention": """
+            def run_hours(layers, width, vocab, context, tokens, speed):
+                met = 12 * layers * width**2 + vocab * width
+                return 6 * met * tokens / speed / 3600""",
+        "no output layer": """
+            def run_hours(layers, width, vocab, context, tokens, speed):
+                flops = training_flops(12 * layers * width**2, layers, width, context)
+                return flops * tokens / speed / 3600""",
+        "rows that are only looked up": """
+            def run_hours(layers, width, vocab, context, tokens, speed):
+                met = 12 * layers * width**2 + (vocab + context) * width
+                return training_flops(met, layers, width, context) * tokens / speed / 3600""",
+        "seconds": """
+            def run_hours(layers, width, vocab, context, tokens, speed):
+                met = 12 * layers * width**2 + vocab * width
+                return training_flops(met, layers, width, context) * tokens / speed""",
+        "always a million tokens": """
+            def run_hours(layers, width, vocab, context, tokens, speed):
+                met = 12 * layers * width**2 + vocab * width
+                return training_flops(met, layers, width, context) * 1e6 / speed / 3600""",
+        "always one speed": """
+            def run_hours(layers, width, vocab, context, tokens, speed):
+                met = 12 * layers * width**2 + vocab * width
+                return training_flops(met, layers, width, context) * tokens / 1e9 / 3600""",
+    },
     "widest": {
         "too wide by one": """
             def widest(layers, batch, room):

@@ -14,21 +14,21 @@ from gpub.model.step_memory import PARTS, memory_forecast
 
 PAGE = Path(__file__).resolve().parents[1] / "nbs/season1/widgets/memory.html"
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
-MODELS = {  # name on the page -> preset, half precision
-    "the first model, 0.4M, 4 bytes a number": ("shakespeare", False),
-    "the 134M, half precision": ("gpt2-134m", True),
+MODELS = {  # name on the page -> preset
+    "chapter 1's, 437,888": "shakespeare",
+    "the blog's, 134,601,216": "gpt2-134m",
 }
 
 
 def forecasts():
     "What the frame shows: MB of each part, for each model, mode and batch"
     models = []
-    for name, (preset, half) in MODELS.items():
+    for name, preset in MODELS.items():
         table = {}
         for mode in MODES:
             table[mode] = []
             for batch in BATCHES:
-                settings = dict(mode=mode, half=half, optimizer="adamw", accumulate=True)
+                settings = dict(mode=mode, optimizer="adamw", accumulate=True)
                 bill = memory_forecast(config_of(preset), batch, **settings)
                 table[mode].append([round(bill[part] / 1e6, 1) for part in PARTS])
         models.append(dict(name=name, mb=table))

@@ -1,4 +1,5 @@
-"Chapter 3: a block's matrices, six FLOPs, memory over a step, checkpointing, a forecast"
+"""Chapter 3: a block's matrices, six FLOPs, memory over a step, what a block keeps, checkpointing,
+a forecast"""
 
 from .style import Drawing
 
@@ -101,6 +102,41 @@ def memory_over_a_step():
     return d
 
 
+def kept_by_a_block():
+    d = Drawing(
+        "What a block keeps for each token",
+        "What a block keeps for each token until the backward pass, drawn to scale, in widths: "
+        "input and output of the first norm 2, query, key and value 3, what attention collected 1, "
+        "input and output of the second norm 2, the MLP before and after the GELU 4 and 4. "
+        "Together 16.",
+        width=400,
+        height=296,
+    )
+    unit, left = 44, 14
+    rows = (
+        (
+            44,
+            (
+                ("norm", ("in", "out"), 1, "thing"),
+                ("attention", ("q", "k", "v", "mix"), 1, "module"),
+            ),
+        ),
+        (132, (("norm", ("in", "out"), 1, "thing"),)),
+        (220, (("MLP", ("before GELU", "after GELU"), 4, "warm"),)),
+    )
+    for y, parts in rows:
+        x = left
+        for name, boxes, widths, kind in parts:
+            d.text(x, y - 12, name, "name", "start")
+            for box in boxes:
+                d.box(x, y, widths * unit, 40, box, kind=kind, corner=2)
+                x += widths * unit
+            x += 16
+    d.text(left + 2 * unit + 16, 157, "16 widths in all", "title", "start")
+    d.text(left, 286, "side of a small box: the width, 128 numbers", "note", "start")
+    return d
+
+
 def checkpointing_modes():
     d = Drawing(
         "Gradient checkpointing",
@@ -135,7 +171,7 @@ def forecast():
         "A forecast. The configuration gives parameters, FLOPs per token and bytes. The GPU gives "
         "memory, peak and price. With the number of tokens to train on they say how many "
         "sequences fit, how many hours it takes and what it costs; the share of the peak is an "
-        "assumption until a receipt replaces it.",
+        "assumption until somebody has measured it.",
         width=400,
         height=438,
     )
@@ -143,7 +179,7 @@ def forecast():
     gpu = d.box(222, 22, 152, 54, "GPU", "memory, peak, price", "thing")
     size = d.box(26, 118, 152, 54, "bytes", "at the fullest moment", "good")
     work = d.box(26, 214, 152, 54, "FLOPs per token", "6 per weight, + scores", "good")
-    share = d.box(26, 292, 152, 54, "MFU", "assumed, or a receipt", "warm")
+    share = d.box(26, 292, 152, 54, "MFU", "assumed, then measured", "warm")
     tokens = d.box(26, 366, 152, 54, "tokens", "to train on", "thing")
     fits = d.box(222, 118, 152, 54, "does it fit?", "sequences at once", "module")
     hours = d.box(222, 252, 152, 54, "hours", "FLOPs / (peak × MFU)", "module")
@@ -165,6 +201,7 @@ PICTURES = (
     block_parameters,
     six_flops,
     memory_over_a_step,
+    kept_by_a_block,
     checkpointing_modes,
     forecast,
 )
