@@ -169,20 +169,20 @@ def forecast():
     d = Drawing(
         "From a configuration to a bill",
         "A forecast. The configuration gives parameters, FLOPs per token and bytes. The GPU gives "
-        "memory, peak and price. With the number of tokens to train on they say how many "
-        "sequences fit, how many hours it takes and what it costs; the share of the peak is an "
-        "assumption until somebody has measured it.",
+        "memory, promised speed and price. With the number of tokens to train on they say how "
+        "many sequences fit, how many hours it takes and what it costs; the share of the promised "
+        "speed is an assumption until somebody has measured it.",
         width=400,
         height=438,
     )
     config = d.box(26, 22, 152, 54, "configuration", "a few numbers", "thing")
-    gpu = d.box(222, 22, 152, 54, "GPU", "memory, peak, price", "thing")
+    gpu = d.box(222, 22, 152, 54, "GPU", "memory, speed, price", "thing")
     size = d.box(26, 118, 152, 54, "bytes", "at the fullest moment", "good")
     work = d.box(26, 214, 152, 54, "FLOPs per token", "6 per weight, + scores", "good")
-    share = d.box(26, 292, 152, 54, "MFU", "assumed, then measured", "warm")
+    share = d.box(26, 292, 152, 54, "MFU", "assumed share", "warm")
     tokens = d.box(26, 366, 152, 54, "tokens", "to train on", "thing")
     fits = d.box(222, 118, 152, 54, "does it fit?", "sequences at once", "module")
-    hours = d.box(222, 252, 152, 54, "hours", "FLOPs / (peak × MFU)", "module")
+    hours = d.box(222, 252, 152, 54, "hours", "FLOPs / (speed × MFU)", "module")
     usd = d.box(222, 366, 152, 54, "dollars", "hours × price", "module")
     d.arrow(config.bottom, size.top)
     d.arrow(config.left, (11, config.left[1]), (11, work.left[1]), work.left)
