@@ -18,11 +18,11 @@ from gpub.chat.conversations import (
     Conversation,
     chat_records,
     encode_conversations,
-    messages_of,
     read_conversations,
     read_preferences,
     write_chats,
 )
+from gpub.chat.layouts import messages_of
 from gpub.chat.packing import (
     PackedAttention,
     PackedBatches,
@@ -169,13 +169,13 @@ def test_bad_conversations_are_one_line(raw, said):
         ("a text", "must be an object"),
         ({"text": "a"}, "has text: expected messages"),
         ({"question": "a"}, "expected messages"),
-        ({"question": 3, "answer": "b"}, "expected messages"),
+        ({"question": 3, "answer": "b"}, "question must be text, got 3"),
         ({"question": "a", "answer": None}, "has answer, question: expected"),
         ({"conversations": [{"from": "robot", "value": "a"}]}, "`from` must be one of"),
         ({"conversations": ["a"]}, "`from` must be one of"),
         ({"conversations": [{"from": ["human"], "value": "a"}]}, "`from` must be one of"),
-        ({"instances": [5]}, "has an instance 5: expected an object"),
-        ({"system": 7, "question": "a", "answer": "b"}, "has a system of 7: it must be a text"),
+        ({"instruction": "a", "instances": [5]}, "instances must be a list of objects"),
+        ({"system": 7, "question": "a", "answer": "b"}, "system must be text, got 7"),
         (
             {"chat_template_kwargs": {"enable_thinking": True}, "question": "a", "answer": "b"},
             "has chat_template_kwargs",
@@ -236,7 +236,7 @@ def test_files_that_are_none(tmp_path):
     refuses("must hold a list", list, read_conversations(tmp_path / "b.json"))
     refuses("cannot be read", list, read_conversations(tmp_path / "none.jsonl"))
     (tmp_path / "p.jsonl").write_text('{"instruction": "a", "chosen": "b"}\n')
-    with pytest.raises(GpubError, match="preference 1 needs a question and the texts"):
+    with pytest.raises(GpubError, match="preference 1 has chosen, instruction: expected"):
         list(read_preferences(tmp_path / "p.jsonl"))
 
 

@@ -129,7 +129,7 @@ ROOMS = {
         "puts several into a row; the sums are a world of chats whose best answer is known; talk "
         "goes on turn by turn.",
         (
-            outside("chat files", "six known layouts", 0, 0),
+            outside("chat files", "eight known layouts", 0, 0),
             module("chat.sums", "a world with known limits", 0, 1),
             module("chat.conversations", "read, drop, count, keep", 1, 0),
             module("chat.template", "who speaks, what counts", 1, 1),

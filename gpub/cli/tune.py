@@ -79,7 +79,8 @@ def _done(folder: Path):
     "--data",
     type=PATH,
     required=True,
-    help="A .jsonl or .json of conversations, a folder of gpub chats, or sums (sums:5000).",
+    help="A .jsonl or .json of conversations (messages, conversations, prompt and completion, "
+    "question and answer), a folder of gpub chats, or sums (sums:5000).",
 )
 @click.option(
     "--replay", type=PATH, help="Old text against forgetting: a folder of gpub prep, or a text."
@@ -114,7 +115,8 @@ def sft_command(run: str, data: str, replay: str | None, replay_share: float, **
     "--pairs",
     type=PATH,
     required=True,
-    help="A .jsonl or .json with a question, chosen and rejected in each record, or sums.",
+    help="A .jsonl or .json with chosen and rejected in each record: texts beside a question, "
+    "lists of messages, or transcripts with Human: and Assistant:. Or sums.",
 )
 @click.option(
     "--beta",
