@@ -3,6 +3,7 @@ packed without crossing."""
 
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from gpub.chat import packing
 from gpub.chat.conversations import (
     ChatSet,
     Conversation,
+    MalformedCounts,
     chat_records,
     encode_conversations,
     read_conversations,
@@ -240,13 +242,92 @@ def test_files_that_are_none(tmp_path):
         list(read_preferences(tmp_path / "p.jsonl"))
 
 
+GOOD = [dict(question=f"{n}?", answer=f"{n}!") for n in range(97)]
+BAD = [
+    json.dumps(dict(question="a", answer="")),
+    json.dumps(dict(messages=[dict(role="user", content="a"), dict(role="tool", content="4")])),
+    '{"question": "a", "ans',
+]
+
+
+def written(path, good, bad):
+    "Malformed lines in the middle of good ones"
+    lines = [json.dumps(row) for row in good]
+    path.write_text("\n".join([*lines[:50], *bad, *lines[50:]]) + "\n")
+    return path
+
+
+def test_malformed_records_are_counted_by_fault(tok, tmp_path):
+    "And kept in the manifest: of a hundred records three are none, ninety-seven are read"
+    file = written(tmp_path / "a.jsonl", GOOD, BAD)
+    malformed = MalformedCounts(0.03)
+    talks = list(read_conversations(file, malformed=malformed))
+    assert [t.messages[0].content for t in talks] == [row["question"] for row in GOOD]
+    assert [t.number for t in talks] == [*range(1, 51), *range(54, 101)]
+    faults = {"empty turn": 1, "tool turn": 1, "no JSON": 1}
+    assert malformed.by_fault == {"a": faults} and malformed.total("a") == 3
+    assert malformed.first["a"].startswith("a.jsonl, conversation 51, message 2: content must")
+    chats, counts = encode_conversations(talks, tok, 40, malformed=malformed)
+    (row,) = counts.rows()
+    assert (row["kept"], row["malformed"]) == (97, 3)
+    write_chats(tmp_path / "chats", chats, counts, tok, 40)
+    assert ChatSet(tmp_path / "chats").manifest.malformed == {"a": faults}
+
+
+@pytest.mark.parametrize("limit, share", [(0.0, "0.0%"), (0.01, "1.0%"), (0.029, "2.9%")])
+def test_more_malformed_than_the_limit_refuse_the_file(tmp_path, limit, share):
+    file = written(tmp_path / "a.jsonl", GOOD, BAD)
+    line = refuses(
+        [
+            rf"^a: 3 of 100 records are malformed \(3.0%, the limit is {share}\): ",
+            "1 empty turn, 1 tool turn, 1 no JSON; the first: a.jsonl, conversation 51, message 2",
+            "leave them out with --max-malformed 0.03$",
+        ],
+        list,
+        read_conversations(file, malformed=MalformedCounts(limit)),
+    )
+    (ceiling,) = re.findall(r"--max-malformed ([\d.]+)$", line)
+    assert len(list(read_conversations(file, malformed=MalformedCounts(float(ceiling))))) == 97
+    refuses("a.jsonl, conversation 51, message 2: content", list, read_conversations(file))
+
+
+def test_one_good_record_says_nothing_of_a_thousand_others(tmp_path):
+    "A file of another kind is given up after a thousand records, not read to its end"
+    reached = []
+
+    def records():
+        for n in range(5000):
+            reached.append(n)
+            yield dict(text=f"{n}")
+
+    malformed = MalformedCounts(0.5)
+    refuses(
+        "1,000 of 1,000 .*1,000 unknown layout", list, read_conversations(records(), "a", malformed)
+    )
+    assert len(reached) == 1000
+    with pytest.raises(GpubError, match="--max-malformed 1.5 must be a share from 0 to 1"):
+        MalformedCounts(1.5)
+
+
+def test_malformed_pairs_are_counted_too(tmp_path):
+    rows = [row | dict(chosen="yes", rejected="no") for row in GOOD]
+    bad = [json.dumps(rows[0] | dict(rejected="")), json.dumps(rows[0] | dict(chosen=["a"]))]
+    file = written(tmp_path / "p.jsonl", rows, bad)
+    malformed = MalformedCounts(0.05)
+    assert len(list(read_preferences(file, malformed=malformed))) == 97
+    assert malformed.text("p") == "1 empty turn, 1 wrong type"
+    refuses(
+        "2 of 99 .*--max-malformed 0.03$", list, read_preferences(file, malformed=MalformedCounts())
+    )
+
+
 def test_the_sets_of_the_course(shared_sft, tok):
     "Every set is read whole, and what is dropped is counted"
     expected = dict(dolly_part=5599, gsm8k_train=7473, llmfs_instruction_data=1100)
     expected |= dict(gpteacher_roleplay=1923, dolly_hhrlhf_small=1000, self_instruct_seed_tasks=175)
     for name, n in expected.items():
         path = next(shared_sft.glob(f"{name}.*"))
-        talks = list(read_conversations(path))
+        talks = list(read_conversations(path, malformed=MalformedCounts(0)))
         assert len(talks) == n and all(t.messages[-1].role == "assistant" for t in talks)
     assert len(list(read_preferences(shared_sft / "llmfs_preference_data.json"))) == 1100
 

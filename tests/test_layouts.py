@@ -240,8 +240,6 @@ MALFORMED_PAIRS = [
     (dict(chosen="b", rejected="c"), "unknown layout", "expected chosen and rejected"),
     (dict(question="a", chosen="b", rejected=["c"]), "wrong type", "rejected must be text"),
     (dict(question="a", chosen="b", rejected=""), "empty turn", "content must be"),
-    (dict(question="a", chosen="b", rejected="b"), "same answers", "the same answer twice, 'b'"),
-    (dict(chosen=[ASKED, TOLD], rejected=[ASKED, TOLD]), "same answers", "twice, 'b'"),
     (dict(chosen=[ASKED, TOLD], rejected=[ASKED]), "no answer", "rejected ends with a turn of the"),
     (
         dict(chosen=[ASKED, TOLD], rejected=[turn("user", "other"), turn("assistant", "c")]),

@@ -809,6 +809,27 @@ def test_the_split_is_written_down(tok, tmp_path):
         open_chats(path, start)
 
 
+def test_what_is_left_out_of_a_file_is_written_down(tok, tmp_path):
+    "By each method: too long, malformed by fault; above the limit the command ends in one line"
+    rows = [dict(question=f"{n}?", answer="yes", chosen="yes", rejected="no") for n in range(60)]
+    rows.insert(7, dict(question="a", answer="", chosen="yes", rejected=""))
+    rows.insert(9, dict(question="x" * 900, answer="yes", chosen="yes", rejected="no"))
+    path = str(tmp_path / "rows.jsonl")
+    Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    start = stand_in(tok, room=200)
+
+    def task(source, start, log, max_malformed):
+        return open_task(source, start, GrpoConfig(longest=8), None, log, max_malformed)
+
+    for open_set in (open_chats, open_pairs, task):
+        lines = []
+        opened = open_set(path, start, log=lines.append, max_malformed=0.02)
+        assert opened.facts["left_out"] == {"too long": 1, "malformed: empty turn": 1}
+        assert "left out: " in lines[0] and "1 malformed: empty turn" in lines[0]
+        with pytest.raises(GpubError, match="1 of 62 records are malformed"):
+            open_set(path, start, log=lines.append, max_malformed=0.01)
+
+
 def test_rewards_are_asked_with_all_that_was_said(tok, tmp_path):
     "Forty numbers, told in the turn before: forty prompts, not one with forty answers"
     rows = [

@@ -42,7 +42,6 @@ Fault = Literal[
     "empty turn",
     "turns out of order",
     "no answer",
-    "same answers",
     "answers that part early",
 ]
 

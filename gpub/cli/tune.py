@@ -31,11 +31,21 @@ from gpub.cli.options import (
 from ..core import GpubError, first_line
 
 # %% ../../nbs/lib/cli/tune_commands.ipynb #6c48b9ba
+_max_malformed = click.option(
+    "--max-malformed",
+    type=float,
+    default=0.01,
+    show_default=True,
+    metavar="SHARE",
+    help="Records of a file that may be malformed: they are left out and counted, more refuse the "
+    "file.",
+)
 _SHARED = (
     click.option("--out", type=PATH, help="Run folder.  [default: RUN-METHOD beside RUN]"),
     click.option("--steps", type=int, help="Optimizer steps, instead of epochs."),
     click.option("--lr", type=float, help="Peak rate.  [default: a share of the pretraining's]"),
     click.option("--lora", type=int, help="Learn an adapter of this rank, not all weights."),
+    _max_malformed,
     number_option("--seed", 0, "Seed of the order, of answers and of adapters.", least=0),
     click.option("--every", type=int, help="Steps between checkpoints.  [default: a tenth]"),
     click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, mps."),
@@ -242,11 +252,20 @@ def grpo_command(
 @click.option(
     "--exams", type=PATH, help="A folder of benchmark files: conversations with their items go."
 )
-def chats_command(files: tuple[str, ...], run: str, out: str, exams: str | None):
+@_max_malformed
+def chats_command(
+    files: tuple[str, ...], run: str, out: str, exams: str | None, max_malformed: float
+):
     """Turn conversations of FILE... into tokens for gpub sft --data.
 
-    Each is taken once, without what is too long or an exam question."""
-    from gpub.chat.conversations import encode_conversations, read_conversations, write_chats
+    Each is taken once, without what is too long or an exam question. Records that are no
+    conversation, such as an empty turn or a call of a tool, are counted by what is wrong."""
+    from gpub.chat.conversations import (
+        MalformedCounts,
+        encode_conversations,
+        read_conversations,
+        write_chats,
+    )
     from gpub.record.folder import refuse_full, stage_folder
     from gpub.table import Table
     from gpub.tune.start import open_start
@@ -254,13 +273,14 @@ def chats_command(files: tuple[str, ...], run: str, out: str, exams: str | None)
     refuse_full(Path(out))
     start = open_start(run, device="cpu")
     longest = start.model.cfg.context_length
+    malformed = MalformedCounts(max_malformed)
 
     def conversations() -> Iterator:
         for file in files:
-            yield from read_conversations(file)
+            yield from read_conversations(file, malformed=malformed)
 
     is_exam = _exam_finder(exams) if exams else lambda text: False
-    chats, counts = encode_conversations(conversations(), start.tok, longest, is_exam)
+    chats, counts = encode_conversations(conversations(), start.tok, longest, is_exam, malformed)
     try:
         with stage_folder(Path(out)) as temp:
             write_chats(temp, chats, counts, start.tok, longest)
@@ -268,6 +288,8 @@ def chats_command(files: tuple[str, ...], run: str, out: str, exams: str | None)
         raise GpubError(f"cannot write {out}: {first_line(e)}; make room, then again") from None
     rows = counts.rows()
     click.echo(Table(list(rows[0]), [list(row.values()) for row in rows]))
+    for name, first in malformed.first.items():
+        click.echo(f"malformed in {name}: {malformed.text(name)}; the first: {first}")
     click.echo(f"written to {out}; learn from them: gpub sft {run} --data {out}")
 
 

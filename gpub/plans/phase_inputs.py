@@ -12,7 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ..chat.conversations import encode_conversations, read_conversations, write_chats
+from gpub.chat.conversations import (
+    MalformedCounts,
+    encode_conversations,
+    read_conversations,
+    write_chats,
+)
 from ..chat.sums import SumTeacher, draw_pairs, sum_messages
 from ..core import GpubError, write_atomic
 from ..data.network import retrying
@@ -71,8 +76,9 @@ def tuning_data(
     if not (chats / "manifest.json").is_file():
         start = open_start(starting_model(plan, phase, out, base), device="cpu")
         longest = start.model.cfg.context_length
-        talks = (talk for path in paths for talk in read_conversations(path))
-        encoded, counts = encode_conversations(talks, start.tok, longest)
+        malformed = MalformedCounts()
+        talks = (talk for path in paths for talk in read_conversations(path, malformed=malformed))
+        encoded, counts = encode_conversations(talks, start.tok, longest, malformed=malformed)
         licences = {Path(s.file).stem: s.licence for s in plan.sets}
         write_chats(chats, encoded, counts, start.tok, longest, licences)
     return str(chats)

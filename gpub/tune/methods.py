@@ -96,7 +96,7 @@ class SftOptions(TuneOptions):
         "Read conversations, and old text against forgetting"
         replay = self.replay
         size = start.model.cfg.context_length
-        chats = open_chats(self.data, start, self.seed, log)
+        chats = open_chats(self.data, start, self.seed, log, self.max_malformed)
         batch_tokens = tune_config(start, SFT_RECIPE, self, 1).batch_tokens
         rows = _rows_of(size, batch_tokens, replay)
         packed = PackedBatches(chats.train, size, rows.chats, self.seed)
@@ -230,7 +230,7 @@ class DpoOptions(TuneOptions):
         self, start: TuneStart, world: World, log: Callable[[str], object]
     ) -> "DpoMethod":
         "Read pairs, and ask the model that is not trained yet how likely it finds their answers"
-        pairs = open_pairs(self.pairs, start, self.labels, self.seed, log)
+        pairs = open_pairs(self.pairs, start, self.labels, self.seed, log, self.max_malformed)
         steps = math.ceil(self.epochs * len(pairs.train) / self.dpo.pairs_per_step)
         cfg = tune_config(start, DPO_RECIPE, self, steps)
         path = Path(self.out, REFERENCE)
@@ -325,7 +325,7 @@ class GrpoOptions(TuneOptions):
         grpo = replace(self.grpo, seed=self.seed)
         if self.task == "sums":
             grpo = replace(grpo, longest=min(grpo.longest, longest_sum_answer(start.tok)))
-        task = open_task(self.task, start, grpo, self.rule, log)
+        task = open_task(self.task, start, grpo, self.rule, log, self.max_malformed)
         cfg = tune_config(start, GRPO_RECIPE, self, _GRPO_STEPS)
         if not checkpoints(self.out):
             dtype = pick_precision(start.device, cfg.precision).dtype

@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
+from ..chat.conversations import MAX_MALFORMED
 from ..core import Config, Count, GpubError, NotNegative, refuse_url
 from ..data.tokenizer import Tokenizer
 from ..train.config import CHANGEABLE, TrainConfig
@@ -23,6 +24,7 @@ from ..train.presets import change_recipe
 from .start import TuneStart
 
 # %% ../../nbs/lib/tune/options.ipynb #7e1c0a05
+_Share = Annotated[float, Ge(0), Le(1), "a share from 0 to 1"]
 _Epochs = Annotated[float, Gt(0), Le(10_000), "a positive number, at most 10,000"]
 
 
@@ -40,6 +42,7 @@ class TuneOptions(Config, ABC):
     every: Count | None = None  # steps between checkpoints; default: a tenth of the run
     # old text, as for `replay_text`, whose bits per byte are watched: what is forgotten
     old: str | None = None
+    max_malformed: _Share = MAX_MALFORMED  # of the records of a file, which are left out
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
     usd_per_hour: NotNegative = 0.0  # what the machine costs
     settings: dict[str, Any] = field(default_factory=dict)  # any other of `TrainConfig`

@@ -19,14 +19,16 @@ from annotated_types import Gt, Lt
 from ..chat.answers import same_answer
 from gpub.chat.conversations import (
     HELD_OUT_BY,
+    MAX_MALFORMED,
     ChatSet,
-    chat_records,
+    MalformedCounts,
     encode_conversations,
-    messages_of,
     read_conversations,
+    read_each,
     read_preferences,
     split_chats,
 )
+from ..chat.layouts import messages_of
 from gpub.chat.sums import (
     digits_of,
     draw_pairs,
@@ -34,7 +36,14 @@ from gpub.chat.sums import (
     longest_sum_answer,
     sum_chats,
 )
-from ..chat.template import EncodedChat, chat_marks, decode_chat, encode_chat
+from gpub.chat.template import (
+    EncodedChat,
+    MalformedRecord,
+    Message,
+    chat_marks,
+    decode_chat,
+    encode_chat,
+)
 from ..core import Config, GpubError, first_line
 from ..data.reading_order import numbers_of_step
 from ..data.shards import manifest_fingerprint, open_shard, read_manifest
@@ -138,6 +147,7 @@ def open_chats(
     start: TuneStart,  # whose tokenizer reads them
     seed: int = 0,  # of the sums
     log: Callable[[str], None] = print,  # told what was left out
+    max_malformed: float = MAX_MALFORMED,  # share of records that may be none
 ) -> ChatParts:
     "Conversations to learn from; raises `GpubError` when none is left"
     n = sums_asked(source, ("sums", "talks"))
@@ -148,9 +158,11 @@ def open_chats(
         return _kept_chats(path, start)
     tok = start.tok
     room = start.model.cfg.context_length
-    chats, counts = encode_conversations(read_conversations(path), tok, room)
-    dropped = {why: k for row in counts.dropped.values() for why, k in row.items()}
-    said = ", ".join(f"{k:,} {why}" for why, k in dropped.items()) or "nothing"
+    malformed = MalformedCounts(max_malformed)
+    talks = read_conversations(path, path.name, malformed)
+    chats, counts = encode_conversations(talks, tok, room)
+    dropped = dict(counts.dropped.get(path.name, {})) | _left_out(malformed, path.name)
+    said = _in_words(dropped)
     if not chats:
         raise GpubError(
             f"{path}: no conversation is left to learn from; left out: {said} (too long: more than "
@@ -163,6 +175,15 @@ def open_chats(
     )
     facts |= _split_facts(val)
     return ChatParts(train, val, facts, _asked_in(tok, val or chats))
+
+
+def _left_out(malformed: MalformedCounts, name: str) -> dict[str, int]:
+    "How many records of a set are none, by fault; for config.json"
+    return {f"malformed: {fault}": n for fault, n in malformed.by_fault.get(name, {}).items()}
+
+
+def _in_words(left_out: dict[str, int]) -> str:
+    return ", ".join(f"{n:,} {why}" for why, n in left_out.items()) or "nothing"
 
 
 def _split(
@@ -237,6 +258,7 @@ def open_pairs(
     labels: Literal["odds", "right"] = "odds",  # of sums
     seed: int = 0,  # of sums
     log: Callable[[str], None] = print,  # told what was left out
+    max_malformed: float = MAX_MALFORMED,  # share of records that may be none
 ) -> ChatParts:
     "Pairs to learn from; raises `GpubError` when none is left"
     tok = start.tok
@@ -249,16 +271,23 @@ def open_pairs(
         facts = dict(source="sums", questions=n, pairs=len(train), labels=labels, seed=seed)
         return ChatParts(train, val, facts, shown, of_sums=True)
     path = Path(source)
-    read = [encode_preference(tok, one) for one in read_preferences(path)]
+    malformed = MalformedCounts(max_malformed)
+    preferences = read_preferences(path, path.name, malformed)
+    read = [encode_preference(tok, one) for one in preferences]
     pairs = [pair for pair in read if _fits(pair, longest)]
+    left_out = _left_out(malformed, path.name)
+    if len(pairs) < len(read):
+        left_out |= {"too long": len(read) - len(pairs)}
     if not pairs:
         raise GpubError(
             f"{path}: none of its {len(read)} pairs fits into the model's {longest} tokens: give "
             "shorter ones"
         )
-    log(f"{path.name}: {len(pairs):,} pairs; left out: {len(read) - len(pairs):,} too long")
+    log(f"{path.name}: {len(pairs):,} pairs; left out: {_in_words(left_out)}")
     train, val = _split(pairs, [pair.chosen for pair in pairs], tok, path)
     facts = dict(source=str(path), sha256=file_sha256(path), pairs=len(pairs)) | _split_facts(val)
+    if left_out:
+        facts["left_out"] = left_out
     shown = _asked_in(tok, [pair.chosen for pair in val or pairs])
     return ChatParts(train, val, facts, shown)
 
@@ -314,20 +343,26 @@ def _right(asked: str, said: str, wanted: str) -> float:
     return float(same_answer(said, wanted))
 
 
+def _answered(record: Any, where: str) -> list[Message]:
+    "The conversation of a record, which ends with what is wanted"
+    messages = messages_of(record, where)
+    if messages[-1].role != "assistant":
+        raise MalformedRecord("no answer", f"{where} has no answer: it cannot be judged")
+    return messages
+
+
 def open_questions(
     path: Path | str,  # a file of questions with answers
     tok: Tokenizer,  # of the model
     room: int,  # tokens that a question may have
     rule: Rule | None = None,  # that judges
+    malformed: MalformedCounts | None = None,  # counts what is left out; None: it is an error
 ) -> tuple[QuestionFile, QuestionFile, int]:  # to learn from, held out, and how many were too long
     "The questions of a file; raises `GpubError` when none is left"
     talks = []
     chats = []
     dropped = 0
-    for n, record in enumerate(chat_records(path), 1):
-        messages = messages_of(record, f"{Path(path).name}, question {n}")
-        if messages[-1].role != "assistant":
-            raise GpubError(f"{Path(path).name}, question {n} has no answer: it cannot be judged")
+    for _, messages in read_each(path, Path(path).name, "question", _answered, malformed):
         chat = encode_chat(tok, messages[:-1], add_generation_prompt=True)
         if len(chat.ids) > room:
             dropped += 1
@@ -372,6 +407,7 @@ def open_task(
     cfg: GrpoConfig,  # questions of a step, tokens of an answer
     rule: Rule | None = None,  # that judges
     log: Callable[[str], None] = print,  # told what was left out
+    max_malformed: float = MAX_MALFORMED,  # share of records that may be none
 ) -> RewardTask:
     "Questions for rewards; raises `GpubError` when none is left"
     tok = start.tok
@@ -391,11 +427,14 @@ def open_task(
             f"an answer of {cfg.longest} tokens leaves no room for a question in a context of "
             f"{start.model.cfg.context_length}: --longest {start.model.cfg.context_length // 2}"
         )
-    train, val, dropped = open_questions(source, tok, room, rule)
-    log(
-        f"{Path(source).name}: {len(train.asked) + len(val.asked):,} questions; left out: "
-        f"{dropped:,} too long"
-    )
+    malformed = MalformedCounts(max_malformed)
+    train, val, dropped = open_questions(source, tok, room, rule, malformed)
+    name = Path(source).name
+    left_out = _left_out(malformed, name)
+    if dropped:
+        left_out |= {"too long": dropped}
+    questions = len(train.asked) + len(val.asked)
+    log(f"{name}: {questions:,} questions; left out: {_in_words(left_out)}")
     if not val.asked:
         log("none of them is held out: val_reward is of questions that are learned from")
     n = len(train.asked)
@@ -407,6 +446,8 @@ def open_task(
     numbers = np.arange(min(_JUDGED, len(judged.asked)))
     facts = dict(source=str(source), sha256=file_sha256(source), questions=n + len(val.asked))
     facts |= _split_facts(val.asked)
+    if left_out:
+        facts["left_out"] = left_out
     facts["reward"] = getattr(rule, "__name__", "the right answer")
     return RewardTask(ask, judged.questions(numbers), facts, judged.asked[:_SHOWN])
 
