@@ -21,8 +21,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from gpub.chat.template import (
     MalformedRecord,
     Message,
-    check_order,
     parse_messages,
+    read_messages,
 )
 from ..core import Config, GpubError, needed_fields
 
@@ -98,8 +98,7 @@ def _read_turns(turns: Sequence[Any], system: str, where: str) -> list[Message]:
         if role == "user":
             same_role = [Message(role, "\n\n".join(m.content for m in same_role))]
         messages += same_role
-    check_order(messages, where)
-    return messages
+    return read_messages(messages, where)
 
 # %% ../../nbs/lib/chat/layouts.ipynb #layout07
 _SYSTEM = ("system", "system_prompt")
