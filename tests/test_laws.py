@@ -29,6 +29,7 @@ CHAPTERS = [
     "season2/03",
     "season2/04",
     "season2/05",
+    "season2/06",
     "season3/01",
     "season3/02",
     "season3/03",
@@ -79,6 +80,9 @@ FOR_USERS = {
     # a ladder of your own, from its data to a forecast and its grade
     "plans.ladder": "grade_forecast known_source read_forecast train_ladder write_forecast",
     "plans.scaling": "optimal stop_when",
+    # a budget of your own: text that is read again, and the size for a number of answers
+    "plans.total_cost": "cheapest_size effective_tokens implied_serving lifetime_flops "
+    "tokens_to_reach",
     # the first text of the course, as one call
     "data.text": "shakespeare",
     # to judge a tokenizer: several chapters do

@@ -2,6 +2,7 @@
 phone, and ask nobody for anything."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from gpub.model.architecture import MODES
 from gpub.model.architectures import config_of
 from gpub.model.sampling import SamplingConfig, next_token_probs
 from gpub.model.step_memory import PARTS, memory_forecast
+from gpub.plans.prices import find_price
 from gpub.plans.scaling import PUBLISHED, optimal
+from gpub.plans.total_cost import cheapest_size, lifetime_flops, tokens_to_reach
 
 NBS = Path(__file__).parents[1] / "nbs"
 WIDGETS = NBS / "season1/widgets"
@@ -101,3 +104,47 @@ def test_best_sizes_are_those_of_the_library(browser, name):
         assert got == pytest.approx([float(n), float(d)])
         ours = browser.run(f"loss(LAWS[{json.dumps(name)}], {n}, {d})")
         assert ours == pytest.approx(float(law(n, d)))
+
+
+SERVED = NBS / "season2/widgets/served.html"
+FILED = NBS.parent / "data/published/today.json"
+
+
+@pytest.mark.parametrize("served", [0, 3e9, 1e12, 1e15])
+def test_cheapest_sizes_are_those_of_the_library(browser, served):
+    browser.open(SERVED.as_uri()).wait("MODELS.length")
+    law = PUBLISHED["Besiroglu 2024"]
+    for loss in (2.0, 2.567, 3.4):
+        n, d = cheapest_size(law, loss, served)
+        assert browser.run(f"cheapest({loss}, {served})") == pytest.approx([n, d])
+        need = browser.run(f"tokensToReach({loss}, {n})")
+        assert need == pytest.approx(tokens_to_reach(law, loss, n))
+        life = browser.run(f"lifetime({n}, {d}, {served})")
+        assert life == pytest.approx(lifetime_flops(n, d, served))
+
+
+def test_the_frame_shows_the_models_on_file(browser):
+    "And more answers a day never make a larger model the cheapest"
+    browser.open(SERVED.as_uri()).wait("MODELS.length")
+    ours, *others = browser.run("MODELS")
+    filed = json.loads(FILED.read_text(encoding="utf-8"))["models"]
+    assert others == [[row["model"], row["parameters"], row["tokens"]] for row in filed]
+    receipt = NBS.parent / "data/bench/step-burn-1b-compiled-off-h10080.json"
+    speed = json.loads(receipt.read_text(encoding="utf-8"))["speed"]
+    usd_per_hour, _ = find_price("H100")
+    read = 175 / usd_per_hour * 3600 * speed["tok_s"]
+    assert ours[1:] == pytest.approx([speed["parameters"], read], rel=1e-3)
+    sizes = []
+    for answers in (0, 3, 6, 9):
+        browser.run(f"$('answers').value = {answers}; draw()")
+        said = browser.run("$('said').textContent")
+        sizes.append(float(re.search(r"Best: ([\d.]+)B", said)[1]))
+    assert sizes == sorted(sizes, reverse=True) and sizes[0] > sizes[-1]
+
+
+def test_without_scripts_the_frame_shows_what_it_draws_first(browser):
+    written = SERVED.read_text(encoding="utf-8")
+    still = re.search("<!-- still -->(.+)<!-- /still -->", written, re.S)[1]
+    browser.open(SERVED.as_uri()).wait("MODELS.length")
+    assert browser.run("$('plot').innerHTML") == still
+    assert f'aria-live="polite">{browser.run("$('said').textContent")}</p>' in written

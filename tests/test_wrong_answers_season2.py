@@ -346,6 +346,65 @@ WRONG = {
             def sure_stop(rows, least):
                 return next((r for r in rows if r["stop"]), None)""",
     },
+    "equal_from": {
+        "below zero instead of never": """
+            def equal_from(large, small):
+                (n, d), (m, e) = large, small
+                return 3 * (m * e - n * d) / (n - m)""",
+        "service costs what training does": """
+            def equal_from(large, small):
+                (n, d), (m, e) = large, small
+                return max(0.0, (m * e - n * d) / (n - m))""",
+        "tokens compared, not FLOPs": """
+            def equal_from(large, small):
+                (n, d), (m, e) = large, small
+                return max(0.0, 3 * (e - d))""",
+        "the size of the large one only": """
+            def equal_from(large, small):
+                (n, d), (m, e) = large, small
+                return max(0.0, 3 * (m * e - n * d) / n)""",
+        "the pair of the page": "def equal_from(large, small):\n    return 1.8e11",
+    },
+    "passes_worth": {
+        "the mean of all passes": """
+            def passes_worth(unique, share):
+                p = 1
+                while effective_tokens(unique, (p + 1) * unique) >= share * (p + 1) * unique:
+                    p += 1
+                return p""",
+        "one too many": """
+            def passes_worth(unique, share):
+                p = 1
+                while True:
+                    worth = effective_tokens(unique, p * unique)
+                    if worth - effective_tokens(unique, (p - 1) * unique) < share * unique:
+                        return p
+                    p += 1""",
+        "no whole number": """
+            def passes_worth(unique, share):
+                return 1 - REPEATS * math.log(share)""",
+        "a text of one token": """
+            def passes_worth(unique, share):
+                p = 1
+                while effective_tokens(1, p + 1) - effective_tokens(1, p) >= share * unique:
+                    p += 1
+                return p""",
+        "four, as everybody says": "def passes_worth(unique, share):\n    return 4",
+    },
+    "taught_tokens": {
+        "the teacher reads for each student": """
+            def taught_tokens(flops, n, t, students):
+                return flops / (students * (6 * n + 2 * t))""",
+        "the teacher learns, too": """
+            def taught_tokens(flops, n, t, students):
+                return flops / (students * 6 * n + 6 * t)""",
+        "the students share a pass": """
+            def taught_tokens(flops, n, t, students):
+                return flops / (6 * n + 2 * t / students)""",
+        "the teacher is free": """
+            def taught_tokens(flops, n, t, students):
+                return flops / (students * 6 * n)""",
+    },
 }
 PAGES = {
     name: path

@@ -127,6 +127,19 @@ def season2_5():
 
 
 def season2_6():
+    d = card(
+        "$175 today",
+        "Two models: a short training and five large answers, a longer training and five small "
+        "ones.",
+    )
+    for y, wide, tall, kind in ((24, 44, 30, "warm"), (72, 84, 10, "module")):
+        d.box(16, y, wide, 30, "$", kind=kind, corner=4)
+        for k in range(5):
+            d.box(114 + 23 * k, y + 30 - tall, 17, tall, kind="good", corner=3)
+    return d
+
+
+def season2_7():
     d = card("Train the 1B", "Four stretches of one long road, and a flag at its end.")
     for i, wide in enumerate((44, 44, 70, 30)):
         x = (16, 63, 110, 183)[i]
@@ -221,7 +234,7 @@ def season3_9():
 
 PICTURES = (
     *(season1_0, season1_1, season1_2, season1_3, season1_4, season1_5, season1_6),
-    *(season2_1, season2_2, season2_3, season2_4, season2_5, season2_6),
+    *(season2_1, season2_2, season2_3, season2_4, season2_5, season2_6, season2_7),
     *(season3_1, season3_2, season3_3, season3_4, season3_5, season3_6, season3_7),
     season3_8,
     season3_9,

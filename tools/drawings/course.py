@@ -18,6 +18,7 @@ CHAPTERS = {  # season -> number, the title in one line or two, which paths cros
         ("3", "What it learned", "", ""),
         ("4", "Ten lessons", "", "G"),
         ("5", "Chinchilla", "", "W"),
+        ("6", "$175 today", "", ""),
         ("", "Train the 1B", "", "G"),
     ),
     3: (

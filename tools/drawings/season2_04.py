@@ -34,14 +34,28 @@ def kept_or_recomputed():
     return d
 
 
+def parts_added(turns):
+    "Of the four parts that GPU 1 of a ring of four holds: how many GPUs are added up in each"
+    held = [[1] * 4 for _ in range(4)]
+    for turn in range(turns):
+        parts = [(gpu - turn) % 4 for gpu in range(4)]  # which one each GPU sends
+        sent = [held[gpu][part] for gpu, part in enumerate(parts)]
+        for gpu, (part, count) in enumerate(zip(parts, sent, strict=True)):
+            neighbour = held[(gpu + 1) % 4]
+            # three turns add up, three hand on what is whole
+            neighbour[part] = neighbour[part] + count if turn < 3 else count
+    return held[0]
+
+
 def ring_all_reduce():
     d = Drawing(
         "A ring averages gradients",
-        "Four GPUs in a ring, each with a gradient cut into four parts. First each part travels "
-        "round and is added up; then the sums travel round. Every link carries three quarters of "
-        "the gradient twice.",
+        "Four GPUs in a ring, each with a gradient cut into four parts, a to d. In the first turn "
+        "GPU 1 sends part a, GPU 2 part b, GPU 3 part c and GPU 4 part d. A table shows how many "
+        "GPUs are added up in each part of GPU 1: after three turns its part b is whole, after six "
+        "all four are. Every link carries three quarters of the gradient twice.",
         width=400,
-        height=406,
+        height=472,
     )
     centre, radius = (200, 138), 98
     places = []
@@ -54,17 +68,25 @@ def ring_all_reduce():
     pairs += ((2, "left", 3, "bottom"), (3, "top", 0, "left"))
     for a, leaves, b, enters in pairs:
         d.arrow(getattr(places[a], leaves), getattr(places[b], enters))
-    d.text(centre[0], centre[1] + 5, "a quarter a turn", "note")
-    for row, (name, kinds) in enumerate(
-        (
-            ("each has its own gradient", ("module",) * 4),
-            ("3 turns: one part is summed", ("good", "module", "module", "module")),
-            ("3 more: all parts are summed", ("good",) * 4),
-        )
-    ):
-        y = 286 + row * 38
-        d.text(14, y + 17, name, "note", "start")
-        d.tokens(214, y, ["", "", "", ""], 40, 26, 4, kinds=kinds)
+    for part, x, y in (("a", 284, 74), ("b", 284, 210), ("c", 116, 210), ("d", 116, 74)):
+        d.text(x, y, part, "name")
+    d.text(centre[0], centre[1] - 4, "a quarter a turn", "note")
+    d.text(centre[0], centre[1] + 14, "over every wire", "note")
+    for i, part in enumerate("abcd"):
+        d.text(234 + 44 * i, 290, part, "name")
+    rows = (
+        (0, "GPU 1 has its own"),
+        (1, "1 turn: d from GPU 4 added"),
+        (2, "2 turns"),
+        (3, "3 turns: b is the sum of all"),
+        (6, "6 turns: all of them are"),
+    )
+    for row, (turns, name) in enumerate(rows):
+        y = 300 + row * 33
+        d.text(14, y + 18, name, "note", "start")
+        added = parts_added(turns)
+        kinds = [{1: "module", 4: "good"}.get(count, "warm") for count in added]
+        d.tokens(214, y, [str(count) for count in added], 40, 26, 4, kinds=kinds)
     return d
 
 
