@@ -147,4 +147,5 @@ def test_without_scripts_the_frame_shows_what_it_draws_first(browser):
     still = re.search("<!-- still -->(.+)<!-- /still -->", written, re.S)[1]
     browser.open(SERVED.as_uri()).wait("MODELS.length")
     assert browser.run("$('plot').innerHTML") == still
-    assert f'aria-live="polite">{browser.run("$('said').textContent")}</p>' in written
+    said = browser.run("$('said').textContent")
+    assert f'aria-live="polite">{said}</p>' in written

@@ -57,7 +57,8 @@ def cheapest_size(
     gap = loss - law.E  # for what the size and the text lack, together
     if not gap > 0:
         raise GpubError(f"no size reaches {loss:g}: the floor is {law.E:g} nats")
-    low, high = 0.0, 1.0  # the size's share of the gap
+    low = 0.0  # the size's share of the gap lies between the two
+    high = 1.0
     for _ in range(60):
         share = (low + high) / 2
         n = (law.A / (gap * share)) ** (1 / law.a)
