@@ -115,9 +115,10 @@ def rehearse_command(
 ):
     """Run PRESET or PLAN on GPUs that are not here.
 
-    Does it fit, what does it send, where does it wait? Exit code 1 if it does not fit or something
-    is wrong. Of a plan every phase is rehearsed: the stretches of its pretraining, then those that
-    tune."""
+    Does it fit, what does it send, where does it wait? With several processes a tiny twin is
+    trained here too, alone and on two: do they compute the same? Exit code 1 if it does not fit or
+    something is wrong. Of a plan every phase is rehearsed: the stretches of its pretraining, then
+    those that tune."""
     from gpub.guards.rehearse import (
         RehearsalOptions,
         rehearsal_record,
@@ -135,9 +136,18 @@ def rehearse_command(
         rehearsed = rehearse(each)
         click.echo(rehearsal_text(rehearsed))
         records.append(rehearsal_record(rehearsed))
-    if file:
-        write_atomic(file, json.dumps(dict(rehearsals=records), indent=1) + "\n")
     ready = [record["ready"] for record in records]
+    compared = None
+    if records and processes > 1:
+        from gpub.guards.two_processes import two_processes
+
+        compared = two_processes(each.preset, parallel, options.settings)
+        click.echo(str(compared))
+        ready.append(not compared.problems)
+    if file:
+        numbers = compared and asdict(compared)
+        record = dict(rehearsals=records, two_processes=numbers)
+        write_atomic(file, json.dumps(record, indent=1) + "\n")
     if tuned:
         from gpub.guards.tuning_rehearsal import NOT_REHEARSED, rehearse_tuning
 

@@ -134,12 +134,17 @@ def forecast_traffic(
 # %% ../../nbs/lib/plans/multi_gpu.ipynb #6df73520
 def sized_recipe(
     preset: str,  # a name
-    settings: dict | None = None,
+    settings: dict | None = None,  # of the recipe and the shape, `vocab_size` among them
 ) -> tuple[GPTConfig | LlamaConfig, TrainConfig]:
-    "Return a preset's model with the vocabulary it is made for, and its recipe"
+    """Return a preset's model and its recipe. A run asks its tokenizer for the size of the
+    vocabulary; without one it is a setting, or what the preset is made for"""
     found = find_preset(preset)
-    shape, cfg = apply_settings(found, settings or {})
-    return found.config(vocab_size=SHAPES[preset].config.vocab_size, **shape), cfg
+    settings = dict(settings or {})
+    vocab_size = str(settings.pop("vocab_size", SHAPES[preset].config.vocab_size))
+    if not vocab_size.isdecimal():
+        raise GpubError(f"vocab_size={vocab_size} is no number of tokens")
+    shape, cfg = apply_settings(found, settings)
+    return found.config(vocab_size=int(vocab_size), **shape), cfg
 
 
 def rows_each(
