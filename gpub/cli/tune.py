@@ -89,8 +89,9 @@ def _done(folder: Path):
     "--data",
     type=PATH,
     required=True,
-    help="A .jsonl or .json of conversations (messages, conversations, prompt and completion, "
-    "question and answer), a folder of gpub chats, or sums (sums:5000).",
+    help="Conversations (messages, conversations, prompt and completion, question and answer): a "
+    ".jsonl, .json, .jsonl.gz or .parquet, hf:OWNER/NAME#SPLIT, a folder of gpub chats, or sums "
+    "(sums:5000).",
 )
 @click.option(
     "--replay", type=PATH, help="Old text against forgetting: a folder of gpub prep, or a text."
@@ -125,8 +126,8 @@ def sft_command(run: str, data: str, replay: str | None, replay_share: float, **
     "--pairs",
     type=PATH,
     required=True,
-    help="A .jsonl or .json with chosen and rejected in each record: texts beside a question, "
-    "lists of messages, or transcripts with Human: and Assistant:. Or sums.",
+    help="A file, or hf:OWNER/NAME#SPLIT, with chosen and rejected in each record: texts beside a "
+    "question, lists of messages, or transcripts with Human: and Assistant:. Or sums.",
 )
 @click.option(
     "--beta",
@@ -186,7 +187,10 @@ def dpo_command(
 @click.command("grpo", cls=TorchCommand)
 @click.argument("run", type=RUN)
 @click.option(
-    "--task", type=PATH, required=True, help="sums, or a .jsonl or .json of questions with answers."
+    "--task",
+    type=PATH,
+    required=True,
+    help="sums, or a file, or hf:OWNER/NAME#SPLIT, of questions with answers.",
 )
 @click.option(
     "--reward",
@@ -258,6 +262,8 @@ def chats_command(
 ):
     """Turn conversations of FILE... into tokens for gpub sft --data.
 
+    A FILE is a .jsonl, .json, .jsonl.gz or .parquet, or hf:OWNER/NAME#SPLIT.
+
     Each is taken once, without what is too long or an exam question. Records that are no
     conversation, such as an empty turn or a call of a tool, are counted by what is wrong."""
     from gpub.chat.conversations import (
@@ -268,6 +274,7 @@ def chats_command(
     )
     from gpub.record.folder import refuse_full, stage_folder
     from gpub.table import Table
+    from gpub.tune.sets import open_records
     from gpub.tune.start import open_start
 
     refuse_full(Path(out))
@@ -277,7 +284,9 @@ def chats_command(
 
     def conversations() -> Iterator:
         for file in files:
-            yield from read_conversations(file, malformed=malformed)
+            opened = open_records(file)
+            name = "" if isinstance(opened.records, Path) else opened.name
+            yield from read_conversations(opened.records, name, malformed)
 
     is_exam = _exam_finder(exams) if exams else lambda text: False
     chats, counts = encode_conversations(conversations(), start.tok, longest, is_exam, malformed)

@@ -4,13 +4,15 @@
 
 # %% auto #0
 __all__ = ['TUNED', 'TUNED_CHECKS', 'check_direction', 'check_rate_sign', 'check_chosen', 'check_signal', 'check_end',
-           'check_first', 'is_tuned']
+           'check_first', 'check_held_out', 'is_tuned']
 
 # %% ../../nbs/lib/guards/tuned.ipynb #0a5ff352
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+from ..core import GpubError, read_config
 from .check import Alarm
 
 # %% ../../nbs/lib/guards/tuned.ipynb #79bfd2c5
@@ -150,6 +152,63 @@ def check_first(
         )
     return f"{first[-1]:.3f} nats for the first token"
 
+
+_SUMS = ("sums", "talks")  # the world that holds out the same pairs for ever
+
+
+def _runs_before(run_dir: Path, config: dict) -> Iterator[tuple[str, dict | None]]:
+    "The runs that a run came from, the nearest first; None for one that is not here"
+    passed = set()
+    while isinstance(config.get("started_from"), str):
+        folder = Path(config["started_from"])
+        if not folder.is_dir():
+            folder = run_dir.parent / folder.name  # moved with its neighbours
+        try:
+            config = {} if folder in passed else read_config(folder)
+        except GpubError:
+            yield str(folder), None
+            return
+        passed.add(folder)
+        yield str(folder), config
+        run_dir = folder
+
+
+def _split_of(config: dict) -> str | None:
+    "What decided which questions of a run are held out; None: it does not say"
+    data = config.get("data", {})
+    return "pair of numbers" if data.get("source") in _SUMS else data.get("split")
+
+
+def check_held_out(
+    run_dir: Path | str,  # a run folder
+    config: dict,  # what its config.json holds
+) -> str:
+    "Check that no run before has learned what is held out here: all split their questions alike"
+    own = _split_of(config)
+    if own is None:
+        raise Alarm(
+            "config.json does not say by what questions were held out: they may have been learned",
+            "tune again with this gpub, which splits by the first user turn",
+        )
+    alike = 0
+    for folder, before in _runs_before(Path(run_dir), config):
+        if before is None:
+            return f"split by {own}; {folder} is no run of ours: what it learned is not known"
+        if not is_tuned(before):
+            continue
+        split = _split_of(before)
+        if split != own and "pair of numbers" not in (split, own):
+            source = before.get("data", {}).get("source", "an unknown set")
+            raise Alarm(
+                f"{folder} learned from {source}, split by {split or 'nothing'}, and this run by "
+                f"{own}: its {config['data'].get('held_out', 0):,} held-out questions may have "
+                "been learned with their answers",
+                "measure on other questions, or tune both again with this gpub: one rule decides "
+                "for all methods what is held out",
+            )
+        alike += split == own
+    return f"split by {own}, as in {alike} tuned runs before"
+
 # %% ../../nbs/lib/guards/tuned.ipynb #e5a2af25
 TUNED_CHECKS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("rate above 0", "alarm", lambda r: check_rate_sign(r.rows)),
@@ -158,6 +217,7 @@ TUNED_CHECKS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("groups", "alarm", lambda r: check_signal(r.rows)),
     ("end of answers", "alarm", lambda r: check_end(r.rows)),
     ("first word", "alarm", lambda r: check_first(r.rows)),
+    ("held-out questions", "alarm", lambda r: check_held_out(r.dir, r.config)),
 )
 
 

@@ -6,9 +6,9 @@
 __all__ = ['NAMED', 'SOURCE_KINDS', 'PACKED', 'BLOCK', 'LINE_LIMIT', 'PIECE', 'ROWS', 'TOO_LONG', 'ABOUT', 'ARCHIVE', 'CHUNK',
            'TASK_CHUNKS', 'Hub', 'is_remote', 'Source', 'kind_of', 'file_version', 'find_files', 'RecordBlock',
            'read_pieces', 'cut_lines', 'whole_chars', 'from_utf16', 'cut_text', 'file_blocks', 'columns_about',
-           'to_arrow', 'table_blocks', 'rows_at_once', 'parquet_blocks', 'decode', 'cut_pieces', 'family_of',
-           'described', 'parse_line', 'documents', 'records', 'fetch_blob', 'pinned', 'open_hub', 'hub_blocks', 'Chunk',
-           'Reading', 'read_blocks', 'chunks']
+           'to_arrow', 'table_blocks', 'rows_at_once', 'parquet_blocks', 'parquet_rows', 'decode', 'cut_pieces',
+           'family_of', 'described', 'parse_line', 'documents', 'records', 'fetch_blob', 'pinned', 'open_hub',
+           'hub_rows', 'hub_blocks', 'Chunk', 'Reading', 'read_blocks', 'chunks']
 
 # %% ../../nbs/lib/prep/sources.ipynb #71437de3
 import codecs
@@ -559,6 +559,23 @@ def parquet_blocks(
             f"{path}: not a readable Parquet file ({first_line(e)}); fetch it again"
         ) from None
 
+
+def parquet_rows(
+    path: str | Path,  # a Parquet file
+) -> Iterator[dict[str, Any]]:  # column -> value, lists and objects in it as they are
+    "Yield the rows of a Parquet file with all columns; raises `GpubError` for one that is none"
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with _opened(path) as raw, pq.ParquetFile(raw, pre_buffer=False) as f:
+            for batch in f.iter_batches(ROWS):
+                yield from batch.to_pylist()
+    except (pa.ArrowInvalid, OSError) as e:
+        raise GpubError(
+            f"{path}: not a readable Parquet file ({first_line(e)}); fetch it again"
+        ) from None
+
 # %% ../../nbs/lib/prep/sources.ipynb #6766369a
 def decode(
     data: bytes,  # in whatever codec
@@ -786,6 +803,29 @@ def open_hub(
     wanted = [hub.column, *columns_about(names or []).values()]
     wanted = ds.select_columns(list(dict.fromkeys(wanted)))
     return split_dataset_by_node(wanted, rank=task, world_size=tasks)
+
+
+def hub_rows(
+    hub: Hub,  # which dataset
+    split: str = "train",  # which part of it
+) -> Iterator[dict[str, Any]]:  # column -> value
+    """Yield the rows of a dataset with all columns, as a stream; raises `GpubError` when it cannot
+    be opened or breaks"""
+    from datasets import load_dataset_builder
+
+    where = str(_local_copy(hub) or hub.repo)
+
+    def load() -> Any:
+        builder = load_dataset_builder(where, hub.config, revision=hub.revision)
+        return builder.as_streaming_dataset(split=split)
+
+    try:
+        yield from retrying(load, hub.repo)
+    except Exception as e:
+        raise GpubError(
+            f"{hub.repo}: cannot be read ({type(e).__name__}: {first_line(e)}); check the name, "
+            f"the split (hf:{hub.repo}#SPLIT) and the network"
+        ) from None
 
 
 def _rows_block(hub: Hub, rows: list[dict]) -> RecordBlock:
