@@ -153,28 +153,28 @@ class ChatSource:
 
     name: str  # of the set, for messages
     records: Path | Iterable[Any]  # a .jsonl or .json file, or what its reader gives
-    place: str  # as it was typed
+    location: str  # as it was typed
     revision: str | None = None  # the commit of a dataset
 
     def facts(self) -> dict[str, Any]:  # for config.json
         "Return what tells that these are the same records"
-        if self.place.startswith(_ON_THE_HUB):
-            return dict(source=self.place, revision=self.revision)
-        return dict(source=self.place, sha256=file_sha256(self.place))
+        if self.location.startswith(_ON_THE_HUB):
+            return dict(source=self.location, revision=self.revision)
+        return dict(source=self.location, sha256=file_sha256(self.location))
 
 
 def open_records(
-    place: str,  # .jsonl, .json, .jsonl.gz, .jsonl.zst, .parquet, or hf:OWNER/NAME#SPLIT
+    location: str,  # .jsonl, .json, .jsonl.gz, .jsonl.zst, .parquet, or hf:OWNER/NAME#SPLIT
 ) -> ChatSource:
     "Open a file or a dataset of the Hub, by the readers of `gpub prep` where JSON does not do"
-    if place.startswith(_ON_THE_HUB):
+    if location.startswith(_ON_THE_HUB):
         from ..prep.sources import Source, hub_rows, pinned  # a leaf: files of JSON do without
 
-        path, _, split = place.partition("#")
+        path, _, split = location.partition("#")
         hub = pinned(Source(name="chats", path=path).hub)
-        return ChatSource(hub.repo, hub_rows(hub, split or "train"), place, hub.revision)
-    refuse_url(place, "chat data")
-    path = Path(place)
+        return ChatSource(hub.repo, hub_rows(hub, split or "train"), location, hub.revision)
+    refuse_url(location, "chat data")
+    path = Path(location)
     refuse_pipe(path)
     if path.suffix not in (".parquet", ".gz", ".zst"):
         return ChatSource(path.name, path, str(path))
@@ -194,7 +194,7 @@ def open_records(
 
 
 def open_chats(
-    # as for `open_records`, a folder of `gpub chats`, sums, sums:N, or talks:N: several a chat
+    # what `open_records` opens, a folder of `gpub chats`, sums, sums:N, or talks:N: several a chat
     source: str,
     start: TuneStart,  # whose tokenizer reads them
     seed: int = 0,  # of the sums
@@ -304,7 +304,7 @@ def _shifted(reward: Callable, by: int) -> Callable[[int, np.ndarray], float]:
 
 
 def open_pairs(
-    source: str,  # as for `open_records`, sums, or sums:N
+    source: str,  # what `open_records` opens, sums, or sums:N
     start: TuneStart,  # whose tokenizer reads them; for sums it answers itself
     labels: Literal["odds", "right"] = "odds",  # of sums
     seed: int = 0,  # of sums
@@ -413,7 +413,7 @@ def open_questions(
     "The questions of a file; raises `GpubError` when none is left"
     if not isinstance(source, ChatSource):
         source = open_records(str(source))
-    path = Path(source.place)
+    path = Path(source.location)
     talks = []
     chats = []
     dropped = 0
@@ -457,7 +457,7 @@ _JUDGED = 128  # held-out questions at most
 
 
 def open_task(
-    source: str,  # as for `open_records`, or sums
+    source: str,  # what `open_records` opens, or sums
     start: TuneStart,  # whose tokenizer reads it
     cfg: GrpoConfig,  # questions of a step, tokens of an answer
     rule: Rule | None = None,  # that judges
