@@ -1,0 +1,177 @@
+"""The tools whose receipts season 2 reads, at a size of seconds; and what those receipts say of
+themselves."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from gpub.core import GpubError, read_json
+from gpub.plans.ladder import known_source, ladder_rates
+from gpub.prep.practice import made_up_documents
+from tools import isoflop, mixing
+from tools.isoflop import SWEEP, Sweep, characters, measure_valleys, parameters, planned
+from tools.mixing import Experiment, ask_sums, measure_mixing, prepare_texts
+
+TINY = Sweep(widths={2e8: (16,), 3e8: (16,)}, seeds=(0, 1), text=20_000)
+TINY_MIX = Experiment(
+    shares=(0.0, 0.2),
+    seeds=(0,),
+    width=16,
+    vocab_size=300,
+    steps=2,
+    batch_tokens=512,
+    held_out=400,
+    problems=2,
+    sums=4,
+)
+PROBLEMS = [dict(question=f"{a} + 7?", answer=f"<<{a}+7={a + 7}>>") for a in range(20, 32)]
+
+
+def keys(receipt):
+    return [(run["budget"], run["width"], run["seed"]) for run in receipt["runs"]]
+
+
+@pytest.fixture(scope="module")
+def valleys(tmp_path_factory):
+    file = tmp_path_factory.mktemp("isoflop") / "isoflop.json"
+    return file, measure_valleys(file, TINY)
+
+
+def test_every_planned_run_is_trained_once(valleys):
+    file, receipt = valleys
+    assert keys(receipt) == [*planned(TINY)] and len(receipt["runs"]) == 3
+    assert read_json(file, "runs") == receipt
+    assert len({run["loss"] for run in receipt["runs"]}) == 3
+
+
+def test_a_sweep_trains_what_its_receipt_lacks_and_nothing_else(valleys, tmp_path, monkeypatch):
+    _, receipt = valleys
+    file = tmp_path / "isoflop.json"
+    file.write_text(json.dumps(receipt | dict(runs=receipt["runs"][:-1])))
+    again = measure_valleys(file, TINY)
+    assert keys(again) == keys(receipt)
+    assert [run["loss"] for run in again["runs"]] == [run["loss"] for run in receipt["runs"]]
+    monkeypatch.setattr(isoflop, "train_one", None)  # not called again
+    assert measure_valleys(file, TINY) == again
+
+
+def test_a_run_that_would_read_something_twice_is_refused(tmp_path):
+    text = known_source(tmp_path / "plays", 2000)
+    with pytest.raises(GpubError, match="fresh data"):
+        isoflop.train_one(2e8, 16, 0, text)
+
+
+def faults_of_valleys(receipt: dict) -> list[str]:
+    "What is wrong with a receipt of the whole sweep"
+    faults = []
+    if Counter(keys(receipt)) != Counter(planned(SWEEP)):
+        faults.append("other runs than planned")
+    for run in receipt["runs"]:
+        name = f"{run['budget']:.1e} width {run['width']} seed {run['seed']}"
+        if abs(6 * run["params"] * run["tokens"] / run["budget"] - 1) > 0.02:
+            faults.append(f"{name}: not the budget")
+        if run["tokens"] != characters(run["budget"], run["width"]):
+            faults.append(f"{name}: another number of characters")
+        if run["params"] != parameters(run["width"]):
+            faults.append(f"{name}: another size")
+        if run["tokens"] > receipt["text"]:
+            faults.append(f"{name}: reads its text twice")
+        if not run["loss"] > run["ideal"]:
+            faults.append(f"{name}: below the best possible")
+        if any(run[key] != rate for key, rate in ladder_rates(run["width"]).items()):
+            faults.append(f"{name}: other rates than the ladder's")
+    if len({run["ideal"] for run in receipt["runs"]}) != 1:
+        faults.append("runs are judged by different texts")
+    return faults
+
+
+def test_the_receipt_of_the_sweep_is_whole_and_equal_in_cost():
+    receipt = read_json(isoflop.RECEIPT, "runs")
+    assert faults_of_valleys(receipt) == []
+    for key, value in dict(tokens=10**8, params=1, loss=0.1, muon_lr=1.0, budget=1.0).items():
+        run = receipt["runs"][3] | {key: value}
+        spoiled = receipt | dict(runs=receipt["runs"][:3] + [run] + receipt["runs"][4:])
+        assert faults_of_valleys(spoiled), key
+    assert faults_of_valleys(receipt | dict(runs=receipt["runs"][1:]))
+
+
+def test_the_bottom_of_no_valley_is_at_an_edge():
+    receipt = read_json(isoflop.RECEIPT, "runs")
+    for budget, widths in SWEEP.widths.items():
+        at = {w: [] for w in widths}
+        for run in receipt["runs"]:
+            if run["budget"] == budget:
+                at[run["width"]].append(run["loss"])
+        best = min(at, key=lambda width: np.mean(at[width]))
+        assert best not in (widths[0], widths[-1]), budget
+
+
+def made_up_texts():
+    sources = dict(web=made_up_documents("edu"), mathematics=made_up_documents("math"))
+    return prepare_texts(sources, PROBLEMS, TINY_MIX)
+
+
+def test_no_run_learns_from_a_document_that_it_is_asked_about():
+    texts = made_up_texts()
+    for name, ids in texts.ids.items():
+        learned = texts.tokenizer.decode(ids)
+        assert texts.unseen[name]
+        assert not any(document in learned for document in texts.unseen[name])
+
+
+def test_a_source_that_is_too_short_is_refused():
+    few = [text for text, _ in zip(made_up_documents("math"), range(3))]
+    sources = dict(web=made_up_documents("edu"), mathematics=few)
+    with pytest.raises(GpubError, match="mathematics has .* tokens, .* are needed"):
+        prepare_texts(sources, PROBLEMS, TINY_MIX)
+
+
+def test_a_mix_is_trained_once_and_reads_its_share(tmp_path, monkeypatch):
+    texts, file = made_up_texts(), tmp_path / "mixing.json"
+    receipt = measure_mixing(texts, file, TINY_MIX)
+    assert faults_of_mixing(receipt, TINY_MIX) == []
+    assert len({run["bits"]["web"] for run in receipt["runs"]}) == 2
+    monkeypatch.setattr(mixing, "train_mix", None)  # not called again
+    assert measure_mixing(texts, file, TINY_MIX) == receipt
+
+
+def test_one_of_four_numbers_is_the_result_of_a_sum():
+    for item in ask_sums(PROBLEMS, 10):
+        (right,) = item.right
+        left, _ = item.context.split("+")
+        assert int(item.choices[right]) == int(left) + 7 and len(set(item.choices)) == 4
+
+
+def faults_of_mixing(receipt: dict, experiment: Experiment) -> list[str]:
+    "What is wrong with a receipt of mixes"
+    faults = []
+    planned_runs = {(s, n) for s in experiment.shares for n in experiment.seeds}
+    if Counter((r["share"], r["seed"]) for r in receipt["runs"]) != Counter(planned_runs):
+        faults.append("other runs than planned")
+    length = receipt["context_length"]
+    for run in receipt["runs"]:
+        name = f"{run['share']:.0%} seed {run['seed']}"
+        web, mathematics = (*run["windows"], 0)[:2]
+        if (web + mathematics) * length != run["tokens"]:
+            faults.append(f"{name}: windows and tokens differ")
+        if abs(mathematics - run["share"] * (web + mathematics)) > 1:
+            faults.append(f"{name}: another share")
+        at_hand = receipt["tokens_at_hand"]
+        if web * length >= at_hand["web"] or mathematics * length >= at_hand["mathematics"]:
+            faults.append(f"{name}: reads a window twice")
+        if not all(0 < bits < 16 for bits in run["bits"].values()):
+            faults.append(f"{name}: no bits per byte")
+    if len({(r["params"], r["tokens"]) for r in receipt["runs"]}) != 1:
+        faults.append("models or lengths differ")
+    return faults
+
+
+def test_the_receipt_of_the_mixes_is_whole_and_its_shares_are_right():
+    receipt = read_json(mixing.RECEIPT, "runs")
+    assert faults_of_mixing(receipt, Experiment()) == []
+    for key, value in dict(windows=[1, 1], tokens=1, share=0.5, bits=dict(web=0.0)).items():
+        run = receipt["runs"][1] | {key: value}
+        spoiled = receipt | dict(runs=[receipt["runs"][0], run, *receipt["runs"][2:]])
+        assert faults_of_mixing(spoiled, Experiment()), key
