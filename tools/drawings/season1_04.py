@@ -1,4 +1,4 @@
-"Chapter 4: a step of the loop, clipping, accumulation, kill and resume, Muon"
+"Chapter 4: a step of the loop, AdamW, clipping, accumulation, kill and resume, Muon"
 
 from .style import Drawing
 
@@ -20,7 +20,7 @@ def training_step():
     clip = d.box(272, 46, 108, 56, "clip", "length up to 1", "warm")
     check = d.box(272, 132, 108, 56, "a number?", "else stop", "warm")
     move = d.box(146, 132, 108, 56, "move", "rate of step n", "module")
-    last = d.box(20, 132, 108, 56, "yield", "loss, norm", "thing")
+    last = d.box(20, 132, 108, 56, "yield", "n + 1, loss", "thing")
     d.arrow(first.right, backward.left)
     d.arrow(backward.right, clip.left)
     d.arrow(clip.bottom, check.top)
@@ -140,4 +140,50 @@ def muon():
     return d
 
 
-PICTURES = (training_step, gradient_clipping, gradient_accumulation, kill_and_resume, muon)
+def adamw():
+    d = Drawing(
+        "AdamW for one number",
+        "AdamW for one number. From its gradient g two running means are kept: m of g over about "
+        "the last 10 steps, and s of g squared over about the last 20. The number moves by the "
+        "learning rate times m divided by the root of s.",
+        width=400,
+        height=254,
+    )
+    gradient = d.box(150, 16, 100, 44, "g", "its gradient", "thing", font="code")
+    mean = d.box(14, 98, 170, 56, "m: mean of g", "about the last 10 steps", "module")
+    square = d.box(216, 98, 170, 56, "s: mean of g²", "about the last 20 steps", "warm")
+    move = d.box(76, 192, 248, 46, "learning rate × m / √s", kind="good", font="code")
+    d.arrow((175, 60), mean.top)
+    d.arrow((225, 60), square.top)
+    d.arrow(mean.bottom, (150, 192))
+    d.arrow(square.bottom, (250, 192))
+    return d
+
+
+def two_directions():
+    d = Drawing(
+        "Three steps for one gradient",
+        "Three steps for the gradient with the rows (1, 0.9) and (0.9, 1). The plain step has "
+        "strength 1.9 in the direction (1, 1) and 0.1 in the direction (1, -1); AdamW's first step "
+        "2 and 0; Muon's 1 and 1.",
+        width=400,
+        height=270,
+    )
+    steps = (("plain step", 1.9, 0.1), ("AdamW's first step", 2.0, 0.0), ("Muon's step", 1.0, 1.0))
+    for i, (name, agree, differ) in enumerate(steps):
+        y = 16 + i * 82
+        d.text(14, y + 14, name, "name", "start")
+        d.bars(84, y + 24, (agree,), ("(1, 1)",), w=260, h=20, high=2, decimals=1)
+        d.bars(84, y + 50, (differ,), ("(1, -1)",), w=260, h=20, high=2, heat="orange", decimals=1)
+    return d
+
+
+PICTURES = (
+    training_step,
+    gradient_clipping,
+    gradient_accumulation,
+    kill_and_resume,
+    muon,
+    adamw,
+    two_directions,
+)
