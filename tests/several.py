@@ -15,7 +15,7 @@ from gpub.model.gpt import GPT, GPTConfig
 from gpub.train import optim
 from gpub.train.config import TrainConfig
 from gpub.train.learner import Learner, Placement
-from gpub.train.loop import NextToken, TrainParts, train
+from gpub.train.loop import NextToken
 from gpub.train.parallel import World, device_mesh, to_full_tensor
 from gpub.train.trainer import Trainer
 
@@ -79,9 +79,7 @@ def learned(world, how):
     first = batches(0, 8)
     token_loss = learner.token_loss(first.ids, first.targets)
     objective = NextToken(token_loss, batches, RECIPE, 8, CPU, world)
-    loss_of = learner.average_gradients_of(objective.loss)
-    parts = TrainParts(loss_of, micro_batcher=learner.micro_batcher, world=world)
-    log = [s.row() for s in train(learner.model, objective, RECIPE, learner.opts, parts=parts)]
+    log = [s.row() for s in learner.take_steps(objective)]
     matrix = learner.model.blocks[0].attn.proj.weight
     slices = [str(p) for p in getattr(matrix, "placements", [])]
     here = getattr(matrix, "_local_tensor", matrix).numel() / matrix.numel()

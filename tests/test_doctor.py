@@ -8,8 +8,8 @@ from commands import log_rows
 
 import gpub.data.corpus as gpub_corpus
 import gpub.guards.doctor as gpub_doctor
+import gpub.train.learner as learner
 import gpub.train.trainer as trainer_module
-import gpub.train.training_run as training_run
 from gpub.core import GpubError
 from gpub.data.plays import plays
 from gpub.data.text import Text
@@ -88,7 +88,7 @@ def test_a_run_on_its_way_is_healthy(run):
 def test_a_killed_and_resumed_run_is_healthy(text, tmp_path, monkeypatch):
     settings, real = (
         dict(d_model=32, context_length=32, batch_tokens=256, steps=20, log_every=1),
-        training_run.train,
+        learner.train,
     )
 
     def dies(*a, **kw):
@@ -103,7 +103,7 @@ def test_a_killed_and_resumed_run_is_healthy(text, tmp_path, monkeypatch):
             RunOptions("shakespeare", tmp_path / "run", text, settings, log=lambda s: None)
         ).go()
 
-    monkeypatch.setattr(training_run, "train", dies)
+    monkeypatch.setattr(learner, "train", dies)
     with pytest.raises(MemoryError):
         go()
     # broken off, and nothing is wrong with it

@@ -23,7 +23,7 @@ import gpub.data.corpus as gpub_corpus
 import gpub.record.saver as gpub_saver
 import gpub.train.journal as gpub_journal
 import gpub.train.kernels as kernels
-import gpub.train.training_run as training_run
+import gpub.train.learner as learner
 from gpub.data.char import CharTokenizer
 from gpub.data.plays import plays
 from gpub.data.text import load_shakespeare
@@ -356,7 +356,7 @@ def test_log_that_cannot_be_written(text, tmp_path, capsys, monkeypatch):
 
 
 def test_nan_keeps_the_last_good_checkpoint(text, tmp_path, capsys, monkeypatch):
-    real = training_run.train
+    real = learner.train
 
     def poisoned(model, *a, **kw):
         for s in real(model, *a, **kw):
@@ -364,7 +364,7 @@ def test_nan_keeps_the_last_good_checkpoint(text, tmp_path, capsys, monkeypatch)
                 model.blocks[0].ffn.up.weight.data[0, 0] = float("nan")
             yield s
 
-    monkeypatch.setattr(training_run, "train", poisoned)
+    monkeypatch.setattr(learner, "train", poisoned)
     assert train(text, tmp_path / "run", *TINY) == 1
     one_line(capsys, "step 12", "step-00000010")
     c = load_checkpoint(tmp_path / "run")
@@ -855,14 +855,14 @@ def test_precision_is_measured_once_and_kept(share, name, text, tmp_path, monkey
         "--set",
         "precision=auto",
     ]
-    whole = training_run.train
+    whole = learner.train
 
     def noted(*args, **options):
-        (parts,) = (x for x in (*args, *options.values()) if isinstance(x, training_run.TrainParts))
+        (parts,) = (x for x in (*args, *options.values()) if isinstance(x, learner.TrainParts))
         asked.append(parts.dtype)
         return whole(*args, **options)
 
-    monkeypatch.setattr(training_run, "train", noted)
+    monkeypatch.setattr(learner, "train", noted)
     logs = StepRecorder.log_step
 
     def stops(recorder, s):

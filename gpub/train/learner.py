@@ -10,7 +10,7 @@ __all__ = ['device_room', 'first_cut', 'bucket_bytes', 'get_rng', 'set_rng', 'Pl
 # one device or in slices over many. A learner takes no steps: `train.loop` does, with its parts.
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -22,13 +22,12 @@ from ..device import Precision
 from ..model.gpt import Decoder
 from ..model.head import LARGE_VOCABULARY, pick_head
 from ..model.architecture import MODES
-from ..model.gpu_plan import ROOM
-from ..model.step_memory import largest_batch, memory_forecast
+from ..model.step_memory import ROOM, largest_batch, memory_forecast
 from ..record.checkpoint import Checkpoint
 from .compiled import LossFunction, choose_loss
 from .config import TrainConfig
 from .kernels import pick_attention
-from .loop import context_length_at
+from .loop import Objective, TrainParts, TrainStep, context_length_at, train
 from .memory import Loss, MicroBatcher
 from gpub.train.optim import (
     make_optimizers,
@@ -245,3 +244,20 @@ class Learner:
     ) -> Callable[[Any], Loss]:
         "Return the same loss, whose `backward` leaves gradients averaged over the processes"
         return share_gradients(self.model, loss_of, self.place.world, self.place.parallel)
+
+    def take_steps(
+        self,
+        objective: Objective,  # what is minimised
+        start: int = 0,  # steps already done
+        tokens: int | None = None,  # read by them; default: as the recipe says
+    ) -> Iterator[TrainStep]:
+        "Return `train` with what is put together here: one item after each step"
+        parts = TrainParts(
+            loss_of=self.average_gradients_of(objective.loss),
+            dtype=self.dtype,
+            scaler=self.scaler,
+            micro_batcher=self.micro_batcher,
+            world=self.place.world,
+            tokens=tokens,
+        )
+        return train(self.model, objective, self.cfg, self.opts, start, parts)

@@ -20,7 +20,6 @@ from ..core import Count, Positive, check_object, read_json, write_atomic
 from ..device import seed_everything
 from ..model.architecture import CheckpointingMode
 from .learner import Learner, Placement
-from .loop import TrainParts, train
 from .options import RunOptions
 from .trainer import Trainer
 
@@ -92,14 +91,8 @@ def time_steps(
     run.learner.fit_to_memory(0)
     learner = run.learner
     objective = run.make_objective()
-    parts = TrainParts(
-        learner.average_gradients_of(objective.loss),
-        learner.dtype,
-        learner.scaler,
-        learner.micro_batcher,
-    )
     clock = _StepClock(device, limit, now)
-    for _ in train(learner.model, objective, run.cfg, learner.opts, 0, parts):
+    for _ in learner.take_steps(objective):
         clock.count()
         if clock.enough(steps):
             break

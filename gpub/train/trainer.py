@@ -6,7 +6,7 @@
 __all__ = ['Trainer']
 
 # %% ../../nbs/lib/train/trainer.ipynb #5f3c87cc
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -26,7 +26,7 @@ from ..model.gpus import ram_bytes
 from ..progress import Progress, short_duration
 from ..record.run import Run
 from .decay import decay_integral
-from .initial import InitialWeights, find_initial, whole_batches
+from .initial import find_initial, whole_batches
 from .config import TrainConfig
 from gpub.train.journal import (
     draw_text,
@@ -41,33 +41,12 @@ from .loop import NextToken, Objective, context_length_at, depth_at
 from .optim import restore_optimizers
 from .options import RunOptions, eval_steps, kept_options, spread_steps
 from .parallel import is_sliced
-from .presets import Preset, apply_settings, find_preset
+from .presets import apply_settings, find_preset
 from .resume import stored_decay
 from .rows import RunRows
 from .training_run import TrainingRun
 
 # %% ../../nbs/lib/train/trainer.ipynb #05efc86f
-@dataclass(frozen=True, kw_only=True)
-class _Recipe:
-    "What a run begins with, as its preset and its settings have it"
-
-    initial: InitialWeights | None  # to start from; None: fresh ones
-    preset: Preset
-    shape: dict  # arguments of the preset's model
-    train: TrainConfig
-
-
-def _find_recipe(options: RunOptions, out: Path) -> _Recipe:
-    "Apply the settings of a run to its preset, or to that of the weights it begins with"
-    settings = options.settings or {}
-    initial = find_initial(options, out)
-    preset = find_preset(options.preset) if initial is None else initial.preset(options.preset)
-    shape, cfg = apply_settings(preset, settings)
-    if initial is not None:
-        cfg = _recipe_of_trained(cfg, settings, shape["context_length"])
-    return _Recipe(initial=initial, preset=preset, shape=shape, train=cfg)
-
-
 def _recipe_of_trained(cfg: TrainConfig, settings: dict, context_length: int) -> TrainConfig:
     "Change a recipe for a model that has learned already: all its blocks are awake"
     if cfg.depths and "depths" in settings:
@@ -99,21 +78,26 @@ class Trainer(TrainingRun[RunOptions]):
         "Read recipe, weights to begin with and corpus; a shape that cannot be is refused first"
         options = self.options
         use_threads()
-        recipe = _find_recipe(options, self.out)
-        self.initial = recipe.initial
-        self.preset = recipe.preset
-        self.cfg = recipe.train
+        settings = options.settings or {}
+        self.initial = find_initial(options, self.out)
+        if self.initial is None:
+            self.preset = find_preset(options.preset)
+        else:
+            self.preset = self.initial.preset(options.preset)
+        shape, self.cfg = apply_settings(self.preset, settings)
+        if self.initial:
+            self.cfg = _recipe_of_trained(self.cfg, settings, shape["context_length"])
         # who hears of it
         self.progress = options.progress or Progress(self.cfg.steps)
         self.log = (options.log or self.progress.log) if self.world.main else _say_nothing
         self.run = Run(self.out, log=self.log)
         self.device = pick_device(self.world.device(options.device))
         # the data, whose vocabulary completes the model's shape
-        corpus = self._read_corpus(recipe.shape)
+        corpus = self._read_corpus(shape)
         self.held_out = len(corpus.val)  # tokens, also those that `eval_tokens` leaves out
         self.corpus = replace(corpus, val=corpus.val[: options.eval_tokens])
         self.tok = self.corpus.tok
-        self.model_cfg = self.preset.config(vocab_size=self.tok.vocab_size, **recipe.shape)
+        self.model_cfg = self.preset.config(vocab_size=self.tok.vocab_size, **shape)
         if self.initial:
             whole = not is_sliced(self.world, options.parallel)
             self.initial.check(self.model_cfg, self.cfg, whole)

@@ -37,7 +37,7 @@ from ..record.run import Run, check_config
 from ..record.saver import Saver
 from .config import TrainConfig
 from .learner import Learner, Placement
-from .loop import Objective, TrainParts, TrainStep, train
+from .loop import Objective, TrainStep
 from .lost_process import explain_lost_process, note_step
 from .parallel import World
 from .resume import RunState, cut_records, open_config, resume_learner
@@ -137,22 +137,12 @@ class TrainingRun(ABC, Generic[_Options]):
         recorder = self._current_recorder()
         if recorder is None:
             return
-        learner = self.learner
         with self.ledger.span("compile"):
             objective = self.make_objective()
         if self.state.step == 0:
             recorder.draw_texts(0)
         self.ledger.switch("train")
-        parts = TrainParts(
-            loss_of=learner.average_gradients_of(objective.loss),
-            dtype=learner.dtype,
-            scaler=learner.scaler,
-            micro_batcher=learner.micro_batcher,
-            world=self.world,
-            tokens=self.state.tokens,
-        )
-        start = self.state.step
-        for step in train(learner.model, objective, self.cfg, learner.opts, start, parts):
+        for step in self.learner.take_steps(objective, self.state.step, self.state.tokens):
             note_step(self.world, step.n)
             recorder.record_step(step)
             done = step.n == self.cfg.steps

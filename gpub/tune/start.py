@@ -132,10 +132,9 @@ def compute_as_before(
     out = Path(out)
     if not (out / "config.json").is_file() or (out / "bill.json").is_file():
         return  # nothing to go on with
-    then = read_config(out).get("machine")
-    if not isinstance(then, dict) or not isinstance(then.get("threads"), int):
-        return  # runs of before do not tell
-    restore_threads(then["threads"], device)
+    threads = read_config(out).get("machine", {}).get("threads")
+    if threads:  # a model that was imported there has none
+        restore_threads(threads, device)
 
 
 def open_talker(

@@ -21,15 +21,14 @@ from ...data.batch import Batch
 from ...data.batches import Batches
 from ...device import machine, pick_device, pick_precision, seed_everything, use_threads
 from .race import Clock, Race, machine_line
-from ...model.head import pick_head
-from ...model.architectures import build_model
-from ...model.architectures import SHAPES
+from ...model.architectures import SHAPES, build_model
 from ...model.counts import flops_per_token
 from ...progress import Progress
 from ...train.compiled import choose_loss
 from ...train.config import TrainConfig
 from ...train.kernels import forward_backward_seconds, matmul_peak, pick_attention
-from ...train.loop import NextToken, TrainParts, train
+from ...train.learner import Learner, Placement
+from ...train.loop import NextToken
 from ...train.memory import MicroBatcher
 from ...train.optim import make_optimizers, muon_format
 from ...train.presets import apply_settings, find_preset
@@ -63,11 +62,12 @@ def step_speed(
     d = pick_device(device)
     cfg, model, data = _to_train(preset, d, steps + warmup, settings)
     prepare(model)
-    engine = _Engine(cfg, model, data, d, steps + warmup, log)
+    engine = _Engine(cfg, model, data, d, log)
     seconds, losses = engine.run(steps, warmup)
+    learner = engine.learner
     mc = model.cfg
     rate = cfg.batch_tokens / seconds
-    peak = matmul_peak(d, engine.precision.dtype, 8192 if d.type == "cuda" else 1024)
+    peak = matmul_peak(d, learner.dtype, 8192 if d.type == "cuda" else 1024)
     flops = flops_per_token(mc)
     memory = torch.cuda.max_memory_allocated() if d.type == "cuda" else None
     return dict(
@@ -75,9 +75,9 @@ def step_speed(
         parameters=sum(p.numel() for p in model.parameters()),
         batch_tokens=cfg.batch_tokens,
         ctx=mc.context_length,
-        precision=engine.precision.name,
-        compiled=engine.objective.loss_fn != model.loss,
-        **engine.parts.micro_batcher.state(),
+        precision=learner.place.precision.name,
+        compiled=learner.compiled,
+        **learner.micro_batcher.state(),
         step_ms=round(seconds * 1e3, 3),
         tok_s=round(rate),
         flops_per_token=flops,
@@ -118,29 +118,21 @@ class _Engine:
         model: nn.Module,
         data: Batches,
         device: torch.device,
-        steps: int,
         log: Callable[[str], object],
     ):
-        self.cfg = cfg
-        self.model = model
         self.data = data
-        self.device = device
-        micro_batcher = MicroBatcher(model, cfg, log=log)
-        self.precision = pick_precision(
+        batch = data[0]
+        precision = pick_precision(
             device,
             cfg.precision,
-            lambda dtype: forward_backward_seconds(model, data[0].ids, data[0].targets, dtype, cfg),
+            lambda dtype: forward_backward_seconds(model, batch.ids, batch.targets, dtype, cfg),
         )
-        dtype = self.precision.dtype
-        pick_head(pick_attention(model, device, dtype), device)
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        scaler = torch.amp.GradScaler(device.type, enabled=self.precision.scaler)
-        loss_fn = choose_loss(micro_batcher, (data[0].ids, data[0].targets), cfg, dtype)
+        self.learner = Learner(model, cfg, Placement(device, precision), log)
+        loss_fn = self.learner.token_loss(batch.ids, batch.targets)
         length = model.cfg.context_length
         self.objective = NextToken(loss_fn, self.rows, cfg, length, device)
-        self.parts = TrainParts(dtype=dtype, scaler=scaler, micro_batcher=micro_batcher)
-        self.opts = make_optimizers(model, cfg, muon_format(device))
 
     def rows(self, n: int, context_length: int) -> Batch:
         "Return the rows of a step"
@@ -148,10 +140,9 @@ class _Engine:
 
     def run(self, steps: int, warmup: int) -> tuple[float, list[float]]:
         "Time some steps: the median seconds of one, and the losses of all"
-        tick = Clock(self.device)
+        tick = Clock(self.learner.place.device)
         losses = []
-        loop = train(self.model, self.objective, self.cfg, self.opts, 0, self.parts)
-        for s in loop:
+        for s in self.learner.take_steps(self.objective):
             if s.n >= warmup:
                 tick()
             losses.append(s.loss)
