@@ -56,16 +56,13 @@ def matmul_peak(
 
 
 @lru_cache
-def _peak_with_threads(device: torch.device, dtype: torch.dtype, threads: int) -> float:
-    return matmul_peak(device, dtype)
-
-
 def known_peak(
     device: torch.device,  # where
     dtype: torch.dtype,  # of the factors
+    threads: int,  # that torch computes with now
 ) -> float:  # FLOP/s
-    "`matmul_peak`, measured once in a process for so many threads"
-    return _peak_with_threads(device, dtype, torch.get_num_threads())
+    "Measure `matmul_peak` once in a process for so many threads"
+    return matmul_peak(device, dtype)
 
 # %% ../../nbs/lib/train/kernels.ipynb #3493a317
 # fused, plain, and fused for cards whose kernel knows no groups; of a GPT and of a Llama

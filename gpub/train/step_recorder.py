@@ -6,7 +6,7 @@
 __all__ = ['RecordedRun', 'StepRecorder']
 
 # %% ../../nbs/lib/train/step_recorder.ipynb #57e90003
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ from ..progress import Progress
 from ..record.ledger import Ledger
 from ..record.saver import Saver
 from .config import TrainConfig
-from .journal import SampleWriter, StepLogger, Stopwatch
+from .journal import Journal, Stopwatch
 from .kernels import known_peak
 from .learner import Learner, get_rng
 from .loop import Diverged, TrainStep
@@ -40,9 +40,9 @@ class RecordedRun(Protocol):
     state: RunState
     progress: Progress
     save_every: int
-    eval_steps: set[int]
-    sample_steps: set[int]
-    milestone_steps: set[int]
+    eval_steps: Collection[int]
+    sample_steps: Collection[int]
+    milestone_steps: Collection[int]
 
     def scores(self) -> dict[str, float]:
         "Validate, and return fields of a row"
@@ -83,9 +83,9 @@ class StepRecorder:
         self.ledger = run.ledger
         self.saver = saver
         self.watch = Stopwatch(run.state.step, run.state.seconds)
-        self.logger = StepLogger(run.out, track, run.progress)
-        self.samples = SampleWriter(run.out, track, run.progress)
-        self.peak_flops = known_peak(run.device, self.learner.dtype) * run.world.size
+        self.journal = Journal(run.out, track, run.progress)
+        peak = known_peak(run.device, self.learner.dtype, torch.get_num_threads())
+        self.peak_flops = peak * run.world.size
         self.saved_step: int | None = None
         self.logged_tokens = run.state.tokens  # read when the last row was written
         # of the newest step, once its numbers and the weights were looked through; None: not yet,
@@ -140,7 +140,7 @@ class StepRecorder:
         row |= dict(seconds=round(seconds, 3), usd=round(usd, 6))
         if self.world.main:
             left = self.watch.seconds_left(s.n, self.cfg.steps)
-            self.logger.write(row, state.val_loss, left)
+            self.journal.write_row(row, state.val_loss, left)
         self.watch.mark_row()
         state.row = row
         run.after_row(row)
@@ -153,7 +153,7 @@ class StepRecorder:
         with self._set_aside("eval"):
             for prompt, text in self.run.draw_texts():
                 if self.world.main:
-                    self.samples.write(step, prompt, text)
+                    self.journal.write_text(step, prompt, text)
 
     def save(
         self,

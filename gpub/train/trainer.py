@@ -103,10 +103,17 @@ class Trainer(TrainingRun[RunOptions]):
             self.initial.check(self.model_cfg, self.cfg, whole)
         # when a step is followed by a validation, a text, a checkpoint
         self.save_every = options.save_every or max(1, self.cfg.steps // 10)
-        self.eval_steps, self.milestone_steps = self._marked_steps()
+        self.eval_steps = options.eval_steps
+        if self.eval_steps is None:
+            self.eval_steps = eval_steps(self.preset, self.cfg.steps)
+        self.milestone_steps = options.milestone_steps
+        if self.milestone_steps is None:
+            self.milestone_steps = spread_steps(self.preset.samples, self.cfg.steps)
         self.sample_steps = self.milestone_steps  # each milestone has its text
         self.rows = RunRows(self.corpus, self.cfg, self.model_cfg.context_length, self.world)
         self.val_bytes = len(self.tok.decode_bytes(self.corpus.val))
+
+    # what `TrainingRun` asks, in the order in which it asks; `batches` is its data
 
     def batches(
         self,
@@ -252,6 +259,8 @@ class Trainer(TrainingRun[RunOptions]):
             if alarm:
                 self.log(f"ALARM: {alarm}")
 
+    # the parts of the above
+
     def _read_corpus(self, shape: dict) -> Corpus:
         "Load what is learned from; an impossible shape is refused before anything is read"
         options = self.options
@@ -260,16 +269,6 @@ class Trainer(TrainingRun[RunOptions]):
         if tok is None and options.data is None and shape["d_model"] > 128:
             _refuse_letters(self.name)
         return load_corpus(options.data, shape["context_length"], self.log, tok)
-
-    def _marked_steps(self) -> tuple[set[int], set[int]]:
-        "Return the steps that are followed by a validation, and those that are milestones"
-        evals = self.options.eval_steps
-        milestones = self.options.milestone_steps
-        if evals is None:
-            evals = eval_steps(self.preset, self.cfg.steps)
-        if milestones is None:
-            milestones = spread_steps(self.preset.samples, self.cfg.steps)
-        return {*evals}, {*milestones}
 
     def _next_batch(self) -> Batch:
         "Read the rows of the step that comes next, onto the device"

@@ -15,7 +15,7 @@ import secrets
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -64,9 +64,9 @@ class TrainingRun(ABC, Generic[_Options]):
     model_cfg: Config  # of any architecture
     tok: Tokenizer
     save_every: int  # steps between checkpoints
-    eval_steps: set[int]  # after which is validated
-    sample_steps: set[int]  # after which a text is drawn
-    milestone_steps: set[int]  # whose checkpoints stay
+    eval_steps: Collection[int]  # after which is validated
+    sample_steps: Collection[int]  # after which a text is drawn
+    milestone_steps: Collection[int]  # whose checkpoints stay
     ledger: Ledger  # set by `opened`: where the time goes, and the money
 
     def __init__(

@@ -98,6 +98,8 @@ class Tuner(TrainingRun[TuneOptions]):
         self.sample_steps = {0, *self.eval_steps}
         self.milestone_steps: set[int] = set()
 
+    # what `TrainingRun` asks
+
     @property
     def save_every(self) -> int:
         "Steps between checkpoints, and between measurements"
