@@ -2836,7 +2836,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                    'gpub.plans.runner._pay_the_fall': ('lib/plans/runner.html#_pay_the_fall', 'gpub/plans/runner.py'),
                                    'gpub.plans.runner._phase_trainer': ('lib/plans/runner.html#_phase_trainer', 'gpub/plans/runner.py'),
                                    'gpub.plans.runner._refuse_money': ('lib/plans/runner.html#_refuse_money', 'gpub/plans/runner.py'),
-                                   'gpub.plans.runner._train_phase': ('lib/plans/runner.html#_train_phase', 'gpub/plans/runner.py'),
                                    'gpub.plans.runner.anneal_offer': ('lib/plans/runner.html#anneal_offer', 'gpub/plans/runner.py'),
                                    'gpub.plans.runner.fall_cost': ('lib/plans/runner.html#fall_cost', 'gpub/plans/runner.py'),
                                    'gpub.plans.runner.money_used_up': ('lib/plans/runner.html#money_used_up', 'gpub/plans/runner.py'),

@@ -235,25 +235,6 @@ def _phase_trainer(
         return Tuner(tuning_options(plan, phase, out, options, world)).prepare()
     return Trainer(pretraining_options(plan, phase, out, options, world)).prepare()
 
-
-def _train_phase(
-    plan: Plan,
-    phase: Phase,  # of any method
-    out: Path,  # the folder of the plan
-    options: PlanOptions,
-    limits: PhaseLimits,
-    world: World,  # the processes that walk together
-) -> tuple[int, Stop | None]:  # the step where it stands, and why it ended before its last one
-    "Train a phase"
-    trainer = _phase_trainer(plan, phase, out, options, world)
-    progress = trainer.progress
-    try:
-        stop = PhaseRunner(plan, phase, trainer, limits, out).go(options.each)
-    finally:
-        if progress.shown:
-            print(file=progress.out)  # whoever speaks next gets a line of its own
-    return trainer.state.step, stop
-
 # %% ../../nbs/lib/plans/runner.ipynb #cb430f1d
 AT_THE_END = "bill.json", "report.html"  # what a run leaves when it is done
 FLOOR = "the learning rate is at its lowest value"
@@ -457,7 +438,7 @@ class PlanRunner:
         return frozenset([*accept.get(phase.name, ()), *accept.get(ALL, ()), *before])
 
     def _train(self, phase: Phase, step: int) -> tuple[int, Stop | None]:
-        "Train a phase as far as money goes"
+        "Train a phase as far as money goes; return its step, and why it ended before its last one"
         used_up = self.world.on_main(
             partial(money_used_up, self.plan, phase, self.out, self.options, step)
         )
@@ -472,8 +453,13 @@ class PlanRunner:
             options = replace(options, paid=options.paid or self.pretrained)
             self.pretrained = True
         self.report(f"{phase.name}: training steps {step + 1:,} to {phase.until:,}")
-        options = replace(options, each=self._each)
-        return _train_phase(self.plan, phase, self.out, options, limits, self.world)
+        run = _phase_trainer(self.plan, phase, self.out, options, self.world)
+        try:
+            stop = PhaseRunner(self.plan, phase, run, limits, self.out).go(self._each)
+        finally:
+            if run.progress.shown:
+                print(file=run.progress.out)  # whoever speaks next gets a line of its own
+        return run.state.step, stop
 
     def _record(self, phase: Phase, step: int, stop: Stop) -> PhaseVerdict:
         stop = Stop(*stop)  # a plain tuple in the other processes
