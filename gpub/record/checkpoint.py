@@ -215,25 +215,21 @@ def load_checkpoint(
     for _ in range(_MOST_ROTATIONS):
         record = find_checkpoint(path, step, parts, log)
         try:
-            return _read_checkpoint(record, parts)
+            tensors = {part: _read_part(record, part) for part in parts}
+            return Checkpoint(
+                step=record.step,
+                model=tensors[MODEL],
+                optimizer=tensors.get(OPTIMIZER, {}),
+                state=record.state,
+                path=record.path,
+                rows=record.rows,
+            )
         except GpubError:
             # the newest may be rotated away while it is read: a newer one is in its place
             is_newest = step is None and record.path != Path(path)
             if not is_newest or not is_rotated_away(record.path):
                 raise
     raise _rotated_too_fast(Path(path))
-
-
-def _read_checkpoint(record: CheckpointRecord, parts: Sequence[str]) -> Checkpoint:
-    tensors = {part: _read_part(record, part) for part in parts}
-    return Checkpoint(
-        step=record.step,
-        model=tensors[MODEL],
-        optimizer=tensors.get(OPTIMIZER, {}),
-        state=record.state,
-        path=record.path,
-        rows=record.rows,
-    )
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #3b56be02
 def find_checkpoint(

@@ -156,11 +156,6 @@ class DividedMuon(Muon):
         return divide_stack(share, stack, self.world)
 
 # %% ../../nbs/lib/train/optim.ipynb #37d9e18b
-def _is_matrix(name: str, p: nn.Parameter) -> bool:
-    "Whether a parameter is a matrix of a block"
-    return p.ndim == 2 and name.startswith("blocks.")
-
-
 def _parameter_groups(params: dict[str, nn.Parameter], cfg: TrainConfig) -> list[dict]:
     "Sort named parameters: only what is at least a matrix of a block decays"
     decays = [n for n, p in params.items() if p.ndim >= 2 and n.startswith("blocks.")]
@@ -170,11 +165,6 @@ def _parameter_groups(params: dict[str, nn.Parameter], cfg: TrainConfig) -> list
         dict(params=[params[n] for n in stays], weight_decay=0.0),
     ]
     return [group for group in groups if group["params"]]
-
-
-def _adamw(params: dict[str, nn.Parameter], cfg: TrainConfig) -> torch.optim.AdamW:
-    groups = _parameter_groups(params, cfg)
-    return torch.optim.AdamW(groups, lr=cfg.lr, betas=cfg.betas, fused=True)
 
 
 def optimizer_class(
@@ -223,10 +213,11 @@ def make_optimizers(
     named = {n: p for n, p in model.named_parameters() if p.requires_grad}
     matrices = {}
     if cfg.optimizer == "muon":
-        matrices = {n: p for n, p in named.items() if _is_matrix(n, p)}
+        matrices = {n: p for n, p in named.items() if p.ndim == 2 and n.startswith("blocks.")}
     rest = {n: p for n, p in named.items() if n not in matrices}
     if cfg.optimizer in ("muon", "adamw"):
-        optimizers = [_adamw(rest, cfg)]
+        groups = _parameter_groups(rest, cfg)
+        optimizers = [torch.optim.AdamW(groups, lr=cfg.lr, betas=cfg.betas, fused=True)]
     else:
         optimizers = [_optimizer_by_path(rest, cfg)]
     if matrices:

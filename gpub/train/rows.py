@@ -30,21 +30,19 @@ class RunRows:
         self.cfg = cfg
         self.context_length = context_length
         self.world = world
-        lengths = context_lengths(cfg, context_length)
-        self.by_length = {length: self._batches(length) for length in lengths}
-
-    def _batches(self, length: int) -> Batches:
-        size = self.cfg.batch_tokens
-        if size % length:
-            raise GpubError(f"batch_tokens {size} is not a multiple of the context {length}")
-        return self.corpus.train(
-            context_length=length,
-            batch=size // length,
-            seed=self.cfg.seed,
-            rank=self.world.rank,
-            world_size=self.world.size,
-            weights=self.cfg.weights or None,
-        )
+        self.by_length: dict[int, Batches] = {}
+        size = cfg.batch_tokens
+        for length in context_lengths(cfg, context_length):
+            if size % length:
+                raise GpubError(f"batch_tokens {size} is not a multiple of the context {length}")
+            self.by_length[length] = corpus.train(
+                context_length=length,
+                batch=size // length,
+                seed=cfg.seed,
+                rank=world.rank,
+                world_size=world.size,
+                weights=cfg.weights or None,
+            )
 
     def _batches_of(self, length: int) -> Batches:
         "Choose the order that rows of a length are read from: the longest's, if they divide it"

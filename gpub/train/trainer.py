@@ -89,7 +89,7 @@ class Trainer(TrainingRun[RunOptions]):
             self.cfg = _recipe_of_trained(self.cfg, settings, shape["context_length"])
         # who hears of it
         self.progress = options.progress or Progress(self.cfg.steps)
-        self.log = (options.log or self.progress.log) if self.world.main else _say_nothing
+        self.log = (options.log or self.progress.log) if self.world.main else lambda text: None
         self.run = Run(self.out, log=self.log)
         self.device = pick_device(self.world.device(options.device))
         # the data, whose vocabulary completes the model's shape
@@ -274,10 +274,6 @@ class Trainer(TrainingRun[RunOptions]):
         "Read the rows of the step that comes next, onto the device"
         length = context_length_at(self.state.step, self.cfg, self.model_cfg.context_length)
         return self.batches(self.state.step, length).to(self.device)
-
-
-def _say_nothing(text: str) -> None:
-    "Drop a line: only process 0 writes them"
 
 
 def _run_folder(options: RunOptions) -> Path:
