@@ -82,6 +82,7 @@ def test_a_conversation(browser, serve, tok, tmp_path):
     assert errors == []
 
 
+@pytest.mark.full(instead="test_a_conversation")
 def test_a_text_goes_on(browser, serve, tok, tmp_path):
     server = serve(make_run(tmp_path / "writer", tok))
     page = open_page(browser, server)
@@ -117,6 +118,7 @@ def test_a_key_is_asked_for(browser, serve, tok, tmp_path):
     assert page.run("$('status').className") == "mute"
 
 
+@pytest.mark.full(instead="test_a_conversation")
 def test_sums_are_sent_as_the_model_was_taught(browser, serve, tmp_path):
     torch.manual_seed(0)
     run = make_run(tmp_path / "sums", sums_tokenizer(), chat=True)

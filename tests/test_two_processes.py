@@ -46,7 +46,6 @@ MISTAKES = {
         "step 2: loss|step 2: gradient norm|does not train",
     ),
 }  # fmt: skip
-DEFAULT = "every process reads the same rows"
 
 
 def planted(folder, module, here, mistake):
@@ -61,15 +60,8 @@ def planted(folder, module, here, mistake):
     path.write_text(text.replace(here, mistake), encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name
-        if name == DEFAULT
-        else pytest.param(name, marks=pytest.mark.full(instead="test_a_mistake_is_found"))
-        for name in MISTAKES
-    ],
-)
+@pytest.mark.full(instead="test_rehearse_compares_numbers_when_there_are_several_processes")
+@pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_found(name, tmp_path):
     how, module, here, mistake, says = MISTAKES[name]
     planted(tmp_path, module, here, mistake)
