@@ -91,9 +91,13 @@ class FirstGPT(nn.Module):
     "Token ids in, logits for the next token out"
 
     def __init__(
-        self, vocab_size: int, context_length: int,
-        d_model: int, n_layers: int, n_heads: int,
-    ):  # fmt: skip
+        self,
+        vocab_size: int,
+        context_length: int,
+        d_model: int,
+        n_layers: int,
+        n_heads: int,
+    ):
         super().__init__()
         self.context_length = context_length
         self.tok = nn.Embedding(vocab_size, d_model)
