@@ -21,7 +21,7 @@ print(two_processes("shakespeare", sys.argv[1]))
 # how the model is shared, the module, what stands there, what is planted, what must be said
 MISTAKES = {
     "every process reads the same rows": (
-        "ddp", "train/rows.py", "rank=self.world.rank", "rank=0", "loss|gradient norm"
+        "ddp", "train/rows.py", "rank=world.rank", "rank=0", "loss|gradient norm"
     ),
     "the logged loss is one process's": (
         "ddp", "train/parallel.py",
