@@ -237,7 +237,7 @@ class Plan(Config):
         self,
         name: str,  # as after --until
     ) -> Phase:
-        "The phase of that name; raises `GpubError` listing those there are"
+        "Find the phase of that name; raises `GpubError` listing those there are"
         names = [p.name for p in self.phases]
         if name not in names:
             raise GpubError(f"the plan has no phase {name!r}; it has {', '.join(names)}")
@@ -247,7 +247,7 @@ class Plan(Config):
         self,
         name: str | None = None,  # of the last phase to do; None: all
     ) -> tuple[Phase, ...]:
-        "The phases up to one"
+        "Return the phases up to one"
         last = self.phase(name) if name else self.phases[-1]
         return self.phases[: self.phases.index(last) + 1]
 
@@ -276,11 +276,11 @@ class Plan(Config):
         self,
         until: str | None = None,  # the last phase to do; None: all
     ) -> int:  # steps; 0 where a base is given
-        "Where the run that pretrains stops, and its learning rate has fallen"
+        "Tell where the run that pretrains stops, and its learning rate has fallen"
         return max((p.until for p in self.up_to(until) if not p.tuned), default=0)
 
     def bounds(self) -> list[tuple[str, int, int]]:
-        "(name, steps of its run done before it, its last step) of every phase"
+        "List (name, steps of its run done before it, its last step) of every phase"
         starts = (0, *(p.until for p in self.pretraining))
         pretraining = [(p.name, start, p.until) for p, start in zip(self.pretraining, starts)]
         return pretraining + [(p.name, 0, p.until) for p in self.tuned]
@@ -289,14 +289,14 @@ class Plan(Config):
         self,
         phase: Phase,  # one of `phases`
     ) -> tuple[int, int]:  # (steps of its run done before it, its last step)
-        "Where a phase begins and ends"
+        "Tell where a phase begins and ends"
         return next(b[1:] for b in self.bounds() if b[0] == phase.name)
 
     def ends_run(
         self,
         phase: Phase,  # one of `phases`
     ) -> bool:
-        "Whether it is the last of its run, which pays for what comes after its last step"
+        "Tell whether it is the last of its run, which pays for what comes after its last step"
         return phase.tuned or phase == self.pretraining[-1]
 
     def folder(
@@ -304,8 +304,8 @@ class Plan(Config):
         out: Path,  # of the plan
         phase: Phase,  # one of `phases`
     ) -> Path:
-        """The run folder of a phase: `out` itself where all is one run, else one in it, called by
-        the first phase of the run"""
+        """Name the run folder of a phase: `out` itself where all is one run, else one in it,
+        called by the first phase of the run"""
         if not self.tuned:
             return out
         return out / (phase.name if phase.tuned else self.phases[0].name)

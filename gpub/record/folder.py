@@ -42,7 +42,7 @@ def differences(
         ("asked", "for none"),
     ),
 ) -> list[str]:  # lines, empty if they agree
-    "What differs between two nested configurations, in words"
+    "Say in words what differs between two nested configurations"
     sides = flat_settings(stored), flat_settings(wanted)
 
     def described(side: dict, name: str, none: str, key: str) -> str:
@@ -63,7 +63,7 @@ def flat_settings(
     d: dict,  # nested, as in config.json
     prefix: str = "",  # in front of every name
 ) -> dict:  # such as {"train.lr": 0.01}
-    "Nested dicts to dotted keys, values as JSON would give them back (a tuple is a list)"
+    "Write nested dicts with dotted keys, values as JSON would give them back (a tuple is a list)"
     out = {}
     for k, v in d.items():
         if isinstance(v, dict) and v:
@@ -112,7 +112,7 @@ def _end_of_rows(file: BinaryIO) -> int:
 def row_sums(
     data: bytes,  # of a log
 ) -> list[str]:  # 8 hexadecimal digits for each
-    "For every whole line a checksum (CRC-32) of it and all lines before it"
+    "Compute for every whole line a checksum (CRC-32) of it and all lines before it"
     sums = []
     so_far = 0
     for line in data.split(b"\n")[:-1]:
@@ -125,7 +125,7 @@ def first_changed_row(
     data: bytes,  # of a log
     sums: str,  # `row_sums` of its beginning, one after the other
 ) -> int | None:  # counted from 1; None: all is as it was
-    "The first line that is not what it was, or is gone"
+    "Find the first line that is not what it was, or is gone"
     sums_now = "".join(row_sums(data))
     for start in range(0, len(sums), 8):
         if sums_now[start : start + 8] != sums[start : start + 8]:
@@ -170,7 +170,7 @@ def identity_without(
     config: dict,  # model, train, data ...
     free: Collection[str],  # settings of `train` that may change on the way
 ) -> dict:  # the same without those
-    "What makes two runs the same"
+    "Return what makes two runs the same"
     return {
         k: {n: v for n, v in part.items() if n not in free} if k == "train" else part
         for k, part in config.items()
@@ -184,7 +184,7 @@ _CONTENTS = "tokens", "sha256", "files"
 def without_places(
     config: dict,  # model, train, data ...
 ) -> dict:  # the same, where data with a checksum has no `source`
-    "What is left of a configuration when a folder is moved"
+    "Return what is left of a configuration when a folder is moved"
     data = config.get("data")
     return config | dict(data=_without_place(data)) if isinstance(data, dict) else config
 
@@ -331,7 +331,7 @@ def _grab(file: TextIO) -> None:
 def in_use(
     run_dir: Path | str,  # a run folder
 ) -> bool:
-    "Whether a process of this machine holds a run folder at this moment"
+    "Tell whether a process of this machine holds a run folder at this moment"
     path = Path(run_dir, ".lock")
     try:
         owner = path.read_text(encoding="utf-8", errors="replace").strip()
@@ -374,7 +374,7 @@ def refuse_full(
     folder: Path,  # that is to be made
     instead: str = "choose a new folder",  # what else to do, for the message
 ) -> None:
-    "Raises `GpubError` unless a folder is new or empty, and not the one we are in"
+    "Refuse a folder with `GpubError` unless it is new or empty, and not the one we are in"
     if folder.resolve() == Path.cwd():
         raise GpubError(f"{folder} is the folder you are in: {instead}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -385,8 +385,8 @@ def refuse_full(
 def stage_folder(
     folder: Path,  # new or empty
 ) -> Iterator[Path]:
-    """A new folder to fill, which becomes `folder` when the block ends: whole and on the disk, or
-    not at all, by one process at a time"""
+    """Give a new folder to fill, which becomes `folder` when the block ends: whole and on the
+    disk, or not at all, by one process at a time"""
     target = folder.absolute()
     aside = target.with_name(f".{target.name}.tmp")
     with lock_folder(aside, name=folder, instead="choose another folder"):
@@ -417,8 +417,8 @@ def stop_flag(
     log: Callable[[str], None] = print,  # told once that the run is stopping
     flag: threading.Event | None = None,  # a `threading.Event`; default: a new one
 ) -> Iterator[threading.Event]:  # the event
-    """An event that Ctrl-C, SIGTERM and a lost connection (SIGHUP, unless `nohup` ignores it) set;
-    the second Ctrl-C is an ordinary one"""
+    """Make an event that Ctrl-C, SIGTERM and a lost connection (SIGHUP, unless `nohup` ignores
+    it) set; the second Ctrl-C is an ordinary one"""
     flag = flag or threading.Event()
     old = {}
 

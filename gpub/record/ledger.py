@@ -24,7 +24,7 @@ BEAT = 30  # seconds between rows: what a killed process leaves unrecorded at mo
 
 
 def boot_id() -> str:  # empty where the system gives none
-    "What tells one start of this machine, or of this container, from all others"
+    "Return what tells one start of this machine, or of this container, from all others"
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         first = Path("/proc/1/stat").read_text()
@@ -36,7 +36,7 @@ def boot_id() -> str:  # empty where the system gives none
 
 
 def since_boot() -> float:
-    "Seconds since this machine was started, those of its sleep too"
+    "Count the seconds since this machine was started, those of its sleep too"
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -100,7 +100,7 @@ class Ledger:
         self,
         kind: str,  # of `KINDS`
     ) -> None:
-        "What follows is of this kind"
+        "Book what follows as this kind"
         if kind not in KINDS:
             raise GpubError(f"time has no kind {kind!r}; it has {', '.join(KINDS)}")
         now = self.steady()
@@ -115,7 +115,7 @@ class Ledger:
         self,
         kind: str,  # of `KINDS`
     ) -> Iterator[None]:
-        "What happens inside is of this kind; spans may stand in each other"
+        "Book what happens inside as this kind; spans may stand in each other"
         before = self.kind
         self.switch(kind)
         try:
@@ -127,7 +127,7 @@ class Ledger:
         self,
         step: int,  # steps of the run, those of earlier processes too
     ) -> None:
-        "So many steps are done; a row is written if it is time for one"
+        "Note that so many steps are done; a row is written if it is time for one"
         self.step = step
         if self.steady() - self.began > BEAT:
             self.flush()
@@ -159,7 +159,7 @@ class Ledger:
         return gap_text(self.gap, self.path.parent) if self.gap.declared_paid else ""
 
     def usd(self) -> float:
-        "Dollars paid for this run so far, by all its processes"
+        "Sum the dollars paid for this run so far, by all its processes"
         return (
             sum(s.usd for s in self.before)
             + (sum(self.seconds.values()) + self.steady() - self.turned) * self.rate / 3600
@@ -245,8 +245,8 @@ def _text(path: Path) -> str:
 def read_ledger(
     run_dir: Path | str,  # a run folder
 ) -> list[dict]:  # its rows; [] when there is no ledger
-    """The rows of `ledger.jsonl`, without a last one that was cut short or written twice; raises
-    `GpubError` for any other damage"""
+    """Read the rows of `ledger.jsonl`, without a last one that was cut short or written twice;
+    raises `GpubError` for any other damage"""
     path = Path(run_dir, "ledger.jsonl")
     return [_row(path, i, line) for i, line in enumerate(_lines(_text(path)))]
 
@@ -254,8 +254,8 @@ def read_ledger(
 def repair_ledger(
     run_dir: Path | str,  # a run folder
 ) -> list[dict]:  # its rows
-    """`read_ledger`, and what it leaves out removed from the file, so that the next row begins on a
-    line of its own"""
+    """Call `read_ledger`, and remove from the file what it leaves out, so that the next row
+    begins o line of its own"""
     rows = read_ledger(run_dir)
     path = Path(run_dir, "ledger.jsonl")
     text = _text(path)
@@ -269,7 +269,7 @@ def split_lost_span(
     s: Span,  # of an earlier process
     step: int,  # from which the next process went on
 ) -> list[Span]:  # one or two `Span`
-    "What came after `step` was lost"
+    "Book what came after `step` as lost"
     if s.kind in ("idle", "lost") or s.last <= step:
         return [s]
     share = 1 if s.first >= step else (s.last - step) / (s.last - s.first)

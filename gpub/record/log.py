@@ -90,7 +90,7 @@ class RunLog(list):
         self,
         name: str,  # loss, val_loss, lr, tok_s, ...
     ) -> list:
-        "One value of every row; None where a row has none"
+        "Read one value of every row; None where a row has none"
         return [row.get(name) for row in self]
 
     @property

@@ -160,7 +160,7 @@ class Run(os.PathLike):
         return restore_from_mirror(self.path, mirror, self._warn)
 
     def recipe(self) -> dict | None:  # None without a checkpoint
-        "The settings of training that the newest whole checkpoint was saved under"
+        "Return the settings of training that the newest whole checkpoint was saved under"
         newest = self.newest()
         if newest is None:
             return None

@@ -45,14 +45,14 @@ class RunSummary:
     trouble: str = ""  # why it cannot be read
 
     def to_dict(self) -> dict:
-        "Plain values, as JSON holds them"
+        "Return plain values, as JSON holds them"
         return asdict(self) | dict(path=str(self.path))
 
 
 def summarise_run(
     run: Path | str,  # a run folder
 ) -> RunSummary:  # of state "damaged", with the reason, where the folder cannot be read
-    "How far a run came and what it cost"
+    "Tell how far a run came and what it cost"
     run = Path(run)
     try:
         return _read_summary(run)
@@ -110,7 +110,7 @@ def _is_run(folder: Path) -> bool:
 def find_runs(
     root: Path | str | None = None,  # a run folder, or one that holds some; default: runs
 ) -> list[RunSummary]:  # the one that was written last comes first
-    "All runs below a folder; raises `GpubError` where there is no such folder"
+    "Find all runs below a folder; raises `GpubError` where there is no such folder"
     root = Path(runs_dir() if root is None else root)
     if not root.is_dir():
         raise GpubError(f"there is no folder {root}; gpub train shakespeare makes the first run")
@@ -132,7 +132,7 @@ def run_table(
     runs: Sequence[RunSummary],  # as from `find_runs`
     now: float | None = None,  # seconds since 1970; default: this moment
 ) -> Table:
-    "Runs as a table: a line each"
+    "List runs as a table: a line each"
     now = time.time() if now is None else now
     head = ["run", "preset", "step", "loss", "val", "usd", "written", "state"]
     return Table(head, [_line(run, now) for run in runs], align="llrrrrll")
@@ -158,7 +158,7 @@ def _line(run: RunSummary, now: float) -> list[str]:
 def imported_from(
     run: Path | str,  # a run folder
 ) -> str | None:  # the folder, or the name on the Hub; None for a run that was trained here
-    "Where the weights of an imported run come from"
+    "Tell where the weights of an imported run come from"
     if not Path(run, "config.json").is_file():
         return None
     config = read_config(run)
@@ -170,7 +170,7 @@ def imported_from(
 def time_ago(
     seconds: float,  # that have passed
 ) -> str:  # such as 5 min
-    "A time span in its largest unit"
+    "Say a time span in its largest unit"
     for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
@@ -180,7 +180,7 @@ def time_ago(
 def describe_run(
     run: Path | str,  # a run folder
 ) -> dict:  # name -> value
-    "The facts of a run in the order in which people ask; raises `GpubError` for a damaged one"
+    "List the facts of a run in the order in which people ask; raises `GpubError` for a damaged one"
     summary = _read_summary(Path(run))
     opened = Run(run)
     config = opened.config
@@ -216,7 +216,7 @@ def describe_run(
 def describe_table(
     facts: dict,  # as from `describe_run`
 ) -> Table:
-    "The facts of a run, a line each"
+    "List the facts of a run, a line each"
     rows = []
     for name, value in facts.items():
         if isinstance(value, float):
@@ -230,7 +230,7 @@ def describe_table(
 def settings_table(
     runs: Sequence[Path | str],  # run folders
 ) -> Table:
-    "The settings in which runs differ, a line each; a run that lacks one has a dash there"
+    "List the settings in which runs differ, a line each; a run that lacks one has a dash there"
     sides = [_settings(run) for run in runs]
     names = dict.fromkeys(name for side in sides for name in side)
     rows = []
@@ -251,7 +251,7 @@ def _settings(run: Path | str) -> dict[str, Any]:
 def last_texts(
     runs: Sequence[Path | str],  # run folders
 ) -> list[tuple[str, str]]:  # (name and step, text)
-    "The last text that each run wrote on its way; a run without any is left out"
+    "Read the last text that each run wrote on its way; a run without any is left out"
     texts = []
     for run in runs:
         rows = sample_table(run)

@@ -36,7 +36,7 @@ def seconds_per_call(
     f: Callable[[], object],
     n: int = 3,  # calls that count
 ) -> float:
-    "The fastest of `n` calls after one that does not count"
+    "Time the fastest of `n` calls after one that does not count"
     f()
     times = []
     for _ in range(n):
@@ -52,7 +52,7 @@ def compiled_loss(
     trial: Callable[[LossFunction], object] | None = None,
     log: Callable[[str], object] = print,  # called with one line when it does
 ) -> LossFunction:  # compiled, or `model.loss`
-    "A compiled `model.loss`; the plain one, with a line that says why, when that fails"
+    "Compile `model.loss`; the plain one, with a line that says why, when that fails"
     _allow_shapes()
     fn = torch.compile(model.loss, dynamic=False)
     return fn if _works(fn, trial, log) else model.loss
@@ -155,7 +155,7 @@ class CompiledSlices(CompiledBlocks):
 def compiles_by_block(
     model: nn.Module,  # any
 ) -> bool:
-    "Whether compiling block by block pays: for many blocks, and beside a chunked head"
+    "Tell whether compiling block by block pays: for many blocks, and beside a chunked head"
     if not hasattr(model, "apply_block"):
         return False
     return len(model.blocks) >= MANY_BLOCKS or model.head_loss is not None
@@ -170,7 +170,7 @@ def compile_blocks(
     micro_batcher: MicroBatcher,  # of a model with `apply_block`
     loss_fn: Callable | None = None,  # calls the model; default: the model's own loss
 ) -> CompiledBlocks:
-    "A loss with compiled blocks, of a whole model or of one in slices"
+    "Make a loss with compiled blocks, of a whole model or of one in slices"
     blocks = CompiledSlices if _in_slices(micro_batcher.model) else CompiledBlocks
     return blocks(micro_batcher, loss_fn)
 
@@ -200,5 +200,5 @@ def choose_loss(
 
 
 def compiles_on(device: torch.device, cfg: TrainConfig) -> bool:
-    "Whether a run with this recipe compiles its model on a device"
+    "Tell whether a run with this recipe compiles its model on a device"
     return cfg.compile == "yes" or (cfg.compile == "auto" and device.type == "cuda")

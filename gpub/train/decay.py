@@ -38,7 +38,7 @@ def _sum_of(steps: int, schedule: str, warmup: int, decay: float, floor: float) 
 def schedule_sum(
     cfg: TrainConfig,  # its schedule, warm-up, decay, floor and number of steps
 ):  # in steps at the peak rate
-    """The sum of `lr_factor` over all steps; of more than a million steps, evenly spread ones
+    """Sum `lr_factor` over all steps; of more than a million steps, evenly spread ones
     stand for their neighbours"""
     return _sum_of(cfg.steps, cfg.schedule, cfg.warmup, cfg.decay, cfg.floor)
 
@@ -51,7 +51,7 @@ def _matrix_rate(cfg: TrainConfig) -> float:
 def decay_integral(
     cfg: TrainConfig,  # its rates, schedule and weight decay
 ):  # a number without a unit
-    "Rate x weight decay, summed over the run: how many times the weights shrink by e"
+    "Sum rate x weight decay over the run: how many times the weights shrink by e"
     return _matrix_rate(cfg) * cfg.weight_decay * schedule_sum(cfg)
 
 
@@ -59,7 +59,8 @@ def decay_for(
     cfg: TrainConfig,  # its rates and schedule; its weight decay is not asked
     target: float,  # the integral wanted
 ):  # weight decay, to four digits, so that every machine finds the same
-    "The weight decay that gives a run this integral; a very short run gets less, 0 without a rate"
+    """Find the weight decay that gives a run this integral; a very short run gets less, 0
+    without a rate"""
     peak = _matrix_rate(cfg)
     if not peak:
         return 0.0
@@ -69,8 +70,8 @@ def decay_for(
 def decay_text(
     cfg: TrainConfig,  # of a run to come
 ):  # one line
-    """What the weight decay of a run amounts to; raises `GpubError` when nothing would be left of
-    the weights"""
+    """Say what the weight decay of a run amounts to; raises `GpubError` when nothing would be
+    left of the weights"""
     found = decay_integral(cfg)
     if found <= MOST_DECAY:
         return (

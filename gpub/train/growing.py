@@ -24,7 +24,7 @@ def grow_options(
     settings: dict[str, Any] | None = None,  # as for `apply_settings`, what shall be larger
     **others: Any,  # other fields of `RunOptions`: out, data, device
 ) -> RunOptions:  # of the run that begins with the grown weights
-    "What `gpub grow` trains; raises `GpubError` for a shape that cannot compute the same"
+    "Choose what `gpub grow` trains; raises `GpubError` for a shape that cannot compute the same"
     config = read_config(run)
     settings = settings or {}
     if config.get("architecture") != LLAMA.name:

@@ -50,7 +50,7 @@ class InitialWeights:
         self,
         name: str,  # of a preset, or `OWN_RECIPE`
     ) -> Preset:
-        "A recipe for this model: a preset's, whose model does not count, or its own"
+        "Choose a recipe for this model: a preset's, whose model does not count, or its own"
         shape = {k: v for k, v in self.model_cfg.to_dict().items() if k != "vocab_size"}
         if name == OWN_RECIPE:
             about = "the recipe of the run that --init names"
@@ -63,7 +63,7 @@ class InitialWeights:
         recipe: TrainConfig,  # how it is to learn
         whole: bool,  # whether each process holds the whole model
     ):
-        "Raises `GpubError` where these weights, or their optimizer, cannot be taken so"
+        "Raise `GpubError` where these weights, or their optimizer, cannot be taken so"
         now = cfg.to_dict()
         then = self.model_cfg.to_dict()
         changed = [k for k in now if now[k] != then.get(k) and k != "context_length"]
@@ -90,7 +90,8 @@ class InitialWeights:
         self,
         settings: dict,  # with the larger sizes, as from `train.growing`
     ) -> "InitialWeights":  # of a larger model
-        "The same function in a larger shape; raises `GpubError` for one that cannot compute it"
+        """Compute the same function in a larger shape; raises `GpubError` for one that cannot
+        compute it"""
         if self.optimizer:
             raise GpubError("a grown model's optimizer begins anew: leave --warm out")
         cfg = grown_config(self.model_cfg, **{size: settings[size] for size in GROWING})
@@ -105,7 +106,7 @@ class InitialWeights:
         self,
         context_length: int,  # positions to read
     ) -> dict[str, Tensor]:  # name -> tensor
-        "The weights, with no more positions than are read"
+        "Cut the weights to no more positions than are read"
         tensors = dict(self.tensors)
         if "pos.weight" in tensors:
             tensors["pos.weight"] = tensors["pos.weight"][:context_length]
@@ -116,7 +117,7 @@ def whole_batches(
     cfg: TrainConfig,  # a recipe made for another model
     context_length: int,  # of this one
 ) -> TrainConfig:  # with at least as many tokens a step
-    "The same recipe with a step of whole rows"
+    "Change the recipe to a step of whole rows"
     rows = -(-cfg.batch_tokens // context_length)
     return replace(cfg, batch_tokens=rows * context_length)
 
@@ -125,7 +126,7 @@ def find_initial(
     options: RunOptions,  # `init` and `warm` of it
     out: Path,  # the run folder, perhaps of a run on its way
 ) -> InitialWeights | None:  # None: fresh weights
-    "What a run begins with; raises `GpubError` where the folder began with something else"
+    "Find what a run begins with; raises `GpubError` where the folder began with something else"
     began = {}
     if (out / "config.json").is_file():
         config = read_config(out)
@@ -211,8 +212,8 @@ def branch_run(
     more: int,  # steps beyond its end
     out: Path | str | None = None,  # the new folder; default: beside it, with the new end
 ) -> Path:  # the new folder, ready to be resumed
-    """A copy of a run that ends later; raises `GpubError` for a run that did not finish, and for a
-    folder that holds something else"""
+    """Copy a run to one that ends later; raises `GpubError` for a run that did not finish, and
+    for a folder that holds something else"""
     run = Path(run)
     config = read_config(run, "model", "data", "train", "options", "run_id")
     saved = load_checkpoint(run)

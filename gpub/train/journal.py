@@ -44,7 +44,7 @@ class Stopwatch:
         self.began = self.last_row = now()
 
     def seconds(self) -> float:
-        "Seconds of the run, those of earlier processes too"
+        "Return seconds of the run, those of earlier processes too"
         return self.before + self.now() - self.began
 
     def seconds_left(
@@ -52,11 +52,11 @@ class Stopwatch:
         step: int,  # steps done
         steps: int,  # of the run
     ) -> float:
-        "Seconds to the end, at the pace of this process"
+        "Return seconds to the end, at the pace of this process"
         return (self.now() - self.began) / (step - self.first_step) * (steps - step)
 
     def seconds_since_row(self) -> float:
-        "Seconds since the last row, pauses left out"
+        "Return seconds since the last row, pauses left out"
         return self.now() - self.last_row
 
     def mark_row(self):
@@ -130,7 +130,7 @@ def evaluate_together(
     dtype: torch.dtype,  # of the matmuls, as in training
     world: World,  # each of its processes scores its share of the windows
 ) -> float:  # mean nats per token, the same everywhere
-    "`evaluate`, by many processes: the same windows, each scored once"
+    "Call `evaluate` in many processes: the same windows, each scored once"
     length = model.cfg.context_length
     if world.size == 1:
         return evaluate(model, ids, length, dtype=dtype)

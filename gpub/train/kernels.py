@@ -31,8 +31,8 @@ from .memory import MicroBatcher, TokenBatch, next_token_loss
 def matmul_size(
     device: torch.device,  # where
 ) -> int:  # rows and columns
-    """How large a matmul has to be to show what a device can do: a small one is over on a GPU
-    before it is launched"""
+    """Choose how large a matmul has to be to show what a device can do: a small one is over on a
+    GPU before it is launched"""
     return 8192 if device.type == "cuda" else 1024
 
 
@@ -41,7 +41,8 @@ def matmul_peak(
     dtype: torch.dtype,  # of the factors
     n: int | None = None,  # rows and columns of each; default: `matmul_size`
 ) -> float:  # FLOP/s
-    "What this device really does on a large matmul: the ceiling that utilisation is a share of"
+    """Measure what this device really does on a large matmul: the ceiling that utilisation is a
+    share of"""
     n = n or matmul_size(device)
     if device.type == "cpu" and not cpu_has_bf16():
         dtype = torch.float32  # it would be emulated
@@ -78,9 +79,9 @@ def pick_attention(
     dtype: torch.dtype,  # of its matmuls
     capability: tuple[int, int] | None = None,  # of a CUDA card; default: ask it
 ) -> nn.Module:  # the same model; every block attends with the kernel that suits
-    """The fused kernel, or plain products for bf16 on a CPU up to a context of 512, where the (t,
-    s) weights stay small, and repeated keys on a card without a kernel for groups; any other
-    stays"""
+    """Choose the fused kernel, or plain products for bf16 on a CPU up to a context of 512, where
+    the ( s) weights stay small, and repeated keys on a card without a kernel for groups; any
+    other stays"""
     device = torch.device(device)
     way = 0
     capability = capability or capability_of(device)
@@ -103,7 +104,7 @@ def forward_backward_seconds(
     dtype: torch.dtype,  # of the matmuls
     cfg: TrainConfig,  # its micro-batch and checkpointing
 ) -> float:  # seconds of processor time, which other programs on the machine do not lengthen
-    """How long forward and backward of a batch take: what `pick_precision` asks on a CPU before it
+    """Measure how long forward and backward of a batch take: what `pick_precision` asks on a
     believes in bf16"""
     pick_attention(model, x.device, dtype)
     # a first step that does not fit is cut here too; the run's own says so

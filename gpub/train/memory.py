@@ -108,8 +108,8 @@ KEPT = [getattr(torch.ops.aten, name).default for name in _DEAR if hasattr(torch
 def checkpoint_block(
     mode: str,  # from `MODES`
 ) -> Callable[[nn.Module, Tensor], Tensor]:  # function (block, x) -> block(x)
-    """How a block is applied: keeping all its activations, the matmuls' and attention's results,
-    or only its input"""
+    """Choose how a block is applied: keeping all its activations, the matmuls' and attention's
+    result or only its input"""
     if mode == "off":
         return apply_block
     chosen = {}
@@ -140,7 +140,7 @@ _FULL = (  # what those say who find no room, in small letters
 def out_of_memory(
     error: BaseException | None,  # what was raised
 ) -> bool:  # whether memory is full
-    "Whether an exception, or what caused it, says that no memory is left"
+    "Tell whether an exception, or what caused it, says that no memory is left"
     seen = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, GpubError):
@@ -207,7 +207,7 @@ class MicroBatcher:
         # what makes the function of the mode another one, such as a compiler
         changed: Callable[[Callable], Callable] | None = None,
     ) -> Callable[[nn.Module, Tensor], Tensor]:  # (block, x) -> block(x)
-        "How the blocks are applied in this mode; sleepers hand on what they get"
+        "Choose how the blocks are applied in this mode; sleepers hand on what they get"
         apply = checkpoint_block(self.mode)
         if changed:
             apply = changed(apply)
@@ -224,8 +224,8 @@ class MicroBatcher:
         n: int,  # blocks, counted from the input
         fresh: bool,  # the run is at its first step
     ):
-        """The first `n` blocks work; the others learn nothing and, their writing layers set to zero
-        by a `fresh` run, hand on what they get"""
+        """Let the first `n` blocks work; the others learn nothing and, their writing layers set
+        to zero by a `fresh` run, hand on what they get"""
         if n == self.active_depth:
             return
         self.active_depth = n
@@ -237,7 +237,7 @@ class MicroBatcher:
             _silence(sleepers)
 
     def state(self) -> dict:  # for `use`
-        "What a checkpoint keeps"
+        "Return what a checkpoint keeps"
         return dict(mode=self.mode, micro=self.micro)
 
     def shrink(

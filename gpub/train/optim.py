@@ -52,8 +52,8 @@ def muon_format(
     device: torch.device,  # where the model trains
     capability: tuple[int, int] | None = None,  # of a CUDA card; default: ask it
 ) -> torch.dtype:  # for `orthogonalize`
-    """The format of Muon's matmuls: bf16 on CUDA from compute capability 8.0 on, fp16 on older
-    cards, which only imitate bf16; fp32 elsewhere"""
+    """Choose the format of Muon's matmuls: bf16 on CUDA from compute capability 8.0 on, fp16 on
+    older cards, which only imitate bf16; fp32 elsewhere"""
     if device.type != "cuda":
         return torch.float32
     capability = capability or torch.cuda.get_device_capability(device)
@@ -244,7 +244,7 @@ def make_optimizers(
 def own_parameters(
     model: nn.Module,  # whole, or in slices
 ) -> dict[str, nn.Parameter]:  # by name
-    "The parameters that the optimizers hold"
+    "List the parameters that the optimizers hold"
     # a pass without gradients, such as a sample, leaves FSDP's root whole:
     # until it is cut again it shows other tensors than its slices
     if hasattr(model, "reshard"):
@@ -256,7 +256,7 @@ def optimizer_state(
     model: nn.Module,  # as given to `make_optimizers`
     optimizers: list[torch.optim.Optimizer],  # as made by it
 ) -> dict[str, Tensor]:  # 'parameter|key' -> tensor
-    """Every tensor the optimizers remember, under the parameter's name: what a checkpoint
+    """Collect every tensor the optimizers remember, under the parameter's name: what a checkpoint
     stores"""
     tensors = {}
     for name, p in own_parameters(model).items():

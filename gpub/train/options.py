@@ -26,7 +26,7 @@ def spread_steps(
     shares: Iterable[float],  # of the run, from 0 to 1
     steps: int,  # of the run
 ) -> set[int]:  # steps
-    "Shares of a run as steps"
+    "Turn shares of a run into steps"
     return {round(share * steps) for share in shares}
 
 
@@ -34,7 +34,7 @@ def eval_steps(
     preset: Preset,  # how many validations
     steps: int,  # of the run
 ) -> set[int]:  # steps
-    "The steps after which a preset validates: evenly spread, the last one among them"
+    "Choose the steps after which a preset validates: evenly spread, the last one among them"
     return spread_steps((i / preset.evals for i in range(1, preset.evals + 1)), steps)
 
 
@@ -109,7 +109,7 @@ _PLACES = "data", "mirror"
 def kept_options(
     options: RunOptions,  # of a run that begins
 ) -> dict:  # name -> plain value, those that are not the default
-    "What config.json keeps of the options of a run"
+    "Return what config.json keeps of the options of a run"
     default = RunOptions(options.preset)
     kept = {}
     for name in KEPT_OPTIONS:
@@ -131,7 +131,7 @@ def options_to_resume(
     run: str | Path,  # a run folder
     **changes: Any,  # other fields of `RunOptions`: the price or the device may be new
 ) -> RunOptions:
-    "The options a run was started with; raises `GpubError` for one that did not keep them"
+    "Read the options a run was started with; raises `GpubError` for one that did not keep them"
     config = read_config(run)
     kept = config.get("options") if isinstance(config, dict) else None
     if not isinstance(kept, dict):
@@ -146,7 +146,8 @@ def options_from(
     given: Any,  # an object with the names of `KEPT_OPTIONS` and out
     where: str,  # the file, for messages
 ) -> RunOptions:
-    "Options that a file holds; raises `GpubError` for a name that is none, with the nearest"
+    """Make options of what a file holds; raises `GpubError` for a name that is none, with the
+    nearest"""
     if not isinstance(given, dict) or "preset" not in given:
         raise GpubError(f"{where} holds no options of a run: at least preset is needed")
     names = [field.name for field in fields(RunOptions)]
@@ -164,7 +165,7 @@ def read_options(
     path: str | Path,  # a YAML file
     **changes: Any,  # options that replace those of the file
 ) -> RunOptions:
-    "The options in a YAML file; raises `GpubError` for one that cannot be read"
+    "Read the options in a YAML file; raises `GpubError` for one that cannot be read"
     import yaml
 
     try:
@@ -179,7 +180,7 @@ def read_options(
 def options_yaml(
     options: dict,  # as from `kept_options`
 ) -> str:
-    "Options as YAML, for `gpub train --config`"
+    "Write options as YAML, for `gpub train --config`"
     import yaml
 
     return yaml.safe_dump(options, sort_keys=False, allow_unicode=True)

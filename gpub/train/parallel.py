@@ -47,8 +47,8 @@ class World:
         # {name: text}; default this process's own environment
         env: Mapping[str, str] | None = None,
     ) -> "World":
-        """The world that torchrun's variables describe, or a world of one; raises `GpubError` when
-        they make no sense"""
+        """Read the world that torchrun's variables describe, or a world of one; raises
+        `GpubError` when they make no sense"""
         env = os.environ if env is None else env
         keys = "RANK", "WORLD_SIZE", "LOCAL_RANK"
         if "RANK" not in env:
@@ -70,7 +70,7 @@ class World:
         return self.rank == 0
 
     def device(self, name: str) -> str:  # a device's name
-        "This process's own of the devices called `name`"
+        "Choose this process's own of the devices called `name`"
         on_gpu = name == "cuda" or (name == "auto" and torch.cuda.is_available())
         return f"cuda:{self.local}" if self.size > 1 and on_gpu else name
 
@@ -79,8 +79,8 @@ class World:
         self,
         device: torch.device | str,  # this process's own
     ) -> Iterator["World"]:
-        """Inside, the processes can talk: gloo between CPUs, NCCL between GPUs; who has joined
-        already stays so"""
+        """Let the processes talk inside the block: gloo between CPUs, NCCL between GPUs; who has
+        joined already stays so"""
         if self.size == 1 or dist.is_initialized():
             yield self
             return
@@ -117,7 +117,7 @@ class World:
         rows: Sequence,  # of a step, the same everywhere
         unit: str,  # what a row is, for the message
     ) -> Sequence:
-        "This process's rows; raises `GpubError` where they cannot be shared equally"
+        "Take this process's rows; raises `GpubError` where they cannot be shared equally"
         if len(rows) % self.size:
             raise GpubError(
                 f"{len(rows)} {unit} of a step cannot be shared equally by {self.size} processes: "
@@ -130,21 +130,21 @@ class World:
         self,
         t: torch.Tensor,  # a tensor, of the same shape everywhere
     ) -> torch.Tensor:  # a tensor, the same everywhere
-        "Largest over the processes, element by element"
+        "Take the largest over the processes, element by element"
         return self._all(t, dist.ReduceOp.MAX)
 
     def any(
         self,
         flag: Any,  # anything with a truth
     ) -> bool:  # bool, the same everywhere
-        "Whether it is true for any process"
+        "Tell whether it is true for any process"
         return bool(flag) if self.size == 1 else bool(self.max(torch.tensor([int(flag)])))
 
     def broadcast(
         self,
         value: Any,  # plain JSON; only process 0's counts
     ) -> Any:  # that value
-        "Process 0's value for everybody"
+        "Give process 0's value to everybody"
         if self.size == 1:
             return value
         data = (
@@ -177,7 +177,7 @@ def divide_stack(
     stack: torch.Tensor,  # the same everywhere
     world: World,  # one that has joined
 ) -> torch.Tensor:  # f(stack), everywhere
-    "Each process does its share of a stack, and all get all results"
+    "Divide a stack: each process does its share, and all get all results"
     if world.size == 1:
         return f(stack)
     if len(stack) < world.size:
@@ -210,7 +210,7 @@ def _one_each(f: Callable, stack: torch.Tensor, world: World) -> torch.Tensor:
 def to_full_tensor(
     t: torch.Tensor,  # a tensor or a `DTensor`
 ) -> torch.Tensor:  # a tensor
-    "The whole tensor, wherever its slices are; every process must ask"
+    "Gather the whole tensor, wherever its slices are; every process must ask"
     return t.full_tensor() if hasattr(t, "full_tensor") else t
 
 
@@ -218,7 +218,7 @@ def shard_like(
     t: torch.Tensor,  # a whole tensor, or a `DTensor`
     p: torch.Tensor,  # the parameter whose device and slices it gets
 ) -> torch.Tensor:  # a tensor or a `DTensor`
-    "The whole tensor, cut as the parameter is; one that is cut already stays as it is"
+    "Cut the whole tensor as the parameter is; one that is cut already stays as it is"
     if hasattr(t, "full_tensor"):
         return t
     if not hasattr(p, "full_tensor"):
@@ -258,7 +258,7 @@ class Sharded:
 
     @contextmanager
     def no_sync(self):
-        "Inside, gradients stay on the machine that computed them (`hsdp`)"
+        "Leave gradients on the machine that computed them inside the block (`hsdp`)"
         self.model.set_requires_all_reduce(False)
         try:
             yield
@@ -272,8 +272,8 @@ def device_mesh(
     device: torch.device,  # as all processes have it
     how: str = "fsdp",  # fsdp or hsdp
 ) -> "torch.distributed.device_mesh.DeviceMesh":
-    """The processes as FSDP2 sees them: a row, or for `hsdp` machines by processes of a machine.
-    Made once, since every process must take part"""
+    """Arrange the processes as FSDP2 sees them: a row, or for `hsdp` machines by processes of a
+    machine. Made once, since every process must take part"""
     from torch.distributed.device_mesh import init_device_mesh
 
     each = world.per_machine or world.size
@@ -295,8 +295,8 @@ def shard(
     how: Literal["fsdp", "hsdp"] = "fsdp",  # hsdp: slices inside a machine, copies between them
     dtype: torch.dtype = torch.float32,  # of the matmuls: blocks are gathered in it
 ) -> nn.Module:  # the same model: its parameters are slices now
-    """FSDP2: slice every block, and the rest. Weights and gradients stay in fp32; what is borrowed
-    for a block's matmuls is as narrow as they are"""
+    """Slice every block, and the rest, with FSDP2. Weights and gradients stay in fp32; what is
+    borrowed for a block's matmuls is as narrow as they are"""
     from torch.distributed.fsdp import (
         MixedPrecisionPolicy,
         fully_shard,

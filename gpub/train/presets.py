@@ -45,7 +45,7 @@ def preset_of_shape(
     decay_target: float | None = None,
     **kw: Any,  # of `TrainConfig`
 ) -> Preset:
-    "The preset of a shape"
+    "Make the preset of a shape"
     s = SHAPES[name]
     cfg = TrainConfig(**kw)
     if decay_target is not None:
@@ -85,7 +85,7 @@ def preset_of_large_shape(
     batch_tokens: int,  # tokens a step
     evals: int,  # validation passes
 ) -> Preset:
-    "The preset of a shape that is paid for: its rates, and a weight decay computed from them"
+    "Make the preset of a shape that is paid for: its rates, and a weight decay computed fro"
     rates = asdict(PEAK_RATES[name])
     return preset_of_shape(name, evals, steps=steps, batch_tokens=batch_tokens, **rates, **LARGE)
 
@@ -147,7 +147,7 @@ def find_preset(
 
 
 def preset_table() -> Table:
-    "The presets, a line each, with their parameters and the tokens that their recipe reads"
+    "List the presets, a line each, with their parameters and the tokens that their recipe reads"
     rows = []
     for name, preset in PRESETS.items():
         tokens = preset.train.steps * preset.train.batch_tokens

@@ -58,7 +58,7 @@ class _StepClock:
         self.seconds: list[float] = []
 
     def count(self):
-        "A step is done: its kernels too"
+        "Count a step that is done: its kernels too"
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         moment = self.now()
@@ -66,7 +66,7 @@ class _StepClock:
         self.mark = moment
 
     def enough(self, steps: int) -> bool:
-        "Whether so many were counted, or the time is over and one was"
+        "Tell whether so many were counted, or the time is over and one was"
         counted = len(self.seconds) - FIRST_STEPS
         return counted >= steps or (counted >= 1 and self.mark - self.began > self.limit)
 

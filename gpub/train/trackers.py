@@ -98,7 +98,7 @@ class Tracker:
 def check_tracker(
     name: str,  # one of `TRACKERS`
 ):
-    "Raises `GpubError` for an unknown name, and for a package that is not installed"
+    "Raise `GpubError` for an unknown name, and for a package that is not installed"
     if name not in TRACKERS:
         raise GpubError(f"no tracker {name!r}; there are: {', '.join(TRACKERS)}")
     if name != "none" and name not in sys.modules and find_spec(name) is None:

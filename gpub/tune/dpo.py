@@ -46,7 +46,7 @@ def encode_preference(
     tok: Tokenizer,  # with the marks of a chat
     preference: Preference,  # a question and two answers
 ) -> PreferencePair:
-    "A preference as tokens"
+    "Encode a preference as tokens"
     end = chat_marks(tok).end
     prompt = encode_chat(tok, preference.prompt, add_generation_prompt=True).ids
 
@@ -66,8 +66,8 @@ def sampled_pairs(
     seed: int = 0,  # of the answers, and of who is liked
     always_right: bool = False,  # the better answer is always chosen; else by the odds e^reward
 ) -> list[PreferencePair]:  # fewer than questions: equal answers teach nothing
-    """Pairs that the model wrote itself, judged by a reward: with the probability that Bradley and
-    Terry give the better answer (1952), or always"""
+    """Sample pairs that the model wrote itself, judged by a reward: with the probability that
+    Bradley and Terry give the better answer (1952), or always"""
     first = sample_answers(model, prompts, longest, end, seed=2 * seed)
     second = sample_answers(model, prompts, longest, end, seed=2 * seed + 1)
     dice = np.random.default_rng([seed, 1])
@@ -105,7 +105,7 @@ def answer_sums(
     rows: int = 128,  # at once
     dtype: torch.dtype = torch.float32,  # of the matmuls
 ) -> Tensor:  # one number for each, on the CPU
-    "The log-probability of the whole answer in each conversation"
+    "Sum the log-probabilities of the whole answer in each conversation"
     was_training = model.training
     device = model.tok.weight.device
     model.eval()
@@ -132,7 +132,7 @@ class PairBatch:
         self,
         rows: int | None,  # pairs in each piece; None: all
     ) -> list["PairBatch"]:
-        "The step in pieces"
+        "Cut the step in pieces"
         rows = rows or len(self.numbers)
         starts = range(0, len(self.numbers), rows)
         return [replace(self, numbers=self.numbers[start : start + rows]) for start in starts]
@@ -210,11 +210,11 @@ class DpoObjective:
         self,
         step: int,  # from 0
     ) -> np.ndarray:  # which pairs
-        "The pairs of a step: each once an epoch, in an order of its own"
+        "Choose the pairs of a step: each once an epoch, in an order of its own"
         return numbers_of_step(step, self.cfg.pairs_per_step, len(self.pairs), self.seed)
 
     def batch(self, step: int) -> PairBatch:
-        "This process's pairs of a step"
+        "Return this process's pairs of a step"
         numbers = self.world.share_of(self.numbers(step), "pairs")
         pairs = [self.pairs[i] for i in numbers]
         lengths = [len(chat.ids) for pair in pairs for chat in (pair.chosen, pair.rejected)]

@@ -56,7 +56,7 @@ class LoraLinear(LowRank):
 
     @torch.no_grad()
     def merged(self) -> nn.Linear:
-        "The frozen layer with the correction added to its weights"
+        "Add the correction to the weights of the frozen layer"
         self.base.weight.copy_(self.weight)
         return self.base.requires_grad_(True)
 
@@ -64,7 +64,7 @@ class LoraLinear(LowRank):
 def lora_places(
     model: Decoder,  # any
 ) -> list[str]:  # such as attn.qkv
-    "The linear layers of a block, by our names"
+    "List the linear layers of a block, by our names"
     parts = architecture_of(model.cfg).hugging_face.parts
     return [part for part in parts if "norm" not in part]
 
@@ -94,7 +94,7 @@ def add_lora(
 def lora_layers(
     model: Decoder,  # with adapters
 ) -> dict[str, LoraLinear]:  # blocks.0.attn.qkv -> the layer
-    "The adapters of a model by name"
+    "List the adapters of a model by name"
     return {n: part for n, part in model.named_modules() if isinstance(part, LoraLinear)}
 
 
@@ -112,7 +112,8 @@ def merge_lora(
 def merged_weights(
     model: Decoder,  # with adapters, or without
 ) -> dict[str, torch.Tensor]:  # name -> tensor, as the model has them without adapters
-    "The weights that a model would have with its corrections added; the model stays as it is"
+    """Compute the weights that a model would have with its corrections added; the model stays as
+    it is"""
     layers = lora_layers(model)
     weights = {}
     for name, tensor in model.state_dict().items():
@@ -130,7 +131,7 @@ def merged_weights(
 def adapter_weights(
     model: Decoder,  # with adapters, or without
 ) -> dict[str, torch.Tensor]:  # name -> tensor; empty without
-    "What an adapter has learned"
+    "Return what an adapter has learned"
     return {
         f"{name}.{part}": getattr(layer, part).detach()
         for name, layer in lora_layers(model).items()
@@ -144,7 +145,7 @@ def lora_memory(
     batch: int,  # sequences at once
     **settings: Any,  # fields of `StepSettings`
 ) -> dict[str, Any]:  # part -> bytes, with peak, the moment it comes at, and how many learn
-    "The memory that learning an adapter with AdamW needs: the fullest moment, by part"
+    "Forecast the memory that learning an adapter with AdamW needs: the fullest moment, by part"
     with torch.device("meta"):  # shapes without memory
         adapted = add_lora(build_model(cfg), LoraConfig(rank=rank))
     trained = sum(p.numel() for p in adapted.parameters() if p.requires_grad)

@@ -21,9 +21,9 @@ def preferred_end(
     beta: float,  # of the loss
     reward: float = 1.0,  # how much better a right answer is, in the units of who prefers
 ) -> np.ndarray | float:  # the probability after training
-    """Where a model ends that is rewarded for right answers and held to its beginning by `beta`:
-    the old odds times e^(reward / beta). DPO on preferences drawn with that reward has the same
-    end"""
+    """Compute where a model ends that is rewarded for right answers and held to its beginning by
+    `beta`: the old odds times e^(reward / beta). DPO on preferences drawn with that reward has
+    the same end"""
     gain = np.exp(np.minimum(reward / beta, 700.0))
     return p_right * gain / (p_right * gain + 1 - p_right)
 
@@ -74,7 +74,7 @@ def kl_penalized_rewards(
     reference_bt: torch.Tensor,  # by the model before training
     beta: float,  # price of a nat of distance
 ) -> torch.Tensor:  # (b,)
-    "Rewards minus the price of having moved: the penalty `reward`"
+    "Take from rewards the price of having moved: the penalty `reward`"
     return rewards_b - beta * (logprobs_bt - reference_bt).sum(1)
 
 

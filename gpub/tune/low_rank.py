@@ -28,5 +28,5 @@ class LowRank(nn.Module):
         nn.init.kaiming_uniform_(self.a, a=math.sqrt(5))  # as PEFT begins
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # (..., in) -> (..., out)
-        "The frozen layer and its correction"
+        "Add the correction to what the frozen layer returns"
         return self.base(x) + F.linear(F.linear(x, self.a), self.b) * self.scale

@@ -28,7 +28,7 @@ def matmul_format(
     model: Decoder,  # on its device
     dtype: torch.dtype,  # float32: as around it
 ) -> Iterator[None]:
-    "Inside, matrices are multiplied in this format"
+    "Multiply matrices in this format inside the block"
     if dtype == torch.float32:
         yield
         return
@@ -40,7 +40,8 @@ def matmul_format(
 def eval_mode(
     model: Decoder,  # in any mode
 ) -> Iterator[None]:
-    "Inside, a model answers or is measured; then it is in the mode that it was in, come what may"
+    """Let a model answer or be measured inside the block; then it is in the mode that it was in,
+    come what may"""
     was_training = model.training
     model.eval()
     try:
@@ -76,7 +77,7 @@ def as_chats(
     prompts: Sequence[np.ndarray],  # ids of the questions
     answers: Sequence[np.ndarray],  # ids of an answer to each
 ) -> list[EncodedChat]:  # the answers are what is learned
-    "Questions and answers as conversations"
+    "Join questions and answers to conversations"
     return [
         EncodedChat(
             np.concatenate([prompt, answer]),
@@ -89,7 +90,7 @@ def as_chats(
 def one_per_row(
     chats: Sequence[EncodedChat],  # of any lengths
 ) -> Batch:
-    "Conversations below each other, filled up on the right"
+    "Lay conversations below each other, filled up on the right"
     return packed_batch([[chat] for chat in chats], max(len(chat.ids) for chat in chats))
 
 
@@ -99,7 +100,7 @@ def answer_logprobs(
     dtype: torch.dtype = torch.float32,  # of the matmuls
     temperature: float = 1.0,  # that divides the scores, as when the answers were drawn
 ) -> torch.Tensor:  # (b, t) nats for each learned token, 0 elsewhere
-    "How likely a model finds the answers, token by token"
+    "Compute how likely a model finds the answers, token by token"
     with matmul_format(model, dtype):
         logits_btv = packed_logits(model, batch)
     if temperature != 1:

@@ -65,7 +65,7 @@ def sums_asked(
     source: str,  # what was typed
     names: Sequence[str] = ("sums",),  # what it may be called
 ) -> int | None:  # how many; None: it is no `sums`
-    "How many sums `sums` or `sums:5000` asks for; raises `GpubError` for another number"
+    "Tell how many sums `sums` or `sums:5000` asks for; raises `GpubError` for another number"
     name, _, n = source.partition(":")
     if name not in names:
         return None
@@ -95,7 +95,7 @@ def join_turns(
     rng: np.random.Generator,  # how many make a conversation
     most: int = _MOST_TURNS,  # questions of a conversation
 ) -> list[EncodedChat]:  # with the same questions and answers in the same order
-    "Conversations of one to `most` questions, made of conversations of one"
+    "Make conversations of one to `most` questions of conversations of one"
     out = []
     start = 0
     while start < len(chats):
@@ -201,7 +201,7 @@ def open_chats(
     log: Callable[[str], None] = print,  # told what was left out
     max_malformed: float = MAX_MALFORMED,  # share of records that may be none
 ) -> ChatParts:
-    "Conversations to learn from; raises `GpubError` when none is left"
+    "Open conversations to learn from; raises `GpubError` when none is left"
     n = sums_asked(source, ("sums", "talks"))
     if n is not None:
         return _sums_chats(start.tok, n, seed, in_turns=source.startswith("talks"))
@@ -263,7 +263,7 @@ def sums_questions(
     seed: int | Sequence[int] = 0,  # which
     held_out: bool = False,  # those that training never sees
 ) -> Questions:
-    "Sums to be answered: 1 for the right digits and an end after them"
+    "Make sums to be answered: 1 for the right digits and an end after them"
     a, b = draw_pairs(n, np.random.default_rng(seed), held_out)
     chats = encode_sums(tok, a, b, digits_of(a + b, 4))
     prompts = [chat.ids[~chat.learned] for chat in chats]
@@ -285,7 +285,7 @@ def sums_pairs(
     seed: int = 0,  # of questions, answers and labels
     held_out: bool = False,  # questions that training never sees
 ) -> list[PreferencePair]:  # fewer than questions
-    "Pairs of a model's own answers to sums"
+    "Make pairs of a model's own answers to sums"
     questions = sums_questions(start.tok, n, seed, held_out)
     end = chat_marks(start.tok).end
     longest = longest_sum_answer(start.tok)
@@ -311,7 +311,7 @@ def open_pairs(
     log: Callable[[str], None] = print,  # told what was left out
     max_malformed: float = MAX_MALFORMED,  # share of records that may be none
 ) -> ChatParts:
-    "Pairs to learn from; raises `GpubError` when none is left"
+    "Open pairs to learn from; raises `GpubError` when none is left"
     tok = start.tok
     longest = start.model.cfg.context_length
     n = sums_asked(source)
@@ -361,7 +361,7 @@ class QuestionFile:
         self,
         numbers: np.ndarray,  # which
     ) -> Questions:
-        "Some of the questions, as a model reads them"
+        "Return some of the questions, as a model reads them"
         prompts = [self.prompts[i] for i in numbers]
         return Questions(prompts, lambda n, answer: self.reward(int(numbers[n]), answer))
 
@@ -410,7 +410,7 @@ def open_questions(
     rule: Rule | None = None,  # that judges
     malformed: MalformedCounts | None = None,  # counts what is left out; None: it is an error
 ) -> tuple[QuestionFile, QuestionFile, int]:  # to learn from, held out, and how many were too long
-    "The questions of a file; raises `GpubError` when none is left"
+    "Open the questions of a file; raises `GpubError` when none is left"
     if not isinstance(source, ChatSource):
         source = open_records(str(source))
     path = Path(source.location)
@@ -464,7 +464,7 @@ def open_task(
     log: Callable[[str], None] = print,  # told what was left out
     max_malformed: float = MAX_MALFORMED,  # share of records that may be none
 ) -> RewardTask:
-    "Questions for rewards; raises `GpubError` when none is left"
+    "Open questions for rewards; raises `GpubError` when none is left"
     tok = start.tok
     if source == "sums":
         if rule is not None:
@@ -520,7 +520,8 @@ def replay_text(
     start: TuneStart,  # whose tokenizer reads it
     most: int = 20_000_000,  # tokens
 ) -> tuple[np.ndarray, np.ndarray]:  # ids to learn again, and held-out ones
-    "The text that a model was pretrained on; raises `GpubError` for another tokenizer's shards"
+    """Open the text that a model was pretrained on; raises `GpubError` for another tokenizer's
+    shards"""
     path = Path(source)
     if not path.is_dir():
         try:

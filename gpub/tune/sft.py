@@ -45,7 +45,7 @@ class ChatBatch:
         self,
         rows: int | None,  # in each piece; None: all
     ) -> list["ChatBatch"]:
-        "The step in pieces"
+        "Cut the step in pieces"
         pieces = self.packed.split(rows or len(self.packed))
         return [replace(self, packed=piece) for piece in pieces]
 
@@ -69,13 +69,13 @@ class SftObjective:
         self.logits_of = logits_of
 
     def rows(self, step: int) -> list[list[EncodedChat]]:
-        "The conversations of each row of a step, replay at the end"
+        "Choose the conversations of each row of a step, replay at the end"
         rows = self.packed.rows_of(step)
         pages = self.replay(step) if self.replay else []
         return [*rows, *([page] for page in pages)]
 
     def batch(self, step: int) -> ChatBatch:
-        "This process's rows of a step"
+        "Return this process's rows of a step"
         rows = self.world.share_of(self.rows(step), "rows")
         device = self.model.tok.weight.device
         packed = packed_batch(rows, self.packed.size).to(device)
@@ -84,7 +84,7 @@ class SftObjective:
         return ChatBatch(packed, self.world.mean(learned), int(read))
 
     def loss(self, piece: ChatBatch) -> Loss:
-        "A piece's share of the mean, and how many tokens it teaches"
+        "Compute a piece's share of the mean, and how many tokens it teaches"
         logits_btv = self.logits_of(self.model, piece.packed)
         nats = -token_logprobs(logits_btv, piece.packed.targets).sum()
         learned = (piece.packed.targets != IGNORED).sum()
@@ -97,7 +97,7 @@ def pages_of(
     pages: int,  # a step
     seed: int = 0,  # which
 ) -> Callable[[int], list[EncodedChat]]:  # the pages of a step
-    """Pages of old text to learn again while learning to talk; raises `GpubError` for a text
+    """Choose pages of old text to learn again while learning to talk; raises `GpubError` for a text
     shorter than one"""
     if len(ids) < size:
         raise GpubError(f"the text to replay has {len(ids)} tokens, a page has {size}: give more")
@@ -117,7 +117,7 @@ def answers_loss(
     rows: int = 32,  # at once
     dtype: torch.dtype = torch.float32,  # of the matmuls, as in training
 ) -> float:  # nats per learned token
-    "The masked loss: how surprised a model is by the assistant's words of a whole set"
+    "Compute the masked loss: how surprised a model is by the assistant's words of a whole set"
     batches = PackedBatches(chats, size, rows)
     was_training = model.training
     device = model.tok.weight.device
@@ -142,7 +142,7 @@ def first_and_end(
     rows: int = 200,  # at once
     dtype: torch.dtype = torch.float32,  # of the matmuls, as in training
 ) -> tuple[float, float]:  # nats
-    "How surprised a model is by the first token of an answer, and by its end, on average"
+    "Measure how surprised a model is by the first token of an answer, and by its end, on average"
     chats = chats[:most]
     first = []
     last = []

@@ -30,7 +30,7 @@ from ..train.resume import restore_threads
 def with_marks(
     tok: Tokenizer,  # of any model
 ) -> tuple[Tokenizer, int]:  # with the marks; how many are new
-    "The same tokenizer with a token for each mark of a chat; ids that were there stay"
+    "Give a tokenizer a token for each mark of a chat; ids that were there stay"
     if tok.turns:
         return tok, 0
     if isinstance(tok, CharTokenizer):
@@ -51,7 +51,7 @@ def grow_vocabulary(
     model: Decoder,  # stays as it is
     vocab_size: int,  # of its new tokenizer
 ) -> Decoder:  # a model that knows more tokens
-    "The same model with rows for new tokens, each the mean of the old ones"
+    "Give a model rows for new tokens, each the mean of the old ones"
     old = model.cfg.vocab_size
     grown = build_model(replace(model.cfg, vocab_size=vocab_size))
     weights: dict[str, Tensor] = {}
@@ -83,7 +83,7 @@ class TuneStart:
         return self.model.tok.weight.device
 
     def peak_rates(self) -> dict[str, Any]:  # {} for a model from elsewhere
-        "Rates and batch that the model was pretrained with, as far as its run tells"
+        "Read rates and batch that the model was pretrained with, as far as its run tells"
         known = self.config.get("pretrained") or self.config.get("train") or {}
         names = ("optimizer", "lr", "muon_lr", "batch_tokens")
         return {name: known[name] for name in names if name in known}
@@ -98,7 +98,7 @@ def open_start(
     step: int | None = None,  # which checkpoint; default: the newest
     device: str = "auto",  # where the model goes
 ) -> TuneStart:
-    "A model ready to be tuned; raises `GpubError` for a folder that holds none"
+    "Open a model to be tuned; raises `GpubError` for a folder that holds none"
     use_threads()
     where = Path(where)
     config = {}

@@ -68,7 +68,7 @@ class SumsRecipe:
     clip: float = 1.0  # largest gradient norm; without it some seeds lose the sums again
 
     def told(self) -> dict[str, float]:
-        "What decides the weights, by name"
+        "Return what decides the weights, by name"
         return {name: value for name, value in asdict(self).items() if name != "exam"}
 
     def config(
@@ -76,7 +76,7 @@ class SumsRecipe:
         steps: int,  # of the run
         rate: float,  # peak rate of the matrices
     ) -> TrainConfig:
-        "The schedule of a run"
+        "Make the schedule of a run"
         rates = dict(muon_lr=rate, lr=rate / 3)
         return TrainConfig(steps=steps, warmup=min(10, steps), decay=0.5, clip=self.clip, **rates)
 
@@ -174,7 +174,7 @@ class SumsWorld:
         self,
         seed: int = 0,  # of the weights
     ) -> Llama:
-        "A model that has read nothing"
+        "Build a model that has read nothing"
         torch.manual_seed(seed)
         return Llama(self.cfg)
 
@@ -183,7 +183,7 @@ class SumsWorld:
         n: int,  # how many
         seed: int | list[int] = 0,  # which sums, and what the teacher forgets
     ) -> torch.Tensor:  # (n, 14) ids
-        "Sums of the teacher as lines of text, such as 574+861=3460: nothing of a chat"
+        "Write sums of the teacher as lines of text, such as 574+861=3460: nothing of a chat"
         rng = np.random.default_rng(seed)
         a, b = draw_pairs(n, rng)
         ids = sum_ids(self.tok, a, b, self.teacher.answer(a, b, rng))
@@ -198,7 +198,7 @@ class SumsWorld:
         seed: int = 0,  # which sums, and what the teacher forgets
         teacher: SumTeacher | None = None,  # who answers; default: the one who forgets
     ) -> list[EncodedChat]:
-        "Sums with the teacher's answers, to learn from"
+        "Make sums with the teacher's answers, to learn from"
         return sum_chats(self.tok, n, np.random.default_rng(seed), teacher or self.teacher)
 
     def questions(
@@ -207,7 +207,7 @@ class SumsWorld:
         seed: int | list[int] = 0,  # which
         held_out: bool = False,  # sums that training never sees
     ) -> Questions:  # the reward is 1 for the right answer with its end, else 0
-        "Sums to answer, and a judge"
+        "Make sums to answer, and a judge"
         a, b = draw_pairs(n, np.random.default_rng(seed), held_out)
         right = right_answers(self.tok, a, b)
         ids = sum_ids(self.tok, a, b, digits_of(a + b, 4))[:, :PROMPT_TOKENS]
@@ -219,7 +219,7 @@ class SumsWorld:
         model: Llama,  # any
         n: int | None = None,  # sums, none of which training saw; default: the recipe's
     ) -> torch.Tensor:  # one for each sum
-        "The probability with which a model gives the right answer"
+        "Compute the probability with which a model gives the right answer"
         n = n or self.recipe.exam
         a, b = draw_pairs(n, np.random.default_rng(6), held_out=True)
         ids = sum_ids(self.tok, a, b, digits_of(a + b, 4))
@@ -239,7 +239,7 @@ class SumsWorld:
         temperature: float = 1.0,  # of the answers; 0: the likeliest
         seed: int = 0,  # of the dice
     ) -> list[str]:  # as people write numbers; what is no number, as it was said
-        "Answers to sums of your own"
+        "Answer sums of your own"
         a, b = np.array(sums).T
         prompts = sum_ids(self.tok, a, b, digits_of(a + b, 4))[:, :PROMPT_TOKENS]
         sampling = SamplingConfig(temperature=temperature)
@@ -257,7 +257,7 @@ class SumsWorld:
         model: Llama,  # any
         pages: int = 100,  # of 128 characters that no model trained on
     ) -> float:  # nats per character
-        "How well a model still reads plays"
+        "Measure how well a model still reads plays"
         text = self.tok.encode(self.plays.stream(pages * 128 + 1, 99)).astype(np.int64)
         x, y = (torch.from_numpy(text[i : i + pages * 128]).view(pages, 128) for i in (0, 1))
         was_training = model.training
@@ -271,7 +271,7 @@ class SumsWorld:
         model: Llama,  # any
         n: int | None = None,  # sums to measure on; default: the recipe's
     ) -> SumsScore:
-        "How good a model is, at sums and at plays"
+        "Measure how good a model is, at sums and at plays"
         n = n or self.recipe.exam
         a, b = draw_pairs(n, np.random.default_rng(8), held_out=True)
         ids = sum_ids(self.tok, a, b, self.teacher.answer(a, b, np.random.default_rng(9)))
@@ -284,7 +284,7 @@ class SumsWorld:
         n: int,  # a step
         seed: int = 0,  # which
     ) -> Callable[[int], list[EncodedChat]]:  # the pages of a step
-        "Pages of plays to read, or to read again"
+        "Choose pages of plays to read, or to read again"
         return pages_of(self.text_ids, self.cfg.context_length, n, seed)
 
     def trained(
@@ -296,7 +296,7 @@ class SumsWorld:
         measure: Callable[[Llama], dict[str, float]] | None = None,  # more figures for the log
         every: int = 50,  # steps between them
     ) -> Trained:
-        "A model and its log from the folder, or trained now and put there"
+        "Load a model and its log from the folder, or train it now and put it there"
         from safetensors import safe_open
         from safetensors.torch import save_file
 
@@ -325,7 +325,7 @@ class SumsWorld:
         return Trained(start, **about)
 
     def base(self) -> Trained:
-        "A model that has read sums and plays, and no chat"
+        "Train a model that has read sums and plays, and no chat"
         recipe = self.recipe
 
         def steps(model: Llama) -> Iterator[TrainStep]:
@@ -345,13 +345,13 @@ class SumsWorld:
         steps: int,  # of `recipe.chats` conversations
         rate: float | None = None,  # peak rate of the matrices; default: the recipe's
     ) -> Iterator[TrainStep]:
-        "The steps in which a model learns from conversations"
+        "Yield the steps in which a model learns from conversations"
         batches = PackedBatches(chats, PROMPT_TOKENS + ANSWER_TOKENS, self.recipe.chats)
         config = self.recipe.config(steps, rate or self.recipe.sft_rate)
         yield from train(model, SftObjective(model, batches), config)
 
     def sft(self) -> Trained:
-        "The base, after it has learned from the teacher's answers"
+        "Train the base on the teacher's answers"
         steps = self.recipe.sft_steps
         chats = self.chats(steps * self.recipe.chats)
 
