@@ -17,20 +17,20 @@ EMPTY_NAMES = set("found asked how said told mine look what place most".split())
 # what a docstring may begin with; whoever needs another verb adds it
 VERBS = set(
     """
-    Accept Add Adjust Answer Append Apply Arrange Ask Attend Average Begin Book Bring Build Call Change Check
-    Choose Clean Close Collect Colour Compare Compile Complain Compute Continue Convert Copy Count Cut
-    Deal Decide Decode Deduplicate Delete Describe Divide Do Download Draw Drop Encode End
-    Enter Escape Estimate Evaluate Examine Explain Export Fetch Fill Filter Find Finish Fit Follow
-    Force Forecast Forget Freeze Gather Generate Give Go Grade Group Grow Guess Hand Hash Hide
-    Hold Identify Import Insert Interpolate Join Judge Keep Label Lay Learn Leave Let Link List
-    Listen Load Lock Log Look Lower Make Mark Measure Merge Mix Model Move Multiply Name Note Open Pack Pair
-    Parse Plan Predict Prepare Price Print Propose Put Quote Race Raise Rank Read Rebuild Record
-    Reduce Refuse Register Rehearse Remember Remove Rename Render Repair Replace Report Reset
-    Restore Resume Retry Return Rewrite Round Run Sample Save Say Scale Scan Score Seal Seed
-    Select Send Serve Set Shade Share Show Shuffle Silence Simulate Skip Slice Sort Spell Split Spread
-    Stack Start Step Stop Store Stream Strip Submit Sum Summarize Switch Sync Take Talk Teach
-    Tell Throw Time Tokenize Train Translate Trim Try Tune Turn Undo Upload Validate Verify Wait
-    Walk Warn Weigh Wipe Work Wrap Write Yield
+    Accept Add Adjust Answer Append Apply Arrange Ask Attend Average Begin Book Bring Build Call
+    Change Check Choose Clean Close Collect Colour Compare Compile Complain Compute Continue
+    Convert Copy Count Cut Deal Decide Decode Deduplicate Delete Describe Divide Do Download
+    Draw Drop Encode End Enter Escape Estimate Evaluate Examine Explain Export Fetch Fill Filter
+    Find Finish Fit Follow Force Forecast Forget Freeze Gather Generate Give Go Grade Group Grow
+    Guess Hand Hash Hide Hold Identify Import Insert Interpolate Join Judge Keep Label Lay Learn
+    Leave Let Link List Listen Load Lock Log Look Lower Make Mark Measure Merge Mix Model Move
+    Multiply Name Note Open Pack Pair Parse Plan Predict Prepare Price Print Propose Put Quote
+    Race Raise Rank Read Rebuild Record Reduce Refuse Register Rehearse Remember Remove Rename
+    Render Repair Replace Report Reset Restore Resume Retry Return Rewrite Round Run Sample Save
+    Say Scale Scan Score Seal Seed Select Send Serve Set Shade Share Show Shuffle Silence
+    Simulate Skip Slice Sort Spell Split Spread Stack Start Step Stop Store Stream Strip Submit
+    Sum Summarize Switch Sync Take Talk Teach Tell Throw Time Tokenize Train Translate Trim Try
+    Tune Turn Undo Upload Validate Verify Wait Walk Warn Weigh Wipe Work Wrap Write Yield
 """.split()
 )
 
