@@ -15,7 +15,7 @@ def attention_weights(
     q_bhtd: torch.Tensor,  # queries
     k_bhsd: torch.Tensor,  # keys
 ) -> torch.Tensor:  # (b, h, t, s); every row adds up to 1
-    "How much each position takes from itself and from every earlier one"
+    "Compute how much each position takes from itself and from every earlier one"
     score_bhts = q_bhtd @ k_bhsd.mT / q_bhtd.size(-1) ** 0.5
     future_ts = torch.ones(score_bhts.shape[-2:], device=q_bhtd.device).triu(1).bool()
     return score_bhts.masked_fill(future_ts, -torch.inf).softmax(-1)
@@ -39,7 +39,7 @@ class MultiHeadAttention(nn.Module):
         return tuple(by_head)
 
     def forward(self, x_btc: torch.Tensor) -> torch.Tensor:
-        "What every position collected from itself and from before"
+        "Collect for every position from itself and from before"
         q_bhtd, k_bhtd, v_bhtd = self.split(self.qkv(x_btc))
         mixed_bhtd = attention_weights(q_bhtd, k_bhtd) @ v_bhtd
         return self.proj(mixed_bhtd.transpose(1, 2).flatten(2))
@@ -54,7 +54,7 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(4 * d_model, d_model)
 
     def forward(self, x_btc: torch.Tensor) -> torch.Tensor:
-        "What every position made of what it knows"
+        "Compute what every position makes of what it knows"
         return self.down(F.gelu(self.up(x_btc), approximate="tanh"))  # as in GPT-2
 
 # %% ../../nbs/season1/01_first_transformer.ipynb #e92be07c
@@ -69,7 +69,7 @@ class TransformerBlock(nn.Module):
         self.ffn = FeedForward(d_model)
 
     def forward(self, x_btc: torch.Tensor) -> torch.Tensor:
-        "The stream with both results added"
+        "Add both results to the stream"
         x_btc = x_btc + self.attn(self.norm1(x_btc))
         return x_btc + self.ffn(self.norm2(x_btc))
 
@@ -108,9 +108,9 @@ class FirstGPT(nn.Module):
         init_weights(self, n_layers)
 
     def embed(self, ids_bt: torch.Tensor) -> torch.Tensor:
-        "What goes into the first block: characters and places"
+        "Add up what goes into the first block: characters and places"
         return self.tok(ids_bt) + self.pos.weight[: ids_bt.size(1)]
 
     def forward(self, ids_bt: torch.Tensor) -> torch.Tensor:
-        "Logits: row t scores what comes after token t"
+        "Compute logits: row t scores what comes after token t"
         return self.norm(self.blocks(self.embed(ids_bt))) @ self.tok.weight.T
