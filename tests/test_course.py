@@ -11,6 +11,8 @@ from cells import chapters, course_pages, deeper_pages, defined_here
 from test_laws import exports_to, imports, room
 from test_leaves import TRUNK
 
+from gpub.data.text import load_shakespeare
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 from drawings.course import CHAPTERS
 
@@ -337,3 +339,26 @@ def test_a_guess_that_is_answered_at_once_is_found(tmp_path):
     assert page(ask, code("print(4)", hidden=True)) == said, "open on the site"
     assert page(prose("<details>5</details> *Guess*"), code("print(4)")) == said
     assert page(ask, frame, prose("Now look."), code("print(4)")) == said
+
+
+NOTE_WITHOUT_TEXT = "training on the built-in plays"
+
+
+def read_other_texts(root):
+    "Pages that were executed without Shakespeare: their outputs are not those that the words mean"
+    return [path.name for path in course_pages(root) if NOTE_WITHOUT_TEXT in shown(path)]
+
+
+def test_no_page_was_executed_without_its_text(root):
+    assert read_other_texts(root) == []
+
+
+def test_a_page_executed_without_its_text_is_found(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("gpub.data.text.find_shakespeare", lambda: None)
+    load_shakespeare("file:///nowhere")
+    output = dict(output_type="stream", name="stdout", text=capsys.readouterr().out)
+    cell = dict(cell_type="code", id="a", metadata={}, source="", outputs=[output])
+    folder = tmp_path / "nbs" / "season1"
+    folder.mkdir(parents=True)
+    (folder / "01_a.ipynb").write_text(json.dumps(dict(cells=[cell])))
+    assert read_other_texts(tmp_path) == ["01_a.ipynb"]
