@@ -70,7 +70,7 @@ NEWCOMER = {  # what somebody types in a first week: what the answer must tell
     "export": "runs/plays",
     "compare": "runs/plays",
     "sft": "runs/plays",
-    "sft runs/plays": "A .jsonl or .json of conversations",
+    "sft runs/plays": "Conversations (messages, conversations, prompt and completion",
     "export runs/plays": "gpub export [OPTIONS] RUN FOLDER",
     "import gpt2": "gpub import [OPTIONS] FOLDER RUN",
     "plan": "shakespeare, ",

@@ -448,8 +448,8 @@ def test_a_volume_mounted_elsewhere_goes_on(base, tmp_path, kind):
 BAD_DATA = {
     "no answer": ([dict(messages=[dict(role="user", content="1")])], "1 no answer"),
     "out of order": (
-        [dict(messages=[dict(role="user", content="1")] * 2)],
-        "message 2 is by user, expected assistant",
+        [dict(messages=[dict(role=r, content="1") for r in ("user", "assistant", "assistant")])],
+        "message 3 is by assistant, expected user",
     ),
     "too long": (
         [dict(question="1" * 40, answer="2")],

@@ -134,7 +134,7 @@ def lab(tmp_path):
         server.wait()
 
 
-@pytest.mark.full
+@pytest.mark.full(instead="test_a_notebook_keeps_the_last_picture_only")
 def test_the_picture_grows_in_jupyterlab(lab, tmp_path):
     drawn = "document.querySelector('.gpub-training progress')"
     with Browser(tmp_path) as browser:
