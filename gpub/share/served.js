@@ -5,22 +5,6 @@ const FACTS = JSON.parse($("facts").textContent); // { model, chats, notice, tok
 let turns = []; // { role, content }: what is sent with the next question
 let writing = null; // ends the answer that is on its way
 
-function setStatus(text, isError = false) {
-  $("status").textContent = text;
-  $("status").className = isError ? "bad" : "mute";
-}
-
-function addBubble(role, text) {
-  const bubble = document.createElement("p");
-  bubble.className = role;
-  const who = Object.assign(document.createElement("b"), { textContent: role + " " });
-  const said = Object.assign(document.createElement("span"), { textContent: text });
-  bubble.append(who, said);
-  $("talk").append(bubble);
-  bubble.scrollIntoView({ block: "nearest" });
-  return said;
-}
-
 // The path and the body of a request.
 function requestFor(text) {
   const common = {
@@ -75,12 +59,6 @@ async function openStream(text, signal) {
     throw new Error((await response.json()).error.message);
   }
   return response;
-}
-
-// What the page did with the words of the newest bubble.
-function addNote(text) {
-  const note = Object.assign(document.createElement("i"), { textContent: ` (${text})` });
-  $("talk").lastElementChild.append(note);
 }
 
 // Ask, and let the answer grow; what came until it was stopped stays.

@@ -40,11 +40,6 @@ function fitted(turns) {
 
 const MARK_NAMES = { user: "user", assistant: "assistant", system: "system", end: "end" };
 
-function setStatus(text, isError = false) {
-  $("status").textContent = text;
-  $("status").className = isError ? "bad" : "mute";
-}
-
 // What is wrong with a question, in a sentence; nothing when all is well.
 function complaint(question) {
   if (question === "") {
@@ -60,23 +55,6 @@ function complaint(question) {
     return `Seed must be a whole number from ${$("seed").min} to ${$("seed").max}.`;
   }
   return "";
-}
-
-function addBubble(role, text) {
-  const bubble = document.createElement("p");
-  bubble.className = role;
-  const who = Object.assign(document.createElement("b"), { textContent: role + " " });
-  const said = Object.assign(document.createElement("span"), { textContent: text });
-  bubble.append(who, said);
-  $("talk").append(bubble);
-  bubble.scrollIntoView({ block: "nearest" });
-  return said;
-}
-
-// What the page did with the words of the newest bubble.
-function addNote(text) {
-  const note = Object.assign(document.createElement("i"), { textContent: ` (${text})` });
-  $("talk").lastElementChild.append(note);
 }
 
 // The tokens that the model read and wrote, marks by name.
