@@ -509,6 +509,121 @@ WRONG = {
                 cosine = before @ after / before.norm() / after.norm()
                 return math.degrees(math.acos(min(1, cosine.item())))""",
     },
+    "adamw_path": {
+        "without the fair shares": """
+            def adamw_path(gradients, rate):
+                x, m, s, path = 0.0, 0.0, 0.0, []
+                for g in gradients:
+                    m, s = 0.9 * m + 0.1 * g, 0.95 * s + 0.05 * g**2
+                    x -= rate * m / s**0.5
+                    path.append(x)
+                return path""",
+        "the shares are kept in the means": """
+            def adamw_path(gradients, rate):
+                x, m, s, path = 0.0, 0.0, 0.0, []
+                for n, g in enumerate(gradients, 1):
+                    m = (0.9 * m + 0.1 * g) / (1 - 0.9**n)
+                    s = (0.95 * s + 0.05 * g**2) / (1 - 0.95**n)
+                    x -= rate * m / s**0.5
+                    path.append(x)
+                return path""",
+        "with the gradient": """
+            def adamw_path(gradients, rate):
+                x, m, s, path = 0.0, 0.0, 0.0, []
+                for n, g in enumerate(gradients, 1):
+                    m, s = 0.9 * m + 0.1 * g, 0.95 * s + 0.05 * g**2
+                    x += rate * (m / (1 - 0.9**n)) / (s / (1 - 0.95**n)) ** 0.5
+                    path.append(x)
+                return path""",
+        "without the root": """
+            def adamw_path(gradients, rate):
+                x, m, s, path = 0.0, 0.0, 0.0, []
+                for n, g in enumerate(gradients, 1):
+                    m, s = 0.9 * m + 0.1 * g, 0.95 * s + 0.05 * g**2
+                    x -= rate * (m / (1 - 0.9**n)) / (s / (1 - 0.95**n))
+                    path.append(x)
+                return path""",
+        "the sign alone": """
+            def adamw_path(gradients, rate):
+                x, path = 0.0, []
+                for g in gradients:
+                    x -= rate * (1 if g > 0 else -1)
+                    path.append(x)
+                return path""",
+        "plain steps": """
+            def adamw_path(gradients, rate):
+                x, path = 0.0, []
+                for g in gradients:
+                    x -= rate * g
+                    path.append(x)
+                return path""",
+        "the last place alone": "def adamw_path(gradients, rate):\n    return [-rate]",
+    },
+    "may_step": {
+        "the loss alone": "def may_step(loss, gradients):\n    return bool(loss.isfinite())",
+        "infinity passes": """
+            def may_step(loss, gradients):
+                return not any(t.isnan().any() for t in [loss, *gradients])""",
+        "the first gradient": """
+            def may_step(loss, gradients):
+                return bool(loss.isfinite() and gradients[0].isfinite().all())""",
+        "the length": """
+            def may_step(loss, gradients):
+                length = sum((g**2).sum() for g in gradients).sqrt()
+                return bool(loss.isfinite() and length.isfinite())""",
+        "longer than a limit": """
+            def may_step(loss, gradients):
+                return not any(t.abs().max() > 1e6 for t in [loss, *gradients])""",
+        "any number is enough": """
+            def may_step(loss, gradients):
+                return all(bool(t.isfinite().any()) for t in [loss, *gradients])""",
+        "never": "def may_step(loss, gradients):\n    return False",
+    },
+    "snapshot": {
+        "no copy": """
+            def snapshot(model, opt, done):
+                return {"model": model.state_dict(), "opt": opt.state_dict(), "step": done}
+            def restore(kept, model, opt):
+                model.load_state_dict(kept["model"])
+                opt.load_state_dict(kept["opt"])
+                return kept["step"]""",
+        "the optimizer forgotten": """
+            def snapshot(model, opt, done):
+                return {"model": copy.deepcopy(model.state_dict()), "step": done}
+            def restore(kept, model, opt):
+                model.load_state_dict(kept["model"])
+                return kept["step"]""",
+        "the step forgotten": """
+            def snapshot(model, opt, done):
+                return copy.deepcopy({"model": model.state_dict(), "opt": opt.state_dict()})
+            def restore(kept, model, opt):
+                model.load_state_dict(kept["model"])
+                opt.load_state_dict(kept["opt"])
+                return 0""",
+        "kept, and not put back": """
+            def snapshot(model, opt, done):
+                run = {"model": model.state_dict(), "opt": opt.state_dict(), "step": done}
+                return copy.deepcopy(run)
+            def restore(kept, model, opt):
+                model.load_state_dict(kept["model"])
+                return kept["step"]""",
+        "the optimizer not copied": """
+            def snapshot(model, opt, done):
+                weights = copy.deepcopy(model.state_dict())
+                return {"model": weights, "opt": opt.state_dict(), "step": done}
+            def restore(kept, model, opt):
+                model.load_state_dict(kept["model"])
+                opt.load_state_dict(kept["opt"])
+                return kept["step"]""",
+        "good for one kill": """
+            def snapshot(model, opt, done):
+                run = {"model": model.state_dict(), "opt": opt.state_dict(), "step": done}
+                return copy.deepcopy(run)
+            def restore(kept, model, opt):
+                model.load_state_dict(kept["model"])
+                opt.load_state_dict(kept["opt"])
+                return kept["step"]""",
+    },
     "factor": {
         "constant": "def factor(n, steps):\n    return 0.5",
         "stands still": "def factor(n, steps):\n    return 0.0",

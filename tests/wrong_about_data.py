@@ -1,6 +1,30 @@
 """Wrong answers to the checks of the pages on data, chapter 2 of season 1 and its deeper pages:
 shortcuts and usual mistakes."""
 
+# the true way, with one thing changed
+LEARNED = """
+            def learned(words, n, tie=min, least=2):
+                split = {tuple(word): times for word, times in words.items()}
+                merges = []
+                while len(merges) < n:
+                    pairs = Counter()
+                    for word, times in split.items():
+                        for pair in zip(word, word[1:]):
+                            pairs[pair] += times
+                    most = max(pairs.values(), default=0)
+                    if most < least:
+                        break
+                    merges.append(tie([pair for pair in pairs if pairs[pair] == most]))
+                    new = {}
+                    for word, times in split.items():
+                        out, i = (), 0
+                        while i < len(word):
+                            step = 2 if word[i : i + 2] == merges[-1] else 1
+                            out, i = (*out, "".join(word[i : i + step])), i + step
+                        new[out] = times
+                    split = new
+                return merges"""
+
 WRONG = {
     "warm": {
         "the probabilities are divided": """
@@ -20,6 +44,126 @@ WRONG = {
                 p = (scores / temperature).exp()
                 return p / p.sum()""",
     },
+    "merge_pair": {
+        "the first pair alone": """
+            def merge_pair(tokens, pair):
+                for i in range(len(tokens) - 1):
+                    if tuple(tokens[i : i + 2]) == pair:
+                        return tokens[:i] + ["".join(pair)] + tokens[i + 2 :]
+                return tokens""",
+        "overlapping pairs": """
+            def merge_pair(tokens, pair):
+                out = []
+                for i, token in enumerate(tokens):
+                    if tuple(tokens[i : i + 2]) == pair:
+                        out.append("".join(pair))
+                    elif i == 0 or tuple(tokens[i - 1 : i + 1]) != pair:
+                        out.append(token)
+                return out""",
+        "either order": """
+            def merge_pair(tokens, pair):
+                out, i = [], 0
+                while i < len(tokens):
+                    step = 2 if sorted(tokens[i : i + 2]) == sorted(pair) else 1
+                    out.append("".join(tokens[i : i + step]))
+                    i += step
+                return out""",
+        "by their letters": """
+            def merge_pair(tokens, pair):
+                out, i = [], 0
+                while i < len(tokens):
+                    step = 2 if "".join(tokens[i : i + 2]) == "".join(pair) else 1
+                    out.append("".join(tokens[i : i + step]))
+                    i += step
+                return out""",
+        "in place": """
+            def merge_pair(tokens, pair):
+                i = 0
+                while i < len(tokens) - 1:
+                    if tuple(tokens[i : i + 2]) == pair:
+                        tokens[i : i + 2] = ["".join(pair)]
+                    i += 1
+                return tokens""",
+    },
+    "learn_merges": {
+        "each word once": """
+            def learn_merges(words, n):
+                return learned(dict.fromkeys(words, 1), n)
+            """
+        + LEARNED,
+        "ties by what came first": """
+            def learn_merges(words, n):
+                return learned(words, n, tie=lambda tied: tied[0])
+            """
+        + LEARNED,
+        "ties by what is last": """
+            def learn_merges(words, n):
+                return learned(words, n, tie=max)
+            """
+        + LEARNED,
+        "counted once": """
+            def learn_merges(words, n):
+                pairs = Counter()
+                for word, times in words.items():
+                    for pair in zip(word, word[1:]):
+                        pairs[pair] += times
+                often = [pair for pair in pairs if pairs[pair] > 1]
+                return sorted(often, key=lambda pair: (-pairs[pair], pair))[:n]""",
+        "does not stop": """
+            def learn_merges(words, n):
+                return learned(words, n, least=1)
+            """
+        + LEARNED,
+        "as many as there are": """
+            def learn_merges(words, n):
+                return learned(words, 99)
+            """
+        + LEARNED,
+        "across words": """
+            def learn_merges(words, n):
+                return learned({"".join(word * times for word, times in words.items()): 1}, n)
+            """
+        + LEARNED,
+    },
+    "encode_word": {
+        "letters": """
+            def encode_word(word, vocabulary, merges):
+                return [vocabulary[letter] for letter in word]""",
+        "the longest token first": """
+            def encode_word(word, vocabulary, merges):
+                ids = []
+                while word:
+                    n = max(n for n in range(1, len(word) + 1) if word[:n] in vocabulary)
+                    ids.append(vocabulary[word[:n]])
+                    word = word[n:]
+                return ids""",
+        "the last merge first": """
+            def encode_word(word, vocabulary, merges):
+                tokens = list(word)
+                for a, b in reversed(merges):
+                    tokens = "|".join(tokens).replace(f"{a}|{b}", a + b).split("|")
+                return [vocabulary[token] for token in tokens if token]""",
+        "the merges in the order of the word": """
+            def encode_word(word, vocabulary, merges):
+                tokens, again = list(word), True
+                while again:
+                    again = False
+                    for i in range(len(tokens) - 1):
+                        if tuple(tokens[i : i + 2]) in merges:
+                            tokens[i : i + 2] = ["".join(tokens[i : i + 2])]
+                            again = True
+                            break
+                return [vocabulary[token] for token in tokens]""",
+        "one pair a merge": """
+            def encode_word(word, vocabulary, merges):
+                tokens = list(word)
+                for pair in merges:
+                    for i in range(len(tokens) - 1):
+                        if tuple(tokens[i : i + 2]) == pair:
+                            tokens[i : i + 2] = ["".join(pair)]
+                            break
+                return [vocabulary[token] for token in tokens]""",
+    },
     "nats_per_letter": {
         "a mean of ratios": """
             def nats_per_letter(losses, pieces):
@@ -31,41 +175,6 @@ WRONG = {
         "always two letters": """
             def nats_per_letter(losses, pieces):
                 return sum(losses) / len(losses) / 2""",
-    },
-    "temperature_for": {
-        "the formula for two tokens": """
-            def temperature_for(scores, wanted):
-                best, second = scores.double().topk(2).values
-                p = torch.tensor(wanted).double()
-                return ((best - second) / (p / (1 - p)).log()).abs().item()""",
-        "a table of temperatures": """
-            def temperature_for(scores, wanted):
-                def off(t):
-                    return abs((scores / t).softmax(-1).max().item() - wanted)
-                return min((n / 100 for n in range(1, 500)), key=off)""",
-        "never above 100": """
-            def temperature_for(scores, wanted):
-                low, high = 1e-3, 100.0
-                for _ in range(60):
-                    middle = (low + high) / 2
-                    if (scores.double() / middle).softmax(-1).max() > wanted:
-                        low = middle
-                    else:
-                        high = middle
-                return high""",
-        "the wrong half": """
-            def temperature_for(scores, wanted):
-                low, high = 0.0, 5000.0
-                for _ in range(60):
-                    middle = (low + high) / 2
-                    if (scores.double() / middle).softmax(-1).max() < wanted:
-                        low = middle
-                    else:
-                        high = middle
-                return high""",
-        "the probabilities are scaled": """
-            def temperature_for(scores, wanted):
-                return scores.softmax(-1).max().item() / wanted""",
     },
     "without_copies": {
         "compared with all that came before": """

@@ -1,4 +1,4 @@
-"Chapter 4: a step of the loop, AdamW, clipping, accumulation, kill and resume, Muon"
+"Chapter 4: a step of the loop, AdamW, clipping, accumulation, a NaN, kill and resume, Muon"
 
 from .style import Drawing
 
@@ -97,27 +97,56 @@ def gradient_accumulation():
 def kill_and_resume():
     d = Drawing(
         "Kill and resume",
-        "Kill and resume. A run of forty steps is stopped after step 17. On the disk are the "
-        "weights, the optimizer's state and the number 17. The data of step 18 and its learning "
-        "rate are functions of the step, so steps 18 to 40 are the same as without the stop.",
+        "Kill and resume. A run of forty steps saves after step 10 and is killed after step 17; "
+        "steps 11 to 17 are lost. On the disk are the weights, the optimizer's state and the "
+        "number 10. The data and the learning rate of step 11 are functions of the step, so the "
+        "run goes on with step 11, and steps 11 to 40 are the same as without the kill.",
         width=400,
         height=316,
     )
     d.text(20, 32, "never stopped", "name", "start")
     d.box(20, 40, 360, 30, "", "steps 1 to 40", "module")
-    d.text(20, 104, "stopped", "name", "start")
-    d.box(20, 112, 153, 30, "", "steps 1 to 17", "module")
-    d.text(183, 131, "killed", "note", "start")
+    d.text(20, 104, "killed", "name", "start")
+    d.box(20, 112, 90, 30, "", "1 to 10", "module")
+    d.box(110, 112, 63, 30, "", "11 to 17", "quiet")
+    d.text(183, 131, "killed: 11 to 17 are lost", "note", "start")
     d.text(20, 184, "on the disk", "note", "start")
-    for x, w, name in ((20, 72, "weights"), (98, 108, "optimizer state"), (212, 38, "17")):
+    for x, w, name in ((20, 72, "weights"), (98, 108, "optimizer state"), (212, 38, "10")):
         d.box(x, 192, w, 36, "", name, "quiet")
-    d.arrow((130, 142), (130, 192))
+    d.arrow((106, 142), (106, 192))
     d.text(333, 184, "data and rate", "note")
     d.box(286, 192, 94, 36, "", "f(seed, step)", "outside")
     d.text(20, 292, "resumed", "name", "start")
-    d.box(173, 272, 207, 30, "", "steps 18 to 40", "good")
-    d.arrow((192, 228), (192, 272))
+    d.box(110, 272, 270, 30, "", "steps 11 to 40", "good")
+    d.arrow((152, 228), (152, 272))
     d.arrow((333, 228), (333, 272), kind="dashed")
+    return d
+
+
+def nan_spreads():
+    d = Drawing(
+        "One NaN spreads",
+        "One NaN spreads. One number of the token table is a NaN. The table is also the output "
+        "layer, so one of 65 logits is a NaN at every position; the softmax divides by a sum with "
+        "it; the loss and all gradients are NaN; one step later all 28 tensors are. The guard is "
+        "between the gradients and the step.",
+        width=400,
+        height=212,
+    )
+    table = d.box(14, 20, 108, 56, "token table", "one NaN", "warm")
+    logits = d.box(146, 20, 108, 56, "logits", "1 of 65", "warm")
+    softmax = d.box(278, 20, 108, 56, "softmax", "all 65: the sum", "warm")
+    loss = d.box(278, 134, 108, 56, "gradients", "all", "warm")
+    step = d.box(146, 134, 108, 56, "weights", "all 28 tensors", "warm")
+    disk = d.box(14, 134, 108, 56, "disk", "the next save", "warm")
+    d.arrow(table.right, logits.left)
+    d.arrow(logits.right, softmax.left)
+    d.arrow(softmax.bottom, loss.top)
+    d.arrow(loss.left, step.right)
+    d.arrow(step.left, disk.right)
+    d.text(320, 110, "loss", "note", "end")
+    d.arrow((266, 100), (266, 206), kind="dashed", head=False)
+    d.text(258, 112, "the guard", "name", "end")
     return d
 
 
@@ -182,6 +211,7 @@ PICTURES = (
     training_step,
     gradient_clipping,
     gradient_accumulation,
+    nan_spreads,
     kill_and_resume,
     muon,
     adamw,
