@@ -78,7 +78,8 @@ FOR_USERS = {
     # the claims, in the tables of every page that shows some
     "plans.published": "claim_table conflict_table judge_all tally",
     # a ladder of your own, from its data to a forecast and its grade
-    "plans.ladder": "grade_forecast known_source read_forecast train_ladder write_forecast",
+    "plans.ladder": "known_source train_ladder write_forecast",
+    "plans.league": "grade_entry league_table seal_entry",
     "plans.scaling": "optimal stop_when",
     # a budget of your own: text that is read again, and the size for a number of answers
     "plans.total_cost": "cheapest_size effective_tokens implied_serving lifetime_flops "

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['CTX', 'BATCH', 'VAL', 'LADDER_RUNGS', 'proxy_config', 'ladder_rates', 'known_source', 'deep_loss', 'train_rung',
-           'train_ladder', 'read_ladder', 'fit_points', 'stamp', 'write_forecast', 'read_forecast', 'grade_forecast']
+           'train_ladder', 'read_ladder', 'fit_points', 'stamp', 'seal_forecast', 'write_forecast', 'read_forecast',
+           'grade_forecast']
 
 # %% ../../nbs/lib/plans/ladder.ipynb #7db20554
 import hashlib
@@ -261,6 +262,21 @@ def _seal(
     return hashlib.sha256(json.dumps(unsealed, sort_keys=True).encode()).hexdigest()
 
 
+def seal_forecast(
+    path: str | Path,  # a new .json file
+    forecast: dict[str, Any],  # what it says
+) -> dict[str, Any]:  # what was written
+    """Write a forecast down with the time, the commit and a hash of it all; raises `GpubError`
+    where one stands already"""
+    if Path(path).exists():
+        raise GpubError(f"{path} is there already: a forecast is written once; choose another name")
+    written = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    forecast = forecast | dict(written=written, commit=git_commit())
+    forecast |= dict(sha256=_seal(forecast))
+    write_atomic(path, json.dumps(forecast, indent=1) + "\n")
+    return forecast
+
+
 def write_forecast(
     path: str | Path,  # a new .json file
     fit: LawFit,  # of the points it stands on
@@ -271,8 +287,6 @@ def write_forecast(
 ) -> dict[str, Any]:  # what was written
     """Write down what a run will reach, before it is trained; raises `GpubError` where a forecast
     stands already"""
-    if Path(path).exists():
-        raise GpubError(f"{path} is there already: a forecast is written once; choose another name")
     low, middle, high = fit.forecast(n, d, level)
     forecast = what | dict(
         params=n,
@@ -284,12 +298,8 @@ def write_forecast(
         law=asdict(fit.law),
         points=len(fit.points),
         stamp=stamp(fit.points),
-        written=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        commit=git_commit(),
     )
-    forecast |= dict(sha256=_seal(forecast))
-    write_atomic(path, json.dumps(forecast, indent=1) + "\n")
-    return forecast
+    return seal_forecast(path, forecast)
 
 
 def read_forecast(
