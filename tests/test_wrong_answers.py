@@ -169,6 +169,42 @@ def repaired(q, k):
     return score.masked_fill(future, -torch.inf).softmax(-1)
 """,
     ],
+    ("01_first_transformer", "block_of"): [
+        # replaces instead of adding
+        """
+def block_of(x_btc, norm1, attn, norm2, ffn):
+    return ffn(norm2(attn(norm1(x_btc))))
+""",
+        # both parts read the same stream
+        """
+def block_of(x_btc, norm1, attn, norm2, ffn):
+    return x_btc + attn(norm1(x_btc)) + ffn(norm2(x_btc))
+""",
+        # adds to what was normed
+        """
+def block_of(x_btc, norm1, attn, norm2, ffn):
+    x_btc = norm1(x_btc) + attn(norm1(x_btc))
+    return norm2(x_btc) + ffn(norm2(x_btc))
+""",
+        # the norm after the sum, as in the first transformers
+        """
+def block_of(x_btc, norm1, attn, norm2, ffn):
+    x_btc = norm1(x_btc + attn(x_btc))
+    return norm2(x_btc + ffn(x_btc))
+""",
+        # the MLP first
+        """
+def block_of(x_btc, norm1, attn, norm2, ffn):
+    x_btc = x_btc + ffn(norm2(x_btc))
+    return x_btc + attn(norm1(x_btc))
+""",
+        # without the norms
+        """
+def block_of(x_btc, norm1, attn, norm2, ffn):
+    x_btc = x_btc + attn(x_btc)
+    return x_btc + ffn(x_btc)
+""",
+    ],
     ("01_first_transformer", "train_step"): [
         # never forgets
         """
