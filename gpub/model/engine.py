@@ -9,6 +9,7 @@ __all__ = ['left_pad', 'seen_tokens', 'RunningRequest', 'DecodeEngine']
 # The engine knows ids and no text. A request joins, gets one token a step and leaves when it is
 # done; whatever writes (samples, chat, rollouts, the server) writes through it.
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import NoReturn
@@ -64,6 +65,8 @@ class RunningRequest:
         self.request = request
         self.new_ids: list[list[int]] = [[] for _ in request.prompts]  # the tokens of each text
         self.done = [False] * n_texts
+        # what the tool has to say in each text, token by token
+        self.replies: list[deque[int]] = [deque() for _ in request.prompts]
         self.steps = 0  # tokens written of the longest
         # not read yet: the prompts at first, then the newest token of each
         self.unread_bt, pads = left_pad(request.prompts, min(longest, size), device)
@@ -97,11 +100,18 @@ class RunningRequest:
         "Draw one more token of each text; None of one that has ended"
         request = self.request
         uniform_b1 = next(self.draws)
-        token_b1 = choose_tokens(self.logits_bv, request.sampling, uniform_b1, self.seen_bv)
+        logits_bv = self.logits_bv
+        if request.tool:
+            own_ids = torch.tensor(request.tool.own_ids, device=logits_bv.device)
+            logits_bv = logits_bv.index_fill(1, own_ids, -torch.inf)
+        token_b1 = choose_tokens(logits_bv, request.sampling, uniform_b1, self.seen_bv)
         self.steps += 1
         ids = token_b1.flatten().tolist()
         if NO_TOKEN in ids:
             self._refuse_scores()
+        if any(self.replies):
+            ids = [reply.popleft() if reply else i for reply, i in zip(self.replies, ids)]
+            token_b1 = token_b1.new_tensor(ids)[:, None]
         if self.seen_bv is not None:
             self.seen_bv.scatter_(1, token_b1, True)
         self.unread_bt = token_b1
@@ -113,6 +123,8 @@ class RunningRequest:
         if self.done[text]:
             return None
         self.new_ids[text].append(token)
+        if self.request.tool:
+            self.replies[text].extend(self.request.tool.reply_ids(self.new_ids[text]))
         finish = None
         if token in self.request.stop:
             finish = "stop"

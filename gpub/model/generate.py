@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from ..core import GpubError
 from .engine import DecodeEngine
 from .gpt import Decoder
-from .requests import GenerationRequest
+from .requests import GenerationRequest, Tool
 from .sampling import SamplingConfig
 
 # %% ../../nbs/lib/model/generate.ipynb #201668f2
@@ -21,11 +21,12 @@ def generate_batch(
     prompts: Sequence[Sequence[int]],  # ids, of any lengths
     sampling: SamplingConfig = SamplingConfig(),  # how many tokens, and how they are drawn
     stop: Collection[int] = (),  # ids that end a text; the one that does is its last token
+    tool: Tool | None = None,  # that answers the model while it writes
 ) -> list[list[int]]:  # the prompts and their continuations
     """Continue several texts; raises `GpubError` for an empty prompt, an id outside the vocabulary,
     or a `slide` longer than the context"""
     engine = DecodeEngine(model)
-    running = engine.add_request(GenerationRequest(prompts, sampling, frozenset(stop)))
+    running = engine.add_request(GenerationRequest(prompts, sampling, frozenset(stop), tool))
     while not all(running.done):
         engine.step()
     return [prompt + new for prompt, new in zip(running.request.prompts, running.new_ids)]
@@ -36,11 +37,12 @@ def stream_ids(
     prompt: Sequence[int],  # ids
     sampling: SamplingConfig = SamplingConfig(),  # how many tokens, and how they are drawn
     stop: Collection[int] = (),  # ids that end the text; the one that does is its last token
+    tool: Tool | None = None,  # that answers the model while it writes
 ) -> Iterator[int]:  # the new tokens, as they come
     """Continue one text token by token; raises `GpubError` at once for an empty prompt, an id
     outside the vocabulary, or a `slide` longer than the context"""
     engine = DecodeEngine(model)
-    running = engine.add_request(GenerationRequest([prompt], sampling, frozenset(stop)))
+    running = engine.add_request(GenerationRequest([prompt], sampling, frozenset(stop), tool))
 
     def new_tokens() -> Iterator[int]:
         while not all(running.done):
