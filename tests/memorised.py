@@ -1,4 +1,4 @@
-"""A model that knows a few conversations by heart, with thoughts and calls: the same at every door."""
+"""A model that knows a few conversations by heart, with thoughts and calls: all doors say them."""
 
 import json
 

@@ -1,16 +1,25 @@
 """Thoughts and calls: marks that no user can type, a calculator with one truth in Python and in the
 page, and an answer that is the same text at every door."""
 
+import json
+import os
 import random
+import re
+import select
 
+import forked
 import memorised
+import numpy as np
 import pytest
 from browser import Browser
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memorised import CONVERSATIONS, TOK, as_messages
+from test_api import Server
 
 from gpub.chat.calculator import CALLS_AT_MOST, calculate, calculator_of
+from gpub.chat.layouts import Preference
 from gpub.chat.talk import Talk, TalkConfig, answer_turns, reply
 from gpub.chat.template import (
     CHAR_MARKS,
@@ -25,14 +34,19 @@ from gpub.chat.template import (
     with_tags,
     without_scratch,
 )
+from gpub.cli.tune import chat_command
 from gpub.core import GpubError
 from gpub.data.bpe import BPETokenizer
 from gpub.data.char import CharTokenizer
 from gpub.model.generate import generate_batch
 from gpub.model.sampling import SamplingConfig
 from gpub.record.run import load
+from gpub.share.demo import write_page
 from gpub.share.weights import to_tokenizer
 from gpub.templates import read_packaged
+from gpub.tune.dpo import encode_preference
+from gpub.tune.measures import well_formed_share
+from gpub.tune.rollouts import sample_answers
 
 GREEDY = TalkConfig(temperature=0)
 
@@ -94,7 +108,7 @@ def test_a_user_cannot_forge_a_mark():
 
 
 def test_a_tokenizer_without_tags_is_as_it_was():
-    "The ids, the mask and the template of the course's own letters, with and without tags in the text"
+    "Ids, mask and template of letters without tags, whatever the text has"
     old = CharTokenizer([*"abc<>/think ", *CHAR_MARKS.values()])
     talk = [Message("user", "a"), Message("assistant", "<think>a</think> b")]
     chat = encode_chat(old, talk)
@@ -223,29 +237,30 @@ def test_many_conversations_at_once(model):
 
 def test_the_model_cannot_write_a_result(model):
     "However hot: every result follows a call, and is its result"
-    seen = 0
     prompts = [encode_chat(TOK, as_messages(t[:1]), True).ids for t in CONVERSATIONS] * 8
-    sampling = SamplingConfig(n=90, temperature=3.0, seed=1)
-    with_tool = generate_batch(model, prompts, sampling, tool=calculator_of(TOK))
-    for prompt, ids in zip(prompts, with_tool):
-        text = with_tags(TOK, TOK.decode(ids[len(prompt) :]))
-        before, *results = text.split("<result>")
-        calls = before.split("</call>")[:-1]
-        for n, result in enumerate(results):
-            assert before.endswith("</call>")
-            call = before.removesuffix("</call>")
-            there = "<call>" in text[: text.index("<result>")]
-            said, closed, after = result.partition("</result>")
-            wanted = "?"
-            if "<call>" in call and n < CALLS_AT_MOST:
-                wanted = calculate(call.rpartition("<call>")[2])
-            assert said == wanted if closed else wanted.startswith(said)
-            assert closed or n == len(results) - 1
-            seen += 1
-            before = before + "<result>" + result
-            assert there or "<call>" not in call
-        assert len(calls) <= 1 + len(results)
-    assert seen > 20
+    sampling = SamplingConfig(n=60, temperature=3.0, seed=1)
+    texts = generate_batch(model, prompts, sampling, tool=calculator_of(TOK))
+    written = [ids[len(prompt) :] for prompt, ids in zip(prompts, texts)]
+    assert sum(map(check_calls, written)) > 20
+    free = generate_batch(model, prompts, sampling)  # without the calculator it would
+    result = tag_ids(TOK)["<result>"]
+    assert any(result in ids[len(prompt) :] for prompt, ids in zip(prompts, free))
+
+
+def check_calls(written):
+    "Every call of an answer has its result behind it, and no result comes without; how many"
+    calculator = calculator_of(TOK)
+    results = 0
+    at = 0
+    while at < len(written):
+        assert written[at] not in calculator.own_ids
+        reply_ids = calculator.reply_ids(written[: at + 1])
+        at += 1
+        came = written[at : at + len(reply_ids)]
+        assert came == reply_ids[: len(came)]
+        results += bool(came)
+        at += len(came)
+    return results
 
 
 def test_a_fifth_call_is_not_computed(model):
@@ -263,3 +278,193 @@ def test_an_answer_without_its_scratch(model):
     assert without_scratch(reply(model, TOK, "What is 475*168?", GREEDY)) == "It is 79800."
     assert without_scratch("a<think>b") == "a" and without_scratch("a</call>b") == "ab"
     assert without_scratch("<think>a<call>1</call><result>2</result>b") == "b"
+
+
+def test_a_preference_learns_no_result():
+    question, answer = CONVERSATIONS[0][:2]
+    pair = encode_preference(TOK, Preference(as_messages([question]), answer, "no"))
+    chat = encode_chat(TOK, as_messages([question, answer]))
+    assert np.array_equal(pair.chosen.ids, chat.ids)
+    assert np.array_equal(pair.chosen.learned, chat.learned)
+
+
+def test_measures_answer_calls(model):
+    "The answers of which a run tells how many are well formed"
+    prompts = [encode_chat(TOK, as_messages(turns[:1]), True).ids for turns in CONVERSATIONS]
+    end = TOK.chars.index(CHAR_MARKS["end"])
+    cold = SamplingConfig(temperature=0)
+    answers = sample_answers(model, prompts, 70, end, 0, cold, calculator_of(TOK))
+    texts = [with_tags(TOK, TOK.decode(ids[:-1])) for ids in answers]
+    assert texts == [turns[1] for turns in CONVERSATIONS]
+    assert well_formed_share(answers, TOK) == 1
+
+
+# ---------------------------------------------------------------- the same text at every door
+
+
+@pytest.fixture(scope="module")
+def server(run):
+    pytest.importorskip("uvicorn", reason="needs gpub[serve]")
+    server = Server(run)
+    yield server
+    server.stop()
+
+
+def asked_for(server, messages, **how):
+    how = dict(model="run", temperature=0, max_tokens=50) | how
+    return server.client.chat.completions.create(messages=messages, **how)
+
+
+def streamed(server, messages, **how):
+    events = asked_for(server, messages, stream=True, **how)
+    return [event.choices[0].delta.content or "" for event in events]
+
+
+def plain(messages):
+    return [m.to_dict() for m in messages]
+
+
+def test_a_pipe_into_gpub_chat(run):
+    for turns in CONVERSATIONS:
+        questions = "".join(f"{question}\n" for question in turns[::2])
+        done = CliRunner().invoke(chat_command, [str(run), "--temperature", "0"], input=questions)
+        assert done.exit_code == 0, done.output
+        assert done.stdout == "".join(f"{answer}\n" for answer in turns[1::2])
+
+
+def test_gpub_serve(server):
+    "In one piece and in many, each tag whole; with and without thoughts and calls"
+    for turns in CONVERSATIONS:
+        talk = as_messages(turns)
+        for at in range(1, len(talk), 2):
+            asked = plain(talk[:at])
+            wanted = talk[at].content
+            whole = asked_for(server, asked)
+            assert whole.choices[0].message.content == wanted
+            assert whole.choices[0].finish_reason == "stop"
+            answer = encode_answer(TOK, wanted)
+            assert whole.usage.completion_tokens == len(answer.ids) + 1  # and the end
+            pieces = streamed(server, asked)
+            assert "".join(pieces) == wanted
+            assert {tag for tag in TAG_MARKS if tag in wanted} <= set(pieces)
+            said = without_scratch(wanted)
+            quiet = dict(extra_body=dict(scratch=False))
+            assert asked_for(server, asked, **quiet).choices[0].message.content == said
+            assert "".join(streamed(server, asked, **quiet)) == said
+
+
+def test_a_stop_and_a_limit_in_the_middle_of_a_call(server):
+    (question, wanted) = CONVERSATIONS[0][:2]
+    asked = plain(as_messages([question]))
+    stopped = asked_for(server, asked, stop="</call>").choices[0]
+    assert stopped.message.content == "<call>475*168" and stopped.finish_reason == "stop"
+    for n in (5, 10, 12):
+        cut = asked_for(server, asked, max_tokens=n).choices[0]
+        ids = encode_answer(TOK, wanted).ids[:n]
+        assert cut.message.content == with_tags(TOK, TOK.decode(ids))
+        assert cut.finish_reason == "length"
+
+
+def test_many_clients_at_once(server):
+    "Each has its own calls, whoever else is answered in the same batch"
+    asked = plain(as_messages(["What is 475*168?"]))
+    hot = [dict(temperature=1.2, seed=seed) for seed in range(4)]
+    alone = [asked_for(server, asked, **one).choices[0].message.content for one in hot]
+    several = asked_for(server, asked, temperature=1.2, seed=0, n=4).choices
+    assert [choice.message.content for choice in several] == alone
+
+
+def test_the_served_page_shows_calls(server, tmp_path):
+    "On a phone: thoughts and calls are lines of their own, and what is remembered has the tags"
+    with Browser(tmp_path, width=390) as browser:
+        browser.open(f"http://127.0.0.1:{server.port}/")
+        browser.wait("typeof ask === 'function'")
+        browser.run("$('temperature').value = 0")
+        hold_conversations(browser, "writing === null", "$('forget').click()")
+
+
+def test_the_page_with_the_model_inside(run, tmp_path):
+    with Browser(tmp_path, width=390) as browser:
+        browser.open(write_page(run, tmp_path / "page.html").as_uri())
+        browser.wait("typeof ask === 'function' && $('about').textContent")
+        browser.run("$('temperature').value = 0")
+        hold_conversations(browser, "!answering", "$('forget').click()")
+        for turns in CONVERSATIONS:
+            ids = encode_chat(TOK, as_messages(turns)).ids.tolist()
+            shown = json.dumps(plain(as_messages(turns)))
+            assert browser.run(f"encodeTurns({shown}, false)") == ids
+        browser.run(f"$('question').value = {TAG_MARKS['<call>']!r}; $('go').click()")
+        assert "cannot read" in browser.run("$('status').textContent")
+        # as hot as can be: what the page has read is what Python makes of it, calls with results
+        browser.run("$('temperature').value = 2")
+        for seed in range(6):
+            browser.run(f"$('seed').value = {seed}; $('question').value = 'hello'; $('go').click()")
+            browser.wait("!answering")
+            ids = browser.run("read")
+            check_calls(ids[ids.index(TOK.chars.index(CHAR_MARKS["assistant"])) + 1 :])
+            browser.run("$('forget').click()")
+
+
+def hold_conversations(browser, is_ready, forget):
+    for turns in CONVERSATIONS:
+        for question in turns[::2]:
+            browser.run(f"$('question').value = {question!r}; $('go').click()")
+            browser.wait(is_ready)
+        assert browser.run("turns") == plain(as_messages(turns))
+        shown = browser.run(
+            "[...document.querySelectorAll('#talk p.assistant > span')]"
+            ".map(e => [...e.childNodes].map(n => [n.className ?? '', n.textContent]))"
+        )
+        assert shown == [parts_of(answer) for answer in turns[1::2]]
+        assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+        browser.run(forget)
+
+
+def parts_of(answer):
+    "What a page shows of an answer: (class, text)"
+    parts = []
+    found = re.findall(
+        r"<think>(.*?)</think>|<call>(.*?)</call><result>(.*?)</result>|([^<]+)", answer
+    )
+    for think, call, result, said in found:
+        if think:
+            parts.append(["think", think])
+        elif call:
+            parts.append(["call", f"{call} = {result}"])
+        else:
+            parts.append(["", said])
+    return parts
+
+
+def test_gpub_chat_in_a_terminal(run):
+    "A call is a dim line of its own; the answer stands below it"
+    pty = pytest.importorskip("pty", reason="a terminal as POSIX has it")
+    ours, theirs = pty.openpty()
+    words = ["-m", "gpub", "chat", run, "--temperature", 0, "--device", "cpu"]
+    process = forked.Python(words, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    heard = ""
+
+    def until(sign):
+        nonlocal heard
+        heard = ""
+        while sign not in heard:
+            ready, _, _ = select.select([ours], [], [], 120)
+            assert ready, f"nothing more after {heard!r}, {sign!r} was expected"
+            heard += os.read(ours, 1000).decode()
+
+    until("> ")
+    os.write(ours, b"What is 475*168?\n")
+    until("It is 79800.")
+    dim, lit = "\x1b[2m", "\x1b[0m"
+    assert f"{dim}475*168 = 79800{lit}\r\nIt is 79800." in heard
+    until("> ")
+    os.write(ours, b"/reset\n")
+    until("> ")
+    os.write(ours, b"add 27 and 15\n")
+    until("It is 42.")
+    assert f"{dim}7+5 2, 1. 2+1+1 4{lit}\r\nIt is 42." in heard
+    until("> ")
+    os.write(ours, b"/quit\n")
+    assert process.wait(timeout=60) == 0
+    os.close(ours)

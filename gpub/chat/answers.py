@@ -8,6 +8,7 @@ __all__ = ['last_number', 'same_answer']
 # %% ../../nbs/lib/chat/answers.ipynb #153d9baa
 import re
 
+from .template import without_scratch
 from ..core import GpubError
 
 # %% ../../nbs/lib/chat/answers.ipynb #99981d9c
@@ -31,6 +32,7 @@ def same_answer(
     wanted = wanted.rpartition("####")[2].strip()
     if not wanted:
         raise GpubError("the wanted answer is empty: an exam needs one for each question")
+    said = without_scratch(said)
     if _NUMBER.fullmatch(wanted.strip("$ .")):
         return last_number(said) == last_number(wanted)
     return said.lower().split() == wanted.lower().split()

@@ -82,17 +82,17 @@ class Talk:
     ) -> Iterator[str]:  # pieces of the answer
         """Yield the answer as it comes; raises `GpubError` before the first piece for a turn that
         cannot be read"""
-        asked = [*self.messages, Message("user", text)]
-        request = self.request(asked)
-        return self._answer(asked, request)
+        history = [*self.messages, Message("user", text)]
+        request = self.request(history)
+        return self._answer(history, request)
 
     def request(
         self,
-        asked: Sequence[Message],  # ends with the user
+        history: Sequence[Message],  # ends with the user
     ) -> GenerationRequest:
-        "Return what the engine is asked for an answer"
-        ids = self.fitted(asked)
-        seed = int(np.random.default_rng([self.cfg.seed, len(asked)]).integers(1 << 62))
+        "Return what the engine is history for an answer"
+        ids = self.fitted(history)
+        seed = int(np.random.default_rng([self.cfg.seed, len(history)]).integers(1 << 62))
         sampling = SamplingConfig(
             n=min(self.cfg.longest, self.model.cfg.context_length - len(ids)),
             temperature=self.cfg.temperature,
@@ -111,14 +111,14 @@ class Talk:
 
     def remember(
         self,
-        asked: Sequence[Message],  # ends with the user
+        history: Sequence[Message],  # ends with the user
         answer: str,  # as far as it was heard; a turn without a word cannot be written down
     ) -> None:
         "Take question and answer into the conversation"
         if answer:
-            self.messages = [*asked, Message("assistant", answer)]
+            self.messages = [*history, Message("assistant", answer)]
 
-    def _answer(self, asked: list[Message], request: GenerationRequest) -> Iterator[str]:
+    def _answer(self, history: list[Message], request: GenerationRequest) -> Iterator[str]:
         "Stream an answer, then remember question and answer, also one that was cut short"
         new_ids = stream_ids(
             self.model, request.prompts[0], request.sampling, request.stop, request.tool
@@ -129,7 +129,7 @@ class Talk:
                 pieces.append(piece)
                 yield piece
         finally:
-            self.remember(asked, "".join(pieces))
+            self.remember(history, "".join(pieces))
 
 
 def reply(
@@ -153,18 +153,18 @@ def answer_turns(
     Raises `GpubError` for a turn that cannot be read"""
     talks = [Talk(model, tok, cfg) for _ in conversations]
     answers: list[list[str]] = [[] for _ in conversations]
-    engine = DecodeEngine(model, max_batch=together)
+    engine = DecodeEngine(model, max_batch=max(1, min(together, len(talks))))
     for turn in range(max(map(len, conversations), default=0)):
-        asking = [i for i, said in enumerate(conversations) if turn < len(said)]
-        for start in range(0, len(asking), together):
+        open_talks = [i for i, turns in enumerate(conversations) if turn < len(turns)]
+        for start in range(0, len(open_talks), together):
             running = {}
-            for i in asking[start : start + together]:
-                asked = [*talks[i].messages, Message("user", conversations[i][turn])]
-                running[i] = (asked, engine.add_request(talks[i].request(asked)))
+            for i in open_talks[start : start + together]:
+                history = [*talks[i].messages, Message("user", conversations[i][turn])]
+                running[i] = (history, engine.add_request(talks[i].request(history)))
             while engine.requests:
                 engine.step()
-            for i, (asked, written) in running.items():
+            for i, (history, written) in running.items():
                 answer = "".join(talks[i].text_of(written.new_ids[0]))
-                talks[i].remember(asked, answer)
+                talks[i].remember(history, answer)
                 answers[i].append(answer)
     return answers

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['Fault', 'Role', 'CHAR_MARKS', 'TAG_MARKS', 'MalformedRecord', 'Message', 'parse_messages', 'read_messages',
-           'check_order', 'ChatMarks', 'chat_marks', 'tag_ids', 'with_tags', 'without_scratch', 'EncodedChat',
-           'encode_text', 'encode_answer', 'encode_chat', 'decode_chat', 'jinja_template', 'template_for', 'chat_facts',
-           'check_talks']
+           'check_order', 'ChatMarks', 'chat_marks', 'tag_ids', 'with_tags', 'ScratchFilter', 'without_scratch',
+           'EncodedChat', 'encode_text', 'encode_answer', 'encode_chat', 'decode_chat', 'jinja_template',
+           'template_for', 'chat_facts', 'check_talks']
 
 # %% ../../nbs/lib/chat/template.ipynb #7fdb5ddc
 # A role is a token that no text is encoded to, so nobody can type it. A conversation becomes ids
@@ -227,18 +227,29 @@ def with_tags(
     return text.translate(_TAG_OF_MARK) if tag_ids(tok) else text
 
 
+class ScratchFilter:
+    "Lets through what an answer says, piece by piece, and neither thoughts nor calls nor results"
+
+    def __init__(self):
+        self.is_said = True
+
+    def spoken(
+        self,
+        piece: str,  # a tag, or text without one
+    ) -> str:
+        "Return what a piece says"
+        if piece in TAG_MARKS:
+            self.is_said = piece.startswith("</")
+            return ""
+        return piece if self.is_said else ""
+
+
 def without_scratch(
     text: str,  # an answer with its tags
 ) -> str:
     "Return what an answer says, without thoughts, calls and results"
-    said = []
-    is_said = True
-    for piece in _TAG.split(text):
-        if piece in TAG_MARKS:
-            is_said = piece.startswith("</")
-        elif is_said:
-            said.append(piece)
-    return "".join(said)
+    scratch = ScratchFilter()
+    return "".join(scratch.spoken(piece) for piece in _TAG.split(text))
 
 # %% ../../nbs/lib/chat/template.ipynb #f6a3a138
 class EncodedChat(NamedTuple):

@@ -350,7 +350,8 @@ def chat_command(run: str, system: str, step: int | None, device: str, **how: ob
 
     RUN is a run of gpub sft, dpo or grpo, or its export to Hugging Face. A line is a question;
     /reset forgets what was said, /quit ends, /help says so, Ctrl-C cuts an answer short. A run that
-    learned to add is asked 12 + 34 as people write it. Reads a pipe as well: one answer for each
+    learned to add is asked 12 + 34 as people write it; of one that thinks or calls the calculator,
+    thoughts and calls are dim. Reads a pipe as well: one answer for each
     line, sent as it stands. For programs: gpub serve."""
     from gpub.chat.sums import sums_notice
     from gpub.chat.talk import Talk, TalkConfig
@@ -387,6 +388,26 @@ def _answer_sum(talk: object, line: str):
         click.echo(f"that is {number}")
 
 
+_DIM = "\x1b[2m"
+_LIT = "\x1b[0m"  # left out by click where no terminal is
+_ON_A_TERMINAL = {  # a tag -> what stands for it: 475*168 = 79800 on a line of its own, dim
+    "<think>": _DIM,
+    "</think>": _LIT + "\n",
+    "<call>": _DIM,
+    "</call>": "",
+    "<result>": " = ",
+    "</result>": _LIT + "\n",
+}
+
+
+def _echo_piece(piece: str):
+    "Print a piece of an answer: thoughts and calls are dim on a terminal, tags in a pipe"
+    if piece in _ON_A_TERMINAL and sys.stdout.isatty():
+        click.echo(_ON_A_TERMINAL[piece], nl=False)
+    else:
+        echo_text(piece, nl=False)
+
+
 def _answer(talk: object, line: str) -> str:
     "One answer as it comes; what cannot be read is said, and the conversation goes on"
     try:
@@ -398,10 +419,10 @@ def _answer(talk: object, line: str) -> str:
     try:
         for piece in pieces:
             heard.append(piece)
-            echo_text(piece, nl=False)
+            _echo_piece(piece)
     except KeyboardInterrupt:
         if not sys.stdin.isatty():
             raise
         pieces.close()
-    click.echo()
+    click.echo(_LIT)
     return "".join(heard)

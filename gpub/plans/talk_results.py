@@ -9,7 +9,7 @@ __all__ = ['MEASURED', 'trained_phases', 'phase_bill', 'measured_table', 'answer
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..chat.talk import TalkConfig, reply
+from ..chat.talk import TalkConfig, answer_turns
 from .bill import money
 from .phases import Phase, Plan
 from ..record.ledger import KINDS, account, read_ledger
@@ -81,6 +81,7 @@ def answers_table(
     for name, folder in folders.items():
         start = open_start(folder)  # marks that a base lacks are added, untrained
         start.model.eval()
-        answers = [reply(start.model, start.tok, question, cfg) for question in questions]
-        rows.append([name, *(f"`{answer!r}`" for answer in answers)])
+        asked_once = [[question] for question in questions]
+        answers = answer_turns(start.model, start.tok, asked_once, cfg)
+        rows.append([name, *(f"`{answer!r}`" for [answer] in answers)])
     return Table(["", *questions], rows)

@@ -20,8 +20,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from ..chat.calculator import CALLS_AT_MOST
 from ..chat.sums import sums_notice
-from ..chat.template import chat_marks, check_talks
+from ..chat.template import chat_marks, check_talks, tag_ids
 from ..core import GpubError, read_config, write_atomic
 from ..data.char import CharTokenizer
 from ..data.tokenizer import Tokenizer
@@ -138,7 +139,7 @@ def page_shape(
     return cfg, tok, config
 
 
-_ANSWER = 64  # characters of an answer at most
+_ANSWER = 64  # characters of an answer at most, of a model that says no more than it answers
 _TYPED = "12 + 34"  # what stands in the line of a model that learned to add
 
 
@@ -151,7 +152,15 @@ def _chat_of_page(
         return {}
     check_talks(config, tok)
     notice = sums_notice(config, "press Forget")
-    return dict(chat=dict(marks=asdict(chat_marks(tok)), longest=_ANSWER, sums=notice))
+    tags = tag_ids(tok)
+    facts = dict(
+        marks=asdict(chat_marks(tok)),
+        tags=tags,  # {}: it neither thinks nor calls
+        calls=CALLS_AT_MOST,
+        longest=config["model"]["context_length"] // 2 if tags else _ANSWER,
+        sums=notice,
+    )
+    return dict(chat=facts)
 
 
 _LESSONS = dict(  # methods of season 3, in words

@@ -61,6 +61,15 @@ async function openStream(text, signal) {
   return response;
 }
 
+// Shows what has come so far: a text that goes on stands behind what was typed.
+function showText(into, typed, written) {
+  if (FACTS.chats) {
+    showAnswer(into, written);
+  } else {
+    into.textContent = typed + written;
+  }
+}
+
 // Ask, and let the answer grow; what came until it was stopped stays.
 async function ask(typed) {
   const sum = FACTS.notice ? askSum(typed) : null;
@@ -83,7 +92,7 @@ async function ask(typed) {
       for (const choice of choices) {
         const piece = FACTS.chats ? choice.delta.content : choice.text;
         answer += piece ?? "";
-        said.textContent += piece ?? "";
+        showText(said, typed, answer);
         finish = choice.finish_reason ?? finish;
       }
       said.scrollIntoView({ block: "nearest" });

@@ -29,8 +29,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 from torch import nn
 
+from ..chat.calculator import calculator_of
 from ..chat.sums import sums_notice
-from ..chat.template import Message, chat_marks, check_order, check_talks, encode_chat
+from gpub.chat.template import (
+    Message,
+    ScratchFilter,
+    chat_marks,
+    check_order,
+    check_talks,
+    encode_chat,
+    with_tags,
+)
 from ..core import Config, Count, GpubError, first_line
 from ..data.tokenizer import Tokenizer
 from ..device import use_threads
@@ -206,6 +215,7 @@ class ChatBody(TextBody):
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
     logprobs: Literal[False] = False  # not served
+    scratch: bool = True  # the answer with its thoughts, calls and results, in tags
     # "auto": the oldest turns go when the history is longer than the context; None: as the server
     truncation: Literal["auto", "disabled"] | None = None
     max_tokens: int | None = Field(
@@ -257,9 +267,10 @@ def generation_requests(
         repetition_penalty=body.repetition_penalty,
         seed=seed,
     )
+    calculator = calculator_of(served.tok)
     repeated = [prompt for prompt in prompts for _ in range(body.n)]
     return [
-        GenerationRequest([prompt], replace(sampling, seed=seed + number), served.ends)
+        GenerationRequest([prompt], replace(sampling, seed=seed + number), served.ends, calculator)
         for number, prompt in enumerate(repeated)
     ]
 
@@ -295,9 +306,11 @@ class TextUntilStop:
         self,
         tok: Tokenizer,
         stops: Sequence[str] = (),  # texts that end it, and are not shown
+        scratch: bool = True,  # with thoughts, calls and results
     ):
         self.tok = tok
         self.stops = stops
+        self.scratch = None if scratch else ScratchFilter()
         # characters at the end that may be the beginning of a stop
         self.held = max(map(len, stops), default=1) - 1
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -314,7 +327,9 @@ class TextUntilStop:
         self.written += 1
         self.finish = token.finish
         if token.finish != "stop":
-            self.text += self.decoder.decode(self.tok.decode_bytes([token.id]))
+            piece = self.decoder.decode(self.tok.decode_bytes([token.id]))
+            piece = with_tags(self.tok, piece)
+            self.text += self.scratch.spoken(piece) if self.scratch else piece
         if token.finish:
             self.text += self.decoder.decode(b"", True)
         ends = [self.text.find(stop, self.shown) for stop in self.stops]
@@ -432,6 +447,7 @@ class Reply:
     ):
         stops = [body.stop] if isinstance(body.stop, str) else body.stop
         is_chat = isinstance(body, ChatBody)
+        scratch = not is_chat or body.scratch
         kind = "chat.completion" if is_chat else "text_completion"
         if is_chat and body.stream:
             kind = "chat.completion.chunk"
@@ -440,7 +456,7 @@ class Reply:
         self.body = body
         self.is_chat = is_chat
         self.prompt_tokens = sum(len(request.prompts[0]) for request in requests[:: body.n])
-        self.cuts = [TextUntilStop(tok, stops) for _ in requests]
+        self.cuts = [TextUntilStop(tok, stops, scratch) for _ in requests]
         self.texts = worker.submit(requests)
 
     async def pieces(self) -> AsyncIterator[tuple[int, str]]:

@@ -1,16 +1,46 @@
 // ---------------------------------------------------------------- the conversation
 
-const { marks, longest } = MODEL.chat; // ids of the marks, and tokens of an answer at most
+// ids of the marks, and of the tags of thoughts and calls; calls that are computed, and tokens, of an
+// answer at most
+const { marks, tags, calls, longest } = MODEL.chat;
 const roleOf = new Map(Object.entries(marks).map(([role, id]) => [id, role]));
+const tagOf = new Map(Object.entries(tags).map(([tag, id]) => [id, tag]));
 let turns = []; // { role, content }: what is remembered, user and assistant in turns
 let read = []; // the ids that the newest answer was given to, with the answer
 let answering = null; // { stop } while an answer is written
+
+// What a token stands for in an answer.
+function textOf(id) {
+  return tagOf.get(id) ?? chars[id];
+}
+
+// The ids of what somebody says. Tags are marks in what the assistant says, and letters elsewhere.
+function encodeText(role, content) {
+  const isTagged = role === "assistant" && tagOf.size > 0;
+  const pieces = isTagged ? content.split(/(<\/?(?:think|call|result)>)/) : [content];
+  return pieces.flatMap((piece) =>
+    isTagged && piece in tags ? [tags[piece]] : Array.from(piece, (char) => idOf.get(char)),
+  );
+}
+
+// The result of the call with which an answer ends, with its tags; nothing where it ends with none.
+function replyIds(ids) {
+  if (tagOf.get(ids.at(-1)) !== "</call>") {
+    return [];
+  }
+  const begin = ids.lastIndexOf(tags["<call>"]);
+  const isComputed = begin >= 0 && ids.filter((id) => id === ids.at(-1)).length <= calls;
+  const call = ids.slice(begin + 1, -1).map(textOf).join("");
+  const result = isComputed ? calculate(call) : "?";
+  const written = Array.from(result, (char) => idOf.get(char));
+  return [tags["<result>"], ...written, tags["</result>"]];
+}
 
 // The ids of a conversation: a mark before each turn, and the end after each of the assistant's.
 function encodeTurns(turns, isModelNext) {
   const ids = [];
   for (const { role, content } of turns) {
-    ids.push(marks[role], ...Array.from(content, (char) => idOf.get(char)));
+    ids.push(marks[role], ...encodeText(role, content));
     if (role === "assistant") {
       ids.push(marks.end);
     }
@@ -38,17 +68,20 @@ function fitted(turns) {
 
 // ---------------------------------------------------------------- the page
 
-const MARK_NAMES = { user: "user", assistant: "assistant", system: "system", end: "end" };
+// The name of a mark; undefined for a character.
+function markName(id) {
+  return roleOf.get(id) ?? tagOf.get(id)?.slice(1, -1);
+}
 
 // What is wrong with a question, in a sentence; nothing when all is well.
 function complaint(question) {
   if (question === "") {
     return "The question is empty: type at least one character.";
   }
-  const strange = Array.from(question).filter((c) => !idOf.has(c) || roleOf.has(idOf.get(c)));
+  const strange = Array.from(question).filter((c) => !idOf.has(c) || markName(idOf.get(c)));
   if (strange.length > 0) {
     const unknown = [...new Set(strange)].map((char) => `‘${char}’`).join(", ");
-    const known = chars.filter((_, id) => !roleOf.has(id)).join("").replace("\n", "⏎");
+    const known = chars.filter((_, id) => !markName(id)).join("").replace("\n", "⏎");
     return `The model cannot read ${unknown}. It knows: ${known}`;
   }
   if (!$("seed").checkValidity() || $("seed").value === "") {
@@ -60,11 +93,11 @@ function complaint(question) {
 // The tokens that the model read and wrote, marks by name.
 function drawTokens() {
   const pieces = read.map((id) => {
-    const isMark = roleOf.has(id);
-    const text = isMark ? MARK_NAMES[roleOf.get(id)] : chars[id].replace("\n", "⏎");
+    const name = markName(id);
+    const text = name ?? chars[id].replace("\n", "⏎");
     return Object.assign(document.createElement("span"), {
       textContent: text,
-      className: isMark ? "mark" : "",
+      className: name ? "mark" : "",
     });
   });
   $("tokens").replaceChildren(...pieces);
@@ -82,16 +115,23 @@ async function answer(ids, into, me) {
   const random = mulberry(Number($("seed").value) + turns.length);
   const most = Math.min(longest, context_length - ids.length);
   read = [...ids];
+  const written = [];
+  const reply = []; // of the calculator: comes before the model goes on
   let text = "";
   let logits = forward(ids, 0, false);
   for (let n = 0; n < most && !me.stop; n++) {
-    const id = choose(logits, temperature, vocab_size, random);
+    for (const tag of ["<result>", "</result>"].filter((tag) => tag in tags)) {
+      logits[tags[tag]] = -Infinity; // the calculator alone writes results
+    }
+    const id = reply.shift() ?? choose(logits, temperature, vocab_size, random);
     read.push(id);
     if (roleOf.has(id)) {
-      return { text, why: `ended by itself, with the token ‘${MARK_NAMES[roleOf.get(id)]}’` };
+      return { text, why: `ended by itself, with the token ‘${roleOf.get(id)}’` };
     }
-    text += chars[id];
-    into.textContent = text;
+    written.push(id);
+    reply.push(...replyIds(written));
+    text += textOf(id);
+    showAnswer(into, text);
     await letPageBreathe();
     if (n < most - 1) {
       logits = forward([id], read.length - 1, false);

@@ -17,7 +17,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from ..chat.conversations import Preference
-from ..chat.template import EncodedChat, chat_marks, encode_chat, encode_text
+from ..chat.template import EncodedChat, chat_marks, encode_answer, encode_chat
 from ..core import Config, GpubError, NotNegative
 from ..data.reading_order import numbers_of_step
 from ..data.tokenizer import Tokenizer
@@ -51,8 +51,10 @@ def encode_preference(
     prompt = encode_chat(tok, preference.prompt, add_generation_prompt=True).ids
 
     def answered(text: str) -> EncodedChat:
-        answer = np.append(encode_text(tok, text), end).astype(prompt.dtype)
-        return as_chats([prompt], [answer])[0]
+        answer = encode_answer(tok, text)
+        ids = np.concatenate([prompt, answer.ids, [end]]).astype(prompt.dtype)
+        is_read = np.full(len(prompt), False)
+        return EncodedChat(ids, np.concatenate([is_read, answer.learned, [True]]))
 
     return PreferencePair(answered(preference.chosen), answered(preference.rejected))
 

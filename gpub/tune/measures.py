@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from ..chat.sums import digits_of, draw_pairs, encode_sums
+from ..chat.calculator import calculator_of
 from ..chat.template import EncodedChat, chat_marks
 from ..core import GpubError
 from ..data.tokenizer import Tokenizer
@@ -111,7 +112,8 @@ def well_formed_scores(
         return {}
     longest = min(_ANSWER_TOKENS, context - max(map(len, prompts)))
     with eval_mode(model), matmul_format(model, learner.dtype):
-        answers = sample_answers(model, prompts, longest, chat_marks(tok).end)
+        end = chat_marks(tok).end
+        answers = sample_answers(model, prompts, longest, end, tool=calculator_of(tok))
     return dict(well_formed=well_formed_share(answers, tok))
 
 

@@ -19,6 +19,7 @@ from ..chat.template import EncodedChat
 from ..core import GpubError
 from ..model.generate import generate_batch
 from ..model.gpt import Decoder
+from ..model.requests import Tool
 from ..model.sampling import SamplingConfig
 from .answers import token_logprobs
 
@@ -57,6 +58,7 @@ def sample_answers(
     end: int,  # id after which an answer is over
     seed: int = 0,  # the same seed, questions and weights give the same answers
     sampling: SamplingConfig = SamplingConfig(),  # how a token is chosen
+    tool: Tool | None = None,  # that answers the model while it writes
 ) -> list[np.ndarray]:  # ids of the answers; one that did not end has `longest` tokens
     "Draw an answer to each question; raises `GpubError` for questions that leave no room"
     size = max(len(ids) for ids in prompts)
@@ -68,7 +70,7 @@ def sample_answers(
         )
     first_seed = int(np.random.default_rng(seed).integers(1 << 62))
     texts = generate_batch(
-        model, prompts, replace(sampling, n=longest, seed=first_seed), stop=[end]
+        model, prompts, replace(sampling, n=longest, seed=first_seed), [end], tool
     )
     return [np.array(ids[len(prompt) :]) for ids, prompt in zip(texts, prompts)]
 
