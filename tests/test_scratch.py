@@ -103,7 +103,7 @@ def test_a_user_cannot_forge_a_mark():
             encode_chat(TOK, [Message("user", text)])
     for mark in TAG_MARKS.values():
         for role in ("user", "assistant"):
-            with pytest.raises(GpubError, match="is a mark"):
+            with pytest.raises(GpubError, match="marks a turn or a tag"):
                 encode_chat(TOK, [Message("user", "a"), Message(role, f"a{mark}")][-1:])
 
 

@@ -270,7 +270,8 @@ def encode_text(
         forged = sorted(set(text) & marks)
         if forged:
             raise GpubError(
-                f"the text {text[:40]!r} holds {forged[0]!r}, which is a mark: leave it out"
+                f"the text {text[:40]!r} holds {forged[0]!r}, which marks a turn or a tag: leave "
+                "it out"
             )
     return tok.encode(text)
 
