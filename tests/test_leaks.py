@@ -13,6 +13,7 @@ from gpub.chat.conversations import (
     read_conversations,
     write_chats,
 )
+from gpub.chat.skills import draw_conversations, find_skills
 from gpub.chat.sums import sums_tokenizer
 from gpub.chat.template import decode_chat
 from gpub.core import RUN_FORMAT
@@ -23,7 +24,14 @@ from gpub.plans.phase_inputs import old_text
 from gpub.plans.phases import OLD_TEXT, read_plan
 from gpub.tune import sets
 from gpub.tune.grpo import GrpoConfig
-from gpub.tune.sets import open_chats, open_pairs, open_task, sums_asked, sums_questions
+from gpub.tune.sets import (
+    open_chats,
+    open_pairs,
+    open_task,
+    skills_asked,
+    sums_asked,
+    sums_questions,
+)
 from gpub.tune.start import TuneStart
 
 RECIPES = Path(__file__).parents[1] / "data" / "recipes"
@@ -38,6 +46,16 @@ def questions(tok, prompts):
     "What the user says, in prompts or whole conversations"
     for ids in prompts:
         yield from (turn.content for turn in decode_chat(tok, ids) if turn.role == "user")
+
+
+def contents(names):
+    "(learned, held out) contents of conversations of skills"
+    sides = []
+    for n, held_out in ((3000, False), (300, True)):
+        talks = draw_conversations(n, 0, held_out, skills=find_skills(names))
+        sides.append({turn.content for talk in talks for turn in talk})
+    assert all(sides)
+    return sides
 
 
 def of_sums(phase, source, start):
@@ -95,6 +113,11 @@ def leaks(name, folder):
     made_sets(plan, folder)
     learned, held_out = set(), {}
     for phase in plan.tuned:
+        if skills := skills_asked(phase.data[0]):
+            # what is asked, whatever the phrasing: after a sum, "plus 5" asks for another number
+            learns, held_out[phase.name] = contents(skills[1])
+            learned |= learns
+            continue
         if sums_asked(phase.data[0]) is None:
             tok = BPETokenizer.train(["What is 0123456789 plus? Be brief."], vocab_size=280)
             sides = of_files(phase, folder, tuned_start(tok, 256))
@@ -130,7 +153,7 @@ def test_a_leak_is_found(tmp_path, monkeypatch):
 
 
 def test_the_plans_that_tune_are_tested():
-    assert len(TUNED) == 3 and "burn1b-chat-plan.json" in TUNED
+    assert len(TUNED) == 5 and "burn1b-chat-plan.json" in TUNED
 
 
 def run_folder(folder, **config):

@@ -7,7 +7,7 @@ __all__ = ['TalkConfig', 'Talk', 'reply', 'answer_turns']
 
 # %% ../../nbs/lib/chat/talk.ipynb #74f42f3b
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -16,8 +16,7 @@ from .template import Message, chat_marks, encode_chat, with_tags
 from .turns import forget_oldest
 from ..core import Config, Count, GpubError
 from ..data.tokenizer import Tokenizer
-from ..model.engine import DecodeEngine
-from ..model.generate import stream_ids, stream_text
+from ..model.generate import generate_batch, stream_ids, stream_text
 from ..model.gpt import Decoder
 from ..model.requests import GenerationRequest
 from ..model.sampling import SamplingConfig
@@ -153,18 +152,37 @@ def answer_turns(
     Raises `GpubError` for a turn that cannot be read"""
     talks = [Talk(model, tok, cfg) for _ in conversations]
     answers: list[list[str]] = [[] for _ in conversations]
-    engine = DecodeEngine(model, max_batch=max(1, min(together, len(talks))))
     for turn in range(max(map(len, conversations), default=0)):
-        open_talks = [i for i, turns in enumerate(conversations) if turn < len(turns)]
-        for start in range(0, len(open_talks), together):
-            running = {}
-            for i in open_talks[start : start + together]:
-                history = [*talks[i].messages, Message("user", conversations[i][turn])]
-                running[i] = (history, engine.add_request(talks[i].request(history)))
-            while engine.requests:
-                engine.step()
-            for i, (history, written) in running.items():
-                answer = "".join(talks[i].text_of(written.new_ids[0]))
-                talks[i].remember(history, answer)
-                answers[i].append(answer)
+        turns = {
+            i: [*talks[i].messages, Message("user", texts[turn])]
+            for i, texts in enumerate(conversations)
+            if turn < len(texts)
+        }
+        requests = {i: talks[i].request(messages) for i, messages in turns.items()}
+        for i, new_ids in _write_all(model, requests, together).items():
+            answer = "".join(talks[i].text_of(new_ids))
+            talks[i].remember(turns[i], answer)
+            answers[i].append(answer)
     return answers
+
+
+def _write_all(
+    model: Decoder, requests: dict[int, GenerationRequest], together: int
+) -> dict[int, list[int]]:
+    "Answer requests of one prompt each; what needs no dice and has the same room, in one batch"
+    alike: dict[SamplingConfig, list[int]] = {}
+    for i, request in requests.items():
+        sampling = request.sampling
+        if sampling.temperature == 0:
+            sampling = replace(sampling, seed=0)
+        alike.setdefault(sampling, []).append(i)
+    new_ids = {}
+    for sampling, numbers in alike.items():
+        size = together if sampling.temperature == 0 else 1
+        for start in range(0, len(numbers), size):
+            some = numbers[start : start + size]
+            prompts = [requests[i].prompts[0] for i in some]
+            first = requests[some[0]]
+            texts = generate_batch(model, prompts, sampling, first.stop, first.tool)
+            new_ids |= {i: ids[len(p) :] for i, p, ids in zip(some, prompts, texts)}
+    return new_ids

@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Literal, NamedTuple
 
+from ..chat.skills import SKILL_NAMES, TURNS
 from .bill import bill, final_loss, money
 from ..core import Config, GpubError, read_config
 from ..core import nearest
@@ -39,6 +40,9 @@ TUNED_METRICS = (  # columns of the log of a run that learns to answer
     "val_loss",  # masked: nats per token of the answers; of dpo: loss of a pair
     "val_bpb",  # the same in bits per byte of the answers
     "p_right",  # probability of the right answer, in the world of sums
+    "right",  # share of right answers in conversations of skills
+    *(f"right_{name}" for name in SKILL_NAMES),  # of one skill
+    *(f"right_turn_{n}" for n in range(1, TURNS + 1)),  # of one turn of a conversation
     "val_reward",  # of answers to held-out questions
     "reward",  # of the answers of a step
     "signal",  # share of groups that teach something
@@ -221,6 +225,7 @@ _WORDS = dict(
     next_usd=("the price of the next 0.01 of loss", "$"),
     grad_norm=("the norm of the gradient", "{:,.4g}"),
     p_right=("the probability of the right answer", "{:.1%}"),
+    right=("the share of right answers", "{:.1%}"),
     forgotten=("what old text has become harder by", "{:,.4g} bits per byte"),
     signal=("the share of groups that teach something", "{:.1%}"),
     kl=("the distance from the model before", "{:,.4g} nats"),

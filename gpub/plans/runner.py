@@ -200,6 +200,7 @@ def tuning_options(
         run=str(start),
         out=str(plan.folder(out, phase)),
         steps=phase.until,
+        seed=int((plan.settings | (options.settings or {})).get("seed", 0)),
         lr=phase.lr,
         every=phase.save_every,
         old=old,

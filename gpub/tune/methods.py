@@ -121,6 +121,7 @@ class SftOptions(TuneOptions):
             questions=chats.questions,
             reference=dict(imitator=SumTeacher().lowest_loss()) if chats.of_sums else {},
             of_sums=chats.of_sums,
+            skills=chats.skills,
             packed=packed,
             pages=pages,
             val=chats.val,

@@ -88,6 +88,7 @@ class TuningMethod(ABC):
     questions: list[str]  # asked at every checkpoint, for samples.jsonl
     reference: dict[str, float] = field(default_factory=dict)  # losses to compare with
     of_sums: bool = False  # of the world whose limits are known
+    skills: tuple[str, ...] = ()  # whose answers can be judged, by name
 
     @abstractmethod
     def make_objective(

@@ -28,7 +28,7 @@ from ..train.loop import Objective
 from ..train.parallel import World, is_sliced
 from ..train.training_run import TrainingRun
 from .lora import LoraConfig, adapter_weights, add_lora, merged_weights, save_lora
-from .measures import OldText, sums_p_right
+from .measures import OldText, skill_scores, sums_p_right
 from .options import TuneOptions
 from .rollouts import eval_mode, matmul_format
 from .start import TuneStart, compute_as_before, open_start
@@ -162,6 +162,8 @@ class Tuner(TrainingRun[TuneOptions]):
         if self.method.of_sums:
             dtype = self.learner.dtype
             row["p_right"] = sums_p_right(self.learner.model, self.tok, dtype=dtype)
+        if self.method.skills:
+            row |= skill_scores(self.learner, self.tok, self.method.skills)
         if self.old_text:
             row |= self.old_text.scores()
         return row

@@ -1,0 +1,182 @@
+"""The plan of the model that talks, walked with three seeds, and what each model can do.
+
+python tools/skills.py walk OUT --seed 0     about two hours of two cores, or a minute of a card
+python tools/skills.py join OUT              writes data/skills.json
+
+A walk leaves in OUT, as they become ready: seed-0.json, what the model of every phase answered in
+held-out conversations, and a folder seed-0 with the plan. With --export the last model is there,
+as one file of weights, its config and its tokenizer."""
+
+import argparse
+import json
+import shutil
+import time
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+from gpub.chat.skills import SKILLS, TURNS, draw_conversations
+from gpub.core import read_json, write_atomic
+from gpub.device import machine, pick_device, use_threads
+from gpub.plans.phases import Plan, read_plan
+from gpub.plans.runner import PlanOptions, run_plan
+from gpub.record.folder import Interrupted
+from gpub.record.log import read_log
+from gpub.record.run import load
+from gpub.tune.measures import judge_conversations, right_shares
+from gpub.tune.rollouts import eval_mode
+from gpub.tune.start import open_start
+
+RECEIPT = Path(__file__).resolve().parent.parent / "data/skills.json"
+EXAM_SEED = 11  # of the held-out conversations of the receipt
+EXAM = 500  # conversations of `TURNS` turns
+SHOWN = 12  # conversations whose words are kept, and as many with a mistake
+MARGIN = 100.0  # of pretended dollars: no walk stops because a card is slow
+
+
+def plan_of(args: argparse.Namespace) -> Plan:
+    "The plan with a seed, and in a rehearsal a few steps of a small model without gates"
+    plan = read_plan(args.plan)
+    settings = plan.settings | dict(seed=args.seed)
+    phases = tuple(replace(phase, gates=()) for phase in plan.phases)
+    if args.toy:
+        settings |= dict(n_layers=1, d_model=32, n_heads=2, n_kv_heads=2, d_ff=64)
+        settings |= dict(batch_tokens=1024)
+        data = dict(base=phases[0].data, sft=("skills:300",))
+        few = dict(until=4)
+        phases = tuple(
+            replace(
+                phase,
+                data=data.get(phase.name, phase.data),
+                **few
+                | (dict(save_every=4, settings=dict(batch_tokens=1024)) if phase.tuned else {}),
+            )
+            for phase in phases
+        )
+    return replace(plan, settings=settings, phases=phases)
+
+
+def transcript(talk: list) -> list[dict]:
+    "A conversation as it was held"
+    return [
+        dict(
+            skill=one.turn.skill,
+            question=one.turn.question,
+            answer=one.answer,
+            right=one.right,
+            wanted=one.turn.answer,
+        )
+        for one in talk
+    ]
+
+
+def examine(folder: Path, device: str, exam: int) -> dict:
+    "Hold the held-out conversations with the newest model of a run"
+    start = open_start(folder, device=device)
+    talks = list(draw_conversations(exam, EXAM_SEED, held_out=True, turns=TURNS))
+    began = time.perf_counter()
+    with eval_mode(start.model):
+        judged = judge_conversations(start.model, start.tok, talks)
+    wrong = [talk for talk in judged if not all(one.right for one in talk)]
+    return dict(
+        seconds=round(time.perf_counter() - began, 1),
+        conversations=exam,
+        turns=sum(map(len, judged)),
+        whole=1 - len(wrong) / len(judged),
+        shares={name: round(share, 4) for name, share in right_shares(judged).items()},
+        talks=[transcript(talk) for talk in judged[:SHOWN]],
+        mistakes=[transcript(talk) for talk in wrong[:SHOWN]],
+    )
+
+
+def walk(args: argparse.Namespace):
+    "Walk the plan with one seed, examine the model after each phase, keep what was found at once"
+    use_threads()
+    plan = plan_of(args)
+    out = Path(args.out)
+    folder = out / f"seed-{args.seed}"
+    receipt_path = out / f"seed-{args.seed}.json"
+    device = pick_device(args.device)
+    receipt = dict(machine=machine(device), plan=args.plan, seed=args.seed, toy=args.toy, phases={})
+    last = plan.tuned[-1].name
+    for phase in plan.phases:
+        began = time.perf_counter(), time.process_time()
+        options = PlanOptions(usd_per_hour=1.0, device=args.device, until=phase.name)
+        try:
+            verdict = run_plan(plan, folder, options)
+            word, reason = verdict.word, verdict.reason
+        except Interrupted as stopped:  # its time was up: what is there is kept
+            word, reason = "interrupted", str(stopped)
+        found = dict(
+            seconds=round(time.perf_counter() - began[0], 1),
+            cpu_seconds=round(time.process_time() - began[1], 1),
+            steps=phase.until,
+            verdict=word,
+            reason=reason,
+        )
+        run = plan.folder(folder, phase)
+        rows = [row for row in read_log(run) if "right" in row]
+        found["rows"] = [
+            {k: v for k, v in row.items() if k in ("step", "val_loss") or k.startswith("right")}
+            for row in rows
+        ]
+        receipt["phases"][phase.name] = found
+        if phase.name == last and args.export:
+            export(run, out, args.seed)
+        write_atomic(receipt_path, json.dumps(receipt, indent=1) + "\n")
+        if word == "interrupted":
+            return
+        if phase.tuned:
+            found["exam"] = examine(run, args.device, args.exam)
+            write_atomic(receipt_path, json.dumps(receipt, indent=1) + "\n")
+
+
+def export(run: Path, out: Path, seed: int):
+    "Keep the newest weights of a run, its config and its tokenizer"
+    from safetensors.torch import save_file
+
+    opened = load(run, None, "cpu")
+    receipt = {"step": str(opened.step), "seed": str(seed)}
+    weights = {name: t.contiguous() for name, t in opened.model.state_dict().items()}
+    save_file(weights, out / f"seed-{seed}.safetensors", metadata=receipt)
+    shutil.copy(run / "config.json", out / f"config-{seed}.json")
+    if not (out / "tokenizer.json").is_file():
+        opened.tokenizer.save(out)
+
+
+def join(args: argparse.Namespace):
+    "Put the receipts of the seeds together"
+    seeds = [read_json(path) for path in sorted(Path(args.out).glob("seed-*.json"))]
+    shares = defaultdict(list)
+    for seed in seeds:
+        exam = list(seed["phases"].values())[-1]["exam"]
+        for name, share in exam["shares"].items():
+            shares[name].append(share)
+        shares["whole"].append(round(exam["whole"], 4))
+    receipt = dict(
+        about={skill.name: f"{skill.about}: {skill.way}" for skill in SKILLS},
+        shares=dict(shares),
+        seeds=seeds,
+    )
+    write_atomic(args.receipt, json.dumps(receipt, indent=1) + "\n")
+    for name, found in shares.items():
+        print(f"{name:24s}", *(f"{share:7.1%}" for share in found))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("walk", "join"))
+    parser.add_argument("out")
+    parser.add_argument("--plan", default="chat-skills")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--exam", type=int, default=EXAM)
+    parser.add_argument("--export", action="store_true")
+    parser.add_argument("--toy", action="store_true", help="a few steps, as a rehearsal")
+    parser.add_argument("--receipt", default=RECEIPT, type=Path)
+    args = parser.parse_args()
+    {"walk": walk, "join": join}[args.what](args)
+
+
+if __name__ == "__main__":
+    main()
