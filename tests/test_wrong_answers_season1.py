@@ -1019,6 +1019,40 @@ WRONG = {
                 met = 12 * layers * width**2 + vocab * width
                 return training_flops(met, layers, width, context) * tokens / 1e9 / 3600""",
     },
+    "loss_bytes": {
+        "the weights alone": """
+            def loss_bytes(layers, width, vocab, context, batch):
+                return 4 * (12 * layers * width**2 + (vocab + context) * width)""",
+        "with gradients": """
+            def loss_bytes(layers, width, vocab, context, batch):
+                block = 12 * width**2 + 13 * width
+                parameters = layers * block + (vocab + context) * width + 2 * width
+                kept = (16 * layers + 2) * width + 3 * vocab
+                return 16 * parameters + 4 * batch * context * kept""",
+        "without logits": """
+            def loss_bytes(layers, width, vocab, context, batch):
+                block = 12 * width**2 + 13 * width
+                parameters = layers * block + (vocab + context) * width + 2 * width
+                return 12 * parameters + 4 * batch * context * (16 * layers + 2) * width""",
+        "one table of logits": """
+            def loss_bytes(layers, width, vocab, context, batch):
+                block = 12 * width**2 + 13 * width
+                parameters = layers * block + (vocab + context) * width + 2 * width
+                kept = (16 * layers + 2) * width + vocab
+                return 12 * parameters + 4 * batch * context * kept""",
+        "one sequence": """
+            def loss_bytes(layers, width, vocab, context, batch):
+                block = 12 * width**2 + 13 * width
+                parameters = layers * block + (vocab + context) * width + 2 * width
+                kept = (16 * layers + 2) * width + 3 * vocab
+                return 12 * parameters + 4 * context * kept""",
+        "numbers instead of bytes": """
+            def loss_bytes(layers, width, vocab, context, batch):
+                block = 12 * width**2 + 13 * width
+                parameters = layers * block + (vocab + context) * width + 2 * width
+                kept = (16 * layers + 2) * width + 3 * vocab
+                return 3 * parameters + batch * context * kept""",
+    },
     "widest": {
         "too wide by one": """
             def widest(layers, batch, room):
