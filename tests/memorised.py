@@ -7,8 +7,9 @@ from torch.nn import functional as F
 
 from gpub.chat.template import CHAR_MARKS, TAG_MARKS, chat_facts, encode_chat, read_messages
 from gpub.data.char import CharTokenizer
-from gpub.model.architectures import architecture_of
-from gpub.model.gpt import GPT, GPTConfig
+from gpub.model.architectures import architecture_of, build_model
+from gpub.model.gpt import GPTConfig
+from gpub.model.llama import LlamaConfig
 from gpub.record.checkpoint import save_checkpoint
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzIW 0123456789+-*/.,?"
@@ -37,13 +38,12 @@ def as_messages(turns):
     return read_messages([dict(role=r, content=c) for r, c in zip(roles, turns)])
 
 
-def make_run(folder, context_length=128):
+def make_run(folder, llama=False):
     "A run folder whose model learned `CONVERSATIONS` by heart"
     torch.manual_seed(0)
-    cfg = GPTConfig(
-        vocab_size=TOK.vocab_size, context_length=context_length, d_model=64, n_layers=2, n_heads=2
-    )
-    model = GPT(cfg)
+    shape = dict(vocab_size=TOK.vocab_size, context_length=128, d_model=64, n_layers=2, n_heads=2)
+    cfg = LlamaConfig(**shape, n_kv_heads=2, d_ff=96) if llama else GPTConfig(**shape)
+    model = build_model(cfg)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.0)
     chats = [encode_chat(TOK, as_messages(turns)) for turns in CONVERSATIONS]
     longest = max(len(chat.ids) for chat in chats)

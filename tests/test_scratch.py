@@ -6,12 +6,15 @@ import os
 import random
 import re
 import select
+from pathlib import Path
 
 import forked
 import memorised
 import numpy as np
 import pytest
+import torch
 from browser import Browser
+from cells import defined_here
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,6 +52,7 @@ from gpub.tune.measures import well_formed_share
 from gpub.tune.rollouts import sample_answers
 
 GREEDY = TalkConfig(temperature=0)
+(rounded,) = defined_here(Path(__file__).parents[1] / "nbs/lib/share/demo.ipynb", "rounded")
 
 
 @pytest.fixture(scope="module")
@@ -383,7 +387,10 @@ def test_the_served_page_shows_calls(server, tmp_path):
         hold_conversations(browser, "writing === null", "$('forget').click()")
 
 
-def test_the_page_with_the_model_inside(run, tmp_path):
+@pytest.mark.parametrize("family", ["GPT", "Llama"])
+def test_the_page_with_the_model_inside(run, family, tmp_path):
+    if family == "Llama":
+        run = memorised.make_run(tmp_path / "llama", llama=True)
     with Browser(tmp_path, width=390) as browser:
         browser.open(write_page(run, tmp_path / "page.html").as_uri())
         browser.wait("typeof ask === 'function' && $('about').textContent")
@@ -395,6 +402,13 @@ def test_the_page_with_the_model_inside(run, tmp_path):
             assert browser.run(f"encodeTurns({shown}, false)") == ids
         browser.run(f"$('question').value = {TAG_MARKS['<call>']!r}; $('go').click()")
         assert "cannot read" in browser.run("$('status').textContent")
+        # the scores themselves, of the weights that the page has
+        model = rounded(load(run, device="cpu").model)
+        ids = encode_chat(TOK, as_messages(CONVERSATIONS[0])).ids.astype(int)[:100]
+        found = browser.run(f"[...forward({ids.tolist()}, 0, true)]")
+        with torch.no_grad():
+            wanted = model(torch.tensor(ids)[None])[0].flatten().numpy()
+        assert np.abs(np.array(found) - wanted).max() < 1e-3 * np.abs(wanted).max()
         # as hot as can be: what the page has read is what Python makes of it, calls with results
         browser.run("$('temperature').value = 2")
         for seed in range(6):

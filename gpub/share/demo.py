@@ -27,8 +27,11 @@ from ..core import GpubError, read_config, write_atomic
 from ..data.char import CharTokenizer
 from ..data.tokenizer import Tokenizer
 from ..data.tokenizer_file import load_tokenizer
+from ..model.architectures import build_model
+from ..model.counts import parameter_anatomy
 from ..model.generate import generate_ids
 from ..model.gpt import GPT, GPTConfig, count_params
+from ..model.llama import LlamaConfig
 from ..record.checkpoint import load_checkpoint
 from ..record.checkpoint_folder import kept_steps
 from ..record.run import load_run
@@ -96,10 +99,18 @@ def _page_mb(n: int) -> float:
     return (len(fill_page()) + n * 4 / 3) / 1e6
 
 
+# of a Llama that the page can compute: those for imported models are not among them
+_LLAMA_SETTINGS = {
+    *("vocab_size", "context_length", "d_model", "n_layers", "n_heads", "n_kv_heads", "d_ff"),
+    *("tied", "rope_base", "norm_eps", "init_std", "embed_std"),
+}
+
+
 def page_shape(
     run: Path | str,  # a run folder
     limit_mb: float = 16.0,  # the largest page, in MB (1e6 bytes)
-):  # (its `GPTConfig`, its `CharTokenizer`, its config.json)
+    llama: bool = False,  # the page can compute a Llama too, if that talks
+):  # (its config, its `CharTokenizer`, its config.json)
     "Count what a page would hold; raises `GpubError` for a run that no page can hold"
     if not Path(run, "config.json").is_file():
         raise GpubError(
@@ -119,18 +130,25 @@ def page_shape(
             "one with gpub train shakespeare"
         )
     other = "give it a run of gpub train shakespeare"
-    if strange := sorted(config["model"].keys() - GPTConfig.__dataclass_fields__.keys()):
+    settings = config["model"]
+    is_llama = llama and "chat" in config and "rope_base" in settings
+    known = _LLAMA_SETTINGS if is_llama else GPTConfig.__dataclass_fields__.keys()
+    if strange := sorted(settings.keys() - known):
         raise GpubError(
             f"{run} is no GPT (its model has {', '.join(strange)}), and the page knows no other "
             f"model; {other}"
+        )
+    if is_llama and settings["n_kv_heads"] != settings["n_heads"]:
+        raise GpubError(
+            f"{run} has fewer heads for keys than for queries, the page cannot: {other}"
         )
     if not isinstance(tok, CharTokenizer):
         raise GpubError(
             f"{run} has a byte-pair tokenizer of {tok.vocab_size:,} tokens, and the page writes "
             f"characters; {other}"
         )
-    cfg = GPTConfig.from_dict(config["model"])
-    n = count_params(cfg)
+    cfg = (LlamaConfig if is_llama else GPTConfig).from_dict(settings)
+    n = parameter_anatomy(cfg).params
     if (mb := _page_mb(n)) > limit_mb:
         raise GpubError(
             f"{run} has {n:,} parameters, a page of {mb:.1f} MB: a page holds at most "
@@ -180,10 +198,10 @@ def write_page(
 ) -> Path:  # path of the file
     """Write one self-contained HTML file in which a trained model writes, with its chances and
     attention, or talks if it has learned to; raises `GpubError` for what cannot be one"""
-    cfg, tok, config = page_shape(run, limit_mb)
+    cfg, tok, config = page_shape(run, limit_mb, llama=True)
     chat = _chat_of_page(config, tok)
     saved = load_checkpoint(run, step, optimizer=False)
-    model = GPT(cfg)
+    model = build_model(cfg)
     model.load_state_dict(saved.model)
     tensors, floats, block = pack_weights(model)
     text = Path(str(config["data"].get("source", "a text"))).name
