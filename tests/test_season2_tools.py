@@ -10,9 +10,10 @@ import pytest
 from gpub.core import GpubError, read_json
 from gpub.plans.ladder import known_source, ladder_rates
 from gpub.prep.practice import made_up_documents
-from tools import isoflop, mixing
+from tools import isoflop, mixing, planted_faults
 from tools.isoflop import SWEEP, Sweep, characters, measure_valleys, parameters, planned
 from tools.mixing import Experiment, ask_sums, measure_mixing, prepare_texts
+from tools.planted_faults import AddsToken, Rehearsal, continuations, rehearse_faults
 
 TINY = Sweep(widths={2e8: (16,), 3e8: (16,)}, seeds=(0, 1), text=20_000)
 TINY_MIX = Experiment(
@@ -175,3 +176,96 @@ def test_the_receipt_of_the_mixes_is_whole_and_its_shares_are_right():
         run = receipt["runs"][1] | {key: value}
         spoiled = receipt | dict(runs=[receipt["runs"][0], run, *receipt["runs"][2:]])
         assert faults_of_mixing(spoiled, Experiment()), key
+
+
+TINY_FAULTS = Rehearsal(
+    width=16,
+    vocab_size=300,
+    steps=3,
+    batch_tokens=512,
+    held_out=20_000,
+    questions=8,
+    context=60,
+    answer=10,
+    gate=2,
+)
+
+
+def faults_of_rehearsal(receipt: dict) -> list[str]:
+    "What is wrong with a receipt of planted faults"
+    faults, examined = [], receipt["examined"]
+    if [*examined] != [*planted_names()]:
+        faults.append("other faults than the tool plants")
+    sound = examined["nothing"]
+    if sound["nats_apart"] != 0:
+        faults.append("the sound model answers otherwise than itself")
+    if abs(sound["gate"] - receipt["training_loss"]) > 1e-3:
+        faults.append("the sound model does not pass the gate")
+    for name, row in examined.items():
+        if name != "nothing" and row["nats_apart"] == 0:
+            faults.append(f"{name} changed nothing")
+    return faults
+
+
+def planted_names() -> list[str]:
+    return ["nothing", "rotary layout", "a token added", "targets shifted", "asked as a chat"]
+
+
+def test_every_fault_is_planted_in_the_same_weights(tmp_path):
+    file = tmp_path / "faults.json"
+    receipt = rehearse_faults(made_up_documents("edu"), file, TINY_FAULTS)
+    assert read_json(file, "examined") == receipt
+    assert faults_of_rehearsal(receipt) == []
+    examined = receipt["examined"]
+    # tokens are asked about at the gate: a tokenizer and a prompt cannot be seen there
+    for name in ("a token added", "asked as a chat"):
+        assert examined[name]["gate"] == pytest.approx(examined["nothing"]["gate"], abs=1e-6)
+    assert abs(examined["targets shifted"]["gate"] - examined["nothing"]["gate"]) > 1e-5
+    assert examined["rotary layout"]["bits"] != examined["nothing"]["bits"]
+    assert len(receipt["batch_losses"]) == TINY_FAULTS.steps
+
+
+def test_a_text_that_is_too_short_for_a_rehearsal_is_refused(tmp_path):
+    few = [text for text, _ in zip(made_up_documents("edu"), range(2))]
+    with pytest.raises(GpubError, match="too little text"):
+        rehearse_faults(few, tmp_path / "faults.json", TINY_FAULTS)
+
+
+def test_a_continuation_is_the_text_that_follows_and_the_others_are_not():
+    documents = [text for text, _ in zip(made_up_documents("edu"), range(12))]
+    plain = [" ".join(document.split()) for document in documents]
+    asked = continuations(documents, TINY_FAULTS)
+    assert len(asked) == TINY_FAULTS.questions
+    for item in asked:
+        (right,) = item.right
+        follows = [f"{item.context} {choice}" for choice in item.choices]
+        (own,) = [text for text in plain if follows[right] in text]
+        assert len(item.choices) == 4 and item.context in own
+
+
+def test_the_tokenizer_that_adds_a_token_adds_one():
+    tokenizer = made_up_texts().tokenizer
+    ids = [*tokenizer.encode("a plain text")]
+    assert [*AddsToken(tokenizer).encode("a plain text")] == [*ids, tokenizer.end]
+    assert [len(x) for x in AddsToken(tokenizer).encode_batch(["a plain text"])] == [len(ids) + 1]
+
+
+def test_the_receipt_of_the_planted_faults_is_whole():
+    receipt = read_json(planted_faults.RECEIPT, "examined")
+    assert faults_of_rehearsal(receipt) == []
+    assert receipt["questions"] == Rehearsal().questions and len(receipt["batch_losses"]) == 50
+    for name, change in dict(
+        nothing=dict(gate=0.0), **{"a token added": dict(nats_apart=0)}
+    ).items():
+        rows = receipt["examined"] | {name: receipt["examined"][name] | change}
+        assert faults_of_rehearsal(receipt | dict(examined=rows)), name
+
+
+def test_published_bits_and_scores_have_a_source_each(root):
+    filed = read_json(root / "data/published/bits.json", "models", "gpt2_tokens")
+    for row in filed["models"]:
+        assert row["url"].startswith("https://") and row["text"] in ("FineWeb", "FineWeb-Edu")
+        assert ("loss_nats" in row) != ("bits_per_byte" in row)
+        assert ("hellaswag" in row) != ("hellaswag_centered" in row)
+    counted = filed["gpt2_tokens"]
+    assert 4.5 < counted["bytes"] / counted["tokens"] < 4.8
