@@ -153,7 +153,7 @@ def test_a_leak_is_found(tmp_path, monkeypatch):
 
 
 def test_the_plans_that_tune_are_tested():
-    assert len(TUNED) == 5 and "burn1b-chat-plan.json" in TUNED
+    assert len(TUNED) == 4 and "burn1b-chat-plan.json" in TUNED
 
 
 def run_folder(folder, **config):

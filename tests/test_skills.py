@@ -33,8 +33,10 @@ from gpub.chat.skills import (
     type_phrase,
     weekday_scratch,
 )
+from gpub.chat.talk import Talk, TalkConfig, answer_turns
 from gpub.chat.template import decode_chat, encode_chat, without_scratch
-from gpub.core import GpubError
+from gpub.core import GpubError, read_json
+from gpub.files import shipped
 from gpub.plans.gates import Gate
 from gpub.plans.phase_inputs import skills_text
 from gpub.plans.phases import read_plan
@@ -42,6 +44,7 @@ from gpub.plans.runner import PlanOptions, run_plan
 from gpub.record.log import read_log
 from gpub.tune.measures import JudgedTurn, right_shares
 from gpub.tune.sets import skills_asked
+from tools.skills import WEIGHTS, packed_model
 
 DAYS = "Saturday Sunday Monday Tuesday Wednesday Thursday Friday".split()
 
@@ -359,15 +362,59 @@ def small(plan):
     return replace(plan, settings=plan.settings | shape, save_every=3, phases=(base, sft))
 
 
-@pytest.mark.parametrize("name", ["chat-skills", "chat-skills-small"])
-def test_the_plans(name, tmp_path, monkeypatch):
+def test_the_plan(tmp_path, monkeypatch):
     "A model of a few steps is nearly always wrong, and its log says so for every skill and turn"
     monkeypatch.setattr("gpub.tune.measures._CONVERSATIONS", 2)
     monkeypatch.setattr("gpub.tune.sets._HELD_OUT_TALKS", 10)
-    plan = small(read_plan(name))
+    plan = small(read_plan("chat-skills"))
     options = PlanOptions(usd_per_hour=1.0, device="cpu", log=lambda line: None)
     assert run_plan(plan, tmp_path / "out", options).word == "continue"
     rows = [row for row in read_log(tmp_path / "out" / "sft") if "right" in row]
     assert rows[-1]["step"] == 3
     for column in ("right_name", *(f"right_turn_{n}" for n in range(1, TURNS + 1))):
         assert 0 <= rows[-1][column] <= 1
+
+
+TYPED = {  # by somebody who does not know the template
+    "my name is Zorra": "Nice to meet you, Zorra!",
+    "what is 475 plus 168?": "643",
+    "and times 12": "7716",
+    "what is my name": "Your name is Zorra.",
+    "how many r in strawberry?": "3",
+    "what is the capital of peru": REFUSAL,
+}
+
+
+def test_the_model_that_is_kept_talks():
+    "Typed one after the other, and all at once: the same words, and right"
+    model, tok = packed_model(WEIGHTS)
+    talk = Talk(model, tok, TalkConfig(temperature=0))
+    heard = ["".join(talk.ask(text)) for text in TYPED]
+    assert [without_scratch(answer) for answer in heard] == list(TYPED.values())
+    assert answer_turns(model, tok, [list(TYPED)])[0] == heard
+    assert "<call>643*12</call><result>7716</result>" in heard[2]
+
+
+def test_the_receipt_counts_its_own_transcripts():
+    "What is kept word by word is judged as the receipt says, and no mistake is left out of it"
+    receipt = read_json(shipped("skills.json"))
+    seeds = [seed["phases"]["sft"]["exam"] for seed in receipt["seeds"]]
+    assert len(seeds) == 3
+    for n, exam in enumerate([*seeds, receipt["longer"]["phases"]["sft"]["exam"]]):
+        for talk in exam["talks"] + exam["mistakes"]:
+            for turn in talk:
+                wanted = SkillTurn(turn["skill"], "", turn["question"], turn["wanted"])
+                assert is_right_answer(wanted, turn["answer"]) == turn["right"]
+        assert not any(all(turn["right"] for turn in talk) for talk in exam["mistakes"])
+        if n < 3:
+            assert receipt["shares"]["right"][n] == exam["shares"]["right"]
+
+
+def test_every_seed_passes_the_gates_of_the_plan():
+    plan = read_plan("chat-skills")
+    gates = plan.phase("sft").gates
+    assert {gate.metric for gate in gates} >= {f"right_{name}" for name in SKILL_NAMES}
+    for seed in read_json(shipped("skills.json"))["seeds"]:
+        last = seed["phases"]["sft"]["rows"][-1]
+        assert last["step"] == plan.phase("sft").until
+        assert all(gate.holds(last[gate.metric]) for gate in gates)

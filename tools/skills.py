@@ -1,7 +1,10 @@
 """The plan of the model that talks, walked with three seeds, and what each model can do.
 
 python tools/skills.py walk OUT --seed 0     about two hours of two cores, or a minute of a card
-python tools/skills.py join OUT              writes data/skills.json
+python tools/skills.py join OUT              writes data/skills.json, --longer adds a longer walk
+python tools/skills.py pack OUT              keeps one model at 8 bits, data/skills.safetensors
+python tools/skills.py ask .                 adds to the receipt what that one says
+python tools/skills.py unpack FOLDER         writes it as a folder for gpub chat, serve and export
 
 A walk leaves in OUT, as they become ready: seed-0.json, what the model of every phase answered in
 held-out conversations, and a folder seed-0 with the plan. With --export the last model is there,
@@ -15,23 +18,32 @@ from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
+from safetensors import safe_open
+
 from gpub.chat.skills import SKILLS, TURNS, draw_conversations
 from gpub.core import read_json, write_atomic
+from gpub.data.char import CharTokenizer
+from gpub.data.tokenizer import Tokenizer
+from gpub.data.tokenizer_file import load_tokenizer
 from gpub.device import machine, pick_device, use_threads
+from gpub.model.gpt import Decoder
+from gpub.model.llama import Llama, LlamaConfig
 from gpub.plans.phases import Plan, read_plan
 from gpub.plans.runner import PlanOptions, run_plan
 from gpub.record.folder import Interrupted
 from gpub.record.log import read_log
 from gpub.record.run import load
+from gpub.share.demo import quantise
+from gpub.share.hub import export_model
 from gpub.tune.measures import judge_conversations, right_shares
 from gpub.tune.rollouts import eval_mode
 from gpub.tune.start import open_start
 
 RECEIPT = Path(__file__).resolve().parent.parent / "data/skills.json"
+WEIGHTS = RECEIPT.with_suffix(".safetensors")
 EXAM_SEED = 11  # of the held-out conversations of the receipt
 EXAM = 500  # conversations of `TURNS` turns
 SHOWN = 12  # conversations whose words are kept, and as many with a mistake
-MARGIN = 100.0  # of pretended dollars: no walk stops because a card is slow
 
 
 def plan_of(args: argparse.Namespace) -> Plan:
@@ -73,10 +85,15 @@ def transcript(talk: list) -> list[dict]:
 def examine(folder: Path, device: str, exam: int) -> dict:
     "Hold the held-out conversations with the newest model of a run"
     start = open_start(folder, device=device)
+    return hold_exam(start.model, start.tok, exam)
+
+
+def hold_exam(model: Decoder, tok: Tokenizer, exam: int) -> dict:
+    "Hold the held-out conversations with a model"
     talks = list(draw_conversations(exam, EXAM_SEED, held_out=True, turns=TURNS))
     began = time.perf_counter()
-    with eval_mode(start.model):
-        judged = judge_conversations(start.model, start.tok, talks)
+    with eval_mode(model):
+        judged = judge_conversations(model, tok, talks)
     wrong = [talk for talk in judged if not all(one.right for one in talk)]
     return dict(
         seconds=round(time.perf_counter() - began, 1),
@@ -144,6 +161,54 @@ def export(run: Path, out: Path, seed: int):
         opened.tokenizer.save(out)
 
 
+def pack(args: argparse.Namespace):
+    "Keep weights that a walk exported at 8 bits, with all that a model needs beside them"
+    from safetensors.torch import load_file, save_file
+
+    out = Path(args.out)
+    config = read_json(out / f"config-{args.seed}.json", "model")
+    tensors = {}
+    for name, t in load_file(out / f"seed-{args.seed}.safetensors").items():
+        if t.dim() == 1:
+            tensors[name] = t
+            continue
+        tensors[f"{name}.rows"], tensors[f"{name}.scales"] = quantise(t)
+    about = dict(model=config["model"], steps=config["train"]["steps"], seed=args.seed)
+    about |= dict(chars=load_tokenizer(out).chars)
+    save_file(tensors, args.weights, metadata=dict(about=json.dumps(about)))
+
+
+def unpack(args: argparse.Namespace):
+    "Write the model that was packed as a folder of Hugging Face, which gpub chat opens"
+    model, tok = packed_model(args.weights)
+    print(export_model(model, tok, args.out, chat=True))
+
+
+def packed_model(path: Path) -> tuple[Llama, CharTokenizer]:
+    "Read weights of 8 bits"
+    with safe_open(path, "pt") as file:
+        about = json.loads(file.metadata()["about"])
+        stored = {name: file.get_tensor(name) for name in file.keys()}
+    model = Llama(LlamaConfig.from_dict(about["model"]))
+    weights = {}
+    for name in model.state_dict():
+        if name in stored:
+            weights[name] = stored[name]
+        else:
+            weights[name] = stored[f"{name}.rows"] * stored[f"{name}.scales"][:, None]
+    model.load_state_dict(weights)
+    return model.eval(), CharTokenizer(about["chars"])
+
+
+def ask_packed(args: argparse.Namespace):
+    "Add to the receipt what the packed model says in the same conversations"
+    use_threads()
+    receipt = read_json(args.receipt)
+    receipt["packed"] = dict(machine=machine("cpu"), bytes=args.weights.stat().st_size)
+    receipt["packed"] |= hold_exam(*packed_model(args.weights), args.exam)
+    write_atomic(args.receipt, json.dumps(receipt, indent=1) + "\n")
+
+
 def join(args: argparse.Namespace):
     "Put the receipts of the seeds together"
     seeds = [read_json(path) for path in sorted(Path(args.out).glob("seed-*.json"))]
@@ -158,14 +223,19 @@ def join(args: argparse.Namespace):
         shares=dict(shares),
         seeds=seeds,
     )
+    if args.longer:
+        receipt["longer"] = read_json(args.longer)
     write_atomic(args.receipt, json.dumps(receipt, indent=1) + "\n")
     for name, found in shares.items():
         print(f"{name:24s}", *(f"{share:7.1%}" for share in found))
 
 
+DO = dict(walk=walk, join=join, pack=pack, unpack=unpack, ask=ask_packed)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("walk", "join"))
+    parser.add_argument("what", choices=tuple(DO))
     parser.add_argument("out")
     parser.add_argument("--plan", default="chat-skills")
     parser.add_argument("--seed", type=int, default=0)
@@ -174,8 +244,10 @@ def main():
     parser.add_argument("--export", action="store_true")
     parser.add_argument("--toy", action="store_true", help="a few steps, as a rehearsal")
     parser.add_argument("--receipt", default=RECEIPT, type=Path)
+    parser.add_argument("--weights", default=WEIGHTS, type=Path)
+    parser.add_argument("--longer", type=Path, help="the receipt of a walk of more steps")
     args = parser.parse_args()
-    {"walk": walk, "join": join}[args.what](args)
+    DO[args.what](args)
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ def call_text(
     "Write calls of the calculator with their results"
     return "".join(f"<call>{one}</call><result>{calculate(one)}</result>" for one in calculations)
 
-# %% ../../nbs/lib/chat/skills.ipynb #092c0330
+# %% ../../nbs/lib/chat/skills.ipynb #1ce1e2e9
 _OPENINGS = ("please ", "hey, ", "hi, ", "ok, ", "hello, ", "ok ", "well, ", "now ")
 _TYPO_SHARE = 0.08  # of the phrases have a letter out of place
 
@@ -136,7 +136,7 @@ def type_phrase(
         text = text.replace(" ", "  ", 1)
     return text
 
-# %% ../../nbs/lib/chat/skills.ipynb #11896ba2
+# %% ../../nbs/lib/chat/skills.ipynb #d469e8d4
 def _columns(a: int, b: int) -> list[tuple[int, int]]:
     "The digits of two numbers below each other, units first"
     size = max(len(str(a)), len(str(b)))
@@ -254,7 +254,7 @@ def draw_difference(rng: random.Random, state: TalkState) -> SkillTurn:
     question = type_phrase(rng, _DIFFERENCE_PHRASES, a=a, b=b)
     return SkillTurn("difference", f"{a}-{b}", question, _minus_answer(a, b))
 
-# %% ../../nbs/lib/chat/skills.ipynb #039c5990
+# %% ../../nbs/lib/chat/skills.ipynb #dfcc99bb
 _PRODUCT_PHRASES = (
     "{a}*{b}",
     "{a} * {b}",
@@ -357,7 +357,7 @@ def draw_then(rng: random.Random, state: TalkState) -> SkillTurn:
     state.number = int(result)
     return SkillTurn("then", f"{call} then", question, f"{call_text(call)}{result}")
 
-# %% ../../nbs/lib/chat/skills.ipynb #46324dc0
+# %% ../../nbs/lib/chat/skills.ipynb #0c21779b
 _MONTHS = tuple(calendar.month_name)[1:]
 _DAYS = tuple(calendar.day_name)  # Monday first
 _ONE_DAY = datetime.timedelta(1)
@@ -504,7 +504,7 @@ def draw_between(rng: random.Random, state: TalkState) -> SkillTurn:
         answer += ", without a 29 February"
     return SkillTurn("between", f"days {a} {b}", question, answer)
 
-# %% ../../nbs/lib/chat/skills.ipynb #d803024e
+# %% ../../nbs/lib/chat/skills.ipynb #7c81d46a
 _UNIT_NAMES = {
     "km": ("km", "kilometers", "kilometres"),
     "m": ("m", "meters", "metres"),
@@ -607,7 +607,7 @@ def _draw_temperature(rng: random.Random, n: int) -> SkillTurn:
     answer = _calculate_in_steps(n, "-32*5/9")
     return SkillTurn("units", f"{n} F C", question, f"{answer} °C")
 
-# %% ../../nbs/lib/chat/skills.ipynb #d058f5bd
+# %% ../../nbs/lib/chat/skills.ipynb #6bbb1c3a
 _ROMAN_DIGITS = {
     1000: ("", "M", "MM", "MMM"),
     100: ("", "C", "CC", "CCC", "CD", "D", "DC", "DCC", "DCCC", "CM"),
@@ -664,7 +664,7 @@ def draw_roman(rng: random.Random, state: TalkState) -> SkillTurn:
     question = type_phrase(rng, _FROM_ROMAN_PHRASES, r=roman)
     return SkillTurn("roman", f"{roman} to number", question, f"<think>{scratch}</think>{n}")
 
-# %% ../../nbs/lib/chat/skills.ipynb #a4d8610c
+# %% ../../nbs/lib/chat/skills.ipynb #196747f4
 _WORDS = (
     "apple banana cherry grape lemon melon orange peach pear plum strawberry raspberry tomato "
     "potato carrot onion garlic pepper bread butter cheese coffee sugar honey water river "
@@ -803,7 +803,7 @@ def draw_words(rng: random.Random, state: TalkState) -> SkillTurn:
     question = type_phrase(rng, _SORT_WORD_PHRASES, s=_typed_list(rng, items))
     return SkillTurn("words", f"words {items}", question, ", ".join(sorted(items)))
 
-# %% ../../nbs/lib/chat/skills.ipynb #38645766
+# %% ../../nbs/lib/chat/skills.ipynb #9a57a5ad
 _NAMES = (
     "Maria Anna Peter Paul Lisa Tom Max Emma Ben Julia Laura Felix Leon Mia Noah Ella Jack Oliver "
     "Harry George Emily Sophie Olivia Ava Lucas Hugo Louis Alice Clara Marta Pablo Diego Carlos "
@@ -954,7 +954,7 @@ def draw_small_talk(rng: random.Random, state: TalkState) -> SkillTurn:
         answer = f"Goodbye, {state.name}!" if state.name else "Goodbye!"
     return SkillTurn("talk", f"say {phrase}", type_phrase(rng, [phrase]), answer)
 
-# %% ../../nbs/lib/chat/skills.ipynb #90895d3d
+# %% ../../nbs/lib/chat/skills.ipynb #e276e1ba
 REFUSAL = "Sorry, I do not know that. Ask me what I can do!"
 ALPHABET = "".join(map(chr, range(32, 127))) + "×÷°’"  # what somebody can type
 
@@ -1124,7 +1124,7 @@ def draw_refusal(rng: random.Random, state: TalkState) -> SkillTurn:
     question = type_phrase(rng, [phrase], **contents)
     return SkillTurn("no", f"no {phrase.format(**contents)}", question, REFUSAL)
 
-# %% ../../nbs/lib/chat/skills.ipynb #fe77c1d2
+# %% ../../nbs/lib/chat/skills.ipynb #d515b4d3
 Draw = Callable[[random.Random, TalkState], SkillTurn]
 
 

@@ -345,7 +345,6 @@ PLANS = {  # name -> file in data/recipes
     "chat-toy": "chat-toy-plan.json",
     "chat-2m": "chat-2m-plan.json",
     "chat-skills": "chat-skills-plan.json",
-    "chat-skills-small": "chat-skills-small-plan.json",
 }
 
 
