@@ -2031,6 +2031,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                 'gpub.model.gpt.Decoder._check_length': ('lib/model/gpt.html#decoder._check_length', 'gpub/model/gpt.py'),
                                 'gpub.model.gpt.Decoder._features_for_head': ( 'lib/model/gpt.html#decoder._features_for_head',
                                                                                'gpub/model/gpt.py'),
+                                'gpub.model.gpt.Decoder._positions': ('lib/model/gpt.html#decoder._positions', 'gpub/model/gpt.py'),
                                 'gpub.model.gpt.Decoder.features': ('lib/model/gpt.html#decoder.features', 'gpub/model/gpt.py'),
                                 'gpub.model.gpt.Decoder.forward': ('lib/model/gpt.html#decoder.forward', 'gpub/model/gpt.py'),
                                 'gpub.model.gpt.Decoder.head_weight': ('lib/model/gpt.html#decoder.head_weight', 'gpub/model/gpt.py'),

@@ -186,6 +186,20 @@ def test_a_step_that_stands_between_two_renames_is_found_by_its_number(tmp_path)
     assert load_checkpoint(tmp_path, step=5).path == again != old
 
 
+def test_a_step_is_asked_of_a_run_folder(tmp_path):
+    folder = save(tmp_path, 5)
+    refuses("is one checkpoint: give its run folder for step 5", load_checkpoint, folder, step=5)
+
+
+def test_an_error_of_the_reader_is_no_damage(tmp_path, monkeypatch):
+    "A `KeyError` of our own code is not said of the file, and no older checkpoint is taken for it"
+    save(tmp_path, 1)
+    save(tmp_path, 2)
+    monkeypatch.setattr(ckpt, "load_file", lambda path: {}["layer"])
+    with pytest.raises(KeyError, match="layer"):
+        load_checkpoint(tmp_path, log=pytest.fail)
+
+
 def damage(kind, folder):
     f = folder / MODEL
     if kind == "truncated":

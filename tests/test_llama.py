@@ -457,8 +457,9 @@ def test_rows_may_stand_at_different_positions():
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)  # only distances count
 
 
-def test_memory_beyond_the_table_is_refused():
-    model, kv_cache = loud(TOY), Memory(3)
+@pytest.mark.parametrize("cfg", [TOY, GPT_TOY])
+def test_memory_beyond_the_table_is_refused(cfg):
+    model, kv_cache = loud(cfg), Memory(3)
     model(torch.zeros(1, 48, dtype=torch.long), kv_cache)
     with pytest.raises(GpubError, match="position 48 .*context of 48"):
         model(torch.zeros(1, 1, dtype=torch.long), kv_cache)
@@ -502,7 +503,7 @@ def test_rotation_keeps_lengths_and_knows_distances_only():
     assert abs(score(3, 1) - score(93, 91)) < 1e-4 and abs(score(3, 1) - score(3, 2)) > 1e-3
 
 
-def test_tables_stay_whole_wherever_the_model_goes():
+def test_tables_stay_whole_wherever_the_model_goes(monkeypatch):
     model = loud(TOY)
     want = model.rope.cos.clone()
     assert model.to(torch.bfloat16).rope.cos.dtype == torch.float32 and torch.equal(
@@ -510,7 +511,11 @@ def test_tables_stay_whole_wherever_the_model_goes():
     )
     with torch.device("meta"):
         empty = Llama(TOY)
+    computed = []
+    tables = Rope.tables
+    monkeypatch.setattr(Rope, "tables", lambda *a: computed.append(1) or tables(*a))
     empty.to_empty(device="cpu")
+    assert len(computed) == 1, "once, not once a layer"
     assert torch.equal(empty.rope.cos, want) and empty.blocks[2].attn.rope is empty.rope
 
 

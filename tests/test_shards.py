@@ -186,6 +186,16 @@ def test_batches_are_a_function_of_seed_and_step():
         a[-1]
 
 
+def test_a_fingerprint_tells_equal_bytes_of_another_dtype_apart():
+    def fingerprint(ids):
+        return Batches(ids, context_length=8, batch=1).fingerprint
+
+    pairs = np.tile(np.array([1, 0], dtype=np.uint16), 50)
+    wide = pairs.view(np.uint32)
+    assert pairs.tobytes() == wide.tobytes() and fingerprint(pairs) != fingerprint(wide)
+    assert fingerprint(pairs) == fingerprint(pairs.copy())
+
+
 @pytest.mark.parametrize("world", [2, 4])
 def test_ranks_share_the_rows_of_one_process(world):
     ids = np.arange(3000, dtype=np.uint16)

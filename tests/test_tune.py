@@ -57,7 +57,7 @@ from gpub.tune.dpo import (
     preference_loss,
     sampled_pairs,
 )
-from gpub.tune.grpo import GrpoConfig, GrpoObjective, Questions, measure_signal
+from gpub.tune.grpo import AnswerBatch, GrpoConfig, GrpoObjective, Questions, measure_signal
 from gpub.tune.lora import (
     LoraConfig,
     add_lora,
@@ -619,6 +619,19 @@ def test_a_group_teaches_where_its_rewards_differ():
     groups = [*combinations(rewards, 3)]
     unequal = sum(len(set(group)) > 1 for group in groups) / len(groups)
     assert measured_signal(rewards, 3)["signal"] == pytest.approx(unequal)
+
+
+@pytest.mark.parametrize("reward", [0.1, 0.3, 1 / 3, 0.5])
+def test_a_group_of_equal_rewards_teaches_nothing(reward):
+    "Also where their mean is rounded, so that the deviation in float32 is above 0"
+    tok, prompts, _ = sums_world(1)
+    objective = grpo_on_sums(small_model("llama", tok.vocab_size))
+    chats = as_chats([prompts[0]] * 16, [np.array([1])] * 16)
+    rewards_b = torch.full((16,), reward)
+    batch = AnswerBatch(chats, rewards_b, group=8, step_answers=16, tokens=160)
+    assert float(objective.loss(batch)[1]["signal"]) == 0.0
+    rewards_b[3] += 1e-3  # one group of two differs
+    assert float(objective.loss(batch)[1]["signal"]) == 0.5
 
 
 def test_preferences_as_tokens(tok):

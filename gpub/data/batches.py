@@ -175,7 +175,11 @@ class Batches:
         digests = b""
         for arrays in self._arrays_of.values():
             for array in arrays:
-                digests += hashlib.sha256(np.ascontiguousarray(array)).digest()
+                digest = hashlib.sha256(np.ascontiguousarray(array))
+                # the same bytes are other ids in another dtype; the usual one goes without saying
+                if array.dtype != np.uint16:
+                    digest.update(array.dtype.str.encode())
+                digests += digest.digest()
         return hashlib.sha256(digests).hexdigest()[:16]
 
     def __getitem__(

@@ -290,6 +290,17 @@ class Decoder(nn.Module, ABC):
         if t > self.cfg.context_length:
             raise GpubError(f"{t} tokens are more than the context of {self.cfg.context_length}")
 
+    def _positions(self, context: AttentionContext, t: int) -> torch.Tensor:  # (t,) or (b, t)
+        positions = context.positions(t)
+        # on a GPU the check would wait for the device; there the lookup's own assert ends the run
+        if positions.device.type == "cpu":
+            last = int(positions.max())
+            if last >= self.cfg.context_length:
+                raise GpubError(
+                    f"position {last} is beyond the context of {self.cfg.context_length}"
+                )
+        return positions
+
     def _apply_blocks(
         self,
         x_btc: torch.Tensor,
@@ -336,7 +347,7 @@ class GPT(Decoder):
         if context is None:
             pos_tc = self.pos.weight[:t]
         else:
-            pos_tc = self.pos(context.positions(t))  # (b, t, c) where rows differ
+            pos_tc = self.pos(self._positions(context, t))  # (b, t, c) where rows differ
         return self._apply_blocks(self.tok(ids_bt) + pos_tc, context)
 
 # %% ../../nbs/lib/model/gpt.ipynb #4b2435a9

@@ -62,21 +62,19 @@ class Rope(nn.Module):
         return angle_ti.cos(), angle_ti.sin()
 
     def _apply(self, fn: Callable, recurse: bool = True) -> "Rope":
-        # NOTE: `.to()` and `.half()` come through here. The tables are computed again, in fp32:
-        # half precision cannot count positions, and `meta` has no tables to copy
-        super()._apply(fn, recurse)
-        self.cos, self.sin = self.tables(self.cos.device)
+        # NOTE: `.to()` and `.half()` come through here, once for each layer that has these tables.
+        # They stay in fp32: half precision cannot count positions. On another device they are
+        # computed again: `meta` has none to copy
+        device = fn(torch.empty(0, device=self.cos.device)).device
+        if device != self.cos.device:
+            self.cos, self.sin = self.tables(device)
         return self
 
     def at(
         self,
         positions_t: torch.Tensor,  # int64, (t,) or (b, t)
     ) -> tuple[torch.Tensor, torch.Tensor]:  # (cos, sin)
-        "Look up the rows of some positions; raises `GpubError` beyond the table"
-        if positions_t.device.type == "cpu":  # on a GPU the check would wait for the device
-            last = int(positions_t.max())
-            if last >= self.context_length:
-                raise GpubError(f"position {last} is beyond the context of {self.context_length}")
+        "Look up the rows of some positions"
         return self.cos[positions_t], self.sin[positions_t]
 
     def forward(
@@ -341,7 +339,7 @@ class Llama(Decoder):
         x_btc = self.tok(ids_bt, tied)
         if context is None:
             return self._apply_blocks(x_btc, None)
-        angles = self.rope.at(context.positions(ids_bt.size(1)))
+        angles = self.rope.at(self._positions(context, ids_bt.size(1)))
         return self._apply_blocks(x_btc, context, angles)
 
 # %% ../../nbs/lib/model/llama.ipynb #ab438061

@@ -206,7 +206,7 @@ def _none_is_whole(run_dir: Path, damaged: dict[Path, Damaged]) -> Damaged:
 
 def load_checkpoint(
     path: Path | str,  # a run folder, or one checkpoint folder in it
-    step: int | None = None,  # which one; None for the newest that is whole
+    step: int | None = None,  # which one of a run folder; None: the newest that is whole
     optimizer: bool = True,  # False reads the model alone, enough for sampling
     log: Callable[[str], None] = print,
 ) -> Checkpoint:
@@ -234,7 +234,7 @@ def load_checkpoint(
 # %% ../../nbs/lib/record/checkpoint.ipynb #3b56be02
 def find_checkpoint(
     path: Path | str,  # a run folder, or one checkpoint folder in it
-    step: int | None = None,  # which one; None: the newest that is whole
+    step: int | None = None,  # which one of a run folder; None: the newest that is whole
     parts: Sequence[str] = (MODEL, OPTIMIZER),  # those that have to be whole
     log: Callable[[str], None] = print,
 ) -> CheckpointRecord:
@@ -254,6 +254,10 @@ def find_checkpoint(
         return newest
     if step is None:
         return verify_checkpoint(path, parts)
+    if (path / "state.json").exists():
+        raise GpubError(
+            f"{path} is one checkpoint: give its run folder for step {step}, or leave the step out"
+        )
     # `.old` alone is there after a kill between the two renames of a replacement
     folders = [folder for folder in checkpoints(path) if step_of(folder) == step]
     if not folders:
@@ -280,13 +284,14 @@ def _read_part(record: CheckpointRecord, part: str) -> dict[str, Tensor]:
     path = record.path / names[0]
     try:
         tensors = load_file(path) if names == [part] else read_slices(record.path, names)
-        return tensors | {name: tensors[first] for name, first in tied.items()}
     except SafetensorError as e:
         raise Damaged(f"{path} is not a safetensors file: {first_line(e)}") from None
-    except (KeyError, TypeError):
-        raise Damaged(f"{path} lacks a tensor that state.json says has a second name") from None
     except (OSError, RuntimeError) as e:  # what safetensors says of a file it cannot open
         raise _cannot_be_read(path, e) from None
+    try:
+        return tensors | {name: tensors[first] for name, first in tied.items()}
+    except (KeyError, TypeError):  # TypeError: what state.json gives as a name is no text
+        raise Damaged(f"{path} lacks a tensor that state.json says has a second name") from None
 
 
 def _cannot_be_read(path: Path, error: Exception) -> GpubError:

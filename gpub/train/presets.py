@@ -85,7 +85,7 @@ def preset_of_large_shape(
     batch_tokens: int,  # tokens a step
     evals: int,  # validation passes
 ) -> Preset:
-    "Make the preset of a shape that is paid for: its rates, and a weight decay computed fro"
+    "Make the preset of a large shape: its rates, and the weight decay that `DECAY_TARGET` asks for"
     rates = asdict(PEAK_RATES[name])
     return preset_of_shape(name, evals, steps=steps, batch_tokens=batch_tokens, **rates, **LARGE)
 

@@ -236,11 +236,13 @@ class GrpoObjective:
     def _metrics(self, piece: AnswerBatch) -> dict[str, Tensor | float]:
         "Measure the answers of a piece, as shares of the step"
         rewards_ng = piece.rewards_b.view(-1, piece.group)
+        # compared, not by their deviation: that of equal rewards may be above 0 by rounding
+        is_unequal_n = (rewards_ng != rewards_ng[:, :1]).any(1)
         answered = sum(int(chat.learned.sum()) for chat in piece.chats)
         ended = sum(int(chat.ids[-1] == self.end_id) for chat in piece.chats)
         return dict(
             reward=piece.rewards_b.sum() / piece.step_answers,
-            signal=(rewards_ng.std(1) > 0).sum() * piece.group / piece.step_answers,
+            signal=is_unequal_n.sum() * piece.group / piece.step_answers,
             answer_tokens=answered / piece.step_answers,
             ended=ended / piece.step_answers,
         )
