@@ -858,8 +858,9 @@ def test_precision_is_measured_once_and_kept(share, name, text, tmp_path, monkey
     whole = learner.train
 
     def noted(*args, **options):
-        (parts,) = (x for x in (*args, *options.values()) if isinstance(x, learner.TrainParts))
-        asked.append(parts.dtype)
+        given = (*args, *options.values())
+        (settings,) = (x for x in given if isinstance(x, learner.StepSettings))
+        asked.append(settings.dtype)
         return whole(*args, **options)
 
     monkeypatch.setattr(learner, "train", noted)

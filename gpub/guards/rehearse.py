@@ -59,7 +59,8 @@ from ..train.config import TrainConfig
 from ..train.learner import Learner, Placement
 from gpub.train.loop import (
     NextToken,
-    TrainParts,
+    SharedObjective,
+    StepSettings,
     TrainStep,
     context_lengths,
     evaluate,
@@ -249,11 +250,12 @@ class _Steps:
         learner = self.learner
         place = self.stage.place
         batcher = learner.micro_batcher
-        parts = TrainParts(self, learner.dtype, learner.scaler, batcher, place.world)
+        objective = SharedObjective(self.objective, self)  # each piece is metered
+        settings = StepSettings(learner.dtype, learner.scaler, batcher, place.world)
         self.meters.memory.mark("forward and backward")
         self.meters.matmuls.on = True
         stage = self.stage
-        steps = train(learner.model, self.objective, stage.cfg, learner.opts, start, parts)
+        steps = train(learner.model, objective, stage.cfg, learner.opts, start, settings)
         for step in steps:
             self.meters.memory.mark("forward and backward")
             self.meters.matmuls.on = True

@@ -7,7 +7,7 @@ __all__ = ['device_room', 'first_cut', 'bucket_bytes', 'get_rng', 'set_rng', 'Pl
 
 # %% ../../nbs/lib/train/learner.ipynb #80f96a94
 # What a run trains with beside its data, put together once: from a fresh model or a checkpoint, on
-# one device or in slices over many. A learner takes no steps: `train.loop` does, with its parts.
+# one device or in slices over many. A learner takes no steps itself: `train.loop` does.
 
 import math
 from collections.abc import Callable, Iterator
@@ -27,7 +27,14 @@ from ..record.checkpoint import Checkpoint
 from .compiled import LossFunction, choose_loss
 from .config import TrainConfig
 from .kernels import pick_attention
-from .loop import Objective, TrainParts, TrainStep, context_length_at, train
+from gpub.train.loop import (
+    Objective,
+    SharedObjective,
+    StepSettings,
+    TrainStep,
+    context_length_at,
+    train,
+)
 from .memory import Loss, MicroBatcher
 from gpub.train.optim import (
     make_optimizers,
@@ -252,12 +259,12 @@ class Learner:
         tokens: int | None = None,  # read by them; default: as the recipe says
     ) -> Iterator[TrainStep]:
         "Return `train` with what is put together here: one item after each step"
-        parts = TrainParts(
-            loss_of=self.average_gradients_of(objective.loss),
+        shared = SharedObjective(objective, self.average_gradients_of(objective.loss))
+        settings = StepSettings(
             dtype=self.dtype,
             scaler=self.scaler,
             micro_batcher=self.micro_batcher,
             world=self.place.world,
             tokens=tokens,
         )
-        return train(self.model, objective, self.cfg, self.opts, start, parts)
+        return train(self.model, shared, self.cfg, self.opts, start, settings)

@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['BatchFunction', 'context_length_at', 'depth_at', 'context_lengths', 'StepBatch', 'Objective', 'NextToken', 'Diverged',
-           'TrainStep', 'TrainParts', 'forward_backward', 'train', 'train_next_token', 'evaluate']
+           'TrainStep', 'SharedObjective', 'StepSettings', 'forward_backward', 'train', 'train_next_token', 'evaluate']
 
 # %% ../../nbs/lib/train/loop.ipynb #ed19aa74
-# A step: `objective.batch`, `forward_backward` over its micro-batches, clip, let the optimizers
-# step, yield. The loop knows no model, no tokenizer and no folder: whoever iterates logs, validates
-# and saves between two steps.
+# A step: `objective.batch`, `forward_backward` over its micro-batches (gradient accumulation), clip,
+# let the optimizers step, yield. The loop knows no tokenizer and no folder, and of the model only
+# parameters and, for progressive depth, blocks: whoever iterates logs, validates and saves between
+# two steps.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -43,7 +44,7 @@ def _staged(
     stages: tuple[tuple[float, int], ...], step: int, cfg: TrainConfig, default: int
 ) -> int:
     """Return the value of the last (share of the run, value) that has begun: never more than
-    `default`, which holds before the first"""
+    `default`, which holds before the first. `TrainConfig` has checked that the shares rise"""
     begun = [value for share, value in stages if step >= share * cfg.steps]
     return min(default, begun[-1]) if begun else default
 
@@ -63,7 +64,7 @@ def depth_at(
     cfg: TrainConfig,  # its `depths` and number of steps
     n_layers: int,  # the model's own
 ) -> int:  # blocks
-    """Look up how many blocks are awake after `step` steps in `cfg.depths`, never more than the
+    """Look up how many blocks learn after `step` steps in `cfg.depths`, never more than the
     model's own `n_layers`"""
     return _staged(cfg.depths, step, cfg, n_layers)
 
@@ -85,7 +86,7 @@ class StepBatch(Protocol):
 
     tokens: int  # read in the step, by all processes
     shape: tuple[int, int]  # rows of this process, tokens in each
-    least_rows: int  # that no piece separates: 1, or the answers of a group
+    least_rows: int  # a micro-batch is a multiple of this many rows: 1, or the size of a group
 
     def split(self, rows: int | None) -> Sequence[Any]:
         "Cut into micro-batches of at most `rows` rows; None: leave it whole"
@@ -106,7 +107,7 @@ BatchFunction = Callable[[int, int], Batch]  # of (step, context length)
 
 
 class NextToken:
-    "Pretraining's objective: surprise at every next token"
+    "Pretraining's objective: the cross-entropy of every next token"
 
     def __init__(
         self,
@@ -156,15 +157,18 @@ class TrainStep:
     metrics: dict[str, Tensor | float] = field(default_factory=dict)
     world: World = World()  # loss and metrics are this process's share until `row` averages
 
-    def row(self) -> dict[str, int | float]:  # for the log
-        """Return the step as plain numbers; every process must call it. Raises `Diverged` if any
-        step so far was not finite"""
+    def check_finite(self) -> None:
+        "Raise `Diverged` if any step so far was not finite; every process must call it"
         first_bad_step = int(self.world.max(self.first_bad_step))
         if first_bad_step:
             raise Diverged(
                 f"the loss or its gradient is not a number at step {first_bad_step}: "
                 "stopped; start again in another folder with a lower learning rate"
             )
+
+    def row(self) -> dict[str, int | float]:  # for the log
+        "Return the step as plain numbers; raises as `check_finite`, every process must call it"
+        self.check_finite()
         shares = dict(loss=self.loss) | self.metrics
         means = {name: float(self.world.mean(torch.as_tensor(x))) for name, x in shares.items()}
         return dict(
@@ -178,23 +182,28 @@ class TrainStep:
 
 
 @dataclass(frozen=True)
-class TrainParts:
-    "What a run may bring along to train with; what it does not bring is made for it"
+class SharedObjective:
+    "An objective whose gradients are averaged over the processes that share a step"
 
-    loss_of: Callable[[Any], Loss] | None = None  # the objective's loss, shared over processes
+    objective: Objective
+    # its loss, whose `backward` averages: from `share_gradients`
+    loss: Callable[[Any], Loss]
+
+    def batch(self, step: int) -> StepBatch:
+        "Return what the objective reads at a step"
+        return self.objective.batch(step)
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    "How a step is computed; what is not given is made as the recipe says"
+
     dtype: torch.dtype = torch.float32  # of the matmuls
     scaler: torch.amp.GradScaler | None = None  # for fp16
-    micro_batcher: MicroBatcher | None = None  # how a step is cut; default: as `cfg` says
+    micro_batcher: MicroBatcher | None = None  # how a step is cut into micro-batches
     world: World = World()  # the processes that train together, each with its rows
-    # read by the steps that are already done; default: as `cfg` says
+    # read by the steps that are already done: `log.jsonl` goes on counting from there
     tokens: int | None = None
-
-    def __post_init__(self):
-        if self.world.size > 1 and self.loss_of is None:
-            raise GpubError(
-                f"{self.world.size} processes that share no gradients learn apart: give `loss_of`, "
-                "as from `Learner.average_gradients_of`"
-            )
 
 # %% ../../nbs/lib/train/loop.ipynb #bdd7f8d2
 def forward_backward(
@@ -204,18 +213,20 @@ def forward_backward(
     # fp16's, against gradients that are too small for it; None: the loss stays as it is
     scaler: torch.amp.GradScaler | None = None,
 ) -> Loss:  # of the step, detached
-    """Sum the gradients of a step's micro-batches; where memory is full begin again, in smaller
-    ones. Raises `GpubError` when nothing smaller is left"""
+    """Accumulate the gradients of a step's micro-batches; where memory is full begin again, in
+    smaller ones. Raises `GpubError` when nothing smaller is left"""
     device = next(batcher.model.parameters()).device
     while True:
         total = 0.0
         metrics: dict[str, Tensor | float] = {}
-        pieces = batch.split(batcher.micro)
+        micro_batches = batch.split(batcher.micro)
         try:
             with attention_kernels(device, batch.shape[1]):
-                for piece in pieces:
+                for piece in micro_batches:
                     # processes average their gradients once a step, with the last piece
-                    with nullcontext() if piece is pieces[-1] else local_gradients(loss_of):
+                    is_last = piece is micro_batches[-1]
+                    sharing = nullcontext() if is_last else local_gradients(loss_of)
+                    with sharing:
                         loss, shares = loss_of(piece)
                         scaled = scaler.scale(loss) if scaler else loss
                         scaled.backward()
@@ -237,30 +248,36 @@ def train(
     # from `make_optimizers`; default: fresh ones
     opts: list[torch.optim.Optimizer] | None = None,
     start: int = 0,  # steps already done
-    parts: TrainParts = TrainParts(),  # a compiled loss, a scaler, other processes
+    settings: StepSettings = StepSettings(),  # format of the matmuls, a scaler, other processes
 ) -> Iterator[TrainStep]:  # one after each optimizer step
-    "Train with any objective: yield a `TrainStep` after each optimizer step"
+    """Train with any objective: yield a `TrainStep` after each optimizer step; raises `GpubError`
+    for several processes whose objective shares no gradients"""
+    world = settings.world
+    if world.size > 1 and not isinstance(objective, SharedObjective):
+        raise GpubError(
+            f"{world.size} processes that share no gradients learn apart: give a "
+            "`SharedObjective`, as `Learner.take_steps` does"
+        )
     device = next(model.parameters()).device
     opts = opts or make_optimizers(model, cfg, muon_format(device))
-    loss_of = parts.loss_of or objective.loss
     # without fp16 a scaler passes everything through
-    scaler = parts.scaler or torch.amp.GradScaler(device.type, enabled=False)
-    batcher = parts.micro_batcher or MicroBatcher(model, cfg, parts.world)
-    tokens = start * cfg.batch_tokens if parts.tokens is None else parts.tokens
-    params = _held_parameters(model, opts)
+    scaler = settings.scaler or torch.amp.GradScaler(device.type, enabled=False)
+    batcher = settings.micro_batcher or MicroBatcher(model, cfg, world)
+    tokens = start * cfg.batch_tokens if settings.tokens is None else settings.tokens
+    params = _optimizer_parameters(model, opts)
     first_bad_step = torch.zeros((), dtype=torch.int64, device=device)  # 0: none so far
     model.train()
     for step in range(start, cfg.steps):
         # 1) what the step reads
-        if cfg.depths:  # a model that wakes its blocks one after the other
+        if cfg.depths:  # progressive depth: blocks begin to learn one after the other
             depth = depth_at(step, cfg, len(model.blocks))
             batcher.set_depth(depth, fresh=step == 0)
-        with _matmuls_in(parts.dtype, device):
+        with _matmuls_in(settings.dtype, device):
             batch = objective.batch(step)
         # 2) forward and backward. Another region of autocast than that of `batch`, where GRPO lets
         # the model answer without gradients: autocast keeps copies of weights, and those have none
-        with _matmuls_in(parts.dtype, device):
-            loss, metrics = forward_backward(loss_of, batch, batcher, scaler)
+        with _matmuls_in(settings.dtype, device):
+            loss, metrics = forward_backward(objective.loss, batch, batcher, scaler)
         # DDP computed the blocks that sleep too; neither the norm nor an optimizer may see them
         for p in batcher.frozen:
             p.grad = None
@@ -281,10 +298,10 @@ def train(
             tokens=tokens,
             loss=loss,
             grad_norm=grad_norm,
-            lr=cfg.lr * factor,
+            lr=cfg.lr * factor,  # Muon's is `cfg.muon_lr` times the same
             first_bad_step=first_bad_step,
             metrics=metrics,
-            world=parts.world,
+            world=world,
         )
 
 
@@ -295,13 +312,13 @@ def train_next_token(
     # from `make_optimizers`; default: fresh ones
     opts: list[torch.optim.Optimizer] | None = None,
     start: int = 0,  # steps already done
-    parts: TrainParts = TrainParts(),  # a scaler, other processes
+    settings: StepSettings = StepSettings(),  # format of the matmuls, a scaler
 ) -> Iterator[TrainStep]:  # one after each optimizer step
     "Train a model to predict every next token of batches: `train` with its `NextToken`"
     device = next(model.parameters()).device
     length = model.cfg.context_length
-    objective = NextToken(model.loss, batches, cfg, length, device, parts.world)
-    return train(model, objective, cfg, opts, start, parts)
+    objective = NextToken(model.loss, batches, cfg, length, device, settings.world)
+    return train(model, objective, cfg, opts, start, settings)
 
 
 def _matmuls_in(dtype: torch.dtype, device: torch.device) -> torch.autocast:
@@ -336,16 +353,18 @@ def _step_optimizers(
     scaler.update()
 
 # %% ../../nbs/lib/train/loop.ipynb #c0mplete
-def _held_parameters(model: nn.Module, opts: list[torch.optim.Optimizer]) -> list[nn.Parameter]:
-    "List what the optimizers hold, in their order"
-    held = [p for o in opts for group in o.param_groups for p in group["params"]]
-    lost = set(held) - set(own_parameters(model).values())
-    if lost:
+def _optimizer_parameters(
+    model: nn.Module, opts: list[torch.optim.Optimizer]
+) -> list[nn.Parameter]:
+    "List the parameters of the optimizers, in their order"
+    params = [p for o in opts for group in o.param_groups for p in group["params"]]
+    unknown = set(params) - set(own_parameters(model).values())
+    if unknown:
         raise GpubError(
-            f"the optimizers hold {len(lost)} parameters that this model "
+            f"the optimizers hold {len(unknown)} parameters that this model "
             "does not have: make them after the model is built, moved and sharded"
         )
-    return held
+    return params
 
 # %% ../../nbs/lib/train/loop.ipynb #6ae1467a
 @torch.no_grad()

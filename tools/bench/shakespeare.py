@@ -21,7 +21,7 @@ from gpub.table import Table
 from gpub.train.config import TrainConfig
 from gpub.train.kernels import forward_backward_seconds, matmul_peak, pick_attention
 from gpub.train.loop import (
-    TrainParts,
+    StepSettings,
     context_length_at,
     context_lengths,
     depth_at,
@@ -98,7 +98,9 @@ def ours(
         lambda dtype: forward_backward_seconds(model, first.ids, first.targets, dtype, cfg),
     )
     pick_attention(model, "cpu", p.dtype)
-    loop = train_next_token(model, lambda n, c: by_ctx[c][n], cfg, parts=TrainParts(dtype=p.dtype))
+    loop = train_next_token(
+        model, lambda n, c: by_ctx[c][n], cfg, settings=StepSettings(dtype=p.dtype)
+    )
     return Contender(name, model, lambda n: next(loop), cfg.steps, cfg.batch_tokens, cfg, p.name)
 
 

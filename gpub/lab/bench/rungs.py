@@ -41,7 +41,7 @@ from ...model.counts import flops_per_token
 from ...model.step_memory import peak_memory
 from ...train.config import TrainConfig
 from ...train.kernels import pick_attention
-from ...train.loop import NextToken, TrainParts, train
+from ...train.loop import NextToken, StepSettings, train
 from ...train.memory import MicroBatcher
 from ...train.optim import make_optimizers, muon_format
 from ...train.presets import apply_settings, find_preset
@@ -292,10 +292,10 @@ class Climber:
         micro_batcher = MicroBatcher(self.model, cfg, log=self.notes.append)
         self.get = loader(p, s["source"], s["gather"], s["workers"])
         scaler = torch.amp.GradScaler(p.device.type, enabled=precision.scaler)
-        parts = TrainParts(dtype=precision.dtype, scaler=scaler, micro_batcher=micro_batcher)
+        settings = StepSettings(dtype=precision.dtype, scaler=scaler, micro_batcher=micro_batcher)
         length = self.model.cfg.context_length
         objective = NextToken(loss, self.fetch, cfg, length, p.device)
-        self.steps = partial(train, self.model, objective, cfg, self.opts, parts=parts)
+        self.steps = partial(train, self.model, objective, cfg, self.opts, settings=settings)
         self.loop = self.steps(start=0)
         self.run(1)
         self.ready = time.perf_counter() - began
