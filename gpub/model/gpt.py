@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['AttentionFunction', 'causal_mask', 'causal_attention', 'fused_attention', 'GPTConfig', 'LayerContext',
-           'AttentionContext', 'Attention', 'MLP', 'Block', 'apply_block', 'DecoderConfig', 'Decoder', 'GPT',
+           'AttentionContext', 'Attention', 'MLP', 'run_with_context', 'Block', 'DecoderConfig', 'Decoder', 'GPT',
            'param_table', 'count_params']
 
 # %% ../../nbs/lib/model/gpt.ipynb #06b9c26d
@@ -114,10 +114,11 @@ class AttentionContext(Protocol):
     A KV cache is one; so are several conversations in a row, and a context with several answers."""
 
     def positions(self, t: int) -> torch.Tensor:  # (t,) or (b, t)
-        "Return the positions of this pass's `t` tokens, each in its own text"
+        """Return the positions of this pass's `t` tokens, each in its own text: a GPT looks them up
+        in `pos`, a Llama in `rope`"""
 
     def layer(self, index: int) -> AttentionFunction:
-        "Return the attention of a layer"
+        "Return the attention of a layer; that of a cache keeps the keys and values it is given"
 
 
 class Attention(nn.Module):
@@ -154,6 +155,18 @@ class MLP(nn.Module):
         return self.down(F.gelu(self.up(x_btc), approximate="tanh"))
 
 # %% ../../nbs/lib/model/gpt.ipynb #90872084
+def run_with_context(
+    module: nn.Module,  # a `Block`, its attention, or any module in their place
+    x_btc: torch.Tensor,
+    context: LayerContext | None = None,  # None: then the module need not know of contexts
+) -> torch.Tensor:  # (b, t, c)
+    """Run a module as it is. For a block this is the default of `Decoder.apply_block`, which
+    gradient checkpointing and compiled blocks replace"""
+    if context is None:
+        return module(x_btc)
+    return module(x_btc, context)
+
+
 class Block(nn.Module):
     """A transformer block: attention across positions, then an MLP at each one, each added to the
     residual stream and reading it through a norm"""
@@ -172,25 +185,10 @@ class Block(nn.Module):
         self.ffn = ffn
 
     def forward(self, x_btc: torch.Tensor, context: LayerContext | None = None) -> torch.Tensor:
-        if context is None:  # then `attn` may be any module
-            x_btc = x_btc + self.attn(self.norm1(x_btc))
-        else:
-            x_btc = x_btc + self.attn(self.norm1(x_btc), context)
+        x_btc = x_btc + run_with_context(self.attn, self.norm1(x_btc), context)
         return x_btc + self.ffn(self.norm2(x_btc))
 
 # %% ../../nbs/lib/model/gpt.ipynb #a8fb9737
-def apply_block(
-    block: nn.Module,  # a `Block`, or any module in its place
-    x_btc: torch.Tensor,  # the residual stream
-    context: LayerContext | None = None,
-) -> torch.Tensor:  # (b, t, c)
-    """Run a block as it is: the default of `Decoder.apply_block`, which gradient checkpointing and
-    compiled blocks replace"""
-    if context is None:
-        return block(x_btc)
-    return block(x_btc, context)
-
-
 class DecoderConfig(Protocol):
     "What `Decoder` reads of a config"
 
@@ -218,7 +216,7 @@ class Decoder(nn.Module, ABC):
 
     def __init__(self):
         super().__init__()
-        self.apply_block = apply_block
+        self.apply_block = run_with_context
         self.head_loss = None
 
     def reset(self) -> None:
@@ -246,9 +244,10 @@ class Decoder(nn.Module, ABC):
         last_only: bool = False,  # score what comes after the last token alone
     ) -> torch.Tensor:  # (b, t, v); (b, 1, v) with `last_only`
         "Compute logits: row t scores what comes after token t"
-        x_btc = self._features_for_head(ids_bt, context)
+        x_btc = self.features(ids_bt, context, for_own_head=True)
         if last_only:
             x_btc = x_btc[:, -1:]
+        # one way for a head of its own and a tied one; so hooks on `head` are not called
         return F.linear(x_btc, self.head_weight())
 
     @abstractmethod
@@ -256,6 +255,9 @@ class Decoder(nn.Module, ABC):
         self,
         ids_bt: torch.Tensor,  # int64, at most `context_length` per row
         context: AttentionContext | None = None,  # such as a KV cache; None: the tokens alone
+        # the model's own head reads them in the same pass: the gradient of a tied table may then be
+        # sparse, as the head's is added to it
+        for_own_head: bool = False,
     ) -> torch.Tensor:  # (b, t, c)
         "Compute what the head reads: row t is about what comes after token t"
 
@@ -265,11 +267,11 @@ class Decoder(nn.Module, ABC):
         targets_bt: torch.Tensor,  # the ids one position later
         context: AttentionContext | None = None,  # such as `PackedAttention`
     ) -> torch.Tensor:  # nats per token, the mean over the batch
-        "Measure how surprised the model is by what came next"
+        "Compute the cross-entropy of what came next"
         if self.head_loss:
-            x_btc = self._features_for_head(ids_bt, context)
+            x_btc = self.features(ids_bt, context, for_own_head=True)
             return self.head_loss(x_btc, self.head_weight(), targets_bt)
-        # through `__call__`, for hooks and wrappers; a module without contexts has a loss too
+        # through `__call__`, for hooks and wrappers; a subclass's `forward` may take ids alone
         logits_btv = self(ids_bt) if context is None else self(ids_bt, context)
         return F.cross_entropy(logits_btv.flatten(0, 1).float(), targets_bt.flatten())
 
@@ -278,12 +280,6 @@ class Decoder(nn.Module, ABC):
         if self.head is None:
             return self.tok.weight
         return self.head.weight
-
-    def _features_for_head(
-        self, ids_bt: torch.Tensor, context: AttentionContext | None
-    ) -> torch.Tensor:
-        "Compute `features` for the model's own head, which is run in the same pass"
-        return self.features(ids_bt, context)
 
     def _check_length(self, ids_bt: torch.Tensor) -> None:
         t = ids_bt.size(1)
@@ -301,7 +297,7 @@ class Decoder(nn.Module, ABC):
                 )
         return positions
 
-    def _apply_blocks(
+    def _run_blocks(
         self,
         x_btc: torch.Tensor,
         context: AttentionContext | None,
@@ -340,6 +336,7 @@ class GPT(Decoder):
         self,
         ids_bt: torch.Tensor,  # int64, at most `context_length` per row
         context: AttentionContext | None = None,  # such as a KV cache; None: the tokens alone
+        for_own_head: bool = False,  # the same here: the table's gradient is dense
     ) -> torch.Tensor:  # (b, t, c)
         "Compute what the head reads: row t is about what comes after token t"
         self._check_length(ids_bt)
@@ -348,7 +345,7 @@ class GPT(Decoder):
             pos_tc = self.pos.weight[:t]
         else:
             pos_tc = self.pos(self._positions(context, t))  # (b, t, c) where rows differ
-        return self._apply_blocks(self.tok(ids_bt) + pos_tc, context)
+        return self._run_blocks(self.tok(ids_bt) + pos_tc, context)
 
 # %% ../../nbs/lib/model/gpt.ipynb #4b2435a9
 def param_table(

@@ -109,7 +109,7 @@ def grouped_attention(
 
 
 def repeat_kv_heads(
-    attention: AttentionFunction,  # for as many keys as queries, such as chapter 1's
+    attention: AttentionFunction,  # for as many keys as queries, such as `causal_attention`
 ) -> AttentionFunction:  # for groups
     "Let an attention that knows no groups work in them, by repeating keys and values"
 
@@ -121,18 +121,20 @@ def repeat_kv_heads(
 
 # %% ../../nbs/lib/model/llama.ipynb #329fb812
 class TokenEmbedding(nn.Embedding):
-    "An embedding that may share its table with the head, and then leaves it a gradient of few rows"
+    "An embedding whose gradient may be sparse: where a tied head adds a dense one to it"
 
     def forward(
         self,
         ids_bt: torch.Tensor,
-        tied: bool = False,  # a head reads the table in the same pass
+        # a tied head reads the table in the same pass: its dense gradient is added, so that the
+        # sum, which the optimizer sees, is dense
+        sparse_ok: bool = False,
     ) -> torch.Tensor:  # (b, t, c)
         # a sparse gradient spares the zeros of all rows that are not read
         reads_few_rows = ids_bt.numel() < self.num_embeddings
         # on other devices and in a compiled graph the gradient stays the usual, dense one
         can_be_sparse = ids_bt.device.type == "cpu" and not torch.compiler.is_compiling()
-        sparse = tied and reads_few_rows and can_be_sparse
+        sparse = sparse_ok and reads_few_rows and can_be_sparse
         return F.embedding(ids_bt, self.weight, sparse=sparse)
 
 # %% ../../nbs/lib/model/llama.ipynb #6ea5552c
@@ -148,7 +150,7 @@ class LlamaConfig(Config):
     context_length: Count  # the most tokens it reads at once
     d_model: Count  # numbers per position
     n_layers: Count  # blocks
-    n_heads: Count  # query heads; they share the width
+    n_heads: Count  # query heads; they share the width, unless `head_dim` is given
     n_kv_heads: Count  # key-value heads, a divisor of `n_heads`
     d_ff: Count  # numbers per position in the feed-forward layer
     tied: bool = True  # the head reads tokens with the embedding's own matrix
@@ -165,7 +167,8 @@ class LlamaConfig(Config):
     # norms of queries and keys: of each head in Qwen3, of all heads together in OLMo 2
     qk_norm: Literal["per_head", "all_heads"] | None = None
     norm_after: bool = False  # what a block adds is normed, not what it reads: OLMo 2
-    nope_every: Count | None = None  # every so many layers one has no rotations: SmolLM3
+    # NoPE, no positional encoding: every so many layers one has no rotations. SmolLM3
+    nope_every: Count | None = None
 
     def __post_init__(self):
         super().__post_init__()
@@ -203,7 +206,7 @@ class LlamaConfig(Config):
 
 # %% ../../nbs/lib/model/llama.ipynb #84900aeb
 class QKNorm(nn.Module):
-    "Give every query and every key the same length, times a gain per channel, before they meet"
+    "An RMSNorm of every query and every key, with a gain per channel (QK-norm)"
 
     def __init__(self, cfg: LlamaConfig):
         super().__init__()
@@ -239,7 +242,7 @@ class GroupedAttention(nn.Module):
         cfg: LlamaConfig,
         rope: Rope,  # one for all layers
         attention: AttentionFunction = grouped_attention,
-        rotates: bool = True,  # false: a layer that knows no positions
+        rotates: bool = True,  # false: a layer without positions (NoPE)
     ):
         super().__init__()
         self.attention = attention
@@ -254,12 +257,13 @@ class GroupedAttention(nn.Module):
         self.proj = nn.Linear(self.n_heads * self.head_size, cfg.d_model, bias=False)
 
     def forward(self, x_btc: torch.Tensor, context: LayerContext | None = None) -> torch.Tensor:
-        if context is None:
+        if context is None:  # positions from 0 on, also for a layer that is called alone
             attention = self.attention
             cos, sin = self.rope(x_btc.size(1))
         else:
             attention = context.attention
             cos, sin = context.angles
+        # n heads of all three: h of queries, g of keys, g of values
         qkv_btnd = self.qkv(x_btc).unflatten(-1, (-1, self.head_size))
         n_rotated_heads = self.n_heads + self.n_kv_heads
         qk_btnd, v_btgd = qkv_btnd.split((n_rotated_heads, self.n_kv_heads), 2)
@@ -309,7 +313,7 @@ class Llama(Decoder):
 
     def _make_block(self, layer: int, attention: AttentionFunction) -> nn.Module:
         cfg = self.cfg
-        rotates = cfg.nope_every is None or (layer + 1) % cfg.nope_every > 0
+        rotates = cfg.nope_every is None or (layer + 1) % cfg.nope_every != 0
         attn = GroupedAttention(cfg, self.rope, attention, rotates)
         ffn = SwiGLU(cfg.d_model, cfg.d_ff)
         if cfg.norm_after:
@@ -322,25 +326,18 @@ class Llama(Decoder):
         )
 
     def features(
-        self, ids_bt: torch.Tensor, context: AttentionContext | None = None
+        self,
+        ids_bt: torch.Tensor,  # int64, at most `context_length` per row
+        context: AttentionContext | None = None,  # such as a KV cache; None: the tokens alone
+        for_own_head: bool = False,  # the head reads them in the same pass
     ) -> torch.Tensor:  # (b, t, c)
         "Compute what the head reads: row t is about what comes after token t"
-        return self._read(ids_bt, context, tied=False)
-
-    def _features_for_head(
-        self, ids_bt: torch.Tensor, context: AttentionContext | None
-    ) -> torch.Tensor:
-        return self._read(ids_bt, context, self.cfg.tied)
-
-    def _read(
-        self, ids_bt: torch.Tensor, context: AttentionContext | None, tied: bool
-    ) -> torch.Tensor:
         self._check_length(ids_bt)
-        x_btc = self.tok(ids_bt, tied)
+        x_btc = self.tok(ids_bt, sparse_ok=for_own_head and self.cfg.tied)
         if context is None:
-            return self._apply_blocks(x_btc, None)
+            return self._run_blocks(x_btc, None)
         angles = self.rope.at(self._positions(context, ids_bt.size(1)))
-        return self._apply_blocks(x_btc, context, angles)
+        return self._run_blocks(x_btc, context, angles)
 
 # %% ../../nbs/lib/model/llama.ipynb #ab438061
 def llama_table(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from ..core import GpubError
-from ..model.gpt import LayerContext, apply_block
+from ..model.gpt import LayerContext, run_with_context
 from ..model.architecture import MODES
 from .config import TrainConfig
 from .parallel import World
@@ -111,7 +111,7 @@ def checkpoint_block(
     """Choose how a block is applied: keeping all its activations, the matmuls' and attention's
     result or only its input"""
     if mode == "off":
-        return apply_block
+        return run_with_context
     chosen = {}
     if mode == "selective":
         chosen["context_fn"] = partial(create_selective_checkpoint_contexts, KEPT)
