@@ -31,11 +31,11 @@ from gpub.evals.adapter import (
     likelihoods,
     lm_eval_parts,
 )
-from gpub.evals.evaluate import evaluate_run, run_programs
+from gpub.evals.evaluate import evaluate_run
 from gpub.evals.intervals import mean_with_error
 from gpub.evals.options import EvalOptions
 from gpub.evals.samples import distinct_share, label_text, repeated_share, token_diff
-from gpub.evals.sandbox import find_jail_fault, problems, run_python, solves
+from gpub.evals.sandbox import find_jail_fault, problems, run_programs, run_python, solves
 from gpub.evals.scores import outcomes, paired, published, score_against, score_task
 from gpub.evals.scoring import calibrate, in_vocabulary
 from gpub.evals.tasks import TASKS, Item, load_items, random_subset

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['READ_IN_JAIL', 'HUMANEVAL', 'STOPS', 'ProgramResult', 'jail_command', 'find_jail_fault', 'require_jail', 'run_python',
-           'problems', 'cut_completion', 'solves']
+           'problems', 'cut_completion', 'solves', 'run_programs']
 
 # %% ../../nbs/lib/evals/sandbox.ipynb #b398e94a
 import functools
@@ -15,11 +15,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..core import GpubError
+from ..data.tokenizer import Tokenizer
+from .samples import legible
 from .tasks import Task, read_records, task_files
+from ..model.generate import generate_ids
+from ..model.gpt import Decoder
 from ..templates import read_packaged
 
 # %% ../../nbs/lib/evals/sandbox.ipynb #a3d49767
@@ -163,3 +170,27 @@ def solves(
         f"check({problem['entry_point']})\n",
         unsafe=unsafe,
     )
+
+# %% ../../nbs/lib/evals/sandbox.ipynb #ace3374d
+def run_programs(
+    model: Decoder,
+    tok: Tokenizer,  # its tokenizer
+    programs: Sequence[dict[str, Any]],  # the functions to write, as `problems` reads them
+    max_tokens: int = 120,  # to write for each
+    unsafe: bool = False,  # run them also where the system cannot contain them
+) -> dict[str, Any]:  # n, passed, ends (how they all ended -> how many)
+    "Let a model write the functions of HumanEval, one greedy try each, and run them in the sandbox"
+    stop = [] if tok.end is None else [tok.end]
+    results = []
+    for problem in programs:
+        # after `legible` the prompt comes back from the tokenizer as it went in, so that its length
+        # is where the completion begins
+        prompt, _ = legible(tok, problem["prompt"])
+        ids = generate_ids(model, tok.encode(prompt), max_tokens, stop, temperature=0)
+        if ids[-1] in stop:
+            ids.pop()
+        completion = tok.decode(ids)[len(prompt) :]
+        results.append(solves(problem, completion, unsafe))
+    ends = Counter(result.why.split(":")[0] for result in results)
+    passed = sum(result.ok for result in results)
+    return dict(n=len(results), passed=passed, ends=dict(ends.most_common()))
