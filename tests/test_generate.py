@@ -14,7 +14,14 @@ from gpub.data.char import CharTokenizer
 from gpub.lab.bench.generate import in_transformers
 from gpub.model.batching import CacheRows
 from gpub.model.engine import DecodeEngine
-from gpub.model.generate import generate, generate_batch, generate_ids, stream_ids
+from gpub.model.generate import (
+    generate,
+    generate_batch,
+    generate_ids,
+    generate_stream,
+    generate_texts,
+    stream_ids,
+)
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.model.kv_cache import KVCache
 from gpub.model.probes import sample_ids
@@ -268,7 +275,7 @@ def test_text_streams_without_breaking_characters():
     tok = BPETokenizer.train(["🙂🙃 naïve"], vocab_size=261)
     model = toy(vocab_size=261)
     assert generate(model, tok, "naïve 🙂", 60, seed=1) == "naïve 🙂" + "".join(
-        generate(model, tok, "naïve 🙂", 60, seed=1, stream=True)
+        generate_stream(model, tok, "naïve 🙂", 60, seed=1)
     )
 
 
@@ -307,17 +314,23 @@ def test_bad_input_is_one_line(kw, said):
 @pytest.mark.parametrize(
     "kw, said",
     [
-        (dict(prompts=""), "empty"),
-        (dict(prompts="Q"), "lacks 'Q'"),
+        (dict(prompt=""), "empty"),
+        (dict(prompt="Q"), "lacks 'Q'"),
         (dict(stop="Q"), "stop 'Q' is unknown"),
         (dict(stop="ab"), "is 2 tokens"),
         (dict(stop=""), "one token"),
-        (dict(prompts=["a"], stream=True), "takes one prompt, a text, got a list of 1"),
+        (dict(prompt=["a"]), "takes one prompt, a text, got .'a'.: generate_texts takes several"),
     ],
 )
-def test_bad_text_is_one_line(kw, said):
+@pytest.mark.parametrize("function", [generate, generate_stream])
+def test_bad_text_is_one_line(function, kw, said):
     with pytest.raises(GpubError, match=said):
-        generate(toy(vocab_size=3), CharTokenizer("ab\n"), **(dict(prompts="a", n=3) | kw))
+        function(toy(vocab_size=3), CharTokenizer("ab\n"), **(dict(prompt="a", n=3) | kw))
+
+
+def test_one_text_is_not_several():
+    with pytest.raises(GpubError, match="takes a list of prompts"):
+        generate_texts(toy(vocab_size=3), CharTokenizer("ab\n"), "ab", 3)
 
 
 def test_penalty_moves_both_signs_down():

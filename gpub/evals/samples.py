@@ -21,7 +21,7 @@ from ..core import GpubError, read_json, write_atomic
 from ..data.char import CharTokenizer
 from ..data.tokenizer import Tokenizer
 from ..files import shipped
-from ..model.generate import generate
+from ..model.generate import generate_texts
 from ..prep.scan import scan_texts
 from ..record.run import load_run
 from ..report.results import known_share, words_of
@@ -123,14 +123,14 @@ def side_by_side(
     seed: int = 0,  # of the first prompt; the next ones count on
     known: set[str] | None = None,  # words that exist, for `label_text`
     device: torch.device | str = "auto",  # auto, cpu, cuda, mps
-    **sampling: Any,  # temperature, top_p and so on, for `generate.write`
+    **sampling: Any,  # temperature, top_p and so on, for `generate_texts`
 ):  # dicts: prompt, run, step, seed, text (without prompt), lost, distinct, repeated, label
     "Let several checkpoints continue the same prompts with the same seeds"
     out = []
     for run, step in checkpoints:
         model, tok, config = load_run(run, step, device)
         clean = [legible(tok, p) for p in prompts]
-        texts = generate(model, tok, [p for p, _ in clean], n, seed=seed, **sampling)
+        texts = generate_texts(model, tok, [p for p, _ in clean], n, seed=seed, **sampling)
         for i, (asked, (p, lost), text) in enumerate(zip(prompts, clean, texts)):
             new = text.removeprefix(p)
             found = dict(

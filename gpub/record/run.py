@@ -21,7 +21,7 @@ from ..core import GpubError, first_line, read_config, refuse_url
 from ..data.tokenizer_file import load_tokenizer
 from ..device import pick_device, use_threads
 from ..files import similar_run
-from ..model.generate import generate
+from ..model.generate import generate, generate_stream
 from ..model.architectures import build_model, config_from_dict
 from .checkpoint import Checkpoint, find_checkpoint, find_newest, load_checkpoint
 from .checkpoint_folder import MODEL, OPTIMIZER, CheckpointRecord, checkpoints
@@ -237,8 +237,10 @@ class Run(os.PathLike):
         if not isinstance(prompt, str):
             raise GpubError(f"config.json of {self.path} has no prompt: give one with --prompt")
         sampling |= dict(temperature=temperature, seed=seed)
-        out = generate(self.model, self.tokenizer, prompt, n, stream=stream, **sampling)
-        return itertools.chain([prompt], out) if stream else out
+        if not stream:
+            return generate(self.model, self.tokenizer, prompt, n, **sampling)
+        pieces = generate_stream(self.model, self.tokenizer, prompt, n, **sampling)
+        return itertools.chain([prompt], pieces)
 
     def __repr__(self) -> str:
         if self._model is None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..core import GpubError
-from ..model.generate import generate
+from ..model.generate import generate_texts
 from ..record.checkpoint_folder import kept_steps
 from ..record.run import load_run
 from ..record.log import read_bill, read_log, read_settings, sample_table
@@ -286,7 +286,7 @@ def replay_prompts(
     for step in kept:
         model, tok, _ = load_run(run, step, device)
         val = next((r["val_loss"] for r in reversed(vals) if r["step"] <= step), None)
-        texts = generate(model, tok, prompts, n, seed=seed, **sampling)
+        texts = generate_texts(model, tok, prompts, n, seed=seed, **sampling)
         rows += [
             dict(step=step, val_loss=val, prompt=p, seed=seed + i, text=text)
             for i, (p, text) in enumerate(zip(prompts, texts))
