@@ -1186,4 +1186,4 @@ def test_who_asks_for_every_byte_gets_every_byte_read(tmp_path):
     with open(path, "r+b") as file:
         file.write(content)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    refuses("has checksum", verify_checkpoint, folder, again=True)
+    refuses("has checksum", verify_checkpoint, folder, use_cache=False)

@@ -184,6 +184,8 @@ def test_batches_are_a_function_of_seed_and_step():
     assert epochs[0] == 0 and epochs[1] in (0, 1) and epochs[2] == 2
     with pytest.raises(IndexError):
         a[-1]
+    with pytest.raises(TypeError, match="slice"):
+        a[0:2]
 
 
 def test_a_fingerprint_tells_equal_bytes_of_another_dtype_apart():

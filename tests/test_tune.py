@@ -621,6 +621,22 @@ def test_a_group_teaches_where_its_rewards_differ():
     assert measured_signal(rewards, 3)["signal"] == pytest.approx(unequal)
 
 
+def test_the_signal_is_measured_with_the_dice_of_the_recipe(monkeypatch):
+    "No two answers are drawn with the same ones, of no two seeds"
+    tok, prompts, _ = sums_world(1)
+    used = []
+
+    def drawn(model, prompts, longest, end, seed, sampling):
+        used.append(seed)
+        return [np.array([1])] * len(prompts)
+
+    monkeypatch.setattr("gpub.tune.grpo.sample_answers", drawn)
+    questions = Questions(prompts, lambda n, answer: 0.0)
+    for seed in (0, 1):
+        measure_signal(torch.nn.Identity(), questions, 0, GrpoConfig(group=8, seed=seed))
+    assert used == list(range(16))
+
+
 @pytest.mark.parametrize("reward", [0.1, 0.3, 1 / 3, 0.5])
 def test_a_group_of_equal_rewards_teaches_nothing(reward):
     "Also where their mean is rounded, so that the deviation in float32 is above 0"

@@ -11,6 +11,7 @@ __all__ = ['RowPlan', 'WindowSource', 'Batches']
 # rows.
 
 import hashlib
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -95,8 +96,6 @@ class Batches:
         # epoch
         weights: dict[str, float] | None = None,
         device: torch.device | str | None = None,  # keep the tokens on this device and gather there
-        # the files the ids were read from, as `from_shards` knows them
-        shard_map: ShardMap | None = None,
     ):
         self.plan = RowPlan(
             context_length=context_length,
@@ -105,12 +104,12 @@ class Batches:
             rank=rank,
             world_size=world_size,
         )
-        self.shard_map = shard_map
+        self.shard_map: ShardMap | None = None  # of the files that `from_shards` reads
         arrays_of = _arrays_by_source(ids)
         if weights is None:
             arrays_of = _as_one_source(arrays_of)
             weights = dict.fromkeys(arrays_of, 1.0)
-        unsigned_seed = seed % 2**64  # the order is hashed from words without a sign
+        unsigned_seed = seed % 2**64  # the order is a hash of unsigned words of 64 bits
         self.sources: list[WindowSource] = []
         for number, (name, arrays) in enumerate(arrays_of.items()):
             if device is None:
@@ -154,7 +153,7 @@ class Batches:
             ids[name] = [open_shard(folder, manifest, entry, mode == "mmap") for entry in files]
             if mode == "ram":
                 ids[name] = [np.concatenate(ids[name])]
-        return cls(
+        batches = cls(
             ids,
             context_length=context_length,
             batch=batch,
@@ -163,8 +162,9 @@ class Batches:
             world_size=world_size,
             weights=weights,
             device=device if mode == "device" else None,
-            shard_map=ShardMap(folder, manifest_fingerprint(manifest), entries),
         )
+        batches.shard_map = ShardMap(folder, manifest_fingerprint(manifest), entries)
+        return batches
 
     @cached_property
     def fingerprint(self) -> str:  # 16 hex digits
@@ -187,6 +187,7 @@ class Batches:
         step: int,  # from 0, as far as you like
     ) -> Batch:  # (batch / world_size, context_length)
         "Read this rank's rows of a step"
+        step = operator.index(step)  # no slice: the order has no end
         if step < 0:
             raise IndexError(f"steps count from 0, not {step}")
         tokens = self.plan.batch * self.plan.context_length
@@ -200,18 +201,19 @@ class Batches:
     ) -> Batch:  # this rank's rows
         """Read the rows at a position in the order, whatever was read before; raises `GpubError`
         for tokens that are no whole windows"""
-        window = self.plan.context_length
-        length = context_length or window
-        if window % length:
-            raise GpubError(f"windows of {window} tokens cannot be cut into {length}")
+        window_length = self.plan.context_length
+        row_length = context_length or window_length
+        if window_length % row_length:
+            raise GpubError(f"windows of {window_length} tokens cannot be cut into {row_length}")
         parts = []
         for source, (first, stop) in zip(self.sources, self._window_ranges(cursor, tokens)):
             parts.append(source.read(first, stop))
         windows = torch.cat(parts) if len(parts) > 1 else parts[0]
-        if length < window:
-            # (rows, window + 1) -> (rows * window / length, length + 1): each row overlaps the next
-            # by one id, its last target
-            windows = windows.unfold(1, length + 1, length).flatten(0, 1)
+        if row_length < window_length:
+            # (windows, window_length + 1) -> (rows, row_length + 1): each row overlaps the next by
+            # one id, its last target. All lengths read the same order, so a run whose rows grow
+            # sees each token once
+            windows = windows.unfold(1, row_length + 1, row_length).flatten(0, 1)
         return Batch.from_windows(windows)
 
     def trace_rows(
@@ -252,6 +254,7 @@ class Batches:
                 f"tokens {cursor:,} to {cursor + tokens:,} are no whole windows of {window} for "
                 f"{world_size} processes"
             )
+        # the ranks' windows follow each other: together they are the rows of a single process
         count = tokens // window // world_size
         first = cursor // window + self.plan.rank * count
         begins = self.mixture.windows_per_source(first)

@@ -257,7 +257,7 @@ def check_checkpoints(
     bad = []
     for p in folders:
         try:
-            verify_checkpoint(p, again=True)
+            verify_checkpoint(p, use_cache=False)
         except Damaged as e:
             bad.append(str(e))
     if bad:

@@ -75,7 +75,7 @@ def check_run_checkpoints(
     for folder in folders:
 
         def check() -> str:
-            record = verify_checkpoint(folder, again=True)
+            record = verify_checkpoint(folder, use_cache=False)
             return f"step {record.step:,}, weights and optimizer are what was written"
 
         others = len(folders) > 1

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -42,9 +43,9 @@ from .folder import first_changed_row
 def save_checkpoint(
     run_dir: Path | str,  # the run folder
     step: int,  # steps done
-    model: dict,  # name -> tensor
-    optimizer: dict,  # name -> tensor: moments, RNG states, anything that is a tensor
-    state: dict,  # anything JSON: schedule, counters, fingerprints
+    model: dict[str, Tensor],  # by name
+    optimizer: dict[str, Tensor],  # moments, RNG states, anything that is a tensor
+    state: dict[str, Any],  # anything JSON: schedule, counters, fingerprints
     keep: int = 3,  # how many of the newest stay
     milestone: bool = False,  # True: this one is never rotated away
 ) -> Path:  # the folder written; raises GpubError, with all earlier checkpoints as they were
@@ -57,7 +58,7 @@ def save_checkpoint(
 def verify_checkpoint(
     folder: Path | str,  # one checkpoint folder
     parts: Sequence[str] = (MODEL, OPTIMIZER),  # those that matter to the caller
-    again: bool = False,  # read every byte, also of files that this process has read
+    use_cache: bool = True,  # do not read files again that this process has read
 ) -> CheckpointRecord:  # raises Damaged, or GpubError for another format
     "Check a checkpoint against its own checksums"
     record = read_record(folder)
@@ -66,7 +67,7 @@ def verify_checkpoint(
             if name not in record.files:
                 raise Damaged(f"{folder}: state.json does not describe {name}")
             try:
-                _verify_file(record.path / name, record.files[name], again)
+                _verify_file(record.path / name, record.files[name], use_cache)
             except FileNotFoundError:  # rotated away while it was read
                 raise Damaged(f"{record.path / name} is gone") from None
             except OSError as e:
@@ -77,7 +78,8 @@ def verify_checkpoint(
 class _ChecksumCache:
     "Checksums of files that this process has read, each good until its file changes"
 
-    # nanoseconds: two writes within so short a time may leave the same time of change
+    # nanoseconds of the file system's clock: a file that was written within them may be written
+    # again and keep its time of change, so it is not kept in mind yet
     TIME_RESOLUTION = 20_000_000
 
     def __init__(self):
@@ -106,13 +108,13 @@ def cached_checksum(
     return _CHECKSUMS.checksum_of(path)
 
 
-def _verify_file(path: Path, written: FileEntry, again: bool) -> None:
+def _verify_file(path: Path, written: FileEntry, use_cache: bool) -> None:
     if not path.is_file():
         raise Damaged(f"{path} is missing")
     size = path.stat().st_size
     if size != written.size:
         raise Damaged(f"{path} has {size:,} bytes, {written.size:,} were written")
-    checksum = file_sha256(path) if again else cached_checksum(path)
+    checksum = cached_checksum(path) if use_cache else file_sha256(path)
     if checksum != written.sha256:
         raise Damaged(f"{path} has checksum {checksum[:12]}, {written.sha256[:12]} was written")
 
@@ -136,12 +138,12 @@ class Checkpoint:
     "What was saved, back in memory"
 
     step: int  # steps done
-    model: dict  # name -> tensor, on the CPU
-    optimizer: dict  # the same; empty if it was not asked for
-    state: dict  # what the trainer handed over
+    model: dict[str, Tensor]  # by name, on the CPU
+    optimizer: dict[str, Tensor]  # the same; empty if it was not asked for
+    state: dict[str, Any]  # what the trainer handed over
     path: Path  # where it came from
     # name of a log -> rolling checksums of the rows it had
-    rows: dict = field(default_factory=dict)
+    rows: dict[str, str] = field(default_factory=dict)
 
     def fill_model(
         self,
@@ -149,6 +151,11 @@ class Checkpoint:
     ) -> None:
         "Put the weights into a model"
         model.load_state_dict(self.model)
+
+
+# checkpoints that may vanish under a reader before it gives up: the process that trains there
+# deletes old ones while others read
+_MOST_ROTATIONS = 20
 
 
 def find_newest(
@@ -177,9 +184,6 @@ def find_newest(
                 damaged[folders[0]] = e
                 log(f"skipped a damaged checkpoint: {e}")
     raise _rotated_too_fast(run_dir)
-
-
-_MOST_ROTATIONS = 20  # checkpoints that may vanish under a reader before it gives up
 
 
 def is_rotated_away(
@@ -225,9 +229,10 @@ def load_checkpoint(
                 rows=record.rows,
             )
         except GpubError:
-            # the newest may be rotated away while it is read: a newer one is in its place
-            is_newest = step is None and record.path != Path(path)
-            if not is_newest or not is_rotated_away(record.path):
+            # one that was chosen here, as the newest, may be rotated away while it is read: a newer
+            # one is in its place
+            was_chosen_here = step is None and record.path != Path(path)
+            if not was_chosen_here or not is_rotated_away(record.path):
                 raise
     raise _rotated_too_fast(Path(path))
 
@@ -266,7 +271,7 @@ def find_checkpoint(
 
 
 def _warn_of_stale_latest(run_dir: Path, log: Callable[[str], None]) -> None:
-    "Tell of a LATEST that names nothing"
+    "Warn where LATEST names a folder that is gone"
     path = run_dir / "LATEST"
     if not path.is_file():
         return

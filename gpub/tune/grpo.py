@@ -41,9 +41,9 @@ from gpub.tune.rollouts import (
 from ..data.batch import IGNORED
 
 # %% ../../nbs/lib/tune/grpo.ipynb #0f0cbc9f
-_Group = Annotated[int, Ge(2), Le(1024), "a whole number from 2 to 1,024"]
-_Questions = Annotated[int, Ge(1), Le(65_536), "a whole number from 1 to 65,536"]
-_Longest = Annotated[int, Ge(1), Le(1 << 20), "a whole number from 1 to 1,048,576"]
+_GroupSize = Annotated[int, Ge(2), Le(1024), "a whole number from 2 to 1,024"]
+_QuestionCount = Annotated[int, Ge(1), Le(65_536), "a whole number from 1 to 65,536"]
+_AnswerLength = Annotated[int, Ge(1), Le(1 << 20), "a whole number from 1 to 1,048,576"]
 _AboveZero = Annotated[float, Gt(0), "a number above 0"]
 
 
@@ -51,9 +51,9 @@ _AboveZero = Annotated[float, Gt(0), "a number above 0"]
 class GrpoConfig(Config):
     "How rewards are learned from"
 
-    questions_per_step: _Questions = 32  # each is answered `group` times
-    group: _Group = 8  # answers to a question
-    longest: _Longest = 64  # tokens of an answer
+    questions_per_step: _QuestionCount = 32  # each is answered `group` times
+    group: _GroupSize = 8  # answers to a question
+    longest: _AnswerLength = 64  # tokens of an answer
     temperature: _AboveZero = 1.0  # of the answers, and of the probabilities in the loss
     # what keeps the model near its beginning; see `tune.losses`
     penalty: Literal["none", "reward", "k3", "k3_ratio"] = "none"
@@ -82,10 +82,11 @@ def measure_signal(
     sampling = SamplingConfig(temperature=cfg.temperature)
     answers = max(answers, cfg.group)
     rewards_an = np.zeros((answers, len(questions.prompts)))  # a answers, n questions
-    for seed in range(answers):
+    for k in range(answers):
+        seed = cfg.seed * answers + k  # no answer is drawn with the dice of another
         with eval_mode(model):
             drawn = sample_answers(model, questions.prompts, cfg.longest, end_id, seed, sampling)
-        rewards_an[seed] = [questions.reward(n, answer) for n, answer in enumerate(drawn)]
+        rewards_an[k] = [questions.reward(n, answer) for n, answer in enumerate(drawn)]
     unequal = [_unequal_groups(rewards_a, cfg.group) for rewards_a in rewards_an.T]
     return dict(p_right=float((rewards_an > 0).mean()), signal=float(np.mean(unequal)))
 
@@ -128,10 +129,10 @@ class AnswerBatch:
         # never less than a group, also where that is more than `rows`: an answer is compared with
         # the others of its group
         groups = max(1, (rows or len(self.chats)) // self.group)
-        at_once = groups * self.group
+        rows_per_piece = groups * self.group
         pieces = []
-        for start in range(0, len(self.chats), at_once):
-            part = slice(start, start + at_once)
+        for start in range(0, len(self.chats), rows_per_piece):
+            part = slice(start, start + rows_per_piece)
             pieces.append(replace(self, chats=self.chats[part], rewards_b=self.rewards_b[part]))
         return pieces
 
@@ -176,7 +177,7 @@ class GrpoObjective:
     def batch(self, step: int) -> AnswerBatch:
         "Answer and judge; every process draws the same answers, and learns from its share of them"
         # all answers, not only this process's: so they are the same for any number of processes,
-        # and all know how many tokens the step read
+        # and all know how many tokens the step read. N processes sample N times as much for it
         chats, rewards_b = self.answer(step)
         tokens = sum(len(chat.ids) for chat in chats)
         group = self.cfg.group
@@ -240,9 +241,10 @@ class GrpoObjective:
         is_unequal_n = (rewards_ng != rewards_ng[:, :1]).any(1)
         answered = sum(int(chat.learned.sum()) for chat in piece.chats)
         ended = sum(int(chat.ids[-1] == self.end_id) for chat in piece.chats)
-        return dict(
-            reward=piece.rewards_b.sum() / piece.step_answers,
-            signal=is_unequal_n.sum() * piece.group / piece.step_answers,
-            answer_tokens=answered / piece.step_answers,
-            ended=ended / piece.step_answers,
+        sums = dict(
+            reward=piece.rewards_b.sum(),
+            signal=is_unequal_n.sum() * piece.group,
+            answer_tokens=answered,
+            ended=ended,
         )
+        return {name: total / piece.step_answers for name, total in sums.items()}
