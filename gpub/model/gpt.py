@@ -131,14 +131,16 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(cfg.d_model, 3 * cfg.d_model, bias=cfg.bias)
         self.proj = nn.Linear(cfg.d_model, cfg.d_model, bias=cfg.bias)
 
-    def split(self, x_btc: torch.Tensor) -> torch.Tensor:  # (b, h, t, d)
-        "Cut the channels of queries, keys or values into heads"
+    def _split_heads(self, x_btc: torch.Tensor) -> torch.Tensor:  # (b, h, t, d)
         return x_btc.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
 
     def forward(self, x_btc: torch.Tensor, context: LayerContext | None = None) -> torch.Tensor:
         q_btc, k_btc, v_btc = self.qkv(x_btc).chunk(3, -1)
         attention = self.attention if context is None else context.attention
-        y_bhtd = attention(self.split(q_btc), self.split(k_btc), self.split(v_btc))
+        q_bhtd = self._split_heads(q_btc)
+        k_bhtd = self._split_heads(k_btc)
+        v_bhtd = self._split_heads(v_btc)
+        y_bhtd = attention(q_bhtd, k_bhtd, v_bhtd)
         return self.proj(y_bhtd.transpose(1, 2).flatten(2))
 
 # %% ../../nbs/lib/model/gpt.ipynb #66cf4284

@@ -38,7 +38,7 @@ from gpub.tune.rollouts import (
     one_per_row,
     sample_answers,
 )
-from ..data.batch import IGNORED
+from ..data.batch import IGNORED, Batch
 
 # %% ../../nbs/lib/tune/grpo.ipynb #0f0cbc9f
 _GroupSize = Annotated[int, Ge(2), Le(1024), "a whole number from 2 to 1,024"]
@@ -207,18 +207,15 @@ class GrpoObjective:
         # on-policy: the weights are still those that wrote the answers, and the temperature is that
         # of the answers, so these are also the sampler's log-probabilities
         sampler_logprobs_bt = logprobs_bt.detach()
-        reference_logprobs_bt = None
+        reference_logprobs_bt = self._reference_logprobs(batch)
         metrics = self._metrics(piece)
-        if self.reference is not None:
-            with torch.no_grad():
-                reference_logprobs_bt = answer_logprobs(
-                    self.reference, batch, temperature=cfg.temperature
-                )
+        if reference_logprobs_bt is not None:
             # the plain estimator of the KL divergence (k1): how much likelier an answer has become,
             # in nats; a mean of few answers may be below 0. Both are 0 outside the answers, so the
             # sum is over answer tokens alone
             distance_bt = sampler_logprobs_bt - reference_logprobs_bt
             metrics["kl"] = distance_bt.sum() / piece.step_answers
+        # the penalty `reward` is taken from the rewards, here; `k3` and `k3_ratio` are in the loss
         if cfg.penalty == "reward":
             rewards_b = kl_penalized_rewards(
                 rewards_b, sampler_logprobs_bt, reference_logprobs_bt, cfg.beta
@@ -233,6 +230,13 @@ class GrpoObjective:
             cfg.beta,
         )
         return total / piece.step_answers, metrics
+
+    def _reference_logprobs(self, batch: Batch) -> Tensor | None:  # (b, t); None: no reference
+        "Compute what the model before training thinks of the answers"
+        if self.reference is None:
+            return None
+        with torch.no_grad():
+            return answer_logprobs(self.reference, batch, temperature=self.cfg.temperature)
 
     def _metrics(self, piece: AnswerBatch) -> dict[str, Tensor | float]:
         "Measure the answers of a piece, as shares of the step"
