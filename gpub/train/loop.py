@@ -7,10 +7,10 @@ __all__ = ['BatchFunction', 'context_length_at', 'depth_at', 'context_lengths', 
            'TrainStep', 'SharedObjective', 'StepSettings', 'forward_backward', 'train', 'train_next_token', 'evaluate']
 
 # %% ../../nbs/lib/train/loop.ipynb #ed19aa74
-# A step: `objective.batch`, `forward_backward` over its micro-batches (gradient accumulation), clip,
-# let the optimizers step, yield. The loop knows no tokenizer and no folder, and of the model only
-# parameters and, for progressive depth, blocks: whoever iterates logs, validates and saves between
-# two steps.
+# A step: `objective.batch`, `forward_backward` over its micro-batches (gradient accumulation),
+# clip, let the optimizers step, yield. The loop knows no tokenizer and no folder, and of the model
+# only parameters and, for progressive depth, blocks: whoever iterates logs, validates and saves
+# between two steps.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
