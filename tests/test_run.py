@@ -859,7 +859,7 @@ def test_precision_is_measured_once_and_kept(share, name, text, tmp_path, monkey
 
     def noted(*args, **options):
         given = (*args, *options.values())
-        (settings,) = (x for x in given if isinstance(x, learner.StepSettings))
+        (settings,) = (x for x in given if isinstance(x, learner.LoopSettings))
         asked.append(settings.dtype)
         return whole(*args, **options)
 

@@ -22,7 +22,7 @@ from gpub.model.gpt import GPT, GPTConfig
 from gpub.train.compiled import choose_loss, compiled_loss
 from gpub.train.config import TrainConfig
 from gpub.train.loop import (
-    StepSettings,
+    LoopSettings,
     context_length_at,
     context_lengths,
     evaluate,
@@ -318,7 +318,7 @@ def test_evaluate_scores_the_targets_that_are_asked_for():
 
 def test_processes_that_share_no_gradients_are_refused():
     with pytest.raises(GpubError, match="2 processes that share no gradients learn apart"):
-        next(train_next_token(tiny(), None, CFG, settings=StepSettings(world=World(0, 2))))
+        next(train_next_token(tiny(), None, CFG, settings=LoopSettings(world=World(0, 2))))
 
 
 def test_any_block_can_be_computed_twice():

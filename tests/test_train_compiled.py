@@ -17,7 +17,7 @@ from gpub.model.head import chunked_loss
 from gpub.model.llama import LlamaConfig
 from gpub.train.compiled import CompiledBlocks, choose_loss, compiled_loss, compiles_by_block
 from gpub.train.config import TrainConfig
-from gpub.train.loop import NextToken, StepSettings, forward_backward, train
+from gpub.train.loop import LoopSettings, NextToken, forward_backward, train
 from gpub.train.memory import MicroBatcher, TokenBatch, next_token_loss
 
 SMALL = dict(vocab_size=40, context_length=16, d_model=16, n_layers=9, n_heads=2)
@@ -133,7 +133,7 @@ def test_training_gives_the_losses_of_eager_mode():
             model.cfg.context_length,
             torch.device("cpu"),
         )
-        steps = train(model, objective, cfg, settings=StepSettings(micro_batcher=fit))
+        steps = train(model, objective, cfg, settings=LoopSettings(micro_batcher=fit))
         losses[compiled] = [s.row()["loss"] for s in steps]
     assert losses[True] == pytest.approx(losses[False], abs=1e-5)
 

@@ -43,7 +43,7 @@ from ..record.log import read_log
 from ..templates import read_packaged
 from ..train.decay import decay_text
 from ..train.kernels import forward_backward_seconds, matmul_peak, pick_attention
-from ..train.loop import StepSettings, context_length_at, train_next_token
+from ..train.loop import LoopSettings, context_length_at, train_next_token
 from ..train.optim import make_optimizers, muon_format
 from ..train.presets import apply_settings, find_preset
 from ..train.options import RunOptions
@@ -187,7 +187,7 @@ class PreflightRun:
         )
         model = self.build(self.training_cfg)
         opts = make_optimizers(model, cfg, muon_format(self.device))
-        settings = StepSettings(dtype=self.dtype, scaler=self.scaler)
+        settings = LoopSettings(dtype=self.dtype, scaler=self.scaler)
         for s in train_next_token(
             model, lambda step, context_length: batches(step), cfg, opts, settings=settings
         ):

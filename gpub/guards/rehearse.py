@@ -60,7 +60,7 @@ from ..train.learner import Learner, Placement
 from gpub.train.loop import (
     NextToken,
     SharedObjective,
-    StepSettings,
+    LoopSettings,
     TrainStep,
     context_lengths,
     evaluate,
@@ -251,7 +251,7 @@ class _Steps:
         place = self.stage.place
         batcher = learner.micro_batcher
         objective = SharedObjective(self.objective, self)  # each piece is metered
-        settings = StepSettings(learner.dtype, learner.scaler, batcher, place.world)
+        settings = LoopSettings(learner.dtype, learner.scaler, batcher, place.world)
         self.meters.memory.mark("forward and backward")
         self.meters.matmuls.on = True
         stage = self.stage

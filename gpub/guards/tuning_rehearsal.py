@@ -31,7 +31,7 @@ from ..model.architectures import build_model
 from ..model.gpus import GPU, find_gpu
 from ..model.gpu_plan import ROOM
 from ..train.config import TrainConfig
-from ..train.loop import Objective, StepBatch, StepSettings, train
+from ..train.loop import Objective, StepBatch, LoopSettings, train
 from ..train.memory import Loss
 from ..train.optim import make_optimizers
 from ..train.presets import find_preset
@@ -167,7 +167,7 @@ def _perform(plan: Plan, phase: Phase, memory: MemoryMeter, matmuls: MatmulMeter
         matmuls.on = True
         learner = _Marked(objective, memory, matmuls)
         opts[0].register_step_pre_hook(learner.before_update)
-        for _ in train(model, learner, cfg, opts, settings=StepSettings(dtype=dtype)):
+        for _ in train(model, learner, cfg, opts, settings=LoopSettings(dtype=dtype)):
             memory.mark("steps")
 
 

@@ -30,7 +30,7 @@ from .kernels import pick_attention
 from gpub.train.loop import (
     Objective,
     SharedObjective,
-    StepSettings,
+    LoopSettings,
     TrainStep,
     context_length_at,
     train,
@@ -260,7 +260,7 @@ class Learner:
     ) -> Iterator[TrainStep]:
         "Return `train` with what is put together here: one item after each step"
         shared = SharedObjective(objective, self.average_gradients_of(objective.loss))
-        settings = StepSettings(
+        settings = LoopSettings(
             dtype=self.dtype,
             scaler=self.scaler,
             micro_batcher=self.micro_batcher,

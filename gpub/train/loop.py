@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['BatchFunction', 'context_length_at', 'depth_at', 'context_lengths', 'StepBatch', 'Objective', 'NextToken', 'Diverged',
-           'TrainStep', 'SharedObjective', 'StepSettings', 'forward_backward', 'train', 'train_next_token', 'evaluate']
+           'TrainStep', 'SharedObjective', 'LoopSettings', 'forward_backward', 'train', 'train_next_token', 'evaluate']
 
 # %% ../../nbs/lib/train/loop.ipynb #ed19aa74
 # A step: `objective.batch`, `forward_backward` over its micro-batches (gradient accumulation),
@@ -195,7 +195,7 @@ class SharedObjective:
 
 
 @dataclass(frozen=True)
-class StepSettings:
+class LoopSettings:
     "How a step is computed; what is not given is made as the recipe says"
 
     dtype: torch.dtype = torch.float32  # of the matmuls
@@ -213,8 +213,8 @@ def forward_backward(
     # fp16's, against gradients that are too small for it; None: the loss stays as it is
     scaler: torch.amp.GradScaler | None = None,
 ) -> Loss:  # of the step, detached
-    """Accumulate the gradients of a step's micro-batches; where memory is full begin again, in
-    smaller ones. Raises `GpubError` when nothing smaller is left"""
+    """Sum the gradients of a step's micro-batches (gradient accumulation); where memory is full
+    begin again, in smaller ones. Raises `GpubError` when nothing smaller is left"""
     device = next(batcher.model.parameters()).device
     while True:
         total = 0.0
@@ -248,7 +248,7 @@ def train(
     # from `make_optimizers`; default: fresh ones
     opts: list[torch.optim.Optimizer] | None = None,
     start: int = 0,  # steps already done
-    settings: StepSettings = StepSettings(),  # format of the matmuls, a scaler, other processes
+    settings: LoopSettings = LoopSettings(),  # format of the matmuls, a scaler, other processes
 ) -> Iterator[TrainStep]:  # one after each optimizer step
     """Train with any objective: yield a `TrainStep` after each optimizer step; raises `GpubError`
     for several processes whose objective shares no gradients"""
@@ -312,7 +312,7 @@ def train_next_token(
     # from `make_optimizers`; default: fresh ones
     opts: list[torch.optim.Optimizer] | None = None,
     start: int = 0,  # steps already done
-    settings: StepSettings = StepSettings(),  # format of the matmuls, a scaler
+    settings: LoopSettings = LoopSettings(),  # format of the matmuls, a scaler
 ) -> Iterator[TrainStep]:  # one after each optimizer step
     "Train a model to predict every next token of batches: `train` with its `NextToken`"
     device = next(model.parameters()).device

@@ -21,7 +21,7 @@ from gpub.table import Table
 from gpub.train.config import TrainConfig
 from gpub.train.kernels import forward_backward_seconds, matmul_peak, pick_attention
 from gpub.train.loop import (
-    StepSettings,
+    LoopSettings,
     context_length_at,
     context_lengths,
     depth_at,
@@ -99,7 +99,7 @@ def ours(
     )
     pick_attention(model, "cpu", p.dtype)
     loop = train_next_token(
-        model, lambda n, c: by_ctx[c][n], cfg, settings=StepSettings(dtype=p.dtype)
+        model, lambda n, c: by_ctx[c][n], cfg, settings=LoopSettings(dtype=p.dtype)
     )
     return Contender(name, model, lambda n: next(loop), cfg.steps, cfg.batch_tokens, cfg, p.name)
 

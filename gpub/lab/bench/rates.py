@@ -27,7 +27,7 @@ from ...data.char import CharTokenizer
 from ...device import cpu_has_bf16, machine, use_threads
 from ...model.llama import Llama, LlamaConfig
 from ...train.config import TrainConfig
-from ...train.loop import StepSettings, evaluate, train_next_token
+from ...train.loop import LoopSettings, evaluate, train_next_token
 from ...train.optim import make_optimizers
 
 # %% ../../../nbs/lib/lab/bench_rates.ipynb #199b1f31
@@ -186,7 +186,7 @@ def run_point(
     opts = make_optimizers(model, cfg, muon_dtype=dtype)
     began = time.perf_counter()
     for step in train_next_token(
-        model, lambda n, _: batches[n], cfg, opts, settings=StepSettings(dtype=dtype)
+        model, lambda n, _: batches[n], cfg, opts, settings=LoopSettings(dtype=dtype)
     ):
         pass
     seconds = time.perf_counter() - began

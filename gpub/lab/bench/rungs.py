@@ -41,7 +41,7 @@ from ...model.counts import flops_per_token
 from ...model.step_memory import peak_memory
 from ...train.config import TrainConfig
 from ...train.kernels import pick_attention
-from ...train.loop import NextToken, StepSettings, train
+from ...train.loop import NextToken, LoopSettings, train
 from ...train.memory import MicroBatcher
 from ...train.optim import make_optimizers, muon_format
 from ...train.presets import apply_settings, find_preset
@@ -292,7 +292,7 @@ class Climber:
         micro_batcher = MicroBatcher(self.model, cfg, log=self.notes.append)
         self.get = loader(p, s["source"], s["gather"], s["workers"])
         scaler = torch.amp.GradScaler(p.device.type, enabled=precision.scaler)
-        settings = StepSettings(dtype=precision.dtype, scaler=scaler, micro_batcher=micro_batcher)
+        settings = LoopSettings(dtype=precision.dtype, scaler=scaler, micro_batcher=micro_batcher)
         length = self.model.cfg.context_length
         objective = NextToken(loss, self.fetch, cfg, length, p.device)
         self.steps = partial(train, self.model, objective, cfg, self.opts, settings=settings)
