@@ -176,8 +176,8 @@ class Batches:
         for arrays in self._arrays_of.values():
             for array in arrays:
                 digest = hashlib.sha256(np.ascontiguousarray(array))
-                # the same bytes are other ids in another dtype; the usual one goes without saying
-                if array.dtype != np.uint16:
+                # the same bytes are other ids in another dtype; int64 goes without saying
+                if array.dtype != np.int64:
                     digest.update(array.dtype.str.encode())
                 digests += digest.digest()
         return hashlib.sha256(digests).hexdigest()[:16]
